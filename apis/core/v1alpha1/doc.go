@@ -1,0 +1,6 @@
+// Package v1alpha1 holds the types of API group core.kcp.io.
+//
+// +k8s:deepcopy-gen=package
+// +k8s:openapi-gen=true
+// +groupName=core.kcp.io
+package v1alpha1

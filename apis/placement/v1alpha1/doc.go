@@ -1,0 +1,6 @@
+// Package v1alpha1 holds the types of API group placement.atoll.dev.
+//
+// +k8s:deepcopy-gen=package
+// +k8s:openapi-gen=true
+// +groupName=placement.atoll.dev
+package v1alpha1

@@ -1,0 +1,52 @@
+package v1alpha1
+
+// What splitter and syncer agree on. A leaf is the rendering of a root object for one physical cluster, held by
+// that cluster's mirror; the object the syncer makes of it downstream carries the same labels and annotations
+// under this prefix, and no others of ours.
+const (
+	// WorkspaceLabel, on leaves, their namespaces and downstream objects: the root's logical cluster.
+	WorkspaceLabel = "workload.atoll.dev/workspace"
+	// RootUIDLabel, on leaves and downstream objects: the root's UID.
+	RootUIDLabel = "workload.atoll.dev/root-uid"
+	// SyncTargetLabel, on downstream objects and namespaces: the UID of the SyncTarget whose syncer owns them. An
+	// object without this label and value is never changed or deleted downstream.
+	SyncTargetLabel = "workload.atoll.dev/synctarget"
+
+	// RootAnnotation, on leaves and their namespaces: "<namespace>/<name>" of the root ("/<namespace>" on namespaces).
+	RootAnnotation = "workload.atoll.dev/root"
+	// RootGenerationAnnotation, on leaves: metadata.generation of the root (0 for kinds without) that was rendered.
+	RootGenerationAnnotation = "workload.atoll.dev/root-generation"
+	// RenderedAnnotation, on leaves: hash of what the splitter rendered (spec, data, labels, annotations).
+	RenderedAnnotation = "workload.atoll.dev/rendered"
+	// DrainingAnnotation, on leaves: present while their cluster leaves the placement and the leaf waits for its replacement.
+	DrainingAnnotation = "workload.atoll.dev/draining"
+
+	// AppliedAnnotation, on leaves, by the syncer: the RenderedAnnotation's value of what it last applied downstream.
+	AppliedAnnotation = "workload.atoll.dev/applied"
+	// RefusedAnnotation, on leaves, by the syncer: JSON of a Refusal while the physical cluster refuses the leaf.
+	RefusedAnnotation = "workload.atoll.dev/refused"
+
+	// SyncerFinalizer, on leaves and their namespaces in the mirror: kept until the object is gone downstream.
+	SyncerFinalizer = "workload.atoll.dev/syncer"
+	// FieldManager of the syncer downstream and in the mirror.
+	FieldManager = "atoll-syncer"
+
+	// ConfirmAnnotation, on a SyncTarget, by an administrator: "restored" or "deletions" ends ObserveOnly or Frozen.
+	ConfirmAnnotation = "workload.atoll.dev/confirm"
+
+	// HeartbeatNamespace and HeartbeatName are the Lease in the mirror that the syncer renews; the counter below
+	// rises with every renewal, in the mirror first and then in the physical cluster's object of the same name.
+	HeartbeatNamespace         = "atoll-system"
+	HeartbeatName              = "heartbeat"
+	HeartbeatCounterAnnotation = "workload.atoll.dev/heartbeat"
+)
+
+// Refusal is what a physical cluster answered when it would not take a leaf.
+type Refusal struct {
+	// Reason is CamelCase: Forbidden, Invalid, QuotaExceeded, NameConflict, SchemaRejected, Unreachable.
+	Reason string `json:"reason"`
+	// Message is the physical cluster's own words.
+	Message string `json:"message"`
+	// Rendered is the RenderedAnnotation's value of what was refused.
+	Rendered string `json:"rendered"`
+}

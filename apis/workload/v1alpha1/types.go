@@ -1,0 +1,87 @@
+package v1alpha1
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Condition types of a SyncTarget.
+const (
+	// SyncTargetReady is True while the syncer's heartbeat is younger than 40 s and the physical cluster answers.
+	SyncTargetReady = "Ready"
+	// SyncTargetObserveOnly is True while the syncer writes nothing because the hub or the physical cluster was
+	// restored from an older state, and an administrator has to confirm (annotation ConfirmAnnotation).
+	SyncTargetObserveOnly = "ObserveOnly"
+	// SyncTargetFrozen is True while so many roots vanished unseen that no leaf is deleted until an administrator confirms.
+	SyncTargetFrozen = "Frozen"
+)
+
+// +genclient
+// +genclient:nonNamespaced
+// +k8s:deepcopy-gen:interfaces=k8s.io/apimachinery/pkg/runtime.Object
+
+// SyncTarget registers a physical cluster. It can be used from the workspace that holds it and from that
+// workspace's descendants.
+type SyncTarget struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// +optional
+	Spec SyncTargetSpec `json:"spec,omitempty"`
+	// +optional
+	Status SyncTargetStatus `json:"status,omitempty"`
+}
+
+// SyncTargetSpec is the wanted state of a SyncTarget.
+type SyncTargetSpec struct {
+	// kubeconfigSecretRef makes the server run the syncer (push): key "kubeconfig" of a Secret in the same logical
+	// cluster. Without it a syncer in the physical cluster is expected (pull).
+	// +optional
+	KubeconfigSecretRef *corev1.SecretReference `json:"kubeconfigSecretRef,omitempty"`
+	// unschedulable cordons the physical cluster: what it runs stays, nothing new comes.
+	// +optional
+	Unschedulable bool `json:"unschedulable,omitempty"`
+	// dedicatedTo is the path of the one workspace this physical cluster serves; its namespaces keep their names there.
+	// +optional
+	DedicatedTo string `json:"dedicatedTo,omitempty"`
+	// podSecurity is the least strict Pod Security level a namespace may have there: privileged, baseline (default) or restricted.
+	// +optional
+	PodSecurity string `json:"podSecurity,omitempty"`
+}
+
+// SyncTargetStatus is the observed state of a SyncTarget.
+type SyncTargetStatus struct {
+	// mirror is the name of the logical cluster that holds what the physical cluster should run.
+	// +optional
+	Mirror string `json:"mirror,omitempty"`
+	// version is the Kubernetes version of the physical cluster, e.g. v1.36.3.
+	// +optional
+	Version string `json:"version,omitempty"`
+	// clusterUID is the UID of the physical cluster's namespace kube-system; two SyncTargets with one clusterUID
+	// are one physical cluster added twice.
+	// +optional
+	ClusterUID string `json:"clusterUID,omitempty"`
+	// capacity sums the nodes' allocatable resources.
+	// +optional
+	Capacity corev1.ResourceList `json:"capacity,omitempty"`
+	// nodes is the number of Ready nodes.
+	// +optional
+	Nodes int32 `json:"nodes,omitempty"`
+	// lastHeartbeat is when the syncer was last heard of, as of the last change of any other field: the running
+	// heartbeat is the Lease in the mirror.
+	// +optional
+	LastHeartbeat *metav1.Time `json:"lastHeartbeat,omitempty"`
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// +k8s:deepcopy-gen:interfaces=k8s.io/apimachinery/pkg/runtime.Object
+
+// SyncTargetList is a list of SyncTargets.
+type SyncTargetList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []SyncTarget `json:"items"`
+}
