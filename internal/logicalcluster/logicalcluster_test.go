@@ -1,0 +1,73 @@
+package logicalcluster
+
+import (
+	"context"
+	"strings"
+	"testing"
+)
+
+func TestValidateName(t *testing.T) {
+	tests := map[string]struct {
+		name   string
+		valid  bool
+		reason string
+	}{
+		"root":              {name: "root", valid: true, reason: "the top of the tree has a plain name"},
+		"base36":            {name: "1kqx0m2e9zj4s7ab", valid: true, reason: "names of workspaces are 16 characters of base36"},
+		"hyphen":            {name: "my-cluster", valid: true, reason: "inner hyphens are logicalcluster's rule"},
+		"system":            {name: "system:admin", valid: true, reason: "the server's own clusters"},
+		"nested system":     {name: "system:bound-crds:a", valid: true, reason: "system names may have several parts"},
+		"longest":           {name: strings.Repeat("a", 63), valid: true, reason: "63 is allowed"},
+		"over-long":         {name: strings.Repeat("a", 64), reason: "64 is not"},
+		"over-long system":  {name: "system:" + strings.Repeat("a", 57), reason: "the prefix counts"},
+		"empty":             {name: "", reason: "an empty segment would address the whole resource"},
+		"one letter":        {name: "a", reason: "logicalcluster wants two"},
+		"wildcard":          {name: "*", reason: "the wildcard is no cluster"},
+		"slash":             {name: "a/b", reason: "two segments"},
+		"system slash":      {name: "system:a/b", reason: "logicalcluster alone would let it pass"},
+		"system dots":       {name: "system:..", reason: "logicalcluster alone would let it pass"},
+		"system wildcard":   {name: "system:*", reason: "logicalcluster alone would let it pass"},
+		"system empty":      {name: "system:", reason: "nothing follows"},
+		"system empty part": {name: "system:a::b", reason: "an empty part"},
+		"dots":              {name: "..", reason: "path traversal"},
+		"dot":               {name: "a.b", reason: "no dots at all"},
+		"path":              {name: "root:org", reason: "a path is not a name"},
+		"upper case":        {name: "Root", reason: "lower case only"},
+		"newline":           {name: "root\n", reason: "the rule is anchored at the very end"},
+		"nul":               {name: "ro\x00ot", reason: "no control characters"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			if err := ValidateName(tc.name); (err == nil) != tc.valid {
+				t.Errorf("%s: ValidateName(%q) = %v, want valid=%v", tc.reason, tc.name, err, tc.valid)
+			}
+		})
+	}
+}
+
+func TestNewName(t *testing.T) {
+	seen := map[string]bool{}
+	for range 1000 {
+		name := NewName().String()
+		if err := ValidateName(name); err != nil {
+			t.Fatal(err)
+		}
+		if len(name) != NameLength || name[0] < 'a' || name[0] > 'z' {
+			t.Fatalf("NewName() = %q, want %d characters, the first a letter", name, NameLength)
+		}
+		if seen[name] {
+			t.Fatalf("%q twice in 1000", name)
+		}
+		seen[name] = true
+	}
+}
+
+func TestClusterFrom(t *testing.T) {
+	if c, ok := ClusterFrom(context.Background()); ok {
+		t.Errorf("a bare context has cluster %v", c)
+	}
+	want := Cluster{Name: "root", Mirror: true}
+	if c, ok := ClusterFrom(WithCluster(context.Background(), want)); !ok || c != want {
+		t.Errorf("ClusterFrom = %v, %v, want %v", c, ok, want)
+	}
+}
