@@ -1,0 +1,165 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
+	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
+	tenancyv1alpha1 "atoll.dev/atoll/apis/tenancy/v1alpha1"
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	lcctx "atoll.dev/atoll/internal/logicalcluster"
+)
+
+// Scheme knows the built-in types of Kubernetes and every type of ours.
+var Scheme = newScheme()
+
+func newScheme() *runtime.Scheme {
+	s := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{
+		clientgoscheme.AddToScheme,
+		corev1alpha1.AddToScheme,
+		tenancyv1alpha1.AddToScheme,
+		workloadv1alpha1.AddToScheme,
+		placementv1alpha1.AddToScheme,
+	} {
+		utilruntime.Must(add(s))
+	}
+	return s
+}
+
+// In returns a context whose requests go to the logical cluster of that name.
+func In(ctx context.Context, cluster logicalcluster.Name) context.Context {
+	return lcctx.WithCluster(ctx, lcctx.Cluster{Name: cluster})
+}
+
+// Everywhere returns a context whose requests go to all logical clusters at once; only list and watch work there.
+func Everywhere(ctx context.Context) context.Context {
+	return lcctx.WithCluster(ctx, lcctx.Cluster{Wildcard: true})
+}
+
+// Clients reach every logical cluster of one server. Which one, the context says: see In and Everywhere.
+type Clients struct {
+	// Objects reads and writes any type in Scheme, and unstructured.Unstructured, uncached.
+	Objects ctrlclient.WithWatch
+	// Kube has the typed built-in API, subresources such as /scale included.
+	Kube kubernetes.Interface
+	// Dynamic reads and writes by resource name.
+	Dynamic dynamic.Interface
+
+	config *rest.Config
+}
+
+// New returns clients for the server at cfg.Host, which has no /clusters path.
+func New(cfg *rest.Config) (*Clients, error) {
+	cfg = rest.CopyConfig(cfg)
+	base := rest.CopyConfig(cfg)
+	// No limit on our side: the server's fair queuing is the one place that decides.
+	cfg.QPS = -1
+	cfg.Wrap(func(rt http.RoundTripper) http.RoundTripper { return clusterRoundTripper{rt} })
+
+	httpClient, err := rest.HTTPClientFor(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("make an HTTP client for %s: %w", cfg.Host, err)
+	}
+	kube, err := kubernetes.NewForConfigAndClient(protobufConfig(cfg), httpClient)
+	if err != nil {
+		return nil, fmt.Errorf("make a client for %s: %w", cfg.Host, err)
+	}
+	dyn, err := dynamic.NewForConfigAndClient(cfg, httpClient)
+	if err != nil {
+		return nil, fmt.Errorf("make a dynamic client for %s: %w", cfg.Host, err)
+	}
+	objects, err := ctrlclient.NewWithWatch(cfg, ctrlclient.Options{
+		HTTPClient: httpClient, Scheme: Scheme, Mapper: staticMapper(Scheme),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make an object client for %s: %w", cfg.Host, err)
+	}
+	return &Clients{Objects: objects, Kube: kube, Dynamic: dyn, config: base}, nil
+}
+
+// ConfigFor returns a configuration bound to one logical cluster, for clients that know nothing of logical clusters.
+func (c *Clients) ConfigFor(cluster logicalcluster.Name) *rest.Config {
+	cfg := rest.CopyConfig(c.config)
+	cfg.Host += "/clusters/" + string(cluster)
+	return cfg
+}
+
+func protobufConfig(cfg *rest.Config) *rest.Config {
+	cfg = rest.CopyConfig(cfg)
+	cfg.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
+	cfg.ContentType = "application/vnd.kubernetes.protobuf"
+	return cfg
+}
+
+var errNoCluster = errors.New("the context names no logical cluster (client.In or client.Everywhere)")
+
+// clusterRoundTripper puts /clusters/<name> of the request's context before its path.
+type clusterRoundTripper struct{ next http.RoundTripper }
+
+func (rt clusterRoundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
+	cluster, ok := lcctx.ClusterFrom(req.Context())
+	if !ok {
+		return nil, fmt.Errorf("%s %s: %w", req.Method, req.URL.Path, errNoCluster)
+	}
+	name := string(cluster.Name)
+	if cluster.Wildcard {
+		name = "*"
+	}
+	prefix := "/clusters/" + name
+	req = req.Clone(req.Context())
+	if req.URL.RawPath != "" {
+		req.URL.RawPath = prefix + req.URL.RawPath
+	}
+	req.URL.Path = prefix + req.URL.Path
+	return rt.next.RoundTrip(req)
+}
+
+// staticMapper knows resource names and scopes without discovery, which would cost a request per logical cluster.
+// Plurals are guessed by Kubernetes' rule, which fits every type here.
+func staticMapper(s *runtime.Scheme) meta.RESTMapper {
+	clusterScoped := map[schema.GroupKind]bool{}
+	for group, kinds := range map[string][]string{
+		"":                             {"Namespace", "Node", "PersistentVolume"},
+		"rbac.authorization.k8s.io":    {"ClusterRole", "ClusterRoleBinding"},
+		"scheduling.k8s.io":            {"PriorityClass"},
+		"storage.k8s.io":               {"StorageClass"},
+		"networking.k8s.io":            {"IngressClass", "IPAddress", "ServiceCIDR"},
+		"node.k8s.io":                  {"RuntimeClass"},
+		"core.kcp.io":                  {"LogicalCluster"},
+		"tenancy.kcp.io":               {"Workspace"},
+		"workload.kcp.io":              {"SyncTarget"},
+		"placement.atoll.dev":          {"Placement", "PlacementPolicy"},
+		"certificates.k8s.io":          {"CertificateSigningRequest"},
+		"authorization.k8s.io":         {"SelfSubjectAccessReview", "SubjectAccessReview", "SelfSubjectRulesReview"},
+		"authentication.k8s.io":        {"TokenReview", "SelfSubjectReview"},
+		"admissionregistration.k8s.io": {"ValidatingWebhookConfiguration", "MutatingWebhookConfiguration"},
+	} {
+		for _, kind := range kinds {
+			clusterScoped[schema.GroupKind{Group: group, Kind: kind}] = true
+		}
+	}
+	m := meta.NewDefaultRESTMapper(s.PrioritizedVersionsAllGroups())
+	for gvk := range s.AllKnownTypes() {
+		scope := meta.RESTScope(meta.RESTScopeNamespace)
+		if clusterScoped[gvk.GroupKind()] {
+			scope = meta.RESTScopeRoot
+		}
+		m.Add(gvk, scope)
+	}
+	return m
+}

@@ -1,0 +1,91 @@
+// Package queue runs the workers of a controller: keys go in, a reconcile function is called for each, one call per
+// key at a time, with back-off on errors. It is the only place where work is retried.
+package queue
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
+)
+
+const (
+	firstBackoff = 20 * time.Millisecond
+	lastBackoff  = 30 * time.Second
+)
+
+// Reconcile makes what a key names right. It is called again after the returned time, if that is > 0, and after a
+// back-off of 20 ms to 30 s if it returns an error. A conflict is retried without being logged: somebody else wrote
+// first, and the informer brings what.
+type Reconcile[K comparable] func(ctx context.Context, key K) (again time.Duration, err error)
+
+// Queue holds the keys that wait for one controller. A key added while it waits is handled once; added while it is
+// handled, once more.
+type Queue[K comparable] struct {
+	name      string
+	reconcile Reconcile[K]
+	keys      workqueue.TypedRateLimitingInterface[K]
+}
+
+// New returns a queue; name appears in logs and metrics.
+func New[K comparable](name string, reconcile Reconcile[K]) *Queue[K] {
+	return &Queue[K]{
+		name:      name,
+		reconcile: reconcile,
+		keys: workqueue.NewTypedRateLimitingQueueWithConfig(
+			workqueue.NewTypedItemExponentialFailureRateLimiter[K](firstBackoff, lastBackoff),
+			workqueue.TypedRateLimitingQueueConfig[K]{Name: name}),
+	}
+}
+
+// Add asks for key to be reconciled soon.
+func (q *Queue[K]) Add(key K) { q.keys.Add(key) }
+
+// AddAfter asks for key to be reconciled after a time.
+func (q *Queue[K]) AddAfter(key K, after time.Duration) { q.keys.AddAfter(key, after) }
+
+// Len is the number of keys that wait.
+func (q *Queue[K]) Len() int { return q.keys.Len() }
+
+// Run works on keys with that many workers until ctx ends, and returns when the last call has.
+func (q *Queue[K]) Run(ctx context.Context, workers int) {
+	ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithValues("controller", q.name))
+	var wg sync.WaitGroup
+	for range workers {
+		wg.Go(func() {
+			for q.next(ctx) {
+			}
+		})
+	}
+	<-ctx.Done()
+	q.keys.ShutDown()
+	wg.Wait()
+}
+
+func (q *Queue[K]) next(ctx context.Context) bool {
+	key, stop := q.keys.Get()
+	if stop {
+		return false
+	}
+	defer q.keys.Done(key)
+	again, err := q.reconcile(ctx, key)
+	switch {
+	case err == nil:
+		q.keys.Forget(key)
+		if again > 0 {
+			q.keys.AddAfter(key, again)
+		}
+	case ctx.Err() != nil || errors.Is(err, context.Canceled):
+		// Stopping; whoever starts next lists everything again.
+	default:
+		if !apierrors.IsConflict(err) {
+			klog.FromContext(ctx).Error(err, "Reconcile failed, will try again", "key", key, "failures", q.keys.NumRequeues(key))
+		}
+		q.keys.AddRateLimited(key)
+	}
+	return true
+}
