@@ -1,0 +1,67 @@
+package rbac
+
+import (
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/registry/generic"
+	"k8s.io/apiserver/pkg/registry/rest"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	serverstorage "k8s.io/apiserver/pkg/server/storage"
+
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	"k8s.io/kubernetes/pkg/apis/rbac"
+	clusterrolepolicybased "k8s.io/kubernetes/pkg/registry/rbac/clusterrole/policybased"
+	clusterrolebindingpolicybased "k8s.io/kubernetes/pkg/registry/rbac/clusterrolebinding/policybased"
+	rolepolicybased "k8s.io/kubernetes/pkg/registry/rbac/role/policybased"
+	rolebindingpolicybased "k8s.io/kubernetes/pkg/registry/rbac/rolebinding/policybased"
+	rbacregistryvalidation "k8s.io/kubernetes/pkg/registry/rbac/validation"
+)
+
+// Provider serves rbac.authorization.k8s.io/v1. Upstream's own provider resolves roles by consistent reads of its own
+// stores and fills one cluster with the bootstrap policy at start; this one resolves with the authoriser's getters
+// and writes nothing.
+type Provider struct {
+	stores     *Stores
+	authorizer authorizer.Authorizer
+	resolver   rbacregistryvalidation.AuthorizationRuleResolver
+}
+
+// NewProvider serves stores. The authoriser answers who may bind and escalate; the rules that a role or binding would
+// grant are compared with what the requester holds in the same logical cluster.
+func NewProvider(stores *Stores, authorizer authorizer.Authorizer) *Provider {
+	g := stores.Getters()
+	return &Provider{
+		stores:     stores,
+		authorizer: authorizer,
+		resolver:   rbacregistryvalidation.NewDefaultRuleResolver(g, g, g, g),
+	}
+}
+
+// GroupName is rbac.authorization.k8s.io.
+func (p *Provider) GroupName() string { return rbac.GroupName }
+
+// NewRESTStorage returns those of the four resources that are enabled. The stores exist already, so the options getter
+// is not asked.
+func (p *Provider) NewRESTStorage(enabled serverstorage.APIResourceConfigSource, _ generic.RESTOptionsGetter) (genericapiserver.APIGroupInfo, error) {
+	served := map[string]rest.Storage{}
+	for resource, storage := range p.checked() {
+		if enabled.ResourceEnabled(rbacv1.SchemeGroupVersion.WithResource(resource)) {
+			served[resource] = storage
+		}
+	}
+	info := genericapiserver.NewDefaultAPIGroupInfo(rbac.GroupName, legacyscheme.Scheme, legacyscheme.ParameterCodec, legacyscheme.Codecs)
+	if len(served) > 0 {
+		info.VersionedResourcesStorageMap[rbacv1.SchemeGroupVersion.Version] = served
+	}
+	return info, nil
+}
+
+// checked wraps the stores in upstream's check that nobody grants what they do not hold.
+func (p *Provider) checked() map[string]rest.Storage {
+	return map[string]rest.Storage{
+		"roles":               rolepolicybased.NewStorage(p.stores.Roles, p.authorizer, p.resolver),
+		"rolebindings":        rolebindingpolicybased.NewStorage(p.stores.RoleBindings, p.authorizer, p.resolver),
+		"clusterroles":        clusterrolepolicybased.NewStorage(p.stores.ClusterRoles, p.authorizer, p.resolver),
+		"clusterrolebindings": clusterrolebindingpolicybased.NewStorage(p.stores.ClusterRoleBindings, p.authorizer, p.resolver),
+	}
+}
