@@ -5,5 +5,8 @@
 //	workload.kcp.io/v1alpha1      SyncTarget                (kcp's name, Atoll's fields)
 //	placement.atoll.dev/v1alpha1  Placement, PlacementPolicy
 //
-// Deep copies and OpenAPI definitions are generated (`make generate`) and checked in.
+// Deep copies and OpenAPI definitions are generated (`go generate ./apis`) and checked in.
 package apis
+
+//go:generate go tool deepcopy-gen --go-header-file /dev/null --output-file zz_generated.deepcopy.go ./core/v1alpha1 ./tenancy/v1alpha1 ./workload/v1alpha1 ./placement/v1alpha1
+//go:generate go tool openapi-gen --go-header-file /dev/null --output-dir openapi --output-pkg atoll.dev/atoll/apis/openapi --output-file zz_generated.openapi.go --output-model-name-file zz_generated.model_name.go --report-filename /dev/null ./core/v1alpha1 ./tenancy/v1alpha1 ./workload/v1alpha1 ./placement/v1alpha1
