@@ -1,0 +1,92 @@
+package builtin
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	serverstorage "k8s.io/apiserver/pkg/server/storage"
+
+	"k8s.io/kubernetes/pkg/controlplane"
+	controlplaneapiserver "k8s.io/kubernetes/pkg/controlplane/apiserver"
+	"k8s.io/kubernetes/pkg/serviceaccount"
+)
+
+// DefaultEventTTL is how long events are kept, kube-apiserver's default.
+const DefaultEventTTL = time.Hour
+
+var (
+	// DefaultServiceIPRange is what cluster IPs of workspaces are taken from. Nothing routes them: traffic flows in
+	// physical clusters, with the IPs those give. The range is at the far end of 10.0.0.0/8, away from the ranges that
+	// installers choose for real clusters (10.96.0.0/12, 10.43.0.0/16, 10.0.0.0/24, 172.20.0.0/16), so that nobody takes
+	// an address seen in a workspace for one that could be reached.
+	DefaultServiceIPRange = netip.MustParsePrefix("10.255.0.0/16")
+
+	// DefaultNodePortRange is kube-apiserver's default.
+	DefaultNodePortRange = utilnet.PortRange{Base: 30000, Size: 2768}
+)
+
+// Config is what the built-in resources need beside their stores.
+type Config struct {
+	// Authorizer answers SubjectAccessReviews and the registries' own questions. Required.
+	Authorizer authorizer.Authorizer
+	// RuleResolver answers SelfSubjectRulesReviews. Required.
+	RuleResolver authorizer.RuleResolver
+	// Authenticator answers TokenReviews; without it they are not served.
+	Authenticator authenticator.Request
+	// APIAudiences are the audiences of this server's tokens.
+	APIAudiences authenticator.Audiences
+
+	// RBAC serves rbac.authorization.k8s.io; see server/rbac. Required.
+	RBAC controlplaneapiserver.RESTStorageProvider
+
+	// ServiceAccountIssuer makes the tokens of serviceaccounts/token; without it the subresource is not served.
+	ServiceAccountIssuer serviceaccount.TokenGenerator
+	// ServiceAccountMaxExpiration bounds the lifetime of these tokens; zero is no bound.
+	ServiceAccountMaxExpiration time.Duration
+
+	// ServiceIPRange holds the cluster IPs, an IPv4 prefix of at most 30 bits. Defaults to DefaultServiceIPRange.
+	ServiceIPRange netip.Prefix
+	// NodePortRange holds the node ports. Defaults to DefaultNodePortRange.
+	NodePortRange utilnet.PortRange
+	// NodePorts locks node ports. Required.
+	NodePorts NodePorts
+
+	// EventTTL is how long events are kept. Defaults to DefaultEventTTL.
+	EventTTL time.Duration
+}
+
+// APIResourceConfig says which versions kube-apiserver serves by default, the ones that are served here.
+func APIResourceConfig() *serverstorage.ResourceConfig {
+	return controlplane.DefaultAPIResourceConfigSource()
+}
+
+func (c *Config) complete() error {
+	switch {
+	case c.Authorizer == nil:
+		return fmt.Errorf("built-in resources need an authorizer")
+	case c.RuleResolver == nil:
+		return fmt.Errorf("built-in resources need a rule resolver")
+	case c.RBAC == nil:
+		return fmt.Errorf("built-in resources need a provider of rbac.authorization.k8s.io")
+	case c.NodePorts == nil:
+		return fmt.Errorf("built-in resources need locks for node ports")
+	}
+	if !c.ServiceIPRange.IsValid() {
+		c.ServiceIPRange = DefaultServiceIPRange
+	}
+	if !c.ServiceIPRange.Addr().Is4() || c.ServiceIPRange.Bits() > 30 {
+		return fmt.Errorf("service IP range %s must be an IPv4 prefix of at most 30 bits", c.ServiceIPRange)
+	}
+	c.ServiceIPRange = c.ServiceIPRange.Masked()
+	if c.NodePortRange.Size == 0 {
+		c.NodePortRange = DefaultNodePortRange
+	}
+	if c.EventTTL == 0 {
+		c.EventTTL = DefaultEventTTL
+	}
+	return nil
+}
