@@ -1,0 +1,279 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/registry/generic"
+	serverstorage "k8s.io/apiserver/pkg/server/storage"
+	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/etcd3"
+	"k8s.io/apiserver/pkg/storage/storagebackend"
+	"k8s.io/apiserver/pkg/storage/storagebackend/factory"
+	"k8s.io/apiserver/pkg/storage/value"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/clock"
+)
+
+// DefaultPrefix is the prefix of all rows, as upstream's.
+const DefaultPrefix = "/registry"
+
+// prefixesKey is where the resource prefixes that ever held rows are remembered, one empty row each.
+const prefixesKey = "/atoll/prefixes/"
+
+// Config says what a Backend serves from.
+type Config struct {
+	// Client is the one etcd client of all resources. The Backend does not close it.
+	Client *clientv3.Client
+	// Prefix of all rows; empty means DefaultPrefix.
+	Prefix string
+	// StorageFactory knows the codecs, storage versions and resource prefixes of built-in types. Its transport settings
+	// are not used. A zero CompactionInterval means upstream's five minutes.
+	StorageFactory serverstorage.StorageFactory
+	// StorageConfig is the base of custom resources' configurations, which no factory knows. Codec may be nil.
+	StorageConfig storagebackend.Config
+	// Transformers encrypts values; nil stores them in plain.
+	Transformers value.ResourceTransformers
+	// Uncached says which resources get no watch cache; nil means DefaultUncached.
+	Uncached func(schema.GroupResource) bool
+	// Shared is the objects of a resource that every logical cluster has without rows, mirrors excepted. They must be of
+	// the registry's internal type, or carry apiVersion and kind. It is asked once for each registry; nil means none.
+	Shared func(schema.GroupResource) []runtime.Object
+	// Overlay may put a layer over a resource's store; it sees keys that include the logical cluster, and contexts that
+	// name it. It may return nil. It lies above Shared.
+	Overlay func(schema.GroupResource) func(inner storage.Interface) storage.Interface
+}
+
+// DefaultUncached names the resources that are served from etcd directly: events, as upstream does, since they are
+// written far more than read; and CustomResourceDefinitions and API schemas, which decoded are the largest objects there
+// are and which the server keeps once for all logical clusters elsewhere.
+func DefaultUncached(gr schema.GroupResource) bool {
+	switch gr {
+	case schema.GroupResource{Resource: "events"},
+		schema.GroupResource{Group: "events.k8s.io", Resource: "events"},
+		schema.GroupResource{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"},
+		schema.GroupResource{Group: "apis.kcp.io", Resource: "apiresourceschemas"}:
+		return true
+	}
+	return false
+}
+
+// Resource is one open store.
+type Resource struct {
+	GroupResource schema.GroupResource
+	// Prefix is the resource's part of the key, for instance "/configmaps" or "/services/specs".
+	Prefix     string
+	Namespaced bool
+	// New and NewList make the types that Storage reads into.
+	New, NewList func() runtime.Object
+	// Storage is what the registry has: it wants a logical cluster in the context, and keys as Key makes them.
+	Storage storage.Interface
+
+	wait    func(context.Context) error // nil without a cache
+	destroy func()
+}
+
+// Key is the key that Storage wants for one object, or with name "" for a namespace's range, or with both empty for the
+// whole resource. The logical cluster comes from the context, not from the key.
+func (r *Resource) Key(namespace, name string) string {
+	key := r.Prefix
+	if r.Namespaced && namespace != "" {
+		key += "/" + namespace
+	}
+	if name != "" {
+		key += "/" + name
+	}
+	return key
+}
+
+// Backend is the RESTOptionsGetter of all registries, and knows the stores they opened.
+type Backend struct {
+	client    *clientv3.Client
+	prefix    string
+	factory   serverstorage.StorageFactory
+	base      storagebackend.Config
+	transform value.ResourceTransformers
+	uncached  func(schema.GroupResource) bool
+	shared    func(schema.GroupResource) []runtime.Object
+	overlay   func(schema.GroupResource) func(storage.Interface) storage.Interface
+
+	compactor interface {
+		etcd3.Compactor
+		Stop()
+	}
+
+	mu        sync.RWMutex                         // guards what follows
+	resources map[schema.GroupResource][]*Resource // custom resources may be open more than once, one for each version
+	prefixes  map[string]bool                      // every resource prefix that has or had rows
+}
+
+var _ generic.RESTOptionsGetter = (*Backend)(nil)
+
+// New opens a Backend. Callers destroy it before they stop the etcd it uses.
+func New(c Config) (*Backend, error) {
+	if c.Client == nil || c.StorageFactory == nil {
+		return nil, errors.New("storage: an etcd client and a storage factory are needed")
+	}
+	b := &Backend{
+		client:    c.Client,
+		prefix:    c.Prefix,
+		factory:   c.StorageFactory,
+		base:      c.StorageConfig,
+		transform: c.Transformers,
+		uncached:  c.Uncached,
+		shared:    c.Shared,
+		overlay:   c.Overlay,
+		resources: map[schema.GroupResource][]*Resource{},
+		prefixes:  map[string]bool{},
+	}
+	if b.prefix == "" {
+		b.prefix = DefaultPrefix
+	}
+	if b.uncached == nil {
+		b.uncached = DefaultUncached
+	}
+	if err := b.loadPrefixes(); err != nil {
+		return nil, err
+	}
+	announceFeatures(b.client)
+	interval := b.base.CompactionInterval
+	if interval == 0 {
+		interval = storagebackend.DefaultCompactInterval
+	}
+	b.compactor = etcd3.NewCompactor(b.client, interval, clock.RealClock{}, nil)
+	return b, nil
+}
+
+// GetRESTOptions implements generic.RESTOptionsGetter for built-in types.
+func (b *Backend) GetRESTOptions(gr schema.GroupResource, example runtime.Object) (generic.RESTOptions, error) {
+	config, err := b.factory.NewConfig(gr, example)
+	if err != nil {
+		return generic.RESTOptions{}, fmt.Errorf("storage of %s: %w", gr, err)
+	}
+	return b.restOptions(config, b.factory.ResourcePrefix(gr), !b.uncached(gr)), nil
+}
+
+// CustomResources is the RESTOptionsGetter for types that are not built in: values are JSON, the resource prefix is
+// "/<group>/<resource>" unless the registry sets another. Without a cache, lists and watches read etcd by the range of
+// one logical cluster; with one, all objects below the prefix must be of one schema, whatever their cluster.
+func (b *Backend) CustomResources(cached func(schema.GroupResource) bool) generic.RESTOptionsGetter {
+	return customResources{b, cached}
+}
+
+type customResources struct {
+	b      *Backend
+	cached func(schema.GroupResource) bool
+}
+
+func (c customResources) GetRESTOptions(gr schema.GroupResource, _ runtime.Object) (generic.RESTOptions, error) {
+	config := c.b.base.ForResource(gr)
+	config.Codec = unstructured.UnstructuredJSONScheme
+	return c.b.restOptions(config, gr.Group+"/"+gr.Resource, c.cached != nil && c.cached(gr)), nil
+}
+
+func (b *Backend) restOptions(config *storagebackend.ConfigForResource, prefix string, cached bool) generic.RESTOptions {
+	if b.transform != nil {
+		config.Transformer = b.transform.TransformerForResource(config.GroupResource)
+	}
+	return generic.RESTOptions{
+		StorageConfig: config,
+		Decorator: func(config *storagebackend.ConfigForResource, resourcePrefix string, keyFunc func(obj runtime.Object) (string, error),
+			newFunc, newListFunc func() runtime.Object, attrs storage.AttrFunc, trigger storage.IndexerFuncs, indexers *cache.Indexers,
+		) (storage.Interface, factory.DestroyFunc, error) {
+			return b.decorate(config, resourcePrefix, keyFunc, newFunc, newListFunc, attrs, trigger, indexers, cached)
+		},
+		ResourcePrefix:          prefix,
+		DeleteCollectionWorkers: 1,
+	}
+}
+
+// Resource returns the newest open store of a resource.
+func (b *Backend) Resource(gr schema.GroupResource) (*Resource, bool) {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	open := b.resources[gr]
+	if len(open) == 0 {
+		return nil, false
+	}
+	return open[len(open)-1], true
+}
+
+// Storage returns the newest open store of a resource, or nil. In-process callers give it a context with a logical
+// cluster, and keys without one (Resource.Key).
+func (b *Backend) Storage(gr schema.GroupResource) storage.Interface {
+	r, ok := b.Resource(gr)
+	if !ok {
+		return nil
+	}
+	return r.Storage
+}
+
+// Resources returns all open stores, sorted by resource.
+func (b *Backend) Resources() []*Resource {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	var all []*Resource
+	for _, open := range b.resources {
+		all = append(all, open...)
+	}
+	slices.SortStableFunc(all, func(x, y *Resource) int {
+		return strings.Compare(x.GroupResource.String(), y.GroupResource.String())
+	})
+	return all
+}
+
+// WaitReady returns when the caches of all stores that are open now have been filled.
+func (b *Backend) WaitReady(ctx context.Context) error {
+	for _, r := range b.Resources() {
+		if r.wait == nil {
+			continue
+		}
+		if err := r.wait(ctx); err != nil {
+			return fmt.Errorf("fill the cache of %s: %w", r.GroupResource, err)
+		}
+	}
+	return nil
+}
+
+// ReadinessCheck returns an error that names a resource whose cache is not filled.
+func (b *Backend) ReadinessCheck() error {
+	for _, r := range b.Resources() {
+		if err := r.Storage.ReadinessCheck(); err != nil {
+			return fmt.Errorf("cache of %s: %w", r.GroupResource, err)
+		}
+	}
+	return nil
+}
+
+// Destroy closes all stores and stops compaction. The client stays open.
+func (b *Backend) Destroy() {
+	for _, r := range b.Resources() {
+		r.destroy()
+	}
+	b.compactor.Stop()
+}
+
+func (b *Backend) register(r *Resource) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.resources[r.GroupResource] = append(b.resources[r.GroupResource], r)
+}
+
+func (b *Backend) forget(r *Resource) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	rest := slices.DeleteFunc(slices.Clone(b.resources[r.GroupResource]), func(other *Resource) bool { return other == r })
+	if len(rest) == 0 {
+		delete(b.resources, r.GroupResource)
+		return
+	}
+	b.resources[r.GroupResource] = rest
+}

@@ -1,0 +1,190 @@
+package storage
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+
+	"go.etcd.io/etcd/client/v3/kubernetes"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/cacher"
+	"k8s.io/apiserver/pkg/storage/etcd3"
+	"k8s.io/apiserver/pkg/storage/storagebackend"
+	"k8s.io/apiserver/pkg/storage/storagebackend/factory"
+	"k8s.io/apiserver/pkg/storage/value/encrypt/identity"
+	"k8s.io/client-go/tools/cache"
+)
+
+// decorate builds the stack of one registry; doc.go lists the layers. Upstream's trigger and indexers are left out:
+// they span logical clusters, and a cacher takes one trigger only.
+func (b *Backend) decorate(
+	config *storagebackend.ConfigForResource,
+	resourcePrefix string,
+	keyFunc func(obj runtime.Object) (string, error),
+	newFunc func() runtime.Object,
+	newListFunc func() runtime.Object,
+	attrs storage.AttrFunc,
+	_ storage.IndexerFuncs,
+	_ *cache.Indexers,
+	cached bool,
+) (storage.Interface, factory.DestroyFunc, error) {
+	fail := func(err error) (storage.Interface, factory.DestroyFunc, error) {
+		return nil, nil, fmt.Errorf("storage of %s: %w", config.GroupResource, err)
+	}
+	if !strings.HasPrefix(resourcePrefix, "/") {
+		resourcePrefix = "/" + resourcePrefix
+	}
+	namespaced, err := isNamespaced(resourcePrefix, keyFunc, newFunc)
+	if err != nil {
+		return fail(err)
+	}
+	if err := b.rememberPrefix(resourcePrefix); err != nil {
+		return fail(err)
+	}
+
+	versioner := storage.APIObjectVersioner{}
+	codec := newClusterCodec(config.Codec)
+	transformer := &clusterTransformer{inner: config.Transformer, base: join(b.prefix, resourcePrefix)}
+	if transformer.inner == nil {
+		transformer.inner = identity.NewEncryptCheckTransformer()
+	}
+	client := &kubernetes.Client{Client: b.client}
+	client.Kubernetes = client
+	raw, err := etcd3.New(client, b.compactor, codec, newFunc, newListFunc, b.prefix, resourcePrefix, config.GroupResource,
+		transformer, config.LeaseManagerConfig, etcd3.NewDefaultDecoder(codec, versioner), versioner)
+	if err != nil {
+		return fail(err)
+	}
+
+	entry := &Resource{GroupResource: config.GroupResource, Prefix: resourcePrefix, Namespaced: namespaced, New: newFunc, NewList: newListFunc}
+	var layer storage.Interface = raw
+	destroy := raw.Close
+	if cached {
+		window := config.EventsHistoryWindow
+		if window == 0 {
+			window = storagebackend.DefaultEventsHistoryWindow
+		}
+		c, err := cacher.NewCacherFromConfig(cacher.Config{
+			Storage:             listOnly{raw},
+			Versioner:           versioner,
+			GroupResource:       config.GroupResource,
+			EventsHistoryWindow: window,
+			ResourcePrefix:      resourcePrefix,
+			KeyFunc:             cacheKey(resourcePrefix, keyFunc),
+			GetAttrsFunc:        withClusterField(attrs),
+			IndexerFuncs:        clusterIndex(),
+			NewFunc:             newFunc,
+			NewListFunc:         newListFunc,
+			// Only checked against the type; the store below has the codec that works.
+			Codec: config.Codec,
+		})
+		if err != nil {
+			raw.Close()
+			return fail(err)
+		}
+		delegator := cacher.NewCacheDelegator(c, raw)
+		entry.wait = c.Wait
+		layer = &dispatch{delegator}
+		destroy = func() {
+			delegator.Stop()
+			c.Stop()
+			raw.Close()
+		}
+	}
+	layered := false
+	if b.shared != nil {
+		if objects := b.shared(config.GroupResource); len(objects) > 0 {
+			shared, err := newSharedObjects(layer, config, resourcePrefix, keyFunc, newFunc, attrs, objects)
+			if err != nil {
+				destroy()
+				return fail(err)
+			}
+			layer, layered = shared, true
+		}
+	}
+	if b.overlay != nil {
+		if over := b.overlay(config.GroupResource); over != nil {
+			layer, layered = over(layer), true
+		}
+	}
+	entry.Storage = &clusterStorage{
+		Interface:        layer,
+		resource:         config.GroupResource,
+		resourcePrefix:   resourcePrefix,
+		namespaced:       namespaced,
+		newFunc:          newFunc,
+		newListFunc:      newListFunc,
+		attrs:            attrs,
+		ownInitialEvents: cached || layered,
+	}
+
+	var once sync.Once
+	entry.destroy = func() {
+		once.Do(func() {
+			b.forget(entry)
+			destroy()
+		})
+	}
+	b.register(entry)
+	return entry.Storage, entry.destroy, nil
+}
+
+// listOnly makes a cacher fill itself by paged lists. By default it asks for a stream of initial events, which client-go
+// collects by namespace and name: objects with one name in several logical clusters would silently be one in the cache.
+type listOnly struct {
+	storage.Interface
+}
+
+// IsWatchListSemanticsUnSupported is the method that client-go looks for.
+func (listOnly) IsWatchListSemanticsUnSupported() bool { return true }
+
+// cacheKey gives the cacher the keys that clusterStorage asks for.
+func cacheKey(resourcePrefix string, keyFunc func(runtime.Object) (string, error)) func(runtime.Object) (string, error) {
+	return func(obj runtime.Object) (string, error) {
+		object, err := meta.Accessor(obj)
+		if err != nil {
+			return "", err
+		}
+		key, err := keyFunc(obj)
+		if err != nil {
+			return "", err
+		}
+		rest, err := restOf(resourcePrefix, key)
+		if err != nil {
+			return "", err
+		}
+		cluster := clusterOfObject(obj)
+		if cluster == "" {
+			return "", fmt.Errorf("object %q has no logical cluster", object.GetName())
+		}
+		return resourcePrefix + "/" + cluster + "/" + rest, nil
+	}
+}
+
+// isNamespaced asks the registry's key function, the one place where all registries say it.
+func isNamespaced(resourcePrefix string, keyFunc func(runtime.Object) (string, error), newFunc func() runtime.Object) (bool, error) {
+	probe := newFunc()
+	object, err := meta.Accessor(probe)
+	if err != nil {
+		return false, err
+	}
+	object.SetName("n")
+	object.SetNamespace("ns")
+	key, err := keyFunc(probe)
+	if err != nil {
+		return false, err
+	}
+	rest, err := restOf(resourcePrefix, key)
+	if err != nil {
+		return false, err
+	}
+	switch rest {
+	case "n":
+		return false, nil
+	case "ns/n":
+		return true, nil
+	}
+	return false, fmt.Errorf("keys of the form %q are neither namespaced nor cluster-scoped", key)
+}

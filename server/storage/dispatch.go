@@ -1,0 +1,62 @@
+package storage
+
+import (
+	"context"
+	"maps"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/storage"
+
+	lc "atoll.dev/atoll/internal/logicalcluster"
+)
+
+// clusterField is a field that only the cacher's attributes have: the logical cluster of an object. The cacher files a
+// watcher that requires one value of it under that value and wakes it for events of that value alone.
+const clusterField = "kcp.cluster"
+
+// dispatch sits directly on a cacher and adds the requirement to watches of one logical cluster. Nothing but the
+// cacher's Watch may see it: whoever else evaluates the predicate asks the original attributes, which do not have the
+// field, and would filter everything out.
+type dispatch struct {
+	storage.Interface
+}
+
+func (d *dispatch) Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
+	if c, ok := lc.ClusterFrom(ctx); ok && !c.Wildcard {
+		opts.Predicate.IndexFields = []string{clusterField}
+		opts.Predicate.Field = fields.AndSelectors(opts.Predicate.Field, fields.OneTermEqualSelector(clusterField, c.Name.String()))
+	}
+	return d.Interface.Watch(ctx, key, opts)
+}
+
+// clusterIndex is the cacher's one trigger.
+func clusterIndex() storage.IndexerFuncs {
+	return storage.IndexerFuncs{clusterField: clusterOfObject}
+}
+
+func clusterOfObject(obj runtime.Object) string {
+	object, err := meta.Accessor(obj)
+	if err != nil {
+		return ""
+	}
+	return lc.NameFrom(object).String()
+}
+
+// withClusterField adds the field to the attributes of the cacher's objects.
+func withClusterField(attrs storage.AttrFunc) storage.AttrFunc {
+	return func(obj runtime.Object) (labels.Set, fields.Set, error) {
+		l, f, err := attrs(obj)
+		if err != nil {
+			return nil, nil, err
+		}
+		// Attribute functions make a new set for each call, but none promises to.
+		next := make(fields.Set, len(f)+1)
+		maps.Copy(next, f)
+		next[clusterField] = clusterOfObject(obj)
+		return l, next, nil
+	}
+}

@@ -1,0 +1,32 @@
+// Package storage serves every logical cluster from one store, with Kubernetes' own registries unchanged on top.
+//
+// A Backend is the RESTOptionsGetter of every registry. Each registry gets a stack of layers, outermost first:
+//
+//	clusterStorage   takes the logical cluster from the request's context, puts it into the key, forces the annotation
+//	                 kcp.io/cluster, and answers wildcard requests                              (cluster.go, watchlist.go)
+//	sharedObjects    bootstrap objects that every logical cluster has without a row             (shared.go), optional
+//	dispatch         files a watcher under its logical cluster in the cacher                    (dispatch.go)
+//	CacheDelegator   upstream's watch cache, one for each resource type, all logical clusters   (decorator.go), optional
+//	etcd3 store      upstream's, with a codec and a transformer that know the cluster           (codec.go)
+//
+// It reads and writes the rows <prefix>/<resource>/<cluster>/[<namespace>/]<name>, where prefix is /registry; the locks
+// <prefix>/<kind>/<cluster>/<key> (exclusive.go); and /atoll/prefixes/, the list of resource prefixes that ever held rows.
+//
+// What always holds:
+//
+//   - A request without a logical cluster in its context is refused, and the error names the resource and the verb. A
+//     forgotten path fails; it never reads or writes another logical cluster.
+//   - The logical cluster of an object is the one in its key. Rows are plain Kubernetes bytes (encrypted if so
+//     configured): the annotation is stripped on write and set from the key on read, so nobody can spoof it, and a row
+//     that is copied to another logical cluster's key is that cluster's object.
+//   - On the wildcard there is list and watch only; a namespace or name there is a filter, never part of a key prefix.
+//   - A watcher of one logical cluster costs the others nothing: events are dispatched by cluster, and a watch starts by
+//     reading the range of its own cluster.
+//
+// The start command makes the Backend after the etcd client and destroys it before. When etcd is away, reads at
+// resourceVersion 0 go on from the caches, everything else fails with etcd's error; caches catch up when it is back.
+//
+// Upstream's own decorator (genericregistry.StorageWithCacher) is not used because it opens one gRPC client for each
+// resource, and because its cache, filled by a streaming list, keys objects by namespace and name alone: of a thousand
+// logical clusters' objects with one name it would keep one.
+package storage

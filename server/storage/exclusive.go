@@ -1,0 +1,105 @@
+package storage
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	lc "atoll.dev/atoll/internal/logicalcluster"
+)
+
+// Exclusive takes a lock that is a plain row, for things that two requests must not both get, such as the node port
+// 30080 of a logical cluster. key is "<kind>/<name>", for instance "nodeports/30080"; the logical cluster comes from the
+// context and value says who holds it, for instance a namespace and name. It returns whether value holds the lock now:
+// won is true also if it held it before. current is the holder.
+func (b *Backend) Exclusive(ctx context.Context, key, value string) (won bool, current string, err error) {
+	full, err := b.exclusiveKey(ctx, key)
+	if err != nil {
+		return false, "", err
+	}
+	got, err := b.client.Txn(ctx).
+		If(clientv3.Compare(clientv3.CreateRevision(full), "=", 0)).
+		Then(clientv3.OpPut(full, value)).
+		Else(clientv3.OpGet(full)).
+		Commit()
+	if err != nil {
+		return false, "", fmt.Errorf("lock %s: %w", key, err)
+	}
+	if got.Succeeded {
+		return true, value, nil
+	}
+	// The row cannot be missing: the same transaction has just seen it.
+	current = string(got.Responses[0].GetResponseRange().Kvs[0].Value)
+	return current == value, current, nil
+}
+
+// Release gives a lock back if value holds it, and says whether it did.
+func (b *Backend) Release(ctx context.Context, key, value string) (bool, error) {
+	full, err := b.exclusiveKey(ctx, key)
+	if err != nil {
+		return false, err
+	}
+	got, err := b.client.Txn(ctx).
+		If(clientv3.Compare(clientv3.Value(full), "=", value)).
+		Then(clientv3.OpDelete(full)).
+		Commit()
+	if err != nil {
+		return false, fmt.Errorf("release %s: %w", key, err)
+	}
+	return got.Succeeded, nil
+}
+
+// Holder returns who holds a lock, and false if nobody does.
+func (b *Backend) Holder(ctx context.Context, key string) (value string, held bool, err error) {
+	full, err := b.exclusiveKey(ctx, key)
+	if err != nil {
+		return "", false, err
+	}
+	got, err := b.client.Get(ctx, full)
+	if err != nil {
+		return "", false, fmt.Errorf("read the lock %s: %w", key, err)
+	}
+	if len(got.Kvs) == 0 {
+		return "", false, nil
+	}
+	return string(got.Kvs[0].Value), true, nil
+}
+
+// Holders returns all locks of a kind in the context's logical cluster: name to holder.
+func (b *Backend) Holders(ctx context.Context, kind string) (map[string]string, error) {
+	probe, err := b.exclusiveKey(ctx, kind+"/x")
+	if err != nil {
+		return nil, err
+	}
+	prefix := strings.TrimSuffix(probe, "x")
+	got, err := b.client.Get(ctx, prefix, clientv3.WithPrefix())
+	if err != nil {
+		return nil, fmt.Errorf("read the locks of %s: %w", kind, err)
+	}
+	held := make(map[string]string, len(got.Kvs))
+	for _, kv := range got.Kvs {
+		held[strings.TrimPrefix(string(kv.Key), prefix)] = string(kv.Value)
+	}
+	return held, nil
+}
+
+// exclusiveKey is <prefix>/<kind>/<cluster>/<name>, and makes sure that DeleteClusterData knows the kind.
+func (b *Backend) exclusiveKey(ctx context.Context, key string) (string, error) {
+	c, ok := lc.ClusterFrom(ctx)
+	if !ok || c.Wildcard {
+		return "", fmt.Errorf("lock %s: the context names no one logical cluster", key)
+	}
+	if err := lc.ValidateName(c.Name.String()); err != nil {
+		return "", fmt.Errorf("lock %s: %w", key, err)
+	}
+	kind, name, ok := strings.Cut(key, "/")
+	if !ok || kind == "" || name == "" || strings.Contains(name, "/") {
+		return "", fmt.Errorf("lock %q: the key must be <kind>/<name>", key)
+	}
+	if err := b.rememberPrefix("/" + kind); err != nil {
+		return "", err
+	}
+	return join(b.prefix, ClusterKey("/"+kind, c.Name, name)), nil
+}

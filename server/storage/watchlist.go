@@ -1,0 +1,136 @@
+package storage
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/storage"
+)
+
+// wantsInitialEvents says whether a watch starts with the objects that exist: because it asks for them, or, as every
+// API server has done since before it could be asked, because it names no position or position 0.
+func wantsInitialEvents(opts storage.ListOptions) bool {
+	if opts.SendInitialEvents != nil {
+		return *opts.SendInitialEvents
+	}
+	return opts.ResourceVersion == "" || opts.ResourceVersion == "0"
+}
+
+// watchFromList starts a watch of one logical cluster with the objects it has: it lists them, which reads the range of
+// that cluster only, and watches from the list's position. A cacher would walk and sort the objects of all logical
+// clusters: with 90,000 in the cache, 500 starts take 10 s instead of 0.3 s, and gigabytes.
+func (s *clusterStorage) watchFromList(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
+	list := s.newListFunc()
+	listOpts := opts
+	listOpts.SendInitialEvents = nil
+	listOpts.ProgressNotify = false
+	listOpts.Predicate.Limit, listOpts.Predicate.Continue = 0, ""
+	listOpts.ResourceVersionMatch = ""
+	if opts.ResourceVersion != "" {
+		// Both a position to start from and 0 mean: at least as new as that.
+		listOpts.ResourceVersionMatch = metav1.ResourceVersionMatchNotOlderThan
+	}
+	if err := s.Interface.GetList(ctx, key, listOpts, list); err != nil {
+		return nil, err
+	}
+	listMeta, err := meta.ListAccessor(list)
+	if err != nil {
+		return nil, storage.NewInternalError(fmt.Errorf("watch %s: %w", s.resource, err))
+	}
+	objects, err := meta.ExtractList(list)
+	if err != nil {
+		return nil, storage.NewInternalError(fmt.Errorf("watch %s: %w", s.resource, err))
+	}
+
+	var bookmark runtime.Object
+	if opts.SendInitialEvents != nil && opts.Predicate.AllowWatchBookmarks {
+		bookmark, err = s.initialEventsEnd(listMeta.GetResourceVersion())
+		if err != nil {
+			return nil, err
+		}
+	}
+
+	watchOpts := opts
+	watchOpts.SendInitialEvents = nil
+	watchOpts.ResourceVersionMatch = ""
+	watchOpts.ResourceVersion = listMeta.GetResourceVersion()
+	live, err := s.Interface.Watch(ctx, key, watchOpts)
+	if err != nil {
+		return nil, err
+	}
+	return newPrefixedWatch(ctx, objects, bookmark, live), nil
+}
+
+// initialEventsEnd is the bookmark that tells a client that it has seen everything that existed at the position rv.
+func (s *clusterStorage) initialEventsEnd(rv string) (runtime.Object, error) {
+	bookmark := s.newFunc()
+	version, err := s.Versioner().ParseResourceVersion(rv)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.Versioner().UpdateObject(bookmark, version); err != nil {
+		return nil, storage.NewInternalError(fmt.Errorf("watch %s: %w", s.resource, err))
+	}
+	if err := storage.AnnotateInitialEventsEndBookmark(bookmark); err != nil {
+		return nil, storage.NewInternalError(fmt.Errorf("watch %s: %w", s.resource, err))
+	}
+	return bookmark, nil
+}
+
+// prefixedWatch delivers objects as ADDED, then the bookmark if there is one, then a live watch.
+type prefixedWatch struct {
+	live   watch.Interface
+	result chan watch.Event
+	done   chan struct{}
+	stop   sync.Once
+}
+
+func newPrefixedWatch(ctx context.Context, objects []runtime.Object, bookmark runtime.Object, live watch.Interface) watch.Interface {
+	w := &prefixedWatch{live: live, result: make(chan watch.Event), done: make(chan struct{})}
+	go w.run(ctx, objects, bookmark)
+	return w
+}
+
+func (w *prefixedWatch) ResultChan() <-chan watch.Event { return w.result }
+
+func (w *prefixedWatch) Stop() {
+	w.stop.Do(func() {
+		close(w.done)
+		w.live.Stop()
+	})
+}
+
+func (w *prefixedWatch) run(ctx context.Context, objects []runtime.Object, bookmark runtime.Object) {
+	defer close(w.result)
+	defer w.live.Stop()
+	send := func(event watch.Event) bool {
+		select {
+		case w.result <- event:
+			return true
+		case <-w.done:
+			return false
+		case <-ctx.Done():
+			return false
+		}
+	}
+	for i, obj := range objects {
+		// A list shares its parts with the cache, and receivers of watch events may change them.
+		if !send(watch.Event{Type: watch.Added, Object: obj.DeepCopyObject()}) {
+			return
+		}
+		objects[i] = nil
+	}
+	if bookmark != nil && !send(watch.Event{Type: watch.Bookmark, Object: bookmark}) {
+		return
+	}
+	for event := range w.live.ResultChan() {
+		if !send(event) {
+			return
+		}
+	}
+}
