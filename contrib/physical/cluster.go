@@ -1,0 +1,204 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/component-base/version"
+	"k8s.io/klog/v2"
+)
+
+const (
+	// startTimeout bounds the time from start to ready. A start takes 5 to 10 s; a machine busy with builds, several times that.
+	startTimeout = 2 * time.Minute
+	// stopTimeout bounds the stop of each component. Nothing is lost when it passes: every write has reached the
+	// kernel, and the process ends.
+	stopTimeout = 5 * time.Second
+)
+
+// Ready is the content of DIR/ready.
+type Ready struct {
+	Name       string `json:"name"`
+	URL        string `json:"url"`
+	Kubeconfig string `json:"kubeconfig"`
+	AuditLog   string `json:"auditLog,omitempty"` // empty: not written
+	PID        int    `json:"pid"`
+	Version    string `json:"version"`
+}
+
+// run starts the cluster, writes DIR/ready and one line to out when it is usable, and stops it when ctx ends.
+// It returns the first failure of a component, nil if ctx ended.
+func run(ctx context.Context, o *options, out io.Writer) error {
+	if err := os.MkdirAll(o.dir, 0o700); err != nil {
+		return fmt.Errorf("make the root directory: %w", err)
+	}
+	unlock, err := lock(o.path("lock"))
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if o.logFile != "" {
+		if err := redirectStderr(o.logFile); err != nil {
+			return err
+		}
+	}
+	if err := os.RemoveAll(o.path("ready")); err != nil {
+		return fmt.Errorf("remove the ready file of the last run: %w", err)
+	}
+	// Kubernetes' own components use deprecated APIs on purpose.
+	rest.SetDefaultWarningHandler(rest.NoWarnings{})
+
+	parent := ctx
+	ctx, fail := context.WithCancelCause(ctx)
+	parts := &parts{fail: fail}
+	startCtx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+
+	ready, err := start(startCtx, parts, o)
+	if err == nil {
+		fmt.Fprintf(out, "Cluster %q is ready. Next: kubectl --kubeconfig %s get nodes\n", o.name, ready.Kubeconfig)
+		<-ctx.Done()
+	}
+	if cause := context.Cause(ctx); cause != nil && parent.Err() == nil {
+		err = cause // the component that ended says more than what failed because of it
+	}
+	if parent.Err() != nil {
+		err = nil
+	}
+	removeErr := os.RemoveAll(o.path("ready"))
+	return errors.Join(err, parts.stop(klog.FromContext(ctx)), removeErr)
+}
+
+// start starts all parts in order and returns when the cluster is usable.
+func start(ctx context.Context, parts *parts, o *options) (Ready, error) {
+	begin := time.Now()
+	listener, err := listen(o)
+	if err != nil {
+		return Ready{}, err
+	}
+	url := "https://" + listener.Addr().String()
+	pki, err := openPKI(o.path("pki"))
+	if err != nil {
+		return Ready{}, err
+	}
+	if err := writeKubeconfigs(o, pki, url); err != nil {
+		return Ready{}, err
+	}
+
+	etcdURL, err := startEtcd(ctx, parts, o, pki)
+	if err != nil {
+		return Ready{}, fmt.Errorf("start etcd: %w", err)
+	}
+	if err := startAPIServer(ctx, parts, o, pki, etcdURL, listener); err != nil {
+		return Ready{}, fmt.Errorf("start kube-apiserver: %w", err)
+	}
+	client, err := adminClient(o)
+	if err != nil {
+		return Ready{}, err
+	}
+	if err := waitForAPI(ctx, client); err != nil {
+		return Ready{}, err
+	}
+	if err := startControllerManager(ctx, parts, o, pki); err != nil {
+		return Ready{}, fmt.Errorf("start kube-controller-manager: %w", err)
+	}
+	if err := startScheduler(parts, o); err != nil {
+		return Ready{}, fmt.Errorf("start kube-scheduler: %w", err)
+	}
+	if o.nodes > 0 {
+		if err := createNodes(ctx, client, o); err != nil {
+			return Ready{}, err
+		}
+		if err := startKwok(parts, o); err != nil {
+			return Ready{}, fmt.Errorf("start kwok: %w", err)
+		}
+	}
+	if err := waitForPods(ctx, client, o); err != nil {
+		return Ready{}, err
+	}
+
+	ready := Ready{
+		Name:       o.name,
+		URL:        url,
+		Kubeconfig: o.kubeconfig,
+		PID:        os.Getpid(),
+		Version:    version.Get().GitVersion,
+	}
+	if o.auditLog {
+		ready.AuditLog = o.path("audit.log")
+	}
+	klog.FromContext(ctx).Info("Ready", "cluster", o.name, "url", url, "after", time.Since(begin).Round(time.Millisecond))
+	return ready, writeReady(o.path("ready"), ready)
+}
+
+// adminClient returns a client without rate limit: it talks to its own process.
+func adminClient(o *options) (kubernetes.Interface, error) {
+	config, err := restConfig(o.path("pki", adminUser+kubeconfigSuffix))
+	if err != nil {
+		return nil, err
+	}
+	config.QPS = -1
+	return kubernetes.NewForConfig(config)
+}
+
+// writeReady writes the file in one step, so that a reader sees all of it or none.
+func writeReady(path string, ready Ready) error {
+	data, err := json.MarshalIndent(ready, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode the ready file: %w", err)
+	}
+	return writeFile(path, append(data, '\n'))
+}
+
+// writeFile replaces a file that only its owner may read, in one step.
+func writeFile(path string, data []byte) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*") // mode 0600
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	defer os.Remove(tmp.Name()) // gone already if all went well
+	_, err = tmp.Write(data)
+	if err := errors.Join(err, tmp.Close()); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	return os.Rename(tmp.Name(), path)
+}
+
+// lock keeps a second process off the directory. The kernel drops the lock with the process.
+func lock(path string) (unlock func(), err error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open the lock file: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		_ = f.Close() // the lock error is the one to tell
+		return nil, fmt.Errorf("another process runs the cluster in %s: %w", filepath.Dir(path), err)
+	}
+	return func() { _ = f.Close() }, nil // nothing was written
+}
+
+// redirectStderr sends everything written to the standard error of this process and its children to a file: klog's
+// and etcd's lines, kwok's, and the trace of a panic.
+func redirectStderr(path string) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return fmt.Errorf("open the log file: %w", err)
+	}
+	defer f.Close()
+	if err := dup(int(f.Fd()), int(os.Stderr.Fd())); err != nil {
+		return fmt.Errorf("redirect stderr to %s: %w", path, err)
+	}
+	return nil
+}

@@ -1,0 +1,62 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+func main() {
+	if err := newCommand().Execute(); err != nil {
+		fmt.Fprintln(os.Stderr, "Error:", err)
+		os.Exit(1)
+	}
+}
+
+func newCommand() *cobra.Command {
+	o := newOptions()
+	start := &cobra.Command{
+		Use:   "start --name NAME --root-directory DIR",
+		Short: "Run the cluster in the foreground until SIGTERM, SIGINT or, with --exit-with-parent, the end of stdin",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cmd.SilenceUsage = true
+			if err := o.complete(); err != nil {
+				return err
+			}
+			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGTERM, syscall.SIGINT)
+			defer stop()
+			if o.exitWithParent {
+				ctx = untilEOF(ctx, os.Stdin)
+			}
+			// A second signal ends the process at once.
+			context.AfterFunc(ctx, stop)
+			return run(ctx, o, cmd.OutOrStdout())
+		},
+	}
+	o.addFlags(start.Flags())
+
+	root := &cobra.Command{
+		Use:           "physical",
+		Short:         "A whole Kubernetes cluster with simulated nodes in one process, for development and tests",
+		SilenceErrors: true,
+	}
+	root.AddCommand(start)
+	return root
+}
+
+// untilEOF returns a context that ends when r does: the parent holds the other end of our stdin, and the kernel
+// closes it however the parent dies.
+func untilEOF(ctx context.Context, r io.Reader) context.Context {
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		defer cancel()
+		_, _ = io.Copy(io.Discard, r) // an error also means that the parent is gone
+	}()
+	return ctx
+}

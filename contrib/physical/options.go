@@ -1,0 +1,99 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/component-base/version"
+)
+
+type options struct {
+	name           string
+	dir            string // absolute after complete
+	securePort     int    // 0: the port of the last start, or a free one
+	kubeconfig     string // default DIR/admin.kubeconfig
+	nodes          int
+	auditLog       bool
+	logFile        string // empty: stderr
+	kwok           string // default: beside this executable
+	exitWithParent bool
+}
+
+func newOptions() *options {
+	return &options{name: "physical", nodes: 3, auditLog: true}
+}
+
+// logFileInDir is the value of --log-file given without one.
+const logFileInDir = "DIR/physical.log"
+
+func (o *options) addFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&o.name, "name", o.name, "Name of the cluster, also of its nodes' zones and of the kubeconfig context.")
+	fs.StringVar(&o.dir, "root-directory", o.dir, "Directory of the cluster (required). A later start with the same directory continues the same cluster.")
+	fs.IntVar(&o.securePort, "secure-port", o.securePort, "Port of the apiserver on 127.0.0.1. 0: the port of the last start, or a free one.")
+	fs.StringVar(&o.kubeconfig, "kubeconfig", o.kubeconfig, "File to write the administrator's kubeconfig to. Default: DIR/admin.kubeconfig.")
+	fs.IntVar(&o.nodes, "nodes", o.nodes, "Simulated nodes, each of 32 CPUs, 256 GiB and 110 pods, spread over 3 zones.")
+	fs.BoolVar(&o.auditLog, "audit-log", o.auditLog, "Write who changed what to DIR/audit.log.")
+	fs.StringVar(&o.logFile, "log-file", o.logFile, "Write logs to this file instead of stderr; without a value, to "+logFileInDir+".")
+	fs.Lookup("log-file").NoOptDefVal = logFileInDir
+	fs.StringVar(&o.kwok, "kwok", o.kwok, "The kwok executable that simulates nodes and pods. Default: kwok beside this executable.")
+	fs.BoolVar(&o.exitWithParent, "exit-with-parent", o.exitWithParent, "Stop when stdin is closed.")
+}
+
+// complete fills in defaults and returns every mistake it finds.
+func (o *options) complete() error {
+	var errs []error
+	for _, msg := range validation.IsDNS1123Label(o.name) {
+		errs = append(errs, fmt.Errorf("--name %q: %s", o.name, msg))
+	}
+	if o.nodes < 0 {
+		errs = append(errs, fmt.Errorf("--nodes %d is negative", o.nodes))
+	}
+	if o.securePort < 0 || o.securePort > 65535 {
+		errs = append(errs, fmt.Errorf("--secure-port %d is not between 0 and 65535", o.securePort))
+	}
+	if o.dir == "" {
+		errs = append(errs, errors.New("--root-directory is required"))
+	}
+	if v := version.Get().GitVersion; strings.HasPrefix(v, "v0.0.0") {
+		errs = append(errs, fmt.Errorf("this executable reports Kubernetes version %s, which clients refuse; build it with contrib/physical/build.sh", v))
+	}
+	if o.kwok == "" {
+		self, err := os.Executable()
+		if err != nil {
+			errs = append(errs, fmt.Errorf("look for kwok: %w", err))
+		}
+		o.kwok = filepath.Join(filepath.Dir(self), "kwok")
+	}
+	if _, err := os.Stat(o.kwok); err != nil && o.nodes > 0 {
+		errs = append(errs, fmt.Errorf("--kwok: %w; contrib/physical/build.sh builds it", err))
+	}
+	if len(errs) > 0 {
+		return errors.Join(errs...)
+	}
+
+	dir, err := filepath.Abs(o.dir)
+	if err != nil {
+		return fmt.Errorf("--root-directory %q: %w", o.dir, err)
+	}
+	o.dir = dir
+	if o.kubeconfig == "" {
+		o.kubeconfig = o.path("admin.kubeconfig")
+	}
+	if o.kubeconfig, err = filepath.Abs(o.kubeconfig); err != nil {
+		return fmt.Errorf("--kubeconfig %q: %w", o.kubeconfig, err)
+	}
+	if o.logFile == logFileInDir {
+		o.logFile = o.path("physical.log")
+	}
+	return nil
+}
+
+// path returns the path of a file in the cluster's directory.
+func (o *options) path(elem ...string) string {
+	return filepath.Join(append([]string{o.dir}, elem...)...)
+}
