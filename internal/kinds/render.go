@@ -1,0 +1,160 @@
+package kinds
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// ownDomains are the prefixes of labels and annotations that are the hub's business and never go down as the user's.
+var ownDomains = []string{"placement.atoll.dev/", "workload.atoll.dev/", "kcp.io/"}
+
+// ownAnnotations are written by clients and controllers about the object in the workspace; below they would be untrue.
+var ownAnnotations = map[string]bool{
+	corev1.LastAppliedConfigAnnotation:  true,
+	"deployment.kubernetes.io/revision": true,
+}
+
+// Metadata returns the labels and annotations of a root that go down.
+func Metadata(root ctrlclient.Object) (labels, annotations map[string]string) {
+	labels, annotations = map[string]string{}, map[string]string{}
+	for k, v := range root.GetLabels() {
+		if !own(k) {
+			labels[k] = v
+		}
+	}
+	for k, v := range root.GetAnnotations() {
+		if !own(k) && !ownAnnotations[k] {
+			annotations[k] = v
+		}
+	}
+	return labels, annotations
+}
+
+// own says that a key belongs to the hub; subdomains of kcp.io count (tenancy.kcp.io and others).
+func own(key string) bool {
+	for _, d := range ownDomains {
+		if strings.HasPrefix(key, d) {
+			return true
+		}
+	}
+	domain, _, ok := strings.Cut(key, "/")
+	return ok && strings.HasSuffix(domain, ".kcp.io")
+}
+
+// Hash names a rendering: the first 16 hex digits of the SHA-256 of an object's spec or data, labels and annotations,
+// ours left out. Objects whose hashes are equal need not be written again.
+func Hash(rendered ctrlclient.Object) (string, error) {
+	o := rendered.DeepCopyObject().(ctrlclient.Object)
+	labels, annotations := Metadata(o)
+	if d, ok := o.(*appsv1.Deployment); ok {
+		d.Status = appsv1.DeploymentStatus{}
+	}
+	if s, ok := o.(*corev1.Service); ok {
+		s.Status = corev1.ServiceStatus{}
+	}
+	raw, err := json.Marshal(o) // encoding/json sorts keys of maps
+	if err != nil {
+		return "", fmt.Errorf("hash %T %s: %w", rendered, rendered.GetName(), err)
+	}
+	var content map[string]json.RawMessage
+	if err := json.Unmarshal(raw, &content); err != nil {
+		return "", fmt.Errorf("hash %T %s: %w", rendered, rendered.GetName(), err)
+	}
+	for _, k := range []string{"metadata", "kind", "apiVersion", "status"} {
+		delete(content, k)
+	}
+	raw, err = json.Marshal(struct {
+		Labels, Annotations map[string]string
+		Content             map[string]json.RawMessage
+	}{labels, annotations, content})
+	if err != nil {
+		return "", fmt.Errorf("hash %T %s: %w", rendered, rendered.GetName(), err)
+	}
+	sum := sha256.Sum256(raw)
+	return hex.EncodeToString(sum[:8]), nil
+}
+
+func deploymentContent(root ctrlclient.Object) ctrlclient.Object {
+	d := root.(*appsv1.Deployment)
+	out := &appsv1.Deployment{Spec: *d.Spec.DeepCopy()}
+	// A token of the physical cluster would be a credential for the wrong API.
+	no := false
+	out.Spec.Template.Spec.AutomountServiceAccountToken = &no
+	return out
+}
+
+// serviceContent drops what a physical cluster allocates by itself. A node port that the user chose cannot be told
+// from one that was allocated, so none goes down. A headless Service keeps that it is one.
+func serviceContent(root ctrlclient.Object) ctrlclient.Object {
+	s := root.(*corev1.Service)
+	out := &corev1.Service{Spec: *s.Spec.DeepCopy()}
+	spec := &out.Spec
+	if spec.ClusterIP == corev1.ClusterIPNone {
+		spec.ClusterIPs = []string{corev1.ClusterIPNone}
+	} else {
+		spec.ClusterIP, spec.ClusterIPs = "", nil
+	}
+	spec.IPFamilies = nil
+	spec.HealthCheckNodePort = 0
+	for i := range spec.Ports {
+		spec.Ports[i].NodePort = 0
+	}
+	return out
+}
+
+// serviceWithheld: the Service of the API server is the hub's, and each cluster has its own.
+func serviceWithheld(root ctrlclient.Object) string {
+	if root.GetNamespace() == corev1.NamespaceDefault && root.GetName() == "kubernetes" {
+		return "it is the API server's own Service"
+	}
+	return ""
+}
+
+func configMapContent(root ctrlclient.Object) ctrlclient.Object {
+	c := root.(*corev1.ConfigMap).DeepCopy()
+	return &corev1.ConfigMap{Data: c.Data, BinaryData: c.BinaryData, Immutable: c.Immutable}
+}
+
+func configMapWithheld(root ctrlclient.Object) string {
+	if root.GetName() == "kube-root-ca.crt" {
+		return "every namespace of a physical cluster has its own"
+	}
+	return ""
+}
+
+func secretContent(root ctrlclient.Object) ctrlclient.Object {
+	s := root.(*corev1.Secret).DeepCopy()
+	return &corev1.Secret{Data: s.Data, Type: s.Type, Immutable: s.Immutable}
+}
+
+func secretWithheld(root ctrlclient.Object) string {
+	switch t := root.(*corev1.Secret).Type; t {
+	case corev1.SecretTypeServiceAccountToken, corev1.SecretTypeBootstrapToken:
+		return "credentials of the workspace do not leave it"
+	case "helm.sh/release.v1":
+		return "records of Helm releases stay in the workspace"
+	}
+	return ""
+}
+
+func serviceAccountContent(root ctrlclient.Object) ctrlclient.Object {
+	no := false
+	return &corev1.ServiceAccount{
+		ImagePullSecrets:             root.(*corev1.ServiceAccount).DeepCopy().ImagePullSecrets,
+		AutomountServiceAccountToken: &no,
+	}
+}
+
+func serviceAccountWithheld(root ctrlclient.Object) string {
+	if root.GetName() == "default" {
+		return "every namespace of a physical cluster has its own"
+	}
+	return ""
+}

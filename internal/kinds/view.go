@@ -1,0 +1,49 @@
+package kinds
+
+import (
+	"time"
+
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+)
+
+// View is what is known of a root's leaves when its status is summarised.
+type View struct {
+	// Leaves sorted by name of their cluster.
+	Leaves []Leaf
+	// Desired is the sum of replicas over all assigned clusters; 0 for kinds without replicas.
+	Desired int32
+	// NotPlaced is set while the Placement gives no cluster, or not all that were asked for.
+	NotPlaced *Reason
+	// Now is the time for conditions that change.
+	Now time.Time
+}
+
+// Reason is why something is not as wanted.
+type Reason struct {
+	// Reason is CamelCase, Message one sentence.
+	Reason, Message string
+}
+
+// Leaf is one leaf, or the lack of one, in one cluster.
+type Leaf struct {
+	// Cluster is the name of the SyncTarget.
+	Cluster string
+	// Assigned says that the Placement names the cluster; otherwise it is being left.
+	Assigned bool
+	// Lost says that the cluster is not heard of: what it last reported may not be so any more.
+	Lost bool
+	// Target is the share of replicas the cluster gets in the end.
+	Target int32
+	// Current says that the leaf is what the root's present generation renders to.
+	Current bool
+	// SameTemplate says that the leaf's pod template is the root's present one.
+	SameTemplate bool
+	// Settled says that the physical cluster has taken the leaf as it is now, and its controller has observed it.
+	Settled bool
+	// Refused is what the cluster answered to the leaf as it is now, if it would not take it.
+	Refused *workloadv1alpha1.Refusal
+	// Object is the leaf; nil if there is none yet.
+	Object ctrlclient.Object
+}
