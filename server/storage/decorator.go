@@ -96,7 +96,7 @@ func (b *Backend) decorate(
 	layered := false
 	if b.shared != nil {
 		if objects := b.shared(config.GroupResource); len(objects) > 0 {
-			shared, err := newSharedObjects(layer, config, resourcePrefix, keyFunc, newFunc, attrs, objects)
+			shared, err := newSharedObjects(layer, config, resourcePrefix, keyFunc, newFunc, newListFunc, attrs, objects)
 			if err != nil {
 				destroy()
 				return fail(err)

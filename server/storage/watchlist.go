@@ -63,7 +63,7 @@ func (s *clusterStorage) watchFromList(ctx context.Context, key string, opts sto
 	if err != nil {
 		return nil, err
 	}
-	return newPrefixedWatch(ctx, objects, bookmark, live), nil
+	return newStream(ctx, objects, bookmark, live, nil), nil
 }
 
 // initialEventsEnd is the bookmark that tells a client that it has seen everything that existed at the position rv.
@@ -82,55 +82,65 @@ func (s *clusterStorage) initialEventsEnd(rv string) (runtime.Object, error) {
 	return bookmark, nil
 }
 
-// prefixedWatch delivers objects as ADDED, then the bookmark if there is one, then a live watch.
-type prefixedWatch struct {
-	live   watch.Interface
-	result chan watch.Event
-	done   chan struct{}
-	stop   sync.Once
+// stream delivers objects as ADDED, then a bookmark if there is one, then a live watch, through a translation if there
+// is one. (watch.Filter would do for the translation, but its goroutine stays if nobody reads after Stop.)
+type stream struct {
+	live      watch.Interface
+	translate func(watch.Event) (watch.Event, bool)
+	result    chan watch.Event
+	done      chan struct{}
+	stop      sync.Once
 }
 
-func newPrefixedWatch(ctx context.Context, objects []runtime.Object, bookmark runtime.Object, live watch.Interface) watch.Interface {
-	w := &prefixedWatch{live: live, result: make(chan watch.Event), done: make(chan struct{})}
-	go w.run(ctx, objects, bookmark)
-	return w
+func newStream(ctx context.Context, objects []runtime.Object, bookmark runtime.Object, live watch.Interface, translate func(watch.Event) (watch.Event, bool)) watch.Interface {
+	s := &stream{live: live, translate: translate, result: make(chan watch.Event), done: make(chan struct{})}
+	go s.run(ctx, objects, bookmark)
+	return s
 }
 
-func (w *prefixedWatch) ResultChan() <-chan watch.Event { return w.result }
+func (s *stream) ResultChan() <-chan watch.Event { return s.result }
 
-func (w *prefixedWatch) Stop() {
-	w.stop.Do(func() {
-		close(w.done)
-		w.live.Stop()
+func (s *stream) Stop() {
+	s.stop.Do(func() {
+		close(s.done)
+		s.live.Stop()
 	})
 }
 
-func (w *prefixedWatch) run(ctx context.Context, objects []runtime.Object, bookmark runtime.Object) {
-	defer close(w.result)
-	defer w.live.Stop()
-	send := func(event watch.Event) bool {
-		select {
-		case w.result <- event:
-			return true
-		case <-w.done:
-			return false
-		case <-ctx.Done():
-			return false
-		}
-	}
+func (s *stream) run(ctx context.Context, objects []runtime.Object, bookmark runtime.Object) {
+	defer close(s.result)
+	defer s.live.Stop()
 	for i, obj := range objects {
 		// A list shares its parts with the cache, and receivers of watch events may change them.
-		if !send(watch.Event{Type: watch.Added, Object: obj.DeepCopyObject()}) {
+		if !s.send(ctx, watch.Event{Type: watch.Added, Object: obj.DeepCopyObject()}) {
 			return
 		}
 		objects[i] = nil
 	}
-	if bookmark != nil && !send(watch.Event{Type: watch.Bookmark, Object: bookmark}) {
+	if bookmark != nil && !s.send(ctx, watch.Event{Type: watch.Bookmark, Object: bookmark}) {
 		return
 	}
-	for event := range w.live.ResultChan() {
-		if !send(event) {
+	for event := range s.live.ResultChan() {
+		if s.translate != nil {
+			var keep bool
+			if event, keep = s.translate(event); !keep {
+				continue
+			}
+		}
+		if !s.send(ctx, event) {
 			return
 		}
+	}
+}
+
+// send delivers one event, and returns false if nobody wants events any more.
+func (s *stream) send(ctx context.Context, event watch.Event) bool {
+	select {
+	case s.result <- event:
+		return true
+	case <-s.done:
+		return false
+	case <-ctx.Done():
+		return false
 	}
 }
