@@ -130,8 +130,9 @@ func outcomeOf(err error) outcome {
 	return uncertain
 }
 
-// about makes ctx, that of a write of a Service, one for another resource of the same logical cluster.
+// about makes ctx, that of a write of a Service, one for a resource of version v1 of the same logical cluster. Stores
+// take the namespace and the words of errors from it, and declarative validation its version.
 func about(ctx context.Context, group, resource, namespace string) context.Context {
 	ctx = genericapirequest.WithNamespace(ctx, namespace)
-	return genericapirequest.WithRequestInfo(ctx, &genericapirequest.RequestInfo{APIGroup: group, Resource: resource, Namespace: namespace})
+	return genericapirequest.WithRequestInfo(ctx, &genericapirequest.RequestInfo{APIGroup: group, APIVersion: "v1", Resource: resource, Namespace: namespace})
 }
