@@ -1,0 +1,239 @@
+package atollapis
+
+import (
+	"fmt"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
+	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
+	tenancyv1alpha1 "atoll.dev/atoll/apis/tenancy/v1alpha1"
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+)
+
+// resources is the table of what is served, in the order of discovery.
+func resources() []served {
+	return []served{logicalClusters(), workspaces(), syncTargets(), placements(), placementPolicies()}
+}
+
+func logicalClusters() *resource[*corev1alpha1.LogicalCluster] {
+	type T = *corev1alpha1.LogicalCluster
+	return &resource[T]{
+		version: corev1alpha1.GroupVersion,
+		plural:  "logicalclusters", singular: "logicalcluster",
+		categories: []string{"kcp"},
+
+		new:     func() T { return &corev1alpha1.LogicalCluster{} },
+		newList: func() runtime.Object { return &corev1alpha1.LogicalClusterList{} },
+
+		validName:      logicalClusterName,
+		prepareCreate:  prepareLogicalCluster,
+		prepareUpdate:  keepLogicalCluster,
+		validate:       validateLogicalCluster,
+		validateCreate: validateNewLogicalCluster,
+		validateUpdate: validateLogicalClusterUpdate,
+		validateDelete: mayDeleteLogicalCluster,
+
+		sameSpec:      func(a, b T) bool { return equality.Semantic.DeepEqual(a.Spec, b.Spec) },
+		copySpec:      func(to, from T) { to.Spec = from.Spec },
+		copyStatus:    func(to, from T) { to.Status = from.Status },
+		statusAtBirth: true,
+
+		columns: []metav1.TableColumnDefinition{
+			column("Phase", "string", "where the logical cluster is in its life"),
+			column("URL", "string", "the address of the logical cluster"),
+		},
+		cells: func(c T) []any { return []any{string(c.Status.Phase), c.Status.URL} },
+	}
+}
+
+func workspaces() *resource[*tenancyv1alpha1.Workspace] {
+	type T = *tenancyv1alpha1.Workspace
+	return &resource[T]{
+		version: tenancyv1alpha1.GroupVersion,
+		plural:  "workspaces", singular: "workspace",
+		shortNames: []string{"ws"}, categories: []string{"kcp"},
+
+		new:     func() T { return &tenancyv1alpha1.Workspace{} },
+		newList: func() runtime.Object { return &tenancyv1alpha1.WorkspaceList{} },
+
+		validName:      workspaceName,
+		prepareCreate:  prepareWorkspace,
+		prepareUpdate:  keepWorkspace,
+		validateCreate: validateNewWorkspace,
+		validateUpdate: validateWorkspaceUpdate,
+
+		sameSpec:   func(a, b T) bool { return equality.Semantic.DeepEqual(a.Spec, b.Spec) },
+		copySpec:   func(to, from T) { to.Spec = from.Spec },
+		copyStatus: func(to, from T) { to.Status = from.Status },
+
+		columns: []metav1.TableColumnDefinition{
+			column("Type", "string", "type of the workspace"),
+			column("Region", "string", "where the workspace lives, by its label region"),
+			column("Phase", "string", "where the workspace is in its life"),
+			column("URL", "string", "the address of the workspace"),
+			wide("Cluster", "string", "the workspace's logical cluster"),
+		},
+		cells: func(w T) []any {
+			kind := ""
+			if w.Spec.Type != nil {
+				kind = w.Spec.Type.Name
+			}
+			return []any{kind, w.Labels["region"], string(w.Status.Phase), w.Spec.URL, w.Spec.Cluster}
+		},
+	}
+}
+
+func syncTargets() *resource[*workloadv1alpha1.SyncTarget] {
+	type T = *workloadv1alpha1.SyncTarget
+	return &resource[T]{
+		version: workloadv1alpha1.GroupVersion,
+		plural:  "synctargets", singular: "synctarget",
+		shortNames: []string{"st"}, categories: []string{"kcp"},
+
+		new:     func() T { return &workloadv1alpha1.SyncTarget{} },
+		newList: func() runtime.Object { return &workloadv1alpha1.SyncTargetList{} },
+
+		validName: validation.IsDNS1123Label,
+		validate:  validateSyncTarget,
+
+		sameSpec:   func(a, b T) bool { return equality.Semantic.DeepEqual(a.Spec, b.Spec) },
+		copySpec:   func(to, from T) { to.Spec = from.Spec },
+		copyStatus: func(to, from T) { to.Status = from.Status },
+
+		columns: []metav1.TableColumnDefinition{
+			column("Ready", "string", "whether the physical cluster answers"),
+			column("Version", "string", "Kubernetes version of the physical cluster"),
+			column("Nodes", "integer", "ready nodes of the physical cluster"),
+			wide("Mirror", "string", "logical cluster that holds what the physical cluster should run"),
+			column("Reason", "string", "why it is ready or not"),
+		},
+		cells: func(t T) []any {
+			ready, reason := conditionCells(t.Status.Conditions, workloadv1alpha1.SyncTargetReady)
+			if t.Spec.Unschedulable {
+				ready += ",Cordoned"
+			}
+			return []any{ready, t.Status.Version, int64(t.Status.Nodes), t.Status.Mirror, reason}
+		},
+	}
+}
+
+func placements() *resource[*placementv1alpha1.Placement] {
+	type T = *placementv1alpha1.Placement
+	return &resource[T]{
+		version: placementv1alpha1.GroupVersion,
+		plural:  "placements", singular: "placement",
+		shortNames: []string{"pl"}, categories: []string{"atoll"},
+
+		new:     func() T { return &placementv1alpha1.Placement{} },
+		newList: func() runtime.Object { return &placementv1alpha1.PlacementList{} },
+
+		validName: validation.IsDNS1123Subdomain,
+		validate:  validatePlacement,
+
+		sameSpec:   func(a, b T) bool { return equality.Semantic.DeepEqual(a.Spec, b.Spec) },
+		copySpec:   func(to, from T) { to.Spec = from.Spec },
+		copyStatus: func(to, from T) { to.Status = from.Status },
+
+		columns: []metav1.TableColumnDefinition{
+			column("Namespace", "string", "namespace that is placed"),
+			column("Object", "string", "object that is placed by itself; empty for the whole namespace"),
+			column("Clusters", "string", "physical clusters, with ready of wanted replicas"),
+			column("Ready", "string", "whether all of them run what they should"),
+			column("Reason", "string", "why it is placed or not"),
+		},
+		cells: placementCells,
+	}
+}
+
+func placementPolicies() *resource[*placementv1alpha1.PlacementPolicy] {
+	type T = *placementv1alpha1.PlacementPolicy
+	return &resource[T]{
+		version: placementv1alpha1.GroupVersion,
+		plural:  "placementpolicies", singular: "placementpolicy",
+		shortNames: []string{"plp"}, categories: []string{"atoll"},
+
+		new:     func() T { return &placementv1alpha1.PlacementPolicy{} },
+		newList: func() runtime.Object { return &placementv1alpha1.PlacementPolicyList{} },
+
+		validName: validation.IsDNS1123Subdomain,
+		validate:  validatePlacementPolicy,
+
+		sameSpec: func(a, b T) bool { return equality.Semantic.DeepEqual(a.Spec, b.Spec) },
+
+		columns: []metav1.TableColumnDefinition{
+			column("Allow", "string", "clusters that may be used; empty allows all that policies above allow"),
+			column("Default", "string", "clusters of a namespace that asks for nothing"),
+		},
+		cells: func(p T) []any {
+			allow, def := "", ""
+			if a := p.Spec.Allow; a != nil {
+				allow = joined(strings.Join(a.Names, ","), metav1.FormatLabelSelector(a.Selector), a.Selector != nil)
+			}
+			if d := p.Spec.Default; d != nil {
+				def = joined(d.Clusters, d.Selector, d.Selector != "")
+			}
+			return []any{allow, def}
+		},
+	}
+}
+
+// joined shows clusters by name and by selector as "east,west;tier=gold".
+func joined(names, selector string, selected bool) string {
+	switch {
+	case !selected:
+		return names
+	case names == "":
+		return selector
+	}
+	return names + ";" + selector
+}
+
+// placementCells say where, how much, ready and why. Clusters read "east 3/3,west 1/3": ready of wanted replicas; just
+// the name before anything is known of a cluster, and "east 1/3 Draining" for one that is being left or refuses.
+func placementCells(p *placementv1alpha1.Placement) []any {
+	object := ""
+	if o := p.Spec.Object; o != nil {
+		object = o.Resource + "/" + o.Name
+	}
+	known := map[string]placementv1alpha1.PlacedClusterStatus{}
+	for _, c := range p.Status.Clusters {
+		known[c.Name] = c
+	}
+	var clusters []string
+	ready := len(p.Spec.Clusters) > 0
+	for _, c := range p.Spec.Clusters {
+		status, ok := known[c.Name]
+		delete(known, c.Name)
+		if !ok {
+			clusters, ready = append(clusters, c.Name), false
+			continue
+		}
+		clusters = append(clusters, clusterCell(status))
+		ready = ready && status.Phase == placementv1alpha1.PhaseReady
+	}
+	for _, c := range p.Status.Clusters { // those that are not wanted any more
+		if _, ok := known[c.Name]; ok {
+			clusters = append(clusters, clusterCell(c))
+		}
+	}
+	_, reason := conditionCells(p.Status.Conditions, placementv1alpha1.PlacementPlaced)
+	shown := metav1.ConditionFalse
+	if ready {
+		shown = metav1.ConditionTrue
+	}
+	return []any{p.Spec.Namespace, object, strings.Join(clusters, ","), string(shown), reason}
+}
+
+func clusterCell(c placementv1alpha1.PlacedClusterStatus) string {
+	cell := fmt.Sprintf("%s %d/%d", c.Name, c.ReadyReplicas, c.Replicas)
+	switch c.Phase {
+	case placementv1alpha1.PhaseRefused, placementv1alpha1.PhaseDraining, placementv1alpha1.PhaseDeleting:
+		cell += " " + string(c.Phase)
+	}
+	return cell
+}

@@ -1,0 +1,283 @@
+package atollapis
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
+
+	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
+	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
+	tenancyv1alpha1 "atoll.dev/atoll/apis/tenancy/v1alpha1"
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	lcctx "atoll.dev/atoll/internal/logicalcluster"
+)
+
+var (
+	specPath = field.NewPath("spec")
+)
+
+// ---- LogicalCluster
+
+func logicalClusterName(name string) []string {
+	if name != corev1alpha1.LogicalClusterName {
+		return []string{fmt.Sprintf("must be %q: there is one in each logical cluster", corev1alpha1.LogicalClusterName)}
+	}
+	return nil
+}
+
+func prepareLogicalCluster(_ context.Context, c *corev1alpha1.LogicalCluster) {
+	if c.Spec.Use == "" {
+		c.Spec.Use = corev1alpha1.LogicalClusterUseWorkspace
+	}
+}
+
+func validateNewLogicalCluster(ctx context.Context, _ *corev1alpha1.LogicalCluster) field.ErrorList {
+	if !isSystem(ctx) {
+		return field.ErrorList{field.Forbidden(specPath, "logical clusters are made by the system; create a Workspace")}
+	}
+	return nil
+}
+
+// keepLogicalCluster keeps the path, by which requests find the logical cluster: its tenant may annotate the object, to
+// place what it holds, and must not take another workspace's path that way.
+func keepLogicalCluster(ctx context.Context, c, old *corev1alpha1.LogicalCluster) {
+	if c.Spec.Use == "" {
+		c.Spec.Use = old.Spec.Use
+	}
+	if !isSystem(ctx) {
+		keepAnnotation(c, old, lcctx.PathAnnotation)
+	}
+}
+
+func validateLogicalCluster(c *corev1alpha1.LogicalCluster) field.ErrorList {
+	uses := []corev1alpha1.LogicalClusterUse{corev1alpha1.LogicalClusterUseMirror, corev1alpha1.LogicalClusterUseWorkspace}
+	if !slices.Contains(uses, c.Spec.Use) {
+		return field.ErrorList{field.NotSupported(specPath.Child("use"), c.Spec.Use, uses)}
+	}
+	return nil
+}
+
+func validateLogicalClusterUpdate(ctx context.Context, c, old *corev1alpha1.LogicalCluster) field.ErrorList {
+	var errs field.ErrorList
+	if c.Spec.Use != old.Spec.Use {
+		errs = append(errs, field.Forbidden(specPath.Child("use"), "is immutable"))
+	}
+	if isSystem(ctx) {
+		return errs
+	}
+	if !equality.Semantic.DeepEqual(c.Spec.Owner, old.Spec.Owner) {
+		errs = append(errs, field.Forbidden(specPath.Child("owner"), "is set by the system"))
+	}
+	if c.Spec.DirectlyDeletable != old.Spec.DirectlyDeletable {
+		errs = append(errs, field.Forbidden(specPath.Child("directlyDeletable"), "is set by the system"))
+	}
+	return errs
+}
+
+// mayDeleteLogicalCluster refuses to delete what somebody owns, also to administrators, who can do harm with a slip of
+// the hand; only the system may, at the end of a termination that the owner's deletion started.
+func mayDeleteLogicalCluster(ctx context.Context, c *corev1alpha1.LogicalCluster) error {
+	if c.Spec.DirectlyDeletable || isSystem(ctx) && c.Status.Phase == corev1alpha1.LogicalClusterPhaseTerminating {
+		return nil
+	}
+	instead := "it is part of the system"
+	if o := c.Spec.Owner; o != nil {
+		instead = fmt.Sprintf("delete its owner instead: %s %q in logical cluster %q", o.Resource, o.Name, o.Cluster)
+	}
+	return apierrors.NewForbidden(corev1alpha1.GroupVersion.WithResource("logicalclusters").GroupResource(), c.Name,
+		fmt.Errorf("a logical cluster that is not directly deletable: %s", instead))
+}
+
+// ---- Workspace
+
+func workspaceName(name string) []string {
+	if name == "root" {
+		return []string{`must not be "root", the name of the workspace that holds all others`}
+	}
+	return validation.IsDNS1123Label(name)
+}
+
+// defaultWorkspaceType is what kcp gives a workspace in root that asks for none.
+func defaultWorkspaceType() *tenancyv1alpha1.WorkspaceTypeReference {
+	return &tenancyv1alpha1.WorkspaceTypeReference{Name: "universal", Path: "root"}
+}
+
+// prepareWorkspace notes who asks: the owner gets all rights in the new logical cluster. The finalizer is there from the
+// start, so that no deletion passes the controller by.
+func prepareWorkspace(ctx context.Context, w *tenancyv1alpha1.Workspace) {
+	if w.Spec.Type == nil {
+		w.Spec.Type = defaultWorkspaceType()
+	}
+	w.Status.Phase = corev1alpha1.LogicalClusterPhaseScheduling
+	if w.Annotations == nil {
+		w.Annotations = map[string]string{}
+	}
+	delete(w.Annotations, tenancyv1alpha1.OwnerAnnotation)
+	if u, ok := genericapirequest.UserFrom(ctx); ok {
+		w.Annotations[tenancyv1alpha1.OwnerAnnotation] = u.GetName()
+	}
+	addFinalizer(w)
+}
+
+// keepWorkspace keeps what an update of a user cannot change, so that manifests that lack it apply again and again.
+func keepWorkspace(ctx context.Context, w, old *tenancyv1alpha1.Workspace) {
+	if w.Spec.Type == nil {
+		w.Spec.Type = old.Spec.Type
+	}
+	if w.Spec.Cluster == "" {
+		w.Spec.Cluster = old.Spec.Cluster
+	}
+	if w.Spec.URL == "" {
+		w.Spec.URL = old.Spec.URL
+	}
+	keepAnnotation(w, old, tenancyv1alpha1.OwnerAnnotation)
+	if !isSystem(ctx) && slices.Contains(old.Finalizers, tenancyv1alpha1.WorkspaceFinalizer) {
+		addFinalizer(w)
+	}
+}
+
+func addFinalizer(w *tenancyv1alpha1.Workspace) {
+	if !slices.Contains(w.Finalizers, tenancyv1alpha1.WorkspaceFinalizer) {
+		w.Finalizers = append(w.Finalizers, tenancyv1alpha1.WorkspaceFinalizer)
+	}
+}
+
+// validateNewWorkspace refuses a new handle on a logical cluster that exists: it would make its creator the owner.
+func validateNewWorkspace(_ context.Context, w *tenancyv1alpha1.Workspace) field.ErrorList {
+	errs := validateWorkspaceType(w)
+	if w.Spec.Cluster != "" {
+		errs = append(errs, field.Forbidden(specPath.Child("cluster"), "is set by the system"))
+	}
+	if w.Spec.URL != "" {
+		errs = append(errs, field.Forbidden(specPath.Child("URL"), "is set by the system"))
+	}
+	return errs
+}
+
+func validateWorkspaceType(w *tenancyv1alpha1.Workspace) field.ErrorList {
+	var errs field.ErrorList
+	path := specPath.Child("type")
+	for _, msg := range validation.IsDNS1123Label(w.Spec.Type.Name) {
+		errs = append(errs, field.Invalid(path.Child("name"), w.Spec.Type.Name, msg))
+	}
+	if p := w.Spec.Type.Path; p != "" && !logicalcluster.NewPath(p).IsValid() {
+		errs = append(errs, field.Invalid(path.Child("path"), p, "must be the path of a workspace, as root:org"))
+	}
+	return errs
+}
+
+func validateWorkspaceUpdate(ctx context.Context, w, old *tenancyv1alpha1.Workspace) field.ErrorList {
+	var errs field.ErrorList
+	if !equality.Semantic.DeepEqual(w.Spec.Type, old.Spec.Type) {
+		errs = append(errs, field.Forbidden(specPath.Child("type"), "is immutable"))
+	}
+	for _, f := range []struct{ name, is, was string }{
+		{"cluster", w.Spec.Cluster, old.Spec.Cluster},
+		{"URL", w.Spec.URL, old.Spec.URL},
+	} {
+		switch {
+		case f.is == f.was:
+		case f.was != "":
+			errs = append(errs, field.Forbidden(specPath.Child(f.name), "is immutable once set"))
+		case !isSystem(ctx):
+			errs = append(errs, field.Forbidden(specPath.Child(f.name), "is set by the system"))
+		}
+	}
+	if w.Spec.Cluster != "" {
+		if err := lcctx.ValidateName(w.Spec.Cluster); err != nil {
+			errs = append(errs, field.Invalid(specPath.Child("cluster"), w.Spec.Cluster, err.Error()))
+		}
+	}
+	return errs
+}
+
+// ---- SyncTarget
+
+var podSecurityLevels = []string{"privileged", "baseline", "restricted"}
+
+func validateSyncTarget(t *workloadv1alpha1.SyncTarget) field.ErrorList {
+	var errs field.ErrorList
+	if l := t.Spec.PodSecurity; l != "" && !slices.Contains(podSecurityLevels, l) {
+		errs = append(errs, field.NotSupported(specPath.Child("podSecurity"), l, podSecurityLevels))
+	}
+	if p := t.Spec.DedicatedTo; p != "" && !logicalcluster.NewPath(p).IsValid() {
+		errs = append(errs, field.Invalid(specPath.Child("dedicatedTo"), p, "must be the path of a workspace, as root:org"))
+	}
+	if ref := t.Spec.KubeconfigSecretRef; ref != nil {
+		path := specPath.Child("kubeconfigSecretRef")
+		for _, msg := range validation.IsDNS1123Subdomain(ref.Name) {
+			errs = append(errs, field.Invalid(path.Child("name"), ref.Name, msg))
+		}
+		for _, msg := range validation.IsDNS1123Label(ref.Namespace) {
+			errs = append(errs, field.Invalid(path.Child("namespace"), ref.Namespace, msg))
+		}
+	}
+	return errs
+}
+
+// ---- Placement, PlacementPolicy
+
+func validatePlacement(p *placementv1alpha1.Placement) field.ErrorList {
+	var errs field.ErrorList
+	for _, msg := range validation.IsDNS1123Label(p.Spec.Namespace) {
+		errs = append(errs, field.Invalid(specPath.Child("namespace"), p.Spec.Namespace, msg))
+	}
+	splits := []placementv1alpha1.SplitPolicy{
+		placementv1alpha1.SplitEven, placementv1alpha1.SplitWeighted, placementv1alpha1.SplitDuplicate}
+	if p.Spec.Split != "" && !slices.Contains(splits, p.Spec.Split) {
+		errs = append(errs, field.NotSupported(specPath.Child("split"), p.Spec.Split, splits))
+	}
+	seen := map[string]bool{}
+	for i, c := range p.Spec.Clusters {
+		path := specPath.Child("clusters").Index(i)
+		if seen[c.Name] {
+			errs = append(errs, field.Duplicate(path.Child("name"), c.Name))
+		}
+		seen[c.Name] = true
+		if c.Weight < 0 {
+			errs = append(errs, field.Invalid(path.Child("weight"), c.Weight, "must not be negative"))
+		}
+	}
+	return errs
+}
+
+func validatePlacementPolicy(p *placementv1alpha1.PlacementPolicy) field.ErrorList {
+	var errs field.ErrorList
+	if a := p.Spec.Allow; a != nil && a.Selector != nil {
+		errs = append(errs, metav1validation.ValidateLabelSelector(a.Selector,
+			metav1validation.LabelSelectorValidationOptions{}, specPath.Child("allow", "selector"))...)
+	}
+	if d := p.Spec.Default; d != nil {
+		if _, err := metav1.ParseToLabelSelector(d.Selector); err != nil {
+			errs = append(errs, field.Invalid(specPath.Child("default", "selector"), d.Selector, err.Error()))
+		}
+		if d.MaxClusters < 0 {
+			errs = append(errs, field.Invalid(specPath.Child("default", "maxClusters"), d.MaxClusters, "must not be negative"))
+		}
+	}
+	return errs
+}
+
+// keepAnnotation gives obj the value that old has, or none.
+func keepAnnotation(obj, old metav1.Object, key string) {
+	annotations := obj.GetAnnotations()
+	value, ok := old.GetAnnotations()[key]
+	switch {
+	case !ok:
+		delete(annotations, key)
+	case annotations == nil:
+		annotations = map[string]string{key: value}
+	default:
+		annotations[key] = value
+	}
+	obj.SetAnnotations(annotations)
+}
