@@ -1,0 +1,125 @@
+package placement
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+
+	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
+	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	lcctx "atoll.dev/atoll/internal/logicalcluster"
+)
+
+// ownerWorkspaces is the resource of the owner of a workspace's logical cluster.
+const ownerWorkspaces = "workspaces"
+
+// parentOf returns the logical cluster above a workspace's; empty at the top of a tree and for mirrors.
+func parentOf(lc *corev1alpha1.LogicalCluster) logicalcluster.Name {
+	if lc.Spec.Owner == nil || lc.Spec.Owner.Resource != ownerWorkspaces {
+		return ""
+	}
+	return logicalcluster.Name(lc.Spec.Owner.Cluster)
+}
+
+// isWorkspace says whether people work there: neither a mirror nor one of the server's own logical clusters.
+func isWorkspace(lc *corev1alpha1.LogicalCluster) bool {
+	return lc.Spec.Use != corev1alpha1.LogicalClusterUseMirror && !strings.HasPrefix(string(lcctx.NameFrom(lc)), "system:")
+}
+
+func isTerminating(lc *corev1alpha1.LogicalCluster) bool {
+	return lc.DeletionTimestamp != nil || lc.Status.Phase == corev1alpha1.LogicalClusterPhaseTerminating
+}
+
+// lineage returns a workspace's logical cluster and those above it, nearest first, and whether it reaches the top. An
+// unknown ancestor may hold policies, so nothing may be decided without it.
+func lineage(lc *corev1alpha1.LogicalCluster, get func(logicalcluster.Name) (*corev1alpha1.LogicalCluster, bool)) (chain []logicalcluster.Name, complete bool) {
+	chain = []logicalcluster.Name{lcctx.NameFrom(lc)}
+	for {
+		parent := parentOf(lc)
+		if parent == "" {
+			return chain, true
+		}
+		next, ok := get(parent)
+		if !ok || slices.Contains(chain, parent) {
+			return chain, false
+		}
+		chain, lc = append(chain, parent), next
+	}
+}
+
+// candidatesOf returns what a workspace can use of the SyncTargets that syncTargets returns for it and for every logical
+// cluster above it, nearest first. One dedicated to another workspace does not exist for this one.
+func candidatesOf(lc *corev1alpha1.LogicalCluster, levels [][]*workloadv1alpha1.SyncTarget) []Candidate {
+	total, filled := 0, 0
+	for _, level := range levels {
+		total += len(level)
+		if len(level) > 0 {
+			filled++
+		}
+	}
+	candidates := make([]Candidate, 0, total)
+	nearer := map[string]bool{}
+	path, name := lc.Annotations[lcctx.PathAnnotation], string(lcctx.NameFrom(lc))
+	for _, level := range levels {
+		first := len(candidates)
+		for _, t := range level {
+			if to := t.Spec.DedicatedTo; to != "" && to != path && to != name {
+				continue
+			}
+			candidates = append(candidates, Candidate{
+				Name: t.Name, UID: t.UID, Workspace: string(lcctx.NameFrom(t)), Mirror: t.Status.Mirror,
+				Labels: t.Labels, Shadowed: nearer[t.Name],
+				Ready:    isReady(t),
+				Cordoned: t.Spec.Unschedulable,
+				Deleting: t.DeletionTimestamp != nil,
+			})
+		}
+		if filled > 1 {
+			for _, c := range candidates[first:] {
+				nearer[c.Name] = true
+			}
+		}
+	}
+	return candidates
+}
+
+func isReady(t *workloadv1alpha1.SyncTarget) bool {
+	return meta.IsStatusConditionTrue(t.Status.Conditions, workloadv1alpha1.SyncTargetReady)
+}
+
+// policiesOf returns allow from the root downward, and the default of the nearest level that has one, or nil. levels are
+// the policies nearest first; within a level the first by name has the default.
+func policiesOf(levels [][]*placementv1alpha1.PlacementPolicy) (allow []placementv1alpha1.ClusterSelection, def *placementv1alpha1.PlacementDefault) {
+	for _, level := range slices.Backward(levels) {
+		level = slices.SortedFunc(slices.Values(level), func(a, b *placementv1alpha1.PlacementPolicy) int {
+			return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(string(a.UID), string(b.UID)))
+		})
+		var here *placementv1alpha1.PlacementDefault
+		for _, p := range level {
+			if p.Spec.Allow != nil {
+				allow = append(allow, *p.Spec.Allow)
+			}
+			if here == nil {
+				here = p.Spec.Default
+			}
+		}
+		if here != nil {
+			def = here
+		}
+	}
+	return allow, def
+}
+
+func uidsOf(clusters []placementv1alpha1.PlacedCluster) []types.UID {
+	uids := make([]types.UID, len(clusters))
+	for i, c := range clusters {
+		uids[i] = c.UID
+	}
+	return uids
+}

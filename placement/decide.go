@@ -1,0 +1,373 @@
+package placement
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+
+	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
+)
+
+// Request is what is asked of one decision.
+type Request struct {
+	// Levels from the most specific to the least. The first that HasWish counts, as a whole.
+	Levels []Level
+	// Allow of every policy from the root downward. A cluster has to be in all of them.
+	Allow []placementv1alpha1.ClusterSelection
+	// Split that the current clusters were assigned with; it is kept with them.
+	Split placementv1alpha1.SplitPolicy
+}
+
+// Candidate is a SyncTarget that the workspace could use, policies aside.
+type Candidate struct {
+	Name string
+	UID  types.UID
+	// Workspace is the logical cluster that holds the SyncTarget; Mirror is its mirror, empty until there is one.
+	Workspace, Mirror string
+	Labels            map[string]string
+	// Shadowed is set where a nearer workspace has a SyncTarget of this name.
+	Shadowed bool
+	// Ready, Cordoned and Deleting are the SyncTarget's state. Only what is Ready and neither of the others gets
+	// something new, save that a name in a wish is honoured while it is not Ready.
+	Ready, Cordoned, Deleting bool
+	// Placements counts the Placements that have this cluster.
+	Placements int
+}
+
+// Decision is where something goes.
+type Decision struct {
+	// Clusters sorted by name; nil for nowhere.
+	Clusters []placementv1alpha1.PlacedCluster
+	Split    placementv1alpha1.SplitPolicy
+	// Status, Reason and Message are the condition Placed. The message is one sentence for the user and holds no
+	// time and no order but that of names.
+	Status          metav1.ConditionStatus
+	Reason, Message string
+}
+
+// Decide says where something goes that is at current now (empty at first). It is a pure function; the order of
+// candidates does not matter.
+//
+// Named clusters are assigned even while they are not Ready; "*", selectors and the default take Ready ones. A cluster of
+// current stays while it is wanted, allowed and registered, whatever its state; being deleted, it stays only if it is
+// named or nothing can replace it. A wish that cannot be met as a whole removes nothing: what it only adds is added as
+// far as possible, anything else waits.
+func Decide(req Request, candidates []Candidate, current []placementv1alpha1.PlacedCluster) Decision {
+	allow, err := compileAllow(req.Allow)
+	if err != nil {
+		stay := seatsOf(candidates, current, nil)
+		return keep(req, stay, current, placementv1alpha1.ReasonInvalid, err.Error())
+	}
+	seats := seatsOf(candidates, current, allow)
+
+	w := leastUsed()
+	if i := slices.IndexFunc(req.Levels, func(l Level) bool { return HasWish(l.Annotations) }); i >= 0 {
+		if w, err = parseWish(req.Levels[i]); err != nil {
+			return keep(req, seats, current, placementv1alpha1.ReasonInvalid, err.Error())
+		}
+	}
+	switch {
+	case w.nowhere:
+		return Decision{
+			Split: w.split, Status: metav1.ConditionFalse, Reason: placementv1alpha1.ReasonNotPlaced,
+			Message: fmt.Sprintf("Placed nowhere, as the empty %s of %s asks: name clusters there, or remove it.",
+				placementv1alpha1.ClustersAnnotation, w.source),
+		}
+	case w.names != nil:
+		return decideNamed(req, w, allow, seats, current)
+	default:
+		return decideMatching(req, w, seats, current)
+	}
+}
+
+// decideNamed carries out a wish that names its clusters.
+func decideNamed(req Request, w wish, allow allowed, seats []seat, current []placementv1alpha1.PlacedCluster) Decision {
+	byName := make(map[string]seat, len(w.names))
+	for _, s := range seats {
+		if _, ok := slices.BinarySearch(w.names, s.Name); ok {
+			byName[s.Name] = s
+		}
+	}
+	var picks []seat
+	var forbidden, unknown, waiting []string
+	for _, name := range w.names {
+		s, registered := byName[name]
+		switch {
+		case registered && !s.allowed, !registered && !allow.unregistered(name):
+			forbidden = append(forbidden, quote(name))
+		case !registered:
+			unknown = append(unknown, quote(name))
+		case w.selector != nil && !w.selector.Matches(labels.Set(s.Labels)):
+		case s.current, s.hindrance() == "", s.hindrance() == notReady:
+			picks = append(picks, s)
+		default:
+			waiting = append(waiting, quote(name)+" "+s.hindrance())
+		}
+	}
+
+	// Every problem is told, the reason is that of the first kind.
+	var reason string
+	var problems []string
+	note := func(r, format string, names []string) {
+		if len(names) > 0 {
+			reason = cmp.Or(reason, r)
+			problems = append(problems, fmt.Sprintf(format, enumerate(names)))
+		}
+	}
+	note(placementv1alpha1.ReasonNotAllowed, "no policy allows %s", forbidden)
+	note(placementv1alpha1.ReasonUnknownCluster, "no cluster is registered as %s", unknown)
+	note(placementv1alpha1.ReasonNotPlaced, "%s", waiting)
+	if len(picks) == 0 && reason == "" {
+		note(placementv1alpha1.ReasonNotPlaced, "none of its clusters matches %s", []string{placementv1alpha1.SelectorAnnotation})
+	}
+	todo := fmt.Sprintf("Change %s of %s: %s", w.namedBy, w.source, strings.Join(problems, ", "))
+	if len(forbidden)+len(unknown) == 0 && len(waiting) > 0 {
+		todo = fmt.Sprintf("Wait, or change %s of %s: %s", w.namedBy, w.source, strings.Join(problems, ", "))
+	}
+	if len(picks) == 0 {
+		return keep(req, seats, current, reason, todo)
+	}
+	d := place(w, picks)
+	if reason != "" {
+		for _, s := range seats {
+			if s.stays() && !slices.ContainsFunc(d.Clusters, func(c placementv1alpha1.PlacedCluster) bool { return c.UID == s.UID }) {
+				return keep(req, seats, current, reason, todo)
+			}
+		}
+		d.Status, d.Reason = metav1.ConditionFalse, reason
+		d.Message = todo + "; until then it is on " + enumerate(names(d.Clusters)) + "."
+	}
+	return d
+}
+
+// decideMatching carries out a wish for any clusters, or for those with some labels.
+func decideMatching(req Request, w wish, seats []seat, current []placementv1alpha1.PlacedCluster) Decision {
+	var picks, leaving []seat
+	var hindered []string
+	usable := false
+	for _, s := range seats {
+		if !s.allowed {
+			continue
+		}
+		usable = true
+		if w.selector != nil && !w.selector.Matches(labels.Set(s.Labels)) {
+			continue
+		}
+		switch hindrance := s.hindrance(); {
+		case hindrance == "", s.current && !s.Deleting:
+			picks = append(picks, s)
+		case s.current:
+			leaving = append(leaving, s)
+			fallthrough
+		default:
+			hindered = append(hindered, quote(s.Name)+" "+hindrance)
+		}
+	}
+	if len(picks) == 0 {
+		picks = leaving // nothing can replace them
+	}
+	if len(picks) > 0 {
+		return place(w, picks)
+	}
+
+	slices.Sort(hindered)
+	var todo string
+	switch {
+	case !usable:
+		todo = "Register a physical cluster (SyncTarget) in this workspace or above it: there is none that this may use"
+	case len(hindered) > 0:
+		todo = "Wait for a cluster to get ready: " + enumerate(hindered)
+	default:
+		todo = fmt.Sprintf("Change %s of %s: no cluster that this may use matches it", placementv1alpha1.SelectorAnnotation, w.source)
+	}
+	return keep(req, seats, current, placementv1alpha1.ReasonNotPlaced, todo)
+}
+
+// place assigns those of picks that the wish has room for: current ones first, then the least used.
+func place(w wish, picks []seat) Decision {
+	if w.max > 0 && len(picks) > w.max {
+		slices.SortFunc(picks, preferred)
+		picks = picks[:w.max]
+	}
+	d := Decision{Split: w.split, Status: metav1.ConditionTrue, Reason: placementv1alpha1.ReasonPlaced}
+	total := int64(0)
+	for _, s := range picks {
+		weight := int64(1)
+		if asked, ok := w.weights[s.Name]; ok {
+			weight = asked
+		}
+		total += weight
+		d.Clusters = append(d.Clusters, s.placed(weight))
+	}
+	if total == 0 {
+		// Only clusters that were to have nothing are left: running there is better than running nowhere.
+		for i := range d.Clusters {
+			d.Clusters[i].Weight = 1
+		}
+	}
+	sortByName(d.Clusters)
+	d.Message = "Placed on " + enumerate(names(d.Clusters)) + "."
+	return d
+}
+
+// keep leaves current as it is, as far as it is registered and allowed, and says why and what to do.
+func keep(req Request, seats []seat, current []placementv1alpha1.PlacedCluster, reason, todo string) Decision {
+	d := Decision{
+		Split:  cmp.Or(req.Split, placementv1alpha1.SplitEven),
+		Status: metav1.ConditionFalse, Reason: reason, Message: todo + "; until then it runs nowhere.",
+	}
+	for _, s := range seats {
+		if s.stays() {
+			i := slices.IndexFunc(current, func(c placementv1alpha1.PlacedCluster) bool { return c.UID == s.UID })
+			d.Clusters = append(d.Clusters, s.placed(current[i].Weight))
+		}
+	}
+	if len(d.Clusters) > 0 {
+		sortByName(d.Clusters)
+		d.Message = todo + "; until then it stays on " + enumerate(names(d.Clusters)) + "."
+	}
+	return d
+}
+
+// seat is a candidate as one request sees it.
+type seat struct {
+	*Candidate
+	current, allowed bool
+}
+
+// seatsOf returns the candidates that count, of every name at most one: the one that current has, else the nearest.
+func seatsOf(candidates []Candidate, current []placementv1alpha1.PlacedCluster, allow allowed) []seat {
+	uids := make(map[types.UID]bool, len(current))
+	for _, c := range current {
+		uids[c.UID] = true
+	}
+	taken := map[string]bool{}
+	for i := range candidates {
+		if len(uids) > 0 && uids[candidates[i].UID] {
+			taken[candidates[i].Name] = true
+		}
+	}
+	seats := make([]seat, 0, len(candidates))
+	for i := range candidates {
+		c := &candidates[i]
+		isCurrent := uids[c.UID]
+		if isCurrent || !c.Shadowed && !taken[c.Name] {
+			seats = append(seats, seat{Candidate: c, current: isCurrent, allowed: allow.registered(c)})
+		}
+	}
+	return seats
+}
+
+// stays says whether a mistake in a wish leaves the seat as it is.
+func (s seat) stays() bool { return s.current && s.allowed }
+
+const notReady = "is not Ready"
+
+// hindrance says why the cluster gets nothing new; empty if it does.
+func (s seat) hindrance() string {
+	switch {
+	case s.Deleting:
+		return "is being removed"
+	case s.Cordoned:
+		return "is cordoned"
+	case s.Mirror == "":
+		return "is being set up"
+	case !s.Ready:
+		return notReady
+	}
+	return ""
+}
+
+func (s seat) placed(weight int64) placementv1alpha1.PlacedCluster {
+	return placementv1alpha1.PlacedCluster{Name: s.Name, UID: s.UID, Workspace: s.Workspace, Mirror: s.Mirror, Weight: weight}
+}
+
+// preferred orders seats where not all can be had. Usage does not order current ones: they would change places with it.
+func preferred(a, b seat) int {
+	first := func(a, b bool) int {
+		switch {
+		case a == b:
+			return 0
+		case a:
+			return -1
+		}
+		return 1
+	}
+	usage := 0
+	if !a.current {
+		usage = cmp.Compare(a.Placements, b.Placements)
+	}
+	return cmp.Or(first(a.current, b.current), first(a.hindrance() == "", b.hindrance() == ""), usage, strings.Compare(a.Name, b.Name))
+}
+
+// allowed is what policies allow; a cluster has to pass every one.
+type allowed []struct {
+	names    []string
+	selector labels.Selector
+}
+
+func compileAllow(policies []placementv1alpha1.ClusterSelection) (allowed, error) {
+	a := make(allowed, len(policies))
+	for i, p := range policies {
+		a[i].names = p.Names
+		if p.Selector == nil {
+			continue
+		}
+		selector, err := metav1.LabelSelectorAsSelector(p.Selector)
+		if err != nil {
+			return nil, errors.New("Ask who holds the PlacementPolicies of this workspace and above: an allow among them cannot be read") //nolint:staticcheck // a sentence for people
+		}
+		a[i].selector = selector
+	}
+	return a, nil
+}
+
+// registered says whether c may be used.
+func (a allowed) registered(c *Candidate) bool {
+	for _, p := range a {
+		if !slices.Contains(p.names, c.Name) && (p.selector == nil || !p.selector.Matches(labels.Set(c.Labels))) {
+			return false
+		}
+	}
+	return true
+}
+
+// unregistered says whether a cluster of that name, of which nobody knows the labels, might be used.
+func (a allowed) unregistered(name string) bool {
+	for _, p := range a {
+		if !slices.Contains(p.names, name) {
+			return false
+		}
+	}
+	return true
+}
+
+// enumerate lists things for a message, not more than a reader takes in.
+func enumerate(things []string) string {
+	const most = 10
+	if len(things) > most {
+		return fmt.Sprintf("%s and %d more", strings.Join(things[:most], ", "), len(things)-most)
+	}
+	return strings.Join(things, ", ")
+}
+
+func names(clusters []placementv1alpha1.PlacedCluster) []string {
+	out := make([]string, len(clusters))
+	for i, c := range clusters {
+		out[i] = quote(c.Name)
+	}
+	return out
+}
+
+func sortByName(clusters []placementv1alpha1.PlacedCluster) {
+	slices.SortFunc(clusters, func(a, b placementv1alpha1.PlacedCluster) int { return strings.Compare(a.Name, b.Name) })
+}
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -1,0 +1,93 @@
+package placement
+
+import (
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"atoll.dev/atoll/client"
+)
+
+// kind is a kind that makes a namespace hold something to run, and whose objects may have a wish of their own.
+type kind struct {
+	gvk      schema.GroupVersionKind
+	resource string
+	// holds says whether there is any in the namespace that key names.
+	holds func(key client.Key) bool
+	// own returns those in the namespace that have a wish of their own.
+	own func(key client.Key) []metav1.Object
+}
+
+// kindsOf is the table of these kinds; another kind is another line. changed is told every namespace where an object
+// came, went or changed its wish.
+func kindsOf(i *client.Informers, changed func(namespace client.Key)) ([]kind, error) {
+	deployments, err := kindOf(i.Deployments, appsv1.SchemeGroupVersion.WithKind("Deployment"), "deployments", changed)
+	if err != nil {
+		return nil, err
+	}
+	services, err := kindOf(i.Services, corev1.SchemeGroupVersion.WithKind("Service"), "services", changed)
+	if err != nil {
+		return nil, err
+	}
+	return []kind{deployments, services}, nil
+}
+
+// nothingToRun says whether an object is of the server's own making in every workspace.
+func nothingToRun(resource, namespace, name string) bool {
+	return resource == "services" && namespace == metav1.NamespaceDefault && name == "kubernetes"
+}
+
+const byOwnWish = "placement-own-wish"
+
+func kindOf[T interface {
+	ctrlclient.Object
+	comparable
+}](informer *client.Informer[T], gvk schema.GroupVersionKind, resource string, changed func(client.Key)) (kind, error) {
+	err := informer.AddIndex(byOwnWish, func(o T) []string {
+		if !HasWish(o.GetAnnotations()) {
+			return nil
+		}
+		key := client.KeyOf(o)
+		return []string{string(key.Cluster) + "|" + key.Namespace}
+	})
+	if err != nil {
+		return kind{}, err
+	}
+	informer.OnEvent(func(e client.Event[T]) {
+		o := e.Object()
+		if e.New != *new(T) && e.Old != *new(T) && sameWish(e.Old.GetAnnotations(), e.New.GetAnnotations()) && e.Old.GetUID() == e.New.GetUID() {
+			return
+		}
+		if key := client.KeyOf(o); !nothingToRun(resource, key.Namespace, key.Name) {
+			changed(client.Key{Cluster: key.Cluster, Name: key.Namespace})
+		}
+	})
+	return kind{
+		gvk: gvk, resource: resource,
+		holds: func(key client.Key) bool {
+			for _, o := range informer.List(key.Cluster, key.Name) {
+				if !nothingToRun(resource, key.Name, o.GetName()) {
+					return true
+				}
+			}
+			return false
+		},
+		own: func(key client.Key) []metav1.Object {
+			objects := informer.ByIndex(byOwnWish, string(key.Cluster)+"|"+key.Name)
+			out := make([]metav1.Object, 0, len(objects))
+			for _, o := range objects {
+				if !nothingToRun(resource, key.Name, o.GetName()) {
+					out = append(out, o)
+				}
+			}
+			return out
+		},
+	}, nil
+}
+
+// source names an object to people: `deployment "web"`.
+func (k kind) source(name string) string { return strings.ToLower(k.gvk.Kind) + " " + quote(name) }
