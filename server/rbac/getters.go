@@ -36,7 +36,7 @@ type storeGetters struct{ stores *Stores }
 func (s *Stores) Getters() Getters { return storeGetters{s} }
 
 func (g storeGetters) GetRole(ctx context.Context, namespace, name string) (*rbacv1.Role, error) {
-	role, err := get[*rbac.Role](scope(ctx, roles, namespace), g.stores.Roles, name)
+	role, err := get[*rbac.Role](scope(ctx, aboutRoles, namespace), g.stores.Roles, name)
 	if err != nil {
 		return nil, err
 	}
@@ -45,7 +45,7 @@ func (g storeGetters) GetRole(ctx context.Context, namespace, name string) (*rba
 }
 
 func (g storeGetters) GetClusterRole(ctx context.Context, name string) (*rbacv1.ClusterRole, error) {
-	role, err := get[*rbac.ClusterRole](scope(ctx, clusterRoles, metav1.NamespaceNone), g.stores.ClusterRoles, name)
+	role, err := get[*rbac.ClusterRole](scope(ctx, aboutClusterRoles, metav1.NamespaceNone), g.stores.ClusterRoles, name)
 	if err != nil {
 		return nil, err
 	}
@@ -54,7 +54,7 @@ func (g storeGetters) GetClusterRole(ctx context.Context, name string) (*rbacv1.
 }
 
 func (g storeGetters) ListRoleBindings(ctx context.Context, namespace string) ([]*rbacv1.RoleBinding, error) {
-	stored, err := list[*rbac.RoleBindingList](scope(ctx, roleBindings, namespace), g.stores.RoleBindings)
+	stored, err := list[*rbac.RoleBindingList](scope(ctx, aboutRoleBindings, namespace), g.stores.RoleBindings)
 	if err != nil {
 		return nil, err
 	}
@@ -70,7 +70,7 @@ func (g storeGetters) ListRoleBindings(ctx context.Context, namespace string) ([
 }
 
 func (g storeGetters) ListClusterRoleBindings(ctx context.Context) ([]*rbacv1.ClusterRoleBinding, error) {
-	stored, err := list[*rbac.ClusterRoleBindingList](scope(ctx, clusterRoleBindings, metav1.NamespaceNone), g.stores.ClusterRoleBindings)
+	stored, err := list[*rbac.ClusterRoleBindingList](scope(ctx, aboutClusterRoleBindings, metav1.NamespaceNone), g.stores.ClusterRoleBindings)
 	if err != nil {
 		return nil, err
 	}
@@ -113,10 +113,10 @@ func list[T runtime.Object](ctx context.Context, store rest.Lister) (T, error) {
 
 // What a read through a store is about: the stores name it in their errors.
 var (
-	roles               = &genericapirequest.RequestInfo{APIGroup: rbac.GroupName, Resource: "roles"}
-	roleBindings        = &genericapirequest.RequestInfo{APIGroup: rbac.GroupName, Resource: "rolebindings"}
-	clusterRoles        = &genericapirequest.RequestInfo{APIGroup: rbac.GroupName, Resource: "clusterroles"}
-	clusterRoleBindings = &genericapirequest.RequestInfo{APIGroup: rbac.GroupName, Resource: "clusterrolebindings"}
+	aboutRoles               = &genericapirequest.RequestInfo{APIGroup: rbac.GroupName, Resource: "roles"}
+	aboutRoleBindings        = &genericapirequest.RequestInfo{APIGroup: rbac.GroupName, Resource: "rolebindings"}
+	aboutClusterRoles        = &genericapirequest.RequestInfo{APIGroup: rbac.GroupName, Resource: "clusterroles"}
+	aboutClusterRoleBindings = &genericapirequest.RequestInfo{APIGroup: rbac.GroupName, Resource: "clusterrolebindings"}
 )
 
 // scope makes ctx, that of the request to decide about, one for reading roles and bindings: its namespace becomes part
