@@ -169,7 +169,7 @@ func validateWorkspaceType(w *tenancyv1alpha1.Workspace) field.ErrorList {
 	for _, msg := range validation.IsDNS1123Label(w.Spec.Type.Name) {
 		errs = append(errs, field.Invalid(path.Child("name"), w.Spec.Type.Name, msg))
 	}
-	if p := w.Spec.Type.Path; p != "" && !logicalcluster.NewPath(p).IsValid() {
+	if p := w.Spec.Type.Path; p != "" && !isPath(p) {
 		errs = append(errs, field.Invalid(path.Child("path"), p, "must be the path of a workspace, as root:org"))
 	}
 	return errs
@@ -209,7 +209,7 @@ func validateSyncTarget(t *workloadv1alpha1.SyncTarget) field.ErrorList {
 	if l := t.Spec.PodSecurity; l != "" && !slices.Contains(podSecurityLevels, l) {
 		errs = append(errs, field.NotSupported(specPath.Child("podSecurity"), l, podSecurityLevels))
 	}
-	if p := t.Spec.DedicatedTo; p != "" && !logicalcluster.NewPath(p).IsValid() {
+	if p := t.Spec.DedicatedTo; p != "" && !isPath(p) {
 		errs = append(errs, field.Invalid(specPath.Child("dedicatedTo"), p, "must be the path of a workspace, as root:org"))
 	}
 	if ref := t.Spec.KubeconfigSecretRef; ref != nil {
@@ -265,6 +265,12 @@ func validatePlacementPolicy(p *placementv1alpha1.PlacementPolicy) field.ErrorLi
 		}
 	}
 	return errs
+}
+
+// isPath says whether p can be the path of one workspace.
+func isPath(p string) bool {
+	path := logicalcluster.NewPath(p)
+	return path.IsValid() && path != logicalcluster.Wildcard
 }
 
 // keepAnnotation gives obj the value that old has, or none.

@@ -1,0 +1,81 @@
+// Package admission decides about single requests in the logical cluster that their context names.
+//
+// Plugins here keep no state of a logical cluster: they read what they need from the store's watch cache.
+package admission
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/warning"
+	"k8s.io/kubernetes/pkg/apis/core"
+
+	"atoll.dev/atoll/internal/logicalcluster"
+)
+
+// immortal namespaces cannot be deleted in a workspace, as in Kubernetes.
+var immortal = sets.New(metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic)
+
+// Namespaces reads a namespace of the logical cluster in ctx. Where cached is true, an answer from the watch cache will do.
+type Namespaces func(ctx context.Context, name string, cached bool) (*core.Namespace, error)
+
+// Lifecycle refuses to create objects in namespaces that are absent or terminating, and to delete immortal namespaces.
+// It is upstream's NamespaceLifecycle for many logical clusters.
+type Lifecycle struct {
+	*admission.Handler
+	namespaces Namespaces
+}
+
+// NewLifecycle returns the plugin.
+func NewLifecycle(namespaces Namespaces) *Lifecycle {
+	return &Lifecycle{Handler: admission.NewHandler(admission.Create, admission.Update, admission.Delete), namespaces: namespaces}
+}
+
+// Admit is called for mutating admission, before defaults are final; lifecycle is decided there, as upstream, so that
+// no other plugin acts on an object that cannot be.
+func (l *Lifecycle) Admit(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	cluster, ok := logicalcluster.ClusterFrom(ctx)
+	if !ok {
+		return apierrors.NewInternalError(fmt.Errorf("%s %s: the request names no logical cluster", a.GetOperation(), a.GetResource().Resource))
+	}
+	namespaceItself := a.GetKind().GroupKind() == core.Kind("Namespace")
+	if a.GetOperation() == admission.Delete {
+		if namespaceItself && !cluster.Mirror && immortal.Has(a.GetName()) {
+			return apierrors.NewForbidden(a.GetResource().GroupResource(), a.GetName(), fmt.Errorf("this namespace may not be deleted"))
+		}
+		if o, ok := a.GetOperationOptions().(*metav1.DeleteOptions); ok && o.PropagationPolicy != nil && *o.PropagationPolicy == metav1.DeletePropagationForeground {
+			warning.AddWarning(ctx, "", "foreground deletion is not supported yet: dependents are not collected by this server")
+		}
+		return nil
+	}
+	if namespaceItself || a.GetNamespace() == "" || a.GetOperation() != admission.Create || a.GetSubresource() != "" {
+		return nil
+	}
+	// Access reviews create nothing.
+	if a.GetResource().Group == "authorization.k8s.io" {
+		return nil
+	}
+	namespace, err := l.namespaces(ctx, a.GetNamespace(), true)
+	if apierrors.IsNotFound(err) {
+		// Somebody may have created it a moment ago.
+		namespace, err = l.namespaces(ctx, a.GetNamespace(), false)
+	}
+	if err != nil {
+		return err
+	}
+	if namespace.Status.Phase != core.NamespaceTerminating {
+		return nil
+	}
+	refused := admission.NewForbidden(a, fmt.Errorf("unable to create new content in namespace %s because it is being terminated", a.GetNamespace()))
+	if status, ok := refused.(*apierrors.StatusError); ok {
+		status.ErrStatus.Details.Causes = append(status.ErrStatus.Details.Causes, metav1.StatusCause{
+			Type: corev1.NamespaceTerminatingCause, Message: fmt.Sprintf("namespace %s is being terminated", a.GetNamespace()), Field: "metadata.namespace",
+		})
+	}
+	return refused
+}

@@ -1,0 +1,106 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	kubeadmission "k8s.io/apiserver/pkg/admission"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	serverstorage "k8s.io/apiserver/pkg/server/storage"
+	kubestorage "k8s.io/apiserver/pkg/storage"
+	storeerr "k8s.io/apiserver/pkg/storage/errors"
+	"k8s.io/kubernetes/pkg/apis/core"
+	controlplaneapiserver "k8s.io/kubernetes/pkg/controlplane/apiserver"
+
+	"atoll.dev/atoll/server/admission"
+	"atoll.dev/atoll/server/atollapis"
+	"atoll.dev/atoll/server/builtin"
+	"atoll.dev/atoll/server/rbac"
+	"atoll.dev/atoll/server/storage"
+)
+
+// newBackend returns the storage of all resources, with the objects laid over it that every logical cluster shares.
+func newBackend(etcd *clientv3.Client, factory serverstorage.StorageFactory) (*storage.Backend, error) {
+	shared, err := builtin.SharedObjects(builtin.DefaultServiceIPRange)
+	if err != nil {
+		return nil, fmt.Errorf("make the objects that all logical clusters share: %w", err)
+	}
+	backend, err := storage.New(storage.Config{
+		Client: etcd, Prefix: storage.DefaultPrefix, StorageFactory: factory,
+		Shared: func(gr schema.GroupResource) []runtime.Object { return slices.Collect(maps.Values(shared[gr])) },
+	})
+	if err != nil {
+		return nil, fmt.Errorf("open the storage: %w", err)
+	}
+	return backend, nil
+}
+
+// nodePorts locks node ports with rows of the storage.
+type nodePorts struct{ rows *storage.Backend }
+
+func (nodePorts) key(port int) string { return "nodeports/" + strconv.Itoa(port) }
+
+func (n nodePorts) Claim(ctx context.Context, port int, holder string) (bool, error) {
+	won, _, err := n.rows.Exclusive(ctx, n.key(port), holder)
+	return won, err
+}
+
+func (n nodePorts) Holder(ctx context.Context, port int) (string, bool, error) {
+	return n.rows.Holder(ctx, n.key(port))
+}
+
+func (n nodePorts) Release(ctx context.Context, port int, holder string) error {
+	_, err := n.rows.Release(ctx, n.key(port), holder)
+	return err
+}
+
+// authorize builds the authorizer into config, and returns the providers of all APIs, which ask it too.
+func (s *Server) authorize(config *genericapiserver.Config) ([]controlplaneapiserver.RESTStorageProvider, error) {
+	roleStores, err := rbac.NewStores(s.backend)
+	if err != nil {
+		return nil, fmt.Errorf("store roles: %w", err)
+	}
+	byRoles, rules := rbac.NewAuthorizer(roleStores.Getters())
+	config.Authorization.Authorizer = &clusterAuthorizer{directory: s, roles: byRoles}
+	config.RuleResolver = rules
+
+	builtins, err := builtin.Providers(builtin.Config{
+		Authorizer:    config.Authorization.Authorizer,
+		RuleResolver:  rules,
+		Authenticator: config.Authentication.Authenticator,
+		RBAC:          rbac.NewProvider(roleStores, config.Authorization.Authorizer),
+		NodePorts:     nodePorts{s.backend},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return append(builtins, atollapis.Providers()...), nil
+}
+
+// admit sets up admission, which reads what it needs from the stores.
+func (s *Server) admit() kubeadmission.Interface {
+	return kubeadmission.NewChainHandler(admission.NewLifecycle(s.namespace))
+}
+
+// namespace reads a namespace of the logical cluster in ctx, from the watch cache if cached.
+func (s *Server) namespace(ctx context.Context, name string, cached bool) (*core.Namespace, error) {
+	namespaces, ok := s.backend.Resource(schema.GroupResource{Resource: "namespaces"})
+	if !ok {
+		return nil, fmt.Errorf("read namespace %q: namespaces are not served", name)
+	}
+	options := kubestorage.GetOptions{}
+	if cached {
+		options.ResourceVersion = "0"
+	}
+	found := &core.Namespace{}
+	if err := namespaces.Storage.Get(ctx, namespaces.Key("", name), options, found); err != nil {
+		return nil, storeerr.InterpretGetError(err, namespaces.GroupResource, name)
+	}
+	return found, nil
+}

@@ -1,0 +1,17 @@
+// Package server is the API server: it serves every logical cluster at /clusters/<name or path> through the unmodified
+// registries and handler chain of Kubernetes.
+//
+// A request's way: withLogicalCluster takes /clusters/... off the path and puts the logical cluster into the context;
+// upstream's chain authenticates; clusterAuthorizer decides, with the roles of that logical cluster; the registry
+// (builtin, atollapis) defaults and validates; storage writes below the logical cluster's key. From the context on,
+// nothing can reach another logical cluster, and what forgets the context is refused by storage.
+//
+// It reads and writes etcd alone. The server knows of workspaces only through Directory, which cmd joins to it, and
+// of syncers only that each has an identity valid in one mirror. Controllers reach it over connections in memory
+// (LoopbackConfig), through the same chain as everybody.
+//
+// When etcd is away requests fail or wait as in kube-apiserver and /readyz says so; nothing is served from memory as
+// if it were current.
+//
+// Read server.go first (the assembly), then clusters.go and auth.go.
+package server

@@ -1,0 +1,103 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+
+	genericoptions "k8s.io/apiserver/pkg/server/options"
+	cliflag "k8s.io/component-base/cli/flag"
+)
+
+// DefaultSecurePort is the port of the API when none is given: kcp's and kubeadm's.
+const DefaultSecurePort = 6443
+
+// Options are what a person may choose about the API server. NewOptions shows every default.
+type Options struct {
+	// RootDirectory holds everything the server keeps on disk: the embedded etcd, keys and certificates, admin.kubeconfig.
+	RootDirectory string
+	// KubeconfigPath of the administrator's kubeconfig; empty means admin.kubeconfig in RootDirectory.
+	KubeconfigPath string
+	// BindAddress and SecurePort of the API. Port 0 takes a free one.
+	BindAddress net.IP
+	SecurePort  int
+	// ExternalHostname is the name or address that kubeconfigs and URLs in status show; empty means BindAddress, or
+	// 127.0.0.1 where that is every address.
+	ExternalHostname string
+	// ClientCAFile holds further certificate authorities of client certificates, besides the server's own.
+	ClientCAFile string
+	// TokenAuthFile holds static tokens, as kube-apiserver's: token,user,uid,"group1,group2".
+	TokenAuthFile string
+
+	Audit *genericoptions.AuditOptions
+}
+
+// NewOptions returns the defaults.
+func NewOptions() *Options {
+	return &Options{
+		RootDirectory: ".atoll",
+		BindAddress:   net.IPv4(127, 0, 0, 1),
+		SecurePort:    DefaultSecurePort,
+		Audit:         genericoptions.NewAuditOptions(),
+	}
+}
+
+// AddFlags adds the options to fss, grouped as people see them in help.
+func (o *Options) AddFlags(fss *cliflag.NamedFlagSets) {
+	fs := fss.FlagSet("serving")
+	fs.StringVar(&o.RootDirectory, "root-directory", o.RootDirectory, "Directory of everything the server keeps: data, keys and certificates, admin.kubeconfig.")
+	fs.StringVar(&o.KubeconfigPath, "kubeconfig-path", o.KubeconfigPath, "File to write the administrator's kubeconfig to (default admin.kubeconfig in --root-directory).")
+	fs.IPVar(&o.BindAddress, "bind-address", o.BindAddress, "Address to listen on. Other machines reach the server only if it is not a loopback address.")
+	fs.IntVar(&o.SecurePort, "secure-port", o.SecurePort, "Port to serve HTTPS on; 0 takes a free one.")
+	fs.StringVar(&o.ExternalHostname, "external-hostname", o.ExternalHostname, "Name or address by which clients reach the server (default --bind-address).")
+	fs = fss.FlagSet("authentication")
+	fs.StringVar(&o.ClientCAFile, "client-ca-file", o.ClientCAFile, "File with further certificate authorities whose client certificates are accepted, besides the server's own.")
+	fs.StringVar(&o.TokenAuthFile, "token-auth-file", o.TokenAuthFile, `File with static tokens, one a line: token,user,uid,"group1,group2".`)
+	o.Audit.AddFlags(fss.FlagSet("auditing"))
+}
+
+// Validate returns every fault, each naming the flag and its value.
+func (o *Options) Validate() []error {
+	var errs []error
+	if o.RootDirectory == "" {
+		errs = append(errs, errors.New("--root-directory is empty: name a directory, or leave the flag out for .atoll"))
+	}
+	if o.SecurePort < 0 || o.SecurePort > 65535 {
+		errs = append(errs, fmt.Errorf("--secure-port %d: want 1 to 65535, or 0 for a free port", o.SecurePort))
+	}
+	if o.BindAddress == nil {
+		errs = append(errs, errors.New("--bind-address is not an IP address"))
+	}
+	for flag, file := range map[string]string{"--client-ca-file": o.ClientCAFile, "--token-auth-file": o.TokenAuthFile} {
+		if file == "" {
+			continue
+		}
+		if _, err := os.Stat(file); err != nil {
+			errs = append(errs, fmt.Errorf("%s %q: %w", flag, file, err))
+		}
+	}
+	return append(errs, o.Audit.Validate()...)
+}
+
+// AdminKubeconfig is the file that the administrator's kubeconfig is written to.
+func (o *Options) AdminKubeconfig() string {
+	if o.KubeconfigPath != "" {
+		return o.KubeconfigPath
+	}
+	return filepath.Join(o.RootDirectory, "admin.kubeconfig")
+}
+
+func (o *Options) pkiDirectory() string { return filepath.Join(o.RootDirectory, "pki") }
+
+// externalHost is the host part of the URLs that people see.
+func (o *Options) externalHost() string {
+	switch {
+	case o.ExternalHostname != "":
+		return o.ExternalHostname
+	case o.BindAddress.IsUnspecified():
+		return "127.0.0.1"
+	}
+	return o.BindAddress.String()
+}

@@ -1,0 +1,206 @@
+package server
+
+import (
+	"crypto"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"k8s.io/client-go/util/cert"
+	"k8s.io/client-go/util/keyutil"
+)
+
+const (
+	// leafValidity of server and client certificates; they are made anew at a start with less than leafRenewal left.
+	leafValidity = 365 * 24 * time.Hour
+	leafRenewal  = 90 * 24 * time.Hour
+)
+
+// pki is the server's own certificate authority, with its files in one directory. Keys are readable by the owner alone.
+type pki struct {
+	directory string
+	ca        *x509.Certificate
+	caKey     crypto.Signer
+}
+
+// keyPair is a certificate and its key, in memory as PEM and on disk.
+type keyPair struct {
+	certFile, keyFile string
+	certPEM, keyPEM   []byte
+}
+
+// loadPKI reads the authority from directory, or makes one.
+func loadPKI(directory string) (*pki, error) {
+	if err := os.MkdirAll(directory, 0o700); err != nil {
+		return nil, fmt.Errorf("make the directory of keys: %w", err)
+	}
+	p := &pki{directory: directory}
+	certFile, keyFile := p.file("ca.crt"), p.file("ca.key")
+	certs, err := cert.CertsFromFile(certFile)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return p, p.create(certFile, keyFile)
+	case err != nil:
+		return nil, fmt.Errorf("read the certificate authority: %w", err)
+	}
+	key, err := keyutil.PrivateKeyFromFile(keyFile)
+	if err != nil {
+		return nil, fmt.Errorf("read the key of the certificate authority %s: %w", certFile, err)
+	}
+	signer, ok := key.(crypto.Signer)
+	if !ok {
+		return nil, fmt.Errorf("read the key of the certificate authority: %s holds a %T, which cannot sign", keyFile, key)
+	}
+	p.ca, p.caKey = certs[0], signer
+	return p, nil
+}
+
+func (p *pki) create(certFile, keyFile string) error {
+	keyPEM, err := keyutil.MakeEllipticPrivateKeyPEM()
+	if err != nil {
+		return fmt.Errorf("make a key: %w", err)
+	}
+	key, err := keyutil.ParsePrivateKeyPEM(keyPEM)
+	if err != nil {
+		return fmt.Errorf("read the key just made: %w", err)
+	}
+	p.caKey = key.(crypto.Signer)
+	p.ca, err = cert.NewSelfSignedCACert(cert.Config{CommonName: "atoll-ca"}, p.caKey)
+	if err != nil {
+		return fmt.Errorf("make a certificate authority: %w", err)
+	}
+	// The key first: a certificate without its key would be taken for an authority at the next start.
+	if err := keyutil.WriteKey(keyFile, keyPEM); err != nil {
+		return fmt.Errorf("write the key of the certificate authority: %w", err)
+	}
+	return cert.WriteCert(certFile, p.caPEM())
+}
+
+func (p *pki) file(name string) string { return filepath.Join(p.directory, name) }
+
+func (p *pki) caPEM() []byte {
+	pem, err := cert.EncodeCertificates(p.ca)
+	if err != nil {
+		panic(err) // a parsed certificate can always be encoded
+	}
+	return pem
+}
+
+// serving returns the server's certificate for those hosts (names or addresses).
+func (p *pki) serving(hosts ...string) (keyPair, error) {
+	template := &x509.Certificate{
+		Subject:     pkix.Name{CommonName: "atoll"},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
+	for _, host := range hosts {
+		if ip := net.ParseIP(host); ip != nil {
+			template.IPAddresses = append(template.IPAddresses, ip)
+		} else {
+			template.DNSNames = append(template.DNSNames, host)
+		}
+	}
+	return p.issue("apiserver", template)
+}
+
+// client returns a client certificate of a user in groups.
+func (p *pki) client(name, user string, groups ...string) (keyPair, error) {
+	return p.issue(name, &x509.Certificate{
+		Subject:     pkix.Name{CommonName: user, Organization: groups},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	})
+}
+
+// issue returns name.crt and name.key, making them where they are absent, near their end, or not as template wants.
+func (p *pki) issue(name string, template *x509.Certificate) (keyPair, error) {
+	pair := keyPair{certFile: p.file(name + ".crt"), keyFile: p.file(name + ".key")}
+	if certs, err := cert.CertsFromFile(pair.certFile); err == nil && p.fits(certs[0], template) {
+		pair.certPEM, err = os.ReadFile(pair.certFile)
+		if err != nil {
+			return keyPair{}, fmt.Errorf("read certificate: %w", err)
+		}
+		if pair.keyPEM, err = os.ReadFile(pair.keyFile); err == nil {
+			return pair, nil
+		}
+	}
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
+	if err != nil {
+		return keyPair{}, fmt.Errorf("make a serial number: %w", err)
+	}
+	template.SerialNumber = serial
+	template.NotBefore = time.Now().Add(-5 * time.Minute) // clocks differ
+	template.NotAfter = time.Now().Add(leafValidity)
+	template.KeyUsage = x509.KeyUsageDigitalSignature
+	if pair.keyPEM, err = keyutil.MakeEllipticPrivateKeyPEM(); err != nil {
+		return keyPair{}, fmt.Errorf("make a key: %w", err)
+	}
+	key, err := keyutil.ParsePrivateKeyPEM(pair.keyPEM)
+	if err != nil {
+		return keyPair{}, fmt.Errorf("read the key just made: %w", err)
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, p.ca, key.(crypto.Signer).Public(), p.caKey)
+	if err != nil {
+		return keyPair{}, fmt.Errorf("sign certificate %q: %w", name, err)
+	}
+	signed, err := x509.ParseCertificate(der)
+	if err != nil {
+		return keyPair{}, fmt.Errorf("read the certificate just signed: %w", err)
+	}
+	if pair.certPEM, err = cert.EncodeCertificates(signed); err != nil {
+		return keyPair{}, fmt.Errorf("encode certificate %q: %w", name, err)
+	}
+	if err := keyutil.WriteKey(pair.keyFile, pair.keyPEM); err != nil {
+		return keyPair{}, fmt.Errorf("write key: %w", err)
+	}
+	if err := cert.WriteCert(pair.certFile, pair.certPEM); err != nil {
+		return keyPair{}, fmt.Errorf("write certificate: %w", err)
+	}
+	return pair, nil
+}
+
+// fits says whether a certificate found on disk is still what template asks for.
+func (p *pki) fits(have, template *x509.Certificate) bool {
+	if have.CheckSignatureFrom(p.ca) != nil || time.Until(have.NotAfter) < leafRenewal {
+		return false
+	}
+	if have.Subject.CommonName != template.Subject.CommonName || !slices.Equal(have.Subject.Organization, template.Subject.Organization) {
+		return false
+	}
+	for _, name := range template.DNSNames {
+		if !slices.Contains(have.DNSNames, name) {
+			return false
+		}
+	}
+	for _, ip := range template.IPAddresses {
+		if !slices.ContainsFunc(have.IPAddresses, ip.Equal) {
+			return false
+		}
+	}
+	return true
+}
+
+// TLSFiles are a certificate, its key and the authority that peers must have, on disk.
+type TLSFiles struct{ Cert, Key, CA string }
+
+// EtcdTLS returns the files with which an embedded etcd serves clients and peers on loopback.
+func EtcdTLS(o *Options) (TLSFiles, error) {
+	p, err := loadPKI(o.pkiDirectory())
+	if err != nil {
+		return TLSFiles{}, err
+	}
+	pair, err := p.issue("etcd", &x509.Certificate{
+		Subject:     pkix.Name{CommonName: "etcd"},
+		DNSNames:    []string{"localhost"},
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	})
+	return TLSFiles{Cert: pair.certFile, Key: pair.keyFile, CA: p.file("ca.crt")}, err
+}

@@ -1,0 +1,290 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/sets"
+	apiserverapi "k8s.io/apiserver/pkg/apis/apiserver"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/request/bearertoken"
+	authenticationunion "k8s.io/apiserver/pkg/authentication/request/union"
+	"k8s.io/apiserver/pkg/endpoints/openapi"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
+	"k8s.io/apiserver/pkg/server/filters"
+	"k8s.io/apiserver/pkg/server/healthz"
+	genericoptions "k8s.io/apiserver/pkg/server/options"
+	serverstorage "k8s.io/apiserver/pkg/server/storage"
+	"k8s.io/apiserver/pkg/storage/storagebackend"
+	"k8s.io/apiserver/pkg/util/compatibility"
+	utilopenapi "k8s.io/apiserver/pkg/util/openapi"
+	"k8s.io/client-go/rest"
+	basecompatibility "k8s.io/component-base/compatibility"
+	openapicommon "k8s.io/kube-openapi/pkg/common"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	"k8s.io/kubernetes/pkg/controlplane"
+	controlplaneapiserver "k8s.io/kubernetes/pkg/controlplane/apiserver"
+	builtinopenapi "k8s.io/kubernetes/pkg/generated/openapi"
+	"k8s.io/kubernetes/pkg/kubeapiserver"
+	kubeauthenticator "k8s.io/kubernetes/pkg/kubeapiserver/authenticator"
+
+	atollopenapi "atoll.dev/atoll/apis/openapi"
+	lcctx "atoll.dev/atoll/internal/logicalcluster"
+	"atoll.dev/atoll/server/atollapis"
+	"atoll.dev/atoll/server/storage"
+)
+
+const (
+	// SystemAdminCluster is the logical cluster of the installation itself.
+	SystemAdminCluster = logicalcluster.Name("system:admin")
+
+	// idleTimeout of connections in memory.
+	idleTimeout = 90 * time.Second
+	// Requests handled at once, for all logical clusters together: kube-apiserver's largest advised setting, since
+	// fairness between logical clusters, not this number, is what protects one from another.
+	maxRequestsInFlight         = 1600
+	maxMutatingRequestsInFlight = 800
+)
+
+// Server serves all logical clusters of one installation.
+type Server struct {
+	options    *Options
+	generic    *genericapiserver.GenericAPIServer
+	backend    *storage.Backend
+	loopback   *loopback
+	syncers    syncerTokens
+	serializer runtime.NegotiatedSerializer
+	keys       *pki
+	directory  Directory
+	url        string
+}
+
+// New builds the server over an etcd, takes its port, and writes the administrator's kubeconfig. SetDirectory comes
+// before Run.
+func New(ctx context.Context, o *Options, etcd *clientv3.Client) (*Server, error) {
+	keys, err := loadPKI(o.pkiDirectory())
+	if err != nil {
+		return nil, err
+	}
+	listener, err := listen(o)
+	if err != nil {
+		return nil, err
+	}
+	port := listener.Addr().(*net.TCPAddr).Port
+	address := net.JoinHostPort(o.externalHost(), strconv.Itoa(port))
+	s := &Server{options: o, loopback: newLoopback(), serializer: legacyscheme.Codecs, keys: keys, url: "https://" + address}
+	if err := s.assemble(ctx, etcd, listener, address); err != nil {
+		return nil, errors.Join(err, listener.Close())
+	}
+	admin, err := keys.client("admin", "admin", "system:masters")
+	if err != nil {
+		return nil, err
+	}
+	return s, writeAdminKubeconfig(o.AdminKubeconfig(), s.url, keys.caPEM(), admin)
+}
+
+func listen(o *Options) (net.Listener, error) {
+	address := net.JoinHostPort(o.BindAddress.String(), strconv.Itoa(o.SecurePort))
+	listener, err := net.Listen("tcp", address)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return nil, fmt.Errorf("listen on %s: another process has the port: stop it, or choose another with --secure-port (0 takes a free one)", address)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", address, err)
+	}
+	return listener, nil
+}
+
+func (s *Server) assemble(ctx context.Context, etcd *clientv3.Client, listener net.Listener, address string) error {
+	version := compatibility.DefaultComponentGlobalsRegistry.EffectiveVersionFor(basecompatibility.DefaultKubeComponent)
+	resources := apiResources()
+	factory, err := storageFactory(version, resources)
+	if err != nil {
+		return err
+	}
+	if s.backend, err = newBackend(etcd, factory); err != nil {
+		return err
+	}
+
+	config := genericapiserver.NewConfig(legacyscheme.Codecs)
+	config.EffectiveVersion = version
+	config.ExternalAddress = address
+	config.LoopbackClientConfig = s.loopback.config
+	config.RESTOptionsGetter = s.backend
+	config.MergedResourceConfig = resources
+	config.MaxRequestsInFlight, config.MaxMutatingRequestsInFlight = maxRequestsInFlight, maxMutatingRequestsInFlight
+	config.LongRunningFunc = filters.BasicLongRunningRequestCheck(
+		sets.NewString("watch", "proxy"), sets.NewString("attach", "exec", "proxy", "log", "portforward"))
+	config.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
+		return s.withLogicalCluster(genericapiserver.DefaultBuildHandlerChain(s.withNoCluster(api), c))
+	}
+	definitions := utilopenapi.GetOpenAPIDefinitionsWithoutDisabledFeatures(openAPIDefinitions)
+	namer := openapi.NewDefinitionNamer(legacyscheme.Scheme)
+	config.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(definitions, namer)
+	config.OpenAPIConfig.Info.Title = "Atoll"
+	config.OpenAPIConfig.GetDefinitionName = atollapis.DefinitionNames(config.OpenAPIConfig.GetDefinitionName)
+	config.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(definitions, namer)
+	config.OpenAPIV3Config.Info.Title = "Atoll"
+	config.OpenAPIV3Config.GetDefinitionName = atollapis.DefinitionNames(config.OpenAPIV3Config.GetDefinitionName)
+	if err := s.secure(ctx, config, listener); err != nil {
+		return err
+	}
+	config.AdmissionControl = s.admit()
+	if err := s.options.Audit.ApplyTo(config); err != nil {
+		return fmt.Errorf("set up the audit log: %w", err)
+	}
+	providers, err := s.authorize(config)
+	if err != nil {
+		return err
+	}
+
+	s.generic, err = config.Complete(nil).New("atoll", genericapiserver.NewEmptyDelegate())
+	if err != nil {
+		return fmt.Errorf("assemble the API server: %w", err)
+	}
+	apis := &controlplaneapiserver.Server{
+		GenericAPIServer: s.generic, APIResourceConfigSource: resources, RESTOptionsGetter: s.backend,
+	}
+	if err := apis.InstallAPIs(providers...); err != nil {
+		return fmt.Errorf("install the APIs: %w", err)
+	}
+	return s.generic.AddReadyzChecks(healthz.NamedCheck("watch-caches", func(req *http.Request) error {
+		return s.backend.WaitReady(req.Context())
+	}))
+}
+
+// secure sets up TLS and authentication: client certificates of our own authority and of --client-ca-file, static
+// tokens, syncers of this process, and the server itself.
+func (s *Server) secure(ctx context.Context, config *genericapiserver.Config, listener net.Listener) error {
+	serving, err := s.keys.serving("localhost", "127.0.0.1", "::1", s.options.externalHost())
+	if err != nil {
+		return err
+	}
+	servingContent, err := dynamiccertificates.NewStaticCertKeyContent("serving", serving.certPEM, serving.keyPEM)
+	if err != nil {
+		return fmt.Errorf("load the server's certificate: %w", err)
+	}
+	own, err := dynamiccertificates.NewStaticCAContent("own-client-ca", s.keys.caPEM())
+	if err != nil {
+		return fmt.Errorf("load the server's certificate authority: %w", err)
+	}
+	clientCA := dynamiccertificates.CAContentProvider(own)
+	if file := s.options.ClientCAFile; file != "" {
+		more, err := dynamiccertificates.NewDynamicCAContentFromFile("client-ca", file)
+		if err != nil {
+			return fmt.Errorf("load --client-ca-file %q: %w", file, err)
+		}
+		clientCA = dynamiccertificates.NewUnionCAContentProvider(own, more)
+	}
+	config.SecureServing = &genericapiserver.SecureServingInfo{Listener: listener, Cert: servingContent, ClientCA: clientCA}
+
+	people, _, _, _, err := kubeauthenticator.Config{
+		Anonymous:               apiserverapi.AnonymousAuthConfig{Enabled: true},
+		ClientCAContentProvider: clientCA,
+		TokenAuthFile:           s.options.TokenAuthFile,
+	}.New(ctx)
+	if err != nil {
+		return fmt.Errorf("set up authentication: %w", err)
+	}
+	config.Authentication.Authenticator = authenticationunion.New(bearertoken.New(authenticator.Token(&s.syncers)), people)
+	return nil
+}
+
+// SetDirectory joins what knows the workspaces. It is called once, before Run.
+func (s *Server) SetDirectory(d Directory) { s.directory = d }
+
+// Resolve and Lookup ask the joined Directory.
+func (s *Server) Lookup(ctx context.Context, name logicalcluster.Name) (found lcctx.Cluster, ok bool, err error) {
+	return s.directory.Lookup(ctx, name)
+}
+
+// Resolve asks the joined Directory.
+func (s *Server) Resolve(ctx context.Context, path logicalcluster.Path) (logicalcluster.Name, error) {
+	return s.directory.Resolve(ctx, path)
+}
+
+// AddReadyCheck makes /readyz wait until check returns nil. Called before Run.
+func (s *Server) AddReadyCheck(name string, check func() error) error {
+	return s.generic.AddReadyzChecks(healthz.NamedCheck(name, func(*http.Request) error { return check() }))
+}
+
+// LoopbackConfig is for clients in this process: the server's own identity over connections in memory.
+func (s *Server) LoopbackConfig() *rest.Config { return s.loopback.config }
+
+// URL of the server, without a path.
+func (s *Server) URL() string { return s.url }
+
+// CACertificate is the PEM of the authority that signed the server's certificate.
+func (s *Server) CACertificate() []byte { return s.keys.caPEM() }
+
+// DeleteClusterData removes every row of a logical cluster.
+func (s *Server) DeleteClusterData(ctx context.Context, name logicalcluster.Name) error {
+	return s.backend.DeleteClusterData(ctx, name, nil)
+}
+
+// WaitReady blocks until every watch cache holds what etcd holds, or ctx ends.
+func (s *Server) WaitReady(ctx context.Context) error { return s.backend.WaitReady(ctx) }
+
+// Run serves until ctx ends, then finishes the requests in flight and returns.
+func (s *Server) Run(ctx context.Context) error {
+	if s.directory == nil {
+		return errors.New("run the API server: no directory of workspaces was set")
+	}
+	prepared := s.generic.PrepareRun()
+	// Connections in memory outlive the others: controllers and shutdown hooks use them to the end.
+	loopbackCtx, stopLoopback := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopLoopback()
+	failed := make(chan error, 1)
+	go func() { failed <- s.loopback.serve(loopbackCtx, s.generic.Handler) }()
+
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	context.AfterFunc(loopbackCtx, func() { cancel(nil) })
+	go func() {
+		if err := <-failed; err != nil {
+			cancel(err)
+		}
+	}()
+	err := prepared.RunWithContext(ctx)
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
+		err = errors.Join(err, cause)
+	}
+	return err
+}
+
+func storageFactory(version basecompatibility.EffectiveVersion, resources *serverstorage.ResourceConfig) (*serverstorage.DefaultStorageFactory, error) {
+	etcd := genericoptions.NewEtcdOptions(storagebackend.NewDefaultConfig(storage.DefaultPrefix, nil))
+	etcd.DefaultStorageMediaType = runtime.ContentTypeProtobuf
+	config := kubeapiserver.NewStorageFactoryConfigEffectiveVersion(version)
+	config.APIResourceConfig = resources
+	factory, err := config.Complete(etcd).New()
+	if err != nil {
+		return nil, fmt.Errorf("decide how resources are stored: %w", err)
+	}
+	atollapis.ConfigureStorage(factory)
+	return factory, nil
+}
+
+func openAPIDefinitions(ref openapicommon.ReferenceCallback) map[string]openapicommon.OpenAPIDefinition {
+	all := builtinopenapi.GetOpenAPIDefinitions(ref)
+	maps.Copy(all, atollopenapi.Definitions(ref))
+	return all
+}
+
+// apiResources are the API versions served: kube-apiserver's defaults and our own.
+func apiResources() *serverstorage.ResourceConfig {
+	config := controlplane.DefaultAPIResourceConfigSource()
+	config.EnableVersions(atollapis.GroupVersions()...)
+	return config
+}
