@@ -1,0 +1,223 @@
+package workspaces
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/cache"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
+	tenancyv1alpha1 "atoll.dev/atoll/apis/tenancy/v1alpha1"
+	"atoll.dev/atoll/client"
+	lcctx "atoll.dev/atoll/internal/logicalcluster"
+)
+
+// ErrNotFound is the error that no logical cluster has that path.
+var ErrNotFound = errors.New("no such workspace")
+
+const (
+	byPath = "workspaces.path"
+
+	// A name that was looked for in vain is not looked for again for missTTL, up to maxMisses names; and at most
+	// maxReads searches run at a time. Together they keep a flood of made-up names from keeping etcd busy.
+	missTTL   = time.Second
+	maxMisses = 8192
+	maxReads  = 8
+)
+
+// Directory says which logical clusters there are and which one has a path. It answers from the shared informer of
+// LogicalClusters; what that does not hold is read from the store, because the informer may be behind.
+//
+// Reading a LogicalCluster from the store is a request to the logical cluster in question. Whoever serves the requests
+// of clients must not ask Lookup or Resolve about them in turn; Known does not read.
+type Directory struct {
+	clients  *client.Clients
+	clusters *client.Informer[*corev1alpha1.LogicalCluster]
+	misses   *cache.LRUExpireCache
+	reads    chan struct{}
+}
+
+// NewDirectory returns the directory. It adds an index to the informers, so they must not run yet.
+func NewDirectory(clients *client.Clients, informers *client.Informers) (*Directory, error) {
+	err := informers.LogicalClusters.AddIndex(byPath, func(c *corev1alpha1.LogicalCluster) []string {
+		if path := c.Annotations[lcctx.PathAnnotation]; path != "" {
+			return []string{path}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("index logical clusters by path: %w", err)
+	}
+	return &Directory{
+		clients:  clients,
+		clusters: informers.LogicalClusters,
+		misses:   cache.NewLRUExpireCache(maxMisses),
+		reads:    make(chan struct{}, maxReads),
+	}, nil
+}
+
+// Known returns the logical cluster of that name if the informer holds it. It never reads from the store.
+func (d *Directory) Known(name logicalcluster.Name) (lcctx.Cluster, bool) {
+	c, ok := d.clusters.Get(clusterKey(name))
+	if !ok {
+		return lcctx.Cluster{}, false
+	}
+	return clusterOf(name, c), true
+}
+
+// Terminating says whether the logical cluster is being deleted: it can be read, but takes nothing new.
+func (d *Directory) Terminating(name logicalcluster.Name) bool {
+	c, ok := d.clusters.Get(clusterKey(name))
+	return ok && c.Status.Phase == corev1alpha1.LogicalClusterPhaseTerminating
+}
+
+// Lookup returns the logical cluster of that name, and whether there is one; those that are being deleted included.
+func (d *Directory) Lookup(ctx context.Context, name logicalcluster.Name) (lcctx.Cluster, bool, error) {
+	if c, ok := d.Known(name); ok {
+		return c, true, nil
+	}
+	if lcctx.ValidateName(string(name)) != nil {
+		return lcctx.Cluster{}, false, nil
+	}
+	var found lcctx.Cluster
+	ok, err := d.search(ctx, "name "+string(name), func() (bool, error) {
+		c := &corev1alpha1.LogicalCluster{}
+		ok, err := d.get(ctx, name, corev1alpha1.LogicalClusterName, c)
+		found = clusterOf(name, c)
+		return ok, err
+	})
+	if err != nil {
+		return lcctx.Cluster{}, false, fmt.Errorf("look for logical cluster %q: %w", name, err)
+	}
+	if !ok {
+		return lcctx.Cluster{}, false, nil
+	}
+	return found, true, nil
+}
+
+// Resolve returns the logical cluster that a path leads to: a path from root, the name of a logical cluster, or a path
+// from there. The error is ErrNotFound if there is none.
+func (d *Directory) Resolve(ctx context.Context, path logicalcluster.Path) (logicalcluster.Name, error) {
+	if name, ok := path.Name(); ok {
+		_, found, err := d.Lookup(ctx, name)
+		if err == nil && !found {
+			err = notFound(path)
+		}
+		return name, err
+	}
+	if name, ok := d.knownPath(path); ok {
+		return name, nil
+	}
+	if !path.IsValid() {
+		return "", notFound(path)
+	}
+	var found logicalcluster.Name
+	ok, err := d.search(ctx, "path "+path.String(), func() (ok bool, err error) {
+		found, ok, err = d.walk(ctx, path)
+		return ok, err
+	})
+	if err != nil {
+		return "", fmt.Errorf("look for workspace %q: %w", path, err)
+	}
+	if !ok {
+		return "", notFound(path)
+	}
+	return found, nil
+}
+
+func notFound(path logicalcluster.Path) error { return fmt.Errorf("%w: %q", ErrNotFound, path) }
+
+// knownPath answers from the informer. Two logical clusters have one path only for the moment in which the informer has
+// not seen yet that the older one is gone.
+func (d *Directory) knownPath(path logicalcluster.Path) (logicalcluster.Name, bool) {
+	var newest *corev1alpha1.LogicalCluster
+	for _, c := range d.clusters.ByIndex(byPath, path.String()) {
+		if newest == nil || newest.CreationTimestamp.Before(&c.CreationTimestamp) {
+			newest = c
+		}
+	}
+	if newest == nil {
+		return "", false
+	}
+	return lcctx.NameFrom(newest), true
+}
+
+// walk follows the Workspaces from the nearest ancestor that is known, and at the latest from the first segment, which is
+// the name of a logical cluster.
+func (d *Directory) walk(ctx context.Context, path logicalcluster.Path) (logicalcluster.Name, bool, error) {
+	var at logicalcluster.Name
+	var below []string // from the leaf upwards
+	for ancestor := path; ; {
+		parent, base := ancestor.Split()
+		below = append(below, base)
+		if name, ok := parent.Name(); ok {
+			at = name
+			break
+		}
+		if name, ok := d.knownPath(parent); ok {
+			at = name
+			break
+		}
+		ancestor = parent
+	}
+	for i := len(below) - 1; i >= 0; i-- {
+		if lcctx.ValidateName(string(at)) != nil {
+			return "", false, nil
+		}
+		w := &tenancyv1alpha1.Workspace{}
+		if ok, err := d.get(ctx, at, below[i], w); err != nil || !ok || w.Spec.Cluster == "" {
+			return "", false, err
+		}
+		at = logicalcluster.Name(w.Spec.Cluster)
+	}
+	if _, ok := d.Known(at); ok {
+		return at, true, nil
+	}
+	ok, err := d.get(ctx, at, corev1alpha1.LogicalClusterName, &corev1alpha1.LogicalCluster{})
+	return at, ok, err
+}
+
+// search runs read unless it found nothing a moment ago.
+func (d *Directory) search(ctx context.Context, what string, read func() (bool, error)) (bool, error) {
+	if _, missed := d.misses.Get(what); missed {
+		return false, nil
+	}
+	select {
+	case d.reads <- struct{}{}:
+		defer func() { <-d.reads }()
+	case <-ctx.Done():
+		return false, context.Cause(ctx)
+	}
+	if _, missed := d.misses.Get(what); missed { // while we queued
+		return false, nil
+	}
+	ok, err := read()
+	if err == nil && !ok {
+		d.misses.Add(what, struct{}{}, missTTL)
+	}
+	return ok, err
+}
+
+// get reads an object from the store, and says whether it is there.
+func (d *Directory) get(ctx context.Context, cluster logicalcluster.Name, name string, into ctrlclient.Object) (bool, error) {
+	err := d.clients.Objects.Get(client.In(ctx, cluster), types.NamespacedName{Name: name}, into)
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+func clusterOf(name logicalcluster.Name, c *corev1alpha1.LogicalCluster) lcctx.Cluster {
+	return lcctx.Cluster{Name: name, Mirror: c.Spec.Use == corev1alpha1.LogicalClusterUseMirror}
+}
+
+// clusterKey is the key of the LogicalCluster object of that logical cluster.
+func clusterKey(name logicalcluster.Name) client.Key {
+	return client.Key{Cluster: name, Name: corev1alpha1.LogicalClusterName}
+}

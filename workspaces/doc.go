@@ -1,0 +1,26 @@
+// Package workspaces knows the tree of workspaces: it finds the logical cluster of a name or path, makes one for each
+// new Workspace, and takes it down again.
+//
+// It reads Workspaces, LogicalClusters and SyncTargets, Placements (to empty them) and the metadata of leaves (to wait for
+// them). It writes, in the parent's logical cluster, a Workspace's spec.cluster, spec.URL, status and finalizer; in the
+// workspace's own one the LogicalCluster "cluster", the namespaces default and kube-system (people and charts expect
+// both; the other two of a real cluster serve kubelets and bootstrapping), and the owner's ClusterRoleBinding.
+//
+// What always holds:
+//
+//   - A logical cluster exists exactly as long as its LogicalCluster object: it is the first thing written there and
+//     the last thing deleted.
+//   - Its name is in the Workspace's spec before anything is written under that name, and the Workspace keeps its
+//     finalizer until nothing is left. So whatever crashes when, no data is left that no Workspace leads to.
+//   - A Workspace is Ready only when this process' Directory knows its logical cluster and the authoriser knows its owner.
+//
+// A deletion first marks the LogicalCluster Terminating: from then on the server refuses to create anything there
+// (Directory.Terminating), and placement leaves its Placements alone. Then go, in this order: the Workspaces and
+// SyncTargets inside, which have logical clusters of their own; what runs in physical clusters, by Placements that this
+// controller empties, until the splitter has no leaf of this workspace left in any mirror; all data; the LogicalCluster;
+// the finalizer. The condition WorkspaceContentDeleted says what is waited for.
+//
+// The server starts it: NewDirectory and New before the shared informers run, Bootstrap when the server answers, then
+// Run. If etcd is down nothing moves, and the Directory still answers from memory. If a physical cluster is down, a
+// workspace that runs something there stays Terminating until it is back or its SyncTarget is deleted.
+package workspaces
