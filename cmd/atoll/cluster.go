@@ -1,0 +1,128 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/internal/cli"
+	lcctx "atoll.dev/atoll/internal/logicalcluster"
+)
+
+func newClusterCommand(streams genericiooptions.IOStreams) *cobra.Command {
+	var kubeconfig string
+	open := func() (*cli.Hub, error) { return cli.Open(kubeconfig) }
+	cmd := &cobra.Command{
+		Use:     "cluster",
+		Aliases: []string{"clusters"},
+		Short:   "Add, list and remove physical clusters",
+		Long: `Physical clusters run what is applied to workspaces. A cluster is registered in a workspace (a SyncTarget object there)
+and can be used from that workspace and all below it: one in root serves everybody.`,
+		Example: `  atoll cluster add east --kubeconfig east.kubeconfig
+  atoll cluster list
+  atoll cluster status east`,
+		Args: cobra.NoArgs,
+	}
+	cmd.PersistentFlags().StringVar(&kubeconfig, "hub-kubeconfig", "", "Kubeconfig of the Atoll (default: KUBECONFIG, else .atoll/admin.kubeconfig here, else your own).")
+	cmd.AddCommand(
+		newClusterAddCommand(open, streams),
+		newClusterListCommand(open, streams),
+		newClusterStatusCommand(open, streams),
+		newClusterCordonCommand(open, streams, true),
+		newClusterCordonCommand(open, streams, false),
+		newClusterConfirmCommand(open, streams),
+		newClusterRemoveCommand(open, streams),
+	)
+	return cmd
+}
+
+// getCluster reads the SyncTarget of that name in the current workspace.
+func getCluster(ctx context.Context, hub *cli.Hub, name string) (logicalcluster.Path, *workloadv1alpha1.SyncTarget, error) {
+	path, err := hub.Current(ctx)
+	if err != nil {
+		return path, nil, err
+	}
+	target := &workloadv1alpha1.SyncTarget{}
+	err = hub.Objects.Get(cli.In(ctx, path), ctrlclient.ObjectKey{Name: name}, target)
+	if apierrors.IsNotFound(err) {
+		return path, nil, fmt.Errorf("there is no cluster %q in workspace %q: \"%s cluster list\" shows what there is", name, path, self)
+	}
+	if err != nil {
+		return path, nil, fmt.Errorf("read cluster %q in workspace %q: %w", name, path, err)
+	}
+	return path, target, nil
+}
+
+// use is one Placement that names a cluster.
+type use struct {
+	workspace string
+	placement *placementv1alpha1.Placement
+}
+
+// String is "root:shop default", with the object if the Placement is for one.
+func (u use) String() string {
+	s := u.workspace + " namespace " + u.placement.Spec.Namespace
+	if o := u.placement.Spec.Object; o != nil {
+		s += " " + o.Resource + "/" + o.Name
+	}
+	return s
+}
+
+// placements returns the Placements of all workspaces. Who may not list them sees none: visible is false.
+func placements(ctx context.Context, hub *cli.Hub) (all []placementv1alpha1.Placement, visible bool, err error) {
+	list := &placementv1alpha1.PlacementList{}
+	if err := hub.Objects.List(client.Everywhere(ctx), list); apierrors.IsForbidden(err) {
+		return nil, false, nil
+	} else if err != nil {
+		return nil, false, fmt.Errorf("list the placements of all workspaces: %w", err)
+	}
+	return list.Items, true, nil
+}
+
+// placedOn returns those of all that send something to the cluster, or have left it and still run something there.
+func placedOn(target *workloadv1alpha1.SyncTarget, all []placementv1alpha1.Placement) []*placementv1alpha1.Placement {
+	var there []*placementv1alpha1.Placement
+	for i := range all {
+		p := &all[i]
+		wanted := slices.IndexFunc(p.Spec.Clusters, func(c placementv1alpha1.PlacedCluster) bool { return c.Name == target.Name })
+		if wanted >= 0 {
+			if p.Spec.Clusters[wanted].UID == target.UID {
+				there = append(there, p)
+			}
+			continue // another cluster of the same name
+		}
+		if slices.ContainsFunc(p.Status.Clusters, func(c placementv1alpha1.PlacedClusterStatus) bool { return c.Name == target.Name }) {
+			there = append(there, p)
+		}
+	}
+	return there
+}
+
+// withPaths says of which workspace each placement is, in the order of paths.
+func withPaths(ctx context.Context, hub *cli.Hub, placements []*placementv1alpha1.Placement) ([]use, error) {
+	paths := map[logicalcluster.Name]string{}
+	uses := make([]use, 0, len(placements))
+	for _, p := range placements {
+		name := lcctx.NameFrom(p)
+		if _, ok := paths[name]; !ok {
+			path, err := hub.PathOf(ctx, name)
+			if err != nil {
+				return nil, err
+			}
+			paths[name] = path.String()
+		}
+		uses = append(uses, use{workspace: paths[name], placement: p})
+	}
+	slices.SortFunc(uses, func(a, b use) int { return strings.Compare(a.String(), b.String()) })
+	return uses, nil
+}

@@ -1,0 +1,242 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/internal/cli"
+	lcctx "atoll.dev/atoll/internal/logicalcluster"
+)
+
+// secretNamespace, in the workspace that holds a SyncTarget, holds its credential.
+const secretNamespace = "atoll-system"
+
+// secretKey is the key of a kubeconfig in a Secret that a SyncTarget refers to.
+const secretKey = "kubeconfig"
+
+func secretName(cluster string) string { return cluster + "-kubeconfig" }
+
+type clusterAdd struct {
+	genericiooptions.IOStreams
+	kubeconfig, context string
+	labels              map[string]string
+	region, zone        string
+	dedicatedTo         string
+	wait                bool
+	timeout             time.Duration
+	// connect asks the physical cluster who it is; tests answer themselves.
+	connect func(*credential, context.Context) (identity, error)
+}
+
+func newClusterAddCommand(open hubOpener, streams genericiooptions.IOStreams) *cobra.Command {
+	return (&clusterAdd{IOStreams: streams, connect: (*credential).connect}).command(open)
+}
+
+func (o *clusterAdd) command(open hubOpener) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "add NAME --kubeconfig FILE",
+		Short: "Add a physical cluster, which the server then syncs",
+		Long: `Register the physical cluster of a kubeconfig in the current workspace. The kubeconfig, with its certificates inlined, is
+stored in a Secret there, and the server syncs the cluster with it: the address in it has to be reachable from the server,
+and its user needs to be cluster-admin.`,
+		Example: `  atoll cluster add east --kubeconfig east.kubeconfig
+  atoll cluster add west --kubeconfig ~/.kube/config --context west --region eu --zone eu-1 --labels tier=gold`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			hub, err := open()
+			if err != nil {
+				return err
+			}
+			return o.run(cmd.Context(), hub, args[0])
+		},
+	}
+	fs := cmd.Flags()
+	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "Kubeconfig of the physical cluster (required).")
+	fs.StringVar(&o.context, "context", "", "Context of that kubeconfig (default: its current one).")
+	fs.StringToStringVar(&o.labels, "labels", nil, "Labels of the cluster, for selectors of placements: key=value,...")
+	fs.StringVar(&o.region, "region", "", "Region of the cluster: label "+corev1.LabelTopologyRegion+".")
+	fs.StringVar(&o.zone, "zone", "", "Zone of the cluster: label "+corev1.LabelTopologyZone+".")
+	fs.StringVar(&o.dedicatedTo, "dedicated-to", "", "Path of the one workspace that the cluster serves; its namespaces keep their names there.")
+	fs.BoolVar(&o.wait, "wait", true, "Wait until the cluster is ready.")
+	fs.DurationVar(&o.timeout, "timeout", 2*time.Minute, "How long to wait; the cluster stays registered.")
+	if err := cmd.MarkFlagRequired("kubeconfig"); err != nil {
+		panic(err) // the flag is defined above
+	}
+	return cmd
+}
+
+// target returns the SyncTarget that the flags describe.
+func (o *clusterAdd) target(name string) (*workloadv1alpha1.SyncTarget, error) {
+	// The name becomes a label's value, part of other names, and the name of a Node.
+	if faults := validation.IsDNS1123Label(name); len(faults) > 0 {
+		return nil, fmt.Errorf("cluster name %q: %s", name, strings.Join(faults, "; "))
+	}
+	labels := map[string]string{}
+	for key, value := range o.labels {
+		labels[key] = value
+	}
+	if o.region != "" {
+		labels[corev1.LabelTopologyRegion] = o.region
+	}
+	if o.zone != "" {
+		labels[corev1.LabelTopologyZone] = o.zone
+	}
+	for key, value := range labels {
+		if faults := append(validation.IsQualifiedName(key), validation.IsValidLabelValue(value)...); len(faults) > 0 {
+			return nil, fmt.Errorf("label %s=%s: %s", key, value, strings.Join(faults, "; "))
+		}
+	}
+	return &workloadv1alpha1.SyncTarget{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels},
+		Spec: workloadv1alpha1.SyncTargetSpec{
+			KubeconfigSecretRef: &corev1.SecretReference{Namespace: secretNamespace, Name: secretName(name)},
+			DedicatedTo:         o.dedicatedTo,
+		},
+	}, nil
+}
+
+func (o *clusterAdd) run(ctx context.Context, hub *cli.Hub, name string) error {
+	target, err := o.target(name)
+	if err != nil {
+		return err
+	}
+	if o.dedicatedTo != "" {
+		path, err := hub.Resolve(ctx, o.dedicatedTo)
+		if err != nil {
+			return fmt.Errorf("--dedicated-to: %w", err)
+		}
+		target.Spec.DedicatedTo = path.String()
+	}
+	credential, err := loadCredential(o.kubeconfig, o.context)
+	if err != nil {
+		return err
+	}
+	path, err := hub.Current(ctx)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(o.ErrOut, "Connecting to %s ...\n", credential)
+	who, err := o.connect(credential, ctx)
+	if err != nil {
+		return err
+	}
+	if err := refuseTwice(ctx, hub, path, name, credential, who); err != nil {
+		return err
+	}
+	if err := register(ctx, hub, path, target, credential); err != nil {
+		return err
+	}
+	if !o.wait {
+		_, err := fmt.Fprintf(o.Out, "Cluster %s (Kubernetes %s) is registered in %s. See how it goes with: %s cluster status %s\n", name, who.version, path, self, name)
+		return err
+	}
+	ready, err := o.waitUntilReady(ctx, hub, path, name)
+	if err != nil {
+		return fmt.Errorf("cluster %q is registered but not ready: %w\nIt stays registered. Look again with \"%s cluster status %s\", or take it away with \"%s cluster remove %s\".", name, err, self, name, self, name)
+	}
+	_, err = fmt.Fprintf(o.Out, "Cluster %s is ready: Kubernetes %s, %d nodes. What is applied in %s and below can run there.\n", name, ready.Status.Version, ready.Status.Nodes, path)
+	return err
+}
+
+// refuseTwice returns an error if the name is taken, or the physical cluster is registered already, under whatever name.
+func refuseTwice(ctx context.Context, hub *cli.Hub, path logicalcluster.Path, name string, c *credential, who identity) error {
+	list := &workloadv1alpha1.SyncTargetList{}
+	err := hub.Objects.List(client.Everywhere(ctx), list)
+	if apierrors.IsForbidden(err) { // no administrator of all workspaces: look where we may
+		err = hub.Objects.List(cli.In(ctx, path), list)
+	}
+	if err != nil {
+		return fmt.Errorf("list the clusters there are: %w", err)
+	}
+	for i := range list.Items {
+		t := &list.Items[i]
+		if t.Status.ClusterUID != who.uid {
+			continue
+		}
+		where, err := hub.PathOf(ctx, lcctx.NameFrom(t))
+		if err != nil {
+			return err
+		}
+		return fmt.Errorf("the physical cluster of %s was added already: as %q in workspace %s. Its credential can be replaced in Secret %s there", c, t.Name, where, secretOf(t))
+	}
+	err = hub.Objects.Get(cli.In(ctx, path), ctrlclient.ObjectKey{Name: name}, &workloadv1alpha1.SyncTarget{})
+	if err == nil {
+		return fmt.Errorf("there is another cluster %q in workspace %s: choose another name, or remove that one first with \"%s cluster remove %s\"", name, path, self, name)
+	}
+	if !apierrors.IsNotFound(err) {
+		return fmt.Errorf("look for a cluster %q in workspace %s: %w", name, path, err)
+	}
+	return nil
+}
+
+func secretOf(t *workloadv1alpha1.SyncTarget) string {
+	if ref := t.Spec.KubeconfigSecretRef; ref != nil {
+		return ref.Namespace + "/" + ref.Name
+	}
+	return "<none>"
+}
+
+// register writes the credential and the SyncTarget, or neither.
+func register(ctx context.Context, hub *cli.Hub, path logicalcluster.Path, target *workloadv1alpha1.SyncTarget, c *credential) error {
+	in := cli.In(ctx, path)
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: secretNamespace}}
+	if err := hub.Objects.Create(in, namespace); err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("create namespace %s in workspace %s: %w", secretNamespace, path, err)
+	}
+	secret := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: secretNamespace, Name: target.Spec.KubeconfigSecretRef.Name},
+		Data:       map[string][]byte{secretKey: c.data},
+	}
+	err := hub.Objects.Create(in, secret)
+	if apierrors.IsAlreadyExists(err) { // of a registration that was interrupted, since there is no SyncTarget of that name
+		err = hub.Objects.Update(in, secret)
+	}
+	if err != nil {
+		return fmt.Errorf("store the credential in Secret %s/%s of workspace %s: %w", secret.Namespace, secret.Name, path, err)
+	}
+	if err := hub.Objects.Create(in, target); err != nil {
+		err = fmt.Errorf("register cluster %q in workspace %s: %w", target.Name, path, err)
+		if undo := hub.Objects.Delete(in, secret); undo != nil && !apierrors.IsNotFound(undo) {
+			return fmt.Errorf("%w; and its credential stays in Secret %s/%s: %w", err, secret.Namespace, secret.Name, undo)
+		}
+		return err
+	}
+	return nil
+}
+
+// waitUntilReady shows what the cluster waits for, each thing once.
+func (o *clusterAdd) waitUntilReady(ctx context.Context, hub *cli.Hub, path logicalcluster.Path, name string) (*workloadv1alpha1.SyncTarget, error) {
+	t, shown := &workloadv1alpha1.SyncTarget{}, ""
+	err := waitFor(ctx, o.timeout, func(ctx context.Context) (bool, string, error) {
+		if err := hub.Objects.Get(cli.In(ctx, path), ctrlclient.ObjectKey{Name: name}, t); err != nil {
+			return false, "", err
+		}
+		seen := "the server has not begun to sync it"
+		if c := meta.FindStatusCondition(t.Status.Conditions, workloadv1alpha1.SyncTargetReady); c != nil {
+			if c.Status == metav1.ConditionTrue {
+				return true, "", nil
+			}
+			seen = c.Reason + ": " + c.Message
+		}
+		if seen != shown {
+			fmt.Fprintf(o.ErrOut, "Waiting for cluster %s: %s\n", name, seen)
+			shown = seen
+		}
+		return false, seen, nil
+	})
+	return t, err
+}

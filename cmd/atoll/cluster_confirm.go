@@ -1,0 +1,66 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+)
+
+// confirmable maps the conditions of a SyncTarget that wait for a person to the word that confirms, and to what is
+// held back until then.
+var confirmable = map[string]struct{ word, held string }{
+	workloadv1alpha1.SyncTargetObserveOnly: {"restored", "written"},
+	workloadv1alpha1.SyncTargetFrozen:      {"deletions", "deleted"},
+}
+
+func newClusterConfirmCommand(open hubOpener, streams genericiooptions.IOStreams) *cobra.Command {
+	return &cobra.Command{
+		Use:   "confirm NAME restored|deletions",
+		Short: "Confirm what Atoll will not do to a physical cluster by itself",
+		Long: `Atoll holds back where going on could delete what somebody needs:
+  restored   the server or the cluster was restored from an older state (condition ObserveOnly): go on writing
+  deletions  many objects vanished at once without being seen deleted (condition Frozen): delete them below, too
+Look at "atoll cluster status NAME" first.`,
+		Example: "  atoll cluster confirm east deletions",
+		Args:    cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			name, word := args[0], args[1]
+			var condition string
+			for c, what := range confirmable {
+				if what.word == word {
+					condition = c
+				}
+			}
+			if condition == "" {
+				return fmt.Errorf("%q cannot be confirmed: say restored or deletions", word)
+			}
+			hub, err := open()
+			if err != nil {
+				return err
+			}
+			_, target, err := getCluster(cmd.Context(), hub, name)
+			if err != nil {
+				return err
+			}
+			// A confirmation that waits for its question would answer one that nobody has looked at.
+			if !meta.IsStatusConditionTrue(target.Status.Conditions, condition) {
+				return fmt.Errorf("cluster %q waits for no such confirmation: its condition %s is not True", name, condition)
+			}
+			err = changeCluster(cmd.Context(), hub, name, func(t *workloadv1alpha1.SyncTarget) {
+				if t.Annotations == nil {
+					t.Annotations = map[string]string{}
+				}
+				t.Annotations[workloadv1alpha1.ConfirmAnnotation] = word
+			})
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(streams.Out, "Confirmed for cluster %s: %s.\n", name, word)
+			return err
+		},
+	}
+}

@@ -1,0 +1,139 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+
+	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	"atoll.dev/atoll/internal/cli"
+)
+
+type clusterList struct {
+	genericiooptions.IOStreams
+	output string
+}
+
+func newClusterListCommand(open hubOpener, streams genericiooptions.IOStreams) *cobra.Command {
+	o := &clusterList{IOStreams: streams}
+	cmd := &cobra.Command{
+		Use:     "list",
+		Aliases: []string{"ls"},
+		Short:   "List the physical clusters that the current workspace may use",
+		Long: `List the physical clusters registered in the current workspace and above it. PLACEMENTS counts the namespaces and
+objects, of all workspaces, that are placed there; "-" where you may not see them.`,
+		Example: `  atoll cluster list
+  atoll cluster list -o wide`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := checkOutput(o.output, "wide", "json", "yaml", "name"); err != nil {
+				return err
+			}
+			hub, err := open()
+			if err != nil {
+				return err
+			}
+			return o.run(cmd.Context(), hub)
+		},
+	}
+	cmd.Flags().StringVarP(&o.output, "output", "o", "", "wide, json, yaml or name.")
+	return cmd
+}
+
+// listedCluster is a SyncTarget and the path of the workspace that holds it.
+type listedCluster struct {
+	workspace string
+	workloadv1alpha1.SyncTarget
+}
+
+func (o *clusterList) run(ctx context.Context, hub *cli.Hub) error {
+	path, err := hub.Current(ctx)
+	if err != nil {
+		return err
+	}
+	var clusters []listedCluster
+	for i, p := range cli.Ancestors(path) {
+		list := &workloadv1alpha1.SyncTargetList{}
+		err := hub.Objects.List(cli.In(ctx, p), list)
+		if i > 0 && apierrors.IsForbidden(err) {
+			fmt.Fprintf(o.ErrOut, "You may not see the clusters registered in %s.\n", p)
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("list the clusters in %q: %w", p, err)
+		}
+		slices.SortFunc(list.Items, func(a, b workloadv1alpha1.SyncTarget) int { return strings.Compare(a.Name, b.Name) })
+		for _, t := range list.Items {
+			clusters = append(clusters, listedCluster{p.String(), t})
+		}
+	}
+	if o.output != "" && o.output != "wide" {
+		list := &workloadv1alpha1.SyncTargetList{}
+		for _, c := range clusters {
+			list.Items = append(list.Items, c.SyncTarget)
+		}
+		return printList(o.Out, o.output, list)
+	}
+	if len(clusters) == 0 {
+		_, err := fmt.Fprintf(o.ErrOut, "No clusters in %s or above. Add one with: %s cluster add NAME --kubeconfig FILE\n", path, self)
+		return err
+	}
+	all, visible, err := placements(ctx, hub)
+	if err != nil {
+		return err
+	}
+	header, rows := clusterTable(clusters, all, visible, o.output == "wide")
+	return printTable(o.Out, header, rows)
+}
+
+func clusterTable(clusters []listedCluster, all []placementv1alpha1.Placement, visible, wide bool) (header []string, rows [][]string) {
+	header = []string{"NAME", "READY", "VERSION", "NODES", "PLACEMENTS", "REASON", "AGE"}
+	if wide {
+		header = append(header, "WORKSPACE", "CPU", "MEMORY", "MIRROR")
+	}
+	for _, c := range clusters {
+		ready, reason := readiness(&c.SyncTarget)
+		used := "-"
+		if visible {
+			used = strconv.Itoa(len(placedOn(&c.SyncTarget, all)))
+		}
+		row := []string{c.Name, ready, c.Status.Version, strconv.Itoa(int(c.Status.Nodes)), used, reason, age(c.CreationTimestamp)}
+		if wide {
+			row = append(row, c.workspace, c.Status.Capacity.Cpu().String(), c.Status.Capacity.Memory().String(), orNone(c.Status.Mirror))
+		}
+		rows = append(rows, row)
+	}
+	return header, rows
+}
+
+// readiness is the status of the condition Ready, and what is the matter: what an administrator has to confirm, a
+// cordon, or the reason of Ready where that is not True.
+func readiness(t *workloadv1alpha1.SyncTarget) (ready, reason string) {
+	ready, reason = "Unknown", "NeverSeen"
+	if c := meta.FindStatusCondition(t.Status.Conditions, workloadv1alpha1.SyncTargetReady); c != nil {
+		ready, reason = string(c.Status), c.Reason
+		if ready == "True" {
+			reason = ""
+		}
+	}
+	for _, condition := range []string{workloadv1alpha1.SyncTargetObserveOnly, workloadv1alpha1.SyncTargetFrozen} {
+		if meta.IsStatusConditionTrue(t.Status.Conditions, condition) {
+			return ready, condition
+		}
+	}
+	if t.DeletionTimestamp != nil {
+		return ready, "Removing"
+	}
+	if t.Spec.Unschedulable && reason == "" {
+		return ready, "Cordoned"
+	}
+	return ready, reason
+}

@@ -1,0 +1,108 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	"atoll.dev/atoll/internal/cli"
+)
+
+type clusterRemove struct {
+	genericiooptions.IOStreams
+	timeout time.Duration
+}
+
+func newClusterRemoveCommand(open hubOpener, streams genericiooptions.IOStreams) *cobra.Command {
+	o := &clusterRemove{IOStreams: streams}
+	cmd := &cobra.Command{
+		Use:     "remove NAME",
+		Aliases: []string{"rm"},
+		Short:   "Remove a physical cluster that nothing is placed on",
+		Long:    "Remove the registration of a physical cluster. It is refused while anything is placed there: move that first.",
+		Example: `  atoll cluster cordon east                                                             # nothing new comes
+  atoll kubectl annotate ns default placement.atoll.dev/clusters=west --overwrite       # what is there moves
+  atoll cluster remove east`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			hub, err := open()
+			if err != nil {
+				return err
+			}
+			return o.run(cmd.Context(), hub, args[0])
+		},
+	}
+	cmd.Flags().DurationVar(&o.timeout, "timeout", time.Minute, "How long to wait until the registration is gone; the removal itself goes on.")
+	return cmd
+}
+
+func (o *clusterRemove) run(ctx context.Context, hub *cli.Hub, name string) error {
+	path, target, err := getCluster(ctx, hub, name)
+	if err != nil {
+		return err
+	}
+	all, visible, err := placements(ctx, hub)
+	if err != nil {
+		return err
+	}
+	if !visible {
+		return fmt.Errorf("remove cluster %q: whether anything is placed there is visible only with the right to list the placements of all workspaces; ask an administrator to remove it", name)
+	}
+	uses, err := withPaths(ctx, hub, placedOn(target, all))
+	if err != nil {
+		return err
+	}
+	if len(uses) > 0 {
+		return inUseError(name, uses)
+	}
+	if err := hub.Objects.Delete(cli.In(ctx, path), target, ctrlclient.Preconditions{UID: &target.UID}); err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("remove cluster %q: %w", name, err)
+	}
+	err = waitFor(ctx, o.timeout, func(ctx context.Context) (bool, string, error) {
+		now := &workloadv1alpha1.SyncTarget{}
+		err := hub.Objects.Get(cli.In(ctx, path), ctrlclient.ObjectKey{Name: name}, now)
+		if apierrors.IsNotFound(err) || err == nil && now.UID != target.UID {
+			return true, "", nil
+		}
+		return false, fmt.Sprintf("its finalizers are %v", now.Finalizers), err
+	})
+	if err != nil {
+		return fmt.Errorf("cluster %q is being removed: %w", name, err)
+	}
+	// The credential goes last: the syncer needs it to clean up. One that add did not make is its owner's.
+	if ref := target.Spec.KubeconfigSecretRef; ref != nil && ref.Name == secretName(name) && ref.Namespace == secretNamespace {
+		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ref.Namespace, Name: ref.Name}}
+		if err := hub.Objects.Delete(cli.In(ctx, path), secret); err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("cluster %q is removed, but its credential is not: delete Secret %s/%s in workspace %s: %w", name, ref.Namespace, ref.Name, path, err)
+		}
+	}
+	_, err = fmt.Fprintf(o.Out, "Cluster %s is removed.\n", name)
+	return err
+}
+
+// inUseError says what keeps the cluster from being removed, and the first command of moving it away.
+func inUseError(name string, uses []use) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "cluster %q is in use and is not removed. Placed there:\n", name)
+	for _, u := range uses {
+		fmt.Fprintf(&b, "  %s\n", u)
+	}
+	u := uses[0]
+	what, in := "namespace "+u.placement.Spec.Namespace, ""
+	if o := u.placement.Spec.Object; o != nil {
+		what, in = o.Resource+" "+o.Name, " -n "+u.placement.Spec.Namespace
+	}
+	fmt.Fprintf(&b, "Move it first, for instance:\n  %s cluster cordon %s\n  %s workspace use %s\n  %s kubectl annotate %s%s %s=OTHER --overwrite",
+		self, name, self, u.workspace, self, what, in, placementv1alpha1.ClustersAnnotation)
+	return fmt.Errorf("%s", b.String())
+}

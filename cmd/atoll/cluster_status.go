@@ -1,0 +1,97 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/cli-runtime/pkg/printers"
+
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	"atoll.dev/atoll/internal/cli"
+)
+
+func newClusterStatusCommand(open hubOpener, streams genericiooptions.IOStreams) *cobra.Command {
+	return &cobra.Command{
+		Use:     "status NAME",
+		Short:   "Show what is known of a physical cluster, what is placed there and what needs attention",
+		Example: "  atoll cluster status east",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			hub, err := open()
+			if err != nil {
+				return err
+			}
+			return clusterStatus(cmd.Context(), hub, streams.Out, args[0])
+		},
+	}
+}
+
+func clusterStatus(ctx context.Context, hub *cli.Hub, out io.Writer, name string) error {
+	path, t, err := getCluster(ctx, hub, name)
+	if err != nil {
+		return err
+	}
+	all, visible, err := placements(ctx, hub)
+	if err != nil {
+		return err
+	}
+	uses, err := withPaths(ctx, hub, placedOn(t, all))
+	if err != nil {
+		return err
+	}
+	ready, reason := readiness(t)
+	w := printers.GetNewTabWriter(out)
+	line := func(key, value string) { fmt.Fprintf(w, "%s:\t%s\n", key, orNone(value)) }
+	line("Name", t.Name)
+	line("Workspace", path.String())
+	line("Ready", strings.TrimSpace(ready+" "+reason))
+	line("Version", t.Status.Version)
+	line("Nodes", fmt.Sprint(t.Status.Nodes))
+	line("Capacity", fmt.Sprintf("%s CPU, %s memory, %s pods", t.Status.Capacity.Cpu(), t.Status.Capacity.Memory(), t.Status.Capacity.Pods()))
+	line("Labels", metav1.FormatLabelSelector(&metav1.LabelSelector{MatchLabels: t.Labels}))
+	line("Schedulable", map[bool]string{true: "no (cordoned)", false: "yes"}[t.Spec.Unschedulable])
+	line("Dedicated to", t.Spec.DedicatedTo)
+	line("Mirror", t.Status.Mirror)
+	line("Cluster UID", t.Status.ClusterUID)
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	for _, c := range t.Status.Conditions {
+		fmt.Fprintf(out, "Condition %s is %s since %s: %s: %s\n", c.Type, c.Status, age(c.LastTransitionTime), c.Reason, c.Message)
+	}
+	for condition, what := range confirmable {
+		if meta.IsStatusConditionTrue(t.Status.Conditions, condition) {
+			fmt.Fprintf(out, "Nothing is %s there until you confirm. Look first, then: %s cluster confirm %s %s\n", what.held, self, t.Name, what.word)
+		}
+	}
+	switch {
+	case !visible:
+		_, err = fmt.Fprintln(out, "What is placed there you may not see: it takes the right to list the placements of all workspaces.")
+	case len(uses) == 0:
+		_, err = fmt.Fprintln(out, "Nothing is placed there.")
+	default:
+		fmt.Fprintln(out, "Placed there:")
+		for _, u := range uses {
+			if _, err = fmt.Fprintf(out, "  %s%s\n", u, at(u, t)); err != nil {
+				return err
+			}
+		}
+	}
+	return err
+}
+
+// at says how far a use is at that cluster.
+func at(u use, t *workloadv1alpha1.SyncTarget) string {
+	for _, c := range u.placement.Status.Clusters {
+		if c.Name == t.Name {
+			return fmt.Sprintf(": %s, %d of %d replicas ready", c.Phase, c.ReadyReplicas, c.Replicas)
+		}
+	}
+	return ""
+}

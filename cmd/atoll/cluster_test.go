@@ -1,0 +1,287 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	"atoll.dev/atoll/client"
+)
+
+// physicalKubeconfig writes a kubeconfig as physical clusters have it, changed by change.
+func physicalKubeconfig(t *testing.T, server string, change func(*clientcmdapi.Config)) string {
+	t.Helper()
+	c := clientcmdapi.NewConfig()
+	c.Clusters["east"] = &clientcmdapi.Cluster{Server: server}
+	c.Contexts["east"] = &clientcmdapi.Context{Cluster: "east", AuthInfo: "admin"}
+	c.Contexts["other"] = &clientcmdapi.Context{Cluster: "gone", AuthInfo: "admin"}
+	c.AuthInfos["admin"] = &clientcmdapi.AuthInfo{Token: "t"}
+	c.CurrentContext = "east"
+	if change != nil {
+		change(c)
+	}
+	file := filepath.Join(t.TempDir(), "east.kubeconfig")
+	if err := clientcmd.WriteToFile(*c, file); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+func TestLoadCredentialNamesWhatIsWrong(t *testing.T) {
+	for fault, test := range map[string]struct {
+		context string
+		change  func(*clientcmdapi.Config)
+	}{
+		`no context "nope": it has "east", "other"`: {context: "nope"},
+		`the cluster "gone", which is not in it`:    {context: "other"},
+		"no current context":                        {change: func(c *clientcmdapi.Config) { c.CurrentContext = "" }},
+		"is a workspace of an Atoll":                {change: func(c *clientcmdapi.Config) { c.Clusters["east"].Server += "/clusters/root" }},
+		"credentials from a plugin": {change: func(c *clientcmdapi.Config) {
+			c.AuthInfos["admin"].Exec = &clientcmdapi.ExecConfig{Command: "aws", APIVersion: "client.authentication.k8s.io/v1"}
+		}},
+		"ca.crt": {change: func(c *clientcmdapi.Config) { c.Clusters["east"].CertificateAuthority = "/nowhere/ca.crt" }},
+	} {
+		file := physicalKubeconfig(t, "https://127.0.0.1:1", test.change)
+		if _, err := loadCredential(file, test.context); err == nil || !strings.Contains(err.Error(), fault) || !strings.Contains(err.Error(), file) {
+			t.Errorf("error %v, want one with %q and the file", err, fault)
+		}
+	}
+	if _, err := loadCredential("/nowhere/x", ""); err == nil || !strings.Contains(err.Error(), "no such file") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestLoadCredentialStandsAlone(t *testing.T) {
+	dir := t.TempDir()
+	token := filepath.Join(dir, "token")
+	if err := os.WriteFile(token, []byte("from-file\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := loadCredential(physicalKubeconfig(t, "https://127.0.0.1:1", func(c *clientcmdapi.Config) {
+		c.AuthInfos["admin"] = &clientcmdapi.AuthInfo{TokenFile: token}
+		c.AuthInfos["somebody"] = &clientcmdapi.AuthInfo{Token: "secret of another"}
+	}), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s := string(c.data); !strings.Contains(s, "from-file") || strings.Contains(s, dir) || strings.Contains(s, "another") {
+		t.Errorf("want the token inlined, no path and no other user, got:\n%s", s)
+	}
+}
+
+func TestConnect(t *testing.T) {
+	answer := http.StatusOK
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		switch {
+		case answer != http.StatusOK:
+			w.WriteHeader(answer)
+			_, _ = w.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","code":` + map[int]string{401: `401,"reason":"Unauthorized"`, 403: `403,"reason":"Forbidden"`}[answer] + `}`))
+		case r.URL.Path == "/version":
+			_, _ = w.Write([]byte(`{"gitVersion":"v1.36.3"}`))
+		default:
+			_, _ = w.Write([]byte(`{"kind":"Namespace","apiVersion":"v1","metadata":{"name":"kube-system","uid":"u1"}}`))
+		}
+	}))
+	defer server.Close()
+	c, err := loadCredential(physicalKubeconfig(t, server.URL, nil), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if who, err := c.connect(t.Context()); err != nil || who != (identity{"u1", "v1.36.3"}) {
+		t.Errorf("got %+v, %v", who, err)
+	}
+	for code, fault := range map[int]string{401: "does not accept the credentials", 403: "cluster-admin"} {
+		answer = code
+		if _, err := c.connect(t.Context()); err == nil || !strings.Contains(err.Error(), fault) {
+			t.Errorf("%d: error %v, want one with %q", code, err, fault)
+		}
+	}
+	server.Close()
+	if _, err := c.connect(t.Context()); err == nil || !strings.Contains(err.Error(), "cannot connect to "+c.file) || !strings.Contains(err.Error(), server.URL) {
+		t.Errorf("error %v, want one that names the file and the server", err)
+	}
+}
+
+// adding returns the add command with a physical cluster that answers with that UID.
+func adding(uid string) newCommand {
+	return func(open hubOpener, streams genericiooptions.IOStreams) *cobra.Command {
+		o := &clusterAdd{IOStreams: streams, connect: func(*credential, context.Context) (identity, error) { return identity{uid, "v1.36.3"}, nil }}
+		return o.command(open)
+	}
+}
+
+func TestClusterCommands(t *testing.T) {
+	f := newFakeAtoll(t, "shop")
+	file := physicalKubeconfig(t, "https://127.0.0.1:1", nil)
+	f.put(t, "root", &workloadv1alpha1.SyncTarget{
+		ObjectMeta: metav1.ObjectMeta{Name: "old"}, Status: workloadv1alpha1.SyncTargetStatus{ClusterUID: "uid-of-old"},
+	})
+	place := func(*testing.T) {}
+	for _, step := range []struct {
+		reason  string
+		before  func(*testing.T)
+		command newCommand
+		args    string
+		out     string
+		fault   string
+	}{
+		{"add", place, adding("u1"), "east --region eu --labels tier=gold --kubeconfig " + file, "Cluster east is ready: Kubernetes v1.36.3, 3 nodes", ""},
+		{"a name that is taken", place, adding("u2"), "east --kubeconfig " + file, "", `another cluster "east"`},
+		{"a cluster that is there under another name", place, adding("uid-of-old"), "new --kubeconfig " + file, "", `added already: as "old" in workspace root`},
+		{"a name that can be none", place, adding("u3"), "East --kubeconfig " + file, "", `cluster name "East"`},
+		{"a label that can be none", place, adding("u3"), "west --labels a=b/c --kubeconfig " + file, "", "label a=b/c"},
+		{"one that does not get ready", place, adding("u3"), "slow --timeout 100ms --kubeconfig " + file, "", `the server has not begun`},
+		{"list", place, newClusterListCommand, "", "east   True      v1.36.3   3       0", ""},
+		{"list wide", place, newClusterListCommand, "-o wide", "WORKSPACE", ""},
+		{"list as names", place, newClusterListCommand, "-o name", "synctarget.workload.kcp.io/east\n", ""},
+		{"cordon", place, func(o hubOpener, s genericiooptions.IOStreams) *cobra.Command {
+			return newClusterCordonCommand(o, s, true)
+		}, "east", "is cordoned", ""},
+		{"list shows it", place, newClusterListCommand, "", "Cordoned", ""},
+		{"uncordon", place, func(o hubOpener, s genericiooptions.IOStreams) *cobra.Command {
+			return newClusterCordonCommand(o, s, false)
+		}, "east", "takes new", ""},
+		{"nothing to confirm", place, newClusterConfirmCommand, "east deletions", "", "waits for no such confirmation"},
+		{"nonsense to confirm", place, newClusterConfirmCommand, "east yes", "", `"yes" cannot be confirmed`},
+		{"remove one in use", func(t *testing.T) { f.placeOn(t, "east") }, newClusterRemoveCommand, "east", "", "root:shop namespace default\n"},
+		{"status shows what is there", place, newClusterStatusCommand, "east", "root:shop namespace default: Ready, 3 of 3 replicas ready", ""},
+		{"remove", func(t *testing.T) { f.unplace(t) }, newClusterRemoveCommand, "east", "Cluster east is removed", ""},
+		{"it is gone", place, newClusterStatusCommand, "east", "", `no cluster "east" in workspace "root"`},
+	} {
+		step.before(t)
+		out, _, err := f.call(t, step.command, strings.Fields(step.args)...)
+		switch {
+		case step.fault == "" && err != nil:
+			t.Fatalf("%s: %v", step.reason, err)
+		case step.fault != "" && (err == nil || !strings.Contains(err.Error(), step.fault)):
+			t.Errorf("%s: error %v, want one with %q", step.reason, err, step.fault)
+		case !strings.Contains(out, step.out):
+			t.Errorf("%s: printed %q, want %q", step.reason, out, step.out)
+		}
+		if step.reason != "add" {
+			continue
+		}
+		target, secret := &workloadv1alpha1.SyncTarget{}, &corev1.Secret{}
+		ctx := client.In(t.Context(), "root")
+		if err := f.objects().Get(ctx, ctrlclient.ObjectKey{Name: "east"}, target); err != nil {
+			t.Fatal(err)
+		}
+		if target.Labels["tier"] != "gold" || target.Labels[corev1.LabelTopologyRegion] != "eu" {
+			t.Errorf("labels %v", target.Labels)
+		}
+		ref := target.Spec.KubeconfigSecretRef
+		if err := f.objects().Get(ctx, ctrlclient.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}, secret); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(secret.Data[secretKey]), "https://127.0.0.1:1") {
+			t.Errorf("Secret holds %q", secret.Data)
+		}
+	}
+	secrets := &corev1.SecretList{}
+	if err := f.objects().List(client.In(t.Context(), "root"), secrets); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range secrets.Items {
+		if s.Name == secretName("east") {
+			t.Error("the credential of the removed cluster is still there")
+		}
+	}
+}
+
+func TestRefusedRegistrationLeavesNoCredential(t *testing.T) {
+	f := newFakeAtoll(t)
+	f.refuse = func(_ logicalcluster.Name, obj ctrlclient.Object) error {
+		if _, ok := obj.(*workloadv1alpha1.SyncTarget); ok {
+			return errors.New("not here")
+		}
+		return nil
+	}
+	_, _, err := f.call(t, adding("u1"), "east", "--kubeconfig", physicalKubeconfig(t, "https://127.0.0.1:1", nil))
+	if err == nil || !strings.Contains(err.Error(), "not here") {
+		t.Fatalf("error %v", err)
+	}
+	secrets := &corev1.SecretList{}
+	if err := f.objects().List(client.In(t.Context(), "root"), secrets); err != nil || len(secrets.Items) > 0 {
+		t.Errorf("left %d Secrets, %v", len(secrets.Items), err)
+	}
+}
+
+// placeOn has the namespace default of root:shop run on a cluster.
+func (f *fakeAtoll) placeOn(t *testing.T, name string) {
+	t.Helper()
+	target := &workloadv1alpha1.SyncTarget{}
+	if err := f.objects().Get(client.In(t.Context(), "root"), ctrlclient.ObjectKey{Name: name}, target); err != nil {
+		t.Fatal(err)
+	}
+	f.put(t, "root:shop", &placementv1alpha1.Placement{
+		ObjectMeta: metav1.ObjectMeta{Name: "default"},
+		Spec: placementv1alpha1.PlacementSpec{
+			Namespace: "default", Clusters: []placementv1alpha1.PlacedCluster{{Name: name, UID: target.UID}},
+		},
+		Status: placementv1alpha1.PlacementStatus{Clusters: []placementv1alpha1.PlacedClusterStatus{
+			{Name: name, Phase: placementv1alpha1.PhaseReady, Replicas: 3, ReadyReplicas: 3},
+		}},
+	})
+}
+
+func (f *fakeAtoll) unplace(t *testing.T) {
+	t.Helper()
+	p := &placementv1alpha1.Placement{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
+	if err := f.objects().Delete(client.In(t.Context(), "root:shop"), p); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestPlacedOn(t *testing.T) {
+	east := &workloadv1alpha1.SyncTarget{ObjectMeta: metav1.ObjectMeta{Name: "east", UID: "1"}}
+	to := func(uid string) placementv1alpha1.PlacementSpec {
+		return placementv1alpha1.PlacementSpec{Clusters: []placementv1alpha1.PlacedCluster{{Name: "east", UID: types.UID(uid)}}}
+	}
+	still := placementv1alpha1.PlacementStatus{Clusters: []placementv1alpha1.PlacedClusterStatus{{Name: "east", Phase: placementv1alpha1.PhaseDraining}}}
+	for _, test := range []struct {
+		reason string
+		p      placementv1alpha1.Placement
+		want   int
+	}{
+		{"wanted there", placementv1alpha1.Placement{Spec: to("1")}, 1},
+		{"wanted at another cluster of that name", placementv1alpha1.Placement{Spec: to("2"), Status: still}, 0},
+		{"left, but not gone yet", placementv1alpha1.Placement{Status: still}, 1},
+		{"elsewhere", placementv1alpha1.Placement{}, 0},
+	} {
+		if got := len(placedOn(east, []placementv1alpha1.Placement{test.p})); got != test.want {
+			t.Errorf("%s: got %d, want %d", test.reason, got, test.want)
+		}
+	}
+}
+
+func TestNamesKubeconfig(t *testing.T) {
+	for args, want := range map[string]bool{
+		"get pods":                             false,
+		"get pods --kubeconfig x":              true,
+		"--kubeconfig=x get pods":              true,
+		"exec p -- cmd --kubeconfig x":         false,
+		"get pods -l kubeconfig=--kubeconfig=": false,
+	} {
+		if got := namesKubeconfig(strings.Fields(args)); got != want {
+			t.Errorf("%q: got %v", args, got)
+		}
+	}
+}

@@ -1,0 +1,74 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+
+	"atoll.dev/atoll/internal/cli"
+)
+
+// self is how the person called this program, for the commands that messages propose.
+var self = func() string {
+	if filepath.IsAbs(os.Args[0]) {
+		return filepath.Base(os.Args[0])
+	}
+	return os.Args[0]
+}()
+
+func newRootCommand(streams genericiooptions.IOStreams) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "atoll",
+		Short: "Many Kubernetes clusters, one API: apply plain manifests, Atoll runs them on your clusters",
+		Long: `Atoll serves logical clusters. Each looks like a whole Kubernetes cluster; what is applied to one runs on the physical
+clusters that are registered, and its status comes back.`,
+		Example: `  atoll start                                          # the server; writes .atoll/admin.kubeconfig
+  atoll cluster add east --kubeconfig east.kubeconfig  # a physical cluster, from now on synced by the server
+  atoll workspace create shop --enter
+  atoll kubectl apply -f app.yaml`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	root.SetIn(streams.In)
+	root.SetOut(streams.Out)
+	root.SetErr(streams.ErrOut)
+	root.AddCommand(
+		newKubectlCommand(streams),
+		newWorkspaceCommand(streams),
+		newClusterCommand(streams),
+		newVersionCommand(streams),
+	)
+	return root
+}
+
+// run executes a command and returns the exit code.
+func run(command *cobra.Command, errOut io.Writer) int {
+	if err := command.Execute(); err != nil {
+		fmt.Fprintln(errOut, "Error:", explain(err))
+		return 1
+	}
+	return 0
+}
+
+// explain adds what to do to errors that come from below every command.
+func explain(err error) string {
+	var (
+		request *url.Error
+		network net.Error
+	)
+	if errors.As(err, &request) && errors.As(err, &network) {
+		u, _ := url.Parse(request.URL) // the URL of a request that was made
+		return fmt.Sprintf("%v\nIs the server at %s running? \"%s start\" starts one.", err, u.Host, self)
+	}
+	return err.Error()
+}
+
+// hubOpener opens the Atoll that a command is to talk to, once its flags are parsed. Tests have their own.
+type hubOpener func() (*cli.Hub, error)

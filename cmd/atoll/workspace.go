@@ -1,0 +1,85 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	tenancyv1alpha1 "atoll.dev/atoll/apis/tenancy/v1alpha1"
+	"atoll.dev/atoll/internal/cli"
+)
+
+// pollInterval between two looks at what a command waits for; on a local server a workspace is there after one.
+const pollInterval = 50 * time.Millisecond
+
+func newWorkspaceCommand(streams genericiooptions.IOStreams) *cobra.Command {
+	var kubeconfig string
+	open := func() (*cli.Hub, error) { return cli.Open(kubeconfig) }
+	cmd := &cobra.Command{
+		Use:     "workspace",
+		Aliases: []string{"ws", "workspaces"},
+		Short:   "Create, enter, list and delete workspaces",
+		Long: `Workspaces form a tree below "root". Each looks like a whole Kubernetes cluster. A kubeconfig points at one of them, the
+current workspace; names are relative to it, and paths such as root:org:team are not.`,
+		Example: `  atoll workspace create shop --enter
+  atoll workspace use root:org:team
+  atoll workspace use -        # the one before
+  atoll workspace tree`,
+		Args: cobra.NoArgs,
+	}
+	cmd.PersistentFlags().StringVar(&kubeconfig, "kubeconfig", "", "Kubeconfig of the Atoll (default: KUBECONFIG, else .atoll/admin.kubeconfig here, else your own).")
+	cmd.AddCommand(
+		newWorkspaceCreateCommand(open, streams),
+		newWorkspaceUseCommand(open, streams),
+		newWorkspaceCurrentCommand(open, streams),
+		newWorkspaceListCommand(open, streams),
+		newWorkspaceTreeCommand(open, streams),
+		newWorkspaceDeleteCommand(open, streams),
+	)
+	return cmd
+}
+
+// child splits the path that arg means into the workspace that holds the object and the object's name.
+func child(ctx context.Context, hub *cli.Hub, arg string) (path, holder logicalcluster.Path, name string, err error) {
+	if path, err = hub.Resolve(ctx, arg); err != nil {
+		return path, holder, "", err
+	}
+	ancestors := cli.Ancestors(path)
+	if len(ancestors) < 2 {
+		return path, holder, "", fmt.Errorf("%q has no workspace above it that could hold it: give a path such as %q", path, "root:"+arg)
+	}
+	return path, ancestors[1], path.Base(), nil
+}
+
+// getWorkspace reads the Workspace object of that name in holder.
+func getWorkspace(ctx context.Context, hub *cli.Hub, holder logicalcluster.Path, name string) (*tenancyv1alpha1.Workspace, error) {
+	w := &tenancyv1alpha1.Workspace{}
+	err := hub.Objects.Get(cli.In(ctx, holder), ctrlclient.ObjectKey{Name: name}, w)
+	if apierrors.IsNotFound(err) {
+		return nil, fmt.Errorf("there is no workspace %q in %q: \"%s workspace list\" shows what there is: %w", name, holder, self, err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read workspace %q in %q: %w", name, holder, err)
+	}
+	return w, nil
+}
+
+// waitFor calls look until it is done, fails or the time is up; then the error says what look saw last.
+func waitFor(ctx context.Context, timeout time.Duration, look func(context.Context) (done bool, seen string, err error)) error {
+	var seen string
+	err := wait.PollUntilContextTimeout(ctx, pollInterval, timeout, true, func(ctx context.Context) (done bool, err error) {
+		done, seen, err = look(ctx)
+		return done, err
+	})
+	if wait.Interrupted(err) && ctx.Err() == nil {
+		return fmt.Errorf("not within %s: %s", timeout, seen)
+	}
+	return err
+}

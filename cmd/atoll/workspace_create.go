@@ -1,0 +1,89 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+
+	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
+	tenancyv1alpha1 "atoll.dev/atoll/apis/tenancy/v1alpha1"
+	"atoll.dev/atoll/internal/cli"
+)
+
+type workspaceCreate struct {
+	genericiooptions.IOStreams
+	enter, ignoreExisting bool
+	timeout               time.Duration
+}
+
+func newWorkspaceCreateCommand(open hubOpener, streams genericiooptions.IOStreams) *cobra.Command {
+	o := &workspaceCreate{IOStreams: streams}
+	cmd := &cobra.Command{
+		Use:   "create NAME",
+		Short: "Create a workspace below the current one, and wait until it is ready",
+		Example: `  atoll workspace create shop --enter
+  atoll workspace create root:org:team   # root:org exists already`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			hub, err := open()
+			if err != nil {
+				return err
+			}
+			return o.run(cmd.Context(), hub, args[0])
+		},
+	}
+	cmd.Flags().BoolVar(&o.enter, "enter", false, "Enter the workspace once it is ready.")
+	cmd.Flags().BoolVar(&o.ignoreExisting, "ignore-existing", false, "Do not fail if the workspace is there already.")
+	cmd.Flags().DurationVar(&o.timeout, "timeout", time.Minute, "How long to wait until the workspace is ready.")
+	return cmd
+}
+
+func (o *workspaceCreate) run(ctx context.Context, hub *cli.Hub, arg string) error {
+	path, holder, name, err := child(ctx, hub, arg)
+	if err != nil {
+		return err
+	}
+	err = hub.Objects.Create(cli.In(ctx, holder), &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: name}})
+	switch {
+	case apierrors.IsAlreadyExists(err) && o.ignoreExisting:
+	case apierrors.IsAlreadyExists(err):
+		return fmt.Errorf("workspace %q is there already: enter it with \"%s workspace use %s\"", path, self, arg)
+	case apierrors.IsNotFound(err):
+		return fmt.Errorf("create workspace %q: there is no workspace %q to hold it", path, holder)
+	case err != nil:
+		return fmt.Errorf("create workspace %q: %w", path, err)
+	}
+	if err := waitForWorkspace(ctx, hub, holder, name, o.timeout); err != nil {
+		return fmt.Errorf("workspace %q was created but is not ready: %w", path, err)
+	}
+	if !o.enter {
+		_, err = fmt.Fprintf(o.Out, "Workspace %s is ready. Enter it with: %s workspace use %s\n", path, self, arg)
+		return err
+	}
+	if err := hub.Enter(ctx, path); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(o.Out, "Workspace %s is ready and current. Next: %s kubectl apply -f app.yaml\n", path, self)
+	return err
+}
+
+func waitForWorkspace(ctx context.Context, hub *cli.Hub, holder logicalcluster.Path, name string, timeout time.Duration) error {
+	return waitFor(ctx, timeout, func(ctx context.Context) (bool, string, error) {
+		w, err := getWorkspace(ctx, hub, holder, name)
+		if err != nil {
+			return false, "", err
+		}
+		seen := fmt.Sprintf("its phase is %s", orNone(string(w.Status.Phase)))
+		if c := meta.FindStatusCondition(w.Status.Conditions, tenancyv1alpha1.WorkspaceReady); c != nil && c.Message != "" {
+			seen += ": " + c.Message
+		}
+		return w.Status.Phase == corev1alpha1.LogicalClusterPhaseReady, seen, nil
+	})
+}

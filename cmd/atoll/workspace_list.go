@@ -1,0 +1,68 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+
+	tenancyv1alpha1 "atoll.dev/atoll/apis/tenancy/v1alpha1"
+	"atoll.dev/atoll/internal/cli"
+)
+
+func newWorkspaceListCommand(open hubOpener, streams genericiooptions.IOStreams) *cobra.Command {
+	var output string
+	cmd := &cobra.Command{
+		Use:     "list [PATH]",
+		Aliases: []string{"ls"},
+		Short:   "List the workspaces below the current one, or below another",
+		Example: `  atoll workspace list
+  atoll workspace list root:org -o name`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := checkOutput(output, "json", "yaml", "name"); err != nil {
+				return err
+			}
+			hub, err := open()
+			if err != nil {
+				return err
+			}
+			path, err := hub.Resolve(cmd.Context(), append(args, ".")[0])
+			if err != nil {
+				return err
+			}
+			list, err := listWorkspaces(cmd.Context(), hub, path)
+			if err != nil {
+				return err
+			}
+			if output != "" {
+				return printList(streams.Out, output, list)
+			}
+			if len(list.Items) == 0 {
+				_, err := fmt.Fprintf(streams.ErrOut, "No workspaces in %s. Create one with: %s workspace create NAME\n", path, self)
+				return err
+			}
+			var rows [][]string
+			for _, w := range list.Items {
+				rows = append(rows, []string{w.Name, string(w.Status.Phase), orNone(w.Spec.Cluster), age(w.CreationTimestamp)})
+			}
+			return printTable(streams.Out, []string{"NAME", "PHASE", "CLUSTER", "AGE"}, rows)
+		},
+	}
+	cmd.Flags().StringVarP(&output, "output", "o", "", "json, yaml or name.")
+	return cmd
+}
+
+// listWorkspaces returns the workspaces that path holds, by name.
+func listWorkspaces(ctx context.Context, hub *cli.Hub, path logicalcluster.Path) (*tenancyv1alpha1.WorkspaceList, error) {
+	list := &tenancyv1alpha1.WorkspaceList{}
+	if err := hub.Objects.List(cli.In(ctx, path), list); err != nil {
+		return nil, fmt.Errorf("list the workspaces in %q: %w", path, err)
+	}
+	slices.SortFunc(list.Items, func(a, b tenancyv1alpha1.Workspace) int { return strings.Compare(a.Name, b.Name) })
+	return list, nil
+}

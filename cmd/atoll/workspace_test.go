@@ -1,0 +1,63 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestWorkspaceCommands(t *testing.T) {
+	f := newFakeAtoll(t)
+	for _, step := range []struct {
+		reason  string
+		command newCommand
+		args    string
+		out     string // a part of stdout
+		fault   string // a part of the error
+		at      string // where the kubeconfig then points; empty: not looked at
+	}{
+		{"nothing yet", newWorkspaceListCommand, "-o name", "", "", ""},
+		{"create leaves the kubeconfig alone", newWorkspaceCreateCommand, "shop", "use shop", "", "root"},
+		{"twice is an error with the way in", newWorkspaceCreateCommand, "shop", "", "workspace use shop", ""},
+		{"unless it may be there", newWorkspaceCreateCommand, "shop --ignore-existing --enter", "root:shop is ready and current", "", "root:shop"},
+		{"a name is relative", newWorkspaceCreateCommand, "team --enter", "root:shop:team", "", "root:shop:team"},
+		{"..", newWorkspaceUseCommand, "..", "root:shop", "", "root:shop"},
+		{"-", newWorkspaceUseCommand, "-", "root:shop:team", "", "root:shop:team"},
+		{"- and back", newWorkspaceUseCommand, "-", "root:shop.", "", "root:shop"},
+		{"a path is not", newWorkspaceUseCommand, "root", "root.", "", "root"},
+		{"one that is not there", newWorkspaceUseCommand, "shp", "", `no workspace "root:shp"`, "root"},
+		{"a name that can be none", newWorkspaceCreateCommand, "Shop", "", `"Shop" must be lower-case`, ""},
+		{"the top has no holder", newWorkspaceCreateCommand, "root", "", "no workspace above", ""},
+		{"list", newWorkspaceListCommand, "", "shop   Ready", "", ""},
+		{"list names", newWorkspaceListCommand, "root:shop -o name", "workspace.tenancy.kcp.io/team\n", "", ""},
+		{"list as json", newWorkspaceListCommand, "-o json", `"kind": "WorkspaceList"`, "", ""},
+		{"list as nonsense", newWorkspaceListCommand, "-o xml", "", `--output "xml"`, ""},
+		{"tree", newWorkspaceTreeCommand, "", "root\n└── shop\n    └── team\n", "", ""},
+		{"current", newWorkspaceCurrentCommand, "--short", "root\n", "", ""},
+		{"delete what is not there", newWorkspaceDeleteCommand, "shp", "", `no workspace "shp" in "root"`, ""},
+		{"delete", newWorkspaceDeleteCommand, "root:shop:team", "root:shop:team is deleted", "", ""},
+		{"it is gone", newWorkspaceListCommand, "root:shop -o name", "", "", ""},
+	} {
+		out, _, err := f.call(t, step.command, strings.Fields(step.args)...)
+		switch {
+		case step.fault == "" && err != nil:
+			t.Fatalf("%s: %v", step.reason, err)
+		case step.fault != "" && (err == nil || !strings.Contains(err.Error(), step.fault)):
+			t.Errorf("%s: error %v, want one with %q", step.reason, err, step.fault)
+		case !strings.Contains(out, step.out) || step.out == "" && out != "":
+			t.Errorf("%s: printed %q, want %q", step.reason, out, step.out)
+		case step.at != "" && f.server(t) != "https://atoll.test/clusters/"+step.at:
+			t.Errorf("%s: the kubeconfig points to %s, want %s", step.reason, f.server(t), step.at)
+		}
+	}
+}
+
+func TestDeletingTheCurrentWorkspaceSaysHowToLeave(t *testing.T) {
+	f := newFakeAtoll(t, "shop")
+	if _, _, err := f.call(t, newWorkspaceUseCommand, "shop"); err != nil {
+		t.Fatal(err)
+	}
+	out, _, err := f.call(t, newWorkspaceDeleteCommand, "root:shop")
+	if err != nil || !strings.Contains(out, "workspace use root") {
+		t.Errorf("printed %q, %v", out, err)
+	}
+}

@@ -1,0 +1,154 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
+	"atoll.dev/atoll/client"
+	lcctx "atoll.dev/atoll/internal/logicalcluster"
+)
+
+// Hub is the Atoll that a kubeconfig points to.
+type Hub struct {
+	Address
+	// Objects reads and writes everything; the context says in which logical cluster (In, client.Everywhere).
+	Objects ctrlclient.WithWatch
+
+	files clientcmd.ConfigAccess
+}
+
+// New returns the Hub at an address, whose kubeconfig is in files.
+func New(address Address, objects ctrlclient.WithWatch, files clientcmd.ConfigAccess) *Hub {
+	return &Hub{Address: address, Objects: objects, files: files}
+}
+
+// Open reads the kubeconfig that Locate finds. No request is made.
+func Open(kubeconfig string) (*Hub, error) {
+	files := access(Locate(kubeconfig))
+	config, err := files.GetStartingConfig()
+	if err != nil {
+		return nil, fmt.Errorf("read the kubeconfig: %w", err)
+	}
+	where := strings.Join(files.GetLoadingPrecedence(), ", ")
+	if files.IsExplicitFile() {
+		where = files.GetExplicitFile()
+	}
+	if len(config.Clusters) == 0 {
+		return nil, fmt.Errorf("no kubeconfig of an Atoll: neither %s here nor anything in %s; run this where \"atoll start\" runs, or name the file with --kubeconfig (cluster commands: --hub-kubeconfig) or KUBECONFIG", adminKubeconfig, where)
+	}
+	_, cluster, err := current(config)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", where, err)
+	}
+	address, err := ParseAddress(cluster.Server)
+	if err != nil {
+		return nil, fmt.Errorf("%s, context %q: %w", where, config.CurrentContext, err)
+	}
+	cfg, err := clientcmd.NewDefaultClientConfig(*config, nil).ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("%s, context %q: %w", where, config.CurrentContext, err)
+	}
+	cfg.Host = address.Base
+	clients, err := client.New(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return New(address, clients.Objects, files), nil
+}
+
+// In returns a context whose requests go to the workspace of that path, or the logical cluster of that name.
+func In(ctx context.Context, path logicalcluster.Path) context.Context {
+	return client.In(ctx, logicalcluster.Name(path.String())) // the server takes paths and names alike
+}
+
+// Current is the path of the workspace that the kubeconfig points to. Where its URL has only a name, the server is
+// asked for the path; a logical cluster without one is called by its name.
+func (h *Hub) Current(ctx context.Context) (logicalcluster.Path, error) {
+	if h.Path.Empty() {
+		return h.Path, fmt.Errorf("the kubeconfig's context names no workspace: choose one, for instance with \"atoll workspace use root\"")
+	}
+	if h.Path == Root || strings.Contains(h.Path.String(), ":") {
+		return h.Path, nil
+	}
+	return h.PathOf(ctx, logicalcluster.Name(h.Path.String()))
+}
+
+// PathOf returns the path of the workspace whose logical cluster has that name, and the name itself if it has none.
+func (h *Hub) PathOf(ctx context.Context, name logicalcluster.Name) (logicalcluster.Path, error) {
+	cluster, err := h.logicalCluster(ctx, name.Path())
+	if err != nil {
+		return logicalcluster.Path{}, err
+	}
+	if path := cluster.Annotations[lcctx.PathAnnotation]; path != "" {
+		return logicalcluster.NewPath(path), nil
+	}
+	return name.Path(), nil
+}
+
+// Resolve returns the path that arg means, see ResolvePath, without asking whether it is there.
+func (h *Hub) Resolve(ctx context.Context, arg string) (logicalcluster.Path, error) {
+	from := h.Path
+	if !from.Empty() {
+		var err error
+		if from, err = h.Current(ctx); err != nil {
+			return logicalcluster.Path{}, err
+		}
+	}
+	return ResolvePath(from, arg)
+}
+
+// Enter switches the kubeconfig to the workspace of that path, if the server has it.
+func (h *Hub) Enter(ctx context.Context, path logicalcluster.Path) error {
+	if _, err := h.logicalCluster(ctx, path); err != nil {
+		return err
+	}
+	return h.modify(func(c *clientcmdapi.Config) error { return Enter(c, path) })
+}
+
+// Back switches the kubeconfig to the workspace that was current before, and returns its path.
+func (h *Hub) Back() (logicalcluster.Path, error) {
+	var to Address
+	err := h.modify(func(c *clientcmdapi.Config) (err error) {
+		if err = Back(c); err == nil {
+			to, err = ParseAddress(c.Clusters[CurrentContext].Server)
+		}
+		return err
+	})
+	return to.Path, err
+}
+
+func (h *Hub) modify(change func(*clientcmdapi.Config) error) error {
+	config, err := h.files.GetStartingConfig()
+	if err != nil {
+		return fmt.Errorf("read the kubeconfig: %w", err)
+	}
+	if err := change(config); err != nil {
+		return err
+	}
+	if err := clientcmd.ModifyConfig(h.files, *config, true); err != nil {
+		return fmt.Errorf("write the kubeconfig: %w", err)
+	}
+	return nil
+}
+
+func (h *Hub) logicalCluster(ctx context.Context, path logicalcluster.Path) (*corev1alpha1.LogicalCluster, error) {
+	cluster := &corev1alpha1.LogicalCluster{}
+	err := h.Objects.Get(In(ctx, path), ctrlclient.ObjectKey{Name: corev1alpha1.LogicalClusterName}, cluster)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, fmt.Errorf("there is no workspace %q: \"atoll workspace tree\" shows what there is", path)
+	case apierrors.IsForbidden(err):
+		return nil, fmt.Errorf("workspace %q: there is none, or you may not enter it: %w", path, err)
+	case err != nil:
+		return nil, fmt.Errorf("look up workspace %q: %w", path, err)
+	}
+	return cluster, nil
+}
