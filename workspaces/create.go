@@ -1,0 +1,124 @@
+package workspaces
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
+	tenancyv1alpha1 "atoll.dev/atoll/apis/tenancy/v1alpha1"
+	"atoll.dev/atoll/client"
+	lcctx "atoll.dev/atoll/internal/logicalcluster"
+)
+
+// ownerBinding is the name of the ClusterRoleBinding of a workspace's owner, as in kcp.
+const ownerBinding = "workspace-admin"
+
+// create makes the logical cluster of a Workspace and everything in it, and then the Workspace Ready. Each step may have
+// been done before.
+func (c *Controller) create(ctx context.Context, w *tenancyv1alpha1.Workspace) error {
+	if w.Status.Phase == corev1alpha1.LogicalClusterPhaseReady {
+		return nil
+	}
+	w = w.DeepCopy()
+	parent, err := c.parent(ctx, w)
+	if err != nil {
+		return err
+	}
+	path := pathOf(parent, w)
+	if w.Spec.Cluster == "" || w.Spec.URL == "" {
+		if w.Spec.Cluster == "" {
+			w.Spec.Cluster = string(lcctx.NewName())
+		}
+		w.Spec.URL = c.opts.URLBase + path.RequestPath()
+		if err := c.clients.Objects.Update(in(ctx, w), w); err != nil {
+			return fmt.Errorf("give workspace %q a logical cluster: %w", path, err)
+		}
+	}
+	cluster := logicalcluster.Name(w.Spec.Cluster)
+
+	lc := newLogicalCluster(c.opts.URLBase, cluster, path.String())
+	lc.Spec.Owner = &corev1alpha1.LogicalClusterOwner{
+		APIVersion: tenancyv1alpha1.GroupVersion.String(),
+		Resource:   "workspaces",
+		Name:       w.Name,
+		Cluster:    string(lcctx.NameFrom(w)),
+		UID:        w.UID,
+	}
+	if err := ensureLogicalCluster(ctx, c.clients, cluster, lc); err != nil {
+		return err
+	}
+	if err := c.fill(ctx, w, cluster); err != nil {
+		return err
+	}
+	if err := c.see(ctx, cluster, func(*corev1alpha1.LogicalCluster) bool { return true }); err != nil {
+		return err
+	}
+
+	w.Status.Phase = corev1alpha1.LogicalClusterPhaseReady
+	meta.SetStatusCondition(&w.Status.Conditions, metav1.Condition{
+		Type: tenancyv1alpha1.WorkspaceReady, Status: metav1.ConditionTrue, Reason: "Ready", ObservedGeneration: w.Generation,
+	})
+	if err := c.clients.Objects.Status().Update(in(ctx, w), w); err != nil {
+		return fmt.Errorf("make workspace %q ready: %w", path, err)
+	}
+	return nil
+}
+
+// parent returns the LogicalCluster of the logical cluster that holds a Workspace.
+func (c *Controller) parent(ctx context.Context, w *tenancyv1alpha1.Workspace) (*corev1alpha1.LogicalCluster, error) {
+	name := lcctx.NameFrom(w)
+	if lc, ok := c.informers.LogicalClusters.Get(clusterKey(name)); ok {
+		return lc, nil
+	}
+	lc := &corev1alpha1.LogicalCluster{}
+	if err := c.clients.Objects.Get(in(ctx, w), types.NamespacedName{Name: corev1alpha1.LogicalClusterName}, lc); err != nil {
+		return nil, fmt.Errorf("get logical cluster %q, which holds workspace %q: %w", name, w.Name, err)
+	}
+	return lc, nil
+}
+
+// fill makes what every workspace has from the start.
+func (c *Controller) fill(ctx context.Context, w *tenancyv1alpha1.Workspace, cluster logicalcluster.Name) error {
+	var namespaces, binding error
+	var wg sync.WaitGroup
+	wg.Go(func() { namespaces = ensureNamespaces(ctx, c.clients, cluster) })
+	wg.Go(func() { binding = c.bindOwner(ctx, w, cluster) })
+	wg.Wait()
+	return errors.Join(namespaces, binding)
+}
+
+// bindOwner gives who created the Workspace all rights in its logical cluster, and waits until the authoriser sees it.
+func (c *Controller) bindOwner(ctx context.Context, w *tenancyv1alpha1.Workspace, cluster logicalcluster.Name) error {
+	owner := w.Annotations[tenancyv1alpha1.OwnerAnnotation]
+	if owner == "" {
+		return nil
+	}
+	ctx = client.In(ctx, cluster)
+	bindings := c.clients.Kube.RbacV1().ClusterRoleBindings()
+	binding, err := bindings.Create(ctx, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: ownerBinding},
+		Subjects:   []rbacv1.Subject{ownerSubject(owner, lcctx.NameFrom(w))},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
+	}, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		binding, err = bindings.Get(ctx, ownerBinding, metav1.GetOptions{})
+	}
+	if err != nil {
+		return fmt.Errorf("bind the owner of logical cluster %q: %w", cluster, err)
+	}
+	// The authoriser reads from the watch cache. A read that names a resource version is answered from there, too, once
+	// that has come so far; a plain one would wait for the whole store's progress, up to a tenth of a second.
+	if _, err := bindings.Get(ctx, ownerBinding, metav1.GetOptions{ResourceVersion: binding.ResourceVersion}); err != nil {
+		return fmt.Errorf("wait for the binding of the owner of logical cluster %q: %w", cluster, err)
+	}
+	return nil
+}

@@ -1,0 +1,101 @@
+package workspaces
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/authentication/serviceaccount"
+
+	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
+	tenancyv1alpha1 "atoll.dev/atoll/apis/tenancy/v1alpha1"
+	"atoll.dev/atoll/client"
+	lcctx "atoll.dev/atoll/internal/logicalcluster"
+)
+
+// worthALook says whether an event of a Workspace asks for something that no reconciliation under way or its retry does
+// anyway. Our own writes come back as events and must not start a second round on the state before the last of them.
+func worthALook(e client.Event[*tenancyv1alpha1.Workspace]) bool {
+	const ready = corev1alpha1.LogicalClusterPhaseReady
+	switch {
+	case e.Deleted():
+		return false
+	case e.New.DeletionTimestamp != nil:
+		return e.Old == nil || e.Old.DeletionTimestamp == nil || len(e.Old.Finalizers) != len(e.New.Finalizers)
+	case e.Old == nil:
+		return e.New.Status.Phase != ready
+	}
+	return e.Old.Status.Phase == ready && e.New.Status.Phase != ready
+}
+
+// pathOf is the path of a Workspace whose parent is the given logical cluster. A parent outside the tree has no path;
+// the name of its logical cluster leads to it as well.
+func pathOf(parent *corev1alpha1.LogicalCluster, w *tenancyv1alpha1.Workspace) logicalcluster.Path {
+	path := logicalcluster.NewPath(parent.Annotations[lcctx.PathAnnotation])
+	if path.Empty() {
+		path = lcctx.NameFrom(parent).Path()
+	}
+	return path.Join(w.Name)
+}
+
+// ownerSubject is the subject of the binding that gives the owner of a workspace all rights in it. A service account of
+// the parent keeps apart from one of the same name in the workspace: it gets the name that kcp gives to service accounts
+// of another logical cluster.
+func ownerSubject(owner string, parent logicalcluster.Name) rbacv1.Subject {
+	name := owner
+	if ns, account, err := serviceaccount.SplitUsername(owner); err == nil {
+		name = fmt.Sprintf("system:kcp:serviceaccount:%s:%s:%s", parent, ns, account)
+	}
+	return rbacv1.Subject{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: name}
+}
+
+// remains is what a deletion waits for.
+type remains struct {
+	// workspaces and syncTargets inside, by name.
+	workspaces, syncTargets []string
+	// placements that still name physical clusters, and leaves that are still in mirrors.
+	placements, leaves int
+}
+
+func (r remains) nothing() bool {
+	return len(r.workspaces)+len(r.syncTargets)+r.placements+r.leaves == 0
+}
+
+// condition tells a user what the deletion waits for. It changes only when that does.
+func (r remains) condition(generation int64) metav1.Condition {
+	c := metav1.Condition{
+		Type:               tenancyv1alpha1.WorkspaceContentDeleted,
+		Status:             metav1.ConditionFalse,
+		Reason:             "ContentRemains",
+		ObservedGeneration: generation,
+	}
+	var waits []string
+	if len(r.workspaces) > 0 {
+		waits = append(waits, "workspaces "+enumerate(r.workspaces))
+	}
+	if len(r.syncTargets) > 0 {
+		waits = append(waits, "SyncTargets "+enumerate(r.syncTargets))
+	}
+	if r.placements > 0 || r.leaves > 0 {
+		// No count of leaves: the condition would be written again for each of them that goes.
+		waits = append(waits, "physical clusters to remove what runs there")
+	}
+	c.Message = "Waiting for " + strings.Join(waits, ", ")
+	if r.nothing() {
+		c.Reason, c.Message = "DeletingContent", "Deleting objects"
+	}
+	return c
+}
+
+// enumerate names the first few, in order.
+func enumerate(names []string) string {
+	const few = 5
+	names = slices.Sorted(slices.Values(names))
+	if len(names) > few {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:few], ", "), len(names)-few)
+	}
+	return strings.Join(names, ", ")
+}
