@@ -74,8 +74,13 @@ func run(ctx context.Context, o *options, out io.Writer) error {
 	if parent.Err() != nil {
 		err = nil
 	}
-	removeErr := os.RemoveAll(o.path("ready"))
-	return errors.Join(err, parts.stop(klog.FromContext(ctx)), removeErr)
+	logger := klog.FromContext(ctx)
+	logger.Info("Stopping", "cluster", o.name, "cause", context.Cause(ctx))
+	err = errors.Join(err, os.RemoveAll(o.path("ready")), parts.stop(logger))
+	if err != nil && o.logFile != "" {
+		logger.Error(err, "Ended", "cluster", o.name) // main writes it to the terminal only
+	}
+	return err
 }
 
 // start starts all parts in order and returns when the cluster is usable.

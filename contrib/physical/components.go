@@ -75,6 +75,8 @@ func startAPIServer(ctx context.Context, parts *parts, o *options, p pki, etcdUR
 		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
 		"--requestheader-group-headers=X-Remote-Group",
 		"--requestheader-username-headers=X-Remote-User",
+		// Else the server waits up to a minute for open watches when it stops.
+		"--shutdown-watch-termination-grace-period=1s",
 		"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
 		"--service-account-key-file=" + p.key(serviceAccountKey),
 		"--service-account-signing-key-file=" + p.key(serviceAccountKey),

@@ -9,11 +9,17 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 )
 
 func main() {
+	terminal := os.Stderr
+	// --log-file takes the standard error over; whoever started us still wants to read why we end.
+	if fd, err := unix.FcntlInt(os.Stderr.Fd(), unix.F_DUPFD_CLOEXEC, 0); err == nil {
+		terminal = os.NewFile(uintptr(fd), "stderr")
+	}
 	if err := newCommand().Execute(); err != nil {
-		fmt.Fprintln(os.Stderr, "Error:", err)
+		fmt.Fprintln(terminal, "Error:", err)
 		os.Exit(1)
 	}
 }
