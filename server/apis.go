@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -67,7 +68,7 @@ func (s *Server) authorize(config *genericapiserver.Config) ([]controlplaneapise
 		return nil, fmt.Errorf("store roles: %w", err)
 	}
 	byRoles, rules := rbac.NewAuthorizer(roleStores.Getters())
-	config.Authorization.Authorizer = &clusterAuthorizer{directory: s, roles: byRoles}
+	config.Authorization.Authorizer = &clusterAuthorizer{roles: byRoles}
 	config.RuleResolver = rules
 
 	builtins, err := builtin.Providers(builtin.Config{
@@ -85,7 +86,7 @@ func (s *Server) authorize(config *genericapiserver.Config) ([]controlplaneapise
 
 // admit sets up admission, which reads what it needs from the stores.
 func (s *Server) admit() kubeadmission.Interface {
-	return kubeadmission.NewChainHandler(admission.NewLifecycle(s.namespace))
+	return kubeadmission.NewChainHandler(admission.NewLifecycle(s.namespace, func(name logicalcluster.Name) bool { return s.directory.Terminating(name) }))
 }
 
 // namespace reads a namespace of the logical cluster in ctx, from the watch cache if cached.

@@ -12,19 +12,22 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/storage"
 
+	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
 )
 
-// ErrNoWorkspace is what Directory.Resolve returns, wrapped or not, for a path that leads nowhere.
-var ErrNoWorkspace = errors.New("no such workspace")
-
-// Directory knows which logical clusters there are. It is asked on every request.
+// Directory knows the workspaces. It is asked on every request and must not ask the server in turn about names: what
+// Known does not know, the server looks up in its own storage.
 type Directory interface {
-	// Resolve returns the logical cluster at the end of a path such as root:org:team, or ErrNoWorkspace.
+	// Resolve returns the logical cluster at the end of a path such as root:org:team, or an error that wraps
+	// logicalcluster.ErrNotFound.
 	Resolve(ctx context.Context, path logicalcluster.Path) (logicalcluster.Name, error)
-	// Lookup returns the logical cluster of that name, and false if there is none.
-	Lookup(ctx context.Context, name logicalcluster.Name) (lcctx.Cluster, bool, error)
+	// Known returns the logical cluster of that name, and false if it is not known yet or does not exist.
+	Known(name logicalcluster.Name) (lcctx.Cluster, bool)
+	// Terminating says whether a logical cluster is being deleted and takes nothing new.
+	Terminating(name logicalcluster.Name) bool
 }
 
 const clustersPrefix = "/clusters/"
@@ -45,6 +48,9 @@ func clusterPath(url string) (string, bool) {
 // unresolvedKey marks a request whose path names no workspace. It is answered with 404 only after authentication, so
 // that strangers learn nothing about which paths exist.
 type unresolvedKey struct{}
+
+// absentKey marks a request that names a logical cluster that does not exist; the authorizer refuses it.
+type absentKey struct{}
 
 // withLogicalCluster takes /clusters/<name, path or *> off the request's path and puts the logical cluster into its context.
 // It stands before every other filter, which then see an ordinary Kubernetes request.
@@ -69,15 +75,18 @@ func (s *Server) withLogicalCluster(next http.Handler) http.Handler {
 			}
 		}
 		ctx := req.Context()
-		cluster, err := s.resolve(ctx, segment)
+		cluster, found, err := s.resolve(ctx, segment)
 		switch {
-		case errors.Is(err, ErrNoWorkspace):
+		case errors.Is(err, lcctx.ErrNotFound):
 			ctx = context.WithValue(ctx, unresolvedKey{}, segment)
 		case err != nil:
 			s.answer(w, req, err)
 			return
 		default:
 			ctx = lcctx.WithCluster(ctx, cluster)
+			if !found {
+				ctx = context.WithValue(ctx, absentKey{}, true)
+			}
 		}
 		inner := req.Clone(ctx)
 		inner.URL.Path, inner.URL.RawPath = path, ""
@@ -86,38 +95,51 @@ func (s *Server) withLogicalCluster(next http.Handler) http.Handler {
 	})
 }
 
-// resolve returns the logical cluster that a URL's segment after /clusters/ means.
-func (s *Server) resolve(ctx context.Context, segment string) (lcctx.Cluster, error) {
+// resolve returns the logical cluster that a URL's segment after /clusters/ means, and whether it exists.
+func (s *Server) resolve(ctx context.Context, segment string) (_ lcctx.Cluster, found bool, err error) {
 	if segment == "*" {
-		return lcctx.Cluster{Wildcard: true}, nil
+		return lcctx.Cluster{Wildcard: true}, true, nil
 	}
 	path := logicalcluster.NewPath(segment)
 	name, isName := path.Name()
-	if !isName {
-		if strings.HasPrefix(segment, "system:") {
-			name, isName = logicalcluster.Name(segment), true
-		} else if !path.IsValid() {
-			return lcctx.Cluster{}, apierrors.NewBadRequest(fmt.Sprintf("%q is not a workspace path: want names of lower-case letters, digits and hyphens, joined by colons, such as root:org:team", segment))
-		}
+	if strings.HasPrefix(segment, "system:") {
+		name, isName = logicalcluster.Name(segment), true
 	}
 	if !isName {
-		var err error
+		if !path.IsValid() {
+			return lcctx.Cluster{}, false, apierrors.NewBadRequest(fmt.Sprintf("%q is not a workspace path: want names of lower-case letters, digits and hyphens, joined by colons, such as root:org:team", segment))
+		}
 		if name, err = s.directory.Resolve(ctx, path); err != nil {
-			return lcctx.Cluster{}, err
+			return lcctx.Cluster{}, false, err
 		}
 	}
 	if err := lcctx.ValidateName(string(name)); err != nil {
-		return lcctx.Cluster{}, apierrors.NewBadRequest(err.Error())
+		return lcctx.Cluster{}, false, apierrors.NewBadRequest(err.Error())
 	}
-	cluster, found, err := s.directory.Lookup(ctx, name)
-	if err != nil {
-		return lcctx.Cluster{}, fmt.Errorf("look up logical cluster %q: %w", name, err)
+	return s.lookup(ctx, name)
+}
+
+// lookup returns the logical cluster of that name, and whether it exists.
+func (s *Server) lookup(ctx context.Context, name logicalcluster.Name) (lcctx.Cluster, bool, error) {
+	if cluster, ok := s.directory.Known(name); ok {
+		return cluster, true, nil
 	}
-	if !found {
-		// Whether it exists is the authorizer's to say, once it is known who asks.
-		return lcctx.Cluster{Name: name}, nil
+	// It may have been made a moment ago.
+	cluster := lcctx.Cluster{Name: name}
+	resource, ok := s.backend.Resource(schema.GroupResource{Group: corev1alpha1.GroupVersion.Group, Resource: "logicalclusters"})
+	if !ok {
+		return lcctx.Cluster{}, false, fmt.Errorf("look up logical cluster %q: LogicalClusters are not served", name)
 	}
-	return cluster, nil
+	found := &corev1alpha1.LogicalCluster{}
+	err := resource.Storage.Get(lcctx.WithCluster(ctx, cluster), resource.Key("", corev1alpha1.LogicalClusterName), storage.GetOptions{}, found)
+	switch {
+	case storage.IsNotFound(err):
+		return cluster, false, nil
+	case err != nil:
+		return lcctx.Cluster{}, false, fmt.Errorf("look up logical cluster %q: %w", name, err)
+	}
+	cluster.Mirror = found.Spec.Use == corev1alpha1.LogicalClusterUseMirror
+	return cluster, true, nil
 }
 
 // withNoCluster answers, after authorisation, requests for resources that name no workspace, or one that is not there.

@@ -40,7 +40,6 @@ import (
 	kubeauthenticator "k8s.io/kubernetes/pkg/kubeapiserver/authenticator"
 
 	atollopenapi "atoll.dev/atoll/apis/openapi"
-	lcctx "atoll.dev/atoll/internal/logicalcluster"
 	"atoll.dev/atoll/server/atollapis"
 	"atoll.dev/atoll/server/storage"
 )
@@ -203,16 +202,6 @@ func (s *Server) secure(ctx context.Context, config *genericapiserver.Config, li
 
 // SetDirectory joins what knows the workspaces. It is called once, before Run.
 func (s *Server) SetDirectory(d Directory) { s.directory = d }
-
-// Resolve and Lookup ask the joined Directory.
-func (s *Server) Lookup(ctx context.Context, name logicalcluster.Name) (found lcctx.Cluster, ok bool, err error) {
-	return s.directory.Lookup(ctx, name)
-}
-
-// Resolve asks the joined Directory.
-func (s *Server) Resolve(ctx context.Context, path logicalcluster.Path) (logicalcluster.Name, error) {
-	return s.directory.Resolve(ctx, path)
-}
 
 // AddReadyCheck makes /readyz wait until check returns nil. Called before Run.
 func (s *Server) AddReadyCheck(name string, check func() error) error {

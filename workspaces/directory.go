@@ -2,7 +2,6 @@ package workspaces
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -19,7 +18,7 @@ import (
 )
 
 // ErrNotFound is the error that no logical cluster has that path.
-var ErrNotFound = errors.New("no such workspace")
+var ErrNotFound = lcctx.ErrNotFound
 
 const (
 	byPath = "workspaces.path"

@@ -3,6 +3,7 @@ package logicalcluster
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"regexp"
 
@@ -43,6 +44,9 @@ func (c Cluster) String() string {
 	}
 	return c.Name.String()
 }
+
+// ErrNotFound says that no logical cluster has a name or path.
+var ErrNotFound = errors.New("no such workspace")
 
 type contextKey struct{}
 

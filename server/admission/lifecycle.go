@@ -7,11 +7,13 @@ import (
 	"context"
 	"fmt"
 
+	lc "github.com/kcp-dev/logicalcluster/v3"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/warning"
 	"k8s.io/kubernetes/pkg/apis/core"
 
@@ -28,12 +30,16 @@ type Namespaces func(ctx context.Context, name string, cached bool) (*core.Names
 // It is upstream's NamespaceLifecycle for many logical clusters.
 type Lifecycle struct {
 	*admission.Handler
-	namespaces Namespaces
+	namespaces  Namespaces
+	terminating func(name lc.Name) bool
 }
 
-// NewLifecycle returns the plugin.
-func NewLifecycle(namespaces Namespaces) *Lifecycle {
-	return &Lifecycle{Handler: admission.NewHandler(admission.Create, admission.Update, admission.Delete), namespaces: namespaces}
+// NewLifecycle returns the plugin. terminating says whether a logical cluster is being deleted.
+func NewLifecycle(namespaces Namespaces, terminating func(lc.Name) bool) *Lifecycle {
+	return &Lifecycle{
+		Handler:    admission.NewHandler(admission.Create, admission.Delete),
+		namespaces: namespaces, terminating: terminating,
+	}
 }
 
 // Admit is called for mutating admission, before defaults are final; lifecycle is decided there, as upstream, so that
@@ -53,11 +59,15 @@ func (l *Lifecycle) Admit(ctx context.Context, a admission.Attributes, _ admissi
 		}
 		return nil
 	}
-	if namespaceItself || a.GetNamespace() == "" || a.GetOperation() != admission.Create || a.GetSubresource() != "" {
+	// Access reviews create nothing.
+	if a.GetSubresource() != "" || a.GetResource().Group == "authorization.k8s.io" {
 		return nil
 	}
-	// Access reviews create nothing.
-	if a.GetResource().Group == "authorization.k8s.io" {
+	// The server's own controllers finish what they do in a workspace that goes.
+	if a.GetUserInfo().GetName() != user.APIServerUser && l.terminating(cluster.Name) {
+		return admission.NewForbidden(a, fmt.Errorf("the workspace is being deleted and takes nothing new"))
+	}
+	if namespaceItself || a.GetNamespace() == "" {
 		return nil
 	}
 	namespace, err := l.namespaces(ctx, a.GetNamespace(), true)
