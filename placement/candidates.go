@@ -5,10 +5,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/kcp-dev/logicalcluster/v3"
 
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"

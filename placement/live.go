@@ -1,0 +1,150 @@
+package placement
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
+	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	"atoll.dev/atoll/client"
+)
+
+// live is the world as the server shows it.
+type live struct {
+	clients   *client.Clients
+	informers *client.Informers
+	kinds     []kind
+}
+
+var _ world = &live{}
+
+func (l *live) LogicalCluster(name logicalcluster.Name) (*corev1alpha1.LogicalCluster, bool) {
+	return l.informers.LogicalClusters.Get(client.Key{Cluster: name, Name: corev1alpha1.LogicalClusterName})
+}
+
+func (l *live) Namespace(key client.Key) (*corev1.Namespace, bool) {
+	return l.informers.Namespaces.Get(key)
+}
+
+func (l *live) Roots(namespace client.Key) (holds bool, own []root) {
+	for _, k := range l.kinds {
+		holds = holds || k.holds(namespace)
+		for _, o := range k.own(namespace) {
+			own = append(own, root{
+				object:      placementv1alpha1.PlacedObject{Group: k.gvk.Group, Resource: k.resource, Name: o.GetName()},
+				source:      k.source(o.GetName()),
+				annotations: o.GetAnnotations(),
+			})
+		}
+	}
+	return holds, own
+}
+
+// concerns says whether a namespace holds something to run or something that was placed.
+func (l *live) concerns(namespace client.Key) bool {
+	if len(l.Placements(namespace)) > 0 {
+		return true
+	}
+	for _, k := range l.kinds {
+		if k.holds(namespace) {
+			return true
+		}
+	}
+	return false
+}
+
+func (l *live) Placements(namespace client.Key) []*placementv1alpha1.Placement {
+	return l.informers.Placements.ByIndex(byNamespace, namespace.String())
+}
+
+func (l *live) Policies(cluster logicalcluster.Name) []*placementv1alpha1.PlacementPolicy {
+	return l.informers.PlacementPolicies.List(cluster, "")
+}
+
+func (l *live) SyncTargets(cluster logicalcluster.Name) []*workloadv1alpha1.SyncTarget {
+	return l.informers.SyncTargets.List(cluster, "")
+}
+
+func (l *live) ReadWishes(ctx context.Context, key client.Key) (*corev1.Namespace, *corev1alpha1.LogicalCluster, error) {
+	ctx = client.In(ctx, key.Cluster)
+	ns, lc := &corev1.Namespace{}, &corev1alpha1.LogicalCluster{}
+	if err := l.clients.Objects.Get(ctx, ctrlclient.ObjectKey{Name: key.Name}, ns); err != nil {
+		return nil, nil, fmt.Errorf("read namespace %s: %w", key, err)
+	}
+	if err := l.clients.Objects.Get(ctx, ctrlclient.ObjectKey{Name: corev1alpha1.LogicalClusterName}, lc); err != nil {
+		return nil, nil, fmt.Errorf("read LogicalCluster of %s: %w", key.Cluster, err)
+	}
+	return ns, lc, nil
+}
+
+func (l *live) ReadHolds(ctx context.Context, key client.Key) (bool, error) {
+	for _, k := range l.kinds {
+		list := &metav1.PartialObjectMetadataList{}
+		list.SetGroupVersionKind(k.gvk.GroupVersion().WithKind(k.gvk.Kind + "List"))
+		// Two, since one of them may be nothing to run.
+		if err := l.clients.Objects.List(client.In(ctx, key.Cluster), list, ctrlclient.InNamespace(key.Name), ctrlclient.Limit(2)); err != nil {
+			return false, fmt.Errorf("list %s in namespace %s: %w", k.resource, key, err)
+		}
+		for _, o := range list.Items {
+			if !nothingToRun(k.resource, o.Namespace, o.Name) {
+				return true, nil
+			}
+		}
+	}
+	return false, nil
+}
+
+func (l *live) ReadOwnWish(ctx context.Context, key client.Key, object placementv1alpha1.PlacedObject) (bool, error) {
+	for _, k := range l.kinds {
+		if k.gvk.Group != object.Group || k.resource != object.Resource {
+			continue
+		}
+		o := &metav1.PartialObjectMetadata{}
+		o.SetGroupVersionKind(k.gvk)
+		err := l.clients.Objects.Get(client.In(ctx, key.Cluster), ctrlclient.ObjectKey{Namespace: key.Name, Name: object.Name}, o)
+		if apierrors.IsNotFound(err) {
+			return false, nil
+		}
+		if err != nil {
+			return false, fmt.Errorf("read %s %q in namespace %s: %w", k.resource, object.Name, key, err)
+		}
+		return HasWish(o.Annotations), nil
+	}
+	return false, nil
+}
+
+func (l *live) ReadSyncTarget(ctx context.Context, key client.Key, uid types.UID) (bool, error) {
+	t := &workloadv1alpha1.SyncTarget{}
+	err := l.clients.Objects.Get(client.In(ctx, key.Cluster), ctrlclient.ObjectKey{Name: key.Name}, t)
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("read SyncTarget %s: %w", key, err)
+	}
+	return t.UID == uid, nil
+}
+
+func (l *live) Create(ctx context.Context, cluster logicalcluster.Name, p *placementv1alpha1.Placement) error {
+	return l.clients.Objects.Create(client.In(ctx, cluster), p)
+}
+
+func (l *live) Update(ctx context.Context, cluster logicalcluster.Name, p *placementv1alpha1.Placement) error {
+	return l.clients.Objects.Update(client.In(ctx, cluster), p)
+}
+
+func (l *live) UpdateStatus(ctx context.Context, cluster logicalcluster.Name, p *placementv1alpha1.Placement) error {
+	return l.clients.Objects.Status().Update(client.In(ctx, cluster), p)
+}
+
+func (l *live) Delete(ctx context.Context, cluster logicalcluster.Name, p *placementv1alpha1.Placement) error {
+	return l.clients.Objects.Delete(client.In(ctx, cluster), p, ctrlclient.Preconditions{UID: &p.UID})
+}

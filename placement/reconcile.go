@@ -1,0 +1,318 @@
+package placement
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+
+	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
+	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	"atoll.dev/atoll/client"
+)
+
+// lookAgain is how long to wait where an uncached read shows what informers do not show yet. Their event asks
+// for the same sooner; this is for an event that was before.
+const lookAgain = time.Second
+
+// quietRetry is how long to wait after somebody else wrote first.
+const quietRetry = 50 * time.Millisecond
+
+// root is an object with a wish of its own.
+type root struct {
+	object      placementv1alpha1.PlacedObject
+	source      string
+	annotations map[string]string
+}
+
+// world is what reconciling reads and writes. Keys of namespaces are client.Key{Cluster, Name}.
+type world interface {
+	// What informers show. What they return is not changed.
+
+	LogicalCluster(logicalcluster.Name) (*corev1alpha1.LogicalCluster, bool)
+	Namespace(client.Key) (*corev1.Namespace, bool)
+	// Roots says whether a namespace holds something to run, and what of it has a wish of its own.
+	Roots(namespace client.Key) (holds bool, own []root)
+	Placements(namespace client.Key) []*placementv1alpha1.Placement
+	Policies(logicalcluster.Name) []*placementv1alpha1.PlacementPolicy
+	SyncTargets(logicalcluster.Name) []*workloadv1alpha1.SyncTarget
+
+	// Uncached reads.
+
+	// ReadWishes returns a namespace and its LogicalCluster; an error that IsNotFound if either is gone.
+	ReadWishes(ctx context.Context, namespace client.Key) (*corev1.Namespace, *corev1alpha1.LogicalCluster, error)
+	// ReadHolds is the first answer of Roots.
+	ReadHolds(ctx context.Context, namespace client.Key) (bool, error)
+	// ReadOwnWish says whether the object is there and has a wish of its own.
+	ReadOwnWish(ctx context.Context, namespace client.Key, object placementv1alpha1.PlacedObject) (bool, error)
+	// ReadSyncTarget says whether the SyncTarget with this UID is there.
+	ReadSyncTarget(ctx context.Context, key client.Key, uid types.UID) (bool, error)
+
+	// Writes, in one logical cluster. They bring the Placement up to what was stored.
+
+	Create(context.Context, logicalcluster.Name, *placementv1alpha1.Placement) error
+	Update(context.Context, logicalcluster.Name, *placementv1alpha1.Placement) error
+	UpdateStatus(context.Context, logicalcluster.Name, *placementv1alpha1.Placement) error
+	// Delete deletes this very Placement (its UID).
+	Delete(context.Context, logicalcluster.Name, *placementv1alpha1.Placement) error
+}
+
+// reconciler makes the Placements of a namespace what they should be.
+type reconciler struct {
+	world world
+	usage *usage
+	clock clock.PassiveClock
+}
+
+// wanted is a Placement that should exist.
+type wanted struct {
+	name   string
+	object *placementv1alpha1.PlacedObject
+	levels []Level
+}
+
+// scene is what all decisions of one namespace share.
+type scene struct {
+	candidates []Candidate
+	allow      []placementv1alpha1.ClusterSelection
+}
+
+// reconcile is a queue.Reconcile; key names a namespace.
+func (r *reconciler) reconcile(ctx context.Context, key client.Key) (again time.Duration, err error) {
+	existing := r.world.Placements(key)
+	lc, ok := r.world.LogicalCluster(key.Cluster)
+	if !ok || !isWorkspace(lc) {
+		return 0, nil // of a workspace that is not seen yet, the event brings the namespace again
+	}
+	ns, hasNamespace := r.world.Namespace(key)
+	if isTerminating(lc) || hasNamespace && ns.DeletionTimestamp != nil {
+		return r.removeAll(ctx, key, existing)
+	}
+	holds, own := r.world.Roots(key)
+	switch {
+	case !holds && len(existing) == 0:
+		return 0, nil
+	case !holds:
+		if holds, err := r.world.ReadHolds(ctx, key); err != nil || holds {
+			return lookAgain, err
+		}
+		return r.removeAll(ctx, key, existing)
+	case !slices.ContainsFunc(existing, func(p *placementv1alpha1.Placement) bool { return p.Name == key.Name }):
+		// The namespace's or the workspace's wish may be younger than what its informer shows, and a first
+		// placement elsewhere would be followed by a move.
+		if ns, lc, err = r.world.ReadWishes(ctx, key); apierrors.IsNotFound(err) {
+			return 0, nil
+		} else if err != nil {
+			return 0, err
+		}
+	case !hasNamespace:
+		return 0, nil // its event brings it again
+	}
+
+	chain, complete := lineage(lc, r.world.LogicalCluster)
+	if !complete {
+		klog.FromContext(ctx).V(4).Info("Wait for the logical clusters above", "namespace", key)
+		return 0, nil
+	}
+	s, fallback := r.look(lc, chain)
+	if settled, err := r.goneForSure(ctx, s, existing); err != nil || !settled {
+		return lookAgain, err
+	}
+
+	levels := []Level{
+		{Source: "namespace " + quote(key.Name), Annotations: ns.Annotations},
+		{Source: "this workspace's LogicalCluster " + quote(corev1alpha1.LogicalClusterName), Annotations: lc.Annotations},
+	}
+	wants := []wanted{{name: key.Name, levels: append(levels, fallback...)}}
+	for _, o := range own {
+		wants = append(wants, wanted{name: nameFor(key.Name, &o.object), object: &o.object, levels: []Level{{Source: o.source, Annotations: o.annotations}}})
+	}
+	return r.carryOut(ctx, key, s, wants, existing)
+}
+
+// look gathers what can be used, and the default of the policies above as the last level, if there is one.
+func (r *reconciler) look(lc *corev1alpha1.LogicalCluster, chain []logicalcluster.Name) (scene, []Level) {
+	targets := make([][]*workloadv1alpha1.SyncTarget, len(chain))
+	policies := make([][]*placementv1alpha1.PlacementPolicy, len(chain))
+	for i, cluster := range chain {
+		targets[i], policies[i] = r.world.SyncTargets(cluster), r.world.Policies(cluster)
+	}
+	s := scene{candidates: candidatesOf(lc, targets)}
+	var def *placementv1alpha1.PlacementDefault
+	if s.allow, def = policiesOf(policies); def == nil {
+		return s, nil
+	}
+	return s, []Level{defaultLevel(def)}
+}
+
+// goneForSure says whether every assigned SyncTarget that the informer does not show is gone in the store as well. One
+// that is shown and not a candidate was taken from this workspace on purpose.
+func (r *reconciler) goneForSure(ctx context.Context, s scene, existing []*placementv1alpha1.Placement) (bool, error) {
+	checked := map[types.UID]bool{}
+	for _, c := range s.candidates {
+		checked[c.UID] = true
+	}
+	for _, p := range existing {
+		for _, c := range p.Spec.Clusters {
+			if checked[c.UID] {
+				continue
+			}
+			checked[c.UID] = true
+			holder := logicalcluster.Name(c.Workspace)
+			if slices.ContainsFunc(r.world.SyncTargets(holder), func(t *workloadv1alpha1.SyncTarget) bool { return t.UID == c.UID }) {
+				continue
+			}
+			exists, err := r.world.ReadSyncTarget(ctx, client.Key{Cluster: holder, Name: c.Name}, c.UID)
+			if err != nil || exists {
+				return false, err
+			}
+		}
+	}
+	return true, nil
+}
+
+// carryOut decides and writes every wanted Placement, and deletes the others.
+func (r *reconciler) carryOut(ctx context.Context, key client.Key, s scene, wants []wanted, existing []*placementv1alpha1.Placement) (again time.Duration, err error) {
+	byName := make(map[string]*placementv1alpha1.Placement, len(existing))
+	for _, p := range existing {
+		byName[p.Name] = p
+	}
+	var errs []error
+	for _, w := range wants {
+		old := byName[w.name]
+		delete(byName, w.name)
+		if old != nil && old.DeletionTimestamp != nil {
+			continue // its end brings the namespace again
+		}
+		if err := r.place(ctx, key, s, w, old); err != nil {
+			errs = append(errs, fmt.Errorf("place %s in namespace %s: %w", w.name, key, err))
+		}
+	}
+	for _, name := range sortedKeys(byName) {
+		p := byName[name]
+		if p.Spec.Object != nil {
+			if still, err := r.world.ReadOwnWish(ctx, key, *p.Spec.Object); err != nil {
+				errs = append(errs, err)
+				continue
+			} else if still && name == nameFor(key.Name, p.Spec.Object) {
+				again = lookAgain
+				continue
+			}
+		}
+		if err := r.remove(ctx, key.Cluster, p); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return settle(again, errs)
+}
+
+// settle sorts errors out: where somebody else wrote first, the newer state is not worth a word.
+func settle(again time.Duration, errs []error) (time.Duration, error) {
+	var loud []error
+	for _, err := range errs {
+		if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
+			again = quietRetry
+		} else {
+			loud = append(loud, err)
+		}
+	}
+	return again, errors.Join(loud...)
+}
+
+// place decides for one Placement and writes what changed; old is nil if there is none yet.
+func (r *reconciler) place(ctx context.Context, key client.Key, s scene, w wanted, old *placementv1alpha1.Placement) error {
+	p := &placementv1alpha1.Placement{ObjectMeta: metav1.ObjectMeta{Name: w.name}}
+	if old != nil {
+		p = old.DeepCopy()
+	}
+	placement := client.Key{Cluster: key.Cluster, Name: w.name}
+	request := Request{Levels: w.levels, Allow: s.allow, Split: p.Spec.Split}
+	var d Decision
+	r.usage.decide(placement, func(count func(types.UID) int) []types.UID {
+		for i := range s.candidates {
+			s.candidates[i].Placements = count(s.candidates[i].UID)
+		}
+		d = Decide(request, s.candidates, p.Spec.Clusters)
+		return uidsOf(d.Clusters)
+	})
+
+	spec := placementv1alpha1.PlacementSpec{Namespace: key.Name, Object: w.object, Split: d.Split, Clusters: d.Clusters}
+	var err error
+	switch {
+	case old == nil:
+		p.Spec = spec
+		err = r.world.Create(ctx, key.Cluster, p)
+	case !apiequality.Semantic.DeepEqual(p.Spec, spec):
+		p.Spec = spec
+		err = r.world.Update(ctx, key.Cluster, p)
+	}
+	if err != nil {
+		r.usage.release(placement)
+		return err
+	}
+	changed := meta.SetStatusCondition(&p.Status.Conditions, metav1.Condition{
+		Type: placementv1alpha1.PlacementPlaced, Status: d.Status, Reason: d.Reason, Message: d.Message,
+		ObservedGeneration: p.Generation, LastTransitionTime: metav1.NewTime(r.clock.Now()),
+	})
+	if !changed {
+		return nil
+	}
+	if err := r.world.UpdateStatus(ctx, key.Cluster, p); err != nil {
+		return err
+	}
+	klog.FromContext(ctx).V(2).Info("Decided", "placement", placement, "reason", d.Reason, "clusters", names(d.Clusters), "split", d.Split)
+	return nil
+}
+
+func (r *reconciler) removeAll(ctx context.Context, key client.Key, placements []*placementv1alpha1.Placement) (time.Duration, error) {
+	var errs []error
+	for _, p := range placements {
+		if err := r.remove(ctx, key.Cluster, p); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return settle(0, errs)
+}
+
+func (r *reconciler) remove(ctx context.Context, cluster logicalcluster.Name, p *placementv1alpha1.Placement) error {
+	if p.DeletionTimestamp != nil {
+		return nil
+	}
+	if err := r.world.Delete(ctx, cluster, p); err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("delete placement %s: %w", client.Key{Cluster: cluster, Name: p.Name}, err)
+	}
+	return nil
+}
+
+// maxNameLength is that of any object's name, in bytes.
+const maxNameLength = 253
+
+// nameFor returns the name of a Placement, "<namespace>" or "<namespace>.<resource>.<name>". A longer one than objects
+// may have ends in a hash of it all.
+func nameFor(namespace string, object *placementv1alpha1.PlacedObject) string {
+	if object == nil {
+		return namespace
+	}
+	name := namespace + "." + object.Resource + "." + object.Name
+	if len(name) <= maxNameLength {
+		return name
+	}
+	sum := sha256.Sum256([]byte(name))
+	hash := "-" + hex.EncodeToString(sum[:])[:10]
+	return strings.TrimRight(name[:maxNameLength-len(hash)], ".-") + hash
+}
