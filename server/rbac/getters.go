@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metainternalversion "k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -14,6 +15,8 @@ import (
 	"k8s.io/kubernetes/pkg/apis/rbac"
 	rbacv1helpers "k8s.io/kubernetes/pkg/apis/rbac/v1"
 	rbacregistryvalidation "k8s.io/kubernetes/pkg/registry/rbac/validation"
+
+	"atoll.dev/atoll/internal/logicalcluster"
 )
 
 // Getters answer what a decision needs. The logical cluster is the one in the context of each call. The objects that they
@@ -31,12 +34,19 @@ const fromCache = "0"
 
 type storeGetters struct{ stores *Stores }
 
-// Getters reads from the stores' watch caches, the objects of the request's logical cluster and, as the stores
-// overlay them, the shared bootstrap objects.
+// Getters reads the rows of the request's logical cluster from the stores' watch caches, and puts the shared bootstrap
+// objects below them as the storage does: a row hides the shared object of its name, and mirrors have rows only.
 func (s *Stores) Getters() Getters { return storeGetters{s} }
 
 func (g storeGetters) GetRole(ctx context.Context, namespace, name string) (*rbacv1.Role, error) {
-	role, err := get[*rbac.Role](scope(ctx, aboutRoles, namespace), g.stores.Roles, name)
+	ctx, shared, err := g.scope(ctx, aboutRoles, namespace)
+	if err != nil {
+		return nil, err
+	}
+	role, err := get[*rbac.Role](ctx, g.stores.Roles, name)
+	if apierrors.IsNotFound(err) && shared.roles[namespace+"/"+name] != nil {
+		return shared.roles[namespace+"/"+name], nil
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -45,7 +55,14 @@ func (g storeGetters) GetRole(ctx context.Context, namespace, name string) (*rba
 }
 
 func (g storeGetters) GetClusterRole(ctx context.Context, name string) (*rbacv1.ClusterRole, error) {
-	role, err := get[*rbac.ClusterRole](scope(ctx, aboutClusterRoles, metav1.NamespaceNone), g.stores.ClusterRoles, name)
+	ctx, shared, err := g.scope(ctx, aboutClusterRoles, metav1.NamespaceNone)
+	if err != nil {
+		return nil, err
+	}
+	role, err := get[*rbac.ClusterRole](ctx, g.stores.ClusterRoles, name)
+	if apierrors.IsNotFound(err) && shared.clusterRoles[name] != nil {
+		return shared.clusterRoles[name], nil
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -54,35 +71,63 @@ func (g storeGetters) GetClusterRole(ctx context.Context, name string) (*rbacv1.
 }
 
 func (g storeGetters) ListRoleBindings(ctx context.Context, namespace string) ([]*rbacv1.RoleBinding, error) {
-	stored, err := list[*rbac.RoleBindingList](scope(ctx, aboutRoleBindings, namespace), g.stores.RoleBindings)
+	ctx, shared, err := g.scope(ctx, aboutRoleBindings, namespace)
 	if err != nil {
 		return nil, err
 	}
-	out := make([]rbacv1.RoleBinding, len(stored.Items))
-	refs := make([]*rbacv1.RoleBinding, len(stored.Items))
-	for i := range stored.Items {
-		if err := rbacv1helpers.Convert_rbac_RoleBinding_To_v1_RoleBinding(&stored.Items[i], &out[i], nil); err != nil {
+	rows, err := list[*rbac.RoleBindingList](ctx, g.stores.RoleBindings)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]rbacv1.RoleBinding, len(rows.Items))
+	refs := make([]*rbacv1.RoleBinding, len(rows.Items))
+	for i := range rows.Items {
+		if err := rbacv1helpers.Convert_rbac_RoleBinding_To_v1_RoleBinding(&rows.Items[i], &out[i], nil); err != nil {
 			return nil, err
 		}
 		refs[i] = &out[i]
 	}
-	return refs, nil
+	return withShared(refs, shared.roleBindings[namespace]), nil
 }
 
 func (g storeGetters) ListClusterRoleBindings(ctx context.Context) ([]*rbacv1.ClusterRoleBinding, error) {
-	stored, err := list[*rbac.ClusterRoleBindingList](scope(ctx, aboutClusterRoleBindings, metav1.NamespaceNone), g.stores.ClusterRoleBindings)
+	ctx, shared, err := g.scope(ctx, aboutClusterRoleBindings, metav1.NamespaceNone)
 	if err != nil {
 		return nil, err
 	}
-	out := make([]rbacv1.ClusterRoleBinding, len(stored.Items))
-	refs := make([]*rbacv1.ClusterRoleBinding, len(stored.Items))
-	for i := range stored.Items {
-		if err := rbacv1helpers.Convert_rbac_ClusterRoleBinding_To_v1_ClusterRoleBinding(&stored.Items[i], &out[i], nil); err != nil {
+	rows, err := list[*rbac.ClusterRoleBindingList](ctx, g.stores.ClusterRoleBindings)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]rbacv1.ClusterRoleBinding, len(rows.Items))
+	refs := make([]*rbacv1.ClusterRoleBinding, len(rows.Items))
+	for i := range rows.Items {
+		if err := rbacv1helpers.Convert_rbac_ClusterRoleBinding_To_v1_ClusterRoleBinding(&rows.Items[i], &out[i], nil); err != nil {
 			return nil, err
 		}
 		refs[i] = &out[i]
 	}
-	return refs, nil
+	return withShared(refs, shared.clusterRoleBindings), nil
+}
+
+var nothingShared = &sharedPolicy{}
+
+// scope makes ctx, that of the request to decide about, one for reading the rows of roles and bindings: its namespace
+// becomes part of the key, its request info part of error messages, and its logical cluster stays, as one whose storage
+// shows no shared objects. It returns those too. A wildcard is refused: what somebody may do in one logical cluster says
+// nothing about all of them.
+func (g storeGetters) scope(ctx context.Context, about *genericapirequest.RequestInfo, namespace string) (context.Context, *sharedPolicy, error) {
+	c, ok := logicalcluster.ClusterFrom(ctx)
+	if !ok || c.Wildcard {
+		return nil, nil, fmt.Errorf("read %s: the request is not for one logical cluster", about.Resource)
+	}
+	shared := g.stores.shared
+	if c.Mirror {
+		shared = nothingShared
+	}
+	c.Mirror = true
+	ctx = logicalcluster.WithCluster(ctx, c)
+	return genericapirequest.WithRequestInfo(genericapirequest.WithNamespace(ctx, namespace), about), shared, nil
 }
 
 func get[T runtime.Object](ctx context.Context, store rest.Getter, name string) (T, error) {
@@ -118,9 +163,3 @@ var (
 	aboutClusterRoles        = &genericapirequest.RequestInfo{APIGroup: rbac.GroupName, Resource: "clusterroles"}
 	aboutClusterRoleBindings = &genericapirequest.RequestInfo{APIGroup: rbac.GroupName, Resource: "clusterrolebindings"}
 )
-
-// scope makes ctx, that of the request to decide about, one for reading roles and bindings: its namespace becomes part
-// of the key, its request info part of error messages, and its logical cluster stays.
-func scope(ctx context.Context, about *genericapirequest.RequestInfo, namespace string) context.Context {
-	return genericapirequest.WithRequestInfo(genericapirequest.WithNamespace(ctx, namespace), about)
-}

@@ -19,9 +19,11 @@ type Stores struct {
 	RoleBindings        rest.StandardStorage
 	ClusterRoles        rest.StandardStorage
 	ClusterRoleBindings rest.StandardStorage
+
+	shared *sharedPolicy
 }
 
-// NewStores builds the registries over getter. Call it once for a server.
+// NewStores builds the registries over getter, whose storage shares the objects of Bootstrap. Call it once for a server.
 func NewStores(getter generic.RESTOptionsGetter) (*Stores, error) {
 	roles, err := rolestore.NewREST(getter)
 	if err != nil {
@@ -39,5 +41,13 @@ func NewStores(getter generic.RESTOptionsGetter) (*Stores, error) {
 	if err != nil {
 		return nil, fmt.Errorf("store of clusterrolebindings: %w", err)
 	}
-	return &Stores{Roles: roles, RoleBindings: roleBindings, ClusterRoles: clusterRoles, ClusterRoleBindings: clusterRoleBindings}, nil
+	bootstrap, err := Bootstrap()
+	if err != nil {
+		return nil, err
+	}
+	shared, err := newSharedPolicy(bootstrap)
+	if err != nil {
+		return nil, err
+	}
+	return &Stores{Roles: roles, RoleBindings: roleBindings, ClusterRoles: clusterRoles, ClusterRoleBindings: clusterRoleBindings, shared: shared}, nil
 }

@@ -1,0 +1,215 @@
+package rbac_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/registry/rest"
+	genericoptions "k8s.io/apiserver/pkg/server/options"
+	serverstorage "k8s.io/apiserver/pkg/server/storage"
+	"k8s.io/apiserver/pkg/storage/storagebackend"
+	"k8s.io/apiserver/pkg/util/compatibility"
+
+	kcp "github.com/kcp-dev/logicalcluster/v3"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	kubeapi "k8s.io/kubernetes/pkg/apis/rbac"
+	_ "k8s.io/kubernetes/pkg/apis/rbac/install"
+	"k8s.io/kubernetes/pkg/kubeapiserver"
+
+	embeddedetcd "atoll.dev/atoll/embedded-etcd"
+	"atoll.dev/atoll/internal/logicalcluster"
+	"atoll.dev/atoll/server/rbac"
+	"atoll.dev/atoll/server/storage"
+)
+
+// stored is the API of roles over the server's own storage, with the bootstrap policy shared by all logical clusters.
+type stored struct {
+	authorizer authorizer.Authorizer
+	served     map[string]rest.Storage
+}
+
+func newStored(t testing.TB) *stored {
+	t.Helper()
+	etcd, err := embeddedetcd.Start(t.Context(), embeddedetcd.Options{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = etcd.Stop() })
+	enabled := serverstorage.NewResourceConfig()
+	enabled.EnableVersions(rbacv1.SchemeGroupVersion)
+	config := kubeapiserver.NewStorageFactoryConfigEffectiveVersion(compatibility.DefaultBuildEffectiveVersion())
+	config.APIResourceConfig = enabled
+	factory, err := config.Complete(genericoptions.NewEtcdOptions(storagebackend.NewDefaultConfig("/registry", nil))).New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	shared, err := rbac.Bootstrap()
+	if err != nil {
+		t.Fatal(err)
+	}
+	backend, err := storage.New(storage.Config{
+		Client: etcd.Client, StorageFactory: factory,
+		Shared: func(gr schema.GroupResource) []runtime.Object { return slices.Collect(maps.Values(shared[gr])) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(backend.Destroy)
+	stores, err := rbac.NewStores(backend)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := backend.WaitReady(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	authz, _ := rbac.NewAuthorizer(stores.Getters())
+	info, err := rbac.NewProvider(stores, authz).NewRESTStorage(enabled, backend)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &stored{authorizer: authz, served: info.VersionedResourcesStorageMap["v1"]}
+}
+
+func as(ctx context.Context, cluster, name string, groups ...string) context.Context {
+	ctx = logicalcluster.WithCluster(ctx, logicalcluster.Cluster{Name: kcp.Name(cluster)})
+	ctx = genericapirequest.WithUser(ctx, &user.DefaultInfo{Name: name, Groups: groups})
+	ctx = genericapirequest.WithRequestInfo(ctx, &genericapirequest.RequestInfo{APIGroup: kubeapi.GroupName, APIVersion: "v1", Resource: "clusterrolebindings"})
+	return genericapirequest.WithNamespace(ctx, metav1.NamespaceNone)
+}
+
+// bind makes name a cluster-admin of ctx's logical cluster, as the user in ctx.
+func (s *stored) bind(ctx context.Context, name string) error {
+	_, err := s.served["clusterrolebindings"].(rest.Creater).Create(ctx, &kubeapi.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: name + "-is-admin"},
+		RoleRef:    kubeapi.RoleRef{APIGroup: kubeapi.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
+		Subjects:   []kubeapi.Subject{{Kind: "User", APIGroup: kubeapi.GroupName, Name: name}},
+	}, rest.ValidateAllObjectFunc, &metav1.CreateOptions{})
+	return err
+}
+
+func (s *stored) mayDelete(ctx context.Context) (authorizer.Decision, string, error) {
+	who, _ := genericapirequest.UserFrom(ctx)
+	return s.authorizer.Authorize(ctx, authorizer.AttributesRecord{User: who, Verb: "delete", APIGroup: "apps", Resource: "deployments", Namespace: "default", ResourceRequest: true})
+}
+
+// The role is the shared one, in the bindings' own logical cluster; the binding is a row of aa.
+func TestBindingToASharedRole(t *testing.T) {
+	s := newStored(t)
+	if err := s.bind(as(t.Context(), "aa", "eve"), "eve"); !apierrors.IsForbidden(err) {
+		t.Fatalf("eve, who holds nothing, binds herself to cluster-admin: %v, want forbidden", err)
+	}
+	if err := s.bind(as(t.Context(), "aa", "root", user.SystemPrivilegedGroup), "bob"); err != nil {
+		t.Fatal(err)
+	}
+	bob := as(t.Context(), "aa", "bob")
+	var last string
+	err := wait.PollUntilContextTimeout(t.Context(), 5*time.Millisecond, 10*time.Second, true, func(context.Context) (bool, error) {
+		decision, why, err := s.mayDelete(bob)
+		last = fmt.Sprintf("decision %v (%s), error %v", decision, why, err)
+		return decision == authorizer.DecisionAllow, nil
+	})
+	if err != nil {
+		t.Fatalf("bob is bound in aa, and the watch cache never lets him: %s", last)
+	}
+	if decision, why, err := s.mayDelete(as(t.Context(), "bb", "bob")); decision != authorizer.DecisionNoOpinion || err != nil {
+		t.Errorf("bob in bb: decision %v (%s), error %v, want no opinion", decision, why, err)
+	}
+	if err := s.bind(bob, "carol"); err != nil {
+		t.Errorf("bob, cluster-admin in aa, binds carol there: %v", err)
+	}
+	if err := s.bind(as(t.Context(), "bb", "bob"), "carol"); !apierrors.IsForbidden(err) {
+		t.Errorf("bob, nobody in bb, binds carol there: %v, want forbidden", err)
+	}
+}
+
+func TestSharedPolicyIsNotEverywhere(t *testing.T) {
+	s := newStored(t)
+	if err := s.bind(as(t.Context(), "aa", "root", user.SystemPrivilegedGroup), "bob"); err != nil {
+		t.Fatal(err)
+	}
+	mayReadVersion := func(c logicalcluster.Cluster) authorizer.Decision {
+		ctx := logicalcluster.WithCluster(t.Context(), c)
+		// The error of a wildcard comes as the reason of no opinion.
+		decision, _, err := s.authorizer.Authorize(ctx, authorizer.AttributesRecord{
+			User: &user.DefaultInfo{Name: "bob", Groups: []string{user.AllAuthenticated}}, Verb: "get", Path: "/version",
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return decision
+	}
+	tests := map[string]struct {
+		cluster logicalcluster.Cluster
+		want    authorizer.Decision
+		reason  string
+	}{
+		"workspace": {logicalcluster.Cluster{Name: "bb"}, authorizer.DecisionAllow, "everybody authenticated may, by a shared binding"},
+		"mirror":    {logicalcluster.Cluster{Name: "bb", Mirror: true}, authorizer.DecisionNoOpinion, "a mirror has rows only"},
+		"wildcard":  {logicalcluster.Cluster{Wildcard: true}, authorizer.DecisionNoOpinion, "bob's binding in aa says nothing about all"},
+	}
+	for name, tc := range tests {
+		if got := mayReadVersion(tc.cluster); got != tc.want {
+			t.Errorf("%s: decision %v, want %v: %s", name, got, tc.want, tc.reason)
+		}
+	}
+}
+
+// A row hides the shared object of its name: who empties the role in his logical cluster gets nothing from it there.
+func TestRowHidesSharedRole(t *testing.T) {
+	s := newStored(t)
+	ctx := as(t.Context(), "aa", "root", user.SystemPrivilegedGroup)
+	info := rest.DefaultUpdatedObjectInfo(nil, func(_ context.Context, _, old runtime.Object) (runtime.Object, error) {
+		role := old.DeepCopyObject().(*kubeapi.ClusterRole)
+		role.Rules = nil
+		return role, nil
+	})
+	_, _, err := s.served["clusterroles"].(rest.Updater).Update(ctx, "system:public-info-viewer", info, rest.ValidateAllObjectFunc, rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mayReadVersion := func(cluster string) authorizer.Decision {
+		decision, _, err := s.authorizer.Authorize(as(t.Context(), cluster, "x"), authorizer.AttributesRecord{
+			User: &user.DefaultInfo{Name: "x", Groups: []string{user.AllUnauthenticated}}, Verb: "get", Path: "/version",
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return decision
+	}
+	err = wait.PollUntilContextTimeout(t.Context(), 5*time.Millisecond, 10*time.Second, true, func(context.Context) (bool, error) {
+		return mayReadVersion("aa") == authorizer.DecisionNoOpinion, nil
+	})
+	if err != nil {
+		t.Error("the emptied role still allows in aa")
+	}
+	if got := mayReadVersion("bb"); got != authorizer.DecisionAllow {
+		t.Errorf("the role emptied in aa decides %v in bb, want allow", got)
+	}
+}
+
+func BenchmarkAuthorize(b *testing.B) {
+	s := newStored(b)
+	if err := s.bind(as(b.Context(), "aa", "root", user.SystemPrivilegedGroup), "bob"); err != nil {
+		b.Fatal(err)
+	}
+	ctx := as(b.Context(), "aa", "bob")
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, _, err := s.mayDelete(ctx); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
