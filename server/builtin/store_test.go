@@ -249,7 +249,7 @@ type testServer struct {
 	addresses rest.StandardStorage
 }
 
-func testConfig(t testing.TB, getter clusteredGetter, nodePorts NodePorts) Config {
+func testConfig(t testing.TB, getter generic.RESTOptionsGetter, nodePorts NodePorts) Config {
 	t.Helper()
 	stores, err := rbac.NewStores(getter)
 	if err != nil {
@@ -260,7 +260,7 @@ func testConfig(t testing.TB, getter clusteredGetter, nodePorts NodePorts) Confi
 }
 
 // newServer builds the registries over getter's etcd. Two of them share nothing else, as two processes would.
-func newServer(t testing.TB, getter clusteredGetter, nodePorts NodePorts, change ...func(*Config)) *testServer {
+func newServer(t testing.TB, getter generic.RESTOptionsGetter, nodePorts NodePorts, change ...func(*Config)) *testServer {
 	t.Helper()
 	cfg := testConfig(t, getter, nodePorts)
 	for _, f := range change {
