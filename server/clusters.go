@@ -32,6 +32,8 @@ type Directory interface {
 
 const clustersPrefix = "/clusters/"
 
+var logicalClusters = schema.GroupResource{Group: corev1alpha1.GroupVersion.Group, Resource: "logicalclusters"}
+
 // clusterPath returns the part of a server's URL from /clusters/ on, and whether it has one or nothing after the host.
 func clusterPath(url string) (string, bool) {
 	_, rest, ok := strings.Cut(url, "://")
@@ -126,7 +128,7 @@ func (s *Server) lookup(ctx context.Context, name logicalcluster.Name) (lcctx.Cl
 	}
 	// It may have been made a moment ago.
 	cluster := lcctx.Cluster{Name: name}
-	resource, ok := s.backend.Resource(schema.GroupResource{Group: corev1alpha1.GroupVersion.Group, Resource: "logicalclusters"})
+	resource, ok := s.backend.Resource(logicalClusters)
 	if !ok {
 		return lcctx.Cluster{}, false, fmt.Errorf("look up logical cluster %q: LogicalClusters are not served", name)
 	}

@@ -217,9 +217,9 @@ func (s *Server) URL() string { return s.url }
 // CACertificate is the PEM of the authority that signed the server's certificate.
 func (s *Server) CACertificate() []byte { return s.keys.caPEM() }
 
-// DeleteClusterData removes every row of a logical cluster.
+// DeleteClusterData removes every row of a logical cluster but its LogicalCluster, finalizers or not.
 func (s *Server) DeleteClusterData(ctx context.Context, name logicalcluster.Name) error {
-	return s.backend.DeleteClusterData(ctx, name, nil)
+	return s.backend.DeleteClusterData(ctx, name, nil, logicalClusters)
 }
 
 // WaitReady blocks until every watch cache holds what etcd holds, or ctx ends.

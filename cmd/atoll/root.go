@@ -40,6 +40,7 @@ clusters that are registered, and its status comes back.`,
 	root.SetOut(streams.Out)
 	root.SetErr(streams.ErrOut)
 	root.AddCommand(
+		newStartCommand(streams),
 		newKubectlCommand(streams),
 		newWorkspaceCommand(streams),
 		newClusterCommand(streams),

@@ -10,6 +10,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	lc "atoll.dev/atoll/internal/logicalcluster"
 )
@@ -70,15 +71,24 @@ func (b *Backend) knownPrefixes() []string {
 
 // DeleteClusterData removes every row of a logical cluster, of all resources, without finalizers or events to anybody
 // but watchers. Callers first make sure that nobody writes there any more; it returns when a whole pass finds nothing.
-// progress, if not nil, is told the number of rows removed so far. After an error it can be called again.
-func (b *Backend) DeleteClusterData(ctx context.Context, cluster logicalcluster.Name, progress func(deleted int64)) error {
+// progress, if not nil, is told the number of rows removed so far. Rows of the resources in keep stay. After an error it
+// can be called again.
+func (b *Backend) DeleteClusterData(ctx context.Context, cluster logicalcluster.Name, progress func(deleted int64), keep ...schema.GroupResource) error {
 	if err := lc.ValidateName(cluster.String()); err != nil {
 		return fmt.Errorf("delete the data of a logical cluster: %w", err)
+	}
+	prefixes := b.knownPrefixes()
+	for _, gr := range keep {
+		r, ok := b.Resource(gr)
+		if !ok {
+			return fmt.Errorf("delete the data of logical cluster %q but for its %s: these are not served", cluster, gr)
+		}
+		prefixes = slices.DeleteFunc(prefixes, func(p string) bool { return p == r.Prefix })
 	}
 	var deleted int64
 	for {
 		before := deleted
-		for ranges := range slices.Chunk(b.knownPrefixes(), maxOps) {
+		for ranges := range slices.Chunk(prefixes, maxOps) {
 			n, err := b.deleteRanges(ctx, cluster, ranges)
 			deleted += n
 			if err != nil {

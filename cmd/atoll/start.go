@@ -1,0 +1,219 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os/signal"
+	"path/filepath"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	cliflag "k8s.io/component-base/cli/flag"
+	"k8s.io/component-base/logs"
+	logsapi "k8s.io/component-base/logs/api/v1"
+	"k8s.io/component-base/term"
+
+	"atoll.dev/atoll/client"
+	embeddedetcd "atoll.dev/atoll/embedded-etcd"
+	"atoll.dev/atoll/server"
+	"atoll.dev/atoll/workspaces"
+)
+
+// etcdOptions say which etcd to use.
+type etcdOptions struct {
+	external             embeddedetcd.ExternalOptions
+	clientPort, peerPort int
+}
+
+// startOptions are the flags of `atoll start`.
+type startOptions struct {
+	server *server.Options
+	etcd   etcdOptions
+	logs   *logsapi.LoggingConfiguration
+	// exitWithParent stops the server when its standard input ends, as it does when the process that started it dies.
+	exitWithParent bool
+	streams        genericiooptions.IOStreams
+}
+
+func newStartCommand(streams genericiooptions.IOStreams) *cobra.Command {
+	utilruntime.Must(logsapi.AddFeatureGates(utilfeature.DefaultMutableFeatureGate))
+	o := &startOptions{server: server.NewOptions(), logs: logsapi.NewLoggingConfiguration(), streams: streams}
+	cmd := &cobra.Command{
+		Use:   "start",
+		Short: "Run the server: API, controllers, and the syncers of clusters added by kubeconfig",
+		Long: `Run the server in the foreground until it is interrupted.
+
+Everything it keeps is in --root-directory. The administrator's kubeconfig is written to
+admin.kubeconfig there; the other commands find it by themselves in the current directory.`,
+		Example: `  # Start with everything in .atoll
+  atoll start
+
+  # A second server on the same machine
+  atoll start --root-directory /tmp/other --secure-port 0
+
+  # Keep the data in an external etcd
+  atoll start --etcd-servers https://10.0.0.1:2379 --etcd-cafile ca.crt --etcd-certfile client.crt --etcd-keyfile client.key`,
+		Args:         cobra.NoArgs,
+		SilenceUsage: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := logsapi.ValidateAndApply(o.logs, utilfeature.DefaultFeatureGate); err != nil {
+				return err
+			}
+			if err := errors.Join(o.server.Validate()...); err != nil {
+				return err
+			}
+			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
+			defer stop()
+			if o.exitWithParent {
+				go func() {
+					_, _ = io.Copy(io.Discard, o.streams.In) // any end will do
+					stop()
+				}()
+			}
+			return o.run(ctx)
+		},
+	}
+	fss := cliflag.NamedFlagSets{}
+	o.server.AddFlags(&fss)
+	fss.FlagSet("serving").BoolVar(&o.exitWithParent, "exit-with-parent", false, "Stop when standard input ends, so that nothing is left running when the program that started this one dies.")
+	fs := fss.FlagSet("etcd")
+	fs.StringSliceVar(&o.etcd.external.Endpoints, "etcd-servers", nil, "URLs of an external etcd, comma separated; without it an etcd runs in this process.")
+	fs.StringVar(&o.etcd.external.CAFile, "etcd-cafile", "", "Certificate authority of the external etcd.")
+	fs.StringVar(&o.etcd.external.CertFile, "etcd-certfile", "", "Client certificate for the external etcd.")
+	fs.StringVar(&o.etcd.external.KeyFile, "etcd-keyfile", "", "Key of --etcd-certfile.")
+	fs.IntVar(&o.etcd.clientPort, "embedded-etcd-client-port", 0, "Port on which the embedded etcd serves etcdctl on loopback, with client certificates of this server; 0 serves none.")
+	fs.IntVar(&o.etcd.peerPort, "embedded-etcd-peer-port", 0, "Port on which the embedded etcd listens for peers on loopback; 0 listens on none.")
+	fs = fss.FlagSet("features")
+	utilfeature.DefaultMutableFeatureGate.AddFlag(fs)
+	logsapi.AddFlags(o.logs, fss.FlagSet("logs"))
+	for _, set := range fss.FlagSets {
+		cmd.Flags().AddFlagSet(set)
+	}
+	cols, _, _ := term.TerminalSize(streams.Out)
+	cliflag.SetUsageAndHelpFunc(cmd, fss, cols)
+	return cmd
+}
+
+// run starts everything and blocks until ctx ends or a part fails.
+func (o *startOptions) run(ctx context.Context) error {
+	defer logs.FlushLogs()
+	began := time.Now()
+	etcd, err := o.openEtcd(ctx)
+	if err != nil {
+		return err
+	}
+	err = o.serve(ctx, etcd, began)
+	// The API server is gone: nothing uses etcd any more.
+	return errors.Join(err, etcd.Stop())
+}
+
+func (o *startOptions) openEtcd(ctx context.Context) (*embeddedetcd.Etcd, error) {
+	if len(o.etcd.external.Endpoints) > 0 {
+		return embeddedetcd.Connect(ctx, o.etcd.external)
+	}
+	embedded := embeddedetcd.Options{
+		Dir: filepath.Join(o.server.RootDirectory, "etcd"), ClientPort: o.etcd.clientPort, PeerPort: o.etcd.peerPort,
+	}
+	if embedded.ClientPort != 0 || embedded.PeerPort != 0 {
+		files, err := server.EtcdTLS(o.server)
+		if err != nil {
+			return nil, err
+		}
+		embedded.CertFile, embedded.KeyFile, embedded.CAFile = files.Cert, files.Key, files.CA
+	}
+	return embeddedetcd.Start(ctx, embedded)
+}
+
+func (o *startOptions) serve(ctx context.Context, etcd *embeddedetcd.Etcd, began time.Time) error {
+	s, err := server.New(ctx, o.server, etcd.Client)
+	if err != nil {
+		return err
+	}
+	clients, err := client.New(s.LoopbackConfig())
+	if err != nil {
+		return err
+	}
+	informers, err := client.NewInformers(clients)
+	if err != nil {
+		return err
+	}
+	directory, err := workspaces.NewDirectory(clients, informers)
+	if err != nil {
+		return err
+	}
+	s.SetDirectory(directory)
+	all, err := controllers(s, clients, informers)
+	if err != nil {
+		return err
+	}
+	var ready atomic.Bool
+	if err := s.AddReadyCheck("workspaces", func() error {
+		if !ready.Load() {
+			return errors.New("the root workspace and the informers are not ready yet")
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+
+	group, ctx := errgroup.WithContext(ctx)
+	// Controllers end before the API server that they write to.
+	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
+	working, workCtx := errgroup.WithContext(ctx)
+	group.Go(func() error { return s.Run(serving) })
+	group.Go(func() error {
+		defer stopServing()
+		working.Go(func() error { informers.Run(workCtx); return nil })
+		for _, c := range all {
+			working.Go(func() error {
+				if err := c.run(workCtx); err != nil && workCtx.Err() == nil {
+					return fmt.Errorf("controller %s: %w", c.name, err)
+				}
+				return nil
+			})
+		}
+		return working.Wait()
+	})
+	group.Go(func() error {
+		if err := s.WaitReady(ctx); err != nil {
+			return err
+		}
+		if err := workspaces.Bootstrap(ctx, clients, s.URL()); err != nil {
+			return err
+		}
+		if err := informers.WaitSynced(ctx); err != nil {
+			return err
+		}
+		ready.Store(true)
+		fmt.Fprintf(o.streams.Out, `Atoll is ready after %s at %s
+
+Next, in another terminal:
+  atoll cluster add east --kubeconfig east.kubeconfig   # register a physical cluster
+  atoll workspace create shop --enter                   # make a workspace and go there
+  atoll kubectl apply -f app.yaml                       # it runs on a cluster
+
+kubectl works as well: export KUBECONFIG=%s
+`, time.Since(began).Round(10*time.Millisecond), s.URL(), o.server.AdminKubeconfig())
+		return nil
+	})
+	group.Go(func() error {
+		select {
+		case err := <-etcd.Failed():
+			return fmt.Errorf("embedded etcd ended: %w", err)
+		case <-ctx.Done():
+			return nil
+		}
+	})
+	if err := group.Wait(); err != nil && !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
