@@ -379,6 +379,39 @@ func TestStaleLocksAreTakenOver(t *testing.T) {
 	}
 }
 
+// meddling is a getter that lets something else happen between a caller's earlier reads and its own.
+type meddling struct {
+	rest.Getter
+	once sync.Once
+	do   func()
+}
+
+func (m *meddling) Get(ctx context.Context, name string, options *metav1.GetOptions) (runtime.Object, error) {
+	m.once.Do(m.do)
+	return m.Getter.Get(ctx, name, options)
+}
+
+// Between the judgement that a lock is stale and its removal another server takes it over: the removal must not hit
+// that server's lock.
+func TestSlowTakeoverSparesTheNewLock(t *testing.T) {
+	tests := map[string]func(*api.Service){"cluster IP": clusterIP("10.255.4.4"), "node port": nodePort(30004)}
+	for name, wish := range tests {
+		t.Run(name, func(t *testing.T) {
+			getter, rows := startEtcd(t), &memoryPorts{}
+			slow, quick := newServer(t, getter, rows), newServer(t, getter, rows)
+			ctx := in(t.Context(), "aa")
+			lockOnly(t, slow, ctx, "10.255.4.4", 30004)
+			slow.setClock(2 * staleAfter)
+			quick.setClock(2 * staleAfter)
+			m := &meddling{Getter: slow.services.alloc.ips.services, do: func() { quick.mustCreate(t, ctx, newService("quick", wish)) }}
+			slow.services.alloc.ips.services, slow.services.alloc.ports.services = m, m
+			if _, err := slow.create(ctx, newService("slow", wish)); !apierrors.IsInvalid(err) {
+				t.Errorf("the slower of two takeovers: %v, want 422", err)
+			}
+		})
+	}
+}
+
 func TestFullRange(t *testing.T) {
 	rows := &memoryPorts{}
 	s := newServer(t, startEtcd(t), rows, func(c *Config) {
