@@ -1,0 +1,31 @@
+// Package syncer makes a physical cluster run what its mirror says, and tells the mirror how it goes. A Syncer is to
+// its mirror what a kubelet is to its Node.
+//
+// Flow of a Syncer, one for each SyncTarget: leaves (kinds.All) and Namespaces of the mirror that carry WorkspaceLabel
+// → server-side apply to the physical cluster; status found there → /status of the leaf, with AppliedAnnotation or
+// RefusedAnnotation; nodes, version and health of the physical cluster → status of the SyncTarget's twin, the object
+// of the same name in the mirror. The Manager runs in the server: SyncTargets → mirror logical cluster, twin, running
+// Syncers (those with a kubeconfig Secret) → status and conditions of SyncTargets.
+//
+// What always holds:
+//   - Nothing is deleted downstream because something is missing in the mirror. Only a tombstone, a leaf with
+//     deletionTimestamp, deletes: what a fresh read shows to be ours and of the same root, by UID. Objects of ours
+//     without a leaf are counted and reported (condition Orphans).
+//   - An object without our SyncTargetLabel is never changed or deleted; a namespace without it is never used.
+//   - No write goes down on the ground of a list or watch of the mirror begun after the heartbeats were last
+//     compared (gate.go). A mirror that shows an older heartbeat than the physical cluster was restored from a
+//     snapshot, and the Syncer only observes until an administrator confirms. So it does where the physical cluster
+//     shows an older heartbeat than the mirror recorded.
+//   - A status goes up only from the object of the leaf's own root; observedGeneration of a leaf is its generation
+//     only when the controllers below have observed what was rendered from it.
+//   - A second pass over unchanged objects writes nothing on either side.
+//
+// The field manager on both sides is FieldManager, the finalizer on leaves and their namespaces SyncerFinalizer, the
+// Manager's finalizer on SyncTargets ManagerFinalizer.
+//
+// Failure: without the physical cluster nothing goes down, leaves that wait for it say Unreachable, and the twin is
+// not Ready after 40 s; without the hub the physical cluster keeps what it has. Both sides are listed again when they
+// are back, and what differs is made right. A Syncer keeps no state but caches: it can be killed at any point.
+//
+// Read leaf.go first, then render.go and heartbeat.go; manager.go for the server's side.
+package syncer

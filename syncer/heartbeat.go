@@ -1,0 +1,270 @@
+package syncer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
+
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+)
+
+const (
+	// beatEvery is the time between heartbeats.
+	beatEvery = 10 * time.Second
+	// beatTimeout bounds one heartbeat, both sides together.
+	beatTimeout = 8 * time.Second
+	// silence is how long a heartbeat or a physical cluster may be missing before it counts as lost: what Kubernetes
+	// allows a Node.
+	silence = 40 * time.Second
+
+	// writtenAnnotation, on the mirror's Lease: the highest counter that the physical cluster is known to have stored.
+	writtenAnnotation = "workload.atoll.dev/heartbeat-written"
+
+	// confirmRestored is ConfirmAnnotation's value that ends ObserveOnly.
+	confirmRestored = "restored"
+)
+
+// verdict is what comparing the heartbeats of both sides says.
+type verdict int
+
+const (
+	// fine: neither side lost anything.
+	fine verdict = iota + 1
+	// hubRestored: the mirror shows less than the physical cluster, so it is an older state.
+	hubRestored
+	// physicalRestored: the physical cluster shows less than it once confirmed, so it is an older state or another cluster.
+	physicalRestored
+)
+
+func (v verdict) String() string {
+	switch v {
+	case fine:
+		return "Fine"
+	case hubRestored:
+		return "HubRestored"
+	case physicalRestored:
+		return "PhysicalRestored"
+	}
+	return "Unknown"
+}
+
+// counters are the heartbeats as both sides show them; 0 where there is none.
+type counters struct {
+	// hub is the mirror's counter. It is raised before physical, so it is never the smaller one.
+	hub int64
+	// written is what the mirror recorded of physical after writing it.
+	written int64
+	// physical is the physical cluster's counter.
+	physical int64
+}
+
+// compare judges counters that were read physical first, then hub.
+func compare(c counters) verdict {
+	switch {
+	case c.hub < c.physical:
+		return hubRestored
+	case c.physical < c.written:
+		return physicalRestored
+	}
+	return fine
+}
+
+// next returns the mirror's record for the coming beat. A confirmed restore starts above both sides.
+func next(c counters, v verdict) (counter, written int64) {
+	if v != fine {
+		return max(c.hub, c.physical) + 1, 0
+	}
+	return c.hub + 1, c.physical
+}
+
+func count(lease *coordinationv1.Lease, annotation string) (int64, error) {
+	text, ok := lease.Annotations[annotation]
+	if !ok {
+		return 0, nil
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n < 0 {
+		return 0, fmt.Errorf("annotation %s of lease %s/%s is %q, want a count", annotation, lease.Namespace, lease.Name, text)
+	}
+	return n, nil
+}
+
+// errPhysical marks errors of the physical cluster's side of a heartbeat.
+var errPhysical = errors.New("physical cluster")
+
+// beat renews the mirror's Lease, compares the counters, and raises them unless one side turns out to be restored and
+// nobody confirmed that yet. The Lease is renewed in any case: it says that the syncer lives.
+func (s *Syncer) beat(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, beatTimeout)
+	defer cancel()
+	begun := s.gate.begin()
+
+	v, c, hub, physical, physicalErr, err := s.look(ctx)
+	if err != nil {
+		return err
+	}
+	if physicalErr == nil && v != fine {
+		// Another syncer of the same target, the one we replace, may have raised a counter between our two reads.
+		if v, c, hub, physical, physicalErr, err = s.look(ctx); err != nil {
+			return err
+		}
+	}
+	if physicalErr != nil {
+		// Alive, but nothing to compare with. Raising is safe: the mirror may always be ahead.
+		return errors.Join(s.renew(ctx, hub, c.hub+1, c.written), physicalErr)
+	}
+
+	confirmed := v != fine && s.confirmed()
+	if v != fine && !confirmed {
+		if s.gate.open(begun, v) {
+			klog.FromContext(ctx).Info("One side was restored from an older state, nothing is written down until an administrator confirms",
+				"verdict", v.String(), "hub", c.hub, "written", c.written, "physical", c.physical)
+		}
+		s.answered()
+		return s.renew(ctx, hub, c.hub, c.written)
+	}
+
+	counter, written := next(c, v)
+	if err := s.renew(ctx, hub, counter, written); err != nil {
+		return err
+	}
+	if err := s.raise(ctx, physical, counter); err != nil {
+		return fmt.Errorf("%w: %w", errPhysical, err)
+	}
+	s.answered()
+	if s.gate.open(begun, fine) {
+		klog.FromContext(ctx).Info("Heartbeats agree, writing to the physical cluster", "counter", counter, "confirmed", confirmed)
+		s.enqueueAll()
+	}
+	return nil
+}
+
+// look reads both Leases, the physical cluster's first. A Lease that does not exist is returned without UID.
+func (s *Syncer) look(ctx context.Context) (v verdict, c counters, hub, physical *coordinationv1.Lease, physicalErr, err error) {
+	// A physical cluster that swallows packets must not keep the mirror's Lease from being renewed.
+	half, cancel := context.WithTimeout(ctx, beatTimeout/2)
+	defer cancel()
+	physical, physicalErr = lease(half, s.physical.kube, "heartbeat-"+s.config.UID)
+	if physicalErr == nil {
+		c.physical, physicalErr = count(physical, workloadv1alpha1.HeartbeatCounterAnnotation)
+	}
+	if physicalErr != nil {
+		physicalErr = fmt.Errorf("%w: %w", errPhysical, physicalErr)
+	}
+	if hub, err = lease(ctx, s.mirror.kube, workloadv1alpha1.HeartbeatName); err != nil {
+		return v, c, nil, nil, nil, fmt.Errorf("read the heartbeat in the mirror: %w", err)
+	}
+	if c.hub, err = count(hub, workloadv1alpha1.HeartbeatCounterAnnotation); err != nil {
+		return v, c, nil, nil, nil, err
+	}
+	if c.written, err = count(hub, writtenAnnotation); err != nil {
+		return v, c, nil, nil, nil, err
+	}
+	return compare(c), c, hub, physical, physicalErr, nil
+}
+
+func lease(ctx context.Context, kube kubernetes.Interface, name string) (*coordinationv1.Lease, error) {
+	l, err := kube.CoordinationV1().Leases(workloadv1alpha1.HeartbeatNamespace).Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: workloadv1alpha1.HeartbeatNamespace, Name: name}}, nil
+	}
+	return l, err
+}
+
+func (s *Syncer) renew(ctx context.Context, hub *coordinationv1.Lease, counter, written int64) error {
+	metav1.SetMetaDataAnnotation(&hub.ObjectMeta, workloadv1alpha1.HeartbeatCounterAnnotation, strconv.FormatInt(counter, 10))
+	metav1.SetMetaDataAnnotation(&hub.ObjectMeta, writtenAnnotation, strconv.FormatInt(written, 10))
+	hub.Spec.HolderIdentity = ptr.To(s.config.Name)
+	hub.Spec.LeaseDurationSeconds = ptr.To(int32(silence / time.Second))
+	hub.Spec.RenewTime = &metav1.MicroTime{Time: s.config.Clock.Now()}
+	if err := store(ctx, s.mirror.kube, hub, nil); err != nil {
+		return fmt.Errorf("renew the heartbeat in the mirror: %w", err)
+	}
+	return nil
+}
+
+func (s *Syncer) raise(ctx context.Context, physical *coordinationv1.Lease, counter int64) error {
+	ours := map[string]string{workloadv1alpha1.SyncTargetLabel: s.config.UID}
+	metav1.SetMetaDataAnnotation(&physical.ObjectMeta, workloadv1alpha1.HeartbeatCounterAnnotation, strconv.FormatInt(counter, 10))
+	metav1.SetMetaDataLabel(&physical.ObjectMeta, workloadv1alpha1.SyncTargetLabel, s.config.UID)
+	physical.Spec.HolderIdentity = ptr.To(s.config.Name)
+	physical.Spec.RenewTime = &metav1.MicroTime{Time: s.config.Clock.Now()}
+	if err := store(ctx, s.physical.kube, physical, ours); err != nil {
+		return fmt.Errorf("raise the heartbeat: %w", err)
+	}
+	return nil
+}
+
+// store creates or updates a Lease, and its namespace if that is missing. An update carries the resource version that
+// was read, so that of two syncers of one target the late one gets a conflict.
+func store(ctx context.Context, kube kubernetes.Interface, l *coordinationv1.Lease, namespaceLabels map[string]string) error {
+	leases := kube.CoordinationV1().Leases(l.Namespace)
+	if l.UID != "" {
+		_, err := leases.Update(ctx, l, metav1.UpdateOptions{FieldManager: workloadv1alpha1.FieldManager})
+		return err
+	}
+	create := metav1.CreateOptions{FieldManager: workloadv1alpha1.FieldManager}
+	_, err := leases.Create(ctx, l, create)
+	if !apierrors.IsNotFound(err) {
+		return err
+	}
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: l.Namespace, Labels: namespaceLabels}}
+	if _, err := kube.CoreV1().Namespaces().Create(ctx, namespace, create); err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("create namespace %s: %w", l.Namespace, err)
+	}
+	_, err = leases.Create(ctx, l, create)
+	return err
+}
+
+// heartbeat beats every beatEvery, at once when the gate closes, and publishes what the beats found.
+func (s *Syncer) heartbeat(ctx context.Context) {
+	logger := klog.FromContext(ctx)
+	ticker := s.config.Clock.NewTicker(beatEvery)
+	defer ticker.Stop()
+	var last string
+	for {
+		err := s.beat(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		var now string
+		if err != nil && !apierrors.IsConflict(err) {
+			now = rootCause(err)
+			s.failed(err)
+		}
+		if now != last {
+			if last = now; err != nil {
+				logger.Error(err, "Heartbeat failed, will try again")
+			} else {
+				logger.Info("Heartbeat is back")
+			}
+		}
+		if err := s.publish(ctx); err != nil && ctx.Err() == nil && !apierrors.IsConflict(err) {
+			logger.V(2).Info("Could not publish the state of the physical cluster, will try again", "err", err)
+		}
+
+		// After a failure the closed gate waits for a short while only: both sides may be back any moment.
+		var soon <-chan time.Time
+		if err != nil {
+			soon = s.config.Clock.After(time.Second)
+		}
+		select {
+		case <-ticker.C():
+		case <-soon:
+		case <-s.gate.stale:
+		case <-s.kick:
+		case <-ctx.Done():
+			return
+		}
+	}
+}

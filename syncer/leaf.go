@@ -1,0 +1,344 @@
+package syncer
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
+
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+)
+
+// reconcile makes one object right on both sides.
+func (s *Syncer) reconcile(ctx context.Context, k key) (time.Duration, error) {
+	leaf, down := get(s.mirror.informers[k.resource], k), get(s.physical.informers[k.resource], k)
+	// The heartbeat's namespace is ours too, but nobody's leaf.
+	s.setOrphan(k, leaf == nil && down != nil && down.GetLabels()[workloadv1alpha1.WorkspaceLabel] != "" && !s.isReserved(k))
+	if leaf == nil {
+		s.backoff.Forget(k)
+		return 0, nil // absence deletes nothing
+	}
+
+	var o outcome
+	var err error
+	switch {
+	case leaf.GetDeletionTimestamp() != nil:
+		o, err = s.bury(ctx, k, leaf)
+	case k.resource == namespacesGVR:
+		o, err = s.applyNamespace(ctx, k, leaf, down)
+	default:
+		o, err = s.applyLeaf(ctx, k, leaf, down)
+	}
+	if errors.Is(err, errLeafChanged) {
+		return 0, nil // its event has put the key back
+	}
+	var ofMirror *mirrorError
+	if errors.As(err, &ofMirror) {
+		return 0, err
+	}
+	if err != nil {
+		if o.refused = refusalOf(err); o.refused == nil {
+			return 0, err
+		}
+		o.unknown = o.refused.reason == refusedUnreachable
+		if !o.unknown && o.down == nil {
+			o.down = down
+		}
+	}
+
+	if err := s.tell(ctx, k, leaf, o); err != nil {
+		return 0, err
+	}
+	if o.refused == nil {
+		s.backoff.Forget(k)
+		return o.again, nil
+	}
+	return s.backoff.When(k), nil
+}
+
+// errLeafChanged says that what was decided is outdated, and will be decided again.
+var errLeafChanged = errors.New("the leaf changed meanwhile")
+
+// errUnchecked says that a write could not go down since the heartbeats could not be compared.
+var errUnchecked = errors.New("the heartbeats are not compared yet")
+
+// mayWrite waits until the heartbeats were compared. It says no where one side was restored.
+func (s *Syncer) mayWrite(ctx context.Context, k key, leaf *unstructured.Unstructured) (bool, error) {
+	wait, cancel := context.WithTimeout(ctx, gatePatience)
+	defer cancel()
+	v, ok := s.gate.pass(wait)
+	if !ok {
+		if err := ctx.Err(); err != nil {
+			return false, err
+		}
+		if trouble := s.trouble(); trouble != "" {
+			return false, &refusal{refusedUnreachable, "the physical cluster does not answer: " + trouble}
+		}
+		return false, errUnchecked
+	}
+	now := get(s.mirror.informers[k.resource], k)
+	if now == nil || now.GetUID() != leaf.GetUID() || now.GetResourceVersion() != leaf.GetResourceVersion() {
+		return false, errLeafChanged
+	}
+	return v == fine, nil
+}
+
+// applyLeaf makes the physical cluster have what leaf says. The outcome's down is what it has then.
+func (s *Syncer) applyLeaf(ctx context.Context, k key, leaf, down *unstructured.Unstructured) (outcome, error) {
+	if !s.physical.informers[k.resource].HasSynced() {
+		return s.unseen()
+	}
+	if s.isReserved(k) {
+		return outcome{down: nil}, nameConflict("%s is the name of the policy that keeps tenants apart", k.name)
+	}
+	if wait, err := s.namespaceReady(leaf); wait || err != nil {
+		return outcome{down: down, undecided: wait}, err
+	}
+	if down != nil && down.GetLabels()[workloadv1alpha1.WorkspaceLabel] != leaf.GetLabels()[workloadv1alpha1.WorkspaceLabel] {
+		return outcome{}, nameConflict("%s belongs to another workspace", k)
+	}
+	want := render(leaf, types.UID(s.config.UID))
+	if down != nil && upToDate(want, down) {
+		return outcome{down: down}, nil
+	}
+
+	// Before the first effect outside, what undoes it.
+	if done, err := s.ensureFinalizer(ctx, k, leaf); !done {
+		return outcome{down: down, undecided: true}, err
+	}
+	switch ok, err := s.mayWrite(ctx, k, leaf); {
+	case errors.Is(err, errUnchecked):
+		return outcome{down: down, undecided: true, again: time.Second}, nil
+	case err != nil || !ok:
+		return outcome{down: down, undecided: true}, err
+	}
+
+	applied, err := s.apply(ctx, k, want, down)
+	if err != nil {
+		return outcome{down: down}, err
+	}
+	klog.FromContext(ctx).V(2).Info("Applied", "object", k.String())
+	return outcome{down: applied}, nil
+}
+
+// unseen is the outcome while the physical cluster's objects are not known yet.
+func (s *Syncer) unseen() (outcome, error) {
+	o := outcome{unknown: true, undecided: true, again: time.Second}
+	if trouble := s.trouble(); trouble != "" {
+		o.undecided, o.refused = false, &refusal{refusedUnreachable, "the physical cluster does not answer: " + trouble}
+	}
+	return o, nil
+}
+
+// namespaceReady says whether a leaf may be written into its namespace: it has to be ours, for the leaf's workspace,
+// and closed to other tenants. While it merely is not there yet, wait is true: its event brings the leaf back.
+func (s *Syncer) namespaceReady(leaf *unstructured.Unstructured) (wait bool, err error) {
+	k := key{resource: namespacesGVR, name: leaf.GetNamespace()}
+	if parent := get(s.mirror.informers[namespacesGVR], k); parent != nil {
+		if text := parent.GetAnnotations()[workloadv1alpha1.RefusedAnnotation]; text != "" {
+			var r workloadv1alpha1.Refusal
+			if err := json.Unmarshal([]byte(text), &r); err != nil {
+				return false, fmt.Errorf("read the refusal of namespace %s: %w", k.name, err)
+			}
+			return false, &refusal{r.Reason, "namespace " + k.name + ": " + r.Message}
+		}
+	}
+	ns := get(s.physical.informers[namespacesGVR], k)
+	policy := get(s.policies, key{networkPoliciesGVR, k.name, isolationPolicy})
+	if ns == nil || ns.GetDeletionTimestamp() != nil || policy == nil {
+		return true, nil
+	}
+	if ns.GetLabels()[workloadv1alpha1.WorkspaceLabel] != leaf.GetLabels()[workloadv1alpha1.WorkspaceLabel] {
+		return false, nameConflict("namespace %s belongs to another workspace", k.name)
+	}
+	return false, nil
+}
+
+// apply writes want downstream. down is the object of ours there as last seen, nil if none was seen: then a fresh
+// read has to show that the name is free or ours.
+func (s *Syncer) apply(ctx context.Context, k key, want, down *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	target := s.physical.dynamic.Resource(k.resource).Namespace(k.namespace)
+	if down == nil {
+		live, err := target.Get(ctx, k.name, metav1.GetOptions{})
+		switch {
+		case err == nil && !owned(live, types.UID(s.config.UID)):
+			return nil, nameConflict("%s exists and is not Atoll's", k)
+		case err == nil && live.GetLabels()[workloadv1alpha1.WorkspaceLabel] != want.GetLabels()[workloadv1alpha1.WorkspaceLabel]:
+			return nil, nameConflict("%s belongs to another workspace", k)
+		case err == nil:
+			down = live
+		case !apierrors.IsNotFound(err):
+			return nil, fmt.Errorf("read %s: %w", k, err)
+		}
+	}
+	if down != nil {
+		// An object that takes its place meanwhile has another UID, and is not ours.
+		want = want.DeepCopy()
+		want.SetUID(down.GetUID())
+	}
+	data, err := json.Marshal(want)
+	if err != nil {
+		return nil, fmt.Errorf("write %s as JSON: %w", k, err)
+	}
+	return target.Patch(ctx, k.name, types.ApplyPatchType, data, metav1.PatchOptions{
+		FieldManager: workloadv1alpha1.FieldManager,
+		// Where nothing was, nobody's fields are to be taken: whoever creates the object meanwhile keeps it.
+		Force: ptr.To(down != nil),
+		// Fields that the physical cluster does not know are errors, not dropped.
+		FieldValidation: metav1.FieldValidationStrict,
+	})
+}
+
+// bury carries out a tombstone: it deletes what is downstream of the leaf, and lets the leaf go once that is gone.
+func (s *Syncer) bury(ctx context.Context, k key, leaf *unstructured.Unstructured) (outcome, error) {
+	if !slices.Contains(leaf.GetFinalizers(), workloadv1alpha1.SyncerFinalizer) {
+		return outcome{unknown: true, undecided: true}, nil
+	}
+	if k.resource == namespacesGVR && s.hasLeaves(k.name) {
+		return outcome{unknown: true, undecided: true}, nil // the last of them to go brings us back
+	}
+	target := s.physical.dynamic.Resource(k.resource).Namespace(k.namespace)
+	live, err := target.Get(ctx, k.name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) || err == nil && (!owned(live, types.UID(s.config.UID)) || !sameRoot(leaf, live)) {
+		return outcome{unknown: true, undecided: true}, s.release(ctx, k, leaf)
+	}
+	if err != nil {
+		return outcome{}, fmt.Errorf("read %s: %w", k, err)
+	}
+	// Its event brings us back when it is gone; the time is for an event that was missed.
+	pending := outcome{down: live, again: silence}
+	if live.GetDeletionTimestamp() != nil {
+		return pending, nil
+	}
+	switch ok, err := s.mayWrite(ctx, k, leaf); {
+	case errors.Is(err, errUnchecked):
+		pending.again = time.Second
+		return pending, nil
+	case err != nil || !ok:
+		return pending, err
+	}
+	err = target.Delete(ctx, k.name, metav1.DeleteOptions{
+		Preconditions:     &metav1.Preconditions{UID: ptr.To(live.GetUID())},
+		PropagationPolicy: ptr.To(propagation(k, leaf)),
+	})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return outcome{down: live}, fmt.Errorf("delete %s: %w", k, err)
+	}
+	klog.FromContext(ctx).V(2).Info("Deleted for a tombstone", "object", k.String())
+	pending.again = beatEvery
+	return pending, nil
+}
+
+// propagation is what the root was deleted with. Otherwise what makes pods goes after its pods, so that a leaf that
+// is gone means that nothing of it runs.
+func propagation(k key, leaf *unstructured.Unstructured) metav1.DeletionPropagation {
+	finalizers := leaf.GetFinalizers()
+	switch {
+	case slices.Contains(finalizers, metav1.FinalizerOrphanDependents):
+		return metav1.DeletePropagationOrphan
+	case slices.Contains(finalizers, metav1.FinalizerDeleteDependents),
+		k.resource.Group == "apps", k.resource.Group == "batch":
+		return metav1.DeletePropagationForeground
+	}
+	return metav1.DeletePropagationBackground
+}
+
+func (s *Syncer) hasLeaves(namespace string) bool {
+	for gvr := range s.resources {
+		names, _ := s.mirror.informers[gvr].GetIndexer().IndexKeys(cache.NamespaceIndex, namespace)
+		if len(names) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// release removes our finalizer, and those of the garbage collector, which a mirror does not run: the one of the
+// physical cluster did its work.
+func (s *Syncer) release(ctx context.Context, k key, leaf *unstructured.Unstructured) error {
+	kept := slices.DeleteFunc(leaf.GetFinalizers(), func(f string) bool {
+		return f == workloadv1alpha1.SyncerFinalizer || f == metav1.FinalizerOrphanDependents || f == metav1.FinalizerDeleteDependents
+	})
+	if _, err := s.patchMeta(ctx, k, leaf, map[string]any{"finalizers": kept}); err != nil {
+		return &mirrorError{fmt.Errorf("release %s: %w", k, err)}
+	}
+	return nil
+}
+
+// ensureFinalizer says whether leaf has our finalizer; if not, it adds it, and the leaf's event brings us back.
+func (s *Syncer) ensureFinalizer(ctx context.Context, k key, leaf *unstructured.Unstructured) (bool, error) {
+	if slices.Contains(leaf.GetFinalizers(), workloadv1alpha1.SyncerFinalizer) {
+		return true, nil
+	}
+	_, err := s.patchMeta(ctx, k, leaf, map[string]any{"finalizers": append(leaf.GetFinalizers(), workloadv1alpha1.SyncerFinalizer)})
+	if err != nil {
+		return false, &mirrorError{fmt.Errorf("add a finalizer to %s: %w", k, err)}
+	}
+	return false, errLeafChanged
+}
+
+// mirrorError is an error of the mirror: no refusal of the physical cluster.
+type mirrorError struct{ error }
+
+func (e *mirrorError) Unwrap() error { return e.error }
+
+// patchMeta merges meta into a leaf's metadata, if it still is the one that was read. A leaf that is gone is no error.
+func (s *Syncer) patchMeta(ctx context.Context, k key, leaf *unstructured.Unstructured, meta map[string]any) (*unstructured.Unstructured, error) {
+	meta["resourceVersion"] = leaf.GetResourceVersion()
+	data, err := json.Marshal(map[string]any{"metadata": meta})
+	if err != nil {
+		return nil, err
+	}
+	now, err := s.mirror.dynamic.Resource(k.resource).Namespace(k.namespace).Patch(ctx, k.name, types.MergePatchType, data,
+		metav1.PatchOptions{FieldManager: workloadv1alpha1.FieldManager})
+	if apierrors.IsNotFound(err) {
+		return leaf, nil
+	}
+	return now, err
+}
+
+// tell writes the outcome to the leaf, in one request, if it differs from what the leaf says.
+func (s *Syncer) tell(ctx context.Context, k key, leaf *unstructured.Unstructured, o outcome) error {
+	hasStatus := s.resources[k.resource].HasStatus
+	want, changed, err := report(leaf, o, hasStatus)
+	if err != nil || !changed {
+		return err
+	}
+	if hasStatus {
+		// Through /status annotations too: on the object itself they would raise a Deployment's generation.
+		leaf, err = s.mirror.dynamic.Resource(k.resource).Namespace(k.namespace).UpdateStatus(ctx, want,
+			metav1.UpdateOptions{FieldManager: workloadv1alpha1.FieldManager})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("write the status of %s: %w", k, err)
+		}
+		if apiequality.Semantic.DeepEqual(leaf.GetAnnotations(), want.GetAnnotations()) {
+			return nil
+		}
+	}
+	// Kinds without status, and those whose /status takes no metadata.
+	annotations := map[string]any{}
+	for _, a := range []string{workloadv1alpha1.AppliedAnnotation, workloadv1alpha1.RefusedAnnotation} {
+		annotations[a] = nil
+		if value, ok := want.GetAnnotations()[a]; ok {
+			annotations[a] = value
+		}
+	}
+	if _, err := s.patchMeta(ctx, k, leaf, map[string]any{"annotations": annotations}); err != nil {
+		return fmt.Errorf("annotate %s: %w", k, err)
+	}
+	return nil
+}

@@ -1,0 +1,122 @@
+package syncer
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+)
+
+// Reasons of a SyncTarget's condition Ready that the Manager writes.
+const (
+	ReasonHeartbeatLost     = "HeartbeatLost"     // no heartbeat for 40 s
+	ReasonNotConnected      = "NotConnected"      // no syncer has reported yet
+	ReasonDuplicate         = "Duplicate"         // an older SyncTarget is the same physical cluster
+	ReasonKubeconfigInvalid = "KubeconfigInvalid" // push, with a kubeconfig that cannot be used
+	ReasonMirrorTaken       = "MirrorTaken"       // status.mirror names a logical cluster of somebody else
+	ReasonTerminating       = "Terminating"       // deleted, and what it runs is not gone yet
+)
+
+// confirmAbandon is ConfirmAnnotation's value that lets a deleted SyncTarget go although its physical cluster still
+// has what was put there, because nobody can reach it any more.
+const confirmAbandon = "abandon"
+
+// problem keeps a SyncTarget from being synced.
+type problem struct {
+	reason, message string
+}
+
+func (p *problem) Error() string { return p.reason + ": " + p.message }
+
+// fromTwin are the condition types that the Syncer writes; all others on a SyncTarget are other components'.
+var fromTwin = []string{workloadv1alpha1.SyncTargetReady, workloadv1alpha1.SyncTargetObserveOnly, ConditionOrphans}
+
+// targetStatus returns what a SyncTarget's status should be. twin is nil where it does not exist yet, heard is zero
+// where no heartbeat was ever seen. again is when time alone may change the answer; 0 is never.
+func targetStatus(target, twin *workloadv1alpha1.SyncTarget, heard time.Time, p *problem, now time.Time) (status workloadv1alpha1.SyncTargetStatus, again time.Duration) {
+	status = *target.Status.DeepCopy()
+	set := func(c metav1.Condition) {
+		c.ObservedGeneration, c.LastTransitionTime = target.Generation, metav1.NewTime(now)
+		meta.SetStatusCondition(&status.Conditions, c)
+	}
+	if twin != nil {
+		status.Version, status.ClusterUID = twin.Status.Version, twin.Status.ClusterUID
+		status.Capacity, status.Nodes, status.LastHeartbeat = twin.Status.Capacity, twin.Status.Nodes, twin.Status.LastHeartbeat
+		for _, kind := range fromTwin {
+			if c := meta.FindStatusCondition(twin.Status.Conditions, kind); c != nil && kind != workloadv1alpha1.SyncTargetReady {
+				set(*c)
+			}
+		}
+	}
+
+	ready := metav1.Condition{Type: workloadv1alpha1.SyncTargetReady, Status: metav1.ConditionUnknown,
+		Reason: ReasonNotConnected, Message: "No syncer has reported yet."}
+	silent := now.Sub(heard)
+	switch {
+	case p != nil:
+		ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, p.reason, p.message
+	case heard.IsZero():
+	case silent > silence:
+		ready.Reason, ready.Message = ReasonHeartbeatLost, fmt.Sprintf("The syncer has not been heard of for %s.", silence)
+	default:
+		again = silence - silent + time.Second
+		if twin != nil {
+			if c := meta.FindStatusCondition(twin.Status.Conditions, workloadv1alpha1.SyncTargetReady); c != nil {
+				ready.Status, ready.Reason, ready.Message = c.Status, c.Reason, c.Message
+			}
+		}
+	}
+	set(ready)
+	return status, again
+}
+
+// older says which of two SyncTargets of one physical cluster came first and so keeps it. It is the same for all who ask.
+func older(a, b *workloadv1alpha1.SyncTarget) bool {
+	if !a.CreationTimestamp.Equal(&b.CreationTimestamp) {
+		return a.CreationTimestamp.Before(&b.CreationTimestamp)
+	}
+	return a.UID < b.UID
+}
+
+// duplicateOf returns the problem of being younger than another SyncTarget of the same physical cluster. The other
+// one is named only if it is in the same logical cluster: a tenant is not told what others have.
+func duplicateOf(target *workloadv1alpha1.SyncTarget, same []*workloadv1alpha1.SyncTarget, cluster func(*workloadv1alpha1.SyncTarget) string) *problem {
+	var first *workloadv1alpha1.SyncTarget
+	for _, other := range same {
+		if other.UID != target.UID && older(other, target) && (first == nil || older(other, first)) {
+			first = other
+		}
+	}
+	switch {
+	case first == nil:
+		return nil
+	case cluster(first) == cluster(target):
+		return &problem{ReasonDuplicate, fmt.Sprintf("SyncTarget %q is the same physical cluster.", first.Name)}
+	}
+	return &problem{ReasonDuplicate, "A SyncTarget of another workspace is the same physical cluster."}
+}
+
+// waitingFor returns why a deleted SyncTarget cannot go yet; nil if it can. placements are those that name it, held
+// what its mirror still has.
+func waitingFor(placements, held []string, abandoned bool) *problem {
+	list := func(names []string) string {
+		slices.Sort(names)
+		if len(names) > 5 {
+			names = append(slices.Clone(names[:5]), "...")
+		}
+		return strings.Join(names, ", ")
+	}
+	switch {
+	case len(placements) > 0:
+		return &problem{ReasonTerminating, fmt.Sprintf("Waits until %d placements have left it: %s", len(placements), list(placements))}
+	case len(held) > 0 && !abandoned:
+		return &problem{ReasonTerminating, fmt.Sprintf("Waits until what it runs is gone there: %s. If the physical cluster is lost for good, annotate %s=%s.",
+			list(held), workloadv1alpha1.ConfirmAnnotation, confirmAbandon)}
+	}
+	return nil
+}

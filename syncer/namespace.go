@@ -1,0 +1,196 @@
+package syncer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/util/csaupgrade"
+	"k8s.io/klog/v2"
+
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+)
+
+const (
+	// isolationPolicy is the name of the network policy that keeps tenants apart, in every namespace we make.
+	isolationPolicy = "atoll-tenant-isolation"
+
+	podSecurityPrefix  = "pod-security.kubernetes.io/"
+	podSecurityEnforce = podSecurityPrefix + "enforce"
+	podSecurityVersion = podSecurityPrefix + "enforce-version"
+	defaultPodSecurity = "baseline"
+)
+
+// podSecurityLevels, least strict first.
+var podSecurityLevels = []string{"privileged", "baseline", "restricted"}
+
+// stricter returns the stricter of the SyncTarget's floor and the namespace's own level. No floor is the default one,
+// no level of its own is the floor. A word that is no level is taken for the strictest, as Kubernetes does.
+func stricter(floor, own string) string {
+	if floor == "" {
+		floor = defaultPodSecurity
+	}
+	if own == "" {
+		own = floor
+	}
+	strictest := len(podSecurityLevels) - 1
+	rank := func(level string) int {
+		if i := slices.Index(podSecurityLevels, level); i >= 0 {
+			return i
+		}
+		return strictest
+	}
+	return podSecurityLevels[max(rank(floor), rank(own))]
+}
+
+// reserved says whether a namespace belongs to the physical cluster, or to the syncer's own bookkeeping.
+func reserved(name string) bool {
+	return name == metav1.NamespaceDefault || name == workloadv1alpha1.HeartbeatNamespace || strings.HasPrefix(name, "kube-")
+}
+
+// renderNamespace returns the downstream namespace of a mirror's, with what the SyncTarget demands of every namespace.
+func renderNamespace(leaf *unstructured.Unstructured, target types.UID, podSecurity string) *unstructured.Unstructured {
+	down := render(leaf, target)
+	delete(down.Object, "spec") // its finalizers are the physical cluster's business
+	labels := down.GetLabels()
+	delete(labels, corev1.LabelMetadataName) // every API server writes it itself
+	labels[podSecurityEnforce] = stricter(podSecurity, labels[podSecurityEnforce])
+	// An older version of a level allows more.
+	labels[podSecurityVersion] = "latest"
+	down.SetLabels(labels)
+	return down
+}
+
+// renderIsolation returns the policy that lets in traffic from the namespaces of the same workspace, and from those
+// of no workspace (ingress controllers, monitoring), and from nowhere else.
+func renderIsolation(namespace, workspace string, target types.UID) (*unstructured.Unstructured, error) {
+	policy := &networkingv1.NetworkPolicy{
+		TypeMeta: metav1.TypeMeta{APIVersion: networkingv1.SchemeGroupVersion.String(), Kind: "NetworkPolicy"},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace, Name: isolationPolicy,
+			Labels: map[string]string{
+				workloadv1alpha1.SyncTargetLabel: string(target),
+				workloadv1alpha1.WorkspaceLabel:  workspace,
+			},
+		},
+		Spec: networkingv1.NetworkPolicySpec{
+			PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress},
+			Ingress: []networkingv1.NetworkPolicyIngressRule{{From: []networkingv1.NetworkPolicyPeer{
+				{NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{workloadv1alpha1.WorkspaceLabel: workspace}}},
+				{NamespaceSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+					{Key: workloadv1alpha1.WorkspaceLabel, Operator: metav1.LabelSelectorOpDoesNotExist},
+				}}},
+			}}},
+		},
+	}
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(policy)
+	if err != nil {
+		return nil, fmt.Errorf("render policy %s: %w", isolationPolicy, err)
+	}
+	unstructured.RemoveNestedField(content, "metadata", "creationTimestamp")
+	return &unstructured.Unstructured{Object: content}, nil
+}
+
+// applyNamespace makes the namespace and its policy downstream be what the mirror and the SyncTarget say.
+func (s *Syncer) applyNamespace(ctx context.Context, k key, leaf, down *unstructured.Unstructured) (outcome, error) {
+	if reserved(k.name) {
+		return outcome{}, nameConflict("namespace %s belongs to the physical cluster", k.name)
+	}
+	if !s.physical.informers[namespacesGVR].HasSynced() || !s.policies.HasSynced() {
+		return s.unseen()
+	}
+	twin := s.twinObject()
+	if twin == nil {
+		return outcome{unknown: true, undecided: true}, nil // no floor known yet; the twin's event brings us back
+	}
+	if down != nil && down.GetDeletionTimestamp() != nil {
+		return outcome{down: down, undecided: true}, nil // made again when it is gone
+	}
+	workspace := leaf.GetLabels()[workloadv1alpha1.WorkspaceLabel]
+	if down != nil && down.GetLabels()[workloadv1alpha1.WorkspaceLabel] != workspace {
+		return outcome{}, nameConflict("namespace %s belongs to another workspace", k.name)
+	}
+	want := renderNamespace(leaf, types.UID(s.config.UID), twin.Spec.PodSecurity)
+	wantPolicy, err := renderIsolation(k.name, workspace, types.UID(s.config.UID))
+	if err != nil {
+		return outcome{down: down}, err
+	}
+	policyKey := key{networkPoliciesGVR, k.name, isolationPolicy}
+	policy := get(s.policies, policyKey)
+	namespaceDone := down != nil && upToDate(want, down)
+	policyDone := policy != nil && upToDate(wantPolicy, policy)
+	if namespaceDone && policyDone {
+		return outcome{down: down}, nil
+	}
+
+	if done, err := s.ensureFinalizer(ctx, k, leaf); !done {
+		return outcome{down: down, undecided: true}, err
+	}
+	switch ok, err := s.mayWrite(ctx, k, leaf); {
+	case errors.Is(err, errUnchecked):
+		return outcome{down: down, undecided: true, again: time.Second}, nil
+	case err != nil || !ok:
+		return outcome{down: down, undecided: true}, err
+	}
+	if !namespaceDone {
+		if down, err = s.writeNamespace(ctx, k, want, down); err != nil {
+			return outcome{down: down}, err
+		}
+	}
+	if !policyDone {
+		if _, err := s.apply(ctx, policyKey, wantPolicy, policy); err != nil {
+			return outcome{down: down}, err
+		}
+	}
+	klog.FromContext(ctx).V(2).Info("Applied", "object", k.String())
+	return outcome{down: down}, nil
+}
+
+// writeNamespace creates or changes a namespace. Unlike other objects a new one is created, not applied: a namespace
+// that somebody else makes at the same moment must not become ours, and an apply would merge into it.
+func (s *Syncer) writeNamespace(ctx context.Context, k key, want, down *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	namespaces := s.physical.dynamic.Resource(namespacesGVR)
+	if down == nil {
+		created, err := namespaces.Create(ctx, want, metav1.CreateOptions{FieldManager: workloadv1alpha1.FieldManager})
+		if !apierrors.IsAlreadyExists(err) {
+			return created, err
+		}
+		live, err := namespaces.Get(ctx, k.name, metav1.GetOptions{})
+		if err != nil {
+			return nil, fmt.Errorf("read namespace %s: %w", k.name, err)
+		}
+		if !owned(live, types.UID(s.config.UID)) {
+			return nil, nameConflict("namespace %s exists and is not Atoll's", k.name)
+		}
+		if live.GetLabels()[workloadv1alpha1.WorkspaceLabel] != want.GetLabels()[workloadv1alpha1.WorkspaceLabel] {
+			return nil, nameConflict("namespace %s belongs to another workspace", k.name)
+		}
+		return live, nil // its event brings us back
+	}
+	live, err := namespaces.Get(ctx, k.name, metav1.GetOptions{})
+	if err != nil {
+		return down, fmt.Errorf("read namespace %s: %w", k.name, err)
+	}
+	// What the create owned becomes what the apply owns, so that a label taken away upstream goes downstream too.
+	patch, err := csaupgrade.UpgradeManagedFieldsPatch(live, sets.New(workloadv1alpha1.FieldManager), workloadv1alpha1.FieldManager)
+	if err != nil {
+		return down, fmt.Errorf("take over the fields of namespace %s: %w", k.name, err)
+	}
+	if len(patch) > 0 && owned(live, types.UID(s.config.UID)) {
+		if _, err := namespaces.Patch(ctx, k.name, types.JSONPatchType, patch, metav1.PatchOptions{}); err != nil {
+			return down, fmt.Errorf("take over the fields of namespace %s: %w", k.name, err)
+		}
+	}
+	return s.apply(ctx, k, want, down)
+}

@@ -1,0 +1,89 @@
+package syncer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"strings"
+	"syscall"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+// Reasons of a workloadv1alpha1.Refusal.
+const (
+	refusedForbidden    = "Forbidden"
+	refusedInvalid      = "Invalid"
+	refusedQuota        = "QuotaExceeded"
+	refusedNameConflict = "NameConflict"
+	refusedSchema       = "SchemaRejected"
+	refusedUnreachable  = "Unreachable"
+)
+
+// refusal is the error of a write that the physical cluster would not take.
+type refusal struct {
+	reason, message string
+}
+
+func (r *refusal) Error() string { return r.reason + ": " + r.message }
+
+func nameConflict(format string, args ...any) *refusal {
+	return &refusal{refusedNameConflict, fmt.Sprintf(format, args...)}
+}
+
+// refusalOf classifies an error of the physical cluster. It returns nil for errors that pass by themselves: somebody
+// else wrote at the same time, or the namespace is not there yet or not any more.
+func refusalOf(err error) *refusal {
+	var known *refusal
+	var status apierrors.APIStatus
+	switch {
+	case errors.As(err, &known):
+		return known
+	case !errors.As(err, &status):
+		return &refusal{refusedUnreachable, "the physical cluster does not answer: " + rootCause(err)}
+	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err), apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+		return nil
+	case strings.Contains(err.Error(), "field not declared in schema"), apierrors.IsBadRequest(err) && strings.Contains(err.Error(), "strict decoding error"):
+		return &refusal{refusedSchema, err.Error()}
+	case apierrors.IsNotFound(err):
+		if details := status.Status().Details; details != nil && details.Kind == "namespaces" {
+			return nil
+		}
+		return &refusal{refusedSchema, err.Error()} // the kind is not served there
+	case apierrors.IsForbidden(err):
+		if strings.Contains(err.Error(), "exceeded quota") {
+			return &refusal{refusedQuota, err.Error()}
+		}
+		return &refusal{refusedForbidden, err.Error()}
+	case apierrors.IsUnauthorized(err):
+		return &refusal{refusedForbidden, err.Error()}
+	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsRequestEntityTooLargeError(err),
+		apierrors.IsMethodNotSupported(err), apierrors.IsNotAcceptable(err), apierrors.IsUnsupportedMediaType(err):
+		return &refusal{refusedInvalid, err.Error()}
+	case status.Status().Code >= 500, apierrors.IsTooManyRequests(err), apierrors.IsTimeout(err):
+		return &refusal{refusedUnreachable, err.Error()}
+	}
+	return &refusal{refusedInvalid, err.Error()}
+}
+
+// rootCause says why a request got no answer, in words that stay the same from try to try: no ports of this side.
+func rootCause(err error) string {
+	var errno syscall.Errno
+	var dns *net.DNSError
+	var timeout net.Error
+	var at *url.Error
+	switch {
+	case errors.As(err, &errno):
+		return errno.Error()
+	case errors.As(err, &dns):
+		return "no address for " + dns.Name
+	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
+		return "timeout"
+	case errors.As(err, &at):
+		return at.Err.Error()
+	}
+	return err.Error()
+}

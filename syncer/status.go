@@ -1,0 +1,99 @@
+package syncer
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+)
+
+// outcome is what a pass over one leaf found downstream.
+type outcome struct {
+	// unknown says that the physical cluster's side could not be seen, so that down says nothing.
+	unknown bool
+	// down is the object of ours downstream; nil if there is none.
+	down *unstructured.Unstructured
+	// refused is what the physical cluster would not take; nil if it took the leaf, or if undecided is set.
+	refused *refusal
+	// undecided says that nothing was tried: an earlier refusal stands.
+	undecided bool
+	// again is when to look again if nothing happens; 0 means never.
+	again time.Duration
+}
+
+// report returns the leaf as it should stand in the mirror, and whether that differs from leaf. It changes nothing but
+// status, AppliedAnnotation and RefusedAnnotation.
+func report(leaf *unstructured.Unstructured, o outcome, hasStatus bool) (*unstructured.Unstructured, bool, error) {
+	want := leaf.DeepCopy()
+	annotations := want.GetAnnotations()
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+
+	if !o.undecided {
+		delete(annotations, workloadv1alpha1.RefusedAnnotation)
+	}
+	if o.refused != nil {
+		text, err := json.Marshal(workloadv1alpha1.Refusal{
+			Reason: o.refused.reason, Message: o.refused.message, Rendered: annotations[workloadv1alpha1.RenderedAnnotation],
+		})
+		if err != nil {
+			return nil, false, fmt.Errorf("write a refusal as JSON: %w", err)
+		}
+		annotations[workloadv1alpha1.RefusedAnnotation] = string(text)
+	}
+
+	switch down := o.down; {
+	case o.unknown:
+	case down == nil:
+		// Gone, or not there yet: what was applied is not any more. The last status stays, as on a lost Node.
+		delete(annotations, workloadv1alpha1.AppliedAnnotation)
+	case !sameRoot(leaf, down):
+		// It still is another root's: nothing it says is about this leaf.
+	default:
+		if applied := down.GetAnnotations()[workloadv1alpha1.RenderedAnnotation]; applied != "" {
+			annotations[workloadv1alpha1.AppliedAnnotation] = applied
+		}
+		if hasStatus {
+			copyStatus(want, leaf, down)
+		}
+	}
+	if len(annotations) == 0 {
+		annotations = nil
+	}
+	want.SetAnnotations(annotations)
+
+	changed := !apiequality.Semantic.DeepEqual(leaf.GetAnnotations(), want.GetAnnotations()) ||
+		!apiequality.Semantic.DeepEqual(leaf.Object["status"], want.Object["status"])
+	return want, changed, nil
+}
+
+// copyStatus gives want the status of down, its observedGeneration translated into generations of the leaf.
+func copyStatus(want, leaf, down *unstructured.Unstructured) {
+	status, ok := down.Object["status"].(map[string]any)
+	if !ok {
+		return
+	}
+	status = runtime.DeepCopyJSON(status)
+	if seen, ok, _ := unstructured.NestedInt64(status, "observedGeneration"); ok {
+		current := down.GetAnnotations()[workloadv1alpha1.RenderedAnnotation] == leaf.GetAnnotations()[workloadv1alpha1.RenderedAnnotation]
+		before, known, _ := unstructured.NestedInt64(leaf.Object, "status", "observedGeneration")
+		switch {
+		case current && seen >= down.GetGeneration():
+			status["observedGeneration"] = leaf.GetGeneration()
+		case known:
+			status["observedGeneration"] = before
+		default:
+			delete(status, "observedGeneration")
+		}
+	}
+	if len(status) == 0 && leaf.Object["status"] == nil {
+		return
+	}
+	want.Object["status"] = status
+}

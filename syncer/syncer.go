@@ -1,0 +1,416 @@
+package syncer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/dynamic/dynamicinformer"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
+
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	"atoll.dev/atoll/internal/kinds"
+	"atoll.dev/atoll/internal/queue"
+)
+
+const (
+	// workers is how many objects of one physical cluster are worked on at once: enough to hide its latency, few
+	// enough not to crowd it.
+	workers = 8
+	// firstRetry and lastRetry bound the back-off after a refusal. A change of the leaf is tried at once.
+	firstRetry = 500 * time.Millisecond
+	lastRetry  = 60 * time.Second
+	// gatePatience is how long a write waits for the heartbeats to be compared before its leaf is reported as waiting.
+	gatePatience = 2 * time.Second
+)
+
+var (
+	namespacesGVR      = corev1.SchemeGroupVersion.WithResource("namespaces")
+	nodesGVR           = corev1.SchemeGroupVersion.WithResource("nodes")
+	networkPoliciesGVR = schema.GroupVersionResource{Group: "networking.k8s.io", Version: "v1", Resource: "networkpolicies"}
+	syncTargetsGVR     = workloadv1alpha1.GroupVersion.WithResource("synctargets")
+)
+
+// Config is what a Syncer needs. All fields are required.
+type Config struct {
+	// Name and UID of the SyncTarget. Its twin in the mirror has the same name and another UID.
+	Name, UID string
+	// Mirror reaches the mirror as if it were a cluster: its host ends in /clusters/<mirror>.
+	Mirror *rest.Config
+	// Physical reaches the physical cluster.
+	Physical *rest.Config
+	Clock    clock.WithTicker
+}
+
+// Syncer syncs one mirror and one physical cluster.
+type Syncer struct {
+	config           Config
+	mirror, physical side
+	// policies holds our network policy of every namespace downstream.
+	policies cache.SharedIndexInformer
+	nodes    cache.SharedIndexInformer
+	twin     cache.SharedIndexInformer
+
+	resources map[schema.GroupVersionResource]kinds.Kind
+	queue     *queue.Queue[key]
+	backoff   workqueue.TypedRateLimiter[key]
+	gate      *gate
+	// kick asks for a heartbeat, and for the twin's status to be published.
+	kick  chan struct{}
+	state state
+}
+
+// side is one of the two APIs.
+type side struct {
+	dynamic   dynamic.Interface
+	kube      kubernetes.Interface
+	informers map[schema.GroupVersionResource]cache.SharedIndexInformer
+}
+
+// key names one object on both sides: they have the same name and namespace.
+type key struct {
+	resource        schema.GroupVersionResource
+	namespace, name string
+}
+
+func (k key) String() string {
+	if k.namespace == "" {
+		return k.resource.Resource + " " + k.name
+	}
+	return k.resource.Resource + " " + k.namespace + "/" + k.name
+}
+
+func (k key) cacheKey() string {
+	if k.namespace == "" {
+		return k.name
+	}
+	return k.namespace + "/" + k.name
+}
+
+// New returns a Syncer that does nothing before Run.
+func New(c Config) (*Syncer, error) {
+	if c.Name == "" || c.UID == "" || c.Mirror == nil || c.Physical == nil || c.Clock == nil {
+		return nil, errors.New("make a syncer: name, UID, both configurations and the clock are needed")
+	}
+	s := &Syncer{
+		config:    c,
+		resources: map[schema.GroupVersionResource]kinds.Kind{},
+		backoff:   workqueue.NewTypedItemExponentialFailureRateLimiter[key](firstRetry, lastRetry),
+		gate:      newGate(),
+		kick:      make(chan struct{}, 1),
+	}
+	s.state.init(c.Clock.Now())
+	s.queue = queue.New("syncer", s.reconcile)
+
+	mirror := rest.CopyConfig(c.Mirror)
+	mirror.Wrap(func(next http.RoundTripper) http.RoundTripper { return watched{next, s.gate} })
+	var err error
+	if s.mirror, err = newSide(mirror); err != nil {
+		return nil, fmt.Errorf("make a client for the mirror of %s: %w", c.Name, err)
+	}
+	if s.physical, err = newSide(c.Physical); err != nil {
+		return nil, fmt.Errorf("make a client for physical cluster %s: %w", c.Name, err)
+	}
+	if err := s.watch(); err != nil {
+		return nil, fmt.Errorf("make the informers of %s: %w", c.Name, err)
+	}
+	return s, nil
+}
+
+func newSide(cfg *rest.Config) (side, error) {
+	cfg = rest.CopyConfig(cfg)
+	// No limit on our side: the fair queuing of the server decides, and workers bound what is under way.
+	cfg.QPS = -1
+	cfg.UserAgent = workloadv1alpha1.FieldManager
+	httpClient, err := rest.HTTPClientFor(cfg)
+	if err != nil {
+		return side{}, err
+	}
+	dyn, err := dynamic.NewForConfigAndClient(cfg, httpClient)
+	if err != nil {
+		return side{}, err
+	}
+	kube, err := kubernetes.NewForConfigAndClient(cfg, httpClient)
+	if err != nil {
+		return side{}, err
+	}
+	return side{dyn, kube, map[schema.GroupVersionResource]cache.SharedIndexInformer{}}, nil
+}
+
+// watch makes the informers and their handlers.
+func (s *Syncer) watch() error {
+	leaves := func(o *metav1.ListOptions) { o.LabelSelector = workloadv1alpha1.WorkspaceLabel }
+	ours := func(o *metav1.ListOptions) { o.LabelSelector = workloadv1alpha1.SyncTargetLabel + "=" + s.config.UID }
+	named := func(name string) func(*metav1.ListOptions) {
+		return func(o *metav1.ListOptions) {
+			o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
+		}
+	}
+	isolation := func(o *metav1.ListOptions) {
+		ours(o)
+		named(isolationPolicy)(o)
+	}
+
+	for _, k := range kinds.All {
+		s.resources[k.GVR] = k
+		s.mirror.informers[k.GVR] = informer(s.mirror.dynamic, k.GVR, leaves)
+		s.physical.informers[k.GVR] = informer(s.physical.dynamic, k.GVR, ours)
+	}
+	s.mirror.informers[namespacesGVR] = informer(s.mirror.dynamic, namespacesGVR, leaves)
+	s.physical.informers[namespacesGVR] = informer(s.physical.dynamic, namespacesGVR, ours)
+	s.policies = informer(s.physical.dynamic, networkPoliciesGVR, isolation)
+	s.nodes = informer(s.physical.dynamic, nodesGVR, nil)
+	s.twin = informer(s.mirror.dynamic, syncTargetsGVR, named(s.config.Name))
+
+	for gvr, i := range s.mirror.informers {
+		if err := handle(i, s.seen(gvr)); err != nil {
+			return err
+		}
+	}
+	for gvr, i := range s.physical.informers {
+		if err := handle(i, s.seen(gvr)); err != nil {
+			return err
+		}
+	}
+	if err := handle(s.policies, func(old, now *unstructured.Unstructured) {
+		namespace := newest(old, now).GetNamespace()
+		s.queue.Add(key{resource: namespacesGVR, name: namespace})
+		if old == nil {
+			s.enqueueNamespace(namespace)
+		}
+	}); err != nil {
+		return err
+	}
+	return handle(s.twin, func(old, now *unstructured.Unstructured) {
+		if old == nil || now == nil || old.GetGeneration() != now.GetGeneration() ||
+			old.GetAnnotations()[workloadv1alpha1.ConfirmAnnotation] != now.GetAnnotations()[workloadv1alpha1.ConfirmAnnotation] {
+			s.beatSoon()
+			for _, name := range s.mirror.informers[namespacesGVR].GetStore().ListKeys() {
+				s.queue.Add(key{resource: namespacesGVR, name: name})
+			}
+		}
+	})
+}
+
+func informer(client dynamic.Interface, gvr schema.GroupVersionResource, tweak func(*metav1.ListOptions)) cache.SharedIndexInformer {
+	i := dynamicinformer.NewFilteredDynamicInformer(client, gvr, metav1.NamespaceAll, 0,
+		cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}, tweak).Informer()
+	// It fails only on a running informer.
+	_ = i.SetTransform(func(obj any) (any, error) {
+		if o, ok := obj.(*unstructured.Unstructured); ok {
+			o.SetManagedFields(nil)
+			if gvr == nodesGVR {
+				return thinNode(o), nil
+			}
+		}
+		return obj, nil
+	})
+	return i
+}
+
+// handle calls f with the old (nil: new) and the newest (nil: gone) state.
+func handle(i cache.SharedIndexInformer, f func(old, now *unstructured.Unstructured)) error {
+	_, err := i.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(now any) { f(nil, now.(*unstructured.Unstructured)) },
+		UpdateFunc: func(old, now any) { f(old.(*unstructured.Unstructured), now.(*unstructured.Unstructured)) },
+		DeleteFunc: func(old any) {
+			if unknown, ok := old.(cache.DeletedFinalStateUnknown); ok {
+				old = unknown.Obj
+			}
+			f(old.(*unstructured.Unstructured), nil)
+		},
+	})
+	return err
+}
+
+func newest(old, now *unstructured.Unstructured) *unstructured.Unstructured {
+	if now != nil {
+		return now
+	}
+	return old
+}
+
+// seen handles events of one resource, of either side.
+func (s *Syncer) seen(gvr schema.GroupVersionResource) func(old, now *unstructured.Unstructured) {
+	return func(old, now *unstructured.Unstructured) {
+		obj := newest(old, now)
+		k := key{gvr, obj.GetNamespace(), obj.GetName()}
+		s.queue.Add(k)
+		switch {
+		case gvr == namespacesGVR:
+			s.enqueueNamespace(obj.GetName())
+		case now == nil:
+			// The last leaf to go lets its namespace go.
+			s.queue.Add(key{resource: namespacesGVR, name: obj.GetNamespace()})
+		}
+	}
+}
+
+// enqueueNamespace adds the leaves in a namespace.
+func (s *Syncer) enqueueNamespace(name string) {
+	for gvr := range s.resources {
+		// IndexKeys fails only for an index that does not exist.
+		names, _ := s.mirror.informers[gvr].GetIndexer().IndexKeys(cache.NamespaceIndex, name)
+		for _, n := range names {
+			_, leaf, _ := cache.SplitMetaNamespaceKey(n)
+			s.queue.Add(key{gvr, name, leaf})
+		}
+	}
+}
+
+// enqueueAll adds everything that either side shows.
+func (s *Syncer) enqueueAll() {
+	for _, sd := range []side{s.mirror, s.physical} {
+		for gvr, i := range sd.informers {
+			for _, k := range i.GetStore().ListKeys() {
+				namespace, name, _ := cache.SplitMetaNamespaceKey(k)
+				s.queue.Add(key{gvr, namespace, name})
+			}
+		}
+	}
+}
+
+func (s *Syncer) beatSoon() {
+	select {
+	case s.kick <- struct{}{}:
+	default:
+	}
+}
+
+// Run syncs until ctx ends. It does not return for as long as either side is merely unreachable.
+func (s *Syncer) Run(ctx context.Context) error {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+
+	synced := []cache.InformerSynced{s.twin.HasSynced}
+	all := []cache.SharedIndexInformer{s.policies, s.nodes, s.twin}
+	for _, i := range s.mirror.informers {
+		all, synced = append(all, i), append(synced, i.HasSynced)
+	}
+	for _, i := range s.physical.informers {
+		all = append(all, i)
+	}
+	for _, i := range all {
+		wg.Go(func() { i.RunWithContext(ctx) })
+	}
+	wg.Go(func() { s.heartbeat(ctx) })
+
+	// Before the whole mirror is known, whatever of ours runs below would look as if nobody wanted it.
+	if !cache.WaitForCacheSync(ctx.Done(), synced...) {
+		return nil
+	}
+	s.beatSoon()
+	s.queue.Run(ctx, workers)
+	return nil
+}
+
+// get returns a copy of what an informer holds under k, or nil.
+func get(i cache.SharedIndexInformer, k key) *unstructured.Unstructured {
+	obj, ok, _ := i.GetStore().GetByKey(k.cacheKey()) // a cache.Indexer never fails here
+	if !ok {
+		return nil
+	}
+	return obj.(*unstructured.Unstructured).DeepCopy()
+}
+
+// twinObject returns the SyncTarget's twin, or nil.
+func (s *Syncer) twinObject() *workloadv1alpha1.SyncTarget {
+	u := get(s.twin, key{resource: syncTargetsGVR, name: s.config.Name})
+	if u == nil {
+		return nil
+	}
+	twin := &workloadv1alpha1.SyncTarget{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, twin); err != nil {
+		return nil // the server validates the type
+	}
+	return twin
+}
+
+func (s *Syncer) isReserved(k key) bool {
+	return k.resource == networkPoliciesGVR && k.name == isolationPolicy
+}
+
+// state is what the heartbeat learned of the physical cluster, and what the workers found there unasked.
+type state struct {
+	mu sync.Mutex // guards all below
+	// lastAnswer is when the physical cluster last answered a heartbeat, or when we started.
+	lastAnswer time.Time
+	// everAnswered says whether it did since we started.
+	everAnswered bool
+	// trouble is why it did not answer the last heartbeat; empty if it did.
+	trouble string
+	orphans map[key]struct{}
+	// version, clusterUID and asked: what the physical cluster is, and when we last asked.
+	version, clusterUID string
+	asked               time.Time
+}
+
+func (s *state) init(now time.Time) {
+	s.lastAnswer = now
+	s.orphans = map[key]struct{}{}
+}
+
+func (s *Syncer) answered() {
+	s.state.mu.Lock()
+	defer s.state.mu.Unlock()
+	if s.state.trouble != "" {
+		s.state.asked = time.Time{} // it may be another one, or upgraded
+	}
+	s.state.lastAnswer, s.state.everAnswered, s.state.trouble = s.config.Clock.Now(), true, ""
+}
+
+// failed records the error of a heartbeat, if the physical cluster is to blame.
+func (s *Syncer) failed(err error) {
+	if !errors.Is(err, errPhysical) {
+		return
+	}
+	s.state.mu.Lock()
+	defer s.state.mu.Unlock()
+	s.state.trouble = rootCause(err)
+}
+
+// trouble returns why the physical cluster did not answer the last heartbeat, or "".
+func (s *Syncer) trouble() string {
+	s.state.mu.Lock()
+	defer s.state.mu.Unlock()
+	return s.state.trouble
+}
+
+func (s *Syncer) setOrphan(k key, orphan bool) {
+	s.state.mu.Lock()
+	defer s.state.mu.Unlock()
+	if orphan {
+		s.state.orphans[k] = struct{}{}
+	} else {
+		delete(s.state.orphans, k)
+	}
+}
+
+// orphans returns the objects of ours that no leaf asks for, sorted.
+func (s *Syncer) orphans() []string {
+	s.state.mu.Lock()
+	defer s.state.mu.Unlock()
+	names := make([]string, 0, len(s.state.orphans))
+	for k := range s.state.orphans {
+		names = append(names, k.String())
+	}
+	slices.Sort(names)
+	return names
+}

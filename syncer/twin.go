@@ -1,0 +1,240 @@
+package syncer
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+)
+
+// ConditionOrphans, on a SyncTarget, is True while the physical cluster has objects of ours that no leaf asks for.
+// They are never deleted: an administrator decides.
+const ConditionOrphans = "Orphans"
+
+// Reasons of conditions that the Syncer writes.
+const (
+	ReasonConnected        = "Connected"        // Ready: the physical cluster answers
+	ReasonUnreachable      = "Unreachable"      // not Ready: it has not answered for 40 s, or never did
+	ReasonHubRestored      = "HubRestored"      // ObserveOnly: the hub is older than the physical cluster
+	ReasonPhysicalRestored = "PhysicalRestored" // ObserveOnly: the physical cluster is older than the hub remembers
+	ReasonInStep           = "InStep"           // not ObserveOnly
+	ReasonNoLeaf           = "NoLeaf"           // Orphans
+	ReasonNone             = "None"             // no Orphans
+)
+
+const (
+	// identifyEvery is how often version and identity of the physical cluster are asked for again.
+	identifyEvery = 5 * time.Minute
+	// orphansNamed is how many orphans a condition names.
+	orphansNamed = 5
+)
+
+// facts are what is known of a physical cluster at one moment.
+type facts struct {
+	version, clusterUID string // empty while unknown
+	// nodes is nil while unknown.
+	nodes []corev1.Node
+	// lastAnswer, everAnswered and trouble as in state.
+	lastAnswer   time.Time
+	everAnswered bool
+	trouble      string
+	verdict      verdict
+	orphans      []string
+}
+
+// twinStatus returns what the twin's status should be, given what it is. It says the same for the same facts, so
+// that nothing is written unless something changed.
+func twinStatus(old workloadv1alpha1.SyncTargetStatus, generation int64, f facts, now time.Time) workloadv1alpha1.SyncTargetStatus {
+	status := *old.DeepCopy()
+	if f.version != "" {
+		status.Version = f.version
+	}
+	if f.clusterUID != "" {
+		status.ClusterUID = f.clusterUID
+	}
+	if f.nodes != nil {
+		status.Nodes, status.Capacity = capacity(f.nodes)
+	}
+	set := func(kind string, is bool, reason, message string) {
+		c := metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: reason, Message: message,
+			ObservedGeneration: generation, LastTransitionTime: metav1.NewTime(now)}
+		if is {
+			c.Status = metav1.ConditionTrue
+		}
+		meta.SetStatusCondition(&status.Conditions, c)
+	}
+
+	wasReady := meta.IsStatusConditionTrue(old.Conditions, workloadv1alpha1.SyncTargetReady)
+	switch {
+	case f.trouble == "" && f.everAnswered:
+		set(workloadv1alpha1.SyncTargetReady, true, ReasonConnected, "The physical cluster answers.")
+	case f.trouble != "" && (now.Sub(f.lastAnswer) > silence || !f.everAnswered && !wasReady):
+		set(workloadv1alpha1.SyncTargetReady, false, ReasonUnreachable, "The physical cluster does not answer: "+f.trouble)
+	}
+
+	switch f.verdict {
+	case fine:
+		set(workloadv1alpha1.SyncTargetObserveOnly, false, ReasonInStep, "Hub and physical cluster remember the same heartbeats.")
+	case hubRestored:
+		set(workloadv1alpha1.SyncTargetObserveOnly, true, ReasonHubRestored,
+			"The hub shows older heartbeats than the physical cluster: it was restored from a snapshot. Nothing is written to the physical cluster"+
+				" until the SyncTarget is annotated "+workloadv1alpha1.ConfirmAnnotation+"="+confirmRestored+".")
+	case physicalRestored:
+		set(workloadv1alpha1.SyncTargetObserveOnly, true, ReasonPhysicalRestored,
+			"The physical cluster shows older heartbeats than it confirmed before: it was restored, or is another one. Nothing is written to it"+
+				" until the SyncTarget is annotated "+workloadv1alpha1.ConfirmAnnotation+"="+confirmRestored+".")
+	}
+
+	if n := len(f.orphans); n > 0 {
+		named := strings.Join(f.orphans[:min(n, orphansNamed)], ", ")
+		if n > orphansNamed {
+			named += ", ..."
+		}
+		set(ConditionOrphans, true, ReasonNoLeaf, fmt.Sprintf("%d objects of Atoll's that nothing asks for, left alone: %s", n, named))
+	} else if meta.FindStatusCondition(old.Conditions, ConditionOrphans) != nil {
+		set(ConditionOrphans, false, ReasonNone, "Every object of Atoll's is asked for.")
+	}
+
+	if !apiequality.Semantic.DeepEqual(old, status) {
+		// Seconds, as the wire has them.
+		heard := metav1.NewTime(f.lastAnswer.Truncate(time.Second))
+		if f.everAnswered {
+			status.LastHeartbeat = &heard
+		}
+	}
+	return status
+}
+
+// capacity counts the Ready nodes and sums what pods may use on them.
+func capacity(nodes []corev1.Node) (ready int32, sum corev1.ResourceList) {
+	for _, node := range nodes {
+		isReady := slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+			return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+		})
+		if !isReady {
+			continue
+		}
+		ready++
+		for name, quantity := range node.Status.Allocatable {
+			if sum == nil {
+				sum = corev1.ResourceList{}
+			}
+			total, ok := sum[name]
+			if !ok {
+				total = resource.Quantity{Format: quantity.Format}
+			}
+			total.Add(quantity)
+			sum[name] = total
+		}
+	}
+	return ready, sum
+}
+
+// thinNode keeps of a Node what capacity reads: a Node's images and heartbeats are most of it.
+func thinNode(node *unstructured.Unstructured) *unstructured.Unstructured {
+	thin := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Node"}}
+	thin.SetName(node.GetName())
+	thin.SetUID(node.GetUID())
+	thin.SetResourceVersion(node.GetResourceVersion())
+	status := map[string]any{}
+	if allocatable, ok, _ := unstructured.NestedMap(node.Object, "status", "allocatable"); ok {
+		status["allocatable"] = allocatable
+	}
+	if conditions, ok, _ := unstructured.NestedSlice(node.Object, "status", "conditions"); ok {
+		status["conditions"] = slices.DeleteFunc(conditions, func(c any) bool {
+			condition, ok := c.(map[string]any)
+			return !ok || condition["type"] != string(corev1.NodeReady)
+		})
+	}
+	thin.Object["status"] = status
+	return thin
+}
+
+// confirmed says whether an administrator wants a restored side to be written to. It counts only once the twin says
+// that one is.
+func (s *Syncer) confirmed() bool {
+	twin := s.twinObject()
+	return twin != nil && twin.Annotations[workloadv1alpha1.ConfirmAnnotation] == confirmRestored &&
+		meta.IsStatusConditionTrue(twin.Status.Conditions, workloadv1alpha1.SyncTargetObserveOnly)
+}
+
+// publish writes the twin's status if it changed.
+func (s *Syncer) publish(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, beatTimeout)
+	defer cancel()
+	twin := s.twinObject()
+	if twin == nil {
+		return nil // its event brings us back
+	}
+	f, err := s.facts(ctx)
+	if err != nil {
+		return err
+	}
+	status := twinStatus(twin.Status, twin.Generation, f, s.config.Clock.Now())
+	if apiequality.Semantic.DeepEqual(twin.Status, status) {
+		return nil
+	}
+	twin.Status = status
+	twin.TypeMeta = metav1.TypeMeta{APIVersion: workloadv1alpha1.GroupVersion.String(), Kind: "SyncTarget"}
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(twin)
+	if err != nil {
+		return fmt.Errorf("render the status of %s: %w", twin.Name, err)
+	}
+	_, err = s.mirror.dynamic.Resource(syncTargetsGVR).UpdateStatus(ctx, &unstructured.Unstructured{Object: content},
+		metav1.UpdateOptions{FieldManager: workloadv1alpha1.FieldManager})
+	if err != nil {
+		return fmt.Errorf("write the status of %s: %w", twin.Name, err)
+	}
+	return nil
+}
+
+// facts collects what is known, and asks the physical cluster who it is if that is not known or long ago.
+func (s *Syncer) facts(ctx context.Context) (facts, error) {
+	f := facts{orphans: s.orphans()}
+	s.state.mu.Lock()
+	f.lastAnswer, f.everAnswered, f.trouble = s.state.lastAnswer, s.state.everAnswered, s.state.trouble
+	f.version, f.clusterUID = s.state.version, s.state.clusterUID
+	asked := s.state.asked
+	s.state.mu.Unlock()
+	s.gate.mu.Lock()
+	f.verdict = s.gate.verdict
+	s.gate.mu.Unlock()
+
+	if s.nodes.HasSynced() {
+		f.nodes = []corev1.Node{}
+		for _, obj := range s.nodes.GetStore().List() {
+			var node corev1.Node
+			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(obj.(*unstructured.Unstructured).Object, &node); err != nil {
+				return f, fmt.Errorf("read a Node: %w", err)
+			}
+			f.nodes = append(f.nodes, node)
+		}
+	}
+	if f.trouble != "" || !f.everAnswered || s.config.Clock.Since(asked) < identifyEvery {
+		return f, nil
+	}
+	version, err := s.physical.kube.Discovery().ServerVersion()
+	if err != nil {
+		return f, fmt.Errorf("ask for the version: %w", err)
+	}
+	system, err := s.physical.kube.CoreV1().Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
+	if err != nil {
+		return f, fmt.Errorf("ask for namespace %s: %w", metav1.NamespaceSystem, err)
+	}
+	f.version, f.clusterUID = version.GitVersion, string(system.UID)
+	s.state.mu.Lock()
+	s.state.version, s.state.clusterUID, s.state.asked = f.version, f.clusterUID, s.config.Clock.Now()
+	s.state.mu.Unlock()
+	return f, nil
+}
