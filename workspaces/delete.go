@@ -36,22 +36,22 @@ func (c *Controller) delete(ctx context.Context, w *tenancyv1alpha1.Workspace) (
 	if err != nil {
 		return 0, err
 	}
-	if lc == nil { // gone, and everything before it
-		return 0, c.release(ctx, w)
-	}
-
-	left, err := c.empty(ctx, cluster)
-	if err != nil {
-		return 0, err
-	}
-	if !left.nothing() {
-		return lookAgain, c.report(ctx, w, left)
+	if lc != nil { // else it went with the data, in an earlier attempt that did not come to its end
+		left, err := c.empty(ctx, cluster)
+		if err != nil {
+			return 0, err
+		}
+		if !left.nothing() {
+			return lookAgain, c.report(ctx, w, left)
+		}
 	}
 	if err := c.opts.DeleteData(ctx, cluster); err != nil {
 		return 0, fmt.Errorf("delete the data of logical cluster %q: %w", cluster, err)
 	}
-	if err := c.clients.Objects.Delete(client.In(ctx, cluster), lc); err != nil && !apierrors.IsNotFound(err) {
-		return 0, fmt.Errorf("delete logical cluster %q: %w", cluster, err)
+	if lc != nil {
+		if err := c.clients.Objects.Delete(client.In(ctx, cluster), lc); err != nil && !apierrors.IsNotFound(err) {
+			return 0, fmt.Errorf("delete logical cluster %q: %w", cluster, err)
+		}
 	}
 	return 0, c.release(ctx, w)
 }

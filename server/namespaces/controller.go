@@ -1,0 +1,105 @@
+package namespaces
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
+	"atoll.dev/atoll/client"
+	lcctx "atoll.dev/atoll/internal/logicalcluster"
+	"atoll.dev/atoll/internal/queue"
+)
+
+// Default objects are one or two writes, deletions a read for each resource.
+const (
+	defaultsWorkers = 16
+	deletionWorkers = 8
+)
+
+// Options are what the controller needs beside clients and informers.
+type Options struct {
+	// RootCA is the PEM of the authorities that sign the server's certificate, for pods that talk to it. Required.
+	RootCA []byte
+}
+
+// Controller looks after the namespaces of all logical clusters.
+type Controller struct {
+	clients   *client.Clients
+	informers *client.Informers
+	rootCA    rootCA
+	// defaults and deletions hold the keys of Namespaces.
+	defaults, deletions *queue.Queue[client.Key]
+}
+
+// New returns the controller. It adds handlers to the informers, so they must not run yet.
+func New(clients *client.Clients, informers *client.Informers, opts Options) (*Controller, error) {
+	if len(opts.RootCA) == 0 {
+		return nil, errors.New("namespaces: RootCA is required")
+	}
+	c := &Controller{clients: clients, informers: informers, rootCA: newRootCA(opts.RootCA)}
+	c.defaults = queue.New("namespace-defaults", c.ensureDefaults)
+	c.deletions = queue.New("namespace-deletion", c.deleteContent)
+
+	informers.Namespaces.OnEvent(func(e client.Event[*corev1.Namespace]) {
+		switch {
+		case e.Deleted():
+		case e.New.DeletionTimestamp != nil:
+			if e.Old == nil || e.Old.DeletionTimestamp == nil {
+				c.deletions.Add(client.KeyOf(e.New))
+			}
+		case e.Old == nil && !e.Initial: // those of the first list are compared with the first list of default objects
+			c.defaults.Add(client.KeyOf(e.New))
+		}
+	})
+	// The informers are not in step with each other: a namespace may be seen before its logical cluster.
+	informers.LogicalClusters.OnEvent(func(e client.Event[*corev1alpha1.LogicalCluster]) {
+		if e.Deleted() || e.Old != nil || e.Initial {
+			return
+		}
+		for _, ns := range informers.Namespaces.List(lcctx.NameFrom(e.New), "") {
+			c.defaults.Add(client.KeyOf(ns))
+		}
+	})
+	lookAgainWhenGone(c, informers.Deployments)
+	lookAgainWhenGone(c, informers.Services)
+	lookAgainWhenGone(c, informers.ConfigMaps)
+	lookAgainWhenGone(c, informers.Secrets)
+	lookAgainWhenGone(c, informers.ServiceAccounts)
+	return c, nil
+}
+
+// lookAgainWhenGone makes the deletion of a namespace go on as soon as something in it is gone, without waiting for the
+// next round. This matters in mirrors, where a namespace stays until the physical cluster has removed what it held.
+func lookAgainWhenGone[T interface {
+	ctrlclient.Object
+	comparable
+}](c *Controller, i *client.Informer[T]) {
+	i.OnEvent(func(e client.Event[T]) {
+		if !e.Deleted() {
+			return
+		}
+		key := client.Key{Cluster: lcctx.NameFrom(e.Old), Name: e.Old.GetNamespace()}
+		if ns, ok := c.informers.Namespaces.Get(key); ok && ns.DeletionTimestamp != nil {
+			c.deletions.Add(key)
+		}
+	})
+}
+
+// Run waits for the informers and works until ctx ends.
+func (c *Controller) Run(ctx context.Context) error {
+	if err := c.informers.WaitSynced(ctx); err != nil {
+		return err
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { c.defaults.Run(ctx, defaultsWorkers) })
+	wg.Go(func() { c.deletions.Run(ctx, deletionWorkers) })
+	for _, w := range c.watchers() {
+		wg.Go(func() { w.run(ctx) })
+	}
+	return nil
+}

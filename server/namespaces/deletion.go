@@ -1,0 +1,181 @@
+package namespaces
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"atoll.dev/atoll/client"
+)
+
+const (
+	// lookAgain is when a namespace that still holds something is looked at again, if no event says so earlier.
+	lookAgain = 2 * time.Second
+
+	// parallel is how many resources of one namespace are looked at at a time: a consistent list may have to wait for
+	// the watch cache, and there are dozens of resources.
+	parallel = 16
+
+	// listLimit bounds how many of the objects that remain are counted by finalizer.
+	listLimit = 500
+
+	metadataList = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+)
+
+// deleteContent deletes what is in a namespace, and lets the namespace go if nothing is left. Upstream's deleter is not
+// used: it takes one resource after the other, with two or three consistent lists for each, and ends the process if
+// discovery finds nothing.
+func (c *Controller) deleteContent(ctx context.Context, key client.Key) (time.Duration, error) {
+	ns, ok := c.informers.Namespaces.Get(key)
+	if !ok || ns.DeletionTimestamp == nil || !slices.Contains(ns.Spec.Finalizers, corev1.FinalizerKubernetes) {
+		return 0, nil
+	}
+	ctx = client.In(ctx, key.Cluster)
+	found := c.look(ctx, ns.Name)
+	if ctx.Err() != nil {
+		return 0, context.Cause(ctx)
+	}
+	ns = ns.DeepCopy()
+	if !found.gone() {
+		if err := c.report(ctx, ns, found); err != nil {
+			return 0, fmt.Errorf("report on namespace %q in logical cluster %q: %w", key.Name, key.Cluster, err)
+		}
+		if err := errors.Join(found.discovery, found.deletion); err != nil {
+			return 0, fmt.Errorf("delete what is in namespace %q of logical cluster %q: %w", key.Name, key.Cluster, err)
+		}
+		return lookAgain, nil
+	}
+	ns.Spec.Finalizers = slices.DeleteFunc(ns.Spec.Finalizers, func(f corev1.FinalizerName) bool { return f == corev1.FinalizerKubernetes })
+	if _, err := c.clients.Kube.CoreV1().Namespaces().Finalize(ctx, ns, metav1.UpdateOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		return 0, fmt.Errorf("let namespace %q of logical cluster %q go: %w", key.Name, key.Cluster, err)
+	}
+	return 0, nil
+}
+
+func (c *Controller) report(ctx context.Context, ns *corev1.Namespace, found content) error {
+	if !setConditions(&ns.Status, found.conditions(), metav1.Now()) {
+		return nil
+	}
+	_, err := c.clients.Kube.CoreV1().Namespaces().UpdateStatus(ctx, ns, metav1.UpdateOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// look deletes what it finds and returns what is left. Pods go first, so that nothing they still use is taken from them.
+func (c *Controller) look(ctx context.Context, namespace string) content {
+	resources, err := c.discover(ctx)
+	if err != nil {
+		return content{discovery: err}
+	}
+	isPods := func(r deletable) bool { return r.Group == "" && r.Resource == "pods" }
+	if i := slices.IndexFunc(resources, isPods); i >= 0 {
+		if found := c.clear(ctx, namespace, resources[i:i+1]); !found.gone() {
+			return found
+		}
+		resources = slices.DeleteFunc(resources, isPods)
+	}
+	return c.clear(ctx, namespace, resources)
+}
+
+// clear deletes the objects of some resources and returns what is left of them.
+func (c *Controller) clear(ctx context.Context, namespace string, resources []deletable) content {
+	found := content{remaining: map[string]int64{}, finalizers: map[string]int64{}}
+	failed := map[string]error{}
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	turn := make(chan struct{}, parallel)
+	for _, r := range resources {
+		turn <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-turn }()
+			left, err := c.clearOne(ctx, namespace, r)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				failed[r.GroupResource().String()] = err
+				return
+			}
+			if n := count(left); n > 0 {
+				found.remaining[r.GroupResource().String()] = n
+			}
+			for _, m := range left.Items {
+				for _, f := range m.Finalizers {
+					found.finalizers[f]++
+				}
+			}
+		})
+	}
+	wg.Wait()
+	for _, resource := range slices.Sorted(maps.Keys(failed)) { // in the same order each time: it becomes a condition
+		found.deletion = errors.Join(found.deletion, fmt.Errorf("%s: %w", resource, failed[resource]))
+	}
+	return found
+}
+
+// clearOne deletes the objects of one resource and lists what is left, after a first list that in most cases is all.
+func (c *Controller) clearOne(ctx context.Context, namespace string, r deletable) (*metav1.PartialObjectMetadataList, error) {
+	list, err := c.list(ctx, namespace, r)
+	if err != nil || count(list) == 0 {
+		return list, err
+	}
+	going := func(m metav1.PartialObjectMetadata) bool { return m.DeletionTimestamp != nil }
+	if list.Continue == "" && !slices.ContainsFunc(list.Items, func(m metav1.PartialObjectMetadata) bool { return !going(m) }) {
+		return list, nil
+	}
+	objects := c.clients.Dynamic.Resource(r.GroupVersionResource).Namespace(namespace)
+	background := metav1.DeletePropagationBackground
+	options := metav1.DeleteOptions{PropagationPolicy: &background}
+	if r.collection {
+		err = objects.DeleteCollection(ctx, options, metav1.ListOptions{})
+	} else {
+		for _, m := range list.Items {
+			if e := objects.Delete(ctx, m.Name, options); e != nil && !apierrors.IsNotFound(e) {
+				err = errors.Join(err, e)
+			}
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return c.list(ctx, namespace, r)
+}
+
+// list returns the metadata of the first objects of a resource, by a consistent read. A resource that is not served any
+// more has none.
+func (c *Controller) list(ctx context.Context, namespace string, r deletable) (*metav1.PartialObjectMetadataList, error) {
+	prefix := []string{"/apis", r.Group, r.Version}
+	if r.Group == "" {
+		prefix = []string{"/api", r.Version}
+	}
+	raw, err := c.clients.Kube.Discovery().RESTClient().Get().
+		AbsPath(append(prefix, "namespaces", namespace, r.Resource)...).
+		Param("limit", fmt.Sprint(listLimit)).SetHeader("Accept", metadataList).Do(ctx).Raw()
+	list := &metav1.PartialObjectMetadataList{}
+	if apierrors.IsNotFound(err) {
+		return list, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return list, json.Unmarshal(raw, list)
+}
+
+// count is the number of objects that a list stands for.
+func count(list *metav1.PartialObjectMetadataList) int64 {
+	n := int64(len(list.Items))
+	if list.RemainingItemCount != nil {
+		n += *list.RemainingItemCount
+	}
+	return n
+}
