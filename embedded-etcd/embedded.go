@@ -137,7 +137,7 @@ func config(o Options) (*embed.Config, error) {
 	cfg.QuotaBackendBytes = quotaBytes
 	// The API server compacts, because its caches must know what was compacted.
 	cfg.AutoCompactionRetention = "0"
-	cfg.LogLevel = "error"
+	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(newLogger())
 
 	// The member's peer URL is a name only, in its own membership; nothing listens there.
 	cfg.ListenPeerUrls, cfg.ListenClientUrls, cfg.ListenClientHttpUrls = nil, nil, nil

@@ -302,7 +302,7 @@ func TestRowsOfFormat1(t *testing.T) {
 		t.Fatal(err)
 	}
 	cm := got.(*api.ConfigMap)
-	if describe(cm) != "1kqx0m2e9zj4s7ab/default/settings" || cm.Data["color"] != "green" || cm.UID != "0f9a0f5e-0c5f-4d8c-9b39-3a1f3d6f5a01" {
+	if describe(cm) != "1kqx0m2e9zj4s7ab/default/settings" || cm.Data["color"] != "green" || cm.UID != "d8d15553-fd61-4be0-8070-a170183d1610" {
 		t.Errorf("read %+v", cm)
 	}
 	if diff := cmp.Diff([]string{"root/b"}, names(t, s.clusterRoles, in("root"), nil)); diff != "" {
@@ -312,6 +312,6 @@ func TestRowsOfFormat1(t *testing.T) {
 
 // format1 is what the first release stored: protobuf in hexadecimal, and JSON, which every release reads.
 var format1 = map[string]string{
-	"/configmaps/1kqx0m2e9zj4s7ab/default/settings": "hex:TODO",
+	"/configmaps/1kqx0m2e9zj4s7ab/default/settings": "hex:6b3873000a0f0a0276311209436f6e6669674d6170125d0a4b0a0873657474696e677312001a0764656661756c7422002a2464386431353535332d666436312d346265302d383037302d61313730313833643136313032003800420808c39a86d8061000120e0a05636f6c6f721205677265656e1a002200",
 	"/clusterroles/root/b":                          `{"kind":"ClusterRole","apiVersion":"rbac.authorization.k8s.io/v1","metadata":{"name":"b","uid":"0f9a0f5e-0c5f-4d8c-9b39-3a1f3d6f5a02","creationTimestamp":"2026-01-01T00:00:00Z"},"rules":[{"verbs":["get"],"apiGroups":[""],"resources":["pods"]}]}`,
 }

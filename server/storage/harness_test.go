@@ -142,10 +142,12 @@ func everywhere(namespace ...string) context.Context {
 
 func within(c lc.Cluster, namespace ...string) context.Context {
 	ctx := genericapirequest.WithNamespace(lc.WithCluster(genericapirequest.NewContext(), c), metav1.NamespaceNone)
+	info := &genericapirequest.RequestInfo{IsResourceRequest: true}
 	for _, ns := range namespace {
 		ctx = genericapirequest.WithNamespace(ctx, ns)
+		info.Namespace = ns
 	}
-	return ctx
+	return genericapirequest.WithRequestInfo(ctx, info)
 }
 
 func configMap(namespace, name string, data ...string) *api.ConfigMap {

@@ -1,0 +1,61 @@
+package embeddedetcd
+
+import (
+	"errors"
+	"fmt"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"k8s.io/klog/v2"
+)
+
+// retried are complaints of etcd about something that it tries again by itself, seen at every start: the storage
+// version cannot be read before the first entry of a term is applied.
+var retried = map[string]bool{"failed to update storage version": true}
+
+// newLogger sends what etcd logs to klog, so that the process has one format. Errors are errors; the rest, which tells
+// of etcd's inner life, is at verbosity 6.
+func newLogger() *zap.Logger { return zap.New(klogCore{}) }
+
+type klogCore struct {
+	fields []zapcore.Field
+}
+
+func (c klogCore) Enabled(level zapcore.Level) bool {
+	return level >= zapcore.ErrorLevel || klog.V(6).Enabled()
+}
+
+func (c klogCore) With(fields []zapcore.Field) zapcore.Core {
+	return klogCore{append(c.fields[:len(c.fields):len(c.fields)], fields...)}
+}
+
+func (c klogCore) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
+	if c.Enabled(entry.Level) {
+		return checked.AddCore(entry, c)
+	}
+	return checked
+}
+
+func (c klogCore) Write(entry zapcore.Entry, fields []zapcore.Field) error {
+	encoder := zapcore.NewMapObjectEncoder()
+	for _, f := range append(c.fields[:len(c.fields):len(c.fields)], fields...) {
+		f.AddTo(encoder)
+	}
+	var cause error
+	keysAndValues := []any{"caller", entry.Caller.TrimmedPath()}
+	for k, v := range encoder.Fields {
+		if k == "error" {
+			cause = errors.New(fmt.Sprint(v))
+			continue
+		}
+		keysAndValues = append(keysAndValues, k, v)
+	}
+	if entry.Level >= zapcore.ErrorLevel && !retried[entry.Message] {
+		klog.ErrorS(cause, "Embedded etcd: "+entry.Message, keysAndValues...) //nolint:logcheck // the keys are etcd's own
+		return nil
+	}
+	klog.V(6).InfoS("Embedded etcd: "+entry.Message, append(keysAndValues, "cause", cause)...) //nolint:logcheck // as above
+	return nil
+}
+
+func (c klogCore) Sync() error { return nil }
