@@ -121,7 +121,7 @@ func decideNamed(req Request, w wish, allow allowed, seats []seat, current []pla
 			problems = append(problems, fmt.Sprintf(format, enumerate(names)))
 		}
 	}
-	note(placementv1alpha1.ReasonNotAllowed, "no policy allows %s", forbidden)
+	note(placementv1alpha1.ReasonNotAllowed, "a PlacementPolicy does not allow %s", forbidden)
 	note(placementv1alpha1.ReasonUnknownCluster, "no cluster is registered as %s", unknown)
 	note(placementv1alpha1.ReasonNotPlaced, "%s", waiting)
 	if len(picks) == 0 && reason == "" {
