@@ -1,0 +1,591 @@
+package syncer
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"sigs.k8s.io/yaml"
+
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+)
+
+func TestCompareHeartbeats(t *testing.T) {
+	tests := map[string]struct {
+		counters counters
+		want     verdict
+		reason   string
+	}{
+		"first contact":               {counters{}, fine, "neither side knows the other"},
+		"in step":                     {counters{hub: 7, written: 6, physical: 7}, fine, "the usual state after a beat"},
+		"crash between the writes":    {counters{hub: 8, written: 6, physical: 7}, fine, "the hub is raised first"},
+		"physical long away":          {counters{hub: 900, written: 7, physical: 7}, fine, "the hub goes on alone"},
+		"hub restored":                {counters{hub: 5, written: 4, physical: 7}, hubRestored, "the hub forgot beats that it had stored"},
+		"hub restored by one":         {counters{hub: 6, written: 5, physical: 7}, hubRestored, "one beat is enough: anything may have happened before it"},
+		"hub empty":                   {counters{physical: 1}, hubRestored, "a mirror that lost its Lease lost more"},
+		"physical restored":           {counters{hub: 7, written: 6, physical: 3}, physicalRestored, "it forgot what it had confirmed"},
+		"physical empty":              {counters{hub: 7, written: 6}, physicalRestored, "another or a new cluster behind the same address"},
+		"physical never confirmed":    {counters{hub: 3}, fine, "the hub beat while the physical cluster was not there yet"},
+		"physical behind unconfirmed": {counters{hub: 9, written: 6, physical: 6}, fine, "a beat that got no answer may not have been stored"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			got := compare(tc.counters)
+			if got != tc.want {
+				t.Fatalf("%s: compare(%+v) = %v, want %v", tc.reason, tc.counters, got, tc.want)
+			}
+			// Whatever was found, once the next beat is stored on both sides they agree.
+			counter, written := next(tc.counters, got)
+			if after := compare(counters{hub: counter, written: written, physical: counter}); after != fine {
+				t.Errorf("after the next beat: %v, want %v", after, fine)
+			}
+			if crashed := compare(counters{hub: counter, written: written, physical: tc.counters.physical}); crashed != fine {
+				t.Errorf("after a crash between the writes of the next beat: %v, want %v", crashed, fine)
+			}
+		})
+	}
+}
+
+func TestRefusalOf(t *testing.T) {
+	deployments := schema.GroupResource{Group: "apps", Resource: "deployments"}
+	terminating := apierrors.NewForbidden(deployments, "web", errors.New("being terminated"))
+	terminating.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}
+	tests := map[string]struct {
+		err    error
+		want   string
+		reason string
+	}{
+		"conflict":            {apierrors.NewConflict(deployments, "web", nil), "", "tried again"},
+		"exists":              {apierrors.NewAlreadyExists(deployments, "web"), "", "looked at again"},
+		"namespace leaves":    {terminating, "", "it is made again"},
+		"namespace missing":   {apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, "shop"), "", "it is on its way"},
+		"kind missing":        {apierrors.NewNotFound(deployments, "web"), refusedSchema, "the cluster does not serve the kind"},
+		"quota":               {apierrors.NewForbidden(deployments, "web", errors.New("exceeded quota: small")), refusedQuota, "admission says it is a quota"},
+		"forbidden":           {apierrors.NewForbidden(deployments, "web", errors.New("no")), refusedForbidden, "a policy or missing rights"},
+		"credential":          {apierrors.NewUnauthorized("who?"), refusedForbidden, "the cluster does not know us"},
+		"invalid":             {apierrors.NewInvalid(schema.GroupKind{Kind: "Deployment"}, "web", field.ErrorList{}), refusedInvalid, ""},
+		"unknown field apply": {apierrors.NewInternalError(errors.New(`failed to create typed patch object: .spec.foo: field not declared in schema`)), refusedSchema, "what an apply says"},
+		"unknown field":       {apierrors.NewBadRequest(`strict decoding error: unknown field "spec.foo"`), refusedSchema, "what a create says"},
+		"broken":              {apierrors.NewInternalError(errors.New("etcd is away")), refusedUnreachable, "it will pass"},
+		"refused connection":  {&url.Error{Op: "Get", URL: "https://127.0.0.1:1", Err: &os.SyscallError{Syscall: "connect", Err: syscall.ECONNREFUSED}}, refusedUnreachable, ""},
+		"ours":                {fmt.Errorf("apply: %w", nameConflict("it is there")), refusedNameConflict, "what we found ourselves"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			got := ""
+			if r := refusalOf(tc.err); r != nil {
+				got = r.reason
+			}
+			if got != tc.want {
+				t.Errorf("%s: refusalOf(%v) = %q, want %q", tc.reason, tc.err, got, tc.want)
+			}
+		})
+	}
+}
+
+// TestUnreachableIsStable: the ports of our own side must not make a new message with every try.
+func TestUnreachableIsStable(t *testing.T) {
+	message := func(port int) string {
+		return refusalOf(&url.Error{Op: "Get", URL: "https://east", Err: fmt.Errorf("read tcp 127.0.0.1:%d: %w", port, syscall.ECONNRESET)}).message
+	}
+	if a, b := message(4000), message(5000); a != b {
+		t.Errorf("%q, then %q", a, b)
+	}
+}
+
+func TestStricter(t *testing.T) {
+	for _, tc := range []struct{ floor, own, want, reason string }{
+		{"", "", "baseline", "the default"},
+		{"", "privileged", "baseline", "no workspace lowers the floor"},
+		{"", "restricted", "restricted", "it may ask for more"},
+		{"privileged", "", "privileged", "the admin may lower it"},
+		{"privileged", "baseline", "baseline", ""},
+		{"restricted", "privileged", "restricted", ""},
+		{"baseline", "whatever", "restricted", "what Kubernetes makes of a word it does not know"},
+	} {
+		if got := stricter(tc.floor, tc.own); got != tc.want {
+			t.Errorf("%s: stricter(%q, %q) = %q, want %q", tc.reason, tc.floor, tc.own, got, tc.want)
+		}
+	}
+}
+
+func TestReserved(t *testing.T) {
+	for name, want := range map[string]bool{"default": true, "kube-system": true, "kube-anything": true, "atoll-system": true, "shop-1a": false, "kubernetes": false} {
+		if got := reserved(name); got != want {
+			t.Errorf("reserved(%q) = %v, want %v", name, got, want)
+		}
+	}
+}
+
+func object(t *testing.T, text string) *unstructured.Unstructured {
+	t.Helper()
+	data, err := yaml.YAMLToJSON([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	u := &unstructured.Unstructured{}
+	if err := u.UnmarshalJSON(data); err != nil {
+		t.Fatal(err)
+	}
+	return u
+}
+
+const leafText = `
+apiVersion: apps/v1
+kind: Deployment
+metadata:
+  name: web
+  namespace: shop-1a
+  uid: leaf
+  resourceVersion: "5"
+  generation: 4
+  creationTimestamp: "2026-01-01T00:00:00Z"
+  finalizers: [workload.atoll.dev/syncer]
+  ownerReferences: [{apiVersion: v1, kind: ConfigMap, name: x, uid: y}]
+  labels:
+    app: web
+    workload.atoll.dev/workspace: c1
+    workload.atoll.dev/root-uid: root1
+  annotations:
+    kcp.io/cluster: mirror1
+    workload.atoll.dev/rendered: h2
+    workload.atoll.dev/root: shop/web
+    workload.atoll.dev/applied: h1
+    workload.atoll.dev/draining: "true"
+    workload.atoll.dev/refused: "{}"
+    deployment.kubernetes.io/revision: "3"
+    kubectl.kubernetes.io/last-applied-configuration: "{}"
+    mine: kept
+spec: {replicas: 3}
+status: {observedGeneration: 3, replicas: 1}
+`
+
+func TestRender(t *testing.T) {
+	want := object(t, `
+apiVersion: apps/v1
+kind: Deployment
+metadata:
+  name: web
+  namespace: shop-1a
+  labels:
+    app: web
+    workload.atoll.dev/workspace: c1
+    workload.atoll.dev/root-uid: root1
+    workload.atoll.dev/synctarget: east
+  annotations:
+    workload.atoll.dev/rendered: h2
+    workload.atoll.dev/root: shop/web
+    mine: kept
+spec: {replicas: 3}
+`)
+	leaf := object(t, leafText)
+	before := leaf.DeepCopy()
+	if diff := cmp.Diff(want.Object, render(leaf, "east").Object); diff != "" {
+		t.Errorf("render (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(before.Object, leaf.Object); diff != "" {
+		t.Errorf("render changed the leaf:\n%s", diff)
+	}
+}
+
+func TestRenderService(t *testing.T) {
+	service := func(ip string) *unstructured.Unstructured {
+		return object(t, fmt.Sprintf("{apiVersion: v1, kind: Service, metadata: {name: web}, spec: {clusterIP: %q, clusterIPs: [%q], type: ClusterIP}}", ip, ip))
+	}
+	if got := render(service("10.0.0.7"), "east"); !cmp.Equal(got.Object["spec"], any(map[string]any{"type": "ClusterIP"})) {
+		t.Errorf("an address of another cluster goes down: %v", got.Object["spec"])
+	}
+	if ip, _, _ := unstructured.NestedString(render(service("None"), "east").Object, "spec", "clusterIP"); ip != "None" {
+		t.Errorf("a headless service lost its None: %q", ip)
+	}
+}
+
+func TestRenderNamespace(t *testing.T) {
+	leaf := object(t, `
+apiVersion: v1
+kind: Namespace
+metadata:
+  name: shop-1a
+  labels:
+    kubernetes.io/metadata.name: shop-1a
+    workload.atoll.dev/workspace: c1
+    workload.atoll.dev/synctarget: west
+    pod-security.kubernetes.io/enforce: privileged
+    pod-security.kubernetes.io/enforce-version: v1.10
+    team: a
+spec: {finalizers: [kubernetes]}
+status: {phase: Active}
+`)
+	want := object(t, `
+apiVersion: v1
+kind: Namespace
+metadata:
+  name: shop-1a
+  labels:
+    workload.atoll.dev/workspace: c1
+    workload.atoll.dev/synctarget: east
+    pod-security.kubernetes.io/enforce: baseline
+    pod-security.kubernetes.io/enforce-version: latest
+    team: a
+`)
+	if diff := cmp.Diff(want.Object, renderNamespace(leaf, "east", "").Object); diff != "" {
+		t.Errorf("renderNamespace (-want +got):\n%s", diff)
+	}
+}
+
+func TestUpToDate(t *testing.T) {
+	const base = "{apiVersion: v1, kind: X, metadata: {name: a, labels: {l: '1'}, annotations: {r: h}}, spec: {n: 1, list: [{a: 1}], empty: {}}}"
+	tests := map[string]struct {
+		live   string
+		want   bool
+		reason string
+	}{
+		"equal":               {base, true, ""},
+		"more below":          {"{metadata: {labels: {l: '1', m: '2'}, annotations: {r: h}}, spec: {n: 1, list: [{a: 1, b: 2}], extra: 5}, status: {}}", true, "defaults and allocations are the cluster's own, as is an empty map it leaves out"},
+		"changed":             {"{metadata: {labels: {l: '1'}, annotations: {r: h}}, spec: {n: 2, list: [{a: 1}]}}", false, "drift"},
+		"element added":       {"{metadata: {labels: {l: '1'}, annotations: {r: h}}, spec: {n: 1, list: [{a: 1}, {a: 2}]}}", false, "a list is compared as a whole"},
+		"gone":                {"{metadata: {labels: {l: '1'}, annotations: {r: h}}, spec: {list: [{a: 1}]}}", false, "drift"},
+		"label gone":          {"{metadata: {annotations: {r: h}}, spec: {n: 1, list: [{a: 1}]}}", false, "drift"},
+		"rendered before":     {"{metadata: {labels: {l: '1'}, annotations: {r: g}}, spec: {n: 1, list: [{a: 1}]}}", false, "a field taken out of the leaf shows in the hash alone"},
+		"another type":        {"{metadata: {labels: {l: '1'}, annotations: {r: h}}, spec: 7}", false, ""},
+		"number for a string": {"{metadata: {labels: {l: '1'}, annotations: {r: h}}, spec: {n: '1', list: [{a: 1}]}}", false, ""},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			live := &unstructured.Unstructured{}
+			if err := yaml.Unmarshal([]byte(tc.live), &live.Object); err != nil {
+				t.Fatal(err)
+			}
+			// Numbers as clients decode them.
+			live.Object["kind"] = "X"
+			live.Object["apiVersion"] = "v1"
+			text, err := live.MarshalJSON()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := upToDate(object(t, base), object(t, string(text))); got != tc.want {
+				t.Errorf("%s: upToDate = %v, want %v", tc.reason, got, tc.want)
+			}
+		})
+	}
+}
+
+const downText = `
+apiVersion: apps/v1
+kind: Deployment
+metadata:
+  name: web
+  namespace: shop-1a
+  generation: 9
+  labels:
+    workload.atoll.dev/workspace: c1
+    workload.atoll.dev/root-uid: root1
+    workload.atoll.dev/synctarget: east
+  annotations:
+    workload.atoll.dev/rendered: h2
+    deployment.kubernetes.io/revision: "7"
+status: {observedGeneration: 9, replicas: 3}
+`
+
+func TestReport(t *testing.T) {
+	type change func(leaf, down *unstructured.Unstructured, o *outcome)
+	set := func(u *unstructured.Unstructured, value any, path ...string) {
+		if err := unstructured.SetNestedField(u.Object, value, path...); err != nil {
+			panic(err)
+		}
+	}
+	tests := map[string]struct {
+		change                           change
+		observed, replicas               int64
+		applied, refused                 string
+		unchanged, withoutStatus, noDown bool
+		reason                           string
+	}{
+		"observed": {observed: 4, replicas: 3, applied: "h2", reason: "what the leaf says is applied and seen by the controllers"},
+		"applied, not observed": {
+			change: func(_, down *unstructured.Unstructured, _ *outcome) {
+				set(down, int64(8), "status", "observedGeneration")
+			},
+			observed: 3, replicas: 3, applied: "h2", reason: "numbers are new, the claim to be done is not made",
+		},
+		"older rendering": {
+			change: func(_, down *unstructured.Unstructured, _ *outcome) {
+				set(down, "h1", "metadata", "annotations", workloadv1alpha1.RenderedAnnotation)
+			},
+			observed: 3, replicas: 3, applied: "h1", reason: "what was observed is not what the leaf says",
+		},
+		"another root": {
+			change: func(_, down *unstructured.Unstructured, _ *outcome) {
+				set(down, "root0", "metadata", "labels", workloadv1alpha1.RootUIDLabel)
+			},
+			observed: 3, replicas: 1, applied: "h1", reason: "the status of an object that had this name before is no news of this one",
+		},
+		"not there": {noDown: true, observed: 3, replicas: 1, reason: "nothing is applied any more, and the last status stays"},
+		"not seen": {
+			change:   func(_, _ *unstructured.Unstructured, o *outcome) { o.down, o.unknown = nil, true },
+			observed: 3, replicas: 1, applied: "h1", reason: "who cannot see says nothing",
+		},
+		"refused": {
+			change:   func(_, _ *unstructured.Unstructured, o *outcome) { o.refused = &refusal{"Invalid", "no"} },
+			observed: 4, replicas: 3, applied: "h2", refused: `{"reason":"Invalid","message":"no","rendered":"h2"}`, reason: "with the hash of what was refused",
+		},
+		"undecided": {
+			change:   func(_, _ *unstructured.Unstructured, o *outcome) { o.undecided = true },
+			observed: 4, replicas: 3, applied: "h2", refused: "{}", reason: "an earlier refusal stands while nothing is tried",
+		},
+		"nothing new": {
+			change: func(leaf, _ *unstructured.Unstructured, o *outcome) {
+				set(leaf, int64(4), "status", "observedGeneration")
+				set(leaf, int64(3), "status", "replicas")
+				set(leaf, "h2", "metadata", "annotations", workloadv1alpha1.AppliedAnnotation)
+				o.undecided = true
+			},
+			observed: 4, replicas: 3, applied: "h2", refused: "{}", unchanged: true, reason: "no change, no write",
+		},
+		"kind without status": {withoutStatus: true, observed: 3, replicas: 1, applied: "h2", reason: "only annotations"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			leaf, down := object(t, leafText), object(t, downText)
+			o := outcome{down: down}
+			if tc.noDown {
+				o.down = nil
+			}
+			if tc.change != nil {
+				tc.change(leaf, down, &o)
+			}
+			before := leaf.DeepCopy()
+			got, changed, err := report(leaf, o, !tc.withoutStatus)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if changed == tc.unchanged {
+				t.Errorf("%s: changed = %v", tc.reason, changed)
+			}
+			observed, _, _ := unstructured.NestedInt64(got.Object, "status", "observedGeneration")
+			replicas, _, _ := unstructured.NestedInt64(got.Object, "status", "replicas")
+			if observed != tc.observed || replicas != tc.replicas {
+				t.Errorf("%s: observedGeneration %d replicas %d, want %d and %d", tc.reason, observed, replicas, tc.observed, tc.replicas)
+			}
+			a := got.GetAnnotations()
+			if a[workloadv1alpha1.AppliedAnnotation] != tc.applied || a[workloadv1alpha1.RefusedAnnotation] != tc.refused {
+				t.Errorf("%s: applied %q refused %q, want %q and %q", tc.reason,
+					a[workloadv1alpha1.AppliedAnnotation], a[workloadv1alpha1.RefusedAnnotation], tc.applied, tc.refused)
+			}
+			if diff := cmp.Diff(before.Object["spec"], got.Object["spec"]); diff != "" {
+				t.Errorf("spec changed:\n%s", diff)
+			}
+			if diff := cmp.Diff(before.Object, leaf.Object); diff != "" {
+				t.Errorf("report changed its input:\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestPropagation(t *testing.T) {
+	for _, tc := range []struct {
+		group      string
+		finalizers []string
+		want       metav1.DeletionPropagation
+		reason     string
+	}{
+		{"apps", nil, metav1.DeletePropagationForeground, "gone means that its pods are gone"},
+		{"", nil, metav1.DeletePropagationBackground, "a ConfigMap has nothing to wait for"},
+		{"apps", []string{metav1.FinalizerOrphanDependents}, metav1.DeletePropagationOrphan, "--cascade=orphan travels"},
+		{"", []string{metav1.FinalizerDeleteDependents}, metav1.DeletePropagationForeground, "--cascade=foreground travels"},
+	} {
+		leaf := &unstructured.Unstructured{}
+		leaf.SetFinalizers(tc.finalizers)
+		if got := propagation(key{resource: schema.GroupVersionResource{Group: tc.group}}, leaf); got != tc.want {
+			t.Errorf("%s: %q, want %q", tc.reason, got, tc.want)
+		}
+	}
+}
+
+func condition(conditions []metav1.Condition, kind string) string {
+	c := meta.FindStatusCondition(conditions, kind)
+	if c == nil {
+		return ""
+	}
+	return string(c.Status) + "/" + c.Reason
+}
+
+func TestTwinStatus(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	ready := []metav1.Condition{{Type: workloadv1alpha1.SyncTargetReady, Status: metav1.ConditionTrue, Reason: ReasonConnected}}
+	node := func(name string, ready corev1.ConditionStatus) corev1.Node {
+		return corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{
+			Allocatable: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4")},
+			Conditions:  []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}},
+		}}
+	}
+	tests := map[string]struct {
+		old                        []metav1.Condition
+		facts                      facts
+		ready, observeOnly, orphan string
+		nodes                      int32
+		reason                     string
+	}{
+		"connected": {
+			facts: facts{everAnswered: true, lastAnswer: now, verdict: fine, nodes: []corev1.Node{node("a", "True"), node("b", "True"), node("c", "Unknown")}},
+			ready: "True/Connected", observeOnly: "False/InStep", nodes: 2, reason: "only Ready nodes count",
+		},
+		"first try fails":    {facts: facts{lastAnswer: now, trouble: "connection refused"}, ready: "False/Unreachable", reason: "who adds a cluster learns at once what is wrong"},
+		"short trouble":      {old: ready, facts: facts{lastAnswer: now.Add(-39 * time.Second), everAnswered: true, trouble: "timeout"}, ready: "True/Connected", reason: "tolerated for 40 s, as a Node"},
+		"long trouble":       {old: ready, facts: facts{lastAnswer: now.Add(-41 * time.Second), everAnswered: true, trouble: "timeout"}, ready: "False/Unreachable", reason: "then it is not ready"},
+		"restart in trouble": {old: ready, facts: facts{lastAnswer: now.Add(-10 * time.Second), trouble: "timeout"}, ready: "True/Connected", reason: "a restart of ours is no reason either"},
+		"hub restored":       {facts: facts{everAnswered: true, lastAnswer: now, verdict: hubRestored}, ready: "True/Connected", observeOnly: "True/HubRestored", reason: "it answers, but is not written to"},
+		"orphans":            {facts: facts{everAnswered: true, lastAnswer: now, verdict: fine, orphans: []string{"a", "b"}}, ready: "True/Connected", observeOnly: "False/InStep", orphan: "True/NoLeaf", reason: "reported"},
+		"orphans gone": {
+			old:   []metav1.Condition{{Type: ConditionOrphans, Status: metav1.ConditionTrue, Reason: ReasonNoLeaf}},
+			facts: facts{everAnswered: true, lastAnswer: now, verdict: fine}, ready: "True/Connected", observeOnly: "False/InStep", orphan: "False/None", reason: "and taken back",
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			got := twinStatus(workloadv1alpha1.SyncTargetStatus{Conditions: tc.old}, 1, tc.facts, now)
+			if r := condition(got.Conditions, workloadv1alpha1.SyncTargetReady); r != tc.ready {
+				t.Errorf("%s: Ready %q, want %q", tc.reason, r, tc.ready)
+			}
+			if r := condition(got.Conditions, workloadv1alpha1.SyncTargetObserveOnly); r != tc.observeOnly {
+				t.Errorf("%s: ObserveOnly %q, want %q", tc.reason, r, tc.observeOnly)
+			}
+			if r := condition(got.Conditions, ConditionOrphans); r != tc.orphan {
+				t.Errorf("%s: Orphans %q, want %q", tc.reason, r, tc.orphan)
+			}
+			if got.Nodes != tc.nodes {
+				t.Errorf("%s: %d nodes, want %d", tc.reason, got.Nodes, tc.nodes)
+			}
+			if cpu := got.Capacity.Cpu().Value(); cpu != 4*int64(tc.nodes) {
+				t.Errorf("%s: %d CPUs, want %d", tc.reason, cpu, 4*tc.nodes)
+			}
+			later := now.Add(time.Second)
+			tc.facts.lastAnswer = tc.facts.lastAnswer.Add(time.Second)
+			if again := twinStatus(got, 1, tc.facts, later); !cmp.Equal(got, again) {
+				t.Errorf("the same facts write again:\n%s", cmp.Diff(got, again))
+			}
+		})
+	}
+}
+
+func syncTarget(uid types.UID, cluster string, age time.Duration) *workloadv1alpha1.SyncTarget {
+	return &workloadv1alpha1.SyncTarget{ObjectMeta: metav1.ObjectMeta{
+		Name: "name-" + string(uid), UID: uid, Annotations: map[string]string{"kcp.io/cluster": cluster},
+		CreationTimestamp: metav1.NewTime(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).Add(-age)),
+	}}
+}
+
+func TestTargetStatus(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	twin := func(conditions ...metav1.Condition) *workloadv1alpha1.SyncTarget {
+		return &workloadv1alpha1.SyncTarget{Status: workloadv1alpha1.SyncTargetStatus{Version: "v1.36.3", Nodes: 3, Conditions: conditions}}
+	}
+	connected := metav1.Condition{Type: workloadv1alpha1.SyncTargetReady, Status: metav1.ConditionTrue, Reason: ReasonConnected}
+	frozen := metav1.Condition{Type: workloadv1alpha1.SyncTargetFrozen, Status: metav1.ConditionTrue, Reason: "Brake"}
+	tests := map[string]struct {
+		twin   *workloadv1alpha1.SyncTarget
+		heard  time.Time
+		p      *problem
+		ready  string
+		again  time.Duration
+		reason string
+	}{
+		"new":           {ready: "Unknown/NotConnected", reason: "nobody reported"},
+		"never beat":    {twin: twin(), ready: "Unknown/NotConnected", reason: "a twin alone is no news"},
+		"ready":         {twin: twin(connected), heard: now.Add(-5 * time.Second), ready: "True/Connected", again: 36 * time.Second, reason: "looked at again when it may have become silent"},
+		"silent":        {twin: twin(connected), heard: now.Add(-41 * time.Second), ready: "Unknown/HeartbeatLost", reason: "what the twin said last counts no more"},
+		"problem first": {twin: twin(connected), heard: now, p: &problem{ReasonDuplicate, "x"}, ready: "False/Duplicate", reason: "not synced, whatever is reported"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			target := syncTarget("a", "root", 0)
+			target.Status.Mirror = "mirror1"
+			target.Status.Conditions = []metav1.Condition{frozen}
+			got, again := targetStatus(target, tc.twin, tc.heard, tc.p, now)
+			if r := condition(got.Conditions, workloadv1alpha1.SyncTargetReady); r != tc.ready || again != tc.again {
+				t.Errorf("%s: Ready %q, again %s, want %q and %s", tc.reason, r, again, tc.ready, tc.again)
+			}
+			if got.Mirror != "mirror1" || condition(got.Conditions, workloadv1alpha1.SyncTargetFrozen) != "True/Brake" {
+				t.Errorf("what others wrote is lost: %+v", got)
+			}
+		})
+	}
+}
+
+func TestDuplicateOf(t *testing.T) {
+	old, middle, young := syncTarget("c", "root", 3*time.Hour), syncTarget("b", "c2", 2*time.Hour), syncTarget("a", "root", time.Hour)
+	twin := syncTarget("aa", "root", time.Hour)
+	all := []*workloadv1alpha1.SyncTarget{young, middle, old, twin}
+	cluster := func(t *workloadv1alpha1.SyncTarget) string { return t.Annotations["kcp.io/cluster"] }
+	if p := duplicateOf(old, all, cluster); p != nil {
+		t.Errorf("the oldest is a duplicate: %v", p)
+	}
+	if p := duplicateOf(young, all, cluster); p == nil || !strings.Contains(p.message, old.Name) {
+		t.Errorf("the younger one should name the oldest of its own workspace: %v", p)
+	}
+	if p := duplicateOf(middle, all, cluster); p == nil || strings.Contains(p.message, old.Name) {
+		t.Errorf("another workspace's SyncTarget must not be named: %v", p)
+	}
+	if p := duplicateOf(young, []*workloadv1alpha1.SyncTarget{young, twin}, cluster); p != nil {
+		t.Errorf("of the same second, the smaller UID is the older: %v", p)
+	}
+	if p := duplicateOf(twin, []*workloadv1alpha1.SyncTarget{young, twin}, cluster); p == nil {
+		t.Error("of the same second, both are the older")
+	}
+}
+
+func TestWaitingFor(t *testing.T) {
+	for _, tc := range []struct {
+		placements, held []string
+		abandoned, waits bool
+		reason           string
+	}{
+		{nil, nil, false, false, "nothing there"},
+		{[]string{"c|shop"}, nil, false, true, "placed there"},
+		{[]string{"c|shop"}, nil, true, true, "abandoning says nothing about placements: they have to choose another"},
+		{nil, []string{"namespace shop"}, false, true, "still running there"},
+		{nil, []string{"namespace shop"}, true, false, "an unreachable cluster does not block for ever"},
+	} {
+		if got := waitingFor(tc.placements, tc.held, tc.abandoned); (got != nil) != tc.waits {
+			t.Errorf("%s: %v, want waiting %v", tc.reason, got, tc.waits)
+		}
+	}
+}
+
+func TestPhysicalConfig(t *testing.T) {
+	kubeconfig := func(cluster, user string) []byte {
+		return []byte(fmt.Sprintf(`{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: c, user: u}}],
+clusters: [{name: c, cluster: {server: "https://east", %s}}], users: [{name: u, user: {%s}}]}`, cluster, user))
+	}
+	for _, tc := range []struct{ cluster, user, err, reason string }{
+		{"insecure-skip-tls-verify: true", "token: t", "", "carries its own credential"},
+		{"", "exec: {apiVersion: client.authentication.k8s.io/v1, command: id, interactiveMode: Never}", "exec", "would run a command on the server"},
+		{"", "tokenFile: /etc/shadow", "tokenFile", "would send a file of the server away"},
+		{"", "client-certificate: /x, client-key: /y", "client-certificate", "would read files of the server"},
+		{"", "auth-provider: {name: x}", "auth-provider", ""},
+		{"certificate-authority: /etc/passwd", "token: t", "certificate-authority", ""},
+	} {
+		_, err := physicalConfig(kubeconfig(tc.cluster, tc.user))
+		if (err == nil) != (tc.err == "") || err != nil && !strings.Contains(err.Error(), tc.err) {
+			t.Errorf("%s: %v, want an error with %q", tc.reason, err, tc.err)
+		}
+	}
+	if _, err := physicalConfig([]byte("nonsense: [")); err == nil {
+		t.Error("nonsense is taken")
+	}
+}
