@@ -1,0 +1,347 @@
+package atollapis
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/authentication/user"
+	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/registry/rest"
+
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+
+	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
+	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
+	tenancyv1alpha1 "atoll.dev/atoll/apis/tenancy/v1alpha1"
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	lcctx "atoll.dev/atoll/internal/logicalcluster"
+)
+
+func as(name string, groups ...string) context.Context {
+	ctx := genericapirequest.WithNamespace(context.Background(), metav1.NamespaceNone)
+	return genericapirequest.WithUser(ctx, &user.DefaultInfo{Name: name, Groups: groups})
+}
+
+var (
+	ann    = as("ann")
+	system = as("system:apiserver", user.SystemPrivilegedGroup)
+)
+
+func strategyOf[T object](r *resource[T]) strategy[T] {
+	return strategy[T]{r: r, ObjectTyper: legacyscheme.Scheme}
+}
+
+// create and update do what the registry does with an object before it is stored.
+func create[T object](ctx context.Context, r *resource[T], obj T) (T, error) {
+	obj = obj.DeepCopyObject().(T)
+	rest.FillObjectMetaSystemFields(obj)
+	return obj, rest.BeforeCreate(strategyOf(r), ctx, obj)
+}
+
+func update[T object](ctx context.Context, s rest.RESTUpdateStrategy, obj, old T) (T, error) {
+	obj, old = obj.DeepCopyObject().(T), old.DeepCopyObject().(T)
+	old.SetResourceVersion("1")
+	obj.SetResourceVersion("1")
+	return obj, rest.BeforeUpdate(s, ctx, obj, old)
+}
+
+// wantError fails unless err is nil where want is empty, and else says want.
+func wantError(t *testing.T, reason string, err error, want string) {
+	t.Helper()
+	switch {
+	case want == "" && err != nil:
+		t.Errorf("%s: unexpected error: %v", reason, err)
+	case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
+		t.Errorf("%s: error is %v, want one that says %q", reason, err, want)
+	}
+}
+
+func TestWorkspaceCreate(t *testing.T) {
+	for _, tc := range []struct {
+		reason string
+		ctx    context.Context
+		sent   tenancyv1alpha1.Workspace
+		want   string
+	}{
+		{"a name alone is enough", ann, tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}, ""},
+		{"digits first are a DNS label", ann, tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: "1shop"}}, ""},
+		{"root is the workspace above all", ann, tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: "root"}}, `must not be "root"`},
+		{"a dot would be a part of no path", ann, tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: "a.b"}}, "metadata.name"},
+		{"a colon separates names in a path", ann, tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: "a:b"}}, "metadata.name"},
+		{"the wildcard is no name", ann, tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: "*"}}, "metadata.name"},
+		{"a handle on an existing logical cluster would take it over", ann, tenancyv1alpha1.Workspace{
+			ObjectMeta: metav1.ObjectMeta{Name: "shop"}, Spec: tenancyv1alpha1.WorkspaceSpec{Cluster: "root"}}, "spec.cluster"},
+		{"nor may the system make one", system, tenancyv1alpha1.Workspace{
+			ObjectMeta: metav1.ObjectMeta{Name: "shop"}, Spec: tenancyv1alpha1.WorkspaceSpec{Cluster: "root"}}, "spec.cluster"},
+		{"the URL is the server's to say", ann, tenancyv1alpha1.Workspace{
+			ObjectMeta: metav1.ObjectMeta{Name: "shop"}, Spec: tenancyv1alpha1.WorkspaceSpec{URL: "https://evil"}}, "spec.URL"},
+		{"a type's path is a path", ann, tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: "shop"},
+			Spec: tenancyv1alpha1.WorkspaceSpec{Type: &tenancyv1alpha1.WorkspaceTypeReference{Name: "x", Path: "*"}}}, "spec.type.path"},
+	} {
+		_, err := create(tc.ctx, workspaces(), &tc.sent)
+		wantError(t, tc.reason, err, tc.want)
+	}
+}
+
+func TestWorkspaceOwnerAndFinalizer(t *testing.T) {
+	made, err := create(ann, workspaces(), &tenancyv1alpha1.Workspace{
+		ObjectMeta: metav1.ObjectMeta{Name: "shop", Annotations: map[string]string{tenancyv1alpha1.OwnerAnnotation: "bob", "mine": "x"}},
+		Status:     tenancyv1alpha1.WorkspaceStatus{Phase: corev1alpha1.LogicalClusterPhaseReady},
+	})
+	wantError(t, "create", err, "")
+	want := map[string]string{tenancyv1alpha1.OwnerAnnotation: "ann", "mine": "x"}
+	if diff := cmp.Diff(want, made.Annotations); diff != "" {
+		t.Errorf("the owner is who asks, whatever the client sent (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{tenancyv1alpha1.WorkspaceFinalizer}, made.Finalizers); diff != "" {
+		t.Errorf("finalizers (-want +got):\n%s", diff)
+	}
+	if made.Status.Phase != corev1alpha1.LogicalClusterPhaseScheduling || made.Generation != 1 || made.Spec.Type.Name != "universal" {
+		t.Errorf("phase %q, generation %d, type %v", made.Status.Phase, made.Generation, made.Spec.Type)
+	}
+
+	sent := &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: "shop", UID: made.UID}}
+	kept, err := update(as("bob"), strategyOf(workspaces()), sent, made)
+	wantError(t, "a manifest without what the system added applies", err, "")
+	if kept.Annotations[tenancyv1alpha1.OwnerAnnotation] != "ann" {
+		t.Errorf("owner after an update by somebody else: %q", kept.Annotations[tenancyv1alpha1.OwnerAnnotation])
+	}
+	if diff := cmp.Diff(made.Finalizers, kept.Finalizers); diff != "" {
+		t.Errorf("a user took the finalizer off (-want +got):\n%s", diff)
+	}
+	if kept.Generation != made.Generation {
+		t.Errorf("generation rose to %d though the spec is the same", kept.Generation)
+	}
+	released, err := update(system, strategyOf(workspaces()), sent, made)
+	wantError(t, "the system takes the finalizer off", err, "")
+	if len(released.Finalizers) != 0 {
+		t.Errorf("finalizers after the system took them off: %v", released.Finalizers)
+	}
+}
+
+func TestWorkspaceUpdate(t *testing.T) {
+	universal := defaultWorkspaceType()
+	for _, tc := range []struct {
+		reason   string
+		ctx      context.Context
+		old, obj tenancyv1alpha1.WorkspaceSpec
+		want     string
+	}{
+		{"the system sets the cluster once", system, tenancyv1alpha1.WorkspaceSpec{Type: universal}, tenancyv1alpha1.WorkspaceSpec{Cluster: "abc", URL: "https://x"}, ""},
+		{"a user does not", ann, tenancyv1alpha1.WorkspaceSpec{Type: universal}, tenancyv1alpha1.WorkspaceSpec{Cluster: "root"}, "set by the system"},
+		{"it does not change", system, tenancyv1alpha1.WorkspaceSpec{Type: universal, Cluster: "abc"}, tenancyv1alpha1.WorkspaceSpec{Cluster: "root"}, "immutable"},
+		{"it is kept where the client leaves it out", ann, tenancyv1alpha1.WorkspaceSpec{Type: universal, Cluster: "abc"}, tenancyv1alpha1.WorkspaceSpec{}, ""},
+		{"it is a name that can be a key", system, tenancyv1alpha1.WorkspaceSpec{Type: universal}, tenancyv1alpha1.WorkspaceSpec{Cluster: "a/b"}, "spec.cluster"},
+		{"the type does not change", ann, tenancyv1alpha1.WorkspaceSpec{Type: universal}, tenancyv1alpha1.WorkspaceSpec{Type: &tenancyv1alpha1.WorkspaceTypeReference{Name: "other"}}, "immutable"},
+	} {
+		old := &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: "shop", Generation: 1}, Spec: tc.old}
+		obj := &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}, Spec: tc.obj}
+		_, err := update(tc.ctx, strategyOf(workspaces()), obj, old)
+		wantError(t, tc.reason, err, tc.want)
+	}
+}
+
+func TestLogicalClusterUpdate(t *testing.T) {
+	old := &corev1alpha1.LogicalCluster{
+		ObjectMeta: metav1.ObjectMeta{Name: "cluster", Generation: 1, Annotations: map[string]string{lcctx.PathAnnotation: "root:shop"}},
+		Spec:       corev1alpha1.LogicalClusterSpec{Use: corev1alpha1.LogicalClusterUseWorkspace},
+	}
+	for _, tc := range []struct {
+		reason string
+		ctx    context.Context
+		change func(*corev1alpha1.LogicalCluster)
+		path   string
+		want   string
+	}{
+		{"a tenant places all it holds", ann, func(c *corev1alpha1.LogicalCluster) {
+			c.Annotations[placementv1alpha1.ClustersAnnotation] = "east"
+		}, "root:shop", ""},
+		{"a tenant does not take another path", ann, func(c *corev1alpha1.LogicalCluster) {
+			c.Annotations[lcctx.PathAnnotation] = "root:bank"
+		}, "root:shop", ""},
+		{"nor gives its own up", ann, func(c *corev1alpha1.LogicalCluster) { c.Annotations = nil }, "root:shop", ""},
+		{"the system moves it", system, func(c *corev1alpha1.LogicalCluster) {
+			c.Annotations[lcctx.PathAnnotation] = "root:bank"
+		}, "root:bank", ""},
+		{"a tenant does not make it deletable", ann, func(c *corev1alpha1.LogicalCluster) { c.Spec.DirectlyDeletable = true }, "", "directlyDeletable"},
+		{"nor changes the owner", ann, func(c *corev1alpha1.LogicalCluster) {
+			c.Spec.Owner = &corev1alpha1.LogicalClusterOwner{Name: "x"}
+		}, "", "spec.owner"},
+		{"the use never changes", system, func(c *corev1alpha1.LogicalCluster) { c.Spec.Use = corev1alpha1.LogicalClusterUseMirror }, "", "spec.use"},
+	} {
+		obj := old.DeepCopy()
+		tc.change(obj)
+		got, err := update(tc.ctx, strategyOf(logicalClusters()), obj, old)
+		wantError(t, tc.reason, err, tc.want)
+		if err == nil && got.Annotations[lcctx.PathAnnotation] != tc.path {
+			t.Errorf("%s: path is %q, want %q", tc.reason, got.Annotations[lcctx.PathAnnotation], tc.path)
+		}
+	}
+}
+
+func TestLogicalClusterCreate(t *testing.T) {
+	ready := corev1alpha1.LogicalClusterStatus{Phase: corev1alpha1.LogicalClusterPhaseReady}
+	for _, tc := range []struct {
+		reason string
+		ctx    context.Context
+		sent   corev1alpha1.LogicalCluster
+		want   string
+	}{
+		{"the system makes one with its status", system, corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{Name: "cluster"}, Status: ready}, ""},
+		{"users make Workspaces", ann, corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{Name: "cluster"}}, "made by the system"},
+		{"there is one by one name", system, corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{Name: "other"}}, `must be "cluster"`},
+		{"uses are known", system, corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{Name: "cluster"},
+			Spec: corev1alpha1.LogicalClusterSpec{Use: "Other"}}, "spec.use"},
+	} {
+		got, err := create(tc.ctx, logicalClusters(), &tc.sent)
+		wantError(t, tc.reason, err, tc.want)
+		if err != nil {
+			continue
+		}
+		if got.Spec.Use != corev1alpha1.LogicalClusterUseWorkspace || got.Status.Phase != ready.Phase {
+			t.Errorf("%s: use %q, phase %q", tc.reason, got.Spec.Use, got.Status.Phase)
+		}
+	}
+}
+
+func TestLogicalClusterDelete(t *testing.T) {
+	for _, tc := range []struct {
+		reason   string
+		ctx      context.Context
+		deleting bool
+		direct   bool
+		want     bool
+	}{
+		{"a tenant deletes the Workspace instead", ann, false, false, false},
+		{"an administrator, too", system, false, false, false},
+		{"a tenant does not cut a termination short", ann, true, false, false},
+		{"the system ends a termination", system, true, false, true},
+		{"one that is directly deletable goes", ann, false, true, true},
+	} {
+		c := &corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{Name: "cluster"}, Spec: corev1alpha1.LogicalClusterSpec{
+			DirectlyDeletable: tc.direct, Owner: &corev1alpha1.LogicalClusterOwner{Resource: "workspaces", Name: "shop", Cluster: "root"}}}
+		if tc.deleting {
+			c.Status.Phase = corev1alpha1.LogicalClusterPhaseTerminating
+		}
+		err := mayDeleteLogicalCluster(tc.ctx, c)
+		if got := err == nil; got != tc.want {
+			t.Errorf("%s: may delete: %v, want %v", tc.reason, got, tc.want)
+		}
+		if err != nil && (!apierrors.IsForbidden(err) || !strings.Contains(err.Error(), `workspaces "shop"`)) {
+			t.Errorf("%s: the refusal %q does not name the owner", tc.reason, err)
+		}
+	}
+}
+
+func TestSyncTargetValidation(t *testing.T) {
+	for _, tc := range []struct {
+		reason string
+		spec   workloadv1alpha1.SyncTargetSpec
+		want   string
+	}{
+		{"nothing is required", workloadv1alpha1.SyncTargetSpec{}, ""},
+		{"a known level", workloadv1alpha1.SyncTargetSpec{PodSecurity: "restricted"}, ""},
+		{"an unknown level", workloadv1alpha1.SyncTargetSpec{PodSecurity: "strict"}, "spec.podSecurity"},
+		{"a path", workloadv1alpha1.SyncTargetSpec{DedicatedTo: "root:org:team"}, ""},
+		{"not a path", workloadv1alpha1.SyncTargetSpec{DedicatedTo: "root/org"}, "spec.dedicatedTo"},
+		{"not one workspace", workloadv1alpha1.SyncTargetSpec{DedicatedTo: "*"}, "spec.dedicatedTo"},
+		{"a secret without a namespace", workloadv1alpha1.SyncTargetSpec{KubeconfigSecretRef: &corev1.SecretReference{Name: "a"}}, "spec.kubeconfigSecretRef.namespace"},
+	} {
+		_, err := create(ann, syncTargets(), &workloadv1alpha1.SyncTarget{ObjectMeta: metav1.ObjectMeta{Name: "east"}, Spec: tc.spec})
+		wantError(t, tc.reason, err, tc.want)
+	}
+}
+
+func TestStatusEndpoint(t *testing.T) {
+	old := &workloadv1alpha1.SyncTarget{
+		ObjectMeta: metav1.ObjectMeta{Name: "east", Generation: 3, Labels: map[string]string{"a": "b"}, Finalizers: []string{"x/y"}},
+		Spec:       workloadv1alpha1.SyncTargetSpec{DedicatedTo: "root:org"},
+		Status:     workloadv1alpha1.SyncTargetStatus{Nodes: 1},
+	}
+	sent := &workloadv1alpha1.SyncTarget{
+		ObjectMeta: metav1.ObjectMeta{Name: "east", Labels: map[string]string{"c": "d"}},
+		Spec:       workloadv1alpha1.SyncTargetSpec{Unschedulable: true},
+		Status:     workloadv1alpha1.SyncTargetStatus{Nodes: 2},
+	}
+	main := strategyOf(syncTargets())
+	gotStatus, err := update(ann, statusStrategy[*workloadv1alpha1.SyncTarget]{main}, sent, old)
+	wantError(t, "status endpoint", err, "")
+	want := old.DeepCopy()
+	want.ResourceVersion, want.Status.Nodes = "1", 2
+	if diff := cmp.Diff(want, gotStatus); diff != "" {
+		t.Errorf("the status endpoint changed more than the status (-want +got):\n%s", diff)
+	}
+	got, err := update(ann, main, sent, old)
+	wantError(t, "main endpoint", err, "")
+	if got.Status.Nodes != 1 || !got.Spec.Unschedulable || got.Generation != 4 {
+		t.Errorf("the main endpoint left nodes %d, unschedulable %v, generation %d", got.Status.Nodes, got.Spec.Unschedulable, got.Generation)
+	}
+}
+
+func TestPlacementCells(t *testing.T) {
+	spec := func(names ...string) (s placementv1alpha1.PlacementSpec) {
+		s.Namespace = "web"
+		for _, n := range names {
+			s.Clusters = append(s.Clusters, placementv1alpha1.PlacedCluster{Name: n})
+		}
+		return s
+	}
+	on := func(name string, phase placementv1alpha1.PlacedClusterPhase, ready, replicas int32) placementv1alpha1.PlacedClusterStatus {
+		return placementv1alpha1.PlacedClusterStatus{Name: name, Phase: phase, ReadyReplicas: ready, Replicas: replicas}
+	}
+	for _, tc := range []struct {
+		reason   string
+		spec     placementv1alpha1.PlacementSpec
+		clusters []placementv1alpha1.PlacedClusterStatus
+		want     []any
+	}{
+		{"nothing is known yet", spec("east"), nil, []any{"web", "", "east", "False", "Placed"}},
+		{"all run", spec("east", "west"), []placementv1alpha1.PlacedClusterStatus{on("east", "Ready", 3, 3), on("west", "Ready", 3, 3)},
+			[]any{"web", "", "east 3/3,west 3/3", "True", "Placed"}},
+		{"one is being left", spec("west"), []placementv1alpha1.PlacedClusterStatus{on("east", "Draining", 3, 3), on("west", "Synced", 1, 3)},
+			[]any{"web", "", "west 1/3,east 3/3 Draining", "False", "Placed"}},
+		{"one refuses", spec("east"), []placementv1alpha1.PlacedClusterStatus{on("east", "Refused", 0, 3)},
+			[]any{"web", "", "east 0/3 Refused", "False", "Placed"}},
+		{"placed nowhere is not ready", spec(), nil, []any{"web", "", "", "False", "Placed"}},
+	} {
+		got := placementCells(&placementv1alpha1.Placement{Spec: tc.spec, Status: placementv1alpha1.PlacementStatus{
+			Clusters:   tc.clusters,
+			Conditions: []metav1.Condition{{Type: placementv1alpha1.PlacementPlaced, Status: metav1.ConditionTrue, Reason: placementv1alpha1.ReasonPlaced}},
+		}})
+		if diff := cmp.Diff(tc.want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tc.reason, diff)
+		}
+	}
+}
+
+func TestTableColumnsMatchCells(t *testing.T) {
+	for name, tc := range map[string]struct {
+		convert rest.TableConvertor
+		list    runtime.Object
+	}{
+		"logicalclusters":   {table[*corev1alpha1.LogicalCluster]{logicalClusters()}, &corev1alpha1.LogicalClusterList{Items: make([]corev1alpha1.LogicalCluster, 2)}},
+		"workspaces":        {table[*tenancyv1alpha1.Workspace]{workspaces()}, &tenancyv1alpha1.WorkspaceList{Items: make([]tenancyv1alpha1.Workspace, 2)}},
+		"synctargets":       {table[*workloadv1alpha1.SyncTarget]{syncTargets()}, &workloadv1alpha1.SyncTargetList{Items: make([]workloadv1alpha1.SyncTarget, 2)}},
+		"placements":        {table[*placementv1alpha1.Placement]{placements()}, &placementv1alpha1.PlacementList{Items: make([]placementv1alpha1.Placement, 2)}},
+		"placementpolicies": {table[*placementv1alpha1.PlacementPolicy]{placementPolicies()}, &placementv1alpha1.PlacementPolicyList{Items: make([]placementv1alpha1.PlacementPolicy, 2)}},
+	} {
+		got, err := tc.convert.ConvertToTable(context.Background(), tc.list, nil)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if len(got.Rows) != 2 {
+			t.Errorf("%s: %d rows for 2 objects", name, len(got.Rows))
+		}
+		for _, row := range got.Rows {
+			if len(row.Cells) != len(got.ColumnDefinitions) {
+				t.Errorf("%s: %d cells under %d columns", name, len(row.Cells), len(got.ColumnDefinitions))
+			}
+		}
+	}
+}
