@@ -1,0 +1,82 @@
+# Everything is one command: "make help" lists them.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+# The API that is served reports the version of Kubernetes it is made of: clients parse it.
+KUBERNETES := $(shell awk '$$1 == "k8s.io/kubernetes" {print $$2; exit}' go.mod)
+KUBERNETES_MINOR := $(word 2,$(subst ., ,$(KUBERNETES)))
+LDFLAGS := -s -w -X main.atollVersion=$(VERSION) $(foreach package,k8s.io/component-base/version k8s.io/client-go/pkg/version,\
+	-X $(package).gitVersion=$(KUBERNETES) -X $(package).gitMajor=1 -X $(package).gitMinor=$(KUBERNETES_MINOR) -X $(package).gitTreeState=clean)
+
+.PHONY: help
+help: ## Show this list.
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+##@ Build and run
+
+.PHONY: build
+build: preflight bin/atoll bin/physical ## Build bin/atoll, and bin/physical with bin/kwok for development.
+
+.PHONY: preflight
+preflight:
+	@.ci/preflight
+
+.PHONY: bin/atoll
+bin/atoll: preflight
+	@echo "Building $@ $(VERSION) ..."
+	@time go build -ldflags "$(LDFLAGS)" -o $@ ./cmd/atoll
+
+.PHONY: bin/physical
+bin/physical: preflight
+	@echo "Building $@ and bin/kwok: Kubernetes $(KUBERNETES) in one process ..."
+	@time contrib/physical/build.sh bin
+
+.PHONY: demo
+demo: build ## See the main job done, on two physical clusters. KEEP=1 leaves it running.
+	@go build -o bin/demo ./contrib/demo
+	@bin/demo $(if $(KEEP),--keep)
+
+.PHONY: physical
+physical: bin/physical ## Start a physical cluster, for those who have none: make physical NAME=east.
+	@contrib/demo/physical start "$(NAME)"
+
+.PHONY: physical-stop
+physical-stop: ## Stop a physical cluster: make physical-stop NAME=east. RM=1 removes its data, too.
+	@contrib/demo/physical stop "$(NAME)" $(if $(RM),--remove)
+
+##@ Test
+
+.PHONY: test
+test: ## Run everything CI runs, and print the time of each suite.
+	@.ci/suites verify unit integration e2e demo table
+
+.PHONY: unit
+unit: ## Run the tests of the packages.
+	@.ci/suites unit
+
+.PHONY: integration
+integration: ## Run the tests of the whole server in one process.
+	@.ci/suites integration
+
+.PHONY: e2e
+e2e: ## Run the tests of the built binary with two physical clusters.
+	@.ci/suites e2e
+
+.PHONY: lint
+lint: ## gofmt, go vet and staticcheck (.ci/lint.mod says why those).
+	@.ci/lint
+
+.PHONY: verify
+verify: lint ## lint; and go.mod, generated code and the documents' tables are up to date.
+	@.ci/verify
+
+.PHONY: generate
+generate: ## Generate code and the tables in the documents.
+	@go generate ./...
+
+.PHONY: clean
+clean: ## Remove what was built. Data of servers (.atoll) and physical clusters (.physical) stays.
+	rm -rf bin

@@ -1,0 +1,112 @@
+// Command report reads what go test -json writes: it sums up a run for people, and makes README.md's table of
+// requirements from the results.
+//
+// A test that proves a requirement carries its id first in its name: TestT1_DeploymentRuns, TestT2_T11_MoveTurnedBack.
+// The requirements are in requirements.tsv: id, text, and what is still missing where tests prove a part only.
+//
+//	go test -json ./... | report summary results.json      prints failures in full, keeps the events in results.json
+//	report table [-check] README.md results.json ...       writes the table; with -check, fails if that would change it
+//	report verify README.md                                fails if the table names tests that are not there, or lacks some
+package main
+
+import (
+	_ "embed"
+	"errors"
+	"flag"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+//go:embed requirements.tsv
+var requirementsTSV string
+
+func main() {
+	if err := run(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "Error:", err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string) error {
+	if len(args) < 2 {
+		return errors.New("usage: report summary FILE | table [-check] README FILE... | verify README")
+	}
+	requirements, err := parseRequirements(requirementsTSV)
+	if err != nil {
+		return err
+	}
+	switch args[0] {
+	case "summary":
+		return summary(os.Stdin, os.Stdout, args[1])
+	case "table":
+		fs := flag.NewFlagSet("table", flag.ContinueOnError)
+		check := fs.Bool("check", false, "Fail instead of changing the file.")
+		if err := fs.Parse(args[1:]); err != nil {
+			return err
+		}
+		if fs.NArg() < 2 {
+			return errors.New("table: name the file with the table, and files of results")
+		}
+		results, err := readResults(fs.Args()[1:])
+		if err != nil {
+			return err
+		}
+		return writeTable(fs.Arg(0), table(requirements, results), *check)
+	case "verify":
+		document, err := os.ReadFile(args[1])
+		if err != nil {
+			return err
+		}
+		tests, err := testsIn(filepath.Dir(args[1]))
+		if err != nil {
+			return err
+		}
+		return verify(string(document), tests, requirements)
+	}
+	return fmt.Errorf("unknown command %q", args[0])
+}
+
+// writeTable puts the table between the markers of a file.
+func writeTable(file, table string, check bool) error {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	changed, err := replaceBetween(string(data), table)
+	if err != nil {
+		return fmt.Errorf("%s: %w", file, err)
+	}
+	if changed == string(data) {
+		return nil
+	}
+	if check {
+		return fmt.Errorf("the table of requirements in %s is not what the tests say: run make test and commit the table it writes:\n%s", file, table)
+	}
+	fmt.Printf("The table of requirements in %s has changed.\n", file)
+	return os.WriteFile(file, []byte(changed), 0o644)
+}
+
+// testsIn returns the names of the tests in dir and below that carry ids.
+func testsIn(dir string) ([]string, error) {
+	var names []string
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		for _, line := range strings.Split(string(data), "\n") {
+			name, _, ok := strings.Cut(strings.TrimPrefix(line, "func "), "(")
+			if ok && strings.HasPrefix(line, "func Test") && len(ids(name)) > 0 {
+				names = append(names, name)
+			}
+		}
+		return nil
+	})
+	return names, err
+}

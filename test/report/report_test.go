@@ -1,0 +1,115 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestIDs(t *testing.T) {
+	for name, want := range map[string]string{
+		"TestT1_DeploymentRuns":      "T1",
+		"TestT2_T11_MoveTurnedBack":  "T2 T11",
+		"TestTable":                  "",
+		"TestX1_SurvivesARestart":    "", // no requirement
+		"TestEverythingOfT1_AndMore": "",
+	} {
+		if got := strings.Join(ids(name), " "); got != want {
+			t.Errorf("%s: got %q, want %q", name, got, want)
+		}
+	}
+}
+
+var sample = []requirement{{"T1", "apply runs", ""}, {"T2", "move", "volumes"}, {"T3", "traffic", ""}, {"T4", "debug", ""}, {"T5", "state", ""}}
+
+func TestTable(t *testing.T) {
+	got := table(sample, map[string]outcome{
+		"TestT1_T2_Apply": passed, "TestT2_Move": passed, "TestT3_Traffic": failed, "TestT3_Other": passed, "TestT4_Debug": skipped, "TestOther": passed,
+	})
+	want := "| id | requirement | state | proven by |\n|---|---|---|---|\n" +
+		"| T1 | apply runs | works | `TestT1_T2_Apply` |\n" +
+		"| T2 | move | in part; missing: volumes | `TestT1_T2_Apply`, `TestT2_Move` |\n" +
+		"| T3 | traffic | **failing** | `TestT3_Other`, `TestT3_Traffic` |\n" +
+		"| T4 | debug | not tested in the last run | `TestT4_Debug` |\n" +
+		"| T5 | state | not yet |  |\n"
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestWriteTable(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "README.md")
+	if err := os.WriteFile(file, []byte("before\n"+begin+"\nold\n"+end+"\nafter\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := writeTable(file, "new\n", true); err == nil || !strings.Contains(err.Error(), "make test") {
+		t.Errorf("an old table passed the check: %v", err)
+	}
+	if err := writeTable(file, "new\n", false); err != nil {
+		t.Fatal(err)
+	}
+	if err := writeTable(file, "new\n", true); err != nil {
+		t.Errorf("the table that was just written fails the check: %v", err)
+	}
+	if data, _ := os.ReadFile(file); string(data) != "before\n"+begin+"\nnew\n"+end+"\nafter\n" {
+		t.Errorf("wrote %q", data)
+	}
+}
+
+func TestVerify(t *testing.T) {
+	for document, want := range map[string]string{
+		"`TestT1_A`":                "",
+		"":                          "lacks TestT1_A",
+		"`TestT1_A` and `TestT1_B`": "names TestT1_B",
+	} {
+		err := verify(begin+document+end, []string{"TestT1_A"}, sample)
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%q: error %v, want %q", document, err, want)
+		}
+	}
+	if err := verify(begin+"`TestT99_A`"+end, []string{"TestT99_A"}, sample); err == nil {
+		t.Error("a requirement that there is none of passed")
+	}
+}
+
+func TestSummary(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "results.json")
+	var out strings.Builder
+	in := `{"Action":"output","Package":"p","Test":"TestT1_A","Output":"quiet\n"}
+{"Action":"pass","Package":"p","Test":"TestT1_A"}
+{"Action":"output","Package":"p","Test":"TestT2_B","Output":"loud\n"}
+{"Action":"fail","Package":"p","Test":"TestT2_B"}
+{"Action":"fail","Package":"p","Test":"TestT2_B/case"}
+{"Action":"fail","Package":"p"}
+`
+	err := summary(strings.NewReader(in), &out, file)
+	if err == nil || !strings.Contains(err.Error(), "p TestT2_B") {
+		t.Errorf("error %v, want one that names the test", err)
+	}
+	if s := out.String(); strings.Contains(s, "quiet") || !strings.Contains(s, "loud") {
+		t.Errorf("printed %q", s)
+	}
+	results, err := readResults([]string{file})
+	if diff := cmp.Diff(map[string]outcome{"TestT1_A": passed, "TestT2_B": failed}, results); diff != "" || err != nil {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+	if err := summary(strings.NewReader(`{"Action":"fail","ImportPath":"p"}`), &out, file); err == nil {
+		t.Error("a package that does not build passed")
+	}
+	if err := summary(strings.NewReader(""), &out, file); err == nil {
+		t.Error("a run without tests passed")
+	}
+}
+
+func TestRequirementsParse(t *testing.T) {
+	all, err := parseRequirements(requirementsTSV)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(all) != 66 {
+		t.Errorf("%d requirements, want 66", len(all))
+	}
+}

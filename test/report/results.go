@@ -1,0 +1,106 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+)
+
+// event is a line of go test -json; see go doc test2json.
+type event struct {
+	Action, Package, Test, Output, ImportPath string
+	Elapsed                                   float64 // seconds
+}
+
+// readEvents calls handle for each event. Lines that are none, such as those of a linker, go to handle as output.
+func readEvents(r io.Reader, handle func(line []byte, e event)) error {
+	s := bufio.NewScanner(r)
+	s.Buffer(nil, 64<<20) // one line holds one write of a test, which may print a whole log
+	for s.Scan() {
+		e := event{}
+		if err := json.Unmarshal(s.Bytes(), &e); err != nil {
+			e = event{Action: "build-output", Output: s.Text() + "\n"}
+		}
+		handle(s.Bytes(), e)
+	}
+	return s.Err()
+}
+
+// summary prints a line for each package and the output of what failed, and keeps the events in file. It fails if
+// anything did, also if nothing ran at all.
+func summary(in io.Reader, out io.Writer, file string) error {
+	keep, err := os.Create(file)
+	if err != nil {
+		return err
+	}
+	defer keep.Close()
+	w := bufio.NewWriter(keep)
+	type key struct{ pkg, test string }
+	output, count, broken := map[key][]string{}, map[string]int{}, []string{}
+	err = readEvents(in, func(line []byte, e event) {
+		_, _ = w.Write(append(slices.Clone(line), '\n')) // its error is Flush's
+		k := key{e.Package, e.Test}
+		switch e.Action {
+		case "output":
+			output[k] = append(output[k], e.Output)
+		case "build-output":
+			fmt.Fprint(out, e.Output)
+		case "pass", "fail", "skip":
+			if e.Test != "" {
+				count[e.Action]++
+			}
+			switch {
+			case e.Action == "fail":
+				broken = append(broken, strings.TrimSpace(e.Package+" "+e.Test))
+				fmt.Fprint(out, strings.Join(output[k], ""))
+			case e.Action == "skip" && e.Test != "":
+				fmt.Fprint(out, strings.Join(output[k], "")) // loudly, since it proves nothing
+			case e.Test == "" && e.Action == "pass":
+				fmt.Fprintf(out, "ok    %-60s %6.1fs\n", e.Package, e.Elapsed)
+			}
+			delete(output, k)
+		case "build-fail":
+			broken = append(broken, e.ImportPath)
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("read the events of go test: %w", err)
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "%d passed, %d failed, %d skipped\n", count["pass"], count["fail"], count["skip"])
+	if len(broken) > 0 {
+		return fmt.Errorf("failed:\n  %s", strings.Join(broken, "\n  "))
+	}
+	if count["pass"] == 0 {
+		return fmt.Errorf("no test ran")
+	}
+	return nil
+}
+
+// readResults returns the worst outcome of each test in the files, without subtests.
+func readResults(files []string) (map[string]outcome, error) {
+	results := map[string]outcome{}
+	for _, file := range files {
+		f, err := os.Open(file)
+		if err != nil {
+			return nil, err
+		}
+		err = readEvents(f, func(_ []byte, e event) {
+			o, ok := map[string]outcome{"pass": passed, "skip": skipped, "fail": failed}[e.Action]
+			if ok && e.Test != "" && !strings.Contains(e.Test, "/") {
+				results[e.Test] = max(results[e.Test], o)
+			}
+		})
+		f.Close()
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+	}
+	return results, nil
+}
