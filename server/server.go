@@ -203,6 +203,11 @@ func (s *Server) secure(ctx context.Context, config *genericapiserver.Config, li
 // SetDirectory joins what knows the workspaces. It is called once, before Run.
 func (s *Server) SetDirectory(d Directory) { s.directory = d }
 
+// DeleteCluster removes every row of a logical cluster, its LogicalCluster too.
+func (s *Server) DeleteCluster(ctx context.Context, name logicalcluster.Name) error {
+	return s.backend.DeleteClusterData(ctx, name, nil)
+}
+
 // AddReadyCheck makes /readyz wait until check returns nil. Called before Run.
 func (s *Server) AddReadyCheck(name string, check func() error) error {
 	return s.generic.AddReadyzChecks(healthz.NamedCheck(name, func(*http.Request) error { return check() }))

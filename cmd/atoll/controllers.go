@@ -4,8 +4,16 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/kcp-dev/logicalcluster/v3"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
+
 	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/placement"
 	"atoll.dev/atoll/server"
+	"atoll.dev/atoll/server/namespaces"
+	"atoll.dev/atoll/syncer"
 	"atoll.dev/atoll/workspaces"
 )
 
@@ -17,15 +25,31 @@ type controller struct {
 
 // controllers is every controller of the server, with all it depends on.
 func controllers(s *server.Server, c *client.Clients, i *client.Informers) ([]controller, error) {
-	var list []controller
-	var err error
-	add := func(name string, made interface{ Run(context.Context) error }, failed error) {
-		if failed != nil && err == nil {
-			err = fmt.Errorf("make controller %s: %w", name, failed)
+	clk := clock.RealClock{}
+	var all []controller
+	var failed error
+	add := func(name string, made interface{ Run(context.Context) error }, err error) {
+		if err != nil && failed == nil {
+			failed = fmt.Errorf("make controller %q: %w", name, err)
 		}
-		list = append(list, controller{name: name, run: made.Run})
+		all = append(all, controller{name: name, run: made.Run})
 	}
-	workspaces, failed := workspaces.New(c, i, workspaces.Options{URLBase: s.URL(), DeleteData: s.DeleteClusterData})
-	add("workspaces", workspaces, failed)
-	return list, err
+
+	trees, err := workspaces.New(c, i, workspaces.Options{URLBase: s.URL(), DeleteData: s.DeleteClusterData})
+	add("workspaces", trees, err)
+
+	defaults, err := namespaces.New(c, i, namespaces.Options{RootCA: s.CACertificate()})
+	add("namespaces", defaults, err)
+
+	placements, err := placement.New(c, i, clk)
+	add("placement", placements, err)
+
+	syncers, err := syncer.NewManager(syncer.ManagerConfig{
+		Clients: c, Informers: i, Clock: clk,
+		MirrorConfig: func(mirror logicalcluster.Name, _ types.UID) (*rest.Config, error) { return s.MirrorConfig(mirror), nil },
+		DeleteData:   s.DeleteCluster,
+	})
+	add("syncers", syncers, err)
+
+	return all, failed
 }
