@@ -69,6 +69,7 @@ var All = []Kind{
 		New:       func() ctrlclient.Object { return &corev1.Service{} },
 		Content:   serviceContent,
 		Withheld:  serviceWithheld,
+		Summarise: summariseService,
 	},
 	{
 		GVK: appsv1.SchemeGroupVersion.WithKind("Deployment"), GVR: appsv1.SchemeGroupVersion.WithResource("deployments"),
@@ -77,6 +78,7 @@ var All = []Kind{
 		New:       func() ctrlclient.Object { return &appsv1.Deployment{} },
 		Content:   deploymentContent,
 		Template:  func(obj ctrlclient.Object) *corev1.PodTemplateSpec { return &obj.(*appsv1.Deployment).Spec.Template },
+		Summarise: summariseDeployment,
 	},
 }
 

@@ -1,0 +1,90 @@
+package splitter
+
+import (
+	"cmp"
+	"maps"
+	"math/big"
+	"slices"
+)
+
+// Assign divides replicas over clusters in proportion to weights (unitless, >= 0). The result has every key of weights
+// and values >= 0 that sum to replicas exactly, unless weights is empty. Remainders go to the largest fraction; among
+// equal fractions to a cluster that had the larger share in previous, then by name, so equal input gives equal
+// output and little moves. Every cluster with a weight > 0 gets at least one if there are enough. Weights that are all
+// 0 count as equal. Negative numbers count as 0.
+func Assign(replicas int32, weights map[string]int64, previous map[string]int32) map[string]int32 {
+	shares := divide(replicas, weights, func(name string, floor int32) bool { return previous[name] > floor })
+	for _, poor := range slices.Sorted(maps.Keys(shares)) {
+		if shares[poor] > 0 || weights[poor] <= 0 {
+			continue
+		}
+		rich := poor
+		for _, name := range slices.Sorted(maps.Keys(shares)) {
+			if shares[name] > shares[rich] {
+				rich = name
+			}
+		}
+		if shares[rich] > 1 {
+			shares[rich]--
+			shares[poor]++
+		}
+	}
+	return shares
+}
+
+// Duplicate gives every cluster all replicas.
+func Duplicate(replicas int32, weights map[string]int64) map[string]int32 {
+	shares := make(map[string]int32, len(weights))
+	for name := range weights {
+		shares[name] = max(replicas, 0)
+	}
+	return shares
+}
+
+// divide is the largest remainder method. Among equal fractions, those come first for which prefer is true, given
+// what they have without the remainder.
+func divide(n int32, weights map[string]int64, prefer func(name string, floor int32) bool) map[string]int32 {
+	shares := make(map[string]int32, len(weights))
+	if len(weights) == 0 {
+		return shares
+	}
+	total := new(big.Int)
+	for _, w := range weights {
+		total.Add(total, big.NewInt(max(w, 0)))
+	}
+	equal := total.Sign() == 0
+	if equal {
+		total.SetInt64(int64(len(weights)))
+	}
+	left := max(n, 0)
+	var order []string
+	remainders := make(map[string]*big.Int, len(weights))
+	for name, w := range weights {
+		if equal {
+			w = 1
+		}
+		product := new(big.Int).Mul(big.NewInt(int64(max(n, 0))), big.NewInt(max(w, 0)))
+		share, remainder := new(big.Int).QuoRem(product, total, new(big.Int))
+		shares[name] = int32(share.Int64()) // <= n
+		remainders[name] = remainder
+		left -= shares[name]
+		if w > 0 {
+			order = append(order, name)
+		}
+	}
+	floors := maps.Clone(shares)
+	slices.SortFunc(order, func(a, b string) int {
+		preferred := func(name string) int {
+			if prefer(name, floors[name]) {
+				return 0
+			}
+			return 1
+		}
+		return cmp.Or(-remainders[a].Cmp(remainders[b]), cmp.Compare(preferred(a), preferred(b)), cmp.Compare(a, b))
+	})
+	// The remainder is smaller than the number of clusters with a weight: each gets at most one of it.
+	for _, name := range order[:left] {
+		shares[name]++
+	}
+	return shares
+}

@@ -1,0 +1,2 @@
+// Package splitter divides what users applied over physical clusters.
+package splitter

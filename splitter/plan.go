@@ -1,0 +1,181 @@
+package splitter
+
+import (
+	"cmp"
+	"slices"
+)
+
+// Cluster is what a plan has to know of one physical cluster.
+type Cluster struct {
+	// Name sorts and identifies the cluster.
+	Name string
+	// Assigned says that the Placement names the cluster, Target its share of replicas (0 if it is not assigned).
+	Assigned bool
+	Target   int32
+	// Lost says that the cluster is not heard of.
+	Lost bool
+	// Leaf is nil where there is none.
+	Leaf *LeafState
+}
+
+// LeafState is a leaf as last seen.
+type LeafState struct {
+	// Replicas is what the leaf asks for.
+	Replicas int32
+	// Pods and Available are what its cluster reported: all its pods, those on their way out included as far as the
+	// cluster says, and those that serve.
+	Pods, Available int32
+	// Settled says that the report is about the leaf as it is now.
+	Settled bool
+	// Rolling says that its present template has never been rolled out completely, and that its cluster has not given up
+	// waiting: pods that do not serve now soon may, and are part of what a rolling update may have unavailable.
+	Rolling bool
+	// Deleting says that the leaf is a tombstone, or has to become one because its root is no more.
+	Deleting bool
+}
+
+// Step is what a plan wants of one cluster now.
+type Step struct {
+	// Replicas the leaf shall ask for, where there shall be one.
+	Replicas int32
+	// Write says that there shall be a leaf that asks for Replicas; Delete that it shall become a tombstone. Where
+	// neither is set, nothing can be done in the cluster now.
+	Write, Delete bool
+	// Draining marks a leaf that stays only until its replacement is available.
+	Draining bool
+}
+
+// Plan returns the next step of every cluster, by its name, so that repeating plan and report ends with every assigned
+// cluster at its target and nothing elsewhere.
+//
+// What is asked for is R, the sum of targets. Clusters grow to their target at once. A cluster shrinks, and is left, only
+// as far as the others make up for it: it may lose an available pod only if, after that, R are known to be available
+// among what the leaves still ask for. What is known of a cluster is its report, nothing if the report is not about
+// its leaf as it is now or if the cluster is not heard of.
+// So pods that are not available, and what the user does not want any more, go at once; and a cluster that is not heard
+// of is waited for or left, but nothing starts elsewhere because of it: targets come from the Placement alone.
+//
+// With recreate it is the other way round, since two at once would do harm: nothing grows until every cluster that
+// shrinks has come down and every cluster that is left is gone.
+func Plan(clusters []Cluster, recreate bool) map[string]Step {
+	clusters = slices.SortedFunc(slices.Values(clusters), func(a, b Cluster) int { return cmp.Compare(a.Name, b.Name) })
+	if recreate {
+		return planRecreate(clusters)
+	}
+	var asked int32
+	wanted := make(map[string]int32, len(clusters))
+	for _, c := range clusters {
+		asked += c.Target
+		wanted[c.Name] = max(c.replicas(), c.Target)
+		if c.deleting() {
+			wanted[c.Name] = 0
+		}
+	}
+	shrink := func(c Cluster) {
+		var elsewhere int32
+		for _, d := range clusters {
+			if d.Name != c.Name {
+				elsewhere += d.known(wanted[d.Name])
+			}
+		}
+		wanted[c.Name] = max(c.Target, min(wanted[c.Name], c.least(asked-elsewhere, len(clusters) == 1)))
+	}
+	// Those that are left go first, so that a cluster is free as soon as it can be.
+	for _, c := range clusters {
+		if !c.Assigned && wanted[c.Name] > 0 {
+			shrink(c)
+		}
+	}
+	for _, c := range clusters {
+		if c.Assigned && wanted[c.Name] > c.Target {
+			shrink(c)
+		}
+	}
+
+	steps := make(map[string]Step, len(clusters))
+	for _, c := range clusters {
+		steps[c.Name] = c.step(wanted[c.Name])
+	}
+	return steps
+}
+
+func planRecreate(clusters []Cluster) map[string]Step {
+	var blocks []string // clusters that others wait for
+	for _, c := range clusters {
+		if l := c.Leaf; l != nil && (!c.Assigned || l.Deleting || l.Replicas > c.Target || l.Pods > l.Replicas) {
+			blocks = append(blocks, c.Name)
+		}
+	}
+	steps := make(map[string]Step, len(clusters))
+	for _, c := range clusters {
+		othersBlock := slices.ContainsFunc(blocks, func(name string) bool { return name != c.Name })
+		switch {
+		case c.Leaf == nil && othersBlock:
+			steps[c.Name] = Step{} // not before the others are gone
+		case c.Leaf == nil || c.deleting():
+			steps[c.Name] = c.step(c.Target)
+		case !c.Assigned:
+			gone := c.Leaf.Replicas == 0 && c.Leaf.Settled && c.Leaf.Pods == 0
+			steps[c.Name] = Step{Write: !gone, Delete: gone, Draining: !gone}
+		case othersBlock:
+			steps[c.Name] = c.step(min(c.Leaf.Replicas, c.Target))
+		default:
+			steps[c.Name] = c.step(c.Target)
+		}
+	}
+	return steps
+}
+
+func (c Cluster) step(replicas int32) Step {
+	switch {
+	case c.deleting():
+		return Step{} // gone first
+	case c.Assigned:
+		return Step{Write: true, Replicas: replicas}
+	case c.Leaf == nil:
+		return Step{}
+	case replicas == 0:
+		return Step{Delete: true}
+	}
+	return Step{Write: true, Replicas: replicas, Draining: true}
+}
+
+func (c Cluster) deleting() bool { return c.Leaf != nil && c.Leaf.Deleting }
+
+func (c Cluster) replicas() int32 {
+	if c.Leaf == nil {
+		return 0
+	}
+	return c.Leaf.Replicas
+}
+
+// known is how many pods are available for certain once the leaf asks for wanted replicas. Those beyond what the leaf asks
+// for now are on their way out, even if it is about to ask for more.
+func (c Cluster) known(wanted int32) int32 {
+	if c.Leaf == nil || c.Leaf.Deleting || c.Lost || !c.Leaf.Settled {
+		return 0
+	}
+	keeps := min(c.Leaf.Replicas, wanted)
+	known := min(c.Leaf.Available, keeps)
+	if surplus := c.Leaf.Pods - keeps; c.Leaf.Rolling && surplus > 0 {
+		// Those in surplus may go before those that do not serve.
+		known = max(min(known, c.Leaf.Available-surplus), 0)
+	}
+	return known
+}
+
+// least is the smallest number of replicas that the cluster may be asked for while needed available pods have to be its.
+func (c Cluster) least(needed int32, alone bool) int32 {
+	l := c.Leaf
+	switch {
+	case alone || needed <= 0:
+		return 0 // down to the target
+	case c.Lost || !l.Settled:
+		return l.Replicas // what it would lose is not known
+	case l.Rolling:
+		// Its controller takes away from old and new pods alike, whether they serve or not.
+		return needed + max(l.Replicas, l.Pods) - l.Available
+	}
+	// Its controller takes away first what does not serve.
+	return min(l.Available, needed)
+}

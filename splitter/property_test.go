@@ -1,0 +1,163 @@
+package splitter
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+)
+
+const seeds = 3000
+
+// TestNeverBelowWhatWasAsked runs moves, re-splits, changes of scale and lost clusters in random interleavings. Once the
+// splitter has seen all replicas that were asked for available, the pods that really serve never become fewer than
+// that (or than what was asked for since, if that is less); and in the end everything is where it should be.
+func TestNeverBelowWhatWasAsked(t *testing.T) {
+	for seed := range uint64(seeds) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		f := newFleet("a", "b", "c")
+		f.replicas = int32(1 + r.IntN(7))
+		f.weights = randomPlacement(r, f)
+		converged(t, f, seed)
+		floor := f.replicas
+		var log []string
+		for range 150 {
+			switch r.IntN(30) {
+			case 0:
+				f.weights = randomPlacement(r, f)
+				log = append(log, fmt.Sprint("place ", f.weights))
+			case 1:
+				f.replicas = int32(1 + r.IntN(7))
+				log = append(log, fmt.Sprint("scale ", f.replicas))
+				floor = min(floor, f.replicas)
+			case 2:
+				m := f.clusters[f.names()[r.IntN(3)]]
+				m.lost = !m.lost
+				log = append(log, fmt.Sprint("lost ", m.name, m.lost))
+			default:
+				log = append(log, f.act(r))
+			}
+			if f.reported() >= f.replicas {
+				floor = f.replicas
+			}
+			if got := f.truth(); got < floor {
+				t.Fatalf("seed %d: %d pods serve where %d were asked for, after %s\n%s", seed, got, floor, strings.Join(log, ", "), f)
+			}
+		}
+		for _, m := range f.clusters {
+			m.lost = false
+		}
+		converged(t, f, seed)
+	}
+}
+
+// TestRolloutStaysWithinBounds does the same with new templates: pods that serve may be fewer by maxUnavailable.
+func TestRolloutStaysWithinBounds(t *testing.T) {
+	for seed := range uint64(seeds) {
+		r := rand.New(rand.NewPCG(seed, 2))
+		f := newFleet("a", "b", "c")
+		f.replicas = int32(3 + r.IntN(6))
+		f.unavailable, f.surge = int32(r.IntN(3)), int32(r.IntN(3))
+		if f.unavailable+f.surge == 0 {
+			f.surge = 1
+		}
+		f.weights = randomPlacement(r, f)
+		converged(t, f, seed)
+		// A third of the runs only rolls, and bounds the surplus too; a third moves as well; a third loses clusters
+		// as well, which roll on while nobody waits for them, so only the end counts.
+		moves, loses := seed%3 > 0, seed%3 > 1
+		floor := f.replicas
+		var log []string
+		for range 200 {
+			switch n := r.IntN(40); {
+			case n == 0:
+				f.template++
+				log = append(log, fmt.Sprint("template ", f.template))
+			case n == 1 && moves:
+				f.weights = randomPlacement(r, f)
+				log = append(log, fmt.Sprint("place ", f.weights))
+			case n == 2 && loses:
+				m := f.clusters[f.names()[r.IntN(3)]]
+				m.lost = !m.lost
+				log = append(log, fmt.Sprint("lost ", m.name, m.lost))
+			default:
+				log = append(log, f.act(r))
+			}
+			if loses {
+				continue
+			}
+			if got := f.truth(); got < floor-f.unavailable {
+				t.Fatalf("seed %d: %d pods serve where %d-%d were asked for, after %s\n%s", seed, got, floor, f.unavailable, strings.Join(log, ", "), f)
+			}
+			if got := f.pods(); !moves && got > f.replicas+f.surge {
+				t.Fatalf("seed %d: %d pods exist where %d+%d are allowed, after %s\n%s", seed, got, f.replicas, f.surge, strings.Join(log, ", "), f)
+			}
+		}
+		for _, m := range f.clusters {
+			m.lost = false
+		}
+		converged(t, f, seed)
+	}
+}
+
+// TestRecreateNeverOverlaps: with Recreate, a move never has pods in a cluster that is being left and in one that takes over.
+func TestRecreateNeverOverlaps(t *testing.T) {
+	for seed := range uint64(seeds) {
+		r := rand.New(rand.NewPCG(seed, 3))
+		f := newFleet("a", "b")
+		f.recreate, f.replicas = true, int32(1+r.IntN(3))
+		f.weights = map[string]int64{"a": 1}
+		converged(t, f, seed)
+		var log []string
+		for range 100 {
+			switch r.IntN(20) {
+			case 0:
+				f.weights = map[string]int64{[]string{"a", "b"}[r.IntN(2)]: 1}
+				log = append(log, fmt.Sprint("place ", f.weights))
+			default:
+				log = append(log, f.act(r))
+			}
+			if len(f.clusters["a"].pods) > 0 && len(f.clusters["b"].pods) > 0 {
+				t.Fatalf("seed %d: pods in both clusters, after %s\n%s", seed, strings.Join(log, ", "), f)
+			}
+		}
+		converged(t, f, seed)
+	}
+}
+
+func randomPlacement(r *rand.Rand, f *fleet) map[string]int64 {
+	for {
+		weights := map[string]int64{}
+		for _, n := range f.names() {
+			if r.IntN(2) == 0 {
+				weights[n] = int64(1 + r.IntN(3))
+			}
+		}
+		if len(weights) > 0 {
+			return weights
+		}
+	}
+}
+
+// converged lets things settle and checks that everything is where it should be.
+func converged(t *testing.T, f *fleet, seed uint64) {
+	t.Helper()
+	if !f.converge() {
+		t.Fatalf("seed %d: does not come to rest:\n%s", seed, f)
+	}
+	var sum int32
+	for n, m := range f.clusters {
+		_, assigned := f.weights[n]
+		switch {
+		case !assigned && (m.leaf != nil || len(m.pods) > 0):
+			t.Fatalf("seed %d: something is left in %s:\n%s", seed, n, f)
+		case assigned && (m.leaf == nil || m.leaf.template != f.template):
+			t.Fatalf("seed %d: %s has not got the present template %d:\n%s", seed, n, f.template, f)
+		case assigned:
+			sum += m.leaf.replicas
+		}
+	}
+	if sum != f.replicas || f.truth() != f.replicas {
+		t.Fatalf("seed %d: %d replicas asked for, %d in leaves, %d serve:\n%s", seed, f.replicas, sum, f.truth(), f)
+	}
+}

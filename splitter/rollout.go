@@ -1,0 +1,162 @@
+package splitter
+
+import (
+	"cmp"
+	"slices"
+)
+
+// RollingCluster is what the division of a rolling update has to know of one cluster.
+type RollingCluster struct {
+	Name string
+	// Replicas is the cluster's share.
+	Replicas int32
+	// Lost says that the cluster is not heard of.
+	Lost bool
+	// Leaving says that the Placement does not name the cluster any more: its leaf is not touched, but may still be rolling.
+	Leaving bool
+	// Exists says that there is a leaf; the rest is about it.
+	Exists bool
+	// SameTemplate says that the leaf has the root's present pod template.
+	SameTemplate bool
+	// Finished says that all the leaf asks for is rolled out and available.
+	Finished bool
+	// Rolling says that, by its last report, the leaf's template is not rolled out completely: it is not only its number
+	// of replicas that changes.
+	Rolling bool
+	// MaxUnavailable and MaxSurge are what the leaf's strategy allows the cluster now, in pods.
+	MaxUnavailable, MaxSurge int32
+}
+
+// Roll is what one cluster may do in a rolling update.
+type Roll struct {
+	// Hold keeps the leaf's pod template and strategy as they are: it is not the cluster's turn.
+	Hold bool
+	// KeepStrategy keeps the leaf's strategy as it is.
+	KeepStrategy bool
+	// Verbatim copies the root's strategy; otherwise the numbers below, in pods, are the strategy.
+	Verbatim                 bool
+	MaxUnavailable, MaxSurge int32
+}
+
+// busy says that what the cluster's strategy allows may be in use.
+func (c RollingCluster) busy() bool { return c.Exists && !c.Lost && !c.Finished }
+
+// DivideRollout divides what a rolling update may have unavailable and in surplus (pods) over the clusters that are not
+// left, so that the sums of clusters that roll at once do not exceed it.
+//
+// Where every cluster's share leaves it at least one of both, all roll at once. Otherwise the clusters roll one after
+// another, each with all that nobody else uses: those that have not finished something else first, then by name. A
+// cluster that is not heard of is not waited for and gets its turn when it is back. Clusters without a leaf start with
+// the present template. One cluster alone gets the root's strategy as it is.
+func DivideRollout(maxUnavailable, maxSurge int32, clusters []RollingCluster) map[string]Roll {
+	clusters = slices.SortedFunc(slices.Values(clusters), func(a, b RollingCluster) int { return cmp.Compare(a.Name, b.Name) })
+	rolls := make(map[string]Roll, len(clusters))
+	var active, leaving []RollingCluster
+	weights := map[string]int64{}
+	together := true
+	for _, c := range clusters {
+		switch {
+		case c.Leaving:
+			leaving = append(leaving, c)
+			together = together && !c.busy()
+			continue
+		case c.Replicas > 0:
+			active = append(active, c)
+			weights[c.Name] = int64(c.Replicas)
+		}
+		rolls[c.Name] = Roll{Verbatim: true}
+	}
+	if len(active) < 2 && together {
+		return rolls
+	}
+	unavailable := divide(maxUnavailable, weights, func(string, int32) bool { return false })
+	surge := divideSurge(maxSurge, weights, unavailable)
+	for _, c := range active {
+		u, s := unavailable[c.Name], surge[c.Name]
+		// What a busy cluster was allowed before may still be in use.
+		together = together && u+s > 0 && !(c.busy() && (c.MaxUnavailable > u || c.MaxSurge > s))
+	}
+	if !together {
+		return oneAfterAnother(maxUnavailable, maxSurge, active, leaving, rolls)
+	}
+	for _, c := range active {
+		rolls[c.Name] = Roll{MaxUnavailable: unavailable[c.Name], MaxSurge: surge[c.Name]}
+	}
+	return rolls
+}
+
+// divideSurge is divide, but whoever has no share of maxUnavailable comes first for the remainder, so that few
+// clusters are left with nothing.
+func divideSurge(maxSurge int32, weights map[string]int64, unavailable map[string]int32) map[string]int32 {
+	surge := divide(maxSurge, weights, func(name string, _ int32) bool { return unavailable[name] == 0 })
+	names := make([]string, 0, len(surge))
+	for name := range surge {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, poor := range names {
+		if surge[poor] > 0 || unavailable[poor] > 0 {
+			continue
+		}
+		// From whoever keeps something: more surge, or a share of maxUnavailable.
+		for _, rich := range names {
+			if surge[rich] > 1 || surge[rich] == 1 && unavailable[rich] > 0 {
+				surge[rich]--
+				surge[poor]++
+				break
+			}
+		}
+	}
+	return surge
+}
+
+func oneAfterAnother(maxUnavailable, maxSurge int32, active, leaving []RollingCluster, rolls map[string]Roll) map[string]Roll {
+	turn := nextTurn(active)
+	freeUnavailable, freeSurge := maxUnavailable, maxSurge
+	for _, c := range slices.Concat(active, leaving) {
+		if c.Name != turn && c.busy() {
+			freeUnavailable -= c.MaxUnavailable
+			freeSurge -= c.MaxSurge
+		}
+	}
+	for _, c := range active {
+		switch {
+		case !c.Exists:
+			// It has nothing to roll yet; what it may do is said when its turn comes. 0 and 0 would be invalid.
+			rolls[c.Name] = Roll{MaxSurge: 1}
+		case c.Name == turn:
+			u, s := max(freeUnavailable, 0), max(freeSurge, 0)
+			if c.busy() && c.Rolling { // what it uses already is not taken from anybody
+				u, s = max(u, min(c.MaxUnavailable, maxUnavailable)), max(s, min(c.MaxSurge, maxSurge))
+				if u+s == 0 { // not waiting for what may never come
+					u, s = c.MaxUnavailable, c.MaxSurge
+				}
+			}
+			rolls[c.Name] = Roll{MaxUnavailable: u, MaxSurge: s, Hold: u+s == 0}
+		case !c.SameTemplate:
+			rolls[c.Name] = Roll{Hold: true}
+		default:
+			rolls[c.Name] = Roll{KeepStrategy: true}
+		}
+	}
+	return rolls
+}
+
+// nextTurn is the name of the cluster that may get the present template now, if any.
+func nextTurn(active []RollingCluster) string {
+	rolling, busy, rest := "", "", ""
+	for _, c := range active {
+		switch {
+		case c.busy() && c.SameTemplate:
+			return "" // it has its turn
+		case !c.Exists || c.SameTemplate || c.Lost:
+		case c.busy() && c.Rolling:
+			rolling = cmp.Or(rolling, c.Name)
+		case c.busy():
+			busy = cmp.Or(busy, c.Name)
+		default:
+			rest = cmp.Or(rest, c.Name)
+		}
+	}
+	return cmp.Or(rolling, busy, rest)
+}

@@ -1,0 +1,351 @@
+package splitter
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+)
+
+// A fleet is a small simulation of physical clusters, each with a Deployment controller as Kubernetes' own behaves towards
+// pods, and of the splitter that plans for them. Every act is a separate step, so that tests can interleave them at will:
+// the splitter plans on reports that may be old, a cluster acts on a leaf that may be old.
+type fleet struct {
+	clusters map[string]*member
+	// What the user asks for.
+	replicas           int32
+	template           int
+	unavailable, surge int32
+	recreate           bool
+	weights            map[string]int64 // the Placement
+}
+
+type member struct {
+	name string
+	lost bool
+	leaf *simLeaf // what the mirror holds
+	deployment
+}
+
+type simLeaf struct {
+	replicas           int32
+	template           int
+	unavailable, surge int32
+	deleting, draining bool
+	generation         int
+	status             simStatus
+}
+
+type simStatus struct {
+	generation               int
+	pods, available, updated int32
+	complete                 bool
+}
+
+// deployment is what the physical cluster runs.
+type deployment struct {
+	exists             bool
+	generation         int
+	replicas           int32
+	template           int
+	unavailable, surge int32
+	pods               []pod
+	// complete says that the template was rolled out completely once.
+	complete bool
+}
+
+type pod struct {
+	template int
+	ready    bool
+}
+
+func newFleet(names ...string) *fleet {
+	f := &fleet{clusters: map[string]*member{}, unavailable: 1, surge: 1, weights: map[string]int64{}}
+	for _, n := range names {
+		f.clusters[n] = &member{name: n}
+	}
+	return f
+}
+
+func (f *fleet) names() []string { return slices.Sorted(maps.Keys(f.clusters)) }
+
+// split is one reconcile of the splitter.
+func (f *fleet) split() {
+	previous := map[string]int32{}
+	for n, m := range f.clusters {
+		if m.leaf != nil {
+			previous[n] = m.leaf.replicas
+		}
+	}
+	targets := Assign(f.replicas, f.weights, previous)
+	var clusters []Cluster
+	var rolling []RollingCluster
+	for _, n := range f.names() {
+		m := f.clusters[n]
+		_, assigned := f.weights[n]
+		c := Cluster{Name: n, Assigned: assigned, Target: targets[n], Lost: m.lost}
+		if l := m.leaf; l != nil {
+			c.Leaf = &LeafState{Replicas: l.replicas, Pods: l.status.pods, Available: l.status.available, Settled: l.status.generation == l.generation, Rolling: !l.status.complete, Deleting: l.deleting}
+		}
+		clusters = append(clusters, c)
+		if assigned || m.leaf != nil && !m.leaf.deleting {
+			r := RollingCluster{Name: n, Replicas: targets[n], Lost: m.lost, Leaving: !assigned}
+			if l := m.leaf; l != nil && !l.deleting {
+				s := l.status
+				r.Exists, r.SameTemplate, r.MaxUnavailable, r.MaxSurge = true, l.template == f.template, l.unavailable, l.surge
+				r.Rolling = !s.complete
+				r.Finished = s.generation == l.generation && s.updated == l.replicas && s.pods == l.replicas && s.available == l.replicas
+			}
+			rolling = append(rolling, r)
+		}
+	}
+	steps := Plan(clusters, f.recreate)
+	rolls := DivideRollout(f.unavailable, f.surge, rolling)
+	for _, n := range f.names() {
+		m, step := f.clusters[n], steps[n]
+		switch {
+		case step.Delete:
+			m.leaf.deleting = true
+		case step.Write:
+			now := simLeaf{template: f.template}
+			if m.leaf != nil {
+				now = *m.leaf
+			}
+			now.replicas, now.draining = step.Replicas, step.Draining
+			if roll := rolls[n]; !step.Draining && !roll.Hold {
+				now.template = f.template
+				if !roll.KeepStrategy {
+					now.unavailable, now.surge = roll.MaxUnavailable, roll.MaxSurge
+				}
+				if roll.Verbatim {
+					now.unavailable, now.surge = f.unavailable, f.surge
+				}
+			}
+			if m.leaf == nil || now != *m.leaf {
+				now.generation++
+				m.leaf = &now
+			}
+		}
+	}
+}
+
+// sync is one round of a cluster's syncer downwards.
+func (m *member) sync() {
+	switch {
+	case m.lost || m.leaf == nil:
+	case m.leaf.deleting:
+		m.deployment, m.leaf = deployment{}, nil
+	default:
+		l := m.leaf
+		m.complete = m.complete && m.exists && m.template == l.template
+		m.exists, m.generation, m.replicas, m.template, m.unavailable, m.surge = true, l.generation, l.replicas, l.template, l.unavailable, l.surge
+	}
+}
+
+// report is one round of a cluster's syncer upwards.
+func (m *member) report() {
+	if m.lost || m.leaf == nil || !m.exists {
+		return
+	}
+	s := simStatus{generation: m.generation, pods: int32(len(m.pods))}
+	for _, p := range m.pods {
+		if p.ready {
+			s.available++
+		}
+		if p.template == m.template {
+			s.updated++
+		}
+	}
+	m.complete = m.complete || s.available == m.replicas && s.updated == m.replicas && s.pods == m.replicas
+	s.complete = m.complete
+	m.leaf.status = s
+}
+
+// control is one round of the cluster's Deployment and ReplicaSet controllers.
+func (m *member) control() {
+	if !m.exists {
+		return
+	}
+	count := func(of func(pod) bool) (n int32) {
+		for _, p := range m.pods {
+			if of(p) {
+				n++
+			}
+		}
+		return n
+	}
+	old := func(p pod) bool { return p.template != m.template }
+	kill := func(n int32, of func(pod) bool) {
+		// As ReplicaSets do: those that are not ready first.
+		for _, ready := range []bool{false, true} {
+			for i := len(m.pods) - 1; i >= 0 && n > 0; i-- {
+				if of(m.pods[i]) && m.pods[i].ready == ready {
+					m.pods = slices.Delete(m.pods, i, i+1)
+					n--
+				}
+			}
+		}
+	}
+	total := int32(len(m.pods))
+	if count(old) == 0 {
+		if total > m.replicas {
+			kill(total-m.replicas, func(pod) bool { return true })
+		}
+		for range m.replicas - total {
+			m.pods = append(m.pods, pod{template: m.template})
+		}
+		return
+	}
+	// A rolling update: first those in surplus, old ones that serve nobody, then as many as may be missing.
+	if most := m.replicas + m.surge; total > most {
+		kill(total-most, old)
+	}
+	kill(count(func(p pod) bool { return old(p) && !p.ready }), func(p pod) bool { return old(p) && !p.ready })
+	if spare := count(func(p pod) bool { return p.ready }) - (m.replicas - m.unavailable); spare > 0 {
+		kill(spare, func(p pod) bool { return old(p) && p.ready })
+	}
+	room := m.replicas + m.surge - int32(len(m.pods))
+	for range min(room, m.replicas-count(func(p pod) bool { return !old(p) })) {
+		m.pods = append(m.pods, pod{template: m.template})
+	}
+}
+
+// start makes one pod ready.
+func (m *member) start() {
+	for i := range m.pods {
+		if !m.pods[i].ready {
+			m.pods[i].ready = true
+			return
+		}
+	}
+}
+
+// truth is how many pods serve, whatever anybody reported.
+func (f *fleet) truth() (n int32) {
+	for _, m := range f.clusters {
+		for _, p := range m.pods {
+			if p.ready {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+func (f *fleet) pods() (n int32) {
+	for _, m := range f.clusters {
+		n += int32(len(m.pods))
+	}
+	return n
+}
+
+// reported is how many the splitter may rely on.
+func (f *fleet) reported() (n int32) {
+	for _, m := range f.clusters {
+		if l := m.leaf; l != nil && !m.lost && !l.deleting && l.status.generation == l.generation {
+			n += min(l.status.available, l.replicas)
+		}
+	}
+	return n
+}
+
+// act does one random thing that the user has no part in.
+func (f *fleet) act(r *rand.Rand) string {
+	m := f.clusters[f.names()[r.IntN(len(f.clusters))]]
+	switch r.IntN(6) {
+	case 0, 1:
+		f.split()
+		return "split"
+	case 2:
+		m.sync()
+		return "sync " + m.name
+	case 3:
+		m.report()
+		return "report " + m.name
+	case 4:
+		m.control()
+		return "control " + m.name
+	default:
+		m.start()
+		return "start " + m.name
+	}
+}
+
+// converge does everything until nothing changes, and says whether that happened.
+func (f *fleet) converge() bool {
+	for range 500 {
+		before := f.everything()
+		f.split()
+		for _, n := range f.names() {
+			m := f.clusters[n]
+			m.sync()
+			m.control()
+			for range m.pods {
+				m.start()
+			}
+			m.report()
+		}
+		if f.everything() == before {
+			return true
+		}
+	}
+	return false
+}
+
+func (f *fleet) everything() string {
+	var b strings.Builder
+	for _, n := range f.names() {
+		m := f.clusters[n]
+		fmt.Fprintf(&b, "%+v %+v ", m.deployment, m.lost)
+		if m.leaf != nil {
+			fmt.Fprintf(&b, "%+v", *m.leaf)
+		}
+	}
+	return b.String()
+}
+
+// String shows each cluster's leaf and pods in one line.
+func (f *fleet) String() string {
+	var b strings.Builder
+	for _, n := range f.names() {
+		m := f.clusters[n]
+		fmt.Fprintf(&b, "%s:", n)
+		if l := m.leaf; l == nil {
+			b.WriteString(" -")
+		} else {
+			fmt.Fprintf(&b, " %d of t%d (-%d +%d)", l.replicas, l.template, l.unavailable, l.surge)
+			if l.status.generation != l.generation {
+				b.WriteString(" unsettled")
+			}
+			if l.draining {
+				b.WriteString(" draining")
+			}
+			if l.deleting {
+				b.WriteString(" deleting")
+			}
+			fmt.Fprintf(&b, ", says %d/%d", l.status.available, l.status.pods)
+		}
+		ready := 0
+		for _, p := range m.pods {
+			if p.ready {
+				ready++
+			}
+		}
+		fmt.Fprintf(&b, ", has %d/%d", ready, len(m.pods))
+		old := 0
+		for _, p := range m.pods {
+			if p.template != m.template {
+				old++
+			}
+		}
+		if old > 0 {
+			fmt.Fprintf(&b, ", %d old", old)
+		}
+		if m.lost {
+			b.WriteString(", lost")
+		}
+		b.WriteString("\n")
+	}
+	return b.String()
+}
