@@ -36,7 +36,7 @@ func (c *children) start(name, logFile string, cmd *exec.Cmd) (*child, error) {
 	}
 	defer log.Close()
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = processAttributes(c.keep)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}

@@ -97,11 +97,8 @@ func (d *demo) startAll(ctx context.Context) error {
 	running := map[string]*child{}
 	for _, name := range clusters {
 		say("$ make physical NAME=" + name)
-		args := []string{"start", "--name", name, "--root-directory", d.path(name), "--kubeconfig", d.path(name + ".kubeconfig")}
-		if !d.children.keep {
-			args = append(args, "--exit-with-parent")
-		}
-		if running[name], err = d.background("physical", args...); err != nil {
+		running[name], err = d.background("physical", "start", "--name", name, "--root-directory", d.path(name), "--kubeconfig", d.path(name+".kubeconfig"))
+		if err != nil {
 			return err
 		}
 	}
@@ -137,10 +134,13 @@ func (d *demo) background(program string, args ...string) (*child, error) {
 	if program == "physical" {
 		name = args[2]
 	}
+	if !d.children.keep {
+		args = append(args, "--exit-with-parent")
+	}
 	cmd := exec.Command(d.exe(program), args...)
 	cmd.Dir, cmd.Env = d.dir, d.env()
 	if !d.children.keep {
-		// Held open until the demo ends, however it does: --exit-with-parent waits for its end.
+		// Held open until the demo ends, however it does: --exit-with-parent waits for that.
 		if _, err := cmd.StdinPipe(); err != nil {
 			return nil, err
 		}
