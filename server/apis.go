@@ -19,6 +19,7 @@ import (
 	"k8s.io/kubernetes/pkg/apis/core"
 	controlplaneapiserver "k8s.io/kubernetes/pkg/controlplane/apiserver"
 
+	"atoll.dev/atoll/internal/kinds"
 	"atoll.dev/atoll/server/admission"
 	"atoll.dev/atoll/server/atollapis"
 	"atoll.dev/atoll/server/builtin"
@@ -86,7 +87,18 @@ func (s *Server) authorize(config *genericapiserver.Config) ([]controlplaneapise
 
 // admit sets up admission, which reads what it needs from the stores.
 func (s *Server) admit() kubeadmission.Interface {
-	return kubeadmission.NewChainHandler(admission.NewLifecycle(s.namespace, func(name logicalcluster.Name) bool { return s.directory.Terminating(name) }))
+	var workloads []schema.GroupResource
+	for _, kind := range kinds.All {
+		if kind.Goes == kinds.Placed {
+			workloads = append(workloads, kind.GVR.GroupResource())
+		}
+	}
+	return kubeadmission.NewChainHandler(
+		admission.NewLifecycle(s.namespace, func(name logicalcluster.Name) bool { return s.directory.Terminating(name) }),
+		admission.NewNowhere(workloads, func(name logicalcluster.Name, namespace string, annotations map[string]string) string {
+			return s.placer.WhyNowhere(name, namespace, annotations)
+		}),
+	)
 }
 
 // namespace reads a namespace of the logical cluster in ctx, from the watch cache if cached.

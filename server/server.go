@@ -66,10 +66,11 @@ type Server struct {
 	serializer runtime.NegotiatedSerializer
 	keys       *pki
 	directory  Directory
+	placer     Placer
 	url        string
 }
 
-// New builds the server over an etcd, takes its port, and writes the administrator's kubeconfig. SetDirectory comes
+// New builds the server over an etcd, takes its port, and writes the administrator's kubeconfig. Join comes
 // before Run.
 func New(ctx context.Context, o *Options, etcd *clientv3.Client) (*Server, error) {
 	keys, err := loadPKI(o.pkiDirectory())
@@ -200,8 +201,14 @@ func (s *Server) secure(ctx context.Context, config *genericapiserver.Config, li
 	return nil
 }
 
-// SetDirectory joins what knows the workspaces. It is called once, before Run.
-func (s *Server) SetDirectory(d Directory) { s.directory = d }
+// Placer knows where things can run, for the warning to who applies what nothing can run.
+type Placer interface {
+	// WhyNowhere says why an object with these annotations would run nowhere now, and "" if something would run it.
+	WhyNowhere(cluster logicalcluster.Name, namespace string, annotations map[string]string) string
+}
+
+// Join joins what knows the workspaces and what knows where things run. It is called once, before Run.
+func (s *Server) Join(d Directory, p Placer) { s.directory, s.placer = d, p }
 
 // DeleteCluster removes every row of a logical cluster, its LogicalCluster too.
 func (s *Server) DeleteCluster(ctx context.Context, name logicalcluster.Name) error {
@@ -232,8 +239,8 @@ func (s *Server) WaitReady(ctx context.Context) error { return s.backend.WaitRea
 
 // Run serves until ctx ends, then finishes the requests in flight and returns.
 func (s *Server) Run(ctx context.Context) error {
-	if s.directory == nil {
-		return errors.New("run the API server: no directory of workspaces was set")
+	if s.directory == nil || s.placer == nil {
+		return errors.New("run the API server: Join was not called")
 	}
 	prepared := s.generic.PrepareRun()
 	// Connections in memory outlive the others: controllers and shutdown hooks use them to the end.

@@ -23,8 +23,12 @@ type controller struct {
 	run  func(context.Context) error
 }
 
-// controllers is every controller of the server, with all it depends on.
+// controllers is every controller of the server, with all it depends on. Those that the server asks are joined to it.
 func controllers(s *server.Server, c *client.Clients, i *client.Informers) ([]controller, error) {
+	directory, err := workspaces.NewDirectory(c, i)
+	if err != nil {
+		return nil, err
+	}
 	clk := clock.RealClock{}
 	var all []controller
 	var failed error
@@ -51,5 +55,8 @@ func controllers(s *server.Server, c *client.Clients, i *client.Informers) ([]co
 	})
 	add("syncers", syncers, err)
 
+	if failed == nil {
+		s.Join(directory, placements)
+	}
 	return all, failed
 }

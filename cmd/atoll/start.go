@@ -145,11 +145,6 @@ func (o *startOptions) serve(ctx context.Context, etcd *embeddedetcd.Etcd, began
 	if err != nil {
 		return err
 	}
-	directory, err := workspaces.NewDirectory(clients, informers)
-	if err != nil {
-		return err
-	}
-	s.SetDirectory(directory)
 	all, err := controllers(s, clients, informers)
 	if err != nil {
 		return err
