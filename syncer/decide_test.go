@@ -243,8 +243,20 @@ metadata:
     pod-security.kubernetes.io/enforce-version: latest
     team: a
 `)
-	if diff := cmp.Diff(want.Object, renderNamespace(leaf, "east", "").Object); diff != "" {
+	got, err := renderNamespace(leaf, "east", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	hash := got.GetAnnotations()[workloadv1alpha1.RenderedAnnotation]
+	want.SetAnnotations(map[string]string{workloadv1alpha1.RenderedAnnotation: hash})
+	if diff := cmp.Diff(want.Object, got.Object); diff != "" || hash == "" {
 		t.Errorf("renderNamespace (-want +got):\n%s", diff)
+	}
+	labels := leaf.GetLabels()
+	delete(labels, "team")
+	leaf.SetLabels(labels)
+	if less, err := renderNamespace(leaf, "east", ""); err != nil || upToDate(less, got) {
+		t.Errorf("a label taken away is not noticed (%v)", err)
 	}
 }
 

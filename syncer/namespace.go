@@ -2,6 +2,9 @@ package syncer
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -60,7 +63,8 @@ func reserved(name string) bool {
 }
 
 // renderNamespace returns the downstream namespace of a mirror's, with what the SyncTarget demands of every namespace.
-func renderNamespace(leaf *unstructured.Unstructured, target types.UID, podSecurity string) *unstructured.Unstructured {
+// It has a RenderedAnnotation of its own if the mirror's has none, by which a label that was taken away is noticed.
+func renderNamespace(leaf *unstructured.Unstructured, target types.UID, podSecurity string) (*unstructured.Unstructured, error) {
 	down := render(leaf, target)
 	delete(down.Object, "spec") // its finalizers are the physical cluster's business
 	labels := down.GetLabels()
@@ -69,7 +73,21 @@ func renderNamespace(leaf *unstructured.Unstructured, target types.UID, podSecur
 	// An older version of a level allows more.
 	labels[podSecurityVersion] = "latest"
 	down.SetLabels(labels)
-	return down
+
+	annotations := down.GetAnnotations()
+	if annotations[workloadv1alpha1.RenderedAnnotation] == "" {
+		text, err := json.Marshal(down) // maps are written sorted
+		if err != nil {
+			return nil, fmt.Errorf("hash namespace %s: %w", leaf.GetName(), err)
+		}
+		if annotations == nil {
+			annotations = map[string]string{}
+		}
+		sum := sha256.Sum256(text)
+		annotations[workloadv1alpha1.RenderedAnnotation] = hex.EncodeToString(sum[:8])
+		down.SetAnnotations(annotations)
+	}
+	return down, nil
 }
 
 // renderIsolation returns the policy that lets in traffic from the namespaces of the same workspace, and from those
@@ -121,7 +139,10 @@ func (s *Syncer) applyNamespace(ctx context.Context, k key, leaf, down *unstruct
 	if down != nil && down.GetLabels()[workloadv1alpha1.WorkspaceLabel] != workspace {
 		return outcome{}, nameConflict("namespace %s belongs to another workspace", k.name)
 	}
-	want := renderNamespace(leaf, types.UID(s.config.UID), twin.Spec.PodSecurity)
+	want, err := renderNamespace(leaf, types.UID(s.config.UID), twin.Spec.PodSecurity)
+	if err != nil {
+		return outcome{down: down}, err
+	}
 	wantPolicy, err := renderIsolation(k.name, workspace, types.UID(s.config.UID))
 	if err != nil {
 		return outcome{down: down}, err

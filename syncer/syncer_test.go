@@ -1,0 +1,721 @@
+package syncer
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/kcp-dev/logicalcluster/v3"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/test/framework"
+)
+
+// patience is for a busy machine; everything here takes a second or less on an idle one, but for back-offs.
+const patience = 30 * time.Second
+
+const (
+	workspace = "c1"
+	ns        = "shop-1a"
+)
+
+// world is a server, a physical cluster, and the syncer between them, which runs in the test so that it can be
+// stopped at any point.
+type world struct {
+	*testing.T
+	hub      *framework.Atoll
+	physical *framework.Physical
+	clients  *client.Clients
+	target   *workloadv1alpha1.SyncTarget
+	// mirror and east are the two sides.
+	mirror, east kubernetes.Interface
+	mirrorConfig *rest.Config
+
+	syncer *Syncer
+	stop   func()
+}
+
+// TestSyncer follows one physical cluster from its registration to its removal. The steps build on each other.
+func TestSyncer(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a server and a physical cluster")
+	}
+	w := newWorld(t)
+	defer func() { w.stop() }()
+	for _, step := range []struct {
+		name string
+		run  func(*world)
+	}{
+		{"connects", (*world).connects},
+		{"applies and reports", (*world).applies},
+		{"second pass writes nothing", (*world).secondPass},
+		{"drift is put back", (*world).drift},
+		{"changes go down", (*world).changes},
+		{"foreign object is refused", (*world).foreignObject},
+		{"foreign namespace is refused", (*world).foreignNamespace},
+		{"refusal by the cluster", (*world).quota},
+		{"absence deletes nothing", (*world).absence},
+		{"tombstone waits until it is gone", (*world).tombstone},
+		{"cut connection", (*world).cut},
+		{"restored hub", (*world).restored},
+		{"namespace goes with its leaves", (*world).namespaceGoes},
+		{"SyncTarget goes", (*world).targetGoes},
+	} {
+		began := time.Now()
+		if !t.Run(step.name, func(t *testing.T) {
+			outer := w.T
+			w.T = t
+			defer func() { w.T = outer }()
+			step.run(w)
+		}) {
+			t.Fatalf("step %q failed, the others need it", step.name)
+		}
+		t.Logf("%-35s %s", step.name, time.Since(began).Round(time.Millisecond))
+	}
+}
+
+func newWorld(t *testing.T) *world {
+	w := &world{T: t, hub: framework.StartAtoll(t), physical: framework.StartPhysical(t, "east", framework.PhysicalNodes(2))}
+	w.clients = w.hub.Clients()
+	w.east = w.physical.Clientset()
+
+	home := client.In(t.Context(), "root")
+	w.target = &workloadv1alpha1.SyncTarget{ObjectMeta: metav1.ObjectMeta{Name: "east"}}
+	w.must(w.clients.Objects.Create(home, w.target))
+	w.eventually("the SyncTarget has a mirror with a twin", func() string {
+		if err := w.clients.Objects.Get(home, ctrlclient.ObjectKeyFromObject(w.target), w.target); err != nil {
+			return err.Error()
+		}
+		if w.target.Status.Mirror == "" {
+			return "no mirror"
+		}
+		return problemOf(w.clients.Objects.Get(w.inMirror(), ctrlclient.ObjectKeyFromObject(w.target), &workloadv1alpha1.SyncTarget{}))
+	})
+	w.mirrorConfig = w.hub.Config()
+	w.mirrorConfig.Host += "/clusters/" + w.target.Status.Mirror
+	var err error
+	w.mirror, err = kubernetes.NewForConfig(w.mirrorConfig)
+	w.must(err)
+	w.start()
+	return w
+}
+
+func (w *world) inMirror() context.Context {
+	return client.In(w.Context(), logicalcluster.Name(w.target.Status.Mirror))
+}
+
+func (w *world) start() {
+	s, err := New(Config{Name: w.target.Name, UID: string(w.target.UID), Mirror: w.mirrorConfig,
+		Physical: w.physical.RESTConfig(), Clock: clock.RealClock{}})
+	w.must(err)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	w.syncer = s
+	stopped := false
+	w.stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		cancel()
+		select {
+		case err := <-done:
+			if err != nil {
+				w.Errorf("syncer: %v", err)
+			}
+		case <-time.After(patience):
+			w.Errorf("the syncer did not stop")
+		}
+	}
+}
+
+func (w *world) must(err error) {
+	w.Helper()
+	if err != nil {
+		w.Fatal(err)
+	}
+}
+
+func (w *world) eventually(what string, check func() string) {
+	w.Helper()
+	framework.Eventually(w.T, patience, what, check)
+}
+
+func problemOf(err error) string {
+	if err != nil {
+		return err.Error()
+	}
+	return ""
+}
+
+// leafMeta is the metadata that the splitter gives a leaf.
+func leafMeta(name, namespace, root, rendered string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{
+		Name: name, Namespace: namespace,
+		Labels:      map[string]string{workloadv1alpha1.WorkspaceLabel: workspace, workloadv1alpha1.RootUIDLabel: root},
+		Annotations: map[string]string{workloadv1alpha1.RenderedAnnotation: rendered, workloadv1alpha1.RootAnnotation: "shop/" + name},
+		Finalizers:  []string{workloadv1alpha1.SyncerFinalizer},
+	}
+}
+
+func (w *world) makeNamespace(name string) {
+	w.Helper()
+	_, err := w.mirror.CoreV1().Namespaces().Create(w.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+		Name: name, Labels: map[string]string{workloadv1alpha1.WorkspaceLabel: workspace},
+		Finalizers: []string{workloadv1alpha1.SyncerFinalizer},
+	}}, metav1.CreateOptions{})
+	w.must(err)
+}
+
+func (w *world) makeConfigMap(namespace, name, root, value string) {
+	w.Helper()
+	_, err := w.mirror.CoreV1().ConfigMaps(namespace).Create(w.Context(), &corev1.ConfigMap{
+		ObjectMeta: leafMeta(name, namespace, root, "h-"+value), Data: map[string]string{"k": value},
+	}, metav1.CreateOptions{})
+	w.must(err)
+}
+
+// configMapDown says what keeps the ConfigMap below from having the value, and its leaf from saying so.
+func (w *world) configMapDown(namespace, name, value string) func() string {
+	return func() string {
+		down, err := w.east.CoreV1().ConfigMaps(namespace).Get(w.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			return err.Error()
+		}
+		if down.Data["k"] != value {
+			return fmt.Sprintf("below it is %v", down.Data)
+		}
+		leaf, err := w.mirror.CoreV1().ConfigMaps(namespace).Get(w.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			return err.Error()
+		}
+		if a := leaf.Annotations; a[workloadv1alpha1.AppliedAnnotation] != "h-"+value || a[workloadv1alpha1.RefusedAnnotation] != "" {
+			return fmt.Sprintf("the leaf says %v", a)
+		}
+		return ""
+	}
+}
+
+func (w *world) refused(what string, annotations func() (map[string]string, error), reason string) {
+	w.Helper()
+	w.eventually(what+" is refused: "+reason, func() string {
+		a, err := annotations()
+		if err != nil {
+			return err.Error()
+		}
+		var r workloadv1alpha1.Refusal
+		if err := json.Unmarshal([]byte(a[workloadv1alpha1.RefusedAnnotation]), &r); err != nil || r.Reason != reason || r.Message == "" {
+			return fmt.Sprintf("%v", a)
+		}
+		return ""
+	})
+}
+
+func (w *world) configMapAnnotations(namespace, name string) func() (map[string]string, error) {
+	return func() (map[string]string, error) {
+		leaf, err := w.mirror.CoreV1().ConfigMaps(namespace).Get(w.Context(), name, metav1.GetOptions{})
+		return leaf.GetAnnotations(), err
+	}
+}
+
+// condition waits for a condition of the SyncTarget in its workspace.
+func (w *world) condition(kind string, status metav1.ConditionStatus, reason string) *metav1.Condition {
+	w.Helper()
+	var c *metav1.Condition
+	w.eventually(fmt.Sprintf("SyncTarget is %s=%s", kind, status), func() string {
+		if err := w.clients.Objects.Get(client.In(w.Context(), "root"), ctrlclient.ObjectKeyFromObject(w.target), w.target); err != nil {
+			return err.Error()
+		}
+		c = meta.FindStatusCondition(w.target.Status.Conditions, kind)
+		if c == nil || c.Status != status || c.Reason != reason {
+			return fmt.Sprintf("conditions %+v", w.target.Status.Conditions)
+		}
+		return ""
+	})
+	return c
+}
+
+func (w *world) connects() {
+	w.condition(workloadv1alpha1.SyncTargetReady, metav1.ConditionTrue, ReasonConnected)
+	w.condition(workloadv1alpha1.SyncTargetObserveOnly, metav1.ConditionFalse, ReasonInStep)
+	w.eventually("version, identity and capacity are known", func() string {
+		w.must(w.clients.Objects.Get(client.In(w.Context(), "root"), ctrlclient.ObjectKeyFromObject(w.target), w.target))
+		s := w.target.Status
+		system, err := w.east.CoreV1().Namespaces().Get(w.Context(), "kube-system", metav1.GetOptions{})
+		w.must(err)
+		if s.Nodes != 2 || s.Capacity.Cpu().Value() == 0 || !strings.HasPrefix(s.Version, "v1.") || s.ClusterUID != string(system.UID) {
+			return fmt.Sprintf("%+v", s)
+		}
+		return ""
+	})
+}
+
+func (w *world) applies() {
+	w.makeNamespace(ns)
+	w.makeConfigMap(ns, "settings", "root-settings", "one")
+	pods := corev1.PodTemplateSpec{
+		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "web"}},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "web:1"}}},
+	}
+	_, err := w.mirror.AppsV1().Deployments(ns).Create(w.Context(), &appsv1.Deployment{
+		ObjectMeta: leafMeta("web", ns, "root-web", "h-2"),
+		Spec: appsv1.DeploymentSpec{
+			Replicas: ptr.To[int32](2), Selector: &metav1.LabelSelector{MatchLabels: pods.Labels}, Template: pods,
+		},
+	}, metav1.CreateOptions{})
+	w.must(err)
+	_, err = w.mirror.CoreV1().Services(ns).Create(w.Context(), &corev1.Service{
+		ObjectMeta: leafMeta("web", ns, "root-service", "h-s"),
+		Spec:       corev1.ServiceSpec{Selector: pods.Labels, Ports: []corev1.ServicePort{{Port: 80, TargetPort: intstr.FromInt32(8080)}}},
+	}, metav1.CreateOptions{})
+	w.must(err)
+
+	w.eventually("the Deployment runs and says so", w.deployed(2, "h-2"))
+	w.eventually("the ConfigMap is there", w.configMapDown(ns, "settings", "one"))
+	w.eventually("the Service is there", func() string {
+		service, err := w.mirror.CoreV1().Services(ns).Get(w.Context(), "web", metav1.GetOptions{})
+		if err != nil || service.Annotations[workloadv1alpha1.AppliedAnnotation] != "h-s" {
+			return fmt.Sprintf("%v %v", service.GetAnnotations(), err)
+		}
+		_, err = w.east.CoreV1().Services(ns).Get(w.Context(), "web", metav1.GetOptions{})
+		return problemOf(err)
+	})
+	down, err := w.east.CoreV1().Namespaces().Get(w.Context(), ns, metav1.GetOptions{})
+	w.must(err)
+	for label, want := range map[string]string{
+		podSecurityEnforce: "baseline", podSecurityVersion: "latest",
+		workloadv1alpha1.WorkspaceLabel: workspace, workloadv1alpha1.SyncTargetLabel: string(w.target.UID),
+	} {
+		if down.Labels[label] != want {
+			w.Errorf("namespace label %s is %q, want %q", label, down.Labels[label], want)
+		}
+	}
+	policy, err := w.east.NetworkingV1().NetworkPolicies(ns).Get(w.Context(), isolationPolicy, metav1.GetOptions{})
+	w.must(err)
+	if len(policy.Spec.Ingress) != 1 || policy.Spec.Ingress[0].From[0].NamespaceSelector.MatchLabels[workloadv1alpha1.WorkspaceLabel] != workspace {
+		w.Errorf("the policy lets in %+v", policy.Spec.Ingress)
+	}
+}
+
+func (w *world) deployed(replicas int32, rendered string) func() string {
+	return func() string {
+		leaf, err := w.mirror.AppsV1().Deployments(ns).Get(w.Context(), "web", metav1.GetOptions{})
+		if err != nil {
+			return err.Error()
+		}
+		if leaf.Status.ReadyReplicas != replicas || leaf.Status.Replicas != replicas || leaf.Status.ObservedGeneration != leaf.Generation ||
+			leaf.Annotations[workloadv1alpha1.AppliedAnnotation] != rendered || leaf.Annotations[workloadv1alpha1.RefusedAnnotation] != "" {
+			return fmt.Sprintf("generation %d, status %+v, annotations %v", leaf.Generation, leaf.Status, leaf.Annotations)
+		}
+		return ""
+	}
+}
+
+// versions returns the resource versions of everything that both sides hold for the workspace.
+func (w *world) versions() map[string]string {
+	all := map[string]string{}
+	selector := metav1.ListOptions{LabelSelector: workloadv1alpha1.WorkspaceLabel}
+	for name, kube := range map[string]kubernetes.Interface{"mirror": w.mirror, "east": w.east} {
+		add := func(kind string, o metav1.Object) {
+			all[fmt.Sprintf("%s %s %s/%s", name, kind, o.GetNamespace(), o.GetName())] = o.GetResourceVersion()
+		}
+		namespaces, err := kube.CoreV1().Namespaces().List(w.Context(), selector)
+		w.must(err)
+		for i := range namespaces.Items {
+			add("namespace", &namespaces.Items[i])
+		}
+		deployments, err := kube.AppsV1().Deployments(ns).List(w.Context(), selector)
+		w.must(err)
+		for i := range deployments.Items {
+			add("deployment", &deployments.Items[i])
+		}
+		configMaps, err := kube.CoreV1().ConfigMaps(ns).List(w.Context(), selector)
+		w.must(err)
+		for i := range configMaps.Items {
+			add("configmap", &configMaps.Items[i])
+		}
+		services, err := kube.CoreV1().Services(ns).List(w.Context(), selector)
+		w.must(err)
+		for i := range services.Items {
+			add("service", &services.Items[i])
+		}
+		policies, err := kube.NetworkingV1().NetworkPolicies(ns).List(w.Context(), selector)
+		w.must(err)
+		for i := range policies.Items {
+			add("networkpolicy", &policies.Items[i])
+		}
+	}
+	return all
+}
+
+// settled waits until the running syncer has seen both sides and has nothing left to do.
+func (w *world) settled() {
+	w.Helper()
+	w.eventually("the syncer has nothing to do", func() string {
+		for gvr := range w.syncer.mirror.informers {
+			if !w.syncer.mirror.informers[gvr].HasSynced() || !w.syncer.physical.informers[gvr].HasSynced() {
+				return gvr.Resource + " not listed yet"
+			}
+		}
+		if !w.syncer.policies.HasSynced() {
+			return "policies not listed yet"
+		}
+		if n := w.syncer.queue.Len(); n > 0 {
+			return fmt.Sprintf("%d wait", n)
+		}
+		return ""
+	})
+}
+
+func (w *world) secondPass() {
+	w.settled()
+	before := w.versions()
+	if len(before) < 9 {
+		w.Fatalf("too little to compare: %v", before)
+	}
+	w.stop()
+	w.start()
+	w.settled()
+	// Something new goes all the way after everything old was looked at.
+	w.makeConfigMap(ns, "marker", "root-marker", "x")
+	w.eventually("the marker is there", w.configMapDown(ns, "marker", "x"))
+	w.settled()
+	after := w.versions()
+	delete(after, "mirror configmap "+ns+"/marker")
+	delete(after, "east configmap "+ns+"/marker")
+	if diff := cmp.Diff(before, after); diff != "" {
+		w.Errorf("a second pass wrote (-before +after):\n%s", diff)
+	}
+}
+
+func (w *world) drift() {
+	_, err := w.east.AppsV1().Deployments(ns).Patch(w.Context(), "web", types.MergePatchType,
+		[]byte(`{"spec":{"replicas":5},"metadata":{"labels":{"workload.atoll.dev/root-uid":"stolen"}}}`), metav1.PatchOptions{})
+	w.must(err)
+	w.eventually("drift is put back", func() string {
+		down, err := w.east.AppsV1().Deployments(ns).Get(w.Context(), "web", metav1.GetOptions{})
+		if err != nil || *down.Spec.Replicas != 2 || down.Labels[workloadv1alpha1.RootUIDLabel] != "root-web" {
+			return fmt.Sprintf("%d replicas, labels %v, %v", *down.Spec.Replicas, down.Labels, err)
+		}
+		return ""
+	})
+	w.eventually("and reported", w.deployed(2, "h-2"))
+	w.must(w.east.NetworkingV1().NetworkPolicies(ns).Delete(w.Context(), isolationPolicy, metav1.DeleteOptions{}))
+	w.eventually("the policy is made again", func() string {
+		_, err := w.east.NetworkingV1().NetworkPolicies(ns).Get(w.Context(), isolationPolicy, metav1.GetOptions{})
+		return problemOf(err)
+	})
+	_, err = w.east.CoreV1().Namespaces().Patch(w.Context(), ns, types.MergePatchType,
+		[]byte(`{"metadata":{"labels":{"pod-security.kubernetes.io/enforce":"privileged"}}}`), metav1.PatchOptions{})
+	w.must(err)
+	w.eventually("the floor is put back", func() string {
+		down, err := w.east.CoreV1().Namespaces().Get(w.Context(), ns, metav1.GetOptions{})
+		if err != nil || down.Labels[podSecurityEnforce] != "baseline" {
+			return fmt.Sprintf("%v %v", down.GetLabels(), err)
+		}
+		return ""
+	})
+}
+
+func (w *world) changes() {
+	_, err := w.mirror.AppsV1().Deployments(ns).Patch(w.Context(), "web", types.MergePatchType,
+		[]byte(`{"spec":{"replicas":3},"metadata":{"annotations":{"workload.atoll.dev/rendered":"h-3"}}}`), metav1.PatchOptions{})
+	w.must(err)
+	w.eventually("the new number runs", w.deployed(3, "h-3"))
+
+	// What is taken out above goes below, and what others added below stays.
+	_, err = w.east.CoreV1().ConfigMaps(ns).Patch(w.Context(), "settings", types.MergePatchType, []byte(`{"data":{"theirs":"1"}}`), metav1.PatchOptions{})
+	w.must(err)
+	_, err = w.mirror.CoreV1().ConfigMaps(ns).Patch(w.Context(), "settings", types.MergePatchType,
+		[]byte(`{"data":{"k":null,"l":"2"},"metadata":{"annotations":{"workload.atoll.dev/rendered":"h-l"}}}`), metav1.PatchOptions{})
+	w.must(err)
+	w.eventually("the ConfigMap follows", func() string {
+		down, err := w.east.CoreV1().ConfigMaps(ns).Get(w.Context(), "settings", metav1.GetOptions{})
+		if err != nil || !cmp.Equal(down.Data, map[string]string{"l": "2", "theirs": "1"}) {
+			return fmt.Sprintf("%v %v", down.Data, err)
+		}
+		return ""
+	})
+
+	// A label of the namespace, too, although it was created and not applied.
+	for _, patch := range []string{`{"metadata":{"labels":{"team":"a"}}}`, `{"metadata":{"labels":{"team":null}}}`} {
+		_, err = w.mirror.CoreV1().Namespaces().Patch(w.Context(), ns, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+		w.must(err)
+		w.eventually("the namespace follows "+patch, func() string {
+			down, err := w.east.CoreV1().Namespaces().Get(w.Context(), ns, metav1.GetOptions{})
+			if _, has := down.GetLabels()["team"]; err != nil || has == strings.Contains(patch, "null") {
+				return fmt.Sprintf("%v %v", down.GetLabels(), err)
+			}
+			return ""
+		})
+	}
+}
+
+func (w *world) foreignObject() {
+	foreign, err := w.east.CoreV1().ConfigMaps(ns).Create(w.Context(), &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: "theirs", Namespace: ns}, Data: map[string]string{"mine": "yes"},
+	}, metav1.CreateOptions{})
+	w.must(err)
+	w.makeConfigMap(ns, "theirs", "root-theirs", "ours")
+	w.refused("the leaf", w.configMapAnnotations(ns, "theirs"), refusedNameConflict)
+	now, err := w.east.CoreV1().ConfigMaps(ns).Get(w.Context(), "theirs", metav1.GetOptions{})
+	w.must(err)
+	if now.ResourceVersion != foreign.ResourceVersion {
+		w.Errorf("somebody else's object was touched: %+v", now)
+	}
+	// A tombstone does not touch it either, and lets the leaf go.
+	w.must(w.mirror.CoreV1().ConfigMaps(ns).Delete(w.Context(), "theirs", metav1.DeleteOptions{}))
+	w.eventually("the leaf goes", func() string {
+		_, err := w.mirror.CoreV1().ConfigMaps(ns).Get(w.Context(), "theirs", metav1.GetOptions{})
+		return notGone(err)
+	})
+	now, err = w.east.CoreV1().ConfigMaps(ns).Get(w.Context(), "theirs", metav1.GetOptions{})
+	w.must(err)
+	if now.ResourceVersion != foreign.ResourceVersion || now.DeletionTimestamp != nil {
+		w.Errorf("somebody else's object was touched by a tombstone: %+v", now)
+	}
+	// Once the name is free, the next try takes it.
+	w.makeConfigMap(ns, "theirs", "root-theirs", "ours")
+	w.refused("the new leaf", w.configMapAnnotations(ns, "theirs"), refusedNameConflict)
+	w.must(w.east.CoreV1().ConfigMaps(ns).Delete(w.Context(), "theirs", metav1.DeleteOptions{}))
+	w.eventually("the refusal ends", w.configMapDown(ns, "theirs", "ours"))
+}
+
+func notGone(err error) string {
+	if err == nil {
+		return "it is still there"
+	}
+	if apierrors.IsNotFound(err) {
+		return ""
+	}
+	return err.Error()
+}
+
+func (w *world) foreignNamespace() {
+	for _, name := range []string{"taken", "default"} {
+		foreign, err := w.east.CoreV1().Namespaces().Create(w.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+		if name == "default" {
+			foreign, err = w.east.CoreV1().Namespaces().Get(w.Context(), name, metav1.GetOptions{})
+		}
+		w.must(err)
+		_, err = w.mirror.CoreV1().Namespaces().Get(w.Context(), name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			w.makeNamespace(name)
+		} else {
+			_, err := w.mirror.CoreV1().Namespaces().Patch(w.Context(), name, types.MergePatchType,
+				[]byte(`{"metadata":{"labels":{"workload.atoll.dev/workspace":"c1"},"finalizers":["workload.atoll.dev/syncer"]}}`), metav1.PatchOptions{})
+			w.must(err)
+		}
+		w.makeConfigMap(name, "guest", "root-guest", "x")
+		w.refused("namespace "+name, func() (map[string]string, error) {
+			leaf, err := w.mirror.CoreV1().Namespaces().Get(w.Context(), name, metav1.GetOptions{})
+			return leaf.GetAnnotations(), err
+		}, refusedNameConflict)
+		w.refused("what is in "+name, w.configMapAnnotations(name, "guest"), refusedNameConflict)
+
+		w.must(w.mirror.CoreV1().ConfigMaps(name).Delete(w.Context(), "guest", metav1.DeleteOptions{}))
+		w.must(w.mirror.CoreV1().Namespaces().Delete(w.Context(), name, metav1.DeleteOptions{}))
+		w.eventually("namespace "+name+" of the mirror goes", func() string {
+			left, err := w.mirror.CoreV1().Namespaces().Get(w.Context(), name, metav1.GetOptions{})
+			if err == nil {
+				return fmt.Sprintf("metadata finalizers %v, spec %v, status %+v", left.Finalizers, left.Spec, left.Status)
+			}
+			return notGone(err)
+		})
+		now, err := w.east.CoreV1().Namespaces().Get(w.Context(), name, metav1.GetOptions{})
+		w.must(err)
+		if now.ResourceVersion != foreign.ResourceVersion || now.DeletionTimestamp != nil {
+			w.Errorf("namespace %s was touched: %+v", name, now)
+		}
+		_, err = w.east.CoreV1().ConfigMaps(name).Get(w.Context(), "guest", metav1.GetOptions{})
+		if !apierrors.IsNotFound(err) {
+			w.Errorf("something was written into namespace %s: %v", name, err)
+		}
+	}
+}
+
+func (w *world) quota() {
+	_, err := w.east.CoreV1().ResourceQuotas(ns).Create(w.Context(), &corev1.ResourceQuota{
+		ObjectMeta: metav1.ObjectMeta{Name: "small", Namespace: ns},
+		Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{"count/configmaps": resource.MustParse("1")}},
+	}, metav1.CreateOptions{})
+	w.must(err)
+	w.eventually("the quota counts", func() string {
+		quota, err := w.east.CoreV1().ResourceQuotas(ns).Get(w.Context(), "small", metav1.GetOptions{})
+		if err != nil || len(quota.Status.Used) == 0 {
+			return fmt.Sprintf("%+v %v", quota, err)
+		}
+		return ""
+	})
+	w.makeConfigMap(ns, "toomany", "root-toomany", "x")
+	w.refused("one too many", w.configMapAnnotations(ns, "toomany"), refusedQuota)
+	w.must(w.east.CoreV1().ResourceQuotas(ns).Delete(w.Context(), "small", metav1.DeleteOptions{}))
+	w.eventually("without quota it is taken", w.configMapDown(ns, "toomany", "x"))
+}
+
+func (w *world) absence() {
+	w.stop()
+	_, err := w.mirror.CoreV1().ConfigMaps(ns).Patch(w.Context(), "settings", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+	w.must(err)
+	w.must(w.mirror.CoreV1().ConfigMaps(ns).Delete(w.Context(), "settings", metav1.DeleteOptions{}))
+	before, err := w.east.CoreV1().ConfigMaps(ns).Get(w.Context(), "settings", metav1.GetOptions{})
+	w.must(err)
+	w.start()
+	if c := w.condition(ConditionOrphans, metav1.ConditionTrue, ReasonNoLeaf); !strings.Contains(c.Message, "configmaps "+ns+"/settings") {
+		w.Errorf("the orphan is not named: %s", c.Message)
+	}
+	now, err := w.east.CoreV1().ConfigMaps(ns).Get(w.Context(), "settings", metav1.GetOptions{})
+	w.must(err)
+	if now.ResourceVersion != before.ResourceVersion || now.DeletionTimestamp != nil {
+		w.Errorf("the orphan was touched: %+v", now)
+	}
+	// A leaf of another root, but of the same workspace, takes it over.
+	w.makeConfigMap(ns, "settings", "root-settings-2", "three")
+	w.eventually("the orphan has a leaf again", w.configMapDown(ns, "settings", "three"))
+	w.syncer.beatSoon()
+	w.condition(ConditionOrphans, metav1.ConditionFalse, ReasonNone)
+}
+
+func (w *world) tombstone() {
+	_, err := w.east.AppsV1().Deployments(ns).Patch(w.Context(), "web", types.MergePatchType, []byte(`{"metadata":{"finalizers":["test.example/hold"]}}`), metav1.PatchOptions{})
+	w.must(err)
+	w.must(w.mirror.AppsV1().Deployments(ns).Delete(w.Context(), "web", metav1.DeleteOptions{}))
+	w.eventually("the Deployment is being deleted, with its pods", func() string {
+		down, err := w.east.AppsV1().Deployments(ns).Get(w.Context(), "web", metav1.GetOptions{})
+		if err != nil || down.DeletionTimestamp == nil {
+			return fmt.Sprintf("%v %v", down.GetDeletionTimestamp(), err)
+		}
+		pods, err := w.east.CoreV1().Pods(ns).List(w.Context(), metav1.ListOptions{})
+		if err != nil || len(pods.Items) > 0 {
+			return fmt.Sprintf("%d pods, %v", len(pods.Items), err)
+		}
+		return ""
+	})
+	w.settled()
+	leaf, err := w.mirror.AppsV1().Deployments(ns).Get(w.Context(), "web", metav1.GetOptions{})
+	if err != nil || len(leaf.Finalizers) == 0 {
+		w.Fatalf("the leaf went before what it stands for: %v %v", leaf.GetFinalizers(), err)
+	}
+	// In the middle of it, the syncer is replaced by another.
+	w.stop()
+	_, err = w.east.AppsV1().Deployments(ns).Patch(w.Context(), "web", types.JSONPatchType,
+		[]byte(`[{"op":"remove","path":"/metadata/finalizers"}]`), metav1.PatchOptions{})
+	w.must(err)
+	w.start()
+	w.eventually("both are gone", func() string {
+		if _, err := w.east.AppsV1().Deployments(ns).Get(w.Context(), "web", metav1.GetOptions{}); notGone(err) != "" {
+			return "below: " + notGone(err)
+		}
+		_, err := w.mirror.AppsV1().Deployments(ns).Get(w.Context(), "web", metav1.GetOptions{})
+		return notGone(err)
+	})
+}
+
+func (w *world) cut() {
+	w.physical.Kill()
+	_, err := w.mirror.CoreV1().ConfigMaps(ns).Patch(w.Context(), "marker", types.MergePatchType,
+		[]byte(`{"data":{"k":"y"},"metadata":{"annotations":{"workload.atoll.dev/rendered":"h-y"}}}`), metav1.PatchOptions{})
+	w.must(err)
+	w.must(w.mirror.CoreV1().ConfigMaps(ns).Delete(w.Context(), "toomany", metav1.DeleteOptions{}))
+	w.refused("what waits for the cluster", w.configMapAnnotations(ns, "marker"), refusedUnreachable)
+	w.refused("the tombstone", w.configMapAnnotations(ns, "toomany"), refusedUnreachable)
+	w.physical.Restart()
+	w.eventually("the change arrives", w.configMapDown(ns, "marker", "y"))
+	w.eventually("the tombstone is carried out", func() string {
+		_, err := w.mirror.CoreV1().ConfigMaps(ns).Get(w.Context(), "toomany", metav1.GetOptions{})
+		return notGone(err)
+	})
+	w.eventually("nothing else is lost", w.configMapDown(ns, "settings", "three"))
+}
+
+func (w *world) restored() {
+	heartbeat, err := w.mirror.CoordinationV1().Leases(workloadv1alpha1.HeartbeatNamespace).Get(w.Context(), workloadv1alpha1.HeartbeatName, metav1.GetOptions{})
+	w.must(err)
+	w.stop()
+	_, err = w.mirror.CoordinationV1().Leases(workloadv1alpha1.HeartbeatNamespace).Patch(w.Context(), workloadv1alpha1.HeartbeatName, types.MergePatchType,
+		[]byte(`{"metadata":{"annotations":{"workload.atoll.dev/heartbeat":"1","workload.atoll.dev/heartbeat-written":"0"}}}`), metav1.PatchOptions{})
+	w.must(err)
+	w.makeConfigMap(ns, "late", "root-late", "x")
+	w.must(w.mirror.CoreV1().ConfigMaps(ns).Delete(w.Context(), "settings", metav1.DeleteOptions{}))
+	w.start()
+	w.condition(workloadv1alpha1.SyncTargetObserveOnly, metav1.ConditionTrue, ReasonHubRestored)
+	w.settled()
+	if _, err := w.east.CoreV1().ConfigMaps(ns).Get(w.Context(), "late", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		w.Errorf("a restored hub wrote: %v", err)
+	}
+	if down, err := w.east.CoreV1().ConfigMaps(ns).Get(w.Context(), "settings", metav1.GetOptions{}); err != nil || down.DeletionTimestamp != nil {
+		w.Errorf("a restored hub deleted: %v %v", down.GetDeletionTimestamp(), err)
+	}
+
+	w.must(w.clients.Objects.Patch(client.In(w.Context(), "root"), w.target, ctrlclient.RawPatch(types.MergePatchType,
+		[]byte(`{"metadata":{"annotations":{"workload.atoll.dev/confirm":"restored"}}}`))))
+	w.condition(workloadv1alpha1.SyncTargetObserveOnly, metav1.ConditionFalse, ReasonInStep)
+	w.eventually("writing goes on", w.configMapDown(ns, "late", "x"))
+	w.eventually("the confirmation is used up", func() string {
+		w.must(w.clients.Objects.Get(client.In(w.Context(), "root"), ctrlclient.ObjectKeyFromObject(w.target), w.target))
+		return w.target.Annotations[workloadv1alpha1.ConfirmAnnotation]
+	})
+	now, err := w.mirror.CoordinationV1().Leases(workloadv1alpha1.HeartbeatNamespace).Get(w.Context(), workloadv1alpha1.HeartbeatName, metav1.GetOptions{})
+	w.must(err)
+	before, _ := count(heartbeat, workloadv1alpha1.HeartbeatCounterAnnotation)
+	if after, _ := count(now, workloadv1alpha1.HeartbeatCounterAnnotation); after <= before {
+		w.Errorf("the counter is %d after the restore and was %d before", after, before)
+	}
+}
+
+func (w *world) namespaceGoes() {
+	w.must(w.mirror.CoreV1().Namespaces().Delete(w.Context(), ns, metav1.DeleteOptions{}))
+	w.eventually("the namespace is gone on both sides", func() string {
+		if _, err := w.mirror.CoreV1().Namespaces().Get(w.Context(), ns, metav1.GetOptions{}); notGone(err) != "" {
+			return "mirror: " + notGone(err)
+		}
+		_, err := w.east.CoreV1().Namespaces().Get(w.Context(), ns, metav1.GetOptions{})
+		return notGone(err)
+	})
+}
+
+func (w *world) targetGoes() {
+	w.makeNamespace("left-over")
+	w.eventually("the namespace is below", func() string {
+		_, err := w.east.CoreV1().Namespaces().Get(w.Context(), "left-over", metav1.GetOptions{})
+		return problemOf(err)
+	})
+	home := client.In(w.Context(), "root")
+	w.must(w.clients.Objects.Delete(home, w.target))
+	w.eventually("the SyncTarget is gone", func() string {
+		err := w.clients.Objects.Get(home, ctrlclient.ObjectKeyFromObject(w.target), w.target)
+		if err == nil {
+			return fmt.Sprintf("%+v", w.target.Status.Conditions)
+		}
+		return notGone(err)
+	})
+	w.eventually("what it ran is gone", func() string {
+		_, err := w.east.CoreV1().Namespaces().Get(w.Context(), "left-over", metav1.GetOptions{})
+		return notGone(err)
+	})
+	var lc corev1alpha1.LogicalCluster
+	err := w.clients.Objects.Get(w.inMirror(), ctrlclient.ObjectKey{Name: corev1alpha1.LogicalClusterName}, &lc)
+	if !apierrors.IsForbidden(err) && !apierrors.IsNotFound(err) {
+		w.Errorf("the mirror is still there: %v", err)
+	}
+}
