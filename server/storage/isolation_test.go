@@ -201,10 +201,14 @@ func (s spy) GetList(ctx context.Context, key string, opts storage.ListOptions, 
 // makes the cacher walk the objects of all clusters.
 func TestWatchStartsFromOwnCluster(t *testing.T) {
 	var watches, lists []storage.ListOptions
-	s := serve(t, prefixOf(t), nil)
-	// The spy takes the place of what lies below clusterStorage once the cacher, which the Backend made, is there.
-	below := s.configMaps.Storage.Storage.(*clusterStorage)
-	below.Interface = spy{below.Interface, &watches, &lists}
+	s := serve(t, prefixOf(t), func(c *Config) {
+		c.Overlay = func(gr schema.GroupResource) func(storage.Interface) storage.Interface {
+			if gr.Resource != "configmaps" {
+				return nil
+			}
+			return func(inner storage.Interface) storage.Interface { return spy{inner, &watches, &lists} }
+		}
+	})
 	for _, c := range []string{"aa", "bb", "cc"} {
 		put(t, s, c, "x", c)
 		put(t, s, c, "y", c)
@@ -383,6 +387,13 @@ func TestSelectors(t *testing.T) {
 	labelled("aa", "more", "front")
 	wantEvents(t, cached, "ADDED aa/default/more")
 	wantEvents(t, uncached, "ADDED aa/default/more")
+
+	// A position from before a restart is in no cache's snapshots, so this list reads etcd with the caller's predicate.
+	s.Destroy()
+	s = serve(t, prefixOf(t), nil)
+	if diff := cmp.Diff([]string{"aa/default/front"}, names(t, s.configMaps, in("aa"), exact)); diff != "" {
+		t.Errorf("list by label at a position from before a restart: %s", diff)
+	}
 
 	// Pods have indexes by node and namespace upstream, which span clusters; lists by them stay in the cluster.
 	for _, c := range []string{"aa", "bb"} {
