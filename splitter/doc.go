@@ -1,2 +1,23 @@
-// Package splitter divides what users applied over physical clusters.
+// Package splitter divides what users apply over physical clusters and sums up what becomes of it.
+//
+// It reads roots (kinds.All) and Placements in workspaces, SyncTargets, and leaves in mirrors, from the shared informers;
+// the content of ConfigMaps, Secrets and ServiceAccounts, which informers do not hold, it reads when it is needed. It writes
+// leaves and their namespaces into mirrors, the status and Events of roots, the status (but not the conditions) of Placements,
+// and the condition Frozen of SyncTargets.
+//
+// What always holds:
+//   - A leaf is deleted only after an uncached read showed that its root is gone, is another object by now, or is being deleted,
+//     or that its Placement left the cluster. Roots that were found missing rather than seen deleted count towards a Brake.
+//   - Moving and re-splitting never leave fewer replicas available than were asked for and available (Plan), and clusters roll
+//     together only within the root's strategy (DivideRollout). Targets come from the Placement and the root alone: a
+//     cluster that is not heard of changes the status, not the division.
+//   - What pods need is written before the pods, and stays until after them.
+//   - A namespace of a mirror is used only if it is labelled as the workspace's.
+//
+// Each step follows from what is stored and seen, so it can be interrupted anywhere. The server starts it: New before the
+// shared informers run, then Run. If a physical cluster is down its leaves wait; if etcd is down nothing moves and everything is
+// tried again.
+//
+// Plan, DivideRollout, Assign and Brake are pure; a simulation of clusters (sim_test.go) runs them in random interleavings. Read
+// plan.go first, then workload.go.
 package splitter

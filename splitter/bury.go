@@ -1,0 +1,137 @@
+package splitter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
+	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	"atoll.dev/atoll/client"
+)
+
+// bury makes tombstones of the leaves whose root is no more: gone, another object of the same name by now, or being
+// deleted. It returns the leaves of root (nil if the informer has none) that stay, tombstones among them, old
+// leaves too: a root waits in each cluster until the leaf of the one before it is gone.
+//
+// What an informer does not show is never enough: the root is read, uncached, before any of its leaves is deleted.
+func (c *Controller) bury(ctx context.Context, s *source, k client.Key, root ctrlclient.Object) ([]ctrlclient.Object, time.Duration, error) {
+	var own, old []ctrlclient.Object
+	for _, leaf := range s.leaves(k) {
+		switch {
+		case !c.isMirror(client.KeyOf(leaf).Cluster): // no leaf, whatever its labels say
+		case root != nil && root.GetDeletionTimestamp() == nil && leafUID(leaf) == root.GetUID():
+			c.brake.Forget(string(client.KeyOf(leaf).Cluster), brakeID(s, leaf))
+			own = append(own, leaf)
+		default:
+			own = append(own, leaf)
+			if leaf.GetDeletionTimestamp() == nil {
+				old = append(old, leaf)
+			}
+		}
+	}
+	if len(old) == 0 {
+		return own, 0, nil
+	}
+	live := &metav1.PartialObjectMetadata{}
+	live.SetGroupVersionKind(s.GVK)
+	err := c.clients.Objects.Get(client.In(ctx, k.Cluster), types.NamespacedName{Namespace: k.Namespace, Name: k.Name}, live)
+	gone := apierrors.IsNotFound(err)
+	if err != nil && !gone {
+		return own, 0, fmt.Errorf("read %s %s before its leaves are deleted: %w", s.GVK.Kind, k, err)
+	}
+	var again time.Duration
+	var errs []error
+	for _, leaf := range old {
+		mirror, id := client.KeyOf(leaf).Cluster, brakeID(s, leaf)
+		if !gone && live.UID == leafUID(leaf) && live.DeletionTimestamp == nil {
+			again = sooner(again, lookAgain) // the informer will see it
+			continue
+		}
+		if _, seen := c.deleted.Get(leafUID(leaf)); gone && !seen {
+			ok, wait := c.brake.Missing(string(mirror), id, c.leavesIn(mirror))
+			if !ok {
+				again = sooner(again, wait)
+				errs = append(errs, c.tellFrozen(ctx, mirror))
+				continue
+			}
+		}
+		if err := c.tombstone(ctx, s, leaf); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return own, again, errors.Join(errs...)
+}
+
+func leafUID(leaf ctrlclient.Object) types.UID {
+	return types.UID(leaf.GetLabels()[workloadv1alpha1.RootUIDLabel])
+}
+
+func brakeID(s *source, leaf ctrlclient.Object) string {
+	return s.GVK.Kind + "/" + leaf.GetNamespace() + "/" + leaf.GetName() + "/" + string(leaf.GetUID())
+}
+
+func (c *Controller) leavesIn(mirror logicalcluster.Name) (n int) {
+	for _, s := range c.sources {
+		n += len(s.list(mirror, ""))
+	}
+	return n
+}
+
+// tombstone deletes a leaf, unless its mirror is frozen. The syncer's finalizer keeps it until it is gone downstream.
+func (c *Controller) tombstone(ctx context.Context, s *source, leaf ctrlclient.Object) error {
+	lk := client.KeyOf(leaf)
+	if frozen, _ := c.brake.Frozen(string(lk.Cluster)); frozen {
+		klog.FromContext(ctx).V(2).Info("Leaf is kept, its mirror is frozen", "kind", s.GVK.Kind, "leaf", lk.String())
+		return nil
+	}
+	target := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: lk.Namespace, Name: lk.Name}}
+	target.SetGroupVersionKind(s.GVK)
+	err := c.clients.Objects.Delete(client.In(ctx, lk.Cluster), target,
+		ctrlclient.Preconditions{UID: ptr.To(leaf.GetUID())}, ctrlclient.PropagationPolicy(metav1.DeletePropagationBackground))
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("delete leaf %s %s: %w", s.GVK.Kind, lk, err)
+	}
+	c.brake.Forget(string(lk.Cluster), brakeID(s, leaf))
+	klog.FromContext(ctx).V(2).Info("Made a tombstone", "kind", s.GVK.Kind, "leaf", lk.String())
+	return nil
+}
+
+// hasLeft says, from an uncached read, that the Placement does not name a mirror any more. With a workspace that is
+// being deleted, Placements go, and everything has left.
+func (c *Controller) hasLeft(ctx context.Context, workspace logicalcluster.Name, seen *placementv1alpha1.Placement, mirrors ...logicalcluster.Name) (bool, error) {
+	ctx = client.In(ctx, workspace)
+	if seen == nil {
+		return c.terminating(ctx, workspace)
+	}
+	live := &placementv1alpha1.Placement{}
+	err := c.clients.Objects.Get(ctx, types.NamespacedName{Name: seen.Name}, live)
+	switch {
+	case apierrors.IsNotFound(err):
+		return c.terminating(ctx, workspace)
+	case err != nil:
+		return false, fmt.Errorf("read placement %s|%s before a leaf is deleted: %w", workspace, seen.Name, err)
+	}
+	return !slices.ContainsFunc(live.Spec.Clusters, func(p placementv1alpha1.PlacedCluster) bool {
+		return slices.Contains(mirrors, logicalcluster.Name(p.Mirror))
+	}), nil
+}
+
+func (c *Controller) terminating(ctx context.Context, workspace logicalcluster.Name) (bool, error) {
+	lc := &corev1alpha1.LogicalCluster{}
+	if err := c.clients.Objects.Get(client.In(ctx, workspace), types.NamespacedName{Name: corev1alpha1.LogicalClusterName}, lc); err != nil {
+		return false, fmt.Errorf("read logical cluster %q before a leaf is deleted: %w", workspace, err)
+	}
+	return lc.DeletionTimestamp != nil || lc.Status.Phase == corev1alpha1.LogicalClusterPhaseTerminating, nil
+}

@@ -1,0 +1,365 @@
+package splitter
+
+import (
+	"context"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/lru"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
+	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/internal/kinds"
+	"atoll.dev/atoll/internal/queue"
+)
+
+const (
+	// workers mostly wait for the server, which is in the same process.
+	workers = 8
+	// lookAgain is when something that is waited for is looked at again, should its event have come before.
+	lookAgain = time.Second
+	// remembered is how many deletions of roots, and how many events about them, are remembered. What is forgotten
+	// costs a minute's delay of a deletion, or a needless try to write an event again.
+	remembered = 16384
+
+	byMirror    = "splitter-mirror"
+	byReference = "splitter-reference"
+	byPlaced    = "splitter-placed-namespace"
+)
+
+// Kinds of keys beside those in kinds.All.
+const (
+	ofPlacement  = "Placement"  // the status of all Placements of a namespace: Name is the namespace
+	ofNamespace  = "Namespace"  // a namespace of a mirror
+	ofSyncTarget = "SyncTarget" // the brake of its mirror
+)
+
+// key is one root (kinds.All), or one of the above.
+type key struct {
+	kind string
+	client.Key
+}
+
+// Controller splits the roots of all workspaces into leaves, and sums the leaves' statuses up.
+type Controller struct {
+	clients   *client.Clients
+	informers *client.Informers
+	clock     clock.PassiveClock
+	queue     *queue.Queue[key]
+	sources   map[string]*source
+	brake     *Brake
+	// deleted has the UIDs of roots that were seen deleted; told what was last told of a root by an event.
+	deleted, told *lru.Cache
+	// spaces serialise, for each namespace of a mirror, putting the first leaf there and removing it after the last.
+	spaces [64]sync.Mutex
+}
+
+// New returns a controller that is not running. It adds handlers and indexes to the informers, which do not run yet.
+func New(clients *client.Clients, informers *client.Informers, clk clock.PassiveClock) (*Controller, error) {
+	c := &Controller{
+		clients: clients, informers: informers, clock: clk, sources: map[string]*source{},
+		brake: NewBrake(clk), deleted: lru.New(remembered), told: lru.New(remembered),
+	}
+	c.queue = queue.New("splitter", c.reconcile)
+	for _, k := range kinds.All {
+		var s *source
+		var err error
+		switch k.GVK.Kind {
+		case "Deployment":
+			s, err = newSource(k, informers.Deployments, c.onObject)
+		case "Service":
+			s, err = newSource(k, informers.Services, c.onObject)
+		case "ConfigMap":
+			s, err = newSource(k, informers.ConfigMaps, c.onObject)
+		case "Secret":
+			s, err = newSource(k, informers.Secrets, c.onObject)
+		case "ServiceAccount":
+			s, err = newSource(k, informers.ServiceAccounts, c.onObject)
+		default:
+			err = fmt.Errorf("no informer for kind %s", k.GVK.Kind)
+		}
+		if err != nil {
+			return nil, err
+		}
+		c.sources[k.GVK.Kind] = s
+	}
+	for _, err := range []error{
+		informers.SyncTargets.AddIndex(byMirror, func(t *workloadv1alpha1.SyncTarget) []string { return []string{t.Status.Mirror} }),
+		informers.Deployments.AddIndex(byReference, referencesOf),
+		informers.Placements.AddIndex(byPlaced, func(p *placementv1alpha1.Placement) []string {
+			return []string{namespaceValue(client.KeyOf(p).Cluster, p.Spec.Namespace)}
+		}),
+		informers.Namespaces.AddIndex(byRoot, func(n *corev1.Namespace) []string {
+			if root, ok := rootOf(n); ok {
+				return []string{namespaceValue(root.Cluster, root.Name)}
+			}
+			return nil
+		}),
+	} {
+		if err != nil {
+			return nil, fmt.Errorf("add indexes: %w", err)
+		}
+	}
+	informers.Placements.OnEvent(c.onPlacement)
+	informers.SyncTargets.OnEvent(c.onSyncTarget)
+	informers.Namespaces.OnEvent(c.onNamespace)
+	return c, nil
+}
+
+// Run works until ctx ends.
+func (c *Controller) Run(ctx context.Context) error {
+	if err := c.informers.WaitSynced(ctx); err != nil {
+		return err
+	}
+	c.queue.Run(ctx, workers)
+	return nil
+}
+
+// referencesOf files a Deployment, root or leaf, under what its pods need in the root's namespace.
+func referencesOf(d *appsv1.Deployment) []string {
+	owner := client.KeyOf(d)
+	if root, ok := rootOf(d); ok {
+		owner = root
+	}
+	var values []string
+	for _, r := range kinds.References(&d.Spec.Template) {
+		values = append(values, referenceValue(r.Kind, client.Key{Cluster: owner.Cluster, Namespace: owner.Namespace, Name: r.Name}))
+	}
+	return values
+}
+
+func referenceValue(kind string, k client.Key) string { return kind + "/" + k.String() }
+
+// onObject handles roots and leaves of all kinds.
+func (c *Controller) onObject(k kinds.Kind, e change) {
+	o := e.object()
+	root, isLeaf := rootOf(o)
+	if !isLeaf {
+		if e.deleted && !e.missed {
+			c.deleted.Add(o.GetUID(), true)
+		}
+		c.queue.Add(key{k.GVK.Kind, client.KeyOf(o)})
+		c.referencesChanged(e)
+		return
+	}
+	// Whoever claims to be a leaf in a workspace is a root as well; which it is, reconcile finds out.
+	c.queue.Add(key{k.GVK.Kind, root})
+	c.queue.Add(key{k.GVK.Kind, client.KeyOf(o)})
+	here := client.KeyOf(o)
+	if e.deleted {
+		c.queue.Add(key{ofNamespace, client.Key{Cluster: here.Cluster, Name: here.Namespace}})
+	}
+	if k.HasStatus {
+		c.queue.Add(key{ofPlacement, client.Key{Cluster: root.Cluster, Name: root.Namespace}})
+	}
+	if k.Goes == kinds.Placed && (e.deleted || finished(e.old) != finished(e.new)) {
+		c.companionsIn(here.Cluster, here.Namespace)
+	}
+}
+
+func finished(o any) bool {
+	d, ok := o.(*appsv1.Deployment)
+	return ok && d != nil && leafView(d).Finished()
+}
+
+// referencesChanged asks for what a root with a pod template needs, or needed, if that changed.
+func (c *Controller) referencesChanged(e change) {
+	before, now := map[string]kinds.Reference{}, map[string]kinds.Reference{}
+	for o, refs := range map[any]map[string]kinds.Reference{e.old: before, e.new: now} {
+		if d, ok := o.(*appsv1.Deployment); ok {
+			for _, r := range kinds.References(&d.Spec.Template) {
+				refs[r.String()] = r
+			}
+		}
+	}
+	if maps.Equal(before, now) {
+		return
+	}
+	k := client.KeyOf(e.object())
+	for _, refs := range []map[string]kinds.Reference{before, now} {
+		for _, r := range refs {
+			c.queue.Add(key{r.Kind, client.Key{Cluster: k.Cluster, Namespace: k.Namespace, Name: r.Name}})
+		}
+	}
+}
+
+// companionsIn asks for the roots of everything in a mirror's namespace that stays only as long as workloads do.
+func (c *Controller) companionsIn(mirror logicalcluster.Name, namespace string) {
+	for _, s := range c.sources {
+		if s.Goes == kinds.Placed {
+			continue
+		}
+		for _, leaf := range s.list(mirror, namespace) {
+			if root, ok := rootOf(leaf); ok {
+				c.queue.Add(key{s.GVK.Kind, root})
+			}
+		}
+	}
+}
+
+func (c *Controller) onPlacement(e client.Event[*placementv1alpha1.Placement]) {
+	if e.Old != nil && e.New != nil && equality.Semantic.DeepEqual(e.Old.Spec, e.New.Spec) &&
+		equality.Semantic.DeepEqual(e.Old.Status.Conditions, e.New.Status.Conditions) {
+		return
+	}
+	p := e.Object()
+	cluster, namespace := client.KeyOf(p).Cluster, p.Spec.Namespace
+	c.queue.Add(key{ofPlacement, client.Key{Cluster: cluster, Name: namespace}})
+	for _, s := range c.sources {
+		if s.Goes == kinds.WhereReferenced {
+			continue
+		}
+		for _, o := range append(s.list(cluster, namespace), s.leavesOf(cluster, namespace)...) {
+			root := client.KeyOf(o)
+			if r, ok := rootOf(o); ok && root.Cluster != cluster {
+				root = r
+			}
+			c.queue.Add(key{s.GVK.Kind, root})
+			if d, ok := o.(*appsv1.Deployment); ok {
+				for _, r := range kinds.References(&d.Spec.Template) {
+					c.queue.Add(key{r.Kind, client.Key{Cluster: cluster, Namespace: namespace, Name: r.Name}})
+				}
+			}
+		}
+	}
+}
+
+func (c *Controller) onSyncTarget(e client.Event[*workloadv1alpha1.SyncTarget]) {
+	t := e.Object()
+	if e.Deleted() || t.Status.Mirror == "" || c.isMirror(client.KeyOf(t).Cluster) {
+		return // the twin in a mirror follows
+	}
+	if e.Old == nil && meta.IsStatusConditionTrue(t.Status.Conditions, workloadv1alpha1.SyncTargetFrozen) {
+		c.brake.Freeze(t.Status.Mirror)
+	}
+	if t.Annotations[workloadv1alpha1.ConfirmAnnotation] != "" {
+		c.queue.Add(key{ofSyncTarget, client.KeyOf(t)})
+	}
+	if e.Old != nil && lost(e.Old) == lost(t) && e.Old.Status.Mirror == t.Status.Mirror {
+		return
+	}
+	c.rootsIn(logicalcluster.Name(t.Status.Mirror))
+}
+
+// rootsIn asks for the roots of all leaves of a mirror.
+func (c *Controller) rootsIn(mirror logicalcluster.Name) {
+	for _, s := range c.sources {
+		for _, leaf := range s.list(mirror, "") {
+			if root, ok := rootOf(leaf); ok {
+				c.queue.Add(key{s.GVK.Kind, root})
+			}
+		}
+	}
+}
+
+func (c *Controller) onNamespace(e client.Event[*corev1.Namespace]) {
+	n := e.Object()
+	if _, ok := rootOf(n); ok {
+		c.queue.Add(key{ofNamespace, client.KeyOf(n)})
+		return
+	}
+	if e.Old != nil && e.New != nil && maps.Equal(podSecurity(e.Old), podSecurity(e.New)) {
+		return
+	}
+	for _, mirrored := range c.informers.Namespaces.ByIndex(byRoot, namespaceValue(client.KeyOf(n).Cluster, n.Name)) {
+		c.queue.Add(key{ofNamespace, client.KeyOf(mirrored)})
+	}
+}
+
+func (c *Controller) reconcile(ctx context.Context, k key) (time.Duration, error) {
+	switch k.kind {
+	case ofPlacement:
+		return 0, c.placementStatus(ctx, k.Cluster, k.Name)
+	case ofNamespace:
+		return c.namespace(ctx, k.Key)
+	case ofSyncTarget:
+		return 0, c.syncTarget(ctx, k.Key)
+	}
+	s := c.sources[k.kind]
+	if c.isMirror(k.Cluster) {
+		return 0, nil
+	}
+	root, _ := s.get(k.Key)
+	own, again, err := c.bury(ctx, s, k.Key, root)
+	if err != nil || root == nil || root.GetDeletionTimestamp() != nil {
+		return again, err
+	}
+	var next time.Duration
+	if s.Goes == kinds.Placed {
+		next, err = c.workload(ctx, s, root.(*appsv1.Deployment), own)
+	} else {
+		next, err = c.whole(ctx, s, k.Key, root, own)
+	}
+	return sooner(again, next), err
+}
+
+// sooner is the smaller of two times, where 0 means never.
+func sooner(a, b time.Duration) time.Duration {
+	if a == 0 || b != 0 && b < a {
+		return b
+	}
+	return a
+}
+
+func (c *Controller) isMirror(cluster logicalcluster.Name) bool {
+	lc, ok := c.informers.LogicalClusters.Get(client.Key{Cluster: cluster, Name: corev1alpha1.LogicalClusterName})
+	return ok && lc.Spec.Use == corev1alpha1.LogicalClusterUseMirror
+}
+
+// target returns the SyncTarget of a mirror; nil if there is none any more.
+func (c *Controller) target(mirror logicalcluster.Name) *workloadv1alpha1.SyncTarget {
+	for _, t := range c.informers.SyncTargets.ByIndex(byMirror, string(mirror)) {
+		if !c.isMirror(client.KeyOf(t).Cluster) { // not the twin
+			return t
+		}
+	}
+	return nil
+}
+
+// lost says that a cluster is not heard of: see the SyncTarget's condition, which tolerates 40 s.
+func lost(t *workloadv1alpha1.SyncTarget) bool {
+	return t == nil || !meta.IsStatusConditionTrue(t.Status.Conditions, workloadv1alpha1.SyncTargetReady)
+}
+
+// placement returns what decides where an object of a namespace goes: its own Placement or its namespace's; nil if
+// there is none.
+func (c *Controller) placement(s *source, k client.Key) *placementv1alpha1.Placement {
+	var found *placementv1alpha1.Placement
+	for _, p := range c.informers.Placements.ByIndex(byPlaced, namespaceValue(k.Cluster, k.Namespace)) {
+		switch o := p.Spec.Object; {
+		case o == nil && found == nil:
+			found = p
+		case o != nil && o.Group == s.GVR.Group && o.Resource == s.GVR.Resource && o.Name == k.Name:
+			return p
+		}
+	}
+	return found
+}
+
+// leafIn returns the leaf of those that is in a mirror, nil if none is.
+func leafIn(mirror logicalcluster.Name, leaves []ctrlclient.Object) ctrlclient.Object {
+	for _, l := range leaves {
+		if client.KeyOf(l).Cluster == mirror {
+			return l
+		}
+	}
+	return nil
+}
+
+func (c *Controller) space(mirror logicalcluster.Name, namespace string) *sync.Mutex {
+	h := fnv.New32a()
+	h.Write([]byte(namespaceValue(mirror, namespace)))
+	return &c.spaces[h.Sum32()%uint32(len(c.spaces))]
+}

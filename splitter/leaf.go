@@ -1,0 +1,264 @@
+package splitter
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/internal/kinds"
+	lcctx "atoll.dev/atoll/internal/logicalcluster"
+)
+
+// render returns the leaf of a root with that content, and its hash. Name, labels and annotations that go down are the root's.
+func render(s kinds.Kind, root, content ctrlclient.Object, namespace string, draining bool) (ctrlclient.Object, string, error) {
+	leaf := content
+	labels, annotations := kinds.Metadata(root)
+	rk := client.KeyOf(root)
+	leaf.SetName(rk.Name)
+	leaf.SetNamespace(namespace)
+	leaf.SetLabels(labels)
+	leaf.SetAnnotations(annotations)
+	hash, err := kinds.Hash(leaf)
+	if err != nil {
+		return nil, "", err
+	}
+	labels[workloadv1alpha1.WorkspaceLabel] = string(rk.Cluster)
+	labels[workloadv1alpha1.RootUIDLabel] = string(root.GetUID())
+	annotations[workloadv1alpha1.RootAnnotation] = rk.Namespace + "/" + rk.Name
+	annotations[workloadv1alpha1.RootGenerationAnnotation] = strconv.FormatInt(root.GetGeneration(), 10)
+	annotations[workloadv1alpha1.RenderedAnnotation] = hash
+	if draining {
+		annotations[workloadv1alpha1.DrainingAnnotation] = "true"
+	}
+	leaf.SetLabels(labels)
+	leaf.SetAnnotations(annotations)
+	leaf.SetFinalizers([]string{workloadv1alpha1.SyncerFinalizer})
+	leaf.GetObjectKind().SetGroupVersionKind(s.GVK)
+	return leaf, hash, nil
+}
+
+// ofSplitter are the annotations of a leaf that the splitter alone writes; the others under our prefix are the syncer's.
+var ofSplitter = []string{
+	workloadv1alpha1.RootAnnotation, workloadv1alpha1.RootGenerationAnnotation,
+	workloadv1alpha1.RenderedAnnotation, workloadv1alpha1.DrainingAnnotation,
+}
+
+// sameLeaf says that a leaf needs no write to become want.
+func sameLeaf(have, want ctrlclient.Object) bool {
+	for _, a := range ofSplitter {
+		x, hasX := have.GetAnnotations()[a]
+		y, hasY := want.GetAnnotations()[a]
+		if hasX != hasY || x != y {
+			return false
+		}
+	}
+	return leafUID(have) == leafUID(want) && slices.Contains(have.GetFinalizers(), workloadv1alpha1.SyncerFinalizer)
+}
+
+// put makes a mirror have a leaf, and returns it as stored. have is the leaf as last seen, nil if there is none; it is
+// overwritten only if it has not changed since.
+func (c *Controller) put(ctx context.Context, mirror logicalcluster.Name, have, want ctrlclient.Object) (ctrlclient.Object, error) {
+	kind := want.GetObjectKind().GroupVersionKind().Kind
+	lk := client.Key{Cluster: mirror, Namespace: want.GetNamespace(), Name: want.GetName()}
+	if have == nil {
+		if err := c.clients.Objects.Create(client.In(ctx, mirror), want); err != nil {
+			return nil, fmt.Errorf("create leaf %s %s: %w", kind, lk, err)
+		}
+		klog.FromContext(ctx).V(2).Info("Created a leaf", "kind", kind, "leaf", lk.String())
+		return want, nil
+	}
+	if sameLeaf(have, want) {
+		return have, nil
+	}
+	annotations := want.GetAnnotations()
+	for _, a := range []string{workloadv1alpha1.AppliedAnnotation, workloadv1alpha1.RefusedAnnotation} {
+		if v, ok := have.GetAnnotations()[a]; ok {
+			annotations[a] = v
+		}
+	}
+	want.SetAnnotations(annotations)
+	finalizers := slices.Clone(have.GetFinalizers())
+	if !slices.Contains(finalizers, workloadv1alpha1.SyncerFinalizer) {
+		finalizers = append(finalizers, workloadv1alpha1.SyncerFinalizer)
+	}
+	want.SetFinalizers(finalizers)
+	want.SetUID(have.GetUID())
+	want.SetResourceVersion(have.GetResourceVersion())
+	if err := c.clients.Objects.Update(client.In(ctx, mirror), want); err != nil {
+		return nil, fmt.Errorf("update leaf %s %s: %w", kind, lk, err)
+	}
+	klog.FromContext(ctx).V(2).Info("Updated a leaf", "kind", kind, "leaf", lk.String())
+	return want, nil
+}
+
+// applied says that the physical cluster has applied a leaf as it is now.
+func applied(leaf ctrlclient.Object) bool {
+	a := leaf.GetAnnotations()
+	return a[workloadv1alpha1.RenderedAnnotation] != "" && a[workloadv1alpha1.AppliedAnnotation] == a[workloadv1alpha1.RenderedAnnotation]
+}
+
+// refusal returns what the physical cluster answered to a leaf as it is now, nil if it takes it.
+func refusal(leaf ctrlclient.Object) *workloadv1alpha1.Refusal {
+	text := leaf.GetAnnotations()[workloadv1alpha1.RefusedAnnotation]
+	if text == "" {
+		return nil
+	}
+	r := &workloadv1alpha1.Refusal{}
+	if err := json.Unmarshal([]byte(text), r); err != nil {
+		return &workloadv1alpha1.Refusal{Reason: "Refused", Message: text}
+	}
+	if r.Rendered != leaf.GetAnnotations()[workloadv1alpha1.RenderedAnnotation] {
+		return nil // about an earlier rendering
+	}
+	return r
+}
+
+// leafView is what a Deployment's leaf says by itself.
+func leafView(d *appsv1.Deployment) kinds.Leaf {
+	return kinds.Leaf{
+		Object:  d,
+		Refused: refusal(d),
+		Settled: applied(d) && d.Status.ObservedGeneration >= d.Generation,
+	}
+}
+
+// podSecurity returns the labels of a namespace that say what its pods may do.
+func podSecurity(n *corev1.Namespace) map[string]string {
+	labels := maps.Clone(n.Labels)
+	maps.DeleteFunc(labels, func(k, _ string) bool { return !isPodSecurity(k) })
+	if len(labels) == 0 {
+		return nil
+	}
+	return labels
+}
+
+func isPodSecurity(label string) bool {
+	const prefix = "pod-security.kubernetes.io/"
+	return len(label) > len(prefix) && label[:len(prefix)] == prefix
+}
+
+// ensureNamespace makes a mirror have the namespace for a workspace's namespace and returns its name. ready is false
+// while an earlier one is still being deleted. The space's lock has to be held until something is in it.
+func (c *Controller) ensureNamespace(ctx context.Context, workspace logicalcluster.Name, namespace string, mirror logicalcluster.Name) (name string, ready bool, err error) {
+	if n := c.mirrorNamespace(workspace, namespace, mirror); n != nil {
+		return n.Name, n.DeletionTimestamp == nil, nil
+	}
+	name = kinds.DownstreamNamespace(workspace, namespace, c.dedicated(workspace, mirror))
+	want := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+		Name:        name,
+		Labels:      map[string]string{workloadv1alpha1.WorkspaceLabel: string(workspace)},
+		Annotations: map[string]string{workloadv1alpha1.RootAnnotation: "/" + namespace},
+		Finalizers:  []string{workloadv1alpha1.SyncerFinalizer},
+	}}
+	if n, ok := c.informers.Namespaces.Get(client.Key{Cluster: workspace, Name: namespace}); ok {
+		maps.Copy(want.Labels, podSecurity(n))
+	}
+	err = c.clients.Objects.Create(client.In(ctx, mirror), want)
+	if apierrors.IsAlreadyExists(err) {
+		live := &corev1.Namespace{}
+		if err := c.clients.Objects.Get(client.In(ctx, mirror), types.NamespacedName{Name: name}, live); err != nil {
+			return name, false, fmt.Errorf("read namespace %s of mirror %s: %w", name, mirror, err)
+		}
+		if live.Labels[workloadv1alpha1.WorkspaceLabel] != string(workspace) || live.Annotations[workloadv1alpha1.RootAnnotation] != "/"+namespace {
+			return name, false, fmt.Errorf("namespace %s of mirror %s is not for namespace %s|%s, and is never adopted", name, mirror, workspace, namespace)
+		}
+		return name, live.DeletionTimestamp == nil, nil
+	}
+	if err != nil {
+		return name, false, fmt.Errorf("create namespace %s of mirror %s: %w", name, mirror, err)
+	}
+	return name, true, nil
+}
+
+// mirrorNamespace returns the namespace that a mirror has for a workspace's; nil if none.
+func (c *Controller) mirrorNamespace(workspace logicalcluster.Name, namespace string, mirror logicalcluster.Name) *corev1.Namespace {
+	for _, n := range c.informers.Namespaces.ByIndex(byRoot, namespaceValue(workspace, namespace)) {
+		if client.KeyOf(n).Cluster == mirror {
+			return n
+		}
+	}
+	return nil
+}
+
+// dedicated says that a mirror's physical cluster is for this workspace alone.
+func (c *Controller) dedicated(workspace, mirror logicalcluster.Name) bool {
+	t := c.target(mirror)
+	if t == nil || t.Spec.DedicatedTo == "" {
+		return false
+	}
+	if t.Spec.DedicatedTo == string(workspace) {
+		return true
+	}
+	lc, ok := c.informers.LogicalClusters.Get(client.Key{Cluster: workspace, Name: corev1alpha1.LogicalClusterName})
+	return ok && lc.Annotations[lcctx.PathAnnotation] == t.Spec.DedicatedTo
+}
+
+// namespace deletes a mirror's namespace after its last leaf, or brings its Pod Security labels up to date.
+func (c *Controller) namespace(ctx context.Context, k client.Key) (again time.Duration, err error) {
+	n, ok := c.informers.Namespaces.Get(k)
+	if !ok || n.DeletionTimestamp != nil || !c.isMirror(k.Cluster) {
+		return 0, nil
+	}
+	root, ok := rootOf(n)
+	if !ok {
+		return 0, nil
+	}
+	lock := c.space(k.Cluster, k.Name)
+	lock.Lock()
+	defer lock.Unlock()
+	for _, s := range c.sources {
+		if len(s.list(k.Cluster, k.Name)) > 0 {
+			return 0, c.copyPodSecurity(ctx, n, root)
+		}
+	}
+	ctx = client.In(ctx, k.Cluster)
+	for _, s := range c.sources {
+		list := &metav1.PartialObjectMetadataList{}
+		list.SetGroupVersionKind(s.GVK.GroupVersion().WithKind(s.GVK.Kind + "List"))
+		if err := c.clients.Objects.List(ctx, list, ctrlclient.InNamespace(k.Name), ctrlclient.Limit(1)); err != nil {
+			return 0, fmt.Errorf("list %s of namespace %s before it is deleted: %w", s.GVK.Kind, k, err)
+		}
+		if len(list.Items) > 0 {
+			return 0, nil // its end brings us back
+		}
+	}
+	if frozen, _ := c.brake.Frozen(string(k.Cluster)); frozen {
+		return 0, nil
+	}
+	err = c.clients.Objects.Delete(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: k.Name}}, ctrlclient.Preconditions{UID: ptr.To(n.UID)})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return 0, fmt.Errorf("delete namespace %s: %w", k, err)
+	}
+	return 0, nil
+}
+
+func (c *Controller) copyPodSecurity(ctx context.Context, n *corev1.Namespace, root client.Key) error {
+	up, ok := c.informers.Namespaces.Get(client.Key{Cluster: root.Cluster, Name: root.Name})
+	if !ok || maps.Equal(podSecurity(up), podSecurity(n)) {
+		return nil
+	}
+	want := n.DeepCopy()
+	maps.DeleteFunc(want.Labels, func(k, _ string) bool { return isPodSecurity(k) })
+	maps.Copy(want.Labels, podSecurity(up))
+	if err := c.clients.Objects.Update(client.In(ctx, client.KeyOf(n).Cluster), want); err != nil {
+		return fmt.Errorf("label namespace %s: %w", client.KeyOf(n), err)
+	}
+	return nil
+}

@@ -1,0 +1,423 @@
+package splitter
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/internal/kinds"
+)
+
+// site is one physical cluster in the work on one Deployment.
+type site struct {
+	id       string // sorts and identifies: name, then mirror
+	name     string
+	mirror   logicalcluster.Name
+	lost     bool
+	assigned bool
+	weight   int64
+	target   int32
+	// leaf is nil if there is none; old says that it is the leaf of an earlier root of that name.
+	leaf *appsv1.Deployment
+	old  bool
+
+	step    Step
+	roll    Roll
+	current bool // the leaf is the rendering of the root's present generation
+}
+
+// workload takes the next step of dividing a Deployment, and writes what its leaves say into its status.
+func (c *Controller) workload(ctx context.Context, s *source, root *appsv1.Deployment, leaves []ctrlclient.Object) (time.Duration, error) {
+	rk := client.KeyOf(root)
+	p := c.placement(s, rk)
+	if p == nil && len(leaves) == 0 {
+		return 0, nil // its Placement brings it back
+	}
+	if p == nil {
+		// Without a decision nothing moves, except out of a workspace that goes.
+		if left, err := c.terminating(ctx, rk.Cluster); err != nil || !left {
+			return 0, err
+		}
+		p = &placementv1alpha1.Placement{}
+	}
+	sites := c.sites(root, p, leaves)
+	decide(root, p.Spec.Split, sites)
+	if shrinks(sites) {
+		// What goes down rests on what is known of the others, so on nothing that may be old.
+		settled, err := c.refresh(ctx, rk, p, root, sites)
+		if err != nil || !settled {
+			return lookAgain, err
+		}
+		decide(root, p.Spec.Split, sites)
+	}
+	again, err := c.carryOut(ctx, s, root, sites)
+	c.tellPlaced(ctx, root, p, sites)
+	return again, errors.Join(err, c.summarise(ctx, s, root, p, sites))
+}
+
+// sites gathers the clusters that a Deployment is in or goes to, sorted.
+func (c *Controller) sites(root *appsv1.Deployment, p *placementv1alpha1.Placement, leaves []ctrlclient.Object) []*site {
+	byMirror := map[logicalcluster.Name]*site{}
+	add := func(mirror logicalcluster.Name) *site {
+		t := c.target(mirror)
+		st, ok := byMirror[mirror]
+		if !ok {
+			st = &site{name: nameOf(t, mirror), mirror: mirror, lost: lost(t)}
+			byMirror[mirror] = st
+		}
+		return st
+	}
+	for _, cluster := range p.Spec.Clusters {
+		if cluster.Mirror == "" {
+			continue
+		}
+		st := add(logicalcluster.Name(cluster.Mirror))
+		st.name, st.assigned, st.weight = cluster.Name, true, cluster.Weight
+	}
+	for _, leaf := range leaves {
+		st := add(client.KeyOf(leaf).Cluster)
+		st.leaf, st.old = leaf.(*appsv1.Deployment), leafUID(leaf) != root.UID
+	}
+	sites := make([]*site, 0, len(byMirror))
+	for _, st := range byMirror {
+		st.id = st.name + "|" + string(st.mirror)
+		sites = append(sites, st)
+	}
+	slices.SortFunc(sites, func(a, b *site) int { return cmp.Compare(a.id, b.id) })
+	return sites
+}
+
+func nameOf(t *workloadv1alpha1.SyncTarget, mirror logicalcluster.Name) string {
+	if t == nil {
+		return string(mirror)
+	}
+	return t.Name
+}
+
+// decide fills in target, step and roll of every site.
+func decide(root *appsv1.Deployment, split placementv1alpha1.SplitPolicy, sites []*site) {
+	wanted := replicasOf(root)
+	weights, previous := map[string]int64{}, map[string]int32{}
+	for _, st := range sites {
+		if st.assigned {
+			weights[st.id] = st.weight
+		}
+		if st.leaf != nil && !st.old {
+			previous[st.id] = replicasOf(st.leaf)
+		}
+	}
+	targets := Assign(wanted, weights, previous)
+	if split == placementv1alpha1.SplitDuplicate {
+		targets = Duplicate(wanted, weights)
+	}
+	recreate := root.Spec.Strategy.Type == appsv1.RecreateDeploymentStrategyType
+	template := templateOf(root)
+	var clusters []Cluster
+	var rolling []RollingCluster
+	for _, st := range sites {
+		st.target = targets[st.id]
+		clusters = append(clusters, Cluster{Name: st.id, Assigned: st.assigned, Target: st.target, Lost: st.lost, Leaf: st.state()})
+		if r, ok := st.rolling(template); ok {
+			rolling = append(rolling, r)
+		}
+	}
+	steps := Plan(clusters, recreate)
+	rolls := map[string]Roll{}
+	if !recreate && split != placementv1alpha1.SplitDuplicate {
+		unavailable, surge := kinds.Fenceposts(root.Spec.Strategy.RollingUpdate, wanted)
+		rolls = DivideRollout(unavailable, surge, rolling)
+	}
+	for _, st := range sites {
+		st.step = steps[st.id]
+		st.roll = Roll{Verbatim: true}
+		if r, ok := rolls[st.id]; ok {
+			st.roll = r
+		}
+	}
+}
+
+// templateOf is the pod template as it goes down.
+func templateOf(root *appsv1.Deployment) *corev1.PodTemplateSpec {
+	k, _ := kinds.ByKind("Deployment")
+	return k.Template(k.Content(root))
+}
+
+// state is what Plan has to know of the leaf.
+func (st *site) state() *LeafState {
+	if st.leaf == nil {
+		return nil
+	}
+	d := st.leaf
+	pods := d.Status.Replicas
+	if d.Status.TerminatingReplicas != nil {
+		pods += *d.Status.TerminatingReplicas
+	}
+	return &LeafState{
+		Replicas: replicasOf(d), Pods: pods, Available: d.Status.AvailableReplicas,
+		Settled: leafView(d).Settled, Rolling: !st.old && isRolling(d), Deleting: st.old || d.DeletionTimestamp != nil,
+	}
+}
+
+// isRolling says that a leaf's template was never rolled out completely and that its cluster has not given up waiting.
+func isRolling(d *appsv1.Deployment) bool {
+	if leafView(d).Finished() {
+		return false
+	}
+	for _, c := range d.Status.Conditions {
+		if c.Type == appsv1.DeploymentProgressing {
+			return c.Status != corev1.ConditionFalse && c.Reason != "NewReplicaSetAvailable"
+		}
+	}
+	return true
+}
+
+// rolling is what DivideRollout has to know of a site; false if nothing.
+func (st *site) rolling(template *corev1.PodTemplateSpec) (RollingCluster, bool) {
+	r := RollingCluster{Name: st.id, Replicas: st.target, Lost: st.lost, Leaving: !st.assigned}
+	if st.leaf == nil || st.old || st.leaf.DeletionTimestamp != nil {
+		return r, st.assigned
+	}
+	r.Exists = true
+	r.SameTemplate = equality.Semantic.DeepEqual(&st.leaf.Spec.Template, template)
+	r.Finished = leafView(st.leaf).Finished()
+	r.Rolling = isRolling(st.leaf)
+	r.MaxUnavailable, r.MaxSurge = kinds.Fenceposts(st.leaf.Spec.Strategy.RollingUpdate, replicasOf(st.leaf))
+	return r, true
+}
+
+func replicasOf(d *appsv1.Deployment) int32 {
+	if d.Spec.Replicas == nil {
+		return 1
+	}
+	return *d.Spec.Replicas
+}
+
+// shrinks says whether a step takes replicas away while there are others to rely on, or leaves a cluster.
+func shrinks(sites []*site) bool {
+	return slices.ContainsFunc(sites, func(st *site) bool {
+		return st.step.Delete || st.step.Draining ||
+			len(sites) > 1 && st.leaf != nil && st.step.Write && st.step.Replicas < replicasOf(st.leaf)
+	})
+}
+
+// refresh reads the leaves, and the Placement if a cluster is being left, uncached. It says no if the Placement is not what the
+// informer shows.
+func (c *Controller) refresh(ctx context.Context, rk client.Key, p *placementv1alpha1.Placement, root *appsv1.Deployment, sites []*site) (bool, error) {
+	var leaving []logicalcluster.Name
+	for _, st := range sites {
+		if !st.assigned {
+			leaving = append(leaving, st.mirror)
+		}
+		if st.leaf == nil {
+			continue
+		}
+		live := &appsv1.Deployment{}
+		err := c.clients.Objects.Get(client.In(ctx, st.mirror), types.NamespacedName{Namespace: st.leaf.Namespace, Name: st.leaf.Name}, live)
+		switch {
+		case apierrors.IsNotFound(err):
+			st.leaf, st.old = nil, false
+		case err != nil:
+			return false, fmt.Errorf("read leaf Deployment %s|%s/%s: %w", st.mirror, st.leaf.Namespace, st.leaf.Name, err)
+		default:
+			st.leaf, st.old = live, leafUID(live) != root.UID
+		}
+	}
+	if len(leaving) == 0 {
+		return true, nil
+	}
+	if p.Name == "" {
+		p = nil
+	}
+	return c.hasLeft(ctx, rk.Cluster, p, leaving...)
+}
+
+// carryOut writes what the steps say: clusters that grow first, then those that shrink.
+func (c *Controller) carryOut(ctx context.Context, s *source, root *appsv1.Deployment, sites []*site) (time.Duration, error) {
+	var again time.Duration
+	var errs []error
+	order := slices.Clone(sites)
+	slices.SortStableFunc(order, func(a, b *site) int { return cmp.Compare(a.delta(), b.delta()) })
+	slices.Reverse(order)
+	for _, st := range order {
+		ready, err := c.carryOutAt(ctx, s, root, st)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("cluster %q: %w", st.name, err))
+		} else if !ready {
+			again = lookAgain
+		}
+	}
+	return again, settle(errs)
+}
+
+// settle leaves one conflict of several errors, so that it is retried quietly, unless another error is worth a word.
+func settle(errs []error) error {
+	var loud []error
+	var conflict error
+	for _, err := range errs {
+		if apierrors.IsConflict(err) {
+			conflict = err
+		} else if err != nil {
+			loud = append(loud, err)
+		}
+	}
+	if len(loud) > 0 {
+		return errors.Join(loud...)
+	}
+	return conflict
+}
+
+func (st *site) delta() int32 {
+	if st.leaf == nil {
+		return st.step.Replicas
+	}
+	return st.step.Replicas - replicasOf(st.leaf)
+}
+
+// carryOutAt takes the step of one cluster; ready is false if something has to go first.
+func (c *Controller) carryOutAt(ctx context.Context, s *source, root *appsv1.Deployment, st *site) (ready bool, err error) {
+	switch {
+	case st.step.Delete:
+		if st.leaf.DeletionTimestamp != nil {
+			return true, nil
+		}
+		return true, c.tombstone(ctx, s, st.leaf)
+	case !st.step.Write:
+		return true, nil
+	case st.leaf != nil:
+		want, err := st.render(s.Kind, root, st.leaf.Namespace)
+		if err != nil {
+			return false, err
+		}
+		if !st.step.Draining && !sameLeaf(st.leaf, want) && !equality.Semantic.DeepEqual(st.leaf.Spec.Template, want.Spec.Template) {
+			if err := c.ensureCompanions(ctx, root, st.mirror); err != nil {
+				return false, err
+			}
+		}
+		leaf, err := c.put(ctx, st.mirror, st.leaf, want)
+		if err != nil {
+			return false, err
+		}
+		st.leaf, st.current = leaf.(*appsv1.Deployment), !st.step.Draining && !st.roll.Hold
+		return true, nil
+	}
+	if err := c.ensureCompanions(ctx, root, st.mirror); err != nil {
+		return false, err
+	}
+	leaf, ready, err := c.create(ctx, st.mirror, client.KeyOf(root), func(namespace string) (ctrlclient.Object, error) {
+		return st.render(s.Kind, root, namespace)
+	})
+	if err != nil || !ready {
+		return false, err
+	}
+	st.leaf, st.current = leaf.(*appsv1.Deployment), true
+	return true, nil
+}
+
+// render is the leaf that the site's step wants.
+func (st *site) render(k kinds.Kind, root *appsv1.Deployment, namespace string) (*appsv1.Deployment, error) {
+	from := root
+	content := k.Content(root).(*appsv1.Deployment)
+	switch {
+	case st.step.Draining:
+		// What is being left stays as it is; only its size changes.
+		from = root.DeepCopy()
+		from.Labels, from.Annotations = st.leaf.Labels, withCluster(st.leaf.Annotations, root)
+		content.Spec = *st.leaf.Spec.DeepCopy()
+	case st.roll.Hold:
+		content.Spec.Template = *st.leaf.Spec.Template.DeepCopy()
+		content.Spec.Strategy = *st.leaf.Spec.Strategy.DeepCopy()
+	case st.roll.KeepStrategy:
+		content.Spec.Strategy = *st.leaf.Spec.Strategy.DeepCopy()
+	case !st.roll.Verbatim:
+		u, s := intstr.FromInt32(st.roll.MaxUnavailable), intstr.FromInt32(st.roll.MaxSurge)
+		content.Spec.Strategy = appsv1.DeploymentStrategy{
+			Type:          appsv1.RollingUpdateDeploymentStrategyType,
+			RollingUpdate: &appsv1.RollingUpdateDeployment{MaxUnavailable: &u, MaxSurge: &s},
+		}
+	}
+	replicas := st.step.Replicas
+	content.Spec.Replicas = &replicas
+	leaf, _, err := render(k, from, content, namespace, st.step.Draining)
+	if err != nil {
+		return nil, err
+	}
+	d := leaf.(*appsv1.Deployment)
+	if (st.step.Draining || st.roll.Hold) && st.leaf != nil {
+		// It still is what an earlier generation rendered to.
+		d.Annotations[workloadv1alpha1.RootGenerationAnnotation] = st.leaf.Annotations[workloadv1alpha1.RootGenerationAnnotation]
+	}
+	return d, nil
+}
+
+// withCluster returns a leaf's annotations as if they were the root's.
+func withCluster(leaf map[string]string, root *appsv1.Deployment) map[string]string {
+	const annotation = "kcp.io/cluster"
+	out := map[string]string{annotation: root.Annotations[annotation]}
+	for k, v := range leaf {
+		if k != annotation {
+			out[k] = v
+		}
+	}
+	return out
+}
+
+// summarise writes the Deployment's status if what the leaves say changed it.
+func (c *Controller) summarise(ctx context.Context, s *source, root *appsv1.Deployment, p *placementv1alpha1.Placement, sites []*site) error {
+	now := root.DeepCopy()
+	s.Summarise(now, viewOf(root, p, sites, c.clock.Now()))
+	leaves := make([]ctrlclient.Object, 0, len(sites))
+	for _, st := range sites {
+		if st.leaf != nil {
+			leaves = append(leaves, st.leaf)
+		}
+	}
+	c.tellRefusals(ctx, root, leaves)
+	return c.writeStatus(ctx, s, root, now)
+}
+
+func viewOf(root *appsv1.Deployment, p *placementv1alpha1.Placement, sites []*site, now time.Time) kinds.View {
+	view := kinds.View{Now: now, Desired: replicasOf(root)}
+	template := templateOf(root)
+	var desired int32
+	for _, st := range sites {
+		desired += st.target
+		l := kinds.Leaf{Cluster: st.name}
+		if st.leaf != nil {
+			l = leafView(st.leaf)
+			l.SameTemplate = equality.Semantic.DeepEqual(&st.leaf.Spec.Template, template)
+		}
+		l.Cluster, l.Assigned, l.Lost, l.Target, l.Current = st.name, st.assigned, st.lost, st.target, st.current
+		if st.old {
+			l.Settled, l.Current, l.SameTemplate, l.Refused = false, false, false, nil
+		}
+		view.Leaves = append(view.Leaves, l)
+	}
+	if desired > 0 {
+		view.Desired = desired
+	}
+	if placed := meta.FindStatusCondition(p.Status.Conditions, placementv1alpha1.PlacementPlaced); placed != nil && placed.Status == metav1.ConditionFalse {
+		view.NotPlaced = &kinds.Reason{Reason: placed.Reason, Message: placed.Message}
+	}
+	return view
+}
+
+func sortLeaves(leaves []kinds.Leaf) {
+	slices.SortStableFunc(leaves, func(a, b kinds.Leaf) int { return cmp.Compare(a.Cluster, b.Cluster) })
+}
