@@ -55,7 +55,7 @@ stored in a Secret there, and the server syncs the cluster with it: the address 
 and its user needs to be cluster-admin.`,
 		Example: `  atoll cluster add east --kubeconfig east.kubeconfig
   atoll cluster add west --kubeconfig ~/.kube/config --context west --region eu --zone eu-1 --labels tier=gold`,
-		Args: cobra.ExactArgs(1),
+		Args: exactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			hub, err := open()
 			if err != nil {
@@ -162,10 +162,19 @@ func refuseTwice(ctx context.Context, hub *cli.Hub, path logicalcluster.Path, na
 	if err != nil {
 		return fmt.Errorf("list the clusters there are: %w", err)
 	}
+	byMirror := map[logicalcluster.Name]*workloadv1alpha1.SyncTarget{}
+	for i := range list.Items {
+		if t := &list.Items[i]; t.Status.Mirror != "" {
+			byMirror[logicalcluster.Name(t.Status.Mirror)] = t
+		}
+	}
 	for i := range list.Items {
 		t := &list.Items[i]
 		if t.Status.ClusterUID != who.uid {
 			continue
+		}
+		if original, ok := byMirror[lcctx.NameFrom(t)]; ok {
+			t = original // a mirror holds a copy, which nobody knows
 		}
 		where, err := hub.PathOf(ctx, lcctx.NameFrom(t))
 		if err != nil {

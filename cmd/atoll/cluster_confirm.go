@@ -26,7 +26,7 @@ func newClusterConfirmCommand(open hubOpener, streams genericiooptions.IOStreams
   deletions  many objects vanished at once without being seen deleted (condition Frozen): delete them below, too
 Look at "atoll cluster status NAME" first.`,
 		Example: "  atoll cluster confirm east deletions",
-		Args:    cobra.ExactArgs(2),
+		Args:    exactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name, word := args[0], args[1]
 			var condition string

@@ -17,7 +17,7 @@ func newClusterCordonCommand(open hubOpener, streams genericiooptions.IOStreams,
 		Use:     "cordon NAME",
 		Short:   "Place nothing new on a physical cluster; what it runs stays",
 		Example: "  atoll cluster cordon east",
-		Args:    cobra.ExactArgs(1),
+		Args:    exactArgs(1),
 	}
 	done := "Cluster %s is cordoned: what it runs stays, nothing new is placed there.\n"
 	if !cordon {

@@ -33,7 +33,7 @@ func newClusterRemoveCommand(open hubOpener, streams genericiooptions.IOStreams)
 		Example: `  atoll cluster cordon east                                                             # nothing new comes
   atoll kubectl annotate ns default placement.atoll.dev/clusters=west --overwrite       # what is there moves
   atoll cluster remove east`,
-		Args: cobra.ExactArgs(1),
+		Args: exactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			hub, err := open()
 			if err != nil {

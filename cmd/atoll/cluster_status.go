@@ -21,7 +21,7 @@ func newClusterStatusCommand(open hubOpener, streams genericiooptions.IOStreams)
 		Use:     "status NAME",
 		Short:   "Show what is known of a physical cluster, what is placed there and what needs attention",
 		Example: "  atoll cluster status east",
-		Args:    cobra.ExactArgs(1),
+		Args:    exactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			hub, err := open()
 			if err != nil {

@@ -132,6 +132,11 @@ func TestClusterCommands(t *testing.T) {
 	f := newFakeAtoll(t, "shop")
 	file := physicalKubeconfig(t, "https://127.0.0.1:1", nil)
 	f.put(t, "root", &workloadv1alpha1.SyncTarget{
+		ObjectMeta: metav1.ObjectMeta{Name: "old"}, Status: workloadv1alpha1.SyncTargetStatus{ClusterUID: "uid-of-old", Mirror: "root:old-mirror"},
+	})
+	// A mirror holds a copy of its SyncTarget; nobody knows that one.
+	f.born("root:old-mirror")
+	f.put(t, "root:old-mirror", &workloadv1alpha1.SyncTarget{
 		ObjectMeta: metav1.ObjectMeta{Name: "old"}, Status: workloadv1alpha1.SyncTargetStatus{ClusterUID: "uid-of-old"},
 	})
 	place := func(*testing.T) {}

@@ -73,3 +73,17 @@ func explain(err error) string {
 
 // hubOpener opens the Atoll that a command is to talk to, once its flags are parsed. Tests have their own.
 type hubOpener func() (*cli.Hub, error)
+
+// exactArgs and maximumArgs are cobra's, with an error that shows the usage.
+func exactArgs(n int) cobra.PositionalArgs { return withUsage(cobra.ExactArgs(n)) }
+
+func maximumArgs(n int) cobra.PositionalArgs { return withUsage(cobra.MaximumNArgs(n)) }
+
+func withUsage(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if err := check(cmd, args); err != nil {
+			return fmt.Errorf("%w. Usage: %s (more with --help)", err, cmd.UseLine())
+		}
+		return nil
+	}
+}

@@ -30,7 +30,7 @@ func newWorkspaceDeleteCommand(open hubOpener, streams genericiooptions.IOStream
 		Aliases: []string{"rm"},
 		Short:   "Delete a workspace, what it runs on physical clusters, and the workspaces below it",
 		Example: "  atoll workspace delete shop",
-		Args:    cobra.ExactArgs(1),
+		Args:    exactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			hub, err := open()
 			if err != nil {

@@ -22,7 +22,7 @@ func newWorkspaceListCommand(open hubOpener, streams genericiooptions.IOStreams)
 		Short:   "List the workspaces below the current one, or below another",
 		Example: `  atoll workspace list
   atoll workspace list root:org -o name`,
-		Args: cobra.MaximumNArgs(1),
+		Args: maximumArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := checkOutput(output, "json", "yaml", "name"); err != nil {
 				return err

@@ -21,7 +21,7 @@ func newWorkspaceTreeCommand(open hubOpener, streams genericiooptions.IOStreams)
 		Short: "Show the tree of workspaces from root, or from another",
 		Example: `  atoll workspace tree
   atoll workspace tree .    # from the current one`,
-		Args: cobra.MaximumNArgs(1),
+		Args: maximumArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			hub, err := open()
 			if err != nil {

@@ -19,7 +19,7 @@ and every other client of that kubeconfig follows.`,
   atoll workspace use ..         # above
   atoll workspace use -          # the one before
   atoll workspace use :1a2b3c4d5e6f7g8h   # a logical cluster by name`,
-		Args: cobra.ExactArgs(1),
+		Args: exactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			hub, err := open()
 			if err != nil {
