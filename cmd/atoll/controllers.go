@@ -13,6 +13,7 @@ import (
 	"atoll.dev/atoll/placement"
 	"atoll.dev/atoll/server"
 	"atoll.dev/atoll/server/namespaces"
+	"atoll.dev/atoll/splitter"
 	"atoll.dev/atoll/syncer"
 	"atoll.dev/atoll/workspaces"
 )
@@ -48,10 +49,15 @@ func controllers(s *server.Server, c *client.Clients, i *client.Informers) ([]co
 	placements, err := placement.New(c, i, clk)
 	add("placement", placements, err)
 
+	splits, err := splitter.New(c, i, clk)
+	add("splitter", splits, err)
+
 	syncers, err := syncer.NewManager(syncer.ManagerConfig{
 		Clients: c, Informers: i, Clock: clk,
-		MirrorConfig: func(mirror logicalcluster.Name, _ types.UID) (*rest.Config, error) { return s.MirrorConfig(mirror), nil },
-		DeleteData:   s.DeleteCluster,
+		MirrorConfig: func(mirror logicalcluster.Name, _ types.UID) (*rest.Config, error) {
+			return s.MirrorConfig(mirror), nil
+		},
+		DeleteData: s.DeleteCluster,
 	})
 	add("syncers", syncers, err)
 
