@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	clocktesting "k8s.io/utils/clock/testing"
 
@@ -172,6 +174,25 @@ const (
 	targetPath    = "/apis/workload.kcp.io/v1alpha1/synctargets/"
 )
 
+// waitFor waits until observe says that what it saw is right, and fails with what it saw last.
+func waitFor(t *testing.T, observe func() (seen string, right bool)) {
+	t.Helper()
+	deadline := time.After(20 * time.Second)
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		seen, right := observe()
+		if right {
+			return
+		}
+		select {
+		case <-deadline:
+			t.Fatal(seen)
+		case <-tick.C:
+		}
+	}
+}
+
 // TestController follows one namespace over the wire: placed when its Deployment comes, moved when its annotation
 // changes and when a cluster that its workspace's ancestor holds appears.
 func TestController(t *testing.T) {
@@ -220,8 +241,7 @@ func TestController(t *testing.T) {
 
 	placedOn := func(name, want string) {
 		t.Helper()
-		var got string
-		for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		waitFor(t, func() (string, bool) {
 			s.mu.Lock()
 			raw, err := json.Marshal(s.objects["shop"+placementPath+name])
 			s.mu.Unlock()
@@ -230,17 +250,15 @@ func TestController(t *testing.T) {
 				err = json.Unmarshal(raw, &p)
 			}
 			if err != nil {
-				t.Fatal(err)
+				return err.Error(), false
 			}
-			got = strings.Join(names(p.Spec.Clusters), ",")
+			got := strings.Join(names(p.Spec.Clusters), ",")
 			if len(p.Status.Conditions) > 0 {
 				got += " " + p.Status.Conditions[0].Reason
 			}
-			if got == want {
-				return
-			}
-		}
-		t.Fatalf("placement %s is on %s, want %s", name, got, want)
+			got = strings.TrimSpace(got)
+			return fmt.Sprintf("placement %s is on %s, want %s", name, got, want), got == want
+		})
 	}
 	placedOn("front", `"east" Placed`)
 
@@ -251,16 +269,30 @@ func TestController(t *testing.T) {
 	s.set(t, "root", targetPath+"west", w.addTarget("root", "west"))
 	placedOn("front", `"west" Placed`)
 
-	s.set(t, "shop", "/apis/apps/v1/namespaces/front/deployments/api", &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{
-		Namespace: "front", Name: "api", Annotations: map[string]string{placementv1alpha1.ClustersAnnotation: "*"},
-	}})
-	placedOn("front.deployments.api", `"east","west" Placed`)
+	for _, step := range [][2]string{{"*", `"east","west" Placed`}, {"east", `"east" Placed`}} {
+		wish, want := step[0], step[1]
+		s.set(t, "shop", "/apis/apps/v1/namespaces/front/deployments/api", &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "front", Name: "api", UID: "api", Annotations: map[string]string{placementv1alpha1.ClustersAnnotation: wish},
+		}})
+		placedOn("front.deployments.api", want)
+	}
 
 	s.set(t, "root", "/apis/placement.atoll.dev/v1alpha1/placementpolicies/p", &placementv1alpha1.PlacementPolicy{
 		ObjectMeta: metav1.ObjectMeta{Name: "p"},
 		Spec:       placementv1alpha1.PlacementPolicySpec{Allow: &placementv1alpha1.ClusterSelection{Names: []string{"west"}}},
 	})
+	placedOn("front.deployments.api", `NotAllowed`)
+	s.set(t, "shop", "/apis/apps/v1/namespaces/front/deployments/api", &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "front", Name: "api", UID: "api", Annotations: map[string]string{placementv1alpha1.ClustersAnnotation: "west"},
+	}})
 	placedOn("front.deployments.api", `"west" Placed`)
+	wantUsage := map[types.UID]int{w.targets[client.Key{Cluster: "root", Name: "west"}].UID: 2}
+	waitFor(t, func() (string, bool) {
+		c.usage.mu.Lock()
+		defer c.usage.mu.Unlock()
+		return fmt.Sprintf("usage %v, pending %v; want %v, none", c.usage.count, c.usage.pending, wantUsage),
+			maps.Equal(c.usage.count, wantUsage) && len(c.usage.pending) == 0
+	})
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -269,8 +301,8 @@ func TestController(t *testing.T) {
 			t.Errorf("unexpected write %s", write)
 		}
 	}
-	if len(s.writes) > 12 {
-		t.Errorf("%d writes for 5 decisions: %v", len(s.writes), s.writes)
+	if len(s.writes) > 16 {
+		t.Errorf("%d writes for 7 decisions: %v", len(s.writes), s.writes)
 	}
 }
 
