@@ -35,8 +35,8 @@ const (
 type Options struct {
 	// URLBase is the external address of the server without a path, as https://host:6443. Required.
 	URLBase string
-	// DeleteData deletes every object of a logical cluster, whatever finalizers they have, in all resources; the
-	// LogicalCluster too or not. It is called again after a failure or a crash, also when nothing is left. Required.
+	// DeleteData deletes every object of a logical cluster but its LogicalCluster, whatever finalizers they have, in
+	// all resources. It is called again after a failure or a crash, also when nothing is left. Required.
 	DeleteData func(ctx context.Context, cluster logicalcluster.Name) error
 }
 

@@ -36,7 +36,7 @@ func (c *Controller) delete(ctx context.Context, w *tenancyv1alpha1.Workspace) (
 	if err != nil {
 		return 0, err
 	}
-	if lc != nil { // else it went with the data, in an earlier attempt that did not come to its end
+	if lc != nil { // else somebody, or an attempt that did not come to its end, took it first
 		left, err := c.empty(ctx, cluster)
 		if err != nil {
 			return 0, err

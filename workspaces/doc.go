@@ -8,8 +8,8 @@
 //
 // What always holds:
 //
-//   - A logical cluster exists exactly as long as its LogicalCluster object: it is the first thing written there, and
-//     goes with the data.
+//   - A logical cluster exists exactly as long as its LogicalCluster object: it is the first thing written there and
+//     the last thing deleted.
 //   - Its name is in the Workspace's spec before anything is written under that name, and the Workspace keeps its
 //     finalizer until nothing is left. So whatever crashes when, no data is left that no Workspace leads to.
 //   - A Workspace is Ready only when this process' Directory knows its logical cluster and the authoriser knows its owner.

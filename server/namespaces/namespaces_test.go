@@ -1,0 +1,207 @@
+package namespaces
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
+	"atoll.dev/atoll/client"
+	lcctx "atoll.dev/atoll/internal/logicalcluster"
+)
+
+func TestDeletables(t *testing.T) {
+	resource := func(name string, scope apidiscoveryv2.ResourceScope, verbs ...string) apidiscoveryv2.APIResourceDiscovery {
+		return apidiscoveryv2.APIResourceDiscovery{Resource: name, Scope: scope, Verbs: verbs}
+	}
+	document := func(versions ...apidiscoveryv2.APIVersionDiscovery) *apidiscoveryv2.APIGroupDiscoveryList {
+		return &apidiscoveryv2.APIGroupDiscoveryList{
+			TypeMeta: metav1.TypeMeta{Kind: "APIGroupDiscoveryList"},
+			Items:    []apidiscoveryv2.APIGroupDiscovery{{ObjectMeta: metav1.ObjectMeta{Name: "g"}, Versions: versions}},
+		}
+	}
+	version := func(name string, resources ...apidiscoveryv2.APIResourceDiscovery) apidiscoveryv2.APIVersionDiscovery {
+		return apidiscoveryv2.APIVersionDiscovery{Version: name, Resources: resources}
+	}
+	const ns, root = apidiscoveryv2.ScopeNamespace, apidiscoveryv2.ScopeCluster
+	stale := version("v1")
+	stale.Freshness = apidiscoveryv2.DiscoveryFreshnessStale
+	for _, tc := range []struct {
+		reason string
+		doc    *apidiscoveryv2.APIGroupDiscoveryList
+		want   map[string]bool // "version/resource" to whether it can be deleted as a whole
+		fails  bool
+	}{
+		{"what can be listed and deleted", document(version("v1",
+			resource("as", ns, "list", "delete", "deletecollection"),
+			resource("bs", ns, "list", "delete"),
+			resource("reviews", ns, "create"),
+			resource("readonly", ns, "list", "get"),
+			resource("nodes", root, "list", "delete"),
+		)), map[string]bool{"v1/as": true, "v1/bs": false}, false},
+		{"each in the first version that has it", document(
+			version("v2", resource("as", ns, "list", "delete")),
+			version("v1", resource("as", ns, "list", "delete"), resource("olds", ns, "list", "delete")),
+		), map[string]bool{"v2/as": false, "v1/olds": false}, false},
+		{"a part is no answer", document(stale), nil, true},
+		{"nothing is no answer", &apidiscoveryv2.APIGroupDiscoveryList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupDiscoveryList"}}, nil, true},
+		{"another document is no answer", &apidiscoveryv2.APIGroupDiscoveryList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList"}}, nil, true},
+	} {
+		found, err := deletables(tc.doc)
+		if (err != nil) != tc.fails {
+			t.Errorf("%s: error %v", tc.reason, err)
+		}
+		got := map[string]bool{}
+		for _, d := range found {
+			got[d.Version+"/"+d.Resource] = d.collection
+		}
+		if diff := cmp.Diff(tc.want, got); err == nil && diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tc.reason, diff)
+		}
+	}
+}
+
+func TestContent(t *testing.T) {
+	for _, tc := range []struct {
+		reason  string
+		content content
+		gone    bool
+		want    map[corev1.NamespaceConditionType]string // those that are True
+	}{
+		{"nothing is left", content{}, true, map[corev1.NamespaceConditionType]string{}},
+		{"objects with finalizers", content{remaining: map[string]int64{"b": 1, "a.g": 2}, finalizers: map[string]int64{"x/y": 3}}, false,
+			map[corev1.NamespaceConditionType]string{
+				corev1.NamespaceContentRemaining:    "Some resources are remaining: a.g has 2 resource instances, b has 1 resource instances",
+				corev1.NamespaceFinalizersRemaining: "Some content in the namespace has finalizers remaining: x/y in 3 resource instances",
+			}},
+		{"discovery fails", content{discovery: errors.New("no")}, false, map[corev1.NamespaceConditionType]string{
+			corev1.NamespaceDeletionDiscoveryFailure: "Discovery failed for some groups: no"}},
+		{"a deletion is refused", content{deletion: errors.New("no")}, false, map[corev1.NamespaceConditionType]string{
+			corev1.NamespaceDeletionContentFailure: "Failed to delete all resource types: no"}},
+	} {
+		if got := tc.content.gone(); got != tc.gone {
+			t.Errorf("%s: gone is %v", tc.reason, got)
+		}
+		got := map[corev1.NamespaceConditionType]string{}
+		for _, c := range tc.content.conditions() {
+			if c.Status == corev1.ConditionTrue {
+				got[c.Type] = c.Message
+			}
+		}
+		if diff := cmp.Diff(tc.want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tc.reason, diff)
+		}
+	}
+}
+
+func TestSetConditions(t *testing.T) {
+	first, later := metav1.NewTime(time.Unix(1, 0)), metav1.NewTime(time.Unix(2, 0))
+	var status corev1.NamespaceStatus
+	waiting := content{remaining: map[string]int64{"a": 1}}
+	if !setConditions(&status, waiting.conditions(), first) {
+		t.Error("the first conditions change nothing")
+	}
+	if setConditions(&status, waiting.conditions(), later) {
+		t.Error("the same conditions change something, so the status would be written again and again")
+	}
+	waiting.remaining["a"] = 2
+	if !setConditions(&status, waiting.conditions(), later) {
+		t.Error("another message changes nothing")
+	}
+	for _, c := range status.Conditions {
+		if !c.LastTransitionTime.Equal(&first) {
+			t.Errorf("%s: the time changed without the status", c.Type)
+		}
+	}
+}
+
+func TestWantsDefaults(t *testing.T) {
+	ns := func(going bool) *corev1.Namespace {
+		n := &corev1.Namespace{}
+		if going {
+			n.DeletionTimestamp = &metav1.Time{}
+		}
+		return n
+	}
+	cluster := func(use corev1alpha1.LogicalClusterUse, phase corev1alpha1.LogicalClusterPhase) *corev1alpha1.LogicalCluster {
+		return &corev1alpha1.LogicalCluster{Spec: corev1alpha1.LogicalClusterSpec{Use: use}, Status: corev1alpha1.LogicalClusterStatus{Phase: phase}}
+	}
+	for _, tc := range []struct {
+		reason  string
+		ns      *corev1.Namespace
+		cluster *corev1alpha1.LogicalCluster
+		want    bool
+	}{
+		{"in a workspace", ns(false), cluster("Workspace", "Ready"), true},
+		{"use may be left out", ns(false), cluster("", ""), true},
+		{"not in a mirror", ns(false), cluster("Mirror", ""), false},
+		{"not where the namespace goes", ns(true), cluster("Workspace", "Ready"), false},
+		{"not where the workspace goes", ns(false), cluster("Workspace", "Terminating"), false},
+		{"not before the logical cluster is known", ns(false), nil, false},
+		{"not without the namespace", nil, cluster("Workspace", "Ready"), false},
+	} {
+		if got := wantsDefaults(tc.ns, tc.cluster); got != tc.want {
+			t.Errorf("%s: %v", tc.reason, got)
+		}
+	}
+}
+
+func TestWatcherFindsWhatIsMissing(t *testing.T) {
+	ca := newRootCA([]byte("pem"))
+	object := func(ns, hash string) *metav1.PartialObjectMetadata {
+		return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: rootCAConfigMap,
+			Annotations: map[string]string{lcctx.Annotation: "c", rootCAHashAnnotation: hash}}}
+	}
+	key := func(ns string) client.Key { return client.Key{Cluster: "c", Name: ns} }
+	var checked []client.Key
+	w := &watcher{
+		right:   func(m *metav1.PartialObjectMetadata) bool { return m.Annotations[rootCAHashAnnotation] == ca.hash },
+		changes: true,
+		all:     func() []client.Key { return []client.Key{key("good"), key("old"), key("none")} },
+		check:   func(k client.Key) { checked = append(checked, k) },
+	}
+	for _, tc := range []struct {
+		reason string
+		do     func() error
+		want   []client.Key
+	}{
+		{"a list shows who lacks it and who has an old one", func() error {
+			return w.Replace([]any{object("good", ca.hash), object("old", "x")}, "1")
+		}, []client.Key{key("old"), key("none")}},
+		{"our own creation", func() error { return w.Add(object("none", ca.hash)) }, nil},
+		{"somebody else's creation", func() error { return w.Add(object("none", "")) }, []client.Key{key("none")}},
+		{"a change of data is not seen in the metadata", func() error { return w.Update(object("good", ca.hash)) }, []client.Key{key("good")}},
+		{"a deletion", func() error { return w.Delete(object("good", ca.hash)) }, []client.Key{key("good")}},
+	} {
+		checked = nil
+		if err := tc.do(); err != nil {
+			t.Errorf("%s: %v", tc.reason, err)
+		}
+		if diff := cmp.Diff(tc.want, checked); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tc.reason, diff)
+		}
+	}
+}
+
+func TestRootCAPut(t *testing.T) {
+	ca := newRootCA([]byte("pem"))
+	cm := &corev1.ConfigMap{}
+	if !ca.put(cm) || cm.Data[rootCAKey] != "pem" {
+		t.Errorf("put left %v", cm.Data)
+	}
+	if ca.put(cm) {
+		t.Error("put again changed something")
+	}
+	cm.Data["more"] = "x"
+	if !ca.put(cm) || len(cm.Data) != 1 {
+		t.Errorf("put left %v", cm.Data)
+	}
+	if !newRootCA([]byte("new")).put(cm) {
+		t.Error("a new authority changed nothing")
+	}
+}
