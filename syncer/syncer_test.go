@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -79,6 +80,8 @@ func TestSyncer(t *testing.T) {
 		{"restored hub", (*world).restored},
 		{"namespace goes with its leaves", (*world).namespaceGoes},
 		{"SyncTarget goes", (*world).targetGoes},
+		{"server runs the syncer", (*world).push},
+		{"lost cluster is abandoned", (*world).abandon},
 	} {
 		began := time.Now()
 		if !t.Run(step.name, func(t *testing.T) {
@@ -718,4 +721,79 @@ func (w *world) targetGoes() {
 	if !apierrors.IsForbidden(err) && !apierrors.IsNotFound(err) {
 		w.Errorf("the mirror is still there: %v", err)
 	}
+}
+
+// ready waits for the condition Ready of a SyncTarget in root.
+func (w *world) ready(name string, status metav1.ConditionStatus, reason string) {
+	w.Helper()
+	w.target = &workloadv1alpha1.SyncTarget{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	w.condition(workloadv1alpha1.SyncTargetReady, status, reason)
+}
+
+// push registers the physical cluster with a kubeconfig: the server's Manager runs the Syncer.
+func (w *world) push() {
+	w.stop()
+	home := client.In(w.Context(), "root")
+	kubeconfig, err := os.ReadFile(w.physical.Kubeconfig)
+	w.must(err)
+	secrets := w.clients.Kube.CoreV1().Secrets("default")
+	secret, err := secrets.Create(home, &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: "east"}, Data: map[string][]byte{"kubeconfig": kubeconfig},
+	}, metav1.CreateOptions{})
+	w.must(err)
+	register := func(name string) {
+		w.Helper()
+		w.must(w.clients.Objects.Create(home, &workloadv1alpha1.SyncTarget{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec:       workloadv1alpha1.SyncTargetSpec{KubeconfigSecretRef: &corev1.SecretReference{Name: "east", Namespace: "default"}},
+		}))
+	}
+	register("pushed")
+	w.ready("pushed", metav1.ConditionTrue, ReasonConnected)
+	pushed := w.target
+	w.mirrorConfig.Host = w.hub.URL + "/clusters/" + pushed.Status.Mirror
+	w.mirror, err = kubernetes.NewForConfig(w.mirrorConfig)
+	w.must(err)
+	w.makeNamespace("pushed-1a")
+	w.makeConfigMap("pushed-1a", "settings", "root-pushed", "one")
+	w.eventually("it is applied", w.configMapDown("pushed-1a", "settings", "one"))
+
+	// The second one of the same cluster has to be younger by the clock of the wire, in seconds, or by its UID.
+	w.eventually("a second has passed", func() string {
+		if time.Since(pushed.CreationTimestamp.Time) < 1100*time.Millisecond {
+			return "not yet"
+		}
+		return ""
+	})
+	register("again")
+	w.ready("again", metav1.ConditionFalse, ReasonDuplicate)
+	w.must(w.clients.Objects.Delete(home, w.target))
+	w.eventually("the duplicate goes", func() string {
+		return notGone(w.clients.Objects.Get(home, ctrlclient.ObjectKeyFromObject(w.target), w.target))
+	})
+
+	// A kubeconfig that would run something on the server is not taken, and a good one is, again.
+	bad := secret.DeepCopy()
+	bad.Data["kubeconfig"] = []byte(`{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: c, user: u}}],
+clusters: [{name: c, cluster: {server: "https://east"}}], users: [{name: u, user: {exec: {apiVersion: client.authentication.k8s.io/v1, command: id, interactiveMode: Never}}}]}`)
+	bad, err = secrets.Update(home, bad, metav1.UpdateOptions{})
+	w.must(err)
+	w.ready("pushed", metav1.ConditionFalse, ReasonKubeconfigInvalid)
+	bad.Data = secret.Data
+	_, err = secrets.Update(home, bad, metav1.UpdateOptions{})
+	w.must(err)
+	w.ready("pushed", metav1.ConditionTrue, ReasonConnected)
+}
+
+// abandon removes the SyncTarget of a cluster that is lost for good.
+func (w *world) abandon() {
+	w.physical.Kill()
+	home := client.In(w.Context(), "root")
+	w.must(w.clients.Objects.Delete(home, w.target))
+	w.condition(workloadv1alpha1.SyncTargetReady, metav1.ConditionFalse, ReasonTerminating)
+	w.must(w.clients.Objects.Patch(home, w.target, ctrlclient.RawPatch(types.MergePatchType,
+		[]byte(`{"metadata":{"annotations":{"workload.atoll.dev/confirm":"abandon"}}}`))))
+	w.eventually("it is let go", func() string {
+		return notGone(w.clients.Objects.Get(home, ctrlclient.ObjectKeyFromObject(w.target), w.target))
+	})
 }
