@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -105,6 +106,16 @@ func TestUnreachableIsStable(t *testing.T) {
 	}
 	if a, b := message(4000), message(5000); a != b {
 		t.Errorf("%q, then %q", a, b)
+	}
+}
+
+func TestRefusalIsCut(t *testing.T) {
+	long := &refusal{refusedSchema, strings.Repeat("ä", maxMessage)}
+	if text := long.text(); len(text) > maxMessage+3 || !utf8.ValidString(text) || !strings.HasSuffix(text, "ä...") {
+		t.Errorf("%d bytes, valid %v, ends with %q", len(text), utf8.ValidString(text), text[len(text)-6:])
+	}
+	if text := nameConflict("short").text(); text != "short" {
+		t.Errorf("%q", text)
 	}
 }
 

@@ -28,6 +28,18 @@ type refusal struct {
 	reason, message string
 }
 
+// maxMessage bounds what of a physical cluster's words goes into an annotation, in bytes: an apply that does not fit
+// the schema is answered with the whole object.
+const maxMessage = 1024
+
+// text returns the message, cut to maxMessage at a whole character.
+func (r *refusal) text() string {
+	if len(r.message) <= maxMessage {
+		return r.message
+	}
+	return strings.ToValidUTF8(r.message[:maxMessage], "") + "..."
+}
+
 func (r *refusal) Error() string { return r.reason + ": " + r.message }
 
 func nameConflict(format string, args ...any) *refusal {

@@ -40,7 +40,7 @@ func report(leaf *unstructured.Unstructured, o outcome, hasStatus bool) (*unstru
 	}
 	if o.refused != nil {
 		text, err := json.Marshal(workloadv1alpha1.Refusal{
-			Reason: o.refused.reason, Message: o.refused.message, Rendered: annotations[workloadv1alpha1.RenderedAnnotation],
+			Reason: o.refused.reason, Message: o.refused.text(), Rendered: annotations[workloadv1alpha1.RenderedAnnotation],
 		})
 		if err != nil {
 			return nil, false, fmt.Errorf("write a refusal as JSON: %w", err)
