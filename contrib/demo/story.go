@@ -17,6 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
+
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 )
 
 // bound of one step. Steps take seconds; a slow machine must not fail them.
@@ -62,10 +64,18 @@ func (d *demo) story(ctx context.Context) error {
 	); err != nil {
 		return err
 	}
-	// Which cluster it is is placement's choice.
+	var chosen string // by placement
 	if err := d.expect(ctx, fmt.Sprintf("all %d pods on one cluster", replicas), func(ready map[string]int) bool {
-		return ready["east"] == replicas && ready["west"] == 0 || ready["west"] == replicas && ready["east"] == 0
+		for _, name := range clusters {
+			if ready[name] == replicas {
+				chosen = name
+			}
+		}
+		return chosen != ""
 	}); err != nil {
+		return err
+	}
+	if err := d.companions(ctx, chosen); err != nil {
 		return err
 	}
 
@@ -213,6 +223,28 @@ func (d *demo) show(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// companions shows what came along with the Deployment, and fails unless all of it did.
+func (d *demo) companions(ctx context.Context, cluster string) error {
+	ours := metav1.ListOptions{LabelSelector: workloadv1alpha1.WorkspaceLabel}
+	core := d.physical[cluster].CoreV1()
+	services, err := core.Services("").List(ctx, ours)
+	if err != nil {
+		return fmt.Errorf("list the Services in %s: %w", cluster, err)
+	}
+	configMaps, err := core.ConfigMaps("").List(ctx, ours)
+	if err != nil {
+		return fmt.Errorf("list the ConfigMaps in %s: %w", cluster, err)
+	}
+	secrets, err := core.Secrets("").List(ctx, ours)
+	if err != nil {
+		return fmt.Errorf("list the Secrets in %s: %w", cluster, err)
+	}
+	if s, c, x := len(services.Items), len(configMaps.Items), len(secrets.Items); s != 1 || c != 1 || x != 1 {
+		return fmt.Errorf("cluster %s has %d Services, %d ConfigMaps and %d Secrets of ours: want one of each", cluster, s, c, x)
+	}
+	return d.atoll(ctx, "kubectl", "--kubeconfig", cluster+".kubeconfig", "get", "services,configmaps,secrets", "-A", "-l", ours.LabelSelector)
 }
 
 func (d *demo) pods(ctx context.Context, cluster string) ([]corev1.Pod, error) {
