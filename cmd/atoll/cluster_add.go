@@ -146,7 +146,7 @@ func (o *clusterAdd) run(ctx context.Context, hub *cli.Hub, name string) error {
 	}
 	ready, err := o.waitUntilReady(ctx, hub, path, name)
 	if err != nil {
-		return fmt.Errorf("cluster %q is registered but not ready: %w\nIt stays registered. Look again with \"%s cluster status %s\", or take it away with \"%s cluster remove %s\".", name, err, self, name, self, name)
+		return fmt.Errorf("cluster %q is registered but not ready: %w\nIt stays registered. Look again with \"%s cluster status %s\", or take it away with \"%s cluster remove %s\"", name, err, self, name, self, name)
 	}
 	_, err = fmt.Fprintf(o.Out, "Cluster %s is ready: Kubernetes %s, %d nodes. What is applied in %s and below can run there.\n", name, ready.Status.Version, ready.Status.Nodes, path)
 	return err
