@@ -136,7 +136,7 @@ func eventually(t testing.TB, what string, check func() (problem string)) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%s: still after %s: %s", what, patience, problem)
 		}
-		time.Sleep(10 * time.Millisecond)
+		time.Sleep(5 * time.Millisecond)
 	}
 }
 
@@ -339,6 +339,42 @@ func TestDeleteWaitsForLeaves(t *testing.T) {
 	h.gone(workspaces.Root, "shop")
 	if rows := h.rows(cluster); len(rows) > 0 {
 		t.Errorf("rows left: %v", rows)
+	}
+}
+
+// Whatever a process had done when it died, the next one ends with the same workspace, in the logical cluster whose name
+// was written first.
+func TestCreateResumes(t *testing.T) {
+	h := startHub(t)
+	w := h.create(h.clients, workspaces.Root, "shop")
+	cluster := logicalcluster.Name(w.Spec.Cluster)
+	inShop, inRoot := client.In(h.ctx, cluster), client.In(h.ctx, workspaces.Root)
+	for _, tc := range []struct {
+		reason string
+		undo   func() error
+	}{
+		{"died before it said Ready", func() error { return nil }},
+		{"died before it bound the owner", func() error {
+			return h.clients.Kube.RbacV1().ClusterRoleBindings().Delete(inShop, "workspace-admin", metav1.DeleteOptions{})
+		}},
+		{"died before it made anything", func() error { return h.server.DeleteCluster(h.ctx, cluster) }},
+	} {
+		must(t, tc.undo())
+		must(t, h.clients.Objects.Get(inRoot, types.NamespacedName{Name: "shop"}, w))
+		w.Status.Phase = corev1alpha1.LogicalClusterPhaseScheduling
+		must(t, h.clients.Objects.Status().Update(inRoot, w))
+		w = h.ready(workspaces.Root, "shop")
+		if w.Spec.Cluster != string(cluster) {
+			t.Errorf("%s: logical cluster is %q, was %q", tc.reason, w.Spec.Cluster, cluster)
+		}
+		for _, ns := range []string{"default", "kube-system"} {
+			if _, err := h.clients.Kube.CoreV1().Namespaces().Get(inShop, ns, metav1.GetOptions{}); err != nil {
+				t.Errorf("%s: %v", tc.reason, err)
+			}
+		}
+		if _, err := h.clients.Kube.RbacV1().ClusterRoleBindings().Get(inShop, "workspace-admin", metav1.GetOptions{}); err != nil {
+			t.Errorf("%s: %v", tc.reason, err)
+		}
 	}
 }
 

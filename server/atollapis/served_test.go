@@ -1,0 +1,170 @@
+package atollapis_test
+
+import (
+	"context"
+	"encoding/json"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/kcp-dev/logicalcluster/v3"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
+	"atoll.dev/atoll/client"
+	embeddedetcd "atoll.dev/atoll/embedded-etcd"
+	lcctx "atoll.dev/atoll/internal/logicalcluster"
+	"atoll.dev/atoll/server"
+)
+
+const shop = logicalcluster.Name("shop")
+
+// everything is a directory in which all logical clusters exist, and a placer to which everything would run somewhere.
+type everything struct{}
+
+func (everything) Resolve(context.Context, logicalcluster.Path) (logicalcluster.Name, error) {
+	return "", lcctx.ErrNotFound
+}
+func (everything) Known(name logicalcluster.Name) (lcctx.Cluster, bool) {
+	return lcctx.Cluster{Name: name}, true
+}
+func (everything) Terminating(logicalcluster.Name) bool                             { return false }
+func (everything) WhyNowhere(logicalcluster.Name, string, map[string]string) string { return "" }
+
+func start(t *testing.T) (*client.Clients, *clientv3.Client) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	dir := t.TempDir()
+	etcd, err := embeddedetcd.Start(ctx, embeddedetcd.Options{Dir: dir + "/etcd"})
+	must(t, err)
+	o := server.NewOptions()
+	o.RootDirectory, o.SecurePort, o.BindAddress = dir, 0, net.IPv4(127, 0, 0, 1)
+	s, err := server.New(ctx, o, etcd.Client)
+	must(t, err)
+	s.Join(everything{}, everything{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := s.Run(ctx); err != nil {
+			t.Errorf("server: %v", err)
+		}
+	})
+	t.Cleanup(func() {
+		cancel()
+		wg.Wait()
+		must(t, etcd.Stop())
+	})
+	must(t, s.WaitReady(ctx))
+	clients, err := client.New(s.LoopbackConfig())
+	must(t, err)
+	return clients, etcd.Client
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Server-side apply works on both endpoints of our types, which needs their OpenAPI; what is applied again changes
+// nothing; and what is stored is JSON under the group's and the resource's name.
+func TestApply(t *testing.T) {
+	clients, etcd := start(t)
+	ctx := client.In(context.Background(), shop)
+	targets := clients.Dynamic.Resource(schema.GroupVersionResource{Group: "workload.kcp.io", Version: "v1alpha1", Resource: "synctargets"})
+	target := func(field, key string, value any) *unstructured.Unstructured {
+		return &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "workload.kcp.io/v1alpha1", "kind": "SyncTarget",
+			"metadata": map[string]any{"name": "east"}, field: map[string]any{key: value},
+		}}
+	}
+	made, err := targets.Apply(ctx, "east", target("spec", "podSecurity", "baseline"), metav1.ApplyOptions{FieldManager: "a"})
+	must(t, err)
+	again, err := targets.Apply(ctx, "east", target("spec", "podSecurity", "baseline"), metav1.ApplyOptions{FieldManager: "a"})
+	must(t, err)
+	if made.GetResourceVersion() != again.GetResourceVersion() {
+		t.Errorf("the same again went from resource version %s to %s", made.GetResourceVersion(), again.GetResourceVersion())
+	}
+	if _, err := targets.Apply(ctx, "east", target("spec", "podSecurity", "restricted"), metav1.ApplyOptions{FieldManager: "b"}); !apierrors.IsConflict(err) {
+		t.Errorf("another manager's value: %v, want a conflict", err)
+	}
+	reported, err := targets.ApplyStatus(ctx, "east", target("status", "version", "v1.36.3"), metav1.ApplyOptions{FieldManager: "c"})
+	must(t, err)
+	want := map[string]any{"spec": map[string]any{"podSecurity": "baseline"}, "status": map[string]any{"version": "v1.36.3"}, "generation": int64(1)}
+	got := map[string]any{"spec": reported.Object["spec"], "status": reported.Object["status"], "generation": reported.GetGeneration()}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+
+	rows, err := etcd.Get(ctx, "/registry/workload.kcp.io/synctargets/shop/east")
+	must(t, err)
+	if len(rows.Kvs) != 1 || !json.Valid(rows.Kvs[0].Value) {
+		t.Errorf("rows: %v", rows.Kvs)
+	}
+}
+
+// The OpenAPI of our types names the version that is served, and no other.
+func TestOpenAPI(t *testing.T) {
+	clients, _ := start(t)
+	ctx := client.In(context.Background(), shop)
+	for _, group := range []string{"core.kcp.io", "tenancy.kcp.io", "workload.kcp.io", "placement.atoll.dev"} {
+		raw, err := clients.Kube.Discovery().RESTClient().Get().AbsPath("/openapi/v3/apis/", group, "v1alpha1").Do(ctx).Raw()
+		must(t, err)
+		if !strings.Contains(string(raw), `"group":"`+group+`"`) || strings.Contains(string(raw), "__internal") {
+			t.Errorf("OpenAPI of %s: %.300s", group, raw)
+		}
+	}
+}
+
+// kubectl gets the columns of workspaces, in the order that kcp shows.
+func TestWorkspaceTable(t *testing.T) {
+	clients, _ := start(t)
+	ctx := client.In(context.Background(), shop)
+	get := func(path string) *metav1.Table {
+		t.Helper()
+		raw, err := clients.Kube.Discovery().RESTClient().Get().AbsPath(path).
+			SetHeader("Accept", "application/json;as=Table;g=meta.k8s.io;v=v1").Do(ctx).Raw()
+		must(t, err)
+		table := &metav1.Table{}
+		must(t, json.Unmarshal(raw, table))
+		return table
+	}
+	workspaces := clients.Dynamic.Resource(schema.GroupVersionResource{Group: "tenancy.kcp.io", Version: "v1alpha1", Resource: "workspaces"})
+	_, err := workspaces.Create(ctx, &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "tenancy.kcp.io/v1alpha1", "kind": "Workspace", "metadata": map[string]any{"name": "team"},
+	}}, metav1.CreateOptions{})
+	must(t, err)
+	table := get("/apis/tenancy.kcp.io/v1alpha1/workspaces")
+	var columns []string
+	for _, c := range table.ColumnDefinitions {
+		if c.Priority == 0 {
+			columns = append(columns, c.Name)
+		}
+	}
+	if diff := cmp.Diff([]string{"Name", "Type", "Region", "Phase", "URL", "Age"}, columns); diff != "" {
+		t.Errorf("columns (-want +got):\n%s", diff)
+	}
+	if len(table.Rows) != 1 || table.Rows[0].Cells[0] != "team" || table.Rows[0].Cells[1] != "universal" || table.Rows[0].Cells[3] != "Scheduling" {
+		t.Errorf("rows: %+v", table.Rows)
+	}
+}
+
+// An administrator's slip of the hand does not take a live logical cluster away, alone or with a whole collection.
+func TestLiveLogicalClusterStays(t *testing.T) {
+	clients, _ := start(t)
+	ctx := client.In(context.Background(), shop)
+	must(t, clients.Objects.Create(ctx, &corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{Name: "cluster"}}))
+	logicalClusters := clients.Dynamic.Resource(schema.GroupVersionResource{Group: "core.kcp.io", Version: "v1alpha1", Resource: "logicalclusters"})
+	if err := logicalClusters.Delete(ctx, "cluster", metav1.DeleteOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("delete: %v, want a refusal", err)
+	}
+	if err := logicalClusters.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("delete the collection: %v, want a refusal", err)
+	}
+}
