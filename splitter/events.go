@@ -22,15 +22,15 @@ import (
 const eventSource = "atoll-splitter"
 
 // tellPlaced tells of the Deployment's share in every cluster, or that it has no cluster, when that changes.
-func (c *Controller) tellPlaced(ctx context.Context, root *appsv1.Deployment, p *placementv1alpha1.Placement, sites []*site) {
+func (c *Controller) tellPlaced(ctx context.Context, s *source, root *appsv1.Deployment, p *placementv1alpha1.Placement, sites []*site) {
 	if placed := meta.FindStatusCondition(p.Status.Conditions, placementv1alpha1.PlacementPlaced); placed != nil && placed.Status == metav1.ConditionFalse {
-		c.tellOnce(ctx, root, "placed", corev1.EventTypeWarning, placed.Reason, placed.Message)
+		c.tellOnce(ctx, s, root, "placed", corev1.EventTypeWarning, placed.Reason, placed.Message)
 	} else if placed != nil {
 		c.told.Add(string(root.UID)+"/placed", "")
 	}
 	for _, st := range sites {
 		if st.assigned && st.leaf != nil && !st.old {
-			c.tellOnce(ctx, root, "cluster "+st.id, corev1.EventTypeNormal, placementv1alpha1.ReasonPlaced,
+			c.tellOnce(ctx, s, root, "cluster "+st.id, corev1.EventTypeNormal, placementv1alpha1.ReasonPlaced,
 				fmt.Sprintf("Placed on %q: %d of %d replicas", st.name, st.target, replicasOf(root)))
 		} else {
 			c.told.Remove(string(root.UID) + "/cluster " + st.id)
@@ -39,7 +39,7 @@ func (c *Controller) tellPlaced(ctx context.Context, root *appsv1.Deployment, p 
 	if root.Spec.Strategy.Type == appsv1.RecreateDeploymentStrategyType {
 		for _, st := range sites {
 			if st.step.Draining {
-				c.tellOnce(ctx, root, "recreate", corev1.EventTypeNormal, "BreakBeforeMake",
+				c.tellOnce(ctx, s, root, "recreate", corev1.EventTypeNormal, "BreakBeforeMake",
 					fmt.Sprintf("Strategy Recreate: stops on %q before it starts elsewhere", st.name))
 			}
 		}
@@ -47,12 +47,12 @@ func (c *Controller) tellPlaced(ctx context.Context, root *appsv1.Deployment, p 
 }
 
 // tellRefusals tells what clusters answered to leaves they would not take.
-func (c *Controller) tellRefusals(ctx context.Context, root ctrlclient.Object, leaves []ctrlclient.Object) {
+func (c *Controller) tellRefusals(ctx context.Context, s *source, root ctrlclient.Object, leaves []ctrlclient.Object) {
 	for _, leaf := range leaves {
 		mirror := client.KeyOf(leaf).Cluster
 		about := "refused " + string(mirror)
 		if r := refusal(leaf); r != nil {
-			c.tellOnce(ctx, root, about, corev1.EventTypeWarning, reasonOf(r.Reason), fmt.Sprintf("Cluster %q: %s", nameOf(c.target(mirror), mirror), r.Message))
+			c.tellOnce(ctx, s, root, about, corev1.EventTypeWarning, reasonOf(r.Reason), fmt.Sprintf("Cluster %q: %s", nameOf(c.target(mirror), mirror), r.Message))
 		} else {
 			c.told.Remove(string(root.GetUID()) + "/" + about)
 		}
@@ -67,19 +67,19 @@ func reasonOf(reason string) string {
 }
 
 // tellOnce writes an event if what is to be told about something is not what was told last.
-func (c *Controller) tellOnce(ctx context.Context, root ctrlclient.Object, about, kind, reason, message string) {
+func (c *Controller) tellOnce(ctx context.Context, s *source, root ctrlclient.Object, about, kind, reason, message string) {
 	id := string(root.GetUID()) + "/" + about
 	text := reason + ": " + message
 	if last, ok := c.told.Get(id); ok && last == text {
 		return
 	}
 	c.told.Add(id, text)
-	c.tell(ctx, root, kind, reason, message)
+	c.tell(ctx, s, root, kind, reason, message)
 }
 
 // tell writes an event about a root. One that says the same of the same object has the same name, so a restart tells
 // nothing twice. An event that cannot be written is not worth a retry.
-func (c *Controller) tell(ctx context.Context, root ctrlclient.Object, kind, reason, message string) {
+func (c *Controller) tell(ctx context.Context, s *source, root ctrlclient.Object, kind, reason, message string) {
 	k := client.KeyOf(root)
 	if most := 1024; len(message) > most {
 		message = message[:most-3] + "..."
@@ -89,16 +89,11 @@ func (c *Controller) tell(ctx context.Context, root ctrlclient.Object, kind, rea
 	if most := 200; len(name) > most {
 		name = name[:most]
 	}
-	gvk, err := c.clients.Objects.GroupVersionKindFor(root)
-	if err != nil {
-		klog.FromContext(ctx).Error(err, "Event about an object of unknown kind", "object", k.String())
-		return
-	}
 	now := metav1.NewTime(c.clock.Now())
 	event := &corev1.Event{
 		ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace, Name: name + "." + hex.EncodeToString(sum[:8])},
 		InvolvedObject: corev1.ObjectReference{
-			APIVersion: gvk.GroupVersion().String(), Kind: gvk.Kind, Namespace: k.Namespace, Name: k.Name, UID: root.GetUID(),
+			APIVersion: s.GVK.GroupVersion().String(), Kind: s.GVK.Kind, Namespace: k.Namespace, Name: k.Name, UID: root.GetUID(),
 		},
 		Type: kind, Reason: reason, Message: message, Count: 1, FirstTimestamp: now, LastTimestamp: now,
 		Source: corev1.EventSource{Component: eventSource}, ReportingController: eventSource,

@@ -42,7 +42,7 @@ func (c *Controller) whole(ctx context.Context, s *source, k client.Key, root ct
 			return 0, err
 		}
 		if why != "" {
-			c.tell(ctx, full, corev1.EventTypeNormal, "NotSynced", s.GVK.Kind+" is not copied to physical clusters: "+why+".")
+			c.tell(ctx, s, full, corev1.EventTypeNormal, "NotSynced", s.GVK.Kind+" is not copied to physical clusters: "+why+".")
 			mirrors = nil
 		}
 		if account, ok := full.(*corev1.ServiceAccount); ok {
@@ -79,7 +79,7 @@ func (c *Controller) whole(ctx context.Context, s *source, k client.Key, root ct
 			errs = append(errs, err)
 		}
 	}
-	c.tellRefusals(ctx, root, now)
+	c.tellRefusals(ctx, s, root, now)
 	if s.Summarise != nil {
 		errs = append(errs, c.summariseWhole(ctx, s, root, now, mirrors))
 	}

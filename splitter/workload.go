@@ -68,7 +68,7 @@ func (c *Controller) workload(ctx context.Context, s *source, root *appsv1.Deplo
 		decide(root, p.Spec.Split, sites)
 	}
 	again, err := c.carryOut(ctx, s, root, sites)
-	c.tellPlaced(ctx, root, p, sites)
+	c.tellPlaced(ctx, s, root, p, sites)
 	return again, errors.Join(err, c.summarise(ctx, s, root, p, sites))
 }
 
@@ -388,7 +388,7 @@ func (c *Controller) summarise(ctx context.Context, s *source, root *appsv1.Depl
 			leaves = append(leaves, st.leaf)
 		}
 	}
-	c.tellRefusals(ctx, root, leaves)
+	c.tellRefusals(ctx, s, root, leaves)
 	return c.writeStatus(ctx, s, root, now)
 }
 
