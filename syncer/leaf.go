@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
@@ -97,7 +98,7 @@ func (s *Syncer) mayWrite(ctx context.Context, k key, leaf *unstructured.Unstruc
 // applyLeaf makes the physical cluster have what leaf says. The outcome's down is what it has then.
 func (s *Syncer) applyLeaf(ctx context.Context, k key, leaf, down *unstructured.Unstructured) (outcome, error) {
 	if !s.physical.informers[k.resource].HasSynced() {
-		return s.unseen()
+		return s.unseen(k.resource), nil
 	}
 	if s.isReserved(k) {
 		return outcome{down: nil}, nameConflict("%s is the name of the policy that keeps tenants apart", k.name)
@@ -132,13 +133,17 @@ func (s *Syncer) applyLeaf(ctx context.Context, k key, leaf, down *unstructured.
 	return outcome{down: applied}, nil
 }
 
-// unseen is the outcome while the physical cluster's objects are not known yet.
-func (s *Syncer) unseen() (outcome, error) {
+// unseen is the outcome while the physical cluster's objects of a resource are not known: it is not reached, does not
+// serve the resource or does not let us list it, or the first list is on its way.
+func (s *Syncer) unseen(gvr schema.GroupVersionResource) outcome {
 	o := outcome{unknown: true, undecided: true, again: time.Second}
 	if trouble := s.trouble(); trouble != "" {
-		o.undecided, o.refused = false, &refusal{refusedUnreachable, "the physical cluster does not answer: " + trouble}
+		o.refused = &refusal{refusedUnreachable, "the physical cluster does not answer: " + trouble}
+	} else if err := s.unlisted(gvr); err != nil {
+		o.refused = refusalOf(err)
 	}
-	return o, nil
+	o.undecided = o.refused == nil
+	return o
 }
 
 // namespaceReady says whether a leaf may be written into its namespace: it has to be ours, for the leaf's workspace,

@@ -125,8 +125,11 @@ func (s *Syncer) applyNamespace(ctx context.Context, k key, leaf, down *unstruct
 	if reserved(k.name) {
 		return outcome{}, nameConflict("namespace %s belongs to the physical cluster", k.name)
 	}
-	if !s.physical.informers[namespacesGVR].HasSynced() || !s.policies.HasSynced() {
-		return s.unseen()
+	if !s.physical.informers[namespacesGVR].HasSynced() {
+		return s.unseen(namespacesGVR), nil
+	}
+	if !s.policies.HasSynced() {
+		return s.unseen(networkPoliciesGVR), nil
 	}
 	twin := s.twinObject()
 	if twin == nil {

@@ -186,6 +186,12 @@ func (s *Syncer) watch() error {
 		if err := handle(i, s.seen(gvr)); err != nil {
 			return err
 		}
+		if err := s.remember(i, gvr); err != nil {
+			return err
+		}
+	}
+	if err := s.remember(s.policies, networkPoliciesGVR); err != nil {
+		return err
 	}
 	if err := handle(s.policies, func(old, now *unstructured.Unstructured) {
 		namespace := newest(old, now).GetNamespace()
@@ -221,6 +227,14 @@ func informer(client dynamic.Interface, gvr schema.GroupVersionResource, tweak f
 		return obj, nil
 	})
 	return i
+}
+
+// remember records why a list or watch of the physical cluster failed.
+func (s *Syncer) remember(i cache.SharedIndexInformer, gvr schema.GroupVersionResource) error {
+	return i.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
+		cache.DefaultWatchErrorHandler(ctx, r, err)
+		s.cannotList(gvr, err)
+	})
 }
 
 // handle calls f with the old (nil: new) and the newest (nil: gone) state.
@@ -357,6 +371,8 @@ type state struct {
 	// trouble is why it did not answer the last heartbeat; empty if it did.
 	trouble string
 	orphans map[key]struct{}
+	// unlisted is why the physical cluster's objects of a resource could not be listed or watched, last time.
+	unlisted map[schema.GroupVersionResource]error
 	// version, clusterUID and asked: what the physical cluster is, and when we last asked.
 	version, clusterUID string
 	asked               time.Time
@@ -365,6 +381,7 @@ type state struct {
 func (s *state) init(now time.Time) {
 	s.lastAnswer = now
 	s.orphans = map[key]struct{}{}
+	s.unlisted = map[schema.GroupVersionResource]error{}
 }
 
 func (s *Syncer) answered() {
@@ -391,6 +408,19 @@ func (s *Syncer) trouble() string {
 	s.state.mu.Lock()
 	defer s.state.mu.Unlock()
 	return s.state.trouble
+}
+
+func (s *Syncer) cannotList(gvr schema.GroupVersionResource, err error) {
+	s.state.mu.Lock()
+	defer s.state.mu.Unlock()
+	s.state.unlisted[gvr] = err
+}
+
+// unlisted returns why a resource of the physical cluster is not known yet; nil if no try failed.
+func (s *Syncer) unlisted(gvr schema.GroupVersionResource) error {
+	s.state.mu.Lock()
+	defer s.state.mu.Unlock()
+	return s.state.unlisted[gvr]
 }
 
 func (s *Syncer) setOrphan(k key, orphan bool) {
