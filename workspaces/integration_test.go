@@ -180,6 +180,16 @@ func (h *hub) gone(in logicalcluster.Name, name string) {
 	})
 }
 
+// coldDirectory is one whose informers have seen nothing yet, so that it has to read everything.
+func (h *hub) coldDirectory() *workspaces.Directory {
+	h.t.Helper()
+	informers, err := client.NewInformers(h.clients)
+	must(h.t, err)
+	d, err := workspaces.NewDirectory(h.clients, informers)
+	must(h.t, err)
+	return d
+}
+
 // rows returns the keys in etcd that belong to a logical cluster.
 func (h *hub) rows(cluster logicalcluster.Name) []string {
 	h.t.Helper()
@@ -261,6 +271,16 @@ func TestDeleteTree(t *testing.T) {
 		path := logicalcluster.NewPath("root:org:team:app")
 		if got, err := h.directory.Resolve(h.ctx, path); err != nil || got != at {
 			t.Fatalf("resolve %q: %q, %v, want %q", path, got, err, at)
+		}
+		cold := h.coldDirectory()
+		if got, err := cold.Resolve(h.ctx, path); err != nil || got != at {
+			t.Fatalf("resolve %q from the store: %q, %v, want %q", path, got, err, at)
+		}
+		if _, err := cold.Resolve(h.ctx, logicalcluster.NewPath("root:org:nobody:app")); !errors.Is(err, workspaces.ErrNotFound) {
+			t.Fatalf("resolve what does not exist from the store: %v", err)
+		}
+		if _, ok, err := cold.Lookup(h.ctx, at); err != nil || !ok {
+			t.Fatalf("look up %q in the store: %v, %v", at, ok, err)
 		}
 		h.remove(workspaces.Root, "org")
 		h.gone(workspaces.Root, "org")
