@@ -242,6 +242,7 @@ func (s *Server) Run(ctx context.Context) error {
 	if s.directory == nil || s.placer == nil {
 		return errors.New("run the API server: Join was not called")
 	}
+	defer s.backend.Destroy() // after the last request
 	prepared := s.generic.PrepareRun()
 	// Connections in memory outlive the others: controllers and shutdown hooks use them to the end.
 	loopbackCtx, stopLoopback := context.WithCancel(context.WithoutCancel(ctx))

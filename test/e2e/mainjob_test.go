@@ -45,7 +45,13 @@ func TestFleet(t *testing.T) {
 		{"T16_ClusterStoppedAndRestarted", clusterStopped},
 		{"T16_ServerStoppedAndRestarted", serverStopped},
 	} {
-		t.Run(part.name, func(t *testing.T) { part.test(t, f) })
+		t.Run(part.name, func(t *testing.T) {
+			f.Use(t)
+			for _, c := range f.clusters {
+				c.Use(t)
+			}
+			part.test(t, f)
+		})
 	}
 }
 

@@ -70,6 +70,13 @@ func freePort(t testing.TB) int {
 	return listener.Addr().(*net.TCPAddr).Port
 }
 
+// Use makes t, a subtest, the one that a failure fails, until it ends.
+func (a *Atoll) Use(t testing.TB) {
+	before := a.t
+	a.t = t
+	t.Cleanup(func() { a.t = before })
+}
+
 func (a *Atoll) start() {
 	a.t.Helper()
 	if err := os.MkdirAll(a.Dir, 0o700); err != nil {

@@ -122,6 +122,13 @@ func (p *Physical) Signal(sig os.Signal) {
 	}
 }
 
+// Use makes t, a subtest, the one that a failure fails, until it ends.
+func (p *Physical) Use(t testing.TB) {
+	before := p.t
+	p.t = t
+	t.Cleanup(func() { p.t = before })
+}
+
 func (p *Physical) start() {
 	p.t.Helper()
 	bin := filepath.Join(physicalBinDir(p.t), "physical")
