@@ -156,14 +156,14 @@ func dump(t *testing.T, f *fleet, cluster, namespace, _ string) string {
 
 func secondApply(t *testing.T, f *fleet) {
 	w := f.workspace(t, "again")
-	w.kubectlWithInput(w.manifest(3, ""), "apply", "--server-side", "-f", "-")
+	w.kubectlWithInput(w.manifest(4, ""), "apply", "--server-side", "-f", "-")
 	w.rolledOut()
 	w.place("*")
-	w.spread(map[string]int{"east": 2, "west": 1})
+	w.spread(map[string]int{"east": 2, "west": 2})
 	w.rolledOut()
 	quiet(t, w) // whatever was still on its way
 	before := versions(t, w)
-	w.kubectlWithInput(w.manifest(3, ""), "apply", "--server-side", "-f", "-")
+	w.kubectlWithInput(w.manifest(4, ""), "apply", "--server-side", "-f", "-")
 	time.Sleep(30 * time.Second) // the test is that nothing happens in this time
 	if after := versions(t, w); after != before {
 		t.Errorf("a second apply of the same manifests changed something:\nbefore %s\nafter  %s", before, after)
