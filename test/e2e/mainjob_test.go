@@ -330,8 +330,10 @@ func moveSlow(t *testing.T, f *fleet) {
 
 func moveNever(t *testing.T, f *fleet) {
 	w := placed(t, f, "never", "")
-	// From now on new pods never get Ready, those that run are not touched.
-	w.kubectl("patch", "deployment", w.app, "--patch", `{"spec":{"paused":true,"template":{"metadata":{"annotations":{"simulate.atoll.dev/ready-after":"never"}}}}}`)
+	// From now on new pods never get Ready, and those that run stay until new ones do.
+	w.kubectl("patch", "deployment", w.app, "--patch", `{"spec":{
+		"strategy":{"rollingUpdate":{"maxUnavailable":0}},
+		"template":{"metadata":{"annotations":{"simulate.atoll.dev/ready-after":"never"}}}}}`)
 	o := w.observe()
 	w.place("west")
 	framework.Eventually(t, patience, "new pods run in west", func() string {
