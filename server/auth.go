@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
+	"strings"
 	"sync"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -65,10 +66,18 @@ func (a *clusterAuthorizer) Authorize(ctx context.Context, attrs authorizer.Attr
 		}
 		return authorizer.DecisionDeny, "only administrators of the server may read all logical clusters at once", nil
 	case ctx.Value(absentKey{}) != nil:
-		return authorizer.DecisionDeny, "the logical cluster does not exist, or you may not see it", nil
+		// No reason: it would tell a logical cluster that does not exist from one that refuses a stranger.
+		return authorizer.DecisionDeny, "", nil
 	}
-	if !master && writesSystemState(attrs) {
-		return authorizer.DecisionDeny, "the system alone writes these: annotate the namespace or the object instead", nil
+	if !master {
+		switch {
+		case writesSystemState(attrs):
+			return authorizer.DecisionDeny, "the system alone writes these: annotate the namespace or the object instead", nil
+		case impersonatesSystem(attrs):
+			return authorizer.DecisionDeny, "the server's own identities and its administrators cannot be impersonated", nil
+		case named && cluster.Name != SystemAdminCluster && concernsProcess(attrs):
+			return authorizer.DecisionDeny, "this concerns the whole server: ask without /clusters/<path> before the path", nil
+		}
 	}
 	return a.roles.Authorize(ctx, attrs)
 }
@@ -86,6 +95,32 @@ func writesSystemState(attrs authorizer.Attributes) bool {
 		return attrs.GetVerb() == "create" || attrs.GetSubresource() != ""
 	}
 	return false
+}
+
+// impersonatesSystem says whether a request would take on an identity that is more than a user of the request's logical
+// cluster. The admin of a workspace may impersonate anybody by his role, and roles end at the workspace; what these
+// identities may do does not come from roles.
+func impersonatesSystem(attrs authorizer.Attributes) bool {
+	if !strings.HasPrefix(attrs.GetVerb(), "impersonate") {
+		return false
+	}
+	name := attrs.GetName()
+	return name == "" || name == user.SystemPrivilegedGroup || name == user.APIServerUser ||
+		name == syncersGroup || strings.HasPrefix(name, syncerUserPrefix)
+}
+
+// concernsProcess says whether a request is for what all workspaces share, such as metrics and profiles: not for health,
+// version or discovery.
+func concernsProcess(attrs authorizer.Attributes) bool {
+	if attrs.IsResourceRequest() {
+		return false
+	}
+	first, _, _ := strings.Cut(strings.TrimPrefix(attrs.GetPath(), "/"), "/")
+	switch first {
+	case "", "api", "apis", "openapi", "version", "healthz", "livez", "readyz":
+		return false
+	}
+	return true
 }
 
 // authorizeSyncer lets a syncer work in its own mirror alone: read what is there, write status and bookkeeping, finish
