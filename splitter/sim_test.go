@@ -122,10 +122,15 @@ func (f *fleet) split() {
 					now.unavailable, now.surge = f.unavailable, f.surge
 				}
 			}
-			if m.leaf == nil || now != *m.leaf {
-				now.generation++
-				m.leaf = &now
+			old := simLeaf{}
+			if m.leaf != nil {
+				old = *m.leaf
 			}
+			old.draining = now.draining // a mark, no part of what goes down
+			if m.leaf == nil || now != old {
+				now.generation++
+			}
+			m.leaf = &now
 		}
 	}
 }
@@ -272,20 +277,25 @@ func (f *fleet) act(r *rand.Rand) string {
 	}
 }
 
+// round does everything once, everywhere.
+func (f *fleet) round() {
+	f.split()
+	for _, n := range f.names() {
+		m := f.clusters[n]
+		m.sync()
+		m.control()
+		for range m.pods {
+			m.start()
+		}
+		m.report()
+	}
+}
+
 // converge does everything until nothing changes, and says whether that happened.
 func (f *fleet) converge() bool {
 	for range 500 {
 		before := f.everything()
-		f.split()
-		for _, n := range f.names() {
-			m := f.clusters[n]
-			m.sync()
-			m.control()
-			for range m.pods {
-				m.start()
-			}
-			m.report()
-		}
+		f.round()
 		if f.everything() == before {
 			return true
 		}
