@@ -231,6 +231,22 @@ func (w *workspace) state() string {
 	return out
 }
 
+// syncerDeletes lists what the syncer of a cluster has deleted of the workspace's namespace ns there, from the cluster's
+// own audit log: "<resource>/<name>", sorted.
+func (w *workspace) syncerDeletes(cluster, ns string) []string {
+	w.t.Helper()
+	var deletes []string
+	for _, verb := range []string{"delete", "deletecollection"} {
+		for _, e := range w.f.clusters[cluster].AuditEvents(framework.AuditFilter{Verb: verb}) {
+			if strings.HasPrefix(e.UserAgent, "atoll") && e.Code < 300 && (e.Namespace == ns || e.Resource == "namespaces" && e.Name == ns) {
+				deletes = append(deletes, e.Resource+"/"+e.Name)
+			}
+		}
+	}
+	slices.Sort(deletes)
+	return deletes
+}
+
 // deployment reads the root.
 func (w *workspace) deployment() *appsv1.Deployment {
 	w.t.Helper()

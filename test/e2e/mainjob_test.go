@@ -302,13 +302,24 @@ func placed(t *testing.T, f *fleet, name, readyAfter string) *workspace {
 func move(t *testing.T, f *fleet) {
 	w := placed(t, f, "move", "")
 	o := w.observe()
+	ns := w.namespaceIn("east")
 	w.place("east,west")
 	w.spread(map[string]int{"east": 3, "west": 3})
 	w.rolledOut()
+	if deletes := w.syncerDeletes("east", ns); len(deletes) > 0 {
+		t.Errorf("the syncer deleted %v in east, where everything stays", deletes)
+	}
 	w.place("west")
 	w.spread(map[string]int{"west": 6})
 	w.gone("east")
 	w.rolledOut()
+	want := []string{"configmaps/move", "deployments/move", "namespaces/" + ns, "secrets/move", "serviceaccounts/move", "services/move"}
+	if deletes := w.syncerDeletes("east", ns); !slices.Equal(deletes, want) {
+		t.Errorf("the syncer deleted %v in east, want %v and nothing else", deletes, want)
+	}
+	if deletes := w.syncerDeletes("west", ns); len(deletes) > 0 {
+		t.Errorf("the syncer deleted %v in west, where everything stays", deletes)
+	}
 	w.place("east")
 	w.spread(map[string]int{"east": 6})
 	w.gone("west")
