@@ -30,6 +30,8 @@ type LeafState struct {
 	// Rolling says that its present template has never been rolled out completely, and that its cluster has not given up
 	// waiting: pods that do not serve now soon may, and are part of what a rolling update may have unavailable.
 	Rolling bool
+	// Surge is how many pods more than Replicas a rolling update of the leaf may have; 0 where it does not roll.
+	Surge int32
 	// Deleting says that the leaf is a tombstone, or has to become one because its root is no more.
 	Deleting bool
 }
@@ -157,7 +159,13 @@ func (c Cluster) known(wanted int32) int32 {
 	}
 	keeps := min(c.Leaf.Replicas, wanted)
 	known := min(c.Leaf.Available, keeps)
-	if surplus := c.Leaf.Pods - keeps; c.Leaf.Rolling && surplus > 0 {
+	surplus := c.Leaf.Pods - keeps
+	if keeps == c.Leaf.Replicas {
+		// What an update has on top until it is through takes nothing from those that serve, if nobody shrinks the leaf: an
+		// update that never gets through would otherwise hold up every move, the way back too.
+		surplus -= c.Leaf.Surge
+	}
+	if c.Leaf.Rolling && surplus > 0 {
 		// Those in surplus may go before those that do not serve.
 		known = max(min(known, c.Leaf.Available-surplus), 0)
 	}

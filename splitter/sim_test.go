@@ -86,7 +86,7 @@ func (f *fleet) split() {
 		_, assigned := f.weights[n]
 		c := Cluster{Name: n, Assigned: assigned, Target: targets[n], Lost: m.lost}
 		if l := m.leaf; l != nil {
-			c.Leaf = &LeafState{Replicas: l.replicas, Pods: l.status.pods, Available: l.status.available, Settled: l.status.generation == l.generation, Rolling: !l.status.complete, Deleting: l.deleting}
+			c.Leaf = &LeafState{Replicas: l.replicas, Pods: l.status.pods, Available: l.status.available, Settled: l.status.generation == l.generation, Rolling: !l.status.complete, Surge: l.surge, Deleting: l.deleting}
 		}
 		clusters = append(clusters, c)
 		if assigned || m.leaf != nil && !m.leaf.deleting {

@@ -169,8 +169,9 @@ func (st *site) state() *LeafState {
 	if d.Status.TerminatingReplicas != nil {
 		pods += *d.Status.TerminatingReplicas
 	}
+	_, surge := kinds.Fenceposts(d.Spec.Strategy.RollingUpdate, replicasOf(d))
 	return &LeafState{
-		Replicas: replicasOf(d), Pods: pods, Available: d.Status.AvailableReplicas,
+		Replicas: replicasOf(d), Pods: pods, Available: d.Status.AvailableReplicas, Surge: surge,
 		Settled: leafView(d).Settled, Rolling: !st.old && isRolling(d), Deleting: st.old || d.DeletionTimestamp != nil,
 	}
 }
