@@ -154,7 +154,7 @@ func (c Cluster) replicas() int32 {
 // known is how many pods are available for certain once the leaf asks for wanted replicas. Those beyond what the leaf asks
 // for now are on their way out, even if it is about to ask for more.
 func (c Cluster) known(wanted int32) int32 {
-	if c.Leaf == nil || c.Leaf.Deleting || c.Lost || !c.Leaf.Settled {
+	if c.Leaf == nil || c.Lost || !c.Leaf.Settled {
 		return 0
 	}
 	keeps := min(c.Leaf.Replicas, wanted)
