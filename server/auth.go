@@ -5,11 +5,15 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
+	"net/http"
 	"strings"
 	"sync"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
@@ -17,15 +21,19 @@ import (
 
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
+	tenancyv1alpha1 "atoll.dev/atoll/apis/tenancy/v1alpha1"
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	"atoll.dev/atoll/internal/kinds"
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
 )
 
 const (
+	// reservedPrefix begins the names of users and groups that this process alone gives out.
+	reservedPrefix = "system:atoll:"
 	// syncerUserPrefix and the mirror's name make the user of a syncer.
-	syncerUserPrefix = "system:atoll:syncer:"
+	syncerUserPrefix = reservedPrefix + "syncer:"
 	// syncersGroup holds every syncer.
-	syncersGroup = "system:atoll:syncers"
+	syncersGroup = reservedPrefix + "syncers"
 )
 
 // clusterAuthorizer decides whether a user may do something in the logical cluster of the request, before and besides
@@ -37,21 +45,27 @@ type clusterAuthorizer struct {
 func (a *clusterAuthorizer) Authorize(ctx context.Context, attrs authorizer.Attributes) (authorizer.Decision, string, error) {
 	who := attrs.GetUser()
 	groups := sets.New(who.GetGroups()...)
+	cluster, named := lcctx.ClusterFrom(ctx)
+	if named {
+		audit.AddAuditAnnotation(ctx, lcctx.Annotation, cluster.String())
+	}
+	if syncer, ok := who.(*syncerUser); ok {
+		return authorizeSyncer(syncer, cluster, attrs)
+	}
 	master := groups.Has(user.SystemPrivilegedGroup)
 	if master && who.GetName() == user.APIServerUser {
 		return authorizer.DecisionAllow, "", nil // the server itself
 	}
-	if segment := ctx.Value(unresolvedKey{}); segment != nil {
-		if groups.Has(user.AllAuthenticated) {
+	_, unresolved := ctx.Value(unresolvedKey{}).(string)
+	switch {
+	case unresolved:
+		if groups.Has(user.AllAuthenticated) && !impersonates(attrs) {
 			return authorizer.DecisionAllow, "", nil // to be told 404 by withNoCluster
 		}
 		return authorizer.DecisionDeny, "", nil
-	}
-	cluster, named := lcctx.ClusterFrom(ctx)
-	if groups.Has(syncersGroup) {
-		return authorizeSyncer(cluster, attrs)
-	}
-	switch {
+	case named && groups.Has(user.AllUnauthenticated):
+		// Not even what everybody may read, such as health: its absence would tell which logical clusters exist.
+		return authorizer.DecisionDeny, "", nil
 	case !named && attrs.IsResourceRequest():
 		if master {
 			return authorizer.DecisionAllow, "", nil // to be told 404 by withNoCluster
@@ -83,30 +97,56 @@ func (a *clusterAuthorizer) Authorize(ctx context.Context, attrs authorizer.Attr
 }
 
 // writesSystemState says whether a request would change what only the server's controllers may: the description of a
-// logical cluster, and decisions of placement. Annotations of a LogicalCluster are input, so it can be patched.
+// logical cluster, decisions of placement, and every status of Atoll's own kinds, which say for instance which logical
+// cluster mirrors a SyncTarget. Annotations of a LogicalCluster are input, so it can be patched.
 func writesSystemState(attrs authorizer.Attributes) bool {
 	if attrs.IsReadOnly() || !attrs.IsResourceRequest() {
 		return false
 	}
 	switch attrs.GetAPIGroup() {
 	case placementv1alpha1.GroupVersion.Group:
-		return attrs.GetResource() == "placements"
+		return attrs.GetResource() == "placements" || attrs.GetSubresource() != ""
 	case corev1alpha1.GroupVersion.Group:
 		return attrs.GetVerb() == "create" || attrs.GetSubresource() != ""
+	case tenancyv1alpha1.GroupVersion.Group, workloadv1alpha1.GroupVersion.Group:
+		return attrs.GetSubresource() != ""
 	}
 	return false
+}
+
+// impersonates says whether this is one of the questions whether a user may impersonate another.
+func impersonates(attrs authorizer.Attributes) bool {
+	return strings.HasPrefix(attrs.GetVerb(), "impersonate")
 }
 
 // impersonatesSystem says whether a request would take on an identity that is more than a user of the request's logical
 // cluster. The admin of a workspace may impersonate anybody by his role, and roles end at the workspace; what these
 // identities may do does not come from roles.
 func impersonatesSystem(attrs authorizer.Attributes) bool {
-	if !strings.HasPrefix(attrs.GetVerb(), "impersonate") {
-		return false
-	}
 	name := attrs.GetName()
-	return name == "" || name == user.SystemPrivilegedGroup || name == user.APIServerUser ||
-		name == syncersGroup || strings.HasPrefix(name, syncerUserPrefix)
+	return impersonates(attrs) && (name == "" || name == user.SystemPrivilegedGroup || reserved(name))
+}
+
+// reserved says whether a user or group may come from this process alone.
+func reserved(name string) bool {
+	return name == user.APIServerUser || strings.HasPrefix(name, reservedPrefix)
+}
+
+// outsiders authenticates who is not part of this process, and refuses those whose credential claims a name of the
+// server's own: whoever signs client certificates or lists tokens is trusted with users, not with the server's parts.
+type outsiders struct{ authenticator.Request }
+
+func (o outsiders) AuthenticateRequest(req *http.Request) (*authenticator.Response, bool, error) {
+	found, ok, err := o.Request.AuthenticateRequest(req)
+	if err != nil || !ok {
+		return found, ok, err
+	}
+	for _, name := range append([]string{found.User.GetName()}, found.User.GetGroups()...) {
+		if reserved(name) {
+			return nil, false, fmt.Errorf("a client certificate or token claims to be %q, which only the server itself may be", name)
+		}
+	}
+	return found, true, nil
 }
 
 // concernsProcess says whether a request is for what all workspaces share, such as metrics and profiles: not for health,
@@ -123,27 +163,53 @@ func concernsProcess(attrs authorizer.Attributes) bool {
 	return true
 }
 
-// authorizeSyncer lets a syncer work in its own mirror alone: read what is there, write status and bookkeeping, finish
-// deletions, keep its heartbeat. It never creates or deletes a leaf.
-func authorizeSyncer(cluster lcctx.Cluster, attrs authorizer.Attributes) (authorizer.Decision, string, error) {
-	const reason = "a syncer may work in the mirror of its own physical cluster only"
-	if !cluster.Mirror || attrs.GetUser().GetName() != syncerUserPrefix+string(cluster.Name) {
-		return authorizer.DecisionDeny, reason, nil
-	}
-	if attrs.IsReadOnly() {
-		return authorizer.DecisionAllow, "", nil
-	}
-	heartbeat := attrs.GetAPIGroup() == "coordination.k8s.io" && attrs.GetResource() == "leases" &&
-		attrs.GetNamespace() == workloadv1alpha1.HeartbeatNamespace
-	switch attrs.GetVerb() {
-	case "update", "patch":
-		return authorizer.DecisionAllow, "", nil
-	case "create":
-		if heartbeat || attrs.GetResource() == "events" {
-			return authorizer.DecisionAllow, "", nil
+// syncerUser is the identity of a syncer. Decisions look at the type and its mirror, which only syncerTokens can make;
+// name and groups are for logs and audit. So no certificate, static token or impersonation makes a syncer.
+type syncerUser struct {
+	user.DefaultInfo
+	mirror logicalcluster.Name
+}
+
+// syncerRequest is what a syncer may ask for, apart from names.
+type syncerRequest struct{ group, resource, subresource, verb string }
+
+// syncerRequests is every request that a syncer makes in its mirror: it lists and watches what it should run, writes
+// status, patches its bookkeeping into metadata, and keeps a Lease. What a patch may change is admission.Mirror's.
+var syncerRequests = func() sets.Set[syncerRequest] {
+	all := sets.New[syncerRequest]()
+	add := func(group, resource, subresource string, verbs ...string) {
+		for _, verb := range verbs {
+			all.Insert(syncerRequest{group, resource, subresource, verb})
 		}
 	}
-	return authorizer.DecisionDeny, reason + ", and never creates or deletes there", nil
+	for _, kind := range kinds.All {
+		add(kind.GVR.Group, kind.GVR.Resource, "", "list", "watch", "patch")
+		if kind.HasStatus {
+			add(kind.GVR.Group, kind.GVR.Resource, "status", "update")
+		}
+	}
+	add("", "namespaces", "", "list", "watch", "patch")
+	add(workloadv1alpha1.GroupVersion.Group, "synctargets", "", "list", "watch")
+	add(workloadv1alpha1.GroupVersion.Group, "synctargets", "status", "update")
+	add(coordinationv1.GroupName, "leases", "", "get", "create", "update")
+	return all
+}()
+
+// authorizeSyncer lets a syncer work in its own mirror alone, and there make no other request than it needs. It never
+// creates or deletes a leaf.
+func authorizeSyncer(syncer *syncerUser, cluster lcctx.Cluster, attrs authorizer.Attributes) (authorizer.Decision, string, error) {
+	if cluster.Wildcard || !cluster.Mirror || cluster.Name != syncer.mirror {
+		return authorizer.DecisionDeny, "a syncer may work in the mirror of its own physical cluster only", nil
+	}
+	asked := syncerRequest{attrs.GetAPIGroup(), attrs.GetResource(), attrs.GetSubresource(), attrs.GetVerb()}
+	allowed := attrs.IsResourceRequest() && syncerRequests.Has(asked)
+	if asked.resource == "leases" && attrs.GetNamespace() != workloadv1alpha1.HeartbeatNamespace {
+		allowed = false
+	}
+	if !allowed {
+		return authorizer.DecisionDeny, "a syncer reads leaves, writes their status and keeps its heartbeat, and nothing else", nil
+	}
+	return authorizer.DecisionAllow, "", nil
 }
 
 // syncerTokens authenticates the syncers that run in this process. Tokens live in memory only and end with the process.
@@ -179,9 +245,12 @@ func (t *syncerTokens) AuthenticateToken(_ context.Context, token string) (*auth
 	if !ok {
 		return nil, false, nil
 	}
-	return &authenticator.Response{User: &user.DefaultInfo{
-		Name:   syncerUserPrefix + string(mirror),
-		Groups: []string{syncersGroup, user.AllAuthenticated},
+	return &authenticator.Response{User: &syncerUser{
+		DefaultInfo: user.DefaultInfo{
+			Name:   syncerUserPrefix + string(mirror),
+			Groups: []string{syncersGroup, user.AllAuthenticated},
+		},
+		mirror: mirror,
 	}}, true, nil
 }
 

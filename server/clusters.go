@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"strings"
+	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -13,6 +15,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/klog/v2"
 
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
@@ -30,22 +33,15 @@ type Directory interface {
 	Terminating(name logicalcluster.Name) bool
 }
 
-const clustersPrefix = "/clusters/"
+const (
+	clustersPrefix = "/clusters/"
+	// lookupTimeout is how long a request waits for etcd to say whether a logical cluster exists.
+	lookupTimeout = 10 * time.Second
+	// maxPathLength of the path of a workspace, in bytes: many times the deepest tree that people make.
+	maxPathLength = 1024
+)
 
 var logicalClusters = schema.GroupResource{Group: corev1alpha1.GroupVersion.Group, Resource: "logicalclusters"}
-
-// clusterPath returns the part of a server's URL from /clusters/ on, and whether it has one or nothing after the host.
-func clusterPath(url string) (string, bool) {
-	_, rest, ok := strings.Cut(url, "://")
-	if !ok {
-		return "", false
-	}
-	slash := strings.IndexByte(rest, '/')
-	if slash < 0 {
-		return "", true
-	}
-	return rest[slash:], strings.HasPrefix(rest[slash:], clustersPrefix)
-}
 
 // unresolvedKey marks a request whose path names no workspace. It is answered with 404 only after authentication, so
 // that strangers learn nothing about which paths exist.
@@ -67,22 +63,22 @@ func (s *Server) withLogicalCluster(next http.Handler) http.Handler {
 		if slash := strings.IndexByte(rest, '/'); slash >= 0 {
 			segment, path = rest[:slash], rest[slash:]
 		}
-		// An escaped slash would move the border between name and path from where routers and proxies saw it.
-		if raw := req.URL.RawPath; raw != "" {
-			rawRest := strings.TrimPrefix(raw, clustersPrefix)
-			rawSegment, _, _ := strings.Cut(rawRest, "/")
-			if strings.Contains(strings.ToLower(rawSegment), "%2f") {
-				s.answer(w, req, apierrors.NewBadRequest(fmt.Sprintf("%q is no logical cluster: a name or path holds no slash", rawSegment)))
-				return
-			}
+		if !sameBorder(req.URL.RawPath, segment) {
+			s.answer(w, req, apierrors.NewBadRequest(fmt.Sprintf("%q is no logical cluster: a name or path holds no slash", segment)))
+			return
 		}
 		ctx := req.Context()
 		cluster, found, err := s.resolve(ctx, segment)
 		switch {
 		case errors.Is(err, lcctx.ErrNotFound):
 			ctx = context.WithValue(ctx, unresolvedKey{}, segment)
-		case err != nil:
+		case apierrors.IsBadRequest(err):
 			s.answer(w, req, err)
+			return
+		case err != nil:
+			// Nobody is authenticated yet: what is wrong inside is for the log.
+			klog.FromContext(ctx).Error(err, "Could not find the logical cluster of a request", "segment", segment)
+			s.answer(w, req, apierrors.NewServiceUnavailable("workspaces cannot be looked up now, try again"))
 			return
 		default:
 			ctx = lcctx.WithCluster(ctx, cluster)
@@ -91,10 +87,29 @@ func (s *Server) withLogicalCluster(next http.Handler) http.Handler {
 			}
 		}
 		inner := req.Clone(ctx)
+		// The audit log writes URL.RequestURI(), which is Opaque with the query: the address as the client sent it.
+		inner.URL.Opaque = req.URL.EscapedPath()
 		inner.URL.Path, inner.URL.RawPath = path, ""
-		inner.RequestURI = inner.URL.RequestURI()
 		next.ServeHTTP(w, inner)
 	})
+}
+
+// sameBorder says whether the escaped form of a path, empty where escapes say nothing, ends the name of the logical
+// cluster where the plain form does. An escaped slash would move it from where proxies before us saw it.
+func sameBorder(rawPath, segment string) bool {
+	if rawPath == "" {
+		return true
+	}
+	parts := strings.SplitN(rawPath, "/", 4) // "", "clusters", the segment, the rest
+	if len(parts) < 3 {
+		return false
+	}
+	first, err := url.PathUnescape(parts[1])
+	if err != nil || "/"+first+"/" != clustersPrefix {
+		return false
+	}
+	second, err := url.PathUnescape(parts[2])
+	return err == nil && second == segment
 }
 
 // resolve returns the logical cluster that a URL's segment after /clusters/ means, and whether it exists.
@@ -108,6 +123,9 @@ func (s *Server) resolve(ctx context.Context, segment string) (_ lcctx.Cluster, 
 		name, isName = logicalcluster.Name(segment), true
 	}
 	if !isName {
+		if len(segment) > maxPathLength {
+			return lcctx.Cluster{}, false, apierrors.NewBadRequest(fmt.Sprintf("a workspace path of %d characters is longer than %d", len(segment), maxPathLength))
+		}
 		if !path.IsValid() {
 			return lcctx.Cluster{}, false, apierrors.NewBadRequest(fmt.Sprintf("%q is not a workspace path: want names of lower-case letters, digits and hyphens, joined by colons, such as root:org:team", segment))
 		}
@@ -126,7 +144,9 @@ func (s *Server) lookup(ctx context.Context, name logicalcluster.Name) (lcctx.Cl
 	if cluster, ok := s.directory.Known(name); ok {
 		return cluster, true, nil
 	}
-	// It may have been made a moment ago.
+	// It may have been made a moment ago. The chain's own limit of time begins only after us.
+	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
+	defer cancel()
 	cluster := lcctx.Cluster{Name: name}
 	resource, ok := s.backend.Resource(logicalClusters)
 	if !ok {

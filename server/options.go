@@ -6,7 +6,9 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 
+	"k8s.io/apimachinery/pkg/util/validation"
 	genericoptions "k8s.io/apiserver/pkg/server/options"
 	cliflag "k8s.io/component-base/cli/flag"
 )
@@ -70,12 +72,17 @@ func (o *Options) Validate() []error {
 	if o.BindAddress == nil {
 		errs = append(errs, errors.New("--bind-address is not an IP address"))
 	}
-	for flag, file := range map[string]string{"--client-ca-file": o.ClientCAFile, "--token-auth-file": o.TokenAuthFile} {
-		if file == "" {
+	if host := o.ExternalHostname; host != "" && net.ParseIP(host) == nil && len(validation.IsDNS1123Subdomain(strings.ToLower(host))) > 0 {
+		errs = append(errs, fmt.Errorf("--external-hostname %q: want a name or an address, without scheme or port", host))
+	}
+	for _, given := range []struct{ flag, file string }{{"--client-ca-file", o.ClientCAFile}, {"--token-auth-file", o.TokenAuthFile}} {
+		if given.file == "" {
 			continue
 		}
-		if _, err := os.Stat(file); err != nil {
-			errs = append(errs, fmt.Errorf("%s %q: %w", flag, file, err))
+		if info, err := os.Stat(given.file); err != nil {
+			errs = append(errs, fmt.Errorf("%s %q: %w", given.flag, given.file, err))
+		} else if info.IsDir() {
+			errs = append(errs, fmt.Errorf("%s %q: want a file, not a directory", given.flag, given.file))
 		}
 	}
 	return append(errs, o.Audit.Validate()...)

@@ -3,6 +3,7 @@ package server
 import (
 	"crypto"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"errors"
@@ -50,7 +51,14 @@ func loadPKI(directory string) (*pki, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		return p, p.create(certFile, keyFile)
 	case err != nil:
-		return nil, fmt.Errorf("read the certificate authority: %w", err)
+		return nil, fmt.Errorf("read the certificate authority %s: %w: bring back the file from a backup, or move it and %s away to have a new one made", certFile, err, keyFile)
+	}
+	if p.ca = certs[0]; !p.ca.IsCA || time.Now().After(p.ca.NotAfter) {
+		return nil, fmt.Errorf("%s is no valid certificate authority (valid until %s): put yours there, or move it and %s away to have a new one made; kubeconfigs other than the administrator's then need the new one",
+			certFile, p.ca.NotAfter.Format(time.DateOnly), keyFile)
+	}
+	if err := ownersOnly(keyFile); err != nil {
+		return nil, fmt.Errorf("protect the key of the certificate authority: %w", err)
 	}
 	key, err := keyutil.PrivateKeyFromFile(keyFile)
 	if err != nil {
@@ -60,7 +68,10 @@ func loadPKI(directory string) (*pki, error) {
 	if !ok {
 		return nil, fmt.Errorf("read the key of the certificate authority: %s holds a %T, which cannot sign", keyFile, key)
 	}
-	p.ca, p.caKey = certs[0], signer
+	if public, ok := signer.Public().(interface{ Equal(crypto.PublicKey) bool }); !ok || !public.Equal(p.ca.PublicKey) {
+		return nil, fmt.Errorf("%s is not the key of %s: bring back the one that belongs to it", keyFile, certFile)
+	}
+	p.caKey = signer
 	return p, nil
 }
 
@@ -79,10 +90,39 @@ func (p *pki) create(certFile, keyFile string) error {
 		return fmt.Errorf("make a certificate authority: %w", err)
 	}
 	// The key first: a certificate without its key would be taken for an authority at the next start.
-	if err := keyutil.WriteKey(keyFile, keyPEM); err != nil {
+	if err := writeWhole(keyFile, keyPEM, 0o600); err != nil {
 		return fmt.Errorf("write the key of the certificate authority: %w", err)
 	}
-	return cert.WriteCert(certFile, p.caPEM())
+	if err := writeWhole(certFile, p.caPEM(), 0o644); err != nil {
+		return fmt.Errorf("write the certificate authority: %w", err)
+	}
+	return nil
+}
+
+// writeWhole writes a file so that it is there whole or not at all, whenever the machine stops.
+func writeWhole(name string, data []byte, mode os.FileMode) error {
+	f, err := os.CreateTemp(filepath.Dir(name), filepath.Base(name)+".*") // mode 0600
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name()) // does nothing after the rename
+	_, err = f.Write(data)
+	if err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), name)
+}
+
+// ownersOnly takes a key away from everybody but its owner, as after a restore that forgot modes.
+func ownersOnly(keyFile string) error {
+	info, err := os.Stat(keyFile)
+	if err != nil {
+		return err
+	}
+	if info.Mode().Perm()&0o077 == 0 {
+		return nil
+	}
+	return os.Chmod(keyFile, 0o600)
 }
 
 func (p *pki) file(name string) string { return filepath.Join(p.directory, name) }
@@ -122,14 +162,8 @@ func (p *pki) client(name, user string, groups ...string) (keyPair, error) {
 // issue returns name.crt and name.key, making them where they are absent, near their end, or not as template wants.
 func (p *pki) issue(name string, template *x509.Certificate) (keyPair, error) {
 	pair := keyPair{certFile: p.file(name + ".crt"), keyFile: p.file(name + ".key")}
-	if certs, err := cert.CertsFromFile(pair.certFile); err == nil && p.fits(certs[0], template) {
-		pair.certPEM, err = os.ReadFile(pair.certFile)
-		if err != nil {
-			return keyPair{}, fmt.Errorf("read certificate: %w", err)
-		}
-		if pair.keyPEM, err = os.ReadFile(pair.keyFile); err == nil {
-			return pair, nil
-		}
+	if p.reuse(&pair, template) {
+		return pair, ownersOnly(pair.keyFile)
 	}
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
 	if err != nil {
@@ -157,13 +191,30 @@ func (p *pki) issue(name string, template *x509.Certificate) (keyPair, error) {
 	if pair.certPEM, err = cert.EncodeCertificates(signed); err != nil {
 		return keyPair{}, fmt.Errorf("encode certificate %q: %w", name, err)
 	}
-	if err := keyutil.WriteKey(pair.keyFile, pair.keyPEM); err != nil {
+	if err := writeWhole(pair.keyFile, pair.keyPEM, 0o600); err != nil {
 		return keyPair{}, fmt.Errorf("write key: %w", err)
 	}
-	if err := cert.WriteCert(pair.certFile, pair.certPEM); err != nil {
+	if err := writeWhole(pair.certFile, pair.certPEM, 0o644); err != nil {
 		return keyPair{}, fmt.Errorf("write certificate: %w", err)
 	}
 	return pair, nil
+}
+
+// reuse reads the pair from disk, and says whether it is what template asks for. One that cannot be read is made anew:
+// nothing depends on it but what reads it from here. So is a certificate without its key, left by a crash between both.
+func (p *pki) reuse(pair *keyPair, template *x509.Certificate) bool {
+	certs, err := cert.CertsFromFile(pair.certFile)
+	if err != nil || !p.fits(certs[0], template) {
+		return false
+	}
+	if pair.certPEM, err = os.ReadFile(pair.certFile); err != nil {
+		return false
+	}
+	if pair.keyPEM, err = os.ReadFile(pair.keyFile); err != nil {
+		return false
+	}
+	_, err = tls.X509KeyPair(pair.certPEM, pair.keyPEM)
+	return err == nil
 }
 
 // fits says whether a certificate found on disk is still what template asks for.

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"sync"
 	"syscall"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/request/bearertoken"
 	authenticationunion "k8s.io/apiserver/pkg/authentication/request/union"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/openapi"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
@@ -50,6 +52,8 @@ const (
 
 	// idleTimeout of connections in memory.
 	idleTimeout = 90 * time.Second
+	// watchGrace is how long a stopping server waits for its open watches to end.
+	watchGrace = 2 * time.Second
 	// Requests handled at once, for all logical clusters together: kube-apiserver's largest advised setting, since
 	// fairness between logical clusters, not this number, is what protects one from another.
 	maxRequestsInFlight         = 1600
@@ -84,14 +88,25 @@ func New(ctx context.Context, o *Options, etcd *clientv3.Client) (*Server, error
 	port := listener.Addr().(*net.TCPAddr).Port
 	address := net.JoinHostPort(o.externalHost(), strconv.Itoa(port))
 	s := &Server{options: o, loopback: newLoopback(), serializer: legacyscheme.Codecs, keys: keys, url: "https://" + address}
-	if err := s.assemble(ctx, etcd, listener, address); err != nil {
+	err = s.assemble(ctx, etcd, listener, address)
+	if err == nil {
+		err = s.writeAdminKubeconfig()
+	}
+	if err != nil {
+		if s.backend != nil {
+			s.backend.Destroy()
+		}
 		return nil, errors.Join(err, listener.Close())
 	}
-	admin, err := keys.client("admin", "admin", "system:masters")
+	return s, nil
+}
+
+func (s *Server) writeAdminKubeconfig() error {
+	admin, err := s.keys.client("admin", "admin", user.SystemPrivilegedGroup)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return s, writeAdminKubeconfig(o.AdminKubeconfig(), s.url, keys.caPEM(), admin)
+	return writeAdminKubeconfig(s.options.AdminKubeconfig(), s.url, s.keys.caPEM(), admin)
 }
 
 func listen(o *Options) (net.Listener, error) {
@@ -124,6 +139,8 @@ func (s *Server) assemble(ctx context.Context, etcd *clientv3.Client, listener n
 	config.RESTOptionsGetter = s.backend
 	config.MergedResourceConfig = resources
 	config.MaxRequestsInFlight, config.MaxMutatingRequestsInFlight = maxRequestsInFlight, maxMutatingRequestsInFlight
+	// Open watches end with the server, and do not delay it until the limit of ordinary requests.
+	config.ShutdownWatchTerminationGracePeriod = watchGrace
 	config.LongRunningFunc = filters.BasicLongRunningRequestCheck(
 		sets.NewString("watch", "proxy"), sets.NewString("attach", "exec", "proxy", "log", "portforward"))
 	config.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
@@ -197,7 +214,7 @@ func (s *Server) secure(ctx context.Context, config *genericapiserver.Config, li
 	if err != nil {
 		return fmt.Errorf("set up authentication: %w", err)
 	}
-	config.Authentication.Authenticator = authenticationunion.New(bearertoken.New(authenticator.Token(&s.syncers)), people)
+	config.Authentication.Authenticator = authenticationunion.New(bearertoken.New(authenticator.Token(&s.syncers)), outsiders{people})
 	return nil
 }
 
@@ -246,18 +263,16 @@ func (s *Server) Run(ctx context.Context) error {
 	prepared := s.generic.PrepareRun()
 	// Connections in memory outlive the others: controllers and shutdown hooks use them to the end.
 	loopbackCtx, stopLoopback := context.WithCancel(context.WithoutCancel(ctx))
-	defer stopLoopback()
-	failed := make(chan error, 1)
-	go func() { failed <- s.loopback.serve(loopbackCtx, s.generic.Handler) }()
-
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	context.AfterFunc(loopbackCtx, func() { cancel(nil) })
-	go func() {
-		if err := <-failed; err != nil {
+	var inMemory sync.WaitGroup
+	inMemory.Go(func() {
+		if err := s.loopback.serve(loopbackCtx, s.generic.Handler); err != nil {
 			cancel(err)
 		}
-	}()
+	})
+	defer inMemory.Wait()
+	defer stopLoopback()
 	err := prepared.RunWithContext(ctx)
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
 		err = errors.Join(err, cause)

@@ -54,13 +54,13 @@ func (l *Lifecycle) Admit(ctx context.Context, a admission.Attributes, _ admissi
 		if namespaceItself && !cluster.Mirror && immortal.Has(a.GetName()) {
 			return apierrors.NewForbidden(a.GetResource().GroupResource(), a.GetName(), fmt.Errorf("this namespace may not be deleted"))
 		}
-		if o, ok := a.GetOperationOptions().(*metav1.DeleteOptions); ok && o.PropagationPolicy != nil && *o.PropagationPolicy == metav1.DeletePropagationForeground {
+		if o, ok := a.GetOperationOptions().(*metav1.DeleteOptions); ok && !cluster.Mirror && o.PropagationPolicy != nil && *o.PropagationPolicy == metav1.DeletePropagationForeground {
 			warning.AddWarning(ctx, "", "foreground deletion is not supported yet: dependents are not collected by this server")
 		}
 		return nil
 	}
-	// Access reviews create nothing.
-	if a.GetSubresource() != "" || a.GetResource().Group == "authorization.k8s.io" {
+	// Reviews, of access and of who one is, create nothing.
+	if group := a.GetResource().Group; a.GetSubresource() != "" || group == "authorization.k8s.io" || group == "authentication.k8s.io" {
 		return nil
 	}
 	// The server's own controllers finish what they do in a workspace that goes.

@@ -1,0 +1,100 @@
+package admission
+
+import (
+	"context"
+	"errors"
+	"maps"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authentication/user"
+
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+)
+
+// Mirror keeps syncers from changing what they are told: of a leaf a syncer writes status, what it applied or could
+// not, and the finalizers that end with its work. A role cannot say so, since finalizers are patched with the rest of
+// an object. It is to mirrors what NodeRestriction is to Nodes.
+type Mirror struct {
+	*admission.Handler
+	isSyncer func(user.Info) bool
+}
+
+// NewMirror returns the plugin. isSyncer says whether a user is a syncer.
+func NewMirror(isSyncer func(user.Info) bool) *Mirror {
+	return &Mirror{Handler: admission.NewHandler(admission.Create, admission.Update), isSyncer: isSyncer}
+}
+
+var errNotTheSyncers = errors.New("a syncer may change only the status of what is in its mirror, its own annotations, and its own finalizer")
+
+// Validate refuses what changes more.
+func (m *Mirror) Validate(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	if !m.isSyncer(a.GetUserInfo()) || a.GetResource().Resource == "leases" {
+		return nil
+	}
+	if a.GetOperation() != admission.Update || !onlyBookkeeping(a.GetOldObject(), a.GetObject(), a.GetSubresource() == "status") {
+		return admission.NewForbidden(a, errNotTheSyncers)
+	}
+	return nil
+}
+
+// onlyBookkeeping says whether an update changes nothing but a syncer's bookkeeping; of a status update, the registry
+// takes from the object itself only metadata.
+func onlyBookkeeping(before, after runtime.Object, status bool) bool {
+	want := before.DeepCopyObject()
+	old, err := meta.Accessor(want)
+	if err != nil {
+		return false
+	}
+	now, err := meta.Accessor(after)
+	if err != nil {
+		return false
+	}
+	// What the server counts and keeps by itself.
+	old.SetResourceVersion(now.GetResourceVersion())
+	old.SetManagedFields(now.GetManagedFields())
+	old.SetGeneration(now.GetGeneration())
+	if mayChangeFinalizers(old.GetFinalizers(), now.GetFinalizers()) {
+		old.SetFinalizers(now.GetFinalizers())
+	}
+	old.SetAnnotations(withSyncers(old.GetAnnotations(), now.GetAnnotations()))
+	if status {
+		return equality.Semantic.DeepEqual(objectMeta(want), objectMeta(after))
+	}
+	return equality.Semantic.DeepEqual(want, after)
+}
+
+func objectMeta(obj runtime.Object) metav1.Object {
+	if o, ok := obj.(metav1.ObjectMetaAccessor); ok {
+		return o.GetObjectMeta()
+	}
+	return nil
+}
+
+// mayChangeFinalizers says whether a syncer may turn old into now: it adds and removes its own finalizer, and removes
+// those of the garbage collector when that of the physical cluster has done its work.
+func mayChangeFinalizers(old, now []string) bool {
+	own := sets.New(workloadv1alpha1.SyncerFinalizer)
+	removable := own.Union(sets.New(metav1.FinalizerOrphanDependents, metav1.FinalizerDeleteDependents))
+	before, after := sets.New(old...), sets.New(now...)
+	return own.IsSuperset(after.Difference(before)) && removable.IsSuperset(before.Difference(after))
+}
+
+// withSyncers returns annotations with those that syncers write taken from now.
+func withSyncers(annotations, now map[string]string) map[string]string {
+	merged := maps.Clone(annotations)
+	if merged == nil {
+		merged = map[string]string{}
+	}
+	for _, key := range []string{workloadv1alpha1.AppliedAnnotation, workloadv1alpha1.RefusedAnnotation} {
+		delete(merged, key)
+		if value, ok := now[key]; ok {
+			merged[key] = value
+		}
+	}
+	return merged
+}

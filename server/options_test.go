@@ -1,0 +1,92 @@
+package server
+
+import (
+	"errors"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+	cliflag "k8s.io/component-base/cli/flag"
+)
+
+func TestOptionsValidate(t *testing.T) {
+	dir := t.TempDir()
+	tests := map[string]struct {
+		change func(*Options)
+		wants  []string // all in the errors; none means valid
+	}{
+		"defaults":               {change: func(*Options) {}},
+		"free port":              {change: func(o *Options) { o.SecurePort = 0 }},
+		"no root directory":      {change: func(o *Options) { o.RootDirectory = "" }, wants: []string{"--root-directory"}},
+		"negative port":          {change: func(o *Options) { o.SecurePort = -1 }, wants: []string{"--secure-port -1"}},
+		"too great a port":       {change: func(o *Options) { o.SecurePort = 65536 }, wants: []string{"--secure-port 65536"}},
+		"no address":             {change: func(o *Options) { o.BindAddress = nil }, wants: []string{"--bind-address"}},
+		"external name":          {change: func(o *Options) { o.ExternalHostname = "Atoll.example.com" }},
+		"external address":       {change: func(o *Options) { o.ExternalHostname = "2001:db8::1" }},
+		"external URL":           {change: func(o *Options) { o.ExternalHostname = "https://atoll.example.com" }, wants: []string{"--external-hostname", "https://atoll.example.com"}},
+		"external port":          {change: func(o *Options) { o.ExternalHostname = "atoll:6443" }, wants: []string{"--external-hostname", "atoll:6443"}},
+		"missing CA file":        {change: func(o *Options) { o.ClientCAFile = filepath.Join(dir, "no-ca") }, wants: []string{"--client-ca-file", "no-ca"}},
+		"missing token file":     {change: func(o *Options) { o.TokenAuthFile = filepath.Join(dir, "no-tokens") }, wants: []string{"--token-auth-file", "no-tokens"}},
+		"directory for a file":   {change: func(o *Options) { o.TokenAuthFile = dir }, wants: []string{"--token-auth-file", dir}},
+		"audit":                  {change: func(o *Options) { o.Audit.LogOptions.Path = "x"; o.Audit.LogOptions.MaxAge = -1 }, wants: []string{"--audit-log-maxage"}},
+		"several faults at once": {change: func(o *Options) { o.SecurePort, o.RootDirectory = -1, "" }, wants: []string{"--secure-port", "--root-directory"}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			o := NewOptions()
+			test.change(o)
+			err := errors.Join(o.Validate()...)
+			if (err != nil) != (len(test.wants) > 0) {
+				t.Fatalf("error %v, want %v", err, test.wants)
+			}
+			for _, want := range test.wants {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("error %q does not say %q", err, want)
+				}
+			}
+		})
+	}
+}
+
+func TestOptionsFlags(t *testing.T) {
+	o := NewOptions()
+	fss := cliflag.NamedFlagSets{}
+	o.AddFlags(&fss)
+	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+	for _, set := range fss.FlagSets {
+		flags.AddFlagSet(set)
+	}
+	// kube-apiserver's and kcp's names.
+	err := flags.Parse([]string{"--root-directory=r", "--kubeconfig-path=k", "--bind-address=0.0.0.0", "--secure-port=0",
+		"--external-hostname=e", "--client-ca-file=c", "--token-auth-file=t", "--audit-policy-file=p", "--audit-log-path=l"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o.RootDirectory != "r" || o.KubeconfigPath != "k" || !o.BindAddress.IsUnspecified() || o.SecurePort != 0 || o.ExternalHostname != "e" ||
+		o.ClientCAFile != "c" || o.TokenAuthFile != "t" || o.Audit.PolicyFile != "p" || o.Audit.LogOptions.Path != "l" {
+		t.Errorf("flags do not reach their options: %+v", o)
+	}
+}
+
+func TestExternalHost(t *testing.T) {
+	tests := map[string]struct {
+		bind     net.IP
+		external string
+		want     string
+	}{
+		"address":       {bind: net.IPv4(10, 0, 0, 1), want: "10.0.0.1"},
+		"every address": {bind: net.IPv4zero, want: "127.0.0.1"},
+		"every IPv6":    {bind: net.IPv6unspecified, want: "127.0.0.1"},
+		"name":          {bind: net.IPv4zero, external: "atoll.example.com", want: "atoll.example.com"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			o := &Options{BindAddress: test.bind, ExternalHostname: test.external}
+			if got := o.externalHost(); got != test.want {
+				t.Errorf("got %q, want %q", got, test.want)
+			}
+		})
+	}
+}
