@@ -51,19 +51,19 @@ physical-stop: ## Stop a physical cluster: make physical-stop NAME=east. RM=1 re
 
 .PHONY: test
 test: ## Run everything CI runs, and print the time of each suite.
-	@.ci/suites verify unit integration e2e demo table
+	@.ci/suites build verify unit integration e2e demo table
 
 .PHONY: unit
 unit: ## Run the tests of the packages.
-	@.ci/suites unit
+	@.ci/suites build unit
 
 .PHONY: integration
 integration: ## Run the tests of the whole server in one process.
-	@.ci/suites integration
+	@.ci/suites build integration
 
 .PHONY: e2e
 e2e: ## Run the tests of the built binary with two physical clusters.
-	@.ci/suites e2e
+	@.ci/suites build e2e
 
 .PHONY: lint
 lint: ## gofmt, go vet and staticcheck (.ci/lint.mod says why those).
