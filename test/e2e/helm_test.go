@@ -229,6 +229,7 @@ func (h *helm) recordIsWithheld(t *testing.T) {
 		t.Fatalf("Deployments in east: %v, %v, want one with the volume", deployments, err)
 	}
 	h.running(t, 1)
+	h.noRecordBelow(t, 5)
 	framework.Eventually(t, patience, "an Event says that the record stays", func() string {
 		out := h.kubectl("get", "events", "--field-selector=involvedObject.kind=Secret,involvedObject.name="+record, "-o", "jsonpath={.items[*].message}")
 		if !strings.Contains(out, "not copied") {
@@ -236,7 +237,6 @@ func (h *helm) recordIsWithheld(t *testing.T) {
 		}
 		return ""
 	})
-	h.noRecordBelow(t, 5)
 }
 
 // noRecordBelow checks that the workspace has so many records of releases, and that none is, or ever was, in east, nor is
