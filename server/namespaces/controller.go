@@ -44,17 +44,7 @@ func New(clients *client.Clients, informers *client.Informers, opts Options) (*C
 	c.defaults = queue.New("namespace-defaults", c.ensureDefaults)
 	c.deletions = queue.New("namespace-deletion", c.deleteContent)
 
-	informers.Namespaces.OnEvent(func(e client.Event[*corev1.Namespace]) {
-		switch {
-		case e.Deleted():
-		case e.New.DeletionTimestamp != nil:
-			if e.Old == nil || e.Old.DeletionTimestamp == nil {
-				c.deletions.Add(client.KeyOf(e.New))
-			}
-		case e.Old == nil && !e.Initial: // those of the first list are compared with the first list of default objects
-			c.defaults.Add(client.KeyOf(e.New))
-		}
-	})
+	informers.Namespaces.OnEvent(c.onNamespace)
 	// The informers are not in step with each other: a namespace may be seen before its logical cluster.
 	informers.LogicalClusters.OnEvent(func(e client.Event[*corev1alpha1.LogicalCluster]) {
 		if e.Deleted() || e.Old != nil || e.Initial {
@@ -70,6 +60,22 @@ func New(clients *client.Clients, informers *client.Informers, opts Options) (*C
 	lookAgainWhenGone(c, informers.Secrets)
 	lookAgainWhenGone(c, informers.ServiceAccounts)
 	return c, nil
+}
+
+func (c *Controller) onNamespace(e client.Event[*corev1.Namespace]) {
+	if e.Deleted() {
+		return
+	}
+	// A list after a gap may show another namespace of the same name as a change of the old one.
+	isNew := e.Old == nil || e.Old.UID != e.New.UID
+	switch {
+	case e.New.DeletionTimestamp != nil:
+		if isNew || e.Old.DeletionTimestamp == nil {
+			c.deletions.Add(client.KeyOf(e.New))
+		}
+	case isNew && !e.Initial: // those of the first list are compared with the first list of default objects
+		c.defaults.Add(client.KeyOf(e.New))
+	}
 }
 
 // lookAgainWhenGone makes the deletion of a namespace go on as soon as something in it is gone, without waiting for the

@@ -35,16 +35,26 @@ const (
 // used: it takes one resource after the other, with two or three consistent lists for each, and ends the process if
 // discovery finds nothing.
 func (c *Controller) deleteContent(ctx context.Context, key client.Key) (time.Duration, error) {
-	ns, ok := c.informers.Namespaces.Get(key)
-	if !ok || ns.DeletionTimestamp == nil || !slices.Contains(ns.Spec.Finalizers, corev1.FinalizerKubernetes) {
+	seen, ok := c.informers.Namespaces.Get(key)
+	if !ok || seen.DeletionTimestamp == nil {
 		return 0, nil
 	}
 	ctx = client.In(ctx, key.Cluster)
+	// The informer may be behind, and what it shows gone, with another namespace of that name in its place. What this read
+	// shows stays until we let it go.
+	ns, err := c.clients.Kube.CoreV1().Namespaces().Get(ctx, key.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return 0, nil
+	case err != nil:
+		return 0, fmt.Errorf("read namespace %q of logical cluster %q before what is in it is deleted: %w", key.Name, key.Cluster, err)
+	case ns.UID != seen.UID, !slices.Contains(ns.Spec.Finalizers, corev1.FinalizerKubernetes):
+		return 0, nil
+	}
 	found := c.look(ctx, ns.Name)
 	if ctx.Err() != nil {
 		return 0, context.Cause(ctx)
 	}
-	ns = ns.DeepCopy()
 	if !found.gone() {
 		if err := c.report(ctx, ns, found); err != nil {
 			return 0, fmt.Errorf("report on namespace %q in logical cluster %q: %w", key.Name, key.Cluster, err)

@@ -9,10 +9,12 @@ import (
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
 	"atoll.dev/atoll/client"
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
+	"atoll.dev/atoll/internal/queue"
 )
 
 func TestDeletables(t *testing.T) {
@@ -203,5 +205,40 @@ func TestRootCAPut(t *testing.T) {
 	}
 	if !newRootCA([]byte("new")).put(cm) {
 		t.Error("a new authority changed nothing")
+	}
+}
+
+func TestOnNamespace(t *testing.T) {
+	ns := func(uid types.UID, going bool) *corev1.Namespace {
+		n := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop", UID: uid}}
+		if going {
+			n.DeletionTimestamp = &metav1.Time{}
+		}
+		return n
+	}
+	type event = client.Event[*corev1.Namespace]
+	for _, tc := range []struct {
+		reason              string
+		event               event
+		defaults, deletions int
+	}{
+		{"a new one", event{New: ns("a", false)}, 1, 0},
+		{"one of the first list is compared with the first list of default objects", event{New: ns("a", false), Initial: true}, 0, 0},
+		{"a change that is nothing to us", event{Old: ns("a", false), New: ns("a", false)}, 0, 0},
+		{"a user deletes it", event{Old: ns("a", false), New: ns("a", true)}, 0, 1},
+		{"our own report on the deletion", event{Old: ns("a", true), New: ns("a", true)}, 0, 0},
+		{"a deletion goes on after a restart", event{New: ns("a", true), Initial: true}, 0, 1},
+		{"another of that name came in a gap of the watch", event{Old: ns("a", true), New: ns("b", false)}, 1, 0},
+		{"another of that name came in a gap of the watch, and goes too", event{Old: ns("a", true), New: ns("b", true)}, 0, 1},
+		{"it is gone", event{Old: ns("a", true)}, 0, 0},
+	} {
+		c := &Controller{
+			defaults:  queue.New[client.Key]("defaults", nil),
+			deletions: queue.New[client.Key]("deletions", nil),
+		}
+		c.onNamespace(tc.event)
+		if c.defaults.Len() != tc.defaults || c.deletions.Len() != tc.deletions {
+			t.Errorf("%s: %d looks at defaults, %d at the deletion; want %d and %d", tc.reason, c.defaults.Len(), c.deletions.Len(), tc.defaults, tc.deletions)
+		}
 	}
 }

@@ -1,0 +1,140 @@
+package namespaces
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"atoll.dev/atoll/client"
+	lcctx "atoll.dev/atoll/internal/logicalcluster"
+)
+
+// TestDeletesOnlyWhatIsBeingDeleted: an informer that is behind shows a namespace that is being deleted when it is gone,
+// and somebody may have made another of that name. What is in that one is nobody's to delete.
+func TestDeletesOnlyWhatIsBeingDeleted(t *testing.T) {
+	namespace := func(uid types.UID, going bool) *corev1.Namespace {
+		ns := &corev1.Namespace{
+			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
+			ObjectMeta: metav1.ObjectMeta{Name: "shop", UID: uid, ResourceVersion: "7",
+				Annotations: map[string]string{lcctx.Annotation: "cluster-c"}},
+			Spec: corev1.NamespaceSpec{Finalizers: []corev1.FinalizerName{corev1.FinalizerKubernetes}},
+		}
+		if going {
+			ns.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
+		}
+		return ns
+	}
+	seen := namespace("old", true)
+	for _, tc := range []struct {
+		reason string
+		stored *corev1.Namespace // nil if it is gone
+		want   []string
+	}{
+		{"it is as the informer shows it", seen, []string{"DELETE /clusters/cluster-c/api/v1/namespaces/shop/configmaps", "PUT /clusters/cluster-c/api/v1/namespaces/shop/finalize"}},
+		{"it is gone", nil, nil},
+		{"another has its name", namespace("new", false), nil},
+		{"another that is being deleted has its name: that has an event of its own", namespace("new", true), nil},
+	} {
+		t.Run(tc.reason, func(t *testing.T) {
+			s := &store{seen: seen, stored: tc.stored}
+			server := httptest.NewServer(s)
+			defer server.Close()
+			ctx, cancel := context.WithCancel(t.Context())
+			defer server.CloseClientConnections()
+			clients, err := client.New(&rest.Config{Host: server.URL})
+			if err != nil {
+				t.Fatal(err)
+			}
+			informers, err := client.NewInformers(clients)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c, err := New(clients, informers, Options{RootCA: []byte("pem")})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var running sync.WaitGroup
+			running.Go(func() { informers.Namespaces.Run(ctx) })
+			defer running.Wait()
+			defer cancel()
+			if err := informers.Namespaces.WaitSynced(ctx); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := c.deleteContent(ctx, client.Key{Cluster: "cluster-c", Name: "shop"}); err != nil {
+				t.Fatal(err)
+			}
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if diff := cmp.Diff(tc.want, s.writes); diff != "" {
+				t.Errorf("writes (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// store is a server that holds one namespace with one ConfigMap, and shows another state of the namespace in lists.
+type store struct {
+	seen, stored *corev1.Namespace
+
+	mu     sync.Mutex // guards writes
+	writes []string
+}
+
+func (s *store) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	answer := func(code int, obj any) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(code)
+		_ = json.NewEncoder(w).Encode(obj)
+	}
+	s.mu.Lock()
+	cleared := len(s.writes) > 0
+	if req.Method != http.MethodGet {
+		s.writes = append(s.writes, req.Method+" "+req.URL.Path)
+	}
+	s.mu.Unlock()
+	configMaps := &metav1.PartialObjectMetadataList{TypeMeta: metav1.TypeMeta{APIVersion: "meta.k8s.io/v1", Kind: "PartialObjectMetadataList"}}
+	if !cleared {
+		configMaps.Items = []metav1.PartialObjectMetadata{{ObjectMeta: metav1.ObjectMeta{Name: "settings"}}}
+	}
+	discovery := func(resources ...apidiscoveryv2.APIResourceDiscovery) *apidiscoveryv2.APIGroupDiscoveryList {
+		return &apidiscoveryv2.APIGroupDiscoveryList{
+			TypeMeta: metav1.TypeMeta{APIVersion: "apidiscovery.k8s.io/v2", Kind: "APIGroupDiscoveryList"},
+			Items:    []apidiscoveryv2.APIGroupDiscovery{{Versions: []apidiscoveryv2.APIVersionDiscovery{{Version: "v1", Resources: resources}}}},
+		}
+	}
+	switch path := strings.TrimPrefix(req.URL.Path, "/clusters/"); {
+	case req.Method != http.MethodGet:
+		answer(http.StatusOK, &metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusSuccess})
+	case req.URL.Query().Has("watch"):
+		w.WriteHeader(http.StatusOK)
+		w.(http.Flusher).Flush()
+		<-req.Context().Done()
+	case path == "*/api/v1/namespaces":
+		answer(http.StatusOK, &corev1.NamespaceList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "NamespaceList"},
+			ListMeta: metav1.ListMeta{ResourceVersion: "7"}, Items: []corev1.Namespace{*s.seen}})
+	case path == "cluster-c/api/v1/namespaces/shop" && s.stored != nil:
+		answer(http.StatusOK, s.stored)
+	case path == "cluster-c/api/v1/namespaces/shop/configmaps":
+		answer(http.StatusOK, configMaps)
+	case path == "cluster-c/api":
+		answer(http.StatusOK, discovery(apidiscoveryv2.APIResourceDiscovery{Resource: "configmaps", Scope: apidiscoveryv2.ScopeNamespace,
+			Verbs: []string{"list", "delete", "deletecollection"}}))
+	case path == "cluster-c/apis":
+		answer(http.StatusOK, discovery())
+	default:
+		answer(http.StatusNotFound, &metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"},
+			Status: metav1.StatusFailure, Reason: metav1.StatusReasonNotFound, Code: http.StatusNotFound})
+	}
+}
