@@ -140,7 +140,7 @@ func New(c Config) (*Backend, error) {
 	if b.uncached == nil {
 		b.uncached = DefaultUncached
 	}
-	if err := b.loadPrefixes(); err != nil {
+	if err := b.loadPrefixes(context.Background()); err != nil {
 		return nil, err
 	}
 	announceFeatures(b.client)

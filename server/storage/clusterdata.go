@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -18,21 +20,26 @@ import (
 const (
 	// maxOps is etcd's limit on the operations of one transaction, less some.
 	maxOps = 120
-	// deleteBatch is how many rows go in one transaction at most: a larger one would hold up other writers.
+	// deleteBatch is about how many rows are looked up and removed before the progress is told.
 	deleteBatch = 1000
+	// deleteParallel is how many transactions are under way at once: etcd syncs them to disk together. More would hold up
+	// other writers.
+	deleteParallel = 64
 
 	prefixTimeout = 10 * time.Second
 )
 
 // loadPrefixes reads which resource prefixes have had rows in earlier runs: stores of custom resources open when they
 // are first used, which may be long after their logical cluster is deleted.
-func (b *Backend) loadPrefixes() error {
-	ctx, cancel := context.WithTimeout(context.Background(), prefixTimeout)
+func (b *Backend) loadPrefixes(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, prefixTimeout)
 	defer cancel()
 	got, err := b.client.Get(ctx, prefixesKey, clientv3.WithPrefix(), clientv3.WithKeysOnly())
 	if err != nil {
 		return fmt.Errorf("read the resource prefixes: %w", err)
 	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	for _, kv := range got.Kvs {
 		b.prefixes["/"+strings.TrimPrefix(string(kv.Key), prefixesKey)] = true
 	}
@@ -77,19 +84,24 @@ func (b *Backend) DeleteClusterData(ctx context.Context, cluster logicalcluster.
 	if err := lc.ValidateName(cluster.String()); err != nil {
 		return fmt.Errorf("delete the data of a logical cluster: %w", err)
 	}
-	prefixes := b.knownPrefixes()
+	kept := map[string]bool{}
 	for _, gr := range keep {
 		r, ok := b.Resource(gr)
 		if !ok {
 			return fmt.Errorf("delete the data of logical cluster %q but for its %s: these are not served", cluster, gr)
 		}
-		prefixes = slices.DeleteFunc(prefixes, func(p string) bool { return p == r.Prefix })
+		kept[r.Prefix] = true
 	}
 	var deleted int64
 	for {
+		// Other servers on the same etcd may have begun to store a resource that this one never heard of.
+		if err := b.loadPrefixes(ctx); err != nil {
+			return fmt.Errorf("delete the data of logical cluster %q after %d rows: %w", cluster, deleted, err)
+		}
+		prefixes := slices.DeleteFunc(b.knownPrefixes(), func(p string) bool { return kept[p] })
 		before := deleted
-		for ranges := range slices.Chunk(prefixes, maxOps) {
-			n, err := b.deleteRanges(ctx, cluster, ranges)
+		for some := range slices.Chunk(prefixes, maxOps) {
+			n, err := b.deleteSome(ctx, cluster, some)
 			deleted += n
 			if err != nil {
 				return fmt.Errorf("delete the data of logical cluster %q after %d rows: %w", cluster, deleted, err)
@@ -104,41 +116,65 @@ func (b *Backend) DeleteClusterData(ctx context.Context, cluster logicalcluster.
 	}
 }
 
-// deleteRanges removes up to about deleteBatch rows of the cluster below the given prefixes, and returns how many.
-func (b *Backend) deleteRanges(ctx context.Context, cluster logicalcluster.Name, prefixes []string) (int64, error) {
+// deleteSome removes up to about deleteBatch rows of the cluster below the given prefixes, and returns how many.
+func (b *Backend) deleteSome(ctx context.Context, cluster logicalcluster.Name, prefixes []string) (int64, error) {
 	// A read finds out first, since most resources have no rows in most clusters, and a read costs no disk.
-	keys := make([]string, len(prefixes))
 	finds := make([]clientv3.Op, len(prefixes))
 	for i, p := range prefixes {
-		keys[i] = join(b.prefix, ClusterKey(p, cluster, "")) + "/"
-		finds[i] = clientv3.OpGet(keys[i], clientv3.WithPrefix(), clientv3.WithKeysOnly(), clientv3.WithLimit(deleteBatch))
+		key := join(b.prefix, ClusterKey(p, cluster, "")) + "/"
+		finds[i] = clientv3.OpGet(key, clientv3.WithPrefix(), clientv3.WithKeysOnly(), clientv3.WithLimit(deleteBatch))
 	}
 	found, err := b.client.Txn(ctx).Then(finds...).Commit()
 	if err != nil {
 		return 0, err
 	}
-	var removes []clientv3.Op
-	var n int64
+	rows := make([][]string, len(prefixes))
 	for i, r := range found.Responses {
-		kvs := r.GetResponseRange().Kvs
-		if len(kvs) == 0 {
-			continue
+		for _, kv := range r.GetResponseRange().Kvs {
+			rows[i] = append(rows[i], string(kv.Key))
 		}
-		removes = append(removes, clientv3.OpDelete(keys[i], clientv3.WithRange(string(kvs[len(kvs)-1].Key)+"\x00")))
-		if n += int64(len(kvs)); n >= deleteBatch {
+	}
+	var deleted atomic.Int64
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(deleteParallel)
+	for _, keys := range transactions(rows, deleteBatch) {
+		group.Go(func() error {
+			removes := make([]clientv3.Op, len(keys))
+			for i, key := range keys {
+				removes[i] = clientv3.OpDelete(key)
+			}
+			done, err := b.client.Txn(ctx).Then(removes...).Commit()
+			if err != nil {
+				return err
+			}
+			for _, r := range done.Responses {
+				deleted.Add(r.GetResponseDeleteRange().Deleted)
+			}
+			return nil
+		})
+	}
+	err = group.Wait()
+	return deleted.Load(), err
+}
+
+// transactions deals out rows, the keys of each resource, into transactions with at most one key of each resource, up to
+// about most keys. All that a transaction changes has one resourceVersion, and everybody who reads or watches a resource
+// takes it that a resourceVersion is one change: a cache that has seen the first of several counts as up to date, and who
+// lists it then and watches from there never hears of the others.
+func transactions(rows [][]string, most int) [][]string {
+	var all [][]string
+	for n, i := 0, 0; n < most; i++ {
+		var keys []string
+		for _, r := range rows {
+			if i < len(r) {
+				keys = append(keys, r[i])
+			}
+		}
+		if len(keys) == 0 {
 			break
 		}
+		all = append(all, keys)
+		n += len(keys)
 	}
-	if len(removes) == 0 {
-		return 0, nil
-	}
-	done, err := b.client.Txn(ctx).Then(removes...).Commit()
-	if err != nil {
-		return 0, err
-	}
-	n = 0
-	for _, r := range done.Responses {
-		n += r.GetResponseDeleteRange().Deleted
-	}
-	return n, nil
+	return all
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -40,8 +41,10 @@ func rowsBelow(t testing.TB, prefix string) []string {
 
 func TestDeleteClusterData(t *testing.T) {
 	s := serve(t, prefixOf(t), nil)
+	// Few enough that a watcher that is not reading yet has room for all their events: the cacher ends slow watchers.
+	const n = 8
 	for _, c := range []string{"aa", "aab", "bb"} {
-		for i := range 30 {
+		for i := range n {
 			put(t, s, c, fmt.Sprint("x", i), "")
 		}
 		create(t, s.clusterRoles, in(c), clusterRole("r", nil))
@@ -67,7 +70,7 @@ func TestDeleteClusterData(t *testing.T) {
 	}
 	before := others()
 	w := startWatch(t, s.configMaps, in("aa"), &metainternalversion.ListOptions{})
-	for range 30 {
+	for range n {
 		next(t, w)
 	}
 	var told []int64
@@ -80,10 +83,10 @@ func TestDeleteClusterData(t *testing.T) {
 	if diff := cmp.Diff(before, others()); diff != "" {
 		t.Errorf("other clusters' rows: %s", diff)
 	}
-	if len(told) == 0 || told[len(told)-1] != 34 {
-		t.Errorf("progress %v, want 34 at last", told)
+	if len(told) == 0 || told[len(told)-1] != n+4 {
+		t.Errorf("progress %v, want %d at last", told, n+4)
 	}
-	for range 30 {
+	for range n {
 		if got, event := next(t, w); event.Type != watch.Deleted {
 			t.Fatalf("event %s, want DELETED", got)
 		}
@@ -98,6 +101,110 @@ func TestDeleteClusterData(t *testing.T) {
 		if err := s.DeleteClusterData(t.Context(), logicalName(bad), nil); err == nil {
 			t.Errorf("data of %q was deleted", bad)
 		}
+	}
+}
+
+func TestDeleteClusterDataKeeps(t *testing.T) {
+	s := serve(t, prefixOf(t), nil)
+	for _, c := range []string{"aa", "bb"} {
+		put(t, s, c, "x", "")
+		create(t, s.clusterRoles, in(c), clusterRole("r", nil))
+		create(t, s.roles, in(c, "default"), role("default", "r"))
+	}
+	keep := []schema.GroupResource{{Group: "rbac.authorization.k8s.io", Resource: "clusterroles"}, {Resource: "configmaps"}}
+	if err := s.DeleteClusterData(t.Context(), "aa", nil, keep...); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"/clusterroles/aa/r", "/clusterroles/bb/r", "/configmaps/aa/default/x", "/configmaps/bb/default/x", "/roles/bb/default/r"}
+	for i := range want {
+		want[i] = prefixOf(t) + want[i]
+	}
+	if diff := cmp.Diff(want, rowsBelow(t, prefixOf(t)+"/")); diff != "" {
+		t.Errorf("rows: %s", diff)
+	}
+	// What to keep is found by its store: one that is not open must stop everything, not be forgotten.
+	err := s.DeleteClusterData(t.Context(), "aa", nil, schema.GroupResource{Group: "example.com", Resource: "widgets"})
+	if err == nil || !strings.Contains(err.Error(), "widgets.example.com") || !strings.Contains(err.Error(), `"aa"`) {
+		t.Errorf("keeping what is not served: %v", err)
+	}
+	if diff := cmp.Diff(want, rowsBelow(t, prefixOf(t)+"/")); diff != "" {
+		t.Errorf("rows after the refusal: %s", diff)
+	}
+	if err := s.DeleteClusterData(t.Context(), "aa", nil); err != nil {
+		t.Fatal(err)
+	}
+	if got := names(t, s.configMaps, everywhere(), nil); !slices.Equal(got, []string{"bb/default/x"}) {
+		t.Errorf("at last there is %v", got)
+	}
+}
+
+// TestDeleteClusterDataOfAnotherServersResources: servers that share an etcd open stores of custom resources when they are
+// asked for them, so the one that deletes may never have heard of a resource.
+func TestDeleteClusterDataOfAnotherServersResources(t *testing.T) {
+	deletes, serves := serve(t, prefixOf(t), nil), serve(t, prefixOf(t), nil)
+	if err := serves.rememberPrefix("/" + strings.ToLower(t.Name()) + "/widgets"); err != nil {
+		t.Fatal(err)
+	}
+	row := prefixOf(t) + "/" + strings.ToLower(t.Name()) + "/widgets/aa/default/w"
+	if _, err := etcd.Client.Put(t.Context(), row, "{}"); err != nil {
+		t.Fatal(err)
+	}
+	if err := deletes.DeleteClusterData(t.Context(), "aa", nil); err != nil {
+		t.Fatal(err)
+	}
+	if left := rowsBelow(t, prefixOf(t)+"/"); len(left) != 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+// TestDeleteClusterDataRacesWriters: rows that are written meanwhile, also of resources nobody knew before, are gone when
+// it is called once more after the last write.
+func TestDeleteClusterDataRacesWriters(t *testing.T) {
+	s := serve(t, prefixOf(t), nil)
+	var group sync.WaitGroup
+	for w := range 4 {
+		group.Go(func() {
+			for i := range 100 {
+				put(t, s, "aa", fmt.Sprintf("w%d-%d", w, i), "")
+				if _, _, err := s.Exclusive(in("aa"), fmt.Sprintf("kind%d-%d/x", w, i%7), "v"); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	for range 5 {
+		if err := s.DeleteClusterData(t.Context(), "aa", nil); err != nil {
+			t.Error(err)
+		}
+	}
+	group.Wait()
+	if err := s.DeleteClusterData(t.Context(), "aa", nil); err != nil {
+		t.Fatal(err)
+	}
+	if left := rowsBelow(t, prefixOf(t)+"/"); len(left) != 0 {
+		t.Errorf("left: %v", left)
+	}
+	if got := names(t, s.configMaps, in("aa"), nil); len(got) != 0 {
+		t.Errorf("the cache has %v", got)
+	}
+}
+
+func TestTransactions(t *testing.T) {
+	for name, tc := range map[string]struct {
+		rows [][]string
+		most int
+		want [][]string
+	}{
+		"nothing":                        {rows: [][]string{nil, {}}, most: 9},
+		"one key of each resource":       {rows: [][]string{{"a1", "a2", "a3"}, {"b1"}, nil, {"c1", "c2"}}, most: 9, want: [][]string{{"a1", "b1", "c1"}, {"a2", "c2"}, {"a3"}}},
+		"the limit ends after a whole":   {rows: [][]string{{"a1", "a2"}, {"b1", "b2"}}, most: 1, want: [][]string{{"a1", "b1"}}},
+		"as many as the limit, no empty": {rows: [][]string{{"a1", "a2"}}, most: 2, want: [][]string{{"a1"}, {"a2"}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(tc.want, transactions(tc.rows, tc.most)); diff != "" {
+				t.Error(diff)
+			}
+		})
 	}
 }
 
