@@ -87,6 +87,11 @@ func (c *clusterCodec) Decode(data []byte, defaults *schema.GroupVersionKind, in
 	if err != nil {
 		return nil, nil, fmt.Errorf("decode from storage: %w", err)
 	}
+	return c.decodePlain(string(cluster), plain, defaults, into)
+}
+
+// decodePlain decodes a value without a header, of the given logical cluster.
+func (c *clusterCodec) decodePlain(cluster string, plain []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
 	obj, gvk, err := c.inner.Decode(plain, defaults, into)
 	if err != nil {
 		return obj, gvk, err
@@ -96,7 +101,7 @@ func (c *clusterCodec) Decode(data []byte, defaults *schema.GroupVersionKind, in
 		return nil, gvk, fmt.Errorf("decode %T from storage: %w", obj, err)
 	}
 	// One string for each logical cluster in memory, however many objects it has.
-	setCluster(object, unique.Make(string(cluster)).Value())
+	setCluster(object, unique.Make(cluster).Value())
 	return obj, gvk, nil
 }
 

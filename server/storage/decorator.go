@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"go.etcd.io/etcd/client/v3/kubernetes"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -57,17 +58,29 @@ func (b *Backend) decorate(
 	if err != nil {
 		return fail(err)
 	}
+	placeholders := &atomic.Bool{}
+	lenientCodec := lenientCodec{clusterCodec: codec, resource: config.GroupResource, newFunc: newFunc, met: placeholders}
+	lenient, err := etcd3.New(client, b.compactor, lenientCodec, newFunc, newListFunc, b.prefix, resourcePrefix, config.GroupResource,
+		lenientTransformer{transformer}, config.LeaseManagerConfig, etcd3.NewDefaultDecoder(lenientCodec, versioner), versioner)
+	if err != nil {
+		raw.Close()
+		return fail(err)
+	}
+	closeStores := func() {
+		lenient.Close()
+		raw.Close()
+	}
 
 	entry := &Resource{GroupResource: config.GroupResource, Prefix: resourcePrefix, Namespaced: namespaced, New: newFunc, NewList: newListFunc}
-	var layer storage.Interface = raw
-	destroy := raw.Close
+	var layer storage.Interface = &strictOrLenient{raw, lenient}
+	destroy := closeStores
 	if cached {
 		window := config.EventsHistoryWindow
 		if window == 0 {
 			window = storagebackend.DefaultEventsHistoryWindow
 		}
 		c, err := cacher.NewCacherFromConfig(cacher.Config{
-			Storage:             listOnly{raw},
+			Storage:             listOnly{lenient},
 			Versioner:           versioner,
 			GroupResource:       config.GroupResource,
 			EventsHistoryWindow: window,
@@ -81,18 +94,19 @@ func (b *Backend) decorate(
 			Codec: config.Codec,
 		})
 		if err != nil {
-			raw.Close()
+			closeStores()
 			return fail(err)
 		}
-		delegator := cacher.NewCacheDelegator(c, raw)
+		delegator := cacher.NewCacheDelegator(c, layer)
 		entry.wait = c.Wait
 		layer = &dispatch{delegator}
 		destroy = func() {
 			delegator.Stop()
 			c.Stop()
-			raw.Close()
+			closeStores()
 		}
 	}
+	layer = &noPlaceholders{Interface: layer, resource: config.GroupResource, met: placeholders, filterWatches: !cached}
 	layered := false
 	if b.shared != nil {
 		if objects := b.shared(config.GroupResource); len(objects) > 0 {

@@ -18,9 +18,10 @@ import (
 // watcher that requires one value of it under that value and wakes it for events of that value alone.
 const clusterField = "kcp.cluster"
 
-// dispatch sits directly on a cacher and adds the requirement to watches of one logical cluster. Nothing but the
-// cacher's Watch may see it: whoever else evaluates the predicate asks the original attributes, which do not have the
-// field, and would filter everything out.
+// dispatch sits directly on a cacher and adds the requirement to watches of one logical cluster, and to those of all of
+// them that there be one, which placeholders of unreadable rows do not have. Nothing but the cacher's Watch may see it:
+// whoever else evaluates the predicate asks the original attributes, which do not have the field, and would filter
+// everything out.
 type dispatch struct {
 	storage.Interface
 }
@@ -28,14 +29,32 @@ type dispatch struct {
 func (d *dispatch) Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
 	if c, ok := lc.ClusterFrom(ctx); ok && !c.Wildcard {
 		opts.Predicate.IndexFields = []string{clusterField}
-		opts.Predicate.Field = fields.AndSelectors(opts.Predicate.Field, fields.OneTermEqualSelector(clusterField, c.Name.String()))
+		opts.Predicate.Field = and(opts.Predicate.Field, fields.OneTermEqualSelector(clusterField, c.Name.String()))
+	} else {
+		opts.Predicate.Field = and(opts.Predicate.Field, fields.OneTermNotEqualSelector(clusterField, ""))
 	}
 	return d.Interface.Watch(ctx, key, opts)
 }
 
+// and is both of two selectors, of which the first may be empty.
+func and(some, more fields.Selector) fields.Selector {
+	if some.Empty() {
+		return more
+	}
+	return fields.AndSelectors(some, more)
+}
+
 // clusterIndex is the cacher's one trigger.
 func clusterIndex() storage.IndexerFuncs {
-	return storage.IndexerFuncs{clusterField: clusterOfObject}
+	return storage.IndexerFuncs{clusterField: clusterToWatch}
+}
+
+// clusterToWatch is the logical cluster whose watchers see an object; those of none see placeholders.
+func clusterToWatch(obj runtime.Object) string {
+	if isUnreadable(obj) {
+		return ""
+	}
+	return clusterOfObject(obj)
 }
 
 func clusterOfObject(obj runtime.Object) string {
@@ -56,7 +75,7 @@ func withClusterField(attrs storage.AttrFunc) storage.AttrFunc {
 		// Attribute functions make a new set for each call, but none promises to.
 		next := make(fields.Set, len(f)+1)
 		maps.Copy(next, f)
-		next[clusterField] = clusterOfObject(obj)
+		next[clusterField] = clusterToWatch(obj)
 		return l, next, nil
 	}
 }

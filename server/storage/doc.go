@@ -5,6 +5,7 @@
 //	clusterStorage   takes the logical cluster from the request's context, puts it into the key, forces the annotation
 //	                 kcp.io/cluster, and answers wildcard requests                              (cluster.go, watchlist.go)
 //	sharedObjects    bootstrap objects that every logical cluster has without a row             (shared.go), optional
+//	noPlaceholders   keeps a row that cannot be read the trouble of its own logical cluster     (unreadable.go)
 //	dispatch         files a watcher under its logical cluster in the cacher                    (dispatch.go)
 //	CacheDelegator   upstream's watch cache, one for each resource type, all logical clusters   (decorator.go), optional
 //	etcd3 store      upstream's, with a codec and a transformer that know the cluster           (codec.go)
