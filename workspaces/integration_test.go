@@ -314,6 +314,12 @@ func TestDeleteWaitsForLeaves(t *testing.T) {
 	must(t, h.clients.Objects.Create(inMirror, ns))
 	leaf := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "leaf", Namespace: ns.Name, Labels: labels, Finalizers: []string{workloadv1alpha1.SyncerFinalizer}}}
 	must(t, h.clients.Objects.Create(inMirror, leaf))
+	// A label is no leaf: neither the workspace's own nor another tenant's objects are waited for.
+	for _, workspace := range []logicalcluster.Name{cluster, workspaces.Root} {
+		claims := configMap("claims")
+		claims.Labels = labels
+		must(t, h.clients.Objects.Create(client.In(h.ctx, workspace), claims))
+	}
 	p := &placementv1alpha1.Placement{ObjectMeta: metav1.ObjectMeta{Name: "default"}, Spec: placementv1alpha1.PlacementSpec{
 		Namespace: "default", Clusters: []placementv1alpha1.PlacedCluster{{Name: "east", UID: "u", Workspace: "root", Mirror: string(mirror), Weight: 1}}}}
 	must(t, h.clients.Objects.Create(inShop, p))

@@ -4,28 +4,37 @@ import (
 	"fmt"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
+	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
+	lcctx "atoll.dev/atoll/internal/logicalcluster"
 )
 
 const byRootCluster = "workspaces.root-cluster"
 
-// leafIndex counts the leaves of one kind that a logical cluster has in mirrors.
+// leafIndex counts the leaves of one kind that a logical cluster has in mirrors. What only calls itself a leaf, in a
+// workspace where people label as they like, keeps nobody's workspace from going; what is in a logical cluster that is not
+// known yet may be in a mirror, and counts.
 type leafIndex func(cluster logicalcluster.Name) int
 
 // indexLeaves files the leaves in the shared informers by the logical cluster of their root, and calls gone with it when
 // one is deleted.
 func indexLeaves(i *client.Informers, gone func(logicalcluster.Name)) ([]leafIndex, error) {
+	inWorkspace := func(o metav1.Object) bool {
+		lc, ok := i.LogicalClusters.Get(clusterKey(lcctx.NameFrom(o)))
+		return ok && lc.Spec.Use != corev1alpha1.LogicalClusterUseMirror
+	}
 	var indexes []leafIndex
 	for _, add := range []func() (leafIndex, error){
-		func() (leafIndex, error) { return indexLeavesOf(i.Namespaces, gone) },
-		func() (leafIndex, error) { return indexLeavesOf(i.Deployments, gone) },
-		func() (leafIndex, error) { return indexLeavesOf(i.Services, gone) },
-		func() (leafIndex, error) { return indexLeavesOf(i.ConfigMaps, gone) },
-		func() (leafIndex, error) { return indexLeavesOf(i.Secrets, gone) },
-		func() (leafIndex, error) { return indexLeavesOf(i.ServiceAccounts, gone) },
+		func() (leafIndex, error) { return indexLeavesOf(i.Namespaces, inWorkspace, gone) },
+		func() (leafIndex, error) { return indexLeavesOf(i.Deployments, inWorkspace, gone) },
+		func() (leafIndex, error) { return indexLeavesOf(i.Services, inWorkspace, gone) },
+		func() (leafIndex, error) { return indexLeavesOf(i.ConfigMaps, inWorkspace, gone) },
+		func() (leafIndex, error) { return indexLeavesOf(i.Secrets, inWorkspace, gone) },
+		func() (leafIndex, error) { return indexLeavesOf(i.ServiceAccounts, inWorkspace, gone) },
 	} {
 		index, err := add()
 		if err != nil {
@@ -39,7 +48,7 @@ func indexLeaves(i *client.Informers, gone func(logicalcluster.Name)) ([]leafInd
 func indexLeavesOf[T interface {
 	ctrlclient.Object
 	comparable
-}](i *client.Informer[T], gone func(logicalcluster.Name)) (leafIndex, error) {
+}](i *client.Informer[T], inWorkspace func(metav1.Object) bool, gone func(logicalcluster.Name)) (leafIndex, error) {
 	root := func(leaf T) string { return leaf.GetLabels()[workloadv1alpha1.WorkspaceLabel] }
 	i.OnEvent(func(e client.Event[T]) {
 		if !e.Deleted() {
@@ -55,5 +64,12 @@ func indexLeavesOf[T interface {
 		}
 		return nil
 	})
-	return func(cluster logicalcluster.Name) int { return len(i.ByIndex(byRootCluster, string(cluster))) }, err
+	return func(cluster logicalcluster.Name) (n int) {
+		for _, leaf := range i.ByIndex(byRootCluster, string(cluster)) {
+			if !inWorkspace(leaf) {
+				n++
+			}
+		}
+		return n
+	}, err
 }
