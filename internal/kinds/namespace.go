@@ -19,9 +19,6 @@ const (
 // "<namespace>-<hash of workspace and namespace>", cut to 63 characters before the hash. A cluster that is dedicated
 // to the workspace keeps names, except those that every cluster has for itself. Names that begin as those of a cluster's
 // own namespaces get "ws-" before them: policies commonly exempt kube-*, and syncers write into none.
-//
-// A tenant's kube-system does not become kube-system-<hash>: names that begin with kube- or atoll- belong to the
-// physical cluster, whose policies may exempt them by that prefix. It becomes ns-kube-system-<hash>.
 func DownstreamNamespace(workspace logicalcluster.Name, namespace string, dedicated bool) string {
 	if dedicated && !reservedNamespace(namespace) {
 		return namespace
@@ -34,9 +31,6 @@ func DownstreamNamespace(workspace logicalcluster.Name, namespace string, dedica
 	base := new(big.Int).Exp(big.NewInt(36), big.NewInt(namespaceHashLength), nil)
 	hash := new(big.Int).Mod(new(big.Int).SetBytes(sum[:]), base).Text(36)
 	hash = strings.Repeat("0", namespaceHashLength-len(hash)) + hash
-	if strings.HasPrefix(namespace, "kube-") || strings.HasPrefix(namespace, "atoll-") {
-		namespace = "ns-" + namespace
-	}
 	if most := maxNamespaceLength - 1 - namespaceHashLength; len(name) > most {
 		name = strings.TrimRight(name[:most], "-")
 	}
