@@ -31,7 +31,7 @@ and can be used from that workspace and all below it: one in root serves everybo
 		Example: `  atoll cluster add east --kubeconfig east.kubeconfig
   atoll cluster list
   atoll cluster status east`,
-		Args: cobra.NoArgs,
+		RunE: needsSubcommand,
 	}
 	cmd.PersistentFlags().StringVar(&kubeconfig, "hub-kubeconfig", "", "Kubeconfig of the Atoll (default: KUBECONFIG, else .atoll/admin.kubeconfig here, else your own).")
 	cmd.AddCommand(

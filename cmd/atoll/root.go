@@ -33,6 +33,7 @@ clusters that are registered, and its status comes back.`,
   atoll cluster add east --kubeconfig east.kubeconfig  # a physical cluster, from now on synced by the server
   atoll workspace create shop --enter
   atoll kubectl apply -f app.yaml`,
+		Version:       atollVersion,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
@@ -47,6 +48,15 @@ clusters that are registered, and its status comes back.`,
 		newVersionCommand(streams),
 	)
 	return root
+}
+
+// needsSubcommand is what a command does that only groups others: cobra would print its help and succeed, whatever word
+// was misspelt.
+func needsSubcommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return cmd.Help()
+	}
+	return fmt.Errorf("unknown command %q for %q: \"%s --help\" lists them", args[0], cmd.CommandPath(), cmd.CommandPath())
 }
 
 // run executes a command and returns the exit code.

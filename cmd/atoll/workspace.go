@@ -32,7 +32,7 @@ current workspace; names are relative to it, and paths such as root:org:team are
   atoll workspace use root:org:team
   atoll workspace use -        # the one before
   atoll workspace tree`,
-		Args: cobra.NoArgs,
+		RunE: needsSubcommand,
 	}
 	cmd.PersistentFlags().StringVar(&kubeconfig, "kubeconfig", "", "Kubeconfig of the Atoll (default: KUBECONFIG, else .atoll/admin.kubeconfig here, else your own).")
 	cmd.AddCommand(
