@@ -90,14 +90,17 @@ func NewInformer[T object](c *Clients, example T, opts InformerOptions[T]) (*Inf
 	}
 	i := &Informer[T]{example: example, indexer: cache.NewIndexer(keyFunc, indexers), synced: make(chan struct{})}
 	i.control = cache.New(&cache.Config{
-		Queue: cache.NewRealFIFO(keyFunc, i.indexer, func(obj any) (any, error) {
-			if o, ok := obj.(T); ok {
-				o.SetManagedFields(nil)
-				if opts.Transform != nil {
-					opts.Transform(o)
+		Queue: cache.NewRealFIFOWithOptions(cache.RealFIFOOptions{
+			Name: gvk.Kind, KeyFunction: keyFunc, KnownObjects: i.indexer,
+			Transformer: func(obj any) (any, error) {
+				if o, ok := obj.(T); ok {
+					o.SetManagedFields(nil)
+					if opts.Transform != nil {
+						opts.Transform(o)
+					}
 				}
-			}
-			return obj, nil
+				return obj, nil
+			},
 		}),
 		ListerWatcher:     everywhere{objects: c.Objects, gvk: gvk, example: example, fields: opts.FieldSelector, labels: opts.LabelSelector},
 		ObjectType:        example,

@@ -322,7 +322,8 @@ func compileAllow(policies []placementv1alpha1.ClusterSelection) (allowed, error
 		}
 		selector, err := metav1.LabelSelectorAsSelector(p.Selector)
 		if err != nil {
-			return nil, errors.New("Ask who holds the PlacementPolicies of this workspace and above: an allow among them cannot be read") //nolint:staticcheck // a sentence for people
+			//lint:ignore ST1005 a sentence for people: it becomes the message of a condition
+			return nil, errors.New("Ask who holds the PlacementPolicies of this workspace and above: an allow among them cannot be read")
 		}
 		a[i].selector = selector
 	}

@@ -97,7 +97,8 @@ func parseWish(l Level) (wish, error) {
 			return false, nil
 		}
 		if err := parse(strings.TrimSpace(value)); err != nil {
-			return true, fmt.Errorf("Correct %s=%s of %s: %w", annotation, quote(value), l.Source, err) //nolint:staticcheck // a sentence for people
+			//lint:ignore ST1005 a sentence for people: it becomes the message of a condition
+			return true, fmt.Errorf("Correct %s=%s of %s: %w", annotation, quote(value), l.Source, err)
 		}
 		return true, nil
 	}
@@ -187,7 +188,7 @@ func parseSplit(s string) (policy placementv1alpha1.SplitPolicy, weights map[str
 	kind, list, hasList := strings.Cut(s, ":")
 	switch policy = placementv1alpha1.SplitPolicy(strings.TrimSpace(kind)); {
 	case policy == "Capacity" && !hasList:
-		return "", nil, errors.New("Capacity comes with a later version, use Even")
+		return "", nil, errors.New("the split Capacity comes with a later version, use Even")
 	case (policy == placementv1alpha1.SplitEven || policy == placementv1alpha1.SplitDuplicate) && !hasList:
 		return policy, nil, nil
 	case policy != placementv1alpha1.SplitWeighted || !hasList:
