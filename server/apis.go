@@ -100,6 +100,7 @@ func (s *Server) admit() kubeadmission.Interface {
 		admission.NewNowhere(workloads, func(name logicalcluster.Name, namespace string, annotations map[string]string) string {
 			return s.placer.WhyNowhere(name, namespace, annotations)
 		}),
+		admission.NewUnsupported(),
 	)
 }
 

@@ -35,6 +35,7 @@ import (
 	basecompatibility "k8s.io/component-base/compatibility"
 	openapicommon "k8s.io/kube-openapi/pkg/common"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	"k8s.io/kubernetes/pkg/capabilities"
 	"k8s.io/kubernetes/pkg/controlplane"
 	controlplaneapiserver "k8s.io/kubernetes/pkg/controlplane/apiserver"
 	builtinopenapi "k8s.io/kubernetes/pkg/generated/openapi"
@@ -121,7 +122,12 @@ func listen(o *Options) (net.Listener, error) {
 	return listener, nil
 }
 
+// privileged pods may be asked for in any workspace: what a pod may do is decided where it runs, by the Pod Security
+// level of its namespace in the physical cluster.
+var privileged = sync.OnceFunc(func() { capabilities.Setup(true, 0) })
+
 func (s *Server) assemble(ctx context.Context, etcd *clientv3.Client, listener net.Listener, address string) error {
+	privileged()
 	version := compatibility.DefaultComponentGlobalsRegistry.EffectiveVersionFor(basecompatibility.DefaultKubeComponent)
 	resources := apiResources()
 	factory, err := storageFactory(version, resources)

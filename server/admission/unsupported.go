@@ -1,0 +1,77 @@
+package admission
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/warning"
+
+	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
+	"atoll.dev/atoll/internal/logicalcluster"
+)
+
+// notCarriedOut are kinds that do something in a cluster and, as yet, nothing in a workspace: they are kept, and neither
+// go down to a physical cluster nor are carried out here. The list only shrinks.
+var notCarriedOut = []schema.GroupResource{
+	{Resource: "pods"},
+	{Resource: "replicationcontrollers"},
+	{Resource: "persistentvolumeclaims"},
+	{Resource: "limitranges"},
+	{Resource: "resourcequotas"},
+	{Group: "apps", Resource: "replicasets"},
+	{Group: "apps", Resource: "statefulsets"},
+	{Group: "apps", Resource: "daemonsets"},
+	{Group: "batch", Resource: "jobs"},
+	{Group: "batch", Resource: "cronjobs"},
+	{Group: "autoscaling", Resource: "horizontalpodautoscalers"},
+	{Group: "policy", Resource: "poddisruptionbudgets"},
+	{Group: "networking.k8s.io", Resource: "ingresses"},
+	{Group: "networking.k8s.io", Resource: "networkpolicies"},
+	{Group: "admissionregistration.k8s.io", Resource: "mutatingwebhookconfigurations"},
+	{Group: "admissionregistration.k8s.io", Resource: "validatingwebhookconfigurations"},
+	{Group: "admissionregistration.k8s.io", Resource: "mutatingadmissionpolicies"},
+	{Group: "admissionregistration.k8s.io", Resource: "validatingadmissionpolicies"},
+}
+
+// placementAnnotations are the ones that mean something.
+var placementAnnotations = []string{
+	placementv1alpha1.ClustersAnnotation, placementv1alpha1.SelectorAnnotation,
+	placementv1alpha1.MaxClustersAnnotation, placementv1alpha1.SplitAnnotation,
+}
+
+// Unsupported warns who applies what is accepted and has no effect, so that nobody relies on it: kinds that are not
+// carried out yet, and misspelt annotations of placement.
+type Unsupported struct {
+	*admission.Handler
+}
+
+// NewUnsupported returns the plugin.
+func NewUnsupported() *Unsupported {
+	return &Unsupported{Handler: admission.NewHandler(admission.Create, admission.Update)}
+}
+
+// Validate adds the warnings.
+func (*Unsupported) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	cluster, ok := logicalcluster.ClusterFrom(ctx)
+	if !ok || cluster.Mirror || a.GetSubresource() != "" {
+		return nil
+	}
+	if a.GetOperation() == admission.Create && slices.Contains(notCarriedOut, a.GetResource().GroupResource()) {
+		warning.AddWarning(ctx, "", fmt.Sprintf("%s are kept but have no effect yet: they do not go to physical clusters, and nothing carries them out here", a.GetResource().GroupResource()))
+	}
+	object, err := meta.Accessor(a.GetObject())
+	if err != nil {
+		return nil // a request that is no object, such as an access review, has no annotations
+	}
+	for key := range object.GetAnnotations() {
+		if strings.HasPrefix(key, placementv1alpha1.GroupVersion.Group+"/") && !slices.Contains(placementAnnotations, key) {
+			warning.AddWarning(ctx, "", fmt.Sprintf("the annotation %s means nothing: known are %s", key, strings.Join(placementAnnotations, ", ")))
+		}
+	}
+	return nil
+}

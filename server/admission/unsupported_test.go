@@ -1,0 +1,79 @@
+package admission
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/warning"
+
+	"atoll.dev/atoll/internal/kinds"
+	"atoll.dev/atoll/internal/logicalcluster"
+)
+
+type recorded []string
+
+func (r *recorded) AddWarning(_, text string) { *r = append(*r, text) }
+
+func TestUnsupportedWarns(t *testing.T) {
+	for name, test := range map[string]struct {
+		reason   string
+		object   runtime.Object
+		resource schema.GroupVersionResource
+		mirror   bool
+		want     string // part of the only warning; "" for none
+	}{
+		"kind without effect": {
+			reason: "nobody may believe that it runs",
+			object: &appsv1.StatefulSet{}, resource: appsv1.SchemeGroupVersion.WithResource("statefulsets"),
+			want: "statefulsets.apps are kept but have no effect yet",
+		},
+		"kind that goes down": {
+			reason: "it has its effect",
+			object: &corev1.ConfigMap{}, resource: corev1.SchemeGroupVersion.WithResource("configmaps"),
+		},
+		"misspelt annotation": {
+			reason:   "it would be ignored in silence",
+			object:   &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"placement.atoll.dev/cluster": "east"}}},
+			resource: corev1.SchemeGroupVersion.WithResource("namespaces"),
+			want:     "placement.atoll.dev/cluster means nothing",
+		},
+		"known annotation": {
+			reason:   "it means something",
+			object:   &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"placement.atoll.dev/clusters": "east"}}},
+			resource: corev1.SchemeGroupVersion.WithResource("namespaces"),
+		},
+		"mirror": {
+			reason: "the system writes there, nobody reads warnings",
+			object: &appsv1.StatefulSet{}, resource: appsv1.SchemeGroupVersion.WithResource("statefulsets"), mirror: true,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got recorded
+			ctx := warning.WithWarningRecorder(t.Context(), &got)
+			ctx = logicalcluster.WithCluster(ctx, logicalcluster.Cluster{Name: "a1", Mirror: test.mirror})
+			attributes := admission.NewAttributesRecord(test.object, nil, schema.GroupVersionKind{}, "default", "x", test.resource, "", admission.Create, nil, false, nil)
+			if err := NewUnsupported().Validate(ctx, attributes, nil); err != nil {
+				t.Fatal(err)
+			}
+			if test.want == "" && len(got) > 0 || test.want != "" && (len(got) != 1 || !strings.Contains(got[0], test.want)) {
+				t.Errorf("warnings %q, want %q: %s", got, test.want, test.reason)
+			}
+		})
+	}
+}
+
+// TestKindsThatGoDownAreSupported: a kind cannot go down and be said to have no effect.
+func TestKindsThatGoDownAreSupported(t *testing.T) {
+	for _, k := range kinds.All {
+		if slices.Contains(notCarriedOut, k.GVR.GroupResource()) {
+			t.Errorf("%s go down and are in the list of kinds without effect", k.GVR.Resource)
+		}
+	}
+}
