@@ -175,7 +175,7 @@ func (s *Syncer) look(ctx context.Context) (v verdict, c counters, hub, physical
 
 func lease(ctx context.Context, kube kubernetes.Interface, name string) (*coordinationv1.Lease, error) {
 	l, err := kube.CoordinationV1().Leases(workloadv1alpha1.HeartbeatNamespace).Get(ctx, name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
+	if gone(err) {
 		return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: workloadv1alpha1.HeartbeatNamespace, Name: name}}, nil
 	}
 	return l, err

@@ -28,17 +28,19 @@ func (s *Syncer) reconcile(ctx context.Context, k key) (time.Duration, error) {
 	s.setOrphan(k, leaf == nil && down != nil && down.GetLabels()[workloadv1alpha1.WorkspaceLabel] != "" && !s.isReserved(k))
 	if leaf == nil {
 		s.backoff.Forget(k)
+		s.writes.forget(k)
 		return 0, nil // absence deletes nothing
 	}
 
 	var o outcome
 	var err error
-	switch {
-	case leaf.GetDeletionTimestamp() != nil:
+	if leaf.GetDeletionTimestamp() != nil {
 		o, err = s.bury(ctx, k, leaf)
-	case k.resource == namespacesGVR:
+	} else if down, err = s.notBefore(ctx, k, down); err != nil {
+		o.unknown = true
+	} else if k.resource == namespacesGVR {
 		o, err = s.applyNamespace(ctx, k, leaf, down)
-	default:
+	} else {
 		o, err = s.applyLeaf(ctx, k, leaf, down)
 	}
 	if errors.Is(err, errLeafChanged) {
@@ -52,7 +54,7 @@ func (s *Syncer) reconcile(ctx context.Context, k key) (time.Duration, error) {
 		if o.refused = refusalOf(err); o.refused == nil {
 			return 0, err
 		}
-		o.unknown = o.refused.reason == refusedUnreachable
+		o.unknown = o.unknown || o.refused.reason == refusedUnreachable || apierrors.IsUnexpectedServerError(err)
 		if !o.unknown && o.down == nil {
 			o.down = down
 		}
@@ -125,10 +127,12 @@ func (s *Syncer) applyLeaf(ctx context.Context, k key, leaf, down *unstructured.
 		return outcome{down: down, undecided: true}, err
 	}
 
+	s.writes.add(k, "")
 	applied, err := s.apply(ctx, k, want, down)
 	if err != nil {
 		return outcome{down: down}, err
 	}
+	s.writes.add(k, applied.GetResourceVersion())
 	klog.FromContext(ctx).V(2).Info("Applied", "object", k.String())
 	return outcome{down: applied}, nil
 }
@@ -215,23 +219,28 @@ func (s *Syncer) bury(ctx context.Context, k key, leaf *unstructured.Unstructure
 	}
 	target := s.physical.dynamic.Resource(k.resource).Namespace(k.namespace)
 	live, err := target.Get(ctx, k.name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) || err == nil && (!owned(live, types.UID(s.config.UID)) || !sameRoot(leaf, live)) {
-		return outcome{unknown: true, undecided: true}, s.release(ctx, k, leaf)
-	}
-	if err != nil {
+	if err != nil && !gone(err) {
 		return outcome{}, fmt.Errorf("read %s: %w", k, err)
 	}
 	// Its event brings us back when it is gone; the time is for an event that was missed.
 	pending := outcome{down: live, again: silence}
-	if live.GetDeletionTimestamp() != nil {
+	done := err != nil || !owned(live, types.UID(s.config.UID)) || !sameRoot(leaf, live)
+	switch {
+	case done:
+		pending = outcome{unknown: true, undecided: true}
+	case live.GetDeletionTimestamp() != nil:
 		return pending, nil
 	}
+	// To let a leaf go counts as a write: in a physical cluster that was restored, or is another one, nothing is gone for sure.
 	switch ok, err := s.mayWrite(ctx, k, leaf); {
 	case errors.Is(err, errUnchecked):
 		pending.again = time.Second
 		return pending, nil
 	case err != nil || !ok:
 		return pending, err
+	}
+	if done {
+		return pending, s.release(ctx, k, leaf)
 	}
 	err = target.Delete(ctx, k.name, metav1.DeleteOptions{
 		Preconditions:     &metav1.Preconditions{UID: ptr.To(live.GetUID())},
@@ -243,6 +252,12 @@ func (s *Syncer) bury(ctx context.Context, k key, leaf *unstructured.Unstructure
 	klog.FromContext(ctx).V(2).Info("Deleted for a tombstone", "object", k.String())
 	pending.again = beatEvery
 	return pending, nil
+}
+
+// gone says whether an API server said that an object does not exist. Somebody before it may answer 404 too, for instance
+// a proxy that has lost its way: that is no proof of anything.
+func gone(err error) bool {
+	return apierrors.IsNotFound(err) && !apierrors.IsUnexpectedServerError(err)
 }
 
 // propagation is what the root was deleted with. Otherwise what makes pods goes after its pods, so that a leaf that

@@ -168,9 +168,11 @@ func (s *Syncer) applyNamespace(ctx context.Context, k key, leaf, down *unstruct
 		return outcome{down: down, undecided: true}, err
 	}
 	if !namespaceDone {
+		s.writes.add(k, "")
 		if down, err = s.writeNamespace(ctx, k, want, down); err != nil {
 			return outcome{down: down}, err
 		}
+		s.writes.add(k, down.GetResourceVersion())
 	}
 	if !policyDone {
 		if _, err := s.apply(ctx, policyKey, wantPolicy, policy); err != nil {

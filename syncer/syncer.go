@@ -70,6 +70,7 @@ type Syncer struct {
 	queue     *queue.Queue[key]
 	backoff   workqueue.TypedRateLimiter[key]
 	gate      *gate
+	writes    writes
 	// kick asks for a heartbeat, and for the twin's status to be published.
 	kick  chan struct{}
 	state state

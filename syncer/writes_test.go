@@ -1,0 +1,173 @@
+package syncer
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
+
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+)
+
+var configMapsGVR = corev1.SchemeGroupVersion.WithResource("configmaps")
+
+// newIdle returns a Syncer of target "east" whose informers do not run; tests fill them.
+func newIdle(t *testing.T, mirror, physical http.HandlerFunc) *Syncer {
+	t.Helper()
+	host := func(h http.HandlerFunc) string {
+		server := httptest.NewServer(h)
+		t.Cleanup(server.Close)
+		return server.URL
+	}
+	s, err := New(Config{Name: "east", UID: "east-uid", Clock: clock.RealClock{},
+		Mirror: &rest.Config{Host: host(mirror)}, Physical: &rest.Config{Host: host(physical)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func configMap(version, value string) *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "v1", "kind": "ConfigMap",
+		"metadata": map[string]any{
+			"namespace": "shop-1", "name": "settings", "uid": "down-uid", "resourceVersion": version,
+			"labels": map[string]any{
+				workloadv1alpha1.SyncTargetLabel: "east-uid", workloadv1alpha1.WorkspaceLabel: "shop", workloadv1alpha1.RootUIDLabel: "root1",
+			},
+		},
+		"data": map[string]any{"k": value},
+	}}
+}
+
+func answer(t *testing.T, w http.ResponseWriter, code int, obj any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	if err := json.NewEncoder(w).Encode(obj); err != nil {
+		t.Error(err)
+	}
+}
+
+func notFound(t *testing.T, w http.ResponseWriter) {
+	answer(t, w, http.StatusNotFound, metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"},
+		Status: metav1.StatusFailure, Reason: metav1.StatusReasonNotFound, Code: http.StatusNotFound, Details: &metav1.StatusDetails{Name: "settings"}})
+}
+
+func TestNotBefore(t *testing.T) {
+	k := key{configMapsGVR, "shop-1", "settings"}
+	foreign := configMap("12", "theirs")
+	foreign.SetLabels(nil)
+	for name, tc := range map[string]struct {
+		wrote      string // "none" if nothing was written
+		seen, live *unstructured.Unstructured
+		want       string // resource version, "" for no object
+		reads      int
+		remembers  bool
+		reason     string
+	}{
+		"NothingWritten": {wrote: "none", seen: configMap("10", "a"), want: "10", reason: "the informer is the truth"},
+		"Behind":         {wrote: "11", seen: configMap("9", "a"), live: configMap("11", "b"), want: "11", reads: 1, remembers: true, reason: "what the informer shows was overwritten"},
+		"NotShownYet":    {wrote: "11", live: configMap("11", "b"), want: "11", reads: 1, remembers: true, reason: "what was created is there"},
+		"CaughtUp":       {wrote: "11", seen: configMap("11", "b"), want: "11", reason: "the informer shows our write"},
+		"Ahead":          {wrote: "9", seen: configMap("11", "b"), want: "11", reason: "the informer shows what came after our write"},
+		"NoAnswer":       {wrote: "", seen: configMap("9", "a"), live: configMap("11", "b"), want: "11", reads: 1, remembers: true, reason: "a write without an answer may have been done"},
+		"NotDone":        {wrote: "", seen: configMap("9", "a"), live: configMap("9", "a"), want: "9", reads: 1, reason: "and if it was not, the informer is right"},
+		"Restored":       {wrote: "11", seen: configMap("5", "a"), live: configMap("5", "a"), want: "5", reads: 1, reason: "a cluster that was restored is believed"},
+		"GoneAgain":      {wrote: "11", reads: 1, reason: "somebody deleted it"},
+		"TakenAway":      {wrote: "11", seen: configMap("11", "b"), want: "11", reason: "the informer shows our write"},
+		"Foreign":        {wrote: "11", live: foreign, reads: 1, reason: "somebody took our label off"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			reads := 0
+			s := newIdle(t, nil, func(w http.ResponseWriter, req *http.Request) {
+				reads++
+				if tc.live == nil {
+					notFound(t, w)
+					return
+				}
+				answer(t, w, http.StatusOK, tc.live.Object)
+			})
+			if tc.wrote != "none" {
+				s.writes.add(k, tc.wrote)
+			}
+			got, err := s.notBefore(t.Context(), k, tc.seen)
+			if err != nil {
+				t.Fatal(err)
+			}
+			version := ""
+			if got != nil {
+				version = got.GetResourceVersion()
+			}
+			if _, remembers := s.writes.get(k); version != tc.want || reads != tc.reads || remembers != tc.remembers {
+				t.Errorf("%s: version %q after %d reads, remembers %v; want %q, %d, %v", tc.reason, version, reads, remembers, tc.want, tc.reads, tc.remembers)
+			}
+		})
+	}
+}
+
+// TestReleaseWantsProof: a tombstone is let go only where an API server that was not restored says that nothing of it is left.
+func TestReleaseWantsProof(t *testing.T) {
+	k := key{configMapsGVR, "shop-1", "settings"}
+	now := metav1.Now()
+	leaf := configMap("3", "a")
+	leaf.SetUID("leaf-uid")
+	leaf.SetDeletionTimestamp(&now)
+	leaf.SetFinalizers([]string{workloadv1alpha1.SyncerFinalizer})
+	proxy := func(w http.ResponseWriter) { http.Error(w, "404 page not found", http.StatusNotFound) }
+	for name, tc := range map[string]struct {
+		physical func(http.ResponseWriter)
+		verdict  verdict
+		released bool
+		reason   string
+	}{
+		"Gone":        {func(w http.ResponseWriter) { notFound(t, w) }, fine, true, "it is gone"},
+		"Proxy":       {proxy, fine, false, "a proxy's 404 says nothing about the object"},
+		"AnotherOne":  {func(w http.ResponseWriter) { notFound(t, w) }, physicalRestored, false, "a cluster that is not the one it was does not know what it should have"},
+		"HubRestored": {func(w http.ResponseWriter) { notFound(t, w) }, hubRestored, false, "an older hub changes nothing"},
+		"AnotherRoots": {func(w http.ResponseWriter) {
+			other := configMap("7", "b")
+			other.SetLabels(nil)
+			answer(t, w, 200, other.Object)
+		}, fine, true, "it is gone, and somebody else's has the name"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			released := false
+			s := newIdle(t, func(w http.ResponseWriter, req *http.Request) {
+				released = released || req.Method == http.MethodPatch && strings.HasSuffix(req.URL.Path, "/settings")
+				answer(t, w, http.StatusOK, leaf.Object)
+			}, func(w http.ResponseWriter, _ *http.Request) { tc.physical(w) })
+			if err := s.mirror.informers[configMapsGVR].GetStore().Add(leaf); err != nil {
+				t.Fatal(err)
+			}
+			s.gate.open(s.gate.begin(), tc.verdict)
+			o, err := s.bury(context.Background(), k, leaf)
+			if released != tc.released {
+				t.Errorf("%s: released = %v (%+v, %v)", tc.reason, released, o, err)
+			}
+		})
+	}
+}
+
+// TestBeatBehindAProxy: a proxy that does not find the API server must not look like a cluster that forgot its heartbeats.
+func TestBeatBehindAProxy(t *testing.T) {
+	s := newIdle(t, func(w http.ResponseWriter, _ *http.Request) {
+		answer(t, w, http.StatusOK, map[string]any{"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": map[string]any{
+			"name": "heartbeat", "namespace": "atoll-system", "uid": "u",
+			"annotations": map[string]any{workloadv1alpha1.HeartbeatCounterAnnotation: "8", writtenAnnotation: "7"},
+		}})
+	}, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "404 page not found", http.StatusNotFound) })
+	if err := s.beat(t.Context()); err == nil {
+		t.Error("the beat did not fail")
+	}
+	if v := s.gate.verdict; v != 0 {
+		t.Errorf("the verdict is %v, want none", v)
+	}
+}
