@@ -99,8 +99,7 @@ func (m *Manager) mirrorOf(ctx context.Context, target *workloadv1alpha1.SyncTar
 	}
 	var lc corev1alpha1.LogicalCluster
 	err := m.config.Clients.Objects.Get(client.In(ctx, mirror), ctrlclient.ObjectKey{Name: corev1alpha1.LogicalClusterName}, &lc)
-	// A logical cluster that does not exist is forbidden to everybody.
-	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
+	if apierrors.IsNotFound(err) {
 		return mirror, false, nil
 	}
 	if err != nil {
@@ -206,6 +205,10 @@ func (m *Manager) ensureSyncer(ctx context.Context, target *workloadv1alpha1.Syn
 	if err != nil {
 		return fmt.Errorf("read the kubeconfig of SyncTarget %s: %w", client.KeyOf(target), err)
 	}
+	source := string(secret.UID) + "/" + secret.ResourceVersion
+	if m.runs(target, source) {
+		return nil // the informer is behind
+	}
 	physical, err := physicalConfig(secret.Data["kubeconfig"])
 	if err != nil {
 		return &problem{ReasonKubeconfigInvalid, fmt.Sprintf("Key kubeconfig of Secret %s/%s: %v", secretKey.Namespace, secretKey.Name, err)}
@@ -219,7 +222,7 @@ func (m *Manager) ensureSyncer(ctx context.Context, target *workloadv1alpha1.Syn
 		return &problem{ReasonKubeconfigInvalid, err.Error()}
 	}
 	m.stop(target.UID)
-	m.start(ctx, target, s, string(secret.UID)+"/"+secret.ResourceVersion)
+	m.start(ctx, target, s, source)
 	return nil
 }
 
