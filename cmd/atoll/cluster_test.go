@@ -87,13 +87,15 @@ func TestLoadCredentialStandsAlone(t *testing.T) {
 }
 
 func TestConnect(t *testing.T) {
-	answer := http.StatusOK
+	answer, allowed := http.StatusOK, "true"
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		switch {
 		case answer != http.StatusOK:
 			w.WriteHeader(answer)
 			_, _ = w.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","code":` + map[int]string{401: `401,"reason":"Unauthorized"`, 403: `403,"reason":"Forbidden"`}[answer] + `}`))
+		case strings.HasSuffix(r.URL.Path, "/selfsubjectaccessreviews"):
+			_, _ = w.Write([]byte(`{"kind":"SelfSubjectAccessReview","apiVersion":"authorization.k8s.io/v1","status":{"allowed":` + allowed + `}}`))
 		case r.URL.Path == "/version":
 			_, _ = w.Write([]byte(`{"gitVersion":"v1.36.3"}`))
 		default:
@@ -107,6 +109,10 @@ func TestConnect(t *testing.T) {
 	}
 	if who, err := c.connect(t.Context()); err != nil || who != (identity{"u1", "v1.36.3"}) {
 		t.Errorf("got %+v, %v", who, err)
+	}
+	allowed = "false"
+	if _, err := c.connect(t.Context()); err == nil || !strings.Contains(err.Error(), "may not list namespaces") {
+		t.Errorf("error %v, want one that names what the user may not do", err)
 	}
 	for code, fault := range map[int]string{401: "does not accept the credentials", 403: "cluster-admin"} {
 		answer = code

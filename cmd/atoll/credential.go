@@ -10,14 +10,17 @@ import (
 	"strings"
 	"time"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"atoll.dev/atoll/internal/cli"
+	"atoll.dev/atoll/internal/kinds"
 )
 
 // connectTimeout of one request to a physical cluster.
@@ -127,9 +130,38 @@ func (c *credential) connect(ctx context.Context) (identity, error) {
 	case err != nil:
 		return identity{}, fmt.Errorf("%s: read namespace %s: %w", c, metav1.NamespaceSystem, err)
 	}
+	if err := c.mayWrite(ctx, kube); err != nil {
+		return identity{}, err
+	}
 	version, err := kube.Discovery().ServerVersion()
 	if err != nil {
 		return identity{}, fmt.Errorf("%s: read the version: %w", c, err)
 	}
 	return identity{uid: string(system.UID), version: version.GitVersion}, nil
+}
+
+// mayWrite asks the physical cluster whether the user may do there what a syncer does.
+func (c *credential) mayWrite(ctx context.Context, kube kubernetes.Interface) error {
+	resources := []schema.GroupResource{
+		{Resource: "namespaces"}, {Group: "networking.k8s.io", Resource: "networkpolicies"}, {Group: "coordination.k8s.io", Resource: "leases"},
+	}
+	for _, kind := range kinds.All {
+		resources = append(resources, kind.GVR.GroupResource())
+	}
+	for _, resource := range resources {
+		for _, verb := range []string{"list", "create", "patch", "delete"} {
+			review, err := kube.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
+				Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{
+					Group: resource.Group, Resource: resource.Resource, Verb: verb,
+				}},
+			}, metav1.CreateOptions{})
+			if err != nil {
+				return fmt.Errorf("%s: ask what the user may do: %w", c, err)
+			}
+			if !review.Status.Allowed {
+				return fmt.Errorf("%s: the user has too few rights (it may not %s %s in all namespaces): Atoll needs a user that is cluster-admin", c, verb, resource)
+			}
+		}
+	}
+	return nil
 }
