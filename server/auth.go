@@ -155,7 +155,7 @@ func concernsProcess(attrs authorizer.Attributes) bool {
 	if attrs.IsResourceRequest() {
 		return false
 	}
-	first, _, _ := strings.Cut(strings.TrimPrefix(attrs.GetPath(), "/"), "/")
+	first, _, _ := strings.Cut(strings.TrimLeft(attrs.GetPath(), "/"), "/")
 	switch first {
 	case "", "api", "apis", "openapi", "version", "healthz", "livez", "readyz":
 		return false

@@ -16,8 +16,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/sets"
-	apiserverapi "k8s.io/apiserver/pkg/apis/apiserver"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/request/anonymous"
 	"k8s.io/apiserver/pkg/authentication/request/bearertoken"
 	authenticationunion "k8s.io/apiserver/pkg/authentication/request/union"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -213,14 +213,15 @@ func (s *Server) secure(ctx context.Context, config *genericapiserver.Config, li
 	config.SecureServing = &genericapiserver.SecureServingInfo{Listener: listener, Cert: servingContent, ClientCA: clientCA}
 
 	people, _, _, _, err := kubeauthenticator.Config{
-		Anonymous:               apiserverapi.AnonymousAuthConfig{Enabled: true},
 		ClientCAContentProvider: clientCA,
 		TokenAuthFile:           s.options.TokenAuthFile,
 	}.New(ctx)
 	if err != nil {
 		return fmt.Errorf("set up authentication: %w", err)
 	}
-	config.Authentication.Authenticator = authenticationunion.New(bearertoken.New(authenticator.Token(&s.syncers)), outsiders{people})
+	known := authenticationunion.New(bearertoken.New(authenticator.Token(&s.syncers)), outsiders{people})
+	// Who shows a credential that nobody takes is refused, not taken for a stranger.
+	config.Authentication.Authenticator = authenticationunion.NewFailOnError(known, anonymous.NewAuthenticator(nil))
 	return nil
 }
 

@@ -1,0 +1,263 @@
+package admission
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	lc "github.com/kcp-dev/logicalcluster/v3"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/warning"
+	"k8s.io/kubernetes/pkg/apis/apps"
+	"k8s.io/kubernetes/pkg/apis/core"
+
+	"atoll.dev/atoll/internal/logicalcluster"
+)
+
+// warnings collects warnings.
+type warnings []string
+
+func (w *warnings) AddWarning(_, text string) { *w = append(*w, text) }
+
+func in(cluster logicalcluster.Cluster) (context.Context, *warnings) {
+	got := &warnings{}
+	return warning.WithWarningRecorder(logicalcluster.WithCluster(context.Background(), cluster), got), got
+}
+
+var (
+	alice   = &user.DefaultInfo{Name: "alice"}
+	server  = &user.DefaultInfo{Name: user.APIServerUser}
+	anySync = &user.DefaultInfo{Name: "syncer"}
+)
+
+// what describes a request.
+type what struct {
+	group, resource, kind, subresource string
+	namespace, name                    string
+	operation                          admission.Operation
+	options                            runtime.Object
+	who                                user.Info
+	object, old                        runtime.Object
+}
+
+func (w what) attributes() admission.Attributes {
+	if w.who == nil {
+		w.who = alice
+	}
+	return admission.NewAttributesRecord(w.object, w.old, schema.GroupVersionKind{Group: w.group, Version: "v1", Kind: w.kind}, w.namespace, w.name,
+		schema.GroupVersionResource{Group: w.group, Version: "v1", Resource: w.resource}, w.subresource, w.operation, w.options, false, w.who)
+}
+
+func TestLifecycle(t *testing.T) {
+	shop := logicalcluster.Cluster{Name: "shop"}
+	going := logicalcluster.Cluster{Name: "going"}
+	mirror := logicalcluster.Cluster{Name: "east", Mirror: true}
+	broken := errors.New("etcd is away")
+	foreground := metav1.DeletePropagationForeground
+
+	configMap := what{resource: "configmaps", kind: "ConfigMap", namespace: "live", name: "a", operation: admission.Create}
+	namespace := what{resource: "namespaces", kind: "Namespace", namespace: "a", name: "a", operation: admission.Create}
+	with := func(w what, change func(*what)) what { change(&w); return w }
+
+	tests := map[string]struct {
+		cluster  logicalcluster.Cluster
+		what     what
+		refused  string // "" for allowed, else a part of the message
+		code     func(error) bool
+		warned   bool
+		lookedUp []bool // cached, for each read of the namespace
+		reason   string
+	}{
+		"create":               {cluster: shop, what: configMap, lookedUp: []bool{true}},
+		"no namespace":         {cluster: shop, what: with(configMap, func(w *what) { w.namespace = "absent" }), refused: "not found", code: apierrors.IsNotFound, lookedUp: []bool{true, false}},
+		"namespace just made":  {cluster: shop, what: with(configMap, func(w *what) { w.namespace = "fresh" }), lookedUp: []bool{true, false}, reason: "the cache may lag"},
+		"terminating":          {cluster: shop, what: with(configMap, func(w *what) { w.namespace = "dying" }), refused: "being terminated", code: apierrors.IsForbidden, lookedUp: []bool{true}},
+		"unreadable":           {cluster: shop, what: with(configMap, func(w *what) { w.namespace = "broken" }), refused: "etcd is away", lookedUp: []bool{true}, reason: "what cannot be known is not allowed"},
+		"by the server":        {cluster: shop, what: with(configMap, func(w *what) { w.namespace, w.who = "dying", server }), refused: "being terminated", lookedUp: []bool{true}, reason: "its controllers too: the namespace would never end"},
+		"subresource":          {cluster: shop, what: with(configMap, func(w *what) { w.namespace, w.subresource = "dying", "token" }), reason: "makes no object"},
+		"access review":        {cluster: shop, what: what{group: "authorization.k8s.io", resource: "localsubjectaccessreviews", kind: "LocalSubjectAccessReview", namespace: "dying", operation: admission.Create}},
+		"new namespace":        {cluster: shop, what: namespace},
+		"cluster-scoped":       {cluster: shop, what: what{group: "rbac.authorization.k8s.io", resource: "clusterroles", kind: "ClusterRole", name: "a", operation: admission.Create}},
+		"workspace goes":       {cluster: going, what: configMap, refused: "workspace is being deleted", code: apierrors.IsForbidden},
+		"namespace in it":      {cluster: going, what: namespace, refused: "workspace is being deleted"},
+		"cluster-scoped in it": {cluster: going, what: what{group: "rbac.authorization.k8s.io", resource: "clusterroles", kind: "ClusterRole", name: "a", operation: admission.Create}, refused: "workspace is being deleted"},
+		"the server in it":     {cluster: going, what: with(configMap, func(w *what) { w.who = server }), lookedUp: []bool{true}, reason: "controllers finish what they do"},
+		"review in it":         {cluster: going, what: what{group: "authorization.k8s.io", resource: "selfsubjectaccessreviews", kind: "SelfSubjectAccessReview", operation: admission.Create}},
+		"whoami in it":         {cluster: going, what: what{group: "authentication.k8s.io", resource: "selfsubjectreviews", kind: "SelfSubjectReview", operation: admission.Create}},
+		"delete in it":         {cluster: going, what: with(configMap, func(w *what) { w.operation = admission.Delete }), reason: "emptying it is what is wanted"},
+		"delete":               {cluster: shop, what: with(configMap, func(w *what) { w.operation = admission.Delete })},
+		"delete in foreground": {cluster: shop, what: with(configMap, func(w *what) {
+			w.operation, w.options = admission.Delete, &metav1.DeleteOptions{PropagationPolicy: &foreground}
+		}), warned: true},
+		"leaf in foreground": {cluster: mirror, what: with(configMap, func(w *what) {
+			w.operation, w.options = admission.Delete, &metav1.DeleteOptions{PropagationPolicy: &foreground}
+		}), reason: "the physical cluster collects what depends on it"},
+		"delete namespace":      {cluster: shop, what: with(namespace, func(w *what) { w.operation = admission.Delete })},
+		"delete default":        {cluster: shop, what: with(namespace, func(w *what) { w.operation, w.name = admission.Delete, "default" }), refused: "may not be deleted", code: apierrors.IsForbidden},
+		"delete kube-system":    {cluster: shop, what: with(namespace, func(w *what) { w.operation, w.name = admission.Delete, "kube-system" }), refused: "may not be deleted"},
+		"delete kube-public":    {cluster: shop, what: with(namespace, func(w *what) { w.operation, w.name = admission.Delete, "kube-public" }), refused: "may not be deleted"},
+		"delete a mirror's":     {cluster: mirror, what: with(namespace, func(w *what) { w.operation, w.name = admission.Delete, "default" }), reason: "a mirror's namespaces are leaves"},
+		"something of the name": {cluster: shop, what: with(configMap, func(w *what) { w.operation, w.name = admission.Delete, "default" })},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			var lookedUp []bool
+			l := NewLifecycle(func(ctx context.Context, name string, cached bool) (*core.Namespace, error) {
+				lookedUp = append(lookedUp, cached)
+				if cluster, _ := logicalcluster.ClusterFrom(ctx); cluster != test.cluster {
+					t.Errorf("namespace read in %q", cluster)
+				}
+				switch {
+				case name == "broken":
+					return nil, broken
+				case name == "absent", name == "fresh" && cached:
+					return nil, apierrors.NewNotFound(core.Resource("namespaces"), name)
+				case name == "dying":
+					return &core.Namespace{Status: core.NamespaceStatus{Phase: core.NamespaceTerminating}}, nil
+				}
+				return &core.Namespace{}, nil
+			}, func(name lc.Name) bool { return name == "going" })
+			if !l.Handles(test.what.operation) {
+				t.Fatalf("does not handle %s", test.what.operation)
+			}
+			ctx, warned := in(test.cluster)
+			err := l.Admit(ctx, test.what.attributes(), nil)
+			if (err != nil) != (test.refused != "") || err != nil && !strings.Contains(err.Error(), test.refused) {
+				t.Errorf("error %v, want %q: %s", err, test.refused, test.reason)
+			}
+			if err != nil && test.code != nil && !test.code(err) {
+				t.Errorf("error %v is of another kind", err)
+			}
+			if diff := cmp.Diff(test.lookedUp, lookedUp); diff != "" {
+				t.Errorf("reads of the namespace (-want +got): %s\n%s", test.reason, diff)
+			}
+			if (len(*warned) > 0) != test.warned {
+				t.Errorf("warnings %q, want some: %v", *warned, test.warned)
+			}
+		})
+	}
+	t.Run("no logical cluster", func(t *testing.T) {
+		l := NewLifecycle(nil, nil)
+		if err := l.Admit(context.Background(), configMap.attributes(), nil); !apierrors.IsInternalError(err) {
+			t.Errorf("error %v, want an internal one: a forgotten path fails loudly", err)
+		}
+	})
+	t.Run("cause", func(t *testing.T) {
+		// Controllers recognise it, and do not try again.
+		l := NewLifecycle(func(context.Context, string, bool) (*core.Namespace, error) {
+			return &core.Namespace{Status: core.NamespaceStatus{Phase: core.NamespaceTerminating}}, nil
+		}, func(lc.Name) bool { return false })
+		ctx, _ := in(shop)
+		if err := l.Admit(ctx, configMap.attributes(), nil); !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+			t.Errorf("error %v has no cause %s", err, corev1.NamespaceTerminatingCause)
+		}
+	})
+}
+
+func TestNowhere(t *testing.T) {
+	shop := logicalcluster.Cluster{Name: "shop"}
+	deployment := what{group: "apps", resource: "deployments", kind: "Deployment", namespace: "ns", name: "a", operation: admission.Create,
+		object: &apps.Deployment{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"wants": "west"}}}}
+	with := func(change func(*what)) what { w := deployment; change(&w); return w }
+	tests := map[string]struct {
+		ctx    logicalcluster.Cluster
+		what   what
+		why    string
+		warned bool
+		reason string
+	}{
+		"nowhere":     {ctx: shop, what: deployment, why: "no cluster", warned: true},
+		"somewhere":   {ctx: shop, what: deployment},
+		"update":      {ctx: shop, what: with(func(w *what) { w.operation = admission.Update }), why: "no cluster", warned: true},
+		"status":      {ctx: shop, what: with(func(w *what) { w.subresource = "status" }), why: "no cluster", reason: "nobody applies that"},
+		"scale":       {ctx: shop, what: with(func(w *what) { w.subresource = "scale" }), why: "no cluster", reason: "the object is a Scale"},
+		"leaf":        {ctx: logicalcluster.Cluster{Name: "east", Mirror: true}, what: deployment, why: "no cluster", reason: "a leaf is where it runs"},
+		"other kind":  {ctx: shop, what: with(func(w *what) { w.resource = "replicasets" }), why: "no cluster", reason: "it does not go down"},
+		"other group": {ctx: shop, what: with(func(w *what) { w.group = "extensions" }), why: "no cluster", reason: "it does not go down"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			n := NewNowhere([]schema.GroupResource{{Group: "apps", Resource: "deployments"}}, func(cluster lc.Name, namespace string, annotations map[string]string) string {
+				if cluster != "shop" || namespace != "ns" || annotations["wants"] != "west" {
+					t.Errorf("asked for %q %q %v", cluster, namespace, annotations)
+				}
+				return test.why
+			})
+			ctx, warned := in(test.ctx)
+			if err := n.Validate(ctx, test.what.attributes(), nil); err != nil {
+				t.Errorf("refused: %v", err)
+			}
+			if (len(*warned) > 0) != test.warned {
+				t.Errorf("warnings %q, want some: %v: %s", *warned, test.warned, test.reason)
+			}
+		})
+	}
+}
+
+func TestMirror(t *testing.T) {
+	before := func() *apps.Deployment {
+		return &apps.Deployment{
+			ObjectMeta: metav1.ObjectMeta{
+				Name: "leaf", Namespace: "ns", ResourceVersion: "1", Generation: 1,
+				Labels:      map[string]string{"workload.atoll.dev/workspace": "shop"},
+				Annotations: map[string]string{"workload.atoll.dev/root": "x"},
+				Finalizers:  []string{"atoll.dev/other", "orphan"},
+			},
+			Spec: apps.DeploymentSpec{Replicas: 3},
+		}
+	}
+	leaf := what{group: "apps", resource: "deployments", kind: "Deployment", namespace: "ns", name: "leaf", operation: admission.Update, who: anySync}
+	tests := map[string]struct {
+		what   what
+		change func(*apps.Deployment)
+		ok     bool
+		reason string
+	}{
+		"nothing":              {what: leaf, change: func(*apps.Deployment) {}, ok: true},
+		"finalizer":            {what: leaf, change: func(d *apps.Deployment) { d.Finalizers = append(d.Finalizers, "workload.atoll.dev/syncer") }, ok: true},
+		"collector's":          {what: leaf, change: func(d *apps.Deployment) { d.Finalizers = d.Finalizers[:1] }, ok: true, reason: "a mirror has no collector"},
+		"add collector's":      {what: leaf, change: func(d *apps.Deployment) { d.Finalizers = append(d.Finalizers, "foregroundDeletion") }, reason: "decided above"},
+		"another's finalizer":  {what: leaf, change: func(d *apps.Deployment) { d.Finalizers = d.Finalizers[1:] }, reason: "another waits for something"},
+		"applied":              {what: leaf, change: func(d *apps.Deployment) { d.Annotations["workload.atoll.dev/applied"] = "x" }, ok: true},
+		"refused":              {what: leaf, change: func(d *apps.Deployment) { d.Annotations["workload.atoll.dev/refused"] = "x" }, ok: true},
+		"another annotation":   {what: leaf, change: func(d *apps.Deployment) { d.Annotations["workload.atoll.dev/draining"] = "x" }, reason: "decided above"},
+		"without annotations":  {what: leaf, change: func(d *apps.Deployment) { d.Annotations = nil }, reason: "takes the root away"},
+		"label":                {what: leaf, change: func(d *apps.Deployment) { d.Labels["a"] = "b" }, reason: "decided above"},
+		"spec":                 {what: leaf, change: func(d *apps.Deployment) { d.Spec.Replicas = 9 }, reason: "decided above"},
+		"status aside":         {what: leaf, change: func(d *apps.Deployment) { d.Status.Replicas = 9 }, reason: "status has its own address"},
+		"counted by us":        {what: leaf, change: func(d *apps.Deployment) { d.ResourceVersion, d.ManagedFields = "2", []metav1.ManagedFieldsEntry{{}} }, ok: true},
+		"spec by the server":   {what: func() what { w := leaf; w.who = server; return w }(), change: func(d *apps.Deployment) { d.Spec.Replicas = 9 }, ok: true, reason: "the splitter decides"},
+		"status":               {what: func() what { w := leaf; w.subresource = "status"; return w }(), change: func(d *apps.Deployment) { d.Status.Replicas = 9 }, ok: true},
+		"annotation by status": {what: func() what { w := leaf; w.subresource = "status"; return w }(), change: func(d *apps.Deployment) { d.Annotations["a"] = "b" }, reason: "status takes metadata too"},
+		"finalizer by status":  {what: func() what { w := leaf; w.subresource = "status"; return w }(), change: func(d *apps.Deployment) { d.Finalizers = nil }, reason: "status takes metadata too"},
+		"create":               {what: func() what { w := leaf; w.operation = admission.Create; return w }(), change: func(*apps.Deployment) {}, reason: "leaves come from above"},
+		"heartbeat":            {what: what{group: "coordination.k8s.io", resource: "leases", operation: admission.Create, who: anySync}, change: func(*apps.Deployment) {}, ok: true},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			m := NewMirror(func(who user.Info) bool { return who == anySync })
+			w, after := test.what, before()
+			test.change(after)
+			w.object = after
+			if w.operation == admission.Update {
+				w.old = before()
+			}
+			ctx, _ := in(logicalcluster.Cluster{Name: "east", Mirror: true})
+			err := m.Validate(ctx, w.attributes(), nil)
+			if (err == nil) != test.ok || err != nil && !apierrors.IsForbidden(err) {
+				t.Errorf("error %v, want allowed %v: %s", err, test.ok, test.reason)
+			}
+			if w.old != nil && !cmp.Equal(w.old, runtime.Object(before())) {
+				t.Error("the stored object changed")
+			}
+		})
+	}
+}

@@ -1,0 +1,289 @@
+package server
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"testing"
+
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+
+	lcctx "atoll.dev/atoll/internal/logicalcluster"
+)
+
+// yes says yes to everything, and remembers in which logical cluster it was asked.
+type yes struct{ asked logicalcluster.Name }
+
+func (y *yes) Authorize(ctx context.Context, _ authorizer.Attributes) (authorizer.Decision, string, error) {
+	cluster, _ := lcctx.ClusterFrom(ctx)
+	y.asked = cluster.Name
+	return authorizer.DecisionAllow, "", nil
+}
+
+func person(name string, groups ...string) user.Info {
+	return &user.DefaultInfo{Name: name, Groups: append(groups, user.AllAuthenticated)}
+}
+
+func resource(verb, group, resource, subresource string) authorizer.AttributesRecord {
+	return authorizer.AttributesRecord{Verb: verb, APIGroup: group, Resource: resource, Subresource: subresource, ResourceRequest: true}
+}
+
+func named(a authorizer.AttributesRecord, namespace, name string) authorizer.AttributesRecord {
+	a.Namespace, a.Name = namespace, name
+	return a
+}
+
+func nonResource(path string) authorizer.AttributesRecord {
+	return authorizer.AttributesRecord{Verb: "get", Path: path}
+}
+
+// Roles say yes to everything here: what is refused is refused before them.
+func TestClusterAuthorizer(t *testing.T) {
+	in := func(c lcctx.Cluster) context.Context { return lcctx.WithCluster(context.Background(), c) }
+	inShop := in(lcctx.Cluster{Name: shop})
+	absent := context.WithValue(in(lcctx.Cluster{Name: "absent"}), absentKey{}, true)
+	unresolved := context.WithValue(context.Background(), unresolvedKey{}, "root:nowhere")
+	wildcard := in(lcctx.Cluster{Wildcard: true})
+	nowhere := context.Background()
+
+	anybody := &user.DefaultInfo{Name: user.Anonymous, Groups: []string{user.AllUnauthenticated}}
+	tenant := person("alice")
+	master := person("root", user.SystemPrivilegedGroup)
+	itself := person(user.APIServerUser, user.SystemPrivilegedGroup)
+	pods := resource("list", "", "pods", "")
+	impersonate := func(resource, name string) authorizer.AttributesRecord {
+		return authorizer.AttributesRecord{Verb: "impersonate", Resource: resource, Name: name, ResourceRequest: true}
+	}
+	constrained := impersonate("users", "system:apiserver")
+	constrained.Verb = "impersonate:user-info"
+
+	tests := []struct {
+		ctx    context.Context
+		who    user.Info
+		attrs  authorizer.AttributesRecord
+		allow  bool
+		asked  logicalcluster.Name // where roles were asked; empty if they were not
+		reason string
+	}{
+		{inShop, tenant, pods, true, shop, "roles of the workspace decide"},
+		{inShop, master, pods, true, shop, "of administrators too, who have a role everywhere"},
+		{inShop, itself, pods, true, "", "the server itself asks nobody"},
+		{inShop, anybody, pods, false, "", "strangers get nothing"},
+		{inShop, anybody, nonResource("/healthz"), false, "", "nor would they learn which names exist"},
+		{absent, tenant, pods, false, "", "what does not exist refuses"},
+		{absent, master, pods, false, "", "also administrators"},
+		{absent, itself, pods, true, "", "but the server makes logical clusters"},
+		{absent, anybody, nonResource("/healthz"), false, "", "as where it exists"},
+		{unresolved, tenant, pods, true, "", "to be told 404"},
+		{unresolved, anybody, pods, false, "", "strangers are not told"},
+		{unresolved, anybody, nonResource("/version"), false, "", "in no way"},
+		{unresolved, tenant, impersonate("groups", user.SystemPrivilegedGroup), false, "", "404 needs no other identity"},
+		{wildcard, master, pods, true, "", "administrators read all at once"},
+		{wildcard, tenant, pods, false, "", "nobody else"},
+		{wildcard, tenant, nonResource("/api"), false, "", "not even discovery"},
+		{wildcard, anybody, pods, false, "", "nobody"},
+		{wildcard, tenant, impersonate("users", "root"), false, "", "nor as somebody else"},
+		{nowhere, tenant, pods, false, "", "a resource is in a workspace"},
+		{nowhere, master, pods, true, "", "to be told 404"},
+		{nowhere, anybody, pods, false, "", "nothing"},
+		{nowhere, tenant, impersonate("users", "root"), false, "", "roles of the installation do not apply to resources"},
+		{nowhere, anybody, nonResource("/healthz"), true, SystemAdminCluster, "health is public, by the bootstrap roles"},
+		{nowhere, tenant, nonResource("/metrics"), true, SystemAdminCluster, "metrics are for whom the installation's roles name"},
+
+		{inShop, tenant, nonResource("/metrics"), false, "", "metrics concern all workspaces"},
+		{inShop, tenant, nonResource("/debug/pprof/heap"), false, "", "memory holds everybody's secrets"},
+		{inShop, tenant, nonResource("/logs/x"), false, "", "logs too"},
+		{inShop, tenant, nonResource("/flagz"), false, "", "flags too"},
+		{inShop, tenant, nonResource("/clusters/bankname/api"), false, "", "a second prefix is nothing"},
+		{inShop, tenant, nonResource("//metrics"), false, "", "whatever the slashes"},
+		{inShop, tenant, nonResource("/../metrics"), false, "", "or dots"},
+		{inShop, tenant, nonResource("/version"), true, shop, "version may be known"},
+		{inShop, tenant, nonResource("/openapi/v3/apis/apps/v1"), true, shop, "discovery may"},
+		{inShop, master, nonResource("/metrics"), true, shop, "administrators may"},
+
+		{inShop, tenant, resource("create", "placement.atoll.dev", "placements", ""), false, "", "decisions are the system's"},
+		{inShop, tenant, resource("deletecollection", "placement.atoll.dev", "placements", ""), false, "", "all of them"},
+		{inShop, tenant, resource("list", "placement.atoll.dev", "placements", ""), true, shop, "to be read"},
+		{inShop, tenant, resource("create", "placement.atoll.dev", "placementpolicies", ""), true, shop, "policies are input"},
+		{inShop, tenant, resource("create", "core.kcp.io", "logicalclusters", ""), false, "", "a Workspace makes them"},
+		{inShop, tenant, resource("patch", "core.kcp.io", "logicalclusters", "status"), false, "", "status is the system's"},
+		{inShop, tenant, resource("patch", "core.kcp.io", "logicalclusters", ""), true, shop, "annotations are input"},
+		{inShop, tenant, resource("update", "workload.kcp.io", "synctargets", "status"), false, "", "status.mirror says which logical cluster is removed with it"},
+		{inShop, tenant, resource("create", "workload.kcp.io", "synctargets", ""), true, shop, "clusters may be brought along"},
+		{inShop, tenant, resource("patch", "tenancy.kcp.io", "workspaces", "status"), false, "", "status is the system's"},
+		{inShop, tenant, resource("create", "tenancy.kcp.io", "workspaces", ""), true, shop, "workspaces are made by people"},
+		{inShop, master, resource("update", "workload.kcp.io", "synctargets", "status"), true, shop, "administrators repair"},
+
+		{inShop, tenant, impersonate("users", "bob"), true, shop, "roles decide, and end with the workspace"},
+		{inShop, tenant, impersonate("users", "system:serviceaccount:default:default"), true, shop, "as in Kubernetes"},
+		{inShop, tenant, impersonate("groups", user.SystemPrivilegedGroup), false, "", "administrators are nobody's to be"},
+		{inShop, tenant, impersonate("users", user.APIServerUser), false, "", "nor the server"},
+		{inShop, tenant, impersonate("users", "system:atoll:syncer:eastname"), false, "", "nor a syncer"},
+		{inShop, tenant, impersonate("groups", "system:atoll:syncers"), false, "", "nor all syncers"},
+		{inShop, tenant, impersonate("groups", "system:atoll:future"), false, "", "nor what is to come"},
+		{inShop, tenant, impersonate("users", ""), false, "", "nor everybody at once"},
+		{inShop, tenant, constrained, false, "", "in whichever mode"},
+		{inShop, master, impersonate("users", "system:atoll:syncer:eastname"), true, shop, "administrators may; it gives them nothing"},
+
+		{in(lcctx.Cluster{Name: east, Mirror: true}), person("system:atoll:syncer:eastname", "system:atoll:syncers"), pods, true, east, "a name makes no syncer: roles decide, and mirrors have none"},
+	}
+	for _, test := range tests {
+		roles := &yes{}
+		test.attrs.User = test.who
+		decision, _, err := (&clusterAuthorizer{roles: roles}).Authorize(test.ctx, test.attrs)
+		if err != nil || (decision == authorizer.DecisionAllow) != test.allow || roles.asked != test.asked {
+			t.Errorf("%s %s/%s %s %q as %s: %v (%v), roles asked in %q; want allowed %v, asked %q: %s", test.attrs.Verb, test.attrs.Resource,
+				test.attrs.Subresource, test.attrs.Path, test.attrs.Name, test.who.GetName(), decision, err, roles.asked, test.allow, test.asked, test.reason)
+		}
+	}
+}
+
+func TestAuthorizeSyncer(t *testing.T) {
+	mirror := lcctx.Cluster{Name: east, Mirror: true}
+	of := &syncerUser{DefaultInfo: user.DefaultInfo{Name: syncerUserPrefix + string(east), Groups: []string{syncersGroup, user.AllAuthenticated}}, mirror: east}
+	lease := func(verb string) authorizer.AttributesRecord {
+		return named(resource(verb, "coordination.k8s.io", "leases", ""), "atoll-system", "heartbeat")
+	}
+	tests := []struct {
+		cluster lcctx.Cluster
+		attrs   authorizer.AttributesRecord
+		allow   bool
+		reason  string
+	}{
+		// Every request that a syncer makes.
+		{mirror, resource("list", "", "configmaps", ""), true, "leaves"},
+		{mirror, resource("watch", "", "secrets", ""), true, "leaves"},
+		{mirror, resource("list", "apps", "deployments", ""), true, "leaves"},
+		{mirror, resource("watch", "", "serviceaccounts", ""), true, "leaves"},
+		{mirror, resource("list", "", "namespaces", ""), true, "their namespaces"},
+		{mirror, resource("patch", "", "namespaces", ""), true, "finalizer"},
+		{mirror, resource("patch", "", "services", ""), true, "finalizer and annotations"},
+		{mirror, resource("update", "apps", "deployments", "status"), true, "status"},
+		{mirror, resource("update", "", "services", "status"), true, "status"},
+		{mirror, resource("watch", "workload.kcp.io", "synctargets", ""), true, "its twin"},
+		{mirror, resource("update", "workload.kcp.io", "synctargets", "status"), true, "its twin"},
+		{mirror, lease("get"), true, "heartbeat"},
+		{mirror, lease("create"), true, "heartbeat"},
+		{mirror, lease("update"), true, "heartbeat"},
+
+		// Elsewhere.
+		{lcctx.Cluster{Name: west, Mirror: true}, resource("list", "", "configmaps", ""), false, "another's mirror"},
+		{lcctx.Cluster{Name: east}, resource("list", "", "configmaps", ""), false, "no mirror, though of the same name"},
+		{lcctx.Cluster{Name: shop}, resource("list", "", "configmaps", ""), false, "a workspace"},
+		{lcctx.Cluster{Wildcard: true}, resource("list", "", "configmaps", ""), false, "all at once"},
+		{lcctx.Cluster{Wildcard: true, Mirror: true, Name: east}, resource("list", "", "configmaps", ""), false, "all at once, whatever else is said"},
+		{lcctx.Cluster{}, resource("list", "", "configmaps", ""), false, "nowhere"},
+		{lcctx.Cluster{}, nonResource("/apis"), false, "discovery outside"},
+
+		// Here, but more.
+		{mirror, nonResource("/apis"), false, "it knows what it needs"},
+		{mirror, nonResource("/metrics"), false, "the process is not its business"},
+		{mirror, resource("create", "", "configmaps", ""), false, "leaves come from above"},
+		{mirror, resource("delete", "", "configmaps", ""), false, "and go by it"},
+		{mirror, resource("deletecollection", "apps", "deployments", ""), false, "all the more"},
+		{mirror, resource("update", "apps", "deployments", ""), false, "it patches"},
+		{mirror, resource("update", "apps", "deployments", "scale"), false, "replicas are decided above"},
+		{mirror, resource("patch", "apps", "deployments", "scale"), false, "replicas are decided above"},
+		{mirror, resource("patch", "apps", "deployments", "status"), false, "it updates"},
+		{mirror, resource("create", "", "namespaces", ""), false, "the Manager makes the heartbeat's"},
+		{mirror, resource("update", "", "namespaces", "finalize"), false, "ends a namespace with content"},
+		{mirror, resource("delete", "", "namespaces", ""), false, "namespaces go from above"},
+		{mirror, resource("create", "", "serviceaccounts", "token"), false, "a token would outlive it"},
+		{mirror, resource("list", "", "pods", ""), false, "views come later"},
+		{mirror, resource("create", "", "pods", "exec"), false, "nothing to enter"},
+		{mirror, resource("create", "", "events", ""), false, "it writes none"},
+		{mirror, resource("create", "events.k8s.io", "events", ""), false, "it writes none"},
+		{mirror, resource("create", "rbac.authorization.k8s.io", "clusterrolebindings", ""), false, "gives itself nothing"},
+		{mirror, resource("escalate", "rbac.authorization.k8s.io", "clusterroles", ""), false, "gives itself nothing"},
+		{mirror, resource("patch", "core.kcp.io", "logicalclusters", ""), false, "describes no logical cluster"},
+		{mirror, resource("patch", "workload.kcp.io", "synctargets", ""), false, "confirms nothing by itself"},
+		{mirror, resource("create", "authentication.k8s.io", "tokenreviews", ""), false, "tests no tokens"},
+		{mirror, resource("create", "authorization.k8s.io", "subjectaccessreviews", ""), false, "asks about nobody"},
+		{mirror, named(resource("impersonate", "", "groups", ""), "", user.SystemPrivilegedGroup), false, "is nobody else"},
+		{mirror, named(resource("impersonate", "", "users", ""), "", "system:atoll:syncer:westname"), false, "is nobody else"},
+		{mirror, named(resource("update", "coordination.k8s.io", "leases", ""), "default", "heartbeat"), false, "its heartbeat alone"},
+		{mirror, resource("list", "coordination.k8s.io", "leases", ""), false, "its heartbeat alone"},
+		{mirror, lease("delete"), false, "a heartbeat never goes back"},
+		{mirror, lease("deletecollection"), false, "a heartbeat never goes back"},
+	}
+	for _, test := range tests {
+		ctx := context.Background()
+		if test.cluster != (lcctx.Cluster{}) {
+			ctx = lcctx.WithCluster(ctx, test.cluster)
+		}
+		roles := &yes{}
+		test.attrs.User = of
+		decision, reason, err := (&clusterAuthorizer{roles: roles}).Authorize(ctx, test.attrs)
+		if err != nil || (decision == authorizer.DecisionAllow) != test.allow || roles.asked != "" {
+			t.Errorf("%s %s/%s %s in %s: %v %q (%v), roles asked in %q; want allowed %v: %s", test.attrs.Verb, test.attrs.Resource, test.attrs.Subresource,
+				test.attrs.Path, test.cluster, decision, reason, err, roles.asked, test.allow, test.reason)
+		}
+	}
+	unresolved := context.WithValue(context.Background(), unresolvedKey{}, "root:nowhere")
+	attrs := resource("list", "", "configmaps", "")
+	attrs.User = of
+	if decision, _, _ := (&clusterAuthorizer{roles: &yes{}}).Authorize(unresolved, attrs); decision == authorizer.DecisionAllow {
+		t.Error("a syncer is told which paths exist")
+	}
+}
+
+func TestSyncerTokens(t *testing.T) {
+	var tokens syncerTokens
+	mirror := func(token string) logicalcluster.Name {
+		t.Helper()
+		response, ok, err := tokens.AuthenticateToken(t.Context(), token)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !ok {
+			return ""
+		}
+		who, is := response.User.(*syncerUser)
+		if !is || who.GetName() != "system:atoll:syncer:"+string(who.mirror) || !slices.Contains(who.GetGroups(), user.AllAuthenticated) {
+			t.Fatalf("identity %+v", response.User)
+		}
+		return who.mirror
+	}
+	if mirror("") != "" || mirror("guess") != "" {
+		t.Error("a token that nobody issued is taken")
+	}
+	first, other := tokens.issue(east), tokens.issue(west)
+	if mirror(first) != east || mirror(other) != west || first == other || len(first) < 64 {
+		t.Errorf("tokens %q, %q are of %q, %q", first, other, mirror(first), mirror(other))
+	}
+	second := tokens.issue(east)
+	if mirror(first) != "" || mirror(second) != east || mirror(other) != west {
+		t.Errorf("after a second token of one mirror: first %q, second %q, other mirror's %q", mirror(first), mirror(second), mirror(other))
+	}
+}
+
+func TestOutsiders(t *testing.T) {
+	tests := map[string]struct {
+		who    user.Info
+		ok     bool
+		reason string
+	}{
+		"person":         {who: person("alice", "team"), ok: true},
+		"administrator":  {who: person("root", user.SystemPrivilegedGroup), ok: true, reason: "authorities and token files may name administrators"},
+		"anybody":        {who: &user.DefaultInfo{Name: user.Anonymous, Groups: []string{user.AllUnauthenticated}}, ok: true},
+		"the server":     {who: person(user.APIServerUser), reason: "admission trusts the name"},
+		"a syncer":       {who: person("system:atoll:syncer:eastname"), reason: "logs and audit would name it"},
+		"syncers":        {who: person("carol", "system:atoll:syncers"), reason: "a reserved group"},
+		"some of ours":   {who: person("carol", "system:atoll:x"), reason: "a reserved prefix"},
+		"similar prefix": {who: person("system:atolls"), ok: true},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			_, ok, err := outsiders{authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) {
+				return &authenticator.Response{User: test.who}, true, nil
+			})}.AuthenticateRequest(nil)
+			if ok != test.ok || (err == nil) != test.ok {
+				t.Errorf("ok %v, %v; want %v: %s", ok, err, test.ok, test.reason)
+			}
+		})
+	}
+}

@@ -1,0 +1,198 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	embeddedetcd "atoll.dev/atoll/embedded-etcd"
+	lcctx "atoll.dev/atoll/internal/logicalcluster"
+)
+
+// The logical clusters of the tests: two workspaces by name and path, one that goes, and two mirrors.
+const (
+	shop = logicalcluster.Name("shopname")
+	bank = logicalcluster.Name("bankname")
+	gone = logicalcluster.Name("goingname")
+	east = logicalcluster.Name("eastname")
+	west = logicalcluster.Name("westname")
+)
+
+// few is a directory of those, and a placer that places everything.
+type few struct{}
+
+func (few) Resolve(_ context.Context, path logicalcluster.Path) (logicalcluster.Name, error) {
+	switch path.String() {
+	case "root:shop":
+		return shop, nil
+	case "root:bank":
+		return bank, nil
+	}
+	return "", lcctx.ErrNotFound
+}
+
+func (few) Known(name logicalcluster.Name) (lcctx.Cluster, bool) {
+	switch name {
+	case "root", SystemAdminCluster, shop, bank, gone:
+		return lcctx.Cluster{Name: name}, true
+	case east, west:
+		return lcctx.Cluster{Name: name, Mirror: true}, true
+	}
+	return lcctx.Cluster{}, false
+}
+
+func (few) Terminating(name logicalcluster.Name) bool { return name == gone }
+
+func (few) WhyNowhere(logicalcluster.Name, string, map[string]string) string { return "" }
+
+// running is a server that runs until the test ends, or stop.
+type running struct {
+	*Server
+	stop func() error // ends it, waits, and returns what Run returned
+}
+
+func startServer(t *testing.T, modify func(*Options)) *running {
+	t.Helper()
+	dir := t.TempDir()
+	etcd, err := embeddedetcd.Start(context.Background(), embeddedetcd.Options{Dir: filepath.Join(dir, "etcd")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := etcd.Stop(); err != nil {
+			t.Errorf("stop etcd: %v", err)
+		}
+	})
+	o := NewOptions()
+	o.RootDirectory, o.SecurePort = dir, 0
+	if modify != nil {
+		modify(o)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	s, err := New(ctx, o, etcd.Client)
+	if err != nil {
+		cancel()
+		t.Fatal(err)
+	}
+	s.Join(few{}, few{})
+	var wg sync.WaitGroup
+	var failed error
+	wg.Go(func() { failed = s.Run(ctx) })
+	r := &running{Server: s, stop: sync.OnceValue(func() error { cancel(); wg.Wait(); return failed })}
+	t.Cleanup(func() {
+		if err := r.stop(); err != nil {
+			t.Errorf("run: %v", err)
+		}
+	})
+	if err := s.WaitReady(ctx); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// in returns a client of the server's own identity in a logical cluster.
+func (r *running) in(t *testing.T, cluster logicalcluster.Name) kubernetes.Interface {
+	t.Helper()
+	return r.as(t, r.LoopbackConfig(), clustersPrefix+string(cluster))
+}
+
+func (r *running) as(t *testing.T, config *rest.Config, path string) kubernetes.Interface {
+	t.Helper()
+	config = rest.CopyConfig(config)
+	config.Host += path
+	kube, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return kube
+}
+
+// asked is one request over TLS.
+type asked struct {
+	method, path, token, body string
+	header                    map[string]string
+	certificate               *tls.Certificate
+}
+
+// answer is its outcome.
+type answer struct {
+	code int
+	body string
+}
+
+func (r *running) ask(t *testing.T, a asked) answer {
+	t.Helper()
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(r.CACertificate())
+	config := &tls.Config{RootCAs: roots}
+	if a.certificate != nil {
+		config.Certificates = []tls.Certificate{*a.certificate}
+	}
+	transport := &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}
+	if a.method == "" {
+		a.method = http.MethodGet
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, a.method, r.URL()+a.path, bytes.NewBufferString(a.body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a.body != "" {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	for key, value := range a.header {
+		req.Header.Set(key, value)
+	}
+	if a.token != "" {
+		req.Header.Set("Authorization", "Bearer "+a.token)
+	}
+	response, err := transport.RoundTrip(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer{response.StatusCode, string(body)}
+}
+
+func (r *running) dialAddress() string {
+	return net.JoinHostPort("127.0.0.1", r.URL()[len("https://127.0.0.1:"):])
+}
+
+// The tokens of the tests, and the file that lists them.
+const (
+	alice     = "alicetoken" // admin of shop, once bound there
+	bob       = "bobtoken"   // nobody anywhere
+	root      = "roottoken"  // administrator of the server
+	monitor   = "monitoring" // may read metrics
+	tokenFile = `alicetoken,alice,1
+bobtoken,bob,2
+roottoken,root,3,"system:masters"
+monitoring,prometheus,4,"system:monitoring"
+fakeserver,system:apiserver,5,"system:masters"
+fakesyncer,system:atoll:syncer:eastname,6,"system:atoll:syncers"
+fakegroup,carol,7,"system:atoll:syncers"
+`
+)
+
+func withTokens(t *testing.T) func(*Options) {
+	file := filepath.Join(t.TempDir(), "tokens.csv")
+	mustWrite(t, file, tokenFile)
+	return func(o *Options) { o.TokenAuthFile = file }
+}

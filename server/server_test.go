@@ -1,0 +1,451 @@
+package server
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/kcp-dev/logicalcluster/v3"
+	appsv1 "k8s.io/api/apps/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
+
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	embeddedetcd "atoll.dev/atoll/embedded-etcd"
+)
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// makeAdmin binds user to cluster-admin in a logical cluster.
+func (r *running) makeAdmin(t *testing.T, name logicalcluster.Name, user string) {
+	t.Helper()
+	_, err := r.in(t, name).RbacV1().ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: user},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: user}},
+	}, metav1.CreateOptions{})
+	must(t, err)
+}
+
+// Who is told what: 401 without a valid credential, 403 where one may not, 404 for an unknown path, 400 for no path.
+func TestWhoIsToldWhat(t *testing.T) {
+	r := startServer(t, withTokens(t))
+	r.makeAdmin(t, shop, "alice")
+	const pods = "/api/v1/pods"
+	tests := []struct {
+		path, token string
+		want        int
+		reason      string
+	}{
+		{"/clusters/shopname" + pods, alice, 200, "her workspace"},
+		{"/clusters/root:shop" + pods, alice, 200, "by path"},
+		{"/clusters/shopname" + pods, bob, 403, "not his"},
+		{"/clusters/bankname" + pods, alice, 403, "not hers"},
+		{"/clusters/root:bank" + pods, alice, 403, "not hers"},
+		{"/clusters/nothere" + pods, alice, 403, "a name that does not exist"},
+		{"/clusters/nothere" + pods, root, 403, "also to administrators"},
+		{"/clusters/root:nothere" + pods, alice, 404, "a path that does not exist"},
+		{"/clusters/root:nothere/version", alice, 404, "whatever is asked there"},
+		{"/clusters/Not_Here" + pods, "", 400, "no name"},
+		{"/clusters/shopname" + pods, "wrong", 401, "no credential"},
+		{"/clusters/root:nothere" + pods, "wrong", 401, "who says nothing about himself learns nothing about paths"},
+		{"/clusters/eastname" + pods, alice, 403, "a mirror is the system's"},
+		{"/clusters/eastname/api", alice, 403, "discovery of it as well"},
+		{"/clusters/eastname" + pods, root, 200, "administrators look into it"},
+		{"/clusters/*" + pods, alice, 403, "all at once is for administrators"},
+		{"/clusters/*" + pods, root, 200, "all at once"},
+		{"/clusters/*/api/v1/namespaces/default/pods/x", root, 405, "list and watch only"},
+		{pods, alice, 403, "no workspace"},
+		{pods, root, 404, "no workspace"},
+		{"/healthz", "", 200, "balancers ask"},
+		{"/version", "", 200, "public in Kubernetes"},
+		{"/clusters/shopname/healthz", "", 403, "would tell that it exists"},
+		{"/clusters/nothere/healthz", "", 403, "so it is not told"},
+		{"/clusters/root:nothere/healthz", "", 403, "so it is not told"},
+		{"/clusters/shopname/version", alice, 200, "her own"},
+		{"/metrics", root, 200, "administrators"},
+		{"/metrics", monitor, 200, "monitoring, by the bootstrap role"},
+		{"/debug/pprof/heap", monitor, 403, "and no more"},
+	}
+	for _, path := range []string{"/metrics", "/metrics/slis", "/debug/pprof/", "/debug/pprof/heap", "/debug/flags/v", "/logs", "/flagz", "/statusz", "/configz"} {
+		tests = append(tests, struct {
+			path, token string
+			want        int
+			reason      string
+		}{path, "", 403, "the process is for administrators"})
+		for _, prefix := range []string{"", "/clusters/shopname", "/clusters/root:shop"} {
+			tests = append(tests, struct {
+				path, token string
+				want        int
+				reason      string
+			}{prefix + path, alice, 403, "the process is for administrators"})
+		}
+	}
+	for _, test := range tests {
+		if got := r.ask(t, asked{path: test.path, token: test.token}); got.code != test.want {
+			t.Errorf("%s as %q: %d %.200s, want %d: %s", test.path, test.token, got.code, got.body, test.want, test.reason)
+		}
+	}
+	// Strangers cannot tell what exists from what does not.
+	for _, path := range []string{pods, "/healthz", "/version", "/api", "/openapi/v3"} {
+		names := [][2]string{{"shopname", "nothere"}, {"root:shop", "root:nothere"}, {"eastname", "nothere"}}
+		for _, pair := range names {
+			is, isNot := r.ask(t, asked{path: "/clusters/" + pair[0] + path}), r.ask(t, asked{path: "/clusters/" + pair[1] + path})
+			if diff := cmp.Diff(is, isNot, cmp.AllowUnexported(answer{})); diff != "" {
+				t.Errorf("%s: nobody can tell %s from %s (-is +is not):\n%s", path, pair[0], pair[1], diff)
+			}
+		}
+	}
+}
+
+// A credential that nobody takes is no stranger, also where the server knows no static tokens.
+func TestWrongCredentialIsNoStranger(t *testing.T) {
+	r := startServer(t, nil)
+	for _, path := range []string{"/healthz", "/clusters/shopname/api/v1/pods", "/clusters/root:nothere/api/v1/pods"} {
+		if got := r.ask(t, asked{path: path, token: "wrong"}); got.code != http.StatusUnauthorized {
+			t.Errorf("%s: %d %.200s, want 401", path, got.code, got.body)
+		}
+	}
+	if got := r.ask(t, asked{path: "/healthz"}); got.code != http.StatusOK {
+		t.Errorf("/healthz as nobody: %d %.200s, want 200", got.code, got.body)
+	}
+}
+
+// Names of the server's own parts come from this process alone.
+func TestReservedIdentities(t *testing.T) {
+	authority := mustPKI(t, t.TempDir())
+	tokens := withTokens(t)
+	r := startServer(t, func(o *Options) { tokens(o); o.ClientCAFile = authority.file("ca.crt") })
+	const configMaps = "/clusters/eastname/api/v1/configmaps"
+	for _, token := range []string{"fakeserver", "fakesyncer", "fakegroup"} {
+		if got := r.ask(t, asked{path: configMaps, token: token}); got.code != http.StatusUnauthorized {
+			t.Errorf("token %q: %d %.200s, want 401", token, got.code, got.body)
+		}
+	}
+	certificates := []struct {
+		user, group string
+		want        int
+	}{
+		{"carol", "", 403},
+		{"carol", "system:masters", 200},
+		{"system:apiserver", "system:masters", 401},
+		{"system:atoll:syncer:eastname", "", 401},
+		{"carol", "system:atoll:syncers", 401},
+		{"system:atoll:syncer:eastname", "system:atoll:syncers", 401},
+	}
+	for i, c := range certificates {
+		pair, err := authority.client(string(rune('a'+i)), c.user, c.group)
+		must(t, err)
+		certificate, err := tls.X509KeyPair(pair.certPEM, pair.keyPEM)
+		must(t, err)
+		if got := r.ask(t, asked{path: configMaps, certificate: &certificate}); got.code != c.want {
+			t.Errorf("certificate of %q in %q: %d %.200s, want %d", c.user, c.group, got.code, got.body, c.want)
+		}
+	}
+	// An administrator may take the name, and is nobody by it.
+	as := map[string]string{"Impersonate-User": "system:atoll:syncer:eastname", "Impersonate-Group": "system:atoll:syncers"}
+	if got := r.ask(t, asked{path: configMaps, token: root, header: as}); got.code != http.StatusForbidden {
+		t.Errorf("as a syncer by name: %d %.200s, want 403", got.code, got.body)
+	}
+	// The admin of a workspace may not take it at all.
+	r.makeAdmin(t, shop, "alice")
+	for _, as := range []map[string]string{as, {"Impersonate-User": "system:apiserver"}, {"Impersonate-User": "x", "Impersonate-Group": "system:masters"}} {
+		got := r.ask(t, asked{path: "/clusters/shopname/api/v1/configmaps", token: alice, header: as})
+		if got.code != http.StatusForbidden || !strings.Contains(got.body, "cannot be impersonated") {
+			t.Errorf("alice as %v: %d %.200s, want 403", as, got.code, got.body)
+		}
+	}
+}
+
+// A syncer does its work in its mirror, and nothing else there or anywhere.
+func TestSyncerInItsMirror(t *testing.T) {
+	r := startServer(t, nil)
+	ctx := t.Context()
+	above := r.in(t, east)
+	for _, name := range []string{"default", workloadv1alpha1.HeartbeatNamespace} {
+		_, err := above.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+		must(t, err)
+	}
+	_, err := above.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: "leaf", Labels: map[string]string{workloadv1alpha1.WorkspaceLabel: "shop"}, Finalizers: []string{"atoll.dev/other"}},
+		Data:       map[string]string{"a": "b"},
+	}, metav1.CreateOptions{})
+	must(t, err)
+	pod := corev1.PodTemplateSpec{
+		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "a"}},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "a", Image: "a"}}},
+	}
+	deployment, err := above.AppsV1().Deployments("default").Create(ctx, &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Name: "leaf", Labels: map[string]string{workloadv1alpha1.WorkspaceLabel: "shop"}},
+		Spec:       appsv1.DeploymentSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "a"}}, Template: pod},
+	}, metav1.CreateOptions{})
+	must(t, err)
+
+	first := r.as(t, r.MirrorConfig(east), "")
+	syncer := r.as(t, r.MirrorConfig(east), "")
+	if _, err := first.CoreV1().ConfigMaps("").List(ctx, metav1.ListOptions{}); !apierrors.IsUnauthorized(err) {
+		t.Errorf("with the earlier token: %v, want 401", err)
+	}
+	list, err := syncer.CoreV1().ConfigMaps("").List(ctx, metav1.ListOptions{})
+	must(t, err)
+	if len(list.Items) != 1 {
+		t.Errorf("%d ConfigMaps, want 1", len(list.Items))
+	}
+
+	patches := []struct {
+		patch  string
+		ok     bool
+		reason string
+	}{
+		{`{"metadata":{"finalizers":["atoll.dev/other","workload.atoll.dev/syncer"]}}`, true, "its finalizer"},
+		{`{"metadata":{"annotations":{"workload.atoll.dev/applied":"x","workload.atoll.dev/refused":"y"}}}`, true, "its annotations"},
+		{`{"metadata":{"annotations":{"workload.atoll.dev/refused":null}}}`, true, "without them"},
+		{`{"data":{"a":"c"}}`, false, "what it is told"},
+		{`{"metadata":{"labels":{"workload.atoll.dev/workspace":"bank"}}}`, false, "whose it is"},
+		{`{"metadata":{"annotations":{"workload.atoll.dev/root":"x"}}}`, false, "what it comes from"},
+		{`{"metadata":{"finalizers":["workload.atoll.dev/syncer"]}}`, false, "another's finalizer"},
+		{`{"metadata":{"finalizers":["atoll.dev/other","workload.atoll.dev/syncer","x.dev/y"]}}`, false, "a finalizer that nobody ends"},
+		{`{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"x","uid":"x"}]}}`, false, "an owner"},
+		{`{"metadata":{"finalizers":["atoll.dev/other"]}}`, true, "its own finalizer again"},
+	}
+	for _, p := range patches {
+		_, err := syncer.CoreV1().ConfigMaps("default").Patch(ctx, "leaf", types.MergePatchType, []byte(p.patch), metav1.PatchOptions{})
+		if (err == nil) != p.ok || err != nil && !apierrors.IsForbidden(err) {
+			t.Errorf("patch %s: %v, want allowed %v: %s", p.patch, err, p.ok, p.reason)
+		}
+	}
+	_, err = syncer.CoreV1().Namespaces().Patch(ctx, "default", types.MergePatchType, []byte(`{"metadata":{"finalizers":["workload.atoll.dev/syncer"]}}`), metav1.PatchOptions{})
+	must(t, err)
+	if _, err := syncer.CoreV1().Namespaces().Patch(ctx, "default", types.MergePatchType, []byte(`{"metadata":{"labels":{"a":"b"}}}`), metav1.PatchOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("label of a namespace: %v, want 403", err)
+	}
+
+	deployment.Status.ObservedGeneration, deployment.Status.Replicas = 1, 1
+	metav1.SetMetaDataAnnotation(&deployment.ObjectMeta, workloadv1alpha1.AppliedAnnotation, "x")
+	deployment, err = syncer.AppsV1().Deployments("default").UpdateStatus(ctx, deployment, metav1.UpdateOptions{})
+	must(t, err)
+	if deployment.Status.Replicas != 1 || deployment.Annotations[workloadv1alpha1.AppliedAnnotation] != "x" {
+		t.Errorf("status and annotation were not written: %+v", deployment)
+	}
+	metav1.SetMetaDataAnnotation(&deployment.ObjectMeta, workloadv1alpha1.RootAnnotation, "x")
+	if _, err := syncer.AppsV1().Deployments("default").UpdateStatus(ctx, deployment, metav1.UpdateOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("another annotation by /status: %v, want 403", err)
+	}
+	scale := []byte(`{"spec":{"replicas":9}}`)
+	if _, err := syncer.AppsV1().Deployments("default").Patch(ctx, "leaf", types.MergePatchType, scale, metav1.PatchOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("replicas: %v, want 403", err)
+	}
+	created, err := syncer.CoordinationV1().Leases(workloadv1alpha1.HeartbeatNamespace).Create(ctx, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: workloadv1alpha1.HeartbeatName}}, metav1.CreateOptions{})
+	must(t, err)
+	_, err = syncer.CoordinationV1().Leases(created.Namespace).Update(ctx, created, metav1.UpdateOptions{})
+	must(t, err)
+
+	// Patches and updates that would create are creates.
+	apply := []byte(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"new"}}`)
+	if _, err := syncer.CoreV1().ConfigMaps("default").Patch(ctx, "new", types.ApplyPatchType, apply, metav1.PatchOptions{FieldManager: "x"}); !apierrors.IsForbidden(err) {
+		t.Errorf("create by apply: %v, want 403", err)
+	}
+	if err := syncer.CoreV1().ConfigMaps("default").Delete(ctx, "leaf", metav1.DeleteOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("delete: %v, want 403", err)
+	}
+	// The same token elsewhere.
+	config := r.MirrorConfig(east)
+	for _, path := range []string{"westname", "shopname", "root:shop", "root:nothere", "nothere", "*", "system:admin"} {
+		elsewhere := *config
+		elsewhere.Host = r.LoopbackConfig().Host
+		if _, err := r.as(t, &elsewhere, clustersPrefix+path).CoreV1().ConfigMaps("").List(ctx, metav1.ListOptions{}); !apierrors.IsForbidden(err) {
+			t.Errorf("the syncer of east in %s: %v, want 403", path, err)
+		}
+	}
+}
+
+// Questions about access are about the workspace they are asked in.
+func TestAccessReviews(t *testing.T) {
+	r := startServer(t, withTokens(t))
+	r.makeAdmin(t, shop, "alice")
+	r.makeAdmin(t, bank, "bob")
+	ctx := t.Context()
+	config := r.MirrorConfig(east) // the way in; the token is replaced
+	config.Host, config.BearerToken = r.LoopbackConfig().Host, alice
+	inShop := r.as(t, config, "/clusters/root:shop").AuthorizationV1()
+	pods := &authorizationv1.ResourceAttributes{Verb: "list", Resource: "pods"}
+
+	self, err := inShop.SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: pods}}, metav1.CreateOptions{})
+	must(t, err)
+	if !self.Status.Allowed {
+		t.Errorf("alice in her workspace: %+v", self.Status)
+	}
+	metrics := &authorizationv1.NonResourceAttributes{Verb: "get", Path: "/metrics"}
+	self, err = inShop.SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{NonResourceAttributes: metrics}}, metav1.CreateOptions{})
+	must(t, err)
+	if self.Status.Allowed {
+		t.Error("alice may read metrics by her workspace's role")
+	}
+	rules, err := inShop.SelfSubjectRulesReviews().Create(ctx, &authorizationv1.SelfSubjectRulesReview{Spec: authorizationv1.SelfSubjectRulesReviewSpec{Namespace: "default"}}, metav1.CreateOptions{})
+	must(t, err)
+	all := false
+	for _, rule := range rules.Status.ResourceRules {
+		all = all || cmp.Equal(rule.Verbs, []string{"*"}) && cmp.Equal(rule.Resources, []string{"*"})
+	}
+	if !all || rules.Status.EvaluationError != "" {
+		t.Errorf("can-i --list: %+v", rules.Status)
+	}
+	// bob is admin of another workspace, of which nothing is to be learned here.
+	other, err := inShop.SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: "bob", ResourceAttributes: pods}}, metav1.CreateOptions{})
+	must(t, err)
+	if other.Status.Allowed || strings.Contains(other.Status.Reason, "bob") && strings.Contains(other.Status.Reason, "bank") {
+		t.Errorf("bob in shop: %+v", other.Status)
+	}
+	for _, path := range []string{"/clusters/root:bank", "/clusters/nothere", "/clusters/*", "/clusters/eastname"} {
+		_, err := r.as(t, config, path).AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: "bob", ResourceAttributes: pods}}, metav1.CreateOptions{})
+		if !apierrors.IsForbidden(err) {
+			t.Errorf("alice asks in %s: %v, want 403", path, err)
+		}
+	}
+}
+
+// The audit log says which logical cluster a request was for, allowed or not.
+func TestAuditNamesTheLogicalCluster(t *testing.T) {
+	dir := t.TempDir()
+	policy, log := filepath.Join(dir, "policy.yaml"), filepath.Join(dir, "audit.log")
+	mustWrite(t, policy, "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules: [{level: Metadata}]\n")
+	tokens := withTokens(t)
+	r := startServer(t, func(o *Options) {
+		tokens(o)
+		o.Audit.PolicyFile, o.Audit.LogOptions.Path = policy, log
+	})
+	r.makeAdmin(t, shop, "alice")
+	for _, ask := range []asked{
+		{path: "/clusters/root:shop/api/v1/pods?limit=7", token: alice},
+		{path: "/clusters/root:bank/api/v1/pods?limit=7", token: alice},
+		{path: "/clusters/*/api/v1/pods?limit=7", token: root},
+		{path: "/clusters/root:shop/api/v1/secrets?limit=7", token: "wrong"},
+	} {
+		r.ask(t, ask)
+	}
+	must(t, r.stop())
+	file, err := os.Open(log)
+	must(t, err)
+	defer file.Close()
+	got := map[string]string{}
+	for lines := bufio.NewScanner(file); lines.Scan(); {
+		var event auditv1.Event
+		must(t, json.Unmarshal(lines.Bytes(), &event))
+		if strings.Contains(event.RequestURI, "limit=7") {
+			got[event.RequestURI] = event.Annotations["kcp.io/cluster"] + " " + event.Annotations["authorization.k8s.io/decision"]
+		}
+	}
+	want := map[string]string{
+		"/clusters/root:shop/api/v1/pods?limit=7":    "shopname allow",
+		"/clusters/root:bank/api/v1/pods?limit=7":    "bankname forbid",
+		"/clusters/*/api/v1/pods?limit=7":            "* allow",
+		"/clusters/root:shop/api/v1/secrets?limit=7": " ", // nobody was authorised
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestTLSAndBodies(t *testing.T) {
+	r := startServer(t, withTokens(t))
+	conn, err := tls.Dial("tcp", r.dialAddress(), &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11})
+	if err == nil {
+		_ = conn.Close()
+		t.Error("TLS 1.1 is spoken")
+	}
+	conn, err = tls.Dial("tcp", r.dialAddress(), &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12, NextProtos: []string{"h2"}})
+	must(t, err)
+	if p := conn.ConnectionState().NegotiatedProtocol; p != "h2" {
+		t.Errorf("protocol %q, want h2", p)
+	}
+	must(t, conn.Close())
+	body := `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"big"},"data":{"a":"` + strings.Repeat("a", 4<<20) + `"}}`
+	got := r.ask(t, asked{method: http.MethodPost, path: "/clusters/shopname/api/v1/namespaces/default/configmaps", token: root, body: body})
+	if got.code != http.StatusRequestEntityTooLarge {
+		t.Errorf("a body of 4 MiB: %d %.200s, want 413", got.code, got.body)
+	}
+}
+
+// Open watches, over TLS and in memory, end with the server, soon and without an error.
+func TestStopEndsWatches(t *testing.T) {
+	r := startServer(t, withTokens(t))
+	ctx := context.Background()
+	inMemory, err := r.in(t, shop).CoreV1().ConfigMaps("").Watch(ctx, metav1.ListOptions{})
+	must(t, err)
+	config := r.LoopbackConfig()
+	outside := *config
+	outside.Dial, outside.Host, outside.BearerToken = nil, r.URL(), root
+	outside.CAData = r.CACertificate()
+	overTLS, err := r.as(t, &outside, "/clusters/shopname").CoreV1().ConfigMaps("").Watch(ctx, metav1.ListOptions{})
+	must(t, err)
+	began := time.Now()
+	must(t, r.stop())
+	took := time.Since(began)
+	t.Logf("stopped after %s", took)
+	// Ordinary requests have 60 s, and watches had them too.
+	if took > 30*time.Second {
+		t.Errorf("two open watches delayed the end by %s", took)
+	}
+	for range inMemory.ResultChan() {
+	}
+	for range overTLS.ResultChan() {
+	}
+	if _, err := net.Dial("tcp", r.dialAddress()); err == nil {
+		t.Error("the port is still open")
+	}
+}
+
+func TestPortInUse(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	defer taken.Close()
+	o := NewOptions()
+	o.RootDirectory, o.SecurePort = t.TempDir(), taken.Addr().(*net.TCPAddr).Port
+	_, err = New(t.Context(), o, nil)
+	if err == nil || !strings.Contains(err.Error(), taken.Addr().String()) || !strings.Contains(err.Error(), "--secure-port") {
+		t.Errorf("error %v, want one that names the address and the flag", err)
+	}
+	if _, err := os.Stat(o.AdminKubeconfig()); !os.IsNotExist(err) {
+		t.Errorf("a kubeconfig was written for a server that does not run: %v", err)
+	}
+}
+
+// A part that fails ends Run with its error.
+func TestRunReturnsErrors(t *testing.T) {
+	if err := (&Server{}).Run(t.Context()); err == nil || !strings.Contains(err.Error(), "Join") {
+		t.Errorf("without Join: %v", err)
+	}
+	ctx := t.Context()
+	etcd, err := embeddedetcd.Start(ctx, embeddedetcd.Options{Dir: t.TempDir()})
+	must(t, err)
+	defer func() { must(t, etcd.Stop()) }()
+	o := NewOptions()
+	o.RootDirectory, o.SecurePort = t.TempDir(), 0
+	s, err := New(ctx, o, etcd.Client)
+	must(t, err)
+	s.Join(few{}, few{})
+	must(t, s.loopback.listener.Close())
+	if err := s.Run(ctx); err == nil || !strings.Contains(err.Error(), "connections in memory") {
+		t.Errorf("without connections in memory: %v", err)
+	}
+}
