@@ -110,9 +110,9 @@ func Start(ctx context.Context, o Options) (_ *Etcd, err error) {
 		// The server goes first: the streams of an in-process client end with it, while closing the client of a
 		// running server waits for every watcher to be cancelled one by one.
 		server.Close()
-		closeErr := client.Close()
+		closeErr := ignoreCanceled(client.Close())
 		unlock()
-		if closeErr != nil && !errors.Is(closeErr, context.Canceled) {
+		if closeErr != nil {
 			return fmt.Errorf("stop embedded etcd in %s: %w", o.Dir, closeErr)
 		}
 		return nil

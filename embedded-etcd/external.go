@@ -10,6 +10,7 @@ import (
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
 )
 
 const (
@@ -39,6 +40,8 @@ func Connect(ctx context.Context, o ExternalOptions) (*Etcd, error) {
 		DialKeepAliveTime:    keepaliveTime,
 		DialKeepAliveTimeout: keepaliveTimeout,
 		Logger:               zap.NewNop(), // errors come back from the calls
+		// Wait for a connection, and if there is none say why: a call would only say that its time is over.
+		DialOptions: []grpc.DialOption{grpc.WithReturnConnectionError()}, //nolint:staticcheck // the client dials in the way that knows it
 	}
 	if o.CertFile != "" || o.KeyFile != "" || o.CAFile != "" {
 		tls, err := transport.TLSInfo{CertFile: o.CertFile, KeyFile: o.KeyFile, TrustedCAFile: o.CAFile}.ClientConfig()
@@ -47,14 +50,38 @@ func Connect(ctx context.Context, o ExternalOptions) (*Etcd, error) {
 		}
 		cfg.TLS = tls
 	}
+	if deadline, ok := ctx.Deadline(); ok {
+		cfg.DialTimeout = min(dialTimeout, max(time.Until(deadline), time.Millisecond))
+	}
+	// The client lives on when ctx has ended, but does not go on dialling.
+	clientCtx, cancelClient := context.WithCancel(context.WithoutCancel(ctx))
+	cfg.Context = clientCtx
+	goOn := context.AfterFunc(ctx, cancelClient)
 	client, err := clientv3.New(cfg)
 	if err != nil {
+		goOn()
+		cancelClient()
 		return nil, fmt.Errorf("connect to etcd at %s: %w", strings.Join(o.Endpoints, ","), err)
+	}
+	if !goOn() {
+		return nil, errors.Join(fmt.Errorf("connect to etcd at %s: %w", strings.Join(o.Endpoints, ","), ctx.Err()), ignoreCanceled(client.Close()))
+	}
+	stop := func() error {
+		defer cancelClient()
+		return client.Close()
 	}
 	first, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	if err := checkFormat(first, client); err != nil {
-		return nil, errors.Join(fmt.Errorf("open the store at %s: %w", strings.Join(o.Endpoints, ","), err), client.Close())
+		return nil, errors.Join(fmt.Errorf("open the store at %s: %w", strings.Join(o.Endpoints, ","), err), stop())
 	}
-	return &Etcd{Client: client, stop: client.Close}, nil
+	return &Etcd{Client: client, stop: stop}, nil
+}
+
+// ignoreCanceled drops the error with which a client closes whose context has ended.
+func ignoreCanceled(err error) error {
+	if errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
 }

@@ -9,9 +9,13 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// retried are complaints of etcd about something that it tries again by itself, seen at every start: the storage
-// version cannot be read before the first entry of a term is applied.
-var retried = map[string]bool{"failed to update storage version": true}
+// harmless are complaints of etcd about what is as it should be. At every start, the storage version cannot be read
+// before the first entry of a term is applied, and etcd tries again. At every stop listeners end, and if they do at
+// another time Etcd.Failed says so.
+var harmless = map[string]bool{
+	"failed to update storage version":              true,
+	"setting up serving from embedded etcd failed.": true,
+}
 
 // newLogger sends what etcd logs to klog, so that the process has one format. Errors are errors; the rest, which tells
 // of etcd's inner life, is at verbosity 6.
@@ -50,7 +54,7 @@ func (c klogCore) Write(entry zapcore.Entry, fields []zapcore.Field) error {
 		}
 		keysAndValues = append(keysAndValues, k, v)
 	}
-	if entry.Level >= zapcore.ErrorLevel && !retried[entry.Message] {
+	if entry.Level >= zapcore.ErrorLevel && !harmless[entry.Message] {
 		klog.ErrorS(cause, "Embedded etcd: "+entry.Message, keysAndValues...) //nolint:logcheck // the keys are etcd's own
 		return nil
 	}
