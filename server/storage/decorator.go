@@ -79,8 +79,9 @@ func (b *Backend) decorate(
 		if window == 0 {
 			window = storagebackend.DefaultEventsHistoryWindow
 		}
+		feed := newFeed(lenient, config.GroupResource)
 		c, err := cacher.NewCacherFromConfig(cacher.Config{
-			Storage:             listOnly{lenient},
+			Storage:             feed,
 			Versioner:           versioner,
 			GroupResource:       config.GroupResource,
 			EventsHistoryWindow: window,
@@ -97,6 +98,14 @@ func (b *Backend) decorate(
 			closeStores()
 			return fail(err)
 		}
+		syncedTo := func() (uint64, bool) {
+			if !c.Ready() {
+				return 0, false
+			}
+			seen, err := c.LastSyncResourceVersion()
+			return seen, err == nil
+		}
+		feed.syncedTo.Store(&syncedTo)
 		delegator := cacher.NewCacheDelegator(c, layer)
 		entry.wait = c.Wait
 		layer = &dispatch{delegator}
@@ -144,15 +153,6 @@ func (b *Backend) decorate(
 	b.register(entry)
 	return entry.Storage, entry.destroy, nil
 }
-
-// listOnly makes a cacher fill itself by paged lists. By default it asks for a stream of initial events, which client-go
-// collects by namespace and name: objects with one name in several logical clusters would silently be one in the cache.
-type listOnly struct {
-	storage.Interface
-}
-
-// IsWatchListSemanticsUnSupported is the method that client-go looks for.
-func (listOnly) IsWatchListSemanticsUnSupported() bool { return true }
 
 // cacheKey gives the cacher the keys that clusterStorage asks for.
 func cacheKey(resourcePrefix string, keyFunc func(runtime.Object) (string, error)) func(runtime.Object) (string, error) {

@@ -62,3 +62,12 @@ func (plain) TransformToStorage(_ context.Context, data []byte, _ value.Context)
 type keyContext string
 
 func (k keyContext) AuthenticatedData() []byte { return []byte(k) }
+
+// secret is one with a generated name unless name says otherwise.
+func secret(namespace, name string) *api.Secret {
+	s := &api.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	if name == "" {
+		s.GenerateName = "s-"
+	}
+	return s
+}
