@@ -18,6 +18,7 @@ import (
 	"k8s.io/kubernetes/pkg/kubeapiserver"
 
 	embeddedetcd "atoll.dev/atoll/embedded-etcd"
+	"atoll.dev/atoll/embedded-etcd/etcdtest"
 	"atoll.dev/atoll/server/storage"
 )
 
@@ -57,8 +58,18 @@ func newBackend(t *testing.T, etcd *embeddedetcd.Etcd) *storage.Backend {
 // What the other tests show over the least storage holds over the server's own, with its caches, for two servers: above
 // all that a deleted Service says which logical cluster it was in.
 func TestOverTheServersStorage(t *testing.T) {
-	etcd := startEtcd(t).etcd
-	backends := []*storage.Backend{newBackend(t, etcd), newBackend(t, etcd)}
+	t.Run("embedded", func(t *testing.T) {
+		etcd := startEtcd(t).etcd
+		overTheServersStorage(t, etcd, etcd)
+	})
+	t.Run("external", func(t *testing.T) {
+		_, options := etcdtest.StartTLS(t)
+		overTheServersStorage(t, etcdtest.Connect(t, options), etcdtest.Connect(t, options))
+	})
+}
+
+func overTheServersStorage(t *testing.T, one, two *embeddedetcd.Etcd) {
+	backends := []*storage.Backend{newBackend(t, one), newBackend(t, two)}
 	var servers []*testServer
 	for _, backend := range backends {
 		servers = append(servers, newServer(t, backend, rowPorts{backend}))
