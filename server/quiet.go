@@ -6,12 +6,13 @@ import (
 )
 
 // expected are the lines that Kubernetes' libraries log at verbosity 0 each time a server is assembled, started and
-// stopped: lists of what is served, and steps of serving. Each is the end of a line's header with the file that logs
+// stopped, or a Service made: lists of what is served, and steps of what succeeds. Each is the end of a line's header with the file that logs
 // it, and the beginning of the message. None tells of a fault.
 var expected = []struct{ file, message string }{
 	{"handler.go", "Adding GroupVersion "},
 	{"genericapiserver.go", "Skipping API "},
 	{"apis.go", `API group "`},
+	{"alloc.go", `"allocated clusterIPs"`},
 	{"secure_serving.go", "Serving securely on "},
 	{"secure_serving.go", "Stopped listening on "},
 	{"tlsconfig.go", `"Starting DynamicServingCertificateController"`},

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/signal"
 	"path/filepath"
 	"sync/atomic"
@@ -64,7 +65,11 @@ admin.kubeconfig there; the other commands find it by themselves in the current 
 		Args:         cobra.NoArgs,
 		SilenceUsage: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := logsapi.ValidateAndApply(o.logs, utilfeature.DefaultFeatureGate); err != nil {
+			output := &logsapi.LoggingOptions{ErrorStream: os.Stderr, InfoStream: os.Stdout}
+			if o.logs.Verbosity == 0 {
+				output.ErrorStream = server.Quiet(os.Stderr)
+			}
+			if err := logsapi.ValidateAndApplyWithOptions(o.logs, output, utilfeature.DefaultFeatureGate); err != nil {
 				return err
 			}
 			if err := errors.Join(o.server.Validate()...); err != nil {
