@@ -134,20 +134,22 @@ func (rt clusterRoundTripper) RoundTrip(req *http.Request) (*http.Response, erro
 func staticMapper(s *runtime.Scheme) meta.RESTMapper {
 	clusterScoped := map[schema.GroupKind]bool{}
 	for group, kinds := range map[string][]string{
-		"":                             {"Namespace", "Node", "PersistentVolume"},
-		"rbac.authorization.k8s.io":    {"ClusterRole", "ClusterRoleBinding"},
-		"scheduling.k8s.io":            {"PriorityClass"},
-		"storage.k8s.io":               {"StorageClass"},
-		"networking.k8s.io":            {"IngressClass", "IPAddress", "ServiceCIDR"},
+		"":                             {"Namespace", "Node", "PersistentVolume", "ComponentStatus"},
+		"admissionregistration.k8s.io": {"MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding", "MutatingWebhookConfiguration", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "ValidatingWebhookConfiguration"},
+		"authentication.k8s.io":        {"SelfSubjectReview", "TokenReview"},
+		"authorization.k8s.io":         {"SelfSubjectAccessReview", "SelfSubjectRulesReview", "SubjectAccessReview"},
+		"certificates.k8s.io":          {"CertificateSigningRequest", "ClusterTrustBundle"},
+		"flowcontrol.apiserver.k8s.io": {"FlowSchema", "PriorityLevelConfiguration"},
+		"networking.k8s.io":            {"IPAddress", "IngressClass", "ServiceCIDR"},
 		"node.k8s.io":                  {"RuntimeClass"},
+		"rbac.authorization.k8s.io":    {"ClusterRole", "ClusterRoleBinding"},
+		"resource.k8s.io":              {"DeviceClass", "ResourceSlice"},
+		"scheduling.k8s.io":            {"PriorityClass"},
+		"storage.k8s.io":               {"CSIDriver", "CSINode", "StorageClass", "VolumeAttachment", "VolumeAttributesClass"},
 		"core.kcp.io":                  {"LogicalCluster"},
+		"placement.atoll.dev":          {"Placement", "PlacementPolicy"},
 		"tenancy.kcp.io":               {"Workspace"},
 		"workload.kcp.io":              {"SyncTarget"},
-		"placement.atoll.dev":          {"Placement", "PlacementPolicy"},
-		"certificates.k8s.io":          {"CertificateSigningRequest"},
-		"authorization.k8s.io":         {"SelfSubjectAccessReview", "SubjectAccessReview", "SelfSubjectRulesReview"},
-		"authentication.k8s.io":        {"TokenReview", "SelfSubjectReview"},
-		"admissionregistration.k8s.io": {"ValidatingWebhookConfiguration", "MutatingWebhookConfiguration"},
 	} {
 		for _, kind := range kinds {
 			clusterScoped[schema.GroupKind{Group: group, Kind: kind}] = true

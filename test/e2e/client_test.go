@@ -1,0 +1,123 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
+
+	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/test/framework"
+)
+
+// TestClientKnowsEveryResource: clients name resources without discovery, so what they guess has to be what is served.
+func TestClientKnowsEveryResource(t *testing.T) {
+	a := framework.StartAtoll(t)
+	clients := a.Clients()
+	served, err := discovery.NewDiscoveryClientForConfigOrDie(clients.ConfigFor("root")).ServerPreferredResources()
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := 0
+	for _, list := range served {
+		gv, err := schema.ParseGroupVersion(list.GroupVersion)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range list.APIResources {
+			gvk := gv.WithKind(r.Kind)
+			if !client.Scheme.Recognizes(gvk) || strings.HasSuffix(r.Kind, "Review") || r.Name == "bindings" {
+				continue
+			}
+			known++
+			mapping, err := clients.Objects.RESTMapper().RESTMapping(gvk.GroupKind(), gvk.Version)
+			if err != nil {
+				t.Errorf("%s: %v", gvk, err)
+				continue
+			}
+			if mapping.Resource.Resource != r.Name || (mapping.Scope.Name() == "namespace") != r.Namespaced {
+				t.Errorf("%s is taken for %s (%s), served is %s (namespaced %v)", gvk, mapping.Resource.Resource, mapping.Scope.Name(), r.Name, r.Namespaced)
+			}
+		}
+	}
+	if known < 50 {
+		t.Errorf("only %d resources were compared", known)
+	}
+}
+
+// TestInformerOfAllLogicalClusters: equal names stay apart, and what went while the server was away is told as Missed.
+func TestInformerOfAllLogicalClusters(t *testing.T) {
+	a := framework.StartAtoll(t)
+	clients := a.Clients()
+	names := []string{"root", "system:admin"}
+	for _, cluster := range names {
+		for _, name := range []string{"same", "goes"} {
+			cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Data: map[string]string{"in": cluster}}
+			if err := clients.Objects.Create(client.In(t.Context(), logicalcluster.Name(cluster)), cm); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	informer, err := client.NewInformer(clients, &corev1.ConfigMap{}, client.InformerOptions[*corev1.ConfigMap]{FieldSelector: "metadata.name!=kube-root-ca.crt"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	var events []string
+	informer.OnEvent(func(e client.Event[*corev1.ConfigMap]) {
+		mu.Lock()
+		defer mu.Unlock()
+		events = append(events, fmt.Sprintf("%s deleted=%v missed=%v initial=%v", client.KeyOf(e.Object()), e.Deleted(), e.Missed, e.Initial))
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { informer.Run(ctx) })
+	t.Cleanup(func() { cancel(); running.Wait() })
+	if err := informer.WaitSynced(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for _, cluster := range names {
+		got, ok := informer.Get(client.Key{Cluster: logicalcluster.Name(cluster), Namespace: "default", Name: "same"})
+		if !ok || got.Data["in"] != cluster {
+			t.Errorf("default/same of %s is %v, %v", cluster, got, ok)
+		}
+		if n := len(informer.List(logicalcluster.Name(cluster), "")); n != 2 {
+			t.Errorf("%s has %d ConfigMaps, want 2", cluster, n)
+		}
+	}
+	seen := func(want string) func() string {
+		return func() string {
+			mu.Lock()
+			defer mu.Unlock()
+			for _, e := range events {
+				if strings.HasPrefix(e, want) {
+					return ""
+				}
+			}
+			return strings.Join(events, "\n")
+		}
+	}
+	// A deletion that is seen.
+	if err := clients.Objects.Delete(client.In(t.Context(), "root"), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "goes"}}); err != nil {
+		t.Fatal(err)
+	}
+	framework.Eventually(t, patience, "the deletion is seen", seen("root|default/goes deleted=true missed=false"))
+	// One more name, and the same informer goes on after the server was away.
+	a.Kill()
+	a.Restart()
+	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "later"}}
+	if err := clients.Objects.Create(client.In(t.Context(), "root"), cm); err != nil {
+		t.Fatal(err)
+	}
+	framework.Eventually(t, patience, "the informer goes on after a restart", seen("root|default/later deleted=false"))
+	if _, ok := informer.Get(client.Key{Cluster: "system:admin", Namespace: "default", Name: "goes"}); !ok {
+		t.Error("what nobody deleted is gone from the informer after a restart of the server")
+	}
+}
