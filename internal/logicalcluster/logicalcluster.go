@@ -5,7 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"regexp"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -66,23 +66,44 @@ func NameFrom(obj metav1.Object) logicalcluster.Name {
 	return logicalcluster.Name(obj.GetAnnotations()[Annotation])
 }
 
-var (
-	ordinaryName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`)
-	systemName   = regexp.MustCompile(`^system:[a-z0-9]([a-z0-9-]*[a-z0-9])?(:[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$`)
-)
+// systemPrefix starts the names of the server's own logical clusters.
+const systemPrefix = "system:"
 
 // ValidateName returns an error unless name can be the segment of a storage key that separates logical clusters: an
 // ordinary name (letters, digits and inner hyphens, as "root" or 16 characters of base36), or a system name such as
 // "system:admin". It holds what logicalcluster.Name.IsValid holds and more: that rule lets anything follow "system:",
-// also a slash, which would leave the segment.
+// also a slash, which would leave the segment. It runs for every access to storage, so it allocates nothing.
 func ValidateName(name string) error {
 	if len(name) > maxNameLength {
 		return fmt.Errorf("logical cluster name of %d characters is longer than %d", len(name), maxNameLength)
 	}
-	if !logicalcluster.Name(name).IsValid() || !ordinaryName.MatchString(name) && !systemName.MatchString(name) {
-		return fmt.Errorf("logical cluster name %q must be lower-case letters, digits and inner hyphens, 2 to %d characters, optionally after %q", name, maxNameLength, "system:")
+	valid := false
+	if rest, system := strings.CutPrefix(name, systemPrefix); system {
+		valid = true
+		for part, more := "", true; more && valid; {
+			part, rest, more = strings.Cut(rest, ":")
+			valid = isLabel(part)
+		}
+	} else {
+		valid = len(name) >= 2 && isLabel(name)
+	}
+	if !valid {
+		return fmt.Errorf("logical cluster name %q must be lower-case letters, digits and inner hyphens, 2 to %d characters, optionally after %q", name, maxNameLength, systemPrefix)
 	}
 	return nil
+}
+
+// isLabel says whether s is lower-case letters, digits and inner hyphens.
+func isLabel(s string) bool {
+	for i := range len(s) {
+		switch c := s[i]; {
+		case 'a' <= c && c <= 'z', '0' <= c && c <= '9':
+		case c == '-' && i > 0 && i < len(s)-1:
+		default:
+			return false
+		}
+	}
+	return s != ""
 }
 
 const (

@@ -2,8 +2,11 @@ package logicalcluster
 
 import (
 	"context"
+	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/kcp-dev/logicalcluster/v3"
 )
 
 func TestValidateName(t *testing.T) {
@@ -43,6 +46,23 @@ func TestValidateName(t *testing.T) {
 			}
 		})
 	}
+}
+
+// FuzzValidateName: the rule is the one below and no wider than logicalcluster's, whatever the name.
+func FuzzValidateName(f *testing.F) {
+	rule := regexp.MustCompile(`^([a-z0-9][a-z0-9-]*[a-z0-9]|system:[a-z0-9]([a-z0-9-]*[a-z0-9])?(:[a-z0-9]([a-z0-9-]*[a-z0-9])?)*)$`)
+	for _, name := range []string{"", "a", "ab", "a-", "-a", "a--b", "root", "system:", "system:a", "system:a:", "system:a:b-c", "system::a", "systema", "system:-", "A", "a/b", "ab\n", "..", "*"} {
+		f.Add(name)
+	}
+	f.Fuzz(func(t *testing.T, name string) {
+		want := len(name) <= 63 && rule.MatchString(name)
+		if got := ValidateName(name) == nil; got != want {
+			t.Errorf("ValidateName(%q) accepts: %v, want %v", name, got, want)
+		}
+		if want && !logicalcluster.Name(name).IsValid() {
+			t.Errorf("%q is valid here and not in kcp", name)
+		}
+	})
 }
 
 func TestNewName(t *testing.T) {
