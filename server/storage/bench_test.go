@@ -11,6 +11,7 @@ import (
 	"time"
 
 	metainternalversion "k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 )
 
@@ -72,6 +73,35 @@ func BenchmarkCreate(b *testing.B) {
 		b.ReportMetric(ratios[len(ratios)*3/4], unit+"-p75")
 	}
 	b.ReportMetric(float64(2*creates*b.N)/b.Elapsed().Seconds(), "creates/s")
+}
+
+// BenchmarkRead reads one logical cluster of ten objects among 1,000 that have as many.
+func BenchmarkRead(b *testing.B) {
+	s := serve(b, fmt.Sprintf("/bench-read-%d", b.N), nil)
+	for i := range 1000 {
+		for j := range 10 {
+			put(b, s, fmt.Sprintf("c%04d", i), fmt.Sprint("x", j), "v")
+		}
+	}
+	ctx := in("c0007", "default")
+	for name, rv := range map[string]string{"consistent": "", "cached": "0"} {
+		b.Run("get "+name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := s.configMaps.Get(ctx, "x3", &metav1.GetOptions{ResourceVersion: rv}); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+		b.Run("list "+name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := s.configMaps.List(ctx, &metainternalversion.ListOptions{ResourceVersion: rv}); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
 }
 
 // cpuTime is what this process has used of the CPUs, in user and system mode.
