@@ -26,14 +26,14 @@ func (c *Controller) tellPlaced(ctx context.Context, s *source, root *appsv1.Dep
 	if placed := meta.FindStatusCondition(p.Status.Conditions, placementv1alpha1.PlacementPlaced); placed != nil && placed.Status == metav1.ConditionFalse {
 		c.tellOnce(ctx, s, root, "placed", corev1.EventTypeWarning, placed.Reason, placed.Message)
 	} else if placed != nil {
-		c.told.Add(string(root.UID)+"/placed", "")
+		c.told.Add(toldID(root, "placed"), "")
 	}
 	for _, st := range sites {
 		if st.assigned && st.leaf != nil && !st.old {
 			c.tellOnce(ctx, s, root, "cluster "+st.id, corev1.EventTypeNormal, placementv1alpha1.ReasonPlaced,
 				fmt.Sprintf("Placed on %q: %d of %d replicas", st.name, st.target, replicasOf(root)))
 		} else {
-			c.told.Remove(string(root.UID) + "/cluster " + st.id)
+			c.untell(root, "cluster "+st.id)
 		}
 	}
 	if root.Spec.Strategy.Type == appsv1.RecreateDeploymentStrategyType {
@@ -54,7 +54,7 @@ func (c *Controller) tellRefusals(ctx context.Context, s *source, root ctrlclien
 		if r := refusal(leaf); r != nil {
 			c.tellOnce(ctx, s, root, about, corev1.EventTypeWarning, reasonOf(r.Reason), fmt.Sprintf("Cluster %q: %s", nameOf(c.target(mirror), mirror), r.Message))
 		} else {
-			c.told.Remove(string(root.GetUID()) + "/" + about)
+			c.untell(root, about)
 		}
 	}
 }
@@ -68,18 +68,30 @@ func reasonOf(reason string) string {
 
 // tellOnce writes an event if what is to be told about something is not what was told last.
 func (c *Controller) tellOnce(ctx context.Context, s *source, root ctrlclient.Object, about, kind, reason, message string) {
-	id := string(root.GetUID()) + "/" + about
+	id := toldID(root, about)
 	text := reason + ": " + message
-	if last, ok := c.told.Get(id); ok && last == text {
+	last, known := c.told.Get(id)
+	if known && last == text {
 		return
 	}
 	c.told.Add(id, text)
-	c.tell(ctx, s, root, kind, reason, message)
+	c.tell(ctx, s, root, kind, reason, message, known)
 }
 
+// untell says that what was told last about something is over: to say it again would be news.
+func (c *Controller) untell(root ctrlclient.Object, about string) {
+	id := toldID(root, about)
+	if _, known := c.told.Get(id); known {
+		c.told.Add(id, "")
+	}
+}
+
+func toldID(root ctrlclient.Object, about string) string { return string(root.GetUID()) + "/" + about }
+
 // tell writes an event about a root. One that says the same of the same object has the same name, so a restart tells
-// nothing twice. An event that cannot be written is not worth a retry.
-func (c *Controller) tell(ctx context.Context, s *source, root ctrlclient.Object, kind, reason, message string) {
+// nothing twice. If it is news all the same, since something else was told meanwhile, it counts once more. An event that
+// cannot be written is not worth a retry.
+func (c *Controller) tell(ctx context.Context, s *source, root ctrlclient.Object, kind, reason, message string, news bool) {
 	k := client.KeyOf(root)
 	if most := 1024; len(message) > most {
 		message = message[:most-3] + "..."
@@ -98,7 +110,27 @@ func (c *Controller) tell(ctx context.Context, s *source, root ctrlclient.Object
 		Type: kind, Reason: reason, Message: message, Count: 1, FirstTimestamp: now, LastTimestamp: now,
 		Source: corev1.EventSource{Component: eventSource}, ReportingController: eventSource,
 	}
-	if err := c.clients.Objects.Create(client.In(ctx, k.Cluster), event); err != nil && !apierrors.IsAlreadyExists(err) {
+	ctx = client.In(ctx, k.Cluster)
+	err := c.clients.Objects.Create(ctx, event)
+	if apierrors.IsAlreadyExists(err) {
+		err = nil
+		if news {
+			err = c.tellAgain(ctx, ctrlclient.ObjectKeyFromObject(event), now)
+		}
+	}
+	if err != nil {
 		klog.FromContext(ctx).V(2).Info("Event not written", "object", k.String(), "reason", reason, "err", err)
 	}
+}
+
+// tellAgain counts an event once more.
+func (c *Controller) tellAgain(ctx context.Context, k ctrlclient.ObjectKey, now metav1.Time) error {
+	event := &corev1.Event{}
+	if err := c.clients.Objects.Get(ctx, k, event); err != nil {
+		return err
+	}
+	again := event.DeepCopy()
+	again.Count++
+	again.LastTimestamp = now
+	return c.clients.Objects.Patch(ctx, again, ctrlclient.MergeFrom(event))
 }

@@ -42,7 +42,7 @@ func (c *Controller) whole(ctx context.Context, s *source, k client.Key, root ct
 			return 0, err
 		}
 		if why != "" {
-			c.tell(ctx, s, full, corev1.EventTypeNormal, "NotSynced", s.GVK.Kind+" is not copied to physical clusters: "+why+".")
+			c.tell(ctx, s, full, corev1.EventTypeNormal, "NotSynced", s.GVK.Kind+" is not copied to physical clusters: "+why+".", false)
 			mirrors = nil
 		}
 		if account, ok := full.(*corev1.ServiceAccount); ok {

@@ -1,0 +1,80 @@
+package splitter
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/lru"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/internal/kinds"
+)
+
+// TestEventsRepeat: what is told again after something else is the newest event again; what is told again because a
+// restart forgot it is not.
+func TestEventsRepeat(t *testing.T) {
+	const restart, over = "(restart)", "(over)"
+	type told struct {
+		Message string
+		Count   int32
+		At      int // the step that told it last
+	}
+	cases := map[string]struct {
+		steps  []string // messages, restart or over
+		want   []told
+		reason string
+	}{
+		"same again":            {[]string{"1 of 1", "1 of 1"}, []told{{"1 of 1", 1, 0}}, "nothing changed"},
+		"back":                  {[]string{"1 of 1", "3 of 3", "1 of 1"}, []told{{"1 of 1", 2, 2}, {"3 of 3", 1, 1}}, "the newest says what is"},
+		"back and forth":        {[]string{"a", "b", "a", "b", "a"}, []told{{"a", 3, 4}, {"b", 2, 3}}, "each time"},
+		"restart":               {[]string{"a", restart, "a"}, []told{{"a", 1, 0}}, "a restart tells nothing twice"},
+		"changed after restart": {[]string{"a", "b", restart, "b", "a"}, []told{{"a", 2, 4}, {"b", 1, 1}}, "what changes after it is news"},
+		"over and again":        {[]string{"a", over, "a"}, []told{{"a", 2, 2}}, "it had ended meanwhile"},
+		"over before it began":  {[]string{over, "a"}, []told{{"a", 1, 1}}, "nothing to take back"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			objects := fake.NewClientBuilder().WithScheme(client.Scheme).Build()
+			began := time.Unix(1_000_000, 0)
+			clk := clocktesting.NewFakePassiveClock(began)
+			c := &Controller{clients: &client.Clients{Objects: objects}, clock: clk, told: lru.New(remembered)}
+			k, _ := kinds.ByKind("Deployment")
+			root := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "u"}}
+			for i, step := range tc.steps {
+				clk.SetTime(began.Add(time.Duration(i) * time.Second))
+				switch step {
+				case restart:
+					c.told = lru.New(remembered)
+				case over:
+					c.untell(root, "size")
+				default:
+					c.tellOnce(t.Context(), &source{Kind: k}, root, "size", corev1.EventTypeNormal, "Placed", step)
+				}
+			}
+			list := &corev1.EventList{}
+			if err := objects.List(t.Context(), list); err != nil {
+				t.Fatal(err)
+			}
+			got := map[told]bool{}
+			for _, e := range list.Items {
+				if !e.FirstTimestamp.Time.Before(e.LastTimestamp.Time) && e.Count > 1 {
+					t.Errorf("event %q first told at %s, last at %s", e.Message, e.FirstTimestamp, e.LastTimestamp)
+				}
+				got[told{e.Message, e.Count, int(e.LastTimestamp.Sub(began) / time.Second)}] = true
+			}
+			want := map[told]bool{}
+			for _, e := range tc.want {
+				want[e] = true
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", tc.reason, diff)
+			}
+		})
+	}
+}
