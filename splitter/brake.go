@@ -74,14 +74,15 @@ func (b *Brake) Missing(mirror, leaf string, leaves int) (ok bool, again time.Du
 	return true, 0
 }
 
-// Forget is called when a leaf is gone or its root is there again.
+// Forget is called when a leaf is gone or its root is there again. A leaf that is still being deleted is not forgotten: it
+// would be missed, and counted, anew.
 func (b *Brake) Forget(mirror, leaf string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if s, ok := b.mirrors[mirror]; ok {
 		delete(s.missing, leaf)
 		delete(s.confirmed, leaf)
-		if !s.frozen && len(s.missing) == 0 {
+		if !s.frozen && len(s.missing) == 0 && len(s.confirmed) == 0 {
 			delete(b.mirrors, mirror)
 		}
 	}

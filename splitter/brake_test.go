@@ -33,6 +33,12 @@ func TestBrake(t *testing.T) {
 			miss(b, 0, 30, 50)
 			b.Confirm("m")
 		}, false, true},
+		"ConfirmedAmongOthers": {"a leaf that misses nothing takes nobody's confirmation along", 50, func(b *Brake, c *testclock.FakeClock) {
+			miss(b, 0, 30, 50)
+			b.Confirm("m")
+			b.Forget("m", "healthy")
+			c.Step(-brakeWindow) // what is confirmed waits for no minute
+		}, false, true},
 		"Told": {"a freeze from before a restart holds", 50, func(b *Brake, c *testclock.FakeClock) { b.Freeze("m") }, true, false},
 	}
 	for name, tc := range tests {

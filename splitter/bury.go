@@ -103,7 +103,6 @@ func (c *Controller) tombstone(ctx context.Context, s *source, leaf ctrlclient.O
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("delete leaf %s %s: %w", s.GVK.Kind, lk, err)
 	}
-	c.brake.Forget(string(lk.Cluster), brakeID(s, leaf))
 	klog.FromContext(ctx).V(2).Info("Made a tombstone", "kind", s.GVK.Kind, "leaf", lk.String())
 	return nil
 }

@@ -159,6 +159,7 @@ func (c *Controller) onObject(k kinds.Kind, e change) {
 	c.queue.Add(key{k.GVK.Kind, client.KeyOf(o)})
 	here := client.KeyOf(o)
 	if e.deleted {
+		c.brake.Forget(string(here.Cluster), brakeID(c.sources[k.GVK.Kind], o))
 		c.queue.Add(key{ofNamespace, client.Key{Cluster: here.Cluster, Name: here.Namespace}})
 	}
 	if k.HasStatus {
