@@ -230,6 +230,14 @@ func (s *Syncer) bury(ctx context.Context, k key, leaf *unstructured.Unstructure
 		pending = outcome{unknown: true, undecided: true}
 	case live.GetDeletionTimestamp() != nil:
 		return pending, nil
+	case k.resource == namespacesGVR:
+		// A namespace takes with it what is in it, orphans too. Their end brings us back.
+		if gvr, held := s.holds(k.name); held {
+			if !s.physical.informers[gvr].HasSynced() {
+				return s.unseen(gvr), nil
+			}
+			return pending, nil
+		}
 	}
 	// To let a leaf go counts as a write: in a physical cluster that was restored, or is another one, nothing is gone for sure.
 	switch ok, err := s.mayWrite(ctx, k, leaf); {
@@ -282,6 +290,17 @@ func (s *Syncer) hasLeaves(namespace string) bool {
 		}
 	}
 	return false
+}
+
+// holds names a resource of which a downstream namespace has, or may have, objects of ours.
+func (s *Syncer) holds(namespace string) (schema.GroupVersionResource, bool) {
+	for gvr := range s.resources {
+		names, _ := s.physical.informers[gvr].GetIndexer().IndexKeys(cache.NamespaceIndex, namespace)
+		if len(names) > 0 || !s.physical.informers[gvr].HasSynced() {
+			return gvr, true
+		}
+	}
+	return schema.GroupVersionResource{}, false
 }
 
 // release removes our finalizer, and those of the garbage collector, which a mirror does not run: the one of the
