@@ -41,8 +41,8 @@ func NewBrake(c clock.PassiveClock) *Brake {
 }
 
 // Missing says whether a leaf (any unique string) may be deleted whose root was found missing; if not, ask again after
-// the time returned, or when the mirror is not frozen any more if that is 0. Leaves is the number of leaves in the mirror.
-func (b *Brake) Missing(mirror, leaf string, leaves int) (ok bool, again time.Duration) {
+// the time returned, or when the mirror is not frozen any more if that is 0. Leaves counts the leaves in the mirror.
+func (b *Brake) Missing(mirror, leaf string, leaves func() int) (ok bool, again time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s := b.state(mirror)
@@ -55,6 +55,9 @@ func (b *Brake) Missing(mirror, leaf string, leaves int) (ok bool, again time.Du
 		first = now
 		s.missing[leaf] = now
 	}
+	if s.frozen {
+		return false, 0
+	}
 	// Each new one counts those of the minute before it, so a burst is noticed before its first leaf may go.
 	recent := 0
 	for _, t := range s.missing {
@@ -62,10 +65,8 @@ func (b *Brake) Missing(mirror, leaf string, leaves int) (ok bool, again time.Du
 			recent++
 		}
 	}
-	if recent > max(brakeLeast, leaves*brakePercent/100) {
+	if recent > brakeLeast && recent > leaves()*brakePercent/100 {
 		s.frozen = true
-	}
-	if s.frozen {
 		return false, 0
 	}
 	if wait := brakeWindow - now.Sub(first); wait > 0 {
@@ -111,7 +112,6 @@ func (b *Brake) Confirm(mirror string) {
 	defer b.mu.Unlock()
 	s := b.state(mirror)
 	s.frozen = false
-	s.confirmed = map[string]bool{}
 	for leaf := range s.missing {
 		s.confirmed[leaf] = true
 	}

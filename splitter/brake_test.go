@@ -50,10 +50,10 @@ func TestBrake(t *testing.T) {
 				t.Errorf("%s: frozen = %v, want %v", tc.reason, frozen, tc.frozen)
 			}
 			c.Step(brakeWindow)
-			if ok, _ := b.Missing("m", leaf(0), tc.leaves); ok != tc.goes {
+			if ok, _ := b.Missing("m", leaf(0), func() int { return tc.leaves }); ok != tc.goes {
 				t.Errorf("%s: a leaf may go = %v, want %v", tc.reason, ok, tc.goes)
 			}
-			if ok, _ := b.Missing("other", leaf(0), tc.leaves); ok {
+			if ok, _ := b.Missing("other", leaf(0), func() int { return tc.leaves }); ok {
 				t.Errorf("%s: a leaf of another mirror may go the moment it is found missing", tc.reason)
 			}
 		})
@@ -62,7 +62,7 @@ func TestBrake(t *testing.T) {
 
 func miss(b *Brake, from, to, leaves int) {
 	for i := from; i < to; i++ {
-		b.Missing("m", fmt.Sprintf("leaf-%d", i), leaves)
+		b.Missing("m", fmt.Sprintf("leaf-%d", i), func() int { return leaves })
 	}
 }
 
@@ -70,16 +70,16 @@ func miss(b *Brake, from, to, leaves int) {
 func TestBrakeKeepsForAMinute(t *testing.T) {
 	c := testclock.NewFakeClock(time.Unix(0, 0))
 	b := NewBrake(c)
-	ok, again := b.Missing("m", "leaf", 1000)
+	ok, again := b.Missing("m", "leaf", func() int { return 1000 })
 	if ok || again != brakeWindow {
 		t.Errorf("first sight: Missing = %v, %v, want to wait %v", ok, again, brakeWindow)
 	}
 	c.Step(brakeWindow - time.Second)
-	if ok, again := b.Missing("m", "leaf", 1000); ok || again != time.Second {
+	if ok, again := b.Missing("m", "leaf", func() int { return 1000 }); ok || again != time.Second {
 		t.Errorf("a second before: Missing = %v, %v, want to wait 1 s", ok, again)
 	}
 	c.Step(time.Second)
-	if ok, _ := b.Missing("m", "leaf", 1000); !ok {
+	if ok, _ := b.Missing("m", "leaf", func() int { return 1000 }); !ok {
 		t.Error("after a minute: the leaf is still kept")
 	}
 }

@@ -60,7 +60,7 @@ func (c *Controller) bury(ctx context.Context, s *source, k client.Key, root ctr
 			continue
 		}
 		if _, seen := c.deleted.Get(leafUID(leaf)); gone && !seen {
-			ok, wait := c.brake.Missing(string(mirror), id, c.leavesIn(mirror))
+			ok, wait := c.brake.Missing(string(mirror), id, func() int { return c.leavesIn(mirror) })
 			if !ok {
 				again = sooner(again, wait)
 				errs = append(errs, c.tellFrozen(ctx, mirror))

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -166,7 +167,7 @@ func (c *Controller) onObject(k kinds.Kind, e change) {
 		c.queue.Add(key{ofPlacement, client.Key{Cluster: root.Cluster, Name: root.Namespace}})
 	}
 	if k.Goes == kinds.Placed && (e.deleted || finished(e.old) != finished(e.new)) {
-		c.companionsIn(here.Cluster, here.Namespace)
+		c.companionsIn(here.Cluster, here.Namespace, e.deleted)
 	}
 }
 
@@ -196,16 +197,20 @@ func (c *Controller) referencesChanged(e change) {
 	}
 }
 
-// companionsIn asks for the roots of everything in a mirror's namespace that stays only as long as workloads do.
-func (c *Controller) companionsIn(mirror logicalcluster.Name, namespace string) {
+// companionsIn asks for the roots of what may go from a mirror's namespace now that a workload there is through with an
+// update, or is gone: nothing that another workload there refers to, and no Service before that.
+func (c *Controller) companionsIn(mirror logicalcluster.Name, namespace string, gone bool) {
 	for _, s := range c.sources {
-		if s.Goes == kinds.Placed {
+		if s.Goes == kinds.Placed || s.Goes == kinds.WithPlacement && !gone {
 			continue
 		}
 		for _, leaf := range s.list(mirror, namespace) {
-			if root, ok := rootOf(leaf); ok {
-				c.queue.Add(key{s.GVK.Kind, root})
+			root, ok := rootOf(leaf)
+			if !ok || slices.ContainsFunc(c.informers.Deployments.ByIndex(byReference, referenceValue(s.GVK.Kind, root)),
+				func(d *appsv1.Deployment) bool { return client.KeyOf(d).Cluster == mirror }) {
+				continue
 			}
+			c.queue.Add(key{s.GVK.Kind, root})
 		}
 	}
 }
@@ -251,11 +256,16 @@ func (c *Controller) onSyncTarget(e client.Event[*workloadv1alpha1.SyncTarget]) 
 	if e.Old != nil && lost(e.Old) == lost(t) && e.Old.Status.Mirror == t.Status.Mirror {
 		return
 	}
-	c.rootsIn(logicalcluster.Name(t.Status.Mirror))
+	c.everythingIn(logicalcluster.Name(t.Status.Mirror))
 }
 
-// rootsIn asks for the roots of all leaves of a mirror.
-func (c *Controller) rootsIn(mirror logicalcluster.Name) {
+// everythingIn asks for the roots of all leaves of a mirror, and for its namespaces.
+func (c *Controller) everythingIn(mirror logicalcluster.Name) {
+	for _, n := range c.informers.Namespaces.List(mirror, "") {
+		if _, ok := rootOf(n); ok {
+			c.queue.Add(key{ofNamespace, client.KeyOf(n)})
+		}
+	}
 	for _, s := range c.sources {
 		for _, leaf := range s.list(mirror, "") {
 			if root, ok := rootOf(leaf); ok {

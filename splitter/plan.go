@@ -54,8 +54,9 @@ type Step struct {
 // as far as the others make up for it: it may lose an available pod only if, after that, R are known to be available
 // among what the leaves still ask for. What is known of a cluster is its report, nothing if the report is not about
 // its leaf as it is now or if the cluster is not heard of.
-// So pods that are not available, and what the user does not want any more, go at once; and a cluster that is not heard
-// of is waited for or left, but nothing starts elsewhere because of it: targets come from the Placement alone.
+// So what the user does not want any more goes at once. What does not serve now may again in a moment (a probe that failed
+// everywhere, nodes that are not heard of), and stays as long as what does. A cluster that is not heard of is waited for or
+// left, but nothing starts elsewhere because of it: targets come from the Placement alone.
 //
 // With recreate it is the other way round, since two at once would do harm: nothing grows until every cluster that
 // shrinks has come down and every cluster that is left is gone.
@@ -185,5 +186,5 @@ func (c Cluster) least(needed int32, alone bool) int32 {
 		return needed + max(l.Replicas, l.Pods) - l.Available
 	}
 	// Its controller takes away first what does not serve.
-	return min(l.Available, needed)
+	return min(l.Replicas, needed)
 }

@@ -153,28 +153,26 @@ func (c *Controller) setFrozen(ctx context.Context, t *workloadv1alpha1.SyncTarg
 	return nil
 }
 
-// syncTarget ends a freeze that an administrator confirmed.
+// syncTarget ends a freeze that an administrator confirmed, and takes the confirmation away, so that it confirms nothing else.
+// It counts only if the condition says what is confirmed: a word that was left there must not end the next freeze.
 func (c *Controller) syncTarget(ctx context.Context, k client.Key) error {
 	t, ok := c.informers.SyncTargets.Get(k)
 	if !ok || t.Annotations[workloadv1alpha1.ConfirmAnnotation] != confirmDeletions || t.Status.Mirror == "" || c.isMirror(k.Cluster) {
 		return nil
 	}
-	frozen, missing := c.brake.Frozen(t.Status.Mirror)
-	if !frozen && !meta.IsStatusConditionTrue(t.Status.Conditions, workloadv1alpha1.SyncTargetFrozen) {
-		return nil // it counts only once the condition says what is confirmed
-	}
 	if meta.IsStatusConditionTrue(t.Status.Conditions, workloadv1alpha1.SyncTargetFrozen) {
+		_, missing := c.brake.Frozen(t.Status.Mirror)
+		c.brake.Confirm(t.Status.Mirror)
 		if err := c.setFrozen(ctx, t, metav1.ConditionFalse, "Confirmed", "An administrator confirmed the deletions."); err != nil {
 			return err
 		}
+		klog.FromContext(ctx).Info("Deletions confirmed", "syncTarget", k.String(), "leaves", missing)
+		c.everythingIn(logicalcluster.Name(t.Status.Mirror))
 	}
 	want := t.DeepCopy()
 	delete(want.Annotations, workloadv1alpha1.ConfirmAnnotation)
 	if err := c.clients.Objects.Patch(client.In(ctx, k.Cluster), want, ctrlclient.MergeFrom(t)); err != nil {
 		return fmt.Errorf("take the confirmation off SyncTarget %s: %w", k, err)
 	}
-	c.brake.Confirm(t.Status.Mirror)
-	klog.FromContext(ctx).Info("Deletions confirmed", "syncTarget", k.String(), "leaves", missing)
-	c.rootsIn(logicalcluster.Name(t.Status.Mirror))
 	return nil
 }

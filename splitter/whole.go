@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
 	"atoll.dev/atoll/internal/kinds"
 )
@@ -202,8 +204,8 @@ func (c *Controller) pullers(ctx context.Context, secret client.Key) ([]*appsv1.
 	for _, o := range append(deployments.list(secret.Cluster, secret.Namespace), deployments.leavesOf(secret.Cluster, secret.Namespace)...) {
 		d := o.(*appsv1.Deployment)
 		name := d.Spec.Template.Spec.ServiceAccountName
-		if name == "" || name == "default" {
-			continue
+		if usesDefault(&d.Spec.Template.Spec) {
+			name = defaultAccount
 		}
 		if _, known := accounts[name]; !known {
 			secrets, err := c.pullSecrets(ctx, client.Key{Cluster: secret.Cluster, Namespace: secret.Namespace, Name: name})
@@ -231,12 +233,53 @@ func (c *Controller) pullSecrets(ctx context.Context, account client.Key) ([]kin
 	return kinds.PullSecrets(sa), nil
 }
 
+// defaultAccount is whose pods name no ServiceAccount. Every namespace of a physical cluster has its own, which is not ours.
+const defaultAccount = "default"
+
+// usesDefault says that pods pull images with the Secrets of the ServiceAccount default: they name neither another one
+// nor Secrets of their own.
+func usesDefault(pods *corev1.PodSpec) bool {
+	return len(pods.ImagePullSecrets) == 0 && (pods.ServiceAccountName == "" || pods.ServiceAccountName == defaultAccount)
+}
+
+// withPullSecrets returns a Deployment whose pods have the pull Secrets that admission in the workspace would give them, since
+// the workspace's ServiceAccount default does not go down. They are read once for every generation of the root: a
+// change of the account concerns pods that are made later, and must not roll out by itself.
+func (c *Controller) withPullSecrets(ctx context.Context, root *appsv1.Deployment, leaves []ctrlclient.Object) (*appsv1.Deployment, error) {
+	if !usesDefault(&root.Spec.Template.Spec) {
+		return root, nil
+	}
+	var names []corev1.LocalObjectReference
+	generation := strconv.FormatInt(root.Generation, 10)
+	rendered := slices.IndexFunc(leaves, func(leaf ctrlclient.Object) bool {
+		return leafUID(leaf) == root.UID && leaf.GetAnnotations()[workloadv1alpha1.RootGenerationAnnotation] == generation
+	})
+	if rendered >= 0 {
+		names = leaves[rendered].(*appsv1.Deployment).Spec.Template.Spec.ImagePullSecrets
+	} else {
+		rk := client.KeyOf(root)
+		secrets, err := c.pullSecrets(ctx, client.Key{Cluster: rk.Cluster, Namespace: rk.Namespace, Name: defaultAccount})
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range secrets {
+			names = append(names, corev1.LocalObjectReference{Name: r.Name})
+		}
+	}
+	if len(names) == 0 {
+		return root, nil
+	}
+	root = root.DeepCopy()
+	root.Spec.Template.Spec.ImagePullSecrets = slices.Clone(names)
+	return root, nil
+}
+
 // ensureCompanions writes what the pods of a template need into a mirror, before the pods.
 func (c *Controller) ensureCompanions(ctx context.Context, root *appsv1.Deployment, mirror logicalcluster.Name) error {
 	rk := client.KeyOf(root)
 	refs := kinds.References(&root.Spec.Template)
 	for _, r := range slices.Clone(refs) {
-		if r.Kind == "ServiceAccount" && r.Name != "default" {
+		if r.Kind == "ServiceAccount" && r.Name != defaultAccount {
 			secrets, err := c.pullSecrets(ctx, client.Key{Cluster: rk.Cluster, Namespace: rk.Namespace, Name: r.Name})
 			if err != nil {
 				return err

@@ -57,6 +57,10 @@ func (c *Controller) workload(ctx context.Context, s *source, root *appsv1.Deplo
 		}
 		p = &placementv1alpha1.Placement{}
 	}
+	root, err := c.withPullSecrets(ctx, root, leaves)
+	if err != nil {
+		return 0, err
+	}
 	sites := c.sites(root, p, leaves)
 	decide(root, p.Spec.Split, sites)
 	if shrinks(sites) {
@@ -172,9 +176,13 @@ func (st *site) state() *LeafState {
 	_, surge := kinds.Fenceposts(d.Spec.Strategy.RollingUpdate, replicasOf(d))
 	return &LeafState{
 		Replicas: replicasOf(d), Pods: pods, Available: d.Status.AvailableReplicas, Surge: surge,
-		Settled: leafView(d).Settled, Rolling: !st.old && isRolling(d), Deleting: st.old || d.DeletionTimestamp != nil,
+		Settled: leafView(d).Settled, Rolling: !st.old && (isRolling(d) || isMixed(d)), Deleting: st.old || d.DeletionTimestamp != nil,
 	}
 }
+
+// isMixed says that a leaf has pods of an earlier template. Whether its cluster still waits for the update or has given up:
+// fewer replicas are taken from old and new pods in proportion, so that those go which serve.
+func isMixed(d *appsv1.Deployment) bool { return d.Status.UpdatedReplicas < d.Status.Replicas }
 
 // isRolling says that a leaf's template was never rolled out completely and that its cluster has not given up waiting.
 func isRolling(d *appsv1.Deployment) bool {
@@ -400,14 +408,11 @@ func viewOf(root *appsv1.Deployment, p *placementv1alpha1.Placement, sites []*si
 	for _, st := range sites {
 		desired += st.target
 		l := kinds.Leaf{Cluster: st.name}
-		if st.leaf != nil {
+		if st.leaf != nil && !st.old { // what the root before it runs is nothing of this one
 			l = leafView(st.leaf)
 			l.SameTemplate = equality.Semantic.DeepEqual(&st.leaf.Spec.Template, template)
 		}
 		l.Cluster, l.Assigned, l.Lost, l.Target, l.Current = st.name, st.assigned, st.lost, st.target, st.current
-		if st.old {
-			l.Settled, l.Current, l.SameTemplate, l.Refused = false, false, false, nil
-		}
 		view.Leaves = append(view.Leaves, l)
 	}
 	if desired > 0 {
