@@ -44,8 +44,8 @@ physical: bin/physical ## Start a physical cluster, for those who have none: mak
 	@contrib/demo/physical start "$(NAME)"
 
 .PHONY: physical-stop
-physical-stop: ## Stop a physical cluster: make physical-stop NAME=east. RM=1 removes its data, too.
-	@contrib/demo/physical stop "$(NAME)" $(if $(RM),--remove)
+physical-stop: ## Stop a physical cluster: make physical-stop NAME=east. REMOVE=1 removes its data, too.
+	@contrib/demo/physical stop "$(NAME)" $(if $(filter 1,$(REMOVE)),--remove)
 
 ##@ Test
 
