@@ -64,7 +64,7 @@ func (s *Server) withLogicalCluster(next http.Handler) http.Handler {
 			segment, path = rest[:slash], rest[slash:]
 		}
 		if !sameBorder(req.URL.RawPath, segment) {
-			s.answer(w, req, apierrors.NewBadRequest(fmt.Sprintf("%q is no logical cluster: a name or path holds no slash", segment)))
+			s.answer(w, req, apierrors.NewBadRequest(fmt.Sprintf("%q names no logical cluster: a name or path holds no slash, not even an escaped one", req.URL.EscapedPath())))
 			return
 		}
 		ctx := req.Context()

@@ -125,7 +125,7 @@ func TestBadInput_Start(t *testing.T) {
 		"empty root directory":        {[]string{"--secure-port=0", "--root-directory="}, []string{"--root-directory", ".atoll"}},
 		"root directory is a file":    {[]string{"--secure-port=0", "--root-directory=" + plainFile}, []string{plainFile}},
 		"token file missing":          {[]string{"--secure-port=0", "--token-auth-file=" + dir + "/none.csv"}, []string{"--token-auth-file", dir + "/none.csv"}},
-		"token file is a directory":   {[]string{"--secure-port=0", "--token-auth-file=" + dir}, []string{dir, "is a directory"}},
+		"token file is a directory":   {[]string{"--secure-port=0", "--token-auth-file=" + dir}, []string{"--token-auth-file", dir, "directory"}},
 		"token file with short rows":  {[]string{"--secure-port=0", "--token-auth-file=" + short}, []string{short, "token, user name, user uid"}},
 		"client CA missing":           {[]string{"--secure-port=0", "--client-ca-file=" + dir + "/none.crt"}, []string{"--client-ca-file", dir + "/none.crt"}},
 		"client CA without any":       {[]string{"--secure-port=0", "--client-ca-file=" + noCA}, []string{"--client-ca-file", noCA}},

@@ -3,6 +3,9 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -40,8 +43,31 @@ func TestI1_NoBleed_CachesAfterRestart(t *testing.T) {
 	}
 	wait.Wait()
 	before := map[logicalcluster.Name]map[string]string{w.a: w.settled(t, w.a), w.b: w.settled(t, w.b)}
+	// A list that began before the restart goes on after it, and an exact one can be asked for: the caches of then have
+	// neither, so the store answers (trap X5).
+	inA := client.In(t.Context(), w.a)
+	first, err := w.clients.Kube.CoreV1().ConfigMaps("").List(inA, metav1.ListOptions{Limit: 1})
+	if err != nil || first.Continue == "" {
+		t.Fatalf("first page of a: %v, %v", first, err)
+	}
 	w.Kill()
 	w.Restart()
+
+	rest, err := w.clients.Kube.CoreV1().ConfigMaps("").List(inA, metav1.ListOptions{Continue: first.Continue})
+	if err != nil {
+		t.Fatalf("the pages after the restart: %v", err)
+	}
+	exact, err := w.clients.Kube.CoreV1().ConfigMaps("").List(inA, metav1.ListOptions{ResourceVersion: first.ResourceVersion, ResourceVersionMatch: metav1.ResourceVersionMatchExact})
+	if err != nil {
+		t.Fatalf("list at a resourceVersion from before the restart: %v", err)
+	}
+	want := strings.Count(strings.Join(slices.Collect(maps.Keys(before[w.a])), "\n"), "configmaps. ")
+	if got := len(rest.Items) + 1; got != want {
+		t.Errorf("a list over the restart shows %d ConfigMaps of a, want %d", got, want)
+	}
+	if got := len(exact.Items); got != want {
+		t.Errorf("a list at a resourceVersion from before the restart shows %d ConfigMaps of a, want %d", got, want)
+	}
 
 	for _, cluster := range []logicalcluster.Name{w.a, w.b} {
 		if diff := cmp.Diff(keysOf(before[cluster]), keysOf(w.dump(t, cluster))); diff != "" {

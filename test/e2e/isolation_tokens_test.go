@@ -50,7 +50,7 @@ func (w *isoWorld) foreignTokens(t *testing.T, r isoResource, namespace string) 
 		if text, err := base64.RawURLEncoding.DecodeString(list.Continue); err != nil || strings.Contains(string(text), w.b.String()) {
 			t.Errorf("b's token names its logical cluster: %s, %v", text, err)
 		}
-	} else if r.kind != "LogicalCluster" && r.kind != "Placement" {
+	} else if w.second(t, r, "b") != nil {
 		t.Errorf("b has no second page of %s", r.Resource)
 	}
 	a, b := w.a.String(), w.b.String()

@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	walkSteps   = 4000
+	walkSteps   = 6000
 	walkWorkers = 4
 
 	// walkSeed is the variable that repeats a walk; the seed of every walk is printed.
@@ -112,7 +112,10 @@ func (k *isoWalk) next(t *testing.T) request {
 	r, random := k.w.resources[k.random.IntN(len(k.w.resources))], k.random
 	a, b := k.w.a.String(), k.w.b.String()
 	cluster := a
-	if random.IntN(3) == 0 {
+	switch random.IntN(6) {
+	case 0: // plainly another's
+		cluster = pick(random, b, "root:b", "*")
+	case 1:
 		cluster = pick(random, "root:a", b, "root:b", "*", "root", "system:admin", a+"%2f"+b, a+"/../"+b, "%2e%2e/"+b, a+"%00"+b,
 			"root:a:../"+b, b+"%20", strings.ToUpper(b), "root:b:iso", "a:b", "system:"+b, "", ".", "..", "*:"+b, a+","+b, "nothere123", "root:a/clusters/"+b, "/"+b)
 	}
@@ -124,8 +127,11 @@ func (k *isoWalk) next(t *testing.T) request {
 	}
 	name := pick(random, r.name(), r.name(), "", r.name()+"-second", "..%2f"+b+"%2f"+isoNamespace+"%2f"+r.name(), b, "%2e%2e", "..", "*", b+"/"+r.name(), "walk-"+strconv.Itoa(random.IntN(20)))
 	verb := pick(random, http.MethodGet, http.MethodGet, http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodHead, http.MethodOptions)
-	if random.IntN(2) == 0 { // what is likely to be there
+	switch random.IntN(4) {
+	case 0: // what is likely to be there
 		namespace, name = r.namespace(), r.name()
+	case 1: // all of it
+		namespace, name = pick(random, "", r.namespace()), ""
 	}
 	if verb == http.MethodPost && random.IntN(5) > 0 {
 		name = ""
