@@ -37,7 +37,9 @@ func TestI1_NoBleed_EachVerbOfEachKind(t *testing.T) {
 	}
 	after := w.dump(t, w.b)
 	// The watches make second objects in b and take them away; an Event about one may stay.
-	maps.DeleteFunc(after, func(key, _ string) bool { return strings.HasPrefix(key, "events.") && strings.Contains(key, "-second.") })
+	maps.DeleteFunc(after, func(key, _ string) bool {
+		return strings.HasPrefix(key, "events.") && strings.Contains(key, "-second.")
+	})
 	if diff := cmp.Diff(before, after); diff != "" {
 		t.Errorf("what was done in a changed b (- before, + after):\n%s", diff)
 	}
