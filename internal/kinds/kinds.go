@@ -33,6 +33,9 @@ type Kind struct {
 	Content func(root ctrlclient.Object) ctrlclient.Object
 	// Withheld says in one sentence why this root never goes down; empty if it does. Nil means all of the kind do.
 	Withheld func(root ctrlclient.Object) string
+	// Dropped says, one sentence each, what of a root's content does not go down although the user wrote it; nil for
+	// kinds of which everything goes.
+	Dropped func(root ctrlclient.Object) []string
 	// Template returns the template of the pods an object makes; nil for kinds that make none.
 	Template func(obj ctrlclient.Object) *corev1.PodTemplateSpec
 	// Summarise writes what the leaves say into root's status, in place. Nil for kinds without status.
@@ -69,6 +72,7 @@ var All = []Kind{
 		New:       func() ctrlclient.Object { return &corev1.Service{} },
 		Content:   serviceContent,
 		Withheld:  serviceWithheld,
+		Dropped:   serviceDropped,
 		Summarise: summariseService,
 	},
 	{
@@ -77,6 +81,7 @@ var All = []Kind{
 		Goes:      Placed,
 		New:       func() ctrlclient.Object { return &appsv1.Deployment{} },
 		Content:   deploymentContent,
+		Dropped:   deploymentDropped,
 		Template:  func(obj ctrlclient.Object) *corev1.PodTemplateSpec { return &obj.(*appsv1.Deployment).Spec.Template },
 		Summarise: summariseDeployment,
 	},

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -87,7 +88,37 @@ func deploymentContent(root ctrlclient.Object) ctrlclient.Object {
 	// A token of the physical cluster would be a credential for the wrong API.
 	no := false
 	out.Spec.Template.Spec.AutomountServiceAccountToken = &no
+	withinFloor(&out.Spec.Template.Spec)
 	return out
+}
+
+func deploymentDropped(root ctrlclient.Object) []string {
+	return withinFloor(root.(*appsv1.Deployment).Spec.Template.Spec.DeepCopy())
+}
+
+// withinFloor takes out of a pod's spec what reaches past its tenant in a physical cluster that several share, and
+// returns what it took, for people.
+func withinFloor(spec *corev1.PodSpec) (dropped []string) {
+	if spec.NodeName != "" {
+		spec.NodeName = ""
+		dropped = append(dropped, "nodeName: nodes of a physical cluster are chosen by its scheduler")
+	}
+	if strings.HasPrefix(spec.PriorityClassName, "system-") {
+		spec.PriorityClassName, spec.Priority = "", nil
+		dropped = append(dropped, "priorityClassName: system classes are the physical cluster's own, and would evict others' pods")
+	}
+	for i := range spec.Volumes {
+		projected := spec.Volumes[i].Projected
+		if projected == nil {
+			continue
+		}
+		before := len(projected.Sources)
+		projected.Sources = slices.DeleteFunc(projected.Sources, func(s corev1.VolumeProjection) bool { return s.ServiceAccountToken != nil })
+		if len(projected.Sources) < before {
+			dropped = append(dropped, "serviceAccountToken in volume "+spec.Volumes[i].Name+": it would be a token of the physical cluster, not of this workspace")
+		}
+	}
+	return dropped
 }
 
 // serviceContent drops what a physical cluster allocates by itself. A node port that the user chose cannot be told
@@ -103,10 +134,19 @@ func serviceContent(root ctrlclient.Object) ctrlclient.Object {
 	}
 	spec.IPFamilies = nil
 	spec.HealthCheckNodePort = 0
+	spec.ExternalIPs = nil
 	for i := range spec.Ports {
 		spec.Ports[i].NodePort = 0
 	}
 	return out
+}
+
+// serviceDropped: whoever sets an external IP takes the traffic that other tenants send there (CVE-2020-8554).
+func serviceDropped(root ctrlclient.Object) []string {
+	if len(root.(*corev1.Service).Spec.ExternalIPs) > 0 {
+		return []string{"externalIPs: they would draw the traffic of others in a physical cluster that several share"}
+	}
+	return nil
 }
 
 // serviceWithheld: the Service of the API server is the hub's, and each cluster has its own.

@@ -199,3 +199,34 @@ func TestReferences(t *testing.T) {
 		t.Errorf("References: -want, +got:\n%s", diff)
 	}
 }
+
+// TestNothingReachesPastItsTenant: what a tenant writes cannot take traffic, nodes or identities of others in a physical
+// cluster that several share, and each thing that is taken out is told.
+func TestNothingReachesPastItsTenant(t *testing.T) {
+	d := &appsv1.Deployment{}
+	pod := &d.Spec.Template.Spec
+	pod.NodeName, pod.PriorityClassName = "node-0", "system-node-critical"
+	pod.Volumes = []corev1.Volume{{Name: "token", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
+		Sources: []corev1.VolumeProjection{
+			{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token"}},
+			{ConfigMap: &corev1.ConfigMapProjection{}},
+		},
+	}}}}
+	out := deploymentContent(d).(*appsv1.Deployment).Spec.Template.Spec
+	if out.NodeName != "" || out.PriorityClassName != "" || len(out.Volumes[0].Projected.Sources) != 1 {
+		t.Errorf("goes down: nodeName %q, priorityClassName %q, sources %v", out.NodeName, out.PriorityClassName, out.Volumes[0].Projected.Sources)
+	}
+	if told := deploymentDropped(d); len(told) != 3 {
+		t.Errorf("told are %q, want three things", told)
+	}
+	if pod.NodeName == "" {
+		t.Error("the root itself was changed")
+	}
+	s := &corev1.Service{Spec: corev1.ServiceSpec{ExternalIPs: []string{"1.2.3.4"}}}
+	if out := serviceContent(s).(*corev1.Service); len(out.Spec.ExternalIPs) > 0 {
+		t.Errorf("external IPs %v go down", out.Spec.ExternalIPs)
+	}
+	if told := serviceDropped(s); len(told) != 1 {
+		t.Errorf("told are %q, want the external IPs", told)
+	}
+}

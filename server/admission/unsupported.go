@@ -2,16 +2,21 @@ package admission
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/warning"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
+	"atoll.dev/atoll/internal/kinds"
 	"atoll.dev/atoll/internal/logicalcluster"
 )
 
@@ -45,14 +50,15 @@ var placementAnnotations = []string{
 }
 
 // Unsupported warns who applies what is accepted and has no effect, so that nobody relies on it: kinds that are not
-// carried out yet, and misspelt annotations of placement.
+// carried out yet, fields that do not go down, and misspelt annotations of placement. Deleting a workload and keeping its
+// pods it refuses, since the pods would go.
 type Unsupported struct {
 	*admission.Handler
 }
 
 // NewUnsupported returns the plugin.
 func NewUnsupported() *Unsupported {
-	return &Unsupported{Handler: admission.NewHandler(admission.Create, admission.Update)}
+	return &Unsupported{Handler: admission.NewHandler(admission.Create, admission.Update, admission.Delete)}
 }
 
 // Validate adds the warnings.
@@ -61,8 +67,26 @@ func (*Unsupported) Validate(ctx context.Context, a admission.Attributes, _ admi
 	if !ok || cluster.Mirror || a.GetSubresource() != "" {
 		return nil
 	}
+	if a.GetOperation() == admission.Delete {
+		if orphans(a.GetOperationOptions()) && placed(a.GetResource().GroupResource()) {
+			return admission.NewForbidden(a, errors.New("its pods cannot be kept yet (--cascade=orphan): what runs in the physical clusters goes with it"))
+		}
+		return nil
+	}
 	if a.GetOperation() == admission.Create && slices.Contains(notCarriedOut, a.GetResource().GroupResource()) {
 		warning.AddWarning(ctx, "", fmt.Sprintf("%s are kept but have no effect yet: they do not go to physical clusters, and nothing carries them out here", a.GetResource().GroupResource()))
+	}
+	for _, kind := range kinds.All {
+		if kind.Dropped == nil || kind.GVR.GroupResource() != a.GetResource().GroupResource() {
+			continue
+		}
+		root := kind.New()
+		if err := legacyscheme.Scheme.Convert(a.GetObject(), root, nil); err != nil {
+			return fmt.Errorf("look for what of a %s does not go down: %w", kind.GVK.Kind, err)
+		}
+		for _, dropped := range kind.Dropped(root) {
+			warning.AddWarning(ctx, "", "does not go to physical clusters: "+dropped)
+		}
 	}
 	object, err := meta.Accessor(a.GetObject())
 	if err != nil {
@@ -74,4 +98,20 @@ func (*Unsupported) Validate(ctx context.Context, a admission.Attributes, _ admi
 		}
 	}
 	return nil
+}
+
+// orphans says whether a deletion is to keep the dependents.
+func orphans(options runtime.Object) bool {
+	o, ok := options.(*metav1.DeleteOptions)
+	if !ok {
+		return false
+	}
+	return o.PropagationPolicy != nil && *o.PropagationPolicy == metav1.DeletePropagationOrphan ||
+		//lint:ignore SA1019 clients may still send it
+		o.OrphanDependents != nil && *o.OrphanDependents
+}
+
+// placed says whether a kind makes pods in physical clusters.
+func placed(gr schema.GroupResource) bool {
+	return slices.ContainsFunc(kinds.All, func(k kinds.Kind) bool { return k.Goes == kinds.Placed && k.GVR.GroupResource() == gr })
 }

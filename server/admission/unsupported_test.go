@@ -77,3 +77,27 @@ func TestKindsThatGoDownAreSupported(t *testing.T) {
 		}
 	}
 }
+
+// TestPodsThatCannotBeKept: a Deployment deleted with its pods kept would lose them in the physical clusters.
+func TestPodsThatCannotBeKept(t *testing.T) {
+	orphan, background := metav1.DeletePropagationOrphan, metav1.DeletePropagationBackground
+	deployments := appsv1.SchemeGroupVersion.WithResource("deployments")
+	for name, test := range map[string]struct {
+		options  *metav1.DeleteOptions
+		resource schema.GroupVersionResource
+		refused  bool
+	}{
+		"orphan":             {&metav1.DeleteOptions{PropagationPolicy: &orphan}, deployments, true},
+		"background":         {&metav1.DeleteOptions{PropagationPolicy: &background}, deployments, false},
+		"orphan of no pods":  {&metav1.DeleteOptions{PropagationPolicy: &orphan}, corev1.SchemeGroupVersion.WithResource("configmaps"), false},
+		"nothing said of it": {&metav1.DeleteOptions{}, deployments, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx := logicalcluster.WithCluster(t.Context(), logicalcluster.Cluster{Name: "a1"})
+			attributes := admission.NewAttributesRecord(nil, nil, schema.GroupVersionKind{}, "default", "x", test.resource, "", admission.Delete, test.options, false, nil)
+			if err := NewUnsupported().Validate(ctx, attributes, nil); (err != nil) != test.refused {
+				t.Errorf("error %v, want refused %v", err, test.refused)
+			}
+		})
+	}
+}
