@@ -41,7 +41,8 @@ func Connect(ctx context.Context, o ExternalOptions) (*Etcd, error) {
 		DialKeepAliveTimeout: keepaliveTimeout,
 		Logger:               zap.NewNop(), // errors come back from the calls
 		// Wait for a connection, and if there is none say why: a call would only say that its time is over.
-		DialOptions: []grpc.DialOption{grpc.WithReturnConnectionError()}, //nolint:staticcheck // the client dials in the way that knows it
+		//lint:ignore SA1019 the client dials in the way that knows it
+		DialOptions: []grpc.DialOption{grpc.WithReturnConnectionError()},
 	}
 	if o.CertFile != "" || o.KeyFile != "" || o.CAFile != "" {
 		tls, err := transport.TLSInfo{CertFile: o.CertFile, KeyFile: o.KeyFile, TrustedCAFile: o.CAFile}.ClientConfig()

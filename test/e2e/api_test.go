@@ -464,12 +464,12 @@ func (p *protocol) patches(t *testing.T) {
 	}
 	// A strategic merge patch merges lists of containers by name; a merge patch replaces them.
 	strategic := `{"spec":{"template":{"spec":{"containers":[{"name":"main","image":"registry.invalid/a:2"},{"name":"side","image":"registry.invalid/b:1"}]}}}}`
-	got, err := resource.Patch(p.ctx, "patched", types.StrategicMergePatchType, []byte(strategic), metav1.PatchOptions{})
-	if err != nil {
+	if _, err := resource.Patch(p.ctx, "patched", types.StrategicMergePatchType, []byte(strategic), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	added := `{"spec":{"template":{"spec":{"containers":[{"name":"third","image":"registry.invalid/c:1"}]}}}}`
-	if got, err = resource.Patch(p.ctx, "patched", types.StrategicMergePatchType, []byte(added), metav1.PatchOptions{}); err != nil {
+	got, err := resource.Patch(p.ctx, "patched", types.StrategicMergePatchType, []byte(added), metav1.PatchOptions{})
+	if err != nil {
 		t.Fatal(err)
 	}
 	containers, _, err := unstructured.NestedSlice(got.Object, "spec", "template", "spec", "containers")
