@@ -349,7 +349,7 @@ func foreignObjects(t *testing.T, f *fleet) {
 	for name, l := range labels {
 		s, err := down.Create(t.Context(), &corev1.Service{
 			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: l},
-			Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 8080}}},
+			Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "80", Port: 80}}}, // an apply would succeed
 		}, metav1.CreateOptions{})
 		if err != nil {
 			t.Fatal(err)
