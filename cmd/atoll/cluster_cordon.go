@@ -19,7 +19,7 @@ func newClusterCordonCommand(open hubOpener, streams genericiooptions.IOStreams,
 		Example: "  atoll cluster cordon east",
 		Args:    exactArgs(1),
 	}
-	done := "Cluster %s is cordoned: what it runs stays, nothing new is placed there.\n"
+	done := "Cluster %s is cordoned: the namespaces and objects that are placed there stay, no others come.\n"
 	if !cordon {
 		cmd.Use, cmd.Short, cmd.Example = "uncordon NAME", "Let things be placed on a physical cluster again", "  atoll cluster uncordon east"
 		done = "Cluster %s takes new placements.\n"
