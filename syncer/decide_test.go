@@ -570,6 +570,22 @@ func TestDuplicateOf(t *testing.T) {
 	if p := duplicateOf(twin, []*workloadv1alpha1.SyncTarget{young, twin}, cluster); p == nil {
 		t.Error("of the same second, both are the older")
 	}
+	// A registration that never worked is mended while a younger one runs everything.
+	setReady := func(t *workloadv1alpha1.SyncTarget, status metav1.ConditionStatus, reason string) {
+		meta.SetStatusCondition(&t.Status.Conditions, metav1.Condition{Type: workloadv1alpha1.SyncTargetReady, Status: status, Reason: reason})
+	}
+	mended, runs := syncTarget("m", "root", 2*time.Hour), syncTarget("r", "root", time.Hour)
+	both := []*workloadv1alpha1.SyncTarget{mended, runs}
+	setReady(mended, metav1.ConditionFalse, "Unreachable")
+	setReady(runs, metav1.ConditionTrue, "Connected")
+	if duplicateOf(runs, both, cluster) != nil || duplicateOf(mended, both, cluster) == nil {
+		t.Error("the one that never worked takes the cluster from the one that runs everything")
+	}
+	setReady(mended, metav1.ConditionFalse, ReasonDuplicate)
+	setReady(runs, metav1.ConditionUnknown, "HeartbeatLost")
+	if duplicateOf(runs, both, cluster) != nil || duplicateOf(mended, both, cluster) == nil {
+		t.Error("the two change places because the physical cluster is away")
+	}
 }
 
 func TestWaitingFor(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 const (
 	ReasonHeartbeatLost     = "HeartbeatLost"     // no heartbeat for 40 s
 	ReasonNotConnected      = "NotConnected"      // no syncer has reported yet
-	ReasonDuplicate         = "Duplicate"         // an older SyncTarget is the same physical cluster
+	ReasonDuplicate         = "Duplicate"         // another SyncTarget is the same physical cluster
 	ReasonKubeconfigInvalid = "KubeconfigInvalid" // push, with a kubeconfig that cannot be used
 	ReasonMirrorTaken       = "MirrorTaken"       // status.mirror names a logical cluster of somebody else
 	ReasonTerminating       = "Terminating"       // deleted, and what it runs is not gone yet
@@ -75,20 +75,40 @@ func targetStatus(target, twin *workloadv1alpha1.SyncTarget, heard time.Time, p 
 	return status, again
 }
 
-// older says which of two SyncTargets of one physical cluster came first and so keeps it. It is the same for all who ask.
-func older(a, b *workloadv1alpha1.SyncTarget) bool {
+// precedes says which of two SyncTargets of one physical cluster is the one that is synced: one that is not a duplicate
+// already, so that the two never change places; then the one that works, and has for longer; then the older. By age alone, a registration
+// that never worked would take the cluster from the one that runs everything as soon as it is mended.
+func precedes(a, b *workloadv1alpha1.SyncTarget) bool {
+	rank := func(t *workloadv1alpha1.SyncTarget) (rank int, since time.Time) {
+		ready := meta.FindStatusCondition(t.Status.Conditions, workloadv1alpha1.SyncTargetReady)
+		switch {
+		case ready != nil && ready.Reason == ReasonDuplicate:
+			return 2, since
+		case ready != nil && ready.Status == metav1.ConditionTrue:
+			return 0, ready.LastTransitionTime.Time
+		}
+		return 1, since
+	}
+	rankA, sinceA := rank(a)
+	rankB, sinceB := rank(b)
+	if rankA != rankB {
+		return rankA < rankB
+	}
+	if !sinceA.Equal(sinceB) {
+		return sinceA.Before(sinceB)
+	}
 	if !a.CreationTimestamp.Equal(&b.CreationTimestamp) {
 		return a.CreationTimestamp.Before(&b.CreationTimestamp)
 	}
 	return a.UID < b.UID
 }
 
-// duplicateOf returns the problem of being younger than another SyncTarget of the same physical cluster. The other
+// duplicateOf returns the problem that another SyncTarget of the same physical cluster precedes target. The other
 // one is named only if it is in the same logical cluster: a tenant is not told what others have.
 func duplicateOf(target *workloadv1alpha1.SyncTarget, same []*workloadv1alpha1.SyncTarget, cluster func(*workloadv1alpha1.SyncTarget) string) *problem {
 	var first *workloadv1alpha1.SyncTarget
 	for _, other := range same {
-		if other.UID != target.UID && older(other, target) && (first == nil || older(other, first)) {
+		if other.UID != target.UID && precedes(other, target) && (first == nil || precedes(other, first)) {
 			first = other
 		}
 	}
