@@ -45,6 +45,19 @@ func (r *running) makeAdmin(t *testing.T, name logicalcluster.Name, user string)
 		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: user}},
 	}, metav1.CreateOptions{})
 	must(t, err)
+	// Decisions are made from the watch cache, which sees the binding a moment later.
+	for deadline := time.Now().Add(30 * time.Second); ; {
+		review, err := r.in(t, name).AuthorizationV1().SubjectAccessReviews().Create(t.Context(), &authorizationv1.SubjectAccessReview{
+			Spec: authorizationv1.SubjectAccessReviewSpec{User: user, ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: "list", Resource: "pods"}},
+		}, metav1.CreateOptions{})
+		must(t, err)
+		if review.Status.Allowed {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s is not yet admin of %s: %+v", user, name, review.Status)
+		}
+	}
 }
 
 // Who is told what: 401 without a valid credential, 403 where one may not, 404 for an unknown path, 400 for no path.
