@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 
 	"atoll.dev/atoll/test/framework"
@@ -480,6 +481,31 @@ func refusal(t *testing.T, f *fleet) {
 			return out
 		}
 		return ""
+	})
+	// It takes the Deployment, and none of its further pods.
+	patch := []byte(`{"spec":{"hard":{"pods":"6"}}}`)
+	if _, err := f.clusters["east"].Clientset().CoreV1().ResourceQuotas(ns).Patch(t.Context(), "none", types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	framework.Eventually(t, patience, "the quota of pods is in force", func() string {
+		q, err := f.clusters["east"].Clientset().CoreV1().ResourceQuotas(ns).Get(t.Context(), "none", metav1.GetOptions{})
+		if err != nil || q.Status.Hard.Pods().Value() != 6 {
+			return fmt.Sprintf("%v %v", q, err)
+		}
+		return ""
+	})
+	w.kubectl("scale", "deployment/"+w.app, "--replicas=7")
+	framework.Eventually(t, patience, "an Event and a condition on the Deployment carry east's words", func() string {
+		out := w.kubectl("get", "events", "--field-selector=involvedObject.kind=Deployment", "-o", "jsonpath={.items[*].message}")
+		if !strings.Contains(out, "exceeded quota") {
+			return out
+		}
+		for _, c := range w.deployment().Status.Conditions {
+			if c.Type == "ReplicaFailure" && strings.Contains(c.Message, "east") && strings.Contains(c.Message, "exceeded quota") {
+				return ""
+			}
+		}
+		return fmt.Sprintf("%+v", w.deployment().Status.Conditions)
 	})
 }
 
