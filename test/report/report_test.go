@@ -93,7 +93,7 @@ func TestSummary(t *testing.T) {
 		t.Errorf("printed %q", s)
 	}
 	results, err := readResults([]string{file})
-	if diff := cmp.Diff(map[string]outcome{"TestT1_A": passed, "TestT2_B": failed}, results); diff != "" || err != nil {
+	if diff := cmp.Diff(map[string]outcome{"TestT1_A": passed, "TestT2_B": failed, "TestT2_B/case": failed}, results); diff != "" || err != nil {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
 	if err := summary(strings.NewReader(`{"Action":"fail","ImportPath":"p"}`), &out, file); err == nil {
@@ -111,5 +111,21 @@ func TestRequirementsParse(t *testing.T) {
 	}
 	if len(all) != 66 {
 		t.Errorf("%d requirements, want 66", len(all))
+	}
+}
+
+func TestPartsProveToo(t *testing.T) {
+	for name, want := range map[string][]string{
+		"TestT1_Kubectl":          {"T1"},
+		"TestT1_P5_Both":          {"T1", "P5"},
+		"TestT1_Kubectl/explain":  nil, // its test stands for it
+		"TestFleet/T2_Move":       {"T2"},
+		"TestFleet/T2_Move/again": nil,
+		"TestFleet":               nil,
+		"TestI1_NoBleed":          nil,
+	} {
+		if got := ids(name); !cmp.Equal(got, want) {
+			t.Errorf("%s proves %v, want %v", name, got, want)
+		}
 	}
 }

@@ -33,12 +33,17 @@ func parseRequirements(tsv string) ([]requirement, error) {
 	return all, nil
 }
 
-var idPrefix = regexp.MustCompile(`^Test((?:[TPSKMR][0-9]+_)+)`)
+var idPrefix = regexp.MustCompile(`^((?:[TPSKMR][0-9]+_)+)`)
 
-// ids returns the requirements whose ids a test's name carries.
+// ids returns the requirements whose ids a test's name carries, or the name of a part of one: TestT1_Kubectl,
+// TestFleet/T2_Move. A part without an id of its own belongs to its test, which stands for it.
 func ids(test string) []string {
-	m := idPrefix.FindStringSubmatch(test)
-	if m == nil {
+	name := strings.TrimPrefix(test, "Test")
+	if _, part, isPart := strings.Cut(test, "/"); isPart {
+		name = part
+	}
+	m := idPrefix.FindStringSubmatch(name)
+	if m == nil || strings.Contains(name, "/") {
 		return nil
 	}
 	return strings.Split(strings.TrimSuffix(m[1], "_"), "_")
@@ -103,7 +108,8 @@ func replaceBetween(document, table string) (string, error) {
 
 var testName = regexp.MustCompile("`(Test[A-Za-z0-9_]+)`")
 
-// verify compares the table in a document with the tests there are, without running any.
+// verify compares the table in a document with the tests there are, without running any. Parts of tests are known only
+// when they run: of them the table alone tells.
 func verify(document string, tests []string, requirements []requirement) error {
 	_, rest, _ := strings.Cut(document, begin)
 	section, _, ok := strings.Cut(rest, end)

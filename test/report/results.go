@@ -83,7 +83,7 @@ func summary(in io.Reader, out io.Writer, file string) error {
 	return nil
 }
 
-// readResults returns the worst outcome of each test in the files, without subtests.
+// readResults returns the worst outcome of each test, and of each part of one, in the files.
 func readResults(files []string) (map[string]outcome, error) {
 	results := map[string]outcome{}
 	for _, file := range files {
@@ -93,7 +93,7 @@ func readResults(files []string) (map[string]outcome, error) {
 		}
 		err = readEvents(f, func(_ []byte, e event) {
 			o, ok := map[string]outcome{"pass": passed, "skip": skipped, "fail": failed}[e.Action]
-			if ok && e.Test != "" && !strings.Contains(e.Test, "/") {
+			if ok && e.Test != "" {
 				results[e.Test] = max(results[e.Test], o)
 			}
 		})
