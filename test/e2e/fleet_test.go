@@ -45,6 +45,26 @@ func newFleet(t *testing.T) *fleet {
 	return f
 }
 
+// part of a test that shares its fleet with others.
+type part struct {
+	name string
+	test func(*testing.T, *fleet)
+}
+
+// run runs the parts one after the other; what fails fails its own part.
+func (f *fleet) run(t *testing.T, parts []part) {
+	t.Helper()
+	for _, p := range parts {
+		t.Run(p.name, func(t *testing.T) {
+			f.Use(t)
+			for _, c := range f.clusters {
+				c.Use(t)
+			}
+			p.test(t, f)
+		})
+	}
+}
+
 // workspace is a workspace of a test, used with kubectl as a person would.
 type workspace struct {
 	t *testing.T

@@ -28,11 +28,7 @@ import (
 // TestInvariants breaks into what a fleet stands on, its store and its clusters, and looks whether what must always hold
 // (docs/invariants.md) still does. Each part has a workspace of its own; parts that wait for long come last.
 func TestInvariants(t *testing.T) {
-	f := newFleet(t)
-	for _, part := range []struct {
-		name string
-		test func(*testing.T, *fleet)
-	}{
+	newFleet(t).run(t, []part{
 		{"I3_RecreateIsBreakBeforeMake", breakBeforeMake},
 		{"I2_ForeignObjectsAreNeverTouched", foreignObjects},
 		{"I2_ForeignNamespacesAreNeverTouched", foreignNamespace},
@@ -40,15 +36,7 @@ func TestInvariants(t *testing.T) {
 		{"I2_RootsFoundMissingFreezeTheMirror", manyMissing},
 		{"I2_FewMissingRootsGoAfterAMinute", fewMissing},
 		{"I4_ObservedGenerationWaitsForEveryCluster", observedGeneration},
-	} {
-		t.Run(part.name, func(t *testing.T) {
-			f.Use(t)
-			for _, c := range f.clusters {
-				c.Use(t)
-			}
-			part.test(t, f)
-		})
-	}
+	})
 }
 
 // row is an object in the store: "<resource>/<logical cluster>/<namespace>/<name>". Services are "services/specs".

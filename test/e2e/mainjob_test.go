@@ -21,11 +21,7 @@ import (
 // TestFleet does the main job, and what goes wrong with it, on one Atoll with two physical clusters. Each part has a
 // workspace of its own; parts that stop something come last.
 func TestFleet(t *testing.T) {
-	f := newFleet(t)
-	for _, part := range []struct {
-		name string
-		test func(*testing.T, *fleet)
-	}{
+	newFleet(t).run(t, []part{
 		{"T1_ApplyRunsAndStatusComesBack", applyRuns},
 		{"T1_ScaleAndRollout", scaleAndRollout},
 		{"T1_KubeSystemOfAWorkspaceIsNotTheClusters", kubeSystem},
@@ -45,15 +41,7 @@ func TestFleet(t *testing.T) {
 		{"P1_WorkspaceDeletionTakesLeavesFirst", deleteWorkspace},
 		{"T16_ClusterStoppedAndRestarted", clusterStopped},
 		{"T16_ServerStoppedAndRestarted", serverStopped},
-	} {
-		t.Run(part.name, func(t *testing.T) {
-			f.Use(t)
-			for _, c := range f.clusters {
-				c.Use(t)
-			}
-			part.test(t, f)
-		})
-	}
+	})
 }
 
 func applyRuns(t *testing.T, f *fleet) {
