@@ -76,7 +76,7 @@ func Decide(req Request, candidates []Candidate, current []placementv1alpha1.Pla
 	switch {
 	case w.nowhere:
 		return Decision{
-			Split: w.split, Status: metav1.ConditionFalse, Reason: placementv1alpha1.ReasonNotPlaced,
+			Split: w.split, Status: metav1.ConditionFalse, Reason: placementv1alpha1.ReasonNowhere,
 			Message: fmt.Sprintf("Placed nowhere, as the empty %s of %s asks: name clusters there, or remove it.",
 				placementv1alpha1.ClustersAnnotation, w.source),
 		}
@@ -221,7 +221,7 @@ func place(w wish, picks []seat) Decision {
 func keep(req Request, seats []seat, current []placementv1alpha1.PlacedCluster, reason, todo string) Decision {
 	d := Decision{
 		Split:  cmp.Or(req.Split, placementv1alpha1.SplitEven),
-		Status: metav1.ConditionFalse, Reason: reason, Message: todo + "; until then it runs nowhere.",
+		Status: metav1.ConditionFalse, Reason: reason, Message: todo + "; until then it is placed nowhere.",
 	}
 	for _, s := range seats {
 		if s.stays() {

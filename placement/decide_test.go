@@ -122,7 +122,7 @@ func TestDecide(t *testing.T) {
 			change: func(c []Candidate) { c[0].Cordoned, c[1].Ready, c[2].Mirror = true, false, "" },
 			reason: "NotPlaced", why: "waits",
 		},
-		"nowhere": {levels: wishing("clusters", "", "max-clusters", "2"), current: []int{0}, reason: "NotPlaced", why: "on purpose"},
+		"nowhere": {levels: wishing("clusters", "", "max-clusters", "2"), current: []int{0}, reason: "Nowhere", why: "on purpose, so the splitter's brake has no part in it"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -2,12 +2,9 @@ package placement
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -140,7 +137,7 @@ func (r *reconciler) reconcile(ctx context.Context, key client.Key) (again time.
 	}
 	wants := []wanted{{name: key.Name, levels: append(levels, fallback...)}}
 	for _, o := range own {
-		wants = append(wants, wanted{name: nameFor(key.Name, &o.object), object: &o.object, levels: []Level{{Source: o.source, Annotations: o.annotations}}})
+		wants = append(wants, wanted{name: placementv1alpha1.NameFor(key.Name, &o.object), object: &o.object, levels: []Level{{Source: o.source, Annotations: o.annotations}}})
 	}
 	return r.carryOut(ctx, key, s, wants, existing)
 }
@@ -209,7 +206,7 @@ func (r *reconciler) carryOut(ctx context.Context, key client.Key, s scene, want
 			if still, err := r.world.ReadOwnWish(ctx, key, *p.Spec.Object); err != nil {
 				errs = append(errs, err)
 				continue
-			} else if still && name == nameFor(key.Name, p.Spec.Object) {
+			} else if still && name == placementv1alpha1.NameFor(key.Name, p.Spec.Object) {
 				again = lookAgain
 				continue
 			}
@@ -297,22 +294,4 @@ func (r *reconciler) remove(ctx context.Context, cluster logicalcluster.Name, p 
 		return fmt.Errorf("delete placement %s: %w", client.Key{Cluster: cluster, Name: p.Name}, err)
 	}
 	return nil
-}
-
-// maxNameLength is that of any object's name, in bytes.
-const maxNameLength = 253
-
-// nameFor returns the name of a Placement, "<namespace>" or "<namespace>.<resource>.<name>". A longer one than objects
-// may have ends in a hash of it all.
-func nameFor(namespace string, object *placementv1alpha1.PlacedObject) string {
-	if object == nil {
-		return namespace
-	}
-	name := namespace + "." + object.Resource + "." + object.Name
-	if len(name) <= maxNameLength {
-		return name
-	}
-	sum := sha256.Sum256([]byte(name))
-	hash := "-" + hex.EncodeToString(sum[:])[:10]
-	return strings.TrimRight(name[:maxNameLength-len(hash)], ".-") + hash
 }

@@ -1,13 +1,11 @@
 package placement
 
 import (
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/validation"
 
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
@@ -208,33 +206,3 @@ func TestReconcileAsksBeforeRemoving(t *testing.T) {
 type hidden struct{ *fakeWorld }
 
 func (hidden) Roots(client.Key) (bool, []root) { return false, nil }
-
-func TestNameFor(t *testing.T) {
-	long := strings.Repeat("a", 253)
-	tests := map[string]struct {
-		object *placementv1alpha1.PlacedObject
-		want   string
-		reason string
-	}{
-		"namespace": {want: "front", reason: "its own name"},
-		"object":    {object: &placementv1alpha1.PlacedObject{Resource: "services", Name: "db.v1"}, want: "front.services.db.v1", reason: "dots are fine: a namespace has none"},
-		"longest":   {object: &placementv1alpha1.PlacedObject{Resource: "services", Name: long[:253-len("front.services.")]}, want: "front.services." + long[:253-len("front.services.")], reason: "253 fits"},
-	}
-	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			if got := nameFor("front", tc.object); got != tc.want {
-				t.Errorf("%s: got %q", tc.reason, got)
-			}
-		})
-	}
-	seen := map[string]bool{}
-	for i := range 20 {
-		// The cut falls on every character of ".-.": what stays has to be a name.
-		object := &placementv1alpha1.PlacedObject{Resource: "deployments", Name: long[:210+i] + ".b-" + long[:39-i]}
-		name := nameFor("front", object)
-		if errs := validation.IsDNS1123Subdomain(name); len(errs) > 0 || seen[name] {
-			t.Errorf("nameFor(%d characters) = %q: %v, seen before: %v", len(object.Name), name, errs, seen[name])
-		}
-		seen[name] = true
-	}
-}

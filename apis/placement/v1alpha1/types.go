@@ -40,6 +40,9 @@ const (
 	ReasonUnknownCluster = "UnknownCluster"   // the annotation names a cluster nobody registered
 	ReasonNotAllowed     = "NotAllowed"       // a policy from above forbids it, whether it exists or not
 	ReasonInvalid        = "InvalidPlacement" // the annotation cannot be read
+	// ReasonNowhere says that somebody asked for no cluster. It alone lets what runs go at once: whatever else leaves a
+	// Placement without a cluster is subject to the brake.
+	ReasonNowhere = "Nowhere"
 )
 
 // +genclient
