@@ -56,12 +56,12 @@ func ownerSubject(owner string, parent logicalcluster.Name) rbacv1.Subject {
 type remains struct {
 	// workspaces and syncTargets inside, by name.
 	workspaces, syncTargets []string
-	// placements that still name physical clusters, and leaves that are still in mirrors.
-	placements, leaves int
+	// clusters that placements still name, or whose mirrors still have leaves, by name, as often as there are such.
+	clusters []string
 }
 
 func (r remains) nothing() bool {
-	return len(r.workspaces)+len(r.syncTargets)+r.placements+r.leaves == 0
+	return len(r.workspaces)+len(r.syncTargets)+len(r.clusters) == 0
 }
 
 // condition tells a user what the deletion waits for. It changes only when that does.
@@ -79,9 +79,9 @@ func (r remains) condition(generation int64) metav1.Condition {
 	if len(r.syncTargets) > 0 {
 		waits = append(waits, "SyncTargets "+enumerate(r.syncTargets))
 	}
-	if r.placements > 0 || r.leaves > 0 {
+	if len(r.clusters) > 0 {
 		// No count of leaves: the condition would be written again for each of them that goes.
-		waits = append(waits, "physical clusters to remove what runs there")
+		waits = append(waits, "physical clusters to remove what runs there: "+enumerate(r.clusters))
 	}
 	c.Message = "Waiting for " + strings.Join(waits, ", ")
 	if r.nothing() {
@@ -90,10 +90,10 @@ func (r remains) condition(generation int64) metav1.Condition {
 	return c
 }
 
-// enumerate names the first few, in order.
+// enumerate names the first few, in order and each once.
 func enumerate(names []string) string {
 	const few = 5
-	names = slices.Sorted(slices.Values(names))
+	names = slices.Compact(slices.Sorted(slices.Values(names)))
 	if len(names) > few {
 		return fmt.Sprintf("%s and %d more", strings.Join(names[:few], ", "), len(names)-few)
 	}

@@ -96,10 +96,10 @@ func TestRemains(t *testing.T) {
 			"ContentRemains", "Waiting for workspaces a, b"},
 		{"few names are enough", remains{workspaces: []string{"g", "f", "e", "d", "c", "b", "a"}}, false,
 			"ContentRemains", "Waiting for workspaces a, b, c, d, e and 2 more"},
-		{"everything at once", remains{workspaces: []string{"a"}, syncTargets: []string{"east"}, placements: 1, leaves: 7}, false,
-			"ContentRemains", "Waiting for workspaces a, SyncTargets east, physical clusters to remove what runs there"},
-		{"each leaf that goes changes nothing", remains{leaves: 3}, false,
-			"ContentRemains", "Waiting for physical clusters to remove what runs there"},
+		{"everything at once", remains{workspaces: []string{"a"}, syncTargets: []string{"east"}, clusters: []string{"west"}}, false,
+			"ContentRemains", "Waiting for workspaces a, SyncTargets east, physical clusters to remove what runs there: west"},
+		{"each leaf that goes changes nothing", remains{clusters: []string{"west", "east", "west"}}, false,
+			"ContentRemains", "Waiting for physical clusters to remove what runs there: east, west"},
 	} {
 		if got := tc.remains.nothing(); got != tc.nothing {
 			t.Errorf("%s: nothing is %v", tc.reason, got)

@@ -95,11 +95,13 @@ func (c *Controller) empty(ctx context.Context, cluster logicalcluster.Name) (re
 	if left.workspaces, err = remove(ctx, c.clients, cluster, c.informers.Workspaces.List(cluster, "")); err != nil || !left.nothing() {
 		return left, err
 	}
-	if left.placements, err = c.emptyPlacements(ctx, cluster); err != nil {
+	if left.clusters, err = c.emptyPlacements(ctx, cluster); err != nil {
 		return left, err
 	}
-	for _, count := range c.leaves {
-		left.leaves += count(cluster)
+	for _, mirrors := range c.leaves {
+		for _, mirror := range mirrors(cluster) {
+			left.clusters = append(left.clusters, c.servedBy(mirror))
+		}
 	}
 	if !left.nothing() {
 		return left, nil
@@ -110,21 +112,30 @@ func (c *Controller) empty(ctx context.Context, cluster logicalcluster.Name) (re
 	return c.unseen(ctx, cluster)
 }
 
-// emptyPlacements makes every placement of a logical cluster name no physical cluster, and returns how many did.
-func (c *Controller) emptyPlacements(ctx context.Context, cluster logicalcluster.Name) (int, error) {
-	emptied := 0
+// servedBy names the physical cluster of a mirror: as its SyncTarget does, or as the mirror is called where that is not known.
+func (c *Controller) servedBy(mirror logicalcluster.Name) string {
+	if lc, ok := c.informers.LogicalClusters.Get(clusterKey(mirror)); ok && lc.Spec.Owner != nil {
+		return lc.Spec.Owner.Name
+	}
+	return string(mirror)
+}
+
+// emptyPlacements makes every placement of a logical cluster name no physical cluster, and returns those that were named.
+func (c *Controller) emptyPlacements(ctx context.Context, cluster logicalcluster.Name) (named []string, err error) {
 	for _, p := range c.informers.Placements.List(cluster, "") {
 		if len(p.Spec.Clusters) == 0 {
 			continue
 		}
-		emptied++
+		for _, placed := range p.Spec.Clusters {
+			named = append(named, placed.Name)
+		}
 		p = p.DeepCopy()
 		p.Spec.Clusters = nil
 		if err := c.clients.Objects.Update(client.In(ctx, cluster), p); err != nil && !apierrors.IsNotFound(err) {
-			return emptied, fmt.Errorf("empty placement %q of logical cluster %q: %w", p.Name, cluster, err)
+			return named, fmt.Errorf("empty placement %q of logical cluster %q: %w", p.Name, cluster, err)
 		}
 	}
-	return emptied, nil
+	return named, nil
 }
 
 // unseen removes Workspaces and SyncTargets that the informers do not hold yet: with the data, the way to their logical

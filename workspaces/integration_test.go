@@ -308,7 +308,11 @@ func TestDeleteWaitsForLeaves(t *testing.T) {
 	mirror := lcctx.NewName()
 	inMirror, inShop := client.In(h.ctx, mirror), client.In(h.ctx, cluster)
 	must(t, h.clients.Objects.Create(inMirror, &corev1alpha1.LogicalCluster{
-		ObjectMeta: metav1.ObjectMeta{Name: "cluster"}, Spec: corev1alpha1.LogicalClusterSpec{Use: corev1alpha1.LogicalClusterUseMirror}}))
+		ObjectMeta: metav1.ObjectMeta{Name: "cluster"}, Spec: corev1alpha1.LogicalClusterSpec{
+			Use: corev1alpha1.LogicalClusterUseMirror,
+			Owner: &corev1alpha1.LogicalClusterOwner{
+				APIVersion: workloadv1alpha1.GroupVersion.String(), Resource: "synctargets", Name: "east", Cluster: "root", UID: "u"},
+		}}))
 	labels := map[string]string{workloadv1alpha1.WorkspaceLabel: string(cluster)}
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default-0123456789", Labels: labels}}
 	must(t, h.clients.Objects.Create(inMirror, ns))
@@ -321,7 +325,7 @@ func TestDeleteWaitsForLeaves(t *testing.T) {
 		must(t, h.clients.Objects.Create(client.In(h.ctx, workspace), claims))
 	}
 	p := &placementv1alpha1.Placement{ObjectMeta: metav1.ObjectMeta{Name: "default"}, Spec: placementv1alpha1.PlacementSpec{
-		Namespace: "default", Clusters: []placementv1alpha1.PlacedCluster{{Name: "east", UID: "u", Workspace: "root", Mirror: string(mirror), Weight: 1}}}}
+		Namespace: "default", Clusters: []placementv1alpha1.PlacedCluster{{Name: "west", UID: "v", Workspace: "root", Mirror: "other", Weight: 1}}}}
 	must(t, h.clients.Objects.Create(inShop, p))
 
 	h.remove(workspaces.Root, "shop")
@@ -330,7 +334,7 @@ func TestDeleteWaitsForLeaves(t *testing.T) {
 		must(t, h.clients.Objects.Get(client.In(h.ctx, workspaces.Root), types.NamespacedName{Name: "shop"}, w))
 		must(t, h.clients.Objects.Get(inShop, types.NamespacedName{Name: "default"}, p))
 		c := meta.FindStatusCondition(w.Status.Conditions, tenancyv1alpha1.WorkspaceContentDeleted)
-		if w.Status.Phase != corev1alpha1.LogicalClusterPhaseTerminating || c == nil || !strings.Contains(c.Message, "physical clusters") || len(p.Spec.Clusters) > 0 {
+		if w.Status.Phase != corev1alpha1.LogicalClusterPhaseTerminating || c == nil || !strings.HasSuffix(c.Message, "physical clusters to remove what runs there: east") || len(p.Spec.Clusters) > 0 {
 			return fmt.Sprintf("%+v, %+v", w.Status, p.Spec)
 		}
 		return ""

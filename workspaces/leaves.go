@@ -15,10 +15,10 @@ import (
 
 const byRootCluster = "workspaces.root-cluster"
 
-// leafIndex counts the leaves of one kind that a logical cluster has in mirrors. What only calls itself a leaf, in a
+// leafIndex returns the mirror of each leaf of one kind that a logical cluster has. What only calls itself a leaf, in a
 // workspace where people label as they like, keeps nobody's workspace from going; what is in a logical cluster that is not
 // known yet may be in a mirror, and counts.
-type leafIndex func(cluster logicalcluster.Name) int
+type leafIndex func(cluster logicalcluster.Name) (mirrors []logicalcluster.Name)
 
 // indexLeaves files the leaves in the shared informers by the logical cluster of their root, and calls gone with it when
 // one is deleted.
@@ -64,12 +64,12 @@ func indexLeavesOf[T interface {
 		}
 		return nil
 	})
-	return func(cluster logicalcluster.Name) (n int) {
+	return func(cluster logicalcluster.Name) (mirrors []logicalcluster.Name) {
 		for _, leaf := range i.ByIndex(byRootCluster, string(cluster)) {
 			if !inWorkspace(leaf) {
-				n++
+				mirrors = append(mirrors, lcctx.NameFrom(leaf))
 			}
 		}
-		return n
+		return mirrors
 	}, err
 }
