@@ -65,6 +65,10 @@ integration: ## Run the tests of the whole server in one process.
 e2e: ## Run the tests of the built binary with two physical clusters.
 	@.ci/suites build e2e
 
+.PHONY: bench
+bench: build ## Measure it against its goals, and write docs/benchmarks.md. ROWS=regexp measures some rows.
+	@ATOLL_BIN_DIR=$(CURDIR)/bin go run ./test/bench $(if $(ROWS),--rows '$(ROWS)')
+
 .PHONY: lint
 lint: ## gofmt, go vet and staticcheck (.ci/lint.mod says why those).
 	@.ci/lint

@@ -1,0 +1,153 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "Error:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context) error {
+	rows := flag.String("rows", "", "regular `expression` of the rows or scenarios to run; the others stay as they are in the report")
+	quick := flag.Bool("quick", false, "small numbers, to see that every row runs; writes no report")
+	workspaces := flag.Int("workspaces", 10000, "number of workspaces of the rows that are about many")
+	list := flag.Bool("list", false, "print the rows and their goals, and run nothing")
+	flag.Parse()
+	if flag.NArg() > 0 {
+		return fmt.Errorf("unexpected argument %q", flag.Arg(0))
+	}
+	pattern, err := regexp.Compile(*rows)
+	if err != nil {
+		return fmt.Errorf("--rows: %w", err)
+	}
+	chosen, err := choose(scenarios(), pattern)
+	if err != nil {
+		return err
+	}
+	if *list {
+		for _, s := range chosen {
+			for _, r := range s.Rows {
+				fmt.Printf("%-14s %-58s %s\n", s.Name, r.Name, Result{Unit: r.Unit, Goal: r.Goal}.goal())
+			}
+		}
+		return nil
+	}
+	mod, err := exec.CommandContext(ctx, "go", "env", "GOMOD").Output()
+	if err != nil {
+		return fmt.Errorf("find the repository: %w", err)
+	}
+	root := filepath.Dir(strings.TrimSpace(string(mod)))
+	this, err := thisRun(root, os.Args[1:])
+	if err != nil {
+		return err
+	}
+	fmt.Printf("%s, commit %s, load %s, %s\n", this.Machine, this.Commit, this.Load, this.Go)
+
+	b := bench{quick: *quick, workspaces: *workspaces, run: this}
+	if *quick {
+		b.workspaces = 40
+	}
+	runErr := b.scenarios(ctx, chosen)
+	if *quick || len(b.results) == 0 {
+		return runErr
+	}
+	// What was measured before a scenario failed is kept.
+	docs := filepath.Join(root, "docs")
+	old, err := load(filepath.Join(docs, "benchmarks.json"))
+	if err != nil {
+		return errors.Join(runErr, err)
+	}
+	var known []Row
+	for _, s := range scenarios() {
+		known = append(known, s.Rows...)
+	}
+	return errors.Join(runErr, save(docs, merge(old, b.results, known)))
+}
+
+// bench is one run.
+type bench struct {
+	quick      bool
+	workspaces int
+	run        Run
+	results    []Result
+}
+
+// scenarios runs each, also after one failed, until ctx ends.
+func (b *bench) scenarios(ctx context.Context, chosen []Scenario) error {
+	var errs []error
+	for _, s := range chosen {
+		if ctx.Err() != nil {
+			break
+		}
+		fmt.Printf("\n%s\n", s.Name)
+		if err := b.scenario(ctx, s); err != nil {
+			err = fmt.Errorf("%s: %w", s.Name, err)
+			fmt.Fprintln(os.Stderr, "Error:", err)
+			errs = append(errs, err)
+		}
+	}
+	if len(errs) > 0 {
+		return fmt.Errorf("%d of %d scenarios failed: %w", len(errs), len(chosen), errors.Join(errs...))
+	}
+	return ctx.Err()
+}
+
+func (b *bench) scenario(ctx context.Context, s Scenario) error {
+	root, err := os.MkdirTemp("", "atoll-bench-")
+	if err != nil {
+		return err
+	}
+	t := &tb{root: root}
+	t.ctx, t.cancel = context.WithCancel(ctx)
+	waiting := map[string]Row{}
+	for _, r := range s.Rows {
+		waiting[r.Name] = r
+	}
+	known := map[string]bool{}
+	for _, all := range scenarios() {
+		for _, r := range all.Rows {
+			known[r.Name] = all.Name == s.Name
+		}
+	}
+	env := &Env{Quick: b.quick, Workspaces: b.workspaces, t: t}
+	env.report = func(r Result) error {
+		row, ok := waiting[r.Row]
+		if !ok {
+			if known[r.Row] {
+				return nil // not asked for
+			}
+			return fmt.Errorf("scenario %q has no row %q, or reported it before", s.Name, r.Row)
+		}
+		delete(waiting, r.Row)
+		r.Unit, r.Goal, r.How, r.Run = row.Unit, row.Goal, row.How, b.run
+		r.Met = r.Goal.Met(r.Figure)
+		b.results = append(b.results, r)
+		fmt.Println(r.line())
+		return nil
+	}
+	err = try(func() error { return s.Run(t.ctx, env) })
+	errs := append([]error{err}, t.cleanUp()...)
+	if err == nil {
+		for name := range waiting {
+			errs = append(errs, fmt.Errorf("row %q was not reported", name))
+		}
+	}
+	return errors.Join(append(errs, os.RemoveAll(root))...)
+}

@@ -1,0 +1,169 @@
+package main
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Result is one measured row.
+type Result struct {
+	Row    string  `json:"row"`
+	Unit   string  `json:"unit,omitempty"`
+	Figure float64 `json:"figure"`
+	Goal   Goal    `json:"goal,omitzero"`
+	Met    bool    `json:"met"`
+	Detail string  `json:"detail,omitempty"`
+	How    string  `json:"how"`
+	// Samples are all that was measured, by what they are.
+	Samples map[string][]float64 `json:"samples,omitempty"`
+	// Run is what the row was measured in.
+	Run Run `json:"run"`
+}
+
+// verdict of a figure: what it is of its goal, and whether it is met.
+func (r Result) verdict() string {
+	switch {
+	case r.Goal.Op == "":
+		return "-"
+	case r.Met:
+		return "ok"
+	}
+	return "**missed**"
+}
+
+// number renders a figure with about three digits, and thousands apart.
+func number(v float64) string {
+	switch abs := math.Abs(v); {
+	case abs < 10:
+		return strconv.FormatFloat(v, 'f', 2, 64)
+	case abs < 100:
+		return strconv.FormatFloat(v, 'f', 1, 64)
+	}
+	digits := strconv.FormatFloat(math.Round(v), 'f', 0, 64)
+	for i := len(digits) - 3; i > 0 && digits[i-1] != '-'; i -= 3 {
+		digits = digits[:i] + "," + digits[i:]
+	}
+	return digits
+}
+
+func quantity(v float64, unit string) string {
+	if unit == "" || strings.HasPrefix(unit, "/") {
+		return number(v) + unit
+	}
+	return number(v) + " " + unit
+}
+
+func (r Result) figure() string {
+	if r.Detail == "" {
+		return quantity(r.Figure, r.Unit)
+	}
+	return quantity(r.Figure, r.Unit) + " (" + r.Detail + ")"
+}
+
+func (r Result) goal() string {
+	if r.Goal.Op == "" {
+		return "-"
+	}
+	return strings.NewReplacer("<=", "≤", ">=", "≥").Replace(r.Goal.Op) + " " + strings.Replace(quantity(r.Goal.Value, r.Unit), ".00", "", 1)
+}
+
+// line is how a result is printed while the benchmark goes on.
+func (r Result) line() string {
+	return fmt.Sprintf("%-58s %14s  %-12s %s", r.Row, quantity(r.Figure, r.Unit), r.goal(), strings.Trim(r.verdict(), "*")) +
+		map[bool]string{true: "", false: "  (" + r.Detail + ")"}[r.Detail == ""]
+}
+
+// load reads the results of earlier runs; there need not be any.
+func load(file string) ([]Result, error) {
+	data, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var results []Result
+	if err := json.Unmarshal(data, &results); err != nil {
+		return nil, fmt.Errorf("parse %s: %w", file, err)
+	}
+	return results, nil
+}
+
+// merge replaces old results by new ones of the same row, drops those of rows that are no more, and sorts them as the rows.
+func merge(old, new []Result, rows []Row) []Result {
+	order := map[string]int{}
+	for i, r := range rows {
+		order[r.Name] = i
+	}
+	byRow := map[string]Result{}
+	for _, r := range slices.Concat(old, new) {
+		if _, ok := order[r.Row]; ok {
+			byRow[r.Row] = r
+		}
+	}
+	var merged []Result
+	for _, r := range byRow {
+		merged = append(merged, r)
+	}
+	slices.SortFunc(merged, func(a, b Result) int { return cmp.Compare(order[a.Row], order[b.Row]) })
+	return merged
+}
+
+// markdown renders the report.
+func markdown(results []Result) string {
+	var runs []Run
+	var b strings.Builder
+	b.WriteString(`# Benchmarks
+
+Made by ` + "`make bench`" + `; not written by hand. [benchmarks.json](benchmarks.json) has every sample. Figures are of the built
+binary, with its embedded etcd, fsync and TLS, on one machine that also makes the load. A ratio compares alternating rounds of
+one run; it is the median of the rounds' ratios.
+
+| | figure | goal | | how measured | run |
+|---|---|---|---|---|---|
+`)
+	met, goals := 0, 0
+	for _, r := range results {
+		run := slices.Index(runs, r.Run)
+		if run < 0 {
+			run = len(runs)
+			runs = append(runs, r.Run)
+		}
+		if r.Goal.Op != "" {
+			goals++
+			if r.Met {
+				met++
+			}
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %d |\n", r.Row, r.figure(), r.goal(), r.verdict(), r.How, run+1)
+	}
+	fmt.Fprintf(&b, "\n%d of %d goals are met.\n\n## Runs\n\n", met, goals)
+	b.WriteString("| run | began | commit | machine | load average before | Go | command |\n|---|---|---|---|---|---|---|\n")
+	for i, r := range runs {
+		fmt.Fprintf(&b, "| %d | %s | %s | %s | %s | %s | `%s` |\n", i+1, r.Began, r.Commit, r.Machine, r.Load, r.Go, r.Command)
+	}
+	return b.String()
+}
+
+// save writes benchmarks.json and benchmarks.md into a directory.
+func save(dir string, results []Result) error {
+	data, err := json.Marshal(results)
+	if err != nil {
+		return err
+	}
+	// One result a line: short to read over, and good to compare.
+	data = append([]byte(strings.ReplaceAll(string(data), `},{"row":`, "},\n{\"row\":")), '\n')
+	if err := os.WriteFile(filepath.Join(dir, "benchmarks.json"), data, 0o644); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, "benchmarks.md"), []byte(markdown(results)), 0o644)
+}

@@ -1,0 +1,77 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+)
+
+// Scenario measures some rows together, in one arrangement of servers.
+type Scenario struct {
+	Name string // of lower case words with dashes
+	Rows []Row
+	// Run reports every row of the scenario once, by Env.Report.
+	Run func(ctx context.Context, env *Env) error
+}
+
+// Row is one line of the report.
+type Row struct {
+	Name string // unique
+	Unit string // of the figure: "ms", "s", "MB", "KB", "/s", or "" for ratios
+	Goal Goal
+	// How it is measured, in a sentence for the reader of the report, without numbers that depend on flags.
+	How string
+}
+
+// Goal is what a figure should be. The zero value is no goal: the row tells what the others are to be compared with.
+type Goal struct {
+	Op    string  `json:"op,omitempty"` // "<=" or ">="
+	Value float64 `json:"value,omitempty"`
+}
+
+func atMost(v float64) Goal  { return Goal{"<=", v} }
+func atLeast(v float64) Goal { return Goal{">=", v} }
+
+// Met says whether a figure is as good as the goal.
+func (g Goal) Met(figure float64) bool {
+	switch g.Op {
+	case "<=":
+		return figure <= g.Value
+	case ">=":
+		return figure >= g.Value
+	}
+	return true
+}
+
+// scenarios are all there are, in the order of a full run and of the report.
+func scenarios() []Scenario {
+	return []Scenario{
+		etcdFloor,
+	}
+}
+
+// choose returns the scenarios that have a row whose name, or the name of whose scenario, matches, with these rows only.
+func choose(all []Scenario, pattern *regexp.Regexp) ([]Scenario, error) {
+	var chosen []Scenario
+	seen := map[string]bool{}
+	for _, s := range all {
+		var rows []Row
+		for _, r := range s.Rows {
+			if seen[r.Name] {
+				return nil, fmt.Errorf("two rows have the name %q", r.Name)
+			}
+			seen[r.Name] = true
+			if pattern.MatchString(r.Name) || pattern.MatchString(s.Name) {
+				rows = append(rows, r)
+			}
+		}
+		if len(rows) > 0 {
+			s.Rows = rows
+			chosen = append(chosen, s)
+		}
+	}
+	if len(chosen) == 0 {
+		return nil, fmt.Errorf("no row matches %q", pattern)
+	}
+	return chosen, nil
+}
