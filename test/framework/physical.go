@@ -1,12 +1,10 @@
 package framework
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,38 +12,20 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-const (
-	// physicalStartTimeout covers a machine that builds something else meanwhile; alone, a start takes 4 s.
-	physicalStartTimeout = 2 * time.Minute
-	// physicalStopTimeout is longer than the process takes to give up on a component.
-	physicalStopTimeout = 30 * time.Second
-	physicalPoll        = 20 * time.Millisecond
-	physicalLogTail     = 40 // lines
-)
-
-// Physical is a physical cluster in a child process: contrib/physical.
-// Its methods are for one goroutine; what RESTConfig and Clientset return may be shared.
+// Physical is a physical cluster in a child process: contrib/physical. What RESTConfig and Clientset return may be
+// shared by goroutines.
 type Physical struct {
+	*Process
 	Name       string
 	URL        string // https://127.0.0.1:PORT, the same after a Restart
 	Kubeconfig string // of the administrator, the same after a Restart
 	AuditLog   string
-	Dir        string
-
-	t    testing.TB
-	args []string
-	log  string
-	cmd  *exec.Cmd     // nil: not running
-	pipe io.Closer     // the child's stdin: it stops when this is closed, also by our death
-	done chan struct{} // closed when the child ended, after exit was set
-	exit error
 }
 
 // PhysicalOption changes how a cluster is started.
@@ -64,7 +44,9 @@ func PhysicalDir(dir string) PhysicalOption {
 // StartPhysical starts a cluster, waits until it takes pods, and stops it at the end of the test.
 func StartPhysical(t testing.TB, name string, opts ...PhysicalOption) *Physical {
 	t.Helper()
-	p := &Physical{Name: name, t: t}
+	p := &Physical{Name: name, Process: &Process{
+		t: t, name: fmt.Sprintf("physical cluster %q", name), binary: filepath.Join(physicalBinDir(t), "physical"),
+	}}
 	for _, opt := range opts {
 		opt(p)
 	}
@@ -72,8 +54,10 @@ func StartPhysical(t testing.TB, name string, opts ...PhysicalOption) *Physical 
 		p.Dir = filepath.Join(t.TempDir(), name)
 	}
 	p.log = filepath.Join(p.Dir, "physical.log")
+	p.args = append([]string{"start", "--name=" + name, "--root-directory=" + p.Dir, "--exit-with-parent"}, p.args...)
+	p.prepare, p.ready = p.forget, p.read
 	t.Cleanup(p.Stop)
-	p.start()
+	p.Start()
 	return p
 }
 
@@ -98,136 +82,28 @@ func (p *Physical) Clientset() kubernetes.Interface {
 	return client
 }
 
-// Stop ends the cluster with SIGTERM and waits for it. It fails the test if the cluster stops with an error or not in time.
-func (p *Physical) Stop() { p.end(syscall.SIGTERM) }
+func (p *Physical) readyFile() string { return filepath.Join(p.Dir, "ready") }
 
-// Kill ends the cluster with SIGKILL. Its data stays.
-func (p *Physical) Kill() { p.end(syscall.SIGKILL) }
-
-// Restart starts a stopped or killed cluster again, and stops a running one before. Data, address and kubeconfig stay.
-func (p *Physical) Restart() {
-	p.t.Helper()
-	p.Stop()
-	p.start()
-}
-
-// Signal sends a signal to the process of a running cluster, for example SIGSTOP and later SIGCONT.
-func (p *Physical) Signal(sig os.Signal) {
-	p.t.Helper()
-	if p.cmd == nil {
-		p.t.Fatalf("physical cluster %q is not running", p.Name)
+// forget removes the ready file, which a killed cluster leaves behind.
+func (p *Physical) forget() error {
+	if err := os.Remove(p.readyFile()); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
 	}
-	if err := p.cmd.Process.Signal(sig); err != nil {
-		p.t.Fatalf("physical cluster %q: send %v: %v", p.Name, sig, err)
-	}
-}
-
-// Use makes t, a subtest, the one that a failure fails, until it ends.
-func (p *Physical) Use(t testing.TB) {
-	before := p.t
-	p.t = t
-	t.Cleanup(func() { p.t = before })
-}
-
-func (p *Physical) start() {
-	p.t.Helper()
-	bin := filepath.Join(physicalBinDir(p.t), "physical")
-	args := append([]string{"start", "--name=" + p.Name, "--root-directory=" + p.Dir, "--log-file=" + p.log, "--exit-with-parent"}, p.args...)
-	if err := os.MkdirAll(p.Dir, 0o700); err != nil {
-		p.t.Fatalf("physical cluster %q: %v", p.Name, err)
-	}
-	ready := filepath.Join(p.Dir, "ready")
-	// A killed cluster leaves its file behind.
-	if err := os.Remove(ready); err != nil && !errors.Is(err, os.ErrNotExist) {
-		p.t.Fatalf("physical cluster %q: %v", p.Name, err)
-	}
-	var output bytes.Buffer // read after the end only
-	cmd := exec.Command(bin, args...)
-	cmd.Stdout, cmd.Stderr = &output, &output
-	cmd.WaitDelay = time.Second // a child of its own that outlived it may hold our pipe
-	// Its own process group, so that the ^C of a terminal reaches it through its end of stdin alone, after our cleanup.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		p.t.Fatalf("physical cluster %q: %v", p.Name, err)
-	}
-	if err := cmd.Start(); err != nil {
-		p.t.Fatalf("physical cluster %q: start %s: %v", p.Name, bin, err)
-	}
-	done := make(chan struct{})
-	p.cmd, p.pipe, p.done, p.exit = cmd, stdin, done, nil
-	go func() {
-		p.exit = cmd.Wait()
-		close(done)
-	}()
-
-	timeout := time.After(physicalStartTimeout)
-	for {
-		data, err := os.ReadFile(ready)
-		if err == nil {
-			p.read(data)
-			return
-		}
-		if !errors.Is(err, os.ErrNotExist) {
-			p.t.Fatalf("physical cluster %q: %v", p.Name, err)
-		}
-		select {
-		case <-done:
-			p.cmd = nil
-			p.t.Fatalf("physical cluster %q ended before it was ready: %v\n%s%s", p.Name, p.exit, &output, p.logTail())
-		case <-timeout:
-			p.t.Fatalf("physical cluster %q is not ready after %s\n%s", p.Name, physicalStartTimeout, p.logTail())
-		case <-time.After(physicalPoll):
-		}
-	}
+	return nil
 }
 
 // read takes over the content of the ready file; contrib/physical writes it in one step.
-func (p *Physical) read(data []byte) {
-	p.t.Helper()
+func (p *Physical) read(context.Context) error {
+	data, err := os.ReadFile(p.readyFile())
+	if err != nil {
+		return err
+	}
 	var ready struct{ URL, Kubeconfig, AuditLog string }
 	if err := json.Unmarshal(data, &ready); err != nil {
-		p.t.Fatalf("physical cluster %q: parse its ready file: %v\n%s", p.Name, err, data)
+		return fmt.Errorf("parse its ready file: %w\n%s", err, data)
 	}
 	p.URL, p.Kubeconfig, p.AuditLog = ready.URL, ready.Kubeconfig, ready.AuditLog
-}
-
-// end does nothing if the cluster does not run.
-func (p *Physical) end(sig syscall.Signal) {
-	p.t.Helper()
-	if p.cmd == nil {
-		return
-	}
-	cmd := p.cmd
-	p.cmd = nil
-	defer p.pipe.Close()
-	if err := cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		p.t.Errorf("physical cluster %q: send %v: %v", p.Name, sig, err)
-	}
-	// A process stopped by SIGSTOP takes SIGTERM only once it continues.
-	if err := cmd.Process.Signal(syscall.SIGCONT); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		p.t.Errorf("physical cluster %q: send SIGCONT: %v", p.Name, err)
-	}
-	select {
-	case <-p.done:
-	case <-time.After(physicalStopTimeout):
-		_ = cmd.Process.Kill() // it may end just now
-		<-p.done
-		p.t.Errorf("physical cluster %q did not stop in %s\n%s", p.Name, physicalStopTimeout, p.logTail())
-	}
-	if sig != syscall.SIGKILL && p.exit != nil {
-		p.t.Errorf("physical cluster %q stopped: %v\n%s", p.Name, p.exit, p.logTail())
-	}
-}
-
-// logTail returns the last lines of the log, or why there are none.
-func (p *Physical) logTail() string {
-	data, err := os.ReadFile(p.log)
-	if err != nil {
-		return fmt.Sprintf("no log: %v", err)
-	}
-	lines := strings.Split(strings.TrimRight(string(data), "\n"), "\n")
-	return p.log + ":\n" + strings.Join(lines[max(0, len(lines)-physicalLogTail):], "\n")
+	return nil
 }
 
 // physicalBinDir returns ATOLL_BIN_DIR, which must be absolute, or the repository's bin after bringing its executables up to date.

@@ -1,0 +1,196 @@
+package framework
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+const (
+	// startTimeout covers a machine that builds something else meanwhile; alone, a start takes 4 s at most.
+	startTimeout = 2 * time.Minute
+	stopTimeout  = 30 * time.Second
+	readyPoll    = 20 * time.Millisecond
+	logTailLines = 80
+)
+
+// Process is a child process that a test can stop, kill, pause and start again. It is a program that ends when its
+// standard input does, so that it cannot outlive us. The methods are for one goroutine.
+type Process struct {
+	Dir string // where it keeps everything, the same after a Restart
+
+	t      testing.TB
+	name   string // in messages
+	binary string
+	args   []string
+	log    string // the file to which everything it prints is appended
+	// prepare, if set, is called before each start.
+	prepare func() error
+	// ready returns nil once the process can be used. It is asked again and again until then.
+	ready func(context.Context) error
+
+	cmd  *exec.Cmd     // nil: not running
+	pipe io.Closer     // the child's stdin
+	done chan struct{} // closed when the child ended, after exit was set
+	exit error
+}
+
+// Use makes t, a subtest, the one that a failure fails, until it ends.
+func (p *Process) Use(t testing.TB) {
+	before := p.t
+	p.t = t
+	t.Cleanup(func() { p.t = before })
+}
+
+// Start starts the process, which is not running, and waits until it is ready.
+func (p *Process) Start() {
+	p.t.Helper()
+	if err := p.spawn(); err != nil {
+		p.t.Fatalf("%s: start: %v", p.name, err)
+	}
+	ctx, cancel := context.WithTimeout(p.t.Context(), startTimeout)
+	defer cancel()
+	for {
+		last := p.ready(ctx)
+		if last == nil {
+			return
+		}
+		select {
+		case <-p.done:
+			p.cmd = nil
+			_ = p.pipe.Close() // nobody reads it any more
+			p.t.Fatalf("%s ended before it was ready: %v\n%s", p.name, p.exit, p.logTail())
+		case <-ctx.Done():
+			p.t.Fatalf("%s is not ready after %s: %v\n%s", p.name, startTimeout, last, p.logTail())
+		case <-time.After(readyPoll):
+		}
+	}
+}
+
+func (p *Process) spawn() error {
+	if p.cmd != nil {
+		return fmt.Errorf("it runs already as process %d", p.cmd.Process.Pid)
+	}
+	if err := os.MkdirAll(p.Dir, 0o700); err != nil {
+		return err
+	}
+	if p.prepare != nil {
+		if err := p.prepare(); err != nil {
+			return err
+		}
+	}
+	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close() // the child has its own
+	cmd := exec.Command(p.binary, p.args...)
+	cmd.Stdout, cmd.Stderr = log, log
+	// Its own process group, so that the ^C of a terminal reaches it through its end of stdin alone, after our cleanup.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	pipe, err := cmd.StdinPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	done := make(chan struct{})
+	p.cmd, p.pipe, p.done, p.exit = cmd, pipe, done, nil
+	go func() {
+		p.exit = cmd.Wait()
+		close(done)
+	}()
+	return nil
+}
+
+// Stop ends the process with SIGTERM and waits for it. It fails the test if that takes too long or ends with an error,
+// and does nothing if the process does not run.
+func (p *Process) Stop() {
+	p.t.Helper()
+	p.end(syscall.SIGTERM)
+}
+
+// Kill ends the process with SIGKILL. What it keeps stays.
+func (p *Process) Kill() {
+	p.t.Helper()
+	p.end(syscall.SIGKILL)
+}
+
+// Restart starts the process again on what it keeps and on its address, stopping it before if it runs.
+func (p *Process) Restart() {
+	p.t.Helper()
+	p.Stop()
+	p.Start()
+}
+
+// Pause stops the process from doing anything, until Resume; its connections stay open. Stop and Kill end it nevertheless.
+func (p *Process) Pause() {
+	p.t.Helper()
+	p.Signal(syscall.SIGSTOP)
+}
+
+// Resume lets a paused process go on.
+func (p *Process) Resume() {
+	p.t.Helper()
+	p.Signal(syscall.SIGCONT)
+}
+
+// Signal sends a signal to the running process.
+func (p *Process) Signal(sig os.Signal) {
+	p.t.Helper()
+	if p.cmd == nil {
+		p.t.Fatalf("%s is not running", p.name)
+	}
+	if err := p.cmd.Process.Signal(sig); err != nil {
+		p.t.Fatalf("%s: send %v: %v", p.name, sig, err)
+	}
+}
+
+// PID of the running process.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
+func (p *Process) end(sig syscall.Signal) {
+	p.t.Helper()
+	if p.cmd == nil {
+		return
+	}
+	cmd := p.cmd
+	p.cmd = nil
+	defer p.pipe.Close()
+	// A paused process takes SIGTERM only once it goes on.
+	for _, sig := range []syscall.Signal{sig, syscall.SIGCONT} {
+		if err := cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
+			p.t.Errorf("%s: send %v: %v", p.name, sig, err)
+		}
+	}
+	select {
+	case <-p.done:
+	case <-time.After(stopTimeout):
+		_ = cmd.Process.Kill() // it may end just now
+		<-p.done
+		p.t.Errorf("%s did not stop in %s\n%s", p.name, stopTimeout, p.logTail())
+	}
+	if sig != syscall.SIGKILL && p.exit != nil {
+		p.t.Errorf("%s stopped: %v\n%s", p.name, p.exit, p.logTail())
+	} else if p.t.Failed() {
+		p.t.Logf("%s", p.logTail())
+	}
+}
+
+// logTail returns the last lines of the log, or why there are none.
+func (p *Process) logTail() string {
+	data, err := os.ReadFile(p.log)
+	if err != nil {
+		return fmt.Sprintf("no log: %v", err)
+	}
+	lines := strings.Split(strings.TrimRight(string(data), "\n"), "\n")
+	return p.log + ":\n" + strings.Join(lines[max(0, len(lines)-logTailLines):], "\n")
+}
