@@ -28,8 +28,8 @@ const (
 // Ready is the content of DIR/ready.
 type Ready struct {
 	Name       string `json:"name"`
-	URL        string `json:"url"`
-	Kubeconfig string `json:"kubeconfig"`
+	URL        string `json:"url"` // of the apiserver; of etcd if that runs alone
+	Kubeconfig string `json:"kubeconfig,omitempty"`
 	AuditLog   string `json:"auditLog,omitempty"` // empty: not written
 	PID        int    `json:"pid"`
 	Version    string `json:"version"`
@@ -65,7 +65,9 @@ func run(ctx context.Context, o *options, out io.Writer) error {
 
 	ready, err := start(startCtx, parts, o)
 	if err == nil {
-		fmt.Fprintf(out, "Cluster %q is ready. Next: kubectl --kubeconfig %s get nodes\n", o.name, ready.Kubeconfig)
+		if !o.onlyEtcd {
+			fmt.Fprintf(out, "Cluster %q is ready. Next: kubectl --kubeconfig %s get nodes\n", o.name, ready.Kubeconfig)
+		}
 		<-ctx.Done()
 	}
 	if cause := context.Cause(ctx); cause != nil && parent.Err() == nil {
@@ -86,6 +88,9 @@ func run(ctx context.Context, o *options, out io.Writer) error {
 // start starts all parts in order and returns when the cluster is usable.
 func start(ctx context.Context, parts *parts, o *options) (Ready, error) {
 	begin := time.Now()
+	if o.onlyEtcd {
+		return startOnlyEtcd(ctx, parts, o)
+	}
 	listener, err := listen(o)
 	if err != nil {
 		return Ready{}, err
@@ -99,9 +104,11 @@ func start(ctx context.Context, parts *parts, o *options) (Ready, error) {
 		return Ready{}, err
 	}
 
-	etcdURL, err := startEtcd(ctx, parts, o, pki)
-	if err != nil {
-		return Ready{}, fmt.Errorf("start etcd: %w", err)
+	etcdURL := ""
+	if len(o.etcdServers) == 0 {
+		if etcdURL, err = startEtcd(ctx, parts, o, pki); err != nil {
+			return Ready{}, fmt.Errorf("start etcd: %w", err)
+		}
 	}
 	if err := startAPIServer(ctx, parts, o, pki, etcdURL, listener); err != nil {
 		return Ready{}, fmt.Errorf("start kube-apiserver: %w", err)
@@ -113,22 +120,10 @@ func start(ctx context.Context, parts *parts, o *options) (Ready, error) {
 	if err := waitForAPI(ctx, client); err != nil {
 		return Ready{}, err
 	}
-	if err := startControllerManager(ctx, parts, o, pki); err != nil {
-		return Ready{}, fmt.Errorf("start kube-controller-manager: %w", err)
-	}
-	if err := startScheduler(parts, o); err != nil {
-		return Ready{}, fmt.Errorf("start kube-scheduler: %w", err)
-	}
-	if o.nodes > 0 {
-		if err := createNodes(ctx, client, o); err != nil {
+	if !o.onlyAPIServer {
+		if err := startTheRest(ctx, parts, o, pki, client); err != nil {
 			return Ready{}, err
 		}
-		if err := startKwok(parts, o); err != nil {
-			return Ready{}, fmt.Errorf("start kwok: %w", err)
-		}
-	}
-	if err := waitForPods(ctx, client, o); err != nil {
-		return Ready{}, err
 	}
 
 	ready := Ready{
@@ -143,6 +138,38 @@ func start(ctx context.Context, parts *parts, o *options) (Ready, error) {
 	}
 	klog.FromContext(ctx).Info("Ready", "cluster", o.name, "url", url, "after", time.Since(begin).Round(time.Millisecond))
 	return ready, writeReady(o.path("ready"), ready)
+}
+
+func startOnlyEtcd(ctx context.Context, parts *parts, o *options) (Ready, error) {
+	pki, err := openPKI(o.path("pki"))
+	if err != nil {
+		return Ready{}, err
+	}
+	url, err := startEtcd(ctx, parts, o, pki)
+	if err != nil {
+		return Ready{}, fmt.Errorf("start etcd: %w", err)
+	}
+	ready := Ready{Name: o.name, URL: url, PID: os.Getpid(), Version: version.Get().GitVersion}
+	return ready, writeReady(o.path("ready"), ready)
+}
+
+// startTheRest starts what makes pods run, and returns when they do.
+func startTheRest(ctx context.Context, parts *parts, o *options, pki pki, client kubernetes.Interface) error {
+	if err := startControllerManager(ctx, parts, o, pki); err != nil {
+		return fmt.Errorf("start kube-controller-manager: %w", err)
+	}
+	if err := startScheduler(parts, o); err != nil {
+		return fmt.Errorf("start kube-scheduler: %w", err)
+	}
+	if o.nodes > 0 {
+		if err := createNodes(ctx, client, o); err != nil {
+			return err
+		}
+		if err := startKwok(parts, o); err != nil {
+			return fmt.Errorf("start kwok: %w", err)
+		}
+	}
+	return waitForPods(ctx, client, o)
 }
 
 // adminClient returns a client without rate limit: it talks to its own process.

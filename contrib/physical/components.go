@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/pflag"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
@@ -54,7 +55,7 @@ func listen(o *options) (net.Listener, error) {
 	return listener, writeFile(file, []byte(strconv.Itoa(port)))
 }
 
-// startAPIServer returns when the apiserver is running, before it is ready.
+// startAPIServer returns when the apiserver is running, before it is ready. etcdURL is that of the etcd of this process.
 func startAPIServer(ctx context.Context, parts *parts, o *options, p pki, etcdURL string, listener net.Listener) error {
 	args := []string{
 		"--advertise-address=127.0.0.1",
@@ -64,10 +65,6 @@ func startAPIServer(ctx context.Context, parts *parts, o *options, p pki, etcdUR
 		"--authorization-mode=Node,RBAC",
 		"--client-ca-file=" + p.cert(clusterCA),
 		"--enable-admission-plugins=NodeRestriction",
-		"--etcd-servers=" + etcdURL,
-		"--etcd-cafile=" + p.cert(etcdCA),
-		"--etcd-certfile=" + p.cert("apiserver-etcd-client"),
-		"--etcd-keyfile=" + p.key("apiserver-etcd-client"),
 		"--proxy-client-cert-file=" + p.cert("front-proxy-client"),
 		"--proxy-client-key-file=" + p.key("front-proxy-client"),
 		"--requestheader-allowed-names=front-proxy-client",
@@ -84,6 +81,16 @@ func startAPIServer(ctx context.Context, parts *parts, o *options, p pki, etcdUR
 		"--tls-cert-file=" + p.cert("apiserver"),
 		"--tls-private-key-file=" + p.key("apiserver"),
 	}
+	if len(o.etcdServers) > 0 {
+		args = append(args, "--etcd-servers="+strings.Join(o.etcdServers, ","))
+	} else {
+		args = append(args,
+			"--etcd-servers="+etcdURL,
+			"--etcd-cafile="+p.cert(etcdCA),
+			"--etcd-certfile="+p.cert("apiserver-etcd-client"),
+			"--etcd-keyfile="+p.key("apiserver-etcd-client"),
+		)
+	}
 	if o.auditLog {
 		policy := o.path("audit-policy.yaml")
 		if err := writeFile(policy, auditPolicy); err != nil {
@@ -97,7 +104,7 @@ func startAPIServer(ctx context.Context, parts *parts, o *options, p pki, etcdUR
 		)
 	}
 	s := apiserveroptions.NewServerRunOptions()
-	if err := parse(s.Flags(), args); err != nil {
+	if err := parse(s.Flags(), append(args, o.apiserverFlags...)); err != nil {
 		return err
 	}
 	s.SecureServing.Listener = listener

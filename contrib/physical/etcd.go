@@ -32,7 +32,7 @@ func startEtcd(ctx context.Context, parts *parts, o *options, p pki) (string, er
 	c.LogOutputs = []string{"stderr"}
 	// What fsync protects from is a crash of the machine, which ends a development cluster's usefulness anyway;
 	// its cost is most of the latency of a write.
-	c.UnsafeNoFsync = true
+	c.UnsafeNoFsync = !o.etcdFsync
 	// Raft keeps the last entries in memory for followers. There are none.
 	c.SnapshotCount, c.SnapshotCatchUpEntries = 1000, 100
 

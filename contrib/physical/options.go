@@ -22,6 +22,14 @@ type options struct {
 	logFile        string // empty: stderr
 	kwok           string // default: beside this executable
 	exitWithParent bool
+
+	// For comparing a kube-apiserver with another server under equal conditions:
+
+	onlyAPIServer  bool
+	onlyEtcd       bool
+	etcdServers    []string // empty: the etcd of this process
+	etcdFsync      bool
+	apiserverFlags []string // of kube-apiserver, after our own
 }
 
 func newOptions() *options {
@@ -41,6 +49,11 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.logFile, "log-file", o.logFile, "Write logs to this file instead of stderr; without a value, to "+logFileInDir+".")
 	fs.Lookup("log-file").NoOptDefVal = logFileInDir
 	fs.StringVar(&o.kwok, "kwok", o.kwok, "The kwok executable that simulates nodes and pods. Default: kwok beside this executable.")
+	fs.BoolVar(&o.onlyAPIServer, "only-apiserver", o.onlyAPIServer, "Run no controller manager, no scheduler and no nodes.")
+	fs.BoolVar(&o.onlyEtcd, "only-etcd", o.onlyEtcd, "Run etcd alone. Its URL is in DIR/ready; clients use DIR/pki/etcd-ca.crt and DIR/pki/apiserver-etcd-client.{crt,key}.")
+	fs.StringSliceVar(&o.etcdServers, "etcd-servers", o.etcdServers, "URLs of an external etcd, comma separated; without it an etcd runs in this process. How to reach it over TLS, --apiserver-flag says.")
+	fs.BoolVar(&o.etcdFsync, "etcd-fsync", o.etcdFsync, "Let the etcd of this process keep what was acknowledged over a crash of the machine, too.")
+	fs.StringArrayVar(&o.apiserverFlags, "apiserver-flag", o.apiserverFlags, "A further flag of kube-apiserver, for example --apiserver-flag=--etcd-prefix=/peer. May be given several times.")
 	fs.BoolVar(&o.exitWithParent, "exit-with-parent", o.exitWithParent, "Stop when stdin is closed.")
 }
 
@@ -52,6 +65,9 @@ func (o *options) complete() error {
 	}
 	if o.nodes < 0 {
 		errs = append(errs, fmt.Errorf("--nodes %d is negative", o.nodes))
+	}
+	if o.onlyAPIServer || o.onlyEtcd {
+		o.nodes = 0
 	}
 	if o.securePort < 0 || o.securePort > 65535 {
 		errs = append(errs, fmt.Errorf("--secure-port %d is not between 0 and 65535", o.securePort))
