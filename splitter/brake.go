@@ -8,18 +8,20 @@ import (
 )
 
 const (
-	// brakeWindow is how long a leaf whose root vanished unseen is kept, and the time over which such leaves are counted.
+	// brakeWindow is how long a leaf is kept that nobody was seen to give up, and the time over which such leaves are
+	// counted.
 	brakeWindow = time.Minute
 	// brakeLeast is how many such leaves never freeze a mirror; brakePercent of its leaves do not either.
 	brakeLeast   = 20
 	brakePercent = 10
 )
 
-// Brake decides whether leaves may be deleted whose root was found missing rather than seen deleted: a hub that was restored
-// from an older state, or a list that lost objects, looks just like that. Such a leaf is kept for a minute; if more than
-// max(20, 10 %) of a mirror's leaves come together in a minute, the mirror is frozen and none of its leaves is deleted,
-// for whatever reason, until an administrator confirms. It remembers in memory: after a restart, minutes count anew,
-// and Freeze tells it of mirrors that were frozen.
+// Brake decides whether leaves may be deleted that nobody was seen to give up. Such a leaf misses its root, which was
+// found missing rather than seen deleted: a hub that was restored from an older state, or a list that lost objects, looks
+// just like that. Or it misses a place: no cluster is left for its root, and nobody wished that; a slip in a policy
+// looks just like that. Such a leaf is kept for a minute; if more than max(20, 10 %) of a mirror's leaves come together
+// in a minute, the mirror is frozen and none of its leaves is deleted, for whatever reason, until an administrator
+// confirms. It remembers in memory: after a restart, minutes count anew, and Freeze tells it of mirrors that were frozen.
 type Brake struct {
 	clock clock.PassiveClock
 
@@ -31,7 +33,7 @@ type brakeState struct {
 	frozen bool
 	// confirmed are leaves that an administrator agreed to delete.
 	confirmed map[string]bool
-	// missing holds leaves by the time they were first seen without root.
+	// missing holds leaves by the time they were first seen without root or place.
 	missing map[string]time.Time
 }
 
@@ -40,7 +42,7 @@ func NewBrake(c clock.PassiveClock) *Brake {
 	return &Brake{clock: c, mirrors: map[string]*brakeState{}}
 }
 
-// Missing says whether a leaf (any unique string) may be deleted whose root was found missing; if not, ask again after
+// Missing says whether a leaf (any unique string) may be deleted that misses its root or a place; if not, ask again after
 // the time returned, or when the mirror is not frozen any more if that is 0. Leaves counts the leaves in the mirror.
 func (b *Brake) Missing(mirror, leaf string, leaves func() int) (ok bool, again time.Duration) {
 	b.mu.Lock()
@@ -75,7 +77,7 @@ func (b *Brake) Missing(mirror, leaf string, leaves func() int) (ok bool, again 
 	return true, 0
 }
 
-// Forget is called when a leaf is gone or its root is there again. A leaf that is still being deleted is not forgotten: it
+// Forget is called when a leaf is gone or misses nothing any more. A leaf that is still being deleted is not forgotten: it
 // would be missed, and counted, anew.
 func (b *Brake) Forget(mirror, leaf string) {
 	b.mu.Lock()
@@ -89,7 +91,7 @@ func (b *Brake) Forget(mirror, leaf string) {
 	}
 }
 
-// Frozen says whether no leaf of the mirror may be deleted, and how many miss their root.
+// Frozen says whether no leaf of the mirror may be deleted, and how many miss their root or a place.
 func (b *Brake) Frozen(mirror string) (frozen bool, missing int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -106,7 +108,7 @@ func (b *Brake) Freeze(mirror string) {
 	b.state(mirror).frozen = true
 }
 
-// Confirm ends a freeze: what missed its root until now may be deleted.
+// Confirm ends a freeze: what missed its root or a place until now may be deleted.
 func (b *Brake) Confirm(mirror string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
@@ -19,6 +20,7 @@ import (
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/internal/kinds"
 )
 
 // bury makes tombstones of the leaves whose root is no more: gone, another object of the same name by now, or being
@@ -32,7 +34,6 @@ func (c *Controller) bury(ctx context.Context, s *source, k client.Key, root ctr
 		switch {
 		case !c.isMirror(client.KeyOf(leaf).Cluster): // no leaf, whatever its labels say
 		case root != nil && root.GetDeletionTimestamp() == nil && leafUID(leaf) == root.GetUID():
-			c.brake.Forget(string(client.KeyOf(leaf).Cluster), brakeID(s, leaf))
 			own = append(own, leaf)
 		default:
 			own = append(own, leaf)
@@ -107,24 +108,66 @@ func (c *Controller) tombstone(ctx context.Context, s *source, leaf ctrlclient.O
 	return nil
 }
 
-// hasLeft says, from an uncached read, that the Placement does not name a mirror any more. With a workspace that is
-// being deleted, Placements go, and everything has left.
-func (c *Controller) hasLeft(ctx context.Context, workspace logicalcluster.Name, seen *placementv1alpha1.Placement, mirrors ...logicalcluster.Name) (bool, error) {
-	ctx = client.In(ctx, workspace)
+// hold returns the mirrors where the leaves of a root that is there stay as they are, although its Placement p has no
+// cluster left: nobody asked for that, and the brake does not let them go, or not yet.
+func (c *Controller) hold(ctx context.Context, s *source, root ctrlclient.Object, p *placementv1alpha1.Placement, leaves []ctrlclient.Object) (held []logicalcluster.Name, again time.Duration, err error) {
+	stranded, known := false, true
+	if s.Goes != kinds.WhereReferenced { // what workloads refer to stays as long as they do
+		stranded, known = isStranded(p)
+	}
+	var errs []error
+	for _, leaf := range leaves {
+		mirror, id := client.KeyOf(leaf).Cluster, brakeID(s, leaf)
+		switch {
+		case leafUID(leaf) != root.GetUID():
+		case !stranded:
+			c.brake.Forget(string(mirror), id)
+		case leaf.GetDeletionTimestamp() != nil:
+		case !known:
+			held, again = append(held, mirror), sooner(again, lookAgain)
+		default:
+			ok, wait := c.brake.Missing(string(mirror), id, func() int { return c.leavesIn(mirror) })
+			if !ok {
+				held, again = append(held, mirror), sooner(again, wait)
+				errs = append(errs, c.tellFrozen(ctx, mirror))
+			}
+		}
+	}
+	return held, again, errors.Join(errs...)
+}
+
+// isStranded says that a Placement has no cluster and that nobody asked for that: a policy does not allow what it had, or
+// its SyncTarget is gone. It is not known while the Placement's condition is about an earlier decision.
+func isStranded(p *placementv1alpha1.Placement) (stranded, known bool) {
+	if p == nil || len(placed(p)) > 0 {
+		return false, true
+	}
+	why := meta.FindStatusCondition(p.Status.Conditions, placementv1alpha1.PlacementPlaced)
+	if why == nil || why.ObservedGeneration != p.Generation {
+		return true, false
+	}
+	return why.Reason != placementv1alpha1.ReasonNowhere, true
+}
+
+// hasLeft says, from uncached reads, that the Placement that decides for a root, its own or its namespace's, does not
+// name a mirror any more. It says no if that is not the one that was seen: then what was planned rests on another
+// decision. With a workspace that is being deleted, Placements go, and everything has left.
+func (c *Controller) hasLeft(ctx context.Context, s *source, root client.Key, seen *placementv1alpha1.Placement, mirrors ...logicalcluster.Name) (bool, error) {
 	if seen == nil {
-		return c.terminating(ctx, workspace)
+		return c.terminating(ctx, root.Cluster)
 	}
-	live := &placementv1alpha1.Placement{}
-	err := c.clients.Objects.Get(ctx, types.NamespacedName{Name: seen.Name}, live)
-	switch {
-	case apierrors.IsNotFound(err):
-		return c.terminating(ctx, workspace)
-	case err != nil:
-		return false, fmt.Errorf("read placement %s|%s before a leaf is deleted: %w", workspace, seen.Name, err)
+	for _, name := range placementNames(s, root) {
+		live := &placementv1alpha1.Placement{}
+		err := c.clients.Objects.Get(client.In(ctx, root.Cluster), types.NamespacedName{Name: name}, live)
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return false, fmt.Errorf("read placement %s|%s before a leaf is deleted: %w", root.Cluster, name, err)
+		}
+		return live.UID == seen.UID && !slices.ContainsFunc(placed(live), func(m logicalcluster.Name) bool { return slices.Contains(mirrors, m) }), nil
 	}
-	return !slices.ContainsFunc(live.Spec.Clusters, func(p placementv1alpha1.PlacedCluster) bool {
-		return slices.Contains(mirrors, logicalcluster.Name(p.Mirror))
-	}), nil
+	return c.terminating(ctx, root.Cluster)
 }
 
 func (c *Controller) terminating(ctx context.Context, workspace logicalcluster.Name) (bool, error) {

@@ -37,12 +37,11 @@ const (
 
 	byMirror    = "splitter-mirror"
 	byReference = "splitter-reference"
-	byPlaced    = "splitter-placed-namespace"
 )
 
 // Kinds of keys beside those in kinds.All.
 const (
-	ofPlacement  = "Placement"  // the status of all Placements of a namespace: Name is the namespace
+	ofPlacement  = "Placement"  // the status of a Placement
 	ofNamespace  = "Namespace"  // a namespace of a mirror
 	ofSyncTarget = "SyncTarget" // the brake of its mirror
 )
@@ -68,12 +67,12 @@ type Controller struct {
 }
 
 // New returns a controller that is not running. It adds handlers and indexes to the informers, which do not run yet.
-func New(clients *client.Clients, informers *client.Informers, clk clock.PassiveClock) (*Controller, error) {
+func New(clients *client.Clients, informers *client.Informers, clk clock.WithTicker) (*Controller, error) {
 	c := &Controller{
 		clients: clients, informers: informers, clock: clk, sources: map[string]*source{},
 		brake: NewBrake(clk), deleted: lru.New(remembered), told: lru.New(remembered),
 	}
-	c.queue = queue.New("splitter", c.reconcile)
+	c.queue = queue.NewWithClock("splitter", clk, c.reconcile)
 	for _, k := range kinds.All {
 		var s *source
 		var err error
@@ -99,9 +98,6 @@ func New(clients *client.Clients, informers *client.Informers, clk clock.Passive
 	for _, err := range []error{
 		informers.SyncTargets.AddIndex(byMirror, func(t *workloadv1alpha1.SyncTarget) []string { return []string{t.Status.Mirror} }),
 		informers.Deployments.AddIndex(byReference, referencesOf),
-		informers.Placements.AddIndex(byPlaced, func(p *placementv1alpha1.Placement) []string {
-			return []string{namespaceValue(client.KeyOf(p).Cluster, p.Spec.Namespace)}
-		}),
 		informers.Namespaces.AddIndex(byRoot, func(n *corev1.Namespace) []string {
 			if root, ok := rootOf(n); ok {
 				return []string{namespaceValue(root.Cluster, root.Name)}
@@ -164,7 +160,9 @@ func (c *Controller) onObject(k kinds.Kind, e change) {
 		c.queue.Add(key{ofNamespace, client.Key{Cluster: here.Cluster, Name: here.Namespace}})
 	}
 	if k.HasStatus {
-		c.queue.Add(key{ofPlacement, client.Key{Cluster: root.Cluster, Name: root.Namespace}})
+		if p := c.placement(c.sources[k.GVK.Kind], root); p != nil { // else its own event brings it
+			c.queue.Add(key{ofPlacement, client.KeyOf(p)})
+		}
 	}
 	if k.Goes == kinds.Placed && (e.deleted || finished(e.old) != finished(e.new)) {
 		c.companionsIn(here.Cluster, here.Namespace, e.deleted)
@@ -222,7 +220,10 @@ func (c *Controller) onPlacement(e client.Event[*placementv1alpha1.Placement]) {
 	}
 	p := e.Object()
 	cluster, namespace := client.KeyOf(p).Cluster, p.Spec.Namespace
-	c.queue.Add(key{ofPlacement, client.Key{Cluster: cluster, Name: namespace}})
+	c.queue.Add(key{ofPlacement, client.KeyOf(p)})
+	if p.Spec.Object != nil { // which the namespace's takes in, or lets go
+		c.queue.Add(key{ofPlacement, client.Key{Cluster: cluster, Name: placementv1alpha1.NameFor(namespace, nil)}})
+	}
 	for _, s := range c.sources {
 		if s.Goes == kinds.WhereReferenced {
 			continue
@@ -292,7 +293,7 @@ func (c *Controller) onNamespace(e client.Event[*corev1.Namespace]) {
 func (c *Controller) reconcile(ctx context.Context, k key) (time.Duration, error) {
 	switch k.kind {
 	case ofPlacement:
-		return 0, c.placementStatus(ctx, k.Cluster, k.Name)
+		return 0, c.placementStatus(ctx, k.Key)
 	case ofNamespace:
 		return c.namespace(ctx, k.Key)
 	case ofSyncTarget:
@@ -307,13 +308,18 @@ func (c *Controller) reconcile(ctx context.Context, k key) (time.Duration, error
 	if err != nil || root == nil || root.GetDeletionTimestamp() != nil {
 		return again, err
 	}
+	p := c.placement(s, k.Key)
+	held, wait, err := c.hold(ctx, s, root, p, own)
+	if err != nil {
+		return 0, err
+	}
 	var next time.Duration
 	if s.Goes == kinds.Placed {
-		next, err = c.workload(ctx, s, root.(*appsv1.Deployment), own)
+		next, err = c.workload(ctx, s, root.(*appsv1.Deployment), p, own, held)
 	} else {
-		next, err = c.whole(ctx, s, k.Key, root, own)
+		next, err = c.whole(ctx, s, k.Key, root, p, own, held)
 	}
-	return sooner(again, next), err
+	return sooner(sooner(again, wait), next), err
 }
 
 // sooner is the smaller of two times, where 0 means never.
@@ -347,16 +353,18 @@ func lost(t *workloadv1alpha1.SyncTarget) bool {
 // placement returns what decides where an object of a namespace goes: its own Placement or its namespace's; nil if
 // there is none.
 func (c *Controller) placement(s *source, k client.Key) *placementv1alpha1.Placement {
-	var found *placementv1alpha1.Placement
-	for _, p := range c.informers.Placements.ByIndex(byPlaced, namespaceValue(k.Cluster, k.Namespace)) {
-		switch o := p.Spec.Object; {
-		case o == nil && found == nil:
-			found = p
-		case o != nil && o.Group == s.GVR.Group && o.Resource == s.GVR.Resource && o.Name == k.Name:
+	for _, name := range placementNames(s, k) {
+		if p, ok := c.informers.Placements.Get(client.Key{Cluster: k.Cluster, Name: name}); ok {
 			return p
 		}
 	}
-	return found
+	return nil
+}
+
+// placementNames are those of the Placements that may decide for an object: the first of them that there is does.
+func placementNames(s *source, k client.Key) []string {
+	own := &placementv1alpha1.PlacedObject{Group: s.GVR.Group, Resource: s.GVR.Resource, Name: k.Name}
+	return []string{placementv1alpha1.NameFor(k.Namespace, own), placementv1alpha1.NameFor(k.Namespace, nil)}
 }
 
 // leafIn returns the leaf of those that is in a mirror, nil if none is.

@@ -7,7 +7,8 @@
 //
 // What always holds:
 //   - A leaf is deleted only after an uncached read showed that its root is gone, is another object by now, or is being deleted,
-//     or that its Placement left the cluster. Roots that were found missing rather than seen deleted count towards a Brake.
+//     or that its Placement left the cluster. Leaves whose root was found missing rather than seen deleted, or whose Placement
+//     has no cluster left although nobody asked for that, are subject to a Brake.
 //   - Moving and re-splitting never leave fewer replicas available than were asked for and available (Plan), and clusters roll
 //     together only within the root's strategy (DivideRollout). Targets come from the Placement and the root alone: a
 //     cluster that is not heard of changes the status, not the division.

@@ -24,42 +24,45 @@ import (
 // confirmDeletions is ConfirmAnnotation's value that ends Frozen.
 const confirmDeletions = "deletions"
 
-// placementStatus brings the status of all Placements of a namespace up to date: where each of them stands in every
-// cluster. The conditions are the placement controller's.
-func (c *Controller) placementStatus(ctx context.Context, workspace logicalcluster.Name, namespace string) error {
-	placements := c.informers.Placements.ByIndex(byPlaced, namespaceValue(workspace, namespace))
-	if len(placements) == 0 {
+// placementStatus brings the status of a Placement up to date: where it stands in every cluster. The conditions are the
+// placement controller's.
+func (c *Controller) placementStatus(ctx context.Context, k client.Key) error {
+	p, ok := c.informers.Placements.Get(k)
+	if !ok {
 		return nil
 	}
-	leaves := map[string][]ctrlclient.Object{} // by name of the Placement
+	want := p.DeepCopy()
+	want.Status.ObservedGeneration = p.Generation
+	want.Status.Clusters = phases(p, c.leavesOf(p), func(mirror logicalcluster.Name) string { return nameOf(c.target(mirror), mirror) })
+	if equality.Semantic.DeepEqual(p.Status, want.Status) {
+		return nil
+	}
+	err := c.clients.Objects.Status().Patch(client.In(ctx, k.Cluster), want, ctrlclient.MergeFrom(p))
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("write the status of placement %s: %w", k, err)
+	}
+	return nil
+}
+
+// leavesOf returns the leaves of a Placement: those of its object, or those of its namespace's objects that have no
+// Placement of their own.
+func (c *Controller) leavesOf(p *placementv1alpha1.Placement) (leaves []ctrlclient.Object) {
+	cluster, object := client.KeyOf(p).Cluster, p.Spec.Object
 	for _, s := range c.sources {
-		if s.Goes == kinds.WhereReferenced {
-			continue
-		}
-		for _, leaf := range s.leavesOf(workspace, namespace) {
-			if !c.isMirror(client.KeyOf(leaf).Cluster) {
-				continue
+		switch {
+		case s.Goes == kinds.WhereReferenced:
+		case object == nil:
+			for _, leaf := range s.leavesOf(cluster, p.Spec.Namespace) {
+				root, _ := rootOf(leaf)
+				if decides := c.placement(s, root); decides != nil && decides.Name == p.Name {
+					leaves = append(leaves, leaf)
+				}
 			}
-			root, _ := rootOf(leaf)
-			if p := c.placement(s, root); p != nil {
-				leaves[p.Name] = append(leaves[p.Name], leaf)
-			}
+		case object.Group == s.GVR.Group && object.Resource == s.GVR.Resource:
+			leaves = append(leaves, s.leaves(client.Key{Cluster: cluster, Namespace: p.Spec.Namespace, Name: object.Name})...)
 		}
 	}
-	var errs []error
-	for _, p := range placements {
-		want := p.DeepCopy()
-		want.Status.ObservedGeneration = p.Generation
-		want.Status.Clusters = phases(p, leaves[p.Name], func(mirror logicalcluster.Name) string { return nameOf(c.target(mirror), mirror) })
-		if equality.Semantic.DeepEqual(p.Status, want.Status) {
-			continue
-		}
-		err := c.clients.Objects.Status().Patch(client.In(ctx, workspace), want, ctrlclient.MergeFrom(p))
-		if err != nil && !apierrors.IsNotFound(err) {
-			errs = append(errs, fmt.Errorf("write the status of placement %s: %w", client.KeyOf(p), err))
-		}
-	}
-	return settle(errs)
+	return slices.DeleteFunc(leaves, func(leaf ctrlclient.Object) bool { return !c.isMirror(client.KeyOf(leaf).Cluster) })
 }
 
 // phaseOrder is from the least to the most advanced.
@@ -133,9 +136,9 @@ func (c *Controller) tellFrozen(ctx context.Context, mirror logicalcluster.Name)
 	if !frozen || t == nil || meta.IsStatusConditionTrue(t.Status.Conditions, workloadv1alpha1.SyncTargetFrozen) {
 		return nil
 	}
-	klog.FromContext(ctx).Info("Mirror is frozen: so many roots vanished unseen", "syncTarget", client.KeyOf(t).String(), "mirror", mirror, "leaves", missing)
-	return c.setFrozen(ctx, t, metav1.ConditionTrue, "RootsVanished", fmt.Sprintf(
-		"What asked for many objects here was gone without having been seen deleted. Nothing is deleted here until this SyncTarget is annotated %s=%s.",
+	klog.FromContext(ctx).Info("Mirror is frozen: so many leaves would go that nobody was seen to give up", "syncTarget", client.KeyOf(t).String(), "mirror", mirror, "leaves", missing)
+	return c.setFrozen(ctx, t, metav1.ConditionTrue, "ManyDeletions", fmt.Sprintf(
+		"Many objects here would go at once that nobody was seen to delete or to move: what asked for them is gone, or no cluster is left that may run them. Nothing is deleted here until this SyncTarget is annotated %s=%s.",
 		workloadv1alpha1.ConfirmAnnotation, confirmDeletions))
 }
 

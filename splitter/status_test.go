@@ -34,7 +34,7 @@ func TestConfirmWhatWasSaid(t *testing.T) {
 				Status: workloadv1alpha1.SyncTargetStatus{Mirror: "mirror-east"},
 			}
 			if tc.told {
-				meta.SetStatusCondition(&east.Status.Conditions, metav1.Condition{Type: workloadv1alpha1.SyncTargetFrozen, Status: metav1.ConditionTrue, Reason: "RootsVanished"})
+				meta.SetStatusCondition(&east.Status.Conditions, metav1.Condition{Type: workloadv1alpha1.SyncTargetFrozen, Status: metav1.ConditionTrue, Reason: "ManyDeletions"})
 			}
 			objects := fake.NewClientBuilder().WithScheme(client.Scheme).WithObjects(east).WithStatusSubresource(east).Build()
 			clients := &client.Clients{Objects: objects}
@@ -42,7 +42,7 @@ func TestConfirmWhatWasSaid(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			c, err := New(clients, informers, testclock.NewFakePassiveClock(time.Unix(0, 0)))
+			c, err := New(clients, informers, testclock.NewFakeClock(time.Unix(0, 0)))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
+	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
 	"atoll.dev/atoll/internal/kinds"
@@ -23,11 +24,11 @@ import (
 
 // whole puts a root that is not divided into every mirror that wants it, and takes it out of those that do not need it
 // any more. A Service follows its Placement; what workloads refer to follows them.
-func (c *Controller) whole(ctx context.Context, s *source, k client.Key, root ctrlclient.Object, leaves []ctrlclient.Object) (time.Duration, error) {
+func (c *Controller) whole(ctx context.Context, s *source, k client.Key, root ctrlclient.Object, p *placementv1alpha1.Placement, leaves []ctrlclient.Object, held []logicalcluster.Name) (time.Duration, error) {
 	var mirrors []logicalcluster.Name
 	var err error
 	if s.Goes == kinds.WithPlacement {
-		mirrors = c.placed(s, k)
+		mirrors = placed(p)
 	} else if mirrors, err = c.referencing(ctx, s, k); err != nil {
 		return 0, err
 	}
@@ -70,10 +71,10 @@ func (c *Controller) whole(ctx context.Context, s *source, k client.Key, root ct
 			continue
 		}
 		now = append(now, leaf)
-		if leaf.GetDeletionTimestamp() != nil {
+		if leaf.GetDeletionTimestamp() != nil || slices.Contains(held, mirror) {
 			continue
 		}
-		needed, err := c.needed(ctx, s, k, leaf)
+		needed, err := c.needed(ctx, s, k, p, leaf)
 		if err == nil && !needed {
 			err = c.tombstone(ctx, s, leaf)
 		}
@@ -155,9 +156,8 @@ func (c *Controller) create(ctx context.Context, mirror logicalcluster.Name, roo
 	return leaf, err == nil, err
 }
 
-// placed returns the mirrors that an object's Placement names.
-func (c *Controller) placed(s *source, k client.Key) []logicalcluster.Name {
-	p := c.placement(s, k)
+// placed returns the mirrors that a Placement, nil if there is none, names.
+func placed(p *placementv1alpha1.Placement) []logicalcluster.Name {
 	if p == nil {
 		return nil
 	}
@@ -189,7 +189,7 @@ func (c *Controller) referencing(ctx context.Context, s *source, k client.Key) (
 				mirrors = append(mirrors, dk.Cluster)
 			}
 		case dk.Cluster == k.Cluster && dk.Namespace == k.Namespace && d.DeletionTimestamp == nil:
-			mirrors = append(mirrors, c.placed(c.sources["Deployment"], dk)...)
+			mirrors = append(mirrors, placed(c.placement(c.sources["Deployment"], dk))...)
 		}
 	}
 	slices.Sort(mirrors)
@@ -309,10 +309,10 @@ func (c *Controller) ensureCompanions(ctx context.Context, root *appsv1.Deployme
 // needed says whether a leaf has to stay although nothing asks for it any more. Workloads of its namespace in its mirror
 // are read uncached: a Service stays until the last of them is gone, anything else until none of them refers to it and all of
 // them have finished, since pods of an earlier template may need it.
-func (c *Controller) needed(ctx context.Context, s *source, k client.Key, leaf ctrlclient.Object) (bool, error) {
+func (c *Controller) needed(ctx context.Context, s *source, k client.Key, p *placementv1alpha1.Placement, leaf ctrlclient.Object) (bool, error) {
 	lk := client.KeyOf(leaf)
 	if s.Goes == kinds.WithPlacement {
-		if left, err := c.hasLeft(ctx, k.Cluster, c.placement(s, k), lk.Cluster); err != nil || !left {
+		if left, err := c.hasLeft(ctx, s, k, p, lk.Cluster); err != nil || !left {
 			return true, err
 		}
 	}

@@ -34,9 +34,10 @@ type site struct {
 	assigned bool
 	weight   int64
 	target   int32
-	// leaf is nil if there is none; old says that it is the leaf of an earlier root of that name.
-	leaf *appsv1.Deployment
-	old  bool
+	// leaf is nil if there is none; old says that it is the leaf of an earlier root of that name, held that the brake
+	// keeps it as it is.
+	leaf      *appsv1.Deployment
+	old, held bool
 
 	step    Step
 	roll    Roll
@@ -44,9 +45,8 @@ type site struct {
 }
 
 // workload takes the next step of dividing a Deployment, and writes what its leaves say into its status.
-func (c *Controller) workload(ctx context.Context, s *source, root *appsv1.Deployment, leaves []ctrlclient.Object) (time.Duration, error) {
+func (c *Controller) workload(ctx context.Context, s *source, root *appsv1.Deployment, p *placementv1alpha1.Placement, leaves []ctrlclient.Object, held []logicalcluster.Name) (time.Duration, error) {
 	rk := client.KeyOf(root)
-	p := c.placement(s, rk)
 	if p == nil && len(leaves) == 0 {
 		return 0, nil // its Placement brings it back
 	}
@@ -62,10 +62,13 @@ func (c *Controller) workload(ctx context.Context, s *source, root *appsv1.Deplo
 		return 0, err
 	}
 	sites := c.sites(root, p, leaves)
+	for _, st := range sites {
+		st.held = slices.Contains(held, st.mirror)
+	}
 	decide(root, p.Spec.Split, sites)
 	if shrinks(sites) {
 		// What goes down rests on what is known of the others, so on nothing that may be old.
-		settled, err := c.refresh(ctx, rk, p, root, sites)
+		settled, err := c.refresh(ctx, s, rk, p, root, sites)
 		if err != nil || !settled {
 			return lookAgain, err
 		}
@@ -149,7 +152,9 @@ func decide(root *appsv1.Deployment, split placementv1alpha1.SplitPolicy, sites 
 		rolls = DivideRollout(unavailable, surge, rolling)
 	}
 	for _, st := range sites {
-		st.step = steps[st.id]
+		if st.step = steps[st.id]; st.held {
+			st.step = Step{}
+		}
 		st.roll = Roll{Verbatim: true}
 		if r, ok := rolls[st.id]; ok {
 			st.roll = r
@@ -228,7 +233,7 @@ func shrinks(sites []*site) bool {
 
 // refresh reads the leaves, and the Placement if a cluster is being left, uncached. It says no if the Placement is not what the
 // informer shows.
-func (c *Controller) refresh(ctx context.Context, rk client.Key, p *placementv1alpha1.Placement, root *appsv1.Deployment, sites []*site) (bool, error) {
+func (c *Controller) refresh(ctx context.Context, s *source, rk client.Key, p *placementv1alpha1.Placement, root *appsv1.Deployment, sites []*site) (bool, error) {
 	var leaving []logicalcluster.Name
 	for _, st := range sites {
 		if !st.assigned {
@@ -254,7 +259,7 @@ func (c *Controller) refresh(ctx context.Context, rk client.Key, p *placementv1a
 	if p.Name == "" {
 		p = nil
 	}
-	return c.hasLeft(ctx, rk.Cluster, p, leaving...)
+	return c.hasLeft(ctx, s, rk, p, leaving...)
 }
 
 // carryOut writes what the steps say: clusters that grow first, then those that shrink.

@@ -1,0 +1,303 @@
+package splitter
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	testclock "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
+	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	"atoll.dev/atoll/client"
+	lcctx "atoll.dev/atoll/internal/logicalcluster"
+)
+
+const mirrorEast = "mirror-east"
+
+// mirrored is a workspace, shop, whose namespace front has roots with leaves in the mirror of east.
+type mirrored struct {
+	*Controller
+	objects ctrlclient.WithWatch
+	clock   *testclock.FakePassiveClock
+}
+
+// newMirrored starts a Controller whose informers show objects, and SyncTarget east with its mirror.
+func newMirrored(t *testing.T, objects ...ctrlclient.Object) *mirrored {
+	t.Helper()
+	east := &workloadv1alpha1.SyncTarget{ObjectMeta: metav1.ObjectMeta{Name: "east", UID: "east", Annotations: map[string]string{lcctx.Annotation: "root"}}}
+	east.Status.Mirror = mirrorEast
+	lc := &corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{Name: corev1alpha1.LogicalClusterName, Annotations: map[string]string{lcctx.Annotation: mirrorEast}}}
+	lc.Spec.Use = corev1alpha1.LogicalClusterUseMirror
+	objects = append(objects, east, lc)
+	m := &mirrored{clock: testclock.NewFakePassiveClock(time.Unix(0, 0))}
+	m.objects = fake.NewClientBuilder().WithScheme(client.Scheme).WithObjects(objects...).
+		WithStatusSubresource(east, &placementv1alpha1.Placement{}, &appsv1.Deployment{}, &corev1.Service{}).Build()
+	clients := &client.Clients{Objects: m.objects}
+	informers, err := client.NewInformers(clients)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.Controller, err = New(clients, informers, m.clock); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	t.Cleanup(running.Wait)
+	t.Cleanup(cancel)
+	for _, i := range []interface {
+		Run(context.Context)
+		WaitSynced(context.Context) error
+	}{informers.LogicalClusters, informers.SyncTargets, informers.Placements, informers.Namespaces, informers.Deployments, informers.Services} {
+		running.Go(func() { i.Run(ctx) })
+		if err := i.WaitSynced(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return m
+}
+
+// pair returns a root and its leaf in the mirror of east.
+func pair(kind, name string) (root, leaf ctrlclient.Object) {
+	root, leaf = &corev1.Service{}, &corev1.Service{}
+	if kind == "Deployment" {
+		spec := appsv1.DeploymentSpec{Replicas: ptr.To[int32](2)}
+		root, leaf = &appsv1.Deployment{Spec: spec}, &appsv1.Deployment{Spec: spec}
+	}
+	for _, o := range []ctrlclient.Object{root, leaf} {
+		o.SetName(name)
+	}
+	root.SetNamespace("front")
+	root.SetUID(types.UID("root-" + name))
+	root.SetAnnotations(map[string]string{lcctx.Annotation: "shop"})
+	leaf.SetNamespace("front-hash")
+	leaf.SetUID(types.UID("leaf-" + name))
+	leaf.SetAnnotations(map[string]string{lcctx.Annotation: mirrorEast, workloadv1alpha1.RootAnnotation: "front/" + name})
+	leaf.SetLabels(map[string]string{workloadv1alpha1.WorkspaceLabel: "shop", workloadv1alpha1.RootUIDLabel: "root-" + name})
+	return root, leaf
+}
+
+// placementOf returns the Placement of namespace front, or of one Deployment there.
+func placementOf(deployment, reason string, mirrors ...string) *placementv1alpha1.Placement {
+	p := &placementv1alpha1.Placement{}
+	p.Spec.Namespace = "front"
+	if deployment != "" {
+		p.Spec.Object = &placementv1alpha1.PlacedObject{Group: "apps", Resource: "deployments", Name: deployment}
+	}
+	p.Name = placementv1alpha1.NameFor("front", p.Spec.Object)
+	p.UID = types.UID(p.Name)
+	p.Annotations = map[string]string{lcctx.Annotation: "shop"}
+	for _, m := range mirrors {
+		p.Spec.Clusters = append(p.Spec.Clusters, placementv1alpha1.PlacedCluster{Name: m, UID: types.UID(m), Mirror: m, Weight: 1})
+	}
+	meta.SetStatusCondition(&p.Status.Conditions, metav1.Condition{Type: placementv1alpha1.PlacementPlaced, Status: metav1.ConditionFalse, Reason: reason})
+	return p
+}
+
+// look reconciles a key as the queue does: what an informer does not show yet is tried again.
+func (m *mirrored) look(t *testing.T, k key) (again time.Duration) {
+	t.Helper()
+	for began := time.Now(); ; runtime.Gosched() {
+		again, err := m.reconcile(t.Context(), k)
+		if err == nil {
+			return again
+		}
+		if !apierrors.IsConflict(err) || time.Since(began) > time.Minute {
+			t.Fatal(err)
+		}
+	}
+}
+
+// gone says whether a leaf was deleted.
+func (m *mirrored) gone(t *testing.T, leaf ctrlclient.Object) bool {
+	t.Helper()
+	err := m.objects.Get(t.Context(), ctrlclient.ObjectKeyFromObject(leaf), leaf.DeepCopyObject().(ctrlclient.Object))
+	if err != nil && !apierrors.IsNotFound(err) {
+		t.Fatal(err)
+	}
+	return err != nil
+}
+
+// TestLeavesWithoutAPlace: a Placement that has no cluster left takes leaves away at once only if somebody wished that.
+func TestLeavesWithoutAPlace(t *testing.T) {
+	other := "mirror-west"
+	tests := map[string]struct {
+		placement *placementv1alpha1.Placement
+		count     int
+		first     bool // gone at first sight
+		later     bool // gone a minute later
+		frozen    bool
+		reason    string
+	}{
+		"Wished":     {placementOf("", "Nowhere"), 22, true, true, false, "a person emptied the list of clusters"},
+		"Few":        {placementOf("", "NotAllowed"), 3, false, true, false, "an administrator who narrows allow wants them to leave"},
+		"Many":       {placementOf("", "NotAllowed"), 22, false, false, true, "a slip in a policy looks just like that"},
+		"NoCluster":  {placementOf("", "UnknownCluster"), 22, false, false, true, "SyncTargets that are gone are no wish either"},
+		"NoMirror":   {placementOf("", "Placed", ""), 22, false, false, true, "a cluster without a mirror runs nothing"},
+		"NotSaidYet": {placementOf("", "Nowhere"), 22, false, false, false, "the condition is about an earlier decision"},
+	}
+	tests["NotSaidYet"].placement.Generation = 2
+	for name, tc := range tests {
+		for _, kind := range []string{"Deployment", "Service"} {
+			t.Run(name+"/"+kind, func(t *testing.T) {
+				objects := []ctrlclient.Object{tc.placement.DeepCopy()}
+				var leaves []ctrlclient.Object
+				for i := range tc.count {
+					root, leaf := pair(kind, fmt.Sprintf("web-%d", i))
+					objects, leaves = append(objects, root, leaf), append(leaves, leaf)
+				}
+				m := newMirrored(t, objects...)
+				look := func(when string, want bool) {
+					t.Helper()
+					for _, leaf := range leaves {
+						again := m.look(t, key{kind, client.Key{Cluster: "shop", Namespace: "front", Name: leaf.GetName()}})
+						if frozen, _ := m.brake.Frozen(mirrorEast); !want && !frozen && again == 0 {
+							t.Errorf("%s: leaf %s is held %s and not looked at again", tc.reason, leaf.GetName(), when)
+						}
+					}
+					for _, leaf := range leaves {
+						if got := m.gone(t, leaf); got != want {
+							t.Errorf("%s: leaf %s is gone %s: %v", tc.reason, leaf.GetName(), when, got)
+						}
+					}
+				}
+				look("at first sight", tc.first)
+				if tc.first {
+					return
+				}
+				m.clock.SetTime(m.clock.Now().Add(brakeWindow))
+				look("a minute later", tc.later)
+				frozen, _ := m.brake.Frozen(mirrorEast)
+				east := &workloadv1alpha1.SyncTarget{}
+				if err := m.objects.Get(t.Context(), ctrlclient.ObjectKey{Name: "east"}, east); err != nil {
+					t.Fatal(err)
+				}
+				if told := meta.IsStatusConditionTrue(east.Status.Conditions, workloadv1alpha1.SyncTargetFrozen); frozen != tc.frozen || told != tc.frozen {
+					t.Errorf("%s: frozen is %v, and told %v", tc.reason, frozen, told)
+				}
+				if !frozen {
+					return
+				}
+				m.brake.Confirm(mirrorEast)
+				look("after an administrator's word", true)
+			})
+		}
+	}
+	t.Run("Back", func(t *testing.T) {
+		root, leaf := pair("Service", "web")
+		m := newMirrored(t, root, leaf)
+		s, leaves := m.sources["Service"], []ctrlclient.Object{leaf}
+		held := func(p *placementv1alpha1.Placement) bool {
+			t.Helper()
+			mirrors, _, err := m.hold(t.Context(), s, root, p, leaves)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return len(mirrors) > 0
+		}
+		if !held(placementOf("", "NotAllowed")) {
+			t.Error("a leaf without a place is not held")
+		}
+		m.clock.SetTime(m.clock.Now().Add(brakeWindow))
+		if held(placementOf("", "Placed", other)) {
+			t.Error("a leaf is held although another cluster takes its place")
+		}
+		if !held(placementOf("", "NotAllowed")) {
+			t.Error("the minute of a leaf that lost its place once more began when it lost it first")
+		}
+	})
+}
+
+// TestHasLeft: what is asked is which Placement decides now, not which one the informer shows.
+func TestHasLeft(t *testing.T) {
+	seen := placementOf("", "Placed", "mirror-west")
+	recreated := placementOf("", "Placed", "mirror-west")
+	recreated.UID = "another"
+	tests := map[string]struct {
+		stored []*placementv1alpha1.Placement
+		want   bool
+		reason string
+	}{
+		"Left":       {[]*placementv1alpha1.Placement{seen}, true, "the namespace's names another mirror"},
+		"Back":       {[]*placementv1alpha1.Placement{placementOf("", "Placed", mirrorEast)}, false, "the namespace's names it again"},
+		"OwnNames":   {[]*placementv1alpha1.Placement{seen, placementOf("web", "Placed", mirrorEast)}, false, "its own, which the informer does not show, names it"},
+		"OwnElse":    {[]*placementv1alpha1.Placement{seen, placementOf("web", "Placed", "mirror-north")}, false, "the plan did not know of mirror-north"},
+		"OfAnother":  {[]*placementv1alpha1.Placement{seen, placementOf("api", "Placed", mirrorEast)}, true, "another object's is nothing to it"},
+		"Recreated":  {[]*placementv1alpha1.Placement{recreated}, false, "the informer will show it"},
+		"Unreadable": {nil, false, "no decision is no decision to leave"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			objects := fake.NewClientBuilder().WithScheme(client.Scheme).WithObjects(&corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{Name: corev1alpha1.LogicalClusterName}})
+			for _, p := range tc.stored {
+				objects.WithObjects(p.DeepCopy())
+			}
+			clients := &client.Clients{Objects: objects.Build()}
+			informers, err := client.NewInformers(clients)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c, err := New(clients, informers, testclock.NewFakePassiveClock(time.Unix(0, 0)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := c.hasLeft(t.Context(), c.sources["Deployment"], client.Key{Cluster: "shop", Namespace: "front", Name: "web"}, seen, mirrorEast)
+			if err != nil || got != tc.want {
+				t.Errorf("%s: left = %v, %v", tc.reason, got, err)
+			}
+		})
+	}
+}
+
+// TestPlacementStatusReadsItsOwnLeaves: one object's news costs one look at its leaves, however many Placements its
+// namespace has.
+func TestPlacementStatusReadsItsOwnLeaves(t *testing.T) {
+	const many = 50
+	var objects []ctrlclient.Object
+	for i := range many {
+		name := fmt.Sprintf("own-%d", i)
+		root, leaf := pair("Deployment", name)
+		objects = append(objects, root, leaf, placementOf(name, "Placed", mirrorEast))
+	}
+	_, shared := pair("Deployment", "shared")
+	m := newMirrored(t, append(objects, shared, placementOf("", "Placed", mirrorEast))...)
+	s := m.sources["Deployment"]
+	looks := 0
+	all, one := s.leavesOf, s.leaves
+	count := func(leaves []ctrlclient.Object) []ctrlclient.Object { looks += len(leaves); return leaves }
+	s.leaves = func(k client.Key) []ctrlclient.Object { return count(one(k)) }
+
+	s.leavesOf = func(cluster logicalcluster.Name, namespace string) []ctrlclient.Object {
+		return count(all(cluster, namespace))
+	}
+	status := func(name string) placementv1alpha1.PlacementStatus {
+		t.Helper()
+		looks = 0
+		m.look(t, key{ofPlacement, client.Key{Cluster: "shop", Name: name}})
+		p := &placementv1alpha1.Placement{}
+		if err := m.objects.Get(t.Context(), ctrlclient.ObjectKey{Name: name}, p); err != nil {
+			t.Fatal(err)
+		}
+		return p.Status
+	}
+	if got := status("front.deployments.own-7"); len(got.Clusters) != 1 || got.Clusters[0].Replicas != 2 || looks != 1 {
+		t.Errorf("status of an object's Placement is %+v after %d leaves, want the 2 replicas of its one leaf", got.Clusters, looks)
+	}
+	if got := status("front"); len(got.Clusters) != 1 || got.Clusters[0].Replicas != 2 {
+		t.Errorf("status of the namespace's Placement is %+v, want the 2 replicas of what has no Placement of its own", got.Clusters)
+	}
+}
