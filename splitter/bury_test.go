@@ -33,7 +33,7 @@ const mirrorEast = "mirror-east"
 type mirrored struct {
 	*Controller
 	objects ctrlclient.WithWatch
-	clock   *testclock.FakePassiveClock
+	clock   *testclock.FakeClock
 }
 
 // newMirrored starts a Controller whose informers show objects, and SyncTarget east with its mirror.
@@ -44,7 +44,7 @@ func newMirrored(t *testing.T, objects ...ctrlclient.Object) *mirrored {
 	lc := &corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{Name: corev1alpha1.LogicalClusterName, Annotations: map[string]string{lcctx.Annotation: mirrorEast}}}
 	lc.Spec.Use = corev1alpha1.LogicalClusterUseMirror
 	objects = append(objects, east, lc)
-	m := &mirrored{clock: testclock.NewFakePassiveClock(time.Unix(0, 0))}
+	m := &mirrored{clock: testclock.NewFakeClock(time.Unix(0, 0))}
 	m.objects = fake.NewClientBuilder().WithScheme(client.Scheme).WithObjects(objects...).
 		WithStatusSubresource(east, &placementv1alpha1.Placement{}, &appsv1.Deployment{}, &corev1.Service{}).Build()
 	clients := &client.Clients{Objects: m.objects}
@@ -251,7 +251,7 @@ func TestHasLeft(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			c, err := New(clients, informers, testclock.NewFakePassiveClock(time.Unix(0, 0)))
+			c, err := New(clients, informers, testclock.NewFakeClock(time.Unix(0, 0)))
 			if err != nil {
 				t.Fatal(err)
 			}

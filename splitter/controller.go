@@ -67,12 +67,12 @@ type Controller struct {
 }
 
 // New returns a controller that is not running. It adds handlers and indexes to the informers, which do not run yet.
-func New(clients *client.Clients, informers *client.Informers, clk clock.WithTicker) (*Controller, error) {
+func New(clients *client.Clients, informers *client.Informers, clk clock.PassiveClock) (*Controller, error) {
 	c := &Controller{
 		clients: clients, informers: informers, clock: clk, sources: map[string]*source{},
 		brake: NewBrake(clk), deleted: lru.New(remembered), told: lru.New(remembered),
 	}
-	c.queue = queue.NewWithClock("splitter", clk, c.reconcile)
+	c.queue = queue.New("splitter", c.reconcile)
 	for _, k := range kinds.All {
 		var s *source
 		var err error

@@ -74,7 +74,7 @@ func TestConfirmWhatWasSaid(t *testing.T) {
 
 // TestConfirmTwice: a confirmation that has to be repeated, because it could not be written, forgets nothing of the first.
 func TestConfirmTwice(t *testing.T) {
-	b := NewBrake(testclock.NewFakePassiveClock(time.Unix(0, 0)))
+	b := NewBrake(testclock.NewFakeClock(time.Unix(0, 0)))
 	miss(b, 0, 30, 50)
 	b.Confirm("m")
 	b.Confirm("m")
