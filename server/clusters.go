@@ -6,16 +6,24 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	pathvalidation "k8s.io/apimachinery/pkg/api/validation/path"
+	metainternalversion "k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	metainternalversionscheme "k8s.io/apimachinery/pkg/apis/meta/internalversion/scheme"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
 
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
@@ -24,11 +32,13 @@ import (
 // Directory knows the workspaces. It is asked on every request and must not ask the server in turn about names: what
 // Known does not know, the server looks up in its own storage.
 type Directory interface {
-	// Resolve returns the logical cluster at the end of a path such as root:org:team, or an error that wraps
-	// logicalcluster.ErrNotFound.
-	Resolve(ctx context.Context, path logicalcluster.Path) (logicalcluster.Name, error)
 	// Known returns the logical cluster of that name, and false if it is not known yet or does not exist.
 	Known(name logicalcluster.Name) (lcctx.Cluster, bool)
+	// KnownPath returns the logical cluster at the end of a path such as root:org:team, and false if it is not known yet
+	// or does not exist.
+	KnownPath(path logicalcluster.Path) (logicalcluster.Name, bool)
+	// Resolve searches for what KnownPath does not know. If there is none, the error wraps logicalcluster.ErrNotFound.
+	Resolve(ctx context.Context, path logicalcluster.Path) (logicalcluster.Name, error)
 	// Terminating says whether a logical cluster is being deleted and takes nothing new.
 	Terminating(name logicalcluster.Name) bool
 }
@@ -51,8 +61,10 @@ type unresolvedKey struct{}
 type absentKey struct{}
 
 // withLogicalCluster takes /clusters/<name, path or *> off the request's path and puts the logical cluster into its context.
-// It stands before every other filter, which then see an ordinary Kubernetes request.
-func (s *Server) withLogicalCluster(next http.Handler) http.Handler {
+// It stands before every other filter, which then see an ordinary Kubernetes request. Authentication is among them, so
+// it asks who the client is by itself where it would have to search: whom nobody knows is refused whatever there is, and
+// must not keep etcd busy by making up names.
+func (s *Server) withLogicalCluster(next http.Handler, who authenticator.Request) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		rest, ok := strings.CutPrefix(req.URL.Path, clustersPrefix)
 		if !ok {
@@ -68,7 +80,7 @@ func (s *Server) withLogicalCluster(next http.Handler) http.Handler {
 			return
 		}
 		ctx := req.Context()
-		cluster, found, err := s.resolve(ctx, segment)
+		cluster, found, err := s.resolve(ctx, segment, func() bool { return isStranger(who, req) })
 		switch {
 		case errors.Is(err, lcctx.ErrNotFound):
 			ctx = context.WithValue(ctx, unresolvedKey{}, segment)
@@ -112,8 +124,16 @@ func sameBorder(rawPath, segment string) bool {
 	return err == nil && second == segment
 }
 
-// resolve returns the logical cluster that a URL's segment after /clusters/ means, and whether it exists.
-func (s *Server) resolve(ctx context.Context, segment string) (_ lcctx.Cluster, found bool, err error) {
+// isStranger says whether nobody knows who sends a request.
+func isStranger(who authenticator.Request, req *http.Request) bool {
+	// Authenticators take a credential that they accept off the request.
+	found, ok, err := who.AuthenticateRequest(req.Clone(req.Context()))
+	return err != nil || !ok || slices.Contains(found.User.GetGroups(), user.AllUnauthenticated)
+}
+
+// resolve returns the logical cluster that a URL's segment after /clusters/ means, and whether it exists. For strangers
+// it does not search: to them, what is not known does not exist.
+func (s *Server) resolve(ctx context.Context, segment string, stranger func() bool) (_ lcctx.Cluster, found bool, err error) {
 	if segment == "*" {
 		return lcctx.Cluster{Wildcard: true}, true, nil
 	}
@@ -129,21 +149,30 @@ func (s *Server) resolve(ctx context.Context, segment string) (_ lcctx.Cluster, 
 		if !path.IsValid() {
 			return lcctx.Cluster{}, false, apierrors.NewBadRequest(fmt.Sprintf("%q is not a workspace path: want names of lower-case letters, digits and hyphens, joined by colons, such as root:org:team", segment))
 		}
-		if name, err = s.directory.Resolve(ctx, path); err != nil {
-			return lcctx.Cluster{}, false, err
+		known := false
+		if name, known = s.directory.KnownPath(path); !known {
+			if stranger() {
+				return lcctx.Cluster{}, false, lcctx.ErrNotFound
+			}
+			if name, err = s.directory.Resolve(ctx, path); err != nil {
+				return lcctx.Cluster{}, false, err
+			}
 		}
 	}
 	if err := lcctx.ValidateName(string(name)); err != nil {
 		return lcctx.Cluster{}, false, apierrors.NewBadRequest(err.Error())
 	}
-	return s.lookup(ctx, name)
-}
-
-// lookup returns the logical cluster of that name, and whether it exists.
-func (s *Server) lookup(ctx context.Context, name logicalcluster.Name) (lcctx.Cluster, bool, error) {
 	if cluster, ok := s.directory.Known(name); ok {
 		return cluster, true, nil
 	}
+	if stranger() {
+		return lcctx.Cluster{Name: name}, false, nil
+	}
+	return s.lookup(ctx, name)
+}
+
+// lookup returns the logical cluster of that name as storage has it, and whether it exists.
+func (s *Server) lookup(ctx context.Context, name logicalcluster.Name) (lcctx.Cluster, bool, error) {
 	// It may have been made a moment ago. The chain's own limit of time begins only after us.
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
@@ -164,7 +193,8 @@ func (s *Server) lookup(ctx context.Context, name logicalcluster.Name) (lcctx.Cl
 	return cluster, true, nil
 }
 
-// withNoCluster answers, after authorisation, requests for resources that name no workspace, or one that is not there.
+// withNoCluster answers, after authorisation, requests for resources that name no workspace, or one that is not there, or
+// that cannot be answered for what they name.
 func (s *Server) withNoCluster(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if segment, ok := req.Context().Value(unresolvedKey{}).(string); ok {
@@ -183,9 +213,32 @@ func (s *Server) withNoCluster(next http.Handler) http.Handler {
 			err.ErrStatus.Message = fmt.Sprintf("%s on /clusters/* is not possible, only list and watch are: name one workspace, as in /clusters/root", info.Verb)
 			s.answer(w, req, err)
 			return
+		case cluster.Wildcard && collectsInitialEvents(req.URL.Query()):
+			s.answer(w, req, apierrors.NewBadRequest("sendInitialEvents with allowWatchBookmarks is not possible on /clusters/*: list and then watch"))
+			return
+		default:
+			// Upstream checks names alone; a namespace of dots would fail as an invalid key of storage.
+			for _, name := range []string{info.Namespace, info.Name} {
+				if problems := pathvalidation.IsValidPathSegmentName(name); len(problems) > 0 {
+					s.answer(w, req, apierrors.NewBadRequest(fmt.Sprintf("%q is no name of an object or namespace: it %s", name, strings.Join(problems, " and "))))
+					return
+				}
+			}
 		}
 		next.ServeHTTP(w, req)
 	})
+}
+
+// collectsInitialEvents says whether a client will collect the events of a watch until a bookmark says that it has seen
+// all there is. client-go does so by namespace and name, and of objects with one name in several logical clusters would
+// keep the last without a word; on an error it lists and then watches, as it has always done. A watch that names no
+// position starts with the same events, but there clients take each as it comes.
+func collectsInitialEvents(query url.Values) bool {
+	options := &metainternalversion.ListOptions{}
+	if err := metainternalversionscheme.ParameterCodec.DecodeParameters(query, metav1.SchemeGroupVersion, options); err != nil {
+		return false // the handler says what is wrong
+	}
+	return ptr.Deref(options.SendInitialEvents, false) && options.AllowWatchBookmarks
 }
 
 func notFound(format string, args ...any) error {

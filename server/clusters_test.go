@@ -11,9 +11,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/kcp-dev/logicalcluster/v3"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
+	"atoll.dev/atoll/server/storage"
 )
 
 // every form that a path can have, and what comes out: which logical cluster, and which path the chain sees.
@@ -87,7 +90,7 @@ func TestPaths(t *testing.T) {
 					got.Cluster = cluster.String()
 				}
 				got.Unresolved, _ = req.Context().Value(unresolvedKey{}).(string)
-			}))
+			}), someone(user.AllAuthenticated))
 			target, err := url.ParseRequestURI(test.target)
 			if err != nil {
 				t.Fatal(err)
@@ -118,19 +121,67 @@ func TestPaths(t *testing.T) {
 	}
 }
 
-// failing is a directory that cannot answer.
-type failing struct{ few }
+// searching is a directory that knows nothing by itself, counts searches, and cannot answer them.
+type searching struct {
+	few
+	searches int
+}
 
-func (failing) Resolve(context.Context, logicalcluster.Path) (logicalcluster.Name, error) {
+func (*searching) KnownPath(logicalcluster.Path) (logicalcluster.Name, bool) { return "", false }
+
+func (d *searching) Resolve(context.Context, logicalcluster.Path) (logicalcluster.Name, error) {
+	d.searches++
 	return "", errors.New("secret detail of the inside")
 }
 
-// Who is not authenticated yet learns nothing of what is wrong inside.
-func TestPathsWhenTheDirectoryFails(t *testing.T) {
-	s := &Server{directory: failing{}, serializer: legacyscheme.Codecs}
-	recorder := httptest.NewRecorder()
-	s.withLogicalCluster(http.NotFoundHandler()).ServeHTTP(recorder, httptest.NewRequest(http.MethodGet, "/clusters/root:shop/api", nil))
-	if recorder.Code != http.StatusServiceUnavailable || strings.Contains(recorder.Body.String(), "secret") {
-		t.Errorf("%d %s, want 503 without the cause", recorder.Code, recorder.Body)
+// someone authenticates everybody as a user of these groups, takes the credential off the request as authenticators do,
+// and refuses everybody if there are none.
+func someone(groups ...string) authenticator.Request {
+	return authenticator.RequestFunc(func(req *http.Request) (*authenticator.Response, bool, error) {
+		if len(groups) == 0 {
+			return nil, false, errors.New("a credential of nobody")
+		}
+		req.Header.Del("Authorization")
+		return &authenticator.Response{User: &user.DefaultInfo{Groups: groups}}, true, nil
+	})
+}
+
+// Whom nobody knows makes the server search for nothing, by path or by name, and is passed on as if there were nothing;
+// the chain refuses him either way. For others it searches, and a failure tells nothing of what is wrong inside.
+func TestStrangersCauseNoSearch(t *testing.T) {
+	type seen struct{ absent, unresolved, credential bool }
+	for _, target := range []string{"/clusters/root:anything/api", "/clusters/anything/api"} {
+		byPath := strings.Contains(target, "root:")
+		for name, tc := range map[string]struct {
+			who      authenticator.Request
+			stranger bool
+		}{
+			"nobody":             {who: someone(user.AllUnauthenticated), stranger: true},
+			"a wrong credential": {who: someone(), stranger: true},
+			"somebody":           {who: someone(user.AllAuthenticated)},
+		} {
+			d := &searching{}
+			// A backend without LogicalClusters cannot look up names.
+			s := &Server{directory: d, serializer: legacyscheme.Codecs, backend: &storage.Backend{}}
+			var got *seen
+			handler := s.withLogicalCluster(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
+				_, unresolved := req.Context().Value(unresolvedKey{}).(string)
+				got = &seen{absent: req.Context().Value(absentKey{}) != nil, unresolved: unresolved, credential: req.Header.Get("Authorization") != ""}
+			}), tc.who)
+			req := httptest.NewRequest(http.MethodGet, target, nil)
+			req.Header.Set("Authorization", "Bearer x")
+			recorder := httptest.NewRecorder()
+			handler.ServeHTTP(recorder, req)
+			if !tc.stranger {
+				if got != nil || recorder.Code != http.StatusServiceUnavailable || strings.Contains(recorder.Body.String(), "secret") || byPath != (d.searches == 1) {
+					t.Errorf("%s by %s: %d %s, %d searches; want 503 without the cause", target, name, recorder.Code, recorder.Body, d.searches)
+				}
+				continue
+			}
+			want := seen{absent: !byPath, unresolved: byPath, credential: true}
+			if got == nil || *got != want || d.searches != 0 {
+				t.Errorf("%s by %s: passed on as %+v after %d searches, answered %d; want %+v after none", target, name, got, d.searches, recorder.Code, want)
+			}
+		}
 	}
 }

@@ -33,13 +33,17 @@ const (
 // few is a directory of those, and a placer that places everything.
 type few struct{}
 
-func (few) Resolve(_ context.Context, path logicalcluster.Path) (logicalcluster.Name, error) {
+func (few) KnownPath(path logicalcluster.Path) (logicalcluster.Name, bool) {
 	switch path.String() {
 	case "root:shop":
-		return shop, nil
+		return shop, true
 	case "root:bank":
-		return bank, nil
+		return bank, true
 	}
+	return "", false
+}
+
+func (few) Resolve(context.Context, logicalcluster.Path) (logicalcluster.Name, error) {
 	return "", lcctx.ErrNotFound
 }
 

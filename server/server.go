@@ -64,6 +64,7 @@ const (
 // Server serves all logical clusters of one installation.
 type Server struct {
 	options    *Options
+	listener   net.Listener
 	generic    *genericapiserver.GenericAPIServer
 	backend    *storage.Backend
 	loopback   *loopback
@@ -89,17 +90,30 @@ func New(ctx context.Context, o *Options, etcd *clientv3.Client) (*Server, error
 	port := listener.Addr().(*net.TCPAddr).Port
 	address := net.JoinHostPort(o.externalHost(), strconv.Itoa(port))
 	s := &Server{options: o, loopback: newLoopback(), serializer: legacyscheme.Codecs, keys: keys, url: "https://" + address}
-	err = s.assemble(ctx, etcd, listener, address)
+	s.listener = listener
+	err = s.assemble(ctx, etcd, address)
 	if err == nil {
 		err = s.writeAdminKubeconfig()
 	}
 	if err != nil {
-		if s.backend != nil {
-			s.backend.Destroy()
-		}
-		return nil, errors.Join(err, listener.Close())
+		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
+}
+
+// Close gives up the port and ends what New started over etcd, for whoever cannot Run what New returned. After Run there is
+// nothing left to close. Further calls do nothing.
+func (s *Server) Close() error {
+	if s.generic != nil {
+		s.generic.Destroy()
+	}
+	if s.backend != nil {
+		s.backend.Destroy()
+	}
+	if err := s.listener.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+		return fmt.Errorf("close the port %s: %w", s.listener.Addr(), err)
+	}
+	return nil
 }
 
 func (s *Server) writeAdminKubeconfig() error {
@@ -126,7 +140,7 @@ func listen(o *Options) (net.Listener, error) {
 // level of its namespace in the physical cluster.
 var privileged = sync.OnceFunc(func() { capabilities.Setup(true, 0) })
 
-func (s *Server) assemble(ctx context.Context, etcd *clientv3.Client, listener net.Listener, address string) error {
+func (s *Server) assemble(ctx context.Context, etcd *clientv3.Client, address string) error {
 	privileged()
 	version := compatibility.DefaultComponentGlobalsRegistry.EffectiveVersionFor(basecompatibility.DefaultKubeComponent)
 	resources := apiResources()
@@ -150,7 +164,7 @@ func (s *Server) assemble(ctx context.Context, etcd *clientv3.Client, listener n
 	config.LongRunningFunc = filters.BasicLongRunningRequestCheck(
 		sets.NewString("watch", "proxy"), sets.NewString("attach", "exec", "proxy", "log", "portforward"))
 	config.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
-		return s.withLogicalCluster(genericapiserver.DefaultBuildHandlerChain(s.withNoCluster(api), c))
+		return s.withLogicalCluster(genericapiserver.DefaultBuildHandlerChain(s.withNoCluster(api), c), c.Authentication.Authenticator)
 	}
 	definitions := utilopenapi.GetOpenAPIDefinitionsWithoutDisabledFeatures(openAPIDefinitions)
 	namer := openapi.NewDefinitionNamer(legacyscheme.Scheme)
@@ -160,7 +174,7 @@ func (s *Server) assemble(ctx context.Context, etcd *clientv3.Client, listener n
 	config.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(definitions, namer)
 	config.OpenAPIV3Config.Info.Title = "Atoll"
 	config.OpenAPIV3Config.GetDefinitionName = atollapis.DefinitionNames(config.OpenAPIV3Config.GetDefinitionName)
-	if err := s.secure(ctx, config, listener); err != nil {
+	if err := s.secure(ctx, config); err != nil {
 		return err
 	}
 	config.AdmissionControl = s.admit()
@@ -189,7 +203,7 @@ func (s *Server) assemble(ctx context.Context, etcd *clientv3.Client, listener n
 
 // secure sets up TLS and authentication: client certificates of our own authority and of --client-ca-file, static
 // tokens, syncers of this process, and the server itself.
-func (s *Server) secure(ctx context.Context, config *genericapiserver.Config, listener net.Listener) error {
+func (s *Server) secure(ctx context.Context, config *genericapiserver.Config) error {
 	serving, err := s.keys.serving("localhost", "127.0.0.1", "::1", s.options.externalHost())
 	if err != nil {
 		return err
@@ -210,7 +224,7 @@ func (s *Server) secure(ctx context.Context, config *genericapiserver.Config, li
 		}
 		clientCA = dynamiccertificates.NewUnionCAContentProvider(own, more)
 	}
-	config.SecureServing = &genericapiserver.SecureServingInfo{Listener: listener, Cert: servingContent, ClientCA: clientCA}
+	config.SecureServing = &genericapiserver.SecureServingInfo{Listener: s.listener, Cert: servingContent, ClientCA: clientCA}
 
 	people, _, _, _, err := kubeauthenticator.Config{
 		ClientCAContentProvider: clientCA,

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -441,6 +442,52 @@ func TestPortInUse(t *testing.T) {
 	if _, err := os.Stat(o.AdminKubeconfig()); !os.IsNotExist(err) {
 		t.Errorf("a kubeconfig was written for a server that does not run: %v", err)
 	}
+}
+
+// What New took is given back by Close where Run is never called, and by Run itself.
+func TestCloseGivesBackEverything(t *testing.T) {
+	ctx := t.Context()
+	etcd, err := embeddedetcd.Start(ctx, embeddedetcd.Options{Dir: t.TempDir()})
+	must(t, err)
+	defer func() { must(t, etcd.Stop()) }()
+	before := runtime.NumGoroutine()
+	newServer := func(ctx context.Context, port int) *Server {
+		o := NewOptions()
+		o.RootDirectory, o.SecurePort = t.TempDir(), port
+		s, err := New(ctx, o, etcd.Client)
+		must(t, err)
+		s.Join(few{}, few{})
+		return s
+	}
+	// New's context ends what authentication started; Close ends the rest.
+	within, cancel := context.WithCancel(ctx)
+	s := newServer(within, 0)
+	if n := len(s.backend.Resources()); n == 0 {
+		t.Fatal("the server opened no store")
+	}
+	port := s.listener.Addr().(*net.TCPAddr).Port
+	must(t, s.Close())
+	must(t, s.Close())
+	cancel()
+	if left := s.backend.Resources(); len(left) > 0 {
+		t.Errorf("%d stores are still open", len(left))
+	}
+	const spare = 20 // of the runtime, of etcd, and of upstream's that last as long as the process
+	for deadline := time.Now().Add(30 * time.Second); runtime.NumGoroutine() > before+spare; {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d goroutines, %d before", runtime.NumGoroutine(), before)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	// The port is free for another, which serves on the same etcd.
+	within, cancel = context.WithCancel(ctx)
+	s = newServer(within, port)
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(within) }()
+	must(t, s.WaitReady(ctx))
+	cancel()
+	must(t, <-ended)
+	must(t, s.Close())
 }
 
 // A part that fails ends Run with its error.

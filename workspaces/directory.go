@@ -23,8 +23,8 @@ var ErrNotFound = lcctx.ErrNotFound
 const (
 	byPath = "workspaces.path"
 
-	// A name that was looked for in vain is not looked for again for missTTL, up to maxMisses names; and at most
-	// maxReads searches run at a time. Together they keep a flood of made-up names from keeping etcd busy.
+	// A path that was looked for in vain is not looked for again for missTTL, up to maxMisses paths; and at most
+	// maxReads searches run at a time. Together they keep a flood of made-up paths from keeping etcd busy.
 	missTTL   = time.Second
 	maxMisses = 8192
 	maxReads  = 8
@@ -34,7 +34,7 @@ const (
 // LogicalClusters; what that does not hold is read from the store, because the informer may be behind.
 //
 // Reading a LogicalCluster from the store is a request to the logical cluster in question. Whoever serves the requests
-// of clients must not ask Lookup or Resolve about them in turn; Known does not read.
+// of clients must not ask Resolve about them in turn; Known and KnownPath do not read.
 type Directory struct {
 	clients  *client.Clients
 	clusters *client.Informer[*corev1alpha1.LogicalCluster]
@@ -76,48 +76,32 @@ func (d *Directory) Terminating(name logicalcluster.Name) bool {
 	return ok && c.Status.Phase == corev1alpha1.LogicalClusterPhaseTerminating
 }
 
-// Lookup returns the logical cluster of that name, and whether there is one; those that are being deleted included.
-func (d *Directory) Lookup(ctx context.Context, name logicalcluster.Name) (lcctx.Cluster, bool, error) {
-	if c, ok := d.Known(name); ok {
-		return c, true, nil
+// KnownPath returns the logical cluster at the end of a path if the informer holds it. Two logical clusters have one path
+// only for the moment in which the informer has not seen yet that the older one is gone.
+func (d *Directory) KnownPath(path logicalcluster.Path) (logicalcluster.Name, bool) {
+	var newest *corev1alpha1.LogicalCluster
+	for _, c := range d.clusters.ByIndex(byPath, path.String()) {
+		if newest == nil || newest.CreationTimestamp.Before(&c.CreationTimestamp) {
+			newest = c
+		}
 	}
-	if lcctx.ValidateName(string(name)) != nil {
-		return lcctx.Cluster{}, false, nil
+	if newest == nil {
+		return "", false
 	}
-	var found lcctx.Cluster
-	ok, err := d.search(ctx, "name "+string(name), func() (bool, error) {
-		c := &corev1alpha1.LogicalCluster{}
-		ok, err := d.get(ctx, name, corev1alpha1.LogicalClusterName, c)
-		found = clusterOf(name, c)
-		return ok, err
-	})
-	if err != nil {
-		return lcctx.Cluster{}, false, fmt.Errorf("look for logical cluster %q: %w", name, err)
-	}
-	if !ok {
-		return lcctx.Cluster{}, false, nil
-	}
-	return found, true, nil
+	return lcctx.NameFrom(newest), true
 }
 
-// Resolve returns the logical cluster that a path leads to: a path from root, the name of a logical cluster, or a path
-// from there. The error is ErrNotFound if there is none.
+// Resolve returns the logical cluster at the end of a path of at least two names: from root, or from any logical cluster.
+// The error is ErrNotFound if there is none.
 func (d *Directory) Resolve(ctx context.Context, path logicalcluster.Path) (logicalcluster.Name, error) {
-	if name, ok := path.Name(); ok {
-		_, found, err := d.Lookup(ctx, name)
-		if err == nil && !found {
-			err = notFound(path)
-		}
-		return name, err
-	}
-	if name, ok := d.knownPath(path); ok {
+	if name, ok := d.KnownPath(path); ok {
 		return name, nil
 	}
-	if !path.IsValid() {
+	if _, isName := path.Name(); isName || !path.IsValid() {
 		return "", notFound(path)
 	}
 	var found logicalcluster.Name
-	ok, err := d.search(ctx, "path "+path.String(), func() (ok bool, err error) {
+	ok, err := d.search(ctx, path.String(), func() (ok bool, err error) {
 		found, ok, err = d.walk(ctx, path)
 		return ok, err
 	})
@@ -132,21 +116,6 @@ func (d *Directory) Resolve(ctx context.Context, path logicalcluster.Path) (logi
 
 func notFound(path logicalcluster.Path) error { return fmt.Errorf("%w: %q", ErrNotFound, path) }
 
-// knownPath answers from the informer. Two logical clusters have one path only for the moment in which the informer has
-// not seen yet that the older one is gone.
-func (d *Directory) knownPath(path logicalcluster.Path) (logicalcluster.Name, bool) {
-	var newest *corev1alpha1.LogicalCluster
-	for _, c := range d.clusters.ByIndex(byPath, path.String()) {
-		if newest == nil || newest.CreationTimestamp.Before(&c.CreationTimestamp) {
-			newest = c
-		}
-	}
-	if newest == nil {
-		return "", false
-	}
-	return lcctx.NameFrom(newest), true
-}
-
 // walk follows the Workspaces from the nearest ancestor that is known, and at the latest from the first segment, which is
 // the name of a logical cluster.
 func (d *Directory) walk(ctx context.Context, path logicalcluster.Path) (logicalcluster.Name, bool, error) {
@@ -159,7 +128,7 @@ func (d *Directory) walk(ctx context.Context, path logicalcluster.Path) (logical
 			at = name
 			break
 		}
-		if name, ok := d.knownPath(parent); ok {
+		if name, ok := d.KnownPath(parent); ok {
 			at = name
 			break
 		}

@@ -115,7 +115,7 @@ func (s *clusterStorage) Delete(ctx context.Context, key string, out runtime.Obj
 }
 
 func (s *clusterStorage) GetList(ctx context.Context, key string, opts storage.ListOptions, list runtime.Object) error {
-	key, opts, _, err := s.scope(ctx, "list", key, opts)
+	key, opts, err := s.scope(ctx, "list", key, opts)
 	if err != nil {
 		return err
 	}
@@ -123,17 +123,9 @@ func (s *clusterStorage) GetList(ctx context.Context, key string, opts storage.L
 }
 
 func (s *clusterStorage) Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
-	key, opts, c, err := s.scope(ctx, "watch", key, opts)
+	key, opts, err := s.scope(ctx, "watch", key, opts)
 	if err != nil {
 		return nil, err
-	}
-	if c.Wildcard {
-		if opts.SendInitialEvents != nil && *opts.SendInitialEvents {
-			// A client keeps the initial events by namespace and name until they are complete, and of objects with one
-			// name in several logical clusters it would keep the last. On this error client-go lists and then watches.
-			return nil, apierrors.NewBadRequest("sendInitialEvents is not supported on the wildcard: list and then watch")
-		}
-		return s.Interface.Watch(ctx, key, opts)
 	}
 	if s.ownInitialEvents && wantsInitialEvents(opts) {
 		return s.watchFromList(ctx, key, opts)
@@ -142,10 +134,10 @@ func (s *clusterStorage) Watch(ctx context.Context, key string, opts storage.Lis
 }
 
 // scope turns the key and options of a list or watch into those of the layer below.
-func (s *clusterStorage) scope(ctx context.Context, verb, key string, opts storage.ListOptions) (string, storage.ListOptions, lc.Cluster, error) {
+func (s *clusterStorage) scope(ctx context.Context, verb, key string, opts storage.ListOptions) (string, storage.ListOptions, error) {
 	c, err := s.cluster(ctx, verb)
 	if err != nil {
-		return "", opts, c, err
+		return "", opts, err
 	}
 	if opts.Predicate.Label == nil {
 		opts.Predicate.Label = labels.Everything()
@@ -160,22 +152,22 @@ func (s *clusterStorage) scope(ctx context.Context, verb, key string, opts stora
 	opts.Predicate.IndexFields, opts.Predicate.IndexLabels = nil, nil
 	if !c.Wildcard {
 		key, err = s.clusterKey(c, key)
-		return key, opts, c, err
+		return key, opts, err
 	}
 	rest, err := restOf(s.resourcePrefix, key)
 	if err != nil {
-		return "", opts, c, apierrors.NewInternalError(err)
+		return "", opts, apierrors.NewInternalError(err)
 	}
 	// "/configmaps/x" would be the prefix of logical cluster x, so a namespace or name must not stay in the key.
 	filter, err := wildcardFilter(rest, s.namespaced, opts.Recursive)
 	if err != nil {
-		return "", opts, c, apierrors.NewBadRequest(fmt.Sprintf("%s %s: %v", verb, s.resource, err))
+		return "", opts, apierrors.NewBadRequest(fmt.Sprintf("%s %s: %v", verb, s.resource, err))
 	}
 	if filter != nil {
 		opts.Predicate.Field = fields.AndSelectors(opts.Predicate.Field, filter)
 	}
 	opts.Recursive = true
-	return s.resourcePrefix, opts, c, nil
+	return s.resourcePrefix, opts, nil
 }
 
 // own forces the annotation of the request's logical cluster on an object that is about to be written.
