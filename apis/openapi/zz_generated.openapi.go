@@ -1171,7 +1171,13 @@ func schema_atoll_apis_workload_v1alpha1_SyncTargetSpec(ref common.ReferenceCall
 				Properties: map[string]spec.Schema{
 					"kubeconfigSecretRef": {
 						SchemaProps: spec.SchemaProps{
-							Description: "kubeconfigSecretRef makes the server run the syncer (push): key \"kubeconfig\" of a Secret in the same logical cluster. Without it a syncer in the physical cluster is expected (pull).",
+							Description: "kubeconfigSecretRef makes the server run the syncer (push): key \"kubeconfig\" of a Secret in the same logical cluster. Without it a syncer in the physical cluster is expected (pull), see bootstrapTokenSecretRef.",
+							Ref:         ref("k8s.io/api/core/v1.SecretReference"),
+						},
+					},
+					"bootstrapTokenSecretRef": {
+						SchemaProps: spec.SchemaProps{
+							Description: "bootstrapTokenSecretRef is what a syncer in the physical cluster (pull) first identifies itself with: a Secret of type BootstrapTokenSecretType in the same logical cluster. Its token is good for one client certificate.",
 							Ref:         ref("k8s.io/api/core/v1.SecretReference"),
 						},
 					},
@@ -1214,6 +1220,13 @@ func schema_atoll_apis_workload_v1alpha1_SyncTargetStatus(ref common.ReferenceCa
 					"mirror": {
 						SchemaProps: spec.SchemaProps{
 							Description: "mirror is the name of the logical cluster that holds what the physical cluster should run.",
+							Type:        []string{"string"},
+							Format:      "",
+						},
+					},
+					"credential": {
+						SchemaProps: spec.SchemaProps{
+							Description: "credential is what a syncer in the physical cluster identifies itself with now: \"<id>/<uid>\" of the bootstrap token that its certificates go back to and of the request that the token was spent on. Certificates that go back to another token are refused.",
 							Type:        []string{"string"},
 							Format:      "",
 						},

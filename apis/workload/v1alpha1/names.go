@@ -41,6 +41,29 @@ const (
 	HeartbeatCounterAnnotation = "workload.atoll.dev/heartbeat"
 )
 
+// What a syncer outside the server identifies itself with. It shows its bootstrap token in its mirror once, for a
+// CertificateSigningRequest, and has the certificate renewed by further ones.
+const (
+	// SyncerSigner is the signer of those requests.
+	SyncerSigner = "workload.atoll.dev/syncer"
+	// SyncerUserPrefix and the name of the mirror are the user, and the common name, of every syncer; the serial number
+	// in the subject of a certificate is the id of the bootstrap token it goes back to.
+	SyncerUserPrefix = "system:atoll:syncer:"
+	// BootstrapUserPrefix and the name of the mirror are the user of who shows the bootstrap token.
+	BootstrapUserPrefix = "system:atoll:bootstrap:"
+	// CredentialExtra is the key, among the extra attributes of both users, of the same id.
+	CredentialExtra = "workload.atoll.dev/credential"
+
+	// BootstrapTokenSecretType is the type of a Secret with the keys below.
+	BootstrapTokenSecretType = "workload.atoll.dev/bootstrap-token"
+	// BootstrapTokenID is what stands before the dot of a token such as abcdef.0123456789abcdef.
+	BootstrapTokenID = "id"
+	// BootstrapTokenHash is the SHA-256 of the whole token, in hexadecimal digits: nobody who reads the Secret can use it.
+	BootstrapTokenHash = "sha256"
+	// BootstrapTokenExpiration is when the token ends, as RFC 3339 writes it.
+	BootstrapTokenExpiration = "expiration"
+)
+
 // Refusal is what a physical cluster answered when it would not take a leaf.
 type Refusal struct {
 	// Reason is CamelCase: Forbidden, Invalid, QuotaExceeded, NameConflict, SchemaRejected, Unreachable.

@@ -35,9 +35,13 @@ type SyncTarget struct {
 // SyncTargetSpec is the wanted state of a SyncTarget.
 type SyncTargetSpec struct {
 	// kubeconfigSecretRef makes the server run the syncer (push): key "kubeconfig" of a Secret in the same logical
-	// cluster. Without it a syncer in the physical cluster is expected (pull).
+	// cluster. Without it a syncer in the physical cluster is expected (pull), see bootstrapTokenSecretRef.
 	// +optional
 	KubeconfigSecretRef *corev1.SecretReference `json:"kubeconfigSecretRef,omitempty"`
+	// bootstrapTokenSecretRef is what a syncer in the physical cluster (pull) first identifies itself with: a Secret of
+	// type BootstrapTokenSecretType in the same logical cluster. Its token is good for one client certificate.
+	// +optional
+	BootstrapTokenSecretRef *corev1.SecretReference `json:"bootstrapTokenSecretRef,omitempty"`
 	// unschedulable cordons the physical cluster: what it runs stays, nothing new comes.
 	// +optional
 	Unschedulable bool `json:"unschedulable,omitempty"`
@@ -54,6 +58,11 @@ type SyncTargetStatus struct {
 	// mirror is the name of the logical cluster that holds what the physical cluster should run.
 	// +optional
 	Mirror string `json:"mirror,omitempty"`
+	// credential is what a syncer in the physical cluster identifies itself with now: "<id>/<uid>" of the bootstrap token
+	// that its certificates go back to and of the request that the token was spent on. Certificates that go back to
+	// another token are refused.
+	// +optional
+	Credential string `json:"credential,omitempty"`
 	// version is the Kubernetes version of the physical cluster, e.g. v1.36.3.
 	// +optional
 	Version string `json:"version,omitempty"`

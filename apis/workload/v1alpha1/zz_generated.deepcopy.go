@@ -96,6 +96,11 @@ func (in *SyncTargetSpec) DeepCopyInto(out *SyncTargetSpec) {
 		*out = new(v1.SecretReference)
 		**out = **in
 	}
+	if in.BootstrapTokenSecretRef != nil {
+		in, out := &in.BootstrapTokenSecretRef, &out.BootstrapTokenSecretRef
+		*out = new(v1.SecretReference)
+		**out = **in
+	}
 	return
 }
 

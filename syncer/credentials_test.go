@@ -1,0 +1,139 @@
+package syncer
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"strings"
+	"testing"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/cert"
+
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+)
+
+const (
+	testMirror = "2abcdefghijklmno"
+	asSyncer   = workloadv1alpha1.SyncerUserPrefix + testMirror
+	asStranger = workloadv1alpha1.BootstrapUserPrefix + testMirror
+)
+
+func certificateRequest(t *testing.T, username, id string, template *x509.CertificateRequest) *certificatesv1.CertificateSigningRequest {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request, err := cert.MakeCSRFromTemplate(key, template)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &certificatesv1.CertificateSigningRequest{}
+	r.UID = "request"
+	r.Spec = certificatesv1.CertificateSigningRequestSpec{
+		Request: request, Username: username, SignerName: workloadv1alpha1.SyncerSigner,
+		Usages: []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageClientAuth},
+	}
+	if id != "" {
+		r.Spec.Extra = map[string]certificatesv1.ExtraValue{workloadv1alpha1.CredentialExtra: {id}}
+	}
+	return r
+}
+
+func TestJudge(t *testing.T) {
+	right := func(id string) *x509.CertificateRequest {
+		return &x509.CertificateRequest{Subject: pkix.Name{CommonName: asSyncer, SerialNumber: id}}
+	}
+	for _, tc := range []struct {
+		reason     string
+		user, id   string
+		template   *x509.CertificateRequest
+		usages     []certificatesv1.KeyUsage
+		credential string
+		noTarget   bool
+		token      string
+		want       ruling
+	}{
+		{reason: "a fresh token is spent on this request", user: asStranger, id: "aaaaaa", template: right("aaaaaa"), token: "aaaaaa",
+			want: ruling{spend: "aaaaaa/request"}},
+		{reason: "a token that replaces another is spent, too", user: asStranger, id: "bbbbbb", template: right("bbbbbb"), token: "bbbbbb", credential: "aaaaaa/other",
+			want: ruling{spend: "bbbbbb/request"}},
+		{reason: "we stopped after spending the token on this very request", user: asStranger, id: "aaaaaa", template: right("aaaaaa"), token: "aaaaaa", credential: "aaaaaa/request"},
+		{reason: "the token was spent on another request", user: asStranger, id: "aaaaaa", template: right("aaaaaa"), token: "aaaaaa", credential: "aaaaaa/other",
+			want: ruling{refused: "used already"}},
+		{reason: "the token was replaced before it was spent", user: asStranger, id: "aaaaaa", template: right("aaaaaa"), token: "bbbbbb",
+			want: ruling{refused: "was replaced"}},
+		{reason: "the syncer renews its certificate", user: asSyncer, id: "aaaaaa", template: right("aaaaaa"), token: "aaaaaa", credential: "aaaaaa/other"},
+		{reason: "a syncer that was replaced", user: asSyncer, id: "aaaaaa", template: right("aaaaaa"), token: "bbbbbb", credential: "bbbbbb/other",
+			want: ruling{refused: "was replaced"}},
+		{reason: "a syncer that asks for the identity of a token that is not its own", user: asSyncer, id: "aaaaaa", template: right("bbbbbb"), credential: "aaaaaa/other",
+			want: ruling{refused: "want common name"}},
+		{reason: "another mirror's syncer", user: workloadv1alpha1.SyncerUserPrefix + "other", id: "aaaaaa", template: right("aaaaaa"), credential: "aaaaaa/other",
+			want: ruling{refused: "Only the syncer of this mirror"}},
+		{reason: "an administrator is no syncer", user: "admin", template: right("aaaaaa"), credential: "aaaaaa/other",
+			want: ruling{refused: "Only a syncer"}},
+		{reason: "no SyncTarget is synced from outside here", user: asSyncer, id: "aaaaaa", template: right("aaaaaa"), noTarget: true,
+			want: ruling{refused: "No cluster"}},
+		{reason: "a certificate with a group would be more than a syncer", user: asStranger, id: "aaaaaa", token: "aaaaaa",
+			template: &x509.CertificateRequest{Subject: pkix.Name{CommonName: asSyncer, SerialNumber: "aaaaaa", Organization: []string{"system:masters"}}},
+			want:     ruling{refused: "no other name"}},
+		{reason: "a certificate for a server", user: asStranger, id: "aaaaaa", token: "aaaaaa",
+			template: &x509.CertificateRequest{Subject: pkix.Name{CommonName: asSyncer, SerialNumber: "aaaaaa"}, DNSNames: []string{"atoll.example"}},
+			want:     ruling{refused: "no other name"}},
+		{reason: "usages that are not a client's", user: asStranger, id: "aaaaaa", template: right("aaaaaa"), token: "aaaaaa",
+			usages: []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth},
+			want:   ruling{refused: "usages"}},
+	} {
+		t.Run(tc.reason, func(t *testing.T) {
+			request := certificateRequest(t, tc.user, tc.id, tc.template)
+			if tc.usages != nil {
+				request.Spec.Usages = tc.usages
+			}
+			target := &workloadv1alpha1.SyncTarget{Status: workloadv1alpha1.SyncTargetStatus{Credential: tc.credential}}
+			if tc.noTarget {
+				target = nil
+			}
+			got := judge(request, testMirror, target, tc.token)
+			if got.spend != tc.want.spend || (got.refused == "") != (tc.want.refused == "") || !strings.Contains(got.refused, tc.want.refused) {
+				t.Errorf("judge = %+v, want %+v", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestReadToken(t *testing.T) {
+	good := func() *corev1.Secret {
+		return &corev1.Secret{Type: workloadv1alpha1.BootstrapTokenSecretType, Data: map[string][]byte{
+			workloadv1alpha1.BootstrapTokenID: []byte("aaaaaa"), workloadv1alpha1.BootstrapTokenHash: []byte("00"),
+			workloadv1alpha1.BootstrapTokenExpiration: []byte("2030-01-02T03:04:05Z"),
+		}}
+	}
+	if got := readToken(good()); got.id != "aaaaaa" || got.hash != "00" || got.expiration.Year() != 2030 {
+		t.Errorf("readToken = %+v", got)
+	}
+	opaque := good()
+	opaque.Type = corev1.SecretTypeOpaque
+	if got := readToken(opaque); got.id != "" {
+		t.Errorf("a Secret of another type is a token: %+v", got)
+	}
+	endless := good()
+	delete(endless.Data, workloadv1alpha1.BootstrapTokenExpiration)
+	if got := readToken(endless); got.id != "" {
+		t.Errorf("a token without an end is a token: %+v", got)
+	}
+}
+
+func TestCredentialName(t *testing.T) {
+	id, request := splitCredential(joinCredential("aaaaaa", types.UID("u")))
+	if id != "aaaaaa" || request != "u" {
+		t.Errorf("split %q, %q", id, request)
+	}
+	if id, request := splitCredential(""); id != "" || request != "" {
+		t.Errorf("split of nothing: %q, %q", id, request)
+	}
+}

@@ -1,0 +1,33 @@
+package syncer
+
+import (
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+
+	"atoll.dev/atoll/internal/kinds"
+)
+
+// ClusterRules are the rights that a Syncer needs in its whole physical cluster: it writes what goes down, in whatever
+// namespace, and reads the nodes.
+func ClusterRules() []rbacv1.PolicyRule {
+	writes := []string{"get", "list", "watch", "create", "patch", "delete"}
+	rules := []rbacv1.PolicyRule{
+		{APIGroups: []string{corev1.GroupName}, Resources: []string{namespacesGVR.Resource}, Verbs: writes},
+		{APIGroups: []string{networkPoliciesGVR.Group}, Resources: []string{networkPoliciesGVR.Resource}, Verbs: writes},
+		{APIGroups: []string{corev1.GroupName}, Resources: []string{nodesGVR.Resource}, Verbs: []string{"list", "watch"}},
+	}
+	for _, kind := range kinds.All {
+		rules = append(rules, rbacv1.PolicyRule{APIGroups: []string{kind.GVR.Group}, Resources: []string{kind.GVR.Resource}, Verbs: writes})
+	}
+	return rules
+}
+
+// NamespaceRules are the rights that a Syncer outside the server needs in the namespace of its heartbeat besides: its
+// heartbeat, the Lease of its leader election, and the Secret of that name, which keeps its credential.
+func NamespaceRules(secret string) []rbacv1.PolicyRule {
+	return []rbacv1.PolicyRule{
+		{APIGroups: []string{coordinationv1.GroupName}, Resources: []string{"leases"}, Verbs: []string{"get", "create", "update"}},
+		{APIGroups: []string{corev1.GroupName}, Resources: []string{"secrets"}, ResourceNames: []string{secret}, Verbs: []string{"get", "patch"}},
+	}
+}
