@@ -72,7 +72,7 @@ func New(clients *client.Clients, informers *client.Informers, clk clock.Passive
 		clients: clients, informers: informers, clock: clk, sources: map[string]*source{},
 		brake: NewBrake(clk), deleted: lru.New(remembered), told: lru.New(remembered),
 	}
-	c.queue = queue.New("splitter", c.reconcile)
+	c.queue = queue.NewWithClock("splitter", clk, c.reconcile)
 	for _, k := range kinds.All {
 		var s *source
 		var err error

@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
 )
 
 const (
@@ -33,12 +34,21 @@ type Queue[K comparable] struct {
 
 // New returns a queue; name appears in logs and metrics.
 func New[K comparable](name string, reconcile Reconcile[K]) *Queue[K] {
+	return NewWithClock(name, clock.RealClock{}, reconcile)
+}
+
+// NewWithClock returns a queue whose delays and back-offs are those of clk. One without timers leaves them to real time.
+func NewWithClock[K comparable](name string, clk clock.PassiveClock, reconcile Reconcile[K]) *Queue[K] {
+	timers, ok := clk.(clock.WithTicker)
+	if !ok {
+		timers = clock.RealClock{}
+	}
 	return &Queue[K]{
 		name:      name,
 		reconcile: reconcile,
 		keys: workqueue.NewTypedRateLimitingQueueWithConfig(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[K](firstBackoff, lastBackoff),
-			workqueue.TypedRateLimitingQueueConfig[K]{Name: name}),
+			workqueue.TypedRateLimitingQueueConfig[K]{Name: name, Clock: timers}),
 	}
 }
 
