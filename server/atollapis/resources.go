@@ -143,7 +143,7 @@ func placements() *resource[*placementv1alpha1.Placement] {
 			column("Namespace", "string", "namespace that is placed"),
 			column("Object", "string", "object that is placed by itself; empty for the whole namespace"),
 			column("Clusters", "string", "physical clusters, with ready of wanted replicas"),
-			column("Ready", "string", "whether all of them run what they should"),
+			column("Ready", "string", "whether what was asked for can be met, and all of them run what they should"),
 			column("Reason", "string", "why it is placed or not"),
 		},
 		cells: placementCells,
@@ -194,7 +194,8 @@ func joined(names, selector string, selected bool) string {
 }
 
 // placementCells say where, how much, ready and why. Clusters read "east 3/3,west 1/3": ready of wanted replicas; just
-// the name before anything is known of a cluster, and "east 1/3 Draining" for one that is being left or refuses.
+// the name before anything is known of a cluster, and "east 1/3 Draining" for one that is being left or refuses. What
+// stays as it was because it was asked for something that cannot be met is not ready, and the reason says why.
 func placementCells(p *placementv1alpha1.Placement) []any {
 	object := ""
 	if o := p.Spec.Object; o != nil {
@@ -221,9 +222,9 @@ func placementCells(p *placementv1alpha1.Placement) []any {
 			clusters = append(clusters, clusterCell(c))
 		}
 	}
-	_, reason := conditionCells(p.Status.Conditions, placementv1alpha1.PlacementPlaced)
+	placed, reason := conditionCells(p.Status.Conditions, placementv1alpha1.PlacementPlaced)
 	shown := metav1.ConditionFalse
-	if ready {
+	if ready && placed == string(metav1.ConditionTrue) {
 		shown = metav1.ConditionTrue
 	}
 	return []any{p.Spec.Namespace, object, strings.Join(clusters, ","), string(shown), reason}

@@ -299,20 +299,27 @@ func TestPlacementCells(t *testing.T) {
 		reason   string
 		spec     placementv1alpha1.PlacementSpec
 		clusters []placementv1alpha1.PlacedClusterStatus
+		mistake  string // the reason why Placed is False
 		want     []any
 	}{
-		{"nothing is known yet", spec("east"), nil, []any{"web", "", "east", "False", "Placed"}},
-		{"all run", spec("east", "west"), []placementv1alpha1.PlacedClusterStatus{on("east", "Ready", 3, 3), on("west", "Ready", 3, 3)},
+		{"nothing is known yet", spec("east"), nil, "", []any{"web", "", "east", "False", "Placed"}},
+		{"all run", spec("east", "west"), []placementv1alpha1.PlacedClusterStatus{on("east", "Ready", 3, 3), on("west", "Ready", 3, 3)}, "",
 			[]any{"web", "", "east 3/3,west 3/3", "True", "Placed"}},
-		{"one is being left", spec("west"), []placementv1alpha1.PlacedClusterStatus{on("east", "Draining", 3, 3), on("west", "Synced", 1, 3)},
+		{"one is being left", spec("west"), []placementv1alpha1.PlacedClusterStatus{on("east", "Draining", 3, 3), on("west", "Synced", 1, 3)}, "",
 			[]any{"web", "", "west 1/3,east 3/3 Draining", "False", "Placed"}},
-		{"one refuses", spec("east"), []placementv1alpha1.PlacedClusterStatus{on("east", "Refused", 0, 3)},
+		{"one refuses", spec("east"), []placementv1alpha1.PlacedClusterStatus{on("east", "Refused", 0, 3)}, "",
 			[]any{"web", "", "east 0/3 Refused", "False", "Placed"}},
-		{"placed nowhere is not ready", spec(), nil, []any{"web", "", "", "False", "Placed"}},
+		{"what was asked for cannot be met, though all that it has run", spec("east"), []placementv1alpha1.PlacedClusterStatus{on("east", "Ready", 3, 3)}, "InvalidPlacement",
+			[]any{"web", "", "east 3/3", "False", "InvalidPlacement"}},
+		{"placed nowhere is not ready", spec(), nil, "", []any{"web", "", "", "False", "Placed"}},
 	} {
+		placed := metav1.Condition{Type: placementv1alpha1.PlacementPlaced, Status: metav1.ConditionTrue, Reason: placementv1alpha1.ReasonPlaced}
+		if tc.mistake != "" {
+			placed.Status, placed.Reason = metav1.ConditionFalse, tc.mistake
+		}
 		got := placementCells(&placementv1alpha1.Placement{Spec: tc.spec, Status: placementv1alpha1.PlacementStatus{
 			Clusters:   tc.clusters,
-			Conditions: []metav1.Condition{{Type: placementv1alpha1.PlacementPlaced, Status: metav1.ConditionTrue, Reason: placementv1alpha1.ReasonPlaced}},
+			Conditions: []metav1.Condition{placed},
 		}})
 		if diff := cmp.Diff(tc.want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tc.reason, diff)
