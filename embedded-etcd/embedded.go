@@ -54,7 +54,7 @@ type Etcd struct {
 	stopOnce sync.Once
 	stop     func() error
 	stopErr  error
-	failed   <-chan error
+	failed   chan error // for what may be sent before anybody listens: one of the server, one of the format
 }
 
 // Stop closes the client and, if it runs in this process, the server, and releases the data directory. Callers stop
@@ -64,8 +64,28 @@ func (e *Etcd) Stop() error {
 	return e.stopErr
 }
 
-// Failed delivers an error if the embedded server ends by itself. It is nil, and so blocks, for an external store.
+// Failed delivers an error if the store must not be used any more: the embedded server ended by itself, or another
+// process gave the store another format.
 func (e *Etcd) Failed() <-chan error { return e.failed }
+
+// opened is an Etcd over a store whose format has been checked, which from now on watches that it stays. stop closes the
+// client and what lies below.
+func opened(client *clientv3.Client, stop func() error) *Etcd {
+	ctx, cancel := context.WithCancel(client.Ctx())
+	e := &Etcd{Client: client, failed: make(chan error, 2)}
+	var holding sync.WaitGroup
+	holding.Go(func() {
+		if err := holdFormat(ctx, client); err != nil {
+			e.failed <- err
+		}
+	})
+	e.stop = func() error {
+		cancel()
+		holding.Wait()
+		return stop()
+	}
+	return e
+}
 
 // Start starts an etcd in this process and returns when it serves. It refuses a directory that another process uses
 // and a store of a format that this binary does not know.
@@ -121,7 +141,13 @@ func Start(ctx context.Context, o Options) (_ *Etcd, err error) {
 		return nil, errors.Join(fmt.Errorf("open the store in %s: %w", o.Dir, err), stop())
 	}
 	klog.FromContext(ctx).Info("Embedded etcd serves", "dir", o.Dir, "after", time.Since(started).Round(time.Millisecond))
-	return &Etcd{Client: client, stop: stop, failed: server.Err()}, nil
+	etcd := opened(client, stop)
+	go func() {
+		if err, ok := <-server.Err(); ok { // closed when the server is
+			etcd.failed <- fmt.Errorf("embedded etcd ended: %w", err)
+		}
+	}()
+	return etcd, nil
 }
 
 // config is the whole configuration of the member; it touches nothing.

@@ -76,7 +76,7 @@ func Connect(ctx context.Context, o ExternalOptions) (*Etcd, error) {
 	if err := checkFormat(first, client); err != nil {
 		return nil, errors.Join(fmt.Errorf("open the store at %s: %w", strings.Join(o.Endpoints, ","), err), stop())
 	}
-	return &Etcd{Client: client, stop: stop}, nil
+	return opened(client, stop), nil
 }
 
 // ignoreCanceled drops the error with which a client closes whose context has ended.

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	embeddedetcd "atoll.dev/atoll/embedded-etcd"
 	"atoll.dev/atoll/embedded-etcd/etcdtest"
 )
@@ -25,8 +27,12 @@ func TestConnect(t *testing.T) {
 			t.Errorf("%s client reads %v, %v", name, got, err)
 		}
 	}
-	if one.Failed() != nil {
-		t.Error("an external store has a server of ours that may fail")
+	for name, client := range map[string]*embeddedetcd.Etcd{"one": one, "two": two, "the one inside": inside} {
+		select {
+		case err := <-client.Failed():
+			t.Errorf("%s failed: %v", name, err)
+		default:
+		}
 	}
 
 	// A client that is stopped stays stopped, and the store goes on.
@@ -61,7 +67,7 @@ func TestConnectRefusals(t *testing.T) {
 		},
 		"certificate of another authority": {
 			change: func(o *embeddedetcd.ExternalOptions) { o.CertFile, o.KeyFile = strangerCert, strangerKey },
-			want:   []string{options.Endpoints[0], "tls: "},
+			want:   []string{options.Endpoints[0]}, // whether the refusal or the broken connection is seen first is chance
 			reason: "its authority is not etcd's",
 		},
 		"server of another authority": {
@@ -120,5 +126,47 @@ func TestConnectRefusals(t *testing.T) {
 	}
 	if _, err := embeddedetcd.Connect(t.Context(), options); err == nil || !strings.Contains(err.Error(), "version 7") {
 		t.Errorf("a store of a newer format: %v", err)
+	}
+}
+
+// A running process hears of it when another gives the store another format, whichever way it has opened the store.
+func TestFormatHoldsWhileRunning(t *testing.T) {
+	for name, change := range map[string]func(*clientv3.Client) error{
+		"migrated": func(c *clientv3.Client) error {
+			_, err := c.Put(t.Context(), "/atoll/format", `{"version":2}`)
+			return err
+		},
+		"migrating": func(c *clientv3.Client) error {
+			_, err := c.Put(t.Context(), "/atoll/format", `{"version":1,"to":2}`)
+			return err
+		},
+		"removed": func(c *clientv3.Client) error { _, err := c.Delete(t.Context(), "/atoll/format"); return err },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inside, options := etcdtest.StartTLS(t)
+			old := etcdtest.Connect(t, options)
+			newer := etcdtest.Connect(t, options)
+			// The same again is what every replica writes at its start.
+			if _, err := newer.Client.Put(t.Context(), "/atoll/format", `{"version":1}`); err != nil {
+				t.Fatal(err)
+			}
+			if err := change(newer.Client); err != nil {
+				t.Fatal(err)
+			}
+			for who, etcd := range map[string]*embeddedetcd.Etcd{"external": old, "embedded": inside} {
+				select {
+				case err := <-etcd.Failed():
+					if err == nil || !strings.Contains(err.Error(), "/atoll/format") || !strings.Contains(err.Error(), "newer binary") {
+						t.Errorf("%s: %v, want an error that says what changed", who, err)
+					}
+				case <-time.After(20 * time.Second):
+					t.Errorf("%s goes on for 20 s", who)
+				}
+			}
+			if etcd, err := embeddedetcd.Connect(t.Context(), options); name != "removed" && err == nil {
+				etcd.Stop()
+				t.Error("an old binary starts on it")
+			}
+		})
 	}
 }

@@ -208,7 +208,7 @@ kubectl works as well: export KUBECONFIG=%s
 	group.Go(func() error {
 		select {
 		case err := <-etcd.Failed():
-			return fmt.Errorf("embedded etcd ended: %w", err)
+			return err
 		case <-ctx.Done():
 			return nil
 		}
