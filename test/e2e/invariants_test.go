@@ -34,6 +34,7 @@ func TestInvariants(t *testing.T) {
 		{"I2_ForeignNamespacesAreNeverTouched", foreignNamespace},
 		{"I2_AbsenceNeverDeletes", absence},
 		{"I2_RootsFoundMissingFreezeTheMirror", manyMissing},
+		{"I2_PolicyThatExcludesAllIsBraked", policyExcludesAll},
 		{"I2_FewMissingRootsGoAfterAMinute", fewMissing},
 		{"I4_ObservedGenerationWaitsForEveryCluster", observedGeneration},
 	})
@@ -207,6 +208,63 @@ func fewMissing(t *testing.T, f *fleet) {
 	}
 	if meta.IsStatusConditionTrue(f.syncTarget(t, "east").Status.Conditions, workloadv1alpha1.SyncTargetFrozen) {
 		t.Error("two roots that vanished froze the mirror")
+	}
+}
+
+// allow writes the workspace's only PlacementPolicy.
+func (w *workspace) allow(cluster string) {
+	w.t.Helper()
+	w.kubectlWithInput("apiVersion: placement.atoll.dev/v1alpha1\nkind: PlacementPolicy\nmetadata: {name: only}\nspec: {allow: {names: ["+cluster+"]}}\n", "apply", "-f", "-")
+}
+
+// policyExcludesAll: a policy moves what it excludes, but does not empty a cluster that nothing replaces.
+func policyExcludesAll(t *testing.T, f *fleet) {
+	const many = 25
+	w, other := f.workspace(t, "excluded"), f.workspace(t, "bystander")
+	other.place("west")
+	w.allow("east")
+	w.apply(6, "")
+	w.spread(map[string]int{"east": 6})
+	w.rolledOut()
+	var names []string
+	for i := range many {
+		names = append(names, fmt.Sprintf("plain-%02d", i))
+	}
+	w.services("east", names...)
+
+	// With a replacement it is a move like any other, however much moves.
+	o := w.observe()
+	w.allow("west")
+	w.spread(map[string]int{"west": 6})
+	w.gone("east")
+	w.rolledOut()
+	o.neverBelow(t, 6)
+	if meta.IsStatusConditionTrue(f.syncTarget(t, "east").Status.Conditions, workloadv1alpha1.SyncTargetFrozen) {
+		t.Error("a move froze the mirror that was left")
+	}
+
+	ns := w.namespaceIn("west")
+	w.allow("nowhere-at-all")
+	f.condition(t, "west", workloadv1alpha1.SyncTargetFrozen, metav1.ConditionTrue, "deletions")
+	nothingGoes := func(when, marker string) {
+		t.Helper()
+		// What comes later comes down, so the syncer had its chance.
+		other.services("west", marker)
+		if got := w.syncerDeletes("west", ns); len(got) > 0 {
+			t.Fatalf("the syncer deleted %v in a frozen mirror (%s)", got, when)
+		}
+		o.neverBelow(t, 6)
+	}
+	nothingGoes("after the policy", "marker-1")
+	f.Restart()
+	nothingGoes("after a restart", "marker-2")
+	f.condition(t, "west", workloadv1alpha1.SyncTargetFrozen, metav1.ConditionTrue)
+
+	f.MustRun("cluster", "confirm", "west", "deletions")
+	f.condition(t, "west", workloadv1alpha1.SyncTargetFrozen, metav1.ConditionFalse)
+	w.gone("west")
+	if got := other.servicesIn("west"); !slices.Equal(got, []string{"marker-1", "marker-2"}) {
+		t.Errorf("Services of another workspace left in west are %v", got)
 	}
 }
 
