@@ -54,6 +54,12 @@ func run(ctx context.Context) error {
 		return fmt.Errorf("find the repository: %w", err)
 	}
 	root := filepath.Dir(strings.TrimSpace(string(mod)))
+	// The framework takes the executables from there, and looks for them each time it is not told.
+	if os.Getenv("ATOLL_BIN_DIR") == "" {
+		if err := os.Setenv("ATOLL_BIN_DIR", filepath.Join(root, "bin")); err != nil {
+			return err
+		}
+	}
 	this, err := thisRun(root, os.Args[1:])
 	if err != nil {
 		return err

@@ -46,6 +46,10 @@ func (g Goal) Met(figure float64) bool {
 // scenarios are all there are, in the order of a full run and of the report.
 func scenarios() []Scenario {
 	return []Scenario{
+		start,
+		many,
+		deletion,
+		watchers,
 		etcdFloor,
 	}
 }
