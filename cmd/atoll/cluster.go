@@ -46,21 +46,71 @@ and can be used from that workspace and all below it: one in root serves everybo
 	return cmd
 }
 
-// getCluster reads the SyncTarget of that name in the current workspace.
+// listedCluster is a SyncTarget and the path of the workspace that holds it.
+type listedCluster struct {
+	workspace string
+	workloadv1alpha1.SyncTarget
+}
+
+// clustersFor returns the SyncTargets that can be used from a workspace: those it holds, by name, then those above. hidden
+// are the workspaces above that the person may not look into.
+func clustersFor(ctx context.Context, hub *cli.Hub, path logicalcluster.Path) (clusters []listedCluster, hidden []logicalcluster.Path, err error) {
+	for i, p := range cli.Ancestors(path) {
+		list := &workloadv1alpha1.SyncTargetList{}
+		err := hub.Objects.List(cli.In(ctx, p), list)
+		if i > 0 && apierrors.IsForbidden(err) {
+			hidden = append(hidden, p)
+			continue
+		}
+		if err != nil {
+			return nil, nil, fmt.Errorf("list the clusters in %q: %w", p, err)
+		}
+		slices.SortFunc(list.Items, func(a, b workloadv1alpha1.SyncTarget) int { return strings.Compare(a.Name, b.Name) })
+		for _, t := range list.Items {
+			clusters = append(clusters, listedCluster{p.String(), t})
+		}
+	}
+	return clusters, hidden, nil
+}
+
+// getCluster reads the SyncTarget of that name in the current workspace, else in the nearest above that has one; path is
+// the workspace it was found in.
 func getCluster(ctx context.Context, hub *cli.Hub, name string) (logicalcluster.Path, *workloadv1alpha1.SyncTarget, error) {
-	path, err := hub.Current(ctx)
+	current, err := hub.Current(ctx)
 	if err != nil {
-		return path, nil, err
+		return current, nil, err
 	}
-	target := &workloadv1alpha1.SyncTarget{}
-	err = hub.Objects.Get(cli.In(ctx, path), ctrlclient.ObjectKey{Name: name}, target)
-	if apierrors.IsNotFound(err) {
-		return path, nil, fmt.Errorf("there is no cluster %q in workspace %q: \"%s cluster list\" shows what there is", name, path, self)
+	var hidden []logicalcluster.Path
+	for i, path := range cli.Ancestors(current) {
+		target := &workloadv1alpha1.SyncTarget{}
+		err := hub.Objects.Get(cli.In(ctx, path), ctrlclient.ObjectKey{Name: name}, target)
+		switch {
+		case err == nil:
+			return path, target, nil
+		case i > 0 && apierrors.IsForbidden(err):
+			hidden = append(hidden, path)
+		case !apierrors.IsNotFound(err):
+			return path, nil, fmt.Errorf("read cluster %q in workspace %q: %w", name, path, err)
+		}
 	}
-	if err != nil {
-		return path, nil, fmt.Errorf("read cluster %q in workspace %q: %w", name, path, err)
+	err = fmt.Errorf("there is no cluster %q in workspace %q or above: \"%s cluster list\" shows what there is", name, current, self)
+	for _, path := range hidden {
+		err = fmt.Errorf("%w.\nYou may not see the clusters registered in %q; %s", err, path, whoMay(path))
 	}
-	return path, target, nil
+	return current, nil, err
+}
+
+// whoMay says how somebody with more rights does what was refused in a workspace that is not the current one.
+func whoMay(path logicalcluster.Path) string {
+	return fmt.Sprintf("who may, does this after \"%s workspace use %s\"", self, path)
+}
+
+// refusedIn adds to the refusal of a write to a cluster where that one is registered, and what to do.
+func refusedIn(path logicalcluster.Path, err error) error {
+	if !apierrors.IsForbidden(err) {
+		return err
+	}
+	return fmt.Errorf("it is registered in workspace %q, where you have not the right to; %s: %w", path, whoMay(path), err)
 }
 
 // use is one Placement that names a cluster.

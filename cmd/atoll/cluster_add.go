@@ -55,7 +55,8 @@ stored in a Secret there, and the server syncs the cluster with it: the address 
 and its user needs to be cluster-admin.`,
 		Example: `  atoll cluster add east --kubeconfig east.kubeconfig
   atoll cluster add west --kubeconfig ~/.kube/config --context west --region eu --zone eu-1 --labels tier=gold`,
-		Args: exactArgs(1),
+		Args:              exactArgs(1),
+		ValidArgsFunction: cobra.NoFileCompletions, // a new name
 		RunE: func(cmd *cobra.Command, args []string) error {
 			hub, err := open()
 			if err != nil {

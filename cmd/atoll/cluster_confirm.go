@@ -27,6 +27,8 @@ func newClusterConfirmCommand(open hubOpener, streams genericiooptions.IOStreams
 Look at "atoll cluster status NAME" first.`,
 		Example: "  atoll cluster confirm east deletions",
 		Args:    exactArgs(2),
+
+		ValidArgsFunction: completeNames(open, clusterNames, "restored", "deletions"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name, word := args[0], args[1]
 			var condition string
@@ -50,7 +52,7 @@ Look at "atoll cluster status NAME" first.`,
 			if !meta.IsStatusConditionTrue(target.Status.Conditions, condition) {
 				return fmt.Errorf("cluster %q waits for no such confirmation: its condition %s is not True", name, condition)
 			}
-			err = changeCluster(cmd.Context(), hub, name, func(t *workloadv1alpha1.SyncTarget) {
+			path, err := changeCluster(cmd.Context(), hub, name, func(t *workloadv1alpha1.SyncTarget) {
 				if t.Annotations == nil {
 					t.Annotations = map[string]string{}
 				}
@@ -59,7 +61,7 @@ Look at "atoll cluster status NAME" first.`,
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(streams.Out, "Confirmed for cluster %s: %s.\n", name, word)
+			_, err = fmt.Fprintf(streams.Out, "Confirmed for cluster %s of %s: %s.\n", name, path, word)
 			return err
 		},
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
@@ -18,37 +19,39 @@ func newClusterCordonCommand(open hubOpener, streams genericiooptions.IOStreams,
 		Short:   "Place nothing new on a physical cluster; what it runs stays",
 		Example: "  atoll cluster cordon east",
 		Args:    exactArgs(1),
+
+		ValidArgsFunction: completeNames(open, clusterNames),
 	}
-	done := "Cluster %s is cordoned: the namespaces and objects that are placed there stay, no others come.\n"
+	done := "Cluster %s of %s is cordoned: the namespaces and objects that are placed there stay, no others come.\n"
 	if !cordon {
 		cmd.Use, cmd.Short, cmd.Example = "uncordon NAME", "Let things be placed on a physical cluster again", "  atoll cluster uncordon east"
-		done = "Cluster %s takes new placements.\n"
+		done = "Cluster %s of %s takes new placements.\n"
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		hub, err := open()
 		if err != nil {
 			return err
 		}
-		err = changeCluster(cmd.Context(), hub, args[0], func(t *workloadv1alpha1.SyncTarget) { t.Spec.Unschedulable = cordon })
+		path, err := changeCluster(cmd.Context(), hub, args[0], func(t *workloadv1alpha1.SyncTarget) { t.Spec.Unschedulable = cordon })
 		if err != nil {
 			return err
 		}
-		_, err = fmt.Fprintf(streams.Out, done, args[0])
+		_, err = fmt.Fprintf(streams.Out, done, args[0], path)
 		return err
 	}
 	return cmd
 }
 
-// changeCluster patches the SyncTarget of that name in the current workspace by what change does to it.
-func changeCluster(ctx context.Context, hub *cli.Hub, name string, change func(*workloadv1alpha1.SyncTarget)) error {
+// changeCluster patches the SyncTarget that getCluster finds by what change does to it, and returns the workspace it is in.
+func changeCluster(ctx context.Context, hub *cli.Hub, name string, change func(*workloadv1alpha1.SyncTarget)) (logicalcluster.Path, error) {
 	path, target, err := getCluster(ctx, hub, name)
 	if err != nil {
-		return err
+		return path, err
 	}
 	before := target.DeepCopy()
 	change(target)
 	if err := hub.Objects.Patch(cli.In(ctx, path), target, ctrlclient.MergeFrom(before)); err != nil {
-		return fmt.Errorf("change cluster %q in workspace %q: %w", name, path, err)
+		return path, fmt.Errorf("change cluster %q: %w", name, refusedIn(path, err))
 	}
-	return nil
+	return path, nil
 }

@@ -3,12 +3,9 @@ package main
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/spf13/cobra"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
@@ -29,7 +26,8 @@ func newClusterListCommand(open hubOpener, streams genericiooptions.IOStreams) *
 		Aliases: []string{"ls"},
 		Short:   "List the physical clusters that the current workspace may use",
 		Long: `List the physical clusters registered in the current workspace and above it. PLACEMENTS counts the namespaces and
-objects, of all workspaces, that are placed there; "-" where you may not see them.`,
+objects, of all workspaces, that are placed there; "-" where you may not see them. HEARTBEAT is how long ago the cluster's
+syncer was last heard of, "unanswered" if the cluster does not answer it.`,
 		Example: `  atoll cluster list
   atoll cluster list -o wide`,
 		Args: cobra.NoArgs,
@@ -48,32 +46,17 @@ objects, of all workspaces, that are placed there; "-" where you may not see the
 	return cmd
 }
 
-// listedCluster is a SyncTarget and the path of the workspace that holds it.
-type listedCluster struct {
-	workspace string
-	workloadv1alpha1.SyncTarget
-}
-
 func (o *clusterList) run(ctx context.Context, hub *cli.Hub) error {
 	path, err := hub.Current(ctx)
 	if err != nil {
 		return err
 	}
-	var clusters []listedCluster
-	for i, p := range cli.Ancestors(path) {
-		list := &workloadv1alpha1.SyncTargetList{}
-		err := hub.Objects.List(cli.In(ctx, p), list)
-		if i > 0 && apierrors.IsForbidden(err) {
-			fmt.Fprintf(o.ErrOut, "You may not see the clusters registered in %s.\n", p)
-			continue
-		}
-		if err != nil {
-			return fmt.Errorf("list the clusters in %q: %w", p, err)
-		}
-		slices.SortFunc(list.Items, func(a, b workloadv1alpha1.SyncTarget) int { return strings.Compare(a.Name, b.Name) })
-		for _, t := range list.Items {
-			clusters = append(clusters, listedCluster{p.String(), t})
-		}
+	clusters, hidden, err := clustersFor(ctx, hub, path)
+	if err != nil {
+		return err
+	}
+	for _, p := range hidden {
+		fmt.Fprintf(o.ErrOut, "You may not see the clusters registered in %s.\n", p)
 	}
 	if o.output != "" && o.output != "wide" {
 		list := &workloadv1alpha1.SyncTargetList{}
@@ -90,22 +73,27 @@ func (o *clusterList) run(ctx context.Context, hub *cli.Hub) error {
 	if err != nil {
 		return err
 	}
-	header, rows := clusterTable(clusters, all, visible, o.output == "wide")
+	beats, err := heartbeats(ctx, hub)
+	if err != nil {
+		return err
+	}
+	header, rows := clusterTable(clusters, beats, all, visible, o.output == "wide")
 	return printTable(o.Out, header, rows)
 }
 
-func clusterTable(clusters []listedCluster, all []placementv1alpha1.Placement, visible, wide bool) (header []string, rows [][]string) {
-	header = []string{"NAME", "READY", "VERSION", "NODES", "PLACEMENTS", "REASON", "AGE"}
+func clusterTable(clusters []listedCluster, beats map[string]heartbeat, all []placementv1alpha1.Placement, visible, wide bool) (header []string, rows [][]string) {
+	header = []string{"NAME", "READY", "VERSION", "NODES", "PLACEMENTS", "HEARTBEAT", "REASON", "AGE"}
 	if wide {
 		header = append(header, "WORKSPACE", "CPU", "MEMORY", "MIRROR")
 	}
 	for _, c := range clusters {
-		ready, reason := readiness(&c.SyncTarget)
+		beat := beats[c.Status.Mirror]
+		ready, reason := readiness(&c.SyncTarget, beat)
 		used := "-"
 		if visible {
 			used = strconv.Itoa(len(placedOn(&c.SyncTarget, all)))
 		}
-		row := []string{c.Name, ready, c.Status.Version, strconv.Itoa(int(c.Status.Nodes)), used, reason, age(c.CreationTimestamp)}
+		row := []string{c.Name, ready, c.Status.Version, strconv.Itoa(int(c.Status.Nodes)), used, beat.String(), reason, age(c.CreationTimestamp)}
 		if wide {
 			row = append(row, c.workspace, c.Status.Capacity.Cpu().String(), c.Status.Capacity.Memory().String(), orNone(c.Status.Mirror))
 		}
@@ -115,13 +103,16 @@ func clusterTable(clusters []listedCluster, all []placementv1alpha1.Placement, v
 }
 
 // readiness is the status of the condition Ready, and what is the matter: what an administrator has to confirm, a
-// cordon, or the reason of Ready where that is not True.
-func readiness(t *workloadv1alpha1.SyncTarget) (ready, reason string) {
+// cordon, or the reason of Ready where that is not True. It does not call a cluster ready that left the last heartbeat
+// without an answer.
+func readiness(t *workloadv1alpha1.SyncTarget, beat heartbeat) (ready, reason string) {
 	ready, reason = "Unknown", "NeverSeen"
 	if c := meta.FindStatusCondition(t.Status.Conditions, workloadv1alpha1.SyncTargetReady); c != nil {
 		ready, reason = string(c.Status), c.Reason
 		if ready == "True" {
-			reason = ""
+			if reason = ""; beat.unanswered {
+				ready, reason = "Unknown", "HeartbeatUnanswered"
+			}
 		}
 	}
 	for _, condition := range []string{workloadv1alpha1.SyncTargetObserveOnly, workloadv1alpha1.SyncTargetFrozen} {

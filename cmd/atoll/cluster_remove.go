@@ -33,7 +33,8 @@ func newClusterRemoveCommand(open hubOpener, streams genericiooptions.IOStreams)
 		Example: `  atoll cluster cordon east                                                             # nothing new comes
   atoll kubectl annotate ns default placement.atoll.dev/clusters=west --overwrite       # what is there moves
   atoll cluster remove east`,
-		Args: exactArgs(1),
+		Args:              exactArgs(1),
+		ValidArgsFunction: completeNames(open, clusterNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			hub, err := open()
 			if err != nil {
@@ -56,7 +57,7 @@ func (o *clusterRemove) run(ctx context.Context, hub *cli.Hub, name string) erro
 		return err
 	}
 	if !visible {
-		return fmt.Errorf("remove cluster %q: whether anything is placed there is visible only with the right to list the placements of all workspaces; ask an administrator to remove it", name)
+		return fmt.Errorf("remove cluster %q: it is registered in workspace %q, and whether anything is placed there is visible only with the right to list the placements of all workspaces; %s", name, path, whoMay(path))
 	}
 	uses, err := withPaths(ctx, hub, placedOn(target, all))
 	if err != nil {
@@ -66,7 +67,7 @@ func (o *clusterRemove) run(ctx context.Context, hub *cli.Hub, name string) erro
 		return inUseError(name, uses)
 	}
 	if err := hub.Objects.Delete(cli.In(ctx, path), target, ctrlclient.Preconditions{UID: &target.UID}); err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("remove cluster %q: %w", name, err)
+		return fmt.Errorf("remove cluster %q: %w", name, refusedIn(path, err))
 	}
 	err = waitFor(ctx, o.timeout, func(ctx context.Context) (bool, string, error) {
 		now := &workloadv1alpha1.SyncTarget{}
@@ -86,7 +87,7 @@ func (o *clusterRemove) run(ctx context.Context, hub *cli.Hub, name string) erro
 			return fmt.Errorf("cluster %q is removed, but its credential is not: delete Secret %s/%s in workspace %s: %w", name, ref.Namespace, ref.Name, path, err)
 		}
 	}
-	_, err = fmt.Fprintf(o.Out, "Cluster %s is removed.\n", name)
+	_, err = fmt.Fprintf(o.Out, "Cluster %s is removed from %s.\n", name, path)
 	return err
 }
 

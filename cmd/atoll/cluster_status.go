@@ -22,6 +22,8 @@ func newClusterStatusCommand(open hubOpener, streams genericiooptions.IOStreams)
 		Short:   "Show what is known of a physical cluster, what is placed there and what needs attention",
 		Example: "  atoll cluster status east",
 		Args:    exactArgs(1),
+
+		ValidArgsFunction: completeNames(open, clusterNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			hub, err := open()
 			if err != nil {
@@ -45,12 +47,18 @@ func clusterStatus(ctx context.Context, hub *cli.Hub, out io.Writer, name string
 	if err != nil {
 		return err
 	}
-	ready, reason := readiness(t)
+	beats, err := heartbeats(ctx, hub)
+	if err != nil {
+		return err
+	}
+	beat := beats[t.Status.Mirror]
+	ready, reason := readiness(t, beat)
 	w := printers.GetNewTabWriter(out)
 	line := func(key, value string) { fmt.Fprintf(w, "%s:\t%s\n", key, orNone(value)) }
 	line("Name", t.Name)
 	line("Workspace", path.String())
 	line("Ready", strings.TrimSpace(ready+" "+reason))
+	line("Last heartbeat", beat.String())
 	line("Version", t.Status.Version)
 	line("Nodes", fmt.Sprint(t.Status.Nodes))
 	line("Capacity", fmt.Sprintf("%s CPU, %s memory, %s pods", t.Status.Capacity.Cpu(), t.Status.Capacity.Memory(), t.Status.Capacity.Pods()))

@@ -9,9 +9,11 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/spf13/cobra"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -160,7 +162,7 @@ func TestClusterCommands(t *testing.T) {
 		{"a name that can be none", place, adding("u3"), "East --kubeconfig " + file, "", `cluster name "East"`},
 		{"a label that can be none", place, adding("u3"), "west --labels a=b/c --kubeconfig " + file, "", "label a=b/c"},
 		{"one that does not get ready", place, adding("u3"), "slow --timeout 100ms --kubeconfig " + file, "", `the server has not begun`},
-		{"list", place, newClusterListCommand, "", "east   True      v1.36.3   3       0", ""},
+		{"list", place, newClusterListCommand, "", "east   True      v1.36.3   3       0            -", ""},
 		{"list wide", place, newClusterListCommand, "-o wide", "WORKSPACE", ""},
 		{"list as names", place, newClusterListCommand, "-o name", "synctarget.workload.kcp.io/east\n", ""},
 		{"cordon", place, func(o hubOpener, s genericiooptions.IOStreams) *cobra.Command {
@@ -175,7 +177,7 @@ func TestClusterCommands(t *testing.T) {
 		{"remove one in use", func(t *testing.T) { f.placeOn(t, "east") }, newClusterRemoveCommand, "east", "", "root:shop namespace default\n"},
 		{"status shows what is there", place, newClusterStatusCommand, "east", "root:shop namespace default: Ready, 3 of 3 replicas ready", ""},
 		{"remove", func(t *testing.T) { f.unplace(t) }, newClusterRemoveCommand, "east", "Cluster east is removed", ""},
-		{"it is gone", place, newClusterStatusCommand, "east", "", `no cluster "east" in workspace "root"`},
+		{"it is gone", place, newClusterStatusCommand, "east", "", `no cluster "east" in workspace "root" or above`},
 	} {
 		step.before(t)
 		out, _, err := f.call(t, step.command, strings.Fields(step.args)...)
@@ -293,6 +295,82 @@ func TestNamesKubeconfig(t *testing.T) {
 	} {
 		if got := namesKubeconfig(strings.Fields(args)); got != want {
 			t.Errorf("%q: got %v", args, got)
+		}
+	}
+}
+
+// TestClustersOfTheWorkspacesAbove: what the list shows can be worked with, the nearest of two, and it is said where that is.
+func TestClustersOfTheWorkspacesAbove(t *testing.T) {
+	cordon := func(o hubOpener, s genericiooptions.IOStreams) *cobra.Command {
+		return newClusterCordonCommand(o, s, true)
+	}
+	f := newFakeAtoll(t, "shop")
+	for cluster, names := range map[logicalcluster.Name][]string{"root": {"east", "west"}, "root:shop": {"west"}} {
+		for _, name := range names {
+			f.put(t, cluster, &workloadv1alpha1.SyncTarget{ObjectMeta: metav1.ObjectMeta{Name: name}})
+		}
+	}
+	if _, _, err := f.call(t, newWorkspaceUseCommand, "shop"); err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []struct {
+		reason     string
+		before     func()
+		command    newCommand
+		args       string
+		out, fault string
+	}{
+		{"status finds it above", nil, newClusterStatusCommand, "east", "Workspace:        root\n", ""},
+		{"the nearest wins", nil, newClusterStatusCommand, "west", "Workspace:        root:shop\n", ""},
+		{"cordon", nil, cordon, "east", "Cluster east of root is cordoned", ""},
+		{"no more rights than to look", func() {
+			f.refuse = func(cluster logicalcluster.Name, _ ctrlclient.Object) error {
+				if cluster == "root" {
+					return forbidden
+				}
+				return nil
+			}
+		}, cordon, "east", "", `registered in workspace "root", where you have not the right to; who may, does this after "` + self + ` workspace use root"`},
+		{"remove", nil, newClusterRemoveCommand, "east", "", self + ` workspace use root"`},
+		{"remove the nearest", nil, newClusterRemoveCommand, "west", "west is removed from root:shop", ""},
+		{"then the next one", nil, newClusterStatusCommand, "west", "Workspace:        root\n", ""},
+		{"not even that right", func() { f.hidden = map[logicalcluster.Name]bool{"root": true} }, newClusterStatusCommand, "east", "",
+			`registered in "root"; who may, does this after "` + self + ` workspace use root"`},
+	} {
+		if step.before != nil {
+			step.before()
+		}
+		out, _, err := f.call(t, step.command, strings.Fields(step.args)...)
+		switch {
+		case step.fault == "" && err != nil:
+			t.Errorf("%s: %v", step.reason, err)
+		case step.fault != "" && (err == nil || !strings.Contains(err.Error(), step.fault)):
+			t.Errorf("%s: error %v, want one with %q", step.reason, err, step.fault)
+		case !strings.Contains(out, step.out):
+			t.Errorf("%s: printed %q, want %q", step.reason, out, step.out)
+		}
+	}
+}
+
+func TestReadinessLooksAtTheHeartbeat(t *testing.T) {
+	now := time.Now()
+	target := &workloadv1alpha1.SyncTarget{Status: workloadv1alpha1.SyncTargetStatus{
+		Conditions: []metav1.Condition{{Type: workloadv1alpha1.SyncTargetReady, Status: metav1.ConditionTrue, Reason: "Connected"}},
+	}}
+	for _, test := range []struct{ reason, counter, written, ready, because, shown string }{
+		{"answered", "8", "7", "True", "", "5s"},
+		{"the last one was not", "9", "7", "Unknown", "HeartbeatUnanswered", "unanswered"},
+		{"the first one", "1", "", "True", "", "5s"},
+		{"after a confirmed restore", "90", "0", "True", "", "5s"},
+	} {
+		lease := &coordinationv1.Lease{
+			ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{workloadv1alpha1.HeartbeatCounterAnnotation: test.counter, writtenAnnotation: test.written}},
+			Spec:       coordinationv1.LeaseSpec{RenewTime: &metav1.MicroTime{Time: now.Add(-5 * time.Second)}},
+		}
+		beat := heartbeatOf(lease)
+		ready, reason := readiness(target, beat)
+		if ready != test.ready || reason != test.because || beat.String() != test.shown {
+			t.Errorf("%s: %s %s %s, want %s %s %s", test.reason, ready, reason, beat, test.ready, test.because, test.shown)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"sync"
@@ -9,9 +10,11 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/client-go/tools/clientcmd"
@@ -36,9 +39,13 @@ type fakeAtoll struct {
 	uids     int
 	// refuse, if set, is asked before each write.
 	refuse func(cluster logicalcluster.Name, obj ctrlclient.Object) error
+	// hidden are the logical clusters in which the person may read no SyncTargets.
+	hidden map[logicalcluster.Name]bool
 	hub    *cli.Hub
 	file   string
 }
+
+var forbidden = apierrors.NewForbidden(schema.GroupResource{Group: workloadv1alpha1.GroupVersion.Group, Resource: "synctargets"}, "", errors.New("not yours"))
 
 // newFakeAtoll has the workspaces root and those given, and a kubeconfig whose context is root.
 func newFakeAtoll(t *testing.T, workspaces ...string) *fakeAtoll {
@@ -123,17 +130,23 @@ func (f *fakeAtoll) objects() ctrlclient.WithWatch {
 	base := fake.NewClientBuilder().WithScheme(client.Scheme).Build()
 	return interceptor.NewClient(base, interceptor.Funcs{
 		Get: func(ctx context.Context, _ ctrlclient.WithWatch, key ctrlclient.ObjectKey, obj ctrlclient.Object, opts ...ctrlclient.GetOption) error {
-			_, c, err := f.in(ctx)
+			name, c, err := f.in(ctx)
 			if err != nil {
 				return err
+			}
+			if _, ok := obj.(*workloadv1alpha1.SyncTarget); ok && f.hidden[name] {
+				return forbidden
 			}
 			return c.Get(ctx, key, obj, opts...)
 		},
 		List: func(ctx context.Context, _ ctrlclient.WithWatch, list ctrlclient.ObjectList, opts ...ctrlclient.ListOption) error {
 			if cluster, _ := lcctx.ClusterFrom(ctx); !cluster.Wildcard {
-				_, c, err := f.in(ctx)
+				name, c, err := f.in(ctx)
 				if err != nil {
 					return err
+				}
+				if _, ok := list.(*workloadv1alpha1.SyncTargetList); ok && f.hidden[name] {
+					return forbidden
 				}
 				return c.List(ctx, list, opts...)
 			}
@@ -187,16 +200,29 @@ func (f *fakeAtoll) objects() ctrlclient.WithWatch {
 			return c.Update(ctx, obj, opts...)
 		},
 		Patch: func(ctx context.Context, _ ctrlclient.WithWatch, obj ctrlclient.Object, patch ctrlclient.Patch, opts ...ctrlclient.PatchOption) error {
-			_, c, err := f.in(ctx)
+			name, c, err := f.in(ctx)
 			if err != nil {
 				return err
+			}
+			if f.refuse != nil {
+				if err := f.refuse(name, obj); err != nil {
+					return err
+				}
 			}
 			return c.Patch(ctx, obj, patch, opts...)
 		},
 		Delete: func(ctx context.Context, _ ctrlclient.WithWatch, obj ctrlclient.Object, opts ...ctrlclient.DeleteOption) error {
-			_, c, err := f.in(ctx)
+			name, c, err := f.in(ctx)
 			if err != nil {
 				return err
+			}
+			if f.refuse != nil {
+				if err := f.refuse(name, obj); err != nil {
+					return err
+				}
+			}
+			if _, ok := obj.(*tenancyv1alpha1.Workspace); ok && len(obj.GetFinalizers()) == 0 {
+				delete(f.clusters, name+":"+logicalcluster.Name(obj.GetName()))
 			}
 			return c.Delete(ctx, obj, opts...)
 		},

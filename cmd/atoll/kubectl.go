@@ -1,9 +1,13 @@
 package main
 
 import (
+	"bytes"
+	"context"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -28,6 +32,7 @@ uses .atoll/admin.kubeconfig of the current directory, and so the workspace that
   atoll kubectl rollout status deployment/web
   atoll kubectl get placements`,
 		DisableFlagParsing: true,
+		ValidArgsFunction:  completeKubectl,
 		RunE: func(_ *cobra.Command, args []string) error {
 			return runKubectl(args, streams)
 		},
@@ -36,26 +41,64 @@ uses .atoll/admin.kubeconfig of the current directory, and so the workspace that
 
 // runKubectl ends the process with kubectl's exit code if kubectl fails: it does so by itself, deep inside.
 func runKubectl(args []string, streams genericiooptions.IOStreams) error {
+	command, err := kubectlCommand(args, streams)
+	if err != nil {
+		return err
+	}
+	kubectlutil.CheckErr(kubecli.RunNoErrOutput(command))
+	return nil
+}
+
+// completeKubectl asks kubectl, as the shell would.
+func completeKubectl(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	return within(cmd.Context(), func(ctx context.Context) completions {
+		var out bytes.Buffer
+		streams := genericiooptions.IOStreams{In: strings.NewReader(""), Out: &out, ErrOut: io.Discard}
+		command, err := kubectlCommand(slices.Concat([]string{cobra.ShellCompRequestCmd}, args, []string{typed}), streams)
+		if err != nil {
+			return nothing
+		}
+		command.SetOut(&out)
+		command.SetErr(io.Discard)
+		if err := command.ExecuteContext(ctx); err != nil {
+			return nothing
+		}
+		return parseCompletions(out.String())
+	})
+}
+
+// parseCompletions reads what a command answers to a shell: a completion a line, then a colon and the directive.
+func parseCompletions(answer string) completions {
+	lines := strings.Split(strings.TrimRight(answer, "\n"), "\n")
+	directive, found := strings.CutPrefix(lines[len(lines)-1], ":")
+	n, err := strconv.Atoi(directive)
+	if !found || err != nil {
+		return nothing
+	}
+	return completions{words: lines[:len(lines)-1], directive: cobra.ShellCompDirective(n)}
+}
+
+// kubectlCommand is kubectl with the arguments, which may name its kubeconfig; else it uses ours.
+func kubectlCommand(args []string, streams genericiooptions.IOStreams) (*cobra.Command, error) {
 	if !namesKubeconfig(args) {
 		if file := cli.Locate(""); file != "" {
 			// The environment, since "kubectl config" and what kubectl starts (editors, credential plugins) look there, too.
 			file, err := filepath.Abs(file)
 			if err != nil {
-				return err
+				return nil, err
 			}
 			if err := os.Setenv(clientcmd.RecommendedConfigPathEnvVar, file); err != nil {
-				return err
+				return nil, err
 			}
 		}
 	}
 	// Before the command is built, which logs already; as kubectl's own main does.
 	if _, err := logs.GlogSetter(kubectl.GetLogVerbosity(args)); err != nil {
-		return err
+		return nil, err
 	}
 	command := kubectl.NewKubectlCommand(kubectl.KubectlOptions{Arguments: append([]string{"kubectl"}, args...), IOStreams: streams})
 	command.SetArgs(args)
-	kubectlutil.CheckErr(kubecli.RunNoErrOutput(command))
-	return nil
+	return command, nil
 }
 
 // namesKubeconfig says whether the arguments have the flag --kubeconfig, before a "--" that ends kubectl's own.

@@ -6,8 +6,7 @@ import (
 	"io"
 	"net"
 	"net/url"
-	"os"
-	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
@@ -15,13 +14,8 @@ import (
 	"atoll.dev/atoll/internal/cli"
 )
 
-// self is how the person called this program, for the commands that messages propose.
-var self = func() string {
-	if filepath.IsAbs(os.Args[0]) {
-		return filepath.Base(os.Args[0])
-	}
-	return os.Args[0]
-}()
+// self is this program in the commands that messages propose.
+var self = cli.Self
 
 func newRootCommand(streams genericiooptions.IOStreams) *cobra.Command {
 	root := &cobra.Command{
@@ -47,7 +41,25 @@ clusters that are registered, and its status comes back.`,
 		newClusterCommand(streams),
 		newVersionCommand(streams),
 	)
+	callAs(root, self)
 	return root
+}
+
+// callAs makes a command and those below it show how the person called the program, so that what is shown can be pasted.
+func callAs(command *cobra.Command, self string) {
+	if !command.HasParent() {
+		command.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: self}
+	}
+	lines := strings.Split(command.Example, "\n")
+	for i, line := range lines {
+		if args, ok := strings.CutPrefix(line, "  atoll "); ok {
+			lines[i] = "  " + self + " " + args
+		}
+	}
+	command.Example = strings.Join(lines, "\n")
+	for _, c := range command.Commands() {
+		callAs(c, self)
+	}
 }
 
 // needsSubcommand is what a command does that only groups others: cobra would print its help and succeed, whatever word

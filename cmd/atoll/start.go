@@ -194,15 +194,7 @@ func (o *startOptions) serve(ctx context.Context, etcd *embeddedetcd.Etcd, began
 			return err
 		}
 		ready.Store(true)
-		fmt.Fprintf(o.streams.Out, `Atoll is ready after %s at %s
-
-Next, in another terminal:
-  atoll cluster add east --kubeconfig east.kubeconfig   # register a physical cluster
-  atoll workspace create shop --enter                   # make a workspace and go there
-  atoll kubectl apply -f app.yaml                       # it runs on a cluster
-
-kubectl works as well: export KUBECONFIG=%s
-`, time.Since(began).Round(10*time.Millisecond), s.URL(), o.server.AdminKubeconfig())
+		fmt.Fprint(o.streams.Out, greeting(self, time.Since(began), s.URL(), o.server.AdminKubeconfig()))
 		return nil
 	})
 	group.Go(func() error {
@@ -217,4 +209,17 @@ kubectl works as well: export KUBECONFIG=%s
 		return err
 	}
 	return nil
+}
+
+// greeting says that the server is ready, and what to do next.
+func greeting(self string, took time.Duration, url, kubeconfig string) string {
+	return fmt.Sprintf(`Atoll is ready after %[2]s at %[3]s
+
+Next, in another terminal:
+  %[1]s cluster add east --kubeconfig east.kubeconfig   # register a physical cluster
+  %[1]s workspace create shop --enter                   # make a workspace and go there
+  %[1]s kubectl apply -f app.yaml                       # it runs on a cluster
+
+kubectl works as well: export KUBECONFIG=%[4]s
+`, self, took.Round(10*time.Millisecond), url, kubeconfig)
 }

@@ -30,7 +30,8 @@ func newWorkspaceCreateCommand(open hubOpener, streams genericiooptions.IOStream
 		Short: "Create a workspace below the current one, and wait until it is ready",
 		Example: `  atoll workspace create shop --enter
   atoll workspace create root:org:team   # root:org exists already`,
-		Args: exactArgs(1),
+		Args:              exactArgs(1),
+		ValidArgsFunction: cobra.NoFileCompletions, // a new name
 		RunE: func(cmd *cobra.Command, args []string) error {
 			hub, err := open()
 			if err != nil {

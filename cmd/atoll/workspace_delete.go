@@ -31,6 +31,8 @@ func newWorkspaceDeleteCommand(open hubOpener, streams genericiooptions.IOStream
 		Short:   "Delete a workspace, what it runs on physical clusters, and the workspaces below it",
 		Example: "  atoll workspace delete shop",
 		Args:    exactArgs(1),
+
+		ValidArgsFunction: completeNames(open, workspacePaths),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			hub, err := open()
 			if err != nil {

@@ -8,8 +8,10 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
+	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
 	tenancyv1alpha1 "atoll.dev/atoll/apis/tenancy/v1alpha1"
 	"atoll.dev/atoll/internal/cli"
 )
@@ -22,7 +24,8 @@ func newWorkspaceListCommand(open hubOpener, streams genericiooptions.IOStreams)
 		Short:   "List the workspaces below the current one, or below another",
 		Example: `  atoll workspace list
   atoll workspace list root:org -o name`,
-		Args: maximumArgs(1),
+		Args:              maximumArgs(1),
+		ValidArgsFunction: completeNames(open, workspacePaths),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := checkOutput(output, "json", "yaml", "name"); err != nil {
 				return err
@@ -48,13 +51,28 @@ func newWorkspaceListCommand(open hubOpener, streams genericiooptions.IOStreams)
 			}
 			var rows [][]string
 			for _, w := range list.Items {
-				rows = append(rows, []string{w.Name, string(w.Status.Phase), orNone(w.Spec.Cluster), age(w.CreationTimestamp)})
+				rows = append(rows, []string{w.Name, string(w.Status.Phase), orNone(w.Spec.Cluster), age(w.CreationTimestamp), notReadyBecause(&w)})
 			}
-			return printTable(streams.Out, []string{"NAME", "PHASE", "CLUSTER", "AGE"}, rows)
+			return printTable(streams.Out, []string{"NAME", "PHASE", "CLUSTER", "AGE", "MESSAGE"}, rows)
 		},
 	}
 	cmd.Flags().StringVarP(&output, "output", "o", "", "json, yaml or name.")
 	return cmd
+}
+
+// notReadyBecause is what a workspace waits for, empty if it is ready.
+func notReadyBecause(w *tenancyv1alpha1.Workspace) string {
+	condition := tenancyv1alpha1.WorkspaceReady
+	switch {
+	case w.DeletionTimestamp != nil:
+		condition = tenancyv1alpha1.WorkspaceContentDeleted
+	case w.Status.Phase == corev1alpha1.LogicalClusterPhaseReady:
+		return ""
+	}
+	if c := meta.FindStatusCondition(w.Status.Conditions, condition); c != nil {
+		return c.Message
+	}
+	return ""
 }
 
 // listWorkspaces returns the workspaces that path holds, by name.

@@ -3,6 +3,13 @@ package main
 import (
 	"strings"
 	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
+	tenancyv1alpha1 "atoll.dev/atoll/apis/tenancy/v1alpha1"
+	"atoll.dev/atoll/client"
 )
 
 func TestWorkspaceCommands(t *testing.T) {
@@ -34,8 +41,11 @@ func TestWorkspaceCommands(t *testing.T) {
 		{"tree", newWorkspaceTreeCommand, "", "root\n└── shop\n    └── team\n", "", ""},
 		{"current", newWorkspaceCurrentCommand, "--short", "root\n", "", ""},
 		{"delete what is not there", newWorkspaceDeleteCommand, "shp", "", `no workspace "shp" in "root"`, ""},
+		{"in", newWorkspaceUseCommand, "shop:team", "root:shop:team.", "", "root:shop:team"},
+		{"out", newWorkspaceUseCommand, "root", "root.", "", "root"},
 		{"delete", newWorkspaceDeleteCommand, "root:shop:team", "root:shop:team is deleted", "", ""},
 		{"it is gone", newWorkspaceListCommand, "root:shop -o name", "", "", ""},
+		{"- to a deleted one", newWorkspaceUseCommand, "-", "", `"root" stays the current one: there is no workspace "root:shop:team"`, "root"},
 	} {
 		out, _, err := f.call(t, step.command, strings.Fields(step.args)...)
 		switch {
@@ -59,5 +69,31 @@ func TestDeletingTheCurrentWorkspaceSaysHowToLeave(t *testing.T) {
 	out, _, err := f.call(t, newWorkspaceDeleteCommand, "root:shop")
 	if err != nil || !strings.Contains(out, "workspace use root") {
 		t.Errorf("printed %q, %v", out, err)
+	}
+}
+
+func TestListSaysWhatAWorkspaceWaitsFor(t *testing.T) {
+	f := newFakeAtoll(t, "shop")
+	ctx := client.In(t.Context(), "root")
+	w := &tenancyv1alpha1.Workspace{}
+	if err := f.objects().Get(ctx, ctrlclient.ObjectKey{Name: "shop"}, w); err != nil {
+		t.Fatal(err)
+	}
+	w.Finalizers = []string{tenancyv1alpha1.WorkspaceFinalizer}
+	w.Status.Phase = corev1alpha1.LogicalClusterPhaseTerminating
+	w.Status.Conditions = []metav1.Condition{{
+		Type: tenancyv1alpha1.WorkspaceContentDeleted, Status: metav1.ConditionFalse, Reason: "ContentRemains",
+		Message: "Waiting for physical clusters to remove what runs there: east",
+	}}
+	if err := f.objects().Update(ctx, w); err != nil {
+		t.Fatal(err)
+	}
+	_, errOut, err := f.call(t, newWorkspaceDeleteCommand, "shop", "--timeout", "100ms")
+	if err == nil || !strings.Contains(err.Error(), "runs there: east") || !strings.Contains(errOut, "runs there: east") {
+		t.Errorf("delete: printed %q, error %v; want both to name east", errOut, err)
+	}
+	out, _, err := f.call(t, newWorkspaceListCommand)
+	if err != nil || !strings.Contains(out, "Terminating") || !strings.Contains(out, "runs there: east") {
+		t.Errorf("list: printed %q, %v; want Terminating and what it waits for", out, err)
 	}
 }

@@ -21,7 +21,8 @@ func newWorkspaceTreeCommand(open hubOpener, streams genericiooptions.IOStreams)
 		Short: "Show the tree of workspaces from root, or from another",
 		Example: `  atoll workspace tree
   atoll workspace tree .    # from the current one`,
-		Args: maximumArgs(1),
+		Args:              maximumArgs(1),
+		ValidArgsFunction: completeNames(open, workspacePaths),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			hub, err := open()
 			if err != nil {

@@ -19,14 +19,15 @@ and every other client of that kubeconfig follows.`,
   atoll workspace use ..         # above
   atoll workspace use -          # the one before
   atoll workspace use :1a2b3c4d5e6f7g8h   # a logical cluster by name`,
-		Args: exactArgs(1),
+		Args:              exactArgs(1),
+		ValidArgsFunction: completeNames(open, workspacePaths),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			hub, err := open()
 			if err != nil {
 				return err
 			}
 			if args[0] == "-" {
-				path, err := hub.Back()
+				path, err := hub.Back(cmd.Context())
 				if err != nil {
 					return err
 				}

@@ -2,14 +2,20 @@ package cli
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/kcp-dev/logicalcluster/v3"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
+	"atoll.dev/atoll/client"
 )
 
 func TestParseAddress(t *testing.T) {
@@ -185,8 +191,46 @@ func TestOpenAndSwitchAFile(t *testing.T) {
 	if h, err = Open(file); err != nil || h.Path.String() != "root:shop" {
 		t.Fatalf("after entering root:shop: %v, %v", h, err)
 	}
-	if back, err := h.Back(); err != nil || back.String() != "root" {
+	there := fake.NewClientBuilder().WithScheme(client.Scheme).Build()
+	h.Objects = there
+	if _, err := h.Back(t.Context()); err == nil || !strings.Contains(err.Error(), `"root:shop" stays`) || !strings.Contains(err.Error(), `no workspace "root"`) {
+		t.Errorf("back to a workspace that is gone: error %v, want one that names both", err)
+	}
+	if h, err = Open(file); err != nil || h.Path.String() != "root:shop" {
+		t.Fatalf("after the way back was refused: %v, %v", h, err)
+	}
+	if err := there.Create(t.Context(), &corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{Name: corev1alpha1.LogicalClusterName}}); err != nil {
+		t.Fatal(err)
+	}
+	h.Objects = there
+	if back, err := h.Back(t.Context()); err != nil || back.String() != "root" {
 		t.Errorf("back: %q, %v", back, err)
+	}
+}
+
+func TestCalledAs(t *testing.T) {
+	dir := t.TempDir()
+	binary, other := filepath.Join(dir, "bin", "atoll"), filepath.Join(dir, "other", "atoll")
+	for _, file := range []string{binary, other} {
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, nil, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, test := range []struct{ typed, path, want, reason string }{
+		{"bin/atoll", "", "bin/atoll", "as README says"},
+		{"./atoll", "", "./atoll", ""},
+		{"atoll", "", "atoll", "found in PATH by the shell"},
+		{binary, filepath.Dir(binary), "atoll", "the bare name does the same"},
+		{binary, filepath.Dir(other), binary, "the bare name is another one"},
+		{binary, "", binary, "the bare name is nothing"},
+	} {
+		t.Setenv("PATH", test.path)
+		if got := calledAs(test.typed, exec.LookPath); got != test.want {
+			t.Errorf("%s with PATH=%s: %s, want %s (%s)", test.typed, test.path, got, test.want, test.reason)
+		}
 	}
 }
 
@@ -194,8 +238,8 @@ func TestOpenWithoutKubeconfigSaysWhatToDo(t *testing.T) {
 	t.Chdir(t.TempDir())
 	t.Setenv("HOME", t.TempDir())
 	t.Setenv(clientcmd.RecommendedConfigPathEnvVar, filepath.Join(t.TempDir(), "none"))
-	if _, err := Open(""); err == nil || !strings.Contains(err.Error(), "atoll start") {
-		t.Errorf("error %v, want one that names atoll start", err)
+	if _, err := Open(""); err == nil || !strings.Contains(err.Error(), Self+" start") {
+		t.Errorf("error %v, want one that names the command that starts one", err)
 	}
 	if _, err := Open("nowhere.kubeconfig"); err == nil || !strings.Contains(err.Error(), "nowhere.kubeconfig") {
 		t.Errorf("error %v, want one that names the file", err)

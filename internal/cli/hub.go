@@ -42,26 +42,35 @@ func Open(kubeconfig string) (*Hub, error) {
 		where = files.GetExplicitFile()
 	}
 	if len(config.Clusters) == 0 {
-		return nil, fmt.Errorf("no kubeconfig of an Atoll: neither %s here nor anything in %s; run this where \"atoll start\" runs, or name the file with --kubeconfig (cluster commands: --hub-kubeconfig) or KUBECONFIG", adminKubeconfig, where)
+		return nil, fmt.Errorf("no kubeconfig of an Atoll: neither %s here nor anything in %s; run this where \"%s start\" runs, or name the file with --kubeconfig (cluster commands: --hub-kubeconfig) or KUBECONFIG", adminKubeconfig, where, Self)
 	}
-	_, cluster, err := current(config)
+	address, objects, err := connect(config)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", where, err)
 	}
+	return New(address, objects, files), nil
+}
+
+// connect makes a client of the Atoll that the kubeconfig's current context points to. No request is made.
+func connect(config *clientcmdapi.Config) (Address, ctrlclient.WithWatch, error) {
+	_, cluster, err := current(config)
+	if err != nil {
+		return Address{}, nil, err
+	}
 	address, err := ParseAddress(cluster.Server)
 	if err != nil {
-		return nil, fmt.Errorf("%s, context %q: %w", where, config.CurrentContext, err)
+		return Address{}, nil, fmt.Errorf("context %q: %w", config.CurrentContext, err)
 	}
 	cfg, err := clientcmd.NewDefaultClientConfig(*config, nil).ClientConfig()
 	if err != nil {
-		return nil, fmt.Errorf("%s, context %q: %w", where, config.CurrentContext, err)
+		return Address{}, nil, fmt.Errorf("context %q: %w", config.CurrentContext, err)
 	}
 	cfg.Host = address.Base
 	clients, err := client.New(cfg)
 	if err != nil {
-		return nil, err
+		return Address{}, nil, err
 	}
-	return New(address, clients.Objects, files), nil
+	return address, clients.Objects, nil
 }
 
 // In returns a context whose requests go to the workspace of that path, or the logical cluster of that name.
@@ -73,7 +82,7 @@ func In(ctx context.Context, path logicalcluster.Path) context.Context {
 // asked for the path; a logical cluster without one is called by its name.
 func (h *Hub) Current(ctx context.Context) (logicalcluster.Path, error) {
 	if h.Path.Empty() {
-		return h.Path, fmt.Errorf("the kubeconfig's context names no workspace: choose one, for instance with \"atoll workspace use root\"")
+		return h.Path, fmt.Errorf("the kubeconfig's context names no workspace: choose one, for instance with \"%s workspace use root\"", Self)
 	}
 	if h.Path == Root || strings.Contains(h.Path.String(), ":") {
 		return h.Path, nil
@@ -83,7 +92,7 @@ func (h *Hub) Current(ctx context.Context) (logicalcluster.Path, error) {
 
 // PathOf returns the path of the workspace whose logical cluster has that name, and the name itself if it has none.
 func (h *Hub) PathOf(ctx context.Context, name logicalcluster.Name) (logicalcluster.Path, error) {
-	cluster, err := h.logicalCluster(ctx, name.Path())
+	cluster, err := logicalCluster(ctx, h.Objects, name.Path())
 	if err != nil {
 		return logicalcluster.Path{}, err
 	}
@@ -107,20 +116,32 @@ func (h *Hub) Resolve(ctx context.Context, arg string) (logicalcluster.Path, err
 
 // Enter switches the kubeconfig to the workspace of that path, if the server has it.
 func (h *Hub) Enter(ctx context.Context, path logicalcluster.Path) error {
-	if _, err := h.logicalCluster(ctx, path); err != nil {
+	if _, err := logicalCluster(ctx, h.Objects, path); err != nil {
 		return err
 	}
 	return h.modify(func(c *clientcmdapi.Config) error { return Enter(c, path) })
 }
 
-// Back switches the kubeconfig to the workspace that was current before, and returns its path.
-func (h *Hub) Back() (logicalcluster.Path, error) {
+// Back switches the kubeconfig to the workspace that was current before, if its server still has it, and returns its path.
+func (h *Hub) Back(ctx context.Context) (logicalcluster.Path, error) {
 	var to Address
 	err := h.modify(func(c *clientcmdapi.Config) (err error) {
-		if err = Back(c); err == nil {
-			to, err = ParseAddress(c.Clusters[CurrentContext].Server)
+		if err = Back(c); err != nil {
+			return err
 		}
-		return err
+		if to, err = ParseAddress(c.Clusters[CurrentContext].Server); err != nil || to.Path.Empty() {
+			return err
+		}
+		objects := h.Objects
+		if to.Base != h.Base { // somebody chose a context of another server in between
+			if _, objects, err = connect(c); err != nil {
+				return err
+			}
+		}
+		if _, err = logicalCluster(ctx, objects, to.Path); err != nil {
+			return fmt.Errorf("the workspace before cannot be entered, %q stays the current one: %w", h.Path, err)
+		}
+		return nil
 	})
 	return to.Path, err
 }
@@ -139,12 +160,12 @@ func (h *Hub) modify(change func(*clientcmdapi.Config) error) error {
 	return nil
 }
 
-func (h *Hub) logicalCluster(ctx context.Context, path logicalcluster.Path) (*corev1alpha1.LogicalCluster, error) {
+func logicalCluster(ctx context.Context, objects ctrlclient.Client, path logicalcluster.Path) (*corev1alpha1.LogicalCluster, error) {
 	cluster := &corev1alpha1.LogicalCluster{}
-	err := h.Objects.Get(In(ctx, path), ctrlclient.ObjectKey{Name: corev1alpha1.LogicalClusterName}, cluster)
+	err := objects.Get(In(ctx, path), ctrlclient.ObjectKey{Name: corev1alpha1.LogicalClusterName}, cluster)
 	switch {
 	case apierrors.IsNotFound(err):
-		return nil, fmt.Errorf("there is no workspace %q: \"atoll workspace tree\" shows what there is", path)
+		return nil, fmt.Errorf("there is no workspace %q: \"%s workspace tree\" shows what there is", path, Self)
 	case apierrors.IsForbidden(err):
 		return nil, fmt.Errorf("workspace %q: there is none, or you may not enter it: %w", path, err)
 	case err != nil:
