@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/yaml"
 
@@ -473,6 +474,9 @@ func TestTwinStatus(t *testing.T) {
 		"long trouble":       {old: ready, facts: facts{lastAnswer: now.Add(-41 * time.Second), everAnswered: true, trouble: "timeout"}, ready: "False/Unreachable", reason: "then it is not ready"},
 		"restart in trouble": {old: ready, facts: facts{lastAnswer: now.Add(-10 * time.Second), trouble: "timeout"}, ready: "True/Connected", reason: "a restart of ours is no reason either"},
 		"hub restored":       {facts: facts{everAnswered: true, lastAnswer: now, verdict: hubRestored}, ready: "True/Connected", observeOnly: "True/HubRestored", reason: "it answers, but is not written to"},
+		"watch just broken":  {old: ready, facts: facts{lastAnswer: now, everAnswered: true, verdict: fine, blind: []blindSpot{{"secrets", now.Add(-39 * time.Second), "forbidden"}}}, ready: "True/Connected", observeOnly: "False/InStep", reason: "tolerated for as long as silence"},
+		"watch stays broken": {old: ready, facts: facts{lastAnswer: now, everAnswered: true, verdict: fine, blind: []blindSpot{{"secrets", now.Add(-42 * time.Second), "forbidden"}}}, ready: "False/CannotWatch", observeOnly: "False/InStep", reason: "statuses are old"},
+		"watch never worked": {facts: facts{lastAnswer: now, everAnswered: true, verdict: fine, blind: []blindSpot{{"secrets", now, "forbidden"}}}, ready: "False/CannotWatch", observeOnly: "False/InStep", reason: "who adds a cluster learns at once what is wrong"},
 		"orphans":            {facts: facts{everAnswered: true, lastAnswer: now, verdict: fine, orphans: []string{"a", "b"}}, ready: "True/Connected", observeOnly: "False/InStep", orphan: "True/NoLeaf", reason: "reported"},
 		"orphans gone": {
 			old:   []metav1.Condition{{Type: ConditionOrphans, Status: metav1.ConditionTrue, Reason: ReasonNoLeaf}},
@@ -626,5 +630,54 @@ clusters: [{name: c, cluster: {server: "https://east", %s}}], users: [{name: u, 
 	}
 	if _, err := physicalConfig([]byte("nonsense: [")); err == nil {
 		t.Error("nonsense is taken")
+	}
+}
+
+func TestCannotWatch(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	spots := []blindSpot{{"deployments.apps", now.Add(-time.Second), "late"}, {"secrets", now.Add(-time.Minute), "no rights"}, {"services", now.Add(-time.Hour), "none"}}
+	if got, want := cannotWatch(spots, true, now), "Cannot list and watch secrets, services: no rights"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if got, want := cannotWatch(spots[:1], false, now), "Cannot list and watch deployments.apps: late"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if got := cannotWatch(spots[:1], true, now); got != "" {
+		t.Errorf("%q within the time that is tolerated", got)
+	}
+}
+
+// TestMirrorOfWantsAName: whoever writes status.mirror must not point the Manager anywhere. No client is there to ask with.
+func TestMirrorOfWantsAName(t *testing.T) {
+	for _, name := range []string{"root", "system:admin", "*", "a/b", "mirror1"} {
+		target := syncTarget("a", "root", 0)
+		target.Status.Mirror = name
+		_, _, err := (&Manager{}).mirrorOf(t.Context(), target)
+		var p *problem
+		if !errors.As(err, &p) || p.reason != ReasonMirrorInvalid || !strings.Contains(p.message, name) {
+			t.Errorf("mirror %q: %v, want %s", name, err, ReasonMirrorInvalid)
+		}
+	}
+}
+
+func TestGoesByItself(t *testing.T) {
+	now := metav1.Now()
+	namespaced := sets.New(schema.GroupKind{Group: "apps", Kind: "ReplicaSet"})
+	owner := func(version, kind string) metav1.ObjectMeta {
+		return metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{{APIVersion: version, Kind: kind}}}
+	}
+	for _, tc := range []struct {
+		meta   metav1.ObjectMeta
+		want   bool
+		reason string
+	}{
+		{metav1.ObjectMeta{}, false, "somebody made it"},
+		{metav1.ObjectMeta{DeletionTimestamp: &now}, true, "it is going"},
+		{owner("apps/v1", "ReplicaSet"), true, "its owner is in the namespace"},
+		{owner("v1", "Node"), false, "its owner is elsewhere, and nothing else speaks for it"},
+	} {
+		if got := goesByItself(&metav1.PartialObjectMetadata{ObjectMeta: tc.meta}, namespaced); got != tc.want {
+			t.Errorf("%s: %v", tc.reason, got)
+		}
 	}
 }

@@ -11,7 +11,8 @@
 //   - Nothing is deleted downstream because something is missing in the mirror. Only a tombstone, a leaf with
 //     deletionTimestamp, deletes: what a fresh read shows to be ours and of the same root, by UID. Objects of ours
 //     without a leaf are counted and reported (condition Orphans).
-//   - An object without our SyncTargetLabel is never changed or deleted; a namespace without it is never used.
+//   - An object without our SyncTargetLabel is never changed or deleted; a namespace without it is never used. What is new
+//     is created, never applied, and a namespace in which somebody else's objects are is not deleted (contents.go).
 //   - No write goes down on the ground of a list or watch of the mirror begun after the heartbeats were last
 //     compared (gate.go). A mirror that shows an older heartbeat than the physical cluster was restored from a
 //     snapshot, and the Syncer only observes until an administrator confirms. So it does where the physical cluster
@@ -24,7 +25,7 @@
 // Manager's finalizer on SyncTargets ManagerFinalizer.
 //
 // Failure: without the physical cluster nothing goes down, leaves that wait for it say Unreachable, and the twin is
-// not Ready after 40 s; without the hub the physical cluster keeps what it has. Both sides are listed again when they
+// not Ready after 40 s, as when one resource there cannot be listed and watched; without the hub the physical cluster keeps what it has. Both sides are listed again when they
 // are back, and what differs is made right. A Syncer keeps no state but caches: it can be killed at any point.
 //
 // Read leaf.go first, then render.go and heartbeat.go; manager.go for the server's side.

@@ -14,7 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/csaupgrade"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
@@ -128,7 +130,7 @@ func (s *Syncer) applyLeaf(ctx context.Context, k key, leaf, down *unstructured.
 	}
 
 	s.writes.add(k, "")
-	applied, err := s.apply(ctx, k, want, down)
+	applied, err := s.apply(ctx, k, want)
 	if err != nil {
 		return outcome{down: down}, err
 	}
@@ -174,36 +176,44 @@ func (s *Syncer) namespaceReady(leaf *unstructured.Unstructured) (wait bool, err
 	return false, nil
 }
 
-// apply writes want downstream. down is the object of ours there as last seen, nil if none was seen: then a fresh
-// read has to show that the name is free or ours.
-func (s *Syncer) apply(ctx context.Context, k key, want, down *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+// apply writes want downstream, if a fresh read shows that the name is free or ours. A new object is created, and only
+// one that is ours is applied to: an apply would merge into what somebody else makes at the same moment.
+func (s *Syncer) apply(ctx context.Context, k key, want *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	target := s.physical.dynamic.Resource(k.resource).Namespace(k.namespace)
-	if down == nil {
-		live, err := target.Get(ctx, k.name, metav1.GetOptions{})
-		switch {
-		case err == nil && !owned(live, types.UID(s.config.UID)):
-			return nil, nameConflict("%s exists and is not Atoll's", k)
-		case err == nil && live.GetLabels()[workloadv1alpha1.WorkspaceLabel] != want.GetLabels()[workloadv1alpha1.WorkspaceLabel]:
-			return nil, nameConflict("%s belongs to another workspace", k)
-		case err == nil:
-			down = live
-		case !apierrors.IsNotFound(err):
-			return nil, fmt.Errorf("read %s: %w", k, err)
+	live, err := target.Get(ctx, k.name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		// If somebody was faster, the next try sees what he made.
+		return target.Create(ctx, want, metav1.CreateOptions{
+			FieldManager: workloadv1alpha1.FieldManager, FieldValidation: metav1.FieldValidationStrict,
+		})
+	case err != nil:
+		return nil, fmt.Errorf("read %s: %w", k, err)
+	case !owned(live, types.UID(s.config.UID)):
+		return nil, nameConflict("%s exists and is not Atoll's", k)
+	case live.GetLabels()[workloadv1alpha1.WorkspaceLabel] != want.GetLabels()[workloadv1alpha1.WorkspaceLabel]:
+		return nil, nameConflict("%s belongs to another workspace", k)
+	}
+	// What the create owned becomes what the apply owns, so that a field taken away upstream goes downstream too.
+	patch, err := csaupgrade.UpgradeManagedFieldsPatch(live, sets.New(workloadv1alpha1.FieldManager), workloadv1alpha1.FieldManager)
+	if err != nil {
+		return nil, fmt.Errorf("take over the fields of %s: %w", k, err)
+	}
+	if len(patch) > 0 {
+		if _, err := target.Patch(ctx, k.name, types.JSONPatchType, patch, metav1.PatchOptions{}); err != nil {
+			return nil, fmt.Errorf("take over the fields of %s: %w", k, err)
 		}
 	}
-	if down != nil {
-		// An object that takes its place meanwhile has another UID, and is not ours.
-		want = want.DeepCopy()
-		want.SetUID(down.GetUID())
-	}
+	// An object that takes its place meanwhile has another UID, and is not ours.
+	want = want.DeepCopy()
+	want.SetUID(live.GetUID())
 	data, err := json.Marshal(want)
 	if err != nil {
 		return nil, fmt.Errorf("write %s as JSON: %w", k, err)
 	}
 	return target.Patch(ctx, k.name, types.ApplyPatchType, data, metav1.PatchOptions{
 		FieldManager: workloadv1alpha1.FieldManager,
-		// Where nothing was, nobody's fields are to be taken: whoever creates the object meanwhile keeps it.
-		Force: ptr.To(down != nil),
+		Force:        ptr.To(true),
 		// Fields that the physical cluster does not know are errors, not dropped.
 		FieldValidation: metav1.FieldValidationStrict,
 	})
@@ -224,6 +234,7 @@ func (s *Syncer) bury(ctx context.Context, k key, leaf *unstructured.Unstructure
 	}
 	// Its event brings us back when it is gone; the time is for an event that was missed.
 	pending := outcome{down: live, again: silence}
+	kept := ""
 	done := err != nil || !owned(live, types.UID(s.config.UID)) || !sameRoot(leaf, live)
 	switch {
 	case done:
@@ -231,12 +242,17 @@ func (s *Syncer) bury(ctx context.Context, k key, leaf *unstructured.Unstructure
 	case live.GetDeletionTimestamp() != nil:
 		return pending, nil
 	case k.resource == namespacesGVR:
-		// A namespace takes with it what is in it, orphans too. Their end brings us back.
-		if gvr, held := s.holds(k.name); held {
-			if !s.physical.informers[gvr].HasSynced() {
-				return s.unseen(gvr), nil
-			}
-			return pending, nil
+		// A namespace takes with it what is in it.
+		orphans, foreign, err := s.inside(ctx, k.name)
+		if err != nil {
+			return outcome{down: live}, fmt.Errorf("look into namespace %s before it is deleted: %w", k.name, err)
+		}
+		if len(orphans) > 0 { // their end brings us back
+			return outcome{down: live}, &refusal{refusedNotEmpty, fmt.Sprintf("namespace %s holds what nothing asks for, delete it there: %s", k.name, some(orphans))}
+		}
+		if len(foreign) > 0 {
+			kept, done = some(foreign), true
+			pending = outcome{unknown: true, undecided: true}
 		}
 	}
 	// To let a leaf go counts as a write: in a physical cluster that was restored, or is another one, nothing is gone for sure.
@@ -248,6 +264,12 @@ func (s *Syncer) bury(ctx context.Context, k key, leaf *unstructured.Unstructure
 		return pending, err
 	}
 	if done {
+		if k.resource == namespacesGVR {
+			s.keep(k.name, kept)
+		}
+		if kept != "" {
+			klog.FromContext(ctx).Info("Namespace is left in the physical cluster, somebody else's objects are in it", "namespace", k.name, "objects", kept)
+		}
 		return pending, s.release(ctx, k, leaf)
 	}
 	err = target.Delete(ctx, k.name, metav1.DeleteOptions{
@@ -290,17 +312,6 @@ func (s *Syncer) hasLeaves(namespace string) bool {
 		}
 	}
 	return false
-}
-
-// holds names a resource of which a downstream namespace has, or may have, objects of ours.
-func (s *Syncer) holds(namespace string) (schema.GroupVersionResource, bool) {
-	for gvr := range s.resources {
-		names, _ := s.physical.informers[gvr].GetIndexer().IndexKeys(cache.NamespaceIndex, namespace)
-		if len(names) > 0 || !s.physical.informers[gvr].HasSynced() {
-			return gvr, true
-		}
-	}
-	return schema.GroupVersionResource{}, false
 }
 
 // release removes our finalizer, and those of the garbage collector, which a mirror does not run: the one of the

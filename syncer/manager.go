@@ -150,7 +150,7 @@ func (m *Manager) listen() {
 			m.enqueueTerminating(byUID, string(cluster.UID))
 		}
 	})
-	in.Namespaces.OnEvent(func(e client.Event[*corev1.Namespace]) { m.left(e.Object(), e.Deleted()) })
+	in.Namespaces.OnEvent(func(e client.Event[*corev1.Namespace]) { m.left(e.Object(), e.Deleted() || heldByOrphans(e.Object())) })
 	in.Secrets.OnEvent(func(e client.Event[*metav1.PartialObjectMetadata]) {
 		m.enqueue(bySecret, client.KeyOf(e.Object()).String())
 		m.left(e.Object(), e.Deleted())
@@ -187,7 +187,7 @@ func (m *Manager) beat(mirror logicalcluster.Name, l *coordinationv1.Lease, e cl
 	}
 }
 
-// left wakes a deleted SyncTarget when an object of its mirror is gone.
+// left wakes a deleted SyncTarget when an object of its mirror is gone, or is not waited for any more.
 func (m *Manager) left(obj metav1.Object, gone bool) {
 	if gone && obj.GetLabels()[workloadv1alpha1.WorkspaceLabel] != "" {
 		m.enqueueTerminating(byMirror, string(client.KeyOf(obj).Cluster))

@@ -1,11 +1,12 @@
 package syncer
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -19,6 +20,7 @@ const (
 	ReasonDuplicate         = "Duplicate"         // another SyncTarget is the same physical cluster
 	ReasonKubeconfigInvalid = "KubeconfigInvalid" // push, with a kubeconfig that cannot be used
 	ReasonMirrorTaken       = "MirrorTaken"       // status.mirror names a logical cluster of somebody else
+	ReasonMirrorInvalid     = "MirrorInvalid"     // status.mirror is no name that a mirror can have
 	ReasonTerminating       = "Terminating"       // deleted, and what it runs is not gone yet
 )
 
@@ -124,19 +126,20 @@ func duplicateOf(target *workloadv1alpha1.SyncTarget, same []*workloadv1alpha1.S
 // waitingFor returns why a deleted SyncTarget cannot go yet; nil if it can. placements are those that name it, held
 // what its mirror still has.
 func waitingFor(placements, held []string, abandoned bool) *problem {
-	list := func(names []string) string {
-		slices.Sort(names)
-		if len(names) > 5 {
-			names = append(slices.Clone(names[:5]), "...")
-		}
-		return strings.Join(names, ", ")
-	}
 	switch {
 	case len(placements) > 0:
-		return &problem{ReasonTerminating, fmt.Sprintf("Waits until %d placements have left it: %s", len(placements), list(placements))}
+		return &problem{ReasonTerminating, fmt.Sprintf("Waits until %d placements have left it: %s", len(placements), some(slices.Sorted(slices.Values(placements))))}
 	case len(held) > 0 && !abandoned:
 		return &problem{ReasonTerminating, fmt.Sprintf("Waits until what it runs is gone there: %s. If the physical cluster is lost for good, annotate %s=%s.",
-			list(held), workloadv1alpha1.ConfirmAnnotation, confirmAbandon)}
+			some(slices.Sorted(slices.Values(held))), workloadv1alpha1.ConfirmAnnotation, confirmAbandon)}
 	}
 	return nil
+}
+
+// heldByOrphans says whether a mirror's namespace is a tombstone that waits for an administrator: the syncer found objects in the
+// physical cluster's that nothing asks for.
+func heldByOrphans(ns *corev1.Namespace) bool {
+	var r workloadv1alpha1.Refusal
+	return ns.DeletionTimestamp != nil &&
+		json.Unmarshal([]byte(ns.Annotations[workloadv1alpha1.RefusedAnnotation]), &r) == nil && r.Reason == refusedNotEmpty
 }

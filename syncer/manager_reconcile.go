@@ -94,8 +94,9 @@ func (m *Manager) ensure(ctx context.Context, target *workloadv1alpha1.SyncTarge
 // written by whoever may, and nothing may be written into, or removed from, a logical cluster on its word alone.
 func (m *Manager) mirrorOf(ctx context.Context, target *workloadv1alpha1.SyncTarget) (logicalcluster.Name, bool, error) {
 	mirror := logicalcluster.Name(target.Status.Mirror)
-	if err := lcctx.ValidateName(target.Status.Mirror); err != nil {
-		return "", false, &problem{ReasonMirrorTaken, "status.mirror is no name: " + err.Error()}
+	if !lcctx.IsNewName(target.Status.Mirror) {
+		return "", false, &problem{ReasonMirrorInvalid, fmt.Sprintf("status.mirror is %q, which is not the name of a mirror: those have %d letters and digits. "+
+			"Remove it, and the SyncTarget gets a new mirror.", target.Status.Mirror, lcctx.NameLength)}
 	}
 	var lc corev1alpha1.LogicalCluster
 	err := m.config.Clients.Objects.Get(client.In(ctx, mirror), ctrlclient.ObjectKey{Name: corev1alpha1.LogicalClusterName}, &lc)
@@ -268,8 +269,8 @@ func (m *Manager) tell(home context.Context, target *workloadv1alpha1.SyncTarget
 	heard := m.heard[logicalcluster.Name(target.Status.Mirror)]
 	m.mu.Unlock()
 	twin, ok := m.twin(target)
-	if !ok {
-		twin = nil
+	if !ok || p != nil && (p.reason == ReasonMirrorTaken || p.reason == ReasonMirrorInvalid) {
+		twin, heard = nil, time.Time{} // what is in another's logical cluster is told to nobody
 	}
 	status, again := targetStatus(target, twin, heard, p, m.config.Clock.Now())
 	if !apiequality.Semantic.DeepEqual(target.Status, status) {
@@ -376,7 +377,8 @@ func (m *Manager) drain(ctx context.Context, target *workloadv1alpha1.SyncTarget
 func (m *Manager) held(mirror logicalcluster.Name) (leaves []string, namespaces []*corev1.Namespace) {
 	in := m.config.Informers
 	for _, ns := range in.Namespaces.List(mirror, "") {
-		if ns.Labels[workloadv1alpha1.WorkspaceLabel] != "" {
+		// What Atoll will not delete is left there, as it is where no namespace of the mirror stands for it.
+		if ns.Labels[workloadv1alpha1.WorkspaceLabel] != "" && !heldByOrphans(ns) {
 			namespaces = append(namespaces, ns)
 		}
 	}

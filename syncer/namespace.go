@@ -13,13 +13,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/client-go/util/csaupgrade"
 	"k8s.io/klog/v2"
 
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
@@ -169,54 +166,18 @@ func (s *Syncer) applyNamespace(ctx context.Context, k key, leaf, down *unstruct
 	}
 	if !namespaceDone {
 		s.writes.add(k, "")
-		if down, err = s.writeNamespace(ctx, k, want, down); err != nil {
+		applied, err := s.apply(ctx, k, want)
+		if err != nil {
 			return outcome{down: down}, err
 		}
+		down = applied
 		s.writes.add(k, down.GetResourceVersion())
 	}
 	if !policyDone {
-		if _, err := s.apply(ctx, policyKey, wantPolicy, policy); err != nil {
+		if _, err := s.apply(ctx, policyKey, wantPolicy); err != nil {
 			return outcome{down: down}, err
 		}
 	}
 	klog.FromContext(ctx).V(2).Info("Applied", "object", k.String())
 	return outcome{down: down}, nil
-}
-
-// writeNamespace creates or changes a namespace. Unlike other objects a new one is created, not applied: a namespace
-// that somebody else makes at the same moment must not become ours, and an apply would merge into it.
-func (s *Syncer) writeNamespace(ctx context.Context, k key, want, down *unstructured.Unstructured) (*unstructured.Unstructured, error) {
-	namespaces := s.physical.dynamic.Resource(namespacesGVR)
-	if down == nil {
-		created, err := namespaces.Create(ctx, want, metav1.CreateOptions{FieldManager: workloadv1alpha1.FieldManager})
-		if !apierrors.IsAlreadyExists(err) {
-			return created, err
-		}
-		live, err := namespaces.Get(ctx, k.name, metav1.GetOptions{})
-		if err != nil {
-			return nil, fmt.Errorf("read namespace %s: %w", k.name, err)
-		}
-		if !owned(live, types.UID(s.config.UID)) {
-			return nil, nameConflict("namespace %s exists and is not Atoll's", k.name)
-		}
-		if live.GetLabels()[workloadv1alpha1.WorkspaceLabel] != want.GetLabels()[workloadv1alpha1.WorkspaceLabel] {
-			return nil, nameConflict("namespace %s belongs to another workspace", k.name)
-		}
-		return live, nil // its event brings us back
-	}
-	live, err := namespaces.Get(ctx, k.name, metav1.GetOptions{})
-	if err != nil {
-		return down, fmt.Errorf("read namespace %s: %w", k.name, err)
-	}
-	// What the create owned becomes what the apply owns, so that a label taken away upstream goes downstream too.
-	patch, err := csaupgrade.UpgradeManagedFieldsPatch(live, sets.New(workloadv1alpha1.FieldManager), workloadv1alpha1.FieldManager)
-	if err != nil {
-		return down, fmt.Errorf("take over the fields of namespace %s: %w", k.name, err)
-	}
-	if len(patch) > 0 && owned(live, types.UID(s.config.UID)) {
-		if _, err := namespaces.Patch(ctx, k.name, types.JSONPatchType, patch, metav1.PatchOptions{}); err != nil {
-			return down, fmt.Errorf("take over the fields of namespace %s: %w", k.name, err)
-		}
-	}
-	return s.apply(ctx, k, want, down)
 }

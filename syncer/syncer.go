@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -15,9 +16,10 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/dynamic/dynamicinformer"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
@@ -79,6 +81,7 @@ type Syncer struct {
 // side is one of the two APIs.
 type side struct {
 	dynamic   dynamic.Interface
+	metadata  metadata.Interface
 	kube      kubernetes.Interface
 	informers map[schema.GroupVersionResource]cache.SharedIndexInformer
 }
@@ -150,7 +153,11 @@ func newSide(cfg *rest.Config) (side, error) {
 	if err != nil {
 		return side{}, err
 	}
-	return side{dyn, kube, map[schema.GroupVersionResource]cache.SharedIndexInformer{}}, nil
+	meta, err := metadata.NewForConfigAndClient(cfg, httpClient)
+	if err != nil {
+		return side{}, err
+	}
+	return side{dyn, meta, kube, map[schema.GroupVersionResource]cache.SharedIndexInformer{}}, nil
 }
 
 // watch makes the informers and their handlers.
@@ -169,14 +176,14 @@ func (s *Syncer) watch() error {
 
 	for _, k := range kinds.All {
 		s.resources[k.GVR] = k
-		s.mirror.informers[k.GVR] = informer(s.mirror.dynamic, k.GVR, leaves)
-		s.physical.informers[k.GVR] = informer(s.physical.dynamic, k.GVR, ours)
+		s.mirror.informers[k.GVR] = informer(s.mirror.dynamic, k.GVR, leaves, nil)
+		s.physical.informers[k.GVR] = informer(s.physical.dynamic, k.GVR, ours, s.heard(k.GVR))
 	}
-	s.mirror.informers[namespacesGVR] = informer(s.mirror.dynamic, namespacesGVR, leaves)
-	s.physical.informers[namespacesGVR] = informer(s.physical.dynamic, namespacesGVR, ours)
-	s.policies = informer(s.physical.dynamic, networkPoliciesGVR, isolation)
-	s.nodes = informer(s.physical.dynamic, nodesGVR, nil)
-	s.twin = informer(s.mirror.dynamic, syncTargetsGVR, named(s.config.Name))
+	s.mirror.informers[namespacesGVR] = informer(s.mirror.dynamic, namespacesGVR, leaves, nil)
+	s.physical.informers[namespacesGVR] = informer(s.physical.dynamic, namespacesGVR, ours, s.heard(namespacesGVR))
+	s.policies = informer(s.physical.dynamic, networkPoliciesGVR, isolation, s.heard(networkPoliciesGVR))
+	s.nodes = informer(s.physical.dynamic, nodesGVR, nil, nil)
+	s.twin = informer(s.mirror.dynamic, syncTargetsGVR, named(s.config.Name), nil)
 
 	for gvr, i := range s.mirror.informers {
 		if err := handle(i, s.seen(gvr)); err != nil {
@@ -187,12 +194,6 @@ func (s *Syncer) watch() error {
 		if err := handle(i, s.seen(gvr)); err != nil {
 			return err
 		}
-		if err := s.remember(i, gvr); err != nil {
-			return err
-		}
-	}
-	if err := s.remember(s.policies, networkPoliciesGVR); err != nil {
-		return err
 	}
 	if err := handle(s.policies, func(old, now *unstructured.Unstructured) {
 		namespace := newest(old, now).GetNamespace()
@@ -214,9 +215,35 @@ func (s *Syncer) watch() error {
 	})
 }
 
-func informer(client dynamic.Interface, gvr schema.GroupVersionResource, tweak func(*metav1.ListOptions)) cache.SharedIndexInformer {
-	i := dynamicinformer.NewFilteredDynamicInformer(client, gvr, metav1.NamespaceAll, 0,
-		cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}, tweak).Informer()
+// informer calls heard, unless that is nil, with the outcome of every watch, and of every list that fails.
+func informer(client dynamic.Interface, gvr schema.GroupVersionResource, tweak func(*metav1.ListOptions), heard func(error)) cache.SharedIndexInformer {
+	if tweak == nil {
+		tweak = func(*metav1.ListOptions) {}
+	}
+	if heard == nil {
+		heard = func(error) {}
+	}
+	lw := cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			tweak(&o)
+			list, err := client.Resource(gvr).List(ctx, o)
+			if err != nil {
+				heard(err)
+				return nil, err
+			}
+			return list, nil // not news before it is followed by a watch
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			tweak(&o)
+			w, err := client.Resource(gvr).Watch(ctx, o)
+			heard(err)
+			return w, err
+		},
+	}, client)
+	i := cache.NewSharedIndexInformerWithOptions(lw, &unstructured.Unstructured{}, cache.SharedIndexInformerOptions{
+		Indexers:          cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc},
+		ObjectDescription: gvr.String(),
+	})
 	// It fails only on a running informer.
 	_ = i.SetTransform(func(obj any) (any, error) {
 		if o, ok := obj.(*unstructured.Unstructured); ok {
@@ -228,14 +255,6 @@ func informer(client dynamic.Interface, gvr schema.GroupVersionResource, tweak f
 		return obj, nil
 	})
 	return i
-}
-
-// remember records why a list or watch of the physical cluster failed.
-func (s *Syncer) remember(i cache.SharedIndexInformer, gvr schema.GroupVersionResource) error {
-	return i.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
-		cache.DefaultWatchErrorHandler(ctx, r, err)
-		s.cannotList(gvr, err)
-	})
 }
 
 // handle calls f with the old (nil: new) and the newest (nil: gone) state.
@@ -372,17 +391,26 @@ type state struct {
 	// trouble is why it did not answer the last heartbeat; empty if it did.
 	trouble string
 	orphans map[key]struct{}
-	// unlisted is why the physical cluster's objects of a resource could not be listed or watched, last time.
-	unlisted map[schema.GroupVersionResource]error
+	// unwatched has the resources of the physical cluster that cannot be listed or watched.
+	unwatched map[schema.GroupVersionResource]unwatched
+	// kept has the namespaces that tombstones left downstream, and in words what is in them.
+	kept map[string]string
 	// version, clusterUID and asked: what the physical cluster is, and when we last asked.
 	version, clusterUID string
 	asked               time.Time
 }
 
+// unwatched is since when and why there is no watch of a resource.
+type unwatched struct {
+	since time.Time
+	err   error
+}
+
 func (s *state) init(now time.Time) {
 	s.lastAnswer = now
 	s.orphans = map[key]struct{}{}
-	s.unlisted = map[schema.GroupVersionResource]error{}
+	s.unwatched = map[schema.GroupVersionResource]unwatched{}
+	s.kept = map[string]string{}
 }
 
 func (s *Syncer) answered() {
@@ -411,17 +439,53 @@ func (s *Syncer) trouble() string {
 	return s.state.trouble
 }
 
-func (s *Syncer) cannotList(gvr schema.GroupVersionResource, err error) {
-	s.state.mu.Lock()
-	defer s.state.mu.Unlock()
-	s.state.unlisted[gvr] = err
+// heard records how lists and watches of a resource of the physical cluster go: while there is no watch, statuses are
+// those of before.
+func (s *Syncer) heard(gvr schema.GroupVersionResource) func(error) {
+	return func(err error) {
+		s.state.mu.Lock()
+		defer s.state.mu.Unlock()
+		before, broken := s.state.unwatched[gvr]
+		switch {
+		case err == nil && broken:
+			delete(s.state.unwatched, gvr)
+			s.beatSoon()
+		case err != nil && broken:
+			s.state.unwatched[gvr] = unwatched{before.since, err}
+		case err != nil:
+			s.state.unwatched[gvr] = unwatched{s.config.Clock.Now(), err}
+		}
+	}
 }
 
 // unlisted returns why a resource of the physical cluster is not known yet; nil if no try failed.
 func (s *Syncer) unlisted(gvr schema.GroupVersionResource) error {
 	s.state.mu.Lock()
 	defer s.state.mu.Unlock()
-	return s.state.unlisted[gvr]
+	return s.state.unwatched[gvr].err
+}
+
+// blind returns what of the physical cluster cannot be watched, sorted by resource.
+func (s *Syncer) blind() []blindSpot {
+	s.state.mu.Lock()
+	defer s.state.mu.Unlock()
+	var spots []blindSpot
+	for gvr, u := range s.state.unwatched {
+		spots = append(spots, blindSpot{gvr.GroupResource().String(), u.since, rootCause(u.err)})
+	}
+	slices.SortFunc(spots, func(a, b blindSpot) int { return strings.Compare(a.resource, b.resource) })
+	return spots
+}
+
+// keep records what keeps a namespace downstream from being deleted; "" is nothing.
+func (s *Syncer) keep(namespace, contents string) {
+	s.state.mu.Lock()
+	defer s.state.mu.Unlock()
+	if contents == "" {
+		delete(s.state.kept, namespace)
+	} else {
+		s.state.kept[namespace] = contents
+	}
 }
 
 func (s *Syncer) setOrphan(k key, orphan bool) {
@@ -440,7 +504,11 @@ func (s *Syncer) orphans() []string {
 	defer s.state.mu.Unlock()
 	names := make([]string, 0, len(s.state.orphans))
 	for k := range s.state.orphans {
-		names = append(names, k.String())
+		name := k.String()
+		if contents := s.state.kept[k.name]; k.resource == namespacesGVR && contents != "" {
+			name += " (kept for " + contents + ")"
+		}
+		names = append(names, name)
 	}
 	slices.Sort(names)
 	return names

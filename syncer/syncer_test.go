@@ -1,11 +1,17 @@
 package syncer
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/kubernetes"
@@ -53,7 +60,23 @@ type world struct {
 
 	syncer *Syncer
 	stop   func()
+	clock  *skewed
+	// between, if set, is called with every answer of the physical cluster to the syncer, and may replace it.
+	between func(*http.Request, *http.Response) *http.Response
 }
+
+// skewed is a clock that can be ahead.
+type skewed struct {
+	clock.RealClock
+	ahead atomic.Int64
+}
+
+func (c *skewed) Now() time.Time                  { return c.RealClock.Now().Add(time.Duration(c.ahead.Load())) }
+func (c *skewed) Since(t time.Time) time.Duration { return c.Now().Sub(t) }
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
 
 // TestSyncer follows one physical cluster from its registration to its removal. The steps build on each other.
 func TestSyncer(t *testing.T) {
@@ -72,15 +95,20 @@ func TestSyncer(t *testing.T) {
 		{"drift is put back", (*world).drift},
 		{"changes go down", (*world).changes},
 		{"foreign object is refused", (*world).foreignObject},
+		{"foreign object at the last moment", (*world).lateForeignObject},
+		{"every kind is refused", (*world).everyKind},
 		{"foreign namespace is refused", (*world).foreignNamespace},
 		{"refusal by the cluster", (*world).quota},
 		{"absence deletes nothing", (*world).absence},
 		{"tombstone waits until it is gone", (*world).tombstone},
 		{"cut connection", (*world).cut},
+		{"rights taken away", (*world).blindness},
 		{"restored hub", (*world).restored},
 		{"namespace goes with its leaves", (*world).namespaceGoes},
+		{"namespace with somebody else's objects stays", (*world).namespaceStays},
 		{"SyncTarget goes", (*world).targetGoes},
 		{"server runs the syncer", (*world).push},
+		{"mirror of another", (*world).anothersMirror},
 		{"lost cluster is abandoned", (*world).abandon},
 	} {
 		began := time.Now()
@@ -127,8 +155,18 @@ func (w *world) inMirror() context.Context {
 }
 
 func (w *world) start() {
-	s, err := New(Config{Name: w.target.Name, UID: string(w.target.UID), Mirror: w.mirrorConfig,
-		Physical: w.physical.RESTConfig(), Clock: clock.RealClock{}})
+	w.clock = &skewed{}
+	physical, between := w.physical.RESTConfig(), w.between
+	physical.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(req *http.Request) (*http.Response, error) {
+			resp, err := next.RoundTrip(req)
+			if err == nil && between != nil {
+				resp = between(req, resp)
+			}
+			return resp, err
+		})
+	})
+	s, err := New(Config{Name: w.target.Name, UID: string(w.target.UID), Mirror: w.mirrorConfig, Physical: physical, Clock: w.clock})
 	w.must(err)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -457,6 +495,11 @@ func (w *world) changes() {
 		if err != nil || !cmp.Equal(down.Data, map[string]string{"l": "2", "theirs": "1"}) {
 			return fmt.Sprintf("%v %v", down.Data, err)
 		}
+		for _, m := range down.ManagedFields {
+			if m.Manager == workloadv1alpha1.FieldManager && m.Operation != metav1.ManagedFieldsOperationApply {
+				return fmt.Sprintf("fields are still the create's: %s", m.FieldsV1)
+			}
+		}
 		return ""
 	})
 
@@ -502,6 +545,141 @@ func (w *world) foreignObject() {
 	w.refused("the new leaf", w.configMapAnnotations(ns, "theirs"), refusedNameConflict)
 	w.must(w.east.CoreV1().ConfigMaps(ns).Delete(w.Context(), "theirs", metav1.DeleteOptions{}))
 	w.eventually("the refusal ends", w.configMapDown(ns, "theirs", "ours"))
+}
+
+// lateForeignObject makes an object right after the syncer saw that the name is free.
+func (w *world) lateForeignObject() {
+	var once sync.Once
+	var foreign *corev1.ConfigMap
+	w.stop()
+	w.between = func(req *http.Request, resp *http.Response) *http.Response {
+		if req.Method == http.MethodGet && strings.HasSuffix(req.URL.Path, "/configmaps/late-theirs") && resp.StatusCode == http.StatusNotFound {
+			once.Do(func() {
+				var err error
+				foreign, err = w.east.CoreV1().ConfigMaps(ns).Create(w.Context(), &corev1.ConfigMap{
+					ObjectMeta: metav1.ObjectMeta{Name: "late-theirs", Namespace: ns}, Data: map[string]string{"mine": "yes"}, // an apply would succeed
+				}, metav1.CreateOptions{})
+				if err != nil {
+					w.Error(err)
+				}
+			})
+		}
+		return resp
+	}
+	w.start()
+	w.makeConfigMap(ns, "late-theirs", "root-late-theirs", "ours")
+	w.refused("the leaf", w.configMapAnnotations(ns, "late-theirs"), refusedNameConflict)
+	now, err := w.east.CoreV1().ConfigMaps(ns).Get(w.Context(), "late-theirs", metav1.GetOptions{})
+	w.must(err)
+	if now.ResourceVersion != foreign.ResourceVersion {
+		w.Errorf("somebody else's object was touched: %+v", now)
+	}
+	w.stop()
+	w.between = nil
+	w.start()
+	w.must(w.mirror.CoreV1().ConfigMaps(ns).Delete(w.Context(), "late-theirs", metav1.DeleteOptions{}))
+	w.must(w.east.CoreV1().ConfigMaps(ns).Delete(w.Context(), "late-theirs", metav1.DeleteOptions{}))
+}
+
+// everyKind: what a cluster will not take of what goes along with a workload is told as well.
+func (w *world) everyKind() {
+	const name = "along"
+	ports := []corev1.ServicePort{{Port: 80}}
+	fill := func(kube kubernetes.Interface, m metav1.ObjectMeta) {
+		w.Helper()
+		_, err := kube.CoreV1().ConfigMaps(ns).Create(w.Context(), &corev1.ConfigMap{ObjectMeta: m}, metav1.CreateOptions{})
+		w.must(err)
+		_, err = kube.CoreV1().Secrets(ns).Create(w.Context(), &corev1.Secret{ObjectMeta: m}, metav1.CreateOptions{})
+		w.must(err)
+		_, err = kube.CoreV1().ServiceAccounts(ns).Create(w.Context(), &corev1.ServiceAccount{ObjectMeta: m}, metav1.CreateOptions{})
+		w.must(err)
+		_, err = kube.CoreV1().Services(ns).Create(w.Context(), &corev1.Service{ObjectMeta: m, Spec: corev1.ServiceSpec{Ports: ports}}, metav1.CreateOptions{})
+		w.must(err)
+	}
+	fill(w.east, metav1.ObjectMeta{Name: name, Namespace: ns})
+	fill(w.mirror, leafMeta(name, ns, "root-along", "h-along"))
+	leaves := w.mirror.CoreV1()
+	for kind, get := range map[string]func() (metav1.Object, error){
+		"ConfigMap": func() (metav1.Object, error) {
+			return leaves.ConfigMaps(ns).Get(w.Context(), name, metav1.GetOptions{})
+		},
+		"Secret": func() (metav1.Object, error) { return leaves.Secrets(ns).Get(w.Context(), name, metav1.GetOptions{}) },
+		"ServiceAccount": func() (metav1.Object, error) {
+			return leaves.ServiceAccounts(ns).Get(w.Context(), name, metav1.GetOptions{})
+		},
+		"Service": func() (metav1.Object, error) { return leaves.Services(ns).Get(w.Context(), name, metav1.GetOptions{}) },
+	} {
+		w.refused(kind, func() (map[string]string, error) {
+			leaf, err := get()
+			if err != nil {
+				return nil, err
+			}
+			return leaf.GetAnnotations(), nil
+		}, refusedNameConflict)
+	}
+	for _, kube := range []kubernetes.Interface{w.mirror, w.east} {
+		w.must(kube.CoreV1().ConfigMaps(ns).Delete(w.Context(), name, metav1.DeleteOptions{}))
+		w.must(kube.CoreV1().Secrets(ns).Delete(w.Context(), name, metav1.DeleteOptions{}))
+		w.must(kube.CoreV1().ServiceAccounts(ns).Delete(w.Context(), name, metav1.DeleteOptions{}))
+		w.must(kube.CoreV1().Services(ns).Delete(w.Context(), name, metav1.DeleteOptions{}))
+	}
+}
+
+// blindness: the cluster answers, and does not show us one kind any more.
+func (w *world) blindness() {
+	w.condition(workloadv1alpha1.SyncTargetReady, metav1.ConditionTrue, ReasonConnected)
+	var denied atomic.Bool
+	watches := make(chan io.Closer, 10)
+	w.stop()
+	w.between = func(req *http.Request, resp *http.Response) *http.Response {
+		if !strings.HasSuffix(req.URL.Path, "/services") {
+			return resp
+		}
+		if !denied.Load() {
+			if req.URL.Query().Has("watch") {
+				watches <- resp.Body
+			}
+			return resp
+		}
+		_ = resp.Body.Close()
+		status := apierrors.NewForbidden(schema.GroupResource{Resource: "services"}, "", errors.New("rights were taken away")).Status()
+		status.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}
+		text, err := json.Marshal(status)
+		if err != nil {
+			w.Error(err)
+		}
+		return &http.Response{StatusCode: http.StatusForbidden, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Request: req,
+			Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(bytes.NewReader(text))}
+	}
+	w.start()
+	w.settled()
+	denied.Store(true)
+	for range len(watches) {
+		_ = (<-watches).Close()
+	}
+	w.eventually("the syncer notices", func() string {
+		if len(w.syncer.blind()) == 0 {
+			return "it sees everything"
+		}
+		return ""
+	})
+	w.clock.ahead.Store(int64(silence + time.Second))
+	w.syncer.beatSoon()
+	c := w.condition(workloadv1alpha1.SyncTargetReady, metav1.ConditionFalse, ReasonCannotWatch)
+	if !strings.Contains(c.Message, "services") || !strings.Contains(c.Message, "rights were taken away") {
+		w.Errorf("it says %q", c.Message)
+	}
+	denied.Store(false)
+	framework.Eventually(w.T, 3*patience, "it recovers by itself", func() string {
+		w.must(w.clients.Objects.Get(client.In(w.Context(), "root"), ctrlclient.ObjectKeyFromObject(w.target), w.target))
+		if !meta.IsStatusConditionTrue(w.target.Status.Conditions, workloadv1alpha1.SyncTargetReady) {
+			return fmt.Sprintf("conditions %+v", w.target.Status.Conditions)
+		}
+		return ""
+	})
+	w.stop()
+	w.between = nil
+	w.start()
 }
 
 func notGone(err error) string {
@@ -697,12 +875,66 @@ func (w *world) namespaceGoes() {
 	})
 }
 
-func (w *world) targetGoes() {
-	w.makeNamespace("left-over")
-	w.eventually("the namespace is below", func() string {
-		_, err := w.east.CoreV1().Namespaces().Get(w.Context(), "left-over", metav1.GetOptions{})
+// below waits for a namespace in the physical cluster.
+func (w *world) below(name string) {
+	w.Helper()
+	w.eventually("namespace "+name+" is below", func() string {
+		_, err := w.east.CoreV1().Namespaces().Get(w.Context(), name, metav1.GetOptions{})
 		return problemOf(err)
 	})
+}
+
+// namespaceStays: what an administrator of the physical cluster put into our namespace does not go with it.
+func (w *world) namespaceStays() {
+	const name = "shared"
+	w.makeNamespace(name)
+	w.below(name)
+	theirs, err := w.east.CoreV1().ConfigMaps(name).Create(w.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "theirs"}}, metav1.CreateOptions{})
+	w.must(err)
+	w.must(w.mirror.CoreV1().Namespaces().Delete(w.Context(), name, metav1.DeleteOptions{}))
+	w.eventually("the mirror's namespace goes", func() string {
+		_, err := w.mirror.CoreV1().Namespaces().Get(w.Context(), name, metav1.GetOptions{})
+		return notGone(err)
+	})
+	w.syncer.beatSoon()
+	c := w.condition(ConditionOrphans, metav1.ConditionTrue, ReasonNoLeaf)
+	for _, word := range []string{"namespaces " + name, "configmaps theirs"} {
+		if !strings.Contains(c.Message, word) {
+			w.Errorf("the condition does not name %q: %s", word, c.Message)
+		}
+	}
+	down, err := w.east.CoreV1().Namespaces().Get(w.Context(), name, metav1.GetOptions{})
+	w.must(err)
+	now, err := w.east.CoreV1().ConfigMaps(name).Get(w.Context(), "theirs", metav1.GetOptions{})
+	w.must(err)
+	if down.DeletionTimestamp != nil || now.ResourceVersion != theirs.ResourceVersion {
+		w.Errorf("it was touched: namespace %+v, object %+v", down, now)
+	}
+	// The workspace may have it again, and without the object it goes.
+	w.makeNamespace(name)
+	w.makeConfigMap(name, "ours", "root-ours", "x")
+	w.eventually("it is used again", w.configMapDown(name, "ours", "x"))
+	w.must(w.east.CoreV1().ConfigMaps(name).Delete(w.Context(), "theirs", metav1.DeleteOptions{}))
+	w.must(w.mirror.CoreV1().ConfigMaps(name).Delete(w.Context(), "ours", metav1.DeleteOptions{}))
+	w.must(w.mirror.CoreV1().Namespaces().Delete(w.Context(), name, metav1.DeleteOptions{}))
+	w.eventually("it goes", func() string {
+		_, err := w.east.CoreV1().Namespaces().Get(w.Context(), name, metav1.GetOptions{})
+		return notGone(err)
+	})
+	w.syncer.beatSoon()
+	w.condition(ConditionOrphans, metav1.ConditionFalse, ReasonNone)
+}
+
+func (w *world) targetGoes() {
+	w.makeNamespace("left-over")
+	w.below("left-over")
+	w.makeNamespace("haunted")
+	w.below("haunted")
+	_, err := w.east.CoreV1().ConfigMaps("haunted").Create(w.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+		Name: "ghost", Labels: map[string]string{workloadv1alpha1.SyncTargetLabel: string(w.target.UID), workloadv1alpha1.WorkspaceLabel: workspace},
+	}}, metav1.CreateOptions{})
+	w.must(err)
+	w.condition(ConditionOrphans, metav1.ConditionTrue, ReasonNoLeaf)
 	home := client.In(w.Context(), "root")
 	w.must(w.clients.Objects.Delete(home, w.target))
 	w.eventually("the SyncTarget is gone", func() string {
@@ -716,8 +948,12 @@ func (w *world) targetGoes() {
 		_, err := w.east.CoreV1().Namespaces().Get(w.Context(), "left-over", metav1.GetOptions{})
 		return notGone(err)
 	})
+	ghost, err := w.east.CoreV1().ConfigMaps("haunted").Get(w.Context(), "ghost", metav1.GetOptions{})
+	if err != nil || ghost.DeletionTimestamp != nil {
+		w.Errorf("an orphan went with its SyncTarget: %v %v", ghost.GetDeletionTimestamp(), err)
+	}
 	var lc corev1alpha1.LogicalCluster
-	err := w.clients.Objects.Get(w.inMirror(), ctrlclient.ObjectKey{Name: corev1alpha1.LogicalClusterName}, &lc)
+	err = w.clients.Objects.Get(w.inMirror(), ctrlclient.ObjectKey{Name: corev1alpha1.LogicalClusterName}, &lc)
 	if !apierrors.IsForbidden(err) && !apierrors.IsNotFound(err) {
 		w.Errorf("the mirror is still there: %v", err)
 	}
@@ -783,6 +1019,28 @@ clusters: [{name: c, cluster: {server: "https://east"}}], users: [{name: u, user
 	_, err = secrets.Update(home, bad, metav1.UpdateOptions{})
 	w.must(err)
 	w.ready("pushed", metav1.ConditionTrue, ReasonConnected)
+}
+
+// anothersMirror: whoever can write a SyncTarget's status gets nowhere with it.
+func (w *world) anothersMirror() {
+	home, pushed := client.In(w.Context(), "root"), w.target
+	w.target = &workloadv1alpha1.SyncTarget{ObjectMeta: metav1.ObjectMeta{Name: "evil"}}
+	w.must(w.clients.Objects.Create(home, w.target))
+	w.condition(workloadv1alpha1.SyncTargetReady, metav1.ConditionUnknown, ReasonNotConnected)
+	for mirror, reason := range map[string]string{"system:admin": ReasonMirrorInvalid, "brand-new": ReasonMirrorInvalid, pushed.Status.Mirror: ReasonMirrorTaken} {
+		w.must(w.clients.Objects.Status().Patch(home, w.target, ctrlclient.RawPatch(types.MergePatchType, []byte(`{"status":{"mirror":"`+mirror+`"}}`))))
+		w.condition(workloadv1alpha1.SyncTargetReady, metav1.ConditionFalse, reason)
+	}
+	var twins workloadv1alpha1.SyncTargetList
+	w.must(w.clients.Objects.List(client.In(w.Context(), logicalcluster.Name(pushed.Status.Mirror)), &twins))
+	if len(twins.Items) != 1 || twins.Items[0].Name != pushed.Name {
+		w.Errorf("the mirror of another has twins %+v", twins.Items)
+	}
+	w.must(w.clients.Objects.Delete(home, w.target))
+	w.eventually("it goes", func() string {
+		return notGone(w.clients.Objects.Get(home, ctrlclient.ObjectKeyFromObject(w.target), w.target))
+	})
+	w.target = pushed
 }
 
 // abandon removes the SyncTarget of a cluster that is lost for good.

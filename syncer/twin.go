@@ -26,6 +26,7 @@ const ConditionOrphans = "Orphans"
 const (
 	ReasonConnected        = "Connected"        // Ready: the physical cluster answers
 	ReasonUnreachable      = "Unreachable"      // not Ready: it has not answered for 40 s, or never did
+	ReasonCannotWatch      = "CannotWatch"      // not Ready: it answers, and lets us not list or watch what we sync
 	ReasonHubRestored      = "HubRestored"      // ObserveOnly: the hub is older than the physical cluster
 	ReasonPhysicalRestored = "PhysicalRestored" // ObserveOnly: the physical cluster is older than the hub remembers
 	ReasonInStep           = "InStep"           // not ObserveOnly
@@ -36,8 +37,8 @@ const (
 const (
 	// identifyEvery is how often version and identity of the physical cluster are asked for again.
 	identifyEvery = 5 * time.Minute
-	// orphansNamed is how many orphans a condition names.
-	orphansNamed = 5
+	// named is how many objects a message names.
+	named = 5
 )
 
 // facts are what is known of a physical cluster at one moment.
@@ -51,6 +52,34 @@ type facts struct {
 	trouble      string
 	verdict      verdict
 	orphans      []string
+	blind        []blindSpot
+}
+
+// blindSpot is a resource of the physical cluster that cannot be listed or watched: since when, and why.
+type blindSpot struct {
+	resource string // for example deployments.apps
+	since    time.Time
+	why      string
+}
+
+// cannotWatch says what cannot be watched, for long enough to count; "" for nothing.
+func cannotWatch(spots []blindSpot, wasReady bool, now time.Time) string {
+	var resources []string
+	var why string
+	for _, spot := range spots {
+		if wasReady && now.Sub(spot.since) <= silence {
+			continue
+		}
+		resources = append(resources, spot.resource)
+		if why == "" {
+			why = spot.why
+		}
+	}
+	if len(resources) == 0 {
+		return ""
+	}
+	r := refusal{message: fmt.Sprintf("Cannot list and watch %s: %s", strings.Join(resources, ", "), why)}
+	return r.text()
 }
 
 // twinStatus returns what the twin's status should be, given what it is. It says the same for the same facts, so
@@ -76,7 +105,10 @@ func twinStatus(old workloadv1alpha1.SyncTargetStatus, generation int64, f facts
 	}
 
 	wasReady := meta.IsStatusConditionTrue(old.Conditions, workloadv1alpha1.SyncTargetReady)
+	blind := cannotWatch(f.blind, wasReady, now)
 	switch {
+	case f.trouble == "" && f.everAnswered && blind != "":
+		set(workloadv1alpha1.SyncTargetReady, false, ReasonCannotWatch, blind)
 	case f.trouble == "" && f.everAnswered:
 		set(workloadv1alpha1.SyncTargetReady, true, ReasonConnected, "The physical cluster answers.")
 	case f.trouble != "" && (now.Sub(f.lastAnswer) > silence || !f.everAnswered && !wasReady):
@@ -97,11 +129,7 @@ func twinStatus(old workloadv1alpha1.SyncTargetStatus, generation int64, f facts
 	}
 
 	if n := len(f.orphans); n > 0 {
-		named := strings.Join(f.orphans[:min(n, orphansNamed)], ", ")
-		if n > orphansNamed {
-			named += ", ..."
-		}
-		set(ConditionOrphans, true, ReasonNoLeaf, fmt.Sprintf("%d objects of Atoll's that nothing asks for, left alone: %s", n, named))
+		set(ConditionOrphans, true, ReasonNoLeaf, fmt.Sprintf("%d objects of Atoll's that nothing asks for, left alone: %s", n, some(f.orphans)))
 	} else if meta.FindStatusCondition(old.Conditions, ConditionOrphans) != nil {
 		set(ConditionOrphans, false, ReasonNone, "Every object of Atoll's is asked for.")
 	}
@@ -114,6 +142,14 @@ func twinStatus(old workloadv1alpha1.SyncTargetStatus, generation int64, f facts
 		}
 	}
 	return status
+}
+
+// some names the first of names, which are sorted.
+func some(names []string) string {
+	if len(names) > named {
+		return strings.Join(names[:named], ", ") + ", ..."
+	}
+	return strings.Join(names, ", ")
 }
 
 // capacity counts the Ready nodes and sums what pods may use on them.
@@ -201,7 +237,7 @@ func (s *Syncer) publish(ctx context.Context) error {
 
 // facts collects what is known, and asks the physical cluster who it is if that is not known or long ago.
 func (s *Syncer) facts(ctx context.Context) (facts, error) {
-	f := facts{orphans: s.orphans()}
+	f := facts{orphans: s.orphans(), blind: s.blind()}
 	s.state.mu.Lock()
 	f.lastAnswer, f.everAnswered, f.trouble = s.state.lastAnswer, s.state.everAnswered, s.state.trouble
 	f.version, f.clusterUID = s.state.version, s.state.clusterUID

@@ -122,6 +122,14 @@ func NewName() logicalcluster.Name {
 	return logicalcluster.Name(name)
 }
 
+// IsNewName says whether name has the form that NewName gives.
+func IsNewName(name string) bool {
+	if len(name) != NameLength || !strings.Contains(letters, name[:1]) {
+		return false
+	}
+	return strings.Trim(name, base36) == ""
+}
+
 // draw returns a uniform number in [0, n), n <= 256: values that would favour the low numbers are drawn again.
 func draw(n int) int {
 	limit := 256 - 256%n

@@ -75,10 +75,32 @@ func TestNewName(t *testing.T) {
 		if len(name) != NameLength || name[0] < 'a' || name[0] > 'z' {
 			t.Fatalf("NewName() = %q, want %d characters, the first a letter", name, NameLength)
 		}
+		if !IsNewName(name) {
+			t.Fatalf("IsNewName(%q) is false", name)
+		}
 		if seen[name] {
 			t.Fatalf("%q twice in 1000", name)
 		}
 		seen[name] = true
+	}
+}
+
+func TestIsNewName(t *testing.T) {
+	for name, reason := range map[string]string{
+		"":                  "no name",
+		"root":              "the server's own",
+		"system:admin00000": "the server's own",
+		"abcdefghijklmno":   "too short",
+		"abcdefghijklmnopq": "too long",
+		"0bcdefghijklmnop":  "starts with a digit",
+		"abcdefgh-jklmnop":  "a hyphen",
+		"abcdefgh/jklmnop":  "a slash",
+		"Abcdefghijklmnop":  "upper case",
+		"abcdefghijklmnö":   "16 bytes, not 16 letters",
+	} {
+		if IsNewName(name) {
+			t.Errorf("%s: IsNewName(%q) is true", reason, name)
+		}
 	}
 }
 
