@@ -51,6 +51,13 @@ func scenarios() []Scenario {
 		deletion,
 		watchers,
 		etcdFloor,
+		peerSameEtcd,
+		peerOwnEtcd,
+		placed,
+		placedThousand,
+		placedHundred,
+		placedDecisions,
+		placedPolicy,
 	}
 }
 

@@ -1,0 +1,162 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"atoll.dev/atoll/test/framework"
+)
+
+// peerStart bounds the start of a part of contrib/physical, peerStop its end.
+const (
+	peerStart = 2 * time.Minute
+	peerStop  = 30 * time.Second
+)
+
+// peerPart is a running part of contrib/physical: a kube-apiserver or an etcd alone.
+type peerPart struct {
+	dir        string
+	URL        string `json:"url"`
+	Kubeconfig string `json:"kubeconfig"` // of a kube-apiserver
+	PID        int    `json:"pid"`
+}
+
+// startPart starts contrib/physical with flags, and waits until what they ask for serves.
+func startPart(ctx context.Context, env *Env, name string, flags ...string) (*peerPart, error) {
+	p := &peerPart{dir: filepath.Join(env.TempDir(), name)}
+	binary := filepath.Join(filepath.Dir(framework.Binary(env.t)), "physical")
+	log := filepath.Join(p.dir, "physical.log")
+	cmd := exec.Command(binary, append([]string{
+		"start", "--name=" + name, "--root-directory=" + p.dir, "--log-file=" + log, "--exit-with-parent"}, flags...)...)
+	var output bytes.Buffer // read after the end only
+	cmd.Stdout, cmd.Stderr = &output, &output
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start %s: %w", binary, err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	env.Cleanup(func() {
+		_ = stdin.Close() // it ends with that
+		select {
+		case err := <-ended:
+			if err != nil {
+				env.t.Errorf("%s ended: %v\n%s", name, err, output.String())
+			}
+		case <-time.After(peerStop):
+			_ = cmd.Process.Kill()
+			env.t.Errorf("%s did not stop in %s", name, peerStop)
+		}
+	})
+	ctx, cancel := context.WithTimeout(ctx, peerStart)
+	defer cancel()
+	for {
+		data, err := os.ReadFile(filepath.Join(p.dir, "ready")) // written in one step
+		if err == nil {
+			return p, json.Unmarshal(data, p)
+		}
+		if !errors.Is(err, os.ErrNotExist) {
+			return nil, err
+		}
+		select {
+		case err := <-ended:
+			ended <- nil
+			return nil, fmt.Errorf("%s ended before it was ready: %w\n%s", name, err, output.String())
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%s is not ready: %w; see %s", name, ctx.Err(), log)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// etcdFlags are the flags, of a kube-apiserver and of Atoll alike, with which a server uses an etcd that runs alone.
+func (p *peerPart) etcdFlags() []string {
+	pki := filepath.Join(p.dir, "pki")
+	return []string{
+		"--etcd-cafile=" + filepath.Join(pki, "etcd-ca.crt"),
+		"--etcd-certfile=" + filepath.Join(pki, "apiserver-etcd-client.crt"),
+		"--etcd-keyfile=" + filepath.Join(pki, "apiserver-etcd-client.key"),
+	}
+}
+
+// clockTick is the unit of /proc/PID/stat: USER_HZ, 100 on every Linux that Go runs on.
+const clockTick = 10 * time.Millisecond
+
+// cpuTime is what a process has used of the processors so far, user and system, without its children.
+func cpuTime(pid int) (time.Duration, error) {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
+	}
+	// The second field is the command in parentheses and may hold anything; user and system are the 14th and 15th.
+	_, rest, ok := strings.Cut(string(data), ") ")
+	fields := strings.Fields(rest)
+	if !ok || len(fields) < 13 {
+		return 0, fmt.Errorf("/proc/%d/stat is %q", pid, data)
+	}
+	var ticks int64
+	for _, field := range fields[11:13] {
+		n, err := strconv.ParseInt(field, 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("/proc/%d/stat: %w", pid, err)
+		}
+		ticks += n
+	}
+	return time.Duration(ticks) * clockTick, nil
+}
+
+// settle returns once none of the processes uses more than a twentieth of a processor, or after a while.
+func settle(ctx context.Context, pids ...int) error {
+	const look, enough = 500 * time.Millisecond, time.Minute
+	used := func() (all time.Duration, err error) {
+		for _, pid := range pids {
+			one, err := cpuTime(pid)
+			if err != nil {
+				return 0, err
+			}
+			all += one
+		}
+		return all, nil
+	}
+	for deadline := time.Now().Add(enough); time.Now().Before(deadline); {
+		before, err := used()
+		if err != nil {
+			return err
+		}
+		if err := pause(ctx, look); err != nil {
+			return err
+		}
+		after, err := used()
+		if err != nil {
+			return err
+		}
+		if after-before <= time.Duration(len(pids))*look/20 {
+			return nil
+		}
+	}
+	return nil
+}
+
+// pause waits, unless ctx ends.
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(d):
+		return nil
+	}
+}

@@ -1,0 +1,226 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/ptr"
+
+	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/test/framework"
+)
+
+// placedPatience bounds every wait for what takes milliseconds, or seconds where there are a thousand.
+const placedPatience = 3 * time.Minute
+
+// placedFleet is an Atoll with physical clusters, whose syncers run in the server.
+type placedFleet struct {
+	*framework.Atoll
+	env        *Env
+	clients    *client.Clients
+	workspaces *Workspaces
+	physical   map[string]*framework.Physical
+}
+
+// startFleet starts an Atoll and physical clusters of so many nodes.
+func startFleet(ctx context.Context, env *Env, nodes int, names ...string) (*placedFleet, error) {
+	f := &placedFleet{Atoll: env.StartAtoll(), env: env, physical: map[string]*framework.Physical{}}
+	f.clients = f.Clients()
+	for _, name := range names {
+		env.Progress("start physical cluster %s", name)
+		f.physical[name] = env.StartPhysical(name, framework.PhysicalNodes(nodes))
+		f.MustRun("cluster", "add", name, "--kubeconfig", f.physical[name].Kubeconfig)
+	}
+	var err error
+	f.workspaces, err = NewWorkspaces(ctx, env, f.clients)
+	return f, err
+}
+
+// workspace makes a workspace whose namespace default is placed in these clusters.
+func (f *placedFleet) workspace(ctx context.Context, name, clusters string) (logicalcluster.Name, error) {
+	cluster, err := f.workspaces.Create(ctx, name)
+	if err != nil {
+		return "", err
+	}
+	return cluster, annotate(ctx, f.clients, cluster, map[string]string{placementv1alpha1.ClustersAnnotation: clusters})
+}
+
+// annotate annotates the namespace default.
+func annotate(ctx context.Context, clients *client.Clients, cluster logicalcluster.Name, annotations map[string]string) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": annotations}})
+	if err != nil {
+		return err
+	}
+	_, err = clients.Kube.CoreV1().Namespaces().Patch(client.In(ctx, cluster), "default", types.MergePatchType, patch, metav1.PatchOptions{})
+	return err
+}
+
+// placedDeployment has one small container.
+func placedDeployment(name string, replicas int32) *appsv1.Deployment {
+	labels := map[string]string{"app": name}
+	return &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels},
+		Spec: appsv1.DeploymentSpec{
+			Replicas: ptr.To(replicas),
+			Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: labels},
+				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "registry.example/web:1"}}},
+			},
+		},
+	}
+}
+
+// sightings are when a watch first showed something, by what.
+type sightings struct {
+	mu      sync.Mutex
+	at      map[string]time.Time
+	waiting map[string]chan struct{} // closed when seen
+	ended   error                    // a watch has
+}
+
+func newSightings() *sightings {
+	return &sightings{at: map[string]time.Time{}, waiting: map[string]chan struct{}{}}
+}
+
+// follow notes what an open watch shows until the scenario ends: the keys of each object that is there.
+func (s *sightings) follow(env *Env, opened watch.Interface, keys func(obj runtime.Object) []string) {
+	var running sync.WaitGroup
+	running.Go(func() {
+		for e := range opened.ResultChan() {
+			if e.Type != watch.Added && e.Type != watch.Modified {
+				continue
+			}
+			now := time.Now()
+			for _, key := range keys(e.Object) {
+				s.see(key, now)
+			}
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.ended = errors.New("a watch has ended")
+		for key, c := range s.waiting {
+			close(c)
+			delete(s.waiting, key)
+		}
+	})
+	env.Cleanup(func() { opened.Stop(); running.Wait() })
+}
+
+func (s *sightings) see(key string, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, ok := s.at[key]; ok {
+		return
+	}
+	s.at[key] = now
+	if c, ok := s.waiting[key]; ok {
+		close(c)
+		delete(s.waiting, key)
+	}
+}
+
+// forget makes the next sighting the first.
+func (s *sightings) forget(keys ...string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, key := range keys {
+		delete(s.at, key)
+	}
+}
+
+// wait returns when key was seen first, as soon as it is.
+func (s *sightings) wait(ctx context.Context, key string) (time.Time, error) {
+	ctx, cancel := context.WithTimeout(ctx, placedPatience)
+	defer cancel()
+	for {
+		s.mu.Lock()
+		at, seen := s.at[key]
+		ended := s.ended
+		c, ok := s.waiting[key]
+		if !seen && ended == nil && !ok {
+			c = make(chan struct{})
+			s.waiting[key] = c
+		}
+		s.mu.Unlock()
+		if seen {
+			return at, nil
+		}
+		if ended != nil {
+			return at, fmt.Errorf("wait for %s: %w", key, ended)
+		}
+		select {
+		case <-c:
+		case <-ctx.Done():
+			return at, fmt.Errorf("wait for %s: %w", key, context.Cause(ctx))
+		}
+	}
+}
+
+// last waits for all keys and returns when the last of them was seen.
+func (s *sightings) last(ctx context.Context, keys []string) (time.Time, error) {
+	var last time.Time
+	for _, key := range keys {
+		at, err := s.wait(ctx, key)
+		if err != nil {
+			return last, err
+		}
+		if at.After(last) {
+			last = at
+		}
+	}
+	return last, nil
+}
+
+// ofWorkspace selects what belongs to a workspace in a mirror and in a physical cluster.
+func ofWorkspace(cluster logicalcluster.Name) metav1.ListOptions {
+	return metav1.ListOptions{LabelSelector: workloadv1alpha1.WorkspaceLabel + "=" + string(cluster)}
+}
+
+// watchDeployments follows Deployments: of a workspace, or those below that belong to one.
+func (s *sightings) watchDeployments(ctx context.Context, env *Env, kube kubernetes.Interface, namespace string, o metav1.ListOptions, keys func(*appsv1.Deployment) []string) error {
+	list, err := kube.AppsV1().Deployments(namespace).List(ctx, o)
+	if err != nil {
+		return err
+	}
+	o.ResourceVersion = list.ResourceVersion
+	opened, err := kube.AppsV1().Deployments(namespace).Watch(ctx, o)
+	if err != nil {
+		return err
+	}
+	s.follow(env, opened, func(obj runtime.Object) []string {
+		d, ok := obj.(*appsv1.Deployment)
+		if !ok {
+			return nil
+		}
+		return keys(d)
+	})
+	return nil
+}
+
+// revision is how many writes the server's etcd has seen.
+func (f *placedFleet) revision(ctx context.Context) (int64, error) {
+	list, err := f.clients.Kube.CoreV1().ConfigMaps("default").List(client.In(ctx, "root"), metav1.ListOptions{Limit: 1})
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseInt(list.ResourceVersion, 10, 64)
+}
+
+// since is how many milliseconds after t something was; 0 if it was before.
+func since(t, seen time.Time) float64 { return max(0, Milliseconds(seen.Sub(t))) }
