@@ -3,6 +3,8 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -119,5 +121,61 @@ func TestInformerOfAllLogicalClusters(t *testing.T) {
 	framework.Eventually(t, patience, "the informer goes on after a restart", seen("root|default/later deleted=false"))
 	if _, ok := informer.Get(client.Key{Cluster: "system:admin", Namespace: "default", Name: "goes"}); !ok {
 		t.Error("what nobody deleted is gone from the informer after a restart of the server")
+	}
+}
+
+// TestShellCompletion: a TAB finds what a person can name, also through the kubectl that is built in, and where the server
+// does not answer it finds nothing, in time.
+func TestShellCompletion(t *testing.T) {
+	a := framework.StartAtoll(t)
+	a.MustRun("workspace", "create", "shop")
+	a.MustRun("workspace", "create", "root:shop:team")
+	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "prices"}}
+	if err := a.Clients().Objects.Create(client.In(t.Context(), "root"), cm); err != nil {
+		t.Fatal(err)
+	}
+	for words, want := range map[string]string{
+		"workspace use s":            "shop",
+		"workspace delete root:":     "root:shop",
+		"workspace use root:shop:":   "root:shop:team",
+		"kubectl get configmaps pri": "prices",
+		"kubectl rollout sta":        "status",
+		"kubectl get configm":        "configmaps",
+		"kubectl get pods --namesp":  "--namespace",
+	} {
+		out := a.MustRun(append([]string{"__complete"}, strings.Split(words, " ")...)...)
+		if !strings.HasPrefix(out, want+"\n") && !strings.HasPrefix(out, want+"\t") {
+			t.Errorf("%q completes to:\n%s\nwant %s", words, out, want)
+		}
+	}
+	a.Pause() // connections are made, and nothing comes
+	for _, words := range []string{"workspace use s", "cluster status e", "kubectl get configmaps pri"} {
+		if out := a.MustRun(append([]string{"__complete"}, strings.Split(words, " ")...)...); !strings.HasPrefix(out, ":") {
+			t.Errorf("%q of a server that does not answer completes to:\n%s", words, out)
+		}
+	}
+}
+
+// TestHintsCanBePasted: the server proposes commands as it was called itself.
+func TestHintsCanBePasted(t *testing.T) {
+	a := framework.StartAtoll(t)
+	log, err := os.ReadFile(filepath.Join(a.Dir, "atoll.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if hint := "\n  " + framework.Binary(t) + " workspace create shop"; !strings.Contains(string(log), hint) {
+		t.Errorf("the server does not say%s, but:\n%s", hint, log)
+	}
+	if out, err := a.Run("workspace", "use", "nowhere"); err == nil || !strings.Contains(out, framework.Binary(t)+" workspace tree") {
+		t.Errorf("a workspace that is not there: %v, %s", err, out)
+	}
+	a.MustRun("workspace", "create", "shop", "--enter")
+	a.MustRun("workspace", "use", "root")
+	a.MustRun("workspace", "delete", "shop")
+	if out, err := a.Run("workspace", "use", "-"); err == nil || !strings.Contains(out, `there is no workspace "root:shop"`) {
+		t.Errorf("back to a workspace that is deleted: %v, %s", err, out)
+	}
+	if out := a.MustRun("workspace", "current", "--short"); out != "root\n" {
+		t.Errorf("the current workspace is then %s", out)
 	}
 }
