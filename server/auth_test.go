@@ -12,6 +12,7 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
 )
 
@@ -144,7 +145,7 @@ func TestClusterAuthorizer(t *testing.T) {
 
 func TestAuthorizeSyncer(t *testing.T) {
 	mirror := lcctx.Cluster{Name: east, Mirror: true}
-	of := &syncerUser{DefaultInfo: user.DefaultInfo{Name: syncerUserPrefix + string(east), Groups: []string{syncersGroup, user.AllAuthenticated}}, mirror: east}
+	of := &syncerUser{DefaultInfo: user.DefaultInfo{Name: workloadv1alpha1.SyncerUserPrefix + string(east), Groups: []string{syncersGroup, user.AllAuthenticated}}, mirror: east}
 	lease := func(verb string) authorizer.AttributesRecord {
 		return named(resource(verb, "coordination.k8s.io", "leases", ""), "atoll-system", "heartbeat")
 	}

@@ -61,6 +61,13 @@ func (few) Terminating(name logicalcluster.Name) bool { return name == gone }
 
 func (few) WhyNowhere(logicalcluster.Name, string, map[string]string) string { return "" }
 
+// No syncer runs outside this process.
+func (few) Token(context.Context, logicalcluster.Name, string) (string, bool, error) {
+	return "", false, nil
+}
+
+func (few) Accepts(logicalcluster.Name, string) bool { return false }
+
 // running is a server that runs until the test ends, or stop.
 type running struct {
 	*Server
@@ -90,7 +97,7 @@ func startServer(t *testing.T, modify func(*Options)) *running {
 		cancel()
 		t.Fatal(err)
 	}
-	s.Join(few{}, few{})
+	s.Join(few{}, few{}, few{})
 	var wg sync.WaitGroup
 	var failed error
 	wg.Go(func() { failed = s.Run(ctx) })

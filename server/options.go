@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/util/validation"
 	genericoptions "k8s.io/apiserver/pkg/server/options"
@@ -33,6 +34,9 @@ type Options struct {
 	// TokenAuthFile holds static tokens, as kube-apiserver's: token,user,uid,"group1,group2".
 	TokenAuthFile string
 
+	// SyncerSigningDuration is how long the certificates of syncers outside this process last; they are renewed before.
+	SyncerSigningDuration time.Duration
+
 	Audit *genericoptions.AuditOptions
 }
 
@@ -43,6 +47,8 @@ func NewOptions() *Options {
 		BindAddress:   net.IPv4(127, 0, 0, 1),
 		SecurePort:    DefaultSecurePort,
 		Audit:         genericoptions.NewAuditOptions(),
+
+		SyncerSigningDuration: 24 * time.Hour,
 	}
 }
 
@@ -57,6 +63,7 @@ func (o *Options) AddFlags(fss *cliflag.NamedFlagSets) {
 	fs = fss.FlagSet("authentication")
 	fs.StringVar(&o.ClientCAFile, "client-ca-file", o.ClientCAFile, "File with further certificate authorities whose client certificates are accepted, besides the server's own.")
 	fs.StringVar(&o.TokenAuthFile, "token-auth-file", o.TokenAuthFile, `File with static tokens, one a line: token,user,uid,"group1,group2".`)
+	fs.DurationVar(&o.SyncerSigningDuration, "syncer-signing-duration", o.SyncerSigningDuration, "How long the certificates of syncers outside the server last; they renew them by themselves.")
 	o.Audit.AddFlags(fss.FlagSet("auditing"))
 }
 
@@ -84,6 +91,9 @@ func (o *Options) Validate() []error {
 		} else if info.IsDir() {
 			errs = append(errs, fmt.Errorf("%s %q: want a file, not a directory", given.flag, given.file))
 		}
+	}
+	if o.SyncerSigningDuration < time.Minute {
+		errs = append(errs, fmt.Errorf("--syncer-signing-duration %s: want at least a minute, since what ends too soon cannot be renewed", o.SyncerSigningDuration))
 	}
 	return append(errs, o.Audit.Validate()...)
 }

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"path/filepath"
 	"strconv"
 	"sync"
 	"syscall"
@@ -63,17 +64,19 @@ const (
 
 // Server serves all logical clusters of one installation.
 type Server struct {
-	options    *Options
-	listener   net.Listener
-	generic    *genericapiserver.GenericAPIServer
-	backend    *storage.Backend
-	loopback   *loopback
-	syncers    syncerTokens
-	serializer runtime.NegotiatedSerializer
-	keys       *pki
-	directory  Directory
-	placer     Placer
-	url        string
+	options     *Options
+	listener    net.Listener
+	generic     *genericapiserver.GenericAPIServer
+	backend     *storage.Backend
+	loopback    *loopback
+	syncers     syncerTokens
+	serializer  runtime.NegotiatedSerializer
+	keys        *pki
+	syncerKeys  *pki // signs for syncers outside this process, and for nobody else
+	directory   Directory
+	placer      Placer
+	credentials Credentials
+	url         string
 }
 
 // New builds the server over an etcd, takes its port, and writes the administrator's kubeconfig. Join comes
@@ -83,14 +86,20 @@ func New(ctx context.Context, o *Options, etcd *clientv3.Client) (*Server, error
 	if err != nil {
 		return nil, err
 	}
+	syncerKeys, err := loadPKI(filepath.Join(o.pkiDirectory(), "syncers"))
+	if err != nil {
+		return nil, err
+	}
 	listener, err := listen(o)
 	if err != nil {
 		return nil, err
 	}
 	port := listener.Addr().(*net.TCPAddr).Port
 	address := net.JoinHostPort(o.externalHost(), strconv.Itoa(port))
-	s := &Server{options: o, loopback: newLoopback(), serializer: legacyscheme.Codecs, keys: keys, url: "https://" + address}
-	s.listener = listener
+	s := &Server{
+		options: o, listener: listener, loopback: newLoopback(), serializer: legacyscheme.Codecs,
+		keys: keys, syncerKeys: syncerKeys, url: "https://" + address,
+	}
 	err = s.assemble(ctx, etcd, address)
 	if err == nil {
 		err = s.writeAdminKubeconfig()
@@ -233,7 +242,8 @@ func (s *Server) secure(ctx context.Context, config *genericapiserver.Config) er
 	if err != nil {
 		return fmt.Errorf("set up authentication: %w", err)
 	}
-	known := authenticationunion.New(bearertoken.New(authenticator.Token(&s.syncers)), outsiders{people})
+	known := authenticationunion.New(
+		bearertoken.New(authenticator.Token(&s.syncers)), bearertoken.New(bootstrapTokens{s}), s.syncerCertificates(), outsiders{people})
 	// Who shows a credential that nobody takes is refused, not taken for a stranger.
 	config.Authentication.Authenticator = authenticationunion.NewFailOnError(known, anonymous.NewAuthenticator(nil))
 	return nil
@@ -245,8 +255,10 @@ type Placer interface {
 	WhyNowhere(cluster logicalcluster.Name, namespace string, annotations map[string]string) string
 }
 
-// Join joins what knows the workspaces and what knows where things run. It is called once, before Run.
-func (s *Server) Join(d Directory, p Placer) { s.directory, s.placer = d, p }
+// Join joins what knows the workspaces, where things run, and the syncers. It is called once, before Run.
+func (s *Server) Join(d Directory, p Placer, c Credentials) {
+	s.directory, s.placer, s.credentials = d, p, c
+}
 
 // DeleteCluster removes every row of a logical cluster, its LogicalCluster too.
 func (s *Server) DeleteCluster(ctx context.Context, name logicalcluster.Name) error {
@@ -277,7 +289,7 @@ func (s *Server) WaitReady(ctx context.Context) error { return s.backend.WaitRea
 
 // Run serves until ctx ends, then finishes the requests in flight and returns.
 func (s *Server) Run(ctx context.Context) error {
-	if s.directory == nil || s.placer == nil {
+	if s.directory == nil || s.placer == nil || s.credentials == nil {
 		return errors.New("run the API server: Join was not called")
 	}
 	defer s.backend.Destroy() // after the last request

@@ -35,6 +35,8 @@ const (
 	credentialWorkers = 2
 	// requestTTL is how long a request stays after it was answered, for people to see. An hour is kube-controller-manager's.
 	requestTTL = time.Hour
+	// knownTimeout is how long a request waits for a server that starts; the chain's own limit of time begins only later.
+	knownTimeout = 10 * time.Second
 	// byMirrorOfCredential is an index of SyncTargets by status.mirror.
 	byMirrorOfCredential = "credentials/mirror"
 )
@@ -118,6 +120,9 @@ func (c *Credentials) Token(ctx context.Context, mirror logicalcluster.Name, tok
 	if !bootstraputil.IsValidBootstrapToken(token) {
 		return "", false, nil
 	}
+	if err := c.known(ctx); err != nil {
+		return "", false, err
+	}
 	target := c.target(mirror)
 	if target == nil {
 		return "", false, nil
@@ -138,12 +143,25 @@ func (c *Credentials) Token(ctx context.Context, mirror logicalcluster.Name, tok
 
 // Accepts says whether certificates of a mirror that go back to the token of that id are good.
 func (c *Credentials) Accepts(mirror logicalcluster.Name, id string) bool {
+	if c.known(context.Background()) != nil {
+		return false
+	}
 	target := c.target(mirror)
 	if target == nil {
 		return false
 	}
 	current, _ := splitCredential(target.Status.Credential)
 	return id != "" && current == id
+}
+
+// known waits until everything is known that the server held when it started: before, it would refuse every syncer.
+func (c *Credentials) known(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, knownTimeout)
+	defer cancel()
+	if err := c.config.Informers.WaitSynced(ctx); err != nil {
+		return fmt.Errorf("learn of the SyncTargets: %w", err)
+	}
+	return c.requests.WaitSynced(ctx)
 }
 
 // target returns the SyncTarget of a mirror, nil if there is none that is to be synced from outside.

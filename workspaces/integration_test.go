@@ -54,6 +54,13 @@ type anywhere struct{}
 
 func (anywhere) WhyNowhere(logicalcluster.Name, string, map[string]string) string { return "" }
 
+// No syncer runs outside this process.
+func (anywhere) Token(context.Context, logicalcluster.Name, string) (string, bool, error) {
+	return "", false, nil
+}
+
+func (anywhere) Accepts(logicalcluster.Name, string) bool { return false }
+
 func startHub(t *testing.T) *hub {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -70,7 +77,7 @@ func startHub(t *testing.T) *hub {
 	must(t, err)
 	directory, err := workspaces.NewDirectory(clients, informers)
 	must(t, err)
-	s.Join(directory, anywhere{})
+	s.Join(directory, anywhere{}, anywhere{})
 	h := &hub{t: t, ctx: ctx, etcd: etcd.Client, server: s, clients: clients, directory: directory}
 	ws, err := workspaces.New(clients, informers, workspaces.Options{URLBase: s.URL(), DeleteData: h.delete})
 	must(t, err)

@@ -61,8 +61,11 @@ func controllers(s *server.Server, c *client.Clients, i *client.Informers) ([]co
 	})
 	add("syncers", syncers, err)
 
+	credentials, err := syncer.NewCredentials(syncer.CredentialsConfig{Clients: c, Informers: i, Sign: s.SignSyncer, Clock: clk})
+	add("credentials", credentials, err)
+
 	if failed == nil {
-		s.Join(directory, placements)
+		s.Join(directory, placements, credentials)
 	}
 	return all, failed
 }

@@ -38,6 +38,13 @@ func (everything) Known(name logicalcluster.Name) (lcctx.Cluster, bool) {
 func (everything) Terminating(logicalcluster.Name) bool                             { return false }
 func (everything) WhyNowhere(logicalcluster.Name, string, map[string]string) string { return "" }
 
+// No syncer runs outside this process.
+func (everything) Token(context.Context, logicalcluster.Name, string) (string, bool, error) {
+	return "", false, nil
+}
+
+func (everything) Accepts(logicalcluster.Name, string) bool { return false }
+
 func start(t *testing.T) (*client.Clients, *clientv3.Client) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -48,7 +55,7 @@ func start(t *testing.T) (*client.Clients, *clientv3.Client) {
 	o.RootDirectory, o.SecurePort, o.BindAddress = dir, 0, net.IPv4(127, 0, 0, 1)
 	s, err := server.New(ctx, o, etcd.Client)
 	must(t, err)
-	s.Join(everything{}, everything{})
+	s.Join(everything{}, everything{}, everything{})
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		if err := s.Run(ctx); err != nil {

@@ -1,0 +1,123 @@
+package server
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	x509request "k8s.io/apiserver/pkg/authentication/request/x509"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/client-go/util/cert"
+	"k8s.io/kubernetes/pkg/controller/certificates/authority"
+
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	lcctx "atoll.dev/atoll/internal/logicalcluster"
+)
+
+const (
+	// clockSkew is how far the clock of a syncer may be behind ours, at most a tenth of what its certificate lasts.
+	clockSkew = 5 * time.Minute
+	// bootstrapGroup holds who shows the bootstrap token of a syncer.
+	bootstrapGroup = reservedPrefix + "bootstrappers"
+)
+
+// Credentials know what the syncers outside this process identify themselves with.
+type Credentials interface {
+	// Token returns the id of a bootstrap token if it is good in that mirror now.
+	Token(ctx context.Context, mirror logicalcluster.Name, token string) (id string, ok bool, err error)
+	// Accepts says whether certificates of that mirror that go back to the bootstrap token of that id are good.
+	Accepts(mirror logicalcluster.Name, id string) bool
+}
+
+// bootstrapUser is who shows a bootstrap token in its mirror. Like syncerUser it is known by its type.
+type bootstrapUser struct {
+	user.DefaultInfo
+	mirror logicalcluster.Name
+}
+
+func credentialExtra(id string) map[string][]string {
+	return map[string][]string{workloadv1alpha1.CredentialExtra: {id}}
+}
+
+// bootstrapTokens authenticates who shows a bootstrap token in the mirror that it is for.
+type bootstrapTokens struct{ server *Server }
+
+// AuthenticateToken implements authenticator.Token.
+func (t bootstrapTokens) AuthenticateToken(ctx context.Context, token string) (*authenticator.Response, bool, error) {
+	cluster, ok := lcctx.ClusterFrom(ctx)
+	if !ok || !cluster.Mirror {
+		return nil, false, nil
+	}
+	id, ok, err := t.server.credentials.Token(ctx, cluster.Name, token)
+	if err != nil || !ok {
+		return nil, false, err
+	}
+	return &authenticator.Response{User: &bootstrapUser{
+		DefaultInfo: user.DefaultInfo{
+			Name: workloadv1alpha1.BootstrapUserPrefix + string(cluster.Name), Extra: credentialExtra(id),
+			Groups: []string{bootstrapGroup, user.AllAuthenticated},
+		},
+		mirror: cluster.Name,
+	}}, true, nil
+}
+
+// authorizeBootstrap lets a syncer ask for its certificate in its own mirror, and read the answer.
+func authorizeBootstrap(who *bootstrapUser, cluster lcctx.Cluster, attrs authorizer.Attributes) (authorizer.Decision, string, error) {
+	asks := attrs.IsResourceRequest() && attrs.GetAPIGroup() == certificatesv1.GroupName && attrs.GetResource() == "certificatesigningrequests" &&
+		attrs.GetSubresource() == "" && slices.Contains(certificateVerbs, attrs.GetVerb())
+	if cluster.Wildcard || !cluster.Mirror || cluster.Name != who.mirror || !asks {
+		return authorizer.DecisionDeny, "with a bootstrap token a syncer may ask for its certificate, and do nothing else", nil
+	}
+	return authorizer.DecisionAllow, "", nil
+}
+
+// certificateVerbs is what a syncer needs of CertificateSigningRequests to have its certificate issued and renewed.
+var certificateVerbs = []string{"create", "get", "list", "watch"}
+
+// syncerCertificates authenticates syncers by certificates of the authority that signs for them alone.
+func (s *Server) syncerCertificates() authenticator.Request {
+	pool := x509.NewCertPool()
+	pool.AddCert(s.syncerKeys.ca)
+	options := x509.VerifyOptions{Roots: pool, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
+	return x509request.New(options, x509request.UserConversionFunc(func(chain []*x509.Certificate) (*authenticator.Response, bool, error) {
+		subject := chain[0].Subject
+		name, ok := strings.CutPrefix(subject.CommonName, workloadv1alpha1.SyncerUserPrefix)
+		if !ok {
+			return nil, false, fmt.Errorf("the certificate of %q is no syncer's", subject.CommonName)
+		}
+		mirror := logicalcluster.Name(name)
+		if !s.credentials.Accepts(mirror, subject.SerialNumber) {
+			return nil, false, fmt.Errorf("the certificate of %q goes back to a bootstrap token that was replaced, or its cluster was removed", subject.CommonName)
+		}
+		found := newSyncerUser(mirror)
+		found.Extra = credentialExtra(subject.SerialNumber)
+		return &authenticator.Response{User: found}, true, nil
+	}))
+}
+
+// SignSyncer returns the client certificate, as PEM, for a PEM-encoded request of a syncer outside this process. Whose
+// request it is was judged before.
+func (s *Server) SignSyncer(request []byte) ([]byte, error) {
+	block, _ := pem.Decode(request)
+	if block == nil {
+		return nil, errors.New("the request is not PEM")
+	}
+	ttl := s.options.SyncerSigningDuration
+	der, err := (&authority.CertificateAuthority{Certificate: s.syncerKeys.ca, PrivateKey: s.syncerKeys.caKey}).Sign(block.Bytes, authority.PermissiveSigningPolicy{
+		TTL: ttl, Backdate: min(clockSkew, ttl/10), Short: ttl + 1,
+		Usages: []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageClientAuth},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: cert.CertificateBlockType, Bytes: der}), nil
+}
