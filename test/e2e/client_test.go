@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -178,4 +179,55 @@ func TestHintsCanBePasted(t *testing.T) {
 	if out := a.MustRun("workspace", "current", "--short"); out != "root\n" {
 		t.Errorf("the current workspace is then %s", out)
 	}
+}
+
+// TestClusterThatIsAway: who looks is told at once, also by a server that was just started, and a deletion names it.
+func TestClusterThatIsAway(t *testing.T) {
+	a := framework.StartAtoll(t)
+	east := framework.StartPhysical(t, "east")
+	a.MustRun("cluster", "add", "east", "--kubeconfig", east.Kubeconfig)
+	list := func(want ...string) {
+		t.Helper()
+		framework.Eventually(t, patience, fmt.Sprintf("the list says %q", want), func() string {
+			out := a.MustRun("cluster", "list")
+			fields := strings.Fields(strings.Split(out, "\n")[1])
+			for _, w := range want {
+				if !slices.Contains(fields, w) {
+					return out
+				}
+			}
+			return ""
+		})
+	}
+	list("True")
+	framework.Eventually(t, patience, "east has confirmed a heartbeat", func() string {
+		out := a.MustRun("kubectl", "get", "leases", "-n", "atoll-system", "-o", "yaml", "--server="+a.URL+"/clusters/"+
+			strings.TrimSpace(a.MustRun("kubectl", "get", "synctarget", "east", "-o", "jsonpath={.status.mirror}")))
+		if !strings.Contains(out, `workload.atoll.dev/heartbeat-written: "`) || strings.Contains(out, `heartbeat-written: "0"`) {
+			return out
+		}
+		return ""
+	})
+	a.MustRun("workspace", "create", "shop")
+	a.MustRun("kubectl", "--server="+a.URL+"/clusters/root:shop", "create", "deployment", "web", "--image=registry.example/web:1")
+	a.MustRun("kubectl", "--server="+a.URL+"/clusters/root:shop", "rollout", "status", "deployment/web", "--timeout=100s")
+
+	east.Stop()
+	a.Restart()
+	list("Unknown", "unanswered", "HeartbeatUnanswered")
+	a.MustRun("workspace", "delete", "shop", "--wait=false")
+	framework.Eventually(t, patience, "the list of workspaces names east", func() string {
+		if out := a.MustRun("workspace", "list"); !strings.Contains(out, "what runs there: east") {
+			return out
+		}
+		return ""
+	})
+	east.Restart()
+	list("True")
+	framework.Eventually(t, patience, "the workspace goes", func() string {
+		if out := a.MustRun("workspace", "list", "-o", "name"); out != "" && !strings.HasPrefix(out, "No workspaces") {
+			return out
+		}
+		return ""
+	})
 }
