@@ -1,8 +1,11 @@
 package storage
 
 import (
+	"fmt"
 	"slices"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	metainternalversion "k8s.io/apimachinery/pkg/apis/meta/internalversion"
@@ -110,5 +113,67 @@ func TestWildcardWatchStarts(t *testing.T) {
 				})
 			}
 		}
+	}
+}
+
+// TestWildcardWatchStartsWhileOthersWrite: wherever in a stream of writes a watch of all logical clusters starts, it
+// shows each object once, as there already or as new.
+func TestWildcardWatchStartsWhileOthersWrite(t *testing.T) {
+	s := serve(t, prefixOf(t), nil)
+	clusters := []string{"aa", "bb"}
+	const each, watchers = 150, 12
+	var working sync.WaitGroup
+	defer working.Wait()
+	begun := make(chan struct{}, len(clusters))
+	for _, cluster := range clusters {
+		working.Go(func() {
+			begin := sync.OnceFunc(func() { begun <- struct{}{} })
+			defer begin() // also when it fails
+			for n := range each {
+				_, err := s.configMaps.Create(in(cluster, "default"), configMap("default", fmt.Sprintf("canary-%03d", n)), rest.ValidateAllObjectFunc, &metav1.CreateOptions{})
+				if err != nil {
+					t.Errorf("create in %s: %v", cluster, err)
+					return
+				}
+				if n == each/10 {
+					begin()
+				}
+			}
+		})
+	}
+	for range clusters {
+		<-begun
+	}
+	for i := range watchers {
+		opts := &metainternalversion.ListOptions{}
+		if i%2 == 1 {
+			opts = &metainternalversion.ListOptions{SendInitialEvents: ptr.To(true), ResourceVersionMatch: "NotOlderThan"}
+		}
+		if i%4 >= 2 {
+			opts.ResourceVersion = "0"
+		}
+		w := startWatch(t, s.configMaps, everywhere(), opts)
+		working.Go(func() {
+			seen := map[string]bool{}
+			deadline := time.After(30 * time.Second)
+			for len(seen) < each*len(clusters) {
+				select {
+				case event, ok := <-w.ResultChan():
+					if !ok || event.Type != watch.Added {
+						t.Errorf("watch %d: event %v after %d objects", i, event, len(seen))
+						return
+					}
+					id := describe(event.Object)
+					if seen[id] {
+						t.Errorf("watch %d shows %s twice", i, id)
+						return
+					}
+					seen[id] = true
+				case <-deadline:
+					t.Errorf("watch %d shows %d of %d objects", i, len(seen), each*len(clusters))
+					return
+				}
+			}
+		})
 	}
 }
