@@ -12,7 +12,7 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	pathvalidation "k8s.io/apimachinery/pkg/api/validation/path"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	metainternalversion "k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metainternalversionscheme "k8s.io/apimachinery/pkg/apis/meta/internalversion/scheme"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -219,7 +219,7 @@ func (s *Server) withNoCluster(next http.Handler) http.Handler {
 		default:
 			// Upstream checks names alone; a namespace of dots would fail as an invalid key of storage.
 			for _, name := range []string{info.Namespace, info.Name} {
-				if problems := pathvalidation.IsValidPathSegmentName(name); len(problems) > 0 {
+				if problems := content.IsPathSegmentName(name); len(problems) > 0 {
 					s.answer(w, req, apierrors.NewBadRequest(fmt.Sprintf("%q is no name of an object or namespace: it %s", name, strings.Join(problems, " and "))))
 					return
 				}
