@@ -9,13 +9,15 @@ import (
 )
 
 // ClusterRules are the rights that a Syncer needs in its whole physical cluster: it writes what goes down, in whatever
-// namespace, and reads the nodes.
+// namespace; it reads the nodes; and it lists everything, since a namespace of ours goes only when nobody else has
+// anything in it.
 func ClusterRules() []rbacv1.PolicyRule {
 	writes := []string{"get", "list", "watch", "create", "patch", "delete"}
 	rules := []rbacv1.PolicyRule{
 		{APIGroups: []string{corev1.GroupName}, Resources: []string{namespacesGVR.Resource}, Verbs: writes},
 		{APIGroups: []string{networkPoliciesGVR.Group}, Resources: []string{networkPoliciesGVR.Resource}, Verbs: writes},
 		{APIGroups: []string{corev1.GroupName}, Resources: []string{nodesGVR.Resource}, Verbs: []string{"list", "watch"}},
+		{APIGroups: []string{rbacv1.APIGroupAll}, Resources: []string{rbacv1.ResourceAll}, Verbs: []string{"list"}},
 	}
 	for _, kind := range kinds.All {
 		rules = append(rules, rbacv1.PolicyRule{APIGroups: []string{kind.GVR.Group}, Resources: []string{kind.GVR.Resource}, Verbs: writes})

@@ -38,6 +38,8 @@ type clusterAdd struct {
 	dedicatedTo         string
 	wait                bool
 	timeout             time.Duration
+	pull                bool
+	manifest            clusterManifest
 	// connect asks the physical cluster who it is; tests answer themselves.
 	connect func(*credential, context.Context) (identity, error)
 }
@@ -48,13 +50,18 @@ func newClusterAddCommand(open hubOpener, streams genericiooptions.IOStreams) *c
 
 func (o *clusterAdd) command(open hubOpener) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "add NAME --kubeconfig FILE",
-		Short: "Add a physical cluster, which the server then syncs",
-		Long: `Register the physical cluster of a kubeconfig in the current workspace. The kubeconfig, with its certificates inlined, is
-stored in a Secret there, and the server syncs the cluster with it: the address in it has to be reachable from the server,
-and its user needs to be cluster-admin.`,
+		Use:   "add NAME --kubeconfig FILE | --manifest",
+		Short: "Add a physical cluster, synced by the server or by a Pod there",
+		Long: `Register a physical cluster in the current workspace.
+
+With --kubeconfig the server syncs it (push). The kubeconfig, with its certificates inlined, is stored in a Secret of the
+workspace: the address in it has to be reachable from the server, and its user needs to be cluster-admin.
+
+With --manifest a Deployment in the cluster syncs it (pull). The manifest is written to standard output, to be applied in
+the cluster: it connects to the server, never the other way round, and holds a token that is good once.`,
 		Example: `  atoll cluster add east --kubeconfig east.kubeconfig
-  atoll cluster add west --kubeconfig ~/.kube/config --context west --region eu --zone eu-1 --labels tier=gold`,
+  atoll cluster add west --kubeconfig ~/.kube/config --context west --region eu --zone eu-1 --labels tier=gold
+  atoll cluster add north --manifest --hub-url https://atoll.example:6443 > syncer.yaml`,
 		Args:              exactArgs(1),
 		ValidArgsFunction: cobra.NoFileCompletions, // a new name
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -66,7 +73,7 @@ and its user needs to be cluster-admin.`,
 		},
 	}
 	fs := cmd.Flags()
-	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "Kubeconfig of the physical cluster (required).")
+	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "Kubeconfig of the physical cluster, which the server then syncs.")
 	fs.StringVar(&o.context, "context", "", "Context of that kubeconfig (default: its current one).")
 	fs.StringToStringVar(&o.labels, "labels", nil, "Labels of the cluster, for selectors of placements: key=value,...")
 	fs.StringVar(&o.region, "region", "", "Region of the cluster: label "+corev1.LabelTopologyRegion+".")
@@ -74,9 +81,13 @@ and its user needs to be cluster-admin.`,
 	fs.StringVar(&o.dedicatedTo, "dedicated-to", "", "Path of the one workspace that the cluster serves; its namespaces keep their names there.")
 	fs.BoolVar(&o.wait, "wait", true, "Wait until the cluster is ready.")
 	fs.DurationVar(&o.timeout, "timeout", 2*time.Minute, "How long to wait; the cluster stays registered.")
-	if err := cmd.MarkFlagRequired("kubeconfig"); err != nil {
-		panic(err) // the flag is defined above
-	}
+	fs.BoolVar(&o.pull, "manifest", false, "Write the manifest of a syncer that runs in the cluster.")
+	fs.StringVar(&o.manifest.hubURL, "hub-url", "", "With --manifest: address at which Pods of the cluster reach the server (default: the kubeconfig's).")
+	fs.BoolVar(&o.manifest.allowLoopback, "allow-loopback", false, "With --manifest: accept an address that no Pod can reach.")
+	fs.StringVar(&o.manifest.image, "image", "atoll:"+atollVersion, "With --manifest: image of the syncer, whose command atoll is this program.")
+	fs.DurationVar(&o.manifest.tokenTTL, "token-ttl", 24*time.Hour, "With --manifest: how long the token is good for its one use.")
+	cmd.MarkFlagsOneRequired("kubeconfig", "manifest")
+	cmd.MarkFlagsMutuallyExclusive("kubeconfig", "manifest")
 	return cmd
 }
 
@@ -122,11 +133,14 @@ func (o *clusterAdd) run(ctx context.Context, hub *cli.Hub, name string) error {
 		}
 		target.Spec.DedicatedTo = path.String()
 	}
-	credential, err := loadCredential(o.kubeconfig, o.context)
+	path, err := hub.Current(ctx)
 	if err != nil {
 		return err
 	}
-	path, err := hub.Current(ctx)
+	if o.pull {
+		return o.manifest.run(ctx, o, hub, path, target)
+	}
+	credential, err := loadCredential(o.kubeconfig, o.context)
 	if err != nil {
 		return err
 	}
@@ -138,7 +152,11 @@ func (o *clusterAdd) run(ctx context.Context, hub *cli.Hub, name string) error {
 	if err := refuseTwice(ctx, hub, path, name, credential, who); err != nil {
 		return err
 	}
-	if err := register(ctx, hub, path, target, credential); err != nil {
+	secret := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: secretNamespace, Name: secretName(name)},
+		Data:       map[string][]byte{secretKey: credential.data},
+	}
+	if err := register(ctx, hub, path, target, secret); err != nil {
 		return err
 	}
 	if !o.wait {
@@ -201,29 +219,35 @@ func secretOf(t *workloadv1alpha1.SyncTarget) string {
 }
 
 // register writes the credential and the SyncTarget, or neither.
-func register(ctx context.Context, hub *cli.Hub, path logicalcluster.Path, target *workloadv1alpha1.SyncTarget, c *credential) error {
+func register(ctx context.Context, hub *cli.Hub, path logicalcluster.Path, target *workloadv1alpha1.SyncTarget, secret *corev1.Secret) error {
+	if err := storeSecret(ctx, hub, path, secret); err != nil {
+		return err
+	}
 	in := cli.In(ctx, path)
-	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: secretNamespace}}
-	if err := hub.Objects.Create(in, namespace); err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("create namespace %s in workspace %s: %w", secretNamespace, path, err)
-	}
-	secret := &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: secretNamespace, Name: target.Spec.KubeconfigSecretRef.Name},
-		Data:       map[string][]byte{secretKey: c.data},
-	}
-	err := hub.Objects.Create(in, secret)
-	if apierrors.IsAlreadyExists(err) { // of a registration that was interrupted, since there is no SyncTarget of that name
-		err = hub.Objects.Update(in, secret)
-	}
-	if err != nil {
-		return fmt.Errorf("store the credential in Secret %s/%s of workspace %s: %w", secret.Namespace, secret.Name, path, err)
-	}
 	if err := hub.Objects.Create(in, target); err != nil {
 		err = fmt.Errorf("register cluster %q in workspace %s: %w", target.Name, path, err)
 		if undo := hub.Objects.Delete(in, secret); undo != nil && !apierrors.IsNotFound(undo) {
 			return fmt.Errorf("%w; and its credential stays in Secret %s/%s: %w", err, secret.Namespace, secret.Name, undo)
 		}
 		return err
+	}
+	return nil
+}
+
+// storeSecret writes a Secret, and its namespace if that is missing. It replaces one that is there, which only a
+// registration that was interrupted, or that is renewed, can have left.
+func storeSecret(ctx context.Context, hub *cli.Hub, path logicalcluster.Path, secret *corev1.Secret) error {
+	in := cli.In(ctx, path)
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: secret.Namespace}}
+	if err := hub.Objects.Create(in, namespace); err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("create namespace %s in workspace %s: %w", secret.Namespace, path, err)
+	}
+	err := hub.Objects.Create(in, secret)
+	if apierrors.IsAlreadyExists(err) {
+		err = hub.Objects.Update(in, secret)
+	}
+	if err != nil {
+		return fmt.Errorf("store the credential in Secret %s/%s of workspace %s: %w", secret.Namespace, secret.Name, path, err)
 	}
 	return nil
 }

@@ -81,7 +81,12 @@ func (o *clusterRemove) run(ctx context.Context, hub *cli.Hub, name string) erro
 		return fmt.Errorf("cluster %q is being removed: %w", name, err)
 	}
 	// The credential goes last: the syncer needs it to clean up. One that add did not make is its owner's.
-	if ref := target.Spec.KubeconfigSecretRef; ref != nil && ref.Name == secretName(name) && ref.Namespace == secretNamespace {
+	for ours, ref := range map[string]*corev1.SecretReference{
+		secretName(name): target.Spec.KubeconfigSecretRef, bootstrapSecretName(name): target.Spec.BootstrapTokenSecretRef,
+	} {
+		if ref == nil || ref.Name != ours || ref.Namespace != secretNamespace {
+			continue
+		}
 		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ref.Namespace, Name: ref.Name}}
 		if err := hub.Objects.Delete(cli.In(ctx, path), secret); err != nil && !apierrors.IsNotFound(err) {
 			return fmt.Errorf("cluster %q is removed, but its credential is not: delete Secret %s/%s in workspace %s: %w", name, ref.Namespace, ref.Name, path, err)

@@ -36,6 +36,7 @@ clusters that are registered, and its status comes back.`,
 	root.SetErr(streams.ErrOut)
 	root.AddCommand(
 		newStartCommand(streams),
+		newSyncerCommand(streams),
 		newKubectlCommand(streams),
 		newWorkspaceCommand(streams),
 		newClusterCommand(streams),

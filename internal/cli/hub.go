@@ -7,6 +7,7 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
@@ -21,6 +22,8 @@ type Hub struct {
 	Address
 	// Objects reads and writes everything; the context says in which logical cluster (In, client.Everywhere).
 	Objects ctrlclient.WithWatch
+	// CA is the PEM of the authorities that the server's certificate is checked against; empty means the system's.
+	CA []byte
 
 	files clientcmd.ConfigAccess
 }
@@ -44,33 +47,37 @@ func Open(kubeconfig string) (*Hub, error) {
 	if len(config.Clusters) == 0 {
 		return nil, fmt.Errorf("no kubeconfig of an Atoll: neither %s here nor anything in %s; run this where \"%s start\" runs, or name the file with --kubeconfig (cluster commands: --hub-kubeconfig) or KUBECONFIG", adminKubeconfig, where, Self)
 	}
-	address, objects, err := connect(config)
+	hub, err := connect(config)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", where, err)
 	}
-	return New(address, objects, files), nil
+	hub.files = files
+	return hub, nil
 }
 
 // connect makes a client of the Atoll that the kubeconfig's current context points to. No request is made.
-func connect(config *clientcmdapi.Config) (Address, ctrlclient.WithWatch, error) {
+func connect(config *clientcmdapi.Config) (*Hub, error) {
 	_, cluster, err := current(config)
 	if err != nil {
-		return Address{}, nil, err
+		return nil, err
 	}
 	address, err := ParseAddress(cluster.Server)
 	if err != nil {
-		return Address{}, nil, fmt.Errorf("context %q: %w", config.CurrentContext, err)
+		return nil, fmt.Errorf("context %q: %w", config.CurrentContext, err)
 	}
 	cfg, err := clientcmd.NewDefaultClientConfig(*config, nil).ClientConfig()
 	if err != nil {
-		return Address{}, nil, fmt.Errorf("context %q: %w", config.CurrentContext, err)
+		return nil, fmt.Errorf("context %q: %w", config.CurrentContext, err)
+	}
+	if err := rest.LoadTLSFiles(cfg); err != nil {
+		return nil, fmt.Errorf("context %q: %w", config.CurrentContext, err)
 	}
 	cfg.Host = address.Base
 	clients, err := client.New(cfg)
 	if err != nil {
-		return Address{}, nil, err
+		return nil, err
 	}
-	return address, clients.Objects, nil
+	return &Hub{Address: address, Objects: clients.Objects, CA: cfg.CAData}, nil
 }
 
 // In returns a context whose requests go to the workspace of that path, or the logical cluster of that name.
@@ -134,9 +141,11 @@ func (h *Hub) Back(ctx context.Context) (logicalcluster.Path, error) {
 		}
 		objects := h.Objects
 		if to.Base != h.Base { // somebody chose a context of another server in between
-			if _, objects, err = connect(c); err != nil {
+			other, err := connect(c)
+			if err != nil {
 				return err
 			}
+			objects = other.Objects
 		}
 		if _, err = logicalCluster(ctx, objects, to.Path); err != nil {
 			return fmt.Errorf("the workspace before cannot be entered, %q stays the current one: %w", h.Path, err)

@@ -13,6 +13,7 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
@@ -33,16 +34,59 @@ const patience = 2 * time.Minute
 type fleet struct {
 	*framework.Atoll
 	clusters map[string]*framework.Physical
+	// syncers of the clusters, where they do not run in the server.
+	syncers map[string]*framework.Syncer
 }
 
+// newFleet starts a fleet whose clusters the server syncs (push).
 func newFleet(t *testing.T) *fleet {
 	t.Helper()
-	f := &fleet{Atoll: framework.StartAtoll(t), clusters: map[string]*framework.Physical{}}
-	for _, name := range []string{"east", "west"} {
-		f.clusters[name] = framework.StartPhysical(t, name)
-		f.MustRun("cluster", "add", name, "--kubeconfig", f.clusters[name].Kubeconfig)
+	f := startFleet(t)
+	for name, c := range f.clusters {
+		f.MustRun("cluster", "add", name, "--kubeconfig", c.Kubeconfig)
 	}
 	return f
+}
+
+// newPullFleet starts a fleet whose clusters have their own syncers (pull).
+func newPullFleet(t *testing.T) *fleet {
+	t.Helper()
+	if err := framework.CanRunSyncers(); err != nil {
+		t.Skipf("no syncer can be run as if in a Pod: %v", err)
+	}
+	f := startFleet(t)
+	for name, c := range f.clusters {
+		manifest := f.MustStdout("cluster", "add", name, "--manifest", "--allow-loopback")
+		f.syncers[name] = framework.StartSyncer(t, f.Atoll, c, manifest)
+	}
+	for name := range f.clusters {
+		f.clusterReady(t, name)
+	}
+	return f
+}
+
+func startFleet(t *testing.T) *fleet {
+	t.Helper()
+	f := &fleet{Atoll: framework.StartAtoll(t), clusters: map[string]*framework.Physical{}, syncers: map[string]*framework.Syncer{}}
+	for _, name := range []string{"east", "west"} {
+		f.clusters[name] = framework.StartPhysical(t, name)
+	}
+	return f
+}
+
+// clusterReady waits until the SyncTarget of that name in root is Ready.
+func (f *fleet) clusterReady(t *testing.T, name string) {
+	t.Helper()
+	framework.Eventually(t, patience, "cluster "+name+" is Ready", func() string {
+		target := &workloadv1alpha1.SyncTarget{}
+		if err := f.Clients().Objects.Get(client.In(t.Context(), "root"), ctrlclient.ObjectKey{Name: name}, target); err != nil {
+			return err.Error()
+		}
+		if !meta.IsStatusConditionTrue(target.Status.Conditions, workloadv1alpha1.SyncTargetReady) {
+			return fmt.Sprintf("its conditions are %+v", target.Status.Conditions)
+		}
+		return ""
+	})
 }
 
 // part of a test that shares its fleet with others.
@@ -59,6 +103,9 @@ func (f *fleet) run(t *testing.T, parts []part) {
 			f.Use(t)
 			for _, c := range f.clusters {
 				c.Use(t)
+			}
+			for _, s := range f.syncers {
+				s.Use(t)
 			}
 			p.test(t, f)
 		})

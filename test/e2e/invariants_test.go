@@ -27,17 +27,21 @@ import (
 
 // TestInvariants breaks into what a fleet stands on, its store and its clusters, and looks whether what must always hold
 // (docs/invariants.md) still does. Each part has a workspace of its own; parts that wait for long come last.
-func TestInvariants(t *testing.T) {
-	newFleet(t).run(t, []part{
-		{"I3_RecreateIsBreakBeforeMake", breakBeforeMake},
-		{"I2_ForeignObjectsAreNeverTouched", foreignObjects},
-		{"I2_ForeignNamespacesAreNeverTouched", foreignNamespace},
-		{"I2_AbsenceNeverDeletes", absence},
-		{"I2_RootsFoundMissingFreezeTheMirror", manyMissing},
-		{"I2_PolicyThatExcludesAllIsBraked", policyExcludesAll},
-		{"I2_FewMissingRootsGoAfterAMinute", fewMissing},
-		{"I4_ObservedGenerationWaitsForEveryCluster", observedGeneration},
-	})
+func TestInvariants(t *testing.T) { newFleet(t).run(t, invariants) }
+
+// TestPullInvariants does the same with syncers outside the server.
+func TestPullInvariants(t *testing.T) { newPullFleet(t).run(t, invariants) }
+
+// invariants hold whatever is done, or seen to be done.
+var invariants = []part{
+	{"I3_RecreateIsBreakBeforeMake", breakBeforeMake},
+	{"I2_ForeignObjectsAreNeverTouched", foreignObjects},
+	{"I2_ForeignNamespacesAreNeverTouched", foreignNamespace},
+	{"I2_AbsenceNeverDeletes", absence},
+	{"I2_RootsFoundMissingFreezeTheMirror", manyMissing},
+	{"I2_PolicyThatExcludesAllIsBraked", policyExcludesAll},
+	{"I2_FewMissingRootsGoAfterAMinute", fewMissing},
+	{"I4_ObservedGenerationWaitsForEveryCluster", observedGeneration},
 }
 
 // row is an object in the store: "<resource>/<logical cluster>/<namespace>/<name>". Services are "services/specs".

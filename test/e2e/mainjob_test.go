@@ -20,28 +20,32 @@ import (
 
 // TestFleet does the main job, and what goes wrong with it, on one Atoll with two physical clusters. Each part has a
 // workspace of its own; parts that stop something come last.
-func TestFleet(t *testing.T) {
-	newFleet(t).run(t, []part{
-		{"T1_ApplyRunsAndStatusComesBack", applyRuns},
-		{"T1_ScaleAndRollout", scaleAndRollout},
-		{"T1_KubeSystemOfAWorkspaceIsNotTheClusters", kubeSystem},
-		{"T1_SecondApplyChangesNothing", secondApply},
-		{"T12_NoCredentialGoesDown", noCredential},
-		{"T15_SplitAndResplit", split},
-		{"T15_RolloutOverTwoClusters", rolloutOverTwo},
-		{"T2_Move", move},
-		{"T2_MoveWithSlowPods", moveSlow},
-		{"T2_MoveWhosePodsNeverGetReady", moveNever},
-		{"T11_MoveTurnedBackHalfWay", moveTurnedBack},
-		{"T11_UnknownClusterMovesNothing", unknownCluster},
-		{"T13_ObjectOverridesNamespaceOverridesWorkspace", levels},
-		{"T1_DeleteLeavesNothing", deleteAll},
-		{"T1_DeleteAndRecreateAtOnce", recreate},
-		{"T1_RefusalReachesTheObject", refusal},
-		{"P1_WorkspaceDeletionTakesLeavesFirst", deleteWorkspace},
-		{"T16_ClusterStoppedAndRestarted", clusterStopped},
-		{"T16_ServerStoppedAndRestarted", serverStopped},
-	})
+func TestFleet(t *testing.T) { newFleet(t).run(t, mainJob) }
+
+// TestPullFleet does the same with syncers outside the server.
+func TestPullFleet(t *testing.T) { newPullFleet(t).run(t, mainJob) }
+
+// mainJob is the main job, from apply to delete, and what it survives.
+var mainJob = []part{
+	{"T1_ApplyRunsAndStatusComesBack", applyRuns},
+	{"T1_ScaleAndRollout", scaleAndRollout},
+	{"T1_KubeSystemOfAWorkspaceIsNotTheClusters", kubeSystem},
+	{"T1_SecondApplyChangesNothing", secondApply},
+	{"T12_NoCredentialGoesDown", noCredential},
+	{"T15_SplitAndResplit", split},
+	{"T15_RolloutOverTwoClusters", rolloutOverTwo},
+	{"T2_Move", move},
+	{"T2_MoveWithSlowPods", moveSlow},
+	{"T2_MoveWhosePodsNeverGetReady", moveNever},
+	{"T11_MoveTurnedBackHalfWay", moveTurnedBack},
+	{"T11_UnknownClusterMovesNothing", unknownCluster},
+	{"T13_ObjectOverridesNamespaceOverridesWorkspace", levels},
+	{"T1_DeleteLeavesNothing", deleteAll},
+	{"T1_DeleteAndRecreateAtOnce", recreate},
+	{"T1_RefusalReachesTheObject", refusal},
+	{"P1_WorkspaceDeletionTakesLeavesFirst", deleteWorkspace},
+	{"T16_ClusterStoppedAndRestarted", clusterStopped},
+	{"T16_ServerStoppedAndRestarted", serverStopped},
 }
 
 func applyRuns(t *testing.T, f *fleet) {

@@ -128,6 +128,22 @@ func (a *Atoll) RunWithInput(input string, args ...string) (string, error) {
 	return output.String(), err
 }
 
+// MustStdout runs the atoll binary like MustRun, and returns what it prints on standard output alone.
+func (a *Atoll) MustStdout(args ...string) string {
+	a.t.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(a.t.Context()), commandTimeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, Binary(a.t), args...)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+a.Kubeconfig)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	output, err := cmd.Output()
+	if err != nil {
+		a.t.Fatalf("atoll %s: %v\n%s", strings.Join(args, " "), err, &stderr)
+	}
+	return string(output)
+}
+
 // MustRun is Run that fails the test on an error.
 func (a *Atoll) MustRun(args ...string) string { return a.MustRunWithInput("", args...) }
 

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -22,7 +23,7 @@ const (
 )
 
 // Process is a child process that a test can stop, kill, pause and start again. It is a program that ends when its
-// standard input does, so that it cannot outlive us. The methods are for one goroutine.
+// standard input does, or is told by the kernel, so that it cannot outlive us. The methods are for one goroutine.
 type Process struct {
 	Dir string // where it keeps everything, the same after a Restart
 
@@ -30,7 +31,9 @@ type Process struct {
 	name   string // in messages
 	binary string
 	args   []string
-	log    string // the file to which everything it prints is appended
+	env    []string             // nil: ours
+	attr   *syscall.SysProcAttr // nil: nothing special
+	log    string               // the file to which everything it prints is appended
 	// prepare, if set, is called before each start.
 	prepare func() error
 	// ready returns nil once the process can be used. It is asked again and again until then.
@@ -93,21 +96,32 @@ func (p *Process) spawn() error {
 	defer log.Close() // the child has its own
 	cmd := exec.Command(p.binary, p.args...)
 	cmd.Stdout, cmd.Stderr = log, log
+	cmd.Env = p.env
+	if cmd.SysProcAttr = p.attr; p.attr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
 	// Its own process group, so that the ^C of a terminal reaches it through its end of stdin alone, after our cleanup.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.SysProcAttr.Setpgid = true
 	pipe, err := cmd.StdinPipe()
 	if err != nil {
 		return err
 	}
-	if err := cmd.Start(); err != nil {
+	started, done := make(chan error), make(chan struct{})
+	go func() {
+		// A signal for our death is sent when the thread ends that started the child.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			p.exit = cmd.Wait()
+			close(done)
+		}
+	}()
+	if err := <-started; err != nil {
 		return err
 	}
-	done := make(chan struct{})
-	p.cmd, p.pipe, p.done, p.exit = cmd, pipe, done, nil
-	go func() {
-		p.exit = cmd.Wait()
-		close(done)
-	}()
+	p.cmd, p.pipe, p.done = cmd, pipe, done
 	return nil
 }
 
