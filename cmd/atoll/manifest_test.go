@@ -1,0 +1,93 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	"atoll.dev/atoll/internal/cli"
+)
+
+func TestManifestIsWhatASyncerNeeds(t *testing.T) {
+	target := &workloadv1alpha1.SyncTarget{}
+	target.Name, target.UID = "west", "01234567-89ab-cdef-0123-456789abcdef"
+	bootstrap, err := bootstrapKubeconfig("https://atoll.example:6443/clusters/2abcdefghijklmno", []byte("ca"), "abcdef.0123456789abcdef")
+	if err != nil {
+		t.Fatal(err)
+	}
+	manifest, err := (&clusterManifest{image: "atoll:test"}).render(target, bootstrap)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kinds := map[string]int{}
+	for _, document := range strings.Split(string(manifest), "\n---\n")[1:] {
+		var object struct {
+			Kind     string
+			Metadata struct{ Name, Namespace string }
+			Rules    []struct{ APIGroups, Resources, Verbs []string }
+			Status   any
+		}
+		if err := yaml.UnmarshalStrict([]byte(document), &object, yaml.DisallowUnknownFields); err != nil && !strings.Contains(err.Error(), "unknown field") {
+			t.Fatalf("%v in\n%s", err, document)
+		}
+		kinds[object.Kind]++
+		if object.Kind == "Namespace" {
+			continue
+		}
+		if !strings.HasPrefix(object.Metadata.Name, "atoll-syncer-west-01234567") {
+			t.Errorf("%s is called %q: two Atolls that sync one cluster would share it", object.Kind, object.Metadata.Name)
+		}
+		if cluster := strings.HasPrefix(object.Kind, "ClusterRole"); cluster == (object.Metadata.Namespace != "") {
+			t.Errorf("%s is in namespace %q", object.Kind, object.Metadata.Namespace)
+		}
+		for _, rule := range object.Rules {
+			for _, verb := range rule.Verbs {
+				if verb == "*" || verb == "escalate" || verb == "impersonate" || verb == "bind" {
+					t.Errorf("%s gives the right to %s %v", object.Kind, verb, rule.Resources)
+				}
+			}
+			if len(rule.Resources) == 1 && rule.Resources[0] == "*" && strings.Join(rule.Verbs, " ") != "list" {
+				t.Errorf("%s gives the right to %v everything", object.Kind, rule.Verbs)
+			}
+		}
+	}
+	for kind, want := range map[string]int{
+		"Namespace": 1, "ServiceAccount": 1, "ClusterRole": 1, "ClusterRoleBinding": 1, "Role": 1, "RoleBinding": 1, "Secret": 2, "Deployment": 1,
+	} {
+		if kinds[kind] != want {
+			t.Errorf("the manifest has %d of kind %s, want %d:\n%s", kinds[kind], kind, want, manifest)
+		}
+	}
+	if strings.Contains(string(manifest), "status:") || strings.Contains(string(manifest), "creationTimestamp") {
+		t.Errorf("the manifest has fields that are the server's:\n%s", manifest)
+	}
+}
+
+func TestHubAddress(t *testing.T) {
+	for _, tc := range []struct {
+		reason, flag, hub string
+		allow             bool
+		want, problem     string
+	}{
+		{reason: "the kubeconfig's address", hub: "https://atoll.example:6443", want: "https://atoll.example:6443"},
+		{reason: "the flag wins", flag: "https://10.0.0.1:6443/", hub: "https://127.0.0.1:6443", want: "https://10.0.0.1:6443"},
+		{reason: "no Pod reaches a loopback address", hub: "https://127.0.0.1:6443", problem: "--bind-address"},
+		{reason: "nor its name", hub: "https://localhost:6443", problem: "--bind-address"},
+		{reason: "nor the other one's", hub: "https://[::1]:6443", problem: "--bind-address"},
+		{reason: "nor every address", hub: "https://0.0.0.0:6443", problem: "--bind-address"},
+		{reason: "unless somebody knows better", hub: "https://127.0.0.1:6443", allow: true, want: "https://127.0.0.1:6443"},
+		{reason: "a path would be put before the mirror's", flag: "https://atoll.example/clusters/root", problem: "without a path"},
+		{reason: "no token goes over a line that others read", flag: "http://atoll.example", problem: "want an address such as"},
+	} {
+		t.Run(tc.reason, func(t *testing.T) {
+			hub := &cli.Hub{}
+			hub.Base = tc.hub
+			got, err := (&clusterManifest{hubURL: tc.flag, allowLoopback: tc.allow}).hubAddress(hub)
+			if got != tc.want || (err == nil) != (tc.problem == "") || err != nil && !strings.Contains(err.Error(), tc.problem) {
+				t.Errorf("hubAddress = %q, %v; want %q, %q", got, err, tc.want, tc.problem)
+			}
+		})
+	}
+}
