@@ -10,7 +10,9 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
@@ -174,13 +176,28 @@ func lead(ctx context.Context, lock resourcelock.Interface, work func(context.Co
 	return err
 }
 
-// find returns the SyncTarget that a mirror is for: its twin is the only one there.
+// find returns the SyncTarget that a mirror is for: its twin is the only one there. While the hub cannot be reached it
+// tries again.
 func find(ctx context.Context, mirror *rest.Config) (name, uid string, err error) {
 	client, err := dynamic.NewForConfig(mirror)
 	if err != nil {
 		return "", "", fmt.Errorf("make a client for the mirror: %w", err)
 	}
-	list, err := client.Resource(workloadv1alpha1.GroupVersion.WithResource("synctargets")).List(ctx, metav1.ListOptions{Limit: 2})
+	var list *unstructured.UnstructuredList
+	for told := ""; ; {
+		list, err = client.Resource(workloadv1alpha1.GroupVersion.WithResource("synctargets")).List(ctx, metav1.ListOptions{Limit: 2})
+		if err == nil || apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err) || ctx.Err() != nil {
+			break
+		}
+		if err.Error() != told {
+			told = err.Error()
+			klog.FromContext(ctx).Info("The hub does not answer, will try again", "hub", mirror.Host, "err", err)
+		}
+		select {
+		case <-time.After(retryPeriod):
+		case <-ctx.Done():
+		}
+	}
 	if err != nil {
 		return "", "", fmt.Errorf("find out in %s which cluster this is: %w", mirror.Host, err)
 	}
@@ -200,11 +217,20 @@ func (o *syncerOptions) sync(ctx context.Context, hub, physical *rest.Config, ku
 	if errors.Is(err, syncer.ErrBootstrapRefused) {
 		return fmt.Errorf("%w. Write a new manifest where the cluster was added: atoll cluster add NAME --manifest", err)
 	}
+	if ctx.Err() != nil {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
 	mirror := credential.Config()
 	name, uid, err := find(ctx, mirror)
+	if ctx.Err() != nil {
+		return nil
+	}
+	if apierrors.IsUnauthorized(err) {
+		return fmt.Errorf("%w. The cluster was removed there, or a newer manifest took this one's place", err)
+	}
 	if err != nil {
 		return err
 	}
