@@ -73,6 +73,8 @@ func New(clients *client.Clients, informers *client.Informers, clk clock.Passive
 
 // Run decides until ctx ends.
 func (c *Controller) Run(ctx context.Context) error {
+	defer c.namespaces.Stop()
+	defer c.subtrees.Stop()
 	if err := c.informers.WaitSynced(ctx); err != nil {
 		return err
 	}

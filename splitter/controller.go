@@ -117,6 +117,7 @@ func New(clients *client.Clients, informers *client.Informers, clk clock.Passive
 
 // Run works until ctx ends.
 func (c *Controller) Run(ctx context.Context) error {
+	defer c.queue.Stop()
 	if err := c.informers.WaitSynced(ctx); err != nil {
 		return err
 	}

@@ -234,6 +234,7 @@ func secretOf(t *workloadv1alpha1.SyncTarget) (client.Key, bool) {
 func (m *Manager) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
+	defer m.queue.Stop()
 	wg.Go(func() { m.leases.Run(ctx) })
 	for _, wait := range []func(context.Context) error{
 		m.config.Informers.WaitSynced, m.leases.WaitSynced,

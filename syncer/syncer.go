@@ -330,6 +330,7 @@ func (s *Syncer) beatSoon() {
 func (s *Syncer) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
+	defer s.queue.Stop()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 

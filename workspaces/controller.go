@@ -84,6 +84,7 @@ func New(clients *client.Clients, informers *client.Informers, opts Options) (*C
 
 // Run waits for the informers and works until ctx ends.
 func (c *Controller) Run(ctx context.Context) error {
+	defer c.queue.Stop()
 	if err := c.informers.WaitSynced(ctx); err != nil {
 		return err
 	}

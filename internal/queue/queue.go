@@ -76,6 +76,9 @@ func (q *Queue[K]) Run(ctx context.Context, workers int) {
 	wg.Wait()
 }
 
+// Stop ends what a queue has running of its own even if it is never run, or does not get so far. Run ends it itself.
+func (q *Queue[K]) Stop() { q.keys.ShutDown() }
+
 func (q *Queue[K]) next(ctx context.Context) bool {
 	key, stop := q.keys.Get()
 	if stop {
