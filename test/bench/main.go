@@ -149,6 +149,7 @@ func (b *bench) scenario(ctx context.Context, s Scenario) error {
 		return nil
 	}
 	err = try(func() error { return s.Run(t.ctx, env) })
+	t.failed = err != nil && ctx.Err() == nil // so that processes show what they last printed
 	errs := append([]error{err}, t.cleanUp()...)
 	if err == nil {
 		for name := range waiting {

@@ -3,8 +3,12 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
 	"slices"
+	"strconv"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
 	"atoll.dev/atoll/client"
@@ -60,18 +64,18 @@ func runMany(ctx context.Context, env *Env) error {
 		return err
 	}
 
-	few, all := env.Workspaces/fewer, env.Workspaces
-	fewRate, fewLive, fewRestarted, _, err := measureWorkspaces(ctx, env, a, 0, few)
+	few, err := makeWorkspaces(ctx, env, a, 0, env.Workspaces/fewer)
 	if err != nil {
 		return err
 	}
-	rate, live, restarted, ms, err := measureWorkspaces(ctx, env, a, few, all)
+	all, err := makeWorkspaces(ctx, env, a, env.Workspaces/fewer, env.Workspaces)
 	if err != nil {
 		return err
 	}
-	err = env.Report(workspacesRate, rate, fmt.Sprintf("p50 %s, p99 %s; the first tenth %s/s", quantity(Median(ms), "ms"), quantity(Percentile(ms, 99), "ms"), number(fewRate)),
-		map[string][]float64{"ms of each workspace": ms})
-	if err != nil {
+	detail := fmt.Sprintf("p50 %s, p99 %s; for each %s of a processor in the server and %s in the benchmark, %s writes; %d times the server ended the watch; the first tenth %s/s",
+		quantity(Median(all.ms), "ms"), quantity(Percentile(all.ms, 99), "ms"), quantity(all.serverMs, "ms"), quantity(all.benchMs, "ms"),
+		number(all.writes), all.rewatched, number(few.rate))
+	if err := env.Report(workspacesRate, all.rate, detail, map[string][]float64{"ms of each workspace": all.ms}); err != nil {
 		return err
 	}
 	perWorkspace := func(row string, few, all Memory) error {
@@ -81,10 +85,10 @@ func runMany(ctx context.Context, env *Env) error {
 		return env.Report(row, kb(few.Total(), all.Total()), fmt.Sprintf("RssAnon %s, RssFile %s; in all %s", quantity(kb(few.Anon, all.Anon), "KB"),
 			quantity(kb(few.File, all.File), "KB"), all), nil)
 	}
-	if err := perWorkspace(memoryWorkspace, fewLive, live); err != nil {
+	if err := perWorkspace(memoryWorkspace, few.live, all.live); err != nil {
 		return err
 	}
-	if err := perWorkspace(memoryWorkspaceRest, fewRestarted, restarted); err != nil {
+	if err := perWorkspace(memoryWorkspaceRest, few.restarted, all.restarted); err != nil {
 		return err
 	}
 
@@ -107,31 +111,76 @@ func memoryAfterRestart(ctx context.Context, a *framework.Atoll) (Memory, error)
 	return memory(ctx, a)
 }
 
-// measureWorkspaces makes workspaces, and returns how many a second, the milliseconds of each, and the server's memory
-// with them, before and after a restart.
-func measureWorkspaces(ctx context.Context, env *Env, a *framework.Atoll, from, to int) (rate float64, live, restarted Memory, ms []float64, err error) {
-	fail := func(err error) (float64, Memory, Memory, []float64, error) {
-		return 0, Memory{}, Memory{}, nil, fmt.Errorf("workspaces %d to %d: %w", from, to, err)
-	}
+// made is what making workspaces took.
+type made struct {
+	rate              float64   // workspaces per second
+	ms                []float64 // of each
+	serverMs, benchMs float64   // on a processor, per workspace
+	writes            float64   // to the store, per workspace
+	rewatched         int64     // times
+	live, restarted   Memory    // of the server with them, in the process that made them and in the next
+}
+
+func makeWorkspaces(ctx context.Context, env *Env, a *framework.Atoll, from, to int) (m made, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("workspaces %d to %d: %w", from, to, err)
+		}
+	}()
+	clients := a.Clients()
 	watched, stop := context.WithCancel(ctx)
 	defer stop()
-	workspaces, err := NewWorkspaces(watched, env, a.Clients())
+	workspaces, err := NewWorkspaces(watched, env, clients)
 	if err != nil {
-		return fail(err)
+		return m, err
 	}
-	if _, ms, rate, err = workspaces.CreateMany(ctx, from, to); err != nil {
-		return fail(err)
+	usageBefore, err := usageOf(ctx, a, clients)
+	if err != nil {
+		return m, err
+	}
+	if _, m.ms, m.rate, err = workspaces.CreateMany(ctx, from, to); err != nil {
+		return m, err
+	}
+	usageAfter, err := usageOf(ctx, a, clients)
+	if err != nil {
+		return m, err
 	}
 	stop()
-	env.Progress("there are %d workspaces", to)
-	if live, err = memory(ctx, a); err != nil {
-		return fail(err)
+	n := float64(to - from)
+	m.serverMs = Milliseconds(usageAfter.server-usageBefore.server) / n
+	m.benchMs = Milliseconds(usageAfter.bench-usageBefore.bench) / n
+	m.writes = float64(usageAfter.revision-usageBefore.revision) / n
+	m.rewatched = workspaces.Rewatched.Load()
+	env.Progress("there are %d workspaces, made at %s/s", to, number(m.rate))
+	if m.live, err = memory(ctx, a); err != nil {
+		return m, err
 	}
-	if restarted, err = memoryAfterRestart(ctx, a); err != nil {
-		return fail(err)
+	if m.restarted, err = memoryAfterRestart(ctx, a); err != nil {
+		return m, err
 	}
-	env.Progress("live %s; after a restart %s", live, restarted)
-	return rate, live, restarted, ms, nil
+	env.Progress("live %s; after a restart %s", m.live, m.restarted)
+	return m, nil
+}
+
+// usage is what was used until now.
+type usage struct {
+	server, bench time.Duration // on a processor
+	revision      uint64        // of the store: the number of writes since it was made
+}
+
+func usageOf(ctx context.Context, a *framework.Atoll, clients *client.Clients) (u usage, err error) {
+	if u.server, err = cpuTime(a.PID()); err != nil {
+		return u, err
+	}
+	if u.bench, err = cpuTime(os.Getpid()); err != nil {
+		return u, err
+	}
+	list, err := clients.Kube.CoreV1().ConfigMaps("default").List(client.In(ctx, "root"), metav1.ListOptions{Limit: 1})
+	if err != nil {
+		return u, err
+	}
+	u.revision, err = strconv.ParseUint(list.ResourceVersion, 10, 64)
+	return u, err
 }
 
 // measureUse makes further workspaces and uses each at once.

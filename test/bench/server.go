@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
+	"strconv"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -81,6 +84,24 @@ func memory(ctx context.Context, a *framework.Atoll) (Memory, error) {
 		}
 	}
 	return least, nil
+}
+
+// cpuTime is how long a process has been on a processor.
+func cpuTime(pid int) (time.Duration, error) {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
+	}
+	// The name of the program, in parentheses, may hold anything.
+	_, rest, _ := strings.Cut(string(data), ") ")
+	fields := strings.Fields(rest)
+	var ticks [2]int64 // utime and stime, the 14th and 15th field of proc(5), in hundredths of a second
+	for i := range ticks {
+		if ticks[i], err = strconv.ParseInt(fields[11+i], 10, 64); err != nil {
+			return 0, err
+		}
+	}
+	return time.Duration(ticks[0]+ticks[1]) * 10 * time.Millisecond, nil
 }
 
 func memoryOf(pid int) (Memory, error) {

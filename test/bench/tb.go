@@ -17,6 +17,7 @@ type tb struct {
 	root     string // where TempDir makes directories
 	cleanups []func()
 	errs     []error
+	failed   bool // the scenario has
 }
 
 // fatal is what Fatalf panics with.
@@ -26,7 +27,7 @@ func (t *tb) Helper()                  {}
 func (t *tb) Name() string             { return "bench" }
 func (t *tb) Context() context.Context { return t.ctx }
 func (t *tb) Cleanup(f func())         { t.cleanups = append(t.cleanups, f) }
-func (t *tb) Failed() bool             { return len(t.errs) > 0 }
+func (t *tb) Failed() bool             { return t.failed || len(t.errs) > 0 }
 func (t *tb) Log(args ...any)          { fmt.Fprintln(os.Stderr, args...) }
 func (t *tb) Error(args ...any)        { t.errs = append(t.errs, fmt.Errorf("%s", fmt.Sprint(args...))) }
 func (t *tb) Fatal(args ...any)        { panic(fatal{fmt.Errorf("%s", fmt.Sprint(args...))}) }

@@ -2,11 +2,12 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
@@ -27,45 +28,67 @@ type Workspaces struct {
 	ready map[string]chan logicalcluster.Name // of those that are waited for; capacity 1
 	gone  chan struct{}                       // a token for each that was deleted
 	ended error                               // the watch has
+
+	// Rewatched counts how often the server ended the watch, as it does when it cannot get rid of the events, and it was
+	// opened again from the last event.
+	Rewatched atomic.Int64
 }
 
-// NewWorkspaces watches until the scenario ends.
+// NewWorkspaces watches until the context ends.
 func NewWorkspaces(ctx context.Context, env *Env, clients *client.Clients) (*Workspaces, error) {
 	w := &Workspaces{clients: clients, ready: map[string]chan logicalcluster.Name{}, gone: make(chan struct{}, 1<<20)}
-	root := client.In(ctx, "root")
 	var list tenancyv1alpha1.WorkspaceList
-	if err := clients.Objects.List(root, &list, ctrlclient.Limit(1)); err != nil {
+	if err := clients.Objects.List(client.In(ctx, "root"), &list, ctrlclient.Limit(1)); err != nil {
 		return nil, err
 	}
-	watcher, err := clients.Objects.Watch(root, &list, &ctrlclient.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: list.ResourceVersion}})
-	if err != nil {
-		return nil, err
-	}
+	ctx, stop := context.WithCancel(ctx)
 	var running sync.WaitGroup
-	running.Go(func() { w.follow(watcher) })
-	env.Cleanup(func() { watcher.Stop(); running.Wait() })
+	running.Go(func() { w.end(w.follow(ctx, list.ResourceVersion)) })
+	env.Cleanup(func() { stop(); running.Wait() })
 	return w, nil
 }
 
-func (w *Workspaces) follow(watcher watch.Interface) {
-	for e := range watcher.ResultChan() {
-		ws, ok := e.Object.(*tenancyv1alpha1.Workspace)
-		switch {
-		case !ok: // an error, after which the watch ends
-		case e.Type == watch.Deleted:
-			w.gone <- struct{}{}
-		case ws.Status.Phase == corev1alpha1.LogicalClusterPhaseReady:
-			w.mu.Lock()
-			if waiter, ok := w.ready[ws.Name]; ok {
-				waiter <- logicalcluster.Name(ws.Spec.Cluster)
-				delete(w.ready, ws.Name)
-			}
-			w.mu.Unlock()
+// follow watches from a resource version on, and returns why it cannot go on.
+func (w *Workspaces) follow(ctx context.Context, version string) error {
+	for {
+		watcher, err := w.clients.Objects.Watch(client.In(ctx, "root"), &tenancyv1alpha1.WorkspaceList{},
+			&ctrlclient.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: version}})
+		if err != nil {
+			return err
 		}
+		for e := range watcher.ResultChan() {
+			ws, ok := e.Object.(*tenancyv1alpha1.Workspace)
+			if !ok {
+				watcher.Stop()
+				return apierrors.FromObject(e.Object)
+			}
+			version = ws.ResourceVersion
+			w.handle(e.Type, ws)
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		w.Rewatched.Add(1)
 	}
+}
+
+func (w *Workspaces) handle(event watch.EventType, ws *tenancyv1alpha1.Workspace) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.ended = errors.New("the watch of Workspaces has ended")
+	switch waiter, waited := w.ready[ws.Name]; {
+	case event == watch.Deleted:
+		w.gone <- struct{}{}
+	case waited && ws.Status.Phase == corev1alpha1.LogicalClusterPhaseReady:
+		waiter <- logicalcluster.Name(ws.Spec.Cluster)
+		delete(w.ready, ws.Name)
+	}
+}
+
+// end tells those who wait that nothing will come.
+func (w *Workspaces) end(err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ended = fmt.Errorf("the watch of Workspaces has ended: %w", err)
 	for _, waiter := range w.ready {
 		close(waiter)
 	}
@@ -75,12 +98,8 @@ func (w *Workspaces) follow(watcher watch.Interface) {
 // Create posts a Workspace, waits until it is Ready, and returns its logical cluster.
 func (w *Workspaces) Create(ctx context.Context, name string) (logicalcluster.Name, error) {
 	waiter := make(chan logicalcluster.Name, 1)
-	w.mu.Lock()
-	w.ready[name] = waiter
-	ended := w.ended
-	w.mu.Unlock()
-	if ended != nil {
-		return "", ended
+	if err := w.wait(name, waiter); err != nil {
+		return "", err
 	}
 	ws := &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	if err := w.clients.Objects.Create(client.In(ctx, "root"), ws); err != nil {
@@ -89,12 +108,27 @@ func (w *Workspaces) Create(ctx context.Context, name string) (logicalcluster.Na
 	select {
 	case cluster, ok := <-waiter:
 		if !ok {
-			return "", fmt.Errorf("wait for workspace %q: the watch of Workspaces has ended", name)
+			return "", fmt.Errorf("wait for workspace %q: %w", name, w.err())
 		}
 		return cluster, nil
 	case <-ctx.Done():
 		return "", fmt.Errorf("wait for workspace %q: %w", name, context.Cause(ctx))
 	}
+}
+
+// wait sends the logical cluster of a workspace to waiter once it is Ready.
+func (w *Workspaces) wait(name string, waiter chan logicalcluster.Name) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ready[name] = waiter
+	return w.ended
+}
+
+// err is why the watch ended.
+func (w *Workspaces) err() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.ended
 }
 
 // CreateMany makes those with the numbers from up to, but not including, to; it returns their logical clusters, how
@@ -121,7 +155,7 @@ func (w *Workspaces) DeleteMany(ctx context.Context, from, to int) error {
 		select {
 		case _, ok := <-w.gone:
 			if !ok {
-				return w.ended
+				return w.err()
 			}
 		case <-ctx.Done():
 			return fmt.Errorf("%d of %d workspaces are deleted: %w", i, to-from, context.Cause(ctx))
