@@ -3,11 +3,13 @@ package placement
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -15,6 +17,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -29,13 +32,21 @@ import (
 )
 
 // server answers what the controller asks for on the wire: lists and watches over everything, single objects, and
-// writes of Placements, which its watches show. It is no API server; test/e2e has that.
+// writes of Placements, which its watches show. Like an API server it refuses writes on the ground of an older state:
+// what the controller's informer does not show yet, it must not overwrite. It is no API server; test/e2e has that.
 type server struct {
 	mu       sync.Mutex // guards everything below
 	objects  map[string]map[string]any
 	watchers map[string][]chan []byte
+	history  []change // history[n] led from revision n to n+1
 	revision int
-	writes   []string
+	writes   []string // those that were not refused
+}
+
+// change is what watchers of a list are sent.
+type change struct {
+	list  string
+	event []byte
 }
 
 // set stores an object under its path within a logical cluster, e.g. "/api/v1/namespaces/front", and tells watchers.
@@ -77,6 +88,7 @@ func (s *server) store(cluster, path string, raw []byte) map[string]any {
 	}
 	s.objects[cluster+path] = o
 	event, _ := json.Marshal(map[string]any{"type": kind, "object": o})
+	s.history = append(s.history, change{list, event})
 	for _, w := range s.watchers[list] {
 		w <- event
 	}
@@ -102,6 +114,16 @@ func (s *server) ServeHTTP(rw http.ResponseWriter, req *http.Request) {
 	case req.Method == http.MethodGet && req.URL.Query().Get("watch") != "":
 		events := make(chan []byte, 1000)
 		s.watchers[path] = append(s.watchers[path], events)
+		// What was written since the list that the watch goes on from.
+		since, err := strconv.Atoi(req.URL.Query().Get("resourceVersion"))
+		if err != nil {
+			panic(err)
+		}
+		for _, c := range s.history[since:] {
+			if c.list == path {
+				events <- c.event
+			}
+		}
 		s.mu.Unlock()
 		rw.(http.Flusher).Flush()
 		for {
@@ -136,15 +158,40 @@ func (s *server) ServeHTTP(rw http.ResponseWriter, req *http.Request) {
 			http.Error(rw, err.Error(), http.StatusBadRequest)
 			break
 		}
-		s.writes = append(s.writes, req.Method+" "+cluster+path)
+		write := req.Method + " " + cluster + path
 		path = strings.TrimSuffix(path, "/status")
 		if req.Method == http.MethodPost {
 			path += "/" + meta.Name
+		}
+		if refused := s.refuse(cluster+path, req.Method, meta.ResourceVersion); refused != nil {
+			rw.WriteHeader(int(refused.Status().Code))
+			_ = json.NewEncoder(rw).Encode(refused.Status())
+			break
+		}
+		s.writes = append(s.writes, write)
+		if req.Method == http.MethodPost {
 			rw.WriteHeader(http.StatusCreated)
 		}
 		_ = json.NewEncoder(rw).Encode(s.store(cluster, path, raw))
 	}
 	s.mu.Unlock()
+}
+
+// refuse is called with mu held. It says why a write of what was read at revision cannot be; nil if it can.
+func (s *server) refuse(key, method, revision string) *apierrors.StatusError {
+	resource := placementv1alpha1.GroupVersion.WithResource("placements").GroupResource()
+	o := s.objects[key]
+	switch {
+	case method == http.MethodPost && o != nil:
+		return apierrors.NewAlreadyExists(resource, key)
+	case method == http.MethodPost:
+		return nil
+	case o == nil:
+		return apierrors.NewNotFound(resource, key)
+	case revision != o["metadata"].(map[string]any)["resourceVersion"]:
+		return apierrors.NewConflict(resource, key, errors.New("it was changed"))
+	}
+	return nil
 }
 
 var listKinds = map[string]string{
