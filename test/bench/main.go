@@ -49,16 +49,9 @@ func run(ctx context.Context) error {
 		}
 		return nil
 	}
-	mod, err := exec.CommandContext(ctx, "go", "env", "GOMOD").Output()
+	root, err := findRepository(ctx)
 	if err != nil {
-		return fmt.Errorf("find the repository: %w", err)
-	}
-	root := filepath.Dir(strings.TrimSpace(string(mod)))
-	// The framework takes the executables from there, and looks for them each time it is not told.
-	if os.Getenv("ATOLL_BIN_DIR") == "" {
-		if err := os.Setenv("ATOLL_BIN_DIR", filepath.Join(root, "bin")); err != nil {
-			return err
-		}
+		return err
 	}
 	this, err := thisRun(root, os.Args[1:])
 	if err != nil {
@@ -68,7 +61,7 @@ func run(ctx context.Context) error {
 
 	b := bench{quick: *quick, workspaces: *workspaces, run: this}
 	if *quick {
-		b.workspaces = 40
+		b.workspaces = quickWorkspaces
 	}
 	runErr := b.scenarios(ctx, chosen)
 	if *quick || len(b.results) == 0 {
@@ -85,6 +78,23 @@ func run(ctx context.Context) error {
 		known = append(known, s.Rows...)
 	}
 	return errors.Join(runErr, save(docs, merge(old, b.results, known)))
+}
+
+// quickWorkspaces is --workspaces of a quick run.
+const quickWorkspaces = 40
+
+// findRepository returns its root directory, and tells the test framework where the executables are, unless somebody did:
+// it would look for them at each start of a server.
+func findRepository(ctx context.Context) (string, error) {
+	mod, err := exec.CommandContext(ctx, "go", "env", "GOMOD").Output()
+	if err != nil {
+		return "", fmt.Errorf("find the repository: %w", err)
+	}
+	root := filepath.Dir(strings.TrimSpace(string(mod)))
+	if os.Getenv("ATOLL_BIN_DIR") != "" {
+		return root, nil
+	}
+	return root, os.Setenv("ATOLL_BIN_DIR", filepath.Join(root, "bin"))
 }
 
 // bench is one run.

@@ -49,14 +49,14 @@ var many = Scenario{
 
 func runMany(ctx context.Context, env *Env) error {
 	a := env.StartAtoll()
-	idle, err := memory(ctx, a)
+	idle, err := memory(ctx, env, a)
 	if err != nil {
 		return err
 	}
 	if err := env.Report(memoryIdle, idle.Total(), idle.String(), nil); err != nil {
 		return err
 	}
-	idleAgain, err := memoryAfterRestart(ctx, a)
+	idleAgain, err := memoryAfterRestart(ctx, env, a)
 	if err != nil {
 		return err
 	}
@@ -106,9 +106,9 @@ func runMany(ctx context.Context, env *Env) error {
 }
 
 // memoryAfterRestart restarts a server and returns what it holds then.
-func memoryAfterRestart(ctx context.Context, a *framework.Atoll) (Memory, error) {
+func memoryAfterRestart(ctx context.Context, env *Env, a *framework.Atoll) (Memory, error) {
 	a.Restart()
-	return memory(ctx, a)
+	return memory(ctx, env, a)
 }
 
 // made is what making workspaces took.
@@ -152,10 +152,10 @@ func makeWorkspaces(ctx context.Context, env *Env, a *framework.Atoll, from, to 
 	m.writes = float64(usageAfter.revision-usageBefore.revision) / n
 	m.rewatched = workspaces.Rewatched.Load()
 	env.Progress("there are %d workspaces, made at %s/s", to, number(m.rate))
-	if m.live, err = memory(ctx, a); err != nil {
+	if m.live, err = memory(ctx, env, a); err != nil {
 		return m, err
 	}
-	if m.restarted, err = memoryAfterRestart(ctx, a); err != nil {
+	if m.restarted, err = memoryAfterRestart(ctx, env, a); err != nil {
 		return m, err
 	}
 	env.Progress("live %s; after a restart %s", m.live, m.restarted)
@@ -237,7 +237,7 @@ var deletion = Scenario{
 func runDeletion(ctx context.Context, env *Env) error {
 	a := env.StartAtoll()
 	clients := a.Clients()
-	before, err := memory(ctx, a)
+	before, err := memory(ctx, env, a)
 	if err != nil {
 		return err
 	}
@@ -252,7 +252,7 @@ func runDeletion(ctx context.Context, env *Env) error {
 	if _, _, _, err := workspaces.CreateMany(ctx, 0, env.Workspaces); err != nil {
 		return err
 	}
-	full, err := memory(ctx, a)
+	full, err := memory(ctx, env, a)
 	if err != nil {
 		return err
 	}
@@ -272,7 +272,7 @@ func runDeletion(ctx context.Context, env *Env) error {
 	if err := env.Report(deleteTime, seconds, quantity(float64(env.Workspaces)/seconds, "/s"), nil); err != nil {
 		return err
 	}
-	after, err := memory(ctx, a)
+	after, err := memory(ctx, env, a)
 	if err != nil {
 		return err
 	}

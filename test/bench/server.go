@@ -49,14 +49,14 @@ const (
 )
 
 // memory forces collections until they give nothing back any more, and returns what the server holds then.
-func memory(ctx context.Context, a *framework.Atoll) (Memory, error) {
+func memory(ctx context.Context, env *Env, a *framework.Atoll) (Memory, error) {
 	httpClient, err := rest.HTTPClientFor(a.Config())
 	if err != nil {
 		return Memory{}, err
 	}
 	defer httpClient.CloseIdleConnections()
 	var least Memory
-	for i, same := 0, 0; i < settleAtMost && same < settledAfter; i++ {
+	for i, same := 0, 0; i < settleAtMost && same < env.N(settledAfter, 1); i++ {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.URL+"/debug/pprof/heap?gc=1", nil)
 		if err != nil {
 			return Memory{}, err

@@ -1,0 +1,131 @@
+package main
+
+import (
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// TestEveryRowRuns measures everything in small. Figures of such a run mean nothing.
+func TestEveryRowRuns(t *testing.T) {
+	if _, err := findRepository(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b := bench{quick: true, workspaces: quickWorkspaces}
+	if err := b.scenarios(t.Context(), scenarios()); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]bool{}
+	for _, s := range scenarios() {
+		for _, r := range s.Rows {
+			want[r.Name] = true
+		}
+	}
+	got := map[string]bool{}
+	for _, r := range b.results {
+		got[r.Row] = true
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("rows that were measured (-want +got):\n%s", diff)
+	}
+}
+
+func TestChoose(t *testing.T) {
+	all := []Scenario{
+		{Name: "one", Rows: []Row{{Name: "speed"}, {Name: "memory"}}},
+		{Name: "two", Rows: []Row{{Name: "more speed"}}},
+	}
+	for name, tc := range map[string]struct {
+		reason, pattern string
+		want            []string
+	}{
+		"All":      {"no pattern is all", "", []string{"one/speed", "one/memory", "two/more speed"}},
+		"Rows":     {"rows of any scenario", "speed", []string{"one/speed", "two/more speed"}},
+		"Scenario": {"the name of a scenario is all of its rows", "^one$", []string{"one/speed", "one/memory"}},
+		"None":     {"a run of nothing is a mistake", "sped", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			chosen, err := choose(all, regexp.MustCompile(tc.pattern))
+			if (err != nil) != (tc.want == nil) {
+				t.Fatalf("%s: error is %v", tc.reason, err)
+			}
+			var got []string
+			for _, s := range chosen {
+				for _, r := range s.Rows {
+					got = append(got, s.Name+"/"+r.Name)
+				}
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", tc.reason, diff)
+			}
+		})
+	}
+	if _, err := choose([]Scenario{all[0], all[0]}, regexp.MustCompile("")); err == nil {
+		t.Error("two rows of one name would hide each other in the report")
+	}
+}
+
+func TestMerge(t *testing.T) {
+	rows := []Row{{Name: "a"}, {Name: "b"}, {Name: "c"}}
+	old := []Result{{Row: "c", Figure: 1}, {Row: "gone", Figure: 1}, {Row: "a", Figure: 1}}
+	got := merge(old, []Result{{Row: "b", Figure: 2}, {Row: "c", Figure: 2}}, rows)
+	want := []Result{{Row: "a", Figure: 1}, {Row: "b", Figure: 2}, {Row: "c", Figure: 2}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("old rows stay, new ones replace them, in the order of all (-want +got):\n%s", diff)
+	}
+}
+
+func TestReportIsReadAsWritten(t *testing.T) {
+	first, second := Run{Began: "2026-01-01 00:00", Commit: "aaa", Load: "0.1 0.1 0.1"}, Run{Began: "2026-02-02 00:00", Commit: "bbb"}
+	results := []Result{
+		{Row: "fast", Unit: "/s", Figure: 12345.6, Goal: atLeast(500), Met: true, How: "so", Samples: map[string][]float64{"ms": {1, 2.5}}, Run: first},
+		{Row: "slow", Unit: "ms", Figure: 0.123, Goal: atMost(0.1), Detail: "p99 1 ms", Run: second},
+		{Row: "floor", Figure: 2, Met: true, Run: first},
+	}
+	dir := t.TempDir()
+	if err := save(dir, results); err != nil {
+		t.Fatal(err)
+	}
+	got, err := load(dir + "/benchmarks.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(results, got); diff != "" {
+		t.Errorf("what was read (-want +got):\n%s", diff)
+	}
+	text := markdown(results)
+	for _, line := range []string{
+		"| fast | 12,346/s | ≥ 500/s | ok | so | 1 |",
+		"| slow | 0.12 ms (p99 1 ms) | ≤ 0.10 ms | **missed** |  | 2 |",
+		"| floor | 2.00 | - | - |  | 1 |",
+		"1 of 2 goals are met.",
+	} {
+		if !slices.Contains(strings.Split(text, "\n"), line) {
+			t.Errorf("the report has no line %q:\n%s", line, text)
+		}
+	}
+	if n := strings.Count(text, "2026-01-01"); n != 1 {
+		t.Errorf("the first run is told %d times, want once:\n%s", n, text)
+	}
+	if _, err := load(t.TempDir() + "/benchmarks.json"); err != nil {
+		t.Errorf("before the first run: %v", err)
+	}
+}
+
+func TestGoalsSayMet(t *testing.T) {
+	for goal, want := range map[Goal]map[float64]bool{
+		atMost(2):  {1: true, 2: true, 2.1: false},
+		atLeast(2): {1: false, 2: true, 2.1: true},
+		{}:         {1: true, 0: true},
+	} {
+		for _, figure := range slices.Sorted(maps.Keys(want)) {
+			if got := goal.Met(figure); got != want[figure] {
+				t.Errorf("%v %s: met is %v", figure, Result{Goal: goal}.goal(), got)
+			}
+		}
+	}
+}
