@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,6 +22,7 @@ type Env struct {
 
 	t      *tb
 	report func(Result) error
+	asked  map[string]bool
 }
 
 // N is how much of something to do: full, or quick in a quick run.
@@ -48,6 +50,11 @@ func (e *Env) Cleanup(f func()) { e.t.Cleanup(f) }
 // Progress tells the person who waits what is going on.
 func (e *Env) Progress(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, "    %s  %s\n", time.Now().UTC().Format("15:04:05"), fmt.Sprintf(format, args...))
+}
+
+// Asked says whether any of these rows of the running scenario is asked for, so that it can leave out what is for others.
+func (e *Env) Asked(rows ...string) bool {
+	return slices.ContainsFunc(rows, func(row string) bool { return e.asked[row] })
 }
 
 // Report gives the figure of a row of the running scenario, in the row's unit, with the samples behind it by what they

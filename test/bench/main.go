@@ -132,9 +132,10 @@ func (b *bench) scenario(ctx context.Context, s Scenario) error {
 	}
 	t := &tb{root: root}
 	t.ctx, t.cancel = context.WithCancel(ctx)
-	waiting := map[string]Row{}
+	waiting, asked := map[string]Row{}, map[string]bool{}
 	for _, r := range s.Rows {
 		waiting[r.Name] = r
+		asked[r.Name] = true
 	}
 	known := map[string]bool{}
 	for _, all := range scenarios() {
@@ -142,7 +143,7 @@ func (b *bench) scenario(ctx context.Context, s Scenario) error {
 			known[r.Name] = all.Name == s.Name
 		}
 	}
-	env := &Env{Quick: b.quick, Workspaces: b.workspaces, t: t}
+	env := &Env{Quick: b.quick, Workspaces: b.workspaces, t: t, asked: asked}
 	env.report = func(r Result) error {
 		row, ok := waiting[r.Row]
 		if !ok {

@@ -49,19 +49,21 @@ var many = Scenario{
 
 func runMany(ctx context.Context, env *Env) error {
 	a := env.StartAtoll()
-	idle, err := memory(ctx, env, a)
-	if err != nil {
-		return err
-	}
-	if err := env.Report(memoryIdle, idle.Total(), idle.String(), nil); err != nil {
-		return err
-	}
-	idleAgain, err := memoryAfterRestart(ctx, env, a)
-	if err != nil {
-		return err
-	}
-	if err := env.Report(memoryIdleAgain, idleAgain.Total(), idleAgain.String(), nil); err != nil {
-		return err
+	if env.Asked(memoryIdle, memoryIdleAgain) {
+		idle, err := memory(ctx, env, a)
+		if err != nil {
+			return err
+		}
+		if err := env.Report(memoryIdle, idle.Total(), idle.String(), nil); err != nil {
+			return err
+		}
+		idleAgain, err := memoryAfterRestart(ctx, env, a)
+		if err != nil {
+			return err
+		}
+		if err := env.Report(memoryIdleAgain, idleAgain.Total(), idleAgain.String(), nil); err != nil {
+			return err
+		}
 	}
 
 	few, err := makeWorkspaces(ctx, env, a, 0, env.Workspaces/fewer)
@@ -92,17 +94,21 @@ func runMany(ctx context.Context, env *Env) error {
 		return err
 	}
 
-	a.Stop()
-	seconds, err := starts(ctx, env, func() *framework.Atoll { a.Restart(); return a })
-	if err != nil {
-		return err
+	if env.Asked(startLoaded) {
+		a.Stop()
+		seconds, err := starts(ctx, env, func() *framework.Atoll { a.Restart(); return a })
+		if err != nil {
+			return err
+		}
+		if err := reportStarts(env, startLoaded, seconds); err != nil {
+			return err
+		}
+		a.Restart()
 	}
-	if err := reportStarts(env, startLoaded, seconds); err != nil {
-		return err
+	if env.Asked(useP50, useP99, useBusyP99) {
+		return measureUse(ctx, env, a)
 	}
-
-	a.Restart()
-	return measureUse(ctx, env, a)
+	return nil
 }
 
 // memoryAfterRestart restarts a server and returns what it holds then.
@@ -152,6 +158,9 @@ func makeWorkspaces(ctx context.Context, env *Env, a *framework.Atoll, from, to 
 	m.writes = float64(usageAfter.revision-usageBefore.revision) / n
 	m.rewatched = workspaces.Rewatched.Load()
 	env.Progress("there are %d workspaces, made at %s/s", to, number(m.rate))
+	if !env.Asked(memoryWorkspace, memoryWorkspaceRest) {
+		return m, nil
+	}
 	if m.live, err = memory(ctx, env, a); err != nil {
 		return m, err
 	}
