@@ -180,17 +180,22 @@ func (p *peers) fill(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	type made struct{ home, number int }
+	var all []made
+	for i := range kubeHomes {
+		objects := 1
+		if i < p.listedHomes {
+			objects = listedObjects
+		}
+		for number := range objects {
+			all = append(all, made{i, number + 1})
+		}
+	}
 	for _, side := range []*peerSide{p.atoll, p.kube} {
-		_, _, err := Load(ctx, inFlight, len(side.homes), func(ctx context.Context, i int) error {
-			objects := 1
-			if i < p.listedHomes {
-				objects = listedObjects
-			}
-			for number := range objects {
-				for _, kind := range []peerKind{p.config, p.workload} {
-					if err := side.createNamed(ctx, i, kind, inProtobuf, side.homes[i], number+1); err != nil {
-						return err
-					}
+		_, _, err := Load(ctx, inFlight, len(all), func(ctx context.Context, i int) error {
+			for _, kind := range []peerKind{p.config, p.workload} {
+				if err := side.createNamed(ctx, i, kind, inProtobuf, side.homes[all[i].home], all[i].number); err != nil {
+					return err
 				}
 			}
 			return nil

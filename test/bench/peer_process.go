@@ -9,8 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
@@ -93,35 +91,9 @@ func (p *peerPart) etcdFlags() []string {
 	}
 }
 
-// clockTick is the unit of /proc/PID/stat: USER_HZ, 100 on every Linux that Go runs on.
-const clockTick = 10 * time.Millisecond
-
-// cpuTime is what a process has used of the processors so far, user and system, without its children.
-func cpuTime(pid int) (time.Duration, error) {
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0, err
-	}
-	// The second field is the command in parentheses and may hold anything; user and system are the 14th and 15th.
-	_, rest, ok := strings.Cut(string(data), ") ")
-	fields := strings.Fields(rest)
-	if !ok || len(fields) < 13 {
-		return 0, fmt.Errorf("/proc/%d/stat is %q", pid, data)
-	}
-	var ticks int64
-	for _, field := range fields[11:13] {
-		n, err := strconv.ParseInt(field, 10, 64)
-		if err != nil {
-			return 0, fmt.Errorf("/proc/%d/stat: %w", pid, err)
-		}
-		ticks += n
-	}
-	return time.Duration(ticks) * clockTick, nil
-}
-
-// settle returns once none of the processes uses more than a twentieth of a processor, or after a while.
+// settle returns once the processes use less than a twentieth of a processor each: what was set off is done.
 func settle(ctx context.Context, pids ...int) error {
-	const look, enough = 500 * time.Millisecond, time.Minute
+	const look, enough = 500 * time.Millisecond, 5 * time.Minute
 	used := func() (all time.Duration, err error) {
 		for _, pid := range pids {
 			one, err := cpuTime(pid)
@@ -148,7 +120,7 @@ func settle(ctx context.Context, pids ...int) error {
 			return nil
 		}
 	}
-	return nil
+	return fmt.Errorf("processes %v are still at work after %s", pids, enough)
 }
 
 // pause waits, unless ctx ends.

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 
 	"atoll.dev/atoll/client"
@@ -102,17 +103,24 @@ func (l *latencies) watch(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	opened, err := l.below.CoreV1().ConfigMaps("").Watch(ctx, ofWorkspace(l.cluster))
+	configs := l.below.CoreV1().ConfigMaps("")
+	err = l.seen.follow(ctx, l.env, source{
+		list: func(ctx context.Context) (runtime.Object, error) { return configs.List(ctx, ofWorkspace(l.cluster)) },
+		watch: func(ctx context.Context, from metav1.ListOptions) (watch.Interface, error) {
+			from.LabelSelector = ofWorkspace(l.cluster).LabelSelector
+			return configs.Watch(ctx, from)
+		},
+		keys: func(obj runtime.Object) []string {
+			cm, ok := obj.(*corev1.ConfigMap)
+			if !ok {
+				return nil
+			}
+			return []string{belowKey("ConfigMap", cm.Name, cm.Data["value"])}
+		},
+	})
 	if err != nil {
 		return err
 	}
-	l.seen.follow(l.env, opened, func(obj runtime.Object) []string {
-		cm, ok := obj.(*corev1.ConfigMap)
-		if !ok {
-			return nil
-		}
-		return []string{belowKey("ConfigMap", cm.Name, cm.Data["value"])}
-	})
 	if _, err := l.clients.Kube.AppsV1().Deployments("default").Create(in, app, metav1.CreateOptions{}); err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
@@ -49,23 +50,22 @@ func policy(d placementv1alpha1.PlacementDefault) *placementv1alpha1.PlacementPo
 
 // watchPlacements follows the Placements of all workspaces: placedKey for each that has so many clusters.
 func (s *sightings) watchPlacements(ctx context.Context, env *Env, clients *client.Clients, clusters int) error {
-	in := client.Everywhere(ctx)
-	var list placementv1alpha1.PlacementList
-	if err := clients.Objects.List(in, &list); err != nil {
-		return err
-	}
-	opened, err := clients.Objects.Watch(in, &list, &ctrlclient.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: list.ResourceVersion}})
-	if err != nil {
-		return err
-	}
-	s.follow(env, opened, func(obj runtime.Object) []string {
-		p, ok := obj.(*placementv1alpha1.Placement)
-		if !ok || len(p.Spec.Clusters) != clusters {
-			return nil
-		}
-		return []string{placedKey(client.KeyOf(p).Cluster, p.Spec.Namespace)}
+	return s.follow(client.Everywhere(ctx), env, source{
+		list: func(ctx context.Context) (runtime.Object, error) {
+			list := &placementv1alpha1.PlacementList{}
+			return list, clients.Objects.List(ctx, list)
+		},
+		watch: func(ctx context.Context, from metav1.ListOptions) (watch.Interface, error) {
+			return clients.Objects.Watch(ctx, &placementv1alpha1.PlacementList{}, &ctrlclient.ListOptions{Raw: &from})
+		},
+		keys: func(obj runtime.Object) []string {
+			p, ok := obj.(*placementv1alpha1.Placement)
+			if !ok || len(p.Spec.Clusters) != clusters {
+				return nil
+			}
+			return []string{placedKey(client.KeyOf(p).Cluster, p.Spec.Namespace)}
+		},
 	})
-	return nil
 }
 
 func placedKey(cluster logicalcluster.Name, namespace string) string {
@@ -141,6 +141,10 @@ func runDecisions(ctx context.Context, env *Env) error {
 	if err != nil {
 		return err
 	}
+	revision, err := revisionOf(ctx, clients)
+	if err != nil {
+		return err
+	}
 	began := time.Now()
 	if err := clients.Objects.Update(root, nowhere); err != nil {
 		return err
@@ -154,7 +158,15 @@ func runDecisions(ctx context.Context, env *Env) error {
 		return err
 	}
 	took := last.Sub(began).Seconds()
-	err = env.Report(decisionsPolicy, float64(n)/took, fmt.Sprintf("%d in %s, with %s of CPU", n, quantity(took, "s"), quantity((cpuAfter-cpu).Seconds(), "s")), nil)
+	if err := settle(ctx, a.PID()); err != nil {
+		return err
+	}
+	revisionAfter, err := revisionOf(ctx, clients)
+	if err != nil {
+		return err
+	}
+	err = env.Report(decisionsPolicy, float64(n)/took, fmt.Sprintf("%d in %s, with %s of CPU; until all was done %s writes for each",
+		n, quantity(took, "s"), quantity((cpuAfter-cpu).Seconds(), "s"), number(float64(revisionAfter-revision)/float64(n))), nil)
 	if err != nil {
 		return err
 	}
@@ -199,20 +211,16 @@ func runPolicy(ctx context.Context, env *Env) error {
 		return err
 	}
 	below := newSightings()
-	opened, err := clients.Kube.AppsV1().Deployments("").Watch(client.Everywhere(ctx), metav1.ListOptions{LabelSelector: workloadv1alpha1.WorkspaceLabel})
-	if err != nil {
-		return err
-	}
 	leafKey := func(cluster, mirror logicalcluster.Name) string {
 		return fmt.Sprintf("leaf of %s in %s", cluster, mirror)
 	}
-	below.follow(env, opened, func(obj runtime.Object) []string {
-		d, ok := obj.(*appsv1.Deployment)
-		if !ok {
-			return nil
-		}
+	leaves := metav1.ListOptions{LabelSelector: workloadv1alpha1.WorkspaceLabel}
+	err = below.watchDeployments(client.Everywhere(ctx), env, clients.Kube, "", leaves, func(d *appsv1.Deployment) []string {
 		return []string{leafKey(logicalcluster.Name(d.Labels[workloadv1alpha1.WorkspaceLabel]), client.KeyOf(d).Cluster)}
 	})
+	if err != nil {
+		return err
+	}
 	decided := newSightings()
 	if err := decided.watchPlacements(ctx, env, clients, some); err != nil {
 		return err

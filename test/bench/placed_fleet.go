@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strconv"
 	"sync"
@@ -12,6 +11,7 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -91,18 +91,81 @@ type sightings struct {
 	mu      sync.Mutex
 	at      map[string]time.Time
 	waiting map[string]chan struct{} // closed when seen
-	ended   error                    // a watch has
+	ended   error                    // a watch has, and could not be opened again
 }
 
 func newSightings() *sightings {
 	return &sightings{at: map[string]time.Time{}, waiting: map[string]chan struct{}{}}
 }
 
-// follow notes what an open watch shows until the scenario ends: the keys of each object that is there.
-func (s *sightings) follow(env *Env, opened watch.Interface, keys func(obj runtime.Object) []string) {
+// source lists and watches what is followed.
+type source struct {
+	list  func(ctx context.Context) (runtime.Object, error)
+	watch func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error)
+	// keys of an object that is there.
+	keys func(obj runtime.Object) []string
+}
+
+// follow notes what there is from now on until the scenario ends. A server ends the watch of who is slow to read, and a
+// busy machine makes us slow: then it lists and watches again, as any client does, and what it missed counts as seen late.
+func (s *sightings) follow(ctx context.Context, env *Env, from source) error {
+	opened, err := s.open(ctx, from)
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(ctx)
 	var running sync.WaitGroup
+	env.Cleanup(func() { stop(); running.Wait() })
 	running.Go(func() {
-		for e := range opened.ResultChan() {
+		for {
+			s.read(ctx, opened, from.keys)
+			opened.Stop()
+			if ctx.Err() != nil {
+				return
+			}
+			env.Progress("a watch has ended; it is opened again")
+			if opened, err = s.open(ctx, from); err != nil {
+				s.end(fmt.Errorf("a watch has ended: %w", err))
+				return
+			}
+		}
+	})
+	return nil
+}
+
+// open notes what there is, and watches from there.
+func (s *sightings) open(ctx context.Context, from source) (watch.Interface, error) {
+	list, err := from.list(ctx)
+	if err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	err = meta.EachListItem(list, func(obj runtime.Object) error {
+		for _, key := range from.keys(obj) {
+			s.see(key, now)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	of, err := meta.ListAccessor(list)
+	if err != nil {
+		return nil, err
+	}
+	return from.watch(ctx, metav1.ListOptions{ResourceVersion: of.GetResourceVersion()})
+}
+
+// read notes what a watch shows, until it or ctx ends.
+func (s *sightings) read(ctx context.Context, opened watch.Interface, keys func(obj runtime.Object) []string) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case e, ok := <-opened.ResultChan():
+			if !ok {
+				return
+			}
 			if e.Type != watch.Added && e.Type != watch.Modified {
 				continue
 			}
@@ -111,15 +174,17 @@ func (s *sightings) follow(env *Env, opened watch.Interface, keys func(obj runti
 				s.see(key, now)
 			}
 		}
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.ended = errors.New("a watch has ended")
-		for key, c := range s.waiting {
-			close(c)
-			delete(s.waiting, key)
-		}
-	})
-	env.Cleanup(func() { opened.Stop(); running.Wait() })
+	}
+}
+
+func (s *sightings) end(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ended = err
+	for key, c := range s.waiting {
+		close(c)
+		delete(s.waiting, key)
+	}
 }
 
 func (s *sightings) see(key string, now time.Time) {
@@ -192,30 +257,28 @@ func ofWorkspace(cluster logicalcluster.Name) metav1.ListOptions {
 	return metav1.ListOptions{LabelSelector: workloadv1alpha1.WorkspaceLabel + "=" + string(cluster)}
 }
 
-// watchDeployments follows Deployments: of a workspace, or those below that belong to one.
+// watchDeployments follows Deployments of a namespace, or of all, in a workspace or below.
 func (s *sightings) watchDeployments(ctx context.Context, env *Env, kube kubernetes.Interface, namespace string, o metav1.ListOptions, keys func(*appsv1.Deployment) []string) error {
-	list, err := kube.AppsV1().Deployments(namespace).List(ctx, o)
-	if err != nil {
-		return err
-	}
-	o.ResourceVersion = list.ResourceVersion
-	opened, err := kube.AppsV1().Deployments(namespace).Watch(ctx, o)
-	if err != nil {
-		return err
-	}
-	s.follow(env, opened, func(obj runtime.Object) []string {
-		d, ok := obj.(*appsv1.Deployment)
-		if !ok {
-			return nil
-		}
-		return keys(d)
+	deployments := kube.AppsV1().Deployments(namespace)
+	return s.follow(ctx, env, source{
+		list: func(ctx context.Context) (runtime.Object, error) { return deployments.List(ctx, o) },
+		watch: func(ctx context.Context, from metav1.ListOptions) (watch.Interface, error) {
+			from.LabelSelector, from.FieldSelector = o.LabelSelector, o.FieldSelector
+			return deployments.Watch(ctx, from)
+		},
+		keys: func(obj runtime.Object) []string {
+			d, ok := obj.(*appsv1.Deployment)
+			if !ok {
+				return nil
+			}
+			return keys(d)
+		},
 	})
-	return nil
 }
 
-// revision is how many writes the server's etcd has seen.
-func (f *placedFleet) revision(ctx context.Context) (int64, error) {
-	list, err := f.clients.Kube.CoreV1().ConfigMaps("default").List(client.In(ctx, "root"), metav1.ListOptions{Limit: 1})
+// revisionOf is how many writes the server's etcd has seen.
+func revisionOf(ctx context.Context, clients *client.Clients) (int64, error) {
+	list, err := clients.Kube.CoreV1().ConfigMaps("default").List(client.In(ctx, "root"), metav1.ListOptions{Limit: 1})
 	if err != nil {
 		return 0, err
 	}

@@ -174,7 +174,7 @@ func runThousand(ctx context.Context, env *Env) error {
 	if err != nil {
 		return err
 	}
-	revision, err := f.revision(ctx)
+	revision, err := revisionOf(ctx, f.clients)
 	if err != nil {
 		return err
 	}
@@ -195,7 +195,7 @@ func runThousand(ctx context.Context, env *Env) error {
 	if err := settle(ctx, pids...); err != nil {
 		return err
 	}
-	revisionAfter, err := f.revision(ctx)
+	revisionAfter, err := revisionOf(ctx, f.clients)
 	if err != nil {
 		return err
 	}
