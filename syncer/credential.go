@@ -137,7 +137,9 @@ func parsePair(certPEM, keyPEM []byte) (*tls.Certificate, error) {
 
 // knock tries the bootstrap token, since the certificate manager would try a bad one for ever.
 func (c *Credential) knock(ctx context.Context) error {
-	kube, err := kubernetes.NewForConfig(c.hub)
+	hub := rest.CopyConfig(c.hub)
+	makeImpatient(hub)
+	kube, err := kubernetes.NewForConfig(hub)
 	if err != nil {
 		return fmt.Errorf("make a client for %s: %w", c.hub.Host, err)
 	}
@@ -199,6 +201,7 @@ func (c *Credential) Config() *rest.Config {
 		MaxIdleConnsPerHost: 25, DialContext: c.connections.DialContext,
 	})
 	cfg.TLSClientConfig = rest.TLSClientConfig{}
+	makeImpatient(cfg)
 	return cfg
 }
 

@@ -127,7 +127,9 @@ func New(c Config) (*Syncer, error) {
 	if s.mirror, err = newSide(mirror); err != nil {
 		return nil, fmt.Errorf("make a client for the mirror of %s: %w", c.Name, err)
 	}
-	if s.physical, err = newSide(c.Physical); err != nil {
+	physical := rest.CopyConfig(c.Physical)
+	makeImpatient(physical)
+	if s.physical, err = newSide(physical); err != nil {
 		return nil, fmt.Errorf("make a client for physical cluster %s: %w", c.Name, err)
 	}
 	if err := s.watch(); err != nil {
