@@ -68,6 +68,8 @@ func (few) Token(context.Context, logicalcluster.Name, string) (string, bool, er
 
 func (few) Accepts(logicalcluster.Name, string) bool { return false }
 
+func (few) WaitSynced(context.Context) error { return nil }
+
 // running is a server that runs until the test ends, or stop.
 type running struct {
 	*Server
@@ -110,7 +112,29 @@ func startServer(t *testing.T, modify func(*Options)) *running {
 	if err := s.WaitReady(ctx); err != nil {
 		t.Fatal(err)
 	}
+	r.waitHealthy(t)
 	return r
+}
+
+// waitHealthy waits until what the server does once after its start is done: until then /healthz says that it is not well.
+func (r *running) waitHealthy(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	health := r.as(t, r.LoopbackConfig(), "").Discovery().RESTClient()
+	for {
+		said, err := health.Get().AbsPath("/healthz").DoRaw(ctx)
+		if err == nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("the server is not healthy: %v\n%s", err, said)
+		case <-tick.C:
+		}
+	}
 }
 
 // in returns a client of the server's own identity in a logical cluster.

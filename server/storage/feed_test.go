@@ -16,7 +16,7 @@ func TestConsistentListsDoNotWaitForTheTicker(t *testing.T) {
 	_, options := etcdtest.StartTLS(t)
 	for name, client := range map[string]*clientv3.Client{"embedded": etcd.Client, "external": etcdtest.Connect(t, options).Client} {
 		t.Run(name, func(t *testing.T) {
-			s := serveOn(t, client, "/"+t.Name(), nil)
+			s := serveOn(t, client, prefixOf(t), nil)
 			put(t, s, "aa", "x", "v")
 			var took []time.Duration
 			for range 21 {

@@ -5,6 +5,8 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -39,8 +41,14 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 )
 
-// etcd is shared by all tests of the package; each test has its own prefix in it.
+// etcd is shared by all tests of the package; each run of each test has its own prefix in it.
 var etcd *embeddedetcd.Etcd
+
+// runs counts the runs that have a prefix, prefixes has theirs.
+var (
+	runs     atomic.Int64
+	prefixes sync.Map // from testing.TB to string
+)
 
 func TestMain(m *testing.M) {
 	flag.Parse()
@@ -128,7 +136,14 @@ func serveOn(t testing.TB, client *clientv3.Client, prefix string, modify func(*
 	return s
 }
 
-func prefixOf(t testing.TB) string { return "/" + t.Name() }
+// prefixOf returns the prefix of a run of a test: the same as often as it is asked for, and another one with -count.
+func prefixOf(t testing.TB) string {
+	prefix, known := prefixes.Load(t)
+	if !known {
+		prefix, _ = prefixes.LoadOrStore(t, fmt.Sprintf("/%s-%d", t.Name(), runs.Add(1)))
+	}
+	return prefix.(string)
+}
 
 // in is the context of a request to a logical cluster, and to a namespace in it if given.
 func in(cluster string, namespace ...string) context.Context {
