@@ -27,9 +27,6 @@ const (
 	// allows a Node.
 	silence = 40 * time.Second
 
-	// writtenAnnotation, on the mirror's Lease: the highest counter that the physical cluster is known to have stored.
-	writtenAnnotation = "workload.atoll.dev/heartbeat-written"
-
 	// confirmRestored is ConfirmAnnotation's value that ends ObserveOnly.
 	confirmRestored = "restored"
 )
@@ -167,7 +164,7 @@ func (s *Syncer) look(ctx context.Context) (v verdict, c counters, hub, physical
 	if c.hub, err = count(hub, workloadv1alpha1.HeartbeatCounterAnnotation); err != nil {
 		return v, c, nil, nil, nil, err
 	}
-	if c.written, err = count(hub, writtenAnnotation); err != nil {
+	if c.written, err = count(hub, workloadv1alpha1.HeartbeatWrittenAnnotation); err != nil {
 		return v, c, nil, nil, nil, err
 	}
 	return compare(c), c, hub, physical, physicalErr, nil
@@ -183,7 +180,7 @@ func lease(ctx context.Context, kube kubernetes.Interface, name string) (*coordi
 
 func (s *Syncer) renew(ctx context.Context, hub *coordinationv1.Lease, counter, written int64) error {
 	metav1.SetMetaDataAnnotation(&hub.ObjectMeta, workloadv1alpha1.HeartbeatCounterAnnotation, strconv.FormatInt(counter, 10))
-	metav1.SetMetaDataAnnotation(&hub.ObjectMeta, writtenAnnotation, strconv.FormatInt(written, 10))
+	metav1.SetMetaDataAnnotation(&hub.ObjectMeta, workloadv1alpha1.HeartbeatWrittenAnnotation, strconv.FormatInt(written, 10))
 	hub.Spec.HolderIdentity = ptr.To(s.config.Name)
 	hub.Spec.LeaseDurationSeconds = ptr.To(int32(silence / time.Second))
 	hub.Spec.RenewTime = &metav1.MicroTime{Time: s.config.Clock.Now()}

@@ -161,7 +161,7 @@ func TestBeatBehindAProxy(t *testing.T) {
 	s := newIdle(t, func(w http.ResponseWriter, _ *http.Request) {
 		answer(t, w, http.StatusOK, map[string]any{"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": map[string]any{
 			"name": "heartbeat", "namespace": "atoll-system", "uid": "u",
-			"annotations": map[string]any{workloadv1alpha1.HeartbeatCounterAnnotation: "8", writtenAnnotation: "7"},
+			"annotations": map[string]any{workloadv1alpha1.HeartbeatCounterAnnotation: "8", workloadv1alpha1.HeartbeatWrittenAnnotation: "7"},
 		}})
 	}, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "404 page not found", http.StatusNotFound) })
 	if err := s.beat(t.Context()); err == nil {

@@ -23,7 +23,8 @@ func newClusterConfirmCommand(open hubOpener, streams genericiooptions.IOStreams
 		Short: "Confirm what Atoll will not do to a physical cluster by itself",
 		Long: `Atoll holds back where going on could delete what somebody needs:
   restored   the server or the cluster was restored from an older state (condition ObserveOnly): go on writing
-  deletions  many objects vanished at once without being seen deleted (condition Frozen): delete them below, too
+  deletions  many objects would go at once that nobody was seen to delete or to move, since what asked for them is gone or
+             no cluster is left that may run them (condition Frozen): delete them below, too
 Look at "atoll cluster status NAME" first.`,
 		Example: "  atoll cluster confirm east deletions",
 		Args:    exactArgs(2),

@@ -17,10 +17,6 @@ import (
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
 )
 
-// writtenAnnotation, on the Lease in a mirror, is the syncer's: the highest counter that the physical cluster is known to
-// have stored. It is one behind the Lease's own as long as the physical cluster answers.
-const writtenAnnotation = "workload.atoll.dev/heartbeat-written"
-
 // heartbeat is what the Lease in a mirror says. The zero value is that of a cluster without one, or whose mirror the person
 // may not look into.
 type heartbeat struct {
@@ -55,7 +51,7 @@ func heartbeatOf(l *coordinationv1.Lease) heartbeat {
 		n, _ := strconv.ParseInt(l.Annotations[annotation], 10, 64) // none, or none of the syncer's: 0
 		return n
 	}
-	counter, written := count(workloadv1alpha1.HeartbeatCounterAnnotation), count(writtenAnnotation)
+	counter, written := count(workloadv1alpha1.HeartbeatCounterAnnotation), count(workloadv1alpha1.HeartbeatWrittenAnnotation)
 	// Nothing is known to be written at the beginning, and after a restore was confirmed.
 	return heartbeat{at: l.Spec.RenewTime.Time, unanswered: written > 0 && counter > written+1}
 }

@@ -364,7 +364,7 @@ func TestReadinessLooksAtTheHeartbeat(t *testing.T) {
 		{"after a confirmed restore", "90", "0", "True", "", "5s"},
 	} {
 		lease := &coordinationv1.Lease{
-			ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{workloadv1alpha1.HeartbeatCounterAnnotation: test.counter, writtenAnnotation: test.written}},
+			ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{workloadv1alpha1.HeartbeatCounterAnnotation: test.counter, workloadv1alpha1.HeartbeatWrittenAnnotation: test.written}},
 			Spec:       coordinationv1.LeaseSpec{RenewTime: &metav1.MicroTime{Time: now.Add(-5 * time.Second)}},
 		}
 		beat := heartbeatOf(lease)

@@ -39,6 +39,9 @@ const (
 	HeartbeatNamespace         = "atoll-system"
 	HeartbeatName              = "heartbeat"
 	HeartbeatCounterAnnotation = "workload.atoll.dev/heartbeat"
+	// HeartbeatWrittenAnnotation, on the mirror's Lease: the highest counter that the physical cluster is known to have
+	// stored. It is one behind the Lease's own as long as the physical cluster answers.
+	HeartbeatWrittenAnnotation = "workload.atoll.dev/heartbeat-written"
 )
 
 // What a syncer outside the server identifies itself with. It shows its bootstrap token in its mirror once, for a

@@ -12,7 +12,8 @@ const (
 	// SyncTargetObserveOnly is True while the syncer writes nothing because the hub or the physical cluster was
 	// restored from an older state, and an administrator has to confirm (annotation ConfirmAnnotation).
 	SyncTargetObserveOnly = "ObserveOnly"
-	// SyncTargetFrozen is True while so many roots vanished unseen that no leaf is deleted until an administrator confirms.
+	// SyncTargetFrozen is True while so many leaves would go that nobody was seen to give up, since their roots vanished or
+	// no cluster is left for them, that no leaf is deleted until an administrator confirms.
 	SyncTargetFrozen = "Frozen"
 )
 
