@@ -14,6 +14,8 @@ const (
 	// brakeLeast is how many such leaves never freeze a mirror; brakePercent of its leaves do not either.
 	brakeLeast   = 20
 	brakePercent = 10
+	// brakeRecount is how long a number of leaves is good: to count them takes a list of the mirror.
+	brakeRecount = time.Second
 )
 
 // Brake decides whether leaves may be deleted that nobody was seen to give up. Such a leaf misses its root, which was
@@ -33,8 +35,20 @@ type brakeState struct {
 	frozen bool
 	// confirmed are leaves that an administrator agreed to delete.
 	confirmed map[string]bool
-	// missing holds leaves by the time they were first seen without root or place.
-	missing map[string]time.Time
+	// missing holds leaves that were seen without root or place, order those of about the last minute as they came.
+	missing map[string]*sighting
+	order   []*sighting
+	// recent counts the sightings that are.
+	recent int
+	// allowed is how many may be recent by the number of the mirror's leaves when they were counted.
+	allowed int
+	counted time.Time
+}
+
+// sighting is when a leaf was first seen without root or place.
+type sighting struct {
+	at     time.Time
+	recent bool // less than brakeWindow ago, and still missing
 }
 
 // NewBrake returns a Brake that has seen nothing.
@@ -54,24 +68,20 @@ func (b *Brake) Missing(mirror, leaf string, leaves func() int) (ok bool, again 
 	now := b.clock.Now()
 	first, seen := s.missing[leaf]
 	if !seen {
-		first = now
-		s.missing[leaf] = now
+		first = &sighting{at: now, recent: true}
+		s.missing[leaf] = first
+		s.order = append(s.order, first)
+		s.recent++
 	}
 	if s.frozen {
 		return false, 0
 	}
 	// Each new one counts those of the minute before it, so a burst is noticed before its first leaf may go.
-	recent := 0
-	for _, t := range s.missing {
-		if now.Sub(t) < brakeWindow {
-			recent++
-		}
-	}
-	if recent > brakeLeast && recent > leaves()*brakePercent/100 {
+	if s.isBurst(now, leaves) {
 		s.frozen = true
 		return false, 0
 	}
-	if wait := brakeWindow - now.Sub(first); wait > 0 {
+	if wait := brakeWindow - now.Sub(first.at); wait > 0 {
 		return false, wait
 	}
 	return true, 0
@@ -83,6 +93,9 @@ func (b *Brake) Forget(mirror, leaf string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if s, ok := b.mirrors[mirror]; ok {
+		if first, ok := s.missing[leaf]; ok {
+			s.pass(first)
+		}
 		delete(s.missing, leaf)
 		delete(s.confirmed, leaf)
 		if !s.frozen && len(s.missing) == 0 && len(s.confirmed) == 0 {
@@ -117,13 +130,36 @@ func (b *Brake) Confirm(mirror string) {
 	for leaf := range s.missing {
 		s.confirmed[leaf] = true
 	}
-	s.missing = map[string]time.Time{}
+	s.missing, s.order, s.recent = map[string]*sighting{}, nil, 0
+}
+
+// isBurst says whether more leaves are missing since less than a minute than may be.
+func (s *brakeState) isBurst(now time.Time, leaves func() int) bool {
+	for len(s.order) > 0 && now.Sub(s.order[0].at) >= brakeWindow {
+		s.pass(s.order[0])
+		s.order = s.order[1:]
+	}
+	if s.recent <= brakeLeast {
+		return false
+	}
+	if s.recent > s.allowed || now.Sub(s.counted) >= brakeRecount {
+		s.allowed, s.counted = leaves()*brakePercent/100, now
+	}
+	return s.recent > s.allowed
+}
+
+// pass takes a sighting out of the count.
+func (s *brakeState) pass(first *sighting) {
+	if first.recent {
+		first.recent = false
+		s.recent--
+	}
 }
 
 func (b *Brake) state(mirror string) *brakeState {
 	s, ok := b.mirrors[mirror]
 	if !ok {
-		s = &brakeState{confirmed: map[string]bool{}, missing: map[string]time.Time{}}
+		s = &brakeState{confirmed: map[string]bool{}, missing: map[string]*sighting{}}
 		b.mirrors[mirror] = s
 	}
 	return s

@@ -83,3 +83,42 @@ func TestBrakeKeepsForAMinute(t *testing.T) {
 		t.Error("after a minute: the leaf is still kept")
 	}
 }
+
+// TestBrakeCountsLittle: a large mirror is not listed for each leaf that is missing.
+func TestBrakeCountsLittle(t *testing.T) {
+	c := testclock.NewFakeClock(time.Unix(0, 0))
+	b := NewBrake(c)
+	counts := 0
+	for i := range 10_000 {
+		b.Missing("m", fmt.Sprintf("leaf-%d", i), func() int { counts++; return 200_000 })
+	}
+	if counts != 1 {
+		t.Errorf("the leaves were counted %d times for 10,000 that are missing at once", counts)
+	}
+	c.Step(brakeRecount)
+	b.Missing("m", "one more", func() int { counts++; return 100_000 })
+	if frozen, _ := b.Frozen("m"); !frozen || counts != 2 {
+		t.Errorf("10,001 of 100,000 by now, counted %d times in all: frozen is %v", counts, frozen)
+	}
+}
+
+// TestBrakeForgetsWhatCameBack: leaves that miss nothing any more, or went, are no part of a burst.
+func TestBrakeForgetsWhatCameBack(t *testing.T) {
+	c := testclock.NewFakeClock(time.Unix(0, 0))
+	b := NewBrake(c)
+	for i := range 100 {
+		b.Missing("m", fmt.Sprintf("leaf-%d", i), func() int { return 50 })
+		if i%brakeLeast == 0 {
+			c.Step(brakeWindow) // some are forgotten within the minute, some after it
+		}
+		b.Forget("m", fmt.Sprintf("leaf-%d", i))
+	}
+	miss(b, 0, brakeLeast, 50)
+	if frozen, missing := b.Frozen("m"); frozen || missing != brakeLeast {
+		t.Errorf("frozen is %v with %d missing, want %d", frozen, missing, brakeLeast)
+	}
+	miss(b, brakeLeast, brakeLeast+1, 50)
+	if frozen, _ := b.Frozen("m"); !frozen {
+		t.Error("one more than may be missing freezes nothing")
+	}
+}
