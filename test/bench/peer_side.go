@@ -118,7 +118,7 @@ func (s *peerSide) load(ctx context.Context, workers int, how time.Duration, req
 	}
 	began := time.Now()
 	var done atomic.Int64
-	// Load's numbers count requests; it ends when a worker finds the time over.
+	// Load runs the workers; each makes requests until the time is over.
 	_, _, err = Load(ctx, workers, workers, func(ctx context.Context, worker int) error {
 		for time.Since(began) < how {
 			if err := request(ctx, worker, int(done.Add(1))); err != nil {
@@ -223,7 +223,7 @@ func peerDeployment() (peerKind, error) {
 	}, appsv1.SchemeGroupVersion)
 }
 
-// namespace makes a namespace, in JSON.
+// makeNamespace makes a namespace, in JSON.
 func (s *peerSide) makeNamespace(ctx context.Context, worker int, name string) error {
 	body, err := json.Marshal(&corev1.Namespace{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}, ObjectMeta: metav1.ObjectMeta{Name: name}})
 	if err != nil {

@@ -69,7 +69,7 @@ type latencies struct {
 	cluster logicalcluster.Name
 	below   kubernetes.Interface
 	seen    *sightings
-	// names are how the workspace's namespace default is called below.
+	// namespace is what the workspace's namespace default is called below.
 	namespace string
 }
 
