@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	kubeadmission "k8s.io/apiserver/pkg/admission"
-	"k8s.io/apiserver/pkg/authentication/user"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
 	kubestorage "k8s.io/apiserver/pkg/storage"
@@ -96,7 +95,7 @@ func (s *Server) admit() kubeadmission.Interface {
 	}
 	return kubeadmission.NewChainHandler(
 		admission.NewLifecycle(s.namespace, func(name logicalcluster.Name) bool { return s.directory.Terminating(name) }),
-		admission.NewMirror(func(who user.Info) bool { _, is := who.(*syncerUser); return is }),
+		admission.NewMirror(isSyncer),
 		admission.NewNowhere(workloads, func(name logicalcluster.Name, namespace string, annotations map[string]string) string {
 			return s.placer.WhyNowhere(name, namespace, annotations)
 		}),

@@ -170,6 +170,8 @@ func TestAuthorizeSyncer(t *testing.T) {
 		{mirror, lease("get"), true, "heartbeat"},
 		{mirror, lease("create"), true, "heartbeat"},
 		{mirror, lease("update"), true, "heartbeat"},
+		{mirror, resource("create", "certificates.k8s.io", "certificatesigningrequests", ""), true, "its certificate"},
+		{mirror, resource("watch", "certificates.k8s.io", "certificatesigningrequests", ""), true, "its certificate"},
 
 		// Elsewhere.
 		{lcctx.Cluster{Name: west, Mirror: true}, resource("list", "", "configmaps", ""), false, "another's mirror"},
@@ -183,6 +185,8 @@ func TestAuthorizeSyncer(t *testing.T) {
 		// Here, but more.
 		{mirror, nonResource("/apis"), false, "it knows what it needs"},
 		{mirror, nonResource("/metrics"), false, "the process is not its business"},
+		{mirror, resource("update", "certificates.k8s.io", "certificatesigningrequests", "approval"), false, "others judge it"},
+		{mirror, resource("update", "certificates.k8s.io", "certificatesigningrequests", "status"), false, "others sign"},
 		{mirror, resource("create", "", "configmaps", ""), false, "leaves come from above"},
 		{mirror, resource("delete", "", "configmaps", ""), false, "and go by it"},
 		{mirror, resource("deletecollection", "apps", "deployments", ""), false, "all the more"},
@@ -286,5 +290,40 @@ func TestOutsiders(t *testing.T) {
 				t.Errorf("ok %v, %v; want %v: %s", ok, err, test.ok, test.reason)
 			}
 		})
+	}
+}
+
+func TestAuthorizeBootstrap(t *testing.T) {
+	who := &bootstrapUser{DefaultInfo: user.DefaultInfo{Name: workloadv1alpha1.BootstrapUserPrefix + string(east), Groups: []string{bootstrapGroup, user.AllAuthenticated}}, mirror: east}
+	mirror := lcctx.Cluster{Name: east, Mirror: true}
+	request := func(verb, subresource string) authorizer.AttributesRecord {
+		return resource(verb, "certificates.k8s.io", "certificatesigningrequests", subresource)
+	}
+	for _, test := range []struct {
+		cluster lcctx.Cluster
+		attrs   authorizer.AttributesRecord
+		allow   bool
+		reason  string
+	}{
+		{mirror, request("create", ""), true, "to ask"},
+		{mirror, request("list", ""), true, "for the answer"},
+		{mirror, request("watch", ""), true, "for the answer"},
+		{mirror, request("get", ""), true, "for the answer"},
+		{mirror, request("delete", ""), false, "what was asked stays"},
+		{mirror, request("update", "approval"), false, "others judge it"},
+		{mirror, request("update", "status"), false, "others sign"},
+		{mirror, resource("list", "", "secrets", ""), false, "that takes the certificate"},
+		{mirror, resource("get", "coordination.k8s.io", "leases", ""), false, "that takes the certificate"},
+		{mirror, nonResource("/metrics"), false, "nothing else"},
+		{lcctx.Cluster{Name: west, Mirror: true}, request("create", ""), false, "another's mirror"},
+		{lcctx.Cluster{Name: east}, request("create", ""), false, "no mirror, though of the same name"},
+		{lcctx.Cluster{Wildcard: true, Mirror: true, Name: east}, request("list", ""), false, "all at once"},
+	} {
+		roles := &yes{}
+		test.attrs.User = who
+		decision, _, err := (&clusterAuthorizer{roles: roles}).Authorize(lcctx.WithCluster(t.Context(), test.cluster), test.attrs)
+		if err != nil || (decision == authorizer.DecisionAllow) != test.allow || roles.asked != "" {
+			t.Errorf("%s %s/%s: %v (%v), roles asked in %q; want allowed %v: %s", test.attrs.Verb, test.attrs.Resource, test.attrs.Subresource, decision, err, roles.asked, test.allow, test.reason)
+		}
 	}
 }

@@ -165,10 +165,27 @@ func (s *Server) resolve(ctx context.Context, segment string, stranger func() bo
 	if cluster, ok := s.directory.Known(name); ok {
 		return cluster, true, nil
 	}
-	if stranger() {
-		return lcctx.Cluster{Name: name}, false, nil
+	if !stranger() {
+		return s.lookup(ctx, name)
 	}
-	return s.lookup(ctx, name)
+	// A server that starts knows nobody yet: the token of a syncer is looked for in its mirror.
+	if !s.knowAll(ctx) {
+		return lcctx.Cluster{}, false, errStarting
+	}
+	cluster, ok := s.directory.Known(name)
+	if !ok {
+		cluster = lcctx.Cluster{Name: name}
+	}
+	return cluster, ok, nil
+}
+
+var errStarting = errors.New("the workspaces are not known yet")
+
+// knowAll waits for a server that starts to know what it had when it stopped, and says whether it does.
+func (s *Server) knowAll(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
+	defer cancel()
+	return s.credentials.WaitSynced(ctx) == nil
 }
 
 // lookup returns the logical cluster of that name as storage has it, and whether it exists.

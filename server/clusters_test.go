@@ -80,7 +80,7 @@ func TestPaths(t *testing.T) {
 		"slash in prefix":   {target: "/clusters%2Froot/api", code: 400, reason: "a proxy before us saw no /clusters"},
 		"hidden escape":     {target: "/%63lusters/root%2F../api", code: 400, reason: "an escaped prefix must not hide an escaped slash"},
 	}
-	s := &Server{directory: few{}, serializer: legacyscheme.Codecs}
+	s := &Server{directory: few{}, credentials: few{}, serializer: legacyscheme.Codecs}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			var got *seen
@@ -162,7 +162,7 @@ func TestStrangersCauseNoSearch(t *testing.T) {
 		} {
 			d := &searching{}
 			// A backend without LogicalClusters cannot look up names.
-			s := &Server{directory: d, serializer: legacyscheme.Codecs, backend: &storage.Backend{}}
+			s := &Server{directory: d, credentials: few{}, serializer: legacyscheme.Codecs, backend: &storage.Backend{}}
 			var got *seen
 			handler := s.withLogicalCluster(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
 				_, unresolved := req.Context().Value(unresolvedKey{}).(string)

@@ -32,6 +32,8 @@ const (
 
 // Credentials know what the syncers outside this process identify themselves with.
 type Credentials interface {
+	// WaitSynced blocks until every registration is known that was there when the server started, or ctx ends.
+	WaitSynced(ctx context.Context) error
 	// Token returns the id of a bootstrap token if it is good in that mirror now.
 	Token(ctx context.Context, mirror logicalcluster.Name, token string) (id string, ok bool, err error)
 	// Accepts says whether certificates of that mirror that go back to the bootstrap token of that id are good.
@@ -46,6 +48,15 @@ type bootstrapUser struct {
 
 func credentialExtra(id string) map[string][]string {
 	return map[string][]string{workloadv1alpha1.CredentialExtra: {id}}
+}
+
+// isSyncer says whether a user is a syncer, or asks for the certificate of one.
+func isSyncer(who user.Info) bool {
+	switch who.(type) {
+	case *syncerUser, *bootstrapUser:
+		return true
+	}
+	return false
 }
 
 // bootstrapTokens authenticates who shows a bootstrap token in the mirror that it is for.

@@ -2,16 +2,18 @@ package syncer
 
 import (
 	"context"
+	"crypto"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -25,8 +27,11 @@ import (
 	"k8s.io/client-go/kubernetes"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/cert"
 	"k8s.io/client-go/util/certificate"
+	"k8s.io/client-go/util/certificate/csr"
 	"k8s.io/client-go/util/connrotation"
+	"k8s.io/client-go/util/keyutil"
 	"k8s.io/klog/v2"
 
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
@@ -35,8 +40,16 @@ import (
 // credentialTimeout bounds reading and writing the Secret that keeps a credential.
 const credentialTimeout = 10 * time.Second
 
-// keepTimeout is how long writing it is tried.
-const keepTimeout = time.Minute
+const (
+	// keepTimeout is how long writing it is tried.
+	keepTimeout = time.Minute
+	// issueTimeout is how long a request may stay unanswered before it is made again.
+	issueTimeout = 2 * time.Minute
+)
+
+// keyInProgress is the key, in the Secret, of the private key for which a certificate was asked first. A process that takes
+// over goes on with the same request: the bootstrap token is good for no other.
+const keyInProgress = "pending.key"
 
 // ErrBootstrapRefused says that the hub does not take the bootstrap token: it ran out, was spent already, or its
 // SyncTarget is gone.
@@ -54,8 +67,6 @@ type Credential struct {
 
 	current     atomic.Pointer[tls.Certificate]
 	connections *connrotation.Dialer
-	got         chan struct{} // closed when there is a certificate
-	gotOnce     sync.Once
 }
 
 // OpenCredential returns the certificate that the Secret holds, or has one issued for the bootstrap token of hub, whose
@@ -82,45 +93,50 @@ func OpenCredential(ctx context.Context, hub *rest.Config, secrets typedcorev1.S
 			CommonName: workloadv1alpha1.SyncerUserPrefix + mirror, SerialNumber: id,
 		}},
 		connections: connrotation.NewDialer((&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext),
-		got:         make(chan struct{}),
 	}
-	if err := c.load(ctx); err != nil {
+	pair, pending, err := c.load(ctx)
+	if err != nil {
 		return nil, err
 	}
-	if c.current.Load() == nil {
-		if err := c.knock(ctx); err != nil {
+	if pair != nil {
+		c.current.Store(pair)
+		// A hub that was restored from an older state, or whose administrator wrote a new manifest, may refuse it.
+		taken, err := c.knock(ctx, c.Config())
+		if err != nil {
+			return nil, err
+		}
+		if !taken {
+			klog.FromContext(ctx).Info("The hub refuses the certificate that was kept, the bootstrap token is tried")
+			pair = nil
+		}
+	}
+	if pair == nil {
+		if err := c.bootstrap(ctx, pending); err != nil {
 			return nil, err
 		}
 	}
-	if err := c.renew(ctx); err != nil {
-		return nil, err
-	}
-	select {
-	case <-c.got:
-		return c, nil
-	case <-ctx.Done():
-		return nil, fmt.Errorf("get a certificate from %s: %w", hub.Host, context.Cause(ctx))
-	}
+	return c, c.renew(ctx)
 }
 
-// load takes over what the Secret holds, unless it goes back to another bootstrap token, has run out, or is refused.
-func (c *Credential) load(ctx context.Context) error {
+// load returns what the Secret holds: a pair, unless it goes back to another bootstrap token or has run out, and the key
+// of a request that was not answered when its process ended.
+func (c *Credential) load(ctx context.Context) (pair *tls.Certificate, pending []byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, credentialTimeout)
 	defer cancel()
 	secret, err := c.secrets.Get(ctx, c.name, metav1.GetOptions{})
 	if err != nil {
-		return fmt.Errorf("read the credential in Secret %s: %w", c.name, err)
+		return nil, nil, fmt.Errorf("read the credential in Secret %s: %w", c.name, err)
 	}
-	pair, err := parsePair(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey])
+	pending = secret.Data[keyInProgress]
+	pair, err = parsePair(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey])
 	if err != nil || pair == nil {
-		return nil // empty, or cut short: a new one is asked for
+		return nil, pending, nil // empty, or cut short: a new one is asked for
 	}
 	subject := pair.Leaf.Subject
 	if subject.CommonName != c.template.Subject.CommonName || subject.SerialNumber != c.id || time.Now().After(pair.Leaf.NotAfter) {
-		return nil
+		return nil, pending, nil
 	}
-	c.current.Store(pair)
-	return nil
+	return pair, pending, nil
 }
 
 // parsePair returns nil without an error where there is nothing.
@@ -135,22 +151,20 @@ func parsePair(certPEM, keyPEM []byte) (*tls.Certificate, error) {
 	return &pair, nil // with its Leaf
 }
 
-// knock tries the bootstrap token, since the certificate manager would try a bad one for ever.
-func (c *Credential) knock(ctx context.Context) error {
-	hub := rest.CopyConfig(c.hub)
-	makeImpatient(hub)
-	kube, err := kubernetes.NewForConfig(hub)
+// knock says whether the hub takes a credential. It waits for a hub that does not answer.
+func (c *Credential) knock(ctx context.Context, cfg *rest.Config) (taken bool, err error) {
+	kube, err := kubernetes.NewForConfig(cfg)
 	if err != nil {
-		return fmt.Errorf("make a client for %s: %w", c.hub.Host, err)
+		return false, fmt.Errorf("make a client for %s: %w", c.hub.Host, err)
 	}
 	logger, told := klog.FromContext(ctx), ""
 	for {
 		_, err := kube.CertificatesV1().CertificateSigningRequests().List(ctx, metav1.ListOptions{Limit: 1})
 		switch {
 		case err == nil:
-			return nil
+			return true, nil
 		case apierrors.IsUnauthorized(err), apierrors.IsForbidden(err):
-			return fmt.Errorf("%s: %w", c.hub.Host, ErrBootstrapRefused)
+			return false, nil
 		}
 		if err.Error() != told {
 			told = err.Error()
@@ -159,32 +173,109 @@ func (c *Credential) knock(ctx context.Context) error {
 		select {
 		case <-time.After(2 * time.Second):
 		case <-ctx.Done():
-			return fmt.Errorf("reach the hub: %w", err)
+			return false, fmt.Errorf("reach the hub: %w", err)
 		}
 	}
 }
 
-// renew starts what asks for a certificate when there is none or it is near its end.
+// bootstrap has the first certificate issued. The key is kept before it is asked for.
+func (c *Credential) bootstrap(ctx context.Context, keyPEM []byte) error {
+	taken, err := c.knock(ctx, c.hub)
+	if err != nil {
+		return err
+	}
+	if !taken {
+		return fmt.Errorf("%s: %w", c.hub.Host, ErrBootstrapRefused)
+	}
+	kube, err := kubernetes.NewForConfig(c.hub)
+	if err != nil {
+		return fmt.Errorf("make a client for %s: %w", c.hub.Host, err)
+	}
+	key, err := keyutil.ParsePrivateKeyPEM(keyPEM)
+	if err != nil {
+		if keyPEM, err = keyutil.MakeEllipticPrivateKeyPEM(); err != nil {
+			return fmt.Errorf("make a key: %w", err)
+		}
+		if key, err = keyutil.ParsePrivateKeyPEM(keyPEM); err != nil {
+			return fmt.Errorf("read the key just made: %w", err)
+		}
+		if err := c.keep(ctx, map[string][]byte{keyInProgress: keyPEM}); err != nil {
+			return err
+		}
+	}
+	request, err := cert.MakeCSRFromTemplate(key, c.template)
+	if err != nil {
+		return fmt.Errorf("make a certificate request: %w", err)
+	}
+	// Named after key and token, so that it is found again.
+	public, err := x509.MarshalPKIXPublicKey(key.(crypto.Signer).Public())
+	if err != nil {
+		return fmt.Errorf("read the key: %w", err)
+	}
+	digest := sha256.Sum256(append(public, c.id...))
+	name := "syncer-" + hex.EncodeToString(digest[:8])
+	for {
+		certPEM, err := c.ask(ctx, kube, name, request, key)
+		if err == nil {
+			_, err = pairStore{c, ctx}.Update(certPEM, keyPEM)
+			return err
+		}
+		if errors.Is(err, ErrBootstrapRefused) || ctx.Err() != nil {
+			return err
+		}
+		klog.FromContext(ctx).Error(err, "No certificate yet, will try again")
+		select {
+		case <-time.After(2 * time.Second):
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+// ask makes a request, or finds it, and returns the certificate that is issued.
+func (c *Credential) ask(ctx context.Context, kube kubernetes.Interface, name string, request []byte, key any) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, issueTimeout)
+	defer cancel()
+	name, uid, err := csr.RequestCertificateWithContext(ctx, kube, request, name, workloadv1alpha1.SyncerSigner, nil, syncerUsages, key)
+	if err != nil {
+		return nil, fmt.Errorf("ask %s for a certificate: %w", c.hub.Host, err)
+	}
+	certPEM, err := csr.WaitForCertificate(ctx, kube, name, uid)
+	if err == nil {
+		return certPEM, nil
+	}
+	answered, getErr := kube.CertificatesV1().CertificateSigningRequests().Get(ctx, name, metav1.GetOptions{})
+	if getErr == nil {
+		for _, condition := range answered.Status.Conditions {
+			if condition.Type == certificatesv1.CertificateDenied {
+				return nil, fmt.Errorf("%s: %w: %s", c.hub.Host, ErrBootstrapRefused, condition.Message)
+			}
+		}
+	}
+	return nil, fmt.Errorf("wait for the certificate of %s: %w", c.hub.Host, err)
+}
+
+// syncerUsages are what the certificate of a syncer is for.
+var syncerUsages = []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageClientAuth}
+
+// renew starts what asks for another certificate when this one is near its end.
 func (c *Credential) renew(ctx context.Context) error {
 	manager, err := certificate.NewManager(&certificate.Config{
 		Ctx:              &ctx,
 		Name:             "credential",
 		Template:         c.template,
 		SignerName:       workloadv1alpha1.SyncerSigner,
-		Usages:           []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageClientAuth},
+		Usages:           syncerUsages,
 		CertificateStore: pairStore{c, ctx},
 		ClientsetFn: func(current *tls.Certificate) (kubernetes.Interface, error) {
 			if current == nil {
-				return kubernetes.NewForConfig(c.hub)
+				return nil, errors.New("the certificate has run out: write a new manifest with atoll cluster add NAME --manifest")
 			}
 			return kubernetes.NewForConfig(c.Config())
 		},
 	})
 	if err != nil {
 		return fmt.Errorf("keep the credential of %s: %w", c.hub.Host, err)
-	}
-	if c.current.Load() != nil {
-		c.gotOnce.Do(func() { close(c.got) })
 	}
 	manager.Start()
 	return nil
@@ -232,31 +323,31 @@ func (s pairStore) Update(certPEM, keyPEM []byte) (*tls.Certificate, error) {
 	}
 	s.current.Store(pair)
 	s.connections.CloseAll()
-	s.gotOnce.Do(func() { close(s.got) })
 	logger := klog.FromContext(s.ctx)
 	logger.Info("Certificate issued", "until", pair.Leaf.NotAfter)
-	if err := s.keep(certPEM, keyPEM); err != nil {
+	// A nil takes the key in progress away.
+	if err := s.keep(s.ctx, map[string][]byte{corev1.TLSCertKey: certPEM, corev1.TLSPrivateKeyKey: keyPEM, keyInProgress: nil}); err != nil {
 		// It is good all the same, and the bootstrap token that it was issued for is spent.
 		logger.Error(err, "The certificate could not be kept: it ends with this process")
 	}
 	return pair, nil
 }
 
-// keep writes the pair into the Secret, trying for a minute.
-func (s pairStore) keep(certPEM, keyPEM []byte) error {
+// keep writes into the Secret, trying for a minute.
+func (c *Credential) keep(ctx context.Context, data map[string][]byte) error {
+	patch, err := json.Marshal(map[string]any{"data": data})
+	if err != nil {
+		return fmt.Errorf("write Secret %s: %w", c.name, err)
+	}
 	var last error
-	err := wait.PollUntilContextTimeout(s.ctx, time.Second, keepTimeout, true, func(ctx context.Context) (bool, error) {
+	err = wait.PollUntilContextTimeout(ctx, time.Second, keepTimeout, true, func(ctx context.Context) (bool, error) {
 		ctx, cancel := context.WithTimeout(ctx, credentialTimeout)
 		defer cancel()
-		patch, err := json.Marshal(map[string]any{"data": map[string][]byte{corev1.TLSCertKey: certPEM, corev1.TLSPrivateKeyKey: keyPEM}})
-		if err != nil {
-			return false, err
-		}
-		_, last = s.secrets.Patch(ctx, s.name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: workloadv1alpha1.FieldManager})
+		_, last = c.secrets.Patch(ctx, c.name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: workloadv1alpha1.FieldManager})
 		return last == nil, nil
 	})
 	if err != nil {
-		return fmt.Errorf("keep the certificate in Secret %s: %w", s.name, errors.Join(err, last))
+		return fmt.Errorf("keep the credential in Secret %s: %w", c.name, errors.Join(err, last))
 	}
 	return nil
 }

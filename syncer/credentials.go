@@ -102,13 +102,12 @@ func (c *Credentials) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() { c.requests.Run(ctx) })
-	for _, wait := range []func(context.Context) error{c.config.Informers.WaitSynced, c.requests.WaitSynced} {
-		if err := wait(ctx); err != nil {
-			if ctx.Err() != nil {
-				return nil
-			}
-			return fmt.Errorf("sign certificates of syncers: %w", err)
+	if err := c.WaitSynced(ctx); err != nil {
+		c.queue.Stop()
+		if ctx.Err() != nil {
+			return nil
 		}
+		return fmt.Errorf("sign certificates of syncers: %w", err)
 	}
 	c.queue.Run(ctx, credentialWorkers)
 	return nil
@@ -119,9 +118,6 @@ func (c *Credentials) Run(ctx context.Context) error {
 func (c *Credentials) Token(ctx context.Context, mirror logicalcluster.Name, token string) (id string, ok bool, err error) {
 	if !bootstraputil.IsValidBootstrapToken(token) {
 		return "", false, nil
-	}
-	if err := c.known(ctx); err != nil {
-		return "", false, err
 	}
 	target := c.target(mirror)
 	if target == nil {
@@ -143,7 +139,9 @@ func (c *Credentials) Token(ctx context.Context, mirror logicalcluster.Name, tok
 
 // Accepts says whether certificates of a mirror that go back to the token of that id are good.
 func (c *Credentials) Accepts(mirror logicalcluster.Name, id string) bool {
-	if c.known(context.Background()) != nil {
+	ctx, cancel := context.WithTimeout(context.Background(), knownTimeout)
+	defer cancel()
+	if c.WaitSynced(ctx) != nil {
 		return false
 	}
 	target := c.target(mirror)
@@ -154,10 +152,8 @@ func (c *Credentials) Accepts(mirror logicalcluster.Name, id string) bool {
 	return id != "" && current == id
 }
 
-// known waits until everything is known that the server held when it started: before, it would refuse every syncer.
-func (c *Credentials) known(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, knownTimeout)
-	defer cancel()
+// WaitSynced blocks until everything is known that the server held when it started: before, it would refuse every syncer.
+func (c *Credentials) WaitSynced(ctx context.Context) error {
 	if err := c.config.Informers.WaitSynced(ctx); err != nil {
 		return fmt.Errorf("learn of the SyncTargets: %w", err)
 	}

@@ -61,6 +61,8 @@ func (anywhere) Token(context.Context, logicalcluster.Name, string) (string, boo
 
 func (anywhere) Accepts(logicalcluster.Name, string) bool { return false }
 
+func (anywhere) WaitSynced(context.Context) error { return nil }
+
 func startHub(t *testing.T) *hub {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())

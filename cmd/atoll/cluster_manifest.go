@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	appsapply "k8s.io/client-go/applyconfigurations/apps/v1"
@@ -89,7 +90,9 @@ func (m *clusterManifest) run(ctx context.Context, o *clusterAdd, hub *cli.Hub, 
 		if err := hub.Objects.Get(cli.In(ctx, path), ctrlclient.ObjectKeyFromObject(target), target); err != nil {
 			return false, "", err
 		}
-		return target.Status.Mirror != "", "the server has not made its mirror", nil
+		// The condition comes after the mirror is there.
+		known := meta.FindStatusCondition(target.Status.Conditions, workloadv1alpha1.SyncTargetReady) != nil
+		return target.Status.Mirror != "" && known, "the server has not made its mirror", nil
 	})
 	if err != nil {
 		return fmt.Errorf("cluster %q is registered in %s: %w", target.Name, path, err)

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/warning"
 	"k8s.io/kubernetes/pkg/apis/apps"
+	"k8s.io/kubernetes/pkg/apis/certificates"
 	"k8s.io/kubernetes/pkg/apis/core"
 
 	"atoll.dev/atoll/internal/logicalcluster"
@@ -214,6 +215,9 @@ func TestMirror(t *testing.T) {
 			Spec: apps.DeploymentSpec{Replicas: 3},
 		}
 	}
+	request := func(signer string) runtime.Object {
+		return &certificates.CertificateSigningRequest{Spec: certificates.CertificateSigningRequestSpec{SignerName: signer}}
+	}
 	leaf := what{group: "apps", resource: "deployments", kind: "Deployment", namespace: "ns", name: "leaf", operation: admission.Update, who: anySync}
 	tests := map[string]struct {
 		what   what
@@ -239,6 +243,8 @@ func TestMirror(t *testing.T) {
 		"annotation by status": {what: func() what { w := leaf; w.subresource = "status"; return w }(), change: func(d *apps.Deployment) { d.Annotations["a"] = "b" }, reason: "status takes metadata too"},
 		"finalizer by status":  {what: func() what { w := leaf; w.subresource = "status"; return w }(), change: func(d *apps.Deployment) { d.Finalizers = nil }, reason: "status takes metadata too"},
 		"create":               {what: func() what { w := leaf; w.operation = admission.Create; return w }(), change: func(*apps.Deployment) {}, reason: "leaves come from above"},
+		"certificate":          {what: what{group: "certificates.k8s.io", resource: "certificatesigningrequests", operation: admission.Create, who: anySync, object: request("workload.atoll.dev/syncer")}, change: func(*apps.Deployment) {}, ok: true},
+		"another certificate":  {what: what{group: "certificates.k8s.io", resource: "certificatesigningrequests", operation: admission.Create, who: anySync, object: request("kubernetes.io/kube-apiserver-client")}, change: func(*apps.Deployment) {}, reason: "of a user, perhaps"},
 		"heartbeat":            {what: what{group: "coordination.k8s.io", resource: "leases", operation: admission.Create, who: anySync}, change: func(*apps.Deployment) {}, ok: true},
 	}
 	for name, test := range tests {
@@ -246,7 +252,9 @@ func TestMirror(t *testing.T) {
 			m := NewMirror(func(who user.Info) bool { return who == anySync })
 			w, after := test.what, before()
 			test.change(after)
-			w.object = after
+			if w.object == nil {
+				w.object = after
+			}
 			if w.operation == admission.Update {
 				w.old = before()
 			}

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/kubernetes/pkg/apis/certificates"
 
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 )
@@ -24,16 +25,25 @@ type Mirror struct {
 	isSyncer func(user.Info) bool
 }
 
-// NewMirror returns the plugin. isSyncer says whether a user is a syncer.
+// NewMirror returns the plugin. isSyncer says whether a user is a syncer, or asks for the
+// certificate of one.
 func NewMirror(isSyncer func(user.Info) bool) *Mirror {
 	return &Mirror{Handler: admission.NewHandler(admission.Create, admission.Update), isSyncer: isSyncer}
 }
 
 var errNotTheSyncers = errors.New("a syncer may change only the status of what is in its mirror, its own annotations, and its own finalizer")
 
+var errOtherSigner = errors.New("a syncer may ask for certificates of the signer " + workloadv1alpha1.SyncerSigner + " only")
+
 // Validate refuses what changes more.
 func (m *Mirror) Validate(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	if !m.isSyncer(a.GetUserInfo()) || a.GetResource().Resource == "leases" {
+		return nil
+	}
+	if request, ok := a.GetObject().(*certificates.CertificateSigningRequest); ok && a.GetOperation() == admission.Create {
+		if request.Spec.SignerName != workloadv1alpha1.SyncerSigner {
+			return admission.NewForbidden(a, errOtherSigner)
+		}
 		return nil
 	}
 	if a.GetOperation() != admission.Update || !onlyBookkeeping(a.GetOldObject(), a.GetObject(), a.GetSubresource() == "status") {

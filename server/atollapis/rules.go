@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -212,8 +213,16 @@ func validateSyncTarget(t *workloadv1alpha1.SyncTarget) field.ErrorList {
 	if p := t.Spec.DedicatedTo; p != "" && !isPath(p) {
 		errs = append(errs, field.Invalid(specPath.Child("dedicatedTo"), p, "must be the path of a workspace, as root:org"))
 	}
-	if ref := t.Spec.KubeconfigSecretRef; ref != nil {
-		path := specPath.Child("kubeconfigSecretRef")
+	if t.Spec.KubeconfigSecretRef != nil && t.Spec.BootstrapTokenSecretRef != nil {
+		errs = append(errs, field.Forbidden(specPath.Child("bootstrapTokenSecretRef"), "excludes kubeconfigSecretRef: one syncer works a cluster"))
+	}
+	for name, ref := range map[string]*corev1.SecretReference{
+		"kubeconfigSecretRef": t.Spec.KubeconfigSecretRef, "bootstrapTokenSecretRef": t.Spec.BootstrapTokenSecretRef,
+	} {
+		if ref == nil {
+			continue
+		}
+		path := specPath.Child(name)
 		for _, msg := range validation.IsDNS1123Subdomain(ref.Name) {
 			errs = append(errs, field.Invalid(path.Child("name"), ref.Name, msg))
 		}

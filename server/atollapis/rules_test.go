@@ -251,6 +251,10 @@ func TestSyncTargetValidation(t *testing.T) {
 		{"a path", workloadv1alpha1.SyncTargetSpec{DedicatedTo: "root:org:team"}, ""},
 		{"not a path", workloadv1alpha1.SyncTargetSpec{DedicatedTo: "root/org"}, "spec.dedicatedTo"},
 		{"not one workspace", workloadv1alpha1.SyncTargetSpec{DedicatedTo: "*"}, "spec.dedicatedTo"},
+		{"two ways to be synced", workloadv1alpha1.SyncTargetSpec{
+			KubeconfigSecretRef: &corev1.SecretReference{Namespace: "a", Name: "a"}, BootstrapTokenSecretRef: &corev1.SecretReference{Namespace: "a", Name: "b"},
+		}, "spec.bootstrapTokenSecretRef"},
+		{"a token without a namespace", workloadv1alpha1.SyncTargetSpec{BootstrapTokenSecretRef: &corev1.SecretReference{Name: "a"}}, "spec.bootstrapTokenSecretRef.namespace"},
 		{"a secret without a namespace", workloadv1alpha1.SyncTargetSpec{KubeconfigSecretRef: &corev1.SecretReference{Name: "a"}}, "spec.kubeconfigSecretRef.namespace"},
 	} {
 		_, err := create(ann, syncTargets(), &workloadv1alpha1.SyncTarget{ObjectMeta: metav1.ObjectMeta{Name: "east"}, Spec: tc.spec})

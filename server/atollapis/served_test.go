@@ -45,6 +45,8 @@ func (everything) Token(context.Context, logicalcluster.Name, string) (string, b
 
 func (everything) Accepts(logicalcluster.Name, string) bool { return false }
 
+func (everything) WaitSynced(context.Context) error { return nil }
+
 func start(t *testing.T) (*client.Clients, *clientv3.Client) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
