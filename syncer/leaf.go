@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -78,7 +79,8 @@ var errLeafChanged = errors.New("the leaf changed meanwhile")
 // errUnchecked says that a write could not go down since the heartbeats could not be compared.
 var errUnchecked = errors.New("the heartbeats are not compared yet")
 
-// mayWrite waits until the heartbeats were compared. It says no where one side was restored.
+// mayWrite waits until the heartbeats were compared, and then asks the hub whether leaf is what it was. It says no where
+// one side was restored.
 func (s *Syncer) mayWrite(ctx context.Context, k key, leaf *unstructured.Unstructured) (bool, error) {
 	wait, cancel := context.WithTimeout(ctx, gatePatience)
 	defer cancel()
@@ -92,11 +94,32 @@ func (s *Syncer) mayWrite(ctx context.Context, k key, leaf *unstructured.Unstruc
 		}
 		return false, errUnchecked
 	}
-	now := get(s.mirror.informers[k.resource], k)
+	now, err := s.leafNow(ctx, k)
+	if err != nil {
+		return false, err
+	}
 	if now == nil || now.GetUID() != leaf.GetUID() || now.GetResourceVersion() != leaf.GetResourceVersion() {
 		return false, errLeafChanged
 	}
 	return v == fine, nil
+}
+
+// leafNow asks the hub for a leaf, nil if there is none. Our watch may be behind that of another syncer in whose place we
+// believe to be, as after SIGSTOP: what looks as if it were missing below may have been deleted by it. It is a list, which
+// every hub allows a syncer.
+func (s *Syncer) leafNow(ctx context.Context, k key) (*unstructured.Unstructured, error) {
+	list, err := s.mirror.dynamic.Resource(k.resource).Namespace(k.namespace).List(ctx, metav1.ListOptions{
+		FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, k.name).String(),
+	})
+	if err != nil {
+		return nil, &mirrorError{fmt.Errorf("read the leaf of %s: %w", k, err)}
+	}
+	for i := range list.Items {
+		if list.Items[i].GetName() == k.name {
+			return &list.Items[i], nil
+		}
+	}
+	return nil, nil
 }
 
 // applyLeaf makes the physical cluster have what leaf says. The outcome's down is what it has then.

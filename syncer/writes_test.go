@@ -142,6 +142,10 @@ func TestReleaseWantsProof(t *testing.T) {
 			released := false
 			s := newIdle(t, func(w http.ResponseWriter, req *http.Request) {
 				released = released || req.Method == http.MethodPatch && strings.HasSuffix(req.URL.Path, "/settings")
+				if req.Method == http.MethodGet {
+					answer(t, w, http.StatusOK, map[string]any{"apiVersion": "v1", "kind": "ConfigMapList", "metadata": map[string]any{}, "items": []any{leaf.Object}})
+					return
+				}
 				answer(t, w, http.StatusOK, leaf.Object)
 			}, func(w http.ResponseWriter, _ *http.Request) { tc.physical(w) })
 			if err := s.mirror.informers[configMapsGVR].GetStore().Add(leaf); err != nil {
