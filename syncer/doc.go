@@ -16,7 +16,10 @@
 //   - No write goes down on the ground of a list or watch of the mirror begun after the heartbeats were last
 //     compared (gate.go). A mirror that shows an older heartbeat than the physical cluster was restored from a
 //     snapshot, and the Syncer only observes until an administrator confirms. So it does where the physical cluster
-//     shows an older heartbeat than the mirror recorded.
+//     shows an older heartbeat than the mirror recorded. Meanwhile the twin's status says what a confirmation would
+//     do (difference.go).
+//   - No write goes down on the ground of what was seen of a side before it was restored: a Syncer that finds a heartbeat
+//     older than it left it throws its caches away (history.go), since watches go on from one history into the other.
 //   - A status goes up only from the object of the leaf's own root; observedGeneration of a leaf is its generation
 //     only when the controllers below have observed what was rendered from it.
 //   - A second pass over unchanged objects writes nothing on either side.

@@ -7,11 +7,12 @@ import (
 )
 
 // gate keeps writes from going down on the ground of what a mirror showed after the heartbeats were last compared: a
-// hub that is restored while the syncer runs first shows as a list or watch that begins anew. Every such request
-// closes the gate; a comparison that began later opens it.
+// hub that is restored while the syncer runs first shows as a list or watch that begins anew. The answer to every such
+// request closes the gate; a comparison that began later opens it. So does a physical cluster that does not answer a
+// heartbeat, or a list or watch: it may come back restored.
 type gate struct {
 	mu sync.Mutex
-	// begun counts the lists and watches of the mirror; checked is its value when the last finished comparison began.
+	// begun counts the lists and watches of the mirror that were answered; checked is its value when the last finished comparison began.
 	begun, checked int64
 	verdict        verdict
 	// opened is closed, and replaced, with every comparison.
@@ -70,17 +71,20 @@ func (g *gate) pass(ctx context.Context) (v verdict, ok bool) {
 	}
 }
 
-// watched closes the gate whenever a list or watch of the mirror begins. The heartbeat itself only gets and updates.
+// watched closes the gate whenever a list or watch of the mirror begins: when its answer does, since a request that was under way
+// meanwhile may be answered by who took over. The heartbeat itself only gets and updates.
 type watched struct {
 	next http.RoundTripper
 	gate *gate
 }
 
 func (w watched) RoundTrip(req *http.Request) (*http.Response, error) {
+	resp, err := w.next.RoundTrip(req)
 	query := req.URL.Query()
 	// client-go's informers name a resource version, a page size or a watch in every request.
-	if req.Method == http.MethodGet && (query.Has("watch") || query.Has("resourceVersion") || query.Has("limit")) {
+	if err == nil && resp.StatusCode == http.StatusOK && req.Method == http.MethodGet &&
+		(query.Has("watch") || query.Has("resourceVersion") || query.Has("limit")) {
 		w.gate.close()
 	}
-	return w.next.RoundTrip(req)
+	return resp, err
 }

@@ -110,6 +110,13 @@ func (s *Syncer) beat(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if other := s.known.contradicts(hub, physical, physicalErr == nil); other != "" {
+		// The gate stays closed: nobody may act on what the informers show. What the restart would forget is written down.
+		if err := s.renew(ctx, hub, c.hub, c.written); err != nil {
+			return err
+		}
+		return fmt.Errorf("%w: %s", errOtherHistory, other)
+	}
 	if physicalErr == nil && v != fine {
 		// Another syncer of the same target, the one we replace, may have raised a counter between our two reads.
 		if v, c, hub, physical, physicalErr, err = s.look(ctx); err != nil {
@@ -118,6 +125,7 @@ func (s *Syncer) beat(ctx context.Context) error {
 	}
 	if physicalErr != nil {
 		// Alive, but nothing to compare with. Raising is safe: the mirror may always be ahead.
+		s.gate.close()
 		return errors.Join(s.renew(ctx, hub, c.hub+1, c.written), physicalErr)
 	}
 
@@ -128,6 +136,7 @@ func (s *Syncer) beat(ctx context.Context) error {
 				"verdict", v.String(), "hub", c.hub, "written", c.written, "physical", c.physical)
 		}
 		s.answered()
+		s.known.setPhysical(physical)
 		return s.renew(ctx, hub, c.hub, c.written)
 	}
 
@@ -136,6 +145,7 @@ func (s *Syncer) beat(ctx context.Context) error {
 		return err
 	}
 	if err := s.raise(ctx, physical, counter); err != nil {
+		s.gate.close()
 		return fmt.Errorf("%w: %w", errPhysical, err)
 	}
 	s.answered()
@@ -167,6 +177,7 @@ func (s *Syncer) look(ctx context.Context) (v verdict, c counters, hub, physical
 	if c.written, err = count(hub, workloadv1alpha1.HeartbeatWrittenAnnotation); err != nil {
 		return v, c, nil, nil, nil, err
 	}
+	c.written = max(c.written, s.known.raised())
 	return compare(c), c, hub, physical, physicalErr, nil
 }
 
@@ -184,9 +195,11 @@ func (s *Syncer) renew(ctx context.Context, hub *coordinationv1.Lease, counter, 
 	hub.Spec.HolderIdentity = ptr.To(s.config.Name)
 	hub.Spec.LeaseDurationSeconds = ptr.To(int32(silence / time.Second))
 	hub.Spec.RenewTime = &metav1.MicroTime{Time: s.config.Clock.Now()}
-	if err := store(ctx, s.mirror.kube, hub, nil); err != nil {
+	stored, err := store(ctx, s.mirror.kube, hub, nil)
+	if err != nil {
 		return fmt.Errorf("renew the heartbeat in the mirror: %w", err)
 	}
+	s.known.setHub(stored)
 	return nil
 }
 
@@ -196,35 +209,36 @@ func (s *Syncer) raise(ctx context.Context, physical *coordinationv1.Lease, coun
 	metav1.SetMetaDataLabel(&physical.ObjectMeta, workloadv1alpha1.SyncTargetLabel, s.config.UID)
 	physical.Spec.HolderIdentity = ptr.To(s.config.Name)
 	physical.Spec.RenewTime = &metav1.MicroTime{Time: s.config.Clock.Now()}
-	if err := store(ctx, s.physical.kube, physical, ours); err != nil {
+	stored, err := store(ctx, s.physical.kube, physical, ours)
+	if err != nil {
 		return fmt.Errorf("raise the heartbeat: %w", err)
 	}
+	s.known.setPhysical(stored)
 	return nil
 }
 
 // store creates or updates a Lease, and its namespace if that is missing. An update carries the resource version that
 // was read, so that of two syncers of one target the late one gets a conflict.
-func store(ctx context.Context, kube kubernetes.Interface, l *coordinationv1.Lease, namespaceLabels map[string]string) error {
+func store(ctx context.Context, kube kubernetes.Interface, l *coordinationv1.Lease, namespaceLabels map[string]string) (*coordinationv1.Lease, error) {
 	leases := kube.CoordinationV1().Leases(l.Namespace)
 	if l.UID != "" {
-		_, err := leases.Update(ctx, l, metav1.UpdateOptions{FieldManager: workloadv1alpha1.FieldManager})
-		return err
+		return leases.Update(ctx, l, metav1.UpdateOptions{FieldManager: workloadv1alpha1.FieldManager})
 	}
 	create := metav1.CreateOptions{FieldManager: workloadv1alpha1.FieldManager}
-	_, err := leases.Create(ctx, l, create)
+	stored, err := leases.Create(ctx, l, create)
 	if !apierrors.IsNotFound(err) {
-		return err
+		return stored, err
 	}
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: l.Namespace, Labels: namespaceLabels}}
 	if _, err := kube.CoreV1().Namespaces().Create(ctx, namespace, create); err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("create namespace %s: %w", l.Namespace, err)
+		return nil, fmt.Errorf("create namespace %s: %w", l.Namespace, err)
 	}
-	_, err = leases.Create(ctx, l, create)
-	return err
+	return leases.Create(ctx, l, create)
 }
 
-// heartbeat beats every beatEvery, at once when the gate closes, and publishes what the beats found.
-func (s *Syncer) heartbeat(ctx context.Context) {
+// heartbeat beats every beatEvery, at once when the gate closes, and publishes what the beats found. It calls looked after
+// the first beat that reached the hub, and returns errOtherHistory, or nil when ctx ends.
+func (s *Syncer) heartbeat(ctx context.Context, looked func()) error {
 	logger := klog.FromContext(ctx)
 	ticker := s.config.Clock.NewTicker(beatEvery)
 	defer ticker.Stop()
@@ -232,7 +246,13 @@ func (s *Syncer) heartbeat(ctx context.Context) {
 	for {
 		err := s.beat(ctx)
 		if ctx.Err() != nil {
-			return
+			return nil
+		}
+		if errors.Is(err, errOtherHistory) {
+			return err
+		}
+		if s.known.hasHub() {
+			looked()
 		}
 		var now string
 		if err != nil && !apierrors.IsConflict(err) {
@@ -251,17 +271,18 @@ func (s *Syncer) heartbeat(ctx context.Context) {
 		}
 
 		// After a failure the closed gate waits for a short while only: both sides may be back any moment.
+		stale := s.gate.stale
 		var soon <-chan time.Time
 		if err != nil {
-			soon = s.config.Clock.After(time.Second)
+			stale, soon = nil, s.config.Clock.After(time.Second)
 		}
 		select {
 		case <-ticker.C():
 		case <-soon:
-		case <-s.gate.stale:
+		case <-stale:
 		case <-s.kick:
 		case <-ctx.Done():
-			return
+			return nil
 		}
 	}
 }

@@ -27,8 +27,7 @@ import (
 // reconcile makes one object right on both sides.
 func (s *Syncer) reconcile(ctx context.Context, k key) (time.Duration, error) {
 	leaf, down := get(s.mirror.informers[k.resource], k), get(s.physical.informers[k.resource], k)
-	// The heartbeat's namespace is ours too, but nobody's leaf.
-	s.setOrphan(k, leaf == nil && down != nil && down.GetLabels()[workloadv1alpha1.WorkspaceLabel] != "" && !s.isReserved(k))
+	s.setOrphan(k, s.isOrphan(k, leaf, down))
 	if leaf == nil {
 		s.backoff.Forget(k)
 		s.writes.forget(k)
@@ -73,6 +72,11 @@ func (s *Syncer) reconcile(ctx context.Context, k key) (time.Duration, error) {
 	return s.backoff.When(k), nil
 }
 
+// isOrphan says whether down is ours and no leaf asks for it. The heartbeat's namespace is ours too, but nobody's leaf.
+func (s *Syncer) isOrphan(k key, leaf, down *unstructured.Unstructured) bool {
+	return leaf == nil && down != nil && down.GetLabels()[workloadv1alpha1.WorkspaceLabel] != "" && !s.isReserved(k)
+}
+
 // errLeafChanged says that what was decided is outdated, and will be decided again.
 var errLeafChanged = errors.New("the leaf changed meanwhile")
 
@@ -82,7 +86,11 @@ var errUnchecked = errors.New("the heartbeats are not compared yet")
 // mayWrite waits until the heartbeats were compared, and then asks the hub whether leaf is what it was. It says no where
 // one side was restored.
 func (s *Syncer) mayWrite(ctx context.Context, k key, leaf *unstructured.Unstructured) (bool, error) {
-	wait, cancel := context.WithTimeout(ctx, gatePatience)
+	patience := gatePatience
+	if s.trouble() != "" {
+		patience = 0 // they cannot be
+	}
+	wait, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	v, ok := s.gate.pass(wait)
 	if !ok {
@@ -137,7 +145,7 @@ func (s *Syncer) applyLeaf(ctx context.Context, k key, leaf, down *unstructured.
 		return outcome{}, nameConflict("%s belongs to another workspace", k)
 	}
 	want := render(leaf, types.UID(s.config.UID))
-	if down != nil && upToDate(want, down) {
+	if toApply(want, down) == leaveIt {
 		return outcome{down: down}, nil
 	}
 
@@ -255,10 +263,13 @@ func (s *Syncer) bury(ctx context.Context, k key, leaf *unstructured.Unstructure
 	if err != nil && !gone(err) {
 		return outcome{}, fmt.Errorf("read %s: %w", k, err)
 	}
+	if err != nil {
+		live = nil
+	}
+	kept := ""
 	// Its event brings us back when it is gone; the time is for an event that was missed.
 	pending := outcome{down: live, again: silence}
-	kept := ""
-	done := err != nil || !owned(live, types.UID(s.config.UID)) || !sameRoot(leaf, live)
+	done := toBury(leaf, live, types.UID(s.config.UID)) == leaveIt
 	switch {
 	case done:
 		pending = outcome{unknown: true, undecided: true}

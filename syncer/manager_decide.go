@@ -49,6 +49,7 @@ func targetStatus(target, twin *workloadv1alpha1.SyncTarget, heard time.Time, p 
 	if twin != nil {
 		status.Version, status.ClusterUID = twin.Status.Version, twin.Status.ClusterUID
 		status.Capacity, status.Nodes, status.LastHeartbeat = twin.Status.Capacity, twin.Status.Nodes, twin.Status.LastHeartbeat
+		status.Difference = twin.Status.Difference.DeepCopy()
 		for _, kind := range fromTwin {
 			if c := meta.FindStatusCondition(twin.Status.Conditions, kind); c != nil && kind != workloadv1alpha1.SyncTargetReady {
 				set(*c)

@@ -149,8 +149,8 @@ func (s *Syncer) applyNamespace(ctx context.Context, k key, leaf, down *unstruct
 	}
 	policyKey := key{networkPoliciesGVR, k.name, isolationPolicy}
 	policy := get(s.policies, policyKey)
-	namespaceDone := down != nil && upToDate(want, down)
-	policyDone := policy != nil && upToDate(wantPolicy, policy)
+	namespaceDone := toApply(want, down) == leaveIt
+	policyDone := toApply(wantPolicy, policy) == leaveIt
 	if namespaceDone && policyDone {
 		return outcome{down: down}, nil
 	}

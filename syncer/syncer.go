@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
@@ -72,6 +73,7 @@ type Syncer struct {
 	queue     *queue.Queue[key]
 	backoff   workqueue.TypedRateLimiter[key]
 	gate      *gate
+	known     memory
 	writes    writes
 	// kick asks for a heartbeat, and for the twin's status to be published.
 	kick  chan struct{}
@@ -330,11 +332,35 @@ func (s *Syncer) beatSoon() {
 
 // Run syncs until ctx ends. It does not return for as long as either side is merely unreachable.
 func (s *Syncer) Run(ctx context.Context) error {
+	for {
+		err := s.run(ctx)
+		if !errors.Is(err, errOtherHistory) {
+			return err
+		}
+		// What the caches hold may never have been in what the side is now, and a watch does not say so: it goes on after
+		// a resource version that both histories have, or waits for one that the restored side has not reached.
+		klog.FromContext(ctx).Info("Forgets what it saw and reads both sides anew", "reason", err.Error())
+		if s, err = New(s.config); err != nil {
+			return err
+		}
+	}
+}
+
+// run is Run until ctx ends, or one side turns out to be restored (errOtherHistory).
+func (s *Syncer) run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer s.queue.Stop()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	looked := make(chan struct{})
+	wg.Go(func() { cancel(s.heartbeat(ctx, sync.OnceFunc(func() { close(looked) }))) })
+	// What is listed before the first heartbeat would belong to a history of which nothing is remembered.
+	select {
+	case <-looked:
+	case <-ctx.Done():
+		return otherHistory(ctx)
+	}
 
 	synced := []cache.InformerSynced{s.twin.HasSynced}
 	all := []cache.SharedIndexInformer{s.policies, s.nodes, s.twin}
@@ -347,14 +373,21 @@ func (s *Syncer) Run(ctx context.Context) error {
 	for _, i := range all {
 		wg.Go(func() { i.RunWithContext(ctx) })
 	}
-	wg.Go(func() { s.heartbeat(ctx) })
 
 	// Before the whole mirror is known, whatever of ours runs below would look as if nobody wanted it.
 	if !cache.WaitForCacheSync(ctx.Done(), synced...) {
-		return nil
+		return otherHistory(ctx)
 	}
 	s.beatSoon()
 	s.queue.Run(ctx, workers)
+	return otherHistory(ctx)
+}
+
+// otherHistory returns the errOtherHistory that ended ctx; nil if something else did.
+func otherHistory(ctx context.Context) error {
+	if err := context.Cause(ctx); errors.Is(err, errOtherHistory) {
+		return err
+	}
 	return nil
 }
 
@@ -449,6 +482,9 @@ func (s *Syncer) heard(gvr schema.GroupVersionResource) func(error) {
 		s.state.mu.Lock()
 		defer s.state.mu.Unlock()
 		before, broken := s.state.unwatched[gvr]
+		if err != nil {
+			s.gate.close() // who answers the next time may be who was restored meanwhile
+		}
 		switch {
 		case err == nil && broken:
 			delete(s.state.unwatched, gvr)

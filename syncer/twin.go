@@ -53,6 +53,8 @@ type facts struct {
 	verdict      verdict
 	orphans      []string
 	blind        []blindSpot
+	// difference is nil where nothing is held back, and while it is not known.
+	difference *workloadv1alpha1.Difference
 }
 
 // blindSpot is a resource of the physical cluster that cannot be listed or watched: since when, and why.
@@ -126,6 +128,10 @@ func twinStatus(old workloadv1alpha1.SyncTargetStatus, generation int64, f facts
 		set(workloadv1alpha1.SyncTargetObserveOnly, true, ReasonPhysicalRestored,
 			"The physical cluster shows older heartbeats than it confirmed before: it was restored, or is another one. Nothing is written to it"+
 				" until the SyncTarget is annotated "+workloadv1alpha1.ConfirmAnnotation+"="+confirmRestored+".")
+	}
+
+	if f.verdict == fine || f.difference != nil {
+		status.Difference = f.difference
 	}
 
 	if n := len(f.orphans); n > 0 {
@@ -236,8 +242,8 @@ func (s *Syncer) publish(ctx context.Context) error {
 }
 
 // facts collects what is known, and asks the physical cluster who it is if that is not known or long ago.
-func (s *Syncer) facts(ctx context.Context) (facts, error) {
-	f := facts{orphans: s.orphans(), blind: s.blind()}
+func (s *Syncer) facts(ctx context.Context) (f facts, err error) {
+	f = facts{orphans: s.orphans(), blind: s.blind()}
 	s.state.mu.Lock()
 	f.lastAnswer, f.everAnswered, f.trouble = s.state.lastAnswer, s.state.everAnswered, s.state.trouble
 	f.version, f.clusterUID = s.state.version, s.state.clusterUID
@@ -246,6 +252,11 @@ func (s *Syncer) facts(ctx context.Context) (facts, error) {
 	s.gate.mu.Lock()
 	f.verdict = s.gate.verdict
 	s.gate.mu.Unlock()
+	if f.verdict == hubRestored || f.verdict == physicalRestored {
+		if f.difference, err = s.difference(); err != nil {
+			return f, err
+		}
+	}
 
 	if s.nodes.HasSynced() {
 		f.nodes = []corev1.Node{}

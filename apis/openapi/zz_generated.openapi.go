@@ -38,6 +38,7 @@ func GetOpenAPIDefinitions(ref common.ReferenceCallback) map[string]common.OpenA
 		tenancyv1alpha1.WorkspaceSpec{}.OpenAPIModelName():          schema_atoll_apis_tenancy_v1alpha1_WorkspaceSpec(ref),
 		tenancyv1alpha1.WorkspaceStatus{}.OpenAPIModelName():        schema_atoll_apis_tenancy_v1alpha1_WorkspaceStatus(ref),
 		tenancyv1alpha1.WorkspaceTypeReference{}.OpenAPIModelName(): schema_atoll_apis_tenancy_v1alpha1_WorkspaceTypeReference(ref),
+		workloadv1alpha1.Difference{}.OpenAPIModelName():            schema_atoll_apis_workload_v1alpha1_Difference(ref),
 		workloadv1alpha1.Refusal{}.OpenAPIModelName():               schema_atoll_apis_workload_v1alpha1_Refusal(ref),
 		workloadv1alpha1.SyncTarget{}.OpenAPIModelName():            schema_atoll_apis_workload_v1alpha1_SyncTarget(ref),
 		workloadv1alpha1.SyncTargetList{}.OpenAPIModelName():        schema_atoll_apis_workload_v1alpha1_SyncTargetList(ref),
@@ -1028,6 +1029,72 @@ func schema_atoll_apis_tenancy_v1alpha1_WorkspaceTypeReference(ref common.Refere
 	}
 }
 
+func schema_atoll_apis_workload_v1alpha1_Difference(ref common.ReferenceCallback) common.OpenAPIDefinition {
+	return common.OpenAPIDefinition{
+		Schema: spec.Schema{
+			SchemaProps: spec.SchemaProps{
+				Description: "Difference is what a physical cluster has otherwise than its mirror says: leaves and their namespaces, counted.",
+				Type:        []string{"object"},
+				Properties: map[string]spec.Schema{
+					"create": {
+						SchemaProps: spec.SchemaProps{
+							Description: "create counts what the physical cluster does not have.",
+							Default:     0,
+							Type:        []string{"integer"},
+							Format:      "int32",
+						},
+					},
+					"change": {
+						SchemaProps: spec.SchemaProps{
+							Description: "change counts what it has otherwise.",
+							Default:     0,
+							Type:        []string{"integer"},
+							Format:      "int32",
+						},
+					},
+					"delete": {
+						SchemaProps: spec.SchemaProps{
+							Description: "delete counts what it has and the hub has seen deleted.",
+							Default:     0,
+							Type:        []string{"integer"},
+							Format:      "int32",
+						},
+					},
+					"orphans": {
+						SchemaProps: spec.SchemaProps{
+							Description: "orphans counts what it has and the hub knows nothing of: no confirmation deletes it.",
+							Default:     0,
+							Type:        []string{"integer"},
+							Format:      "int32",
+						},
+					},
+					"sample": {
+						VendorExtensible: spec.VendorExtensible{
+							Extensions: spec.Extensions{
+								"x-kubernetes-list-type": "atomic",
+							},
+						},
+						SchemaProps: spec.SchemaProps{
+							Description: "sample names the first few of each, deletions first: \"delete deployments default-1a2b3c4d5e/web\".",
+							Type:        []string{"array"},
+							Items: &spec.SchemaOrArray{
+								Schema: &spec.Schema{
+									SchemaProps: spec.SchemaProps{
+										Default: "",
+										Type:    []string{"string"},
+										Format:  "",
+									},
+								},
+							},
+						},
+					},
+				},
+				Required: []string{"create", "change", "delete", "orphans"},
+			},
+		},
+	}
+}
+
 func schema_atoll_apis_workload_v1alpha1_Refusal(ref common.ReferenceCallback) common.OpenAPIDefinition {
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
@@ -1272,6 +1339,12 @@ func schema_atoll_apis_workload_v1alpha1_SyncTargetStatus(ref common.ReferenceCa
 							Ref:         ref("k8s.io/apimachinery/pkg/apis/meta/v1.Time"),
 						},
 					},
+					"difference": {
+						SchemaProps: spec.SchemaProps{
+							Description: "difference is set while ObserveOnly is True: what a confirmation would do in the physical cluster.",
+							Ref:         ref(workloadv1alpha1.Difference{}.OpenAPIModelName()),
+						},
+					},
 					"conditions": {
 						VendorExtensible: spec.VendorExtensible{
 							Extensions: spec.Extensions{
@@ -1297,6 +1370,6 @@ func schema_atoll_apis_workload_v1alpha1_SyncTargetStatus(ref common.ReferenceCa
 			},
 		},
 		Dependencies: []string{
-			"k8s.io/apimachinery/pkg/api/resource.Quantity", "k8s.io/apimachinery/pkg/apis/meta/v1.Condition", "k8s.io/apimachinery/pkg/apis/meta/v1.Time"},
+			workloadv1alpha1.Difference{}.OpenAPIModelName(), "k8s.io/apimachinery/pkg/api/resource.Quantity", "k8s.io/apimachinery/pkg/apis/meta/v1.Condition", "k8s.io/apimachinery/pkg/apis/meta/v1.Time"},
 	}
 }

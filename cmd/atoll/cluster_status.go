@@ -78,6 +78,11 @@ func clusterStatus(ctx context.Context, hub *cli.Hub, out io.Writer, name string
 			fmt.Fprintf(out, "Nothing is %s there until you confirm. Look first, then: %s cluster confirm %s %s\n", what.held, self, t.Name, what.word)
 		}
 	}
+	if meta.IsStatusConditionTrue(t.Status.Conditions, workloadv1alpha1.SyncTargetObserveOnly) {
+		if err := writeDifference(out, t.Status.Difference); err != nil {
+			return err
+		}
+	}
 	switch {
 	case !visible:
 		_, err = fmt.Fprintln(out, "What is placed there you may not see: it takes the right to list the placements of all workspaces.")
@@ -92,6 +97,29 @@ func clusterStatus(ctx context.Context, hub *cli.Hub, out io.Writer, name string
 		}
 	}
 	return err
+}
+
+// writeDifference says what a confirmation would do.
+func writeDifference(out io.Writer, d *workloadv1alpha1.Difference) error {
+	if d == nil {
+		_, err := fmt.Fprintln(out, "What a confirmation would change there is not known yet.")
+		return err
+	}
+	fmt.Fprintln(out, "A confirmation would do there:")
+	w := printers.GetNewTabWriter(out)
+	fmt.Fprintln(w, "  DELETE\tCREATE\tCHANGE\tLEAVE AS ORPHANS")
+	fmt.Fprintf(w, "  %d\t%d\t%d\t%d\n", d.Delete, d.Create, d.Change, d.Orphans)
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	if len(d.Sample) == 0 {
+		return nil
+	}
+	fmt.Fprintln(out, "Among them, by their names there:")
+	for _, line := range d.Sample {
+		fmt.Fprintf(out, "  %s\n", line)
+	}
+	return nil
 }
 
 // at says how far a use is at that cluster.

@@ -81,10 +81,29 @@ type SyncTargetStatus struct {
 	// heartbeat is the Lease in the mirror.
 	// +optional
 	LastHeartbeat *metav1.Time `json:"lastHeartbeat,omitempty"`
+	// difference is set while ObserveOnly is True: what a confirmation would do in the physical cluster.
+	// +optional
+	Difference *Difference `json:"difference,omitempty"`
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// Difference is what a physical cluster has otherwise than its mirror says: leaves and their namespaces, counted.
+type Difference struct {
+	// create counts what the physical cluster does not have.
+	Create int32 `json:"create"`
+	// change counts what it has otherwise.
+	Change int32 `json:"change"`
+	// delete counts what it has and the hub has seen deleted.
+	Delete int32 `json:"delete"`
+	// orphans counts what it has and the hub knows nothing of: no confirmation deletes it.
+	Orphans int32 `json:"orphans"`
+	// sample names the first few of each, deletions first: "delete deployments default-1a2b3c4d5e/web".
+	// +optional
+	// +listType=atomic
+	Sample []string `json:"sample,omitempty"`
 }
 
 // +k8s:deepcopy-gen:interfaces=k8s.io/apimachinery/pkg/runtime.Object

@@ -6,6 +6,11 @@
 package v1alpha1
 
 // OpenAPIModelName returns the OpenAPI model name for this type.
+func (in Difference) OpenAPIModelName() string {
+	return "io.kcp.workload.v1alpha1.Difference"
+}
+
+// OpenAPIModelName returns the OpenAPI model name for this type.
 func (in Refusal) OpenAPIModelName() string {
 	return "io.kcp.workload.v1alpha1.Refusal"
 }
