@@ -1,0 +1,276 @@
+package framework
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Addresses of the two hosts of a Link. Nothing outside their namespaces sees them.
+const (
+	nearAddress = "10.254.0.2"
+	farAddress  = "10.254.0.1"
+)
+
+// packetSize covers a TUN device's MTU of 1500.
+const packetSize = 2048
+
+// Link joins two hosts by a line that loses packets and takes time. A host is a network namespace that belongs to this
+// process alone and ends with it; the line is a goroutine between their TUN devices, so that it needs neither tools nor
+// what a kernel may lack (netem). The near host is a client's, the far one stands before servers of this machine.
+type Link struct {
+	t         testing.TB
+	near, far *host
+	lost      atomic.Int64
+	passed    atomic.Int64
+	wg        sync.WaitGroup
+}
+
+// host is a network namespace with a TUN device.
+type host struct {
+	namespace *os.File
+	device    *os.File
+}
+
+// CanLink returns an error where network namespaces or TUN devices cannot be made.
+func CanLink() error {
+	h, err := newHost(nearAddress)
+	if err != nil {
+		return err
+	}
+	return h.close()
+}
+
+// StartLink makes the hosts. loss, from 0 to 1, is the share of packets that are lost in each direction, delay what a
+// packet takes in each. It ends with the test.
+func StartLink(t testing.TB, loss float64, delay time.Duration) *Link {
+	t.Helper()
+	l := &Link{t: t}
+	var err error
+	if l.near, err = newHost(nearAddress); err != nil {
+		t.Fatalf("make a host: %v", err)
+	}
+	if l.far, err = newHost(farAddress); err != nil {
+		t.Fatalf("make a host: %v", errors.Join(err, l.near.close()))
+	}
+	l.wg.Go(func() { l.line(l.near, l.far, loss, delay) })
+	l.wg.Go(func() { l.line(l.far, l.near, loss, delay) })
+	t.Cleanup(func() {
+		if err := errors.Join(l.near.close(), l.far.close()); err != nil {
+			t.Errorf("end a link: %v", err)
+		}
+		l.wg.Wait()
+		t.Logf("the link passed %d packets and lost %d", l.passed.Load(), l.lost.Load())
+	})
+	return l
+}
+
+// Lost is how many packets were lost.
+func (l *Link) Lost() int64 { return l.lost.Load() }
+
+// line carries packets one way until a device is closed.
+func (l *Link) line(from, to *host, loss float64, delay time.Duration) {
+	type packet struct {
+		data []byte
+		due  time.Time
+	}
+	// As much as a line of 50 ms holds at a few hundred megabits; what comes on top is lost, as in a router.
+	under := make(chan packet, 2048)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() {
+		for p := range under {
+			time.Sleep(time.Until(p.due))
+			if _, err := to.device.Write(p.data); err == nil {
+				l.passed.Add(1)
+			}
+		}
+	})
+	defer close(under)
+	buffer := make([]byte, packetSize)
+	for {
+		n, err := from.device.Read(buffer)
+		if err != nil {
+			return // closed
+		}
+		if rand.Float64() < loss {
+			l.lost.Add(1)
+			continue
+		}
+		select {
+		case under <- packet{append([]byte(nil), buffer[:n]...), time.Now().Add(delay)}:
+		default:
+			l.lost.Add(1)
+		}
+	}
+}
+
+// Dialer returns how to reach a TCP address of this machine over the link, for Proxy.Through.
+func (l *Link) Dialer(target string) func(context.Context) (net.Conn, error) {
+	l.t.Helper()
+	address := l.serve(l.far, net.JoinHostPort(farAddress, "0"), target)
+	return func(ctx context.Context) (conn net.Conn, err error) {
+		inErr := l.near.in(func() { conn, err = (&net.Dialer{}).DialContext(ctx, "tcp", address) })
+		return conn, errors.Join(inErr, err)
+	}
+}
+
+// serve makes a host answer at an address there with what a TCP address of this machine answers.
+func (l *Link) serve(h *host, address, target string) string {
+	l.t.Helper()
+	var listener net.Listener
+	var err error
+	if inErr := h.in(func() { listener, err = net.Listen("tcp", address) }); inErr != nil || err != nil {
+		l.t.Fatalf("listen at %s of another host: %v", address, errors.Join(inErr, err))
+	}
+	return serveProxy(l.t, listener, target).Address
+}
+
+// Move makes a syncer go on in the near host, from where it reaches the hub over the link and its physical cluster
+// without. Its manifest must have been written for a hub at https://localhost:PORT: localhost is the far host there.
+func (l *Link) Move(s *Syncer, p *Physical, hubURL string) {
+	l.t.Helper()
+	hub, err := url.Parse(hubURL)
+	if err != nil {
+		l.t.Fatalf("parse the address of the hub: %v", err)
+	}
+	physical, err := url.Parse(p.URL)
+	if err != nil {
+		l.t.Fatalf("parse the address of %s: %v", p.Name, err)
+	}
+	l.serve(l.far, net.JoinHostPort(farAddress, hub.Port()), net.JoinHostPort("127.0.0.1", hub.Port()))
+	l.serve(l.near, physical.Host, physical.Host)
+	s.Stop()
+	hosts := filepath.Join(s.Dir, "files", "etc", "hosts")
+	if err := os.WriteFile(hosts, []byte(farAddress+" localhost\n"), 0o600); err != nil {
+		l.t.Fatalf("tell the syncer of %s where the hub is: %v", p.Name, err)
+	}
+	namespace := "/proc/" + strconv.Itoa(os.Getpid()) + "/fd/" + strconv.Itoa(int(l.near.namespace.Fd()))
+	s.args = append([]string{"--net=" + namespace, s.binary}, s.args...)
+	s.binary = "nsenter"
+	s.Start()
+}
+
+// newHost makes a network namespace with loopback and a TUN device that has an address in a network of 256.
+func newHost(address string) (*host, error) {
+	h := &host{}
+	var err error
+	onThread(func() {
+		if err = unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			err = fmt.Errorf("make a network namespace: %w", err)
+			return
+		}
+		if h.namespace, err = os.Open("/proc/thread-self/ns/net"); err != nil {
+			return
+		}
+		h.device, err = openTUN(address)
+	})
+	if err != nil {
+		return nil, errors.Join(err, h.close())
+	}
+	return h, nil
+}
+
+func (h *host) close() error {
+	var errs []error
+	for _, f := range []*os.File{h.device, h.namespace} {
+		if f != nil {
+			errs = append(errs, f.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// in calls f as if on that host. Sockets that f makes stay there.
+func (h *host) in(f func()) (err error) {
+	onThread(func() {
+		if err = unix.Setns(int(h.namespace.Fd()), unix.CLONE_NEWNET); err != nil {
+			err = fmt.Errorf("enter a network namespace: %w", err)
+			return
+		}
+		f()
+	})
+	return err
+}
+
+// onThread calls f on a thread that nobody uses afterwards, whatever f made of it.
+func onThread(f func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		f()
+	}()
+	<-done
+}
+
+// openTUN makes a TUN device in the thread's namespace, and brings it and loopback up.
+func openTUN(address string) (*os.File, error) {
+	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open /dev/net/tun: %w", err)
+	}
+	request, err := unix.NewIfreq("link0")
+	if err != nil {
+		return nil, errors.Join(err, unix.Close(fd))
+	}
+	request.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI)
+	if err := unix.IoctlIfreq(fd, unix.TUNSETIFF, request); err != nil {
+		return nil, errors.Join(fmt.Errorf("make a TUN device: %w", err), unix.Close(fd))
+	}
+	device := os.NewFile(uintptr(fd), "link0") // polled, so that Close ends a Read
+	if err := configure("lo", "", nil); err != nil {
+		return nil, errors.Join(err, device.Close())
+	}
+	if err := configure("link0", address, net.IPv4Mask(255, 255, 255, 0)); err != nil {
+		return nil, errors.Join(err, device.Close())
+	}
+	return device, nil
+}
+
+// configure gives a device of the thread's namespace an address, unless that is empty, and brings it up.
+func configure(device, address string, mask net.IPMask) error {
+	socket, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(socket)
+	set := func(what uint, change func(*unix.Ifreq) error) error {
+		request, err := unix.NewIfreq(device)
+		if err != nil {
+			return err
+		}
+		if err := change(request); err != nil {
+			return err
+		}
+		if err := unix.IoctlIfreq(socket, what, request); err != nil {
+			return fmt.Errorf("configure network device %s: %w", device, err)
+		}
+		return nil
+	}
+	if address != "" {
+		if err := set(unix.SIOCSIFADDR, func(r *unix.Ifreq) error { return r.SetInet4Addr(net.ParseIP(address).To4()) }); err != nil {
+			return err
+		}
+		if err := set(unix.SIOCSIFNETMASK, func(r *unix.Ifreq) error { return r.SetInet4Addr(mask) }); err != nil {
+			return err
+		}
+	}
+	return set(unix.SIOCSIFFLAGS, func(r *unix.Ifreq) error {
+		r.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
+		return nil
+	})
+}
