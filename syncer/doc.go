@@ -7,7 +7,12 @@
 // of the same name in the mirror. The Manager runs in the server: SyncTargets → mirror logical cluster, twin, running
 // Syncers (those with a kubeconfig Secret) → status and conditions of SyncTargets.
 //
+// A Syncer outside the server (`atoll syncer`, pull) is the same one, with a Credential in the place of the identity that
+// the Manager gives; in the server, Credentials say which bootstrap tokens and certificates are good, and have the
+// certificates signed: CertificateSigningRequests of the mirrors → status.credential of SyncTargets, certificates.
+//
 // What always holds:
+//   - A bootstrap token is good for one request, and a certificate only while status.credential names its token.
 //   - Nothing is deleted downstream because something is missing in the mirror. Only a tombstone, a leaf with
 //     deletionTimestamp, deletes: what a fresh read shows to be ours and of the same root, by UID. Objects of ours
 //     without a leaf are counted and reported (condition Orphans).
