@@ -12,6 +12,7 @@ import (
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	"atoll.dev/atoll/client"
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
 )
 
@@ -72,7 +73,7 @@ func candidatesOf(lc *corev1alpha1.LogicalCluster, levels [][]*workloadv1alpha1.
 				continue
 			}
 			candidates = append(candidates, Candidate{
-				Name: t.Name, UID: t.UID, Workspace: string(lcctx.NameFrom(t)), Mirror: t.Status.Mirror,
+				Name: t.Name, UID: t.UID, Workspace: string(lcctx.NameFrom(t)), Mirror: string(client.MirrorOf(t)),
 				Labels: t.Labels, Shadowed: nearer[t.Name],
 				Ready:    isReady(t),
 				Cordoned: t.Spec.Unschedulable,

@@ -141,7 +141,7 @@ func (c *Controller) onSyncTarget(e client.Event[*workloadv1alpha1.SyncTarget]) 
 func sameTarget(a, b *workloadv1alpha1.SyncTarget) bool {
 	return sameLife(a, b) && isReady(a) == isReady(b) && maps.Equal(a.Labels, b.Labels) &&
 		a.Spec.Unschedulable == b.Spec.Unschedulable && a.Spec.DedicatedTo == b.Spec.DedicatedTo &&
-		a.Status.Mirror == b.Status.Mirror
+		client.MirrorOf(a) == client.MirrorOf(b)
 }
 
 func (c *Controller) onPolicy(e client.Event[*placementv1alpha1.PlacementPolicy]) {

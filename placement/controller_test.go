@@ -368,7 +368,7 @@ func TestSyncTargetEvents(t *testing.T) {
 		"ready":     {change: func(t *workloadv1alpha1.SyncTarget) { setReady(t, false) }, want: true, reason: "gets nothing new"},
 		"cordon":    {change: func(t *workloadv1alpha1.SyncTarget) { t.Spec.Unschedulable = true }, want: true, reason: "gets nothing new"},
 		"label":     {change: func(t *workloadv1alpha1.SyncTarget) { t.Labels = map[string]string{"zone": "a"} }, want: true, reason: "selectors"},
-		"mirror":    {change: func(t *workloadv1alpha1.SyncTarget) { t.Status.Mirror = "m" }, want: true, reason: "can be used now"},
+		"mirror":    {change: func(t *workloadv1alpha1.SyncTarget) { t.Status.Mirror = mirrorOf("other") }, want: true, reason: "can be used now"},
 		"dedicated": {change: func(t *workloadv1alpha1.SyncTarget) { t.Spec.DedicatedTo = "root:a" }, want: true, reason: "not for others any more"},
 		"deleting":  {change: func(t *workloadv1alpha1.SyncTarget) { t.DeletionTimestamp = &metav1.Time{} }, want: true, reason: "is left"},
 		"re-created": {change: func(t *workloadv1alpha1.SyncTarget) { t.UID = "other" }, want: true,

@@ -24,7 +24,7 @@ import (
 //
 // Commands; objects are in workspace shop (below org, below root) unless in=<workspace> says otherwise:
 //
-//	cluster NAME [ready|away] [cordoned|open] [deleting] [unmirrored|mirrored] [label=k:v] [dedicated=path]  register or change
+//	cluster NAME [ready|away] [cordoned|open] [deleting] [unmirrored|misnamed|mirrored] [label=k:v] [dedicated=path]  register or change
 //	lose NAME                            the SyncTarget is deleted
 //	policy NAME [allow=(a,b)] [label=k:v] [clusters=...] [selector=...] [max=n] [split=...]
 //	namespace NAME | deploy NAMESPACE NAME | undeploy NAMESPACE NAME
@@ -80,8 +80,10 @@ func command(t *testing.T, w *fakeWorld, r *reconciler, d *datadriven.TestData) 
 				target.DeletionTimestamp = &now
 			case "unmirrored":
 				target.Status.Mirror = ""
+			case "misnamed":
+				target.Status.Mirror = "root"
 			case "mirrored":
-				target.Status.Mirror = "mirror-" + string(target.UID)
+				target.Status.Mirror = mirrorOf(target.UID)
 			default:
 				t.Fatalf("%s: unknown state %q", d.Pos, state)
 			}

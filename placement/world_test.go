@@ -2,6 +2,8 @@ package placement
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"maps"
 	"slices"
@@ -122,10 +124,16 @@ func deployment(name string) placementv1alpha1.PlacedObject {
 	return placementv1alpha1.PlacedObject{Group: "apps", Resource: "deployments", Name: name}
 }
 
+// mirrorOf is a name in the form of those of mirrors.
+func mirrorOf(target types.UID) string {
+	sum := sha256.Sum256([]byte(target))
+	return ("m" + hex.EncodeToString(sum[:]))[:lcctx.NameLength]
+}
+
 // addTarget registers a Ready cluster.
 func (w *fakeWorld) addTarget(cluster, name string) *workloadv1alpha1.SyncTarget {
 	t := &workloadv1alpha1.SyncTarget{ObjectMeta: metav1.ObjectMeta{Name: name, UID: w.uid(name), Annotations: in(cluster), Labels: map[string]string{}}}
-	t.Status.Mirror = "mirror-" + string(t.UID)
+	t.Status.Mirror = mirrorOf(t.UID)
 	setReady(t, true)
 	w.targets[client.Key{Cluster: logicalcluster.Name(cluster), Name: name}] = t
 	return t

@@ -27,7 +27,8 @@ import (
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
 )
 
-const mirrorEast = "mirror-east"
+// mirrorEast has the form of the names of mirrors.
+const mirrorEast = "mirroreast000000"
 
 // mirrored is a workspace, shop, whose namespace front has roots with leaves in the mirror of east.
 type mirrored struct {

@@ -96,7 +96,12 @@ func New(clients *client.Clients, informers *client.Informers, clk clock.Passive
 		c.sources[k.GVK.Kind] = s
 	}
 	for _, err := range []error{
-		informers.SyncTargets.AddIndex(byMirror, func(t *workloadv1alpha1.SyncTarget) []string { return []string{t.Status.Mirror} }),
+		informers.SyncTargets.AddIndex(byMirror, func(t *workloadv1alpha1.SyncTarget) []string {
+			if mirror := client.MirrorOf(t); mirror != "" {
+				return []string{string(mirror)}
+			}
+			return nil
+		}),
 		informers.Deployments.AddIndex(byReference, referencesOf),
 		informers.Namespaces.AddIndex(byRoot, func(n *corev1.Namespace) []string {
 			if root, ok := rootOf(n); ok {
@@ -250,19 +255,20 @@ func (c *Controller) onPlacement(e client.Event[*placementv1alpha1.Placement]) {
 
 func (c *Controller) onSyncTarget(e client.Event[*workloadv1alpha1.SyncTarget]) {
 	t := e.Object()
-	if e.Deleted() || t.Status.Mirror == "" || c.isMirror(client.KeyOf(t).Cluster) {
+	mirror := client.MirrorOf(t)
+	if e.Deleted() || mirror == "" || c.isMirror(client.KeyOf(t).Cluster) {
 		return // the twin in a mirror follows
 	}
 	if e.Old == nil && meta.IsStatusConditionTrue(t.Status.Conditions, workloadv1alpha1.SyncTargetFrozen) {
-		c.brake.Freeze(t.Status.Mirror)
+		c.brake.Freeze(string(mirror))
 	}
 	if t.Annotations[workloadv1alpha1.ConfirmAnnotation] != "" {
 		c.queue.Add(key{ofSyncTarget, client.KeyOf(t)})
 	}
-	if e.Old != nil && lost(e.Old) == lost(t) && e.Old.Status.Mirror == t.Status.Mirror {
+	if e.Old != nil && lost(e.Old) == lost(t) && client.MirrorOf(e.Old) == mirror {
 		return
 	}
-	c.everythingIn(logicalcluster.Name(t.Status.Mirror))
+	c.everythingIn(mirror)
 }
 
 // everythingIn asks for the roots of all leaves of a mirror, and for its namespaces.

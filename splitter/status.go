@@ -160,17 +160,21 @@ func (c *Controller) setFrozen(ctx context.Context, t *workloadv1alpha1.SyncTarg
 // It counts only if the condition says what is confirmed: a word that was left there must not end the next freeze.
 func (c *Controller) syncTarget(ctx context.Context, k client.Key) error {
 	t, ok := c.informers.SyncTargets.Get(k)
-	if !ok || t.Annotations[workloadv1alpha1.ConfirmAnnotation] != confirmDeletions || t.Status.Mirror == "" || c.isMirror(k.Cluster) {
+	if !ok || t.Annotations[workloadv1alpha1.ConfirmAnnotation] != confirmDeletions || c.isMirror(k.Cluster) {
+		return nil
+	}
+	mirror := client.MirrorOf(t)
+	if mirror == "" {
 		return nil
 	}
 	if meta.IsStatusConditionTrue(t.Status.Conditions, workloadv1alpha1.SyncTargetFrozen) {
-		_, missing := c.brake.Frozen(t.Status.Mirror)
-		c.brake.Confirm(t.Status.Mirror)
+		_, missing := c.brake.Frozen(string(mirror))
+		c.brake.Confirm(string(mirror))
 		if err := c.setFrozen(ctx, t, metav1.ConditionFalse, "Confirmed", "An administrator confirmed the deletions."); err != nil {
 			return err
 		}
 		klog.FromContext(ctx).Info("Deletions confirmed", "syncTarget", k.String(), "leaves", missing)
-		c.everythingIn(logicalcluster.Name(t.Status.Mirror))
+		c.everythingIn(mirror)
 	}
 	want := t.DeepCopy()
 	delete(want.Annotations, workloadv1alpha1.ConfirmAnnotation)

@@ -31,7 +31,7 @@ func TestConfirmWhatWasSaid(t *testing.T) {
 			east := &workloadv1alpha1.SyncTarget{
 				ObjectMeta: metav1.ObjectMeta{Name: "east", UID: "u", Annotations: map[string]string{
 					lcctx.Annotation: "root", workloadv1alpha1.ConfirmAnnotation: confirmDeletions}},
-				Status: workloadv1alpha1.SyncTargetStatus{Mirror: "mirror-east"},
+				Status: workloadv1alpha1.SyncTargetStatus{Mirror: mirrorEast},
 			}
 			if tc.told {
 				meta.SetStatusCondition(&east.Status.Conditions, metav1.Condition{Type: workloadv1alpha1.SyncTargetFrozen, Status: metav1.ConditionTrue, Reason: "ManyDeletions"})
@@ -54,12 +54,12 @@ func TestConfirmWhatWasSaid(t *testing.T) {
 			if err := informers.SyncTargets.WaitSynced(ctx); err != nil {
 				t.Fatal(err)
 			}
-			c.brake.Freeze("mirror-east")
+			c.brake.Freeze(mirrorEast)
 
 			if err := c.syncTarget(ctx, client.KeyOf(east)); err != nil {
 				t.Fatal(err)
 			}
-			if frozen, _ := c.brake.Frozen("mirror-east"); frozen != tc.frozen {
+			if frozen, _ := c.brake.Frozen(mirrorEast); frozen != tc.frozen {
 				t.Errorf("%s: frozen = %v", tc.reason, frozen)
 			}
 			if err := objects.Get(ctx, ctrlclient.ObjectKeyFromObject(east), east); err != nil {
