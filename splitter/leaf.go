@@ -177,7 +177,7 @@ func (c *Controller) ensureNamespace(ctx context.Context, workspace logicalclust
 			return name, false, fmt.Errorf("read namespace %s of mirror %s: %w", name, mirror, err)
 		}
 		if live.Labels[workloadv1alpha1.WorkspaceLabel] != string(workspace) || live.Annotations[workloadv1alpha1.RootAnnotation] != "/"+namespace {
-			return name, false, fmt.Errorf("namespace %s of mirror %s is not for namespace %s|%s, and is never adopted", name, mirror, workspace, namespace)
+			return name, false, fmt.Errorf("namespace %s of mirror %s is not for namespace %s|%s: %w", name, mirror, workspace, namespace, errNotAdopted)
 		}
 		return name, live.DeletionTimestamp == nil, nil
 	}

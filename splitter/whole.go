@@ -55,6 +55,11 @@ func (c *Controller) whole(ctx context.Context, s *source, k client.Key, root ct
 		}
 		for _, mirror := range mirrors {
 			leaf, ready, err := c.putWhole(ctx, s, full, mirror, leafIn(mirror, leaves))
+			if r := refusedByHub(err); r != nil {
+				c.tellHub(ctx, s, full, mirror, r)
+			} else if err == nil {
+				c.untellHub(full, mirror)
+			}
 			switch {
 			case err != nil:
 				errs = append(errs, err)

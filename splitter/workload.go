@@ -38,6 +38,8 @@ type site struct {
 	// keeps it as it is.
 	leaf      *appsv1.Deployment
 	old, held bool
+	// refused is why the leaf, or what it needs, could not be written to the mirror; nil if it could.
+	refused *workloadv1alpha1.Refusal
 
 	step    Step
 	roll    Roll
@@ -271,6 +273,11 @@ func (c *Controller) carryOut(ctx context.Context, s *source, root *appsv1.Deplo
 	slices.Reverse(order)
 	for _, st := range order {
 		ready, err := c.carryOutAt(ctx, s, root, st)
+		if st.refused = refusedByHub(err); st.refused != nil {
+			c.tellHub(ctx, s, root, st.mirror, st.refused)
+		} else if err == nil {
+			c.untellHub(root, st.mirror)
+		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("cluster %q: %w", st.name, err))
 		} else if !ready {
@@ -416,6 +423,9 @@ func viewOf(root *appsv1.Deployment, p *placementv1alpha1.Placement, sites []*si
 		if st.leaf != nil && !st.old { // what the root before it runs is nothing of this one
 			l = leafView(st.leaf)
 			l.SameTemplate = equality.Semantic.DeepEqual(&st.leaf.Spec.Template, template)
+		}
+		if st.refused != nil {
+			l.Refused = st.refused
 		}
 		l.Cluster, l.Assigned, l.Lost, l.Target, l.Current = st.name, st.assigned, st.lost, st.target, st.current
 		view.Leaves = append(view.Leaves, l)
