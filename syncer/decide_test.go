@@ -473,6 +473,7 @@ func TestTwinStatus(t *testing.T) {
 		"short trouble":      {old: ready, facts: facts{lastAnswer: now.Add(-39 * time.Second), everAnswered: true, trouble: "timeout"}, ready: "True/Connected", reason: "tolerated for 40 s, as a Node"},
 		"long trouble":       {old: ready, facts: facts{lastAnswer: now.Add(-41 * time.Second), everAnswered: true, trouble: "timeout"}, ready: "False/Unreachable", reason: "then it is not ready"},
 		"restart in trouble": {old: ready, facts: facts{lastAnswer: now.Add(-10 * time.Second), trouble: "timeout"}, ready: "True/Connected", reason: "a restart of ours is no reason either"},
+		"restart while away": {old: ready, facts: facts{lastAnswer: now.Add(-41 * time.Second), trouble: "timeout"}, ready: "False/Unreachable", reason: "nor does it begin the 40 s anew"},
 		"hub restored":       {facts: facts{everAnswered: true, lastAnswer: now, verdict: hubRestored}, ready: "True/Connected", observeOnly: "True/HubRestored", reason: "it answers, but is not written to"},
 		"watch just broken":  {old: ready, facts: facts{lastAnswer: now, everAnswered: true, verdict: fine, blind: []blindSpot{{"secrets", now.Add(-39 * time.Second), "forbidden"}}}, ready: "True/Connected", observeOnly: "False/InStep", reason: "tolerated for as long as silence"},
 		"watch stays broken": {old: ready, facts: facts{lastAnswer: now, everAnswered: true, verdict: fine, blind: []blindSpot{{"secrets", now.Add(-42 * time.Second), "forbidden"}}}, ready: "False/CannotWatch", observeOnly: "False/InStep", reason: "statuses are old"},

@@ -171,6 +171,9 @@ func (s *Syncer) look(ctx context.Context) (v verdict, c counters, hub, physical
 	if hub, err = lease(ctx, s.mirror.kube, workloadv1alpha1.HeartbeatName); err != nil {
 		return v, c, nil, nil, nil, fmt.Errorf("read the heartbeat in the mirror: %w", err)
 	}
+	if err := s.recall(hub); err != nil {
+		klog.FromContext(ctx).Info("Cannot tell when the physical cluster answered before our start", "err", err)
+	}
 	if c.hub, err = count(hub, workloadv1alpha1.HeartbeatCounterAnnotation); err != nil {
 		return v, c, nil, nil, nil, err
 	}
@@ -192,6 +195,9 @@ func lease(ctx context.Context, kube kubernetes.Interface, name string) (*coordi
 func (s *Syncer) renew(ctx context.Context, hub *coordinationv1.Lease, counter, written int64) error {
 	metav1.SetMetaDataAnnotation(&hub.ObjectMeta, workloadv1alpha1.HeartbeatCounterAnnotation, strconv.FormatInt(counter, 10))
 	metav1.SetMetaDataAnnotation(&hub.ObjectMeta, workloadv1alpha1.HeartbeatWrittenAnnotation, strconv.FormatInt(written, 10))
+	if at, ever := s.lastAnswer(); ever {
+		metav1.SetMetaDataAnnotation(&hub.ObjectMeta, workloadv1alpha1.HeartbeatAnsweredAnnotation, at.UTC().Format(time.RFC3339))
+	}
 	hub.Spec.HolderIdentity = ptr.To(s.config.Name)
 	hub.Spec.LeaseDurationSeconds = ptr.To(int32(silence / time.Second))
 	hub.Spec.RenewTime = &metav1.MicroTime{Time: s.config.Clock.Now()}

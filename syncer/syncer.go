@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -420,7 +421,8 @@ func (s *Syncer) isReserved(k key) bool {
 // state is what the heartbeat learned of the physical cluster, and what the workers found there unasked.
 type state struct {
 	mu sync.Mutex // guards all below
-	// lastAnswer is when the physical cluster last answered a heartbeat, or when we started.
+	// lastAnswer is when the physical cluster last answered a heartbeat, also one of the syncer before us; when we started
+	// if that is not known.
 	lastAnswer time.Time
 	// everAnswered says whether it did since we started.
 	everAnswered bool
@@ -456,6 +458,32 @@ func (s *Syncer) answered() {
 		s.state.asked = time.Time{} // it may be another one, or upgraded
 	}
 	s.state.lastAnswer, s.state.everAnswered, s.state.trouble = s.config.Clock.Now(), true, ""
+}
+
+// lastAnswer returns when the physical cluster last answered, and whether it did since we started.
+func (s *Syncer) lastAnswer() (at time.Time, ever bool) {
+	s.state.mu.Lock()
+	defer s.state.mu.Unlock()
+	return s.state.lastAnswer, s.state.everAnswered
+}
+
+// recall takes from the mirror's Lease when the physical cluster last answered, as long as it has not answered us: our
+// start is no news of it. What is written there lies before our start, or a clock was turned back.
+func (s *Syncer) recall(hub *coordinationv1.Lease) error {
+	text, ok := hub.Annotations[workloadv1alpha1.HeartbeatAnsweredAnnotation]
+	if !ok {
+		return nil
+	}
+	at, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		return fmt.Errorf("annotation %s of lease %s/%s: %w", workloadv1alpha1.HeartbeatAnsweredAnnotation, hub.Namespace, hub.Name, err)
+	}
+	s.state.mu.Lock()
+	defer s.state.mu.Unlock()
+	if !s.state.everAnswered && at.Before(s.state.lastAnswer) {
+		s.state.lastAnswer = at
+	}
+	return nil
 }
 
 // failed records the error of a heartbeat, if the physical cluster is to blame.

@@ -3,14 +3,19 @@ package syncer
 import (
 	"context"
 	"encoding/json"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 
@@ -155,6 +160,97 @@ func TestReleaseWantsProof(t *testing.T) {
 			o, err := s.bury(context.Background(), k, leaf)
 			if released != tc.released {
 				t.Errorf("%s: released = %v (%+v, %v)", tc.reason, released, o, err)
+			}
+		})
+	}
+}
+
+// TestAwayOverARestart: a start of the syncer does not make a physical cluster be heard of that is away.
+func TestAwayOverARestart(t *testing.T) {
+	now := time.Now()
+	ready := []metav1.Condition{{Type: workloadv1alpha1.SyncTargetReady, Status: metav1.ConditionTrue, Reason: ReasonConnected}}
+	tests := map[string]struct {
+		answered string // what the Lease says; "" if nothing
+		later    time.Duration
+		want     string
+		reason   string
+	}{
+		"long ago":  {now.Add(-time.Hour).Format(time.RFC3339), 0, "False/Unreachable", "it was away before we started"},
+		"just now":  {now.Add(-5 * time.Second).Format(time.RFC3339), 0, "True/Connected", "a restart alone is no reason"},
+		"the rest":  {now.Add(-30 * time.Second).Format(time.RFC3339), 15 * time.Second, "False/Unreachable", "30 of the 40 s were before we started"},
+		"ahead":     {now.Add(time.Hour).Format(time.RFC3339), 0, "True/Connected", "a clock was turned back: as if it were now"},
+		"ahead, on": {now.Add(time.Hour).Format(time.RFC3339), silence + 5*time.Second, "False/Unreachable", "and not for an hour"},
+		"never":     {"", 0, "True/Connected", "nothing is known: from our start on"},
+		"no time":   {"yesterday", 0, "True/Connected", "the same; it is overwritten with the next answer"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			annotations := map[string]string{workloadv1alpha1.HeartbeatCounterAnnotation: "8", workloadv1alpha1.HeartbeatWrittenAnnotation: "7"}
+			if tc.answered != "" {
+				annotations[workloadv1alpha1.HeartbeatAnsweredAnnotation] = tc.answered
+			}
+			stored := &coordinationv1.Lease{
+				TypeMeta:   metav1.TypeMeta{APIVersion: "coordination.k8s.io/v1", Kind: "Lease"},
+				ObjectMeta: metav1.ObjectMeta{Name: "heartbeat", Namespace: "atoll-system", UID: "u", Annotations: annotations},
+			}
+			var mu sync.Mutex // guards stored and away
+			away := true
+			s := newIdle(t, func(w http.ResponseWriter, r *http.Request) {
+				mu.Lock()
+				defer mu.Unlock()
+				if r.Method == http.MethodPut {
+					body, err := io.ReadAll(r.Body)
+					if err == nil {
+						_, _, err = scheme.Codecs.UniversalDeserializer().Decode(body, nil, stored)
+					}
+					if err != nil {
+						t.Error(err)
+					}
+				}
+				answer(t, w, http.StatusOK, stored)
+			}, func(w http.ResponseWriter, r *http.Request) {
+				mu.Lock()
+				defer mu.Unlock()
+				if away {
+					http.Error(w, "no upstream", http.StatusServiceUnavailable)
+					return
+				}
+				answer(t, w, http.StatusOK, map[string]any{"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": map[string]any{
+					"name": "heartbeat-east-uid", "namespace": "atoll-system", "uid": "d", "annotations": map[string]any{workloadv1alpha1.HeartbeatCounterAnnotation: "7"},
+				}})
+			})
+			writer := func() string {
+				mu.Lock()
+				defer mu.Unlock()
+				return stored.Annotations[workloadv1alpha1.HeartbeatAnsweredAnnotation]
+			}
+			err := s.beat(t.Context())
+			if err == nil {
+				t.Fatal("the beat did not fail")
+			}
+			s.failed(err)
+			if got := writer(); got != tc.answered {
+				t.Errorf("the Lease says %q after a beat without an answer, want %q", got, tc.answered)
+			}
+			s.state.mu.Lock()
+			f := facts{lastAnswer: s.state.lastAnswer, everAnswered: s.state.everAnswered, trouble: s.state.trouble}
+			s.state.mu.Unlock()
+			status := twinStatus(workloadv1alpha1.SyncTargetStatus{Conditions: ready}, 1, f, s.config.Clock.Now().Add(tc.later))
+			if got := condition(status.Conditions, workloadv1alpha1.SyncTargetReady); got != tc.want {
+				t.Errorf("%s: Ready %q, want %q", tc.reason, got, tc.want)
+			}
+
+			mu.Lock()
+			away = false
+			mu.Unlock()
+			for range 2 { // the second one tells of the first
+				if err := s.beat(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			at, err := time.Parse(time.RFC3339, writer())
+			if err != nil || time.Since(at) > time.Minute || time.Until(at) > 0 {
+				t.Errorf("after an answer the Lease says %q (%v)", writer(), err)
 			}
 		})
 	}

@@ -23,7 +23,7 @@ type heartbeat struct {
 	// at is when the syncer last reported, by its clock.
 	at time.Time
 	// unanswered says that the physical cluster left the one before it without an answer. The condition Ready tolerates
-	// that for 40 s, and after a start of the syncer for 40 s anew.
+	// that for 40 s.
 	unanswered bool
 }
 

@@ -42,6 +42,9 @@ const (
 	// HeartbeatWrittenAnnotation, on the mirror's Lease: the highest counter that the physical cluster is known to have
 	// stored. It is one behind the Lease's own as long as the physical cluster answers.
 	HeartbeatWrittenAnnotation = "workload.atoll.dev/heartbeat-written"
+	// HeartbeatAnsweredAnnotation, on the mirror's Lease: when the physical cluster last answered, by the syncer's clock, as
+	// RFC 3339 writes it. It is at most one heartbeat behind.
+	HeartbeatAnsweredAnnotation = "workload.atoll.dev/heartbeat-answered"
 )
 
 // What a syncer outside the server identifies itself with. It shows its bootstrap token in its mirror once, for a
