@@ -1,0 +1,154 @@
+package syncer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	testingclock "k8s.io/utils/clock/testing"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	"atoll.dev/atoll/client"
+)
+
+// TestHeartbeatByOurClock: a syncer's clock may be an hour off, and step: what counts is when its heartbeats come. Only
+// those found at the start of the server are as old as they say.
+func TestHeartbeatByOurClock(t *testing.T) {
+	began := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	tests := map[string]struct {
+		// theirs is the syncer's clock less ours, by seconds since the start.
+		theirs func(second int) time.Duration
+		// silentFrom is the second of the last heartbeat but one; 0: they go on.
+		silentFrom int
+		// unready is how many seconds the SyncTarget may be not Ready, and how many it must be.
+		atMost, atLeast int
+		reason          string
+	}{
+		"same clock":       {theirs: func(int) time.Duration { return 0 }, reason: "never away"},
+		"an hour ahead":    {theirs: func(int) time.Duration { return time.Hour }, reason: "what is found says that it is from the future, which is no reason for mistrust"},
+		"an hour behind":   {theirs: func(int) time.Duration { return -time.Hour }, atMost: 10, reason: "what is found may be an hour old; the next heartbeat says that it is not"},
+		"steps ahead":      {theirs: func(s int) time.Duration { return time.Duration(s/30) * time.Hour }, reason: "a step is no silence"},
+		"steps behind":     {theirs: func(s int) time.Duration { return -time.Duration(s/30) * time.Hour }, reason: "a step is no silence"},
+		"ahead and silent": {theirs: func(int) time.Duration { return time.Hour }, silentFrom: 60, atMost: 80, atLeast: 75, reason: "a clock that is ahead does not keep a dead syncer alive"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			clock := testingclock.NewFakeClock(began)
+			m := idleManager(t, clock)
+			target, twin := syncTarget("a", "root", 0), &workloadv1alpha1.SyncTarget{}
+			meta.SetStatusCondition(&twin.Status.Conditions, metav1.Condition{Type: workloadv1alpha1.SyncTargetReady, Status: metav1.ConditionTrue, Reason: ReasonConnected})
+			unready := 0
+			for second := range 180 {
+				if second%10 == 0 && (tc.silentFrom == 0 || second <= tc.silentFrom) {
+					renewed := metav1.NewMicroTime(clock.Now().Add(tc.theirs(second)))
+					lease := &coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{RenewTime: &renewed}}
+					m.beat("mirror", lease, client.Event[*coordinationv1.Lease]{New: lease, Initial: second == 0})
+				}
+				status, _ := targetStatus(target, twin, m.heard["mirror"], nil, clock.Now())
+				if !meta.IsStatusConditionTrue(status.Conditions, workloadv1alpha1.SyncTargetReady) {
+					unready++
+				}
+				clock.Step(time.Second)
+			}
+			if unready > tc.atMost || unready < tc.atLeast {
+				t.Errorf("%s: not Ready for %d of 180 s, want %d to %d", tc.reason, unready, tc.atLeast, tc.atMost)
+			}
+		})
+	}
+}
+
+// idleManager is a Manager of a server that nobody asks.
+func idleManager(t *testing.T, clock *testingclock.FakeClock) *Manager {
+	t.Helper()
+	clients, err := client.New(&rest.Config{Host: "https://127.0.0.1:1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	informers, err := client.NewInformers(clients)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := NewManager(ManagerConfig{
+		Clients: clients, Informers: informers, Clock: clock,
+		MirrorConfig: func(logicalcluster.Name, types.UID) (*rest.Config, error) { return nil, errors.New("not asked") },
+		DeleteData:   func(context.Context, logicalcluster.Name) error { return errors.New("not asked") },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// TestClockSteps lets a syncer's clock step by an hour in both directions, between a server and a physical cluster: work
+// goes on, tombstones are carried out, and nothing else is deleted or stopped. So it is when the server starts anew meanwhile.
+func TestClockSteps(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a server and a physical cluster")
+	}
+	w := newWorld(t)
+	defer func() { w.stop() }()
+	w.condition(workloadv1alpha1.SyncTargetReady, metav1.ConditionTrue, ReasonConnected)
+	w.makeNamespace(ns)
+	w.makeConfigMap(ns, "kept", "root-kept", "one")
+	w.eventually("it is applied", w.configMapDown(ns, "kept", "one"))
+	kept, err := w.east.CoreV1().ConfigMaps(ns).Get(t.Context(), "kept", metav1.GetOptions{})
+	w.must(err)
+
+	for i, step := range []time.Duration{time.Hour, -time.Hour, 0} {
+		for _, restart := range []bool{false, true} {
+			w.clock.ahead.Store(int64(step))
+			if restart {
+				w.hub.Kill()
+				w.hub.Restart()
+			}
+			name := fmt.Sprintf("change-%d-%v", i, restart)
+			counted := w.beats()
+			w.makeConfigMap(ns, name, "root-"+name, "x")
+			w.eventually("a change goes down", w.configMapDown(ns, name, "x"))
+			w.must(w.mirror.CoreV1().ConfigMaps(ns).Delete(t.Context(), name, metav1.DeleteOptions{}))
+			w.eventually("a tombstone is carried out", func() string {
+				if _, err := w.east.CoreV1().ConfigMaps(ns).Get(t.Context(), name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+					return fmt.Sprintf("below: %v", err)
+				}
+				return ""
+			})
+			w.eventually("heartbeats go on", func() string {
+				if now := w.beats(); now < counted+2 {
+					return fmt.Sprintf("%d, were %d", now, counted)
+				}
+				return ""
+			})
+			w.condition(workloadv1alpha1.SyncTargetReady, metav1.ConditionTrue, ReasonConnected)
+			w.condition(workloadv1alpha1.SyncTargetObserveOnly, metav1.ConditionFalse, ReasonInStep)
+			var target workloadv1alpha1.SyncTarget
+			w.must(w.clients.Objects.Get(client.In(t.Context(), "root"), ctrlclient.ObjectKeyFromObject(w.target), &target))
+			ready := meta.FindStatusCondition(target.Status.Conditions, workloadv1alpha1.SyncTargetReady)
+			t.Logf("step %-5s server started anew %-5v: Ready since %s", step, restart, ready.LastTransitionTime.Format(time.TimeOnly))
+			now, err := w.east.CoreV1().ConfigMaps(ns).Get(t.Context(), "kept", metav1.GetOptions{})
+			w.must(err)
+			if now.UID != kept.UID || now.ResourceVersion != kept.ResourceVersion {
+				t.Errorf("after a step to %s what nobody touched was written: version %s of %s, was %s of %s", step, now.ResourceVersion, now.UID, kept.ResourceVersion, kept.UID)
+			}
+		}
+	}
+}
+
+// beats is the mirror's counter of heartbeats.
+func (w *world) beats() int64 {
+	w.Helper()
+	l, err := w.mirror.CoordinationV1().Leases(workloadv1alpha1.HeartbeatNamespace).Get(w.Context(), workloadv1alpha1.HeartbeatName, metav1.GetOptions{})
+	w.must(err)
+	n, err := count(l, workloadv1alpha1.HeartbeatCounterAnnotation)
+	w.must(err)
+	return n
+}
