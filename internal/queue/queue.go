@@ -4,7 +4,6 @@ package queue
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"time"
 
@@ -55,9 +54,6 @@ func NewWithClock[K comparable](name string, clk clock.PassiveClock, reconcile R
 // Add asks for key to be reconciled soon.
 func (q *Queue[K]) Add(key K) { q.keys.Add(key) }
 
-// AddAfter asks for key to be reconciled after a time.
-func (q *Queue[K]) AddAfter(key K, after time.Duration) { q.keys.AddAfter(key, after) }
-
 // Len is the number of keys that wait.
 func (q *Queue[K]) Len() int { return q.keys.Len() }
 
@@ -92,8 +88,9 @@ func (q *Queue[K]) next(ctx context.Context) bool {
 		if again > 0 {
 			q.keys.AddAfter(key, again)
 		}
-	case ctx.Err() != nil || errors.Is(err, context.Canceled):
-		// Stopping; whoever starts next lists everything again.
+	case ctx.Err() != nil:
+		// Stopping; whoever starts next lists everything again. What the error says is no sign of it: a request may have been
+		// cancelled for reasons of its own.
 	default:
 		if !apierrors.IsConflict(err) {
 			klog.FromContext(ctx).Error(err, "Reconcile failed, will try again", "key", key, "failures", q.keys.NumRequeues(key))
