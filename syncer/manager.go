@@ -211,8 +211,7 @@ func (m *Manager) enqueueTerminating(index, value string) {
 	}
 }
 
-// isTwin says whether a SyncTarget is the copy in a mirror. The label is the Manager's; a user who puts it on a
-// SyncTarget has one that nobody cares for.
+// isTwin says whether a SyncTarget is the copy in a mirror. The label is the Manager's: the server refuses it anywhere else.
 func isTwin(t *workloadv1alpha1.SyncTarget) bool {
 	return t.Labels[workloadv1alpha1.SyncTargetLabel] != ""
 }

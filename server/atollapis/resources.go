@@ -1,6 +1,7 @@
 package atollapis
 
 import (
+	"context"
 	"fmt"
 	"strings"
 
@@ -8,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
@@ -98,8 +100,10 @@ func syncTargets() *resource[*workloadv1alpha1.SyncTarget] {
 		new:     func() T { return &workloadv1alpha1.SyncTarget{} },
 		newList: func() runtime.Object { return &workloadv1alpha1.SyncTargetList{} },
 
-		validName: validation.IsDNS1123Label,
-		validate:  validateSyncTarget,
+		validName:      validation.IsDNS1123Label,
+		validate:       validateSyncTarget,
+		validateCreate: validateTwin,
+		validateUpdate: func(ctx context.Context, t, _ T) field.ErrorList { return validateTwin(ctx, t) },
 
 		sameSpec:   func(a, b T) bool { return equality.Semantic.DeepEqual(a.Spec, b.Spec) },
 		copySpec:   func(to, from T) { to.Spec = from.Spec },

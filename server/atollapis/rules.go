@@ -233,6 +233,18 @@ func validateSyncTarget(t *workloadv1alpha1.SyncTarget) field.ErrorList {
 	return errs
 }
 
+// validateTwin refuses the label of a twin outside mirrors: by it the manager of the syncers tells the copy in a mirror from
+// the SyncTarget, which it would not look after any more. That holds for the system too, which has no other use for it.
+func validateTwin(ctx context.Context, t *workloadv1alpha1.SyncTarget) field.ErrorList {
+	if _, is := t.Labels[workloadv1alpha1.SyncTargetLabel]; !is {
+		return nil
+	}
+	if cluster, ok := lcctx.ClusterFrom(ctx); ok && cluster.Mirror {
+		return nil
+	}
+	return field.ErrorList{field.Forbidden(field.NewPath("metadata", "labels").Key(workloadv1alpha1.SyncTargetLabel), "marks the copies of SyncTargets in mirrors, and is set by the system")}
+}
+
 // ---- Placement, PlacementPolicy
 
 func validatePlacement(p *placementv1alpha1.Placement) field.ErrorList {

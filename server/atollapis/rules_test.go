@@ -262,6 +262,39 @@ func TestSyncTargetValidation(t *testing.T) {
 	}
 }
 
+// The label of a twin on a SyncTarget would make everybody take it for one.
+func TestTwinLabelIsOfMirrors(t *testing.T) {
+	in := func(ctx context.Context, mirror bool) context.Context {
+		return lcctx.WithCluster(ctx, lcctx.Cluster{Name: "somewhere", Mirror: mirror})
+	}
+	plain := &workloadv1alpha1.SyncTarget{ObjectMeta: metav1.ObjectMeta{Name: "east"}}
+	twin := plain.DeepCopy()
+	twin.Labels = map[string]string{workloadv1alpha1.SyncTargetLabel: "uid"}
+	empty := plain.DeepCopy()
+	empty.Labels = map[string]string{workloadv1alpha1.SyncTargetLabel: ""}
+	for _, tc := range []struct {
+		reason string
+		ctx    context.Context
+		target *workloadv1alpha1.SyncTarget
+		want   string
+	}{
+		{"no label", in(ann, false), plain, ""},
+		{"a twin", in(system, true), twin, ""},
+		{"in a workspace", in(ann, false), twin, "metadata.labels"},
+		{"without a value", in(ann, false), empty, "metadata.labels"},
+		{"in a workspace by who may do anything", in(system, false), twin, "metadata.labels"},
+		{"in no logical cluster", ann, twin, "metadata.labels"},
+	} {
+		_, err := create(tc.ctx, syncTargets(), tc.target)
+		wantError(t, "create: "+tc.reason, err, tc.want)
+		_, err = update(tc.ctx, strategyOf(syncTargets()), tc.target, plain)
+		wantError(t, "update: "+tc.reason, err, tc.want)
+	}
+	// Who got it in before may take it off.
+	_, err := update(in(ann, false), strategyOf(syncTargets()), plain, twin)
+	wantError(t, "take it off", err, "")
+}
+
 func TestStatusEndpoint(t *testing.T) {
 	old := &workloadv1alpha1.SyncTarget{
 		ObjectMeta: metav1.ObjectMeta{Name: "east", Generation: 3, Labels: map[string]string{"a": "b"}, Finalizers: []string{"x/y"}},
