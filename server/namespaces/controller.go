@@ -33,6 +33,9 @@ type Controller struct {
 	rootCA    rootCA
 	// defaults and deletions hold the keys of Namespaces.
 	defaults, deletions *queue.Queue[client.Key]
+
+	mu    sync.Mutex           // guards waits
+	waits map[client.Key]round // by namespaces that are being deleted and hold something
 }
 
 // New returns the controller. It adds handlers to the informers, so they must not run yet.
@@ -40,9 +43,9 @@ func New(clients *client.Clients, informers *client.Informers, opts Options) (*C
 	if len(opts.RootCA) == 0 {
 		return nil, errors.New("namespaces: RootCA is required")
 	}
-	c := &Controller{clients: clients, informers: informers, rootCA: newRootCA(opts.RootCA)}
+	c := &Controller{clients: clients, informers: informers, rootCA: newRootCA(opts.RootCA), waits: map[client.Key]round{}}
 	c.defaults = queue.New("namespace-defaults", c.ensureDefaults)
-	c.deletions = queue.New("namespace-deletion", c.deleteContent)
+	c.deletions = queue.New("namespace-deletion", c.takeRound)
 
 	informers.Namespaces.OnEvent(c.onNamespace)
 	// The informers are not in step with each other: a namespace may be seen before its logical cluster.
@@ -97,15 +100,17 @@ func lookAgainWhenGone[T interface {
 
 // Run waits for the informers and works until ctx ends.
 func (c *Controller) Run(ctx context.Context) error {
+	defer c.defaults.Stop()
+	defer c.deletions.Stop()
 	if err := c.informers.WaitSynced(ctx); err != nil {
 		return err
 	}
 	var wg sync.WaitGroup
-	defer wg.Wait()
 	wg.Go(func() { c.defaults.Run(ctx, defaultsWorkers) })
 	wg.Go(func() { c.deletions.Run(ctx, deletionWorkers) })
 	for _, w := range c.watchers() {
 		wg.Go(func() { w.run(ctx) })
 	}
+	wg.Wait()
 	return nil
 }

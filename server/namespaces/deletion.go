@@ -13,13 +13,16 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"atoll.dev/atoll/client"
 )
 
 const (
-	// lookAgain is when a namespace that still holds something is looked at again, if no event says so earlier.
-	lookAgain = 2 * time.Second
+	// firstLook to lastLook is how long a namespace that still holds something rests until it is looked at again, if no
+	// event says so earlier: each look is dozens of reads, and a finalizer may never go.
+	firstLook = 2 * time.Second
+	lastLook  = time.Minute
 
 	// parallel is how many resources of one namespace are looked at at a time: a consistent list may have to wait for
 	// the watch cache, and there are dozens of resources.
@@ -30,6 +33,41 @@ const (
 
 	metadataList = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 )
+
+// round is what a look at a namespace found that is being deleted, and when the next is due.
+type round struct {
+	uid                   types.UID
+	remaining, finalizers map[string]int64
+	rest                  time.Duration
+}
+
+// next is the round after r: the rest doubles as long as nothing happens.
+func (r round) next(uid types.UID, found content) round {
+	rest := firstLook
+	if r.uid == uid && maps.Equal(r.remaining, found.remaining) && maps.Equal(r.finalizers, found.finalizers) {
+		rest = min(2*r.rest, lastLook)
+	}
+	return round{uid: uid, remaining: found.remaining, finalizers: found.finalizers, rest: rest}
+}
+
+// takeRound looks at a namespace once, and forgets its rounds when there is nothing more to look at.
+func (c *Controller) takeRound(ctx context.Context, key client.Key) (time.Duration, error) {
+	again, err := c.deleteContent(ctx, key)
+	if err == nil && again == 0 {
+		c.mu.Lock()
+		delete(c.waits, key)
+		c.mu.Unlock()
+	}
+	return again, err
+}
+
+// rest notes what was found in a namespace, and returns when to look again.
+func (c *Controller) rest(key client.Key, uid types.UID, found content) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.waits[key] = c.waits[key].next(uid, found)
+	return c.waits[key].rest
+}
 
 // deleteContent deletes what is in a namespace, and lets the namespace go if nothing is left. Upstream's deleter is not
 // used: it takes one resource after the other, with two or three consistent lists for each, and ends the process if
@@ -62,7 +100,7 @@ func (c *Controller) deleteContent(ctx context.Context, key client.Key) (time.Du
 		if err := errors.Join(found.discovery, found.deletion); err != nil {
 			return 0, fmt.Errorf("delete what is in namespace %q of logical cluster %q: %w", key.Name, key.Cluster, err)
 		}
-		return lookAgain, nil
+		return c.rest(key, ns.UID, found), nil
 	}
 	ns.Spec.Finalizers = slices.DeleteFunc(ns.Spec.Finalizers, func(f corev1.FinalizerName) bool { return f == corev1.FinalizerKubernetes })
 	if _, err := c.clients.Kube.CoreV1().Namespaces().Finalize(ctx, ns, metav1.UpdateOptions{}); err != nil && !apierrors.IsNotFound(err) {

@@ -21,6 +21,34 @@ import (
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
 )
 
+// A namespace in which nothing happens is looked at less and less often.
+func TestRounds(t *testing.T) {
+	stuck := content{remaining: map[string]int64{"pods": 2}, finalizers: map[string]int64{"a": 2}}
+	for _, tc := range []struct {
+		reason string
+		before round
+		uid    types.UID
+		found  content
+		want   time.Duration
+	}{
+		{"the first", round{}, "u", stuck, firstLook},
+		{"nothing happened", round{"u", stuck.remaining, stuck.finalizers, firstLook}, "u", stuck, 2 * firstLook},
+		{"nothing happened for long", round{"u", stuck.remaining, stuck.finalizers, 40 * time.Second}, "u", stuck, lastLook},
+		{"something went", round{"u", map[string]int64{"pods": 3}, stuck.finalizers, lastLook}, "u", stuck, firstLook},
+		{"a finalizer went", round{"u", stuck.remaining, map[string]int64{"a": 2, "b": 1}, lastLook}, "u", stuck, firstLook},
+		{"another namespace of that name", round{"old", stuck.remaining, stuck.finalizers, lastLook}, "u", stuck, firstLook},
+	} {
+		if got := tc.before.next(tc.uid, tc.found); got.rest != tc.want || got.uid != tc.uid {
+			t.Errorf("%s: %+v, want a rest of %s", tc.reason, got, tc.want)
+		}
+	}
+	c := &Controller{waits: map[client.Key]round{}}
+	k := client.Key{Cluster: "c", Name: "shop"}
+	if c.rest(k, "u", stuck); c.rest(k, "u", stuck) != 2*firstLook {
+		t.Errorf("rounds are not remembered: %+v", c.waits)
+	}
+}
+
 // TestDeletesOnlyWhatIsBeingDeleted: an informer that is behind shows a namespace that is being deleted when it is gone,
 // and somebody may have made another of that name. What is in that one is nobody's to delete.
 func TestDeletesOnlyWhatIsBeingDeleted(t *testing.T) {
@@ -72,8 +100,13 @@ func TestDeletesOnlyWhatIsBeingDeleted(t *testing.T) {
 			if err := informers.Namespaces.WaitSynced(ctx); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := c.deleteContent(ctx, client.Key{Cluster: "cluster-c", Name: "shop"}); err != nil {
+			key := client.Key{Cluster: "cluster-c", Name: "shop"}
+			c.waits[key] = round{uid: "old"}
+			if _, err := c.takeRound(ctx, key); err != nil {
 				t.Fatal(err)
+			}
+			if len(c.waits) > 0 {
+				t.Errorf("rounds of a namespace that needs none are kept: %+v", c.waits)
 			}
 			s.mu.Lock()
 			defer s.mu.Unlock()
