@@ -556,40 +556,84 @@ func TestTargetStatus(t *testing.T) {
 }
 
 func TestDuplicateOf(t *testing.T) {
-	old, middle, young := syncTarget("c", "root", 3*time.Hour), syncTarget("b", "c2", 2*time.Hour), syncTarget("a", "root", time.Hour)
-	twin := syncTarget("aa", "root", time.Hour)
-	all := []*workloadv1alpha1.SyncTarget{young, middle, old, twin}
-	cluster := func(t *workloadv1alpha1.SyncTarget) string { return t.Annotations["kcp.io/cluster"] }
-	if p := duplicateOf(old, all, cluster); p != nil {
-		t.Errorf("the oldest is a duplicate: %v", p)
+	type claim struct {
+		name, workspace string
+		age             time.Duration
+		ready           string // status and reason of the condition, "" for none
+		uid             string // in its status
 	}
-	if p := duplicateOf(young, all, cluster); p == nil || !strings.Contains(p.message, old.Name) {
-		t.Errorf("the younger one should name the oldest of its own workspace: %v", p)
+	const (
+		works  = "True/Connected"
+		lost   = "Unknown/HeartbeatLost"
+		broken = "False/Unreachable"
+		other  = "False/" + ReasonDuplicate
+		going  = "False/" + ReasonTerminating
+	)
+	h := time.Hour
+	for _, tc := range []struct {
+		reason string
+		claims []claim
+		want   []string // for each claim, the problem
+	}{
+		{"alone", []claim{{"east", "root", h, works, "x"}}, []string{""}},
+		{"the older of one workspace, which is named", []claim{{"east", "root", 2 * h, "", "x"}, {"again", "root", h, "", "x"}}, []string{"", `"east"`}},
+		{"of the same second, the smaller UID", []claim{{"a", "root", h, "", "x"}, {"aa", "root", h, "", "x"}}, []string{"", `"a"`}},
+		{"one that never worked is mended while a younger one runs everything",
+			[]claim{{"mended", "root", 2 * h, broken, "x"}, {"runs", "root", h, works, "x"}}, []string{`"runs"`, ""}},
+		{"the two do not change places when the cluster is away",
+			[]claim{{"mended", "root", 2 * h, other, "x"}, {"runs", "root", h, lost, "x"}}, []string{`"runs"`, ""}},
+		{"a cluster that is registered anew in its workspace while the old registration does not work",
+			[]claim{{"east", "root", 2 * h, lost, "x"}, {"new", "root", h, works, ""}}, []string{"", ""}},
+		{"another workspace reports the UID of one that works",
+			[]claim{{"east", "root", 2 * h, works, "x"}, {"fake", "shop", h, works, ""}}, []string{"", "another workspace"}},
+		{"another workspace reports the UID of one that is away",
+			[]claim{{"east", "root", 2 * h, lost, "x"}, {"fake", "shop", h, works, ""}}, []string{"", "another workspace"}},
+		{"an older registration elsewhere reports another UID than it did before",
+			[]claim{{"east", "root", h, lost, "x"}, {"fake", "shop", 2 * h, works, "y"}}, []string{"", "another workspace"}},
+		{"one that was found out stays so",
+			[]claim{{"east", "root", h, lost, "x"}, {"fake", "shop", 2 * h, other, "x"}}, []string{"", "another workspace"}},
+		{"while the original drains, it is not taken over",
+			[]claim{{"east", "root", h, going, "x"}, {"fake", "shop", 2 * h, works, ""}}, []string{"", "another workspace"}},
+		{"when the original is gone, the next is the older",
+			[]claim{{"second", "shop", 2 * h, other, "x"}, {"third", "bank", h, other, "x"}}, []string{"", "another workspace"}},
+		{"both said it before either was heard: the older, whichever works",
+			[]claim{{"east", "root", 2 * h, lost, "x"}, {"fake", "shop", h, works, "x"}}, []string{"", "another workspace"}},
+		{"readiness within the workspace that comes first, and no circle over the border",
+			[]claim{{"old", "root", 3 * h, broken, "x"}, {"fake", "shop", 2 * h, works, "x"}, {"runs", "root", h, works, "x"}},
+			[]string{`"runs"`, "another workspace", ""}},
+	} {
+		var same, all []*workloadv1alpha1.SyncTarget
+		for _, c := range tc.claims {
+			target := syncTarget(types.UID(c.name), c.workspace, c.age)
+			target.Name = c.name
+			target.Status.ClusterUID = c.uid
+			if status, reason, ok := strings.Cut(c.ready, "/"); ok {
+				target.Status.Conditions = []metav1.Condition{{Type: workloadv1alpha1.SyncTargetReady, Status: metav1.ConditionStatus(status), Reason: reason}}
+			}
+			if all = append(all, target); c.uid == "x" {
+				same = append(same, target)
+			}
+		}
+		for i, target := range all {
+			got := ""
+			if p := duplicateOf(target, "x", same, func(t *workloadv1alpha1.SyncTarget) string { return t.Annotations["kcp.io/cluster"] }); p != nil {
+				got = p.message
+			}
+			if (got == "") != (tc.want[i] == "") || !strings.Contains(got, tc.want[i]) {
+				t.Errorf("%s: %s: %q, want %q", tc.reason, target.Name, got, tc.want[i])
+			}
+		}
 	}
-	if p := duplicateOf(middle, all, cluster); p == nil || strings.Contains(p.message, old.Name) {
-		t.Errorf("another workspace's SyncTarget must not be named: %v", p)
-	}
-	if p := duplicateOf(young, []*workloadv1alpha1.SyncTarget{young, twin}, cluster); p != nil {
-		t.Errorf("of the same second, the smaller UID is the older: %v", p)
-	}
-	if p := duplicateOf(twin, []*workloadv1alpha1.SyncTarget{young, twin}, cluster); p == nil {
-		t.Error("of the same second, both are the older")
-	}
-	// A registration that never worked is mended while a younger one runs everything.
-	setReady := func(t *workloadv1alpha1.SyncTarget, status metav1.ConditionStatus, reason string) {
-		meta.SetStatusCondition(&t.Status.Conditions, metav1.Condition{Type: workloadv1alpha1.SyncTargetReady, Status: status, Reason: reason})
-	}
-	mended, runs := syncTarget("m", "root", 2*time.Hour), syncTarget("r", "root", time.Hour)
-	both := []*workloadv1alpha1.SyncTarget{mended, runs}
-	setReady(mended, metav1.ConditionFalse, "Unreachable")
-	setReady(runs, metav1.ConditionTrue, "Connected")
-	if duplicateOf(runs, both, cluster) != nil || duplicateOf(mended, both, cluster) == nil {
-		t.Error("the one that never worked takes the cluster from the one that runs everything")
-	}
-	setReady(mended, metav1.ConditionFalse, ReasonDuplicate)
-	setReady(runs, metav1.ConditionUnknown, "HeartbeatLost")
-	if duplicateOf(runs, both, cluster) != nil || duplicateOf(mended, both, cluster) == nil {
-		t.Error("the two change places because the physical cluster is away")
+}
+
+func TestClusterUIDIsKept(t *testing.T) {
+	target, twin := &workloadv1alpha1.SyncTarget{}, &workloadv1alpha1.SyncTarget{}
+	target.Status.ClusterUID = "x"
+	for _, tc := range []struct{ reported, want string }{{"", "x"}, {"x", "x"}, {"y", "y"}} {
+		twin.Status.ClusterUID = tc.reported
+		if got, _ := targetStatus(target, twin, time.Time{}, nil, time.Time{}); got.ClusterUID != tc.want {
+			t.Errorf("the twin reports %q: %q, want %q", tc.reported, got.ClusterUID, tc.want)
+		}
 	}
 }
 
@@ -623,6 +667,7 @@ clusters: [{name: c, cluster: {server: "https://east", %s}}], users: [{name: u, 
 		{"", "client-certificate: /x, client-key: /y", "client-certificate", "would read files of the server"},
 		{"", "auth-provider: {name: x}", "auth-provider", ""},
 		{"certificate-authority: /etc/passwd", "token: t", "certificate-authority", ""},
+		{"proxy-url: \"http://169.254.169.254\"", "token: t", "proxy-url", "would be dialled by the server"},
 	} {
 		_, err := physicalConfig(kubeconfig(tc.cluster, tc.user))
 		if (err == nil) != (tc.err == "") || err != nil && !strings.Contains(err.Error(), tc.err) {

@@ -11,7 +11,7 @@ import (
 )
 
 // physicalConfig reads a kubeconfig that a user wrote into a Secret. It takes only what carries its own credentials:
-// a command to run or a file to read would be run and read on the server.
+// a command to run or a file to read would be run and read on the server, and a proxy would be one more address to dial.
 func physicalConfig(kubeconfig []byte) (*rest.Config, error) {
 	raw, err := clientcmd.Load(kubeconfig)
 	if err != nil {
@@ -47,6 +47,9 @@ func selfContained(raw *clientcmdapi.Config) error {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(raw.Clusters)) {
+		if raw.Clusters[name].ProxyURL != "" {
+			return fmt.Errorf("cluster %q of the kubeconfig has proxy-url: the server reaches a physical cluster directly or not at all", name)
+		}
 		if raw.Clusters[name].CertificateAuthority != "" {
 			return fmt.Errorf("cluster %q of the kubeconfig has certificate-authority, a file of the server: use certificate-authority-data", name)
 		}

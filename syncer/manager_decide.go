@@ -38,6 +38,15 @@ func (p *problem) Error() string { return p.reason + ": " + p.message }
 // fromTwin are the condition types that the Syncer writes; all others on a SyncTarget are other components'.
 var fromTwin = []string{workloadv1alpha1.SyncTargetReady, workloadv1alpha1.SyncTargetObserveOnly, ConditionOrphans}
 
+// clusterUID returns which physical cluster a SyncTarget is. What it was once is not forgotten with a twin that was made
+// anew: in that moment another could take the cluster for its own.
+func clusterUID(target, twin *workloadv1alpha1.SyncTarget) string {
+	if twin == nil || twin.Status.ClusterUID == "" {
+		return target.Status.ClusterUID
+	}
+	return twin.Status.ClusterUID
+}
+
 // targetStatus returns what a SyncTarget's status should be. twin is nil where it does not exist yet, heard is zero
 // where no heartbeat was ever seen. again is when time alone may change the answer; 0 is never.
 func targetStatus(target, twin *workloadv1alpha1.SyncTarget, heard time.Time, p *problem, now time.Time) (status workloadv1alpha1.SyncTargetStatus, again time.Duration) {
@@ -47,7 +56,7 @@ func targetStatus(target, twin *workloadv1alpha1.SyncTarget, heard time.Time, p 
 		meta.SetStatusCondition(&status.Conditions, c)
 	}
 	if twin != nil {
-		status.Version, status.ClusterUID = twin.Status.Version, twin.Status.ClusterUID
+		status.Version, status.ClusterUID = twin.Status.Version, clusterUID(target, twin)
 		status.Capacity, status.Nodes, status.LastHeartbeat = twin.Status.Capacity, twin.Status.Nodes, twin.Status.LastHeartbeat
 		status.Difference = twin.Status.Difference.DeepCopy()
 		for _, kind := range fromTwin {
@@ -78,16 +87,13 @@ func targetStatus(target, twin *workloadv1alpha1.SyncTarget, heard time.Time, p 
 	return status, again
 }
 
-// precedes says which of two SyncTargets of one physical cluster is the one that is synced: one that is not a duplicate
-// already, so that the two never change places; then the one that works, and has for longer; then the older. By age alone, a registration
-// that never worked would take the cluster from the one that runs everything as soon as it is mended.
+// precedes says which of two SyncTargets of one physical cluster in one workspace is the one that is synced: the one that
+// works, and has for longer; then the older. By age alone, a registration that never worked would take the cluster from
+// the one that runs everything as soon as it is mended.
 func precedes(a, b *workloadv1alpha1.SyncTarget) bool {
 	rank := func(t *workloadv1alpha1.SyncTarget) (rank int, since time.Time) {
 		ready := meta.FindStatusCondition(t.Status.Conditions, workloadv1alpha1.SyncTargetReady)
-		switch {
-		case ready != nil && ready.Reason == ReasonDuplicate:
-			return 2, since
-		case ready != nil && ready.Status == metav1.ConditionTrue:
+		if ready != nil && ready.Status == metav1.ConditionTrue {
 			return 0, ready.LastTransitionTime.Time
 		}
 		return 1, since
@@ -100,25 +106,67 @@ func precedes(a, b *workloadv1alpha1.SyncTarget) bool {
 	if !sinceA.Equal(sinceB) {
 		return sinceA.Before(sinceB)
 	}
+	return older(a, b)
+}
+
+func older(a, b *workloadv1alpha1.SyncTarget) bool {
 	if !a.CreationTimestamp.Equal(&b.CreationTimestamp) {
 		return a.CreationTimestamp.Before(&b.CreationTimestamp)
 	}
 	return a.UID < b.UID
 }
 
-// duplicateOf returns the problem that another SyncTarget of the same physical cluster precedes target. The other
-// one is named only if it is in the same logical cluster: a tenant is not told what others have.
-func duplicateOf(target *workloadv1alpha1.SyncTarget, same []*workloadv1alpha1.SyncTarget, cluster func(*workloadv1alpha1.SyncTarget) string) *problem {
-	var first *workloadv1alpha1.SyncTarget
-	for _, other := range same {
-		if other.UID != target.UID && precedes(other, target) && (first == nil || precedes(other, first)) {
-			first = other
+// isDuplicate says whether a SyncTarget was found to be a duplicate and was not let in since.
+func isDuplicate(t *workloadv1alpha1.SyncTarget) bool {
+	ready := meta.FindStatusCondition(t.Status.Conditions, workloadv1alpha1.SyncTargetReady)
+	return ready != nil && ready.Reason == ReasonDuplicate
+}
+
+// original returns which of the SyncTargets that say they are one physical cluster is the one that is synced, nil for
+// none of none. Who is a duplicate already comes last, so that two never change places. Readiness counts within a workspace
+// alone: which cluster it is, and that it is well, is the word of whoever answers at the address that a workspace's owner
+// wrote, and must not take a cluster from another workspace.
+func original(claims []*workloadv1alpha1.SyncTarget, cluster func(*workloadv1alpha1.SyncTarget) string) *workloadv1alpha1.SyncTarget {
+	if holders := without(claims, isDuplicate); len(holders) > 0 {
+		claims = holders
+	}
+	if len(claims) == 0 {
+		return nil
+	}
+	oldest := claims[0]
+	for _, t := range claims {
+		if older(t, oldest) {
+			oldest = t
 		}
 	}
-	switch {
-	case first == nil:
+	first := oldest
+	for _, t := range claims {
+		if cluster(t) == cluster(oldest) && precedes(t, first) {
+			first = t
+		}
+	}
+	return first
+}
+
+func without(targets []*workloadv1alpha1.SyncTarget, drop func(*workloadv1alpha1.SyncTarget) bool) []*workloadv1alpha1.SyncTarget {
+	return slices.DeleteFunc(slices.Clone(targets), drop)
+}
+
+// duplicateOf returns the problem that another SyncTarget is the original of the physical cluster whose UID target's syncer
+// reports. same are those whose status names that UID. Where target's does not yet, and another workspace holds the
+// cluster, target is a duplicate from its first word, however old it is. The original is named only if it is in the same
+// logical cluster: a tenant is not told what others have.
+func duplicateOf(target *workloadv1alpha1.SyncTarget, uid string, same []*workloadv1alpha1.SyncTarget, cluster func(*workloadv1alpha1.SyncTarget) string) *problem {
+	isTarget := func(t *workloadv1alpha1.SyncTarget) bool { return t.UID == target.UID }
+	home := func(t *workloadv1alpha1.SyncTarget) bool { return cluster(t) == cluster(target) }
+	claims := append(without(same, isTarget), target)
+	if target.Status.ClusterUID != uid {
+		claims = without(without(without(same, isTarget), isDuplicate), home)
+	}
+	switch first := original(claims, cluster); {
+	case first == nil || isTarget(first):
 		return nil
-	case cluster(first) == cluster(target):
+	case home(first):
 		return &problem{ReasonDuplicate, fmt.Sprintf("SyncTarget %q is the same physical cluster.", first.Name)}
 	}
 	return &problem{ReasonDuplicate, "A SyncTarget of another workspace is the same physical cluster."}

@@ -51,43 +51,51 @@ func (m *Manager) reconcile(ctx context.Context, k client.Key) (time.Duration, e
 		}
 	}
 
-	p, err := m.ensure(ctx, target)
+	twin, p, err := m.ensure(ctx, target)
 	if err != nil {
 		return 0, err
 	}
-	return m.tell(home, target, p)
+	return m.tell(home, target, twin, p)
 }
 
-// ensure makes the mirror, the twin and the Syncer. It returns the problem that keeps the SyncTarget from being synced.
-func (m *Manager) ensure(ctx context.Context, target *workloadv1alpha1.SyncTarget) (*problem, error) {
+// ensure makes the mirror, the twin and the Syncer. It returns the twin that it judged by, nil if there is none, and the
+// problem that keeps the SyncTarget from being synced.
+func (m *Manager) ensure(ctx context.Context, target *workloadv1alpha1.SyncTarget) (*workloadv1alpha1.SyncTarget, *problem, error) {
 	var p *problem
 	err := m.ensureMirror(ctx, target)
 	if errors.As(err, &p) {
 		m.stop(target.UID)
-		return p, nil
+		return nil, p, nil // what is in another's logical cluster is told to nobody
 	}
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if err := m.ensureTwin(ctx, target); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	same := m.config.Informers.SyncTargets.ByIndex(byClusterUID, target.Status.ClusterUID)
-	if target.Status.ClusterUID != "" {
-		p = duplicateOf(target, same, func(t *workloadv1alpha1.SyncTarget) string { return string(client.KeyOf(t).Cluster) })
-	}
-	if p != nil {
+	twin, _ := m.twin(target)
+	if p := m.duplicate(target, twin); p != nil {
 		m.stop(target.UID)
-		return p, nil
+		return twin, p, nil
 	}
 	if err := m.ensureSyncer(ctx, target); err != nil {
 		if errors.As(err, &p) {
 			m.stop(target.UID)
-			return p, nil
+			return twin, p, nil
 		}
-		return nil, err
+		return nil, nil, err
 	}
-	return nil, nil
+	return twin, nil, nil
+}
+
+// duplicate returns the problem that another SyncTarget is the physical cluster that the twin reports, nil if none is.
+func (m *Manager) duplicate(target, twin *workloadv1alpha1.SyncTarget) *problem {
+	uid := clusterUID(target, twin)
+	if uid == "" {
+		return nil
+	}
+	return duplicateOf(target, uid, m.config.Informers.SyncTargets.ByIndex(byClusterUID, uid),
+		func(t *workloadv1alpha1.SyncTarget) string { return string(client.KeyOf(t).Cluster) })
 }
 
 // mirrorOf returns the mirror of a SyncTarget, and whether it exists. It is a problem if it is another's: status is
@@ -262,15 +270,14 @@ func (m *Manager) stop(target types.UID) {
 	}
 }
 
-// tell writes the SyncTarget's status if it changed, and takes a confirmation away that has been used, so that it
+// tell writes the SyncTarget's status, from the twin that was judged by, if it changed, and takes a confirmation away that has been used, so that it
 // does not confirm the next restore too.
-func (m *Manager) tell(home context.Context, target *workloadv1alpha1.SyncTarget, p *problem) (time.Duration, error) {
+func (m *Manager) tell(home context.Context, target, twin *workloadv1alpha1.SyncTarget, p *problem) (time.Duration, error) {
 	m.mu.Lock()
 	heard := m.heard[logicalcluster.Name(target.Status.Mirror)]
 	m.mu.Unlock()
-	twin, ok := m.twin(target)
-	if !ok || p != nil && (p.reason == ReasonMirrorTaken || p.reason == ReasonMirrorInvalid) {
-		twin, heard = nil, time.Time{} // what is in another's logical cluster is told to nobody
+	if twin == nil {
+		heard = time.Time{}
 	}
 	status, again := targetStatus(target, twin, heard, p, m.config.Clock.Now())
 	if !apiequality.Semantic.DeepEqual(target.Status, status) {
@@ -316,7 +323,11 @@ func (m *Manager) remove(ctx, home context.Context, target *workloadv1alpha1.Syn
 			if err := m.ensureSyncer(ctx, target); err != nil && !errors.As(err, &p) {
 				return err
 			}
-			_, err := m.tell(home, target, wait)
+			twin, _ := m.twin(target)
+			if m.duplicate(target, twin) != nil {
+				wait.reason = ReasonDuplicate // or it would count among those that hold the cluster
+			}
+			_, err := m.tell(home, target, twin, wait)
 			return err
 		}
 	}
