@@ -89,12 +89,53 @@ func NewCredentials(c CredentialsConfig) (*Credentials, error) {
 	if err != nil {
 		return nil, err
 	}
+	c.Informers.Secrets.OnEvent(creds.onSecret)
+	c.Informers.SyncTargets.OnEvent(creds.onSyncTarget)
 	creds.requests.OnEvent(func(e client.Event[*certificatesv1.CertificateSigningRequest]) {
 		if !e.Deleted() {
 			creds.queue.Add(client.KeyOf(e.New))
 		}
 	})
 	return creds, nil
+}
+
+// onSecret forgets the token of a Secret that is gone.
+func (c *Credentials) onSecret(e client.Event[*metav1.PartialObjectMetadata]) {
+	if e.Deleted() {
+		c.forget(client.KeyOf(e.Old))
+	}
+}
+
+// onSyncTarget forgets the token that a SyncTarget no longer refers to. If another one does, it is read again.
+func (c *Credentials) onSyncTarget(e client.Event[*workloadv1alpha1.SyncTarget]) {
+	if e.Old == nil {
+		return
+	}
+	was, ok := tokenSecretOf(e.Old)
+	if !ok {
+		return
+	}
+	if !e.Deleted() {
+		if is, ok := tokenSecretOf(e.New); ok && is == was {
+			return
+		}
+	}
+	c.forget(was)
+}
+
+func (c *Credentials) forget(secret client.Key) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.tokens, secret)
+}
+
+// tokenSecretOf returns the key of the Secret with a SyncTarget's bootstrap token, and whether there is one.
+func tokenSecretOf(t *workloadv1alpha1.SyncTarget) (client.Key, bool) {
+	ref := t.Spec.BootstrapTokenSecretRef
+	if ref == nil {
+		return client.Key{}, false
+	}
+	return client.Key{Cluster: client.KeyOf(t).Cluster, Namespace: ref.Namespace, Name: ref.Name}, true
 }
 
 // Run signs until ctx ends.
@@ -184,11 +225,10 @@ func splitCredential(credential string) (id string, request types.UID) {
 // stored returns the bootstrap token that a SyncTarget refers to, its id empty if there is none. It asks the server
 // only when the Secret has changed: strangers can make it be called.
 func (c *Credentials) stored(ctx context.Context, target *workloadv1alpha1.SyncTarget) (storedToken, error) {
-	ref := target.Spec.BootstrapTokenSecretRef
-	if ref == nil {
+	k, ok := tokenSecretOf(target)
+	if !ok {
 		return storedToken{}, nil
 	}
-	k := client.Key{Cluster: client.KeyOf(target).Cluster, Namespace: ref.Namespace, Name: ref.Name}
 	seen, ok := c.config.Informers.Secrets.Get(k)
 	if !ok {
 		return storedToken{}, nil

@@ -11,10 +11,13 @@ import (
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/cert"
 
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	"atoll.dev/atoll/client"
+	lcctx "atoll.dev/atoll/internal/logicalcluster"
 )
 
 const (
@@ -135,5 +138,44 @@ func TestCredentialName(t *testing.T) {
 	}
 	if id, request := splitCredential(""); id != "" || request != "" {
 		t.Errorf("split of nothing: %q, %q", id, request)
+	}
+}
+
+// What is known of a bootstrap token goes with its Secret, and with the last word of the SyncTarget that refers to it.
+func TestTokensAreForgotten(t *testing.T) {
+	home := map[string]string{lcctx.Annotation: "root"}
+	secret := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "token", Annotations: home}}
+	target := func(ref string) *workloadv1alpha1.SyncTarget {
+		st := &workloadv1alpha1.SyncTarget{ObjectMeta: metav1.ObjectMeta{Name: "east", Annotations: home}}
+		if ref != "" {
+			st.Spec.BootstrapTokenSecretRef = &corev1.SecretReference{Namespace: "default", Name: ref}
+		}
+		return st
+	}
+	targetEvent := func(was, is *workloadv1alpha1.SyncTarget) func(*Credentials) {
+		return func(c *Credentials) { c.onSyncTarget(client.Event[*workloadv1alpha1.SyncTarget]{Old: was, New: is}) }
+	}
+	secretEvent := func(was, is *metav1.PartialObjectMetadata) func(*Credentials) {
+		return func(c *Credentials) { c.onSecret(client.Event[*metav1.PartialObjectMetadata]{Old: was, New: is}) }
+	}
+	for _, tc := range []struct {
+		reason string
+		event  func(*Credentials)
+		kept   bool
+	}{
+		{"the Secret changed, which its version tells", secretEvent(secret, secret), true},
+		{"the Secret is gone", secretEvent(secret, nil), false},
+		{"the SyncTarget is new", targetEvent(nil, target("token")), true},
+		{"the SyncTarget changed elsewhere", targetEvent(target("token"), target("token")), true},
+		{"the SyncTarget refers to another", targetEvent(target("token"), target("second")), false},
+		{"the SyncTarget refers to none", targetEvent(target("token"), target("")), false},
+		{"the SyncTarget is gone", targetEvent(target("token"), nil), false},
+		{"a SyncTarget without a token is gone", targetEvent(target(""), nil), true},
+	} {
+		c := &Credentials{tokens: map[client.Key]storedToken{{Cluster: "root", Namespace: "default", Name: "token"}: {id: "x"}}}
+		tc.event(c)
+		if kept := len(c.tokens) == 1; kept != tc.kept {
+			t.Errorf("%s: kept %v, want %v", tc.reason, kept, tc.kept)
+		}
 	}
 }
