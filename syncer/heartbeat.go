@@ -112,7 +112,7 @@ func (s *Syncer) beat(ctx context.Context) error {
 	}
 	if other := s.known.contradicts(hub, physical, physicalErr == nil); other != "" {
 		// The gate stays closed: nobody may act on what the informers show. What the restart would forget is written down.
-		if err := s.renew(ctx, hub, c.hub, c.written); err != nil {
+		if err := s.renew(ctx, hub, c.hub, c.written, physicalErr == nil); err != nil {
 			return err
 		}
 		return fmt.Errorf("%w: %s", errOtherHistory, other)
@@ -124,9 +124,9 @@ func (s *Syncer) beat(ctx context.Context) error {
 		}
 	}
 	if physicalErr != nil {
-		// Alive, but nothing to compare with. Raising is safe: the mirror may always be ahead.
+		// Alive, but nothing to compare with. Raised now, the counter of a hub that was restored would catch up.
 		s.gate.close()
-		return errors.Join(s.renew(ctx, hub, c.hub+1, c.written), physicalErr)
+		return errors.Join(s.renew(ctx, hub, c.hub, c.written, false), physicalErr)
 	}
 
 	confirmed := v != fine && s.confirmed()
@@ -137,11 +137,11 @@ func (s *Syncer) beat(ctx context.Context) error {
 		}
 		s.answered()
 		s.known.setPhysical(physical)
-		return s.renew(ctx, hub, c.hub, c.written)
+		return s.renew(ctx, hub, c.hub, c.written, true)
 	}
 
 	counter, written := next(c, v)
-	if err := s.renew(ctx, hub, counter, written); err != nil {
+	if err := s.renew(ctx, hub, counter, written, true); err != nil {
 		return err
 	}
 	if err := s.raise(ctx, physical, counter); err != nil {
@@ -192,11 +192,15 @@ func lease(ctx context.Context, kube kubernetes.Interface, name string) (*coordi
 	return l, err
 }
 
-func (s *Syncer) renew(ctx context.Context, hub *coordinationv1.Lease, counter, written int64) error {
+func (s *Syncer) renew(ctx context.Context, hub *coordinationv1.Lease, counter, written int64, answered bool) error {
 	metav1.SetMetaDataAnnotation(&hub.ObjectMeta, workloadv1alpha1.HeartbeatCounterAnnotation, strconv.FormatInt(counter, 10))
 	metav1.SetMetaDataAnnotation(&hub.ObjectMeta, workloadv1alpha1.HeartbeatWrittenAnnotation, strconv.FormatInt(written, 10))
 	if at, ever := s.lastAnswer(); ever {
 		metav1.SetMetaDataAnnotation(&hub.ObjectMeta, workloadv1alpha1.HeartbeatAnsweredAnnotation, at.UTC().Format(time.RFC3339))
+	}
+	delete(hub.Annotations, workloadv1alpha1.HeartbeatUnansweredAnnotation)
+	if !answered {
+		metav1.SetMetaDataAnnotation(&hub.ObjectMeta, workloadv1alpha1.HeartbeatUnansweredAnnotation, "true")
 	}
 	hub.Spec.HolderIdentity = ptr.To(s.config.Name)
 	hub.Spec.LeaseDurationSeconds = ptr.To(int32(silence / time.Second))

@@ -92,6 +92,44 @@ func TestOtherHistory(t *testing.T) {
 	}
 }
 
+// TestRestoredHubDoesNotCatchUp: while the physical cluster is away there is nothing to compare with, and what a restored hub
+// beats until it is back must not hide that it was restored.
+func TestRestoredHubDoesNotCatchUp(t *testing.T) {
+	hub := &beats{t: t, shown: record{"h", "100", 6}, written: "5"}
+	physical := &beats{t: t, shown: record{"p", "50", 8}}
+	away := true
+	s := newIdle(t, hub.ServeHTTP, func(w http.ResponseWriter, req *http.Request) {
+		if away {
+			http.Error(w, "away", http.StatusBadGateway)
+			return
+		}
+		physical.ServeHTTP(w, req)
+	})
+	for range 3 {
+		if err := s.beat(t.Context()); err == nil {
+			t.Fatal("no error although the physical cluster is away")
+		}
+		if hub.stored.Annotations[workloadv1alpha1.HeartbeatUnansweredAnnotation] == "" {
+			t.Error("the hub does not say that there is no answer")
+		}
+		counter, err := count(hub.stored, workloadv1alpha1.HeartbeatCounterAnnotation)
+		if err != nil {
+			t.Fatal(err)
+		}
+		hub.shown.counter, hub.shown.version = counter, hub.stored.ResourceVersion
+	}
+	away = false
+	if err := s.beat(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if s.gate.verdict != hubRestored {
+		t.Errorf("the verdict is %v, want %v", s.gate.verdict, hubRestored)
+	}
+	if hub.stored.Annotations[workloadv1alpha1.HeartbeatUnansweredAnnotation] != "" {
+		t.Error("the hub still says that there is no answer")
+	}
+}
+
 func TestSummarise(t *testing.T) {
 	var plan []planned
 	for i := range 7 {

@@ -53,7 +53,8 @@ func heartbeatOf(l *coordinationv1.Lease) heartbeat {
 	}
 	counter, written := count(workloadv1alpha1.HeartbeatCounterAnnotation), count(workloadv1alpha1.HeartbeatWrittenAnnotation)
 	// Nothing is known to be written at the beginning, and after a restore was confirmed.
-	return heartbeat{at: l.Spec.RenewTime.Time, unanswered: written > 0 && counter > written+1}
+	return heartbeat{at: l.Spec.RenewTime.Time,
+		unanswered: l.Annotations[workloadv1alpha1.HeartbeatUnansweredAnnotation] != "" || written > 0 && counter > written+1}
 }
 
 // String is the age, or what is worse.
