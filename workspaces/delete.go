@@ -13,12 +13,14 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
 	tenancyv1alpha1 "atoll.dev/atoll/apis/tenancy/v1alpha1"
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
+	lcctx "atoll.dev/atoll/internal/logicalcluster"
 )
 
 // lookAgain is when a deletion that waits is looked at, should an event have been missed.
@@ -32,7 +34,12 @@ func (c *Controller) delete(ctx context.Context, w *tenancyv1alpha1.Workspace) (
 	if cluster == "" { // nothing is ever written before this name is
 		return 0, c.release(ctx, w)
 	}
-	lc, err := c.terminate(ctx, cluster)
+	lc, err := c.terminate(ctx, w)
+	if errors.Is(err, errForeign) {
+		// Nothing in it is this Workspace's to delete.
+		klog.FromContext(ctx).Info("Workspace names a logical cluster that is not its own, which stays", "workspace", client.KeyOf(w).String(), "cluster", cluster)
+		return 0, c.release(ctx, w)
+	}
 	if err != nil {
 		return 0, err
 	}
@@ -56,8 +63,22 @@ func (c *Controller) delete(ctx context.Context, w *tenancyv1alpha1.Workspace) (
 	return 0, c.release(ctx, w)
 }
 
-// terminate marks a logical cluster and waits until the server takes notice. It returns nil if there is none.
-func (c *Controller) terminate(ctx context.Context, cluster logicalcluster.Name) (*corev1alpha1.LogicalCluster, error) {
+// errForeign says that a Workspace names a logical cluster that is not its own.
+var errForeign = errors.New("the logical cluster is another's")
+
+// owns says whether a logical cluster was made for a Workspace: a name alone is no reason to empty anything.
+func owns(w *tenancyv1alpha1.Workspace, lc *corev1alpha1.LogicalCluster) bool {
+	owner := lc.Spec.Owner
+	return lc.Spec.Use != corev1alpha1.LogicalClusterUseMirror && owner != nil && owner.UID == w.UID && owner.Cluster == string(lcctx.NameFrom(w))
+}
+
+// terminate marks the logical cluster of a Workspace and waits until the server takes notice. It returns nil if there is
+// none, and errForeign if it is not the Workspace's.
+func (c *Controller) terminate(ctx context.Context, w *tenancyv1alpha1.Workspace) (*corev1alpha1.LogicalCluster, error) {
+	cluster := logicalcluster.Name(w.Spec.Cluster)
+	if !lcctx.IsNewName(w.Spec.Cluster) {
+		return nil, errForeign // such as root, which has no owner and, half deleted, no object that could tell
+	}
 	lc, ok := c.informers.LogicalClusters.Get(clusterKey(cluster))
 	if ok {
 		lc = lc.DeepCopy()
@@ -70,6 +91,9 @@ func (c *Controller) terminate(ctx context.Context, cluster logicalcluster.Name)
 		if err != nil {
 			return nil, fmt.Errorf("get logical cluster %q: %w", cluster, err)
 		}
+	}
+	if !owns(w, lc) {
+		return nil, errForeign
 	}
 	if lc.Status.Phase != corev1alpha1.LogicalClusterPhaseTerminating {
 		lc.Status.Phase = corev1alpha1.LogicalClusterPhaseTerminating

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -20,6 +22,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+	"k8s.io/component-base/metrics/legacyregistry"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
@@ -507,6 +510,109 @@ func TestNamespaceDefaults(t *testing.T) {
 	for _, row := range h.rows(cluster) {
 		if strings.Contains(row, "/web/") {
 			t.Errorf("row left of the namespace: %s", row)
+		}
+	}
+}
+
+// A Workspace that names the logical cluster of another takes nothing of it along.
+func TestDeleteLeavesWhatIsAnothers(t *testing.T) {
+	h := startHub(t)
+	shop := h.create(h.clients, workspaces.Root, "shop")
+	cluster := logicalcluster.Name(shop.Spec.Cluster)
+	inShop := client.In(h.ctx, cluster)
+	must(t, h.clients.Objects.Create(inShop, configMap("cm")))
+	for name, named := range map[string]string{"thief": shop.Spec.Cluster, "wrong": "root"} {
+		own := h.create(h.clients, workspaces.Root, name).Spec.Cluster
+		// The API lets nobody say so: it is immutable.
+		all, err := h.etcd.Get(h.ctx, "/", clientv3.WithPrefix())
+		must(t, err)
+		for _, kv := range all.Kvs {
+			if strings.Contains(string(kv.Key), "/workspaces/") && strings.HasSuffix(string(kv.Key), "/"+name) {
+				_, err := h.etcd.Put(h.ctx, string(kv.Key), strings.Replace(string(kv.Value), `"cluster":"`+own+`"`, `"cluster":"`+named+`"`, 1))
+				must(t, err)
+			}
+		}
+		eventually(t, name+" names another's logical cluster", func() string {
+			w := &tenancyv1alpha1.Workspace{}
+			must(t, h.clients.Objects.Get(client.In(h.ctx, workspaces.Root), types.NamespacedName{Name: name}, w))
+			if w.Spec.Cluster != named {
+				return fmt.Sprintf("%+v", w.Spec)
+			}
+			return ""
+		})
+		h.remove(workspaces.Root, name)
+		h.gone(workspaces.Root, name)
+	}
+	if _, err := h.clients.Kube.CoreV1().ConfigMaps("default").Get(inShop, "cm", metav1.GetOptions{}); err != nil {
+		t.Errorf("what the other workspace holds: %v", err)
+	}
+	for _, whose := range []logicalcluster.Name{cluster, workspaces.Root} {
+		lc := &corev1alpha1.LogicalCluster{}
+		must(t, h.clients.Objects.Get(client.In(h.ctx, whose), types.NamespacedName{Name: corev1alpha1.LogicalClusterName}, lc))
+		if lc.Status.Phase == corev1alpha1.LogicalClusterPhaseTerminating {
+			t.Errorf("logical cluster %q is being deleted", whose)
+		}
+	}
+}
+
+// An idle workspace is rows in etcd and nothing else: no goroutine, and so no watch, and no metric series of its own.
+func TestIdleWorkspacesAreRows(t *testing.T) {
+	const n, clients, few = 200, 16, 10
+	h := startHub(t)
+	create := func(first, last int) (clusters []string) {
+		names := make(chan int)
+		var mu sync.Mutex
+		var wg sync.WaitGroup
+		for range clients {
+			wg.Go(func() {
+				for i := range names {
+					w := h.create(h.clients, workspaces.Root, fmt.Sprintf("w%d", i))
+					mu.Lock()
+					clusters = append(clusters, w.Spec.Cluster)
+					mu.Unlock()
+				}
+			})
+		}
+		for i := first; i < last; i++ {
+			names <- i
+		}
+		close(names)
+		wg.Wait()
+		return clusters
+	}
+	create(0, clients) // opens the connections that stay
+	before, since := runtime.NumGoroutine(), time.Now()
+	eventually(t, "the goroutines of the start settle", func() string {
+		if now := runtime.NumGoroutine(); now != before {
+			before, since = now, time.Now()
+		}
+		if time.Since(since) < time.Second {
+			return fmt.Sprintf("%d goroutines", before)
+		}
+		return ""
+	})
+	clusters := create(clients, clients+n)
+	if rows := h.rows(logicalcluster.Name(clusters[0])); len(rows) == 0 {
+		t.Error("a workspace has no rows")
+	}
+	eventually(t, fmt.Sprintf("%d idle workspaces have no goroutines", n), func() string {
+		if now := runtime.NumGoroutine(); now-before >= few {
+			return fmt.Sprintf("%d goroutines, before them %d", now, before)
+		}
+		return ""
+	})
+	families, err := legacyregistry.DefaultGatherer.Gather()
+	must(t, err)
+	if len(families) == 0 {
+		t.Error("the server has no metrics")
+	}
+	for _, family := range families {
+		for _, series := range family.GetMetric() {
+			for _, label := range series.GetLabel() {
+				if slices.Contains(clusters, label.GetValue()) {
+					t.Errorf("metric %s has a series of workspace %s", family.GetName(), label.GetValue())
+				}
+			}
 		}
 	}
 }
