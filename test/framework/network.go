@@ -153,7 +153,7 @@ func (l *Link) Move(s *Syncer, p *Physical, hubURL string) {
 	}
 	l.serve(l.far, net.JoinHostPort(farAddress, hub.Port()), net.JoinHostPort("127.0.0.1", hub.Port()))
 	l.serve(l.near, physical.Host, physical.Host)
-	s.Stop()
+	s.Kill()
 	hosts := filepath.Join(s.Dir, "files", "etc", "hosts")
 	if err := os.WriteFile(hosts, []byte(farAddress+" localhost\n"), 0o600); err != nil {
 		l.t.Fatalf("tell the syncer of %s where the hub is: %v", p.Name, err)
