@@ -20,10 +20,16 @@ import (
 
 // TestFleet does the main job, and what goes wrong with it, on one Atoll with two physical clusters. Each part has a
 // workspace of its own; parts that stop something come last.
-func TestFleet(t *testing.T) { newFleet(t).run(t, mainJob) }
+func TestFleet(t *testing.T) {
+	t.Parallel()
+	newFleet(t).run(t, mainJob)
+}
 
 // TestPullFleet does the same with syncers outside the server.
-func TestPullFleet(t *testing.T) { newPullFleet(t).run(t, mainJob) }
+func TestPullFleet(t *testing.T) {
+	t.Parallel()
+	newPullFleet(t).run(t, mainJob)
+}
 
 // mainJob is the main job, from apply to delete, and what it survives.
 var mainJob = []part{

@@ -27,10 +27,14 @@ import (
 // TestRestore puts older states back under a running fleet: of the server, and of a physical cluster. What was written
 // since is forgotten on one side alone; nothing goes down before an administrator confirms, and what nobody asks for any
 // more stays where it is.
-func TestRestore(t *testing.T) { newFleet(t).run(t, restores) }
+func TestRestore(t *testing.T) {
+	t.Parallel()
+	newFleet(t).run(t, restores)
+}
 
 // TestPullRestore does the same with syncers outside the server.
 func TestPullRestore(t *testing.T) {
+	t.Parallel()
 	newPullFleet(t).run(t, append(restores, part{"I2_RestoreHubWhilePullSyncerRuns", restoreHubUnderSyncers}))
 }
 

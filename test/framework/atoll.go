@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -35,7 +36,7 @@ type Atoll struct {
 // the test.
 func StartAtoll(t testing.TB, flags ...string) *Atoll {
 	t.Helper()
-	dir, port := filepath.Join(t.TempDir(), "atoll"), strconv.Itoa(freePort(t))
+	dir, port := filepath.Join(t.TempDir(), "atoll"), strconv.Itoa(FreePort(t))
 	a := &Atoll{
 		Process: &Process{
 			Dir: dir, t: t, name: "atoll", binary: Binary(t), log: filepath.Join(dir, "atoll.log"),
@@ -50,16 +51,23 @@ func StartAtoll(t testing.TB, flags ...string) *Atoll {
 	return a
 }
 
-// freePort returns a port that nothing listens on, so that a server keeps it over a restart. Another process could
-// take it first; the server's start then says so.
-func freePort(t testing.TB) int {
+// FreePort returns a port that nothing listens on, for a server that keeps it over a restart. It is below those that the
+// kernel gives to outgoing connections, one of which could take it while the server is down.
+func FreePort(t testing.TB) int {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatalf("find a free port: %v", err)
+	const first, beyond, tries = 10000, 32000, 100
+	var last error
+	for range tries {
+		port := first + rand.IntN(beyond-first)
+		listener, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+		if err == nil {
+			_ = listener.Close() // nothing was accepted
+			return port
+		}
+		last = err
 	}
-	defer listener.Close()
-	return listener.Addr().(*net.TCPAddr).Port
+	t.Fatalf("find a free port: %v", last)
+	return 0
 }
 
 // readyz returns nil once the server says that it is ready.

@@ -52,6 +52,7 @@ func StartPhysical(t testing.TB, name string, opts ...PhysicalOption) *Physical 
 	}
 	if p.Dir == "" {
 		p.Dir = filepath.Join(t.TempDir(), name)
+		p.args = append(p.args, fmt.Sprintf("--secure-port=%d", FreePort(t)))
 	}
 	p.log = filepath.Join(p.Dir, "physical.log")
 	p.args = append([]string{"start", "--name=" + name, "--root-directory=" + p.Dir, "--exit-with-parent"}, p.args...)
