@@ -25,6 +25,9 @@
 //     do (difference.go).
 //   - No write goes down on the ground of what was seen of a side before it was restored: a Syncer that finds a heartbeat
 //     older than it left it throws its caches away (history.go), since watches go on from one history into the other.
+//   - No write goes down without a fresh read of its leaf from the hub: two syncers of one target, one of which is behind,
+//     do not undo each other's work.
+//   - No request waits for longer than 30 s, whatever a server asks for or forgets (impatient.go).
 //   - A status goes up only from the object of the leaf's own root; observedGeneration of a leaf is its generation
 //     only when the controllers below have observed what was rendered from it.
 //   - A second pass over unchanged objects writes nothing on either side.
