@@ -67,7 +67,7 @@ type Clients struct {
 func New(cfg *rest.Config) (*Clients, error) {
 	cfg = rest.CopyConfig(cfg)
 	base := rest.CopyConfig(cfg)
-	// No limit on our side: the server's fair queuing is the one place that decides.
+	// No limit on our side: the server's limit of requests in flight, for the whole process, is the one place that decides.
 	cfg.QPS = -1
 	cfg.Wrap(func(rt http.RoundTripper) http.RoundTripper { return clusterRoundTripper{rt} })
 

@@ -154,7 +154,11 @@ func (s *Server) resolve(ctx context.Context, segment string, stranger func() bo
 			if stranger() {
 				return lcctx.Cluster{}, false, lcctx.ErrNotFound
 			}
-			if name, err = s.directory.Resolve(ctx, path); err != nil {
+			// As for lookup: the chain's own limit of time begins only after us.
+			search, cancel := context.WithTimeout(ctx, lookupTimeout)
+			name, err = s.directory.Resolve(search, path)
+			cancel()
+			if err != nil {
 				return lcctx.Cluster{}, false, err
 			}
 		}

@@ -125,12 +125,16 @@ func TestPaths(t *testing.T) {
 type searching struct {
 	few
 	searches int
+	endless  bool // a search was asked for without a limit of time
 }
 
 func (*searching) KnownPath(logicalcluster.Path) (logicalcluster.Name, bool) { return "", false }
 
-func (d *searching) Resolve(context.Context, logicalcluster.Path) (logicalcluster.Name, error) {
+func (d *searching) Resolve(ctx context.Context, _ logicalcluster.Path) (logicalcluster.Name, error) {
 	d.searches++
+	if _, limited := ctx.Deadline(); !limited {
+		d.endless = true
+	}
 	return "", errors.New("secret detail of the inside")
 }
 
@@ -172,6 +176,9 @@ func TestStrangersCauseNoSearch(t *testing.T) {
 			req.Header.Set("Authorization", "Bearer x")
 			recorder := httptest.NewRecorder()
 			handler.ServeHTTP(recorder, req)
+			if d.endless {
+				t.Errorf("%s by %s: searched without a limit of time", target, name)
+			}
 			if !tc.stranger {
 				if got != nil || recorder.Code != http.StatusServiceUnavailable || strings.Contains(recorder.Body.String(), "secret") || byPath != (d.searches == 1) {
 					t.Errorf("%s by %s: %d %s, %d searches; want 503 without the cause", target, name, recorder.Code, recorder.Body, d.searches)

@@ -56,8 +56,9 @@ const (
 	idleTimeout = 90 * time.Second
 	// watchGrace is how long a stopping server waits for its open watches to end.
 	watchGrace = 2 * time.Second
-	// Requests handled at once, for all logical clusters together: kube-apiserver's largest advised setting, since
-	// fairness between logical clusters, not this number, is what protects one from another.
+	// Requests handled at once, for all logical clusters together: kube-apiserver's largest advised setting. Nothing
+	// divides them between logical clusters yet, so one of them can take them all; only system:masters, as which this
+	// process' own controllers come, is not counted.
 	maxRequestsInFlight         = 1600
 	maxMutatingRequestsInFlight = 800
 )
@@ -211,7 +212,7 @@ func (s *Server) assemble(ctx context.Context, etcd *clientv3.Client, address st
 }
 
 // secure sets up TLS and authentication: client certificates of our own authority and of --client-ca-file, static
-// tokens, syncers of this process, and the server itself.
+// tokens, syncers here and elsewhere, and the server itself.
 func (s *Server) secure(ctx context.Context, config *genericapiserver.Config) error {
 	serving, err := s.keys.serving("localhost", "127.0.0.1", "::1", s.options.externalHost())
 	if err != nil {
