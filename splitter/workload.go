@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -23,6 +24,7 @@ import (
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
 	"atoll.dev/atoll/internal/kinds"
+	lcctx "atoll.dev/atoll/internal/logicalcluster"
 )
 
 // site is one physical cluster in the work on one Deployment.
@@ -389,13 +391,11 @@ func (st *site) render(k kinds.Kind, root *appsv1.Deployment, namespace string) 
 
 // withCluster returns a leaf's annotations as if they were the root's.
 func withCluster(leaf map[string]string, root *appsv1.Deployment) map[string]string {
-	const annotation = "kcp.io/cluster"
-	out := map[string]string{annotation: root.Annotations[annotation]}
-	for k, v := range leaf {
-		if k != annotation {
-			out[k] = v
-		}
+	out := maps.Clone(leaf)
+	if out == nil {
+		out = map[string]string{}
 	}
+	out[lcctx.Annotation] = root.Annotations[lcctx.Annotation]
 	return out
 }
 

@@ -8,9 +8,7 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
-	serverstorage "k8s.io/apiserver/pkg/server/storage"
 
-	"k8s.io/kubernetes/pkg/controlplane"
 	controlplaneapiserver "k8s.io/kubernetes/pkg/controlplane/apiserver"
 	"k8s.io/kubernetes/pkg/serviceaccount"
 )
@@ -57,11 +55,6 @@ type Config struct {
 
 	// EventTTL is how long events are kept. Defaults to DefaultEventTTL.
 	EventTTL time.Duration
-}
-
-// APIResourceConfig says which versions kube-apiserver serves by default, the ones that are served here.
-func APIResourceConfig() *serverstorage.ResourceConfig {
-	return controlplane.DefaultAPIResourceConfigSource()
 }
 
 func (c *Config) complete() error {

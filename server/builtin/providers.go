@@ -31,7 +31,7 @@ import (
 )
 
 // Providers returns the providers of all built-in API groups, for InstallAPIs of
-// k8s.io/kubernetes/pkg/controlplane/apiserver.Server with APIResourceConfig, once for a server. Their order is
+// k8s.io/kubernetes/pkg/controlplane/apiserver.Server, once for a server. Their order is
 // kube-apiserver's: it decides which group an unqualified resource name means.
 func Providers(cfg Config) ([]controlplaneapiserver.RESTStorageProvider, error) {
 	if err := cfg.complete(); err != nil {

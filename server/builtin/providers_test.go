@@ -24,6 +24,7 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 
 	api "k8s.io/kubernetes/pkg/apis/core"
+	"k8s.io/kubernetes/pkg/controlplane"
 	"k8s.io/kubernetes/pkg/serviceaccount"
 )
 
@@ -47,7 +48,7 @@ func install(t *testing.T) map[string]rest.Storage {
 		if _, ok := p.(genericapiserver.PostStartHookProvider); ok {
 			t.Errorf("the provider of %q shows its hook", p.GroupName())
 		}
-		info, err := p.NewRESTStorage(APIResourceConfig(), getter)
+		info, err := p.NewRESTStorage(controlplane.DefaultAPIResourceConfigSource(), getter)
 		if err != nil {
 			t.Fatalf("group %q: %v", p.GroupName(), err)
 		}
@@ -76,7 +77,7 @@ func TestServedIsWhatUpstreamServes(t *testing.T) {
 	for _, resource := range core.APIResources {
 		want = append(want, "v1 "+resource.Name)
 	}
-	enabled := APIResourceConfig()
+	enabled := controlplane.DefaultAPIResourceConfigSource()
 	for _, group := range groups.Items {
 		for _, version := range group.Versions {
 			gv := schema.GroupVersion{Group: group.Name, Version: version.Version}

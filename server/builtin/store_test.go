@@ -37,6 +37,7 @@ import (
 	// The groups whose objects the tests store.
 	_ "k8s.io/kubernetes/pkg/apis/core/install"
 	_ "k8s.io/kubernetes/pkg/apis/networking/install"
+	"k8s.io/kubernetes/pkg/controlplane"
 
 	embeddedetcd "atoll.dev/atoll/embedded-etcd"
 	"atoll.dev/atoll/internal/logicalcluster"
@@ -270,11 +271,11 @@ func newServer(t testing.TB, getter generic.RESTOptionsGetter, nodePorts NodePor
 		t.Fatal(err)
 	}
 	core := newCoreProvider(cfg)
-	coreInfo, err := core.NewRESTStorage(APIResourceConfig(), getter)
+	coreInfo, err := core.NewRESTStorage(controlplane.DefaultAPIResourceConfigSource(), getter)
 	if err != nil {
 		t.Fatal(err)
 	}
-	networkInfo, err := networkingProvider{core: core}.NewRESTStorage(APIResourceConfig(), getter)
+	networkInfo, err := networkingProvider{core: core}.NewRESTStorage(controlplane.DefaultAPIResourceConfigSource(), getter)
 	if err != nil {
 		t.Fatal(err)
 	}

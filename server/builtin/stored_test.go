@@ -15,6 +15,7 @@ import (
 	"k8s.io/apiserver/pkg/util/compatibility"
 
 	api "k8s.io/kubernetes/pkg/apis/core"
+	"k8s.io/kubernetes/pkg/controlplane"
 	"k8s.io/kubernetes/pkg/kubeapiserver"
 
 	embeddedetcd "atoll.dev/atoll/embedded-etcd"
@@ -42,7 +43,7 @@ func (p rowPorts) Release(ctx context.Context, port int, holder string) error {
 func newBackend(t *testing.T, etcd *embeddedetcd.Etcd) *storage.Backend {
 	t.Helper()
 	config := kubeapiserver.NewStorageFactoryConfigEffectiveVersion(compatibility.DefaultBuildEffectiveVersion())
-	config.APIResourceConfig = APIResourceConfig()
+	config.APIResourceConfig = controlplane.DefaultAPIResourceConfigSource()
 	factory, err := config.Complete(genericoptions.NewEtcdOptions(storagebackend.NewDefaultConfig("/registry", nil))).New()
 	if err != nil {
 		t.Fatal(err)

@@ -9,7 +9,6 @@ import (
 	"sync"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/registry/generic"
@@ -161,24 +160,6 @@ func (b *Backend) GetRESTOptions(gr schema.GroupResource, example runtime.Object
 	return b.restOptions(config, b.factory.ResourcePrefix(gr), !b.uncached(gr)), nil
 }
 
-// CustomResources is the RESTOptionsGetter for types that are not built in: values are JSON, the resource prefix is
-// "/<group>/<resource>" unless the registry sets another. Without a cache, lists and watches read etcd by the range of
-// one logical cluster; with one, all objects below the prefix must be of one schema, whatever their cluster.
-func (b *Backend) CustomResources(cached func(schema.GroupResource) bool) generic.RESTOptionsGetter {
-	return customResources{b, cached}
-}
-
-type customResources struct {
-	b      *Backend
-	cached func(schema.GroupResource) bool
-}
-
-func (c customResources) GetRESTOptions(gr schema.GroupResource, _ runtime.Object) (generic.RESTOptions, error) {
-	config := c.b.base.ForResource(gr)
-	config.Codec = unstructured.UnstructuredJSONScheme
-	return c.b.restOptions(config, gr.Group+"/"+gr.Resource, c.cached != nil && c.cached(gr)), nil
-}
-
 func (b *Backend) restOptions(config *storagebackend.ConfigForResource, prefix string, cached bool) generic.RESTOptions {
 	if b.transform != nil {
 		config.Transformer = b.transform.TransformerForResource(config.GroupResource)
@@ -206,16 +187,6 @@ func (b *Backend) Resource(gr schema.GroupResource) (*Resource, bool) {
 	return open[len(open)-1], true
 }
 
-// Storage returns the newest open store of a resource, or nil. In-process callers give it a context with a logical
-// cluster, and keys without one (Resource.Key).
-func (b *Backend) Storage(gr schema.GroupResource) storage.Interface {
-	r, ok := b.Resource(gr)
-	if !ok {
-		return nil
-	}
-	return r.Storage
-}
-
 // Resources returns all open stores, sorted by resource.
 func (b *Backend) Resources() []*Resource {
 	b.mu.RLock()
@@ -238,16 +209,6 @@ func (b *Backend) WaitReady(ctx context.Context) error {
 		}
 		if err := r.wait(ctx); err != nil {
 			return fmt.Errorf("fill the cache of %s: %w", r.GroupResource, err)
-		}
-	}
-	return nil
-}
-
-// ReadinessCheck returns an error that names a resource whose cache is not filled.
-func (b *Backend) ReadinessCheck() error {
-	for _, r := range b.Resources() {
-		if err := r.Storage.ReadinessCheck(); err != nil {
-			return fmt.Errorf("cache of %s: %w", r.GroupResource, err)
 		}
 	}
 	return nil

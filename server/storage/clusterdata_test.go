@@ -255,8 +255,8 @@ func TestExclusive(t *testing.T) {
 	if released, err := s.Release(in("aa"), "nodeports/30080", "default/db"); err != nil || released {
 		t.Errorf("released by who did not hold it: %v, %v", released, err)
 	}
-	if held, err := s.Holders(in("aa"), "nodeports"); err != nil || cmp.Diff(map[string]string{"30080": "default/web"}, held) != "" {
-		t.Errorf("holders %v, %v", held, err)
+	if value, held, err := s.Holder(in("aa"), "nodeports/30080"); err != nil || !held || value != "default/web" {
+		t.Errorf("aa's lock: %q, %v, %v", value, held, err)
 	}
 	if released, err := s.Release(in("aa"), "nodeports/30080", "default/web"); err != nil || !released {
 		t.Errorf("not released: %v, %v", released, err)

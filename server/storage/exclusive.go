@@ -67,24 +67,6 @@ func (b *Backend) Holder(ctx context.Context, key string) (value string, held bo
 	return string(got.Kvs[0].Value), true, nil
 }
 
-// Holders returns all locks of a kind in the context's logical cluster: name to holder.
-func (b *Backend) Holders(ctx context.Context, kind string) (map[string]string, error) {
-	probe, err := b.exclusiveKey(ctx, kind+"/x")
-	if err != nil {
-		return nil, err
-	}
-	prefix := strings.TrimSuffix(probe, "x")
-	got, err := b.client.Get(ctx, prefix, clientv3.WithPrefix())
-	if err != nil {
-		return nil, fmt.Errorf("read the locks of %s: %w", kind, err)
-	}
-	held := make(map[string]string, len(got.Kvs))
-	for _, kv := range got.Kvs {
-		held[strings.TrimPrefix(string(kv.Key), prefix)] = string(kv.Value)
-	}
-	return held, nil
-}
-
 // exclusiveKey is <prefix>/<kind>/<cluster>/<name>, and makes sure that DeleteClusterData knows the kind.
 func (b *Backend) exclusiveKey(ctx context.Context, key string) (string, error) {
 	c, ok := lc.ClusterFrom(ctx)
