@@ -35,10 +35,8 @@ type Config struct {
 	// Prefix of all rows; empty means DefaultPrefix.
 	Prefix string
 	// StorageFactory knows the codecs, storage versions and resource prefixes of built-in types. Its transport settings
-	// are not used. A zero CompactionInterval means upstream's five minutes.
+	// are not used; the store is compacted at upstream's interval of five minutes.
 	StorageFactory serverstorage.StorageFactory
-	// StorageConfig is the base of custom resources' configurations, which no factory knows. Codec may be nil.
-	StorageConfig storagebackend.Config
 	// Transformers encrypts values; nil stores them in plain.
 	Transformers value.ResourceTransformers
 	// Uncached says which resources get no watch cache; nil means DefaultUncached.
@@ -98,7 +96,6 @@ type Backend struct {
 	client    *clientv3.Client
 	prefix    string
 	factory   serverstorage.StorageFactory
-	base      storagebackend.Config
 	transform value.ResourceTransformers
 	uncached  func(schema.GroupResource) bool
 	shared    func(schema.GroupResource) []runtime.Object
@@ -125,7 +122,6 @@ func New(c Config) (*Backend, error) {
 		client:    c.Client,
 		prefix:    c.Prefix,
 		factory:   c.StorageFactory,
-		base:      c.StorageConfig,
 		transform: c.Transformers,
 		uncached:  c.Uncached,
 		shared:    c.Shared,
@@ -143,11 +139,7 @@ func New(c Config) (*Backend, error) {
 		return nil, err
 	}
 	announceFeatures(b.client)
-	interval := b.base.CompactionInterval
-	if interval == 0 {
-		interval = storagebackend.DefaultCompactInterval
-	}
-	b.compactor = etcd3.NewCompactor(b.client, interval, clock.RealClock{}, nil)
+	b.compactor = etcd3.NewCompactor(b.client, storagebackend.DefaultCompactInterval, clock.RealClock{}, nil)
 	return b, nil
 }
 

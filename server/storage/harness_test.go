@@ -93,7 +93,7 @@ func serveOn(t testing.TB, client *clientv3.Client, prefix string, modify func(*
 	if err != nil {
 		t.Fatal(err)
 	}
-	config := Config{Client: client, Prefix: prefix, StorageFactory: factory, StorageConfig: etcdOptions.StorageConfig}
+	config := Config{Client: client, Prefix: prefix, StorageFactory: factory}
 	if modify != nil {
 		modify(&config)
 	}
