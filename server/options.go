@@ -48,7 +48,7 @@ func NewOptions() *Options {
 		SecurePort:    DefaultSecurePort,
 		Audit:         genericoptions.NewAuditOptions(),
 
-		SyncerSigningDuration: 24 * time.Hour,
+		SyncerSigningDuration: 30 * 24 * time.Hour, // outlasts an outage of days: it is renewed from 70 % on
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -146,12 +147,22 @@ func lead(ctx context.Context, lock resourcelock.Interface, work func(context.Co
 	electing, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	won := make(chan context.Context, 1)
+	var leads atomic.Bool
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Lock: lock, Name: "syncer", LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod,
 		ReleaseOnCancel: true,
 		Callbacks: leaderelection.LeaderCallbacks{
-			OnStartedLeading: func(leading context.Context) { won <- leading },
+			OnStartedLeading: func(leading context.Context) {
+				leads.Store(true)
+				won <- leading
+			},
 			OnStoppedLeading: func() {},
+			// Whoever was stopped for long finds another in its place, and does not wait for its own deadline.
+			OnNewLeader: func(identity string) {
+				if leads.Load() && identity != lock.Identity() {
+					stop()
+				}
+			},
 		},
 	})
 	if err != nil {
