@@ -39,7 +39,7 @@ import (
 )
 
 // patience is for a busy machine; everything here takes a second or less on an idle one, but for back-offs.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 const (
 	workspace = "c1"
