@@ -75,9 +75,10 @@ func candidatesOf(lc *corev1alpha1.LogicalCluster, levels [][]*workloadv1alpha1.
 			candidates = append(candidates, Candidate{
 				Name: t.Name, UID: t.UID, Workspace: string(lcctx.NameFrom(t)), Mirror: string(client.MirrorOf(t)),
 				Labels: t.Labels, Shadowed: nearer[t.Name],
-				Ready:    isReady(t),
-				Cordoned: t.Spec.Unschedulable,
-				Deleting: t.DeletionTimestamp != nil,
+				Ready:       isReady(t),
+				Cordoned:    t.Spec.Unschedulable,
+				ObserveOnly: isObserved(t),
+				Deleting:    t.DeletionTimestamp != nil,
 			})
 		}
 		if filled > 1 {
@@ -87,6 +88,10 @@ func candidatesOf(lc *corev1alpha1.LogicalCluster, levels [][]*workloadv1alpha1.
 		}
 	}
 	return candidates
+}
+
+func isObserved(t *workloadv1alpha1.SyncTarget) bool {
+	return meta.IsStatusConditionTrue(t.Status.Conditions, workloadv1alpha1.SyncTargetObserveOnly)
 }
 
 func isReady(t *workloadv1alpha1.SyncTarget) bool {

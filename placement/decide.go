@@ -34,9 +34,9 @@ type Candidate struct {
 	Labels            map[string]string
 	// Shadowed is set where a nearer workspace has a SyncTarget of this name.
 	Shadowed bool
-	// Ready, Cordoned and Deleting are the SyncTarget's state. Only what is Ready and neither of the others gets
+	// Ready, Cordoned, ObserveOnly and Deleting are the SyncTarget's state. Only what is Ready and none of the others gets
 	// something new, save that a name in a wish is honoured while it is not Ready.
-	Ready, Cordoned, Deleting bool
+	Ready, Cordoned, ObserveOnly, Deleting bool
 	// Placements counts the Placements that have this cluster.
 	Placements int
 }
@@ -151,13 +151,14 @@ func decideNamed(req Request, w wish, allow allowed, seats []seat, current []pla
 func decideMatching(req Request, w wish, seats []seat, current []placementv1alpha1.PlacedCluster) Decision {
 	var picks, leaving []seat
 	var hindered []string
-	usable := false
+	usable, forbidden := false, false
 	for _, s := range seats {
-		if !s.allowed {
+		usable = usable || s.allowed
+		if w.selector != nil && !w.selector.Matches(labels.Set(s.Labels)) {
 			continue
 		}
-		usable = true
-		if w.selector != nil && !w.selector.Matches(labels.Set(s.Labels)) {
+		if !s.allowed {
+			forbidden = true
 			continue
 		}
 		switch hindrance := s.hindrance(); {
@@ -178,8 +179,12 @@ func decideMatching(req Request, w wish, seats []seat, current []placementv1alph
 	}
 
 	slices.Sort(hindered)
-	var todo string
+	reason, todo := placementv1alpha1.ReasonNotPlaced, ""
 	switch {
+	case forbidden && len(hindered) == 0:
+		// Which ones is not told: a cluster that is not allowed need not be known here.
+		reason = placementv1alpha1.ReasonNotAllowed
+		todo = "Ask who holds the PlacementPolicies of this workspace and above: they allow no cluster that fits"
 	case !usable:
 		todo = "Register a physical cluster (SyncTarget) in this workspace or above it: there is none that this may use"
 	case len(hindered) > 0:
@@ -187,7 +192,7 @@ func decideMatching(req Request, w wish, seats []seat, current []placementv1alph
 	default:
 		todo = fmt.Sprintf("Change %s of %s: no cluster that this may use matches it", placementv1alpha1.SelectorAnnotation, w.source)
 	}
-	return keep(req, seats, current, placementv1alpha1.ReasonNotPlaced, todo)
+	return keep(req, seats, current, reason, todo)
 }
 
 // place assigns those of picks that the wish has room for: current ones first, then the least used.
@@ -277,6 +282,8 @@ func (s seat) hindrance() string {
 		return "is being removed"
 	case s.Cordoned:
 		return "is cordoned"
+	case s.ObserveOnly:
+		return "is only observed until an administrator confirms"
 	case s.Mirror == "":
 		return "is being set up"
 	case !s.Ready:

@@ -109,7 +109,7 @@ func TestDecide(t *testing.T) {
 			current: []int{0, 1}, want: []string{"c-001*1"}, reason: "InvalidPlacement", why: "a mistake does not keep what a policy forbids",
 		},
 		"allow nothing": {
-			allow: []placementv1alpha1.ClusterSelection{{}}, current: []int{0}, reason: "NotPlaced", why: "an empty allow allows nothing",
+			allow: []placementv1alpha1.ClusterSelection{{}}, current: []int{0}, reason: "NotAllowed", why: "an empty allow allows nothing",
 		},
 		"allow all labels": {
 			allow: []placementv1alpha1.ClusterSelection{{Selector: &metav1.LabelSelector{}}}, want: []string{"c-000*1"}, reason: "Placed", why: "an empty selector matches everything, as everywhere",

@@ -109,22 +109,25 @@ func (c *Controller) tombstone(ctx context.Context, s *source, leaf ctrlclient.O
 }
 
 // hold returns the mirrors where the leaves of a root that is there stay as they are, although its Placement p has no
-// cluster left: nobody asked for that, and the brake does not let them go, or not yet.
+// cluster left: nobody asked for that, and if a policy did, the brake does not let them go, or not yet.
 func (c *Controller) hold(ctx context.Context, s *source, root ctrlclient.Object, p *placementv1alpha1.Placement, leaves []ctrlclient.Object) (held []logicalcluster.Name, again time.Duration, err error) {
-	stranded, known := false, true
+	f := goes
 	if s.Goes != kinds.WhereReferenced { // what workloads refer to stays as long as they do
-		stranded, known = isStranded(p)
+		f = fateOf(p)
 	}
 	var errs []error
 	for _, leaf := range leaves {
 		mirror, id := client.KeyOf(leaf).Cluster, brakeID(s, leaf)
 		switch {
 		case leafUID(leaf) != root.GetUID():
-		case !stranded:
+		case f == goes:
 			c.brake.Forget(string(mirror), id)
 		case leaf.GetDeletionTimestamp() != nil:
-		case !known:
+		case f == unknown:
 			held, again = append(held, mirror), sooner(again, lookAgain)
+		case f == stays:
+			c.brake.Forget(string(mirror), id)
+			held = append(held, mirror)
 		default:
 			ok, wait := c.brake.Missing(string(mirror), id, func() int { return c.leavesIn(mirror) })
 			if !ok {
@@ -136,17 +139,34 @@ func (c *Controller) hold(ctx context.Context, s *source, root ctrlclient.Object
 	return held, again, errors.Join(errs...)
 }
 
-// isStranded says that a Placement has no cluster and that nobody asked for that: a policy does not allow what it had, or
-// its SyncTarget is gone. It is not known while the Placement's condition is about an earlier decision.
-func isStranded(p *placementv1alpha1.Placement) (stranded, known bool) {
+// fate is what a Placement without clusters means for what runs.
+type fate int
+
+const (
+	// goes: there are clusters, or somebody asked for none.
+	goes fate = iota
+	// stays: nobody asked for that. The wish holds a mistake, or there is nothing now that it could mean.
+	stays
+	// braked: a policy does not allow what it had; it goes, unless that takes too much at once.
+	braked
+	// unknown: the Placement's condition is about an earlier decision.
+	unknown
+)
+
+func fateOf(p *placementv1alpha1.Placement) fate {
 	if p == nil || len(placed(p)) > 0 {
-		return false, true
+		return goes
 	}
 	why := meta.FindStatusCondition(p.Status.Conditions, placementv1alpha1.PlacementPlaced)
-	if why == nil || why.ObservedGeneration != p.Generation {
-		return true, false
+	switch {
+	case why == nil || why.ObservedGeneration != p.Generation:
+		return unknown
+	case why.Reason == placementv1alpha1.ReasonNowhere:
+		return goes
+	case why.Reason == placementv1alpha1.ReasonNotAllowed:
+		return braked
 	}
-	return why.Reason != placementv1alpha1.ReasonNowhere, true
+	return stays
 }
 
 // hasLeft says, from uncached reads, that the Placement that decides for a root, its own or its namespace's, does not

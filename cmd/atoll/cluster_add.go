@@ -137,6 +137,15 @@ func (o *clusterAdd) run(ctx context.Context, hub *cli.Hub, name string) error {
 	if err != nil {
 		return err
 	}
+	for _, above := range cli.Ancestors(path)[1:] {
+		err := hub.Objects.Get(cli.In(ctx, above), ctrlclient.ObjectKey{Name: name}, &workloadv1alpha1.SyncTarget{})
+		switch {
+		case err == nil:
+			return fmt.Errorf("there is a cluster %q in workspace %s already, which %s can use: choose another name, or go there first with \"%s workspace use %s\"", name, above, path, self, above)
+		case !apierrors.IsNotFound(err) && !apierrors.IsForbidden(err):
+			return fmt.Errorf("look for a cluster %q in workspace %s: %w", name, above, err)
+		}
+	}
 	if o.pull {
 		return o.manifest.run(ctx, o, hub, path, target)
 	}

@@ -16,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
@@ -46,6 +47,7 @@ var invariants = []part{
 	{"I2_AbsenceNeverDeletes", absence},
 	{"I2_RootsFoundMissingFreezeTheMirror", manyMissing},
 	{"I2_PolicyThatExcludesAllIsBraked", policyExcludesAll},
+	{"I2_MistakesOnAnObjectTakeNothing", mistakes},
 	{"I2_FewMissingRootsGoAfterAMinute", fewMissing},
 	{"I4_ObservedGenerationWaitsForEveryCluster", observedGeneration},
 }
@@ -218,6 +220,39 @@ func fewMissing(t *testing.T, f *fleet) {
 	}
 	if meta.IsStatusConditionTrue(f.syncTarget(t, "east").Status.Conditions, workloadv1alpha1.SyncTargetFrozen) {
 		t.Error("two roots that vanished froze the mirror")
+	}
+}
+
+// mistakes: a first annotation of an object that cannot be met leaves it where its namespace has it, for as long as it is there.
+func mistakes(t *testing.T, f *fleet) {
+	w := f.workspace(t, "mistakes")
+	w.place("east")
+	var names []string
+	for _, mistake := range []string{"clusters=esat", "selector=region=nowhere", "split=Capacity"} {
+		name, _, _ := strings.Cut(mistake, "=")
+		w.kubectl("create", "deployment", name, "--image=registry.example/web:1", "--replicas=2")
+		w.kubectl("rollout", "status", "deployment/"+name, "--timeout=100s")
+		w.kubectl("annotate", "deployment", name, "placement.atoll.dev/"+mistake)
+		names = append(names, name)
+	}
+	ns := w.namespaceIn("east")
+	// The brake lets things go after a minute.
+	deadline := time.Now().Add(75 * time.Second)
+	for time.Now().Before(deadline) {
+		for _, name := range names {
+			d, err := f.clusters["east"].Clientset().AppsV1().Deployments(ns).Get(t.Context(), name, metav1.GetOptions{})
+			if err != nil || d.DeletionTimestamp != nil || ptr.Deref(d.Spec.Replicas, 0) != 2 {
+				t.Fatalf("Deployment %s in east: %v, %+v", name, err, d.ObjectMeta)
+			}
+		}
+		time.Sleep(time.Second)
+	}
+	for _, name := range names {
+		w.kubectl("annotate", "deployment", name, "placement.atoll.dev/"+name+"-")
+		w.kubectl("rollout", "status", "deployment/"+name, "--timeout=100s")
+	}
+	if deletes := w.syncerDeletes("east", ns); len(deletes) > 0 {
+		t.Errorf("the syncer deleted %v, want nothing", deletes)
 	}
 }
 

@@ -40,8 +40,8 @@ const (
 	ReasonUnknownCluster = "UnknownCluster"   // the annotation names a cluster nobody registered
 	ReasonNotAllowed     = "NotAllowed"       // a policy from above forbids it, whether it exists or not
 	ReasonInvalid        = "InvalidPlacement" // the annotation cannot be read
-	// ReasonNowhere says that somebody asked for no cluster. It alone lets what runs go at once: whatever else leaves a
-	// Placement without a cluster is subject to the brake.
+	// ReasonNowhere says that somebody asked for no cluster. It alone lets what runs go at once: what a policy excludes
+	// is subject to the brake, and whatever else leaves a Placement without a cluster lets everything stay.
 	ReasonNowhere = "Nowhere"
 )
 
