@@ -69,6 +69,11 @@ e2e: ## Run the tests of the built binary with two physical clusters.
 bench: build ## Measure it against its goals, and write docs/benchmarks.md. ROWS=regexp measures some rows.
 	@ATOLL_BIN_DIR=$(CURDIR)/bin go run ./test/bench $(if $(ROWS),--rows '$(ROWS)')
 
+.PHONY: soak
+soak: build ## Run what takes too long for every change: every fault with every scenario.
+	@ATOLL_SOAK=1 ATOLL_BIN_DIR=$(CURDIR)/bin go test -count=1 -timeout 6h -v ./test/integration/crash
+	@ATOLL_SOAK=1 ATOLL_BIN_DIR=$(CURDIR)/bin go test -count=1 -timeout 2h -v ./test/e2e -run 'Faults$$'
+
 .PHONY: lint
 lint: ## gofmt, go vet and staticcheck (.ci/lint.mod says why those).
 	@.ci/lint

@@ -1,0 +1,272 @@
+package crash
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"k8s.io/klog/v2"
+)
+
+// soak adds the scenarios that take longer.
+var soak = os.Getenv("ATOLL_SOAK") != ""
+
+// sideBySide is how many worlds there are at a time, however few cores: most of the time they wait, for pods, and 5 s for
+// each namespace that a physical cluster deletes.
+const sideBySide = 16
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if err := flag.Set("test.parallel", fmt.Sprint(sideBySide)); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(2)
+	}
+	os.Exit(m.Run())
+}
+
+// TestControllersSurvive puts each controller under each fault.
+func TestControllersSurvive(t *testing.T) {
+	quiet(t)
+	fleet := startFleet(t)
+	for _, s := range subjects {
+		if s.soak && !soak {
+			continue
+		}
+		t.Run(s.name, func(t *testing.T) {
+			t.Parallel()
+			for _, fault := range []struct {
+				name      string
+				scenarios []string
+				put       func(*world, *testing.T, subject, scenario, reference)
+			}{
+				{"crash after each write", s.crash, crashes},
+				{"older view after a restart", s.older, olderViews},
+				{"dropped events", s.dropped, droppedEvents},
+			} {
+				names := fault.scenarios
+				if soak && len(names) > 0 {
+					names = slices.Compact(slices.Sorted(slices.Values(append(slices.Clone(names), s.more...))))
+				}
+				for _, name := range names {
+					t.Run(fault.name+"/"+name, func(t *testing.T) {
+						t.Parallel()
+						began := time.Now()
+						sc, w := scenarioOf(name), newWorld(t, fleet)
+						fault.put(w, t, s, sc, undisturbed(w, t, sc))
+						t.Logf("%s", time.Since(began).Round(time.Second))
+					})
+				}
+			}
+		})
+	}
+}
+
+// quiet sends what the controllers log, which is mostly about faults, to a file, and shows its end after a failure.
+func quiet(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	f, err := os.Create(path)
+	must(t, err)
+	flags := flag.NewFlagSet("klog", flag.ContinueOnError)
+	klog.InitFlags(flags)
+	must(t, flags.Parse([]string{"-logtostderr=false", "-alsologtostderr=false", "-stderrthreshold=FATAL", "-v=2"}))
+	klog.SetOutput(f)
+	t.Cleanup(func() {
+		klog.Flush()
+		must(t, f.Close())
+		if keep := os.Getenv("ATOLL_CRASH_LOG"); keep != "" && t.Failed() {
+			data, err := os.ReadFile(path)
+			must(t, err)
+			must(t, os.WriteFile(keep, data, 0o600))
+		}
+	})
+}
+
+// undisturbed plays a scenario with nothing wrong.
+func undisturbed(w *world, t *testing.T, sc scenario) reference {
+	t.Helper()
+	r := w.begin(t, sc)
+	var ref reference
+	for range sc.steps {
+		r.step()
+		ref = append(ref, r.settle(nil))
+	}
+	r.finish()
+	return ref
+}
+
+// crashes plays a scenario once for each write of the controller, which crashes after it.
+func crashes(w *world, t *testing.T, s subject, sc scenario, ref reference) {
+	began := time.Now()
+	r := w.begin(t, sc)
+	first := w.start(s, nil)
+	for range sc.steps {
+		r.step()
+		r.settle(ref)
+	}
+	writes, n := first.sent()
+	r.finish()
+	t.Logf("N = %d writes of %s in scenario %s, in %s:%s", n, s.name, sc.name, time.Since(began).Round(time.Millisecond), counted(first.line, writes))
+	if n == 0 {
+		t.Fatal("there is nothing to crash after")
+	}
+	w.start(s, nil)
+	var next, reached atomic.Int32
+	t.Run("runs", func(t *testing.T) {
+		for lane := range max(s.lanes, 1) {
+			t.Run(fmt.Sprint(lane), func(t *testing.T) {
+				t.Parallel()
+				w := w
+				if lane > 0 {
+					w = newWorld(t, w.fleet)
+				}
+				for i := int(next.Add(1)); i <= n; i = int(next.Add(1)) {
+					if crashAfter(w, t, s, sc, ref, i) {
+						reached.Add(1)
+					}
+					if t.Failed() {
+						t.Fatalf("with a crash after write %d", i)
+					}
+				}
+			})
+		}
+	})
+	t.Logf("crashed after each of %d writes, in %s", reached.Load(), time.Since(began).Round(time.Second))
+	if reached.Load() == 0 {
+		t.Error("nothing crashed, so nothing was tested")
+	}
+}
+
+func counted(l *line, writes []write) string {
+	var b strings.Builder
+	for _, w := range writes {
+		if l.counts(w) {
+			fmt.Fprintf(&b, "\n  %s", w)
+		}
+	}
+	return b.String()
+}
+
+// crashAfter plays a scenario in which the controller crashes after its n-th write, and says whether it came so far.
+func crashAfter(w *world, t *testing.T, s subject, sc scenario, ref reference, n int) bool {
+	t.Helper()
+	r := w.begin(t, sc)
+	doomed := w.start(s, func(l *line) { l.crashAfter = n })
+	over, replaced := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(replaced)
+		select {
+		case <-doomed.crashed:
+			w.start(s, nil)
+		case <-over:
+		}
+	}()
+	join := func() { close(over); <-replaced }
+	func() {
+		defer join()
+		for range sc.steps {
+			r.step()
+			r.settle(ref)
+		}
+	}()
+	r.finish()
+	if !doomed.isCrashed() {
+		w.start(s, nil) // or it would crash in the next run
+		// Of writes that happen in another order or twice there may be one less.
+		t.Logf("run %d of %s made fewer than %d writes", r.number, sc.name, n)
+		return false
+	}
+	w.wasLast(t, doomed.line)
+	return true
+}
+
+// wasLast proves from the audit logs that the write before the crash was the last one that any server saw.
+func (w *world) wasLast(t *testing.T, l *line) {
+	t.Helper()
+	writes, counts := l.sent()
+	if counts != l.crashAfter {
+		t.Errorf("%s crashed after %d writes, want %d", l.name, counts, l.crashAfter)
+	}
+	found := map[int]bool{}
+	for _, log := range w.logs {
+		for n := range numbers(t, l, log.read(t)) {
+			found[n] = true
+			if n > len(writes) {
+				t.Errorf("%s crashed after write %d, and made another, %d", l.name, len(writes), n)
+			}
+		}
+	}
+	for n, write := range writes {
+		if write.info.Verb != "call" && !found[n+1] {
+			t.Errorf("%s: no server saw write %d of %d, %s", l.name, n+1, len(writes), write)
+		}
+	}
+}
+
+// olderViews plays a scenario in which the controller is restarted after each step and sees the world as it was before it.
+func olderViews(w *world, t *testing.T, s subject, sc scenario, ref reference) {
+	r := w.begin(t, sc)
+	var stale, lists int
+	for i := range sc.steps {
+		before := w.revisions()
+		r.step()
+		r.settle(ref)
+		r.sees(true)
+		now := w.start(s, func(l *line) { l.older = before })
+		acted(now.quietFor)
+		writes, _ := now.sent()
+		now.release()
+		acted(now.quietFor)
+		r.settle(ref)
+		r.sees(false)
+		differ, all, err := now.staleLists()
+		must(t, err)
+		t.Logf("after %s: %d of %d lists showed the past, and %d writes rest on it", sc.steps[i].name, len(differ), all, len(writes))
+		stale, lists = stale+len(differ), lists+all
+		w.start(s, nil)
+		if t.Failed() {
+			t.FailNow()
+		}
+	}
+	r.finish()
+	if stale == 0 || lists == 0 {
+		t.Errorf("%d of %d lists showed the past, so nothing was tested", stale, lists)
+	}
+}
+
+// acted waits until a controller has had its time: it is at rest, or keeps trying.
+func acted(quietFor func() time.Duration) {
+	for began := time.Now(); time.Since(began) < 5*time.Second && quietFor() < 400*time.Millisecond; {
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// droppedEvents plays a scenario in which the controller sees of each step only what is left of it when all others are done.
+func droppedEvents(w *world, t *testing.T, s subject, sc scenario, ref reference) {
+	r := w.begin(t, sc)
+	f := newFilter()
+	w.start(s, func(l *line) { l.filter = f })
+	acted(w.lives[role(s)].quietFor)
+	for range sc.steps {
+		f.close()
+		r.step()
+		acted(f.quietFor)
+		f.open()
+		r.settle(ref)
+		if t.Failed() {
+			t.FailNow()
+		}
+	}
+	w.start(s, nil)
+	r.finish()
+	d := f.dropped()
+	t.Logf("withheld %d events, %d of them for good: %d deletions, %d of which with a successor", d.events, d.intermediate, d.deleted, d.recreated)
+	if d.events == 0 || d.intermediate == 0 {
+		t.Error("nothing was dropped, so nothing was tested")
+	}
+}

@@ -1,0 +1,33 @@
+// Package crash holds the controllers against the faults that a process of controllers meets, with the real server, real
+// physical clusters and nothing simulated but the fault. Its code is all in tests:
+//
+//	line_test.go       the perturbed connection of one life of a controller: what it cuts, delays and drops
+//	filter_test.go     the part of it that withholds watch events
+//	subjects_test.go   the controllers: to add one is an entry of subjects
+//	scenarios_test.go  what a user does, and what may be deleted then: to add one is an entry of scenarios
+//	world_test.go      a server in this process, two physical clusters beside it, and who runs in it
+//	run_test.go        one scenario played once, step by step, with the judge of each step
+//	state_test.go      everything that a run left in the workspace, the mirrors and the clusters, comparable
+//	audit_test.go      the audit logs
+//	crash_test.go      the faults themselves
+//
+// The faults are those of the Sieve paper (OSDI '22, "Automatic Reliability Testing for Cluster Management Controllers"):
+//
+//   - A crash after the n-th write, for every n. The server answers that write, nobody hears the answer, and nothing more
+//     is sent. What the controller had in memory is gone; a new one starts. How many writes there are an undisturbed
+//     run says first.
+//   - An older view after a restart. The first list of everything is the state of an earlier revision; the watches
+//     catch up only when the controller has done what it would do.
+//   - Dropped events. While others work nothing is seen; then the watch has expired, and a new list shows the
+//     last states only.
+//
+// A run is judged by what is left and by what happened. After every step of the user's all objects of the workspace, the
+// mirrors and the physical clusters have to be those of the undisturbed run. And the audit logs of the physical
+// clusters may show no delete that no step asked for.
+//
+// A write is known again in an audit log by its Audit-ID, which names the life that sent it and counts its writes: that
+// is how each fault is proven to have happened as it says.
+//
+// The splitter's clock runs faster than the world's, so that the minute for which it keeps what vanished unseen takes
+// seconds. `make soak` runs the longer combinations.
+package crash

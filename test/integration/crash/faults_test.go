@@ -1,0 +1,116 @@
+package crash
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// answers is the server's end of a line in the tests of the line itself.
+type answers func(*http.Request) (*http.Response, error)
+
+func (a answers) RoundTrip(req *http.Request) (*http.Response, error) { return a(req) }
+
+func ok(body io.ReadCloser) *http.Response {
+	return &http.Response{StatusCode: http.StatusOK, Status: "200 OK", Header: http.Header{}, Body: body}
+}
+
+func request(t *testing.T, method, path string) *http.Request {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, "http://atoll"+path, nil)
+	must(t, err)
+	return req
+}
+
+// However many write at the same time: the server sees n writes, nobody hears of the last one, and then nothing more.
+func TestLineCrashesAfterTheNthWrite(t *testing.T) {
+	const n, writers = 5, 20
+	var mu sync.Mutex
+	var seen []string
+	l := newLine("test", func(w write) bool { return w.info.Resource != "leases" })
+	l.crashAfter = n
+	e := end{l, hubSide, answers(func(req *http.Request) (*http.Response, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		seen = append(seen, req.URL.Path)
+		return ok(http.NoBody), nil
+	})}
+	if _, err := e.RoundTrip(request(t, http.MethodPut, "/clusters/abc/apis/coordination.k8s.io/v1/namespaces/n/leases/l")); err != nil {
+		t.Fatalf("a write that does not count: %v", err)
+	}
+	heard := make(chan error, writers)
+	for i := range writers {
+		go func() {
+			_, err := e.RoundTrip(request(t, http.MethodPost, fmt.Sprintf("/clusters/abc/api/v1/namespaces/n%d/pods", i)))
+			heard <- err
+		}()
+	}
+	answered := 0
+	for range writers {
+		switch err := <-heard; {
+		case err == nil:
+			answered++
+		case !errors.Is(err, errCrashed):
+			t.Error(err)
+		}
+	}
+	if len(seen) != n+1 || answered != n-1 {
+		t.Errorf("the server saw %d writes and %d were answered, want %d and %d", len(seen), answered, n+1, n-1)
+	}
+	if _, err := e.RoundTrip(request(t, http.MethodGet, "/api/v1/namespaces/n/pods/p")); !errors.Is(err, errCrashed) {
+		t.Errorf("a read after the crash: %v", err)
+	}
+}
+
+// What happens while the filter is shut is never seen, and the client is told that it has missed something.
+func TestFilterWithholds(t *testing.T) {
+	server, stream := io.Pipe()
+	f := newFilter()
+	resp, err := f.watch(answers(func(*http.Request) (*http.Response, error) { return ok(server), nil }), hubSide, request(t, http.MethodGet, "/api/v1/pods?watch=true"))
+	must(t, err)
+	say := func(kind, name, value string) {
+		t.Helper()
+		_, err := fmt.Fprintf(stream, `{"type":%q,"object":{"metadata":{"name":%q,"namespace":"n"},"value":%q}}`+"\n", kind, name, value)
+		must(t, err)
+	}
+	lines := bufio.NewScanner(resp.Body)
+	next := func() string {
+		t.Helper()
+		if !lines.Scan() {
+			t.Fatalf("the watch ended: %v", lines.Err())
+		}
+		return lines.Text()
+	}
+	say("ADDED", "a", "seen")
+	if got := next(); !strings.Contains(got, "seen") {
+		t.Errorf("an open filter passes %s", got)
+	}
+	f.close()
+	say("MODIFIED", "a", "one")
+	say("DELETED", "a", "one")
+	say("ADDED", "a", "two")
+	say("MODIFIED", "b", "three")
+	for deadline := time.Now().Add(patience); f.dropped().events < 4; {
+		if time.Now().After(deadline) {
+			t.Fatalf("withheld %+v", f.dropped())
+		}
+		time.Sleep(time.Millisecond)
+	}
+	f.open()
+	if got := next(); !strings.Contains(got, `"code":410`) {
+		t.Errorf("after the filter opened comes %s, want that the watch has expired", got)
+	}
+	if lines.Scan() {
+		t.Errorf("after its end the watch says %s", lines.Text())
+	}
+	must(t, resp.Body.Close())
+	if got, want := f.dropped(), (held{events: 4, intermediate: 2, deleted: 1, recreated: 1}); got != want {
+		t.Errorf("withheld %+v, want %+v", got, want)
+	}
+}

@@ -1,0 +1,207 @@
+package crash
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"k8s.io/apimachinery/pkg/types"
+
+	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
+	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/internal/kinds"
+)
+
+var clusterName = types.NamespacedName{Name: corev1alpha1.LogicalClusterName}
+
+// run is one scenario, played once in a workspace of its own.
+type run struct {
+	*world
+	t        *testing.T
+	scenario scenario
+	number   int
+	user     *user
+	// clusters are the logical clusters of the user's workspaces, from the top.
+	clusters []string
+	// before is how many logical clusters there were.
+	before int
+	done   int // steps
+	// past is when the controller saw the past: from where to where in the audit log of each physical cluster.
+	past map[string][]stretch
+}
+
+// stretch of a log: its lines from, inclusive, to to.
+type stretch struct{ from, to int }
+
+// sees says that from now on the controller sees the past, or the present again.
+func (r *run) sees(past bool) {
+	r.t.Helper()
+	for _, c := range clusterNames {
+		at := len(r.logs[c].read(r.t))
+		if past {
+			r.past[c] = append(r.past[c], stretch{at, math.MaxInt})
+		} else {
+			r.past[c][len(r.past[c])-1].to = at
+		}
+	}
+}
+
+// reference is the undisturbed run of a scenario: the state after each step.
+type reference []state
+
+// eventually fails the test unless check returns no problem within patience.
+func eventually(t *testing.T, what string, check func() (problem string)) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for {
+		problem := check()
+		if problem == "" {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not after %s: %s", what, patience, problem)
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+}
+
+// begin makes what the scenario stands on. before is called when all of it is there.
+func (w *world) begin(t *testing.T, sc scenario) *run {
+	t.Helper()
+	w.runs++
+	r := &run{world: w, t: t, scenario: sc, number: w.runs, past: map[string][]stretch{}}
+	r.user = &user{run: r}
+	all := &corev1alpha1.LogicalClusterList{}
+	must(t, w.clients.Objects.List(client.Everywhere(w.ctx), all))
+	r.before = len(all.Items)
+	if !sc.own {
+		must(t, r.user.create("shop"))
+		r.user.ready()
+	}
+	return r
+}
+
+// finish leaves nothing of the run behind.
+func (r *run) finish() {
+	r.t.Helper()
+	must(r.t, r.user.remove())
+	eventually(r.t, "the run's workspace goes", r.user.removed)
+	r.nothingLeft()
+}
+
+// home addresses the workspace with the app.
+func (r *run) home() context.Context {
+	return client.In(r.ctx, logicalcluster.Name(r.clusters[len(r.clusters)-1]))
+}
+
+// step does what the user does next.
+func (r *run) step() {
+	r.t.Helper()
+	s := r.scenario.steps[r.done]
+	if err := s.do(r.user); err != nil {
+		r.t.Fatalf("step %s: %v", s.name, err)
+	}
+	r.done++
+}
+
+// settle waits until the last step has come about, and all is as it was in the undisturbed run. want is nil in that run.
+func (r *run) settle(want reference) state {
+	r.t.Helper()
+	s := r.scenario.steps[r.done-1]
+	r.user.ready()
+	what := fmt.Sprintf("step %s of run %d", s.name, r.number)
+	var last state
+	var since time.Time
+	defer func() {
+		if r.t.Failed() {
+			r.t.Logf("what there is:\n%s", r.state().picture())
+		}
+	}()
+	eventually(r.t, what, func() string {
+		if problem := r.running(s.runs); problem != "" {
+			return problem
+		}
+		now := r.state()
+		if want != nil {
+			return now.diff(want[r.done-1])
+		}
+		// Nobody says what the rest is; it is what stays.
+		if diff := now.diff(last); diff != "" {
+			last, since = now, time.Now()
+			return "still changes:\n" + diff
+		}
+		if time.Since(since) < time.Second {
+			return "has not come to rest"
+		}
+		return ""
+	})
+	r.judge()
+	return last
+}
+
+// judge holds the audit logs of the physical clusters against what the user has asked for until now:
+//   - Each object is deleted as often as the steps say.
+//   - What pods refer to may go more often where no Deployment is: it may come before its Deployment is placed elsewhere.
+//   - A namespace may go whenever nothing is in it.
+//
+// What a controller made while it saw the past it may take away again.
+func (r *run) judge() {
+	r.t.Helper()
+	var asked []string
+	for _, s := range r.scenario.steps[:r.done] {
+		asked = append(asked, s.deletes...)
+	}
+	space := kinds.DownstreamNamespace(logicalcluster.Name(r.clusters[len(r.clusters)-1]), "default", false)
+	for _, c := range clusterNames {
+		allowed := slices.Clone(asked)
+		held := map[string]bool{} // what was written into the namespace and not deleted
+		for i, a := range r.logs[c].read(r.t) {
+			// What the cluster does in its own house it does for somebody who is judged here. Pods are deleted by their node.
+			if a.space != space || a.code >= 300 || strings.HasPrefix(a.user, "system:") || a.resource == "pods" {
+				continue
+			}
+			name := c + " " + a.String()
+			if !strings.HasPrefix(a.verb, "delete") {
+				if downNames[a.resource] {
+					held[a.resource] = true
+					inPast := slices.ContainsFunc(r.past[c], func(s stretch) bool { return s.from <= i && i < s.to })
+					if inPast && a.code == http.StatusCreated {
+						allowed = append(allowed, name)
+					}
+				}
+				continue
+			}
+			delete(held, a.resource)
+			why := ""
+			switch at := slices.Index(allowed, name); {
+			case a.resource == "namespaces":
+				if len(held) > 0 {
+					why = fmt.Sprintf("although it held %v", slices.Sorted(maps.Keys(held)))
+				}
+			case at >= 0:
+				allowed = slices.Delete(allowed, at, at+1)
+			case a.resource != "configmaps" && a.resource != "secrets" || held["deployments"]:
+				why = "which nobody had asked for"
+			}
+			if why != "" {
+				r.t.Fatalf("run %d, step %s: %s was deleted (%s by %s), %s", r.number, r.scenario.steps[r.done-1].name, name, a.id, a.user, why)
+			}
+		}
+	}
+}
+
+// downNames are the resources whose loss somebody would notice.
+var downNames = func() map[string]bool {
+	names := map[string]bool{}
+	for _, k := range kinds.All {
+		names[k.GVR.Resource] = true
+	}
+	return names
+}()

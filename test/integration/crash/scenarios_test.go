@@ -1,0 +1,239 @@
+package crash
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
+	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
+	tenancyv1alpha1 "atoll.dev/atoll/apis/tenancy/v1alpha1"
+	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/workspaces"
+)
+
+// scenario is what a user does, one step after the other; each waits until all of the one before it has come about.
+type scenario struct {
+	name string
+	// own scenarios make their workspaces themselves; the others have one when they begin.
+	own   bool
+	steps []step
+}
+
+// step is one thing that a user does.
+type step struct {
+	name string
+	do   func(*user) error
+	// runs is how many replicas run then, by physical cluster.
+	runs map[string]int32
+	// deletes are the deletes that the step asks of physical clusters, as "east services/web", each once.
+	deletes []string
+}
+
+// user is somebody with a workspace.
+type user struct {
+	*run
+	// path has the names of the workspaces from root down, without root. The last one holds the app.
+	path []string
+}
+
+const app = "web"
+
+// all are the deletes that take the app out of a cluster, but for its namespace, which is judged by what is in it.
+func all(cluster string) (deletes []string) {
+	for _, resource := range []string{"deployments", "services", "configmaps", "secrets"} {
+		deletes = append(deletes, cluster+" "+resource+"/"+app)
+	}
+	return deletes
+}
+
+func east(n int32) map[string]int32 { return map[string]int32{"east": n} }
+func west(n int32) map[string]int32 { return map[string]int32{"west": n} }
+
+var scenarios = []scenario{
+	{
+		name: "once",
+		steps: []step{
+			{"apply", func(u *user) error { return errors.Join(u.place("east"), u.apply(1)) }, east(1), nil},
+			{"delete", (*user).delete, nil, all("east")},
+		},
+	},
+	{
+		name: "change",
+		steps: []step{
+			{"apply", func(u *user) error { return errors.Join(u.place("east"), u.apply(1)) }, east(1), nil},
+			{"change", func(u *user) error { return u.change(2, "hi") }, east(2), nil},
+			{"delete", (*user).delete, nil, all("east")},
+		},
+	},
+	{
+		name: "move",
+		steps: []step{
+			{"apply", func(u *user) error { return errors.Join(u.place("east"), u.apply(2)) }, east(2), nil},
+			{"divide", func(u *user) error { return u.place("east,west") }, map[string]int32{"east": 1, "west": 1}, nil},
+			{"move", func(u *user) error { return u.place("west") }, west(2), all("east")},
+			{"delete", (*user).delete, nil, all("west")},
+		},
+	},
+	{
+		name: "life",
+		steps: []step{
+			{"apply", func(u *user) error { return errors.Join(u.place("east"), u.apply(2)) }, east(2), nil},
+			{"scale", func(u *user) error { return errors.Join(u.change(5, "hello"), u.change(3, "hi")) }, east(3), nil},
+			{"divide", func(u *user) error { return u.place("east,west") }, map[string]int32{"east": 2, "west": 1}, nil},
+			{"move", func(u *user) error { return u.place("west") }, west(3), all("east")},
+			{"recreate", func(u *user) error { return errors.Join(u.delete(), u.apply(2)) }, west(2), all("west")},
+			{"delete", (*user).delete, nil, all("west")},
+		},
+	},
+	{
+		name: "bare tree", own: true,
+		steps: []step{
+			{"create", func(u *user) error { return u.create("team") }, nil, nil},
+			{"create below", func(u *user) error { return u.create("shop") }, nil, nil},
+			{"fill", func(u *user) error { return u.clients.Objects.Create(u.home(), objects(0, "hello")[0]) }, nil, nil},
+			{"delete", func(u *user) error { return u.remove() }, nil, nil},
+		},
+	},
+	{
+		name: "tree", own: true,
+		steps: []step{
+			{"create", func(u *user) error { return u.create("team") }, nil, nil},
+			{"create below", func(u *user) error { return u.create("shop") }, nil, nil},
+			{"apply", func(u *user) error { return errors.Join(u.place("east"), u.apply(1)) }, east(1), nil},
+			{"delete", func(u *user) error { return u.remove() }, nil, all("east")},
+		},
+	},
+}
+
+func scenarioOf(name string) scenario {
+	for _, s := range scenarios {
+		if s.name == name {
+			return s
+		}
+	}
+	panic("no scenario " + name)
+}
+
+// place annotates the namespace default.
+func (u *user) place(clusters string) error {
+	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, placementv1alpha1.ClustersAnnotation, clusters)
+	_, err := u.clients.Kube.CoreV1().Namespaces().Patch(u.home(), metav1.NamespaceDefault, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	return err
+}
+
+func appMeta() metav1.ObjectMeta {
+	return metav1.ObjectMeta{Name: app, Namespace: metav1.NamespaceDefault, Labels: map[string]string{"app": app}}
+}
+
+// objects are the app, in the order of deletion and creation.
+func objects(replicas int32, greeting string) []ctrlclient.Object {
+	labels := map[string]string{"app": app}
+	return []ctrlclient.Object{
+		&corev1.ConfigMap{ObjectMeta: appMeta(), Data: map[string]string{"greeting": greeting}},
+		&corev1.Secret{ObjectMeta: appMeta(), Data: map[string][]byte{"key": []byte("opensesame")}},
+		&corev1.Service{ObjectMeta: appMeta(), Spec: corev1.ServiceSpec{Selector: labels, Ports: []corev1.ServicePort{{Port: 80}}}},
+		&appsv1.Deployment{ObjectMeta: appMeta(), Spec: appsv1.DeploymentSpec{
+			Replicas: ptr.To(replicas), Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: labels},
+				Spec: corev1.PodSpec{
+					Containers: []corev1.Container{{
+						Name: "web", Image: "registry.example/web:1",
+						EnvFrom: []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: app}}}},
+					}},
+					Volumes: []corev1.Volume{{Name: "key", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: app}}}},
+				},
+			},
+		}},
+	}
+}
+
+func (u *user) apply(replicas int32) error {
+	for _, o := range objects(replicas, "hello") {
+		if err := u.clients.Objects.Create(u.home(), o); err != nil {
+			return fmt.Errorf("create %T: %w", o, err)
+		}
+	}
+	return nil
+}
+
+func (u *user) change(replicas int32, greeting string) error {
+	for o, patch := range map[ctrlclient.Object]string{
+		&appsv1.Deployment{ObjectMeta: appMeta()}: fmt.Sprintf(`{"spec":{"replicas":%d}}`, replicas),
+		&corev1.ConfigMap{ObjectMeta: appMeta()}:  fmt.Sprintf(`{"data":{"greeting":%q}}`, greeting),
+	} {
+		if err := u.clients.Objects.Patch(u.home(), o, ctrlclient.RawPatch(types.MergePatchType, []byte(patch))); err != nil {
+			return fmt.Errorf("patch %T: %w", o, err)
+		}
+	}
+	return nil
+}
+
+func (u *user) delete() error {
+	for _, o := range objects(0, "") {
+		if err := u.clients.Objects.Delete(u.home(), o); err != nil {
+			return fmt.Errorf("delete %T: %w", o, err)
+		}
+	}
+	return nil
+}
+
+// create makes a workspace below the last one, the first in root.
+func (u *user) create(name string) error {
+	in := client.In(u.ctx, workspaces.Root)
+	if len(u.path) > 0 {
+		in = u.home()
+	} else {
+		name = fmt.Sprintf("%s-%d", name, u.number) // names in root are used by each run
+	}
+	u.path = append(u.path, name)
+	return u.clients.Objects.Create(in, &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: name}})
+}
+
+// ready waits for the workspaces that were made, and learns their logical clusters.
+func (u *user) ready() {
+	u.t.Helper()
+	for i := len(u.clusters); i < len(u.path); i++ {
+		in := client.In(u.ctx, workspaces.Root)
+		if i > 0 {
+			in = u.home()
+		}
+		ws := &tenancyv1alpha1.Workspace{}
+		eventually(u.t, "workspace root:"+strings.Join(u.path[:i+1], ":")+" is Ready", func() string {
+			must(u.t, u.clients.Objects.Get(in, types.NamespacedName{Name: u.path[i]}, ws))
+			if ws.Status.Phase != corev1alpha1.LogicalClusterPhaseReady {
+				return fmt.Sprintf("%+v", ws.Status)
+			}
+			return ""
+		})
+		u.clusters = append(u.clusters, ws.Spec.Cluster)
+	}
+}
+
+// remove deletes the first of the user's workspaces.
+func (u *user) remove() error {
+	ws := &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: u.path[0]}}
+	return ctrlclient.IgnoreNotFound(u.clients.Objects.Delete(client.In(u.ctx, workspaces.Root), ws))
+}
+
+// removed says what is left of the first of the user's workspaces.
+func (u *user) removed() string {
+	ws := &tenancyv1alpha1.Workspace{}
+	err := u.clients.Objects.Get(client.In(u.ctx, workspaces.Root), types.NamespacedName{Name: u.path[0]}, ws)
+	switch {
+	case apierrors.IsNotFound(err):
+		return ""
+	case err != nil:
+		return err.Error()
+	}
+	return fmt.Sprintf("%+v", ws.Status)
+}

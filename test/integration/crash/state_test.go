@@ -1,0 +1,295 @@
+package crash
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+
+	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
+	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
+	tenancyv1alpha1 "atoll.dev/atoll/apis/tenancy/v1alpha1"
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/internal/kinds"
+)
+
+var namespacesGVR = corev1.SchemeGroupVersion.WithResource("namespaces")
+
+// goesDown are the resources that are in workspaces, mirrors and physical clusters.
+func goesDown() []schema.GroupVersionResource {
+	all := []schema.GroupVersionResource{namespacesGVR}
+	for _, k := range kinds.All {
+		all = append(all, k.GVR)
+	}
+	return all
+}
+
+// state is everything that a run left anywhere, by where and what, in a form that is equal for equal runs: what is drawn
+// by lot or told by a clock is taken out, or named by what it means.
+type state map[string]string
+
+func (r *run) state() state {
+	r.t.Helper()
+	s := state{}
+	words := r.words()
+	add := func(where string, gvr schema.GroupVersionResource, o *unstructured.Unstructured) {
+		text := normal(o)
+		name := o.GetNamespace() + "/" + o.GetName()
+		for _, w := range words {
+			text, name = strings.ReplaceAll(text, w.odd, w.plain), strings.ReplaceAll(name, w.odd, w.plain)
+		}
+		key := where + " " + gvr.Resource + " " + name
+		for _, twice := s[key]; twice; _, twice = s[key] {
+			key += " (another)"
+		}
+		s[key] = text
+	}
+	list := func(ctx context.Context, where string, from dynamic.Interface, gvr schema.GroupVersionResource, selector string) {
+		l, err := from.Resource(gvr).List(ctx, metav1.ListOptions{LabelSelector: selector})
+		must(r.t, err)
+		for i := range l.Items {
+			add(where, gvr, &l.Items[i])
+		}
+	}
+	for i, name := range r.clusters {
+		alias := fmt.Sprintf("workspace %d", i)
+		in := client.In(r.ctx, logicalcluster.Name(name))
+		lc := &corev1alpha1.LogicalCluster{}
+		if err := r.clients.Objects.Get(in, clusterName, lc); apierrors.IsNotFound(err) {
+			// An object without its logical cluster cannot be listed, but it is a row.
+			s[alias+" rows"] = strconv.Itoa(r.rows(name))
+			continue
+		} else if err != nil {
+			r.t.Fatal(err)
+		}
+		for _, gvr := range append(goesDown(), placementv1alpha1.GroupVersion.WithResource("placements"),
+			tenancyv1alpha1.GroupVersion.WithResource("workspaces"), corev1alpha1.GroupVersion.WithResource("logicalclusters"),
+			schema.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterrolebindings"}) {
+			list(in, alias, r.clients.Dynamic, gvr, "")
+		}
+	}
+	for _, name := range r.clusters {
+		ours := workloadv1alpha1.WorkspaceLabel + "=" + name
+		for _, c := range clusterNames {
+			for _, gvr := range goesDown() {
+				list(client.In(r.ctx, r.mirror(c)), "mirror of "+c, r.clients.Dynamic, gvr, ours)
+				list(r.ctx, c, r.fleet[c].dynamic, gvr, ours)
+			}
+			list(r.ctx, c, r.fleet[c].dynamic, schema.GroupVersionResource{Group: "networking.k8s.io", Version: "v1", Resource: "networkpolicies"}, ours)
+		}
+	}
+	// A logical cluster that nobody knows the name of any more is none of those above.
+	all := &corev1alpha1.LogicalClusterList{}
+	must(r.t, r.clients.Objects.List(client.Everywhere(r.ctx), all))
+	s["logical clusters"] = strconv.Itoa(len(all.Items) - r.before)
+	return s
+}
+
+// rows counts what the store holds of a logical cluster.
+func (r *run) rows(name string) (n int) {
+	resp, err := r.etcd.Get(r.ctx, "/", clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	must(r.t, err)
+	for _, kv := range resp.Kvs {
+		if strings.Contains(string(kv.Key), "/"+name+"/") {
+			n++
+		}
+	}
+	return n
+}
+
+// word replaces what a run drew by lot.
+type word struct{ odd, plain string }
+
+// words of this run; those that may contain others come first.
+func (r *run) words() []word {
+	all := []word{{r.server.URL(), "https://SERVER"}}
+	for i, name := range r.clusters {
+		cluster := logicalcluster.Name(name)
+		for _, ns := range []string{"default", "kube-system"} {
+			all = append(all, word{kinds.DownstreamNamespace(cluster, ns, false), ns + "-HASH"})
+		}
+		// What a leaf says of its root is right only if it is the one that is there now.
+		for _, k := range kinds.All {
+			l, err := r.clients.Dynamic.Resource(k.GVR).List(client.In(r.ctx, cluster), metav1.ListOptions{})
+			if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
+				continue
+			}
+			must(r.t, err)
+			for _, o := range l.Items {
+				all = append(all, word{string(o.GetUID()), "UID of " + k.GVR.Resource + " " + o.GetName()})
+			}
+		}
+		all = append(all, word{name, fmt.Sprintf("WORKSPACE-%d", i)})
+	}
+	if len(r.user.path) > 0 {
+		all = append(all, word{r.user.path[0], "TOP"})
+	}
+	for _, c := range clusterNames {
+		all = append(all, word{string(r.targets[c].UID), "UID of " + c}, word{string(r.mirror(c)), "MIRROR of " + c})
+	}
+	return all
+}
+
+// normal is an object without what the same object may have otherwise.
+func normal(o *unstructured.Unstructured) string {
+	annotations := o.GetAnnotations()
+	for of, by := range map[string]string{workloadv1alpha1.AppliedAnnotation: workloadv1alpha1.RenderedAnnotation} {
+		if value, ok := annotations[of]; ok {
+			annotations[of] = fmt.Sprintf("as rendered: %v", value == annotations[by])
+		}
+	}
+	for _, a := range []string{workloadv1alpha1.RootGenerationAnnotation, "deployment.kubernetes.io/revision", "kcp.io/cluster"} {
+		delete(annotations, a)
+	}
+	switch {
+	case o.GetKind() == "Namespace":
+		delete(annotations, workloadv1alpha1.RenderedAnnotation) // a hash of the workspace's name, among others
+	case o.GetKind() == "Deployment" && annotations[workloadv1alpha1.RenderedAnnotation] != "":
+		// How fast a leaf rolls is left as it was while there is nothing to roll; the hash is of that, too.
+		delete(annotations, workloadv1alpha1.RenderedAnnotation)
+		unstructured.RemoveNestedField(o.Object, "spec", "strategy")
+	case o.GetName() == "kube-root-ca.crt":
+		unstructured.RemoveNestedField(o.Object, "data") // each server has its own
+		delete(annotations, "atoll.dev/root-ca")
+	}
+	o.SetAnnotations(annotations)
+	unstructured.RemoveNestedField(o.Object, "spec", "owner", "uid")
+	if observed, ok, _ := unstructured.NestedInt64(o.Object, "status", "observedGeneration"); ok {
+		_ = unstructured.SetNestedField(o.Object, fmt.Sprintf("behind by %d", o.GetGeneration()-observed), "status", "observedGeneration")
+	}
+	for _, f := range []string{"uid", "resourceVersion", "generation", "creationTimestamp", "managedFields", "deletionTimestamp"} {
+		if _, ok := o.Object["metadata"].(map[string]any)[f]; ok && f == "deletionTimestamp" {
+			_ = unstructured.SetNestedField(o.Object, "is set", "metadata", f)
+			continue
+		}
+		unstructured.RemoveNestedField(o.Object, "metadata", f)
+	}
+	for _, f := range []string{"clusterIP", "clusterIPs"} {
+		unstructured.RemoveNestedField(o.Object, "spec", f)
+	}
+	if conditions, ok, _ := unstructured.NestedSlice(o.Object, "status", "conditions"); ok {
+		for _, c := range conditions {
+			for _, f := range []string{"lastTransitionTime", "lastUpdateTime", "lastProbeTime", "observedGeneration", "message"} {
+				delete(c.(map[string]any), f)
+			}
+		}
+		slices.SortFunc(conditions, func(a, b any) int {
+			return strings.Compare(fmt.Sprint(a.(map[string]any)["type"]), fmt.Sprint(b.(map[string]any)["type"]))
+		})
+		_ = unstructured.SetNestedSlice(o.Object, conditions, "status", "conditions")
+	}
+	text, err := json.MarshalIndent(o.Object, "", " ")
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
+}
+
+// runs says what keeps the physical clusters from running the app as wanted, and the Deployment from saying so.
+func (r *run) running(want map[string]int32) string {
+	var total int32
+	ours := metav1.ListOptions{LabelSelector: workloadv1alpha1.WorkspaceLabel + "=" + r.clusters[len(r.clusters)-1]}
+	for _, c := range clusterNames {
+		n := want[c]
+		total += n
+		kube := r.fleet[c].kube
+		deployments, err := kube.AppsV1().Deployments("").List(r.ctx, ours)
+		if err != nil {
+			return err.Error()
+		}
+		if n == 0 {
+			namespaces, err := kube.CoreV1().Namespaces().List(r.ctx, ours)
+			if err != nil || len(deployments.Items)+len(namespaces.Items) > 0 {
+				return fmt.Sprintf("%s has %d Deployments and %d namespaces, want none (%v)", c, len(deployments.Items), len(namespaces.Items), err)
+			}
+			continue
+		}
+		if len(deployments.Items) != 1 {
+			return fmt.Sprintf("%s has %d Deployments", c, len(deployments.Items))
+		}
+		if d := &deployments.Items[0]; *d.Spec.Replicas != n || !rolledOut(d, n) {
+			return fmt.Sprintf("%s shall run %d: %d, %+v", c, n, *d.Spec.Replicas, d.Status)
+		}
+	}
+	d, err := r.clients.Kube.AppsV1().Deployments("default").Get(r.home(), app, metav1.GetOptions{})
+	switch {
+	case total == 0 && apierrors.IsNotFound(err):
+		return ""
+	case err != nil:
+		return err.Error()
+	case total == 0 || !rolledOut(d, total):
+		return fmt.Sprintf("the Deployment of the workspace, of which %d should run, says %+v", total, d.Status)
+	}
+	return ""
+}
+
+func rolledOut(d *appsv1.Deployment, n int32) bool {
+	s := d.Status
+	return s.ObservedGeneration >= d.Generation && s.Replicas == n && s.UpdatedReplicas == n && s.ReadyReplicas == n && s.AvailableReplicas == n
+}
+
+// picture is what somebody needs to see who has to find a fault: all that there is, and what was decided about the app.
+func (s state) picture() string {
+	var b strings.Builder
+	for _, k := range slices.Sorted(maps.Keys(s)) {
+		fmt.Fprintln(&b, k)
+		if strings.Contains(k, " deployments ") || strings.Contains(k, " placements ") {
+			fmt.Fprintln(&b, s[k])
+		}
+	}
+	return b.String()
+}
+
+// diff tells what is otherwise.
+func (s state) diff(want state) string {
+	var b strings.Builder
+	keys := maps.Clone(s)
+	maps.Copy(keys, want)
+	for _, k := range slices.Sorted(maps.Keys(keys)) {
+		have, here := s[k]
+		wanted, there := want[k]
+		switch {
+		case !there:
+			fmt.Fprintf(&b, "%s is there\n", k)
+		case !here:
+			fmt.Fprintf(&b, "%s is missing\n", k)
+		case have != wanted:
+			fmt.Fprintf(&b, "%s:\n%s", k, lines(have, wanted))
+		}
+	}
+	return b.String()
+}
+
+// lines are those that only one of two texts has.
+func lines(have, want string) string {
+	var b strings.Builder
+	h, w := strings.Split(have, "\n"), strings.Split(want, "\n")
+	for _, l := range h {
+		if !slices.Contains(w, l) {
+			fmt.Fprintf(&b, "  has   %s\n", strings.TrimSpace(l))
+		}
+	}
+	for _, l := range w {
+		if !slices.Contains(h, l) {
+			fmt.Fprintf(&b, "  lacks %s\n", strings.TrimSpace(l))
+		}
+	}
+	if b.Len() == 0 {
+		return "  the order of its lines\n"
+	}
+	return b.String()
+}

@@ -1,0 +1,192 @@
+package crash
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"k8s.io/utils/clock"
+
+	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/placement"
+	"atoll.dev/atoll/splitter"
+	"atoll.dev/atoll/syncer"
+	"atoll.dev/atoll/workspaces"
+)
+
+// subject is a controller that can be put under a fault. It shares nothing with the others but the server.
+type subject struct {
+	name string
+	// role is the controller, if several entries are about one; else it is the name.
+	role string
+	// make returns a new life of the controller, all of whose requests go over the line.
+	make func(*world, *line) (func(context.Context) error, error)
+	// counts says which writes count for crashes; nil is all of them.
+	counts func(write) bool
+	// crash, older and dropped name the scenarios for each fault, and more those that `make soak` adds to each.
+	crash, older, dropped, more []string
+	// lanes is how many runs with crashes there are at a time, each in a world of its own; 0 is one.
+	lanes int
+	// soak entries are for `make soak` alone.
+	soak bool
+}
+
+// everyone is in the world at all times.
+var everyone = []string{"workspaces", "placement", "splitter", "syncer"}
+
+// subjects: where writes of one controller are divided over several entries, it is because together they are too many to crash
+// after each in a test that everybody runs.
+var subjects = []subject{
+	{
+		name: "placement", make: makePlacement, lanes: 2,
+		crash: []string{"move"}, older: []string{"life"}, dropped: []string{"life"}, more: []string{"life"},
+	},
+	{
+		name: "splitter", make: makeSplitter, counts: isContent, lanes: 4,
+		crash: []string{"move"}, older: []string{"life"}, dropped: []string{"life"}, more: []string{"life"},
+	},
+	{
+		name: "splitter's statuses", role: "splitter", make: makeSplitter, counts: not(isContent),
+		crash: []string{"move"}, soak: true,
+	},
+	{
+		name: "syncer", make: makeSyncer, counts: func(w write) bool { return isContent(w) && !isHeartbeat(w) }, lanes: 2,
+		crash: []string{"change"}, older: []string{"life"}, dropped: []string{"life"}, more: []string{"life", "move"},
+	},
+	{
+		name: "syncer's statuses", role: "syncer", make: makeSyncer, counts: not(isContent),
+		crash: []string{"change"}, soak: true,
+	},
+	{
+		// Heartbeats come when they like, so that the n-th write would be another one in each run if they counted above.
+		name: "heartbeat", role: "syncer", make: makeSyncer, counts: isHeartbeat,
+		crash: []string{"once"}, soak: true,
+	},
+	{
+		name: "workspaces", make: makeWorkspaces,
+		crash: []string{"bare tree"}, older: []string{"tree"}, dropped: []string{"tree"}, more: []string{"tree"},
+	},
+}
+
+// isContent says that a write is more than a report.
+func isContent(w write) bool { return w.info.Subresource != "status" && w.info.Resource != "events" }
+
+func isHeartbeat(w write) bool { return w.info.Resource == "leases" }
+
+func not(f func(write) bool) func(write) bool { return func(w write) bool { return !f(w) } }
+
+func subjectOf(name string) subject {
+	for _, s := range subjects {
+		if s.name == name {
+			return s
+		}
+	}
+	panic("no subject " + name)
+}
+
+// shared is what each controller of the server has over a line of its own.
+func (w *world) shared(l *line) (*client.Clients, *client.Informers, error) {
+	c, err := client.New(l.over(hubSide, w.server.LoopbackConfig()))
+	if err != nil {
+		return nil, nil, err
+	}
+	i, err := client.NewInformers(c)
+	return c, i, err
+}
+
+// together runs informers and the controller that uses them.
+func together(i *client.Informers, run func(context.Context) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		wg.Go(func() { i.Run(ctx) })
+		return run(ctx)
+	}
+}
+
+func makePlacement(w *world, l *line) (func(context.Context) error, error) {
+	c, i, err := w.shared(l)
+	if err != nil {
+		return nil, err
+	}
+	p, err := placement.New(c, i, clock.RealClock{})
+	if err != nil {
+		return nil, err
+	}
+	return together(i, p.Run), nil
+}
+
+func makeSplitter(w *world, l *line) (func(context.Context) error, error) {
+	c, i, err := w.shared(l)
+	if err != nil {
+		return nil, err
+	}
+	s, err := splitter.New(c, i, w.fast)
+	if err != nil {
+		return nil, err
+	}
+	return together(i, s.Run), nil
+}
+
+func makeWorkspaces(w *world, l *line) (func(context.Context) error, error) {
+	c, i, err := w.shared(l)
+	if err != nil {
+		return nil, err
+	}
+	ws, err := workspaces.New(c, i, workspaces.Options{
+		URLBase: w.server.URL(),
+		DeleteData: func(ctx context.Context, cluster logicalcluster.Name) error {
+			return l.call("data", func() error { return w.server.DeleteClusterData(ctx, cluster) })
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return together(i, ws.Run), nil
+}
+
+// makeSyncer makes the syncers of all physical clusters: they live in one process.
+func makeSyncer(w *world, l *line) (func(context.Context) error, error) {
+	var all []*syncer.Syncer
+	for _, name := range clusterNames {
+		target := w.targets[name]
+		s, err := syncer.New(syncer.Config{
+			Name: name, UID: string(target.UID), Clock: clock.RealClock{},
+			Mirror:   l.over(hubSide, w.server.MirrorConfig(logicalcluster.Name(target.Status.Mirror))),
+			Physical: l.over(name, w.fleet[name].RESTConfig()),
+		})
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, s)
+	}
+	return func(ctx context.Context) error {
+		errs := make([]error, len(all))
+		var wg sync.WaitGroup
+		for i, s := range all {
+			wg.Go(func() { errs[i] = s.Run(ctx) })
+		}
+		wg.Wait()
+		return errors.Join(errs...)
+	}, nil
+}
+
+// hurry is how much faster than the world's the splitter's clock runs: the minute for which it keeps what vanished
+// unseen is two seconds.
+const hurry = 30
+
+// fastClock runs faster than the world's.
+type fastClock struct {
+	clock.RealClock
+	began time.Time
+}
+
+func (c fastClock) Now() time.Time                         { return c.began.Add(time.Since(c.began) * hurry) }
+func (c fastClock) Since(t time.Time) time.Duration        { return c.Now().Sub(t) }
+func (c fastClock) After(d time.Duration) <-chan time.Time { return c.RealClock.After(d / hurry) }
+func (c fastClock) NewTimer(d time.Duration) clock.Timer   { return c.RealClock.NewTimer(d / hurry) }
+func (c fastClock) NewTicker(d time.Duration) clock.Ticker { return c.RealClock.NewTicker(d / hurry) }
+func (c fastClock) Sleep(d time.Duration)                  { c.RealClock.Sleep(d / hurry) }
+func (c fastClock) Tick(d time.Duration) <-chan time.Time  { return c.NewTicker(d).C() }
