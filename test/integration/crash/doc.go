@@ -29,5 +29,8 @@
 // is how each fault is proven to have happened as it says.
 //
 // The splitter's clock runs faster than the world's, so that the minute for which it keeps what vanished unseen takes
-// seconds. `make soak` runs the longer combinations.
+// seconds.
+//
+// `make soak` runs it (build tag soak). It is not run with every change yet: beside other work on the machine some runs are
+// not done before their patience ends.
 package crash

@@ -1,3 +1,5 @@
+//go:build soak
+
 package crash
 
 import (
@@ -160,6 +162,7 @@ func (f *filter) withhold(e event, withheld map[string]event) bool {
 	}
 	f.last = time.Now()
 	if e.Type == "BOOKMARK" {
+		withheld["bookmark"] = e // it may be the one that ends a first list
 		return true
 	}
 	f.held.events++

@@ -1,3 +1,5 @@
+//go:build soak
+
 package crash
 
 import (
@@ -36,6 +38,8 @@ type line struct {
 	crashAfter int
 	// older is the revision of each side that first lists show; empty shows the present.
 	older map[string]string
+	// only is the one list that shows the past; empty is all of them.
+	only string
 	// filter withholds watch events, if it is not nil.
 	filter *filter
 
@@ -106,9 +110,7 @@ func (e end) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	e.mu.Lock()
 	e.requests++
-	if info.Verb != "watch" {
-		e.last = time.Now()
-	}
+	e.last = time.Now()
 	e.mu.Unlock()
 	if e.isCrashed() {
 		return nil, errCrashed
@@ -215,8 +217,10 @@ func inJSON(req *http.Request) *http.Request {
 
 // olderList answers the first list of each resource from an earlier revision, and holds it against the present.
 func (e end) olderList(req *http.Request) (*http.Response, error) {
-	query := req.URL.Query()
-	id := e.side + " " + req.URL.Path + "?" + query.Get("fieldSelector") + "&" + query.Get("labelSelector")
+	id := e.id(req)
+	if e.only != "" && e.only != id {
+		return e.next.RoundTrip(req)
+	}
 	e.mu.Lock()
 	first := !e.listed[id]
 	e.listed[id] = true
@@ -284,6 +288,18 @@ func (e end) olderList(req *http.Request) (*http.Response, error) {
 	return nil, err
 }
 
+// id is the same for equal lists and watches in all lives.
+func (e end) id(req *http.Request) string {
+	query := req.URL.Query()
+	id := e.side + " " + req.URL.Path
+	for _, selector := range []string{"fieldSelector", "labelSelector"} {
+		if s := query.Get(selector); s != "" {
+			id += " " + s
+		}
+	}
+	return id
+}
+
 func different(a, b map[string]string) bool {
 	for uid, version := range a {
 		if b[uid] != version {
@@ -295,6 +311,9 @@ func different(a, b map[string]string) bool {
 
 // lateWatch makes a client list instead of streaming its first list, and holds its watches back until release.
 func (e end) lateWatch(req *http.Request) (*http.Response, error) {
+	if e.only != "" && e.only != e.id(req) {
+		return e.next.RoundTrip(req)
+	}
 	if req.URL.Query().Has("sendInitialEvents") {
 		status, err := json.Marshal(metav1.Status{
 			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure,
@@ -319,7 +338,7 @@ func (e end) lateWatch(req *http.Request) (*http.Response, error) {
 // release lets watches catch up.
 func (l *line) release() { close(l.released) }
 
-// quietFor is how long a line has had no request but for watches.
+// quietFor is how long a line has had no request.
 func (l *line) quietFor() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
