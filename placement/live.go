@@ -102,7 +102,7 @@ func (l *live) ReadHolds(ctx context.Context, key client.Key) (bool, error) {
 	return false, nil
 }
 
-func (l *live) ReadOwnWish(ctx context.Context, key client.Key, object placementv1alpha1.PlacedObject) (bool, error) {
+func (l *live) ReadOwnWish(ctx context.Context, key client.Key, object placementv1alpha1.PlacedObject) (map[string]string, error) {
 	for _, k := range l.kinds {
 		if k.gvk.Group != object.Group || k.resource != object.Resource {
 			continue
@@ -111,14 +111,14 @@ func (l *live) ReadOwnWish(ctx context.Context, key client.Key, object placement
 		o.SetGroupVersionKind(k.gvk)
 		err := l.clients.Objects.Get(client.In(ctx, key.Cluster), ctrlclient.ObjectKey{Namespace: key.Name, Name: object.Name}, o)
 		if apierrors.IsNotFound(err) {
-			return false, nil
+			return nil, nil
 		}
 		if err != nil {
-			return false, fmt.Errorf("read %s %q in namespace %s: %w", k.resource, object.Name, key, err)
+			return nil, fmt.Errorf("read %s %q in namespace %s: %w", k.resource, object.Name, key, err)
 		}
-		return HasWish(o.Annotations), nil
+		return o.Annotations, nil
 	}
-	return false, nil
+	return nil, nil
 }
 
 func (l *live) ReadSyncTarget(ctx context.Context, key client.Key, uid types.UID) (bool, error) {

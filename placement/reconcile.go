@@ -55,8 +55,8 @@ type world interface {
 	ReadWishes(ctx context.Context, namespace client.Key) (*corev1.Namespace, *corev1alpha1.LogicalCluster, error)
 	// ReadHolds is the first answer of Roots.
 	ReadHolds(ctx context.Context, namespace client.Key) (bool, error)
-	// ReadOwnWish says whether the object is there and has a wish of its own.
-	ReadOwnWish(ctx context.Context, namespace client.Key, object placementv1alpha1.PlacedObject) (bool, error)
+	// ReadOwnWish returns the annotations of an object; none if it is gone.
+	ReadOwnWish(ctx context.Context, namespace client.Key, object placementv1alpha1.PlacedObject) (map[string]string, error)
 	// ReadSyncTarget says whether the SyncTarget with this UID is there.
 	ReadSyncTarget(ctx context.Context, key client.Key, uid types.UID) (bool, error)
 
@@ -203,10 +203,10 @@ func (r *reconciler) carryOut(ctx context.Context, key client.Key, s scene, want
 	for _, name := range sortedKeys(byName) {
 		p := byName[name]
 		if p.Spec.Object != nil {
-			if still, err := r.world.ReadOwnWish(ctx, key, *p.Spec.Object); err != nil {
+			if wish, err := r.world.ReadOwnWish(ctx, key, *p.Spec.Object); err != nil {
 				errs = append(errs, err)
 				continue
-			} else if still && name == placementv1alpha1.NameFor(key.Name, p.Spec.Object) {
+			} else if HasWish(wish) && name == placementv1alpha1.NameFor(key.Name, p.Spec.Object) {
 				again = lookAgain
 				continue
 			}
@@ -222,13 +222,46 @@ func (r *reconciler) carryOut(ctx context.Context, key client.Key, s scene, want
 func settle(again time.Duration, errs []error) (time.Duration, error) {
 	var loud []error
 	for _, err := range errs {
-		if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
+		if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || errors.Is(err, errBehind) {
 			again = quietRetry
 		} else {
 			loud = append(loud, err)
 		}
 	}
 	return again, errors.Join(loud...)
+}
+
+// errBehind says that an informer shows an earlier wish than the one that is stored.
+var errBehind = errors.New("the informers are behind")
+
+// leaves says whether one of the clusters is not among those after it.
+func leaves(before, after []placementv1alpha1.PlacedCluster) bool {
+	return slices.ContainsFunc(before, func(b placementv1alpha1.PlacedCluster) bool {
+		return !slices.ContainsFunc(after, func(a placementv1alpha1.PlacedCluster) bool { return a.UID == b.UID })
+	})
+}
+
+// wishesAreCurrent returns errBehind unless the wishes that a decision rests on are those that are stored. An informer that
+// begins with an older view would else move what it has just moved back to where it was.
+func (r *reconciler) wishesAreCurrent(ctx context.Context, key client.Key, w wanted) error {
+	if w.object != nil {
+		own, err := r.world.ReadOwnWish(ctx, key, *w.object)
+		if err == nil && !sameWish(own, w.levels[0].Annotations) {
+			err = errBehind
+		}
+		return err
+	}
+	ns, lc, err := r.world.ReadWishes(ctx, key)
+	if apierrors.IsNotFound(err) {
+		return errBehind
+	}
+	if err != nil {
+		return err
+	}
+	if !sameWish(ns.Annotations, w.levels[0].Annotations) || !sameWish(lc.Annotations, w.levels[1].Annotations) {
+		return errBehind
+	}
+	return nil
 }
 
 // place decides for one Placement and writes what changed; old is nil if there is none yet.
@@ -248,6 +281,12 @@ func (r *reconciler) place(ctx context.Context, key client.Key, s scene, w wante
 		return uidsOf(d.Clusters)
 	})
 
+	if old != nil && leaves(old.Spec.Clusters, d.Clusters) {
+		if err := r.wishesAreCurrent(ctx, key, w); err != nil {
+			r.usage.release(placement)
+			return err
+		}
+	}
 	spec := placementv1alpha1.PlacementSpec{Namespace: key.Name, Object: w.object, Split: d.Split, Clusters: d.Clusters}
 	var err error
 	switch {

@@ -206,3 +206,29 @@ func TestReconcileAsksBeforeRemoving(t *testing.T) {
 type hidden struct{ *fakeWorld }
 
 func (hidden) Roots(client.Key) (bool, []root) { return false, nil }
+
+// An informer that begins with an older view, as after a restart, moves nothing back to where it was.
+func TestReconcileLeavesNothingByAnEarlierWish(t *testing.T) {
+	w, r := newShop()
+	w.addTarget("root", "west")
+	w.namespaces[front].Annotations[placementv1alpha1.ClustersAnnotation] = "east"
+	reconcileOnce(t, r, false)
+	w.lagging = true
+	now := w.namespaces[front].DeepCopy()
+	now.Annotations[placementv1alpha1.ClustersAnnotation] = "west"
+	w.namespaces[front] = now
+	moved := w.placements[front].DeepCopy()
+	moved.Spec.Clusters[0].Name, moved.Spec.Clusters[0].UID = "west", w.targets[client.Key{Cluster: "root", Name: "west"}].UID
+	w.placements[front] = moved
+	w.shownPlacements[front] = moved
+
+	reconcileOnce(t, r, true)
+	if got := clustersOf(w, front); !cmp.Equal(got, []string{"west"}) {
+		t.Errorf("by the earlier wish it is placed on %v, want what is stored", got)
+	}
+	w.catchUp()
+	reconcileOnce(t, r, false)
+	if got := clustersOf(w, front); !cmp.Equal(got, []string{"west"}) {
+		t.Errorf("by the present wish it is placed on %v", got)
+	}
+}

@@ -211,8 +211,8 @@ func (w *fakeWorld) ReadHolds(_ context.Context, key client.Key) (bool, error) {
 	return len(w.roots[key]) > 0, nil
 }
 
-func (w *fakeWorld) ReadOwnWish(_ context.Context, key client.Key, o placementv1alpha1.PlacedObject) (bool, error) {
-	return HasWish(w.roots[key][o]), nil
+func (w *fakeWorld) ReadOwnWish(_ context.Context, key client.Key, o placementv1alpha1.PlacedObject) (map[string]string, error) {
+	return w.roots[key][o], nil
 }
 
 func (w *fakeWorld) ReadSyncTarget(_ context.Context, key client.Key, uid types.UID) (bool, error) {
