@@ -73,6 +73,7 @@ bench: build ## Measure it against its goals, and write docs/benchmarks.md. ROWS
 soak: build ## Run what takes too long for every change: every fault with every scenario.
 	@ATOLL_SOAK=1 ATOLL_BIN_DIR=$(CURDIR)/bin go test -tags soak -count=1 -timeout 6h -v ./test/integration/crash
 	@ATOLL_SOAK=1 ATOLL_BIN_DIR=$(CURDIR)/bin go test -count=1 -timeout 2h -v ./test/e2e -run 'Faults$$'
+	@ATOLL_BIN_DIR=$(CURDIR)/bin go test -tags soak -count=1 -timeout 1h -v ./syncer -run TestClockSteps
 
 .PHONY: lint
 lint: ## gofmt, go vet and staticcheck (.ci/lint.mod says why those).
