@@ -81,6 +81,10 @@ func TestSummary(t *testing.T) {
 	in := `{"Action":"output","Package":"p","Test":"TestT1_A","Output":"quiet\n"}
 {"Action":"pass","Package":"p","Test":"TestT1_A"}
 {"Action":"output","Package":"p","Test":"TestT2_B","Output":"loud\n"}
+{"Action":"output","Package":"p","Test":"TestT2_B","Output":"    b_test.go:7: because\n"}
+{"Action":"output","Package":"p","Test":"TestT2_B","Output":"        of this\n"}
+{"Action":"output","Package":"p","Test":"TestT2_B","Output":"    b_test.go:8: /tmp/x/server.log:\n"}
+{"Action":"output","Package":"p","Test":"TestT2_B","Output":"        a line of a log\n"}
 {"Action":"fail","Package":"p","Test":"TestT2_B"}
 {"Action":"fail","Package":"p","Test":"TestT2_B/case"}
 {"Action":"fail","Package":"p"}
@@ -91,6 +95,9 @@ func TestSummary(t *testing.T) {
 	}
 	if s := out.String(); strings.Contains(s, "quiet") || !strings.Contains(s, "loud") {
 		t.Errorf("printed %q", s)
+	}
+	if _, why, _ := strings.Cut(out.String(), "in its own words\n"); !strings.Contains(why, "p TestT2_B\n    b_test.go:7: because\n        of this\n") || strings.Contains(why, "a line of a log") {
+		t.Errorf("at the end stands %q", why)
 	}
 	results, err := readResults([]string{file})
 	if diff := cmp.Diff(map[string]outcome{"TestT1_A": passed, "TestT2_B": failed, "TestT2_B/case": failed}, results); diff != "" || err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -40,7 +41,7 @@ func summary(in io.Reader, out io.Writer, file string) error {
 	defer keep.Close()
 	w := bufio.NewWriter(keep)
 	type key struct{ pkg, test string }
-	output, count, broken := map[key][]string{}, map[string]int{}, []string{}
+	output, count, broken, said := map[key][]string{}, map[string]int{}, []string{}, []string{}
 	err = readEvents(in, func(line []byte, e event) {
 		_, _ = w.Write(append(slices.Clone(line), '\n')) // its error is Flush's
 		k := key{e.Package, e.Test}
@@ -57,6 +58,8 @@ func summary(in io.Reader, out io.Writer, file string) error {
 			case e.Action == "fail":
 				broken = append(broken, strings.TrimSpace(e.Package+" "+e.Test))
 				fmt.Fprint(out, strings.Join(output[k], ""))
+				said = append(said, strings.TrimSpace(e.Package+" "+e.Test))
+				said = append(said, messages(output[k])...)
 			case e.Action == "skip" && e.Test != "":
 				fmt.Fprint(out, strings.Join(output[k], "")) // loudly, since it proves nothing
 			case e.Test == "" && e.Action == "pass":
@@ -73,6 +76,10 @@ func summary(in io.Reader, out io.Writer, file string) error {
 	if err := w.Flush(); err != nil {
 		return err
 	}
+	if len(said) > 0 {
+		// Once more and without logs, which are long: who reads only the end shall see why.
+		fmt.Fprintf(out, "\n== What failed, in its own words\n%s\n", strings.Join(said, "\n"))
+	}
 	fmt.Fprintf(out, "%d passed, %d failed, %d skipped\n", count["pass"], count["fail"], count["skip"])
 	if len(broken) > 0 {
 		return fmt.Errorf("failed:\n  %s", strings.Join(broken, "\n  "))
@@ -81,6 +88,34 @@ func summary(in io.Reader, out io.Writer, file string) error {
 		return fmt.Errorf("no test ran")
 	}
 	return nil
+}
+
+var (
+	// message is the first line of what a test says by its methods Error, Fatal and Log.
+	message = regexp.MustCompile(`^\s+\w+\.go:\d+: `)
+	// ofLog is one that shows a log.
+	ofLog = regexp.MustCompile(`\.log:\s*$`)
+)
+
+// messages returns what a test said of itself in these lines of its output: the beginning of each message, and of each
+// line, with its logs left out.
+func messages(output []string) []string {
+	const maxLines, maxBytes = 12, 500
+	var said []string
+	lines := maxLines // of the message so far; those before the first message are not the test's
+	for _, line := range strings.Split(strings.Join(output, ""), "\n") {
+		switch {
+		case message.MatchString(line) && !ofLog.MatchString(line):
+			lines = 0
+		case message.MatchString(line), !strings.HasPrefix(line, "        "):
+			lines = maxLines
+		}
+		if lines < maxLines {
+			said = append(said, line[:min(len(line), maxBytes)])
+			lines++
+		}
+	}
+	return said
 }
 
 // readResults returns the worst outcome of each test, and of each part of one, in the files.
