@@ -283,7 +283,7 @@ func (p *peers) rounds(ctx context.Context, verb peerVerb, scope peerScope, l pe
 			return b.perSecond, err
 		}
 	}
-	throughput, err = Compare(ctx, p.env.N(peerRounds, 2), measure(p.atoll, &cpu.A), measure(p.kube, &cpu.B))
+	throughput, err = Compare(ctx, p.env.N(peerRounds, 1), measure(p.atoll, &cpu.A), measure(p.kube, &cpu.B))
 	if err != nil {
 		return throughput, cpu, err
 	}
