@@ -2,14 +2,14 @@ package syncer
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"sync"
 )
 
-// gate keeps writes from going down on the ground of what a mirror showed after the heartbeats were last compared: a
-// hub that is restored while the syncer runs first shows as a list or watch that begins anew. The answer to every such
-// request closes the gate; a comparison that began later opens it. So does a physical cluster that does not answer a
-// heartbeat, or a list or watch: it may come back restored.
+// gate keeps writes from going down on the ground of what a side showed after the heartbeats were last compared: a side
+// that is restored while the syncer runs first shows as a request that fails, or as a list or watch that begins anew.
+// Either closes the gate; a comparison that began later opens it.
 type gate struct {
 	mu sync.Mutex
 	// begun counts the lists and watches of the mirror that were answered; checked is its value when the last finished comparison began.
@@ -71,20 +71,30 @@ func (g *gate) pass(ctx context.Context) (v verdict, ok bool) {
 	}
 }
 
-// watched closes the gate whenever a list or watch of the mirror begins: when its answer does, since a request that was under way
-// meanwhile may be answered by who took over. The heartbeat itself only gets and updates.
-type watched struct {
+// guarded closes the gate whenever those who answer may not be those who answered before: when a request finds nobody,
+// and when a list or watch begins. It closes when the answer comes, since a request that was under way meanwhile may be
+// answered by who took over. The heartbeat itself only gets and updates.
+type guarded struct {
 	next http.RoundTripper
 	gate *gate
 }
 
-func (w watched) RoundTrip(req *http.Request) (*http.Response, error) {
-	resp, err := w.next.RoundTrip(req)
-	query := req.URL.Query()
-	// client-go's informers name a resource version, a page size or a watch in every request.
-	if err == nil && resp.StatusCode == http.StatusOK && req.Method == http.MethodGet &&
-		(query.Has("watch") || query.Has("resourceVersion") || query.Has("limit")) {
-		w.gate.close()
+func (g guarded) RoundTrip(req *http.Request) (*http.Response, error) {
+	resp, err := g.next.RoundTrip(req)
+	switch {
+	case err != nil:
+		if !errors.Is(req.Context().Err(), context.Canceled) { // else nobody wants the answer any more
+			g.gate.close()
+		}
+	case resp.StatusCode >= http.StatusInternalServerError, resp.StatusCode == http.StatusOK && shows(req):
+		g.gate.close()
 	}
 	return resp, err
+}
+
+// shows says whether a request is an informer's list or watch: client-go's informers name a resource version, a page size
+// or a watch in every request.
+func shows(req *http.Request) bool {
+	query := req.URL.Query()
+	return req.Method == http.MethodGet && (query.Has("watch") || query.Has("resourceVersion") || query.Has("limit"))
 }

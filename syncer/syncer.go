@@ -125,13 +125,14 @@ func New(c Config) (*Syncer, error) {
 	s.queue = queue.New("syncer", s.reconcile)
 
 	mirror := rest.CopyConfig(c.Mirror)
-	mirror.Wrap(func(next http.RoundTripper) http.RoundTripper { return watched{next, s.gate} })
+	mirror.Wrap(func(next http.RoundTripper) http.RoundTripper { return guarded{next, s.gate} })
 	var err error
 	if s.mirror, err = newSide(mirror); err != nil {
 		return nil, fmt.Errorf("make a client for the mirror of %s: %w", c.Name, err)
 	}
 	physical := rest.CopyConfig(c.Physical)
 	makeImpatient(physical)
+	physical.Wrap(func(next http.RoundTripper) http.RoundTripper { return guarded{next, s.gate} })
 	if s.physical, err = newSide(physical); err != nil {
 		return nil, fmt.Errorf("make a client for physical cluster %s: %w", c.Name, err)
 	}
@@ -510,9 +511,6 @@ func (s *Syncer) heard(gvr schema.GroupVersionResource) func(error) {
 		s.state.mu.Lock()
 		defer s.state.mu.Unlock()
 		before, broken := s.state.unwatched[gvr]
-		if err != nil {
-			s.gate.close() // who answers the next time may be who was restored meanwhile
-		}
 		switch {
 		case err == nil && broken:
 			delete(s.state.unwatched, gvr)
