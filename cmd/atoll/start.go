@@ -21,9 +21,11 @@ import (
 	"k8s.io/component-base/logs"
 	logsapi "k8s.io/component-base/logs/api/v1"
 	"k8s.io/component-base/term"
+	"k8s.io/utils/clock"
 
 	"atoll.dev/atoll/client"
 	embeddedetcd "atoll.dev/atoll/embedded-etcd"
+	"atoll.dev/atoll/internal/memory"
 	"atoll.dev/atoll/server"
 	"atoll.dev/atoll/workspaces"
 )
@@ -170,6 +172,7 @@ func (o *startOptions) serve(ctx context.Context, etcd *embeddedetcd.Etcd, began
 	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
 	working, workCtx := errgroup.WithContext(ctx)
 	group.Go(func() error { return s.Run(serving) })
+	group.Go(func() error { memory.ReleaseWhenIdle(ctx, clock.RealClock{}); return nil })
 	group.Go(func() error {
 		defer stopServing()
 		working.Go(func() error { informers.Run(workCtx); return nil })
