@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
+	"atoll.dev/atoll/internal/reflector"
 )
 
 // pageSize of lists after a watch could not be resumed, in objects: one page stays under a few megabytes.
@@ -68,7 +69,7 @@ type InformerOptions[T object] struct {
 type Informer[T object] struct {
 	example  T
 	indexer  cache.Indexer
-	control  cache.Controller
+	from     reflector.Config
 	mu       sync.Mutex // guards handlers
 	handlers []func(Event[T])
 	synced   chan struct{}
@@ -89,7 +90,7 @@ func NewInformer[T object](c *Clients, example T, opts InformerOptions[T]) (*Inf
 		},
 	}
 	i := &Informer[T]{example: example, indexer: cache.NewIndexer(keyFunc, indexers), synced: make(chan struct{})}
-	i.control = cache.New(&cache.Config{
+	i.from = reflector.Config{
 		Queue: cache.NewRealFIFOWithOptions(cache.RealFIFOOptions{
 			Name: gvk.Kind, KeyFunction: keyFunc, KnownObjects: i.indexer,
 			Transformer: func(obj any) (any, error) {
@@ -102,12 +103,12 @@ func NewInformer[T object](c *Clients, example T, opts InformerOptions[T]) (*Inf
 				return obj, nil
 			},
 		}),
-		ListerWatcher:     everywhere{objects: c.Objects, gvk: gvk, example: example, fields: opts.FieldSelector, labels: opts.LabelSelector},
-		ObjectType:        example,
-		ObjectDescription: gvk.Kind,
-		Process:           i.process,
-		WatchListPageSize: pageSize,
-	})
+		From:        everywhere{objects: c.Objects, gvk: gvk, example: example, fields: opts.FieldSelector, labels: opts.LabelSelector},
+		Example:     example,
+		Description: gvk.Kind,
+		Process:     i.process,
+		PageSize:    pageSize,
+	}
 	return i, nil
 }
 
@@ -128,11 +129,11 @@ func (i *Informer[T]) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() {
-		if cache.WaitForCacheSync(ctx.Done(), i.control.HasSynced) {
+		if cache.WaitForCacheSync(ctx.Done(), i.from.Queue.HasSynced) {
 			close(i.synced)
 		}
 	})
-	i.control.RunWithContext(ctx)
+	reflector.Run(ctx, i.from)
 }
 
 // WaitSynced blocks until the first list is in, handlers told, or ctx ends.

@@ -65,7 +65,7 @@ func (s *Syncer) difference() (*workloadv1alpha1.Difference, error) {
 			return nil, nil
 		}
 		keys := map[string]struct{}{}
-		for _, name := range slices.Concat(mirror.GetStore().ListKeys(), physical.GetStore().ListKeys()) {
+		for _, name := range slices.Concat(mirror.ListKeys(), physical.ListKeys()) {
 			keys[name] = struct{}{}
 		}
 		for name := range keys {

@@ -37,7 +37,7 @@
 //
 // Failure: without the physical cluster nothing goes down, leaves that wait for it say Unreachable, and the twin is
 // not Ready after 40 s, as when one resource there cannot be listed and watched; without the hub the physical cluster keeps what it has. Both sides are listed again when they
-// are back, and what differs is made right. A Syncer keeps no state but caches: it can be killed at any point.
+// are back, within 8 s however long or often they were away (internal/reflector), and what differs is made right. A Syncer keeps no state but caches: it can be killed at any point.
 //
 // Read leaf.go first, then render.go and heartbeat.go; manager.go for the server's side.
 package syncer

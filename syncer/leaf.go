@@ -340,7 +340,7 @@ func propagation(k key, leaf *unstructured.Unstructured) metav1.DeletionPropagat
 
 func (s *Syncer) hasLeaves(namespace string) bool {
 	for gvr := range s.resources {
-		names, _ := s.mirror.informers[gvr].GetIndexer().IndexKeys(cache.NamespaceIndex, namespace)
+		names, _ := s.mirror.informers[gvr].IndexKeys(cache.NamespaceIndex, namespace)
 		if len(names) > 0 {
 			return true
 		}

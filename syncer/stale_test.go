@@ -62,7 +62,7 @@ func TestStaleMirror(t *testing.T) {
 					answer(t, w, http.StatusOK, tc.down.Object)
 				}
 			})
-			if err := s.mirror.informers[configMapsGVR].GetStore().Add(tc.seen); err != nil {
+			if err := s.mirror.informers[configMapsGVR].Add(tc.seen); err != nil {
 				t.Fatal(err)
 			}
 			s.gate.open(s.gate.begin(), fine)

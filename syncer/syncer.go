@@ -17,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
@@ -66,9 +65,9 @@ type Syncer struct {
 	config           Config
 	mirror, physical side
 	// policies holds our network policy of every namespace downstream.
-	policies cache.SharedIndexInformer
-	nodes    cache.SharedIndexInformer
-	twin     cache.SharedIndexInformer
+	policies *informer
+	nodes    *informer
+	twin     *informer
 
 	resources map[schema.GroupVersionResource]kinds.Kind
 	queue     *queue.Queue[key]
@@ -86,7 +85,7 @@ type side struct {
 	dynamic   dynamic.Interface
 	metadata  metadata.Interface
 	kube      kubernetes.Interface
-	informers map[schema.GroupVersionResource]cache.SharedIndexInformer
+	informers map[schema.GroupVersionResource]*informer
 }
 
 // key names one object on both sides: they have the same name and namespace.
@@ -136,9 +135,7 @@ func New(c Config) (*Syncer, error) {
 	if s.physical, err = newSide(physical); err != nil {
 		return nil, fmt.Errorf("make a client for physical cluster %s: %w", c.Name, err)
 	}
-	if err := s.watch(); err != nil {
-		return nil, fmt.Errorf("make the informers of %s: %w", c.Name, err)
-	}
+	s.watch()
 	return s, nil
 }
 
@@ -163,11 +160,11 @@ func newSide(cfg *rest.Config) (side, error) {
 	if err != nil {
 		return side{}, err
 	}
-	return side{dyn, meta, kube, map[schema.GroupVersionResource]cache.SharedIndexInformer{}}, nil
+	return side{dyn, meta, kube, map[schema.GroupVersionResource]*informer{}}, nil
 }
 
 // watch makes the informers and their handlers.
-func (s *Syncer) watch() error {
+func (s *Syncer) watch() {
 	leaves := func(o *metav1.ListOptions) { o.LabelSelector = workloadv1alpha1.WorkspaceLabel }
 	ours := func(o *metav1.ListOptions) { o.LabelSelector = workloadv1alpha1.SyncTargetLabel + "=" + s.config.UID }
 	named := func(name string) func(*metav1.ListOptions) {
@@ -182,100 +179,36 @@ func (s *Syncer) watch() error {
 
 	for _, k := range kinds.All {
 		s.resources[k.GVR] = k
-		s.mirror.informers[k.GVR] = informer(s.mirror.dynamic, k.GVR, leaves, nil)
-		s.physical.informers[k.GVR] = informer(s.physical.dynamic, k.GVR, ours, s.heard(k.GVR))
+		s.mirror.informers[k.GVR] = newInformer(s.mirror.dynamic, k.GVR, leaves, nil)
+		s.physical.informers[k.GVR] = newInformer(s.physical.dynamic, k.GVR, ours, s.heard(k.GVR))
 	}
-	s.mirror.informers[namespacesGVR] = informer(s.mirror.dynamic, namespacesGVR, leaves, nil)
-	s.physical.informers[namespacesGVR] = informer(s.physical.dynamic, namespacesGVR, ours, s.heard(namespacesGVR))
-	s.policies = informer(s.physical.dynamic, networkPoliciesGVR, isolation, s.heard(networkPoliciesGVR))
-	s.nodes = informer(s.physical.dynamic, nodesGVR, nil, nil)
-	s.twin = informer(s.mirror.dynamic, syncTargetsGVR, named(s.config.Name), nil)
+	s.mirror.informers[namespacesGVR] = newInformer(s.mirror.dynamic, namespacesGVR, leaves, nil)
+	s.physical.informers[namespacesGVR] = newInformer(s.physical.dynamic, namespacesGVR, ours, s.heard(namespacesGVR))
+	s.policies = newInformer(s.physical.dynamic, networkPoliciesGVR, isolation, s.heard(networkPoliciesGVR))
+	s.nodes = newInformer(s.physical.dynamic, nodesGVR, nil, nil)
+	s.twin = newInformer(s.mirror.dynamic, syncTargetsGVR, named(s.config.Name), nil)
 
-	for gvr, i := range s.mirror.informers {
-		if err := handle(i, s.seen(gvr)); err != nil {
-			return err
+	for _, sd := range []side{s.mirror, s.physical} {
+		for gvr, i := range sd.informers {
+			i.handle = s.seen(gvr)
 		}
 	}
-	for gvr, i := range s.physical.informers {
-		if err := handle(i, s.seen(gvr)); err != nil {
-			return err
-		}
-	}
-	if err := handle(s.policies, func(old, now *unstructured.Unstructured) {
+	s.policies.handle = func(old, now *unstructured.Unstructured) {
 		namespace := newest(old, now).GetNamespace()
 		s.queue.Add(key{resource: namespacesGVR, name: namespace})
 		if old == nil {
 			s.enqueueNamespace(namespace)
 		}
-	}); err != nil {
-		return err
 	}
-	return handle(s.twin, func(old, now *unstructured.Unstructured) {
+	s.twin.handle = func(old, now *unstructured.Unstructured) {
 		if old == nil || now == nil || old.GetGeneration() != now.GetGeneration() ||
 			old.GetAnnotations()[workloadv1alpha1.ConfirmAnnotation] != now.GetAnnotations()[workloadv1alpha1.ConfirmAnnotation] {
 			s.beatSoon()
-			for _, name := range s.mirror.informers[namespacesGVR].GetStore().ListKeys() {
+			for _, name := range s.mirror.informers[namespacesGVR].ListKeys() {
 				s.queue.Add(key{resource: namespacesGVR, name: name})
 			}
 		}
-	})
-}
-
-// informer calls heard, unless that is nil, with the outcome of every watch, and of every list that fails.
-func informer(client dynamic.Interface, gvr schema.GroupVersionResource, tweak func(*metav1.ListOptions), heard func(error)) cache.SharedIndexInformer {
-	if tweak == nil {
-		tweak = func(*metav1.ListOptions) {}
 	}
-	if heard == nil {
-		heard = func(error) {}
-	}
-	lw := cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			tweak(&o)
-			list, err := client.Resource(gvr).List(ctx, o)
-			if err != nil {
-				heard(err)
-				return nil, err
-			}
-			return list, nil // not news before it is followed by a watch
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			tweak(&o)
-			w, err := client.Resource(gvr).Watch(ctx, o)
-			heard(err)
-			return w, err
-		},
-	}, client)
-	i := cache.NewSharedIndexInformerWithOptions(lw, &unstructured.Unstructured{}, cache.SharedIndexInformerOptions{
-		Indexers:          cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc},
-		ObjectDescription: gvr.String(),
-	})
-	// It fails only on a running informer.
-	_ = i.SetTransform(func(obj any) (any, error) {
-		if o, ok := obj.(*unstructured.Unstructured); ok {
-			o.SetManagedFields(nil)
-			if gvr == nodesGVR {
-				return thinNode(o), nil
-			}
-		}
-		return obj, nil
-	})
-	return i
-}
-
-// handle calls f with the old (nil: new) and the newest (nil: gone) state.
-func handle(i cache.SharedIndexInformer, f func(old, now *unstructured.Unstructured)) error {
-	_, err := i.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(now any) { f(nil, now.(*unstructured.Unstructured)) },
-		UpdateFunc: func(old, now any) { f(old.(*unstructured.Unstructured), now.(*unstructured.Unstructured)) },
-		DeleteFunc: func(old any) {
-			if unknown, ok := old.(cache.DeletedFinalStateUnknown); ok {
-				old = unknown.Obj
-			}
-			f(old.(*unstructured.Unstructured), nil)
-		},
-	})
-	return err
 }
 
 func newest(old, now *unstructured.Unstructured) *unstructured.Unstructured {
@@ -305,7 +238,7 @@ func (s *Syncer) seen(gvr schema.GroupVersionResource) func(old, now *unstructur
 func (s *Syncer) enqueueNamespace(name string) {
 	for gvr := range s.resources {
 		// IndexKeys fails only for an index that does not exist.
-		names, _ := s.mirror.informers[gvr].GetIndexer().IndexKeys(cache.NamespaceIndex, name)
+		names, _ := s.mirror.informers[gvr].IndexKeys(cache.NamespaceIndex, name)
 		for _, n := range names {
 			_, leaf, _ := cache.SplitMetaNamespaceKey(n)
 			s.queue.Add(key{gvr, name, leaf})
@@ -317,7 +250,7 @@ func (s *Syncer) enqueueNamespace(name string) {
 func (s *Syncer) enqueueAll() {
 	for _, sd := range []side{s.mirror, s.physical} {
 		for gvr, i := range sd.informers {
-			for _, k := range i.GetStore().ListKeys() {
+			for _, k := range i.ListKeys() {
 				namespace, name, _ := cache.SplitMetaNamespaceKey(k)
 				s.queue.Add(key{gvr, namespace, name})
 			}
@@ -365,7 +298,7 @@ func (s *Syncer) run(ctx context.Context) error {
 	}
 
 	synced := []cache.InformerSynced{s.twin.HasSynced}
-	all := []cache.SharedIndexInformer{s.policies, s.nodes, s.twin}
+	all := []*informer{s.policies, s.nodes, s.twin}
 	for _, i := range s.mirror.informers {
 		all, synced = append(all, i), append(synced, i.HasSynced)
 	}
@@ -373,7 +306,7 @@ func (s *Syncer) run(ctx context.Context) error {
 		all = append(all, i)
 	}
 	for _, i := range all {
-		wg.Go(func() { i.RunWithContext(ctx) })
+		wg.Go(func() { i.run(ctx) })
 	}
 
 	// Before the whole mirror is known, whatever of ours runs below would look as if nobody wanted it.
@@ -394,8 +327,8 @@ func otherHistory(ctx context.Context) error {
 }
 
 // get returns a copy of what an informer holds under k, or nil.
-func get(i cache.SharedIndexInformer, k key) *unstructured.Unstructured {
-	obj, ok, _ := i.GetStore().GetByKey(k.cacheKey()) // a cache.Indexer never fails here
+func get(i *informer, k key) *unstructured.Unstructured {
+	obj, ok, _ := i.GetByKey(k.cacheKey()) // a cache.Indexer never fails here
 	if !ok {
 		return nil
 	}

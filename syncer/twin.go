@@ -260,7 +260,7 @@ func (s *Syncer) facts(ctx context.Context) (f facts, err error) {
 
 	if s.nodes.HasSynced() {
 		f.nodes = []corev1.Node{}
-		for _, obj := range s.nodes.GetStore().List() {
+		for _, obj := range s.nodes.List() {
 			var node corev1.Node
 			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(obj.(*unstructured.Unstructured).Object, &node); err != nil {
 				return f, fmt.Errorf("read a Node: %w", err)

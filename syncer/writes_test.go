@@ -153,7 +153,7 @@ func TestReleaseWantsProof(t *testing.T) {
 				}
 				answer(t, w, http.StatusOK, leaf.Object)
 			}, func(w http.ResponseWriter, _ *http.Request) { tc.physical(w) })
-			if err := s.mirror.informers[configMapsGVR].GetStore().Add(leaf); err != nil {
+			if err := s.mirror.informers[configMapsGVR].Add(leaf); err != nil {
 				t.Fatal(err)
 			}
 			s.gate.open(s.gate.begin(), tc.verdict)

@@ -12,6 +12,7 @@ import (
 
 	"atoll.dev/atoll/client"
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
+	"atoll.dev/atoll/internal/reflector"
 )
 
 // pageSize of the first list, in objects of some 500 bytes.
@@ -60,7 +61,7 @@ func (c *Controller) watchers() []*watcher {
 
 func (w *watcher) run(ctx context.Context) {
 	r := cache.NewReflectorWithOptions(w, nil, w, cache.ReflectorOptions{
-		Name: "namespaces", TypeDescription: w.kind.Kind + " " + w.name,
+		Name: "namespaces", TypeDescription: w.kind.Kind + " " + w.name, Backoff: reflector.Backoff(),
 	})
 	r.WatchListPageSize = pageSize
 	r.RunWithContext(ctx)

@@ -1,0 +1,122 @@
+package syncer
+
+import (
+	"context"
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/tools/cache"
+
+	"atoll.dev/atoll/internal/reflector"
+)
+
+// informer holds the objects of one resource of one side, by namespace and name. What it returns is shared: copy before
+// changing it.
+type informer struct {
+	cache.Indexer
+	from  cache.ListerWatcher
+	gvr   schema.GroupVersionResource
+	queue cache.Queue
+	// handle is called with the old (nil: new) and the newest (nil: gone) state of what changed. It must not block.
+	handle func(old, now *unstructured.Unstructured)
+}
+
+// newInformer calls heard, unless that is nil, with the outcome of every watch, and of every list that fails.
+func newInformer(client dynamic.Interface, gvr schema.GroupVersionResource, tweak func(*metav1.ListOptions), heard func(error)) *informer {
+	if tweak == nil {
+		tweak = func(*metav1.ListOptions) {}
+	}
+	if heard == nil {
+		heard = func(error) {}
+	}
+	lw := cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			tweak(&o)
+			list, err := client.Resource(gvr).List(ctx, o)
+			if err != nil {
+				heard(err)
+				return nil, err
+			}
+			return list, nil // not news before it is followed by a watch
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			tweak(&o)
+			w, err := client.Resource(gvr).Watch(ctx, o)
+			heard(err)
+			return w, err
+		},
+	}, client)
+	i := &informer{
+		Indexer: cache.NewIndexer(cache.DeletionHandlingMetaNamespaceKeyFunc, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}),
+		from:    lw, gvr: gvr, handle: func(_, _ *unstructured.Unstructured) {},
+	}
+	i.queue = cache.NewRealFIFOWithOptions(cache.RealFIFOOptions{
+		Name: gvr.String(), KeyFunction: cache.MetaNamespaceKeyFunc, KnownObjects: i.Indexer,
+		Transformer: func(obj any) (any, error) {
+			if o, ok := obj.(*unstructured.Unstructured); ok {
+				o.SetManagedFields(nil)
+				if gvr == nodesGVR {
+					return thinNode(o), nil
+				}
+			}
+			return obj, nil
+		},
+	})
+	return i
+}
+
+// HasSynced says whether the first list is in, and told.
+func (i *informer) HasSynced() bool { return i.queue.HasSynced() }
+
+// run lists and watches until ctx ends.
+func (i *informer) run(ctx context.Context) {
+	reflector.Run(ctx, reflector.Config{From: i.from, Example: &unstructured.Unstructured{}, Description: i.gvr.String(), Queue: i.queue, Process: i.process})
+}
+
+func (i *informer) process(obj any, _ bool) error {
+	for _, d := range obj.(cache.Deltas) {
+		if err := i.take(d); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// take takes one change over, and tells of it. A list that brings what is known is no news.
+func (i *informer) take(d cache.Delta) error {
+	switch d.Type {
+	case cache.Sync, cache.Replaced, cache.Added, cache.Updated:
+		now := d.Object.(*unstructured.Unstructured)
+		known, ok, err := i.Get(now)
+		if err != nil {
+			return err
+		}
+		if err := i.Update(now); err != nil {
+			return err
+		}
+		var old *unstructured.Unstructured
+		if ok {
+			if old = known.(*unstructured.Unstructured); old.GetResourceVersion() == now.GetResourceVersion() {
+				return nil
+			}
+		}
+		i.handle(old, now)
+	case cache.Deleted:
+		if err := i.Delete(d.Object); err != nil {
+			return err
+		}
+		gone := d.Object
+		if unknown, ok := gone.(cache.DeletedFinalStateUnknown); ok {
+			gone = unknown.Obj
+		}
+		i.handle(gone.(*unstructured.Unstructured), nil)
+	default:
+		return fmt.Errorf("informer of %s: unknown change %q", i.gvr, d.Type)
+	}
+	return nil
+}
