@@ -141,10 +141,6 @@ func (l *live) Update(ctx context.Context, cluster logicalcluster.Name, p *place
 	return l.clients.Objects.Update(client.In(ctx, cluster), p)
 }
 
-func (l *live) UpdateStatus(ctx context.Context, cluster logicalcluster.Name, p *placementv1alpha1.Placement) error {
-	return l.clients.Objects.Status().Update(client.In(ctx, cluster), p)
-}
-
 func (l *live) Delete(ctx context.Context, cluster logicalcluster.Name, p *placementv1alpha1.Placement) error {
 	return l.clients.Objects.Delete(client.In(ctx, cluster), p, ctrlclient.Preconditions{UID: &p.UID})
 }

@@ -62,9 +62,9 @@ type world interface {
 
 	// Writes, in one logical cluster. They bring the Placement up to what was stored.
 
+	// Create and Update write the spec and the status, and raise the generation if the spec changes.
 	Create(context.Context, logicalcluster.Name, *placementv1alpha1.Placement) error
 	Update(context.Context, logicalcluster.Name, *placementv1alpha1.Placement) error
-	UpdateStatus(context.Context, logicalcluster.Name, *placementv1alpha1.Placement) error
 	// Delete deletes this very Placement (its UID).
 	Delete(context.Context, logicalcluster.Name, *placementv1alpha1.Placement) error
 }
@@ -287,32 +287,34 @@ func (r *reconciler) place(ctx context.Context, key client.Key, s scene, w wante
 			return err
 		}
 	}
-	spec := placementv1alpha1.PlacementSpec{Namespace: key.Name, Object: w.object, Split: d.Split, Clusters: d.Clusters}
-	var err error
-	switch {
-	case old == nil:
-		p.Spec = spec
-		err = r.world.Create(ctx, key.Cluster, p)
-	case !apiequality.Semantic.DeepEqual(p.Spec, spec):
-		p.Spec = spec
-		err = r.world.Update(ctx, key.Cluster, p)
-	}
-	if err != nil {
-		r.usage.release(placement)
-		return err
-	}
-	changed := meta.SetStatusCondition(&p.Status.Conditions, metav1.Condition{
-		Type: placementv1alpha1.PlacementPlaced, Status: d.Status, Reason: d.Reason, Message: d.Message,
-		ObservedGeneration: p.Generation, LastTransitionTime: metav1.NewTime(r.clock.Now()),
-	})
-	if !changed {
+	if !settleOn(p, key.Name, w.object, d, r.clock.Now()) {
 		return nil
 	}
-	if err := r.world.UpdateStatus(ctx, key.Cluster, p); err != nil {
+	write := r.world.Update
+	if old == nil {
+		write = r.world.Create
+	}
+	if err := write(ctx, key.Cluster, p); err != nil {
+		r.usage.release(placement)
 		return err
 	}
 	klog.FromContext(ctx).V(2).Info("Decided", "placement", placement, "reason", d.Reason, "clusters", names(d.Clusters), "split", d.Split)
 	return nil
+}
+
+// settleOn makes a Placement, which is new or as it was read, say a decision, and says whether that changed it. The
+// condition is of the generation that the server will give it: the next if the spec changes.
+func settleOn(p *placementv1alpha1.Placement, namespace string, object *placementv1alpha1.PlacedObject, d Decision, now time.Time) (changed bool) {
+	generation := p.Generation
+	spec := placementv1alpha1.PlacementSpec{Namespace: namespace, Object: object, Split: d.Split, Clusters: d.Clusters}
+	if changed = !apiequality.Semantic.DeepEqual(p.Spec, spec); changed {
+		p.Spec = spec
+		generation++
+	}
+	return meta.SetStatusCondition(&p.Status.Conditions, metav1.Condition{
+		Type: placementv1alpha1.PlacementPlaced, Status: d.Status, Reason: d.Reason, Message: d.Message,
+		ObservedGeneration: generation, LastTransitionTime: metav1.NewTime(now),
+	}) || changed
 }
 
 func (r *reconciler) removeAll(ctx context.Context, key client.Key, placements []*placementv1alpha1.Placement) (time.Duration, error) {

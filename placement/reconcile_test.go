@@ -56,6 +56,33 @@ func TestReconcileIdle(t *testing.T) {
 	}
 }
 
+// A decision is one write, whatever it changes, and its condition is of the generation that the write makes.
+func TestReconcileWritesOnce(t *testing.T) {
+	w, r := newShop()
+	w.addTarget("root", "west")
+	for _, tc := range []struct {
+		reason, wish string
+		generation   int64
+	}{
+		{"the first placement", "east", 1},
+		{"a move", "west", 2},
+		{"a wish that changes nothing but what is said", "west,nort", 2},
+		{"a split", "*", 3},
+	} {
+		w.namespaces[front].Annotations[placementv1alpha1.ClustersAnnotation] = tc.wish
+		before := w.writes
+		reconcileOnce(t, r, false)
+		if w.writes != before+1 {
+			t.Errorf("%s took %d writes, want 1", tc.reason, w.writes-before)
+		}
+		p := w.placements[front]
+		placed := meta.FindStatusCondition(p.Status.Conditions, placementv1alpha1.PlacementPlaced)
+		if p.Generation != tc.generation || placed == nil || placed.ObservedGeneration != p.Generation {
+			t.Errorf("%s: generation %d, want %d; the condition is %+v", tc.reason, p.Generation, tc.generation, placed)
+		}
+	}
+}
+
 func TestReconcileKeepsTheSplittersStatus(t *testing.T) {
 	w, r := newShop()
 	reconcileOnce(t, r, false)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -41,7 +42,8 @@ type fakeWorld struct {
 	shownPlacements map[client.Key]*placementv1alpha1.Placement
 	shownNamespaces map[client.Key]*corev1.Namespace
 
-	serial, writes int
+	// made counts UIDs, writes what was written: a resource version is the number of its write.
+	made, writes int
 	// failWrites of the next writes fail with a conflict.
 	failWrites int
 }
@@ -84,8 +86,8 @@ func (w *fakeWorld) changed() {
 }
 
 func (w *fakeWorld) uid(name string) types.UID {
-	w.serial++
-	return types.UID(fmt.Sprintf("%s-%d", name, w.serial))
+	w.made++
+	return types.UID(fmt.Sprintf("%s-%d", name, w.made))
 }
 
 func in(cluster string) map[string]string { return map[string]string{lcctx.Annotation: cluster} }
@@ -240,8 +242,7 @@ func (w *fakeWorld) write(cluster logicalcluster.Name, p *placementv1alpha1.Plac
 	}
 	stored = stored.DeepCopy()
 	change(stored)
-	w.serial++
-	stored.ResourceVersion = fmt.Sprint(w.serial)
+	stored.ResourceVersion = fmt.Sprint(w.writes + 1)
 	w.placements[key] = stored
 	stored.DeepCopyInto(p)
 	w.changed()
@@ -254,13 +255,12 @@ func (w *fakeWorld) Create(_ context.Context, cluster logicalcluster.Name, p *pl
 
 func (w *fakeWorld) Update(_ context.Context, cluster logicalcluster.Name, p *placementv1alpha1.Placement) error {
 	return w.write(cluster, p, func(stored *placementv1alpha1.Placement) {
+		if !apiequality.Semantic.DeepEqual(stored.Spec, p.Spec) {
+			stored.Generation++
+		}
 		p.Spec.DeepCopyInto(&stored.Spec)
-		stored.Generation++
+		p.Status.DeepCopyInto(&stored.Status)
 	})
-}
-
-func (w *fakeWorld) UpdateStatus(_ context.Context, cluster logicalcluster.Name, p *placementv1alpha1.Placement) error {
-	return w.write(cluster, p, func(stored *placementv1alpha1.Placement) { p.Status.DeepCopyInto(&stored.Status) })
 }
 
 func (w *fakeWorld) Delete(_ context.Context, cluster logicalcluster.Name, p *placementv1alpha1.Placement) error {

@@ -53,6 +53,10 @@ type resource[T object] struct {
 	copySpec, copyStatus func(to, from T)
 	// statusAtBirth lets the system, and nobody else, create objects with a status.
 	statusAtBirth bool
+	// decided is set where the server's own controllers write the spec: they say in the same write what they think of it,
+	// so that no reader meets a spec with the status of another. Their writes are not tracked by field either: nobody
+	// else applies these objects, and it would cost a write an eighth of its time. Who applies one starts the tracking.
+	decided bool
 
 	columns []metav1.TableColumnDefinition
 	cells   func(obj T) []any

@@ -142,6 +142,7 @@ func placements() *resource[*placementv1alpha1.Placement] {
 		sameSpec:   func(a, b T) bool { return equality.Semantic.DeepEqual(a.Spec, b.Spec) },
 		copySpec:   func(to, from T) { to.Spec = from.Spec },
 		copyStatus: func(to, from T) { to.Status = from.Status },
+		decided:    true,
 
 		columns: []metav1.TableColumnDefinition{
 			column("Namespace", "string", "namespace that is placed"),

@@ -321,6 +321,55 @@ func TestStatusEndpoint(t *testing.T) {
 	}
 }
 
+// A decision and what is said of it are one write of the server's controllers, and of nobody else.
+func TestDecidedInOneWrite(t *testing.T) {
+	placement := func(cluster, reason string) *placementv1alpha1.Placement {
+		return &placementv1alpha1.Placement{
+			ObjectMeta: metav1.ObjectMeta{Name: "shop", ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "atoll", Operation: metav1.ManagedFieldsOperationUpdate, FieldsType: "FieldsV1"}}},
+			Spec:       placementv1alpha1.PlacementSpec{Namespace: "shop", Clusters: []placementv1alpha1.PlacedCluster{{Name: cluster, UID: "1", Weight: 1}}},
+			Status:     placementv1alpha1.PlacementStatus{Conditions: []metav1.Condition{{Type: placementv1alpha1.PlacementPlaced, Reason: reason}}},
+		}
+	}
+	reason := func(p *placementv1alpha1.Placement) string {
+		if len(p.Status.Conditions) == 0 {
+			return ""
+		}
+		return p.Status.Conditions[0].Reason
+	}
+	old := placement("east", "Before")
+	old.Generation, old.ManagedFields = 3, nil
+	for _, tc := range []struct {
+		reason          string
+		ctx             context.Context
+		created, stored string // reasons
+		tracked         bool
+	}{
+		{"the server decides", system, "Sent", "Sent", false},
+		{"a user writes a spec at most", ann, "", "Before", true},
+		{"an administrator has the status endpoint", as("admin", user.SystemPrivilegedGroup), "", "Before", true},
+		{"a name alone is no server", as(user.APIServerUser), "", "Before", true},
+	} {
+		made, err := create(tc.ctx, placements(), placement("west", "Sent"))
+		wantError(t, tc.reason, err, "")
+		changed, err := update(tc.ctx, strategyOf(placements()), placement("west", "Sent"), old)
+		wantError(t, tc.reason, err, "")
+		if reason(made) != tc.created || reason(changed) != tc.stored {
+			t.Errorf("%s: the condition is %q at birth and %q later, want %q and %q", tc.reason, reason(made), reason(changed), tc.created, tc.stored)
+		}
+		if changed.Generation != 4 || made.Generation != 1 || changed.Spec.Clusters[0].Name != "west" {
+			t.Errorf("%s: generation %d at birth and %d later, on %v", tc.reason, made.Generation, changed.Generation, changed.Spec.Clusters)
+		}
+		if got := len(made.ManagedFields) > 0; got != tc.tracked {
+			t.Errorf("%s: managed fields at birth: %v, want %v", tc.reason, got, tc.tracked)
+		}
+	}
+	// No other type is decided by the server: there the status endpoint is the only way to a status.
+	target := &workloadv1alpha1.SyncTarget{ObjectMeta: metav1.ObjectMeta{Name: "east"}, Status: workloadv1alpha1.SyncTargetStatus{Nodes: 1}}
+	if made, err := create(system, syncTargets(), target); err != nil || made.Status.Nodes != 0 {
+		t.Errorf("a SyncTarget got %d nodes at birth: %v", made.Status.Nodes, err)
+	}
+}
+
 func TestPlacementCells(t *testing.T) {
 	spec := func(names ...string) (s placementv1alpha1.PlacementSpec) {
 		s.Namespace = "web"

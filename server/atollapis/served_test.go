@@ -12,11 +12,14 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
+	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
 	"atoll.dev/atoll/client"
 	embeddedetcd "atoll.dev/atoll/embedded-etcd"
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
@@ -117,6 +120,49 @@ func TestApply(t *testing.T) {
 	if len(rows.Kvs) != 1 || !json.Valid(rows.Kvs[0].Value) {
 		t.Errorf("rows: %v", rows.Kvs)
 	}
+}
+
+// The server's own connection is whom the strategy lets decide: spec and status come in one write, at birth and later,
+// under optimistic locking and untracked, whoever reports on the status endpoint in between.
+func TestDecisionsOfTheServer(t *testing.T) {
+	clients, _ := start(t)
+	ctx := client.In(context.Background(), shop)
+	decide := func(p *placementv1alpha1.Placement, cluster string, generation int64) {
+		p.Spec.Clusters = []placementv1alpha1.PlacedCluster{{Name: cluster, UID: "1", Workspace: "root", Mirror: "m", Weight: 1}}
+		meta.SetStatusCondition(&p.Status.Conditions, metav1.Condition{
+			Type: placementv1alpha1.PlacementPlaced, Status: metav1.ConditionTrue, Reason: placementv1alpha1.ReasonPlaced,
+			Message: "on " + cluster, ObservedGeneration: generation,
+		})
+	}
+	check := func(when, cluster string, generation int64, phases int) *placementv1alpha1.Placement {
+		t.Helper()
+		p := &placementv1alpha1.Placement{}
+		must(t, clients.Objects.Get(ctx, ctrlclient.ObjectKey{Name: "default"}, p))
+		placed := meta.FindStatusCondition(p.Status.Conditions, placementv1alpha1.PlacementPlaced)
+		if placed == nil || placed.Message != "on "+cluster || placed.ObservedGeneration != generation || p.Generation != generation ||
+			p.Spec.Clusters[0].Name != cluster || len(p.Status.Clusters) != phases || len(p.ManagedFields) != 0 {
+			t.Errorf("%s: %+v", when, p)
+		}
+		return p
+	}
+	p := &placementv1alpha1.Placement{ObjectMeta: metav1.ObjectMeta{Name: "default"}, Spec: placementv1alpha1.PlacementSpec{Namespace: "default"}}
+	decide(p, "east", 1)
+	must(t, clients.Objects.Create(ctx, p))
+	stale := check("made", "east", 1, 0)
+
+	reported := stale.DeepCopy()
+	reported.Status.Clusters = []placementv1alpha1.PlacedClusterStatus{{Name: "east", Phase: placementv1alpha1.PhaseReady}}
+	must(t, clients.Objects.Status().Patch(ctx, reported, ctrlclient.MergeFrom(stale)))
+	now := check("reported", "east", 1, 1)
+
+	decide(stale, "west", 2)
+	if err := clients.Objects.Update(ctx, stale); !apierrors.IsConflict(err) {
+		t.Errorf("a decision on an older view: %v, want a conflict", err)
+	}
+	check("refused", "east", 1, 1)
+	decide(now, "west", 2)
+	must(t, clients.Objects.Update(ctx, now))
+	check("moved", "west", 2, 1)
 }
 
 // The OpenAPI of our types names the version that is served, and no other.

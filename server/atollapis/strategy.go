@@ -13,6 +13,10 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/apiserver/pkg/storage/names"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+
+	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
 )
 
 type listOptions = metainternalversion.ListOptions
@@ -43,8 +47,12 @@ func (strategy[T]) Canonicalize(obj runtime.Object) {}
 func (s strategy[T]) PrepareForCreate(ctx context.Context, obj runtime.Object) {
 	o := obj.(T)
 	o.SetGeneration(1)
-	if s.r.copyStatus != nil && !(s.r.statusAtBirth && isSystem(ctx)) {
+	decided := s.r.decided && isServer(ctx)
+	if s.r.copyStatus != nil && !decided && !(s.r.statusAtBirth && isSystem(ctx)) {
 		s.r.copyStatus(o, s.r.new())
+	}
+	if decided {
+		o.SetManagedFields(nil)
 	}
 	if s.r.prepareCreate != nil {
 		s.r.prepareCreate(ctx, o)
@@ -53,7 +61,8 @@ func (s strategy[T]) PrepareForCreate(ctx context.Context, obj runtime.Object) {
 
 func (s strategy[T]) PrepareForUpdate(ctx context.Context, obj, old runtime.Object) {
 	o, was := obj.(T), old.(T)
-	if s.r.copyStatus != nil {
+	decided := s.r.decided && isServer(ctx)
+	if s.r.copyStatus != nil && !decided {
 		s.r.copyStatus(o, was)
 	}
 	if s.r.prepareUpdate != nil {
@@ -144,4 +153,15 @@ func (s statusStrategy[T]) GetResetFields() map[fieldpath.APIVersion]*fieldpath.
 func isSystem(ctx context.Context) bool {
 	u, ok := genericapirequest.UserFrom(ctx)
 	return ok && slices.Contains(u.GetGroups(), user.SystemPrivilegedGroup)
+}
+
+// isServer says whether the request comes from one of the server's own controllers.
+func isServer(ctx context.Context) bool {
+	u, ok := genericapirequest.UserFrom(ctx)
+	return ok && u.GetName() == user.APIServerUser && isSystem(ctx)
+}
+
+// LogicalClusterStrategy is what happens to new LogicalClusters, for who writes them without a request.
+func LogicalClusterStrategy() rest.RESTCreateStrategy {
+	return strategy[*corev1alpha1.LogicalCluster]{r: logicalClusters(), ObjectTyper: legacyscheme.Scheme}
 }
