@@ -22,8 +22,9 @@ import (
 )
 
 const (
-	// workers decide one after the other (usage), so more of them only overlap their writes.
-	workers = 4
+	// workers decide one after the other (usage), so more of them only overlap their writes: the store syncs those that
+	// come together at once.
+	workers = 32
 
 	byNamespace = "placement-namespace"
 	byParent    = "placement-parent"
