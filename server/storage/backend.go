@@ -74,6 +74,10 @@ type Resource struct {
 	// Storage is what the registry has: it wants a logical cluster in the context, and keys as Key makes them.
 	Storage storage.Interface
 
+	// What is written passes through both, whoever writes.
+	codec       *clusterCodec
+	transformer *clusterTransformer
+
 	wait    func(context.Context) error // nil without a cache
 	destroy func()
 }

@@ -71,7 +71,10 @@ func (b *Backend) decorate(
 		raw.Close()
 	}
 
-	entry := &Resource{GroupResource: config.GroupResource, Prefix: resourcePrefix, Namespaced: namespaced, New: newFunc, NewList: newListFunc}
+	entry := &Resource{
+		GroupResource: config.GroupResource, Prefix: resourcePrefix, Namespaced: namespaced, New: newFunc, NewList: newListFunc,
+		codec: codec, transformer: transformer,
+	}
 	var layer storage.Interface = &strictOrLenient{raw, lenient}
 	destroy := closeStores
 	if cached {

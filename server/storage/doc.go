@@ -14,6 +14,8 @@
 // It reads and writes the rows <prefix>/<resource>/<cluster>/[<namespace>/]<name>, where prefix is /registry; the locks
 // <prefix>/<kind>/<cluster>/<key> (exclusive.go); and /atoll/prefixes/, the list of resource prefixes that ever held rows.
 //
+// WriteTogether (together.go) writes objects of several resources in one transaction, as each store would by itself.
+//
 // What always holds:
 //
 //   - A request without a logical cluster in its context is refused, and the error names the resource and the verb. A
@@ -22,6 +24,8 @@
 //     configured): the annotation is stripped on write and set from the key on read, so nobody can spoof it, and a row
 //     that is copied to another logical cluster's key is that cluster's object.
 //   - On the wildcard there is list and watch only; a namespace or name there is a filter, never part of a key prefix.
+//   - A transaction of etcd holds at most one row of a resource: a watch cache is as new as the last event it took, and
+//     would count a second one of that revision as seen.
 //   - A watcher of one logical cluster costs the others nothing: events are dispatched by cluster, and a watch starts by
 //     reading the range of its own cluster.
 //
