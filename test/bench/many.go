@@ -26,7 +26,7 @@ const (
 	useBusyP99          = "from POST of a Workspace to use, 16 at a time, p99"
 
 	howToUse    = "a POST of a Workspace, its Ready by a watch, and the 201 of a ConfigMap in its namespace default; "
-	howMemory   = "RssAnon and RssFile after forced collections, until they give back nothing more; "
+	howMemory   = "RssAnon and RssFile after a forced collection, when the idle server has given back nothing more for 15 s; "
 	fewer       = 10 // the fraction of all workspaces that memory is compared with
 	usesInOrder = 200
 )

@@ -43,33 +43,18 @@ func (m Memory) String() string {
 }
 
 const (
-	// settledAfter so many forced collections, a second apart, none of which gave back a hundredth.
-	settledAfter = 4
-	settleAtMost = 60
+	// settledAfter so many seconds, in which the server gave back less than a hundredth.
+	settledAfter = 15
+	settleAtMost = 90
 )
 
-// memory forces collections until they give nothing back any more, and returns what the server holds then.
+// memory forces a collection, waits until the server, idle, gives nothing back any more, and returns what it holds then.
 func memory(ctx context.Context, env *Env, a *framework.Atoll) (Memory, error) {
-	httpClient, err := rest.HTTPClientFor(a.Config())
-	if err != nil {
-		return Memory{}, err
+	if err := collect(ctx, a); err != nil {
+		return Memory{}, fmt.Errorf("force a collection: %w", err)
 	}
-	defer httpClient.CloseIdleConnections()
 	var least Memory
 	for i, same := 0, 0; i < settleAtMost && same < env.N(settledAfter, 1); i++ {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.URL+"/debug/pprof/heap?gc=1", nil)
-		if err != nil {
-			return Memory{}, err
-		}
-		resp, err := httpClient.Do(req)
-		if err != nil {
-			return Memory{}, fmt.Errorf("force a collection: %w", err)
-		}
-		_, err = io.Copy(io.Discard, resp.Body)
-		resp.Body.Close()
-		if err != nil || resp.StatusCode != http.StatusOK {
-			return Memory{}, fmt.Errorf("force a collection: %s %w", resp.Status, err)
-		}
 		now, err := memoryOf(a.PID())
 		if err != nil {
 			return Memory{}, err
@@ -84,6 +69,29 @@ func memory(ctx context.Context, env *Env, a *framework.Atoll) (Memory, error) {
 		}
 	}
 	return least, nil
+}
+
+// collect makes a server collect its garbage.
+func collect(ctx context.Context, a *framework.Atoll) error {
+	httpClient, err := rest.HTTPClientFor(a.Config())
+	if err != nil {
+		return err
+	}
+	defer httpClient.CloseIdleConnections()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.URL+"/debug/pprof/heap?gc=1", nil)
+	if err != nil {
+		return err
+	}
+	resp, err := httpClient.Do(req)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(io.Discard, resp.Body)
+	resp.Body.Close()
+	if err != nil || resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s %w", resp.Status, err)
+	}
+	return nil
 }
 
 // cpuTime is how long a process has been on a processor.
