@@ -3,6 +3,7 @@ package syncer
 import (
 	"context"
 	"errors"
+	"io"
 	"net/http"
 	"sync"
 )
@@ -12,7 +13,7 @@ import (
 // Either closes the gate; a comparison that began later opens it.
 type gate struct {
 	mu sync.Mutex
-	// begun counts the lists and watches of the mirror that were answered; checked is its value when the last finished comparison began.
+	// begun counts what closed the gate; checked is its value when the last finished comparison began.
 	begun, checked int64
 	verdict        verdict
 	// opened is closed, and replaced, with every comparison.
@@ -72,8 +73,8 @@ func (g *gate) pass(ctx context.Context) (v verdict, ok bool) {
 }
 
 // guarded closes the gate whenever those who answer may not be those who answered before: when a request finds nobody,
-// and when a list or watch begins. It closes when the answer comes, since a request that was under way meanwhile may be
-// answered by who took over. The heartbeat itself only gets and updates.
+// when a list or watch begins, and when a watch ends. It closes when the answer comes, since a request that was under way
+// meanwhile may be answered by who took over. The heartbeat itself only gets and updates.
 type guarded struct {
 	next http.RoundTripper
 	gate *gate
@@ -83,13 +84,42 @@ func (g guarded) RoundTrip(req *http.Request) (*http.Response, error) {
 	resp, err := g.next.RoundTrip(req)
 	switch {
 	case err != nil:
-		if !errors.Is(req.Context().Err(), context.Canceled) { // else nobody wants the answer any more
+		if wanted(req) {
 			g.gate.close()
 		}
-	case resp.StatusCode >= http.StatusInternalServerError, resp.StatusCode == http.StatusOK && shows(req):
+	case isAway(resp.StatusCode):
 		g.gate.close()
+	case resp.StatusCode == http.StatusOK && shows(req):
+		g.gate.close()
+		if req.URL.Query().Has("watch") {
+			resp.Body = &guardedBody{resp.Body, req, g.gate}
+		}
 	}
 	return resp, err
+}
+
+// guardedBody is the answer to a watch.
+type guardedBody struct {
+	io.ReadCloser
+	req  *http.Request
+	gate *gate
+}
+
+func (b *guardedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil && wanted(b.req) {
+		b.gate.close()
+	}
+	return n, err
+}
+
+// wanted says whether somebody still wants the answer.
+func wanted(req *http.Request) bool { return !errors.Is(req.Context().Err(), context.Canceled) }
+
+// isAway says whether a status tells that there is nobody to answer, or nothing to store to. An Internal Server Error tells
+// of a webhook below more often than of that.
+func isAway(status int) bool {
+	return status == http.StatusBadGateway || status == http.StatusServiceUnavailable || status == http.StatusGatewayTimeout
 }
 
 // shows says whether a request is an informer's list or watch: client-go's informers name a resource version, a page size

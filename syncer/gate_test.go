@@ -58,7 +58,8 @@ func TestGateCloses(t *testing.T) {
 		"Write":            {update, answers(http.StatusOK), false, "the connection goes on"},
 		"WriteRefused":     {update, answers(http.StatusForbidden), false, "the cluster is there, and says no"},
 		"WriteConflicts":   {update, answers(http.StatusConflict), false, "the cluster is there, and says no"},
-		"WriteWithoutEtcd": {update, answers(http.StatusInternalServerError), true, "what the server stores to may come back restored"},
+		"WriteWithoutEtcd": {update, answers(http.StatusServiceUnavailable), true, "what the server stores to may come back restored"},
+		"WriteFails":       {update, answers(http.StatusInternalServerError), false, "a webhook there may answer so for ever"},
 		"WriteCut":         {update, hangsUp, true, "who answers next may be another"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -89,5 +90,26 @@ func TestGateStaysOpen(t *testing.T) {
 	}
 	if s.gate.begin() != began {
 		t.Error("the gate closed")
+	}
+}
+
+// TestGateClosesWhenAWatchEnds, which is the first that is seen of a side that goes away.
+func TestGateClosesWhenAWatchEnds(t *testing.T) {
+	end := make(chan struct{})
+	s := newIdle(t, nil, func(w http.ResponseWriter, req *http.Request) {
+		w.(http.Flusher).Flush()
+		<-end
+	})
+	w, err := s.physical.dynamic.Resource(configMapsGVR).Watch(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.gate.open(s.gate.begin(), fine)
+	began := s.gate.begin()
+	close(end)
+	for range w.ResultChan() {
+	}
+	if s.gate.begin() == began {
+		t.Error("the gate stays open")
 	}
 }

@@ -21,6 +21,8 @@ import (
 const (
 	// beatEvery is the time between heartbeats.
 	beatEvery = 10 * time.Second
+	// leastBetween is the time between two heartbeats that closings of the gate ask for: what closes it may come often.
+	leastBetween = 200 * time.Millisecond
 	// beatTimeout bounds one heartbeat, both sides together.
 	beatTimeout = 8 * time.Second
 	// silence is how long a heartbeat or a physical cluster may be missing before it counts as lost: what Kubernetes
@@ -254,6 +256,7 @@ func (s *Syncer) heartbeat(ctx context.Context, looked func()) error {
 	defer ticker.Stop()
 	var last string
 	for {
+		rested := time.After(leastBetween)
 		err := s.beat(ctx)
 		if ctx.Err() != nil {
 			return nil
@@ -291,6 +294,11 @@ func (s *Syncer) heartbeat(ctx context.Context, looked func()) error {
 		case <-soon:
 		case <-stale:
 		case <-s.kick:
+		case <-ctx.Done():
+			return nil
+		}
+		select {
+		case <-rested:
 		case <-ctx.Done():
 			return nil
 		}

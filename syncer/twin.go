@@ -2,6 +2,7 @@ package syncer
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	apimachineryversion "k8s.io/apimachinery/pkg/version"
 
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 )
@@ -271,17 +273,29 @@ func (s *Syncer) facts(ctx context.Context) (f facts, err error) {
 	if f.trouble != "" || !f.everAnswered || s.config.Clock.Since(asked) < identifyEvery {
 		return f, nil
 	}
-	version, err := s.physical.kube.Discovery().ServerVersion()
+	// Who cannot be asked is asked again with one of the next heartbeats, not with each that a failure brings about.
+	s.setIdentity(f.version, f.clusterUID, s.config.Clock.Now().Add(beatEvery-identifyEvery))
+	// Discovery's own method cannot be told to give up.
+	answer, err := s.physical.kube.Discovery().RESTClient().Get().AbsPath("/version").Do(ctx).Raw()
 	if err != nil {
 		return f, fmt.Errorf("ask for the version: %w", err)
+	}
+	var version apimachineryversion.Info
+	if err := json.Unmarshal(answer, &version); err != nil {
+		return f, fmt.Errorf("ask for the version: read the answer: %w", err)
 	}
 	system, err := s.physical.kube.CoreV1().Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
 	if err != nil {
 		return f, fmt.Errorf("ask for namespace %s: %w", metav1.NamespaceSystem, err)
 	}
 	f.version, f.clusterUID = version.GitVersion, string(system.UID)
-	s.state.mu.Lock()
-	s.state.version, s.state.clusterUID, s.state.asked = f.version, f.clusterUID, s.config.Clock.Now()
-	s.state.mu.Unlock()
+	s.setIdentity(f.version, f.clusterUID, s.config.Clock.Now())
 	return f, nil
+}
+
+// setIdentity records what the physical cluster is, and when it was asked.
+func (s *Syncer) setIdentity(version, clusterUID string, asked time.Time) {
+	s.state.mu.Lock()
+	defer s.state.mu.Unlock()
+	s.state.version, s.state.clusterUID, s.state.asked = version, clusterUID, asked
 }
