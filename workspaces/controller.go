@@ -11,6 +11,7 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
@@ -38,6 +39,18 @@ type Options struct {
 	// DeleteData deletes every object of a logical cluster but its LogicalCluster, whatever finalizers they have, in
 	// all resources. It is called again after a failure or a crash, also when nothing is left. Required.
 	DeleteData func(ctx context.Context, cluster logicalcluster.Name) error
+
+	// The rest makes new workspaces cheap; all of it or nothing is given. Without it each object is a request.
+
+	// WriteTogether writes objects in one transaction, each in the logical cluster that its annotation names, and says
+	// whether it did: not if one exists already, or one with a resourceVersion is not at it any more, or while is not. No two
+	// objects may be of one kind.
+	WriteTogether func(ctx context.Context, while ctrlclient.Object, objects ...ctrlclient.Object) (written bool, err error)
+	// Read reads an object, with everything it holds, at a resourceVersion as in a GET, and says whether there is one. Where
+	// the version is not "", it reads what the authoriser does.
+	Read func(ctx context.Context, cluster logicalcluster.Name, namespace, name, resourceVersion string, into ctrlclient.Object) (found bool, err error)
+	// NamespaceContent returns what every namespace holds, no two of a kind.
+	NamespaceContent func(namespace string) []ctrlclient.Object
 }
 
 // Controller makes and deletes the logical clusters of Workspaces.
@@ -63,6 +76,11 @@ func New(clients *client.Clients, informers *client.Informers, opts Options) (*C
 		}
 		if e.Deleted() {
 			c.wake(lcctx.NameFrom(e.Old))
+		}
+	})
+	informers.LogicalClusters.OnEvent(func(e client.Event[*corev1alpha1.LogicalCluster]) {
+		if e.Old == nil && !e.Initial {
+			c.addOwner(e.New)
 		}
 	})
 	informers.SyncTargets.OnEvent(func(e client.Event[*workloadv1alpha1.SyncTarget]) {
@@ -100,6 +118,11 @@ func (c *Controller) wake(cluster logicalcluster.Name) {
 	if !ok || lc.Status.Phase != corev1alpha1.LogicalClusterPhaseTerminating {
 		return
 	}
+	c.addOwner(lc)
+}
+
+// addOwner looks at the Workspace of a logical cluster, if it is one's.
+func (c *Controller) addOwner(lc *corev1alpha1.LogicalCluster) {
 	if o := lc.Spec.Owner; o != nil && o.Resource == "workspaces" {
 		c.queue.Add(client.Key{Cluster: logicalcluster.Name(o.Cluster), Name: o.Name})
 	}

@@ -28,12 +28,15 @@ func (c *Controller) create(ctx context.Context, w *tenancyv1alpha1.Workspace) e
 	if w.Status.Phase == corev1alpha1.LogicalClusterPhaseReady {
 		return nil
 	}
-	w = w.DeepCopy()
 	parent, err := c.parent(ctx, w)
 	if err != nil {
 		return err
 	}
 	path := pathOf(parent, w)
+	if done, err := c.seed(ctx, w, path); done || err != nil {
+		return err
+	}
+	w = w.DeepCopy()
 	if w.Spec.Cluster == "" || w.Spec.URL == "" {
 		if w.Spec.Cluster == "" {
 			w.Spec.Cluster = string(lcctx.NewName())
@@ -45,15 +48,7 @@ func (c *Controller) create(ctx context.Context, w *tenancyv1alpha1.Workspace) e
 	}
 	cluster := logicalcluster.Name(w.Spec.Cluster)
 
-	lc := newLogicalCluster(c.opts.URLBase, cluster, path.String())
-	lc.Spec.Owner = &corev1alpha1.LogicalClusterOwner{
-		APIVersion: tenancyv1alpha1.GroupVersion.String(),
-		Resource:   "workspaces",
-		Name:       w.Name,
-		Cluster:    string(lcctx.NameFrom(w)),
-		UID:        w.UID,
-	}
-	if err := ensureLogicalCluster(ctx, c.clients, cluster, lc); err != nil {
+	if err := ensureLogicalCluster(ctx, c.clients, cluster, c.logicalClusterOf(w, path)); err != nil {
 		return err
 	}
 	if err := c.fill(ctx, w, cluster); err != nil {
@@ -63,14 +58,31 @@ func (c *Controller) create(ctx context.Context, w *tenancyv1alpha1.Workspace) e
 		return err
 	}
 
-	w.Status.Phase = corev1alpha1.LogicalClusterPhaseReady
-	meta.SetStatusCondition(&w.Status.Conditions, metav1.Condition{
-		Type: tenancyv1alpha1.WorkspaceReady, Status: metav1.ConditionTrue, Reason: "Ready", ObservedGeneration: w.Generation,
-	})
+	setReady(w)
 	if err := c.clients.Objects.Status().Update(in(ctx, w), w); err != nil {
 		return fmt.Errorf("make workspace %q ready: %w", path, err)
 	}
 	return nil
+}
+
+// logicalClusterOf returns the LogicalCluster of a Workspace.
+func (c *Controller) logicalClusterOf(w *tenancyv1alpha1.Workspace, path logicalcluster.Path) *corev1alpha1.LogicalCluster {
+	lc := newLogicalCluster(c.opts.URLBase, logicalcluster.Name(w.Spec.Cluster), path.String())
+	lc.Spec.Owner = &corev1alpha1.LogicalClusterOwner{
+		APIVersion: tenancyv1alpha1.GroupVersion.String(),
+		Resource:   "workspaces",
+		Name:       w.Name,
+		Cluster:    string(lcctx.NameFrom(w)),
+		UID:        w.UID,
+	}
+	return lc
+}
+
+func setReady(w *tenancyv1alpha1.Workspace) {
+	w.Status.Phase = corev1alpha1.LogicalClusterPhaseReady
+	meta.SetStatusCondition(&w.Status.Conditions, metav1.Condition{
+		Type: tenancyv1alpha1.WorkspaceReady, Status: metav1.ConditionTrue, Reason: "Ready", ObservedGeneration: w.Generation,
+	})
 }
 
 // parent returns the LogicalCluster of the logical cluster that holds a Workspace.
@@ -96,19 +108,28 @@ func (c *Controller) fill(ctx context.Context, w *tenancyv1alpha1.Workspace, clu
 	return errors.Join(namespaces, binding)
 }
 
-// bindOwner gives who created the Workspace all rights in its logical cluster, and waits until the authoriser sees it.
-func (c *Controller) bindOwner(ctx context.Context, w *tenancyv1alpha1.Workspace, cluster logicalcluster.Name) error {
+// bindingOfOwner gives who created a Workspace all rights in its logical cluster; it is nil if nobody is known to have.
+func bindingOfOwner(w *tenancyv1alpha1.Workspace) *rbacv1.ClusterRoleBinding {
 	owner := w.Annotations[tenancyv1alpha1.OwnerAnnotation]
 	if owner == "" {
 		return nil
 	}
-	ctx = client.In(ctx, cluster)
-	bindings := c.clients.Kube.RbacV1().ClusterRoleBindings()
-	binding, err := bindings.Create(ctx, &rbacv1.ClusterRoleBinding{
+	return &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: ownerBinding},
 		Subjects:   []rbacv1.Subject{ownerSubject(owner, lcctx.NameFrom(w))},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
-	}, metav1.CreateOptions{})
+	}
+}
+
+// bindOwner gives who created the Workspace all rights in its logical cluster, and waits until the authoriser sees it.
+func (c *Controller) bindOwner(ctx context.Context, w *tenancyv1alpha1.Workspace, cluster logicalcluster.Name) error {
+	binding := bindingOfOwner(w)
+	if binding == nil {
+		return nil
+	}
+	ctx = client.In(ctx, cluster)
+	bindings := c.clients.Kube.RbacV1().ClusterRoleBindings()
+	binding, err := bindings.Create(ctx, binding, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
 		binding, err = bindings.Get(ctx, ownerBinding, metav1.GetOptions{})
 	}

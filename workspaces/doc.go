@@ -6,6 +6,9 @@
 // workspace's own one the LogicalCluster "cluster", the namespaces default and kube-system (people and charts expect
 // both; the other two of a real cluster serve kubelets and bootstrapping), and the owner's ClusterRoleBinding.
 //
+// A new workspace is three writes: the Workspace, which is born with the name of its logical cluster, and two transactions
+// (seed.go). Whatever these find different from what they expect is made by requests (create.go), as all of it once was.
+//
 // What always holds:
 //
 //   - A logical cluster exists exactly as long as its LogicalCluster object: it is the first thing written there and

@@ -50,7 +50,11 @@ type hub struct {
 	// deleteData is called by the controller instead of the server's own, if set before the deletion.
 	mu         sync.Mutex
 	deleteData func(context.Context, logicalcluster.Name) error
+	// together is what the controller writes by, instead of the server's own, if set before.
+	together writeTogether
 }
+
+type writeTogether func(ctx context.Context, while ctrlclient.Object, objects ...ctrlclient.Object) (bool, error)
 
 // anywhere is a placer to which everything would run somewhere.
 type anywhere struct{}
@@ -84,9 +88,12 @@ func startHub(t *testing.T) *hub {
 	must(t, err)
 	s.Join(directory, anywhere{}, anywhere{})
 	h := &hub{t: t, ctx: ctx, etcd: etcd.Client, server: s, clients: clients, directory: directory}
-	ws, err := workspaces.New(clients, informers, workspaces.Options{URLBase: s.URL(), DeleteData: h.delete})
+	ns, err := namespaces.New(clients, informers, namespaces.Options{RootCA: s.CACertificate(), Read: s.Read})
 	must(t, err)
-	ns, err := namespaces.New(clients, informers, namespaces.Options{RootCA: s.CACertificate()})
+	ws, err := workspaces.New(clients, informers, workspaces.Options{
+		URLBase: s.URL(), DeleteData: h.delete,
+		WriteTogether: h.writeTogether, Read: s.Read, NamespaceContent: ns.Content,
+	})
 	must(t, err)
 
 	serving, stopServing := context.WithCancel(context.Background())
@@ -127,6 +134,22 @@ func (h *hub) onDelete(f func(context.Context, logicalcluster.Name) error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.deleteData = f
+}
+
+func (h *hub) writeTogether(ctx context.Context, while ctrlclient.Object, objects ...ctrlclient.Object) (bool, error) {
+	h.mu.Lock()
+	f := h.together
+	h.mu.Unlock()
+	if f != nil {
+		return f(ctx, while, objects...)
+	}
+	return h.server.WriteTogether(ctx, while, objects...)
+}
+
+func (h *hub) onWriteTogether(f writeTogether) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.together = f
 }
 
 func must(t testing.TB, err error) {

@@ -40,11 +40,14 @@ func controllers(s *server.Server, c *client.Clients, i *client.Informers) ([]co
 		all = append(all, controller{name: name, run: made.Run})
 	}
 
-	trees, err := workspaces.New(c, i, workspaces.Options{URLBase: s.URL(), DeleteData: s.DeleteClusterData})
-	add("workspaces", trees, err)
-
-	defaults, err := namespaces.New(c, i, namespaces.Options{RootCA: s.CACertificate()})
+	defaults, err := namespaces.New(c, i, namespaces.Options{RootCA: s.CACertificate(), Read: s.Read})
 	add("namespaces", defaults, err)
+
+	trees, err := workspaces.New(c, i, workspaces.Options{
+		URLBase: s.URL(), DeleteData: s.DeleteClusterData,
+		WriteTogether: s.WriteTogether, Read: s.Read, NamespaceContent: defaults.Content,
+	})
+	add("workspaces", trees, err)
 
 	placements, err := placement.New(c, i, clk)
 	add("placement", placements, err)

@@ -3,11 +3,13 @@ package logicalcluster
 import (
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 )
@@ -118,6 +120,18 @@ func NewName() logicalcluster.Name {
 	name[0] = letters[draw(len(letters))]
 	for i := 1; i < len(name); i++ {
 		name[i] = base36[draw(len(base36))]
+	}
+	return logicalcluster.Name(name)
+}
+
+// NameOf returns the name of the logical cluster that belongs to an object: of NewName's form, always the same for one UID,
+// and as good as random, since UIDs are.
+func NameOf(uid types.UID) logicalcluster.Name {
+	sum := sha256.Sum256([]byte(uid))
+	name := make([]byte, NameLength)
+	name[0] = letters[int(sum[0])%len(letters)]
+	for i := 1; i < len(name); i++ {
+		name[i] = base36[int(sum[i])%len(base36)]
 	}
 	return logicalcluster.Name(name)
 }

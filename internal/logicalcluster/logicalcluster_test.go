@@ -2,11 +2,13 @@ package logicalcluster
 
 import (
 	"context"
+	"fmt"
 	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 func TestValidateName(t *testing.T) {
@@ -82,6 +84,24 @@ func TestNewName(t *testing.T) {
 			t.Fatalf("%q twice in 1000", name)
 		}
 		seen[name] = true
+	}
+}
+
+func TestNameOf(t *testing.T) {
+	seen := map[string]bool{}
+	for i := range 1000 {
+		uid := types.UID(fmt.Sprintf("3d2b8c4e-0f5a-4e59-9b0e-%012d", i))
+		name := NameOf(uid).String()
+		if !IsNewName(name) || ValidateName(name) != nil {
+			t.Fatalf("NameOf(%q) = %q, which is not of NewName's form", uid, name)
+		}
+		if seen[name] {
+			t.Fatalf("%q twice in 1000", name)
+		}
+		seen[name] = true
+		if again := NameOf(uid).String(); again != name {
+			t.Fatalf("NameOf(%q) is %q and then %q", uid, name, again)
+		}
 	}
 }
 

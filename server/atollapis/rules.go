@@ -113,10 +113,14 @@ func defaultWorkspaceType() *tenancyv1alpha1.WorkspaceTypeReference {
 }
 
 // prepareWorkspace notes who asks: the owner gets all rights in the new logical cluster. The finalizer is there from the
-// start, so that no deletion passes the controller by.
+// start, so that no deletion passes the controller by, and so is the logical cluster's name, by which what the controller
+// makes is found whenever it dies.
 func prepareWorkspace(ctx context.Context, w *tenancyv1alpha1.Workspace) {
 	if w.Spec.Type == nil {
 		w.Spec.Type = defaultWorkspaceType()
+	}
+	if w.Spec.Cluster == "" {
+		w.Spec.Cluster = string(lcctx.NameOf(w.UID))
 	}
 	w.Status.Phase = corev1alpha1.LogicalClusterPhaseScheduling
 	if w.Annotations == nil {
@@ -155,7 +159,7 @@ func addFinalizer(w *tenancyv1alpha1.Workspace) {
 // validateNewWorkspace refuses a new handle on a logical cluster that exists: it would make its creator the owner.
 func validateNewWorkspace(_ context.Context, w *tenancyv1alpha1.Workspace) field.ErrorList {
 	errs := validateWorkspaceType(w)
-	if w.Spec.Cluster != "" {
+	if w.Spec.Cluster != string(lcctx.NameOf(w.UID)) { // the UID is new: nobody could know it
 		errs = append(errs, field.Forbidden(specPath.Child("cluster"), "is set by the system"))
 	}
 	if w.Spec.URL != "" {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	corev1 "k8s.io/api/core/v1"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -20,10 +21,16 @@ const (
 	deletionWorkers = 8
 )
 
+// ReadFunc reads an object of a logical cluster.
+type ReadFunc func(ctx context.Context, cluster logicalcluster.Name, namespace, name, resourceVersion string, into ctrlclient.Object) (found bool, err error)
+
 // Options are what the controller needs beside clients and informers.
 type Options struct {
 	// RootCA is the PEM of the authorities that sign the server's certificate, for pods that talk to it. Required.
 	RootCA []byte
+	// Read reads an object of the server without a request, at a resourceVersion as in a GET, and says whether there is
+	// one. Without it, a namespace that has what it should have costs as many requests as one that has not.
+	Read ReadFunc
 }
 
 // Controller looks after the namespaces of all logical clusters.
@@ -31,6 +38,7 @@ type Controller struct {
 	clients   *client.Clients
 	informers *client.Informers
 	rootCA    rootCA
+	read      ReadFunc
 	// defaults and deletions hold the keys of Namespaces.
 	defaults, deletions *queue.Queue[client.Key]
 
@@ -43,7 +51,7 @@ func New(clients *client.Clients, informers *client.Informers, opts Options) (*C
 	if len(opts.RootCA) == 0 {
 		return nil, errors.New("namespaces: RootCA is required")
 	}
-	c := &Controller{clients: clients, informers: informers, rootCA: newRootCA(opts.RootCA), waits: map[client.Key]round{}}
+	c := &Controller{clients: clients, informers: informers, rootCA: newRootCA(opts.RootCA), read: opts.Read, waits: map[client.Key]round{}}
 	c.defaults = queue.New("namespace-defaults", c.ensureDefaults)
 	c.deletions = queue.New("namespace-deletion", c.takeRound)
 

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
 	"atoll.dev/atoll/client"
@@ -33,9 +34,14 @@ func newRootCA(pem []byte) rootCA {
 	return rootCA{pem: string(pem), hash: hex.EncodeToString(sum[:8])}
 }
 
+// in says whether a ConfigMap holds the authorities and nothing else.
+func (r rootCA) in(cm *corev1.ConfigMap) bool {
+	return len(cm.Data) == 1 && cm.Data[rootCAKey] == r.pem && len(cm.BinaryData) == 0 && cm.Annotations[rootCAHashAnnotation] == r.hash
+}
+
 // put writes the authorities into a ConfigMap, and says whether that changed anything.
 func (r rootCA) put(cm *corev1.ConfigMap) bool {
-	if len(cm.Data) == 1 && cm.Data[rootCAKey] == r.pem && len(cm.BinaryData) == 0 && cm.Annotations[rootCAHashAnnotation] == r.hash {
+	if r.in(cm) {
 		return false
 	}
 	cm.Data, cm.BinaryData = map[string]string{rootCAKey: r.pem}, nil
@@ -57,6 +63,9 @@ func (c *Controller) ensureDefaults(ctx context.Context, key client.Key) (time.D
 	if !wantsDefaults(ns, cluster) {
 		return 0, nil
 	}
+	if have, err := c.hasDefaults(ctx, key); have || err != nil {
+		return 0, err
+	}
 	ctx = client.In(ctx, key.Cluster)
 	err := c.ensureServiceAccount(ctx, key.Name)
 	if err == nil {
@@ -69,6 +78,39 @@ func (c *Controller) ensureDefaults(ctx context.Context, key client.Key) (time.D
 		return 0, nil // the namespace is going, and the informer will say so
 	}
 	return 0, fmt.Errorf("default objects of namespace %q in logical cluster %q: %w", key.Name, key.Cluster, err)
+}
+
+// Content returns what every namespace of a workspace holds, for who makes both together.
+func (c *Controller) Content(namespace string) []ctrlclient.Object {
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: defaultServiceAccount}}
+	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: rootCAConfigMap}}
+	c.rootCA.put(cm)
+	return []ctrlclient.Object{account, cm}
+}
+
+// hasDefaults says whether a namespace has its default objects as they should be. What the watch cache shows may be gone
+// since, or of an earlier namespace of that name; then that deletion brings the namespace here again. What it does not show
+// may only be on its way, so that etcd is asked.
+func (c *Controller) hasDefaults(ctx context.Context, key client.Key) (bool, error) {
+	if c.read == nil {
+		return false, nil
+	}
+	read := func(name string, into ctrlclient.Object) (found bool, err error) {
+		for _, version := range []string{"0", ""} {
+			if found, err = c.read(ctx, key.Cluster, key.Name, name, version, into); found || err != nil {
+				break
+			}
+		}
+		return found, err
+	}
+	if found, err := read(defaultServiceAccount, &corev1.ServiceAccount{}); !found || err != nil {
+		return false, err
+	}
+	cm := &corev1.ConfigMap{}
+	if found, err := read(rootCAConfigMap, cm); !found || err != nil {
+		return false, err
+	}
+	return c.rootCA.in(cm), nil
 }
 
 func (c *Controller) ensureServiceAccount(ctx context.Context, namespace string) error {
