@@ -24,7 +24,7 @@ import (
 const (
 	// workers decide one after the other (usage), so more of them only overlap their writes: the store syncs those that
 	// come together at once.
-	workers = 32
+	workers = 64
 
 	byNamespace = "placement-namespace"
 	byParent    = "placement-parent"
