@@ -48,8 +48,8 @@ func policy(d placementv1alpha1.PlacementDefault) *placementv1alpha1.PlacementPo
 	return &placementv1alpha1.PlacementPolicy{ObjectMeta: metav1.ObjectMeta{Name: "bench"}, Spec: placementv1alpha1.PlacementPolicySpec{Default: &d}}
 }
 
-// watchPlacements follows the Placements of all workspaces: placedKey for each that has so many clusters.
-func (s *sightings) watchPlacements(ctx context.Context, env *Env, clients *client.Clients, clusters int) error {
+// watchPlacements follows the Placements of all workspaces: placedKey for each.
+func (s *sightings) watchPlacements(ctx context.Context, env *Env, clients *client.Clients) error {
 	return s.follow(client.Everywhere(ctx), env, source{
 		list: func(ctx context.Context) (runtime.Object, error) {
 			list := &placementv1alpha1.PlacementList{}
@@ -60,16 +60,16 @@ func (s *sightings) watchPlacements(ctx context.Context, env *Env, clients *clie
 		},
 		keys: func(obj runtime.Object) []string {
 			p, ok := obj.(*placementv1alpha1.Placement)
-			if !ok || len(p.Spec.Clusters) != clusters {
+			if !ok {
 				return nil
 			}
-			return []string{placedKey(client.KeyOf(p).Cluster, p.Spec.Namespace)}
+			return []string{placedKey(client.KeyOf(p).Cluster, p.Spec.Namespace, len(p.Spec.Clusters))}
 		},
 	})
 }
 
-func placedKey(cluster logicalcluster.Name, namespace string) string {
-	return fmt.Sprintf("Placement of namespace %s in %s", namespace, cluster)
+func placedKey(cluster logicalcluster.Name, namespace string, clusters int) string {
+	return fmt.Sprintf("Placement of namespace %s in %s with %d clusters", namespace, cluster, clusters)
 }
 
 func runDecisions(ctx context.Context, env *Env) error {
@@ -102,33 +102,31 @@ func runDecisions(ctx context.Context, env *Env) error {
 		_, err := clients.Kube.CoreV1().Services(name(batch, i)).Create(client.In(ctx, clusters[i/each]), s, metav1.CreateOptions{})
 		return err
 	}
-	namespaces := func(batch string) (keys []string, err error) {
+	keys := func(batch string, placed int) (keys []string) {
 		for i := range n {
-			keys = append(keys, placedKey(clusters[i/each], name(batch, i)))
+			keys = append(keys, placedKey(clusters[i/each], name(batch, i), placed))
 		}
-		_, _, err = Load(ctx, inFlight, n, func(ctx context.Context, i int) error {
+		return keys
+	}
+	namespaces := func(batch string) error {
+		_, _, err := Load(ctx, inFlight, n, func(ctx context.Context, i int) error {
 			ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name(batch, i)}}
 			_, err := clients.Kube.CoreV1().Namespaces().Create(client.In(ctx, clusters[i/each]), ns, metav1.CreateOptions{})
 			return err
 		})
-		return keys, err
-	}
-	seen := newSightings()
-	waiting := newSightings()
-	if err := waiting.watchPlacements(ctx, env, clients, 0); err != nil {
 		return err
 	}
-	keys, err := namespaces("old")
-	if err != nil {
+	seen := newSightings()
+	if err := seen.watchPlacements(ctx, env, clients); err != nil {
+		return err
+	}
+	if err := namespaces("old"); err != nil {
 		return err
 	}
 	if _, _, err := Load(ctx, inFlight, n, func(ctx context.Context, i int) error { return service(ctx, "old", i) }); err != nil {
 		return err
 	}
-	if _, err := waiting.last(ctx, keys); err != nil {
-		return err
-	}
-	if err := seen.watchPlacements(ctx, env, clients, 1); err != nil {
+	if _, err := seen.last(ctx, keys("old", 0)); err != nil {
 		return err
 	}
 	if err := settle(ctx, a.PID()); err != nil {
@@ -149,7 +147,7 @@ func runDecisions(ctx context.Context, env *Env) error {
 	if err := clients.Objects.Update(root, nowhere); err != nil {
 		return err
 	}
-	last, err := seen.last(ctx, keys)
+	last, err := seen.last(ctx, keys("old", 1))
 	if err != nil {
 		return err
 	}
@@ -165,29 +163,36 @@ func runDecisions(ctx context.Context, env *Env) error {
 	if err != nil {
 		return err
 	}
-	err = env.Report(decisionsPolicy, float64(n)/took, fmt.Sprintf("%d in %s, with %s of CPU; until all was done %s writes for each",
-		n, quantity(took, "s"), quantity((cpuAfter-cpu).Seconds(), "s"), number(float64(revisionAfter-revision)/float64(n))), nil)
+	err = env.Report(decisionsPolicy, float64(n)/took, fmt.Sprintf("%d in %s, with %s ms of CPU for each; until all was done %s writes for each",
+		n, quantity(took, "s"), threeDigits(Milliseconds(cpuAfter-cpu)/float64(n)), number(float64(revisionAfter-revision)/float64(n))), nil)
 	if err != nil {
 		return err
 	}
 
-	if keys, err = namespaces("new"); err != nil {
+	if err := namespaces("new"); err != nil {
 		return err
 	}
 	if err := settle(ctx, a.PID()); err != nil {
 		return err
 	}
 	env.Progress("make Services")
+	if cpu, err = cpuTime(a.PID()); err != nil {
+		return err
+	}
 	began = time.Now()
 	_, made, err := Load(ctx, inFlight, n, func(ctx context.Context, i int) error { return service(ctx, "new", i) })
 	if err != nil {
 		return err
 	}
-	if last, err = seen.last(ctx, keys); err != nil {
+	if last, err = seen.last(ctx, keys("new", 1)); err != nil {
+		return err
+	}
+	if cpuAfter, err = cpuTime(a.PID()); err != nil {
 		return err
 	}
 	took = last.Sub(began).Seconds()
-	return env.Report(decisionsNew, float64(n)/took, fmt.Sprintf("%d in %s, of which the POSTs took %s", n, quantity(took, "s"), quantity(made.Seconds(), "s")), nil)
+	return env.Report(decisionsNew, float64(n)/took, fmt.Sprintf("%d in %s, of which the POSTs took %s, with %s ms of CPU for each",
+		n, quantity(took, "s"), quantity(made.Seconds(), "s"), threeDigits(Milliseconds(cpuAfter-cpu)/float64(n))), nil)
 }
 
 func runPolicy(ctx context.Context, env *Env) error {
@@ -222,7 +227,7 @@ func runPolicy(ctx context.Context, env *Env) error {
 		return err
 	}
 	decided := newSightings()
-	if err := decided.watchPlacements(ctx, env, clients, some); err != nil {
+	if err := decided.watchPlacements(ctx, env, clients); err != nil {
 		return err
 	}
 	var inner workloadv1alpha1.SyncTargetList
@@ -265,7 +270,7 @@ func runPolicy(ctx context.Context, env *Env) error {
 		if err != nil {
 			return err
 		}
-		decision, err := decided.wait(ctx, placedKey(cluster, "default"))
+		decision, err := decided.wait(ctx, placedKey(cluster, "default", some))
 		if err != nil {
 			return err
 		}
