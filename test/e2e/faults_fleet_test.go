@@ -6,12 +6,12 @@ import (
 	"crypto/x509"
 	"fmt"
 	"maps"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -64,7 +64,7 @@ func newFaulty(t *testing.T, pull bool) *faulty {
 	}
 	f := &faulty{
 		pull: pull, fronts: map[string]*framework.Front{}, hubs: map[string]*framework.Proxy{},
-		manifests: map[string]string{}, wanted: map[string][]string{}, etcdPort: freePort(t),
+		manifests: map[string]string{}, wanted: map[string][]string{}, etcdPort: strconv.Itoa(framework.FreePort(t)),
 	}
 	f.fleet = &fleet{
 		Atoll:    framework.StartAtoll(t, "--embedded-etcd-client-port="+f.etcdPort),
@@ -87,17 +87,6 @@ func newFaulty(t *testing.T, pull bool) *faulty {
 	return f
 }
 
-// freePort is one that nothing listens on. Another process could take it first; the server's start then says so.
-func freePort(t *testing.T) string {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	return strconv.Itoa(listener.Addr().(*net.TCPAddr).Port)
-}
-
 // between are the proxies between the hub and a physical cluster, whoever of them dials: what a firewall there cuts.
 func (f *faulty) between(cluster string) *framework.Proxy {
 	if f.pull {
@@ -116,13 +105,28 @@ func (f *faulty) restore() {
 	}
 }
 
+// broken fails unless the faults of all load balancers met somebody: what never happened proves nothing. count is Faulted
+// or Held.
+func (f *faulty) broken(t *testing.T, count func(*framework.Front) *atomic.Int64) {
+	t.Helper()
+	for name, front := range f.fronts {
+		if count(front).Swap(0) == 0 {
+			t.Errorf("the fault of the load balancer before %s met no request", name)
+		}
+	}
+}
+
+// faulted and held are for broken.
+func faulted(f *framework.Front) *atomic.Int64 { return &f.Faulted }
+func held(f *framework.Front) *atomic.Int64    { return &f.Held }
+
 // faultPart is a part of a test that shares its fleet with others.
 type faultPart struct {
 	name string
 	test func(*testing.T, *faulty)
 }
 
-// run runs the parts one after the other; what fails fails its own part, and leaves no fault behind.
+// run runs the parts one after the other; what fails fails its own part, and leaves no fault of the network behind.
 func (f *faulty) run(t *testing.T, faults []faultPart) {
 	var parts []part
 	for _, p := range faults {

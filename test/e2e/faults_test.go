@@ -88,11 +88,7 @@ func watchesGone(t *testing.T, f *faulty) {
 		front.Proxy.Cut()
 	}
 	s.changing(lasting(6*time.Second, time.Minute), 2)
-	for name, front := range f.fronts {
-		if front.Faulted.Load() == 0 {
-			t.Errorf("nobody watched %s while it answered 410", name)
-		}
-	}
+	f.broken(t, faulted)
 	f.restore()
 	s.recovered("from 410 on every watch of the physical clusters")
 
@@ -125,6 +121,9 @@ func physicalSlow(t *testing.T, f *faulty) {
 		}
 	}
 	s.recovered("while physical clusters take 1.5 s for each request")
+	if f.fronts["east"].Held.Load() == 0 {
+		t.Error("nobody asked east while it was slow")
+	}
 	f.restore()
 	s.change()
 	s.recovered("from slow physical clusters")
@@ -162,6 +161,7 @@ func physicalRefuses(t *testing.T, f *faulty) {
 		s.notReady("east")
 		s.notReady("west")
 	}
+	f.broken(t, faulted)
 	f.restore()
 	s.recovered("from 503 and 429 with Retry-After: 300")
 }
@@ -174,6 +174,7 @@ func physicalSwallows(t *testing.T, f *faulty) {
 		front.Proxy.Cut()
 	}
 	s.changing(lasting(12*time.Second, 2*time.Minute), 2)
+	f.broken(t, faulted)
 	f.restore()
 	s.recovered("from requests that are never answered")
 }
@@ -293,6 +294,7 @@ func backOlder(t *testing.T, f *faulty) {
 	east.Restart()
 	s.change()
 	s.settled() // new-1 is there, old-1 is not
+	leafGone(t, f.fleet, "east", s.namespace(), "old-1")
 
 	east.Stop()
 	s.change()

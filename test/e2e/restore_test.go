@@ -344,6 +344,18 @@ func noOrphans(t *testing.T, f *fleet, cluster string) {
 	})
 }
 
+// leafGone waits until the hub has forgotten a Service that was deleted: the tombstone goes after what is below.
+func leafGone(t *testing.T, f *fleet, cluster, namespace, name string) {
+	t.Helper()
+	framework.Eventually(t, patience, "the hub has forgotten Service "+name, func() string {
+		mirror := client.In(t.Context(), logicalcluster.Name(mirrorOf(t, f, cluster)))
+		if _, err := f.Clients().Kube.CoreV1().Services(namespace).Get(mirror, name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			return fmt.Sprintf("reading its leaf: %v", err)
+		}
+		return ""
+	})
+}
+
 // restorePhysical restores east from a backup.
 func restorePhysical(t *testing.T, f *fleet) {
 	w := placed(t, f, "backup", "")
@@ -362,13 +374,7 @@ func restorePhysical(t *testing.T, f *fleet) {
 	serviceBelow(t, f, "east", ns, "made-since", true)
 	serviceBelow(t, f, "east", ns, "deleted-since", false)
 	w.rolledOut()
-	framework.Eventually(t, patience, "the server has forgotten the deleted Service", func() string {
-		mirror := client.In(t.Context(), logicalcluster.Name(f.target(t, "east").Status.Mirror))
-		if _, err := f.Clients().Kube.CoreV1().Services(ns).Get(mirror, "deleted-since", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-			return fmt.Sprintf("reading its leaf: %v", err)
-		}
-		return ""
-	})
+	leafGone(t, f, "east", ns, "deleted-since")
 
 	// Somebody writes there past the old revision as well, before anybody else is back.
 	revision := revisionOf(t, east)

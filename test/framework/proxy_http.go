@@ -38,8 +38,8 @@ type Front struct {
 	// Physical is the cluster as it is seen through both: with their address, and a token of a cluster-admin.
 	Physical *Physical
 
-	// Faulted counts the requests that the fault answered.
-	Faulted atomic.Int64
+	// Faulted counts the requests that a fault answered, Held those that it saw and let pass.
+	Faulted, Held atomic.Int64
 
 	mu     sync.Mutex // guards all below
 	fault  Fault
@@ -115,9 +115,12 @@ func StartFront(t testing.TB, p *Physical) *Front {
 		f.mu.Lock()
 		fault := f.fault
 		f.mu.Unlock()
-		if fault != nil && fault(w, r) {
-			f.Faulted.Add(1)
-			return
+		if fault != nil {
+			if fault(w, r) {
+				f.Faulted.Add(1)
+				return
+			}
+			f.Held.Add(1)
 		}
 		backend.ServeHTTP(w, r)
 	}))
