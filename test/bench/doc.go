@@ -1,10 +1,10 @@
 // Package main measures Atoll against its goals: `make bench`.
 //
 // It runs scenarios one after the other, each against the built binary in a process of its own: embedded etcd with fsync,
-// TLS, an empty directory. A scenario measures one or more rows; a row has one figure, a goal, and every sample behind the
+// TLS, an empty directory. A scenario measures one or more rows; a row has one figure, a goal, and the samples behind the
 // figure. Load comes from this process, on the same machine, so that figures are lower bounds.
 //
-// A full run writes docs/benchmarks.json, which holds every sample, and renders docs/benchmarks.md from it. A run of some
+// A full run writes docs/benchmarks.json, which holds the samples, and renders docs/benchmarks.md from it. A run of some
 // rows (--rows) replaces those rows there and leaves the others with the date, commit and load of their own run; --quick
 // makes everything small, writes nothing and only proves that each row runs.
 //

@@ -10,10 +10,20 @@ import (
 )
 
 // What both servers have alike: TLS and its keys (ECDSA), a client certificate of an administrator, no audit log, no
-// API Priority and Fairness but the same limits of requests in flight, storage in protobuf, etcd with fsync. The
-// kube-apiserver is alone in its process, without an authenticating proxy; Atoll's process has its controllers, too.
+// API Priority and Fairness but the same limits of requests in flight, admission by what Atoll has, too, storage in
+// protobuf, etcd with fsync. The kube-apiserver is alone in its process, without an authenticating proxy; Atoll's process
+// has its controllers, too.
 const howPeer = "alternating rounds against the kube-apiserver of contrib/physical, alone in its process: same TLS, client certificate, no audit, " +
-	"no priority and fairness, limits in flight as Atoll's; median of the ratios; protobuf. "
+	"no priority and fairness, limits in flight as Atoll's, no admission but NamespaceLifecycle; median of the ratios; protobuf. "
+
+// withoutAtoll are the admission plugins that a kube-apiserver has by default, and Atoll does not have yet.
+var withoutAtoll = []string{
+	"LimitRanger", "ServiceAccount", "DefaultStorageClass", "PersistentVolumeClaimResize", "DefaultTolerationSeconds",
+	"MutatingAdmissionWebhook", "ValidatingAdmissionWebhook", "ResourceQuota", "StorageObjectInUseProtection", "Priority",
+	"TaintNodesByCondition", "RuntimeClass", "CertificateApproval", "CertificateSigning", "ClusterTrustBundleAttest",
+	"CertificateSubjectRestriction", "DefaultIngressClass", "PodSecurity", "PodTopologyLabels", "MutatingAdmissionPolicy",
+	"ValidatingAdmissionPolicy",
+}
 
 const (
 	peerConnections = 8
@@ -126,6 +136,7 @@ func startPeers(ctx context.Context, env *Env, sameEtcd bool) (*peers, error) {
 		"--apiserver-flag=--max-requests-inflight=1600",
 		"--apiserver-flag=--max-mutating-requests-inflight=800",
 		"--apiserver-flag=--requestheader-client-ca-file=",
+		"--apiserver-flag=--disable-admission-plugins=" + strings.Join(withoutAtoll, ","),
 	}
 	if sameEtcd {
 		store, err := startPart(ctx, env, "store", "--only-etcd", "--etcd-fsync")

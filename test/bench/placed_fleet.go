@@ -43,7 +43,7 @@ func startFleet(ctx context.Context, env *Env, nodes int, names ...string) (*pla
 	f.clients = f.Clients()
 	for _, name := range names {
 		env.Progress("start physical cluster %s", name)
-		f.physical[name] = env.StartPhysical(name, framework.PhysicalNodes(nodes))
+		f.physical[name] = env.StartPhysical(name, framework.PhysicalNodes(nodes), framework.PhysicalFsync())
 		f.MustRun("cluster", "add", name, "--kubeconfig", f.physical[name].Kubeconfig)
 	}
 	var err error

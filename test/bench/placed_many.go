@@ -224,7 +224,7 @@ func runHundred(ctx context.Context, env *Env) error {
 		return err
 	}
 	env.Progress("start physical cluster plain")
-	plain := env.StartPhysical("plain", framework.PhysicalNodes(nodes))
+	plain := env.StartPhysical("plain", framework.PhysicalNodes(nodes), framework.PhysicalFsync())
 	cluster, err := f.workspace(ctx, "app", "east,west")
 	if err != nil {
 		return err

@@ -124,8 +124,9 @@ func markdown(results []Result) string {
 	var b strings.Builder
 	b.WriteString(`# Benchmarks
 
-Made by ` + "`make bench`" + `; not written by hand. [benchmarks.json](benchmarks.json) has every sample. Figures are of the built
-binary, with its embedded etcd, fsync and TLS, on one machine that also makes the load. A ratio compares alternating rounds of
+Made by ` + "`make bench`" + `; not written by hand. [benchmarks.json](benchmarks.json) has the samples behind
+figures that are made of several; a figure without is one measurement. Figures are of the built binary,
+with its embedded etcd, fsync and TLS, on one machine that also makes the load. A ratio compares alternating rounds of
 one run; it is the median of the rounds' ratios.
 
 | | figure | goal | | how measured | run |

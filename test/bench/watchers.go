@@ -52,6 +52,10 @@ func runWatchers(ctx context.Context, env *Env) error {
 
 	created := 0
 	creates := func(ctx context.Context) (float64, error) {
+		// Not while watches are still being taken up, or given back.
+		if err := settle(ctx, a.PID()); err != nil {
+			return 0, err
+		}
 		first, n := created, env.N(createsARound, 50)
 		created += n
 		_, all, err := Load(ctx, createWorkers, n, func(ctx context.Context, i int) error {

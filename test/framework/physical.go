@@ -36,6 +36,11 @@ func PhysicalNodes(n int) PhysicalOption {
 	return func(p *Physical) { p.args = append(p.args, fmt.Sprintf("--nodes=%d", n)) }
 }
 
+// PhysicalFsync makes the cluster's etcd wait for the disk, as one in production does.
+func PhysicalFsync() PhysicalOption {
+	return func(p *Physical) { p.args = append(p.args, "--etcd-fsync") }
+}
+
 // PhysicalDir keeps the cluster in a directory of the caller's, instead of one of its own that goes with the test.
 func PhysicalDir(dir string) PhysicalOption {
 	return func(p *Physical) { p.Dir = dir }
