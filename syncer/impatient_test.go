@@ -26,7 +26,7 @@ func TestWantsToBeLeftAlone(t *testing.T) {
 			k := key{configMapsGVR, "shop-1", "settings"}
 			failed := make(chan error, 1)
 			go func() {
-				_, err := s.apply(t.Context(), k, configMap("1", "x"))
+				_, err := s.apply(t.Context(), k, nil, configMap("1", "x"))
 				failed <- err
 			}()
 			select {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"time"
 
@@ -62,10 +63,12 @@ func (s *Syncer) reconcile(ctx context.Context, k key) (time.Duration, error) {
 		}
 	}
 
-	if err := s.tell(ctx, k, leaf, o); err != nil {
+	switch wait, err := s.tell(ctx, k, leaf, o); {
+	case err != nil:
 		return 0, err
-	}
-	if o.refused == nil {
+	case wait > 0 && (o.again == 0 || wait < o.again):
+		return wait, nil
+	case o.refused == nil:
 		s.backoff.Forget(k)
 		return o.again, nil
 	}
@@ -161,11 +164,12 @@ func (s *Syncer) applyLeaf(ctx context.Context, k key, leaf, down *unstructured.
 	}
 
 	s.writes.add(k, "")
-	applied, err := s.apply(ctx, k, want)
+	applied, err := s.apply(ctx, k, down, want)
 	if err != nil {
 		return outcome{down: down}, err
 	}
 	s.writes.add(k, applied.GetResourceVersion())
+	s.pace.Wrote(k, "") // its status follows
 	klog.FromContext(ctx).V(2).Info("Applied", "object", k.String())
 	return outcome{down: applied}, nil
 }
@@ -207,17 +211,32 @@ func (s *Syncer) namespaceReady(leaf *unstructured.Unstructured) (wait bool, err
 	return false, nil
 }
 
-// apply writes want downstream, if a fresh read shows that the name is free or ours. A new object is created, and only
-// one that is ours is applied to: an apply would merge into what somebody else makes at the same moment.
-func (s *Syncer) apply(ctx context.Context, k key, want *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+// apply writes want downstream, if the name is free or a fresh read shows that it is ours. A new object is created, and only
+// one that is ours is applied to: an apply would merge into what somebody else makes at the same moment. seen is what
+// there seems to be; where that is nothing, the attempt to create it is the read.
+func (s *Syncer) apply(ctx context.Context, k key, seen, want *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	target := s.physical.dynamic.Resource(k.resource).Namespace(k.namespace)
-	live, err := target.Get(ctx, k.name, metav1.GetOptions{})
-	switch {
-	case apierrors.IsNotFound(err):
-		// If somebody was faster, the next try sees what he made.
+	create := func() (*unstructured.Unstructured, error) {
 		return target.Create(ctx, want, metav1.CreateOptions{
 			FieldManager: workloadv1alpha1.FieldManager, FieldValidation: metav1.FieldValidationStrict,
 		})
+	}
+	var refused error
+	if seen == nil {
+		created, err := create()
+		var status apierrors.APIStatus
+		if err == nil || !errors.As(err, &status) || status.Status().Code >= http.StatusInternalServerError {
+			return created, err
+		}
+		refused = err // perhaps since it is there, whatever the reason is: admission is asked before
+	}
+	live, err := target.Get(ctx, k.name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err) && refused != nil:
+		return nil, refused
+	case apierrors.IsNotFound(err):
+		// If somebody was faster, the next try sees what he made.
+		return create()
 	case err != nil:
 		return nil, fmt.Errorf("read %s: %w", k, err)
 	case !owned(live, types.UID(s.config.UID)):
@@ -392,25 +411,34 @@ func (s *Syncer) patchMeta(ctx context.Context, k key, leaf *unstructured.Unstru
 	return now, err
 }
 
-// tell writes the outcome to the leaf, in one request, if it differs from what the leaf says.
-func (s *Syncer) tell(ctx context.Context, k key, leaf *unstructured.Unstructured, o outcome) error {
+// tell writes the outcome to the leaf, in one request, if it differs from what the leaf says, or returns how long that waits
+// for more to tell.
+func (s *Syncer) tell(ctx context.Context, k key, leaf *unstructured.Unstructured, o outcome) (wait time.Duration, err error) {
 	hasStatus := s.resources[k.resource].HasStatus
 	want, changed, err := report(leaf, o, hasStatus)
 	if err != nil || !changed {
-		return err
+		return 0, err
+	}
+	most, err := mayWait(leaf, want)
+	if err != nil {
+		return 0, err
+	}
+	if wait := s.pace.Wait(k, leaf.GetResourceVersion(), most); wait > 0 {
+		return wait, nil
 	}
 	if hasStatus {
 		// Through /status annotations too: on the object itself they would raise a Deployment's generation.
 		leaf, err = s.mirror.dynamic.Resource(k.resource).Namespace(k.namespace).UpdateStatus(ctx, want,
 			metav1.UpdateOptions{FieldManager: workloadv1alpha1.FieldManager})
 		if apierrors.IsNotFound(err) {
-			return nil
+			return 0, nil
 		}
 		if err != nil {
-			return fmt.Errorf("write the status of %s: %w", k, err)
+			return 0, fmt.Errorf("write the status of %s: %w", k, err)
 		}
+		s.pace.Wrote(k, leaf.GetResourceVersion())
 		if apiequality.Semantic.DeepEqual(leaf.GetAnnotations(), want.GetAnnotations()) {
-			return nil
+			return 0, nil
 		}
 	}
 	// Kinds without status, and those whose /status takes no metadata.
@@ -421,8 +449,10 @@ func (s *Syncer) tell(ctx context.Context, k key, leaf *unstructured.Unstructure
 			annotations[a] = value
 		}
 	}
-	if _, err := s.patchMeta(ctx, k, leaf, map[string]any{"annotations": annotations}); err != nil {
-		return fmt.Errorf("annotate %s: %w", k, err)
+	leaf, err = s.patchMeta(ctx, k, leaf, map[string]any{"annotations": annotations})
+	if err != nil {
+		return 0, fmt.Errorf("annotate %s: %w", k, err)
 	}
-	return nil
+	s.pace.Wrote(k, leaf.GetResourceVersion())
+	return 0, nil
 }

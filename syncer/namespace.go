@@ -166,7 +166,7 @@ func (s *Syncer) applyNamespace(ctx context.Context, k key, leaf, down *unstruct
 	}
 	if !namespaceDone {
 		s.writes.add(k, "")
-		applied, err := s.apply(ctx, k, want)
+		applied, err := s.apply(ctx, k, down, want)
 		if err != nil {
 			return outcome{down: down}, err
 		}
@@ -174,7 +174,7 @@ func (s *Syncer) applyNamespace(ctx context.Context, k key, leaf, down *unstruct
 		s.writes.add(k, down.GetResourceVersion())
 	}
 	if !policyDone {
-		if _, err := s.apply(ctx, policyKey, wantPolicy); err != nil {
+		if _, err := s.apply(ctx, policyKey, policy, wantPolicy); err != nil {
 			return outcome{down: down}, err
 		}
 	}

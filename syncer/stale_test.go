@@ -70,7 +70,7 @@ func TestStaleMirror(t *testing.T) {
 				_, err := s.bury(t.Context(), k, tc.seen)
 				t.Logf("bury: %v", err)
 			} else if ok, err := s.mayWrite(t.Context(), k, tc.seen); ok {
-				if _, err := s.apply(t.Context(), k, render(tc.seen, "east-uid")); err != nil {
+				if _, err := s.apply(t.Context(), k, nil, render(tc.seen, "east-uid")); err != nil {
 					t.Error(err)
 				}
 			} else {

@@ -27,6 +27,7 @@ import (
 	"k8s.io/utils/clock"
 
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	"atoll.dev/atoll/client"
 	"atoll.dev/atoll/internal/kinds"
 	"atoll.dev/atoll/internal/queue"
 )
@@ -75,6 +76,8 @@ type Syncer struct {
 	gate      *gate
 	known     memory
 	writes    writes
+	// pace is that of what leaves are told.
+	pace *client.Pace[key]
 	// kick asks for a heartbeat, and for the twin's status to be published.
 	kick  chan struct{}
 	state state
@@ -118,6 +121,7 @@ func New(c Config) (*Syncer, error) {
 		resources: map[schema.GroupVersionResource]kinds.Kind{},
 		backoff:   workqueue.NewTypedItemExponentialFailureRateLimiter[key](firstRetry, lastRetry),
 		gate:      newGate(),
+		pace:      client.NewPace[key](c.Clock),
 		kick:      make(chan struct{}, 1),
 	}
 	s.state.init(c.Clock.Now())

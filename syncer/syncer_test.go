@@ -63,6 +63,8 @@ type world struct {
 	clock  *skewed
 	// between, if set, is called with every answer of the physical cluster to the syncer, and may replace it.
 	between func(*http.Request, *http.Response) *http.Response
+	// before, if set, is called before every request of the syncer to the physical cluster.
+	before func(*http.Request)
 }
 
 // skewed is a clock that can be ahead.
@@ -156,9 +158,12 @@ func (w *world) inMirror() context.Context {
 
 func (w *world) start() {
 	w.clock = &skewed{}
-	physical, between := w.physical.RESTConfig(), w.between
+	physical, between, before := w.physical.RESTConfig(), w.between, w.before
 	physical.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		return roundTripper(func(req *http.Request) (*http.Response, error) {
+			if before != nil {
+				before(req)
+			}
 			resp, err := next.RoundTrip(req)
 			if err == nil && between != nil {
 				resp = between(req, resp)
@@ -547,13 +552,13 @@ func (w *world) foreignObject() {
 	w.eventually("the refusal ends", w.configMapDown(ns, "theirs", "ours"))
 }
 
-// lateForeignObject makes an object right after the syncer saw that the name is free.
+// lateForeignObject makes an object right before the syncer writes, which takes the name for free.
 func (w *world) lateForeignObject() {
 	var once sync.Once
 	var foreign *corev1.ConfigMap
 	w.stop()
-	w.between = func(req *http.Request, resp *http.Response) *http.Response {
-		if req.Method == http.MethodGet && strings.HasSuffix(req.URL.Path, "/configmaps/late-theirs") && resp.StatusCode == http.StatusNotFound {
+	w.before = func(req *http.Request) {
+		if req.Method != http.MethodGet && strings.Contains(req.URL.Path, "/configmaps") {
 			once.Do(func() {
 				var err error
 				foreign, err = w.east.CoreV1().ConfigMaps(ns).Create(w.Context(), &corev1.ConfigMap{
@@ -564,7 +569,6 @@ func (w *world) lateForeignObject() {
 				}
 			})
 		}
-		return resp
 	}
 	w.start()
 	w.makeConfigMap(ns, "late-theirs", "root-late-theirs", "ours")
@@ -575,7 +579,7 @@ func (w *world) lateForeignObject() {
 		w.Errorf("somebody else's object was touched: %+v", now)
 	}
 	w.stop()
-	w.between = nil
+	w.before = nil
 	w.start()
 	w.must(w.mirror.CoreV1().ConfigMaps(ns).Delete(w.Context(), "late-theirs", metav1.DeleteOptions{}))
 	w.must(w.east.CoreV1().ConfigMaps(ns).Delete(w.Context(), "late-theirs", metav1.DeleteOptions{}))
