@@ -195,5 +195,9 @@ func (c *Controller) terminating(ctx context.Context, workspace logicalcluster.N
 	if err := c.clients.Objects.Get(client.In(ctx, workspace), types.NamespacedName{Name: corev1alpha1.LogicalClusterName}, lc); err != nil {
 		return false, fmt.Errorf("read logical cluster %q before a leaf is deleted: %w", workspace, err)
 	}
-	return lc.DeletionTimestamp != nil || lc.Status.Phase == corev1alpha1.LogicalClusterPhaseTerminating, nil
+	return ending(lc), nil
+}
+
+func ending(lc *corev1alpha1.LogicalCluster) bool {
+	return lc.DeletionTimestamp != nil || lc.Status.Phase == corev1alpha1.LogicalClusterPhaseTerminating
 }

@@ -267,6 +267,60 @@ func TestHasLeft(t *testing.T) {
 	}
 }
 
+// TestEmptyNamespaceStays: a mirror's namespace outlasts its last leaf for a while, since what is applied again would wait
+// for its end; not if nothing can come any more.
+func TestEmptyNamespaceStays(t *testing.T) {
+	now := metav1.Now()
+	for name, tc := range map[string]struct {
+		up        *corev1.Namespace
+		placement *placementv1alpha1.Placement
+		stays     bool
+		reason    string
+	}{
+		"InUse":       {&corev1.Namespace{}, nil, true, "somebody deletes and applies again"},
+		"Placed":      {&corev1.Namespace{}, placementOf("", "Placed", mirrorEast), true, "the same"},
+		"Moved":       {&corev1.Namespace{}, placementOf("", "Placed", "mirror-west"), false, "nothing will be placed there"},
+		"Terminating": {&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &now}}, nil, false, "its namespace goes as well"},
+		"Gone":        {nil, nil, false, "its namespace is gone"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, leaf := pair("Service", "web")
+			down := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: leaf.GetNamespace(), UID: "down",
+				Labels:      map[string]string{workloadv1alpha1.WorkspaceLabel: "shop"},
+				Annotations: map[string]string{lcctx.Annotation: mirrorEast, workloadv1alpha1.RootAnnotation: "/front"}}}
+			objects := []ctrlclient.Object{leaf, down}
+			if up := tc.up; up != nil {
+				up.Name, up.Finalizers, up.Annotations = "front", []string{"kubernetes"}, map[string]string{lcctx.Annotation: "shop"}
+				objects = append(objects, up)
+			}
+			if tc.placement != nil {
+				objects = append(objects, tc.placement)
+			}
+			m := newMirrored(t, objects...)
+			k := key{ofNamespace, client.Key{Cluster: mirrorEast, Name: down.Name}}
+			if m.look(t, k); m.gone(t, down) {
+				t.Fatal("the namespace is gone, and its leaf is there")
+			}
+			if err := m.objects.Delete(t.Context(), leaf); err != nil {
+				t.Fatal(err)
+			}
+			for began := time.Now(); len(m.sources["Service"].list(mirrorEast, down.Name)) > 0 || m.queue.Len() == 0; runtime.Gosched() {
+				if time.Since(began) > time.Minute {
+					t.Fatal("the informer still shows the leaf")
+				}
+			}
+			again := m.look(t, k)
+			if got := !m.gone(t, down); got != tc.stays || got != (again > 0) {
+				t.Errorf("%s: stays %v, to be looked at again after %s", tc.reason, got, again)
+			}
+			m.clock.Step(keepEmpty)
+			if m.look(t, k); !m.gone(t, down) {
+				t.Errorf("it is there after %s", keepEmpty)
+			}
+		})
+	}
+}
+
 // TestPlacementStatusReadsItsOwnLeaves: one object's news costs one look at its leaves, however many Placements its
 // namespace has.
 func TestPlacementStatusReadsItsOwnLeaves(t *testing.T) {
@@ -301,7 +355,7 @@ func TestPlacementStatusReadsItsOwnLeaves(t *testing.T) {
 	if got := status("front.deployments.own-7"); len(got.Clusters) != 1 || got.Clusters[0].Replicas != 2 || looks != 1 {
 		t.Errorf("status of an object's Placement is %+v after %d leaves, want the 2 replicas of its one leaf", got.Clusters, looks)
 	}
-	if got := status("front"); len(got.Clusters) != 1 || got.Clusters[0].Replicas != 2 {
-		t.Errorf("status of the namespace's Placement is %+v, want the 2 replicas of what has no Placement of its own", got.Clusters)
+	if got := status("front"); len(got.Clusters) != 1 || got.Clusters[0].Replicas != 2 || looks != many {
+		t.Errorf("status of the namespace's Placement is %+v after %d leaves, want the 2 replicas of what has no Placement of its own, and a look at those that have one alone", got.Clusters, looks)
 	}
 }

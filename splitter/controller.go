@@ -35,8 +35,9 @@ const (
 	// costs a minute's delay of a deletion, or a needless try to write an event again.
 	remembered = 16384
 
-	byMirror    = "splitter-mirror"
-	byReference = "splitter-reference"
+	byMirror          = "splitter-mirror"
+	byReference       = "splitter-reference"
+	byPlacedNamespace = "splitter-placed-namespace"
 )
 
 // Kinds of keys beside those in kinds.All.
@@ -62,6 +63,9 @@ type Controller struct {
 	brake     *Brake
 	// deleted has the UIDs of roots that were seen deleted; told what was last told of a root by an event.
 	deleted, told *lru.Cache
+	// pace is that of statuses, and of namespaces of mirrors, where the end of a leaf counts as a write.
+	pace  *client.Pace[key]
+	tally *tally
 	// spaces serialise, for each namespace of a mirror, putting the first leaf there and removing it after the last.
 	spaces [64]sync.Mutex
 }
@@ -71,6 +75,7 @@ func New(clients *client.Clients, informers *client.Informers, clk clock.Passive
 	c := &Controller{
 		clients: clients, informers: informers, clock: clk, sources: map[string]*source{},
 		brake: NewBrake(clk), deleted: lru.New(remembered), told: lru.New(remembered),
+		pace: client.NewPace[key](clk), tally: newTally(),
 	}
 	c.queue = queue.NewWithClock("splitter", clk, c.reconcile)
 	for _, k := range kinds.All {
@@ -103,6 +108,9 @@ func New(clients *client.Clients, informers *client.Informers, clk clock.Passive
 			return nil
 		}),
 		informers.Deployments.AddIndex(byReference, referencesOf),
+		informers.Placements.AddIndex(byPlacedNamespace, func(p *placementv1alpha1.Placement) []string {
+			return []string{namespaceValue(client.KeyOf(p).Cluster, p.Spec.Namespace)}
+		}),
 		informers.Namespaces.AddIndex(byRoot, func(n *corev1.Namespace) []string {
 			if root, ok := rootOf(n); ok {
 				return []string{namespaceValue(root.Cluster, root.Name)}
@@ -154,6 +162,7 @@ func (c *Controller) onObject(k kinds.Kind, e change) {
 			c.deleted.Add(o.GetUID(), true)
 		}
 		c.queue.Add(key{k.GVK.Kind, client.KeyOf(o)})
+		c.tally.set(leafID{k.GVK.Kind, client.KeyOf(o)}, nil)
 		c.referencesChanged(e)
 		return
 	}
@@ -163,9 +172,11 @@ func (c *Controller) onObject(k kinds.Kind, e change) {
 	here := client.KeyOf(o)
 	if e.deleted {
 		c.brake.Forget(string(here.Cluster), brakeID(c.sources[k.GVK.Kind], o))
-		c.queue.Add(key{ofNamespace, client.Key{Cluster: here.Cluster, Name: here.Namespace}})
+		namespace := key{ofNamespace, client.Key{Cluster: here.Cluster, Name: here.Namespace}}
+		c.pace.Wrote(namespace, "")
+		c.queue.Add(namespace)
 	}
-	if k.HasStatus {
+	if k.Goes != kinds.WhereReferenced && c.tallied(k, e, root) {
 		if p := c.placement(c.sources[k.GVK.Kind], root); p != nil { // else its own event brings it
 			c.queue.Add(key{ofPlacement, client.KeyOf(p)})
 		}
@@ -173,6 +184,16 @@ func (c *Controller) onObject(k kinds.Kind, e change) {
 	if k.Goes == kinds.Placed && (e.deleted || finished(e.old) != finished(e.new)) {
 		c.companionsIn(here.Cluster, here.Namespace, e.deleted)
 	}
+}
+
+// tallied counts a leaf and returns whether that changes what a Placement sums up.
+func (c *Controller) tallied(k kinds.Kind, e change, root client.Key) bool {
+	id := leafID{k.GVK.Kind, client.KeyOf(e.object())}
+	if e.deleted {
+		return c.tally.set(id, nil)
+	}
+	n := count(e.new, namespaceValue(root.Cluster, root.Namespace))
+	return c.tally.set(id, &n)
 }
 
 func finished(o any) bool {
@@ -304,7 +325,7 @@ func (c *Controller) onNamespace(e client.Event[*corev1.Namespace]) {
 func (c *Controller) reconcile(ctx context.Context, k key) (time.Duration, error) {
 	switch k.kind {
 	case ofPlacement:
-		return 0, c.placementStatus(ctx, k.Key)
+		return c.placementStatus(ctx, k)
 	case ofNamespace:
 		return c.namespace(ctx, k.Key)
 	case ofSyncTarget:

@@ -13,7 +13,8 @@
 //     together only within the root's strategy (DivideRollout). Targets come from the Placement and the root alone: a
 //     cluster that is not heard of changes the status, not the division.
 //   - What pods need is written before the pods, and stays until after them.
-//   - A namespace of a mirror is used only if it is labelled as the workspace's.
+//   - A namespace of a mirror is used only if it is labelled as the workspace's. It goes soon after its last leaf.
+//   - Of a status, ends and bad news are written at once; steps on the way may wait for the next (pace.go).
 //
 // Each step follows from what is stored and seen, so it can be interrupted anywhere. The server starts it: New before the
 // shared informers run, then Run. If a physical cluster is down its leaves wait; if etcd is down nothing moves and everything is

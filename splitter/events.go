@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -21,20 +22,27 @@ import (
 // eventSource is who tells.
 const eventSource = "atoll-splitter"
 
-// tellPlaced tells of the Deployment's share in every cluster, or that it has no cluster, when that changes.
-func (c *Controller) tellPlaced(ctx context.Context, s *source, root *appsv1.Deployment, p *placementv1alpha1.Placement, sites []*site) {
+// tellPlaced tells of the Deployment's shares, or that it has no cluster, when that changes. Unless leaves were written just
+// now, shares of which nothing was told yet were told before a restart.
+func (c *Controller) tellPlaced(ctx context.Context, s *source, root *appsv1.Deployment, p *placementv1alpha1.Placement, sites []*site, wrote bool) {
 	if placed := meta.FindStatusCondition(p.Status.Conditions, placementv1alpha1.PlacementPlaced); placed != nil && placed.Status == metav1.ConditionFalse {
 		c.tellOnce(ctx, s, root, "placed", corev1.EventTypeWarning, placed.Reason, placed.Message)
 	} else if placed != nil {
 		c.told.Add(toldID(root, "placed"), "")
 	}
+	var shares []string
 	for _, st := range sites {
 		if st.assigned && st.leaf != nil && !st.old {
-			c.tellOnce(ctx, s, root, "cluster "+st.id, corev1.EventTypeNormal, placementv1alpha1.ReasonPlaced,
-				fmt.Sprintf("Placed on %q: %d of %d replicas", st.name, st.target, replicasOf(root)))
-		} else {
-			c.untell(root, "cluster "+st.id)
+			shares = append(shares, fmt.Sprintf("%q: %d of %d replicas", st.name, st.target, replicasOf(root)))
 		}
+	}
+	switch text := "Placed on " + strings.Join(shares, ", "); {
+	case len(shares) == 0:
+		c.untell(root, "shares")
+	case !wrote && !c.knows(root, "shares"):
+		c.told.Add(toldID(root, "shares"), toldText(placementv1alpha1.ReasonPlaced, text))
+	default:
+		c.tellOnce(ctx, s, root, "shares", corev1.EventTypeNormal, placementv1alpha1.ReasonPlaced, text)
 	}
 	if root.Spec.Strategy.Type == appsv1.RecreateDeploymentStrategyType {
 		for _, st := range sites {
@@ -91,7 +99,7 @@ func reasonOf(reason string) string {
 // tellOnce writes an event if what is to be told about something is not what was told last.
 func (c *Controller) tellOnce(ctx context.Context, s *source, root ctrlclient.Object, about, kind, reason, message string) {
 	id := toldID(root, about)
-	text := reason + ": " + message
+	text := toldText(reason, message)
 	last, known := c.told.Get(id)
 	if known && last == text {
 		return
@@ -107,6 +115,14 @@ func (c *Controller) untell(root ctrlclient.Object, about string) {
 		c.told.Add(id, "")
 	}
 }
+
+// knows says whether something about a root was told since the start.
+func (c *Controller) knows(root ctrlclient.Object, about string) bool {
+	_, known := c.told.Get(toldID(root, about))
+	return known
+}
+
+func toldText(reason, message string) string { return reason + ": " + message }
 
 func toldID(root ctrlclient.Object, about string) string { return string(root.GetUID()) + "/" + about }
 

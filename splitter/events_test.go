@@ -1,6 +1,9 @@
 package splitter
 
 import (
+	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -10,8 +13,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/lru"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
+	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
 	"atoll.dev/atoll/client"
 	"atoll.dev/atoll/internal/kinds"
 )
@@ -77,4 +82,52 @@ func TestEventsRepeat(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestSharesAreOneEvent: where a Deployment goes is one event, and none that a restart repeats.
+func TestSharesAreOneEvent(t *testing.T) {
+	objects := fake.NewClientBuilder().WithScheme(client.Scheme).Build()
+	c := &Controller{clients: &client.Clients{Objects: objects}, clock: clocktesting.NewFakePassiveClock(time.Unix(1_000_000, 0)), told: lru.New(remembered)}
+	k, _ := kinds.ByKind("Deployment")
+	root := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "u"}}
+	tell := func(east, west int32, wrote bool) {
+		var sites []*site
+		for name, target := range map[string]int32{"east": east, "west": west} {
+			sites = append(sites, &site{id: name, name: name, assigned: true, target: target, leaf: root})
+		}
+		slices.SortFunc(sites, func(a, b *site) int { return strings.Compare(a.id, b.id) })
+		replicas := east + west
+		root.Spec.Replicas = &replicas
+		c.tellPlaced(t.Context(), &source{Kind: k}, root, &placementv1alpha1.Placement{}, sites, wrote)
+	}
+	expect := func(reason string, want ...string) {
+		t.Helper()
+		list := &corev1.EventList{}
+		if err := objects.List(t.Context(), list); err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, e := range list.Items {
+			got = append(got, fmt.Sprintf("%d× %s", e.Count, e.Message))
+		}
+		slices.Sort(got)
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", reason, diff)
+		}
+	}
+	tell(1, 1, true)
+	tell(1, 1, false)
+	first := `1× Placed on "east": 1 of 2 replicas, "west": 1 of 2 replicas`
+	expect("new", first)
+	tell(2, 1, true)
+	second := `1× Placed on "east": 2 of 3 replicas, "west": 1 of 3 replicas`
+	expect("another division", first, second)
+	if err := objects.DeleteAllOf(t.Context(), &corev1.Event{}, ctrlclient.InNamespace("default")); err != nil { // they last for an hour
+		t.Fatal(err)
+	}
+	c.told = lru.New(remembered)
+	tell(2, 1, false)
+	expect("a restart is no news")
+	tell(3, 1, false)
+	expect("a change after it is", `1× Placed on "east": 3 of 4 replicas, "west": 1 of 4 replicas`)
 }

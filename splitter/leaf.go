@@ -20,6 +20,7 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
+	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
 	"atoll.dev/atoll/internal/kinds"
@@ -210,7 +211,7 @@ func (c *Controller) dedicated(workspace, mirror logicalcluster.Name) bool {
 	return ok && lc.Annotations[lcctx.PathAnnotation] == t.Spec.DedicatedTo
 }
 
-// namespace deletes a mirror's namespace after its last leaf, or brings its Pod Security labels up to date.
+// namespace deletes a mirror's namespace some time after its last leaf, or brings its Pod Security labels up to date.
 func (c *Controller) namespace(ctx context.Context, k client.Key) (again time.Duration, err error) {
 	n, ok := c.informers.Namespaces.Get(k)
 	if !ok || n.DeletionTimestamp != nil || !c.isMirror(k.Cluster) {
@@ -227,6 +228,9 @@ func (c *Controller) namespace(ctx context.Context, k client.Key) (again time.Du
 		if len(s.list(k.Cluster, k.Name)) > 0 {
 			return 0, c.copyPodSecurity(ctx, n, root)
 		}
+	}
+	if wait := c.pace.Wait(key{ofNamespace, k}, "", keepEmpty); wait > 0 && c.mayComeBack(root, k.Cluster) {
+		return wait, nil
 	}
 	ctx = client.In(ctx, k.Cluster)
 	for _, s := range c.sources {
@@ -247,6 +251,21 @@ func (c *Controller) namespace(ctx context.Context, k client.Key) (again time.Du
 		return 0, fmt.Errorf("delete namespace %s: %w", k, err)
 	}
 	return 0, nil
+}
+
+// mayComeBack says that something of a workspace's namespace may be in a mirror again soon: it was not moved elsewhere.
+func (c *Controller) mayComeBack(root client.Key, mirror logicalcluster.Name) bool {
+	n, ok := c.informers.Namespaces.Get(client.Key{Cluster: root.Cluster, Name: root.Name})
+	if !ok || n.DeletionTimestamp != nil {
+		return false
+	}
+	if lc, ok := c.informers.LogicalClusters.Get(client.Key{Cluster: root.Cluster, Name: corev1alpha1.LogicalClusterName}); ok && ending(lc) {
+		return false
+	}
+	placements := c.informers.Placements.ByIndex(byPlacedNamespace, namespaceValue(root.Cluster, root.Name))
+	return len(placements) == 0 || slices.ContainsFunc(placements, func(p *placementv1alpha1.Placement) bool {
+		return slices.Contains(placed(p), mirror)
+	})
 }
 
 func (c *Controller) copyPodSecurity(ctx context.Context, n *corev1.Namespace, root client.Key) error {

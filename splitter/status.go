@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
+	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	appsv1 "k8s.io/api/apps/v1"
@@ -24,45 +26,71 @@ import (
 // confirmDeletions is ConfirmAnnotation's value that ends Frozen.
 const confirmDeletions = "deletions"
 
-// placementStatus brings the status of a Placement up to date: where it stands in every cluster. The conditions are the
-// placement controller's.
-func (c *Controller) placementStatus(ctx context.Context, k client.Key) error {
-	p, ok := c.informers.Placements.Get(k)
+// placementStatus brings the status of a Placement up to date, at its pace: where it stands in every cluster. The conditions
+// are the placement controller's.
+func (c *Controller) placementStatus(ctx context.Context, k key) (wait time.Duration, err error) {
+	p, ok := c.informers.Placements.Get(k.Key)
 	if !ok {
-		return nil
+		return 0, nil
 	}
 	want := p.DeepCopy()
 	want.Status.ObservedGeneration = p.Generation
-	want.Status.Clusters = phases(p, c.leavesOf(p), func(mirror logicalcluster.Name) string { return nameOf(c.target(mirror), mirror) })
+	want.Status.Clusters = phases(p, c.sumsOf(p), func(mirror logicalcluster.Name) string { return nameOf(c.target(mirror), mirror) })
 	if equality.Semantic.DeepEqual(p.Status, want.Status) {
-		return nil
+		return 0, nil
 	}
-	err := c.clients.Objects.Status().Patch(client.In(ctx, k.Cluster), want, ctrlclient.MergeFrom(p))
+	if wait := c.pace.Wait(k, p.ResourceVersion, whileProgressing); wait > 0 {
+		return wait, nil
+	}
+	err = c.clients.Objects.Status().Patch(client.In(ctx, k.Cluster), want, ctrlclient.MergeFrom(p))
 	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("write the status of placement %s: %w", k, err)
+		return 0, fmt.Errorf("write the status of placement %s: %w", k.Key, err)
 	}
-	return nil
+	c.pace.Wrote(k, want.ResourceVersion)
+	return 0, nil
 }
 
-// leavesOf returns the leaves of a Placement: those of its object, or those of its namespace's objects that have no
-// Placement of their own.
-func (c *Controller) leavesOf(p *placementv1alpha1.Placement) (leaves []ctrlclient.Object) {
-	cluster, object := client.KeyOf(p).Cluster, p.Spec.Object
-	for _, s := range c.sources {
-		switch {
-		case s.Goes == kinds.WhereReferenced:
-		case object == nil:
-			for _, leaf := range s.leavesOf(cluster, p.Spec.Namespace) {
-				root, _ := rootOf(leaf)
-				if decides := c.placement(s, root); decides != nil && decides.Name == p.Name {
-					leaves = append(leaves, leaf)
+// sumsOf returns what the leaves of a Placement come to, by mirror: those of its object, or those of its namespace's objects
+// that have no Placement of their own.
+func (c *Controller) sumsOf(p *placementv1alpha1.Placement) map[logicalcluster.Name]sumOf {
+	cluster, namespace := client.KeyOf(p).Cluster, p.Spec.Namespace
+	sums := map[logicalcluster.Name]sumOf{}
+	if p.Spec.Object != nil {
+		s, root := c.placedObject(p)
+		if s == nil {
+			return nil
+		}
+		for _, leaf := range s.leaves(root) {
+			mirror := client.KeyOf(leaf).Cluster
+			sums[mirror] = sums[mirror].plus(count(leaf, ""), 1)
+		}
+	} else {
+		var others []leafID
+		for _, own := range c.informers.Placements.ByIndex(byPlacedNamespace, namespaceValue(cluster, namespace)) {
+			if s, root := c.placedObject(own); s != nil {
+				for _, leaf := range s.leaves(root) {
+					others = append(others, leafID{s.GVK.Kind, client.KeyOf(leaf)})
 				}
 			}
-		case object.Group == s.GVR.Group && object.Resource == s.GVR.Resource:
-			leaves = append(leaves, s.leaves(client.Key{Cluster: cluster, Namespace: p.Spec.Namespace, Name: object.Name})...)
+		}
+		sums = c.tally.of(namespaceValue(cluster, namespace), others)
+	}
+	maps.DeleteFunc(sums, func(mirror logicalcluster.Name, _ sumOf) bool { return !c.isMirror(mirror) })
+	return sums
+}
+
+// placedObject returns the object that a Placement is for, and its kind; nil for a namespace's.
+func (c *Controller) placedObject(p *placementv1alpha1.Placement) (*source, client.Key) {
+	o := p.Spec.Object
+	if o == nil {
+		return nil, client.Key{}
+	}
+	for _, s := range c.sources {
+		if s.Goes != kinds.WhereReferenced && o.Group == s.GVR.Group && o.Resource == s.GVR.Resource {
+			return s, client.Key{Cluster: client.KeyOf(p).Cluster, Namespace: p.Spec.Namespace, Name: o.Name}
 		}
 	}
-	return slices.DeleteFunc(leaves, func(leaf ctrlclient.Object) bool { return !c.isMirror(client.KeyOf(leaf).Cluster) })
+	return nil, client.Key{}
 }
 
 // phaseOrder is from the least to the most advanced.
@@ -72,40 +100,27 @@ var phaseOrder = []placementv1alpha1.PlacedClusterPhase{
 }
 
 // phases returns the state of every cluster that a Placement names or that has leaves of it, sorted by name.
-func phases(p *placementv1alpha1.Placement, leaves []ctrlclient.Object, name func(mirror logicalcluster.Name) string) []placementv1alpha1.PlacedClusterStatus {
-	byMirror := map[logicalcluster.Name]*placementv1alpha1.PlacedClusterStatus{}
+func phases(p *placementv1alpha1.Placement, sums map[logicalcluster.Name]sumOf, name func(mirror logicalcluster.Name) string) []placementv1alpha1.PlacedClusterStatus {
+	var out []placementv1alpha1.PlacedClusterStatus
 	assigned := map[logicalcluster.Name]bool{}
 	for _, cluster := range p.Spec.Clusters {
 		mirror := logicalcluster.Name(cluster.Mirror)
+		if mirror != "" && assigned[mirror] {
+			continue
+		}
 		assigned[mirror] = true
-		byMirror[mirror] = &placementv1alpha1.PlacedClusterStatus{Name: cluster.Name, Phase: placementv1alpha1.PhasePending}
+		s := sums[mirror]
+		out = append(out, placementv1alpha1.PlacedClusterStatus{Name: cluster.Name, Phase: s.phase(), Replicas: s.replicas, ReadyReplicas: s.ready})
 	}
-	seen := map[logicalcluster.Name]bool{}
-	for _, leaf := range leaves {
-		mirror := client.KeyOf(leaf).Cluster
-		st, ok := byMirror[mirror]
-		if !ok {
-			st = &placementv1alpha1.PlacedClusterStatus{Name: name(mirror), Phase: placementv1alpha1.PhaseDeleting}
-			byMirror[mirror] = st
+	for mirror, s := range sums {
+		if assigned[mirror] {
+			continue
 		}
-		if d, ok := leaf.(*appsv1.Deployment); ok {
-			st.Replicas += replicasOf(d)
-			st.ReadyReplicas += d.Status.ReadyReplicas
+		phase := placementv1alpha1.PhaseDraining
+		if s.deleting == s.leaves {
+			phase = placementv1alpha1.PhaseDeleting
 		}
-		switch {
-		case !assigned[mirror] && leaf.GetDeletionTimestamp() == nil:
-			st.Phase = placementv1alpha1.PhaseDraining
-		case assigned[mirror]:
-			phase := phaseOf(leaf)
-			if !seen[mirror] || slices.Index(phaseOrder, phase) < slices.Index(phaseOrder, st.Phase) {
-				st.Phase = phase
-			}
-			seen[mirror] = true
-		}
-	}
-	var out []placementv1alpha1.PlacedClusterStatus
-	for _, st := range byMirror {
-		out = append(out, *st)
+		out = append(out, placementv1alpha1.PlacedClusterStatus{Name: name(mirror), Phase: phase, Replicas: s.replicas, ReadyReplicas: s.ready})
 	}
 	slices.SortFunc(out, func(a, b placementv1alpha1.PlacedClusterStatus) int {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Phase, b.Phase))

@@ -89,7 +89,8 @@ func (c *Controller) whole(ctx context.Context, s *source, k client.Key, root ct
 	}
 	c.tellRefusals(ctx, s, root, now)
 	if s.Summarise != nil {
-		errs = append(errs, c.summariseWhole(ctx, s, root, now, mirrors))
+		wait, err := c.summariseWhole(ctx, s, root, now, mirrors)
+		again, errs = sooner(again, wait), append(errs, err)
 	}
 	return again, errors.Join(errs...)
 }
@@ -335,7 +336,7 @@ func (c *Controller) needed(ctx context.Context, s *source, k client.Key, p *pla
 	return false, nil
 }
 
-func (c *Controller) summariseWhole(ctx context.Context, s *source, root ctrlclient.Object, leaves []ctrlclient.Object, assigned []logicalcluster.Name) error {
+func (c *Controller) summariseWhole(ctx context.Context, s *source, root ctrlclient.Object, leaves []ctrlclient.Object, assigned []logicalcluster.Name) (wait time.Duration, err error) {
 	view := kinds.View{Now: c.clock.Now()}
 	for _, leaf := range leaves {
 		mirror := client.KeyOf(leaf).Cluster
@@ -345,22 +346,30 @@ func (c *Controller) summariseWhole(ctx context.Context, s *source, root ctrlcli
 		})
 	}
 	if len(view.Leaves) == 0 {
-		return nil
+		return 0, nil
 	}
 	sortLeaves(view.Leaves)
 	now := root.DeepCopyObject().(ctrlclient.Object)
 	s.Summarise(now, view)
-	return c.writeStatus(ctx, s, root, now)
+	return c.writeStatus(ctx, s, root, now, 0)
 }
 
-// writeStatus writes a root's status if it changed.
-func (c *Controller) writeStatus(ctx context.Context, s *source, before, now ctrlclient.Object) error {
+// writeStatus writes a root's status if it changed, or returns how long that waits: until patience has passed since the last
+// write, or the informer shows that one.
+func (c *Controller) writeStatus(ctx context.Context, s *source, before, now ctrlclient.Object, patience time.Duration) (wait time.Duration, err error) {
 	if equality.Semantic.DeepEqual(before, now) {
-		return nil
+		return 0, nil
 	}
-	k := client.KeyOf(now)
-	if err := c.clients.Objects.Status().Update(client.In(ctx, k.Cluster), now); err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("write the status of %s %s: %w", s.GVK.Kind, k, err)
+	k := key{s.GVK.Kind, client.KeyOf(now)}
+	if wait := c.pace.Wait(k, before.GetResourceVersion(), patience); wait > 0 {
+		return wait, nil
 	}
-	return nil
+	if err := c.clients.Objects.Status().Update(client.In(ctx, k.Cluster), now); err != nil {
+		if apierrors.IsNotFound(err) {
+			return 0, nil
+		}
+		return 0, fmt.Errorf("write the status of %s %s: %w", s.GVK.Kind, k.Key, err)
+	}
+	c.pace.Wrote(k, now.GetResourceVersion())
+	return 0, nil
 }

@@ -42,6 +42,8 @@ type site struct {
 	old, held bool
 	// refused is why the leaf, or what it needs, could not be written to the mirror; nil if it could.
 	refused *workloadv1alpha1.Refusal
+	// wrote says that the leaf was written in this pass.
+	wrote bool
 
 	step    Step
 	roll    Roll
@@ -79,8 +81,13 @@ func (c *Controller) workload(ctx context.Context, s *source, root *appsv1.Deplo
 		decide(root, p.Spec.Split, sites)
 	}
 	again, err := c.carryOut(ctx, s, root, sites)
-	c.tellPlaced(ctx, s, root, p, sites)
-	return again, errors.Join(err, c.summarise(ctx, s, root, p, sites))
+	wrote := slices.ContainsFunc(sites, func(st *site) bool { return st.wrote })
+	if wrote {
+		c.pace.Wrote(key{s.GVK.Kind, rk}, "") // what comes of it follows
+	}
+	c.tellPlaced(ctx, s, root, p, sites, wrote)
+	wait, problem := c.summarise(ctx, s, root, p, sites)
+	return sooner(again, wait), errors.Join(err, problem)
 }
 
 // sites gathers the clusters that a Deployment is in or goes to, sorted.
@@ -337,6 +344,7 @@ func (c *Controller) carryOutAt(ctx context.Context, s *source, root *appsv1.Dep
 		if err != nil {
 			return false, err
 		}
+		st.wrote = leaf.GetResourceVersion() != st.leaf.ResourceVersion
 		st.leaf, st.current = leaf.(*appsv1.Deployment), !st.step.Draining && !st.roll.Hold
 		return true, nil
 	}
@@ -349,7 +357,7 @@ func (c *Controller) carryOutAt(ctx context.Context, s *source, root *appsv1.Dep
 	if err != nil || !ready {
 		return false, err
 	}
-	st.leaf, st.current = leaf.(*appsv1.Deployment), true
+	st.leaf, st.current, st.wrote = leaf.(*appsv1.Deployment), true, true
 	return true, nil
 }
 
@@ -399,8 +407,8 @@ func withCluster(leaf map[string]string, root *appsv1.Deployment) map[string]str
 	return out
 }
 
-// summarise writes the Deployment's status if what the leaves say changed it.
-func (c *Controller) summarise(ctx context.Context, s *source, root *appsv1.Deployment, p *placementv1alpha1.Placement, sites []*site) error {
+// summarise writes the Deployment's status if what the leaves say changed it, at its pace.
+func (c *Controller) summarise(ctx context.Context, s *source, root *appsv1.Deployment, p *placementv1alpha1.Placement, sites []*site) (wait time.Duration, err error) {
 	now := root.DeepCopy()
 	s.Summarise(now, viewOf(root, p, sites, c.clock.Now()))
 	leaves := make([]ctrlclient.Object, 0, len(sites))
@@ -410,7 +418,7 @@ func (c *Controller) summarise(ctx context.Context, s *source, root *appsv1.Depl
 		}
 	}
 	c.tellRefusals(ctx, s, root, leaves)
-	return c.writeStatus(ctx, s, root, now)
+	return c.writeStatus(ctx, s, root, now, mayWait(root, now))
 }
 
 func viewOf(root *appsv1.Deployment, p *placementv1alpha1.Placement, sites []*site, now time.Time) kinds.View {

@@ -1,0 +1,72 @@
+package splitter
+
+import (
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+
+	"atoll.dev/atoll/internal/kinds"
+)
+
+const (
+	// whileSettling is how long a status may wait that says that every cluster has seen what was applied: it comes with what
+	// they do first.
+	whileSettling = 50 * time.Millisecond
+	// whileProgressing is how long a status may wait that tells of a step on the way: another pod that runs.
+	whileProgressing = time.Second
+	// whileNothing is how long a status may wait that counts what the one before did, in other words.
+	whileNothing = 5 * time.Second
+	// keepEmpty is how long a namespace stays in a mirror after its last leaf. Below, deleting one takes 5 s and more, and whoever
+	// applies again meanwhile would wait for it.
+	keepEmpty = 10 * time.Second
+)
+
+// reasonComplete is the reason of Progressing of a Deployment that is through, as Kubernetes has it.
+const reasonComplete = "NewReplicaSetAvailable"
+
+// mayWait is how long a Deployment's status may stay as before and not become now, since it was last written or its leaves
+// were. Steps forward may wait for the next. What somebody waits for may not, that it is through or serves again, and bad news
+// may not.
+func mayWait(before, now *appsv1.Deployment) time.Duration {
+	was, is := before.Status, now.Status
+	lost := holds(before, appsv1.DeploymentProgressing) && !holds(now, appsv1.DeploymentProgressing) &&
+		was.ObservedGeneration >= before.Generation // else the generation says that what the status says is over
+	switch {
+	case lost, !holds(before, appsv1.DeploymentProgressing) && holds(now, appsv1.DeploymentProgressing),
+		holds(before, appsv1.DeploymentAvailable) != holds(now, appsv1.DeploymentAvailable),
+		trouble(before) != trouble(now), is.AvailableReplicas < was.AvailableReplicas, is.ReadyReplicas < was.ReadyReplicas:
+		return 0
+	case was.ObservedGeneration != is.ObservedGeneration:
+		return whileSettling
+	}
+	was.Conditions, is.Conditions = nil, nil
+	if equality.Semantic.DeepEqual(was, is) {
+		return whileNothing
+	}
+	return whileProgressing
+}
+
+// holds says of Available that it is True, of Progressing that it is through.
+func holds(d *appsv1.Deployment, kind appsv1.DeploymentConditionType) bool {
+	for _, c := range d.Status.Conditions {
+		if c.Type == kind {
+			return c.Status == corev1.ConditionTrue && (kind != appsv1.DeploymentProgressing || c.Reason == reasonComplete)
+		}
+	}
+	return false
+}
+
+// trouble is what the conditions complain of.
+func trouble(d *appsv1.Deployment) (text string) {
+	for _, c := range d.Status.Conditions {
+		switch {
+		case c.Type == appsv1.DeploymentReplicaFailure && c.Status == corev1.ConditionTrue,
+			c.Type == appsv1.DeploymentProgressing && c.Status == corev1.ConditionFalse,
+			c.Type == kinds.ConditionPlaced, c.Type == kinds.ConditionSynced:
+			text += string(c.Type) + c.Reason + c.Message
+		}
+	}
+	return text
+}
