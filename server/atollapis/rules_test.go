@@ -102,6 +102,9 @@ func TestWorkspaceOwnerAndFinalizer(t *testing.T) {
 	if diff := cmp.Diff([]string{tenancyv1alpha1.WorkspaceFinalizer}, made.Finalizers); diff != "" {
 		t.Errorf("finalizers (-want +got):\n%s", diff)
 	}
+	if made.Spec.Cluster != string(lcctx.NameOf(made.UID)) {
+		t.Errorf("it is born with the logical cluster %q, want %q", made.Spec.Cluster, lcctx.NameOf(made.UID))
+	}
 	if made.Status.Phase != corev1alpha1.LogicalClusterPhaseScheduling || made.Generation != 1 || made.Spec.Type.Name != "universal" {
 		t.Errorf("phase %q, generation %d, type %v", made.Status.Phase, made.Generation, made.Spec.Type)
 	}
