@@ -163,7 +163,7 @@ func (s *Syncer) look(ctx context.Context) (v verdict, c counters, hub, physical
 	// A physical cluster that swallows packets must not keep the mirror's Lease from being renewed.
 	half, cancel := context.WithTimeout(ctx, beatTimeout/2)
 	defer cancel()
-	physical, physicalErr = lease(half, s.physical.kube, "heartbeat-"+s.config.UID)
+	physical, physicalErr = lease(half, s.physical.kube, heartbeatBelow(s.config.UID))
 	if physicalErr == nil {
 		c.physical, physicalErr = count(physical, workloadv1alpha1.HeartbeatCounterAnnotation)
 	}
@@ -185,6 +185,9 @@ func (s *Syncer) look(ctx context.Context) (v verdict, c counters, hub, physical
 	c.written = max(c.written, s.known.raised())
 	return compare(c), c, hub, physical, physicalErr, nil
 }
+
+// heartbeatBelow is the name of the Lease in the physical cluster: several Atolls may sync it.
+func heartbeatBelow(syncTarget string) string { return "heartbeat-" + syncTarget }
 
 func lease(ctx context.Context, kube kubernetes.Interface, name string) (*coordinationv1.Lease, error) {
 	l, err := kube.CoordinationV1().Leases(workloadv1alpha1.HeartbeatNamespace).Get(ctx, name, metav1.GetOptions{})

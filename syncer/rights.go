@@ -25,11 +25,13 @@ func ClusterRules() []rbacv1.PolicyRule {
 	return rules
 }
 
-// NamespaceRules are the rights that a Syncer outside the server needs in the namespace of its heartbeat besides: its
-// heartbeat, the Lease of its leader election, and the Secret of that name, which keeps its credential.
-func NamespaceRules(secret string) []rbacv1.PolicyRule {
+// NamespaceRules are the rights that the Syncer, outside the server, of the SyncTarget with that UID needs in the namespace
+// of its heartbeat besides: its heartbeat, the Lease of its leader election, and the Secret of the same name, which keeps
+// its credential. Nothing can be created under certain names alone.
+func NamespaceRules(name, uid string) []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{
-		{APIGroups: []string{coordinationv1.GroupName}, Resources: []string{"leases"}, Verbs: []string{"get", "create", "update"}},
-		{APIGroups: []string{corev1.GroupName}, Resources: []string{"secrets"}, ResourceNames: []string{secret}, Verbs: []string{"get", "patch"}},
+		{APIGroups: []string{coordinationv1.GroupName}, Resources: []string{"leases"}, ResourceNames: []string{name, heartbeatBelow(uid)}, Verbs: []string{"get", "update"}},
+		{APIGroups: []string{coordinationv1.GroupName}, Resources: []string{"leases"}, Verbs: []string{"create"}},
+		{APIGroups: []string{corev1.GroupName}, Resources: []string{"secrets"}, ResourceNames: []string{name}, Verbs: []string{"get", "patch"}},
 	}
 }

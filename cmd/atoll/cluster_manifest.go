@@ -36,6 +36,8 @@ import (
 const (
 	// bootstrapMount is where the syncer's Pod finds its bootstrap kubeconfig.
 	bootstrapMount = "/etc/atoll"
+	// podUser is the user and group of the syncer in its Pod. As the group of the Pod's volumes it may read them.
+	podUser = 65532
 	// mirrorTimeout is how long the server may take to make the mirror of a new SyncTarget.
 	mirrorTimeout = 30 * time.Second
 )
@@ -187,7 +189,7 @@ func (m *clusterManifest) render(target *workloadv1alpha1.SyncTarget, bootstrap 
 		WithSecurityContext(coreapply.SecurityContext().WithAllowPrivilegeEscalation(false).WithReadOnlyRootFilesystem(true).
 			WithCapabilities(coreapply.Capabilities().WithDrop("ALL")))
 	pod := coreapply.PodSpec().WithServiceAccountName(name).WithContainers(container).
-		WithSecurityContext(coreapply.PodSecurityContext().WithRunAsNonRoot(true).WithRunAsUser(65532).
+		WithSecurityContext(coreapply.PodSecurityContext().WithRunAsNonRoot(true).WithRunAsUser(podUser).WithRunAsGroup(podUser).WithFSGroup(podUser).
 			WithSeccompProfile(coreapply.SeccompProfile().WithType(corev1.SeccompProfileTypeRuntimeDefault))).
 		WithVolumes(coreapply.Volume().WithName("bootstrap").WithSecret(coreapply.SecretVolumeSource().WithSecretName(name + "-bootstrap").WithDefaultMode(0o440)))
 
@@ -197,7 +199,7 @@ func (m *clusterManifest) render(target *workloadv1alpha1.SyncTarget, bootstrap 
 		rbacapply.ClusterRole(name).WithLabels(labels).WithRules(rules(syncer.ClusterRules())...),
 		rbacapply.ClusterRoleBinding(name).WithLabels(labels).WithSubjects(subject).
 			WithRoleRef(rbacapply.RoleRef().WithAPIGroup(rbacv1.GroupName).WithKind("ClusterRole").WithName(name)),
-		rbacapply.Role(name, namespace).WithLabels(labels).WithRules(rules(syncer.NamespaceRules(name))...),
+		rbacapply.Role(name, namespace).WithLabels(labels).WithRules(rules(syncer.NamespaceRules(name, string(target.UID)))...),
 		rbacapply.RoleBinding(name, namespace).WithLabels(labels).WithSubjects(subject).
 			WithRoleRef(rbacapply.RoleRef().WithAPIGroup(rbacv1.GroupName).WithKind("Role").WithName(name)),
 		// Empty here: the syncer keeps its certificate in it.

@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
@@ -26,7 +28,8 @@ func TestManifestIsWhatASyncerNeeds(t *testing.T) {
 		var object struct {
 			Kind     string
 			Metadata struct{ Name, Namespace string }
-			Rules    []struct{ APIGroups, Resources, Verbs []string }
+			Rules    []struct{ APIGroups, Resources, ResourceNames, Verbs []string }
+			Spec     struct{ Template corev1.PodTemplateSpec }
 			Status   any
 		}
 		if err := yaml.UnmarshalStrict([]byte(document), &object, yaml.DisallowUnknownFields); err != nil && !strings.Contains(err.Error(), "unknown field") {
@@ -42,7 +45,24 @@ func TestManifestIsWhatASyncerNeeds(t *testing.T) {
 		if cluster := strings.HasPrefix(object.Kind, "ClusterRole"); cluster == (object.Metadata.Namespace != "") {
 			t.Errorf("%s is in namespace %q", object.Kind, object.Metadata.Namespace)
 		}
+		if object.Kind == "Deployment" {
+			// What a Secret's volume holds belongs to root; its mode lets the group of the volume read.
+			pod := object.Spec.Template.Spec
+			security := ptr.Deref(pod.SecurityContext, corev1.PodSecurityContext{})
+			for _, volume := range pod.Volumes {
+				mode := ptr.Deref(volume.Secret.DefaultMode, 0)
+				if mode&0o007 != 0 || mode&0o040 == 0 || security.FSGroup == nil {
+					t.Errorf("volume %s has mode %#o and fsGroup %v: not the Pod's user %v alone can read it", volume.Name, mode, security.FSGroup, *security.RunAsUser)
+				}
+			}
+			if len(pod.Volumes) != 1 || ptr.Deref(security.RunAsGroup, 0) == 0 {
+				t.Errorf("%d volumes and group %v, want 1 and not root's", len(pod.Volumes), security.RunAsGroup)
+			}
+		}
 		for _, rule := range object.Rules {
+			if object.Kind == "Role" && strings.Join(rule.Verbs, " ") != "create" && len(rule.ResourceNames) == 0 {
+				t.Errorf("the Role gives the right to %v every one of %v", rule.Verbs, rule.Resources)
+			}
 			for _, verb := range rule.Verbs {
 				if verb == "*" || verb == "escalate" || verb == "impersonate" || verb == "bind" {
 					t.Errorf("%s gives the right to %s %v", object.Kind, verb, rule.Resources)
