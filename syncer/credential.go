@@ -14,6 +14,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -23,7 +24,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
@@ -41,10 +41,13 @@ import (
 const credentialTimeout = 10 * time.Second
 
 const (
-	// keepTimeout is how long writing it is tried.
-	keepTimeout = time.Minute
 	// issueTimeout is how long a request may stay unanswered before it is made again.
 	issueTimeout = 2 * time.Minute
+	// credentialRetry is the time between two tries of whatever failed.
+	credentialRetry = 2 * time.Second
+	// refusedFor is how long a hub has to refuse a credential to be believed: a proxy before it, or the hub itself while
+	// it starts, may do so in passing.
+	refusedFor = 10 * time.Second
 )
 
 // keyInProgress is the key, in the Secret, of the private key for which a certificate was asked first. A process that takes
@@ -67,11 +70,17 @@ type Credential struct {
 
 	current     atomic.Pointer[tls.Certificate]
 	connections *connrotation.Dialer
+
+	mu     sync.Mutex        // guards unkept
+	unkept map[string][]byte // what of current the Secret still lacks
+
+	keeping sync.Mutex // guards giveUp
+	giveUp  func()     // ends the writing of what is unkept, and waits; nil before the first
 }
 
-// OpenCredential returns the certificate that the Secret holds, or has one issued for the bootstrap token of hub, whose
-// host ends in /clusters/<mirror>. It is renewed until ctx ends.
-func OpenCredential(ctx context.Context, hub *rest.Config, secrets typedcorev1.SecretInterface, name string) (*Credential, error) {
+// NewCredential returns the credential of the syncer of a mirror, from its bootstrap kubeconfig: the host of hub ends in
+// /clusters/<mirror>, and its bearer token is the bootstrap token. Open comes before all else.
+func NewCredential(hub *rest.Config, secrets typedcorev1.SecretInterface, name string) (*Credential, error) {
 	_, mirror, ok := strings.Cut(hub.Host, "/clusters/")
 	id, _, isToken := strings.Cut(hub.BearerToken, ".")
 	if !ok || mirror == "" || strings.Contains(mirror, "/") {
@@ -84,26 +93,36 @@ func OpenCredential(ctx context.Context, hub *rest.Config, secrets typedcorev1.S
 	if err != nil {
 		return nil, fmt.Errorf("read the bootstrap kubeconfig: %w", err)
 	}
-	if tlsConfig == nil {
+	if !strings.HasPrefix(hub.Host, "https://") {
 		return nil, fmt.Errorf("read the bootstrap kubeconfig: its server %q is not https", hub.Host)
 	}
-	c := &Credential{
+	if tlsConfig == nil { // it names no authority: the system's count
+		tlsConfig = &tls.Config{MinVersion: tls.VersionTLS12}
+	}
+	hub = rest.CopyConfig(hub)
+	makeImpatient(hub)
+	return &Credential{
 		tls: tlsConfig, hub: hub, secrets: secrets, name: name, id: id,
 		template: &x509.CertificateRequest{Subject: pkix.Name{
 			CommonName: workloadv1alpha1.SyncerUserPrefix + mirror, SerialNumber: id,
 		}},
 		connections: connrotation.NewDialer((&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext),
-	}
+	}, nil
+}
+
+// Open finds the certificate in the Secret, or has one issued for the bootstrap token. It is renewed until ctx ends. What
+// this process got before, and could not keep, counts as if it were in the Secret.
+func (c *Credential) Open(ctx context.Context) error {
 	pair, pending, err := c.load(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if pair != nil {
+	if pair = c.recall(ctx, pair); pair != nil {
 		c.current.Store(pair)
 		// A hub that was restored from an older state, or whose administrator wrote a new manifest, may refuse it.
 		taken, err := c.knock(ctx, c.Config())
 		if err != nil {
-			return nil, err
+			return err
 		}
 		if !taken {
 			klog.FromContext(ctx).Info("The hub refuses the certificate that was kept, the bootstrap token is tried")
@@ -112,18 +131,44 @@ func OpenCredential(ctx context.Context, hub *rest.Config, secrets typedcorev1.S
 	}
 	if pair == nil {
 		if err := c.bootstrap(ctx, pending); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	return c, c.renew(ctx)
+	return c.renew(ctx)
+}
+
+// retry calls try until it is done, or ctx ends. What is wrong meanwhile is told once.
+func retry(ctx context.Context, trouble string, try func(context.Context) (done bool, err error)) error {
+	for told := ""; ; {
+		done, err := try(ctx)
+		if done {
+			return err
+		}
+		if err == nil {
+			err = errors.New("not yet")
+		}
+		if err.Error() != told && ctx.Err() == nil {
+			told = err.Error()
+			klog.FromContext(ctx).Info(trouble+", will try again", "err", err)
+		}
+		select {
+		case <-time.After(credentialRetry):
+		case <-ctx.Done():
+			return err
+		}
+	}
 }
 
 // load returns what the Secret holds: a pair, unless it goes back to another bootstrap token or has run out, and the key
 // of a request that was not answered when its process ended.
 func (c *Credential) load(ctx context.Context) (pair *tls.Certificate, pending []byte, err error) {
-	ctx, cancel := context.WithTimeout(ctx, credentialTimeout)
-	defer cancel()
-	secret, err := c.secrets.Get(ctx, c.name, metav1.GetOptions{})
+	var secret *corev1.Secret
+	err = retry(ctx, "The credential cannot be read", func(ctx context.Context) (_ bool, err error) {
+		ctx, cancel := context.WithTimeout(ctx, credentialTimeout)
+		defer cancel()
+		secret, err = c.secrets.Get(ctx, c.name, metav1.GetOptions{})
+		return err == nil || apierrors.IsNotFound(err), err
+	})
 	if err != nil {
 		return nil, nil, fmt.Errorf("read the credential in Secret %s: %w", c.name, err)
 	}
@@ -157,25 +202,26 @@ func (c *Credential) knock(ctx context.Context, cfg *rest.Config) (taken bool, e
 	if err != nil {
 		return false, fmt.Errorf("make a client for %s: %w", c.hub.Host, err)
 	}
-	logger, told := klog.FromContext(ctx), ""
-	for {
+	var since time.Time // it has been refused
+	err = retry(ctx, "The hub cannot be reached yet", func(ctx context.Context) (bool, error) {
 		_, err := kube.CertificatesV1().CertificateSigningRequests().List(ctx, metav1.ListOptions{Limit: 1})
 		switch {
 		case err == nil:
+			taken = true
 			return true, nil
-		case apierrors.IsUnauthorized(err), apierrors.IsForbidden(err):
-			return false, nil
+		case !apierrors.IsUnauthorized(err) && !apierrors.IsForbidden(err):
+			since = time.Time{}
+		case since.IsZero():
+			since = time.Now()
+		case time.Since(since) >= refusedFor:
+			return true, nil
 		}
-		if err.Error() != told {
-			told = err.Error()
-			logger.Info("The hub cannot be reached yet, will try again", "err", err)
-		}
-		select {
-		case <-time.After(2 * time.Second):
-		case <-ctx.Done():
-			return false, fmt.Errorf("reach the hub: %w", err)
-		}
+		return false, err
+	})
+	if err != nil {
+		return false, fmt.Errorf("reach the hub: %w", err)
 	}
+	return taken, nil
 }
 
 // bootstrap has the first certificate issued. The key is kept before it is asked for.
@@ -200,7 +246,7 @@ func (c *Credential) bootstrap(ctx context.Context, keyPEM []byte) error {
 			return fmt.Errorf("read the key just made: %w", err)
 		}
 		if err := c.keep(ctx, map[string][]byte{keyInProgress: keyPEM}); err != nil {
-			return err
+			return fmt.Errorf("keep the key in Secret %s: %w", c.name, err)
 		}
 	}
 	request, err := cert.MakeCSRFromTemplate(key, c.template)
@@ -214,22 +260,14 @@ func (c *Credential) bootstrap(ctx context.Context, keyPEM []byte) error {
 	}
 	digest := sha256.Sum256(append(public, c.id...))
 	name := "syncer-" + hex.EncodeToString(digest[:8])
-	for {
+	return retry(ctx, "No certificate yet", func(ctx context.Context) (bool, error) {
 		certPEM, err := c.ask(ctx, kube, name, request, key)
-		if err == nil {
-			_, err = pairStore{c, ctx}.Update(certPEM, keyPEM)
-			return err
+		if err != nil {
+			return errors.Is(err, ErrBootstrapRefused), err
 		}
-		if errors.Is(err, ErrBootstrapRefused) || ctx.Err() != nil {
-			return err
-		}
-		klog.FromContext(ctx).Error(err, "No certificate yet, will try again")
-		select {
-		case <-time.After(2 * time.Second):
-		case <-ctx.Done():
-			return err
-		}
-	}
+		_, err = pairStore{c, ctx}.Update(certPEM, keyPEM)
+		return true, err
+	})
 }
 
 // ask makes a request, or finds it, and returns the certificate that is issued.
@@ -323,31 +361,80 @@ func (s pairStore) Update(certPEM, keyPEM []byte) (*tls.Certificate, error) {
 	}
 	s.current.Store(pair)
 	s.connections.CloseAll()
-	logger := klog.FromContext(s.ctx)
-	logger.Info("Certificate issued", "until", pair.Leaf.NotAfter)
+	klog.FromContext(s.ctx).Info("Certificate issued", "until", pair.Leaf.NotAfter)
 	// A nil takes the key in progress away.
-	if err := s.keep(s.ctx, map[string][]byte{corev1.TLSCertKey: certPEM, corev1.TLSPrivateKeyKey: keyPEM, keyInProgress: nil}); err != nil {
-		// It is good all the same, and the bootstrap token that it was issued for is spent.
-		logger.Error(err, "The certificate could not be kept: it ends with this process")
-	}
+	s.keepOn(s.ctx, map[string][]byte{corev1.TLSCertKey: certPEM, corev1.TLSPrivateKeyKey: keyPEM, keyInProgress: nil})
 	return pair, nil
 }
 
-// keep writes into the Secret, trying for a minute.
+// recall returns the certificate that was issued last: what the Secret holds, or what this process has got and could not
+// keep until now. That is kept from here on.
+func (c *Credential) recall(ctx context.Context, held *tls.Certificate) *tls.Certificate {
+	c.mu.Lock()
+	unkept := c.unkept
+	c.mu.Unlock()
+	if unkept == nil {
+		return held
+	}
+	pair, err := parsePair(unkept[corev1.TLSCertKey], unkept[corev1.TLSPrivateKeyKey])
+	if err != nil || time.Now().After(pair.Leaf.NotAfter) || held != nil && held.Leaf.NotAfter.After(pair.Leaf.NotAfter) {
+		return held
+	}
+	c.keepOn(ctx, unkept)
+	return pair
+}
+
+// keepOn writes a certificate and its key into the Secret, in the background if that does not succeed at once: they
+// are good all the same, but the bootstrap token that they were issued for is spent, so that a process without them would
+// need a person. What was to be written before is given up.
+func (c *Credential) keepOn(ctx context.Context, data map[string][]byte) {
+	c.keeping.Lock()
+	defer c.keeping.Unlock()
+	if c.giveUp != nil {
+		c.giveUp()
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	c.giveUp = func() { cancel(); <-ended }
+	c.mu.Lock()
+	c.unkept = data
+	c.mu.Unlock()
+	tried := make(chan struct{})
+	go func() {
+		defer close(ended)
+		defer cancel()
+		first := sync.OnceFunc(func() { close(tried) })
+		defer first()
+		err := retry(ctx, "The certificate cannot be kept: it would end with this process", func(ctx context.Context) (bool, error) {
+			defer first()
+			err := c.write(ctx, data)
+			return err == nil, err
+		})
+		if err == nil {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.unkept = nil
+		}
+	}()
+	<-tried
+}
+
+// keep writes into the Secret, until that succeeds or ctx ends.
 func (c *Credential) keep(ctx context.Context, data map[string][]byte) error {
+	return retry(ctx, "The credential cannot be kept", func(ctx context.Context) (bool, error) {
+		err := c.write(ctx, data)
+		return err == nil || apierrors.IsNotFound(err), err
+	})
+}
+
+// write tries once.
+func (c *Credential) write(ctx context.Context, data map[string][]byte) error {
+	ctx, cancel := context.WithTimeout(ctx, credentialTimeout)
+	defer cancel()
 	patch, err := json.Marshal(map[string]any{"data": data})
 	if err != nil {
 		return fmt.Errorf("write Secret %s: %w", c.name, err)
 	}
-	var last error
-	err = wait.PollUntilContextTimeout(ctx, time.Second, keepTimeout, true, func(ctx context.Context) (bool, error) {
-		ctx, cancel := context.WithTimeout(ctx, credentialTimeout)
-		defer cancel()
-		_, last = c.secrets.Patch(ctx, c.name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: workloadv1alpha1.FieldManager})
-		return last == nil, nil
-	})
-	if err != nil {
-		return fmt.Errorf("keep the credential in Secret %s: %w", c.name, errors.Join(err, last))
-	}
-	return nil
+	_, err = c.secrets.Patch(ctx, c.name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: workloadv1alpha1.FieldManager})
+	return err
 }

@@ -160,6 +160,11 @@ func (c *Credentials) Token(ctx context.Context, mirror logicalcluster.Name, tok
 	if !bootstraputil.IsValidBootstrapToken(token) {
 		return "", false, nil
 	}
+	known, cancel := context.WithTimeout(ctx, knownTimeout)
+	defer cancel()
+	if err := c.WaitSynced(known); err != nil {
+		return "", false, err
+	}
 	target := c.target(mirror)
 	if target == nil {
 		return "", false, nil

@@ -1,19 +1,24 @@
 package syncer
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/cert"
+	"k8s.io/utils/clock"
 
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
@@ -177,5 +182,29 @@ func TestTokensAreForgotten(t *testing.T) {
 		if kept := len(c.tokens) == 1; kept != tc.kept {
 			t.Errorf("%s: kept %v, want %v", tc.reason, kept, tc.kept)
 		}
+	}
+}
+
+// While nothing is known yet, a token is neither good nor bad.
+func TestTokenOfAServerThatStarts(t *testing.T) {
+	clients, err := client.New(&rest.Config{Host: "https://127.0.0.1:1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	informers, err := client.NewInformers(clients)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := NewCredentials(CredentialsConfig{
+		Clients: clients, Informers: informers, Clock: clock.RealClock{},
+		Sign: func([]byte) ([]byte, error) { return nil, errors.New("nothing is signed") },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, ok, err := c.Token(ctx, testMirror, "aaaaaa.0123456789abcdef"); ok || err == nil {
+		t.Errorf("Token = %v, %v; want an error", ok, err)
 	}
 }

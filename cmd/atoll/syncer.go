@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -22,7 +21,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/component-base/logs"
 	logsapi "k8s.io/component-base/logs/api/v1"
@@ -34,11 +32,15 @@ import (
 )
 
 // Times of the leader election among the replicas of a syncer. A physical cluster that does not answer for a while, as
-// during an upgrade, changes no leader, and the leader can still tell the hub so (after 40 s).
+// during an upgrade, changes no leader, and the leader can still tell the hub so (after 40 s). Its work is told to end
+// lockTimeout + retryPeriod + renewDeadline after it last wrote the Lease at most, which leaves 5 s to end it before
+// another takes the Lease.
 const (
 	leaseDuration = 60 * time.Second
 	renewDeadline = 45 * time.Second
 	retryPeriod   = 5 * time.Second
+	// lockTimeout bounds each request for the Lease, with whatever wait a server asks for.
+	lockTimeout = 5 * time.Second
 )
 
 // syncerOptions are the flags of `atoll syncer`.
@@ -123,6 +125,11 @@ func (o *syncerOptions) run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("make a client for the physical cluster: %w", err)
 	}
+	// One for all terms as the leader: what could not be kept yet is still known in the next.
+	credential, err := syncer.NewCredential(hub, kube.CoreV1().Secrets(o.namespace), o.credentialSecret)
+	if err != nil {
+		return err
+	}
 	hostname, err := os.Hostname()
 	if err != nil {
 		return fmt.Errorf("find the name of this host: %w", err)
@@ -134,57 +141,11 @@ func (o *syncerOptions) run(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("make the lock of the leader election: %w", err)
 		}
-		if err := lead(ctx, lock, func(ctx context.Context) error { return o.sync(ctx, hub, physical, kube) }); err != nil {
+		if err := lead(ctx, lock, func(ctx context.Context) error { return work(ctx, credential, physical) }); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// lead waits for the lock and works while it holds it. It returns when ctx ended, the lock was lost, or the work failed;
-// the lock is given back only after the work has ended.
-func lead(ctx context.Context, lock resourcelock.Interface, work func(context.Context) error) error {
-	electing, stop := context.WithCancel(context.WithoutCancel(ctx))
-	defer stop()
-	won := make(chan context.Context, 1)
-	var leads atomic.Bool
-	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Lock: lock, Name: "syncer", LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod,
-		ReleaseOnCancel: true,
-		Callbacks: leaderelection.LeaderCallbacks{
-			OnStartedLeading: func(leading context.Context) {
-				leads.Store(true)
-				won <- leading
-			},
-			OnStoppedLeading: func() {},
-			// Whoever was stopped for long finds another in its place, and does not wait for its own deadline.
-			OnNewLeader: func(identity string) {
-				if leads.Load() && identity != lock.Identity() {
-					stop()
-				}
-			},
-		},
-	})
-	if err != nil {
-		return fmt.Errorf("set up the leader election: %w", err)
-	}
-	over := make(chan struct{})
-	go func() {
-		defer close(over)
-		elector.Run(electing)
-	}()
-	select {
-	case leading := <-won:
-		leading, cancel := context.WithCancel(leading)
-		defer cancel()
-		defer context.AfterFunc(ctx, cancel)()
-		err = work(leading)
-	case <-over:
-	case <-ctx.Done():
-	}
-	stop()
-	<-over
-	return err
 }
 
 // find returns the SyncTarget that a mirror is for: its twin is the only one there. While the hub cannot be reached it
@@ -222,9 +183,9 @@ func find(ctx context.Context, mirror *rest.Config) (name, uid string, err error
 	return twin.Name, twin.Labels[workloadv1alpha1.SyncTargetLabel], nil
 }
 
-// sync gets a credential and runs the Syncer until ctx ends.
-func (o *syncerOptions) sync(ctx context.Context, hub, physical *rest.Config, kube kubernetes.Interface) error {
-	credential, err := syncer.OpenCredential(ctx, hub, kube.CoreV1().Secrets(o.namespace), o.credentialSecret)
+// work opens the credential and runs the Syncer until ctx ends.
+func work(ctx context.Context, credential *syncer.Credential, physical *rest.Config) error {
+	err := credential.Open(ctx)
 	if errors.Is(err, syncer.ErrBootstrapRefused) {
 		return fmt.Errorf("%w. Write a new manifest where the cluster was added: atoll cluster add NAME --manifest", err)
 	}

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/klog/v2"
+)
+
+// lead waits for the lock and works while it holds it. It returns when ctx ended, the lock was lost, or the work failed;
+// the lock is given back only after the work has ended.
+func lead(ctx context.Context, lock resourcelock.Interface, work func(context.Context) error) error {
+	lock = boundedLock{lock}
+	electing, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	won := make(chan context.Context, 1)
+	var leads atomic.Bool
+	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+		Lock: lock, Name: "syncer", LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod,
+		// It would release a lock that could not be renewed before it tells the work to end.
+		ReleaseOnCancel: false,
+		Callbacks: leaderelection.LeaderCallbacks{
+			OnStartedLeading: func(leading context.Context) {
+				leads.Store(true)
+				won <- leading
+			},
+			OnStoppedLeading: func() {},
+			// Whoever was stopped for long finds another in its place, and does not wait for its own deadline.
+			OnNewLeader: func(identity string) {
+				if leads.Load() && identity != lock.Identity() {
+					stop()
+				}
+			},
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("set up the leader election: %w", err)
+	}
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		elector.Run(electing)
+	}()
+	select {
+	case leading := <-won:
+		leading, cancel := context.WithCancel(leading)
+		defer cancel()
+		defer context.AfterFunc(ctx, cancel)()
+		err = work(leading)
+	case <-over:
+	case <-ctx.Done():
+	}
+	stop()
+	<-over
+	release(context.WithoutCancel(ctx), lock)
+	return err
+}
+
+// release lets another replica take a lock at once, if it is still ours. Otherwise, or if it cannot be reached, it runs out.
+func release(ctx context.Context, lock resourcelock.Interface) {
+	held, _, err := lock.Get(ctx)
+	if err == nil && held.HolderIdentity == lock.Identity() {
+		now := metav1.Now()
+		// The update is of what was read: should another take the lock in between, it fails.
+		err = lock.Update(ctx, resourcelock.LeaderElectionRecord{
+			LeaderTransitions: held.LeaderTransitions, LeaseDurationSeconds: 1, RenewTime: now, AcquireTime: now,
+		})
+	}
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		klog.FromContext(ctx).Info("The lock of the leader election could not be given back, it runs out", "lock", lock.Describe(), "err", err)
+	}
+}
+
+// boundedLock gives up requests that are not answered: upstream waits for ever for one that is to acquire the lock.
+type boundedLock struct{ resourcelock.Interface }
+
+func (l boundedLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, lockTimeout)
+	defer cancel()
+	return l.Interface.Get(ctx)
+}
+
+func (l boundedLock) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	ctx, cancel := context.WithTimeout(ctx, lockTimeout)
+	defer cancel()
+	return l.Interface.Create(ctx, record)
+}
+
+func (l boundedLock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	ctx, cancel := context.WithTimeout(ctx, lockTimeout)
+	defer cancel()
+	return l.Interface.Update(ctx, record)
+}
