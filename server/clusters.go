@@ -167,6 +167,10 @@ func (s *Server) resolve(ctx context.Context, segment string, stranger func() bo
 		return lcctx.Cluster{}, false, apierrors.NewBadRequest(err.Error())
 	}
 	if cluster, ok := s.directory.Known(name); ok {
+		// Its syncer would be refused, and take that for the server's word.
+		if cluster.Mirror && !s.knowAll(ctx) {
+			return lcctx.Cluster{}, false, errStarting
+		}
 		return cluster, true, nil
 	}
 	if !stranger() {

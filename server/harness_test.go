@@ -78,6 +78,12 @@ type running struct {
 
 func startServer(t *testing.T, modify func(*Options)) *running {
 	t.Helper()
+	return startServerKnowing(t, few{}, modify)
+}
+
+// startServerKnowing starts one with syncers outside of it.
+func startServerKnowing(t *testing.T, credentials Credentials, modify func(*Options)) *running {
+	t.Helper()
 	dir := t.TempDir()
 	etcd, err := embeddedetcd.Start(context.Background(), embeddedetcd.Options{Dir: filepath.Join(dir, "etcd")})
 	if err != nil {
@@ -99,7 +105,7 @@ func startServer(t *testing.T, modify func(*Options)) *running {
 		cancel()
 		t.Fatal(err)
 	}
-	s.Join(few{}, few{}, few{})
+	s.Join(few{}, few{}, credentials)
 	var wg sync.WaitGroup
 	var failed error
 	wg.Go(func() { failed = s.Run(ctx) })

@@ -174,7 +174,7 @@ func (s *Server) assemble(ctx context.Context, etcd *clientv3.Client, address st
 	config.LongRunningFunc = filters.BasicLongRunningRequestCheck(
 		sets.NewString("watch", "proxy"), sets.NewString("attach", "exec", "proxy", "log", "portforward"))
 	config.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
-		return s.withLogicalCluster(genericapiserver.DefaultBuildHandlerChain(s.withNoCluster(api), c), c.Authentication.Authenticator)
+		return s.withLogicalCluster(genericapiserver.DefaultBuildHandlerChain(s.withNoCluster(s.withEndOfCertificate(api)), c), c.Authentication.Authenticator)
 	}
 	definitions := utilopenapi.GetOpenAPIDefinitionsWithoutDisabledFeatures(openAPIDefinitions)
 	namer := openapi.NewDefinitionNamer(legacyscheme.Scheme)

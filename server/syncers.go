@@ -29,6 +29,8 @@ const syncersGroup = reservedPrefix + "syncers"
 type syncerUser struct {
 	user.DefaultInfo
 	mirror logicalcluster.Name
+	// certificate is what a syncer outside this process showed, nil of those in it.
+	certificate *syncerCertificate
 }
 
 func newSyncerUser(mirror logicalcluster.Name) *syncerUser {

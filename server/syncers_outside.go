@@ -6,6 +6,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -16,7 +17,9 @@ import (
 	x509request "k8s.io/apiserver/pkg/authentication/request/x509"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/client-go/util/cert"
+	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/controller/certificates/authority"
 
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
@@ -26,6 +29,8 @@ import (
 const (
 	// clockSkew is how far the clock of a syncer may be behind ours, at most a tenth of what its certificate lasts.
 	clockSkew = 5 * time.Minute
+	// credentialCheck is how often it is asked, while a watch of a syncer is open, whether its certificate is still good.
+	credentialCheck = 5 * time.Second
 	// bootstrapGroup holds who shows the bootstrap token of a syncer.
 	bootstrapGroup = reservedPrefix + "bootstrappers"
 )
@@ -111,8 +116,44 @@ func (s *Server) syncerCertificates() authenticator.Request {
 		}
 		found := newSyncerUser(mirror)
 		found.Extra = credentialExtra(subject.SerialNumber)
+		found.certificate = &syncerCertificate{id: subject.SerialNumber, until: chain[0].NotAfter}
 		return &authenticator.Response{User: found}, true, nil
 	}))
+}
+
+// syncerCertificate is what lets a syncer in: the bootstrap token that it goes back to, and its end.
+type syncerCertificate struct {
+	id    string
+	until time.Time
+}
+
+// withEndOfCertificate ends a watch when the certificate that it was begun with does, or is refused from then on: a watch
+// lasts as long as its client likes. It stands after authentication. Other requests end within a minute anyway.
+func (s *Server) withEndOfCertificate(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		who, _ := request.UserFrom(req.Context())
+		syncer, ok := who.(*syncerUser)
+		info, _ := request.RequestInfoFrom(req.Context())
+		if !ok || syncer.certificate == nil || info == nil || info.Verb != "watch" {
+			next.ServeHTTP(w, req)
+			return
+		}
+		ctx, cancel := context.WithDeadline(req.Context(), syncer.certificate.until)
+		defer cancel()
+		var check func()
+		check = func() {
+			switch {
+			case ctx.Err() != nil:
+			case !s.credentials.Accepts(syncer.mirror, syncer.certificate.id):
+				klog.FromContext(ctx).Info("A watch is ended, since the certificate of its syncer is good no longer", "user", syncer.Name, "resource", info.Resource)
+				cancel()
+			default:
+				time.AfterFunc(credentialCheck, check)
+			}
+		}
+		time.AfterFunc(credentialCheck, check)
+		next.ServeHTTP(w, req.WithContext(ctx))
+	})
 }
 
 // SignSyncer returns the client certificate, as PEM, for a PEM-encoded request of a syncer outside this process. Whose

@@ -1,0 +1,181 @@
+package server
+
+import (
+	"bufio"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/cert"
+	"k8s.io/client-go/util/keyutil"
+
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+)
+
+// registered are the credentials of syncers outside: each mirror's certificates go back to one token.
+type registered struct {
+	mu      sync.Mutex
+	ids     map[logicalcluster.Name]string
+	unknown bool // nothing is known yet
+}
+
+func (*registered) Token(context.Context, logicalcluster.Name, string) (string, bool, error) {
+	return "", false, nil
+}
+
+func (r *registered) Accepts(mirror logicalcluster.Name, id string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return !r.unknown && r.ids[mirror] == id
+}
+
+func (r *registered) WaitSynced(context.Context) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.unknown {
+		return errors.New("not yet")
+	}
+	return nil
+}
+
+func (r *registered) set(f func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f()
+}
+
+// syncerOf returns a certificate of a mirror's syncer, as the server signs it.
+func (r *running) syncerOf(t *testing.T, mirror logicalcluster.Name, id string) *tls.Certificate {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	must(t, err)
+	asked, err := cert.MakeCSRFromTemplate(key, &x509.CertificateRequest{
+		Subject: pkix.Name{CommonName: workloadv1alpha1.SyncerUserPrefix + string(mirror), SerialNumber: id},
+	})
+	must(t, err)
+	certPEM, err := r.SignSyncer(asked)
+	must(t, err)
+	keyPEM, err := keyutil.MarshalPrivateKeyToPEM(key)
+	must(t, err)
+	pair, err := tls.X509KeyPair(certPEM, keyPEM)
+	must(t, err)
+	return &pair
+}
+
+// watch begins a watch without an end, and returns its events line by line. The channel is closed with the watch.
+func (r *running) watch(t *testing.T, certificate *tls.Certificate, path string) <-chan string {
+	t.Helper()
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(r.CACertificate())
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{*certificate}}, DisableKeepAlives: true}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, r.URL()+path+"?watch=true&timeoutSeconds=1000000000", nil)
+	must(t, err)
+	response, err := transport.RoundTrip(req)
+	must(t, err)
+	if response.StatusCode != http.StatusOK {
+		defer response.Body.Close()
+		body, _ := io.ReadAll(response.Body)
+		t.Fatalf("watch %s: %d %s", path, response.StatusCode, body)
+	}
+	events := make(chan string, 100)
+	go func() {
+		defer close(events)
+		defer response.Body.Close()
+		lines := bufio.NewScanner(response.Body)
+		lines.Buffer(nil, 1<<20)
+		for lines.Scan() {
+			events <- lines.Text()
+		}
+	}()
+	return events
+}
+
+// A watch of a syncer outside the server ends with the certificate that it was begun with, however long it was asked for.
+func TestWatchEndsWithItsCertificate(t *testing.T) {
+	known := &registered{ids: map[logicalcluster.Name]string{east: "aaaaaa", west: "bbbbbb"}}
+	r := startServerKnowing(t, known, nil)
+	for _, mirror := range []logicalcluster.Name{east, west} {
+		_, err := r.in(t, mirror).CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{})
+		must(t, err)
+	}
+	write := func(mirror logicalcluster.Name, name string) {
+		t.Helper()
+		_, err := r.in(t, mirror).CoreV1().Secrets("default").Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+		must(t, err)
+	}
+	until := func(events <-chan string, name string) (ended bool) {
+		t.Helper()
+		patience := time.After(time.Minute)
+		for last := ""; ; {
+			select {
+			case event, open := <-events:
+				if last = event; !open {
+					return true
+				}
+				if name != "" && strings.Contains(event, name) {
+					return false
+				}
+			case <-patience:
+				t.Fatalf("the watch still goes on, waiting for %q; last event %.300s", name, last)
+			}
+		}
+	}
+	const path = "/api/v1/secrets"
+	revoked := r.watch(t, r.syncerOf(t, east, "aaaaaa"), clustersPrefix+string(east)+path)
+	other := r.watch(t, r.syncerOf(t, west, "bbbbbb"), clustersPrefix+string(west)+path)
+	r.options.SyncerSigningDuration = 3 * time.Second
+	short := r.syncerOf(t, west, "bbbbbb")
+	expiring := r.watch(t, short, clustersPrefix+string(west)+path)
+	write(east, "before")
+	write(west, "before")
+	for _, events := range []<-chan string{revoked, other, expiring} {
+		if until(events, "before") {
+			t.Fatal("a watch ended although its certificate is good")
+		}
+	}
+	if !until(expiring, "") || time.Now().Before(short.Leaf.NotAfter) {
+		t.Errorf("the watch with a certificate until %s ended at %s", short.Leaf.NotAfter, time.Now())
+	}
+	known.set(func() { known.ids[east] = "cccccc" })
+	if !until(revoked, "") {
+		t.Error("the watch goes on with a certificate that is good no longer")
+	}
+	// It is the certificate of the one that ended them, and not the check.
+	write(west, "after")
+	if until(other, "after") {
+		t.Error("the watch of another mirror ended, too")
+	}
+}
+
+// A server that starts does not refuse a syncer because it knows of none yet: that would be taken for its word.
+func TestSyncersAreNotRefusedByAServerThatStarts(t *testing.T) {
+	known := &registered{ids: map[logicalcluster.Name]string{east: "aaaaaa"}}
+	r := startServerKnowing(t, known, nil)
+	certificate := r.syncerOf(t, east, "aaaaaa")
+	list := asked{path: clustersPrefix + string(east) + "/api/v1/secrets", certificate: certificate}
+	if got := r.ask(t, list); got.code != http.StatusOK {
+		t.Fatalf("list with a good certificate: %d %s", got.code, got.body)
+	}
+	known.set(func() { known.unknown = true })
+	if got := r.ask(t, list); got.code != http.StatusServiceUnavailable {
+		t.Errorf("with a certificate, when nothing is known: %d %s, want 503", got.code, got.body)
+	}
+	list.certificate, list.token = nil, "aaaaaa.0123456789abcdef"
+	if got := r.ask(t, list); got.code != http.StatusServiceUnavailable {
+		t.Errorf("with a token, when nothing is known: %d %s, want 503", got.code, got.body)
+	}
+}
