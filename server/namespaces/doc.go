@@ -6,7 +6,8 @@
 //
 // It reads Namespaces, LogicalClusters and the deletions of what they hold from the shared informers, and watches the two
 // default objects, which those informers leave out, by name and without keeping them: the default objects of an idle
-// workspace cost no memory here. It writes these objects, conditions of Namespaces, and spec.finalizers; it deletes
+// workspace cost no memory here. A namespace that has them already, as those of a new workspace, which are made together with
+// them, costs no request: the server's watch cache is read first. It writes these objects, conditions of Namespaces, and spec.finalizers; it deletes
 // everything in namespaces that are being deleted.
 //
 // What always holds: a namespace is let go only after a consistent read of each resource that discovery names for its
