@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"atoll.dev/atoll/test/host"
 )
 
 // TestEveryRowRuns measures everything in small. Figures of such a run mean nothing.
@@ -80,7 +82,7 @@ func TestMerge(t *testing.T) {
 }
 
 func TestReportIsReadAsWritten(t *testing.T) {
-	first, second := Run{Began: "2026-01-01 00:00", Commit: "aaa", Load: "0.1 0.1 0.1"}, Run{Began: "2026-02-02 00:00", Commit: "bbb"}
+	first, second := host.Run{Began: "2026-01-01 00:00", Commit: "aaa", Load: "0.1 0.1 0.1"}, host.Run{Began: "2026-02-02 00:00", Commit: "bbb"}
 	results := []Result{
 		{Row: "fast", Unit: "/s", Figure: 12345.6, Goal: atLeast(500), Met: true, How: "so", Samples: map[string][]float64{"ms": {1, 2.5}}, Run: first},
 		{Row: "slow", Unit: "ms", Figure: 0.123, Goal: atMost(0.1), Detail: "p99 1 ms", Run: second},

@@ -12,6 +12,8 @@ import (
 	"regexp"
 	"strings"
 	"syscall"
+
+	"atoll.dev/atoll/test/host"
 )
 
 func main() {
@@ -53,7 +55,11 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	this, err := thisRun(root, os.Args[1:])
+	command := "make bench"
+	if args := os.Args[1:]; len(args) > 0 {
+		command = "go run ./test/bench " + strings.Join(args, " ")
+	}
+	this, err := host.ThisRun(root, command)
 	if err != nil {
 		return err
 	}
@@ -101,7 +107,7 @@ func findRepository(ctx context.Context) (string, error) {
 type bench struct {
 	quick      bool
 	workspaces int
-	run        Run
+	run        host.Run
 	results    []Result
 }
 

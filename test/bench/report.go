@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"atoll.dev/atoll/test/host"
 )
 
 // Result is one measured row.
@@ -26,7 +28,7 @@ type Result struct {
 	// Samples are all that was measured, by what they are.
 	Samples map[string][]float64 `json:"samples,omitempty"`
 	// Run is what the row was measured in.
-	Run Run `json:"run"`
+	Run host.Run `json:"run"`
 }
 
 // verdict of a figure: what it is of its goal, and whether it is met.
@@ -120,7 +122,7 @@ func merge(old, new []Result, rows []Row) []Result {
 
 // markdown renders the report.
 func markdown(results []Result) string {
-	var runs []Run
+	var runs []host.Run
 	var b strings.Builder
 	b.WriteString(`# Benchmarks
 

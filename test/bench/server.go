@@ -18,6 +18,7 @@ import (
 
 	"atoll.dev/atoll/client"
 	"atoll.dev/atoll/test/framework"
+	"atoll.dev/atoll/test/host"
 )
 
 // put creates a small ConfigMap in the namespace default of a logical cluster.
@@ -115,11 +116,11 @@ func cpuTime(pid int) (time.Duration, error) {
 func memoryOf(pid int) (Memory, error) {
 	var m Memory
 	for field, into := range map[string]*float64{"RssAnon": &m.Anon, "RssFile": &m.File} {
-		value, err := procField(fmt.Sprintf("/proc/%d/status", pid), field)
+		value, err := host.Field(fmt.Sprintf("/proc/%d/status", pid), field)
 		if err != nil {
 			return m, err
 		}
-		kb, err := kilobytes(value)
+		kb, err := host.Kilobytes(value)
 		if err != nil {
 			return m, err
 		}

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"atoll.dev/atoll/test/host"
 )
 
 func TestIDs(t *testing.T) {
@@ -134,5 +136,32 @@ func TestPartsProveToo(t *testing.T) {
 		if got := ids(name); !cmp.Equal(got, want) {
 			t.Errorf("%s proves %v, want %v", name, got, want)
 		}
+	}
+}
+
+func TestSoak(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "soak.md")
+	this := host.Run{Began: "2026-01-01 00:00", Commit: "abc", Command: "make soak"}
+	in := `{"Action":"output","Package":"p","Test":"TestFaults/Cut","Output":"    a_test.go:7: recovery from cut connections   2.5s\n"}
+{"Action":"output","Package":"p","Test":"TestFaults/Cut","Output":"a line of a log\n"}
+{"Action":"pass","Package":"p","Test":"TestFaults/Cut","Elapsed":61.2}
+`
+	var out strings.Builder
+	if err := soak(strings.NewReader(in), &out, file, this); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(file)
+	if want := "| `TestFaults/Cut` | pass | 1m1s | from cut connections: 2.5s |\n"; err != nil || !strings.Contains(string(data), want) {
+		t.Errorf("wrote %q (%v), want the line %q", data, err, want)
+	}
+	in = strings.Replace(in, `"pass"`, `"fail"`, 1)
+	if err := soak(strings.NewReader(in), &out, file, this); err == nil || !strings.Contains(err.Error(), "TestFaults/Cut") {
+		t.Errorf("a failure: error %v", err)
+	}
+	if now, err := os.ReadFile(file); err != nil || string(now) != string(data) {
+		t.Errorf("a failure changed the report: %q (%v)", now, err)
+	}
+	if err := soak(strings.NewReader(""), &out, file, this); err == nil {
+		t.Error("a run without tests passed")
 	}
 }

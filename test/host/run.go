@@ -1,4 +1,5 @@
-package main
+// Package host tells on which machine, when and of which commit something was measured, and reads what Linux says of it.
+package host
 
 import (
 	"fmt"
@@ -10,7 +11,7 @@ import (
 	"time"
 )
 
-// Run says in which run of the benchmark something was measured.
+// Run says where and when something was measured.
 type Run struct {
 	Began   string `json:"began"`   // UTC
 	Commit  string `json:"commit"`  // of the repository; "-dirty" when files differ from it
@@ -20,7 +21,8 @@ type Run struct {
 	Command string `json:"command"`
 }
 
-func thisRun(root string, args []string) (Run, error) {
+// ThisRun is the one that begins now, of the repository in root, by that command.
+func ThisRun(root, command string) (Run, error) {
 	git := exec.Command("git", "describe", "--always", "--dirty", "--abbrev=10")
 	git.Dir = root
 	commit, err := git.Output()
@@ -31,25 +33,22 @@ func thisRun(root string, args []string) (Run, error) {
 		Began:   time.Now().UTC().Format("2006-01-02 15:04"),
 		Commit:  strings.TrimSpace(string(commit)),
 		Go:      runtime.Version() + " " + runtime.GOOS + "/" + runtime.GOARCH,
-		Command: strings.Join(append([]string{"go run ./test/bench"}, args...), " "),
-	}
-	if len(args) == 0 {
-		r.Command = "make bench"
+		Command: command,
 	}
 	loads, err := os.ReadFile("/proc/loadavg")
 	if err != nil {
 		return Run{}, err
 	}
 	r.Load = strings.Join(strings.Fields(string(loads))[:3], " ")
-	kb, err := procField("/proc/meminfo", "MemTotal")
+	kb, err := Field("/proc/meminfo", "MemTotal")
 	if err != nil {
 		return Run{}, err
 	}
-	model, err := procField("/proc/cpuinfo", "model name")
+	model, err := Field("/proc/cpuinfo", "model name")
 	if err != nil {
 		return Run{}, err
 	}
-	memory, err := kilobytes(kb)
+	memory, err := Kilobytes(kb)
 	if err != nil {
 		return Run{}, err
 	}
@@ -57,8 +56,8 @@ func thisRun(root string, args []string) (Run, error) {
 	return r, nil
 }
 
-// procField returns the value of the first line "name: value" of a file in /proc.
-func procField(file, name string) (string, error) {
+// Field returns the value of the first line "name: value" of a file in /proc.
+func Field(file, name string) (string, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {
 		return "", err
@@ -71,8 +70,8 @@ func procField(file, name string) (string, error) {
 	return "", fmt.Errorf("%s has no line %q", file, name)
 }
 
-// kilobytes parses a size of /proc: "123 kB", of 1,024 bytes each.
-func kilobytes(s string) (float64, error) {
+// Kilobytes parses a size of /proc: "123 kB", of 1,024 bytes each.
+func Kilobytes(s string) (float64, error) {
 	digits, ok := strings.CutSuffix(s, " kB")
 	if !ok {
 		return 0, fmt.Errorf("%q is not a number of kB", s)
