@@ -107,6 +107,12 @@ func (m *clusterManifest) run(ctx context.Context, o *clusterAdd, hub *cli.Hub, 
 	if err != nil {
 		return err
 	}
+	if problem := distrust(ctx, address, hub.Base, hub.CA); problem != "" {
+		fmt.Fprintf(o.ErrOut, `Warning: a syncer will not trust %s: %s.
+Name an address that the server's certificate is for with --hub-url, or start the server with --external-hostname.
+
+`, address, problem)
+	}
 	if _, err := o.Out.Write(manifest); err != nil {
 		return err
 	}
