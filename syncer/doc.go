@@ -12,7 +12,8 @@
 // certificates signed: CertificateSigningRequests of the mirrors → status.credential of SyncTargets, certificates.
 //
 // What always holds:
-//   - A bootstrap token is good for one request, and a certificate only while status.credential names its token.
+//   - A bootstrap token is good for one request, and a certificate only while status.credential names its token: watches
+//     that were begun with it end, too.
 //   - Nothing is deleted downstream because something is missing in the mirror. Only a tombstone, a leaf with
 //     deletionTimestamp, deletes: what a fresh read shows to be ours and of the same root, by UID. Objects of ours
 //     without a leaf are counted and reported (condition Orphans).
@@ -27,7 +28,8 @@
 //     older than it left it throws its caches away (history.go), since watches go on from one history into the other.
 //   - No write goes down without a fresh read of its leaf from the hub: two syncers of one target, one of which is behind,
 //     do not undo each other's work.
-//   - No request waits for longer than 30 s, whatever a server asks for or forgets (impatient.go).
+//   - No request waits for longer than 30 s, whatever a server asks for or forgets (impatient.go); those for the lock of
+//     the leader election for no longer than 5 s (cmd/atoll, lead).
 //   - A status goes up only from the object of the leaf's own root; observedGeneration of a leaf is its generation
 //     only when the controllers below have observed what was rendered from it.
 //   - A second pass over unchanged objects writes nothing on either side.

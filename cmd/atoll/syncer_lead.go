@@ -15,11 +15,16 @@ import (
 // lead waits for the lock and works while it holds it. It returns when ctx ended, the lock was lost, or the work failed;
 // the lock is given back only after the work has ended.
 func lead(ctx context.Context, lock resourcelock.Interface, work func(context.Context) error) error {
-	lock = boundedLock{lock}
 	electing, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	won := make(chan context.Context, 1)
 	var leads atomic.Bool
+	// Whoever was stopped for long finds another in its place. Upstream tells so at its deadline only.
+	lock = electionLock{lock, func(holder string) {
+		if leads.Load() && holder != "" && holder != lock.Identity() {
+			stop()
+		}
+	}}
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Lock: lock, Name: "syncer", LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod,
 		// It would release a lock that could not be renewed before it tells the work to end.
@@ -30,12 +35,6 @@ func lead(ctx context.Context, lock resourcelock.Interface, work func(context.Co
 				won <- leading
 			},
 			OnStoppedLeading: func() {},
-			// Whoever was stopped for long finds another in its place, and does not wait for its own deadline.
-			OnNewLeader: func(identity string) {
-				if leads.Load() && identity != lock.Identity() {
-					stop()
-				}
-			},
 		},
 	})
 	if err != nil {
@@ -76,22 +75,30 @@ func release(ctx context.Context, lock resourcelock.Interface) {
 	}
 }
 
-// boundedLock gives up requests that are not answered: upstream waits for ever for one that is to acquire the lock.
-type boundedLock struct{ resourcelock.Interface }
-
-func (l boundedLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, lockTimeout)
-	defer cancel()
-	return l.Interface.Get(ctx)
+// electionLock gives up requests that are not answered, since upstream waits for ever for one that is to acquire the
+// lock, and tells who holds it whenever it was read.
+type electionLock struct {
+	resourcelock.Interface
+	heldBy func(identity string)
 }
 
-func (l boundedLock) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+func (l electionLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, lockTimeout)
+	defer cancel()
+	record, raw, err := l.Interface.Get(ctx)
+	if err == nil {
+		l.heldBy(record.HolderIdentity)
+	}
+	return record, raw, err
+}
+
+func (l electionLock) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	ctx, cancel := context.WithTimeout(ctx, lockTimeout)
 	defer cancel()
 	return l.Interface.Create(ctx, record)
 }
 
-func (l boundedLock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+func (l electionLock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	ctx, cancel := context.WithTimeout(ctx, lockTimeout)
 	defer cancel()
 	return l.Interface.Update(ctx, record)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -144,7 +145,11 @@ func TestLockIsGivenBackAfterTheWork(t *testing.T) {
 				lock.version++
 				lock.record = &resourcelock.LeaderElectionRecord{HolderIdentity: "b", LeaseDurationSeconds: 60}
 			})
+			taken := time.Now()
 			<-ctx.Done()
+			if late := time.Since(taken); late > retryPeriod+2*lockTimeout {
+				return fmt.Errorf("two were at work for %s", late)
+			}
 			return nil
 		}},
 		"unanswered": {reason: "nobody waits for a release that is not answered", holder: "a", work: func(ctx context.Context, _ func(), lock *memoryLock) error {

@@ -145,6 +145,7 @@ func TestT16_CredentialOfASyncerOutside(t *testing.T) {
 		{"create", "", "pods", "", false},
 		{"get", "", "pods", "", false},
 		{"update", "coordination.k8s.io", "leases", "kube-system", false},
+		{"update", "coordination.k8s.io", "leases", workloadv1alpha1.HeartbeatNamespace, false}, // any, but two by name
 		{"create", "", "serviceaccounts/token", "", false},
 	} {
 		resource, sub, _ := strings.Cut(c.resource, "/")
