@@ -57,12 +57,15 @@ func (h *hub) revision() int64 {
 func TestNewWorkspaceIsThreeWrites(t *testing.T) {
 	const n = 20
 	h := startHub(t)
-	h.create(h.clients, workspaces.Root, "first") // and with it what root lacks
-	eventually(t, "root has what it should", func() string {
-		if _, err := h.clients.Kube.CoreV1().ConfigMaps("kube-system").Get(client.In(h.ctx, workspaces.Root), "kube-root-ca.crt", metav1.GetOptions{}); err != nil {
-			return err.Error()
+	eventually(t, "what the server itself has is complete", func() (problem string) {
+		for _, cluster := range []logicalcluster.Name{workspaces.Root, workspaces.SystemAdmin} {
+			for _, ns := range []string{"default", "kube-system"} { // the ConfigMap is the last that a namespace gets
+				if _, err := h.clients.Kube.CoreV1().ConfigMaps(ns).Get(client.In(h.ctx, cluster), "kube-root-ca.crt", metav1.GetOptions{}); err != nil {
+					problem += err.Error() + "; "
+				}
+			}
 		}
-		return ""
+		return problem
 	})
 	before := h.revision()
 	var last logicalcluster.Name
