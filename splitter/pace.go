@@ -20,7 +20,7 @@ const (
 	whileNothing = 5 * time.Second
 	// keepEmpty is how long a namespace stays in a mirror after its last leaf. Below, deleting one takes 5 s and more, and whoever
 	// applies again meanwhile would wait for it.
-	keepEmpty = 10 * time.Second
+	keepEmpty = 30 * time.Second
 )
 
 // reasonComplete is the reason of Progressing of a Deployment that is through, as Kubernetes has it.
