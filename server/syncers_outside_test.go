@@ -77,16 +77,25 @@ func (r *running) syncerOf(t *testing.T, mirror logicalcluster.Name, id string) 
 }
 
 // watch begins a watch without an end, and returns its events line by line. The channel is closed with the watch.
-func (r *running) watch(t *testing.T, certificate *tls.Certificate, path string) <-chan string {
+func (r *running) watch(t *testing.T, certificate *tls.Certificate, path string, webSocket bool) <-chan string {
 	t.Helper()
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(r.CACertificate())
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{*certificate}}, DisableKeepAlives: true}
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, r.URL()+path+"?watch=true&timeoutSeconds=1000000000", nil)
 	must(t, err)
+	want := http.StatusOK
+	if webSocket {
+		want = http.StatusSwitchingProtocols
+		for key, value := range map[string]string{
+			"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==", "Origin": r.URL(),
+		} {
+			req.Header.Set(key, value)
+		}
+	}
 	response, err := transport.RoundTrip(req)
 	must(t, err)
-	if response.StatusCode != http.StatusOK {
+	if response.StatusCode != want {
 		defer response.Body.Close()
 		body, _ := io.ReadAll(response.Body)
 		t.Fatalf("watch %s: %d %s", path, response.StatusCode, body)
@@ -135,14 +144,15 @@ func TestWatchEndsWithItsCertificate(t *testing.T) {
 		}
 	}
 	const path = "/api/v1/secrets"
-	revoked := r.watch(t, r.syncerOf(t, east, "aaaaaa"), clustersPrefix+string(east)+path)
-	other := r.watch(t, r.syncerOf(t, west, "bbbbbb"), clustersPrefix+string(west)+path)
+	revoked := r.watch(t, r.syncerOf(t, east, "aaaaaa"), clustersPrefix+string(east)+path, false)
+	overWebSocket := r.watch(t, r.syncerOf(t, east, "aaaaaa"), clustersPrefix+string(east)+path, true)
+	other := r.watch(t, r.syncerOf(t, west, "bbbbbb"), clustersPrefix+string(west)+path, false)
 	r.options.SyncerSigningDuration = 3 * time.Second
 	short := r.syncerOf(t, west, "bbbbbb")
-	expiring := r.watch(t, short, clustersPrefix+string(west)+path)
+	expiring := r.watch(t, short, clustersPrefix+string(west)+path, false)
 	write(east, "before")
 	write(west, "before")
-	for _, events := range []<-chan string{revoked, other, expiring} {
+	for _, events := range []<-chan string{revoked, overWebSocket, other, expiring} {
 		if until(events, "before") {
 			t.Fatal("a watch ended although its certificate is good")
 		}
@@ -151,8 +161,10 @@ func TestWatchEndsWithItsCertificate(t *testing.T) {
 		t.Errorf("the watch with a certificate until %s ended at %s", short.Leaf.NotAfter, time.Now())
 	}
 	known.set(func() { known.ids[east] = "cccccc" })
-	if !until(revoked, "") {
-		t.Error("the watch goes on with a certificate that is good no longer")
+	for _, events := range []<-chan string{revoked, overWebSocket} {
+		if !until(events, "") {
+			t.Error("a watch goes on with a certificate that is good no longer")
+		}
 	}
 	// It is the certificate of the one that ended them, and not the check.
 	write(west, "after")
