@@ -314,7 +314,8 @@ func (c *Controller) ensureCompanions(ctx context.Context, root *appsv1.Deployme
 
 // needed says whether a leaf has to stay although nothing asks for it any more. Workloads of its namespace in its mirror
 // are read uncached: a Service stays until the last of them is gone, anything else until none of them refers to it and all of
-// them have finished, since pods of an earlier template may need it.
+// them have finished, since pods of an earlier template may need it. So are the roots that refer to it: of one that was just made
+// there may be no leaf yet.
 func (c *Controller) needed(ctx context.Context, s *source, k client.Key, p *placementv1alpha1.Placement, leaf ctrlclient.Object) (bool, error) {
 	lk := client.KeyOf(leaf)
 	if s.Goes == kinds.WithPlacement {
@@ -333,7 +334,17 @@ func (c *Controller) needed(ctx context.Context, s *source, k client.Key, p *pla
 			return true, nil
 		}
 	}
-	return false, nil
+	if s.Goes == kinds.WithPlacement {
+		return false, nil
+	}
+	roots := &appsv1.DeploymentList{}
+	if err := c.clients.Objects.List(client.In(ctx, k.Cluster), roots, ctrlclient.InNamespace(k.Namespace)); err != nil {
+		return true, fmt.Errorf("list what may refer to %s %s: %w", s.GVK.Kind, k, err)
+	}
+	return slices.ContainsFunc(roots.Items, func(d appsv1.Deployment) bool {
+		return d.DeletionTimestamp == nil && slices.Contains(kinds.References(&d.Spec.Template), kinds.Reference{Kind: s.GVK.Kind, Name: k.Name}) &&
+			slices.Contains(placed(c.placement(c.sources["Deployment"], client.Key{Cluster: k.Cluster, Namespace: k.Namespace, Name: d.Name})), lk.Cluster)
+	}), nil
 }
 
 func (c *Controller) summariseWhole(ctx context.Context, s *source, root ctrlclient.Object, leaves []ctrlclient.Object, assigned []logicalcluster.Name) (wait time.Duration, err error) {
