@@ -27,7 +27,7 @@ var withoutAtoll = []string{
 
 const (
 	peerConnections = 8
-	peerRounds      = 7
+	peerRounds      = 5
 	// listedObjects are in every list.
 	listedObjects = 500
 )
@@ -255,7 +255,7 @@ type peerLoad struct {
 }
 
 func (p *peers) compare(ctx context.Context, verb peerVerb, scope peerScope, etcd string) error {
-	goalTime := time.Duration(p.env.N(2000, 300)) * time.Millisecond
+	goalTime := time.Duration(p.env.N(1000, 300)) * time.Millisecond
 	goal := peerLoad{enc: inProtobuf, kinds: []peerKind{p.config, p.workload}[:verb.kinds], how: goalTime}
 	others := []peerLoad{{enc: inJSON, kinds: goal.kinds, how: goalTime / 2, label: "JSON"}}
 	if verb.kinds == 1 {
