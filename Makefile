@@ -70,10 +70,9 @@ bench: build ## Measure it against its goals, and write docs/benchmarks.md. ROWS
 	@ATOLL_BIN_DIR=$(CURDIR)/bin go run ./test/bench $(if $(ROWS),--rows '$(ROWS)')
 
 .PHONY: soak
-soak: build ## Run what takes too long for every change: every fault with every scenario.
-	@ATOLL_SOAK=1 ATOLL_BIN_DIR=$(CURDIR)/bin go test -tags soak -count=1 -timeout 6h -v ./test/integration/crash
-	@ATOLL_SOAK=1 ATOLL_BIN_DIR=$(CURDIR)/bin go test -count=1 -timeout 2h -v ./test/e2e -run 'Faults$$'
-	@ATOLL_BIN_DIR=$(CURDIR)/bin go test -tags soak -count=1 -timeout 1h -v ./syncer -run TestClockSteps
+soak: build ## Run what takes too long for every change, about an hour, and write docs/soak.md.
+	@ATOLL_SOAK=1 ATOLL_BIN_DIR=$(CURDIR)/bin go test -json -count=1 -p 1 -timeout 6h ./test/e2e ./test/integration/crash \
+		-run '^TestControllersSurvive$$|Faults$$' | go run ./test/report soak docs/soak.md
 
 .PHONY: lint
 lint: ## gofmt, go vet and staticcheck (.ci/lint.mod says why those).

@@ -31,6 +31,7 @@
 // The splitter's clock runs faster than the world's, so that the minute for which it keeps what vanished unseen takes
 // seconds.
 //
-// `make soak` runs it (build tag soak). It is not run with every change yet: beside other work on the machine some runs are
-// not done before their patience ends.
+// Every controller meets each of the faults with every change, in the shorter scenarios; `make soak` (ATOLL_SOAK=1) adds the longer
+// ones, and the crashes after reports and heartbeats. What waits has minutes for what takes a second or two: how busy the machine is
+// decides how long a run takes, not how it ends.
 package crash

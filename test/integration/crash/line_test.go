@@ -1,5 +1,3 @@
-//go:build soak
-
 package crash
 
 import (
@@ -50,7 +48,8 @@ type line struct {
 	writes   []write
 	counted  int
 	inflight sync.WaitGroup // writes
-	last     time.Time      // of any request
+	last     time.Time      // of any request, or answer but of a watch
+	waiting  int            // requests that are not answered, but watches
 	requests int
 	listed   map[string]bool
 	stale    []string // lists that were answered with something else than the present
@@ -111,6 +110,15 @@ func (e end) RoundTrip(req *http.Request) (*http.Response, error) {
 	e.mu.Lock()
 	e.requests++
 	e.last = time.Now()
+	if info.Verb != "watch" {
+		e.waiting++
+		defer func() {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			e.waiting--
+			e.last = time.Now()
+		}()
+	}
 	e.mu.Unlock()
 	if e.isCrashed() {
 		return nil, errCrashed
@@ -338,11 +346,21 @@ func (e end) lateWatch(req *http.Request) (*http.Response, error) {
 // release lets watches catch up.
 func (l *line) release() { close(l.released) }
 
-// quietFor is how long a line has had no request.
+// quietFor is how long a line has had no request since its first, and none that is not answered.
 func (l *line) quietFor() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.requests == 0 || l.waiting > 0 {
+		return 0
+	}
 	return time.Since(l.last)
+}
+
+// hasListed says whether a list has been asked for, the first of any if it is "".
+func (l *line) hasListed(id string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.listed[id] || id == "" && len(l.listed) > 0
 }
 
 // sent returns the writes until now, and how many of them count.

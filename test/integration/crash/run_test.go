@@ -1,5 +1,3 @@
-//go:build soak
-
 package crash
 
 import (
@@ -42,8 +40,8 @@ type run struct {
 // stretch of a log: its lines from, inclusive, to to.
 type stretch struct{ from, to int }
 
-// sees says that from now on the controller sees the past, or the present again.
-func (r *run) sees(past bool) {
+// showsPast says that from now on the controller sees the past, or the present again.
+func (r *run) showsPast(past bool) {
 	r.t.Helper()
 	for _, c := range clusterNames {
 		at := len(r.logs[c].read(r.t))
@@ -120,7 +118,9 @@ func (r *run) settle(want reference) state {
 	r.user.ready()
 	what := fmt.Sprintf("step %s of run %d", s.name, r.number)
 	var last state
+	began := time.Now()
 	var since time.Time
+	looks := 0
 	defer func() {
 		if r.t.Failed() {
 			r.t.Logf("what there is:\n%s", r.state().picture())
@@ -136,14 +136,20 @@ func (r *run) settle(want reference) state {
 		}
 		// Nobody says what the rest is; it is what stays.
 		if diff := now.diff(last); diff != "" {
-			last, since = now, time.Now()
+			last, since, looks = now, time.Now(), 0
 			return "still changes:\n" + diff
 		}
-		if time.Since(since) < time.Second {
+		looks++
+		if problem := now.underWay(); problem != "" {
+			return problem
+		}
+		// On a busy machine a second is not long, but to look a few times takes longer, too.
+		if time.Since(since) < time.Second || looks < 3 {
 			return "has not come to rest"
 		}
 		return ""
 	})
+	r.t.Logf("%s: %s", what, time.Since(began).Round(100*time.Millisecond))
 	r.judge()
 	return last
 }

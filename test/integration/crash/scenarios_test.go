@@ -1,5 +1,3 @@
-//go:build soak
-
 package crash
 
 import (
@@ -18,6 +16,7 @@ import (
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
 	tenancyv1alpha1 "atoll.dev/atoll/apis/tenancy/v1alpha1"
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
 	"atoll.dev/atoll/workspaces"
 )
@@ -89,7 +88,7 @@ var scenarios = []scenario{
 		name: "life",
 		steps: []step{
 			{"apply", func(u *user) error { return errors.Join(u.place("east"), u.apply(2)) }, east(2), nil},
-			{"scale", func(u *user) error { return errors.Join(u.change(5, "hello"), u.change(3, "hi")) }, east(3), nil},
+			{"scale", func(u *user) error { return errors.Join(u.change(5, "hello"), u.sunkIn(5), u.change(3, "hi")) }, east(3), nil},
 			{"divide", func(u *user) error { return u.place("east,west") }, map[string]int32{"east": 2, "west": 1}, nil},
 			{"move", func(u *user) error { return u.place("west") }, west(3), all("east")},
 			{"recreate", func(u *user) error { return errors.Join(u.delete(), u.apply(2)) }, west(2), all("west")},
@@ -176,6 +175,25 @@ func (u *user) change(replicas int32, greeting string) error {
 		if err := u.clients.Objects.Patch(u.home(), o, ctrlclient.RawPatch(types.MergePatchType, []byte(patch))); err != nil {
 			return fmt.Errorf("patch %T: %w", o, err)
 		}
+	}
+	return nil
+}
+
+// sunkIn waits until the splitter has passed on that there shall be so many replicas, so that the next change is another one to the
+// syncer, too. A splitter that sees nothing is not waited for.
+func (u *user) sunkIn(replicas int32) error {
+	if u.sees("splitter") {
+		ours := metav1.ListOptions{LabelSelector: workloadv1alpha1.WorkspaceLabel + "=" + u.clusters[len(u.clusters)-1]}
+		eventually(u.t, fmt.Sprintf("there is a leaf with %d replicas", replicas), func() string {
+			leaves, err := u.clients.Kube.AppsV1().Deployments("").List(client.In(u.ctx, u.mirror("east")), ours)
+			if err != nil {
+				return err.Error()
+			}
+			if len(leaves.Items) != 1 || *leaves.Items[0].Spec.Replicas != replicas {
+				return fmt.Sprintf("%+v", leaves.Items)
+			}
+			return ""
+		})
 	}
 	return nil
 }

@@ -1,5 +1,3 @@
-//go:build soak
-
 package crash
 
 import (
@@ -254,6 +252,20 @@ func (s state) picture() string {
 		}
 	}
 	return b.String()
+}
+
+// underWay says what somebody is about to change.
+func (s state) underWay() string {
+	for _, k := range slices.Sorted(maps.Keys(s)) {
+		for l := range strings.Lines(s[k]) {
+			// What a namespace was rendered to is only known to who applies it.
+			if strings.Contains(l, `"deletionTimestamp"`) || strings.Contains(l, "as rendered: false") && !strings.Contains(k, " namespaces ") ||
+				strings.Contains(l, "behind by ") && !strings.Contains(l, "behind by 0") {
+				return k + " is under way: " + strings.TrimSpace(l)
+			}
+		}
+	}
+	return ""
 }
 
 // diff tells what is otherwise.
