@@ -88,7 +88,7 @@ func watchesGone(t *testing.T, f *faulty) {
 		front.Proxy.Cut()
 	}
 	s.changing(lasting(6*time.Second, time.Minute), 2)
-	f.broken(t, faulted)
+	f.met(t)
 	f.restore()
 	s.recovered("from 410 on every watch of the physical clusters")
 
@@ -161,7 +161,7 @@ func physicalRefuses(t *testing.T, f *faulty) {
 		s.notReady("east")
 		s.notReady("west")
 	}
-	f.broken(t, faulted)
+	f.met(t)
 	f.restore()
 	s.recovered("from 503 and 429 with Retry-After: 300")
 }
@@ -174,7 +174,7 @@ func physicalSwallows(t *testing.T, f *faulty) {
 		front.Proxy.Cut()
 	}
 	s.changing(lasting(12*time.Second, 2*time.Minute), 2)
-	f.broken(t, faulted)
+	f.met(t)
 	f.restore()
 	s.recovered("from requests that are never answered")
 }
