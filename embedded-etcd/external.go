@@ -62,6 +62,10 @@ func Connect(ctx context.Context, o ExternalOptions) (*Etcd, error) {
 	if err != nil {
 		goOn()
 		cancelClient()
+		if cfg.TLS != nil && o.CertFile == "" {
+			// Whether the refusal itself or the connection that it breaks is seen first is chance.
+			err = fmt.Errorf("%w (no client certificate is given, and an etcd may require one)", err)
+		}
 		return nil, fmt.Errorf("connect to etcd at %s: %w", strings.Join(o.Endpoints, ","), err)
 	}
 	if !goOn() {

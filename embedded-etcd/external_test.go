@@ -62,7 +62,7 @@ func TestConnectRefusals(t *testing.T) {
 		},
 		"no certificate": {
 			change: func(o *embeddedetcd.ExternalOptions) { o.CertFile, o.KeyFile = "", "" },
-			want:   []string{options.Endpoints[0], "certificate required"},
+			want:   []string{options.Endpoints[0], "no client certificate is given"},
 			reason: "whoever reaches the port reads every Secret",
 		},
 		"certificate of another authority": {
