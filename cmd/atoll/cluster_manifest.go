@@ -6,8 +6,10 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"io"
 	"net"
 	"net/url"
+	"os"
 	"strings"
 	"time"
 
@@ -62,8 +64,8 @@ func (m *clusterManifest) hubAddress(hub *cli.Hub) (string, error) {
 	if err != nil || u.Scheme != "https" || u.Host == "" {
 		return "", fmt.Errorf("--hub-url %q: want an address such as https://atoll.example:6443", address)
 	}
-	if strings.Trim(u.Path, "/") != "" {
-		return "", fmt.Errorf("--hub-url %q: want it without a path", address)
+	if strings.Trim(u.Path, "/") != "" || u.User != nil {
+		return "", fmt.Errorf("--hub-url %q: want it without a path, and without a user", u.Redacted())
 	}
 	host := u.Hostname()
 	if ip := net.ParseIP(host); (host == "localhost" || ip != nil && (ip.IsLoopback() || ip.IsUnspecified())) && !m.allowLoopback {
@@ -78,6 +80,9 @@ func (m *clusterManifest) run(ctx context.Context, o *clusterAdd, hub *cli.Hub, 
 	address, err := m.hubAddress(hub)
 	if err != nil {
 		return err
+	}
+	if m.tokenTTL <= 0 {
+		return fmt.Errorf("--token-ttl %s: want the time in which the manifest will be applied, such as 1h", m.tokenTTL)
 	}
 	token, err := bootstraputil.GenerateBootstrapToken()
 	if err != nil {
@@ -116,6 +121,9 @@ Name an address that the server's certificate is for with --hub-url, or start th
 	if _, err := o.Out.Write(manifest); err != nil {
 		return err
 	}
+	if othersMayRead(o.Out) {
+		fmt.Fprint(o.ErrOut, "Warning: others on this machine may read the file, and the token in it. Keep it to yourself: chmod 600 FILE\n\n")
+	}
 	fmt.Fprintf(o.ErrOut, `Cluster %s is registered in %s. Apply the manifest in that cluster:
 
   kubectl apply -f FILE
@@ -124,6 +132,16 @@ It holds a token that is good once, until %s. Another one, if you need it: the s
 No image of Atoll is published yet: build one with bin/atoll in it, where the cluster finds it as %s, or name yours with --image.
 `, target.Name, path, expiration.Format(time.RFC3339), m.image)
 	return nil
+}
+
+// othersMayRead says whether what is written to w ends in a file that is not its owner's alone.
+func othersMayRead(w io.Writer) bool {
+	file, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := file.Stat()
+	return err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o077 != 0
 }
 
 func bootstrapSecret(cluster, token string, expiration time.Time) *corev1.Secret {

@@ -1,6 +1,9 @@
 package main
 
 import (
+	"bytes"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -93,6 +96,7 @@ func TestHubAddress(t *testing.T) {
 	}{
 		{reason: "the kubeconfig's address", hub: "https://atoll.example:6443", want: "https://atoll.example:6443"},
 		{reason: "the flag wins", flag: "https://10.0.0.1:6443/", hub: "https://127.0.0.1:6443", want: "https://10.0.0.1:6443"},
+		{reason: "a syncer has its own identity", flag: "https://u:secret@atoll.example:6443", problem: "without a user"},
 		{reason: "no Pod reaches a loopback address", hub: "https://127.0.0.1:6443", problem: "--bind-address"},
 		{reason: "nor its name", hub: "https://localhost:6443", problem: "--bind-address"},
 		{reason: "nor the other one's", hub: "https://[::1]:6443", problem: "--bind-address"},
@@ -109,5 +113,24 @@ func TestHubAddress(t *testing.T) {
 				t.Errorf("hubAddress = %q, %v; want %q, %q", got, err, tc.want, tc.problem)
 			}
 		})
+	}
+}
+
+func TestOthersMayRead(t *testing.T) {
+	file, err := os.Create(filepath.Join(t.TempDir(), "manifest"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	for mode, want := range map[os.FileMode]bool{0o600: false, 0o644: true, 0o640: true} {
+		if err := file.Chmod(mode); err != nil {
+			t.Fatal(err)
+		}
+		if got := othersMayRead(file); got != want {
+			t.Errorf("%o: %t, want %t", mode, got, want)
+		}
+	}
+	if othersMayRead(&bytes.Buffer{}) {
+		t.Error("a buffer is nobody else's")
 	}
 }
