@@ -28,6 +28,7 @@ import (
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/internal/kinds"
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
 )
 
@@ -333,7 +334,20 @@ func TestController(t *testing.T) {
 		Namespace: "front", Name: "api", UID: "api", Annotations: map[string]string{placementv1alpha1.ClustersAnnotation: "west"},
 	}})
 	placedOn("front.deployments.api", `"west" Placed`)
-	wantUsage := map[types.UID]int{w.targets[client.Key{Cluster: "root", Name: "west"}].UID: 2}
+
+	// Of what runs by the namespace's Placement, a leaf tells.
+	west := w.targets[client.Key{Cluster: "root", Name: "west"}]
+	for _, db := range []struct{ cluster, namespace, rootUID, wish string }{
+		{west.Status.Mirror, kinds.DownstreamNamespace("shop", "front", false), "db", ""},
+		{"shop", "front", "", "wset"},
+	} {
+		s.set(t, db.cluster, "/apis/apps/v1/namespaces/"+db.namespace+"/deployments/db", &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{
+			Namespace: db.namespace, Name: "db", UID: types.UID("db" + db.rootUID), Labels: map[string]string{workloadv1alpha1.RootUIDLabel: db.rootUID},
+			Annotations: map[string]string{placementv1alpha1.ClustersAnnotation: db.wish},
+		}})
+	}
+	placedOn("front.deployments.db", `"west" NotAllowed`)
+	wantUsage := map[types.UID]int{west.UID: 3}
 	waitFor(t, func() (string, bool) {
 		c.usage.mu.Lock()
 		defer c.usage.mu.Unlock()
@@ -349,7 +363,7 @@ func TestController(t *testing.T) {
 		}
 	}
 	if len(s.writes) > 16 {
-		t.Errorf("%d writes for 7 decisions: %v", len(s.writes), s.writes)
+		t.Errorf("%d writes for 8 decisions: %v", len(s.writes), s.writes)
 	}
 }
 

@@ -1,15 +1,19 @@
 package placement
 
 import (
+	"slices"
 	"strings"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/internal/kinds"
 )
 
 // kind is a kind that makes a namespace hold something to run, and whose objects may have a wish of their own.
@@ -20,6 +24,8 @@ type kind struct {
 	holds func(key client.Key) bool
 	// own returns those in the namespace that have a wish of their own.
 	own func(key client.Key) []metav1.Object
+	// runs says whether a root has a leaf in one of the mirrors.
+	runs func(root client.Key, mirrors []string) bool
 }
 
 // kindsOf is the table of these kinds; another kind is another line. changed is told every namespace where an object
@@ -85,6 +91,16 @@ func kindOf[T interface {
 				}
 			}
 			return out
+		},
+		runs: func(root client.Key, mirrors []string) bool {
+			o, ok := informer.Get(root)
+			return ok && slices.ContainsFunc(mirrors, func(mirror string) bool {
+				return slices.ContainsFunc([]bool{false, true}, func(dedicated bool) bool {
+					namespace := kinds.DownstreamNamespace(root.Cluster, root.Namespace, dedicated)
+					leaf, ok := informer.Get(client.Key{Cluster: logicalcluster.Name(mirror), Namespace: namespace, Name: root.Name})
+					return ok && leaf.GetDeletionTimestamp() == nil && leaf.GetLabels()[workloadv1alpha1.RootUIDLabel] == string(o.GetUID())
+				})
+			})
 		},
 	}, nil
 }

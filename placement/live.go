@@ -3,6 +3,7 @@ package placement
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	corev1 "k8s.io/api/core/v1"
@@ -46,6 +47,13 @@ func (l *live) Roots(namespace client.Key) (holds bool, own []root) {
 		}
 	}
 	return holds, own
+}
+
+func (l *live) Runs(namespace client.Key, object placementv1alpha1.PlacedObject, mirrors []string) bool {
+	return slices.ContainsFunc(l.kinds, func(k kind) bool {
+		return k.gvk.Group == object.Group && k.resource == object.Resource &&
+			k.runs(client.Key{Cluster: namespace.Cluster, Namespace: namespace.Name, Name: object.Name}, mirrors)
+	})
 }
 
 // concerns says whether a namespace holds something to run or something that was placed.

@@ -45,6 +45,8 @@ type world interface {
 	Namespace(client.Key) (*corev1.Namespace, bool)
 	// Roots says whether a namespace holds something to run, and what of it has a wish of its own.
 	Roots(namespace client.Key) (holds bool, own []root)
+	// Runs says whether an object has a leaf in one of the mirrors.
+	Runs(namespace client.Key, object placementv1alpha1.PlacedObject, mirrors []string) bool
 	Placements(namespace client.Key) []*placementv1alpha1.Placement
 	Policies(logicalcluster.Name) []*placementv1alpha1.PlacementPolicy
 	SyncTargets(logicalcluster.Name) []*workloadv1alpha1.SyncTarget
@@ -189,6 +191,7 @@ func (r *reconciler) carryOut(ctx context.Context, key client.Key, s scene, want
 	for _, p := range existing {
 		byName[p.Name] = p
 	}
+	namespace := byName[key.Name]
 	var errs []error
 	for _, w := range wants {
 		old := byName[w.name]
@@ -196,7 +199,7 @@ func (r *reconciler) carryOut(ctx context.Context, key client.Key, s scene, want
 		if old != nil && old.DeletionTimestamp != nil {
 			continue // its end brings the namespace again
 		}
-		if err := r.place(ctx, key, s, w, old); err != nil {
+		if err := r.place(ctx, key, s, w, old, standing(r.world, key, s, w.object, old, namespace)); err != nil {
 			errs = append(errs, fmt.Errorf("place %s in namespace %s: %w", w.name, key, err))
 		}
 	}
@@ -264,20 +267,41 @@ func (r *reconciler) wishesAreCurrent(ctx context.Context, key client.Key, w wan
 	return nil
 }
 
-// place decides for one Placement and writes what changed; old is nil if there is none yet.
-func (r *reconciler) place(ctx context.Context, key client.Key, s scene, w wanted, old *placementv1alpha1.Placement) error {
+// standing returns the spec that holds now for what is to be placed: of its own Placement or, until an object has one, of
+// its namespace's, if the object runs already. What never ran stands nowhere.
+func standing(world world, key client.Key, s scene, object *placementv1alpha1.PlacedObject, own, namespace *placementv1alpha1.Placement) placementv1alpha1.PlacementSpec {
+	if own != nil {
+		return own.Spec
+	}
+	if object == nil || namespace == nil {
+		return placementv1alpha1.PlacementSpec{}
+	}
+	var mirrors []string
+	for _, c := range s.candidates {
+		if c.Mirror != "" {
+			mirrors = append(mirrors, c.Mirror)
+		}
+	}
+	if !world.Runs(key, *object, mirrors) {
+		return placementv1alpha1.PlacementSpec{}
+	}
+	return namespace.Spec
+}
+
+// place decides for one Placement and writes what changed; old is nil if there is none yet, and now is what holds.
+func (r *reconciler) place(ctx context.Context, key client.Key, s scene, w wanted, old *placementv1alpha1.Placement, now placementv1alpha1.PlacementSpec) error {
 	p := &placementv1alpha1.Placement{ObjectMeta: metav1.ObjectMeta{Name: w.name}}
 	if old != nil {
 		p = old.DeepCopy()
 	}
 	placement := client.Key{Cluster: key.Cluster, Name: w.name}
-	request := Request{Levels: w.levels, Allow: s.allow, Split: p.Spec.Split}
+	request := Request{Levels: w.levels, Allow: s.allow, Split: now.Split}
 	var d Decision
 	r.usage.decide(placement, func(count func(types.UID) int) []types.UID {
 		for i := range s.candidates {
 			s.candidates[i].Placements = count(s.candidates[i].UID)
 		}
-		d = Decide(request, s.candidates, p.Spec.Clusters)
+		d = Decide(request, s.candidates, now.Clusters)
 		return uidsOf(d.Clusters)
 	})
 

@@ -27,7 +27,8 @@ import (
 //	cluster NAME [ready|away] [cordoned|open] [deleting] [unmirrored|misnamed|mirrored] [label=k:v] [dedicated=path]  register or change
 //	lose NAME                            the SyncTarget is deleted
 //	policy NAME [allow=(a,b)] [label=k:v] [clusters=...] [selector=...] [max=n] [split=...]
-//	namespace NAME | deploy NAMESPACE NAME | undeploy NAMESPACE NAME
+//	namespace NAME | undeploy NAMESPACE NAME
+//	deploy NAMESPACE NAME                with lines as of annotate, for one that is annotated from the start
 //	annotate workspace|namespace NAME|deployment NAMESPACE NAME    lines "clusters=a, b", or "-clusters" to remove
 //	burst N PREFIX                       N namespaces with a Deployment each, while informers show nothing
 //	blind | see                          the informer of SyncTargets shows nothing, or all again
@@ -42,6 +43,7 @@ func TestScenarios(t *testing.T) {
 			before := describe(w)
 			summary := command(t, w, r, d)
 			quiesce(t, w, r)
+			w.run()
 			return difference(before, describe(w)) + summary
 		})
 	})
@@ -116,9 +118,10 @@ func command(t *testing.T, w *fakeWorld, r *reconciler, d *datadriven.TestData) 
 	case "namespace":
 		w.addNamespace(workspace, words[0])
 	case "deploy":
-		w.addDeployment(workspace, words[0], words[1])
+		annotate(w.addDeployment(workspace, words[0], words[1]), d.Input)
 	case "undeploy":
 		delete(w.roots[key(words[0])], deployment(words[1]))
+		delete(w.leaves[key(words[0])], deployment(words[1]))
 	case "annotate":
 		var on map[string]string
 		switch words[0] {
@@ -129,15 +132,7 @@ func command(t *testing.T, w *fakeWorld, r *reconciler, d *datadriven.TestData) 
 		case "deployment":
 			on = w.roots[key(words[1])][deployment(words[2])]
 		}
-		for line := range strings.Lines(d.Input) {
-			line = strings.TrimSuffix(line, "\n")
-			if name, ok := strings.CutPrefix(line, "-"); ok {
-				delete(on, "placement.atoll.dev/"+name)
-				continue
-			}
-			name, value, _ := strings.Cut(line, "=")
-			on["placement.atoll.dev/"+name] = value
-		}
+		annotate(on, d.Input)
 	case "burst":
 		return burst(t, w, r, workspace, words)
 	case "blind", "see":
@@ -152,6 +147,19 @@ func command(t *testing.T, w *fakeWorld, r *reconciler, d *datadriven.TestData) 
 		t.Fatalf("%s: unknown command %q", d.Pos, d.Cmd)
 	}
 	return ""
+}
+
+// annotate adds and removes annotations, one a line.
+func annotate(on map[string]string, input string) {
+	for line := range strings.Lines(input) {
+		line = strings.TrimSuffix(line, "\n")
+		if name, ok := strings.CutPrefix(line, "-"); ok {
+			delete(on, "placement.atoll.dev/"+name)
+			continue
+		}
+		name, value, _ := strings.Cut(line, "=")
+		on["placement.atoll.dev/"+name] = value
+	}
 }
 
 // burst adds namespaces and reconciles each once while informers show nothing of what is written. It returns how

@@ -39,6 +39,9 @@ type fakeWorld struct {
 	policies   map[client.Key]*placementv1alpha1.PlacementPolicy
 	targets    map[client.Key]*workloadv1alpha1.SyncTarget
 
+	// leaves has the mirrors where a root has leaves.
+	leaves map[client.Key]map[placementv1alpha1.PlacedObject][]string
+
 	shownPlacements map[client.Key]*placementv1alpha1.Placement
 	shownNamespaces map[client.Key]*corev1.Namespace
 
@@ -59,6 +62,7 @@ func newWorld() (*fakeWorld, *reconciler) {
 		placements: map[client.Key]*placementv1alpha1.Placement{},
 		policies:   map[client.Key]*placementv1alpha1.PlacementPolicy{},
 		targets:    map[client.Key]*workloadv1alpha1.SyncTarget{},
+		leaves:     map[client.Key]map[placementv1alpha1.PlacedObject][]string{},
 	}
 	w.catchUp()
 	return w, &reconciler{world: w, usage: w.usage, clock: clocktesting.NewFakePassiveClock(metav1.Unix(0, 0).Time)}
@@ -168,6 +172,36 @@ func (w *fakeWorld) Roots(key client.Key) (bool, []root) {
 	}
 	slices.SortFunc(own, func(a, b root) int { return strings.Compare(a.object.Name, b.object.Name) })
 	return len(w.roots[key]) > 0, own
+}
+
+func (w *fakeWorld) Runs(key client.Key, o placementv1alpha1.PlacedObject, mirrors []string) bool {
+	return slices.ContainsFunc(w.leaves[key][o], func(m string) bool { return slices.Contains(mirrors, m) })
+}
+
+// run gives every root its leaves, as the splitter does. Those of a root that is placed nowhere stay.
+func (w *fakeWorld) run() {
+	for key, roots := range w.roots {
+		for o := range roots {
+			p := w.placements[client.Key{Cluster: key.Cluster, Name: placementv1alpha1.NameFor(key.Name, &o)}]
+			if p == nil {
+				p = w.placements[key]
+			}
+			if p == nil || len(p.Spec.Clusters) == 0 {
+				continue
+			}
+			if w.leaves[key] == nil {
+				w.leaves[key] = map[placementv1alpha1.PlacedObject][]string{}
+			}
+			w.leaves[key][o] = mirrorsOf(p.Spec.Clusters)
+		}
+	}
+}
+
+func mirrorsOf(clusters []placementv1alpha1.PlacedCluster) (mirrors []string) {
+	for _, c := range clusters {
+		mirrors = append(mirrors, c.Mirror)
+	}
+	return mirrors
 }
 
 func (w *fakeWorld) Placements(key client.Key) (out []*placementv1alpha1.Placement) {
