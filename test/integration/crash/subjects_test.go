@@ -8,6 +8,7 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"k8s.io/utils/clock"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"atoll.dev/atoll/client"
 	"atoll.dev/atoll/placement"
@@ -140,6 +141,14 @@ func makeWorkspaces(w *world, l *line) (func(context.Context) error, error) {
 		DeleteData: func(ctx context.Context, cluster logicalcluster.Name) error {
 			return l.call("data", func() error { return w.server.DeleteClusterData(ctx, cluster) })
 		},
+		WriteTogether: func(ctx context.Context, while ctrlclient.Object, objects ...ctrlclient.Object) (written bool, err error) {
+			err = l.call("together", func() error {
+				written, err = w.server.WriteTogether(ctx, while, objects...)
+				return err
+			})
+			return written, err
+		},
+		Read: w.server.Read, NamespaceContent: w.namespaces.Content,
 	})
 	if err != nil {
 		return nil, err

@@ -73,15 +73,16 @@ func startFleet(t *testing.T) map[string]*cluster {
 // world is a server in this process with every controller, and SyncTargets for the physical clusters. What is not under
 // a fault runs undisturbed.
 type world struct {
-	t       *testing.T
-	ctx     context.Context
-	server  *server.Server
-	etcd    *clientv3.Client
-	clients *client.Clients // an administrator's
-	fleet   map[string]*cluster
-	targets map[string]*workloadv1alpha1.SyncTarget
-	fast    clock.WithTicker
-	logs    map[string]*auditLog // by side
+	t          *testing.T
+	ctx        context.Context
+	server     *server.Server
+	namespaces *namespaces.Controller
+	etcd       *clientv3.Client
+	clients    *client.Clients // an administrator's
+	fleet      map[string]*cluster
+	targets    map[string]*workloadv1alpha1.SyncTarget
+	fast       clock.WithTicker
+	logs       map[string]*auditLog // by side
 
 	mu    sync.Mutex // guards all below
 	lives map[string]*life
@@ -144,7 +145,7 @@ func newWorld(t *testing.T, fleet map[string]*cluster) *world {
 	directory, err := workspaces.NewDirectory(clients, informers)
 	must(t, err)
 	s.Join(directory, anywhere{}, anywhere{})
-	ns, err := namespaces.New(clients, informers, namespaces.Options{RootCA: s.CACertificate()})
+	ns, err := namespaces.New(clients, informers, namespaces.Options{RootCA: s.CACertificate(), Read: s.Read})
 	must(t, err)
 	manager, err := syncer.NewManager(syncer.ManagerConfig{
 		Clients: clients, Informers: informers, Clock: clock.RealClock{}, DeleteData: s.DeleteCluster,
@@ -154,7 +155,7 @@ func newWorld(t *testing.T, fleet map[string]*cluster) *world {
 	must(t, err)
 
 	w := &world{
-		t: t, ctx: ctx, server: s, etcd: etcd.Client, clients: clients, fleet: fleet, lives: map[string]*life{},
+		t: t, ctx: ctx, server: s, namespaces: ns, etcd: etcd.Client, clients: clients, fleet: fleet, lives: map[string]*life{},
 		targets: map[string]*workloadv1alpha1.SyncTarget{}, fast: fastClock{began: time.Now()},
 		logs: map[string]*auditLog{hubSide: {path: o.Audit.LogOptions.Path}},
 	}
