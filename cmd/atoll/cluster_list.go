@@ -102,8 +102,8 @@ func clusterTable(clusters []listedCluster, beats map[string]heartbeat, all []pl
 	return header, rows
 }
 
-// readiness is the status of the condition Ready, and what is the matter: what an administrator has to confirm, a
-// cordon, or the reason of Ready where that is not True. It does not call a cluster ready that left the last heartbeat
+// readiness is the status of the condition Ready, and what is the matter: that it is a duplicate, what an administrator has
+// to confirm, a cordon, or the reason of Ready where that is not True. It does not call a cluster ready that left the last heartbeat
 // without an answer.
 func readiness(t *workloadv1alpha1.SyncTarget, beat heartbeat) (ready, reason string) {
 	ready, reason = "Unknown", "NeverSeen"
@@ -114,6 +114,9 @@ func readiness(t *workloadv1alpha1.SyncTarget, beat heartbeat) (ready, reason st
 				ready, reason = "Unknown", "HeartbeatUnanswered"
 			}
 		}
+	}
+	if duplicate, _ := isDuplicate(t); duplicate {
+		return ready, reason // a confirmation would change nothing
 	}
 	for _, condition := range []string{workloadv1alpha1.SyncTargetObserveOnly, workloadv1alpha1.SyncTargetFrozen} {
 		if meta.IsStatusConditionTrue(t.Status.Conditions, condition) {

@@ -73,12 +73,16 @@ func clusterStatus(ctx context.Context, hub *cli.Hub, out io.Writer, name string
 	for _, c := range t.Status.Conditions {
 		fmt.Fprintf(out, "Condition %s is %s since %s: %s: %s\n", c.Type, c.Status, age(c.LastTransitionTime), c.Reason, c.Message)
 	}
+	duplicate, _ := isDuplicate(t)
 	for condition, what := range confirmable {
+		if duplicate && condition == workloadv1alpha1.SyncTargetObserveOnly {
+			continue // it cannot be confirmed
+		}
 		if meta.IsStatusConditionTrue(t.Status.Conditions, condition) {
 			fmt.Fprintf(out, "Nothing is %s there until you confirm. Look first, then: %s cluster confirm %s %s\n", what.held, self, t.Name, what.word)
 		}
 	}
-	if meta.IsStatusConditionTrue(t.Status.Conditions, workloadv1alpha1.SyncTargetObserveOnly) {
+	if !duplicate && meta.IsStatusConditionTrue(t.Status.Conditions, workloadv1alpha1.SyncTargetObserveOnly) {
 		if err := writeDifference(out, t.Status.Difference); err != nil {
 			return err
 		}

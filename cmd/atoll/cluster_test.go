@@ -25,6 +25,7 @@ import (
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/syncer"
 )
 
 // physicalKubeconfig writes a kubeconfig as physical clusters have it, changed by change.
@@ -372,5 +373,43 @@ func TestReadinessLooksAtTheHeartbeat(t *testing.T) {
 		if ready != test.ready || reason != test.because || beat.String() != test.shown {
 			t.Errorf("%s: %s %s %s, want %s %s %s", test.reason, ready, reason, beat, test.ready, test.because, test.shown)
 		}
+	}
+}
+
+// duplicate is a SyncTarget of that cluster that the server found to be a duplicate, with the words of a restore before.
+func duplicate(name, uid string, ref *corev1.SecretReference) *workloadv1alpha1.SyncTarget {
+	return &workloadv1alpha1.SyncTarget{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec:       workloadv1alpha1.SyncTargetSpec{KubeconfigSecretRef: ref},
+		Status: workloadv1alpha1.SyncTargetStatus{ClusterUID: uid, Conditions: []metav1.Condition{
+			{Type: workloadv1alpha1.SyncTargetReady, Status: metav1.ConditionFalse, Reason: syncer.ReasonDuplicate, Message: "SyncTarget \"east\" is the same physical cluster."},
+			{Type: workloadv1alpha1.SyncTargetObserveOnly, Status: metav1.ConditionTrue, Reason: "PhysicalRestored"},
+		}},
+	}
+}
+
+// TestDuplicateWaitsForNoConfirmation: what is not synced at all does not ask for one.
+func TestDuplicateWaitsForNoConfirmation(t *testing.T) {
+	f := newFakeAtoll(t)
+	f.put(t, "root", duplicate("west2", "u1", nil))
+	_, _, err := f.call(t, newClusterConfirmCommand, "west2", "restored")
+	for _, words := range []string{"Duplicate", `SyncTarget "east" is the same physical cluster`} {
+		if err == nil || !strings.Contains(err.Error(), words) {
+			t.Errorf("confirm: error %v, want one with %q", err, words)
+		}
+	}
+	target := &workloadv1alpha1.SyncTarget{}
+	if err := f.objects().Get(client.In(t.Context(), "root"), ctrlclient.ObjectKey{Name: "west2"}, target); err != nil {
+		t.Fatal(err)
+	}
+	if word, ok := target.Annotations[workloadv1alpha1.ConfirmAnnotation]; ok {
+		t.Errorf("confirmed: %q", word)
+	}
+	if ready, reason := readiness(target, heartbeat{}); ready != "False" || reason != "Duplicate" {
+		t.Errorf("listed as %s %s, want False Duplicate", ready, reason)
+	}
+	out, _, err := f.call(t, newClusterStatusCommand, "west2")
+	if err != nil || strings.Contains(out, "cluster confirm") || strings.Contains(out, "A confirmation") || strings.Contains(out, "a confirmation") {
+		t.Errorf("status asks for a confirmation: %v\n%s", err, out)
 	}
 }
