@@ -1,8 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -196,6 +198,7 @@ func refuseTwice(ctx context.Context, hub *cli.Hub, path logicalcluster.Path, na
 			byMirror[logicalcluster.Name(t.Status.Mirror)] = t
 		}
 	}
+	var same []*workloadv1alpha1.SyncTarget
 	for i := range list.Items {
 		t := &list.Items[i]
 		if t.Status.ClusterUID != who.uid {
@@ -204,11 +207,14 @@ func refuseTwice(ctx context.Context, hub *cli.Hub, path logicalcluster.Path, na
 		if original, ok := byMirror[lcctx.NameFrom(t)]; ok {
 			t = original // a mirror holds a copy, which nobody knows
 		}
+		same = append(same, t)
+	}
+	if t := holder(same); t != nil {
 		where, err := hub.PathOf(ctx, lcctx.NameFrom(t))
 		if err != nil {
 			return err
 		}
-		return fmt.Errorf("the physical cluster of %s was added already: as %q in workspace %s. Its credential can be replaced in Secret %s there", c, t.Name, where, secretOf(t))
+		return fmt.Errorf("the physical cluster of %s was added already: as %q in workspace %s. %s", c, t.Name, where, credentialOf(t))
 	}
 	err = hub.Objects.Get(cli.In(ctx, path), ctrlclient.ObjectKey{Name: name}, &workloadv1alpha1.SyncTarget{})
 	if err == nil {
@@ -220,11 +226,30 @@ func refuseTwice(ctx context.Context, hub *cli.Hub, path logicalcluster.Path, na
 	return nil
 }
 
-func secretOf(t *workloadv1alpha1.SyncTarget) string {
-	if ref := t.Spec.KubeconfigSecretRef; ref != nil {
-		return ref.Namespace + "/" + ref.Name
+// holder returns which of the SyncTargets of one physical cluster is the one to name: one that works, else one that is
+// no duplicate; nil of none.
+func holder(same []*workloadv1alpha1.SyncTarget) *workloadv1alpha1.SyncTarget {
+	rank := func(t *workloadv1alpha1.SyncTarget) int {
+		if meta.IsStatusConditionTrue(t.Status.Conditions, workloadv1alpha1.SyncTargetReady) {
+			return 0
+		}
+		if duplicate, _ := isDuplicate(t); !duplicate {
+			return 1
+		}
+		return 2
 	}
-	return "<none>"
+	if len(same) == 0 {
+		return nil
+	}
+	return slices.MinFunc(same, func(a, b *workloadv1alpha1.SyncTarget) int { return cmp.Compare(rank(a), rank(b)) })
+}
+
+// credentialOf says how the credential of a registration is replaced.
+func credentialOf(t *workloadv1alpha1.SyncTarget) string {
+	if ref := t.Spec.KubeconfigSecretRef; ref != nil {
+		return fmt.Sprintf("Its credential can be replaced in Secret %s/%s there", ref.Namespace, ref.Name)
+	}
+	return fmt.Sprintf("A syncer in the cluster connects it, which gets a new credential by \"%s cluster add %s --manifest\" there", self, t.Name)
 }
 
 // register writes the credential and the SyncTarget, or neither.

@@ -413,3 +413,39 @@ func TestDuplicateWaitsForNoConfirmation(t *testing.T) {
 		t.Errorf("status asks for a confirmation: %v\n%s", err, out)
 	}
 }
+
+// TestAddNamesTheRegistrationThatWorks: of several of one physical cluster.
+func TestAddNamesTheRegistrationThatWorks(t *testing.T) {
+	file := physicalKubeconfig(t, "https://127.0.0.1:1", nil)
+	ready := func(name, secret string, status metav1.ConditionStatus, reason string) *workloadv1alpha1.SyncTarget {
+		target := duplicate(name, "u1", nil)
+		if secret != "" {
+			target.Spec.KubeconfigSecretRef = &corev1.SecretReference{Namespace: secretNamespace, Name: secret}
+		}
+		target.Status.Conditions = []metav1.Condition{{Type: workloadv1alpha1.SyncTargetReady, Status: status, Reason: reason}}
+		return target
+	}
+	for _, test := range []struct {
+		reason  string
+		targets []*workloadv1alpha1.SyncTarget
+		want    string
+	}{
+		{"a duplicate comes first by name", []*workloadv1alpha1.SyncTarget{duplicate("dup", "u1", nil), ready("east", "east-kubeconfig", "True", "Connected")},
+			`as "east" in workspace root. Its credential can be replaced in Secret atoll-system/east-kubeconfig there`},
+		{"the one that holds the cluster is away", []*workloadv1alpha1.SyncTarget{duplicate("dup", "u1", nil), ready("east", "east-kubeconfig", "Unknown", "HeartbeatLost")},
+			`as "east" in workspace root`},
+		{"one of two works", []*workloadv1alpha1.SyncTarget{ready("east", "a", "Unknown", "HeartbeatLost"), ready("west", "b", "True", "Connected")},
+			`as "west" in workspace root`},
+		{"one with a syncer of its own", []*workloadv1alpha1.SyncTarget{ready("east", "", "True", "Connected")},
+			`as "east" in workspace root. A syncer in the cluster connects it`},
+	} {
+		f := newFakeAtoll(t)
+		for _, target := range test.targets {
+			f.put(t, "root", target)
+		}
+		_, _, err := f.call(t, adding("u1"), "new", "--kubeconfig", file)
+		if err == nil || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), "<none>") {
+			t.Errorf("%s: error %v, want one with %q", test.reason, err, test.want)
+		}
+	}
+}
