@@ -59,13 +59,13 @@ type Manager struct {
 	mu sync.Mutex // guards all below
 	// heard is when a mirror's heartbeat last came, by our clock.
 	heard map[logicalcluster.Name]time.Time
-	// running has the push Syncers by the UID of their SyncTarget.
+	// running has the push Syncers, or what identifies a duplicate, by the UID of their SyncTarget.
 	running map[types.UID]*push
 }
 
-// push is one running Syncer.
+// push is one running Syncer, or what runs for a duplicate in its place.
 type push struct {
-	// source identifies the credential and the mirror it was started with.
+	// source identifies the credential and the mirror it was started with; it begins with identifies if it is no Syncer.
 	source string
 	stop   context.CancelFunc
 	done   chan struct{}

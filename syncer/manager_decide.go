@@ -161,6 +161,10 @@ func duplicateOf(target *workloadv1alpha1.SyncTarget, uid string, same []*worklo
 	home := func(t *workloadv1alpha1.SyncTarget) bool { return cluster(t) == cluster(target) }
 	claims := append(without(same, isTarget), target)
 	if target.Status.ClusterUID != uid {
+		if isDuplicate(target) {
+			// As another cluster it is judged once its status says so, still as a duplicate: it comes after whoever holds that.
+			return &problem{ReasonDuplicate, "It is another physical cluster now, which is looked at."}
+		}
 		claims = without(without(without(same, isTarget), isDuplicate), home)
 	}
 	switch first := original(claims, cluster); {

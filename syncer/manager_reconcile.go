@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -75,7 +77,13 @@ func (m *Manager) ensure(ctx context.Context, target *workloadv1alpha1.SyncTarge
 	}
 	twin, _ := m.twin(target)
 	if p := m.duplicate(target, twin); p != nil {
-		m.stop(target.UID)
+		var invalid *problem
+		if err := m.ensureIdentified(ctx, target); errors.As(err, &invalid) {
+			// It stays a duplicate: with another reason it would count among those that hold the cluster.
+			p.message += " " + invalid.message
+		} else if err != nil {
+			return nil, nil, err
+		}
 		return twin, p, nil
 	}
 	if err := m.ensureSyncer(ctx, target); err != nil {
@@ -196,13 +204,33 @@ func (m *Manager) ensureTwin(ctx context.Context, target *workloadv1alpha1.SyncT
 // ensureSyncer runs a Syncer for a SyncTarget with a kubeconfig, and stops one that is not wanted any more or was
 // started with another.
 func (m *Manager) ensureSyncer(ctx context.Context, target *workloadv1alpha1.SyncTarget) error {
+	return m.ensureRuns(ctx, target, "", func(physical *rest.Config) (func(context.Context) error, error) {
+		mirror, err := m.config.MirrorConfig(logicalcluster.Name(target.Status.Mirror), target.UID)
+		if err != nil {
+			return nil, fmt.Errorf("make an identity for the syncer of %s: %w", client.KeyOf(target), err)
+		}
+		s, err := New(Config{Name: target.Name, UID: string(target.UID), Mirror: mirror, Physical: physical, Clock: m.config.Clock})
+		if err != nil {
+			return nil, &problem{ReasonKubeconfigInvalid, err.Error()}
+		}
+		return s.Run, nil
+	})
+}
+
+// ensureRuns runs for a SyncTarget with a kubeconfig what prepare returns, unless that runs already, started with the same
+// kubeconfig and for the same purpose; what runs otherwise is stopped.
+func (m *Manager) ensureRuns(ctx context.Context, target *workloadv1alpha1.SyncTarget, purpose string,
+	prepare func(physical *rest.Config) (run func(context.Context) error, err error)) error {
 	secretKey, wanted := secretOf(target)
 	if !wanted {
 		m.stop(target.UID)
 		return nil
 	}
+	source := func(secret metav1.Object) string {
+		return purpose + target.Status.Mirror + "/" + string(secret.GetUID()) + "/" + secret.GetResourceVersion()
+	}
 	if meta, ok := m.config.Informers.Secrets.Get(secretKey); ok {
-		if m.runs(target, string(meta.UID)+"/"+meta.ResourceVersion) {
+		if m.runs(target, source(meta)) {
 			return nil
 		}
 	}
@@ -214,45 +242,40 @@ func (m *Manager) ensureSyncer(ctx context.Context, target *workloadv1alpha1.Syn
 	if err != nil {
 		return fmt.Errorf("read the kubeconfig of SyncTarget %s: %w", client.KeyOf(target), err)
 	}
-	source := string(secret.UID) + "/" + secret.ResourceVersion
-	if m.runs(target, source) {
+	if m.runs(target, source(secret)) {
 		return nil // the informer is behind
 	}
 	physical, err := physicalConfig(secret.Data["kubeconfig"])
 	if err != nil {
 		return &problem{ReasonKubeconfigInvalid, fmt.Sprintf("Key kubeconfig of Secret %s/%s: %v", secretKey.Namespace, secretKey.Name, err)}
 	}
-	mirror, err := m.config.MirrorConfig(logicalcluster.Name(target.Status.Mirror), target.UID)
+	run, err := prepare(physical)
 	if err != nil {
-		return fmt.Errorf("make an identity for the syncer of %s: %w", client.KeyOf(target), err)
-	}
-	s, err := New(Config{Name: target.Name, UID: string(target.UID), Mirror: mirror, Physical: physical, Clock: m.config.Clock})
-	if err != nil {
-		return &problem{ReasonKubeconfigInvalid, err.Error()}
+		return err
 	}
 	m.stop(target.UID)
-	m.start(ctx, target, s, source)
+	m.start(ctx, target, source(secret), run)
 	return nil
 }
 
-func (m *Manager) runs(target *workloadv1alpha1.SyncTarget, secret string) bool {
+func (m *Manager) runs(target *workloadv1alpha1.SyncTarget, source string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	p, ok := m.running[target.UID]
-	return ok && p.source == target.Status.Mirror+"/"+secret
+	return ok && p.source == source
 }
 
-func (m *Manager) start(ctx context.Context, target *workloadv1alpha1.SyncTarget, s *Syncer, secret string) {
+func (m *Manager) start(ctx context.Context, target *workloadv1alpha1.SyncTarget, source string, run func(context.Context) error) {
 	logger := klog.FromContext(ctx).WithValues("syncTarget", client.KeyOf(target).String())
 	ctx, stop := context.WithCancel(klog.NewContext(ctx, logger))
-	p := &push{source: target.Status.Mirror + "/" + secret, stop: stop, done: make(chan struct{})}
+	p := &push{source: source, stop: stop, done: make(chan struct{})}
 	m.mu.Lock()
 	m.running[target.UID] = p
 	m.mu.Unlock()
-	logger.Info("Syncer starts")
+	logger.Info("Syncer starts", "onlyIdentifies", strings.HasPrefix(source, identifies))
 	go func() {
 		defer close(p.done)
-		if err := s.Run(ctx); err != nil {
+		if err := run(ctx); err != nil {
 			logger.Error(err, "Syncer ended")
 		}
 	}()

@@ -8,6 +8,9 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"strings"
 	"sync"
@@ -110,6 +113,7 @@ func TestSyncer(t *testing.T) {
 		{"namespace with somebody else's objects stays", (*world).namespaceStays},
 		{"SyncTarget goes", (*world).targetGoes},
 		{"server runs the syncer", (*world).push},
+		{"duplicate recovers", (*world).duplicateRecovers},
 		{"mirror of another", (*world).anothersMirror},
 		{"lost cluster is abandoned", (*world).abandon},
 	} {
@@ -1023,6 +1027,113 @@ clusters: [{name: c, cluster: {server: "https://east"}}], users: [{name: u, user
 	_, err = secrets.Update(home, bad, metav1.UpdateOptions{})
 	w.must(err)
 	w.ready("pushed", metav1.ConditionTrue, ReasonConnected)
+}
+
+// alias is a way to the physical cluster on which it says that it is another.
+type alias struct {
+	*httptest.Server
+	uid    atomic.Value // string
+	asked  atomic.Int64 // how often it was asked who it is
+	writes atomic.Int64
+}
+
+func (w *world) alias(uid string) *alias {
+	config := w.physical.RESTConfig()
+	transport, err := rest.TransportFor(config)
+	w.must(err)
+	address, err := url.Parse(config.Host)
+	w.must(err)
+	proxy := &httputil.ReverseProxy{Transport: transport, FlushInterval: -1, Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(address) }}
+	a := &alias{}
+	a.uid.Store(uid)
+	a.Server = httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, req *http.Request) {
+		if req.Method != http.MethodGet {
+			a.writes.Add(1)
+		}
+		if req.URL.Path != "/api/v1/namespaces/"+metav1.NamespaceSystem {
+			proxy.ServeHTTP(rw, req)
+			return
+		}
+		a.asked.Add(1)
+		rw.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(rw, `{"kind":"Namespace","apiVersion":"v1","metadata":{"name":%q,"uid":%q}}`, metav1.NamespaceSystem, a.uid.Load())
+	}))
+	w.Cleanup(a.CloseClientConnections)
+	return a
+}
+
+// duplicateRecovers: who is a duplicate is asked again who it is, nothing is written there meanwhile, and it is let in once
+// it is another, or the other has gone.
+func (w *world) duplicateRecovers() {
+	home, pushed := client.In(w.Context(), "root"), w.target
+	other := w.alias("another")
+	secrets := w.clients.Kube.CoreV1().Secrets("default")
+	kubeconfig := func(server *alias, token string) map[string][]byte {
+		return map[string][]byte{"kubeconfig": []byte(`{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: c, user: u}}],
+clusters: [{name: c, cluster: {server: "` + server.URL + `"}}], users: [{name: u, user: {token: "` + token + `"}}]}`)}
+	}
+	register := func(name string, server *alias) (*workloadv1alpha1.SyncTarget, *corev1.Secret) {
+		w.Helper()
+		secret, err := secrets.Create(home, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: kubeconfig(server, "zero")}, metav1.CreateOptions{})
+		w.must(err)
+		target := &workloadv1alpha1.SyncTarget{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec:       workloadv1alpha1.SyncTargetSpec{KubeconfigSecretRef: &corev1.SecretReference{Name: name, Namespace: "default"}},
+		}
+		w.must(w.clients.Objects.Create(home, target))
+		return target, secret
+	}
+	remove := func(target *workloadv1alpha1.SyncTarget) {
+		w.Helper()
+		w.must(w.clients.Objects.Delete(home, target))
+		w.eventually(target.Name+" goes", func() string {
+			return notGone(w.clients.Objects.Get(home, ctrlclient.ObjectKeyFromObject(target), target))
+		})
+	}
+	west, secret := register("west", other)
+	w.ready("west", metav1.ConditionTrue, ReasonConnected)
+	change := func(token, uid string) {
+		w.Helper()
+		other.uid.Store(uid)
+		secret.Data = kubeconfig(other, token)
+		var err error
+		secret, err = secrets.Update(home, secret, metav1.UpdateOptions{})
+		w.must(err)
+	}
+
+	change("one", pushed.Status.ClusterUID)
+	w.ready("west", metav1.ConditionFalse, ReasonDuplicate)
+	asked, writes := other.asked.Load(), other.writes.Load()
+	w.eventually("the duplicate is asked who it is", func() string {
+		if n := other.asked.Load(); n < asked+2 {
+			return fmt.Sprintf("asked %d times", n-asked)
+		}
+		return ""
+	})
+	w.ready("west", metav1.ConditionFalse, ReasonDuplicate)
+	w.ready("pushed", metav1.ConditionTrue, ReasonConnected)
+	if n := other.writes.Load(); n != writes {
+		w.Errorf("%d requests that write came from the duplicate", n-writes)
+	}
+	change("two", "another")
+	w.ready("west", metav1.ConditionTrue, ReasonConnected)
+	if uid := w.target.Status.ClusterUID; uid != "another" {
+		w.Errorf("its clusterUID is %q", uid)
+	}
+
+	// Without a change of the Secret, too.
+	change("three", pushed.Status.ClusterUID)
+	w.ready("west", metav1.ConditionFalse, ReasonDuplicate)
+	other.uid.Store("another")
+	w.ready("west", metav1.ConditionTrue, ReasonConnected)
+
+	// The other registration goes.
+	third, _ := register("third", w.alias("another"))
+	w.ready("third", metav1.ConditionFalse, ReasonDuplicate)
+	remove(west)
+	w.ready("third", metav1.ConditionTrue, ReasonConnected)
+	remove(third)
+	w.target = pushed
 }
 
 // anothersMirror: whoever can write a SyncTarget's status gets nowhere with it.

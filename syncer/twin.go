@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	apimachineryversion "k8s.io/apimachinery/pkg/version"
+	"k8s.io/client-go/kubernetes"
 
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 )
@@ -275,22 +276,29 @@ func (s *Syncer) facts(ctx context.Context) (f facts, err error) {
 	}
 	// Who cannot be asked is asked again with one of the next heartbeats, not with each that a failure brings about.
 	s.setIdentity(f.version, f.clusterUID, s.config.Clock.Now().Add(beatEvery-identifyEvery))
-	// Discovery's own method cannot be told to give up.
-	answer, err := s.physical.kube.Discovery().RESTClient().Get().AbsPath("/version").Do(ctx).Raw()
-	if err != nil {
-		return f, fmt.Errorf("ask for the version: %w", err)
+	if f.version, f.clusterUID, err = identity(ctx, s.physical.kube); err != nil {
+		return f, err
 	}
-	var version apimachineryversion.Info
-	if err := json.Unmarshal(answer, &version); err != nil {
-		return f, fmt.Errorf("ask for the version: read the answer: %w", err)
-	}
-	system, err := s.physical.kube.CoreV1().Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
-	if err != nil {
-		return f, fmt.Errorf("ask for namespace %s: %w", metav1.NamespaceSystem, err)
-	}
-	f.version, f.clusterUID = version.GitVersion, string(system.UID)
 	s.setIdentity(f.version, f.clusterUID, s.config.Clock.Now())
 	return f, nil
+}
+
+// identity asks a physical cluster for its version, and for who it is: the UID of its namespace kube-system.
+func identity(ctx context.Context, kube kubernetes.Interface) (version, clusterUID string, err error) {
+	// Discovery's own method cannot be told to give up.
+	answer, err := kube.Discovery().RESTClient().Get().AbsPath("/version").Do(ctx).Raw()
+	if err != nil {
+		return "", "", fmt.Errorf("ask for the version: %w", err)
+	}
+	var info apimachineryversion.Info
+	if err := json.Unmarshal(answer, &info); err != nil {
+		return "", "", fmt.Errorf("ask for the version: read the answer: %w", err)
+	}
+	system, err := kube.CoreV1().Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
+	if err != nil {
+		return "", "", fmt.Errorf("ask for namespace %s: %w", metav1.NamespaceSystem, err)
+	}
+	return info.GitVersion, string(system.UID), nil
 }
 
 // setIdentity records what the physical cluster is, and when it was asked.
