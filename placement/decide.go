@@ -50,6 +50,8 @@ type Decision struct {
 	// time and no order but that of names.
 	Status          metav1.ConditionStatus
 	Reason, Message string
+	// Problem is the message without where it is until then; empty if there is no problem.
+	Problem string
 }
 
 // Decide says where something goes that is at current now (empty at first). It is a pure function; the order of
@@ -141,7 +143,7 @@ func decideNamed(req Request, w wish, allow allowed, seats []seat, current []pla
 				return keep(req, seats, current, reason, todo)
 			}
 		}
-		d.Status, d.Reason = metav1.ConditionFalse, reason
+		d.Status, d.Reason, d.Problem = metav1.ConditionFalse, reason, todo
 		d.Message = todo + "; until then it is on " + enumerate(names(d.Clusters)) + "."
 	}
 	return d
@@ -226,7 +228,7 @@ func place(w wish, picks []seat) Decision {
 func keep(req Request, seats []seat, current []placementv1alpha1.PlacedCluster, reason, todo string) Decision {
 	d := Decision{
 		Split:  cmp.Or(req.Split, placementv1alpha1.SplitEven),
-		Status: metav1.ConditionFalse, Reason: reason, Message: todo + "; until then it is placed nowhere.",
+		Status: metav1.ConditionFalse, Reason: reason, Message: todo + "; until then it is placed nowhere.", Problem: todo,
 	}
 	for _, s := range seats {
 		if s.stays() {

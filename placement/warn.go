@@ -1,39 +1,89 @@
 package placement
 
 import (
+	"slices"
+
 	"github.com/kcp-dev/logicalcluster/v3"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"atoll.dev/atoll/apis/core/v1alpha1"
+	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
 	"atoll.dev/atoll/client"
 )
 
-// WhyNowhere says why an object with these annotations, applied to a namespace now, would run nowhere; "" if something
-// would run it. It reads informers only and decides nothing: it is for a warning to who applies the object, who hears
-// from the Placement a moment later in any case.
-func (c *Controller) WhyNowhere(cluster logicalcluster.Name, namespace string, annotations map[string]string) string {
-	lc, ok := c.world.LogicalCluster(cluster)
+var (
+	namespaces      = schema.GroupResource{Resource: "namespaces"}
+	logicalClusters = schema.GroupResource{Group: v1alpha1.GroupVersion.Group, Resource: "logicalclusters"}
+)
+
+// WhyNowhere says why an object with these annotations, applied now, would run nowhere, or not as it wishes, and where it is
+// until then; "" if all is well. It reads informers only and decides nothing: it is for a warning to who applies it, who hears from the Placement a
+// moment later in any case. A Namespace or a LogicalCluster is judged by its own wish alone: there may be nothing in it.
+func (c *Controller) WhyNowhere(cluster logicalcluster.Name, resource schema.GroupResource, namespace, name string, annotations map[string]string) string {
+	return whyNowhere(c.world, cluster, resource, namespace, name, annotations)
+}
+
+func whyNowhere(world world, cluster logicalcluster.Name, resource schema.GroupResource, namespace, name string, annotations map[string]string) string {
+	lc, ok := world.LogicalCluster(cluster)
 	if !ok || !isWorkspace(lc) || isTerminating(lc) {
 		return ""
 	}
+	var object *placementv1alpha1.PlacedObject // nil for a Namespace or a LogicalCluster
 	key := client.Key{Cluster: cluster, Name: namespace}
-	for _, p := range c.world.Placements(key) {
-		if p.Spec.Object == nil && len(p.Spec.Clusters) > 0 && !HasWish(annotations) {
-			return "" // it goes where the namespace is
-		}
+	switch resource {
+	case logicalClusters:
+	case namespaces:
+		key.Name = name
+	default:
+		object = &placementv1alpha1.PlacedObject{Group: resource.Group, Resource: resource.Resource, Name: name}
 	}
-	chain, complete := lineage(lc, c.world.LogicalCluster)
+	placements := world.Placements(key)
+	placement := func(object *placementv1alpha1.PlacedObject) *placementv1alpha1.Placement {
+		name := placementv1alpha1.NameFor(key.Name, object)
+		if i := slices.IndexFunc(placements, func(p *placementv1alpha1.Placement) bool { return p.Name == name }); i >= 0 {
+			return placements[i]
+		}
+		return nil
+	}
+	own, ofNamespace := HasWish(annotations), placement(nil)
+	if !own && (object == nil || ofNamespace != nil && len(ofNamespace.Spec.Clusters) > 0) {
+		return "" // an object goes where its namespace is
+	}
+
+	chain, complete := lineage(lc, world.LogicalCluster)
 	if !complete {
 		return ""
 	}
-	s, fallback := (&reconciler{world: c.world}).look(lc, chain)
-	levels := []Level{{Source: "this object", Annotations: annotations}}
-	if ns, ok := c.world.Namespace(key); ok {
-		levels = append(levels, Level{Source: "namespace " + quote(namespace), Annotations: ns.Annotations})
+	s, fallback := (&reconciler{world: world}).look(lc, chain)
+	decide := func(now placementv1alpha1.PlacementSpec, levels ...Level) Decision {
+		return Decide(Request{Levels: levels, Allow: s.allow, Split: now.Split}, s.candidates, now.Clusters)
 	}
-	levels = append(levels, Level{Source: "this workspace's LogicalCluster " + quote(v1alpha1.LogicalClusterName), Annotations: lc.Annotations})
-	decision := Decide(Request{Levels: append(levels, fallback...), Allow: s.allow}, s.candidates, nil)
-	if len(decision.Clusters) > 0 {
+	ofWorkspace := Level{Source: "this workspace's LogicalCluster " + quote(v1alpha1.LogicalClusterName), Annotations: lc.Annotations}
+	var d Decision
+	switch {
+	case resource == logicalClusters:
+		ofWorkspace.Annotations = annotations
+		if d = decide(placementv1alpha1.PlacementSpec{}, ofWorkspace); d.Problem != "" {
+			return d.Problem + "; until then what is placed stays where it is."
+		}
+		return ""
+	case object == nil:
+		d = decide(standing(world, key, s, nil, ofNamespace, nil), Level{Source: "namespace " + quote(name), Annotations: annotations})
+		if d.Problem == "" {
+			return "" // nowhere on purpose is no problem
+		}
+	case own:
+		d = decide(standing(world, key, s, object, placement(object), ofNamespace), Level{Source: "this object", Annotations: annotations})
+	default:
+		var levels []Level
+		if ns, ok := world.Namespace(key); ok {
+			levels = append(levels, Level{Source: "namespace " + quote(namespace), Annotations: ns.Annotations})
+		}
+		d = decide(placementv1alpha1.PlacementSpec{}, append(append(levels, ofWorkspace), fallback...)...)
+	}
+	if d.Status == metav1.ConditionTrue {
 		return ""
 	}
-	return decision.Message
+	return d.Message
 }

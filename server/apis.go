@@ -96,8 +96,8 @@ func (s *Server) admit() kubeadmission.Interface {
 	return kubeadmission.NewChainHandler(
 		admission.NewLifecycle(s.namespace, func(name logicalcluster.Name) bool { return s.directory.Terminating(name) }),
 		admission.NewMirror(isSyncer),
-		admission.NewNowhere(workloads, func(name logicalcluster.Name, namespace string, annotations map[string]string) string {
-			return s.placer.WhyNowhere(name, namespace, annotations)
+		admission.NewNowhere(workloads, func(cluster logicalcluster.Name, resource schema.GroupResource, namespace, name string, annotations map[string]string) string {
+			return s.placer.WhyNowhere(cluster, resource, namespace, name, annotations)
 		}),
 		admission.NewUnsupported(),
 	)

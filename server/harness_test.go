@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -59,7 +60,9 @@ func (few) Known(name logicalcluster.Name) (lcctx.Cluster, bool) {
 
 func (few) Terminating(name logicalcluster.Name) bool { return name == gone }
 
-func (few) WhyNowhere(logicalcluster.Name, string, map[string]string) string { return "" }
+func (few) WhyNowhere(logicalcluster.Name, schema.GroupResource, string, string, map[string]string) string {
+	return ""
+}
 
 // No syncer runs outside this process.
 func (few) Token(context.Context, logicalcluster.Name, string) (string, bool, error) {

@@ -16,6 +16,7 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/request/anonymous"
@@ -252,8 +253,9 @@ func (s *Server) secure(ctx context.Context, config *genericapiserver.Config) er
 
 // Placer knows where things can run, for the warning to who applies what nothing can run.
 type Placer interface {
-	// WhyNowhere says why an object with these annotations would run nowhere now, and "" if something would run it.
-	WhyNowhere(cluster logicalcluster.Name, namespace string, annotations map[string]string) string
+	// WhyNowhere says why an object with these annotations would run nowhere now, or not as it wishes, and "" if all is
+	// well. It may be a Namespace or a LogicalCluster, with a wish for what is in it.
+	WhyNowhere(cluster logicalcluster.Name, resource schema.GroupResource, namespace, name string, annotations map[string]string) string
 }
 
 // Join joins what knows the workspaces, where things run, and the syncers. It is called once, before Run.

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	lc "github.com/kcp-dev/logicalcluster/v3"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -20,6 +21,7 @@ import (
 	"k8s.io/kubernetes/pkg/apis/certificates"
 	"k8s.io/kubernetes/pkg/apis/core"
 
+	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
 	"atoll.dev/atoll/internal/logicalcluster"
 )
 
@@ -165,30 +167,49 @@ func TestLifecycle(t *testing.T) {
 
 func TestNowhere(t *testing.T) {
 	shop := logicalcluster.Cluster{Name: "shop"}
+	wants := func(where string) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Name: "a", Annotations: map[string]string{"wants": where}}
+	}
 	deployment := what{group: "apps", resource: "deployments", kind: "Deployment", namespace: "ns", name: "a", operation: admission.Create,
-		object: &apps.Deployment{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"wants": "west"}}}}
-	with := func(change func(*what)) what { w := deployment; change(&w); return w }
+		object: &apps.Deployment{ObjectMeta: wants("west")}}
+	// What is in a path /namespaces/a has that namespace, a itself too.
+	namespace := what{resource: "namespaces", kind: "Namespace", namespace: "a", name: "a", operation: admission.Update,
+		object: &core.Namespace{ObjectMeta: wants("west")}, old: &core.Namespace{ObjectMeta: wants("east")}}
+	workspace := what{group: "core.kcp.io", resource: "logicalclusters", kind: "LogicalCluster", name: "a", operation: admission.Update,
+		object: &corev1alpha1.LogicalCluster{ObjectMeta: wants("west")}, old: &corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{Name: "a"}}}
+	with := func(w what, change func(*what)) what { change(&w); return w }
+	const problem = "no cluster"
 	tests := map[string]struct {
 		ctx    logicalcluster.Cluster
 		what   what
 		why    string
-		warned bool
+		asked  string // resource, namespace and name
 		reason string
 	}{
-		"nowhere":     {ctx: shop, what: deployment, why: "no cluster", warned: true},
-		"somewhere":   {ctx: shop, what: deployment},
-		"update":      {ctx: shop, what: with(func(w *what) { w.operation = admission.Update }), why: "no cluster", warned: true},
-		"status":      {ctx: shop, what: with(func(w *what) { w.subresource = "status" }), why: "no cluster", reason: "nobody applies that"},
-		"scale":       {ctx: shop, what: with(func(w *what) { w.subresource = "scale" }), why: "no cluster", reason: "the object is a Scale"},
-		"leaf":        {ctx: logicalcluster.Cluster{Name: "east", Mirror: true}, what: deployment, why: "no cluster", reason: "a leaf is where it runs"},
-		"other kind":  {ctx: shop, what: with(func(w *what) { w.resource = "replicasets" }), why: "no cluster", reason: "it does not go down"},
-		"other group": {ctx: shop, what: with(func(w *what) { w.group = "extensions" }), why: "no cluster", reason: "it does not go down"},
+		"nowhere":     {ctx: shop, what: deployment, why: problem, asked: "deployments.apps ns/a"},
+		"somewhere":   {ctx: shop, what: deployment, asked: "deployments.apps ns/a"},
+		"update":      {ctx: shop, what: with(deployment, func(w *what) { w.operation = admission.Update }), why: problem, asked: "deployments.apps ns/a"},
+		"status":      {ctx: shop, what: with(deployment, func(w *what) { w.subresource = "status" }), why: problem, reason: "nobody applies that"},
+		"scale":       {ctx: shop, what: with(deployment, func(w *what) { w.subresource = "scale" }), why: problem, reason: "the object is a Scale"},
+		"leaf":        {ctx: logicalcluster.Cluster{Name: "east", Mirror: true}, what: deployment, why: problem, reason: "a leaf is where it runs"},
+		"other kind":  {ctx: shop, what: with(deployment, func(w *what) { w.resource = "replicasets" }), why: problem, reason: "it does not go down"},
+		"other group": {ctx: shop, what: with(deployment, func(w *what) { w.group = "extensions" }), why: problem, reason: "it does not go down"},
+
+		"namespace":      {ctx: shop, what: namespace, why: problem, asked: "namespaces /a"},
+		"good namespace": {ctx: shop, what: namespace, asked: "namespaces /a"},
+		"new namespace":  {ctx: shop, what: with(namespace, func(w *what) { w.operation, w.old = admission.Create, nil }), why: problem, asked: "namespaces /a"},
+		"same wish":      {ctx: shop, what: with(namespace, func(w *what) { w.old = w.object }), why: problem, reason: "who writes a label is not who wished"},
+		"finalize":       {ctx: shop, what: with(namespace, func(w *what) { w.subresource = "finalize" }), why: problem, reason: "nobody applies that"},
+		"mirror's":       {ctx: logicalcluster.Cluster{Name: "east", Mirror: true}, what: namespace, why: problem, reason: "nothing is placed in a mirror"},
+		"workspace":      {ctx: shop, what: workspace, why: problem, asked: "logicalclusters.core.kcp.io /a"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			n := NewNowhere([]schema.GroupResource{{Group: "apps", Resource: "deployments"}}, func(cluster lc.Name, namespace string, annotations map[string]string) string {
-				if cluster != "shop" || namespace != "ns" || annotations["wants"] != "west" {
-					t.Errorf("asked for %q %q %v", cluster, namespace, annotations)
+			asked := ""
+			n := NewNowhere([]schema.GroupResource{{Group: "apps", Resource: "deployments"}}, func(cluster lc.Name, resource schema.GroupResource, namespace, name string, annotations map[string]string) string {
+				asked = resource.String() + " " + namespace + "/" + name
+				if cluster != "shop" || annotations["wants"] != "west" {
+					t.Errorf("asked for %q %v", cluster, annotations)
 				}
 				return test.why
 			})
@@ -196,8 +217,12 @@ func TestNowhere(t *testing.T) {
 			if err := n.Validate(ctx, test.what.attributes(), nil); err != nil {
 				t.Errorf("refused: %v", err)
 			}
-			if (len(*warned) > 0) != test.warned {
-				t.Errorf("warnings %q, want some: %v: %s", *warned, test.warned, test.reason)
+			var want warnings
+			if test.asked != "" && test.why != "" {
+				want = warnings{test.why}
+			}
+			if diff := cmp.Diff(want, *warned, cmpopts.EquateEmpty()); diff != "" || asked != test.asked {
+				t.Errorf("asked for %q, want %q: %s; warnings (-want +got):\n%s", asked, test.asked, test.reason, diff)
 			}
 		})
 	}

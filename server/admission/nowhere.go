@@ -2,6 +2,7 @@ package admission
 
 import (
 	"context"
+	"maps"
 	"slices"
 
 	lc "github.com/kcp-dev/logicalcluster/v3"
@@ -10,33 +11,59 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/warning"
 
+	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
 	"atoll.dev/atoll/internal/logicalcluster"
 )
 
-// Nowhere warns who applies something to run that nothing would run it now. It refuses nothing: a cluster may come.
+// Nowhere warns who applies something to run that nothing would run it now, or not as its annotations wish, and who writes
+// such a wish on a Namespace or a LogicalCluster. It refuses nothing: a cluster may come.
 type Nowhere struct {
 	*admission.Handler
-	why       func(cluster lc.Name, namespace string, annotations map[string]string) string
+	why       WhyNowhere
 	workloads []schema.GroupResource
 }
 
-// NewNowhere returns the plugin for the given workloads. why says why an object with these annotations would run
-// nowhere, and "" if something would run it.
-func NewNowhere(workloads []schema.GroupResource, why func(cluster lc.Name, namespace string, annotations map[string]string) string) *Nowhere {
+// WhyNowhere says why an object with these annotations would run nowhere, or not as it wishes, and "" if all is well. The
+// namespace of a Namespace and of a LogicalCluster is empty.
+type WhyNowhere func(cluster lc.Name, resource schema.GroupResource, namespace, name string, annotations map[string]string) string
+
+// NewNowhere returns the plugin for the given workloads.
+func NewNowhere(workloads []schema.GroupResource, why WhyNowhere) *Nowhere {
 	return &Nowhere{Handler: admission.NewHandler(admission.Create, admission.Update), why: why, workloads: workloads}
+}
+
+// holders have wishes for what is in them.
+var holders = []schema.GroupResource{
+	{Resource: "namespaces"},
+	{Group: corev1alpha1.GroupVersion.Group, Resource: "logicalclusters"},
 }
 
 // Validate adds the warning.
 func (n *Nowhere) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	cluster, ok := logicalcluster.ClusterFrom(ctx)
-	if !ok || cluster.Mirror || a.GetSubresource() != "" || !slices.Contains(n.workloads, a.GetResource().GroupResource()) {
+	resource := a.GetResource().GroupResource()
+	holds := slices.Contains(holders, resource)
+	if !ok || cluster.Mirror || a.GetSubresource() != "" || !holds && !slices.Contains(n.workloads, resource) {
 		return nil
 	}
 	object, err := meta.Accessor(a.GetObject())
 	if err != nil {
 		return err
 	}
-	if why := n.why(cluster.Name, a.GetNamespace(), object.GetAnnotations()); why != "" {
+	namespace := a.GetNamespace()
+	if holds {
+		namespace = "" // that of a Namespace is itself here
+	}
+	if holds && a.GetOperation() == admission.Update {
+		old, err := meta.Accessor(a.GetOldObject())
+		if err != nil {
+			return err
+		}
+		if maps.Equal(old.GetAnnotations(), object.GetAnnotations()) {
+			return nil // controllers write them too, and cannot mend the wish
+		}
+	}
+	if why := n.why(cluster.Name, resource, namespace, object.GetName(), object.GetAnnotations()); why != "" {
 		warning.AddWarning(ctx, "", why)
 	}
 	return nil

@@ -38,8 +38,10 @@ func (everything) Resolve(context.Context, logicalcluster.Path) (logicalcluster.
 func (everything) Known(name logicalcluster.Name) (lcctx.Cluster, bool) {
 	return lcctx.Cluster{Name: name}, true
 }
-func (everything) Terminating(logicalcluster.Name) bool                             { return false }
-func (everything) WhyNowhere(logicalcluster.Name, string, map[string]string) string { return "" }
+func (everything) Terminating(logicalcluster.Name) bool { return false }
+func (everything) WhyNowhere(logicalcluster.Name, schema.GroupResource, string, string, map[string]string) string {
+	return ""
+}
 
 // No syncer runs outside this process.
 func (everything) Token(context.Context, logicalcluster.Name, string) (string, bool, error) {

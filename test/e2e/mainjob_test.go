@@ -387,8 +387,11 @@ func unknownCluster(t *testing.T, f *fleet) {
 	w := placed(t, f, "unknown", "")
 	o := w.observe()
 	for _, wrong := range []string{"placement.atoll.dev/clusters=north", "placement.atoll.dev/split=Weighted:east=minus", "placement.atoll.dev/selector=a b c"} {
-		w.kubectl("annotate", "namespace", "default", wrong, "--overwrite")
+		out := w.kubectl("annotate", "namespace", "default", wrong, "--overwrite")
 		_, value, _ := strings.Cut(wrong, "=")
+		if !strings.Contains(out, "Warning: ") || !strings.Contains(out, value) || !strings.Contains(out, `stays on "east"`) {
+			t.Errorf("who wrote %s was told %q, want a warning that it stays on east", wrong, out)
+		}
 		framework.Eventually(t, patience, "the Placement names the fault of "+wrong, func() string {
 			out := w.kubectl("get", "placement", "default", "-o", `jsonpath={.status.conditions[?(@.type=="Placed")]}`)
 			if !strings.Contains(out, "False") || !strings.Contains(out, value) {
@@ -406,7 +409,10 @@ func unknownCluster(t *testing.T, f *fleet) {
 
 func levels(t *testing.T, f *fleet) {
 	w := f.workspace(t, "levels")
-	w.kubectl("annotate", "logicalcluster", "cluster", "placement.atoll.dev/clusters=west")
+	if out := w.kubectl("annotate", "logicalcluster", "cluster", "placement.atoll.dev/clusters=wset"); !strings.Contains(out, "Warning: ") || !strings.Contains(out, "wset") {
+		t.Errorf("who misspelt a cluster for the workspace was told %q, want a warning", out)
+	}
+	w.kubectl("annotate", "logicalcluster", "cluster", "placement.atoll.dev/clusters=west", "--overwrite")
 	w.apply(2, "")
 	w.spread(map[string]int{"west": 2})
 	w.place("east")

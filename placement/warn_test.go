@@ -1,0 +1,63 @@
+package placement
+
+import (
+	"testing"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+func TestWhyNowhere(t *testing.T) {
+	deployments := schema.GroupResource{Group: "apps", Resource: "deployments"}
+	tests := map[string]struct {
+		resource        schema.GroupResource
+		namespace, name string
+		wish            []string // pairs
+		want            string
+		reason          string
+	}{
+		"placed":     {resource: deployments, namespace: "front", name: "web", reason: "its namespace is on east"},
+		"good":       {resource: deployments, namespace: "front", name: "web", wish: []string{"clusters", "west"}},
+		"runs":       {resource: deployments, namespace: "front", name: "web", wish: []string{"clusters", "wset"}, want: `Change placement.atoll.dev/clusters of this object: no cluster is registered as "wset"; until then it stays on "east".`},
+		"own":        {resource: deployments, namespace: "front", name: "api", wish: []string{"clusters", "wset"}, want: `Change placement.atoll.dev/clusters of this object: no cluster is registered as "wset"; until then it stays on "west".`, reason: "it has a Placement of its own"},
+		"new":        {resource: deployments, namespace: "front", name: "new", wish: []string{"clusters", "wset"}, want: `Change placement.atoll.dev/clusters of this object: no cluster is registered as "wset"; until then it is placed nowhere.`, reason: "it runs nowhere"},
+		"new, half":  {resource: deployments, namespace: "front", name: "new", wish: []string{"clusters", "west,wset"}, want: `Change placement.atoll.dev/clusters of this object: no cluster is registered as "wset"; until then it is on "west".`},
+		"on purpose": {resource: deployments, namespace: "front", name: "web", wish: []string{"clusters", ""}, want: `Placed nowhere, as the empty placement.atoll.dev/clusters of this object asks: name clusters there, or remove it.`},
+		"by another": {resource: deployments, namespace: "side", name: "web", want: `Change placement.atoll.dev/clusters of namespace "side": no cluster is registered as "esat"; until then it is placed nowhere.`, reason: "the mistake is its namespace's"},
+
+		"namespace":         {resource: namespaces, name: "front", wish: []string{"clusters", "wset"}, want: `Change placement.atoll.dev/clusters of namespace "front": no cluster is registered as "wset"; until then it stays on "east".`},
+		"malformed":         {resource: namespaces, name: "front", wish: []string{"max-clusters", "none"}, want: `Correct placement.atoll.dev/max-clusters="none" of namespace "front": want a positive number, for instance 2; until then it stays on "east".`},
+		"empty namespace":   {resource: namespaces, name: "new", wish: []string{"clusters", "wset"}, want: `Change placement.atoll.dev/clusters of namespace "new": no cluster is registered as "wset"; until then it is placed nowhere.`},
+		"good namespace":    {resource: namespaces, name: "front", wish: []string{"clusters", "west"}},
+		"without a wish":    {resource: namespaces, name: "side", reason: "nothing is wrong with it"},
+		"nowhere, purposed": {resource: namespaces, name: "front", wish: []string{"clusters", ""}, reason: "somebody asked for it"},
+
+		"workspace":           {resource: logicalClusters, name: "cluster", wish: []string{"clusters", "wset"}, want: `Change placement.atoll.dev/clusters of this workspace's LogicalCluster "cluster": no cluster is registered as "wset"; until then what is placed stays where it is.`},
+		"workspace, half":     {resource: logicalClusters, name: "cluster", wish: []string{"clusters", "west,wset"}, want: `Change placement.atoll.dev/clusters of this workspace's LogicalCluster "cluster": no cluster is registered as "wset"; until then what is placed stays where it is.`},
+		"good workspace":      {resource: logicalClusters, name: "cluster", wish: []string{"clusters", "*"}},
+		"workspace, no wish":  {resource: logicalClusters, name: "cluster"},
+		"workspace, purposed": {resource: logicalClusters, name: "cluster", wish: []string{"clusters", ""}},
+	}
+	w, r := newShop()
+	w.addTarget("root", "west")
+	w.namespaces[front].Annotations["placement.atoll.dev/clusters"] = "east"
+	w.addDeployment("shop", "front", "api")["placement.atoll.dev/clusters"] = "west"
+	w.addNamespace("shop", "new")
+	w.addNamespace("shop", "side").Annotations["placement.atoll.dev/clusters"] = "esat"
+	quiesce(t, w, r)
+	w.run()
+	writes := w.writes
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			var annotations map[string]string
+			if tc.wish != nil {
+				annotations = wishing(tc.wish...)[0].Annotations
+			}
+			if got := whyNowhere(w, "shop", tc.resource, tc.namespace, tc.name, annotations); got != tc.want {
+				t.Errorf("%s: got %q, want %q", tc.reason, got, tc.want)
+			}
+		})
+	}
+	if w.writes != writes {
+		t.Error("something was written")
+	}
+}
