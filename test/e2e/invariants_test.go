@@ -223,7 +223,8 @@ func fewMissing(t *testing.T, f *fleet) {
 	}
 }
 
-// mistakes: a first annotation of an object that cannot be met leaves it where its namespace has it, for as long as it is there.
+// mistakes: a first annotation of an object that cannot be met leaves it where its namespace has it, for as long as it is there,
+// and it goes on there as before.
 func mistakes(t *testing.T, f *fleet) {
 	w := f.workspace(t, "mistakes")
 	w.place("east")
@@ -232,7 +233,12 @@ func mistakes(t *testing.T, f *fleet) {
 		name, _, _ := strings.Cut(mistake, "=")
 		w.kubectl("create", "deployment", name, "--image=registry.example/web:1", "--replicas=2")
 		w.kubectl("rollout", "status", "deployment/"+name, "--timeout=100s")
-		w.kubectl("annotate", "deployment", name, "placement.atoll.dev/"+mistake)
+		if out := w.kubectl("annotate", "deployment", name, "placement.atoll.dev/"+mistake); !strings.Contains(out, `stays on "east"`) {
+			t.Errorf("who wrote %s was told %q, want a warning that it stays on east", mistake, out)
+		}
+		w.kubectl("wait", "--for=create", "placement/default.deployments."+name, "--timeout=60s")
+		w.kubectl("scale", "deployment", name, "--replicas=3")
+		w.kubectl("rollout", "status", "deployment/"+name, "--timeout=100s")
 		names = append(names, name)
 	}
 	ns := w.namespaceIn("east")
@@ -241,7 +247,7 @@ func mistakes(t *testing.T, f *fleet) {
 	for time.Now().Before(deadline) {
 		for _, name := range names {
 			d, err := f.clusters["east"].Clientset().AppsV1().Deployments(ns).Get(t.Context(), name, metav1.GetOptions{})
-			if err != nil || d.DeletionTimestamp != nil || ptr.Deref(d.Spec.Replicas, 0) != 2 {
+			if err != nil || d.DeletionTimestamp != nil || ptr.Deref(d.Spec.Replicas, 0) != 3 {
 				t.Fatalf("Deployment %s in east: %v, %+v", name, err, d.ObjectMeta)
 			}
 		}
