@@ -20,6 +20,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/component-base/metrics/legacyregistry"
@@ -59,7 +60,9 @@ type writeTogether func(ctx context.Context, while ctrlclient.Object, objects ..
 // anywhere is a placer to which everything would run somewhere.
 type anywhere struct{}
 
-func (anywhere) WhyNowhere(logicalcluster.Name, string, map[string]string) string { return "" }
+func (anywhere) WhyNowhere(logicalcluster.Name, schema.GroupResource, string, string, map[string]string) string {
+	return ""
+}
 
 // No syncer runs outside this process.
 func (anywhere) Token(context.Context, logicalcluster.Name, string) (string, bool, error) {

@@ -19,6 +19,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
@@ -102,7 +103,9 @@ type life struct {
 // anywhere is a placer to which everything would run somewhere.
 type anywhere struct{}
 
-func (anywhere) WhyNowhere(logicalcluster.Name, string, map[string]string) string { return "" }
+func (anywhere) WhyNowhere(logicalcluster.Name, schema.GroupResource, string, string, map[string]string) string {
+	return ""
+}
 
 // No syncer runs outside this process.
 func (anywhere) Token(context.Context, logicalcluster.Name, string) (string, bool, error) {
