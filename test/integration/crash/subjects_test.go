@@ -26,7 +26,7 @@ type subject struct {
 	make func(*world, *line) (func(context.Context) error, error)
 	// counts says which writes count for crashes; nil is all of them.
 	counts func(write) bool
-	// crash, older and dropped name the scenarios for each fault, and more those that `make soak` adds to each.
+	// crash, older and dropped name the scenarios for each fault, and more those that `make soak` adds to the first two.
 	crash, older, dropped, more []string
 	// lanes is how many runs with crashes there are at a time, each in a world of its own; 0 is one.
 	lanes int
