@@ -8,6 +8,16 @@ import (
 	"k8s.io/utils/lru"
 )
 
+// How long what is told of an object may wait, for it to be told with what follows.
+const (
+	// WhileSettling is for that everybody below has seen what was applied: what they do first follows within milliseconds.
+	WhileSettling = 50 * time.Millisecond
+	// WhileProgressing is for a step on the way: another pod that runs.
+	WhileProgressing = time.Second
+	// WhileNothing is for what counts the same as before, in other words.
+	WhileNothing = 5 * time.Second
+)
+
 const (
 	// paced is how many objects a Pace remembers. What is forgotten is written at once.
 	paced = 16384

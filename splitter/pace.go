@@ -7,21 +7,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 
+	"atoll.dev/atoll/client"
 	"atoll.dev/atoll/internal/kinds"
 )
 
-const (
-	// whileSettling is how long a status may wait that says that every cluster has seen what was applied: it comes with what
-	// they do first.
-	whileSettling = 50 * time.Millisecond
-	// whileProgressing is how long a status may wait that tells of a step on the way: another pod that runs.
-	whileProgressing = time.Second
-	// whileNothing is how long a status may wait that counts what the one before did, in other words.
-	whileNothing = 5 * time.Second
-	// keepEmpty is how long a namespace stays in a mirror after its last leaf. Below, deleting one takes 5 s and more, and whoever
-	// applies again meanwhile would wait for it.
-	keepEmpty = 30 * time.Second
-)
+// keepEmpty is how long a namespace stays in a mirror after its last leaf. Below, deleting one takes 5 s and more, and whoever
+// applies again meanwhile would wait for it.
+const keepEmpty = 30 * time.Second
 
 // reasonComplete is the reason of Progressing of a Deployment that is through, as Kubernetes has it.
 const reasonComplete = "NewReplicaSetAvailable"
@@ -39,13 +31,13 @@ func mayWait(before, now *appsv1.Deployment) time.Duration {
 		trouble(before) != trouble(now), is.AvailableReplicas < was.AvailableReplicas, is.ReadyReplicas < was.ReadyReplicas:
 		return 0
 	case was.ObservedGeneration != is.ObservedGeneration:
-		return whileSettling
+		return client.WhileSettling
 	}
 	was.Conditions, is.Conditions = nil, nil
 	if equality.Semantic.DeepEqual(was, is) {
-		return whileNothing
+		return client.WhileNothing
 	}
-	return whileProgressing
+	return client.WhileProgressing
 }
 
 // holds says of Available that it is True, of Progressing that it is through.

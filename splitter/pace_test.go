@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"atoll.dev/atoll/client"
 	"atoll.dev/atoll/internal/kinds"
 )
 
@@ -28,13 +29,13 @@ func TestMayWait(t *testing.T) {
 		want        time.Duration
 		reason      string
 	}{
-		"FirstWords":     {status(0, 0, 0), status(0, 0, 0, rolling...), whileNothing, "the generation that is observed says so"},
-		"Observed":       {status(1, 0, 0), status(2, 0, 0, rolling...), whileSettling, "rollout status waits for it"},
-		"Step":           {status(2, 1, 1, rolling...), status(2, 2, 2, rolling...), whileProgressing, "another pod serves"},
+		"FirstWords":     {status(0, 0, 0), status(0, 0, 0, rolling...), client.WhileNothing, "the generation that is observed says so"},
+		"Observed":       {status(1, 0, 0), status(2, 0, 0, rolling...), client.WhileSettling, "rollout status waits for it"},
+		"Step":           {status(2, 1, 1, rolling...), status(2, 2, 2, rolling...), client.WhileProgressing, "another pod serves"},
 		"Through":        {status(2, 2, 2, rolling...), status(2, 3, 3, complete...), 0, "rollout status waits for it"},
 		"ThroughAtOnce":  {status(1, 0, 0), status(2, 3, 3, complete...), 0, "rollout status waits for it"},
 		"NotAnyMore":     {status(2, 3, 3, complete...), status(2, 3, 3, rolling...), 0, "it was said"},
-		"Changed":        {status(1, 3, 3, complete...), status(1, 3, 3, rolling...), whileNothing, "the generation says so"},
+		"Changed":        {status(1, 3, 3, complete...), status(1, 3, 3, rolling...), client.WhileNothing, "the generation says so"},
 		"FewerAvailable": {status(2, 3, 3, rolling...), status(2, 3, 2, rolling...), 0, "bad news"},
 		"FewerReady":     {status(2, 3, 2, rolling...), status(2, 2, 2, rolling...), 0, "bad news"},
 		"Available":      {status(2, 2, 2, "Available", "False", ""), status(2, 3, 3, "Available", "True", ""), 0, "somebody may wait for it"},

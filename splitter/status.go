@@ -39,7 +39,7 @@ func (c *Controller) placementStatus(ctx context.Context, k key) (wait time.Dura
 	if equality.Semantic.DeepEqual(p.Status, want.Status) {
 		return 0, nil
 	}
-	if wait := c.pace.Wait(k, p.ResourceVersion, whileProgressing); wait > 0 {
+	if wait := c.pace.Wait(k, p.ResourceVersion, client.WhileProgressing); wait > 0 {
 		return wait, nil
 	}
 	err = c.clients.Objects.Status().Patch(client.In(ctx, k.Cluster), want, ctrlclient.MergeFrom(p))

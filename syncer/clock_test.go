@@ -64,8 +64,8 @@ func TestHeartbeatByOurClock(t *testing.T) {
 	}
 }
 
-// idleManager is a Manager of a server that nobody asks.
-func idleManager(t *testing.T, clock *testingclock.FakeClock) *Manager {
+// idleClients are those of a server that nobody asks.
+func idleClients(t *testing.T) (*client.Clients, *client.Informers) {
 	t.Helper()
 	clients, err := client.New(&rest.Config{Host: "https://127.0.0.1:1"})
 	if err != nil {
@@ -75,6 +75,13 @@ func idleManager(t *testing.T, clock *testingclock.FakeClock) *Manager {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return clients, informers
+}
+
+// idleManager is a Manager of a server that nobody asks.
+func idleManager(t *testing.T, clock *testingclock.FakeClock) *Manager {
+	t.Helper()
+	clients, informers := idleClients(t)
 	m, err := NewManager(ManagerConfig{
 		Clients: clients, Informers: informers, Clock: clock,
 		MirrorConfig: func(logicalcluster.Name, types.UID) (*rest.Config, error) { return nil, errors.New("not asked") },

@@ -16,7 +16,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/cert"
 	"k8s.io/utils/clock"
 
@@ -187,14 +186,7 @@ func TestTokensAreForgotten(t *testing.T) {
 
 // While nothing is known yet, a token is neither good nor bad.
 func TestTokenOfAServerThatStarts(t *testing.T) {
-	clients, err := client.New(&rest.Config{Host: "https://127.0.0.1:1"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	informers, err := client.NewInformers(clients)
-	if err != nil {
-		t.Fatal(err)
-	}
+	clients, informers := idleClients(t)
 	c, err := NewCredentials(CredentialsConfig{
 		Clients: clients, Informers: informers, Clock: clock.RealClock{},
 		Sign: func([]byte) ([]byte, error) { return nil, errors.New("nothing is signed") },

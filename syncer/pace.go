@@ -11,17 +11,8 @@ import (
 	"k8s.io/utils/ptr"
 
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	"atoll.dev/atoll/client"
 	"atoll.dev/atoll/internal/kinds"
-)
-
-const (
-	// whileSettling is how long a status may wait that says that a leaf was applied, and seen by the controllers below: what
-	// they do first follows within milliseconds.
-	whileSettling = 50 * time.Millisecond
-	// whileProgressing is how long a status may wait that tells of a step on the way: another pod that runs.
-	whileProgressing = time.Second
-	// whileNothing is how long a status may wait that counts what the one before did, in other words.
-	whileNothing = 5 * time.Second
 )
 
 // mayWait is how long leaf may wait to be told what want says since it was last told something, or since it was applied. Of
@@ -45,11 +36,11 @@ func mayWait(leaf, want *unstructured.Unstructured) (time.Duration, error) {
 		now.counts.available < before.counts.available, now.counts.ready < before.counts.ready:
 		return 0, nil
 	case before.settled != now.settled:
-		return whileSettling, nil
+		return client.WhileSettling, nil
 	case before.counts == now.counts:
-		return whileNothing, nil
+		return client.WhileNothing, nil
 	}
-	return whileProgressing, nil
+	return client.WhileProgressing, nil
 }
 
 // progress is how far a Deployment's cluster has come with it.

@@ -55,12 +55,12 @@ func TestMayWait(t *testing.T) {
 		may        time.Duration
 		reason     string
 	}{
-		"Applied":        {deploymentLeaf("", nil), deploymentLeaf("h2", nil), whileNothing, "nothing has come of it yet"},
-		"AppliedAnew":    {deploymentLeaf("h1", counts(1, 3, 3, 3, 3, 0)), deploymentLeaf("h2", counts(1, 3, 3, 3, 3, 0)), whileNothing, "nothing has come of it yet"},
-		"Observed":       {deploymentLeaf("h2", nil), deploymentLeaf("h2", counts(2, 0, 0, 0, 0, 0)), whileSettling, "rollout status waits for it"},
-		"AppliedAndSeen": {deploymentLeaf("", nil), deploymentLeaf("h2", counts(2, 3, 3, 0, 0, 0)), whileSettling, "both at once"},
-		"Step":           {rolling, deploymentLeaf("h2", counts(2, 3, 2, 2, 2, 0)), whileProgressing, "another pod is made"},
-		"MoreReady":      {rolling, deploymentLeaf("h2", counts(2, 4, 2, 3, 3, 0)), whileProgressing, "another pod serves"},
+		"Applied":        {deploymentLeaf("", nil), deploymentLeaf("h2", nil), client.WhileNothing, "nothing has come of it yet"},
+		"AppliedAnew":    {deploymentLeaf("h1", counts(1, 3, 3, 3, 3, 0)), deploymentLeaf("h2", counts(1, 3, 3, 3, 3, 0)), client.WhileNothing, "nothing has come of it yet"},
+		"Observed":       {deploymentLeaf("h2", nil), deploymentLeaf("h2", counts(2, 0, 0, 0, 0, 0)), client.WhileSettling, "rollout status waits for it"},
+		"AppliedAndSeen": {deploymentLeaf("", nil), deploymentLeaf("h2", counts(2, 3, 3, 0, 0, 0)), client.WhileSettling, "both at once"},
+		"Step":           {rolling, deploymentLeaf("h2", counts(2, 3, 2, 2, 2, 0)), client.WhileProgressing, "another pod is made"},
+		"MoreReady":      {rolling, deploymentLeaf("h2", counts(2, 4, 2, 3, 3, 0)), client.WhileProgressing, "another pod serves"},
 		"Through":        {rolling, done, 0, "rollout status waits for it"},
 		"ThroughAtOnce":  {deploymentLeaf("", nil), done, 0, "rollout status waits for it"},
 		"LastPodGone":    {deploymentLeaf("h2", counts(2, 3, 3, 3, 3, 1)), done, 0, "a Recreate elsewhere waits for it"},
@@ -69,7 +69,7 @@ func TestMayWait(t *testing.T) {
 		"FewerReady":     {rolling, deploymentLeaf("h2", counts(2, 3, 1, 1, 2, 0)), 0, "a pod serves no more"},
 		"Deadline":       {rolling, deploymentLeaf("h2", condition("Progressing", "False")), 0, "bad news"},
 		"Failure":        {rolling, deploymentLeaf("h2", condition("ReplicaFailure", "True")), 0, "bad news"},
-		"OtherCondition": {rolling, deploymentLeaf("h2", condition("Progressing", "True")), whileNothing, "says what the numbers say"},
+		"OtherCondition": {rolling, deploymentLeaf("h2", condition("Progressing", "True")), client.WhileNothing, "says what the numbers say"},
 		"Refused":        {rolling, refused, 0, "bad news"},
 		"TakenAfterAll":  {refused, rolling, 0, "somebody may wait for it"},
 		"OtherKind":      {configMap("1", "x"), configMap("1", "x"), 0, "what has no status is written once"},
@@ -130,18 +130,18 @@ func TestTellsOfStepsTogether(t *testing.T) {
 		}
 	}
 	s.pace.Wrote(k, "") // it was applied
-	expect(tell(leaf, nil), whileNothing, "the controllers below have not seen it")
+	expect(tell(leaf, nil), client.WhileNothing, "the controllers below have not seen it")
 	clk.SetTime(clk.Now().Add(20 * time.Millisecond))
-	expect(tell(leaf, counts(2, 1, 1, 0, 0, 0)), whileSettling-20*time.Millisecond, "they do more")
+	expect(tell(leaf, counts(2, 1, 1, 0, 0, 0)), client.WhileSettling-20*time.Millisecond, "they do more")
 	clk.SetTime(clk.Now().Add(30 * time.Millisecond))
 	expect(tell(leaf, counts(2, 3, 3, 1, 1, 0)), 0, "long enough")
 	expect(tell(stale, counts(2, 3, 3, 3, 3, 0)), time.Second, "the informer does not show what was told")
-	expect(tell(leaf, counts(2, 3, 3, 2, 2, 0)), whileProgressing, "more will follow")
+	expect(tell(leaf, counts(2, 3, 3, 2, 2, 0)), client.WhileProgressing, "more will follow")
 	expect(tell(leaf, counts(2, 3, 3, 3, 3, 0)), 0, "it is through")
 	expect(tell(leaf, counts(2, 3, 3, 3, 3, 0)), 0, "there is nothing to tell")
 	expect(tell(leaf, counts(2, 3, 3, 2, 2, 0)), 0, "bad news")
-	expect(tell(leaf, counts(2, 3, 3, 2, 2, 1)), whileProgressing, "a step")
-	clk.SetTime(clk.Now().Add(whileProgressing))
+	expect(tell(leaf, counts(2, 3, 3, 2, 2, 1)), client.WhileProgressing, "a step")
+	clk.SetTime(clk.Now().Add(client.WhileProgressing))
 	expect(tell(leaf, counts(2, 3, 3, 2, 2, 1)), 0, "the last word")
 	if want := []string{"1", "3", "2", "2"}; !slices.Equal(told, want) {
 		t.Errorf("told of %v available, want %v", told, want)

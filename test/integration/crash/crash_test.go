@@ -43,17 +43,17 @@ func TestControllersSurvive(t *testing.T) {
 			for _, fault := range []struct {
 				name      string
 				scenarios []string
-				more      bool // soak adds the subject's other scenarios
+				more      []string // those that soak adds
 				put       func(*world, *testing.T, subject, scenario, reference)
 			}{
-				{"crash after each write", s.crash, len(s.crash) > 0, crashes},
-				{"older view after a restart", s.older, len(s.older) > 0, olderViews},
+				{"crash after each write", s.crash, s.more, crashes},
+				{"older view after a restart", s.older, s.more, olderViews},
 				// In the other scenarios no step changes anything twice: there is nothing between to drop.
-				{"dropped events", s.dropped, false, droppedEvents},
+				{"dropped events", s.dropped, nil, droppedEvents},
 			} {
 				names := fault.scenarios
-				if soak && fault.more {
-					names = slices.Compact(slices.Sorted(slices.Values(append(slices.Clone(names), s.more...))))
+				if soak && len(names) > 0 {
+					names = slices.Compact(slices.Sorted(slices.Values(append(slices.Clone(names), fault.more...))))
 				}
 				for _, name := range names {
 					t.Run(fault.name+"/"+name, func(t *testing.T) {
