@@ -346,9 +346,9 @@ func (o oneKey) TransformerForResource(gr schema.GroupResource) value.Transforme
 	return plain{}
 }
 
-// TestEncryption: values are encrypted as plain Kubernetes bytes with their full key, so a row copied to another cluster
-// does not even decrypt.
-func TestEncryption(t *testing.T) {
+// newEncryption encrypts with the same key each time.
+func newEncryption(t *testing.T) value.Transformer {
+	t.Helper()
 	block, err := aes.NewCipher(bytes.Repeat([]byte("k"), 32))
 	if err != nil {
 		t.Fatal(err)
@@ -357,6 +357,13 @@ func TestEncryption(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return gcm
+}
+
+// TestEncryption: values are encrypted as plain Kubernetes bytes with their full key, so a row copied to another cluster
+// does not even decrypt.
+func TestEncryption(t *testing.T) {
+	gcm := newEncryption(t)
 	encrypted := func(c *Config) { c.Transformers = oneKey{gcm} }
 	s := serve(t, prefixOf(t), encrypted)
 	secret := &api.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "s"}, Type: api.SecretTypeOpaque, Data: map[string][]byte{"password": []byte("hunter2")}}

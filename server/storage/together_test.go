@@ -2,7 +2,6 @@ package storage
 
 import (
 	"bytes"
-	"crypto/aes"
 	"slices"
 	"strings"
 	"testing"
@@ -14,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/apiserver/pkg/storage"
-	aestransformer "k8s.io/apiserver/pkg/storage/value/encrypt/aes"
 	api "k8s.io/kubernetes/pkg/apis/core"
 
 	lc "atoll.dev/atoll/internal/logicalcluster"
@@ -49,15 +47,7 @@ func rowsIn(t *testing.T, cluster string) (keys []string) {
 // TestTogetherIsAsByItself: what is written together is, byte for byte, what each store writes by itself, and readers,
 // caches and watchers find it at once in its logical cluster and in no other.
 func TestTogetherIsAsByItself(t *testing.T) {
-	block, err := aes.NewCipher(bytes.Repeat([]byte("k"), 32))
-	if err != nil {
-		t.Fatal(err)
-	}
-	gcm, err := aestransformer.NewGCMTransformer(block)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := serve(t, prefixOf(t), func(c *Config) { c.Transformers = oneKey{gcm} })
+	s := serve(t, prefixOf(t), func(c *Config) { c.Transformers = oneKey{newEncryption(t)} })
 	alone := create(t, s.configMaps, in("aa", "default"), configMap("default", "x", "1")).(*api.ConfigMap)
 	aaWatch := startWatch(t, s.configMaps, in("aa", "default"), &metainternalversion.ListOptions{ResourceVersion: alone.ResourceVersion})
 	bbWatch := startWatch(t, s.configMaps, in("bb"), &metainternalversion.ListOptions{})
