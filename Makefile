@@ -4,7 +4,8 @@ SHELL := bash
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 
-VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+# Documents are not in the binary: a benchmark that writes its figures does not make the next one's binary another.
+VERSION := $(shell git describe --tags --always 2>/dev/null || echo unknown)$(shell git diff --quiet HEAD -- . ':!docs' 2>/dev/null || echo -dirty)
 # The API that is served reports the version of Kubernetes it is made of: clients parse it.
 KUBERNETES := $(shell awk '$$1 == "k8s.io/kubernetes" {print $$2; exit}' go.mod)
 KUBERNETES_MINOR := $(word 2,$(subst ., ,$(KUBERNETES)))
