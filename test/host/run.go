@@ -14,7 +14,7 @@ import (
 // Run says where and when something was measured.
 type Run struct {
 	Began   string `json:"began"`   // UTC
-	Commit  string `json:"commit"`  // of the repository; "-dirty" when files differ from it
+	Commit  string `json:"commit"`  // of the repository; "-dirty" when files other than documents differ from it
 	Machine string `json:"machine"` // cores, memory, processor
 	Load    string `json:"load"`    // averages of the last 1, 5 and 15 minutes, before the run
 	Go      string `json:"go"`
@@ -23,15 +23,13 @@ type Run struct {
 
 // ThisRun is the one that begins now, of the repository in root, by that command.
 func ThisRun(root, command string) (Run, error) {
-	git := exec.Command("git", "describe", "--always", "--dirty", "--abbrev=10")
-	git.Dir = root
-	commit, err := git.Output()
+	commit, err := commitOf(root)
 	if err != nil {
-		return Run{}, fmt.Errorf("find the commit: %w", err)
+		return Run{}, fmt.Errorf("find the commit of %s: %w", root, err)
 	}
 	r := Run{
 		Began:   time.Now().UTC().Format("2006-01-02 15:04"),
-		Commit:  strings.TrimSpace(string(commit)),
+		Commit:  commit,
 		Go:      runtime.Version() + " " + runtime.GOOS + "/" + runtime.GOARCH,
 		Command: command,
 	}
@@ -77,4 +75,26 @@ func Kilobytes(s string) (float64, error) {
 		return 0, fmt.Errorf("%q is not a number of kB", s)
 	}
 	return strconv.ParseFloat(digits, 64)
+}
+
+// commitOf describes what is checked out. Documents do not count: the reports of runs are among them.
+func commitOf(root string) (string, error) {
+	git := func(args ...string) (string, error) {
+		cmd := exec.Command("git", args...)
+		cmd.Dir = root
+		out, err := cmd.Output()
+		return strings.TrimSpace(string(out)), err
+	}
+	commit, err := git("describe", "--always", "--abbrev=10")
+	if err != nil {
+		return "", err
+	}
+	changed, err := git("diff", "--name-only", "HEAD", "--", ".", ":!docs")
+	if err != nil {
+		return "", err
+	}
+	if changed != "" {
+		commit += "-dirty"
+	}
+	return commit, nil
 }
