@@ -276,10 +276,11 @@ func (s *Syncer) heartbeat(ctx context.Context, looked func()) error {
 			s.failed(err)
 		}
 		if now != last {
-			if last = now; err != nil {
+			if last = now; now != "" {
 				logger.Error(err, "Heartbeat failed, will try again")
 			} else {
 				logger.Info("Heartbeat is back")
+				s.retry()
 			}
 		}
 		if err := s.publish(ctx); err != nil && ctx.Err() == nil && !apierrors.IsConflict(err) {

@@ -31,6 +31,7 @@ func (s *Syncer) reconcile(ctx context.Context, k key) (time.Duration, error) {
 	s.setOrphan(k, s.isOrphan(k, leaf, down))
 	if leaf == nil {
 		s.backoff.Forget(k)
+		s.waiting.remove(k)
 		s.writes.forget(k)
 		return 0, nil // absence deletes nothing
 	}
@@ -51,6 +52,7 @@ func (s *Syncer) reconcile(ctx context.Context, k key) (time.Duration, error) {
 	}
 	var ofMirror *mirrorError
 	if errors.As(err, &ofMirror) {
+		s.waiting.add(k)
 		return 0, err
 	}
 	if err != nil {
@@ -65,12 +67,18 @@ func (s *Syncer) reconcile(ctx context.Context, k key) (time.Duration, error) {
 
 	switch wait, err := s.tell(ctx, k, leaf, o); {
 	case err != nil:
+		s.waiting.add(k)
 		return 0, err
 	case wait > 0 && (o.again == 0 || wait < o.again):
 		return wait, nil
 	case o.refused == nil:
 		s.backoff.Forget(k)
+		s.waiting.remove(k)
 		return o.again, nil
+	case o.unknown:
+		s.waiting.add(k)
+	default:
+		s.waiting.remove(k)
 	}
 	return s.backoff.When(k), nil
 }

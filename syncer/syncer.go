@@ -76,6 +76,7 @@ type Syncer struct {
 	gate      *gate
 	known     memory
 	writes    writes
+	waiting   waiting
 	// pace is that of what leaves are told.
 	pace *client.Pace[key]
 	// kick asks for a heartbeat, and for the twin's status to be published.
@@ -452,6 +453,7 @@ func (s *Syncer) heard(gvr schema.GroupVersionResource) func(error) {
 		case err == nil && broken:
 			delete(s.state.unwatched, gvr)
 			s.beatSoon()
+			s.retry()
 		case err != nil && broken:
 			s.state.unwatched[gvr] = unwatched{before.since, err}
 		case err != nil:
