@@ -60,7 +60,7 @@ func summariseDeployment(obj ctrlclient.Object, view View) {
 			continue
 		}
 		sum.Replicas += d.Status.Replicas
-		if l.Assigned && l.SameTemplate {
+		if l.Assigned && l.SameTemplate && l.Settled { // else the status is that of an earlier rendering
 			sum.UpdatedReplicas += min(d.Status.UpdatedReplicas, l.Target)
 		}
 		if l.Lost {

@@ -64,8 +64,8 @@ func TestSummariseDeployment(t *testing.T) {
 			conditions: map[string]string{"Available": "True MinimumReplicasAvailable", "Progressing": "True NewReplicaSetAvailable"},
 		},
 		"OneUnsettled": {
-			reason: "a generation counts when every cluster has it", leaves: []Leaf{leaf("east", 3), leaf("west", 3, unsettled)},
-			observed: 2, counts: [5]int32{6, 6, 6, 6, 0},
+			reason: "a generation counts when every cluster has it, and so do updated replicas", leaves: []Leaf{leaf("east", 3), leaf("west", 3, unsettled)},
+			observed: 2, counts: [5]int32{6, 3, 6, 6, 0},
 			conditions: map[string]string{"Available": "True MinimumReplicasAvailable", "Progressing": "True ReplicaSetUpdated"},
 		},
 		"OneHeld": {
@@ -100,8 +100,8 @@ func TestSummariseDeployment(t *testing.T) {
 			conditions: map[string]string{"Available": "True MinimumReplicasAvailable", "Progressing": "True ReplicaSetUpdated"},
 		},
 		"Lost": {
-			reason: "what is not heard of is not ready, does not hold the generation up, and is named", leaves: []Leaf{leaf("east", 3), leaf("west", 3, gone, unsettled)},
-			observed: 3, counts: [5]int32{6, 6, 3, 3, 3},
+			reason: "what is not heard of is not ready, does not hold the generation up, has updated nothing, and is named", leaves: []Leaf{leaf("east", 3), leaf("west", 3, gone, unsettled)},
+			observed: 3, counts: [5]int32{6, 3, 3, 3, 3},
 			conditions: map[string]string{"Available": "False MinimumReplicasUnavailable", "Progressing": "True ReplicaSetUpdated",
 				"Synced": `False Unreachable: Not heard of, their replicas count as not ready: cluster "west".`},
 		},
