@@ -4,6 +4,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	"k8s.io/apimachinery/pkg/types"
 
 	"atoll.dev/atoll/client"
@@ -56,6 +57,20 @@ func (u *usage) observe(key client.Key, uids []types.UID, exists bool) {
 	} else {
 		delete(u.seen, key)
 	}
+}
+
+// of counts the Placements of a SyncTarget that the informer shows, and the logical clusters that they are in.
+func (u *usage) of(target types.UID) (placements, clusters int) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	in := map[logicalcluster.Name]bool{}
+	for key, uids := range u.seen {
+		if slices.Contains(uids, target) {
+			placements++
+			in[key.Cluster] = true
+		}
+	}
+	return placements, len(in)
 }
 
 // setPending is called with mu held.

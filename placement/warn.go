@@ -6,6 +6,7 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 
 	"atoll.dev/atoll/apis/core/v1alpha1"
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
@@ -22,6 +23,11 @@ var (
 // moment later in any case. A Namespace or a LogicalCluster is judged by its own wish alone: there may be nothing in it.
 func (c *Controller) WhyNowhere(cluster logicalcluster.Name, resource schema.GroupResource, namespace, name string, annotations map[string]string) string {
 	return whyNowhere(c.world, cluster, resource, namespace, name, annotations)
+}
+
+// PlacedOn counts the Placements that name a SyncTarget, and the workspaces that they are in: for a warning to who deletes it.
+func (c *Controller) PlacedOn(target types.UID) (placements, workspaces int) {
+	return c.usage.of(target)
 }
 
 func whyNowhere(world world, cluster logicalcluster.Name, resource schema.GroupResource, namespace, name string, annotations map[string]string) string {

@@ -4,6 +4,9 @@ import (
 	"testing"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"atoll.dev/atoll/client"
 )
 
 func TestWhyNowhere(t *testing.T) {
@@ -59,5 +62,21 @@ func TestWhyNowhere(t *testing.T) {
 	}
 	if w.writes != writes {
 		t.Error("something was written")
+	}
+}
+
+func TestPlacedOn(t *testing.T) {
+	c := &Controller{usage: newUsage()}
+	for key, uids := range map[client.Key][]types.UID{
+		{Cluster: "shop", Name: "front"}: {"east"}, {Cluster: "shop", Name: "back"}: {"west", "east"},
+		{Cluster: "bank", Name: "default"}: {"east"}, {Cluster: "bank", Name: "gone"}: {"east"},
+	} {
+		c.usage.observe(key, uids, true)
+	}
+	c.usage.observe(client.Key{Cluster: "bank", Name: "gone"}, nil, false)
+	for target, want := range map[types.UID][2]int{"east": {3, 2}, "west": {1, 1}, "north": {}} {
+		if placements, workspaces := c.PlacedOn(target); placements != want[0] || workspaces != want[1] {
+			t.Errorf("%s: %d placements in %d workspaces, want %v", target, placements, workspaces, want)
+		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	kubeadmission "k8s.io/apiserver/pkg/admission"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
@@ -99,6 +100,7 @@ func (s *Server) admit() kubeadmission.Interface {
 		admission.NewNowhere(workloads, func(cluster logicalcluster.Name, resource schema.GroupResource, namespace, name string, annotations map[string]string) string {
 			return s.placer.WhyNowhere(cluster, resource, namespace, name, annotations)
 		}),
+		admission.NewInUse(func(target types.UID) (placements, workspaces int) { return s.placer.PlacedOn(target) }),
 		admission.NewUnsupported(),
 	)
 }

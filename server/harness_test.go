@@ -15,6 +15,7 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -63,6 +64,8 @@ func (few) Terminating(name logicalcluster.Name) bool { return name == gone }
 func (few) WhyNowhere(logicalcluster.Name, schema.GroupResource, string, string, map[string]string) string {
 	return ""
 }
+
+func (few) PlacedOn(types.UID) (placements, workspaces int) { return 0, 0 }
 
 // No syncer runs outside this process.
 func (few) Token(context.Context, logicalcluster.Name, string) (string, bool, error) {

@@ -17,6 +17,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/request/anonymous"
@@ -251,11 +252,14 @@ func (s *Server) secure(ctx context.Context, config *genericapiserver.Config) er
 	return nil
 }
 
-// Placer knows where things can run, for the warning to who applies what nothing can run.
+// Placer knows where things run and can run, for warnings to who applies what nothing can run, and to who deletes what runs
+// something.
 type Placer interface {
 	// WhyNowhere says why an object with these annotations would run nowhere now, or not as it wishes, and "" if all is
 	// well. It may be a Namespace or a LogicalCluster, with a wish for what is in it.
 	WhyNowhere(cluster logicalcluster.Name, resource schema.GroupResource, namespace, name string, annotations map[string]string) string
+	// PlacedOn counts the Placements that name a SyncTarget, and the workspaces that they are in.
+	PlacedOn(target types.UID) (placements, workspaces int)
 }
 
 // Join joins what knows the workspaces, where things run, and the syncers. It is called once, before Run.

@@ -533,11 +533,13 @@ func TestTargetStatus(t *testing.T) {
 		again  time.Duration
 		reason string
 	}{
-		"new":           {ready: "Unknown/NotConnected", reason: "nobody reported"},
-		"never beat":    {twin: twin(), ready: "Unknown/NotConnected", reason: "a twin alone is no news"},
-		"ready":         {twin: twin(connected), heard: now.Add(-5 * time.Second), ready: "True/Connected", again: 36 * time.Second, reason: "looked at again when it may have become silent"},
-		"silent":        {twin: twin(connected), heard: now.Add(-41 * time.Second), ready: "Unknown/HeartbeatLost", reason: "what the twin said last counts no more"},
-		"problem first": {twin: twin(connected), heard: now, p: &problem{ReasonDuplicate, "x"}, ready: "False/Duplicate", reason: "not synced, whatever is reported"},
+		"new":            {ready: "Unknown/NotConnected", reason: "nobody reported"},
+		"never beat":     {twin: twin(), ready: "Unknown/NotConnected", reason: "a twin alone is no news"},
+		"ready":          {twin: twin(connected), heard: now.Add(-5 * time.Second), ready: "True/Connected", again: 36 * time.Second, reason: "looked at again when it may have become silent"},
+		"silent":         {twin: twin(connected), heard: now.Add(-41 * time.Second), ready: "Unknown/HeartbeatLost", reason: "what the twin said last counts no more"},
+		"terminating":    {twin: twin(connected), heard: now.Add(-5 * time.Second), p: &problem{ReasonTerminating, "x"}, ready: "True/Terminating", again: 36 * time.Second, reason: "what it runs counts until it is gone"},
+		"gone meanwhile": {twin: twin(connected), heard: now.Add(-41 * time.Second), p: &problem{ReasonTerminating, "x"}, ready: "Unknown/Terminating", reason: "or not heard of"},
+		"problem first":  {twin: twin(connected), heard: now, p: &problem{ReasonDuplicate, "x"}, ready: "False/Duplicate", reason: "not synced, whatever is reported"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -567,7 +569,7 @@ func TestDuplicateOf(t *testing.T) {
 		lost   = "Unknown/HeartbeatLost"
 		broken = "False/Unreachable"
 		other  = "False/" + ReasonDuplicate
-		going  = "False/" + ReasonTerminating
+		going  = "True/" + ReasonTerminating
 	)
 	h := time.Hour
 	for _, tc := range []struct {
@@ -597,6 +599,7 @@ func TestDuplicateOf(t *testing.T) {
 		{"then it is judged as a duplicate",
 			[]claim{{"east", "root", h, lost, "x"}, {"again", "root", 2 * h, other, "x"}}, []string{"", `"east"`}},
 		{"and let in where nobody holds the cluster", []claim{{"again", "root", 2 * h, other, "x"}}, []string{""}},
+		{"while the original drains, one that is registered in its workspace works", []claim{{"east", "root", 2 * h, going, "x"}, {"new", "root", h, works, "x"}}, []string{`"new"`, ""}},
 		{"while the original drains, it is not taken over",
 			[]claim{{"east", "root", h, going, "x"}, {"fake", "shop", 2 * h, works, ""}}, []string{"", "another workspace"}},
 		{"when the original is gone, the next is the older",
@@ -614,6 +617,9 @@ func TestDuplicateOf(t *testing.T) {
 			target.Status.ClusterUID = c.uid
 			if status, reason, ok := strings.Cut(c.ready, "/"); ok {
 				target.Status.Conditions = []metav1.Condition{{Type: workloadv1alpha1.SyncTargetReady, Status: metav1.ConditionStatus(status), Reason: reason}}
+				if reason == ReasonTerminating {
+					target.DeletionTimestamp = &metav1.Time{Time: time.Now()}
+				}
 			}
 			if all = append(all, target); c.uid == "x" {
 				same = append(same, target)

@@ -21,7 +21,7 @@ const (
 	ReasonKubeconfigInvalid = "KubeconfigInvalid" // push, with a kubeconfig that cannot be used
 	ReasonMirrorTaken       = "MirrorTaken"       // status.mirror names a logical cluster of somebody else
 	ReasonMirrorInvalid     = "MirrorInvalid"     // status.mirror is no name that a mirror can have
-	ReasonTerminating       = "Terminating"       // deleted, and what it runs is not gone yet
+	ReasonTerminating       = "Terminating"       // deleted, and what it runs is not gone yet; the status is that of what it runs on
 )
 
 // confirmAbandon is ConfirmAnnotation's value that lets a deleted SyncTarget go although its physical cluster still
@@ -69,8 +69,9 @@ func targetStatus(target, twin *workloadv1alpha1.SyncTarget, heard time.Time, p 
 	ready := metav1.Condition{Type: workloadv1alpha1.SyncTargetReady, Status: metav1.ConditionUnknown,
 		Reason: ReasonNotConnected, Message: "No syncer has reported yet."}
 	silent := now.Sub(heard)
+	ends := p != nil && p.reason == ReasonTerminating
 	switch {
-	case p != nil:
+	case p != nil && !ends:
 		ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, p.reason, p.message
 	case heard.IsZero():
 	case silent > silence:
@@ -83,17 +84,25 @@ func targetStatus(target, twin *workloadv1alpha1.SyncTarget, heard time.Time, p 
 			}
 		}
 	}
+	if ends {
+		// It is synced as ever, and what it runs counts for as long as it is heard of.
+		if ready.Reason = p.reason; ready.Status == metav1.ConditionTrue {
+			ready.Message = p.message
+		} else {
+			ready.Message = p.message + " " + ready.Message
+		}
+	}
 	set(ready)
 	return status, again
 }
 
 // precedes says which of two SyncTargets of one physical cluster in one workspace is the one that is synced: the one that
-// works, and has for longer; then the older. By age alone, a registration that never worked would take the cluster from
+// works, is not about to go, and has worked for longer; then the older. By age alone, a registration that never worked would take the cluster from
 // the one that runs everything as soon as it is mended.
 func precedes(a, b *workloadv1alpha1.SyncTarget) bool {
 	rank := func(t *workloadv1alpha1.SyncTarget) (rank int, since time.Time) {
 		ready := meta.FindStatusCondition(t.Status.Conditions, workloadv1alpha1.SyncTargetReady)
-		if ready != nil && ready.Status == metav1.ConditionTrue {
+		if ready != nil && ready.Status == metav1.ConditionTrue && t.DeletionTimestamp == nil {
 			return 0, ready.LastTransitionTime.Time
 		}
 		return 1, since
@@ -181,7 +190,7 @@ func duplicateOf(target *workloadv1alpha1.SyncTarget, uid string, same []*worklo
 func waitingFor(placements, held []string, abandoned bool) *problem {
 	switch {
 	case len(placements) > 0:
-		return &problem{ReasonTerminating, fmt.Sprintf("Waits until %d placements have left it: %s", len(placements), some(slices.Sorted(slices.Values(placements))))}
+		return &problem{ReasonTerminating, fmt.Sprintf("Waits until %d placements have left it: %s.", len(placements), some(slices.Sorted(slices.Values(placements))))}
 	case len(held) > 0 && !abandoned:
 		return &problem{ReasonTerminating, fmt.Sprintf("Waits until what it runs is gone there: %s. If the physical cluster is lost for good, annotate %s=%s.",
 			some(slices.Sorted(slices.Values(held))), workloadv1alpha1.ConfirmAnnotation, confirmAbandon)}

@@ -36,7 +36,7 @@ func (m *Manager) reconcile(ctx context.Context, k client.Key) (time.Duration, e
 	target = target.DeepCopy()
 	home := client.In(ctx, k.Cluster)
 	if target.DeletionTimestamp != nil {
-		return 0, m.remove(ctx, home, target)
+		return m.remove(ctx, home, target)
 	}
 
 	if !slices.Contains(target.Finalizers, ManagerFinalizer) {
@@ -320,10 +320,10 @@ func (m *Manager) tell(home context.Context, target, twin *workloadv1alpha1.Sync
 }
 
 // remove lets a deleted SyncTarget go once nothing is placed there and nothing of it runs there any more.
-func (m *Manager) remove(ctx, home context.Context, target *workloadv1alpha1.SyncTarget) error {
+func (m *Manager) remove(ctx, home context.Context, target *workloadv1alpha1.SyncTarget) (time.Duration, error) {
 	if !slices.Contains(target.Finalizers, ManagerFinalizer) {
 		m.stop(target.UID)
-		return nil
+		return 0, nil
 	}
 	k := client.KeyOf(target)
 	var p *problem
@@ -331,41 +331,40 @@ func (m *Manager) remove(ctx, home context.Context, target *workloadv1alpha1.Syn
 	if errors.As(err, &p) {
 		exists = false // nothing of ours is in another's logical cluster, and nothing there is ours to remove
 	} else if err != nil {
-		return err
+		return 0, err
 	}
 	if exists {
 		wait, err := m.drain(ctx, target, mirror)
 		if err != nil {
-			return err
+			return 0, err
 		}
 		if wait != nil {
 			// Until then it is synced as ever.
 			if err := m.ensureTwin(ctx, target); err != nil {
-				return err
+				return 0, err
 			}
 			if err := m.ensureSyncer(ctx, target); err != nil && !errors.As(err, &p) {
-				return err
+				return 0, err
 			}
 			twin, _ := m.twin(target)
 			if m.duplicate(target, twin) != nil {
 				wait.reason = ReasonDuplicate // or it would count among those that hold the cluster
 			}
-			_, err := m.tell(home, target, twin, wait)
-			return err
+			return m.tell(home, target, twin, wait)
 		}
 	}
 	m.stop(target.UID)
 	if exists {
 		if err := m.config.DeleteData(ctx, mirror); err != nil {
-			return fmt.Errorf("remove mirror %s: %w", mirror, err)
+			return 0, fmt.Errorf("remove mirror %s: %w", mirror, err)
 		}
 	}
 	target.Finalizers = slices.DeleteFunc(target.Finalizers, func(f string) bool { return f == ManagerFinalizer })
 	if err := m.config.Clients.Objects.Update(home, target); err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("release SyncTarget %s: %w", k, err)
+		return 0, fmt.Errorf("release SyncTarget %s: %w", k, err)
 	}
 	klog.FromContext(ctx).Info("SyncTarget removed", "syncTarget", k.String(), "mirror", mirror)
-	return nil
+	return 0, nil
 }
 
 // drain returns what a deleted SyncTarget waits for, nil if for nothing. Where no placement names it and no leaf is

@@ -1163,7 +1163,7 @@ func (w *world) abandon() {
 	w.physical.Kill()
 	home := client.In(w.Context(), "root")
 	w.must(w.clients.Objects.Delete(home, w.target))
-	w.condition(workloadv1alpha1.SyncTargetReady, metav1.ConditionFalse, ReasonTerminating)
+	w.condition(workloadv1alpha1.SyncTargetReady, metav1.ConditionTrue, ReasonTerminating) // for 40 s it is not missed
 	w.must(w.clients.Objects.Patch(home, w.target, ctrlclient.RawPatch(types.MergePatchType,
 		[]byte(`{"metadata":{"annotations":{"workload.atoll.dev/confirm":"abandon"}}}`))))
 	w.eventually("it is let go", func() string {

@@ -230,7 +230,7 @@ func refuseTwice(ctx context.Context, hub *cli.Hub, path logicalcluster.Path, na
 // no duplicate; nil of none.
 func holder(same []*workloadv1alpha1.SyncTarget) *workloadv1alpha1.SyncTarget {
 	rank := func(t *workloadv1alpha1.SyncTarget) int {
-		if meta.IsStatusConditionTrue(t.Status.Conditions, workloadv1alpha1.SyncTargetReady) {
+		if meta.IsStatusConditionTrue(t.Status.Conditions, workloadv1alpha1.SyncTargetReady) && t.DeletionTimestamp == nil {
 			return 0
 		}
 		if duplicate, _ := isDuplicate(t); !duplicate {

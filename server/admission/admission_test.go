@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/warning"
@@ -22,6 +23,7 @@ import (
 	"k8s.io/kubernetes/pkg/apis/core"
 
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/internal/logicalcluster"
 )
 
@@ -223,6 +225,43 @@ func TestNowhere(t *testing.T) {
 			}
 			if diff := cmp.Diff(want, *warned, cmpopts.EquateEmpty()); diff != "" || asked != test.asked {
 				t.Errorf("asked for %q, want %q: %s; warnings (-want +got):\n%s", asked, test.asked, test.reason, diff)
+			}
+		})
+	}
+}
+
+func TestInUse(t *testing.T) {
+	shop := logicalcluster.Cluster{Name: "shop"}
+	target := what{group: "workload.kcp.io", resource: "synctargets", kind: "SyncTarget", name: "east", operation: admission.Delete,
+		old: &workloadv1alpha1.SyncTarget{ObjectMeta: metav1.ObjectMeta{Name: "east", UID: "east-uid"}}}
+	with := func(w what, change func(*what)) what { change(&w); return w }
+	for name, test := range map[string]struct {
+		ctx    logicalcluster.Cluster
+		what   what
+		placed [2]int
+		warned string
+		reason string
+	}{
+		"in use":     {ctx: shop, what: target, placed: [2]int{3, 2}, warned: `cluster "east" is in use by 3 placements of 2 workspaces.`},
+		"by one":     {ctx: shop, what: target, placed: [2]int{1, 1}, warned: `by 1 placement of 1 workspace. `},
+		"with all":   {ctx: shop, what: with(target, func(w *what) { w.name = "" }), placed: [2]int{3, 2}, warned: `"atoll cluster remove east"`, reason: "a collection is deleted"},
+		"unused":     {ctx: shop, what: target, reason: "nothing is there"},
+		"twin":       {ctx: logicalcluster.Cluster{Name: "east", Mirror: true}, what: target, placed: [2]int{3, 2}, reason: "nobody asks for that"},
+		"other kind": {ctx: shop, what: with(target, func(w *what) { w.resource = "placements" }), placed: [2]int{3, 2}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, warned := in(test.ctx)
+			u := NewInUse(func(target types.UID) (placements, workspaces int) {
+				if target != "east-uid" {
+					t.Errorf("asked for %q", target)
+				}
+				return test.placed[0], test.placed[1]
+			})
+			if err := u.Validate(ctx, test.what.attributes(), nil); err != nil {
+				t.Errorf("refused: %v", err)
+			}
+			if got := strings.Join(*warned, "\n"); (got == "") != (test.warned == "") || !strings.Contains(got, test.warned) {
+				t.Errorf("%s: warned %q, want %q", test.reason, got, test.warned)
 			}
 		})
 	}

@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
@@ -42,6 +43,8 @@ func (everything) Terminating(logicalcluster.Name) bool { return false }
 func (everything) WhyNowhere(logicalcluster.Name, schema.GroupResource, string, string, map[string]string) string {
 	return ""
 }
+
+func (everything) PlacedOn(types.UID) (placements, workspaces int) { return 0, 0 }
 
 // No syncer runs outside this process.
 func (everything) Token(context.Context, logicalcluster.Name, string) (string, bool, error) {

@@ -107,6 +107,8 @@ func (anywhere) WhyNowhere(logicalcluster.Name, schema.GroupResource, string, st
 	return ""
 }
 
+func (anywhere) PlacedOn(types.UID) (placements, workspaces int) { return 0, 0 }
+
 // No syncer runs outside this process.
 func (anywhere) Token(context.Context, logicalcluster.Name, string) (string, bool, error) {
 	return "", false, nil
