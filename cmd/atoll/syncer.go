@@ -148,8 +148,8 @@ func (o *syncerOptions) run(ctx context.Context) error {
 	return nil
 }
 
-// find returns the SyncTarget that a mirror is for: its twin is the only one there. While the hub cannot be reached it
-// tries again.
+// find returns the SyncTarget that a mirror is for: its twin is the only one there. While the hub cannot be reached, or does not
+// know who asks, it tries again.
 func find(ctx context.Context, mirror *rest.Config) (name, uid string, err error) {
 	client, err := dynamic.NewForConfig(mirror)
 	if err != nil {
@@ -158,7 +158,7 @@ func find(ctx context.Context, mirror *rest.Config) (name, uid string, err error
 	var list *unstructured.UnstructuredList
 	for told := ""; ; {
 		list, err = client.Resource(workloadv1alpha1.GroupVersion.WithResource("synctargets")).List(ctx, metav1.ListOptions{Limit: 2})
-		if err == nil || apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err) || ctx.Err() != nil {
+		if err == nil || apierrors.IsForbidden(err) || ctx.Err() != nil {
 			break
 		}
 		if err.Error() != told {
@@ -195,13 +195,18 @@ func work(ctx context.Context, credential *syncer.Credential, physical *rest.Con
 	if err != nil {
 		return err
 	}
-	mirror := credential.Config()
+	err = credential.Use(ctx, func(ctx context.Context, mirror *rest.Config) error { return runSyncer(ctx, mirror, physical) })
+	if errors.Is(err, syncer.ErrCertificateRefused) {
+		return fmt.Errorf("%w. What runs here goes on. Remove this syncer, or write a new manifest where the cluster was added: atoll cluster add NAME --manifest", err)
+	}
+	return err
+}
+
+// runSyncer runs the Syncer of the SyncTarget that a mirror is for until ctx ends.
+func runSyncer(ctx context.Context, mirror, physical *rest.Config) error {
 	name, uid, err := find(ctx, mirror)
 	if ctx.Err() != nil {
 		return nil
-	}
-	if apierrors.IsUnauthorized(err) {
-		return fmt.Errorf("%w. The cluster was removed there, or a newer manifest took this one's place", err)
 	}
 	if err != nil {
 		return err

@@ -212,7 +212,10 @@ func TestT16_CredentialOfASyncerOutside(t *testing.T) {
 		}
 		return ""
 	})
-	second.Stop()
+	const why = "refuses this syncer's certificate: the cluster was removed there, or a newer manifest took this one's place"
+	if log := second.Ends(patience); strings.Count(log, why) != 1 {
+		t.Errorf("the syncer of a cluster that was removed does not say once %q:\n%s", why, log)
+	}
 	if _, err := at(t, last, a, mirror).CoreV1().Namespaces().List(t.Context(), metav1.ListOptions{}); !apierrors.IsUnauthorized(err) {
 		t.Errorf("with the certificate of a cluster that was removed: %v, want 401", err)
 	}

@@ -132,6 +132,22 @@ func (p *Process) Stop() {
 	p.end(syscall.SIGTERM)
 }
 
+// Ends waits until the process ends by itself, with an error, and returns the end of its log.
+func (p *Process) Ends(within time.Duration) string {
+	p.t.Helper()
+	select {
+	case <-p.done:
+	case <-time.After(within):
+		p.t.Fatalf("%s has not ended after %s\n%s", p.name, within, p.logTail())
+	}
+	p.cmd = nil
+	_ = p.pipe.Close() // nobody reads it any more
+	if p.exit == nil {
+		p.t.Errorf("%s ended without an error", p.name)
+	}
+	return p.logTail()
+}
+
 // Kill ends the process with SIGKILL. What it keeps stays.
 func (p *Process) Kill() {
 	p.t.Helper()
