@@ -248,7 +248,7 @@ func (s *Syncer) apply(ctx context.Context, k key, seen, want *unstructured.Unst
 	case err != nil:
 		return nil, fmt.Errorf("read %s: %w", k, err)
 	case !owned(live, types.UID(s.config.UID)):
-		return nil, nameConflict("%s exists and is not Atoll's", k)
+		return nil, nameConflict("%s exists and %s", k, ownerOf(live))
 	case live.GetLabels()[workloadv1alpha1.WorkspaceLabel] != want.GetLabels()[workloadv1alpha1.WorkspaceLabel]:
 		return nil, nameConflict("%s belongs to another workspace", k)
 	}

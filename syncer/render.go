@@ -1,6 +1,7 @@
 package syncer
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 
@@ -134,6 +135,16 @@ func empty(v any) bool {
 // owned says whether a downstream object is the syncer's to change.
 func owned(down *unstructured.Unstructured, target types.UID) bool {
 	return down.GetLabels()[workloadv1alpha1.SyncTargetLabel] == string(target)
+}
+
+// ownerOf says whose a downstream object is that is not the syncer's, and what to do about it.
+func ownerOf(down *unstructured.Unstructured) string {
+	other := down.GetLabels()[workloadv1alpha1.SyncTargetLabel]
+	if other == "" {
+		return "is not Atoll's"
+	}
+	return fmt.Sprintf("belongs to another registration of this cluster, the SyncTarget with UID %s: one that was removed while the cluster could not be reached, "+
+		"or another Atoll's. Is there no such SyncTarget any more, delete it in the cluster", other)
 }
 
 // sameRoot says whether a downstream object was made for the leaf's root. Leaves of namespaces have no root's UID;

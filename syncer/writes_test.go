@@ -271,3 +271,25 @@ func TestBeatBehindAProxy(t *testing.T) {
 		t.Errorf("the verdict is %v, want none", v)
 	}
 }
+
+// TestNameConflictNamesTheOwner: what a registration that was removed has left is Atoll's all the same.
+func TestNameConflictNamesTheOwner(t *testing.T) {
+	k := key{configMapsGVR, "shop-1", "settings"}
+	for name, tc := range map[string]struct {
+		labels map[string]string
+		want   string
+	}{
+		"nobody's":                       {want: "configmaps shop-1/settings exists and is not Atoll's"},
+		"of a registration that is gone": {map[string]string{workloadv1alpha1.SyncTargetLabel: "east-before"}, "the SyncTarget with UID east-before"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			live := configMap("7", "a")
+			live.SetLabels(tc.labels)
+			s := newIdle(t, nil, func(w http.ResponseWriter, _ *http.Request) { answer(t, w, http.StatusOK, live.Object) })
+			_, err := s.apply(t.Context(), k, live, render(configMap("3", "a"), "east-uid"))
+			if r := refusalOf(err); r == nil || r.reason != refusedNameConflict || !strings.Contains(r.message, tc.want) {
+				t.Errorf("apply: %v, want a %s with %q", err, refusedNameConflict, tc.want)
+			}
+		})
+	}
+}
