@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
@@ -75,7 +76,11 @@ func (o *clusterRemove) run(ctx context.Context, hub *cli.Hub, name string) erro
 		if apierrors.IsNotFound(err) || err == nil && now.UID != target.UID {
 			return true, "", nil
 		}
-		return false, fmt.Sprintf("its finalizers are %v", now.Finalizers), err
+		seen := "the server has not begun"
+		if c := meta.FindStatusCondition(now.Status.Conditions, workloadv1alpha1.SyncTargetReady); c != nil && now.DeletionTimestamp != nil {
+			seen = c.Message
+		}
+		return false, seen, err
 	})
 	if err != nil {
 		return fmt.Errorf("cluster %q is being removed: %w", name, err)

@@ -69,6 +69,20 @@ func TestLoadCredentialNamesWhatIsWrong(t *testing.T) {
 	if _, err := loadCredential("/nowhere/x", ""); err == nil || !strings.Contains(err.Error(), "no such file") {
 		t.Errorf("error %v", err)
 	}
+	for content, fault := range map[string]string{
+		"hello":         "is no kubeconfig: want YAML",
+		"clusters: 3":   "is no kubeconfig: want YAML",
+		"clusters: [\n": "is no kubeconfig: line 1",
+	} {
+		file := filepath.Join(t.TempDir(), "garbage")
+		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := loadCredential(file, "")
+		if err == nil || !strings.HasPrefix(err.Error(), file+" "+fault) || strings.Contains(err.Error(), "Go ") {
+			t.Errorf("%q: error %v, want the file and %q", content, err, fault)
+		}
+	}
 }
 
 func TestLoadCredentialStandsAlone(t *testing.T) {

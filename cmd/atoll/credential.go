@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/url"
 	"os"
 	"slices"
@@ -45,14 +46,27 @@ func (c *credential) String() string {
 	return fmt.Sprintf("%s (context %q, server %s)", c.file, c.context, c.server)
 }
 
+// noKubeconfig is what a person makes of err, which names the Go types that a file does not fit: where it is no YAML, else
+// what a kubeconfig is.
+func noKubeconfig(file string, err error) error {
+	if _, syntax, ok := strings.Cut(err.Error(), "yaml: "); ok {
+		return fmt.Errorf("%s is no kubeconfig: %s", file, syntax)
+	}
+	return fmt.Errorf("%s is no kubeconfig: want YAML with \"kind: Config\" and lists of clusters, users and contexts", file)
+}
+
 // loadCredential reads one context of a kubeconfig, the current one if context is empty.
 func loadCredential(file, context string) (*credential, error) {
 	config, err := clientcmd.LoadFromFile(file)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("kubeconfig %s: there is no such file", file)
 	}
-	if err != nil {
+	var unreadable *fs.PathError
+	switch {
+	case errors.As(err, &unreadable):
 		return nil, fmt.Errorf("kubeconfig %s: %w", file, err)
+	case err != nil:
+		return nil, noKubeconfig(file, err)
 	}
 	if context != "" {
 		config.CurrentContext = context

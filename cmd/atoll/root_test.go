@@ -16,6 +16,9 @@ func TestHintsNameTheProgramAsCalled(t *testing.T) {
 			t.Errorf("the server says: %s", line)
 		}
 	}
+	if strings.Contains(hints, ".yaml") {
+		t.Errorf("the server names a file that nobody has: %s", hints)
+	}
 	root := &cobra.Command{Use: "atoll", Example: "  # text\n  atoll start", Run: func(*cobra.Command, []string) {}}
 	sub := &cobra.Command{Use: "workspace", Example: "  atoll workspace use atoll", RunE: needsSubcommand}
 	root.AddCommand(sub)

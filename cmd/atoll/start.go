@@ -223,9 +223,9 @@ func greeting(self string, took time.Duration, url, kubeconfig string) string {
 	return fmt.Sprintf(`Atoll is ready after %[2]s at %[3]s
 
 Next, in another terminal:
-  %[1]s cluster add east --kubeconfig east.kubeconfig   # register a physical cluster
-  %[1]s workspace create shop --enter                   # make a workspace and go there
-  %[1]s kubectl apply -f app.yaml                       # it runs on a cluster
+  %[1]s cluster add east --kubeconfig east.kubeconfig      # register a physical cluster
+  %[1]s workspace create shop --enter                      # make a workspace and go there
+  %[1]s kubectl create deployment web --image=nginx        # it runs on a cluster
 
 kubectl works as well: export KUBECONFIG=%[4]s
 `, self, took.Round(10*time.Millisecond), url, kubeconfig)

@@ -53,7 +53,7 @@ func child(ctx context.Context, hub *cli.Hub, arg string) (path, holder logicalc
 	}
 	ancestors := cli.Ancestors(path)
 	if len(ancestors) < 2 {
-		return path, holder, "", fmt.Errorf("%q has no workspace above it that could hold it: give a path such as %q", path, "root:"+arg)
+		return path, holder, "", fmt.Errorf("%q is the top of the tree, with no workspace above it: it is always there", path)
 	}
 	return path, ancestors[1], path.Base(), nil
 }
@@ -71,11 +71,14 @@ func getWorkspace(ctx context.Context, hub *cli.Hub, holder logicalcluster.Path,
 	return w, nil
 }
 
-// waitFor calls look until it is done, fails or the time is up; then the error says what look saw last.
+// waitFor calls look until it is done, fails or the time is up; then the error says what look saw last, if it saw something.
 func waitFor(ctx context.Context, timeout time.Duration, look func(context.Context) (done bool, seen string, err error)) error {
-	var seen string
-	err := wait.PollUntilContextTimeout(ctx, pollInterval, timeout, true, func(ctx context.Context) (done bool, err error) {
-		done, seen, err = look(ctx)
+	seen := "the server has not answered"
+	err := wait.PollUntilContextTimeout(ctx, pollInterval, timeout, true, func(ctx context.Context) (bool, error) {
+		done, now, err := look(ctx)
+		if err == nil && now != "" { // a look that the end of the time interrupts sees nothing
+			seen = now
+		}
 		return done, err
 	})
 	if wait.Interrupted(err) && ctx.Err() == nil {

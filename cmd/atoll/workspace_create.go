@@ -52,6 +52,12 @@ func (o *workspaceCreate) run(ctx context.Context, hub *cli.Hub, arg string) err
 		return err
 	}
 	err = hub.Objects.Create(cli.In(ctx, holder), &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: name}})
+	if apierrors.IsAlreadyExists(err) {
+		w, getErr := getWorkspace(ctx, hub, holder, name)
+		if getErr == nil && w.DeletionTimestamp != nil {
+			return fmt.Errorf("workspace %q is still being deleted: create it when it is gone. \"%s workspace list\" shows what it waits for", path, self)
+		}
+	}
 	switch {
 	case apierrors.IsAlreadyExists(err) && o.ignoreExisting:
 	case apierrors.IsAlreadyExists(err):
@@ -71,7 +77,7 @@ func (o *workspaceCreate) run(ctx context.Context, hub *cli.Hub, arg string) err
 	if err := hub.Enter(ctx, path); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(o.Out, "Workspace %s is ready and current. Next: %s kubectl apply -f app.yaml\n", path, self)
+	_, err = fmt.Fprintf(o.Out, "Workspace %s is ready and current. Next, for instance: %s kubectl create deployment web --image=nginx\n", path, self)
 	return err
 }
 

@@ -1,8 +1,11 @@
 package main
 
 import (
+	"context"
+	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
@@ -34,6 +37,7 @@ func TestWorkspaceCommands(t *testing.T) {
 		{"one that is not there", newWorkspaceUseCommand, "shp", "", `no workspace "root:shp"`, "root"},
 		{"a name that can be none", newWorkspaceCreateCommand, "Shop", "", `"Shop" must be lower-case`, ""},
 		{"the top has no holder", newWorkspaceCreateCommand, "root", "", "no workspace above", ""},
+		{"and stays", newWorkspaceDeleteCommand, "root", "", `"root" is the top of the tree`, ""},
 		{"list", newWorkspaceListCommand, "", "shop   Ready", "", ""},
 		{"list names", newWorkspaceListCommand, "root:shop -o name", "workspace.tenancy.kcp.io/team\n", "", ""},
 		{"list as json", newWorkspaceListCommand, "-o json", `"kind": "WorkspaceList"`, "", ""},
@@ -92,8 +96,31 @@ func TestListSaysWhatAWorkspaceWaitsFor(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "runs there: east") || !strings.Contains(errOut, "runs there: east") {
 		t.Errorf("delete: printed %q, error %v; want both to name east", errOut, err)
 	}
+	for _, args := range [][]string{{"shop"}, {"shop", "--ignore-existing", "--enter"}} {
+		if _, _, err := f.call(t, newWorkspaceCreateCommand, args...); err == nil || !strings.Contains(err.Error(), "still being deleted") {
+			t.Errorf("create %q: error %v, want one that it is still being deleted", args, err)
+		}
+	}
 	out, _, err := f.call(t, newWorkspaceListCommand)
 	if err != nil || !strings.Contains(out, "Terminating") || !strings.Contains(out, "runs there: east") {
 		t.Errorf("list: printed %q, %v; want Terminating and what it waits for", out, err)
+	}
+}
+
+// The end of the time may interrupt a look, which then has seen nothing.
+func TestWaitForSaysWhatItSawLast(t *testing.T) {
+	for name, seen := range map[string][]string{"waits for east": {"waits for east", ""}, "not answered": {""}} {
+		err := waitFor(t.Context(), 200*time.Millisecond, func(ctx context.Context) (bool, string, error) {
+			now := seen[0]
+			if len(seen) > 1 {
+				seen = seen[1:]
+				return false, now, nil
+			}
+			<-ctx.Done()
+			return false, now, fmt.Errorf("read it: %w", ctx.Err())
+		})
+		if err == nil || !strings.HasPrefix(err.Error(), "not within 200ms: ") || !strings.Contains(err.Error(), name) {
+			t.Errorf("error %v, want one with %q", err, name)
+		}
 	}
 }
