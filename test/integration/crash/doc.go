@@ -15,7 +15,7 @@
 //
 //   - A crash after the n-th write, for every n. The server answers that write, nobody hears the answer, and nothing more
 //     is sent. What the controller had in memory is gone; a new one starts. How many writes there are an undisturbed
-//     run says first.
+//     run says first; a kind of write of it that no life ended with fails the test.
 //   - An older view after a restart. The first list of everything is the state of an earlier revision; the watches
 //     catch up only when the controller has done what it would do.
 //   - Dropped events. While others work nothing is seen; then the watch has expired, and a new list shows the

@@ -6,10 +6,13 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 )
 
 // answers is the server's end of a line in the tests of the line itself.
@@ -65,6 +68,28 @@ func TestLineCrashesAfterTheNthWrite(t *testing.T) {
 	}
 	if _, err := e.RoundTrip(request(t, http.MethodGet, "/api/v1/namespaces/n/pods/p")); !errors.Is(err, errCrashed) {
 		t.Errorf("a read after the crash: %v", err)
+	}
+}
+
+// That one of many crashes has happened is not enough.
+func TestMissedCrashesAreNamed(t *testing.T) {
+	of := func(verb, resource string) write { return write{hubSide, &apirequest.RequestInfo{Verb: verb, Resource: resource}} }
+	l := newLine("test", isContent)
+	writes := []write{of("create", "services"), of("create", "deployments"), of("create", "events"), of("update", "deployments"), of("create", "services")}
+	var r reached
+	for _, step := range []struct {
+		last   *write
+		missed []string
+	}{
+		{nil, []string{"hub create services", "hub create deployments", "hub update deployments"}},
+		{&writes[4], []string{"hub create deployments", "hub update deployments"}},
+		{&writes[1], []string{"hub update deployments"}},
+		{&writes[3], nil},
+	} {
+		r.add(step.last)
+		if got := r.missed(l, writes); !slices.Equal(got, step.missed) {
+			t.Errorf("after a crash after %v: missed %q, want %q", step.last, got, step.missed)
+		}
 	}
 }
 

@@ -62,13 +62,16 @@ type write struct {
 	info *apirequest.RequestInfo
 }
 
-func (w write) String() string {
+func (w write) String() string { return w.kind() + " " + w.info.Name }
+
+// kind is the same for what a controller writes at the same point of any run.
+func (w write) kind() string {
 	i := w.info
 	s := w.side + " " + i.Verb + " " + i.Resource
 	if i.Subresource != "" {
 		s += "/" + i.Subresource
 	}
-	return s + " " + i.Name
+	return s
 }
 
 func newLine(name string, counts func(write) bool) *line {
