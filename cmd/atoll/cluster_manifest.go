@@ -194,12 +194,27 @@ func bootstrapKubeconfig(server string, ca []byte, token string) ([]byte, error)
 	return data, nil
 }
 
+// instanceLabel tells apart the syncers of a physical cluster.
+const instanceLabel = "app.kubernetes.io/instance"
+
+// syncerInstance is unique among them: two Atolls may sync one cluster, under the same name, and one of them may have registered
+// it before.
+func syncerInstance(target *workloadv1alpha1.SyncTarget) string {
+	uid := string(target.UID)
+	return target.Name + "-" + uid[:min(8, len(uid))]
+}
+
+// uninstall is the command that deletes what a manifest made, and leaves the namespace.
+func uninstall(target *workloadv1alpha1.SyncTarget) string {
+	return "kubectl delete -f FILE -l " + instanceLabel + "=" + syncerInstance(target)
+}
+
 // render returns the manifest of a syncer: everything it needs, and no more rights than it uses.
 func (m *clusterManifest) render(target *workloadv1alpha1.SyncTarget, bootstrap []byte) ([]byte, error) {
-	// Two Atolls may sync one cluster, under the same name.
-	name := "atoll-syncer-" + target.Name + "-" + string(target.UID)[:8]
+	instance := syncerInstance(target)
+	name := "atoll-syncer-" + instance
 	namespace := workloadv1alpha1.HeartbeatNamespace
-	labels := map[string]string{"app.kubernetes.io/name": "atoll-syncer", "app.kubernetes.io/instance": target.Name, "app.kubernetes.io/managed-by": "atoll"}
+	labels := map[string]string{"app.kubernetes.io/name": "atoll-syncer", instanceLabel: instance, "app.kubernetes.io/managed-by": "atoll"}
 	subject := rbacapply.Subject().WithKind(rbacv1.ServiceAccountKind).WithName(name).WithNamespace(namespace)
 	// A new token starts new Pods, which alone read it.
 	checksum := sha256.Sum256(bootstrap)
@@ -218,6 +233,7 @@ func (m *clusterManifest) render(target *workloadv1alpha1.SyncTarget, bootstrap 
 		WithVolumes(coreapply.Volume().WithName("bootstrap").WithSecret(coreapply.SecretVolumeSource().WithSecretName(name + "-bootstrap").WithDefaultMode(0o440)))
 
 	objects := []any{
+		// Others use it too: without labels it is not among what uninstall deletes.
 		coreapply.Namespace(namespace),
 		coreapply.ServiceAccount(name, namespace).WithLabels(labels),
 		rbacapply.ClusterRole(name).WithLabels(labels).WithRules(rules(syncer.ClusterRules())...),
@@ -238,7 +254,7 @@ func (m *clusterManifest) render(target *workloadv1alpha1.SyncTarget, bootstrap 
 				WithSpec(pod))),
 	}
 	var manifest bytes.Buffer
-	fmt.Fprintf(&manifest, "# The syncer of cluster %s, for Atoll.\n", target.Name)
+	fmt.Fprintf(&manifest, "# The syncer of cluster %s, for Atoll. To take it away, and not the namespace, which others use too:\n#\n#   %s\n#\n", target.Name, uninstall(target))
 	for _, object := range objects {
 		data, err := yaml.Marshal(object)
 		if err != nil {

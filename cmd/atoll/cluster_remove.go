@@ -97,7 +97,9 @@ func (o *clusterRemove) run(ctx context.Context, hub *cli.Hub, name string) erro
 			return fmt.Errorf("cluster %q is removed, but its credential is not: delete Secret %s/%s in workspace %s: %w", name, ref.Namespace, ref.Name, path, err)
 		}
 	}
-	_, err = fmt.Fprintf(o.Out, "Cluster %s is removed from %s.\n", name, path)
+	if _, err = fmt.Fprintf(o.Out, "Cluster %s is removed from %s.\n", name, path); err == nil && target.Spec.BootstrapTokenSecretRef != nil {
+		_, err = fmt.Fprintf(o.Out, "Take its syncer away in the cluster: %s\n", uninstall(target))
+	}
 	return err
 }
 

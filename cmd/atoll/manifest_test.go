@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
@@ -30,17 +31,33 @@ func TestManifestIsWhatASyncerNeeds(t *testing.T) {
 	for _, document := range strings.Split(string(manifest), "\n---\n")[1:] {
 		var object struct {
 			Kind     string
-			Metadata struct{ Name, Namespace string }
-			Rules    []struct{ APIGroups, Resources, ResourceNames, Verbs []string }
-			Spec     struct{ Template corev1.PodTemplateSpec }
-			Status   any
+			Metadata struct {
+				Name, Namespace string
+				Labels          map[string]string
+			}
+			Rules []struct{ APIGroups, Resources, ResourceNames, Verbs []string }
+			Spec  struct {
+				Selector metav1.LabelSelector
+				Template corev1.PodTemplateSpec
+			}
+			Status any
 		}
 		if err := yaml.UnmarshalStrict([]byte(document), &object, yaml.DisallowUnknownFields); err != nil && !strings.Contains(err.Error(), "unknown field") {
 			t.Fatalf("%v in\n%s", err, document)
 		}
 		kinds[object.Kind]++
+		const instance = "west-01234567"
 		if object.Kind == "Namespace" {
+			if len(object.Metadata.Labels) > 0 {
+				t.Errorf("the Namespace, which others use too, has labels %v, by which the rest is deleted", object.Metadata.Labels)
+			}
 			continue
+		}
+		if got := object.Metadata.Labels[instanceLabel]; got != instance {
+			t.Errorf("%s is of instance %q: it would stay when the rest is deleted", object.Kind, got)
+		}
+		if pods := object.Spec; object.Kind == "Deployment" && (pods.Selector.MatchLabels[instanceLabel] != instance || pods.Template.Labels[instanceLabel] != instance) {
+			t.Errorf("the Deployment selects %v and its pods have %v: those of another registration would be its own", pods.Selector.MatchLabels, pods.Template.Labels)
 		}
 		if !strings.HasPrefix(object.Metadata.Name, "atoll-syncer-west-01234567") {
 			t.Errorf("%s is called %q: two Atolls that sync one cluster would share it", object.Kind, object.Metadata.Name)
@@ -82,6 +99,9 @@ func TestManifestIsWhatASyncerNeeds(t *testing.T) {
 		if kinds[kind] != want {
 			t.Errorf("the manifest has %d of kind %s, want %d:\n%s", kinds[kind], kind, want, manifest)
 		}
+	}
+	if want := "#   kubectl delete -f FILE -l app.kubernetes.io/instance=west-01234567\n"; !strings.Contains(string(manifest), want) {
+		t.Errorf("the manifest does not say how to take it away, %q", want)
 	}
 	if strings.Contains(string(manifest), "status:") || strings.Contains(string(manifest), "creationTimestamp") {
 		t.Errorf("the manifest has fields that are the server's:\n%s", manifest)
