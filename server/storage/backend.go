@@ -47,6 +47,8 @@ type Config struct {
 	// Overlay may put a layer over a resource's store; it sees keys that include the logical cluster, and contexts that
 	// name it. It may return nil. It lies above Shared.
 	Overlay func(schema.GroupResource) func(inner storage.Interface) storage.Interface
+	// Clock of the watch caches; nil means the real one.
+	Clock clock.WithTicker
 }
 
 // DefaultUncached names the resources that are served from etcd directly: events, as upstream does, since they are
@@ -104,6 +106,7 @@ type Backend struct {
 	uncached  func(schema.GroupResource) bool
 	shared    func(schema.GroupResource) []runtime.Object
 	overlay   func(schema.GroupResource) func(storage.Interface) storage.Interface
+	clock     clock.WithTicker
 
 	compactor interface {
 		etcd3.Compactor
@@ -130,11 +133,15 @@ func New(c Config) (*Backend, error) {
 		uncached:  c.Uncached,
 		shared:    c.Shared,
 		overlay:   c.Overlay,
+		clock:     c.Clock,
 		resources: map[schema.GroupResource][]*Resource{},
 		prefixes:  map[string]bool{},
 	}
 	if b.prefix == "" {
 		b.prefix = DefaultPrefix
+	}
+	if b.clock == nil {
+		b.clock = clock.RealClock{}
 	}
 	if b.uncached == nil {
 		b.uncached = DefaultUncached
@@ -143,6 +150,7 @@ func New(c Config) (*Backend, error) {
 		return nil, err
 	}
 	announceFeatures(b.client)
+	rooms() // before there is a cacher, which would tell nobody
 	b.compactor = etcd3.NewCompactor(b.client, storagebackend.DefaultCompactInterval, clock.RealClock{}, nil)
 	return b, nil
 }

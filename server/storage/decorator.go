@@ -82,7 +82,7 @@ func (b *Backend) decorate(
 		if window == 0 {
 			window = storagebackend.DefaultEventsHistoryWindow
 		}
-		feed := newFeed(lenient, config.GroupResource)
+		feed := newFeed(lenient, config.GroupResource, newFunc, b.clock, window)
 		c, err := cacher.NewCacherFromConfig(cacher.Config{
 			Storage:             feed,
 			Versioner:           versioner,
@@ -94,6 +94,7 @@ func (b *Backend) decorate(
 			IndexerFuncs:        clusterIndex(),
 			NewFunc:             newFunc,
 			NewListFunc:         newListFunc,
+			Clock:               b.clock,
 			// Only checked against the type; the store below has the codec that works.
 			Codec: config.Codec,
 		})
@@ -163,6 +164,9 @@ func cacheKey(resourcePrefix string, keyFunc func(runtime.Object) (string, error
 		object, err := meta.Accessor(obj)
 		if err != nil {
 			return "", err
+		}
+		if object.GetUID() == fillerUID {
+			return fillerKey, nil
 		}
 		key, err := keyFunc(obj)
 		if err != nil {

@@ -49,9 +49,9 @@ func clusterIndex() storage.IndexerFuncs {
 	return storage.IndexerFuncs{clusterField: clusterToWatch}
 }
 
-// clusterToWatch is the logical cluster whose watchers see an object; those of none see placeholders.
+// clusterToWatch is the logical cluster whose watchers see an object; placeholders and fillers have none.
 func clusterToWatch(obj runtime.Object) string {
-	if isUnreadable(obj) {
+	if isUnreadable(obj) || isFiller(obj) {
 		return ""
 	}
 	return clusterOfObject(obj)
@@ -68,6 +68,9 @@ func clusterOfObject(obj runtime.Object) string {
 // withClusterField adds the field to the attributes of the cacher's objects.
 func withClusterField(attrs storage.AttrFunc) storage.AttrFunc {
 	return func(obj runtime.Object) (labels.Set, fields.Set, error) {
+		if isFiller(obj) {
+			return nil, nil, nil // thousands may be kept for a while
+		}
 		l, f, err := attrs(obj)
 		if err != nil {
 			return nil, nil, err

@@ -8,7 +8,8 @@
 //	noPlaceholders   keeps a row that cannot be read the trouble of its own logical cluster     (unreadable.go)
 //	dispatch         files a watcher under its logical cluster in the cacher                    (dispatch.go)
 //	CacheDelegator   upstream's watch cache, one for each resource type, all logical clusters   (decorator.go), optional;
-//	                 it reads etcd on a stream of its own and asks for progress at once         (feed.go)
+//	                 it reads etcd on a stream of its own and asks for progress at once         (feed.go),
+//	                 and forgets old events when its resource is quiet                          (history.go)
 //	etcd3 store      upstream's, with a codec and a transformer that know the cluster           (codec.go)
 //
 // It reads and writes the rows <prefix>/<resource>/<cluster>/[<namespace>/]<name>, where prefix is /registry; the locks

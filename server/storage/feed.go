@@ -3,24 +3,35 @@ package storage
 import (
 	"context"
 	"sync/atomic"
+	"time"
 
 	"google.golang.org/grpc/metadata"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/utils/clock"
 )
 
 // feed is the store that a cacher fills itself from.
 type feed struct {
 	storage.Interface
+	resource schema.GroupResource
+	newFunc  func() runtime.Object
+	clock    clock.WithTicker
+	// window is how long the cacher remembers events at least.
+	window time.Duration
 	stream metadata.MD
 	// syncedTo is the resourceVersion that the cacher has reached; false before it is filled.
 	syncedTo atomic.Pointer[func() (uint64, bool)]
 	asked    atomic.Uint64
 }
 
-func newFeed(inner storage.Interface, resource schema.GroupResource) *feed {
-	return &feed{Interface: inner, stream: metadata.Pairs("source", "cache", "resource", resource.String())}
+func newFeed(inner storage.Interface, resource schema.GroupResource, newFunc func() runtime.Object, clk clock.WithTicker, window time.Duration) *feed {
+	return &feed{
+		Interface: inner, resource: resource, newFunc: newFunc, clock: clk, window: window,
+		stream: metadata.Pairs("source", "cache", "resource", resource.String()),
+	}
 }
 
 // IsWatchListSemanticsUnSupported is the method that client-go looks for. It makes a cacher fill itself by paged lists. By
@@ -36,7 +47,11 @@ func (f *feed) onOwnStream(ctx context.Context) context.Context {
 }
 
 func (f *feed) Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
-	return f.Interface.Watch(f.onOwnStream(ctx), key, opts)
+	live, err := f.Interface.Watch(f.onOwnStream(ctx), key, opts)
+	if err != nil {
+		return nil, err
+	}
+	return f.filling(ctx, live), nil
 }
 
 func (f *feed) RequestWatchProgress(ctx context.Context) error {

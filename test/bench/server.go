@@ -72,27 +72,76 @@ func memory(ctx context.Context, env *Env, a *framework.Atoll) (Memory, error) {
 	return least, nil
 }
 
+const (
+	// forgetAtMost is how long it takes at most until the watch caches of an idle server have forgotten the events of a busy
+	// time: twice 80 s, and up to five minutes, for one resource, until etcd is compacted.
+	forgetAtMost = 9 * time.Minute
+	leastEvents  = 100 // that a watch cache has room for
+)
+
+// forgotten waits until the watch caches of an idle server have no room for more events than they have when it starts.
+func forgotten(ctx context.Context, env *Env, a *framework.Atoll) error {
+	if env.Quick {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, forgetAtMost)
+	defer cancel()
+	for {
+		metrics, err := get(ctx, a, "/metrics")
+		if err != nil {
+			return fmt.Errorf("read the metrics: %w", err)
+		}
+		var most string
+		for line := range strings.Lines(metrics) {
+			if !strings.HasPrefix(line, "watch_cache_capacity{") {
+				continue
+			}
+			room, err := strconv.ParseFloat(strings.TrimSpace(line[strings.LastIndexByte(line, ' '):]), 64)
+			if err != nil {
+				return fmt.Errorf("read the metrics: %w", err)
+			}
+			if room > leastEvents {
+				most = line
+			}
+		}
+		if most == "" {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("a watch cache has not forgotten its events after %v: %s: %w", forgetAtMost, most, context.Cause(ctx))
+		case <-time.After(5 * time.Second):
+		}
+	}
+}
+
 // collect makes a server collect its garbage.
 func collect(ctx context.Context, a *framework.Atoll) error {
+	_, err := get(ctx, a, "/debug/pprof/heap?gc=1")
+	return err
+}
+
+// get returns what a server answers on a path.
+func get(ctx context.Context, a *framework.Atoll, path string) (string, error) {
 	httpClient, err := rest.HTTPClientFor(a.Config())
 	if err != nil {
-		return err
+		return "", err
 	}
 	defer httpClient.CloseIdleConnections()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.URL+"/debug/pprof/heap?gc=1", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.URL+path, nil)
 	if err != nil {
-		return err
+		return "", err
 	}
 	resp, err := httpClient.Do(req)
 	if err != nil {
-		return err
+		return "", err
 	}
-	_, err = io.Copy(io.Discard, resp.Body)
+	body, err := io.ReadAll(resp.Body)
 	resp.Body.Close()
 	if err != nil || resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s %w", resp.Status, err)
+		return "", fmt.Errorf("%s %w", resp.Status, err)
 	}
-	return nil
+	return string(body), nil
 }
 
 // cpuTime is how long a process has been on a processor.
