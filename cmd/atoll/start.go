@@ -52,6 +52,8 @@ func newStartCommand(streams genericiooptions.IOStreams) *cobra.Command {
 	// What it keeps for further pages of long lists, a tree of all objects for every write of the last minutes, is a third
 	// of what an idle workspace holds. Such pages come from etcd, which is in this process.
 	utilruntime.Must(utilfeature.DefaultMutableFeatureGate.OverrideDefault(features.ListFromCacheSnapshot, false))
+	// It keeps every key once more, to tell priority and fairness what a list costs; neither is in use here.
+	utilruntime.Must(utilfeature.DefaultMutableFeatureGate.OverrideDefault(features.SizeBasedListCostEstimate, false))
 	o := &startOptions{server: server.NewOptions(), logs: logsapi.NewLoggingConfiguration(), streams: streams}
 	cmd := &cobra.Command{
 		Use:   "start",
