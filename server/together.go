@@ -22,6 +22,7 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
+	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
 	tenancyv1alpha1 "atoll.dev/atoll/apis/tenancy/v1alpha1"
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
 	"atoll.dev/atoll/server/atollapis"
@@ -34,7 +35,8 @@ type direct struct {
 	strategy rest.RESTCreateStrategy // nil if it makes none
 }
 
-// directKinds are those of which a new workspace consists, and the Workspace itself, which is made by requests alone.
+// directKinds are those of which a new workspace consists, and the Workspace itself and Placements, which are made by
+// requests alone.
 var directKinds = map[schema.GroupKind]direct{
 	{Kind: "Namespace"}:      {schema.GroupResource{Resource: "namespaces"}, namespace.Strategy},
 	{Kind: "ServiceAccount"}: {schema.GroupResource{Resource: "serviceaccounts"}, serviceaccount.Strategy},
@@ -45,6 +47,9 @@ var directKinds = map[schema.GroupKind]direct{
 	{Group: corev1alpha1.GroupVersion.Group, Kind: "LogicalCluster"}: {logicalClusters, atollapis.LogicalClusterStrategy()},
 	{Group: tenancyv1alpha1.GroupVersion.Group, Kind: "Workspace"}: {
 		schema.GroupResource{Group: tenancyv1alpha1.GroupVersion.Group, Resource: "workspaces"}, nil,
+	},
+	{Group: placementv1alpha1.GroupVersion.Group, Kind: "Placement"}: {
+		schema.GroupResource{Group: placementv1alpha1.GroupVersion.Group, Resource: "placements"}, nil,
 	},
 }
 

@@ -155,6 +155,7 @@ func (o *startOptions) serve(ctx context.Context, etcd *embeddedetcd.Etcd, began
 	if err != nil {
 		return err
 	}
+	clients.Objects = s.Everywhere(clients.Objects)
 	informers, err := client.NewInformers(clients)
 	if err != nil {
 		return err
