@@ -30,7 +30,7 @@ import (
 const (
 	// fillerUID marks fillers. Clients cannot choose or change the UID of an object.
 	fillerUID types.UID = "filler"
-	fillerKey           = "filler"
+	fillerKey string    = "filler"
 
 	// leastRoom is how many events a cacher has room for at least.
 	leastRoom = 100
