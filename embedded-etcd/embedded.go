@@ -34,6 +34,7 @@ const (
 	quotaBytes = 8 << 30
 
 	lockFile = "atoll.lock"
+	dataDir  = "data"
 )
 
 // Options say how to start an etcd in this process.
@@ -106,6 +107,9 @@ func Start(ctx context.Context, o Options) (_ *Etcd, err error) {
 		}
 	}()
 
+	if err := notRestoring(o.Dir); err != nil {
+		return nil, err
+	}
 	cfg, err := config(o)
 	if err != nil {
 		return nil, fmt.Errorf("start embedded etcd in %s: %w", o.Dir, err)
@@ -153,7 +157,7 @@ func Start(ctx context.Context, o Options) (_ *Etcd, err error) {
 // config is the whole configuration of the member; it touches nothing.
 func config(o Options) (*embed.Config, error) {
 	cfg := embed.NewConfig()
-	cfg.Dir = filepath.Join(o.Dir, "data")
+	cfg.Dir = filepath.Join(o.Dir, dataDir)
 	cfg.Name = "atoll"
 	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
 	// fsync stays on: what was acknowledged survives kill -9 and power loss.

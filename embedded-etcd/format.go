@@ -53,6 +53,12 @@ func plan(stored *format, hasRows bool, own int, known map[int]migration) (write
 	return len(steps) > 0, steps, nil
 }
 
+// CanRead returns an error if this binary knows no way from a store of that format to its own.
+func CanRead(version int) error {
+	_, _, err := plan(&format{Version: version}, true, formatVersion, migrations)
+	return err
+}
+
 // ownFormat is the row of a store in this binary's format.
 var ownFormat = fmt.Sprintf(`{"version":%d}`, formatVersion)
 

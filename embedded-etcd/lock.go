@@ -10,6 +10,9 @@ import (
 	"syscall"
 )
 
+// ErrInUse says that another process has the data directory.
+var ErrInUse = errors.New("is in use")
+
 // lockDir takes the data directory for this process, and returns what gives it back. etcd itself would wait for bbolt's
 // lock without a word; this fails at once and says who holds the directory. The kernel drops the lock when a process
 // ends in whatever way, so a lock file that lies there means nothing.
@@ -28,7 +31,7 @@ func lockDir(dir string) (unlock func(), err error) {
 		if pid, readErr := os.ReadFile(path); readErr == nil && len(pid) > 0 {
 			holder = "process " + strings.TrimSpace(string(pid))
 		}
-		return nil, fmt.Errorf("data directory %s is in use by %s: stop that one first, or give this one its own with --root-directory", dir, holder)
+		return nil, fmt.Errorf("data directory %s %w by %s: stop that one first, or give this one its own with --root-directory", dir, ErrInUse, holder)
 	}
 	// The number is only for the message above; a lock without it still holds.
 	if err := f.Truncate(0); err == nil {

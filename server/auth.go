@@ -55,6 +55,9 @@ func (a *clusterAuthorizer) Authorize(ctx context.Context, attrs authorizer.Attr
 	case named && groups.Has(user.AllUnauthenticated):
 		// Not even what everybody may read, such as health: its absence would tell which logical clusters exist.
 		return authorizer.DecisionDeny, "", nil
+	case !named && attrs.GetPath() == BackupPath && !master:
+		// Not by any role, such as one for all paths that are no resources: the answer has the keys to everything.
+		return authorizer.DecisionDeny, "only administrators of the server may take a backup", nil
 	case !named && attrs.IsResourceRequest():
 		if master {
 			return authorizer.DecisionAllow, "", nil // to be told 404 by withNoCluster

@@ -94,6 +94,10 @@ func TestClusterAuthorizer(t *testing.T) {
 		{nowhere, tenant, impersonate("users", "root"), false, "", "roles of the installation do not apply to resources"},
 		{nowhere, anybody, nonResource("/healthz"), true, SystemAdminCluster, "health is public, by the bootstrap roles"},
 		{nowhere, tenant, nonResource("/metrics"), true, SystemAdminCluster, "metrics are for whom the installation's roles name"},
+		{nowhere, tenant, nonResource(BackupPath), false, "", "no role gives away the keys to everything"},
+		{nowhere, anybody, nonResource(BackupPath), false, "", "nor to strangers"},
+		{nowhere, master, nonResource(BackupPath), true, SystemAdminCluster, "administrators take backups"},
+		{inShop, tenant, nonResource(BackupPath), false, "", "a workspace has none"},
 
 		{inShop, tenant, nonResource("/metrics"), false, "", "metrics concern all workspaces"},
 		{inShop, tenant, nonResource("/debug/pprof/heap"), false, "", "memory holds everybody's secrets"},

@@ -80,6 +80,8 @@ type Server struct {
 	placer      Placer
 	credentials Credentials
 	url         string
+	etcd        *clientv3.Client
+	stopping    chan struct{} // closed when Run's context ends
 }
 
 // New builds the server over an etcd, takes its port, and writes the administrator's kubeconfig. Join comes
@@ -101,7 +103,7 @@ func New(ctx context.Context, o *Options, etcd *clientv3.Client) (*Server, error
 	address := net.JoinHostPort(o.externalHost(), strconv.Itoa(port))
 	s := &Server{
 		options: o, listener: listener, loopback: newLoopback(), serializer: legacyscheme.Codecs,
-		keys: keys, syncerKeys: syncerKeys, url: "https://" + address,
+		keys: keys, syncerKeys: syncerKeys, url: "https://" + address, etcd: etcd, stopping: make(chan struct{}),
 	}
 	err = s.assemble(ctx, etcd, address)
 	if err == nil {
@@ -173,8 +175,8 @@ func (s *Server) assemble(ctx context.Context, etcd *clientv3.Client, address st
 	config.MaxRequestsInFlight, config.MaxMutatingRequestsInFlight = maxRequestsInFlight, maxMutatingRequestsInFlight
 	// Open watches end with the server, and do not delay it until the limit of ordinary requests.
 	config.ShutdownWatchTerminationGracePeriod = watchGrace
-	config.LongRunningFunc = filters.BasicLongRunningRequestCheck(
-		sets.NewString("watch", "proxy"), sets.NewString("attach", "exec", "proxy", "log", "portforward"))
+	config.LongRunningFunc = longRunning(filters.BasicLongRunningRequestCheck(
+		sets.NewString("watch", "proxy"), sets.NewString("attach", "exec", "proxy", "log", "portforward")))
 	config.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
 		return s.withLogicalCluster(genericapiserver.DefaultBuildHandlerChain(s.withNoCluster(s.withEndOfCertificate(api)), c), c.Authentication.Authenticator)
 	}
@@ -208,6 +210,7 @@ func (s *Server) assemble(ctx context.Context, etcd *clientv3.Client, address st
 	if err := apis.InstallAPIs(providers...); err != nil {
 		return fmt.Errorf("install the APIs: %w", err)
 	}
+	s.generic.Handler.NonGoRestfulMux.UnlistedHandle(BackupPath, http.HandlerFunc(s.serveBackup))
 	return s.generic.AddReadyzChecks(healthz.NamedCheck("watch-caches", func(req *http.Request) error {
 		return s.backend.WaitReady(req.Context())
 	}))
@@ -305,6 +308,7 @@ func (s *Server) Run(ctx context.Context) error {
 	loopbackCtx, stopLoopback := context.WithCancel(context.WithoutCancel(ctx))
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	defer context.AfterFunc(ctx, func() { close(s.stopping) })()
 	var inMemory sync.WaitGroup
 	inMemory.Go(func() {
 		if err := s.loopback.serve(loopbackCtx, s.generic.Handler); err != nil {

@@ -40,6 +40,8 @@ clusters that are registered, and its status comes back.`,
 		newKubectlCommand(streams),
 		newWorkspaceCommand(streams),
 		newClusterCommand(streams),
+		newBackupCommand(streams),
+		newRestoreCommand(streams),
 		newVersionCommand(streams),
 	)
 	callAs(root, self)

@@ -128,12 +128,15 @@ func (o *startOptions) run(ctx context.Context) error {
 	return errors.Join(err, etcd.Stop())
 }
 
+// etcdDirectory is where the embedded etcd keeps its data.
+func etcdDirectory(root string) string { return filepath.Join(root, "etcd") }
+
 func (o *startOptions) openEtcd(ctx context.Context) (*embeddedetcd.Etcd, error) {
 	if len(o.etcd.external.Endpoints) > 0 {
 		return embeddedetcd.Connect(ctx, o.etcd.external)
 	}
 	embedded := embeddedetcd.Options{
-		Dir: filepath.Join(o.server.RootDirectory, "etcd"), ClientPort: o.etcd.clientPort, PeerPort: o.etcd.peerPort,
+		Dir: etcdDirectory(o.server.RootDirectory), ClientPort: o.etcd.clientPort, PeerPort: o.etcd.peerPort,
 	}
 	if embedded.ClientPort != 0 || embedded.PeerPort != 0 {
 		files, err := server.EtcdTLS(o.server)

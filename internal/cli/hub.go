@@ -2,11 +2,15 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"io"
+	"net/http"
 	"strings"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -25,7 +29,8 @@ type Hub struct {
 	// CA is the PEM of the authorities that the server's certificate is checked against; empty means the system's.
 	CA []byte
 
-	files clientcmd.ConfigAccess
+	files  clientcmd.ConfigAccess
+	config *rest.Config // nil in tests
 }
 
 // New returns the Hub at an address, whose kubeconfig is in files.
@@ -77,8 +82,41 @@ func connect(config *clientcmdapi.Config) (*Hub, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Hub{Address: address, Objects: clients.Objects, CA: cfg.CAData}, nil
+	return &Hub{Address: address, Objects: clients.Objects, CA: cfg.CAData, config: cfg}, nil
 }
+
+// Download asks for a path of the server outside of all logical clusters, which answers with something long. The caller
+// closes the body. What the server refuses is an error in its words.
+func (h *Hub) Download(ctx context.Context, path string) (*http.Response, error) {
+	client, err := rest.HTTPClientFor(h.config)
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w", h.Base, err)
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, h.Base+path, nil)
+	if err != nil {
+		return nil, fmt.Errorf("ask %s: %w", h.Base, err)
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("ask %s: %w", h.Base, err)
+	}
+	if resp.StatusCode == http.StatusOK {
+		return resp, nil
+	}
+	defer resp.Body.Close()
+	words, err := io.ReadAll(io.LimitReader(resp.Body, maxRefusal))
+	if err != nil {
+		return nil, fmt.Errorf("ask %s: %s: %w", h.Base, resp.Status, err)
+	}
+	status := &metav1.Status{}
+	if err := json.Unmarshal(words, status); err == nil && status.Kind == "Status" {
+		return nil, apierrors.FromObject(status)
+	}
+	return nil, fmt.Errorf("%s%s: %s: %s", h.Base, path, resp.Status, strings.TrimSpace(string(words)))
+}
+
+// maxRefusal is how much of a refusal is read, in bytes.
+const maxRefusal = 64 << 10
 
 // In returns a context whose requests go to the workspace of that path, or the logical cluster of that name.
 func In(ctx context.Context, path logicalcluster.Path) context.Context {

@@ -1,0 +1,224 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+
+	embeddedetcd "atoll.dev/atoll/embedded-etcd"
+	"atoll.dev/atoll/internal/backupfile"
+	"atoll.dev/atoll/server"
+)
+
+// typed runs a command line and returns what it printed, both streams.
+func typed(t *testing.T, command func(genericiooptions.IOStreams) *cobra.Command, args ...string) (string, error) {
+	t.Helper()
+	streams, _, out, errOut := genericiooptions.NewTestIOStreams()
+	cmd := command(streams)
+	cmd.SetArgs(args)
+	cmd.SilenceErrors, cmd.SilenceUsage = true, true
+	err := cmd.ExecuteContext(t.Context())
+	return out.String() + errOut.String(), err
+}
+
+func refuses(t *testing.T, reason string, err error, words ...string) {
+	t.Helper()
+	if err == nil {
+		t.Errorf("%s: done", reason)
+		return
+	}
+	for _, word := range words {
+		if !strings.Contains(err.Error(), word) {
+			t.Errorf("%s: error %q does not say %q", reason, err, word)
+		}
+	}
+}
+
+// stoppedServer is the root directory of a server that does not run, whose store has one row.
+func stoppedServer(t *testing.T) (root string, revision int64) {
+	t.Helper()
+	root = filepath.Join(t.TempDir(), "server")
+	etcd, err := embeddedetcd.Start(t.Context(), embeddedetcd.Options{Dir: etcdDirectory(root)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := etcd.Client.Put(t.Context(), "/registry/things/a", "1")
+	if err = errors.Join(err, etcd.Stop()); err != nil {
+		t.Fatal(err)
+	}
+	o := server.NewOptions()
+	o.RootDirectory = root
+	if _, err := server.EtcdTLS(o); err != nil { // makes the authority
+		t.Fatal(err)
+	}
+	return root, got.Header.Revision
+}
+
+func TestBackupAndRestoreOfAStoppedServer(t *testing.T) {
+	root, revision := stoppedServer(t)
+	file := filepath.Join(t.TempDir(), "backup.tar")
+	out, err := typed(t, newBackupCommand, "--root-directory", root, "-o", file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"Wrote " + file, "checksum verified", "every Secret", "restore " + file + " --root-directory"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("it does not say %q:\n%s", want, out)
+		}
+	}
+	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the file's mode is %v, %v", info.Mode(), err)
+	}
+	_, err = typed(t, newBackupCommand, "--root-directory", root, "-o", file)
+	refuses(t, "over another backup", err, file, "already", "--output")
+	_, err = typed(t, newBackupCommand, "--root-directory", t.TempDir(), "-o", file+"2")
+	refuses(t, "of no server", err, "no store")
+
+	to := filepath.Join(t.TempDir(), "to")
+	if out, err = typed(t, newRestoreCommand, file, "--root-directory", to); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"Restored into " + to, "start --root-directory " + to, "cluster confirm NAME restored"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("it does not say %q:\n%s", want, out)
+		}
+	}
+	for _, key := range []string{"pki/ca.crt", "pki/ca.key", "pki/etcd.key"} {
+		before, err := os.ReadFile(filepath.Join(root, key))
+		after, err2 := os.ReadFile(filepath.Join(to, key))
+		if err = errors.Join(err, err2); err != nil || !bytes.Equal(before, after) {
+			t.Errorf("%s is another one: %v", key, err)
+		}
+	}
+	etcd, err := embeddedetcd.Start(t.Context(), embeddedetcd.Options{Dir: etcdDirectory(to)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := etcd.Client.Get(t.Context(), "/registry/things/a")
+	if err != nil || len(got.Kvs) != 1 || got.Kvs[0].ModRevision != revision || got.Header.Revision < revision+1_000_000_000 {
+		t.Errorf("restored is %v, %v; want the row of revision %d, and one above a milliard", got, err, revision)
+	}
+	_, err = typed(t, newBackupCommand, "--root-directory", to, "-o", file+"3")
+	refuses(t, "of a server that runs", err, "in use", "leave out --root-directory")
+	_, err = typed(t, newRestoreCommand, file, "--root-directory", to)
+	refuses(t, "over a server that runs", err, to, "in use")
+	if err := etcd.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	_, err = typed(t, newRestoreCommand, file, "--root-directory", to)
+	refuses(t, "over a server that does not run", err, to, "holds data already", "--root-directory")
+
+	other := t.TempDir()
+	if err := os.WriteFile(filepath.Join(other, "photo"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err = typed(t, newRestoreCommand, file, "--root-directory", other)
+	refuses(t, "into a directory of somebody", err, other, "holds photo already")
+	holds(t, other, "photo")
+	_, err = typed(t, newRestoreCommand, filepath.Join(other, "photo"), "--root-directory", to+"2")
+	refuses(t, "of a photo", err, "photo", "no backup of Atoll")
+}
+
+// holds compares the names in a directory.
+func holds(t *testing.T, dir, want string) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	if got := strings.Join(names, " "); got != want {
+		t.Errorf("%s holds %q, want %q", dir, got, want)
+	}
+}
+
+// TestRestoreThatFailsLeavesNothing: of a backup whose checksum is right and whose store is none.
+func TestRestoreThatFailsLeavesNothing(t *testing.T) {
+	write := func(h backupfile.Header) string {
+		path := filepath.Join(t.TempDir(), "backup")
+		var content bytes.Buffer
+		err := backupfile.Write(&content, h, []backupfile.Key{{Name: "ca.key", Data: []byte("key")}}, strings.NewReader("no store"))
+		if err = errors.Join(err, os.WriteFile(path, content.Bytes(), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	parent := t.TempDir()
+	_, err := typed(t, newRestoreCommand, write(backupfile.Header{StoreFormat: 1}), "--root-directory", filepath.Join(parent, "new"))
+	refuses(t, "no store", err, "make a store")
+	holds(t, parent, "")
+	_, err = typed(t, newRestoreCommand, write(backupfile.Header{StoreFormat: 1}), "--root-directory", parent)
+	refuses(t, "no store", err, "make a store")
+	holds(t, parent, "")
+	_, err = typed(t, newRestoreCommand, write(backupfile.Header{StoreFormat: 7}), "--root-directory", filepath.Join(parent, "new"))
+	refuses(t, "newer", err, "format version 7", "newer binary")
+	holds(t, parent, "")
+
+	b, err := backupfile.Open(write(backupfile.Header{StoreFormat: 1}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	interrupted, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = restore(interrupted, b, filepath.Join(parent, "new"), time.Now())
+	refuses(t, "interrupted", err, context.Canceled.Error())
+	holds(t, parent, "")
+}
+
+// TestBackupThatFailsLeavesNothing: a file that has the name of a backup is one.
+func TestBackupThatFailsLeavesNothing(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "backup")
+	for reason, tc := range map[string]struct {
+		write func(context.Context, io.Writer) error
+		want  string
+	}{
+		"broken off": {func(_ context.Context, w io.Writer) error {
+			_, err := io.WriteString(w, "atoll-backup.json\x00")
+			return errors.Join(err, errors.New("connection lost"))
+		}, "connection lost"},
+		"not whole": {func(_ context.Context, w io.Writer) error {
+			_, err := io.WriteString(w, "atoll-backup.json\x00")
+			return err
+		}, "not a whole backup"},
+		"something else": {func(_ context.Context, w io.Writer) error {
+			_, err := io.WriteString(w, "<html>")
+			return err
+		}, "no backup of Atoll"},
+	} {
+		_, err := writeBackup(t.Context(), file, &progress{out: io.Discard}, tc.write)
+		refuses(t, reason, err, tc.want)
+		holds(t, dir, "")
+	}
+}
+
+func TestBackupNamesItsFile(t *testing.T) {
+	root, _ := stoppedServer(t)
+	t.Chdir(t.TempDir())
+	out, err := typed(t, newBackupCommand, "--root-directory", root)
+	if err != nil || !regexp.MustCompile(`^Wrote atoll-backup-\d{8}-\d{6}\.tar: [0-9.]+ KiB, `).MatchString(out) {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+func TestSize(t *testing.T) {
+	for bytes, want := range map[int64]string{0: "0.0 KiB", 1536: "1.5 KiB", 5 << 20: "5.0 MiB", 3 << 29: "1.5 GiB"} {
+		if got := size(bytes); got != want {
+			t.Errorf("size(%d) = %q, want %q", bytes, got, want)
+		}
+	}
+}

@@ -1,0 +1,149 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/klog/v2"
+
+	embeddedetcd "atoll.dev/atoll/embedded-etcd"
+	"atoll.dev/atoll/internal/backupfile"
+	"atoll.dev/atoll/server"
+)
+
+func newRestoreCommand(streams genericiooptions.IOStreams) *cobra.Command {
+	root := server.NewOptions().RootDirectory
+	cmd := &cobra.Command{
+		Use:   "restore FILE",
+		Short: "Make a server's directory from a file that \"atoll backup\" wrote",
+		Long: `Make the directory of a server from a backup. The directory must be new or empty, and the server that was backed up must
+not run any more: two of one installation would both write to its physical clusters.
+
+Kubeconfigs go on working if the server is started at the same address and port. Versions (resourceVersion) go on far
+above those of the server that was lost, so that clients see that they must list again. Nothing is written to a physical
+cluster that has seen a later state of the server until "atoll cluster confirm NAME restored".`,
+		Example: `  mv .atoll .atoll-before
+  atoll restore atoll-backup-20260131-120000.tar
+  atoll restore /backup/atoll-2026-01-31.tar --root-directory /var/lib/atoll`,
+		Args: exactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if root == "" {
+				return errors.New("--root-directory is empty: name a directory, or leave the flag out for .atoll")
+			}
+			fmt.Fprintf(streams.ErrOut, "Reading %s\n", args[0])
+			b, err := backupfile.Open(args[0])
+			if err != nil {
+				return err
+			}
+			defer b.Close()
+			if err := embeddedetcd.CanRead(b.StoreFormat); err != nil {
+				return fmt.Errorf("%s: %w", args[0], err)
+			}
+			// A signal ends it between two steps, and then nothing is left.
+			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
+			defer stop()
+			fmt.Fprintf(streams.ErrOut, "Restoring %s of %s into %s\n", size(b.Size), b.Created.Format(time.RFC3339), root)
+			revision, err := restore(ctx, b, root, time.Now())
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprint(streams.Out, restoreDone(self, root, &b.Header, revision))
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&root, "root-directory", root, "Directory to make: new, or empty.")
+	return cmd
+}
+
+// restoreDone says what was restored, and what to do next.
+func restoreDone(self, root string, h *backupfile.Header, revision int64) string {
+	at := ""
+	if h.Server != "" {
+		at = ", which was at " + h.Server
+	}
+	return fmt.Sprintf(`Restored into %[2]s what the server had on %[3]s: revision %[4]d, raised to %[5]d%[6]s.
+
+Next:
+  %[1]s start --root-directory %[2]s           # with the other flags, address and port of the server before
+  %[1]s cluster list                           # clusters that have seen a later state are only observed
+  %[1]s cluster status NAME                    # what a confirmation would do there
+  %[1]s cluster confirm NAME restored
+`, self, root, h.Created.Format(time.RFC3339), h.Revision, revision, at)
+}
+
+// restore makes root from a backup and returns the revision at which its store goes on. If it fails, what it made is
+// removed; if it is killed, what it leaves cannot be started.
+func restore(ctx context.Context, b *backupfile.File, root string, now time.Time) (revision int64, err error) {
+	_, err = os.Lstat(root)
+	isNew := errors.Is(err, fs.ErrNotExist)
+	etcd := etcdDirectory(root)
+	r, err := embeddedetcd.BeginRestore(etcd)
+	if err != nil {
+		return 0, err
+	}
+	keysMade := false
+	defer func() {
+		if err == nil {
+			return
+		}
+		err = errors.Join(err, r.Abort())
+		if keysMade {
+			err = errors.Join(err, server.RemoveRestoredKeys(root))
+		}
+		_ = os.Remove(etcd) // stays if somebody put something there
+		if isNew {
+			_ = os.Remove(root)
+		}
+	}()
+	if err := onlyHolds(root, filepath.Base(etcd)); err != nil {
+		return 0, err
+	}
+	var keys []backupfile.Key
+	addKey := func(k backupfile.Key) error { keys = append(keys, k); return nil }
+	addPiece := func(piece io.Reader) error { return errors.Join(ctx.Err(), r.Add(piece)) }
+	if err := b.Read(addKey, addPiece); err != nil {
+		return 0, err
+	}
+	// The one look at the store is no news to who restores.
+	quiet := klog.NewContext(ctx, klog.Logger{})
+	bump := embeddedetcd.RevisionBump(b.Created, now)
+	if revision, err = r.Build(quiet, bump); err != nil {
+		return 0, err
+	}
+	if revision < b.Revision+int64(bump) {
+		return 0, fmt.Errorf("restore into %s: the store is at revision %d, which is not %d above the backup's %d", root, revision, bump, b.Revision)
+	}
+	if err := ctx.Err(); err != nil {
+		return 0, fmt.Errorf("restore into %s: %w", root, err)
+	}
+	if err := server.RestoreKeys(root, keys); err != nil {
+		return 0, err
+	}
+	keysMade = true
+	return revision, r.Commit()
+}
+
+// onlyHolds returns an error if root holds anything but ours, and what a file system may have put at its top.
+func onlyHolds(root, ours string) error {
+	found, err := os.ReadDir(root)
+	if err != nil {
+		return fmt.Errorf("restore into %s: %w", root, err)
+	}
+	for _, entry := range found {
+		if !slices.Contains([]string{ours, "lost+found"}, entry.Name()) {
+			return fmt.Errorf("restore into %s: it holds %s already: move that directory away, or name a new one with --root-directory", root, entry.Name())
+		}
+	}
+	return nil
+}

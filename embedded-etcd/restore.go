@@ -1,0 +1,181 @@
+package embeddedetcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"go.etcd.io/etcd/etcdutl/v3/snapshot"
+	"go.uber.org/zap"
+)
+
+const (
+	// unfinished lies in the directory of the store while a restore is under way, and keeps it from being opened.
+	unfinished = "restoring"
+
+	// What is surely more than a store can write: at least in all, and in each second since its snapshot.
+	leastBump   = 1_000_000_000
+	bumpASecond = 100_000
+)
+
+// Holds says whether dir holds a store.
+func Holds(dir string) (bool, error) {
+	_, err := os.Stat(filepath.Join(dir, dataDir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// RevisionBump is by how much a restored store's revision must be raised so that it lies above everything that anybody has
+// seen: of the store that was lost, and of stores restored from the same snapshot earlier, which grows with the time
+// since. Should the clock have gone back, the least bump remains.
+func RevisionBump(taken, now time.Time) uint64 {
+	seconds := max(0, int64(now.Sub(taken)/time.Second))
+	return leastBump + bumpASecond*uint64(seconds)
+}
+
+// Restoration makes a directory of a store from a snapshot. Until Commit, the directory cannot be opened as a store.
+type Restoration struct {
+	dir      string
+	unlock   func()
+	snapshot *os.File
+}
+
+// BeginRestore takes dir, which holds no store, for a restore, until Commit or Abort.
+func BeginRestore(dir string) (_ *Restoration, err error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("restore into %s: %w", dir, err)
+	}
+	unlock, err := lockDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	r := &Restoration{dir: dir, unlock: unlock}
+	defer func() {
+		if err != nil {
+			unlock()
+		}
+	}()
+	if err := notRestoring(dir); err != nil {
+		return nil, err
+	}
+	found, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("restore into %s: %w", dir, err)
+	}
+	for _, entry := range found {
+		if entry.Name() != lockFile {
+			return nil, fmt.Errorf("restore into %s: it holds %s already: move the directory away, or name a new one with --root-directory", dir, entry.Name())
+		}
+	}
+	if err := os.Mkdir(r.staged(), 0o700); err != nil {
+		return nil, fmt.Errorf("restore into %s: %w", dir, err)
+	}
+	if r.snapshot, err = os.OpenFile(r.staged("snapshot.db"), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600); err != nil {
+		return nil, errors.Join(fmt.Errorf("restore into %s: %w", dir, err), os.RemoveAll(r.staged()))
+	}
+	return r, nil
+}
+
+// notRestoring returns an error if a restore into dir did not come to its end.
+func notRestoring(dir string) error {
+	_, err := os.Stat(filepath.Join(dir, unfinished))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return fmt.Errorf("open the store in %s: %w", dir, err)
+	}
+	return fmt.Errorf("a restore into %s did not come to its end, and what it left is not whole: delete that directory and restore again", filepath.Dir(dir))
+}
+
+func (r *Restoration) staged(name ...string) string {
+	return filepath.Join(append([]string{r.dir, unfinished}, name...)...)
+}
+
+// Add appends a piece of the snapshot.
+func (r *Restoration) Add(piece io.Reader) error {
+	if _, err := io.Copy(r.snapshot, piece); err != nil {
+		return fmt.Errorf("restore into %s: %w", r.dir, err)
+	}
+	return nil
+}
+
+// Build makes the store out of the snapshot, with its revision raised by bump and everything before compacted, so that who
+// watched the store that was lost must list again. It opens the store once and returns its revision. Commit remains to be
+// done.
+func (r *Restoration) Build(ctx context.Context, bump uint64) (revision int64, err error) {
+	if err := r.snapshot.Close(); err != nil {
+		return 0, fmt.Errorf("restore into %s: %w", r.dir, err)
+	}
+	cfg, err := config(Options{Dir: r.staged()})
+	if err != nil {
+		return 0, fmt.Errorf("restore into %s: %w", r.dir, err)
+	}
+	peers := make([]string, 0, len(cfg.AdvertisePeerUrls))
+	for _, u := range cfg.AdvertisePeerUrls {
+		peers = append(peers, u.String())
+	}
+	err = snapshot.NewV3(zap.NewNop()).Restore(snapshot.RestoreConfig{
+		SnapshotPath:  r.snapshot.Name(),
+		Name:          cfg.Name,
+		OutputDataDir: cfg.Dir,
+		PeerURLs:      peers, InitialCluster: cfg.InitialCluster, InitialClusterToken: cfg.InitialClusterToken,
+		RevisionBump: bump, MarkCompacted: true,
+	})
+	if err != nil {
+		return 0, fmt.Errorf("restore into %s: make a store of the snapshot: %w", r.dir, err)
+	}
+	if err := os.Remove(r.snapshot.Name()); err != nil {
+		return 0, fmt.Errorf("restore into %s: %w", r.dir, err)
+	}
+	etcd, err := Start(ctx, Options{Dir: r.staged()})
+	if err != nil {
+		return 0, fmt.Errorf("try the restored store: %w", err)
+	}
+	got, err := etcd.Client.Get(ctx, formatKey)
+	if err = errors.Join(err, etcd.Stop()); err != nil {
+		return 0, fmt.Errorf("try the restored store: %w", err)
+	}
+	return got.Header.Revision, nil
+}
+
+// Commit gives the store its name; from then on it can be opened.
+func (r *Restoration) Commit() error {
+	defer r.unlock()
+	if err := os.Rename(r.staged(dataDir), filepath.Join(r.dir, dataDir)); err != nil {
+		return fmt.Errorf("restore into %s: %w", r.dir, err)
+	}
+	if err := errors.Join(syncDir(r.dir), os.RemoveAll(r.staged()), syncDir(r.dir)); err != nil {
+		return fmt.Errorf("restore into %s: %w", r.dir, err)
+	}
+	return nil
+}
+
+// Abort removes what the restore has made. dir stays.
+func (r *Restoration) Abort() error {
+	defer r.unlock()
+	return errors.Join(ignoreClosed(r.snapshot.Close()), os.RemoveAll(r.staged()), os.Remove(filepath.Join(r.dir, lockFile)))
+}
+
+func ignoreClosed(err error) error {
+	if errors.Is(err, os.ErrClosed) {
+		return nil
+	}
+	return err
+}
+
+// syncDir brings the names in a directory to the disk.
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}

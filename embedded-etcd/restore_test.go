@@ -1,0 +1,216 @@
+package embeddedetcd_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	embeddedetcd "atoll.dev/atoll/embedded-etcd"
+	"atoll.dev/atoll/embedded-etcd/etcdtest"
+)
+
+func start(t *testing.T, dir string) *embeddedetcd.Etcd {
+	t.Helper()
+	etcd, err := embeddedetcd.Start(t.Context(), embeddedetcd.Options{Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := etcd.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return etcd
+}
+
+func put(t *testing.T, client *clientv3.Client, key string) int64 {
+	t.Helper()
+	got, err := client.Put(t.Context(), key, "value of "+key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got.Header.Revision
+}
+
+func snapshotOf(t *testing.T, client *clientv3.Client) (content []byte, revision int64) {
+	t.Helper()
+	s, err := embeddedetcd.TakeSnapshot(t.Context(), client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	content, err = io.ReadAll(s)
+	if err = errors.Join(err, s.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if s.Format != 1 {
+		t.Errorf("a snapshot of format %d, want 1", s.Format)
+	}
+	return content, s.Revision
+}
+
+func beginRestore(t *testing.T, dir string, content []byte) *embeddedetcd.Restoration {
+	t.Helper()
+	r, err := embeddedetcd.BeginRestore(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for len(content) > 0 {
+		piece := content[:min(len(content), 100_000)]
+		content = content[len(piece):]
+		if err := r.Add(bytes.NewReader(piece)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return r
+}
+
+// TestRestore: a store of a snapshot has what was acknowledged before it, and goes on above everything that anybody saw.
+func TestRestore(t *testing.T) {
+	inside := start(t, t.TempDir())
+	tls, options := etcdtest.StartTLS(t)
+	outside := etcdtest.Connect(t, options)
+	for name, c := range map[string]struct{ client, writer *clientv3.Client }{
+		"embedded": {inside.Client, inside.Client}, "external": {outside.Client, tls.Client},
+	} {
+		t.Run(name, func(t *testing.T) {
+			const before = 200
+			for i := range before {
+				put(t, c.writer, fmt.Sprintf("/registry/things/before-%d", i))
+			}
+			// Somebody writes all the time.
+			ctx, cancel := context.WithCancel(t.Context())
+			stopped := make(chan int64)
+			go func() {
+				var last int64
+				for i := 0; ctx.Err() == nil; i++ {
+					got, err := c.writer.Put(ctx, fmt.Sprintf("/registry/things/during-%d", i), "x")
+					if err == nil {
+						last = got.Header.Revision
+					}
+				}
+				stopped <- last
+			}()
+			acknowledged := put(t, c.writer, "/registry/things/last")
+			content, revision := snapshotOf(t, c.client)
+			cancel()
+			last := <-stopped
+			if revision < acknowledged {
+				t.Errorf("the snapshot is of revision %d, and %d was acknowledged before", revision, acknowledged)
+			}
+
+			dir := filepath.Join(t.TempDir(), "new", "etcd")
+			r := beginRestore(t, dir, content)
+			if _, err := embeddedetcd.Start(t.Context(), embeddedetcd.Options{Dir: dir}); !errors.Is(err, embeddedetcd.ErrInUse) {
+				t.Errorf("opened while it is restored: %v", err)
+			}
+			const bump = 1_000_000
+			restored, err := r.Build(t.Context(), bump)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if restored < revision+bump {
+				t.Errorf("the restored store is at revision %d, want at least %d", restored, revision+bump)
+			}
+			if err := r.Commit(); err != nil {
+				t.Fatal(err)
+			}
+			etcd := start(t, dir)
+			got, err := etcd.Client.Get(t.Context(), "/registry/things/before-", clientv3.WithPrefix())
+			if err != nil || len(got.Kvs) != before {
+				t.Errorf("%d of %d rows are there: %v", len(got.Kvs), before, err)
+			}
+			if got, err := etcd.Client.Get(t.Context(), "/registry/things/last"); err != nil || len(got.Kvs) != 1 || got.Kvs[0].ModRevision != acknowledged {
+				t.Errorf("the last row that was acknowledged before the snapshot: %v, %v", got, err)
+			}
+			if now := put(t, etcd.Client, "/registry/things/new"); now <= last || now <= restored {
+				t.Errorf("a new write has revision %d; before, %d was seen, and %d when the store was restored", now, last, restored)
+			}
+			ctx, cancel = context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			for _, position := range []int64{acknowledged, last, revision + bump/2} {
+				response, ok := <-etcd.Client.Watch(ctx, "/registry/", clientv3.WithPrefix(), clientv3.WithRev(position))
+				if !ok || response.CompactRevision == 0 {
+					t.Errorf("a watch from %d, before the restore, is not refused: %+v", position, response)
+				}
+			}
+			if _, err := os.Stat(filepath.Join(dir, "restoring")); !os.IsNotExist(err) {
+				t.Errorf("something of the restore is left: %v", err)
+			}
+		})
+	}
+}
+
+// TestRestoreIsWholeOrNotAtAll: a restore that ends before Commit, whichever way, leaves nothing that can be opened.
+func TestRestoreIsWholeOrNotAtAll(t *testing.T) {
+	origin := start(t, t.TempDir())
+	put(t, origin.Client, "/registry/things/a")
+	content, _ := snapshotOf(t, origin.Client)
+
+	dir := filepath.Join(t.TempDir(), "etcd")
+	for reason, wrong := range map[string][]byte{
+		"cut off": content[:len(content)/2], "without its checksum": content[:len(content)-32], "empty": nil, "no store": []byte("hello"),
+		"flipped": append(append(bytes.Clone(content[:20000]), content[20000]^8), content[20001:]...),
+	} {
+		r := beginRestore(t, dir, wrong)
+		if _, err := r.Build(t.Context(), 1); err == nil {
+			t.Errorf("%s: a store was made of it", reason)
+		}
+		if err := r.Abort(); err != nil {
+			t.Errorf("%s: %v", reason, err)
+		}
+		if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+			t.Errorf("%s: %v is left, %v", reason, left, err)
+		}
+	}
+	// What a process that is killed leaves: everything, but for Commit and the lock.
+	for reason, build := range map[string]bool{"before the store was made": false, "after it": true} {
+		dir := filepath.Join(t.TempDir(), "etcd")
+		r := beginRestore(t, dir, content)
+		if build {
+			if _, err := r.Build(t.Context(), 1); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r.Forget()
+		_, err := embeddedetcd.Start(t.Context(), embeddedetcd.Options{Dir: dir})
+		for what, err := range map[string]error{"Start": err, "BeginRestore": second(embeddedetcd.BeginRestore(dir))} {
+			if err == nil || !strings.Contains(err.Error(), "did not come to its end") || !strings.Contains(err.Error(), filepath.Dir(dir)) {
+				t.Errorf("killed %s: %s returns %v", reason, what, err)
+			}
+		}
+	}
+
+	if err := second(embeddedetcd.BeginRestore(filepath.Dir(dir))); err == nil || !strings.Contains(err.Error(), "holds") {
+		t.Errorf("into a directory that is not empty: %v", err)
+	}
+}
+
+func second[T any](_ T, err error) error { return err }
+
+// TestRevisionBump: of one snapshot, who is restored later is above who was restored before, for as fast as it can write.
+func TestRevisionBump(t *testing.T) {
+	taken := time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC)
+	for _, tc := range []struct {
+		after  time.Duration
+		want   uint64
+		reason string
+	}{
+		{0, 1_000_000_000, "at once"},
+		{-time.Hour, 1_000_000_000, "the clock went back"},
+		{time.Second, 1_000_100_000, "a hundred thousand writes a second"},
+		{10 * 365 * 24 * time.Hour, 1_000_000_000 + 31_536_000_000_000, "ten years: a millionth of what there is"},
+	} {
+		if got := embeddedetcd.RevisionBump(taken, taken.Add(tc.after)); got != tc.want {
+			t.Errorf("%s: %d, want %d", tc.reason, got, tc.want)
+		}
+	}
+}

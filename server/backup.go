@@ -1,0 +1,208 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/klog/v2"
+
+	embeddedetcd "atoll.dev/atoll/embedded-etcd"
+	"atoll.dev/atoll/internal/backupfile"
+	lcctx "atoll.dev/atoll/internal/logicalcluster"
+)
+
+const (
+	// BackupPath answers a GET with a backup of everything, for administrators of the server. It is outside of /clusters/.
+	BackupPath = "/atoll/backup"
+	// BackupErrorTrailer is the HTTP trailer with why a backup that had begun did not come to its end.
+	BackupErrorTrailer = "Atoll-Backup-Error"
+
+	// backupStall is how long a client may take nothing of its backup. The store's file grows meanwhile, as nothing in it
+	// can be used again.
+	backupStall = time.Minute
+)
+
+// longRunning adds backups to what has no limit of time and is not counted as a request in flight.
+func longRunning(others request.LongRunningRequestCheck) request.LongRunningRequestCheck {
+	return func(req *http.Request, info *request.RequestInfo) bool {
+		return info.Path == BackupPath || others(req, info)
+	}
+}
+
+// serveBackup streams a backup. What can be known to fail is known before the first byte; what fails later shows in
+// BackupErrorTrailer and in the file, which lacks its checksum.
+func (s *Server) serveBackup(w http.ResponseWriter, req *http.Request) {
+	if _, named := lcctx.ClusterFrom(req.Context()); named {
+		s.answer(w, req, notFound("a backup is of the whole server: ask for %s without /clusters/<path> before it", BackupPath))
+		return
+	}
+	if req.Method != http.MethodGet {
+		s.answer(w, req, apierrors.NewMethodNotSupported(schema.GroupResource{Resource: "backup"}, req.Method))
+		return
+	}
+	ctx, cancel := context.WithCancelCause(req.Context())
+	defer cancel(nil)
+	go func() {
+		select {
+		case <-s.stopping:
+			cancel(errors.New("the server stops"))
+		case <-ctx.Done():
+		}
+	}()
+	b, err := openBackup(ctx, s.options, s.etcd)
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Could not begin a backup")
+		s.answer(w, req, apierrors.NewServiceUnavailable(err.Error()))
+		return
+	}
+	b.header.Server = s.url
+	began := time.Now()
+	w.Header().Set("Content-Type", "application/x-tar")
+	out := &impatientWriter{ResponseWriter: w, control: http.NewResponseController(w)}
+	if err = errors.Join(b.write(out), b.close()); err != nil {
+		if cause := context.Cause(ctx); cause != nil {
+			err = fmt.Errorf("%w: %w", cause, err)
+		}
+		klog.FromContext(ctx).Error(err, "A backup did not come to its end", "bytes", out.written, "after", time.Since(began))
+		w.Header().Set(http.TrailerPrefix+BackupErrorTrailer, strings.ReplaceAll(err.Error(), "\n", "; "))
+		return
+	}
+	klog.FromContext(ctx).Info("Sent a backup", "revision", b.header.Revision, "bytes", out.written, "after", time.Since(began).Round(time.Millisecond))
+}
+
+// impatientWriter gives up on a client that takes nothing for backupStall.
+type impatientWriter struct {
+	http.ResponseWriter
+	control *http.ResponseController
+	written int64
+}
+
+func (w *impatientWriter) Write(p []byte) (int, error) {
+	if err := w.control.SetWriteDeadline(time.Now().Add(backupStall)); err != nil {
+		return 0, fmt.Errorf("set a limit of time: %w", err)
+	}
+	n, err := w.ResponseWriter.Write(p)
+	w.written += int64(n)
+	return n, err
+}
+
+// WriteBackup writes a backup of a server that does not run: the store behind etcd, and the keys of o's root directory.
+func WriteBackup(ctx context.Context, w io.Writer, o *Options, etcd *clientv3.Client) error {
+	b, err := openBackup(ctx, o, etcd)
+	if err != nil {
+		return err
+	}
+	return errors.Join(b.write(w), b.close())
+}
+
+// backup is one that is about to be written.
+type backup struct {
+	header   backupfile.Header
+	keys     []backupfile.Key
+	snapshot *embeddedetcd.Snapshot
+}
+
+func openBackup(ctx context.Context, o *Options, etcd *clientv3.Client) (*backup, error) {
+	keys, err := readKeys(o.pkiDirectory())
+	if err != nil {
+		return nil, fmt.Errorf("back up: read the directory of keys: %w", err)
+	}
+	b := &backup{header: backupfile.Header{Created: time.Now().UTC()}, keys: keys}
+	if b.snapshot, err = embeddedetcd.TakeSnapshot(ctx, etcd); err != nil {
+		return nil, fmt.Errorf("back up: %w", err)
+	}
+	b.header.StoreFormat, b.header.Revision = b.snapshot.Format, b.snapshot.Revision
+	return b, nil
+}
+
+func (b *backup) write(w io.Writer) error {
+	if err := backupfile.Write(w, b.header, b.keys, b.snapshot); err != nil {
+		return fmt.Errorf("back up: %w", err)
+	}
+	return nil
+}
+
+func (b *backup) close() error {
+	if err := b.snapshot.Close(); err != nil {
+		return fmt.Errorf("end the snapshot: %w", err)
+	}
+	return nil
+}
+
+// readKeys reads every file below directory, but what writeWhole has not renamed yet.
+func readKeys(directory string) ([]backupfile.Key, error) {
+	var keys []backupfile.Key
+	err := filepath.WalkDir(directory, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.Type().IsRegular() || unfinished(path) {
+			return err
+		}
+		name, err := filepath.Rel(directory, path)
+		if err != nil {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		keys = append(keys, backupfile.Key{Name: filepath.ToSlash(name), Data: data})
+		return nil
+	})
+	return keys, err
+}
+
+// unfinished says whether writeWhole may have given a file its name, which ends in a number.
+func unfinished(name string) bool {
+	number := strings.TrimPrefix(filepath.Ext(name), ".")
+	return number != "" && strings.Trim(number, "0123456789") == ""
+}
+
+// RestoreKeys makes the directory of keys of a root directory that has none; it is there whole or not at all.
+func RestoreKeys(rootDirectory string, keys []backupfile.Key) error {
+	o := &Options{RootDirectory: rootDirectory}
+	target := o.pkiDirectory()
+	if _, err := os.Lstat(target); !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("restore the keys: %s is there already", target)
+	}
+	staged, err := os.MkdirTemp(rootDirectory, filepath.Base(target)+".restoring-*") // mode 0700
+	if err != nil {
+		return fmt.Errorf("restore the keys: %w", err)
+	}
+	defer os.RemoveAll(staged) // nothing is left of it after the rename
+	for _, k := range keys {
+		name := filepath.Join(staged, filepath.FromSlash(k.Name))
+		if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+			return fmt.Errorf("restore the keys: %w", err)
+		}
+		if err := writeWhole(name, k.Data, 0o600); err != nil {
+			return fmt.Errorf("restore the keys: %w", err)
+		}
+	}
+	if err := os.Rename(staged, target); err != nil {
+		return fmt.Errorf("restore the keys: %w", err)
+	}
+	root, err := os.Open(rootDirectory)
+	if err == nil {
+		err = errors.Join(root.Sync(), root.Close())
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("restore the keys: %w", err), RemoveRestoredKeys(rootDirectory))
+	}
+	return nil
+}
+
+// RemoveRestoredKeys takes back RestoreKeys, for a restore that fails later.
+func RemoveRestoredKeys(rootDirectory string) error {
+	return os.RemoveAll((&Options{RootDirectory: rootDirectory}).pkiDirectory())
+}

@@ -1,0 +1,109 @@
+package server
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"atoll.dev/atoll/internal/backupfile"
+)
+
+// TestBackup: the answer is a backup with the server's keys and everything that was written before it.
+func TestBackup(t *testing.T) {
+	r := startServer(t, withTokens(t))
+	r.makeAdmin(t, shop, "alice")
+	made, err := r.in(t, shop).CoreV1().Namespaces().Create(t.Context(),
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "before"}}, metav1.CreateOptions{})
+	must(t, err)
+	got := r.ask(t, asked{path: BackupPath, token: root})
+	if got.code != http.StatusOK {
+		t.Fatalf("%d %.300s", got.code, got.body)
+	}
+	file := filepath.Join(t.TempDir(), "backup")
+	mustWrite(t, file, got.body)
+	b, err := backupfile.Open(file)
+	must(t, err)
+	defer b.Close()
+	version, err := strconv.ParseInt(made.ResourceVersion, 10, 64)
+	must(t, err)
+	if b.Revision < version || b.StoreFormat != 1 || b.Server != r.URL() || b.Created.IsZero() {
+		t.Errorf("header %+v; a write before had revision %d", b.Header, version)
+	}
+	restored := t.TempDir()
+	var keys []backupfile.Key
+	must(t, b.Read(func(k backupfile.Key) error { keys = append(keys, k); return nil }, func(r io.Reader) error {
+		_, err := io.Copy(io.Discard, r)
+		return err
+	}))
+	must(t, RestoreKeys(restored, keys))
+	want, have := contents(t, r.options.pkiDirectory()), contents(t, filepath.Join(restored, "pki"))
+	if diff := cmp.Diff(want, have); diff != "" || want["ca.key"] == "" || want["syncers/ca.key"] == "" {
+		t.Errorf("the keys (-want +got):\n%s", diff)
+	}
+	if err := RestoreKeys(restored, keys); err == nil {
+		t.Error("keys were restored over others")
+	}
+	if names := fileNames(t, restored); !slices.Equal(names, []string{"pki"}) {
+		t.Errorf("left are %q", names)
+	}
+
+	for _, tc := range []struct {
+		asked
+		want   int
+		reason string
+	}{
+		{asked{path: BackupPath, token: alice}, 403, "an administrator of a workspace is none of the server"},
+		{asked{path: BackupPath, token: monitor}, 403, "monitoring is not"},
+		{asked{path: BackupPath}, 403, "a stranger is nobody"},
+		{asked{path: BackupPath, token: "wrong"}, 401, "nor is who shows a wrong credential"},
+		{asked{path: "/clusters/shopname" + BackupPath, token: alice}, 403, "a workspace has no backup"},
+		{asked{path: "/clusters/system:admin" + BackupPath, token: root}, 404, "no logical cluster has"},
+		{asked{path: "/clusters/*" + BackupPath, token: root}, 404, "nor all of them"},
+		{asked{path: BackupPath, token: root, method: http.MethodPost}, 405, "it changes nothing"},
+	} {
+		if got := r.ask(t, tc.asked); got.code != tc.want || strings.Contains(got.body, "PRIVATE KEY") {
+			t.Errorf("%s %s as %q: %d %.200s, want %d: %s", tc.method, tc.path, tc.token, got.code, got.body, tc.want, tc.reason)
+		}
+	}
+}
+
+// TestBackupWithoutAStore: what cannot begin is an error, not half a file.
+func TestBackupWithoutAStore(t *testing.T) {
+	r := startServer(t, withTokens(t))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	b, err := openBackup(ctx, r.options, r.etcd)
+	if err == nil {
+		must(t, b.close())
+		t.Error("begun without a store that answers")
+	}
+	must(t, os.RemoveAll(filepath.Join(r.options.RootDirectory, "pki")))
+	if got := r.ask(t, asked{path: BackupPath, token: root}); got.code != http.StatusServiceUnavailable || !strings.Contains(got.body, "directory of keys") {
+		t.Errorf("without keys: %d %.200s", got.code, got.body)
+	}
+}
+
+// contents are the files below directory, by their names.
+func contents(t *testing.T, directory string) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	must(t, filepath.WalkDir(directory, func(path string, entry os.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		all[strings.TrimPrefix(path, directory+"/")] = string(data)
+		return err
+	}))
+	return all
+}
