@@ -71,6 +71,7 @@ func (s *Server) serveBackup(w http.ResponseWriter, req *http.Request) {
 	began := time.Now()
 	w.Header().Set("Content-Type", "application/x-tar")
 	out := &impatientWriter{ResponseWriter: w, control: http.NewResponseController(w)}
+	defer func() { _ = out.control.SetWriteDeadline(time.Time{}) }() // the connection may serve others
 	if err = errors.Join(b.write(out), b.close()); err != nil {
 		if cause := context.Cause(ctx); cause != nil {
 			err = fmt.Errorf("%w: %w", cause, err)

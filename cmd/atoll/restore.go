@@ -68,18 +68,18 @@ cluster that has seen a later state of the server until "atoll cluster confirm N
 
 // restoreDone says what was restored, and what to do next.
 func restoreDone(self, root string, h *backupfile.Header, revision int64) string {
-	at := ""
+	who := "the server"
 	if h.Server != "" {
-		at = ", which was at " + h.Server
+		who += " at " + h.Server
 	}
-	return fmt.Sprintf(`Restored into %[2]s what the server had on %[3]s: revision %[4]d, raised to %[5]d%[6]s.
+	return fmt.Sprintf(`Restored into %[2]s what %[3]s had on %[4]s: revision %[5]d, raised to %[6]d.
 
 Next:
-  %[1]s start --root-directory %[2]s           # with the other flags, address and port of the server before
-  %[1]s cluster list                           # clusters that have seen a later state are only observed
-  %[1]s cluster status NAME                    # what a confirmation would do there
+  %[1]s start --root-directory %[2]s   # with its other flags as before, at the same address and port
+  %[1]s cluster list                   # clusters that have seen a later state are only observed
+  %[1]s cluster status NAME            # what a confirmation would do there
   %[1]s cluster confirm NAME restored
-`, self, root, h.Created.Format(time.RFC3339), h.Revision, revision, at)
+`, self, root, who, h.Created.Format(time.RFC3339), h.Revision, revision)
 }
 
 // restore makes root from a backup and returns the revision at which its store goes on. If it fails, what it made is

@@ -35,7 +35,9 @@ func TestRestore(t *testing.T) {
 // TestPullRestore does the same with syncers outside the server.
 func TestPullRestore(t *testing.T) {
 	t.Parallel()
-	newPullFleet(t).run(t, append(restores, part{"I2_RestoreHubWhilePullSyncerRuns", restoreHubUnderSyncers}))
+	newPullFleet(t).run(t, append(restores,
+		part{"I2_RestoreHubWhilePullSyncerRuns", restoreHubUnderSyncers},
+		part{"T16_RestoreHubFromBackup", restoreHubFromBackup}))
 }
 
 var restores = []part{
@@ -82,6 +84,54 @@ func restoreHubUnderSyncers(t *testing.T, f *fleet) {
 	r.writePast()
 	f.syncers["east"].Resume()
 	r.confirmAndConverge()
+}
+
+// restoreHubFromBackup loses the server and makes it anew with `atoll restore`, from what `atoll backup` wrote while it ran.
+// The syncers run all the time, with credentials of before.
+func restoreHubFromBackup(t *testing.T, f *fleet) {
+	r := newRestore(t, f, "backed")
+	file := filepath.Join(t.TempDir(), "backup.tar")
+	f.MustRun("backup", "-o", file)
+	before := map[string]int64{}
+	for name := range f.clusters {
+		before[name] = heartbeatBelow(t, f, name)
+	}
+	r.writeOn()
+	for name := range f.clusters {
+		// The server may be one ahead of what the cluster had.
+		framework.Eventually(t, patience, "a heartbeat of "+name+" is later than the backup", func() string {
+			if now := heartbeatBelow(t, f, name); now < before[name]+2 {
+				return fmt.Sprintf("%d, and at the backup %d", now, before[name])
+			}
+			return ""
+		})
+	}
+	f.Kill()
+	if err := os.Rename(f.Dir, f.Dir+"-lost"); err != nil {
+		t.Fatal(err)
+	}
+	f.MustRun("restore", file, "--root-directory", f.Dir)
+	f.Start()
+	if first := r.write("restored"); first <= r.revision {
+		t.Errorf("the restored server begins at revision %d, the one before ended at %d", first, r.revision)
+	}
+	r.stays.kubectl("delete", "service", "deleted-again", "--wait=false")
+	r.confirmAndConverge()
+}
+
+// heartbeatBelow is the counter that a physical cluster shows.
+func heartbeatBelow(t *testing.T, f *fleet, cluster string) int64 {
+	t.Helper()
+	lease, err := f.clusters[cluster].Clientset().CoordinationV1().Leases(workloadv1alpha1.HeartbeatNamespace).
+		Get(t.Context(), "heartbeat-"+string(f.target(t, cluster).UID), metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := strconv.ParseInt(lease.Annotations[workloadv1alpha1.HeartbeatCounterAnnotation], 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
 }
 
 // restored is a fleet that is restored, and two workspaces in it.
