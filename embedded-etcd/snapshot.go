@@ -61,7 +61,13 @@ func TakeSnapshot(ctx context.Context, client *clientv3.Client) (_ *Snapshot, er
 	member := client.Maintenance
 	if len(client.Endpoints()) > 0 {
 		// A member that lags gives what it has. So the snapshot comes from one that was seen to have everything.
-		endpoint, err := memberAt(ctx, client, s.Revision)
+		endpoint, err := memberAt(ctx, client.Endpoints(), s.Revision, func(ctx context.Context, endpoint string) (int64, error) {
+			status, err := client.Status(ctx, endpoint)
+			if err != nil {
+				return 0, err
+			}
+			return status.Header.Revision, nil
+		})
 		if err != nil {
 			return nil, fmt.Errorf("take a snapshot: %w", err)
 		}
@@ -81,18 +87,18 @@ func TakeSnapshot(ctx context.Context, client *clientv3.Client) (_ *Snapshot, er
 	return s, nil
 }
 
-// memberAt returns the endpoint of a member whose store is at revision or past it.
-func memberAt(ctx context.Context, client *clientv3.Client, revision int64) (string, error) {
+// memberAt returns the first of endpoints whose store is at revision or past it. revisionOf asks one.
+func memberAt(ctx context.Context, endpoints []string, revision int64, revisionOf func(context.Context, string) (int64, error)) (string, error) {
 	var errs []error
-	for _, endpoint := range client.Endpoints() {
+	for _, endpoint := range endpoints {
 		ctx, cancel := context.WithTimeout(ctx, statusTimeout)
-		status, err := client.Status(ctx, endpoint)
+		now, err := revisionOf(ctx, endpoint)
 		cancel()
 		switch {
 		case err != nil:
 			errs = append(errs, fmt.Errorf("%s: %w", endpoint, err))
-		case status.Header.Revision < revision:
-			errs = append(errs, fmt.Errorf("%s is at revision %d, and %d was acknowledged: it lags behind", endpoint, status.Header.Revision, revision))
+		case now < revision:
+			errs = append(errs, fmt.Errorf("%s is at revision %d, and %d was acknowledged: it lags behind", endpoint, now, revision))
 		default:
 			return endpoint, nil
 		}

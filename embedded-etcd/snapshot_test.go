@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"io"
+	"strings"
 	"testing"
 	"testing/iotest"
 )
@@ -48,6 +49,33 @@ func TestWholeSnapshots(t *testing.T) {
 			if errors.Is(tc.ctx.Err(), context.Canceled) && !errors.Is(err, context.Canceled) {
 				t.Errorf("%s: %v", reason, err)
 			}
+		}
+	}
+}
+
+// TestSnapshotIsOfAMemberThatHasEverything: a member that lags would give a backup without acknowledged writes.
+func TestSnapshotIsOfAMemberThatHasEverything(t *testing.T) {
+	for _, tc := range []struct {
+		at     map[string]int64 // who is not in it is down
+		want   string
+		reason string
+	}{
+		{map[string]int64{"behind:1": 99, "ahead:1": 100}, "ahead:1", "it has what was acknowledged"},
+		{map[string]int64{"behind:1": 100, "ahead:1": 101}, "behind:1", "the first that has it"},
+		{map[string]int64{"behind:1": 98, "ahead:1": 99}, "", "nobody has"},
+		{nil, "", "nobody answers"},
+	} {
+		got, err := memberAt(t.Context(), []string{"down:1", "behind:1", "ahead:1"}, 100, func(_ context.Context, endpoint string) (int64, error) {
+			if revision, ok := tc.at[endpoint]; ok {
+				return revision, nil
+			}
+			return 0, errors.New("connection refused")
+		})
+		if got != tc.want || (err == nil) != (tc.want != "") {
+			t.Errorf("%s: %q, %v; want %q", tc.reason, got, err, tc.want)
+		}
+		if tc.want == "" && (err == nil || !strings.Contains(err.Error(), "down:1") || !strings.Contains(err.Error(), "ahead:1")) {
+			t.Errorf("%s: error %v does not name the members", tc.reason, err)
 		}
 	}
 }

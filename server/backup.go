@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -54,13 +55,20 @@ func (s *Server) serveBackup(w http.ResponseWriter, req *http.Request) {
 	}
 	ctx, cancel := context.WithCancelCause(req.Context())
 	defer cancel(nil)
-	go func() {
+	out := &impatientWriter{ResponseWriter: w, control: http.NewResponseController(w)}
+	ended := make(chan struct{})
+	var watching sync.WaitGroup
+	watching.Go(func() {
 		select {
 		case <-s.stopping:
-			cancel(errors.New("the server stops"))
-		case <-ctx.Done():
+			cancel(errStopping)
+			out.end()
+		case <-ended:
 		}
-	}()
+	})
+	// Nothing touches the connection once we have returned.
+	defer watching.Wait()
+	defer close(ended)
 	b, err := openBackup(ctx, s.options, s.etcd)
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Could not begin a backup")
@@ -68,35 +76,65 @@ func (s *Server) serveBackup(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	b.header.Server = s.url
+	b.send(ctx, out)
+}
+
+// send answers with the backup and closes it.
+func (b *backup) send(ctx context.Context, w *impatientWriter) {
 	began := time.Now()
 	w.Header().Set("Content-Type", "application/x-tar")
-	out := &impatientWriter{ResponseWriter: w, control: http.NewResponseController(w)}
-	defer func() { _ = out.control.SetWriteDeadline(time.Time{}) }() // the connection may serve others
-	if err = errors.Join(b.write(out), b.close()); err != nil {
+	w.Header().Set("Trailer", BackupErrorTrailer)
+	if err := errors.Join(b.write(w), b.close()); err != nil {
 		if cause := context.Cause(ctx); cause != nil {
 			err = fmt.Errorf("%w: %w", cause, err)
 		}
-		klog.FromContext(ctx).Error(err, "A backup did not come to its end", "bytes", out.written, "after", time.Since(began))
-		w.Header().Set(http.TrailerPrefix+BackupErrorTrailer, strings.ReplaceAll(err.Error(), "\n", "; "))
+		klog.FromContext(ctx).Error(err, "A backup did not come to its end", "bytes", w.written, "after", time.Since(began))
+		w.Header().Set(BackupErrorTrailer, strings.ReplaceAll(err.Error(), "\n", "; "))
 		return
 	}
-	klog.FromContext(ctx).Info("Sent a backup", "revision", b.header.Revision, "bytes", out.written, "after", time.Since(began).Round(time.Millisecond))
+	_ = w.control.SetWriteDeadline(time.Time{}) // the connection may serve other requests
+	klog.FromContext(ctx).Info("Sent a backup", "revision", b.header.Revision, "bytes", w.written, "after", time.Since(began).Round(time.Millisecond))
 }
+
+var errStopping = errors.New("the server stops")
 
 // impatientWriter gives up on a client that takes nothing for backupStall.
 type impatientWriter struct {
 	http.ResponseWriter
-	control *http.ResponseController
 	written int64
+
+	mu      sync.Mutex // guards what follows
+	control *http.ResponseController
+	over    bool
 }
 
 func (w *impatientWriter) Write(p []byte) (int, error) {
-	if err := w.control.SetWriteDeadline(time.Now().Add(backupStall)); err != nil {
-		return 0, fmt.Errorf("set a limit of time: %w", err)
+	if err := w.extend(); err != nil {
+		return 0, err
 	}
 	n, err := w.ResponseWriter.Write(p)
 	w.written += int64(n)
 	return n, err
+}
+
+func (w *impatientWriter) extend() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.over {
+		return errStopping
+	}
+	if err := w.control.SetWriteDeadline(time.Now().Add(backupStall)); err != nil {
+		return fmt.Errorf("set a limit of time: %w", err)
+	}
+	return nil
+}
+
+// end ends a Write that waits for its client, and refuses others.
+func (w *impatientWriter) end() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.over = true
+	_ = w.control.SetWriteDeadline(time.Now()) // extend has told if this is not possible
 }
 
 // WriteBackup writes a backup of a server that does not run: the store behind etcd, and the keys of o's root directory.

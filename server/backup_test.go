@@ -2,19 +2,28 @@ package server
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/iotest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	embeddedetcd "atoll.dev/atoll/embedded-etcd"
 	"atoll.dev/atoll/internal/backupfile"
 )
 
@@ -90,6 +99,109 @@ func TestBackupWithoutAStore(t *testing.T) {
 	must(t, os.RemoveAll(filepath.Join(r.options.RootDirectory, "pki")))
 	if got := r.ask(t, asked{path: BackupPath, token: root}); got.code != http.StatusServiceUnavailable || !strings.Contains(got.body, "directory of keys") {
 		t.Errorf("without keys: %d %.200s", got.code, got.body)
+	}
+}
+
+// TestStopEndsBackups: who takes nothing of his backup does not keep the server from ending.
+func TestStopEndsBackups(t *testing.T) {
+	r := startServer(t, withTokens(t))
+	for i := range 32 { // more than what lies between both ends
+		_, err := r.etcd.Put(t.Context(), fmt.Sprintf("/atoll/test/%d", i), strings.Repeat("x", 1<<20))
+		must(t, err)
+	}
+	for _, http2 := range []bool{false, true} {
+		roots := x509.NewCertPool()
+		roots.AppendCertsFromPEM(r.CACertificate())
+		client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, ForceAttemptHTTP2: http2}}
+		defer client.CloseIdleConnections()
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, r.URL()+BackupPath, nil)
+		must(t, err)
+		req.Header.Set("Authorization", "Bearer "+root)
+		resp, err := client.Do(req)
+		must(t, err)
+		defer resp.Body.Close()
+		_, err = io.ReadFull(resp.Body, make([]byte, 100))
+		must(t, err)
+		if (resp.ProtoMajor == 2) != http2 {
+			t.Errorf("it is %s", resp.Proto)
+		}
+	}
+	began := time.Now()
+	must(t, r.stop())
+	if took := time.Since(began); took > 30*time.Second {
+		t.Errorf("two backups that nobody reads delayed the end by %s", took)
+	}
+}
+
+// TestImpatientWriterEnds: a Write that waits for a client ends when it is told, over either protocol.
+func TestImpatientWriterEnds(t *testing.T) {
+	for _, http2 := range []bool{false, true} {
+		var (
+			begun   = make(chan *impatientWriter, 1)
+			written atomic.Int64
+			ended   = make(chan error, 1)
+		)
+		s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			out := &impatientWriter{ResponseWriter: w, control: http.NewResponseController(w)}
+			begun <- out
+			for {
+				if _, err := out.Write(make([]byte, 1<<20)); err != nil {
+					ended <- err
+					return
+				}
+				written.Add(1)
+			}
+		}))
+		s.EnableHTTP2 = http2
+		s.StartTLS()
+		resp, err := s.Client().Get(s.URL)
+		must(t, err)
+		if (resp.ProtoMajor == 2) != http2 {
+			t.Errorf("it is %s", resp.Proto)
+		}
+		out := <-begun
+		// It waits once nothing was written for a while.
+		deadline, last, since := time.Now().Add(time.Minute), int64(-1), time.Now()
+		for time.Since(since) < 300*time.Millisecond {
+			if now := written.Load(); now != last {
+				last, since = now, time.Now()
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("somebody takes %d MiB that nobody reads", last)
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		out.end()
+		select {
+		case <-ended:
+		case <-time.After(20 * time.Second):
+			t.Errorf("HTTP/2 %v: it goes on waiting", http2)
+		}
+		if _, err := out.Write(nil); !errors.Is(err, errStopping) {
+			t.Errorf("written after its end: %v", err)
+		}
+		must(t, resp.Body.Close())
+		s.Close()
+	}
+}
+
+// TestBackupSaysWhyItBrokeOff: what fails behind the first byte reaches who asked, over either protocol.
+func TestBackupSaysWhyItBrokeOff(t *testing.T) {
+	for _, http2 := range []bool{false, true} {
+		s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			b := &backup{snapshot: &embeddedetcd.Snapshot{Reader: iotest.ErrReader(errors.New("etcd is gone"))}}
+			b.send(r.Context(), &impatientWriter{ResponseWriter: w, control: http.NewResponseController(w)})
+		}))
+		s.EnableHTTP2 = http2
+		s.StartTLS()
+		resp, err := s.Client().Get(s.URL)
+		must(t, err)
+		_, err = io.Copy(io.Discard, resp.Body)
+		must(t, errors.Join(err, resp.Body.Close()))
+		if why := resp.Trailer.Get(BackupErrorTrailer); !strings.Contains(why, "etcd is gone") {
+			t.Errorf("%s: the trailer is %q", resp.Proto, why)
+		}
+		s.Close()
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -14,6 +16,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	embeddedetcd "atoll.dev/atoll/embedded-etcd"
 	"atoll.dev/atoll/internal/backupfile"
@@ -106,7 +110,7 @@ func TestBackupAndRestoreOfAStoppedServer(t *testing.T) {
 	}
 	got, err := etcd.Client.Get(t.Context(), "/registry/things/a")
 	if err != nil || len(got.Kvs) != 1 || got.Kvs[0].ModRevision != revision || got.Header.Revision < revision+1_000_000_000 {
-		t.Errorf("restored is %v, %v; want the row of revision %d, and one above a milliard", got, err, revision)
+		t.Errorf("restored is %v, %v; want the row of revision %d, and a revision 1,000,000,000 above", got, err, revision)
 	}
 	_, err = typed(t, newBackupCommand, "--root-directory", to, "-o", file+"3")
 	refuses(t, "of a server that runs", err, "in use", "leave out --root-directory")
@@ -203,6 +207,44 @@ func TestBackupThatFailsLeavesNothing(t *testing.T) {
 		_, err := writeBackup(t.Context(), file, &progress{out: io.Discard}, tc.write)
 		refuses(t, reason, err, tc.want)
 		holds(t, dir, "")
+	}
+}
+
+// TestBackupSaysWhyThereIsNone: the server's words reach who asked, before and after the first byte.
+func TestBackupSaysWhyThereIsNone(t *testing.T) {
+	for reason, tc := range map[string]struct {
+		answer http.HandlerFunc
+		words  []string
+	}{
+		"refused": {func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusForbidden)
+			_, _ = io.WriteString(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"administrators may","reason":"Forbidden","code":403}`)
+		}, []string{"administrators may"}},
+		"no Atoll": {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "page not found", http.StatusNotFound) }, []string{"404", "page not found"}},
+		"broken off": {func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Trailer", server.BackupErrorTrailer)
+			_, _ = io.WriteString(w, "atoll-backup.json\x00")
+			w.Header().Set(server.BackupErrorTrailer, "etcd is gone")
+		}, []string{"broke off", "etcd is gone"}},
+		"torn off": {func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(w, "atoll-backup.json\x00")
+			_ = http.NewResponseController(w).Flush()
+			panic(http.ErrAbortHandler)
+		}, []string{"EOF"}},
+	} {
+		s := httptest.NewServer(tc.answer)
+		defer s.Close()
+		config := clientcmdapi.NewConfig()
+		config.Clusters["root"] = &clientcmdapi.Cluster{Server: s.URL + "/clusters/root"}
+		config.Contexts["root"] = &clientcmdapi.Context{Cluster: "root"}
+		config.CurrentContext = "root"
+		dir := t.TempDir()
+		if err := clientcmd.WriteToFile(*config, filepath.Join(dir, "kubeconfig")); err != nil {
+			t.Fatal(err)
+		}
+		_, err := typed(t, newBackupCommand, "--kubeconfig", filepath.Join(dir, "kubeconfig"), "-o", filepath.Join(dir, "backup"))
+		refuses(t, reason, err, append(tc.words, "back up "+s.URL)...)
+		holds(t, dir, "kubeconfig")
 	}
 }
 
