@@ -95,9 +95,12 @@ func TestOpenRefuses(t *testing.T) {
 		}
 	}
 	for i := range whole {
+		if i > 512 && i < len(whole)-300 && i%13 > 0 {
+			continue // no other than its neighbours
+		}
 		flipped := bytes.Clone(whole)
 		flipped[i] ^= 1 << (i % 8)
-		refused("a bit of byte is flipped", flipped)
+		refused(fmt.Sprintf("a bit of byte %d is flipped", i), flipped)
 	}
 	for length := 0; length < len(whole); length += 7 {
 		refused("cut off", whole[:length])
