@@ -14,5 +14,8 @@
 // The in-process client calls the etcd server's functions directly. Against gRPC over loopback that is 2.4 times the
 // creates and 10 times the reads, and there is no port, certificate or password to protect.
 //
+// TakeSnapshot (snapshot.go) reads the whole store at one moment; Restoration (restore.go) makes a data directory of what
+// it read, with a revision above everything that anybody saw. Until that is done the directory cannot be opened.
+//
 // Read embedded.go first, then format.go.
 package embeddedetcd

@@ -6,9 +6,9 @@
 // (builtin, atollapis) defaults and validates; storage writes below the logical cluster's key. From the context on,
 // nothing can reach another logical cluster, and what forgets the context is refused by storage.
 //
-// It reads and writes etcd alone. The server knows of workspaces only through Directory, which cmd joins to it, and
-// of syncers only that each has an identity valid in one mirror. Controllers reach it over connections in memory
-// (LoopbackConfig), through the same chain as everybody.
+// It reads and writes etcd, and the directory of keys (pki.go); a backup is both (backup.go). The server knows of workspaces
+// only through Directory, which cmd joins to it, and of syncers only that each has an identity valid in one mirror.
+// Controllers reach it over connections in memory (LoopbackConfig), through the same chain as everybody.
 //
 // When etcd is away requests fail or wait as in kube-apiserver and /readyz says so; nothing is served from memory as
 // if it were current.
