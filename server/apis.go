@@ -13,11 +13,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	kubeadmission "k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
-	kubestorage "k8s.io/apiserver/pkg/storage"
-	storeerr "k8s.io/apiserver/pkg/storage/errors"
-	"k8s.io/kubernetes/pkg/apis/core"
 	controlplaneapiserver "k8s.io/kubernetes/pkg/controlplane/apiserver"
 
 	"atoll.dev/atoll/internal/kinds"
@@ -87,37 +85,26 @@ func (s *Server) authorize(config *genericapiserver.Config) ([]controlplaneapise
 }
 
 // admit sets up admission, which reads what it needs from the stores.
-func (s *Server) admit() kubeadmission.Interface {
+func (s *Server) admit(authorizer authorizer.Authorizer) (kubeadmission.Interface, error) {
 	var workloads []schema.GroupResource
 	for _, kind := range kinds.All {
 		if kind.Goes == kinds.Placed {
 			workloads = append(workloads, kind.GVR.GroupResource())
 		}
 	}
-	return kubeadmission.NewChainHandler(
-		admission.NewLifecycle(s.namespace, func(name logicalcluster.Name) bool { return s.directory.Terminating(name) }),
-		admission.NewMirror(isSyncer),
-		admission.NewNowhere(workloads, func(cluster logicalcluster.Name, resource schema.GroupResource, namespace, name string, annotations map[string]string) string {
+	plugins, err := admission.New(admission.Config{
+		Objects:     storedObjects{s.backend},
+		Authorizer:  authorizer,
+		Terminating: func(name logicalcluster.Name) bool { return s.directory.Terminating(name) },
+		IsSyncer:    isSyncer,
+		Workloads:   workloads,
+		WhyNowhere: func(cluster logicalcluster.Name, resource schema.GroupResource, namespace, name string, annotations map[string]string) string {
 			return s.placer.WhyNowhere(cluster, resource, namespace, name, annotations)
-		}),
-		admission.NewInUse(func(target types.UID) (placements, workspaces int) { return s.placer.PlacedOn(target) }),
-		admission.NewUnsupported(),
-	)
-}
-
-// namespace reads a namespace of the logical cluster in ctx, from the watch cache if cached.
-func (s *Server) namespace(ctx context.Context, name string, cached bool) (*core.Namespace, error) {
-	namespaces, ok := s.backend.Resource(schema.GroupResource{Resource: "namespaces"})
-	if !ok {
-		return nil, fmt.Errorf("read namespace %q: namespaces are not served", name)
+		},
+		PlacedOn: func(target types.UID) (placements, workspaces int) { return s.placer.PlacedOn(target) },
+	})
+	if err != nil {
+		return nil, fmt.Errorf("set up admission: %w", err)
 	}
-	options := kubestorage.GetOptions{}
-	if cached {
-		options.ResourceVersion = "0"
-	}
-	found := &core.Namespace{}
-	if err := namespaces.Storage.Get(ctx, namespaces.Key("", name), options, found); err != nil {
-		return nil, storeerr.InterpretGetError(err, namespaces.GroupResource, name)
-	}
-	return found, nil
+	return plugins, nil
 }

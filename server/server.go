@@ -191,12 +191,14 @@ func (s *Server) assemble(ctx context.Context, etcd *clientv3.Client, address st
 	if err := s.secure(ctx, config); err != nil {
 		return err
 	}
-	config.AdmissionControl = s.admit()
 	if err := s.options.Audit.ApplyTo(config); err != nil {
 		return fmt.Errorf("set up the audit log: %w", err)
 	}
 	providers, err := s.authorize(config)
 	if err != nil {
+		return err
+	}
+	if config.AdmissionControl, err = s.admit(config.Authorization.Authorizer); err != nil {
 		return err
 	}
 

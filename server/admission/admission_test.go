@@ -61,6 +61,20 @@ func (w what) attributes() admission.Attributes {
 		schema.GroupVersionResource{Group: w.group, Version: "v1", Resource: w.resource}, w.subresource, w.operation, w.options, false, w.who)
 }
 
+// reads are Objects of which one namespace is read at a time.
+type reads func(ctx context.Context, name string, cached bool) (runtime.Object, error)
+
+func (r reads) Get(ctx context.Context, resource schema.GroupResource, namespace, name string, cached bool) (runtime.Object, error) {
+	if resource != namespaces || namespace != "" {
+		return nil, errors.New("not a namespace: " + resource.String())
+	}
+	return r(ctx, name, cached)
+}
+
+func (reads) List(context.Context, schema.GroupResource, string, bool) ([]runtime.Object, error) {
+	return nil, errors.New("nothing is listed")
+}
+
 func TestLifecycle(t *testing.T) {
 	shop := logicalcluster.Cluster{Name: "shop"}
 	going := logicalcluster.Cluster{Name: "going"}
@@ -115,7 +129,7 @@ func TestLifecycle(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			var lookedUp []bool
-			l := NewLifecycle(func(ctx context.Context, name string, cached bool) (*core.Namespace, error) {
+			l := NewLifecycle(reads(func(ctx context.Context, name string, cached bool) (runtime.Object, error) {
 				lookedUp = append(lookedUp, cached)
 				if cluster, _ := logicalcluster.ClusterFrom(ctx); cluster != test.cluster {
 					t.Errorf("namespace read in %q", cluster)
@@ -129,7 +143,7 @@ func TestLifecycle(t *testing.T) {
 					return &core.Namespace{Status: core.NamespaceStatus{Phase: core.NamespaceTerminating}}, nil
 				}
 				return &core.Namespace{}, nil
-			}, func(name lc.Name) bool { return name == "going" })
+			}), func(name lc.Name) bool { return name == "going" })
 			if !l.Handles(test.what.operation) {
 				t.Fatalf("does not handle %s", test.what.operation)
 			}
@@ -157,9 +171,9 @@ func TestLifecycle(t *testing.T) {
 	})
 	t.Run("cause", func(t *testing.T) {
 		// Controllers recognise it, and do not try again.
-		l := NewLifecycle(func(context.Context, string, bool) (*core.Namespace, error) {
+		l := NewLifecycle(reads(func(context.Context, string, bool) (runtime.Object, error) {
 			return &core.Namespace{Status: core.NamespaceStatus{Phase: core.NamespaceTerminating}}, nil
-		}, func(lc.Name) bool { return false })
+		}), func(lc.Name) bool { return false })
 		ctx, _ := in(shop)
 		if err := l.Admit(ctx, configMap.attributes(), nil); !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 			t.Errorf("error %v has no cause %s", err, corev1.NamespaceTerminatingCause)

@@ -1,6 +1,3 @@
-// Package admission decides about single requests in the logical cluster that their context names.
-//
-// Plugins here keep no state of a logical cluster: they read what they need from the store's watch cache.
 package admission
 
 import (
@@ -23,23 +20,17 @@ import (
 // immortal namespaces cannot be deleted in a workspace, as in Kubernetes.
 var immortal = sets.New(metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic)
 
-// Namespaces reads a namespace of the logical cluster in ctx. Where cached is true, an answer from the watch cache will do.
-type Namespaces func(ctx context.Context, name string, cached bool) (*core.Namespace, error)
-
 // Lifecycle refuses to create objects in namespaces that are absent or terminating, and to delete immortal namespaces.
 // It is upstream's NamespaceLifecycle for many logical clusters.
 type Lifecycle struct {
 	*admission.Handler
-	namespaces  Namespaces
+	objects     Objects
 	terminating func(name lc.Name) bool
 }
 
 // NewLifecycle returns the plugin. terminating says whether a logical cluster is being deleted.
-func NewLifecycle(namespaces Namespaces, terminating func(lc.Name) bool) *Lifecycle {
-	return &Lifecycle{
-		Handler:    admission.NewHandler(admission.Create, admission.Delete),
-		namespaces: namespaces, terminating: terminating,
-	}
+func NewLifecycle(objects Objects, terminating func(lc.Name) bool) *Lifecycle {
+	return &Lifecycle{Handler: admission.NewHandler(admission.Create, admission.Delete), objects: objects, terminating: terminating}
 }
 
 // Admit is called for mutating admission, before defaults are final; lifecycle is decided there, as upstream, so that
@@ -70,13 +61,13 @@ func (l *Lifecycle) Admit(ctx context.Context, a admission.Attributes, _ admissi
 	if namespaceItself || a.GetNamespace() == "" {
 		return nil
 	}
-	namespace, err := l.namespaces(ctx, a.GetNamespace(), true)
-	if apierrors.IsNotFound(err) {
-		// Somebody may have created it a moment ago.
-		namespace, err = l.namespaces(ctx, a.GetNamespace(), false)
-	}
+	object, err := get(ctx, l.objects, namespaces, metav1.NamespaceNone, a.GetNamespace())
 	if err != nil {
 		return err
+	}
+	namespace, ok := object.(*core.Namespace)
+	if !ok {
+		return apierrors.NewInternalError(fmt.Errorf("namespace %q is stored as a %T", a.GetNamespace(), object))
 	}
 	if namespace.Status.Phase != core.NamespaceTerminating {
 		return nil

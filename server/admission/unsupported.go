@@ -26,7 +26,6 @@ var notCarriedOut = []schema.GroupResource{
 	{Resource: "pods"},
 	{Resource: "replicationcontrollers"},
 	{Resource: "persistentvolumeclaims"},
-	{Resource: "limitranges"},
 	{Resource: "resourcequotas"},
 	{Group: "apps", Resource: "replicasets"},
 	{Group: "apps", Resource: "statefulsets"},
@@ -43,6 +42,11 @@ var notCarriedOut = []schema.GroupResource{
 	{Group: "admissionregistration.k8s.io", Resource: "validatingadmissionpolicies"},
 }
 
+// carriedOutHere are kinds that act on what is made in the workspace, and as yet do not go down, with what they act on.
+var carriedOutHere = map[schema.GroupResource]string{
+	{Resource: "limitranges"}: "act on pods and persistentvolumeclaims made in the workspace, and not yet on the pods that physical clusters make for a Deployment",
+}
+
 // placementAnnotations are the ones that mean something.
 var placementAnnotations = []string{
 	placementv1alpha1.ClustersAnnotation, placementv1alpha1.SelectorAnnotation,
@@ -50,7 +54,7 @@ var placementAnnotations = []string{
 }
 
 // Unsupported warns who applies what is accepted and has no effect, so that nobody relies on it: kinds that are not
-// carried out yet, fields that do not go down, and misspelt annotations of placement. Deleting a workload and keeping its
+// carried out yet, or not everywhere, fields that do not go down, and misspelt annotations of placement. Deleting a workload and keeping its
 // pods it refuses, since the pods would go.
 type Unsupported struct {
 	*admission.Handler
@@ -75,6 +79,9 @@ func (*Unsupported) Validate(ctx context.Context, a admission.Attributes, _ admi
 	}
 	if a.GetOperation() == admission.Create && slices.Contains(notCarriedOut, a.GetResource().GroupResource()) {
 		warning.AddWarning(ctx, "", fmt.Sprintf("%s are kept but have no effect yet: they do not go to physical clusters, and nothing carries them out here", a.GetResource().GroupResource()))
+	}
+	if where := carriedOutHere[a.GetResource().GroupResource()]; where != "" && a.GetOperation() == admission.Create {
+		warning.AddWarning(ctx, "", fmt.Sprintf("%s %s", a.GetResource().GroupResource(), where))
 	}
 	for _, kind := range kinds.All {
 		if kind.Dropped == nil || kind.GVR.GroupResource() != a.GetResource().GroupResource() {

@@ -34,6 +34,11 @@ func TestUnsupportedWarns(t *testing.T) {
 			object: &appsv1.StatefulSet{}, resource: appsv1.SchemeGroupVersion.WithResource("statefulsets"),
 			want: "statefulsets.apps are kept but have no effect yet",
 		},
+		"kind with effect here alone": {
+			reason: "nobody may believe that it holds below",
+			object: &corev1.LimitRange{}, resource: corev1.SchemeGroupVersion.WithResource("limitranges"),
+			want: "limitranges act on pods and persistentvolumeclaims made in the workspace, and not yet on the pods",
+		},
 		"kind that goes down": {
 			reason: "it has its effect",
 			object: &corev1.ConfigMap{}, resource: corev1.SchemeGroupVersion.WithResource("configmaps"),

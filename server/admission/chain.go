@@ -1,0 +1,98 @@
+package admission
+
+import (
+	lc "github.com/kcp-dev/logicalcluster/v3"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	certapproval "k8s.io/kubernetes/plugin/pkg/admission/certificates/approval"
+	certsigning "k8s.io/kubernetes/plugin/pkg/admission/certificates/signing"
+	certsubjectrestriction "k8s.io/kubernetes/plugin/pkg/admission/certificates/subjectrestriction"
+	"k8s.io/kubernetes/plugin/pkg/admission/defaulttolerationseconds"
+	"k8s.io/kubernetes/plugin/pkg/admission/limitranger"
+	"k8s.io/kubernetes/plugin/pkg/admission/network/defaultingressclass"
+	"k8s.io/kubernetes/plugin/pkg/admission/priority"
+	"k8s.io/kubernetes/plugin/pkg/admission/runtimeclass"
+	"k8s.io/kubernetes/plugin/pkg/admission/serviceaccount"
+	"k8s.io/kubernetes/plugin/pkg/admission/storage/persistentvolume/resize"
+	"k8s.io/kubernetes/plugin/pkg/admission/storage/storageclass/setdefault"
+)
+
+// Config is what the plugins need of the server. Everything is required.
+type Config struct {
+	Objects Objects
+	// Authorizer says who may approve and sign certificates.
+	Authorizer authorizer.Authorizer
+	// Terminating says whether a logical cluster is being deleted.
+	Terminating func(lc.Name) bool
+	// IsSyncer says whether a user is a syncer, or asks for the certificate of one.
+	IsSyncer func(user.Info) bool
+	// Workloads make pods in physical clusters; WhyNowhere says why one would run nowhere, and
+	// PlacedOn what runs in a physical cluster.
+	Workloads  []schema.GroupResource
+	WhyNowhere WhyNowhere
+	PlacedOn   PlacedOn
+}
+
+// What plugins of Kubernetes look at.
+var (
+	pods                   = schema.GroupResource{Resource: "pods"}
+	persistentVolumeClaims = schema.GroupResource{Resource: "persistentvolumeclaims"}
+	priorityClasses        = schema.GroupResource{Group: "scheduling.k8s.io", Resource: "priorityclasses"}
+	signingRequests        = schema.GroupResource{Group: "certificates.k8s.io", Resource: "certificatesigningrequests"}
+	ingresses              = schema.GroupResource{Group: "networking.k8s.io", Resource: "ingresses"}
+)
+
+// fromKubernetes is a plugin of Kubernetes and the resources that it looks at.
+type fromKubernetes struct {
+	name     string
+	register func(*admission.Plugins)
+	looksAt  []schema.GroupResource
+}
+
+// The plugins of Kubernetes in its order (AllOrderedPlugins of k8s.io/kubernetes/pkg/kubeapiserver/options).
+var (
+	beforePodSecurity = []fromKubernetes{
+		{limitranger.PluginName, limitranger.Register, []schema.GroupResource{pods, persistentVolumeClaims}},
+		{serviceaccount.PluginName, serviceaccount.Register, []schema.GroupResource{pods}},
+	}
+	afterPodSecurity = []fromKubernetes{
+		{priority.PluginName, priority.Register, []schema.GroupResource{pods, priorityClasses}},
+		{defaulttolerationseconds.PluginName, defaulttolerationseconds.Register, []schema.GroupResource{pods}},
+		{setdefault.PluginName, setdefault.Register, []schema.GroupResource{persistentVolumeClaims}},
+		{resize.PluginName, resize.Register, []schema.GroupResource{persistentVolumeClaims}},
+		{runtimeclass.PluginName, runtimeclass.Register, []schema.GroupResource{pods}},
+		{certapproval.PluginName, certapproval.Register, []schema.GroupResource{signingRequests}},
+		{certsigning.PluginName, certsigning.Register, []schema.GroupResource{signingRequests}},
+		{certsubjectrestriction.PluginName, certsubjectrestriction.Register, []schema.GroupResource{signingRequests}},
+		{defaultingressclass.PluginName, defaultingressclass.Register, []schema.GroupResource{ingresses}},
+	}
+)
+
+// New returns all plugins.
+func New(c Config) (admission.Interface, error) {
+	chain := []admission.Interface{NewLifecycle(c.Objects, c.Terminating)}
+	add := func(plugins []fromKubernetes) error {
+		for _, p := range plugins {
+			plugin, err := p.make(c)
+			if err != nil {
+				return err
+			}
+			chain = append(chain, plugin)
+		}
+		return nil
+	}
+	if err := add(beforePodSecurity); err != nil {
+		return nil, err
+	}
+	podSecurity, err := NewPodSecurity(c.Objects)
+	if err != nil {
+		return nil, err
+	}
+	chain = append(chain, NewMirror(c.IsSyncer), podSecurity) // Mirror is where kube-apiserver has NodeRestriction
+	if err := add(afterPodSecurity); err != nil {
+		return nil, err
+	}
+	return admission.NewChainHandler(append(chain, NewNowhere(c.Workloads, c.WhyNowhere), NewInUse(c.PlacedOn), NewUnsupported())...), nil
+}
