@@ -26,6 +26,7 @@ type Informers struct {
 	Namespaces        *Informer[*corev1.Namespace]
 	Deployments       *Informer[*appsv1.Deployment]
 	Services          *Informer[*corev1.Service]
+	ResourceQuotas    *Informer[*corev1.ResourceQuota]
 	// Metadata only: their data is read when it is needed. What every namespace has by default (ConfigMap
 	// kube-root-ca.crt, ServiceAccount default) is not held, so that an idle workspace costs nothing here.
 	ConfigMaps      *Informer[*metav1.PartialObjectMetadata]
@@ -56,6 +57,7 @@ func NewInformers(c *Clients) (*Informers, error) {
 		share(c, i, &i.Namespaces, &corev1.Namespace{}, ""),
 		share(c, i, &i.Deployments, &appsv1.Deployment{}, ""),
 		share(c, i, &i.Services, &corev1.Service{}, ""),
+		share(c, i, &i.ResourceQuotas, &corev1.ResourceQuota{}, ""),
 		share[meta](c, i, &i.ConfigMaps, metadata("v1", "ConfigMap"), "metadata.name!=kube-root-ca.crt"),
 		share[meta](c, i, &i.Secrets, metadata("v1", "Secret"), ""),
 		share[meta](c, i, &i.ServiceAccounts, metadata("v1", "ServiceAccount"), "metadata.name!=default"),

@@ -54,6 +54,8 @@ var served = map[string]struct {
 	"PersistentVolumeClaim":     {corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims"), true},
 	"Pod":                       {corev1.SchemeGroupVersion.WithResource("pods"), true},
 	"PriorityClass":             {schema.GroupVersionResource{Group: "scheduling.k8s.io", Version: "v1", Resource: "priorityclasses"}, false},
+	"ResourceQuota":             {corev1.SchemeGroupVersion.WithResource("resourcequotas"), true},
+	"Secret":                    {corev1.SchemeGroupVersion.WithResource("secrets"), true},
 	"RuntimeClass":              {schema.GroupVersionResource{Group: "node.k8s.io", Version: "v1", Resource: "runtimeclasses"}, false},
 	"ServiceAccount":            {corev1.SchemeGroupVersion.WithResource("serviceaccounts"), true},
 	"StorageClass":              {schema.GroupVersionResource{Group: "storage.k8s.io", Version: "v1", Resource: "storageclasses"}, false},
@@ -446,7 +448,7 @@ func TestClaimsGrow(t *testing.T) {
 		claim, err := claims.Get(t.Context(), "c", metav1.GetOptions{})
 		must(t, err)
 		claim.Status.Phase = corev1.ClaimBound
-		claim.Status.Capacity = corev1.ResourceList{corev1.ResourceStorage: apiresource.MustParse("1Gi")}
+		claim.Status.Capacity = corev1.ResourceList{corev1.ResourceStorage: quantity("1Gi")}
 		_, err = claims.UpdateStatus(t.Context(), claim, metav1.UpdateOptions{})
 		must(t, err)
 		_, err = claims.Patch(t.Context(), "c", types.MergePatchType, []byte(`{"spec":{"resources":{"requests":{"storage":"2Gi"}}}}`), metav1.PatchOptions{})
@@ -455,6 +457,8 @@ func TestClaimsGrow(t *testing.T) {
 		}
 	}
 }
+
+var quantity = apiresource.MustParse
 
 // waitReads waits until a token may read a path.
 func (r *running) waitReads(t *testing.T, path, token string) {

@@ -95,6 +95,7 @@ func (s *Server) admit(authorizer authorizer.Authorizer) (kubeadmission.Interfac
 	plugins, err := admission.New(admission.Config{
 		Objects:     storedObjects{s.backend},
 		Authorizer:  authorizer,
+		ChargeQuota: s.QuotaStores().UpdateQuotaStatus,
 		Terminating: func(name logicalcluster.Name) bool { return s.directory.Terminating(name) },
 		IsSyncer:    isSyncer,
 		Workloads:   workloads,

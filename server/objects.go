@@ -3,13 +3,21 @@ package server
 import (
 	"context"
 	"fmt"
+	"strconv"
 
+	"github.com/kcp-dev/logicalcluster/v3"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
 	kubestorage "k8s.io/apiserver/pkg/storage"
 	storeerr "k8s.io/apiserver/pkg/storage/errors"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	"k8s.io/kubernetes/pkg/apis/core"
 
+	lcctx "atoll.dev/atoll/internal/logicalcluster"
+	"atoll.dev/atoll/server/quota"
 	"atoll.dev/atoll/server/storage"
 )
 
@@ -44,6 +52,73 @@ func (o storedObjects) List(ctx context.Context, resource schema.GroupResource, 
 		return nil, fmt.Errorf("list %s: %w", resource, err)
 	}
 	return found, nil
+}
+
+// QuotaStores are what ResourceQuotas are counted with.
+func (s *Server) QuotaStores() quota.Stores {
+	return quotaStores{objects: storedObjects{s.backend}, known: func(name logicalcluster.Name) (lcctx.Cluster, bool) { return s.directory.Known(name) }}
+}
+
+type quotaStores struct {
+	objects storedObjects
+	known   func(logicalcluster.Name) (lcctx.Cluster, bool)
+}
+
+func (q quotaStores) Known(name logicalcluster.Name) (lcctx.Cluster, bool) { return q.known(name) }
+
+var resourceQuotas = schema.GroupResource{Resource: "resourcequotas"}
+
+func (q quotaStores) Served(resource schema.GroupResource) bool {
+	r, err := q.objects.of(resource)
+	return err == nil && r.Namespaced
+}
+
+func (q quotaStores) List(ctx context.Context, resource schema.GroupResource, namespace string) ([]runtime.Object, error) {
+	return q.objects.List(ctx, resource, namespace, false)
+}
+
+func (q quotaStores) Quota(ctx context.Context, namespace, name string) (*corev1.ResourceQuota, error) {
+	stored, err := q.objects.Get(ctx, resourceQuotas, namespace, name, false)
+	if err != nil {
+		return nil, err
+	}
+	out := &corev1.ResourceQuota{}
+	return out, legacyscheme.Scheme.Convert(stored.DeepCopyObject(), out, nil)
+}
+
+func (q quotaStores) UpdateQuotaStatus(ctx context.Context, read *corev1.ResourceQuota) error {
+	r, err := q.objects.of(resourceQuotas)
+	if err != nil {
+		return err
+	}
+	next := &core.ResourceQuota{}
+	if err := legacyscheme.Scheme.Convert(read.DeepCopy(), next, nil); err != nil {
+		return fmt.Errorf("convert ResourceQuota %q: %w", read.Name, err)
+	}
+	asRead := &kubestorage.Preconditions{UID: &read.UID, ResourceVersion: &read.ResourceVersion}
+	err = r.Storage.GuaranteedUpdate(ctx, r.Key(read.Namespace, read.Name), &core.ResourceQuota{}, false, asRead,
+		func(stored runtime.Object, _ kubestorage.ResponseMeta) (runtime.Object, *uint64, error) {
+			current, ok := stored.DeepCopyObject().(*core.ResourceQuota)
+			if !ok {
+				return nil, nil, fmt.Errorf("ResourceQuota %q is stored as a %T", read.Name, stored)
+			}
+			current.Status = next.Status
+			return current, nil, nil
+		}, nil)
+	return storeerr.InterpretUpdateError(err, resourceQuotas, read.Name)
+}
+
+func (q quotaStores) WatchEverywhere(ctx context.Context, resource schema.GroupResource) (watch.Interface, error) {
+	r, err := q.objects.of(resource)
+	if err != nil {
+		return nil, err
+	}
+	ctx = lcctx.WithCluster(ctx, lcctx.Cluster{Wildcard: true})
+	now, err := r.Storage.GetCurrentResourceVersion(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return r.Storage.Watch(ctx, r.Key("", ""), kubestorage.ListOptions{ResourceVersion: strconv.FormatUint(now, 10), Recursive: true, Predicate: kubestorage.Everything})
 }
 
 func (o storedObjects) of(resource schema.GroupResource) (*storage.Resource, error) {

@@ -13,6 +13,7 @@ import (
 	"atoll.dev/atoll/placement"
 	"atoll.dev/atoll/server"
 	"atoll.dev/atoll/server/namespaces"
+	"atoll.dev/atoll/server/quota"
 	"atoll.dev/atoll/splitter"
 	"atoll.dev/atoll/syncer"
 	"atoll.dev/atoll/workspaces"
@@ -42,6 +43,8 @@ func controllers(s *server.Server, c *client.Clients, i *client.Informers) ([]co
 
 	defaults, err := namespaces.New(c, i, namespaces.Options{RootCA: s.CACertificate(), Read: s.Read})
 	add("namespaces", defaults, err)
+
+	add("quota", quota.New(i, s.QuotaStores()), nil)
 
 	trees, err := workspaces.New(c, i, workspaces.Options{
 		URLBase: s.URL(), DeleteData: s.DeleteClusterData,

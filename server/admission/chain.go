@@ -24,6 +24,8 @@ type Config struct {
 	Objects Objects
 	// Authorizer says who may approve and sign certificates.
 	Authorizer authorizer.Authorizer
+	// ChargeQuota writes what is used of a ResourceQuota.
+	ChargeQuota ChargeQuota
 	// Terminating says whether a logical cluster is being deleted.
 	Terminating func(lc.Name) bool
 	// IsSyncer says whether a user is a syncer, or asks for the certificate of one.
@@ -94,5 +96,7 @@ func New(c Config) (admission.Interface, error) {
 	if err := add(afterPodSecurity); err != nil {
 		return nil, err
 	}
-	return admission.NewChainHandler(append(chain, NewNowhere(c.Workloads, c.WhyNowhere), NewInUse(c.PlacedOn), NewUnsupported())...), nil
+	chain = append(chain, NewNowhere(c.Workloads, c.WhyNowhere), NewInUse(c.PlacedOn), NewUnsupported(),
+		NewResourceQuota(c.Objects, c.ChargeQuota))
+	return admission.NewChainHandler(chain...), nil
 }

@@ -3,8 +3,8 @@
 //
 // Where Kubernetes' own plugin can be used it is, unmodified: every request gets an instance of its own (upstream.go), whose
 // informers, listers and clients read the stores of this process in the request's logical cluster (informers.go,
-// clients.go). Lifecycle and PodSecurity are one instance for all logical clusters, and Mirror, Nowhere and Unsupported are
-// ours. They read Objects and write nothing.
+// clients.go). Lifecycle, PodSecurity and ResourceQuota are one instance for all logical clusters, and Mirror, Nowhere and
+// Unsupported are ours. They read Objects; ResourceQuota alone writes, what is used of ResourceQuotas, which server/quota counts.
 //
 // What always holds: a plugin sees the objects of the request's logical cluster and of no other; what cannot be read is not
 // allowed; there is no goroutine, informer, client, cache or metric series of a logical cluster, whether it has policies or
@@ -13,7 +13,7 @@
 //
 // Of kube-apiserver's default plugins these are left out: StorageObjectInUseProtection, since nothing would take its
 // finalizers away; TaintNodesByCondition, NodeRestriction and PodTopologyLabels, since no kubelet speaks to a workspace; those
-// behind feature gates that are off; and as yet webhooks, policies and ResourceQuota.
+// behind feature gates that are off; and as yet webhooks and policies.
 //
 // The server makes the chain at its start (New) and the package runs nothing. When etcd is away, what the watch caches show
 // is used, and what is not in them is refused, as all writes are. Read chain.go first.

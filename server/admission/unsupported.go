@@ -26,7 +26,6 @@ var notCarriedOut = []schema.GroupResource{
 	{Resource: "pods"},
 	{Resource: "replicationcontrollers"},
 	{Resource: "persistentvolumeclaims"},
-	{Resource: "resourcequotas"},
 	{Group: "apps", Resource: "replicasets"},
 	{Group: "apps", Resource: "statefulsets"},
 	{Group: "apps", Resource: "daemonsets"},
@@ -44,7 +43,8 @@ var notCarriedOut = []schema.GroupResource{
 
 // carriedOutHere are kinds that act on what is made in the workspace, and as yet do not go down, with what they act on.
 var carriedOutHere = map[schema.GroupResource]string{
-	{Resource: "limitranges"}: "act on pods and persistentvolumeclaims made in the workspace, and not yet on the pods that physical clusters make for a Deployment",
+	{Resource: "resourcequotas"}: "limit what is made in the workspace, and not yet the pods that physical clusters make for a Deployment",
+	{Resource: "limitranges"}:    "act on pods and persistentvolumeclaims made in the workspace, and not yet on the pods that physical clusters make for a Deployment",
 }
 
 // placementAnnotations are the ones that mean something.

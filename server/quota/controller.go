@@ -1,0 +1,174 @@
+package quota
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	kubequota "k8s.io/apiserver/pkg/quota/v1"
+	"k8s.io/apiserver/pkg/quota/v1/generic"
+
+	"atoll.dev/atoll/client"
+	lcctx "atoll.dev/atoll/internal/logicalcluster"
+	"atoll.dev/atoll/internal/queue"
+)
+
+const (
+	// workers count: a count is a list for each resource that a ResourceQuota limits.
+	workers = 4
+	// recount is kube-controller-manager's --resource-quota-sync-period.
+	recount = 5 * time.Minute
+	// lookAgain is how long a ResourceQuota waits for its logical cluster, which another informer brings.
+	lookAgain = time.Second
+	// watchAgain is the pause between two watches of a resource.
+	watchAgain = time.Second
+)
+
+// Stores are the server's, in the logical cluster of ctx.
+type Stores interface {
+	// Known returns a logical cluster by its name, and false for one that is not known (yet, or any more).
+	Known(name logicalcluster.Name) (lcctx.Cluster, bool)
+	// Served says whether there is a store of a resource with namespaces.
+	Served(resource schema.GroupResource) bool
+	// List returns what etcd holds now.
+	List(ctx context.Context, resource schema.GroupResource, namespace string) ([]runtime.Object, error)
+	// Quota reads a ResourceQuota from etcd.
+	Quota(ctx context.Context, namespace, name string) (*corev1.ResourceQuota, error)
+	// UpdateQuotaStatus writes the status of a ResourceQuota that is still as it was read; else it returns a conflict.
+	UpdateQuotaStatus(ctx context.Context, read *corev1.ResourceQuota) error
+	// WatchEverywhere tells what happens to a resource in all logical clusters from now on.
+	WatchEverywhere(ctx context.Context, resource schema.GroupResource) (watch.Interface, error)
+}
+
+// Controller counts for the ResourceQuotas of all workspaces.
+type Controller struct {
+	informers *client.Informers
+	stores    Stores
+	counts    *queue.Queue[client.Key] // of ResourceQuotas
+	watches   *queue.Queue[struct{}]   // one key: which resources to watch
+
+	mu      sync.Mutex // guards watched
+	watched map[schema.GroupResource]context.CancelFunc
+	running sync.WaitGroup
+}
+
+// New returns the controller. It adds handlers to the informers, so they must not run yet.
+func New(informers *client.Informers, stores Stores) *Controller {
+	c := &Controller{informers: informers, stores: stores, watched: map[schema.GroupResource]context.CancelFunc{}}
+	c.counts = queue.New("quota", c.count)
+	c.watches = queue.New("quota-watches", c.watchLimited)
+	informers.ResourceQuotas.OnEvent(func(e client.Event[*corev1.ResourceQuota]) {
+		if e.Deleted() || e.Old == nil || !apiequality.Semantic.DeepEqual(e.Old.Spec, e.New.Spec) {
+			c.watches.Add(struct{}{})
+		}
+		// What is used changes with every creation, and needs no count.
+		if !e.Deleted() && (e.Old == nil || e.Old.UID != e.New.UID || !apiequality.Semantic.DeepEqual(e.Old.Spec, e.New.Spec) ||
+			!apiequality.Semantic.DeepEqual(e.New.Spec.Hard, e.New.Status.Hard)) {
+			c.counts.Add(client.KeyOf(e.New))
+		}
+	})
+	return c
+}
+
+// Run waits for the informers and works until ctx ends.
+func (c *Controller) Run(ctx context.Context) error {
+	defer c.counts.Stop()
+	defer c.watches.Stop()
+	if err := c.informers.WaitSynced(ctx); err != nil {
+		return err
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() { c.counts.Run(ctx, workers) })
+	wg.Go(func() { c.watches.Run(ctx, 1) })
+	wg.Wait()
+	c.running.Wait()
+	return nil
+}
+
+// count writes what a ResourceQuota limits and what is used of it.
+func (c *Controller) count(ctx context.Context, key client.Key) (time.Duration, error) {
+	if _, ok := c.informers.ResourceQuotas.Get(key); !ok {
+		return 0, nil
+	}
+	cluster, known := c.stores.Known(key.Cluster)
+	if !known {
+		return lookAgain, nil
+	}
+	if cluster.Mirror {
+		return 0, nil
+	}
+	ctx = lcctx.WithCluster(ctx, cluster)
+	read, err := c.stores.Quota(ctx, key.Namespace, key.Name)
+	if apierrors.IsNotFound(err) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("read ResourceQuota %s: %w", key, err)
+	}
+	status, err := statusOf(read, c.stores.Served, func(resource schema.GroupResource, namespace string) ([]runtime.Object, error) {
+		return c.stores.List(ctx, resource, namespace)
+	})
+	if err != nil {
+		return 0, fmt.Errorf("count for ResourceQuota %s: %w", key, err)
+	}
+	if apiequality.Semantic.DeepEqual(read.Status.Hard, status.Hard) && kubequota.Equals(read.Status.Used, status.Used) {
+		return recount, nil
+	}
+	read.Status = status
+	if err := c.stores.UpdateQuotaStatus(ctx, read); apierrors.IsNotFound(err) {
+		return 0, nil
+	} else if err != nil {
+		return 0, fmt.Errorf("write what is used of ResourceQuota %s: %w", key, err)
+	}
+	return recount, nil
+}
+
+// statusOf counts. What nothing here can count keeps its place in hard and has none in used.
+func statusOf(q *corev1.ResourceQuota, served func(schema.GroupResource) bool, list List) (corev1.ResourceQuotaStatus, error) {
+	registry := generic.NewRegistry(limited(q.Spec.Hard, served, list))
+	used, err := kubequota.CalculateUsage(q.Namespace, q.Spec.Scopes, q.Spec.Hard, registry, q.Spec.ScopeSelector)
+	if err != nil {
+		return corev1.ResourceQuotaStatus{}, err
+	}
+	return corev1.ResourceQuotaStatus{
+		Hard: q.Spec.Hard.DeepCopy(), Used: kubequota.Mask(used, kubequota.ResourceNames(q.Spec.Hard)),
+	}, nil
+}
+
+// watchLimited watches the resources that some ResourceQuota limits, and no others.
+func (c *Controller) watchLimited(ctx context.Context, _ struct{}) (time.Duration, error) {
+	wanted := map[schema.GroupResource]bool{}
+	for _, q := range c.informers.ResourceQuotas.All() {
+		if cluster, _ := c.stores.Known(lcctx.NameFrom(q)); cluster.Mirror {
+			continue
+		}
+		for _, e := range limited(q.Spec.Hard, c.stores.Served, nil) {
+			wanted[e.GroupResource()] = true
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for resource, stop := range c.watched {
+		if !wanted[resource] {
+			stop()
+			delete(c.watched, resource)
+		}
+	}
+	for resource := range wanted {
+		if c.watched[resource] != nil {
+			continue
+		}
+		watching, stop := context.WithCancel(ctx)
+		c.watched[resource] = stop
+		c.running.Go(func() { c.watch(watching, resource) })
+	}
+	return 0, nil
+}

@@ -1,0 +1,14 @@
+// Package quota counts what ResourceQuotas limit, in all workspaces at once, as kube-controller-manager does for one cluster.
+//
+// It reads ResourceQuotas from a shared informer and what they limit from the server's stores, and writes the status of
+// ResourceQuotas: what is allowed (spec.hard) and what is used. The admission plugin ResourceQuota (server/admission) charges
+// the same status for every creation before it is let through; here it is made right when a ResourceQuota is new or changed,
+// when something that it limits is gone, and every five minutes, which corrects what was charged for creations that failed later.
+//
+// What always holds: a status is written only if nobody has changed it since it was read, so that a charge is never lost.
+// Only resources that a ResourceQuota somewhere limits are watched, each by one watch for all workspaces that keeps nothing; a
+// workspace without ResourceQuotas costs nothing. ResourceQuotas of mirrors are left alone: the physical cluster counts those.
+//
+// The server starts it with the shared informers: New before they run, then Run. When etcd is away nothing is counted, and
+// everything is tried again. Read controller.go first.
+package quota

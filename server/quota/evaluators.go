@@ -1,0 +1,89 @@
+package quota
+
+import (
+	"errors"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	kubequota "k8s.io/apiserver/pkg/quota/v1"
+	"k8s.io/apiserver/pkg/quota/v1/generic"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/kubernetes/pkg/quota/v1/evaluator/core"
+	"k8s.io/utils/clock"
+)
+
+// List lists the objects of a resource in a namespace.
+type List func(resource schema.GroupResource, namespace string) ([]runtime.Object, error)
+
+// aliases are the names that objects of some resources are counted by beside count/RESOURCE.
+var aliases = map[schema.GroupResource]corev1.ResourceName{
+	{Resource: "configmaps"}:             corev1.ResourceConfigMaps,
+	{Resource: "resourcequotas"}:         corev1.ResourceQuotas,
+	{Resource: "replicationcontrollers"}: corev1.ResourceReplicationControllers,
+	{Resource: "secrets"}:                corev1.ResourceSecrets,
+}
+
+// countPrefix starts the names under which objects of any resource are counted: count/deployments.apps.
+const countPrefix = "count/"
+
+// Evaluator measures the objects of a resource as Kubernetes does. Without list it measures single objects only.
+func Evaluator(resource schema.GroupResource, list List) kubequota.Evaluator {
+	listers := func(gvr schema.GroupVersionResource) (cache.GenericLister, error) {
+		return lister{list: list, resource: gvr.GroupResource()}, nil
+	}
+	switch resource {
+	case schema.GroupResource{Resource: "pods"}:
+		return core.NewPodEvaluator(listers, clock.RealClock{})
+	case schema.GroupResource{Resource: "services"}:
+		return core.NewServiceEvaluator(listers)
+	case schema.GroupResource{Resource: "persistentvolumeclaims"}:
+		return core.NewPersistentVolumeClaimEvaluator(listers)
+	}
+	return generic.NewObjectCountEvaluator(resource, generic.ListResourceUsingListerFunc(listers, resource.WithVersion("")), aliases[resource])
+}
+
+// limited returns evaluators of the resources that a ResourceQuota limits, of those that served knows.
+func limited(hard corev1.ResourceList, served func(schema.GroupResource) bool, list List) []kubequota.Evaluator {
+	candidates := map[schema.GroupResource]bool{{Resource: "pods"}: true, {Resource: "services"}: true, {Resource: "persistentvolumeclaims"}: true}
+	for resource := range aliases {
+		candidates[resource] = true
+	}
+	for name := range hard {
+		if counted, ok := strings.CutPrefix(string(name), countPrefix); ok {
+			candidates[schema.ParseGroupResource(counted)] = true
+		}
+	}
+	names := kubequota.ResourceNames(hard)
+	var all []kubequota.Evaluator
+	for resource := range candidates {
+		if e := Evaluator(resource, list); served(resource) && len(e.MatchingResources(names)) > 0 {
+			all = append(all, e)
+		}
+	}
+	return all
+}
+
+// lister is what evaluators list with.
+type lister struct {
+	list      List
+	resource  schema.GroupResource
+	namespace string
+}
+
+var errNotAsked = errors.New("evaluators list the objects of a namespace")
+
+func (l lister) List(labels.Selector) ([]runtime.Object, error) {
+	if l.list == nil || l.namespace == "" {
+		return nil, errNotAsked
+	}
+	return l.list(l.resource, l.namespace)
+}
+
+func (lister) Get(string) (runtime.Object, error) { return nil, errNotAsked }
+
+func (l lister) ByNamespace(namespace string) cache.GenericNamespaceLister {
+	return lister{list: l.list, resource: l.resource, namespace: namespace}
+}

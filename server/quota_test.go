@@ -1,0 +1,298 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/kcp-dev/logicalcluster/v3"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/server/quota"
+)
+
+// watchedStores know what is watched.
+type watchedStores struct {
+	quota.Stores
+	mu      sync.Mutex
+	watches map[string]int
+}
+
+func (s *watchedStores) WatchEverywhere(ctx context.Context, resource schema.GroupResource) (watch.Interface, error) {
+	w, err := s.Stores.WatchEverywhere(ctx, resource)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.watches[resource.String()]++
+	context.AfterFunc(ctx, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.watches[resource.String()]--; s.watches[resource.String()] == 0 {
+			delete(s.watches, resource.String())
+		}
+	})
+	return w, nil
+}
+
+func (s *watchedStores) watched() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return strings.Join(slices.Sorted(maps.Keys(s.watches)), " ")
+}
+
+// countQuotas runs the controller that counts, until the test ends.
+func (r *running) countQuotas(t *testing.T) *watchedStores {
+	t.Helper()
+	clients, err := client.New(r.LoopbackConfig())
+	must(t, err)
+	informers, err := client.NewInformers(clients)
+	must(t, err)
+	stores := &watchedStores{Stores: r.QuotaStores(), watches: map[string]int{}}
+	controller := quota.New(informers, stores)
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() { informers.Run(ctx) })
+	wg.Go(func() {
+		if err := controller.Run(ctx); err != nil && ctx.Err() == nil {
+			t.Errorf("count: %v", err)
+		}
+	})
+	t.Cleanup(func() { cancel(); wg.Wait() })
+	return stores
+}
+
+// waitUntil waits until see returns want.
+func waitUntil(t *testing.T, what, want string, see func() string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		got := see()
+		if got == want {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("%s: %q, want %q", what, got, want)
+		case <-tick.C:
+		}
+	}
+}
+
+// used shows the status of a ResourceQuota: "name used/hard", sorted.
+func (p place) used(t *testing.T, namespace, name string) string {
+	t.Helper()
+	q, err := p.CoreV1().ResourceQuotas(namespace).Get(t.Context(), name, metav1.GetOptions{})
+	must(t, err)
+	var all []string
+	for resource, hard := range q.Status.Hard {
+		used := "?"
+		if u, ok := q.Status.Used[resource]; ok {
+			used = u.String()
+		}
+		all = append(all, fmt.Sprintf("%s %s/%s", resource, used, hard.String()))
+	}
+	slices.Sort(all)
+	return strings.Join(all, ", ")
+}
+
+func (p place) waitUsed(t *testing.T, namespace, name, want string) {
+	t.Helper()
+	waitUntil(t, "used of ResourceQuota "+name, want, func() string { return p.used(t, namespace, name) })
+}
+
+// TestQuota: what is made in a workspace is counted there, refused when there would be too much, and given back.
+func TestQuota(t *testing.T) {
+	r := startServer(t, nil)
+	stores := r.countQuotas(t)
+	inShop, inBank := r.place(t, shop), r.place(t, bank)
+	const (
+		limits = `{apiVersion: v1, kind: ResourceQuota, metadata: {name: q}, spec: {hard: {pods: "3", requests.cpu: "1", secrets: "1", count/deployments.apps: "1", requests.storage: 2Gi, count/nothing.example.com: "1"}}}`
+		large  = `{apiVersion: v1, kind: Pod, metadata: {name: %s}, spec: {containers: [{name: c, image: i, resources: {requests: {cpu: 600m}}}]}}`
+		claim  = `{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: %s}, spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: %s}}}}`
+		deploy = `{apiVersion: apps/v1, kind: Deployment, metadata: {name: %s}, spec: {selector: {matchLabels: {a: b}}, template: {metadata: {labels: {a: b}}, spec: {containers: [{name: c, image: i}]}}}}`
+	)
+	inShop.namespace(t, "ns", nil, `{apiVersion: v1, kind: Secret, metadata: {name: before}}`)
+	inBank.namespace(t, "ns", nil, "")
+	if got := stores.watched(); got != "" {
+		t.Errorf("watched without a ResourceQuota: %q", got)
+	}
+	inShop.told.take()
+	_, err := inShop.apply(t, "ns", limits)
+	must(t, err)
+	if !inShop.told.containing("not yet the pods that physical clusters make") {
+		t.Error("nobody is told that pods below are not limited")
+	}
+	inShop.waitUsed(t, "ns", "q", "count/deployments.apps 0/1, count/nothing.example.com ?/1, pods 0/3, requests.cpu 0/1, requests.storage 0/2Gi, secrets 1/1")
+	waitUntil(t, "watched", "deployments.apps persistentvolumeclaims pods secrets", stores.watched)
+
+	for _, step := range []struct {
+		object  string
+		refused string
+		used    string // after it
+	}{
+		{object: fmt.Sprintf(large, "one"), used: "pods 1/3, requests.cpu 600m/1"},
+		{object: fmt.Sprintf(large, "two"), refused: "exceeded quota: q, requested: requests.cpu=600m, used: requests.cpu=600m, limited: requests.cpu=1", used: "pods 1/3, requests.cpu 600m/1"},
+		{object: `{apiVersion: v1, kind: Pod, metadata: {name: p}, spec: {containers: [{name: c, image: i}]}}`, refused: "failed quota: q: must specify requests.cpu", used: "pods 1/3"},
+		{object: fmt.Sprintf(claim, "c", "1Gi"), used: "requests.storage 1Gi/2Gi"},
+		{object: fmt.Sprintf(claim, "d", "2Gi"), refused: "exceeded quota: q, requested: requests.storage=2Gi", used: "requests.storage 1Gi/2Gi"},
+		{object: `{apiVersion: v1, kind: Secret, metadata: {name: s}}`, refused: "exceeded quota: q, requested: secrets=1, used: secrets=1, limited: secrets=1", used: "secrets 1/1"},
+		{object: fmt.Sprintf(deploy, "d"), used: "count/deployments.apps 1/1"},
+		{object: fmt.Sprintf(deploy, "e"), refused: "exceeded quota: q", used: "count/deployments.apps 1/1"},
+		{object: `{apiVersion: v1, kind: ConfigMap, metadata: {name: c}}`, used: "pods 1/3"},
+	} {
+		_, err := inShop.apply(t, "ns", step.object)
+		if step.refused == "" && err != nil || step.refused != "" && (!apierrors.IsForbidden(err) || !strings.Contains(err.Error(), step.refused)) {
+			t.Errorf("%s: %v, want %q", step.object, err, step.refused)
+		}
+		if got := inShop.used(t, "ns", "q"); !strings.Contains(got, step.used) {
+			t.Errorf("%s: used %q, want %q", step.object, got, step.used)
+		}
+		if _, err := inBank.apply(t, "ns", step.object); err != nil {
+			t.Errorf("bank, which has no ResourceQuota: %v", err)
+		}
+	}
+
+	// What only tries is not charged, and is refused all the same.
+	_, err = inShop.CoreV1().Pods("ns").Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "dry"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{
+		Name: "c", Image: "i", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: quantity("100m")}},
+	}}}}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	must(t, err)
+	if got := inShop.used(t, "ns", "q"); !strings.Contains(got, "pods 1/3, requests.cpu 600m/1") {
+		t.Errorf("a dry run was charged: %q", got)
+	}
+
+	// What is gone, and what a pod used that has ended, is given back.
+	must(t, inShop.CoreV1().Secrets("ns").Delete(t.Context(), "before", metav1.DeleteOptions{}))
+	pod, err := inShop.CoreV1().Pods("ns").Get(t.Context(), "one", metav1.GetOptions{})
+	must(t, err)
+	pod.Status.Phase = corev1.PodSucceeded
+	_, err = inShop.CoreV1().Pods("ns").UpdateStatus(t.Context(), pod, metav1.UpdateOptions{})
+	must(t, err)
+	inShop.waitUsed(t, "ns", "q", "count/deployments.apps 1/1, count/nothing.example.com ?/1, pods 0/3, requests.cpu 0/1, requests.storage 1Gi/2Gi, secrets 0/1")
+	_, err = inShop.apply(t, "ns", fmt.Sprintf(large, "two"))
+	must(t, err)
+
+	// A changed ResourceQuota is counted, and one that is gone is watched for no more.
+	q, err := inShop.CoreV1().ResourceQuotas("ns").Get(t.Context(), "q", metav1.GetOptions{})
+	must(t, err)
+	q.Spec.Hard = corev1.ResourceList{corev1.ResourcePods: quantity("1")}
+	_, err = inShop.CoreV1().ResourceQuotas("ns").Update(t.Context(), q, metav1.UpdateOptions{})
+	must(t, err)
+	inShop.waitUsed(t, "ns", "q", "pods 1/1")
+	waitUntil(t, "watched", "pods", stores.watched)
+	must(t, inShop.CoreV1().ResourceQuotas("ns").Delete(t.Context(), "q", metav1.DeleteOptions{}))
+	waitUntil(t, "watched", "", stores.watched)
+}
+
+// TestQuotaScopes: a ResourceQuota may be for some pods only.
+func TestQuotaScopes(t *testing.T) {
+	r := startServer(t, nil)
+	r.countQuotas(t)
+	in := r.place(t, shop)
+	in.namespace(t, "ns", nil, `{apiVersion: scheduling.k8s.io/v1, kind: PriorityClass, metadata: {name: high}, value: 1000}
+---
+{apiVersion: v1, kind: ResourceQuota, metadata: {name: besteffort}, spec: {hard: {pods: "1"}, scopes: [BestEffort]}}
+---
+{apiVersion: v1, kind: ResourceQuota, metadata: {name: high}, spec: {hard: {pods: "1"}, scopeSelector: {matchExpressions: [{scopeName: PriorityClass, operator: In, values: [high]}]}}}`)
+	in.waitUsed(t, "ns", "besteffort", "pods 0/1")
+	in.waitUsed(t, "ns", "high", "pods 0/1")
+	for _, step := range []struct{ name, spec, refused string }{
+		{"a", `{containers: [{name: c, image: i}]}`, ""},
+		{"b", `{containers: [{name: c, image: i}]}`, "exceeded quota: besteffort"},
+		{"c", `{priorityClassName: high, containers: [{name: c, image: i, resources: {limits: {cpu: "1"}}}]}`, ""},
+		{"d", `{priorityClassName: high, containers: [{name: c, image: i, resources: {limits: {cpu: "1"}}}]}`, "exceeded quota: high"},
+		{"e", `{containers: [{name: c, image: i, resources: {limits: {cpu: "1"}}}]}`, ""},
+	} {
+		_, err := in.apply(t, "ns", fmt.Sprintf("{apiVersion: v1, kind: Pod, metadata: {name: %s}, spec: %s}", step.name, step.spec))
+		if step.refused == "" && err != nil || step.refused != "" && (err == nil || !strings.Contains(err.Error(), step.refused)) {
+			t.Errorf("pod %s: %v, want %q", step.name, err, step.refused)
+		}
+	}
+	if a, b := in.used(t, "ns", "besteffort"), in.used(t, "ns", "high"); a != "pods 1/1" || b != "pods 1/1" {
+		t.Errorf("used %q and %q, want 1/1 of both", a, b)
+	}
+}
+
+// TestQuotaHoldsAtOnce: many at a time get exactly what there is, whatever counts meanwhile.
+func TestQuotaHoldsAtOnce(t *testing.T) {
+	r := startServer(t, nil)
+	r.countQuotas(t)
+	const hard, tries = 20, 60
+	namespaces := []string{"one", "two"}
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	made := map[string]int{}
+	for _, cluster := range []logicalcluster.Name{shop, bank} {
+		for _, namespace := range namespaces {
+			in := r.place(t, cluster)
+			in.namespace(t, namespace, nil, fmt.Sprintf(`{apiVersion: v1, kind: ResourceQuota, metadata: {name: q}, spec: {hard: {count/configmaps: "%d"}}}`, hard))
+			in.waitUsed(t, namespace, "q", fmt.Sprintf("count/configmaps 0/%d", hard))
+			for n := range tries {
+				wg.Go(func() {
+					_, err := in.CoreV1().ConfigMaps(namespace).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("c%d", n)}}, metav1.CreateOptions{})
+					mu.Lock()
+					defer mu.Unlock()
+					if err == nil {
+						made[string(cluster)+"/"+namespace]++
+					} else if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "exceeded quota: q") {
+						t.Errorf("in %s/%s: %v", cluster, namespace, err)
+					}
+				})
+			}
+		}
+	}
+	wg.Wait()
+	want := map[string]int{}
+	for _, cluster := range []logicalcluster.Name{shop, bank} {
+		for _, namespace := range namespaces {
+			want[string(cluster)+"/"+namespace] = hard
+		}
+	}
+	if diff := cmp.Diff(want, made); diff != "" {
+		t.Errorf("made (-want +got):\n%s", diff)
+	}
+}
+
+// TestQuotaOfAMirror: nothing is counted or refused there.
+func TestQuotaOfAMirror(t *testing.T) {
+	r := startServer(t, nil)
+	r.countQuotas(t)
+	in := r.place(t, east)
+	in.namespace(t, "ns", nil, `{apiVersion: v1, kind: ResourceQuota, metadata: {name: q}, spec: {hard: {count/configmaps: "0"}}}`)
+	// One of a workspace that is made later is counted later.
+	later := r.place(t, shop)
+	later.namespace(t, "ns", nil, `{apiVersion: v1, kind: ResourceQuota, metadata: {name: q}, spec: {hard: {count/configmaps: "0"}}}`)
+	later.waitUsed(t, "ns", "q", "count/configmaps 0/0")
+	if got := in.used(t, "ns", "q"); got != "" {
+		t.Errorf("counted in a mirror: %q", got)
+	}
+	q, err := in.CoreV1().ResourceQuotas("ns").Get(t.Context(), "q", metav1.GetOptions{})
+	must(t, err)
+	q.Status.Hard = q.Spec.Hard
+	_, err = in.CoreV1().ResourceQuotas("ns").UpdateStatus(t.Context(), q, metav1.UpdateOptions{})
+	must(t, err)
+	for _, p := range []struct {
+		place
+		refused bool
+	}{{in, false}, {later, true}} {
+		if _, err := p.apply(t, "ns", `{apiVersion: v1, kind: ConfigMap, metadata: {name: c}}`); apierrors.IsForbidden(err) != p.refused {
+			t.Errorf("%v, want refused %v", err, p.refused)
+		}
+	}
+}
