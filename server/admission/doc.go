@@ -3,7 +3,7 @@
 //
 // Where Kubernetes' own plugin can be used it is, unmodified: every request gets an instance of its own (upstream.go), whose
 // informers, listers and clients read the stores of this process in the request's logical cluster (informers.go,
-// clients.go). Lifecycle, PodSecurity and ResourceQuota are one instance for all logical clusters, and Mirror, Nowhere and
+// clients.go). Lifecycle, PodSecurity and ResourceQuota are one instance for all logical clusters, and Mirror, Nowhere, InUse and
 // Unsupported are ours. They read Objects; ResourceQuota alone writes, what is used of ResourceQuotas, which server/quota counts.
 //
 // What always holds: a plugin sees the objects of the request's logical cluster and of no other; what cannot be read is not
