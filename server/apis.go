@@ -72,11 +72,13 @@ func (s *Server) authorize(config *genericapiserver.Config) ([]controlplaneapise
 	config.RuleResolver = rules
 
 	builtins, err := builtin.Providers(builtin.Config{
-		Authorizer:    config.Authorization.Authorizer,
-		RuleResolver:  rules,
-		Authenticator: config.Authentication.Authenticator,
-		RBAC:          rbac.NewProvider(roleStores, config.Authorization.Authorizer),
-		NodePorts:     nodePorts{s.backend},
+		Authorizer:   config.Authorization.Authorizer,
+		RuleResolver: rules,
+		RBAC:         rbac.NewProvider(roleStores, config.Authorization.Authorizer),
+		NodePorts:    nodePorts{s.backend},
+
+		Reviewer: s.reviewer, Audiences: s.tokens,
+		ServiceAccountIssuer: s.tokens, ServiceAccountMaxExpiration: s.options.ServiceAccountMaxTokenExpiration,
 	})
 	if err != nil {
 		return nil, err

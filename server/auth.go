@@ -11,6 +11,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/kubernetes/pkg/serviceaccount"
 
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
@@ -21,6 +22,9 @@ import (
 
 // reservedPrefix begins the names of users and groups that this process alone gives out.
 const reservedPrefix = "system:atoll:"
+
+// serviceAccountsPrefix begins the names and groups of ServiceAccounts.
+const serviceAccountsPrefix = "system:serviceaccount"
 
 // clusterAuthorizer decides whether a user may do something in the logical cluster of the request, before and besides
 // the roles of that logical cluster.
@@ -52,8 +56,9 @@ func (a *clusterAuthorizer) Authorize(ctx context.Context, attrs authorizer.Attr
 			return authorizer.DecisionAllow, "", nil // to be told 404 by withNoCluster
 		}
 		return authorizer.DecisionDeny, "", nil
-	case named && groups.Has(user.AllUnauthenticated):
-		// Not even what everybody may read, such as health: its absence would tell which logical clusters exist.
+	case named && groups.Has(user.AllUnauthenticated) && !describesIssuer(attrs):
+		// Not even what everybody may read, such as health: its absence would tell which logical clusters exist. What a
+		// workspace says of its tokens it may open to strangers, by a role, to be found by who is told its name.
 		return authorizer.DecisionDeny, "", nil
 	case !named && attrs.GetPath() == BackupPath && !master:
 		// Not by any role, such as one for all paths that are no resources: the answer has the keys to everything.
@@ -125,7 +130,8 @@ func reserved(name string) bool {
 }
 
 // outsiders authenticates who is not part of this process, and refuses those whose credential claims a name of the
-// server's own: whoever signs client certificates or lists tokens is trusted with users, not with the server's parts.
+// server's own: whoever signs client certificates or lists tokens is trusted with users, not with the server's parts. Nor
+// with ServiceAccounts, which are somebody in one workspace, while these are the same in all.
 type outsiders struct{ authenticator.Request }
 
 func (o outsiders) AuthenticateRequest(req *http.Request) (*authenticator.Response, bool, error) {
@@ -136,6 +142,9 @@ func (o outsiders) AuthenticateRequest(req *http.Request) (*authenticator.Respon
 	for _, name := range append([]string{found.User.GetName()}, found.User.GetGroups()...) {
 		if reserved(name) {
 			return nil, false, fmt.Errorf("a client certificate or token claims to be %q, which only the server itself may be", name)
+		}
+		if strings.HasPrefix(name, serviceAccountsPrefix) {
+			return nil, false, fmt.Errorf("a client certificate or token claims to be %q, which only a token of a workspace may say", name)
 		}
 	}
 	return found, true, nil
@@ -152,5 +161,11 @@ func concernsProcess(attrs authorizer.Attributes) bool {
 	case "", "api", "apis", "openapi", "version", "healthz", "livez", "readyz":
 		return false
 	}
-	return true
+	return !describesIssuer(attrs)
+}
+
+// describesIssuer says whether a request is for what others verify tokens of the workspace's ServiceAccounts with.
+func describesIssuer(attrs authorizer.Attributes) bool {
+	path := attrs.GetPath()
+	return !attrs.IsResourceRequest() && (path == serviceaccount.OpenIDConfigPath || path == serviceaccount.JWKSPath)
 }

@@ -68,7 +68,7 @@ func (s *Server) withLogicalCluster(next http.Handler, who authenticator.Request
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		rest, ok := strings.CutPrefix(req.URL.Path, clustersPrefix)
 		if !ok {
-			next.ServeHTTP(w, req)
+			s.serveAtHome(w, req, next)
 			return
 		}
 		segment, path := rest, "/"
@@ -80,7 +80,7 @@ func (s *Server) withLogicalCluster(next http.Handler, who authenticator.Request
 			return
 		}
 		ctx := req.Context()
-		cluster, found, err := s.resolve(ctx, segment, func() bool { return isStranger(who, req) })
+		cluster, found, err := s.resolve(ctx, segment, func() bool { return s.isStranger(who, req) })
 		switch {
 		case errors.Is(err, lcctx.ErrNotFound):
 			ctx = context.WithValue(ctx, unresolvedKey{}, segment)
@@ -88,15 +88,10 @@ func (s *Server) withLogicalCluster(next http.Handler, who authenticator.Request
 			s.answer(w, req, err)
 			return
 		case err != nil:
-			// Nobody is authenticated yet: what is wrong inside is for the log.
-			klog.FromContext(ctx).Error(err, "Could not find the logical cluster of a request", "segment", segment)
-			s.answer(w, req, apierrors.NewServiceUnavailable("workspaces cannot be looked up now, try again"))
+			s.cannotLookUp(w, req, segment, err)
 			return
 		default:
-			ctx = lcctx.WithCluster(ctx, cluster)
-			if !found {
-				ctx = context.WithValue(ctx, absentKey{}, true)
-			}
+			ctx = inCluster(ctx, cluster, found)
 		}
 		inner := req.Clone(ctx)
 		// The audit log writes URL.RequestURI(), which is Opaque with the query: the address as the client sent it.
@@ -104,6 +99,39 @@ func (s *Server) withLogicalCluster(next http.Handler, who authenticator.Request
 		inner.URL.Path, inner.URL.RawPath = path, ""
 		next.ServeHTTP(w, inner)
 	})
+}
+
+// serveAtHome serves a request without /clusters/ in its path. A client in a cluster knows the server's address and its own
+// token only: its request is for the workspace whose ServiceAccount it is, if the token is genuine. Who it is, and whether
+// that ServiceAccount is still there, is authentication's to say, as for every request.
+func (s *Server) serveAtHome(w http.ResponseWriter, req *http.Request, next http.Handler) {
+	home, ok := s.tokens.Home(req)
+	if !ok {
+		next.ServeHTTP(w, req)
+		return
+	}
+	cluster, found, err := s.resolve(req.Context(), home.String(), func() bool { return false })
+	if err != nil {
+		s.cannotLookUp(w, req, home.String(), err)
+		return
+	}
+	next.ServeHTTP(w, req.WithContext(inCluster(req.Context(), cluster, found)))
+}
+
+// inCluster returns the context of a request to a logical cluster, which may be absent.
+func inCluster(ctx context.Context, cluster lcctx.Cluster, found bool) context.Context {
+	ctx = lcctx.WithCluster(ctx, cluster)
+	if !found {
+		ctx = context.WithValue(ctx, absentKey{}, true)
+	}
+	return ctx
+}
+
+// cannotLookUp answers where the logical cluster of a request cannot be found out. Nobody is authenticated yet: what is
+// wrong inside is for the log.
+func (s *Server) cannotLookUp(w http.ResponseWriter, req *http.Request, segment string, err error) {
+	klog.FromContext(req.Context()).Error(err, "Could not find the logical cluster of a request", "segment", segment)
+	s.answer(w, req, apierrors.NewServiceUnavailable("workspaces cannot be looked up now, try again"))
 }
 
 // sameBorder says whether the escaped form of a path, empty where escapes say nothing, ends the name of the logical
@@ -124,8 +152,12 @@ func sameBorder(rawPath, segment string) bool {
 	return err == nil && second == segment
 }
 
-// isStranger says whether nobody knows who sends a request.
-func isStranger(who authenticator.Request, req *http.Request) bool {
+// isStranger says whether nobody knows who sends a request. A ServiceAccount is known only in its own workspace, and which
+// one the request is for is just being asked: its genuine token is enough.
+func (s *Server) isStranger(who authenticator.Request, req *http.Request) bool {
+	if _, genuine := s.tokens.Home(req); genuine {
+		return false
+	}
 	// Authenticators take a credential that they accept off the request.
 	found, ok, err := who.AuthenticateRequest(req.Clone(req.Context()))
 	return err != nil || !ok || slices.Contains(found.User.GetGroups(), user.AllUnauthenticated)

@@ -6,16 +6,23 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/validation"
 	genericoptions "k8s.io/apiserver/pkg/server/options"
 	cliflag "k8s.io/component-base/cli/flag"
+	kubeoptions "k8s.io/kubernetes/pkg/kubeapiserver/options"
+
+	"atoll.dev/atoll/server/identity"
 )
 
 // DefaultSecurePort is the port of the API when none is given: kcp's and kubeadm's.
 const DefaultSecurePort = 6443
+
+// maxTokenExpiration is the most that a TokenRequest can ask for.
+const maxTokenExpiration = (1 << 32) * time.Second
 
 // Options are what a person may choose about the API server. NewOptions shows every default.
 type Options struct {
@@ -34,6 +41,15 @@ type Options struct {
 	// TokenAuthFile holds static tokens, as kube-apiserver's: token,user,uid,"group1,group2".
 	TokenAuthFile string
 
+	// Authentication is what else authenticates people: --authentication-config, a webhook, and audiences. Its options for
+	// static tokens, client certificates and ServiceAccounts are not used.
+	Authentication *kubeoptions.BuiltInAuthenticationOptions
+	// ServiceAccountIssuers are URLs of this server, without a path, that issuers of tokens begin with: the first in new
+	// tokens, the others accepted. Empty means the URL by ExternalHostname and the port.
+	ServiceAccountIssuers []string
+	// ServiceAccountMaxTokenExpiration is the longest that a token of a ServiceAccount is valid.
+	ServiceAccountMaxTokenExpiration time.Duration
+
 	// SyncerSigningDuration is how long the certificates of syncers outside this process last; they are renewed before.
 	SyncerSigningDuration time.Duration
 
@@ -47,6 +63,9 @@ func NewOptions() *Options {
 		BindAddress:   net.IPv4(127, 0, 0, 1),
 		SecurePort:    DefaultSecurePort,
 		Audit:         genericoptions.NewAuditOptions(),
+
+		Authentication:                   kubeoptions.NewBuiltInAuthenticationOptions().WithWebHook(),
+		ServiceAccountMaxTokenExpiration: 30 * 24 * time.Hour,
 
 		SyncerSigningDuration: 30 * 24 * time.Hour, // outlasts an outage of days: it is renewed from 70 % on
 	}
@@ -63,6 +82,9 @@ func (o *Options) AddFlags(fss *cliflag.NamedFlagSets) {
 	fs = fss.FlagSet("authentication")
 	fs.StringVar(&o.ClientCAFile, "client-ca-file", o.ClientCAFile, "File with further certificate authorities whose client certificates are accepted, besides the server's own.")
 	fs.StringVar(&o.TokenAuthFile, "token-auth-file", o.TokenAuthFile, `File with static tokens, one a line: token,user,uid,"group1,group2".`)
+	o.Authentication.AddFlags(fs)
+	fs.StringArrayVar(&o.ServiceAccountIssuers, "service-account-issuer", o.ServiceAccountIssuers, "URL of this server, https://<host>[:<port>], that issuers of tokens begin with; /clusters/<workspace> is added. Given several times, the first is in new tokens and all are accepted (default the server's URL).")
+	fs.DurationVar(&o.ServiceAccountMaxTokenExpiration, "service-account-max-token-expiration", o.ServiceAccountMaxTokenExpiration, "The longest that a token of a ServiceAccount is valid; one that is asked for longer gets this. A key that signed tokens is kept as long.")
 	fs.DurationVar(&o.SyncerSigningDuration, "syncer-signing-duration", o.SyncerSigningDuration, "How long the certificates of syncers outside the server last; they renew them by themselves.")
 	o.Audit.AddFlags(fss.FlagSet("auditing"))
 }
@@ -82,7 +104,11 @@ func (o *Options) Validate() []error {
 	if host := o.ExternalHostname; host != "" && net.ParseIP(host) == nil && len(validation.IsDNS1123Subdomain(strings.ToLower(host))) > 0 {
 		errs = append(errs, fmt.Errorf("--external-hostname %q: want a name or an address, without scheme or port", host))
 	}
-	for _, given := range []struct{ flag, file string }{{"--client-ca-file", o.ClientCAFile}, {"--token-auth-file", o.TokenAuthFile}} {
+	for _, given := range []struct{ flag, file string }{
+		{"--client-ca-file", o.ClientCAFile}, {"--token-auth-file", o.TokenAuthFile},
+		{"--authentication-config", o.Authentication.AuthenticationConfigFile},
+		{"--authentication-token-webhook-config-file", o.Authentication.WebHook.ConfigFile},
+	} {
 		if given.file == "" {
 			continue
 		}
@@ -92,10 +118,19 @@ func (o *Options) Validate() []error {
 			errs = append(errs, fmt.Errorf("%s %q: want a file, not a directory", given.flag, given.file))
 		}
 	}
+	if len(o.ServiceAccountIssuers) > 0 {
+		if _, err := identity.NewIssuers(o.ServiceAccountIssuers, nil); err != nil {
+			errs = append(errs, fmt.Errorf("--service-account-issuer: %w", err))
+		}
+	}
+	// The bounds are kube-apiserver's, which also knows tokens that never end: their key could never go.
+	if longest := o.ServiceAccountMaxTokenExpiration; longest < time.Hour || longest > maxTokenExpiration {
+		errs = append(errs, fmt.Errorf("--service-account-max-token-expiration %s: want 1h to %s", longest, maxTokenExpiration))
+	}
 	if o.SyncerSigningDuration < time.Minute {
 		errs = append(errs, fmt.Errorf("--syncer-signing-duration %s: want at least a minute, since what ends too soon cannot be renewed", o.SyncerSigningDuration))
 	}
-	return append(errs, o.Audit.Validate()...)
+	return slices.Concat(errs, o.Authentication.Validate(), o.Audit.Validate())
 }
 
 // AdminKubeconfig is the file that the administrator's kubeconfig is written to.

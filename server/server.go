@@ -20,13 +20,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
-	"k8s.io/apiserver/pkg/authentication/request/anonymous"
-	"k8s.io/apiserver/pkg/authentication/request/bearertoken"
-	authenticationunion "k8s.io/apiserver/pkg/authentication/request/union"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/openapi"
 	genericapiserver "k8s.io/apiserver/pkg/server"
-	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/apiserver/pkg/server/filters"
 	"k8s.io/apiserver/pkg/server/healthz"
 	genericoptions "k8s.io/apiserver/pkg/server/options"
@@ -43,10 +39,11 @@ import (
 	controlplaneapiserver "k8s.io/kubernetes/pkg/controlplane/apiserver"
 	builtinopenapi "k8s.io/kubernetes/pkg/generated/openapi"
 	"k8s.io/kubernetes/pkg/kubeapiserver"
-	kubeauthenticator "k8s.io/kubernetes/pkg/kubeapiserver/authenticator"
+	"k8s.io/kubernetes/pkg/serviceaccount"
 
 	atollopenapi "atoll.dev/atoll/apis/openapi"
 	"atoll.dev/atoll/server/atollapis"
+	"atoll.dev/atoll/server/identity"
 	"atoll.dev/atoll/server/storage"
 )
 
@@ -76,6 +73,8 @@ type Server struct {
 	serializer  runtime.NegotiatedSerializer
 	keys        *pki
 	syncerKeys  *pki // signs for syncers outside this process, and for nobody else
+	tokens      *identity.Tokens
+	reviewer    authenticator.Request // answers TokenReviews
 	directory   Directory
 	placer      Placer
 	credentials Credentials
@@ -213,48 +212,12 @@ func (s *Server) assemble(ctx context.Context, etcd *clientv3.Client, address st
 		return fmt.Errorf("install the APIs: %w", err)
 	}
 	s.generic.Handler.NonGoRestfulMux.UnlistedHandle(BackupPath, http.HandlerFunc(s.serveBackup))
+	for _, path := range []string{serviceaccount.OpenIDConfigPath, serviceaccount.JWKSPath} {
+		s.generic.Handler.NonGoRestfulMux.HandleFunc(path, s.describeIssuer)
+	}
 	return s.generic.AddReadyzChecks(healthz.NamedCheck("watch-caches", func(req *http.Request) error {
 		return s.backend.WaitReady(req.Context())
 	}))
-}
-
-// secure sets up TLS and authentication: client certificates of our own authority and of --client-ca-file, static
-// tokens, syncers here and elsewhere, and the server itself.
-func (s *Server) secure(ctx context.Context, config *genericapiserver.Config) error {
-	serving, err := s.keys.serving("localhost", "127.0.0.1", "::1", s.options.externalHost())
-	if err != nil {
-		return err
-	}
-	servingContent, err := dynamiccertificates.NewStaticCertKeyContent("serving", serving.certPEM, serving.keyPEM)
-	if err != nil {
-		return fmt.Errorf("load the server's certificate: %w", err)
-	}
-	own, err := dynamiccertificates.NewStaticCAContent("own-client-ca", s.keys.caPEM())
-	if err != nil {
-		return fmt.Errorf("load the server's certificate authority: %w", err)
-	}
-	clientCA := dynamiccertificates.CAContentProvider(own)
-	if file := s.options.ClientCAFile; file != "" {
-		more, err := dynamiccertificates.NewDynamicCAContentFromFile("client-ca", file)
-		if err != nil {
-			return fmt.Errorf("load --client-ca-file %q: %w", file, err)
-		}
-		clientCA = dynamiccertificates.NewUnionCAContentProvider(own, more)
-	}
-	config.SecureServing = &genericapiserver.SecureServingInfo{Listener: s.listener, Cert: servingContent, ClientCA: clientCA}
-
-	people, _, _, _, err := kubeauthenticator.Config{
-		ClientCAContentProvider: clientCA,
-		TokenAuthFile:           s.options.TokenAuthFile,
-	}.New(ctx)
-	if err != nil {
-		return fmt.Errorf("set up authentication: %w", err)
-	}
-	known := authenticationunion.New(
-		bearertoken.New(authenticator.Token(&s.syncers)), bearertoken.New(bootstrapTokens{s}), s.syncerCertificates(), outsiders{people})
-	// Who shows a credential that nobody takes is refused, not taken for a stranger.
-	config.Authentication.Authenticator = authenticationunion.NewFailOnError(known, anonymous.NewAuthenticator(nil))
-	return nil
 }
 
 // Placer knows where things run and can run, for warnings to who applies what nothing can run, and to who deletes what runs

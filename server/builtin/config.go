@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
@@ -33,15 +34,15 @@ type Config struct {
 	Authorizer authorizer.Authorizer
 	// RuleResolver answers SelfSubjectRulesReviews. Required.
 	RuleResolver authorizer.RuleResolver
-	// Authenticator answers TokenReviews; without it they are not served.
-	Authenticator authenticator.Request
-	// APIAudiences are the audiences of this server's tokens.
-	APIAudiences authenticator.Audiences
+	// Reviewer answers TokenReviews, in the logical cluster of the request's context; without it they say nothing.
+	Reviewer authenticator.Request
+	// Audiences are those of the API in a logical cluster. Required.
+	Audiences Audiences
 
 	// RBAC serves rbac.authorization.k8s.io; see server/rbac. Required.
 	RBAC controlplaneapiserver.RESTStorageProvider
 
-	// ServiceAccountIssuer makes the tokens of serviceaccounts/token; without it the subresource is not served.
+	// ServiceAccountIssuer makes the tokens of serviceaccounts/token. Required.
 	ServiceAccountIssuer serviceaccount.TokenGenerator
 	// ServiceAccountMaxExpiration bounds the lifetime of these tokens; zero is no bound.
 	ServiceAccountMaxExpiration time.Duration
@@ -57,6 +58,14 @@ type Config struct {
 	EventTTL time.Duration
 }
 
+// Audiences are what the tokens of a logical cluster are for.
+type Audiences interface {
+	// Default is what a token is for if its request does not say.
+	Default(logicalcluster.Name) authenticator.Audiences
+	// Audiences are those that the API takes.
+	Audiences(logicalcluster.Name) authenticator.Audiences
+}
+
 func (c *Config) complete() error {
 	switch {
 	case c.Authorizer == nil:
@@ -65,6 +74,8 @@ func (c *Config) complete() error {
 		return fmt.Errorf("built-in resources need a rule resolver")
 	case c.RBAC == nil:
 		return fmt.Errorf("built-in resources need a provider of rbac.authorization.k8s.io")
+	case c.Audiences == nil || c.ServiceAccountIssuer == nil:
+		return fmt.Errorf("built-in resources need an issuer of tokens and their audiences")
 	case c.NodePorts == nil:
 		return fmt.Errorf("built-in resources need locks for node ports")
 	}

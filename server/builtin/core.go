@@ -100,20 +100,18 @@ func (p *coreProvider) addWorkloads(storage map[string]rest.Storage, getter gene
 	storage["pods/eviction"] = evictionElsewhere{EvictionREST: pods.Eviction, pods: pods.Pod}
 	storage["bindings"] = pods.LegacyBinding
 
-	if p.cfg.ServiceAccountIssuer != nil {
-		secrets, ok := storage["secrets"].(rest.Getter)
-		if !ok {
-			return fmt.Errorf("the core group has no store of secrets")
-		}
-		accounts, err := serviceaccountstore.NewREST(getter, p.cfg.ServiceAccountIssuer, p.cfg.APIAudiences,
-			p.cfg.ServiceAccountMaxExpiration, pods.Pod.Store, secrets, nodes.Node.Store, false, 0)
-		if err != nil {
-			return fmt.Errorf("store of serviceaccounts: %w", err)
-		}
-		storage["serviceaccounts"].Destroy()
-		storage["serviceaccounts"] = accounts
-		storage["serviceaccounts/token"] = accounts.Token
+	secrets, ok := storage["secrets"].(rest.Getter)
+	if !ok {
+		return fmt.Errorf("the core group has no store of secrets")
 	}
+	storage["serviceaccounts"].Destroy()
+	accounts, err := serviceaccountstore.NewREST(getter, p.cfg.ServiceAccountIssuer, nil,
+		p.cfg.ServiceAccountMaxExpiration, pods.Pod.Store, secrets, nodes.Node.Store, false, 0)
+	if err != nil {
+		return fmt.Errorf("store of serviceaccounts: %w", err)
+	}
+	storage["serviceaccounts"] = accounts
+	storage["serviceaccounts/token"] = tokenRequests{TokenREST: accounts.Token, audiences: p.cfg.Audiences}
 
 	endpoints, err := endpointsstore.NewREST(getter)
 	if err != nil {

@@ -41,7 +41,7 @@ func Providers(cfg Config) ([]controlplaneapiserver.RESTStorageProvider, error) 
 	providers := []controlplaneapiserver.RESTStorageProvider{
 		core,
 		apiserverinternalrest.StorageProvider{},
-		authenticationrest.RESTStorageProvider{Authenticator: cfg.Authenticator, APIAudiences: cfg.APIAudiences},
+		authenticationProvider{cfg: cfg},
 		authorizationrest.RESTStorageProvider{Authorizer: cfg.Authorizer, RuleResolver: cfg.RuleResolver},
 		autoscalingrest.RESTStorageProvider{},
 		batchrest.RESTStorageProvider{},

@@ -1,9 +1,6 @@
 package builtin
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"encoding/json"
 	"maps"
 	"net/http"
@@ -25,19 +22,11 @@ import (
 
 	api "k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/kubernetes/pkg/controlplane"
-	"k8s.io/kubernetes/pkg/serviceaccount"
 )
 
 func install(t *testing.T) map[string]rest.Storage {
 	t.Helper()
 	cfg := testConfig(t, startEtcd(t), &memoryPorts{})
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if cfg.ServiceAccountIssuer, err = serviceaccount.JWTTokenGenerator("https://atoll.example", key); err != nil {
-		t.Fatal(err)
-	}
 	providers, err := Providers(cfg)
 	if err != nil {
 		t.Fatal(err)

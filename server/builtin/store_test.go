@@ -2,6 +2,7 @@ package builtin
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/client/v3/kubernetes"
+	"gopkg.in/go-jose/go-jose.v2/jwt"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metainternalversion "k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
@@ -257,8 +260,20 @@ func testConfig(t testing.TB, getter generic.RESTOptionsGetter, nodePorts NodePo
 		t.Fatal(err)
 	}
 	authorizer, resolver := rbac.NewAuthorizer(stores.Getters())
-	return Config{Authorizer: authorizer, RuleResolver: resolver, RBAC: rbac.NewProvider(stores, authorizerfactory.NewAlwaysAllowAuthorizer()), NodePorts: nodePorts}
+	return Config{
+		Authorizer: authorizer, RuleResolver: resolver, RBAC: rbac.NewProvider(stores, authorizerfactory.NewAlwaysAllowAuthorizer()),
+		NodePorts: nodePorts, Audiences: noTokens{}, ServiceAccountIssuer: noTokens{},
+	}
 }
+
+// noTokens issues none.
+type noTokens struct{}
+
+func (noTokens) GenerateToken(context.Context, *jwt.Claims, any) (string, error) {
+	return "", errors.New("no tokens are issued here")
+}
+func (noTokens) Default(kcp.Name) authenticator.Audiences   { return nil }
+func (noTokens) Audiences(kcp.Name) authenticator.Audiences { return nil }
 
 // newServer builds the registries over getter's etcd. Two of them share nothing else, as two processes would.
 func newServer(t testing.TB, getter generic.RESTOptionsGetter, nodePorts NodePorts, change ...func(*Config)) *testServer {

@@ -1,0 +1,187 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/apis/apiserver"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/group"
+	"k8s.io/apiserver/pkg/authentication/request/anonymous"
+	"k8s.io/apiserver/pkg/authentication/request/bearertoken"
+	authenticationunion "k8s.io/apiserver/pkg/authentication/request/union"
+	x509request "k8s.io/apiserver/pkg/authentication/request/x509"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/klog/v2"
+	openapicommon "k8s.io/kube-openapi/pkg/common"
+	kubeoptions "k8s.io/kubernetes/pkg/kubeapiserver/options"
+	"k8s.io/utils/clock"
+
+	lcctx "atoll.dev/atoll/internal/logicalcluster"
+	"atoll.dev/atoll/server/identity"
+)
+
+// secure sets up TLS and authentication: ServiceAccounts, each in its own workspace; people, who are the same everywhere,
+// by client certificates of our own authority and of --client-ca-file, static tokens, the structured configuration and a
+// webhook; syncers here and elsewhere; and the server itself.
+func (s *Server) secure(ctx context.Context, config *genericapiserver.Config) error {
+	serving, err := s.keys.serving("localhost", "127.0.0.1", "::1", s.options.externalHost())
+	if err != nil {
+		return err
+	}
+	servingContent, err := dynamiccertificates.NewStaticCertKeyContent("serving", serving.certPEM, serving.keyPEM)
+	if err != nil {
+		return fmt.Errorf("load the server's certificate: %w", err)
+	}
+	own, err := dynamiccertificates.NewStaticCAContent("own-client-ca", s.keys.caPEM())
+	if err != nil {
+		return fmt.Errorf("load the server's certificate authority: %w", err)
+	}
+	clientCA := dynamiccertificates.CAContentProvider(own)
+	if file := s.options.ClientCAFile; file != "" {
+		more, err := dynamiccertificates.NewDynamicCAContentFromFile("client-ca", file)
+		if err != nil {
+			return fmt.Errorf("load --client-ca-file %q: %w", file, err)
+		}
+		clientCA = dynamiccertificates.NewUnionCAContentProvider(own, more)
+	}
+	config.SecureServing = &genericapiserver.SecureServingInfo{Listener: s.listener, Cert: servingContent, ClientCA: clientCA}
+
+	if err := s.openTokens(ctx); err != nil {
+		return err
+	}
+	byToken, audiences, strangers, err := s.authenticatePeople(ctx, config)
+	if err != nil {
+		return err
+	}
+	byCertificate := group.NewAuthenticatedGroupAdder(x509request.NewDynamic(clientCA.VerifyOptions, x509request.CommonNameUserConversion))
+	s.reviewer = authenticationunion.NewFailOnError(s.tokens, peopleReviewed{outsiders{byToken}, s.tokens, audiences})
+	known := authenticationunion.New(
+		bearertoken.New(authenticator.Token(&s.syncers)), bearertoken.New(bootstrapTokens{s}), s.syncerCertificates(),
+		outsiders{byCertificate}, outsiders{byToken})
+	// Who shows a credential that nobody takes is refused, not taken for a stranger. Nobody is asked about the token of a
+	// ServiceAccount but the workspace that issued it, least of all a webhook.
+	config.Authentication.Authenticator = authenticationunion.NewFailOnError(append([]authenticator.Request{s.tokens, known}, strangers...)...)
+	return nil
+}
+
+// openTokens reads the keys for tokens of ServiceAccounts, or makes the first.
+func (s *Server) openTokens(ctx context.Context) error {
+	bases := s.options.ServiceAccountIssuers
+	if len(bases) == 0 {
+		bases = []string{s.url}
+	}
+	issuers, err := identity.NewIssuers(bases, s.options.Authentication.APIAudiences)
+	if err != nil {
+		return fmt.Errorf("issue tokens of ServiceAccounts: %w", err)
+	}
+	keys, err := identity.OpenKeys(ctx, s.backend, s.options.ServiceAccountMaxTokenExpiration, clock.RealClock{})
+	if err != nil {
+		return fmt.Errorf("issue tokens of ServiceAccounts: %w", err)
+	}
+	s.tokens = identity.NewTokens(issuers, keys, s.backend)
+	return nil
+}
+
+// authenticatePeople returns upstream's authenticators of bearer tokens other than ServiceAccounts', what those are for
+// where they do not say, and what takes who shows nothing, if anything does.
+func (s *Server) authenticatePeople(ctx context.Context, config *genericapiserver.Config) (authenticator.Request, authenticator.Audiences, []authenticator.Request, error) {
+	fail := func(err error) (authenticator.Request, authenticator.Audiences, []authenticator.Request, error) {
+		return nil, nil, nil, fmt.Errorf("set up authentication: %w", err)
+	}
+	o := *s.options.Authentication
+	o.TokenFile = &kubeoptions.TokenFileAuthenticationOptions{TokenFile: s.options.TokenAuthFile}
+	if len(o.APIAudiences) == 0 {
+		o.APIAudiences = []string{s.url}
+	}
+	read, err := o.ToAuthenticationConfig()
+	if err != nil {
+		return fail(err)
+	}
+	// With these upstream reads what tokens of ServiceAccounts depend on; it is not told to take any.
+	unused, err := kubernetes.NewForConfig(s.loopback.config)
+	if err != nil {
+		return fail(err)
+	}
+	made := &genericapiserver.AuthenticationInfo{}
+	err = o.ApplyTo(ctx, made, config.SecureServing, nil, &openapicommon.Config{}, nil, unused, informers.NewSharedInformerFactory(unused, 0), "atoll")
+	if err != nil {
+		return fail(err)
+	}
+	return made.Authenticator, o.APIAudiences, nobody(read.AuthenticationConfig.Anonymous), nil
+}
+
+// nobody returns what takes a request without any credential for one of a stranger: always, unless --authentication-config
+// says otherwise.
+func nobody(configured *apiserver.AnonymousAuthConfig) []authenticator.Request {
+	switch {
+	case configured == nil:
+		return []authenticator.Request{anonymous.NewAuthenticator(nil)}
+	case configured.Enabled:
+		return []authenticator.Request{anonymous.NewAuthenticator(configured.Conditions)}
+	}
+	return nil
+}
+
+// peopleReviewed answers TokenReviews about people. Their tokens are for the API of all workspaces, and so for that of the
+// workspace of the review, whichever of its audiences the review asks for.
+type peopleReviewed struct {
+	people authenticator.Request
+	// audiences are what the API takes in a workspace.
+	audiences interface {
+		Audiences(logicalcluster.Name) authenticator.Audiences
+	}
+	// everywhere are what tokens of people are for, where they do not say.
+	everywhere authenticator.Audiences
+}
+
+// AuthenticateRequest implements authenticator.Request, for a request whose context names the audiences.
+func (p peopleReviewed) AuthenticateRequest(req *http.Request) (*authenticator.Response, bool, error) {
+	ctx := req.Context()
+	cluster, _ := lcctx.ClusterFrom(ctx)
+	asked, _ := authenticator.AudiencesFrom(ctx)
+	here := asked.Intersect(p.audiences.Audiences(cluster.Name))
+	if len(here) > 0 {
+		ctx = authenticator.WithAudiences(ctx, slices.Concat(asked, p.everywhere))
+	}
+	found, ok, err := p.people.AuthenticateRequest(req.WithContext(ctx))
+	if err != nil || !ok {
+		return nil, false, err
+	}
+	audiences := found.Audiences.Intersect(asked)
+	if len(found.Audiences.Intersect(p.everywhere)) > 0 {
+		audiences = append(audiences, here...)
+	}
+	if len(audiences) == 0 {
+		return nil, false, nil
+	}
+	return &authenticator.Response{User: found.User, Audiences: slices.Compact(slices.Sorted(slices.Values(audiences)))}, true, nil
+}
+
+// describeIssuer serves what others need to verify tokens of a workspace's ServiceAccounts.
+func (s *Server) describeIssuer(w http.ResponseWriter, req *http.Request) {
+	cluster, ok := lcctx.ClusterFrom(req.Context())
+	switch {
+	case !ok || cluster.Wildcard:
+		s.answer(w, req, notFound("each workspace issues tokens of its own: put /clusters/<path>, such as /clusters/root, before %s", req.URL.Path))
+		return
+	case req.Method != http.MethodGet && req.Method != http.MethodHead:
+		s.answer(w, req, apierrors.NewMethodNotSupported(schema.GroupResource{Resource: req.URL.Path}, req.Method))
+		return
+	}
+	metadata, err := s.tokens.Metadata(req.Context(), cluster.Name)
+	if err != nil {
+		klog.FromContext(req.Context()).Error(err, "Could not describe the issuer of tokens", "cluster", cluster)
+		s.answer(w, req, apierrors.NewServiceUnavailable("the keys for tokens cannot be read now, try again"))
+		return
+	}
+	identity.ServeMetadata(w, req, metadata)
+}

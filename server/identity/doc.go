@@ -1,0 +1,21 @@
+// Package identity gives every workspace ServiceAccount tokens of its own: an issuer per workspace, and one set of signing
+// keys for the installation.
+//
+// A token of the workspace X says in its issuer <server URL>/clusters/X. Who shows it is, in X, the ServiceAccount that it
+// was issued to, for as long as that ServiceAccount, and the Pod, Secret or Node it is bound to, are there, which is read
+// from the store for every request. Everywhere else it is refused; it never means the ServiceAccount of the same name there.
+// A client that knows only the server's address and such a token lands in the workspace that issued it.
+//
+// The keys are one row of the installation (Keys): made by whichever server first finds none, by a transaction, so that all
+// servers on one etcd have the same; encrypted as Secrets are; reached by no request. A key signs for 30 days. The next one
+// is published a day before it signs, and the last one verifies until no token that it signed can be valid. Each server
+// reads the row when it needs a key and has not read it for a minute: there is no goroutine, and nothing per workspace.
+//
+// It reads ServiceAccounts, Pods, Secrets and Nodes, and writes its row. The server starts it. When etcd is down tokens
+// verify with the keys read last, and then fail on the ServiceAccount that cannot be read; none is issued.
+//
+// What always holds: nothing of a token is believed before its signature is verified; and no key or token is in a log or an
+// error.
+//
+// Read tokens.go first, then rotation.go.
+package identity

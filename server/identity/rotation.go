@@ -1,0 +1,76 @@
+package identity
+
+import (
+	"slices"
+	"time"
+)
+
+const (
+	// signingPeriod is how long a key signs.
+	signingPeriod = 30 * 24 * time.Hour
+	// announcement is how long before it signs a key is published: longer than other servers, and whoever verifies
+	// tokens by the published keys, keep what they have read.
+	announcement = 24 * time.Hour
+	// skew is how much the clocks of servers on one etcd may differ.
+	skew = 10 * time.Minute
+)
+
+// key is a signing key as stored.
+type key struct {
+	// Private is the private key, as PEM.
+	Private []byte `json:"private"`
+	// SignsFrom and SignsUntil are when tokens are signed with it.
+	SignsFrom  time.Time `json:"signsFrom"`
+	SignsUntil time.Time `json:"signsUntil"`
+	// VerifiesUntil is when the last token that it signed has ended.
+	VerifiesUntil time.Time `json:"verifiesUntil"`
+}
+
+// rotate returns the keys that there should be now: without those of which no token can be valid any more, and with a new
+// one where the newest will soon stop signing. longest is how long a token may be valid; servers that differ in it, or one
+// that was restarted with another, only ever lengthen what a key verifies. generate makes a private key.
+//
+// It is pure but for generate, and gives the same again for what it gave.
+func rotate(keys []key, now time.Time, longest time.Duration, generate func() ([]byte, error)) ([]key, error) {
+	var next []key
+	for _, k := range keys {
+		if now.After(k.VerifiesUntil) {
+			continue
+		}
+		if needed := k.SignsUntil.Add(longest + skew); now.Before(k.SignsUntil.Add(skew)) && needed.After(k.VerifiesUntil) {
+			k.VerifiesUntil = needed
+		}
+		next = append(next, k)
+	}
+	slices.SortStableFunc(next, func(a, b key) int { return a.SignsFrom.Compare(b.SignsFrom) })
+	// Where nothing signs there is nobody to wait for, and a server whose clock is behind must be able to sign as well.
+	from := now.Add(-skew)
+	if len(next) > 0 {
+		newest := next[len(next)-1]
+		if now.Before(newest.SignsUntil.Add(-announcement)) {
+			return next, nil
+		}
+		if now.Before(newest.SignsUntil) {
+			from = newest.SignsUntil
+		}
+	}
+	private, err := generate()
+	if err != nil {
+		return nil, err
+	}
+	until := from.Add(signingPeriod)
+	return append(next, key{Private: private, SignsFrom: from, SignsUntil: until, VerifiesUntil: until.Add(longest + skew)}), nil
+}
+
+// signer returns which of the keys, in the order of rotate, signs now; -1 if none does.
+func signer(keys []key, now time.Time) int {
+	for i, k := range slices.Backward(keys) {
+		if !now.Before(k.SignsFrom) {
+			if now.Before(k.SignsUntil.Add(skew)) {
+				return i
+			}
+			break
+		}
+	}
+	return -1
+}

@@ -1,0 +1,70 @@
+package storage
+
+import (
+	"context"
+	"fmt"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/storage/value"
+)
+
+// installationKey is where rows of the installation itself are: beside the rows of logical clusters and not among them,
+// so that no request reaches one and no deletion of a logical cluster touches one.
+const installationKey = "/atoll/installation/"
+
+// InstallationRow is a row of the installation as it was read.
+type InstallationRow struct {
+	// Value is nil if there is no such row.
+	Value []byte
+	// Revision is what WriteInstallation compares with; 0 if there is no such row.
+	Revision int64
+	// Stale says that the row is not encrypted as it would be written now.
+	Stale bool
+}
+
+// ReadInstallation reads a row of the installation. It is encrypted as Secrets are.
+func (b *Backend) ReadInstallation(ctx context.Context, name string) (InstallationRow, error) {
+	key := installationKey + name
+	got, err := b.client.Get(ctx, key)
+	if err != nil {
+		return InstallationRow{}, fmt.Errorf("read the installation's %s: %w", name, err)
+	}
+	if len(got.Kvs) == 0 {
+		return InstallationRow{}, nil
+	}
+	row := InstallationRow{Value: got.Kvs[0].Value, Revision: got.Kvs[0].ModRevision}
+	if cipher := b.installationCipher(); cipher != nil {
+		if row.Value, row.Stale, err = cipher.TransformFromStorage(ctx, row.Value, value.DefaultContext(key)); err != nil {
+			return InstallationRow{}, fmt.Errorf("decrypt the installation's %s: %w", name, err)
+		}
+	}
+	return row, nil
+}
+
+// WriteInstallation writes a row of the installation if it was last written at that revision, 0 for never, and says
+// whether it did.
+func (b *Backend) WriteInstallation(ctx context.Context, name string, plain []byte, revision int64) (written bool, err error) {
+	key := installationKey + name
+	if cipher := b.installationCipher(); cipher != nil {
+		if plain, err = cipher.TransformToStorage(ctx, plain, value.DefaultContext(key)); err != nil {
+			return false, fmt.Errorf("encrypt the installation's %s: %w", name, err)
+		}
+	}
+	got, err := b.client.Txn(ctx).
+		If(clientv3.Compare(clientv3.ModRevision(key), "=", revision)).
+		Then(clientv3.OpPut(key, string(plain))).
+		Commit()
+	if err != nil {
+		return false, fmt.Errorf("write the installation's %s: %w", name, err)
+	}
+	return got.Succeeded, nil
+}
+
+// installationCipher is nil where nothing is encrypted.
+func (b *Backend) installationCipher() value.Transformer {
+	if b.transform == nil {
+		return nil
+	}
+	return b.transform.TransformerForResource(schema.GroupResource{Resource: "secrets"})
+}
