@@ -91,7 +91,7 @@ func (s *Server) withLogicalCluster(next http.Handler, who authenticator.Request
 			s.cannotLookUp(w, req, segment, err)
 			return
 		default:
-			ctx = inCluster(ctx, cluster, found)
+			ctx = atCluster(ctx, cluster, found)
 		}
 		inner := req.Clone(ctx)
 		// The audit log writes URL.RequestURI(), which is Opaque with the query: the address as the client sent it.
@@ -115,11 +115,11 @@ func (s *Server) serveAtHome(w http.ResponseWriter, req *http.Request, next http
 		s.cannotLookUp(w, req, home.String(), err)
 		return
 	}
-	next.ServeHTTP(w, req.WithContext(inCluster(req.Context(), cluster, found)))
+	next.ServeHTTP(w, req.WithContext(atCluster(req.Context(), cluster, found)))
 }
 
-// inCluster returns the context of a request to a logical cluster, which may be absent.
-func inCluster(ctx context.Context, cluster lcctx.Cluster, found bool) context.Context {
+// atCluster returns the context of a request to a logical cluster, which may be absent.
+func atCluster(ctx context.Context, cluster lcctx.Cluster, found bool) context.Context {
 	ctx = lcctx.WithCluster(ctx, cluster)
 	if !found {
 		ctx = context.WithValue(ctx, absentKey{}, true)

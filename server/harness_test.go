@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
@@ -90,8 +91,12 @@ func startServer(t *testing.T, modify func(*Options)) *running {
 // startServerKnowing starts one with syncers outside of it.
 func startServerKnowing(t *testing.T, credentials Credentials, modify func(*Options)) *running {
 	t.Helper()
-	dir := t.TempDir()
-	etcd, err := embeddedetcd.Start(context.Background(), embeddedetcd.Options{Dir: filepath.Join(dir, "etcd")})
+	return serveOn(t, startEtcd(t), credentials, modify)
+}
+
+func startEtcd(t *testing.T) *clientv3.Client {
+	t.Helper()
+	etcd, err := embeddedetcd.Start(context.Background(), embeddedetcd.Options{Dir: filepath.Join(t.TempDir(), "etcd")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,13 +105,19 @@ func startServerKnowing(t *testing.T, credentials Credentials, modify func(*Opti
 			t.Errorf("stop etcd: %v", err)
 		}
 	})
+	return etcd.Client
+}
+
+// serveOn starts a server with a directory of its own on an etcd that others may use as well.
+func serveOn(t *testing.T, etcd *clientv3.Client, credentials Credentials, modify func(*Options)) *running {
+	t.Helper()
 	o := NewOptions()
-	o.RootDirectory, o.SecurePort = dir, 0
+	o.RootDirectory, o.SecurePort = t.TempDir(), 0
 	if modify != nil {
 		modify(o)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	s, err := New(ctx, o, etcd.Client)
+	s, err := New(ctx, o, etcd)
 	if err != nil {
 		cancel()
 		t.Fatal(err)
