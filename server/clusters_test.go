@@ -16,6 +16,7 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
+	"atoll.dev/atoll/server/identity"
 	"atoll.dev/atoll/server/storage"
 )
 
@@ -80,7 +81,7 @@ func TestPaths(t *testing.T) {
 		"slash in prefix":   {target: "/clusters%2Froot/api", code: 400, reason: "a proxy before us saw no /clusters"},
 		"hidden escape":     {target: "/%63lusters/root%2F../api", code: 400, reason: "an escaped prefix must not hide an escaped slash"},
 	}
-	s := &Server{directory: few{}, credentials: few{}, serializer: legacyscheme.Codecs}
+	s := &Server{directory: few{}, credentials: few{}, serializer: legacyscheme.Codecs, tokens: &identity.Tokens{}}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			var got *seen
@@ -166,7 +167,7 @@ func TestStrangersCauseNoSearch(t *testing.T) {
 		} {
 			d := &searching{}
 			// A backend without LogicalClusters cannot look up names.
-			s := &Server{directory: d, credentials: few{}, serializer: legacyscheme.Codecs, backend: &storage.Backend{}}
+			s := &Server{directory: d, credentials: few{}, serializer: legacyscheme.Codecs, backend: &storage.Backend{}, tokens: &identity.Tokens{}}
 			var got *seen
 			handler := s.withLogicalCluster(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
 				_, unresolved := req.Context().Value(unresolvedKey{}).(string)

@@ -150,7 +150,7 @@ func TestTokensAreOfOneWorkspace(t *testing.T) {
 		"of shop, for two audiences": {r.token(t, shop, authenticationv1.TokenRequestSpec{Audiences: []string{"vault", issuer(shop)}}),
 			[]string{robotUser, robotUser, no, robotUser, no, no, no, no}},
 		// People are the same everywhere.
-		"alice":  {alice, []string{"alice", "alice", "alice", "403", "403", "403", "403", "403"}},
+		"alice":  {alice, []string{"alice", "alice", "alice", "403", "403", "403", "403", "404"}},
 		"no one": {"", []string{"403", "403", "403", "403", "403", "403", "403", "403"}},
 	} {
 		var got []string
