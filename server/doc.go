@@ -2,7 +2,7 @@
 // registries and handler chain of Kubernetes.
 //
 // A request's way: withLogicalCluster takes /clusters/... off the path and puts the logical cluster into the context;
-// upstream's chain authenticates; clusterAuthorizer decides, with the roles of that logical cluster; the registry
+// upstream's chain authenticates, ServiceAccounts in their own workspace only (identity); clusterAuthorizer decides, with the roles of that logical cluster; the registry
 // (builtin, atollapis) defaults and validates; storage writes below the logical cluster's key. From the context on,
 // nothing can reach another logical cluster, and what forgets the context is refused by storage.
 //
@@ -13,5 +13,5 @@
 // When etcd is away requests fail or wait as in kube-apiserver and /readyz says so; nothing is served from memory as
 // if it were current.
 //
-// Read server.go first (the assembly), then clusters.go and auth.go.
+// Read server.go first (the assembly), then clusters.go, authentication.go and auth.go.
 package server

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/warning"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	"k8s.io/kubernetes/pkg/apis/core"
 
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
 	"atoll.dev/atoll/internal/kinds"
@@ -82,6 +83,9 @@ func (*Unsupported) Validate(ctx context.Context, a admission.Attributes, _ admi
 	}
 	if where := carriedOutHere[a.GetResource().GroupResource()]; where != "" && a.GetOperation() == admission.Create {
 		warning.AddWarning(ctx, "", fmt.Sprintf("%s %s", a.GetResource().GroupResource(), where))
+	}
+	if secret, ok := a.GetObject().(*core.Secret); ok && a.GetOperation() == admission.Create && secret.Type == core.SecretTypeServiceAccountToken {
+		warning.AddWarning(ctx, "", "no token is ever put into a Secret: `kubectl create token` gives one that ends")
 	}
 	for _, kind := range kinds.All {
 		if kind.Dropped == nil || kind.GVR.GroupResource() != a.GetResource().GroupResource() {

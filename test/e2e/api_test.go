@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"net/http"
 	"os"
 	"slices"
@@ -31,11 +30,6 @@ import (
 // ownGroups are what a workspace serves beyond kube-apiserver.
 var ownGroups = []string{"core.kcp.io", "tenancy.kcp.io", "workload.kcp.io", "placement.atoll.dev"}
 
-// missingSubresources are no lines of `kubectl api-resources`, and so not in missing.txt. Each with its reason.
-var missingSubresources = map[string]string{
-	"serviceaccounts/token": "pods get tokens through the mirror, which comes later; no long-lived credential before",
-}
-
 // TestT1_ServesWhatKubeAPIServerServes compares the columns of `kubectl api-resources -o wide`, and the subresources, of
 // a workspace with a real cluster's. What is missing is what server/builtin/missing.txt says, no more and no less.
 func TestT1_ServesWhatKubeAPIServerServes(t *testing.T) {
@@ -46,16 +40,10 @@ func TestT1_ServesWhatKubeAPIServerServes(t *testing.T) {
 	there, here := apiResources(t, physical.RESTConfig()), apiResources(t, clients.ConfigFor(cluster))
 
 	known := missingResources(t)
-	for key := range missingSubresources {
-		if slices.ContainsFunc(slices.Collect(maps.Values(here)), func(r apiResource) bool { return r.resource+r.subresource == key }) {
-			t.Errorf("%s is served: take it out of missingSubresources", key)
-		}
-	}
 	missing := map[string]bool{}
 	for key, want := range there {
 		got, ok := here[key]
 		switch {
-		case !ok && missingSubresources[want.resource+want.subresource] != "":
 		case !ok && known[want.resource]:
 			missing[want.resource] = true // its subresources as well
 		case !ok:
@@ -196,6 +184,45 @@ spec:
 	says(must("", "get", "configmap", "one", "-o", "yaml"), "a: b")
 	says(must("", "delete", "configmap", "one"), "deleted")
 	says(must("", "delete", "deployment", "web"), "deleted")
+}
+
+// TestT1_ServiceAccountTokens: a token from kubectl is its ServiceAccount in its workspace, found by the server's address
+// alone as well, and nobody in another workspace that has the same ServiceAccount.
+func TestT1_ServiceAccountTokens(t *testing.T) {
+	atoll := framework.StartAtoll(t)
+	clients := atoll.Clients()
+	makeWorkspace(t, clients, "root", "a")
+	makeWorkspace(t, clients, "root", "b")
+	in := func(workspace string, args ...string) []string {
+		return append([]string{"kubectl", "--server=" + atoll.URL + "/clusters/root:" + workspace}, args...)
+	}
+	for _, workspace := range []string{"a", "b"} {
+		atoll.MustRun(in(workspace, "create", "serviceaccount", "robot")...)
+		atoll.MustRun(in(workspace, "create", "configmap", "of-"+workspace)...)
+		atoll.MustRun(in(workspace, "create", "rolebinding", "robot", "--clusterrole=view", "--serviceaccount=default:robot")...)
+	}
+	token := strings.TrimSpace(atoll.MustStdout(in("a", "create", "token", "robot", "--duration=10m")...))
+	who := atoll.MustRun(in("a", "--token="+token, "auth", "whoami")...)
+	for _, want := range []string{"system:serviceaccount:default:robot", "system:serviceaccounts:default", "system:authenticated", "credential-id"} {
+		if !strings.Contains(who, want) {
+			t.Errorf("kubectl auth whoami lacks %q:\n%s", want, who)
+		}
+	}
+	home := []string{"kubectl", "--server=" + atoll.URL, "--token=" + token}
+	framework.Eventually(t, patience, "the token alone leads to workspace a", func() string {
+		out, err := atoll.Run(append(home, "get", "configmaps", "-o", "name")...)
+		if err != nil || !strings.Contains(out, "of-a") || strings.Contains(out, "of-b") {
+			return fmt.Sprintf("%v\n%s", err, out)
+		}
+		return ""
+	})
+	if out, err := atoll.Run(in("b", "--token="+token, "get", "configmaps")...); err == nil || !strings.Contains(out, "Unauthorized") && !strings.Contains(out, "logged in") {
+		t.Errorf("in workspace b: %v\n%s", err, out)
+	}
+	atoll.MustRun(in("a", "delete", "serviceaccount", "robot")...)
+	if out, err := atoll.Run(append(home, "get", "configmaps")...); err == nil {
+		t.Errorf("after its ServiceAccount was deleted:\n%s", out)
+	}
 }
 
 // TestT1_Protocol: what client libraries use of the API beyond plain requests.
