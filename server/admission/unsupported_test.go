@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/warning"
+	"k8s.io/kubernetes/pkg/apis/core"
 
 	"atoll.dev/atoll/internal/kinds"
 	"atoll.dev/atoll/internal/logicalcluster"
@@ -53,6 +54,11 @@ func TestUnsupportedWarns(t *testing.T) {
 			reason:   "it means something",
 			object:   &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"placement.atoll.dev/clusters": "east"}}},
 			resource: corev1.SchemeGroupVersion.WithResource("namespaces"),
+		},
+		"secret for a token": {
+			reason: "whoever waits for the token would wait for ever",
+			object: &core.Secret{Type: core.SecretTypeServiceAccountToken}, resource: corev1.SchemeGroupVersion.WithResource("secrets"),
+			want: "no token is ever put into a Secret",
 		},
 		"mirror": {
 			reason: "the system writes there, nobody reads warnings",
