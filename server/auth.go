@@ -23,8 +23,13 @@ import (
 // reservedPrefix begins the names of users and groups that this process alone gives out.
 const reservedPrefix = "system:atoll:"
 
-// serviceAccountsPrefix begins the names and groups of ServiceAccounts.
-const serviceAccountsPrefix = "system:serviceaccount"
+const (
+	// serviceAccountsPrefix begins the names and groups of ServiceAccounts.
+	serviceAccountsPrefix = "system:serviceaccount"
+	// foreignAccountsPrefix begins the name that roles of a workspace have for a ServiceAccount of another, such as the one
+	// that created the workspace; kcp's.
+	foreignAccountsPrefix = "system:kcp:serviceaccount:"
+)
 
 // clusterAuthorizer decides whether a user may do something in the logical cluster of the request, before and besides
 // the roles of that logical cluster.
@@ -143,7 +148,7 @@ func (o outsiders) AuthenticateRequest(req *http.Request) (*authenticator.Respon
 		if reserved(name) {
 			return nil, false, fmt.Errorf("a client certificate or token claims to be %q, which only the server itself may be", name)
 		}
-		if strings.HasPrefix(name, serviceAccountsPrefix) {
+		if strings.HasPrefix(name, serviceAccountsPrefix) || strings.HasPrefix(name, foreignAccountsPrefix) {
 			return nil, false, fmt.Errorf("a client certificate or token claims to be %q, which only a token of a workspace may say", name)
 		}
 	}

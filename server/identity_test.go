@@ -597,10 +597,11 @@ func TestNobodyElseIsAServiceAccount(t *testing.T) {
 		withTokens(t)(o)
 		mustWrite(t, o.TokenAuthFile, `fakerobot,system:serviceaccount:team:robot,1
 fakegroup,carol,2,"system:serviceaccounts"
+fakeowner,system:kcp:serviceaccount:root:team:robot,4
 alicetoken,alice,3
 `)
 	})
-	for token, want := range map[string]string{"fakerobot": "401", "fakegroup": "401", alice: "alice"} {
+	for token, want := range map[string]string{"fakerobot": "401", "fakegroup": "401", "fakeowner": "401", alice: "alice"} {
 		if got := r.whoAmI(t, "/clusters/shopname", token); got != want {
 			t.Errorf("%s is %s, want %s", token, got, want)
 		}
