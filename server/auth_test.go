@@ -109,6 +109,13 @@ func TestClusterAuthorizer(t *testing.T) {
 		{inShop, tenant, nonResource("/version"), true, shop, "version may be known"},
 		{inShop, tenant, nonResource("/openapi/v3/apis/apps/v1"), true, shop, "discovery may"},
 		{inShop, master, nonResource("/metrics"), true, shop, "administrators may"},
+		{inShop, tenant, nonResource("/openid/v1/jwks"), true, shop, "the keys of a workspace's tokens are for whom its roles name"},
+		{inShop, anybody, nonResource("/.well-known/openid-configuration"), true, shop, "strangers too, if a role says so"},
+		{inShop, anybody, nonResource("/.well-known/other"), false, "", "for nothing else"},
+		{inShop, anybody, resource("get", "", "openid", "v1"), false, "", "nor for a resource"},
+		{absent, anybody, nonResource("/openid/v1/jwks"), false, "", "where there is a workspace"},
+		{unresolved, anybody, nonResource("/openid/v1/jwks"), false, "", "that is found"},
+		{wildcard, anybody, nonResource("/openid/v1/jwks"), false, "", "and one"},
 
 		{inShop, tenant, resource("create", "placement.atoll.dev", "placements", ""), false, "", "decisions are the system's"},
 		{inShop, tenant, resource("deletecollection", "placement.atoll.dev", "placements", ""), false, "", "all of them"},
