@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	kubeadmission "k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/registry/generic"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
 	controlplaneapiserver "k8s.io/kubernetes/pkg/controlplane/apiserver"
@@ -22,6 +23,7 @@ import (
 	"atoll.dev/atoll/server/admission"
 	"atoll.dev/atoll/server/atollapis"
 	"atoll.dev/atoll/server/builtin"
+	"atoll.dev/atoll/server/customresources"
 	"atoll.dev/atoll/server/rbac"
 	"atoll.dev/atoll/server/storage"
 )
@@ -84,6 +86,28 @@ func (s *Server) authorize(config *genericapiserver.Config) ([]controlplaneapise
 		return nil, err
 	}
 	return append(builtins, atollapis.Providers()...), nil
+}
+
+// withNames are the providers; what they serve is added to names.
+func withNames(providers []controlplaneapiserver.RESTStorageProvider, names customresources.Names) []controlplaneapiserver.RESTStorageProvider {
+	all := make([]controlplaneapiserver.RESTStorageProvider, len(providers))
+	for i, p := range providers {
+		all[i] = naming{p, names}
+	}
+	return all
+}
+
+type naming struct {
+	controlplaneapiserver.RESTStorageProvider
+	names customresources.Names
+}
+
+func (n naming) NewRESTStorage(enabled serverstorage.APIResourceConfigSource, getter generic.RESTOptionsGetter) (genericapiserver.APIGroupInfo, error) {
+	info, err := n.RESTStorageProvider.NewRESTStorage(enabled, getter)
+	if err != nil {
+		return genericapiserver.APIGroupInfo{}, err
+	}
+	return info, n.names.Add(&info)
 }
 
 // admit sets up admission, which reads what it needs from the stores.

@@ -80,7 +80,9 @@ func (few) WaitSynced(context.Context) error { return nil }
 // running is a server that runs until the test ends, or stop.
 type running struct {
 	*Server
-	stop func() error // ends it, waits, and returns what Run returned
+	etcd        *embeddedetcd.Etcd
+	credentials Credentials
+	stop        func() error // ends it, waits, and returns what Run returned
 }
 
 func startServer(t *testing.T, modify func(*Options)) *running {
@@ -116,6 +118,20 @@ func serveOn(t *testing.T, etcd *clientv3.Client, credentials Credentials, modif
 	if modify != nil {
 		modify(o)
 	}
+	return startServerOver(t, etcd, credentials, o)
+}
+
+// restart starts another server, over what the first one has left, which is stopped.
+func (r *running) restart(t *testing.T) *running {
+	t.Helper()
+	if err := r.stop(); err != nil {
+		t.Fatal(err)
+	}
+	return startServerOver(t, r.etcd, r.credentials, r.options)
+}
+
+func startServerOver(t *testing.T, etcd *embeddedetcd.Etcd, credentials Credentials, o *Options) *running {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	s, err := New(ctx, o, etcd)
 	if err != nil {
@@ -126,7 +142,7 @@ func serveOn(t *testing.T, etcd *clientv3.Client, credentials Credentials, modif
 	var wg sync.WaitGroup
 	var failed error
 	wg.Go(func() { failed = s.Run(ctx) })
-	r := &running{Server: s, stop: sync.OnceValue(func() error { cancel(); wg.Wait(); return failed })}
+	r := &running{Server: s, etcd: etcd, credentials: credentials, stop: sync.OnceValue(func() error { cancel(); wg.Wait(); return failed })}
 	t.Cleanup(func() {
 		if err := r.stop(); err != nil {
 			t.Errorf("run: %v", err)

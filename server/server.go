@@ -15,6 +15,7 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	apiextensionsapiserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -43,6 +44,7 @@ import (
 
 	atollopenapi "atoll.dev/atoll/apis/openapi"
 	"atoll.dev/atoll/server/atollapis"
+	"atoll.dev/atoll/server/customresources"
 	"atoll.dev/atoll/server/identity"
 	"atoll.dev/atoll/server/storage"
 )
@@ -68,6 +70,7 @@ type Server struct {
 	listener    net.Listener
 	generic     *genericapiserver.GenericAPIServer
 	backend     *storage.Backend
+	custom      *customresources.Server
 	loopback    *loopback
 	syncers     syncerTokens
 	serializer  runtime.NegotiatedSerializer
@@ -180,7 +183,7 @@ func (s *Server) assemble(ctx context.Context, etcd *clientv3.Client, address st
 		return s.withLogicalCluster(genericapiserver.DefaultBuildHandlerChain(s.withNoCluster(s.withEndOfCertificate(api)), c), c.Authentication.Authenticator)
 	}
 	definitions := utilopenapi.GetOpenAPIDefinitionsWithoutDisabledFeatures(openAPIDefinitions)
-	namer := openapi.NewDefinitionNamer(legacyscheme.Scheme)
+	namer := openapi.NewDefinitionNamer(legacyscheme.Scheme, apiextensionsapiserver.Scheme)
 	config.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(definitions, namer)
 	config.OpenAPIConfig.Info.Title = "Atoll"
 	config.OpenAPIConfig.GetDefinitionName = atollapis.DefinitionNames(config.OpenAPIConfig.GetDefinitionName)
@@ -201,19 +204,33 @@ func (s *Server) assemble(ctx context.Context, etcd *clientv3.Client, address st
 		return err
 	}
 
-	s.generic, err = config.Complete(nil).New("atoll", genericapiserver.NewEmptyDelegate())
+	s.generic, err = config.Complete(nil).New("atoll", genericapiserver.NewEmptyDelegateWithCustomHandler(http.HandlerFunc(s.notBuiltin)))
 	if err != nil {
 		return fmt.Errorf("assemble the API server: %w", err)
 	}
 	apis := &controlplaneapiserver.Server{
 		GenericAPIServer: s.generic, APIResourceConfigSource: resources, RESTOptionsGetter: s.backend,
 	}
-	if err := apis.InstallAPIs(providers...); err != nil {
+	builtins := customresources.Names{}
+	if err := apis.InstallAPIs(withNames(providers, builtins)...); err != nil {
 		return fmt.Errorf("install the APIs: %w", err)
 	}
 	s.generic.Handler.NonGoRestfulMux.UnlistedHandle(BackupPath, http.HandlerFunc(s.serveBackup))
 	for _, path := range []string{serviceaccount.OpenIDConfigPath, serviceaccount.JWKSPath} {
 		s.generic.Handler.NonGoRestfulMux.HandleFunc(path, s.describeIssuer)
+	}
+	if s.custom, err = customresources.Install(customresources.Config{
+		Backend: s.backend, Generic: s.generic, Builtin: builtins,
+		Admission: config.AdmissionControl, Authorizer: config.Authorization.Authorizer,
+		RequestTimeout: config.RequestTimeout, MinRequestTimeout: time.Duration(config.MinRequestTimeout) * time.Second,
+		MaxRequestBodyBytes: config.MaxRequestBodyBytes,
+	}); err != nil {
+		return fmt.Errorf("install custom resources: %w", err)
+	}
+	if err := s.generic.AddReadyzChecks(healthz.NamedCheck("custom-resource-definitions", func(req *http.Request) error {
+		return s.custom.Definitions().WaitSynced(req.Context())
+	})); err != nil {
+		return err
 	}
 	return s.generic.AddReadyzChecks(healthz.NamedCheck("watch-caches", func(req *http.Request) error {
 		return s.backend.WaitReady(req.Context())
@@ -259,8 +276,20 @@ func (s *Server) DeleteClusterData(ctx context.Context, name logicalcluster.Name
 	return s.backend.DeleteClusterData(ctx, name, nil, logicalClusters)
 }
 
-// WaitReady blocks until every watch cache holds what etcd holds, or ctx ends.
-func (s *Server) WaitReady(ctx context.Context) error { return s.backend.WaitReady(ctx) }
+// WaitReady blocks until every watch cache holds what etcd holds and, which needs Run, all CustomResourceDefinitions are
+// known, or ctx ends.
+func (s *Server) WaitReady(ctx context.Context) error {
+	if err := s.backend.WaitReady(ctx); err != nil {
+		return err
+	}
+	return s.custom.Definitions().WaitSynced(ctx)
+}
+
+// Definitions are the CustomResourceDefinitions of all logical clusters.
+func (s *Server) Definitions() *customresources.Definitions { return s.custom.Definitions() }
+
+// notBuiltin answers what no built-in handler does.
+func (s *Server) notBuiltin(w http.ResponseWriter, req *http.Request) { s.custom.ServeHTTP(w, req) }
 
 // Run serves until ctx ends, then finishes the requests in flight and returns.
 func (s *Server) Run(ctx context.Context) error {
@@ -280,6 +309,7 @@ func (s *Server) Run(ctx context.Context) error {
 			cancel(err)
 		}
 	})
+	inMemory.Go(func() { s.custom.Run(loopbackCtx) })
 	defer inMemory.Wait()
 	defer stopLoopback()
 	err := prepared.RunWithContext(ctx)

@@ -29,19 +29,28 @@ type Definitions struct {
 	specs specs
 	// builtin says which resources are served by others; definitions of them never are.
 	builtin Names
-	// changed is told of every change, with the definition before and after, of which one may be nil; unheld of a hash that
-	// no definition has any more. They are set before Run.
-	changed func(before, after *Definition)
+	// changed is told of every change, with the definition before and after, of which one may be nil, and whether it is only
+	// anticipated; unheld of a hash that no definition has any more. They are set before Run.
+	changed func(before, after *Definition, anticipated bool)
 	unheld  func(hash string)
 
 	synced chan struct{}
 
 	mu       sync.Mutex // guards what follows
 	clusters map[logicalcluster.Name]*definitionsOfCluster
-	held     map[string]int // definitions by hash
+	held     map[string]int // number of definitions by hash
 	// position is the resourceVersion up to which the watch has told everything.
 	position uint64
 }
+
+// source is where a definition comes from.
+type source int
+
+const (
+	told    source = iota // by the watch
+	read                  // from etcd, for a request that the watch has not caught up with
+	decided               // it will be written so: what is to be served is, before anybody is told
+)
 
 // definitionsOfCluster are those of one logical cluster, by name.
 type definitionsOfCluster struct {
@@ -53,6 +62,8 @@ type definitionsOfCluster struct {
 type held struct {
 	*Definition
 	version uint64
+	// anticipated says that it is what will be written, and nobody knows yet whether it was.
+	anticipated bool
 
 	watches context.Context // nil before there is one
 	end     context.CancelCauseFunc
@@ -87,4 +98,159 @@ func (d *Definitions) WaitSynced(ctx context.Context) error {
 	case <-ctx.Done():
 		return fmt.Errorf("wait for the CustomResourceDefinitions of all logical clusters: %w", context.Cause(ctx))
 	}
+}
+
+// get returns a definition and whether it is known.
+func (d *Definitions) get(cluster logicalcluster.Name, name string) (*Definition, bool) {
+	def, _, ok := d.look(cluster, name)
+	return def, ok
+}
+
+// look returns also whether the definition is only what it will be once it is written.
+func (d *Definitions) look(cluster logicalcluster.Name, name string) (_ *Definition, anticipated, ok bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	h := d.find(cluster, name)
+	if h == nil {
+		return nil, false, false
+	}
+	return h.Definition, h.anticipated, true
+}
+
+// ofGroup returns the definitions of a logical cluster that define resources of an API group, in no order.
+func (d *Definitions) ofGroup(cluster logicalcluster.Name, group string) []*Definition {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	of := d.clusters[cluster]
+	if of == nil {
+		return nil
+	}
+	var all []*Definition
+	for _, h := range of.byName {
+		if h.Spec.Group == group {
+			all = append(all, h.Definition)
+		}
+	}
+	return all
+}
+
+// isHeld says whether any definition has that hash.
+func (d *Definitions) isHeld(hash string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.held[hash] > 0
+}
+
+// isServed says whether requests for the resource are answered: it was established, and the resource is nobody else's.
+func (d *Definitions) isServed(def *Definition) bool {
+	return isTrue(def.Status.Conditions, apiextensionsv1.Established) && !d.builtin.resource(def.Spec.Group, def.Status.AcceptedNames.Plural)
+}
+
+// whileAlike returns a context that ends with ctx, or as soon as the logical cluster's definition is gone or has another
+// hash. Watches get it: they would go on to show objects as the schema of their beginning has them, and clients begin anew.
+func (d *Definitions) whileAlike(ctx context.Context, cluster logicalcluster.Name, def *Definition) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	d.mu.Lock()
+	h := d.find(cluster, def.Name)
+	if h == nil || h.Hash != def.Hash {
+		d.mu.Unlock()
+		cancel()
+		return ctx, cancel
+	}
+	if h.watches == nil {
+		h.watches, h.end = context.WithCancelCause(context.Background())
+	}
+	watches := h.watches
+	d.mu.Unlock()
+	stop := context.AfterFunc(watches, cancel)
+	return ctx, func() { stop(); cancel() }
+}
+
+// find wants the lock.
+func (d *Definitions) find(cluster logicalcluster.Name, name string) *held {
+	if of := d.clusters[cluster]; of != nil {
+		return of.byName[name]
+	}
+	return nil
+}
+
+// put takes over a definition, unless what is known is as new. A definition that somebody read, and that the watch has not
+// told of, is taken over too; one from before what the watch has told is not, since it may be gone.
+func (d *Definitions) put(def *Definition, source source) {
+	version := versionOf(def)
+	cluster := clusterOf(def)
+	d.mu.Lock()
+	old := d.find(cluster, def.Name)
+	skip := old != nil && old.version > version || old == nil && source != told && version <= d.position
+	switch source {
+	case told:
+		d.position = max(d.position, version)
+		skip = skip || old != nil && old.version == version
+	case read: // whether what was anticipated has been written, the watch has not told
+		skip = skip || old != nil && old.version == version && !old.anticipated
+	case decided:
+	}
+	if skip {
+		d.mu.Unlock()
+		return
+	}
+	of := d.clusters[cluster]
+	if of == nil {
+		of = &definitionsOfCluster{byName: map[string]*held{}}
+		d.clusters[cluster] = of
+	}
+	next := &held{Definition: def, version: version, anticipated: source == decided}
+	of.byName[def.Name], of.served = next, nil
+	d.held[def.Hash]++
+	if old != nil && old.Hash == def.Hash {
+		next.watches, next.end = old.watches, old.end
+	}
+	d.release(old, next)
+}
+
+// drop forgets a definition that is gone since version.
+func (d *Definitions) drop(cluster logicalcluster.Name, name string, version uint64) {
+	d.mu.Lock()
+	d.position = max(d.position, version)
+	old := d.find(cluster, name)
+	if old == nil || old.version > version {
+		d.mu.Unlock()
+		return
+	}
+	of := d.clusters[cluster]
+	delete(of.byName, name)
+	of.served = nil
+	if len(of.byName) == 0 {
+		delete(d.clusters, cluster)
+	}
+	d.release(old, nil)
+}
+
+// release ends what went with old, gives the lock back, and tells who wants to know.
+func (d *Definitions) release(old, next *held) {
+	unheld := ""
+	if old != nil {
+		if d.held[old.Hash]--; d.held[old.Hash] == 0 {
+			delete(d.held, old.Hash)
+			unheld = old.Hash
+		}
+		if old.end != nil && (next == nil || next.Hash != old.Hash) {
+			old.end(nil)
+		}
+	}
+	d.mu.Unlock()
+	if unheld != "" && d.unheld != nil {
+		d.unheld(unheld)
+	}
+	if d.changed == nil {
+		return
+	}
+	var before, after *Definition
+	if old != nil {
+		before = old.Definition
+	}
+	if next != nil {
+		after = next.Definition
+	}
+	d.changed(before, after, next != nil && next.anticipated)
 }

@@ -51,14 +51,13 @@ type Config struct {
 	Clock clock.WithTicker
 }
 
-// DefaultUncached names the resources that are served from etcd directly: events, as upstream does, since they are
-// written far more than read; and CustomResourceDefinitions and API schemas, which decoded are the largest objects there
-// are and which the server keeps once for all logical clusters elsewhere.
+// DefaultUncached names the resources of the StorageFactory that are served from etcd directly: events, as upstream does,
+// since they are written far more than read; and API schemas, which decoded are the largest objects there are and which the
+// server keeps once for all logical clusters elsewhere. What the factory does not know says so by itself: see Uncached.
 func DefaultUncached(gr schema.GroupResource) bool {
 	switch gr {
 	case schema.GroupResource{Resource: "events"},
 		schema.GroupResource{Group: "events.k8s.io", Resource: "events"},
-		schema.GroupResource{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"},
 		schema.GroupResource{Group: "apis.kcp.io", Resource: "apiresourceschemas"}:
 		return true
 	}
@@ -162,6 +161,23 @@ func (b *Backend) GetRESTOptions(gr schema.GroupResource, example runtime.Object
 		return generic.RESTOptions{}, fmt.Errorf("storage of %s: %w", gr, err)
 	}
 	return b.restOptions(config, b.factory.ResourcePrefix(gr), !b.uncached(gr)), nil
+}
+
+// Uncached returns the RESTOptionsGetter of registries of which the StorageFactory does not know, and that are served from
+// etcd directly: CustomResourceDefinitions, and the objects they define. A watch cache spans all logical clusters, and would
+// decode such objects by the schema of one. Rows are at <prefix>/<group>/<resource>/, encoded by codec.
+func (b *Backend) Uncached(codec runtime.Codec) generic.RESTOptionsGetter {
+	return uncachedGetter{b, codec}
+}
+
+type uncachedGetter struct {
+	backend *Backend
+	codec   runtime.Codec
+}
+
+func (g uncachedGetter) GetRESTOptions(gr schema.GroupResource, _ runtime.Object) (generic.RESTOptions, error) {
+	config := storagebackend.NewDefaultConfig(g.backend.prefix, g.codec).ForResource(gr)
+	return g.backend.restOptions(config, "/"+gr.Group+"/"+gr.Resource, false), nil
 }
 
 func (b *Backend) restOptions(config *storagebackend.ConfigForResource, prefix string, cached bool) generic.RESTOptions {

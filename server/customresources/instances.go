@@ -1,0 +1,204 @@
+package customresources
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apiextensionsapiserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
+	informers "k8s.io/apiextensions-apiserver/pkg/client/informers/externalversions/apiextensions/v1"
+	listers "k8s.io/apiextensions-apiserver/pkg/client/listers/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/controller/finalizer"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apiserver/pkg/registry/generic"
+	"k8s.io/apiserver/pkg/util/webhook"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/kube-openapi/pkg/validation/spec"
+)
+
+var errTerminating = errors.New("create not allowed while custom resource definition is terminating")
+
+// served is what upstream's handler of custom resources can do.
+type served interface {
+	http.Handler
+	finalizer.CRClientGetter
+}
+
+// instances are upstream's handlers of custom resources, one for all definitions that are served alike. Each knows one
+// definition, which says nothing of any logical cluster; which one a request is for is in its context. It is made for the
+// first request and ended when no logical cluster has such a definition any more.
+type instances struct {
+	config  Config
+	objects generic.RESTOptionsGetter
+	models  map[string]*spec.Schema
+	isHeld  func(hash string) bool
+
+	mu     sync.Mutex // guards byHash
+	byHash map[string]*instance
+}
+
+// instance is one handler, and what it sees of the world: its definition, until it is over.
+type instance struct {
+	served
+	definition *apiextensionsv1.CustomResourceDefinition
+	users      int  // requests under way; guarded by instances.mu
+	dropped    bool // no definition has its hash; guarded by instances.mu
+	over       atomic.Bool
+	// free makes upstream's handler compare its stores with the definitions there are, and so close them. (It has a way to
+	// close them, which it does not export.)
+	free func()
+}
+
+// of returns the instance for a definition. Whoever gets one says when he is done with it.
+func (s *instances) of(def *Definition) (_ *instance, done func(), _ error) {
+	s.mu.Lock()
+	i, ok := s.byHash[def.Hash]
+	if !ok {
+		var err error
+		if i, err = s.make(def); err != nil {
+			s.mu.Unlock()
+			return nil, nil, fmt.Errorf("serve %s: %w", def.Name, err)
+		}
+		s.byHash[def.Hash] = i
+	}
+	i.users++
+	s.mu.Unlock()
+	if !ok && !s.isHeld(def.Hash) {
+		// The last definition went meanwhile, when there was nothing to drop. The request is still answered.
+		s.drop(def.Hash)
+	}
+	return i, func() {
+		s.mu.Lock()
+		i.users--
+		s.end(i)
+	}, nil
+}
+
+// objectsOf lists and deletes the objects of a definition, in the logical cluster of the context that its methods get.
+func (s *instances) objectsOf(def *Definition) (_ finalizer.ListerCollectionDeleter, done func(), _ error) {
+	i, done, err := s.of(def)
+	if err != nil {
+		return nil, nil, err
+	}
+	objects, err := i.GetCustomResourceListerCollectionDeleter(i.definition)
+	if err != nil {
+		done()
+		return nil, nil, fmt.Errorf("serve %s: %w", def.Name, err)
+	}
+	return objects, done, nil
+}
+
+// drop ends the instance of a hash that no definition has any more, after the last request that has it.
+func (s *instances) drop(hash string) {
+	s.mu.Lock()
+	i := s.byHash[hash]
+	if i == nil || s.isHeld(hash) {
+		s.mu.Unlock()
+		return
+	}
+	delete(s.byHash, hash)
+	i.dropped = true
+	s.end(i)
+}
+
+// end wants the lock and gives it back. It ends an instance that nobody needs.
+func (s *instances) end(i *instance) {
+	ends := i.dropped && i.users == 0
+	s.mu.Unlock()
+	if ends {
+		i.over.Store(true)
+		i.free()
+	}
+}
+
+func (s *instances) make(def *Definition) (*instance, error) {
+	i := &instance{definition: canonical(def)}
+	c := s.config
+	var err error
+	i.served, err = apiextensionsapiserver.NewCustomResourceDefinitionHandler(
+		nil, nil, // documents of discovery are not answered here
+		&onlyOne{instance: i},
+		http.NotFoundHandler(),
+		s.objects,
+		noNewOnes{c.Admission},
+		nil, // nothing is established by it
+		noServices{},
+		func(anonymous webhook.AuthenticationInfoResolver) webhook.AuthenticationInfoResolver {
+			return anonymous
+		},
+		1,
+		c.Authorizer,
+		c.RequestTimeout, c.MinRequestTimeout,
+		s.models,
+		c.MaxRequestBodyBytes,
+	)
+	return i, err
+}
+
+// canonical is the definition that stands for all of one hash. That it was established long ago keeps upstream's handler
+// from delaying the first objects by two seconds, for servers that do not know of the definition yet: ours read it.
+func canonical(def *Definition) *apiextensionsv1.CustomResourceDefinition {
+	long := metav1.NewTime(time.Unix(0, 0))
+	is := func(t apiextensionsv1.CustomResourceDefinitionConditionType) condition {
+		return condition{Type: t, Status: apiextensionsv1.ConditionTrue, LastTransitionTime: long}
+	}
+	return &apiextensionsv1.CustomResourceDefinition{
+		ObjectMeta: metav1.ObjectMeta{Name: def.Name, UID: types.UID(def.Hash)},
+		Spec:       def.Spec,
+		Status: apiextensionsv1.CustomResourceDefinitionStatus{
+			AcceptedNames: def.Status.AcceptedNames,
+			Conditions:    []condition{is(apiextensionsv1.NamesAccepted), is(apiextensionsv1.Established)},
+		},
+	}
+}
+
+// onlyOne is an informer and lister of one definition.
+type onlyOne struct {
+	cache.SharedIndexInformer // nil: nothing else of it is used
+	instance                  *instance
+}
+
+var (
+	_ informers.CustomResourceDefinitionInformer = &onlyOne{}
+	_ listers.CustomResourceDefinitionLister     = &onlyOne{}
+	_ cache.SharedIndexInformer                  = &onlyOne{}
+	_ webhook.ServiceResolver                    = noServices{}
+)
+
+func (o *onlyOne) Informer() cache.SharedIndexInformer            { return o }
+func (o *onlyOne) Lister() listers.CustomResourceDefinitionLister { return o }
+
+// AddEventHandler keeps what is to be called when a definition is deleted.
+func (o *onlyOne) AddEventHandler(h cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
+	o.instance.free = func() { h.OnDelete(o.instance.definition) }
+	return nil, nil
+}
+
+func (o *onlyOne) List(labels.Selector) ([]*apiextensionsv1.CustomResourceDefinition, error) {
+	if o.instance.over.Load() {
+		return nil, nil
+	}
+	return []*apiextensionsv1.CustomResourceDefinition{o.instance.definition}, nil
+}
+
+func (o *onlyOne) Get(name string) (*apiextensionsv1.CustomResourceDefinition, error) {
+	if name != o.instance.definition.Name {
+		return nil, apierrors.NewNotFound(apiextensionsv1.Resource(definitions), name)
+	}
+	return o.instance.definition, nil
+}
+
+// noServices resolves no Service: what runs behind one is in a physical cluster.
+type noServices struct{}
+
+func (noServices) ResolveEndpoint(namespace, name string, _ int32) (*url.URL, error) {
+	return nil, fmt.Errorf("the Service %s/%s runs in a physical cluster, where this server cannot reach it: give the webhook a url instead of a service", namespace, name)
+}

@@ -1,0 +1,182 @@
+package customresources
+
+import (
+	"context"
+	"fmt"
+	"hash/fnv"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/controller/finalizer"
+	"k8s.io/apiextensions-apiserver/pkg/registry/customresourcedefinition"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/registry/rest"
+
+	lcctx "atoll.dev/atoll/internal/logicalcluster"
+	"atoll.dev/atoll/internal/queue"
+)
+
+// workers share all logical clusters; a definition takes a few milliseconds, most of it etcd's.
+const workers = 8
+
+// key names a definition.
+type key struct {
+	cluster logicalcluster.Name
+	name    string
+}
+
+// String is "cluster|name".
+func (k key) String() string { return string(k.cluster) + "|" + k.name }
+
+func keyOf(def *Definition) key { return key{clusterOf(def), def.Name} }
+
+// reconciler gives definitions the status they should have, and ends those that are deleted.
+type reconciler struct {
+	definitions *Definitions
+	status      *customresourcedefinition.StatusREST
+	objectsOf   func(*Definition) (_ finalizer.ListerCollectionDeleter, done func(), _ error)
+	keys        *queue.Queue[key]
+	now         func() time.Time
+	// turns keep two definitions of one logical cluster from being given the same name at the same time.
+	turns [64]sync.Mutex
+}
+
+func newReconciler(d *Definitions, status *customresourcedefinition.StatusREST, objectsOf func(*Definition) (finalizer.ListerCollectionDeleter, func(), error)) *reconciler {
+	r := &reconciler{definitions: d, status: status, objectsOf: objectsOf, now: time.Now}
+	r.keys = queue.New("customresourcedefinitions", r.reconcile)
+	return r
+}
+
+func (r *reconciler) run(ctx context.Context) {
+	defer r.keys.Stop()
+	if err := r.definitions.WaitSynced(ctx); err != nil {
+		return // stopping
+	}
+	r.keys.Run(ctx, workers)
+}
+
+// onChange looks at a definition that is new or has changed, and at those that may have waited for names it had.
+func (r *reconciler) onChange(before, after *Definition, anticipated bool) {
+	if after != nil && !anticipated {
+		r.keys.Add(keyOf(after))
+	}
+	if before == nil || after != nil && equality.Semantic.DeepEqual(before.Status.AcceptedNames, after.Status.AcceptedNames) {
+		return
+	}
+	for _, other := range r.definitions.ofGroup(clusterOf(before), before.Spec.Group) {
+		if other.Name != before.Name && !isTrue(other.Status.Conditions, apiextensionsv1.NamesAccepted) {
+			r.keys.Add(keyOf(other))
+		}
+	}
+}
+
+func (r *reconciler) reconcile(ctx context.Context, k key) (time.Duration, error) {
+	seen, ok := r.definitions.get(k.cluster, k.name)
+	if !ok {
+		return 0, nil
+	}
+	ctx = request.WithNamespace(lcctx.WithCluster(ctx, lcctx.Cluster{Name: k.cluster}), metav1.NamespaceNone)
+	if seen.DeletionTimestamp != nil {
+		return r.finalize(ctx, seen)
+	}
+	turn := r.turn(k.cluster)
+	turn.Lock()
+	defer turn.Unlock()
+	// Most are looked at because this has just written them, and are as they should be.
+	seen, anticipated, ok := r.definitions.look(k.cluster, k.name)
+	if !ok || !anticipated && sameStatus(seen.Status, r.decide(k.cluster, seen)) {
+		return 0, nil
+	}
+	err := r.write(ctx, k, func(current *Definition) (*Definition, error) {
+		if current.UID != seen.UID || current.DeletionTimestamp != nil {
+			return nil, nil
+		}
+		status := r.decide(k.cluster, current)
+		if sameStatus(current.Status, status) {
+			return nil, nil
+		}
+		return current.withStatus(status)
+	})
+	if err != nil {
+		return 0, fmt.Errorf("establish CustomResourceDefinition %q of logical cluster %q: %w", k.name, k.cluster, err)
+	}
+	return 0, nil
+}
+
+func (r *reconciler) turn(cluster logicalcluster.Name) *sync.Mutex {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(cluster)) // never fails
+	return &r.turns[h.Sum32()%uint32(len(r.turns))]
+}
+
+func (r *reconciler) decide(cluster logicalcluster.Name, def *Definition) apiextensionsv1.CustomResourceDefinitionStatus {
+	group := def.Spec.Group
+	return decide(def, taken(r.definitions.builtin[group], r.definitions.ofGroup(cluster, group), def), r.now())
+}
+
+func sameStatus(a, b apiextensionsv1.CustomResourceDefinitionStatus) bool {
+	return equality.Semantic.DeepEqual(a, b)
+}
+
+// write changes the status, and the finalizers, of the definition that etcd holds to what change makes of it; nil changes
+// nothing. It is one write, past the handler chain, into the logical cluster of ctx. What it will be is known here before
+// it is written, and so before anybody can be told of it.
+func (r *reconciler) write(ctx context.Context, k key, change func(current *Definition) (*Definition, error)) error {
+	written, _, err := r.status.Update(ctx, k.name, updated(func(old runtime.Object) (runtime.Object, error) {
+		stored, ok := old.(*apiextensions.CustomResourceDefinition)
+		if !ok {
+			return nil, apierrors.NewInternalError(fmt.Errorf("a CustomResourceDefinition is stored as %T", old))
+		}
+		current, err := r.definitions.specs.define(stored)
+		if err != nil {
+			return nil, err
+		}
+		next, err := change(current)
+		if err != nil || next == nil {
+			return old, err
+		}
+		r.definitions.put(next, decided)
+		out := stored.DeepCopy()
+		out.Finalizers = slices.Clone(next.Finalizers)
+		out.Status = apiextensions.CustomResourceDefinitionStatus{}
+		if err := apiextensionsv1.Convert_v1_CustomResourceDefinitionStatus_To_apiextensions_CustomResourceDefinitionStatus(&next.Status, &out.Status, nil); err != nil {
+			return nil, err
+		}
+		return out, nil
+	}), nil, rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	stored, ok := written.(*apiextensions.CustomResourceDefinition)
+	if !ok {
+		return fmt.Errorf("a CustomResourceDefinition was written as %T", written)
+	}
+	def, err := r.definitions.specs.define(stored)
+	if err != nil {
+		return err
+	}
+	r.definitions.put(def, read)
+	return nil
+}
+
+// updated is a rest.UpdatedObjectInfo of what a function makes of an object.
+type updated func(runtime.Object) (runtime.Object, error)
+
+// Preconditions are none: the function sees what is stored.
+func (updated) Preconditions() *metav1.Preconditions { return nil }
+
+// UpdatedObject calls the function.
+func (u updated) UpdatedObject(_ context.Context, old runtime.Object) (runtime.Object, error) {
+	return u(old)
+}
