@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -364,7 +365,7 @@ func TestCustomResourcesAreServedByOneInstance(t *testing.T) {
 	if n := storesOpen(); n != 1 {
 		t.Fatalf("%d stores are open for one definition", n)
 	}
-	before := runtime.NumGoroutine()
+	before := goroutines()
 	for i := 1; i < workspaces; i++ {
 		use(i)
 	}
@@ -372,7 +373,7 @@ func TestCustomResourcesAreServedByOneInstance(t *testing.T) {
 		t.Errorf("%d stores are open for one definition in %d workspaces", n, workspaces)
 	}
 	eventually(t, func() (string, bool) {
-		after := runtime.NumGoroutine()
+		after := goroutines()
 		return fmt.Sprintf("%d goroutines with one workspace, %d with %d", before, after, workspaces), after <= before
 	})
 	served := r.Definitions().Served(name(7))
@@ -418,6 +419,19 @@ func TestCustomResourcesAreServedByOneInstance(t *testing.T) {
 	for _, kv := range rows.Kvs {
 		t.Errorf("left behind: %s", kv.Key)
 	}
+}
+
+// goroutines is the number of those that are not of connections, of which each client of a test has its own.
+func goroutines() int {
+	stacks := make([]byte, 64<<20)
+	stacks = stacks[:runtime.Stack(stacks, true)]
+	n := 0
+	for stack := range bytes.SplitSeq(stacks, []byte("\n\n")) {
+		if !bytes.Contains(stack, []byte("net/http.")) {
+			n++
+		}
+	}
+	return n
 }
 
 // TestCustomResourcesOverARestart: what was defined and made before is there after, and is deleted with its workspace
