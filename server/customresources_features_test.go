@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"encoding/json"
 	"encoding/pem"
 	"net/http"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
@@ -199,7 +201,9 @@ func TestCustomResourceFeatures(t *testing.T) {
 	}
 
 	// A stricter schema ends watches, which read by the one before, and lets stay what it finds (ratcheting).
-	live, err := objects.Watch(t.Context(), metav1.ListOptions{ResourceVersion: list.GetResourceVersion()})
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	live, err := objects.Watch(ctx, metav1.ListOptions{ResourceVersion: list.GetResourceVersion()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -212,6 +216,9 @@ func TestCustomResourceFeatures(t *testing.T) {
 		if event.Type == watch.Error {
 			t.Errorf("the watch ends with an error: %v", event.Object)
 		}
+	}
+	if ctx.Err() != nil {
+		t.Error("the watch goes on with another schema than the current one")
 	}
 	if _, err := objects.Create(t.Context(), widget("tree", map[string]any{"size": int64(500)}), metav1.CreateOptions{}); !apierrors.IsInvalid(err) {
 		t.Errorf("create beyond the new maximum: %v, want Invalid", err)

@@ -564,3 +564,31 @@ func TestCustomResourceNamesConflictInOneWorkspace(t *testing.T) {
 		inShop.awaitGone(t, made)
 	}
 }
+
+// TestCustomResourcesOfAnotherServer: what one server has said to be established, another one on the same etcd serves at
+// once, in its newest version too, although it may not have heard of it.
+func TestCustomResourcesOfAnotherServer(t *testing.T) {
+	one := startServer(t, nil)
+	options := *one.options
+	other := startServerOver(t, one.etcd, one.credentials, &options)
+	here, there := one.custom(t, shop), other.custom(t, shop)
+	for i := range 20 {
+		crd := clusterScoped(widgets(`{"size":{"type":"integer"}}`))
+		gvr := widgetsV1
+		gvr.Resource = fmt.Sprintf("widget%ds", i)
+		crd.Name = gvr.Resource + ".shop.example"
+		crd.Spec.Names = apiextensionsv1.CustomResourceDefinitionNames{Plural: gvr.Resource, Kind: fmt.Sprintf("Widget%d", i)}
+		made := here.define(t, crd)
+		if _, err := there.objects.Resource(gvr).List(t.Context(), metav1.ListOptions{}); err != nil {
+			t.Errorf("%s on the other server: %v", gvr.Resource, err)
+		}
+		version := `[{"op":"add","path":"/spec/versions/-","value":{"name":"v2","served":true,"storage":false,"schema":{"openAPIV3Schema":{"type":"object"}}}}]`
+		if _, err := here.definitions.ApiextensionsV1().CustomResourceDefinitions().Patch(t.Context(), made.Name, types.JSONPatchType, []byte(version), metav1.PatchOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		gvr.Version = "v2"
+		if _, err := there.objects.Resource(gvr).List(t.Context(), metav1.ListOptions{}); err != nil {
+			t.Errorf("%s in a new version on the other server: %v", gvr.Resource, err)
+		}
+	}
+}
