@@ -123,6 +123,9 @@ func (s *Server) Close() error {
 	if s.generic != nil {
 		s.generic.Destroy()
 	}
+	if s.custom != nil {
+		s.custom.Stop()
+	}
 	if s.backend != nil {
 		s.backend.Destroy()
 	}

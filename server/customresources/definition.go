@@ -141,9 +141,11 @@ func (d *Definitions) isHeld(hash string) bool {
 	return d.held[hash] > 0
 }
 
-// isServed says whether requests for the resource are answered: it was established, and the resource is nobody else's.
+// isServed says whether requests for the resource are answered: it was established, and its objects are stored under its own
+// name, which is nobody else's. Whoever may write statuses could accept any name, and would be authorised for another.
 func (d *Definitions) isServed(def *Definition) bool {
-	return isTrue(def.Status.Conditions, apiextensionsv1.Established) && !d.builtin.resource(def.Spec.Group, def.Status.AcceptedNames.Plural)
+	return isTrue(def.Status.Conditions, apiextensionsv1.Established) &&
+		def.Status.AcceptedNames.Plural == def.Spec.Names.Plural && !d.builtin.resource(def.Spec.Group, def.Spec.Names.Plural)
 }
 
 // whileAlike returns a context that ends with ctx, or as soon as the logical cluster's definition is gone or has another

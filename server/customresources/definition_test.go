@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/kcp-dev/logicalcluster/v3"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 )
 
 func established(c *apiextensionsv1.CustomResourceDefinition) {
@@ -202,4 +203,34 @@ func TestWatchesEndWithTheirDefinition(t *testing.T) {
 	defer cancel()
 	d.drop("a", def.Name, 7)
 	<-watching.Done()
+}
+
+// Who may write the status of a definition could accept any name for it. Objects would be stored under that name, and requests
+// be authorised by the definition's own.
+func TestOnlyOwnNamesAreServed(t *testing.T) {
+	d := newDefinitions(nil, Names{"shop.example": {plurals: sets.New("carts")}})
+	for _, tc := range []struct {
+		reason string
+		change func(*apiextensionsv1.CustomResourceDefinition)
+		want   bool
+	}{
+		{"established", established, true},
+		{"not established", nil, false},
+		{"somebody else's plural was accepted", func(c *apiextensionsv1.CustomResourceDefinition) {
+			established(c)
+			c.Status.AcceptedNames.Plural = "gadgets"
+		}, false},
+		{"a built-in resource's plural was accepted", func(c *apiextensionsv1.CustomResourceDefinition) {
+			established(c)
+			c.Status.AcceptedNames.Plural = "carts"
+		}, false},
+		{"it is a built-in resource, established before there was one", func(c *apiextensionsv1.CustomResourceDefinition) {
+			c.Name, c.Spec.Names.Plural = "carts.shop.example", "carts"
+			established(c)
+		}, false},
+	} {
+		if got := d.isServed(defined(t, &d.specs, "a", "1", tc.change)); got != tc.want {
+			t.Errorf("%s: served %v, want %v", tc.reason, got, tc.want)
+		}
+	}
 }

@@ -95,4 +95,7 @@ func (s *Server) Run(ctx context.Context) {
 	running.Go(func() { s.reconciler.run(ctx) })
 }
 
+// Stop ends what a Server has running of its own even if it is never run.
+func (s *Server) Stop() { s.reconciler.keys.Stop() }
+
 var _ http.Handler = &Server{}
