@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -233,4 +234,40 @@ func TestOnlyOwnNamesAreServed(t *testing.T) {
 			t.Errorf("%s: served %v, want %v", tc.reason, got, tc.want)
 		}
 	}
+}
+
+// A definition costs each further logical cluster its metadata and status, whatever the size of its schema.
+func TestDefinitionsCostLittle(t *testing.T) {
+	const clusters, most = 200, 8 << 10 // bytes for each
+	d := newDefinitions(nil, Names{})
+	heap := func() int64 {
+		runtime.GC()
+		runtime.GC() // what has a cleanup goes with the second
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	put := func(i int) {
+		d.put(defined(t, &d.specs, fmt.Sprintf("cluster%d", i), fmt.Sprint(i+1), func(c *apiextensionsv1.CustomResourceDefinition) {
+			established(c)
+			c.Annotations["kubectl.kubernetes.io/last-applied-configuration"] = strings.Repeat("everything again ", 5000)
+			properties := map[string]apiextensionsv1.JSONSchemaProps{}
+			for n := range 300 {
+				properties[fmt.Sprintf("p%d", n)] = apiextensionsv1.JSONSchemaProps{Type: "string", Description: strings.Repeat("what this is for; ", 10)}
+			}
+			c.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties = properties
+		}), told)
+	}
+	none := heap()
+	put(0)
+	one := heap()
+	for i := range clusters {
+		put(i + 1)
+	}
+	many := heap()
+	t.Logf("the first definition takes %d bytes, each further one %d", one-none, (many-one)/clusters)
+	if each := (many - one) / clusters; each > most {
+		t.Errorf("each further definition takes %d bytes, want at most %d", each, most)
+	}
+	runtime.KeepAlive(d)
 }

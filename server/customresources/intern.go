@@ -85,11 +85,11 @@ func hashOf(shared *sharedSpec, accepted *apiextensionsv1.CustomResourceDefiniti
 }
 
 func (s *specs) share(spec *apiextensionsv1.CustomResourceDefinitionSpec) (*sharedSpec, error) {
-	text, err := json.Marshal(spec)
+	data, err := spec.Marshal() // protobuf, of which equal specs have equal bytes, takes a fraction of the time of JSON
 	if err != nil {
 		return nil, err
 	}
-	hash := sha256.Sum256(text)
+	hash := sha256.Sum256(data)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if known := s.byHash[hash].Value(); known != nil {
