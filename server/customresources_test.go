@@ -412,7 +412,7 @@ func TestCustomResourcesAreServedByOneInstance(t *testing.T) {
 		n := storesOpen()
 		return fmt.Sprintf("%d stores are open that nobody needs", n), n == 0
 	})
-	rows, err := r.etcd.Client.Get(t.Context(), "/registry/shop.example/", clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	rows, err := r.data.Client.Get(t.Context(), "/registry/shop.example/", clientv3.WithPrefix(), clientv3.WithKeysOnly())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -570,7 +570,7 @@ func TestCustomResourceNamesConflictInOneWorkspace(t *testing.T) {
 func TestCustomResourcesOfAnotherServer(t *testing.T) {
 	one := startServer(t, nil)
 	options := *one.options
-	other := startServerOver(t, one.etcd, one.credentials, &options)
+	other := startServerOver(t, one.data, one.credentials, &options)
 	here, there := one.custom(t, shop), other.custom(t, shop)
 	for i := range 20 {
 		crd := clusterScoped(widgets(`{"size":{"type":"integer"}}`))

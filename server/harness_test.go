@@ -80,7 +80,7 @@ func (few) WaitSynced(context.Context) error { return nil }
 // running is a server that runs until the test ends, or stop.
 type running struct {
 	*Server
-	etcd        *embeddedetcd.Etcd
+	data        *embeddedetcd.Etcd
 	credentials Credentials
 	stop        func() error // ends it, waits, and returns what Run returned
 }
@@ -127,7 +127,7 @@ func (r *running) restart(t *testing.T) *running {
 	if err := r.stop(); err != nil {
 		t.Fatal(err)
 	}
-	return startServerOver(t, r.etcd, r.credentials, r.options)
+	return startServerOver(t, r.data, r.credentials, r.options)
 }
 
 func startServerOver(t *testing.T, etcd *embeddedetcd.Etcd, credentials Credentials, o *Options) *running {
@@ -142,7 +142,7 @@ func startServerOver(t *testing.T, etcd *embeddedetcd.Etcd, credentials Credenti
 	var wg sync.WaitGroup
 	var failed error
 	wg.Go(func() { failed = s.Run(ctx) })
-	r := &running{Server: s, etcd: etcd, credentials: credentials, stop: sync.OnceValue(func() error { cancel(); wg.Wait(); return failed })}
+	r := &running{Server: s, data: etcd, credentials: credentials, stop: sync.OnceValue(func() error { cancel(); wg.Wait(); return failed })}
 	t.Cleanup(func() {
 		if err := r.stop(); err != nil {
 			t.Errorf("run: %v", err)
