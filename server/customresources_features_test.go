@@ -112,7 +112,7 @@ func TestCustomResourcesAreConverted(t *testing.T) {
 	if calls.Load() == 0 {
 		t.Error("the webhook was not called")
 	}
-	rows, err := r.data.Client.Get(t.Context(), "/registry/shop.example/widgets/shopname/default/w")
+	rows, err := r.data.Get(t.Context(), "/registry/shop.example/widgets/shopname/default/w")
 	if err != nil || len(rows.Kvs) != 1 || !strings.Contains(string(rows.Kvs[0].Value), `"apiVersion":"shop.example/v1"`) || strings.Contains(string(rows.Kvs[0].Value), "kcp.io/cluster") {
 		t.Errorf("the row: %v (%v)", rows, err)
 	}

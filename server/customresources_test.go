@@ -412,7 +412,7 @@ func TestCustomResourcesAreServedByOneInstance(t *testing.T) {
 		n := storesOpen()
 		return fmt.Sprintf("%d stores are open that nobody needs", n), n == 0
 	})
-	rows, err := r.data.Client.Get(t.Context(), "/registry/shop.example/", clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	rows, err := r.data.Get(t.Context(), "/registry/shop.example/", clientv3.WithPrefix(), clientv3.WithKeysOnly())
 	if err != nil {
 		t.Fatal(err)
 	}

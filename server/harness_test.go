@@ -80,7 +80,7 @@ func (few) WaitSynced(context.Context) error { return nil }
 // running is a server that runs until the test ends, or stop.
 type running struct {
 	*Server
-	data        *embeddedetcd.Etcd
+	data        *clientv3.Client
 	credentials Credentials
 	stop        func() error // ends it, waits, and returns what Run returned
 }
@@ -130,7 +130,7 @@ func (r *running) restart(t *testing.T) *running {
 	return startServerOver(t, r.data, r.credentials, r.options)
 }
 
-func startServerOver(t *testing.T, etcd *embeddedetcd.Etcd, credentials Credentials, o *Options) *running {
+func startServerOver(t *testing.T, etcd *clientv3.Client, credentials Credentials, o *Options) *running {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	s, err := New(ctx, o, etcd)
