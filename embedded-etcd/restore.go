@@ -18,9 +18,10 @@ const (
 	// unfinished lies in the directory of the store while a restore is under way, and keeps it from being opened.
 	unfinished = "restoring"
 
-	// What is surely more than a store can write: at least in all, and in each second since its snapshot.
-	leastBump   = 1_000_000_000
-	bumpASecond = 100_000
+	// revisionsASecond is surely more than a store can write.
+	revisionsASecond = 100_000
+	// leastBump is for a store that is above what the clock allows.
+	leastBump = 1_000_000_000
 )
 
 // Holds says whether dir holds a store.
@@ -32,12 +33,21 @@ func Holds(dir string) (bool, error) {
 	return err == nil, err
 }
 
-// RevisionBump is by how much a restored store's revision must be raised so that it lies above everything that anybody has
-// seen: of the store that was lost, and of stores restored from the same snapshot earlier, which grows with the time
-// since. Should the clock have gone back, the least bump remains.
-func RevisionBump(taken, now time.Time) uint64 {
-	seconds := max(0, int64(now.Sub(taken)/time.Second))
-	return leastBump + bumpASecond*uint64(seconds)
+// RevisionBump is by how much the revision of a store must be raised that is restored now from a backup of revision, which
+// was taken then, so that it lies above everything that anybody has seen: of the store that was lost, and of every store
+// of the same installation that was restored before, from whichever backup.
+//
+// The clock says how far: a restored store begins at revisionsASecond for each second since 1970, and none reaches by
+// writing what a later restore begins at. A backup that is already above was made by a clock that was ahead of this one;
+// all that can be said then is that nobody writes leastBump revisions soon.
+func RevisionBump(revision int64, taken, now time.Time) uint64 {
+	if now.Before(taken) {
+		now = taken // the clock did show that
+	}
+	if bump := now.UnixNano()/int64(time.Second/revisionsASecond) - revision; bump > 0 {
+		return uint64(bump)
+	}
+	return leastBump
 }
 
 // Restoration makes a directory of a store from a snapshot. Until Commit, the directory cannot be opened as a store.

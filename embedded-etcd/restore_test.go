@@ -196,21 +196,52 @@ func TestRestoreIsWholeOrNotAtAll(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
-// TestRevisionBump: of one snapshot, who is restored later is above who was restored before, for as fast as it can write.
+// TestRevisionBump: who is restored later is above who was restored before, for as fast as it can write.
 func TestRevisionBump(t *testing.T) {
-	taken := time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC)
+	taken := time.Unix(1_700_000_000, 0)
+	const then = 170_000_000_000_000
 	for _, tc := range []struct {
-		after  time.Duration
-		want   uint64
-		reason string
+		revision int64
+		after    time.Duration
+		want     uint64
+		reason   string
 	}{
-		{0, 1_000_000_000, "at once"},
-		{-time.Hour, 1_000_000_000, "the clock went back"},
-		{time.Second, 1_000_100_000, "a hundred thousand writes a second"},
-		{10 * 365 * 24 * time.Hour, 1_000_000_000 + 31_536_000_000_000, "ten years: a millionth of what there is"},
+		{0, 0, then, "a hundred thousand for each second of the clock"},
+		{5, 0, then - 5, "whatever the backup has"},
+		{5, time.Second, then + 100_000 - 5, "a hundred thousand writes later"},
+		{5, 10 * time.Microsecond, then + 1 - 5, "one write later"},
+		{5, -time.Hour, then - 5, "the clock went back since the backup, which says how late it was"},
+		{then - 1, 0, 1, "restored a moment before the backup"},
+		{then, 0, 1_000_000_000, "the clock went back before the backup"},
+		{2 * then, time.Hour, 1_000_000_000, "far"},
 	} {
-		if got := embeddedetcd.RevisionBump(taken, taken.Add(tc.after)); got != tc.want {
+		if got := embeddedetcd.RevisionBump(tc.revision, taken, taken.Add(tc.after)); got != tc.want {
 			t.Errorf("%s: %d, want %d", tc.reason, got, tc.want)
+		}
+	}
+}
+
+// TestRevisionBumpInChains: no chain of restores leads back, however soon they follow one another and whichever backup is
+// taken; the stores in between write as fast as they can.
+func TestRevisionBumpInChains(t *testing.T) {
+	type backup struct {
+		revision int64
+		taken    time.Time
+	}
+	for _, pause := range []time.Duration{time.Second, time.Minute, 24 * time.Hour, 365 * 24 * time.Hour} {
+		now := time.Unix(1_700_000_000, 0)
+		seen := int64(1000)
+		backups := []backup{{seen, now}}
+		for step, from := range []int{0, 1, 0, 2, 1, 0, 5, 0, 0} {
+			now = now.Add(pause)
+			b := backups[from]
+			restored := b.revision + int64(embeddedetcd.RevisionBump(b.revision, b.taken, now))
+			if restored <= seen {
+				t.Fatalf("every %s: restore %d, of backup %d, begins at %d; clients saw %d", pause, step, from, restored, seen)
+			}
+			now = now.Add(pause)
+			seen = restored + 20_000*int64(pause/time.Second)
+			backups = append(backups, backup{seen, now})
 		}
 	}
 }

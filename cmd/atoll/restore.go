@@ -72,14 +72,14 @@ func restoreDone(self, root string, h *backupfile.Header, revision int64) string
 	if h.Server != "" {
 		who += " at " + h.Server
 	}
-	return fmt.Sprintf(`Restored into %[2]s what %[3]s had on %[4]s: revision %[5]d, raised to %[6]d.
+	return fmt.Sprintf(`Restored into %[2]s what %[3]s had on %[4]s: revision %[5]d, raised by %[7]d to %[6]d.
 
 Next:
   %[1]s start --root-directory %[2]s   # with its other flags as before, at the same address and port
   %[1]s cluster list                   # clusters that have seen a later state are only observed
   %[1]s cluster status NAME            # what a confirmation would do there
   %[1]s cluster confirm NAME restored
-`, self, root, who, h.Created.Format(time.RFC3339), h.Revision, revision)
+`, self, root, who, h.Created.Format(time.RFC3339), h.Revision, revision, revision-h.Revision)
 }
 
 // restore makes root from a backup and returns the revision at which its store goes on. If it fails, what it made is
@@ -117,7 +117,7 @@ func restore(ctx context.Context, b *backupfile.File, root string, now time.Time
 	}
 	// The one look at the store is no news to who restores.
 	quiet := klog.NewContext(ctx, klog.Logger{})
-	bump := embeddedetcd.RevisionBump(b.Created, now)
+	bump := embeddedetcd.RevisionBump(b.Revision, b.Created, now)
 	if revision, err = r.Build(quiet, bump); err != nil {
 		return 0, err
 	}
