@@ -5,3 +5,6 @@ func (r *Restoration) Forget() {
 	_ = r.snapshot.Close() // it may be closed
 	r.unlock()
 }
+
+// Syncs has sync called where the names in the directory are brought to the disk.
+func (r *Restoration) Syncs(sync func(dir string) error) { r.sync = sync }

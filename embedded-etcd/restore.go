@@ -55,6 +55,8 @@ type Restoration struct {
 	dir      string
 	unlock   func()
 	snapshot *os.File
+	named    bool // by Commit
+	sync     func(dir string) error
 }
 
 // BeginRestore takes dir, which holds no store, for a restore, until Commit or Abort.
@@ -66,7 +68,7 @@ func BeginRestore(dir string) (_ *Restoration, err error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Restoration{dir: dir, unlock: unlock}
+	r := &Restoration{dir: dir, unlock: unlock, sync: syncDir}
 	defer func() {
 		if err != nil {
 			unlock()
@@ -156,22 +158,36 @@ func (r *Restoration) Build(ctx context.Context, bump uint64) (revision int64, e
 	return got.Header.Revision, nil
 }
 
-// Commit gives the store its name; from then on it can be opened.
+// Commit gives the store its name; from then on it can be opened. If it fails, the store still cannot be opened, and Abort
+// remains to be done.
 func (r *Restoration) Commit() error {
-	defer r.unlock()
 	if err := os.Rename(r.staged(dataDir), filepath.Join(r.dir, dataDir)); err != nil {
 		return fmt.Errorf("restore into %s: %w", r.dir, err)
 	}
-	if err := errors.Join(syncDir(r.dir), os.RemoveAll(r.staged()), syncDir(r.dir)); err != nil {
-		return fmt.Errorf("restore into %s: %w", r.dir, err)
+	r.named = true
+	err := r.sync(r.dir)
+	if err == nil {
+		err = errors.Join(os.RemoveAll(r.staged()), r.sync(r.dir))
 	}
+	if err != nil {
+		// Whoever restores now takes back what belongs to the store; until all is gone nobody may open it.
+		return errors.Join(fmt.Errorf("restore into %s: %w", r.dir, err), os.MkdirAll(r.staged(), 0o700))
+	}
+	r.unlock()
 	return nil
 }
 
-// Abort removes what the restore has made. dir stays.
+// Abort removes what the restore has made, and first the store if a Commit that failed has named it. dir stays. What
+// keeps the store from being opened goes only when nothing of it is left, so Abort comes after everything else is undone.
 func (r *Restoration) Abort() error {
 	defer r.unlock()
-	return errors.Join(ignoreClosed(r.snapshot.Close()), os.RemoveAll(r.staged()), os.Remove(filepath.Join(r.dir, lockFile)))
+	err := ignoreClosed(r.snapshot.Close())
+	if r.named {
+		if gone := errors.Join(os.RemoveAll(filepath.Join(r.dir, dataDir)), r.sync(r.dir)); gone != nil {
+			return errors.Join(err, fmt.Errorf("take back the restore into %s: %w", r.dir, gone))
+		}
+	}
+	return errors.Join(err, os.RemoveAll(r.staged()), os.Remove(filepath.Join(r.dir, lockFile)))
 }
 
 func ignoreClosed(err error) error {

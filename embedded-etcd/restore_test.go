@@ -194,6 +194,72 @@ func TestRestoreIsWholeOrNotAtAll(t *testing.T) {
 	}
 }
 
+// TestCommitThatFails: a store that was named already, but perhaps not on the disk, is no store, and Abort takes it back.
+func TestCommitThatFails(t *testing.T) {
+	origin := start(t, t.TempDir())
+	content, _ := snapshotOf(t, origin.Client)
+	errDisk := errors.New("the disk is broken")
+	for failing, reason := range map[int]string{1: "when the store is named", 2: "when nothing else is left of the restore"} {
+		for _, then := range []string{"Abort", "the disk is broken when it aborts, too", "killed"} {
+			t.Run(reason+", "+then, func(t *testing.T) {
+				dir := filepath.Join(t.TempDir(), "etcd")
+				r := beginRestore(t, dir, content)
+				if _, err := r.Build(t.Context(), 1); err != nil {
+					t.Fatal(err)
+				}
+				syncs := 0
+				r.Syncs(func(string) error {
+					if syncs++; syncs >= failing {
+						return errDisk
+					}
+					return nil
+				})
+				if err := r.Commit(); !errors.Is(err, errDisk) {
+					t.Fatalf("Commit returns %v", err)
+				}
+				if found, err := embeddedetcd.Holds(dir); err != nil || !found {
+					t.Fatalf("the store is not named when Commit fails: %v; this shows nothing", err)
+				}
+				if err := second(embeddedetcd.BeginRestore(dir)); !errors.Is(err, embeddedetcd.ErrInUse) {
+					t.Errorf("given back before what belongs to it is undone: %v", err)
+				}
+				switch then {
+				case "Abort":
+					r.Syncs(func(string) error {
+						if found, err := embeddedetcd.Holds(dir); err != nil || found {
+							t.Errorf("the store is still there: %v", err)
+						}
+						if _, err := os.Stat(filepath.Join(dir, "restoring")); err != nil {
+							t.Errorf("before the store is surely gone: %v", err)
+						}
+						return nil
+					})
+					if err := r.Abort(); err != nil {
+						t.Fatal(err)
+					}
+					if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+						t.Errorf("%v is left, %v", left, err)
+					}
+					if err := beginRestore(t, dir, nil).Abort(); err != nil {
+						t.Error(err)
+					}
+					return
+				case "killed":
+					r.Forget()
+				default:
+					if err := r.Abort(); !errors.Is(err, errDisk) {
+						t.Errorf("Abort returns %v", err)
+					}
+				}
+				_, err := embeddedetcd.Start(t.Context(), embeddedetcd.Options{Dir: dir})
+				if err == nil || !strings.Contains(err.Error(), "did not come to its end") {
+					t.Errorf("Start returns %v", err)
+				}
+			})
+		}
+	}
+}
+
 func second[T any](_ T, err error) error { return err }
 
 // TestRevisionBump: who is restored later is above who was restored before, for as fast as it can write.

@@ -220,8 +220,31 @@ func TestRestoreThatFailsLeavesNothing(t *testing.T) {
 	defer b.Close()
 	interrupted, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err = restore(interrupted, b, filepath.Join(parent, "new"), time.Now())
+	_, err = restore(interrupted, b, filepath.Join(parent, "new"), time.Now(), (*embeddedetcd.Restoration).Commit)
 	refuses(t, "interrupted", err, context.Canceled.Error())
+	holds(t, parent, "")
+}
+
+// TestRestoreThatFailsAtItsEndLeavesNothing: when the keys are there already. A store without them would start with
+// another authority.
+func TestRestoreThatFailsAtItsEndLeavesNothing(t *testing.T) {
+	from, _ := stoppedServer(t)
+	file := filepath.Join(t.TempDir(), "backup")
+	if _, err := typed(t, newBackupCommand, "--root-directory", from, "-o", file); err != nil {
+		t.Fatal(err)
+	}
+	b, err := backupfile.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	parent := t.TempDir()
+	root := filepath.Join(parent, "new")
+	_, err = restore(t.Context(), b, root, time.Now(), func(*embeddedetcd.Restoration) error {
+		holds(t, root, "etcd pki")
+		return errors.New("the disk is broken")
+	})
+	refuses(t, "at its end", err, "the disk is broken")
 	holds(t, parent, "")
 }
 

@@ -54,7 +54,7 @@ cluster that has seen a later state of the server until "atoll cluster confirm N
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 			defer stop()
 			fmt.Fprintf(streams.ErrOut, "Restoring %s of %s into %s\n", size(b.Size), b.Created.Format(time.RFC3339), root)
-			revision, err := restore(ctx, b, root, time.Now())
+			revision, err := restore(ctx, b, root, time.Now(), (*embeddedetcd.Restoration).Commit)
 			if err != nil {
 				return err
 			}
@@ -83,8 +83,8 @@ Next:
 }
 
 // restore makes root from a backup and returns the revision at which its store goes on. If it fails, what it made is
-// removed; if it is killed, what it leaves cannot be started.
-func restore(ctx context.Context, b *backupfile.File, root string, now time.Time) (revision int64, err error) {
+// removed; if it is killed, what it leaves cannot be started. commit is the last step.
+func restore(ctx context.Context, b *backupfile.File, root string, now time.Time, commit func(*embeddedetcd.Restoration) error) (revision int64, err error) {
 	_, err = os.Lstat(root)
 	isNew := errors.Is(err, fs.ErrNotExist)
 	etcd := etcdDirectory(root)
@@ -97,10 +97,11 @@ func restore(ctx context.Context, b *backupfile.File, root string, now time.Time
 		if err == nil {
 			return
 		}
-		err = errors.Join(err, r.Abort())
 		if keysMade {
 			err = errors.Join(err, server.RemoveRestoredKeys(root))
 		}
+		// Last: until then nothing can be started that has a store and no keys, or keys and no store.
+		err = errors.Join(err, r.Abort())
 		_ = os.Remove(etcd) // stays if somebody put something there
 		if isNew {
 			_ = os.Remove(root)
@@ -131,7 +132,7 @@ func restore(ctx context.Context, b *backupfile.File, root string, now time.Time
 		return 0, err
 	}
 	keysMade = true
-	return revision, r.Commit()
+	return revision, commit(r)
 }
 
 // onlyHolds returns an error if root holds anything but ours, and what a file system may have put at its top.
