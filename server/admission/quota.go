@@ -2,12 +2,14 @@ package admission
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/admission/plugin/resourcequota"
 	kubequota "k8s.io/apiserver/pkg/quota/v1"
@@ -27,11 +29,21 @@ type ResourceQuota struct {
 	turns   turns
 }
 
+var resourceQuotas = schema.GroupResource{Resource: "resourcequotas"}
+
 // ChargeQuota writes the status of a ResourceQuota that is still as it was read; else it returns a conflict.
 type ChargeQuota func(ctx context.Context, read *corev1.ResourceQuota) error
 
-// attempts to charge while others do.
-const attempts = 10
+const (
+	// attempts to charge while others do.
+	attempts = 10
+	// patience is how long a request waits for its turn and charges.
+	patience = 10 * time.Second
+	// maxQuotas of a namespace: each is charged by a write of its own for every creation that it limits.
+	maxQuotas = 20
+)
+
+var errPatience = errors.New("not done in time")
 
 // NewResourceQuota returns the plugin.
 func NewResourceQuota(objects Objects, charge ChargeQuota) *ResourceQuota {
@@ -52,12 +64,23 @@ func (q *ResourceQuota) Validate(ctx context.Context, a admission.Attributes, _ 
 	if cluster.Mirror || !evaluator.Handles(a) {
 		return nil
 	}
-	all := lister[corev1.ResourceQuota, *corev1.ResourceQuota]{scope{ctx, q.objects}, corev1.Resource("resourcequotas"), a.GetNamespace()}
-	found, err := all.list(labels.Everything(), true)
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, errPatience)
+	defer cancel()
+	all := lister[corev1.ResourceQuota, *corev1.ResourceQuota]{scope{ctx, q.objects}, resourceQuotas, a.GetNamespace()}
+	isNew := resource == resourceQuotas && a.GetOperation() == admission.Create && a.GetSubresource() == ""
+	found, err := all.list(labels.Everything(), !isNew)
 	if err != nil || len(found) == 0 {
 		return err
 	}
-	defer q.turns.take(cluster.Name.String() + "/" + a.GetNamespace())()
+	// Those that are made at the same moment do not see each other: it may become a few more.
+	if isNew && len(found) >= maxQuotas {
+		return admission.NewForbidden(a, fmt.Errorf("namespace %q has %d ResourceQuotas, and may have %d", a.GetNamespace(), len(found), maxQuotas))
+	}
+	end, err := q.turns.take(ctx, cluster.Name.String()+"/"+a.GetNamespace(), a.GetNamespace())
+	if err != nil {
+		return err
+	}
+	defer end()
 	for range attempts {
 		if err = q.try(ctx, a, evaluator, all); !apierrors.IsConflict(err) {
 			break
@@ -90,40 +113,4 @@ func (q *ResourceQuota) try(ctx context.Context, a admission.Attributes, evaluat
 		}
 	}
 	return nil
-}
-
-// turns are locks by namespace and logical cluster, which keep requests of one process from conflicting; other processes
-// are kept out by the resourceVersion. There are those that somebody holds or waits for.
-type turns struct {
-	mu    sync.Mutex // guards the map and the counts in it
-	taken map[string]*turn
-}
-
-type turn struct {
-	sync.Mutex
-	users int
-}
-
-// take waits for one's turn, and returns what ends it.
-func (t *turns) take(key string) (end func()) {
-	t.mu.Lock()
-	if t.taken == nil {
-		t.taken = map[string]*turn{}
-	}
-	mine := t.taken[key]
-	if mine == nil {
-		mine = &turn{}
-		t.taken[key] = mine
-	}
-	mine.users++
-	t.mu.Unlock()
-	mine.Lock()
-	return func() {
-		mine.Unlock()
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		if mine.users--; mine.users == 0 {
-			delete(t.taken, key)
-		}
-	}
 }
