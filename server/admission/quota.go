@@ -10,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/admission/plugin/resourcequota"
 	kubequota "k8s.io/apiserver/pkg/quota/v1"
@@ -81,24 +82,27 @@ func (q *ResourceQuota) Validate(ctx context.Context, a admission.Attributes, _ 
 		return err
 	}
 	defer end()
+	charged := map[types.UID]bool{}
 	for range attempts {
-		if err = q.try(ctx, a, evaluator, all); !apierrors.IsConflict(err) {
+		if err = q.try(ctx, a, evaluator, all, charged); !apierrors.IsConflict(err) {
 			break
 		}
 	}
 	return err
 }
 
-// try charges the ResourceQuotas as they are in etcd. If it could charge some and not all, those are charged twice until they
-// are counted again: refused too early, never let through too much.
-func (q *ResourceQuota) try(ctx context.Context, a admission.Attributes, evaluator kubequota.Evaluator, all lister[corev1.ResourceQuota, *corev1.ResourceQuota]) error {
+// try charges the ResourceQuotas as they are in etcd, but for those charged already, to which it adds. If it could charge
+// some and not all, those are charged for nothing until they are counted again: refused too early, never let through too much.
+func (q *ResourceQuota) try(ctx context.Context, a admission.Attributes, evaluator kubequota.Evaluator, all lister[corev1.ResourceQuota, *corev1.ResourceQuota], charged map[types.UID]bool) error {
 	found, err := all.List(labels.Everything())
 	if err != nil {
 		return err
 	}
-	before := make([]corev1.ResourceQuota, len(found))
-	for i := range found {
-		before[i] = *found[i]
+	var before []corev1.ResourceQuota
+	for _, one := range found {
+		if !charged[one.UID] {
+			before = append(before, *one)
+		}
 	}
 	after, err := resourcequota.CheckRequest(before, a, evaluator, nil)
 	if err != nil || a.IsDryRun() {
@@ -111,6 +115,7 @@ func (q *ResourceQuota) try(ctx context.Context, a admission.Attributes, evaluat
 		if err := q.charge(ctx, &after[i]); err != nil && !apierrors.IsNotFound(err) {
 			return err
 		}
+		charged[after[i].UID] = true
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -130,5 +131,34 @@ func TestQuotasOfANamespace(t *testing.T) {
 				t.Errorf("%v, want refused %v", err, test.refused)
 			}
 		})
+	}
+}
+
+// TestQuotaChargesOnce: a ResourceQuota that was charged is not charged again when another has changed meanwhile.
+func TestQuotaChargesOnce(t *testing.T) {
+	there := configMapsLimited(3, "1")
+	charges, conflicts := map[string]int{}, 2
+	q := NewResourceQuota(there, func(_ context.Context, read *corev1.ResourceQuota) error {
+		if read.Name == "q1" && conflicts > 0 {
+			conflicts--
+			return apierrors.NewConflict(resourceQuotas, read.Name, errAway)
+		}
+		charges[read.Name]++
+		for _, one := range there {
+			if one.Name == read.Name {
+				one.Status.Used = core.ResourceList{"count/configmaps": read.Status.Used["count/configmaps"]}
+			}
+		}
+		return nil
+	})
+	shop, _ := in(logicalcluster.Cluster{Name: "shop"})
+	if err := q.Validate(shop, newConfigMap.attributes(), nil); err != nil {
+		t.Errorf("the only ConfigMap, and one is allowed: %v", err)
+	}
+	if diff := cmp.Diff(map[string]int{"q0": 1, "q1": 1, "q2": 1}, charges); diff != "" {
+		t.Errorf("charges (-want +got):\n%s", diff)
+	}
+	if err := q.Validate(shop, newConfigMap.attributes(), nil); !apierrors.IsForbidden(err) {
+		t.Errorf("the second ConfigMap: %v, want Forbidden", err)
 	}
 }
