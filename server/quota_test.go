@@ -229,7 +229,7 @@ func TestQuotaScopes(t *testing.T) {
 	}
 }
 
-// TestQuotaHoldsAtOnce: many at a time get exactly what there is, whatever counts meanwhile.
+// TestQuotaHoldsAtOnce: many creations at a time get exactly what there is. Nothing is deleted, so nothing is counted meanwhile.
 func TestQuotaHoldsAtOnce(t *testing.T) {
 	r := startServer(t, nil)
 	r.countQuotas(t)

@@ -92,7 +92,7 @@ func (q *ResourceQuota) Validate(ctx context.Context, a admission.Attributes, _ 
 }
 
 // try charges the ResourceQuotas as they are in etcd, but for those charged already, to which it adds. If it could charge
-// some and not all, those are charged for nothing until they are counted again: refused too early, never let through too much.
+// some and not all, those are charged for nothing until they are counted again: refused too early, not let through too much.
 func (q *ResourceQuota) try(ctx context.Context, a admission.Attributes, evaluator kubequota.Evaluator, all lister[corev1.ResourceQuota, *corev1.ResourceQuota], charged map[types.UID]bool) error {
 	found, err := all.List(labels.Everything())
 	if err != nil {

@@ -5,7 +5,11 @@
 // the same status for every creation before it is let through; here it is made right when a ResourceQuota is new or changed,
 // when something that it limits is gone, and every five minutes, which corrects what was charged for creations that failed later.
 //
-// What always holds: a status is written only if nobody has changed it since it was read, so that a charge is never lost.
+// What always holds: a status is written only if nobody has changed it since it was read. Between its charge and its end a
+// creation is charged and not yet there: a count that begins in that moment misses the charge, and used is too low by it until
+// the next count. So what holds to the number is many creations alone; beside deletions, changes of a ResourceQuota and the
+// counts that these cause a few more may get through, as with kube-controller-manager.
+//
 // Only resources that a ResourceQuota somewhere limits are watched, each by one watch for all workspaces that keeps nothing; a
 // workspace without ResourceQuotas costs nothing. ResourceQuotas of mirrors are left alone: the physical cluster counts those.
 //
