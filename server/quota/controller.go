@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	// workers count: a count is a list for each resource that a ResourceQuota limits.
+	// workers of a queue count: a count is a list for each resource that a ResourceQuota limits.
 	workers = 4
 	// recount is kube-controller-manager's --resource-quota-sync-period.
 	recount = 5 * time.Minute
@@ -51,9 +51,11 @@ type Stores interface {
 // Controller counts for the ResourceQuotas of all workspaces.
 type Controller struct {
 	informers *client.Informers
+	exists    func(client.Key) bool // a ResourceQuota, as the informer knows
 	stores    Stores
-	counts    *queue.Queue[client.Key] // of ResourceQuotas
-	watches   *queue.Queue[struct{}]   // one key: which resources to watch
+	// ResourceQuotas to count. Those that limit nothing until they are counted do not wait behind the others.
+	counts, uncounted *queue.Queue[client.Key]
+	watches           *queue.Queue[struct{}] // one key: which resources to watch
 
 	mu      sync.Mutex // guards watched
 	watched map[schema.GroupResource]context.CancelFunc
@@ -62,31 +64,49 @@ type Controller struct {
 
 // New returns the controller. It adds handlers to the informers, so they must not run yet.
 func New(informers *client.Informers, stores Stores) *Controller {
-	c := &Controller{informers: informers, stores: stores, watched: map[schema.GroupResource]context.CancelFunc{}}
-	c.counts = queue.New("quota", c.count)
-	c.watches = queue.New("quota-watches", c.watchLimited)
-	informers.ResourceQuotas.OnEvent(func(e client.Event[*corev1.ResourceQuota]) {
-		if e.Deleted() || e.Old == nil || !apiequality.Semantic.DeepEqual(e.Old.Spec, e.New.Spec) {
-			c.watches.Add(struct{}{})
-		}
-		// What is used changes with every creation, and needs no count.
-		if !e.Deleted() && (e.Old == nil || e.Old.UID != e.New.UID || !apiequality.Semantic.DeepEqual(e.Old.Spec, e.New.Spec) ||
-			!apiequality.Semantic.DeepEqual(e.New.Spec.Hard, e.New.Status.Hard)) {
-			c.counts.Add(client.KeyOf(e.New))
-		}
+	c := newController(stores, func(key client.Key) bool {
+		_, ok := informers.ResourceQuotas.Get(key)
+		return ok
 	})
+	c.informers = informers
+	informers.ResourceQuotas.OnEvent(c.changed)
 	return c
+}
+
+func newController(stores Stores, exists func(client.Key) bool) *Controller {
+	c := &Controller{exists: exists, stores: stores, watched: map[schema.GroupResource]context.CancelFunc{}}
+	c.counts = queue.New("quota", c.count)
+	c.uncounted = queue.New("quota-uncounted", c.count)
+	c.watches = queue.New("quota-watches", c.watchLimited)
+	return c
+}
+
+// changed asks for what follows from a change of a ResourceQuota.
+func (c *Controller) changed(e client.Event[*corev1.ResourceQuota]) {
+	other := e.Deleted() || e.Old == nil || e.Old.UID != e.New.UID || !apiequality.Semantic.DeepEqual(e.Old.Spec, e.New.Spec)
+	if other {
+		c.watches.Add(struct{}{})
+	}
+	switch {
+	case e.Deleted():
+	case !apiequality.Semantic.DeepEqual(e.New.Spec.Hard, e.New.Status.Hard):
+		c.uncounted.Add(client.KeyOf(e.New))
+	case other:
+		c.counts.Add(client.KeyOf(e.New))
+	}
 }
 
 // Run waits for the informers and works until ctx ends.
 func (c *Controller) Run(ctx context.Context) error {
 	defer c.counts.Stop()
+	defer c.uncounted.Stop()
 	defer c.watches.Stop()
 	if err := c.informers.WaitSynced(ctx); err != nil {
 		return err
 	}
 	var wg sync.WaitGroup
 	wg.Go(func() { c.counts.Run(ctx, workers) })
+	wg.Go(func() { c.uncounted.Run(ctx, workers) })
 	wg.Go(func() { c.watches.Run(ctx, 1) })
 	wg.Wait()
 	c.running.Wait()
@@ -95,7 +115,7 @@ func (c *Controller) Run(ctx context.Context) error {
 
 // count writes what a ResourceQuota limits and what is used of it.
 func (c *Controller) count(ctx context.Context, key client.Key) (time.Duration, error) {
-	if _, ok := c.informers.ResourceQuotas.Get(key); !ok {
+	if !c.exists(key) {
 		return 0, nil
 	}
 	cluster, known := c.stores.Known(key.Cluster)

@@ -3,7 +3,8 @@
 // It reads ResourceQuotas from a shared informer and what they limit from the server's stores, and writes the status of
 // ResourceQuotas: what is allowed (spec.hard) and what is used. The admission plugin ResourceQuota (server/admission) charges
 // the same status for every creation before it is let through; here it is made right when a ResourceQuota is new or changed,
-// when something that it limits is gone, and every five minutes, which corrects what was charged for creations that failed later.
+// when something that it limits is gone, and every five minutes, which corrects what was charged for
+// creations that failed later. A new one limits nothing until it is counted, and waits in a queue of its own.
 //
 // What always holds: a status is written only if nobody has changed it since it was read. Between its charge and its end a
 // creation is charged and not yet there: a count that begins in that moment misses the charge, and used is too low by it until

@@ -1,0 +1,109 @@
+package quota
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"atoll.dev/atoll/client"
+	lcctx "atoll.dev/atoll/internal/logicalcluster"
+)
+
+// one is Stores with one ResourceQuota in each workspace, and no objects.
+type one struct {
+	Stores
+	mu    sync.Mutex
+	q     *corev1.ResourceQuota
+	reads int
+	held  map[logicalcluster.Name]chan struct{} // lists of these wait
+}
+
+func (*one) Known(name logicalcluster.Name) (lcctx.Cluster, bool) {
+	return lcctx.Cluster{Name: name}, true
+}
+
+func (*one) Served(schema.GroupResource) bool { return true }
+
+func (o *one) List(ctx context.Context, _ schema.GroupResource, _ string) ([]runtime.Object, error) {
+	cluster, _ := lcctx.ClusterFrom(ctx)
+	if held := o.held[cluster.Name]; held != nil {
+		<-held
+	}
+	return nil, nil
+}
+
+func (o *one) Quota(context.Context, string, string) (*corev1.ResourceQuota, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.reads++
+	return o.q.DeepCopy(), nil
+}
+
+func (o *one) UpdateQuotaStatus(_ context.Context, read *corev1.ResourceQuota) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.q = read.DeepCopy()
+	return nil
+}
+
+// counted is the number of counts, and what is used as the last one has it.
+func (o *one) counted() (int, string) {
+	synctest.Wait()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	used := o.q.Status.Used[corev1.ResourceConfigMaps]
+	return o.reads, used.String()
+}
+
+func quotaOf(cluster, used string) *corev1.ResourceQuota {
+	hard := corev1.ResourceList{corev1.ResourceConfigMaps: resource.MustParse("10")}
+	q := &corev1.ResourceQuota{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "q", UID: "uid", Annotations: map[string]string{logicalcluster.AnnotationKey: cluster}},
+		Spec:       corev1.ResourceQuotaSpec{Hard: hard},
+	}
+	if used != "" {
+		q.Status = corev1.ResourceQuotaStatus{Hard: hard, Used: corev1.ResourceList{corev1.ResourceConfigMaps: resource.MustParse(used)}}
+	}
+	return q
+}
+
+// work runs the queues until the test ends.
+func (c *Controller) work(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { c.counts.Run(ctx, workers) })
+	running.Go(func() { c.uncounted.Run(ctx, workers) })
+	t.Cleanup(func() { cancel(); c.watches.Stop(); running.Wait() })
+}
+
+// TestNewQuotasDoNotWait: a new ResourceQuota is counted while counts of others fill the workers.
+func TestNewQuotasDoNotWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		held := make(chan struct{})
+		stores := &one{q: quotaOf("shop", ""), held: map[logicalcluster.Name]chan struct{}{}}
+		c := newController(stores, func(client.Key) bool { return true })
+		c.work(t)
+		defer close(held)
+		for _, busy := range []string{"a", "b", "c", "d", "e", "f", "g", "h", "i"} {
+			stores.held[logicalcluster.Name(busy)] = held
+		}
+		for busy := range stores.held {
+			c.changed(client.Event[*corev1.ResourceQuota]{New: quotaOf(busy.String(), "0"), Initial: true})
+		}
+		if n, _ := stores.counted(); n != workers {
+			t.Fatalf("%d counts go on, want %d that are held", n, workers)
+		}
+		c.changed(client.Event[*corev1.ResourceQuota]{New: quotaOf("shop", "")})
+		if n, _ := stores.counted(); n != workers+1 || len(stores.q.Status.Hard) == 0 {
+			t.Errorf("%d counts, status %v: want the new ResourceQuota counted", n, stores.q.Status)
+		}
+	})
+}
