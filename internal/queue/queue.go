@@ -54,6 +54,9 @@ func NewWithClock[K comparable](name string, clk clock.PassiveClock, reconcile R
 // Add asks for key to be reconciled soon.
 func (q *Queue[K]) Add(key K) { q.keys.Add(key) }
 
+// AddAfter asks for key to be reconciled then. Of several such times the first counts.
+func (q *Queue[K]) AddAfter(key K, then time.Duration) { q.keys.AddAfter(key, then) }
+
 // Len is the number of keys that wait.
 func (q *Queue[K]) Len() int { return q.keys.Len() }
 

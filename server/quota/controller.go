@@ -24,7 +24,8 @@ import (
 const (
 	// workers of a queue count: a count is a list for each resource that a ResourceQuota limits.
 	workers = 4
-	// recount is kube-controller-manager's --resource-quota-sync-period.
+	// recount is how long after its status was written a ResourceQuota is counted again. It is kube-controller-manager's
+	// --resource-quota-sync-period, which counts all of them for ever.
 	recount = 5 * time.Minute
 	// lookAgain is how long a ResourceQuota waits for its logical cluster, which another informer brings.
 	lookAgain = time.Second
@@ -93,6 +94,9 @@ func (c *Controller) changed(e client.Event[*corev1.ResourceQuota]) {
 		c.uncounted.Add(client.KeyOf(e.New))
 	case other:
 		c.counts.Add(client.KeyOf(e.New))
+	case !kubequota.Equals(e.Old.Status.Used, e.New.Status.Used):
+		// Charged for creations that may yet fail, or counted beside some that were not there yet.
+		c.counts.AddAfter(client.KeyOf(e.New), recount)
 	}
 }
 
@@ -140,7 +144,7 @@ func (c *Controller) count(ctx context.Context, key client.Key) (time.Duration, 
 		return 0, fmt.Errorf("count for ResourceQuota %s: %w", key, err)
 	}
 	if apiequality.Semantic.DeepEqual(read.Status.Hard, status.Hard) && kubequota.Equals(read.Status.Used, status.Used) {
-		return recount, nil
+		return 0, nil
 	}
 	read.Status = status
 	if err := c.stores.UpdateQuotaStatus(ctx, read); apierrors.IsNotFound(err) {
@@ -148,7 +152,7 @@ func (c *Controller) count(ctx context.Context, key client.Key) (time.Duration, 
 	} else if err != nil {
 		return 0, fmt.Errorf("write what is used of ResourceQuota %s: %w", key, err)
 	}
-	return recount, nil
+	return 0, nil
 }
 
 // statusOf counts. What nothing here can count keeps its place in hard and has none in used.

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	corev1 "k8s.io/api/core/v1"
@@ -23,7 +24,8 @@ type one struct {
 	mu    sync.Mutex
 	q     *corev1.ResourceQuota
 	reads int
-	held  map[logicalcluster.Name]chan struct{} // lists of these wait
+	held  map[logicalcluster.Name]chan struct{}     // lists of these wait
+	told  func(client.Event[*corev1.ResourceQuota]) // of what is written
 }
 
 func (*one) Known(name logicalcluster.Name) (lcctx.Cluster, bool) {
@@ -50,7 +52,11 @@ func (o *one) Quota(context.Context, string, string) (*corev1.ResourceQuota, err
 func (o *one) UpdateQuotaStatus(_ context.Context, read *corev1.ResourceQuota) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	old := o.q
 	o.q = read.DeepCopy()
+	if o.told != nil {
+		o.told(client.Event[*corev1.ResourceQuota]{Old: old, New: o.q.DeepCopy()})
+	}
 	return nil
 }
 
@@ -82,6 +88,40 @@ func (c *Controller) work(t *testing.T) {
 	running.Go(func() { c.counts.Run(ctx, workers) })
 	running.Go(func() { c.uncounted.Run(ctx, workers) })
 	t.Cleanup(func() { cancel(); c.watches.Stop(); running.Wait() })
+}
+
+// TestIdleQuotasAreNotCounted: what was charged is counted five minutes after the first charge, so is what that count wrote,
+// and then nothing is.
+func TestIdleQuotasAreNotCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stores := &one{q: quotaOf("shop", "0")}
+		c := newController(stores, func(client.Key) bool { return true })
+		stores.told = c.changed
+		c.work(t)
+		want := func(when string, counts int, used string) {
+			t.Helper()
+			if n, u := stores.counted(); n != counts || u != used {
+				t.Errorf("%s: %d counts, used %s, want %d and %s", when, n, u, counts, used)
+			}
+		}
+		c.changed(client.Event[*corev1.ResourceQuota]{New: quotaOf("shop", "0"), Initial: true})
+		want("at the start", 1, "0")
+		time.Sleep(time.Hour)
+		want("after an idle hour", 1, "0")
+		// Two creations are charged, and both fail.
+		stores.q = quotaOf("shop", "2")
+		c.changed(client.Event[*corev1.ResourceQuota]{Old: quotaOf("shop", "0"), New: quotaOf("shop", "1")})
+		time.Sleep(time.Minute)
+		c.changed(client.Event[*corev1.ResourceQuota]{Old: quotaOf("shop", "1"), New: quotaOf("shop", "2")})
+		time.Sleep(recount - time.Minute - time.Second)
+		want("before it is time", 1, "2")
+		time.Sleep(2 * time.Second)
+		want("five minutes after the first", 2, "0")
+		time.Sleep(recount)
+		want("five minutes after that count", 3, "0")
+		time.Sleep(time.Hour)
+		want("after an idle hour more", 3, "0")
+	})
 }
 
 // TestNewQuotasDoNotWait: a new ResourceQuota is counted while counts of others fill the workers.
