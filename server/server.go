@@ -45,6 +45,7 @@ import (
 	atollopenapi "atoll.dev/atoll/apis/openapi"
 	"atoll.dev/atoll/server/atollapis"
 	"atoll.dev/atoll/server/customresources"
+	"atoll.dev/atoll/server/discovery"
 	"atoll.dev/atoll/server/identity"
 	"atoll.dev/atoll/server/storage"
 )
@@ -183,7 +184,7 @@ func (s *Server) assemble(ctx context.Context, etcd *clientv3.Client, address st
 	config.LongRunningFunc = longRunning(filters.BasicLongRunningRequestCheck(
 		sets.NewString("watch", "proxy"), sets.NewString("attach", "exec", "proxy", "log", "portforward")))
 	config.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
-		return s.withLogicalCluster(genericapiserver.DefaultBuildHandlerChain(s.withNoCluster(s.withEndOfCertificate(api)), c), c.Authentication.Authenticator)
+		return s.withLogicalCluster(genericapiserver.DefaultBuildHandlerChain(s.withNoCluster(s.withEndOfCertificate(s.withDiscovery(api))), c), c.Authentication.Authenticator)
 	}
 	definitions := utilopenapi.GetOpenAPIDefinitionsWithoutDisabledFeatures(openAPIDefinitions)
 	namer := openapi.NewDefinitionNamer(legacyscheme.Scheme, apiextensionsapiserver.Scheme)
@@ -293,6 +294,15 @@ func (s *Server) Definitions() *customresources.Definitions { return s.custom.De
 
 // notBuiltin answers what no built-in handler does.
 func (s *Server) notBuiltin(w http.ResponseWriter, req *http.Request) { s.custom.ServeHTTP(w, req) }
+
+// withDiscovery says of each logical cluster what it serves. It stands around the server's own endpoints, which are there
+// before the first request and after the handler chain.
+func (s *Server) withDiscovery(next http.Handler) http.Handler {
+	around := sync.OnceValue(func() http.Handler {
+		return discovery.New(s.custom.Definitions(), s.generic).Around(next, s.custom)
+	})
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { around().ServeHTTP(w, req) })
+}
 
 // Run serves until ctx ends, then finishes the requests in flight and returns.
 func (s *Server) Run(ctx context.Context) error {
