@@ -13,8 +13,9 @@
 // which are equal only for definitions that are served alike.
 //
 // Discovery is cheap and made for each request. OpenAPI is not: its documents are kept, compressed, as long as they fit in
-// a fixed number of bytes for all logical clusters together, the ones longest unused going first. A logical cluster costs
-// nothing here.
+// a fixed number of bytes for all logical clusters together, the ones longest unused going first. They are made one at a
+// time for a logical cluster and a few for all (turns.go), each of so many definitions as fit: what one logical cluster
+// defines does not keep the others waiting. A logical cluster costs nothing here.
 //
 // Read handler.go first, then resources.go (what a definition adds, pure) and openapi.go.
 package discovery

@@ -69,7 +69,12 @@ func (u upstream) endpoints() http.Handler {
 
 // ask sends a GET with headers, given as pairs.
 func ask(handler http.Handler, cluster lcctx.Cluster, path string, header ...string) *httptest.ResponseRecorder {
-	req := httptest.NewRequestWithContext(context.Background(), http.MethodGet, path, nil)
+	return askWithin(context.Background(), handler, cluster, path, header...)
+}
+
+// askWithin is ask by a client that waits as long as ctx.
+func askWithin(ctx context.Context, handler http.Handler, cluster lcctx.Cluster, path string, header ...string) *httptest.ResponseRecorder {
+	req := httptest.NewRequestWithContext(ctx, http.MethodGet, path, nil)
 	for i := 0; i+1 < len(header); i += 2 {
 		req.Header.Set(header[i], header[i+1])
 	}

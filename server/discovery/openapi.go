@@ -4,15 +4,16 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
 	"net/url"
 	"slices"
 	"strings"
-	"sync"
 
 	"k8s.io/apiextensions-apiserver/pkg/controller/openapi/builder"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/klog/v2"
 	"k8s.io/kube-openapi/pkg/handler"
@@ -20,6 +21,7 @@ import (
 	"k8s.io/kube-openapi/pkg/spec3"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
+	lcctx "atoll.dev/atoll/internal/logicalcluster"
 	"atoll.dev/atoll/server/customresources"
 )
 
@@ -31,6 +33,12 @@ const (
 	// openAPITags is how many ETags are kept, so that an index does not need the documents again that it lists.
 	openAPITags = 8192
 
+	// Of how much a document is made, as weigh has it: 200 definitions of 30 KB, or 1,000 small ones. Making the largest
+	// takes up to 400 MB for a moment, and its compressed form is far smaller than what is kept.
+	openAPIWeight = 8 << 20
+	// definitionWeight is what a definition adds besides its schema: paths and what can be done there.
+	definitionWeight = 8 << 10
+
 	openAPIv2, openAPIv3 = "v2", "v3"
 	indexPath            = "/openapi/v3"
 )
@@ -39,12 +47,15 @@ const (
 type openAPI struct {
 	documents *documentCache
 	tags      *tags
-	// large is held while a document of OpenAPI v2 is made, which needs some 100 MB for a moment.
-	large sync.Mutex
+	turns     *turns
+	weight    int // the most that a document is made of
 }
 
 func newOpenAPI() *openAPI {
-	return &openAPI{documents: newDocumentCache(openAPIBytes), tags: newTags(openAPITags)}
+	return &openAPI{
+		documents: newDocumentCache(openAPIBytes), tags: newTags(openAPITags),
+		turns: newTurns(makers, waiters), weight: openAPIWeight,
+	}
 }
 
 // key of a document: its form, what it is of, and the definitions in it. It is short, however many those are.
@@ -69,6 +80,10 @@ func (h *Handler) serveV3Index(w http.ResponseWriter, req *http.Request, s surfa
 	index := handler3.OpenAPIV3Discovery{Paths: maps.Clone(known)}
 	for _, v := range s {
 		etag, err := h.openAPI.v3Tag(req.Context(), v)
+		if apierrors.IsTooManyRequests(err) || apierrors.IsTimeout(err) {
+			h.fail(w, req, err) // nobody waits any more, or should: those made so far are kept for who asks again
+			return true
+		}
 		if err != nil {
 			// The kinds beside it can be used all the same.
 			klog.FromContext(req.Context()).Error(err, "Could not make an OpenAPI document", "groupVersion", v.GroupVersion)
@@ -149,15 +164,29 @@ func (o *openAPI) v3Tag(ctx context.Context, v groupVersion) (string, error) {
 	return found.etag, nil
 }
 
+// get returns the document of that key. Making it waits for its turn; what is made inside calls documents.get.
+func (o *openAPI) get(ctx context.Context, key cacheKey, make func() (*document, error)) (*document, error) {
+	if found, ok := o.documents.lookUp(key); ok {
+		return found, nil
+	}
+	cluster, ok := lcctx.ClusterFrom(ctx)
+	if !ok {
+		return nil, errors.New("make an OpenAPI document: no logical cluster in the context")
+	}
+	done, err := o.turns.take(ctx, cluster.Name)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	// Another logical cluster may be making the same one: one of the two waits, with its turn, for as long as that takes.
+	return o.documents.get(key, make)
+}
+
 // v3 returns a version's document, as JSON or protobuf.
 func (o *openAPI) v3(ctx context.Context, v groupVersion, proto bool) (*document, error) {
-	if proto {
-		return o.documents.get(key(openAPIv3+"proto", v.String(), v.definitions), func() (*document, error) {
-			return o.toProto(handler3.ToV3ProtoBinary, func() (*document, error) { return o.v3(ctx, v, false) })
-		})
-	}
-	return o.documents.get(key(openAPIv3, v.String(), v.definitions), func() (*document, error) {
-		merged, err := mergeV3(ctx, v)
+	plainKey := key(openAPIv3, v.String(), v.definitions)
+	plain := func() (*document, error) {
+		merged, err := mergeV3(ctx, fitting(ctx, surface{v}, o.weight)[0])
 		if err != nil {
 			return nil, fmt.Errorf("make the OpenAPI document of %s: %w", v.GroupVersion, err)
 		}
@@ -166,6 +195,12 @@ func (o *openAPI) v3(ctx context.Context, v groupVersion, proto bool) (*document
 			return nil, fmt.Errorf("write the OpenAPI document of %s: %w", v.GroupVersion, err)
 		}
 		return newDocument(body, etagOf(body))
+	}
+	if !proto {
+		return o.get(ctx, plainKey, plain)
+	}
+	return o.get(ctx, key(openAPIv3+"proto", v.String(), v.definitions), func() (*document, error) {
+		return toProto(handler3.ToV3ProtoBinary, func() (*document, error) { return o.documents.get(plainKey, plain) })
 	})
 }
 
@@ -184,15 +219,9 @@ func mergeV3(ctx context.Context, v groupVersion) (*spec3.OpenAPI, error) {
 
 // v2 returns the document of all versions and the built-in types, as JSON or protobuf.
 func (o *openAPI) v2(ctx context.Context, known *spec.Swagger, s surface, proto bool) (*document, error) {
-	if proto {
-		return o.documents.get(v2Key(openAPIv2+"proto", s), func() (*document, error) {
-			return o.toProto(handler.ToProtoBinary, func() (*document, error) { return o.v2(ctx, known, s, false) })
-		})
-	}
-	return o.documents.get(v2Key(openAPIv2, s), func() (*document, error) {
-		o.large.Lock()
-		defer o.large.Unlock()
-		merged, err := mergeV2(ctx, known, s)
+	plainKey := v2Key(openAPIv2, s)
+	plain := func() (*document, error) {
+		merged, err := mergeV2(ctx, known, fitting(ctx, s, o.weight))
 		if err != nil {
 			return nil, fmt.Errorf("make the OpenAPI v2 document: %w", err)
 		}
@@ -201,6 +230,12 @@ func (o *openAPI) v2(ctx context.Context, known *spec.Swagger, s surface, proto 
 			return nil, fmt.Errorf("write the OpenAPI v2 document: %w", err)
 		}
 		return newDocument(body, etagOf(body))
+	}
+	if !proto {
+		return o.get(ctx, plainKey, plain)
+	}
+	return o.get(ctx, v2Key(openAPIv2+"proto", s), func() (*document, error) {
+		return toProto(handler.ToProtoBinary, func() (*document, error) { return o.documents.get(plainKey, plain) })
 	})
 }
 
@@ -231,6 +266,45 @@ func mergeV2(ctx context.Context, known *spec.Swagger, s surface) (*spec.Swagger
 	return builder.MergeSpecs(known, specs...)
 }
 
+// fitting returns what a document is made of: versions as they are, in order, without the definitions by which they would
+// weigh more than limit.
+func fitting(ctx context.Context, s surface, limit int) surface {
+	fits := make(surface, 0, len(s))
+	weight, omitted := 0, 0
+	for _, v := range s {
+		some := groupVersion{GroupVersion: v.GroupVersion}
+		for _, d := range v.definitions {
+			of := weigh(d, v.Version)
+			if weight+of <= limit {
+				weight += of
+				some.definitions = append(some.definitions, d)
+				continue
+			}
+			// The first speaks for all: they may be thousands.
+			if omitted++; omitted == 1 {
+				tellOfOmission(ctx, fmt.Errorf("it has %d bytes, and the document %d of %d already", of, weight, limit), d, v)
+			}
+		}
+		fits = append(fits, some)
+	}
+	if omitted > 0 {
+		klog.FromContext(ctx).Info("An OpenAPI document is made without definitions that do not fit", "number", omitted)
+	}
+	return fits
+}
+
+// weigh returns how much one of the versions of a definition adds to a document: the bytes that it has as stored in
+// protobuf, and a fixed part.
+func weigh(d customresources.Definition, version string) int {
+	weight := definitionWeight
+	for i := range d.Spec.Versions {
+		if v := &d.Spec.Versions[i]; v.Name == version {
+			weight += v.Size()
+		}
+	}
+	return weight
+}
+
 // tellOfOmission logs that a document is made without a definition. The kinds beside it can be used all the same, and so
 // can its own: clients know less of its fields.
 func tellOfOmission(ctx context.Context, err error, d customresources.Definition, v groupVersion) {
@@ -238,7 +312,7 @@ func tellOfOmission(ctx context.Context, err error, d customresources.Definition
 }
 
 // toProto returns a document as protobuf. It keeps the ETag: Vary says that the form matters.
-func (o *openAPI) toProto(convert func(json []byte) ([]byte, error), from func() (*document, error)) (*document, error) {
+func toProto(convert func(json []byte) ([]byte, error), from func() (*document, error)) (*document, error) {
 	plain, err := from()
 	if err != nil {
 		return nil, err
@@ -247,8 +321,6 @@ func (o *openAPI) toProto(convert func(json []byte) ([]byte, error), from func()
 	if err != nil {
 		return nil, err
 	}
-	o.large.Lock()
-	defer o.large.Unlock()
 	proto, err := convert(body)
 	if err != nil {
 		return nil, fmt.Errorf("write an OpenAPI document as protobuf: %w", err)
