@@ -152,14 +152,18 @@ func sameBorder(rawPath, segment string) bool {
 	return err == nil && second == segment
 }
 
-// isStranger says whether nobody knows who sends a request. A ServiceAccount is known only in its own workspace, and which
-// one the request is for is just being asked: its genuine token is enough.
+// isStranger says whether nobody knows who sends a request, or cannot say so in time. A ServiceAccount is known only in its
+// own workspace, and which one the request is for is just being asked: its token is taken there, if it is genuine. That is
+// not enough, since a genuine token may be of a ServiceAccount or workspace that is gone.
 func (s *Server) isStranger(who authenticator.Request, req *http.Request) bool {
-	if _, genuine := s.tokens.Home(req); genuine {
-		return false
+	// The chain's own limit of time begins only after us, and a webhook may be asked.
+	ctx, cancel := context.WithTimeout(req.Context(), lookupTimeout)
+	defer cancel()
+	if home, genuine := s.tokens.Home(req.WithContext(ctx)); genuine {
+		ctx = lcctx.WithCluster(ctx, lcctx.Cluster{Name: home})
 	}
 	// Authenticators take a credential that they accept off the request.
-	found, ok, err := who.AuthenticateRequest(req.Clone(req.Context()))
+	found, ok, err := who.AuthenticateRequest(req.Clone(ctx))
 	return err != nil || !ok || slices.Contains(found.User.GetGroups(), user.AllUnauthenticated)
 }
 

@@ -1,6 +1,7 @@
 package server
 
 import (
+	stdcmp "cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -8,12 +9,19 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/kcp-dev/logicalcluster/v3"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
+	kubestorage "k8s.io/apiserver/pkg/storage"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	"k8s.io/kubernetes/pkg/apis/core"
+	"k8s.io/kubernetes/pkg/serviceaccount"
+	"k8s.io/utils/clock"
 
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
 	"atoll.dev/atoll/server/identity"
@@ -151,30 +159,93 @@ func someone(groups ...string) authenticator.Request {
 	})
 }
 
+// accounts is a server that has one ServiceAccount, in shop, and in memory a row of the installation.
+type accounts struct {
+	kubestorage.Interface
+	row storage.InstallationRow
+}
+
+func (a *accounts) Resource(schema.GroupResource) (*storage.Resource, bool) {
+	return &storage.Resource{Prefix: "/serviceaccounts", Namespaced: true, New: func() runtime.Object { return &core.ServiceAccount{} }, Storage: a}, true
+}
+
+func (*accounts) Get(ctx context.Context, key string, _ kubestorage.GetOptions, into runtime.Object) error {
+	if cluster, ok := lcctx.ClusterFrom(ctx); !ok || cluster.Name != shop || !strings.HasSuffix(key, "/"+robot) {
+		return kubestorage.NewKeyNotFoundError(key, 0)
+	}
+	into.(*core.ServiceAccount).UID = "lives"
+	return nil
+}
+
+func (a *accounts) ReadInstallation(context.Context, string) (storage.InstallationRow, error) {
+	return a.row, nil
+}
+
+func (a *accounts) WriteInstallation(_ context.Context, _ string, value []byte, revision int64) (bool, error) {
+	a.row = storage.InstallationRow{Value: value, Revision: revision + 1}
+	return true, nil
+}
+
+// issue returns a genuine token of a ServiceAccount, which may not be there.
+func issue(t *testing.T, tokens *identity.Tokens, cluster logicalcluster.Name, name string) string {
+	t.Helper()
+	account := core.ServiceAccount{}
+	account.Namespace, account.Name, account.UID = team, name, "lives"
+	claims, private, err := serviceaccount.Claims(account, nil, nil, nil, 3600, 0, tokens.Default(cluster))
+	if err != nil {
+		t.Fatal(err)
+	}
+	token, err := tokens.GenerateToken(lcctx.WithCluster(t.Context(), lcctx.Cluster{Name: cluster}), claims, private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return token
+}
+
 // Whom nobody knows makes the server search for nothing, by path or by name, and is passed on as if there were nothing;
 // the chain refuses him either way. For others it searches, and a failure tells nothing of what is wrong inside.
 func TestStrangersCauseNoSearch(t *testing.T) {
 	type seen struct{ absent, unresolved, credential bool }
+	rows := &accounts{}
+	issuers, err := identity.NewIssuers([]string{"https://atoll"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys, err := identity.OpenKeys(t.Context(), rows, time.Hour, clock.RealClock{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tokens := identity.NewTokens(issuers, keys, rows)
 	for _, target := range []string{"/clusters/root:anything/api", "/clusters/anything/api"} {
 		byPath := strings.Contains(target, "root:")
 		for name, tc := range map[string]struct {
 			who      authenticator.Request
+			token    string // "x" if it is empty
 			stranger bool
 		}{
-			"nobody":             {who: someone(user.AllUnauthenticated), stranger: true},
-			"a wrong credential": {who: someone(), stranger: true},
-			"somebody":           {who: someone(user.AllAuthenticated)},
+			"nobody":                          {who: someone(user.AllUnauthenticated), stranger: true},
+			"a wrong credential":              {who: someone(), stranger: true},
+			"somebody":                        {who: someone(user.AllAuthenticated)},
+			"a ServiceAccount":                {who: tokens, token: issue(t, tokens, shop, robot)},
+			"a deleted ServiceAccount":        {who: tokens, token: issue(t, tokens, shop, "deleted"), stranger: true},
+			"one of a workspace that is gone": {who: tokens, token: issue(t, tokens, "nowhere", robot), stranger: true},
 		} {
 			d := &searching{}
 			// A backend without LogicalClusters cannot look up names.
-			s := &Server{directory: d, credentials: few{}, serializer: legacyscheme.Codecs, backend: &storage.Backend{}, tokens: &identity.Tokens{}}
+			s := &Server{directory: d, credentials: few{}, serializer: legacyscheme.Codecs, backend: &storage.Backend{}, tokens: tokens}
+			who := authenticator.RequestFunc(func(req *http.Request) (*authenticator.Response, bool, error) {
+				if _, limited := req.Context().Deadline(); !limited {
+					t.Errorf("%s by %s: who it is was asked without a limit of time", target, name)
+				}
+				return tc.who.AuthenticateRequest(req)
+			})
 			var got *seen
 			handler := s.withLogicalCluster(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
 				_, unresolved := req.Context().Value(unresolvedKey{}).(string)
 				got = &seen{absent: req.Context().Value(absentKey{}) != nil, unresolved: unresolved, credential: req.Header.Get("Authorization") != ""}
-			}), tc.who)
+			}), who)
 			req := httptest.NewRequest(http.MethodGet, target, nil)
-			req.Header.Set("Authorization", "Bearer x")
+			req.Header.Set("Authorization", "Bearer "+stdcmp.Or(tc.token, "x"))
 			recorder := httptest.NewRecorder()
 			handler.ServeHTTP(recorder, req)
 			if d.endless {
