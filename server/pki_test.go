@@ -2,9 +2,12 @@ package server
 
 import (
 	"bytes"
+	"context"
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,6 +17,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/client-go/util/cert"
 	"k8s.io/client-go/util/keyutil"
+
+	embeddedetcd "atoll.dev/atoll/embedded-etcd"
 )
 
 func mustPKI(t *testing.T, dir string) *pki {
@@ -296,5 +301,48 @@ func TestEtcdTLS(t *testing.T) {
 		if _, err := pair.Leaf.Verify(x509.VerifyOptions{Roots: roots, DNSName: "127.0.0.1", KeyUsages: []x509.ExtKeyUsage{usage}}); err != nil {
 			t.Errorf("usage %v: %v", usage, err)
 		}
+	}
+
+	// With these names, docs/operations/access.md says how to end all tokens of ServiceAccounts.
+	pki := filepath.Join(o.RootDirectory, "pki")
+	if want := (TLSFiles{Cert: filepath.Join(pki, "etcd.crt"), Key: filepath.Join(pki, "etcd.key"), CA: filepath.Join(pki, "ca.crt")}); files != want {
+		t.Errorf("the files are %+v, want %+v", files, want)
+	}
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := free.Addr().(*net.TCPAddr).Port
+	if err := free.Close(); err != nil {
+		t.Fatal(err)
+	}
+	etcd, err := embeddedetcd.Start(t.Context(), embeddedetcd.Options{
+		Dir: t.TempDir(), ClientPort: port, CertFile: files.Cert, KeyFile: files.Key, CAFile: files.CA,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := etcd.Stop(); err != nil {
+			t.Error(err)
+		}
+	}()
+	const row = "/atoll/installation/serviceaccount-keys"
+	if _, err := etcd.Client.Put(t.Context(), row, "keys"); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	outside, err := embeddedetcd.Connect(ctx, embeddedetcd.ExternalOptions{
+		Endpoints: []string{fmt.Sprintf("https://127.0.0.1:%d", port)}, CertFile: files.Cert, KeyFile: files.Key, CAFile: files.CA,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if gone, err := outside.Client.Delete(ctx, row); err != nil || gone.Deleted != 1 {
+		t.Errorf("delete the row by the port: %v, %v", gone, err)
+	}
+	if err := outside.Stop(); err != nil {
+		t.Error(err)
 	}
 }

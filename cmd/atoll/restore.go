@@ -79,6 +79,9 @@ Next:
   %[1]s cluster list                   # clusters that have seen a later state are only observed
   %[1]s cluster status NAME            # what a confirmation would do there
   %[1]s cluster confirm NAME restored
+
+What was ended after the backup is good again: keys that leaked, deleted ServiceAccounts and their tokens, roles that
+were taken away. End them once more: docs/operations/restore.md, "What a restored server has forgotten besides".
 `, self, root, who, h.Created.Format(time.RFC3339), h.Revision, revision, revision-h.Revision)
 }
 
