@@ -83,7 +83,7 @@ func (s *Server) openTokens(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("issue tokens of ServiceAccounts: %w", err)
 	}
-	keys, err := identity.OpenKeys(ctx, s.backend, s.options.ServiceAccountMaxTokenExpiration, clock.RealClock{})
+	keys, err := identity.OpenKeys(ctx, s.backend, issuers, s.options.ServiceAccountMaxTokenExpiration, clock.RealClock{})
 	if err != nil {
 		return fmt.Errorf("issue tokens of ServiceAccounts: %w", err)
 	}

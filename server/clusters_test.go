@@ -211,7 +211,7 @@ func TestStrangersCauseNoSearch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	keys, err := identity.OpenKeys(t.Context(), rows, time.Hour, clock.RealClock{})
+	keys, err := identity.OpenKeys(t.Context(), rows, issuers, time.Hour, clock.RealClock{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -494,6 +494,7 @@ func age(t *testing.T, r *running, by time.Duration) {
 			SignsFrom     time.Time `json:"signsFrom"`
 			SignsUntil    time.Time `json:"signsUntil"`
 			VerifiesUntil time.Time `json:"verifiesUntil"`
+			Bases         []string  `json:"bases"`
 		} `json:"keys"`
 	}
 	if err := json.Unmarshal(row.Value, &stored); err != nil || len(stored.Keys) == 0 {
@@ -574,6 +575,43 @@ func TestKeysOfSeveralServers(t *testing.T) {
 	d := serveOn(t, etcd, few{}, named)
 	check(first, "401", d)
 	check(third, robotUser, d)
+}
+
+// A token goes on when the server comes back at another address, by default and by flag; for a server that has not read
+// since what the other's address is; and in TokenReviews.
+func TestTokensOutliveTheServersAddress(t *testing.T) {
+	etcd := startEtcd(t)
+	first := serveOn(t, etcd, few{}, nil)
+	token := first.makeRobot(t, shop)
+	if err := first.stop(); err != nil {
+		t.Fatal(err)
+	}
+	second := serveOn(t, etcd, few{}, nil)
+	third := serveOn(t, etcd, few{}, func(o *Options) { o.ServiceAccountIssuers = []string{"https://atoll.example.com"} })
+	if first.URL() == second.URL() {
+		t.Fatalf("both are at %s", first.URL())
+	}
+	ofThird := third.token(t, shop, authenticationv1.TokenRequestSpec{})
+	waitFor(t, "the second reads the third's address because of its token, a second after it read the last", func() (string, bool) {
+		got := second.whoAmI(t, "/clusters/shopname", ofThird)
+		return got, got == robotUser
+	})
+	for name, r := range map[string]*running{"at another port": second, "by another name": third} {
+		for what, token := range map[string]string{"of before": token, "of the third": ofThird} {
+			for _, place := range []string{"/clusters/shopname", ""} {
+				if got := r.whoAmI(t, place, token); got != robotUser {
+					t.Errorf("the token %s, %s, in %q: %s, want %s", what, name, place, got, robotUser)
+				}
+			}
+			if got := r.whoAmI(t, "/clusters/bankname", token); got != "401" {
+				t.Errorf("the token %s, %s, in another workspace: %s", what, name, got)
+			}
+			review, err := r.in(t, shop).AuthenticationV1().TokenReviews().Create(t.Context(), &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}, metav1.CreateOptions{})
+			if err != nil || review.Status.User.Username != robotUser {
+				t.Errorf("the token %s, %s, reviewed: %+v, %v", what, name, review.Status, err)
+			}
+		}
+	}
 }
 
 // No request reads the keys, whoever sends it.

@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/kubernetes/pkg/serviceaccount"
+	"k8s.io/utils/clock"
 
 	"atoll.dev/atoll/server/identity"
 )
@@ -170,6 +171,18 @@ func TestWebhookAuthentication(t *testing.T) {
 	})
 	inShop := r.makeRobot(t, shop)
 	r.makeRobot(t, bank)
+	var elsewhere [2]identity.Issuers // of the server, and of one that it knows nothing of
+	for i, base := range []string{r.URL(), "https://elsewhere.example.com"} {
+		var err error
+		if elsewhere[i], err = identity.NewIssuers([]string{base}, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	keys, err := identity.OpenKeys(t.Context(), r.backend, elsewhere[0], time.Hour, clock.RealClock{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ofUnknownAddress := issue(t, identity.NewTokens(elsewhere[1], keys, r.backend), shop, robot)
 	for _, test := range []struct{ place, token, want string }{
 		{"/clusters/shopname", "hooktoken", "hugo"},
 		{"/clusters/bankname", "hooktoken", "hugo"},
@@ -179,6 +192,8 @@ func TestWebhookAuthentication(t *testing.T) {
 		{"/clusters/bankname", inShop, "401"},
 		{"/clusters/root:absent", inShop, "401"},
 		{"/clusters/shopname", r.ended(t), "401"},
+		{"/clusters/shopname", ofUnknownAddress, "401"},
+		{"", ofUnknownAddress, "401"},
 		{"/clusters/shopname", forge(t, inShop, "sub", "x"), "401"},
 	} {
 		if got := r.whoAmI(t, test.place, test.token); got != test.want {

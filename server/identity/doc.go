@@ -6,6 +6,10 @@
 // from the store for every request. Everywhere else it is refused; it never means the ServiceAccount of the same name there.
 // A client that knows only the server's address and such a token lands in the workspace that issued it.
 //
+// An issuer begins with the URL that the server had. With each key are the URLs of all servers that signed with it, and
+// tokens by all of them are taken. A token that a key of ours signed is ours, whatever its issuer says: refused if it is not
+// valid here, and shown to nobody else.
+//
 // The keys are one row of the installation (Keys): made by whichever server first finds none, by a transaction, so that all
 // servers on one etcd have the same; encrypted as Secrets are; reached by no request. A key signs for 30 days. The next one
 // is published a day before it signs, and the last one verifies until no token that it signed can be valid. Each server

@@ -41,6 +41,17 @@ func NewIssuers(bases, audiences []string) (Issuers, error) {
 	return i, nil
 }
 
+// with returns issuers that accept more URLs.
+func (i Issuers) with(bases []string) Issuers {
+	i.bases = slices.Clone(i.bases)
+	for _, base := range bases {
+		if !slices.Contains(i.bases, base) {
+			i.bases = append(i.bases, base)
+		}
+	}
+	return i
+}
+
 // of is the issuer in new tokens of a logical cluster.
 func (i Issuers) of(cluster logicalcluster.Name) string {
 	return i.bases[0] + clustersPath + cluster.String()

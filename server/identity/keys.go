@@ -56,12 +56,14 @@ type snapshot struct {
 	keys    []key
 	private []any                      // parsed, as keys
 	public  []serviceaccount.PublicKey // as keys
+	bases   []string                   // of the issuers of what the keys signed
 	readAt  time.Time
 }
 
 // Keys are the keys of the installation.
 type Keys struct {
 	rows    Rows
+	base    string // in the issuers of what this server signs
 	longest time.Duration
 	clock   clock.PassiveClock
 
@@ -69,9 +71,10 @@ type Keys struct {
 	held atomic.Pointer[snapshot]
 }
 
-// OpenKeys reads the keys, or makes the first. longest is how long a token may be valid at most.
-func OpenKeys(ctx context.Context, rows Rows, longest time.Duration, c clock.PassiveClock) (*Keys, error) {
-	k := &Keys{rows: rows, longest: longest, clock: c}
+// OpenKeys reads the keys, or makes the first, for a server that signs as those issuers. longest is how long a token may be
+// valid at most.
+func OpenKeys(ctx context.Context, rows Rows, issuers Issuers, longest time.Duration, c clock.PassiveClock) (*Keys, error) {
+	k := &Keys{rows: rows, base: issuers.bases[0], longest: longest, clock: c}
 	if _, err := k.read(ctx, 0); err != nil {
 		return nil, err
 	}
@@ -136,7 +139,7 @@ func (k *Keys) load(ctx context.Context) (*snapshot, error) {
 			return nil, fmt.Errorf("the stored keys for tokens of ServiceAccounts are of format %d, and this server knows %d: use the newer server that wrote them", have.Version, keysVersion)
 		}
 		now := k.clock.Now().UTC().Truncate(time.Second)
-		keys, err := rotate(have.Keys, now, k.longest, keyutil.MakeEllipticPrivateKeyPEM)
+		keys, err := rotate(have.Keys, now, k.longest, k.base, keyutil.MakeEllipticPrivateKeyPEM)
 		if err != nil {
 			return nil, fmt.Errorf("make a key for tokens of ServiceAccounts: %w", err)
 		}
@@ -177,7 +180,9 @@ func parse(keys []key, now time.Time) (*snapshot, error) {
 			return nil, errStored
 		}
 		s.private = append(s.private, private)
+		s.bases = append(s.bases, k.Bases...)
 	}
+	s.bases = slices.Compact(slices.Sorted(slices.Values(s.bases)))
 	getter, err := serviceaccount.StaticPublicKeysGetter(s.private)
 	if err != nil {
 		return nil, errStored

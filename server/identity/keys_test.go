@@ -48,9 +48,17 @@ func (r *oneRow) WriteInstallation(_ context.Context, _ string, value []byte, re
 	return true, nil
 }
 
+// atHome are the issuers of the tests.
+var atHome = Issuers{bases: []string{"https://atoll"}}
+
 func open(t *testing.T, rows Rows, c *testingclock.FakePassiveClock) *Keys {
 	t.Helper()
-	k, err := OpenKeys(t.Context(), rows, day, c)
+	return openAs(t, atHome, rows, c)
+}
+
+func openAs(t *testing.T, issuers Issuers, rows Rows, c *testingclock.FakePassiveClock) *Keys {
+	t.Helper()
+	k, err := OpenKeys(t.Context(), rows, issuers, day, c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +140,7 @@ func TestKeysWhileEtcdIsDown(t *testing.T) {
 	if _, _, err := k.signing(t.Context()); err == nil {
 		t.Error("a key signs that the other servers take for ended")
 	}
-	if _, err := OpenKeys(t.Context(), rows, day, c); !errors.Is(err, rows.down) {
+	if _, err := OpenKeys(t.Context(), rows, atHome, day, c); !errors.Is(err, rows.down) {
 		t.Errorf("a server starts without keys: %v", err)
 	}
 }
@@ -147,7 +155,7 @@ func TestUnusableRow(t *testing.T) {
 		`secret`:                  "cannot be read",
 	} {
 		rows := &oneRow{row: storage.InstallationRow{Value: []byte(row), Revision: 7}}
-		_, err := OpenKeys(t.Context(), rows, day, c)
+		_, err := OpenKeys(t.Context(), rows, atHome, day, c)
 		if want == "deleted" {
 			if err != nil || rows.row.Revision != 8 {
 				t.Errorf("%s: %v at revision %d, want it replaced", row, err, rows.row.Revision)
@@ -179,7 +187,7 @@ func TestNothingSecretIsLogged(t *testing.T) {
 	logger := textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(&log), textlogger.Verbosity(10)))
 	ctx := klog.NewContext(lcctx.WithCluster(t.Context(), lcctx.Cluster{Name: "shop"}), logger)
 	rows, c := &oneRow{}, testingclock.NewFakePassiveClock(time.Now())
-	keys, err := OpenKeys(ctx, rows, day, c)
+	keys, err := OpenKeys(ctx, rows, atHome, day, c)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,21 +24,27 @@ type key struct {
 	SignsUntil time.Time `json:"signsUntil"`
 	// VerifiesUntil is when the last token that it signed has ended.
 	VerifiesUntil time.Time `json:"verifiesUntil"`
+	// Bases are of the issuers of what it signs or signed, in order: the URLs that servers had meanwhile.
+	Bases []string `json:"bases,omitempty"`
 }
 
 // rotate returns the keys that there should be now: without those of which no token can be valid any more, and with a new
-// one where the newest will soon stop signing. longest is how long a token may be valid; servers that differ in it, or one
-// that was restarted with another, only ever lengthen what a key verifies. generate makes a private key.
+// one where the newest will soon stop signing. longest is how long a token may be valid, and base the URL in its issuer;
+// servers that differ in them, or one that was restarted with others, only ever add to what a key verifies. generate makes
+// a private key.
 //
 // It is pure but for generate, and gives the same again for what it gave.
-func rotate(keys []key, now time.Time, longest time.Duration, generate func() ([]byte, error)) ([]key, error) {
+func rotate(keys []key, now time.Time, longest time.Duration, base string, generate func() ([]byte, error)) ([]key, error) {
 	var next []key
 	for _, k := range keys {
 		if now.After(k.VerifiesUntil) {
 			continue
 		}
-		if needed := k.SignsUntil.Add(longest + skew); now.Before(k.SignsUntil.Add(skew)) && needed.After(k.VerifiesUntil) {
-			k.VerifiesUntil = needed
+		if now.Before(k.SignsUntil.Add(skew)) {
+			if needed := k.SignsUntil.Add(longest + skew); needed.After(k.VerifiesUntil) {
+				k.VerifiesUntil = needed
+			}
+			k.Bases = slices.Compact(slices.Sorted(slices.Values(append(slices.Clone(k.Bases), base))))
 		}
 		next = append(next, k)
 	}
@@ -59,7 +65,7 @@ func rotate(keys []key, now time.Time, longest time.Duration, generate func() ([
 		return nil, err
 	}
 	until := from.Add(signingPeriod)
-	return append(next, key{Private: private, SignsFrom: from, SignsUntil: until, VerifiesUntil: until.Add(longest + skew)}), nil
+	return append(next, key{Private: private, SignsFrom: from, SignsUntil: until, VerifiesUntil: until.Add(longest + skew), Bases: []string{base}}), nil
 }
 
 // signer returns which of the keys, in the order of rotate, signs now; -1 if none does.

@@ -30,11 +30,11 @@ func TestRotateOverYears(t *testing.T) {
 		needed := map[string]time.Time{} // by key, the end of the last token that it signed
 		most := 0
 		for now := start; now.Before(start.Add(3 * 365 * day)); now = now.Add(6 * time.Hour) {
-			next, err := rotate(keys, now, longest, generate)
+			next, err := rotate(keys, now, longest, "https://atoll", generate)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if again, err := rotate(next, now, longest, generate); err != nil || !cmp.Equal(next, again) {
+			if again, err := rotate(next, now, longest, "https://atoll", generate); err != nil || !cmp.Equal(next, again) {
 				t.Fatalf("at %s: what was rotated is rotated again: %v, %v", now, err, cmp.Diff(next, again))
 			}
 			keys, most = next, max(most, len(next))
@@ -61,7 +61,11 @@ func TestRotateOverYears(t *testing.T) {
 
 func TestRotate(t *testing.T) {
 	made := func(name string, from time.Time, verifies time.Time) key {
-		return key{Private: []byte(name), SignsFrom: from, SignsUntil: from.Add(signingPeriod), VerifiesUntil: verifies}
+		return key{Private: []byte(name), SignsFrom: from, SignsUntil: from.Add(signingPeriod), VerifiesUntil: verifies, Bases: []string{"https://atoll"}}
+	}
+	at := func(k key, bases ...string) key {
+		k.Bases = bases
+		return k
 	}
 	plus := func(d time.Duration) time.Time { return start.Add(signingPeriod + d) }
 	tests := map[string]struct {
@@ -108,9 +112,17 @@ func TestRotate(t *testing.T) {
 			keys: []key{made("a", start, plus(time.Hour)), made("b", plus(0), plus(60*day))}, now: plus(30 * time.Minute),
 			want: []key{made("a", start, plus(time.Hour)), made("b", plus(0), plus(60*day))}, signs: 1, reason: "it signs nothing any more",
 		},
+		"another address": {
+			keys: []key{at(made("a", start, plus(day+skew)), "https://a", "https://z")}, now: start.Add(day),
+			want: []key{at(made("a", start, plus(day+skew)), "https://a", "https://atoll", "https://z")}, signs: 0, reason: "what was issued by the others stays valid",
+		},
+		"another address, too late": {
+			keys: []key{at(made("a", start, plus(day+skew)), "https://a"), made("b", plus(0), plus(60*day))}, now: plus(day),
+			want: []key{at(made("a", start, plus(day+skew)), "https://a"), made("b", plus(0), plus(60*day))}, signs: 1, reason: "it signs nothing any more",
+		},
 	}
 	for name, test := range tests {
-		got, err := rotate(test.keys, test.now, day, numbered())
+		got, err := rotate(test.keys, test.now, day, "https://atoll", numbered())
 		if diff := cmp.Diff(test.want, got); err != nil || diff != "" {
 			t.Errorf("%s: error %v (-want +got):\n%s%s", name, err, diff, test.reason)
 		}

@@ -66,8 +66,17 @@ func (t *Tokens) GenerateToken(ctx context.Context, claims *jwt.Claims, private 
 	return generator.GenerateToken(ctx, claims, private)
 }
 
-// AuthenticateRequest implements authenticator.Request. A token that claims to be from this server is refused with an error
-// unless it is valid here, so that nobody else is asked about it; any other is nobody's here.
+// accepted are the issuers whose tokens may be valid: those of this server, of the other servers, and of before, when it
+// had another address.
+func (t *Tokens) accepted() Issuers { return t.with(t.keys.held.Load().bases) }
+
+// Audiences are what a token must be for, at least one of them, to be taken by the API in a logical cluster.
+func (t *Tokens) Audiences(cluster logicalcluster.Name) authenticator.Audiences {
+	return t.accepted().Audiences(cluster)
+}
+
+// AuthenticateRequest implements authenticator.Request. A token that claims to be from here, or is signed by a key of ours,
+// is refused with an error unless it is valid here, so that nobody else is asked about it; any other is nobody's here.
 func (t *Tokens) AuthenticateRequest(req *http.Request) (*authenticator.Response, bool, error) {
 	response, ok, err := t.request.AuthenticateRequest(req)
 	if errors.Is(err, errForeign) {
@@ -78,31 +87,73 @@ func (t *Tokens) AuthenticateRequest(req *http.Request) (*authenticator.Response
 
 // AuthenticateToken implements authenticator.Token.
 func (t *Tokens) AuthenticateToken(ctx context.Context, token string) (*authenticator.Response, bool, error) {
-	claimed, ours := t.claimed(token)
-	if !ours {
-		return nil, false, errForeign
+	accepted, claimed, err := t.whose(ctx, token)
+	if err != nil {
+		return nil, false, err
 	}
 	here, ok := lcctx.ClusterFrom(ctx)
 	if !ok || here.Wildcard || here.Name != claimed {
 		return nil, false, errElsewhere
 	}
 	// The issuers of this logical cluster alone are accepted, once more after the signature is verified.
-	response, ok, err := t.verifier(t.all(here.Name), t.Audiences(here.Name)).AuthenticateToken(ctx, token)
+	response, ok, err := t.verifier(accepted.all(here.Name), accepted.Audiences(here.Name)).AuthenticateToken(ctx, token)
 	if err == nil && !ok {
 		err = errInvalid
 	}
 	return response, ok, err
 }
 
+// whose is the logical cluster that a token claims to be from, of those issuers. It verifies nothing of that; but a token
+// that claims to be from elsewhere is foreign only if no key of ours signed it.
+func (t *Tokens) whose(ctx context.Context, token string) (Issuers, logicalcluster.Name, error) {
+	accepted := t.accepted()
+	claimed, ours := accepted.claimed(token)
+	if ours {
+		return accepted, claimed, nil
+	}
+	if !t.signed(ctx, token) {
+		return Issuers{}, "", errForeign
+	}
+	// Another server may have another address since the row was read.
+	if _, err := t.keys.read(ctx, readUnknown); err != nil {
+		return Issuers{}, "", err
+	}
+	accepted = t.accepted()
+	if claimed, ours = accepted.claimed(token); !ours {
+		return Issuers{}, "", errInvalid
+	}
+	return accepted, claimed, nil
+}
+
+// signed says whether a key of ours signed a token.
+func (t *Tokens) signed(ctx context.Context, token string) bool {
+	parsed, err := jwt.ParseSigned(token)
+	if err != nil {
+		return false
+	}
+	s, err := t.keys.current(ctx)
+	if err != nil {
+		return false
+	}
+	for _, header := range parsed.Headers {
+		for _, p := range s.public {
+			if p.KeyID == header.KeyID && parsed.Claims(p.PublicKey) == nil {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // Home is the logical cluster that issued the token of a request, if it is genuine, has not ended, and is for the API. It
 // says where the request belongs and not who sends it: what the token is bound to is not looked at.
 func (t *Tokens) Home(req *http.Request) (home logicalcluster.Name, ok bool) {
 	look := authenticator.TokenFunc(func(ctx context.Context, token string) (*authenticator.Response, bool, error) {
-		claimed, ours := t.claimed(token)
-		if !ours {
+		accepted, claimed, err := t.whose(ctx, token)
+		if err != nil {
 			return nil, false, nil
 		}
-		genuine := serviceaccount.JWTTokenAuthenticator(t.all(claimed), t.keys, t.Audiences(claimed), inTime{t.keys})
+		genuine := serviceaccount.JWTTokenAuthenticator(accepted.all(claimed), t.keys, accepted.Audiences(claimed), inTime{t.keys})
 		if _, verified, err := genuine.AuthenticateToken(ctx, token); verified && err == nil {
 			home, ok = claimed, true
 		}

@@ -2,6 +2,7 @@ package identity
 
 import (
 	"context"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -64,6 +65,82 @@ func TestTokenIsOfOneWorkspaceWhateverItSays(t *testing.T) {
 		}
 		if err != nil && (strings.Contains(err.Error(), "shop") || strings.Contains(err.Error(), "bank")) {
 			t.Errorf("in %s: the error names a workspace: %v", what, err)
+		}
+	}
+}
+
+// A token says the address that its server had. It is valid under every address that a server of the installation has or
+// had; and whatever it says, what a key of ours signed is shown to nobody else.
+func TestTokensOutliveTheAddress(t *testing.T) {
+	rows, c := &oneRow{}, testingclock.NewFakePassiveClock(time.Now())
+	server := func(base string, keys *Keys) *Tokens {
+		issuers, err := NewIssuers([]string{base}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if keys == nil {
+			keys = openAs(t, issuers, rows, c)
+		}
+		return NewTokens(issuers, keys, twins{})
+	}
+	in := lcctx.WithCluster(t.Context(), lcctx.Cluster{Name: "shop"})
+	issue := func(by *Tokens) string {
+		t.Helper()
+		account := core.ServiceAccount{}
+		account.Namespace, account.Name, account.UID = "team", "robot", "same"
+		claims, private, err := serviceaccount.Claims(account, nil, nil, nil, 3600, 0, by.Default("shop"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		token, err := by.GenerateToken(in, claims, private)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return token
+	}
+	request := func(token string) *http.Request {
+		req, err := http.NewRequestWithContext(in, http.MethodGet, "https://atoll/api", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer "+token)
+		return req
+	}
+	before := server("https://127.0.0.1:6443", nil)
+	old := issue(before)
+	after := server("https://atoll", nil)
+	renewed := issue(after)
+	c.SetTime(c.Now().Add(readUnknown))
+	for what, test := range map[string]struct {
+		by    *Tokens
+		token string
+	}{
+		"of before, after":             {after, old},
+		"its own":                      {after, renewed},
+		"of the other, not read since": {before, renewed},
+	} {
+		if _, ok, err := test.by.AuthenticateRequest(request(test.token)); !ok || err != nil {
+			t.Errorf("%s: %v, %v", what, ok, err)
+		}
+		if home, ok := test.by.Home(request(test.token)); !ok || home != "shop" {
+			t.Errorf("%s: its home is %q (%v)", what, home, ok)
+		}
+	}
+
+	// A copy of the installation, which has its keys, under an address that this one never had.
+	for what, token := range map[string]string{
+		"a copy's":                     issue(server("https://copy", after.keys)),
+		"a copy's by a prefix of ours": issue(server("https://atoll:1", after.keys)),
+	} {
+		if _, ok, err := after.AuthenticateRequest(request(token)); ok || err == nil {
+			t.Errorf("%s: %v, %v; want it refused, not passed on", what, ok, err)
+		}
+		if _, ok := after.Home(request(token)); ok {
+			t.Errorf("%s has a home", what)
+		}
+		parts := strings.Split(token, ".")
+		if _, ok, err := after.AuthenticateRequest(request(parts[0] + "." + parts[1] + "." + strings.Repeat("A", len(parts[2])))); ok || err != nil {
+			t.Errorf("%s without our signature: %v, %v; want it passed on", what, ok, err)
 		}
 	}
 }
