@@ -372,9 +372,10 @@ func TestCustomResourcesAreServedByOneInstance(t *testing.T) {
 	if n := storesOpen(); n != 1 {
 		t.Errorf("%d stores are open for one definition in %d workspaces", n, workspaces)
 	}
+	// What else goes on in this process comes and goes by a few; one for each workspace would be all of them.
 	eventually(t, func() (string, bool) {
 		after := goroutines()
-		return fmt.Sprintf("%d goroutines with one workspace, %d with %d", before, after, workspaces), after <= before
+		return fmt.Sprintf("%d goroutines with one workspace, %d with %d", before, after, workspaces), after-before < workspaces/2
 	})
 	served := r.Definitions().Served(name(7))
 	if len(served) != 1 || served[0].Hash != r.Definitions().Served(name(8))[0].Hash || &served[0].Spec.Versions[0] != &r.Definitions().Served(name(8))[0].Spec.Versions[0] {
