@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -59,6 +60,8 @@ type Clients struct {
 	Kube kubernetes.Interface
 	// Dynamic reads and writes by resource name.
 	Dynamic dynamic.Interface
+	// Metadata reads, patches and deletes by resource name, and answers with the metadata alone.
+	Metadata metadata.Interface
 
 	config *rest.Config
 }
@@ -83,13 +86,17 @@ func New(cfg *rest.Config) (*Clients, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a dynamic client for %s: %w", cfg.Host, err)
 	}
+	meta, err := metadata.NewForConfigAndClient(metadata.ConfigFor(cfg), httpClient)
+	if err != nil {
+		return nil, fmt.Errorf("make a client of metadata for %s: %w", cfg.Host, err)
+	}
 	objects, err := ctrlclient.NewWithWatch(cfg, ctrlclient.Options{
 		HTTPClient: httpClient, Scheme: Scheme, Mapper: staticMapper(Scheme),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("make an object client for %s: %w", cfg.Host, err)
 	}
-	return &Clients{Objects: objects, Kube: kube, Dynamic: dyn, config: base}, nil
+	return &Clients{Objects: objects, Kube: kube, Dynamic: dyn, Metadata: meta, config: base}, nil
 }
 
 // ConfigFor returns a configuration bound to one logical cluster, for clients that know nothing of logical clusters.

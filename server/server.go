@@ -46,6 +46,7 @@ import (
 	"atoll.dev/atoll/server/atollapis"
 	"atoll.dev/atoll/server/customresources"
 	"atoll.dev/atoll/server/discovery"
+	"atoll.dev/atoll/server/garbage"
 	"atoll.dev/atoll/server/identity"
 	"atoll.dev/atoll/server/storage"
 )
@@ -82,6 +83,7 @@ type Server struct {
 	directory   Directory
 	placer      Placer
 	credentials Credentials
+	kinds       garbage.Kinds
 	url         string
 	etcd        *clientv3.Client
 	stopping    chan struct{} // closed when Run's context ends
@@ -220,6 +222,9 @@ func (s *Server) assemble(ctx context.Context, etcd *clientv3.Client, address st
 		return fmt.Errorf("install the APIs: %w", err)
 	}
 	s.generic.Handler.NonGoRestfulMux.UnlistedHandle(BackupPath, http.HandlerFunc(s.serveBackup))
+	if s.kinds, err = garbage.NewBuiltin(s.backend.Resources(), resources); err != nil {
+		return fmt.Errorf("know the kinds of what is stored: %w", err)
+	}
 	for _, path := range []string{serviceaccount.OpenIDConfigPath, serviceaccount.JWKSPath} {
 		s.generic.Handler.NonGoRestfulMux.HandleFunc(path, s.describeIssuer)
 	}
@@ -268,6 +273,9 @@ func (s *Server) AddReadyCheck(name string, check func() error) error {
 
 // LoopbackConfig is for clients in this process: the server's own identity over connections in memory.
 func (s *Server) LoopbackConfig() *rest.Config { return s.loopback.config }
+
+// Kinds is what is stored, for the garbage collector.
+func (s *Server) Kinds() garbage.Kinds { return s.kinds }
 
 // URL of the server, without a path.
 func (s *Server) URL() string { return s.url }

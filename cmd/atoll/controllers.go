@@ -12,6 +12,7 @@ import (
 	"atoll.dev/atoll/client"
 	"atoll.dev/atoll/placement"
 	"atoll.dev/atoll/server"
+	"atoll.dev/atoll/server/garbage"
 	"atoll.dev/atoll/server/namespaces"
 	"atoll.dev/atoll/server/quota"
 	"atoll.dev/atoll/splitter"
@@ -45,6 +46,9 @@ func controllers(s *server.Server, c *client.Clients, i *client.Informers) ([]co
 	add("namespaces", defaults, err)
 
 	add("quota", quota.New(i, s.QuotaStores()), nil)
+
+	collector, err := garbage.New(c, i, garbage.Options{Kinds: s.Kinds(), Read: s.Read})
+	add("garbage", collector, err)
 
 	trees, err := workspaces.New(c, i, workspaces.Options{
 		URLBase: s.URL(), DeleteData: s.DeleteClusterData,

@@ -48,7 +48,6 @@ type what struct {
 	group, resource, kind, subresource string
 	namespace, name                    string
 	operation                          admission.Operation
-	options                            runtime.Object
 	who                                user.Info
 	object, old                        runtime.Object
 }
@@ -58,7 +57,7 @@ func (w what) attributes() admission.Attributes {
 		w.who = alice
 	}
 	return admission.NewAttributesRecord(w.object, w.old, schema.GroupVersionKind{Group: w.group, Version: "v1", Kind: w.kind}, w.namespace, w.name,
-		schema.GroupVersionResource{Group: w.group, Version: "v1", Resource: w.resource}, w.subresource, w.operation, w.options, false, w.who)
+		schema.GroupVersionResource{Group: w.group, Version: "v1", Resource: w.resource}, w.subresource, w.operation, nil, false, w.who)
 }
 
 // reads are Objects of which one namespace is read at a time.
@@ -80,7 +79,6 @@ func TestLifecycle(t *testing.T) {
 	going := logicalcluster.Cluster{Name: "going"}
 	mirror := logicalcluster.Cluster{Name: "east", Mirror: true}
 	broken := errors.New("etcd is away")
-	foreground := metav1.DeletePropagationForeground
 
 	configMap := what{resource: "configmaps", kind: "ConfigMap", namespace: "live", name: "a", operation: admission.Create}
 	namespace := what{resource: "namespaces", kind: "Namespace", namespace: "a", name: "a", operation: admission.Create}
@@ -91,34 +89,27 @@ func TestLifecycle(t *testing.T) {
 		what     what
 		refused  string // "" for allowed, else a part of the message
 		code     func(error) bool
-		warned   bool
 		lookedUp []bool // cached, for each read of the namespace
 		reason   string
 	}{
-		"create":               {cluster: shop, what: configMap, lookedUp: []bool{true}},
-		"no namespace":         {cluster: shop, what: with(configMap, func(w *what) { w.namespace = "absent" }), refused: "not found", code: apierrors.IsNotFound, lookedUp: []bool{true, false}},
-		"namespace just made":  {cluster: shop, what: with(configMap, func(w *what) { w.namespace = "fresh" }), lookedUp: []bool{true, false}, reason: "the cache may lag"},
-		"terminating":          {cluster: shop, what: with(configMap, func(w *what) { w.namespace = "dying" }), refused: "being terminated", code: apierrors.IsForbidden, lookedUp: []bool{true}},
-		"unreadable":           {cluster: shop, what: with(configMap, func(w *what) { w.namespace = "broken" }), refused: "etcd is away", lookedUp: []bool{true}, reason: "what cannot be known is not allowed"},
-		"by the server":        {cluster: shop, what: with(configMap, func(w *what) { w.namespace, w.who = "dying", server }), refused: "being terminated", lookedUp: []bool{true}, reason: "its controllers too: the namespace would never end"},
-		"subresource":          {cluster: shop, what: with(configMap, func(w *what) { w.namespace, w.subresource = "dying", "token" }), reason: "makes no object"},
-		"access review":        {cluster: shop, what: what{group: "authorization.k8s.io", resource: "localsubjectaccessreviews", kind: "LocalSubjectAccessReview", namespace: "dying", operation: admission.Create}},
-		"new namespace":        {cluster: shop, what: namespace},
-		"cluster-scoped":       {cluster: shop, what: what{group: "rbac.authorization.k8s.io", resource: "clusterroles", kind: "ClusterRole", name: "a", operation: admission.Create}},
-		"workspace goes":       {cluster: going, what: configMap, refused: "workspace is being deleted", code: apierrors.IsForbidden},
-		"namespace in it":      {cluster: going, what: namespace, refused: "workspace is being deleted"},
-		"cluster-scoped in it": {cluster: going, what: what{group: "rbac.authorization.k8s.io", resource: "clusterroles", kind: "ClusterRole", name: "a", operation: admission.Create}, refused: "workspace is being deleted"},
-		"the server in it":     {cluster: going, what: with(configMap, func(w *what) { w.who = server }), lookedUp: []bool{true}, reason: "controllers finish what they do"},
-		"review in it":         {cluster: going, what: what{group: "authorization.k8s.io", resource: "selfsubjectaccessreviews", kind: "SelfSubjectAccessReview", operation: admission.Create}},
-		"whoami in it":         {cluster: going, what: what{group: "authentication.k8s.io", resource: "selfsubjectreviews", kind: "SelfSubjectReview", operation: admission.Create}},
-		"delete in it":         {cluster: going, what: with(configMap, func(w *what) { w.operation = admission.Delete }), reason: "emptying it is what is wanted"},
-		"delete":               {cluster: shop, what: with(configMap, func(w *what) { w.operation = admission.Delete })},
-		"delete in foreground": {cluster: shop, what: with(configMap, func(w *what) {
-			w.operation, w.options = admission.Delete, &metav1.DeleteOptions{PropagationPolicy: &foreground}
-		}), warned: true},
-		"leaf in foreground": {cluster: mirror, what: with(configMap, func(w *what) {
-			w.operation, w.options = admission.Delete, &metav1.DeleteOptions{PropagationPolicy: &foreground}
-		}), reason: "the physical cluster collects what depends on it"},
+		"create":                {cluster: shop, what: configMap, lookedUp: []bool{true}},
+		"no namespace":          {cluster: shop, what: with(configMap, func(w *what) { w.namespace = "absent" }), refused: "not found", code: apierrors.IsNotFound, lookedUp: []bool{true, false}},
+		"namespace just made":   {cluster: shop, what: with(configMap, func(w *what) { w.namespace = "fresh" }), lookedUp: []bool{true, false}, reason: "the cache may lag"},
+		"terminating":           {cluster: shop, what: with(configMap, func(w *what) { w.namespace = "dying" }), refused: "being terminated", code: apierrors.IsForbidden, lookedUp: []bool{true}},
+		"unreadable":            {cluster: shop, what: with(configMap, func(w *what) { w.namespace = "broken" }), refused: "etcd is away", lookedUp: []bool{true}, reason: "what cannot be known is not allowed"},
+		"by the server":         {cluster: shop, what: with(configMap, func(w *what) { w.namespace, w.who = "dying", server }), refused: "being terminated", lookedUp: []bool{true}, reason: "its controllers too: the namespace would never end"},
+		"subresource":           {cluster: shop, what: with(configMap, func(w *what) { w.namespace, w.subresource = "dying", "token" }), reason: "makes no object"},
+		"access review":         {cluster: shop, what: what{group: "authorization.k8s.io", resource: "localsubjectaccessreviews", kind: "LocalSubjectAccessReview", namespace: "dying", operation: admission.Create}},
+		"new namespace":         {cluster: shop, what: namespace},
+		"cluster-scoped":        {cluster: shop, what: what{group: "rbac.authorization.k8s.io", resource: "clusterroles", kind: "ClusterRole", name: "a", operation: admission.Create}},
+		"workspace goes":        {cluster: going, what: configMap, refused: "workspace is being deleted", code: apierrors.IsForbidden},
+		"namespace in it":       {cluster: going, what: namespace, refused: "workspace is being deleted"},
+		"cluster-scoped in it":  {cluster: going, what: what{group: "rbac.authorization.k8s.io", resource: "clusterroles", kind: "ClusterRole", name: "a", operation: admission.Create}, refused: "workspace is being deleted"},
+		"the server in it":      {cluster: going, what: with(configMap, func(w *what) { w.who = server }), lookedUp: []bool{true}, reason: "controllers finish what they do"},
+		"review in it":          {cluster: going, what: what{group: "authorization.k8s.io", resource: "selfsubjectaccessreviews", kind: "SelfSubjectAccessReview", operation: admission.Create}},
+		"whoami in it":          {cluster: going, what: what{group: "authentication.k8s.io", resource: "selfsubjectreviews", kind: "SelfSubjectReview", operation: admission.Create}},
+		"delete in it":          {cluster: going, what: with(configMap, func(w *what) { w.operation = admission.Delete }), reason: "emptying it is what is wanted"},
+		"delete":                {cluster: shop, what: with(configMap, func(w *what) { w.operation = admission.Delete })},
 		"delete namespace":      {cluster: shop, what: with(namespace, func(w *what) { w.operation = admission.Delete })},
 		"delete default":        {cluster: shop, what: with(namespace, func(w *what) { w.operation, w.name = admission.Delete, "default" }), refused: "may not be deleted", code: apierrors.IsForbidden},
 		"delete kube-system":    {cluster: shop, what: with(namespace, func(w *what) { w.operation, w.name = admission.Delete, "kube-system" }), refused: "may not be deleted"},
@@ -147,7 +138,7 @@ func TestLifecycle(t *testing.T) {
 			if !l.Handles(test.what.operation) {
 				t.Fatalf("does not handle %s", test.what.operation)
 			}
-			ctx, warned := in(test.cluster)
+			ctx, _ := in(test.cluster)
 			err := l.Admit(ctx, test.what.attributes(), nil)
 			if (err != nil) != (test.refused != "") || err != nil && !strings.Contains(err.Error(), test.refused) {
 				t.Errorf("error %v, want %q: %s", err, test.refused, test.reason)
@@ -157,9 +148,6 @@ func TestLifecycle(t *testing.T) {
 			}
 			if diff := cmp.Diff(test.lookedUp, lookedUp); diff != "" {
 				t.Errorf("reads of the namespace (-want +got): %s\n%s", test.reason, diff)
-			}
-			if (len(*warned) > 0) != test.warned {
-				t.Errorf("warnings %q, want some: %v", *warned, test.warned)
 			}
 		})
 	}

@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
-	"k8s.io/apiserver/pkg/warning"
 	"k8s.io/kubernetes/pkg/apis/core"
 
 	"atoll.dev/atoll/internal/logicalcluster"
@@ -44,9 +43,6 @@ func (l *Lifecycle) Admit(ctx context.Context, a admission.Attributes, _ admissi
 	if a.GetOperation() == admission.Delete {
 		if namespaceItself && !cluster.Mirror && immortal.Has(a.GetName()) {
 			return apierrors.NewForbidden(a.GetResource().GroupResource(), a.GetName(), fmt.Errorf("this namespace may not be deleted"))
-		}
-		if o, ok := a.GetOperationOptions().(*metav1.DeleteOptions); ok && !cluster.Mirror && o.PropagationPolicy != nil && *o.PropagationPolicy == metav1.DeletePropagationForeground {
-			warning.AddWarning(ctx, "", "foreground deletion is not supported yet: dependents are not collected by this server")
 		}
 		return nil
 	}

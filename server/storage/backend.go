@@ -96,6 +96,14 @@ func (r *Resource) Key(namespace, name string) string {
 	return key
 }
 
+// WaitReady returns when the cache of the store, if it has one, has been filled.
+func (r *Resource) WaitReady(ctx context.Context) error {
+	if r.wait == nil {
+		return nil
+	}
+	return r.wait(ctx)
+}
+
 // Backend is the RESTOptionsGetter of all registries, and knows the stores they opened.
 type Backend struct {
 	client    *clientv3.Client
@@ -193,6 +201,8 @@ func (b *Backend) restOptions(config *storagebackend.ConfigForResource, prefix s
 		},
 		ResourcePrefix:          prefix,
 		DeleteCollectionWorkers: 1,
+		// A deletion that asks for it leaves finalizers for server/garbage.
+		EnableGarbageCollection: true,
 	}
 }
 
@@ -224,10 +234,7 @@ func (b *Backend) Resources() []*Resource {
 // WaitReady returns when the caches of all stores that are open now have been filled.
 func (b *Backend) WaitReady(ctx context.Context) error {
 	for _, r := range b.Resources() {
-		if r.wait == nil {
-			continue
-		}
-		if err := r.wait(ctx); err != nil {
+		if err := r.WaitReady(ctx); err != nil {
 			return fmt.Errorf("fill the cache of %s: %w", r.GroupResource, err)
 		}
 	}

@@ -1,0 +1,228 @@
+package garbage_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"testing"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"atoll.dev/atoll/client"
+)
+
+// TestKeepsToItsLogicalCluster: an owner of another logical cluster is none, whatever its name and UID.
+func TestKeepsToItsLogicalCluster(t *testing.T) {
+	h := start(t, t.TempDir(), true)
+	inShop, inBank := h.at(t, shop, "same"), h.at(t, bank, "same")
+
+	t.Run("equal names", func(t *testing.T) {
+		a, b := inShop.configMap("o"), inBank.configMap("o")
+		ofA, ofB := inShop.configMap("d", inShop.owner(a)), inBank.configMap("d", inBank.owner(b))
+		inShop.delete(a, background)
+		inShop.goes(a, ofA)
+		inBank.stay(b, ofB)
+	})
+	t.Run("the UID of an owner elsewhere", func(t *testing.T) {
+		a := inShop.configMap("a")
+		kept := inShop.configMap("kept", inShop.owner(a))
+		lost := inBank.configMap("lost", inShop.owner(a)) // nothing in bank has that name
+		b := inBank.configMap("b")
+		claims := inShop.owner(a)
+		claims.Name = b.Name
+		lostToo := inBank.configMap("lost-too", claims) // something has that name, and another UID
+		inBank.goes(lost, lostToo)
+		inShop.stay(a, kept)
+		inBank.stay(b)
+	})
+	t.Run("one UID in both", func(t *testing.T) {
+		a := inShop.configMap("twin")
+		row, err := h.etcd.Get(t.Context(), "/registry/configmaps/"+string(shop)+"/same/twin")
+		must(t, err)
+		_, err = h.etcd.Put(t.Context(), "/registry/configmaps/"+string(bank)+"/same/twin", string(row.Kvs[0].Value))
+		must(t, err)
+		ofA, ofB := inShop.held("of-twin", inShop.owner(a, blocking)), inBank.held("of-twin", inBank.owner(a, blocking))
+		inBank.stay(a, ofB)
+		inShop.delete(a, foreground)
+		inShop.becomes(ofA, true, "twin", hold)
+		inBank.stay(a, ofB)
+		inBank.delete(a, orphan)
+		inBank.goes(a)
+		inBank.becomes(ofB, false, "", hold)
+		inShop.becomes(a, true, "", foregroundFinalizer)
+		inShop.becomes(ofA, true, "twin", hold)
+		inShop.release(ofA)
+		inShop.goes(ofA, a)
+	})
+}
+
+// TestLeavesMirrorsAlone: what is in a mirror is the splitter's and the syncer's.
+func TestLeavesMirrorsAlone(t *testing.T) {
+	dir := t.TempDir()
+	h := start(t, dir, true)
+	inEast, inShop := h.at(t, east, "ns"), h.at(t, shop, "ns")
+	d := inEast.configMap("d", metav1.OwnerReference{APIVersion: "v1", Kind: "Secret", Name: "x", UID: "x"})
+	o := inEast.configMap("o")
+	ofO := inEast.configMap("of-o", inEast.owner(o))
+	inEast.delete(o, background)
+	waits := inEast.configMap("waits")
+	inEast.delete(waits, foreground)
+	leaves := inEast.configMap("leaves")
+	ofLeaves := inEast.configMap("of-leaves", inEast.owner(leaves))
+	inEast.delete(leaves, orphan)
+
+	check := func(reason string) {
+		inShop.stay()
+		inEast.becomes(d, false, "x", "")
+		inEast.becomes(ofO, false, "o", "")
+		inEast.becomes(waits, true, "", foregroundFinalizer)
+		inEast.becomes(leaves, true, "", metav1.FinalizerOrphanDependents)
+		inEast.becomes(ofLeaves, false, "leaves", "")
+		if t.Failed() {
+			t.Fatal(reason)
+		}
+	}
+	check("as it happens")
+	h.stop()
+	again := start(t, dir, true)
+	inEast.hub, inShop.hub = again, again
+	check("after a restart")
+}
+
+// TestGoesOnAfterARestart: nothing is kept but in memory, and nothing of what was begun is lost.
+func TestGoesOnAfterARestart(t *testing.T) {
+	dir := t.TempDir()
+	h := start(t, dir, false) // nobody collects
+	p := h.at(t, shop, "ns")
+	gone, waits, leaves := p.configMap("gone"), p.configMap("waits"), p.configMap("leaves")
+	ofGone, ofLeaves := p.configMap("of-gone", p.owner(gone)), p.configMap("of-leaves", p.owner(leaves, blocking))
+	ofWaits := newObject(p, &corev1.Secret{}, "of-waits", p.owner(waits, blocking))
+	held := p.held("held", p.owner(ofWaits, blocking))
+	many := p.configMap("many")
+	const n = 300
+	for i := range n {
+		p.configMap(fmt.Sprintf("of-many-%d", i), p.owner(many))
+	}
+	p.delete(gone, background)
+	p.delete(waits, foreground)
+	p.delete(leaves, orphan)
+	p.delete(many, background)
+	h.stop()
+
+	// It is stopped in the middle of it, and starts again.
+	h = start(t, dir, true)
+	p.hub = h
+	p.until("some of many go", func() (bool, string) {
+		left := p.count()
+		return left < n, fmt.Sprintf("%d are left", left)
+	})
+	h.stop()
+	p.hub = start(t, dir, true)
+	p.goes(gone, ofGone, leaves)
+	p.becomes(ofLeaves, false, "", "")
+	p.becomes(held, true, "of-waits", hold)
+	p.becomes(ofWaits, true, "waits", foregroundFinalizer)
+	p.becomes(waits, true, "", foregroundFinalizer)
+	p.release(held)
+	p.goes(held, ofWaits, waits)
+	p.until("all of many go", func() (bool, string) {
+		left := p.count()
+		return left == 1, fmt.Sprintf("%d are left", left) // of-leaves
+	})
+	p.until("nothing is kept in memory", func() (bool, string) {
+		n := p.collector.Nodes()
+		return n == 0, fmt.Sprintf("%d objects", n)
+	})
+}
+
+// TestCannotSee: a kind of which not all can be read keeps what may own such objects from going, for as long.
+func TestCannotSee(t *testing.T) {
+	h := start(t, t.TempDir(), true)
+	p, other := h.at(t, shop, "ns"), h.at(t, bank, "ns")
+	row := "/registry/secrets/" + string(shop) + "/ns/broken"
+	_, err := h.etcd.Put(t.Context(), row, "k8s\x00nonsense")
+	must(t, err)
+	p.until("the row is known to be broken", func() (bool, string) {
+		err := p.clients.Objects.List(p.ctx(), &corev1.SecretList{})
+		return err != nil, "secrets are listed"
+	})
+	gone, waits, leaves := p.configMap("gone"), p.configMap("waits"), p.configMap("leaves")
+	ofGone, ofLeaves := p.configMap("of-gone", p.owner(gone)), p.configMap("of-leaves", p.owner(leaves))
+	lost := p.configMap("lost", metav1.OwnerReference{APIVersion: "v1", Kind: "Secret", Name: "broken", UID: "x"})
+	p.delete(gone, background)
+	p.goes(gone, ofGone)
+	p.delete(waits, foreground)
+	p.delete(leaves, orphan)
+	p.stay(waits, leaves, ofLeaves, lost)
+	p.becomes(waits, true, "", foregroundFinalizer)
+	p.becomes(leaves, true, "", metav1.FinalizerOrphanDependents)
+
+	o := other.configMap("o")
+	other.delete(o, foreground)
+	other.goes(o) // it is nobody else's trouble
+
+	_, err = h.etcd.Delete(t.Context(), row)
+	must(t, err)
+	p.goes(waits, leaves, lost)
+	p.becomes(ofLeaves, false, "", "")
+}
+
+// TestIdleWorkspacesCostNothing: what has no owners is not kept, and nobody waits for it.
+func TestIdleWorkspacesCostNothing(t *testing.T) {
+	h := start(t, t.TempDir(), true)
+	h.at(t, shop, "ns").stay()
+	before := runtime.NumGoroutine()
+	const n = 1000
+	for i := range n {
+		p := h.at(t, logicalcluster.Name(fmt.Sprintf("w%d", i)), "default")
+		newObject(p, &corev1.ServiceAccount{}, "default")
+		p.configMap("kube-root-ca.crt")
+	}
+	h.at(t, shop, "ns").stay() // all events have been taken
+	if nodes := h.collector.Nodes(); nodes > 40 { // canaries that are just going
+		t.Errorf("%d objects of %d idle workspaces are kept", nodes, n)
+	}
+	h.at(t, shop, "ns").until("goroutines are as many as before", func() (bool, string) {
+		now := runtime.NumGoroutine()
+		return now < before+100, fmt.Sprintf("%d goroutines, before the %d workspaces %d", now, n, before)
+	})
+}
+
+// TestKindsAreWhatIsServed: everything that discovery shows and that can be listed and deleted is known by its kind.
+func TestKindsAreWhatIsServed(t *testing.T) {
+	h := start(t, t.TempDir(), false)
+	h.at(t, shop, "ns")
+	_, lists, err := h.clients.Kube.Discovery().WithLegacy().ServerGroupsAndResourcesWithContext(client.In(t.Context(), shop))
+	must(t, errors.Join(err))
+	known := 0
+	for _, list := range lists {
+		gv, err := schema.ParseGroupVersion(list.GroupVersion)
+		must(t, err)
+		for _, r := range list.APIResources {
+			if !slices.Contains(r.Verbs, "list") || !slices.Contains(r.Verbs, "delete") || r.Name == "events" {
+				continue
+			}
+			gr, namespaced, ok := h.kinds.Resource(shop, gv.WithKind(r.Kind))
+			if want := gv.WithResource(r.Name).GroupResource(); !ok || gr != want || namespaced != r.Namespaced {
+				t.Errorf("%s means %s (namespaced: %v, known: %v), want %s (%v)", gv.WithKind(r.Kind), gr, namespaced, ok, want, r.Namespaced)
+			}
+			if kind, ok := h.kinds.Kind(shop, gr); !ok || kind.Kind != r.Kind {
+				t.Errorf("%s is of kind %s, want %s", gr, kind, r.Kind)
+			}
+			known++
+		}
+	}
+	stores, _ := h.kinds.Stored()
+	if known < 40 || known < len(stores) {
+		t.Errorf("%d kinds were compared, and %d are followed", known, len(stores))
+	}
+	if _, _, ok := h.kinds.Resource(shop, schema.GroupVersionKind{Version: "v1", Kind: "Event"}); ok {
+		t.Error("events are followed")
+	}
+	_ = context.Background
+}

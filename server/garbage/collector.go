@@ -1,0 +1,191 @@
+package garbage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
+	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/internal/queue"
+	"atoll.dev/atoll/server/storage"
+)
+
+// workers look at objects; each look is a read of the object and of each owner, and at most one or two writes.
+const workers = 16
+
+// ReadFunc reads an object of a logical cluster, at a resourceVersion as in a get.
+type ReadFunc func(ctx context.Context, cluster logicalcluster.Name, namespace, name, resourceVersion string, into ctrlclient.Object) (found bool, err error)
+
+// Options are what the collector needs beside clients and informers. Both are required.
+type Options struct {
+	Kinds Kinds
+	Read  ReadFunc
+}
+
+// Collector deletes what has no owners left, in all workspaces.
+type Collector struct {
+	clients   *client.Clients
+	informers *client.Informers
+	kinds     Kinds
+	readFrom  ReadFunc
+
+	graph *graph
+	// looks holds what has to be looked at.
+	looks *queue.Queue[identity]
+
+	mu     sync.Mutex                                 // guards stores
+	stores map[schema.GroupResource]*storage.Resource // of the resources that are followed
+}
+
+// New returns the collector.
+func New(clients *client.Clients, informers *client.Informers, opts Options) (*Collector, error) {
+	if opts.Kinds == nil || opts.Read == nil {
+		return nil, errors.New("garbage: Kinds and Read are required")
+	}
+	c := &Collector{
+		clients: clients, informers: informers, kinds: opts.Kinds, readFrom: opts.Read,
+		stores: map[schema.GroupResource]*storage.Resource{},
+	}
+	c.graph = newGraph(c.resolve)
+	c.looks = queue.New("garbage", c.look)
+	return c, nil
+}
+
+// Run waits for the informers and works until ctx ends.
+func (c *Collector) Run(ctx context.Context) error {
+	defer c.looks.Stop()
+	if err := c.informers.WaitSynced(ctx); err != nil {
+		return err
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { c.looks.Run(ctx, workers) })
+	following := map[*storage.Resource]context.CancelFunc{}
+	for {
+		stores, changed := c.kinds.Stored()
+		c.setStores(stores)
+		wanted := map[*storage.Resource]bool{}
+		for _, store := range stores {
+			wanted[store] = true
+			if following[store] != nil {
+				continue
+			}
+			feedCtx, stop := context.WithCancel(ctx)
+			following[store] = stop
+			f := c.feedOf(store)
+			wg.Go(func() { f.run(feedCtx) })
+		}
+		for store, stop := range following {
+			if !wanted[store] {
+				stop()
+				delete(following, store)
+			}
+		}
+		c.enqueue(c.graph.served())
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			for _, stop := range following {
+				stop()
+			}
+			return nil
+		}
+	}
+}
+
+func (c *Collector) feedOf(store *storage.Resource) *feed {
+	return &feed{
+		store:  store,
+		wanted: func(o object) bool { return c.graph.wants(o) && !c.isMirror(o.cluster) },
+		listed: func(all []object) { c.enqueue(c.graph.relist(store.GroupResource, all)) },
+		changed: func(o object) {
+			if !c.isMirror(o.cluster) {
+				c.enqueue(c.graph.see(o))
+			}
+		},
+		ended: func(o object) { c.enqueue(c.graph.end(o.identity)) },
+	}
+}
+
+func (c *Collector) enqueue(look []identity) {
+	for _, id := range look {
+		c.looks.Add(id)
+	}
+}
+
+func (c *Collector) setStores(stores []*storage.Resource) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	clear(c.stores)
+	for _, store := range stores {
+		c.stores[store.GroupResource] = store
+	}
+}
+
+// store returns the store of a resource, nil if it is not followed.
+func (c *Collector) store(resource schema.GroupResource) *storage.Resource {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.stores[resource]
+}
+
+// allStores are those of all resources that are followed, always in the same order.
+func (c *Collector) allStores() []*storage.Resource {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.SortedFunc(maps.Values(c.stores), func(a, b *storage.Resource) int {
+		return strings.Compare(a.GroupResource.String(), b.GroupResource.String())
+	})
+}
+
+// resolve says what a reference of an object names. An owner is in the object's namespace, or in none if its kind has none.
+func (c *Collector) resolve(of identity, ref metav1.OwnerReference) (identity, bool) {
+	resource, namespaced, ok := c.kinds.Resource(of.cluster, schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind))
+	if !ok || c.store(resource) == nil {
+		return identity{}, false
+	}
+	id := identity{cluster: of.cluster, resource: resource, name: ref.Name, uid: ref.UID}
+	if namespaced {
+		id.namespace = of.namespace
+	}
+	return id, true
+}
+
+// isMirror says whether a logical cluster is known to be a mirror, in which nothing is collected: there the splitter and
+// the syncer decide.
+func (c *Collector) isMirror(cluster logicalcluster.Name) bool {
+	lc, ok := c.informers.LogicalClusters.Get(client.Key{Cluster: cluster, Name: corev1alpha1.LogicalClusterName})
+	return ok && lc.Spec.Use == corev1alpha1.LogicalClusterUseMirror
+}
+
+// isWorkspace says whether a logical cluster exists and is no mirror. The informer may be behind.
+func (c *Collector) isWorkspace(ctx context.Context, cluster logicalcluster.Name) (bool, error) {
+	lc, ok := c.informers.LogicalClusters.Get(client.Key{Cluster: cluster, Name: corev1alpha1.LogicalClusterName})
+	if !ok {
+		lc = &corev1alpha1.LogicalCluster{}
+		found, err := c.readFrom(ctx, cluster, "", corev1alpha1.LogicalClusterName, "", lc)
+		if err != nil || !found {
+			return false, err
+		}
+	}
+	return lc.Spec.Use != corev1alpha1.LogicalClusterUseMirror, nil
+}
+
+// String is for logs and errors.
+func (id identity) String() string {
+	name := id.name
+	if id.namespace != "" {
+		name = id.namespace + "/" + name
+	}
+	return fmt.Sprintf("%s %q of logical cluster %q with UID %s", id.resource, name, id.cluster, id.uid)
+}

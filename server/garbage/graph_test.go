@@ -1,0 +1,192 @@
+package garbage
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+var things = schema.GroupResource{Resource: "things"}
+
+// thing is the identity of a thing whose UID is its name.
+func thing(name string) identity {
+	return identity{cluster: "c", resource: things, namespace: "n", name: name, uid: types.UID(name)}
+}
+
+// thingOf is a thing with owners; those with a ! block, those with a ? are of a kind that is not served.
+func thingOf(name string, revision uint64, owners ...string) object {
+	o := object{identity: thing(name), revision: revision}
+	for _, owner := range owners {
+		ref := metav1.OwnerReference{Kind: "Thing", Name: owner, UID: types.UID(owner)}
+		switch owner[0] {
+		case '!':
+			ref.Name, ref.UID, ref.BlockOwnerDeletion = owner[1:], types.UID(owner[1:]), new(true)
+		case '?':
+			ref.Kind = "Other"
+		}
+		o.owners = append(o.owners, ref)
+	}
+	return o
+}
+
+func goes(o object, foreground bool) object {
+	o.going, o.foreground, o.orphan = true, foreground, !foreground
+	return o
+}
+
+// names are what has to be looked at.
+func names(look []identity) []string {
+	all := []string{}
+	for _, id := range look {
+		all = append(all, id.name)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+func TestGraph(t *testing.T) {
+	type step struct {
+		do    func(*graph) []identity
+		look  []string
+		nodes int
+	}
+	see := func(o object) func(*graph) []identity { return func(g *graph) []identity { return g.see(o) } }
+	update := func(o object) func(*graph) []identity { return func(g *graph) []identity { return g.update(o) } }
+	end := func(name string) func(*graph) []identity {
+		return func(g *graph) []identity { return g.end(thing(name)) }
+	}
+	relist := func(all ...object) func(*graph) []identity {
+		return func(g *graph) []identity { return g.relist(things, all) }
+	}
+	for _, tc := range []struct {
+		reason string
+		steps  []step
+	}{
+		{"what owns nothing and is owned by nobody is not kept", []step{
+			{see(thingOf("a", 1)), []string{}, 0},
+			{end("a"), []string{}, 0},
+			{relist(thingOf("a", 1)), []string{}, 0},
+		}},
+		{"an owner that nobody has seen is looked for", []step{
+			{see(thingOf("d", 1, "o")), []string{"o"}, 2},
+			{end("o"), []string{"d"}, 2},
+			{end("d"), []string{}, 0},
+		}},
+		{"an owner that goes takes what it owns", []step{
+			{see(thingOf("d", 1, "o")), []string{"o"}, 2},
+			{update(thingOf("o", 2)), []string{}, 2},
+			{end("o"), []string{"d"}, 2},
+			{see(thingOf("e", 3, "o")), []string{"e"}, 3},
+			{end("e"), []string{}, 2},
+			{end("d"), []string{}, 0},
+		}},
+		{"a reference that is taken off is forgotten", []step{
+			{see(thingOf("d", 1, "o", "p")), []string{"o", "p"}, 3},
+			{see(thingOf("d", 2, "p")), []string{}, 2},
+			{see(thingOf("d", 3)), []string{}, 0},
+		}},
+		{"what is older than what is known changes nothing", []step{
+			{see(thingOf("d", 1, "o")), []string{"o"}, 2},
+			{update(thingOf("d", 3, "p")), []string{"p"}, 2},
+			{see(thingOf("d", 2, "o")), []string{}, 2},
+			{end("p"), []string{"d"}, 2},
+		}},
+		{"a read that is overtaken by the end brings nothing back", []step{
+			{see(thingOf("d", 1, "o")), []string{"o"}, 2},
+			{end("d"), []string{}, 0},
+			{update(thingOf("d", 1, "o")), []string{}, 0},
+		}},
+		{"nor an event of what was found gone", []step{
+			{see(thingOf("d", 1, "o")), []string{"o"}, 2},
+			{see(thingOf("o", 2, "x")), []string{"x"}, 3},
+			{end("o"), []string{"d"}, 2},
+			{see(thingOf("o", 3, "y")), []string{}, 2},
+		}},
+		{"an owner that waits has its dependents looked at, and is looked at when one is gone or lets it go", []step{
+			{see(thingOf("d", 1, "!o")), []string{"o"}, 2},
+			{see(thingOf("e", 2, "!o")), []string{}, 3},
+			{see(thingOf("f", 3, "o")), []string{}, 4},
+			{see(goes(thingOf("o", 4), true)), []string{"d", "e", "f", "o"}, 4},
+			{see(goes(thingOf("o", 5), true)), []string{}, 4},
+			{end("d"), []string{"o"}, 3},
+			{see(thingOf("e", 6, "o")), []string{"e", "o"}, 3},
+			{see(thingOf("g", 7, "o")), []string{"g"}, 4},
+		}},
+		{"who waits to be orphaned is looked at himself", []step{
+			{see(thingOf("d", 1, "o")), []string{"o"}, 2},
+			{see(goes(thingOf("o", 2), false)), []string{"o"}, 2},
+		}},
+		{"who waits and owns nothing that was seen is kept until it is gone", []step{
+			{see(goes(thingOf("o", 2), true)), []string{"o"}, 1},
+			{end("o"), []string{}, 0},
+		}},
+		{"what a list does not show has to be looked at", []step{
+			{see(thingOf("d", 1, "o")), []string{"o"}, 2},
+			{relist(thingOf("d", 1, "o")), []string{"o"}, 2},
+			{relist(thingOf("d", 1, "o"), thingOf("o", 2)), []string{}, 2},
+			{relist(thingOf("o", 2)), []string{"d"}, 2},
+		}},
+		{"what names a kind that is not served is looked at when others are", []step{
+			{see(thingOf("d", 1, "?o")), []string{}, 1},
+			{func(g *graph) []identity { return g.served() }, []string{"d"}, 1},
+			{func(g *graph) []identity {
+				g.resolve = func(of identity, ref metav1.OwnerReference) (identity, bool) { return thing(ref.Name), true }
+				return g.served()
+			}, []string{"?o", "d"}, 2},
+			{func(g *graph) []identity { return g.served() }, []string{}, 2},
+		}},
+		{"a circle is forgotten with its last object", []step{
+			{see(thingOf("a", 1, "!b")), []string{"b"}, 2},
+			{see(thingOf("b", 2, "!a")), []string{}, 2},
+			{end("a"), []string{"b"}, 2},
+			{end("b"), []string{}, 0},
+		}},
+		{"what owns itself", []step{
+			{see(thingOf("a", 1, "a")), []string{}, 1},
+			{end("a"), []string{"a"}, 0},
+		}},
+	} {
+		t.Run(tc.reason, func(t *testing.T) {
+			g := newGraph(func(of identity, ref metav1.OwnerReference) (identity, bool) {
+				return thing(ref.Name), ref.Kind == "Thing"
+			})
+			for i, s := range tc.steps {
+				if diff := cmp.Diff(s.look, names(s.do(g))); diff != "" {
+					t.Errorf("step %d: to be looked at (-want +got):\n%s", i, diff)
+				}
+				if g.size() != s.nodes || len(g.unserved) > g.size() {
+					t.Errorf("step %d: %d nodes, want %d", i, g.size(), s.nodes)
+				}
+			}
+		})
+	}
+}
+
+func TestGraphLook(t *testing.T) {
+	g := newGraph(func(_ identity, ref metav1.OwnerReference) (identity, bool) {
+		return thing(ref.Name), ref.Kind == "Thing"
+	})
+	for _, o := range []object{
+		thingOf("o", 1, "p"), thingOf("d", 2, "!o", "?q"), thingOf("e", 3, "o"), goes(thingOf("f", 4, "!o"), true),
+	} {
+		g.see(o)
+	}
+	v, ok := g.look(thing("o"))
+	if !ok || v.dependents != 3 || !v.blocked || !v.foreground || !v.seen || v.gone {
+		t.Errorf("%+v", v)
+	}
+	if diff := cmp.Diff([]string{"d"}, names(v.blockers)); diff != "" {
+		t.Errorf("blockers that do not wait themselves (-want +got):\n%s", diff)
+	}
+	v, _ = g.look(thing("d"))
+	if len(v.owners) != 2 || v.owners[0].identity != thing("o") || !v.owners[0].known || !v.owners[0].seen || v.owners[1].known {
+		t.Errorf("owners %+v", v.owners)
+	}
+	if _, ok := g.look(thing("x")); ok {
+		t.Error("a thing that nobody names is known")
+	}
+}

@@ -1,0 +1,303 @@
+package garbage_test
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
+	"atoll.dev/atoll/client"
+	embeddedetcd "atoll.dev/atoll/embedded-etcd"
+	lcctx "atoll.dev/atoll/internal/logicalcluster"
+	"atoll.dev/atoll/server"
+	"atoll.dev/atoll/server/garbage"
+)
+
+// patience is how long anything may take on a busy machine.
+const patience = time.Minute
+
+// The logical clusters of the tests.
+const (
+	shop = logicalcluster.Name("shopname")
+	bank = logicalcluster.Name("bankname")
+	east = logicalcluster.Name("eastname") // a mirror
+)
+
+// anything is a directory that knows every name, and a placer that places everything.
+type anything struct{}
+
+func (anything) KnownPath(logicalcluster.Path) (logicalcluster.Name, bool) { return "", false }
+func (anything) Resolve(context.Context, logicalcluster.Path) (logicalcluster.Name, error) {
+	return "", lcctx.ErrNotFound
+}
+func (anything) Known(name logicalcluster.Name) (lcctx.Cluster, bool) {
+	return lcctx.Cluster{Name: name, Mirror: name == east}, true
+}
+func (anything) Terminating(logicalcluster.Name) bool { return false }
+func (anything) WhyNowhere(logicalcluster.Name, schema.GroupResource, string, string, map[string]string) string {
+	return ""
+}
+func (anything) Token(context.Context, logicalcluster.Name, string) (string, bool, error) {
+	return "", false, nil
+}
+func (anything) Accepts(logicalcluster.Name, string) bool { return false }
+func (anything) WaitSynced(context.Context) error         { return nil }
+
+// hub is a server in this process and, if it collects, the collector.
+type hub struct {
+	t         *testing.T
+	ctx       context.Context
+	etcd      *clientv3.Client
+	clients   *client.Clients
+	kinds     garbage.Kinds
+	collector *garbage.Collector
+	// stop ends it all.
+	stop func()
+}
+
+// start runs a hub on the data of a directory until the test ends, or stop.
+func start(t *testing.T, dir string, collects bool) *hub {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	etcd, err := embeddedetcd.Start(ctx, embeddedetcd.Options{Dir: filepath.Join(dir, "etcd")})
+	must(t, err)
+	o := server.NewOptions()
+	o.RootDirectory, o.SecurePort = dir, 0
+	s, err := server.New(ctx, o, etcd.Client)
+	must(t, err)
+	s.Join(anything{}, anything{}, anything{})
+	clients, err := client.New(s.LoopbackConfig())
+	must(t, err)
+	informers, err := client.NewInformers(clients)
+	must(t, err)
+	h := &hub{t: t, ctx: ctx, etcd: etcd.Client, clients: clients, kinds: s.Kinds()}
+	h.collector, err = garbage.New(clients, informers, garbage.Options{Kinds: s.Kinds(), Read: s.Read})
+	must(t, err)
+
+	serving, stopServing := context.WithCancel(context.Background())
+	var servers, controllers sync.WaitGroup
+	servers.Go(func() {
+		if err := s.Run(serving); err != nil {
+			t.Errorf("server: %v", err)
+		}
+	})
+	controllers.Go(func() { informers.Run(ctx) })
+	if collects {
+		controllers.Go(func() {
+			if err := h.collector.Run(ctx); err != nil && ctx.Err() == nil {
+				t.Errorf("collector: %v", err)
+			}
+		})
+	}
+	h.stop = sync.OnceFunc(func() {
+		cancel()
+		controllers.Wait()
+		stopServing()
+		servers.Wait()
+		must(t, etcd.Stop())
+	})
+	t.Cleanup(h.stop)
+	must(t, s.WaitReady(ctx))
+	must(t, informers.WaitSynced(ctx))
+	return h
+}
+
+// place is a namespace of a logical cluster.
+type place struct {
+	*hub
+	t         *testing.T
+	cluster   logicalcluster.Name
+	namespace string
+}
+
+var placed atomic.Int32
+
+// in returns a new namespace of a logical cluster, which is made if it is not there.
+func (h *hub) in(t *testing.T, cluster logicalcluster.Name) *place {
+	t.Helper()
+	return h.at(t, cluster, fmt.Sprintf("n%d", placed.Add(1)))
+}
+
+func (h *hub) at(t *testing.T, cluster logicalcluster.Name, namespace string) *place {
+	t.Helper()
+	lc := &corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{Name: corev1alpha1.LogicalClusterName}}
+	if cluster == east {
+		lc.Spec.Use = corev1alpha1.LogicalClusterUseMirror
+	}
+	for _, obj := range []ctrlclient.Object{lc, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}} {
+		if err := h.clients.Objects.Create(client.In(t.Context(), cluster), obj); err != nil && !apierrors.IsAlreadyExists(err) {
+			t.Fatal(err)
+		}
+	}
+	return &place{hub: h, t: t, cluster: cluster, namespace: namespace}
+}
+
+func (p *place) ctx() context.Context { return client.In(p.t.Context(), p.cluster) }
+
+// newObject creates an object, in the namespace of the place if its kind has one.
+func newObject[T ctrlclient.Object](p *place, obj T, name string, owners ...metav1.OwnerReference) T {
+	p.t.Helper()
+	obj.SetName(name)
+	obj.SetNamespace(p.namespace)
+	if namespaced, err := p.clients.Objects.IsObjectNamespaced(obj); err != nil {
+		p.t.Fatal(err)
+	} else if !namespaced {
+		obj.SetNamespace("")
+	}
+	obj.SetOwnerReferences(owners)
+	must(p.t, p.clients.Objects.Create(p.ctx(), obj))
+	return obj
+}
+
+// configMap makes a ConfigMap, the plainest of things.
+func (p *place) configMap(name string, owners ...metav1.OwnerReference) *corev1.ConfigMap {
+	p.t.Helper()
+	return newObject(p, &corev1.ConfigMap{}, name, owners...)
+}
+
+// held is a ConfigMap that goes only after release.
+func (p *place) held(name string, owners ...metav1.OwnerReference) *corev1.ConfigMap {
+	p.t.Helper()
+	return newObject(p, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Finalizers: []string{hold}}}, name, owners...)
+}
+
+const hold = "test.example/hold"
+
+func (p *place) release(obj ctrlclient.Object) {
+	p.t.Helper()
+	patch := []byte(`{"metadata":{"$deleteFromPrimitiveList/finalizers":["` + hold + `"]}}`)
+	must(p.t, p.clients.Objects.Patch(p.ctx(), obj, ctrlclient.RawPatch(types.StrategicMergePatchType, patch)))
+}
+
+func (p *place) delete(obj ctrlclient.Object, how metav1.DeletionPropagation) {
+	p.t.Helper()
+	must(p.t, p.clients.Objects.Delete(p.ctx(), obj, ctrlclient.PropagationPolicy(how)))
+}
+
+// owner is a reference to an object.
+func (p *place) owner(obj ctrlclient.Object, change ...func(*metav1.OwnerReference)) metav1.OwnerReference {
+	p.t.Helper()
+	gvk, err := p.clients.Objects.GroupVersionKindFor(obj)
+	must(p.t, err)
+	ref := metav1.OwnerReference{APIVersion: gvk.GroupVersion().String(), Kind: gvk.Kind, Name: obj.GetName(), UID: obj.GetUID()}
+	for _, c := range change {
+		c(&ref)
+	}
+	return ref
+}
+
+func blocking(ref *metav1.OwnerReference) { ref.BlockOwnerDeletion = new(true) }
+
+// get reads an object anew, and says whether it is there, with its UID.
+func (p *place) get(obj ctrlclient.Object) (ctrlclient.Object, bool) {
+	p.t.Helper()
+	now := obj.DeepCopyObject().(ctrlclient.Object)
+	err := p.clients.Objects.Get(p.ctx(), ctrlclient.ObjectKeyFromObject(obj), now)
+	if apierrors.IsNotFound(err) {
+		return nil, false
+	}
+	must(p.t, err)
+	return now, now.GetUID() == obj.GetUID()
+}
+
+// until waits until what is there is as wanted; say describes it for the failure.
+func (p *place) until(what string, done func() (ok bool, seen string)) {
+	p.t.Helper()
+	ctx, cancel := context.WithTimeout(p.t.Context(), patience)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		ok, seen := done()
+		if ok {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			p.t.Fatalf("%s: not so within %s, last seen: %s", what, patience, seen)
+		}
+	}
+}
+
+// goes waits until objects are gone.
+func (p *place) goes(objs ...ctrlclient.Object) {
+	p.t.Helper()
+	for _, obj := range objs {
+		p.until(fmt.Sprintf("%T %s goes", obj, obj.GetName()), func() (bool, string) {
+			now, there := p.get(obj)
+			if !there {
+				return true, ""
+			}
+			return false, describe(now)
+		})
+	}
+}
+
+// becomes waits until an object is being deleted or not, and has these owners, by name, and these finalizers.
+func (p *place) becomes(obj ctrlclient.Object, going bool, owners, finalizers string) {
+	p.t.Helper()
+	p.until(fmt.Sprintf("%T %s changes", obj, obj.GetName()), func() (bool, string) {
+		now, there := p.get(obj)
+		if !there {
+			return false, "it is gone"
+		}
+		var names []string
+		for _, ref := range now.GetOwnerReferences() {
+			names = append(names, ref.Name)
+		}
+		return (now.GetDeletionTimestamp() != nil) == going && strings.Join(names, " ") == owners &&
+			strings.Join(now.GetFinalizers(), " ") == finalizers, describe(now)
+	})
+}
+
+// stay checks that objects are there, unharmed, after the collector has looked at everything so far: each worker is given
+// something to collect, and then something else.
+func (p *place) stay(objs ...ctrlclient.Object) {
+	p.t.Helper()
+	for range 2 {
+		var canaries []ctrlclient.Object
+		for range 20 {
+			name := fmt.Sprintf("canary%d", placed.Add(1))
+			canaries = append(canaries, p.configMap(name, metav1.OwnerReference{APIVersion: "v1", Kind: "Secret", Name: name, UID: "nobody"}))
+		}
+		p.goes(canaries...)
+	}
+	for _, obj := range objs {
+		now, there := p.get(obj)
+		if !there {
+			p.t.Errorf("%T %s is gone", obj, obj.GetName())
+		} else if now.GetDeletionTimestamp() != nil && obj.GetDeletionTimestamp() == nil {
+			p.t.Errorf("%T %s is being deleted: %s", obj, obj.GetName(), describe(now))
+		}
+	}
+}
+
+func describe(obj ctrlclient.Object) string {
+	var owners []string
+	for _, ref := range obj.GetOwnerReferences() {
+		owners = append(owners, ref.Kind+"/"+ref.Name)
+	}
+	return fmt.Sprintf("%s with UID %s, owners %v, finalizers %v, deleted %v", obj.GetName(), obj.GetUID(), owners, obj.GetFinalizers(), obj.GetDeletionTimestamp())
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

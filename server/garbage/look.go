@@ -1,0 +1,217 @@
+package garbage
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"atoll.dev/atoll/client"
+)
+
+const (
+	// soon is when something is looked at again that another request has overtaken.
+	soon = time.Second
+	// parallel is how many dependents of one owner are let go at a time.
+	parallel = 16
+)
+
+// look makes right what became of an object: it is deleted if it has no owner left, and let go if it waited for its
+// dependents and has none left.
+func (c *Collector) look(ctx context.Context, id identity) (again time.Duration, err error) {
+	known, ok := c.graph.look(id)
+	if !ok || known.gone {
+		return 0, nil
+	}
+	if ok, err := c.isWorkspace(ctx, id.cluster); !ok || err != nil {
+		return 0, err
+	}
+	store := c.store(id.resource)
+	if store == nil {
+		return 0, nil
+	}
+	if !known.seen {
+		// Owners are in the graph only once something names them. One that the watch cache shows is enough: should it go, the
+		// watch says so after this.
+		if o, found, err := read(ctx, store, id, "0"); found && err == nil {
+			c.enqueue(c.graph.update(o))
+			if len(o.owners) == 0 && !o.waits() {
+				return 0, nil
+			}
+		}
+	}
+	live, found, err := read(ctx, store, id, "")
+	switch {
+	case err != nil:
+		return 0, err
+	case !found:
+		c.enqueue(c.graph.end(id))
+		return 0, nil
+	}
+	c.enqueue(c.graph.update(live))
+	switch {
+	case live.going && live.orphan:
+		return c.orphan(ctx, live)
+	case live.going && live.foreground:
+		return c.waitForDependents(ctx, live)
+	case live.going, len(live.owners) == 0:
+		return 0, nil
+	}
+	return c.judge(ctx, live)
+}
+
+// judge asks for each owner of an object what became of it, and does with the object what follows.
+func (c *Collector) judge(ctx context.Context, live object) (time.Duration, error) {
+	known, ok := c.graph.look(live.identity)
+	if !ok || !slices.EqualFunc(known.owners, live.owners, func(o owner, ref metav1.OwnerReference) bool { return o.UID == ref.UID && o.Name == ref.Name }) {
+		return soon, nil // the graph has heard of a later state
+	}
+	logger := klog.FromContext(ctx)
+	states := make([]state, len(live.owners))
+	for i, o := range known.owners {
+		_, namespaced, served := c.kinds.Resource(live.cluster, schema.FromAPIVersionAndKind(o.APIVersion, o.Kind))
+		switch {
+		case !o.known:
+			// It may exist and not be served now: nobody can tell. The graph brings the object back when other kinds are served.
+			logger.V(2).Info("Object is kept, one of its owners is of a kind that is not served", "object", live.String(), "owner", o.OwnerReference.String())
+			return 0, nil
+		case served && namespaced && live.namespace == "":
+			// No object can be meant by this, so that nothing follows from it, ever.
+			c.tellWrongNamespace(ctx, live, o)
+			return 0, nil
+		}
+		var err error
+		if states[i], err = c.stateOf(ctx, o); err != nil {
+			return 0, fmt.Errorf("is an owner of %s there: %w", live, err)
+		}
+		if states[i] == dangling && !o.seen {
+			c.tellWrongNamespace(ctx, live, o)
+		}
+	}
+	p := decide(live.owners, states, known.dependents > 0, known.foreground)
+	switch {
+	case len(p.release) > 0:
+		logger.V(2).Info("Owners that go are taken off an object", "object", live.String(), "owners", p.release)
+		return c.settle(c.setOwners(ctx, &live, without(live.owners, p.release)))
+	case p.unblock:
+		if err := c.setOwners(ctx, &live, unblocked(live.owners)); err != nil {
+			return c.settle(err)
+		}
+	}
+	if p.remove {
+		logger.V(2).Info("Object is deleted, it has no owner left", "object", live.String(), "foreground", p.foreground)
+		return c.settle(c.delete(ctx, live, p.foreground))
+	}
+	return 0, nil
+}
+
+// stateOf reads an owner from etcd: nothing is deleted because a cache does not show it.
+func (c *Collector) stateOf(ctx context.Context, o owner) (state, error) {
+	store := c.store(o.resource)
+	if store == nil {
+		return solid, fmt.Errorf("read %s: the resource is not stored any more", o.identity)
+	}
+	live, found, err := read(ctx, store, o.identity, "")
+	switch {
+	case err != nil:
+		return solid, err
+	case !found:
+		return dangling, nil
+	case live.going && live.foreground:
+		return waiting, nil
+	}
+	return solid, nil
+}
+
+// settle is the end of a look that wrote: what is gone or changed meanwhile is looked at again.
+func (c *Collector) settle(err error) (time.Duration, error) {
+	if apierrors.IsNotFound(err) {
+		return soon, nil
+	}
+	return 0, err
+}
+
+// waitForDependents lets an object go that waits for its dependents once none is left that blocks it. The graph may be
+// behind, so the stores have the last word.
+func (c *Collector) waitForDependents(ctx context.Context, live object) (time.Duration, error) {
+	known, ok := c.graph.look(live.identity)
+	if ok && known.blocked {
+		c.enqueue(known.blockers)
+		return 0, nil
+	}
+	dependents, err := c.dependents(ctx, live.identity)
+	if err != nil {
+		return 0, fmt.Errorf("look for what keeps %s from going: %w", live, err)
+	}
+	blocked := false
+	for _, d := range dependents {
+		if slices.ContainsFunc(d.owners, func(ref metav1.OwnerReference) bool { return c.names(d, ref, live.identity) && blocks(ref) }) {
+			blocked = true
+			c.enqueue(c.graph.see(d))
+			c.looks.Add(d.identity) // it may be gone since, and the watch past that
+		}
+	}
+	if blocked {
+		return soon, nil
+	}
+	klog.FromContext(ctx).V(2).Info("Object goes, nothing that it owns is left", "object", live.String())
+	return c.settle(c.removeFinalizer(ctx, live, metav1.FinalizerDeleteDependents))
+}
+
+func (c *Collector) names(of object, ref metav1.OwnerReference, id identity) bool {
+	named, ok := c.resolve(of.identity, ref)
+	return ok && named == id
+}
+
+// orphan takes an object that is being deleted off the references of all that name it, and lets it go. It asks the
+// stores: what it did not find would be deleted with the object, against what its user wished.
+func (c *Collector) orphan(ctx context.Context, live object) (time.Duration, error) {
+	dependents, err := c.dependents(ctx, live.identity)
+	if err != nil {
+		return 0, fmt.Errorf("look for what has to outlive %s: %w", live, err)
+	}
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.SetLimit(parallel)
+	for _, d := range dependents {
+		group.Go(func() error {
+			err := c.setOwners(groupCtx, &d, without(d.owners, []types.UID{live.uid}))
+			if err != nil && !apierrors.IsNotFound(err) {
+				return err
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return 0, err
+	}
+	klog.FromContext(ctx).V(2).Info("Object goes without what it owned", "object", live.String(), "dependents", len(dependents))
+	return c.settle(c.removeFinalizer(ctx, live, metav1.FinalizerOrphanDependents))
+}
+
+// dependents reads from the stores all objects of a logical cluster that name an object by its UID, whatever else they say
+// of it. If one resource cannot be read there is no answer.
+func (c *Collector) dependents(ctx context.Context, id identity) ([]object, error) {
+	var all []object
+	for _, store := range c.allStores() {
+		_, err := each(client.In(ctx, id.cluster), store, "", func(m metav1.Object) {
+			names := func(ref metav1.OwnerReference) bool { return ref.UID == id.uid }
+			if !slices.ContainsFunc(m.GetOwnerReferences(), names) {
+				return
+			}
+			if o, ok := objectOf(store, m); ok {
+				all = append(all, o)
+			}
+		})
+		if err != nil {
+			return nil, fmt.Errorf("list %s of logical cluster %q: %w", store.GroupResource, id.cluster, err)
+		}
+	}
+	return all, nil
+}
