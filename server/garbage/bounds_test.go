@@ -1,8 +1,6 @@
 package garbage_test
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"runtime"
 	"slices"
@@ -12,8 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-
-	"atoll.dev/atoll/client"
+	"k8s.io/client-go/discovery"
 )
 
 // TestKeepsToItsLogicalCluster: an owner of another logical cluster is none, whatever its name and UID.
@@ -158,7 +155,7 @@ func TestCannotSee(t *testing.T) {
 	p.goes(gone, ofGone)
 	p.delete(waits, foreground)
 	p.delete(leaves, orphan)
-	p.stay(waits, leaves, ofLeaves, lost)
+	p.stay(ofLeaves, lost)
 	p.becomes(waits, true, "", foregroundFinalizer)
 	p.becomes(leaves, true, "", metav1.FinalizerOrphanDependents)
 
@@ -183,7 +180,7 @@ func TestIdleWorkspacesCostNothing(t *testing.T) {
 		newObject(p, &corev1.ServiceAccount{}, "default")
 		p.configMap("kube-root-ca.crt")
 	}
-	h.at(t, shop, "ns").stay() // all events have been taken
+	h.at(t, shop, "ns").stay()                    // all events have been taken
 	if nodes := h.collector.Nodes(); nodes > 40 { // canaries that are just going
 		t.Errorf("%d objects of %d idle workspaces are kept", nodes, n)
 	}
@@ -197,8 +194,10 @@ func TestIdleWorkspacesCostNothing(t *testing.T) {
 func TestKindsAreWhatIsServed(t *testing.T) {
 	h := start(t, t.TempDir(), false)
 	h.at(t, shop, "ns")
-	_, lists, err := h.clients.Kube.Discovery().WithLegacy().ServerGroupsAndResourcesWithContext(client.In(t.Context(), shop))
-	must(t, errors.Join(err))
+	served, err := discovery.NewDiscoveryClientForConfig(h.clients.ConfigFor(shop))
+	must(t, err)
+	_, lists, err := served.ServerGroupsAndResources()
+	must(t, err)
 	known := 0
 	for _, list := range lists {
 		gv, err := schema.ParseGroupVersion(list.GroupVersion)
@@ -224,5 +223,4 @@ func TestKindsAreWhatIsServed(t *testing.T) {
 	if _, _, ok := h.kinds.Resource(shop, schema.GroupVersionKind{Version: "v1", Kind: "Event"}); ok {
 		t.Error("events are followed")
 	}
-	_ = context.Background
 }

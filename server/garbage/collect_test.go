@@ -169,9 +169,9 @@ func TestCollects(t *testing.T) {
 			p.stay(o, e)
 		},
 		"an object of all namespaces names an owner of one": func(p *place) {
-			o := p.configMap("o")
+			o, events := p.configMap("o"), p.at(p.t, p.cluster, "default")
 			d := newObject(p, &rbacv1.ClusterRole{}, "lost-"+p.namespace, p.owner(o))
-			p.at(p.t, p.cluster, "default").told(d.Name, `does not exist in namespace ""`)
+			events.told(d.Name, `does not exist in namespace ""`)
 			p.delete(o, background)
 			p.goes(o)
 			p.stay(d)

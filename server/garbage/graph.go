@@ -200,7 +200,7 @@ func (g *graph) look(id identity) (view, bool) {
 		waits := dependent.going && dependent.foreground
 		v.foreground = v.foreground || waits
 		for i, edge := range dependent.edges {
-			if edge == n && blocks(dependent.owners[i]) {
+			if edge == n && dependent != n && blocks(dependent.owners[i]) {
 				v.blocked = true
 				if !waits {
 					v.blockers = append(v.blockers, dependent.identity)

@@ -51,6 +51,7 @@ func (anything) Terminating(logicalcluster.Name) bool { return false }
 func (anything) WhyNowhere(logicalcluster.Name, schema.GroupResource, string, string, map[string]string) string {
 	return ""
 }
+func (anything) PlacedOn(types.UID) (placements, workspaces int) { return 0, 0 }
 func (anything) Token(context.Context, logicalcluster.Name, string) (string, bool, error) {
 	return "", false, nil
 }
@@ -82,6 +83,7 @@ func start(t *testing.T, dir string, collects bool) *hub {
 	s.Join(anything{}, anything{}, anything{})
 	clients, err := client.New(s.LoopbackConfig())
 	must(t, err)
+	clients.Objects = s.Everywhere(clients.Objects)
 	informers, err := client.NewInformers(clients)
 	must(t, err)
 	h := &hub{t: t, ctx: ctx, etcd: etcd.Client, clients: clients, kinds: s.Kinds()}
@@ -129,7 +131,9 @@ var placed atomic.Int32
 // in returns a new namespace of a logical cluster, which is made if it is not there.
 func (h *hub) in(t *testing.T, cluster logicalcluster.Name) *place {
 	t.Helper()
-	return h.at(t, cluster, fmt.Sprintf("n%d", placed.Add(1)))
+	p := h.at(t, cluster, fmt.Sprintf("n%d", placed.Add(1)))
+	newObject(p, &corev1.ServiceAccount{}, "default") // pods want it
+	return p
 }
 
 func (h *hub) at(t *testing.T, cluster logicalcluster.Name, namespace string) *place {

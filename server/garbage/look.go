@@ -152,7 +152,7 @@ func (c *Collector) waitForDependents(ctx context.Context, live object) (time.Du
 	}
 	blocked := false
 	for _, d := range dependents {
-		if slices.ContainsFunc(d.owners, func(ref metav1.OwnerReference) bool { return c.names(d, ref, live.identity) && blocks(ref) }) {
+		if d.identity != live.identity && slices.ContainsFunc(d.owners, func(ref metav1.OwnerReference) bool { return c.names(d, ref, live.identity) && blocks(ref) }) {
 			blocked = true
 			c.enqueue(c.graph.see(d))
 			c.looks.Add(d.identity) // it may be gone since, and the watch past that
