@@ -1,16 +1,24 @@
 package garbage_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
-	"runtime"
+	goruntime "runtime"
 	"slices"
 	"testing"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	kubestorage "k8s.io/apiserver/pkg/storage"
 	"k8s.io/client-go/discovery"
+
+	lcctx "atoll.dev/atoll/internal/logicalcluster"
+	"atoll.dev/atoll/server/garbage"
+	"atoll.dev/atoll/server/storage"
 )
 
 // TestKeepsToItsLogicalCluster: an owner of another logical cluster is none, whatever its name and UID.
@@ -169,11 +177,58 @@ func TestCannotSee(t *testing.T) {
 	p.becomes(ofLeaves, false, "", "")
 }
 
+// blind are kinds of which the collector cannot follow one; what one logical cluster has of it can be read.
+type blind struct {
+	garbage.Kinds
+	to string
+}
+
+func (b blind) Stored() ([]*storage.Resource, <-chan struct{}) {
+	stores, changed := b.Kinds.Stored()
+	stores = slices.Clone(stores)
+	for i, store := range stores {
+		if store.GroupResource.Resource == b.to {
+			hidden := *store
+			hidden.Storage = noWildcard{store.Storage}
+			stores[i] = &hidden
+		}
+	}
+	return stores, changed
+}
+
+// noWildcard is a store that is not read as a whole.
+type noWildcard struct{ kubestorage.Interface }
+
+func (s noWildcard) GetList(ctx context.Context, key string, opts kubestorage.ListOptions, list runtime.Object) error {
+	if c, _ := lcctx.ClusterFrom(ctx); c.Wildcard {
+		return errors.New("not now")
+	}
+	return s.Interface.GetList(ctx, key, opts, list)
+}
+
+// TestWatchIsBehind: what the watches have not told of yet is seen before something goes for good.
+func TestWatchIsBehind(t *testing.T) {
+	h := startKnowing(t, t.TempDir(), true, func(k garbage.Kinds) garbage.Kinds { return blind{k, "secrets"} })
+	p := h.at(t, shop, "ns")
+	waits, leaves := p.configMap("waits"), p.configMap("leaves")
+	held := newObject(p, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Finalizers: []string{hold}}}, "held", p.owner(waits, blocking))
+	kept := newObject(p, &corev1.Secret{}, "kept", p.owner(leaves))
+	p.delete(waits, foreground)
+	p.becomes(held, true, "waits", hold)
+	p.delete(leaves, orphan)
+	p.goes(leaves)
+	p.becomes(kept, false, "", "")
+	p.stay(kept)
+	p.becomes(waits, true, "", foregroundFinalizer)
+	p.release(held)
+	p.goes(held, waits)
+}
+
 // TestIdleWorkspacesCostNothing: what has no owners is not kept, and nobody waits for it.
 func TestIdleWorkspacesCostNothing(t *testing.T) {
 	h := start(t, t.TempDir(), true)
 	h.at(t, shop, "ns").stay()
-	before := runtime.NumGoroutine()
+	before := goruntime.NumGoroutine()
 	const n = 1000
 	for i := range n {
 		p := h.at(t, logicalcluster.Name(fmt.Sprintf("w%d", i)), "default")
@@ -185,7 +240,7 @@ func TestIdleWorkspacesCostNothing(t *testing.T) {
 		t.Errorf("%d objects of %d idle workspaces are kept", nodes, n)
 	}
 	h.at(t, shop, "ns").until("goroutines are as many as before", func() (bool, string) {
-		now := runtime.NumGoroutine()
+		now := goruntime.NumGoroutine()
 		return now < before+100, fmt.Sprintf("%d goroutines, before the %d workspaces %d", now, n, before)
 	})
 }

@@ -73,6 +73,12 @@ type hub struct {
 // start runs a hub on the data of a directory until the test ends, or stop.
 func start(t *testing.T, dir string, collects bool) *hub {
 	t.Helper()
+	return startKnowing(t, dir, collects, func(k garbage.Kinds) garbage.Kinds { return k })
+}
+
+// startKnowing runs one whose collector knows other kinds than the server says.
+func startKnowing(t *testing.T, dir string, collects bool, change func(garbage.Kinds) garbage.Kinds) *hub {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	etcd, err := embeddedetcd.Start(ctx, embeddedetcd.Options{Dir: filepath.Join(dir, "etcd")})
 	must(t, err)
@@ -87,7 +93,7 @@ func start(t *testing.T, dir string, collects bool) *hub {
 	informers, err := client.NewInformers(clients)
 	must(t, err)
 	h := &hub{t: t, ctx: ctx, etcd: etcd.Client, clients: clients, kinds: s.Kinds()}
-	h.collector, err = garbage.New(clients, informers, garbage.Options{Kinds: s.Kinds(), Read: s.Read})
+	h.collector, err = garbage.New(clients, informers, garbage.Options{Kinds: change(s.Kinds()), Read: s.Read})
 	must(t, err)
 
 	serving, stopServing := context.WithCancel(context.Background())

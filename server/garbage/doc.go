@@ -1,0 +1,35 @@
+// Package garbage deletes what has no owner left, in all workspaces: the garbage collector of kube-controller-manager, for
+// all logical clusters at once.
+//
+// It follows the metadata of all stored resources but events, from the stores in this process, without requests and
+// without keeping it (feed.go). What it keeps is a graph of the objects that have owners, are named as owners, or
+// wait for their dependents (graph.go). Each change there names the objects that have to be looked at; shared workers
+// (look.go) read them and their owners, decide as upstream does (decide.go, pure), and then delete an object, take owners off
+// its references, or take off the finalizers foregroundDeletion and orphan. These writes are ordinary requests, so that
+// admission and the audit log see them. It also writes the Event OwnerRefInvalidNamespace.
+//
+// What always holds:
+//
+//   - An object is deleted only after a read from etcd of each of its owners showed that none exists under that kind, name
+//     and UID, in its own namespace or in none, or that those left wait for it. The deletion is of that UID and, unless
+//     only other things changed meanwhile, of the resourceVersion that was read.
+//   - An object that waits for its dependents, or to be orphaned, goes only after consistent lists of all resources of its
+//     logical cluster. If one fails, nothing of the kind happens there until it does not, and the log says why.
+//   - What names an owner of a kind that is not served, or of the wrong scope, is kept.
+//   - Nothing is done in mirrors, where the splitter and the syncer decide, nor in a logical cluster that does not exist, and an
+//     owner in another logical cluster is none, whatever its name and UID.
+//   - An object without owners and dependents costs nothing here, so that an idle workspace does not either.
+//
+// Upstream's graph knows objects by UID, and compares what references say of one: here a name belongs to the identity, and
+// references that disagree name different objects. Upstream asks its graph alone whether dependents are left; here the stores
+// have the last word, since the watches of a busy server lag and what an orphaned object's deletion misses would be lost.
+//
+// The start command runs it: New, then Run after the informers. Nothing is kept but in memory: after a restart the
+// first lists bring everything again, finalizers that wait included. When etcd is down nothing is deleted, and everything is
+// tried again.
+//
+// Custom resources are not followed yet: Kinds, which says what is, may change at run time, and the one there is, Builtin,
+// does not.
+//
+// Read look.go first, then graph.go.
+package garbage
