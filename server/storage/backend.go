@@ -168,7 +168,10 @@ func (b *Backend) GetRESTOptions(gr schema.GroupResource, example runtime.Object
 	if err != nil {
 		return generic.RESTOptions{}, fmt.Errorf("storage of %s: %w", gr, err)
 	}
-	return b.restOptions(config, b.factory.ResourcePrefix(gr), !b.uncached(gr)), nil
+	options := b.restOptions(config, b.factory.ResourcePrefix(gr), !b.uncached(gr))
+	// A deletion that asks for it leaves finalizers to server/garbage, which follows these types.
+	options.EnableGarbageCollection = true
+	return options, nil
 }
 
 // Uncached returns the RESTOptionsGetter of registries of which the StorageFactory does not know, and that are served from
@@ -201,8 +204,6 @@ func (b *Backend) restOptions(config *storagebackend.ConfigForResource, prefix s
 		},
 		ResourcePrefix:          prefix,
 		DeleteCollectionWorkers: 1,
-		// A deletion that asks for it leaves finalizers for server/garbage.
-		EnableGarbageCollection: true,
 	}
 }
 

@@ -44,6 +44,8 @@ type user struct {
 	*run
 	// path has the names of the workspaces from root down, without root. The last one holds the app.
 	path []string
+	// owners of the app.
+	owners []metav1.OwnerReference
 }
 
 const app = "web"
@@ -93,6 +95,14 @@ var scenarios = []scenario{
 			{"move", func(u *user) error { return u.place("west") }, west(3), all("east")},
 			{"recreate", func(u *user) error { return errors.Join(u.delete(), u.apply(2)) }, west(2), all("west")},
 			{"delete", (*user).delete, nil, all("west")},
+		},
+	},
+	{
+		name: "owned",
+		steps: []step{
+			{"apply", func(u *user) error { return errors.Join(u.place("east"), u.own("former", "release"), u.apply(1)) }, east(1), nil},
+			{"orphan", func(u *user) error { return u.disown("former", metav1.DeletePropagationOrphan) }, east(1), nil},
+			{"delete", func(u *user) error { return u.disown("release", metav1.DeletePropagationForeground) }, nil, all("east")},
 		},
 	},
 	{
@@ -160,11 +170,30 @@ func objects(replicas int32, greeting string) []ctrlclient.Object {
 
 func (u *user) apply(replicas int32) error {
 	for _, o := range objects(replicas, "hello") {
+		o.SetOwnerReferences(u.owners)
 		if err := u.clients.Objects.Create(u.home(), o); err != nil {
 			return fmt.Errorf("create %T: %w", o, err)
 		}
 	}
 	return nil
+}
+
+// own makes what will own the app.
+func (u *user) own(names ...string) error {
+	for _, name := range names {
+		o := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: metav1.NamespaceDefault}}
+		if err := u.clients.Objects.Create(u.home(), o); err != nil {
+			return fmt.Errorf("create the owner %s: %w", name, err)
+		}
+		u.owners = append(u.owners, metav1.OwnerReference{APIVersion: "v1", Kind: "Secret", Name: name, UID: o.UID, BlockOwnerDeletion: ptr.To(true)})
+	}
+	return nil
+}
+
+// disown deletes one of the owners.
+func (u *user) disown(name string, how metav1.DeletionPropagation) error {
+	o := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: metav1.NamespaceDefault}}
+	return u.clients.Objects.Delete(u.home(), o, ctrlclient.PropagationPolicy(how))
 }
 
 func (u *user) change(replicas int32, greeting string) error {

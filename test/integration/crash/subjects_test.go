@@ -12,6 +12,7 @@ import (
 
 	"atoll.dev/atoll/client"
 	"atoll.dev/atoll/placement"
+	"atoll.dev/atoll/server/garbage"
 	"atoll.dev/atoll/splitter"
 	"atoll.dev/atoll/syncer"
 	"atoll.dev/atoll/workspaces"
@@ -35,7 +36,7 @@ type subject struct {
 }
 
 // everyone is in the world at all times.
-var everyone = []string{"workspaces", "placement", "splitter", "syncer"}
+var everyone = []string{"workspaces", "placement", "splitter", "syncer", "garbage"}
 
 // subjects: where writes of one controller are divided over several entries, it is because together they are too many to crash
 // after each in a test that everybody runs.
@@ -68,6 +69,11 @@ var subjects = []subject{
 	{
 		name: "workspaces", make: makeWorkspaces,
 		crash: []string{"bare tree"}, older: []string{"bare tree"}, dropped: []string{"tree"}, more: []string{"tree"},
+	},
+	{
+		// What it sees comes from the stores in its process, past every line, and no write of it rests on that alone.
+		name: "garbage", make: makeGarbage,
+		crash: []string{"owned"},
 	},
 }
 
@@ -154,6 +160,18 @@ func makeWorkspaces(w *world, l *line) (func(context.Context) error, error) {
 		return nil, err
 	}
 	return together(i, ws.Run), nil
+}
+
+func makeGarbage(w *world, l *line) (func(context.Context) error, error) {
+	c, i, err := w.shared(l)
+	if err != nil {
+		return nil, err
+	}
+	g, err := garbage.New(c, i, garbage.Options{Kinds: w.server.Kinds(), Read: w.server.Read})
+	if err != nil {
+		return nil, err
+	}
+	return together(i, g.Run), nil
 }
 
 // makeSyncer makes the syncers of all physical clusters: they live in one process.
