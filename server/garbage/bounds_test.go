@@ -6,6 +6,7 @@ import (
 	"fmt"
 	goruntime "runtime"
 	"slices"
+	"sync/atomic"
 	"testing"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -104,7 +105,7 @@ func TestGoesOnAfterARestart(t *testing.T) {
 	dir := t.TempDir()
 	h := start(t, dir, false) // nobody collects
 	p := h.at(t, shop, "ns")
-	gone, waits, leaves := p.configMap("gone"), p.configMap("waits"), p.configMap("leaves")
+	gone, waits, leaves, alone := p.configMap("gone"), p.configMap("waits"), p.configMap("leaves"), p.configMap("alone")
 	ofGone, ofLeaves := p.configMap("of-gone", p.owner(gone)), p.configMap("of-leaves", p.owner(leaves, blocking))
 	ofWaits := newObject(p, &corev1.Secret{}, "of-waits", p.owner(waits, blocking))
 	held := p.held("held", p.owner(ofWaits, blocking))
@@ -117,6 +118,7 @@ func TestGoesOnAfterARestart(t *testing.T) {
 	p.delete(waits, foreground)
 	p.delete(leaves, orphan)
 	p.delete(many, background)
+	p.delete(alone, foreground)
 	h.stop()
 
 	// It is stopped in the middle of it, and starts again.
@@ -128,7 +130,7 @@ func TestGoesOnAfterARestart(t *testing.T) {
 	})
 	h.stop()
 	p.hub = start(t, dir, true)
-	p.goes(gone, ofGone, leaves)
+	p.goes(gone, ofGone, leaves, alone)
 	p.becomes(ofLeaves, false, "", "")
 	p.becomes(held, true, "of-waits", hold)
 	p.becomes(ofWaits, true, "waits", foregroundFinalizer)
@@ -177,10 +179,12 @@ func TestCannotSee(t *testing.T) {
 	p.becomes(ofLeaves, false, "", "")
 }
 
-// blind are kinds of which the collector cannot follow one; what one logical cluster has of it can be read.
+// blind are kinds of which the collector cannot follow one, until it sees again; what one logical cluster has of it can
+// be read.
 type blind struct {
 	garbage.Kinds
-	to string
+	to   string
+	sees *atomic.Bool
 }
 
 func (b blind) Stored() ([]*storage.Resource, <-chan struct{}) {
@@ -189,7 +193,7 @@ func (b blind) Stored() ([]*storage.Resource, <-chan struct{}) {
 	for i, store := range stores {
 		if store.GroupResource.Resource == b.to {
 			hidden := *store
-			hidden.Storage = noWildcard{store.Storage}
+			hidden.Storage = noWildcard{store.Storage, b.sees}
 			stores[i] = &hidden
 		}
 	}
@@ -197,10 +201,13 @@ func (b blind) Stored() ([]*storage.Resource, <-chan struct{}) {
 }
 
 // noWildcard is a store that is not read as a whole.
-type noWildcard struct{ kubestorage.Interface }
+type noWildcard struct {
+	kubestorage.Interface
+	sees *atomic.Bool
+}
 
 func (s noWildcard) GetList(ctx context.Context, key string, opts kubestorage.ListOptions, list runtime.Object) error {
-	if c, _ := lcctx.ClusterFrom(ctx); c.Wildcard {
+	if c, _ := lcctx.ClusterFrom(ctx); c.Wildcard && !s.sees.Load() {
 		return errors.New("not now")
 	}
 	return s.Interface.GetList(ctx, key, opts, list)
@@ -208,7 +215,8 @@ func (s noWildcard) GetList(ctx context.Context, key string, opts kubestorage.Li
 
 // TestWatchIsBehind: what the watches have not told of yet is seen before something goes for good.
 func TestWatchIsBehind(t *testing.T) {
-	h := startKnowing(t, t.TempDir(), true, func(k garbage.Kinds) garbage.Kinds { return blind{k, "secrets"} })
+	sees := &atomic.Bool{}
+	h := startKnowing(t, t.TempDir(), true, func(k garbage.Kinds) garbage.Kinds { return blind{k, "secrets", sees} })
 	p := h.at(t, shop, "ns")
 	waits, leaves := p.configMap("waits"), p.configMap("leaves")
 	held := newObject(p, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Finalizers: []string{hold}}}, "held", p.owner(waits, blocking))
@@ -221,7 +229,11 @@ func TestWatchIsBehind(t *testing.T) {
 	p.stay(kept)
 	p.becomes(waits, true, "", foregroundFinalizer)
 	p.release(held)
-	p.goes(held, waits)
+	p.goes(held)
+	p.stay()
+	p.becomes(waits, true, "", foregroundFinalizer) // nobody has told that held is gone
+	sees.Store(true)
+	p.goes(waits)
 }
 
 // TestIdleWorkspacesCostNothing: what has no owners is not kept, and nobody waits for it.
