@@ -222,7 +222,8 @@ func (s *Server) assemble(ctx context.Context, etcd *clientv3.Client, address st
 		return fmt.Errorf("install the APIs: %w", err)
 	}
 	s.generic.Handler.NonGoRestfulMux.UnlistedHandle(BackupPath, http.HandlerFunc(s.serveBackup))
-	if s.kinds, err = garbage.NewBuiltin(s.backend.Resources(), resources); err != nil {
+	builtinKinds, err := garbage.NewBuiltin(s.backend.Resources(), resources)
+	if err != nil {
 		return fmt.Errorf("know the kinds of what is stored: %w", err)
 	}
 	for _, path := range []string{serviceaccount.OpenIDConfigPath, serviceaccount.JWKSPath} {
@@ -241,6 +242,7 @@ func (s *Server) assemble(ctx context.Context, etcd *clientv3.Client, address st
 	})); err != nil {
 		return err
 	}
+	s.kinds = garbage.NewCustom(builtinKinds, customKinds{s.custom.Definitions()}, s.backend.Metadata)
 	return s.generic.AddReadyzChecks(healthz.NamedCheck("watch-caches", func(req *http.Request) error {
 		return s.backend.WaitReady(req.Context())
 	}))

@@ -3,12 +3,14 @@ package customresources
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
 // Definition is a CustomResourceDefinition of one logical cluster. Who gets one shares it with others and copies before
@@ -39,6 +41,9 @@ type Definitions struct {
 	mu       sync.Mutex // guards what follows
 	clusters map[logicalcluster.Name]*definitionsOfCluster
 	held     map[string]int // number of definitions by hash
+	// resources has the number of definitions of each resource; news is closed when any definition changes, and may be nil.
+	resources map[schema.GroupResource]int
+	news      chan struct{}
 	// position is the resourceVersion up to which the watch has told everything.
 	position uint64
 }
@@ -88,6 +93,21 @@ func (d *Definitions) Served(cluster logicalcluster.Name) []Definition {
 		slices.SortFunc(of.served, func(a, b Definition) int { return strings.Compare(a.Name, b.Name) })
 	}
 	return of.served
+}
+
+// Resources returns the resources that any logical cluster defines, in no order, and a channel that is closed when a
+// definition was made, changed or removed since.
+func (d *Definitions) Resources() ([]schema.GroupResource, <-chan struct{}) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.news == nil {
+		d.news = make(chan struct{})
+	}
+	return slices.Collect(maps.Keys(d.resources)), d.news
+}
+
+func resourceOf(def *Definition) schema.GroupResource {
+	return schema.GroupResource{Group: def.Spec.Group, Resource: def.Spec.Names.Plural}
 }
 
 // WaitSynced blocks until the definitions that etcd held at the start are known, or ctx ends.
@@ -204,6 +224,7 @@ func (d *Definitions) put(def *Definition, source source) {
 	next := &held{Definition: def, version: version, anticipated: source == decided}
 	of.byName[def.Name], of.served = next, nil
 	d.held[def.Hash]++
+	d.resources[resourceOf(def)]++
 	if old != nil && old.Hash == def.Hash {
 		next.watches, next.end = old.watches, old.end
 	}
@@ -231,7 +252,16 @@ func (d *Definitions) drop(cluster logicalcluster.Name, name string, version uin
 // release ends what went with old, gives the lock back, and tells who wants to know.
 func (d *Definitions) release(old, next *held) {
 	unheld := ""
+	if d.news != nil {
+		close(d.news)
+		d.news = nil
+	}
 	if old != nil {
+		if resource := resourceOf(old.Definition); d.resources[resource] > 1 {
+			d.resources[resource]--
+		} else {
+			delete(d.resources, resource)
+		}
 		if d.held[old.Hash]--; d.held[old.Hash] == 0 {
 			delete(d.held, old.Hash)
 			unheld = old.Hash

@@ -12,6 +12,7 @@ import (
 	metainternalversion "k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 	kubestorage "k8s.io/apiserver/pkg/storage"
 	"k8s.io/client-go/tools/cache"
@@ -105,7 +106,7 @@ func (f *feed) read(ctx context.Context, cluster logicalcluster.Name, name strin
 func newDefinitions(rows *storage.Resource, builtin Names) *Definitions {
 	d := &Definitions{
 		builtin: builtin, synced: make(chan struct{}),
-		clusters: map[logicalcluster.Name]*definitionsOfCluster{}, held: map[string]int{},
+		clusters: map[logicalcluster.Name]*definitionsOfCluster{}, held: map[string]int{}, resources: map[schema.GroupResource]int{},
 	}
 	d.feed = &feed{rows: rows, specs: &d.specs}
 	return d

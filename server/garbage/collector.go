@@ -43,8 +43,10 @@ type Collector struct {
 	// looks holds what has to be looked at.
 	looks *queue.Queue[identity]
 
-	mu     sync.Mutex                                 // guards stores
-	stores map[schema.GroupResource]*storage.Resource // of the resources that are followed
+	mu sync.Mutex // guards what follows
+	// stores are of the resources that are or were followed: what a kind owned that is not defined any more is still judged.
+	stores   map[schema.GroupResource]*storage.Resource
+	followed map[schema.GroupResource]bool
 }
 
 // New returns the collector.
@@ -89,6 +91,8 @@ func (c *Collector) Run(ctx context.Context) error {
 			if !wanted[store] {
 				stop()
 				delete(following, store)
+				// Its last objects may have gone untold.
+				c.enqueue(c.graph.relist(store.GroupResource, nil))
 			}
 		}
 		c.enqueue(c.graph.served())
@@ -126,13 +130,13 @@ func (c *Collector) enqueue(look []identity) {
 func (c *Collector) setStores(stores []*storage.Resource) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	clear(c.stores)
+	c.followed = map[schema.GroupResource]bool{}
 	for _, store := range stores {
-		c.stores[store.GroupResource] = store
+		c.stores[store.GroupResource], c.followed[store.GroupResource] = store, true
 	}
 }
 
-// store returns the store of a resource, nil if it is not followed.
+// store returns the store of a resource, nil if it was never followed.
 func (c *Collector) store(resource schema.GroupResource) *storage.Resource {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -143,9 +147,10 @@ func (c *Collector) store(resource schema.GroupResource) *storage.Resource {
 func (c *Collector) allStores() []*storage.Resource {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return slices.SortedFunc(maps.Values(c.stores), func(a, b *storage.Resource) int {
+	all := slices.SortedFunc(maps.Values(c.stores), func(a, b *storage.Resource) int {
 		return strings.Compare(a.GroupResource.String(), b.GroupResource.String())
 	})
+	return slices.DeleteFunc(all, func(r *storage.Resource) bool { return !c.followed[r.GroupResource] })
 }
 
 // resolve says what a reference of an object names. An owner is in the object's namespace, or in none if its kind has none.

@@ -28,8 +28,8 @@
 // first lists bring everything again, finalizers that wait included. When etcd is down nothing is deleted, and everything is
 // tried again.
 //
-// Custom resources are not followed yet: Kinds, which says what is, may change at run time, and the one there is, Builtin,
-// does not.
+// Custom resources, and their definitions, are followed as long as any logical cluster defines them (custom.go): one watch of
+// etcd each, which reads their metadata whatever their schema.
 //
 // Read look.go first, then graph.go.
 package garbage

@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
@@ -195,6 +196,10 @@ func (p *place) release(obj ctrlclient.Object) {
 
 func (p *place) delete(obj ctrlclient.Object, how metav1.DeletionPropagation) {
 	p.t.Helper()
+	if u, ok := obj.(*unstructured.Unstructured); ok {
+		must(p.t, p.resource(u).Delete(p.ctx(), u.GetName(), metav1.DeleteOptions{PropagationPolicy: &how}))
+		return
+	}
 	must(p.t, p.clients.Objects.Delete(p.ctx(), obj, ctrlclient.PropagationPolicy(how)))
 }
 
@@ -216,7 +221,12 @@ func blocking(ref *metav1.OwnerReference) { ref.BlockOwnerDeletion = new(true) }
 func (p *place) get(obj ctrlclient.Object) (ctrlclient.Object, bool) {
 	p.t.Helper()
 	now := obj.DeepCopyObject().(ctrlclient.Object)
-	err := p.clients.Objects.Get(p.ctx(), ctrlclient.ObjectKeyFromObject(obj), now)
+	var err error
+	if u, ok := obj.(*unstructured.Unstructured); ok {
+		now, err = p.resource(u).Get(p.ctx(), u.GetName(), metav1.GetOptions{})
+	} else {
+		err = p.clients.Objects.Get(p.ctx(), ctrlclient.ObjectKeyFromObject(obj), now)
+	}
 	if apierrors.IsNotFound(err) {
 		return nil, false
 	}

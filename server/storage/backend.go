@@ -122,6 +122,7 @@ type Backend struct {
 
 	mu        sync.RWMutex                         // guards what follows
 	resources map[schema.GroupResource][]*Resource // custom resources may be open more than once, one for each version
+	metadata  []*Resource                          // opened by Metadata
 	prefixes  map[string]bool                      // every resource prefix that has or had rows
 }
 
@@ -188,7 +189,9 @@ type uncachedGetter struct {
 
 func (g uncachedGetter) GetRESTOptions(gr schema.GroupResource, _ runtime.Object) (generic.RESTOptions, error) {
 	config := storagebackend.NewDefaultConfig(g.backend.prefix, g.codec).ForResource(gr)
-	return g.backend.restOptions(config, "/"+gr.Group+"/"+gr.Resource, false), nil
+	options := g.backend.restOptions(config, "/"+gr.Group+"/"+gr.Resource, false)
+	options.EnableGarbageCollection = true // server/garbage reads them by Metadata
+	return options, nil
 }
 
 func (b *Backend) restOptions(config *storagebackend.ConfigForResource, prefix string, cached bool) generic.RESTOptions {
@@ -245,6 +248,13 @@ func (b *Backend) WaitReady(ctx context.Context) error {
 // Destroy closes all stores and stops compaction. The client stays open.
 func (b *Backend) Destroy() {
 	for _, r := range b.Resources() {
+		r.destroy()
+	}
+	b.mu.Lock()
+	metadata := b.metadata
+	b.metadata = nil
+	b.mu.Unlock()
+	for _, r := range metadata {
 		r.destroy()
 	}
 	b.compactor.Stop()

@@ -18,8 +18,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// decorate builds the stack of one registry; doc.go lists the layers. Upstream's trigger and indexers are left out:
-// they span logical clusters, and a cacher takes one trigger only.
+// decorate opens the store of one registry. Upstream's trigger and indexers are left out: they span logical clusters, and a
+// cacher takes one trigger only.
 func (b *Backend) decorate(
 	config *storagebackend.ConfigForResource,
 	resourcePrefix string,
@@ -31,8 +31,26 @@ func (b *Backend) decorate(
 	_ *cache.Indexers,
 	cached bool,
 ) (storage.Interface, factory.DestroyFunc, error) {
-	fail := func(err error) (storage.Interface, factory.DestroyFunc, error) {
-		return nil, nil, fmt.Errorf("storage of %s: %w", config.GroupResource, err)
+	entry, err := b.open(config, resourcePrefix, keyFunc, newFunc, newListFunc, attrs, cached)
+	if err != nil {
+		return nil, nil, err
+	}
+	b.register(entry)
+	return entry.Storage, entry.destroy, nil
+}
+
+// open builds the stack of one store; doc.go lists the layers.
+func (b *Backend) open(
+	config *storagebackend.ConfigForResource,
+	resourcePrefix string,
+	keyFunc func(obj runtime.Object) (string, error),
+	newFunc func() runtime.Object,
+	newListFunc func() runtime.Object,
+	attrs storage.AttrFunc,
+	cached bool,
+) (*Resource, error) {
+	fail := func(err error) (*Resource, error) {
+		return nil, fmt.Errorf("storage of %s: %w", config.GroupResource, err)
 	}
 	if !strings.HasPrefix(resourcePrefix, "/") {
 		resourcePrefix = "/" + resourcePrefix
@@ -154,8 +172,7 @@ func (b *Backend) decorate(
 			destroy()
 		})
 	}
-	b.register(entry)
-	return entry.Storage, entry.destroy, nil
+	return entry, nil
 }
 
 // cacheKey gives the cacher the keys that clusterStorage asks for.

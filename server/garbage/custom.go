@@ -1,0 +1,115 @@
+package garbage
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/klog/v2"
+
+	"atoll.dev/atoll/server/storage"
+)
+
+// CustomResource is a resource that a logical cluster defines for itself and serves.
+type CustomResource struct {
+	schema.GroupResource
+	Kind string
+	// Versions are those served, of which requests take the first.
+	Versions   []string
+	Namespaced bool
+}
+
+// Definitions are the custom resources of all logical clusters.
+type Definitions interface {
+	// Served returns those of a logical cluster.
+	Served(cluster logicalcluster.Name) []CustomResource
+	// Resources returns those that any logical cluster defines, and a channel that is closed when a definition was made,
+	// changed or removed since.
+	Resources() ([]schema.GroupResource, <-chan struct{})
+}
+
+// Custom is Kinds of the built-in types and of custom resources. Of each custom resource, in however many logical clusters
+// it is defined, one store is open, and stays open when no definition is left: what its last objects owned is still read.
+type Custom struct {
+	*Builtin
+	definitions Definitions
+	open        func(schema.GroupResource) (*storage.Resource, error)
+
+	mu     sync.Mutex // guards stores
+	stores map[schema.GroupResource]*storage.Resource
+}
+
+var _ Kinds = (*Custom)(nil)
+
+// NewCustom returns both; open opens a store of the metadata of a custom resource.
+func NewCustom(b *Builtin, d Definitions, open func(schema.GroupResource) (*storage.Resource, error)) *Custom {
+	return &Custom{Builtin: b, definitions: d, open: open, stores: map[schema.GroupResource]*storage.Resource{}}
+}
+
+// reopen is when a store that could not be opened is tried again.
+const reopen = 5 * time.Second
+
+// Stored implements Kinds.
+func (c *Custom) Stored() ([]*storage.Resource, <-chan struct{}) {
+	builtin, _ := c.Builtin.Stored()
+	all := slices.Clone(builtin)
+	resources, changed := c.definitions.Resources()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, gr := range resources {
+		if c.stores[gr] == nil {
+			store, err := c.open(gr)
+			if err != nil {
+				// The memory of etcd of where there are rows cannot be written, because it is away.
+				klog.Background().Error(err, "Cannot open the store of a custom resource, will try again", "resource", gr.String())
+				changed = soonOr(changed)
+				continue
+			}
+			c.stores[gr] = store
+		}
+		all = append(all, c.stores[gr])
+	}
+	return all, changed
+}
+
+// soonOr returns a channel that is closed after a while, or with another.
+func soonOr(changed <-chan struct{}) <-chan struct{} {
+	ctx, cancel := context.WithTimeout(context.Background(), reopen)
+	go func() {
+		defer cancel()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+		}
+	}()
+	return ctx.Done()
+}
+
+// Resource implements Kinds.
+func (c *Custom) Resource(cluster logicalcluster.Name, kind schema.GroupVersionKind) (schema.GroupResource, bool, bool) {
+	if gr, namespaced, ok := c.Builtin.Resource(cluster, kind); ok {
+		return gr, namespaced, true
+	}
+	for _, r := range c.definitions.Served(cluster) {
+		if r.Group == kind.Group && r.Kind == kind.Kind && slices.Contains(r.Versions, kind.Version) {
+			return r.GroupResource, r.Namespaced, true
+		}
+	}
+	return schema.GroupResource{}, false, false
+}
+
+// Kind implements Kinds.
+func (c *Custom) Kind(cluster logicalcluster.Name, resource schema.GroupResource) (schema.GroupVersionKind, bool) {
+	if kind, ok := c.Builtin.Kind(cluster, resource); ok {
+		return kind, true
+	}
+	for _, r := range c.definitions.Served(cluster) {
+		if r.GroupResource == resource && len(r.Versions) > 0 {
+			return resource.WithVersion(r.Versions[0]).GroupVersion().WithKind(r.Kind), true
+		}
+	}
+	return schema.GroupVersionKind{}, false
+}
