@@ -20,8 +20,12 @@ import (
 	"atoll.dev/atoll/server/storage"
 )
 
-// workers look at objects; each look is a read of the object and of each owner, and at most one or two writes.
-const workers = 16
+const (
+	// workers look at objects; each look is a read of the object and of each owner, and at most one or two writes.
+	workers = 16
+	// sweepers is for how many logical clusters at a time what waits is swept, which takes as long as they are large.
+	sweepers = 4
+)
 
 // ReadFunc reads an object of a logical cluster, at a resourceVersion as in a get.
 type ReadFunc func(ctx context.Context, cluster logicalcluster.Name, namespace, name, resourceVersion string, into ctrlclient.Object) (found bool, err error)
@@ -42,6 +46,8 @@ type Collector struct {
 	graph *graph
 	// looks holds what has to be looked at.
 	looks *queue.Queue[identity]
+	// waiting holds what waits for its dependents or to be orphaned, by logical cluster.
+	waiting *turns[logicalcluster.Name, identity]
 
 	mu sync.Mutex // guards what follows
 	// stores are of the resources that are or were followed: what a kind owned that is not defined any more is still judged.
@@ -60,18 +66,21 @@ func New(clients *client.Clients, informers *client.Informers, opts Options) (*C
 	}
 	c.graph = newGraph(c.resolve)
 	c.looks = queue.New("garbage", c.look)
+	c.waiting = newTurns("garbage-waiting", c.sweep)
 	return c, nil
 }
 
 // Run waits for the informers and works until ctx ends.
 func (c *Collector) Run(ctx context.Context) error {
 	defer c.looks.Stop()
+	defer c.waiting.stop()
 	if err := c.informers.WaitSynced(ctx); err != nil {
 		return err
 	}
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() { c.looks.Run(ctx, workers) })
+	wg.Go(func() { c.waiting.run(ctx, sweepers) })
 	following := map[*storage.Resource]context.CancelFunc{}
 	for {
 		stores, changed := c.kinds.Stored()

@@ -4,9 +4,9 @@
 // It follows the metadata of all stored resources but events, from the stores in this process, without requests and
 // without keeping it (feed.go). What it keeps is a graph of the objects that have owners, are named as owners, or
 // wait for their dependents (graph.go). Each change there names the objects that have to be looked at; shared workers
-// (look.go) read them and their owners, decide as upstream does (decide.go, pure), and then delete an object, take owners off
-// its references, or take off the finalizers foregroundDeletion and orphan. These writes are ordinary requests, so that
-// admission and the audit log see them. It also writes the Event OwnerRefInvalidNamespace.
+// (look.go) read them and their owners, decide as upstream does (decide.go, pure), and then delete an object or take owners
+// off its references. Others (sweep.go) take off the finalizers foregroundDeletion and orphan. These writes are ordinary
+// requests, so that admission and the audit log see them. It also writes the Event OwnerRefInvalidNamespace (events.go).
 //
 // What always holds:
 //
@@ -14,7 +14,9 @@
 //     and UID, in its own namespace or in none, or that those left wait for it. The deletion is of that UID and, unless
 //     only other things changed meanwhile, of the resourceVersion that was read.
 //   - An object that waits for its dependents, or to be orphaned, goes only after consistent lists of all resources of its
-//     logical cluster. If one fails, nothing of the kind happens there until it does not, and the log says why.
+//     logical cluster. If one fails, nothing of the kind happens there until it does not, and the log says why. Up to 1,000
+//     such objects share the lists, and of each logical cluster one such pass runs at a time, of all of them four: it holds
+//     up nothing else of what is collected.
 //   - What names an owner of a kind that is not served, or of the wrong scope, is kept.
 //   - Nothing is done in mirrors, where the splitter and the syncer decide, nor in a logical cluster that does not exist, and an
 //     owner in another logical cluster is none, whatever its name and UID.

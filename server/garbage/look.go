@@ -6,25 +6,17 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
-
-	"atoll.dev/atoll/client"
 )
 
-const (
-	// soon is when something is looked at again that another request has overtaken.
-	soon = time.Second
-	// parallel is how many dependents of one owner are let go at a time.
-	parallel = 16
-)
+// soon is when something is looked at again that another request has overtaken.
+const soon = time.Second
 
-// look makes right what became of an object: it is deleted if it has no owner left, and let go if it waited for its
-// dependents and has none left.
+// look makes right what became of an object: it is deleted if it has no owner left. What waits for its dependents, or to be
+// orphaned, needs lists of its whole logical cluster, and is left to sweep.
 func (c *Collector) look(ctx context.Context, id identity) (again time.Duration, err error) {
 	known, ok := c.graph.look(id)
 	if !ok || known.gone {
@@ -57,10 +49,11 @@ func (c *Collector) look(ctx context.Context, id identity) (again time.Duration,
 	}
 	c.enqueue(c.graph.update(live))
 	switch {
-	case live.going && live.orphan:
-		return c.orphan(ctx, live)
-	case live.going && live.foreground:
-		return c.waitForDependents(ctx, live)
+	case live.going && !live.orphan && live.foreground && c.blocked(id):
+		return 0, nil
+	case live.waits():
+		c.waiting.add(id.cluster, id)
+		return 0, nil
 	case live.going, len(live.owners) == 0:
 		return 0, nil
 	}
@@ -136,82 +129,4 @@ func (c *Collector) settle(err error) (time.Duration, error) {
 		return soon, nil
 	}
 	return 0, err
-}
-
-// waitForDependents lets an object go that waits for its dependents once none is left that blocks it. The graph may be
-// behind, so the stores have the last word.
-func (c *Collector) waitForDependents(ctx context.Context, live object) (time.Duration, error) {
-	known, ok := c.graph.look(live.identity)
-	if ok && known.blocked {
-		c.enqueue(known.blockers)
-		return 0, nil
-	}
-	dependents, err := c.dependents(ctx, live.identity)
-	if err != nil {
-		return 0, fmt.Errorf("look for what keeps %s from going: %w", live, err)
-	}
-	blocked := false
-	for _, d := range dependents {
-		if d.identity != live.identity && slices.ContainsFunc(d.owners, func(ref metav1.OwnerReference) bool { return c.names(d, ref, live.identity) && blocks(ref) }) {
-			blocked = true
-			c.enqueue(c.graph.see(d))
-			c.looks.Add(d.identity) // it may be gone since, and the watch past that
-		}
-	}
-	if blocked {
-		return soon, nil
-	}
-	klog.FromContext(ctx).V(2).Info("Object goes, nothing that it owns is left", "object", live.String())
-	return c.settle(c.removeFinalizer(ctx, live, metav1.FinalizerDeleteDependents))
-}
-
-func (c *Collector) names(of object, ref metav1.OwnerReference, id identity) bool {
-	named, ok := c.resolve(of.identity, ref)
-	return ok && named == id
-}
-
-// orphan takes an object that is being deleted off the references of all that name it, and lets it go. It asks the
-// stores: what it did not find would be deleted with the object, against what its user wished.
-func (c *Collector) orphan(ctx context.Context, live object) (time.Duration, error) {
-	dependents, err := c.dependents(ctx, live.identity)
-	if err != nil {
-		return 0, fmt.Errorf("look for what has to outlive %s: %w", live, err)
-	}
-	group, groupCtx := errgroup.WithContext(ctx)
-	group.SetLimit(parallel)
-	for _, d := range dependents {
-		group.Go(func() error {
-			err := c.setOwners(groupCtx, &d, without(d.owners, []types.UID{live.uid}))
-			if err != nil && !apierrors.IsNotFound(err) {
-				return err
-			}
-			return nil
-		})
-	}
-	if err := group.Wait(); err != nil {
-		return 0, err
-	}
-	klog.FromContext(ctx).V(2).Info("Object goes without what it owned", "object", live.String(), "dependents", len(dependents))
-	return c.settle(c.removeFinalizer(ctx, live, metav1.FinalizerOrphanDependents))
-}
-
-// dependents reads from the stores all objects of a logical cluster that name an object by its UID, whatever else they say
-// of it. If one resource cannot be read there is no answer.
-func (c *Collector) dependents(ctx context.Context, id identity) ([]object, error) {
-	var all []object
-	for _, store := range c.allStores() {
-		_, err := each(client.In(ctx, id.cluster), store, "", func(m metav1.Object) {
-			names := func(ref metav1.OwnerReference) bool { return ref.UID == id.uid }
-			if !slices.ContainsFunc(m.GetOwnerReferences(), names) {
-				return
-			}
-			if o, ok := objectOf(store, m); ok {
-				all = append(all, o)
-			}
-		})
-		if err != nil {
-			return nil, fmt.Errorf("list %s of logical cluster %q: %w", store.GroupResource, id.cluster, err)
-		}
-	}
-	return all, nil
 }
