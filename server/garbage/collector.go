@@ -48,6 +48,8 @@ type Collector struct {
 	looks *queue.Queue[identity]
 	// waiting holds what waits for its dependents or to be orphaned, by logical cluster.
 	waiting *turns[logicalcluster.Name, identity]
+	// suspects holds what may be worth an Event.
+	suspects *turns[resourceOf, suspect]
 
 	mu sync.Mutex // guards what follows
 	// stores are of the resources that are or were followed: what a kind owned that is not defined any more is still judged.
@@ -67,6 +69,7 @@ func New(clients *client.Clients, informers *client.Informers, opts Options) (*C
 	c.graph = newGraph(c.resolve)
 	c.looks = queue.New("garbage", c.look)
 	c.waiting = newTurns("garbage-waiting", c.sweep)
+	c.suspects = newTurns("garbage-events", c.tellSuspects)
 	return c, nil
 }
 
@@ -74,6 +77,7 @@ func New(clients *client.Clients, informers *client.Informers, opts Options) (*C
 func (c *Collector) Run(ctx context.Context) error {
 	defer c.looks.Stop()
 	defer c.waiting.stop()
+	defer c.suspects.stop()
 	if err := c.informers.WaitSynced(ctx); err != nil {
 		return err
 	}
@@ -81,6 +85,7 @@ func (c *Collector) Run(ctx context.Context) error {
 	defer wg.Wait()
 	wg.Go(func() { c.looks.Run(ctx, workers) })
 	wg.Go(func() { c.waiting.run(ctx, sweepers) })
+	wg.Go(func() { c.suspects.run(ctx, 1) })
 	following := map[*storage.Resource]context.CancelFunc{}
 	for {
 		stores, changed := c.kinds.Stored()

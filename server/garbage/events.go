@@ -5,61 +5,98 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"time"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
 	"atoll.dev/atoll/client"
 )
 
-// tellWrongNamespace writes an Event about an object that names an owner which exists in another namespace: its author
-// hardly meant what follows. It has upstream's reason and words. An event that cannot be written is not worth a retry.
-func (c *Collector) tellWrongNamespace(ctx context.Context, live object, o owner) {
-	err := c.tryTellWrongNamespace(ctx, live, o)
-	if err != nil {
-		klog.FromContext(ctx).V(2).Info("Event not written", "object", live.String(), "reason", wrongNamespace, "err", err)
-	}
-}
-
 const wrongNamespace = "OwnerRefInvalidNamespace"
 
-func (c *Collector) tryTellWrongNamespace(ctx context.Context, live object, o owner) error {
-	store := c.store(o.resource)
+// resourceOf is a resource of a logical cluster.
+type resourceOf struct {
+	cluster  logicalcluster.Name
+	resource schema.GroupResource
+}
+
+// suspect is an object and an owner that it names, which does not exist in the object's namespace.
+type suspect struct {
+	identity
+	// apiVersion and kind are as the reference says.
+	apiVersion, kind string
+	owner            identity
+}
+
+// tellWrongNamespace has an Event written about an object if the owner that it names exists in another namespace: its
+// author hardly meant what follows.
+func (c *Collector) tellWrongNamespace(live object, o owner) {
+	c.suspects.add(resourceOf{live.cluster, o.resource}, suspect{live.identity, o.APIVersion, o.Kind, o.identity})
+}
+
+// tellSuspects looks for owners of a resource in other namespaces, for many objects at once, and writes the Events. One that
+// cannot be written is not worth a retry.
+func (c *Collector) tellSuspects(ctx context.Context, of resourceOf, suspects []suspect) ([]suspect, time.Duration, error) {
+	store := c.store(of.resource)
 	if store == nil {
-		return nil
+		return nil, 0, nil
 	}
-	elsewhere := false
-	ctx = client.In(ctx, live.cluster)
+	logger := klog.FromContext(ctx)
+	ctx = client.In(ctx, of.cluster)
+	namespaces := map[types.UID][]string{} // of owners
+	for _, s := range suspects {
+		namespaces[s.owner.uid] = nil
+	}
 	_, err := each(ctx, store, "0", func(m metav1.Object) {
-		elsewhere = elsewhere || m.GetUID() == o.UID && m.GetNamespace() != "" && m.GetNamespace() != live.namespace
+		if _, ok := namespaces[m.GetUID()]; ok && m.GetNamespace() != "" {
+			namespaces[m.GetUID()] = append(namespaces[m.GetUID()], m.GetNamespace())
+		}
 	})
-	if err != nil || !elsewhere {
-		return err
+	if err != nil {
+		logger.V(2).Info("Events not written", "cluster", of.cluster, "resource", of.resource.String(), "reason", wrongNamespace, "err", err)
+		return nil, 0, nil
 	}
-	kind, ok := c.kinds.Kind(live.cluster, live.resource)
+	for _, s := range suspects {
+		if !slices.ContainsFunc(namespaces[s.owner.uid], func(namespace string) bool { return namespace != s.namespace }) {
+			continue
+		}
+		if err := c.writeWrongNamespace(ctx, s); err != nil {
+			logger.V(2).Info("Event not written", "object", s.String(), "reason", wrongNamespace, "err", err)
+		}
+	}
+	return nil, 0, nil
+}
+
+// writeWrongNamespace writes the Event, which has upstream's reason and words.
+func (c *Collector) writeWrongNamespace(ctx context.Context, s suspect) error {
+	kind, ok := c.kinds.Kind(s.cluster, s.resource)
 	if !ok {
 		return nil
 	}
 	message := fmt.Sprintf("ownerRef [%s/%s, namespace: %s, name: %s, uid: %s] does not exist in namespace %q",
-		o.APIVersion, o.Kind, live.namespace, o.Name, o.UID, live.namespace)
+		s.apiVersion, s.kind, s.namespace, s.owner.name, s.owner.uid, s.namespace)
 	// What is said again of the same object has the same name, so that it is there once.
-	sum := sha256.Sum256([]byte(string(live.uid) + "/" + message))
-	name := live.name
-	if most := 200; len(name) > most {
-		name = name[:most]
+	sum := sha256.Sum256([]byte(string(s.uid) + "/" + message))
+	name := s.name
+	if longest := 200; len(name) > longest {
+		name = name[:longest]
 	}
-	namespace := live.namespace
+	namespace := s.namespace
 	if namespace == "" {
 		namespace = metav1.NamespaceDefault
 	}
 	now := metav1.NewTime(time.Now())
-	err = c.clients.Objects.Create(ctx, &corev1.Event{
+	err := c.clients.Objects.Create(ctx, &corev1.Event{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name + "." + hex.EncodeToString(sum[:8])},
 		InvolvedObject: corev1.ObjectReference{
-			APIVersion: kind.GroupVersion().String(), Kind: kind.Kind, Namespace: live.namespace, Name: live.name, UID: live.uid,
+			APIVersion: kind.GroupVersion().String(), Kind: kind.Kind, Namespace: s.namespace, Name: s.name, UID: s.uid,
 		},
 		Type: corev1.EventTypeWarning, Reason: wrongNamespace, Message: message, Count: 1, FirstTimestamp: now, LastTimestamp: now,
 		Source: corev1.EventSource{Component: manager + "-controller"}, ReportingController: manager + "-controller",

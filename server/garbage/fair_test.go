@@ -116,3 +116,30 @@ func TestManyThatWaitHoldUpNobody(t *testing.T) {
 		t.Errorf("%d lists for %d objects", begun, n)
 	}
 }
+
+// TestManySuspectsShareAScan: what is deleted although its owner exists, elsewhere, does not wait for the search for that
+// owner, and many such objects share one.
+func TestManySuspectsShareAScan(t *testing.T) {
+	k := slow{lists: make(chan struct{}), begun: &atomic.Int32{}, now: &atomic.Int32{}, most: &atomic.Int32{}}
+	h := startKnowing(t, t.TempDir(), true, func(kinds garbage.Kinds) garbage.Kinds {
+		k.Kinds = kinds
+		return k
+	})
+	p, elsewhere := h.at(t, shop, "ns"), h.at(t, shop, "elsewhere")
+	owner := newObject(elsewhere, &corev1.Secret{}, "owner")
+	const n = 100
+	var lost []*corev1.ConfigMap
+	for i := range n {
+		lost = append(lost, p.configMap(fmt.Sprintf("d%d", i), elsewhere.owner(owner)))
+	}
+	for _, d := range lost {
+		p.goes(d)
+	}
+	close(k.lists)
+	for _, d := range lost {
+		p.told(d.Name, string(owner.UID))
+	}
+	if begun := k.begun.Load(); begun == 0 || begun > 3 { // one for the first, one for the others
+		t.Errorf("%d scans for %d objects, want one or two", begun, n)
+	}
+}

@@ -77,7 +77,7 @@ func (c *Collector) judge(ctx context.Context, live object) (time.Duration, erro
 			return 0, nil
 		case served && namespaced && live.namespace == "":
 			// No object can be meant by this, so that nothing follows from it, ever.
-			c.tellWrongNamespace(ctx, live, o)
+			c.tellWrongNamespace(live, o)
 			return 0, nil
 		}
 		var err error
@@ -85,7 +85,7 @@ func (c *Collector) judge(ctx context.Context, live object) (time.Duration, erro
 			return 0, fmt.Errorf("is an owner of %s there: %w", live, err)
 		}
 		if states[i] == dangling && !o.seen {
-			c.tellWrongNamespace(ctx, live, o)
+			c.tellWrongNamespace(live, o)
 		}
 	}
 	p := decide(live.owners, states, known.dependents > 0, known.foreground)
