@@ -22,7 +22,8 @@
 //   - Names conflict within one logical cluster only, with other definitions and with built-in resources.
 //   - A resource is served before anybody is told that it is established; what this process has not heard of yet is read
 //     from etcd before it is said not to exist.
-//   - A definition goes when its logical cluster has no object of it, and takes no other logical cluster's objects along.
+//   - A definition goes when its logical cluster has no object of it, and takes no other logical cluster's objects along. An
+//     object is created in one transaction with a look at its definition: none outlives it, whichever server creates it.
 //   - A definition costs a logical cluster its metadata and status in memory, and no goroutine, watch or metric series.
 //
 // The server installs and runs it. When etcd is away, requests fail as those for built-in resources without a cache do, and

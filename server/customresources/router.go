@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensionsapiserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -14,6 +15,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
+	"atoll.dev/atoll/server/storage"
 )
 
 // ServeHTTP answers requests for custom resources, by the definition that the logical cluster of the request has. It stands
@@ -56,15 +58,43 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	defer done()
-	if def.DeletionTimestamp != nil || isTrue(def.Status.Conditions, apiextensionsv1.Terminating) {
+	if isGoing(def) {
 		ctx = context.WithValue(ctx, terminatingKey{}, true)
 	}
+	// Whatever happens to the definition until the object is written, on whatever server.
+	ctx = storage.WithGuard(ctx, s.definitions.guard(cluster.Name, def))
 	if info.Verb == "watch" {
 		var cancel context.CancelFunc
 		ctx, cancel = s.definitions.whileAlike(ctx, cluster.Name, def)
 		defer cancel()
 	}
 	handler.ServeHTTP(w, req.WithContext(ctx))
+}
+
+func isGoing(def *Definition) bool {
+	return def.DeletionTimestamp != nil || isTrue(def.Status.Conditions, apiextensionsv1.Terminating)
+}
+
+// guard lets objects of a definition be created only while it is there and not being deleted, as etcd has it: an object
+// created after the definition's objects were deleted would be a row that nobody sees.
+func (d *Definitions) guard(cluster logicalcluster.Name, def *Definition) storage.Guard {
+	key := d.feed.rows.RowKey(string(cluster), "", def.Name)
+	return func(ctx context.Context, stale int64) (string, int64, error) {
+		current := def
+		if stale != 0 {
+			var err error
+			if current, err = d.feed.read(ctx, cluster, def.Name); err != nil {
+				return "", 0, err
+			}
+			if current != nil {
+				d.put(current, read)
+			}
+		}
+		if current == nil || current.UID != def.UID || isGoing(current) {
+			return "", 0, apierrors.NewForbidden(schema.GroupResource{Group: def.Spec.Group, Resource: def.Spec.Names.Plural}, "", errTerminating)
+		}
+		return key, int64(versionOf(current)), nil
+	}
 }
 
 // terminatingKey marks requests for resources whose definition is being deleted.

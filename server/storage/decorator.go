@@ -70,7 +70,7 @@ func (b *Backend) open(
 		transformer.inner = identity.NewEncryptCheckTransformer()
 	}
 	client := &kubernetes.Client{Client: b.client}
-	client.Kubernetes = client
+	client.Kubernetes = &guardedClient{Interface: client, kv: b.client}
 	raw, err := etcd3.New(client, b.compactor, codec, newFunc, newListFunc, b.prefix, resourcePrefix, config.GroupResource,
 		transformer, config.LeaseManagerConfig, etcd3.NewDefaultDecoder(codec, versioner), versioner)
 	if err != nil {

@@ -15,6 +15,8 @@
 // It reads and writes the rows <prefix>/<resource>/<cluster>/[<namespace>/]<name>, where prefix is /registry; the locks
 // <prefix>/<kind>/<cluster>/<key> (exclusive.go); and /atoll/prefixes/, the list of resource prefixes that ever held rows.
 //
+// Rows of custom resources are created only while their definition is as the request knows it (guard.go).
+//
 // WriteTogether (together.go) writes objects of several resources in one transaction, as each store would by itself.
 //
 // What always holds:
