@@ -8,24 +8,42 @@ import (
 	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metainternalversion "k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/rest"
+
+	lcctx "atoll.dev/atoll/internal/logicalcluster"
 )
 
 const (
 	firstLook = 100 * time.Millisecond
 	lastLook  = 30 * time.Second
+
+	// lookTime is how long the objects of one definition are deleted before it is another one's turn.
+	lookTime = 10 * time.Second
+	// objectsPage is how many of them are in memory at once.
+	objectsPage = 100
 )
 
-// finalize deletes the objects of a definition that is being deleted, and lets it go when there are none. Where some stay,
-// because of finalizers of their own, it returns when to look again.
-func (r *reconciler) finalize(ctx context.Context, def *Definition) (again time.Duration, err error) {
-	if !slices.Contains(def.Finalizers, apiextensionsv1.CustomResourceCleanupFinalizer) {
+// end deletes the objects of a definition that is being deleted, and lets it go when there are none. Where some stay,
+// because of finalizers of their own or because there are many, it returns when to look again. It has a queue of its own:
+// how long it takes is up to the tenant, whose webhook may have to convert each object.
+func (r *reconciler) end(ctx context.Context, k key) (again time.Duration, err error) {
+	def, ok := r.definitions.get(k.cluster, k.name)
+	if !ok || def.DeletionTimestamp == nil || !slices.Contains(def.Finalizers, apiextensionsv1.CustomResourceCleanupFinalizer) {
 		return 0, nil
 	}
-	found, err := r.deleteObjects(ctx, def)
+	ctx = request.WithNamespace(lcctx.WithCluster(ctx, lcctx.Cluster{Name: k.cluster}), metav1.NamespaceNone)
+	look, cancel := context.WithTimeout(ctx, r.lookTime)
+	found, err := r.deleteObjects(look, def)
+	late := ctx.Err() == nil && look.Err() != nil
+	cancel()
+	if late && err != nil { // the others' turn
+		found, err = terminating(apiextensionsv1.ConditionTrue, "InstanceDeletionInProgress", "CustomResource deletion is in progress"), nil
+	}
 	writeErr := r.write(ctx, keyOf(def), func(current *Definition) (*Definition, error) {
 		if current.UID != def.UID {
 			return nil, nil
@@ -50,6 +68,9 @@ func (r *reconciler) finalize(ctx context.Context, def *Definition) (again time.
 	if found.Status == apiextensionsv1.ConditionFalse {
 		return 0, nil
 	}
+	if late {
+		return firstLook, nil
+	}
 	return nextLook(r.now().Sub(def.DeletionTimestamp.Time)), nil
 }
 
@@ -59,58 +80,85 @@ func nextLook(awaited time.Duration) time.Duration {
 	return min(max(awaited/4, firstLook), lastLook)
 }
 
+// terminating is the condition of that name.
+func terminating(status apiextensionsv1.ConditionStatus, reason, message string) condition {
+	return condition{Type: apiextensionsv1.Terminating, Status: status, Reason: reason, Message: message}
+}
+
 // deleteObjects asks for the deletion of all objects in the definition's logical cluster, and returns the condition
-// Terminating: False once there are none.
+// Terminating: False once there are none. They are those under the name that is the definition's own, whatever the status
+// says: objects may have been created by one that was not kept.
 func (r *reconciler) deleteObjects(ctx context.Context, def *Definition) (condition, error) {
-	terminating := func(status apiextensionsv1.ConditionStatus, reason, message string) condition {
-		return condition{Type: apiextensionsv1.Terminating, Status: status, Reason: reason, Message: message}
-	}
 	failed := func(err error, message string) (condition, error) {
 		return terminating(apiextensionsv1.ConditionTrue, "InstanceDeletionFailed", fmt.Sprintf("%s: %v", message, err)), err
 	}
-	switch {
-	case !isTrue(def.Status.Conditions, apiextensionsv1.Established):
-		return terminating(apiextensionsv1.ConditionFalse, "NeverEstablished", "resource was never established"), nil
-	case !r.definitions.isServed(def):
+	if r.definitions.builtin.resource(def.Spec.Group, def.Spec.Names.Plural) {
 		return terminating(apiextensionsv1.ConditionFalse, "OverlappingBuiltInResource", "instances overlap with built-in resources in storage"), nil
 	}
-	objects, done, err := r.objectsOf(def)
+	some, err := r.hasObjects(ctx, def)
+	switch {
+	case err != nil:
+		return failed(err, "could not list instances")
+	case !some && isTrue(def.Status.Conditions, apiextensionsv1.Established):
+		return terminating(apiextensionsv1.ConditionFalse, "InstanceDeletionCompleted", "removed all instances"), nil
+	case !some:
+		return terminating(apiextensionsv1.ConditionFalse, "NeverEstablished", "resource was never established"), nil
+	}
+	status := def.Status
+	status.AcceptedNames = def.Spec.Names
+	named, err := def.withStatus(status)
+	if err != nil {
+		return failed(err, "could not list instances")
+	}
+	objects, done, err := r.objectsOf(named)
 	if err != nil {
 		return failed(err, "could not list instances")
 	}
 	defer done()
-	list := func() ([]unstructured.Unstructured, error) {
-		listed, err := objects.List(ctx, nil)
-		if err != nil {
-			return nil, err
-		}
-		return listed.(*unstructured.UnstructuredList).Items, nil
-	}
-	items, err := list()
-	if err != nil {
-		return failed(err, "could not list instances")
-	}
-	namespaces := sets.New[string]()
-	for _, item := range items {
-		if item.GetDeletionTimestamp() == nil {
-			namespaces.Insert(item.GetNamespace())
-		}
-	}
-	var errs []error
-	for _, namespace := range sets.List(namespaces) {
-		_, err := objects.DeleteCollection(request.WithNamespace(ctx, namespace), rest.ValidateAllObjectFunc, nil, nil)
-		errs = append(errs, err)
-	}
-	if err := errors.Join(errs...); err != nil {
+	if err := deleteAll(ctx, objects); err != nil {
 		return failed(err, "could not issue all deletes")
 	}
-	if namespaces.Len() > 0 {
-		if items, err = list(); err != nil {
-			return failed(err, "could not list instances")
-		}
+	if some, err = r.hasObjects(ctx, def); err != nil {
+		return failed(err, "could not list instances")
 	}
-	if len(items) > 0 {
+	if some {
 		return terminating(apiextensionsv1.ConditionTrue, "InstanceDeletionInProgress", "CustomResource deletion is in progress"), nil
 	}
 	return terminating(apiextensionsv1.ConditionFalse, "InstanceDeletionCompleted", "removed all instances"), nil
+}
+
+// deletable are the objects of a definition.
+type deletable interface {
+	rest.Lister
+	rest.GracefulDeleter
+}
+
+// deleteAll asks for the deletion of all objects in the logical cluster of ctx for which nobody has yet, page by page.
+func deleteAll(ctx context.Context, objects deletable) error {
+	options := &metainternalversion.ListOptions{Limit: objectsPage}
+	for {
+		listed, err := objects.List(ctx, options)
+		if err != nil {
+			return err
+		}
+		page, ok := listed.(*unstructured.UnstructuredList)
+		if !ok {
+			return fmt.Errorf("list custom resources: got a %T", listed)
+		}
+		for _, item := range page.Items {
+			if item.GetDeletionTimestamp() != nil {
+				continue
+			}
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			_, _, err := objects.Delete(request.WithNamespace(ctx, item.GetNamespace()), item.GetName(), rest.ValidateAllObjectFunc, &metav1.DeleteOptions{})
+			if err != nil && !apierrors.IsNotFound(err) {
+				return err
+			}
+		}
+		if options.Continue = page.GetContinue(); options.Continue == "" {
+			return nil
+		}
+	}
 }

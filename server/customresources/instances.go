@@ -83,15 +83,20 @@ func (s *instances) of(def *Definition) (_ *instance, done func(), _ error) {
 }
 
 // objectsOf lists and deletes the objects of a definition, in the logical cluster of the context that its methods get.
-func (s *instances) objectsOf(def *Definition) (_ finalizer.ListerCollectionDeleter, done func(), _ error) {
+func (s *instances) objectsOf(def *Definition) (_ deletable, done func(), _ error) {
 	i, done, err := s.of(def)
 	if err != nil {
 		return nil, nil, err
 	}
-	objects, err := i.GetCustomResourceListerCollectionDeleter(i.definition)
+	store, err := i.GetCustomResourceListerCollectionDeleter(i.definition)
 	if err != nil {
 		done()
 		return nil, nil, fmt.Errorf("serve %s: %w", def.Name, err)
+	}
+	objects, ok := store.(deletable)
+	if !ok {
+		done()
+		return nil, nil, fmt.Errorf("serve %s: objects of %T cannot be deleted one by one", def.Name, store)
 	}
 	return objects, done, nil
 }

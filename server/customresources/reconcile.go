@@ -11,7 +11,6 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	"k8s.io/apiextensions-apiserver/pkg/controller/finalizer"
 	"k8s.io/apiextensions-apiserver/pkg/registry/customresourcedefinition"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -24,7 +23,7 @@ import (
 	"atoll.dev/atoll/internal/queue"
 )
 
-// workers share all logical clusters; a definition takes a few milliseconds, most of it etcd's.
+// workers of either queue share all logical clusters. To establish takes a few milliseconds, most of it etcd's.
 const workers = 8
 
 // key names a definition.
@@ -42,25 +41,38 @@ func keyOf(def *Definition) key { return key{clusterOf(def), def.Name} }
 type reconciler struct {
 	definitions *Definitions
 	status      *customresourcedefinition.StatusREST
-	objectsOf   func(*Definition) (_ finalizer.ListerCollectionDeleter, done func(), _ error)
+	objectsOf   func(*Definition) (_ deletable, done func(), _ error)
+	hasObjects  func(context.Context, *Definition) (bool, error)
 	keys        *queue.Queue[key]
+	going       *queue.Queue[key] // definitions that are being deleted
+	lookTime    time.Duration
 	now         func() time.Time
 	// turns keep two definitions of one logical cluster from being given the same name at the same time.
 	turns [64]sync.Mutex
 }
 
-func newReconciler(d *Definitions, status *customresourcedefinition.StatusREST, objectsOf func(*Definition) (finalizer.ListerCollectionDeleter, func(), error)) *reconciler {
-	r := &reconciler{definitions: d, status: status, objectsOf: objectsOf, now: time.Now}
+func newReconciler(d *Definitions, status *customresourcedefinition.StatusREST, objectsOf func(*Definition) (deletable, func(), error), hasObjects func(context.Context, *Definition) (bool, error)) *reconciler {
+	r := &reconciler{definitions: d, status: status, objectsOf: objectsOf, hasObjects: hasObjects, lookTime: lookTime, now: time.Now}
 	r.keys = queue.New("customresourcedefinitions", r.reconcile)
+	r.going = queue.New("customresourcedefinitions-deleted", r.end)
 	return r
 }
 
 func (r *reconciler) run(ctx context.Context) {
-	defer r.keys.Stop()
+	defer r.stop()
 	if err := r.definitions.WaitSynced(ctx); err != nil {
 		return // stopping
 	}
-	r.keys.Run(ctx, workers)
+	var running sync.WaitGroup
+	running.Go(func() { r.keys.Run(ctx, workers) })
+	running.Go(func() { r.going.Run(ctx, workers) })
+	running.Wait()
+}
+
+// stop ends the queues, also of a reconciler that never ran.
+func (r *reconciler) stop() {
+	r.keys.Stop()
+	r.going.Stop()
 }
 
 // onChange looks at a definition that is new or has changed, and at those that may have waited for names it had.
@@ -85,7 +97,8 @@ func (r *reconciler) reconcile(ctx context.Context, k key) (time.Duration, error
 	}
 	ctx = request.WithNamespace(lcctx.WithCluster(ctx, lcctx.Cluster{Name: k.cluster}), metav1.NamespaceNone)
 	if seen.DeletionTimestamp != nil {
-		return r.finalize(ctx, seen)
+		r.going.Add(k)
+		return 0, nil
 	}
 	turn := r.turn(k.cluster)
 	turn.Lock()

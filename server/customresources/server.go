@@ -13,6 +13,7 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/registry/customresourcedefinition"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/registry/rest"
@@ -77,7 +78,9 @@ func Install(c Config) (*Server, error) {
 		config: c, objects: c.Backend.Uncached(unstructured.UnstructuredJSONScheme), models: info.StaticOpenAPISpec,
 		isHeld: s.definitions.isHeld, byHash: map[string]*instance{},
 	}
-	s.reconciler = newReconciler(s.definitions, status, s.instances.objectsOf)
+	s.reconciler = newReconciler(s.definitions, status, s.instances.objectsOf, func(ctx context.Context, def *Definition) (bool, error) {
+		return c.Backend.HasRows(ctx, clusterOf(def), schema.GroupResource{Group: def.Spec.Group, Resource: def.Spec.Names.Plural})
+	})
 	s.definitions.unheld = s.instances.drop
 	s.definitions.changed = s.reconciler.onChange
 	return s, nil
@@ -96,6 +99,6 @@ func (s *Server) Run(ctx context.Context) {
 }
 
 // Stop ends what a Server has running of its own even if it is never run.
-func (s *Server) Stop() { s.reconciler.keys.Stop() }
+func (s *Server) Stop() { s.reconciler.stop() }
 
 var _ http.Handler = &Server{}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -189,10 +190,23 @@ type uncachedGetter struct {
 
 func (g uncachedGetter) GetRESTOptions(gr schema.GroupResource, _ runtime.Object) (generic.RESTOptions, error) {
 	config := storagebackend.NewDefaultConfig(g.backend.prefix, g.codec).ForResource(gr)
-	options := g.backend.restOptions(config, "/"+gr.Group+"/"+gr.Resource, false)
+	options := g.backend.restOptions(config, uncachedPrefix(gr), false)
 	options.EnableGarbageCollection = true // server/garbage reads them by Metadata
 	return options, nil
 }
+
+// HasRows says whether a logical cluster has objects of a resource that is stored as Uncached says, as etcd has it now. No
+// store need be open.
+func (b *Backend) HasRows(ctx context.Context, cluster logicalcluster.Name, gr schema.GroupResource) (bool, error) {
+	key := join(b.prefix, ClusterKey(uncachedPrefix(gr), cluster, "")) + "/"
+	got, err := b.client.Get(ctx, key, clientv3.WithPrefix(), clientv3.WithKeysOnly(), clientv3.WithLimit(1))
+	if err != nil {
+		return false, fmt.Errorf("look for %s in logical cluster %q: %w", gr, cluster, err)
+	}
+	return len(got.Kvs) > 0, nil
+}
+
+func uncachedPrefix(gr schema.GroupResource) string { return "/" + gr.Group + "/" + gr.Resource }
 
 func (b *Backend) restOptions(config *storagebackend.ConfigForResource, prefix string, cached bool) generic.RESTOptions {
 	if b.transform != nil {

@@ -1,0 +1,129 @@
+package customresources
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metainternalversion "k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apiserver/pkg/registry/rest"
+)
+
+// rows are objects, of which some stay when they are deleted. They come in pages of two.
+type rows struct {
+	rest.Lister
+	names   []string
+	stay    string
+	deleted []string
+}
+
+func (r *rows) List(_ context.Context, o *metainternalversion.ListOptions) (runtime.Object, error) {
+	if o == nil || o.Limit == 0 {
+		return nil, fmt.Errorf("listed all at once")
+	}
+	list := &unstructured.UnstructuredList{}
+	after := slices.DeleteFunc(slices.Clone(r.names), func(n string) bool { return n <= o.Continue })
+	for _, name := range after[:min(2, len(after))] {
+		item := unstructured.Unstructured{}
+		item.SetName(name)
+		list.Items = append(list.Items, item)
+	}
+	if len(after) > 2 {
+		list.SetContinue(after[1])
+	}
+	return list, nil
+}
+
+func (r *rows) Delete(_ context.Context, name string, _ rest.ValidateObjectFunc, _ *metav1.DeleteOptions) (runtime.Object, bool, error) {
+	r.deleted = append(r.deleted, name)
+	if name != r.stay {
+		r.names = slices.DeleteFunc(r.names, func(n string) bool { return n == name })
+	}
+	return nil, true, nil
+}
+
+// What a definition's status says decides nothing about which rows go with it.
+func TestDeleteObjects(t *testing.T) {
+	for _, tc := range []struct {
+		reason  string
+		change  func(*apiextensionsv1.CustomResourceDefinition)
+		names   []string
+		stay    string
+		builtin Names
+		deleted []string
+		want    string
+	}{
+		{"established", established, []string{"a", "b", "c", "d", "e"}, "", nil, []string{"a", "b", "c", "d", "e"}, "False InstanceDeletionCompleted"},
+		{"one stays", established, []string{"a", "b", "c"}, "b", nil, []string{"a", "b", "c"}, "True InstanceDeletionInProgress"},
+		{"never established", nil, nil, "", nil, nil, "False NeverEstablished"},
+		{"not established as etcd has it, but served before that was written", nil, []string{"a"}, "", nil, []string{"a"}, "False InstanceDeletionCompleted"},
+		{"another name was accepted since", func(c *apiextensionsv1.CustomResourceDefinition) {
+			established(c)
+			c.Status.AcceptedNames.Plural = "gadgets"
+		}, []string{"a"}, "", nil, []string{"a"}, "False InstanceDeletionCompleted"},
+		{"a built-in resource", established, []string{"a"}, "", Names{"shop.example": {plurals: sets.New("widgets")}}, nil, "False OverlappingBuiltInResource"},
+	} {
+		t.Run(tc.reason, func(t *testing.T) {
+			d := newDefinitions(nil, tc.builtin)
+			objects := &rows{names: tc.names, stay: tc.stay}
+			r := newReconciler(d, nil, func(def *Definition) (deletable, func(), error) {
+				if def.Status.AcceptedNames.Plural != "widgets" {
+					t.Errorf("objects of %q are asked for", def.Status.AcceptedNames.Plural)
+				}
+				return objects, func() {}, nil
+			}, func(context.Context, *Definition) (bool, error) { return len(objects.names) > 0, nil })
+			defer r.stop()
+			got, err := r.deleteObjects(t.Context(), defined(t, &d.specs, "a", "5", tc.change))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if s := fmt.Sprintf("%s %s", got.Status, got.Reason); s != tc.want {
+				t.Errorf("%s, want %s", s, tc.want)
+			}
+			if diff := cmp.Diff(tc.deleted, objects.deleted); diff != "" {
+				t.Errorf("deleted (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// Definitions are established while the objects of others take their time to go.
+func TestDeletionHoldsNobodyUp(t *testing.T) {
+	d := newDefinitions(nil, Names{})
+	entered, release := make(chan struct{}), make(chan struct{})
+	r := newReconciler(d, nil, nil, func(ctx context.Context, _ *Definition) (bool, error) {
+		entered <- struct{}{}
+		<-release
+		return false, ctx.Err()
+	})
+	defer r.stop()
+	d.put(defined(t, &d.specs, "a", "5", func(c *apiextensionsv1.CustomResourceDefinition) {
+		now := metav1.Now()
+		c.DeletionTimestamp, c.Finalizers = &now, []string{apiextensionsv1.CustomResourceCleanupFinalizer}
+	}), told)
+	returned := make(chan error)
+	go func() {
+		_, err := r.reconcile(t.Context(), key{"a", "widgets.shop.example"})
+		returned <- err
+	}()
+	select {
+	case err := <-returned:
+		if err != nil || r.going.Len() != 1 {
+			t.Errorf("%v, and %d definitions wait for their end, want 1", err, r.going.Len())
+		}
+	case <-entered:
+		t.Error("objects are deleted by what establishes definitions")
+		close(release)
+		<-returned
+	case <-time.After(20 * time.Second):
+		t.Fatal("neither returned nor looked for objects in 20 s")
+	}
+}
