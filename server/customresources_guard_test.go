@@ -11,6 +11,7 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -126,5 +127,42 @@ func TestCustomResourcesDoNotOutliveTheirDefinition(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestCustomResourcesNotServedCostLittle: to ask for a version that there is not decodes no definition, which may be megabytes.
+func TestCustomResourcesNotServedCostLittle(t *testing.T) {
+	r := startServer(t, nil)
+	c := r.custom(t, shop)
+	c.define(t, clusterScoped(widgets(`{}`)))
+	none := widgetsV1
+	none.Version = "v9"
+	ask := func() {
+		t.Helper()
+		if _, err := c.objects.Resource(none).List(t.Context(), metav1.ListOptions{}); !apierrors.IsNotFound(err) {
+			t.Fatalf("list of a version that there is not: %v, want NotFound", err)
+		}
+	}
+	reads := func() string {
+		t.Helper()
+		all, err := r.in(t, shop).CoreV1().RESTClient().Get().AbsPath("/metrics").DoRaw(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.SplitSeq(string(all), "\n") {
+			if strings.HasPrefix(line, `etcd_request_duration_seconds_count{group="apiextensions.k8s.io",operation="get",resource="customresourcedefinitions"}`) {
+				return line
+			}
+		}
+		t.Fatal("no metric of definitions that are read")
+		return ""
+	}
+	ask() // what was established may not have come back by the watch yet
+	before := reads()
+	for range 20 {
+		ask()
+	}
+	if after := reads(); after != before {
+		t.Errorf("before 20 requests for a version that there is not: %s, after: %s", before, after)
 	}
 }

@@ -124,9 +124,16 @@ func (d *Definitions) run(ctx context.Context) {
 // current returns the definition that a request needs, which is served in that version if there is such a one at all. What
 // is known may be a moment older than what another server, or this one, has just written; what is missing is read.
 func (d *Definitions) current(ctx context.Context, cluster logicalcluster.Name, name, version string) (*Definition, error) {
-	def, ok := d.get(cluster, name)
+	def, anticipated, ok := d.look(cluster, name)
 	if ok && d.isServed(def) && serves(def, version) {
 		return def, nil
+	}
+	if ok && !anticipated {
+		// Anybody may ask again and again for what is not served: only what is newer is worth decoding.
+		revision, err := d.feed.rows.Revision(ctx, string(cluster), "", name)
+		if err != nil || revision == 0 || uint64(revision) <= versionOf(def) {
+			return nil, err
+		}
 	}
 	def, err := d.feed.read(ctx, cluster, name)
 	if err != nil || def == nil {

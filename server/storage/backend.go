@@ -79,6 +79,7 @@ type Resource struct {
 	// What is written passes through both, whoever writes.
 	codec       *clusterCodec
 	transformer *clusterTransformer
+	kv          clientv3.KV
 
 	wait    func(context.Context) error // nil without a cache
 	destroy func()

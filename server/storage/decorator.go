@@ -91,7 +91,7 @@ func (b *Backend) open(
 
 	entry := &Resource{
 		GroupResource: config.GroupResource, Prefix: resourcePrefix, Namespaced: namespaced, New: newFunc, NewList: newListFunc,
-		codec: codec, transformer: transformer,
+		codec: codec, transformer: transformer, kv: b.client,
 	}
 	var layer storage.Interface = &strictOrLenient{raw, lenient}
 	destroy := closeStores
