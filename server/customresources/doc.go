@@ -24,13 +24,14 @@
 //     from etcd before it is said not to exist.
 //   - A definition goes when its logical cluster has no object of it, and takes no other logical cluster's objects along. An
 //     object is created in one transaction with a look at its definition: none outlives it, whichever server creates it.
-//   - A definition costs a logical cluster its metadata and status in memory, and no goroutine, watch or metric series.
+//   - A definition costs a logical cluster its metadata and status in memory, and no goroutine or watch of its own.
+//     Upstream's metrics have series by group and resource: names that tenants choose, and that stay after them.
 //
 // The server installs and runs it. When etcd is away, requests fail as those for built-in resources without a cache do, and
 // what is known of definitions stays; the watch catches up when it is back.
 //
-// Conversion webhooks are called by URL, without credentials. Services run in physical clusters, where this server does not
-// reach them: calls to a webhook by Service fail and say so.
+// Conversion webhooks are called by URL, without credentials, and redirects are not followed. Services run in physical
+// clusters, where this server does not reach them: calls to a webhook by Service fail and say so.
 //
 // Upstream's own apiextensions-apiserver is not used as a whole because each of its controllers, and its handler, keep
 // definitions by name. Discovery and OpenAPI documents are made from Definitions by others (server/discovery).

@@ -136,9 +136,7 @@ func (s *instances) make(def *Definition) (*instance, error) {
 		noNewOnes{c.Admission},
 		nil, // nothing is established by it
 		noServices{},
-		func(anonymous webhook.AuthenticationInfoResolver) webhook.AuthenticationInfoResolver {
-			return anonymous
-		},
+		withoutRedirects,
 		1,
 		c.Authorizer,
 		c.RequestTimeout, c.MinRequestTimeout,
