@@ -401,6 +401,11 @@ func (w *isoWorld) second(t *testing.T, r isoResource, letter string) *unstructu
 		setNested(t, object, []any{map[string]any{"port": int64(80)}}, "spec", "ports")
 	}
 	object.SetName(r.name() + "-second")
+	if r.kind == "CustomResourceDefinition" { // whose name says what it defines
+		object.SetName("seconds.iso.example")
+		setNested(t, object, "seconds", "spec", "names", "plural")
+		setNested(t, object, "Second", "spec", "names", "kind")
+	}
 	return object
 }
 
