@@ -73,8 +73,8 @@ func (*Unsupported) Validate(ctx context.Context, a admission.Attributes, _ admi
 		return nil
 	}
 	if a.GetOperation() == admission.Delete {
-		if orphans(a.GetOperationOptions()) && placed(a.GetResource().GroupResource()) {
-			return admission.NewForbidden(a, errors.New("its pods cannot be kept yet (--cascade=orphan): what runs in the physical clusters goes with it"))
+		if placed(a.GetResource().GroupResource()) && orphans(a.GetOperationOptions(), a.GetOldObject()) {
+			return admission.NewForbidden(a, errors.New("its pods cannot be kept yet (--cascade=orphan, or the finalizer orphan): what runs in the physical clusters goes with it"))
 		}
 		return nil
 	}
@@ -111,15 +111,22 @@ func (*Unsupported) Validate(ctx context.Context, a admission.Attributes, _ admi
 	return nil
 }
 
-// orphans says whether a deletion is to keep the dependents.
-func orphans(options runtime.Object) bool {
+// orphans says whether a deletion is to keep the dependents: by its options, or by the object's finalizer where they say nothing.
+func orphans(options, old runtime.Object) bool {
 	o, ok := options.(*metav1.DeleteOptions)
 	if !ok {
 		return false
 	}
-	return o.PropagationPolicy != nil && *o.PropagationPolicy == metav1.DeletePropagationOrphan ||
-		//lint:ignore SA1019 clients may still send it
-		o.OrphanDependents != nil && *o.OrphanDependents
+	if o.PropagationPolicy != nil {
+		return *o.PropagationPolicy == metav1.DeletePropagationOrphan
+	}
+	//lint:ignore SA1019 clients may still send it
+	if o.OrphanDependents != nil {
+		//lint:ignore SA1019 as above
+		return *o.OrphanDependents
+	}
+	object, err := meta.Accessor(old)
+	return err == nil && slices.Contains(object.GetFinalizers(), metav1.FinalizerOrphanDependents)
 }
 
 // placed says whether a kind makes pods in physical clusters.

@@ -96,19 +96,25 @@ func TestPodsThatCannotBeKept(t *testing.T) {
 	for name, test := range map[string]struct {
 		options  *metav1.DeleteOptions
 		resource schema.GroupVersionResource
+		old      runtime.Object
 		refused  bool
 	}{
-		"orphan":             {&metav1.DeleteOptions{PropagationPolicy: &orphan}, deployments, true},
-		"background":         {&metav1.DeleteOptions{PropagationPolicy: &background}, deployments, false},
-		"orphan of no pods":  {&metav1.DeleteOptions{PropagationPolicy: &orphan}, corev1.SchemeGroupVersion.WithResource("configmaps"), false},
-		"nothing said of it": {&metav1.DeleteOptions{}, deployments, false},
+		"orphan":             {&metav1.DeleteOptions{PropagationPolicy: &orphan}, deployments, deployed(), true},
+		"background":         {&metav1.DeleteOptions{PropagationPolicy: &background}, deployments, deployed("orphan"), false},
+		"orphan of no pods":  {&metav1.DeleteOptions{PropagationPolicy: &orphan}, corev1.SchemeGroupVersion.WithResource("configmaps"), &corev1.ConfigMap{}, false},
+		"nothing said of it": {&metav1.DeleteOptions{}, deployments, deployed("example.com/other"), false},
+		"its finalizer":      {&metav1.DeleteOptions{}, deployments, deployed("orphan"), true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx := logicalcluster.WithCluster(t.Context(), logicalcluster.Cluster{Name: "a1"})
-			attributes := admission.NewAttributesRecord(nil, nil, schema.GroupVersionKind{}, "default", "x", test.resource, "", admission.Delete, test.options, false, nil)
+			attributes := admission.NewAttributesRecord(nil, test.old, schema.GroupVersionKind{}, "default", "x", test.resource, "", admission.Delete, test.options, false, nil)
 			if err := NewUnsupported().Validate(ctx, attributes, nil); (err != nil) != test.refused {
 				t.Errorf("error %v, want refused %v", err, test.refused)
 			}
 		})
 	}
+}
+
+func deployed(finalizers ...string) *appsv1.Deployment {
+	return &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "x", Finalizers: finalizers}}
 }
