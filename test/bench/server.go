@@ -74,8 +74,8 @@ func memory(ctx context.Context, env *Env, a *framework.Atoll) (Memory, error) {
 
 const (
 	// forgetAtMost is how long it takes at most until the watch caches of an idle server have forgotten the events of a busy
-	// time: twice 80 s, and up to five minutes, for one resource, until etcd is compacted.
-	forgetAtMost = 9 * time.Minute
+	// time: a few times 80 s, and up to five minutes until etcd is compacted, if nothing is written meanwhile.
+	forgetAtMost = 12 * time.Minute
 	leastEvents  = 100 // that a watch cache has room for
 )
 
