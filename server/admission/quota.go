@@ -17,6 +17,7 @@ import (
 	"k8s.io/kubernetes/pkg/quota/v1/install"
 
 	"atoll.dev/atoll/internal/logicalcluster"
+	"atoll.dev/atoll/internal/turns"
 	"atoll.dev/atoll/server/quota"
 )
 
@@ -27,7 +28,7 @@ type ResourceQuota struct {
 	*admission.Handler
 	objects Objects
 	charge  ChargeQuota
-	turns   turns
+	turns   *turns.Turns[string] // by logical cluster and namespace; other processes are kept out by the resourceVersion
 }
 
 var resourceQuotas = schema.GroupResource{Resource: "resourcequotas"}
@@ -42,13 +43,19 @@ const (
 	patience = 10 * time.Second
 	// maxQuotas of a namespace: each is charged by a write of its own for every creation that it limits.
 	maxQuotas = 20
+	// maxWaiting is how many requests wait for their turn in one namespace. Each holds one of the requests that the server
+	// handles at a time, which are everybody's.
+	maxWaiting = 100
 )
 
 var errPatience = errors.New("not done in time")
 
 // NewResourceQuota returns the plugin.
 func NewResourceQuota(objects Objects, charge ChargeQuota) *ResourceQuota {
-	return &ResourceQuota{Handler: admission.NewHandler(admission.Create, admission.Update), objects: objects, charge: charge}
+	return &ResourceQuota{
+		Handler: admission.NewHandler(admission.Create, admission.Update), objects: objects, charge: charge,
+		turns: turns.New[string](maxWaiting + 1), // one charges
+	}
 }
 
 // Validate is called after everything else, so that nothing is charged for what is refused.
@@ -77,9 +84,12 @@ func (q *ResourceQuota) Validate(ctx context.Context, a admission.Attributes, _ 
 	if isNew && len(found) >= maxQuotas {
 		return admission.NewForbidden(a, fmt.Errorf("namespace %q has %d ResourceQuotas, and may have %d", a.GetNamespace(), len(found), maxQuotas))
 	}
-	end, err := q.turns.take(ctx, cluster.Name.String()+"/"+a.GetNamespace(), a.GetNamespace())
-	if err != nil {
-		return err
+	end, err := q.turns.Take(ctx, cluster.Name.String()+"/"+a.GetNamespace())
+	switch { // nothing has been done
+	case errors.Is(err, turns.ErrTooMany):
+		return apierrors.NewTooManyRequests(fmt.Sprintf("%d requests wait for the ResourceQuotas of namespace %q already", maxWaiting, a.GetNamespace()), 1)
+	case err != nil:
+		return apierrors.NewTooManyRequests(fmt.Sprintf("the ResourceQuotas of namespace %q were busy with other requests: %v", a.GetNamespace(), err), 1)
 	}
 	defer end()
 	charged := map[types.UID]bool{}

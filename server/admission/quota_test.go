@@ -101,8 +101,8 @@ func TestQuotaTurns(t *testing.T) {
 			}
 		}
 		synctest.Wait()
-		if len(q.turns.taken) != 0 {
-			t.Errorf("turns are left: %v", q.turns.taken)
+		if n := q.turns.Len(); n != 0 {
+			t.Errorf("%d turns are left", n)
 		}
 	})
 }

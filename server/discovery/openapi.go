@@ -47,14 +47,14 @@ const (
 type openAPI struct {
 	documents *documentCache
 	tags      *tags
-	turns     *turns
+	turns     *makerTurns
 	weight    int // the most that a document is made of
 }
 
 func newOpenAPI() *openAPI {
 	return &openAPI{
 		documents: newDocumentCache(openAPIBytes), tags: newTags(openAPITags),
-		turns: newTurns(makers, waiters), weight: openAPIWeight,
+		turns: newMakerTurns(makers, waiters), weight: openAPIWeight,
 	}
 }
 

@@ -2,6 +2,7 @@ package discovery
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"strings"
 	"testing"
@@ -93,7 +94,7 @@ func TestOthersDoNotWait(t *testing.T) {
 	others()
 	done()
 	must("afterwards", t.Context(), inShop, http.StatusOK)
-	if n := h.openAPI.turns.clusters(); n != 0 {
+	if n := h.openAPI.turns.own.Len(); n != 0 {
 		t.Errorf("%d logical clusters are known with nobody left", n)
 	}
 }
@@ -121,12 +122,13 @@ func TestTurnLastsWhileADocumentIsMade(t *testing.T) {
 	o := newOpenAPI()
 	ctx := lcctx.WithCluster(t.Context(), lcctx.Cluster{Name: shop})
 	_, err := o.get(ctx, keyOf(1), func() (*document, error) {
-		if own := o.turns.byCluster[shop]; own == nil || len(own.taken) != 1 || len(o.turns.makers) != 1 {
-			t.Errorf("meanwhile %d of all turns are taken, and that of the logical cluster is %+v", len(o.turns.makers), own)
+		_, err := o.turns.own.Take(ended(t), shop)
+		if n := o.turns.own.Len(); n != 1 || len(o.turns.makers) != 1 || !errors.Is(err, context.Canceled) {
+			t.Errorf("meanwhile %d of all turns are taken, by %d logical clusters, and who asks for its turn gets: %v", len(o.turns.makers), n, err)
 		}
 		return sized(1)()
 	})
-	if err != nil || o.turns.clusters() != 0 || len(o.turns.makers) != 0 {
-		t.Errorf("afterwards %d of all turns are taken, by %d logical clusters (%v)", len(o.turns.makers), o.turns.clusters(), err)
+	if err != nil || o.turns.own.Len() != 0 || len(o.turns.makers) != 0 {
+		t.Errorf("afterwards %d of all turns are taken, by %d logical clusters (%v)", len(o.turns.makers), o.turns.own.Len(), err)
 	}
 }

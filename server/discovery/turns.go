@@ -2,11 +2,13 @@ package discovery
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"sync"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"atoll.dev/atoll/internal/turns"
 )
 
 const (
@@ -17,78 +19,39 @@ const (
 	waiters = 50
 )
 
-// turns lets documents be made: one at a time for a logical cluster, however many it asks for, and a few for all. So who
-// waits, waits for the own logical cluster and for one document of each other one that asks, at most.
-type turns struct {
-	makers  chan struct{}
-	waiters int
-
-	mu        sync.Mutex // guards what follows
-	byCluster map[logicalcluster.Name]*turn
+// makerTurns lets documents be made: one at a time for a logical cluster, however many it asks for, and a few for all. So
+// who waits, waits for the own logical cluster and for one document of each other one that asks, at most.
+type makerTurns struct {
+	makers chan struct{}
+	own    *turns.Turns[logicalcluster.Name]
 }
 
-// turn is that of a logical cluster; it is there while requests want it.
-type turn struct {
-	taken  chan struct{}
-	wanted int
-}
-
-func newTurns(makers, waiters int) *turns {
-	return &turns{makers: make(chan struct{}, makers), waiters: waiters, byCluster: map[logicalcluster.Name]*turn{}}
+func newMakerTurns(makers, waiters int) *makerTurns {
+	return &makerTurns{makers: make(chan struct{}, makers), own: turns.New[logicalcluster.Name](waiters)}
 }
 
 // take waits for the turn of a logical cluster, as long as ctx lasts. Who has made the document calls done.
-func (t *turns) take(ctx context.Context, cluster logicalcluster.Name) (done func(), err error) {
-	own, ok := t.want(cluster)
-	if !ok {
-		return nil, apierrors.NewTooManyRequests("too many requests wait for the OpenAPI documents of this logical cluster", 1)
-	}
+func (t *makerTurns) take(ctx context.Context, cluster logicalcluster.Name) (done func(), err error) {
 	// Of the own logical cluster first: no more than one request of it waits for the others.
-	select {
-	case own.taken <- struct{}{}:
-	case <-ctx.Done():
-		t.unwant(cluster, own)
-		return nil, outOfTime(ctx)
-	}
-	release := func() {
-		<-own.taken
-		t.unwant(cluster, own)
+	release, err := t.own.Take(ctx, cluster)
+	switch {
+	case errors.Is(err, turns.ErrTooMany):
+		return nil, apierrors.NewTooManyRequests("too many requests wait for the OpenAPI documents of this logical cluster", 1)
+	case err != nil:
+		return nil, outOfTime(err)
 	}
 	select {
 	case t.makers <- struct{}{}:
+		return func() {
+			<-t.makers
+			release()
+		}, nil
 	case <-ctx.Done():
 		release()
-		return nil, outOfTime(ctx)
+		return nil, outOfTime(context.Cause(ctx))
 	}
-	return func() {
-		<-t.makers
-		release()
-	}, nil
 }
 
-func outOfTime(ctx context.Context) error {
-	return apierrors.NewTimeoutError(fmt.Sprintf("other OpenAPI documents are being made (%v)", context.Cause(ctx)), 1)
-}
-
-func (t *turns) want(cluster logicalcluster.Name) (*turn, bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	own := t.byCluster[cluster]
-	if own == nil {
-		own = &turn{taken: make(chan struct{}, 1)}
-		t.byCluster[cluster] = own
-	}
-	if own.wanted >= t.waiters {
-		return nil, false
-	}
-	own.wanted++
-	return own, true
-}
-
-func (t *turns) unwant(cluster logicalcluster.Name, own *turn) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if own.wanted--; own.wanted == 0 {
-		delete(t.byCluster, cluster)
-	}
+func outOfTime(cause error) error {
+	return apierrors.NewTimeoutError(fmt.Sprintf("other OpenAPI documents are being made (%v)", cause), 1)
 }

@@ -19,7 +19,7 @@ func ended(t *testing.T) context.Context {
 	return ctx
 }
 
-func mustTake(t *testing.T, turns *turns, cluster logicalcluster.Name) (done func()) {
+func mustTake(t *testing.T, turns *makerTurns, cluster logicalcluster.Name) (done func()) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
@@ -30,14 +30,8 @@ func mustTake(t *testing.T, turns *turns, cluster logicalcluster.Name) (done fun
 	return done
 }
 
-func (t *turns) clusters() int {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return len(t.byCluster)
-}
-
 func TestWhoWaitsGoesWithItsContext(t *testing.T) {
-	turns := newTurns(2, 2)
+	turns := newMakerTurns(2, 2)
 	mustNot := func(reason string, cluster logicalcluster.Name) {
 		t.Helper()
 		if _, err := turns.take(ended(t), cluster); !apierrors.IsTimeout(err) {
@@ -52,13 +46,13 @@ func TestWhoWaitsGoesWithItsContext(t *testing.T) {
 	mustNot("a second one of the same logical cluster", bank)
 	mustTake(t, turns, empty)()
 	ofBank()
-	if n := turns.clusters(); n != 0 || len(turns.makers) != 0 {
+	if n := turns.own.Len(); n != 0 || len(turns.makers) != 0 {
 		t.Errorf("with nobody left %d logical clusters are known and %d turns taken", n, len(turns.makers))
 	}
 }
 
 func TestFewWait(t *testing.T) {
-	turns := newTurns(2, 1)
+	turns := newMakerTurns(2, 1)
 	done := mustTake(t, turns, shop)
 	if _, err := turns.take(t.Context(), shop); !apierrors.IsTooManyRequests(err) {
 		t.Errorf("one more than may wait: got %v, want that they are too many", err)
@@ -70,7 +64,7 @@ func TestFewWait(t *testing.T) {
 
 // TestTurnsAreFew has many requests of many logical clusters at a time.
 func TestTurnsAreFew(t *testing.T) {
-	turns := newTurns(2, 100)
+	turns := newMakerTurns(2, 100)
 	var all atomic.Int32
 	var asking sync.WaitGroup
 	for c := range 5 {
@@ -96,7 +90,7 @@ func TestTurnsAreFew(t *testing.T) {
 		}
 	}
 	asking.Wait()
-	if n := turns.clusters(); n != 0 {
+	if n := turns.own.Len(); n != 0 {
 		t.Errorf("%d logical clusters are known with nobody left", n)
 	}
 }
