@@ -135,7 +135,7 @@ func TestCustomResourcesAreConverted(t *testing.T) {
 	if _, err := c.definitions.ApiextensionsV1().CustomResourceDefinitions().Patch(t.Context(), made.Name, types.MergePatchType, []byte(`{"spec":{"conversion":{"strategy":"None","webhook":null}}}`), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, func() (string, bool) {
+	waitFor(t, 30*time.Second, "custom resources", func() (string, bool) {
 		got, err := c.objects.Resource(v2).Namespace("default").Get(t.Context(), "w", metav1.GetOptions{})
 		if err != nil {
 			return err.Error(), false
@@ -245,7 +245,7 @@ func TestCustomResourcesAreAuthorized(t *testing.T) {
 		}
 	}
 	objects := func(cluster string) string { return "/clusters/" + cluster + "/apis/shop.example/v1/widgets" }
-	eventually(t, func() (string, bool) {
+	waitFor(t, 30*time.Second, "custom resources", func() (string, bool) {
 		a := r.ask(t, asked{token: root, path: objects("bankname")})
 		return a.body, a.code == http.StatusOK
 	})

@@ -147,26 +147,6 @@ func (r *running) makeNamespace(t *testing.T, cluster logicalcluster.Name, name 
 	}
 }
 
-// eventually waits until a condition holds; state says how it is.
-func eventually(t *testing.T, state func() (string, bool)) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		last, ok := state()
-		if ok {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			t.Fatal(last)
-		case <-tick.C:
-		}
-	}
-}
-
 func names(list *unstructured.UnstructuredList) []string {
 	found := []string{}
 	for _, item := range list.Items {
@@ -373,7 +353,7 @@ func TestCustomResourcesAreServedByOneInstance(t *testing.T) {
 		t.Errorf("%d stores are open for one definition in %d workspaces", n, workspaces)
 	}
 	// What else goes on in this process comes and goes by a few; one for each workspace would be all of them.
-	eventually(t, func() (string, bool) {
+	waitFor(t, 30*time.Second, "custom resources", func() (string, bool) {
 		after := goroutines()
 		return fmt.Sprintf("%d goroutines with one workspace, %d with %d", before, after, workspaces), after-before < workspaces/2
 	})
@@ -409,7 +389,7 @@ func TestCustomResourcesAreServedByOneInstance(t *testing.T) {
 		}
 		c.awaitGone(t, crd)
 	}
-	eventually(t, func() (string, bool) {
+	waitFor(t, 30*time.Second, "custom resources", func() (string, bool) {
 		n := storesOpen()
 		return fmt.Sprintf("%d stores are open that nobody needs", n), n == 0
 	})

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -160,17 +161,28 @@ func (r *running) waitHealthy(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
+	health := r.as(t, r.LoopbackConfig(), "").Discovery().RESTClient()
+	waitFor(t, time.Minute, "the server is healthy", func() (seen string, ok bool) {
+		said, err := health.Get().AbsPath("/healthz").DoRaw(ctx)
+		return fmt.Sprintf("%v\n%s", err, said), err == nil
+	})
+}
+
+// waitFor waits for at most so long until check is content, and says what it saw last if it never is.
+func waitFor(t *testing.T, most time.Duration, what string, check func() (seen string, ok bool)) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), most)
+	defer cancel()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	health := r.as(t, r.LoopbackConfig(), "").Discovery().RESTClient()
 	for {
-		said, err := health.Get().AbsPath("/healthz").DoRaw(ctx)
-		if err == nil {
+		seen, ok := check()
+		if ok {
 			return
 		}
 		select {
 		case <-ctx.Done():
-			t.Fatalf("the server is not healthy: %v\n%s", err, said)
+			t.Fatalf("%s: last seen: %s", what, seen)
 		case <-tick.C:
 		}
 	}

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"context"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -198,7 +197,7 @@ func TestServiceAccountsAtHome(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, "the robot of shop lists its ConfigMaps", func() (string, bool) {
+	waitFor(t, time.Minute, "the robot of shop lists its ConfigMaps", func() (string, bool) {
 		list, err := client.CoreV1().ConfigMaps(team).List(t.Context(), metav1.ListOptions{})
 		if err != nil {
 			return err.Error(), false
@@ -239,26 +238,6 @@ func TestServiceAccountsAtHome(t *testing.T) {
 			header: map[string]string{"Impersonate-User": robotUser, "Impersonate-Group": "system:serviceaccounts:team"}})
 		if got.code != want {
 			t.Errorf("as its robot in %s: %d %s, want %d", path, got.code, got.body, want)
-		}
-	}
-}
-
-// waitFor waits until check is content, and says what it saw last if it never is.
-func waitFor(t *testing.T, what string, check func() (seen string, ok bool)) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		seen, ok := check()
-		if ok {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			t.Fatalf("%s: last seen: %s", what, seen)
-		case <-tick.C:
 		}
 	}
 }
@@ -469,7 +448,7 @@ func TestIssuerDiscovery(t *testing.T) {
 	if _, err := r.in(t, shop).RbacV1().ClusterRoleBindings().Create(t.Context(), binding, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, "everybody reads the keys of shop", func() (string, bool) {
+	waitFor(t, time.Minute, "everybody reads the keys of shop", func() (string, bool) {
 		got := r.ask(t, asked{path: "/clusters/shopname" + keys})
 		return got.body, got.code == http.StatusOK
 	})
@@ -592,7 +571,7 @@ func TestTokensOutliveTheServersAddress(t *testing.T) {
 		t.Fatalf("both are at %s", first.URL())
 	}
 	ofThird := third.token(t, shop, authenticationv1.TokenRequestSpec{})
-	waitFor(t, "the second reads the third's address because of its token, a second after it read the last", func() (string, bool) {
+	waitFor(t, time.Minute, "the second reads the third's address because of its token, a second after it read the last", func() (string, bool) {
 		got := second.whoAmI(t, "/clusters/shopname", ofThird)
 		return got, got == robotUser
 	})

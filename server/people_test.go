@@ -100,7 +100,7 @@ func TestOIDC(t *testing.T) {
 	r.makeRobot(t, shop)
 
 	carol := p.issue(t, "carol", time.Hour, "staff")
-	waitFor(t, "carol is known", func() (string, bool) { // once the provider's keys are fetched
+	waitFor(t, time.Minute, "carol is known", func() (string, bool) { // once the provider's keys are fetched
 		who := r.whoAmI(t, "/clusters/shopname", carol)
 		return who, who == "oidc:carol"
 	})
@@ -121,7 +121,7 @@ func TestOIDC(t *testing.T) {
 	if _, err := r.in(t, shop).RbacV1().ClusterRoleBindings().Create(t.Context(), binding, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, "staff may view shop", func() (string, bool) {
+	waitFor(t, time.Minute, "staff may view shop", func() (string, bool) {
 		got := r.ask(t, asked{path: "/clusters/shopname/api/v1/namespaces/team/configmaps", token: carol})
 		return fmt.Sprint(got), got.code == http.StatusOK
 	})
