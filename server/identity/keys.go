@@ -27,7 +27,7 @@ const (
 
 	// readEvery is how long a server uses what it has read of the row.
 	readEvery = time.Minute
-	// readUnknown is how often the row is read, at most, because a token names a key that is not known.
+	// readUnknown is how often the row is read, at most, because a token names a key or an issuer that is not known.
 	readUnknown = time.Second
 	// readAgain is how long what was read last is used after the row could not be read.
 	readAgain = 5 * time.Second
@@ -58,6 +58,9 @@ type snapshot struct {
 	public  []serviceaccount.PublicKey // as keys
 	bases   []string                   // of the issuers of what the keys signed
 	readAt  time.Time
+	// soughtAt is when the row was last read because a token named a key or an issuer that was not known; zero if it
+	// never was.
+	soughtAt time.Time
 }
 
 // Keys are the keys of the installation.
@@ -75,21 +78,30 @@ type Keys struct {
 // valid at most.
 func OpenKeys(ctx context.Context, rows Rows, issuers Issuers, longest time.Duration, c clock.PassiveClock) (*Keys, error) {
 	k := &Keys{rows: rows, base: issuers.bases[0], longest: longest, clock: c}
-	if _, err := k.read(ctx, 0); err != nil {
+	if _, err := k.current(ctx); err != nil {
 		return nil, err
 	}
 	return k, nil
 }
 
 // current returns the keys, read anew if that was long ago.
-func (k *Keys) current(ctx context.Context) (*snapshot, error) { return k.read(ctx, readEvery) }
+func (k *Keys) current(ctx context.Context) (*snapshot, error) { return k.read(ctx, false) }
 
-// read returns the keys as they were read not longer ago than fresh. While another request reads, and when the row cannot
-// be read, it returns those that there are.
-func (k *Keys) read(ctx context.Context, fresh time.Duration) (*snapshot, error) {
+// read returns the keys: as they were read not longer ago than readEvery or, if something is sought that is not among
+// them, read for that, but not more often than every readUnknown. When they were read otherwise does not matter then:
+// a key may have been made right afterwards. While another request reads, and when the row cannot be read, it returns those
+// that there are.
+func (k *Keys) read(ctx context.Context, sought bool) (*snapshot, error) {
 	young := func() (*snapshot, bool) {
 		held := k.held.Load()
-		return held, held != nil && k.clock.Since(held.readAt) < fresh
+		switch {
+		case held == nil:
+			return nil, false
+		case sought:
+			return held, k.clock.Since(held.soughtAt) < readUnknown
+		default:
+			return held, k.clock.Since(held.readAt) < readEvery
+		}
 	}
 	held, ok := young()
 	if ok {
@@ -116,6 +128,12 @@ func (k *Keys) read(ctx context.Context, fresh time.Duration) (*snapshot, error)
 		again := *held
 		again.readAt = k.clock.Now().Add(readAgain - readEvery)
 		found = &again
+	}
+	switch {
+	case sought:
+		found.soughtAt = k.clock.Now()
+	case held != nil:
+		found.soughtAt = held.soughtAt
 	}
 	k.held.Store(found)
 	return found, nil
@@ -218,8 +236,8 @@ func (k *Keys) verifying(s *snapshot) []serviceaccount.PublicKey {
 
 // GetPublicKeys implements serviceaccount.PublicKeysGetter. It returns none if the keys cannot be read.
 func (k *Keys) GetPublicKeys(ctx context.Context, keyID string) []serviceaccount.PublicKey {
-	for _, fresh := range []time.Duration{readEvery, readUnknown} {
-		s, err := k.read(ctx, fresh)
+	for _, sought := range []bool{false, true} {
+		s, err := k.read(ctx, sought)
 		if err != nil {
 			klog.FromContext(ctx).Error(err, "No token of a ServiceAccount can be verified")
 			return nil

@@ -115,7 +115,7 @@ func (t *Tokens) whose(ctx context.Context, token string) (Issuers, logicalclust
 		return Issuers{}, "", errForeign
 	}
 	// Another server may have another address since the row was read.
-	if _, err := t.keys.read(ctx, readUnknown); err != nil {
+	if _, err := t.keys.read(ctx, true); err != nil {
 		return Issuers{}, "", err
 	}
 	accepted = t.accepted()
