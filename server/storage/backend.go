@@ -126,6 +126,8 @@ type Backend struct {
 	resources map[schema.GroupResource][]*Resource // custom resources may be open more than once, one for each version
 	metadata  []*Resource                          // opened by Metadata
 	prefixes  map[string]bool                      // every resource prefix that has or had rows
+
+	alike alike
 }
 
 var _ generic.RESTOptionsGetter = (*Backend)(nil)

@@ -100,7 +100,7 @@ func (b *Backend) open(
 		if window == 0 {
 			window = storagebackend.DefaultEventsHistoryWindow
 		}
-		feed := newFeed(lenient, config.GroupResource, newFunc, b.clock, window)
+		feed := newFeed(lenient, config.GroupResource, newFunc, b.clock, window, &b.alike)
 		c, err := cacher.NewCacherFromConfig(cacher.Config{
 			Storage:             feed,
 			Versioner:           versioner,

@@ -25,11 +25,12 @@ type feed struct {
 	// syncedTo is the resourceVersion that the cacher has reached; false before it is filled.
 	syncedTo atomic.Pointer[func() (uint64, bool)]
 	asked    atomic.Uint64
+	alike    *alike
 }
 
-func newFeed(inner storage.Interface, resource schema.GroupResource, newFunc func() runtime.Object, clk clock.WithTicker, window time.Duration) *feed {
+func newFeed(inner storage.Interface, resource schema.GroupResource, newFunc func() runtime.Object, clk clock.WithTicker, window time.Duration, alike *alike) *feed {
 	return &feed{
-		Interface: inner, resource: resource, newFunc: newFunc, clock: clk, window: window,
+		Interface: inner, resource: resource, newFunc: newFunc, clock: clk, window: window, alike: alike,
 		stream: metadata.Pairs("source", "cache", "resource", resource.String()),
 	}
 }

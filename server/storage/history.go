@@ -181,6 +181,11 @@ func (w *filling) pass(event watch.Event) bool {
 	if event.Type != watch.Bookmark {
 		w.asked = false
 		w.tally.event(version, w.feed.clock.Now())
+		if event.Type != watch.Deleted { // that is forgotten soon
+			if err := w.feed.alike.share(event.Object); err != nil {
+				klog.ErrorS(err, "Parts of objects that are alike cannot be held once", "resource", w.feed.resource)
+			}
+		}
 		return w.send(event)
 	}
 	var next *watch.Event
