@@ -61,7 +61,24 @@ type Decision struct {
 // current stays while it is wanted, allowed and registered, whatever its state; being deleted, it stays only if it is
 // named or nothing can replace it. A wish that cannot be met as a whole removes nothing: what it only adds is added as
 // far as possible, anything else waits.
+//
+// The message says as well which of the clusters are only observed: what is shown of them may not be so.
 func Decide(req Request, candidates []Candidate, current []placementv1alpha1.PlacedCluster) Decision {
+	d := decide(req, candidates, current)
+	var observed []string
+	for _, c := range d.Clusters {
+		if slices.ContainsFunc(candidates, func(known Candidate) bool { return known.UID == c.UID && known.ObserveOnly }) {
+			observed = append(observed, quote(c.Name))
+		}
+	}
+	if len(observed) > 0 {
+		d.Message += fmt.Sprintf(" Only observed until an administrator confirms, since it or the server was restored: %s."+
+			" Nothing is changed there, and what is shown of it may be older than what is there.", enumerate(observed))
+	}
+	return d
+}
+
+func decide(req Request, candidates []Candidate, current []placementv1alpha1.PlacedCluster) Decision {
 	allow, err := compileAllow(req.Allow)
 	if err != nil {
 		stay := seatsOf(candidates, current, nil)

@@ -22,6 +22,8 @@ type kind struct {
 	resource string
 	// holds says whether there is any in the namespace that key names.
 	holds func(key client.Key) bool
+	// follows says whether there is any that has no wish of its own.
+	follows func(key client.Key) bool
 	// own returns those in the namespace that have a wish of their own.
 	own func(key client.Key) []metav1.Object
 	// runs says whether a root has a leaf in one of the mirrors.
@@ -72,15 +74,12 @@ func kindOf[T interface {
 			changed(client.Key{Cluster: key.Cluster, Name: key.Namespace})
 		}
 	})
+	toRun := func(o T) bool { return !nothingToRun(resource, o.GetNamespace(), o.GetName()) }
 	return kind{
 		gvk: gvk, resource: resource,
-		holds: func(key client.Key) bool {
-			for _, o := range informer.List(key.Cluster, key.Name) {
-				if !nothingToRun(resource, key.Name, o.GetName()) {
-					return true
-				}
-			}
-			return false
+		holds: func(key client.Key) bool { return slices.ContainsFunc(informer.List(key.Cluster, key.Name), toRun) },
+		follows: func(key client.Key) bool {
+			return slices.ContainsFunc(informer.List(key.Cluster, key.Name), func(o T) bool { return toRun(o) && !HasWish(o.GetAnnotations()) })
 		},
 		own: func(key client.Key) []metav1.Object {
 			objects := informer.ByIndex(byOwnWish, string(key.Cluster)+"|"+key.Name)

@@ -35,9 +35,9 @@ func (l *live) Namespace(key client.Key) (*corev1.Namespace, bool) {
 	return l.informers.Namespaces.Get(key)
 }
 
-func (l *live) Roots(namespace client.Key) (holds bool, own []root) {
+func (l *live) Roots(namespace client.Key) (follows bool, own []root) {
 	for _, k := range l.kinds {
-		holds = holds || k.holds(namespace)
+		follows = follows || k.follows(namespace)
 		for _, o := range k.own(namespace) {
 			own = append(own, root{
 				object:      placementv1alpha1.PlacedObject{Group: k.gvk.Group, Resource: k.resource, Name: o.GetName()},
@@ -46,7 +46,7 @@ func (l *live) Roots(namespace client.Key) (holds bool, own []root) {
 			})
 		}
 	}
-	return holds, own
+	return follows, own
 }
 
 func (l *live) Runs(namespace client.Key, object placementv1alpha1.PlacedObject, mirrors []string) bool {
@@ -93,21 +93,24 @@ func (l *live) ReadWishes(ctx context.Context, key client.Key) (*corev1.Namespac
 	return ns, lc, nil
 }
 
-func (l *live) ReadHolds(ctx context.Context, key client.Key) (bool, error) {
+func (l *live) ReadHolds(ctx context.Context, key client.Key) (holds, follows bool, err error) {
 	for _, k := range l.kinds {
 		list := &metav1.PartialObjectMetadataList{}
 		list.SetGroupVersionKind(k.gvk.GroupVersion().WithKind(k.gvk.Kind + "List"))
-		// Two, since one of them may be nothing to run.
-		if err := l.clients.Objects.List(client.In(ctx, key.Cluster), list, ctrlclient.InNamespace(key.Name), ctrlclient.Limit(2)); err != nil {
-			return false, fmt.Errorf("list %s in namespace %s: %w", k.resource, key, err)
+		if err := l.clients.Objects.List(client.In(ctx, key.Cluster), list, ctrlclient.InNamespace(key.Name)); err != nil {
+			return false, false, fmt.Errorf("list %s in namespace %s: %w", k.resource, key, err)
 		}
-		for _, o := range list.Items {
-			if !nothingToRun(k.resource, o.Namespace, o.Name) {
-				return true, nil
+		for i := range list.Items {
+			o := &list.Items[i]
+			if nothingToRun(k.resource, o.Namespace, o.Name) {
+				continue
+			}
+			if holds = true; !HasWish(o.Annotations) {
+				return true, true, nil
 			}
 		}
 	}
-	return false, nil
+	return holds, false, nil
 }
 
 func (l *live) ReadOwnWish(ctx context.Context, key client.Key, object placementv1alpha1.PlacedObject) (map[string]string, error) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -43,8 +44,9 @@ type world interface {
 
 	LogicalCluster(logicalcluster.Name) (*corev1alpha1.LogicalCluster, bool)
 	Namespace(client.Key) (*corev1.Namespace, bool)
-	// Roots says whether a namespace holds something to run, and what of it has a wish of its own.
-	Roots(namespace client.Key) (holds bool, own []root)
+	// Roots says whether a namespace holds something to run that goes where the namespace goes, and returns what has a wish
+	// of its own.
+	Roots(namespace client.Key) (follows bool, own []root)
 	// Runs says whether an object has a leaf in one of the mirrors.
 	Runs(namespace client.Key, object placementv1alpha1.PlacedObject, mirrors []string) bool
 	Placements(namespace client.Key) []*placementv1alpha1.Placement
@@ -55,8 +57,8 @@ type world interface {
 
 	// ReadWishes returns a namespace and its LogicalCluster; an error that IsNotFound if either is gone.
 	ReadWishes(ctx context.Context, namespace client.Key) (*corev1.Namespace, *corev1alpha1.LogicalCluster, error)
-	// ReadHolds is the first answer of Roots.
-	ReadHolds(ctx context.Context, namespace client.Key) (bool, error)
+	// ReadHolds says whether a namespace holds anything to run, and whether some of it has no wish of its own.
+	ReadHolds(ctx context.Context, namespace client.Key) (holds, follows bool, err error)
 	// ReadOwnWish returns the annotations of an object; none if it is gone.
 	ReadOwnWish(ctx context.Context, namespace client.Key, object placementv1alpha1.PlacedObject) (map[string]string, error)
 	// ReadSyncTarget says whether the SyncTarget with this UID is there.
@@ -102,16 +104,17 @@ func (r *reconciler) reconcile(ctx context.Context, key client.Key) (again time.
 	if isTerminating(lc) || hasNamespace && ns.DeletionTimestamp != nil {
 		return r.removeAll(ctx, key, existing)
 	}
-	holds, own := r.world.Roots(key)
+	follows, own := r.world.Roots(key)
+	holds := follows || len(own) > 0
 	switch {
 	case !holds && len(existing) == 0:
 		return 0, nil
 	case !holds:
-		if holds, err := r.world.ReadHolds(ctx, key); err != nil || holds {
+		if holds, _, err := r.world.ReadHolds(ctx, key); err != nil || holds {
 			return lookAgain, err
 		}
 		return r.removeAll(ctx, key, existing)
-	case !slices.ContainsFunc(existing, func(p *placementv1alpha1.Placement) bool { return p.Name == key.Name }):
+	case follows && !slices.ContainsFunc(existing, func(p *placementv1alpha1.Placement) bool { return p.Name == key.Name }):
 		// The namespace's or the workspace's wish may be younger than what its informer shows, and a first
 		// placement elsewhere would be followed by a move.
 		if ns, lc, err = r.world.ReadWishes(ctx, key); apierrors.IsNotFound(err) {
@@ -137,7 +140,10 @@ func (r *reconciler) reconcile(ctx context.Context, key client.Key) (again time.
 		{Source: "namespace " + quote(key.Name), Annotations: ns.Annotations},
 		{Source: "this workspace's LogicalCluster " + quote(corev1alpha1.LogicalClusterName), Annotations: lc.Annotations},
 	}
-	wants := []wanted{{name: key.Name, levels: append(levels, fallback...)}}
+	var wants []wanted
+	if follows { // else nobody would go there, and it would hold a cluster for nothing
+		wants = append(wants, wanted{name: key.Name, levels: append(levels, fallback...)})
+	}
 	for _, o := range own {
 		wants = append(wants, wanted{name: placementv1alpha1.NameFor(key.Name, &o.object), object: &o.object, levels: []Level{{Source: o.source, Annotations: o.annotations}}})
 	}
@@ -199,7 +205,11 @@ func (r *reconciler) carryOut(ctx context.Context, key client.Key, s scene, want
 		if old != nil && old.DeletionTimestamp != nil {
 			continue // its end brings the namespace again
 		}
-		if err := r.place(ctx, key, s, w, old, standing(r.world, key, s, w.object, old, namespace)); err != nil {
+		now := standing(r.world, key, s, w.object, old, namespace)
+		if old == nil && w.object == nil {
+			now = left(wants, existing)
+		}
+		if err := r.place(ctx, key, s, w, old, now); err != nil {
 			errs = append(errs, fmt.Errorf("place %s in namespace %s: %w", w.name, key, err))
 		}
 	}
@@ -213,6 +223,11 @@ func (r *reconciler) carryOut(ctx context.Context, key client.Key, s scene, want
 				again = lookAgain
 				continue
 			}
+		} else if len(errs) > 0 {
+			continue // what has no Placement of its own yet stands where this one says
+		} else if _, follows, err := r.world.ReadHolds(ctx, key); err != nil || follows {
+			again, errs = lookAgain, append(errs, err)
+			continue
 		}
 		if err := r.remove(ctx, key.Cluster, p); err != nil {
 			errs = append(errs, err)
@@ -286,6 +301,17 @@ func standing(world world, key client.Key, s scene, object *placementv1alpha1.Pl
 		return placementv1alpha1.PlacementSpec{}
 	}
 	return namespace.Spec
+}
+
+// left returns the spec that holds for what gave its wish up in a namespace without a Placement: it is of the namespace
+// from now on, and stays where it is as far as the namespace's wish has it so. Of several the first by name counts.
+func left(wants []wanted, existing []*placementv1alpha1.Placement) placementv1alpha1.PlacementSpec {
+	for _, p := range slices.SortedFunc(slices.Values(existing), func(a, b *placementv1alpha1.Placement) int { return strings.Compare(a.Name, b.Name) }) {
+		if !slices.ContainsFunc(wants, func(w wanted) bool { return w.name == p.Name }) {
+			return p.Spec
+		}
+	}
+	return placementv1alpha1.PlacementSpec{}
 }
 
 // place decides for one Placement and writes what changed; old is nil if there is none yet, and now is what holds.

@@ -15,6 +15,7 @@ import (
 
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
 )
 
@@ -24,7 +25,7 @@ import (
 //
 // Commands; objects are in workspace shop (below org, below root) unless in=<workspace> says otherwise:
 //
-//	cluster NAME [ready|away] [cordoned|open] [deleting] [unmirrored|misnamed|mirrored] [label=k:v] [dedicated=path]  register or change
+//	cluster NAME [ready|away] [observed|instep] [cordoned|open] [deleting] [unmirrored|misnamed|mirrored] [label=k:v] [dedicated=path]  register or change
 //	lose NAME                            the SyncTarget is deleted
 //	policy NAME [allow=(a,b)] [label=k:v] [clusters=...] [selector=...] [max=n] [split=...]
 //	namespace NAME | undeploy NAMESPACE NAME
@@ -76,6 +77,12 @@ func command(t *testing.T, w *fakeWorld, r *reconciler, d *datadriven.TestData) 
 			switch state {
 			case "ready", "away":
 				setReady(target, state == "ready")
+			case "observed", "instep":
+				status := metav1.ConditionFalse
+				if state == "observed" {
+					status = metav1.ConditionTrue
+				}
+				meta.SetStatusCondition(&target.Status.Conditions, metav1.Condition{Type: workloadv1alpha1.SyncTargetObserveOnly, Status: status, Reason: "Test"})
 			case "cordoned", "open":
 				target.Spec.Unschedulable = state == "cordoned"
 			case "deleting":

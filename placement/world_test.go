@@ -171,7 +171,7 @@ func (w *fakeWorld) Roots(key client.Key) (bool, []root) {
 		}
 	}
 	slices.SortFunc(own, func(a, b root) int { return strings.Compare(a.object.Name, b.object.Name) })
-	return len(w.roots[key]) > 0, own
+	return len(w.roots[key]) > len(own), own
 }
 
 func (w *fakeWorld) Runs(key client.Key, o placementv1alpha1.PlacedObject, mirrors []string) bool {
@@ -243,8 +243,9 @@ func (w *fakeWorld) ReadWishes(_ context.Context, key client.Key) (*corev1.Names
 	return ns, lc, nil
 }
 
-func (w *fakeWorld) ReadHolds(_ context.Context, key client.Key) (bool, error) {
-	return len(w.roots[key]) > 0, nil
+func (w *fakeWorld) ReadHolds(_ context.Context, key client.Key) (holds, follows bool, err error) {
+	follows, own := w.Roots(key)
+	return follows || len(own) > 0, follows, nil
 }
 
 func (w *fakeWorld) ReadOwnWish(_ context.Context, key client.Key, o placementv1alpha1.PlacedObject) (map[string]string, error) {

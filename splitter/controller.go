@@ -286,7 +286,7 @@ func (c *Controller) onSyncTarget(e client.Event[*workloadv1alpha1.SyncTarget]) 
 	if t.Annotations[workloadv1alpha1.ConfirmAnnotation] != "" {
 		c.queue.Add(key{ofSyncTarget, client.KeyOf(t)})
 	}
-	if e.Old != nil && lost(e.Old) == lost(t) && client.MirrorOf(e.Old) == mirror {
+	if e.Old != nil && lost(e.Old) == lost(t) && observed(e.Old) == observed(t) && client.MirrorOf(e.Old) == mirror {
 		return
 	}
 	c.everythingIn(mirror)
@@ -380,6 +380,11 @@ func (c *Controller) target(mirror logicalcluster.Name) *workloadv1alpha1.SyncTa
 // lost says that a cluster is not heard of: see the SyncTarget's condition, which tolerates 40 s.
 func lost(t *workloadv1alpha1.SyncTarget) bool {
 	return t == nil || !meta.IsStatusConditionTrue(t.Status.Conditions, workloadv1alpha1.SyncTargetReady)
+}
+
+// observed says that one of the two sides was restored, and that nobody has confirmed it.
+func observed(t *workloadv1alpha1.SyncTarget) bool {
+	return t != nil && meta.IsStatusConditionTrue(t.Status.Conditions, workloadv1alpha1.SyncTargetObserveOnly)
 }
 
 // placement returns what decides where an object of a namespace goes: its own Placement or its namespace's; nil if

@@ -33,6 +33,7 @@ type site struct {
 	name     string
 	mirror   logicalcluster.Name
 	lost     bool
+	observed bool // nothing is written there until an administrator confirms
 	assigned bool
 	weight   int64
 	target   int32
@@ -97,7 +98,7 @@ func (c *Controller) sites(root *appsv1.Deployment, p *placementv1alpha1.Placeme
 		t := c.target(mirror)
 		st, ok := byMirror[mirror]
 		if !ok {
-			st = &site{name: nameOf(t, mirror), mirror: mirror, lost: lost(t)}
+			st = &site{name: nameOf(t, mirror), mirror: mirror, lost: lost(t), observed: observed(t)}
 			byMirror[mirror] = st
 		}
 		return st
@@ -435,7 +436,7 @@ func viewOf(root *appsv1.Deployment, p *placementv1alpha1.Placement, sites []*si
 		if st.refused != nil {
 			l.Refused = st.refused
 		}
-		l.Cluster, l.Assigned, l.Lost, l.Target, l.Current = st.name, st.assigned, st.lost, st.target, st.current
+		l.Cluster, l.Assigned, l.Lost, l.Observed, l.Target, l.Current = st.name, st.assigned, st.lost, st.observed, st.target, st.current
 		view.Leaves = append(view.Leaves, l)
 	}
 	if desired > 0 {

@@ -16,7 +16,7 @@ import (
 const (
 	// ConditionPlaced is False while the Placement gives the Deployment no cluster, or not all that were asked for.
 	ConditionPlaced = "Placed"
-	// ConditionSynced is False while a cluster refuses the Deployment or is not heard of.
+	// ConditionSynced is False while a cluster refuses the Deployment, is not heard of, or is only observed.
 	ConditionSynced = "Synced"
 
 	reasonComplete    = "NewReplicaSetAvailable"
@@ -26,6 +26,7 @@ const (
 	reasonAvailable   = "MinimumReplicasAvailable"
 	reasonUnavailable = "MinimumReplicasUnavailable"
 	reasonUnreachable = "Unreachable"
+	reasonObserveOnly = "ObserveOnly"
 )
 
 // summariseDeployment sums the leaves so that `kubectl rollout status` on the root ends when, and only when, a rollout,
@@ -37,7 +38,8 @@ func summariseDeployment(obj ctrlclient.Object, view View) {
 	sum := appsv1.DeploymentStatus{ObservedGeneration: s.ObservedGeneration, CollisionCount: s.CollisionCount, Conditions: s.Conditions}
 
 	observed, assigned, complete := true, 0, true
-	var deadline, failures, refusals, lost []string
+	var deadline, failures, refusals, lost, observedOnly []string
+	var known int32 // available where that is certain
 	paused := false
 	for _, l := range view.Leaves {
 		d, _ := l.Object.(*appsv1.Deployment)
@@ -49,6 +51,8 @@ func summariseDeployment(obj ctrlclient.Object, view View) {
 			complete = complete && !l.Lost && l.finished(d)
 			if l.Lost {
 				lost = append(lost, l.Cluster)
+			} else if l.Observed {
+				observedOnly = append(observedOnly, l.Cluster)
 			}
 		} else {
 			complete = complete && d == nil
@@ -68,6 +72,9 @@ func summariseDeployment(obj ctrlclient.Object, view View) {
 		} else {
 			sum.ReadyReplicas += d.Status.ReadyReplicas
 			sum.AvailableReplicas += d.Status.AvailableReplicas
+			if !l.Observed {
+				known += d.Status.AvailableReplicas
+			}
 			sum.UnavailableReplicas += d.Status.UnavailableReplicas
 		}
 		if t := d.Status.TerminatingReplicas; t != nil {
@@ -104,9 +111,12 @@ func summariseDeployment(obj ctrlclient.Object, view View) {
 		set.remove(appsv1.DeploymentProgressing)
 		set.remove(appsv1.DeploymentAvailable)
 	} else {
-		if enough := view.Desired - maxUnavailable(root, view.Desired); sum.AvailableReplicas >= enough {
+		switch enough := view.Desired - maxUnavailable(root, view.Desired); {
+		case sum.AvailableReplicas >= enough && known < enough && len(observedOnly) > 0:
+			set.set(appsv1.DeploymentAvailable, corev1.ConditionUnknown, reasonObserveOnly, onlyObserved(observedOnly))
+		case sum.AvailableReplicas >= enough:
 			set.set(appsv1.DeploymentAvailable, corev1.ConditionTrue, reasonAvailable, "Deployment has minimum availability.")
-		} else {
+		default:
 			set.set(appsv1.DeploymentAvailable, corev1.ConditionFalse, reasonUnavailable, "Deployment does not have minimum availability.")
 		}
 		switch {
@@ -138,11 +148,18 @@ func summariseDeployment(obj ctrlclient.Object, view View) {
 	case len(lost) > 0:
 		set.set(ConditionSynced, corev1.ConditionFalse, reasonUnreachable,
 			fmt.Sprintf("Not heard of, their replicas count as not ready: %s.", quoted(lost)))
+	case len(observedOnly) > 0:
+		set.set(ConditionSynced, corev1.ConditionFalse, reasonObserveOnly, onlyObserved(observedOnly))
 	default:
 		set.remove(ConditionSynced)
 	}
 	sum.Conditions = set.conditions
 	*s = sum
+}
+
+// onlyObserved is for the users of what is there: the SyncTarget tells who confirms.
+func onlyObserved(clusters []string) string {
+	return fmt.Sprintf("Nothing is known to be current, and nothing is changed, where a restore is not confirmed yet by an administrator: %s.", quoted(clusters))
 }
 
 // Finished says that a cluster has rolled out its leaf as it is: every pod it should have is of its template and

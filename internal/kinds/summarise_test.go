@@ -42,6 +42,7 @@ func says(kind appsv1.DeploymentConditionType, status corev1.ConditionStatus, re
 }
 
 func gone(l *Leaf, _ *appsv1.Deployment)      { l.Lost = true }
+func restored(l *Leaf, _ *appsv1.Deployment)  { l.Observed = true }
 func leaving(l *Leaf, _ *appsv1.Deployment)   { l.Assigned, l.Target, l.Current = false, 0, false }
 func unsettled(l *Leaf, _ *appsv1.Deployment) { l.Settled = false }
 func held(l *Leaf, _ *appsv1.Deployment)      { l.Current, l.SameTemplate = false, false }
@@ -110,6 +111,28 @@ func TestSummariseDeployment(t *testing.T) {
 			observed: 2, counts: [5]int32{6, 6, 0, 0, 6},
 			conditions: map[string]string{"Available": "False MinimumReplicasUnavailable", "Progressing": "True ReplicaSetUpdated",
 				"Synced": `False Unreachable: Not heard of, their replicas count as not ready: cluster "east".`},
+		},
+		"Observed": {
+			reason: "what a restored side says counts, and is not sworn to", leaves: []Leaf{leaf("east", 6, restored)},
+			observed: 3, counts: [5]int32{6, 6, 6, 6, 0}, done: true,
+			conditions: map[string]string{
+				"Available":   "Unknown ObserveOnly",
+				"Progressing": "True NewReplicaSetAvailable",
+				"Synced":      `False ObserveOnly: Nothing is known to be current, and nothing is changed, where a restore is not confirmed yet by an administrator: cluster "east".`},
+		},
+		"OneObserved": {
+			reason: "the others are not enough", leaves: []Leaf{leaf("east", 3, restored), leaf("west", 3)},
+			observed: 3, counts: [5]int32{6, 6, 6, 6, 0}, done: true,
+			conditions: map[string]string{
+				"Available":   "Unknown ObserveOnly",
+				"Progressing": "True NewReplicaSetAvailable",
+				"Synced":      `False ObserveOnly: Nothing is known to be current, and nothing is changed, where a restore is not confirmed yet by an administrator: cluster "east".`},
+		},
+		"ObservedAndTooFew": {
+			reason: "too few by all that is said are too few", leaves: []Leaf{leaf("east", 6, restored, available(2))},
+			observed: 3, counts: [5]int32{6, 6, 2, 2, 4},
+			conditions: map[string]string{"Available": "False MinimumReplicasUnavailable", "Progressing": "True ReplicaSetUpdated",
+				"Synced": `False ObserveOnly: Nothing is known to be current, and nothing is changed, where a restore is not confirmed yet by an administrator: cluster "east".`},
 		},
 		"Deadline": {
 			reason: "worst of all wins, with the cluster's name", leaves: []Leaf{

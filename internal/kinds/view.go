@@ -34,6 +34,9 @@ type Leaf struct {
 	Assigned bool
 	// Lost says that the cluster is not heard of: what it last reported may not be so any more.
 	Lost bool
+	// Observed says that nothing is written to the cluster until an administrator confirms, since it or the hub was restored:
+	// what the leaf says it has may be of another time than what it has.
+	Observed bool
 	// Target is the share of replicas the cluster gets in the end.
 	Target int32
 	// Current says that the leaf is what the root's present generation renders to.
