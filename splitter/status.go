@@ -23,6 +23,9 @@ import (
 	"atoll.dev/atoll/internal/kinds"
 )
 
+// unreachable is the reason of a Refusal that is none: the physical cluster does not answer.
+const unreachable = "Unreachable"
+
 // confirmDeletions is ConfirmAnnotation's value that ends Frozen.
 const confirmDeletions = "deletions"
 
@@ -130,12 +133,12 @@ func phases(p *placementv1alpha1.Placement, sums map[logicalcluster.Name]sumOf, 
 }
 
 func phaseOf(leaf ctrlclient.Object) placementv1alpha1.PlacedClusterPhase {
-	switch {
-	case refusal(leaf) != nil:
+	switch r := refusal(leaf); {
+	case r != nil && r.Reason != unreachable:
 		return placementv1alpha1.PhaseRefused
 	case leaf.GetDeletionTimestamp() != nil:
 		return placementv1alpha1.PhasePending // the leaf of an earlier root, which goes first
-	case !applied(leaf):
+	case r != nil || !applied(leaf):
 		return placementv1alpha1.PhaseApplying
 	}
 	if d, ok := leaf.(*appsv1.Deployment); ok && !leafView(d).Finished() {

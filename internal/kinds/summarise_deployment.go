@@ -58,7 +58,7 @@ func summariseDeployment(obj ctrlclient.Object, view View) {
 			complete = complete && d == nil
 		}
 		if l.Refused != nil {
-			refusals = append(refusals, fmt.Sprintf("cluster %q refused it (%s): %s", l.Cluster, l.Refused.Reason, l.Refused.Message))
+			refusals = append(refusals, refusalOf(l))
 		}
 		if d == nil {
 			continue
@@ -219,6 +219,14 @@ func Fenceposts(r *appsv1.RollingUpdateDeployment, desired int32) (maxUnavailabl
 		maxUnavailable = 1
 	}
 	return maxUnavailable, maxSurge
+}
+
+// refusalOf says why a leaf is not there. One that does not answer has refused nothing.
+func refusalOf(l Leaf) string {
+	if l.Refused.Reason == reasonUnreachable {
+		return fmt.Sprintf("cluster %q does not have it yet: %s", l.Cluster, l.Refused.Message)
+	}
+	return fmt.Sprintf("cluster %q refused it (%s): %s", l.Cluster, l.Refused.Reason, l.Refused.Message)
 }
 
 func firstRefusal(leaves []Leaf) string {

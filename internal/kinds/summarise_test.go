@@ -148,6 +148,14 @@ func TestSummariseDeployment(t *testing.T) {
 			observed: 2, conditions: map[string]string{"Available": "False MinimumReplicasUnavailable", "Progressing": "True ReplicaSetUpdated",
 				"Synced": `False QuotaExceeded: cluster "east" refused it (QuotaExceeded): too much`},
 		},
+		"Unreachable": {
+			reason: "who does not answer has refused nothing", leaves: []Leaf{leaf("east", 6, unsettled, available(0), func(l *Leaf, d *appsv1.Deployment) {
+				d.Status = appsv1.DeploymentStatus{}
+				l.Refused = &workloadv1alpha1.Refusal{Reason: "Unreachable", Message: "the physical cluster does not answer: timeout"}
+			})},
+			observed: 2, conditions: map[string]string{"Available": "False MinimumReplicasUnavailable", "Progressing": "True ReplicaSetUpdated",
+				"Synced": `False Unreachable: cluster "east" does not have it yet: the physical cluster does not answer: timeout`},
+		},
 		"ReplicaFailure": {
 			reason: "any of them", leaves: []Leaf{leaf("east", 3, says(appsv1.DeploymentReplicaFailure, corev1.ConditionTrue, "FailedCreate", "no")), leaf("west", 3)},
 			observed: 3, counts: [5]int32{6, 6, 6, 6, 0}, done: true,

@@ -282,6 +282,15 @@ func written(t *testing.T, f *fleet, cluster string) []string {
 	return writes
 }
 
+// says waits until the conditions Synced and Available of a workspace's Deployment say that.
+func (r *restored) says(what string, w *workspace, want string) {
+	r.t.Helper()
+	const path = `jsonpath={.status.conditions[?(@.type=="Synced")].status} {.status.conditions[?(@.type=="Synced")].reason}, Available {.status.conditions[?(@.type=="Available")].status}`
+	framework.Eventually(r.t, patience, "conditions of "+what, func() string {
+		return cmp.Diff(want, w.kubectl("get", "deployment", w.app, "-o", path))
+	})
+}
+
 // confirmAndConverge follows a hub that was restored, and written past its old revision, to its end.
 func (r *restored) confirmAndConverge() {
 	t, f := r.t, r.f
@@ -306,6 +315,8 @@ func (r *restored) confirmAndConverge() {
 	}}
 	differs(t, f, "east", east)
 	differs(t, f, "west", west)
+	// What ran there before, by the restored state, runs nowhere; its user is told that nobody knows.
+	r.says("moves", r.moves, "False ObserveOnly, Available Unknown")
 	// It goes on observing, and people go on writing.
 	r.stays.kubectl("create", "service", "clusterip", "made-meanwhile", "--tcp=80")
 	east.Create++
@@ -337,6 +348,7 @@ func (r *restored) confirmAndConverge() {
 	})
 	r.stays.rolledOut()
 	r.moves.rolledOut()
+	r.says("moves", r.moves, " , Available True")
 	for name := range f.clusters {
 		var deletes, want []string
 		for _, w := range written(t, f, name)[before[name]:] {
