@@ -202,6 +202,7 @@ func (s *Syncer) renew(ctx context.Context, hub *coordinationv1.Lease, counter, 
 	metav1.SetMetaDataAnnotation(&hub.ObjectMeta, workloadv1alpha1.HeartbeatWrittenAnnotation, strconv.FormatInt(written, 10))
 	if at, ever := s.lastAnswer(); ever {
 		metav1.SetMetaDataAnnotation(&hub.ObjectMeta, workloadv1alpha1.HeartbeatAnsweredAnnotation, at.UTC().Format(time.RFC3339))
+		metav1.SetMetaDataAnnotation(&hub.ObjectMeta, workloadv1alpha1.HeartbeatAddressAnnotation, s.config.Physical.Host)
 	}
 	delete(hub.Annotations, workloadv1alpha1.HeartbeatUnansweredAnnotation)
 	if !answered {

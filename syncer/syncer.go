@@ -407,7 +407,8 @@ func (s *Syncer) lastAnswer() (at time.Time, ever bool) {
 }
 
 // recall takes from the mirror's Lease when the physical cluster last answered, as long as it has not answered us: our
-// start is no news of it. What is written there lies before our start, or a clock was turned back.
+// start is no news of it. What is written there lies before our start, or a clock was turned back. Of another address than ours
+// it says nothing: what has never answered has been away for ever.
 func (s *Syncer) recall(hub *coordinationv1.Lease) error {
 	text, ok := hub.Annotations[workloadv1alpha1.HeartbeatAnsweredAnnotation]
 	if !ok {
@@ -417,9 +418,14 @@ func (s *Syncer) recall(hub *coordinationv1.Lease) error {
 	if err != nil {
 		return fmt.Errorf("annotation %s of lease %s/%s: %w", workloadv1alpha1.HeartbeatAnsweredAnnotation, hub.Namespace, hub.Name, err)
 	}
+	address, known := hub.Annotations[workloadv1alpha1.HeartbeatAddressAnnotation]
 	s.state.mu.Lock()
 	defer s.state.mu.Unlock()
-	if !s.state.everAnswered && at.Before(s.state.lastAnswer) {
+	switch {
+	case s.state.everAnswered:
+	case known && address != s.config.Physical.Host:
+		s.state.lastAnswer = time.Time{}
+	case at.Before(s.state.lastAnswer):
 		s.state.lastAnswer = at
 	}
 	return nil

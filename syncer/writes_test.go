@@ -171,17 +171,20 @@ func TestAwayOverARestart(t *testing.T) {
 	ready := []metav1.Condition{{Type: workloadv1alpha1.SyncTargetReady, Status: metav1.ConditionTrue, Reason: ReasonConnected}}
 	tests := map[string]struct {
 		answered string // what the Lease says; "" if nothing
+		at       string // the address that the Lease names; "" if none, "ours" if ours
 		later    time.Duration
 		want     string
 		reason   string
 	}{
-		"long ago":  {now.Add(-time.Hour).Format(time.RFC3339), 0, "False/Unreachable", "it was away before we started"},
-		"just now":  {now.Add(-5 * time.Second).Format(time.RFC3339), 0, "True/Connected", "a restart alone is no reason"},
-		"the rest":  {now.Add(-30 * time.Second).Format(time.RFC3339), 15 * time.Second, "False/Unreachable", "30 of the 40 s were before we started"},
-		"ahead":     {now.Add(time.Hour).Format(time.RFC3339), 0, "True/Connected", "a clock was turned back: as if it were now"},
-		"ahead, on": {now.Add(time.Hour).Format(time.RFC3339), silence + 5*time.Second, "False/Unreachable", "and not for an hour"},
-		"never":     {"", 0, "True/Connected", "nothing is known: from our start on"},
-		"no time":   {"yesterday", 0, "True/Connected", "the same; it is overwritten with the next answer"},
+		"long ago":  {now.Add(-time.Hour).Format(time.RFC3339), "", 0, "False/Unreachable", "it was away before we started"},
+		"just now":  {now.Add(-5 * time.Second).Format(time.RFC3339), "", 0, "True/Connected", "a restart alone is no reason"},
+		"the rest":  {now.Add(-30 * time.Second).Format(time.RFC3339), "", 15 * time.Second, "False/Unreachable", "30 of the 40 s were before we started"},
+		"ahead":     {now.Add(time.Hour).Format(time.RFC3339), "", 0, "True/Connected", "a clock was turned back: as if it were now"},
+		"ahead, on": {now.Add(time.Hour).Format(time.RFC3339), "", silence + 5*time.Second, "False/Unreachable", "and not for an hour"},
+		"never":     {"", "", 0, "True/Connected", "nothing is known: from our start on"},
+		"no time":   {"yesterday", "", 0, "True/Connected", "the same; it is overwritten with the next answer"},
+		"here":      {now.Add(-5 * time.Second).Format(time.RFC3339), "ours", 0, "True/Connected", "it is the address that answered"},
+		"elsewhere": {now.Add(-5 * time.Second).Format(time.RFC3339), "https://other.example:6443", 0, "False/Unreachable", "another address answered; this one never did"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -192,6 +195,9 @@ func TestAwayOverARestart(t *testing.T) {
 			stored := &coordinationv1.Lease{
 				TypeMeta:   metav1.TypeMeta{APIVersion: "coordination.k8s.io/v1", Kind: "Lease"},
 				ObjectMeta: metav1.ObjectMeta{Name: "heartbeat", Namespace: "atoll-system", UID: "u", Annotations: annotations},
+			}
+			if tc.at != "" && tc.at != "ours" {
+				annotations[workloadv1alpha1.HeartbeatAddressAnnotation] = tc.at
 			}
 			var mu sync.Mutex // guards stored and away
 			away := true
@@ -219,6 +225,11 @@ func TestAwayOverARestart(t *testing.T) {
 					"name": "heartbeat-east-uid", "namespace": "atoll-system", "uid": "d", "annotations": map[string]any{workloadv1alpha1.HeartbeatCounterAnnotation: "7"},
 				}})
 			})
+			if tc.at == "ours" {
+				mu.Lock()
+				annotations[workloadv1alpha1.HeartbeatAddressAnnotation] = s.config.Physical.Host
+				mu.Unlock()
+			}
 			writer := func() string {
 				mu.Lock()
 				defer mu.Unlock()

@@ -45,6 +45,8 @@ const (
 	// HeartbeatAnsweredAnnotation, on the mirror's Lease: when the physical cluster last answered, by the syncer's clock, as
 	// RFC 3339 writes it. It is at most one heartbeat behind.
 	HeartbeatAnsweredAnnotation = "workload.atoll.dev/heartbeat-answered"
+	// HeartbeatAddressAnnotation, on the mirror's Lease: the address at which the physical cluster last answered.
+	HeartbeatAddressAnnotation = "workload.atoll.dev/heartbeat-address"
 	// HeartbeatUnansweredAnnotation, on the mirror's Lease: "true" while the physical cluster does not answer. The
 	// counter rests meanwhile: a hub that was restored would catch up with the one it is to be compared with.
 	HeartbeatUnansweredAnnotation = "workload.atoll.dev/heartbeat-unanswered"
