@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -27,6 +28,9 @@ var notCarriedOut = []schema.GroupResource{
 	{Resource: "pods"},
 	{Resource: "replicationcontrollers"},
 	{Resource: "persistentvolumeclaims"},
+	{Resource: "persistentvolumes"},
+	{Resource: "nodes"},
+	{Group: "discovery.k8s.io", Resource: "endpointslices"},
 	{Group: "apps", Resource: "replicasets"},
 	{Group: "apps", Resource: "statefulsets"},
 	{Group: "apps", Resource: "daemonsets"},
@@ -46,6 +50,15 @@ var notCarriedOut = []schema.GroupResource{
 var carriedOutHere = map[schema.GroupResource]string{
 	{Resource: "resourcequotas"}: "limit what is made in the workspace, and not yet the pods that physical clusters make for a Deployment",
 	{Resource: "limitranges"}:    "act on pods and persistentvolumeclaims made in the workspace, and not yet on the pods that physical clusters make for a Deployment",
+}
+
+// classes are what pods, claims and Ingresses name. Those of a workspace have their effect on what is made there, and a physical
+// cluster goes by its own.
+var classes = []schema.GroupResource{
+	{Group: "storage.k8s.io", Resource: "storageclasses"},
+	{Group: "networking.k8s.io", Resource: "ingressclasses"},
+	{Group: "scheduling.k8s.io", Resource: "priorityclasses"},
+	{Group: "node.k8s.io", Resource: "runtimeclasses"},
 }
 
 // placementAnnotations are the ones that mean something.
@@ -84,19 +97,29 @@ func (*Unsupported) Validate(ctx context.Context, a admission.Attributes, _ admi
 	if where := carriedOutHere[a.GetResource().GroupResource()]; where != "" && a.GetOperation() == admission.Create {
 		warning.AddWarning(ctx, "", fmt.Sprintf("%s %s", a.GetResource().GroupResource(), where))
 	}
+	if a.GetOperation() == admission.Create && slices.Contains(classes, a.GetResource().GroupResource()) {
+		warning.AddWarning(ctx, "", fmt.Sprintf("%s do not go to physical clusters: there the class has to be known by this name, or what names it is refused", a.GetResource().GroupResource()))
+	}
 	if secret, ok := a.GetObject().(*core.Secret); ok && a.GetOperation() == admission.Create && secret.Type == core.SecretTypeServiceAccountToken {
 		warning.AddWarning(ctx, "", "no token is ever put into a Secret: `kubectl create token` gives one that ends")
 	}
 	for _, kind := range kinds.All {
-		if kind.Dropped == nil || kind.GVR.GroupResource() != a.GetResource().GroupResource() {
+		if kind.Dropped == nil && kind.Template == nil || kind.GVR.GroupResource() != a.GetResource().GroupResource() {
 			continue
 		}
 		root := kind.New()
 		if err := legacyscheme.Scheme.Convert(a.GetObject(), root, nil); err != nil {
 			return fmt.Errorf("look for what of a %s does not go down: %w", kind.GVK.Kind, err)
 		}
-		for _, dropped := range kind.Dropped(root) {
-			warning.AddWarning(ctx, "", "does not go to physical clusters: "+dropped)
+		if kind.Dropped != nil {
+			for _, dropped := range kind.Dropped(root) {
+				warning.AddWarning(ctx, "", "does not go to physical clusters: "+dropped)
+			}
+		}
+		if kind.Template != nil {
+			for _, named := range classesNamed(&kind.Template(root).Spec) {
+				warning.AddWarning(ctx, "", named+" names a class of the physical clusters, which know nothing of this workspace's: one that has no class of this name refuses the pods")
+			}
 		}
 	}
 	object, err := meta.Accessor(a.GetObject())
@@ -109,6 +132,17 @@ func (*Unsupported) Validate(ctx context.Context, a admission.Attributes, _ admi
 		}
 	}
 	return nil
+}
+
+// classesNamed returns the fields of a pod that name a class, with their values. System classes of priority do not go down.
+func classesNamed(spec *corev1.PodSpec) (fields []string) {
+	if name := spec.PriorityClassName; name != "" && !strings.HasPrefix(name, "system-") {
+		fields = append(fields, fmt.Sprintf("priorityClassName %q", name))
+	}
+	if spec.RuntimeClassName != nil && *spec.RuntimeClassName != "" {
+		fields = append(fields, fmt.Sprintf("runtimeClassName %q", *spec.RuntimeClassName))
+	}
+	return fields
 }
 
 // orphans says whether a deletion is to keep the dependents: by its options, or by the object's finalizer where they say nothing.

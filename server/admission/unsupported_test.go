@@ -7,12 +7,16 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/warning"
+	"k8s.io/kubernetes/pkg/apis/apps"
+	_ "k8s.io/kubernetes/pkg/apis/apps/install" // as in the server
 	"k8s.io/kubernetes/pkg/apis/core"
+	"k8s.io/utils/ptr"
 
 	"atoll.dev/atoll/internal/kinds"
 	"atoll.dev/atoll/internal/logicalcluster"
@@ -39,6 +43,39 @@ func TestUnsupportedWarns(t *testing.T) {
 			reason: "nobody may believe that it holds below",
 			object: &corev1.LimitRange{}, resource: corev1.SchemeGroupVersion.WithResource("limitranges"),
 			want: "limitranges act on pods and persistentvolumeclaims made in the workspace, and not yet on the pods",
+		},
+		"volume": {
+			reason: "nobody may wait for a claim to be bound to it",
+			object: &corev1.PersistentVolume{}, resource: corev1.SchemeGroupVersion.WithResource("persistentvolumes"),
+			want: "persistentvolumes are kept but have no effect yet",
+		},
+		"node": {
+			reason: "nothing is scheduled to it",
+			object: &corev1.Node{}, resource: corev1.SchemeGroupVersion.WithResource("nodes"),
+			want: "nodes are kept but have no effect yet",
+		},
+		"class": {
+			reason: "a physical cluster has classes of its own",
+			object: &schedulingv1.PriorityClass{}, resource: schedulingv1.SchemeGroupVersion.WithResource("priorityclasses"),
+			want: "priorityclasses.scheduling.k8s.io do not go to physical clusters: there the class has to be known",
+		},
+		"class of pods": {
+			reason:   "the pods are refused below, if it is not known there",
+			object:   &apps.Deployment{Spec: apps.DeploymentSpec{Template: core.PodTemplateSpec{Spec: core.PodSpec{PriorityClassName: "high"}}}},
+			resource: appsv1.SchemeGroupVersion.WithResource("deployments"),
+			want:     `priorityClassName "high" names a class of the physical clusters`,
+		},
+		"system class of pods": {
+			reason:   "that does not go down at all",
+			object:   &apps.Deployment{Spec: apps.DeploymentSpec{Template: core.PodTemplateSpec{Spec: core.PodSpec{PriorityClassName: "system-node-critical"}}}},
+			resource: appsv1.SchemeGroupVersion.WithResource("deployments"),
+			want:     "does not go to physical clusters: priorityClassName",
+		},
+		"runtime class of pods": {
+			reason:   "the same",
+			object:   &apps.Deployment{Spec: apps.DeploymentSpec{Template: core.PodTemplateSpec{Spec: core.PodSpec{RuntimeClassName: ptr.To("kata")}}}},
+			resource: appsv1.SchemeGroupVersion.WithResource("deployments"),
+			want:     `runtimeClassName "kata" names a class of the physical clusters`,
 		},
 		"kind that goes down": {
 			reason: "it has its effect",
