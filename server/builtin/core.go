@@ -87,7 +87,7 @@ func (p *coreProvider) addWorkloads(storage map[string]rest.Storage, getter gene
 	if err != nil {
 		return fmt.Errorf("store of pods: %w", err)
 	}
-	storage["pods"] = pods.Pod
+	storage["pods"] = podsElsewhere{pods.Pod}
 	storage["pods/status"] = pods.Status
 	storage["pods/binding"] = pods.Binding
 	storage["pods/ephemeralcontainers"] = pods.EphemeralContainers

@@ -5,12 +5,17 @@ import (
 	"net/http"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metainternalversion "k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/rest"
-
+	"k8s.io/apiserver/pkg/warning"
 	podrest "k8s.io/kubernetes/pkg/registry/core/pod/rest"
 	podstore "k8s.io/kubernetes/pkg/registry/core/pod/storage"
+
+	"atoll.dev/atoll/internal/logicalcluster"
 )
 
 // errElsewhere answers what would need a way from this server to where pods run. Upstream's handlers would dial the
@@ -23,6 +28,24 @@ func errElsewhere() error {
 		Reason:  "NotImplemented",
 		Message: "pods run in physical clusters; debugging through the workspace comes with a later version",
 	}}
+}
+
+// podsElsewhere says where pods are to who lists those of a namespace and finds none. kubectl logs and kubectl exec on a
+// Deployment wait for a pod for up to a minute, and can only be told why: the wait is theirs.
+type podsElsewhere struct {
+	*podstore.REST
+}
+
+func (p podsElsewhere) List(ctx context.Context, options *metainternalversion.ListOptions) (runtime.Object, error) {
+	list, err := p.REST.List(ctx, options)
+	cluster, ok := logicalcluster.ClusterFrom(ctx)
+	if err != nil || !ok || cluster.Mirror || cluster.Wildcard || genericapirequest.NamespaceValue(ctx) == "" {
+		return list, err
+	}
+	if meta.LenList(list) == 0 {
+		warning.AddWarning(ctx, "", "pods of Deployments run in physical clusters and are not shown in a workspace yet, nor are their logs: kubectl get deployments,placements tells how they are")
+	}
+	return list, nil
 }
 
 // connecter is a subresource that hands the connection to a handler: exec, attach, portforward, proxy.
