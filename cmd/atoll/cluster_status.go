@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"regexp"
 	"strings"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -71,7 +73,14 @@ func clusterStatus(ctx context.Context, hub *cli.Hub, out io.Writer, name string
 		return err
 	}
 	for _, c := range t.Status.Conditions {
-		fmt.Fprintf(out, "Condition %s is %s since %s: %s: %s\n", c.Type, c.Status, age(c.LastTransitionTime), c.Reason, c.Message)
+		message := inWords(c.Message, func(name logicalcluster.Name) string {
+			path, err := hub.PathOf(ctx, name)
+			if err != nil {
+				return name.String() // who may not see the workspace is told of it by the name alone
+			}
+			return path.String()
+		})
+		fmt.Fprintf(out, "Condition %s is %s since %s: %s: %s\n", c.Type, c.Status, age(c.LastTransitionTime), c.Reason, message)
 	}
 	duplicate, _ := isDuplicate(t)
 	for condition, what := range confirmable {
@@ -101,6 +110,17 @@ func clusterStatus(ctx context.Context, hub *cli.Hub, out io.Writer, name string
 		}
 	}
 	return err
+}
+
+// keyed is how the server names a cluster-scoped object of a logical cluster: "1x2y3z4a5b6c7d8e|default".
+var keyed = regexp.MustCompile(`\b([a-z0-9]{16}|root)\|([a-z0-9](?:[-a-z0-9.]*[a-z0-9])?)`)
+
+// inWords puts the path of the workspace in place of the name of a logical cluster: "root:shop default".
+func inWords(message string, path func(logicalcluster.Name) string) string {
+	return keyed.ReplaceAllStringFunc(message, func(key string) string {
+		name, object, _ := strings.Cut(key, "|")
+		return path(logicalcluster.Name(name)) + " " + object
+	})
 }
 
 // writeDifference says what a confirmation would do.

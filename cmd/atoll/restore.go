@@ -121,6 +121,9 @@ func restore(ctx context.Context, b *backupfile.File, root string, now time.Time
 	}
 	// The one look at the store is no news to who restores.
 	quiet := klog.NewContext(ctx, klog.Logger{})
+	if err := gone(ctx, b.Server, keys); err != nil {
+		return 0, err
+	}
 	bump := embeddedetcd.RevisionBump(b.Revision, b.Created, now)
 	if revision, err = r.Build(quiet, bump); err != nil {
 		return 0, err
