@@ -80,8 +80,9 @@ lint: ## gofmt, go vet and staticcheck (.ci/lint.mod says why those).
 	@.ci/lint
 
 .PHONY: verify
-verify: lint ## lint; and go.mod, generated code and the documents' tables are up to date.
+verify: lint ## lint; go.mod, generated code and the documents' tables are up to date; no known vulnerability is called.
 	@.ci/verify
+	@.ci/vulnerabilities
 
 .PHONY: generate
 generate: ## Generate code and the tables in the documents.

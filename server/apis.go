@@ -17,6 +17,7 @@ import (
 	"k8s.io/apiserver/pkg/registry/generic"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
+	"k8s.io/apiserver/pkg/storage/value"
 	controlplaneapiserver "k8s.io/kubernetes/pkg/controlplane/apiserver"
 
 	"atoll.dev/atoll/internal/kinds"
@@ -29,13 +30,13 @@ import (
 )
 
 // newBackend returns the storage of all resources, with the objects laid over it that every logical cluster shares.
-func newBackend(etcd *clientv3.Client, factory serverstorage.StorageFactory) (*storage.Backend, error) {
+func newBackend(etcd *clientv3.Client, factory serverstorage.StorageFactory, encrypt value.ResourceTransformers) (*storage.Backend, error) {
 	shared, err := builtin.SharedObjects(builtin.DefaultServiceIPRange)
 	if err != nil {
 		return nil, fmt.Errorf("make the objects that all logical clusters share: %w", err)
 	}
 	backend, err := storage.New(storage.Config{
-		Client: etcd, Prefix: storage.DefaultPrefix, StorageFactory: factory,
+		Client: etcd, Prefix: storage.DefaultPrefix, StorageFactory: factory, Transformers: encrypt,
 		Shared: func(gr schema.GroupResource) []runtime.Object { return slices.Collect(maps.Values(shared[gr])) },
 	})
 	if err != nil {

@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"strings"
 
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
@@ -43,6 +45,7 @@ func (a *clusterAuthorizer) Authorize(ctx context.Context, attrs authorizer.Attr
 	cluster, named := lcctx.ClusterFrom(ctx)
 	if named {
 		audit.AddAuditAnnotation(ctx, lcctx.Annotation, cluster.String())
+		trace.SpanFromContext(ctx).SetAttributes(attribute.String(lcctx.Annotation, cluster.String()))
 	}
 	switch who := who.(type) {
 	case *syncerUser:

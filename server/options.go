@@ -54,6 +54,16 @@ type Options struct {
 	SyncerSigningDuration time.Duration
 
 	Audit *genericoptions.AuditOptions
+	// Encryption of values in etcd.
+	Encryption EncryptionOptions
+	// Tracing sends spans of requests to a collector.
+	Tracing *genericoptions.TracingOptions
+
+	// ShutdownDelay is how long a server that is to end serves on as ever, with /readyz saying that it ends, so that balancers turn
+	// away from it first. ShutdownSendRetryAfter has it answer what comes later with 429 and Retry-After until the requests in
+	// flight are done, rather than close its port.
+	ShutdownDelay          time.Duration
+	ShutdownSendRetryAfter bool
 }
 
 // NewOptions returns the defaults.
@@ -63,6 +73,7 @@ func NewOptions() *Options {
 		BindAddress:   net.IPv4(127, 0, 0, 1),
 		SecurePort:    DefaultSecurePort,
 		Audit:         genericoptions.NewAuditOptions(),
+		Tracing:       genericoptions.NewTracingOptions(),
 
 		Authentication:                   kubeoptions.NewBuiltInAuthenticationOptions().WithWebHook(),
 		ServiceAccountMaxTokenExpiration: 30 * 24 * time.Hour,
@@ -79,6 +90,8 @@ func (o *Options) AddFlags(fss *cliflag.NamedFlagSets) {
 	fs.IPVar(&o.BindAddress, "bind-address", o.BindAddress, "Address to listen on. Other machines reach the server only if it is not a loopback address.")
 	fs.IntVar(&o.SecurePort, "secure-port", o.SecurePort, "Port to serve HTTPS on; 0 takes a free one.")
 	fs.StringVar(&o.ExternalHostname, "external-hostname", o.ExternalHostname, "Name or address by which clients reach the server (default --bind-address).")
+	fs.DurationVar(&o.ShutdownDelay, "shutdown-delay-duration", o.ShutdownDelay, "How long a server that is to end serves on as ever while /readyz fails, so that balancers turn away first.")
+	fs.BoolVar(&o.ShutdownSendRetryAfter, "shutdown-send-retry-after", o.ShutdownSendRetryAfter, "After that time, answer new requests with 429 and Retry-After until those in flight are done, rather than close the port.")
 	fs = fss.FlagSet("authentication")
 	fs.StringVar(&o.ClientCAFile, "client-ca-file", o.ClientCAFile, "File with further certificate authorities whose client certificates are accepted, besides the server's own.")
 	fs.StringVar(&o.TokenAuthFile, "token-auth-file", o.TokenAuthFile, `File with static tokens, one a line: token,user,uid,"group1,group2".`)
@@ -87,6 +100,8 @@ func (o *Options) AddFlags(fss *cliflag.NamedFlagSets) {
 	fs.DurationVar(&o.ServiceAccountMaxTokenExpiration, "service-account-max-token-expiration", o.ServiceAccountMaxTokenExpiration, "The longest that a token of a ServiceAccount is valid; one that is asked for longer gets this. A key that signed tokens is kept as long.")
 	fs.DurationVar(&o.SyncerSigningDuration, "syncer-signing-duration", o.SyncerSigningDuration, "How long the certificates of syncers outside the server last; they renew them by themselves.")
 	o.Audit.AddFlags(fss.FlagSet("auditing"))
+	o.Encryption.addFlags(fss)
+	o.Tracing.AddFlags(fss.FlagSet("tracing"))
 }
 
 // Validate returns every fault, each naming the flag and its value.
@@ -108,6 +123,7 @@ func (o *Options) Validate() []error {
 		{"--client-ca-file", o.ClientCAFile}, {"--token-auth-file", o.TokenAuthFile},
 		{"--authentication-config", o.Authentication.AuthenticationConfigFile},
 		{"--authentication-token-webhook-config-file", o.Authentication.WebHook.ConfigFile},
+		{"--encryption-provider-config", o.Encryption.ConfigFile},
 	} {
 		if given.file == "" {
 			continue
@@ -127,10 +143,13 @@ func (o *Options) Validate() []error {
 	if longest := o.ServiceAccountMaxTokenExpiration; longest < time.Hour || longest > maxTokenExpiration {
 		errs = append(errs, fmt.Errorf("--service-account-max-token-expiration %s: want 1h to %s", longest, maxTokenExpiration))
 	}
+	if o.ShutdownDelay < 0 {
+		errs = append(errs, fmt.Errorf("--shutdown-delay-duration %s: want 0 or more", o.ShutdownDelay))
+	}
 	if o.SyncerSigningDuration < time.Minute {
 		errs = append(errs, fmt.Errorf("--syncer-signing-duration %s: want at least a minute, since what ends too soon cannot be renewed", o.SyncerSigningDuration))
 	}
-	return slices.Concat(errs, o.Authentication.Validate(), o.Audit.Validate())
+	return slices.Concat(errs, o.Encryption.validate(), o.Authentication.Validate(), o.Audit.Validate(), o.Tracing.Validate())
 }
 
 // AdminKubeconfig is the file that the administrator's kubeconfig is written to.

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spf13/pflag"
 	cliflag "k8s.io/component-base/cli/flag"
@@ -35,6 +36,10 @@ func TestOptionsValidate(t *testing.T) {
 		"issuer with a path":            {change: func(o *Options) { o.ServiceAccountIssuers = []string{"https://atoll.example.com/clusters/root"} }, wants: []string{"--service-account-issuer", "https://atoll.example.com/clusters/root"}},
 		"endless tokens":                {change: func(o *Options) { o.ServiceAccountMaxTokenExpiration = 0 }, wants: []string{"--service-account-max-token-expiration 0s"}},
 		"directory for a file":          {change: func(o *Options) { o.TokenAuthFile = dir }, wants: []string{"--token-auth-file", dir}},
+		"encryption without a file":     {change: func(o *Options) { o.Encryption.AutomaticReload = true }, wants: []string{"--encryption-provider-config-automatic-reload", "names no file"}},
+		"encryption by a missing file":  {change: func(o *Options) { o.Encryption.ConfigFile = "nowhere" }, wants: []string{"--encryption-provider-config", "nowhere"}},
+		"tracing by a missing file":     {change: func(o *Options) { o.Tracing.ConfigFile = "nowhere" }, wants: []string{"tracing-config-file", "nowhere"}},
+		"delay of the end":              {change: func(o *Options) { o.ShutdownDelay = -time.Second }, wants: []string{"--shutdown-delay-duration"}},
 		"audit":                         {change: func(o *Options) { o.Audit.LogOptions.Path = "x"; o.Audit.LogOptions.MaxAge = -1 }, wants: []string{"--audit-log-maxage"}},
 		"several faults at once":        {change: func(o *Options) { o.SecurePort, o.RootDirectory = -1, "" }, wants: []string{"--secure-port", "--root-directory"}},
 	}
@@ -65,12 +70,14 @@ func TestOptionsFlags(t *testing.T) {
 	}
 	// kube-apiserver's and kcp's names.
 	err := flags.Parse([]string{"--root-directory=r", "--kubeconfig-path=k", "--bind-address=0.0.0.0", "--secure-port=0",
-		"--external-hostname=e", "--client-ca-file=c", "--token-auth-file=t", "--audit-policy-file=p", "--audit-log-path=l"})
+		"--external-hostname=e", "--client-ca-file=c", "--token-auth-file=t", "--audit-policy-file=p", "--audit-log-path=l",
+		"--encryption-provider-config=x", "--encryption-provider-config-automatic-reload", "--tracing-config-file=y", "--shutdown-delay-duration=3s", "--shutdown-send-retry-after"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if o.RootDirectory != "r" || o.KubeconfigPath != "k" || !o.BindAddress.IsUnspecified() || o.SecurePort != 0 || o.ExternalHostname != "e" ||
-		o.ClientCAFile != "c" || o.TokenAuthFile != "t" || o.Audit.PolicyFile != "p" || o.Audit.LogOptions.Path != "l" {
+		o.ClientCAFile != "c" || o.TokenAuthFile != "t" || o.Audit.PolicyFile != "p" || o.Audit.LogOptions.Path != "l" ||
+		o.Encryption != (EncryptionOptions{ConfigFile: "x", AutomaticReload: true}) || o.Tracing.ConfigFile != "y" || o.ShutdownDelay != 3*time.Second || !o.ShutdownSendRetryAfter {
 		t.Errorf("flags do not reach their options: %+v", o)
 	}
 }

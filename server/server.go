@@ -57,6 +57,8 @@ const (
 
 	// idleTimeout of connections in memory.
 	idleTimeout = 90 * time.Second
+	// etcdPatience is how long one check of health waits, kube-apiserver's for etcd.
+	etcdPatience = 2 * time.Second
 	// watchGrace is how long a stopping server waits for its open watches to end.
 	watchGrace = 2 * time.Second
 	// Requests handled at once, for all logical clusters together: kube-apiserver's largest advised setting. Nothing
@@ -87,6 +89,8 @@ type Server struct {
 	url         string
 	etcd        *clientv3.Client
 	stopping    chan struct{} // closed when Run's context ends
+
+	stopEncrypting func() // nil until values can be encrypted
 }
 
 // New builds the server over an etcd, takes its port, and writes the administrator's kubeconfig. Join comes
@@ -132,6 +136,9 @@ func (s *Server) Close() error {
 	if s.backend != nil {
 		s.backend.Destroy()
 	}
+	if s.stopEncrypting != nil {
+		s.stopEncrypting()
+	}
 	if err := s.listener.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
 		return fmt.Errorf("close the port %s: %w", s.listener.Addr(), err)
 	}
@@ -170,17 +177,24 @@ func (s *Server) assemble(ctx context.Context, etcd *clientv3.Client, address st
 	if err != nil {
 		return err
 	}
-	if s.backend, err = newBackend(etcd, factory); err != nil {
+	config := genericapiserver.NewConfig(legacyscheme.Codecs)
+	var encrypting context.Context
+	encrypting, s.stopEncrypting = context.WithCancel(context.WithoutCancel(ctx))
+	transformers, err := s.encrypt(encrypting, config)
+	if err != nil {
+		return err
+	}
+	if s.backend, err = newBackend(etcd, factory, transformers); err != nil {
 		return err
 	}
 
-	config := genericapiserver.NewConfig(legacyscheme.Codecs)
 	config.EffectiveVersion = version
 	config.ExternalAddress = address
 	config.LoopbackClientConfig = s.loopback.config
 	config.RESTOptionsGetter = s.backend
 	config.MergedResourceConfig = resources
 	config.MaxRequestsInFlight, config.MaxMutatingRequestsInFlight = maxRequestsInFlight, maxMutatingRequestsInFlight
+	config.ShutdownDelayDuration, config.ShutdownSendRetryAfter = s.options.ShutdownDelay, s.options.ShutdownSendRetryAfter
 	// Open watches end with the server, and do not delay it until the limit of ordinary requests.
 	config.ShutdownWatchTerminationGracePeriod = watchGrace
 	config.LongRunningFunc = longRunning(filters.BasicLongRunningRequestCheck(
@@ -201,6 +215,9 @@ func (s *Server) assemble(ctx context.Context, etcd *clientv3.Client, address st
 	}
 	if err := s.options.Audit.ApplyTo(config); err != nil {
 		return fmt.Errorf("set up the audit log: %w", err)
+	}
+	if err := s.options.Tracing.ApplyTo(nil, config); err != nil {
+		return fmt.Errorf("set up tracing by --tracing-config-file %q: %w", s.options.Tracing.ConfigFile, err)
 	}
 	providers, err := s.authorize(config)
 	if err != nil {
@@ -237,15 +254,36 @@ func (s *Server) assemble(ctx context.Context, etcd *clientv3.Client, address st
 	}); err != nil {
 		return fmt.Errorf("install custom resources: %w", err)
 	}
-	if err := s.generic.AddReadyzChecks(healthz.NamedCheck("custom-resource-definitions", func(req *http.Request) error {
-		return s.custom.Definitions().WaitSynced(req.Context())
-	})); err != nil {
+	if err := s.generic.AddReadyzChecks(healthz.NamedCheck("etcd", patiently(func(ctx context.Context) error {
+		return answers(ctx, etcd)
+	}))); err != nil {
+		return err
+	}
+	if err := s.generic.AddReadyzChecks(healthz.NamedCheck("custom-resource-definitions", patiently(func(ctx context.Context) error {
+		return s.custom.Definitions().WaitSynced(ctx)
+	}))); err != nil {
 		return err
 	}
 	s.kinds = garbage.NewCustom(builtinKinds, customKinds{s.custom.Definitions()}, s.backend.Metadata)
-	return s.generic.AddReadyzChecks(healthz.NamedCheck("watch-caches", func(req *http.Request) error {
-		return s.backend.WaitReady(req.Context())
-	}))
+	return s.generic.AddReadyzChecks(healthz.NamedCheck("watch-caches", patiently(s.backend.WaitReady)))
+}
+
+// patiently makes a check of what waits: who asks for health wants an answer, and waits himself.
+func patiently(wait func(context.Context) error) func(*http.Request) error {
+	return func(req *http.Request) error {
+		ctx, cancel := context.WithTimeout(req.Context(), etcdPatience)
+		defer cancel()
+		return wait(ctx)
+	}
+}
+
+// answers returns an error unless etcd answers a read that takes a majority of its members before ctx ends. Only /readyz asks: to
+// start the server again, as /livez asks for, mends no etcd.
+func answers(ctx context.Context, etcd *clientv3.Client) error {
+	if _, err := etcd.Get(ctx, "/atoll/health", clientv3.WithCountOnly()); err != nil {
+		return fmt.Errorf("etcd does not answer within %s: %w", etcdPatience, err)
+	}
+	return nil
 }
 
 // Placer knows where things run and can run, for warnings to who applies what nothing can run, and to who deletes what runs
@@ -319,6 +357,7 @@ func (s *Server) Run(ctx context.Context) error {
 	if s.directory == nil || s.placer == nil || s.credentials == nil {
 		return errors.New("run the API server: Join was not called")
 	}
+	defer s.stopEncrypting()
 	defer s.backend.Destroy() // after the last request
 	prepared := s.generic.PrepareRun()
 	// Connections in memory outlive the others: controllers and shutdown hooks use them to the end.

@@ -177,6 +177,16 @@ func (o *startOptions) serve(ctx context.Context, etcd *embeddedetcd.Etcd, began
 		return err
 	}
 
+	var atWork atomic.Int32
+	if err := s.AddReadyCheck("controllers", func() error {
+		if n := int(atWork.Load()); n < len(all) {
+			return fmt.Errorf("%d of %d controllers are at work", n, len(all))
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+
 	group, ctx := errgroup.WithContext(ctx)
 	// Controllers end before the API server that they write to.
 	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
@@ -188,6 +198,8 @@ func (o *startOptions) serve(ctx context.Context, etcd *embeddedetcd.Etcd, began
 		working.Go(func() error { informers.Run(workCtx); return nil })
 		for _, c := range all {
 			working.Go(func() error {
+				atWork.Add(1)
+				defer atWork.Add(-1)
 				if err := c.run(workCtx); err != nil && workCtx.Err() == nil {
 					return fmt.Errorf("controller %s: %w", c.name, err)
 				}

@@ -1,7 +1,9 @@
 package storage
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -12,6 +14,12 @@ import (
 // installationKey is where rows of the installation itself are: beside the rows of logical clusters and not among them,
 // so that no request reaches one and no deletion of a logical cluster touches one.
 const installationKey = "/atoll/installation/"
+
+// encryptedPrefix begins every value that upstream's providers encrypt, and nothing that is in plain.
+const encryptedPrefix = "k8s:enc:"
+
+// ErrEncrypted is the error of rows that are encrypted, read without a configuration of encryption.
+var ErrEncrypted = errors.New("the store is encrypted: start the server with the --encryption-provider-config that was used, which a backup does not hold")
 
 // InstallationRow is a row of the installation as it was read.
 type InstallationRow struct {
@@ -32,6 +40,9 @@ func (b *Backend) ReadInstallation(ctx context.Context, name string) (Installati
 	}
 	if len(got.Kvs) == 0 {
 		return InstallationRow{}, nil
+	}
+	if b.transform == nil && bytes.HasPrefix(got.Kvs[0].Value, []byte(encryptedPrefix)) {
+		return InstallationRow{}, fmt.Errorf("read the installation's %s: %w", name, ErrEncrypted)
 	}
 	row := InstallationRow{Value: got.Kvs[0].Value, Revision: got.Kvs[0].ModRevision}
 	if cipher := b.installationCipher(); cipher != nil {

@@ -1,0 +1,212 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	encryptionconfigcontroller "k8s.io/apiserver/pkg/server/options/encryptionconfig/controller"
+	"k8s.io/apiserver/pkg/storage/value"
+	"k8s.io/apiserver/pkg/storage/value/encrypt/identity"
+
+	"atoll.dev/atoll/server/storage"
+)
+
+// The keys of 32 bytes.
+const (
+	oldKey = "b2xkIGtleSBvZiBleGFjdGx5IHRoaXJ0eSB0d28gYi4="
+	newKey = "bmV3IGtleSBvZiBleGFjdGx5IHRoaXJ0eSB0d28gYi4="
+)
+
+// encryptWith is an EncryptionConfiguration of Secrets and of a custom resource: what is written has the first key, of "name:secret".
+func encryptWith(t *testing.T, file string, keys ...string) {
+	t.Helper()
+	var b strings.Builder
+	b.WriteString("apiVersion: apiserver.config.k8s.io/v1\nkind: EncryptionConfiguration\nresources:\n" +
+		"- resources: [secrets, widgets.shop.example]\n  providers:\n  - aesgcm:\n      keys:\n")
+	for _, key := range keys {
+		name, secret, _ := strings.Cut(key, ":")
+		fmt.Fprintf(&b, "      - {name: %s, secret: %s}\n", name, secret)
+	}
+	b.WriteString("  - identity: {}\n")
+	mustWrite(t, file, b.String())
+}
+
+// row returns the value of a key of etcd.
+func (r *running) row(t *testing.T, key string) []byte {
+	t.Helper()
+	got, err := r.data.Get(t.Context(), key)
+	must(t, err)
+	if len(got.Kvs) != 1 {
+		t.Fatalf("%d rows %s", len(got.Kvs), key)
+	}
+	return got.Kvs[0].Value
+}
+
+// TestEncryptionAtRest: what etcd holds of Secrets, of custom resources and of the keys that sign tokens is ciphertext, bound to
+// its logical cluster; keys are rotated; without them a server says what is missing.
+func TestEncryptionAtRest(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "encryption.yaml")
+	encryptWith(t, file, "old:"+oldKey)
+	r := startServer(t, func(o *Options) { o.Encryption.ConfigFile = file })
+	secrets := func(r *running) []string {
+		var found []string
+		for _, c := range []struct {
+			name string
+			read func() (string, error)
+		}{
+			{"secret", func() (string, error) {
+				s, err := r.in(t, shop).CoreV1().Secrets("default").Get(t.Context(), "s", metav1.GetOptions{})
+				return string(s.Data["password"]), err
+			}},
+			{"widget", func() (string, error) {
+				w, err := r.custom(t, shop).objects.Resource(widgetsV1).Namespace("default").Get(t.Context(), "w", metav1.GetOptions{})
+				if err != nil {
+					return "", err
+				}
+				return fmt.Sprint(w.Object["spec"].(map[string]any)["password"]), nil
+			}},
+		} {
+			text, err := c.read()
+			found = append(found, fmt.Sprint(c.name, " ", text, " ", err))
+		}
+		return found
+	}
+	want := fmt.Sprint([]string{"secret hunter2 <nil>", "widget hunter3 <nil>"})
+
+	r.makeNamespace(t, shop, "default")
+	r.makeNamespace(t, bank, "default")
+	_, err := r.in(t, shop).CoreV1().Secrets("default").Create(t.Context(), &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: "s"}, Data: map[string][]byte{"password": []byte("hunter2")},
+	}, metav1.CreateOptions{})
+	must(t, err)
+	mine := r.custom(t, shop)
+	mine.define(t, widgets(`{"password":{"type":"string"}}`))
+	_, err = mine.objects.Resource(widgetsV1).Namespace("default").Create(t.Context(), widget("w", map[string]any{"password": "hunter3"}), metav1.CreateOptions{})
+	must(t, err)
+
+	secretRow, widgetRow, keysRow := "/registry/secrets/shopname/default/s", "/registry/shop.example/widgets/shopname/default/w", "/atoll/installation/serviceaccount-keys"
+	begins := func(r *running, key string) {
+		t.Helper()
+		for _, name := range []string{secretRow, widgetRow, keysRow} {
+			if row := r.row(t, name); !bytes.HasPrefix(row, []byte("k8s:enc:aesgcm:v1:"+key+":")) {
+				t.Errorf("%s begins with %.40q, want what key %q encrypted", name, row, key)
+			}
+		}
+	}
+	begins(r, "old")
+	everything, err := r.data.Get(t.Context(), "\x00", clientv3.WithFromKey())
+	must(t, err)
+	for _, kv := range everything.Kvs {
+		for _, plain := range []string{"hunter2", "hunter3", "PRIVATE KEY"} {
+			if bytes.Contains(kv.Value, []byte(plain)) {
+				t.Errorf("%s holds %q", kv.Key, plain)
+			}
+		}
+	}
+	if got := fmt.Sprint(secrets(r)); got != want {
+		t.Errorf("read %s, want %s", got, want)
+	}
+	if got := r.ask(t, asked{path: "/readyz/encryption", token: ""}); got.code != http.StatusOK && got.code != http.StatusForbidden && got.code != http.StatusUnauthorized {
+		t.Errorf("/readyz/encryption: %d %s", got.code, got.body)
+	}
+
+	// Whoever writes into etcd moves nothing to where he may read it.
+	_, err = r.data.Put(t.Context(), "/registry/secrets/bankname/default/s", string(r.row(t, secretRow)))
+	must(t, err)
+	if s, err := r.in(t, bank).CoreV1().Secrets("default").Get(t.Context(), "s", metav1.GetOptions{}); err == nil || strings.Contains(err.Error(), "hunter2") {
+		t.Errorf("copied into another logical cluster it is read: %v, %v", s.Data, err)
+	}
+	_, err = r.data.Delete(t.Context(), "/registry/secrets/bankname/default/s")
+	must(t, err)
+
+	// Rotation: the new key writes, the old one still reads; what is written anew, although it is the same, has the new one.
+	encryptWith(t, file, "new:"+newKey, "old:"+oldKey)
+	r = r.restart(t)
+	if got := fmt.Sprint(secrets(r)); got != want {
+		t.Errorf("with both keys read %s, want %s", got, want)
+	}
+	same, err := r.in(t, shop).CoreV1().Secrets("default").Get(t.Context(), "s", metav1.GetOptions{})
+	must(t, err)
+	_, err = r.in(t, shop).CoreV1().Secrets("default").Update(t.Context(), same, metav1.UpdateOptions{})
+	must(t, err)
+	w, err := r.custom(t, shop).objects.Resource(widgetsV1).Namespace("default").Get(t.Context(), "w", metav1.GetOptions{})
+	must(t, err)
+	_, err = r.custom(t, shop).objects.Resource(widgetsV1).Namespace("default").Update(t.Context(), w, metav1.UpdateOptions{})
+	must(t, err)
+	begins(r, "new")
+	encryptWith(t, file, "new:"+newKey)
+	r = r.restart(t)
+	if got := fmt.Sprint(secrets(r)); got != want {
+		t.Errorf("with the new key read %s, want %s", got, want)
+	}
+
+	// As after a restore without the file.
+	must(t, r.stop())
+	plain := *r.options
+	plain.Encryption.ConfigFile = ""
+	s, err := New(t.Context(), &plain, r.data)
+	if err == nil {
+		err = s.Close()
+		t.Errorf("a server without the keys started; closed: %v", err)
+	} else if !errors.Is(err, storage.ErrEncrypted) || !strings.Contains(err.Error(), "--encryption-provider-config") {
+		t.Errorf("a server without the keys: %v", err)
+	}
+}
+
+// TestEncryptionReload: a changed file counts without a restart, and a broken one changes nothing.
+func TestEncryptionReload(t *testing.T) {
+	before := encryptionconfigcontroller.EncryptionConfigFileChangePollDuration
+	encryptionconfigcontroller.EncryptionConfigFileChangePollDuration = 50 * time.Millisecond
+	t.Cleanup(func() { encryptionconfigcontroller.EncryptionConfigFileChangePollDuration = before })
+	file := filepath.Join(t.TempDir(), "encryption.yaml")
+	encryptWith(t, file, "old:"+oldKey)
+	r := startServer(t, func(o *Options) { o.Encryption = EncryptionOptions{ConfigFile: file, AutomaticReload: true} })
+	r.makeNamespace(t, shop, "default")
+	write := func(name string) []byte {
+		_, err := r.in(t, shop).CoreV1().Secrets("default").Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+		must(t, err)
+		return r.row(t, "/registry/secrets/shopname/default/"+name)
+	}
+	mustWrite(t, file, "resources: nonsense")
+	if row := write("one"); !bytes.HasPrefix(row, []byte("k8s:enc:aesgcm:v1:old:")) {
+		t.Errorf("with a broken file written is %.30q", row)
+	}
+	encryptWith(t, file, "new:"+newKey, "old:"+oldKey)
+	n := 0
+	waitFor(t, time.Minute, "the new key writes", func() (string, bool) {
+		n++
+		row := write(fmt.Sprint("s", n))
+		return fmt.Sprintf("%.30q", row), bytes.HasPrefix(row, []byte("k8s:enc:aesgcm:v1:new:"))
+	})
+	if _, err := r.in(t, shop).CoreV1().Secrets("default").Get(t.Context(), "one", metav1.GetOptions{}); err != nil {
+		t.Errorf("what the old key wrote: %v", err)
+	}
+}
+
+// deaf encrypts what it cannot decrypt.
+type deaf struct{ value.Transformer }
+
+func (deaf) TransformerForResource(schema.GroupResource) value.Transformer {
+	return deaf{identity.NewEncryptCheckTransformer()}
+}
+
+func (deaf) TransformFromStorage(context.Context, []byte, value.Context) ([]byte, bool, error) {
+	return nil, false, errors.New("no key")
+}
+
+func TestEncryptionCheck(t *testing.T) {
+	if err := encrypts(t.Context(), deaf{}); err == nil || !strings.Contains(err.Error(), "decrypt what was encrypted: no key") {
+		t.Errorf("what cannot decrypt is well: %v", err)
+	}
+}
