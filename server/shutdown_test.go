@@ -147,7 +147,7 @@ func TestShutdownDropsNoRequest(t *testing.T) {
 			stopped := make(chan error, 1)
 			go func() { stopped <- r.stop() }()
 			waitFor(t, time.Minute, "the server turns away who comes now", func() (string, bool) {
-				resp, err := (&http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: r.authority()}}}).Get("https://" + r.dialAddress() + "/healthz")
+				resp, err := (&http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: r.authority()}}}).Get("https://" + r.dialAddress() + "/version")
 				if err != nil {
 					return err.Error(), errors.Is(err, syscall.ECONNREFUSED)
 				}
