@@ -4,7 +4,7 @@
 // It reads what people wish (annotations placement.atoll.dev/* on an object, its namespace, or the LogicalCluster, else
 // the default of a PlacementPolicy), what may be used (SyncTargets of the workspace and of the workspaces above it,
 // within the policies' allow) and what is to run (kinds.go), and writes one Placement for each namespace that holds
-// something to run and one for each object with a wish of its own. It writes nothing else: the splitter carries
+// something to run without a wish of its own, and one for each object with one. It writes nothing else: the splitter carries
 // Placements out, and shows their condition Placed on the objects of the workspace.
 //
 // What always holds:
