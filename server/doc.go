@@ -2,7 +2,7 @@
 // registries and handler chain of Kubernetes.
 //
 // A request's way: withLogicalCluster takes /clusters/... off the path and puts the logical cluster into the context;
-// upstream's chain authenticates, ServiceAccounts in their own workspace only (identity); clusterAuthorizer decides, with the roles of that logical cluster; the registry
+// upstream's chain authenticates, ServiceAccounts in their own workspace only (identity); clusterAuthorizer decides, with the roles of that logical cluster; fairness gives it its turn; the registry
 // (builtin, atollapis, customresources) defaults and validates; storage writes below the logical cluster's key. From the context on,
 // nothing can reach another logical cluster, and what forgets the context is refused by storage.
 //

@@ -15,6 +15,7 @@ import (
 	cliflag "k8s.io/component-base/cli/flag"
 	kubeoptions "k8s.io/kubernetes/pkg/kubeapiserver/options"
 
+	"atoll.dev/atoll/server/fairness"
 	"atoll.dev/atoll/server/identity"
 )
 
@@ -50,6 +51,13 @@ type Options struct {
 	// ServiceAccountMaxTokenExpiration is the longest that a token of a ServiceAccount is valid.
 	ServiceAccountMaxTokenExpiration time.Duration
 
+	// MaxRequestsInFlight is how many requests to workspaces the server works on at once, and MaxRequestsInFlightPerWorkspace
+	// how many of one; others wait. 0 means as many as the machine can use, and half of them.
+	MaxRequestsInFlight             int
+	MaxRequestsInFlightPerWorkspace int
+	// MaxWatchesPerWorkspace is how many watches one workspace may have open.
+	MaxWatchesPerWorkspace int
+
 	// SyncerSigningDuration is how long the certificates of syncers outside this process last; they are renewed before.
 	SyncerSigningDuration time.Duration
 
@@ -78,6 +86,8 @@ func NewOptions() *Options {
 		Authentication:                   kubeoptions.NewBuiltInAuthenticationOptions().WithWebHook(),
 		ServiceAccountMaxTokenExpiration: 30 * 24 * time.Hour,
 
+		MaxWatchesPerWorkspace: fairness.DefaultWatches,
+
 		SyncerSigningDuration: 30 * 24 * time.Hour, // outlasts an outage of days: it is renewed from 70 % on
 	}
 }
@@ -92,6 +102,10 @@ func (o *Options) AddFlags(fss *cliflag.NamedFlagSets) {
 	fs.StringVar(&o.ExternalHostname, "external-hostname", o.ExternalHostname, "Name or address by which clients reach the server (default --bind-address).")
 	fs.DurationVar(&o.ShutdownDelay, "shutdown-delay-duration", o.ShutdownDelay, "How long a server that is to end serves on as ever while /readyz fails, so that balancers turn away first.")
 	fs.BoolVar(&o.ShutdownSendRetryAfter, "shutdown-send-retry-after", o.ShutdownSendRetryAfter, "After that time, answer new requests with 429 and Retry-After until those in flight are done, rather than close the port.")
+	fs = fss.FlagSet("fairness")
+	fs.IntVar(&o.MaxRequestsInFlight, "max-requests-inflight", o.MaxRequestsInFlight, "Requests to workspaces that the server works on at once; others wait, and each workspace has its turn. Long lists count for several. Those of administrators and the server's own do not count; mirrors have as many again (default 16 for each CPU).")
+	fs.IntVar(&o.MaxRequestsInFlightPerWorkspace, "max-requests-inflight-per-workspace", o.MaxRequestsInFlightPerWorkspace, "How many of these one workspace may have (default half).")
+	fs.IntVar(&o.MaxWatchesPerWorkspace, "max-watches-per-workspace", o.MaxWatchesPerWorkspace, "Watches that one workspace may have open, at about 100 KB of memory each.")
 	fs = fss.FlagSet("authentication")
 	fs.StringVar(&o.ClientCAFile, "client-ca-file", o.ClientCAFile, "File with further certificate authorities whose client certificates are accepted, besides the server's own.")
 	fs.StringVar(&o.TokenAuthFile, "token-auth-file", o.TokenAuthFile, `File with static tokens, one a line: token,user,uid,"group1,group2".`)
@@ -112,6 +126,12 @@ func (o *Options) Validate() []error {
 	}
 	if o.SecurePort < 0 || o.SecurePort > 65535 {
 		errs = append(errs, fmt.Errorf("--secure-port %d: want 1 to 65535, or 0 for a free port", o.SecurePort))
+	}
+	if o.MaxRequestsInFlight < 0 || o.MaxRequestsInFlightPerWorkspace < 0 {
+		errs = append(errs, fmt.Errorf("--max-requests-inflight %d, --max-requests-inflight-per-workspace %d: want at least 1, or 0 for the default", o.MaxRequestsInFlight, o.MaxRequestsInFlightPerWorkspace))
+	}
+	if o.MaxWatchesPerWorkspace < 1 {
+		errs = append(errs, fmt.Errorf("--max-watches-per-workspace %d: want at least 1", o.MaxWatchesPerWorkspace))
 	}
 	if o.BindAddress == nil {
 		errs = append(errs, errors.New("--bind-address is not an IP address"))

@@ -46,6 +46,7 @@ import (
 	"atoll.dev/atoll/server/atollapis"
 	"atoll.dev/atoll/server/customresources"
 	"atoll.dev/atoll/server/discovery"
+	"atoll.dev/atoll/server/fairness"
 	"atoll.dev/atoll/server/garbage"
 	"atoll.dev/atoll/server/identity"
 	"atoll.dev/atoll/server/storage"
@@ -61,11 +62,6 @@ const (
 	etcdPatience = 2 * time.Second
 	// watchGrace is how long a stopping server waits for its open watches to end.
 	watchGrace = 2 * time.Second
-	// Requests handled at once, for all logical clusters together: kube-apiserver's largest advised setting. Nothing
-	// divides them between logical clusters yet, so one of them can take them all; only system:masters, as which this
-	// process' own controllers come, is not counted.
-	maxRequestsInFlight         = 1600
-	maxMutatingRequestsInFlight = 800
 )
 
 // Server serves all logical clusters of one installation.
@@ -74,6 +70,7 @@ type Server struct {
 	listener    net.Listener
 	generic     *genericapiserver.GenericAPIServer
 	backend     *storage.Backend
+	fairness    *fairness.Fairness
 	custom      *customresources.Server
 	loopback    *loopback
 	syncers     syncerTokens
@@ -184,7 +181,13 @@ func (s *Server) assemble(ctx context.Context, etcd *clientv3.Client, address st
 	if err != nil {
 		return err
 	}
-	if s.backend, err = newBackend(etcd, factory, transformers); err != nil {
+	if s.fairness, err = fairness.New(fairness.Config{
+		Seats: s.options.MaxRequestsInFlight, SeatsPerWorkspace: s.options.MaxRequestsInFlightPerWorkspace,
+		Watches: s.options.MaxWatchesPerWorkspace, Refuse: s.answer,
+	}); err != nil {
+		return err
+	}
+	if s.backend, err = newBackend(etcd, factory, transformers, s.fairness.Listed); err != nil {
 		return err
 	}
 
@@ -193,14 +196,16 @@ func (s *Server) assemble(ctx context.Context, etcd *clientv3.Client, address st
 	config.LoopbackClientConfig = s.loopback.config
 	config.RESTOptionsGetter = s.backend
 	config.MergedResourceConfig = resources
-	config.MaxRequestsInFlight, config.MaxMutatingRequestsInFlight = maxRequestsInFlight, maxMutatingRequestsInFlight
+	config.MaxRequestsInFlight, config.MaxMutatingRequestsInFlight = 0, 0 // fairness bounds them
 	config.ShutdownDelayDuration, config.ShutdownSendRetryAfter = s.options.ShutdownDelay, s.options.ShutdownSendRetryAfter
 	// Open watches end with the server, and do not delay it until the limit of ordinary requests.
 	config.ShutdownWatchTerminationGracePeriod = watchGrace
 	config.LongRunningFunc = longRunning(filters.BasicLongRunningRequestCheck(
 		sets.NewString("watch", "proxy"), sets.NewString("attach", "exec", "proxy", "log", "portforward")))
 	config.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
-		return s.withLogicalCluster(genericapiserver.DefaultBuildHandlerChain(s.withNoCluster(s.withEndOfCertificate(s.withDiscovery(api))), c), c.Authentication.Authenticator)
+		api = s.withNoCluster(s.withEndOfCertificate(s.withDiscovery(api)))
+		api = s.fairness.Around(api, c.LongRunningFunc, c.RequestTimeout)
+		return s.withLogicalCluster(genericapiserver.DefaultBuildHandlerChain(api, c), c.Authentication.Authenticator)
 	}
 	definitions := utilopenapi.GetOpenAPIDefinitionsWithoutDisabledFeatures(openAPIDefinitions)
 	namer := openapi.NewDefinitionNamer(legacyscheme.Scheme, apiextensionsapiserver.Scheme)

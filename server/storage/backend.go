@@ -48,9 +48,15 @@ type Config struct {
 	// Overlay may put a layer over a resource's store; it sees keys that include the logical cluster, and contexts that
 	// name it. It may return nil. It lies above Shared.
 	Overlay func(schema.GroupResource) func(inner storage.Interface) storage.Interface
+	// Listed, if not nil, is told how many objects a list had.
+	Listed Listed
 	// Clock of the watch caches; nil means the real one.
 	Clock clock.WithTicker
 }
+
+// Listed is told how many objects of a resource there were in a logical cluster, or one namespace of it, when they were
+// listed without selectors. It must not block.
+type Listed func(cluster logicalcluster.Name, resource schema.GroupResource, namespace string, objects int64)
 
 // DefaultUncached names the resources of the StorageFactory that are served from etcd directly: events, as upstream does,
 // since they are written far more than read; and API schemas, which decoded are the largest objects there are and which the
@@ -115,6 +121,7 @@ type Backend struct {
 	uncached  func(schema.GroupResource) bool
 	shared    func(schema.GroupResource) []runtime.Object
 	overlay   func(schema.GroupResource) func(storage.Interface) storage.Interface
+	listed    Listed
 	clock     clock.WithTicker
 
 	compactor interface {
@@ -145,6 +152,7 @@ func New(c Config) (*Backend, error) {
 		uncached:  c.Uncached,
 		shared:    c.Shared,
 		overlay:   c.Overlay,
+		listed:    c.Listed,
 		clock:     c.Clock,
 		resources: map[schema.GroupResource][]*Resource{},
 		prefixes:  map[string]bool{},

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/utils/ptr"
 
 	lc "atoll.dev/atoll/internal/logicalcluster"
 )
@@ -31,6 +32,8 @@ type clusterStorage struct {
 	// ownInitialEvents says that the start of a watch is answered here: the layer below would walk all logical clusters
 	// (a cacher) or does not know about shared objects.
 	ownInitialEvents bool
+
+	listed Listed
 }
 
 // cluster is the logical cluster of the request; verb is for the errors.
@@ -115,11 +118,36 @@ func (s *clusterStorage) Delete(ctx context.Context, key string, out runtime.Obj
 }
 
 func (s *clusterStorage) GetList(ctx context.Context, key string, opts storage.ListOptions, list runtime.Object) error {
-	key, opts, err := s.scope(ctx, "list", key, opts)
+	full, opts, err := s.scope(ctx, "list", key, opts)
 	if err != nil {
 		return err
 	}
-	return s.Interface.GetList(ctx, key, opts, list)
+	if err := s.Interface.GetList(ctx, full, opts, list); err != nil {
+		return err
+	}
+	// A list by selectors, and a further page, say too little of what there was to go through.
+	if s.listed != nil && opts.Recursive && opts.Predicate.Empty() && opts.Predicate.Continue == "" {
+		return s.tellListed(ctx, key, list)
+	}
+	return nil
+}
+
+// tellListed tells how many objects a list found, with what is left for further pages.
+func (s *clusterStorage) tellListed(ctx context.Context, key string, list runtime.Object) error {
+	c, _ := lc.ClusterFrom(ctx)
+	if c.Wildcard {
+		return nil
+	}
+	namespace, err := restOf(s.resourcePrefix, key)
+	if err != nil {
+		return storage.NewInternalError(err)
+	}
+	objects := int64(meta.LenList(list))
+	if of, err := meta.ListAccessor(list); err == nil {
+		objects += ptr.Deref(of.GetRemainingItemCount(), 0)
+	}
+	s.listed(c.Name, s.resource, namespace, objects)
+	return nil
 }
 
 func (s *clusterStorage) Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {

@@ -165,6 +165,7 @@ func (b *Backend) open(
 		ownInitialEvents: cached || layered,
 	}
 
+		listed:           b.listed,
 	var once sync.Once
 	entry.destroy = func() {
 		once.Do(func() {

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/util/flowcontrol"
 )
 
 // wantsInitialEvents says whether a watch starts with the objects that exist: because it asks for them, or, as every
@@ -59,12 +60,19 @@ func (s *clusterStorage) watchFromList(ctx context.Context, key string, opts sto
 	watchOpts.SendInitialEvents = nil
 	watchOpts.ResourceVersionMatch = ""
 	watchOpts.ResourceVersion = listMeta.GetResourceVersion()
-	live, err := s.Interface.Watch(ctx, key, watchOpts)
+	// The stream says when a watch has begun, which for fairness between workspaces is when it has told what there is.
+	live, err := s.Interface.Watch(flowcontrol.WithInitializationSignal(ctx, unheard{}), key, watchOpts)
 	if err != nil {
 		return nil, err
 	}
 	return newStream(ctx, objects, bookmark, live, nil), nil
 }
+
+// unheard is an initialization signal that nobody waits for.
+type unheard struct{}
+
+func (unheard) Signal() {}
+func (unheard) Wait()   {}
 
 // initialEventsEnd is the bookmark that tells a client that it has seen everything that existed at the position rv.
 func (s *clusterStorage) initialEventsEnd(rv string) (runtime.Object, error) {
@@ -120,6 +128,7 @@ func (s *stream) run(ctx context.Context, objects []runtime.Object, bookmark run
 	if bookmark != nil && !s.send(ctx, watch.Event{Type: watch.Bookmark, Object: bookmark}) {
 		return
 	}
+	flowcontrol.WatchInitialized(ctx)
 	for event := range s.live.ResultChan() {
 		if s.translate != nil {
 			var keep bool

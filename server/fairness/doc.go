@@ -1,0 +1,23 @@
+// Package fairness divides what the server can do at once between workspaces, so that one that floods it slows itself and
+// not its neighbours.
+//
+// A request that was authorised takes seats: one, or more for a long list, the start of a watch with many objects, or a
+// write that many watches will hear of. It takes them twice. First of its workspace, which has a bounded number and deals
+// them fairly to its users; then of the server, which deals its own fairly to workspaces. Both are upstream's queue sets,
+// those of API Priority and Fairness, with workspaces in place of flow schemas: who waits too long, or finds a queue full, gets
+// 429 with Retry-After. Refused requests take no seats: nobody can wear out a workspace that he may not use.
+//
+// Seats are for work. A request that keeps one for longer than patience mostly waits for somebody else, such as a webhook
+// or a client that sends its body slowly: it gives its seats back and goes on without, as long as few others do.
+//
+// Levels do not share seats: requests to workspaces, and those to mirrors, which only syncers make. Administrators and
+// the server's own controllers are exempt, as in kube-apiserver: what they wait for is often a request of their own.
+// Besides, the open watches of a workspace are bounded, since each costs memory for as long as it is open.
+//
+// It reads the context of requests, writes nothing, and keeps nothing of a workspace that asks for nothing, but for the
+// lengths of a bounded number of long lists. All of it holds for one process: several servers on one etcd each
+// divide their own. The server puts it into its handler chain. When etcd is away requests keep their seats until they
+// fail, or for as long as patience.
+//
+// Read fairness.go first, then level.go.
+package fairness

@@ -1,0 +1,185 @@
+package fairness
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"runtime"
+	"slices"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/server/filters"
+	"k8s.io/apiserver/pkg/server/mux"
+	"k8s.io/apiserver/pkg/util/flowcontrol"
+	"k8s.io/apiserver/pkg/util/flowcontrol/fairqueuing"
+	flowcontrolrequest "k8s.io/apiserver/pkg/util/flowcontrol/request"
+
+	lcctx "atoll.dev/atoll/internal/logicalcluster"
+)
+
+const (
+	// seatsPerCPU is how many requests are worked on at once for each CPU, if nobody says otherwise. Most wait for etcd part
+	// of the time; more of them finish no sooner, and what is begun competes with everybody's for CPU.
+	seatsPerCPU = 16
+	// DefaultWatches is the most watches that a workspace may have open, at about 100 KB each: some twenty controllers that
+	// watch fifty resources.
+	DefaultWatches = 1000
+	// watchesRetryAfter is the seconds after which who had too many watches may try again: some end every few minutes.
+	watchesRetryAfter = 5
+)
+
+// DefaultSeats is how many requests this machine works on at once.
+func DefaultSeats() int { return seatsPerCPU * runtime.GOMAXPROCS(0) }
+
+// Config says what there is to divide.
+type Config struct {
+	// Seats is how many requests to all workspaces are worked on at once; 0 means DefaultSeats. Mirrors have as many again.
+	Seats int
+	// SeatsPerWorkspace is how many of them one workspace may have; 0 means half. A mirror may have as many of its level.
+	SeatsPerWorkspace int
+	// Watches is how many watches one workspace may have open; 0 means DefaultWatches. Mirrors are not bounded.
+	Watches int
+	// Refuse answers a request with an error.
+	Refuse func(w http.ResponseWriter, req *http.Request, err error)
+}
+
+// Fairness divides one server between workspaces.
+type Fairness struct {
+	// No configuration is read from anywhere, and watches are told of with their workspace: see watches.
+	flowcontrol.MaxSeatsTracker
+
+	refuse     func(http.ResponseWriter, *http.Request, error)
+	estimates  *flowcontrolrequest.WorkEstimatorConfig
+	exempt     *level
+	workspaces *level
+	mirrors    *level
+	lists      *lists
+	watches    *watches
+}
+
+var _ flowcontrol.Interface = (*Fairness)(nil)
+
+// New returns a Fairness that has all its seats.
+func New(c Config) (*Fairness, error) {
+	if c.Seats == 0 {
+		c.Seats = DefaultSeats()
+	}
+	if c.SeatsPerWorkspace == 0 {
+		c.SeatsPerWorkspace = max(1, c.Seats/2)
+	}
+	if c.Watches == 0 {
+		c.Watches = DefaultWatches
+	}
+	f := &Fairness{
+		MaxSeatsTracker: flowcontrol.NewMaxSeatsTracker(), refuse: c.Refuse,
+		estimates: flowcontrolrequest.DefaultWorkEstimatorConfig(),
+		exempt:    &level{schema: newSchema("exempt"), priority: newPriority("exempt")},
+		watches:   newWatches(c.Watches),
+	}
+	f.lists = newLists(f.estimates.ObjectsPerSeat)
+	for _, l := range []struct {
+		name string
+		to   **level
+	}{{"workspaces", &f.workspaces}, {"mirrors", &f.mirrors}} {
+		made, err := newLevel(l.name, c.Seats, c.SeatsPerWorkspace)
+		if err != nil {
+			return nil, fmt.Errorf("divide %d requests at once between %s: %w", c.Seats, l.name, err)
+		}
+		*l.to = made
+		// Half of what a workspace has, so that its widest requests do not go one by one.
+		f.SetMaxSeats(l.name, uint64(max(1, min(c.SeatsPerWorkspace, c.Seats)/2)))
+	}
+	return f, nil
+}
+
+// Around is a handler that lets next serve a request when it is its turn. It stands after authorisation. A request waits
+// for its turn for at most a quarter of timeout.
+func (f *Fairness) Around(next http.Handler, longRunning request.LongRunningRequestCheck, timeout time.Duration) http.Handler {
+	queued := filters.WithPriorityAndFairness(next, longRunning, f, f.estimate, timeout/4)
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		info, ok := request.RequestInfoFrom(req.Context())
+		if !ok || !longRunning(req, info) {
+			queued.ServeHTTP(w, req)
+			return
+		}
+		cluster, _ := lcctx.ClusterFrom(req.Context())
+		end, ok := f.watches.begin(cluster.Name, info.APIGroup, info.Resource, f.levelOf(req.Context()) == f.workspaces)
+		if !ok {
+			f.refuse(w, req, apierrors.NewTooManyRequests(fmt.Sprintf(
+				"workspace %q has %d watches open, which is all it may have (--max-watches-per-workspace of the server): end some of its clients, or ask the server's administrator",
+				cluster, f.watches.most), watchesRetryAfter))
+			return
+		}
+		defer end()
+		queued.ServeHTTP(w, req)
+	})
+}
+
+// levelOf is the level of a request.
+func (f *Fairness) levelOf(ctx context.Context) *level {
+	cluster, named := lcctx.ClusterFrom(ctx)
+	who, _ := request.UserFrom(ctx)
+	info, _ := request.RequestInfoFrom(ctx)
+	switch {
+	case who != nil && slices.Contains(who.GetGroups(), user.SystemPrivilegedGroup):
+		return f.exempt
+	case !named && info != nil && slices.Contains([]string{"/healthz", "/livez", "/readyz"}, info.Path):
+		return f.exempt // who asks whether the server is well is told, above all when it is busy
+	case named && cluster.Mirror:
+		return f.mirrors
+	}
+	return f.workspaces
+}
+
+// Handle implements flowcontrol.Interface: it calls execute when the request has its seats, and not at all if it gets none
+// in time.
+func (f *Fairness) Handle(ctx context.Context, digest flowcontrol.RequestDigest,
+	note func(*flowcontrolv1.FlowSchema, *flowcontrolv1.PriorityLevelConfiguration, string),
+	estimate func() flowcontrolrequest.WorkEstimate, queueNote fairqueuing.QueueNoteFn, execute func(),
+) {
+	l := f.levelOf(ctx)
+	cluster, _ := lcctx.ClusterFrom(ctx)
+	note(l.schema, l.priority, cluster.String())
+	if l == f.exempt {
+		execute()
+		return
+	}
+	work := estimate()
+	leave, ok := l.enter(ctx, cluster.Name, digest.User.GetName(), &work, queueNote)
+	if !ok {
+		return
+	}
+	defer leave()
+	execute()
+}
+
+// Listed tells how many objects of a resource there were in a logical cluster, or in one namespace of it.
+func (f *Fairness) Listed(cluster logicalcluster.Name, resource schema.GroupResource, namespace string, objects int64) {
+	f.lists.saw(list{cluster, resource.Group, resource.Resource, namespace}, objects)
+}
+
+// Run implements flowcontrol.Interface. There is nothing to follow.
+func (f *Fairness) Run(stop <-chan struct{}) error {
+	<-stop
+	return nil
+}
+
+// Install implements flowcontrol.Interface.
+func (f *Fairness) Install(*mux.PathRecorderMux) {}
+
+// newSchema and newPriority are what upstream's filter names in headers, logs and metrics.
+func newSchema(name string) *flowcontrolv1.FlowSchema {
+	return &flowcontrolv1.FlowSchema{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}
+}
+
+func newPriority(name string) *flowcontrolv1.PriorityLevelConfiguration {
+	return &flowcontrolv1.PriorityLevelConfiguration{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}
+}

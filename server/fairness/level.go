@@ -1,0 +1,202 @@
+package fairness
+
+import (
+	"context"
+	"fmt"
+	"hash/maphash"
+	"sync"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
+	"k8s.io/apiserver/pkg/util/flowcontrol/fairqueuing"
+	"k8s.io/apiserver/pkg/util/flowcontrol/fairqueuing/eventclock"
+	"k8s.io/apiserver/pkg/util/flowcontrol/fairqueuing/queueset"
+	"k8s.io/apiserver/pkg/util/flowcontrol/metrics"
+	flowcontrolrequest "k8s.io/apiserver/pkg/util/flowcontrol/request"
+)
+
+const (
+	// patience is how long a request keeps its seats. Much longer than any takes that only works here.
+	patience = 2 * time.Second
+	// keptIdle is how many workspaces' queues a level keeps when nobody uses them, so as not to make them for each request.
+	keptIdle = 64
+)
+
+// The labels, in upstream's metrics, of requests that wait for a seat of their workspace, and of the level.
+const (
+	within  = "within"
+	between = "between"
+)
+
+// The queues of a workspace, dealt to its users: a hand of several keeps the quiet out of those that the loud fill. And
+// those of a level, one for each workspace, of which no more than its seats wait there: who shares one with a loud workspace
+// waits for few, while the loud would have the turns of several queues by a larger hand.
+var (
+	queuesOfWorkspace = fairqueuing.QueuingConfig{DesiredNumQueues: 16, HandSize: 3, QueueLengthLimit: 50}
+	queuesOfLevel     = fairqueuing.QueuingConfig{DesiredNumQueues: 256, HandSize: 1, QueueLengthLimit: 1000}
+)
+
+// level has seats, and deals them to the logical clusters whose requests it takes.
+type level struct {
+	name     string
+	schema   *flowcontrolv1.FlowSchema
+	priority *flowcontrolv1.PriorityLevelConfiguration
+
+	perOne  int // seats of one logical cluster
+	queues  fairqueuing.QueueSet
+	seed    maphash.Seed
+	factory fairqueuing.QueueSetFactory
+
+	mu       sync.Mutex // guards what follows
+	clusters map[logicalcluster.Name]*share
+	idle     int // those of clusters with no users
+}
+
+// share is what one logical cluster has of a level. Its counts are guarded by the level's mutex.
+type share struct {
+	queues   fairqueuing.QueueSet
+	users    int // requests that wait or have seats
+	overtime int // requests that gave their seats back and go on
+}
+
+func newLevel(name string, seats, perOne int) (*level, error) {
+	l := &level{
+		name: name, schema: newSchema(name), priority: newPriority(name),
+		perOne: min(perOne, seats), seed: maphash.MakeSeed(), factory: queueset.NewQueueSetFactory(eventclock.Real{}),
+		clusters: map[logicalcluster.Name]*share{},
+	}
+	var err error
+	l.queues, err = l.newQueues(queuesOfLevel, seats,
+		metrics.RatioedGaugeVecPhasedElementPair(metrics.PriorityLevelConcurrencyGaugeVec, 1, 1, []string{name}),
+		metrics.PriorityLevelExecutionSeatsGaugeVec.NewForLabelValuesSafe(0, 1, []string{name}))
+	return l, err
+}
+
+func (l *level) newQueues(config fairqueuing.QueuingConfig, seats int, requests metrics.RatioedGaugePair, executing metrics.RatioedGauge) (fairqueuing.QueueSet, error) {
+	config.Name = l.name // a label of metrics: never that of a logical cluster
+	began, err := l.factory.BeginConstruction(config, requests, executing, unseen{})
+	if err != nil {
+		return nil, fmt.Errorf("make queues: %w", err)
+	}
+	return began.Complete(fairqueuing.DispatchingConfig{ConcurrencyLimit: seats, ConcurrencyDenominator: seats}), nil
+}
+
+// enter waits until the request has its seats, and says whether it got them before ctx ended. What it returns gives them
+// back.
+func (l *level) enter(ctx context.Context, cluster logicalcluster.Name, who string, work *flowcontrolrequest.WorkEstimate, note fairqueuing.QueueNoteFn) (leave func(), ok bool) {
+	own := l.join(cluster)
+	first, _ := own.queues.StartRequest(ctx, work, maphash.String(l.seed, who), who, within, nil, nil, note)
+	if first == nil {
+		l.part(cluster, own)
+		return nil, false
+	}
+	seated, left, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	// Queue sets have seats taken for as long as a function runs, which must be able to end before the request does.
+	go func() {
+		defer close(ended)
+		overtime := false
+		first.Finish(func() {
+			second, _ := l.queues.StartRequest(ctx, work, maphash.String(l.seed, string(cluster)), string(cluster), between, nil, nil, note)
+			if second == nil {
+				return
+			}
+			second.Finish(func() {
+				close(seated)
+				overtime = l.hold(own, left)
+			})
+		})
+		if overtime {
+			<-left
+			l.endOvertime(own)
+		}
+		l.part(cluster, own)
+	}()
+	select {
+	case <-seated:
+	case <-ended:
+		return nil, false // it ends before left only if it was never seated
+	}
+	return sync.OnceFunc(func() { close(left) }), true
+}
+
+// hold returns when the request has left, or goes on without its seats.
+func (l *level) hold(own *share, left <-chan struct{}) (overtime bool) {
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	for {
+		select {
+		case <-left:
+			return false
+		case <-timer.C:
+			if l.beginOvertime(own) {
+				return true
+			}
+			timer.Reset(patience)
+		}
+	}
+}
+
+// beginOvertime lets a request go on without seats, unless as many of its logical cluster do as it has seats.
+func (l *level) beginOvertime(own *share) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if own.overtime >= l.perOne {
+		return false
+	}
+	own.overtime++
+	return true
+}
+
+func (l *level) endOvertime(own *share) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	own.overtime--
+}
+
+// join returns the share of a logical cluster, which is kept until as many part as joined.
+func (l *level) join(cluster logicalcluster.Name) *share {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	own, ok := l.clusters[cluster]
+	if !ok {
+		queues, err := l.newQueues(queuesOfWorkspace, l.perOne, metrics.RatioedGaugePair{RequestsWaiting: unseen{}, RequestsExecuting: unseen{}}, unseen{})
+		if err != nil {
+			panic(fmt.Sprintf("the constant queuesOfWorkspace is wrong: %v", err))
+		}
+		own = &share{queues: queues}
+		l.clusters[cluster] = own
+		l.idle++
+	}
+	if own.users == 0 {
+		l.idle--
+	}
+	own.users++
+	return own
+}
+
+func (l *level) part(cluster logicalcluster.Name, own *share) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if own.users--; own.users > 0 {
+		return
+	}
+	// With the queues goes what they know of work that goes on after a request, such as telling its watches.
+	if l.idle >= keptIdle {
+		delete(l.clusters, cluster)
+		return
+	}
+	l.idle++
+}
+
+// unseen is a gauge that nobody reads: one for each workspace would be a series for each.
+type unseen struct{}
+
+var _ metrics.RatioedGauge = unseen{}
+
+func (unseen) Set(float64)            {}
+func (unseen) Inc()                   {}
+func (unseen) Dec()                   {}
+func (unseen) Add(float64)            {}
+func (unseen) SetToCurrentTime()      {}
+func (unseen) SetDenominator(float64) {}

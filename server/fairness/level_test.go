@@ -1,0 +1,235 @@
+package fairness
+
+import (
+	"context"
+	"fmt"
+	"hash/maphash"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	flowcontrolrequest "k8s.io/apiserver/pkg/util/flowcontrol/request"
+)
+
+// crowd is requests that have entered a level and stay until they are told to leave.
+type crowd struct {
+	level  *level
+	seated []string // in order
+	leaves map[string]func()
+	gaveUp []string
+}
+
+// send lets a request of a workspace come, and returns when it has its seats or waits.
+func (c *crowd) send(ctx context.Context, workspace, who, name string, seats uint64) {
+	go func() {
+		work := &flowcontrolrequest.WorkEstimate{InitialSeats: seats}
+		leave, ok := c.level.enter(ctx, logicalcluster.Name(workspace), who, work, nil)
+		if !ok {
+			c.gaveUp = append(c.gaveUp, name)
+			return
+		}
+		c.seated = append(c.seated, name)
+		c.leaves[name] = leave
+	}()
+	synctest.Wait()
+}
+
+func (c *crowd) leave(name string) {
+	c.leaves[name]()
+	delete(c.leaves, name)
+	synctest.Wait()
+}
+
+func (c *crowd) all() {
+	for len(c.leaves) > 0 {
+		for name := range c.leaves {
+			c.leave(name)
+			break
+		}
+	}
+}
+
+// inBubble runs a test with a level of 8 seats of which a workspace has 4, in virtual time.
+func inBubble(t *testing.T, test func(t *testing.T, c *crowd)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		l, err := newLevel("workspaces", 8, 4)
+		if err != nil {
+			t.Fatal(err)
+		}
+		test(t, &crowd{level: l, leaves: map[string]func(){}})
+	})
+}
+
+// TestFloodHoldsUpNobody: whoever comes to a quiet workspace has a seat at once, however many wait in another.
+func TestFloodHoldsUpNobody(t *testing.T) {
+	inBubble(t, func(t *testing.T, c *crowd) {
+		for i := range 100 {
+			c.send(t.Context(), "loud", "user", fmt.Sprintf("loud%d", i), 1)
+		}
+		if len(c.seated) != 4 {
+			t.Fatalf("%d of the flood have seats, want 4", len(c.seated))
+		}
+		c.send(t.Context(), "quiet", "user", "quiet", 1)
+		if len(c.seated) != 5 || c.seated[4] != "quiet" {
+			t.Errorf("have seats: %v, want the quiet workspace's request among them", c.seated)
+		}
+		c.all()
+		if len(c.seated) != 101 || len(c.gaveUp) != 0 {
+			t.Errorf("%d had a seat and %d did not, want 101 and none", len(c.seated), len(c.gaveUp))
+		}
+	})
+}
+
+// TestManyFloods: where loud workspaces have all seats, a quiet one has its turn after at most a few of each, before what
+// waited longer.
+func TestManyFloods(t *testing.T) {
+	inBubble(t, func(t *testing.T, c *crowd) {
+		const loud = 20
+		// Whose queue is also a loud one's waits for that one as well.
+		queue := func(workspace string) uint64 {
+			return maphash.String(c.level.seed, workspace) % uint64(queuesOfLevel.DesiredNumQueues)
+		}
+		quiet, taken := "quiet", map[uint64]bool{}
+		for w := range loud {
+			taken[queue(fmt.Sprint("loud", w))] = true
+		}
+		for taken[queue(quiet)] {
+			quiet += "t"
+		}
+		for i := range 10 {
+			for w := range loud {
+				c.send(t.Context(), fmt.Sprint("loud", w), "user", fmt.Sprintf("loud%d/%d", w, i), 1)
+			}
+		}
+		if len(c.seated) != 8 {
+			t.Fatalf("%d have seats, want 8", len(c.seated))
+		}
+		c.send(t.Context(), quiet, "user", "quiet", 1)
+		// 72 wait for a seat, three or four of each workspace, besides those that wait in their workspaces.
+		left := 0
+		for ; c.seated[len(c.seated)-1] != "quiet"; left++ {
+			if left == 2*loud {
+				t.Fatalf("had seats: %v, want the quiet one among them", c.seated)
+			}
+			time.Sleep(time.Millisecond)
+			c.leave(c.seated[left])
+		}
+		t.Logf("it had its turn after %d", left)
+		c.all()
+	})
+}
+
+// TestFairToUsers: in a workspace, a user who comes seldom is served before all that another has waiting.
+func TestFairToUsers(t *testing.T) {
+	inBubble(t, func(t *testing.T, c *crowd) {
+		for i := range 100 {
+			c.send(t.Context(), "shop", "loud", fmt.Sprintf("loud%d", i), 1)
+		}
+		c.send(t.Context(), "shop", "quiet", "quiet", 1)
+		time.Sleep(time.Millisecond)
+		for left := 0; c.seated[len(c.seated)-1] != "quiet"; left++ {
+			if left > 8 {
+				t.Fatalf("had seats: %v, want the quiet one among them", c.seated)
+			}
+			time.Sleep(time.Millisecond)
+			c.leave(c.seated[left])
+		}
+		c.all()
+	})
+}
+
+// TestWideRequests: two lists of four seats each are not worked on at once where there are four.
+func TestWideRequests(t *testing.T) {
+	inBubble(t, func(t *testing.T, c *crowd) {
+		c.send(t.Context(), "loud", "user", "list1", 4)
+		c.send(t.Context(), "loud", "user", "list2", 4)
+		if len(c.seated) != 1 {
+			t.Errorf("have seats: %v, want one list", c.seated)
+		}
+		c.all()
+		if len(c.seated) != 2 {
+			t.Errorf("had seats: %v, want both", c.seated)
+		}
+	})
+}
+
+// TestPatience: requests that keep their seats for long, waiting for others, stop neither their neighbours nor those of their
+// own workspace; but only as many as it has seats go on without.
+func TestPatience(t *testing.T) {
+	inBubble(t, func(t *testing.T, c *crowd) {
+		for i := range 20 {
+			c.send(t.Context(), "slow", "user", fmt.Sprintf("slow%d", i), 1)
+		}
+		for _, step := range []struct {
+			after time.Duration
+			want  int
+			why   string
+		}{
+			{patience - time.Millisecond, 4, "all seats of the workspace"},
+			{2 * time.Millisecond, 8, "four went on without"},
+			{10 * patience, 8, "no more than four go on without"},
+		} {
+			time.Sleep(step.after)
+			synctest.Wait()
+			if len(c.seated) != step.want {
+				t.Errorf("%d were let in, want %d: %s", len(c.seated), step.want, step.why)
+			}
+		}
+		c.leave("slow0") // one of those without a seat
+		time.Sleep(patience)
+		synctest.Wait()
+		if len(c.seated) != 9 {
+			t.Errorf("%d were let in, want 9: another may go on without", len(c.seated))
+		}
+		c.all()
+		if len(c.seated) != 20 {
+			t.Errorf("%d were let in, want 20", len(c.seated))
+		}
+	})
+}
+
+// TestGivesUp: who waits too long, and who finds queues full, is told; both leave nothing behind.
+func TestGivesUp(t *testing.T) {
+	inBubble(t, func(t *testing.T, c *crowd) {
+		for i := range 4 {
+			c.send(t.Context(), "loud", "user", fmt.Sprintf("loud%d", i), 1)
+		}
+		short, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		most := queuesOfWorkspace.HandSize * queuesOfWorkspace.QueueLengthLimit
+		for i := range most + 1 {
+			c.send(short, "loud", "user", fmt.Sprintf("waits%d", i), 1)
+		}
+		if len(c.gaveUp) != 1 {
+			t.Errorf("%d were refused at once, want the one beyond %d", len(c.gaveUp), most)
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if len(c.gaveUp) != most+1 || len(c.seated) != 4 {
+			t.Errorf("%d gave up and %d had seats, want %d and 4", len(c.gaveUp), len(c.seated), most+1)
+		}
+		c.all()
+		if own := c.level.clusters["loud"]; own.users != 0 || !own.queues.IsIdle() || !c.level.queues.IsIdle() {
+			t.Errorf("%d users are left", own.users)
+		}
+	})
+}
+
+// TestIdleCostNothing: of workspaces that ask for nothing only a few have queues.
+func TestIdleCostNothing(t *testing.T) {
+	inBubble(t, func(t *testing.T, c *crowd) {
+		for i := range 10 * keptIdle {
+			name := fmt.Sprint("w", i)
+			c.send(t.Context(), name, "user", name, 1)
+			c.leave(name)
+		}
+		if got := len(c.level.clusters); got > keptIdle {
+			t.Errorf("%d workspaces have queues, want at most %d", got, keptIdle)
+		}
+		if c.level.idle != len(c.level.clusters) {
+			t.Errorf("%d are idle of %d, want all", c.level.idle, len(c.level.clusters))
+		}
+	})
+}

@@ -1,0 +1,80 @@
+package fairness
+
+import (
+	"net/http"
+	"sync"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/util/flowcontrol"
+)
+
+// watches counts the open watches of logical clusters, and everything else that stays open. A logical cluster without
+// any is not there.
+type watches struct {
+	most int
+
+	mu       sync.Mutex // guards what follows
+	clusters map[logicalcluster.Name]*watched
+}
+
+type watched struct {
+	bounded   int // those that count towards most
+	resources map[watchedResource]int
+}
+
+type watchedResource struct{ group, resource string }
+
+func newWatches(most int) *watches {
+	return &watches{most: most, clusters: map[logicalcluster.Name]*watched{}}
+}
+
+// begin counts one more until end is called. If it is bounded, ok says whether there may be one more.
+func (w *watches) begin(cluster logicalcluster.Name, group, resource string, bounded bool) (end func(), ok bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	own := w.clusters[cluster]
+	if own == nil {
+		own = &watched{resources: map[watchedResource]int{}}
+	}
+	if bounded && own.bounded >= w.most {
+		return nil, false
+	}
+	w.clusters[cluster] = own
+	key := watchedResource{group, resource}
+	own.resources[key]++
+	if bounded {
+		own.bounded++
+	}
+	return sync.OnceFunc(func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if bounded {
+			own.bounded--
+		}
+		if own.resources[key]--; own.resources[key] == 0 {
+			delete(own.resources, key)
+		}
+		if len(own.resources) == 0 {
+			delete(w.clusters, cluster)
+		}
+	}), true
+}
+
+// interested is how many watches hear of a write to a resource of a logical cluster. Those of the server's controllers,
+// which read all at once, are not among them.
+func (w *watches) interested(cluster logicalcluster.Name, group, resource string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	own := w.clusters[cluster]
+	if own == nil {
+		return 0
+	}
+	return own.resources[watchedResource{group, resource}]
+}
+
+// RegisterWatch implements flowcontrol.Interface. Watches are counted before they wait for seats, with their workspace.
+func (f *Fairness) RegisterWatch(*http.Request) flowcontrol.ForgetWatchFunc { return nil }
+
+// GetInterestedWatchCount implements flowcontrol.Interface; estimate asks watches, which know the workspace.
+func (f *Fairness) GetInterestedWatchCount(*request.RequestInfo) int { return 0 }

@@ -1,0 +1,158 @@
+package server
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+)
+
+// client is one with connections of its own.
+func (r *running) client(t *testing.T) *http.Client {
+	t.Helper()
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(r.CACertificate())
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}}
+	t.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Transport: transport}
+}
+
+func (r *running) request(ctx context.Context, t *testing.T, method string, cluster logicalcluster.Name, path, token string, body io.Reader) *http.Request {
+	t.Helper()
+	req, err := http.NewRequestWithContext(ctx, method, r.URL()+clustersPrefix+string(cluster)+path, body)
+	must(t, err)
+	req.Header.Set("Authorization", "Bearer "+token)
+	req.Header.Set("Content-Type", "application/json")
+	return req
+}
+
+// TestFairness: requests that take all that one workspace may have of the server, and never end, hold up nobody in another,
+// nor administrators; who may not use the workspace takes nothing of it; and they go on when they can.
+func TestFairness(t *testing.T) {
+	tokens := withTokens(t)
+	r := startServer(t, func(o *Options) {
+		tokens(o)
+		o.MaxRequestsInFlight, o.MaxRequestsInFlightPerWorkspace = 4, 2
+	})
+	r.makeAdmin(t, shop, "alice")
+	r.makeAdmin(t, bank, "bob")
+	const configMaps = "/api/v1/namespaces/ns/configmaps"
+	r.place(t, shop).namespace(t, "ns", nil, "")
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+
+	// A request whose body does not come waits for it inside its handler. Twelve are many more than there are seats, and
+	// may go on without.
+	const stuck = 12
+	var bodies []*io.PipeWriter
+	var flood sync.WaitGroup
+	codes := make([]string, stuck)
+	for i := range stuck {
+		body, write := io.Pipe()
+		bodies = append(bodies, write)
+		req := r.request(ctx, t, http.MethodPost, shop, configMaps, alice, body)
+		httpClient := r.client(t)
+		flood.Go(func() {
+			response, err := httpClient.Do(req)
+			if err != nil {
+				codes[i] = err.Error()
+				return
+			}
+			defer response.Body.Close()
+			codes[i] = response.Status
+		})
+	}
+	// code is that of a request with a small answer; it does not wait for longer than most.
+	code := func(cluster logicalcluster.Name, token string, most time.Duration) string {
+		ctx, cancel := context.WithTimeout(ctx, most)
+		defer cancel()
+		response, err := r.client(t).Do(r.request(ctx, t, http.MethodGet, cluster, configMaps+"/none", token, nil))
+		if err != nil {
+			return "none"
+		}
+		defer response.Body.Close()
+		return fmt.Sprint(response.StatusCode)
+	}
+	waitFor(t, time.Minute, "requests in the flooded workspace wait", func() (seen string, ok bool) {
+		seen = code(shop, alice, time.Second)
+		return seen, seen == "none"
+	})
+	for _, test := range []struct {
+		reason, token string
+		cluster       logicalcluster.Name
+		want          string
+	}{
+		{"another workspace", bob, bank, "404"},
+		{"an administrator", root, shop, "404"},
+		{"somebody who may not use the workspace", bob, shop, "403"},
+	} {
+		if got := code(test.cluster, test.token, time.Minute); got != test.want {
+			t.Errorf("%s: answer %s, want %s", test.reason, got, test.want)
+		}
+	}
+	for i, body := range bodies {
+		if _, err := fmt.Fprintf(body, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"c%d"}}`, i); err == nil {
+			must(t, body.Close())
+		}
+	}
+	flood.Wait()
+	for _, got := range codes {
+		if got != "201 Created" && got != "429 Too Many Requests" { // after a quarter of a minute
+			t.Errorf("a request of the flood: %s, want 201, or 429 if it waited for too long", got)
+		}
+	}
+	waitFor(t, time.Minute, "the flooded workspace is served again", func() (seen string, ok bool) {
+		seen = code(shop, alice, time.Minute)
+		return seen, seen == "404"
+	})
+}
+
+// TestWatchesOfAWorkspace: the watches of a workspace are bounded, those of others and of administrators are not affected, and
+// who has one too many is told what to do.
+func TestWatchesOfAWorkspace(t *testing.T) {
+	tokens := withTokens(t)
+	r := startServer(t, func(o *Options) { tokens(o); o.MaxWatchesPerWorkspace = 2 })
+	r.makeAdmin(t, shop, "alice")
+	r.makeAdmin(t, bank, "bob")
+	watch := func(cluster logicalcluster.Name, token string) (code int, says, retry string, end func()) {
+		ctx, cancel := context.WithCancel(t.Context())
+		t.Cleanup(cancel)
+		response, err := r.client(t).Do(r.request(ctx, t, http.MethodGet, cluster, "/api/v1/namespaces?watch=1", token, nil))
+		must(t, err)
+		t.Cleanup(func() { response.Body.Close() })
+		line, err := bufio.NewReader(response.Body).ReadString('\n')
+		if err != nil && err != io.EOF {
+			t.Fatal(err)
+		}
+		return response.StatusCode, line, response.Header.Get("Retry-After"), cancel
+	}
+	// There is a namespace for each watch to tell of.
+	for _, cluster := range []logicalcluster.Name{shop, bank} {
+		r.place(t, cluster).namespace(t, "ns", nil, "")
+	}
+	_, _, _, end := watch(shop, alice)
+	watch(shop, alice)
+	code, says, retry, _ := watch(shop, alice)
+	if code != http.StatusTooManyRequests || retry == "" || !strings.Contains(says, `workspace \"shopname\" has 2 watches open`) {
+		t.Errorf("one too many: %d, Retry-After %q: %s; want 429 with the workspace and its limit", code, retry, says)
+	}
+	for token, cluster := range map[string]logicalcluster.Name{bob: bank, root: shop} {
+		if code, says, _, _ := watch(cluster, token); code != http.StatusOK {
+			t.Errorf("a watch in %s by %s: %d %s, want 200", cluster, token, code, says)
+		}
+	}
+	end()
+	waitFor(t, time.Minute, "a watch may begin after one has ended", func() (seen string, ok bool) {
+		code, says, _, _ := watch(shop, alice)
+		return says, code == http.StatusOK
+	})
+}
