@@ -50,6 +50,7 @@ func scenarios() []Scenario {
 		many,
 		deletion,
 		watchers,
+		fairness,
 		etcdFloor,
 		peerSameEtcd,
 		peerOwnEtcd,

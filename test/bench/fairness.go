@@ -1,0 +1,235 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"atoll.dev/atoll/client"
+)
+
+const (
+	fairWrites  = "p99 of a quiet workspace while another floods writes"
+	fairLists   = "p99 of a quiet workspace while another floods lists"
+	fairWatches = "p99 of a quiet workspace while another has 1,000 watches of what it writes"
+
+	fairnessRounds = 5
+	// quietRequests are measured in a round, one after the other, with a pause in between.
+	quietRequests = 400
+	quietPause    = 5 * time.Millisecond
+	floodWorkers  = 64
+	// floodListed objects are in every list of the flood.
+	floodListed  = 1000
+	floodWatches = 1000
+)
+
+var fairness = Scenario{
+	Name: "fairness",
+	Rows: []Row{
+		{Name: fairWrites, Goal: atMost(2), How: howFair + "64 clients of the other create ConfigMaps"},
+		{Name: fairLists, Goal: atMost(2), How: howFair + "64 clients of the other list 1,000 ConfigMaps each time"},
+		{Name: fairWatches, Goal: atMost(2), How: howFair + "the other has 1,000 watches of its ConfigMaps and 64 clients who create some"},
+	},
+	Run: runFairness,
+}
+
+const howFair = "GETs and CREATEs of ConfigMaps in turns, one at a time, by a user with a role: p99 during the flood against p99 just before or after it, " +
+	"median of alternating rounds; the flood comes from this machine, too; "
+
+// fair are two workspaces of two users.
+type fair struct {
+	env             *Env
+	pid             int
+	quiet, loud     logicalcluster.Name
+	asQuiet, asLoud *client.Clients
+	created         atomic.Int64
+}
+
+func runFairness(ctx context.Context, env *Env) error {
+	f, err := startFair(ctx, env)
+	if err != nil {
+		return err
+	}
+	for _, row := range []struct {
+		name  string
+		flood func(ctx context.Context) (stop func() error, err error)
+	}{
+		{fairWrites, f.floodWrites}, {fairLists, f.floodLists}, {fairWatches, f.floodWatches},
+	} {
+		if !env.Asked(row.name) {
+			continue
+		}
+		env.Progress("%s", row.name)
+		unflooded := func(ctx context.Context) (float64, error) {
+			if err := settle(ctx, f.pid); err != nil {
+				return 0, err
+			}
+			return f.p99(ctx)
+		}
+		flooded := func(ctx context.Context) (float64, error) {
+			stop, err := row.flood(ctx)
+			if err != nil {
+				return 0, err
+			}
+			figure, err := f.p99(ctx)
+			if stopped := stop(); err == nil {
+				err = stopped
+			}
+			return figure, err
+		}
+		r, err := Compare(ctx, env.N(fairnessRounds, 1), flooded, unflooded)
+		if err != nil {
+			return fmt.Errorf("%s: %w", row.name, err)
+		}
+		if err := env.Report(row.name, Median(r.Ratios), fmt.Sprintf("%s ms against %s ms", number(Median(r.A)), number(Median(r.B))),
+			r.Samples("ms, flooded", "ms, not flooded")); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func startFair(ctx context.Context, env *Env) (*fair, error) {
+	tokens := filepath.Join(env.TempDir(), "tokens.csv")
+	if err := os.WriteFile(tokens, []byte("quiettoken,quiet,1\nloudtoken,loud,2\n"), 0o600); err != nil {
+		return nil, err
+	}
+	a := env.StartAtoll("--token-auth-file=" + tokens)
+	admin := a.Clients()
+	workspaces, err := NewWorkspaces(ctx, env, admin)
+	if err != nil {
+		return nil, err
+	}
+	clusters, _, _, err := workspaces.CreateMany(ctx, 0, 2)
+	if err != nil {
+		return nil, err
+	}
+	written := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "written"}}
+	if _, err := admin.Kube.CoreV1().Namespaces().Create(client.In(ctx, clusters[1]), written, metav1.CreateOptions{}); err != nil {
+		return nil, fmt.Errorf("create namespace %q: %w", written.Name, err)
+	}
+	f := &fair{env: env, pid: a.PID(), quiet: clusters[0], loud: clusters[1]}
+	for _, who := range []struct {
+		name    string
+		cluster logicalcluster.Name
+		clients **client.Clients
+	}{{"quiet", f.quiet, &f.asQuiet}, {"loud", f.loud, &f.asLoud}} {
+		binding := &rbacv1.ClusterRoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: who.name},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
+			Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: who.name}},
+		}
+		if _, err := admin.Kube.RbacV1().ClusterRoleBindings().Create(client.In(ctx, who.cluster), binding, metav1.CreateOptions{}); err != nil {
+			return nil, fmt.Errorf("let %s into logical cluster %q: %w", who.name, who.cluster, err)
+		}
+		config := rest.AnonymousClientConfig(a.Config())
+		config.QPS, config.BearerToken = -1, who.name+"token"
+		config.Dial = (&net.Dialer{}).DialContext // connections of its own
+		if *who.clients, err = client.New(config); err != nil {
+			return nil, err
+		}
+	}
+	env.Progress("make %d ConfigMaps", floodListed)
+	_, _, err = Load(ctx, floodWorkers, env.N(floodListed, 20), func(ctx context.Context, i int) error {
+		return put(ctx, admin, f.loud, "listed-"+strconv.Itoa(i))
+	})
+	return f, err
+}
+
+// p99 of the requests of the quiet workspace, in ms.
+func (f *fair) p99(ctx context.Context) (float64, error) {
+	n := f.env.N(quietRequests, 10)
+	ms := make([]float64, 0, n)
+	last := ""
+	for i := range n {
+		began := time.Now()
+		if i%2 == 0 {
+			last = "quiet-" + strconv.FormatInt(f.created.Add(1), 10)
+			if err := put(ctx, f.asQuiet, f.quiet, last); err != nil {
+				return 0, err
+			}
+		} else if _, err := f.asQuiet.Kube.CoreV1().ConfigMaps("default").Get(client.In(ctx, f.quiet), last, metav1.GetOptions{}); err != nil {
+			return 0, err
+		}
+		ms = append(ms, Milliseconds(time.Since(began)))
+		select {
+		case <-ctx.Done():
+			return 0, context.Cause(ctx)
+		case <-time.After(quietPause):
+		}
+	}
+	return Percentile(ms, 99), nil
+}
+
+// flood calls do from many workers until it is stopped. Once it returns, each has been answered once.
+func flood(ctx context.Context, do func(ctx context.Context) error) (stop func() error, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	began, ended := make(chan struct{}, floodWorkers), make(chan error, 1)
+	go func() {
+		_, _, err := Load(context.WithoutCancel(ctx), floodWorkers, floodWorkers, func(context.Context, int) error {
+			for i := 0; ctx.Err() == nil; i++ {
+				if err := do(ctx); err != nil && ctx.Err() == nil {
+					return err
+				}
+				if i == 0 {
+					began <- struct{}{}
+				}
+			}
+			return nil
+		})
+		ended <- err
+	}()
+	stop = func() error { cancel(); return <-ended }
+	for range floodWorkers {
+		select {
+		case <-began:
+		case err := <-ended:
+			cancel()
+			return nil, fmt.Errorf("flood: %w", err)
+		}
+	}
+	return stop, nil
+}
+
+func (f *fair) floodWrites(ctx context.Context) (func() error, error) {
+	return flood(ctx, func(ctx context.Context) error {
+		cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "loud-" + strconv.FormatInt(f.created.Add(1), 10)}}
+		_, err := f.asLoud.Kube.CoreV1().ConfigMaps("written").Create(client.In(ctx, f.loud), cm, metav1.CreateOptions{})
+		return err
+	})
+}
+
+func (f *fair) floodLists(ctx context.Context) (func() error, error) {
+	return flood(ctx, func(ctx context.Context) error {
+		_, err := f.asLoud.Kube.CoreV1().ConfigMaps("default").List(client.In(ctx, f.loud), metav1.ListOptions{})
+		return err
+	})
+}
+
+func (f *fair) floodWatches(ctx context.Context) (func() error, error) {
+	clusters := make([]logicalcluster.Name, f.env.N(floodWatches, 20))
+	for i := range clusters {
+		clusters[i] = f.loud
+	}
+	watches, err := openWatchers(ctx, f.asLoud, clusters)
+	if err != nil {
+		return nil, err
+	}
+	stop, err := f.floodWrites(ctx)
+	if err != nil {
+		watches.stop()
+		return nil, err
+	}
+	return func() error { defer watches.stop(); return stop() }, nil
+}
