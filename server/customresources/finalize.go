@@ -44,6 +44,12 @@ func (r *reconciler) end(ctx context.Context, k key) (again time.Duration, err e
 	if late && err != nil { // the others' turn
 		found, err = terminating(apiextensionsv1.ConditionTrue, "InstanceDeletionInProgress", "CustomResource deletion is in progress"), nil
 	}
+	if err == nil && found.Status == apiextensionsv1.ConditionFalse {
+		// While the definition is there: another one of its name comes after it, and puts itself on record again.
+		if err := r.rows.ForgetCustom(ctx, k.cluster, resourceOf(def)); err != nil {
+			return 0, fmt.Errorf("let CustomResourceDefinition %q of logical cluster %q go: %w", def.Name, k.cluster, err)
+		}
+	}
 	writeErr := r.write(ctx, keyOf(def), func(current *Definition) (*Definition, error) {
 		if current.UID != def.UID {
 			return nil, nil

@@ -16,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/rest"
 
@@ -43,10 +44,15 @@ type reconciler struct {
 	status      *customresourcedefinition.StatusREST
 	objectsOf   func(*Definition) (_ deletable, done func(), _ error)
 	hasObjects  func(context.Context, *Definition) (bool, error)
-	keys        *queue.Queue[key]
-	going       *queue.Queue[key] // definitions that are being deleted
-	lookTime    time.Duration
-	now         func() time.Time
+	// rows has on record which logical clusters may have objects of which definitions.
+	rows interface {
+		RecordCustom(ctx context.Context, cluster logicalcluster.Name, gr schema.GroupResource) error
+		ForgetCustom(ctx context.Context, cluster logicalcluster.Name, gr schema.GroupResource) error
+	}
+	keys     *queue.Queue[key]
+	going    *queue.Queue[key] // definitions that are being deleted
+	lookTime time.Duration
+	now      func() time.Time
 	// turns keep two definitions of one logical cluster from being given the same name at the same time.
 	turns [64]sync.Mutex
 }
@@ -107,6 +113,12 @@ func (r *reconciler) reconcile(ctx context.Context, k key) (time.Duration, error
 	seen, anticipated, ok := r.definitions.look(k.cluster, k.name)
 	if !ok || !anticipated && sameStatus(seen.Status, r.decide(k.cluster, seen)) {
 		return 0, nil
+	}
+	if !isTrue(seen.Status.Conditions, apiextensionsv1.Established) {
+		// Whether or not it is established in a moment.
+		if err := r.rows.RecordCustom(ctx, k.cluster, resourceOf(seen)); err != nil {
+			return 0, fmt.Errorf("establish CustomResourceDefinition %q of logical cluster %q: %w", k.name, k.cluster, err)
+		}
 	}
 	err := r.write(ctx, k, func(current *Definition) (*Definition, error) {
 		if current.UID != seen.UID || current.DeletionTimestamp != nil {

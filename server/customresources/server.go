@@ -75,12 +75,13 @@ func Install(c Config) (*Server, error) {
 	}
 	s := &Server{definitions: newDefinitions(rows, c.Builtin)}
 	s.instances = &instances{
-		config: c, objects: c.Backend.Uncached(unstructured.UnstructuredJSONScheme), models: info.StaticOpenAPISpec,
+		config: c, objects: c.Backend.Custom(unstructured.UnstructuredJSONScheme), models: info.StaticOpenAPISpec,
 		isHeld: s.definitions.isHeld, byHash: map[string]*instance{},
 	}
 	s.reconciler = newReconciler(s.definitions, status, s.instances.objectsOf, func(ctx context.Context, def *Definition) (bool, error) {
 		return c.Backend.HasRows(ctx, clusterOf(def), schema.GroupResource{Group: def.Spec.Group, Resource: def.Spec.Names.Plural})
 	})
+	s.reconciler.rows = c.Backend
 	s.definitions.unheld = s.instances.drop
 	s.definitions.changed = s.reconciler.onChange
 	return s, nil

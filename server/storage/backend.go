@@ -26,7 +26,7 @@ import (
 // DefaultPrefix is the prefix of all rows, as upstream's.
 const DefaultPrefix = "/registry"
 
-// prefixesKey is where the resource prefixes that ever held rows are remembered, one empty row each.
+// prefixesKey is where the resource prefixes of what is built in, and ever held rows, are remembered, one empty row each.
 const prefixesKey = "/atoll/prefixes/"
 
 // Config says what a Backend serves from.
@@ -169,6 +169,9 @@ func New(c Config) (*Backend, error) {
 	if err := b.loadPrefixes(context.Background()); err != nil {
 		return nil, err
 	}
+	if err := b.forgetEmptyPrefixes(context.Background()); err != nil {
+		return nil, err
+	}
 	announceFeatures(b.client)
 	rooms() // before there is a cacher, which would tell nobody
 	b.compactor = etcd3.NewCompactor(b.client, storagebackend.DefaultCompactInterval, clock.RealClock{}, nil)
@@ -181,27 +184,33 @@ func (b *Backend) GetRESTOptions(gr schema.GroupResource, example runtime.Object
 	if err != nil {
 		return generic.RESTOptions{}, fmt.Errorf("storage of %s: %w", gr, err)
 	}
-	options := b.restOptions(config, b.factory.ResourcePrefix(gr), !b.uncached(gr))
+	options := b.restOptions(config, b.factory.ResourcePrefix(gr), !b.uncached(gr), false)
 	// A deletion that asks for it leaves finalizers to server/garbage, which follows these types.
 	options.EnableGarbageCollection = true
 	return options, nil
 }
 
 // Uncached returns the RESTOptionsGetter of registries of which the StorageFactory does not know, and that are served from
-// etcd directly: CustomResourceDefinitions, and the objects they define. A watch cache spans all logical clusters, and would
-// decode such objects by the schema of one. Rows are at <prefix>/<group>/<resource>/, encoded by codec.
+// etcd directly: CustomResourceDefinitions. Rows are at <prefix>/<group>/<resource>/, encoded by codec.
 func (b *Backend) Uncached(codec runtime.Codec) generic.RESTOptionsGetter {
-	return uncachedGetter{b, codec}
+	return uncachedGetter{b, codec, false}
+}
+
+// Custom is Uncached for the objects of CustomResourceDefinitions: a watch cache spans all logical clusters, and would decode
+// them by the schema of one. Of which logical clusters there may be some is recorded by RecordCustom.
+func (b *Backend) Custom(codec runtime.Codec) generic.RESTOptionsGetter {
+	return uncachedGetter{b, codec, true}
 }
 
 type uncachedGetter struct {
 	backend *Backend
 	codec   runtime.Codec
+	custom  bool
 }
 
 func (g uncachedGetter) GetRESTOptions(gr schema.GroupResource, _ runtime.Object) (generic.RESTOptions, error) {
 	config := storagebackend.NewDefaultConfig(g.backend.prefix, g.codec).ForResource(gr)
-	options := g.backend.restOptions(config, uncachedPrefix(gr), false)
+	options := g.backend.restOptions(config, uncachedPrefix(gr), false, g.custom)
 	options.EnableGarbageCollection = true // server/garbage reads them by Metadata
 	return options, nil
 }
@@ -219,7 +228,7 @@ func (b *Backend) HasRows(ctx context.Context, cluster logicalcluster.Name, gr s
 
 func uncachedPrefix(gr schema.GroupResource) string { return "/" + gr.Group + "/" + gr.Resource }
 
-func (b *Backend) restOptions(config *storagebackend.ConfigForResource, prefix string, cached bool) generic.RESTOptions {
+func (b *Backend) restOptions(config *storagebackend.ConfigForResource, prefix string, cached, custom bool) generic.RESTOptions {
 	if b.transform != nil {
 		config.Transformer = b.transform.TransformerForResource(config.GroupResource)
 	}
@@ -228,7 +237,7 @@ func (b *Backend) restOptions(config *storagebackend.ConfigForResource, prefix s
 		Decorator: func(config *storagebackend.ConfigForResource, resourcePrefix string, keyFunc func(obj runtime.Object) (string, error),
 			newFunc, newListFunc func() runtime.Object, attrs storage.AttrFunc, trigger storage.IndexerFuncs, indexers *cache.Indexers,
 		) (storage.Interface, factory.DestroyFunc, error) {
-			return b.decorate(config, resourcePrefix, keyFunc, newFunc, newListFunc, attrs, trigger, indexers, cached)
+			return b.decorate(config, resourcePrefix, keyFunc, newFunc, newListFunc, attrs, trigger, indexers, cached, custom)
 		},
 		ResourcePrefix:          prefix,
 		DeleteCollectionWorkers: 1,

@@ -29,8 +29,7 @@ const (
 	prefixTimeout = 10 * time.Second
 )
 
-// loadPrefixes reads which resource prefixes have had rows in earlier runs: stores of custom resources open when they
-// are first used, which may be long after their logical cluster is deleted.
+// loadPrefixes reads which resource prefixes have had rows in earlier runs, also of resources that are not served any more.
 func (b *Backend) loadPrefixes(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, prefixTimeout)
 	defer cancel()
@@ -98,7 +97,14 @@ func (b *Backend) DeleteClusterData(ctx context.Context, cluster logicalcluster.
 		if err := b.loadPrefixes(ctx); err != nil {
 			return fmt.Errorf("delete the data of logical cluster %q after %d rows: %w", cluster, deleted, err)
 		}
-		prefixes := slices.DeleteFunc(b.knownPrefixes(), func(p string) bool { return kept[p] })
+		// Definitions go together with their objects: what they tell is found out anew before each pass.
+		custom, err := b.customPrefixes(ctx, cluster)
+		if err != nil {
+			return fmt.Errorf("delete the data of logical cluster %q after %d rows: %w", cluster, deleted, err)
+		}
+		prefixes := slices.DeleteFunc(slices.Concat(b.knownPrefixes(), custom), func(p string) bool { return kept[p] })
+		slices.Sort(prefixes)
+		prefixes = slices.Compact(prefixes)
 		before := deleted
 		for some := range slices.Chunk(prefixes, maxOps) {
 			n, err := b.deleteSome(ctx, cluster, some)
@@ -110,9 +116,13 @@ func (b *Backend) DeleteClusterData(ctx context.Context, cluster logicalcluster.
 				progress(deleted)
 			}
 		}
-		if deleted == before {
-			return nil
+		if deleted > before {
+			continue
 		}
+		if err := b.forgetRecords(ctx, cluster); err != nil {
+			return fmt.Errorf("delete the data of logical cluster %q after %d rows: %w", cluster, deleted, err)
+		}
+		return nil
 	}
 }
 

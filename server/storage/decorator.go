@@ -29,9 +29,9 @@ func (b *Backend) decorate(
 	attrs storage.AttrFunc,
 	_ storage.IndexerFuncs,
 	_ *cache.Indexers,
-	cached bool,
+	cached, custom bool,
 ) (storage.Interface, factory.DestroyFunc, error) {
-	entry, err := b.open(config, resourcePrefix, keyFunc, newFunc, newListFunc, attrs, cached)
+	entry, err := b.open(config, resourcePrefix, keyFunc, newFunc, newListFunc, attrs, cached, custom)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -47,7 +47,7 @@ func (b *Backend) open(
 	newFunc func() runtime.Object,
 	newListFunc func() runtime.Object,
 	attrs storage.AttrFunc,
-	cached bool,
+	cached, custom bool,
 ) (*Resource, error) {
 	fail := func(err error) (*Resource, error) {
 		return nil, fmt.Errorf("storage of %s: %w", config.GroupResource, err)
@@ -59,8 +59,10 @@ func (b *Backend) open(
 	if err != nil {
 		return fail(err)
 	}
-	if err := b.rememberPrefix(resourcePrefix); err != nil {
-		return fail(err)
+	if !custom {
+		if err := b.rememberPrefix(resourcePrefix); err != nil {
+			return fail(err)
+		}
 	}
 
 	versioner := storage.APIObjectVersioner{}
@@ -163,9 +165,9 @@ func (b *Backend) open(
 		newListFunc:      newListFunc,
 		attrs:            attrs,
 		ownInitialEvents: cached || layered,
+		listed:           b.listed,
 	}
 
-		listed:           b.listed,
 	var once sync.Once
 	entry.destroy = func() {
 		once.Do(func() {

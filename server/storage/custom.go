@@ -1,0 +1,113 @@
+package storage
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// customKey is below which is recorded, with an empty row, that a logical cluster may have objects of a custom resource:
+// <cluster>/<group>/<resource>.
+const customKey = "/atoll/custom/"
+
+// RecordCustom records that a logical cluster may have objects of a custom resource, before it has the first, until
+// ForgetCustom or DeleteClusterData. Its definition is no such record: whoever may change it can have it gone before them.
+func (b *Backend) RecordCustom(ctx context.Context, cluster logicalcluster.Name, gr schema.GroupResource) error {
+	if _, err := b.client.Put(ctx, customRecord(cluster, gr), ""); err != nil {
+		return fmt.Errorf("record that logical cluster %q has %s: %w", cluster, gr, err)
+	}
+	return nil
+}
+
+// ForgetCustom takes back RecordCustom. Callers know that there are no objects and will be none.
+func (b *Backend) ForgetCustom(ctx context.Context, cluster logicalcluster.Name, gr schema.GroupResource) error {
+	if _, err := b.client.Delete(ctx, customRecord(cluster, gr)); err != nil {
+		return fmt.Errorf("forget that logical cluster %q had %s: %w", cluster, gr, err)
+	}
+	return nil
+}
+
+func customRecord(cluster logicalcluster.Name, gr schema.GroupResource) string {
+	return customKey + string(cluster) + uncachedPrefix(gr)
+}
+
+// customPrefixes are the resource prefixes of the custom resources that a logical cluster may have objects of: those on
+// record, and those it has definitions of, which before there were records were established without.
+func (b *Backend) customPrefixes(ctx context.Context, cluster logicalcluster.Name) ([]string, error) {
+	records := customKey + string(cluster)
+	definitions := join(b.prefix, ClusterKey(uncachedPrefix(apiextensions.Resource("customresourcedefinitions")), cluster, "")) + "/"
+	got, err := b.client.Txn(ctx).Then(
+		clientv3.OpGet(records+"/", clientv3.WithPrefix(), clientv3.WithKeysOnly()),
+		clientv3.OpGet(definitions, clientv3.WithPrefix(), clientv3.WithKeysOnly()),
+	).Commit()
+	if err != nil {
+		return nil, fmt.Errorf("read which custom resources it has: %w", err)
+	}
+	var prefixes []string
+	for _, kv := range got.Responses[0].GetResponseRange().Kvs {
+		prefixes = append(prefixes, strings.TrimPrefix(string(kv.Key), records))
+	}
+	for _, kv := range got.Responses[1].GetResponseRange().Kvs {
+		// Validation holds their names to <resource>.<group>.
+		if resource, group, ok := strings.Cut(strings.TrimPrefix(string(kv.Key), definitions), "."); ok {
+			prefixes = append(prefixes, uncachedPrefix(schema.GroupResource{Group: group, Resource: resource}))
+		}
+	}
+	slices.Sort(prefixes)
+	return slices.Compact(prefixes), nil
+}
+
+// forgetRecords removes the records of a logical cluster that has no rows any more.
+func (b *Backend) forgetRecords(ctx context.Context, cluster logicalcluster.Name) error {
+	_, err := b.client.Delete(ctx, customKey+string(cluster)+"/", clientv3.WithPrefix())
+	return err
+}
+
+// forgetEmptyPrefixes removes, of the prefixes that were remembered before custom resources were recorded for each logical
+// cluster, those that are of custom resources and have no rows. Those with rows stay, until a start finds them empty: their
+// definitions may be gone. What looks like one and is built in is remembered anew when its store opens, which it does at
+// every start.
+func (b *Backend) forgetEmptyPrefixes(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, prefixTimeout)
+	defer cancel()
+	candidates := slices.DeleteFunc(b.knownPrefixes(), func(p string) bool {
+		group, resource, ok := strings.Cut(strings.TrimPrefix(p, "/"), "/")
+		return !ok || !strings.Contains(group, ".") || strings.Contains(resource, "/")
+	})
+	for some := range slices.Chunk(candidates, maxOps) {
+		finds := make([]clientv3.Op, len(some))
+		for i, p := range some {
+			finds[i] = clientv3.OpGet(join(b.prefix, p)+"/", clientv3.WithPrefix(), clientv3.WithKeysOnly(), clientv3.WithLimit(1))
+		}
+		found, err := b.client.Txn(ctx).Then(finds...).Commit()
+		if err != nil {
+			return fmt.Errorf("look for rows of the resource prefixes: %w", err)
+		}
+		var removes []clientv3.Op
+		for i, p := range some {
+			if len(found.Responses[i].GetResponseRange().Kvs) == 0 {
+				removes = append(removes, clientv3.OpDelete(prefixesKey+strings.TrimPrefix(p, "/")))
+				b.forgetPrefix(p)
+			}
+		}
+		if len(removes) == 0 {
+			continue
+		}
+		if _, err := b.client.Txn(ctx).Then(removes...).Commit(); err != nil {
+			return fmt.Errorf("forget resource prefixes without rows: %w", err)
+		}
+	}
+	return nil
+}
+
+func (b *Backend) forgetPrefix(prefix string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.prefixes, prefix)
+}

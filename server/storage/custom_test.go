@@ -1,0 +1,100 @@
+package storage
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// putRow writes a row as nobody in this process would.
+func putRow(t *testing.T, key string) {
+	t.Helper()
+	if _, err := etcd.Client.Put(t.Context(), key, "{}"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestDeleteClusterDataOfCustomResources: objects go whether they are on record, or only their definition is there as it is
+// in data of before there were records; records go with them, and nothing of another logical cluster.
+func TestDeleteClusterDataOfCustomResources(t *testing.T) {
+	s := serve(t, prefixOf(t), nil)
+	aa, bb := logicalName("custom-aa"), logicalName("custom-bb")
+	group := strings.ToLower(t.Name()) + ".example"
+	for _, cluster := range []string{aa.String(), bb.String()} {
+		// The definition of gadgets is gone, that of widgets is from before.
+		if err := s.RecordCustom(t.Context(), logicalName(cluster), schema.GroupResource{Group: group, Resource: "gadgets"}); err != nil {
+			t.Fatal(err)
+		}
+		putRow(t, fmt.Sprintf("%s/%s/gadgets/%s/default/g", prefixOf(t), group, cluster))
+		putRow(t, fmt.Sprintf("%s/%s/widgets/%s/w", prefixOf(t), group, cluster))
+		putRow(t, fmt.Sprintf("%s/apiextensions.k8s.io/customresourcedefinitions/%s/widgets.%s", prefixOf(t), cluster, group))
+	}
+	// Nobody has opened a store of definitions.
+	if err := s.rememberPrefix("/apiextensions.k8s.io/customresourcedefinitions"); err != nil {
+		t.Fatal(err)
+	}
+	rows := func() []string {
+		return slices.Concat(rowsBelow(t, prefixOf(t)+"/"), rowsBelow(t, customKey+"custom-"))
+	}
+	want := slices.DeleteFunc(rows(), func(k string) bool { return strings.Contains(k, "/custom-aa/") })
+	if err := s.DeleteClusterData(t.Context(), aa, nil); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, rows()); diff != "" {
+		t.Errorf("rows (-want +got):\n%s", diff)
+	}
+	if len(want) != 4 {
+		t.Errorf("%d rows of the other logical cluster, want its 3 and a record: %v", len(want), want)
+	}
+	if err := s.ForgetCustom(t.Context(), bb, schema.GroupResource{Group: group, Resource: "gadgets"}); err != nil {
+		t.Fatal(err)
+	}
+	if left := rowsBelow(t, customKey+"custom-"); len(left) != 0 {
+		t.Errorf("on record: %v, want nothing", left)
+	}
+}
+
+// TestPrefixesOfBefore: prefixes of custom resources, which were remembered for ever, are forgotten at a start that finds no
+// rows below them; those with rows, and what is built in, stay.
+func TestPrefixesOfBefore(t *testing.T) {
+	group := strings.ToLower(t.Name()) + ".example"
+	old := []string{group + "/empty", group + "/full", "nodots" + strings.ToLower(t.Name()) + "/empty", group + "/three/parts"}
+	for _, prefix := range old {
+		putRow(t, prefixesKey+prefix)
+		t.Cleanup(func() {
+			if _, err := etcd.Client.Delete(context.Background(), prefixesKey+prefix); err != nil {
+				t.Log(err)
+			}
+		})
+	}
+	row := prefixOf(t) + "/" + group + "/full/aa/x"
+	putRow(t, row)
+	remembered := func() []string {
+		return slices.DeleteFunc(rowsBelow(t, prefixesKey), func(k string) bool { return !strings.Contains(k, strings.ToLower(t.Name())) })
+	}
+	s := serve(t, prefixOf(t), nil)
+	if diff := cmp.Diff([]string{prefixesKey + old[2], prefixesKey + old[1], prefixesKey + old[3]}, sorted(remembered())); diff != "" {
+		t.Errorf("remembered (-want +got):\n%s", diff)
+	}
+	if slices.Contains(s.knownPrefixes(), "/"+old[0]) || !slices.Contains(s.knownPrefixes(), "/"+old[1]) {
+		t.Errorf("known: %v", s.knownPrefixes())
+	}
+	if err := s.DeleteClusterData(t.Context(), "aa", nil); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := etcd.Client.Get(t.Context(), row, clientv3.WithCountOnly()); err != nil || got.Count != 0 {
+		t.Errorf("%d rows below a prefix of before, %v; want none", got.Count, err)
+	}
+	serve(t, prefixOf(t), nil)
+	if got := remembered(); slices.Contains(got, prefixesKey+old[1]) {
+		t.Errorf("remembered, with no rows left: %v", got)
+	}
+}
+
+func sorted(s []string) []string { slices.Sort(s); return s }
