@@ -93,6 +93,7 @@ type Server struct {
 // New builds the server over an etcd, takes its port, and writes the administrator's kubeconfig. Join comes
 // before Run.
 func New(ctx context.Context, o *Options, etcd *clientv3.Client) (*Server, error) {
+	boundLabels()
 	keys, err := loadPKI(o.pkiDirectory())
 	if err != nil {
 		return nil, err
