@@ -32,25 +32,37 @@ type served interface {
 	finalizer.CRClientGetter
 }
 
+// instancesBytes is how many bytes of specs the instances may have together. One takes some eight times its spec.
+const instancesBytes = 32 << 20
+
 // instances are upstream's handlers of custom resources, one for all definitions that are served alike. Each knows one
 // definition, which says nothing of any logical cluster; which one a request is for is in its context. It is made for the
-// first request and ended when no logical cluster has such a definition any more.
+// first request and ended when no logical cluster has such a definition any more, or when there are too many and nobody has
+// asked for it for longest: anybody can define what is distinct and large.
 type instances struct {
 	config  Config
 	objects generic.RESTOptionsGetter
 	models  map[string]*spec.Schema
 	isHeld  func(hash string) bool
 
-	mu     sync.Mutex // guards byHash
+	most int // bytes of specs
+	make func(*Definition) (*instance, error)
+
+	mu     sync.Mutex // guards what follows
 	byHash map[string]*instance
+	bytes  int // of the specs of those in byHash
+	asked  uint64
 }
 
 // instance is one handler, and what it sees of the world: its definition, until it is over.
 type instance struct {
 	served
 	definition *apiextensionsv1.CustomResourceDefinition
-	users      int  // requests under way; guarded by instances.mu
-	dropped    bool // no definition has its hash; guarded by instances.mu
+	hash       string
+	size       int    // bytes of its spec
+	users      int    // requests under way, watches among them; guarded by instances.mu
+	asked      uint64 // larger than that of all who were asked for before; guarded by instances.mu
+	dropped    bool   // it is not in byHash any more; guarded by instances.mu
 	over       atomic.Bool
 	// free makes upstream's handler compare its stores with the definitions there are, and so close them. (It has a way to
 	// close them, which it does not export.)
@@ -67,10 +79,18 @@ func (s *instances) of(def *Definition) (_ *instance, done func(), _ error) {
 			s.mu.Unlock()
 			return nil, nil, fmt.Errorf("serve %s: %w", def.Name, err)
 		}
-		s.byHash[def.Hash] = i
+		i.hash, i.size = def.Hash, def.shared.size
+		s.byHash[i.hash] = i
+		s.bytes += i.size
 	}
 	i.users++
+	s.asked++
+	i.asked = s.asked
+	idle := s.tooMany()
 	s.mu.Unlock()
+	for _, i := range idle {
+		i.close()
+	}
 	if !ok && !s.isHeld(def.Hash) {
 		// The last definition went meanwhile, when there was nothing to drop. The request is still answered.
 		s.drop(def.Hash)
@@ -109,9 +129,35 @@ func (s *instances) drop(hash string) {
 		s.mu.Unlock()
 		return
 	}
-	delete(s.byHash, hash)
-	i.dropped = true
+	s.remove(i)
 	s.end(i)
+}
+
+// remove wants the lock.
+func (s *instances) remove(i *instance) {
+	delete(s.byHash, i.hash)
+	s.bytes -= i.size
+	i.dropped = true
+}
+
+// tooMany wants the lock. It removes instances that nobody uses, the one first that nobody has asked for for longest, until
+// the others have few enough bytes, and returns them.
+func (s *instances) tooMany() []*instance {
+	var idle []*instance
+	for s.bytes > s.most {
+		var longest *instance
+		for _, i := range s.byHash {
+			if i.users == 0 && (longest == nil || i.asked < longest.asked) {
+				longest = i
+			}
+		}
+		if longest == nil {
+			break // all are in use: the requests and watches of each workspace are bounded
+		}
+		s.remove(longest)
+		idle = append(idle, longest)
+	}
+	return idle
 }
 
 // end wants the lock and gives it back. It ends an instance that nobody needs.
@@ -119,12 +165,17 @@ func (s *instances) end(i *instance) {
 	ends := i.dropped && i.users == 0
 	s.mu.Unlock()
 	if ends {
-		i.over.Store(true)
-		i.free()
+		i.close()
 	}
 }
 
-func (s *instances) make(def *Definition) (*instance, error) {
+// close ends an instance that nobody uses, nor can any more.
+func (i *instance) close() {
+	i.over.Store(true)
+	i.free()
+}
+
+func (s *instances) serve(def *Definition) (*instance, error) {
 	i := &instance{definition: canonical(def)}
 	c := s.config
 	var err error

@@ -23,6 +23,7 @@ import (
 type sharedSpec struct {
 	hash [sha256.Size]byte
 	spec apiextensionsv1.CustomResourceDefinitionSpec
+	size int // bytes as protobuf
 
 	look          sync.Once
 	nonStructural *apiextensionsv1.CustomResourceDefinitionCondition // nil if it is structural
@@ -95,7 +96,7 @@ func (s *specs) share(spec *apiextensionsv1.CustomResourceDefinitionSpec) (*shar
 	if known := s.byHash[hash].Value(); known != nil {
 		return known, nil
 	}
-	shared := &sharedSpec{hash: hash, spec: *spec}
+	shared := &sharedSpec{hash: hash, spec: *spec, size: len(data)}
 	if s.byHash == nil {
 		s.byHash = map[[sha256.Size]byte]weak.Pointer[sharedSpec]{}
 	}

@@ -76,8 +76,9 @@ func Install(c Config) (*Server, error) {
 	s := &Server{definitions: newDefinitions(rows, c.Builtin)}
 	s.instances = &instances{
 		config: c, objects: c.Backend.Custom(unstructured.UnstructuredJSONScheme), models: info.StaticOpenAPISpec,
-		isHeld: s.definitions.isHeld, byHash: map[string]*instance{},
+		isHeld: s.definitions.isHeld, most: instancesBytes, byHash: map[string]*instance{},
 	}
+	s.instances.make = s.instances.serve
 	s.reconciler = newReconciler(s.definitions, status, s.instances.objectsOf, func(ctx context.Context, def *Definition) (bool, error) {
 		return c.Backend.HasRows(ctx, clusterOf(def), schema.GroupResource{Group: def.Spec.Group, Resource: def.Spec.Names.Plural})
 	})
