@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metainternalversion "k8s.io/apimachinery/pkg/apis/meta/internalversion"
@@ -36,6 +37,10 @@ func (r *reconciler) end(ctx context.Context, k key) (again time.Duration, err e
 	if !ok || def.DeletionTimestamp == nil || !slices.Contains(def.Finalizers, apiextensionsv1.CustomResourceCleanupFinalizer) {
 		return 0, nil
 	}
+	if !r.beginEnd(k.cluster) {
+		return firstLook, nil
+	}
+	defer r.endEnd(k.cluster)
 	ctx = request.WithNamespace(lcctx.WithCluster(ctx, lcctx.Cluster{Name: k.cluster}), metav1.NamespaceNone)
 	look, cancel := context.WithTimeout(ctx, r.lookTime)
 	found, err := r.deleteObjects(look, def)
@@ -78,6 +83,25 @@ func (r *reconciler) end(ctx context.Context, k key) (again time.Duration, err e
 		return firstLook, nil
 	}
 	return nextLook(r.now().Sub(def.DeletionTimestamp.Time)), nil
+}
+
+// beginEnd says whether one more definition of a logical cluster may be ended now, until endEnd.
+func (r *reconciler) beginEnd(cluster logicalcluster.Name) bool {
+	r.ending.Lock()
+	defer r.ending.Unlock()
+	if r.ending.of[cluster] >= endingAtOnce {
+		return false
+	}
+	r.ending.of[cluster]++
+	return true
+}
+
+func (r *reconciler) endEnd(cluster logicalcluster.Name) {
+	r.ending.Lock()
+	defer r.ending.Unlock()
+	if r.ending.of[cluster]--; r.ending.of[cluster] == 0 {
+		delete(r.ending.of, cluster)
+	}
 }
 
 // nextLook is how long to wait before looking again whether objects are gone that have been awaited for so long: nobody

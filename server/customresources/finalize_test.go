@@ -127,3 +127,40 @@ func TestDeletionHoldsNobodyUp(t *testing.T) {
 		t.Fatal("neither returned nor looked for objects in 20 s")
 	}
 }
+
+// One workspace whose objects take their time to go, as its webhooks want, leaves workers for the others.
+func TestEndsOfOneWorkspaceAreFew(t *testing.T) {
+	d := newDefinitions(nil, Names{})
+	r := newReconciler(d, nil, nil, func(context.Context, *Definition) (bool, error) {
+		t.Error("one too many is ended")
+		return false, nil
+	})
+	defer r.stop()
+	d.put(defined(t, &d.specs, "slow", "5", func(c *apiextensionsv1.CustomResourceDefinition) {
+		now := metav1.Now()
+		c.DeletionTimestamp, c.Finalizers = &now, []string{apiextensionsv1.CustomResourceCleanupFinalizer}
+	}), told)
+	for range endingAtOnce {
+		if !r.beginEnd("slow") {
+			t.Fatal("none of the slow workspace is ended")
+		}
+	}
+	again, err := r.end(t.Context(), key{"slow", "widgets.shop.example"})
+	if again != firstLook || err != nil {
+		t.Errorf("one more of the slow workspace: again after %v, %v; want %v", again, err, firstLook)
+	}
+	if !r.beginEnd("quick") {
+		t.Error("none of another workspace is ended meanwhile")
+	}
+	r.endEnd("quick")
+	r.endEnd("slow")
+	if !r.beginEnd("slow") {
+		t.Error("one has ended, and no other can begin")
+	}
+	for range endingAtOnce {
+		r.endEnd("slow")
+	}
+	if len(r.ending.of) != 0 {
+		t.Errorf("being ended: %v, want none", r.ending.of)
+	}
+}

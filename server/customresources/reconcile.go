@@ -24,8 +24,12 @@ import (
 	"atoll.dev/atoll/internal/queue"
 )
 
-// workers of either queue share all logical clusters. To establish takes a few milliseconds, most of it etcd's.
-const workers = 8
+const (
+	// workers of either queue share all logical clusters. To establish takes a few milliseconds, most of it etcd's.
+	workers = 8
+	// endingAtOnce is how many definitions of one logical cluster are ended at a time: its webhooks may take their time.
+	endingAtOnce = 2
+)
 
 // key names a definition.
 type key struct {
@@ -53,12 +57,17 @@ type reconciler struct {
 	going    *queue.Queue[key] // definitions that are being deleted
 	lookTime time.Duration
 	now      func() time.Time
+	ending   struct {
+		sync.Mutex
+		of map[logicalcluster.Name]int // number of those that are being ended; none are not there
+	}
 	// turns keep two definitions of one logical cluster from being given the same name at the same time.
 	turns [64]sync.Mutex
 }
 
 func newReconciler(d *Definitions, status *customresourcedefinition.StatusREST, objectsOf func(*Definition) (deletable, func(), error), hasObjects func(context.Context, *Definition) (bool, error)) *reconciler {
 	r := &reconciler{definitions: d, status: status, objectsOf: objectsOf, hasObjects: hasObjects, lookTime: lookTime, now: time.Now}
+	r.ending.of = map[logicalcluster.Name]int{}
 	r.keys = queue.New("customresourcedefinitions", r.reconcile)
 	r.going = queue.New("customresourcedefinitions-deleted", r.end)
 	return r
