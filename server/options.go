@@ -103,7 +103,7 @@ func (o *Options) AddFlags(fss *cliflag.NamedFlagSets) {
 	fs.DurationVar(&o.ShutdownDelay, "shutdown-delay-duration", o.ShutdownDelay, "How long a server that is to end serves on as ever while /readyz fails, so that balancers turn away first.")
 	fs.BoolVar(&o.ShutdownSendRetryAfter, "shutdown-send-retry-after", o.ShutdownSendRetryAfter, "After that time, answer new requests with 429 and Retry-After until those in flight are done, rather than close the port.")
 	fs = fss.FlagSet("fairness")
-	fs.IntVar(&o.MaxRequestsInFlight, "max-requests-inflight", o.MaxRequestsInFlight, "Requests to workspaces that the server works on at once; others wait, and each workspace has its turn. Long lists count for several. Those of administrators and the server's own do not count; mirrors have as many again (default 16 for each CPU).")
+	fs.IntVar(&o.MaxRequestsInFlight, "max-requests-inflight", o.MaxRequestsInFlight, "Requests to workspaces that the server works on at once; others wait, and each workspace has its turn. Long lists count for several. Those of administrators and the server's own do not count; mirrors have as many again (default 8 for each CPU).")
 	fs.IntVar(&o.MaxRequestsInFlightPerWorkspace, "max-requests-inflight-per-workspace", o.MaxRequestsInFlightPerWorkspace, "How many of these one workspace may have (default half).")
 	fs.IntVar(&o.MaxWatchesPerWorkspace, "max-watches-per-workspace", o.MaxWatchesPerWorkspace, "Watches that one workspace may have open, at about 100 KB of memory each.")
 	fs = fss.FlagSet("authentication")

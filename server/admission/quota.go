@@ -43,8 +43,7 @@ const (
 	patience = 10 * time.Second
 	// maxQuotas of a namespace: each is charged by a write of its own for every creation that it limits.
 	maxQuotas = 20
-	// maxWaiting is how many requests wait for their turn in one namespace. Each holds one of the requests that the server
-	// handles at a time, which are everybody's.
+	// maxWaiting is how many requests wait for their turn in one namespace. How many of a workspace do, server/fairness bounds.
 	maxWaiting = 100
 )
 

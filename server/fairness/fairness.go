@@ -28,7 +28,7 @@ import (
 const (
 	// seatsPerCPU is how many requests are worked on at once for each CPU, if nobody says otherwise. Most wait for etcd part
 	// of the time; more of them finish no sooner, and what is begun competes with everybody's for CPU.
-	seatsPerCPU = 16
+	seatsPerCPU = 8
 	// DefaultWatches is the most watches that a workspace may have open, at about 100 KB each: some twenty controllers that
 	// watch fifty resources.
 	DefaultWatches = 1000
