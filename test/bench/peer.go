@@ -10,11 +10,11 @@ import (
 )
 
 // What both servers have alike: TLS and its keys (ECDSA), a client certificate of an administrator, no audit log, no
-// API Priority and Fairness but the same limits of requests in flight, admission by what Atoll has, too, storage in
+// API Priority and Fairness, which in Atoll leaves administrators alone, admission by what Atoll has, too, storage in
 // protobuf, etcd with fsync. The kube-apiserver is alone in its process, without an authenticating proxy; Atoll's process
 // has its controllers, too.
 const howPeer = "alternating rounds against the kube-apiserver of contrib/physical, alone in its process: same TLS, client certificate, no audit, " +
-	"no priority and fairness, limits in flight as Atoll's, no admission but NamespaceLifecycle; median of the ratios; protobuf. "
+	"no priority and fairness, limits in flight that are not reached, no admission but NamespaceLifecycle; median of the ratios; protobuf. "
 
 // withoutAtoll are the admission plugins that a kube-apiserver has by default, and Atoll does not have yet.
 var withoutAtoll = []string{
