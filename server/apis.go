@@ -130,7 +130,9 @@ func (s *Server) admit(authorizer authorizer.Authorizer) (kubeadmission.Interfac
 		WhyNowhere: func(cluster logicalcluster.Name, resource schema.GroupResource, namespace, name string, annotations map[string]string) string {
 			return s.placer.WhyNowhere(cluster, resource, namespace, name, annotations)
 		},
-		PlacedOn: func(target types.UID) (placements, workspaces int) { return s.placer.PlacedOn(target) },
+		Definitions:    func(name logicalcluster.Name) int { return s.custom.Definitions().Count(name) },
+		MaxDefinitions: s.options.MaxDefinitionsPerWorkspace,
+		PlacedOn:       func(target types.UID) (placements, workspaces int) { return s.placer.PlacedOn(target) },
 	})
 	if err != nil {
 		return nil, fmt.Errorf("set up admission: %w", err)

@@ -156,3 +156,23 @@ func TestWatchesOfAWorkspace(t *testing.T) {
 		return says, code == http.StatusOK
 	})
 }
+
+// TestDefinitionsOfAWorkspace: a workspace has as many definitions as it may, and no more; another one has its own.
+func TestDefinitionsOfAWorkspace(t *testing.T) {
+	tokens := withTokens(t)
+	r := startServer(t, func(o *Options) { tokens(o); o.MaxDefinitionsPerWorkspace = 1 })
+	r.makeAdmin(t, shop, "alice")
+	r.custom(t, shop).define(t, widgets(`{}`))
+	crd := widgets(`{}`)
+	crd.Name, crd.Spec.Names.Plural, crd.Spec.Names.Kind, crd.Spec.Names.ShortNames = "gadgets.shop.example", "gadgets", "Gadget", nil
+	crd.APIVersion, crd.Kind = "apiextensions.k8s.io/v1", "CustomResourceDefinition"
+	post := asked{method: http.MethodPost, path: clustersPrefix + string(shop) + "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", token: alice, body: mustJSON(t, crd)}
+	if got := r.ask(t, post); got.code != http.StatusForbidden || !strings.Contains(got.body, `has 1 CustomResourceDefinitions, and may have 1`) {
+		t.Errorf("one too many: %d %s, want 403 with the limit", got.code, got.body)
+	}
+	r.custom(t, bank).define(t, widgets(`{}`))
+	post.token = root
+	if got := r.ask(t, post); got.code != http.StatusCreated {
+		t.Errorf("one more by an administrator: %d %s, want 201", got.code, got.body)
+	}
+}

@@ -57,6 +57,8 @@ type Options struct {
 	MaxRequestsInFlightPerWorkspace int
 	// MaxWatchesPerWorkspace is how many watches one workspace may have open.
 	MaxWatchesPerWorkspace int
+	// MaxDefinitionsPerWorkspace is how many CustomResourceDefinitions one workspace may have.
+	MaxDefinitionsPerWorkspace int
 
 	// SyncerSigningDuration is how long the certificates of syncers outside this process last; they are renewed before.
 	SyncerSigningDuration time.Duration
@@ -86,7 +88,8 @@ func NewOptions() *Options {
 		Authentication:                   kubeoptions.NewBuiltInAuthenticationOptions().WithWebHook(),
 		ServiceAccountMaxTokenExpiration: 30 * 24 * time.Hour,
 
-		MaxWatchesPerWorkspace: fairness.DefaultWatches,
+		MaxWatchesPerWorkspace:     fairness.DefaultWatches,
+		MaxDefinitionsPerWorkspace: 500, // large operators bring a hundred
 
 		SyncerSigningDuration: 30 * 24 * time.Hour, // outlasts an outage of days: it is renewed from 70 % on
 	}
@@ -106,6 +109,7 @@ func (o *Options) AddFlags(fss *cliflag.NamedFlagSets) {
 	fs.IntVar(&o.MaxRequestsInFlight, "max-requests-inflight", o.MaxRequestsInFlight, "Requests to workspaces that the server works on at once; others wait, and each workspace has its turn. Long lists count for several. Those of administrators and the server's own do not count; mirrors have as many again (default 8 for each CPU).")
 	fs.IntVar(&o.MaxRequestsInFlightPerWorkspace, "max-requests-inflight-per-workspace", o.MaxRequestsInFlightPerWorkspace, "How many of these one workspace may have (default half).")
 	fs.IntVar(&o.MaxWatchesPerWorkspace, "max-watches-per-workspace", o.MaxWatchesPerWorkspace, "Watches that one workspace may have open, at about 100 KB of memory each.")
+	fs.IntVar(&o.MaxDefinitionsPerWorkspace, "max-definitions-per-workspace", o.MaxDefinitionsPerWorkspace, "CustomResourceDefinitions that one workspace may have; administrators may make more.")
 	fs = fss.FlagSet("authentication")
 	fs.StringVar(&o.ClientCAFile, "client-ca-file", o.ClientCAFile, "File with further certificate authorities whose client certificates are accepted, besides the server's own.")
 	fs.StringVar(&o.TokenAuthFile, "token-auth-file", o.TokenAuthFile, `File with static tokens, one a line: token,user,uid,"group1,group2".`)
@@ -132,6 +136,9 @@ func (o *Options) Validate() []error {
 	}
 	if o.MaxWatchesPerWorkspace < 1 {
 		errs = append(errs, fmt.Errorf("--max-watches-per-workspace %d: want at least 1", o.MaxWatchesPerWorkspace))
+	}
+	if o.MaxDefinitionsPerWorkspace < 0 {
+		errs = append(errs, fmt.Errorf("--max-definitions-per-workspace %d: want at least 0", o.MaxDefinitionsPerWorkspace))
 	}
 	if o.BindAddress == nil {
 		errs = append(errs, errors.New("--bind-address is not an IP address"))

@@ -35,6 +35,9 @@ type Config struct {
 	Workloads  []schema.GroupResource
 	WhyNowhere WhyNowhere
 	PlacedOn   PlacedOn
+	// Definitions is how many CustomResourceDefinitions a logical cluster has, and MaxDefinitions how many it may have.
+	Definitions    func(lc.Name) int
+	MaxDefinitions int
 }
 
 // What plugins of Kubernetes look at.
@@ -97,6 +100,6 @@ func New(c Config) (admission.Interface, error) {
 		return nil, err
 	}
 	chain = append(chain, NewNowhere(c.Workloads, c.WhyNowhere), NewInUse(c.PlacedOn), NewUnsupported(),
-		NewResourceQuota(c.Objects, c.ChargeQuota))
+		NewDefinitions(c.Definitions, c.MaxDefinitions), NewResourceQuota(c.Objects, c.ChargeQuota))
 	return admission.NewChainHandler(chain...), nil
 }

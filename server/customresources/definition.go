@@ -154,6 +154,17 @@ func (d *Definitions) ofGroup(cluster logicalcluster.Name, group string) []*Defi
 	return all
 }
 
+// Count is the number of definitions that a logical cluster has, served or not.
+func (d *Definitions) Count(cluster logicalcluster.Name) int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	of := d.clusters[cluster]
+	if of == nil {
+		return 0
+	}
+	return len(of.byName)
+}
+
 // isHeld says whether any definition has that hash.
 func (d *Definitions) isHeld(hash string) bool {
 	d.mu.Lock()
