@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"regexp"
 	"runtime"
 	"slices"
 	"time"
@@ -123,6 +124,9 @@ func (f *Fairness) Around(next http.Handler, longRunning request.LongRunningRequ
 	})
 }
 
+// health are the paths that tell whether the server is well, and each of its checks.
+var health = regexp.MustCompile(`^/(healthz|livez|readyz)(/|$)`)
+
 // levelOf is the level of a request.
 func (f *Fairness) levelOf(ctx context.Context) *level {
 	cluster, named := lcctx.ClusterFrom(ctx)
@@ -131,7 +135,7 @@ func (f *Fairness) levelOf(ctx context.Context) *level {
 	switch {
 	case who != nil && slices.Contains(who.GetGroups(), user.SystemPrivilegedGroup):
 		return f.exempt
-	case !named && info != nil && slices.Contains([]string{"/healthz", "/livez", "/readyz"}, info.Path):
+	case !named && info != nil && health.MatchString(info.Path):
 		return f.exempt // who asks whether the server is well is told, above all when it is busy
 	case named && cluster.Mirror:
 		return f.mirrors
