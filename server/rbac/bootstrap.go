@@ -2,32 +2,33 @@ package rbac
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 
 	rbacv1 "k8s.io/api/rbac/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"k8s.io/kubernetes/pkg/apis/rbac"
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
+
+	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
+	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
+	tenancyv1alpha1 "atoll.dev/atoll/apis/tenancy/v1alpha1"
 )
 
 // Objects are objects that every logical cluster shows without storing them, in internal types: by resource, then by
 // "name" or "namespace/name". They are shared and must not be changed.
 type Objects map[schema.GroupResource]map[string]runtime.Object
 
-// Bootstrap returns upstream's bootstrap roles and bindings, with the rules of aggregated roles (admin, edit, view)
-// filled in. A logical cluster whose own roles carry an aggregation label needs rows of its own for the roles that
-// aggregate them.
+// Bootstrap returns upstream's bootstrap roles and bindings and what Atoll's own kinds add to them, with the rules of
+// aggregated roles (admin, edit, view) filled in. A logical cluster whose own roles carry an aggregation label gets rows of
+// its own for the roles that aggregate them, from server/aggregation.
 func Bootstrap() (Objects, error) {
-	clusterRoles := slices.Concat(bootstrappolicy.ClusterRoles(), bootstrappolicy.ControllerRoles())
-	if err := aggregate(clusterRoles); err != nil {
+	clusterRoles := slices.Concat(bootstrappolicy.ClusterRoles(), bootstrappolicy.ControllerRoles(), ownClusterRoles())
+	if err := Aggregate(clusterRoles); err != nil {
 		return nil, err
 	}
 	objects := Objects{}
@@ -85,57 +86,24 @@ func (o Objects) Add(resource schema.GroupResource, versioned, internal runtime.
 	return nil
 }
 
-// aggregate fills the rules of roles that have an aggregation rule, as upstream's controller does: the rules of the roles
-// that match one of its selectors, in the order of their names, each rule once. admin takes from edit, which takes from
-// view, so it goes on until nothing changes.
-func aggregate(roles []rbacv1.ClusterRole) error {
-	byName := map[string]*rbacv1.ClusterRole{}
-	for i := range roles {
-		byName[roles[i].Name] = &roles[i]
-	}
-	names := slices.Sorted(maps.Keys(byName))
-	// Each pass carries rules at least one role further, so the number of roles bounds the passes.
-	for range roles {
-		changed := false
-		for _, name := range names {
-			role := byName[name]
-			if role.AggregationRule == nil {
-				continue
-			}
-			rules, err := aggregated(role, byName, names)
-			if err != nil {
-				return err
-			}
-			if !equality.Semantic.DeepEqual(rules, role.Rules) {
-				role.Rules, changed = rules, true
-			}
-		}
-		if !changed {
-			return nil
-		}
-	}
-	return fmt.Errorf("aggregated roles do not settle in %d passes", len(roles))
-}
-
-func aggregated(role *rbacv1.ClusterRole, byName map[string]*rbacv1.ClusterRole, names []string) ([]rbacv1.PolicyRule, error) {
-	var rules []rbacv1.PolicyRule
-	for _, s := range role.AggregationRule.ClusterRoleSelectors {
-		selector, err := metav1.LabelSelectorAsSelector(&s)
-		if err != nil {
-			return nil, fmt.Errorf("aggregation rule of %q: %w", role.Name, err)
-		}
-		for _, name := range names {
-			from := byName[name]
-			if name == role.Name || !selector.Matches(labels.Set(from.Labels)) {
-				continue
-			}
-			for _, rule := range from.Rules {
-				known := slices.ContainsFunc(rules, func(r rbacv1.PolicyRule) bool { return equality.Semantic.DeepEqual(r, rule) })
-				if !known {
-					rules = append(rules, rule)
-				}
-			}
-		}
-	}
-	return rules, nil
+// ownClusterRoles say what the users of a workspace may do with Atoll's own kinds there, by adding to admin, edit and view.
+//
+// Who reads what runs sees where it runs and why: Placements, the policies and the LogicalCluster whose annotations they
+// come from, the workspaces below. Nobody writes Placements but the server. What is wished is written as annotations of
+// objects, which edit allows. PlacementPolicies bind all namespaces of a workspace and those of its descendants, and the
+// other kinds are about whole workspaces: these need more than admin, as ResourceQuotas and Namespaces do in Kubernetes.
+// SyncTargets are infrastructure, as Nodes are, which view does not show either.
+func ownClusterRoles() []rbacv1.ClusterRole {
+	read := []string{"get", "list", "watch"}
+	return []rbacv1.ClusterRole{{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:   "system:atoll:aggregate-to-view",
+			Labels: map[string]string{"kubernetes.io/bootstrapping": "rbac-defaults", "rbac.authorization.k8s.io/aggregate-to-view": "true"},
+		},
+		Rules: []rbacv1.PolicyRule{
+			{Verbs: read, APIGroups: []string{placementv1alpha1.GroupVersion.Group}, Resources: []string{"placements", "placementpolicies"}},
+			{Verbs: read, APIGroups: []string{corev1alpha1.GroupVersion.Group}, Resources: []string{"logicalclusters"}},
+			{Verbs: read, APIGroups: []string{tenancyv1alpha1.GroupVersion.Group}, Resources: []string{"workspaces"}},
+		},
+	}}
 }

@@ -1,6 +1,7 @@
 package rbac
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 
@@ -19,8 +20,8 @@ func TestBootstrap(t *testing.T) {
 		t.Fatal(err)
 	}
 	roles := objects[rbac.Resource("clusterroles")]
-	if got, want := len(roles), len(bootstrappolicy.ClusterRoles())+len(bootstrappolicy.ControllerRoles()); got != want {
-		t.Errorf("%d cluster roles, want upstream's %d", got, want)
+	if got, want := len(roles), len(bootstrappolicy.ClusterRoles())+len(bootstrappolicy.ControllerRoles())+len(ownClusterRoles()); got != want {
+		t.Errorf("%d cluster roles, want %d, upstream's and ours", got, want)
 	}
 	allows := func(role, verb, group, resource string) bool {
 		return slices.ContainsFunc(roles[role].(*rbac.ClusterRole).Rules, func(r rbac.PolicyRule) bool {
@@ -39,6 +40,13 @@ func TestBootstrap(t *testing.T) {
 		{"admin", "create", rbac.GroupName, "rolebindings", true},
 		{"admin", "create", "apps", "deployments", true}, // through edit
 		{"admin", "list", "", "pods", true},              // through edit and view
+		{"view", "watch", "placement.atoll.dev", "placements", true},
+		{"admin", "list", "placement.atoll.dev", "placements", true}, // through edit and view
+		{"admin", "list", "tenancy.kcp.io", "workspaces", true},
+		{"admin", "get", "core.kcp.io", "logicalclusters", true},
+		{"view", "list", "workload.kcp.io", "synctargets", false},
+		{"admin", "create", "placement.atoll.dev", "placementpolicies", false}, // they bind descendants too
+		{"admin", "update", "placement.atoll.dev", "placements", false},
 	}
 	for _, tc := range tests {
 		if got := allows(tc.role, tc.verb, tc.group, tc.resource); got != tc.want {
@@ -74,13 +82,58 @@ func TestAggregate(t *testing.T) {
 		role("y-two", "to-middle", nil, rule("pods")),
 		role("other", "elsewhere", nil, rule("secrets")),
 	}
-	if err := aggregate(roles); err != nil {
+	if err := Aggregate(roles); err != nil {
 		t.Fatal(err)
 	}
 	want := []rbacv1.PolicyRule{rule("pods"), rule("services")}
 	for i, name := range []string{"a-top", "b-middle"} {
 		if diff := cmp.Diff(want, roles[i].Rules); diff != "" {
 			t.Errorf("rules of %s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+func TestAggregateEnds(t *testing.T) {
+	take := func(name, from string, labels ...string) rbacv1.ClusterRole {
+		role := rbacv1.ClusterRole{
+			ObjectMeta:      metav1.ObjectMeta{Name: name, Labels: map[string]string{}},
+			AggregationRule: &rbacv1.AggregationRule{ClusterRoleSelectors: []metav1.LabelSelector{{MatchLabels: map[string]string{from: "true"}}}},
+		}
+		for _, label := range labels {
+			role.Labels[label] = "true"
+		}
+		return role
+	}
+	source := func(label string) rbacv1.ClusterRole {
+		return rbacv1.ClusterRole{
+			ObjectMeta: metav1.ObjectMeta{Name: "source", Labels: map[string]string{label: "true"}},
+			Rules:      []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"pods"}}},
+		}
+	}
+	chain := func(n int) []rbacv1.ClusterRole {
+		roles := []rbacv1.ClusterRole{source("l000")}
+		for i := range n { // the last in the order of names is the first to have the rule
+			roles = append(roles, take(fmt.Sprintf("r%03d", n-i), fmt.Sprintf("l%03d", i), fmt.Sprintf("l%03d", i+1)))
+		}
+		return roles
+	}
+	for reason, tc := range map[string]struct {
+		roles []rbacv1.ClusterRole
+		fails bool
+	}{
+		"two that take from each other":     {[]rbacv1.ClusterRole{take("a", "x", "y"), take("b", "y", "x"), source("x")}, false},
+		"one that takes from itself":        {[]rbacv1.ClusterRole{take("a", "x", "x"), source("x")}, false},
+		"a chain of as many as are allowed": {chain(deepest), false},
+		"a chain of more than that":         {chain(deepest + 1), true},
+	} {
+		err := Aggregate(tc.roles)
+		if (err != nil) != tc.fails {
+			t.Errorf("%s: error %v", reason, err)
+		}
+		for _, role := range tc.roles {
+			if err == nil && len(role.Rules) != 1 {
+				t.Errorf("%s: %s has the rules %v", reason, role.Name, role.Rules)
+			}
 		}
 	}
 }

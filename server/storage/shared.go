@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
+	"k8s.io/apiserver/pkg/warning"
 
 	lc "atoll.dev/atoll/internal/logicalcluster"
 )
@@ -236,6 +237,9 @@ func (s *sharedObjects) sameBut(a, b runtime.Object) (bool, error) {
 
 // Delete removes the row of a shared object, which shows the shared one again. Without a row there is nothing to do:
 // the shared object cannot go, and saying so would fail clients that delete what they once made.
+//
+// What was deleted is returned without its UID: that one is there again, or still. Who waits until it is gone, as kubectl
+// does until there is none or one of another UID than the answer names, would wait for ever.
 func (s *sharedObjects) Delete(ctx context.Context, key string, out runtime.Object, preconditions *storage.Preconditions,
 	validateDeletion storage.ValidateObjectFunc, cachedExistingObject runtime.Object, opts storage.DeleteOptions) error {
 	shared, err := s.sharedAt(ctx, key)
@@ -243,16 +247,27 @@ func (s *sharedObjects) Delete(ctx context.Context, key string, out runtime.Obje
 		return err
 	}
 	err = s.Interface.Delete(ctx, key, out, preconditions, validateDeletion, cachedExistingObject, opts)
-	if shared == nil || !storage.IsNotFound(err) {
+	if shared == nil || err != nil && !storage.IsNotFound(err) {
 		return err
 	}
-	if err := preconditions.Check(key, shared); err != nil {
-		return err
+	if err != nil {
+		if err := preconditions.Check(key, shared); err != nil {
+			return err
+		}
+		if err := validateDeletion(ctx, shared); err != nil {
+			return err
+		}
+		if err := set(out, shared); err != nil {
+			return err
+		}
 	}
-	if err := validateDeletion(ctx, shared); err != nil {
-		return err
+	deleted, err := meta.Accessor(out)
+	if err != nil {
+		return storage.NewInternalError(err)
 	}
-	return set(out, shared)
+	deleted.SetUID("")
+	warning.AddWarning(ctx, "", fmt.Sprintf("%s %q is one that every workspace has: it is there again as it was at first", s.resource.Resource, deleted.GetName()))
+	return nil
 }
 
 // GetList merges the rows of one logical cluster with the shared objects that no row hides, in the order of keys. Rows

@@ -230,6 +230,33 @@ func TestSharedObjectLife(t *testing.T) {
 	wantEvents(t, w, "DELETED aa/own")
 }
 
+// Who deletes a shared object is not told a UID, or he would wait until another has its name.
+func TestDeletionOfASharedObjectNamesNoUID(t *testing.T) {
+	s := serve(t, prefixOf(t), bootstrap)
+	create(t, s.clusterRoles, in("aa"), clusterRole("own", nil))
+	if _, err := updateRole(t, s, in("aa"), "d-view", func(r *rbac.ClusterRole) { r.Rules = nil }); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		reason, name string
+		uid          bool
+	}{
+		{"its row is deleted", "d-view", false},
+		{"it has no row any more", "d-view", false},
+		{"it never had one", "b-admin", false},
+		{"no shared object", "own", true},
+	} {
+		before := getRole(t, s, in("aa"), tc.name)
+		out, gone, err := s.clusterRoles.Delete(in("aa"), tc.name, rest.ValidateAllObjectFunc, metav1.NewPreconditionDeleteOptions(string(before.UID)))
+		if err != nil || !gone {
+			t.Fatalf("%s: gone %v, error %v", tc.reason, gone, err)
+		}
+		if got := out.(*metav1.Status).Details.UID; (got != "") != tc.uid || tc.uid && got != before.UID {
+			t.Errorf("%s: the answer names UID %q, before there was %q", tc.reason, got, before.UID)
+		}
+	}
+}
+
 func TestSharedListsInPages(t *testing.T) {
 	s := serve(t, prefixOf(t), bootstrap)
 	for _, name := range []string{"a", "c", "e", "g"} {
