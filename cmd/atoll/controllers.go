@@ -12,6 +12,8 @@ import (
 	"atoll.dev/atoll/client"
 	"atoll.dev/atoll/placement"
 	"atoll.dev/atoll/server"
+	"atoll.dev/atoll/server/aggregation"
+	"atoll.dev/atoll/server/finishedjobs"
 	"atoll.dev/atoll/server/garbage"
 	"atoll.dev/atoll/server/namespaces"
 	"atoll.dev/atoll/server/quota"
@@ -49,6 +51,12 @@ func controllers(s *server.Server, c *client.Clients, i *client.Informers) ([]co
 
 	collector, err := garbage.New(c, i, garbage.Options{Kinds: s.Kinds(), Read: s.Read})
 	add("garbage", collector, err)
+
+	roles, err := aggregation.New(c, i)
+	add("aggregation", roles, err)
+
+	jobs, err := finishedjobs.New(c, i, clk)
+	add("finishedjobs", jobs, err)
 
 	trees, err := workspaces.New(c, i, workspaces.Options{
 		URLBase: s.URL(), DeleteData: s.DeleteClusterData,
