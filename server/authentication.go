@@ -31,7 +31,7 @@ import (
 
 // secure sets up TLS and authentication: ServiceAccounts, each in its own workspace; people, who are the same everywhere,
 // by client certificates of our own authority and of --client-ca-file, static tokens, the structured configuration and a
-// webhook; syncers here and elsewhere; and the server itself.
+// webhook; users of one workspace by its certificates; syncers here and elsewhere; and the server itself.
 func (s *Server) secure(ctx context.Context, config *genericapiserver.Config) error {
 	serving, err := s.keys.serving("localhost", "127.0.0.1", "::1", s.options.externalHost())
 	if err != nil {
@@ -53,7 +53,18 @@ func (s *Server) secure(ctx context.Context, config *genericapiserver.Config) er
 		}
 		clientCA = dynamiccertificates.NewUnionCAContentProvider(own, more)
 	}
-	config.SecureServing = &genericapiserver.SecureServingInfo{Listener: s.listener, Cert: servingContent, ClientCA: clientCA}
+	asked := []dynamiccertificates.CAContentProvider{clientCA}
+	for name, keys := range map[string]*pki{"syncers": s.syncerKeys, "workspaces": s.workspaceKeys} {
+		more, err := dynamiccertificates.NewStaticCAContent(name, keys.caPEM())
+		if err != nil {
+			return fmt.Errorf("load the certificate authority of %s: %w", name, err)
+		}
+		asked = append(asked, more)
+	}
+	// Whose certificates clients are asked for. What each is good for is said below.
+	config.SecureServing = &genericapiserver.SecureServingInfo{
+		Listener: s.listener, Cert: servingContent, ClientCA: dynamiccertificates.NewUnionCAContentProvider(asked...),
+	}
 
 	if err := s.openTokens(ctx); err != nil {
 		return err
@@ -65,7 +76,7 @@ func (s *Server) secure(ctx context.Context, config *genericapiserver.Config) er
 	byCertificate := group.NewAuthenticatedGroupAdder(x509request.NewDynamic(clientCA.VerifyOptions, x509request.CommonNameUserConversion))
 	s.reviewer = authenticationunion.NewFailOnError(s.tokens, peopleReviewed{outsiders{byToken}, s.tokens, audiences})
 	known := authenticationunion.New(
-		bearertoken.New(authenticator.Token(&s.syncers)), bearertoken.New(bootstrapTokens{s}), s.syncerCertificates(),
+		bearertoken.New(authenticator.Token(&s.syncers)), bearertoken.New(bootstrapTokens{s}), s.syncerCertificates(), s.workspaceCertificates(),
 		outsiders{byCertificate}, outsiders{byToken})
 	// Who shows a credential that nobody takes is refused, not taken for a stranger. Nobody is asked about the token of a
 	// ServiceAccount but the workspace that issued it, least of all a webhook.

@@ -62,6 +62,8 @@ type Options struct {
 
 	// SyncerSigningDuration is how long the certificates of syncers outside this process last; they are renewed before.
 	SyncerSigningDuration time.Duration
+	// ClusterSigningDuration is the longest, and the default, that certificates of a workspace last.
+	ClusterSigningDuration time.Duration
 
 	Audit *genericoptions.AuditOptions
 	// Encryption of values in etcd.
@@ -92,6 +94,8 @@ func NewOptions() *Options {
 		MaxDefinitionsPerWorkspace: 500, // large operators bring a hundred
 
 		SyncerSigningDuration: 30 * 24 * time.Hour, // outlasts an outage of days: it is renewed from 70 % on
+
+		ClusterSigningDuration: 365 * 24 * time.Hour,
 	}
 }
 
@@ -117,6 +121,7 @@ func (o *Options) AddFlags(fss *cliflag.NamedFlagSets) {
 	fs.StringArrayVar(&o.ServiceAccountIssuers, "service-account-issuer", o.ServiceAccountIssuers, "URL of this server, https://<host>[:<port>], that issuers of tokens begin with; /clusters/<workspace> is added. Given several times, the first is in new tokens and all are accepted (default the server's URL).")
 	fs.DurationVar(&o.ServiceAccountMaxTokenExpiration, "service-account-max-token-expiration", o.ServiceAccountMaxTokenExpiration, "The longest that a token of a ServiceAccount is valid; one that is asked for longer gets this. A key that signed tokens is kept as long.")
 	fs.DurationVar(&o.SyncerSigningDuration, "syncer-signing-duration", o.SyncerSigningDuration, "How long the certificates of syncers outside the server last; they renew them by themselves.")
+	fs.DurationVar(&o.ClusterSigningDuration, "cluster-signing-duration", o.ClusterSigningDuration, "How long certificates last that CertificateSigningRequests in a workspace ask for; spec.expirationSeconds may ask for less.")
 	o.Audit.AddFlags(fss.FlagSet("auditing"))
 	o.Encryption.addFlags(fss)
 	o.Tracing.AddFlags(fss.FlagSet("tracing"))
@@ -175,6 +180,9 @@ func (o *Options) Validate() []error {
 	}
 	if o.SyncerSigningDuration < time.Minute {
 		errs = append(errs, fmt.Errorf("--syncer-signing-duration %s: want at least a minute, since what ends too soon cannot be renewed", o.SyncerSigningDuration))
+	}
+	if o.ClusterSigningDuration < 10*time.Minute {
+		errs = append(errs, fmt.Errorf("--cluster-signing-duration %s: want at least 10m, the shortest that a request may ask for", o.ClusterSigningDuration))
 	}
 	return slices.Concat(errs, o.Encryption.validate(), o.Authentication.Validate(), o.Audit.Validate(), o.Tracing.Validate())
 }

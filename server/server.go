@@ -87,6 +87,9 @@ type Server struct {
 	etcd        *clientv3.Client
 	stopping    chan struct{} // closed when Run's context ends
 
+	// workspaceKeys sign for users of workspaces, each of one, and for nobody else.
+	workspaceKeys *pki
+
 	stopEncrypting func() // nil until values can be encrypted
 }
 
@@ -102,6 +105,10 @@ func New(ctx context.Context, o *Options, etcd *clientv3.Client) (*Server, error
 	if err != nil {
 		return nil, err
 	}
+	workspaceKeys, err := loadPKI(filepath.Join(o.pkiDirectory(), "workspaces"))
+	if err != nil {
+		return nil, err
+	}
 	listener, err := listen(o)
 	if err != nil {
 		return nil, err
@@ -110,7 +117,7 @@ func New(ctx context.Context, o *Options, etcd *clientv3.Client) (*Server, error
 	address := net.JoinHostPort(o.externalHost(), strconv.Itoa(port))
 	s := &Server{
 		options: o, listener: listener, loopback: newLoopback(), serializer: legacyscheme.Codecs,
-		keys: keys, syncerKeys: syncerKeys, url: "https://" + address, etcd: etcd, stopping: make(chan struct{}),
+		keys: keys, syncerKeys: syncerKeys, workspaceKeys: workspaceKeys, url: "https://" + address, etcd: etcd, stopping: make(chan struct{}),
 	}
 	err = s.assemble(ctx, etcd, address)
 	if err == nil {
@@ -342,6 +349,9 @@ func (s *Server) WaitReady(ctx context.Context) error {
 	}
 	return s.custom.Definitions().WaitSynced(ctx)
 }
+
+// CertificateLifetime is how long certificates of workspaces last that do not ask for less.
+func (s *Server) CertificateLifetime() time.Duration { return s.options.ClusterSigningDuration }
 
 // Definitions are the CustomResourceDefinitions of all logical clusters.
 func (s *Server) Definitions() *customresources.Definitions { return s.custom.Definitions() }

@@ -132,8 +132,14 @@ type syncerCertificate struct {
 func (s *Server) withEndOfCertificate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		who, _ := request.UserFrom(req.Context())
-		syncer, ok := who.(*syncerUser)
 		info, _ := request.RequestInfoFrom(req.Context())
+		if certified, ok := who.(*certifiedUser); ok && info != nil && info.Verb == "watch" {
+			ctx, cancel := context.WithDeadline(req.Context(), certified.until)
+			defer cancel()
+			next.ServeHTTP(w, req.WithContext(ctx))
+			return
+		}
+		syncer, ok := who.(*syncerUser)
 		if !ok || syncer.certificate == nil || info == nil || info.Verb != "watch" {
 			next.ServeHTTP(w, req)
 			return

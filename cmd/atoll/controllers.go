@@ -13,6 +13,7 @@ import (
 	"atoll.dev/atoll/placement"
 	"atoll.dev/atoll/server"
 	"atoll.dev/atoll/server/aggregation"
+	"atoll.dev/atoll/server/certificates"
 	"atoll.dev/atoll/server/finishedjobs"
 	"atoll.dev/atoll/server/garbage"
 	"atoll.dev/atoll/server/namespaces"
@@ -57,6 +58,11 @@ func controllers(s *server.Server, c *client.Clients, i *client.Informers) ([]co
 
 	jobs, err := finishedjobs.New(c, i, clk)
 	add("finishedjobs", jobs, err)
+
+	requests, err := certificates.New(c, i, certificates.Options{
+		Sign: s.SignForWorkspace, Reserved: server.ReservedInWorkspaces, Longest: s.CertificateLifetime(), Clock: clk,
+	})
+	add("certificates", requests, err)
 
 	trees, err := workspaces.New(c, i, workspaces.Options{
 		URLBase: s.URL(), DeleteData: s.DeleteClusterData,

@@ -19,6 +19,9 @@ const (
 	// from the key; what a client writes there is ignored.
 	Annotation = logicalcluster.AnnotationKey
 
+	// UserExtra is the extra field of users who are somebody in one logical cluster by a certificate, with its name.
+	UserExtra = "atoll.dev/cluster"
+
 	// PathAnnotation is the path of the workspace, for instance root:org:team, on objects that can be looked up by path.
 	PathAnnotation = "kcp.io/path"
 

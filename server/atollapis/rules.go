@@ -127,7 +127,8 @@ func prepareWorkspace(ctx context.Context, w *tenancyv1alpha1.Workspace) {
 		w.Annotations = map[string]string{}
 	}
 	delete(w.Annotations, tenancyv1alpha1.OwnerAnnotation)
-	if u, ok := genericapirequest.UserFrom(ctx); ok {
+	// A user of the parent alone, by its certificate, would be somebody else in the workspace: whoever has his name everywhere.
+	if u, ok := genericapirequest.UserFrom(ctx); ok && len(u.GetExtra()[lcctx.UserExtra]) == 0 {
 		w.Annotations[tenancyv1alpha1.OwnerAnnotation] = u.GetName()
 	}
 	addFinalizer(w)
