@@ -72,8 +72,8 @@ bench: build ## Measure it against its goals, and write docs/benchmarks.md. ROWS
 
 .PHONY: soak
 soak: build ## Run what takes too long for every change, about an hour, and write docs/soak.md.
-	@ATOLL_SOAK=1 ATOLL_BIN_DIR=$(CURDIR)/bin go test -json -count=1 -p 1 -timeout 6h ./test/e2e ./test/integration/crash \
-		-run '^TestControllersSurvive$$|Faults$$' | go run ./test/report soak docs/soak.md
+	@ATOLL_SOAK=1 ATOLL_BIN_DIR=$(CURDIR)/bin go test -json -count=1 -p 1 -timeout 6h ./test/e2e ./test/integration/crash ./workspaces \
+		-run '^TestControllersSurvive$$|^TestIdleWorkspacesAreRows$$|Faults$$' | go run ./test/report soak docs/soak.md
 
 .PHONY: lint
 lint: ## gofmt, go vet and staticcheck (.ci/lint.mod says why those).

@@ -18,6 +18,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	kubectldelete "k8s.io/kubectl/pkg/cmd/delete"
@@ -283,5 +284,72 @@ func TestFinishedJobs(t *testing.T) {
 		if got := left(cluster); got != want {
 			t.Errorf("in %s there is %q, want %q", cluster, got, want)
 		}
+	}
+}
+
+// Events end by leases of etcd, which many of them share, in all workspaces, and a watch tells of it.
+func TestEventsEnd(t *testing.T) {
+	for name, tc := range map[string]struct {
+		ttl  time.Duration
+		n    int
+		ends bool
+	}{
+		"as kube-apiserver's": {NewOptions().EventTTL, 200, false},
+		"soon":                {3 * time.Second, 2, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := startServer(t, func(o *Options) { o.EventTTL = tc.ttl })
+			before, err := r.data.Leases(t.Context())
+			must(t, err)
+			watches := map[logicalcluster.Name]watch.Interface{}
+			for _, cluster := range []logicalcluster.Name{shop, bank} {
+				_, err := r.in(t, cluster).CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{})
+				must(t, err)
+				events := r.in(t, cluster).CoreV1().Events("default")
+				watches[cluster], err = events.Watch(t.Context(), metav1.ListOptions{})
+				must(t, err)
+				defer watches[cluster].Stop()
+				for i := range tc.n {
+					_, err := events.Create(t.Context(), &corev1.Event{
+						ObjectMeta:     metav1.ObjectMeta{Name: fmt.Sprintf("e%d", i)},
+						InvolvedObject: corev1.ObjectReference{Kind: "ConfigMap", Namespace: "default", Name: "c"},
+					}, metav1.CreateOptions{})
+					must(t, err)
+				}
+			}
+			leases, err := r.data.Leases(t.Context())
+			must(t, err)
+			if n := len(leases.Leases) - len(before.Leases); !tc.ends && n > 2 {
+				t.Errorf("%d leases for %d Events", n, 2*tc.n)
+			}
+			rows, err := r.data.Get(t.Context(), "/registry/events/", clientv3.WithPrefix())
+			must(t, err)
+			if !tc.ends && len(rows.Kvs) != 2*tc.n {
+				t.Errorf("%d rows for %d Events", len(rows.Kvs), 2*tc.n)
+			}
+			for _, row := range rows.Kvs {
+				lease, err := r.data.TimeToLive(t.Context(), clientv3.LeaseID(row.Lease))
+				must(t, err)
+				if granted := time.Duration(lease.GrantedTTL) * time.Second; !tc.ends && (granted < tc.ttl || granted > tc.ttl+time.Minute) {
+					t.Errorf("%s ends after %s, want %s and at most a minute more", row.Key, granted, tc.ttl)
+				}
+			}
+			if !tc.ends {
+				return
+			}
+			for cluster, events := range watches {
+				gone := 0
+				for gone < tc.n {
+					select {
+					case event := <-events.ResultChan():
+						if event.Type == watch.Deleted {
+							gone++
+						}
+					case <-time.After(30 * time.Second):
+						t.Fatalf("in %s a watch saw %d of %d Events end", cluster, gone, tc.n)
+					}
+				}
+			}
+		})
 	}
 }

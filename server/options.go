@@ -16,6 +16,7 @@ import (
 	kubeoptions "k8s.io/kubernetes/pkg/kubeapiserver/options"
 
 	"atoll.dev/atoll/server/fairness"
+	"atoll.dev/atoll/server/builtin"
 	"atoll.dev/atoll/server/identity"
 )
 
@@ -65,6 +66,9 @@ type Options struct {
 	// ClusterSigningDuration is the longest, and the default, that certificates of a workspace last.
 	ClusterSigningDuration time.Duration
 
+	// EventTTL is how long Events are kept.
+	EventTTL time.Duration
+
 	Audit *genericoptions.AuditOptions
 	// Encryption of values in etcd.
 	Encryption EncryptionOptions
@@ -96,6 +100,7 @@ func NewOptions() *Options {
 		SyncerSigningDuration: 30 * 24 * time.Hour, // outlasts an outage of days: it is renewed from 70 % on
 
 		ClusterSigningDuration: 365 * 24 * time.Hour,
+		EventTTL:               builtin.DefaultEventTTL,
 	}
 }
 
@@ -122,6 +127,7 @@ func (o *Options) AddFlags(fss *cliflag.NamedFlagSets) {
 	fs.DurationVar(&o.ServiceAccountMaxTokenExpiration, "service-account-max-token-expiration", o.ServiceAccountMaxTokenExpiration, "The longest that a token of a ServiceAccount is valid; one that is asked for longer gets this. A key that signed tokens is kept as long.")
 	fs.DurationVar(&o.SyncerSigningDuration, "syncer-signing-duration", o.SyncerSigningDuration, "How long the certificates of syncers outside the server last; they renew them by themselves.")
 	fs.DurationVar(&o.ClusterSigningDuration, "cluster-signing-duration", o.ClusterSigningDuration, "How long certificates last that CertificateSigningRequests in a workspace ask for; spec.expirationSeconds may ask for less.")
+	fss.FlagSet("events").DurationVar(&o.EventTTL, "event-ttl", o.EventTTL, "How long Events are kept.")
 	o.Audit.AddFlags(fss.FlagSet("auditing"))
 	o.Encryption.addFlags(fss)
 	o.Tracing.AddFlags(fss.FlagSet("tracing"))
@@ -183,6 +189,9 @@ func (o *Options) Validate() []error {
 	}
 	if o.ClusterSigningDuration < 10*time.Minute {
 		errs = append(errs, fmt.Errorf("--cluster-signing-duration %s: want at least 10m, the shortest that a request may ask for", o.ClusterSigningDuration))
+	}
+	if o.EventTTL < time.Second {
+		errs = append(errs, fmt.Errorf("--event-ttl %s: want at least a second", o.EventTTL))
 	}
 	return slices.Concat(errs, o.Encryption.validate(), o.Authentication.Validate(), o.Audit.Validate(), o.Tracing.Validate())
 }
