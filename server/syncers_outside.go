@@ -104,7 +104,7 @@ func (s *Server) syncerCertificates() authenticator.Request {
 	pool := x509.NewCertPool()
 	pool.AddCert(s.syncerKeys.ca)
 	options := x509.VerifyOptions{Roots: pool, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
-	return x509request.New(options, x509request.UserConversionFunc(func(chain []*x509.Certificate) (*authenticator.Response, bool, error) {
+	return ofAuthority{s.syncerKeys.ca, x509request.New(options, x509request.UserConversionFunc(func(chain []*x509.Certificate) (*authenticator.Response, bool, error) {
 		subject := chain[0].Subject
 		name, ok := strings.CutPrefix(subject.CommonName, workloadv1alpha1.SyncerUserPrefix)
 		if !ok {
@@ -118,7 +118,7 @@ func (s *Server) syncerCertificates() authenticator.Request {
 		found.Extra = credentialExtra(subject.SerialNumber)
 		found.certificate = &syncerCertificate{id: subject.SerialNumber, until: chain[0].NotAfter}
 		return &authenticator.Response{User: found}, true, nil
-	}))
+	}))}
 }
 
 // syncerCertificate is what lets a syncer in: the bootstrap token that it goes back to, and its end.

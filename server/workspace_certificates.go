@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bytes"
 	"crypto/rand"
 	"crypto/x509"
 	"encoding/pem"
@@ -68,7 +69,7 @@ func (s *Server) workspaceCertificates() authenticator.Request {
 	pool := x509.NewCertPool()
 	pool.AddCert(s.workspaceKeys.ca)
 	options := x509.VerifyOptions{Roots: pool, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
-	return inTheirWorkspace{x509request.New(options, x509request.UserConversionFunc(certified))}
+	return ofAuthority{s.workspaceKeys.ca, inTheirWorkspace{x509request.New(options, x509request.UserConversionFunc(certified))}}
 }
 
 func certified(chain []*x509.Certificate) (*authenticator.Response, bool, error) {
@@ -114,6 +115,20 @@ func (a inTheirWorkspace) AuthenticateRequest(req *http.Request) (*authenticator
 		return nil, false, fmt.Errorf("the certificate of %q is one of workspace %q, and nobody's elsewhere", who.Name, who.workspace)
 	}
 	return found, true, nil
+}
+
+// ofAuthority asks only about certificates that name an authority as theirs. To verify all others in vain would cost time in every
+// request of everybody else.
+type ofAuthority struct {
+	ca *x509.Certificate
+	authenticator.Request
+}
+
+func (a ofAuthority) AuthenticateRequest(req *http.Request) (*authenticator.Response, bool, error) {
+	if req.TLS == nil || len(req.TLS.PeerCertificates) == 0 || !bytes.Equal(req.TLS.PeerCertificates[0].AuthorityKeyId, a.ca.SubjectKeyId) {
+		return nil, false, nil
+	}
+	return a.Request.AuthenticateRequest(req)
 }
 
 // SignForWorkspace returns the client certificate, as PEM, for a request of somebody in a workspace, who was judged before. It

@@ -267,15 +267,18 @@ func TestCertificatesOfNobody(t *testing.T) {
 		must(t, err)
 		return a.with(t, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
 	}
+	pretender := mustPKI(t, t.TempDir())
+	pretender.ca.SubjectKeyId = r.workspaceKeys.ca.SubjectKeyId
 	for reason, certificate := range map[string]*tls.Certificate{
-		"no URI":                         sign(r.workspaceKeys),
-		"two URIs":                       sign(r.workspaceKeys, workspaceURI(shop), bankURI),
-		"a host":                         sign(r.workspaceKeys, &url.URL{Scheme: "atoll", Host: "h", Path: "/clusters/shopname"}),
-		"no name":                        sign(r.workspaceKeys, workspaceURI("")),
-		"a mirror":                       sign(r.workspaceKeys, workspaceURI(east)),
-		"all":                            sign(r.workspaceKeys, workspaceURI("*")),
-		"the authority of syncers":       sign(r.syncerKeys, workspaceURI(shop)),
-		"an authority of somebody's own": sign(mustPKI(t, t.TempDir()), workspaceURI(shop)),
+		"an authority that says it is this one": sign(pretender, workspaceURI(shop)),
+		"no URI":                                sign(r.workspaceKeys),
+		"two URIs":                              sign(r.workspaceKeys, workspaceURI(shop), bankURI),
+		"a host":                                sign(r.workspaceKeys, &url.URL{Scheme: "atoll", Host: "h", Path: "/clusters/shopname"}),
+		"no name":                               sign(r.workspaceKeys, workspaceURI("")),
+		"a mirror":                              sign(r.workspaceKeys, workspaceURI(east)),
+		"all":                                   sign(r.workspaceKeys, workspaceURI("*")),
+		"the authority of syncers":              sign(r.syncerKeys, workspaceURI(shop)),
+		"an authority of somebody's own":        sign(mustPKI(t, t.TempDir()), workspaceURI(shop)),
 	} {
 		for _, path := range []string{"/clusters/shopname/version", "/clusters/eastname/version", "/clusters/*/version", "/version"} {
 			if got := r.ask(t, asked{path: path, certificate: certificate}); got.code != http.StatusUnauthorized {
