@@ -3,6 +3,7 @@ package aggregation
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -86,10 +87,7 @@ func (c *Controller) fill(ctx context.Context, workspace logicalcluster.Name) (t
 
 // outdated returns the roles whose rules should be others, with those.
 func outdated(roles []rbacv1.ClusterRole) ([]rbacv1.ClusterRole, error) {
-	filled := make([]rbacv1.ClusterRole, len(roles))
-	for i := range roles {
-		filled[i] = roles[i] // Aggregate puts other rules into it, and changes none
-	}
+	filled := slices.Clone(roles) // Aggregate puts other rules into them, and changes none
 	if err := rbac.Aggregate(filled); err != nil {
 		return nil, err
 	}
