@@ -75,6 +75,19 @@ soak: build ## Run what takes too long for every change, about an hour, and writ
 	@ATOLL_SOAK=1 ATOLL_BIN_DIR=$(CURDIR)/bin go test -json -count=1 -p 1 -timeout 6h ./test/e2e ./test/integration/crash ./workspaces \
 		-run '^TestControllersSurvive$$|^TestIdleWorkspacesAreRows$$|Faults$$' | go run ./test/report soak docs/soak.md
 
+.PHONY: conformance
+conformance: build bin/e2e.test ## Run Kubernetes' own conformance specs in two workspaces, and write docs/conformance.md.
+	@ATOLL_BIN_DIR=$(CURDIR)/bin go test -count=1 -timeout 1h -v -run '^TestConformance$$' ./test/conformance -report $(CURDIR)/docs/conformance.md
+
+.PHONY: conformance-specs
+conformance-specs: build bin/e2e.test
+	@ATOLL_BIN_DIR=$(CURDIR)/bin go test -count=1 -timeout 2h -v -run '^TestCandidates$$' ./test/conformance -specs $(CURDIR)/test/conformance/specs.txt
+
+.PHONY: bin/e2e.test
+bin/e2e.test: preflight
+	@echo "Building $@: Kubernetes' own end-to-end suite ..."
+	@time test/conformance/build.sh bin
+
 .PHONY: lint
 lint: ## gofmt, go vet and staticcheck (.ci/lint.mod says why those).
 	@.ci/lint
