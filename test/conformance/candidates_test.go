@@ -27,8 +27,8 @@ func aggregated(spec string) bool {
 	return strings.Contains(spec, "Aggregator ") || strings.Contains(spec, "APIService")
 }
 
-// TestCandidates makes specs.txt. It takes about half an hour, most of which it waits for specs that wait for pods: each
-// runs in a process of its own, which is killed after specTime.
+// TestCandidates makes specs.txt. It takes about an hour, most of which it waits for specs that wait for pods: each runs
+// in a process of its own, which ends after specTime.
 func TestCandidates(t *testing.T) {
 	if *specsFile == "" {
 		t.Skip("it is no test but makes specs.txt: make conformance-specs")

@@ -36,9 +36,6 @@ var specsText string
 //go:embed exceptions.txt
 var exceptionsText string
 
-// specTime is how long a spec may take on the peer to be among those that are run. What waits for a pod waits longer.
-const specTime = time.Minute
-
 // runTime bounds a whole run of specs on one side. It takes 3 to 4 minutes on a machine that does nothing else.
 const runTime = 30 * time.Minute
 

@@ -30,6 +30,9 @@ const passed = "passed"
 // absent is the state of a spec that the suite knows and did not come to, or does not know.
 const absent = "absent"
 
+// specTime is how long a spec may take on the peer to be among those that are run. What waits for a pod waits longer.
+const specTime = 90 * time.Second
+
 // result is how one spec ended.
 type result struct {
 	state   string
