@@ -5,8 +5,8 @@
 // within specTime. So no spec is among them that needs a running pod, for which it waits minutes there in vain; nor, by
 // aggregated, one that needs an API server behind the API server. TestCandidates makes the list.
 //
-// TestConformance runs them on a peer and in two workspaces of one server at the same time, with the same seed and thus in
-// the same order, each as a user who is cluster-admin there and nobody elsewhere. What always holds, or the run fails:
+// TestConformance runs them on a peer and in two workspaces of one server at the same time, in both workspaces in the order
+// of the same seed, each as a user who is cluster-admin there and nobody elsewhere. What always holds, or the run fails:
 //   - the peer passes at least minPeerPasses specs: else nothing is proven;
 //   - both workspaces pass what the peer passes, but for exceptions.txt, each of which has its reason;
 //   - what stands in exceptions.txt fails: that file may only shrink. Exceptions run beside, each in a process of its own
