@@ -50,7 +50,7 @@ func TestCandidates(t *testing.T) {
 	work := func(name string, specs []string, workers int) {
 		kubeconfig := framework.StartPhysical(t, name, framework.PhysicalNodes(0)).Kubeconfig
 		wg.Go(func() {
-			for spec, r := range s.each(t, kubeconfig, specs, workers) {
+			for spec, r := range s.each(t, name, kubeconfig, specs, workers) {
 				if r.state == passed {
 					mu.Lock()
 					found = append(found, spec)

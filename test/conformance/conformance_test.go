@@ -4,6 +4,7 @@ import (
 	_ "embed"
 	"flag"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -95,21 +96,25 @@ func TestConformance(t *testing.T) {
 	peer, apart := side{name: "peer"}, side{name: "exceptions"}
 	workspaces := []side{{name: "a"}, {name: "b"}}
 	var wg sync.WaitGroup
-	start := func(s *side, kubeconfig string, specs []string) {
+	start := func(s *side, kubeconfig string) {
 		dir := t.TempDir()
 		wg.Go(func() {
 			var err error
-			if s.results, err = suite.run(t.Context(), kubeconfig, dir, specs); err != nil {
+			if s.results, err = suite.run(t.Context(), kubeconfig, dir, wanted); err != nil {
 				t.Errorf("run the suite on %s: %v", s.name, err)
 			}
 		})
 	}
-	start(&peer, plain.Kubeconfig, specs)
+	start(&peer, plain.Kubeconfig)
 	for i := range workspaces {
-		start(&workspaces[i], kubeconfigs[workspaces[i].name], wanted)
+		start(&workspaces[i], kubeconfigs[workspaces[i].name])
 	}
-	apart.results = suite.each(t, kubeconfigs[apart.name], excepted, exceptionsAtOnce)
+	apart.results = suite.each(t, apart.name, kubeconfigs[apart.name], excepted, exceptionsAtOnce)
+	beside := suite.each(t, peer.name, plain.Kubeconfig, excepted, exceptionsAtOnce)
 	wg.Wait()
+	if peer.results != nil {
+		maps.Copy(peer.results, beside)
+	}
 	took := time.Since(began)
 	t.Logf("%d specs took %s, seed %d", len(specs), took.Round(time.Second), suite.seed)
 	for _, s := range append([]side{peer}, workspaces...) {

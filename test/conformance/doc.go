@@ -10,7 +10,7 @@
 //   - the peer passes at least minPeerPasses specs: else nothing is proven;
 //   - both workspaces pass what the peer passes, but for exceptions.txt, each of which has its reason;
 //   - what stands in exceptions.txt fails: that file may only shrink. Exceptions run beside, each in a process of its own
-//     that ends after specTime, in one further workspace, since most of them wait for what does not come;
+//     that ends after specTime, in one further workspace and on the peer, since most of them wait for what does not come;
 //   - a third workspace's objects are the same before and after, resourceVersions included.
 //
 // A workspace has all that the suite wants before its first spec, but the Service default/kubernetes, which it asks for the

@@ -91,7 +91,8 @@ func (s suite) run(ctx context.Context, kubeconfig, dir string, specs []string) 
 }
 
 // each runs every spec in a process of its own, which ends after specTime, so many at a time, and returns how they ended.
-func (s suite) each(t *testing.T, kubeconfig string, specs []string, workers int) map[string]result {
+// name is what the API server is called in messages.
+func (s suite) each(t *testing.T, name, kubeconfig string, specs []string, workers int) map[string]result {
 	s.timeout = specTime
 	queue := make(chan string, len(specs))
 	for _, spec := range specs {
@@ -112,7 +113,7 @@ func (s suite) each(t *testing.T, kubeconfig string, specs []string, workers int
 				mu.Lock()
 				maps.Copy(results, all)
 				mu.Unlock()
-				t.Logf("%s: %s", cmp.Or(all[spec].state, absent), spec)
+				t.Logf("%s, %s: %s", name, cmp.Or(all[spec].state, absent), spec)
 			}
 		})
 	}
