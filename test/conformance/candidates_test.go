@@ -18,7 +18,7 @@ import (
 var specsFile = flag.String("specs", "", "run every [Conformance] spec on a peer, and write those that pass to this `file`")
 
 // specsHeader says what is in specs.txt.
-const specsHeader = `# The [Conformance] specs that a Kubernetes without nodes passes, each within a minute; see doc.go.
+const specsHeader = `# The [Conformance] specs that a Kubernetes without nodes passes, each within a minute and a half; see doc.go.
 # Written by make conformance-specs.
 `
 
