@@ -1,0 +1,27 @@
+#!/bin/sh
+# Builds the programs that the tests of test/operators run: test/operators/build.sh BIN_DIR [PROGRAM...], default all.
+# They have module files of their own, so that the server depends on nothing of them. jobset and lws share one: each comes with
+# another version of Kubernetes' libraries, which take longest to build. For another version of a program:
+#   go get -modfile test/operators/FILE.mod -tool PACKAGE@VERSION
+set -eu
+mkdir -p "$1"
+bin=$(cd "$1" && pwd)
+cd "$(dirname "$0")/../.."
+shift
+[ $# -gt 0 ] || set -- operator sample-controller kustomize jobset lws certmanager
+
+for program; do
+	case $program in
+	operator)
+		go -C test/operators/operator build -ldflags "-s -w" -o "$bin/operator" .
+		continue
+		;;
+	sample-controller) file=sample package=k8s.io/sample-controller ;;
+	kustomize) file=kustomize package=sigs.k8s.io/kustomize/kustomize/v5 ;;
+	jobset) file=sets package=sigs.k8s.io/jobset ;;
+	lws) file=sets package=sigs.k8s.io/lws/cmd ;;
+	certmanager) file=certmanager package=github.com/cert-manager/cert-manager/cmd/controller ;;
+	*) echo "no program $program" >&2 && exit 2 ;;
+	esac
+	go build -modfile "test/operators/$file.mod" -ldflags "-s -w" -o "$bin/$program" "$package"
+done
