@@ -96,7 +96,7 @@ func jobs(t *testing.T, ws *workspace) {
 		"jsonpath={range .metadata.ownerReferences[*]}{.kind}/{.name}/{.controller}{end}")
 
 	jobset := "jobset/train-" + ws.name
-	if out, err := ws.try("", "patch", jobset, "--type=merge", "-p", `{"spec":{"managedBy":"somebody/else"}}`); err == nil || !strings.Contains(out, "immutable") {
+	if out, err := ws.try("", "patch", jobset, "--type=merge", "-p", `{"spec":{"successPolicy":{"operator":"Any"}}}`); err == nil || !strings.Contains(out, "immutable") {
 		t.Errorf("a change of what a CEL rule protects: %v, %s", err, out)
 	}
 

@@ -107,7 +107,7 @@ func overlay(t *testing.T, ws *workspace) {
 		t.Errorf("kubectl diff -k after the apply: %v, %s", err, out)
 	}
 	ws.kubectl(t, "auth", "can-i", "list", "pods", "-n", ns, "--as", "system:serviceaccount:"+ns+":"+web)
-	ws.kubectlWithInput(t, build(), "delete", "--wait", "--timeout=60s", "-f", "-")
+	ws.kubectlWithInput(t, build(), "delete", "--ignore-not-found", "--wait", "--timeout=60s", "-f", "-") // the namespace first, which takes some along
 	ws.shows(t, "", "namespace", ns, "--ignore-not-found", "-o", "name")
 	ws.apply(t, "{apiVersion: v1, kind: Namespace, metadata: {name: after-WORKSPACE}}")
 }

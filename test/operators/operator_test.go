@@ -17,14 +17,21 @@ import (
 func TestOperator(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
+	admits := len(webhookFlags(t)) > 0
 	w.both(t, "Life", func(t *testing.T, ws *workspace) {
 		o := newOperator(t, w, ws)
 		o.convert(t)
+		if admits {
+			o.admit(t)
+		}
 		o.finalize(t)
 		o.takeOver(t)
 		o.withoutWebhook(t)
 	})
 	done(t, "two versions are converted both ways by a webhook that the workspace names by URL, and the stored one works while it is away")
+	if admits {
+		done(t, "its admission webhooks give defaults and refuse, each only in the workspace that has them")
+	}
 	done(t, "a finalizer runs before an object goes, its owned objects go after it, in the background, in the foreground, and with --cascade=orphan not")
 	done(t, "a leader that is killed by SIGKILL is followed by the other process, which finishes what was begun")
 	w.strangers(t, "printers", "printer")
@@ -35,6 +42,7 @@ func TestOperator(t *testing.T) {
 type operator struct {
 	*workspace
 	a, b *framework.Process
+	fill *strings.Replacer // of what stands in manifests for its address and certificate
 }
 
 func newOperator(t *testing.T, w *world, ws *workspace) *operator {
@@ -42,15 +50,10 @@ func newOperator(t *testing.T, w *world, ws *workspace) *operator {
 	o := &operator{workspace: ws}
 	webhooks := framework.FreePort(t)
 	certs := t.TempDir()
-	fill := strings.NewReplacer("WEBHOOK", "https://127.0.0.1:"+strconv.Itoa(webhooks), "caBundle: CA",
+	o.fill = strings.NewReplacer("WEBHOOK", "https://127.0.0.1:"+strconv.Itoa(webhooks), "caBundle: CA",
 		"caBundle: "+base64.StdEncoding.EncodeToString(writeCertificate(t, certs)))
-	for _, file := range []string{"crd.yaml", "operator.yaml"} {
-		manifest, err := os.ReadFile(filepath.Join("operator", "manifests", file))
-		if err != nil {
-			t.Fatal(err)
-		}
-		ws.kubectlWithInput(t, fill.Replace(string(manifest)), "apply", "-f", "-")
-	}
+	o.applies(t, "crd.yaml")
+	o.applies(t, "operator.yaml")
 	ws.kubectl(t, "wait", "--for=condition=Established", "crd/posters.print.example", "--timeout=60s")
 	kubeconfig := ws.kubeconfig(t, "printers", "printer", w.address(ws))
 	start := func(id string, port int) *framework.Process {
@@ -65,6 +68,16 @@ func newOperator(t *testing.T, w *world, ws *workspace) *operator {
 	o.leads(t, "")
 	o.b = start("b", webhooks)
 	return o
+}
+
+// applies applies a file of its manifests.
+func (o *operator) applies(t *testing.T, file string) {
+	t.Helper()
+	manifest, err := os.ReadFile(filepath.Join("operator", "manifests", file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.kubectlWithInput(t, o.fill.Replace(string(manifest)), "apply", "-f", "-")
 }
 
 // leads waits until somebody but before holds the Lease, and returns who.
@@ -113,6 +126,28 @@ func (o *operator) convert(t *testing.T) {
 	if out := o.kubectl(t, "get", "posters"); !strings.Contains(out, "PRINTED-BY") {
 		t.Errorf("the table has not the columns of the definition: %s", out)
 	}
+}
+
+// admit installs the admission webhooks, and removes them again: they would stand in the way of what comes after b stopped.
+func (o *operator) admit(t *testing.T) {
+	t.Helper()
+	o.applies(t, "webhooks.yaml")
+	const poster = `{apiVersion: print.example/v1, kind: Poster, metadata: {name: admitted, namespace: default}, spec: {width: %d, height: %d}}`
+	framework.Eventually(t, patience, "the webhooks are called", func() string {
+		out, err := o.try(fmt.Sprintf(poster, 2000, 2000), "create", "--dry-run=server", "-f", "-")
+		if err == nil || !strings.Contains(out, "no paper is that large") {
+			return fmt.Sprintf("%v, %s", err, out)
+		}
+		return ""
+	})
+	o.kubectlWithInput(t, fmt.Sprintf(poster, 20, 20), "create", "-f", "-")
+	o.shows(t, "untitled", "posters.v1.print.example", "admitted", "-o", "jsonpath={.spec.text}")
+	// Another version is converted for webhooks that are for v1 alone.
+	if out, err := o.try("", "patch", "posters.v1beta1.print.example", "admitted", "--type=merge", "-p", `{"spec":{"size":"2000x2000"}}`); err == nil || !strings.Contains(out, "no paper is that large") {
+		t.Errorf("a poster that is too large in v1beta1: %v, %s", err, out)
+	}
+	o.kubectl(t, "delete", "poster", "admitted", "--wait", "--timeout=60s")
+	o.kubectl(t, "delete", "mutatingwebhookconfiguration,validatingwebhookconfiguration", "printer")
 }
 
 func (o *operator) finalize(t *testing.T) {
