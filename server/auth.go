@@ -8,11 +8,13 @@ import (
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/kubernetes/pkg/serviceaccount"
 
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
@@ -94,7 +96,7 @@ func (a *clusterAuthorizer) Authorize(ctx context.Context, attrs authorizer.Attr
 			return authorizer.DecisionDeny, "the system alone writes these: annotate the namespace or the object instead", nil
 		case impersonatesSystem(attrs):
 			return authorizer.DecisionDeny, "the server's own identities and its administrators cannot be impersonated", nil
-		case named && cluster.Name != SystemAdminCluster && concernsProcess(attrs):
+		case named && cluster.Name != SystemAdminCluster && concernsProcess(attrs) && !reviewed(ctx):
 			return authorizer.DecisionDeny, "this concerns the whole server: ask without /clusters/<path> before the path", nil
 		}
 	}
@@ -170,6 +172,13 @@ func concernsProcess(attrs authorizer.Attributes) bool {
 		return false
 	}
 	return !describesIssuer(attrs)
+}
+
+// reviewed says whether a SubjectAccessReview asks: another server, such as an operator with metrics of its own, wants to
+// know whom the workspace's roles let in there. That it is told yes opens nothing here.
+func reviewed(ctx context.Context) bool {
+	info, ok := request.RequestInfoFrom(ctx)
+	return ok && info.IsResourceRequest && info.APIGroup == authorizationv1.GroupName && info.Resource == "subjectaccessreviews"
 }
 
 // describesIssuer says whether a request is for what others verify tokens of the workspace's ServiceAccounts with.

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 
@@ -50,6 +51,9 @@ func TestClusterAuthorizer(t *testing.T) {
 	unresolved := context.WithValue(context.Background(), unresolvedKey{}, "root:nowhere")
 	wildcard := in(lcctx.Cluster{Wildcard: true})
 	nowhere := context.Background()
+	asked := func(review string) context.Context {
+		return request.WithRequestInfo(inShop, &request.RequestInfo{IsResourceRequest: true, Verb: "create", APIGroup: "authorization.k8s.io", Resource: review})
+	}
 
 	anybody := &user.DefaultInfo{Name: user.Anonymous, Groups: []string{user.AllUnauthenticated}}
 	tenant := person("alice")
@@ -100,6 +104,8 @@ func TestClusterAuthorizer(t *testing.T) {
 		{inShop, tenant, nonResource(BackupPath), false, "", "a workspace has none"},
 
 		{inShop, tenant, nonResource("/metrics"), false, "", "metrics concern all workspaces"},
+		{asked("selfsubjectaccessreviews"), tenant, nonResource("/metrics"), false, "", "so people are told"},
+		{asked("subjectaccessreviews"), tenant, nonResource("/metrics"), true, shop, "an operator's own metrics do not"},
 		{inShop, tenant, nonResource("/debug/pprof/heap"), false, "", "memory holds everybody's secrets"},
 		{inShop, tenant, nonResource("/logs/x"), false, "", "logs too"},
 		{inShop, tenant, nonResource("/flagz"), false, "", "flags too"},

@@ -317,6 +317,17 @@ func TestAccessReviews(t *testing.T) {
 	if self.Status.Allowed {
 		t.Error("alice may read metrics by her workspace's role")
 	}
+	// An operator in her workspace asks whether she may read its own ones.
+	review, err := inShop.SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: "alice", NonResourceAttributes: metrics}}, metav1.CreateOptions{})
+	must(t, err)
+	if !review.Status.Allowed {
+		t.Errorf("alice at an operator of her workspace: %+v", review.Status)
+	}
+	review, err = inShop.SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: "bob", NonResourceAttributes: metrics}}, metav1.CreateOptions{})
+	must(t, err)
+	if review.Status.Allowed {
+		t.Errorf("bob at an operator of alice's workspace: %+v", review.Status)
+	}
 	rules, err := inShop.SelfSubjectRulesReviews().Create(ctx, &authorizationv1.SelfSubjectRulesReview{Spec: authorizationv1.SelfSubjectRulesReviewSpec{Namespace: "default"}}, metav1.CreateOptions{})
 	must(t, err)
 	all := false
