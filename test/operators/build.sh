@@ -8,7 +8,7 @@ mkdir -p "$1"
 bin=$(cd "$1" && pwd)
 cd "$(dirname "$0")/../.."
 shift
-[ $# -gt 0 ] || set -- operator sample-controller kustomize jobset lws certmanager
+[ $# -gt 0 ] || set -- operator sample-controller kustomize jobset lws
 
 for program; do
 	case $program in
@@ -20,7 +20,6 @@ for program; do
 	kustomize) file=kustomize package=sigs.k8s.io/kustomize/kustomize/v5 ;;
 	jobset) file=sets package=sigs.k8s.io/jobset ;;
 	lws) file=sets package=sigs.k8s.io/lws/cmd ;;
-	certmanager) file=certmanager package=github.com/cert-manager/cert-manager/cmd/controller ;;
 	*) echo "no program $program" >&2 && exit 2 ;;
 	esac
 	go build -modfile "test/operators/$file.mod" -ldflags "-s -w" -o "$bin/$program" "$package"

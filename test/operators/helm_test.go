@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"k8s.io/client-go/tools/clientcmd"
+
 	"atoll.dev/atoll/test/framework"
 )
 
@@ -148,6 +150,21 @@ func release(t *testing.T, ws *workspace) {
 		}
 		return ""
 	})
+}
+
+// helmEnv is a home of its own: neither this person's plugins and settings, nor traces in his caches.
+func (w *workspace) helmEnv(t *testing.T, dir string) []string {
+	t.Helper()
+	config, err := clientcmd.LoadFromFile(w.atoll.Kubeconfig)
+	if err != nil {
+		t.Fatalf("read the administrator's kubeconfig: %v", err)
+	}
+	config.Clusters[config.Contexts[config.CurrentContext].Cluster].Server = w.url
+	file := filepath.Join(dir, "kubeconfig")
+	if err := clientcmd.WriteToFile(*config, file); err != nil {
+		t.Fatalf("write the workspace's kubeconfig: %v", err)
+	}
+	return []string{"HOME=" + dir, "KUBECONFIG=" + file}
 }
 
 // fail writes the status of a Job whose pods have all failed.
