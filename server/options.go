@@ -69,6 +69,9 @@ type Options struct {
 	// EventTTL is how long Events are kept.
 	EventTTL time.Duration
 
+	// SharedStore says that other servers may use the same etcd. They must then have the same certificate authorities.
+	SharedStore bool
+
 	Audit *genericoptions.AuditOptions
 	// Encryption of values in etcd.
 	Encryption EncryptionOptions

@@ -198,6 +198,12 @@ func (s *Server) assemble(ctx context.Context, etcd *clientv3.Client, address st
 	if s.backend, err = newBackend(etcd, factory, transformers, s.fairness.Listed); err != nil {
 		return err
 	}
+	if s.options.SharedStore {
+		own := authorities{Clients: fingerprint(s.keys), Syncers: fingerprint(s.syncerKeys)}
+		if err := agreeOnAuthorities(ctx, s.backend, own, s.options.pkiDirectory()); err != nil {
+			return err
+		}
+	}
 
 	config.EffectiveVersion = version
 	config.ExternalAddress = address

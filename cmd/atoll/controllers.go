@@ -27,13 +27,23 @@ import (
 type controller struct {
 	name string
 	run  func(context.Context) error
+	// everywhere says that it runs in every server on an etcd, since requests depend on it; else it runs in one.
+	everywhere bool
 }
 
-// controllers is every controller of the server, with all it depends on. Those that the server asks are joined to it.
-func controllers(s *server.Server, c *client.Clients, i *client.Informers) ([]controller, error) {
-	directory, err := workspaces.NewDirectory(c, i)
+// controllers is every controller of the server, with all it depends on. Those that the server asks are joined to it. What
+// runs in one of several servers writes only while that one leads.
+func controllers(s *server.Server, every *client.Clients, i *client.Informers, l *leadership) ([]controller, error) {
+	directory, err := workspaces.NewDirectory(every, i)
 	if err != nil {
 		return nil, err
+	}
+	c := every
+	if !l.alone {
+		if c, err = client.New(l.fence(s.LoopbackConfig())); err != nil {
+			return nil, err
+		}
+		c.Objects = s.Everywhere(c.Objects)
 	}
 	clk := clock.RealClock{}
 	var all []controller
@@ -65,8 +75,8 @@ func controllers(s *server.Server, c *client.Clients, i *client.Informers) ([]co
 	add("certificates", requests, err)
 
 	trees, err := workspaces.New(c, i, workspaces.Options{
-		URLBase: s.URL(), DeleteData: s.DeleteClusterData,
-		WriteTogether: s.WriteTogether, Read: s.Read, NamespaceContent: defaults.Content,
+		URLBase: s.URL(), DeleteData: l.deletes(s.DeleteClusterData),
+		WriteTogether: l.writes(s.WriteTogether), Read: s.Read, NamespaceContent: defaults.Content,
 	})
 	add("workspaces", trees, err)
 
@@ -79,14 +89,15 @@ func controllers(s *server.Server, c *client.Clients, i *client.Informers) ([]co
 	syncers, err := syncer.NewManager(syncer.ManagerConfig{
 		Clients: c, Informers: i, Clock: clk,
 		MirrorConfig: func(mirror logicalcluster.Name, _ types.UID) (*rest.Config, error) {
-			return s.MirrorConfig(mirror), nil
+			return l.fence(s.MirrorConfig(mirror)), nil
 		},
-		DeleteData: s.DeleteCluster,
+		DeleteData: l.deletes(s.DeleteCluster),
 	})
 	add("syncers", syncers, err)
 
-	credentials, err := syncer.NewCredentials(syncer.CredentialsConfig{Clients: c, Informers: i, Sign: s.SignSyncer, Clock: clk})
+	credentials, err := syncer.NewCredentials(syncer.CredentialsConfig{Clients: every, Informers: i, Sign: s.SignSyncer, Clock: clk})
 	add("credentials", credentials, err)
+	all[len(all)-1].everywhere = true // it knows who is a syncer
 
 	if failed == nil {
 		s.Join(directory, placements, credentials)

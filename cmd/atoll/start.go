@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -149,6 +150,7 @@ func (o *startOptions) openEtcd(ctx context.Context) (*embeddedetcd.Etcd, error)
 }
 
 func (o *startOptions) serve(ctx context.Context, etcd *embeddedetcd.Etcd, began time.Time) (err error) {
+	o.server.SharedStore = len(o.etcd.external.Endpoints) > 0
 	s, err := server.New(ctx, o.server, etcd.Client)
 	if err != nil {
 		return err
@@ -163,7 +165,11 @@ func (o *startOptions) serve(ctx context.Context, etcd *embeddedetcd.Etcd, began
 	if err != nil {
 		return err
 	}
-	all, err := controllers(s, clients, informers)
+	leader := aloneLeads()
+	if o.server.SharedStore {
+		leader = newLeadership(clients.Kube, strings.TrimPrefix(s.URL(), "https://"))
+	}
+	all, err := controllers(s, clients, informers, leader)
 	if err != nil {
 		return err
 	}
@@ -178,15 +184,24 @@ func (o *startOptions) serve(ctx context.Context, etcd *embeddedetcd.Etcd, began
 	}
 
 	var atWork atomic.Int32
+	var leads atomic.Bool // that the controllers of the leader are to be at work here
+	leads.Store(leader.alone)
 	if err := s.AddReadyCheck("controllers", func() error {
-		if n := int(atWork.Load()); n < len(all) {
-			return fmt.Errorf("%d of %d controllers are at work", n, len(all))
+		want := 0
+		for _, c := range all {
+			if c.everywhere || leads.Load() {
+				want++
+			}
+		}
+		if n := int(atWork.Load()); n < want {
+			return fmt.Errorf("%d of %d controllers are at work", n, want)
 		}
 		return nil
 	}); err != nil {
 		return err
 	}
 
+	bootstrapped := make(chan struct{}) // there is a place for the leader's Lease
 	group, ctx := errgroup.WithContext(ctx)
 	// Controllers end before the API server that they write to.
 	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
@@ -196,16 +211,18 @@ func (o *startOptions) serve(ctx context.Context, etcd *embeddedetcd.Etcd, began
 	group.Go(func() error {
 		defer stopServing()
 		working.Go(func() error { informers.Run(workCtx); return nil })
-		for _, c := range all {
-			working.Go(func() error {
-				atWork.Add(1)
-				defer atWork.Add(-1)
-				if err := c.run(workCtx); err != nil && workCtx.Err() == nil {
-					return fmt.Errorf("controller %s: %w", c.name, err)
-				}
+		working.Go(func() error { return runControllers(workCtx, all, true, &atWork) })
+		working.Go(func() error {
+			select {
+			case <-bootstrapped:
+			case <-workCtx.Done():
 				return nil
+			}
+			return leader.run(workCtx, func(ctx context.Context) error {
+				leads.Store(true)
+				return runControllers(ctx, all, false, &atWork)
 			})
-		}
+		})
 		return working.Wait()
 	})
 	group.Go(func() error {
@@ -215,6 +232,7 @@ func (o *startOptions) serve(ctx context.Context, etcd *embeddedetcd.Etcd, began
 		if err := workspaces.Bootstrap(ctx, clients, s.URL()); err != nil {
 			return err
 		}
+		close(bootstrapped)
 		if err := informers.WaitSynced(ctx); err != nil {
 			return err
 		}
@@ -234,6 +252,26 @@ func (o *startOptions) serve(ctx context.Context, etcd *embeddedetcd.Etcd, began
 		return err
 	}
 	return nil
+}
+
+// runControllers runs those that are for every server, or those that are for one, until ctx ends or one fails. atWork counts
+// those that run.
+func runControllers(ctx context.Context, all []controller, everywhere bool, atWork *atomic.Int32) error {
+	working, ctx := errgroup.WithContext(ctx)
+	for _, c := range all {
+		if c.everywhere != everywhere {
+			continue
+		}
+		working.Go(func() error {
+			atWork.Add(1)
+			defer atWork.Add(-1)
+			if err := c.run(ctx); err != nil && ctx.Err() == nil {
+				return fmt.Errorf("controller %s: %w", c.name, err)
+			}
+			return nil
+		})
+	}
+	return working.Wait()
 }
 
 // greeting says that the server is ready, and what to do next.

@@ -36,6 +36,14 @@ type Atoll struct {
 // the test.
 func StartAtoll(t testing.TB, flags ...string) *Atoll {
 	t.Helper()
+	a := NewAtoll(t, flags...)
+	a.Start()
+	return a
+}
+
+// NewAtoll is StartAtoll without the start.
+func NewAtoll(t testing.TB, flags ...string) *Atoll {
+	t.Helper()
 	dir, port := filepath.Join(t.TempDir(), "atoll"), strconv.Itoa(FreePort(t))
 	a := &Atoll{
 		Process: &Process{
@@ -47,8 +55,28 @@ func StartAtoll(t testing.TB, flags ...string) *Atoll {
 	}
 	a.ready = a.readyz
 	t.Cleanup(a.Stop)
-	a.Start()
 	return a
+}
+
+// StartReplica starts another server on the same etcd, with the same certificate authorities.
+func (a *Atoll) StartReplica(t testing.TB, flags ...string) *Atoll {
+	t.Helper()
+	replica := NewAtoll(t, flags...)
+	for _, file := range []string{"ca.crt", "ca.key", "syncers/ca.crt", "syncers/ca.key"} {
+		data, err := os.ReadFile(filepath.Join(a.Dir, "pki", file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		to := filepath.Join(replica.Dir, "pki", file)
+		if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(to, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	replica.Start()
+	return replica
 }
 
 // FreePort returns a port that nothing listens on, for a server that keeps it over a restart. It is below those that the

@@ -65,7 +65,7 @@ func StartProxy(t testing.TB, target string) *Proxy {
 
 // serveProxy takes connections from listener until the test ends.
 func serveProxy(t testing.TB, listener net.Listener, target string) *Proxy {
-	p := &Proxy{Address: listener.Addr().String(), Target: target, conns: map[*connection]struct{}{}, dial: dialer(target)}
+	p := &Proxy{Address: listener.Addr().String(), Target: target, conns: map[*connection]struct{}{}, dial: Dialer(target)}
 	p.changed = sync.NewCond(&p.mu)
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -86,7 +86,8 @@ func serveProxy(t testing.TB, listener net.Listener, target string) *Proxy {
 	return p
 }
 
-func dialer(target string) func(context.Context) (net.Conn, error) {
+// Dialer connects to a TCP address.
+func Dialer(target string) func(context.Context) (net.Conn, error) {
 	return func(ctx context.Context) (net.Conn, error) { return (&net.Dialer{}).DialContext(ctx, "tcp", target) }
 }
 
@@ -131,7 +132,7 @@ func (p *Proxy) Throttle(rate int) { p.set(func() { p.rate = rate }) }
 // Through makes new connections be dialled otherwise, and resets those that are there; nil is as at first.
 func (p *Proxy) Through(dial func(context.Context) (net.Conn, error)) {
 	if dial == nil {
-		dial = dialer(p.Target)
+		dial = Dialer(p.Target)
 	}
 	p.set(func() { p.dial = dial })
 	p.Cut()

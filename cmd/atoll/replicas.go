@@ -1,0 +1,228 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/klog/v2"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/server"
+)
+
+// All servers on one etcd serve the API; one of them, the leader, runs the controllers. It holds a Lease in the logical
+// cluster of the installation. Times are kube-controller-manager's.
+const (
+	replicasLease         = "atoll-controllers"
+	replicasLeaseDuration = 15 * time.Second
+	replicasRenewDeadline = 10 * time.Second
+	replicasRetryPeriod   = 2 * time.Second
+)
+
+var errNotLeading = errors.New("this server does not lead now: another may run the controllers")
+
+// leadership is the right to run the controllers.
+//
+// It is kept for as long as nobody else takes it, so that an etcd that is away for a while ends nobody. Whoever could not
+// renew it for the duration of the Lease, since etcd did not answer or the process was stopped, changes nothing until it
+// has renewed it: another may lead by then.
+type leadership struct {
+	lock  resourcelock.Interface // nil: there are no other servers
+	alone bool
+	// renewed is when the request began that last wrote the Lease; nil: none did.
+	renewed atomic.Pointer[time.Time]
+	// lost is closed when another leads after this server did.
+	lost     chan struct{}
+	wasOurs  atomic.Bool
+	wasTaken atomic.Bool
+}
+
+// newLeadership returns the leadership that servers on one etcd compete for. kube is a client of this server, and name what
+// people know it by.
+func newLeadership(kube kubernetes.Interface, name string) *leadership {
+	l := &leadership{lost: make(chan struct{})}
+	l.lock = l.watched(&resourcelock.LeaseLock{
+		LeaseMeta:  metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: replicasLease},
+		Client:     kube.CoordinationV1(),
+		LockConfig: resourcelock.ResourceLockConfig{Identity: name + "_" + string(uuid.NewUUID())},
+	})
+	return l
+}
+
+// aloneLeads is the leadership of the one server on an etcd in its process.
+func aloneLeads() *leadership { return &leadership{alone: true} }
+
+// holds returns nil while nobody else can lead.
+func (l *leadership) holds() error {
+	if l.alone {
+		return nil
+	}
+	// Others take the Lease only after they have seen it unchanged for its duration, which begins after renewed.
+	if at := l.renewed.Load(); at == nil || time.Since(*at) >= replicasLeaseDuration {
+		return errNotLeading
+	}
+	return nil
+}
+
+// fence returns a configuration whose requests change something only while this server leads.
+func (l *leadership) fence(config *rest.Config) *rest.Config {
+	if l.alone {
+		return config
+	}
+	config = rest.CopyConfig(config)
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return fence{l, next} })
+	return config
+}
+
+type fence struct {
+	*leadership
+	next http.RoundTripper
+}
+
+func (f fence) RoundTrip(req *http.Request) (*http.Response, error) {
+	if req.Method != http.MethodGet {
+		if err := f.holds(); err != nil {
+			return nil, fmt.Errorf("%s %s: %w", req.Method, req.URL.Path, err)
+		}
+	}
+	return f.next.RoundTrip(req)
+}
+
+// deletes and writes are functions that change the store without a request, and do it only while this server leads.
+func (l *leadership) deletes(data func(context.Context, logicalcluster.Name) error) func(context.Context, logicalcluster.Name) error {
+	return func(ctx context.Context, cluster logicalcluster.Name) error {
+		if err := l.holds(); err != nil {
+			return fmt.Errorf("delete the data of logical cluster %q: %w", cluster, err)
+		}
+		return data(ctx, cluster)
+	}
+}
+
+type writeTogether func(ctx context.Context, while ctrlclient.Object, objects ...ctrlclient.Object) (bool, error)
+
+func (l *leadership) writes(together writeTogether) writeTogether {
+	return func(ctx context.Context, while ctrlclient.Object, objects ...ctrlclient.Object) (bool, error) {
+		if err := l.holds(); err != nil {
+			return false, fmt.Errorf("write %d objects together: %w", len(objects), err)
+		}
+		return together(ctx, while, objects...)
+	}
+}
+
+// run waits for the leadership and works with it until ctx ends, the work fails, or another server leads. The leadership is
+// given back only after the work has ended.
+func (l *leadership) run(ctx context.Context, work func(context.Context) error) error {
+	if l.alone {
+		return work(ctx)
+	}
+	locking := client.In(context.WithoutCancel(ctx), server.SystemAdminCluster)
+	electing, stop := context.WithCancel(locking)
+	defer stop()
+	won := make(chan struct{}, 1)
+	elected := make(chan error, 1)
+	go func() { elected <- l.elect(electing, won) }()
+	var err error
+	select {
+	case <-won:
+		klog.FromContext(ctx).Info("Runs the controllers", "lock", l.lock.Describe(), "identity", l.lock.Identity())
+		err = l.lead(ctx, work)
+	case err = <-elected:
+		return err // it ends by itself only if it cannot begin
+	case <-ctx.Done():
+	}
+	stop()
+	if electErr := <-elected; err == nil {
+		err = electErr
+	}
+	release(locking, l.lock)
+	return err
+}
+
+func (l *leadership) lead(ctx context.Context, work func(context.Context) error) error {
+	working, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-l.lost:
+			cancel()
+		case <-working.Done():
+		}
+	}()
+	err := work(working)
+	if l.wasTaken.Load() {
+		return errors.Join(errors.New("another server runs the controllers, since this one could not renew its Lease in time: start this one again, to wait for its turn"), err)
+	}
+	return err
+}
+
+// elect competes until ctx ends, and says once that this server leads. Upstream gives up when the Lease could not be
+// renewed for a while; then it begins again: the Lease is still ours if nobody has taken it.
+func (l *leadership) elect(ctx context.Context, won chan<- struct{}) error {
+	for ctx.Err() == nil {
+		elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+			Lock: l.lock, Name: "controllers",
+			LeaseDuration: replicasLeaseDuration, RenewDeadline: replicasRenewDeadline, RetryPeriod: replicasRetryPeriod,
+			ReleaseOnCancel: false, // not before the work has ended
+			Callbacks: leaderelection.LeaderCallbacks{
+				OnStartedLeading: func(context.Context) {
+					if !l.wasOurs.Swap(true) {
+						won <- struct{}{}
+					}
+				},
+				OnStoppedLeading: func() {},
+			},
+		})
+		if err != nil {
+			return fmt.Errorf("set up the election of who runs the controllers: %w", err)
+		}
+		elector.Run(ctx)
+	}
+	return nil
+}
+
+// watched returns the lock, with what is written and read of it noted.
+func (l *leadership) watched(lock resourcelock.Interface) resourcelock.Interface {
+	return renewals{electionLock{lock, func(holder string) {
+		if holder != "" && holder != lock.Identity() && l.wasOurs.Load() && !l.wasTaken.Swap(true) {
+			close(l.lost)
+		}
+	}}, l}
+}
+
+type renewals struct {
+	resourcelock.Interface
+	of *leadership
+}
+
+func (r renewals) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	return r.note(record, func() error { return r.Interface.Create(ctx, record) })
+}
+
+func (r renewals) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	return r.note(record, func() error { return r.Interface.Update(ctx, record) })
+}
+
+func (r renewals) note(record resourcelock.LeaderElectionRecord, write func() error) error {
+	began := time.Now()
+	if err := write(); err != nil {
+		return err
+	}
+	if record.HolderIdentity == r.Identity() {
+		r.of.renewed.Store(&began)
+	} else {
+		r.of.renewed.Store(nil) // given back
+	}
+	return nil
+}

@@ -1,0 +1,219 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+)
+
+// lease is what servers compete for, with the versions of a real one.
+type lease struct {
+	mu      sync.Mutex
+	record  *resourcelock.LeaderElectionRecord
+	version int
+}
+
+// sight is one server's way to the lease.
+type sight struct {
+	*lease
+	identity string
+	seen     int
+	away     bool
+}
+
+var errAway = errors.New("etcd is away")
+
+func (s *sight) set(away bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.away = away
+}
+
+func (s *sight) Get(context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.away {
+		return nil, nil, errAway
+	}
+	if s.record == nil {
+		return nil, nil, apierrors.NewNotFound(schema.GroupResource{Resource: "leases"}, replicasLease)
+	}
+	s.seen = s.version
+	record := *s.record
+	raw, err := json.Marshal(record)
+	return &record, raw, err
+}
+
+func (s *sight) Create(_ context.Context, record resourcelock.LeaderElectionRecord) error {
+	return s.write(record, 0)
+}
+
+func (s *sight) Update(_ context.Context, record resourcelock.LeaderElectionRecord) error {
+	return s.write(record, s.seen)
+}
+
+func (s *sight) write(record resourcelock.LeaderElectionRecord, seen int) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.away {
+		return errAway
+	}
+	if s.version != seen {
+		return apierrors.NewConflict(schema.GroupResource{Resource: "leases"}, replicasLease, nil)
+	}
+	s.record, s.version, s.seen = &record, s.version+1, s.version+1
+	return nil
+}
+
+func (s *sight) RecordEvent(string) {}
+func (s *sight) Identity() string   { return s.identity }
+func (s *sight) Describe() string   { return "the lease" }
+func (s *sight) leadership() *leadership {
+	l := &leadership{lost: make(chan struct{})}
+	l.lock = l.watched(s)
+	return l
+}
+
+// working is a leadership that runs until the test ends, and tells whether its work goes on and how run ended.
+type working struct {
+	mu    sync.Mutex
+	works bool
+	ended error
+	over  bool
+}
+
+func begin(t *testing.T, l *leadership) *working {
+	w := &working{}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		err := l.run(ctx, func(ctx context.Context) error {
+			w.set(func() { w.works = true })
+			<-ctx.Done()
+			w.set(func() { w.works = false })
+			return nil
+		})
+		w.set(func() { w.ended, w.over = err, true })
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+	return w
+}
+
+func (w *working) set(change func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	change()
+}
+
+func (w *working) state() (works, over bool, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.works, w.over, w.ended
+}
+
+func pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// TestOneLeads: of two servers one works; when it cannot reach etcd for long the other does, and the first changes nothing
+// from before that on, and ends when it sees it.
+func TestOneLeads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		shared := &lease{}
+		one, two := &sight{lease: shared, identity: "one"}, &sight{lease: shared, identity: "two"}
+		first, second := one.leadership(), two.leadership()
+		w1 := begin(t, first)
+		pass(time.Second)
+		w2 := begin(t, second)
+		pass(time.Hour)
+		if works, _, _ := w1.state(); !works || first.holds() != nil {
+			t.Fatal("the first does not lead")
+		}
+		if works, _, _ := w2.state(); works || second.holds() == nil {
+			t.Fatal("both lead")
+		}
+		one.set(true)
+		taken := false
+		for range 600 {
+			pass(100 * time.Millisecond)
+			taken = second.holds() == nil
+			if taken && first.holds() == nil {
+				t.Fatal("both may change something")
+			}
+			if taken {
+				break
+			}
+		}
+		if !taken {
+			t.Fatal("the second does not lead a minute after the first is cut off")
+		}
+		if _, over, _ := w1.state(); over {
+			t.Error("the first ended before it knew that another leads")
+		}
+		one.set(false)
+		pass(10 * time.Second)
+		if works, over, err := w1.state(); works || !over || err == nil || !strings.Contains(err.Error(), "another server runs the controllers") {
+			t.Errorf("the first works: %v, is over: %v, with %v", works, over, err)
+		}
+		if works, _, _ := w2.state(); !works {
+			t.Error("the second does not work")
+		}
+	})
+}
+
+// TestAwayStoreEndsNobody: where nobody else takes over, the leader goes on when etcd is back.
+func TestAwayStoreEndsNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		one := &sight{lease: &lease{}, identity: "one"}
+		l := one.leadership()
+		w := begin(t, l)
+		pass(time.Minute)
+		one.set(true)
+		pass(time.Hour)
+		if err := l.holds(); !errors.Is(err, errNotLeading) {
+			t.Errorf("after an hour without etcd it may change something: %v", err)
+		}
+		f := fence{l, passes{}}
+		if _, err := f.RoundTrip(request(t, http.MethodPatch)); !errors.Is(err, errNotLeading) {
+			t.Errorf("a change is let through: %v", err)
+		}
+		if _, err := f.RoundTrip(request(t, http.MethodGet)); err != nil {
+			t.Errorf("a read is not let through: %v", err)
+		}
+		one.set(false)
+		pass(10 * time.Second)
+		if works, over, err := w.state(); !works || over || l.holds() != nil {
+			t.Errorf("it works: %v, is over: %v (%v), may change something: %v", works, over, err, l.holds())
+		}
+		if _, err := f.RoundTrip(request(t, http.MethodPatch)); err != nil {
+			t.Errorf("a change is not let through: %v", err)
+		}
+	})
+}
+
+// passes answers everything.
+type passes struct{}
+
+func (passes) RoundTrip(*http.Request) (*http.Response, error) {
+	return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, nil
+}
+
+func request(t *testing.T, method string) *http.Request {
+	req, err := http.NewRequestWithContext(t.Context(), method, "http://atoll/api/v1/namespaces", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return req
+}

@@ -1,0 +1,60 @@
+package server
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+
+	"atoll.dev/atoll/server/identity"
+)
+
+// authoritiesRow is the name of the installation's row that says which certificate authorities its servers have.
+const authoritiesRow = "certificate-authorities"
+
+// authorities are the fingerprints of a server's own certificate authorities: who is let in by one server must be by all,
+// and what one writes into kubeconfigs, ConfigMaps and certificates must hold with all.
+type authorities struct {
+	Clients string `json:"clients"`
+	Syncers string `json:"syncers"`
+}
+
+// fingerprint is the SHA-256 of an authority's certificate, in hex.
+func fingerprint(p *pki) string {
+	sum := sha256.Sum256(p.ca.Raw)
+	return hex.EncodeToString(sum[:])
+}
+
+// agreeOnAuthorities refuses a server whose authorities are not those of the servers before it on the same etcd; the first
+// one says which they are. directory is where own lie.
+func agreeOnAuthorities(ctx context.Context, rows identity.Rows, own authorities, directory string) error {
+	want, err := json.Marshal(own)
+	if err != nil {
+		return err
+	}
+	for {
+		row, err := rows.ReadInstallation(ctx, authoritiesRow)
+		if err != nil {
+			return err
+		}
+		if row.Value == nil {
+			written, err := rows.WriteInstallation(ctx, authoritiesRow, want, row.Revision)
+			if err != nil {
+				return err
+			}
+			if written {
+				return nil
+			}
+			continue // another server was first; the deadline of ctx bounds how often
+		}
+		var there authorities
+		if err := json.Unmarshal(row.Value, &there); err != nil || there != own {
+			return fmt.Errorf("the servers on this etcd have other certificate authorities than this one has in %[1]s: copy ca.crt, ca.key, "+
+				"syncers/ca.crt and syncers/ca.key there from the pki directory of a server that uses this etcd, as docs/operations/replicas.md says; "+
+				"or, if there is none any more, delete /atoll/installation/%[2]s from etcd, and give everybody new kubeconfigs (theirs sha256:%.12[3]s, ours sha256:%.12[4]s)",
+				directory, authoritiesRow, there.Clients, own.Clients)
+		}
+		return nil
+	}
+}

@@ -1,0 +1,71 @@
+package server
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"testing"
+
+	"atoll.dev/atoll/server/storage"
+)
+
+// oneRow is the installation's rows, of which there is one.
+type oneRow struct {
+	mu       sync.Mutex
+	row      storage.InstallationRow
+	contend  []byte // written by another server just before the first write
+	attempts int
+}
+
+func (o *oneRow) ReadInstallation(context.Context, string) (storage.InstallationRow, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.row, nil
+}
+
+func (o *oneRow) WriteInstallation(_ context.Context, _ string, value []byte, revision int64) (bool, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.attempts++
+	if o.contend != nil {
+		o.row, o.contend = storage.InstallationRow{Value: o.contend, Revision: o.row.Revision + 1}, nil
+	}
+	if o.row.Revision != revision {
+		return false, nil
+	}
+	o.row = storage.InstallationRow{Value: value, Revision: revision + 1}
+	return true, nil
+}
+
+func TestServersAgreeOnAuthorities(t *testing.T) {
+	first := authorities{Clients: strings.Repeat("a", 64), Syncers: strings.Repeat("b", 64)}
+	tests := map[string]struct {
+		rows    *oneRow
+		own     authorities
+		refused bool
+		reason  string
+	}{
+		"the first":          {&oneRow{}, first, false, "it says what the others must have"},
+		"with the same":      {&oneRow{row: storage.InstallationRow{Value: []byte(`{"clients":"` + first.Clients + `","syncers":"` + first.Syncers + `"}`), Revision: 4}}, first, false, "a copy"},
+		"with another":       {&oneRow{row: storage.InstallationRow{Value: []byte(`{"clients":"` + strings.Repeat("c", 64) + `","syncers":"` + first.Syncers + `"}`), Revision: 4}}, first, true, "clients of one would be strangers to the other"},
+		"syncers' differs":   {&oneRow{row: storage.InstallationRow{Value: []byte(`{"clients":"` + first.Clients + `","syncers":"x"}`), Revision: 4}}, first, true, "so would syncers"},
+		"both at once":       {&oneRow{contend: []byte(`{"clients":"x","syncers":"y"}`)}, first, true, "one of them was first"},
+		"both at once, same": {&oneRow{contend: []byte(`{"clients":"` + first.Clients + `","syncers":"` + first.Syncers + `"}`)}, first, false, "and they agree"},
+		"no JSON":            {&oneRow{row: storage.InstallationRow{Value: []byte("?"), Revision: 4}}, first, true, "nobody knows"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			err := agreeOnAuthorities(t.Context(), tc.rows, tc.own, "/data/pki")
+			if (err != nil) != tc.refused {
+				t.Fatalf("error %v, want one: %v: %s", err, tc.refused, tc.reason)
+			}
+			if err != nil {
+				for _, want := range []string{"/data/pki", "syncers/ca.key", "/atoll/installation/certificate-authorities", "replicas.md"} {
+					if !strings.Contains(err.Error(), want) {
+						t.Errorf("error %q lacks %q", err, want)
+					}
+				}
+			}
+		})
+	}
+}
