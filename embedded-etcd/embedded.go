@@ -115,7 +115,7 @@ func Start(ctx context.Context, o Options) (_ *Etcd, err error) {
 		return nil, fmt.Errorf("start embedded etcd in %s: %w", o.Dir, err)
 	}
 	started := time.Now()
-	server, err := embed.StartEtcd(cfg)
+	server, err := startEtcd(cfg, o.Dir)
 	if err != nil {
 		return nil, fmt.Errorf("start embedded etcd in %s: %w", o.Dir, err)
 	}
@@ -154,6 +154,25 @@ func Start(ctx context.Context, o Options) (_ *Etcd, err error) {
 	return etcd, nil
 }
 
+// startEtcd is embed.StartEtcd with its panics as errors: what it does with files that it cannot make sense of.
+func startEtcd(cfg *embed.Config, dir string) (server *embed.Etcd, err error) {
+	defer func() {
+		if found := recover(); found != nil {
+			err = errors.New(whyEnded(dir, fmt.Sprint(found), nil))
+		}
+	}()
+	// Without its log etcd would begin a new one, and wait for ever for what it takes for applied already.
+	store, logs := filepath.Join(cfg.Dir, "member", "snap", "db"), filepath.Join(cfg.Dir, "member", "wal", "*.wal")
+	found, err := filepath.Glob(logs)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := os.Stat(store); err == nil && len(found) == 0 {
+		return nil, errors.New(whyEnded(dir, "there is a store and no log", nil))
+	}
+	return embed.StartEtcd(cfg)
+}
+
 // config is the whole configuration of the member; it touches nothing.
 func config(o Options) (*embed.Config, error) {
 	cfg := embed.NewConfig()
@@ -167,7 +186,7 @@ func config(o Options) (*embed.Config, error) {
 	cfg.QuotaBackendBytes = quotaBytes
 	// The API server compacts, because its caches must know what was compacted.
 	cfg.AutoCompactionRetention = "0"
-	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(newLogger())
+	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(newLogger(o.Dir))
 
 	// The member's peer URL is a name only, in its own membership; nothing listens there.
 	cfg.ListenPeerUrls, cfg.ListenClientUrls, cfg.ListenClientHttpUrls = nil, nil, nil

@@ -3,6 +3,9 @@ package embeddedetcd
 import (
 	"errors"
 	"fmt"
+	"os"
+	"strings"
+	"syscall"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
@@ -18,8 +21,37 @@ var harmless = map[string]bool{
 }
 
 // newLogger sends what etcd logs to klog, so that the process has one format. Errors are errors; the rest, which tells
-// of etcd's inner life, is at verbosity 6.
-func newLogger() *zap.Logger { return zap.New(klogCore{}) }
+// of etcd's inner life, is at verbosity 6. When etcd gives up it ends the process, in whichever goroutine it is: then the
+// last words say what people can do about the store in dir.
+func newLogger(dir string) *zap.Logger {
+	return zap.New(klogCore{}, zap.WithPanicHook(lastWords{dir}), zap.WithFatalHook(lastWords{dir}))
+}
+
+type lastWords struct{ dir string }
+
+// OnWrite implements zapcore.CheckWriteHook.
+func (w lastWords) OnWrite(entry *zapcore.CheckedEntry, fields []zapcore.Field) {
+	encoder := zapcore.NewMapObjectEncoder()
+	for _, f := range fields {
+		f.AddTo(encoder)
+	}
+	klog.Flush()
+	fmt.Fprintf(os.Stderr, "Error: %s\n", whyEnded(w.dir, entry.Message, encoder.Fields["error"]))
+	os.Exit(1)
+}
+
+// whyEnded says why the embedded etcd over dir could not go on, and what to do.
+func whyEnded(dir, message string, cause any) string {
+	said := message
+	if cause != nil {
+		said += fmt.Sprintf(": %v", cause)
+	}
+	if strings.Contains(said, syscall.ENOSPC.Error()) || strings.Contains(said, syscall.EDQUOT.Error()) {
+		return fmt.Sprintf("the disk of %s is full: make room there and start the server again; nothing that was acknowledged is lost (etcd: %s)", dir, said)
+	}
+	return fmt.Sprintf("the embedded etcd cannot go on with %s: its files are damaged, or the disk failed. Look at the disk; "+
+		"where files are damaged, keep them aside and bring back the last backup with `atoll restore` (etcd: %s)", dir, said)
+}
 
 type klogCore struct {
 	fields []zapcore.Field

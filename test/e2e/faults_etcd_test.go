@@ -1,0 +1,268 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/test/framework"
+)
+
+// TestDamagedStore damages files of the embedded etcd: the server does not start on them, and says what to do in words.
+func TestDamagedStore(t *testing.T) {
+	a := framework.StartAtoll(t)
+	a.Stop()
+	flip := func(from, to int) func(t *testing.T, file string) {
+		return func(t *testing.T, file string) {
+			data, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := from; i < min(to, len(data)); i++ {
+				data[i] ^= 0xff
+			}
+			if err := os.WriteFile(file, data, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	tests := map[string]struct {
+		file   string // of the member
+		damage func(t *testing.T, file string)
+	}{
+		"the store's pages":    {"snap/db", flip(0, 1<<20)},
+		"the store is cut off": {"snap/db", func(t *testing.T, file string) { must(t, os.Truncate(file, 5000)) }},
+		"the log's beginning":  {"wal/*.wal", flip(0, 64)},
+		"the log is cut off":   {"wal/*.wal", func(t *testing.T, file string) { must(t, os.Truncate(file, 3)) }},
+		"the log is not there": {"wal/*.wal", func(t *testing.T, file string) { must(t, os.Remove(file)) }},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "atoll")
+			must(t, os.CopyFS(dir, os.DirFS(a.Dir)))
+			must(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+				if err != nil || d.IsDir() {
+					return err
+				}
+				return os.Chmod(path, 0o600)
+			}))
+			found, err := filepath.Glob(filepath.Join(dir, "etcd", "data", "member", tc.file))
+			if err != nil || len(found) != 1 {
+				t.Fatalf("%s: found %v, error %v", tc.file, found, err)
+			}
+			tc.damage(t, found[0])
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			out, err := exec.CommandContext(ctx, framework.Binary(t), "start", "--root-directory="+dir, "--secure-port=0").CombinedOutput()
+			var exit *exec.ExitError
+			if !errors.As(err, &exit) || exit.ExitCode() <= 0 {
+				t.Errorf("it ended with %v, want an exit code:\n%s", err, out)
+			}
+			clearError(t, string(out), name, filepath.Join(dir, "etcd"), "atoll restore")
+		})
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestFullDisk fills the disk below a server that writes: it ends and says so, and so does a start while the disk is full;
+// with room again, everything that was acknowledged is there.
+func TestFullDisk(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "disk")
+	must(t, os.Mkdir(dir, 0o700))
+	// Only root may.
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=256m"); err != nil {
+		t.Skipf("NOT TESTED: no disk can be made that fills up: %v", err)
+	}
+	a := framework.NewAtoll(t, "--root-directory="+dir)
+	t.Cleanup(func() {
+		a.Stop()
+		must(t, syscall.Unmount(dir, 0))
+	})
+	a.Kubeconfig = filepath.Join(dir, "admin.kubeconfig")
+	a.Start()
+	clients := a.Clients()
+	cluster := makeWorkspace(t, clients, "root", "full")
+	var acknowledged []string
+	write := func(name string) error {
+		ctx, cancel := context.WithTimeout(client.In(t.Context(), cluster), oneTry)
+		defer cancel()
+		cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"data": strings.Repeat("x", 500_000)}}
+		_, err := clients.Kube.CoreV1().ConfigMaps("default").Create(ctx, cm, metav1.CreateOptions{})
+		if err == nil {
+			acknowledged = append(acknowledged, name)
+		}
+		return err
+	}
+	for i := range 20 {
+		must(t, write(fmt.Sprintf("before-%d", i)))
+	}
+	ballast := filepath.Join(dir, "ballast")
+	fill(t, ballast)
+	var last error
+	for i := 0; i < 1000 && last == nil; i++ {
+		last = write(fmt.Sprintf("while-%d", i))
+	}
+	if last == nil {
+		t.Fatal("1,000 writes of 500 KB each were acknowledged on a full disk")
+	}
+	t.Logf("%d writes were acknowledged, then: %v", len(acknowledged), last)
+	clearError(t, a.Ends(time.Minute), "a disk that fills up", "the disk of "+dir, "is full", "nothing that was acknowledged is lost")
+
+	fill(t, ballast)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, framework.Binary(t), "start", "--root-directory="+dir, "--secure-port=0").CombinedOutput()
+	if err == nil || ctx.Err() != nil {
+		t.Errorf("a start on a full disk ended with %v:\n%s", err, out)
+	}
+	clearError(t, string(out), "a start on a full disk", "no space left on device")
+
+	must(t, os.Remove(ballast))
+	a.Start()
+	allThere(t, clients, cluster, acknowledged)
+	must(t, write("after"))
+}
+
+// fill writes to a file until the disk is full.
+func fill(t *testing.T, name string) {
+	t.Helper()
+	f, err := os.OpenFile(name, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	must(t, err)
+	defer f.Close()
+	for _, size := range []int{1 << 20, 1 << 12} {
+		for err = nil; err == nil; {
+			_, err = f.Write(bytes.Repeat([]byte{1}, size))
+		}
+	}
+	if !errors.Is(err, syscall.ENOSPC) {
+		t.Fatalf("fill the disk: %v", err)
+	}
+}
+
+func allThere(t *testing.T, clients *client.Clients, cluster logicalcluster.Name, acknowledged []string) {
+	t.Helper()
+	list, err := clients.Kube.CoreV1().ConfigMaps("default").List(client.In(t.Context(), cluster), metav1.ListOptions{})
+	must(t, err)
+	there := map[string]bool{}
+	for _, cm := range list.Items {
+		there[cm.Name] = true
+	}
+	for _, name := range acknowledged {
+		if !there[name] {
+			t.Errorf("%s was acknowledged and is gone", name)
+		}
+	}
+}
+
+// TestEtcdFaults takes an external etcd away from a server in several ways: it is killed, stopped, and cut off, with and
+// without anybody being told. Requests then end in time and say why, /readyz does, too, and everything goes on by itself.
+func TestEtcdFaults(t *testing.T) {
+	t.Parallel() // most of it is waiting
+	etcd := framework.StartEtcd(t)
+	between := framework.StartProxy(t, strings.TrimPrefix(etcd.URL, "https://"))
+	a := framework.StartAtoll(t, etcd.FlagsThrough("https://"+between.Address)...)
+	clients := a.Clients()
+	cluster := makeWorkspace(t, clients, "root", "shop")
+	var acknowledged []string
+	n := 0
+	write := func(patience time.Duration) error {
+		n++
+		ctx, cancel := context.WithTimeout(client.In(t.Context(), cluster), patience)
+		defer cancel()
+		name := fmt.Sprintf("object-%d", n)
+		_, err := clients.Kube.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+		if err == nil {
+			acknowledged = append(acknowledged, name)
+		}
+		return err
+	}
+	for _, fault := range []struct {
+		name         string
+		long         bool // for `make soak` alone
+		strike, heal func()
+	}{
+		{"etcd is killed", false, etcd.Kill, func() {
+			etcd.Start()
+			between.Through(framework.Dialer(strings.TrimPrefix(etcd.URL, "https://")))
+		}},
+		{"etcd is stopped", false, etcd.Pause, etcd.Resume},
+		{"connections are refused", true, between.Refuse, between.Restore},
+		{"nothing passes, and nobody is told", true, func() { between.Hold(framework.Requests, framework.Answers) }, between.Restore},
+	} {
+		if fault.long && !soaking() {
+			continue
+		}
+		t.Run(fault.name, func(t *testing.T) {
+			etcd.Use(t)
+			a.Use(t)
+			for range 10 {
+				must(t, write(time.Minute))
+			}
+			pid := a.PID()
+			fault.strike()
+			began := time.Now()
+			err := write(2 * time.Minute)
+			if err == nil {
+				t.Error("a write was acknowledged without etcd")
+			} else if took := time.Since(began); took > 75*time.Second {
+				t.Errorf("the answer took %s: %v", took, err)
+			}
+			t.Logf("a write is answered after %s: %v", time.Since(began).Round(100*time.Millisecond), err)
+			framework.Eventually(t, 2*time.Minute, "/readyz says that etcd is away", func() string {
+				if text := readyzText(t, a); !strings.Contains(text, "[-]etcd") {
+					return text
+				}
+				return ""
+			})
+			fault.heal()
+			began = time.Now()
+			framework.Eventually(t, 2*time.Minute, "writes go on", func() string { return problemOf(write(oneTry)) })
+			framework.Eventually(t, 2*time.Minute, "it is ready", func() string {
+				if text := readyzText(t, a); text != "" {
+					return text
+				}
+				return ""
+			})
+			makeWorkspace(t, clients, "root", fmt.Sprintf("after-%d", n))
+			t.Logf("recovery after %s: %s", fault.name, time.Since(began).Round(100*time.Millisecond))
+			if a.PID() != pid {
+				t.Error("the server is another process")
+			}
+			allThere(t, clients, cluster, acknowledged)
+		})
+	}
+}
+
+// readyzText is what /readyz says of a server that is not ready, and "" of one that is.
+func readyzText(t *testing.T, a *framework.Atoll) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	var code int
+	body, err := a.Clients().Kube.Discovery().RESTClient().Get().AbsPath("/readyz").Do(client.In(ctx, "root")).StatusCode(&code).Raw()
+	if err == nil && code == http.StatusOK {
+		return ""
+	}
+	return fmt.Sprintf("%d %s: %v", code, body, err)
+}
