@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os/exec"
 	"strconv"
 	"strings"
@@ -19,68 +20,82 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"atoll.dev/atoll/client"
-	lcctx "atoll.dev/atoll/internal/logicalcluster"
 	"atoll.dev/atoll/test/framework"
 )
 
 const (
 	durableWorkspaces = 4
 	durableWriters    = 8
+	durableReaders    = 4
 	durableWatches    = 20
+	durableObjects    = 24 // of each workspace
 	// durableWrites are acknowledged at least when the server dies.
 	durableWrites = 500
+	// durableCycles is how often the server is killed, and how often in a long run.
+	durableCycles, durableCyclesLong = 10, 200
 
-	// lastWord is the object that ends the test in each workspace.
+	// lastWord is the object that ends a cycle in each workspace.
 	lastWord = "last-word"
 )
 
-// TestI7_AcknowledgedWritesSurvive kills the server with -9 under load, several times: what was acknowledged is there
-// after the restart, resourceVersions only grow, and watchers that come back miss nothing.
+// TestI7_AcknowledgedWritesSurvive kills the server with -9 again and again, while clients read and write the same objects
+// and others watch them: what was acknowledged is there after the restart, what clients saw of each object is possible if
+// every request took effect once and at one moment, watches miss nothing and see nothing twice, and resourceVersions only
+// grow.
 func TestI7_AcknowledgedWritesSurvive(t *testing.T) {
-	w := newDurableWorld(t)
-	for round := range 3 {
-		w.underLoad(t, round, func() { w.Kill() })
-		w.Restart()
-		w.refuseSecond(t)
-		w.check(t)
+	cycles := durableCycles
+	if soaking() {
+		cycles = durableCyclesLong
 	}
-	w.endWatches(t)
+	w := newDurableWorld(t)
+	for cycle := range cycles {
+		w.underLoad(t, cycle, func() { w.Kill() })
+		w.restart()
+		if cycle == 0 {
+			w.refuseSecond(t)
+		}
+		w.check(t)
+		if t.Failed() {
+			t.Fatalf("cycle %d of %d, seed %d", cycle+1, cycles, w.seed)
+		}
+	}
+	w.report(t, cycles)
 }
 
 // TestI7_CleanStopLosesNothing is the same with SIGTERM.
 func TestI7_CleanStopLosesNothing(t *testing.T) {
 	w := newDurableWorld(t)
 	w.underLoad(t, 0, func() { w.Stop() })
-	w.Restart()
+	w.restart()
 	w.check(t)
-	w.endWatches(t)
+	w.report(t, 1)
 }
 
-// durableWorld counts on what the server acknowledged.
+// durableWorld knows what clients asked and were answered.
 type durableWorld struct {
 	*framework.Atoll
 	clients  *client.Clients
 	clusters []logicalcluster.Name
+	watches  []*durableWatch
+	seed     uint64
+	began    time.Time
+	// states is each object, by key, as the last cycle left it.
+	states map[string]objectState
 
-	mu sync.Mutex
-	// acked is the last acknowledged version of each object, by cluster and name; gone is what was deleted.
-	acked map[string]ackedWrite
-	gone  map[string]bool
-	// pending has objects whose last write got no answer: either state is right.
-	pending map[string]bool
-	highest uint64
+	mu sync.Mutex // guards what follows, of the running cycle
+	// histories are by key.
+	histories map[string][]operation
+	// acknowledged are creates and updates, by logical cluster and resourceVersion.
+	acknowledged map[logicalcluster.Name]map[uint64]watched
+	highest      uint64
 
-	watches []*durableWatch
-}
-
-type ackedWrite struct {
-	version uint64
-	value   string
+	writes, reads, unanswered int
+	longest                   time.Duration // of a restart
 }
 
 func newDurableWorld(t *testing.T) *durableWorld {
 	t.Helper()
-	w := &durableWorld{Atoll: framework.StartAtoll(t), acked: map[string]ackedWrite{}, gone: map[string]bool{}, pending: map[string]bool{}}
+	w := &durableWorld{Atoll: framework.StartAtoll(t), states: map[string]objectState{}, seed: rand.Uint64(), began: time.Now()}
 	w.clients = w.Clients()
 	for i := range durableWorkspaces {
 		w.clusters = append(w.clusters, makeWorkspace(t, w.clients, "root", fmt.Sprintf("durable-%d", i)))
@@ -93,15 +108,37 @@ func newDurableWorld(t *testing.T) *durableWorld {
 		}
 		w.watches = append(w.watches, startDurableWatch(t, ctx, scope, w.clients))
 	}
+	w.forget()
 	return w
+}
+
+// forget begins a cycle.
+func (w *durableWorld) forget() {
+	w.histories, w.acknowledged = map[string][]operation{}, map[logicalcluster.Name]map[uint64]watched{}
+	for _, cluster := range w.clusters {
+		w.acknowledged[cluster] = map[uint64]watched{}
+	}
+	for _, d := range w.watches {
+		d.mu.Lock()
+		d.seen, d.holes = map[logicalcluster.Name]map[uint64]watched{}, nil
+		d.mu.Unlock()
+	}
 }
 
 func durableKey(cluster logicalcluster.Name, name string) string {
 	return cluster.String() + "|" + name
 }
 
-// underLoad lets writers work, and calls end once enough is acknowledged, in the middle of their work.
-func (w *durableWorld) underLoad(t *testing.T, round int, end func()) {
+func durableName(i int) string { return fmt.Sprintf("object-%d", i) }
+
+func (w *durableWorld) restart() {
+	before := time.Now()
+	w.Restart()
+	w.longest = max(w.longest, time.Since(before))
+}
+
+// underLoad lets writers and readers work, and calls end once enough is acknowledged, in the middle of their work.
+func (w *durableWorld) underLoad(t *testing.T, cycle int, end func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -111,19 +148,24 @@ func (w *durableWorld) underLoad(t *testing.T, round int, end func()) {
 		ended atomic.Bool
 	)
 	enough := make(chan struct{})
-	for writer := range durableWriters {
-		cluster := w.clusters[writer%len(w.clusters)]
+	for c := range durableWriters + durableReaders {
+		cluster := w.clusters[c%len(w.clusters)]
+		random := rand.New(rand.NewPCG(w.seed, uint64(cycle*100+c)))
 		wait.Go(func() {
 			for i := 0; ; i++ {
-				// Each object has one writer, so that the last acknowledged state is known.
-				name := fmt.Sprintf("r%d-w%d-%d", round, writer, i/3)
-				if err := w.write(ctx, cluster, name, i); err != nil {
+				wrote, err := false, error(nil)
+				if c < durableWriters {
+					wrote, err = w.write(ctx, c, cluster, random, fmt.Sprintf("cycle %d, writer %d, %d", cycle, c, i))
+				} else {
+					err = w.read(ctx, c, cluster, random)
+				}
+				if err != nil {
 					if !ended.Load() {
-						t.Errorf("write %s: %v", name, err)
+						t.Errorf("client %d: %v", c, err)
 					}
 					return
 				}
-				if acks.Add(1) == durableWrites {
+				if wrote && acks.Add(1) == durableWrites {
 					close(enough)
 				}
 			}
@@ -138,100 +180,276 @@ func (w *durableWorld) underLoad(t *testing.T, round int, end func()) {
 	end()
 	cancel()
 	wait.Wait()
-	t.Logf("round %d: the server ended after %d acknowledged writes", round, acks.Load())
-}
-
-// write creates, updates or deletes a ConfigMap: every third object ends deleted.
-func (w *durableWorld) write(ctx context.Context, cluster logicalcluster.Name, name string, i int) error {
-	maps := w.clients.Kube.CoreV1().ConfigMaps("default")
-	key, in := durableKey(cluster, name), client.In(ctx, cluster)
-	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"i": strconv.Itoa(i)}}
-	w.set(func() { w.pending[key] = true })
-	var (
-		got *corev1.ConfigMap
-		err error
-	)
-	switch {
-	case i%3 == 0:
-		got, err = maps.Create(in, object, metav1.CreateOptions{})
-	case i%3 == 2 && (i/3)%3 == 0:
-		if err = maps.Delete(in, name, metav1.DeleteOptions{}); err == nil {
-			w.set(func() { w.gone[key] = true; delete(w.acked, key); delete(w.pending, key) })
+	w.writes += int(acks.Load())
+	// What was not answered happened by now, or it will not: who was to do it is gone.
+	now := time.Since(w.began)
+	for _, history := range w.histories {
+		for i := range history {
+			if history[i].reply.outcome == unknown {
+				history[i].returned = now
+				w.unanswered++
+			}
 		}
-		return err
-	default:
-		got, err = maps.Update(in, object, metav1.UpdateOptions{})
 	}
-	if err != nil {
-		return err
-	}
-	version, err := strconv.ParseUint(got.ResourceVersion, 10, 64)
-	if err != nil {
-		return err
-	}
-	w.set(func() {
-		w.acked[key] = ackedWrite{version, object.Data["i"]}
-		w.highest = max(w.highest, version)
-		delete(w.pending, key)
-	})
-	return nil
 }
 
-func (w *durableWorld) set(change func()) {
+// write does one of the ways to change an object, and says whether the server did it. An error ends the client.
+func (w *durableWorld) write(ctx context.Context, by int, cluster logicalcluster.Name, random *rand.Rand, value string) (bool, error) {
+	name := durableName(random.IntN(durableObjects))
+	switch n := random.IntN(10); {
+	case n < 3:
+		return w.ask(ctx, by, cluster, name, question{kind: createRequest, value: value})
+	case n < 6:
+		return w.ask(ctx, by, cluster, name, question{kind: updateRequest, value: value})
+	case n < 8:
+		return w.ask(ctx, by, cluster, name, question{kind: deleteRequest})
+	}
+	// What somebody changed meanwhile is not overwritten.
+	w.mu.Lock()
+	before := len(w.histories[durableKey(cluster, name)])
+	w.mu.Unlock()
+	if _, err := w.ask(ctx, by, cluster, name, question{kind: getRequest}); err != nil {
+		return false, err
+	}
+	var version uint64
+	w.mu.Lock()
+	for _, o := range w.histories[durableKey(cluster, name)][before:] {
+		if o.client == by {
+			version = o.reply.version
+		}
+	}
+	w.mu.Unlock()
+	if version == 0 {
+		return false, nil
+	}
+	return w.ask(ctx, by, cluster, name, question{kind: updateRequest, value: value, expect: version})
+}
+
+// read gets one object or, sometimes, lists all.
+func (w *durableWorld) read(ctx context.Context, by int, cluster logicalcluster.Name, random *rand.Rand) error {
+	if random.IntN(8) > 0 {
+		_, err := w.ask(ctx, by, cluster, durableName(random.IntN(durableObjects)), question{kind: getRequest})
+		return err
+	}
+	_, err := w.list(ctx, by, cluster)
+	return err
+}
+
+// ask sends one request and adds it, with what came of it, to the history of its object. An error is an answer that says
+// nothing, or none.
+func (w *durableWorld) ask(ctx context.Context, by int, cluster logicalcluster.Name, name string, r question) (wrote bool, err error) {
+	configMaps, in := w.clients.Kube.CoreV1().ConfigMaps("default"), client.In(ctx, cluster)
+	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"value": r.value}}
+	if r.expect != 0 {
+		object.ResourceVersion = strconv.FormatUint(r.expect, 10)
+	}
+	var got *corev1.ConfigMap
+	o := operation{client: by, request: r, call: time.Since(w.began)}
+	switch r.kind {
+	case createRequest:
+		got, err = configMaps.Create(in, object, metav1.CreateOptions{})
+	case updateRequest:
+		got, err = configMaps.Update(in, object, metav1.UpdateOptions{})
+	case deleteRequest:
+		err = configMaps.Delete(in, name, metav1.DeleteOptions{})
+	case getRequest:
+		got, err = configMaps.Get(in, name, metav1.GetOptions{})
+	}
+	o.returned = time.Since(w.began)
+	switch {
+	case err == nil:
+		o.reply.outcome = done
+		if r.kind != deleteRequest {
+			if o.reply, err = replyOf(got); err != nil {
+				return false, err
+			}
+		}
+		wrote = r.kind != getRequest
+	case apierrors.IsNotFound(err):
+		o.reply.outcome, err = notFound, nil
+	case apierrors.IsAlreadyExists(err):
+		o.reply.outcome, err = exists, nil
+	case apierrors.IsConflict(err):
+		o.reply.outcome, err = conflict, nil
+	case r.kind == getRequest:
+		return false, fmt.Errorf("get %s of %s: %w", name, cluster, err)
+	default:
+		o.reply.outcome, err = unknown, fmt.Errorf("%s %s of %s: %w", r.kind, name, cluster, err)
+	}
+	w.record(cluster, name, o)
+	return wrote, err
+}
+
+func replyOf(cm *corev1.ConfigMap) (reply, error) {
+	version, err := strconv.ParseUint(cm.ResourceVersion, 10, 64)
+	if err != nil {
+		return reply{}, fmt.Errorf("ConfigMap %s: resourceVersion %q: %w", cm.Name, cm.ResourceVersion, err)
+	}
+	return reply{outcome: done, value: cm.Data["value"], version: version}, nil
+}
+
+// list reads all objects of a logical cluster at one moment, which is a read of each of them. It returns those that are
+// there and the list's resourceVersion.
+func (w *durableWorld) list(ctx context.Context, by int, cluster logicalcluster.Name) (map[string]reply, error) {
+	o := operation{client: by, request: question{kind: getRequest}, call: time.Since(w.began)}
+	list, err := w.clients.Kube.CoreV1().ConfigMaps("default").List(client.In(ctx, cluster), metav1.ListOptions{})
+	o.returned = time.Since(w.began)
+	if err != nil {
+		return nil, fmt.Errorf("list in %s: %w", cluster, err)
+	}
+	at, err := strconv.ParseUint(list.ResourceVersion, 10, 64)
+	if err != nil {
+		return nil, fmt.Errorf("list in %s: resourceVersion %q: %w", cluster, list.ResourceVersion, err)
+	}
+	there := map[string]reply{}
+	for i := range list.Items {
+		if there[list.Items[i].Name], err = replyOf(&list.Items[i]); err != nil {
+			return nil, err
+		}
+		if version := there[list.Items[i].Name].version; version > at {
+			return nil, fmt.Errorf("list in %s: %s has resourceVersion %d, the list %d", cluster, list.Items[i].Name, version, at)
+		}
+	}
+	for i := range durableObjects {
+		name := durableName(i)
+		if o.reply = there[name]; o.reply.outcome == "" {
+			o.reply.outcome = notFound
+		}
+		w.record(cluster, name, o)
+	}
+	return there, nil
+}
+
+func (w *durableWorld) record(cluster logicalcluster.Name, name string, o operation) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	change()
+	key := durableKey(cluster, name)
+	w.histories[key] = append(w.histories[key], o)
+	w.highest = max(w.highest, o.reply.version)
+	event := watched{key: key, value: o.request.value}
+	switch {
+	case o.request.kind == getRequest:
+		w.reads++
+		return
+	case o.reply.outcome != done || o.request.kind == deleteRequest:
+		return
+	case o.request.kind == createRequest:
+		event.kind = watch.Added
+	default:
+		event.kind = watch.Modified
+	}
+	w.acknowledged[cluster][o.reply.version] = event
 }
 
-// check compares what the server has with what it acknowledged.
+// check ends a cycle after the server is back: it judges the history of each object together with what is there now, and
+// then what the watches saw of it.
 func (w *durableWorld) check(t *testing.T) {
 	t.Helper()
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	there := map[string]ackedWrite{}
+	there := map[string]string{}
+	before := w.highest
 	for _, cluster := range w.clusters {
+		left, err := w.list(t.Context(), 0, cluster)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range durableObjects {
+			key := durableKey(cluster, durableName(i))
+			if problem := impossible(w.states[key], w.histories[key]); problem != "" {
+				t.Errorf("what clients saw of %s cannot be: %s", key, problem)
+			}
+			last := left[durableName(i)]
+			w.states[key] = objectState{there: last.outcome == done, value: last.value, version: last.version, above: w.highest}
+		}
+		mark := w.mark(t, cluster)
+		if mark <= before {
+			t.Errorf("a write in %s after the restart has resourceVersion %d; before, %d was seen", cluster, mark, before)
+		}
+		w.highest = max(w.highest, mark)
 		list, err := w.clients.Kube.CoreV1().ConfigMaps("default").List(client.In(t.Context(), cluster), metav1.ListOptions{})
 		if err != nil {
-			t.Fatalf("list in %s: %v", cluster, err)
-		}
-		version, err := strconv.ParseUint(list.ResourceVersion, 10, 64)
-		if err != nil || version < w.highest {
-			t.Errorf("a list after the restart is at resourceVersion %s, before it was %d: %v", list.ResourceVersion, w.highest, err)
+			t.Fatal(err)
 		}
 		for _, cm := range list.Items {
-			version, err := strconv.ParseUint(cm.ResourceVersion, 10, 64)
-			if err != nil {
-				t.Fatal(err)
+			there[durableKey(cluster, cm.Name)] = cm.ResourceVersion
+		}
+	}
+	for i, d := range w.watches {
+		w.caughtUp(t, i, d, there)
+	}
+	for _, cluster := range w.clusters {
+		for _, problem := range gaps(cluster, w.watches, w.acknowledged[cluster]) {
+			t.Error(problem)
+		}
+	}
+	w.forget()
+}
+
+// mark writes the last object of a cycle in a logical cluster.
+func (w *durableWorld) mark(t *testing.T, cluster logicalcluster.Name) uint64 {
+	t.Helper()
+	configMaps, in := w.clients.Kube.CoreV1().ConfigMaps("default"), client.In(t.Context(), cluster)
+	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: lastWord}, Data: map[string]string{"value": time.Now().String()}}
+	got, err := configMaps.Create(in, cm, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		got, err = configMaps.Update(in, cm, metav1.UpdateOptions{})
+	}
+	if err != nil {
+		t.Fatalf("mark the end of a cycle in %s: %v", cluster, err)
+	}
+	r, err := replyOf(got)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.version
+}
+
+// caughtUp waits until a watch knows what is there, and reports what it complains of.
+func (w *durableWorld) caughtUp(t *testing.T, i int, d *durableWatch, there map[string]string) {
+	t.Helper()
+	want := map[string]string{}
+	for key, version := range there {
+		if d.scope == "" || strings.HasPrefix(key, d.scope.String()+"|") {
+			want[key] = version
+		}
+	}
+	framework.Eventually(t, time.Minute, fmt.Sprintf("watch %d knows all", i), func() string {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		for key, version := range want {
+			if d.known[key] != version {
+				return fmt.Sprintf("it knows %s at %q, want %q (%d known, %d there)", key, d.known[key], version, len(d.known), len(want))
 			}
-			there[durableKey(cluster, cm.Name)] = ackedWrite{version, cm.Data["i"]}
 		}
-	}
-	for key, want := range w.acked {
-		got, ok := there[key]
-		switch {
-		case w.pending[key] && !ok: // the delete without an answer happened
-			delete(w.acked, key)
-		case !ok:
-			t.Errorf("%s was acknowledged and is gone", key)
-		case got.version < want.version:
-			t.Errorf("%s went back from resourceVersion %d to %d", key, want.version, got.version)
-		case got.version == want.version && got.value != want.value || got.version > want.version && !w.pending[key]:
-			t.Errorf("%s is %+v, acknowledged was %+v", key, got, want)
+		for key := range d.known {
+			if _, ok := want[key]; !ok {
+				return "it missed that " + key + " was deleted"
+			}
 		}
+		return ""
+	})
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, problem := range d.problems {
+		t.Errorf("watch %d: %s", i, problem)
 	}
-	for key := range w.gone {
-		if _, ok := there[key]; ok {
-			t.Errorf("%s was deleted, acknowledged, and is back", key)
-		}
+	d.problems = nil
+}
+
+// report says what was done. `make soak` takes its figures to docs/soak.md.
+func (w *durableWorld) report(t *testing.T, cycles int) {
+	resumed, relisted := 0, 0
+	for _, d := range w.watches {
+		d.mu.Lock()
+		resumed, relisted = resumed+d.resumed, relisted+d.relisted
+		d.mu.Unlock()
 	}
-	t.Logf("%d objects there, %d deletes kept, up to resourceVersion %d", len(w.acked), len(w.gone), w.highest)
-	// From here on, what is there is what the store says, whether its answer came or not.
-	for key := range w.pending {
-		if got, ok := there[key]; ok {
-			w.acked[key] = got
-		}
-	}
-	w.pending = map[string]bool{}
+	t.Logf("figure stops of the server: %d", cycles)
+	t.Logf("figure acknowledged writes: %d", w.writes)
+	t.Logf("figure reads: %d", w.reads)
+	t.Logf("figure writes without an answer: %d", w.unanswered)
+	t.Logf("figure watches that came back from their last resourceVersion: %d", resumed)
+	t.Logf("figure by a list, as the server said: %d", relisted)
+	t.Logf("figure longest restart: %s", w.longest.Round(10*time.Millisecond))
 }
 
 // refuseSecond starts another server on the same data: beside a running one it ends with an error that says why.
@@ -245,188 +463,4 @@ func (w *durableWorld) refuseSecond(t *testing.T) {
 		t.Errorf("a second server on %s ended with %v, want an exit code:\n%s", w.Dir, err, out)
 	}
 	clearError(t, string(out), "a second server", w.Dir, "in use by process", "--root-directory")
-}
-
-// endWatches writes a last object in each workspace, waits until every watch saw it, and compares what each watch
-// knows with what is there.
-func (w *durableWorld) endWatches(t *testing.T) {
-	t.Helper()
-	there := map[string]string{}
-	for _, cluster := range w.clusters {
-		cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: lastWord}}
-		if _, err := w.clients.Kube.CoreV1().ConfigMaps("default").Create(client.In(t.Context(), cluster), cm, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		list, err := w.clients.Kube.CoreV1().ConfigMaps("default").List(client.In(t.Context(), cluster), metav1.ListOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, cm := range list.Items {
-			there[durableKey(cluster, cm.Name)] = cm.ResourceVersion
-		}
-	}
-	resumed, relisted := 0, 0
-	for i, each := range w.watches {
-		want := map[string]string{}
-		for key, version := range there {
-			if each.scope == "" || strings.HasPrefix(key, each.scope.String()+"|") {
-				want[key] = version
-			}
-		}
-		framework.Eventually(t, time.Minute, fmt.Sprintf("watch %d knows all", i), func() string {
-			each.mu.Lock()
-			defer each.mu.Unlock()
-			for key, version := range want {
-				if each.known[key] != version {
-					return fmt.Sprintf("it knows %s at %q, want %q (%d known, %d there)", key, each.known[key], version, len(each.known), len(want))
-				}
-			}
-			for key := range each.known {
-				if _, ok := want[key]; !ok {
-					return "it missed that " + key + " was deleted"
-				}
-			}
-			return ""
-		})
-		each.mu.Lock()
-		resumed, relisted = resumed+each.resumed, relisted+each.relisted
-		for _, problem := range each.problems {
-			t.Errorf("watch %d: %s", i, problem)
-		}
-		each.mu.Unlock()
-	}
-	t.Logf("%d watches came back %d times from their last resourceVersion and %d times by a list, as the server said", len(w.watches), resumed, relisted)
-}
-
-// durableWatch does as every client does: list, watch from there, and on a break again from the last resourceVersion
-// seen, or by a list where the server says that this one is too old.
-type durableWatch struct {
-	scope logicalcluster.Name // "": all
-
-	mu                sync.Mutex
-	known             map[string]string // resourceVersion
-	last              uint64
-	resumed, relisted int
-	problems          []string
-}
-
-func startDurableWatch(t *testing.T, ctx context.Context, scope logicalcluster.Name, clients *client.Clients) *durableWatch {
-	t.Helper()
-	d := &durableWatch{scope: scope, known: map[string]string{}}
-	if err := d.list(ctx, clients); err != nil {
-		t.Fatalf("start a watch: %v", err)
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	done := make(chan struct{})
-	t.Cleanup(func() { cancel(); <-done })
-	first := make(chan struct{})
-	go func() {
-		defer close(done)
-		for once := false; ctx.Err() == nil; {
-			watching, err := clients.Kube.CoreV1().ConfigMaps("default").Watch(ctx, metav1.ListOptions{ResourceVersion: d.from(), AllowWatchBookmarks: true})
-			if err == nil {
-				if !once {
-					once = true
-					close(first)
-				} else {
-					d.mu.Lock()
-					d.resumed++
-					d.mu.Unlock()
-				}
-				err = d.read(ctx, watching)
-			}
-			if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
-				if err := d.list(ctx, clients); err == nil {
-					d.mu.Lock()
-					d.relisted++
-					d.mu.Unlock()
-				}
-			}
-			select { // the server is away
-			case <-ctx.Done():
-			case <-time.After(20 * time.Millisecond):
-			}
-		}
-	}()
-	select {
-	case <-first:
-	case <-time.After(time.Minute):
-		t.Fatal("a watch did not start in a minute")
-	}
-	return d
-}
-
-func (d *durableWatch) from() string {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return strconv.FormatUint(d.last, 10)
-}
-
-func (d *durableWatch) list(ctx context.Context, clients *client.Clients) error {
-	list, err := clients.Kube.CoreV1().ConfigMaps("default").List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return err
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	known := map[string]string{}
-	for _, cm := range list.Items {
-		if inDurable(d.scope, &cm) {
-			known[durableKey(lcctx.NameFrom(&cm), cm.Name)] = cm.ResourceVersion
-		}
-	}
-	d.known = known
-	d.advance(list.ResourceVersion)
-	return nil
-}
-
-// inDurable leaves out of the wildcard what no test wrote.
-func inDurable(scope logicalcluster.Name, cm *corev1.ConfigMap) bool {
-	cluster := lcctx.NameFrom(cm)
-	return scope == cluster || scope == "" && cluster != "root" && !strings.HasPrefix(cluster.String(), "system:")
-}
-
-// advance is called with mu held.
-func (d *durableWatch) advance(version string) {
-	next, err := strconv.ParseUint(version, 10, 64)
-	switch {
-	case err != nil:
-		d.problems = append(d.problems, fmt.Sprintf("resourceVersion %q: %v", version, err))
-	case next < d.last:
-		d.problems = append(d.problems, fmt.Sprintf("resourceVersion went back from %d to %d", d.last, next))
-	}
-	d.last = max(d.last, next)
-}
-
-// read returns the error that the watch ended with, or nil.
-func (d *durableWatch) read(ctx context.Context, watching watch.Interface) error {
-	defer watching.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case event, ok := <-watching.ResultChan():
-			if !ok {
-				return nil
-			}
-			if event.Type == watch.Error {
-				return apierrors.FromObject(event.Object)
-			}
-			cm, isMap := event.Object.(*corev1.ConfigMap)
-			if !isMap {
-				return fmt.Errorf("a %T in a watch of ConfigMaps", event.Object)
-			}
-			d.mu.Lock()
-			d.advance(cm.ResourceVersion)
-			key := durableKey(lcctx.NameFrom(cm), cm.Name)
-			switch {
-			case event.Type == watch.Bookmark || !inDurable(d.scope, cm):
-			case event.Type == watch.Deleted:
-				delete(d.known, key)
-			default:
-				d.known[key] = cm.ResourceVersion
-			}
-			d.mu.Unlock()
-		}
-	}
 }

@@ -12,14 +12,17 @@ import (
 	"atoll.dev/atoll/test/host"
 )
 
-// recovery is what a test says of how long something took to be as asked again.
-var recovery = regexp.MustCompile(`: recovery (.*\S)\s+(\S+)\n$`)
+// recovery is what a test says of how long something took to be as asked again, and figure of what else it measured.
+var (
+	recovery = regexp.MustCompile(`: recovery (.*\S)\s+(\S+)\n$`)
+	figure   = regexp.MustCompile(`: figure (.*): (\S+)\n$`)
+)
 
 // soaked is a test, or a part of one, in the report of a long run.
 type soaked struct {
 	name, outcome string
 	took          time.Duration
-	recoveries    []string
+	measured      []string
 }
 
 // soak writes a report of the tests whose events it reads to file, and tells of each as it ends. It fails if one did.
@@ -30,7 +33,11 @@ func soak(in io.Reader, out io.Writer, file string, this host.Run) error {
 	err := readEvents(in, func(_ []byte, e event) {
 		switch e.Action {
 		case "output":
-			if m := recovery.FindStringSubmatch(e.Output); m != nil {
+			m := recovery.FindStringSubmatch(e.Output)
+			if m == nil {
+				m = figure.FindStringSubmatch(e.Output)
+			}
+			if m != nil {
 				said[e.Test] = append(said[e.Test], m[1]+": "+m[2])
 			} else if messages([]string{e.Output}) != nil {
 				fmt.Fprint(out, e.Output)
@@ -71,11 +78,11 @@ their end. What was deleted below is judged by the audit logs of the physical cl
 
 %s UTC, commit %s, %s, %s, load before %s.
 
-| test | | took | recovery |
+| test | | took | recovery, figures |
 |---|---|---|---|
 `, this.Command, this.Began, this.Commit, this.Machine, this.Go, this.Load)
 	for _, t := range tests {
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", t.name, t.outcome, t.took, strings.Join(t.recoveries, "; "))
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", t.name, t.outcome, t.took, strings.Join(t.measured, "; "))
 	}
 	return b.String()
 }
