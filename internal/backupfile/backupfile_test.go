@@ -169,3 +169,39 @@ func TestTarKnowsIt(t *testing.T) {
 		t.Errorf("tar gives %d bytes of %d: %v", len(out), len(store), err)
 	}
 }
+
+// FuzzOpen reads files whose checksum is right and whose content is anybody's: nothing is read twice or beyond its bounds, and
+// no key leaves the directory of keys.
+func FuzzOpen(f *testing.F) {
+	var whole bytes.Buffer
+	if err := Write(&whole, taken, []Key{{"ca.crt", []byte("certificate")}, {"syncers/ca.key", []byte("key")}}, strings.NewReader("store")); err != nil {
+		f.Fatal(err)
+	}
+	content := whole.Bytes()[:int64(whole.Len())-trailerSize]
+	f.Add(content)
+	f.Add(content[:len(content)/2])
+	f.Add([]byte(headerName + "\x00"))
+	f.Add(bytes.ReplaceAll(content, []byte("ca.crt"), []byte("../crt")))
+	f.Fuzz(func(t *testing.T, content []byte) {
+		sum := sha256.Sum256(content)
+		data := append(bytes.Clone(content), fmt.Sprintf("%s%x\n", trailerStart, sum)...)
+		path := filepath.Join(t.TempDir(), "file")
+		if err := os.WriteFile(path, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		b, err := Open(path)
+		if err != nil {
+			return
+		}
+		defer b.Close()
+		_ = b.Read(func(k Key) error {
+			if !filepath.IsLocal(k.Name) || len(k.Data) > maxKeySize {
+				t.Errorf("a key of %d bytes at %q", len(k.Data), k.Name)
+			}
+			return nil
+		}, func(r io.Reader) error {
+			_, err := io.Copy(io.Discard, r)
+			return err
+		})
+	})
+}
