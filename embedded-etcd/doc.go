@@ -8,7 +8,8 @@
 // TCP port is opened unless one is asked for together with certificates.
 //
 // The start command starts it first and stops it last: an API server that stops after its etcd hangs in its requests.
-// When the disk fails, etcd ends the process rather than acknowledge what it may lose; when an external etcd is away,
+// When the disk fails or its files are damaged, etcd ends the process rather than acknowledge what it may lose, and log.go has
+// the last words; when an external etcd is away,
 // requests fail with their own deadlines and succeed again when it is back.
 //
 // The in-process client calls the etcd server's functions directly. Against gRPC over loopback that is 2.4 times the

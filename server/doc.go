@@ -11,7 +11,7 @@
 // Controllers reach it over connections in memory (LoopbackConfig), through the same chain as everybody.
 //
 // When etcd is away requests fail or wait as in kube-apiserver and /readyz says so; nothing is served from memory as
-// if it were current.
+// if it were current. Several servers may use one etcd, with the same certificate authorities (replicas.go).
 //
 // Read server.go first (the assembly), then clusters.go, authentication.go and auth.go.
 package server

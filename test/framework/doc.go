@@ -1,4 +1,4 @@
-// Package framework runs what tests of the whole product are about: the server (Atoll) and physical clusters (Physical),
+// Package framework runs what tests of the whole product are about: the server (Atoll), physical clusters (Physical) and an external etcd (Etcd),
 // each the built binary in a child process (Process), and asks of them what a person or an administrator could ask.
 //
 // It uses free ports, directories of the test, and the binaries in ATOLL_BIN_DIR or bin.
