@@ -55,6 +55,11 @@ func agreeOnAuthorities(ctx context.Context, rows identity.Rows, own authorities
 				"or, if there is none any more, delete /atoll/installation/%[2]s from etcd, and give everybody new kubeconfigs (theirs sha256:%.12[3]s, ours sha256:%.12[4]s)",
 				directory, authoritiesRow, there.Clients, own.Clients)
 		}
+		if row.Stale { // else it could not be read any more when the old key is gone
+			if _, err := rows.WriteInstallation(ctx, authoritiesRow, want, row.Revision); err != nil {
+				return err
+			}
+		}
 		return nil
 	}
 }

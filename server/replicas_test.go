@@ -69,3 +69,12 @@ func TestServersAgreeOnAuthorities(t *testing.T) {
 		})
 	}
 }
+
+// TestAuthoritiesAreWrittenWithTheNewKey: the row is encrypted as it would be written now, like every other.
+func TestAuthoritiesAreWrittenWithTheNewKey(t *testing.T) {
+	own := authorities{Clients: "a", Syncers: "b"}
+	rows := &oneRow{row: storage.InstallationRow{Value: []byte(`{"clients":"a","syncers":"b"}`), Revision: 4, Stale: true}}
+	if err := agreeOnAuthorities(t.Context(), rows, own, "/data/pki"); err != nil || rows.row.Revision != 5 || rows.row.Stale {
+		t.Errorf("the row is %+v, error %v, want it written", rows.row, err)
+	}
+}
