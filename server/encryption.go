@@ -50,8 +50,9 @@ func (s *Server) encrypt(ctx context.Context, config *genericapiserver.Config) (
 	fail := func(err error) (value.ResourceTransformers, error) {
 		return nil, fmt.Errorf("read --encryption-provider-config %q: %w", o.ConfigFile, err)
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	loaded, err := encryptionconfig.LoadEncryptionConfig(ctx, o.ConfigFile, o.AutomaticReload, config.APIServerID)
+	// What is read from the file ends when a later reading takes its place; the reload, and what is never replaced, with ctx.
+	reading, cancel := context.WithCancel(ctx)
+	loaded, err := encryptionconfig.LoadEncryptionConfig(reading, o.ConfigFile, o.AutomaticReload, config.APIServerID)
 	if err != nil {
 		cancel()
 		return fail(err)
@@ -75,7 +76,7 @@ func (s *Server) encrypt(ctx context.Context, config *genericapiserver.Config) (
 		}
 		transformers, checks = dynamic, []healthz.HealthChecker{dynamic}
 	} else {
-		context.AfterFunc(ctx, cancel)
+		context.AfterFunc(ctx, cancel) // of the same moment: nobody replaces it
 	}
 	checks = append(checks, healthz.NamedCheck("encryption", func(req *http.Request) error { return encrypts(req.Context(), transformers) }))
 	config.HealthzChecks = append(config.HealthzChecks, checks...)

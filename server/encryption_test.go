@@ -182,13 +182,16 @@ func TestEncryptionReload(t *testing.T) {
 	if row := write("one"); !bytes.HasPrefix(row, []byte("k8s:enc:aesgcm:v1:old:")) {
 		t.Errorf("with a broken file written is %.30q", row)
 	}
-	encryptWith(t, file, "new:"+newKey, "old:"+oldKey)
 	n := 0
-	waitFor(t, time.Minute, "the new key writes", func() (string, bool) {
-		n++
-		row := write(fmt.Sprint("s", n))
-		return fmt.Sprintf("%.30q", row), bytes.HasPrefix(row, []byte("k8s:enc:aesgcm:v1:new:"))
-	})
+	for _, order := range [][]string{{"new:" + newKey, "old:" + oldKey}, {"old:" + oldKey, "new:" + newKey}} { // more than once
+		encryptWith(t, file, order...)
+		name, _, _ := strings.Cut(order[0], ":")
+		waitFor(t, time.Minute, "the key "+name+" writes", func() (string, bool) {
+			n++
+			row := write(fmt.Sprint("s", n))
+			return fmt.Sprintf("%.30q", row), bytes.HasPrefix(row, []byte("k8s:enc:aesgcm:v1:"+name+":"))
+		})
+	}
 	if _, err := r.in(t, shop).CoreV1().Secrets("default").Get(t.Context(), "one", metav1.GetOptions{}); err != nil {
 		t.Errorf("what the old key wrote: %v", err)
 	}
