@@ -15,8 +15,8 @@ import (
 	cliflag "k8s.io/component-base/cli/flag"
 	kubeoptions "k8s.io/kubernetes/pkg/kubeapiserver/options"
 
-	"atoll.dev/atoll/server/fairness"
 	"atoll.dev/atoll/server/builtin"
+	"atoll.dev/atoll/server/fairness"
 	"atoll.dev/atoll/server/identity"
 )
 
