@@ -134,6 +134,8 @@ func (s *Server) admit(authorizer authorizer.Authorizer) (kubeadmission.Interfac
 		Definitions:    func(name logicalcluster.Name) int { return s.custom.Definitions().Count(name) },
 		MaxDefinitions: s.options.MaxDefinitionsPerWorkspace,
 		PlacedOn:       func(target types.UID) (placements, workspaces int) { return s.placer.PlacedOn(target) },
+		Configurations: s.configurations,
+		Webhooks:       s.webhooks,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("set up admission: %w", err)

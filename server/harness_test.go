@@ -116,6 +116,7 @@ func serveOn(t *testing.T, etcd *clientv3.Client, credentials Credentials, modif
 	t.Helper()
 	o := NewOptions()
 	o.RootDirectory, o.SecurePort = t.TempDir(), 0
+	o.WebhookAllowedAddresses = []string{"127.0.0.1"} // where those of the tests are
 	if modify != nil {
 		modify(o)
 	}

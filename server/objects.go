@@ -8,6 +8,7 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
@@ -52,6 +53,24 @@ func (o storedObjects) List(ctx context.Context, resource schema.GroupResource, 
 		return nil, fmt.Errorf("list %s: %w", resource, err)
 	}
 	return found, nil
+}
+
+// ListEverywhere and WatchEverywhere are for admission's configurations.
+func (o storedObjects) ListEverywhere(ctx context.Context, resource schema.GroupResource, opts metav1.ListOptions) (runtime.Object, error) {
+	r, err := o.of(resource)
+	if err != nil {
+		return nil, err
+	}
+	list := r.NewList()
+	return list, r.ListEverywhere(ctx, opts, list)
+}
+
+func (o storedObjects) WatchEverywhere(ctx context.Context, resource schema.GroupResource, opts metav1.ListOptions) (watch.Interface, error) {
+	r, err := o.of(resource)
+	if err != nil {
+		return nil, err
+	}
+	return r.WatchEverywhere(ctx, opts, func(obj runtime.Object) (runtime.Object, error) { return obj, nil })
 }
 
 // QuotaStores are what ResourceQuotas are counted with.

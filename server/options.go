@@ -18,6 +18,7 @@ import (
 	"atoll.dev/atoll/server/builtin"
 	"atoll.dev/atoll/server/fairness"
 	"atoll.dev/atoll/server/identity"
+	"atoll.dev/atoll/server/webhooks"
 )
 
 // DefaultSecurePort is the port of the API when none is given: kcp's and kubeadm's.
@@ -60,6 +61,10 @@ type Options struct {
 	MaxWatchesPerWorkspace int
 	// MaxDefinitionsPerWorkspace is how many CustomResourceDefinitions one workspace may have.
 	MaxDefinitionsPerWorkspace int
+	// WebhookAllowedAddresses and WebhookRefusedAddresses are ranges of addresses, or single ones, where the conversion and
+	// admission webhooks of workspaces may and may not be. The first win, and those that are refused without being named
+	// (loopback, link-local) have to be among them.
+	WebhookAllowedAddresses, WebhookRefusedAddresses []string
 
 	// SyncerSigningDuration is how long the certificates of syncers outside this process last; they are renewed before.
 	SyncerSigningDuration time.Duration
@@ -131,6 +136,9 @@ func (o *Options) AddFlags(fss *cliflag.NamedFlagSets) {
 	fs.DurationVar(&o.SyncerSigningDuration, "syncer-signing-duration", o.SyncerSigningDuration, "How long the certificates of syncers outside the server last; they renew them by themselves.")
 	fs.DurationVar(&o.ClusterSigningDuration, "cluster-signing-duration", o.ClusterSigningDuration, "How long certificates last that CertificateSigningRequests in a workspace ask for; spec.expirationSeconds may ask for less.")
 	fss.FlagSet("events").DurationVar(&o.EventTTL, "event-ttl", o.EventTTL, "How long Events are kept.")
+	fs = fss.FlagSet("webhooks")
+	fs.StringSliceVar(&o.WebhookAllowedAddresses, "webhook-allowed-addresses", o.WebhookAllowedAddresses, "Addresses or ranges (127.0.0.1,10.1.0.0/16) where the conversion and admission webhooks of workspaces may be although they are refused otherwise, as loopback and link-local ones are. Workspaces choose whom the server calls: allow loopback on a machine of your own only.")
+	fs.StringSliceVar(&o.WebhookRefusedAddresses, "webhook-refused-addresses", o.WebhookRefusedAddresses, "Further addresses or ranges where they may not be, such as 10.0.0.0/8 to keep workspaces out of the network that the server is in.")
 	o.Audit.AddFlags(fss.FlagSet("auditing"))
 	o.Encryption.addFlags(fss)
 	o.Tracing.AddFlags(fss.FlagSet("tracing"))
@@ -187,6 +195,12 @@ func (o *Options) Validate() []error {
 	if o.ShutdownDelay < 0 {
 		errs = append(errs, fmt.Errorf("--shutdown-delay-duration %s: want 0 or more", o.ShutdownDelay))
 	}
+	if _, err := webhooks.ParsePrefixes(o.WebhookAllowedAddresses); err != nil {
+		errs = append(errs, fmt.Errorf("--webhook-allowed-addresses: %w", err))
+	}
+	if _, err := webhooks.ParsePrefixes(o.WebhookRefusedAddresses); err != nil {
+		errs = append(errs, fmt.Errorf("--webhook-refused-addresses: %w", err))
+	}
 	if o.SyncerSigningDuration < time.Minute {
 		errs = append(errs, fmt.Errorf("--syncer-signing-duration %s: want at least a minute, since what ends too soon cannot be renewed", o.SyncerSigningDuration))
 	}
@@ -205,6 +219,19 @@ func (o *Options) AdminKubeconfig() string {
 		return o.KubeconfigPath
 	}
 	return filepath.Join(o.RootDirectory, "admin.kubeconfig")
+}
+
+// webhookCaller calls webhooks where the options allow it.
+func (o *Options) webhookCaller() (*webhooks.Caller, error) {
+	allowed, err := webhooks.ParsePrefixes(o.WebhookAllowedAddresses)
+	if err != nil {
+		return nil, fmt.Errorf("--webhook-allowed-addresses: %w", err)
+	}
+	refused, err := webhooks.ParsePrefixes(o.WebhookRefusedAddresses)
+	if err != nil {
+		return nil, fmt.Errorf("--webhook-refused-addresses: %w", err)
+	}
+	return webhooks.NewCaller(webhooks.Addresses{Allowed: allowed, Refused: refused}), nil
 }
 
 func (o *Options) pkiDirectory() string { return filepath.Join(o.RootDirectory, "pki") }

@@ -43,6 +43,7 @@ import (
 	"k8s.io/kubernetes/pkg/serviceaccount"
 
 	atollopenapi "atoll.dev/atoll/apis/openapi"
+	"atoll.dev/atoll/server/admission"
 	"atoll.dev/atoll/server/atollapis"
 	"atoll.dev/atoll/server/customresources"
 	"atoll.dev/atoll/server/discovery"
@@ -50,6 +51,7 @@ import (
 	"atoll.dev/atoll/server/garbage"
 	"atoll.dev/atoll/server/identity"
 	"atoll.dev/atoll/server/storage"
+	"atoll.dev/atoll/server/webhooks"
 )
 
 const (
@@ -72,6 +74,7 @@ type Server struct {
 	backend     *storage.Backend
 	fairness    *fairness.Fairness
 	custom      *customresources.Server
+	webhooks    *webhooks.Caller
 	loopback    *loopback
 	syncers     syncerTokens
 	serializer  runtime.NegotiatedSerializer
@@ -91,6 +94,9 @@ type Server struct {
 	workspaceKeys *pki
 
 	stopEncrypting func() // nil until values can be encrypted
+
+	// configurations are the webhooks and admission policies of all logical clusters.
+	configurations *admission.Configurations
 }
 
 // New builds the server over an etcd, takes its port, and writes the administrator's kubeconfig. Join comes
@@ -204,6 +210,10 @@ func (s *Server) assemble(ctx context.Context, etcd *clientv3.Client, address st
 			return err
 		}
 	}
+	if s.webhooks, err = s.options.webhookCaller(); err != nil {
+		return err
+	}
+	s.configurations = admission.NewConfigurations(storedObjects{s.backend})
 
 	config.EffectiveVersion = version
 	config.ExternalAddress = address
@@ -266,7 +276,7 @@ func (s *Server) assemble(ctx context.Context, etcd *clientv3.Client, address st
 		s.generic.Handler.NonGoRestfulMux.HandleFunc(path, s.describeIssuer)
 	}
 	if s.custom, err = customresources.Install(customresources.Config{
-		Backend: s.backend, Generic: s.generic, Builtin: builtins,
+		Backend: s.backend, Generic: s.generic, Builtin: builtins, Webhooks: s.webhooks,
 		Admission: config.AdmissionControl, Authorizer: config.Authorization.Authorizer,
 		RequestTimeout: config.RequestTimeout, MinRequestTimeout: time.Duration(config.MinRequestTimeout) * time.Second,
 		MaxRequestBodyBytes: config.MaxRequestBodyBytes,
@@ -281,6 +291,9 @@ func (s *Server) assemble(ctx context.Context, etcd *clientv3.Client, address st
 	if err := s.generic.AddReadyzChecks(healthz.NamedCheck("custom-resource-definitions", patiently(func(ctx context.Context) error {
 		return s.custom.Definitions().WaitSynced(ctx)
 	}))); err != nil {
+		return err
+	}
+	if err := s.generic.AddReadyzChecks(healthz.NamedCheck("admission-configurations", patiently(s.configurations.WaitSynced))); err != nil {
 		return err
 	}
 	s.kinds = garbage.NewCustom(builtinKinds, customKinds{s.custom.Definitions()}, s.backend.Metadata)
@@ -347,13 +360,16 @@ func (s *Server) DeleteClusterData(ctx context.Context, name logicalcluster.Name
 	return s.backend.DeleteClusterData(ctx, name, nil, logicalClusters)
 }
 
-// WaitReady blocks until every watch cache holds what etcd holds and, which needs Run, all CustomResourceDefinitions are
-// known, or ctx ends.
+// WaitReady blocks until every watch cache holds what etcd holds and, which needs Run, all CustomResourceDefinitions,
+// webhooks and admission policies are known, or ctx ends.
 func (s *Server) WaitReady(ctx context.Context) error {
 	if err := s.backend.WaitReady(ctx); err != nil {
 		return err
 	}
-	return s.custom.Definitions().WaitSynced(ctx)
+	if err := s.custom.Definitions().WaitSynced(ctx); err != nil {
+		return err
+	}
+	return s.configurations.WaitSynced(ctx)
 }
 
 // CertificateLifetime is how long certificates of workspaces last that do not ask for less.
@@ -394,6 +410,7 @@ func (s *Server) Run(ctx context.Context) error {
 		}
 	})
 	inMemory.Go(func() { s.custom.Run(loopbackCtx) })
+	inMemory.Go(func() { s.configurations.Run(loopbackCtx) })
 	defer inMemory.Wait()
 	defer stopLoopback()
 	err := prepared.RunWithContext(ctx)

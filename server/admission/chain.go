@@ -17,6 +17,8 @@ import (
 	"k8s.io/kubernetes/plugin/pkg/admission/serviceaccount"
 	"k8s.io/kubernetes/plugin/pkg/admission/storage/persistentvolume/resize"
 	"k8s.io/kubernetes/plugin/pkg/admission/storage/storageclass/setdefault"
+
+	"atoll.dev/atoll/server/webhooks"
 )
 
 // Config is what the plugins need of the server. Everything is required.
@@ -38,6 +40,9 @@ type Config struct {
 	// Definitions is how many CustomResourceDefinitions a logical cluster has, and MaxDefinitions how many it may have.
 	Definitions    func(lc.Name) int
 	MaxDefinitions int
+	// Configurations are the webhooks and policies of all logical clusters, and Webhooks calls the former.
+	Configurations *Configurations
+	Webhooks       *webhooks.Caller
 }
 
 // What plugins of Kubernetes look at.
@@ -99,7 +104,11 @@ func New(c Config) (admission.Interface, error) {
 	if err := add(afterPodSecurity); err != nil {
 		return nil, err
 	}
+	boundSeries()
+	own := newOwnCalls()
 	chain = append(chain, NewNowhere(c.Workloads, c.WhyNowhere), NewInUse(c.PlacedOn), NewUnsupported(),
-		NewDefinitions(c.Definitions, c.MaxDefinitions), NewResourceQuota(c.Objects, c.ChargeQuota))
-	return admission.NewChainHandler(chain...), nil
+		NewDefinitions(c.Definitions, c.MaxDefinitions),
+		newMutatingWebhooks(c, own), newValidatingWebhooks(c, own), // what people configured sees what all others made
+		NewResourceQuota(c.Objects, c.ChargeQuota)) // nothing is charged for what anybody refuses
+	return reinvoking{admission.NewChainHandler(chain...)}, nil
 }

@@ -23,6 +23,7 @@ import (
 	"k8s.io/kubernetes/pkg/apis/scheduling"
 
 	"atoll.dev/atoll/internal/logicalcluster"
+	"atoll.dev/atoll/server/webhooks"
 )
 
 // store are Objects by resource and name. Nil ones cannot be read.
@@ -57,6 +58,18 @@ func (s store) List(ctx context.Context, _ schema.GroupResource, _ string, _ boo
 	return nil, errAway
 }
 
+// configurationsOf are known configurations.
+func configurationsOf(t *testing.T, objects map[schema.GroupResource][]any) *Configurations {
+	t.Helper()
+	c := NewConfigurations(nil)
+	for _, resource := range configurationsOfAnyCluster {
+		if err := (&configurationStore{c, resource}).Replace(objects[resource], "1"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return c
+}
+
 func chain(t *testing.T, objects Objects) admission.Interface {
 	t.Helper()
 	plugins, err := New(Config{
@@ -67,6 +80,9 @@ func chain(t *testing.T, objects Objects) admission.Interface {
 		Terminating: func(lc.Name) bool { return false },
 		IsSyncer:    func(user.Info) bool { return false },
 		WhyNowhere:  func(lc.Name, schema.GroupResource, string, string, map[string]string) string { return "" },
+
+		Configurations: configurationsOf(t, nil),
+		Webhooks:       webhooks.NewCaller(webhooks.Addresses{}),
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -36,6 +36,19 @@ func (c coreV1Client) LimitRanges(namespace string) coreclient.LimitRangeInterfa
 	return limitRangeClient{all: c.limitRanges(namespace)}
 }
 
+func (c coreV1Client) Namespaces() coreclient.NamespaceInterface {
+	return namespaceClient{all: c.namespaces()}
+}
+
+type namespaceClient struct {
+	coreclient.NamespaceInterface
+	all lister[corev1.Namespace, *corev1.Namespace]
+}
+
+func (c namespaceClient) Get(_ context.Context, name string, _ metav1.GetOptions) (*corev1.Namespace, error) {
+	return c.all.Get(name)
+}
+
 type serviceAccountClient struct {
 	coreclient.ServiceAccountInterface
 	all lister[corev1.ServiceAccount, *corev1.ServiceAccount]

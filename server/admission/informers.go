@@ -72,6 +72,14 @@ func (i coreV1Informers) ServiceAccounts() coreinformers.ServiceAccountInformer 
 	return informer[corelisters.ServiceAccountLister]{serviceAccounts{i.serviceAccounts("")}}
 }
 
+func (i coreV1Informers) Namespaces() coreinformers.NamespaceInformer {
+	return informer[corelisters.NamespaceLister]{i.namespaces()}
+}
+
+func (s scope) namespaces() lister[corev1.Namespace, *corev1.Namespace] {
+	return lister[corev1.Namespace, *corev1.Namespace]{s, namespaces, ""}
+}
+
 func (s scope) limitRanges(namespace string) lister[corev1.LimitRange, *corev1.LimitRange] {
 	return lister[corev1.LimitRange, *corev1.LimitRange]{s, corev1.Resource("limitranges"), namespace}
 }

@@ -40,8 +40,6 @@ var notCarriedOut = []schema.GroupResource{
 	{Group: "policy", Resource: "poddisruptionbudgets"},
 	{Group: "networking.k8s.io", Resource: "ingresses"},
 	{Group: "networking.k8s.io", Resource: "networkpolicies"},
-	{Group: "admissionregistration.k8s.io", Resource: "mutatingwebhookconfigurations"},
-	{Group: "admissionregistration.k8s.io", Resource: "validatingwebhookconfigurations"},
 	{Group: "admissionregistration.k8s.io", Resource: "mutatingadmissionpolicies"},
 	{Group: "admissionregistration.k8s.io", Resource: "validatingadmissionpolicies"},
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,9 +18,10 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/registry/generic"
-	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/kube-openapi/pkg/validation/spec"
+
+	"atoll.dev/atoll/server/webhooks"
 )
 
 var errTerminating = errors.New("create not allowed while custom resource definition is terminating")
@@ -186,8 +186,8 @@ func (s *instances) serve(def *Definition) (*instance, error) {
 		s.objects,
 		noNewOnes{c.Admission},
 		nil, // nothing is established by it
-		noServices{},
-		withoutRedirects,
+		webhooks.Services(nil), // one handler serves many logical clusters: whose Service?
+		c.Webhooks.Resolver,
 		1,
 		c.Authorizer,
 		c.RequestTimeout, c.MinRequestTimeout,
@@ -224,7 +224,6 @@ var (
 	_ informers.CustomResourceDefinitionInformer = &onlyOne{}
 	_ listers.CustomResourceDefinitionLister     = &onlyOne{}
 	_ cache.SharedIndexInformer                  = &onlyOne{}
-	_ webhook.ServiceResolver                    = noServices{}
 )
 
 func (o *onlyOne) Informer() cache.SharedIndexInformer            { return o }
@@ -248,11 +247,4 @@ func (o *onlyOne) Get(name string) (*apiextensionsv1.CustomResourceDefinition, e
 		return nil, apierrors.NewNotFound(apiextensionsv1.Resource(definitions), name)
 	}
 	return o.instance.definition, nil
-}
-
-// noServices resolves no Service: what runs behind one is in a physical cluster.
-type noServices struct{}
-
-func (noServices) ResolveEndpoint(namespace, name string, _ int32) (*url.URL, error) {
-	return nil, fmt.Errorf("the Service %s/%s runs in a physical cluster, where this server cannot reach it: give the webhook a url instead of a service", namespace, name)
 }

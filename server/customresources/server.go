@@ -20,6 +20,7 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 
 	"atoll.dev/atoll/server/storage"
+	"atoll.dev/atoll/server/webhooks"
 )
 
 // definitions is the plural name of the resource, whose group is apiextensions.k8s.io.
@@ -36,6 +37,8 @@ type Config struct {
 	Authorizer authorizer.Authorizer
 	// Builtin are the names of what is served by others; those of definitions themselves are added.
 	Builtin Names
+	// Webhooks calls those that convert.
+	Webhooks *webhooks.Caller
 	// RequestTimeout and MinRequestTimeout are the limits of ordinary requests and the least ones of watches;
 	// MaxRequestBodyBytes of what is sent. As in genericapiserver.Config.
 	RequestTimeout, MinRequestTimeout time.Duration

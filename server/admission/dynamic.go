@@ -1,0 +1,201 @@
+package admission
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	lc "github.com/kcp-dev/logicalcluster/v3"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/utils/lru"
+
+	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
+	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
+	tenancyv1alpha1 "atoll.dev/atoll/apis/tenancy/v1alpha1"
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	"atoll.dev/atoll/internal/logicalcluster"
+)
+
+const (
+	// maxInstances is how many logical clusters have what is made of their configurations, for each of the plugins: clients,
+	// compiled expressions. Of those beyond, the ones whose last request is longest ago make theirs anew.
+	maxInstances = 500
+	// tryAgain is how long what could not be made whole is used: a kind may come to be defined.
+	tryAgain = time.Second
+	// readTimeout bounds what upstream's plugins read with contexts of their own.
+	readTimeout = 10 * time.Second
+)
+
+// dynamic is one of the plugins that people configure: each logical cluster that has such configurations has an instance,
+// made for the first request that needs it, of the configurations there are at that moment. It has no goroutine, never changes
+// and is made anew when they have changed.
+type dynamic struct {
+	*admission.Handler
+	name           string
+	resources      []schema.GroupResource // without any of the last one nothing is done
+	configurations *Configurations
+	terminating    func(lc.Name) bool
+	own            *ownCalls // nil if it makes no calls
+	// make makes an instance from the objects of resources. It is whole unless something that they name is missing.
+	make func(cluster logicalcluster.Cluster, objects [][]runtime.Object) (plugin admission.Interface, whole bool, err error)
+
+	mu        sync.Mutex // makes looking for an instance and adding one a single step
+	instances *lru.Cache // *instanceOf by logical cluster
+}
+
+// instanceOf is what is made of the configurations of one logical cluster.
+type instanceOf struct {
+	stamp stamp
+	until time.Time // zero for one that is whole; guarded by dynamic.mu
+
+	once   sync.Once
+	plugin admission.Interface
+	whole  bool
+	err    error
+}
+
+func newDynamic(c Config, name string, operations []admission.Operation, resources ...schema.GroupResource) *dynamic {
+	return &dynamic{
+		Handler: admission.NewHandler(operations...), name: name, resources: resources,
+		configurations: c.Configurations, terminating: c.Terminating, instances: lru.New(maxInstances),
+	}
+}
+
+// Admit lets what people configured change the object.
+func (d *dynamic) Admit(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+	plugin, done, err := d.instance(ctx, a)
+	if err != nil {
+		return err
+	}
+	defer done()
+	if mutating, ok := plugin.(admission.MutationInterface); ok {
+		return mutating.Admit(ctx, a, o)
+	}
+	return nil
+}
+
+// Validate lets what people configured refuse the object.
+func (d *dynamic) Validate(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+	plugin, done, err := d.instance(ctx, a)
+	if err != nil {
+		return err
+	}
+	defer done()
+	if validating, ok := plugin.(admission.ValidationInterface); ok {
+		return validating.Validate(ctx, a, o)
+	}
+	return nil
+}
+
+// instance returns the one for a request, or nil if there is nothing to do.
+func (d *dynamic) instance(ctx context.Context, a admission.Attributes) (_ admission.Interface, done func(), _ error) {
+	nothing := func() {}
+	cluster, ok := logicalcluster.ClusterFrom(ctx)
+	if !ok {
+		return nil, nil, apierrors.NewInternalError(fmt.Errorf("%s of %s %s: the request names no logical cluster", d.name, a.GetOperation(), a.GetResource().Resource))
+	}
+	if cluster.Mirror || isSystemState(a) {
+		return nil, nothing, nil
+	}
+	if err := d.configurations.WaitSynced(ctx); err != nil {
+		return nil, nil, admission.NewForbidden(a, fmt.Errorf("not yet ready to handle request: %w", err))
+	}
+	now := d.configurations.stamp(cluster.Name, d.resources)
+	if now == (stamp{}) || d.terminating(cluster.Name) {
+		return nil, nothing, nil
+	}
+	i := d.of(cluster.Name, now)
+	i.once.Do(func() { d.fill(i, cluster) })
+	if i.err != nil {
+		return nil, nil, apierrors.NewInternalError(i.err)
+	}
+	if d.own == nil || a.GetUserInfo().GetName() != user.APIServerUser {
+		return i.plugin, nothing, nil
+	}
+	done, err := d.own.begin(ctx, cluster.Name)
+	if err != nil {
+		return nil, nil, apierrors.NewInternalError(err)
+	}
+	return i.plugin, done, nil
+}
+
+// of returns the instance of what a logical cluster has; it may have to be filled.
+func (d *dynamic) of(cluster lc.Name, now stamp) *instanceOf {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if found, ok := d.instances.Get(cluster); ok {
+		if i := found.(*instanceOf); i.stamp == now && (i.until.IsZero() || time.Now().Before(i.until)) {
+			return i
+		}
+	}
+	i := &instanceOf{stamp: now}
+	d.instances.Add(cluster, i)
+	return i
+}
+
+// fill makes the plugin. What the logical cluster has may be newer than the stamp by now: the next request makes it again.
+func (d *dynamic) fill(i *instanceOf, cluster logicalcluster.Cluster) {
+	objects, _ := d.configurations.list(cluster.Name, d.resources)
+	i.plugin, i.whole, i.err = d.make(cluster, objects)
+	if i.err != nil {
+		i.err = fmt.Errorf("set up %s of logical cluster %q: %w", d.name, cluster.Name, i.err)
+	}
+	if i.err != nil || !i.whole {
+		d.mu.Lock()
+		i.until = time.Now().Add(tryAgain)
+		d.mu.Unlock()
+	}
+}
+
+// isSystemState says whether a request is about what the server alone writes, and people may not: who cannot write it has no
+// say in it either, or he could keep his workspace from being placed, or deleted, for ever.
+func isSystemState(a admission.Attributes) bool {
+	switch a.GetResource().Group {
+	case placementv1alpha1.GroupVersion.Group:
+		return a.GetResource().Resource == "placements" || a.GetSubresource() != ""
+	case corev1alpha1.GroupVersion.Group:
+		return true
+	case tenancyv1alpha1.GroupVersion.Group, workloadv1alpha1.GroupVersion.Group:
+		return a.GetSubresource() != ""
+	}
+	return false
+}
+
+// boundTo asks an authorizer about one logical cluster: upstream's expressions ask with contexts that name none.
+type boundTo struct {
+	cluster logicalcluster.Cluster
+	next    authorizer.Authorizer
+}
+
+// Authorize implements authorizer.Authorizer.
+func (b boundTo) Authorize(ctx context.Context, attrs authorizer.Attributes) (authorizer.Decision, string, error) {
+	return b.next.Authorize(logicalcluster.WithCluster(ctx, b.cluster), attrs)
+}
+
+// inTime are Objects that answer soon or not at all, for reads whose contexts do not end.
+type inTime struct{ Objects }
+
+// Get implements Objects.
+func (o inTime) Get(ctx context.Context, resource schema.GroupResource, namespace, name string, cached bool) (runtime.Object, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	return o.Objects.Get(ctx, resource, namespace, name, cached)
+}
+
+// List implements Objects.
+func (o inTime) List(ctx context.Context, resource schema.GroupResource, namespace string, cached bool) ([]runtime.Object, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	return o.Objects.List(ctx, resource, namespace, cached)
+}
+
+// scopeOf is a scope that outlives a request.
+func scopeOf(cluster logicalcluster.Cluster, objects Objects) scope {
+	return scope{ctx: logicalcluster.WithCluster(context.Background(), cluster), objects: inTime{objects}}
+}

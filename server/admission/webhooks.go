@@ -1,0 +1,194 @@
+package admission
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/admission/initializer"
+	webhookinitializer "k8s.io/apiserver/pkg/admission/plugin/webhook/initializer"
+	"k8s.io/apiserver/pkg/admission/plugin/webhook/mutating"
+	"k8s.io/apiserver/pkg/admission/plugin/webhook/validating"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/informers/admissionregistration"
+	admissionregistrationinformers "k8s.io/client-go/informers/admissionregistration/v1"
+	admissionregistrationlisters "k8s.io/client-go/listers/admissionregistration/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	"k8s.io/kubernetes/pkg/apis/core"
+
+	"atoll.dev/atoll/internal/logicalcluster"
+	"atoll.dev/atoll/server/webhooks"
+)
+
+var anyOperation = []admission.Operation{admission.Create, admission.Update, admission.Delete, admission.Connect}
+
+// newMutatingWebhooks returns MutatingAdmissionWebhook for all logical clusters.
+func newMutatingWebhooks(c Config, own *ownCalls) *dynamic {
+	d := newDynamic(c, mutating.PluginName, anyOperation, mutatingWebhooks)
+	d.own = own
+	d.make = func(cluster logicalcluster.Cluster, objects [][]runtime.Object) (admission.Interface, bool, error) {
+		configurations, err := versionedAll[admissionregistrationv1.MutatingWebhookConfiguration](objects[0])
+		if err != nil {
+			return nil, false, err
+		}
+		plugin, err := mutating.NewMutatingWebhook(nil)
+		if err != nil {
+			return nil, false, err
+		}
+		return plugin, true, c.initialize(plugin, cluster, webhookInformers{mutating: configurations})
+	}
+	return d
+}
+
+// newValidatingWebhooks returns ValidatingAdmissionWebhook for all logical clusters.
+func newValidatingWebhooks(c Config, own *ownCalls) *dynamic {
+	d := newDynamic(c, validating.PluginName, anyOperation, validatingWebhooks)
+	d.own = own
+	d.make = func(cluster logicalcluster.Cluster, objects [][]runtime.Object) (admission.Interface, bool, error) {
+		configurations, err := versionedAll[admissionregistrationv1.ValidatingWebhookConfiguration](objects[0])
+		if err != nil {
+			return nil, false, err
+		}
+		plugin, err := validating.NewValidatingAdmissionWebhook(nil)
+		if err != nil {
+			return nil, false, err
+		}
+		return plugin, true, c.initialize(plugin, cluster, webhookInformers{validating: configurations})
+	}
+	return d
+}
+
+// initialize gives upstream's plugin what it needs, all of one logical cluster.
+func (c Config) initialize(plugin admission.InitializationValidator, cluster logicalcluster.Cluster, configurations webhookInformers) error {
+	in, ok := plugin.(admission.Interface)
+	if !ok {
+		return fmt.Errorf("%T is no admission plugin", plugin)
+	}
+	s := scopeOf(cluster, c.Objects)
+	admission.PluginInitializers{
+		initializer.New(clientset{scope: s}, nil, webhookFactory{factory{scope: s}, configurations}, boundTo{cluster, c.Authorizer}, utilfeature.DefaultFeatureGate, nil, nil, nil),
+		webhookinitializer.NewPluginInitializer(c.Webhooks.Resolver, webhooks.Services(s.where)),
+	}.Initialize(in)
+	return plugin.ValidateInitialization()
+}
+
+// where says where a Service is reached that stands for something outside of physical clusters.
+func (s scope) where(ctx context.Context, namespace, name string) (string, error) {
+	obj, err := get(logicalcluster.WithCluster(ctx, s.cluster()), s.objects, schema.GroupResource{Resource: "services"}, namespace, name)
+	if apierrors.IsNotFound(err) {
+		return "", errors.New("the workspace has no such Service")
+	}
+	if err != nil {
+		return "", err
+	}
+	service, ok := obj.(*core.Service)
+	if !ok {
+		return "", fmt.Errorf("it is stored as a %T", obj)
+	}
+	if service.Spec.Type == core.ServiceTypeExternalName {
+		return service.Spec.ExternalName, nil
+	}
+	for _, ingress := range service.Status.LoadBalancer.Ingress {
+		if ingress.Hostname != "" {
+			return ingress.Hostname, nil
+		}
+		if ingress.IP != "" {
+			return ingress.IP, nil
+		}
+	}
+	return "", nil
+}
+
+func (s scope) cluster() logicalcluster.Cluster {
+	cluster, _ := logicalcluster.ClusterFrom(s.ctx) // whoever made the scope put it there
+	return cluster
+}
+
+// versionedAll converts stored objects, copied.
+func versionedAll[V any, P object[V]](stored []runtime.Object) ([]*V, error) {
+	var all []*V
+	for _, obj := range stored {
+		out := new(V)
+		if err := legacyscheme.Scheme.Convert(obj.DeepCopyObject(), out, nil); err != nil {
+			return nil, fmt.Errorf("convert a %T for admission: %w", obj, err)
+		}
+		all = append(all, out)
+	}
+	return all, nil
+}
+
+// webhookFactory is a factory that has configurations of webhooks, too.
+type webhookFactory struct {
+	factory
+	configurations webhookInformers
+}
+
+func (f webhookFactory) Admissionregistration() admissionregistration.Interface {
+	return registrationInformers{configurations: f.configurations}
+}
+
+var _ informers.SharedInformerFactory = webhookFactory{}
+
+type registrationInformers struct {
+	admissionregistration.Interface
+	configurations webhookInformers
+}
+
+func (i registrationInformers) V1() admissionregistrationinformers.Interface { return i.configurations }
+
+// webhookInformers show what there was when an instance was made.
+type webhookInformers struct {
+	admissionregistrationinformers.Interface
+	mutating   fixed[admissionregistrationv1.MutatingWebhookConfiguration, *admissionregistrationv1.MutatingWebhookConfiguration]
+	validating fixed[admissionregistrationv1.ValidatingWebhookConfiguration, *admissionregistrationv1.ValidatingWebhookConfiguration]
+}
+
+func (i webhookInformers) MutatingWebhookConfigurations() admissionregistrationinformers.MutatingWebhookConfigurationInformer {
+	return informer[admissionregistrationlisters.MutatingWebhookConfigurationLister]{i.mutating}
+}
+
+func (i webhookInformers) ValidatingWebhookConfigurations() admissionregistrationinformers.ValidatingWebhookConfigurationInformer {
+	return informer[admissionregistrationlisters.ValidatingWebhookConfigurationLister]{i.validating}
+}
+
+// fixed is the generated lister of a kind without namespaces, of objects that never change.
+type fixed[V any, P interface {
+	object[V]
+	metav1.Object
+}] []*V
+
+// List returns those that a selector chooses, in a slice of the caller's.
+func (f fixed[V, P]) List(selector labels.Selector) ([]*V, error) {
+	return slices.DeleteFunc(slices.Clone(f), func(o *V) bool { return !selector.Matches(labels.Set(P(o).GetLabels())) }), nil
+}
+
+// Get returns one.
+func (f fixed[V, P]) Get(name string) (*V, error) {
+	for _, o := range f {
+		if P(o).GetName() == name {
+			return o, nil
+		}
+	}
+	return nil, apierrors.NewNotFound(schema.GroupResource{Group: admissionregistrationv1.GroupName}, name)
+}
+
+// AddEventHandler tells nothing: there is nothing new.
+func (synced) AddEventHandler(cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
+	return registered{}, nil
+}
+
+type registered struct {
+	cache.ResourceEventHandlerRegistration
+}
+
+func (registered) HasSynced() bool { return true }

@@ -1,0 +1,101 @@
+package webhooks
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"syscall"
+	"time"
+
+	"k8s.io/apiserver/pkg/util/webhook"
+	"k8s.io/client-go/rest"
+)
+
+const (
+	// dialTimeout and callTimeout bound what has no bound of its own; callTimeout is kube-apiserver's.
+	dialTimeout = 10 * time.Second
+	callTimeout = 30 * time.Second
+	// Connections kept to one webhook between calls, and for how long. Each is two goroutines.
+	idleConnections = 2
+	idleTimeout     = 15 * time.Second
+	// maxAnswerHeader in bytes; the body is bounded by upstream.
+	maxAnswerHeader = 64 << 10
+	// userAgent is kube-apiserver's.
+	userAgent = "kube-apiserver-admission"
+)
+
+// Caller makes what upstream's clients of webhooks connect with.
+type Caller struct {
+	addresses Addresses
+	dialer    *net.Dialer
+}
+
+// NewCaller returns one that calls webhooks where addresses allow it.
+func NewCaller(addresses Addresses) *Caller {
+	c := &Caller{addresses: addresses}
+	c.dialer = &net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second, Control: c.control}
+	return c
+}
+
+// control sees the address that is about to be connected to, after names were resolved: what they resolve to the next time
+// does not matter.
+func (c *Caller) control(_, address string, _ syscall.RawConn) error {
+	to, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return fmt.Errorf("look at the address %q of a webhook: %w", address, err)
+	}
+	return c.addresses.Check(to.Addr())
+}
+
+// Resolver ignores what it wraps: what upstream would add are credentials.
+func (c *Caller) Resolver(webhook.AuthenticationInfoResolver) webhook.AuthenticationInfoResolver {
+	return &webhook.AuthenticationInfoResolverDelegator{
+		ClientConfigForFunc:        func(string) (*rest.Config, error) { return c.config(), nil },
+		ClientConfigForServiceFunc: func(string, string, int) (*rest.Config, error) { return c.config(), nil },
+	}
+}
+
+func (c *Caller) config() *rest.Config {
+	return &rest.Config{
+		UserAgent: userAgent,
+		Timeout:   callTimeout,
+		Dial:      c.dialer.DialContext,
+		// That there is a function keeps client-go from keeping the transport for ever, too.
+		Proxy: func(*http.Request) (*url.URL, error) { return nil, nil },
+		WrapTransport: func(next http.RoundTripper) http.RoundTripper {
+			if made, ok := next.(*http.Transport); ok { // not yet in use: it was made for this client
+				made.MaxIdleConnsPerHost, made.IdleConnTimeout = idleConnections, idleTimeout
+				made.MaxResponseHeaderBytes = maxAnswerHeader
+			}
+			return noRedirects{next}
+		},
+	}
+}
+
+// Service is what is known of a Service: the name or address, of a server outside of physical clusters, that it stands for.
+type Service func(ctx context.Context, namespace, name string) (host string, err error)
+
+// Services finds Services by where; nil finds none.
+func Services(where Service) webhook.ServiceResolver { return services{where} }
+
+type services struct{ where Service }
+
+// ResolveEndpoint says where a Service is reached. Upstream asks when it connects; the certificate is that of
+// <name>.<namespace>.svc wherever that is.
+func (s services) ResolveEndpoint(namespace, name string, port int32) (*url.URL, error) {
+	why := "it runs in a physical cluster, where this server cannot reach it"
+	if s.where != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), dialTimeout)
+		defer cancel()
+		host, err := s.where(ctx, namespace, name)
+		if err != nil {
+			why = err.Error()
+		} else if host != "" {
+			return &url.URL{Scheme: "https", Host: net.JoinHostPort(host, fmt.Sprint(port))}, nil
+		}
+	}
+	return nil, fmt.Errorf("the Service %s/%s cannot be called: %s; give the webhook a url instead of a service", namespace, name, why)
+}

@@ -1,0 +1,164 @@
+package webhooks
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"net/url"
+	"strings"
+	"testing"
+
+	"k8s.io/client-go/rest"
+)
+
+func TestAddresses(t *testing.T) {
+	ranges := func(texts ...string) []netip.Prefix {
+		t.Helper()
+		p, err := ParsePrefixes(texts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	for _, tc := range []struct {
+		reason    string
+		addresses Addresses
+		addr      string
+		want      string // part of the refusal; empty if the address may be dialed
+	}{
+		{"public", Addresses{}, "203.0.113.7", ""},
+		{"public, IPv6", Addresses{}, "2001:db8::1", ""},
+		{"a private network is the operator's choice", Addresses{}, "10.1.2.3", ""},
+		{"which he may make", Addresses{Refused: ranges("10.0.0.0/8")}, "10.1.2.3", "the server's operator refuses 10.0.0.0/8"},
+		{"with exceptions", Addresses{Refused: ranges("10.0.0.0/8"), Allowed: ranges("10.1.2.3")}, "10.1.2.3", ""},
+		{"loopback", Addresses{}, "127.0.0.1", "a loopback address"},
+		{"all of loopback", Addresses{}, "127.8.9.10", "a loopback address"},
+		{"loopback, IPv6", Addresses{}, "::1", "a loopback address"},
+		{"loopback, IPv4 in IPv6", Addresses{}, "::ffff:127.0.0.1", "a loopback address"},
+		{"loopback, by NAT64", Addresses{}, "64:ff9b::127.0.0.1", "a loopback address"},
+		{"loopback, IPv4-compatible", Addresses{}, "::7f00:1", "a loopback address"},
+		{"loopback, allowed", Addresses{Allowed: ranges("127.0.0.0/8")}, "127.0.0.1", ""},
+		{"the other loopback is not allowed with it", Addresses{Allowed: ranges("127.0.0.0/8")}, "::1", "a loopback address"},
+		{"allowed as IPv4 in IPv6", Addresses{Allowed: ranges("::ffff:127.0.0.0/104")}, "127.0.0.1", ""},
+		{"metadata of clouds", Addresses{}, "169.254.169.254", "a link-local address"},
+		{"metadata of clouds, IPv6", Addresses{}, "fd00:ec2::254", "metadata"},
+		{"link-local", Addresses{}, "fe80::1%eth0", "a link-local address"},
+		{"any address is this machine", Addresses{}, "0.0.0.0", "no address of a server"},
+		{"any address is this machine, IPv6", Addresses{}, "::", "no address of a server"},
+		{"multicast", Addresses{}, "239.1.1.1", "no address of a server"},
+	} {
+		err := tc.addresses.Check(netip.MustParseAddr(tc.addr))
+		if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: %s: %v, want %q", tc.reason, tc.addr, err, tc.want)
+		}
+	}
+	for _, text := range []string{"", "10.0.0.0/33", "localhost", "10.0.0.0-10.0.0.9", "::ffff:0.0.0.0/64"} {
+		if got, err := ParsePrefixes([]string{text}); err == nil {
+			t.Errorf("%q is read as %v", text, got)
+		}
+	}
+}
+
+func client(t *testing.T, c *Caller) *http.Client {
+	t.Helper()
+	config, err := c.Resolver(nil).ClientConfigFor("kubernetes.default.svc:443")
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.CloseIdleConnections)
+	return client
+}
+
+func loopback() Addresses {
+	return Addresses{Allowed: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}}
+}
+
+// What a name resolves to is looked at, and no proxy is asked to go there instead.
+func TestRefusedAddressesAreNotDialed(t *testing.T) {
+	called := func(http.ResponseWriter, *http.Request) { t.Error("was called") }
+	hook := httptest.NewServer(http.HandlerFunc(called))
+	defer hook.Close()
+	proxy := httptest.NewServer(http.HandlerFunc(called))
+	defer proxy.Close()
+	for _, variable := range []string{"HTTP_PROXY", "HTTPS_PROXY", "http_proxy"} {
+		t.Setenv(variable, proxy.URL)
+	}
+	to, err := url.Parse(hook.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, host := range []string{"127.0.0.1", "localhost", "2130706433", "0177.0.0.1", "[::ffff:127.0.0.1]"} {
+		resp, err := client(t, NewCaller(Addresses{})).Post("http://"+host+":"+to.Port(), "application/json", strings.NewReader("{}"))
+		if err == nil {
+			resp.Body.Close()
+			t.Errorf("%s was called: %s", host, resp.Status)
+		} else if (host == "127.0.0.1" || host == "localhost") && !strings.Contains(err.Error(), "a loopback address of the server's own machine") {
+			t.Errorf("%s: %v, want the reason", host, err)
+		}
+	}
+}
+
+// A webhook is called at its URL, and nobody else for it; without a credential.
+func TestWebhooksAreNotRedirected(t *testing.T) {
+	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the redirect was followed") }))
+	defer other.Close()
+	hook := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if req.Header.Get("Authorization") != "" {
+			t.Error("the webhook was shown a credential")
+		}
+		if req.URL.Path == "/moved" {
+			http.Redirect(w, req, other.URL, http.StatusTemporaryRedirect)
+		}
+	}))
+	defer hook.Close()
+	c := client(t, NewCaller(loopback()))
+	resp, err := c.Post(hook.URL+"/here", "application/json", strings.NewReader("{}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	resp, err = c.Post(hook.URL+"/moved", "application/json", strings.NewReader("{}"))
+	if err == nil {
+		resp.Body.Close()
+	}
+	if err == nil || !strings.Contains(err.Error(), "redirects are not followed") {
+		t.Errorf("a redirect: %v, want an error that says why", err)
+	}
+}
+
+func TestServices(t *testing.T) {
+	find := func(_ context.Context, namespace, name string) (string, error) {
+		switch namespace + "/" + name {
+		case "default/outside":
+			return "hooks.example.com", nil
+		case "default/inside":
+			return "", nil
+		}
+		return "", errors.New("there is none")
+	}
+	for _, tc := range []struct {
+		where      Service
+		name, want string
+		refusal    string
+	}{
+		{nil, "outside", "", "give the webhook a url instead of a service"},
+		{find, "outside", "https://hooks.example.com:8443", ""},
+		{find, "inside", "", "the Service default/inside cannot be called: it runs in a physical cluster, where this server cannot reach it; give the webhook a url"},
+		{find, "absent", "", "the Service default/absent cannot be called: there is none; give the webhook a url"},
+	} {
+		got, err := Services(tc.where).ResolveEndpoint("default", tc.name, 8443)
+		if tc.refusal != "" {
+			if err == nil || !strings.Contains(err.Error(), tc.refusal) {
+				t.Errorf("%s: %v, want %q", tc.name, err, tc.refusal)
+			}
+		} else if err != nil || got.String() != tc.want {
+			t.Errorf("%s: %v, %v, want %s", tc.name, got, err, tc.want)
+		}
+	}
+}
