@@ -122,8 +122,8 @@ func (p place) validate(t *testing.T, h *hook, name string, hooks ...admissionre
 	api := p.AdmissionregistrationV1().ValidatingWebhookConfigurations()
 	made, err := api.Create(t.Context(), configuration, metav1.CreateOptions{})
 	must(t, err)
-	if policy := made.Webhooks[0].FailurePolicy; policy == nil || *made.Webhooks[0].TimeoutSeconds != 10 {
-		t.Errorf("the webhook has no defaults: %+v", made.Webhooks[0])
+	if made := made.Webhooks[len(hooks)]; *made.FailurePolicy != admissionregistrationv1.Fail || *made.TimeoutSeconds != 10 {
+		t.Errorf("the webhook has no defaults: %+v", made)
 	}
 	p.waitMarked(t, h, name)
 }
@@ -283,7 +283,7 @@ func TestAdmissionWebhooks(t *testing.T) {
 		for _, c := range []custom{inA, inB} {
 			c.define(t, widgets(`{"size":{"type":"integer"}}`))
 		}
-		a.validate(t, h, "widgets", validatingBy("widgets", h.at("/widgets"), rule("shop.example", "*", admissionregistrationv1.OperationAll)))
+		a.validate(t, h, "widgets", validatingBy("widgets", h.at("/widgets"), rule("shop.example", "*/*", admissionregistrationv1.OperationAll)))
 		h.take()
 		api := inA.objects.Resource(widgetsV1).Namespace("default")
 		_, err := api.Create(t.Context(), widget("good", nil), metav1.CreateOptions{})

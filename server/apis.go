@@ -121,6 +121,10 @@ func (s *Server) admit(authorizer authorizer.Authorizer) (kubeadmission.Interfac
 			workloads = append(workloads, kind.GVR.GroupResource())
 		}
 	}
+	var err error
+	if s.requests, err = newRequester(s.loopback.config); err != nil {
+		return nil, err
+	}
 	plugins, err := admission.New(admission.Config{
 		Objects:     storedObjects{s.backend},
 		Authorizer:  authorizer,
@@ -136,6 +140,8 @@ func (s *Server) admit(authorizer authorizer.Authorizer) (kubeadmission.Interfac
 		PlacedOn:       func(target types.UID) (placements, workspaces int) { return s.placer.PlacedOn(target) },
 		Configurations: s.configurations,
 		Webhooks:       s.webhooks,
+		Params:         s.requests,
+		Schemas:        s.requests,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("set up admission: %w", err)

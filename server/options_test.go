@@ -74,13 +74,15 @@ func TestOptionsFlags(t *testing.T) {
 	// kube-apiserver's and kcp's names.
 	err := flags.Parse([]string{"--root-directory=r", "--kubeconfig-path=k", "--bind-address=0.0.0.0", "--secure-port=0",
 		"--external-hostname=e", "--client-ca-file=c", "--token-auth-file=t", "--audit-policy-file=p", "--audit-log-path=l",
-		"--encryption-provider-config=x", "--encryption-provider-config-automatic-reload", "--tracing-config-file=y", "--shutdown-delay-duration=3s", "--shutdown-send-retry-after"})
+		"--encryption-provider-config=x", "--encryption-provider-config-automatic-reload", "--tracing-config-file=y", "--shutdown-delay-duration=3s", "--shutdown-send-retry-after",
+		"--webhook-allowed-addresses=127.0.0.1,10.0.0.0/8", "--webhook-refused-addresses=192.0.2.0/24"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if o.RootDirectory != "r" || o.KubeconfigPath != "k" || !o.BindAddress.IsUnspecified() || o.SecurePort != 0 || o.ExternalHostname != "e" ||
 		o.ClientCAFile != "c" || o.TokenAuthFile != "t" || o.Audit.PolicyFile != "p" || o.Audit.LogOptions.Path != "l" ||
-		o.Encryption != (EncryptionOptions{ConfigFile: "x", AutomaticReload: true}) || o.Tracing.ConfigFile != "y" || o.ShutdownDelay != 3*time.Second || !o.ShutdownSendRetryAfter {
+		o.Encryption != (EncryptionOptions{ConfigFile: "x", AutomaticReload: true}) || o.Tracing.ConfigFile != "y" || o.ShutdownDelay != 3*time.Second || !o.ShutdownSendRetryAfter ||
+		len(o.WebhookAllowedAddresses) != 2 || len(o.WebhookRefusedAddresses) != 1 {
 		t.Errorf("flags do not reach their options: %+v", o)
 	}
 }

@@ -97,6 +97,7 @@ type Server struct {
 
 	// configurations are the webhooks and admission policies of all logical clusters.
 	configurations *admission.Configurations
+	requests       *requester // of this process to itself
 }
 
 // New builds the server over an etcd, takes its port, and writes the administrator's kubeconfig. Join comes
@@ -410,7 +411,9 @@ func (s *Server) Run(ctx context.Context) error {
 		}
 	})
 	inMemory.Go(func() { s.custom.Run(loopbackCtx) })
-	inMemory.Go(func() { s.configurations.Run(loopbackCtx) })
+	typeChecks := admission.NewTypeChecks(s.configurations, s.requests)
+	inMemory.Go(func() { typeChecks.Run(ctx) })
+	inMemory.Go(func() { s.configurations.Run(ctx) }) // the last requests are admitted by what is known then
 	defer inMemory.Wait()
 	defer stopLoopback()
 	err := prepared.RunWithContext(ctx)

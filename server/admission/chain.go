@@ -43,6 +43,9 @@ type Config struct {
 	// Configurations are the webhooks and policies of all logical clusters, and Webhooks calls the former.
 	Configurations *Configurations
 	Webhooks       *webhooks.Caller
+	// Params and Schemas are what policies read besides.
+	Params  Params
+	Schemas Schemas
 }
 
 // What plugins of Kubernetes look at.
@@ -108,7 +111,7 @@ func New(c Config) (admission.Interface, error) {
 	own := newOwnCalls()
 	chain = append(chain, NewNowhere(c.Workloads, c.WhyNowhere), NewInUse(c.PlacedOn), NewUnsupported(),
 		NewDefinitions(c.Definitions, c.MaxDefinitions),
-		newMutatingWebhooks(c, own), newValidatingWebhooks(c, own), // what people configured sees what all others made
+		newMutatingPolicies(c), newMutatingWebhooks(c, own), newValidatingPolicies(c), newValidatingWebhooks(c, own), // what people configured sees what all others made
 		NewResourceQuota(c.Objects, c.ChargeQuota)) // nothing is charged for what anybody refuses
 	return reinvoking{admission.NewChainHandler(chain...)}, nil
 }

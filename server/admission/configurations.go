@@ -49,6 +49,8 @@ func registration(resource string) schema.GroupResource {
 type Configurations struct {
 	from   Everywhere
 	synced chan struct{}
+	// policyChanged is told of each ValidatingAdmissionPolicy that is new or has changed; it must not block. Nil for nobody.
+	policyChanged func(cluster lc.Name, name string)
 
 	mu      sync.RWMutex // guards what follows
 	of      map[schema.GroupResource]map[lc.Name]*configured
@@ -134,6 +136,18 @@ func (c *Configurations) list(cluster lc.Name, resources []schema.GroupResource)
 	return objects, s
 }
 
+// get returns one object.
+func (c *Configurations) get(resource schema.GroupResource, cluster lc.Name, name string) (runtime.Object, bool) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	has, ok := c.of[resource][cluster]
+	if !ok {
+		return nil, false
+	}
+	obj, ok := has.byName[name]
+	return obj, ok
+}
+
 // put takes over one object, or that it is gone. The lock is held.
 func (c *Configurations) put(resource schema.GroupResource, obj runtime.Object, gone bool) error {
 	object, err := meta.Accessor(obj)
@@ -153,6 +167,9 @@ func (c *Configurations) put(resource schema.GroupResource, obj runtime.Object, 
 		delete(has.byName, object.GetName())
 	} else {
 		has.byName[object.GetName()] = obj
+	}
+	if resource == validatingPolicies && !gone && c.policyChanged != nil {
+		c.policyChanged(cluster, object.GetName())
 	}
 	c.version++
 	has.version = c.version

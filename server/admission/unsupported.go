@@ -40,8 +40,6 @@ var notCarriedOut = []schema.GroupResource{
 	{Group: "policy", Resource: "poddisruptionbudgets"},
 	{Group: "networking.k8s.io", Resource: "ingresses"},
 	{Group: "networking.k8s.io", Resource: "networkpolicies"},
-	{Group: "admissionregistration.k8s.io", Resource: "mutatingadmissionpolicies"},
-	{Group: "admissionregistration.k8s.io", Resource: "validatingadmissionpolicies"},
 }
 
 // carriedOutHere are kinds that act on what is made in the workspace, and as yet do not go down, with what they act on.

@@ -185,7 +185,7 @@ func (s *instances) serve(def *Definition) (*instance, error) {
 		http.NotFoundHandler(),
 		s.objects,
 		noNewOnes{c.Admission},
-		nil, // nothing is established by it
+		nil,                    // nothing is established by it
 		webhooks.Services(nil), // one handler serves many logical clusters: whose Service?
 		c.Webhooks.Resolver,
 		1,

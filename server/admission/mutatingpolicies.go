@@ -1,0 +1,137 @@
+package admission
+
+import (
+	"context"
+	"fmt"
+
+	v1 "k8s.io/api/admissionregistration/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/managedfields"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/admission/plugin/cel"
+	"k8s.io/apiserver/pkg/admission/plugin/policy/mutating"
+	"k8s.io/apiserver/pkg/admission/plugin/policy/mutating/patch"
+	"k8s.io/apiserver/pkg/cel/environment"
+	"sigs.k8s.io/structured-merge-diff/v6/typed"
+
+	"atoll.dev/atoll/internal/logicalcluster"
+)
+
+// newMutatingPolicies returns MutatingAdmissionPolicy for all logical clusters. There is no object to change in a deletion.
+func newMutatingPolicies(c Config) *dynamic {
+	d := newDynamic(c, mutating.PluginName, []admission.Operation{admission.Create, admission.Update, admission.Connect}, mutatingPolicies, mutatingPolicyBindings)
+	d.make = func(cluster logicalcluster.Cluster, objects [][]runtime.Object) (admission.Interface, bool, error) {
+		definitions, err := versionedAll[v1.MutatingAdmissionPolicy](objects[0])
+		if err != nil {
+			return nil, false, err
+		}
+		bindings, err := versionedAll[v1.MutatingAdmissionPolicyBinding](objects[1])
+		if err != nil {
+			return nil, false, err
+		}
+		p := mutatingPlugin{policies[mutating.PolicyHook]{
+			dispatcher: mutating.NewDispatcher(boundTo{cluster, c.Authorizer}, scopeOf(cluster, c.Objects).matcher(), converters{c.Schemas, cluster}),
+		}}
+		whole := true
+		for _, b := range bind(definitions, bindings, (*v1.MutatingAdmissionPolicy).GetName, func(b *v1.MutatingAdmissionPolicyBinding) string { return b.Spec.PolicyName }) {
+			hook := mutating.PolicyHook{Policy: b.policy, Bindings: b.bindings, Evaluator: compileMutation(b.policy)}
+			hook.ParamInformer, hook.ParamScope, hook.ConfigurationError = c.paramsOf(cluster, b.policy.Spec.ParamKind)
+			whole = whole && hook.ConfigurationError == nil
+			if hook.Evaluator.Error != nil {
+				hook.ConfigurationError = hook.Evaluator.Error
+			}
+			p.hooks = append(p.hooks, hook)
+		}
+		return p, whole, nil
+	}
+	return d
+}
+
+type mutatingPlugin struct {
+	policies[mutating.PolicyHook]
+}
+
+// Handles implements admission.Interface; who asks has done so already.
+func (mutatingPlugin) Handles(admission.Operation) bool { return true }
+
+// Admit implements admission.MutationInterface.
+func (p mutatingPlugin) Admit(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+	return p.dispatch(ctx, a, o)
+}
+
+// compileMutation compiles a policy's expressions. One that does not compile fails when it is evaluated.
+func compileMutation(policy *v1.MutatingAdmissionPolicy) mutating.PolicyEvaluator {
+	spec := policy.Spec
+	compiler, err := cel.NewCompositedCompiler(compilationEnvironment())
+	if err != nil {
+		return mutating.PolicyEvaluator{Error: fmt.Errorf("set up the compiler of expressions: %w", err)}
+	}
+	given := cel.OptionalVariableDeclarations{HasParams: spec.ParamKind != nil, HasAuthorizer: true}
+	inPatches := given
+	inPatches.HasPatchTypes = true
+	compileVariables(compiler, spec.Variables, given)
+	e := mutating.PolicyEvaluator{
+		CompositedCompiler: compiler,
+		Matcher:            compileConditions(compiler, spec.MatchConditions, given, spec.FailurePolicy, "admit", policy),
+	}
+	for _, m := range spec.Mutations {
+		switch {
+		case m.PatchType == v1.PatchTypeJSONPatch && m.JSONPatch != nil:
+			e.Mutators = append(e.Mutators, patch.NewJSONPatcher(compiler.CompileMutatingEvaluator(
+				&patch.JSONPatchCondition{Expression: m.JSONPatch.Expression}, inPatches, environment.StoredExpressions)))
+		case m.PatchType == v1.PatchTypeApplyConfiguration && m.ApplyConfiguration != nil:
+			e.Mutators = append(e.Mutators, patch.NewApplyConfigurationPatcher(compiler.CompileMutatingEvaluator(
+				&patch.ApplyConfigurationCondition{Expression: m.ApplyConfiguration.Expression}, inPatches, environment.StoredExpressions)))
+		}
+	}
+	return e
+}
+
+// converters finds the types of a logical cluster's kinds when a policy's apply configuration needs them.
+type converters struct {
+	schemas Schemas
+	cluster logicalcluster.Cluster
+}
+
+// Run implements patch.TypeConverterManager: nothing has to run.
+func (converters) Run(context.Context) {}
+
+// GetTypeConverter implements patch.TypeConverterManager.
+func (c converters) GetTypeConverter(gvk schema.GroupVersionKind) managedfields.TypeConverter {
+	return converter{c, gvk.GroupVersion()}
+}
+
+// converter finds out when it is used: for JSON patches it never is.
+type converter struct {
+	of converters
+	gv schema.GroupVersion
+}
+
+func (c converter) find() (managedfields.TypeConverter, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
+	defer cancel()
+	found, err := c.of.schemas.Converter(ctx, c.of.cluster.Name, c.gv)
+	if err != nil {
+		return nil, fmt.Errorf("find the types of %s: %w", c.gv, err)
+	}
+	return found, nil
+}
+
+// ObjectToTyped implements managedfields.TypeConverter.
+func (c converter) ObjectToTyped(obj runtime.Object, options ...typed.ValidationOptions) (*typed.TypedValue, error) {
+	found, err := c.find()
+	if err != nil {
+		return nil, err
+	}
+	return found.ObjectToTyped(obj, options...)
+}
+
+// TypedToObject implements managedfields.TypeConverter.
+func (c converter) TypedToObject(value *typed.TypedValue) (runtime.Object, error) {
+	found, err := c.find()
+	if err != nil {
+		return nil, err
+	}
+	return found.TypedToObject(value)
+}

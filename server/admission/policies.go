@@ -1,0 +1,178 @@
+package admission
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	v1 "k8s.io/api/admissionregistration/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/admission/plugin/cel"
+	"k8s.io/apiserver/pkg/admission/plugin/policy/generic"
+	"k8s.io/apiserver/pkg/admission/plugin/policy/matching"
+	"k8s.io/apiserver/pkg/admission/plugin/policy/validating"
+	"k8s.io/apiserver/pkg/admission/plugin/webhook/matchconditions"
+	"k8s.io/apiserver/pkg/cel/environment"
+	"k8s.io/client-go/informers"
+	"k8s.io/kubernetes/pkg/kubeapiserver/admission/exclusion"
+
+	"atoll.dev/atoll/internal/logicalcluster"
+)
+
+// policies is what upstream's dispatcher does with the policies that one logical cluster has bound.
+type policies[H any] struct {
+	dispatcher generic.Dispatcher[H]
+	hooks      []H
+}
+
+// dispatch refuses or changes the object. What policies cannot look at is as in kube-apiserver: reviews of access, without
+// which nobody could mend a policy, and policies themselves.
+func (p policies[H]) dispatch(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+	resource := a.GetResource().GroupResource()
+	if slices.Contains(exclusion.Excluded(), resource) || slices.Contains(configurationsOfPolicies, resource) {
+		return nil
+	}
+	return p.dispatcher.Dispatch(ctx, a, o, p.hooks)
+}
+
+var configurationsOfPolicies = []schema.GroupResource{mutatingPolicies, mutatingPolicyBindings, validatingPolicies, validatingPolicyBindings}
+
+// compilationEnvironment is what expressions are compiled in: many types and functions, the same for all.
+var compilationEnvironment = sync.OnceValue(func() *environment.EnvSet {
+	return environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion())
+})
+
+// bound is a policy and its bindings, of one logical cluster.
+type bound[P, B any] struct {
+	policy   P
+	bindings []B
+}
+
+// bind puts policies, which are in the order of their names, and their bindings together. Those without any are left out.
+func bind[P, B runtime.Object](policies []P, bindings []B, nameOf func(P) string, policyOf func(B) string) []bound[P, B] {
+	var all []bound[P, B]
+	for _, policy := range policies {
+		its := slices.DeleteFunc(slices.Clone(bindings), func(b B) bool { return policyOf(b) != nameOf(policy) })
+		if len(its) > 0 {
+			all = append(all, bound[P, B]{policy, its})
+		}
+	}
+	return all
+}
+
+// paramsOf is what a policy's parameters are read from: nil for one without, an error for those that cannot be.
+func (c Config) paramsOf(cluster logicalcluster.Cluster, kind *v1.ParamKind) (informers.GenericInformer, meta.RESTScope, error) {
+	if kind == nil {
+		return nil, nil, nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
+	defer cancel()
+	gvk := schema.FromAPIVersionAndKind(kind.APIVersion, kind.Kind)
+	resource, namespaced, err := c.Params.Find(ctx, cluster.Name, gvk)
+	if err != nil {
+		return nil, nil, fmt.Errorf("failed to find resource referenced by paramKind: '%v': %w", gvk, err)
+	}
+	scope := meta.RESTScopeRoot
+	if namespaced {
+		scope = meta.RESTScopeNamespace
+	}
+	return params{from: c.Params, cluster: cluster.Name, resource: resource}, scope, nil
+}
+
+func (s scope) matcher() *matching.Matcher {
+	return matching.NewMatcher(s.namespaces(), clientset{scope: s})
+}
+
+// newValidatingPolicies returns ValidatingAdmissionPolicy for all logical clusters.
+func newValidatingPolicies(c Config) *dynamic {
+	d := newDynamic(c, validating.PluginName, anyOperation, validatingPolicies, validatingPolicyBindings)
+	d.make = func(cluster logicalcluster.Cluster, objects [][]runtime.Object) (admission.Interface, bool, error) {
+		definitions, err := versionedAll[v1.ValidatingAdmissionPolicy](objects[0])
+		if err != nil {
+			return nil, false, err
+		}
+		bindings, err := versionedAll[v1.ValidatingAdmissionPolicyBinding](objects[1])
+		if err != nil {
+			return nil, false, err
+		}
+		p := validatingPlugin{policies[validating.PolicyHook]{
+			dispatcher: validating.NewDispatcher(boundTo{cluster, c.Authorizer}, generic.NewPolicyMatcher(scopeOf(cluster, c.Objects).matcher())),
+		}}
+		whole := true
+		for _, b := range bind(definitions, bindings, (*v1.ValidatingAdmissionPolicy).GetName, func(b *v1.ValidatingAdmissionPolicyBinding) string { return b.Spec.PolicyName }) {
+			hook := validating.PolicyHook{Policy: b.policy, Bindings: b.bindings, Evaluator: compileValidation(b.policy)}
+			hook.ParamInformer, hook.ParamScope, hook.ConfigurationError = c.paramsOf(cluster, b.policy.Spec.ParamKind)
+			whole = whole && hook.ConfigurationError == nil
+			p.hooks = append(p.hooks, hook)
+		}
+		return p, whole, nil
+	}
+	return d
+}
+
+type validatingPlugin struct {
+	policies[validating.PolicyHook]
+}
+
+// Handles implements admission.Interface; who asks has done so already.
+func (validatingPlugin) Handles(admission.Operation) bool { return true }
+
+// Validate implements admission.ValidationInterface.
+func (p validatingPlugin) Validate(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+	return p.dispatch(ctx, a, o)
+}
+
+// compileValidation compiles a policy's expressions. One that does not compile fails when it is evaluated.
+func compileValidation(policy *v1.ValidatingAdmissionPolicy) validating.Validator {
+	spec := policy.Spec
+	compiler, err := cel.NewCompositedCompiler(compilationEnvironment())
+	if err != nil {
+		return validating.NewValidator(nil, nil, nil, nil, spec.FailurePolicy, err)
+	}
+	given := cel.OptionalVariableDeclarations{HasParams: spec.ParamKind != nil, HasAuthorizer: true}
+	inMessages := cel.OptionalVariableDeclarations{HasParams: spec.ParamKind != nil}
+	compileVariables(compiler, spec.Variables, given)
+	var checks, messages, annotations []cel.ExpressionAccessor
+	for _, v := range spec.Validations {
+		checks = append(checks, &validating.ValidationCondition{Expression: v.Expression, Message: v.Message, Reason: v.Reason})
+		var message cel.ExpressionAccessor // nil for none: the two are in the same order
+		if v.MessageExpression != "" {
+			message = &validating.MessageExpressionCondition{MessageExpression: v.MessageExpression}
+		}
+		messages = append(messages, message)
+	}
+	for _, a := range spec.AuditAnnotations {
+		annotations = append(annotations, &validating.AuditAnnotationCondition{Key: a.Key, ValueExpression: a.ValueExpression})
+	}
+	return validating.NewValidator(
+		compiler.CompileCondition(checks, given, environment.StoredExpressions),
+		compileConditions(compiler, spec.MatchConditions, given, spec.FailurePolicy, "validate", policy),
+		compiler.CompileCondition(annotations, given, environment.StoredExpressions),
+		compiler.CompileCondition(messages, inMessages, environment.StoredExpressions),
+		spec.FailurePolicy, nil)
+}
+
+func compileVariables(compiler *cel.CompositedCompiler, variables []v1.Variable, given cel.OptionalVariableDeclarations) {
+	var named []cel.NamedExpressionAccessor
+	for _, v := range variables {
+		named = append(named, &validating.Variable{Name: v.Name, Expression: v.Expression})
+	}
+	compiler.CompileAndStoreVariables(named, given, environment.StoredExpressions)
+}
+
+// compileConditions returns nil where there are none.
+func compileConditions(compiler *cel.CompositedCompiler, conditions []v1.MatchCondition, given cel.OptionalVariableDeclarations, onFailure *v1.FailurePolicyType, step string, policy metav1.Object) matchconditions.Matcher {
+	if len(conditions) == 0 {
+		return nil
+	}
+	var expressions []cel.ExpressionAccessor
+	for _, c := range conditions {
+		expressions = append(expressions, &matchconditions.MatchCondition{Name: c.Name, Expression: c.Expression})
+	}
+	return matchconditions.NewMatcher(compiler.CompileCondition(expressions, given, environment.StoredExpressions), onFailure, "policy", step, policy.GetName())
+}

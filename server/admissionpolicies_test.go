@@ -1,0 +1,220 @@
+package server
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/kcp-dev/logicalcluster/v3"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// decode reads YAML.
+func decode[T any](t *testing.T, text string) *T {
+	t.Helper()
+	out := new(T)
+	must(t, yaml.UnmarshalStrict([]byte(text), out))
+	return out
+}
+
+const checkedNames = `
+metadata: {name: names}
+spec:
+  failurePolicy: Fail
+  paramKind: {apiVersion: v1, kind: ConfigMap}
+  matchConstraints:
+    resourceRules:
+    - {apiGroups: [""], apiVersions: [v1], operations: [CREATE, UPDATE], resources: [configmaps]}
+  matchConditions:
+  - {name: not-the-parameter, expression: 'object.metadata.name != "allowed"'}
+  variables:
+  - {name: prefix, expression: 'params.data.prefix'}
+  - {name: place, expression: 'namespaceObject.metadata.labels["kubernetes.io/metadata.name"]'}
+  validations:
+  - expression: object.metadata.name.startsWith(variables.prefix)
+    messageExpression: '"names in " + variables.place + " begin with " + variables.prefix'
+  - expression: 'authorizer.group("").resource("configmaps").namespace("default").check("create").allowed()'
+    message: who creates may create
+  auditAnnotations:
+  - {key: checked, valueExpression: '"name " + object.metadata.name'}
+`
+
+const boundNames = `
+metadata: {name: names}
+spec:
+  policyName: names
+  paramRef: {name: allowed, namespace: default, parameterNotFoundAction: Deny}
+  validationActions: [Deny]
+`
+
+func (p place) bind(t *testing.T, policy, binding string) {
+	t.Helper()
+	api := p.AdmissionregistrationV1()
+	_, err := api.ValidatingAdmissionPolicies().Create(t.Context(), decode[admissionregistrationv1.ValidatingAdmissionPolicy](t, policy), metav1.CreateOptions{})
+	must(t, err)
+	_, err = api.ValidatingAdmissionPolicyBindings().Create(t.Context(), decode[admissionregistrationv1.ValidatingAdmissionPolicyBinding](t, binding), metav1.CreateOptions{})
+	must(t, err)
+}
+
+// refusal is what creating a ConfigMap without keeping it is refused with, and "" if it is not.
+func (p place) refusal(t *testing.T, namespace, name string) string {
+	t.Helper()
+	_, err := p.CoreV1().ConfigMaps(namespace).Create(t.Context(), configMap(name, nil), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+func (p place) waitRefusal(t *testing.T, name, part string) {
+	t.Helper()
+	waitFor(t, 10*time.Second, fmt.Sprintf("%s is refused with %q", name, part), func() (string, bool) {
+		got := p.refusal(t, "default", name)
+		return got, strings.Contains(got, part) && (got == "") == (part == "")
+	})
+}
+
+func TestValidatingAdmissionPolicies(t *testing.T) {
+	log := filepath.Join(t.TempDir(), "audit.log")
+	policyFile := filepath.Join(t.TempDir(), "audit.yaml")
+	mustWrite(t, policyFile, "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata, resources: [{group: '', resources: [configmaps]}]}]\n")
+	r := startServer(t, func(o *Options) { o.Audit.PolicyFile, o.Audit.LogOptions.Path = policyFile, log })
+	for _, cluster := range []logicalcluster.Name{shop, bank, east} {
+		r.makeNamespace(t, cluster, "default")
+	}
+	a, b := r.place(t, shop), r.place(t, bank)
+
+	for p, prefix := range map[*place]string{&a: "shop-", &b: "bank-"} {
+		_, err := p.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "allowed"}, Data: map[string]string{"prefix": prefix}}, metav1.CreateOptions{})
+		must(t, err)
+	}
+	a.bind(t, checkedNames, boundNames)
+	a.waitRefusal(t, "any", `ValidatingAdmissionPolicy 'names' with binding 'names' denied request: names in default begin with shop-`)
+	a.waitRefusal(t, "shop-any", "")
+	for where, p := range map[string]place{"a workspace without": b, "a mirror": r.place(t, east)} {
+		if got := p.refusal(t, "default", "any"); got != "" {
+			t.Errorf("refused in %s: %s", where, got)
+		}
+	}
+	b.bind(t, checkedNames, boundNames)
+	b.waitRefusal(t, "shop-any", "names in default begin with bank-")
+	a.waitRefusal(t, "bank-any", "names in default begin with shop-")
+	waitFor(t, 10*time.Second, "the audit log has the policy's annotation", func() (string, bool) {
+		content, err := os.ReadFile(log)
+		return fmt.Sprintf("%v, %d bytes", err, len(content)), strings.Contains(string(content), `"names/checked":"name shop-any"`)
+	})
+
+	// The status says what does not fit the types.
+	misfit := decode[admissionregistrationv1.ValidatingAdmissionPolicy](t, `
+metadata: {name: misfit}
+spec:
+  matchConstraints:
+    resourceRules: [{apiGroups: [apps], apiVersions: [v1], operations: [CREATE], resources: [deployments]}]
+  validations:
+  - {expression: object.spec.replicas > 1}
+  - {expression: object.spec.replicas > "1"}
+`)
+	_, err := a.AdmissionregistrationV1().ValidatingAdmissionPolicies().Create(t.Context(), misfit, metav1.CreateOptions{})
+	must(t, err)
+	waitFor(t, 20*time.Second, "the types are checked", func() (string, bool) {
+		got, err := a.AdmissionregistrationV1().ValidatingAdmissionPolicies().Get(t.Context(), "misfit", metav1.GetOptions{})
+		must(t, err)
+		types := got.Status.TypeChecking
+		return fmt.Sprintf("%+v", got.Status), types != nil && len(types.ExpressionWarnings) == 1 && types.ExpressionWarnings[0].FieldRef == "spec.validations[1].expression" &&
+			strings.Contains(types.ExpressionWarnings[0].Warning, "found no matching overload for '_>_'")
+	})
+
+	// Warn instead of refusing; then nothing.
+	bindings := b.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings()
+	bound, err := bindings.Get(t.Context(), "names", metav1.GetOptions{})
+	must(t, err)
+	bound.Spec.ValidationActions = []admissionregistrationv1.ValidationAction{admissionregistrationv1.Warn, admissionregistrationv1.Audit}
+	_, err = bindings.Update(t.Context(), bound, metav1.UpdateOptions{})
+	must(t, err)
+	b.waitRefusal(t, "shop-any", "")
+	b.told.take()
+	if got := b.refusal(t, "default", "shop-any"); got != "" || !b.told.containing("Validation failed for ValidatingAdmissionPolicy 'names' with binding 'names': names in default begin with bank-") {
+		t.Errorf("a binding that warns refuses %q, or does not warn", got)
+	}
+	must(t, bindings.Delete(t.Context(), "names", metav1.DeleteOptions{}))
+	waitFor(t, 10*time.Second, "nobody warns", func() (string, bool) {
+		got := b.refusal(t, "default", "shop-any")
+		return got, !b.told.containing("Validation failed")
+	})
+	a.waitRefusal(t, "bank-any", "names in default begin with shop-")
+}
+
+// TestAdmissionPoliciesWithCustomResources: as what is checked and as parameters, of a kind that comes after the policy.
+func TestAdmissionPoliciesWithCustomResources(t *testing.T) {
+	r := startServer(t, nil)
+	r.makeNamespace(t, shop, "default")
+	p, c := r.place(t, shop), r.custom(t, shop)
+	p.bind(t, strings.Replace(strings.Replace(checkedNames, "{apiVersion: v1, kind: ConfigMap}", "{apiVersion: shop.example/v1, kind: Widget}", 1), "params.data.prefix", "params.spec.prefix", 1),
+		strings.Replace(boundNames, "{name: allowed, namespace: default,", "{selector: {matchLabels: {for: names}},", 1))
+	p.waitRefusal(t, "any", "failed to configure policy: failed to find resource referenced by paramKind: 'shop.example/v1, Kind=Widget'")
+	c.define(t, widgets(`{"prefix":{"type":"string"},"note":{"type":"string"}}`))
+	p.waitRefusal(t, "any", "no params found")
+	param := widget("param", map[string]any{"prefix": "w-"})
+	param.SetLabels(map[string]string{"for": "names"})
+	_, err := c.objects.Resource(widgetsV1).Namespace("default").Create(t.Context(), param, metav1.CreateOptions{})
+	must(t, err)
+	p.waitRefusal(t, "any", "names in default begin with w-")
+	p.waitRefusal(t, "w-any", "")
+}
+
+// TestMutatingAdmissionPolicies: objects, built-in and custom, are changed in the workspace that says so.
+func TestMutatingAdmissionPolicies(t *testing.T) {
+	r := startServer(t, nil)
+	for _, cluster := range []logicalcluster.Name{shop, bank} {
+		r.makeNamespace(t, cluster, "default")
+		r.custom(t, cluster).define(t, widgets(`{"note":{"type":"string"}}`))
+	}
+	a, b := r.place(t, shop), r.place(t, bank)
+	const policy = `
+metadata: {name: notes}
+spec:
+  reinvocationPolicy: Never
+  matchConstraints:
+    resourceRules:
+    - {apiGroups: ["", "shop.example"], apiVersions: ["*"], operations: [CREATE], resources: [configmaps, widgets]}
+  variables:
+  - {name: custom, expression: 'request.kind.group == "shop.example"'}
+  mutations:
+  - patchType: JSONPatch
+    jsonPatch:
+      expression: '[JSONPatch{op: "add", path: "/metadata/labels", value: {"patched": "yes"}}]'
+  - patchType: ApplyConfiguration
+    applyConfiguration:
+      expression: 'Object{metadata: Object.metadata{annotations: {"applied": request.namespace}}}'
+`
+	api := a.AdmissionregistrationV1()
+	_, err := api.MutatingAdmissionPolicies().Create(t.Context(), decode[admissionregistrationv1.MutatingAdmissionPolicy](t, policy), metav1.CreateOptions{})
+	must(t, err)
+	_, err = api.MutatingAdmissionPolicyBindings().Create(t.Context(), decode[admissionregistrationv1.MutatingAdmissionPolicyBinding](t, "metadata: {name: notes}\nspec: {policyName: notes}"), metav1.CreateOptions{})
+	must(t, err)
+	waitFor(t, 10*time.Second, "ConfigMaps are changed", func() (string, bool) {
+		made, err := a.CoreV1().ConfigMaps("default").Create(t.Context(), configMap("c", nil), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return fmt.Sprint(made.Labels, made.Annotations, err), made.Labels["patched"] == "yes" && made.Annotations["applied"] == "default"
+	})
+	made, err := r.custom(t, shop).objects.Resource(widgetsV1).Namespace("default").Create(t.Context(), widget("w", nil), metav1.CreateOptions{})
+	must(t, err)
+	if made.GetLabels()["patched"] != "yes" || made.GetAnnotations()["applied"] != "default" {
+		t.Errorf("a custom resource is not changed: %v", made.Object)
+	}
+	other, err := b.CoreV1().ConfigMaps("default").Create(t.Context(), configMap("c", nil), metav1.CreateOptions{})
+	must(t, err)
+	widgetOfB, err := r.custom(t, bank).objects.Resource(widgetsV1).Namespace("default").Create(t.Context(), widget("w", nil), metav1.CreateOptions{})
+	must(t, err)
+	for _, o := range []metav1.Object{other, widgetOfB} {
+		if diff := cmp.Diff("", o.GetLabels()["patched"]+o.GetAnnotations()["applied"]); diff != "" {
+			t.Errorf("%s of another workspace is changed:\n%s", o.GetName(), diff)
+		}
+	}
+}
