@@ -42,8 +42,9 @@ type dynamic struct {
 	configurations *Configurations
 	terminating    func(lc.Name) bool
 	own            *ownCalls // nil if it makes no calls
-	// make makes an instance from the objects of resources. It is whole unless something that they name is missing.
-	make func(cluster logicalcluster.Cluster, objects [][]runtime.Object) (plugin admission.Interface, whole bool, err error)
+	// make makes an instance from the objects of resources, and of the one before, which may be nil, what is the same. It is
+	// whole unless something that they name is missing.
+	make func(cluster logicalcluster.Cluster, objects [][]runtime.Object, before admission.Interface) (plugin admission.Interface, whole bool, err error)
 
 	mu        sync.Mutex // makes looking for an instance and adding one a single step
 	instances *lru.Cache // *instanceOf by logical cluster
@@ -53,10 +54,12 @@ type dynamic struct {
 type instanceOf struct {
 	stamp stamp
 	until time.Time // zero for one that is whole; guarded by dynamic.mu
+	// filled says that what follows is there; before that, before is the plugin of the configurations that were before.
+	filled bool // guarded by dynamic.mu
+	before admission.Interface
 
 	once   sync.Once
 	plugin admission.Interface
-	whole  bool
 	err    error
 }
 
@@ -100,7 +103,7 @@ func (d *dynamic) instance(ctx context.Context, a admission.Attributes) (_ admis
 	if !ok {
 		return nil, nil, apierrors.NewInternalError(fmt.Errorf("%s of %s %s: the request names no logical cluster", d.name, a.GetOperation(), a.GetResource().Resource))
 	}
-	if cluster.Mirror || isSystemState(a) {
+	if cluster.Mirror || isSystemState(a) || a.GetResource().GroupResource() == tokenReviews {
 		return nil, nothing, nil
 	}
 	if err := d.configurations.WaitSynced(ctx); err != nil {
@@ -129,12 +132,16 @@ func (d *dynamic) instance(ctx context.Context, a admission.Attributes) (_ admis
 func (d *dynamic) of(cluster lc.Name, now stamp) *instanceOf {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	i := &instanceOf{stamp: now}
 	if found, ok := d.instances.Get(cluster); ok {
-		if i := found.(*instanceOf); i.stamp == now && (i.until.IsZero() || time.Now().Before(i.until)) {
-			return i
+		last := found.(*instanceOf)
+		if last.stamp == now && (last.until.IsZero() || time.Now().Before(last.until)) {
+			return last
+		}
+		if i.before = last.before; last.filled {
+			i.before = last.plugin
 		}
 	}
-	i := &instanceOf{stamp: now}
 	d.instances.Add(cluster, i)
 	return i
 }
@@ -142,16 +149,21 @@ func (d *dynamic) of(cluster lc.Name, now stamp) *instanceOf {
 // fill makes the plugin. What the logical cluster has may be newer than the stamp by now: the next request makes it again.
 func (d *dynamic) fill(i *instanceOf, cluster logicalcluster.Cluster) {
 	objects, _ := d.configurations.list(cluster.Name, d.resources)
-	i.plugin, i.whole, i.err = d.make(cluster, objects)
-	if i.err != nil {
-		i.err = fmt.Errorf("set up %s of logical cluster %q: %w", d.name, cluster.Name, i.err)
+	plugin, whole, err := d.make(cluster, objects, i.before)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if i.filled, i.before = true, nil; err != nil {
+		i.err = fmt.Errorf("set up %s of logical cluster %q: %w", d.name, cluster.Name, err)
+	} else {
+		i.plugin = plugin
 	}
-	if i.err != nil || !i.whole {
-		d.mu.Lock()
+	if !whole {
 		i.until = time.Now().Add(tryAgain)
-		d.mu.Unlock()
 	}
 }
+
+// tokenReviews have tokens of people in them, who are the same in all workspaces: no webhook of one may see them.
+var tokenReviews = schema.GroupResource{Group: "authentication.k8s.io", Resource: "tokenreviews"}
 
 // isSystemState says whether a request is about what the server alone writes, and people may not: who cannot write it has no
 // say in it either, or he could keep his workspace from being placed, or deleted, for ever.

@@ -16,10 +16,17 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	lc "github.com/kcp-dev/logicalcluster/v3"
 	admissionv1 "k8s.io/api/admission/v1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kuberuntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/admission/plugin/policy/validating"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"k8s.io/kubernetes/pkg/apis/admissionregistration"
 	_ "k8s.io/kubernetes/pkg/apis/admissionregistration/install"
@@ -100,6 +107,10 @@ func TestInstances(t *testing.T) {
 	if instance("going") != nil {
 		t.Error("webhooks have a say in the deletion of a logical cluster")
 	}
+	ctx := logicalcluster.WithCluster(t.Context(), logicalcluster.Cluster{Name: "shop"})
+	if plugin, _, err := d.instance(ctx, what{group: "authentication.k8s.io", resource: "tokenreviews", operation: admission.Create}.attributes()); plugin != nil || err != nil {
+		t.Errorf("webhooks see tokens of people (%v)", err)
+	}
 	if instance("east") != nil {
 		t.Error("webhooks have a say in a mirror")
 	}
@@ -161,6 +172,103 @@ func TestSystemStateIsNotConfigured(t *testing.T) {
 		if got := isSystemState(a); got != tc.want {
 			t.Errorf("%s/%s/%s: %t, want %t", tc.group, tc.resource, tc.subresource, got, tc.want)
 		}
+	}
+}
+
+// TestPoliciesAreCompiledOnce: an instance takes over what has not changed, also from one that lacks a kind of parameters.
+func TestPoliciesAreCompiledOnce(t *testing.T) {
+	policy := func(name, version string) *admissionregistrationv1.ValidatingAdmissionPolicy {
+		return &admissionregistrationv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), ResourceVersion: version}}
+	}
+	var made []string
+	compile := func(p *admissionregistrationv1.ValidatingAdmissionPolicy) validating.Validator {
+		made = append(made, p.Name+" "+p.ResourceVersion)
+		return compileValidation(p)
+	}
+	var last []validating.PolicyHook
+	for _, tc := range []struct {
+		policies []*admissionregistrationv1.ValidatingAdmissionPolicy
+		want     []string
+	}{
+		{[]*admissionregistrationv1.ValidatingAdmissionPolicy{policy("a", "1"), policy("b", "2")}, []string{"a 1", "b 2"}},
+		{[]*admissionregistrationv1.ValidatingAdmissionPolicy{policy("a", "1"), policy("b", "3"), policy("c", "1")}, []string{"b 3", "c 1"}},
+	} {
+		made = nil
+		var hooks []validating.PolicyHook
+		for _, p := range tc.policies {
+			hooks = append(hooks, validating.PolicyHook{Policy: p, Evaluator: compiled(p, last, compile)})
+		}
+		last = hooks
+		if diff := cmp.Diff(tc.want, made); diff != "" {
+			t.Errorf("compiled (-want +got):\n%s", diff)
+		}
+	}
+
+	d := validatingPluginOf(t, configurationsOf(t, nil), nil, nil)
+	var befores []admission.Interface
+	plugin := NewUnsupported()
+	d.make = func(_ logicalcluster.Cluster, _ [][]kuberuntime.Object, before admission.Interface) (admission.Interface, bool, error) {
+		befores = append(befores, before)
+		return plugin, true, nil
+	}
+	for version := range 3 {
+		i := d.of("shop", stamp{uint64(version) + 1})
+		if version != 1 { // nobody came to fill that one
+			d.fill(i, logicalcluster.Cluster{Name: "shop"})
+		}
+	}
+	if len(befores) != 2 || befores[0] != nil || befores[1] != admission.Interface(plugin) {
+		t.Errorf("instances were made after %v", befores)
+	}
+}
+
+// TestExpressionsAskAboutTheirLogicalCluster: upstream hands the authorizer a context without any.
+func TestExpressionsAskAboutTheirLogicalCluster(t *testing.T) {
+	annotations := map[string]string{logicalcluster.Annotation: "shop"}
+	fail, equivalent := admissionregistration.Fail, admissionregistration.Equivalent
+	configurations := configurationsOf(t, map[schema.GroupResource][]any{
+		validatingPolicies: {&admissionregistration.ValidatingAdmissionPolicy{
+			ObjectMeta: metav1.ObjectMeta{Name: "asks", Annotations: annotations},
+			Spec: admissionregistration.ValidatingAdmissionPolicySpec{
+				FailurePolicy: &fail,
+				MatchConstraints: &admissionregistration.MatchResources{
+					NamespaceSelector: &metav1.LabelSelector{}, ObjectSelector: &metav1.LabelSelector{}, MatchPolicy: &equivalent,
+					ResourceRules: []admissionregistration.NamedRuleWithOperations{{RuleWithOperations: admissionregistration.RuleWithOperations{
+						Operations: []admissionregistration.OperationType{admissionregistration.Create},
+						Rule:       admissionregistration.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"namespaces"}},
+					}}},
+				},
+				Validations: []admissionregistration.Validation{{Expression: `authorizer.group("").resource("secrets").check("list").allowed()`}},
+			},
+		}},
+		validatingPolicyBindings: {&admissionregistration.ValidatingAdmissionPolicyBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: "asks", Annotations: annotations},
+			Spec: admissionregistration.ValidatingAdmissionPolicyBindingSpec{
+				PolicyName: "asks", ValidationActions: []admissionregistration.ValidationAction{admissionregistration.Deny},
+			},
+		}},
+	})
+	var asked []string
+	d := newValidatingPolicies(Config{
+		Configurations: configurations, Terminating: func(lc.Name) bool { return false },
+		Authorizer: authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+			cluster, ok := logicalcluster.ClusterFrom(ctx)
+			asked = append(asked, fmt.Sprintf("%s may %s %s in %q", a.GetUser().GetName(), a.GetVerb(), a.GetResource(), cluster.Name))
+			if !ok {
+				return authorizer.DecisionDeny, "", nil
+			}
+			return authorizer.DecisionAllow, "", nil
+		}),
+	})
+	creates := what{resource: "namespaces", kind: "Namespace", name: "n", operation: admission.Create, object: &core.Namespace{}}
+	for _, cluster := range []lc.Name{"shop", "bank"} {
+		ctx := logicalcluster.WithCluster(t.Context(), logicalcluster.Cluster{Name: cluster})
+		if err := d.Validate(ctx, creates.attributes(), admission.NewObjectInterfacesFromScheme(legacyscheme.Scheme)); err != nil {
+			t.Error(err)
+		}
+	}
+	if diff := cmp.Diff([]string{`alice may list secrets in "shop"`}, asked); diff != "" {
+		t.Errorf("the authorizer was asked (-want +got):\n%s", diff)
 	}
 }
 

@@ -21,7 +21,7 @@ import (
 // newMutatingPolicies returns MutatingAdmissionPolicy for all logical clusters. There is no object to change in a deletion.
 func newMutatingPolicies(c Config) *dynamic {
 	d := newDynamic(c, mutating.PluginName, []admission.Operation{admission.Create, admission.Update, admission.Connect}, mutatingPolicies, mutatingPolicyBindings)
-	d.make = func(cluster logicalcluster.Cluster, objects [][]runtime.Object) (admission.Interface, bool, error) {
+	d.make = func(cluster logicalcluster.Cluster, objects [][]runtime.Object, before admission.Interface) (admission.Interface, bool, error) {
 		definitions, err := versionedAll[v1.MutatingAdmissionPolicy](objects[0])
 		if err != nil {
 			return nil, false, err
@@ -33,9 +33,10 @@ func newMutatingPolicies(c Config) *dynamic {
 		p := mutatingPlugin{policies[mutating.PolicyHook]{
 			dispatcher: mutating.NewDispatcher(boundTo{cluster, c.Authorizer}, scopeOf(cluster, c.Objects).matcher(), converters{c.Schemas, cluster}),
 		}}
+		last, _ := before.(mutatingPlugin)
 		whole := true
 		for _, b := range bind(definitions, bindings, (*v1.MutatingAdmissionPolicy).GetName, func(b *v1.MutatingAdmissionPolicyBinding) string { return b.Spec.PolicyName }) {
-			hook := mutating.PolicyHook{Policy: b.policy, Bindings: b.bindings, Evaluator: compileMutation(b.policy)}
+			hook := mutating.PolicyHook{Policy: b.policy, Bindings: b.bindings, Evaluator: compiled(b.policy, last.hooks, compileMutation)}
 			hook.ParamInformer, hook.ParamScope, hook.ConfigurationError = c.paramsOf(cluster, b.policy.Spec.ParamKind)
 			whole = whole && hook.ConfigurationError == nil
 			if hook.Evaluator.Error != nil {

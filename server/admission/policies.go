@@ -65,6 +65,19 @@ func bind[P, B runtime.Object](policies []P, bindings []B, nameOf func(P) string
 	return all
 }
 
+// compiled is what a policy's expressions compile to: as it was, unless it has changed.
+func compiled[P interface {
+	runtime.Object
+	metav1.Object
+}, B runtime.Object, E generic.Evaluator](policy P, last []generic.PolicyHook[P, B, E], compile func(P) E) E {
+	for _, hook := range last {
+		if hook.Policy.GetUID() == policy.GetUID() && hook.Policy.GetResourceVersion() == policy.GetResourceVersion() {
+			return hook.Evaluator
+		}
+	}
+	return compile(policy)
+}
+
 // paramsOf is what a policy's parameters are read from: nil for one without, an error for those that cannot be.
 func (c Config) paramsOf(cluster logicalcluster.Cluster, kind *v1.ParamKind) (informers.GenericInformer, meta.RESTScope, error) {
 	if kind == nil {
@@ -91,7 +104,7 @@ func (s scope) matcher() *matching.Matcher {
 // newValidatingPolicies returns ValidatingAdmissionPolicy for all logical clusters.
 func newValidatingPolicies(c Config) *dynamic {
 	d := newDynamic(c, validating.PluginName, anyOperation, validatingPolicies, validatingPolicyBindings)
-	d.make = func(cluster logicalcluster.Cluster, objects [][]runtime.Object) (admission.Interface, bool, error) {
+	d.make = func(cluster logicalcluster.Cluster, objects [][]runtime.Object, before admission.Interface) (admission.Interface, bool, error) {
 		definitions, err := versionedAll[v1.ValidatingAdmissionPolicy](objects[0])
 		if err != nil {
 			return nil, false, err
@@ -103,9 +116,10 @@ func newValidatingPolicies(c Config) *dynamic {
 		p := validatingPlugin{policies[validating.PolicyHook]{
 			dispatcher: validating.NewDispatcher(boundTo{cluster, c.Authorizer}, generic.NewPolicyMatcher(scopeOf(cluster, c.Objects).matcher())),
 		}}
+		last, _ := before.(validatingPlugin)
 		whole := true
 		for _, b := range bind(definitions, bindings, (*v1.ValidatingAdmissionPolicy).GetName, func(b *v1.ValidatingAdmissionPolicyBinding) string { return b.Spec.PolicyName }) {
-			hook := validating.PolicyHook{Policy: b.policy, Bindings: b.bindings, Evaluator: compileValidation(b.policy)}
+			hook := validating.PolicyHook{Policy: b.policy, Bindings: b.bindings, Evaluator: compiled(b.policy, last.hooks, compileValidation)}
 			hook.ParamInformer, hook.ParamScope, hook.ConfigurationError = c.paramsOf(cluster, b.policy.Spec.ParamKind)
 			whole = whole && hook.ConfigurationError == nil
 			p.hooks = append(p.hooks, hook)

@@ -36,7 +36,7 @@ var anyOperation = []admission.Operation{admission.Create, admission.Update, adm
 func newMutatingWebhooks(c Config, own *ownCalls) *dynamic {
 	d := newDynamic(c, mutating.PluginName, anyOperation, mutatingWebhooks)
 	d.own = own
-	d.make = func(cluster logicalcluster.Cluster, objects [][]runtime.Object) (admission.Interface, bool, error) {
+	d.make = func(cluster logicalcluster.Cluster, objects [][]runtime.Object, _ admission.Interface) (admission.Interface, bool, error) {
 		configurations, err := versionedAll[admissionregistrationv1.MutatingWebhookConfiguration](objects[0])
 		if err != nil {
 			return nil, false, err
@@ -54,7 +54,7 @@ func newMutatingWebhooks(c Config, own *ownCalls) *dynamic {
 func newValidatingWebhooks(c Config, own *ownCalls) *dynamic {
 	d := newDynamic(c, validating.PluginName, anyOperation, validatingWebhooks)
 	d.own = own
-	d.make = func(cluster logicalcluster.Cluster, objects [][]runtime.Object) (admission.Interface, bool, error) {
+	d.make = func(cluster logicalcluster.Cluster, objects [][]runtime.Object, _ admission.Interface) (admission.Interface, bool, error) {
 		configurations, err := versionedAll[admissionregistrationv1.ValidatingWebhookConfiguration](objects[0])
 		if err != nil {
 			return nil, false, err
