@@ -3,6 +3,7 @@ package admission
 import (
 	"context"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -13,7 +14,6 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
-	"k8s.io/utils/lru"
 
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
@@ -24,8 +24,14 @@ import (
 
 const (
 	// maxInstances is how many logical clusters have what is made of their configurations, for each of the plugins: clients,
-	// compiled expressions. Of those beyond, the ones whose last request is longest ago make theirs anew.
-	maxInstances = 500
+	// compiled expressions, and the compiler that upstream's webhook plugins have each, which takes 20 ms to make and 0.4 MB to
+	// keep. Of those beyond, the ones whose last request is longest ago make theirs anew.
+	maxInstances = 128
+	// maxPolicies is how many policies, of 0.2 to 0.5 MB each, a logical cluster may have bound for a plugin; twice as many are
+	// kept compiled for all together.
+	maxPolicies = 100
+	// idleFor is how long one is kept that no request needs; it may be twice that.
+	idleFor = 5 * time.Minute
 	// tryAgain is how long what could not be made whole is used: a kind may come to be defined.
 	tryAgain = time.Second
 	// readTimeout bounds what upstream's plugins read with contexts of their own.
@@ -46,13 +52,15 @@ type dynamic struct {
 	// whole unless something that they name is missing.
 	make func(cluster logicalcluster.Cluster, objects [][]runtime.Object, before admission.Interface) (plugin admission.Interface, whole bool, err error)
 
-	mu        sync.Mutex // makes looking for an instance and adding one a single step
-	instances *lru.Cache // *instanceOf by logical cluster
+	mu        sync.Mutex // guards what follows
+	instances map[lc.Name]*instanceOf
+	sweeps    bool // a timer will look for those that are idle
 }
 
 // instanceOf is what is made of the configurations of one logical cluster.
 type instanceOf struct {
 	stamp stamp
+	used  time.Time // by the last request; guarded by dynamic.mu
 	until time.Time // zero for one that is whole; guarded by dynamic.mu
 	// filled says that what follows is there; before that, before is the plugin of the configurations that were before.
 	filled bool // guarded by dynamic.mu
@@ -66,7 +74,7 @@ type instanceOf struct {
 func newDynamic(c Config, name string, operations []admission.Operation, resources ...schema.GroupResource) *dynamic {
 	return &dynamic{
 		Handler: admission.NewHandler(operations...), name: name, resources: resources,
-		configurations: c.Configurations, terminating: c.Terminating, instances: lru.New(maxInstances),
+		configurations: c.Configurations, terminating: c.Terminating, instances: map[lc.Name]*instanceOf{},
 	}
 }
 
@@ -116,6 +124,9 @@ func (d *dynamic) instance(ctx context.Context, a admission.Attributes) (_ admis
 	i := d.of(cluster.Name, now)
 	i.once.Do(func() { d.fill(i, cluster) })
 	if i.err != nil {
+		if a.GetResource().Group == mutatingWebhooks.Group {
+			return nil, nothing, nil // or nobody could mend it
+		}
 		return nil, nil, apierrors.NewInternalError(i.err)
 	}
 	if d.own == nil || a.GetUserInfo().GetName() != user.APIServerUser {
@@ -132,18 +143,55 @@ func (d *dynamic) instance(ctx context.Context, a admission.Attributes) (_ admis
 func (d *dynamic) of(cluster lc.Name, now stamp) *instanceOf {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	i := &instanceOf{stamp: now}
-	if found, ok := d.instances.Get(cluster); ok {
-		last := found.(*instanceOf)
-		if last.stamp == now && (last.until.IsZero() || time.Now().Before(last.until)) {
+	i := &instanceOf{stamp: now, used: time.Now()}
+	if last, ok := d.instances[cluster]; ok {
+		if last.stamp == now && (last.until.IsZero() || i.used.Before(last.until)) {
+			last.used = i.used
 			return last
 		}
 		if i.before = last.before; last.filled {
 			i.before = last.plugin
 		}
+	} else if len(d.instances) >= maxInstances {
+		d.dropOldest()
 	}
-	d.instances.Add(cluster, i)
+	d.instances[cluster] = i
+	if !d.sweeps {
+		d.sweeps = true
+		time.AfterFunc(idleFor, d.sweep)
+	}
 	return i
+}
+
+// dropOldest forgets the instance whose last request is longest ago. The lock is held.
+func (d *dynamic) dropOldest() {
+	var oldest lc.Name
+	for name, i := range d.instances {
+		if oldest == "" || i.used.Before(d.instances[oldest].used) {
+			oldest = name
+		}
+	}
+	delete(d.instances, oldest)
+}
+
+// weight is the number of compiled policies that are kept. The lock is held.
+func (d *dynamic) weight() (all int) {
+	for _, i := range d.instances {
+		if heavy, ok := i.plugin.(interface{ weight() int }); ok {
+			all += heavy.weight()
+		}
+	}
+	return all
+}
+
+// sweep forgets the instances that are idle, and comes again as long as there are others.
+func (d *dynamic) sweep() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	maps.DeleteFunc(d.instances, func(_ lc.Name, i *instanceOf) bool { return time.Since(i.used) >= idleFor })
+	if d.sweeps = len(d.instances) > 0; d.sweeps {
+		time.AfterFunc(idleFor, d.sweep)
+	}
 }
 
 // fill makes the plugin. What the logical cluster has may be newer than the stamp by now: the next request makes it again.
@@ -156,6 +204,9 @@ func (d *dynamic) fill(i *instanceOf, cluster logicalcluster.Cluster) {
 		i.err = fmt.Errorf("set up %s of logical cluster %q: %w", d.name, cluster.Name, err)
 	} else {
 		i.plugin = plugin
+	}
+	for len(d.instances) > 1 && d.weight() > 2*maxPolicies {
+		d.dropOldest()
 	}
 	if !whole {
 		i.until = time.Now().Add(tryAgain)

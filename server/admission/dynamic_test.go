@@ -85,8 +85,8 @@ func TestInstances(t *testing.T) {
 			t.Fatal("something is called for a logical cluster without configurations")
 		}
 	}
-	if d.instances.Len() != 0 {
-		t.Errorf("%d instances of logical clusters without configurations", d.instances.Len())
+	if len(d.instances) != 0 {
+		t.Errorf("%d instances of logical clusters without configurations", len(d.instances))
 	}
 	add := func(cluster lc.Name, name string) {
 		t.Helper()
@@ -135,12 +135,12 @@ func TestInstances(t *testing.T) {
 		t.Error("webhooks of another logical cluster are gone, too")
 	}
 
-	for i := range maxInstances + 100 {
+	for i := range maxInstances + 10 {
 		add(lc.Name(fmt.Sprintf("busy%d", i)), "same")
 		instance(fmt.Sprintf("busy%d", i))
 	}
-	if d.instances.Len() != maxInstances {
-		t.Errorf("%d instances, want at most %d", d.instances.Len(), maxInstances)
+	if len(d.instances) != maxInstances {
+		t.Errorf("%d instances, want at most %d", len(d.instances), maxInstances)
 	}
 	if after := runtime.NumGoroutine(); after > before {
 		t.Errorf("%d goroutines, %d before", after, before)
@@ -325,6 +325,88 @@ func TestConnectionsToWebhooks(t *testing.T) {
 			t.Errorf("%d calls by %d connections, want %d by %d", calls.Load(), connections.Load(), tc.calls, tc.connections)
 		}
 	}
+}
+
+// heavy is an instance of so many policies.
+type heavy struct {
+	*Unsupported
+	policies int
+}
+
+func (h heavy) weight() int { return h.policies }
+
+// So many compiled policies are kept for all, and a logical cluster that has too many is told, and can mend it.
+func TestPoliciesAreBounded(t *testing.T) {
+	d := validatingPluginOf(t, configurationsOf(t, nil), nil, nil)
+	d.make = func(logicalcluster.Cluster, [][]kuberuntime.Object, admission.Interface) (admission.Interface, bool, error) {
+		return heavy{NewUnsupported(), maxPolicies}, true, nil
+	}
+	for i := range 10 {
+		cluster := lc.Name(fmt.Sprintf("busy%d", i))
+		d.fill(d.of(cluster, stamp{1}), logicalcluster.Cluster{Name: cluster})
+	}
+	if _, kept := d.instances["busy9"]; len(d.instances) != 2 || !kept {
+		t.Errorf("%d instances with %d policies are kept, the last one: %t", len(d.instances), d.weight(), kept)
+	}
+
+	var policies []*admissionregistrationv1.ValidatingAdmissionPolicy
+	var bindings []*admissionregistrationv1.ValidatingAdmissionPolicyBinding
+	try := func() error {
+		_, err := bind(policies, bindings, (*admissionregistrationv1.ValidatingAdmissionPolicy).GetName, func(b *admissionregistrationv1.ValidatingAdmissionPolicyBinding) string { return b.Spec.PolicyName })
+		return err
+	}
+	for i := range maxPolicies + 1 {
+		if err := try(); err != nil {
+			t.Fatal(err)
+		}
+		name := fmt.Sprint("p", i)
+		policies = append(policies, &admissionregistrationv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}})
+		bindings = append(bindings, &admissionregistrationv1.ValidatingAdmissionPolicyBinding{Spec: admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec{PolicyName: name}})
+	}
+	if try() == nil {
+		t.Errorf("%d policies are compiled for one logical cluster", len(policies))
+	}
+
+	configurations := configurationsOf(t, map[schema.GroupResource][]any{validatingWebhooks: {webhookIn("shop", "same", "https://webhook.invalid/")}})
+	d = validatingPluginOf(t, configurations, nil, nil)
+	d.make = func(logicalcluster.Cluster, [][]kuberuntime.Object, admission.Interface) (admission.Interface, bool, error) {
+		return nil, false, errAway
+	}
+	ctx := logicalcluster.WithCluster(t.Context(), logicalcluster.Cluster{Name: "shop"})
+	if err := d.Validate(ctx, aConfigMap.attributes(), nil); err == nil {
+		t.Error("let through although nobody knows what the logical cluster admits")
+	}
+	mends := what{group: "admissionregistration.k8s.io", resource: "validatingadmissionpolicybindings", name: "b", operation: admission.Delete}
+	if err := d.Validate(ctx, mends.attributes(), nil); err != nil {
+		t.Errorf("nobody can mend it: %v", err)
+	}
+}
+
+// An instance that no request needs any more goes, one that some need stays, and in the end no timer is left.
+func TestIdleInstancesGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := validatingPluginOf(t, configurationsOf(t, nil), nil, nil)
+		idle, busy := d.of("idle", stamp{1}), d.of("busy", stamp{1})
+		for range 5 {
+			time.Sleep(idleFor / 2)
+			if d.of("busy", stamp{1}) != busy {
+				t.Fatal("one that is needed is made anew")
+			}
+		}
+		if len(d.instances) != 1 {
+			t.Errorf("%d instances, want the one that is needed", len(d.instances))
+		}
+		if d.of("idle", stamp{1}) == idle {
+			t.Error("an idle one was kept")
+		}
+		time.Sleep(3 * idleFor)
+		synctest.Wait()
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if len(d.instances) != 0 || d.sweeps {
+			t.Errorf("%d instances that nobody needs; sweeping: %t", len(d.instances), d.sweeps)
+		}
+	})
 }
 
 func TestOwnCalls(t *testing.T) {

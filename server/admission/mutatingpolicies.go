@@ -30,12 +30,16 @@ func newMutatingPolicies(c Config) *dynamic {
 		if err != nil {
 			return nil, false, err
 		}
+		all, err := bind(definitions, bindings, (*v1.MutatingAdmissionPolicy).GetName, func(b *v1.MutatingAdmissionPolicyBinding) string { return b.Spec.PolicyName })
+		if err != nil {
+			return nil, false, err
+		}
 		p := mutatingPlugin{policies[mutating.PolicyHook]{
 			dispatcher: mutating.NewDispatcher(boundTo{cluster, c.Authorizer}, scopeOf(cluster, c.Objects).matcher(), converters{c.Schemas, cluster}),
 		}}
 		last, _ := before.(mutatingPlugin)
 		whole := true
-		for _, b := range bind(definitions, bindings, (*v1.MutatingAdmissionPolicy).GetName, func(b *v1.MutatingAdmissionPolicyBinding) string { return b.Spec.PolicyName }) {
+		for _, b := range all {
 			hook := mutating.PolicyHook{Policy: b.policy, Bindings: b.bindings, Evaluator: compiled(b.policy, last.hooks, compileMutation)}
 			hook.ParamInformer, hook.ParamScope, hook.ConfigurationError = c.paramsOf(cluster, b.policy.Spec.ParamKind)
 			whole = whole && hook.ConfigurationError == nil

@@ -40,6 +40,8 @@ func (p policies[H]) dispatch(ctx context.Context, a admission.Attributes, o adm
 	return p.dispatcher.Dispatch(ctx, a, o, p.hooks)
 }
 
+func (p policies[H]) weight() int { return len(p.hooks) }
+
 var configurationsOfPolicies = []schema.GroupResource{mutatingPolicies, mutatingPolicyBindings, validatingPolicies, validatingPolicyBindings}
 
 // compilationEnvironment is what expressions are compiled in: many types and functions, the same for all.
@@ -53,8 +55,9 @@ type bound[P, B any] struct {
 	bindings []B
 }
 
-// bind puts policies, which are in the order of their names, and their bindings together. Those without any are left out.
-func bind[P, B runtime.Object](policies []P, bindings []B, nameOf func(P) string, policyOf func(B) string) []bound[P, B] {
+// bind puts policies, which are in the order of their names, and their bindings together. Those without any are left out, and
+// too many are an error.
+func bind[P, B runtime.Object](policies []P, bindings []B, nameOf func(P) string, policyOf func(B) string) ([]bound[P, B], error) {
 	var all []bound[P, B]
 	for _, policy := range policies {
 		its := slices.DeleteFunc(slices.Clone(bindings), func(b B) bool { return policyOf(b) != nameOf(policy) })
@@ -62,7 +65,10 @@ func bind[P, B runtime.Object](policies []P, bindings []B, nameOf func(P) string
 			all = append(all, bound[P, B]{policy, its})
 		}
 	}
-	return all
+	if len(all) > maxPolicies {
+		return nil, fmt.Errorf("%d policies of the workspace have bindings, and at most %d may: delete some of the bindings", len(all), maxPolicies)
+	}
+	return all, nil
 }
 
 // compiled is what a policy's expressions compile to: as it was, unless it has changed.
@@ -113,12 +119,16 @@ func newValidatingPolicies(c Config) *dynamic {
 		if err != nil {
 			return nil, false, err
 		}
+		all, err := bind(definitions, bindings, (*v1.ValidatingAdmissionPolicy).GetName, func(b *v1.ValidatingAdmissionPolicyBinding) string { return b.Spec.PolicyName })
+		if err != nil {
+			return nil, false, err
+		}
 		p := validatingPlugin{policies[validating.PolicyHook]{
 			dispatcher: validating.NewDispatcher(boundTo{cluster, c.Authorizer}, generic.NewPolicyMatcher(scopeOf(cluster, c.Objects).matcher())),
 		}}
 		last, _ := before.(validatingPlugin)
 		whole := true
-		for _, b := range bind(definitions, bindings, (*v1.ValidatingAdmissionPolicy).GetName, func(b *v1.ValidatingAdmissionPolicyBinding) string { return b.Spec.PolicyName }) {
+		for _, b := range all {
 			hook := validating.PolicyHook{Policy: b.policy, Bindings: b.bindings, Evaluator: compiled(b.policy, last.hooks, compileValidation)}
 			hook.ParamInformer, hook.ParamScope, hook.ConfigurationError = c.paramsOf(cluster, b.policy.Spec.ParamKind)
 			whole = whole && hook.ConfigurationError == nil
