@@ -356,11 +356,6 @@ func (s *Server) URL() string { return s.url }
 // CACertificate is the PEM of the authority that signed the server's certificate.
 func (s *Server) CACertificate() []byte { return s.keys.caPEM() }
 
-// DeleteClusterData removes every row of a logical cluster but its LogicalCluster, finalizers or not.
-func (s *Server) DeleteClusterData(ctx context.Context, name logicalcluster.Name) error {
-	return s.backend.DeleteClusterData(ctx, name, nil, logicalClusters)
-}
-
 // WaitReady blocks until every watch cache holds what etcd holds and, which needs Run, all CustomResourceDefinitions,
 // webhooks and admission policies are known, or ctx ends.
 func (s *Server) WaitReady(ctx context.Context) error {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
+	apiwait "k8s.io/apimachinery/pkg/util/wait"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
@@ -36,9 +36,12 @@ const (
 type Options struct {
 	// URLBase is the external address of the server without a path, as https://host:6443. Required.
 	URLBase string
-	// DeleteData deletes every object of a logical cluster but its LogicalCluster, whatever finalizers they have, in
-	// all resources. It is called again after a failure or a crash, also when nothing is left. Required.
-	DeleteData func(ctx context.Context, cluster logicalcluster.Name) error
+	// DeleteData deletes every object of a logical cluster but its LogicalCluster, in all resources, if finalizers hold none
+	// of them. Else it deletes nothing and returns what is held. It is called again after a failure or a crash, also when
+	// nothing is left. Required.
+	DeleteData func(ctx context.Context, cluster logicalcluster.Name) (lcctx.Held, error)
+	// Held returns what DeleteData would, and deletes nothing. Required.
+	Held func(ctx context.Context, cluster logicalcluster.Name) (lcctx.Held, error)
 
 	// The rest makes new workspaces cheap; all of it or nothing is given. Without it each object is a request.
 
@@ -60,14 +63,17 @@ type Controller struct {
 	informers *client.Informers
 	queue     *queue.Queue[client.Key]
 	leaves    []leafIndex
+
+	mu    sync.Mutex           // guards waits
+	waits map[client.Key]*wait // by Workspaces that are being deleted and hold what finalizers hold
 }
 
 // New returns the controller. It adds handlers and indexes to the informers, so they must not run yet.
 func New(clients *client.Clients, informers *client.Informers, opts Options) (*Controller, error) {
-	if opts.URLBase == "" || opts.DeleteData == nil {
-		return nil, errors.New("workspaces: URLBase and DeleteData are required")
+	if opts.URLBase == "" || opts.DeleteData == nil || opts.Held == nil {
+		return nil, errors.New("workspaces: URLBase, DeleteData and Held are required")
 	}
-	c := &Controller{opts: opts, clients: clients, informers: informers}
+	c := &Controller{opts: opts, clients: clients, informers: informers, waits: map[client.Key]*wait{}}
 	c.queue = queue.New("workspaces", c.reconcile)
 
 	informers.Workspaces.OnEvent(func(e client.Event[*tenancyv1alpha1.Workspace]) {
@@ -75,12 +81,19 @@ func New(clients *client.Clients, informers *client.Informers, opts Options) (*C
 			c.queue.Add(client.KeyOf(e.New))
 		}
 		if e.Deleted() {
+			c.forget(client.KeyOf(e.Old))
 			c.wake(lcctx.NameFrom(e.Old))
 		}
 	})
 	informers.LogicalClusters.OnEvent(func(e client.Event[*corev1alpha1.LogicalCluster]) {
-		if e.Old == nil && !e.Initial {
-			c.addOwner(e.New)
+		switch {
+		case e.Deleted():
+		case e.Old == nil:
+			if !e.Initial {
+				c.addOwner(e.New)
+			}
+		case len(e.Old.Finalizers) != len(e.New.Finalizers):
+			c.wake(lcctx.NameFrom(e.New))
 		}
 	})
 	informers.SyncTargets.OnEvent(func(e client.Event[*workloadv1alpha1.SyncTarget]) {
@@ -143,7 +156,7 @@ func (c *Controller) reconcile(ctx context.Context, key client.Key) (time.Durati
 
 // see waits until the informer of LogicalClusters holds one that is as wanted.
 func (c *Controller) see(ctx context.Context, cluster logicalcluster.Name, wanted func(*corev1alpha1.LogicalCluster) bool) error {
-	err := wait.PollUntilContextTimeout(ctx, catchUpEvery, catchUp, true, func(context.Context) (bool, error) {
+	err := apiwait.PollUntilContextTimeout(ctx, catchUpEvery, catchUp, true, func(context.Context) (bool, error) {
 		lc, ok := c.informers.LogicalClusters.Get(clusterKey(cluster))
 		return ok && wanted(lc), nil
 	})

@@ -58,10 +58,13 @@ type remains struct {
 	workspaces, syncTargets []string
 	// clusters that placements still name, or whose mirrors still have leaves, by name, as often as there are such.
 	clusters []string
+	// held is what finalizers hold, refused why some of it could not be asked to go.
+	held    lcctx.Held
+	refused string
 }
 
 func (r remains) nothing() bool {
-	return len(r.workspaces)+len(r.syncTargets)+len(r.clusters) == 0
+	return len(r.workspaces)+len(r.syncTargets)+len(r.clusters) == 0 && r.held.Empty()
 }
 
 // condition tells a user what the deletion waits for. It changes only when that does.
@@ -83,11 +86,36 @@ func (r remains) condition(generation int64) metav1.Condition {
 		// No count of leaves: the condition would be written again for each of them that goes.
 		waits = append(waits, "physical clusters to remove what runs there: "+enumerate(r.clusters))
 	}
+	if !r.held.Empty() {
+		c.Reason = "SomeFinalizersRemain"
+		waits = append(waits, finalizersRemain(r.held))
+	}
 	c.Message = "Waiting for " + strings.Join(waits, ", ")
+	if r.refused != "" {
+		c.Message += ". " + r.refused
+	}
 	if r.nothing() {
 		c.Reason, c.Message = "DeletingContent", "Deleting objects"
 	}
 	return c
+}
+
+// finalizersRemain names what finalizers hold and what these are, with the number of objects of each. The condition is
+// written again when one goes, but not for each of many that go together.
+func finalizersRemain(held lcctx.Held) string {
+	resources := map[string]int{}
+	for gr, n := range held.Objects {
+		resources[gr.String()] = n
+	}
+	return fmt.Sprintf("finalizers of %s: %s", enumerate(counts(resources)), enumerate(counts(held.Finalizers)))
+}
+
+func counts(of map[string]int) []string {
+	var all []string
+	for what, n := range of {
+		all = append(all, fmt.Sprintf("%s (%d)", what, n))
+	}
+	return all
 }
 
 // enumerate names the first few, in order and each once.

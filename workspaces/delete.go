@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -17,8 +16,8 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
+	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
 	tenancyv1alpha1 "atoll.dev/atoll/apis/tenancy/v1alpha1"
-	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
 )
@@ -44,20 +43,29 @@ func (c *Controller) delete(ctx context.Context, w *tenancyv1alpha1.Workspace) (
 		return 0, err
 	}
 	if lc != nil { // else somebody, or an attempt that did not come to its end, took it first
-		left, err := c.empty(ctx, cluster)
+		left, again, err := c.empty(ctx, w, lc)
 		if err != nil {
 			return 0, err
 		}
 		if !left.nothing() {
-			return lookAgain, c.report(ctx, w, left)
+			return again, c.report(ctx, w, left)
 		}
 	}
-	if err := c.opts.DeleteData(ctx, cluster); err != nil {
+	data := c.opts.DeleteData
+	if lc != nil && slices.ContainsFunc(lc.Finalizers, isForeign) {
+		data = c.opts.Held // who reacts to the end of the LogicalCluster finds it as it was
+	}
+	held, err := data(ctx, cluster)
+	if err != nil {
 		return 0, fmt.Errorf("delete the data of logical cluster %q: %w", cluster, err)
 	}
+	left, again := c.ask(ctx, w, lc, held)
+	if !left.nothing() {
+		return again, c.report(ctx, w, left)
+	}
 	if lc != nil {
-		if err := c.clients.Objects.Delete(client.In(ctx, cluster), lc); err != nil && !apierrors.IsNotFound(err) {
-			return 0, fmt.Errorf("delete logical cluster %q: %w", cluster, err)
+		if err := c.drop(ctx, cluster, lc); err != nil {
+			return 0, err
 		}
 	}
 	return 0, c.release(ctx, w)
@@ -105,22 +113,40 @@ func (c *Controller) terminate(ctx context.Context, w *tenancyv1alpha1.Workspace
 			return nil, fmt.Errorf("mark logical cluster %q as terminating: %w", cluster, err)
 		}
 	}
+	if lc.DeletionTimestamp == nil && slices.ContainsFunc(lc.Finalizers, isForeign) {
+		if err := c.announce(ctx, cluster, lc); err != nil {
+			return nil, err
+		}
+		if now, ok := c.informers.LogicalClusters.Get(clusterKey(cluster)); ok {
+			lc = now.DeepCopy()
+		}
+	}
 	return lc, c.see(ctx, cluster, func(lc *corev1alpha1.LogicalCluster) bool {
 		return lc.Status.Phase == corev1alpha1.LogicalClusterPhaseTerminating
 	})
 }
 
-// empty takes the next step of deleting what has to go before the data, and returns what is left of it. Workspaces come
-// first, because they may run things in physical clusters that are registered here; SyncTargets last, because somebody has
-// to remove what runs there.
-func (c *Controller) empty(ctx context.Context, cluster logicalcluster.Name) (remains, error) {
-	var left remains
-	var err error
+// empty takes the next step of deleting what has to go before the data, and returns what is left of it and when to look
+// again. Workspaces come first, because they may run things in physical clusters that are registered here. What finalizers
+// hold gets some time before what runs in physical clusters goes: it may be what removes them. SyncTargets are last, because
+// somebody has to remove what runs there.
+func (c *Controller) empty(ctx context.Context, w *tenancyv1alpha1.Workspace, lc *corev1alpha1.LogicalCluster) (left remains, again time.Duration, err error) {
+	cluster := lcctx.NameFrom(lc)
 	if left.workspaces, err = remove(ctx, c.clients, cluster, c.informers.Workspaces.List(cluster, "")); err != nil || !left.nothing() {
-		return left, err
+		return left, lookAgain, err
 	}
-	if left.clusters, err = c.emptyPlacements(ctx, cluster); err != nil {
-		return left, err
+	placed := slices.DeleteFunc(c.informers.Placements.List(cluster, ""), func(p *placementv1alpha1.Placement) bool { return len(p.Spec.Clusters) == 0 })
+	if len(placed) > 0 && c.patient(w) {
+		held, err := c.opts.Held(ctx, cluster)
+		if err != nil {
+			return left, 0, fmt.Errorf("look at what finalizers hold in logical cluster %q: %w", cluster, err)
+		}
+		if left, again = c.ask(ctx, w, lc, held); !left.nothing() {
+			return left, again, nil
+		}
+	}
+	if left.clusters, err = c.emptyPlacements(ctx, cluster, placed); err != nil {
+		return left, 0, err
 	}
 	for _, mirrors := range c.leaves {
 		for _, mirror := range mirrors(cluster) {
@@ -128,12 +154,10 @@ func (c *Controller) empty(ctx context.Context, cluster logicalcluster.Name) (re
 		}
 	}
 	if !left.nothing() {
-		return left, nil
+		return left, lookAgain, nil
 	}
-	if left.syncTargets, err = remove(ctx, c.clients, cluster, c.informers.SyncTargets.List(cluster, "")); err != nil || !left.nothing() {
-		return left, err
-	}
-	return c.unseen(ctx, cluster)
+	left.syncTargets, err = remove(ctx, c.clients, cluster, c.informers.SyncTargets.List(cluster, ""))
+	return left, lookAgain, err
 }
 
 // servedBy names the physical cluster of a mirror: as its SyncTarget does, or as the mirror is called where that is not known.
@@ -144,12 +168,9 @@ func (c *Controller) servedBy(mirror logicalcluster.Name) string {
 	return string(mirror)
 }
 
-// emptyPlacements makes every placement of a logical cluster name no physical cluster, and returns those that were named.
-func (c *Controller) emptyPlacements(ctx context.Context, cluster logicalcluster.Name) (named []string, err error) {
-	for _, p := range c.informers.Placements.List(cluster, "") {
-		if len(p.Spec.Clusters) == 0 {
-			continue
-		}
+// emptyPlacements makes placements of a logical cluster name no physical cluster, and returns those that were named.
+func (c *Controller) emptyPlacements(ctx context.Context, cluster logicalcluster.Name, placed []*placementv1alpha1.Placement) (named []string, err error) {
+	for _, p := range placed {
 		for _, placed := range p.Spec.Clusters {
 			named = append(named, placed.Name)
 		}
@@ -160,25 +181,6 @@ func (c *Controller) emptyPlacements(ctx context.Context, cluster logicalcluster
 		}
 	}
 	return named, nil
-}
-
-// unseen removes Workspaces and SyncTargets that the informers do not hold yet: with the data, the way to their logical
-// clusters would be lost. Nothing new comes, because the logical cluster is known to be terminating.
-func (c *Controller) unseen(ctx context.Context, cluster logicalcluster.Name) (remains, error) {
-	ctx = client.In(ctx, cluster)
-	workspaces, syncTargets := &tenancyv1alpha1.WorkspaceList{}, &workloadv1alpha1.SyncTargetList{}
-	var errs [2]error
-	var wg sync.WaitGroup
-	wg.Go(func() { errs[0] = c.clients.Objects.List(ctx, workspaces) })
-	wg.Go(func() { errs[1] = c.clients.Objects.List(ctx, syncTargets) })
-	wg.Wait()
-	if err := errors.Join(errs[:]...); err != nil {
-		return remains{}, fmt.Errorf("list what is left in logical cluster %q: %w", cluster, err)
-	}
-	var left remains
-	left.workspaces, errs[0] = remove(ctx, c.clients, cluster, pointers(workspaces.Items))
-	left.syncTargets, errs[1] = remove(ctx, c.clients, cluster, pointers(syncTargets.Items))
-	return left, errors.Join(errs[:]...)
 }
 
 // remove deletes objects that are not being deleted yet, and returns the names of all of them.
@@ -194,14 +196,6 @@ func remove[T ctrlclient.Object](ctx context.Context, clients *client.Clients, c
 		}
 	}
 	return names, nil
-}
-
-func pointers[T any](items []T) []*T {
-	out := make([]*T, len(items))
-	for i := range items {
-		out[i] = &items[i]
-	}
-	return out
 }
 
 // report tells what a deletion waits for, unless the Workspace says so already.
@@ -221,6 +215,7 @@ func (c *Controller) report(ctx context.Context, w *tenancyv1alpha1.Workspace, l
 // release lets a Workspace go.
 func (c *Controller) release(ctx context.Context, w *tenancyv1alpha1.Workspace) error {
 	w.Finalizers = slices.DeleteFunc(w.Finalizers, func(f string) bool { return f == tenancyv1alpha1.WorkspaceFinalizer })
+	c.forget(client.KeyOf(w))
 	if err := c.clients.Objects.Update(in(ctx, w), w); err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("release workspace %q: %w", w.Name, err)
 	}

@@ -18,10 +18,16 @@
 //   - A Workspace is Ready only when this process' Directory knows its logical cluster and the authoriser knows its owner.
 //
 // A deletion first marks the LogicalCluster Terminating: from then on the server refuses to create anything there
-// (Directory.Terminating), and placement leaves its Placements alone. Then go, in this order: the Workspaces and
-// SyncTargets inside, which have logical clusters of their own; what runs in physical clusters, by Placements that this
-// controller empties, until the splitter has no leaf of this workspace left in any mirror; all data; the LogicalCluster;
-// the finalizer. The condition WorkspaceContentDeleted says what is waited for.
+// (Directory.Terminating), and placement leaves its Placements alone. Then go, in this order: the Workspaces inside, which
+// have logical clusters of their own; what runs in physical clusters, by Placements that this controller empties, until the
+// splitter has no leaf of this workspace left in any mirror; the SyncTargets; all data; the LogicalCluster; the finalizer.
+// The condition WorkspaceContentDeleted says what is waited for.
+//
+// Objects that finalizers hold are deleted by requests, one by one, and everything else stays until they are gone, so that
+// who has to react finds what he needs (held.go). Where something runs in physical clusters they go first, for half a
+// minute: what removes their finalizers may run there. Finalizers whose work ends with the workspace hold nothing
+// (server/held.go), and where none does, one read of etcd shows it. A LogicalCluster with finalizers is deleted at the
+// start, for those who put them there, and kept to the end by one of our own.
 //
 // The server starts it: NewDirectory and New before the shared informers run, Bootstrap when the server answers, then
 // Run. If etcd is down nothing moves, and the Directory still answers from memory. If a physical cluster is down, a

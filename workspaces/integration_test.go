@@ -57,10 +57,12 @@ type hub struct {
 	directory *workspaces.Directory
 	// deleteData is called by the controller instead of the server's own, if set before the deletion.
 	mu         sync.Mutex
-	deleteData func(context.Context, logicalcluster.Name) error
+	deleteData deleteData
 	// together is what the controller writes by, instead of the server's own, if set before.
 	together writeTogether
 }
+
+type deleteData func(context.Context, logicalcluster.Name) (lcctx.Held, error)
 
 type writeTogether func(ctx context.Context, while ctrlclient.Object, objects ...ctrlclient.Object) (bool, error)
 
@@ -103,7 +105,7 @@ func startHub(t *testing.T) *hub {
 	ns, err := namespaces.New(clients, informers, namespaces.Options{RootCA: s.CACertificate(), Read: s.Read})
 	must(t, err)
 	ws, err := workspaces.New(clients, informers, workspaces.Options{
-		URLBase: s.URL(), DeleteData: h.delete,
+		URLBase: s.URL(), DeleteData: h.delete, Held: s.Held,
 		WriteTogether: h.writeTogether, Read: s.Read, NamespaceContent: ns.Content,
 	})
 	must(t, err)
@@ -132,7 +134,7 @@ func startHub(t *testing.T) *hub {
 	return h
 }
 
-func (h *hub) delete(ctx context.Context, cluster logicalcluster.Name) error {
+func (h *hub) delete(ctx context.Context, cluster logicalcluster.Name) (lcctx.Held, error) {
 	h.mu.Lock()
 	f := h.deleteData
 	h.mu.Unlock()
@@ -142,7 +144,7 @@ func (h *hub) delete(ctx context.Context, cluster logicalcluster.Name) error {
 	return h.server.DeleteClusterData(ctx, cluster)
 }
 
-func (h *hub) onDelete(f func(context.Context, logicalcluster.Name) error) {
+func (h *hub) onDelete(f deleteData) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.deleteData = f
@@ -458,7 +460,7 @@ func TestDeleteResumes(t *testing.T) {
 	h := startHub(t)
 	cluster := logicalcluster.Name(h.create(h.clients, workspaces.Root, "shop").Spec.Cluster)
 	calls := 0
-	h.onDelete(func(ctx context.Context, c logicalcluster.Name) error {
+	h.onDelete(func(ctx context.Context, c logicalcluster.Name) (lcctx.Held, error) {
 		calls++
 		if calls > 2 {
 			return h.server.DeleteClusterData(ctx, c)
@@ -466,11 +468,11 @@ func TestDeleteResumes(t *testing.T) {
 		for _, row := range h.rows(c) {
 			if strings.Contains(row, "logicalclusters") {
 				if _, err := h.etcd.Delete(ctx, row); err != nil {
-					return err
+					return lcctx.Held{}, err
 				}
 			}
 		}
-		return errors.New("etcd went away")
+		return lcctx.Held{}, errors.New("etcd went away")
 	})
 	h.remove(workspaces.Root, "shop")
 	h.gone(workspaces.Root, "shop")

@@ -75,7 +75,7 @@ func controllers(s *server.Server, every *client.Clients, i *client.Informers, l
 	add("certificates", requests, err)
 
 	trees, err := workspaces.New(c, i, workspaces.Options{
-		URLBase: s.URL(), DeleteData: l.deletes(s.DeleteClusterData),
+		URLBase: s.URL(), DeleteData: whileLeading(l, s.DeleteClusterData), Held: s.Held,
 		WriteTogether: l.writes(s.WriteTogether), Read: s.Read, NamespaceContent: defaults.Content,
 	})
 	add("workspaces", trees, err)

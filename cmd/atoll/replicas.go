@@ -100,11 +100,23 @@ func (f fence) RoundTrip(req *http.Request) (*http.Response, error) {
 	return f.next.RoundTrip(req)
 }
 
-// deletes and writes are functions that change the store without a request, and do it only while this server leads.
+// deletes, whileLeading and writes are functions that change the store without a request, and do it only while this server
+// leads.
 func (l *leadership) deletes(data func(context.Context, logicalcluster.Name) error) func(context.Context, logicalcluster.Name) error {
+	do := whileLeading(l, func(ctx context.Context, cluster logicalcluster.Name) (struct{}, error) {
+		return struct{}{}, data(ctx, cluster)
+	})
 	return func(ctx context.Context, cluster logicalcluster.Name) error {
+		_, err := do(ctx, cluster)
+		return err
+	}
+}
+
+func whileLeading[T any](l *leadership, data func(context.Context, logicalcluster.Name) (T, error)) func(context.Context, logicalcluster.Name) (T, error) {
+	return func(ctx context.Context, cluster logicalcluster.Name) (T, error) {
 		if err := l.holds(); err != nil {
-			return fmt.Errorf("delete the data of logical cluster %q: %w", cluster, err)
+			var nothing T
+			return nothing, fmt.Errorf("delete the data of logical cluster %q: %w", cluster, err)
 		}
 		return data(ctx, cluster)
 	}

@@ -41,7 +41,9 @@ func (l *Lifecycle) Admit(ctx context.Context, a admission.Attributes, _ admissi
 	}
 	namespaceItself := a.GetKind().GroupKind() == core.Kind("Namespace")
 	if a.GetOperation() == admission.Delete {
-		if namespaceItself && !cluster.Mirror && immortal.Has(a.GetName()) {
+		// They go with their workspace, by a request if somebody's finalizers hold them.
+		goes := a.GetUserInfo().GetName() == user.APIServerUser && l.terminating(cluster.Name)
+		if namespaceItself && !cluster.Mirror && !goes && immortal.Has(a.GetName()) {
 			return apierrors.NewForbidden(a.GetResource().GroupResource(), a.GetName(), fmt.Errorf("this namespace may not be deleted"))
 		}
 		return nil

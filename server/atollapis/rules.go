@@ -56,6 +56,7 @@ func keepLogicalCluster(ctx context.Context, c, old *corev1alpha1.LogicalCluster
 	}
 	if !isSystem(ctx) {
 		keepAnnotation(c, old, lcctx.PathAnnotation)
+		keepFinalizer(c, old, corev1alpha1.LogicalClusterFinalizer)
 	}
 }
 
@@ -131,7 +132,7 @@ func prepareWorkspace(ctx context.Context, w *tenancyv1alpha1.Workspace) {
 	if u, ok := genericapirequest.UserFrom(ctx); ok && len(u.GetExtra()[lcctx.UserExtra]) == 0 {
 		w.Annotations[tenancyv1alpha1.OwnerAnnotation] = u.GetName()
 	}
-	addFinalizer(w)
+	addFinalizer(w, tenancyv1alpha1.WorkspaceFinalizer)
 }
 
 // keepWorkspace keeps what an update of a user cannot change, so that manifests that lack it apply again and again.
@@ -146,14 +147,21 @@ func keepWorkspace(ctx context.Context, w, old *tenancyv1alpha1.Workspace) {
 		w.Spec.URL = old.Spec.URL
 	}
 	keepAnnotation(w, old, tenancyv1alpha1.OwnerAnnotation)
-	if !isSystem(ctx) && slices.Contains(old.Finalizers, tenancyv1alpha1.WorkspaceFinalizer) {
-		addFinalizer(w)
+	if !isSystem(ctx) {
+		keepFinalizer(w, old, tenancyv1alpha1.WorkspaceFinalizer)
 	}
 }
 
-func addFinalizer(w *tenancyv1alpha1.Workspace) {
-	if !slices.Contains(w.Finalizers, tenancyv1alpha1.WorkspaceFinalizer) {
-		w.Finalizers = append(w.Finalizers, tenancyv1alpha1.WorkspaceFinalizer)
+// keepFinalizer gives obj a finalizer that old has.
+func keepFinalizer(obj, old metav1.Object, finalizer string) {
+	if slices.Contains(old.GetFinalizers(), finalizer) {
+		addFinalizer(obj, finalizer)
+	}
+}
+
+func addFinalizer(obj metav1.Object, finalizer string) {
+	if !slices.Contains(obj.GetFinalizers(), finalizer) {
+		obj.SetFinalizers(append(obj.GetFinalizers(), finalizer))
 	}
 }
 

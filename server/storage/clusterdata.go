@@ -83,28 +83,13 @@ func (b *Backend) DeleteClusterData(ctx context.Context, cluster logicalcluster.
 	if err := lc.ValidateName(cluster.String()); err != nil {
 		return fmt.Errorf("delete the data of a logical cluster: %w", err)
 	}
-	kept := map[string]bool{}
-	for _, gr := range keep {
-		r, ok := b.Resource(gr)
-		if !ok {
-			return fmt.Errorf("delete the data of logical cluster %q but for its %s: these are not served", cluster, gr)
-		}
-		kept[r.Prefix] = true
-	}
 	var deleted int64
 	for {
-		// Other servers on the same etcd may have begun to store a resource that this one never heard of.
-		if err := b.loadPrefixes(ctx); err != nil {
-			return fmt.Errorf("delete the data of logical cluster %q after %d rows: %w", cluster, deleted, err)
-		}
 		// Definitions go together with their objects: what they tell is found out anew before each pass.
-		custom, err := b.customPrefixes(ctx, cluster)
+		prefixes, err := b.prefixesOf(ctx, cluster, keep)
 		if err != nil {
 			return fmt.Errorf("delete the data of logical cluster %q after %d rows: %w", cluster, deleted, err)
 		}
-		prefixes := slices.DeleteFunc(slices.Concat(b.knownPrefixes(), custom), func(p string) bool { return kept[p] })
-		slices.Sort(prefixes)
-		prefixes = slices.Compact(prefixes)
 		before := deleted
 		for some := range slices.Chunk(prefixes, maxOps) {
 			n, err := b.deleteSome(ctx, cluster, some)
@@ -124,6 +109,29 @@ func (b *Backend) DeleteClusterData(ctx context.Context, cluster logicalcluster.
 		}
 		return nil
 	}
+}
+
+// prefixesOf returns the resource prefixes below which a logical cluster may have rows, but for those of some resources.
+func (b *Backend) prefixesOf(ctx context.Context, cluster logicalcluster.Name, keep []schema.GroupResource) ([]string, error) {
+	// Other servers on the same etcd may have begun to store a resource that this one never heard of.
+	if err := b.loadPrefixes(ctx); err != nil {
+		return nil, err
+	}
+	custom, err := b.customPrefixes(ctx, cluster)
+	if err != nil {
+		return nil, err
+	}
+	kept := map[string]bool{}
+	for _, gr := range keep {
+		r, ok := b.Resource(gr)
+		if !ok {
+			return nil, fmt.Errorf("keep its %s: these are not served", gr)
+		}
+		kept[r.Prefix] = true
+	}
+	prefixes := slices.DeleteFunc(slices.Concat(b.knownPrefixes(), custom), func(p string) bool { return kept[p] })
+	slices.Sort(prefixes)
+	return slices.Compact(prefixes), nil
 }
 
 // deleteSome removes up to about deleteBatch rows of the cluster below the given prefixes, and returns how many.
@@ -171,10 +179,10 @@ func (b *Backend) deleteSome(ctx context.Context, cluster logicalcluster.Name, p
 // about most keys. All that a transaction changes has one resourceVersion, and everybody who reads or watches a resource
 // takes it that a resourceVersion is one change: a cache that has seen the first of several counts as up to date, and who
 // lists it then and watches from there never hears of the others.
-func transactions(rows [][]string, most int) [][]string {
-	var all [][]string
+func transactions[T any](rows [][]T, most int) [][]T {
+	var all [][]T
 	for n, i := 0, 0; n < most; i++ {
-		var keys []string
+		var keys []T
 		for _, r := range rows {
 			if i < len(r) {
 				keys = append(keys, r[i])

@@ -8,6 +8,10 @@ import (
 // LogicalClusterName is the name of the one LogicalCluster object that each logical cluster holds.
 const LogicalClusterName = "cluster"
 
+// LogicalClusterFinalizer keeps a LogicalCluster that is being deleted, and that others keep too, until everything in its
+// logical cluster is gone.
+const LogicalClusterFinalizer = "core.kcp.io/logicalcluster"
+
 // LogicalClusterPhase says where a logical cluster is in its life. As in kcp.
 type LogicalClusterPhase string
 

@@ -144,9 +144,14 @@ func makeWorkspaces(w *world, l *line) (func(context.Context) error, error) {
 	}
 	ws, err := workspaces.New(c, i, workspaces.Options{
 		URLBase: w.server.URL(),
-		DeleteData: func(ctx context.Context, cluster logicalcluster.Name) error {
-			return l.call("data", func() error { return w.server.DeleteClusterData(ctx, cluster) })
+		DeleteData: func(ctx context.Context, cluster logicalcluster.Name) (held lcctx.Held, err error) {
+			err = l.call("data", func() error {
+				held, err = w.server.DeleteClusterData(ctx, cluster)
+				return err
+			})
+			return held, err
 		},
+		Held: w.server.Held,
 		WriteTogether: func(ctx context.Context, while ctrlclient.Object, objects ...ctrlclient.Object) (written bool, err error) {
 			err = l.call("together", func() error {
 				written, err = w.server.WriteTogether(ctx, while, objects...)

@@ -1,0 +1,106 @@
+package storage
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/kcp-dev/logicalcluster/v3"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	api "k8s.io/kubernetes/pkg/apis/core"
+
+	lc "atoll.dev/atoll/internal/logicalcluster"
+)
+
+var configMapsResource = schema.GroupResource{Resource: "configmaps"}
+
+func waitForAll(_ context.Context, _ logicalcluster.Name, _ schema.GroupResource, finalizers []string) ([]string, error) {
+	return finalizers, nil
+}
+
+func rowsOf(t *testing.T, cluster string) (n int) {
+	t.Helper()
+	all, err := etcd.Client.Get(t.Context(), prefixOf(t), clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kv := range all.Kvs {
+		if in, err := clusterOf(prefixOf(t)+"/configmaps", string(kv.Key)); err == nil && in == cluster {
+			n++
+		}
+	}
+	return n
+}
+
+// One object among many that has a finalizer keeps all of them, whichever page it is on.
+func TestDeleteUnheldData(t *testing.T) {
+	for name, at := range map[string]int{"first": 0, "on a page": firstRows + 3, "last": deleteBatch + pageRows/2, "none": -1} {
+		t.Run(name, func(t *testing.T) {
+			s := serve(t, prefixOf(t), nil)
+			const n = deleteBatch + pageRows
+			for i := range n {
+				cm := configMap("default", fmt.Sprintf("cm-%05d", i))
+				if i == at {
+					cm.Finalizers = []string{"example.com/a", "example.com/b"}
+				}
+				create(t, s.configMaps, in("aa", "default"), cm)
+			}
+			put(t, s, "bb", "other", "x")
+			held, err := s.DeleteUnheldData(t.Context(), "aa", waitForAll)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if at < 0 {
+				if left := rowsOf(t, "aa"); !held.Empty() || left > 0 {
+					t.Fatalf("held %+v, %d rows left", held, left)
+				}
+			} else {
+				want := lc.Held{
+					Unasked:    []lc.HeldObject{{Resource: configMapsResource.WithVersion(""), Namespace: "default", Name: fmt.Sprintf("cm-%05d", at)}},
+					Objects:    map[schema.GroupResource]int{configMapsResource: 1},
+					Finalizers: map[string]int{"example.com/a": 1, "example.com/b": 1},
+				}
+				if len(held.Unasked) == 1 && held.Unasked[0].UID != "" {
+					want.Unasked[0].UID = held.Unasked[0].UID
+				}
+				if diff := cmp.Diff(want, held); diff != "" {
+					t.Errorf("held (-want +got):\n%s", diff)
+				}
+				if left := rowsOf(t, "aa"); left != n {
+					t.Errorf("%d rows left, want all %d", left, n)
+				}
+			}
+			if left := rowsOf(t, "bb"); left != 1 {
+				t.Errorf("%d rows left of another logical cluster, want its one", left)
+			}
+		})
+	}
+}
+
+// An object that gets its finalizer after the look stays.
+func TestDeleteUnheldDataMeetsAChange(t *testing.T) {
+	s := serve(t, prefixOf(t), nil)
+	put(t, s, "aa", "a", "x")
+	put(t, s, "aa", "b", "x")
+	pass, rows, complete, err := s.look(t.Context(), "aa", waitForAll, false, nil)
+	if err != nil || !complete || !pass.held.Empty() || len(rows) != 1 || len(rows[0]) != 2 {
+		t.Fatalf("a look at two objects: %v, %v, %v, %v", pass, rows, complete, err)
+	}
+	held := changed(func(cm *api.ConfigMap) { cm.Finalizers = []string{"example.com/a"} })
+	if _, _, err := s.configMaps.Update(in("aa", "default"), "b", held, nil, nil, false, &metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.deleteAsSeen(t.Context(), rows); err != nil {
+		t.Fatal(err)
+	}
+	if left := rowsOf(t, "aa"); left != 1 {
+		t.Errorf("%d rows left, want the one that changed", left)
+	}
+	found, err := s.DeleteUnheldData(t.Context(), "aa", waitForAll)
+	if err != nil || found.Objects[configMapsResource] != 1 {
+		t.Errorf("held %+v, %v; want the one that changed", found, err)
+	}
+}
