@@ -72,7 +72,10 @@ func (s *Server) authorize(config *genericapiserver.Config) ([]controlplaneapise
 		return nil, fmt.Errorf("store roles: %w", err)
 	}
 	byRoles, rules := rbac.NewAuthorizer(roleStores.Getters())
-	config.Authorization.Authorizer = &clusterAuthorizer{roles: byRoles}
+	config.Authorization.Authorizer = &clusterAuthorizer{
+		roles: byRoles, isMember: roleStores.IsMember,
+		knownPath: func(path logicalcluster.Path) (logicalcluster.Name, bool) { return s.directory.KnownPath(path) },
+	}
 	config.RuleResolver = rules
 
 	builtins, err := builtin.Providers(builtin.Config{

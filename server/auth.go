@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -39,7 +41,14 @@ const (
 // the roles of that logical cluster.
 type clusterAuthorizer struct {
 	roles authorizer.Authorizer
+	// isMember says whether the logical cluster of ctx has a binding of its own for a user.
+	isMember func(ctx context.Context, who user.Info) (bool, error)
+	// knownPath is the Directory's.
+	knownPath func(logicalcluster.Path) (logicalcluster.Name, bool)
 }
+
+// noAccess is what strangers are told of a workspace, whether there is one or not.
+const noAccess = "there is no such workspace, or you have no access to it"
 
 func (a *clusterAuthorizer) Authorize(ctx context.Context, attrs authorizer.Attributes) (authorizer.Decision, string, error) {
 	who := attrs.GetUser()
@@ -59,17 +68,24 @@ func (a *clusterAuthorizer) Authorize(ctx context.Context, attrs authorizer.Attr
 	if master && who.GetName() == user.APIServerUser {
 		return authorizer.DecisionAllow, "", nil // the server itself
 	}
-	_, unresolved := ctx.Value(unresolvedKey{}).(string)
+	segment, unresolved := ctx.Value(unresolvedKey{}).(string)
+	anonymous := groups.Has(user.AllUnauthenticated)
+	// Before anything that depends on whether the workspace is there.
+	if !master && !anonymous && (unresolved || named && !cluster.Wildcard) {
+		if reason := refusedAnywhere(ctx, attrs, cluster); reason != "" {
+			return authorizer.DecisionDeny, reason, nil
+		}
+	}
 	switch {
 	case unresolved:
-		if groups.Has(user.AllAuthenticated) && !impersonates(attrs) {
-			return authorizer.DecisionAllow, "", nil // to be told 404 by withNoCluster
+		if tell, err := a.mayKnow(ctx, segment, who, master); !tell || err != nil || impersonates(attrs) {
+			return authorizer.DecisionDeny, noAccess, err
 		}
-		return authorizer.DecisionDeny, "", nil
-	case named && groups.Has(user.AllUnauthenticated) && !describesIssuer(attrs):
+		return authorizer.DecisionAllow, "", nil // to be told 404 by withNoCluster
+	case named && anonymous && !describesIssuer(attrs):
 		// Not even what everybody may read, such as health: its absence would tell which logical clusters exist. What a
 		// workspace says of its tokens it may open to strangers, by a role, to be found by who is told its name.
-		return authorizer.DecisionDeny, "", nil
+		return authorizer.DecisionDeny, noAccess, nil
 	case !named && attrs.GetPath() == BackupPath && !master:
 		// Not by any role, such as one for all paths that are no resources: the answer has the keys to everything.
 		return authorizer.DecisionDeny, "only administrators of the server may take a backup", nil
@@ -81,26 +97,85 @@ func (a *clusterAuthorizer) Authorize(ctx context.Context, attrs authorizer.Attr
 	case !named:
 		// Health, version and discovery outside of logical clusters follow the bootstrap roles.
 		ctx = lcctx.WithCluster(ctx, lcctx.Cluster{Name: SystemAdminCluster})
+		return a.roles.Authorize(ctx, attrs)
 	case cluster.Wildcard:
 		if master {
 			return authorizer.DecisionAllow, "", nil
 		}
 		return authorizer.DecisionDeny, "only administrators of the server may read all logical clusters at once", nil
 	case ctx.Value(absentKey{}) != nil:
-		// No reason: it would tell a logical cluster that does not exist from one that refuses a stranger.
-		return authorizer.DecisionDeny, "", nil
+		return authorizer.DecisionDeny, noAccess, nil
 	}
-	if !master {
-		switch {
-		case writesSystemState(attrs):
-			return authorizer.DecisionDeny, "the system alone writes these: annotate the namespace or the object instead", nil
-		case impersonatesSystem(attrs):
-			return authorizer.DecisionDeny, "the server's own identities and its administrators cannot be impersonated", nil
-		case named && cluster.Name != SystemAdminCluster && concernsProcess(attrs) && !reviewed(ctx):
-			return authorizer.DecisionDeny, "this concerns the whole server: ask without /clusters/<path> before the path", nil
+	decision, reason, err := a.roles.Authorize(ctx, attrs)
+	if err != nil || master || cluster.Name == rootCluster || cluster.Name == SystemAdminCluster {
+		return decision, reason, err // that these two exist is no secret
+	}
+	if decision == authorizer.DecisionAllow && !isForEverybody(attrs) || decision != authorizer.DecisionAllow && reason != "" {
+		return decision, reason, nil // a binding was found, or it names a role that was not
+	}
+	if ok, err := a.enters(ctx, who); !ok || err != nil {
+		return authorizer.DecisionDeny, noAccess, err
+	}
+	return decision, reason, nil
+}
+
+// enters says whether somebody has to do with the logical cluster of ctx: its ServiceAccounts, who are nobody elsewhere,
+// and whom one of its own bindings names, be it only for the verb access on /, as in kcp.
+func (a *clusterAuthorizer) enters(ctx context.Context, who user.Info) (bool, error) {
+	if strings.HasPrefix(who.GetName(), serviceAccountsPrefix+":") {
+		return true, nil
+	}
+	return a.isMember(ctx, who)
+}
+
+// mayKnow says whether somebody may be told that there is no workspace at the end of a path: who may look for it where it
+// would be, or for the nearest above it that is missing, too.
+func (a *clusterAuthorizer) mayKnow(ctx context.Context, segment string, who user.Info, master bool) (bool, error) {
+	if master || slices.Contains(who.GetGroups(), user.AllUnauthenticated) {
+		return master, nil
+	}
+	path := logicalcluster.NewPath(segment)
+	for {
+		parent, missing := path.Split()
+		holder, ok := a.knownPath(parent)
+		if name, isName := parent.Name(); isName {
+			holder, ok = name, true
 		}
+		if !ok {
+			if path = parent; path.Empty() {
+				return false, nil
+			}
+			continue
+		}
+		decision, _, err := a.roles.Authorize(lcctx.WithCluster(ctx, lcctx.Cluster{Name: holder}), authorizer.AttributesRecord{
+			User: who, Verb: "get", ResourceRequest: true, Name: missing,
+			APIGroup: tenancyv1alpha1.GroupVersion.Group, APIVersion: tenancyv1alpha1.GroupVersion.Version, Resource: "workspaces",
+		})
+		return decision == authorizer.DecisionAllow, err
 	}
-	return a.roles.Authorize(ctx, attrs)
+}
+
+// isForEverybody says whether a request may be one that Kubernetes' own bindings allow who is authenticated, in every
+// logical cluster: discovery and questions about oneself.
+func isForEverybody(attrs authorizer.Attributes) bool {
+	if !attrs.IsResourceRequest() {
+		return !describesIssuer(attrs)
+	}
+	return attrs.GetAPIGroup() == "authorization.k8s.io" || attrs.GetAPIGroup() == "authentication.k8s.io"
+}
+
+// refusedAnywhere is why a request is refused in all logical clusters, whether they exist or not, to who is no administrator
+// of the server; "" if it is not.
+func refusedAnywhere(ctx context.Context, attrs authorizer.Attributes, cluster lcctx.Cluster) string {
+	switch {
+	case writesSystemState(attrs):
+		return "the system alone writes these: annotate the namespace or the object instead"
+	case impersonatesSystem(attrs):
+		return "the server's own identities and its administrators cannot be impersonated"
+	case cluster.Name != SystemAdminCluster && concernsProcess(attrs) && !reviewed(ctx):
+		return "this concerns the whole server: ask without /clusters/<path> before the path"
+	}
+	return ""
 }
 
 // writesSystemState says whether a request would change what only the server's controllers may: the description of a

@@ -26,6 +26,11 @@ func (y *yes) Authorize(ctx context.Context, _ authorizer.Attributes) (authorize
 	return authorizer.DecisionAllow, "", nil
 }
 
+// over is the authorizer over roles for whom everybody is a member everywhere.
+func over(roles authorizer.Authorizer) *clusterAuthorizer {
+	return &clusterAuthorizer{roles: roles, isMember: func(context.Context, user.Info) (bool, error) { return true, nil }, knownPath: few{}.KnownPath}
+}
+
 func person(name string, groups ...string) user.Info {
 	return &user.DefaultInfo{Name: name, Groups: append(groups, user.AllAuthenticated)}
 }
@@ -83,10 +88,11 @@ func TestClusterAuthorizer(t *testing.T) {
 		{absent, master, pods, false, "", "also administrators"},
 		{absent, itself, pods, true, "", "but the server makes logical clusters"},
 		{absent, anybody, nonResource("/healthz"), false, "", "as where it exists"},
-		{unresolved, tenant, pods, true, "", "to be told 404"},
+		{unresolved, tenant, pods, true, "root", "to be told 404, by who may look for it"},
 		{unresolved, anybody, pods, false, "", "strangers are not told"},
 		{unresolved, anybody, nonResource("/version"), false, "", "in no way"},
 		{unresolved, tenant, impersonate("groups", user.SystemPrivilegedGroup), false, "", "404 needs no other identity"},
+		{unresolved, master, pods, true, "", "administrators may know"},
 		{wildcard, master, pods, true, "", "administrators read all at once"},
 		{wildcard, tenant, pods, false, "", "nobody else"},
 		{wildcard, tenant, nonResource("/api"), false, "", "not even discovery"},
@@ -152,7 +158,7 @@ func TestClusterAuthorizer(t *testing.T) {
 	for _, test := range tests {
 		roles := &yes{}
 		test.attrs.User = test.who
-		decision, _, err := (&clusterAuthorizer{roles: roles}).Authorize(test.ctx, test.attrs)
+		decision, _, err := over(roles).Authorize(test.ctx, test.attrs)
 		if err != nil || (decision == authorizer.DecisionAllow) != test.allow || roles.asked != test.asked {
 			t.Errorf("%s %s/%s %s %q as %s: %v (%v), roles asked in %q; want allowed %v, asked %q: %s", test.attrs.Verb, test.attrs.Resource,
 				test.attrs.Subresource, test.attrs.Path, test.attrs.Name, test.who.GetName(), decision, err, roles.asked, test.allow, test.asked, test.reason)
@@ -239,7 +245,7 @@ func TestAuthorizeSyncer(t *testing.T) {
 		}
 		roles := &yes{}
 		test.attrs.User = of
-		decision, reason, err := (&clusterAuthorizer{roles: roles}).Authorize(ctx, test.attrs)
+		decision, reason, err := over(roles).Authorize(ctx, test.attrs)
 		if err != nil || (decision == authorizer.DecisionAllow) != test.allow || roles.asked != "" {
 			t.Errorf("%s %s/%s %s in %s: %v %q (%v), roles asked in %q; want allowed %v: %s", test.attrs.Verb, test.attrs.Resource, test.attrs.Subresource,
 				test.attrs.Path, test.cluster, decision, reason, err, roles.asked, test.allow, test.reason)
@@ -248,7 +254,7 @@ func TestAuthorizeSyncer(t *testing.T) {
 	unresolved := context.WithValue(context.Background(), unresolvedKey{}, "root:nowhere")
 	attrs := resource("list", "", "configmaps", "")
 	attrs.User = of
-	if decision, _, _ := (&clusterAuthorizer{roles: &yes{}}).Authorize(unresolved, attrs); decision == authorizer.DecisionAllow {
+	if decision, _, _ := over(&yes{}).Authorize(unresolved, attrs); decision == authorizer.DecisionAllow {
 		t.Error("a syncer is told which paths exist")
 	}
 }
@@ -338,7 +344,7 @@ func TestAuthorizeBootstrap(t *testing.T) {
 	} {
 		roles := &yes{}
 		test.attrs.User = who
-		decision, _, err := (&clusterAuthorizer{roles: roles}).Authorize(lcctx.WithCluster(t.Context(), test.cluster), test.attrs)
+		decision, _, err := over(roles).Authorize(lcctx.WithCluster(t.Context(), test.cluster), test.attrs)
 		if err != nil || (decision == authorizer.DecisionAllow) != test.allow || roles.asked != "" {
 			t.Errorf("%s %s/%s: %v (%v), roles asked in %q; want allowed %v: %s", test.attrs.Verb, test.attrs.Resource, test.attrs.Subresource, decision, err, roles.asked, test.allow, test.reason)
 		}

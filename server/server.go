@@ -57,6 +57,8 @@ import (
 const (
 	// SystemAdminCluster is the logical cluster of the installation itself.
 	SystemAdminCluster = logicalcluster.Name("system:admin")
+	// rootCluster is that of the workspace that holds all others.
+	rootCluster = logicalcluster.Name("root")
 
 	// idleTimeout of connections in memory.
 	idleTimeout = 90 * time.Second
