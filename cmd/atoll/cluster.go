@@ -60,7 +60,7 @@ func clustersFor(ctx context.Context, hub *cli.Hub, path logicalcluster.Path) (c
 	for i, p := range cli.Ancestors(path) {
 		list := &workloadv1alpha1.SyncTargetList{}
 		err := hub.Objects.List(cli.In(ctx, p), list)
-		if i > 0 && apierrors.IsForbidden(err) {
+		if i > 0 && refused(err) {
 			hidden = append(hidden, p)
 			continue
 		}
@@ -74,6 +74,9 @@ func clustersFor(ctx context.Context, hub *cli.Hub, path logicalcluster.Path) (c
 	}
 	return clusters, hidden, nil
 }
+
+// refused says whether somebody may not see what he asked for: a ServiceAccount is a stranger outside of its own workspace.
+func refused(err error) bool { return apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) }
 
 // isDuplicate says whether the server leaves a SyncTarget alone because another one is the same physical cluster, and how
 // it says so.
@@ -99,7 +102,7 @@ func getCluster(ctx context.Context, hub *cli.Hub, name string) (logicalcluster.
 		switch {
 		case err == nil:
 			return path, target, nil
-		case i > 0 && apierrors.IsForbidden(err):
+		case i > 0 && refused(err):
 			hidden = append(hidden, path)
 		case !apierrors.IsNotFound(err):
 			return path, nil, fmt.Errorf("read cluster %q in workspace %q: %w", name, path, err)
@@ -143,7 +146,7 @@ func (u use) String() string {
 // placements returns the Placements of all workspaces. Who may not list them sees none: visible is false.
 func placements(ctx context.Context, hub *cli.Hub) (all []placementv1alpha1.Placement, visible bool, err error) {
 	list := &placementv1alpha1.PlacementList{}
-	if err := hub.Objects.List(client.Everywhere(ctx), list); apierrors.IsForbidden(err) {
+	if err := hub.Objects.List(client.Everywhere(ctx), list); refused(err) {
 		return nil, false, nil
 	} else if err != nil {
 		return nil, false, fmt.Errorf("list the placements of all workspaces: %w", err)

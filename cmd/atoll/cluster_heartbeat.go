@@ -7,7 +7,6 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -31,7 +30,7 @@ type heartbeat struct {
 func heartbeats(ctx context.Context, hub *cli.Hub) (map[string]heartbeat, error) {
 	list := &coordinationv1.LeaseList{}
 	err := hub.Objects.List(client.Everywhere(ctx), list, ctrlclient.InNamespace(workloadv1alpha1.HeartbeatNamespace))
-	if apierrors.IsForbidden(err) {
+	if refused(err) {
 		return nil, nil
 	}
 	if err != nil {

@@ -41,9 +41,13 @@ type fakeAtoll struct {
 	refuse func(cluster logicalcluster.Name, obj ctrlclient.Object) error
 	// hidden are the logical clusters in which the person may read no SyncTargets.
 	hidden map[logicalcluster.Name]bool
+	// closed are those of which the person is a stranger, as a ServiceAccount outside of its own; "*" is all at once.
+	closed map[logicalcluster.Name]bool
 	hub    *cli.Hub
 	file   string
 }
+
+var unauthorized = apierrors.NewUnauthorized("not known here")
 
 var forbidden = apierrors.NewForbidden(schema.GroupResource{Group: workloadv1alpha1.GroupVersion.Group, Resource: "synctargets"}, "", errors.New("not yours"))
 
@@ -148,7 +152,13 @@ func (f *fakeAtoll) objects() ctrlclient.WithWatch {
 				if _, ok := list.(*workloadv1alpha1.SyncTargetList); ok && f.hidden[name] {
 					return forbidden
 				}
+				if f.closed[name] {
+					return unauthorized
+				}
 				return c.List(ctx, list, opts...)
+			}
+			if f.closed["*"] {
+				return unauthorized
 			}
 			var items []runtime.Object
 			for _, c := range f.clusters {

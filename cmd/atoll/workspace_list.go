@@ -23,11 +23,12 @@ func newWorkspaceListCommand(open hubOpener, streams genericiooptions.IOStreams)
 		Aliases: []string{"ls"},
 		Short:   "List the workspaces below the current one, or below another",
 		Example: `  atoll workspace list
+  atoll workspace list -o wide
   atoll workspace list root:org -o name`,
 		Args:              maximumArgs(1),
 		ValidArgsFunction: completeNames(open, workspacePaths),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := checkOutput(output, "json", "yaml", "name"); err != nil {
+			if err := checkOutput(output, "wide", "json", "yaml", "name"); err != nil {
 				return err
 			}
 			hub, err := open()
@@ -42,22 +43,34 @@ func newWorkspaceListCommand(open hubOpener, streams genericiooptions.IOStreams)
 			if err != nil {
 				return err
 			}
-			if output != "" {
+			if output != "" && output != "wide" {
 				return printList(streams.Out, output, list)
 			}
 			if len(list.Items) == 0 {
 				_, err := fmt.Fprintf(streams.ErrOut, "No workspaces in %s. Create one with: %s workspace create NAME\n", path, self)
 				return err
 			}
-			var rows [][]string
-			for _, w := range list.Items {
-				rows = append(rows, []string{w.Name, string(w.Status.Phase), orNone(w.Spec.Cluster), age(w.CreationTimestamp), notReadyBecause(&w)})
-			}
-			return printTable(streams.Out, []string{"NAME", "PHASE", "CLUSTER", "AGE", "MESSAGE"}, rows)
+			header, rows := workspaceTable(list, output == "wide")
+			return printTable(streams.Out, header, rows)
 		},
 	}
-	cmd.Flags().StringVarP(&output, "output", "o", "", "json, yaml or name.")
+	cmd.Flags().StringVarP(&output, "output", "o", "", "wide, json, yaml or name.")
 	return cmd
+}
+
+func workspaceTable(list *tenancyv1alpha1.WorkspaceList, wide bool) (header []string, rows [][]string) {
+	header = []string{"NAME", "PHASE", "CLUSTER", "AGE", "MESSAGE"}
+	if wide {
+		header = append(header, "OWNER", "URL")
+	}
+	for _, w := range list.Items {
+		row := []string{w.Name, string(w.Status.Phase), orNone(w.Spec.Cluster), age(w.CreationTimestamp), notReadyBecause(&w)}
+		if wide {
+			row = append(row, orNone(w.Annotations[tenancyv1alpha1.OwnerAnnotation]), orNone(w.Spec.URL))
+		}
+		rows = append(rows, row)
+	}
+	return header, rows
 }
 
 // notReadyBecause is what a workspace waits for, empty if it is ready.

@@ -7,11 +7,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
 	tenancyv1alpha1 "atoll.dev/atoll/apis/tenancy/v1alpha1"
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
 )
 
@@ -39,6 +41,7 @@ func TestWorkspaceCommands(t *testing.T) {
 		{"the top has no holder", newWorkspaceCreateCommand, "root", "", "no workspace above", ""},
 		{"and stays", newWorkspaceDeleteCommand, "root", "", `"root" is the top of the tree`, ""},
 		{"list", newWorkspaceListCommand, "", "shop   Ready", "", ""},
+		{"list wide", newWorkspaceListCommand, "-o wide", "OWNER", "", ""},
 		{"list names", newWorkspaceListCommand, "root:shop -o name", "workspace.tenancy.kcp.io/team\n", "", ""},
 		{"list as json", newWorkspaceListCommand, "-o json", `"kind": "WorkspaceList"`, "", ""},
 		{"list as nonsense", newWorkspaceListCommand, "-o xml", "", `--output "xml"`, ""},
@@ -104,6 +107,33 @@ func TestListSaysWhatAWorkspaceWaitsFor(t *testing.T) {
 	out, _, err := f.call(t, newWorkspaceListCommand)
 	if err != nil || !strings.Contains(out, "Terminating") || !strings.Contains(out, "runs there: east") {
 		t.Errorf("list: printed %q, %v; want Terminating and what it waits for", out, err)
+	}
+}
+
+// Who is a stranger above his own workspace, as its ServiceAccounts are, still sees what is in it, and what he does not see.
+func TestStrangersAboveSeeTheirOwn(t *testing.T) {
+	f := newFakeAtoll(t, "shop")
+	if _, _, err := f.call(t, newWorkspaceUseCommand, "shop"); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := f.call(t, newWorkspaceCreateCommand, "team"); err != nil {
+		t.Fatal(err)
+	}
+	f.put(t, "root:shop", &workloadv1alpha1.SyncTarget{ObjectMeta: metav1.ObjectMeta{Name: "east"}})
+	f.closed = map[logicalcluster.Name]bool{"root": true, "*": true}
+	out, _, err := f.call(t, newWorkspaceTreeCommand)
+	if want := "root\n├── (you may not list what is in here)\n└── shop\n    └── team\n"; err != nil || out != want {
+		t.Errorf("tree: %q, %v; want %q", out, err, want)
+	}
+	if _, _, err := f.call(t, newWorkspaceTreeCommand, "root"); err == nil {
+		t.Error("the tree of root, which is asked for and may not be seen, is no error")
+	}
+	out, errOut, err := f.call(t, newClusterListCommand)
+	if err != nil || !strings.Contains(out, "east") || !strings.Contains(errOut, "may not see the clusters registered in root") {
+		t.Errorf("clusters: %q, %q, %v", out, errOut, err)
+	}
+	if out, _, err = f.call(t, newClusterStatusCommand, "east"); err != nil || !strings.Contains(out, "you may not see") {
+		t.Errorf("status: %q, %v", out, err)
 	}
 }
 

@@ -92,7 +92,9 @@ func mayDeleteLogicalCluster(ctx context.Context, c *corev1alpha1.LogicalCluster
 		return nil
 	}
 	instead := "it is part of the system"
-	if o := c.Spec.Owner; o != nil {
+	if path := c.Annotations[lcctx.PathAnnotation]; path != "" && c.Spec.Owner != nil {
+		instead = fmt.Sprintf("delete the workspace instead, %q", path)
+	} else if o := c.Spec.Owner; o != nil {
 		instead = fmt.Sprintf("delete its owner instead: %s %q in logical cluster %q", o.Resource, o.Name, o.Cluster)
 	}
 	return apierrors.NewForbidden(corev1alpha1.GroupVersion.WithResource("logicalclusters").GroupResource(), c.Name,
