@@ -124,6 +124,8 @@ func TestTokensAreOfOneWorkspace(t *testing.T) {
 	r := startServer(t, withTokens(t))
 	other := startServer(t, func(o *Options) { o.ServiceAccountIssuers = []string{r.URL()} }) // says that it is r
 	inShop, inBank, elsewhere := r.makeRobot(t, shop), r.makeRobot(t, bank), other.makeRobot(t, shop)
+	r.makeAdmin(t, shop, "alice")
+	r.makeAdmin(t, bank, "alice")
 	issuer := func(cluster logicalcluster.Name) string { return r.URL() + clustersPrefix + cluster.String() }
 
 	// The places, in the order of the columns below.
@@ -148,8 +150,9 @@ func TestTokensAreOfOneWorkspace(t *testing.T) {
 			[]string{no, no, no, no, no, no, no, no}},
 		"of shop, for two audiences": {r.token(t, shop, authenticationv1.TokenRequestSpec{Audiences: []string{"vault", issuer(shop)}}),
 			[]string{robotUser, robotUser, no, robotUser, no, no, no, no}},
-		// People are the same everywhere.
-		"alice":  {alice, []string{"alice", "alice", "alice", "403", "403", "403", "403", "404"}},
+		// People are the same everywhere, where they are somebody.
+		"alice":  {alice, []string{"alice", "alice", "alice", "403", "403", "403", "403", "403"}},
+		"bob":    {bob, []string{"403", "403", "403", "403", "403", "403", "403", "403"}},
 		"no one": {"", []string{"403", "403", "403", "403", "403", "403", "403", "403"}},
 	} {
 		var got []string
@@ -619,7 +622,7 @@ alicetoken,alice,3
 `)
 	})
 	for token, want := range map[string]string{"fakerobot": "401", "fakegroup": "401", "fakeowner": "401", alice: "alice"} {
-		if got := r.whoAmI(t, "/clusters/shopname", token); got != want {
+		if got := r.whoAmI(t, "/clusters/root", token); got != want {
 			t.Errorf("%s is %s, want %s", token, got, want)
 		}
 	}

@@ -101,7 +101,7 @@ func TestOIDC(t *testing.T) {
 
 	carol := p.issue(t, "carol", time.Hour, "staff")
 	waitFor(t, time.Minute, "carol is known", func() (string, bool) { // once the provider's keys are fetched
-		who := r.whoAmI(t, "/clusters/shopname", carol)
+		who := r.whoAmI(t, "/clusters/root", carol)
 		return who, who == "oidc:carol"
 	})
 	for what, test := range map[string]struct{ token, want string }{
@@ -184,10 +184,11 @@ func TestWebhookAuthentication(t *testing.T) {
 	}
 	ofUnknownAddress := issue(t, identity.NewTokens(elsewhere[1], keys, r.backend), shop, robot)
 	for _, test := range []struct{ place, token, want string }{
-		{"/clusters/shopname", "hooktoken", "hugo"},
-		{"/clusters/bankname", "hooktoken", "hugo"},
+		{"/clusters/root", "hooktoken", "hugo"},
+		{"/clusters/system:admin", "hooktoken", "hugo"},
+		{"/clusters/shopname", "hooktoken", "403"},
 		{"/clusters/shopname", "unknown", "401"},
-		{"/clusters/shopname", alice, "alice"},
+		{"/clusters/root", alice, "alice"},
 		{"/clusters/shopname", inShop, robotUser},
 		{"/clusters/bankname", inShop, "401"},
 		{"/clusters/root:absent", inShop, "401"},

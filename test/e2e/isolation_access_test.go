@@ -36,7 +36,7 @@ func TestI1_NoBleed_Strangers(t *testing.T) {
 		{"/clusters/" + a + cm, tokenB, forbidden, "bob is a stranger in a"},
 		{"/clusters/root/api/v1/namespaces", tokenB, forbidden, "and in root"},
 		{"/clusters/nothere123/api/v1/configmaps", tokenA, forbidden, "an unknown name is like one of another's"},
-		{"/clusters/root:nothere/api/v1/configmaps", tokenA, notFound, "an unknown path"},
+		{"/clusters/root:nothere/api/v1/configmaps", tokenA, forbidden, "an unknown path is, too, to who may not look for it"},
 		{"/clusters/root:a:nothere/api/v1/configmaps", tokenA, notFound, "an unknown path below"},
 		{"/clusters/Bad_Name/api/v1/configmaps", tokenA, bad, "no name"},
 		{"/clusters/root:Bad_Name/api/v1/configmaps", tokenA, bad, "no path"},
@@ -76,6 +76,10 @@ func TestI1_NoBleed_Strangers(t *testing.T) {
 	alike("", "/clusters/"+a+cm, "/clusters/nothere123"+cm)
 	alike("wrong", "/clusters/root:a"+cm, "/clusters/root:nothere"+cm)
 	alike(tokenA, "/clusters/"+b+cm, "/clusters/nothere123"+cm)
+	for _, path := range []string{cm, "/version", "/api", "/openapi/v3"} {
+		alike(tokenA, "/clusters/root:b"+path, "/clusters/root:nothere"+path)
+		alike(tokenA, "/clusters/"+b+path, "/clusters/nothere123"+path)
+	}
 }
 
 // TestI1_NoBleed_AdminOfAWorkspaceIsNoMore: what an admin may give himself inside his workspace leads nowhere else.
