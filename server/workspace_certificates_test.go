@@ -249,7 +249,7 @@ func TestCertificatesOfNobody(t *testing.T) {
 		for _, path := range []string{"/clusters/shopname/version", "/clusters/bankname/version", "/clusters/eastname/version", "/version"} {
 			want := http.StatusUnauthorized
 			if len(tc.uris) > 0 && path == "/clusters/shopname/version" {
-				want = http.StatusOK // the URI asked for is not signed
+				want = http.StatusForbidden // it is who it says, in this workspace: the URI asked for is not signed
 			}
 			if got := r.ask(t, asked{path: path, certificate: a.with(t, signed)}); got.code != want {
 				t.Errorf("%s, signed all the same, %s: %d %s, want %d", tc.reason, path, got.code, got.body, want)

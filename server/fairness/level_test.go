@@ -14,31 +14,52 @@ import (
 
 // crowd is requests that have entered a level and stay until they are told to leave.
 type crowd struct {
-	level  *level
+	level *level
+	ends  chan entered // of all that wait, until settle
+	// What settle has seen.
 	seated []string // in order
 	leaves map[string]func()
 	gaveUp []string
+}
+
+// entered is how a request's wait ended; leave is nil if it gave up.
+type entered struct {
+	name  string
+	leave func()
 }
 
 // send lets a request of a workspace come, and returns when it has its seats or waits.
 func (c *crowd) send(ctx context.Context, workspace, who, name string, seats uint64) {
 	go func() {
 		work := &flowcontrolrequest.WorkEstimate{InitialSeats: seats}
-		leave, ok := c.level.enter(ctx, logicalcluster.Name(workspace), who, work, nil)
-		if !ok {
-			c.gaveUp = append(c.gaveUp, name)
+		leave, _ := c.level.enter(ctx, logicalcluster.Name(workspace), who, work, nil)
+		c.ends <- entered{name, leave}
+	}()
+	c.settle()
+}
+
+// settle returns when all have seats, wait or gave up.
+func (c *crowd) settle() {
+	synctest.Wait()
+	for {
+		select {
+		case e := <-c.ends:
+			if e.leave == nil {
+				c.gaveUp = append(c.gaveUp, e.name)
+				continue
+			}
+			c.seated = append(c.seated, e.name)
+			c.leaves[e.name] = e.leave
+		default:
 			return
 		}
-		c.seated = append(c.seated, name)
-		c.leaves[name] = leave
-	}()
-	synctest.Wait()
+	}
 }
 
 func (c *crowd) leave(name string) {
 	c.leaves[name]()
 	delete(c.leaves, name)
-	synctest.Wait()
+	c.settle()
 }
 
 func (c *crowd) all() {
@@ -58,7 +79,7 @@ func inBubble(t *testing.T, test func(t *testing.T, c *crowd)) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		test(t, &crowd{level: l, leaves: map[string]func(){}})
+		test(t, &crowd{level: l, ends: make(chan entered, 1000), leaves: map[string]func(){}})
 	})
 }
 
@@ -172,14 +193,14 @@ func TestPatience(t *testing.T) {
 			{10 * patience, 8, "no more than four go on without"},
 		} {
 			time.Sleep(step.after)
-			synctest.Wait()
+			c.settle()
 			if len(c.seated) != step.want {
 				t.Errorf("%d were let in, want %d: %s", len(c.seated), step.want, step.why)
 			}
 		}
 		c.leave("slow0") // one of those without a seat
 		time.Sleep(patience)
-		synctest.Wait()
+		c.settle()
 		if len(c.seated) != 9 {
 			t.Errorf("%d were let in, want 9: another may go on without", len(c.seated))
 		}
@@ -206,7 +227,7 @@ func TestGivesUp(t *testing.T) {
 			t.Errorf("%d were refused at once, want the one beyond %d", len(c.gaveUp), most)
 		}
 		time.Sleep(time.Second)
-		synctest.Wait()
+		c.settle()
 		if len(c.gaveUp) != most+1 || len(c.seated) != 4 {
 			t.Errorf("%d gave up and %d had seats, want %d and 4", len(c.gaveUp), len(c.seated), most+1)
 		}
