@@ -122,17 +122,25 @@ func (d *Definitions) run(ctx context.Context) {
 }
 
 // current returns the definition that a request needs, which is served in that version if there is such a one at all. What
-// is known may be a moment older than what another server, or this one, has just written; what is missing is read.
+// is known may be a moment older than what another server, or this one, has just written; what is missing is read, and what
+// is being deleted is looked for: whoever was told that it is gone is not answered as if it were there.
 func (d *Definitions) current(ctx context.Context, cluster logicalcluster.Name, name, version string) (*Definition, error) {
 	def, anticipated, ok := d.look(cluster, name)
-	if ok && d.isServed(def) && serves(def, version) {
+	answers := ok && d.isServed(def) && serves(def, version)
+	if answers && !isGoing(def) {
 		return def, nil
 	}
 	if ok && !anticipated {
 		// Anybody may ask again and again for what is not served: only what is newer is worth decoding.
 		revision, err := d.feed.rows.Revision(ctx, string(cluster), "", name)
-		if err != nil || revision == 0 || uint64(revision) <= versionOf(def) {
+		switch {
+		case err != nil || revision == 0:
 			return nil, err
+		case uint64(revision) > versionOf(def): // read
+		case answers:
+			return def, nil
+		default:
+			return nil, nil
 		}
 	}
 	def, err := d.feed.read(ctx, cluster, name)
