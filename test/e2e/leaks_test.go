@@ -1,0 +1,384 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
+
+	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/test/framework"
+)
+
+const (
+	// leakWorkers make and use workspaces at a time.
+	leakWorkers = 16
+	// leakStranger may do nothing anywhere.
+	leakStranger = "token-of-nobody"
+	// forgetAtMost is how long it takes at most until watch caches have forgotten the events of a round: a few times 80 s.
+	forgetAtMost = 15 * time.Minute
+	// leastRoom is how many events a watch cache has room for at least.
+	leastRoom = 100
+)
+
+// leftovers is what a server holds when all workspaces of a round are gone.
+type leftovers struct {
+	heap       float64 // bytes after a collection
+	goroutines float64
+	series     map[string]bool // by name and labels; buckets of histograms are not counted by themselves
+}
+
+// TestNothingIsLeftOfWorkspaces makes workspaces, uses each in the ways that the server keeps something in memory for, and
+// deletes them, three times. What is left after the third round is at most 1.2 times what is left after the first, in
+// goroutines no more than one for two workspaces, and no metric is of a workspace. In CI 200 workspaces a round show that, since more take longer
+// than a minute on two cores; 10,000 do where ATOLL_SOAK=1. The heap is compared there alone: watch caches remember the events of 75 s, which
+// must be over at the end of each round.
+func TestNothingIsLeftOfWorkspaces(t *testing.T) {
+	t.Parallel()
+	n, soak := 200, os.Getenv("ATOLL_SOAK") != ""
+	if soak {
+		n = 10_000
+	}
+	if few := os.Getenv("ATOLL_LEAK_WORKSPACES"); few != "" {
+		var err error
+		if n, err = strconv.Atoi(few); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tokens := filepath.Join(t.TempDir(), "tokens.csv")
+	if err := os.WriteFile(tokens, []byte(leakStranger+",nobody,1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a := framework.StartAtoll(t, "--token-auth-file="+tokens)
+	config := a.Config()
+	config.WarningHandler = rest.NoWarnings{}
+	clients, err := client.New(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	admin, err := rest.HTTPClientFor(a.Config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &leaking{Atoll: a, clients: clients, http: anonymousHTTP(t, a), admin: admin, names: []string{"leak-"}}
+	var rounds []leftovers
+	for round := range 3 {
+		began := time.Now()
+		w.round(t, round, n)
+		busy := time.Since(began)
+		if soak {
+			w.forget(t)
+		}
+		left := w.left(t)
+		if len(rounds) > 0 {
+			// What is on its way to its end, such as connections, may take a moment.
+			framework.Eventually(t, 2*time.Minute, fmt.Sprintf("goroutines after round %d", round+1), func() string {
+				left = w.left(t)
+				if most := atMost(rounds[0].goroutines, n); left.goroutines > most {
+					return fmt.Sprintf("%.0f, after the first %.0f, want at most %.0f", left.goroutines, rounds[0].goroutines, most)
+				}
+				return ""
+			})
+		}
+		t.Logf("round %d: %d workspaces in %s; heap %.1f MB, %.0f goroutines, %d series", round+1, n, busy.Round(time.Second), left.heap/1e6, left.goroutines, len(left.series))
+		rounds = append(rounds, left)
+	}
+	first, last := rounds[0], rounds[2]
+	// Those of what happens for the first time, such as the end of a watch after some minutes, are no workspace's.
+	if float64(len(last.series)) > 1.2*float64(len(first.series)) {
+		t.Errorf("%d series after the first round, %d after the third, want at most 1.2 times as many", len(first.series), len(last.series))
+	}
+	for series := range last.series {
+		if slices.ContainsFunc(w.names, func(name string) bool { return strings.Contains(series, name) }) {
+			t.Errorf("%s is of a workspace", series)
+		}
+	}
+	if soak && last.heap > 1.2*first.heap {
+		t.Errorf("heap after the first round %.1f MB, after the third %.1f MB, want at most 1.2 times as much", first.heap/1e6, last.heap/1e6)
+	}
+}
+
+// atMost is how many goroutines there may be, where first were after the first of three rounds of n workspaces.
+func atMost(first float64, n int) float64 { return min(1.2*first, first+float64(n)) }
+
+// leaking is a server whose workspaces come and go.
+type leaking struct {
+	*framework.Atoll
+	clients *client.Clients
+	http    *http.Client // shows no client certificate
+	admin   *http.Client
+
+	mu    sync.Mutex
+	names []string // of logical clusters, and what begins the names of workspaces
+}
+
+// round makes n workspaces, uses and deletes them, and waits until they are gone.
+func (w *leaking) round(t *testing.T, round, n int) {
+	t.Helper()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	defer cancel(nil)
+	numbers := make(chan int)
+	var wg sync.WaitGroup
+	for range leakWorkers {
+		wg.Go(func() {
+			for i := range numbers {
+				name := fmt.Sprintf("leak-%d-%d", round, i)
+				if err := w.use(ctx, name, i); err != nil {
+					cancel(fmt.Errorf("workspace %q: %w", name, err))
+				}
+			}
+		})
+	}
+	for i := range n {
+		numbers <- i
+	}
+	close(numbers)
+	wg.Wait()
+	if err := context.Cause(ctx); err != nil {
+		t.Fatal(err)
+	}
+	workspaces := schema.GroupVersionResource{Group: "tenancy.kcp.io", Version: "v1alpha1", Resource: "workspaces"}
+	framework.Eventually(t, time.Duration(n)*time.Second/10+time.Minute, "workspaces are gone", func() string {
+		list, err := w.clients.Metadata.Resource(workspaces).List(client.In(t.Context(), "root"), metav1.ListOptions{Limit: 1})
+		switch {
+		case err != nil:
+			return err.Error()
+		case len(list.Items) > 0:
+			return fmt.Sprintf("%s is there, and %d more", list.Items[0].Name, list.GetRemainingItemCount())
+		}
+		return ""
+	})
+}
+
+// use makes a workspace, uses it in many ways, and asks for its deletion.
+func (w *leaking) use(ctx context.Context, name string, i int) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	if _, err := w.create(ctx, "root", "", "tenancy.kcp.io/v1alpha1", "workspaces", `{"kind":"Workspace","metadata":{"name":"`+name+`"}}`); err != nil {
+		return err
+	}
+	ready, err := w.until(ctx, "root", "tenancy.kcp.io/v1alpha1", "workspaces", name, func(o *unstructured.Unstructured) bool {
+		phase, _, _ := unstructured.NestedString(o.Object, "status", "phase")
+		return phase == "Ready"
+	})
+	if err != nil {
+		return err
+	}
+	own, _, _ := unstructured.NestedString(ready.Object, "spec", "cluster")
+	cluster := logicalcluster.Name(own)
+	w.mu.Lock()
+	w.names = append(w.names, own)
+	w.mu.Unlock()
+	// Most define the same, as tenants of one product do; each tenth what nobody else has.
+	group := "leaks.example"
+	if i%10 == 0 {
+		group = name + ".example"
+	}
+	for _, o := range []struct{ version, resource, namespace, manifest string }{
+		{"apiextensions.k8s.io/v1", "customresourcedefinitions", "", `{"kind":"CustomResourceDefinition","metadata":{"name":"widgets.` + group + `"},"spec":{"group":"` + group + `","scope":"Namespaced",
+			"names":{"plural":"widgets","singular":"widget","kind":"Widget","listKind":"WidgetList"},
+			"versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object","properties":{"spec":{"type":"object","properties":{"size":{"type":"integer"}}}}}}}]}}`},
+		{"v1", "configmaps", "default", `{"kind":"ConfigMap","metadata":{"name":"one"},"data":{"a":"b"}}`},
+		{"v1", "serviceaccounts", "default", `{"kind":"ServiceAccount","metadata":{"name":"robot"}}`},
+		{"v1", "resourcequotas", "default", `{"kind":"ResourceQuota","metadata":{"name":"few"},"spec":{"hard":{"configmaps":"50","secrets":"50"}}}`},
+		{"rbac.authorization.k8s.io/v1", "clusterrolebindings", "", `{"kind":"ClusterRoleBinding","metadata":{"name":"robot"},
+			"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"admin"},"subjects":[{"kind":"ServiceAccount","namespace":"default","name":"robot"}]}`},
+		// Loopback is refused: nobody is called, and nobody minds.
+		{"admissionregistration.k8s.io/v1", "validatingwebhookconfigurations", "", `{"kind":"ValidatingWebhookConfiguration","metadata":{"name":"hooks"},"webhooks":[{"name":"w.leaks.example",
+			"clientConfig":{"url":"https://127.0.0.1:1/` + name + `"},"failurePolicy":"Ignore","sideEffects":"None","admissionReviewVersions":["v1"],"timeoutSeconds":1,
+			"rules":[{"apiGroups":[""],"apiVersions":["v1"],"operations":["CREATE"],"resources":["secrets"]}]}]}`},
+		{"admissionregistration.k8s.io/v1", "validatingadmissionpolicies", "", `{"kind":"ValidatingAdmissionPolicy","metadata":{"name":"policy"},"spec":{
+			"matchConstraints":{"resourceRules":[{"apiGroups":[""],"apiVersions":["v1"],"operations":["CREATE"],"resources":["secrets"]}]},
+			"validations":[{"expression":"object.metadata.name != '` + name + `'"}]}}`},
+		{"admissionregistration.k8s.io/v1", "validatingadmissionpolicybindings", "", `{"kind":"ValidatingAdmissionPolicyBinding","metadata":{"name":"policy"},"spec":{"policyName":"policy","validationActions":["Deny"]}}`},
+		{"v1", "secrets", "default", `{"kind":"Secret","metadata":{"name":"one"}}`},
+	} {
+		if _, err := w.create(ctx, cluster, o.namespace, o.version, o.resource, o.manifest); err != nil {
+			return err
+		}
+	}
+	_, err = w.until(ctx, cluster, "apiextensions.k8s.io/v1", "customresourcedefinitions", "widgets."+group, func(o *unstructured.Unstructured) bool {
+		conditions, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions")
+		return slices.ContainsFunc(conditions, func(c any) bool {
+			is, ok := c.(map[string]any)
+			return ok && is["type"] == "Established" && is["status"] == "True"
+		})
+	})
+	if err != nil {
+		return err
+	}
+	if _, err := w.create(ctx, cluster, "default", group+"/v1", "widgets", `{"kind":"Widget","metadata":{"name":"one"},"spec":{"size":1}}`); err != nil {
+		return err
+	}
+	if _, err := w.until(ctx, cluster, group+"/v1", "widgets", "one", func(*unstructured.Unstructured) bool { return true }); err != nil {
+		return err
+	}
+	robot, err := w.clients.Kube.CoreV1().ServiceAccounts("default").CreateToken(client.In(ctx, cluster), "robot", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	if err != nil {
+		return err
+	}
+	configMaps := "/clusters/" + own + "/api/v1/namespaces/default/configmaps"
+	for token, want := range map[string]int{robot.Status.Token: http.StatusOK, leakStranger: http.StatusForbidden} {
+		if code, body, err := w.get(ctx, configMaps, token); err != nil || code != want {
+			return fmt.Errorf("GET %s: %d %s %v, want %d", configMaps, code, body, err, want)
+		}
+	}
+	// Discovery has documents of each workspace.
+	for _, path := range []string{"/apis/" + group, "/openapi/v3"} {
+		if code, body, err := w.get(ctx, "/clusters/"+own+path, robot.Status.Token); err != nil || code != http.StatusOK {
+			return fmt.Errorf("GET %s: %d %s %v", path, code, body, err)
+		}
+	}
+	return w.clients.Dynamic.Resource(resourceAt("tenancy.kcp.io/v1alpha1", "workspaces")).Delete(client.In(ctx, "root"), name, metav1.DeleteOptions{})
+}
+
+func resourceAt(version, resource string) schema.GroupVersionResource {
+	group, v, ok := strings.Cut(version, "/")
+	if !ok {
+		group, v = "", version
+	}
+	return schema.GroupVersionResource{Group: group, Version: v, Resource: resource}
+}
+
+func (w *leaking) create(ctx context.Context, cluster logicalcluster.Name, namespace, version, resource, manifest string) (*unstructured.Unstructured, error) {
+	o := &unstructured.Unstructured{}
+	if err := json.Unmarshal([]byte(manifest), &o.Object); err != nil {
+		return nil, fmt.Errorf("read %s: %w", manifest, err)
+	}
+	o.SetAPIVersion(version)
+	made, err := w.clients.Dynamic.Resource(resourceAt(version, resource)).Namespace(namespace).Create(client.In(ctx, cluster), o, metav1.CreateOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("create %s %q: %w", resource, o.GetName(), err)
+	}
+	return made, nil
+}
+
+// until watches an object that exists until it is as it should be.
+func (w *leaking) until(ctx context.Context, cluster logicalcluster.Name, version, resource, name string, is func(*unstructured.Unstructured) bool) (*unstructured.Unstructured, error) {
+	events, err := w.clients.Dynamic.Resource(resourceAt(version, resource)).Watch(client.In(ctx, cluster), metav1.ListOptions{FieldSelector: "metadata.name=" + name})
+	if err != nil {
+		return nil, fmt.Errorf("watch %s %q: %w", resource, name, err)
+	}
+	defer events.Stop()
+	var last watch.Event
+	for last = range events.ResultChan() {
+		if o, ok := last.Object.(*unstructured.Unstructured); ok && last.Type != watch.Error && is(o) {
+			return o, nil
+		}
+	}
+	return nil, fmt.Errorf("the watch of %s %q ended: last %s %v: %w", resource, name, last.Type, last.Object, context.Cause(ctx))
+}
+
+func (w *leaking) get(ctx context.Context, path, token string) (code int, body string, _ error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, w.URL+path, nil)
+	if err != nil {
+		return 0, "", err
+	}
+	req.Header.Set("Authorization", "Bearer "+token)
+	resp, err := w.http.Do(req)
+	if err != nil {
+		return 0, "", err
+	}
+	defer resp.Body.Close()
+	said, err := io.ReadAll(resp.Body)
+	return resp.StatusCode, string(said), err
+}
+
+// raw is what the server answers the administrator.
+func (w *leaking) raw(t *testing.T, path string) string {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, w.URL+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := w.admin.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	said, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		t.Fatalf("GET %s: %s %.200s %v", path, resp.Status, said, err)
+	}
+	return string(said)
+}
+
+// left collects the server's garbage and measures what is left.
+func (w *leaking) left(t *testing.T) leftovers {
+	t.Helper()
+	left := leftovers{series: map[string]bool{}}
+	for line := range strings.Lines(w.raw(t, "/metrics")) {
+		name, value, ok := strings.Cut(strings.TrimSpace(line), " ")
+		if labels := strings.LastIndexByte(line, '}'); labels >= 0 {
+			name, value, ok = line[:labels+1], strings.TrimSpace(line[labels+1:]), true
+		}
+		if !ok || strings.HasPrefix(line, "#") || strings.Contains(name, "_bucket{") {
+			continue
+		}
+		left.series[name] = true
+		if name == "go_goroutines" {
+			left.goroutines = w.number(t, value)
+		}
+	}
+	w.raw(t, "/debug/pprof/heap?gc=1") // pools keep what they hold over one collection
+	for line := range strings.Lines(w.raw(t, "/debug/pprof/heap?gc=1&debug=1")) {
+		if value, ok := strings.CutPrefix(line, "# HeapAlloc = "); ok {
+			left.heap = w.number(t, strings.TrimSpace(value))
+		}
+	}
+	if left.heap == 0 || left.goroutines == 0 || len(left.series) < 100 {
+		t.Fatalf("the server says it has %.0f bytes of heap, %.0f goroutines, %d series", left.heap, left.goroutines, len(left.series))
+	}
+	return left
+}
+
+func (w *leaking) number(t *testing.T, text string) float64 {
+	t.Helper()
+	value, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return value
+}
+
+// forget waits until watch caches have no room for more events than at the start of the server.
+func (w *leaking) forget(t *testing.T) {
+	t.Helper()
+	var wrote time.Time
+	framework.Eventually(t, forgetAtMost, "watch caches forget", func() string {
+		// They do when something else has happened since, which nothing may for minutes. Events have no cache.
+		if time.Since(wrote) > 10*time.Second {
+			wrote = time.Now()
+			_, err := w.create(t.Context(), "root", "default", "v1", "events", `{"kind":"Event","metadata":{"generateName":"tick-"},"involvedObject":{"kind":"Namespace","namespace":"default","name":"default"}}`)
+			if err != nil {
+				return err.Error()
+			}
+		}
+		for line := range strings.Lines(w.raw(t, "/metrics")) {
+			if !strings.HasPrefix(line, "watch_cache_capacity{") {
+				continue
+			}
+			if w.number(t, strings.TrimSpace(line[strings.LastIndexByte(line, ' '):])) > leastRoom {
+				return line
+			}
+		}
+		return ""
+	})
+}
