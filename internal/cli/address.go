@@ -32,8 +32,15 @@ func ParseAddress(server string) (Address, error) {
 	if err != nil {
 		return Address{}, fmt.Errorf("server URL: %w", err)
 	}
+	if u.Opaque != "" || u.RawQuery != "" || u.ForceQuery || strings.Contains(server, "#") {
+		// What follows would be added behind it.
+		return Address{}, fmt.Errorf("server URL %s: want https://host:port, and a path at most", server)
+	}
 	before, after, found := strings.Cut(u.Path, clustersPrefix)
-	u.Path, u.RawPath = strings.TrimSuffix(before, "/"), ""
+	u.Path, u.RawPath = strings.TrimRight(before, "/"), ""
+	if strings.HasSuffix(u.Path, strings.TrimRight(clustersPrefix, "/")) {
+		return Address{}, fmt.Errorf("server URL %s: it names no workspace after /clusters/", server)
+	}
 	a := Address{Base: u.String()}
 	if !found {
 		return a, nil
