@@ -83,6 +83,10 @@ func ParsePrefixes(given []string) ([]netip.Prefix, error) {
 			}
 			p = netip.PrefixFrom(addr, addr.BitLen())
 		}
+		if p.Bits() >= 96 && plain(p.Addr()).Is4() && !p.Addr().Unmap().Is4() {
+			// Check looks at the IPv4 address that is meant, which this would never match.
+			return nil, fmt.Errorf("%q: write IPv4 ranges as IPv4", text)
+		}
 		if p.Addr().Is4In6() {
 			if p.Bits() < 96 {
 				return nil, fmt.Errorf("%q: write IPv4 ranges as IPv4", text)
