@@ -44,7 +44,7 @@ func workspaceOf(c *x509.Certificate) (logicalcluster.Name, error) {
 		return "", fmt.Errorf("the certificate of %q has %d URIs, not one that says its workspace", c.Subject.CommonName, len(c.URIs))
 	}
 	name := logicalcluster.Name(strings.TrimPrefix(c.URIs[0].Path, workspacePath))
-	if name == "" || c.URIs[0].String() != workspaceURI(name).String() {
+	if lcctx.ValidateName(string(name)) != nil || c.URIs[0].String() != workspaceURI(name).String() {
 		return "", fmt.Errorf("the certificate of %q has the URI %q, which names no workspace", c.Subject.CommonName, c.URIs[0])
 	}
 	return name, nil
