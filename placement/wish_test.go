@@ -3,6 +3,7 @@ package placement
 import (
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -159,6 +160,48 @@ func FuzzMessage(f *testing.F) {
 		}}}}, fleet(3), nil)
 		if d.Reason == "" || d.Message == "" || len(d.Message) > 32768 {
 			t.Fatalf("got reason %q and a message of %d bytes: %.100s", d.Reason, len(d.Message), d.Message)
+		}
+	})
+}
+
+// FuzzParseSelector: what is accepted selects the same when it is written out and read again, and is not empty.
+func FuzzParseSelector(f *testing.F) {
+	for _, s := range []string{"", "region=eu", "region=eu,tier!=test", "a in (b,c)", "a notin (b)", "!a", "a", "a>1", ",", "*", " ", "a in ()", "a=", "a==b,"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		selector, err := parseSelector(s)
+		if err != nil {
+			return
+		}
+		if s == "" {
+			t.Fatal("an empty selector is accepted")
+		}
+		if selector.Empty() && strings.Trim(s, ", \t\r\n") != "" {
+			t.Fatalf("parseSelector(%q) selects everything", s)
+		}
+		if selector.Empty() {
+			return
+		}
+		again, err := parseSelector(selector.String())
+		if err != nil || again.String() != selector.String() {
+			t.Fatalf("parseSelector(%q) = %q, which reads back as %v, %v", s, selector, again, err)
+		}
+	})
+}
+
+// FuzzParseMax: a maximum is at least 1 and the number that is written there.
+func FuzzParseMax(f *testing.F) {
+	for _, s := range []string{"", "1", "2", "+2", "007", "0", "-1", "1.0", "2147483647", "2147483648", " 1", "1_000", "0x1"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		most, err := parseMax(s)
+		if err != nil {
+			return
+		}
+		if most < 1 || strconv.Itoa(most) != strings.TrimLeft(strings.TrimPrefix(s, "+"), "0") {
+			t.Fatalf("parseMax(%q) = %d", s, most)
 		}
 	})
 }
