@@ -89,6 +89,9 @@ func (a *clusterAuthorizer) Authorize(ctx context.Context, attrs authorizer.Attr
 	case !named && attrs.GetPath() == BackupPath && !master:
 		// Not by any role, such as one for all paths that are no resources: the answer has the keys to everything.
 		return authorizer.DecisionDeny, "only administrators of the server may take a backup", nil
+	case !named && (attrs.GetPath() == ExportPath || attrs.GetPath() == ImportPath) && !master:
+		// Nor these: what an import writes is checked by nobody's roles or quota.
+		return authorizer.DecisionDeny, "only administrators of the server may export and import workspaces", nil
 	case !named && attrs.IsResourceRequest():
 		if master {
 			return authorizer.DecisionAllow, "", nil // to be told 404 by withNoCluster

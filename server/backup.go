@@ -35,10 +35,10 @@ const (
 	backupStall = time.Minute
 )
 
-// longRunning adds backups to what has no limit of time and is not counted as a request in flight.
+// longRunning adds backups, exports and imports to what has no limit of time and is not counted as a request in flight.
 func longRunning(others request.LongRunningRequestCheck) request.LongRunningRequestCheck {
 	return func(req *http.Request, info *request.RequestInfo) bool {
-		return info.Path == BackupPath || others(req, info)
+		return info.Path == BackupPath || info.Path == ExportPath || info.Path == ImportPath || others(req, info)
 	}
 }
 

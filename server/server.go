@@ -271,6 +271,8 @@ func (s *Server) assemble(ctx context.Context, etcd *clientv3.Client, address st
 		return fmt.Errorf("install the APIs: %w", err)
 	}
 	s.generic.Handler.NonGoRestfulMux.UnlistedHandle(BackupPath, http.HandlerFunc(s.serveBackup))
+	s.generic.Handler.NonGoRestfulMux.UnlistedHandle(ExportPath, http.HandlerFunc(s.serveExport))
+	s.generic.Handler.NonGoRestfulMux.UnlistedHandle(ImportPath, http.HandlerFunc(s.serveImport))
 	builtinKinds, err := garbage.NewBuiltin(s.backend.Resources(), resources)
 	if err != nil {
 		return fmt.Errorf("know the kinds of what is stored: %w", err)

@@ -33,8 +33,11 @@ func (c *Controller) create(ctx context.Context, w *tenancyv1alpha1.Workspace) e
 		return err
 	}
 	path := pathOf(parent, w)
-	if done, err := c.seed(ctx, w, path); done || err != nil {
-		return err
+	importing := w.Annotations[tenancyv1alpha1.ImportingAnnotation] != ""
+	if !importing {
+		if done, err := c.seed(ctx, w, path); done || err != nil {
+			return err
+		}
 	}
 	w = w.DeepCopy()
 	if w.Spec.Cluster == "" || w.Spec.URL == "" {
@@ -50,6 +53,9 @@ func (c *Controller) create(ctx context.Context, w *tenancyv1alpha1.Workspace) e
 
 	if err := ensureLogicalCluster(ctx, c.clients, cluster, c.logicalClusterOf(w, path)); err != nil {
 		return err
+	}
+	if importing {
+		return nil // with the annotation's end it comes here again
 	}
 	if err := c.fill(ctx, w, cluster); err != nil {
 		return err

@@ -27,6 +27,8 @@ func worthALook(e client.Event[*tenancyv1alpha1.Workspace]) bool {
 		return e.Old == nil || e.Old.DeletionTimestamp == nil || len(e.Old.Finalizers) != len(e.New.Finalizers)
 	case e.Old == nil:
 		return e.New.Status.Phase != ready
+	case e.Old.Annotations[tenancyv1alpha1.ImportingAnnotation] != "" && e.New.Annotations[tenancyv1alpha1.ImportingAnnotation] == "":
+		return true
 	}
 	return e.Old.Status.Phase == ready && e.New.Status.Phase != ready
 }

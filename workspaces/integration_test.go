@@ -50,6 +50,7 @@ const patience = 20 * time.Second
 // hub is a server in this process with the controllers of workspaces and namespaces.
 type hub struct {
 	t         *testing.T
+	dir       string // of the server
 	ctx       context.Context
 	etcd      *clientv3.Client
 	server    *server.Server
@@ -101,7 +102,7 @@ func startHub(t *testing.T) *hub {
 	directory, err := workspaces.NewDirectory(clients, informers)
 	must(t, err)
 	s.Join(directory, anywhere{}, anywhere{})
-	h := &hub{t: t, ctx: ctx, etcd: etcd.Client, server: s, clients: clients, directory: directory}
+	h := &hub{t: t, dir: dir, ctx: ctx, etcd: etcd.Client, server: s, clients: clients, directory: directory}
 	ns, err := namespaces.New(clients, informers, namespaces.Options{RootCA: s.CACertificate(), Read: s.Read})
 	must(t, err)
 	ws, err := workspaces.New(clients, informers, workspaces.Options{

@@ -77,14 +77,28 @@ To put it back:
 `, self, file, size(b.Size), b.Revision)
 }
 
-// writeBackup lets write fill a file, which gets its name only once it is whole, checked and on disk. Else nothing is left.
-func writeBackup(ctx context.Context, name string, p *progress, write func(context.Context, io.Writer) error) (_ *backupfile.File, err error) {
+// writeBackup lets write fill a file, as writeChecked does.
+func writeBackup(ctx context.Context, name string, p *progress, write func(context.Context, io.Writer) error) (b *backupfile.File, err error) {
+	err = writeChecked(ctx, name, p, write, func(path string) error {
+		if b, err = backupfile.Open(path); err != nil {
+			return fmt.Errorf("what came is not a whole backup: %w", err)
+		}
+		return b.Close()
+	})
+	if err != nil {
+		return nil, err
+	}
+	return b, nil
+}
+
+// writeChecked lets write fill a file, which gets its name only once it is whole, checked and on disk. Else nothing is left.
+func writeChecked(ctx context.Context, name string, p *progress, write func(context.Context, io.Writer) error, check func(path string) error) (err error) {
 	if _, err := os.Lstat(name); !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%s is there already: name another file with --output, or move it away", name)
+		return fmt.Errorf("%s is there already: name another file with --output, or move it away", name)
 	}
 	file, err := os.CreateTemp(filepath.Dir(name), filepath.Base(name)+".partial-*") // mode 0600
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer func() {
 		if err != nil {
@@ -94,22 +108,23 @@ func writeBackup(ctx context.Context, name string, p *progress, write func(conte
 	err = write(ctx, io.MultiWriter(file, p))
 	p.end()
 	if err = errors.Join(err, file.Sync(), file.Close()); err != nil {
-		return nil, err
+		return err
 	}
-	b, err := backupfile.Open(file.Name())
-	if err != nil {
-		return nil, fmt.Errorf("what came is not a whole backup: %w", err)
+	if err := check(file.Name()); err != nil {
+		return err
 	}
-	if err := b.Close(); err != nil {
-		return nil, err
-	}
-	return b, os.Rename(file.Name(), name)
+	return os.Rename(file.Name(), name)
 }
 
 // fromServer downloads the backup of a server that runs.
 func fromServer(hub *cli.Hub) func(context.Context, io.Writer) error {
+	return download(hub, server.BackupPath)
+}
+
+// download downloads what a server streams, and says why if it broke off.
+func download(hub *cli.Hub, path string) func(context.Context, io.Writer) error {
 	return func(ctx context.Context, w io.Writer) error {
-		resp, err := hub.Download(ctx, server.BackupPath)
+		resp, err := hub.Download(ctx, path)
 		if err != nil {
 			return err
 		}

@@ -25,7 +25,7 @@ func newWorkspaceCommand(streams genericiooptions.IOStreams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "workspace",
 		Aliases: []string{"ws", "workspaces"},
-		Short:   "Create, enter, list and delete workspaces",
+		Short:   "Create, enter, list, delete, export and import workspaces",
 		Long: `Workspaces form a tree below "root". Each looks like a whole Kubernetes cluster. A kubeconfig points at one of them, the
 current workspace; names are relative to it, and paths such as root:org:team are not.`,
 		Example: `  atoll workspace create shop --enter
@@ -42,6 +42,8 @@ current workspace; names are relative to it, and paths such as root:org:team are
 		newWorkspaceListCommand(open, streams),
 		newWorkspaceTreeCommand(open, streams),
 		newWorkspaceDeleteCommand(open, streams),
+		newWorkspaceExportCommand(open, streams),
+		newWorkspaceImportCommand(open, streams),
 	)
 	return cmd
 }

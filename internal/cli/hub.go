@@ -88,11 +88,21 @@ func connect(config *clientcmdapi.Config) (*Hub, error) {
 // Download asks for a path of the server outside of all logical clusters, which answers with something long. The caller
 // closes the body. What the server refuses is an error in its words.
 func (h *Hub) Download(ctx context.Context, path string) (*http.Response, error) {
+	return h.ask(ctx, http.MethodGet, path, nil)
+}
+
+// Upload sends something long to a path of the server outside of all logical clusters. The caller closes the body of the
+// answer. What the server refuses is an error in its words.
+func (h *Hub) Upload(ctx context.Context, path string, body io.Reader) (*http.Response, error) {
+	return h.ask(ctx, http.MethodPost, path, body)
+}
+
+func (h *Hub) ask(ctx context.Context, method, path string, body io.Reader) (*http.Response, error) {
 	client, err := rest.HTTPClientFor(h.config)
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", h.Base, err)
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, h.Base+path, nil)
+	req, err := http.NewRequestWithContext(ctx, method, h.Base+path, body)
 	if err != nil {
 		return nil, fmt.Errorf("ask %s: %w", h.Base, err)
 	}

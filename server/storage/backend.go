@@ -82,6 +82,8 @@ type Resource struct {
 	// Storage is what the registry has: it wants a logical cluster in the context, and keys as Key makes them.
 	Storage storage.Interface
 
+	custom bool // of a CustomResourceDefinition
+
 	// What is written passes through both, whoever writes.
 	codec       *clusterCodec
 	transformer *clusterTransformer

@@ -93,7 +93,7 @@ func (b *Backend) open(
 
 	entry := &Resource{
 		GroupResource: config.GroupResource, Prefix: resourcePrefix, Namespaced: namespaced, New: newFunc, NewList: newListFunc,
-		codec: codec, transformer: transformer, kv: b.client,
+		custom: custom, codec: codec, transformer: transformer, kv: b.client,
 	}
 	var layer storage.Interface = &strictOrLenient{raw, lenient}
 	destroy := closeStores

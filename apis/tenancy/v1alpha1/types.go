@@ -12,6 +12,10 @@ const WorkspaceFinalizer = "tenancy.kcp.io/logicalcluster"
 // OwnerAnnotation holds the user name of who created a Workspace; the server sets it, whatever the client sent.
 const OwnerAnnotation = "experimental.tenancy.kcp.io/owner"
 
+// ImportingAnnotation is on a Workspace as long as an import fills its logical cluster: it does not become Ready, and has no
+// binding of anybody. One that stays was cut; the Workspace can be deleted and imported again.
+const ImportingAnnotation = "tenancy.atoll.dev/importing"
+
 const (
 	// WorkspaceReady is the condition that a workspace can be used.
 	WorkspaceReady = "Ready"

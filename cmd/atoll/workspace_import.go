@@ -1,0 +1,92 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+
+	"atoll.dev/atoll/internal/cli"
+	"atoll.dev/atoll/internal/workspacefile"
+	"atoll.dev/atoll/server"
+)
+
+type workspaceImport struct {
+	genericiooptions.IOStreams
+	input   string
+	timeout time.Duration
+}
+
+func newWorkspaceImportCommand(open hubOpener, streams genericiooptions.IOStreams) *cobra.Command {
+	o := &workspaceImport{IOStreams: streams}
+	cmd := &cobra.Command{
+		Use:   "import NAME --input FILE",
+		Short: "Make a new workspace from a file that \"atoll workspace export\" wrote",
+		Long: `Make a new workspace that holds what another held when it was exported, in this Atoll or another. It takes an
+administrator's kubeconfig. The workspace must not exist yet; if the import fails it is deleted again.
+
+Objects keep their UIDs, and get new versions (resourceVersion). What makes pods is placed as if it were new. Tokens of
+ServiceAccounts are of the workspace that was exported and do not open this one.`,
+		Example: `  atoll workspace import shop-again --input shop-20260131-120000.atoll
+  atoll workspace import root:org:team --input /backup/team.atoll`,
+		Args:              exactArgs(1),
+		ValidArgsFunction: cobra.NoFileCompletions, // a new name
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if o.input == "" {
+				return errors.New("--input is missing: name a file that \"atoll workspace export\" wrote")
+			}
+			hub, err := open()
+			if err != nil {
+				return err
+			}
+			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
+			defer stop()
+			return o.run(ctx, hub, args[0])
+		},
+	}
+	cmd.Flags().StringVarP(&o.input, "input", "i", "", "File to read.")
+	cmd.Flags().DurationVar(&o.timeout, "timeout", time.Minute, "How long to wait until the workspace is ready, once everything is in it.")
+	return cmd
+}
+
+func (o *workspaceImport) run(ctx context.Context, hub *cli.Hub, arg string) error {
+	path, holder, name, err := child(ctx, hub, arg)
+	if err != nil {
+		return err
+	}
+	f, err := workspacefile.Open(o.input, o.input)
+	if err != nil {
+		return err
+	}
+	if err := f.Close(); err != nil {
+		return err
+	}
+	file, err := os.Open(o.input)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	resp, err := hub.Upload(ctx, aboutWorkspace(server.ImportPath, path), file)
+	if err != nil {
+		return fmt.Errorf("import workspace %q: %w", path, err)
+	}
+	defer resp.Body.Close()
+	rows, err := io.ReadAll(io.LimitReader(resp.Body, 64))
+	if err != nil {
+		return fmt.Errorf("import workspace %q: %w", path, err)
+	}
+	if err := waitForWorkspace(ctx, hub, holder, name, o.timeout); err != nil {
+		return fmt.Errorf("workspace %q holds everything but is not ready: %w", path, err)
+	}
+	_, err = fmt.Fprintf(o.Out, "Workspace %s is ready, with the %s objects that %s had on %s. Enter it with: %s workspace use %s\n",
+		path, strings.TrimSpace(string(rows)), f.Path, f.Created.Format(time.RFC3339), self, arg)
+	return err
+}

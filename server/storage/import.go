@@ -1,0 +1,154 @@
+package storage
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/storage/value"
+
+	lc "atoll.dev/atoll/internal/logicalcluster"
+)
+
+// Ready is a row that can be written to a logical cluster.
+type Ready struct {
+	Resource schema.GroupResource
+	// Meta is the object's; empty for a lock.
+	Meta metav1.ObjectMeta
+
+	ops []clientv3.Op
+}
+
+// Amend changes an object of a built-in resource before it is imported, of the type that its registry stores.
+type Amend func(resource schema.GroupResource, obj runtime.Object) error
+
+// Ready checks a row that an Export of this or another store passed on and makes it one of the given logical cluster: what
+// this server cannot read, or would find elsewhere, is refused. Nothing is written. locks are the kinds of those that are taken.
+func (b *Backend) Ready(ctx context.Context, cluster logicalcluster.Name, row PlainRow, locks []string, amend Amend) (*Ready, error) {
+	ready, err := b.ready(ctx, cluster, row, locks, amend)
+	if err != nil {
+		return nil, fmt.Errorf("import %s %q: %w", strings.TrimPrefix(row.Prefix, "/"), row.Key, err)
+	}
+	return ready, nil
+}
+
+func (b *Backend) ready(ctx context.Context, cluster logicalcluster.Name, row PlainRow, locks []string, amend Amend) (*Ready, error) {
+	if err := lc.ValidateName(cluster.String()); err != nil {
+		return nil, err
+	}
+	segments := strings.Split(row.Key, "/")
+	if len(segments) > 2 || slices.ContainsFunc(segments, func(s string) bool { return s == "" || s == "." || s == ".." }) {
+		return nil, errors.New("this is no key of an object")
+	}
+	key := join(b.prefix, ClusterKey(row.Prefix, cluster, row.Key))
+	if kind := strings.TrimPrefix(row.Prefix, "/"); slices.Contains(locks, kind) && row.Prefix == "/"+kind {
+		if err := b.rememberPrefix(row.Prefix); err != nil {
+			return nil, err
+		}
+		return &Ready{Resource: schema.GroupResource{Resource: kind}, ops: []clientv3.Op{clientv3.OpPut(key, string(row.Value))}}, nil
+	}
+	if row.Custom {
+		return b.readyCustom(ctx, cluster, key, row)
+	}
+	r, ok := b.builtinAt(row.Prefix)
+	if !ok {
+		return nil, errors.New("this server does not serve such objects")
+	}
+	obj, _, err := r.codec.decodePlain(cluster.String(), row.Value, nil, nil)
+	if err != nil {
+		return nil, fmt.Errorf("this server cannot read it: %w", err)
+	}
+	if err := amend(r.GroupResource, obj); err != nil {
+		return nil, err
+	}
+	object, err := meta.Accessor(obj)
+	if err != nil {
+		return nil, err
+	}
+	if err := sameKey(row.Key, r.Namespaced, object); err != nil {
+		return nil, err
+	}
+	data, err := r.encode(ctx, key, Row{Resource: r.GroupResource, Cluster: cluster, Object: obj})
+	if err != nil {
+		return nil, err
+	}
+	ready := &Ready{Resource: r.GroupResource, ops: []clientv3.Op{clientv3.OpPut(key, string(data))}}
+	ready.Meta = metav1.ObjectMeta{Name: object.GetName(), Namespace: object.GetNamespace(), UID: object.GetUID(), OwnerReferences: object.GetOwnerReferences()}
+	return ready, nil
+}
+
+// readyCustom is of objects of CustomResourceDefinitions, which are stored as JSON. Their bytes stay as they are.
+func (b *Backend) readyCustom(ctx context.Context, cluster logicalcluster.Name, key string, row PlainRow) (*Ready, error) {
+	group, resource, ok := strings.Cut(strings.TrimPrefix(row.Prefix, "/"), "/")
+	gr := schema.GroupResource{Group: group, Resource: resource}
+	if _, builtin := b.builtinAt(row.Prefix); builtin || !ok || !strings.Contains(group, ".") || strings.Contains(resource, "/") || row.Prefix != uncachedPrefix(gr) {
+		return nil, errors.New("this is no custom resource")
+	}
+	object := &metav1.PartialObjectMetadata{}
+	if err := json.Unmarshal(row.Value, object); err != nil {
+		return nil, fmt.Errorf("this server cannot read it: %w", err)
+	}
+	if err := sameKey(row.Key, strings.Contains(row.Key, "/"), object); err != nil {
+		return nil, err
+	}
+	data := row.Value
+	if b.transform != nil {
+		var err error
+		if data, err = b.transform.TransformerForResource(gr).TransformToStorage(ctx, row.Value, value.DefaultContext(key)); err != nil {
+			return nil, err
+		}
+	}
+	return &Ready{
+		Resource: gr, Meta: object.ObjectMeta,
+		// On record before it is there, see RecordCustom.
+		ops: []clientv3.Op{clientv3.OpPut(customRecord(cluster, gr), ""), clientv3.OpPut(key, string(data))},
+	}, nil
+}
+
+// builtinAt returns the store of what is built in at a prefix.
+func (b *Backend) builtinAt(prefix string) (*Resource, bool) {
+	for _, r := range b.Resources() {
+		if r.Prefix == prefix && !r.custom {
+			return r, true
+		}
+	}
+	return nil, false
+}
+
+func sameKey(key string, namespaced bool, object metav1.Object) error {
+	want := object.GetName()
+	if namespaced {
+		want = object.GetNamespace() + "/" + want
+	}
+	if key != want || object.GetName() == "" || namespaced != (object.GetNamespace() != "") {
+		return fmt.Errorf("it is an object with the namespace %q and the name %q", object.GetNamespace(), object.GetName())
+	}
+	return nil
+}
+
+// WriteReady writes a row, whatever is there, if the object of while is stored at its resourceVersion still, and says whether
+// it did. The logical cluster must be one into which nobody else writes what is not made anew.
+func (b *Backend) WriteReady(ctx context.Context, row *Ready, while Row) (written bool, err error) {
+	r, ok := b.Resource(while.Resource)
+	if !ok {
+		return false, fmt.Errorf("import %s %q: no store of %s is open", row.Resource, row.Meta.Name, while.Resource)
+	}
+	key, version, err := b.place(r, while)
+	if err != nil {
+		return false, fmt.Errorf("import %s %q: %w", row.Resource, row.Meta.Name, err)
+	}
+	got, err := b.client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", version)).Then(row.ops...).Commit()
+	if err != nil {
+		return false, fmt.Errorf("import %s %q: %w", row.Resource, row.Meta.Name, err)
+	}
+	return got.Succeeded, nil
+}

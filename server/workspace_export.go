@@ -1,0 +1,228 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apiserver/pkg/util/compatibility"
+	basecompatibility "k8s.io/component-base/compatibility"
+	"k8s.io/klog/v2"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
+	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
+	tenancyv1alpha1 "atoll.dev/atoll/apis/tenancy/v1alpha1"
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	"atoll.dev/atoll/client"
+	lcctx "atoll.dev/atoll/internal/logicalcluster"
+	"atoll.dev/atoll/internal/workspacefile"
+	"atoll.dev/atoll/server/storage"
+)
+
+const (
+	// ExportPath answers a GET with an export of the workspace that the parameter WorkspaceParameter names by its path, for
+	// administrators of the server. As of a backup, BackupErrorTrailer says why one is not whole.
+	ExportPath = "/atoll/export"
+	// WorkspaceParameter of ExportPath and ImportPath.
+	WorkspaceParameter = "workspace"
+)
+
+var (
+	workspaceResource  = schema.GroupResource{Group: tenancyv1alpha1.GroupVersion.Group, Resource: "workspaces"}
+	syncTargetResource = schema.GroupResource{Group: workloadv1alpha1.GroupVersion.Group, Resource: "synctargets"}
+)
+
+// notExported is what is of the installation or of the moment: decisions of placement and elections are made anew, events are
+// of what happened there, and certificates are of its authority.
+var notExported = sets.New(
+	logicalClusters,
+	schema.GroupResource{Group: placementv1alpha1.GroupVersion.Group, Resource: "placements"},
+	schema.GroupResource{Resource: "events"},
+	schema.GroupResource{Group: "events.k8s.io", Resource: "events"},
+	schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"},
+	schema.GroupResource{Group: "certificates.k8s.io", Resource: "certificatesigningrequests"},
+)
+
+// rootCAConfigMap is in every namespace, with the authority of the installation.
+const rootCAConfigMap = "kube-root-ca.crt"
+
+// exportedLocks are the kinds of locks that go with the objects that hold them.
+var exportedLocks = []string{"nodeports"}
+
+// exported says whether a row is part of an export; an error if there can be no export with it.
+func exported(row storage.PlainRow) (bool, error) {
+	switch {
+	case row.Resource == workspaceResource || row.Resource == syncTargetResource:
+		return false, fmt.Errorf("it holds %s %q", row.Resource.Resource, row.Key)
+	case notExported.Has(row.Resource):
+		return false, nil
+	}
+	return row.Resource != schema.GroupResource{Resource: "configmaps"} || !strings.HasSuffix(row.Key, "/"+rootCAConfigMap), nil
+}
+
+// kubernetesVersion is the version of the API that is served, as 1.36.
+func kubernetesVersion() string {
+	v := compatibility.DefaultComponentGlobalsRegistry.EffectiveVersionFor(basecompatibility.DefaultKubeComponent).EmulationVersion()
+	return fmt.Sprintf("%d.%d", v.Major(), v.Minor())
+}
+
+// namedWorkspace is the path in the parameter of a request, and what it is in.
+func namedWorkspace(req *http.Request) (path, parent logicalcluster.Path, name string, err error) {
+	path = logicalcluster.NewPath(req.URL.Query().Get(WorkspaceParameter))
+	parent, name = path.Split()
+	if !path.IsValid() || parent.Empty() {
+		return path, parent, name, apierrors.NewBadRequest(fmt.Sprintf("%q is no path of a workspace that is in another, such as root:shop: give one in the parameter %q", path, WorkspaceParameter))
+	}
+	return path, parent, name, nil
+}
+
+// serverWide answers requests that name a logical cluster, and those with another method, and says whether it did.
+func (s *Server) serverWide(w http.ResponseWriter, req *http.Request, path, method string) (answered bool) {
+	if _, named := lcctx.ClusterFrom(req.Context()); named {
+		s.answer(w, req, notFound("ask for %s without /clusters/<path> before it", path))
+		return true
+	}
+	if req.Method != method {
+		s.answer(w, req, apierrors.NewMethodNotSupported(schema.GroupResource{Resource: strings.TrimPrefix(path, "/atoll/")}, req.Method))
+		return true
+	}
+	return false
+}
+
+// serveExport streams an export. What can be known to fail is known before the first byte.
+func (s *Server) serveExport(w http.ResponseWriter, req *http.Request) {
+	if s.serverWide(w, req, ExportPath, http.MethodGet) {
+		return
+	}
+	ctx, cancel := context.WithCancelCause(req.Context())
+	defer cancel(nil)
+	out := &impatientWriter{ResponseWriter: w, control: http.NewResponseController(w)}
+	ended := make(chan struct{})
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		select {
+		case <-s.stopping:
+			cancel(errStopping)
+			out.end()
+		case <-ended:
+		}
+	})
+	defer watching.Wait() // nothing touches the connection once we have returned
+	defer close(ended)
+	path, cluster, err := s.exportable(ctx, req)
+	if err != nil {
+		s.answer(w, req, err)
+		return
+	}
+	export, err := s.backend.Export(ctx, cluster)
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Could not begin an export")
+		s.answer(w, req, apierrors.NewServiceUnavailable(err.Error()))
+		return
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("Trailer", BackupErrorTrailer)
+	rows, err := s.writeExport(ctx, out, export, path)
+	if err != nil {
+		if cause := context.Cause(ctx); cause != nil {
+			err = fmt.Errorf("%w: %w", cause, err)
+		}
+		klog.FromContext(ctx).Error(err, "An export did not come to its end", "workspace", path.String(), "bytes", out.written)
+		w.Header().Set(BackupErrorTrailer, strings.ReplaceAll(err.Error(), "\n", "; "))
+		return
+	}
+	_ = out.control.SetWriteDeadline(time.Time{}) // the connection may serve other requests
+	klog.FromContext(ctx).Info("Exported a workspace", "workspace", path.String(), "revision", export.Revision, "rows", rows, "bytes", out.written)
+}
+
+func (s *Server) writeExport(ctx context.Context, out *impatientWriter, export *storage.Export, path logicalcluster.Path) (rows int, err error) {
+	file, err := workspacefile.NewWriter(out, workspacefile.Header{
+		Created: time.Now().UTC(), Path: path.String(), Server: s.url, Kubernetes: kubernetesVersion(), Revision: export.Revision,
+	})
+	if err != nil {
+		return 0, err
+	}
+	err = export.Rows(ctx, func(row storage.PlainRow) error {
+		wanted, err := exported(row)
+		if err != nil || !wanted {
+			return err
+		}
+		rows++
+		return file.Add(workspacefile.Row{Prefix: row.Prefix, Key: row.Key, Custom: row.Custom, Value: row.Value})
+	})
+	if err != nil {
+		return rows, err
+	}
+	return rows, file.Close()
+}
+
+// exportable returns the logical cluster of the workspace that a request names, or why it cannot be exported.
+func (s *Server) exportable(ctx context.Context, req *http.Request) (path logicalcluster.Path, cluster logicalcluster.Name, err error) {
+	path, parent, name, err := namedWorkspace(req)
+	if err != nil {
+		return path, "", err
+	}
+	holder, err := s.holder(ctx, parent)
+	if err != nil {
+		return path, "", err
+	}
+	workspace := &tenancyv1alpha1.Workspace{}
+	found, err := s.Read(ctx, holder, "", name, "", workspace)
+	switch {
+	case err != nil:
+		return path, "", apierrors.NewServiceUnavailable(err.Error())
+	case !found:
+		return path, "", notFound("there is no workspace %q", path)
+	case workspace.Status.Phase != corev1alpha1.LogicalClusterPhaseReady || workspace.DeletionTimestamp != nil:
+		return path, "", conflict("workspace %q is %s: only one that is Ready can be exported", path, workspace.Status.Phase)
+	}
+	cluster = logicalcluster.Name(workspace.Spec.Cluster)
+	requests, err := client.New(s.LoopbackConfig())
+	if err != nil {
+		return path, "", err
+	}
+	for what, list := range map[string]ctrlclient.ObjectList{"workspaces": &tenancyv1alpha1.WorkspaceList{}, "SyncTargets": &workloadv1alpha1.SyncTargetList{}} {
+		if err := requests.Objects.List(client.In(ctx, cluster), list, ctrlclient.Limit(1)); err != nil {
+			return path, "", err
+		}
+		if n := lengthOf(list); n > 0 {
+			return path, "", conflict("workspace %q holds %s, which an export cannot hold: a backup of the whole server does", path, what)
+		}
+	}
+	return path, cluster, nil
+}
+
+func lengthOf(list ctrlclient.ObjectList) int {
+	switch list := list.(type) {
+	case *tenancyv1alpha1.WorkspaceList:
+		return len(list.Items)
+	case *workloadv1alpha1.SyncTargetList:
+		return len(list.Items)
+	}
+	return 0
+}
+
+// holder is the logical cluster at the end of a path in which a workspace is.
+func (s *Server) holder(ctx context.Context, path logicalcluster.Path) (logicalcluster.Name, error) {
+	name, err := s.directory.Resolve(ctx, path)
+	if errors.Is(err, lcctx.ErrNotFound) {
+		return "", notFound("there is no workspace %q", path)
+	}
+	if err != nil {
+		return "", apierrors.NewServiceUnavailable(err.Error())
+	}
+	return name, nil
+}
+
+func conflict(format string, args ...any) error {
+	return apierrors.NewConflict(workspaceResource, "", fmt.Errorf(format, args...))
+}
