@@ -108,6 +108,9 @@ func TestClusterAuthorizer(t *testing.T) {
 		{nowhere, anybody, nonResource(BackupPath), false, "", "nor to strangers"},
 		{nowhere, master, nonResource(BackupPath), true, SystemAdminCluster, "administrators take backups"},
 		{inShop, tenant, nonResource(BackupPath), false, "", "a workspace has none"},
+		{nowhere, tenant, nonResource(ExportPath), false, "", "nor does one give away a workspace"},
+		{nowhere, tenant, nonResource(ImportPath), false, "", "or bring one in"},
+		{nowhere, master, nonResource(ImportPath), true, SystemAdminCluster, "administrators import"},
 
 		{inShop, tenant, nonResource("/metrics"), false, "", "metrics concern all workspaces"},
 		{asked("selfsubjectaccessreviews"), tenant, nonResource("/metrics"), false, "", "so people are told"},

@@ -148,19 +148,28 @@ func (s *Server) receive(ctx context.Context, req *http.Request) (_ *workspaceIm
 	if err != nil {
 		return nil, apierrors.NewInternalError(fmt.Errorf("take in the export: %w", err))
 	}
-	defer os.Remove(spool.Name()) // opened below, it stays readable
-	_, err = io.Copy(spool, req.Body)
-	if err = errors.Join(err, spool.Close()); err != nil {
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("the export did not arrive: %v", err))
+	// From here on it has no name, so that nothing of it is left however this ends.
+	err = os.Remove(spool.Name())
+	if err == nil {
+		_, err = io.Copy(spool, req.Body)
 	}
-	if i.file, err = workspacefile.Open(spool.Name(), "the file"); err != nil {
-		return nil, apierrors.NewBadRequest(err.Error())
+	if err != nil {
+		err = apierrors.NewBadRequest(fmt.Sprintf("the export did not arrive: %v", err))
+	} else if i.file, err = workspacefile.New(spool, "the file"); err == nil {
+		err = i.check(ctx)
 	}
-	if err := i.check(ctx); err != nil {
-		_ = i.file.Close()
-		return nil, apierrors.NewBadRequest(err.Error())
+	if err != nil {
+		_ = spool.Close() // nobody reads it any more
+		return nil, badRequest(err)
 	}
 	return i, nil
+}
+
+func badRequest(err error) error {
+	if apierrors.IsBadRequest(err) {
+		return err
+	}
+	return apierrors.NewBadRequest(err.Error())
 }
 
 // check reads everything as if it were imported, and sorts it.

@@ -24,6 +24,11 @@ func TestWorthALook(t *testing.T) {
 		w.DeletionTimestamp, w.Finalizers = &metav1.Time{}, finalizers
 		return w
 	}
+	importing := func() *tenancyv1alpha1.Workspace {
+		w := in(scheduling)
+		w.Annotations = map[string]string{tenancyv1alpha1.ImportingAnnotation: "since"}
+		return w
+	}
 	for _, tc := range []struct {
 		reason   string
 		old, new *tenancyv1alpha1.Workspace
@@ -39,6 +44,8 @@ func TestWorthALook(t *testing.T) {
 		{"our report on the deletion", going(ready, "a"), going(terminating, "a"), false},
 		{"somebody else's finalizer is gone", going(terminating, "a", "b"), going(terminating, "a"), true},
 		{"it is gone", going(terminating), nil, false},
+		{"an import is over", importing(), in(scheduling), true},
+		{"an import goes on", importing(), importing(), false},
 	} {
 		if got := worthALook(client.Event[*tenancyv1alpha1.Workspace]{Old: tc.old, New: tc.new}); got != tc.want {
 			t.Errorf("%s: %v, want %v", tc.reason, got, tc.want)

@@ -9,6 +9,8 @@
 // A new workspace is three writes: the Workspace, which is born with the name of its logical cluster, and two transactions
 // (seed.go). Whatever these find different from what they expect is made by requests (create.go), as all of it once was.
 //
+// A Workspace that an import fills (ImportingAnnotation) gets its LogicalCluster and nothing else until the annotation is gone.
+//
 // What always holds:
 //
 //   - A logical cluster exists exactly as long as its LogicalCluster object: it is the first thing written there and

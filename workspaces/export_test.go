@@ -331,7 +331,7 @@ func TestImportThatIsCut(t *testing.T) {
 	file, err := os.ReadFile(path)
 	must(t, err)
 
-	vera := h.person("vera-elsewhere")
+	vera := h.person("vera")
 	for _, cut := range []string{"the client goes", "somebody deletes it"} {
 		ctx, cancel := context.WithCancel(h.ctx)
 		ended := make(chan error, 1)

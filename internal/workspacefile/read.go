@@ -23,14 +23,23 @@ type File struct {
 }
 
 // Open opens an export and reads all of it to compare the checksum. Its errors name the file as name and say what to do.
-func Open(path, name string) (_ *File, err error) {
+func Open(path, name string) (*File, error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("open the export: %w", err)
 	}
+	f, err := New(file, name)
+	if err != nil {
+		_ = file.Close() // it was only read
+		return nil, err
+	}
+	return f, nil
+}
+
+// New is Open for a file that is open, which the File closes. It is the caller's still if there is an error.
+func New(file *os.File, name string) (*File, error) {
 	f := &File{file: file}
 	if err := f.check(); err != nil {
-		_ = file.Close() // it was only read
 		return nil, fmt.Errorf("%s %w", name, err)
 	}
 	return f, nil

@@ -19,6 +19,8 @@
 //
 // WriteTogether (together.go) writes objects of several resources in one transaction, as each store would by itself.
 //
+// Export and Ready read and write the rows of one logical cluster as plain bytes (export.go, import.go).
+//
 // What always holds:
 //
 //   - A request without a logical cluster in its context is refused, and the error names the resource and the verb. A
