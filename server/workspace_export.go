@@ -11,6 +11,7 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/util/compatibility"
@@ -224,5 +225,7 @@ func (s *Server) holder(ctx context.Context, path logicalcluster.Path) (logicalc
 }
 
 func conflict(format string, args ...any) error {
-	return apierrors.NewConflict(workspaceResource, "", fmt.Errorf(format, args...))
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusConflict, Reason: metav1.StatusReasonConflict, Message: fmt.Sprintf(format, args...),
+	}}
 }
