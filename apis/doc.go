@@ -1,7 +1,7 @@
 // Package apis holds the Go types of every API group that Atoll defines; it imports nothing of the project.
 //
 //	core.kcp.io/v1alpha1          LogicalCluster            (names, fields and phases as in kcp)
-//	tenancy.kcp.io/v1alpha1       Workspace                 (as in kcp)
+//	tenancy.kcp.io/v1alpha1       Workspace, WorkspaceType  (as in kcp)
 //	workload.kcp.io/v1alpha1      SyncTarget                (kcp's name, Atoll's fields)
 //	placement.atoll.dev/v1alpha1  Placement, PlacementPolicy
 //

@@ -155,7 +155,7 @@ func staticMapper(s *runtime.Scheme) meta.RESTMapper {
 		"storage.k8s.io":               {"CSIDriver", "CSINode", "StorageClass", "VolumeAttachment", "VolumeAttributesClass"},
 		"core.kcp.io":                  {"LogicalCluster"},
 		"placement.atoll.dev":          {"Placement", "PlacementPolicy"},
-		"tenancy.kcp.io":               {"Workspace"},
+		"tenancy.kcp.io":               {"Workspace", "WorkspaceType"},
 		"workload.kcp.io":              {"SyncTarget"},
 	} {
 		for _, kind := range kinds {

@@ -72,10 +72,11 @@ func (s *Server) authorize(config *genericapiserver.Config) ([]controlplaneapise
 		return nil, fmt.Errorf("store roles: %w", err)
 	}
 	byRoles, rules := rbac.NewAuthorizer(roleStores.Getters())
-	config.Authorization.Authorizer = &clusterAuthorizer{
+	s.authorizer = &clusterAuthorizer{
 		roles: byRoles, isMember: roleStores.IsMember,
 		knownPath: func(path logicalcluster.Path) (logicalcluster.Name, bool) { return s.directory.KnownPath(path) },
 	}
+	config.Authorization.Authorizer = s.authorizer
 	config.RuleResolver = rules
 
 	builtins, err := builtin.Providers(builtin.Config{
@@ -140,6 +141,8 @@ func (s *Server) admit(authorizer authorizer.Authorizer) (kubeadmission.Interfac
 		},
 		Definitions:    func(name logicalcluster.Name) int { return s.custom.Definitions().Count(name) },
 		MaxDefinitions: s.options.MaxDefinitionsPerWorkspace,
+		FindWorkspace:  s.findWorkspace,
+		MayUseType:     s.authorizer.mayUseType,
 		PlacedOn:       func(target types.UID) (placements, workspaces int) { return s.placer.PlacedOn(target) },
 		Configurations: s.configurations,
 		Webhooks:       s.webhooks,
@@ -150,4 +153,16 @@ func (s *Server) admit(authorizer authorizer.Authorizer) (kubeadmission.Interfac
 		return nil, fmt.Errorf("set up admission: %w", err)
 	}
 	return plugins, nil
+}
+
+// findWorkspace returns the logical cluster of a name or at the end of a path, for admission. Of a name it does not say whether
+// there is one.
+func (s *Server) findWorkspace(ctx context.Context, path logicalcluster.Path) (logicalcluster.Name, error) {
+	if name, is := path.Name(); is {
+		return name, nil
+	}
+	if name, known := s.directory.KnownPath(path); known {
+		return name, nil
+	}
+	return s.directory.Resolve(ctx, path)
 }

@@ -158,6 +158,33 @@ func (a *clusterAuthorizer) mayKnow(ctx context.Context, segment string, who use
 	}
 }
 
+// mayUseType says whether a user of the logical cluster in ctx may use a WorkspaceType that another, or the same one, holds.
+func (a *clusterAuthorizer) mayUseType(ctx context.Context, who user.Info, holder logicalcluster.Name, name string) (bool, error) {
+	if cluster, _ := lcctx.ClusterFrom(ctx); cluster.Name != holder {
+		who = abroad(ctx, who, cluster.Name)
+	}
+	decision, _, err := a.roles.Authorize(lcctx.WithCluster(ctx, lcctx.Cluster{Name: holder}), authorizer.AttributesRecord{
+		User: who, Verb: "use", ResourceRequest: true, Name: name,
+		APIGroup: tenancyv1alpha1.GroupVersion.Group, APIVersion: tenancyv1alpha1.GroupVersion.Version, Resource: "workspacetypes",
+	})
+	return decision == authorizer.DecisionAllow, err
+}
+
+// abroad is who a user of a logical cluster is in others. Its ServiceAccounts have a name of their own there. Who is somebody
+// by its word alone, by a certificate that it signed or since one of its users may impersonate him, is just authenticated.
+func abroad(ctx context.Context, who user.Info, from logicalcluster.Name) user.Info {
+	stranger := &user.DefaultInfo{Groups: []string{user.AllAuthenticated}}
+	if ctx.Value(impersonatingKey{}) != nil || len(who.GetExtra()[lcctx.UserExtra]) > 0 {
+		return stranger
+	}
+	account, is := strings.CutPrefix(who.GetName(), serviceAccountsPrefix+":")
+	if !is {
+		return who
+	}
+	stranger.Name = foreignAccountsPrefix + string(from) + ":" + account
+	return stranger
+}
+
 // isForEverybody says whether a request may be one that Kubernetes' own bindings allow who is authenticated, in every
 // logical cluster: discovery and questions about oneself.
 func isForEverybody(attrs authorizer.Attributes) bool {

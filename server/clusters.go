@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/validate/content"
 	metainternalversion "k8s.io/apimachinery/pkg/apis/meta/internalversion"
@@ -60,6 +61,9 @@ type unresolvedKey struct{}
 // absentKey marks a request that names a logical cluster that does not exist; the authorizer refuses it.
 type absentKey struct{}
 
+// impersonatingKey marks a request of one who asks to be somebody else.
+type impersonatingKey struct{}
+
 // withLogicalCluster takes /clusters/<name, path or *> off the request's path and puts the logical cluster into its context.
 // It stands before every other filter, which then see an ordinary Kubernetes request. Authentication is among them, so
 // it asks who the client is by itself where it would have to search: whom nobody knows is refused whatever there is, and
@@ -91,7 +95,7 @@ func (s *Server) withLogicalCluster(next http.Handler, who authenticator.Request
 			s.cannotLookUp(w, req, segment, err)
 			return
 		default:
-			ctx = atCluster(ctx, cluster, found)
+			ctx = atCluster(req, cluster, found)
 		}
 		inner := req.Clone(ctx)
 		// The audit log writes URL.RequestURI(), which is Opaque with the query: the address as the client sent it.
@@ -115,12 +119,15 @@ func (s *Server) serveAtHome(w http.ResponseWriter, req *http.Request, next http
 		s.cannotLookUp(w, req, home.String(), err)
 		return
 	}
-	next.ServeHTTP(w, req.WithContext(atCluster(req.Context(), cluster, found)))
+	next.ServeHTTP(w, req.WithContext(atCluster(req, cluster, found)))
 }
 
 // atCluster returns the context of a request to a logical cluster, which may be absent.
-func atCluster(ctx context.Context, cluster lcctx.Cluster, found bool) context.Context {
-	ctx = lcctx.WithCluster(ctx, cluster)
+func atCluster(req *http.Request, cluster lcctx.Cluster, found bool) context.Context {
+	ctx := lcctx.WithCluster(req.Context(), cluster)
+	if req.Header.Get(authenticationv1.ImpersonateUserHeader) != "" {
+		ctx = context.WithValue(ctx, impersonatingKey{}, true)
+	}
 	if !found {
 		ctx = context.WithValue(ctx, absentKey{}, true)
 	}

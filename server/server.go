@@ -99,6 +99,7 @@ type Server struct {
 
 	// configurations are the webhooks and admission policies of all logical clusters.
 	configurations *admission.Configurations
+	authorizer     *clusterAuthorizer
 	requests       *requester // of this process to itself
 }
 

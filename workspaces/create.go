@@ -74,6 +74,9 @@ func (c *Controller) create(ctx context.Context, w *tenancyv1alpha1.Workspace) e
 // logicalClusterOf returns the LogicalCluster of a Workspace.
 func (c *Controller) logicalClusterOf(w *tenancyv1alpha1.Workspace, path logicalcluster.Path) *corev1alpha1.LogicalCluster {
 	lc := newLogicalCluster(c.opts.URLBase, logicalcluster.Name(w.Spec.Cluster), path.String())
+	if t := w.Spec.Type; t != nil && t.Path != "" {
+		lc.Annotations[tenancyv1alpha1.TypeAnnotation] = t.Path + ":" + t.Name
+	}
 	lc.Spec.Owner = &corev1alpha1.LogicalClusterOwner{
 		APIVersion: tenancyv1alpha1.GroupVersion.String(),
 		Resource:   "workspaces",

@@ -6,6 +6,8 @@
 // workspace's own one the LogicalCluster "cluster", the namespaces default and kube-system (people and charts expect
 // both; the other two of a real cluster serve kubelets and bootstrapping), and the owner's ClusterRoleBinding.
 //
+// The type of a workspace is chosen and checked at admission (server/admission); here it is noted on the LogicalCluster.
+//
 // A new workspace is three writes: the Workspace, which is born with the name of its logical cluster, and two transactions
 // (seed.go). Whatever these find different from what they expect is made by requests (create.go), as all of it once was.
 //

@@ -37,7 +37,12 @@ func GetOpenAPIDefinitions(ref common.ReferenceCallback) map[string]common.OpenA
 		tenancyv1alpha1.WorkspaceList{}.OpenAPIModelName():          schema_atoll_apis_tenancy_v1alpha1_WorkspaceList(ref),
 		tenancyv1alpha1.WorkspaceSpec{}.OpenAPIModelName():          schema_atoll_apis_tenancy_v1alpha1_WorkspaceSpec(ref),
 		tenancyv1alpha1.WorkspaceStatus{}.OpenAPIModelName():        schema_atoll_apis_tenancy_v1alpha1_WorkspaceStatus(ref),
+		tenancyv1alpha1.WorkspaceType{}.OpenAPIModelName():          schema_atoll_apis_tenancy_v1alpha1_WorkspaceType(ref),
+		tenancyv1alpha1.WorkspaceTypeExtension{}.OpenAPIModelName(): schema_atoll_apis_tenancy_v1alpha1_WorkspaceTypeExtension(ref),
+		tenancyv1alpha1.WorkspaceTypeList{}.OpenAPIModelName():      schema_atoll_apis_tenancy_v1alpha1_WorkspaceTypeList(ref),
 		tenancyv1alpha1.WorkspaceTypeReference{}.OpenAPIModelName(): schema_atoll_apis_tenancy_v1alpha1_WorkspaceTypeReference(ref),
+		tenancyv1alpha1.WorkspaceTypeSelector{}.OpenAPIModelName():  schema_atoll_apis_tenancy_v1alpha1_WorkspaceTypeSelector(ref),
+		tenancyv1alpha1.WorkspaceTypeSpec{}.OpenAPIModelName():      schema_atoll_apis_tenancy_v1alpha1_WorkspaceTypeSpec(ref),
 		workloadv1alpha1.Difference{}.OpenAPIModelName():            schema_atoll_apis_workload_v1alpha1_Difference(ref),
 		workloadv1alpha1.Refusal{}.OpenAPIModelName():               schema_atoll_apis_workload_v1alpha1_Refusal(ref),
 		workloadv1alpha1.SyncTarget{}.OpenAPIModelName():            schema_atoll_apis_workload_v1alpha1_SyncTarget(ref),
@@ -934,7 +939,7 @@ func schema_atoll_apis_tenancy_v1alpha1_WorkspaceSpec(ref common.ReferenceCallba
 				Properties: map[string]spec.Schema{
 					"type": {
 						SchemaProps: spec.SchemaProps{
-							Description: "type is the WorkspaceType; it is kept as given, and defaults to universal in root.",
+							Description: "type is the WorkspaceType. Without one it is the defaultChildWorkspaceType of the type of the workspace that holds this one; without a path it is looked for there and in the workspaces above. Immutable.",
 							Ref:         ref(tenancyv1alpha1.WorkspaceTypeReference{}.OpenAPIModelName()),
 						},
 					},
@@ -1002,6 +1007,129 @@ func schema_atoll_apis_tenancy_v1alpha1_WorkspaceStatus(ref common.ReferenceCall
 	}
 }
 
+func schema_atoll_apis_tenancy_v1alpha1_WorkspaceType(ref common.ReferenceCallback) common.OpenAPIDefinition {
+	return common.OpenAPIDefinition{
+		Schema: spec.Schema{
+			SchemaProps: spec.SchemaProps{
+				Description: "WorkspaceType says how workspaces of this type are made, and where. To make one takes the verb use on it, and on those that it extends, each in the workspace that holds it.",
+				Type:        []string{"object"},
+				Properties: map[string]spec.Schema{
+					"kind": {
+						SchemaProps: spec.SchemaProps{
+							Description: "Kind is a string value representing the REST resource this object represents. Servers may infer this from the endpoint the client submits requests to. Cannot be updated. In CamelCase. More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#types-kinds",
+							Type:        []string{"string"},
+							Format:      "",
+						},
+					},
+					"apiVersion": {
+						SchemaProps: spec.SchemaProps{
+							Description: "APIVersion defines the versioned schema of this representation of an object. Servers should convert recognized schemas to the latest internal value, and may reject unrecognized values. More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#resources",
+							Type:        []string{"string"},
+							Format:      "",
+						},
+					},
+					"metadata": {
+						SchemaProps: spec.SchemaProps{
+							Default: map[string]interface{}{},
+							Ref:     ref("k8s.io/apimachinery/pkg/apis/meta/v1.ObjectMeta"),
+						},
+					},
+					"spec": {
+						SchemaProps: spec.SchemaProps{
+							Default: map[string]interface{}{},
+							Ref:     ref(tenancyv1alpha1.WorkspaceTypeSpec{}.OpenAPIModelName()),
+						},
+					},
+				},
+			},
+		},
+		Dependencies: []string{
+			tenancyv1alpha1.WorkspaceTypeSpec{}.OpenAPIModelName(), "k8s.io/apimachinery/pkg/apis/meta/v1.ObjectMeta"},
+	}
+}
+
+func schema_atoll_apis_tenancy_v1alpha1_WorkspaceTypeExtension(ref common.ReferenceCallback) common.OpenAPIDefinition {
+	return common.OpenAPIDefinition{
+		Schema: spec.Schema{
+			SchemaProps: spec.SchemaProps{
+				Description: "WorkspaceTypeExtension names the types that a type extends.",
+				Type:        []string{"object"},
+				Properties: map[string]spec.Schema{
+					"with": {
+						VendorExtensible: spec.VendorExtensible{
+							Extensions: spec.Extensions{
+								"x-kubernetes-list-type": "atomic",
+							},
+						},
+						SchemaProps: spec.SchemaProps{
+							Type: []string{"array"},
+							Items: &spec.SchemaOrArray{
+								Schema: &spec.Schema{
+									SchemaProps: spec.SchemaProps{
+										Default: map[string]interface{}{},
+										Ref:     ref(tenancyv1alpha1.WorkspaceTypeReference{}.OpenAPIModelName()),
+									},
+								},
+							},
+						},
+					},
+				},
+			},
+		},
+		Dependencies: []string{
+			tenancyv1alpha1.WorkspaceTypeReference{}.OpenAPIModelName()},
+	}
+}
+
+func schema_atoll_apis_tenancy_v1alpha1_WorkspaceTypeList(ref common.ReferenceCallback) common.OpenAPIDefinition {
+	return common.OpenAPIDefinition{
+		Schema: spec.Schema{
+			SchemaProps: spec.SchemaProps{
+				Description: "WorkspaceTypeList is a list of WorkspaceTypes.",
+				Type:        []string{"object"},
+				Properties: map[string]spec.Schema{
+					"kind": {
+						SchemaProps: spec.SchemaProps{
+							Description: "Kind is a string value representing the REST resource this object represents. Servers may infer this from the endpoint the client submits requests to. Cannot be updated. In CamelCase. More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#types-kinds",
+							Type:        []string{"string"},
+							Format:      "",
+						},
+					},
+					"apiVersion": {
+						SchemaProps: spec.SchemaProps{
+							Description: "APIVersion defines the versioned schema of this representation of an object. Servers should convert recognized schemas to the latest internal value, and may reject unrecognized values. More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#resources",
+							Type:        []string{"string"},
+							Format:      "",
+						},
+					},
+					"metadata": {
+						SchemaProps: spec.SchemaProps{
+							Default: map[string]interface{}{},
+							Ref:     ref("k8s.io/apimachinery/pkg/apis/meta/v1.ListMeta"),
+						},
+					},
+					"items": {
+						SchemaProps: spec.SchemaProps{
+							Type: []string{"array"},
+							Items: &spec.SchemaOrArray{
+								Schema: &spec.Schema{
+									SchemaProps: spec.SchemaProps{
+										Default: map[string]interface{}{},
+										Ref:     ref(tenancyv1alpha1.WorkspaceType{}.OpenAPIModelName()),
+									},
+								},
+							},
+						},
+					},
+				},
+				Required: []string{"items"},
+			},
+		},
+		Dependencies: []string{
+			tenancyv1alpha1.WorkspaceType{}.OpenAPIModelName(), "k8s.io/apimachinery/pkg/apis/meta/v1.ListMeta"},
+	}
+}
+
 func schema_atoll_apis_tenancy_v1alpha1_WorkspaceTypeReference(ref common.ReferenceCallback) common.OpenAPIDefinition {
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
@@ -1026,6 +1154,110 @@ func schema_atoll_apis_tenancy_v1alpha1_WorkspaceTypeReference(ref common.Refere
 				Required: []string{"name"},
 			},
 		},
+	}
+}
+
+func schema_atoll_apis_tenancy_v1alpha1_WorkspaceTypeSelector(ref common.ReferenceCallback) common.OpenAPIDefinition {
+	return common.OpenAPIDefinition{
+		Schema: spec.Schema{
+			SchemaProps: spec.SchemaProps{
+				Description: "WorkspaceTypeSelector is a set of types.",
+				Type:        []string{"object"},
+				Properties: map[string]spec.Schema{
+					"none": {
+						SchemaProps: spec.SchemaProps{
+							Description: "none means that no type matches.",
+							Type:        []string{"boolean"},
+							Format:      "",
+						},
+					},
+					"types": {
+						VendorExtensible: spec.VendorExtensible{
+							Extensions: spec.Extensions{
+								"x-kubernetes-list-type": "atomic",
+							},
+						},
+						SchemaProps: spec.SchemaProps{
+							Description: "types match, and what extends one of them. An empty list matches all types.",
+							Type:        []string{"array"},
+							Items: &spec.SchemaOrArray{
+								Schema: &spec.Schema{
+									SchemaProps: spec.SchemaProps{
+										Default: map[string]interface{}{},
+										Ref:     ref(tenancyv1alpha1.WorkspaceTypeReference{}.OpenAPIModelName()),
+									},
+								},
+							},
+						},
+					},
+				},
+			},
+		},
+		Dependencies: []string{
+			tenancyv1alpha1.WorkspaceTypeReference{}.OpenAPIModelName()},
+	}
+}
+
+func schema_atoll_apis_tenancy_v1alpha1_WorkspaceTypeSpec(ref common.ReferenceCallback) common.OpenAPIDefinition {
+	return common.OpenAPIDefinition{
+		Schema: spec.Schema{
+			SchemaProps: spec.SchemaProps{
+				Description: "WorkspaceTypeSpec is what holds for workspaces of a type. A reference without a path is to the workspace that holds the type.",
+				Type:        []string{"object"},
+				Properties: map[string]spec.Schema{
+					"initializer": {
+						SchemaProps: spec.SchemaProps{
+							Description: "initializer says that somebody has to initialize workspaces of this type before they are ready. It is refused: there are no initializers yet.",
+							Type:        []string{"boolean"},
+							Format:      "",
+						},
+					},
+					"extend": {
+						SchemaProps: spec.SchemaProps{
+							Description: "extend makes the type one of other types, too, with their limits.",
+							Default:     map[string]interface{}{},
+							Ref:         ref(tenancyv1alpha1.WorkspaceTypeExtension{}.OpenAPIModelName()),
+						},
+					},
+					"additionalWorkspaceLabels": {
+						SchemaProps: spec.SchemaProps{
+							Description: "additionalWorkspaceLabels are put on Workspaces of this type when they are made, where they have no such label.",
+							Type:        []string{"object"},
+							AdditionalProperties: &spec.SchemaOrBool{
+								Allows: true,
+								Schema: &spec.Schema{
+									SchemaProps: spec.SchemaProps{
+										Default: "",
+										Type:    []string{"string"},
+										Format:  "",
+									},
+								},
+							},
+						},
+					},
+					"defaultChildWorkspaceType": {
+						SchemaProps: spec.SchemaProps{
+							Description: "defaultChildWorkspaceType is the type of workspaces made in one of this type that name none. Without it they have to. It is not inherited from types that this one extends.",
+							Ref:         ref(tenancyv1alpha1.WorkspaceTypeReference{}.OpenAPIModelName()),
+						},
+					},
+					"limitAllowedChildren": {
+						SchemaProps: spec.SchemaProps{
+							Description: "limitAllowedChildren says which workspaces may be made in one of this type.",
+							Ref:         ref(tenancyv1alpha1.WorkspaceTypeSelector{}.OpenAPIModelName()),
+						},
+					},
+					"limitAllowedParents": {
+						SchemaProps: spec.SchemaProps{
+							Description: "limitAllowedParents says in which workspaces those of this type may be made.",
+							Ref:         ref(tenancyv1alpha1.WorkspaceTypeSelector{}.OpenAPIModelName()),
+						},
+					},
+				},
+			},
+		},
+		Dependencies: []string{
+			tenancyv1alpha1.WorkspaceTypeExtension{}.OpenAPIModelName(), tenancyv1alpha1.WorkspaceTypeReference{}.OpenAPIModelName(), tenancyv1alpha1.WorkspaceTypeSelector{}.OpenAPIModelName()},
 	}
 }
 

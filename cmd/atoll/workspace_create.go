@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -20,6 +21,7 @@ import (
 type workspaceCreate struct {
 	genericiooptions.IOStreams
 	enter, ignoreExisting bool
+	kind                  string // of the workspace, "" for the default
 	timeout               time.Duration
 }
 
@@ -29,7 +31,8 @@ func newWorkspaceCreateCommand(open hubOpener, streams genericiooptions.IOStream
 		Use:   "create NAME",
 		Short: "Create a workspace below the current one, and wait until it is ready",
 		Example: `  atoll workspace create shop --enter
-  atoll workspace create root:org:team   # root:org exists already`,
+  atoll workspace create root:org:team   # root:org exists already
+  atoll workspace create team --type root:org:team`,
 		Args:              exactArgs(1),
 		ValidArgsFunction: cobra.NoFileCompletions, // a new name
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -41,6 +44,7 @@ func newWorkspaceCreateCommand(open hubOpener, streams genericiooptions.IOStream
 		},
 	}
 	cmd.Flags().BoolVar(&o.enter, "enter", false, "Enter the workspace once it is ready.")
+	cmd.Flags().StringVar(&o.kind, "type", "", "Type of the workspace, as root:org:team: where the WorkspaceType is, and its name. A name alone is looked for where the workspace is made, and above. By default what the workspace above says.")
 	cmd.Flags().BoolVar(&o.ignoreExisting, "ignore-existing", false, "Do not fail if the workspace is there already.")
 	cmd.Flags().DurationVar(&o.timeout, "timeout", time.Minute, "How long to wait until the workspace is ready.")
 	return cmd
@@ -51,7 +55,11 @@ func (o *workspaceCreate) run(ctx context.Context, hub *cli.Hub, arg string) err
 	if err != nil {
 		return err
 	}
-	err = hub.Objects.Create(cli.In(ctx, holder), &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: name}})
+	w := &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	if o.kind != "" {
+		w.Spec.Type = typeReference(o.kind)
+	}
+	err = hub.Objects.Create(cli.In(ctx, holder), w)
 	if apierrors.IsAlreadyExists(err) {
 		w, getErr := getWorkspace(ctx, hub, holder, name)
 		if getErr == nil && w.DeletionTimestamp != nil {
@@ -79,6 +87,12 @@ func (o *workspaceCreate) run(ctx context.Context, hub *cli.Hub, arg string) err
 	}
 	_, err = fmt.Fprintf(o.Out, "Workspace %s is ready and current. Next, for instance: %s kubectl create deployment web --image=nginx\n", path, self)
 	return err
+}
+
+// typeReference is the type of that name, such as team, or root:org:team.
+func typeReference(name string) *tenancyv1alpha1.WorkspaceTypeReference {
+	i := strings.LastIndexByte(name, ':')
+	return &tenancyv1alpha1.WorkspaceTypeReference{Path: name[:max(i, 0)], Name: name[i+1:]}
 }
 
 func waitForWorkspace(ctx context.Context, hub *cli.Hub, holder logicalcluster.Path, name string, timeout time.Duration) error {

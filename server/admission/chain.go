@@ -37,6 +37,9 @@ type Config struct {
 	Workloads  []schema.GroupResource
 	WhyNowhere WhyNowhere
 	PlacedOn   PlacedOn
+	// FindWorkspace and MayUseType are for the types of new workspaces.
+	FindWorkspace FindWorkspace
+	MayUseType    MayUseType
 	// Definitions is how many CustomResourceDefinitions a logical cluster has, and MaxDefinitions how many it may have.
 	Definitions    func(lc.Name) int
 	MaxDefinitions int
@@ -110,7 +113,7 @@ func New(c Config) (admission.Interface, error) {
 	boundSeries()
 	own := newOwnCalls()
 	chain = append(chain, NewNowhere(c.Workloads, c.WhyNowhere), NewInUse(c.PlacedOn), NewUnsupported(),
-		NewDefinitions(c.Definitions, c.MaxDefinitions),
+		NewDefinitions(c.Definitions, c.MaxDefinitions), NewWorkspaceTypes(c.Objects, c.FindWorkspace, c.MayUseType),
 		newMutatingPolicies(c), newMutatingWebhooks(c, own), newValidatingPolicies(c), newValidatingWebhooks(c, own), // what people configured sees what all others made
 		NewResourceQuota(c.Objects, c.ChargeQuota)) // nothing is charged for what anybody refuses
 	return reinvoking{admission.NewChainHandler(chain...)}, nil

@@ -19,7 +19,7 @@ import (
 
 // resources is the table of what is served, in the order of discovery.
 func resources() []served {
-	return []served{logicalClusters(), workspaces(), syncTargets(), placements(), placementPolicies()}
+	return []served{logicalClusters(), workspaces(), workspaceTypes(), syncTargets(), placements(), placementPolicies()}
 }
 
 func logicalClusters() *resource[*corev1alpha1.LogicalCluster] {
@@ -88,6 +88,47 @@ func workspaces() *resource[*tenancyv1alpha1.Workspace] {
 			return []any{kind, w.Labels["region"], string(w.Status.Phase), w.Spec.URL, w.Spec.Cluster}
 		},
 	}
+}
+
+func workspaceTypes() *resource[*tenancyv1alpha1.WorkspaceType] {
+	type T = *tenancyv1alpha1.WorkspaceType
+	return &resource[T]{
+		version: tenancyv1alpha1.GroupVersion,
+		plural:  "workspacetypes", singular: "workspacetype",
+		categories: []string{"kcp"},
+
+		new:     func() T { return &tenancyv1alpha1.WorkspaceType{} },
+		newList: func() runtime.Object { return &tenancyv1alpha1.WorkspaceTypeList{} },
+
+		validName: workspaceTypeName,
+		validate:  validateWorkspaceType,
+
+		sameSpec: func(a, b T) bool { return equality.Semantic.DeepEqual(a.Spec, b.Spec) },
+
+		columns: []metav1.TableColumnDefinition{
+			column("Extends", "string", "types that this one extends"),
+			column("Default child", "string", "type of the workspaces in one of this type that name none"),
+		},
+		cells: func(t T) []any {
+			var extends []string
+			for _, ref := range t.Spec.Extend.With {
+				extends = append(extends, typeCell(ref))
+			}
+			child := ""
+			if t.Spec.DefaultChildWorkspaceType != nil {
+				child = typeCell(*t.Spec.DefaultChildWorkspaceType)
+			}
+			return []any{strings.Join(extends, ","), child}
+		},
+	}
+}
+
+// typeCell shows a reference as root:org:team, or team where it is to a type beside.
+func typeCell(ref tenancyv1alpha1.WorkspaceTypeReference) string {
+	if ref.Path == "" {
+		return ref.Name
+	}
+	return ref.Path + ":" + ref.Name
 }
 
 func syncTargets() *resource[*workloadv1alpha1.SyncTarget] {

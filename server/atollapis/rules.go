@@ -48,14 +48,15 @@ func validateNewLogicalCluster(ctx context.Context, _ *corev1alpha1.LogicalClust
 	return nil
 }
 
-// keepLogicalCluster keeps the path, by which requests find the logical cluster: its tenant may annotate the object, to
-// place what it holds, and must not take another workspace's path that way.
+// keepLogicalCluster keeps the path, by which requests find the logical cluster, and the type, by which others limit it: its
+// tenant may annotate the object, to place what it holds, and must not take another workspace's path that way.
 func keepLogicalCluster(ctx context.Context, c, old *corev1alpha1.LogicalCluster) {
 	if c.Spec.Use == "" {
 		c.Spec.Use = old.Spec.Use
 	}
 	if !isSystem(ctx) {
 		keepAnnotation(c, old, lcctx.PathAnnotation)
+		keepAnnotation(c, old, tenancyv1alpha1.TypeAnnotation)
 		keepFinalizer(c, old, corev1alpha1.LogicalClusterFinalizer)
 	}
 }
@@ -110,7 +111,7 @@ func workspaceName(name string) []string {
 	return validation.IsDNS1123Label(name)
 }
 
-// defaultWorkspaceType is what kcp gives a workspace in root that asks for none.
+// defaultWorkspaceType is that of workspaces which got none by admission.
 func defaultWorkspaceType() *tenancyv1alpha1.WorkspaceTypeReference {
 	return &tenancyv1alpha1.WorkspaceTypeReference{Name: "universal", Path: "root"}
 }
@@ -141,6 +142,8 @@ func prepareWorkspace(ctx context.Context, w *tenancyv1alpha1.Workspace) {
 func keepWorkspace(ctx context.Context, w, old *tenancyv1alpha1.Workspace) {
 	if w.Spec.Type == nil {
 		w.Spec.Type = old.Spec.Type
+	} else if old.Spec.Type != nil && w.Spec.Type.Path == "" && w.Spec.Type.Name == old.Spec.Type.Name {
+		w.Spec.Type.Path = old.Spec.Type.Path // which admission found
 	}
 	if w.Spec.Cluster == "" {
 		w.Spec.Cluster = old.Spec.Cluster
@@ -169,7 +172,7 @@ func addFinalizer(obj metav1.Object, finalizer string) {
 
 // validateNewWorkspace refuses a new handle on a logical cluster that exists: it would make its creator the owner.
 func validateNewWorkspace(_ context.Context, w *tenancyv1alpha1.Workspace) field.ErrorList {
-	errs := validateWorkspaceType(w)
+	errs := validateTypeReference(specPath.Child("type"), *w.Spec.Type)
 	if w.Spec.Cluster != string(lcctx.NameOf(w.UID)) { // the UID is new: nobody could know it
 		errs = append(errs, field.Forbidden(specPath.Child("cluster"), "is set by the system"))
 	}
@@ -179,14 +182,13 @@ func validateNewWorkspace(_ context.Context, w *tenancyv1alpha1.Workspace) field
 	return errs
 }
 
-func validateWorkspaceType(w *tenancyv1alpha1.Workspace) field.ErrorList {
+func validateTypeReference(path *field.Path, ref tenancyv1alpha1.WorkspaceTypeReference) field.ErrorList {
 	var errs field.ErrorList
-	path := specPath.Child("type")
-	for _, msg := range validation.IsDNS1123Label(w.Spec.Type.Name) {
-		errs = append(errs, field.Invalid(path.Child("name"), w.Spec.Type.Name, msg))
+	for _, msg := range validation.IsDNS1123Label(ref.Name) {
+		errs = append(errs, field.Invalid(path.Child("name"), ref.Name, msg))
 	}
-	if p := w.Spec.Type.Path; p != "" && !isPath(p) {
-		errs = append(errs, field.Invalid(path.Child("path"), p, "must be the path of a workspace, as root:org"))
+	if ref.Path != "" && !isPath(ref.Path) {
+		errs = append(errs, field.Invalid(path.Child("path"), ref.Path, "must be the path of a workspace, as root:org"))
 	}
 	return errs
 }
@@ -212,6 +214,52 @@ func validateWorkspaceUpdate(ctx context.Context, w, old *tenancyv1alpha1.Worksp
 		if err := lcctx.ValidateName(w.Spec.Cluster); err != nil {
 			errs = append(errs, field.Invalid(specPath.Child("cluster"), w.Spec.Cluster, err.Error()))
 		}
+	}
+	return errs
+}
+
+// ---- WorkspaceType
+
+// maxExtends is how many types one may extend by itself: each is looked up for every new workspace.
+const maxExtends = 16
+
+func workspaceTypeName(name string) []string {
+	if name == "any" || name == "system" { // reserved in kcp
+		return []string{fmt.Sprintf("must not be %q, a reserved name", name)}
+	}
+	return validation.IsDNS1123Label(name)
+}
+
+func validateWorkspaceType(t *tenancyv1alpha1.WorkspaceType) field.ErrorList {
+	var errs field.ErrorList
+	if t.Spec.Initializer {
+		errs = append(errs, field.Forbidden(specPath.Child("initializer"), "there are no initializers yet: workspaces of the type would be ready without"))
+	}
+	with := specPath.Child("extend", "with")
+	if n := len(t.Spec.Extend.With); n > maxExtends {
+		errs = append(errs, field.TooMany(with, n, maxExtends))
+	}
+	for i, ref := range t.Spec.Extend.With {
+		errs = append(errs, validateTypeReference(with.Index(i), ref)...)
+	}
+	errs = append(errs, metav1validation.ValidateLabels(t.Spec.AdditionalWorkspaceLabels, specPath.Child("additionalWorkspaceLabels"))...)
+	if ref := t.Spec.DefaultChildWorkspaceType; ref != nil {
+		errs = append(errs, validateTypeReference(specPath.Child("defaultChildWorkspaceType"), *ref)...)
+	}
+	errs = append(errs, validateTypeSelector(specPath.Child("limitAllowedChildren"), t.Spec.LimitAllowedChildren)...)
+	return append(errs, validateTypeSelector(specPath.Child("limitAllowedParents"), t.Spec.LimitAllowedParents)...)
+}
+
+func validateTypeSelector(path *field.Path, s *tenancyv1alpha1.WorkspaceTypeSelector) field.ErrorList {
+	if s == nil {
+		return nil
+	}
+	var errs field.ErrorList
+	if s.None && len(s.Types) > 0 {
+		errs = append(errs, field.Forbidden(path.Child("types"), "excludes none"))
+	}
+	for i, ref := range s.Types {
+		errs = append(errs, validateTypeReference(path.Child("types").Index(i), ref)...)
 	}
 	return errs
 }

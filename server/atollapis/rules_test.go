@@ -89,6 +89,37 @@ func TestWorkspaceCreate(t *testing.T) {
 	}
 }
 
+func TestWorkspaceTypeCreate(t *testing.T) {
+	type spec = tenancyv1alpha1.WorkspaceTypeSpec
+	type ref = tenancyv1alpha1.WorkspaceTypeReference
+	for _, tc := range []struct {
+		reason, name string
+		sent         spec
+		want         string
+	}{
+		{"a name alone is enough", "team", spec{}, ""},
+		{"all there is", "team", spec{
+			Extend:                    tenancyv1alpha1.WorkspaceTypeExtension{With: []ref{{Name: "base"}, {Name: "base", Path: "root:org"}}},
+			AdditionalWorkspaceLabels: map[string]string{"example.com/tier": "gold"},
+			DefaultChildWorkspaceType: &ref{Name: "universal", Path: "root"},
+			LimitAllowedChildren:      &tenancyv1alpha1.WorkspaceTypeSelector{None: true},
+			LimitAllowedParents:       &tenancyv1alpha1.WorkspaceTypeSelector{Types: []ref{{Name: "org"}}},
+		}, ""},
+		{"reserved in kcp", "any", spec{}, "reserved"},
+		{"a dot would be no name of a type in a path", "a.b", spec{}, "metadata.name"},
+		{"nobody would run it, and the workspace be ready all the same", "team", spec{Initializer: true}, "spec.initializer"},
+		{"each is looked up", "team", spec{Extend: tenancyv1alpha1.WorkspaceTypeExtension{With: make([]ref, maxExtends+1)}}, "spec.extend.with"},
+		{"a path is a path", "team", spec{Extend: tenancyv1alpha1.WorkspaceTypeExtension{With: []ref{{Name: "x", Path: "*"}}}}, "spec.extend.with[0].path"},
+		{"labels are labels", "team", spec{AdditionalWorkspaceLabels: map[string]string{"tier": "no good"}}, "spec.additionalWorkspaceLabels"},
+		{"a default has a name", "team", spec{DefaultChildWorkspaceType: &ref{}}, "spec.defaultChildWorkspaceType.name"},
+		{"none and some", "team", spec{LimitAllowedChildren: &tenancyv1alpha1.WorkspaceTypeSelector{None: true, Types: []ref{{Name: "x"}}}}, "spec.limitAllowedChildren.types"},
+		{"parents have names", "team", spec{LimitAllowedParents: &tenancyv1alpha1.WorkspaceTypeSelector{Types: []ref{{}}}}, "spec.limitAllowedParents.types[0].name"},
+	} {
+		_, err := create(ann, workspaceTypes(), &tenancyv1alpha1.WorkspaceType{ObjectMeta: metav1.ObjectMeta{Name: tc.name}, Spec: tc.sent})
+		wantError(t, tc.reason, err, tc.want)
+	}
+}
+
 func TestWorkspaceOwnerAndFinalizer(t *testing.T) {
 	made, err := create(ann, workspaces(), &tenancyv1alpha1.Workspace{
 		ObjectMeta: metav1.ObjectMeta{Name: "shop", Annotations: map[string]string{tenancyv1alpha1.OwnerAnnotation: "bob", "mine": "x"}},
@@ -141,6 +172,7 @@ func TestWorkspaceUpdate(t *testing.T) {
 		{"it does not change", system, tenancyv1alpha1.WorkspaceSpec{Type: universal, Cluster: "abc"}, tenancyv1alpha1.WorkspaceSpec{Cluster: "root"}, "immutable"},
 		{"it is kept where the client leaves it out", ann, tenancyv1alpha1.WorkspaceSpec{Type: universal, Cluster: "abc"}, tenancyv1alpha1.WorkspaceSpec{}, ""},
 		{"it is a name that can be a key", system, tenancyv1alpha1.WorkspaceSpec{Type: universal}, tenancyv1alpha1.WorkspaceSpec{Cluster: "a/b"}, "spec.cluster"},
+		{"the type's path is kept, too", ann, tenancyv1alpha1.WorkspaceSpec{Type: universal}, tenancyv1alpha1.WorkspaceSpec{Type: &tenancyv1alpha1.WorkspaceTypeReference{Name: "universal"}}, ""},
 		{"the type does not change", ann, tenancyv1alpha1.WorkspaceSpec{Type: universal}, tenancyv1alpha1.WorkspaceSpec{Type: &tenancyv1alpha1.WorkspaceTypeReference{Name: "other"}}, "immutable"},
 	} {
 		old := &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: "shop", Generation: 1}, Spec: tc.old}
@@ -423,6 +455,7 @@ func TestTableColumnsMatchCells(t *testing.T) {
 	}{
 		"logicalclusters":   {table[*corev1alpha1.LogicalCluster]{logicalClusters()}, &corev1alpha1.LogicalClusterList{Items: make([]corev1alpha1.LogicalCluster, 2)}},
 		"workspaces":        {table[*tenancyv1alpha1.Workspace]{workspaces()}, &tenancyv1alpha1.WorkspaceList{Items: make([]tenancyv1alpha1.Workspace, 2)}},
+		"workspacetypes":    {table[*tenancyv1alpha1.WorkspaceType]{workspaceTypes()}, &tenancyv1alpha1.WorkspaceTypeList{Items: make([]tenancyv1alpha1.WorkspaceType, 2)}},
 		"synctargets":       {table[*workloadv1alpha1.SyncTarget]{syncTargets()}, &workloadv1alpha1.SyncTargetList{Items: make([]workloadv1alpha1.SyncTarget, 2)}},
 		"placements":        {table[*placementv1alpha1.Placement]{placements()}, &placementv1alpha1.PlacementList{Items: make([]placementv1alpha1.Placement, 2)}},
 		"placementpolicies": {table[*placementv1alpha1.PlacementPolicy]{placementPolicies()}, &placementv1alpha1.PlacementPolicyList{Items: make([]placementv1alpha1.PlacementPolicy, 2)}},

@@ -36,8 +36,11 @@ func AddToScheme(s *runtime.Scheme) error {
 		}
 	}
 	for group, types := range map[string][]runtime.Object{
-		corev1alpha1.GroupVersion.Group:     {&corev1alpha1.LogicalCluster{}, &corev1alpha1.LogicalClusterList{}},
-		tenancyv1alpha1.GroupVersion.Group:  {&tenancyv1alpha1.Workspace{}, &tenancyv1alpha1.WorkspaceList{}},
+		corev1alpha1.GroupVersion.Group: {&corev1alpha1.LogicalCluster{}, &corev1alpha1.LogicalClusterList{}},
+		tenancyv1alpha1.GroupVersion.Group: {
+			&tenancyv1alpha1.Workspace{}, &tenancyv1alpha1.WorkspaceList{},
+			&tenancyv1alpha1.WorkspaceType{}, &tenancyv1alpha1.WorkspaceTypeList{},
+		},
 		workloadv1alpha1.GroupVersion.Group: {&workloadv1alpha1.SyncTarget{}, &workloadv1alpha1.SyncTargetList{}},
 		placementv1alpha1.GroupVersion.Group: {
 			&placementv1alpha1.Placement{}, &placementv1alpha1.PlacementList{},

@@ -89,7 +89,7 @@ func (o Objects) Add(resource schema.GroupResource, versioned, internal runtime.
 // ownClusterRoles say what the users of a workspace may do with Atoll's own kinds there, by adding to admin, edit and view.
 //
 // Who reads what runs sees where it runs and why: Placements, the policies and the LogicalCluster whose annotations they
-// come from, the workspaces below. Nobody writes Placements but the server. What is wished is written as annotations of
+// come from, the workspaces below and the types of workspaces. Nobody writes Placements but the server. What is wished is written as annotations of
 // objects, which edit allows. PlacementPolicies bind all namespaces of a workspace and those of its descendants, and the
 // other kinds are about whole workspaces: these need more than admin, as ResourceQuotas and Namespaces do in Kubernetes.
 // SyncTargets are infrastructure, as Nodes are, which view does not show either.
@@ -103,7 +103,7 @@ func ownClusterRoles() []rbacv1.ClusterRole {
 		Rules: []rbacv1.PolicyRule{
 			{Verbs: read, APIGroups: []string{placementv1alpha1.GroupVersion.Group}, Resources: []string{"placements", "placementpolicies"}},
 			{Verbs: read, APIGroups: []string{corev1alpha1.GroupVersion.Group}, Resources: []string{"logicalclusters"}},
-			{Verbs: read, APIGroups: []string{tenancyv1alpha1.GroupVersion.Group}, Resources: []string{"workspaces"}},
+			{Verbs: read, APIGroups: []string{tenancyv1alpha1.GroupVersion.Group}, Resources: []string{"workspaces", "workspacetypes"}},
 		},
 	}}
 }

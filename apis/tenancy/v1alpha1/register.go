@@ -14,6 +14,8 @@ func AddToScheme(s *runtime.Scheme) error {
 	s.AddKnownTypes(GroupVersion,
 		&Workspace{},
 		&WorkspaceList{},
+		&WorkspaceType{},
+		&WorkspaceTypeList{},
 	)
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil

@@ -16,6 +16,10 @@ const OwnerAnnotation = "experimental.tenancy.kcp.io/owner"
 // binding of anybody. One that stays was cut; the Workspace can be deleted and imported again.
 const ImportingAnnotation = "tenancy.atoll.dev/importing"
 
+// TypeAnnotation holds, on a LogicalCluster, the type of its workspace as root:org:team: where the WorkspaceType is, and its
+// name. The system sets it. As in kcp.
+const TypeAnnotation = "internal.tenancy.kcp.io/type"
+
 const (
 	// WorkspaceReady is the condition that a workspace can be used.
 	WorkspaceReady = "Ready"
@@ -40,7 +44,8 @@ type Workspace struct {
 
 // WorkspaceSpec is the wanted state of a workspace.
 type WorkspaceSpec struct {
-	// type is the WorkspaceType; it is kept as given, and defaults to universal in root.
+	// type is the WorkspaceType. Without one it is the defaultChildWorkspaceType of the type of the workspace that holds this
+	// one; without a path it is looked for there and in the workspaces above. Immutable.
 	// +optional
 	Type *WorkspaceTypeReference `json:"type,omitempty"`
 	// cluster is the name of the workspace's logical cluster; set by the server, immutable once set.
@@ -75,4 +80,69 @@ type WorkspaceList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata,omitempty"`
 	Items           []Workspace `json:"items"`
+}
+
+// +genclient
+// +genclient:nonNamespaced
+// +k8s:deepcopy-gen:interfaces=k8s.io/apimachinery/pkg/runtime.Object
+
+// WorkspaceType says how workspaces of this type are made, and where. To make one takes the verb use on it, and on those
+// that it extends, each in the workspace that holds it.
+type WorkspaceType struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// +optional
+	Spec WorkspaceTypeSpec `json:"spec,omitempty"`
+}
+
+// WorkspaceTypeSpec is what holds for workspaces of a type. A reference without a path is to the workspace that holds the type.
+type WorkspaceTypeSpec struct {
+	// initializer says that somebody has to initialize workspaces of this type before they are ready. It is refused: there
+	// are no initializers yet.
+	// +optional
+	Initializer bool `json:"initializer,omitempty"`
+	// extend makes the type one of other types, too, with their limits.
+	// +optional
+	Extend WorkspaceTypeExtension `json:"extend,omitempty"`
+	// additionalWorkspaceLabels are put on Workspaces of this type when they are made, where they have no such label.
+	// +optional
+	AdditionalWorkspaceLabels map[string]string `json:"additionalWorkspaceLabels,omitempty"`
+	// defaultChildWorkspaceType is the type of workspaces made in one of this type that name none. Without it they have to.
+	// It is not inherited from types that this one extends.
+	// +optional
+	DefaultChildWorkspaceType *WorkspaceTypeReference `json:"defaultChildWorkspaceType,omitempty"`
+	// limitAllowedChildren says which workspaces may be made in one of this type.
+	// +optional
+	LimitAllowedChildren *WorkspaceTypeSelector `json:"limitAllowedChildren,omitempty"`
+	// limitAllowedParents says in which workspaces those of this type may be made.
+	// +optional
+	LimitAllowedParents *WorkspaceTypeSelector `json:"limitAllowedParents,omitempty"`
+}
+
+// WorkspaceTypeExtension names the types that a type extends.
+type WorkspaceTypeExtension struct {
+	// +optional
+	// +listType=atomic
+	With []WorkspaceTypeReference `json:"with,omitempty"`
+}
+
+// WorkspaceTypeSelector is a set of types.
+type WorkspaceTypeSelector struct {
+	// none means that no type matches.
+	// +optional
+	None bool `json:"none,omitempty"`
+	// types match, and what extends one of them. An empty list matches all types.
+	// +optional
+	// +listType=atomic
+	Types []WorkspaceTypeReference `json:"types,omitempty"`
+}
+
+// +k8s:deepcopy-gen:interfaces=k8s.io/apimachinery/pkg/runtime.Object
+
+// WorkspaceTypeList is a list of WorkspaceTypes.
+type WorkspaceTypeList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []WorkspaceType `json:"items"`
 }

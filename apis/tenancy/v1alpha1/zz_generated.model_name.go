@@ -26,6 +26,31 @@ func (in WorkspaceStatus) OpenAPIModelName() string {
 }
 
 // OpenAPIModelName returns the OpenAPI model name for this type.
+func (in WorkspaceType) OpenAPIModelName() string {
+	return "io.kcp.tenancy.v1alpha1.WorkspaceType"
+}
+
+// OpenAPIModelName returns the OpenAPI model name for this type.
+func (in WorkspaceTypeExtension) OpenAPIModelName() string {
+	return "io.kcp.tenancy.v1alpha1.WorkspaceTypeExtension"
+}
+
+// OpenAPIModelName returns the OpenAPI model name for this type.
+func (in WorkspaceTypeList) OpenAPIModelName() string {
+	return "io.kcp.tenancy.v1alpha1.WorkspaceTypeList"
+}
+
+// OpenAPIModelName returns the OpenAPI model name for this type.
 func (in WorkspaceTypeReference) OpenAPIModelName() string {
 	return "io.kcp.tenancy.v1alpha1.WorkspaceTypeReference"
+}
+
+// OpenAPIModelName returns the OpenAPI model name for this type.
+func (in WorkspaceTypeSelector) OpenAPIModelName() string {
+	return "io.kcp.tenancy.v1alpha1.WorkspaceTypeSelector"
+}
+
+// OpenAPIModelName returns the OpenAPI model name for this type.
+func (in WorkspaceTypeSpec) OpenAPIModelName() string {
+	return "io.kcp.tenancy.v1alpha1.WorkspaceTypeSpec"
 }

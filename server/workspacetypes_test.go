@@ -1,0 +1,189 @@
+package server
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	tenancyv1alpha1 "atoll.dev/atoll/apis/tenancy/v1alpha1"
+	lcctx "atoll.dev/atoll/internal/logicalcluster"
+)
+
+const tenancy = "/apis/tenancy.kcp.io/v1alpha1/"
+
+// make creates an object of the system's, as JSON, in a logical cluster.
+func (r *running) make(t *testing.T, cluster logicalcluster.Name, path, body string) {
+	t.Helper()
+	if got := r.ask(t, asked{method: http.MethodPost, path: clustersPrefix + string(cluster) + path, token: root, body: body}); got.code != http.StatusCreated {
+		t.Fatalf("%s in %s: %v", body, cluster, got)
+	}
+}
+
+// describe makes the LogicalCluster of one that the tests have by name.
+func (r *running) describe(t *testing.T, cluster logicalcluster.Name, path, kind string) {
+	t.Helper()
+	annotations := map[string]string{lcctx.PathAnnotation: path}
+	if kind != "" {
+		annotations[tenancyv1alpha1.TypeAnnotation] = kind
+	}
+	body, err := json.Marshal(annotations)
+	must(t, err)
+	r.make(t, cluster, "/apis/core.kcp.io/v1alpha1/logicalclusters",
+		`{"apiVersion":"core.kcp.io/v1alpha1","kind":"LogicalCluster","metadata":{"name":"cluster","annotations":`+string(body)+`}}`)
+}
+
+func (r *running) makeType(t *testing.T, cluster logicalcluster.Name, name, spec string) {
+	t.Helper()
+	r.make(t, cluster, tenancy+"workspacetypes", `{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"WorkspaceType","metadata":{"name":"`+name+`"},"spec":`+spec+`}`)
+}
+
+// allowUse lets somebody use types of a logical cluster.
+func (r *running) allowUse(t *testing.T, cluster logicalcluster.Name, name string, subject rbacv1.Subject, types ...string) {
+	t.Helper()
+	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: []rbacv1.PolicyRule{
+		{Verbs: []string{"use"}, APIGroups: []string{tenancyv1alpha1.GroupVersion.Group}, Resources: []string{"workspacetypes"}, ResourceNames: types}}}
+	rights := r.in(t, cluster).RbacV1()
+	_, err := rights.ClusterRoles().Create(t.Context(), role, metav1.CreateOptions{})
+	must(t, err)
+	_, err = rights.ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: name},
+		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name}, Subjects: []rbacv1.Subject{subject}}, metav1.CreateOptions{})
+	must(t, err)
+}
+
+func userSubject(name string) rbacv1.Subject {
+	return rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: name}
+}
+
+var workspacesMade int
+
+// newWorkspace asks for one, of a type if kind is not "".
+func newWorkspace(cluster logicalcluster.Name, kind, token string) asked {
+	workspacesMade++
+	spec := "{}"
+	if kind != "" {
+		path, name := "", kind
+		if i := strings.LastIndexByte(kind, ':'); i >= 0 {
+			path, name = kind[:i], kind[i+1:]
+		}
+		spec = fmt.Sprintf(`{"type":{"name":%q,"path":%q}}`, name, path)
+	}
+	return asked{method: http.MethodPost, path: clustersPrefix + string(cluster) + tenancy + "workspaces", token: token,
+		body: fmt.Sprintf(`{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"Workspace","metadata":{"name":"w%d"},"spec":%s}`, workspacesMade, spec)}
+}
+
+// waitForAnswer waits until a new workspace is answered so: what somebody may do is known a moment after it is written.
+func (r *running) waitForAnswer(t *testing.T, cluster logicalcluster.Name, kind, token string, code int, part string) answer {
+	t.Helper()
+	var got answer
+	waitFor(t, 20*time.Second, fmt.Sprintf("a workspace of type %q in %s is answered %d %q", kind, cluster, code, part), func() (string, bool) {
+		got = r.ask(t, newWorkspace(cluster, kind, token))
+		return fmt.Sprint(got), got.code == code && strings.Contains(got.body, part)
+	})
+	return got
+}
+
+// Who makes a workspace may use its type and what that extends, wherever they are; the rest is as if it were not there.
+func TestTypesOfWorkspaces(t *testing.T) {
+	r := startServer(t, withTokens(t))
+	r.describe(t, rootCluster, "root", "")
+	r.describe(t, shop, "root:shop", "root:universal")
+	r.describe(t, bank, "root:bank", "root:team")
+	r.describe(t, SystemAdminCluster, "", "")
+	r.bindAdmin(t, "alice", shop, bank)
+	r.bindAdmin(t, "bob", shop)
+	r.makeType(t, rootCluster, "base", `{}`)
+	r.makeType(t, rootCluster, "team", `{"extend":{"with":[{"name":"base"}]},"additionalWorkspaceLabels":{"tier":"gold"},"defaultChildWorkspaceType":{"name":"leaf"},"limitAllowedChildren":{"types":[{"name":"leaf"}]}}`)
+	r.makeType(t, rootCluster, "leaf", `{"limitAllowedChildren":{"none":true},"limitAllowedParents":{"types":[{"name":"base"}]}}`)
+	r.makeType(t, rootCluster, "one", `{"extend":{"with":[{"name":"two"}]}}`)
+	r.makeType(t, rootCluster, "two", `{"extend":{"with":[{"name":"one"}]}}`)
+	r.makeType(t, bank, "own", `{}`)
+	const refused = "unable to use workspace type "
+
+	if got := r.waitForAnswer(t, shop, "", alice, http.StatusCreated, `"type":{"name":"universal","path":"root"}`); got.code != http.StatusCreated {
+		t.Fatal(got)
+	}
+	// What one may not use is not told from what is not there, be it a type or the workspace of one.
+	hide := func(kind string) string {
+		got := r.ask(t, newWorkspace(shop, kind, alice))
+		if got.code != http.StatusForbidden {
+			t.Errorf("%s: %v", kind, got)
+		}
+		var status metav1.Status
+		must(t, json.Unmarshal([]byte(got.body), &status))
+		_, message, _ := strings.Cut(status.Message, refused)
+		return strings.TrimPrefix(message, kind)
+	}
+	want := hide("root:nothere")
+	if !strings.HasPrefix(want, ": there is none, or you lack") {
+		t.Errorf("of a type that is not there alice is told %q", want)
+	}
+	for _, kind := range []string{"root:team", "team", "nothere", "root:nothere:team", "root:bank:nothere", "system:admin:x"} {
+		if got := hide(kind); got != want {
+			t.Errorf("of %s alice is told %q, want %q", kind, got, want)
+		}
+	}
+
+	if got := r.ask(t, newWorkspace(SystemAdminCluster, "nothere", root)); got.code != http.StatusForbidden {
+		t.Errorf("a type that is neither in a logical cluster outside of the tree nor in root: %v", got)
+	}
+
+	// One by one: the type, then what it extends.
+	r.allowUse(t, rootCluster, "team", userSubject("alice"), "team", "one", "two")
+	r.waitForAnswer(t, shop, "root:team", alice, http.StatusForbidden, "extends another: "+refused+"root:base")
+	r.waitForAnswer(t, shop, "root:one", alice, http.StatusForbidden, "circular dependency detected")
+	r.allowUse(t, rootCluster, "base", userSubject("alice"), "base", "leaf")
+	made := r.waitForAnswer(t, shop, "team", alice, http.StatusCreated, `"type":{"name":"team","path":"root"}`)
+	if !strings.Contains(made.body, `"tier":"gold"`) {
+		t.Errorf("a team has not the labels of its type: %s", made.body)
+	}
+
+	// Parents and children.
+	r.waitForAnswer(t, shop, "leaf", alice, http.StatusForbidden, "only allows [root:base] parent workspaces, but parent type root:universal only implements [root:universal]")
+	r.waitForAnswer(t, bank, "", alice, http.StatusCreated, `"type":{"name":"leaf","path":"root"}`)
+	r.waitForAnswer(t, bank, "own", alice, http.StatusForbidden, "workspace type root:team only allows [root:leaf] child workspaces, but child type root:bank:own only implements [root:bank:own]")
+
+	// Who is somebody in a workspace by its word alone is nobody for types of others.
+	robotToken := r.makeRobot(t, shop)
+	r.makeRobot(t, bank)
+	r.bindAdmin(t, serviceAccountsPrefix+":"+team+":"+robot, shop)
+	r.allowUse(t, bank, "robot", rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: team, Name: robot}, "own")
+	r.waitForAnswer(t, shop, "", robotToken, http.StatusCreated, "universal")
+	bobs := func(token, as string) asked {
+		a := newWorkspace(shop, "root:bank:own", token)
+		if as != "" {
+			a.header = map[string]string{"Impersonate-User": as}
+		}
+		return a
+	}
+	r.allowUse(t, bank, "bob", userSubject("bob"), "own")
+	r.waitForAnswer(t, shop, "root:bank:own", bob, http.StatusCreated, `"path":"root:bank"`)
+	if got := r.ask(t, bobs(robotToken, "")); got.code != http.StatusForbidden || !strings.Contains(got.body, refused) {
+		t.Errorf("a ServiceAccount of shop uses what bank allows its own of that name: %v", got)
+	}
+	if got := r.ask(t, bobs(bob, "bob")); got.code != http.StatusForbidden || !strings.Contains(got.body, refused) {
+		t.Errorf("who may impersonate in shop uses what bob may in bank: %v", got)
+	}
+	r.allowUse(t, bank, "foreign", userSubject(foreignAccountsPrefix+string(shop)+":"+team+":"+robot), "own")
+	r.waitForAnswer(t, shop, "root:bank:own", robotToken, http.StatusCreated, `"path":"root:bank"`)
+}
+
+// The tenant of a workspace cannot give it another type, which limits what may be in it.
+func TestTypeOfAWorkspaceIsKept(t *testing.T) {
+	r := startServer(t, withTokens(t))
+	r.describe(t, shop, "root:shop", "root:team")
+	r.bindAdmin(t, "alice", shop)
+	change := asked{method: http.MethodPatch, path: clustersPrefix + string(shop) + "/apis/core.kcp.io/v1alpha1/logicalclusters/cluster", token: alice,
+		header: map[string]string{"Content-Type": "application/merge-patch+json"},
+		body:   `{"metadata":{"annotations":{"mine":"yes","` + tenancyv1alpha1.TypeAnnotation + `":"root:universal"}}}`}
+	waitForCode(t, r, change, http.StatusOK)
+	if got := r.ask(t, change); !strings.Contains(got.body, `"mine":"yes"`) || !strings.Contains(got.body, `"`+tenancyv1alpha1.TypeAnnotation+`":"root:team"`) {
+		t.Errorf("after alice annotated it: %s", got.body)
+	}
+}
