@@ -30,7 +30,7 @@ import (
 )
 
 // newBackend returns the storage of all resources, with the objects laid over it that every logical cluster shares.
-func newBackend(etcd *clientv3.Client, factory serverstorage.StorageFactory, encrypt value.ResourceTransformers, listed storage.Listed) (*storage.Backend, error) {
+func newBackend(etcd *clientv3.Client, factory serverstorage.StorageFactory, encrypt value.ResourceTransformers, limits storage.Limits, listed storage.Listed) (*storage.Backend, error) {
 	shared, err := builtin.SharedObjects(builtin.DefaultServiceIPRange)
 	if err != nil {
 		return nil, fmt.Errorf("make the objects that all logical clusters share: %w", err)
@@ -38,7 +38,7 @@ func newBackend(etcd *clientv3.Client, factory serverstorage.StorageFactory, enc
 	backend, err := storage.New(storage.Config{
 		Client: etcd, Prefix: storage.DefaultPrefix, StorageFactory: factory, Transformers: encrypt,
 		Shared: func(gr schema.GroupResource) []runtime.Object { return slices.Collect(maps.Values(shared[gr])) },
-		Listed: listed,
+		Listed: listed, Limits: limits,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("open the storage: %w", err)

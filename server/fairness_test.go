@@ -176,3 +176,73 @@ func TestDefinitionsOfAWorkspace(t *testing.T) {
 		t.Errorf("one more by an administrator: %d %s, want 201", got.code, got.body)
 	}
 }
+
+// TestLimitsOfAWorkspace: a workspace has as many objects and bytes as it may, over a restart, too, and is told what to do; what
+// its users delete makes room; another workspace, and administrators, are not affected.
+func TestLimitsOfAWorkspace(t *testing.T) {
+	tokens := withTokens(t)
+	r := startServer(t, func(o *Options) { tokens(o); o.MaxObjectsPerWorkspace, o.MaxBytesPerWorkspace = 20, 64<<10 })
+	r.makeAdmin(t, shop, "alice")
+	r.makeAdmin(t, bank, "bob")
+	for _, cluster := range []logicalcluster.Name{shop, bank} {
+		r.place(t, cluster).namespace(t, "ns", nil, "")
+	}
+	path := func(cluster logicalcluster.Name) string {
+		return clustersPrefix + string(cluster) + "/api/v1/namespaces/ns/configmaps"
+	}
+	post := func(cluster logicalcluster.Name, token, name, value string) answer {
+		return r.ask(t, asked{method: http.MethodPost, path: path(cluster), token: token,
+			body: fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q},"data":{"v":%q}}`, name, value)})
+	}
+	drop := func(name string) {
+		t.Helper()
+		if got := r.ask(t, asked{method: http.MethodDelete, path: path(shop) + "/" + name, token: alice}); got.code != http.StatusOK {
+			t.Errorf("delete %s: %d %s, want 200", name, got.code, got.body)
+		}
+	}
+	var made int
+	var refused answer
+	for ; made <= 20; made++ {
+		if refused = post(shop, alice, fmt.Sprint("x", made), ""); refused.code != http.StatusCreated {
+			break
+		}
+	}
+	if refused.code != http.StatusForbidden || made < 10 || !strings.Contains(refused.body, `workspace \"shopname\" has 20 objects, and may have 20: delete some`) {
+		t.Fatalf("after %d: %d %s, want 403 with the limit after 10 or more", made, refused.code, refused.body)
+	}
+	if got := post(bank, bob, "x", ""); got.code != http.StatusCreated {
+		t.Errorf("in another workspace: %d %s, want 201", got.code, got.body)
+	}
+	crd := widgets(`{}`)
+	crd.APIVersion, crd.Kind = "apiextensions.k8s.io/v1", "CustomResourceDefinition"
+	define := asked{method: http.MethodPost, path: clustersPrefix + string(shop) + "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", token: alice, body: mustJSON(t, crd)}
+	if got := r.ask(t, define); got.code != http.StatusForbidden {
+		t.Errorf("a definition: %d %s, want 403", got.code, got.body)
+	}
+	if got := post(shop, root, "admins", ""); got.code != http.StatusCreated {
+		t.Errorf("by an administrator: %d %s, want 201", got.code, got.body)
+	}
+	r = r.restart(t)
+	if got := post(shop, alice, "more", ""); got.code != http.StatusForbidden || !strings.Contains(got.body, "has 21 objects") {
+		t.Errorf("after a restart: %d %s, want 403 with what there is", got.code, got.body)
+	}
+	drop("x0")
+	drop("x1")
+	large := strings.Repeat("v", 40<<10)
+	if got := post(shop, alice, "large", large); got.code != http.StatusCreated {
+		t.Errorf("after deletions: %d %s, want 201", got.code, got.body)
+	}
+	patch := func(name, value string) answer {
+		return r.ask(t, asked{method: http.MethodPatch, path: path(shop) + "/" + name, token: alice, body: mustJSON(t, map[string]any{"data": map[string]string{"v": value}}),
+			header: map[string]string{"Content-Type": "application/merge-patch+json"}})
+	}
+	if got := patch("x2", large); got.code != http.StatusForbidden || !strings.Contains(got.body, "--max-bytes-per-workspace") {
+		t.Errorf("what grows: %d %s, want 403", got.code, got.body)
+	}
+	if got := patch("large", "v"); got.code != http.StatusOK {
+		t.Errorf("what shrinks: %d %s, want 200", got.code, got.body)
+	}
+	if got := patch("x2", large); got.code != http.StatusOK {
+		t.Errorf("what grows into the room: %d %s, want 200", got.code, got.body)
+	}
+}

@@ -61,6 +61,8 @@ type Options struct {
 	MaxWatchesPerWorkspace int
 	// MaxDefinitionsPerWorkspace is how many CustomResourceDefinitions one workspace may have.
 	MaxDefinitionsPerWorkspace int
+	// MaxObjectsPerWorkspace and MaxBytesPerWorkspace are what one workspace may have in etcd; 0 is no limit.
+	MaxObjectsPerWorkspace, MaxBytesPerWorkspace int64
 	// WebhookAllowedAddresses and WebhookRefusedAddresses are ranges of addresses, or single ones, where the conversion and
 	// admission webhooks of workspaces may and may not be. The first win, and those that are refused without being named
 	// (loopback, link-local) have to be among them.
@@ -104,6 +106,8 @@ func NewOptions() *Options {
 
 		MaxWatchesPerWorkspace:     fairness.DefaultWatches,
 		MaxDefinitionsPerWorkspace: 500, // large operators bring a hundred
+		MaxObjectsPerWorkspace:     100_000,
+		MaxBytesPerWorkspace:       256 << 20, // some twenty such fill etcd, whose backend is best kept below 8 GiB
 
 		SyncerSigningDuration: 30 * 24 * time.Hour, // outlasts an outage of days: it is renewed from 70 % on
 
@@ -127,6 +131,8 @@ func (o *Options) AddFlags(fss *cliflag.NamedFlagSets) {
 	fs.IntVar(&o.MaxRequestsInFlightPerWorkspace, "max-requests-inflight-per-workspace", o.MaxRequestsInFlightPerWorkspace, "How many of these one workspace may have (default half).")
 	fs.IntVar(&o.MaxWatchesPerWorkspace, "max-watches-per-workspace", o.MaxWatchesPerWorkspace, "Watches that one workspace may have open, at about 100 KB of memory each.")
 	fs.IntVar(&o.MaxDefinitionsPerWorkspace, "max-definitions-per-workspace", o.MaxDefinitionsPerWorkspace, "CustomResourceDefinitions that one workspace may have; administrators may make more.")
+	fs.Int64Var(&o.MaxObjectsPerWorkspace, "max-objects-per-workspace", o.MaxObjectsPerWorkspace, "Objects of all kinds that one workspace may have in etcd, and a tenth as many Events; administrators may make more; 0 for no limit.")
+	fs.Int64Var(&o.MaxBytesPerWorkspace, "max-bytes-per-workspace", o.MaxBytesPerWorkspace, "Bytes that these may take there, keys and values, Events a tenth as many; 0 for no limit.")
 	fs = fss.FlagSet("authentication")
 	fs.StringVar(&o.ClientCAFile, "client-ca-file", o.ClientCAFile, "File with further certificate authorities whose client certificates are accepted, besides the server's own.")
 	fs.StringVar(&o.TokenAuthFile, "token-auth-file", o.TokenAuthFile, `File with static tokens, one a line: token,user,uid,"group1,group2".`)
@@ -161,6 +167,9 @@ func (o *Options) Validate() []error {
 	}
 	if o.MaxDefinitionsPerWorkspace < 0 {
 		errs = append(errs, fmt.Errorf("--max-definitions-per-workspace %d: want at least 0", o.MaxDefinitionsPerWorkspace))
+	}
+	if o.MaxObjectsPerWorkspace < 0 || o.MaxBytesPerWorkspace < 0 {
+		errs = append(errs, fmt.Errorf("--max-objects-per-workspace %d, --max-bytes-per-workspace %d: want at least 1, or 0 for no limit", o.MaxObjectsPerWorkspace, o.MaxBytesPerWorkspace))
 	}
 	if o.BindAddress == nil {
 		errs = append(errs, errors.New("--bind-address is not an IP address"))

@@ -205,7 +205,8 @@ func (s *Server) assemble(ctx context.Context, etcd *clientv3.Client, address st
 	}); err != nil {
 		return err
 	}
-	if s.backend, err = newBackend(etcd, factory, transformers, s.fairness.Listed); err != nil {
+	limits := storage.Limits{Objects: s.options.MaxObjectsPerWorkspace, Bytes: s.options.MaxBytesPerWorkspace}
+	if s.backend, err = newBackend(etcd, factory, transformers, limits, s.fairness.Listed); err != nil {
 		return err
 	}
 	if s.options.SharedStore {

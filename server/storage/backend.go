@@ -50,6 +50,8 @@ type Config struct {
 	Overlay func(schema.GroupResource) func(inner storage.Interface) storage.Interface
 	// Listed, if not nil, is told how many objects a list had.
 	Listed Listed
+	// Limits on what each logical cluster may have; the zero value is none.
+	Limits Limits
 	// Clock of the watch caches; nil means the real one.
 	Clock clock.WithTicker
 }
@@ -137,6 +139,7 @@ type Backend struct {
 	prefixes  map[string]bool                      // every resource prefix that has or had rows
 
 	alike alike
+	usage *usage // nil without Limits
 }
 
 var _ generic.RESTOptionsGetter = (*Backend)(nil)
@@ -168,6 +171,7 @@ func New(c Config) (*Backend, error) {
 	if b.uncached == nil {
 		b.uncached = DefaultUncached
 	}
+	b.usage = newUsage(c.Limits, b.clock, b.countShare)
 	if err := b.loadPrefixes(context.Background()); err != nil {
 		return nil, err
 	}

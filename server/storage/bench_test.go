@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -13,6 +14,7 @@ import (
 	metainternalversion "k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/registry/rest"
 )
 
 // BenchmarkCreate creates config maps in one logical cluster, in turns without and with watchers in 5,000 others, which
@@ -132,5 +134,41 @@ func BenchmarkWatchStart(b *testing.B) {
 			next(b, w)
 		}
 		w.Stop()
+	}
+}
+
+// BenchmarkLimits creates, changes and deletes config maps of 1 KB, in turns without and with Limits; "with" is with a counter
+// that knows the logical cluster, which is what a write costs as long as there is room.
+func BenchmarkLimits(b *testing.B) {
+	const n = 300
+	backends := [2]*served{
+		serve(b, fmt.Sprintf("/bench-limits-without-%d", b.N), nil),
+		serve(b, fmt.Sprintf("/bench-limits-with-%d", b.N), func(c *Config) { c.Limits = Limits{Objects: 100_000, Bytes: 256 << 20} }),
+	}
+	ctx := as(in("own", "default"))
+	value := strings.Repeat("v", 1000)
+	took := map[string]*[2]time.Duration{"create": {}, "update": {}, "delete": {}}
+	for b.Loop() {
+		for which, s := range backends {
+			timed := func(what string, do func(name string) error) {
+				begin := time.Now()
+				for i := range n {
+					if err := do(fmt.Sprint("x", i)); err != nil {
+						b.Fatal(err)
+					}
+				}
+				took[what][which] += time.Since(begin)
+			}
+			timed("create", func(name string) error { return tryCreate(s.configMaps, ctx, configMap("default", name, value)) })
+			timed("update", func(name string) error { return trySet(s, ctx, name, value+name) })
+			timed("delete", func(name string) error {
+				_, _, err := s.configMaps.Delete(ctx, name, rest.ValidateAllObjectFunc, &metav1.DeleteOptions{})
+				return err
+			})
+		}
+	}
+	for what, t := range took {
+		b.ReportMetric(float64(t[0].Microseconds())/float64(n*b.N), what+"-without-µs")
+		b.ReportMetric(float64(t[1].Microseconds())/float64(n*b.N), what+"-with-µs")
 	}
 }

@@ -34,6 +34,8 @@ type clusterStorage struct {
 	ownInitialEvents bool
 
 	listed Listed
+
+	limited bool // by Limits, which let deletions pass
 }
 
 // cluster is the logical cluster of the request; verb is for the errors.
@@ -97,6 +99,13 @@ func (s *clusterStorage) GuaranteedUpdate(ctx context.Context, key string, desti
 	key, c, err := s.key(ctx, "update", key)
 	if err != nil {
 		return err
+	}
+	if s.limited {
+		unwatched, step := tryUpdate, &ending{}
+		ctx = context.WithValue(ctx, endingKey{}, step)
+		tryUpdate = func(input runtime.Object, res storage.ResponseMeta) (runtime.Object, *uint64, error) {
+			return step.watched(ctx, input, func() (runtime.Object, *uint64, error) { return unwatched(input, res) })
+		}
 	}
 	return s.Interface.GuaranteedUpdate(ctx, key, destination, ignoreNotFound, preconditions,
 		func(input runtime.Object, res storage.ResponseMeta) (runtime.Object, *uint64, error) {

@@ -83,6 +83,7 @@ func (b *Backend) DeleteClusterData(ctx context.Context, cluster logicalcluster.
 	if err := lc.ValidateName(cluster.String()); err != nil {
 		return fmt.Errorf("delete the data of a logical cluster: %w", err)
 	}
+	defer b.usage.forget(cluster)
 	var deleted int64
 	for {
 		// Definitions go together with their objects: what they tell is found out anew before each pass.

@@ -73,6 +73,12 @@ func (b *Backend) open(
 	}
 	client := &kubernetes.Client{Client: b.client}
 	client.Kubernetes = &guardedClient{Interface: client, kv: b.client}
+	if b.usage != nil {
+		client.Kubernetes = &limitedClient{
+			Interface: client.Kubernetes, kv: b.client, usage: b.usage,
+			resource: config.GroupResource, base: transformer.base, events: resourcePrefix == eventsPrefix,
+		}
+	}
 	raw, err := etcd3.New(client, b.compactor, codec, newFunc, newListFunc, b.prefix, resourcePrefix, config.GroupResource,
 		transformer, config.LeaseManagerConfig, etcd3.NewDefaultDecoder(codec, versioner), versioner)
 	if err != nil {
@@ -166,6 +172,7 @@ func (b *Backend) open(
 		attrs:            attrs,
 		ownInitialEvents: cached || layered,
 		listed:           b.listed,
+		limited:          b.usage != nil,
 	}
 
 	var once sync.Once

@@ -28,6 +28,7 @@ func (b *Backend) Exclusive(ctx context.Context, key, value string) (won bool, c
 		return false, "", fmt.Errorf("lock %s: %w", key, err)
 	}
 	if got.Succeeded {
+		b.usage.add(shareOf(ctx), got.Header.Revision, amount{1, sizeOf(full, value)})
 		return true, value, nil
 	}
 	// The row cannot be missing: the same transaction has just seen it.
@@ -48,7 +49,15 @@ func (b *Backend) Release(ctx context.Context, key, value string) (bool, error) 
 	if err != nil {
 		return false, fmt.Errorf("release %s: %w", key, err)
 	}
+	if got.Succeeded {
+		b.usage.add(shareOf(ctx), got.Header.Revision, amount{-1, -sizeOf(full, value)})
+	}
 	return got.Succeeded, nil
+}
+
+func shareOf(ctx context.Context) share {
+	c, _ := lc.ClusterFrom(ctx) // exclusiveKey has looked
+	return share{cluster: c.Name}
 }
 
 // Holder returns who holds a lock, and false if nobody does.

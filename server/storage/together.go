@@ -34,6 +34,7 @@ type Row struct {
 func (b *Backend) WriteTogether(ctx context.Context, rows ...Row) (written bool, err error) {
 	var conditions []clientv3.Cmp
 	var puts []clientv3.Op
+	var counts []counted // of puts
 	resources := map[*Resource]bool{}
 	for _, row := range rows {
 		r, ok := b.Resource(row.Resource)
@@ -56,13 +57,37 @@ func (b *Backend) WriteTogether(ctx context.Context, rows ...Row) (written bool,
 		if err != nil {
 			return false, fmt.Errorf("write %s with others: %w", key, err)
 		}
-		puts = append(puts, clientv3.OpPut(key, string(data)))
+		put := clientv3.OpPut(key, string(data))
+		c := counted{share{row.Cluster, r.Prefix == eventsPrefix}, sizeOf(key, data), version == 0}
+		if !c.isNew && b.usage.knows(c.share) {
+			put = clientv3.OpPut(key, string(data), clientv3.WithPrevKV())
+		}
+		puts, counts = append(puts, put), append(counts, c)
 	}
 	got, err := b.client.Txn(ctx).If(conditions...).Then(puts...).Commit()
 	if err != nil {
 		return false, fmt.Errorf("write %d objects together: %w", len(puts), err)
 	}
-	return got.Succeeded, nil
+	if !got.Succeeded {
+		return false, nil
+	}
+	for i, c := range counts {
+		was := got.Responses[i].GetResponsePut().GetPrevKv()
+		switch {
+		case c.isNew:
+			b.usage.add(c.share, got.Header.Revision, amount{1, c.size})
+		case was != nil:
+			b.usage.add(c.share, got.Header.Revision, amount{0, c.size - sizeOf(string(was.Key), was.Value)})
+		}
+	}
+	return true, nil
+}
+
+// counted is what a row is for usage.
+type counted struct {
+	share share
+	size  int64
+	isNew bool
 }
 
 // place is the full key of a row, and the revision at which it must have been written last; 0 if never.

@@ -1,0 +1,332 @@
+package storage
+
+import (
+	"container/list"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/utils/clock"
+
+	lc "atoll.dev/atoll/internal/logicalcluster"
+	"atoll.dev/atoll/internal/turns"
+)
+
+// Limits are on what a logical cluster may have in the store, all its resources together; 0 is no limit. Events, which end by
+// themselves, are not among that: they may be a tenth of it.
+type Limits struct {
+	Objects int64
+	Bytes   int64 // of keys and values, as etcd holds them
+}
+
+const (
+	eventsPrefix = "/events"
+	// eventsPart of the limits is for Events.
+	eventsPart = 10
+	// growth is the part of the limits by which a logical cluster grows at most, by what went through here, before it is counted
+	// again: other servers on the same etcd add to it, too.
+	growth = 10
+	// recount is how long what was counted refuses without being counted again. It is longer for what takes long to count.
+	recount     = 10 * time.Second
+	recountPart = 50
+	// idleCounter and maxCounters bound what is kept; whoever writes after that is counted again.
+	idleCounter = time.Hour
+	maxCounters = 10_000
+	// maxCounts is how many logical clusters are counted at once, and maxUncounted how many writes to one wait for that.
+	maxCounts    = 4
+	maxUncounted = 100
+)
+
+// amount is an amount of objects, or a change of it.
+type amount struct{ objects, bytes int64 }
+
+func (a amount) plus(b amount) amount  { return amount{a.objects + b.objects, a.bytes + b.bytes} }
+func (a amount) minus(b amount) amount { return amount{a.objects - b.objects, a.bytes - b.bytes} }
+
+// share is what limits are on: all objects of a logical cluster but Events, or its Events.
+type share struct {
+	cluster logicalcluster.Name
+	events  bool
+}
+
+// usage knows how much the logical clusters have that somebody writes to who is bounded by the limits. Each is counted in etcd
+// when it is first written to; after that what goes through this process is added, and etcd is asked again only as decide
+// says. A nil usage knows nothing and bounds nothing.
+type usage struct {
+	limits Limits
+	clock  clock.PassiveClock
+	// count returns what etcd has of a share, and the revision at which.
+	count func(context.Context, share) (amount, int64, error)
+	turns *turns.Turns[share]
+	slots chan struct{}
+
+	mu     sync.Mutex // guards what follows
+	byName map[share]*list.Element
+	recent *list.List // of *counter, the last used first
+}
+
+// counter is of one share.
+type counter struct {
+	share share
+	used  time.Time
+
+	known    bool   // the rest says something
+	now      amount // counted, and what changed since
+	reserved amount // by writes under way
+	counted  amount
+	revision int64 // at which it was counted; changes up to there are in it
+	at       time.Time
+	took     time.Duration
+
+	counting bool
+	pending  []change // while counting
+}
+
+type change struct {
+	revision int64
+	by       amount
+}
+
+func newUsage(limits Limits, clk clock.PassiveClock, count func(context.Context, share) (amount, int64, error)) *usage {
+	if limits == (Limits{}) {
+		return nil
+	}
+	return &usage{
+		limits: limits, clock: clk, count: count,
+		turns: turns.New[share](maxUncounted + 1), slots: make(chan struct{}, maxCounts),
+		byName: map[share]*list.Element{}, recent: list.New(),
+	}
+}
+
+// bounded says whether the limits are for who writes to a logical cluster: not for administrators and the server itself, which has
+// to write what became of objects, nor for mirrors, whose contents other limits bound.
+func (u *usage) bounded(ctx context.Context, cluster logicalcluster.Name) bool {
+	if u == nil || strings.HasPrefix(cluster.String(), "system:") {
+		return false
+	}
+	if c, ok := lc.ClusterFrom(ctx); ok && c.Mirror {
+		return false
+	}
+	who, ok := request.UserFrom(ctx)
+	return ok && !slices.Contains(who.GetGroups(), user.SystemPrivilegedGroup)
+}
+
+// of returns the limits on a share.
+func (u *usage) of(s share) Limits {
+	if !s.events {
+		return u.limits
+	}
+	return Limits{Objects: tenth(u.limits.Objects), Bytes: tenth(u.limits.Bytes)}
+}
+
+func tenth(limit int64) int64 { return (limit + eventsPart - 1) / eventsPart }
+
+// fullError is the refusal of a write; its caller knows the object.
+type fullError struct{ says string }
+
+func (e *fullError) Error() string { return e.says }
+
+// reserve makes room for what a write will add at most, until settle. The error is a *fullError if there is no room.
+func (u *usage) reserve(ctx context.Context, s share, need amount) (*counter, error) {
+	for {
+		c, next, err := u.ask(s, need)
+		switch next {
+		case passes:
+			return c, nil
+		case refused:
+			return nil, err
+		}
+		end, err := u.turns.Take(ctx, s)
+		if errors.Is(err, turns.ErrTooMany) {
+			return nil, apierrors.NewTooManyRequests(fmt.Sprintf("%d requests wait until the objects of workspace %q are counted", maxUncounted, s.cluster), 1)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("wait until the objects of workspace %q are counted: %w", s.cluster, err)
+		}
+		err = u.recount(ctx, s, need)
+		end()
+		if err != nil {
+			return nil, fmt.Errorf("count the objects of workspace %q: %w", s.cluster, err)
+		}
+	}
+}
+
+type verdict int
+
+const (
+	passes verdict = iota
+	uncounted
+	refused
+)
+
+// ask decides about a write, and reserves room for it if it passes.
+func (u *usage) ask(s share, need amount) (*counter, verdict, error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	now := u.clock.Now()
+	c := u.counter(s, now)
+	next, err := u.decide(c, need, now)
+	if next == passes {
+		c.reserved = c.reserved.plus(need)
+	}
+	return c, next, err
+}
+
+func (u *usage) decide(c *counter, need amount, now time.Time) (verdict, error) {
+	limits := u.of(c.share)
+	has := c.now.plus(c.reserved)
+	tooMany := limits.Objects > 0 && need.objects > 0 && has.objects+need.objects > limits.Objects
+	tooMuch := limits.Bytes > 0 && need.bytes > 0 && has.bytes+need.bytes > limits.Bytes
+	grown := c.now.minus(c.counted)
+	switch {
+	case !c.known:
+		return uncounted, nil
+	case !tooMany && !tooMuch:
+		if !c.counting && (limits.Objects > 0 && grown.objects > limits.Objects/growth || limits.Bytes > 0 && grown.bytes > limits.Bytes/growth) {
+			return uncounted, nil
+		}
+		return passes, nil
+	case now.Sub(c.at) >= max(recount, recountPart*c.took):
+		return uncounted, nil
+	}
+	return refused, &fullError{full(c, limits, need, tooMany)}
+}
+
+// full says what there is too much of and what to do.
+func full(c *counter, limits Limits, need amount, tooMany bool) string {
+	what, part, hint := "objects", "", "delete some"
+	if c.share.events {
+		what, hint = "Events", "they end by themselves; delete some"
+		part = fmt.Sprintf(", 1/%d of what it may have otherwise", eventsPart)
+	}
+	if tooMany {
+		return fmt.Sprintf("workspace %q has %d %s, and may have %d%s: %s, or ask an administrator of the server, who may make more, or raise --max-objects-per-workspace",
+			c.share.cluster, c.now.objects, what, limits.Objects, part, hint)
+	}
+	return fmt.Sprintf("workspace %q has %s of %d bytes, and may have %d%s; this would add %d: %s, or ask an administrator of the server, who may make more, or raise --max-bytes-per-workspace",
+		c.share.cluster, what, c.now.bytes, limits.Bytes, part, need.bytes, hint)
+}
+
+// recount counts a share unless somebody else just has.
+func (u *usage) recount(ctx context.Context, s share, need amount) error {
+	select {
+	case u.slots <- struct{}{}:
+		defer func() { <-u.slots }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	u.mu.Lock()
+	begin := u.clock.Now()
+	c := u.counter(s, begin)
+	if next, _ := u.decide(c, need, begin); next != uncounted {
+		u.mu.Unlock()
+		return nil
+	}
+	c.counting = true
+	u.mu.Unlock()
+
+	counted, revision, err := u.count(ctx, s)
+
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	pending := c.pending
+	c.counting, c.pending = false, nil
+	if err != nil {
+		return err
+	}
+	c.known, c.counted, c.now, c.revision = true, counted, counted, revision
+	c.at = u.clock.Now()
+	c.took = c.at.Sub(begin)
+	for _, p := range pending {
+		if p.revision > revision {
+			c.now = c.now.plus(p.by)
+		}
+	}
+	return nil
+}
+
+// counter returns that of a share, and makes an unknown one if there is none. Callers hold mu.
+func (u *usage) counter(s share, now time.Time) *counter {
+	if e, ok := u.byName[s]; ok {
+		u.recent.MoveToFront(e)
+		c := e.Value.(*counter)
+		c.used = now
+		return c
+	}
+	c := &counter{share: s, used: now}
+	u.byName[s] = u.recent.PushFront(c)
+	// Whoever still has one that goes loses nothing but its reservation.
+	for last := u.recent.Back(); len(u.byName) > maxCounters || now.Sub(last.Value.(*counter).used) > idleCounter; last = u.recent.Back() {
+		u.drop(last)
+	}
+	return c
+}
+
+func (u *usage) drop(e *list.Element) {
+	delete(u.byName, u.recent.Remove(e).(*counter).share)
+}
+
+// settle gives back what was reserved for a write, and adds what it changed if it was done.
+func (u *usage) settle(c *counter, need amount, revision int64, by amount) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	c.reserved = c.reserved.minus(need)
+	u.addLocked(c.share, revision, by)
+}
+
+// knows says whether changes of a share are to be added.
+func (u *usage) knows(s share) bool {
+	if u == nil {
+		return false
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	_, ok := u.byName[s]
+	return ok
+}
+
+// add adds what a write changed, whoever wrote.
+func (u *usage) add(s share, revision int64, by amount) {
+	if u == nil {
+		return
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.addLocked(s, revision, by)
+}
+
+func (u *usage) addLocked(s share, revision int64, by amount) {
+	e, ok := u.byName[s]
+	if !ok || by == (amount{}) {
+		return
+	}
+	c := e.Value.(*counter)
+	if c.counting {
+		c.pending = append(c.pending, change{revision, by})
+	}
+	if revision > c.revision {
+		c.now = c.now.plus(by)
+	}
+}
+
+// forget drops what is known of a logical cluster.
+func (u *usage) forget(cluster logicalcluster.Name) {
+	if u == nil {
+		return
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, s := range []share{{cluster, false}, {cluster, true}} {
+		if e, ok := u.byName[s]; ok {
+			u.drop(e)
+		}
+	}
+}
