@@ -57,7 +57,7 @@ func (c *limitedClient) OptimisticPut(ctx context.Context, key string, value []b
 	var full *fullError
 	if errors.As(err, &full) && expectedRevision != 0 {
 		var grows int64
-		if grows, err = c.grows(ctx, key, value); err != nil {
+		if grows, err = c.grows(ctx, key, value, expectedRevision); err != nil {
 			return kubernetes.PutResponse{}, err
 		}
 		need.bytes = grows
@@ -143,17 +143,17 @@ func only(done *clientv3.TxnResponse) *mvccpb.KeyValue {
 	return nil
 }
 
-// grows reads by how much a value is larger than what is there.
-func (c *limitedClient) grows(ctx context.Context, key string, value []byte) (int64, error) {
+// grows reads by how much a value is larger than what is there. It is 0 if that is not what is expected: the value was made of
+// what a cache had, the write will fail, and its caller tries again with what is there.
+func (c *limitedClient) grows(ctx context.Context, key string, value []byte, expectedRevision int64) (int64, error) {
 	got, err := c.kv.Get(ctx, key)
 	if err != nil {
 		return 0, fmt.Errorf("find out by how much %s %q grows: %w", c.resource, path.Base(key), err)
 	}
-	grows := int64(len(value))
-	if len(got.Kvs) > 0 {
-		grows -= int64(len(got.Kvs[0].Value))
+	if len(got.Kvs) == 0 || got.Kvs[0].ModRevision != expectedRevision {
+		return 0, nil
 	}
-	return grows, nil
+	return int64(len(value) - len(got.Kvs[0].Value)), nil
 }
 
 func (c *limitedClient) share(key string) (share, error) {

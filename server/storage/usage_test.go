@@ -12,6 +12,7 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/kubernetes"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -143,6 +144,23 @@ func TestLimitOnBytes(t *testing.T) {
 	mustPass(t, "the last finalizer", finalize(nil, ""))
 	discard(t, s, shop, "b")
 	mustPass(t, "after deletions", tryCreate(s.configMaps, shop, configMap("default", "c", kilobytes(2))))
+}
+
+// TestLimitOfWhatIsStale: an update of what a cache had, when etcd has something newer, is not refused but found out to be stale:
+// what its caller makes of the newer object may well pass.
+func TestLimitOfWhatIsStale(t *testing.T) {
+	s := serve(t, prefixOf(t), func(c *Config) { c.Limits = Limits{Bytes: 1000} })
+	put(t, s, "shop", "a", strings.Repeat("v", 2000))
+	base := join(prefixOf(t), "/configmaps")
+	client := &limitedClient{Interface: &kubernetes.Client{Client: etcd.Client}, kv: etcd.Client, usage: s.usage, resource: api.Resource("configmaps"), base: base}
+	key, value := base+"/shop/default/a", []byte(strings.Repeat("v", 5000))
+	ctx := as(in("shop", "default"))
+	stale, err := client.OptimisticPut(ctx, key, value, 1, kubernetes.PutOptions{GetOnFailure: true})
+	if err != nil || stale.Succeeded || stale.KV == nil {
+		t.Fatalf("a stale update: %+v, %v; want no success, and what there is", stale, err)
+	}
+	_, err = client.OptimisticPut(ctx, key, value, stale.KV.ModRevision, kubernetes.PutOptions{GetOnFailure: true})
+	wantFull(t, "the same, no longer stale", err)
 }
 
 // TestLimitHoldsAtOnce: of creations at the same moment as many pass as there is room for.
