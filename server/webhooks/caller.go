@@ -21,7 +21,7 @@ const (
 	// Connections kept to one webhook between calls, and for how long. Each is two goroutines.
 	idleConnections = 2
 	idleTimeout     = 15 * time.Second
-	// maxAnswerHeader in bytes; the body is bounded by upstream.
+	// maxAnswerHeader in bytes; see answers.go for the body.
 	maxAnswerHeader = 64 << 10
 	// userAgent is kube-apiserver's.
 	userAgent = "kube-apiserver-admission"
@@ -63,6 +63,8 @@ func (c *Caller) config() *rest.Config {
 		UserAgent: userAgent,
 		Timeout:   callTimeout,
 		Dial:      c.dialer.DialContext,
+		// Otherwise little that is sent may be much that is read, at the cost of this server's CPU.
+		DisableCompression: true,
 		// That there is a function keeps client-go from keeping the transport for ever, too.
 		Proxy: func(*http.Request) (*url.URL, error) { return nil, nil },
 		WrapTransport: func(next http.RoundTripper) http.RoundTripper {
@@ -70,7 +72,7 @@ func (c *Caller) config() *rest.Config {
 				made.MaxIdleConnsPerHost, made.IdleConnTimeout = idleConnections, idleTimeout
 				made.MaxResponseHeaderBytes = maxAnswerHeader
 			}
-			return noRedirects{next}
+			return shortAnswers{noRedirects{next}}
 		},
 	}
 }

@@ -10,6 +10,7 @@
 //   - Redirects are not followed, and no proxy of the environment is used.
 //   - No credential of the server goes along, not even for kubernetes.default.svc, for which upstream would take those of the
 //     Pod that the server is in.
+//   - No more of an answer is read than one may need, and none is unpacked (answers.go).
 //
 // A Service is reached where that is possible from here (Services): where it names an address outside of the physical
 // clusters. Otherwise the error says what to do. What the operator names himself, such as an authentication webhook, is not
