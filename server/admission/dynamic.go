@@ -197,13 +197,25 @@ func (d *dynamic) sweep() {
 // fill makes the plugin. What the logical cluster has may be newer than the stamp by now: the next request makes it again.
 func (d *dynamic) fill(i *instanceOf, cluster logicalcluster.Cluster) {
 	objects, _ := d.configurations.list(cluster.Name, d.resources)
+	// The server survives a panic of one request, and once.Do does not come here again: what stays then must not be an
+	// instance that has no say.
+	i.err = fmt.Errorf("set up %s of logical cluster %q: it panicked", d.name, cluster.Name)
+	ended := false
+	defer func() {
+		if !ended {
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			i.until = time.Now().Add(tryAgain)
+		}
+	}()
 	plugin, whole, err := d.make(cluster, objects, i.before)
+	ended = true
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if i.filled, i.before = true, nil; err != nil {
 		i.err = fmt.Errorf("set up %s of logical cluster %q: %w", d.name, cluster.Name, err)
 	} else {
-		i.plugin = plugin
+		i.plugin, i.err = plugin, nil
 	}
 	for len(d.instances) > 1 && d.weight() > 2*maxPolicies {
 		d.dropOldest()

@@ -382,6 +382,44 @@ func TestPoliciesAreBounded(t *testing.T) {
 	}
 }
 
+// TestPanicLetsNothingThrough: whose instance could not be made because something panics, which the server survives, is not
+// without webhooks and policies from then on; and it is made when that is over.
+func TestPanicLetsNothingThrough(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		configurations := configurationsOf(t, map[schema.GroupResource][]any{validatingWebhooks: {webhookIn("shop", "same", "https://webhook.invalid/")}})
+		d := validatingPluginOf(t, configurations, nil, nil)
+		made := 0
+		d.make = func(logicalcluster.Cluster, [][]kuberuntime.Object, admission.Interface) (admission.Interface, bool, error) {
+			if made++; made == 1 {
+				panic("of the test")
+			}
+			return NewUnsupported(), true, nil
+		}
+		ctx := logicalcluster.WithCluster(t.Context(), logicalcluster.Cluster{Name: "shop"})
+		validate := func() (panicked any, err error) {
+			defer func() { panicked = recover() }() // as the server does for every request
+			return nil, d.Validate(ctx, aConfigMap.attributes(), nil)
+		}
+		if panicked, _ := validate(); panicked == nil {
+			t.Fatal("the test's panic did not happen")
+		}
+		for range 3 {
+			if panicked, err := validate(); err == nil || panicked != nil {
+				t.Errorf("the next request: %v, panicked: %v, want an error", err, panicked)
+			}
+		}
+		if made != 1 {
+			t.Errorf("tried %d times at once", made)
+		}
+		time.Sleep(tryAgain)
+		if panicked, err := validate(); err != nil || panicked != nil || made != 2 {
+			t.Errorf("later: %v, panicked: %v, made %d times, want it made anew", err, panicked, made)
+		}
+		d.instances = map[lc.Name]*instanceOf{}
+		time.Sleep(2 * idleFor) // the sweep ends
+	})
+}
+
 // An instance that no request needs any more goes, one that some need stays, and in the end no timer is left.
 func TestIdleInstancesGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
