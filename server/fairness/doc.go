@@ -8,7 +8,8 @@
 // 429 with Retry-After. Refused requests take no seats: nobody can wear out a workspace that he may not use.
 //
 // Seats are for work. A request that keeps one for longer than patience mostly waits for somebody else, such as a webhook
-// or a client that sends its body slowly: it gives its seats back and goes on without, as long as few others do.
+// or a client that sends its body slowly: it gives its seats back and goes on without. That of its workspace it keeps as long
+// as many others of the workspace go on without one.
 //
 // Levels do not share seats: requests to workspaces, and those to mirrors, which only syncers make. Administrators and
 // the server's own controllers are exempt, as in kube-apiserver: what they wait for is often a request of their own.

@@ -19,6 +19,9 @@ import (
 const (
 	// patience is how long a request keeps its seats. Much longer than any takes that only works here.
 	patience = 2 * time.Second
+	// overtimePerSeat is how many requests of a workspace go on without seats, for each seat that it has. Each costs memory
+	// only. When there are as many, what the workspace's webhook reads from here to answer them waits behind them.
+	overtimePerSeat = 4
 	// keptIdle is how many workspaces' queues a level keeps when nobody uses them, so as not to make them for each request.
 	keptIdle = 64
 )
@@ -101,10 +104,14 @@ func (l *level) enter(ctx context.Context, cluster logicalcluster.Name, who stri
 			if second == nil {
 				return
 			}
+			gone := false
 			second.Finish(func() {
 				close(seated)
-				overtime = l.hold(own, left)
+				gone = leaves(left)
 			})
+			if !gone {
+				overtime = l.hold(own, left)
+			}
 		})
 		if overtime {
 			<-left
@@ -120,28 +127,36 @@ func (l *level) enter(ctx context.Context, cluster logicalcluster.Name, who stri
 	return sync.OnceFunc(func() { close(left) }), true
 }
 
-// hold returns when the request has left, or goes on without its seats.
-func (l *level) hold(own *share, left <-chan struct{}) (overtime bool) {
+// leaves returns when the request has left, or when its patience is over.
+func leaves(left <-chan struct{}) bool {
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
+	select {
+	case <-left:
+		return true
+	case <-timer.C:
+		return false
+	}
+}
+
+// hold returns when the request has left, or goes on without the seats of its workspace, too. The level has its own back by
+// then: several workspaces whose requests all hang would hold all that there are.
+func (l *level) hold(own *share, left <-chan struct{}) (overtime bool) {
 	for {
-		select {
-		case <-left:
+		if l.beginOvertime(own) {
+			return true
+		}
+		if leaves(left) {
 			return false
-		case <-timer.C:
-			if l.beginOvertime(own) {
-				return true
-			}
-			timer.Reset(patience)
 		}
 	}
 }
 
-// beginOvertime lets a request go on without seats, unless as many of its logical cluster do as it has seats.
+// beginOvertime lets a request go on without seats, unless too many of its logical cluster do.
 func (l *level) beginOvertime(own *share) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if own.overtime >= l.perOne {
+	if own.overtime >= overtimePerSeat*l.perOne {
 		return false
 	}
 	own.overtime++

@@ -177,10 +177,11 @@ func TestWideRequests(t *testing.T) {
 }
 
 // TestPatience: requests that keep their seats for long, waiting for others, stop neither their neighbours nor those of their
-// own workspace; but only as many as it has seats go on without.
+// own workspace; but only so many go on without.
 func TestPatience(t *testing.T) {
+	const without = 4 * overtimePerSeat
 	inBubble(t, func(t *testing.T, c *crowd) {
-		for i := range 20 {
+		for i := range 2 * without {
 			c.send(t.Context(), "slow", "user", fmt.Sprintf("slow%d", i), 1)
 		}
 		for _, step := range []struct {
@@ -190,7 +191,7 @@ func TestPatience(t *testing.T) {
 		}{
 			{patience - time.Millisecond, 4, "all seats of the workspace"},
 			{2 * time.Millisecond, 8, "four went on without"},
-			{10 * patience, 8, "no more than four go on without"},
+			{2 * overtimePerSeat * patience, without + 4, "no more go on without"},
 		} {
 			time.Sleep(step.after)
 			c.settle()
@@ -201,13 +202,61 @@ func TestPatience(t *testing.T) {
 		c.leave("slow0") // one of those without a seat
 		time.Sleep(patience)
 		c.settle()
-		if len(c.seated) != 9 {
-			t.Errorf("%d were let in, want 9: another may go on without", len(c.seated))
+		if len(c.seated) != without+5 {
+			t.Errorf("%d were let in, want %d: another may go on without", len(c.seated), without+5)
 		}
 		c.all()
-		if len(c.seated) != 20 {
-			t.Errorf("%d were let in, want 20", len(c.seated))
+		if len(c.seated) != 2*without {
+			t.Errorf("%d were let in, want %d", len(c.seated), 2*without)
 		}
+	})
+}
+
+// TestSlowWorkspacesHoldNoSeats: two workspaces that could have all seats between them, and whose requests all hang, hold
+// none of them; a third has one at once. They end as they came.
+func TestSlowWorkspacesHoldNoSeats(t *testing.T) {
+	inBubble(t, func(t *testing.T, c *crowd) {
+		const each = 100
+		for i := range each {
+			for _, workspace := range []string{"slow", "hangs"} {
+				c.send(t.Context(), workspace, "user", fmt.Sprintf("%s%d", workspace, i), 1)
+			}
+		}
+		time.Sleep(10 * patience)
+		c.settle()
+		c.send(t.Context(), "quiet", "user", "quiet", 1)
+		if c.seated[len(c.seated)-1] != "quiet" {
+			t.Errorf("%d were let in, the quiet workspace's request is not among them", len(c.seated))
+		}
+		c.all()
+		if len(c.seated) != 2*each+1 || len(c.gaveUp) != 0 {
+			t.Errorf("%d had a seat and %d did not, want %d and none", len(c.seated), len(c.gaveUp), 2*each+1)
+		}
+		for name, own := range c.level.clusters {
+			if own.users != 0 || own.overtime != 0 || !own.queues.IsIdle() {
+				t.Errorf("%s has %d users and %d that go on without a seat after the last one", name, own.users, own.overtime)
+			}
+		}
+		if !c.level.queues.IsIdle() {
+			t.Error("seats of the level are taken after the last one")
+		}
+	})
+}
+
+// TestCallbacks: where writes of a workspace wait for its webhook, three times as many as it has seats, the webhook can read
+// from it to answer them.
+func TestCallbacks(t *testing.T) {
+	inBubble(t, func(t *testing.T, c *crowd) {
+		for i := range 12 {
+			c.send(t.Context(), "shop", "user", fmt.Sprintf("write%d", i), 1)
+		}
+		time.Sleep(3*patience + time.Millisecond)
+		c.settle()
+		c.send(t.Context(), "shop", "webhook", "callback", 1)
+		if len(c.seated) != 13 {
+			t.Errorf("have seats: %v, want all writes and the webhook's read", c.seated)
+		}
+		c.all()
 	})
 }
 
