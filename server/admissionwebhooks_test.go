@@ -357,20 +357,31 @@ func TestHangingAdmissionWebhook(t *testing.T) {
 		_, err := p.CoreV1().Secrets("default").Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
 		return err
 	}
+	// The server's own: one or two wait, which depends on what the workspace is known for, and the next does not.
 	var waiting sync.WaitGroup
-	for i := range 3 {
+	refused := make(chan error, 1)
+	wait := 0
+	for again := true; again && wait < 3; {
+		name := fmt.Sprint("s", wait)
 		waiting.Go(func() {
-			if err := secret(a, fmt.Sprint("s", i)); err != nil {
+			err := secret(a, name)
+			if err == nil {
+				return
+			}
+			if !strings.Contains(err.Error(), "too many requests of the server itself wait for admission webhooks") {
 				t.Errorf("let through late: %v", err)
 			}
+			refused <- err
 		})
+		select {
+		case <-hanging:
+			wait++
+		case <-refused:
+			again = false
+		}
 	}
-	for range 3 {
-		<-hanging
-	}
-	// The server's own: three wait, and the next does not.
-	if err := secret(a, "s4"); err == nil || !strings.Contains(err.Error(), "too many requests of the server itself wait for admission webhooks") {
-		t.Errorf("one more request of the server itself: %v, want that it does not wait", err)
+	if wait < 1 || wait > 2 {
+		t.Errorf("%d requests of the server itself wait for the webhook, want one or two", wait)
 	}
 	if _, err := a.CoreV1().Services("default").List(t.Context(), metav1.ListOptions{}); err != nil {
 		t.Error(err)

@@ -80,63 +80,79 @@ func newDynamic(c Config, name string, operations []admission.Operation, resourc
 
 // Admit lets what people configured change the object.
 func (d *dynamic) Admit(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
-	plugin, done, err := d.instance(ctx, a)
+	plugin, err := d.instance(ctx, a)
+	if err != nil {
+		return err
+	}
+	mutating, ok := plugin.(admission.MutationInterface)
+	if !ok {
+		return nil
+	}
+	done, err := d.turn(ctx, a)
 	if err != nil {
 		return err
 	}
 	defer done()
-	if mutating, ok := plugin.(admission.MutationInterface); ok {
-		return mutating.Admit(ctx, a, o)
-	}
-	return nil
+	return mutating.Admit(ctx, a, o)
 }
 
 // Validate lets what people configured refuse the object.
 func (d *dynamic) Validate(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
-	plugin, done, err := d.instance(ctx, a)
+	plugin, err := d.instance(ctx, a)
+	if err != nil {
+		return err
+	}
+	validating, ok := plugin.(admission.ValidationInterface)
+	if !ok {
+		return nil
+	}
+	done, err := d.turn(ctx, a)
 	if err != nil {
 		return err
 	}
 	defer done()
-	if validating, ok := plugin.(admission.ValidationInterface); ok {
-		return validating.Validate(ctx, a, o)
-	}
-	return nil
+	return validating.Validate(ctx, a, o)
 }
 
 // instance returns the one for a request, or nil if there is nothing to do.
-func (d *dynamic) instance(ctx context.Context, a admission.Attributes) (_ admission.Interface, done func(), _ error) {
-	nothing := func() {}
+func (d *dynamic) instance(ctx context.Context, a admission.Attributes) (admission.Interface, error) {
 	cluster, ok := logicalcluster.ClusterFrom(ctx)
 	if !ok {
-		return nil, nil, apierrors.NewInternalError(fmt.Errorf("%s of %s %s: the request names no logical cluster", d.name, a.GetOperation(), a.GetResource().Resource))
+		return nil, apierrors.NewInternalError(fmt.Errorf("%s of %s %s: the request names no logical cluster", d.name, a.GetOperation(), a.GetResource().Resource))
 	}
 	if cluster.Mirror || isSystemState(a) || a.GetResource().GroupResource() == tokenReviews {
-		return nil, nothing, nil
+		return nil, nil
 	}
 	if err := d.configurations.WaitSynced(ctx); err != nil {
-		return nil, nil, admission.NewForbidden(a, fmt.Errorf("not yet ready to handle request: %w", err))
+		return nil, admission.NewForbidden(a, fmt.Errorf("not yet ready to handle request: %w", err))
 	}
 	now := d.configurations.stamp(cluster.Name, d.resources)
 	if now == (stamp{}) || d.terminating(cluster.Name) {
-		return nil, nothing, nil
+		return nil, nil
 	}
 	i := d.of(cluster.Name, now)
 	i.once.Do(func() { d.fill(i, cluster) })
 	if i.err != nil {
 		if a.GetResource().Group == mutatingWebhooks.Group {
-			return nil, nothing, nil // or nobody could mend it
+			return nil, nil // or nobody could mend it
 		}
-		return nil, nil, apierrors.NewInternalError(i.err)
+		return nil, apierrors.NewInternalError(i.err)
 	}
+	return i.plugin, nil
+}
+
+// turn lets a request go to webhooks, if that is what this plugin has; done is called after that. Those of the server itself
+// wait until few others are there.
+func (d *dynamic) turn(ctx context.Context, a admission.Attributes) (done func(), _ error) {
 	if d.own == nil || a.GetUserInfo().GetName() != user.APIServerUser {
-		return i.plugin, nothing, nil
+		return func() {}, nil
 	}
+	cluster, _ := logicalcluster.ClusterFrom(ctx) // there is one: it has an instance
 	done, err := d.own.begin(ctx, cluster.Name)
 	if err != nil {
-		return nil, nil, apierrors.NewInternalError(err)
+		return nil, apierrors.NewInternalError(err)
 	}
-	return i.plugin, done, nil
+	return done, nil
 }
 
 // of returns the instance of what a logical cluster has; it may have to be filled.

@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -26,6 +27,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/admission/plugin/policy/validating"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"k8s.io/kubernetes/pkg/apis/admissionregistration"
@@ -72,11 +74,10 @@ func TestInstances(t *testing.T) {
 	instance := func(cluster string) admission.Interface {
 		t.Helper()
 		ctx := logicalcluster.WithCluster(context.Background(), logicalcluster.Cluster{Name: lc.Name(cluster), Mirror: cluster == "east"})
-		plugin, done, err := d.instance(ctx, aConfigMap.attributes())
+		plugin, err := d.instance(ctx, aConfigMap.attributes())
 		if err != nil {
 			t.Fatalf("%s: %v", cluster, err)
 		}
-		done()
 		return plugin
 	}
 	before := runtime.NumGoroutine()
@@ -108,7 +109,7 @@ func TestInstances(t *testing.T) {
 		t.Error("webhooks have a say in the deletion of a logical cluster")
 	}
 	ctx := logicalcluster.WithCluster(t.Context(), logicalcluster.Cluster{Name: "shop"})
-	if plugin, _, err := d.instance(ctx, what{group: "authentication.k8s.io", resource: "tokenreviews", operation: admission.Create}.attributes()); plugin != nil || err != nil {
+	if plugin, err := d.instance(ctx, what{group: "authentication.k8s.io", resource: "tokenreviews", operation: admission.Create}.attributes()); plugin != nil || err != nil {
 		t.Errorf("webhooks see tokens of people (%v)", err)
 	}
 	if instance("east") != nil {
@@ -447,34 +448,62 @@ func TestIdleInstancesGo(t *testing.T) {
 	})
 }
 
+// TestOwnCalls: of the few of the server's own requests that are with webhooks at once, logical clusters that are not known to
+// answer soon leave some to those that are.
 func TestOwnCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOwnCalls()
-		var done []func()
+		ends := map[lc.Name][]func(){}
 		begin := func(cluster lc.Name, want bool) {
 			t.Helper()
 			start := time.Now()
 			end, err := o.begin(t.Context(), cluster)
 			if (err == nil) != want {
-				t.Fatalf("%s after %d: %v", cluster, len(done), err)
+				t.Fatalf("%s, while these are with webhooks: %v: %v, want a turn: %t", cluster, o.of, err, want)
 			}
 			if err == nil {
-				done = append(done, end)
+				ends[cluster] = append(ends[cluster], end)
 			} else if waited := time.Since(start); waited != turnWithin {
 				t.Errorf("waited %s for a turn, want %s", waited, turnWithin)
 			}
 		}
-		for range maxOwnCallsOfCluster {
-			begin("shop", true)
+		end := func(cluster lc.Name) {
+			for _, end := range ends[cluster] {
+				end()
+			}
+			delete(ends, cluster)
 		}
-		begin("shop", false)
-		for range maxOwnCalls - maxOwnCallsOfCluster {
-			begin("bank", true)
-		}
-		begin("other", false)
+		begin("quick", true)
+		end("quick")
+
+		begin("hangs", true)
+		begin("hangs", false) // of this one nothing is known
+		begin("hangs too", true)
+		begin("another", false)
+		begin("quick", true)
+		begin("quick", false) // that is all
+		end("quick")
+		time.Sleep(soon + time.Millisecond)
+		end("hangs")
+		begin("quick", true)
+		begin("quick", true)
+		end("quick")
+		end("hangs too")
+
+		begin("hangs", true)
+		begin("hangs", false) // it was slow
+		end("hangs")
+		begin("hangs", true)
+		begin("hangs", false) // and is not forgiven for one quick answer
+		end("hangs")
+		time.Sleep(slowFor)
+		begin("hangs", true)
+		begin("hangs", true)
+
+		begin("quick", true)
 		var late sync.WaitGroup
 		late.Go(func() {
-			end, err := o.begin(t.Context(), "shop")
+			end, err := o.begin(t.Context(), "quick")
 			if err != nil {
 				t.Errorf("one that waits for its turn: %v", err)
 				return
@@ -482,13 +511,33 @@ func TestOwnCalls(t *testing.T) {
 			end()
 		})
 		synctest.Wait()
-		done[0]()
+		end("hangs")
 		late.Wait()
-		for _, end := range done[1:] {
-			end()
+		end("quick")
+		for i := range 2 * maxKnown {
+			cluster := lc.Name(fmt.Sprint("w", i))
+			begin(cluster, true)
+			end(cluster)
 		}
-		if o.all != 0 || len(o.of) != 0 {
-			t.Errorf("%d calls of %v after the last one", o.all, o.of)
+		if o.all != 0 || o.unproven != 0 || len(o.of) != 0 || len(o.soonFrom) != maxKnown {
+			t.Errorf("%d calls, %d unproven, of %v, after the last one; %d logical clusters are known", o.all, o.unproven, o.of, len(o.soonFrom))
 		}
 	})
+}
+
+// A turn is taken only where there is something to call.
+func TestTurnsOfThePhase(t *testing.T) {
+	configurations := configurationsOf(t, map[schema.GroupResource][]any{validatingWebhooks: {webhookIn("shop", "same", "https://webhook.invalid/")}})
+	d := validatingPluginOf(t, configurations, nil, webhooks.NewCaller(webhooks.Addresses{}))
+	d.own.all = maxOwnCalls
+	ctx := logicalcluster.WithCluster(t.Context(), logicalcluster.Cluster{Name: "shop"})
+	o := admission.NewObjectInterfacesFromScheme(legacyscheme.Scheme)
+	own := aConfigMap
+	own.who = &user.DefaultInfo{Name: user.APIServerUser}
+	if err := d.Admit(ctx, own.attributes(), o); err != nil {
+		t.Errorf("one that calls no webhooks waited for them: %v", err)
+	}
+	if err := d.Validate(ctx, own.attributes(), o); err == nil || !strings.Contains(err.Error(), errTooManyOwnCalls.Error()) {
+		t.Errorf("one more than there may be: %v", err)
+	}
 }
