@@ -25,6 +25,12 @@ var alwaysRefused = []refused{
 	{netip.MustParsePrefix("169.254.0.0/16"), "a link-local address"},
 	{netip.MustParsePrefix("fe80::/10"), "a link-local address"},
 	{netip.MustParsePrefix("fd00:ec2::/32"), "an address of a cloud's metadata"},
+	// What clouds serve to their machines at addresses that are not link-local: Azure, Alibaba, Oracle.
+	{netip.MustParsePrefix("168.63.129.16/32"), "an address of a cloud's metadata"},
+	{netip.MustParsePrefix("100.100.100.200/32"), "an address of a cloud's metadata"},
+	{netip.MustParsePrefix("192.0.0.192/32"), "an address of a cloud's metadata"},
+	// Where in it the IPv4 address is depends on that translator (RFC 8215): it may be any of these.
+	{netip.MustParsePrefix("64:ff9b:1::/48"), "an address that the network translates to an IPv4 one"},
 	{netip.MustParsePrefix("0.0.0.0/8"), "no address of a server"}, // connecting to 0.0.0.0 reaches loopback
 	{netip.MustParsePrefix("::/128"), "no address of a server"},
 	{netip.MustParsePrefix("224.0.0.0/4"), "no address of a server"},
@@ -32,10 +38,14 @@ var alwaysRefused = []refused{
 	{netip.MustParsePrefix("ff00::/8"), "no address of a server"},
 }
 
-// IPv6 addresses that stand for an IPv4 one, which is in their last four bytes.
-var embedding = []netip.Prefix{
-	netip.MustParsePrefix("64:ff9b::/96"), // NAT64
-	netip.MustParsePrefix("::/96"),        // IPv4-compatible
+// IPv6 addresses that stand for an IPv4 one, and at which of their bytes that begins.
+var embedding = []struct {
+	prefix netip.Prefix
+	at     int
+}{
+	{netip.MustParsePrefix("64:ff9b::/96"), 12}, // NAT64
+	{netip.MustParsePrefix("::/96"), 12},        // IPv4-compatible
+	{netip.MustParsePrefix("2002::/16"), 2},     // 6to4
 }
 
 // Check returns an error that says why a webhook may not be at an address, or nil.
@@ -62,10 +72,10 @@ func (a Addresses) Check(addr netip.Addr) error {
 // plain is the address that is meant: without a zone, and the IPv4 one where that is written as IPv6.
 func plain(addr netip.Addr) netip.Addr {
 	addr = addr.WithZone("").Unmap()
-	for _, p := range embedding {
+	for _, e := range embedding {
 		bytes := addr.As16()
-		if addr.Is6() && p.Contains(addr) && addr != netip.IPv6Unspecified() && addr != netip.IPv6Loopback() {
-			return netip.AddrFrom4([4]byte(bytes[12:]))
+		if addr.Is6() && e.prefix.Contains(addr) && addr != netip.IPv6Unspecified() && addr != netip.IPv6Loopback() {
+			return netip.AddrFrom4([4]byte(bytes[e.at:]))
 		}
 	}
 	return addr
