@@ -27,9 +27,13 @@ const (
 	// compiled expressions, and the compiler that upstream's webhook plugins have each, which takes 20 ms to make and 0.4 MB to
 	// keep. Of those beyond, the ones whose last request is longest ago make theirs anew.
 	maxInstances = 128
-	// maxPolicies is how many policies, of 0.2 to 0.5 MB each, a logical cluster may have bound for a plugin; twice as many are
-	// kept compiled for all together.
-	maxPolicies = 100
+	// maxPolicies is how many policies, of 0.2 to 0.5 MB each, a logical cluster may have bound for a plugin, and maxExpressions
+	// how many expressions there may be in them, or in the match conditions of its webhooks; a policy weighs no less than
+	// its share of them. Twice the weight of that is kept compiled for all together.
+	maxPolicies    = 100
+	maxExpressions = 10 * maxPolicies
+	// maxWebhooks is how many webhooks a logical cluster may have for a plugin: upstream calls all that match at once.
+	maxWebhooks = 100
 	// idleFor is how long one is kept that no request needs; it may be twice that.
 	idleFor = 5 * time.Minute
 	// tryAgain is how long what could not be made whole is used: a kind may come to be defined.
@@ -190,7 +194,7 @@ func (d *dynamic) dropOldest() {
 	delete(d.instances, oldest)
 }
 
-// weight is the number of compiled policies that are kept. The lock is held.
+// weight is that of the compiled policies that are kept, in expressions. The lock is held.
 func (d *dynamic) weight() (all int) {
 	for _, i := range d.instances {
 		if heavy, ok := i.plugin.(interface{ weight() int }); ok {
@@ -233,7 +237,7 @@ func (d *dynamic) fill(i *instanceOf, cluster logicalcluster.Cluster) {
 	} else {
 		i.plugin, i.err = plugin, nil
 	}
-	for len(d.instances) > 1 && d.weight() > 2*maxPolicies {
+	for len(d.instances) > 1 && d.weight() > 2*maxExpressions {
 		d.dropOldest()
 	}
 	if !whole {

@@ -328,32 +328,32 @@ func TestConnectionsToWebhooks(t *testing.T) {
 	}
 }
 
-// heavy is an instance of so many policies.
+// heavy is an instance of so many expressions.
 type heavy struct {
 	*Unsupported
-	policies int
+	expressions int
 }
 
-func (h heavy) weight() int { return h.policies }
+func (h heavy) weight() int { return h.expressions }
 
 // So many compiled policies are kept for all, and a logical cluster that has too many is told, and can mend it.
 func TestPoliciesAreBounded(t *testing.T) {
 	d := validatingPluginOf(t, configurationsOf(t, nil), nil, nil)
 	d.make = func(logicalcluster.Cluster, [][]kuberuntime.Object, admission.Interface) (admission.Interface, bool, error) {
-		return heavy{NewUnsupported(), maxPolicies}, true, nil
+		return heavy{NewUnsupported(), maxExpressions}, true, nil
 	}
 	for i := range 10 {
 		cluster := lc.Name(fmt.Sprintf("busy%d", i))
 		d.fill(d.of(cluster, stamp{1}), logicalcluster.Cluster{Name: cluster})
 	}
 	if _, kept := d.instances["busy9"]; len(d.instances) != 2 || !kept {
-		t.Errorf("%d instances with %d policies are kept, the last one: %t", len(d.instances), d.weight(), kept)
+		t.Errorf("%d instances with %d expressions are kept, the last one: %t", len(d.instances), d.weight(), kept)
 	}
 
 	var policies []*admissionregistrationv1.ValidatingAdmissionPolicy
 	var bindings []*admissionregistrationv1.ValidatingAdmissionPolicyBinding
 	try := func() error {
-		_, err := bind(policies, bindings, (*admissionregistrationv1.ValidatingAdmissionPolicy).GetName, func(b *admissionregistrationv1.ValidatingAdmissionPolicyBinding) string { return b.Spec.PolicyName })
+		_, _, err := bind(policies, bindings, (*admissionregistrationv1.ValidatingAdmissionPolicy).GetName, func(b *admissionregistrationv1.ValidatingAdmissionPolicyBinding) string { return b.Spec.PolicyName }, expressionsOfValidation)
 		return err
 	}
 	for i := range maxPolicies + 1 {
@@ -368,6 +368,16 @@ func TestPoliciesAreBounded(t *testing.T) {
 		t.Errorf("%d policies are compiled for one logical cluster", len(policies))
 	}
 
+	policies, bindings = policies[:1], bindings[:1]
+	policies[0].Spec.Validations = make([]admissionregistrationv1.Validation, maxExpressions/2)
+	if err := try(); err != nil {
+		t.Errorf("one policy with %d expressions: %v", maxExpressions, err)
+	}
+	policies[0].Spec.Variables = make([]admissionregistrationv1.Variable, 1)
+	if try() == nil {
+		t.Errorf("%d expressions of one policy are compiled", maxExpressions+1)
+	}
+
 	configurations := configurationsOf(t, map[schema.GroupResource][]any{validatingWebhooks: {webhookIn("shop", "same", "https://webhook.invalid/")}})
 	d = validatingPluginOf(t, configurations, nil, nil)
 	d.make = func(logicalcluster.Cluster, [][]kuberuntime.Object, admission.Interface) (admission.Interface, bool, error) {
@@ -380,6 +390,39 @@ func TestPoliciesAreBounded(t *testing.T) {
 	mends := what{group: "admissionregistration.k8s.io", resource: "validatingadmissionpolicybindings", name: "b", operation: admission.Delete}
 	if err := d.Validate(ctx, mends.attributes(), nil); err != nil {
 		t.Errorf("nobody can mend it: %v", err)
+	}
+}
+
+// So many webhooks and no more are called for one request, and who has more is told, and can mend it.
+func TestWebhooksAreBounded(t *testing.T) {
+	for _, tc := range []struct {
+		webhooks, conditions int
+		refused              string
+	}{
+		{maxWebhooks, maxExpressions / maxWebhooks, ""},
+		{maxWebhooks + 1, 0, "101 webhooks"},
+		{maxWebhooks, maxExpressions/maxWebhooks + 1, "1100 match conditions"},
+	} {
+		in := webhookIn("shop", "many", "https://webhook.invalid/")
+		one := in.Webhooks[0]
+		for i := range tc.conditions {
+			one.MatchConditions = append(one.MatchConditions, admissionregistration.MatchCondition{Name: fmt.Sprint("c", i), Expression: "false"})
+		}
+		in.Webhooks = nil
+		for i := range tc.webhooks {
+			one.Name = fmt.Sprintf("w%d.many.test", i)
+			in.Webhooks = append(in.Webhooks, one)
+		}
+		d := validatingPluginOf(t, configurationsOf(t, map[schema.GroupResource][]any{validatingWebhooks: {in}}), nil, webhooks.NewCaller(webhooks.Addresses{}))
+		ctx := logicalcluster.WithCluster(t.Context(), logicalcluster.Cluster{Name: "shop"})
+		_, err := d.instance(ctx, aConfigMap.attributes())
+		if (err == nil) != (tc.refused == "") || err != nil && !strings.Contains(err.Error(), tc.refused) {
+			t.Errorf("%d webhooks with %d conditions each: %v, want %q", tc.webhooks, tc.conditions, err, tc.refused)
+		}
+		mends := what{group: "admissionregistration.k8s.io", resource: "validatingwebhookconfigurations", name: "many", operation: admission.Delete}
+		if _, err := d.instance(ctx, mends.attributes()); err != nil {
+			t.Errorf("nobody can mend it: %v", err)
+		}
 	}
 }
 

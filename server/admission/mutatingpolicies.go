@@ -30,12 +30,13 @@ func newMutatingPolicies(c Config) *dynamic {
 		if err != nil {
 			return nil, false, err
 		}
-		all, err := bind(definitions, bindings, (*v1.MutatingAdmissionPolicy).GetName, func(b *v1.MutatingAdmissionPolicyBinding) string { return b.Spec.PolicyName })
+		all, weight, err := bind(definitions, bindings, (*v1.MutatingAdmissionPolicy).GetName, func(b *v1.MutatingAdmissionPolicyBinding) string { return b.Spec.PolicyName }, expressionsOfMutation)
 		if err != nil {
 			return nil, false, err
 		}
 		p := mutatingPlugin{policies[mutating.PolicyHook]{
-			dispatcher: mutating.NewDispatcher(boundTo{cluster, c.Authorizer}, scopeOf(cluster, c.Objects).matcher(), converters{c.Schemas, cluster}),
+			expressions: weight,
+			dispatcher:  mutating.NewDispatcher(boundTo{cluster, c.Authorizer}, scopeOf(cluster, c.Objects).matcher(), converters{c.Schemas, cluster}),
 		}}
 		last, _ := before.(mutatingPlugin)
 		whole := true
@@ -63,6 +64,11 @@ func (mutatingPlugin) Handles(admission.Operation) bool { return true }
 // Admit implements admission.MutationInterface.
 func (p mutatingPlugin) Admit(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
 	return p.dispatch(ctx, a, o)
+}
+
+func expressionsOfMutation(policy *v1.MutatingAdmissionPolicy) int {
+	spec := policy.Spec
+	return len(spec.Variables) + len(spec.MatchConditions) + len(spec.Mutations)
 }
 
 // compileMutation compiles a policy's expressions. One that does not compile fails when it is evaluated.

@@ -26,8 +26,9 @@ import (
 
 // policies is what upstream's dispatcher does with the policies that one logical cluster has bound.
 type policies[H any] struct {
-	dispatcher generic.Dispatcher[H]
-	hooks      []H
+	dispatcher  generic.Dispatcher[H]
+	hooks       []H
+	expressions int // what they weigh
 }
 
 // dispatch refuses or changes the object. What policies cannot look at is as in kube-apiserver: reviews of access, without
@@ -40,7 +41,7 @@ func (p policies[H]) dispatch(ctx context.Context, a admission.Attributes, o adm
 	return p.dispatcher.Dispatch(ctx, a, o, p.hooks)
 }
 
-func (p policies[H]) weight() int { return len(p.hooks) }
+func (p policies[H]) weight() int { return p.expressions }
 
 var configurationsOfPolicies = []schema.GroupResource{mutatingPolicies, mutatingPolicyBindings, validatingPolicies, validatingPolicyBindings}
 
@@ -55,20 +56,25 @@ type bound[P, B any] struct {
 	bindings []B
 }
 
-// bind puts policies, which are in the order of their names, and their bindings together. Those without any are left out, and
-// too many are an error.
-func bind[P, B runtime.Object](policies []P, bindings []B, nameOf func(P) string, policyOf func(B) string) ([]bound[P, B], error) {
-	var all []bound[P, B]
+// bind puts policies, which are in the order of their names, and their bindings together, and says what they weigh. Those without
+// any are left out, and too many are an error.
+func bind[P, B runtime.Object](policies []P, bindings []B, nameOf func(P) string, policyOf func(B) string, expressionsIn func(P) int) (all []bound[P, B], weight int, _ error) {
+	expressions := 0
 	for _, policy := range policies {
 		its := slices.DeleteFunc(slices.Clone(bindings), func(b B) bool { return policyOf(b) != nameOf(policy) })
 		if len(its) > 0 {
 			all = append(all, bound[P, B]{policy, its})
+			expressions += expressionsIn(policy)
+			weight += max(expressionsIn(policy), maxExpressions/maxPolicies)
 		}
 	}
 	if len(all) > maxPolicies {
-		return nil, fmt.Errorf("%d policies of the workspace have bindings, and at most %d may: delete some of the bindings", len(all), maxPolicies)
+		return nil, 0, fmt.Errorf("%d policies of the workspace have bindings, and at most %d may: delete some of the bindings", len(all), maxPolicies)
 	}
-	return all, nil
+	if expressions > maxExpressions {
+		return nil, 0, fmt.Errorf("%d expressions are in the policies of the workspace that have bindings, and at most %d may be: delete some of the bindings", expressions, maxExpressions)
+	}
+	return all, weight, nil
 }
 
 // compiled is what a policy's expressions compile to: as it was, unless it has changed.
@@ -119,12 +125,13 @@ func newValidatingPolicies(c Config) *dynamic {
 		if err != nil {
 			return nil, false, err
 		}
-		all, err := bind(definitions, bindings, (*v1.ValidatingAdmissionPolicy).GetName, func(b *v1.ValidatingAdmissionPolicyBinding) string { return b.Spec.PolicyName })
+		all, weight, err := bind(definitions, bindings, (*v1.ValidatingAdmissionPolicy).GetName, func(b *v1.ValidatingAdmissionPolicyBinding) string { return b.Spec.PolicyName }, expressionsOfValidation)
 		if err != nil {
 			return nil, false, err
 		}
 		p := validatingPlugin{policies[validating.PolicyHook]{
-			dispatcher: validating.NewDispatcher(boundTo{cluster, c.Authorizer}, generic.NewPolicyMatcher(scopeOf(cluster, c.Objects).matcher())),
+			expressions: weight,
+			dispatcher:  validating.NewDispatcher(boundTo{cluster, c.Authorizer}, generic.NewPolicyMatcher(scopeOf(cluster, c.Objects).matcher())),
 		}}
 		last, _ := before.(validatingPlugin)
 		whole := true
@@ -149,6 +156,11 @@ func (validatingPlugin) Handles(admission.Operation) bool { return true }
 // Validate implements admission.ValidationInterface.
 func (p validatingPlugin) Validate(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
 	return p.dispatch(ctx, a, o)
+}
+
+func expressionsOfValidation(policy *v1.ValidatingAdmissionPolicy) int {
+	spec := policy.Spec
+	return len(spec.Variables) + len(spec.MatchConditions) + len(spec.AuditAnnotations) + 2*len(spec.Validations) // each may have one for its message
 }
 
 // compileValidation compiles a policy's expressions. One that does not compile fails when it is evaluated.

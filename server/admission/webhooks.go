@@ -41,6 +41,16 @@ func newMutatingWebhooks(c Config, own *ownCalls) *dynamic {
 		if err != nil {
 			return nil, false, err
 		}
+		count, expressions := 0, 0
+		for _, configuration := range configurations {
+			count += len(configuration.Webhooks)
+			for _, hook := range configuration.Webhooks {
+				expressions += len(hook.MatchConditions)
+			}
+		}
+		if err := fewWebhooks(count, expressions); err != nil {
+			return nil, false, err
+		}
 		plugin, err := mutating.NewMutatingWebhook(nil)
 		if err != nil {
 			return nil, false, err
@@ -59,6 +69,16 @@ func newValidatingWebhooks(c Config, own *ownCalls) *dynamic {
 		if err != nil {
 			return nil, false, err
 		}
+		count, expressions := 0, 0
+		for _, configuration := range configurations {
+			count += len(configuration.Webhooks)
+			for _, hook := range configuration.Webhooks {
+				expressions += len(hook.MatchConditions)
+			}
+		}
+		if err := fewWebhooks(count, expressions); err != nil {
+			return nil, false, err
+		}
 		plugin, err := validating.NewValidatingAdmissionWebhook(nil)
 		if err != nil {
 			return nil, false, err
@@ -66,6 +86,17 @@ func newValidatingWebhooks(c Config, own *ownCalls) *dynamic {
 		return plugin, true, c.initialize(plugin, cluster, webhookInformers{validating: configurations})
 	}
 	return d
+}
+
+// fewWebhooks is an error if there are too many, or too many match conditions in them.
+func fewWebhooks(count, expressions int) error {
+	if count > maxWebhooks {
+		return fmt.Errorf("the workspace has %d webhooks of a kind, and at most %d may be: delete some", count, maxWebhooks)
+	}
+	if expressions > maxExpressions {
+		return fmt.Errorf("%d match conditions are in the workspace's webhooks of a kind, and at most %d may be: delete some", expressions, maxExpressions)
+	}
+	return nil
 }
 
 // initialize gives upstream's plugin what it needs, all of one logical cluster.
