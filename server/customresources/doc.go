@@ -23,7 +23,8 @@
 //   - A resource is served before anybody is told that it is established; what this process has not heard of yet is read
 //     from etcd before it is said not to exist.
 //   - A definition goes when its logical cluster has no object of it, and takes no other logical cluster's objects along. An
-//     object is created in one transaction with a look at its definition: none outlives it, whichever server creates it.
+//     object is created in one transaction with a look at its definition: none outlives it, whichever server creates it, and
+//     a server that is late with those of one that is gone deletes none of another definition of its name.
 //   - A definition costs a logical cluster its metadata and status in memory, and no goroutine or watch of its own.
 //     Upstream's metrics have series by group and resource: names that tenants choose, and that stay after them.
 //

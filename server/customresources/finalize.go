@@ -31,7 +31,8 @@ const (
 
 // end deletes the objects of a definition that is being deleted, and lets it go when there are none. Where some stay,
 // because of finalizers of their own or because there are many, it returns when to look again. It has a queue of its own:
-// how long it takes is up to the tenant, whose webhook may have to convert each object.
+// how long it takes is up to the tenant, whose webhook may have to convert each object. Each server does it for every
+// definition, at its own pace: one that is late finds another definition of the name, and leaves its objects alone.
 func (r *reconciler) end(ctx context.Context, k key) (again time.Duration, err error) {
 	def, ok := r.definitions.get(k.cluster, k.name)
 	if !ok || def.DeletionTimestamp == nil || !slices.Contains(def.Finalizers, apiextensionsv1.CustomResourceCleanupFinalizer) {
@@ -46,13 +47,22 @@ func (r *reconciler) end(ctx context.Context, k key) (again time.Duration, err e
 	found, err := r.deleteObjects(look, def)
 	late := ctx.Err() == nil && look.Err() != nil
 	cancel()
+	if errors.Is(err, errEnded) {
+		return 0, nil
+	}
 	if late && err != nil { // the others' turn
 		found, err = terminating(apiextensionsv1.ConditionTrue, "InstanceDeletionInProgress", "CustomResource deletion is in progress"), nil
 	}
 	if err == nil && found.Status == apiextensionsv1.ConditionFalse {
 		// While the definition is there: another one of its name comes after it, and puts itself on record again.
-		if err := r.rows.ForgetCustom(ctx, k.cluster, resourceOf(def)); err != nil {
+		forgotten, err := r.forget(ctx, k.cluster, def)
+		switch {
+		case errors.Is(err, errEnded):
+			return 0, nil
+		case err != nil:
 			return 0, fmt.Errorf("let CustomResourceDefinition %q of logical cluster %q go: %w", def.Name, k.cluster, err)
+		case !forgotten:
+			return firstLook, nil // it changed just then
 		}
 	}
 	writeErr := r.write(ctx, keyOf(def), func(current *Definition) (*Definition, error) {
@@ -83,6 +93,40 @@ func (r *reconciler) end(ctx context.Context, k key) (again time.Duration, err e
 		return firstLook, nil
 	}
 	return nextLook(r.now().Sub(def.DeletionTimestamp.Time)), nil
+}
+
+// errEnded says that a definition is not being deleted any more: it is gone, and there may be another one of its name.
+var errEnded = errors.New("the definition that is being deleted is gone")
+
+// goingAt returns the revision of the last change of a definition that is being deleted, as etcd has it, or errEnded.
+func (d *Definitions) goingAt(ctx context.Context, def *Definition) (int64, error) {
+	revision, err := d.feed.rows.Revision(ctx, string(clusterOf(def)), "", def.Name)
+	switch {
+	case err != nil:
+		return 0, err
+	case revision == 0:
+		return 0, errEnded
+	case uint64(revision) == versionOf(def):
+		return revision, nil // no need to decode it
+	}
+	current, err := d.feed.read(ctx, clusterOf(def), def.Name)
+	if err != nil {
+		return 0, err
+	}
+	if current == nil || current.UID != def.UID || current.DeletionTimestamp == nil {
+		return 0, errEnded
+	}
+	return int64(versionOf(current)), nil
+}
+
+// forget takes the objects of a definition that is being deleted off the record, and says whether it did: not if the
+// definition changed meanwhile.
+func (r *reconciler) forget(ctx context.Context, cluster logicalcluster.Name, def *Definition) (bool, error) {
+	revision, err := r.goingAt(ctx, def)
+	if err != nil {
+		return false, err
+	}
+	return r.rows.ForgetCustom(ctx, cluster, resourceOf(def), revision)
 }
 
 // beginEnd says whether one more definition of a logical cluster may be ended now, until endEnd.
@@ -145,7 +189,11 @@ func (r *reconciler) deleteObjects(ctx context.Context, def *Definition) (condit
 		return failed(err, "could not list instances")
 	}
 	defer done()
-	if err := deleteAll(ctx, objects); err != nil {
+	err = deleteAll(ctx, objects, func() error {
+		_, err := r.goingAt(ctx, def)
+		return err
+	})
+	if err != nil {
 		return failed(err, "could not issue all deletes")
 	}
 	if some, err = r.hasObjects(ctx, def); err != nil {
@@ -164,7 +212,9 @@ type deletable interface {
 }
 
 // deleteAll asks for the deletion of all objects in the logical cluster of ctx for which nobody has yet, page by page.
-func deleteAll(ctx context.Context, objects deletable) error {
+// going is asked after each page whether they are those of the definition that is being deleted, and its error ends it:
+// what was listed before it was so is of no other definition, and only what was listed is deleted.
+func deleteAll(ctx context.Context, objects deletable, going func() error) error {
 	options := &metainternalversion.ListOptions{Limit: objectsPage}
 	for {
 		listed, err := objects.List(ctx, options)
@@ -175,6 +225,9 @@ func deleteAll(ctx context.Context, objects deletable) error {
 		if !ok {
 			return fmt.Errorf("list custom resources: got a %T", listed)
 		}
+		if err := going(); err != nil {
+			return err
+		}
 		for _, item := range page.Items {
 			if item.GetDeletionTimestamp() != nil {
 				continue
@@ -182,8 +235,9 @@ func deleteAll(ctx context.Context, objects deletable) error {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			_, _, err := objects.Delete(request.WithNamespace(ctx, item.GetNamespace()), item.GetName(), rest.ValidateAllObjectFunc, &metav1.DeleteOptions{})
-			if err != nil && !apierrors.IsNotFound(err) {
+			_, _, err := objects.Delete(request.WithNamespace(ctx, item.GetNamespace()), item.GetName(), rest.ValidateAllObjectFunc,
+				&metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(item.GetUID()))})
+			if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // gone, and maybe another came
 				return err
 			}
 		}

@@ -2,6 +2,7 @@ package customresources
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -9,10 +10,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metainternalversion "k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/registry/rest"
 )
@@ -23,6 +27,8 @@ type rows struct {
 	names   []string
 	stay    string
 	deleted []string
+	// again names an object that is deleted, and created again, between each list and what follows it.
+	again string
 }
 
 func (r *rows) List(_ context.Context, o *metainternalversion.ListOptions) (runtime.Object, error) {
@@ -34,6 +40,7 @@ func (r *rows) List(_ context.Context, o *metainternalversion.ListOptions) (runt
 	for _, name := range after[:min(2, len(after))] {
 		item := unstructured.Unstructured{}
 		item.SetName(name)
+		item.SetUID(types.UID("uid of " + name))
 		list.Items = append(list.Items, item)
 	}
 	if len(after) > 2 {
@@ -42,7 +49,14 @@ func (r *rows) List(_ context.Context, o *metainternalversion.ListOptions) (runt
 	return list, nil
 }
 
-func (r *rows) Delete(_ context.Context, name string, _ rest.ValidateObjectFunc, _ *metav1.DeleteOptions) (runtime.Object, bool, error) {
+func (r *rows) Delete(_ context.Context, name string, _ rest.ValidateObjectFunc, o *metav1.DeleteOptions) (runtime.Object, bool, error) {
+	uid := types.UID("uid of " + name)
+	if name == r.again {
+		uid = "another"
+	}
+	if p := o.Preconditions; p != nil && p.UID != nil && *p.UID != uid {
+		return nil, false, apierrors.NewConflict(schema.GroupResource{Resource: "widgets"}, name, fmt.Errorf("its UID is %s", uid))
+	}
 	r.deleted = append(r.deleted, name)
 	if name != r.stay {
 		r.names = slices.DeleteFunc(r.names, func(n string) bool { return n == name })
@@ -81,12 +95,50 @@ func TestDeleteObjects(t *testing.T) {
 				return objects, func() {}, nil
 			}, func(context.Context, *Definition) (bool, error) { return len(objects.names) > 0, nil })
 			defer r.stop()
+			r.goingAt = func(context.Context, *Definition) (int64, error) { return 5, nil }
 			got, err := r.deleteObjects(t.Context(), defined(t, &d.specs, "a", "5", tc.change))
 			if err != nil {
 				t.Fatal(err)
 			}
 			if s := fmt.Sprintf("%s %s", got.Status, got.Reason); s != tc.want {
 				t.Errorf("%s, want %s", s, tc.want)
+			}
+			if diff := cmp.Diff(tc.deleted, objects.deleted); diff != "" {
+				t.Errorf("deleted (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// A server that is late in the middle of the objects deletes none of those that another definition of the name has since,
+// and none of a name that it saw when it was another object's.
+func TestDeleteObjectsOfNoOther(t *testing.T) {
+	for _, tc := range []struct {
+		reason  string
+		again   string
+		pages   int // after which the definition is gone; 0: it stays
+		deleted []string
+		err     error
+	}{
+		{"another object of the name", "b", 0, []string{"a", "c"}, nil},
+		{"another definition before the first page", "", 1, nil, errEnded},
+		{"another definition after the first page", "", 2, []string{"a", "b"}, errEnded},
+	} {
+		t.Run(tc.reason, func(t *testing.T) {
+			d := newDefinitions(nil, nil)
+			objects := &rows{names: []string{"a", "b", "c"}, again: tc.again}
+			r := newReconciler(d, nil, func(*Definition) (deletable, func(), error) { return objects, func() {}, nil },
+				func(context.Context, *Definition) (bool, error) { return len(objects.names) > 0, nil })
+			defer r.stop()
+			pages := 0
+			r.goingAt = func(context.Context, *Definition) (int64, error) {
+				if pages++; pages == tc.pages {
+					return 0, errEnded
+				}
+				return 5, nil
+			}
+			if _, err := r.deleteObjects(t.Context(), defined(t, &d.specs, "a", "5", established)); !errors.Is(err, tc.err) {
+				t.Errorf("error %v, want %v", err, tc.err)
 			}
 			if diff := cmp.Diff(tc.deleted, objects.deleted); diff != "" {
 				t.Errorf("deleted (-want +got):\n%s", diff)

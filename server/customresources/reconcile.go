@@ -51,8 +51,10 @@ type reconciler struct {
 	// rows has on record which logical clusters may have objects of which definitions.
 	rows interface {
 		RecordCustom(ctx context.Context, cluster logicalcluster.Name, gr schema.GroupResource) error
-		ForgetCustom(ctx context.Context, cluster logicalcluster.Name, gr schema.GroupResource) error
+		ForgetCustom(ctx context.Context, cluster logicalcluster.Name, gr schema.GroupResource, revision int64) (bool, error)
 	}
+	// goingAt is Definitions.goingAt.
+	goingAt  func(ctx context.Context, def *Definition) (revision int64, err error)
 	keys     *queue.Queue[key]
 	going    *queue.Queue[key] // definitions that are being deleted
 	lookTime time.Duration
@@ -66,7 +68,7 @@ type reconciler struct {
 }
 
 func newReconciler(d *Definitions, status *customresourcedefinition.StatusREST, objectsOf func(*Definition) (deletable, func(), error), hasObjects func(context.Context, *Definition) (bool, error)) *reconciler {
-	r := &reconciler{definitions: d, status: status, objectsOf: objectsOf, hasObjects: hasObjects, lookTime: lookTime, now: time.Now}
+	r := &reconciler{definitions: d, status: status, objectsOf: objectsOf, hasObjects: hasObjects, goingAt: d.goingAt, lookTime: lookTime, now: time.Now}
 	r.ending.of = map[logicalcluster.Name]int{}
 	r.keys = queue.New("customresourcedefinitions", r.reconcile)
 	r.going = queue.New("customresourcedefinitions-deleted", r.end)

@@ -25,12 +25,22 @@ func (b *Backend) RecordCustom(ctx context.Context, cluster logicalcluster.Name,
 	return nil
 }
 
-// ForgetCustom takes back RecordCustom. Callers know that there are no objects and will be none.
-func (b *Backend) ForgetCustom(ctx context.Context, cluster logicalcluster.Name, gr schema.GroupResource) error {
-	if _, err := b.client.Delete(ctx, customRecord(cluster, gr)); err != nil {
-		return fmt.Errorf("forget that logical cluster %q had %s: %w", cluster, gr, err)
+// ForgetCustom takes back RecordCustom if the definition's last change has that revision, and says whether it did. Callers
+// know that there are no objects, and will be none of that definition; another one puts itself on record.
+func (b *Backend) ForgetCustom(ctx context.Context, cluster logicalcluster.Name, gr schema.GroupResource, revision int64) (forgotten bool, err error) {
+	got, err := b.client.Txn(ctx).
+		If(clientv3.Compare(clientv3.ModRevision(b.definitionsOf(cluster)+gr.String()), "=", revision)).
+		Then(clientv3.OpDelete(customRecord(cluster, gr))).
+		Commit()
+	if err != nil {
+		return false, fmt.Errorf("forget that logical cluster %q had %s: %w", cluster, gr, err)
 	}
-	return nil
+	return got.Succeeded, nil
+}
+
+// definitionsOf is what the keys of a logical cluster's CustomResourceDefinitions begin with; names follow.
+func (b *Backend) definitionsOf(cluster logicalcluster.Name) string {
+	return join(b.prefix, ClusterKey(uncachedPrefix(apiextensions.Resource("customresourcedefinitions")), cluster, "")) + "/"
 }
 
 func customRecord(cluster logicalcluster.Name, gr schema.GroupResource) string {
@@ -41,7 +51,7 @@ func customRecord(cluster logicalcluster.Name, gr schema.GroupResource) string {
 // record, and those it has definitions of, which before there were records were established without.
 func (b *Backend) customPrefixes(ctx context.Context, cluster logicalcluster.Name) ([]string, error) {
 	records := customKey + string(cluster)
-	definitions := join(b.prefix, ClusterKey(uncachedPrefix(apiextensions.Resource("customresourcedefinitions")), cluster, "")) + "/"
+	definitions := b.definitionsOf(cluster)
 	got, err := b.client.Txn(ctx).Then(
 		clientv3.OpGet(records+"/", clientv3.WithPrefix(), clientv3.WithKeysOnly()),
 		clientv3.OpGet(definitions, clientv3.WithPrefix(), clientv3.WithKeysOnly()),

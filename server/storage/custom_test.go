@@ -20,6 +20,16 @@ func putRow(t *testing.T, key string) {
 	}
 }
 
+// revisionOf is that of the last change of a row.
+func revisionOf(t *testing.T, key string) int64 {
+	t.Helper()
+	got, err := etcd.Client.Get(t.Context(), key)
+	if err != nil || len(got.Kvs) != 1 {
+		t.Fatalf("read %s: %v, %v", key, got, err)
+	}
+	return got.Kvs[0].ModRevision
+}
+
 // TestDeleteClusterDataOfCustomResources: objects go whether they are on record, or only their definition is there as it is
 // in data of before there were records; records go with them, and nothing of another logical cluster.
 func TestDeleteClusterDataOfCustomResources(t *testing.T) {
@@ -52,9 +62,22 @@ func TestDeleteClusterDataOfCustomResources(t *testing.T) {
 	if len(want) != 4 {
 		t.Errorf("%d rows of the other logical cluster, want its 3 and a record: %v", len(want), want)
 	}
-	if err := s.ForgetCustom(t.Context(), bb, schema.GroupResource{Group: group, Resource: "gadgets"}); err != nil {
-		t.Fatal(err)
+	// A server that is late, when another definition of the name has put itself on record, forgets nothing.
+	definition := fmt.Sprintf("%s/apiextensions.k8s.io/customresourcedefinitions/%s/gadgets.%s", prefixOf(t), bb, group)
+	putRow(t, definition)
+	before := revisionOf(t, definition)
+	putRow(t, definition)
+	forget := func(revision int64, want bool) {
+		t.Helper()
+		if got, err := s.ForgetCustom(t.Context(), bb, schema.GroupResource{Group: group, Resource: "gadgets"}, revision); err != nil || got != want {
+			t.Errorf("forget it at %d: %v, %v; want %v", revision, got, err, want)
+		}
 	}
+	forget(before, false)
+	if left := rowsBelow(t, customKey+"custom-"); len(left) != 1 {
+		t.Errorf("on record: %v, want what the other definition recorded", left)
+	}
+	forget(revisionOf(t, definition), true)
 	if left := rowsBelow(t, customKey+"custom-"); len(left) != 0 {
 		t.Errorf("on record: %v, want nothing", left)
 	}
