@@ -18,6 +18,20 @@ const authoritiesRow = "certificate-authorities"
 type authorities struct {
 	Clients string `json:"clients"`
 	Syncers string `json:"syncers"`
+	// Workspaces is empty in rows of before it was compared: the first server to start since says which it is.
+	Workspaces string `json:"workspaces,omitempty"`
+}
+
+// difference is "" if all are the same, and otherwise says which are not.
+func (own authorities) difference(there authorities) string {
+	for _, pair := range []struct{ directory, own, there string }{
+		{"", own.Clients, there.Clients}, {"syncers/", own.Syncers, there.Syncers}, {"workspaces/", own.Workspaces, there.Workspaces},
+	} {
+		if pair.own != pair.there {
+			return fmt.Sprintf("%sca.crt there is sha256:%.12s, here it is sha256:%.12s", pair.directory, pair.there, pair.own)
+		}
+	}
+	return ""
 }
 
 // fingerprint is the SHA-256 of an authority's certificate, in hex.
@@ -49,17 +63,30 @@ func agreeOnAuthorities(ctx context.Context, rows identity.Rows, own authorities
 			continue // another server was first; the deadline of ctx bounds how often
 		}
 		var there authorities
-		if err := json.Unmarshal(row.Value, &there); err != nil || there != own {
-			return fmt.Errorf("the servers on this etcd have other certificate authorities than this one has in %[1]s: copy ca.crt, ca.key, "+
-				"syncers/ca.crt and syncers/ca.key there from the pki directory of a server that uses this etcd, as docs/operations/replicas.md says; "+
-				"or, if there is none any more, delete /atoll/installation/%[2]s from etcd, and give everybody new kubeconfigs (theirs sha256:%.12[3]s, ours sha256:%.12[4]s)",
-				directory, authoritiesRow, there.Clients, own.Clients)
+		if err := json.Unmarshal(row.Value, &there); err != nil {
+			return refusal(directory, fmt.Sprintf("the row says %.80q: %v", row.Value, err))
 		}
-		if row.Stale { // else it could not be read any more when the old key is gone
-			if _, err := rows.WriteInstallation(ctx, authoritiesRow, want, row.Revision); err != nil {
-				return err
-			}
+		before := there.Workspaces == ""
+		if before {
+			there.Workspaces = own.Workspaces
 		}
-		return nil
+		if difference := own.difference(there); difference != "" {
+			return refusal(directory, difference)
+		}
+		if !before && !row.Stale {
+			return nil
+		}
+		written, err := rows.WriteInstallation(ctx, authoritiesRow, want, row.Revision)
+		if err != nil || written {
+			return err
+		}
 	}
+}
+
+// refusal is the error of a server that has other authorities, of which directory is the place.
+func refusal(directory, difference string) error {
+	return fmt.Errorf("the servers on this etcd have other certificate authorities than this one has in %[1]s: copy ca.crt and ca.key, "+
+		"syncers/ca.crt and syncers/ca.key, workspaces/ca.crt and workspaces/ca.key there from the pki directory of a server that uses this etcd, "+
+		"as docs/operations/replicas.md says; or, if there is none any more, delete /atoll/installation/%[2]s from etcd, and give everybody "+
+		"new kubeconfigs and certificates (%[3]s)", directory, authoritiesRow, difference)
 }

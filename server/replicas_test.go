@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -38,20 +39,24 @@ func (o *oneRow) WriteInstallation(_ context.Context, _ string, value []byte, re
 }
 
 func TestServersAgreeOnAuthorities(t *testing.T) {
-	first := authorities{Clients: strings.Repeat("a", 64), Syncers: strings.Repeat("b", 64)}
+	first := authorities{Clients: strings.Repeat("a", 64), Syncers: strings.Repeat("b", 64), Workspaces: strings.Repeat("d", 64)}
+	row := func(clients, syncers, workspaces string) []byte {
+		return fmt.Appendf(nil, `{"clients":%q,"syncers":%q,"workspaces":%q}`, clients, syncers, workspaces)
+	}
 	tests := map[string]struct {
 		rows    *oneRow
 		own     authorities
 		refused bool
 		reason  string
 	}{
-		"the first":          {&oneRow{}, first, false, "it says what the others must have"},
-		"with the same":      {&oneRow{row: storage.InstallationRow{Value: []byte(`{"clients":"` + first.Clients + `","syncers":"` + first.Syncers + `"}`), Revision: 4}}, first, false, "a copy"},
-		"with another":       {&oneRow{row: storage.InstallationRow{Value: []byte(`{"clients":"` + strings.Repeat("c", 64) + `","syncers":"` + first.Syncers + `"}`), Revision: 4}}, first, true, "clients of one would be strangers to the other"},
-		"syncers' differs":   {&oneRow{row: storage.InstallationRow{Value: []byte(`{"clients":"` + first.Clients + `","syncers":"x"}`), Revision: 4}}, first, true, "so would syncers"},
-		"both at once":       {&oneRow{contend: []byte(`{"clients":"x","syncers":"y"}`)}, first, true, "one of them was first"},
-		"both at once, same": {&oneRow{contend: []byte(`{"clients":"` + first.Clients + `","syncers":"` + first.Syncers + `"}`)}, first, false, "and they agree"},
-		"no JSON":            {&oneRow{row: storage.InstallationRow{Value: []byte("?"), Revision: 4}}, first, true, "nobody knows"},
+		"the first":           {&oneRow{}, first, false, "it says what the others must have"},
+		"with the same":       {&oneRow{row: storage.InstallationRow{Value: row(first.Clients, first.Syncers, first.Workspaces), Revision: 4}}, first, false, "a copy"},
+		"with another":        {&oneRow{row: storage.InstallationRow{Value: row(strings.Repeat("c", 64), first.Syncers, first.Workspaces), Revision: 4}}, first, true, "clients of one would be strangers to the other"},
+		"syncers' differs":    {&oneRow{row: storage.InstallationRow{Value: row(first.Clients, "x", first.Workspaces), Revision: 4}}, first, true, "so would syncers"},
+		"workspaces' differs": {&oneRow{row: storage.InstallationRow{Value: row(first.Clients, first.Syncers, "x"), Revision: 4}}, first, true, "so would those with a certificate of a workspace"},
+		"both at once":        {&oneRow{contend: []byte(`{"clients":"x","syncers":"y"}`)}, first, true, "one of them was first"},
+		"both at once, same":  {&oneRow{contend: row(first.Clients, first.Syncers, first.Workspaces)}, first, false, "and they agree"},
+		"no JSON":             {&oneRow{row: storage.InstallationRow{Value: []byte("?"), Revision: 4}}, first, true, "nobody knows"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -60,7 +65,7 @@ func TestServersAgreeOnAuthorities(t *testing.T) {
 				t.Fatalf("error %v, want one: %v: %s", err, tc.refused, tc.reason)
 			}
 			if err != nil {
-				for _, want := range []string{"/data/pki", "syncers/ca.key", "/atoll/installation/certificate-authorities", "replicas.md"} {
+				for _, want := range []string{"/data/pki", "syncers/ca.key", "workspaces/ca.key", "/atoll/installation/certificate-authorities", "replicas.md"} {
 					if !strings.Contains(err.Error(), want) {
 						t.Errorf("error %q lacks %q", err, want)
 					}
@@ -70,10 +75,26 @@ func TestServersAgreeOnAuthorities(t *testing.T) {
 	}
 }
 
+// TestAuthoritiesOfBefore: a row without the authority of workspaces is taken over by one server, which the others must be like.
+func TestAuthoritiesOfBefore(t *testing.T) {
+	rows := &oneRow{row: storage.InstallationRow{Value: []byte(`{"clients":"a","syncers":"b"}`), Revision: 4}}
+	if err := agreeOnAuthorities(t.Context(), rows, authorities{Clients: "a", Syncers: "b", Workspaces: "c"}, "/data/pki"); err != nil || rows.row.Revision != 5 {
+		t.Fatalf("the row is %+v, error %v, want it taken over", rows.row, err)
+	}
+	err := agreeOnAuthorities(t.Context(), rows, authorities{Clients: "a", Syncers: "b", Workspaces: "d"}, "/data/pki")
+	if err == nil || !strings.Contains(err.Error(), "workspaces/ca.crt there is sha256:c, here it is sha256:d") {
+		t.Errorf("another server with another authority of workspaces: %v", err)
+	}
+	contended := &oneRow{row: storage.InstallationRow{Value: []byte(`{"clients":"a","syncers":"b"}`), Revision: 4}, contend: []byte(`{"clients":"a","syncers":"b","workspaces":"c"}`)}
+	if err := agreeOnAuthorities(t.Context(), contended, authorities{Clients: "a", Syncers: "b", Workspaces: "d"}, "/data/pki"); err == nil {
+		t.Error("both took it over at once")
+	}
+}
+
 // TestAuthoritiesAreWrittenWithTheNewKey: the row is encrypted as it would be written now, like every other.
 func TestAuthoritiesAreWrittenWithTheNewKey(t *testing.T) {
-	own := authorities{Clients: "a", Syncers: "b"}
-	rows := &oneRow{row: storage.InstallationRow{Value: []byte(`{"clients":"a","syncers":"b"}`), Revision: 4, Stale: true}}
+	own := authorities{Clients: "a", Syncers: "b", Workspaces: "c"}
+	rows := &oneRow{row: storage.InstallationRow{Value: []byte(`{"clients":"a","syncers":"b","workspaces":"c"}`), Revision: 4, Stale: true}}
 	if err := agreeOnAuthorities(t.Context(), rows, own, "/data/pki"); err != nil || rows.row.Revision != 5 || rows.row.Stale {
 		t.Errorf("the row is %+v, error %v, want it written", rows.row, err)
 	}

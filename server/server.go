@@ -210,7 +210,7 @@ func (s *Server) assemble(ctx context.Context, etcd *clientv3.Client, address st
 		return err
 	}
 	if s.options.SharedStore {
-		own := authorities{Clients: fingerprint(s.keys), Syncers: fingerprint(s.syncerKeys)}
+		own := authorities{Clients: fingerprint(s.keys), Syncers: fingerprint(s.syncerKeys), Workspaces: fingerprint(s.workspaceKeys)}
 		if err := agreeOnAuthorities(ctx, s.backend, own, s.options.pkiDirectory()); err != nil {
 			return err
 		}

@@ -62,7 +62,7 @@ func NewAtoll(t testing.TB, flags ...string) *Atoll {
 func (a *Atoll) StartReplica(t testing.TB, flags ...string) *Atoll {
 	t.Helper()
 	replica := NewAtoll(t, flags...)
-	for _, file := range []string{"ca.crt", "ca.key", "syncers/ca.crt", "syncers/ca.key"} {
+	for _, file := range []string{"ca.crt", "ca.key", "syncers/ca.crt", "syncers/ca.key", "workspaces/ca.crt", "workspaces/ca.key"} {
 		data, err := os.ReadFile(filepath.Join(a.Dir, "pki", file))
 		if err != nil {
 			t.Fatal(err)
