@@ -7,11 +7,17 @@ import (
 	"encoding/json"
 	"fmt"
 
-	"atoll.dev/atoll/server/identity"
+	"atoll.dev/atoll/server/storage"
 )
 
 // authoritiesRow is the name of the installation's row that says which certificate authorities its servers have.
 const authoritiesRow = "certificate-authorities"
+
+// plainRows are rows of the installation that are not encrypted, as storage.Backend has them.
+type plainRows interface {
+	ReadPlainInstallation(ctx context.Context, name string) (storage.InstallationRow, error)
+	WritePlainInstallation(ctx context.Context, name string, value []byte, revision int64) (bool, error)
+}
 
 // authorities are the fingerprints of a server's own certificate authorities: who is let in by one server must be by all,
 // and what one writes into kubeconfigs, ConfigMaps and certificates must hold with all.
@@ -41,19 +47,20 @@ func fingerprint(p *pki) string {
 }
 
 // agreeOnAuthorities refuses a server whose authorities are not those of the servers before it on the same etcd; the first
-// one says which they are. directory is where own lie.
-func agreeOnAuthorities(ctx context.Context, rows identity.Rows, own authorities, directory string) error {
+// one says which they are. directory is where own lie. The row is in plain: a server that starts reads it whichever keys there
+// are by then, and nobody writes it anew when they change while servers run.
+func agreeOnAuthorities(ctx context.Context, rows plainRows, own authorities, directory string) error {
 	want, err := json.Marshal(own)
 	if err != nil {
 		return err
 	}
 	for {
-		row, err := rows.ReadInstallation(ctx, authoritiesRow)
+		row, err := rows.ReadPlainInstallation(ctx, authoritiesRow)
 		if err != nil {
 			return err
 		}
 		if row.Value == nil {
-			written, err := rows.WriteInstallation(ctx, authoritiesRow, want, row.Revision)
+			written, err := rows.WritePlainInstallation(ctx, authoritiesRow, want, row.Revision)
 			if err != nil {
 				return err
 			}
@@ -76,7 +83,7 @@ func agreeOnAuthorities(ctx context.Context, rows identity.Rows, own authorities
 		if !before && !row.Stale {
 			return nil
 		}
-		written, err := rows.WriteInstallation(ctx, authoritiesRow, want, row.Revision)
+		written, err := rows.WritePlainInstallation(ctx, authoritiesRow, want, row.Revision)
 		if err != nil || written {
 			return err
 		}

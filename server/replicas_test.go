@@ -18,13 +18,13 @@ type oneRow struct {
 	attempts int
 }
 
-func (o *oneRow) ReadInstallation(context.Context, string) (storage.InstallationRow, error) {
+func (o *oneRow) ReadPlainInstallation(context.Context, string) (storage.InstallationRow, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.row, nil
 }
 
-func (o *oneRow) WriteInstallation(_ context.Context, _ string, value []byte, revision int64) (bool, error) {
+func (o *oneRow) WritePlainInstallation(_ context.Context, _ string, value []byte, revision int64) (bool, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.attempts++
@@ -91,8 +91,8 @@ func TestAuthoritiesOfBefore(t *testing.T) {
 	}
 }
 
-// TestAuthoritiesAreWrittenWithTheNewKey: the row is encrypted as it would be written now, like every other.
-func TestAuthoritiesAreWrittenWithTheNewKey(t *testing.T) {
+// TestEncryptedAuthoritiesAreWrittenInPlain: the row was encrypted once.
+func TestEncryptedAuthoritiesAreWrittenInPlain(t *testing.T) {
 	own := authorities{Clients: "a", Syncers: "b", Workspaces: "c"}
 	rows := &oneRow{row: storage.InstallationRow{Value: []byte(`{"clients":"a","syncers":"b","workspaces":"c"}`), Revision: 4, Stale: true}}
 	if err := agreeOnAuthorities(t.Context(), rows, own, "/data/pki"); err != nil || rows.row.Revision != 5 || rows.row.Stale {

@@ -27,7 +27,7 @@ type InstallationRow struct {
 	Value []byte
 	// Revision is what WriteInstallation compares with; 0 if there is no such row.
 	Revision int64
-	// Stale says that the row is not encrypted as it would be written now.
+	// Stale says that the row is not encrypted as it would be written now, or is and would not be.
 	Stale bool
 }
 
@@ -53,6 +53,29 @@ func (b *Backend) ReadInstallation(ctx context.Context, name string) (Installati
 	return row, nil
 }
 
+// ReadPlainInstallation reads a row of the installation that is in plain, since nothing in it is secret: it is read whatever
+// became of the keys. One that WriteInstallation encrypted is read too, and Stale.
+func (b *Backend) ReadPlainInstallation(ctx context.Context, name string) (InstallationRow, error) {
+	got, err := b.client.Get(ctx, installationKey+name)
+	if err != nil {
+		return InstallationRow{}, fmt.Errorf("read the installation's %s: %w", name, err)
+	}
+	if len(got.Kvs) == 0 {
+		return InstallationRow{}, nil
+	}
+	if !bytes.HasPrefix(got.Kvs[0].Value, []byte(encryptedPrefix)) {
+		return InstallationRow{Value: got.Kvs[0].Value, Revision: got.Kvs[0].ModRevision}, nil
+	}
+	row, err := b.ReadInstallation(ctx, name)
+	row.Stale = row.Value != nil
+	return row, err
+}
+
+// WritePlainInstallation is WriteInstallation for ReadPlainInstallation.
+func (b *Backend) WritePlainInstallation(ctx context.Context, name string, plain []byte, revision int64) (written bool, err error) {
+	return b.putInstallation(ctx, name, plain, revision)
+}
+
 // WriteInstallation writes a row of the installation if it was last written at that revision, 0 for never, and says
 // whether it did.
 func (b *Backend) WriteInstallation(ctx context.Context, name string, plain []byte, revision int64) (written bool, err error) {
@@ -62,9 +85,14 @@ func (b *Backend) WriteInstallation(ctx context.Context, name string, plain []by
 			return false, fmt.Errorf("encrypt the installation's %s: %w", name, err)
 		}
 	}
+	return b.putInstallation(ctx, name, plain, revision)
+}
+
+func (b *Backend) putInstallation(ctx context.Context, name string, data []byte, revision int64) (written bool, err error) {
+	key := installationKey + name
 	got, err := b.client.Txn(ctx).
 		If(clientv3.Compare(clientv3.ModRevision(key), "=", revision)).
-		Then(clientv3.OpPut(key, string(plain))).
+		Then(clientv3.OpPut(key, string(data))).
 		Commit()
 	if err != nil {
 		return false, fmt.Errorf("write the installation's %s: %w", name, err)
