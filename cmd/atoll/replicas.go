@@ -29,6 +29,10 @@ const (
 	replicasLeaseDuration = 15 * time.Second
 	replicasRenewDeadline = 10 * time.Second
 	replicasRetryPeriod   = 2 * time.Second
+
+	// replicasTrust is how long a Lease is believed to be ours after it was renewed: less than until others may take it, since
+	// what is decided by then takes a moment to be done.
+	replicasTrust = replicasLeaseDuration - replicasRetryPeriod
 )
 
 var errNotLeading = errors.New("this server does not lead now: another may run the controllers")
@@ -42,17 +46,32 @@ type leadership struct {
 	lock  resourcelock.Interface // nil: there are no other servers
 	alone bool
 	// renewed is when the request began that last wrote the Lease; nil: none did.
-	renewed atomic.Pointer[time.Time]
+	renewed atomic.Pointer[reading]
+	now     func() reading // readClocks, but for tests
 	// lost is closed when another leads after this server did.
 	lost     chan struct{}
 	wasOurs  atomic.Bool
 	wasTaken atomic.Bool
 }
 
+// reading is a moment by two clocks. steady is never set, but stands still on some systems while the machine sleeps or its
+// virtual machine is paused; wall goes on then, but is set now and then.
+type reading struct{ steady, wall time.Time }
+
+func readClocks() reading {
+	now := time.Now()
+	return reading{steady: now, wall: now.Round(0)}
+}
+
+// since is the longer of what the clocks say.
+func (r reading) since(before reading) time.Duration {
+	return max(r.steady.Sub(before.steady), r.wall.Sub(before.wall))
+}
+
 // newLeadership returns the leadership that servers on one etcd compete for. kube is a client of this server, and name what
 // people know it by.
 func newLeadership(kube kubernetes.Interface, name string) *leadership {
-	l := &leadership{lost: make(chan struct{})}
+	l := &leadership{lost: make(chan struct{}), now: readClocks}
 	l.lock = l.watched(&resourcelock.LeaseLock{
 		LeaseMeta:  metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: replicasLease},
 		Client:     kube.CoordinationV1(),
@@ -70,7 +89,7 @@ func (l *leadership) holds() error {
 		return nil
 	}
 	// Others take the Lease only after they have seen it unchanged for its duration, which begins after renewed.
-	if at := l.renewed.Load(); at == nil || time.Since(*at) >= replicasLeaseDuration {
+	if at := l.renewed.Load(); at == nil || l.now().since(*at) >= replicasTrust {
 		return errNotLeading
 	}
 	return nil
@@ -227,7 +246,7 @@ func (r renewals) Update(ctx context.Context, record resourcelock.LeaderElection
 }
 
 func (r renewals) note(record resourcelock.LeaderElectionRecord, write func() error) error {
-	began := time.Now()
+	began := r.of.now()
 	if err := write(); err != nil {
 		return err
 	}

@@ -79,7 +79,7 @@ func (s *sight) RecordEvent(string) {}
 func (s *sight) Identity() string   { return s.identity }
 func (s *sight) Describe() string   { return "the lease" }
 func (s *sight) leadership() *leadership {
-	l := &leadership{lost: make(chan struct{})}
+	l := &leadership{lost: make(chan struct{}), now: readClocks}
 	l.lock = l.watched(s)
 	return l
 }
@@ -171,6 +171,31 @@ func TestOneLeads(t *testing.T) {
 			t.Error("the second does not work")
 		}
 	})
+}
+
+// TestSleepEndsTheRight: a clock that stood still while the machine slept, or one that was set back, is not believed alone.
+func TestSleepEndsTheRight(t *testing.T) {
+	began := readClocks()
+	for _, tc := range []struct {
+		reason       string
+		steady, wall time.Duration // since the Lease was renewed
+		holds        bool
+	}{
+		{"just renewed", time.Second, time.Second, true},
+		{"before others look again", replicasTrust - 1, replicasTrust - 1, true},
+		{"others may take it in a moment", replicasTrust, replicasTrust, false},
+		{"the machine slept, and one clock with it", time.Second, time.Minute, false},
+		{"the wall clock was set back", replicasTrust, -time.Hour, false},
+		{"the wall clock was set back a little", time.Second, -time.Second, true},
+	} {
+		t.Run(tc.reason, func(t *testing.T) {
+			l := &leadership{now: func() reading { return reading{began.steady.Add(tc.steady), began.wall.Add(tc.wall)} }}
+			l.renewed.Store(&began)
+			if err := l.holds(); (err == nil) != tc.holds {
+				t.Errorf("it may change something: %v, want %v", err, tc.holds)
+			}
+		})
+	}
 }
 
 // TestAwayStoreEndsNobody: where nobody else takes over, the leader goes on when etcd is back.
