@@ -50,7 +50,7 @@ func TestReplicas(t *testing.T) {
 	if !errors.As(err, &exit) || exit.ExitCode() <= 0 {
 		t.Errorf("a server with authorities of its own ended with %v, want an exit code:\n%s", err, out)
 	}
-	clearError(t, string(out), "a server with authorities of its own", "other certificate authorities", "syncers/ca.key", "/atoll/installation/certificate-authorities")
+	clearError(t, string(out), "a server with authorities of its own", "other certificate authorities", "syncers/ca.key", "workspaces/ca.key", "/atoll/installation/certificate-authorities")
 
 	r := &replicas{t: t, servers: []*framework.Atoll{first, first.StartReplica(t, flags...)}, services: map[string]string{}}
 	for _, server := range r.servers {
@@ -77,8 +77,9 @@ func TestReplicas(t *testing.T) {
 		old := r.servers[leader]
 		r.underLoad(leader, old.Pause, func() {
 			framework.Eventually(t, leaderGone, "the other leads", func() string {
-				if now := r.holder(1 - leader); strings.HasPrefix(now, strings.TrimPrefix(old.URL, "https://")) {
-					return now + " holds the Lease"
+				holder, err := r.holder(1 - leader)
+				if err != nil || !holds(r.servers[1-leader], holder) {
+					return fmt.Sprintf("%q holds the Lease, error %v", holder, err)
 				}
 				return ""
 			})
@@ -147,12 +148,17 @@ func problemOf(err error) string {
 }
 
 // holder is who holds the Lease, as a server says.
-func (r *replicas) holder(server int) string {
+func (r *replicas) holder(server int) (string, error) {
 	lease, err := r.clients[server].Kube.CoordinationV1().Leases(metav1.NamespaceSystem).Get(client.In(r.t.Context(), "system:admin"), "atoll-controllers", metav1.GetOptions{})
 	if err != nil || lease.Spec.HolderIdentity == nil {
-		return fmt.Sprintf("nobody: %v", err)
+		return "", err
 	}
-	return *lease.Spec.HolderIdentity
+	return *lease.Spec.HolderIdentity, nil
+}
+
+// holds says whether a server is the holder.
+func holds(server *framework.Atoll, holder string) bool {
+	return strings.HasPrefix(holder, strings.TrimPrefix(server.URL, "https://")+"_")
 }
 
 // leader is the index of the server that runs the controllers.
@@ -160,14 +166,14 @@ func (r *replicas) leader() int {
 	r.t.Helper()
 	leader := -1
 	framework.Eventually(r.t, leaderGone, "a server leads", func() string {
-		holder := r.holder(0)
+		holder, err := r.holder(0)
 		for i, server := range r.servers {
-			if strings.HasPrefix(holder, strings.TrimPrefix(server.URL, "https://")+"_") {
+			if err == nil && holds(server, holder) {
 				leader = i
 				return ""
 			}
 		}
-		return holder + " holds the Lease"
+		return fmt.Sprintf("%q holds the Lease, error %v", holder, err)
 	})
 	return leader
 }
@@ -330,8 +336,8 @@ func (r *replicas) good(server int, token string) {
 func (r *replicas) led(server int) {
 	r.t.Helper()
 	framework.Eventually(r.t, leaderGone, "the controllers run", func() string {
-		if holder := r.holder(server); !strings.HasPrefix(holder, strings.TrimPrefix(r.servers[server].URL, "https://")+"_") {
-			return holder + " holds the Lease"
+		if holder, err := r.holder(server); err != nil || !holds(r.servers[server], holder) {
+			return fmt.Sprintf("%q holds the Lease, error %v", holder, err)
 		}
 		return ""
 	})
