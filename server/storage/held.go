@@ -3,7 +3,6 @@ package storage
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -15,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apiserver/pkg/storage/value"
 
 	lc "atoll.dev/atoll/internal/logicalcluster"
@@ -44,7 +44,7 @@ func (b *Backend) Held(ctx context.Context, cluster logicalcluster.Name, hold Ho
 // objects, as etcd has them now. Else it removes nothing and returns what is held. An object that gets a finalizer meanwhile
 // stays, too, but others may be gone. Rows of the resources in keep stay and hold nothing.
 //
-// A row that cannot be decrypted is an error: nobody knows what it holds. One that is no object holds nothing.
+// A row that cannot be read is an error: nobody knows what it holds. A lock holds nothing.
 func (b *Backend) DeleteUnheldData(ctx context.Context, cluster logicalcluster.Name, hold Hold, keep ...schema.GroupResource) (lc.Held, error) {
 	// The first look is at everything before anything goes. What is written later is seen in its turn.
 	for some := false; ; some = true {
@@ -164,7 +164,7 @@ func (p *pass) rest(ctx context.Context, prefix, after string, some bool) (rows 
 
 // see notes what is held of some rows of a resource, and returns all of them.
 func (p *pass) see(ctx context.Context, prefix string, got *clientv3.GetResponse) ([]seen, error) {
-	resource, transformer := p.storedAt(prefix)
+	resource, transformer, locks := p.storedAt(prefix)
 	rows := make([]seen, len(got.Kvs))
 	for i, kv := range got.Kvs {
 		key := string(kv.Key)
@@ -176,7 +176,10 @@ func (p *pass) see(ctx context.Context, prefix string, got *clientv3.GetResponse
 				return nil, fmt.Errorf("read %s: %w", key, err)
 			}
 		}
-		object, finalizers := finalizersOf(resource, plain)
+		object, finalizers, err := finalizersOf(resource, plain)
+		if err != nil && !locks {
+			return nil, fmt.Errorf("read %s: %w", key, err)
+		}
 		if len(finalizers) == 0 {
 			continue
 		}
@@ -192,31 +195,34 @@ func (p *pass) see(ctx context.Context, prefix string, got *clientv3.GetResponse
 }
 
 // storedAt returns what is stored below a resource prefix and what it is encrypted with; nil if with nothing. A store of
-// custom resources need not be open: they are at /<group>/<resource>.
-func (p *pass) storedAt(prefix string) (schema.GroupResource, value.Transformer) {
+// custom resources need not be open: they are at /<group>/<resource>. Other prefixes without a store have locks, or what is
+// not served any more.
+func (p *pass) storedAt(prefix string) (_ schema.GroupResource, _ value.Transformer, locks bool) {
 	if r, ok := p.stores[prefix]; ok {
-		return r.GroupResource, r.transformer.inner
+		return r.GroupResource, r.transformer.inner, false
 	}
 	group, resource, _ := strings.Cut(strings.TrimPrefix(prefix, "/"), "/")
 	if resource == "" {
-		return schema.GroupResource{Resource: group}, nil // locks
+		return schema.GroupResource{Resource: group}, nil, true
 	}
 	gr := schema.GroupResource{Group: group, Resource: resource}
 	if p.backend.transform == nil {
-		return gr, nil
+		return gr, nil, false
 	}
-	return gr, p.backend.transform.TransformerForResource(gr)
+	return gr, p.backend.transform.TransformerForResource(gr), false
 }
 
 var protobufPrefix = []byte("k8s\x00")
 
 // finalizersOf returns the metadata and the finalizers of what is stored of an object, as JSON or Protobuf: those of a
-// Namespace are in its spec, too, where all have one of Kubernetes' own, which is left out. Other bytes have none.
-func finalizersOf(resource schema.GroupResource, plain []byte) (metav1.ObjectMeta, []string) {
+// Namespace are in its spec, too, where all have one of Kubernetes' own, which is left out. Bytes that are neither are an
+// error.
+func finalizersOf(resource schema.GroupResource, plain []byte) (metav1.ObjectMeta, []string, error) {
 	stored, isProtobuf := bytes.CutPrefix(plain, protobufPrefix)
 	into := func(object interface{ Unmarshal([]byte) error }) error {
 		if !isProtobuf {
-			return json.Unmarshal(plain, object)
+			// Case matters: a custom resource may have a field Metadata, of any type, beside its metadata.
+			return utiljson.Unmarshal(plain, object)
 		}
 		envelope := &runtime.Unknown{}
 		if err := envelope.Unmarshal(stored); err != nil {
@@ -226,8 +232,8 @@ func finalizersOf(resource schema.GroupResource, plain []byte) (metav1.ObjectMet
 	}
 	if resource == (schema.GroupResource{Resource: "namespaces"}) {
 		ns := &corev1.Namespace{}
-		if into(ns) != nil {
-			return metav1.ObjectMeta{}, nil
+		if err := into(ns); err != nil {
+			return metav1.ObjectMeta{}, nil, err
 		}
 		finalizers := slices.Clone(ns.Finalizers)
 		for _, f := range ns.Spec.Finalizers {
@@ -235,14 +241,14 @@ func finalizersOf(resource schema.GroupResource, plain []byte) (metav1.ObjectMet
 				finalizers = append(finalizers, string(f))
 			}
 		}
-		return ns.ObjectMeta, finalizers
+		return ns.ObjectMeta, finalizers, nil
 	}
 	// Whatever the kind, its metadata is the first field, and fields that are not known are passed over.
 	object := &metav1.PartialObjectMetadata{}
-	if into(object) != nil {
-		return metav1.ObjectMeta{}, nil
+	if err := into(object); err != nil {
+		return metav1.ObjectMeta{}, nil, err
 	}
-	return object.ObjectMeta, object.Finalizers
+	return object.ObjectMeta, object.Finalizers, nil
 }
 
 // deleteAsSeen removes rows, given by resource, that are still as they were seen. Others stay and are looked at again: they

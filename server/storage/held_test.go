@@ -3,6 +3,8 @@ package storage
 import (
 	"context"
 	"fmt"
+	"path"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -102,5 +104,62 @@ func TestDeleteUnheldDataMeetsAChange(t *testing.T) {
 	found, err := s.DeleteUnheldData(t.Context(), "aa", waitForAll)
 	if err != nil || found.Objects[configMapsResource] != 1 {
 		t.Errorf("held %+v, %v; want the one that changed", found, err)
+	}
+}
+
+// Whatever else a row has, its finalizers count; and where nobody can say which these are, everything stays.
+func TestDeleteUnheldDataReadsEveryRow(t *testing.T) {
+	for _, tc := range []struct {
+		reason, row string
+		held        bool
+		err         string
+	}{
+		{reason: "fields that are called like those of every object, but for case", held: true,
+			row: `{"Kind":5,"APIVersion":{},"Metadata":[],"kind":"Widget","metadata":{"name":"w","Finalizers":7,"Name":1,"finalizers":["example.com/a"]}}`},
+		{reason: "the same, in another order", held: true,
+			row: `{"metadata":{"finalizers":["example.com/a"],"name":"w","finaliZers":[]},"kind":"Widget","Metadata":{},"KIND":5}`},
+		{reason: "no object", row: "not an object", err: "/aa/w"},
+		{reason: "no Protobuf", row: "k8s\x00\xff", err: "/aa/w"},
+	} {
+		t.Run(tc.reason, func(t *testing.T) {
+			s := serve(t, prefixOf(t), nil)
+			resource := schema.GroupResource{Group: strings.ToLower(path.Base(t.Name())) + ".example", Resource: "widgets"}
+			if err := s.RecordCustom(t.Context(), "aa", resource); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				if err := s.ForgetCustom(context.Background(), "aa", resource); err != nil {
+					t.Error(err)
+				}
+			})
+			key := prefixOf(t) + uncachedPrefix(resource) + "/aa/w"
+			if _, err := etcd.Client.Put(t.Context(), key, tc.row); err != nil {
+				t.Fatal(err)
+			}
+			held, err := s.DeleteUnheldData(t.Context(), "aa", waitForAll)
+			if (err == nil) != (tc.err == "") || err != nil && !strings.Contains(err.Error(), tc.err) {
+				t.Errorf("error %v, want one with %q", err, tc.err)
+			}
+			if got := held.Objects[resource] == 1; got != tc.held {
+				t.Errorf("held %+v, want one of %s: %v", held, resource, tc.held)
+			}
+			if left := rowsBelow(t, key); len(left) != 1 {
+				t.Errorf("rows left: %v, want the one", left)
+			}
+		})
+	}
+}
+
+// Who has a lock is no object, and holds nothing.
+func TestDeleteUnheldDataTakesLocks(t *testing.T) {
+	s := serve(t, prefixOf(t), nil)
+	if _, _, err := s.Exclusive(in("aa"), "nodeports/30080", "default/web"); err != nil {
+		t.Fatal(err)
+	}
+	if held, err := s.DeleteUnheldData(t.Context(), "aa", waitForAll); err != nil || !held.Empty() {
+		t.Errorf("held %+v, %v; want nothing", held, err)
+	}
+	if left := rowsBelow(t, prefixOf(t)+"/"); len(left) != 0 {
+		t.Errorf("rows left: %v, want none", left)
 	}
 }
