@@ -86,7 +86,7 @@ func (b *Backend) DeleteClusterData(ctx context.Context, cluster logicalcluster.
 	defer b.usage.forget(cluster)
 	var deleted int64
 	for {
-		// Definitions go together with their objects: what they tell is found out anew before each pass.
+		// What others write meanwhile may be of a resource that was not known before.
 		prefixes, err := b.prefixesOf(ctx, cluster, keep)
 		if err != nil {
 			return fmt.Errorf("delete the data of logical cluster %q after %d rows: %w", cluster, deleted, err)

@@ -10,6 +10,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
 )
 
 // customKey is below which is recorded, with an empty row, that a logical cluster may have objects of a custom resource:
@@ -48,7 +49,8 @@ func customRecord(cluster logicalcluster.Name, gr schema.GroupResource) string {
 }
 
 // customPrefixes are the resource prefixes of the custom resources that a logical cluster may have objects of: those on
-// record, and those it has definitions of, which before there were records were established without.
+// record, and those it has definitions of, which before there were records were established without. It records these: when
+// everything is deleted, definitions may go before the last of their objects, and the server may end between.
 func (b *Backend) customPrefixes(ctx context.Context, cluster logicalcluster.Name) ([]string, error) {
 	records := customKey + string(cluster)
 	definitions := b.definitionsOf(cluster)
@@ -63,14 +65,22 @@ func (b *Backend) customPrefixes(ctx context.Context, cluster logicalcluster.Nam
 	for _, kv := range got.Responses[0].GetResponseRange().Kvs {
 		prefixes = append(prefixes, strings.TrimPrefix(string(kv.Key), records))
 	}
+	recorded := sets.New(prefixes...)
 	for _, kv := range got.Responses[1].GetResponseRange().Kvs {
 		// Validation holds their names to <resource>.<group>.
 		if resource, group, ok := strings.Cut(strings.TrimPrefix(string(kv.Key), definitions), "."); ok {
-			prefixes = append(prefixes, uncachedPrefix(schema.GroupResource{Group: group, Resource: resource}))
+			gr := schema.GroupResource{Group: group, Resource: resource}
+			if recorded.Has(uncachedPrefix(gr)) {
+				continue
+			}
+			if err := b.RecordCustom(ctx, cluster, gr); err != nil {
+				return nil, err
+			}
+			prefixes = append(prefixes, uncachedPrefix(gr))
 		}
 	}
 	slices.Sort(prefixes)
-	return slices.Compact(prefixes), nil
+	return prefixes, nil
 }
 
 // forgetRecords removes the records of a logical cluster that has no rows any more.

@@ -2,6 +2,7 @@ package storage
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -80,6 +81,56 @@ func TestDeleteClusterDataOfCustomResources(t *testing.T) {
 	forget(revisionOf(t, definition), true)
 	if left := rowsBelow(t, customKey+"custom-"); len(left) != 0 {
 		t.Errorf("on record: %v, want nothing", left)
+	}
+}
+
+// TestDeleteManyCustomResourcesOfBefore: a definition without record goes before the last of its many objects, which go all
+// the same, also if the server ends between.
+func TestDeleteManyCustomResourcesOfBefore(t *testing.T) {
+	const n = deleteBatch + 2*pageRows + 1
+	for name, remove := range map[string]func(s *served) error{
+		"all": func(s *served) error { return s.DeleteClusterData(t.Context(), "aa", nil) },
+		"what is not held": func(s *served) error {
+			held, err := s.DeleteUnheldData(t.Context(), "aa", waitForAll)
+			if !held.Empty() {
+				return fmt.Errorf("held: %+v", held)
+			}
+			return err
+		},
+		"after a pass that was the last": func(s *served) error {
+			ctx, end := context.WithCancel(t.Context())
+			if err := s.DeleteClusterData(ctx, "aa", func(int64) { end() }); err == nil {
+				return errors.New("there was one pass only")
+			}
+			return s.DeleteClusterData(t.Context(), "aa", nil)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := serve(t, prefixOf(t), nil)
+			const group = "before.example"
+			if err := s.rememberPrefix("/apiextensions.k8s.io/customresourcedefinitions"); err != nil {
+				t.Fatal(err)
+			}
+			putRow(t, fmt.Sprintf("%s/apiextensions.k8s.io/customresourcedefinitions/aa/widgets.%s", prefixOf(t), group))
+			var puts []clientv3.Op
+			for i := range n {
+				puts = append(puts, clientv3.OpPut(fmt.Sprintf("%s/%s/widgets/aa/w%d", prefixOf(t), group, i), "{}"))
+			}
+			for some := range slices.Chunk(puts, maxOps) {
+				if _, err := etcd.Client.Txn(t.Context()).Then(some...).Commit(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := remove(s); err != nil {
+				t.Fatal(err)
+			}
+			if left := rowsBelow(t, prefixOf(t)+"/"); len(left) != 0 {
+				t.Errorf("%d rows left, such as %s", len(left), left[0])
+			}
+			if left := rowsBelow(t, customKey+"aa/"); len(left) != 0 {
+				t.Errorf("on record: %v, want nothing", left)
+			}
+		})
 	}
 }
 
