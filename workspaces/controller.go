@@ -63,6 +63,7 @@ type Controller struct {
 	informers *client.Informers
 	queue     *queue.Queue[client.Key]
 	leaves    []leafIndex
+	asks      chan struct{} // holds one for each worker that asks what finalizers hold to go
 
 	mu    sync.Mutex           // guards waits
 	waits map[client.Key]*wait // by Workspaces that are being deleted and hold what finalizers hold
@@ -73,7 +74,7 @@ func New(clients *client.Clients, informers *client.Informers, opts Options) (*C
 	if opts.URLBase == "" || opts.DeleteData == nil || opts.Held == nil {
 		return nil, errors.New("workspaces: URLBase, DeleteData and Held are required")
 	}
-	c := &Controller{opts: opts, clients: clients, informers: informers, waits: map[client.Key]*wait{}}
+	c := &Controller{opts: opts, clients: clients, informers: informers, asks: make(chan struct{}, asking), waits: map[client.Key]*wait{}}
 	c.queue = queue.New("workspaces", c.reconcile)
 
 	informers.Workspaces.OnEvent(func(e client.Event[*tenancyv1alpha1.Workspace]) {

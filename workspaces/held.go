@@ -31,8 +31,14 @@ const (
 	// the controllers that remove them may run there.
 	workloadGrace = 30 * time.Second
 
-	// askParallel is how many objects of one workspace are asked to go at a time.
+	// askParallel is how many objects of one workspace are asked to go at a time, and askTime how long: each takes what a
+	// workspace's own webhooks take. The rest are asked next time.
 	askParallel = 16
+	askTime     = 5 * time.Second
+	// asking is how many of the workers may ask at a time, so that others are left to make workspaces, and askAgain how long
+	// one more rests at most.
+	asking   = workers / 4
+	askAgain = time.Second
 )
 
 // wait is what is known of a Workspace in which finalizers hold something.
@@ -44,8 +50,9 @@ type wait struct {
 
 // next is how long to rest after what was found now: the longer, the longer nothing has happened.
 func (w *wait) next(found lcctx.Held) time.Duration {
-	same := maps.Equal(w.held.Objects, found.Objects) && maps.Equal(w.held.Finalizers, found.Finalizers)
-	if w.held = found; !same || w.rest == 0 || len(found.Unasked) > 0 {
+	// Some may never be asked: nothing serves them, or their webhook is dead.
+	same := maps.Equal(w.held.Objects, found.Objects) && maps.Equal(w.held.Finalizers, found.Finalizers) && slices.Equal(w.held.Unasked, found.Unasked)
+	if w.held = found; !same || w.rest == 0 {
 		w.rest = firstLook
 	} else {
 		w.rest = min(2*w.rest, lastLook)
@@ -92,6 +99,18 @@ func (c *Controller) ask(ctx context.Context, w *tenancyv1alpha1.Workspace, lc *
 	if held.Empty() {
 		return left, 0
 	}
+	again = c.rest(w, held)
+	if len(held.Unasked) == 0 {
+		return left, again
+	}
+	select {
+	case c.asks <- struct{}{}:
+		defer func() { <-c.asks }()
+	default:
+		return left, min(again, askAgain)
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
 	errs := make([]error, len(held.Unasked))
 	turn := make(chan struct{}, askParallel)
 	var wg sync.WaitGroup
@@ -106,7 +125,7 @@ func (c *Controller) ask(ctx context.Context, w *tenancyv1alpha1.Workspace, lc *
 	if i := slices.IndexFunc(errs, func(err error) bool { return err != nil }); i >= 0 {
 		left.refused = errs[i].Error() // one that may be put right is enough at a time
 	}
-	return left, c.rest(w, held)
+	return left, again
 }
 
 func (c *Controller) askOne(ctx context.Context, o lcctx.HeldObject) error {
