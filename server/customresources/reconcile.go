@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/rest"
 
@@ -63,6 +64,10 @@ type reconciler struct {
 		sync.Mutex
 		of map[logicalcluster.Name]int // number of those that are being ended; none are not there
 	}
+	recorded struct {
+		sync.Mutex
+		of map[key]types.UID // of the definitions that this process knows to be on record
+	}
 	// turns keep two definitions of one logical cluster from being given the same name at the same time.
 	turns [64]sync.Mutex
 }
@@ -70,6 +75,7 @@ type reconciler struct {
 func newReconciler(d *Definitions, status *customresourcedefinition.StatusREST, objectsOf func(*Definition) (deletable, func(), error), hasObjects func(context.Context, *Definition) (bool, error)) *reconciler {
 	r := &reconciler{definitions: d, status: status, objectsOf: objectsOf, hasObjects: hasObjects, goingAt: d.goingAt, lookTime: lookTime, now: time.Now}
 	r.ending.of = map[logicalcluster.Name]int{}
+	r.recorded.of = map[key]types.UID{}
 	r.keys = queue.New("customresourcedefinitions", r.reconcile)
 	r.going = queue.New("customresourcedefinitions-deleted", r.end)
 	return r
@@ -97,6 +103,9 @@ func (r *reconciler) onChange(before, after *Definition, anticipated bool) {
 	if after != nil && !anticipated {
 		r.keys.Add(keyOf(after))
 	}
+	if before != nil && after == nil {
+		r.unrecord(before)
+	}
 	if before == nil || after != nil && equality.Semantic.DeepEqual(before.Status.AcceptedNames, after.Status.AcceptedNames) {
 		return
 	}
@@ -122,14 +131,15 @@ func (r *reconciler) reconcile(ctx context.Context, k key) (time.Duration, error
 	defer turn.Unlock()
 	// Most are looked at because this has just written them, and are as they should be.
 	seen, anticipated, ok := r.definitions.look(k.cluster, k.name)
-	if !ok || !anticipated && sameStatus(seen.Status, r.decide(k.cluster, seen)) {
+	if !ok {
 		return 0, nil
 	}
-	if !isTrue(seen.Status.Conditions, apiextensionsv1.Established) {
-		// Whether or not it is established in a moment.
-		if err := r.rows.RecordCustom(ctx, k.cluster, resourceOf(seen)); err != nil {
-			return 0, fmt.Errorf("establish CustomResourceDefinition %q of logical cluster %q: %w", k.name, k.cluster, err)
-		}
+	// Whether or not it is established, or will be in a moment: people may write its status, too.
+	if err := r.record(ctx, k, seen); err != nil {
+		return 0, fmt.Errorf("establish CustomResourceDefinition %q of logical cluster %q: %w", k.name, k.cluster, err)
+	}
+	if !anticipated && sameStatus(seen.Status, r.decide(k.cluster, seen)) {
+		return 0, nil
 	}
 	err := r.write(ctx, k, func(current *Definition) (*Definition, error) {
 		if current.UID != seen.UID || current.DeletionTimestamp != nil {
@@ -145,6 +155,32 @@ func (r *reconciler) reconcile(ctx context.Context, k key) (time.Duration, error
 		return 0, fmt.Errorf("establish CustomResourceDefinition %q of logical cluster %q: %w", k.name, k.cluster, err)
 	}
 	return 0, nil
+}
+
+// record has on record that there may be objects of a definition, once for each that this process sees.
+func (r *reconciler) record(ctx context.Context, k key, def *Definition) error {
+	r.recorded.Lock()
+	uid, known := r.recorded.of[k]
+	r.recorded.Unlock()
+	if known && uid == def.UID {
+		return nil
+	}
+	if err := r.rows.RecordCustom(ctx, k.cluster, resourceOf(def)); err != nil {
+		return err
+	}
+	r.recorded.Lock()
+	defer r.recorded.Unlock()
+	r.recorded.of[k] = def.UID
+	return nil
+}
+
+// unrecord forgets what this process knows of a definition that is gone, unless it is of another one of its name.
+func (r *reconciler) unrecord(def *Definition) {
+	r.recorded.Lock()
+	defer r.recorded.Unlock()
+	if r.recorded.of[keyOf(def)] == def.UID {
+		delete(r.recorded.of, keyOf(def))
+	}
 }
 
 func (r *reconciler) turn(cluster logicalcluster.Name) *sync.Mutex {

@@ -20,7 +20,12 @@ const customKey = "/atoll/custom/"
 // RecordCustom records that a logical cluster may have objects of a custom resource, before it has the first, until
 // ForgetCustom or DeleteClusterData. Its definition is no such record: whoever may change it can have it gone before them.
 func (b *Backend) RecordCustom(ctx context.Context, cluster logicalcluster.Name, gr schema.GroupResource) error {
-	if _, err := b.client.Put(ctx, customRecord(cluster, gr), ""); err != nil {
+	key := customRecord(cluster, gr)
+	got, err := b.client.Get(ctx, key, clientv3.WithCountOnly())
+	if err == nil && got.Count == 0 { // a read costs no disk
+		_, err = b.client.Put(ctx, key, "")
+	}
+	if err != nil {
 		return fmt.Errorf("record that logical cluster %q has %s: %w", cluster, gr, err)
 	}
 	return nil
