@@ -2,10 +2,12 @@ package workspaces
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/metadata"
@@ -125,5 +127,27 @@ func TestFewAsk(t *testing.T) {
 	}
 	if len(c.asks) != 0 {
 		t.Errorf("%d are asking, want none", len(c.asks))
+	}
+}
+
+// Who may see a Workspace, but not what is in it, reads no name and no text from inside.
+func TestRefusalTellsNothingFromInside(t *testing.T) {
+	unserved := unasked(1)
+	unserved.Unasked[0].Resource.Version = ""
+	for _, tc := range []struct {
+		held lcctx.Held
+		err  error
+		want string
+	}{
+		{unasked(1), apierrors.NewInternalError(errors.New("conversion webhook: secret")), "InternalError"},
+		{unasked(1), fmt.Errorf("secret: %w", context.DeadlineExceeded), "no answer in time"},
+		{unasked(1), errors.New("secret"), "no answer, or one that is none"},
+		{unserved, nil, "the resource is defined but not served"},
+	} {
+		left, _ := asker(func(context.Context, string) error { return tc.err }).ask(t.Context(), workspace("shop"), nil, tc.held)
+		want := "Waiting for finalizers of widgets.shop.example (1): shop.example/a (1). Some widgets.shop.example cannot be deleted: " + tc.want
+		if got := left.condition(1).Message; got != want {
+			t.Errorf("%v: the condition says\n%s, want\n%s", tc.err, got, want)
+		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/metadata"
+	"k8s.io/klog/v2"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
@@ -123,10 +124,29 @@ func (c *Controller) ask(ctx context.Context, w *tenancyv1alpha1.Workspace, lc *
 	}
 	wg.Wait()
 	if i := slices.IndexFunc(errs, func(err error) bool { return err != nil }); i >= 0 {
-		left.refused = errs[i].Error() // one that may be put right is enough at a time
+		// One that may be put right is enough at a time.
+		left.refused = fmt.Sprintf("Some %s cannot be deleted: %s", held.Unasked[i].Resource.GroupResource(), reasonOf(errs[i]))
+		klog.FromContext(ctx).V(2).Info("Cannot delete what finalizers hold", "cluster", cluster, "err", errs[i])
 	}
 	return left, again
 }
+
+// reasonOf is why something could not be asked to go, as those may know who see the Workspace, but not what is in it: no name
+// and no text that is from inside.
+func reasonOf(err error) string {
+	switch reason := apierrors.ReasonForError(err); {
+	case errors.Is(err, errUnserved):
+		return errUnserved.Error()
+	case errors.Is(err, context.DeadlineExceeded):
+		return "no answer in time"
+	case reason != metav1.StatusReasonUnknown:
+		return string(reason)
+	}
+	return "no answer, or one that is none"
+}
+
+// errUnserved says that no request reaches an object.
+var errUnserved = errors.New("the resource is defined but not served")
 
 func (c *Controller) askOne(ctx context.Context, o lcctx.HeldObject) error {
 	name := o.Name
@@ -134,7 +154,7 @@ func (c *Controller) askOne(ctx context.Context, o lcctx.HeldObject) error {
 		name = o.Namespace + "/" + name
 	}
 	if o.Resource.Version == "" {
-		return fmt.Errorf("%s %q: the resource is defined but not served, so nothing can delete it", o.Resource.GroupResource(), name)
+		return fmt.Errorf("%s %q: %w", o.Resource.GroupResource(), name, errUnserved)
 	}
 	var objects metadata.ResourceInterface = c.clients.Metadata.Resource(o.Resource)
 	if o.Namespace != "" {
