@@ -19,8 +19,8 @@ func (r *records) RecordCustom(_ context.Context, cluster logicalcluster.Name, g
 	return nil
 }
 
-func (r *records) ForgetCustom(context.Context, logicalcluster.Name, schema.GroupResource) error {
-	return nil
+func (r *records) ForgetCustom(context.Context, logicalcluster.Name, schema.GroupResource, int64) (bool, error) {
+	return true, nil
 }
 
 // A definition that is established when it is first seen, as whoever may write its status can have it, is recorded like all

@@ -83,7 +83,7 @@ func (e *Export) Rows(ctx context.Context, each func(PlainRow) error) error {
 }
 
 func (e *Export) resource(ctx context.Context, p *pass, prefix string, each func(PlainRow) error) error {
-	resource, transformer := p.storedAt(prefix)
+	resource, transformer, _ := p.storedAt(prefix)
 	start := p.start(prefix)
 	end := clientv3.GetPrefixRangeEnd(start)
 	for from := start; ; {

@@ -128,7 +128,7 @@ func TestDeleteUnheldDataReadsEveryRow(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() {
-				if err := s.ForgetCustom(context.Background(), "aa", resource); err != nil {
+				if _, err := s.ForgetCustom(context.Background(), "aa", resource, 0); err != nil {
 					t.Error(err)
 				}
 			})
