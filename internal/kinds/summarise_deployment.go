@@ -51,11 +51,13 @@ func summariseDeployment(obj ctrlclient.Object, view View) {
 			complete = complete && !l.Lost && l.finished(d)
 			if l.Lost {
 				lost = append(lost, l.Cluster)
-			} else if l.Observed {
-				observedOnly = append(observedOnly, l.Cluster)
 			}
 		} else {
 			complete = complete && d == nil
+		}
+		// Of a cluster that is being left, too: what runs there still counts.
+		if l.Observed && !l.Lost && (l.Assigned || d != nil) {
+			observedOnly = append(observedOnly, l.Cluster)
 		}
 		if l.Refused != nil {
 			refusals = append(refusals, refusalOf(l))

@@ -128,6 +128,15 @@ func TestSummariseDeployment(t *testing.T) {
 				"Progressing": "True NewReplicaSetAvailable",
 				"Synced":      `False ObserveOnly: Nothing is known to be current, and nothing is changed, where a restore is not confirmed yet by an administrator: cluster "east".`},
 		},
+		"ObservedAndLeft": {
+			reason: "what is observed where it is being left counts, and is not sworn to either", leaves: []Leaf{
+				leaf("east", 6, available(0)), leaf("west", 6, restored, leaving)},
+			observed: 3, counts: [5]int32{12, 6, 6, 6, 6},
+			conditions: map[string]string{
+				"Available":   "Unknown ObserveOnly",
+				"Progressing": "True ReplicaSetUpdated",
+				"Synced":      `False ObserveOnly: Nothing is known to be current, and nothing is changed, where a restore is not confirmed yet by an administrator: cluster "west".`},
+		},
 		"ObservedAndTooFew": {
 			reason: "too few by all that is said are too few", leaves: []Leaf{leaf("east", 6, restored, available(2))},
 			observed: 3, counts: [5]int32{6, 6, 2, 2, 4},
