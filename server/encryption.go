@@ -11,7 +11,6 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/apiserver/pkg/server/options/encryptionconfig"
-	encryptionconfigcontroller "k8s.io/apiserver/pkg/server/options/encryptionconfig/controller"
 	"k8s.io/apiserver/pkg/storage/value"
 	cliflag "k8s.io/component-base/cli/flag"
 )
@@ -57,6 +56,7 @@ func (s *Server) encrypt(ctx context.Context, config *genericapiserver.Config) (
 		cancel()
 		return fail(err)
 	}
+	s.rewrites = newRewrites(loaded.EncryptionFileContentHash)
 	var transformers value.ResourceTransformers = encryptionconfig.StaticTransformers(loaded.Transformers)
 	checks := loaded.HealthChecks
 	if o.AutomaticReload {
@@ -65,9 +65,12 @@ func (s *Server) encrypt(ctx context.Context, config *genericapiserver.Config) (
 			return fail(fmt.Errorf("%d checks of health for one file", len(loaded.HealthChecks)))
 		}
 		dynamic := encryptionconfig.NewDynamicTransformers(loaded.Transformers, loaded.HealthChecks[0], cancel, loaded.KMSCloseGracePeriod)
-		reload := encryptionconfigcontroller.NewDynamicEncryptionConfiguration("encryption-provider-config", o.ConfigFile, dynamic, loaded.EncryptionFileContentHash, config.APIServerID)
+		reload := &reload{
+			file: o.ConfigFile, server: config.APIServerID, transformers: dynamic,
+			taken: loaded.EncryptionFileContentHash, took: s.rewrites.took,
+		}
 		err := config.AddPostStartHook("encryption-provider-config-reload", func(genericapiserver.PostStartHookContext) error {
-			go reload.Run(ctx)
+			go reload.run(ctx)
 			return nil
 		})
 		if err != nil {

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -95,6 +96,13 @@ func TestEncryptionAtRest(t *testing.T) {
 	_, err = mine.objects.Resource(widgetsV1).Namespace("default").Create(t.Context(), widget("w", map[string]any{"password": "hunter3"}), metav1.CreateOptions{})
 	must(t, err)
 
+	// Where nobody changes anything by hand: what is in a mirror, and in the logical cluster of the installation.
+	for _, cluster := range []logicalcluster.Name{east, SystemAdminCluster} {
+		r.makeNamespace(t, cluster, "leaves")
+		_, err := r.in(t, cluster).CoreV1().Secrets("leaves").Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s"}}, metav1.CreateOptions{})
+		must(t, err)
+	}
+
 	secretRow, widgetRow, keysRow := "/registry/secrets/shopname/default/s", "/registry/shop.example/widgets/shopname/default/w", "/atoll/installation/serviceaccount-keys"
 	begins := func(r *running, key string) {
 		t.Helper()
@@ -130,25 +138,33 @@ func TestEncryptionAtRest(t *testing.T) {
 	_, err = r.data.Delete(t.Context(), "/registry/secrets/bankname/default/s")
 	must(t, err)
 
-	// Rotation: the new key writes, the old one still reads; what is written anew, although it is the same, has the new one.
+	// Rotation: the new key writes, the old one still reads, and the server writes everything anew: mirrors' rows, too, and the installation's.
 	encryptWith(t, file, "new:"+newKey, "old:"+oldKey)
 	r = r.restart(t)
 	if got := fmt.Sprint(secrets(r)); got != want {
 		t.Errorf("with both keys read %s, want %s", got, want)
 	}
-	same, err := r.in(t, shop).CoreV1().Secrets("default").Get(t.Context(), "s", metav1.GetOptions{})
-	must(t, err)
-	_, err = r.in(t, shop).CoreV1().Secrets("default").Update(t.Context(), same, metav1.UpdateOptions{})
-	must(t, err)
-	w, err := r.custom(t, shop).objects.Resource(widgetsV1).Namespace("default").Get(t.Context(), "w", metav1.GetOptions{})
-	must(t, err)
-	_, err = r.custom(t, shop).objects.Resource(widgetsV1).Namespace("default").Update(t.Context(), w, metav1.UpdateOptions{})
-	must(t, err)
+	waitFor(t, time.Minute, "every row has the new key", func() (string, bool) {
+		all, err := r.data.Get(t.Context(), "\x00", clientv3.WithFromKey())
+		must(t, err)
+		var left []string
+		for _, kv := range all.Kvs {
+			if bytes.HasPrefix(kv.Value, []byte("k8s:enc:aesgcm:v1:old:")) {
+				left = append(left, string(kv.Key))
+			}
+		}
+		return fmt.Sprintf("with the old key: %q", left), len(left) == 0
+	})
 	begins(r, "new")
 	encryptWith(t, file, "new:"+newKey)
 	r = r.restart(t)
 	if got := fmt.Sprint(secrets(r)); got != want {
 		t.Errorf("with the new key read %s, want %s", got, want)
+	}
+	for _, cluster := range []logicalcluster.Name{east, SystemAdminCluster} {
+		if _, err := r.in(t, cluster).CoreV1().Secrets("leaves").Get(t.Context(), "s", metav1.GetOptions{}); err != nil {
+			t.Errorf("with the new key in %s: %v", cluster, err)
+		}
 	}
 
 	// As after a restore without the file.

@@ -95,7 +95,8 @@ type Server struct {
 	// workspaceKeys sign for users of workspaces, each of one, and for nobody else.
 	workspaceKeys *pki
 
-	stopEncrypting func() // nil until values can be encrypted
+	stopEncrypting func()    // nil until values can be encrypted
+	rewrites       *rewrites // nil if nothing is encrypted
 
 	// configurations are the webhooks and admission policies of all logical clusters.
 	configurations *admission.Configurations
@@ -416,6 +417,9 @@ func (s *Server) Run(ctx context.Context) error {
 	inMemory.Go(func() { typeChecks.Run(ctx) })
 	inMemory.Go(func() { s.configurations.Run(ctx) }) // the last requests are admitted by what is known then
 	defer inMemory.Wait()
+	if s.rewrites != nil {
+		inMemory.Go(func() { s.rewrites.run(ctx, s.backend.RewriteStale) })
+	}
 	defer stopLoopback()
 	err := prepared.RunWithContext(ctx)
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {

@@ -17,6 +17,8 @@
 //
 // Rows of custom resources are created only while their definition is as the request knows it (guard.go).
 //
+// RewriteStale (rewrite.go) writes rows anew that are not encrypted as they would be now.
+//
 // WriteTogether (together.go) writes objects of several resources in one transaction, as each store would by itself.
 //
 // Export and Ready read and write the rows of one logical cluster as plain bytes (export.go, import.go).
