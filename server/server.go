@@ -41,6 +41,7 @@ import (
 	builtinopenapi "k8s.io/kubernetes/pkg/generated/openapi"
 	"k8s.io/kubernetes/pkg/kubeapiserver"
 	"k8s.io/kubernetes/pkg/serviceaccount"
+	"k8s.io/utils/clock"
 
 	atollopenapi "atoll.dev/atoll/apis/openapi"
 	"atoll.dev/atoll/server/admission"
@@ -291,9 +292,10 @@ func (s *Server) assemble(ctx context.Context, etcd *clientv3.Client, address st
 	}); err != nil {
 		return fmt.Errorf("install custom resources: %w", err)
 	}
-	if err := s.generic.AddReadyzChecks(healthz.NamedCheck("etcd", patiently(func(ctx context.Context) error {
-		return answers(ctx, etcd)
-	}))); err != nil {
+	asksEtcd := newProbe(time.Second, clock.RealClock{}, func(ctx context.Context) error { return answers(ctx, etcd) })
+	if err := s.generic.AddReadyzChecks(healthz.NamedCheck("etcd", func(req *http.Request) error {
+		return asksEtcd.check(req.Context())
+	})); err != nil {
 		return err
 	}
 	if err := s.generic.AddReadyzChecks(healthz.NamedCheck("custom-resource-definitions", patiently(func(ctx context.Context) error {
@@ -415,11 +417,11 @@ func (s *Server) Run(ctx context.Context) error {
 	inMemory.Go(func() { s.custom.Run(loopbackCtx) })
 	typeChecks := admission.NewTypeChecks(s.configurations, s.requests)
 	inMemory.Go(func() { typeChecks.Run(ctx) })
-	inMemory.Go(func() { s.configurations.Run(ctx) }) // the last requests are admitted by what is known then
-	defer inMemory.Wait()
 	if s.rewrites != nil {
 		inMemory.Go(func() { s.rewrites.run(ctx, s.backend.RewriteStale) })
 	}
+	inMemory.Go(func() { s.configurations.Run(ctx) }) // the last requests are admitted by what is known then
+	defer inMemory.Wait()
 	defer stopLoopback()
 	err := prepared.RunWithContext(ctx)
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
