@@ -58,9 +58,10 @@ type certifiedUser struct {
 }
 
 // ReservedInWorkspaces says whether a user or group cannot be somebody by a certificate of a workspace: the server's
-// administrators and parts, and ServiceAccounts, which have tokens.
+// administrators and parts, who watches it (Kubernetes believes what they say of traces and shows them its health), and
+// ServiceAccounts, which have tokens.
 func ReservedInWorkspaces(name string) bool {
-	return name == user.SystemPrivilegedGroup || reserved(name) ||
+	return name == user.SystemPrivilegedGroup || name == user.MonitoringGroup || reserved(name) ||
 		strings.HasPrefix(name, serviceAccountsPrefix) || strings.HasPrefix(name, foreignAccountsPrefix)
 }
 

@@ -220,6 +220,7 @@ func TestCertificatesOfNobody(t *testing.T) {
 		created bool
 	}{
 		{"administrators of the server", pkix.Name{CommonName: "x", Organization: []string{"system:masters"}}, nil, false},
+		{"who watches the server", pkix.Name{CommonName: "x", Organization: []string{"system:monitoring"}}, nil, true},
 		{"the server itself", pkix.Name{CommonName: "system:apiserver"}, nil, true},
 		{"a syncer", pkix.Name{CommonName: "system:atoll:syncer:eastname", Organization: []string{"system:atoll:syncers"}}, nil, true},
 		{"a syncers' group", pkix.Name{CommonName: "x", Organization: []string{"system:atoll:syncers"}}, nil, true},
