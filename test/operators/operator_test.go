@@ -17,21 +17,16 @@ import (
 func TestOperator(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	admits := len(webhookFlags(t)) > 0
 	w.both(t, "Life", func(t *testing.T, ws *workspace) {
 		o := newOperator(t, w, ws)
 		o.convert(t)
-		if admits {
-			o.admit(t)
-		}
+		o.admit(t)
 		o.finalize(t)
 		o.takeOver(t)
 		o.withoutWebhook(t)
 	})
 	done(t, "two versions are converted both ways by a webhook that the workspace names by URL, and the stored one works while it is away")
-	if admits {
-		done(t, "its admission webhooks give defaults and refuse, each only in the workspace that has them")
-	}
+	done(t, "its admission webhooks give defaults and refuse, each only in the workspace that has them")
 	done(t, "a finalizer runs before an object goes, its owned objects go after it, in the background, in the foreground, and with --cascade=orphan not")
 	done(t, "a leader that is killed by SIGKILL is followed by the other process, which finishes what was begun")
 	w.strangers(t, "printers", "printer")

@@ -50,7 +50,7 @@ type workspace struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	a := framework.StartAtoll(t, webhookFlags(t)...)
+	a := framework.StartAtoll(t, "--webhook-allowed-addresses=127.0.0.1") // where the tests run their webhooks
 	w := &world{Atoll: a}
 	for _, name := range names {
 		a.MustRun("workspace", "create", name)
@@ -60,21 +60,6 @@ func newWorld(t *testing.T) *world {
 		w.workspaces = append(w.workspaces, &workspace{name: name, url: config.Host, atoll: a, admin: config, atollBinary: framework.Binary(t)})
 	}
 	return w
-}
-
-// webhookFlags let workspaces name webhooks at the address where the tests run their programs, if the server calls the
-// admission webhooks of workspaces. It does so once it has this flag.
-func webhookFlags(t *testing.T) []string {
-	t.Helper()
-	const flag = "--webhook-allowed-addresses"
-	help, err := exec.CommandContext(t.Context(), framework.Binary(t), "start", "--help").CombinedOutput()
-	if err != nil {
-		t.Fatalf("atoll start --help: %v\n%s", err, help)
-	}
-	if !strings.Contains(string(help), flag) {
-		return nil
-	}
-	return []string{flag + "=127.0.0.1"}
 }
 
 // both does the same in both workspaces at once, and goes on when both are through.
