@@ -85,20 +85,42 @@ func must(t *testing.T, err error) {
 	}
 }
 
+// fullDisk, and the process that made it, is the source of a disk that is filled up.
+const fullDisk = "atoll-full-disk-"
+
+// unmountLeftDisks removes what tests that were killed could not.
+func unmountLeftDisks(t *testing.T) {
+	t.Helper()
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	must(t, err)
+	for line := range strings.Lines(string(mounts)) {
+		fields := strings.Fields(line) // source, directory, ...
+		pid, ours := strings.CutPrefix(fields[0], fullDisk)
+		if !ours {
+			continue
+		}
+		if _, err := os.Stat("/proc/" + pid); err == nil {
+			continue // it is in use
+		} else if !os.IsNotExist(err) {
+			t.Fatal(err)
+		}
+		t.Logf("unmount %s, which process %s left", fields[1], pid)
+		must(t, syscall.Unmount(fields[1], syscall.MNT_DETACH))
+	}
+}
+
 // TestFullDisk fills the disk below a server that writes: it ends and says so, and so does a start while the disk is full;
 // with room again, everything that was acknowledged is there.
 func TestFullDisk(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "disk")
 	must(t, os.Mkdir(dir, 0o700))
+	unmountLeftDisks(t)
 	// Only root may.
-	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=256m"); err != nil {
+	if err := syscall.Mount(fmt.Sprint(fullDisk, os.Getpid()), dir, "tmpfs", 0, "size=256m"); err != nil {
 		t.Skipf("NOT TESTED: no disk can be made that fills up: %v", err)
 	}
+	t.Cleanup(func() { must(t, syscall.Unmount(dir, syscall.MNT_DETACH)) }) // also if the server did not stop
 	a := framework.NewAtoll(t, "--root-directory="+dir)
-	t.Cleanup(func() {
-		a.Stop()
-		must(t, syscall.Unmount(dir, 0))
-	})
 	a.Kubeconfig = filepath.Join(dir, "admin.kubeconfig")
 	a.Start()
 	clients := a.Clients()
