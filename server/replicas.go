@@ -10,9 +10,6 @@ import (
 	"atoll.dev/atoll/server/storage"
 )
 
-// authoritiesRow is the name of the installation's row that says which certificate authorities its servers have.
-const authoritiesRow = "certificate-authorities"
-
 // plainRows are rows of the installation that are not encrypted, as storage.Backend has them.
 type plainRows interface {
 	ReadPlainInstallation(ctx context.Context, name string) (storage.InstallationRow, error)
@@ -55,12 +52,12 @@ func agreeOnAuthorities(ctx context.Context, rows plainRows, own authorities, di
 		return err
 	}
 	for {
-		row, err := rows.ReadPlainInstallation(ctx, authoritiesRow)
+		row, err := rows.ReadPlainInstallation(ctx, storage.AuthoritiesRow)
 		if err != nil {
 			return err
 		}
 		if row.Value == nil {
-			written, err := rows.WritePlainInstallation(ctx, authoritiesRow, want, row.Revision)
+			written, err := rows.WritePlainInstallation(ctx, storage.AuthoritiesRow, want, row.Revision)
 			if err != nil {
 				return err
 			}
@@ -83,7 +80,7 @@ func agreeOnAuthorities(ctx context.Context, rows plainRows, own authorities, di
 		if !before && !row.Stale {
 			return nil
 		}
-		written, err := rows.WritePlainInstallation(ctx, authoritiesRow, want, row.Revision)
+		written, err := rows.WritePlainInstallation(ctx, storage.AuthoritiesRow, want, row.Revision)
 		if err != nil || written {
 			return err
 		}
@@ -95,5 +92,5 @@ func refusal(directory, difference string) error {
 	return fmt.Errorf("the servers on this etcd have other certificate authorities than this one has in %[1]s: copy ca.crt and ca.key, "+
 		"syncers/ca.crt and syncers/ca.key, workspaces/ca.crt and workspaces/ca.key there from the pki directory of a server that uses this etcd, "+
 		"as docs/operations/replicas.md says; or, if there is none any more, delete /atoll/installation/%[2]s from etcd, and give everybody "+
-		"new kubeconfigs and certificates (%[3]s)", directory, authoritiesRow, difference)
+		"new kubeconfigs and certificates (%[3]s)", directory, storage.AuthoritiesRow, difference)
 }

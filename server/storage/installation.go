@@ -15,6 +15,9 @@ import (
 // so that no request reaches one and no deletion of a logical cluster touches one.
 const installationKey = "/atoll/installation/"
 
+// AuthoritiesRow is the row that says which certificate authorities the servers have. It is in plain.
+const AuthoritiesRow = "certificate-authorities"
+
 // encryptedPrefix begins every value that upstream's providers encrypt, and nothing that is in plain.
 const encryptedPrefix = "k8s:enc:"
 

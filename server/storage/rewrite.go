@@ -177,6 +177,9 @@ func (r *rewrite) below(ctx context.Context, k rewritten) error {
 		group, ctx := errgroup.WithContext(ctx)
 		group.SetLimit(rewriteParallel)
 		for _, kv := range got.Kvs {
+			if string(kv.Key) == installationKey+AuthoritiesRow {
+				continue
+			}
 			group.Go(func() error { return r.row(ctx, k.transformer, string(kv.Key), kv.Value, kv.ModRevision) })
 		}
 		return group.Wait()
