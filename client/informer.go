@@ -261,7 +261,7 @@ func (e everywhere) newList() ctrlclient.ObjectList {
 
 func (e everywhere) ListWithContext(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 	list := e.newList()
-	if err := e.objects.List(Everywhere(ctx), list, e.options(o)); err != nil {
+	if err := e.objects.List(Everywhere(ctx), list, e.options(reflector.ListOptions(o))); err != nil {
 		return nil, err
 	}
 	// The items of a metadata list come without a kind, which the informer's type check wants.

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
@@ -40,6 +41,16 @@ type Config struct {
 // Backoff is for a cache.Reflector.
 func Backoff() *wait.Backoff {
 	return &wait.Backoff{Duration: firstRetry, Cap: lastRetry, Factor: 2, Jitter: jitter, Steps: math.MaxInt32}
+}
+
+// ListOptions are those of a list that a Reflector asks for in pages. It names the resourceVersion it has, after a watch
+// was told that this is too old; a list with a limit and a resourceVersion is one of that very moment, from where the next watch
+// would be told the same, until the store has forgotten it. It means what came later as well.
+func ListOptions(asked metav1.ListOptions) metav1.ListOptions {
+	if asked.ResourceVersion != "" && asked.ResourceVersion != "0" && asked.ResourceVersionMatch == "" {
+		asked.ResourceVersionMatch = metav1.ResourceVersionMatchNotOlderThan
+	}
+	return asked
 }
 
 // Run lists and watches until ctx ends, and closes the queue.

@@ -132,7 +132,7 @@ func (w *watcher) newList() *metav1.PartialObjectMetadataList {
 // ListWithContext lists the objects everywhere.
 func (w *watcher) ListWithContext(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 	list := w.newList()
-	if err := w.objects.List(client.Everywhere(ctx), list, w.options(o)); err != nil {
+	if err := w.objects.List(client.Everywhere(ctx), list, w.options(reflector.ListOptions(o))); err != nil {
 		return nil, err
 	}
 	return list, nil
