@@ -314,7 +314,11 @@ func (w *isoWorld) fill(t *testing.T, cluster logicalcluster.Name, letter string
 	}
 	for _, r := range written {
 		object := w.object(r, letter)
-		patch := mustJSON(t, map[string]any{"metadata": map[string]any{"labels": object.GetLabels(), "annotations": object.GetAnnotations()}})
+		metadata := map[string]any{"labels": object.GetLabels()}
+		if annotations := object.GetAnnotations(); annotations != nil { // null would remove what the system wrote
+			metadata["annotations"] = annotations
+		}
+		patch := mustJSON(t, map[string]any{"metadata": metadata})
 		framework.Eventually(t, 30*time.Second, "the system wrote "+r.Resource+" "+r.name(), func() string {
 			if _, err := w.in(r).Patch(ctx, r.name(), types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
 				return err.Error()
