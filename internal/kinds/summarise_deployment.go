@@ -59,7 +59,8 @@ func summariseDeployment(obj ctrlclient.Object, view View) {
 		if l.Observed && !l.Lost && (l.Assigned || d != nil) {
 			observedOnly = append(observedOnly, l.Cluster)
 		}
-		if l.Refused != nil {
+		// Where nothing is changed, a refusal is of before, such as of a cluster that did not answer then.
+		if l.Refused != nil && !l.Observed {
 			refusals = append(refusals, refusalOf(l))
 		}
 		if d == nil {
@@ -233,7 +234,7 @@ func refusalOf(l Leaf) string {
 
 func firstRefusal(leaves []Leaf) string {
 	for _, l := range leaves {
-		if l.Refused != nil && l.Refused.Reason != "" {
+		if l.Refused != nil && !l.Observed && l.Refused.Reason != "" {
 			return l.Refused.Reason
 		}
 	}

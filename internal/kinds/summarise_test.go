@@ -137,6 +137,17 @@ func TestSummariseDeployment(t *testing.T) {
 				"Progressing": "True ReplicaSetUpdated",
 				"Synced":      `False ObserveOnly: Nothing is known to be current, and nothing is changed, where a restore is not confirmed yet by an administrator: cluster "west".`},
 		},
+		"ObservedAndRefusedBefore": {
+			reason: "where nothing is changed a refusal is of before", leaves: []Leaf{
+				leaf("east", 6, restored, func(l *Leaf, _ *appsv1.Deployment) {
+					l.Refused = &workloadv1alpha1.Refusal{Reason: "Unreachable", Message: "it does not answer"}
+				})},
+			observed: 3, counts: [5]int32{6, 6, 6, 6, 0}, done: true,
+			conditions: map[string]string{
+				"Available":   "Unknown ObserveOnly",
+				"Progressing": "True NewReplicaSetAvailable",
+				"Synced":      `False ObserveOnly: Nothing is known to be current, and nothing is changed, where a restore is not confirmed yet by an administrator: cluster "east".`},
+		},
 		"ObservedAndTooFew": {
 			reason: "too few by all that is said are too few", leaves: []Leaf{leaf("east", 6, restored, available(2))},
 			observed: 3, counts: [5]int32{6, 6, 2, 2, 4},
