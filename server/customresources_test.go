@@ -119,8 +119,12 @@ func (c custom) awaitGone(t *testing.T, crd *apiextensionsv1.CustomResourceDefin
 	c.watch(t, crd, func(event watch.Event) bool { return event.Type == watch.Deleted })
 }
 
+// watch watches a definition from what is known of it.
 func (c custom) watch(t *testing.T, crd *apiextensionsv1.CustomResourceDefinition, until func(watch.Event) bool) {
 	t.Helper()
+	if crd.ResourceVersion == "" {
+		t.Fatalf("%s is to be watched from no resourceVersion: what happened before would not be told", crd.Name)
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	w, err := c.definitions.ApiextensionsV1().CustomResourceDefinitions().Watch(ctx, metav1.ListOptions{

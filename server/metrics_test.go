@@ -32,7 +32,7 @@ func TestMetricsNameNoTenantsResources(t *testing.T) {
 	crd.Name, crd.Spec.Group = "tenantplurals.tenantgroup.example", "tenantgroup.example"
 	crd.Spec.Names = apiextensionsv1.CustomResourceDefinitionNames{Plural: "tenantplurals", Kind: "TenantKind"}
 	crd.Spec.Versions[0].Name = "v1alpha77"
-	in.define(t, crd)
+	crd = in.define(t, crd)
 	objects := in.objects.Resource(schema.GroupVersionResource{Group: crd.Spec.Group, Version: "v1alpha77", Resource: "tenantplurals"}).Namespace("ns")
 	object := widget("tenantname", map[string]any{"size": int64(1)})
 	object.SetAPIVersion(crd.Spec.Group + "/v1alpha77")
