@@ -17,6 +17,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
+// The last line of a file, as files that were written before have it.
+const (
+	trailerStart = "atoll-backup-sha256:"
+	trailerSize  = int64(len(trailerStart)) + 2*sha256.Size + 1
+)
+
 var taken = Header{Created: time.Date(2026, 1, 31, 12, 0, 0, 5, time.UTC), Server: "https://127.0.0.1:6443", StoreFormat: 1, Revision: 4711}
 
 func written(t *testing.T, h Header, keys []Key, store io.Reader) []byte {

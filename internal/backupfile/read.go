@@ -2,9 +2,6 @@ package backupfile
 
 import (
 	"archive/tar"
-	"bytes"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -23,7 +20,8 @@ type File struct {
 	// Size in bytes.
 	Size int64
 
-	file *os.File
+	file    *os.File
+	content *io.SectionReader // without the checksum
 }
 
 // Open opens a backup and reads all of it to compare the checksum. Its errors name the file and say what to do.
@@ -43,7 +41,7 @@ func Open(path string) (_ *File, err error) {
 		return nil, fmt.Errorf("open the backup: %w", err)
 	}
 	b.Size = info.Size()
-	if err := b.check(); err != nil {
+	if b.content, err = kind.Check(file, b.Size); err != nil {
 		return nil, fmt.Errorf("%s %w", path, err)
 	}
 	if b.Header, err = b.header(); err != nil {
@@ -55,40 +53,8 @@ func Open(path string) (_ *File, err error) {
 // Close closes the file.
 func (b *File) Close() error { return b.file.Close() }
 
-// check returns an error unless the file is a backup as Write wrote it.
-func (b *File) check() error {
-	first := make([]byte, len(headerName)+1)
-	if _, err := b.file.ReadAt(first, 0); err != nil && !errors.Is(err, io.EOF) {
-		return fmt.Errorf("cannot be read: %w", err)
-	}
-	if string(first) != headerName+"\x00" {
-		return errors.New("is no backup of Atoll: give a file that `atoll backup` wrote")
-	}
-	const cutOff = "is cut off, or its end is damaged: copy it again from where it was kept, or take another backup"
-	if b.Size <= trailerSize {
-		return errors.New(cutOff)
-	}
-	trailer := make([]byte, trailerSize)
-	if _, err := b.file.ReadAt(trailer, b.Size-trailerSize); err != nil {
-		return fmt.Errorf("cannot be read: %w", err)
-	}
-	want, begins := bytes.CutPrefix(trailer, []byte(trailerStart))
-	want, ends := bytes.CutSuffix(want, []byte("\n"))
-	if !begins || !ends {
-		return errors.New(cutOff)
-	}
-	sum := sha256.New()
-	if _, err := io.Copy(sum, io.NewSectionReader(b.file, 0, b.Size-trailerSize)); err != nil {
-		return fmt.Errorf("cannot be read: %w", err)
-	}
-	if got := hex.EncodeToString(sum.Sum(nil)); got != string(want) {
-		return fmt.Errorf("is damaged: the checksum of what it holds is %s, and it was written with %s: copy it again from where it was kept, or take another backup", got, want)
-	}
-	return nil
-}
-
 func (b *File) archive() *tar.Reader {
-	return tar.NewReader(io.NewSectionReader(b.file, 0, b.Size-trailerSize))
+	return tar.NewReader(io.NewSectionReader(b.content, 0, b.content.Size()))
 }
 
 func (b *File) header() (h Header, err error) {

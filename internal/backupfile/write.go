@@ -3,26 +3,30 @@ package backupfile
 import (
 	"archive/tar"
 	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"time"
+
+	"atoll.dev/atoll/internal/checkedfile"
 )
 
 const (
 	// form is the version of the file's own layout. Raise it when an older binary would misread a newer file.
 	form = 1
 
-	headerName   = "atoll-backup.json"
-	keysFolder   = "pki/"
-	storeFolder  = "etcd/"
-	storePart    = storeFolder + "snapshot-%06d"
-	partSize     = 4 << 20 // bytes of the store in one entry of the archive, and so in memory
-	trailerStart = "atoll-backup-sha256:"
-	trailerSize  = int64(len(trailerStart)) + 2*sha256.Size + 1
+	headerName  = "atoll-backup.json"
+	keysFolder  = "pki/"
+	storeFolder = "etcd/"
+	storePart   = storeFolder + "snapshot-%06d"
+	partSize    = 4 << 20 // bytes of the store in one entry of the archive, and so in memory
 )
+
+var kind = checkedfile.Kind{
+	Begin: headerName + "\x00", End: "atoll-backup-sha256:",
+	Other: "no backup of Atoll: give a file that `atoll backup` wrote", Again: "take another backup",
+}
 
 // Header says what a backup holds.
 type Header struct {
@@ -93,7 +97,7 @@ func Write(w io.Writer, h Header, keys []Key, store io.Reader) error {
 	if err := archive.Close(); err != nil {
 		return fmt.Errorf("end the archive: %w", err)
 	}
-	if _, err := io.WriteString(w, trailerStart+hex.EncodeToString(sum.Sum(nil))+"\n"); err != nil {
+	if _, err := io.WriteString(w, kind.LastLine(sum)); err != nil {
 		return fmt.Errorf("write the checksum: %w", err)
 	}
 	return nil

@@ -2,9 +2,6 @@ package workspacefile
 
 import (
 	"bufio"
-	"bytes"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -18,8 +15,9 @@ type File struct {
 	// Size in bytes.
 	Size int64
 
-	file *os.File
-	rows int64 // where they begin
+	file    *os.File
+	content *io.SectionReader // without the checksum
+	rows    int64             // where they begin
 }
 
 // Open opens an export and reads all of it to compare the checksum. Its errors name the file as name and say what to do.
@@ -54,34 +52,10 @@ func (f *File) check() error {
 		return fmt.Errorf("cannot be read: %w", err)
 	}
 	f.Size = info.Size()
-	first := make([]byte, len(magic))
-	if _, err := f.file.ReadAt(first, 0); err != nil && !errors.Is(err, io.EOF) {
-		return fmt.Errorf("cannot be read: %w", err)
+	if f.content, err = kind.Check(f.file, f.Size); err != nil {
+		return err
 	}
-	if string(first) != magic {
-		return errors.New("is no export of a workspace: give a file that `atoll workspace export` wrote")
-	}
-	const cutOff = "is cut off, or its end is damaged: copy it again from where it was kept, or export again"
-	if f.Size <= trailerSize {
-		return errors.New(cutOff)
-	}
-	trailer := make([]byte, trailerSize)
-	if _, err := f.file.ReadAt(trailer, f.Size-trailerSize); err != nil {
-		return fmt.Errorf("cannot be read: %w", err)
-	}
-	want, begins := bytes.CutPrefix(trailer, []byte(trailerStart))
-	want, ends := bytes.CutSuffix(want, []byte("\n"))
-	if !begins || !ends {
-		return errors.New(cutOff)
-	}
-	sum := sha256.New()
-	if _, err := io.Copy(sum, io.NewSectionReader(f.file, 0, f.Size-trailerSize)); err != nil {
-		return fmt.Errorf("cannot be read: %w", err)
-	}
-	if got := hex.EncodeToString(sum.Sum(nil)); got != string(want) {
-		return fmt.Errorf("is damaged: the checksum of what it holds is %s, and it was written with %s: copy it again from where it was kept, or export again", got, want)
-	}
-	header, err := line(bufio.NewReader(io.NewSectionReader(f.file, 0, f.Size-trailerSize)))
+	header, err := line(bufio.NewReader(io.NewSectionReader(f.content, 0, f.content.Size())))
 	if err != nil {
 		return fmt.Errorf("cannot be read: its header: %w", err)
 	}
@@ -97,7 +71,7 @@ func (f *File) check() error {
 
 // Rows passes on the rows in the order of the file, each with where it is, for At.
 func (f *File) Rows(each func(at int64, r Row) error) error {
-	in := bufio.NewReaderSize(io.NewSectionReader(f.file, f.rows, f.Size-trailerSize-f.rows), 1<<20)
+	in := bufio.NewReaderSize(io.NewSectionReader(f.content, f.rows, f.content.Size()-f.rows), 1<<20)
 	for at := f.rows; ; {
 		data, err := line(in)
 		if errors.Is(err, io.EOF) && len(data) == 0 {
@@ -119,7 +93,7 @@ func (f *File) Rows(each func(at int64, r Row) error) error {
 
 // At returns the row at a place that Rows told. Several may read at once.
 func (f *File) At(at int64) (Row, error) {
-	data, err := line(bufio.NewReader(io.NewSectionReader(f.file, at, f.Size-trailerSize-at)))
+	data, err := line(bufio.NewReader(io.NewSectionReader(f.content, at, f.content.Size()-at)))
 	if err != nil {
 		return Row{}, fmt.Errorf("read the export at byte %d: %w", at, err)
 	}

@@ -7,22 +7,26 @@ import (
 	"hash"
 	"io"
 	"time"
+
+	"atoll.dev/atoll/internal/checkedfile"
 )
 
 const (
 	// form is the version of the file's own layout. Raise it when an older binary would misread a newer file.
 	form = 1
 
-	magic        = `{"atollWorkspace":`
-	trailerStart = "atoll-workspace-sha256:"
-	trailerSize  = int64(len(trailerStart)) + 2*sha256.Size + 1
 	// maxLine bounds a line, in bytes: many times what etcd takes as one value, in base64.
 	maxLine = 32 << 20
 )
 
+var kind = checkedfile.Kind{
+	Begin: `{"atollWorkspace":`, End: "atoll-workspace-sha256:",
+	Other: "no export of a workspace: give a file that `atoll workspace export` wrote", Again: "export again",
+}
+
 // Header says what an export holds.
 type Header struct {
-	// Form is the version of the file's layout; NewWriter sets it. It is the first field, see magic.
+	// Form is the version of the file's layout; NewWriter sets it. It is the first field, see kind.
 	Form int `json:"atollWorkspace"`
 	// Created is when the export began, by the server's clock.
 	Created time.Time `json:"created"`
@@ -64,7 +68,7 @@ func (w *Writer) Add(r Row) error { return w.line(r) }
 
 // Close writes the checksum. It does not close what is written to.
 func (w *Writer) Close() error {
-	if _, err := fmt.Fprintf(w.out, "%s%x\n", trailerStart, w.sum.Sum(nil)); err != nil {
+	if _, err := io.WriteString(w.out, kind.LastLine(w.sum)); err != nil {
 		return fmt.Errorf("write the checksum: %w", err)
 	}
 	return nil
