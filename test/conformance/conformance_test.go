@@ -18,9 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
-	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
-	tenancyv1alpha1 "atoll.dev/atoll/apis/tenancy/v1alpha1"
 	"atoll.dev/atoll/client"
 	"atoll.dev/atoll/test/framework"
 	"atoll.dev/atoll/test/host"
@@ -80,11 +78,11 @@ func TestConformance(t *testing.T) {
 	atoll := framework.StartAtoll(t, "--token-auth-file="+tokens)
 	plain := framework.StartPhysical(t, "peer", framework.PhysicalNodes(0))
 	clients := atoll.Clients()
-	third := makeWorkspace(t, clients, "quiet")
+	third := framework.MakeWorkspace(t, clients, "root", "quiet")
 	fill(t, clients, third)
 	kubeconfigs := map[string]string{}
 	for _, name := range tenants {
-		cluster := makeWorkspace(t, clients, name)
+		cluster := framework.MakeWorkspace(t, clients, "root", name)
 		makeAdmin(t, clients, cluster, user(name))
 		makeKubernetesService(t, clients, cluster)
 		kubeconfigs[name] = tenantKubeconfig(t, atoll, name)
@@ -163,26 +161,6 @@ func newSuite(t *testing.T) suite {
 
 func user(workspace string) string  { return "user-of-" + workspace }
 func token(workspace string) string { return "token-of-" + workspace }
-
-// makeWorkspace makes root:name, waits until it is ready, and returns its logical cluster.
-func makeWorkspace(t *testing.T, clients *client.Clients, name string) logicalcluster.Name {
-	t.Helper()
-	ctx := client.In(t.Context(), "root")
-	workspace := &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	if err := clients.Objects.Create(ctx, workspace); err != nil {
-		t.Fatalf("create workspace %q: %v", name, err)
-	}
-	framework.Eventually(t, time.Minute, "workspace "+name+" is ready", func() string {
-		if err := clients.Objects.Get(ctx, ctrlclient.ObjectKey{Name: name}, workspace); err != nil {
-			return err.Error()
-		}
-		if workspace.Status.Phase != "Ready" {
-			return fmt.Sprintf("status %+v", workspace.Status)
-		}
-		return ""
-	})
-	return logicalcluster.Name(workspace.Spec.Cluster)
-}
 
 // makeAdmin makes a user cluster-admin of a logical cluster.
 func makeAdmin(t *testing.T, clients *client.Clients, cluster logicalcluster.Name, user string) {

@@ -36,7 +36,7 @@ func TestT1_ServesWhatKubeAPIServerServes(t *testing.T) {
 	physical := framework.StartPhysical(t, "reference")
 	atoll := framework.StartAtoll(t)
 	clients := atoll.Clients()
-	cluster := makeWorkspace(t, clients, "root", "a")
+	cluster := framework.MakeWorkspace(t, clients, "root", "a")
 	there, here := apiResources(t, physical.RESTConfig()), apiResources(t, clients.ConfigFor(cluster))
 
 	known := missingResources(t)
@@ -126,7 +126,7 @@ func missingResources(t *testing.T) map[string]bool {
 // TestT1_Kubectl uses a workspace as people do.
 func TestT1_Kubectl(t *testing.T) {
 	atoll := framework.StartAtoll(t)
-	makeWorkspace(t, atoll.Clients(), "root", "a")
+	framework.MakeWorkspace(t, atoll.Clients(), "root", "a")
 	kubectl := func(input string, args ...string) (string, error) {
 		return atoll.RunWithInput(input, append([]string{"kubectl", "--server=" + atoll.URL + "/clusters/root:a"}, args...)...)
 	}
@@ -191,8 +191,8 @@ spec:
 func TestT1_ServiceAccountTokens(t *testing.T) {
 	atoll := framework.StartAtoll(t)
 	clients := atoll.Clients()
-	makeWorkspace(t, clients, "root", "a")
-	makeWorkspace(t, clients, "root", "b")
+	framework.MakeWorkspace(t, clients, "root", "a")
+	framework.MakeWorkspace(t, clients, "root", "b")
 	in := func(workspace string, args ...string) []string {
 		return append([]string{"kubectl", "--server=" + atoll.URL + "/clusters/root:" + workspace}, args...)
 	}
@@ -229,7 +229,7 @@ func TestT1_ServiceAccountTokens(t *testing.T) {
 func TestT1_Protocol(t *testing.T) {
 	w := &isoWorld{Atoll: framework.StartAtoll(t)}
 	w.clients = w.Clients()
-	w.a = makeWorkspace(t, w.clients, "root", "a")
+	w.a = framework.MakeWorkspace(t, w.clients, "root", "a")
 	p := &protocol{isoWorld: w, admin: adminHTTP(t, w), base: "/clusters/" + w.a.String(), ctx: client.In(t.Context(), w.a)}
 	for i := range 5 {
 		cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("cm-%d", i)}, Data: map[string]string{"k": "v"}}

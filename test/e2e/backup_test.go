@@ -35,7 +35,7 @@ func TestI7_BackupAndRestore(t *testing.T) {
 	)
 	a := framework.StartAtoll(t)
 	clients := a.Clients()
-	cluster := makeWorkspace(t, clients, "root", "kept")
+	cluster := framework.MakeWorkspace(t, clients, "root", "kept")
 	load := startLoad(t, clients, cluster, writers)
 	load.waitFor(t, before)
 	acknowledged := load.snapshot()

@@ -35,7 +35,7 @@ func clearError(t *testing.T, text, what string, names ...string) {
 func TestBadInput_Requests(t *testing.T) {
 	w := &isoWorld{Atoll: framework.StartAtoll(t)}
 	w.clients = w.Clients()
-	makeWorkspace(t, w.clients, "root", "a")
+	framework.MakeWorkspace(t, w.clients, "root", "a")
 	admin := adminHTTP(t, w)
 	long := strings.Repeat("a", 64)
 	configMap := `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"x"}}`

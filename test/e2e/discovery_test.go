@@ -58,7 +58,7 @@ spec:
 func TestT1_KubectlKnowsCustomResources(t *testing.T) {
 	atoll := framework.StartAtoll(t)
 	for workspace, field := range map[string]string{"a": "colour", "b": "weight"} {
-		makeWorkspace(t, atoll.Clients(), "root", workspace)
+		framework.MakeWorkspace(t, atoll.Clients(), "root", workspace)
 		cache := filepath.Join(t.TempDir(), "cache")
 		kubectl := func(input string, args ...string) (string, error) {
 			return atoll.RunWithInput(input, append([]string{"kubectl", "--cache-dir=" + cache, "--server=" + atoll.URL + "/clusters/root:" + workspace}, args...)...)
@@ -119,7 +119,7 @@ func TestI1_NoBleed_Discovery(t *testing.T) {
 	fields := map[string]string{"a": "canarycolour", "b": "canaryweight", "none": ""}
 	clusters := map[string]logicalcluster.Name{"wildcard": "*"}
 	for workspace, field := range fields {
-		clusters[workspace] = makeWorkspace(t, clients, "root", workspace)
+		clusters[workspace] = framework.MakeWorkspace(t, clients, "root", workspace)
 		if field == "" {
 			continue
 		}

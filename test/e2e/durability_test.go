@@ -98,7 +98,7 @@ func newDurableWorld(t *testing.T) *durableWorld {
 	w := &durableWorld{Atoll: framework.StartAtoll(t), states: map[string]objectState{}, seed: rand.Uint64(), began: time.Now()}
 	w.clients = w.Clients()
 	for i := range durableWorkspaces {
-		w.clusters = append(w.clusters, makeWorkspace(t, w.clients, "root", fmt.Sprintf("durable-%d", i)))
+		w.clusters = append(w.clusters, framework.MakeWorkspace(t, w.clients, "root", fmt.Sprintf("durable-%d", i)))
 	}
 	for i := range durableWatches {
 		ctx, scope := client.Everywhere(t.Context()), logicalcluster.Name("")

@@ -124,7 +124,7 @@ func TestFullDisk(t *testing.T) {
 	a.Kubeconfig = filepath.Join(dir, "admin.kubeconfig")
 	a.Start()
 	clients := a.Clients()
-	cluster := makeWorkspace(t, clients, "root", "full")
+	cluster := framework.MakeWorkspace(t, clients, "root", "full")
 	var acknowledged []string
 	write := func(name string) error {
 		ctx, cancel := context.WithTimeout(client.In(t.Context(), cluster), oneTry)
@@ -196,7 +196,7 @@ func TestEtcdFaults(t *testing.T) {
 	between := framework.StartProxy(t, strings.TrimPrefix(etcd.URL, "https://"))
 	a := framework.StartAtoll(t, etcd.FlagsThrough("https://"+between.Address)...)
 	clients := a.Clients()
-	cluster := makeWorkspace(t, clients, "root", "shop")
+	cluster := framework.MakeWorkspace(t, clients, "root", "shop")
 	var acknowledged []string
 	n := 0
 	write := func(patience time.Duration) error {
@@ -257,7 +257,7 @@ func TestEtcdFaults(t *testing.T) {
 				}
 				return ""
 			})
-			makeWorkspace(t, clients, "root", fmt.Sprintf("after-%d", n))
+			framework.MakeWorkspace(t, clients, "root", fmt.Sprintf("after-%d", n))
 			t.Logf("recovery after %s: %s", fault.name, time.Since(began).Round(100*time.Millisecond))
 			if a.PID() != pid {
 				t.Error("the server is another process")

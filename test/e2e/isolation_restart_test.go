@@ -17,6 +17,7 @@ import (
 
 	"atoll.dev/atoll/client"
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
+	"atoll.dev/atoll/test/framework"
 )
 
 // manyWorkspaces is how many more than a and b there are when the server restarts.
@@ -28,7 +29,7 @@ func TestI1_NoBleed_CachesAfterRestart(t *testing.T) {
 	w := newIsoWorld(t)
 	clusters := []logicalcluster.Name{w.a, w.b}
 	for i := range manyWorkspaces {
-		clusters = append(clusters, makeWorkspace(t, w.clients, "root", fmt.Sprintf("more-%d", i)))
+		clusters = append(clusters, framework.MakeWorkspace(t, w.clients, "root", fmt.Sprintf("more-%d", i)))
 	}
 	var wait sync.WaitGroup
 	for part := range 8 {

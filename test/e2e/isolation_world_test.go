@@ -33,10 +33,8 @@ import (
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
-	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
-	tenancyv1alpha1 "atoll.dev/atoll/apis/tenancy/v1alpha1"
 	"atoll.dev/atoll/client"
 	"atoll.dev/atoll/test/framework"
 )
@@ -125,7 +123,7 @@ func newIsoWorld(t *testing.T) *isoWorld {
 		t.Fatal(err)
 	}
 	w.http = anonymousHTTP(t, w.Atoll)
-	w.a, w.b = makeWorkspace(t, w.clients, "root", "a"), makeWorkspace(t, w.clients, "root", "b")
+	w.a, w.b = framework.MakeWorkspace(t, w.clients, "root", "a"), framework.MakeWorkspace(t, w.clients, "root", "b")
 	makeAdmin(t, w.clients, w.a, "alice")
 	makeAdmin(t, w.clients, w.b, "bob")
 	w.resources = servedResources(t, w.clients, w.a)
@@ -133,26 +131,6 @@ func newIsoWorld(t *testing.T) *isoWorld {
 		w.fill(t, cluster, letter)
 	}
 	return w
-}
-
-// makeWorkspace makes a workspace in parent, waits until it is ready, and returns its logical cluster.
-func makeWorkspace(t *testing.T, clients *client.Clients, parent logicalcluster.Name, name string) logicalcluster.Name {
-	t.Helper()
-	ctx := client.In(t.Context(), parent)
-	workspace := &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	if err := clients.Objects.Create(ctx, workspace); err != nil {
-		t.Fatalf("create workspace %q: %v", name, err)
-	}
-	framework.Eventually(t, time.Minute, "workspace "+name+" is ready", func() string {
-		if err := clients.Objects.Get(ctx, ctrlclient.ObjectKey{Name: name}, workspace); err != nil {
-			return err.Error()
-		}
-		if workspace.Status.Phase != "Ready" {
-			return fmt.Sprintf("status %+v", workspace.Status)
-		}
-		return ""
-	})
-	return logicalcluster.Name(workspace.Spec.Cluster)
 }
 
 // makeAdmin makes user cluster-admin of a logical cluster.

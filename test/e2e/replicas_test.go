@@ -56,7 +56,7 @@ func TestReplicas(t *testing.T) {
 	for _, server := range r.servers {
 		r.clients = append(r.clients, server.Clients())
 	}
-	r.cluster = makeWorkspace(t, r.clients[0], "root", "shared")
+	r.cluster = framework.MakeWorkspace(t, r.clients[0], "root", "shared")
 	r.limit()
 
 	t.Run("the leader is killed", func(t *testing.T) {
@@ -343,7 +343,7 @@ func (r *replicas) led(server int) {
 		return ""
 	})
 	r.round++
-	cluster := makeWorkspace(r.t, r.clients[server], "root", fmt.Sprintf("after-%d", r.round))
+	cluster := framework.MakeWorkspace(r.t, r.clients[server], "root", fmt.Sprintf("after-%d", r.round))
 	in, namespaces := client.In(r.t.Context(), cluster), r.clients[server].Kube.CoreV1().Namespaces()
 	if _, err := namespaces.Create(in, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "short"}}, metav1.CreateOptions{}); err != nil {
 		r.t.Fatal(err)
