@@ -169,6 +169,21 @@ func TestAggregatedClusterRoles(t *testing.T) {
 	if len(mirrored.Rules) != 1 || !slices.Contains(mirrored.Rules[0].Resources, "nodes") {
 		t.Errorf("the role in the mirror has the rules %v", mirrored.Rules)
 	}
+
+	// Roles that take from each other without end stay as they are, and who made them is told.
+	for i := range 20 {
+		role := clusterRoleOf(fmt.Sprintf("row-%02d", 99-i), map[string]string{fmt.Sprint("row-", i): "true"})
+		role.AggregationRule = &rbacv1.AggregationRule{ClusterRoleSelectors: []metav1.LabelSelector{{MatchLabels: map[string]string{fmt.Sprint("row-", i-1): "true"}}}}
+		if i == 0 {
+			role.AggregationRule, role.Rules = nil, []rbacv1.PolicyRule{nodes}
+		}
+		_, err := roles.Create(t.Context(), role, metav1.CreateOptions{})
+		must(t, err)
+	}
+	waitFor(t, 30*time.Second, "an event tells of it", func() (string, bool) {
+		event, err := r.in(t, shop).CoreV1().Events(metav1.NamespaceDefault).Get(t.Context(), aggregation.FieldManager, metav1.GetOptions{})
+		return fmt.Sprint(err), err == nil && event.Reason == "NotAggregated" && strings.Contains(event.Message, "row-80")
+	})
 }
 
 // kubectl delete ends, though the role is there again: it waits until there is none, or one of another UID.

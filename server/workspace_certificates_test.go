@@ -15,6 +15,8 @@ import (
 	"math/big"
 	"net/http"
 	"net/url"
+	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -300,6 +302,12 @@ func TestCertificateRequests(t *testing.T) {
 	denied, err := a.request(t, shop, x, nil)
 	must(t, err)
 	a.answer(t, shop, denied, certificatesv1.CertificateDenied)
+	large, err := os.ReadFile("admission/testdata/large-key.csr") // its signature fits to nothing, but nobody looks
+	must(t, err)
+	_, err = a.request(t, shop, x, func(r *certificatesv1.CertificateSigningRequest) { r.Spec.Request = large })
+	if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "an RSA key of 8200 bits") {
+		t.Errorf("a request with a key of 8200 bits: %v", err)
+	}
 	foreign, err := a.request(t, shop, x, func(r *certificatesv1.CertificateSigningRequest) { r.Spec.SignerName = "example.com/s" })
 	must(t, err)
 	a.answer(t, shop, foreign, certificatesv1.CertificateApproved)

@@ -114,7 +114,7 @@ func New(c Config) (admission.Interface, error) {
 	own := newOwnCalls()
 	chain = append(chain, NewNowhere(c.Workloads, c.WhyNowhere), NewInUse(c.PlacedOn), NewUnsupported(),
 		NewDefinitions(c.Definitions, c.MaxDefinitions), NewWorkspaceTypes(c.Objects, c.FindWorkspace, c.MayUseType),
-		newMutatingPolicies(c), newMutatingWebhooks(c, own), newValidatingPolicies(c), newValidatingWebhooks(c, own), // what people configured sees what all others made
+		newMutatingPolicies(c), newMutatingWebhooks(c, own), NewKeySizes(), newValidatingPolicies(c), newValidatingWebhooks(c, own), // what people configured sees what all others made
 		NewResourceQuota(c.Objects, c.ChargeQuota)) // nothing is charged for what anybody refuses
 	return reinvoking{admission.NewChainHandler(chain...)}, nil
 }

@@ -2,13 +2,16 @@ package aggregation
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	rbacv1apply "k8s.io/client-go/applyconfigurations/rbac/v1"
 
@@ -73,16 +76,38 @@ func (c *Controller) fill(ctx context.Context, workspace logicalcluster.Name) (t
 		return 0, fmt.Errorf("list ClusterRoles of workspace %q: %w", workspace, err)
 	}
 	changed, err := outdated(list.Items)
+	if errors.Is(err, rbac.ErrUnsettled) {
+		return 0, c.tell(ctx, workspace, err) // the next change of a role brings it back
+	}
 	if err != nil {
 		return 0, fmt.Errorf("sum up ClusterRoles of workspace %q: %w", workspace, err)
 	}
-	for _, role := range changed {
+	var errs []error
+	for _, role := range changed { // that one cannot be written, because it has become too large, is nothing to the others
 		_, err := roles.Apply(ctx, configuration(role), metav1.ApplyOptions{FieldManager: FieldManager, Force: true})
+		if ctx.Err() != nil {
+			return 0, context.Cause(ctx)
+		}
 		if err != nil {
-			return 0, fmt.Errorf("apply the rules of ClusterRole %q of workspace %q: %w", role.Name, workspace, err)
+			errs = append(errs, fmt.Errorf("apply the rules of ClusterRole %q of workspace %q: %w", role.Name, workspace, err))
 		}
 	}
-	return 0, nil
+	return 0, errors.Join(errs...)
+}
+
+// tell puts an event into the workspace, unless there is one: who makes its roles can change that.
+func (c *Controller) tell(ctx context.Context, workspace logicalcluster.Name, why error) error {
+	now := metav1.NewTime(time.Now())
+	_, err := c.clients.Kube.CoreV1().Events(metav1.NamespaceDefault).Create(ctx, &corev1.Event{
+		ObjectMeta:     metav1.ObjectMeta{Name: FieldManager},
+		InvolvedObject: corev1.ObjectReference{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "ClusterRole"},
+		Type:           corev1.EventTypeWarning, Reason: "NotAggregated", Message: why.Error(),
+		Source: corev1.EventSource{Component: FieldManager}, FirstTimestamp: now, LastTimestamp: now, Count: 1,
+	}, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("tell workspace %q that %w: %w", workspace, why, err)
+	}
+	return nil
 }
 
 // outdated returns the roles whose rules should be others, with those.

@@ -7,7 +7,8 @@
 // when it has a role that adds to them, and not before: a workspace without roles of its own costs nothing.
 //
 // What always holds: only rules are written, and only of roles with an aggregation rule; they are rules of other roles of the
-// same workspace, whose authors held what they granted. Mirrors are left alone.
+// same workspace, whose authors held what they granted. Mirrors are left alone. Where they would take too long to sum up, or take
+// from each other without end, they stay as they are, and an event in namespace default says so.
 //
 // The server starts it: New, then Run. When etcd is away nothing is written, and everything is tried again.
 package aggregation

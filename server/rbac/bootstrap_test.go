@@ -1,6 +1,7 @@
 package rbac
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -117,21 +118,38 @@ func TestAggregateEnds(t *testing.T) {
 		}
 		return roles
 	}
+	many := func(takers, sources, rules int) (roles []rbacv1.ClusterRole) {
+		for i := range sources {
+			from := source("x")
+			from.Name += fmt.Sprint(i)
+			for j := range rules { // of the first alone each is a new one
+				from.Rules = append(from.Rules, rbacv1.PolicyRule{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{fmt.Sprint("r", i*j)}})
+			}
+			roles = append(roles, from)
+		}
+		for i := range takers {
+			roles = append(roles, take(fmt.Sprint("t", i), "x"))
+		}
+		return roles
+	}
 	for reason, tc := range map[string]struct {
 		roles []rbacv1.ClusterRole
-		fails bool
+		rules int // of each role; 0 if it fails
 	}{
-		"two that take from each other":     {[]rbacv1.ClusterRole{take("a", "x", "y"), take("b", "y", "x"), source("x")}, false},
-		"one that takes from itself":        {[]rbacv1.ClusterRole{take("a", "x", "x"), source("x")}, false},
-		"a chain of as many as are allowed": {chain(deepest), false},
-		"a chain of more than that":         {chain(deepest + 1), true},
+		"two that take from each other":     {[]rbacv1.ClusterRole{take("a", "x", "y"), take("b", "y", "x"), source("x")}, 1},
+		"one that takes from itself":        {[]rbacv1.ClusterRole{take("a", "x", "x"), source("x")}, 1},
+		"a chain of as many as are allowed": {chain(deepest), 1},
+		"a chain of more than that":         {chain(deepest + 1), 0},
+		"many that select many":             {many(mostSteps/1000, 1000, 0), 0},
+		"many that take many rules":         {many(100, 10, mostSteps/1000/ruleSteps), 0},
+		"a few that do":                     {many(5, 10, 1), 2},
 	} {
 		err := Aggregate(tc.roles)
-		if (err != nil) != tc.fails {
+		if errors.Is(err, ErrUnsettled) != (tc.rules == 0) || err != nil && tc.rules > 0 {
 			t.Errorf("%s: error %v", reason, err)
 		}
 		for _, role := range tc.roles {
-			if err == nil && len(role.Rules) != 1 {
+			if err == nil && len(role.Rules) != tc.rules {
 				t.Errorf("%s: %s has the rules %v", reason, role.Name, role.Rules)
 			}
 		}
