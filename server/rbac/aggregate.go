@@ -50,22 +50,23 @@ func Aggregate(roles []rbacv1.ClusterRole) error {
 	}
 	names, takers := slices.Sorted(maps.Keys(byName)), slices.Sorted(maps.Keys(aggregated))
 	left := mostSteps
+	var changed []string
 	for range deepest + 1 { // once more, to see that nothing changes
-		changed := false
+		changed = nil
 		for _, name := range takers {
 			rules := sum(name, aggregated[name], byName, names, &left)
 			if left < 0 {
-				return fmt.Errorf("%w: %d roles with an aggregation rule select too many of %d roles, or too many rules; %q is where it became too much", ErrUnsettled, len(takers), len(names), name)
+				return fmt.Errorf("%w: %d that have an aggregation rule select too many of %d, or too many rules; %q is where it became too much", ErrUnsettled, len(takers), len(names), name)
 			}
 			if !SameRules(rules, byName[name].Rules) {
-				byName[name].Rules, changed = rules, true
+				byName[name].Rules, changed = rules, append(changed, name)
 			}
 		}
-		if !changed {
+		if len(changed) == 0 {
 			return nil
 		}
 	}
-	return fmt.Errorf("%w: of %s some take their rules from each other through more than %d, or in a circle that never settles", ErrUnsettled, some(takers), deepest)
+	return fmt.Errorf("%w: %s take their rules from others, and those from others, through more than %d, or in a circle that never settles", ErrUnsettled, some(changed), deepest)
 }
 
 // some names the first few.

@@ -150,7 +150,7 @@ func TestAggregateEnds(t *testing.T) {
 		}
 		for _, role := range tc.roles {
 			if err == nil && len(role.Rules) != tc.rules {
-				t.Errorf("%s: %s has the rules %v", reason, role.Name, role.Rules)
+				t.Errorf("%s: %s has %d rules, want %d", reason, role.Name, len(role.Rules), tc.rules)
 			}
 		}
 	}
