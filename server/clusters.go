@@ -48,8 +48,6 @@ const (
 	clustersPrefix = "/clusters/"
 	// lookupTimeout is how long a request waits for etcd to say whether a logical cluster exists.
 	lookupTimeout = 10 * time.Second
-	// maxPathLength of the path of a workspace, in bytes: many times the deepest tree that people make.
-	maxPathLength = 1024
 )
 
 var logicalClusters = schema.GroupResource{Group: corev1alpha1.GroupVersion.Group, Resource: "logicalclusters"}
@@ -186,8 +184,8 @@ func (s *Server) resolve(ctx context.Context, segment string, stranger func() bo
 		name, isName = logicalcluster.Name(segment), true
 	}
 	if !isName {
-		if len(segment) > maxPathLength {
-			return lcctx.Cluster{}, false, apierrors.NewBadRequest(fmt.Sprintf("a workspace path of %d characters is longer than %d", len(segment), maxPathLength))
+		if len(segment) > lcctx.MaxPathLength {
+			return lcctx.Cluster{}, false, apierrors.NewBadRequest(fmt.Sprintf("a workspace path of %d characters is longer than %d", len(segment), lcctx.MaxPathLength))
 		}
 		if !path.IsValid() {
 			return lcctx.Cluster{}, false, apierrors.NewBadRequest(fmt.Sprintf("%q is not a workspace path: want names of lower-case letters, digits and hyphens, joined by colons, such as root:org:team", segment))

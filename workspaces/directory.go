@@ -92,8 +92,11 @@ func (d *Directory) KnownPath(path logicalcluster.Path) (logicalcluster.Name, bo
 }
 
 // Resolve returns the logical cluster at the end of a path of at least two names: from root, or from any logical cluster.
-// The error is ErrNotFound if there is none.
+// The error is ErrNotFound if there is none, and without a search for a path that is too long to be one.
 func (d *Directory) Resolve(ctx context.Context, path logicalcluster.Path) (logicalcluster.Name, error) {
+	if n := len(path.String()); n > lcctx.MaxPathLength {
+		return "", fmt.Errorf("%w: a path of %d characters is longer than %d", ErrNotFound, n, lcctx.MaxPathLength)
+	}
 	if name, ok := d.KnownPath(path); ok {
 		return name, nil
 	}

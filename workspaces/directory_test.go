@@ -4,11 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	"k8s.io/apimachinery/pkg/util/cache"
+
+	lcctx "atoll.dev/atoll/internal/logicalcluster"
 )
 
 // A flood of names that do not exist reads each name once, and few at a time; a failure is not remembered.
@@ -49,5 +53,14 @@ func TestSearchIsCheapForMisses(t *testing.T) {
 	}
 	if ok, err := d.search(context.Background(), "new", func() (bool, error) { return true, nil }); !ok || err != nil {
 		t.Errorf("after a failure: %v, %v", ok, err)
+	}
+}
+
+// A path comes from whoever names a type of a workspace, too, as long as a request may be.
+func TestLongPathsAreNotSearched(t *testing.T) {
+	var d Directory // which has nothing to search in
+	path := logicalcluster.NewPath("root" + strings.Repeat(":x", lcctx.MaxPathLength/2))
+	if _, err := d.Resolve(t.Context(), path); !errors.Is(err, ErrNotFound) || len(err.Error()) > 200 {
+		t.Errorf("resolve a path of %d characters: %v", len(path.String()), err)
 	}
 }

@@ -28,6 +28,9 @@ const (
 	// NameLength is the length of the names that NewName makes, as in kcp.
 	NameLength = 16
 
+	// MaxPathLength of the path of a workspace, in bytes: many times the deepest tree that people make.
+	MaxPathLength = 1024
+
 	// maxNameLength is the longest name that may become a key segment: a DNS label, kcp's rule for ordinary names.
 	maxNameLength = 63
 )
