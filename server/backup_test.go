@@ -128,7 +128,7 @@ func TestStopEndsBackups(t *testing.T) {
 	}
 	began := time.Now()
 	must(t, r.stop())
-	if took := time.Since(began); took > 30*time.Second {
+	if took := time.Since(began); took > 50*time.Second { // requests have a minute
 		t.Errorf("two backups that nobody reads delayed the end by %s", took)
 	}
 }

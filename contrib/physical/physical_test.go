@@ -217,7 +217,7 @@ func TestRestart(t *testing.T) {
 		begin := time.Now()
 		stop.stop()
 		stopped := time.Since(begin)
-		if stopped > 10*time.Second { // it takes 1 s; Stop itself fails if a component does not stop
+		if stopped > 50*time.Second { // it takes 1 s, and requests have a minute; Stop itself fails if a component does not stop
 			t.Errorf("%s: stopped after %s", stop.name, stopped)
 		}
 		begin = time.Now()
@@ -236,7 +236,7 @@ func TestRestart(t *testing.T) {
 		name := "after-" + map[string]string{"SIGTERM": "term", "SIGKILL": "kill"}[stop.name]
 		create(t, client, deployment(name, 1, nil))
 		waitAvailable(t, client, name, 1)
-		if took := time.Since(begin); took > 15*time.Second {
+		if took := time.Since(begin); took > 35*time.Second { // the old one's leases last 40 s
 			t.Errorf("%s: a new pod was Ready after %s only", stop.name, took)
 		}
 	}
