@@ -2,6 +2,7 @@ package server
 
 import (
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/kcp-dev/logicalcluster/v3"
+	admissionv1 "k8s.io/api/admission/v1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -216,5 +218,82 @@ spec:
 		if diff := cmp.Diff("", o.GetLabels()["patched"]+o.GetAnnotations()["applied"]); diff != "" {
 			t.Errorf("%s of another workspace is changed:\n%s", o.GetName(), diff)
 		}
+	}
+}
+
+// TestAdministrationIsNotChanged: what an administrator of the server writes to an object of Atoll's kinds is what he wrote,
+// whatever mutating webhooks and policies the workspace has. They change what its people write, and other kinds.
+func TestAdministrationIsNotChanged(t *testing.T) {
+	r := startServer(t, withTokens(t))
+	r.describe(t, rootCluster, "root", "")
+	r.describe(t, shop, "root:shop", "root:universal")
+	r.describe(t, SystemAdminCluster, "", "")
+	r.bindAdmin(t, "alice", shop)
+	r.makeNamespace(t, shop, "default")
+	p := r.place(t, shop)
+	api := p.AdmissionregistrationV1()
+	_, err := api.MutatingAdmissionPolicies().Create(t.Context(), decode[admissionregistrationv1.MutatingAdmissionPolicy](t, `
+metadata: {name: turn}
+spec:
+  reinvocationPolicy: Never
+  matchConstraints:
+    resourceRules:
+    - {apiGroups: ["*"], apiVersions: ["*"], operations: [CREATE, UPDATE], resources: [configmaps, workspaces, workspacetypes, synctargets, placementpolicies, logicalclusters]}
+  mutations:
+  - patchType: ApplyConfiguration
+    applyConfiguration:
+      expression: 'Object{metadata: Object.metadata{annotations: {"policy": "was here"}}}'
+`), metav1.CreateOptions{})
+	must(t, err)
+	_, err = api.MutatingAdmissionPolicyBindings().Create(t.Context(), decode[admissionregistrationv1.MutatingAdmissionPolicyBinding](t, "metadata: {name: turn}\nspec: {policyName: turn}"), metav1.CreateOptions{})
+	must(t, err)
+	h := newHook(t, func(string, *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
+		kind := admissionv1.PatchTypeJSONPatch
+		return &admissionv1.AdmissionResponse{Allowed: true, PatchType: &kind, Patch: []byte(`[{"op":"add","path":"/metadata/labels","value":{"webhook":"was-here"}}]`)}
+	})
+	p.mutate(t, h, "turn", admissionregistrationv1.MutatingWebhook{
+		Name: "turn.webhooks.test", ClientConfig: h.at("/turn"), AdmissionReviewVersions: []string{"v1"}, SideEffects: new(admissionregistrationv1.SideEffectClassNone),
+		Rules: append(rule("*", "workspaces", admissionregistrationv1.OperationAll), rule("*", "synctargets", admissionregistrationv1.OperationAll)...),
+	})
+	waitFor(t, 10*time.Second, "the policy changes what an administrator writes to other kinds", func() (string, bool) {
+		made, err := p.CoreV1().ConfigMaps("default").Create(t.Context(), configMap("c", nil), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return fmt.Sprint(made.Annotations, err), made.Annotations["policy"] != ""
+	})
+
+	const patched = `{"metadata":{"annotations":{"mine":"yes"}}}`
+	write := func(method, path, body, token string) answer {
+		a := asked{method: method, path: clustersPrefix + string(shop) + path, token: token, body: body}
+		if method == http.MethodPatch {
+			a.header = map[string]string{"Content-Type": "application/merge-patch+json"}
+		}
+		got := r.ask(t, a)
+		if got.code != http.StatusOK && got.code != http.StatusCreated {
+			t.Fatalf("%s %s: %v", method, path, got)
+		}
+		return got
+	}
+	marks := []string{`"policy":"was here"`, `"webhook":"was-here"`}
+	for _, o := range []struct{ path, kind, spec string }{
+		{tenancy + "workspaces", `"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"Workspace"`, "{}"},
+		{tenancy + "workspacetypes", `"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"WorkspaceType"`, "{}"},
+		{"/apis/workload.kcp.io/v1alpha1/synctargets", `"apiVersion":"workload.kcp.io/v1alpha1","kind":"SyncTarget"`, "{}"},
+		{"/apis/placement.atoll.dev/v1alpha1/placementpolicies", `"apiVersion":"placement.atoll.dev/v1alpha1","kind":"PlacementPolicy"`, "{}"},
+	} {
+		object := func(name string) string {
+			return fmt.Sprintf(`{%s,"metadata":{"name":%q},"spec":%s}`, o.kind, name, o.spec)
+		}
+		for _, got := range []answer{write(http.MethodPost, o.path, object("of-root"), root), write(http.MethodPatch, o.path+"/of-root", patched, root)} {
+			for _, mark := range marks {
+				if strings.Contains(got.body, mark) {
+					t.Errorf("what an administrator wrote to %s was changed (%s): %s", o.path, mark, got.body)
+				}
+			}
+		}
+		if got := write(http.MethodPost, o.path, object("of-alice"), alice); !strings.Contains(got.body, marks[0]) {
+			t.Errorf("what alice wrote to %s was not changed: %s", o.path, got.body)
+		}
+	}
+	if got := write(http.MethodPatch, "/apis/core.kcp.io/v1alpha1/logicalclusters/cluster", patched, root); strings.Contains(got.body, marks[0]) {
+		t.Errorf("the LogicalCluster was changed: %s", got.body)
 	}
 }

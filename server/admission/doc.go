@@ -17,7 +17,8 @@
 // What the server's own controllers write in a workspace passes its webhooks and policies, as what kube-controller-manager
 // writes does in a cluster; who of them waits for a webhook that hangs does not keep the others from working for other
 // workspaces (owncalls.go). Nobody's webhooks or policies hear of what the server alone may write (Placements, LogicalClusters, statuses of our
-// kinds), of mirrors, or of a logical cluster that is being deleted. What controllers write without a request, such as the
+// kinds), of mirrors, or of a logical cluster that is being deleted, and none changes what an administrator of the server or a
+// controller of it writes to an object of our kinds (a Workspace, a SyncTarget): it may refuse that. What controllers write without a request, such as the
 // counts of ResourceQuotas, they do not see.
 //
 // What always holds: a plugin sees the objects of the request's logical cluster and of no other; what cannot be read is not

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -84,6 +85,9 @@ func newDynamic(c Config, name string, operations []admission.Operation, resourc
 
 // Admit lets what people configured change the object.
 func (d *dynamic) Admit(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+	if isAdministration(a) {
+		return nil
+	}
 	plugin, err := d.instance(ctx, a)
 	if err != nil {
 		return err
@@ -258,6 +262,17 @@ func isSystemState(a admission.Attributes) bool {
 		return true
 	case tenancyv1alpha1.GroupVersion.Group, workloadv1alpha1.GroupVersion.Group:
 		return a.GetSubresource() != ""
+	}
+	return false
+}
+
+// isAdministration says whether an administrator of the server, or one of its own controllers, writes an object of Atoll's own
+// kinds: which workspaces there are, what physical clusters they may use, where things run. Nobody in the workspace may make
+// something else of what he was told to write; to refuse it is not that, and stays possible.
+func isAdministration(a admission.Attributes) bool {
+	switch a.GetResource().Group {
+	case tenancyv1alpha1.GroupVersion.Group, corev1alpha1.GroupVersion.Group, workloadv1alpha1.GroupVersion.Group, placementv1alpha1.GroupVersion.Group:
+		return slices.Contains(a.GetUserInfo().GetGroups(), user.SystemPrivilegedGroup)
 	}
 	return false
 }

@@ -176,6 +176,34 @@ func TestSystemStateIsNotConfigured(t *testing.T) {
 	}
 }
 
+// What an administrator writes to objects of our own kinds, nobody in the workspace changes.
+func TestAdministrationIsNotChanged(t *testing.T) {
+	master := &user.DefaultInfo{Name: "root", Groups: []string{user.SystemPrivilegedGroup}}
+	itself := &user.DefaultInfo{Name: user.APIServerUser, Groups: []string{user.SystemPrivilegedGroup}}
+	for _, tc := range []struct {
+		group, resource string
+		who             user.Info
+		want            bool
+	}{
+		{"tenancy.kcp.io", "workspaces", master, true},
+		{"tenancy.kcp.io", "workspaces", itself, true},
+		{"tenancy.kcp.io", "workspaces", alice, false},
+		{"tenancy.kcp.io", "workspacetypes", master, true},
+		{"core.kcp.io", "logicalclusters", master, true},
+		{"workload.kcp.io", "synctargets", master, true},
+		{"workload.kcp.io", "synctargets", alice, false},
+		{"placement.atoll.dev", "placementpolicies", master, true},
+		{"placement.atoll.dev", "placements", itself, true},
+		{"", "configmaps", master, false},
+		{"apps", "deployments", itself, false},
+	} {
+		a := what{group: tc.group, resource: tc.resource, operation: admission.Update, who: tc.who}.attributes()
+		if got := isAdministration(a); got != tc.want {
+			t.Errorf("%s/%s by %s: %t, want %t", tc.group, tc.resource, tc.who.GetName(), got, tc.want)
+		}
+	}
+}
+
 // TestPoliciesAreCompiledOnce: an instance takes over what has not changed, also from one that lacks a kind of parameters.
 func TestPoliciesAreCompiledOnce(t *testing.T) {
 	policy := func(name, version string) *admissionregistrationv1.ValidatingAdmissionPolicy {
