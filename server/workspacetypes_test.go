@@ -186,4 +186,20 @@ func TestTypeOfAWorkspaceIsKept(t *testing.T) {
 	if got := r.ask(t, change); !strings.Contains(got.body, `"mine":"yes"`) || !strings.Contains(got.body, `"`+tenancyv1alpha1.TypeAnnotation+`":"root:team"`) {
 		t.Errorf("after alice annotated it: %s", got.body)
 	}
+	// A slip of an administrator's hand does not lose the workspace.
+	for patch, code := range map[string]int{
+		`{"metadata":{"annotations":{"kcp.io/path":null,"internal.tenancy.kcp.io/type":null}}}`: http.StatusOK,
+		`{"metadata":{"annotations":null}}`:                                                     http.StatusOK,
+		`{"metadata":{"annotations":{"kcp.io/path":"root:bank"}}}`:                              http.StatusUnprocessableEntity,
+		`{"metadata":{"annotations":{"internal.tenancy.kcp.io/type":"root:other"}}}`:            http.StatusUnprocessableEntity,
+	} {
+		change.token, change.body = root, patch
+		if got := r.ask(t, change); got.code != code || !strings.Contains(got.body, "root:shop") && !strings.Contains(got.body, "root:team") {
+			t.Errorf("an administrator sends %s: %v", patch, got)
+		}
+		kept := r.ask(t, asked{path: change.path, token: root})
+		if !strings.Contains(kept.body, `"kcp.io/path":"root:shop"`) || !strings.Contains(kept.body, `"`+tenancyv1alpha1.TypeAnnotation+`":"root:team"`) {
+			t.Errorf("after an administrator sent %s: %s", patch, kept.body)
+		}
+	}
 }

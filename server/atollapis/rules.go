@@ -49,17 +49,25 @@ func validateNewLogicalCluster(ctx context.Context, _ *corev1alpha1.LogicalClust
 }
 
 // keepLogicalCluster keeps the path, by which requests find the logical cluster, and the type, by which others limit it: its
-// tenant may annotate the object, to place what it holds, and must not take another workspace's path that way.
+// tenant may annotate the object, to place what it holds, and must not take another workspace's path that way. Neither
+// changes as long as there is the logical cluster, so a patch of an administrator that leaves them out loses nothing, and one
+// that changes them is refused.
 func keepLogicalCluster(ctx context.Context, c, old *corev1alpha1.LogicalCluster) {
 	if c.Spec.Use == "" {
 		c.Spec.Use = old.Spec.Use
 	}
+	for _, key := range bornWith {
+		if _, ok := c.Annotations[key]; !ok || !isSystem(ctx) {
+			keepAnnotation(c, old, key)
+		}
+	}
 	if !isSystem(ctx) {
-		keepAnnotation(c, old, lcctx.PathAnnotation)
-		keepAnnotation(c, old, tenancyv1alpha1.TypeAnnotation)
 		keepFinalizer(c, old, corev1alpha1.LogicalClusterFinalizer)
 	}
 }
+
+// bornWith are the annotations that say what a logical cluster is. It has them from its birth, or never.
+var bornWith = []string{lcctx.PathAnnotation, tenancyv1alpha1.TypeAnnotation}
 
 func validateLogicalCluster(c *corev1alpha1.LogicalCluster) field.ErrorList {
 	uses := []corev1alpha1.LogicalClusterUse{corev1alpha1.LogicalClusterUseMirror, corev1alpha1.LogicalClusterUseWorkspace}
@@ -73,6 +81,9 @@ func validateLogicalClusterUpdate(ctx context.Context, c, old *corev1alpha1.Logi
 	var errs field.ErrorList
 	if c.Spec.Use != old.Spec.Use {
 		errs = append(errs, field.Forbidden(specPath.Child("use"), "is immutable"))
+	}
+	for _, key := range bornWith {
+		errs = append(errs, sameAnnotation(c, old, key)...)
 	}
 	if isSystem(ctx) {
 		return errs
@@ -131,6 +142,9 @@ func prepareWorkspace(ctx context.Context, w *tenancyv1alpha1.Workspace) {
 		w.Annotations = map[string]string{}
 	}
 	delete(w.Annotations, tenancyv1alpha1.OwnerAnnotation)
+	if !isSystem(ctx) {
+		delete(w.Annotations, tenancyv1alpha1.ImportingAnnotation)
+	}
 	// A user of the parent alone, by its certificate, would be somebody else in the workspace: whoever has his name everywhere.
 	if u, ok := genericapirequest.UserFrom(ctx); ok && len(u.GetExtra()[lcctx.UserExtra]) == 0 {
 		w.Annotations[tenancyv1alpha1.OwnerAnnotation] = u.GetName()
@@ -153,6 +167,8 @@ func keepWorkspace(ctx context.Context, w, old *tenancyv1alpha1.Workspace) {
 	}
 	keepAnnotation(w, old, tenancyv1alpha1.OwnerAnnotation)
 	if !isSystem(ctx) {
+		// An import ends with this annotation; until then nobody is to enter.
+		keepAnnotation(w, old, tenancyv1alpha1.ImportingAnnotation)
 		keepFinalizer(w, old, tenancyv1alpha1.WorkspaceFinalizer)
 	}
 }
@@ -370,4 +386,18 @@ func keepAnnotation(obj, old metav1.Object, key string) {
 		annotations[key] = value
 	}
 	obj.SetAnnotations(annotations)
+}
+
+// sameAnnotation refuses an update in which obj has another value than old.
+func sameAnnotation(obj, old metav1.Object, key string) field.ErrorList {
+	value, is := obj.GetAnnotations()[key]
+	before, was := old.GetAnnotations()[key]
+	path := field.NewPath("metadata", "annotations").Key(key)
+	switch {
+	case value == before && is == was:
+		return nil
+	case was:
+		return field.ErrorList{field.Invalid(path, value, fmt.Sprintf("is immutable: it is %q for good", before))}
+	}
+	return field.ErrorList{field.Forbidden(path, "is set by the system, at birth")}
 }

@@ -152,6 +152,19 @@ func TestWorkspaceOwnerAndFinalizer(t *testing.T) {
 	if kept.Generation != made.Generation {
 		t.Errorf("generation rose to %d though the spec is the same", kept.Generation)
 	}
+	// The mark of an import is an administrator's: who takes it off lets the workspace become ready before it is filled.
+	importing := made.DeepCopy()
+	importing.Annotations[tenancyv1alpha1.ImportingAnnotation] = "now"
+	sent.Annotations = map[string]string{tenancyv1alpha1.ImportingAnnotation: "now"}
+	if begun, err := create(ann, workspaces(), sent); err != nil || begun.Annotations[tenancyv1alpha1.ImportingAnnotation] != "" {
+		t.Errorf("a user begins an import by an annotation: %v, %v", begun.Annotations, err)
+	}
+	sent.Annotations = nil
+	for who, want := range map[context.Context]string{ann: "now", system: ""} {
+		if got, err := update(who, strategyOf(workspaces()), sent, importing); err != nil || got.Annotations[tenancyv1alpha1.ImportingAnnotation] != want {
+			t.Errorf("the mark of an import is %q, want %q; %v", got.Annotations[tenancyv1alpha1.ImportingAnnotation], want, err)
+		}
+	}
 	released, err := update(system, strategyOf(workspaces()), sent, made)
 	wantError(t, "the system takes the finalizer off", err, "")
 	if len(released.Finalizers) != 0 {
@@ -201,9 +214,13 @@ func TestLogicalClusterUpdate(t *testing.T) {
 			c.Annotations[lcctx.PathAnnotation] = "root:bank"
 		}, "root:shop", ""},
 		{"nor gives its own up", ann, func(c *corev1alpha1.LogicalCluster) { c.Annotations = nil }, "root:shop", ""},
-		{"the system moves it", system, func(c *corev1alpha1.LogicalCluster) {
+		{"an administrator who leaves it out loses nothing", system, func(c *corev1alpha1.LogicalCluster) { c.Annotations = nil }, "root:shop", ""},
+		{"nor moves it, by which it would not be found any more", system, func(c *corev1alpha1.LogicalCluster) {
 			c.Annotations[lcctx.PathAnnotation] = "root:bank"
-		}, "root:bank", ""},
+		}, "", `metadata.annotations[kcp.io/path]: Invalid value: "root:bank": is immutable: it is "root:shop" for good`},
+		{"nor gives it a type that it was not made of", system, func(c *corev1alpha1.LogicalCluster) {
+			c.Annotations[tenancyv1alpha1.TypeAnnotation] = "root:team"
+		}, "", "metadata.annotations[internal.tenancy.kcp.io/type]: Forbidden: is set by the system, at birth"},
 		{"a tenant does not make it deletable", ann, func(c *corev1alpha1.LogicalCluster) { c.Spec.DirectlyDeletable = true }, "", "directlyDeletable"},
 		{"nor changes the owner", ann, func(c *corev1alpha1.LogicalCluster) {
 			c.Spec.Owner = &corev1alpha1.LogicalClusterOwner{Name: "x"}
