@@ -8,9 +8,12 @@ import (
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"atoll.dev/atoll/server/rbac"
 )
 
 // Who has nothing to do with a workspace cannot find out whether there is one, by whatever he asks for; who has, may use
@@ -52,34 +55,14 @@ func TestStrangersDoNotLearnWhichWorkspacesExist(t *testing.T) {
 		t.Errorf("a stranger is told %q, want a hint: %s", got.body, noAccess)
 	}
 
-	// The verb access on /, as in kcp, or any other right is enough.
+	// The verb access on / is enough, as in kcp.
 	ctx := t.Context()
-	for cluster, rules := range map[logicalcluster.Name][]rbacv1.PolicyRule{
-		shop: {{Verbs: []string{"access"}, NonResourceURLs: []string{"/"}}},
-		bank: {{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"pods"}}},
-	} {
-		rights := r.in(t, cluster).RbacV1()
-		if _, err := rights.ClusterRoles().Create(ctx, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "guest"}, Rules: rules}, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		ref := rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "guest"}
-		subjects := []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "bob"}}
-		var err error
-		if cluster == shop {
-			_, err = rights.ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "guest"}, RoleRef: ref, Subjects: subjects}, metav1.CreateOptions{})
-		} else {
-			ns := ensureNamespace(t, r, cluster, "team")
-			_, err = rights.RoleBindings(ns).Create(ctx, &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "guest"}, RoleRef: ref, Subjects: subjects}, metav1.CreateOptions{})
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, path := range []string{"/version", "/api", "/apis"} {
-			waitForCode(t, r, asked{path: clustersPrefix + string(cluster) + path, token: bob}, http.StatusOK)
-		}
-		if got := in(asked{path: "/api/v1/namespaces/default/configmaps"}, string(cluster), bob); got.code != http.StatusForbidden || strings.Contains(got.body, noAccess) {
-			t.Errorf("to look at what bob may not in %s: %v", cluster, got)
-		}
+	r.bind(t, shop, "", "guest", rbac.WorkspaceAccess, "bob")
+	for _, path := range []string{"/version", "/api", "/apis"} {
+		waitForCode(t, r, asked{path: clustersPrefix + string(shop) + path, token: bob}, http.StatusOK)
+	}
+	if got := in(asked{path: "/api/v1/namespaces/default/configmaps"}, string(shop), bob); got.code != http.StatusForbidden || strings.Contains(got.body, noAccess) {
+		t.Errorf("to look at what bob may not in shop: %v", got)
 	}
 	// Who may look for workspaces is told that there is none.
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "looker"}, Rules: []rbacv1.PolicyRule{
@@ -96,6 +79,102 @@ func TestStrangersDoNotLearnWhichWorkspacesExist(t *testing.T) {
 	waitForCode(t, r, asked{path: "/clusters/root:shop:not:here/api/v1/pods", token: bob}, http.StatusNotFound)
 	waitForCode(t, r, asked{path: "/clusters/root:bank:nothere/api/v1/pods", token: bob}, http.StatusForbidden)
 	waitForCode(t, r, asked{path: "/clusters/root:nothere/api/v1/pods", token: root}, http.StatusNotFound)
+}
+
+// Nobody uses anything of a workspace without the verb access on / there, whatever its roles allow him; its ServiceAccounts
+// and administrators of the server do.
+func TestAccess(t *testing.T) {
+	r := startServer(t, withTokens(t))
+	ctx := t.Context()
+	for _, cluster := range []logicalcluster.Name{shop, bank} {
+		ensureNamespace(t, r, cluster, "team")
+	}
+	get := func(cluster logicalcluster.Name, path, token string) asked {
+		return asked{path: clustersPrefix + string(cluster) + path, token: token}
+	}
+	const pods = "/api/v1/namespaces/team/pods"
+	refused := func(reason string, a asked) {
+		t.Helper()
+		want := r.ask(t, asked{method: a.method, path: strings.Replace(a.path, string(shop), "nothere", 1), token: a.token, body: a.body})
+		if got := r.ask(t, a); got.code != http.StatusForbidden || got != want {
+			t.Errorf("%s: %v, want as where there is no workspace: %v", reason, got, want)
+		}
+	}
+
+	// All of these let alice do something. That they are known is seen by another who may enter.
+	for _, who := range []string{"alice", "bob"} {
+		r.bind(t, shop, "team", who+"-in-team", "view", who)
+		r.bind(t, shop, "", who+"-looks", "pods-and-workspaces", who)
+	}
+	_, err := r.in(t, shop).RbacV1().ClusterRoles().Create(ctx, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "pods-and-workspaces"}, Rules: []rbacv1.PolicyRule{
+		{Verbs: []string{"*"}, APIGroups: []string{"*"}, Resources: []string{"*"}},
+		{Verbs: []string{"get"}, NonResourceURLs: []string{"*"}},
+		{Verbs: []string{"access"}, NonResourceURLs: []string{"/api"}}, // not what it takes
+	}}, metav1.CreateOptions{})
+	must(t, err)
+	r.bind(t, shop, "", "bob-enters", rbac.WorkspaceAccess, "bob")
+	waitForCode(t, r, get(shop, pods, bob), http.StatusOK)
+	waitForCode(t, r, get(shop, "/api/v1/pods", bob), http.StatusOK)
+	for _, path := range []string{pods, "/api/v1/pods", "/version", "/apis", "/apis/rbac.authorization.k8s.io/v1/clusterroles"} {
+		refused("a role without access", get(shop, path, alice))
+	}
+	refused("who may not enter is not told of workspaces below", asked{path: "/clusters/root:shop:not:here/api/v1/pods", token: alice})
+	if got := r.ask(t, asked{path: "/clusters/root:shop:not:here/api/v1/pods", token: bob}); got.code != http.StatusNotFound {
+		t.Errorf("who may is: %v", got)
+	}
+	if got := r.ask(t, get(shop, pods, root)); got.code != http.StatusOK {
+		t.Errorf("an administrator of the server: %v", got)
+	}
+	review := func(name string) answer {
+		return r.ask(t, asked{method: http.MethodPost, path: clustersPrefix + string(shop) + "/apis/authorization.k8s.io/v1/subjectaccessreviews", token: root,
+			body: `{"apiVersion":"authorization.k8s.io/v1","kind":"SubjectAccessReview","spec":{"user":"` + name + `","resourceAttributes":{"verb":"list","resource":"pods","namespace":"team"}}}`})
+	}
+	if got := review("alice"); !strings.Contains(got.body, `"allowed":false`) {
+		t.Errorf("a review says that alice may: %v", got)
+	}
+	if got := review("bob"); !strings.Contains(got.body, `"allowed":true`) {
+		t.Errorf("a review says that bob may not: %v", got)
+	}
+
+	// A ServiceAccount of the workspace needs nothing.
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "robot"}}
+	_, err = r.in(t, shop).CoreV1().ServiceAccounts("team").Create(ctx, account, metav1.CreateOptions{})
+	must(t, err)
+	token, err := r.in(t, shop).CoreV1().ServiceAccounts("team").CreateToken(ctx, "robot", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	must(t, err)
+	waitForCode(t, r, get(shop, "/apis", token.Status.Token), http.StatusOK)
+	if got := r.ask(t, get(shop, pods, token.Status.Token)); got.code != http.StatusForbidden || strings.Contains(got.body, noAccess) {
+		t.Errorf("a ServiceAccount without a role: %v", got)
+	}
+
+	// view, edit and admin for the whole workspace let in by themselves; access alone, or as a group, does too; taking it away ends it.
+	for i, role := range []string{"view", "edit", "admin", "cluster-admin"} {
+		name := fmt.Sprint("alice-", i)
+		r.bind(t, bank, "", name, role, "alice")
+		waitForCode(t, r, get(bank, pods, alice), http.StatusOK)
+		must(t, r.in(t, bank).RbacV1().ClusterRoleBindings().Delete(ctx, name, metav1.DeleteOptions{}))
+		waitForCode(t, r, get(bank, pods, alice), http.StatusForbidden)
+	}
+	r.bind(t, bank, "team", "alice-in-team", "admin", "alice")
+	r.bind(t, bank, "", "bob-enters", rbac.WorkspaceAccess, "bob")
+	waitForCode(t, r, get(bank, "/version", bob), http.StatusOK)
+	if got := r.ask(t, get(bank, pods, alice)); got.code != http.StatusForbidden || !strings.Contains(got.body, noAccess) {
+		t.Errorf("a role in a namespace alone: %v", got)
+	}
+}
+
+// bind gives a user a ClusterRole in a namespace of a logical cluster, or without one in all of it.
+func (r *running) bind(t *testing.T, cluster logicalcluster.Name, namespace, name, role, who string) {
+	t.Helper()
+	rights := r.in(t, cluster).RbacV1()
+	meta, ref, subjects := metav1.ObjectMeta{Name: name}, rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role}, []rbacv1.Subject{userSubject(who)}
+	var err error
+	if namespace == "" {
+		_, err = rights.ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{ObjectMeta: meta, RoleRef: ref, Subjects: subjects}, metav1.CreateOptions{})
+	} else {
+		_, err = rights.RoleBindings(namespace).Create(t.Context(), &rbacv1.RoleBinding{ObjectMeta: meta, RoleRef: ref, Subjects: subjects}, metav1.CreateOptions{})
+	}
+	must(t, err)
 }
 
 func ensureNamespace(t *testing.T, r *running, cluster logicalcluster.Name, name string) string {

@@ -497,8 +497,9 @@ func TestWhoApprovesCertificates(t *testing.T) {
 	}
 	writes := rbacv1.PolicyRule{APIGroups: []string{"certificates.k8s.io"}, Resources: []string{"certificatesigningrequests", "certificatesigningrequests/approval"}, Verbs: []string{"get", "update", "patch"}}
 	signer := rbacv1.PolicyRule{APIGroups: []string{"certificates.k8s.io"}, Resources: []string{"signers"}, ResourceNames: []string{"example.com/s"}, Verbs: []string{"approve"}}
-	may(shop, writes)
-	may(bank, writes, signer)
+	enters := rbacv1.PolicyRule{Verbs: []string{"access"}, NonResourceURLs: []string{"/"}}
+	may(shop, enters, writes)
+	may(bank, enters, writes, signer)
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	must(t, err)
 	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: "me"}}, key)

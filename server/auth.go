@@ -41,11 +41,12 @@ const (
 // the roles of that logical cluster.
 type clusterAuthorizer struct {
 	roles authorizer.Authorizer
-	// isMember says whether the logical cluster of ctx has a binding of its own for a user.
-	isMember func(ctx context.Context, who user.Info) (bool, error)
 	// knownPath is the Directory's.
 	knownPath func(logicalcluster.Path) (logicalcluster.Name, bool)
 }
+
+// accessVerb on the path / is what it takes to use anything of a workspace; kcp's.
+const accessVerb = "access"
 
 // noAccess is what strangers are told of a workspace, whether there is one or not.
 const noAccess = "there is no such workspace, or you have no access to it"
@@ -109,30 +110,32 @@ func (a *clusterAuthorizer) Authorize(ctx context.Context, attrs authorizer.Attr
 	case ctx.Value(absentKey{}) != nil:
 		return authorizer.DecisionDeny, noAccess, nil
 	}
-	decision, reason, err := a.roles.Authorize(ctx, attrs)
-	if err != nil || master || cluster.Name == rootCluster || cluster.Name == SystemAdminCluster {
-		return decision, reason, err // that these two exist is no secret
-	}
-	if decision == authorizer.DecisionAllow && !isForEverybody(attrs) || decision != authorizer.DecisionAllow && reason != "" {
-		return decision, reason, nil // a binding was found, or it names a role that was not
-	}
-	if ok, err := a.enters(ctx, who); !ok || err != nil {
+	enters, err := a.mayEnter(ctx, cluster.Name, who)
+	// What a workspace says of its tokens is for whom a role names, wherever he is at home.
+	if err != nil || !enters && !describesIssuer(attrs) {
 		return authorizer.DecisionDeny, noAccess, err
 	}
-	return decision, reason, nil
+	decision, reason, err := a.roles.Authorize(ctx, attrs)
+	if !enters && decision != authorizer.DecisionAllow {
+		return authorizer.DecisionDeny, noAccess, err
+	}
+	return decision, reason, err
 }
 
-// enters says whether somebody has to do with the logical cluster of ctx: its ServiceAccounts, who are nobody elsewhere,
-// and whom one of its own bindings names, be it only for the verb access on /, as in kcp.
-func (a *clusterAuthorizer) enters(ctx context.Context, who user.Info) (bool, error) {
-	if strings.HasPrefix(who.GetName(), serviceAccountsPrefix+":") {
+// mayEnter says whether somebody may use anything of a logical cluster, which is that of ctx. As in kcp that takes the verb
+// access on the path / there, whatever else a role allows; for ServiceAccounts, who are nobody elsewhere, and for
+// administrators of the server it does not. Nor for root and system:admin: that these two exist is no secret.
+func (a *clusterAuthorizer) mayEnter(ctx context.Context, cluster logicalcluster.Name, who user.Info) (bool, error) {
+	if cluster == rootCluster || cluster == SystemAdminCluster || strings.HasPrefix(who.GetName(), serviceAccountsPrefix+":") ||
+		slices.Contains(who.GetGroups(), user.SystemPrivilegedGroup) {
 		return true, nil
 	}
-	return a.isMember(ctx, who)
+	decision, _, err := a.roles.Authorize(ctx, authorizer.AttributesRecord{User: who, Verb: accessVerb, Path: "/"})
+	return decision == authorizer.DecisionAllow, err
 }
 
-// mayKnow says whether somebody may be told that there is no workspace at the end of a path: who may look for it where it
-// would be, or for the nearest above it that is missing, too.
+// mayKnow says whether somebody may be told that there is no workspace at the end of a path: who may enter and look for it
+// where it would be, or for the nearest above it that is missing, too.
 func (a *clusterAuthorizer) mayKnow(ctx context.Context, segment string, who user.Info, master bool) (bool, error) {
 	if master || slices.Contains(who.GetGroups(), user.AllUnauthenticated) {
 		return master, nil
@@ -150,7 +153,11 @@ func (a *clusterAuthorizer) mayKnow(ctx context.Context, segment string, who use
 			}
 			continue
 		}
-		decision, _, err := a.roles.Authorize(lcctx.WithCluster(ctx, lcctx.Cluster{Name: holder}), authorizer.AttributesRecord{
+		ctx := lcctx.WithCluster(ctx, lcctx.Cluster{Name: holder})
+		if enters, err := a.mayEnter(ctx, holder, who); !enters || err != nil {
+			return false, err
+		}
+		decision, _, err := a.roles.Authorize(ctx, authorizer.AttributesRecord{
 			User: who, Verb: "get", ResourceRequest: true, Name: missing,
 			APIGroup: tenancyv1alpha1.GroupVersion.Group, APIVersion: tenancyv1alpha1.GroupVersion.Version, Resource: "workspaces",
 		})
@@ -183,15 +190,6 @@ func abroad(ctx context.Context, who user.Info, from logicalcluster.Name) user.I
 	}
 	stranger.Name = foreignAccountsPrefix + string(from) + ":" + account
 	return stranger
-}
-
-// isForEverybody says whether a request may be one that Kubernetes' own bindings allow who is authenticated, in every
-// logical cluster: discovery and questions about oneself.
-func isForEverybody(attrs authorizer.Attributes) bool {
-	if !attrs.IsResourceRequest() {
-		return !describesIssuer(attrs)
-	}
-	return attrs.GetAPIGroup() == "authorization.k8s.io" || attrs.GetAPIGroup() == "authentication.k8s.io"
 }
 
 // refusedAnywhere is why a request is refused in all logical clusters, whether they exist or not, to who is no administrator

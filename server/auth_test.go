@@ -26,9 +26,9 @@ func (y *yes) Authorize(ctx context.Context, _ authorizer.Attributes) (authorize
 	return authorizer.DecisionAllow, "", nil
 }
 
-// over is the authorizer over roles for whom everybody is a member everywhere.
+// over is the authorizer over roles.
 func over(roles authorizer.Authorizer) *clusterAuthorizer {
-	return &clusterAuthorizer{roles: roles, isMember: func(context.Context, user.Info) (bool, error) { return true, nil }, knownPath: few{}.KnownPath}
+	return &clusterAuthorizer{roles: roles, knownPath: few{}.KnownPath}
 }
 
 func person(name string, groups ...string) user.Info {
@@ -165,6 +165,57 @@ func TestClusterAuthorizer(t *testing.T) {
 		if err != nil || (decision == authorizer.DecisionAllow) != test.allow || roles.asked != test.asked {
 			t.Errorf("%s %s/%s %s %q as %s: %v (%v), roles asked in %q; want allowed %v, asked %q: %s", test.attrs.Verb, test.attrs.Resource,
 				test.attrs.Subresource, test.attrs.Path, test.attrs.Name, test.who.GetName(), decision, err, roles.asked, test.allow, test.asked, test.reason)
+		}
+	}
+}
+
+// may says yes to one verb.
+type may string
+
+func (m may) Authorize(_ context.Context, attrs authorizer.Attributes) (authorizer.Decision, string, error) {
+	if attrs.GetVerb() == string(m) {
+		return authorizer.DecisionAllow, "", nil
+	}
+	return authorizer.DecisionNoOpinion, "no role", nil
+}
+
+// Without the verb access on / nothing of a workspace is used; with it, what roles say.
+func TestMayEnter(t *testing.T) {
+	in := func(name logicalcluster.Name) context.Context {
+		return lcctx.WithCluster(context.Background(), lcctx.Cluster{Name: name})
+	}
+	tenant, robot, master := person("alice"), person("system:serviceaccount:team:robot"), person("root", user.SystemPrivilegedGroup)
+	pods, jwks := resource("list", "", "pods", ""), nonResource("/openid/v1/jwks")
+	for _, tc := range []struct {
+		reason string
+		roles  may
+		where  logicalcluster.Name
+		who    user.Info
+		attrs  authorizer.AttributesRecord
+		want   authorizer.Decision
+		says   string
+	}{
+		{"a role alone lets nobody in", "list", shop, tenant, pods, authorizer.DecisionDeny, noAccess},
+		{"access alone gives no right", "access", shop, tenant, pods, authorizer.DecisionNoOpinion, "no role"},
+		{"both do", "*", shop, tenant, pods, authorizer.DecisionAllow, ""},
+		{"neither, and it is as if there were no workspace", "", shop, tenant, pods, authorizer.DecisionDeny, noAccess},
+		{"nor what everybody may", "get", shop, tenant, nonResource("/version"), authorizer.DecisionDeny, noAccess},
+		{"a ServiceAccount is at home", "list", shop, robot, pods, authorizer.DecisionAllow, ""},
+		{"and is told what it lacks", "", shop, robot, pods, authorizer.DecisionNoOpinion, "no role"},
+		{"an administrator of the server goes where he likes", "list", shop, master, pods, authorizer.DecisionAllow, ""},
+		{"that root is there is no secret", "list", rootCluster, tenant, pods, authorizer.DecisionAllow, ""},
+		{"of what there is one may know nothing", "", rootCluster, tenant, pods, authorizer.DecisionNoOpinion, "no role"},
+		{"keys of tokens are for whom a role names", "get", shop, tenant, jwks, authorizer.DecisionAllow, ""},
+		{"and for nobody else", "", shop, tenant, jwks, authorizer.DecisionDeny, noAccess},
+	} {
+		var roles authorizer.Authorizer = tc.roles
+		if tc.roles == "*" {
+			roles = &yes{}
+		}
+		tc.attrs.User = tc.who
+		got, says, err := over(roles).Authorize(in(tc.where), tc.attrs)
+		if err != nil || got != tc.want || says != tc.says {
+			t.Errorf("%s: %v %q %v, want %v %q", tc.reason, got, says, err, tc.want, tc.says)
 		}
 	}
 }

@@ -127,7 +127,10 @@ func (h *hub) furnish(cluster logicalcluster.Name) {
 		ObjectMeta: metav1.ObjectMeta{Name: "front", Namespace: "web"},
 		Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, Selector: map[string]string{"a": "b"}, Ports: []corev1.ServicePort{{Port: 80, NodePort: 30080}}},
 	})
-	make(&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "viewer"}, Rules: []rbacv1.PolicyRule{{Verbs: []string{"list"}, APIGroups: []string{""}, Resources: []string{"configmaps"}}}})
+	make(&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "viewer"}, Rules: []rbacv1.PolicyRule{
+		{Verbs: []string{"list"}, APIGroups: []string{""}, Resources: []string{"configmaps"}},
+		{Verbs: []string{"access"}, NonResourceURLs: []string{"/"}},
+	}})
 	make(&rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: "viewers"},
 		Subjects:   []rbacv1.Subject{{Kind: "User", APIGroup: rbacv1.GroupName, Name: "vera"}},

@@ -19,6 +19,9 @@ import (
 	tenancyv1alpha1 "atoll.dev/atoll/apis/tenancy/v1alpha1"
 )
 
+// WorkspaceAccess is the ClusterRole of who may enter a workspace, and use there what other roles allow him. As in kcp.
+const WorkspaceAccess = "system:kcp:workspace:access"
+
 // Objects are objects that every logical cluster shows without storing them, in internal types: by resource, then by
 // "name" or "namespace/name". They are shared and must not be changed.
 type Objects map[schema.GroupResource]map[string]runtime.Object
@@ -93,9 +96,15 @@ func (o Objects) Add(resource schema.GroupResource, versioned, internal runtime.
 // objects, which edit allows. PlacementPolicies bind all namespaces of a workspace and those of its descendants, and the
 // other kinds are about whole workspaces: these need more than admin, as ResourceQuotas and Namespaces do in Kubernetes.
 // SyncTargets are infrastructure, as Nodes are, which view does not show either.
+//
+// Whom a ClusterRoleBinding gives view, edit or admin may enter, too. That is a role of its own for all others, kcp's.
 func ownClusterRoles() []rbacv1.ClusterRole {
 	read := []string{"get", "list", "watch"}
+	enter := rbacv1.PolicyRule{Verbs: []string{"access"}, NonResourceURLs: []string{"/"}}
 	return []rbacv1.ClusterRole{{
+		ObjectMeta: metav1.ObjectMeta{Name: WorkspaceAccess, Labels: map[string]string{"kubernetes.io/bootstrapping": "rbac-defaults"}},
+		Rules:      []rbacv1.PolicyRule{enter},
+	}, {
 		ObjectMeta: metav1.ObjectMeta{
 			Name:   "system:atoll:aggregate-to-view",
 			Labels: map[string]string{"kubernetes.io/bootstrapping": "rbac-defaults", "rbac.authorization.k8s.io/aggregate-to-view": "true"},
@@ -104,6 +113,7 @@ func ownClusterRoles() []rbacv1.ClusterRole {
 			{Verbs: read, APIGroups: []string{placementv1alpha1.GroupVersion.Group}, Resources: []string{"placements", "placementpolicies"}},
 			{Verbs: read, APIGroups: []string{corev1alpha1.GroupVersion.Group}, Resources: []string{"logicalclusters"}},
 			{Verbs: read, APIGroups: []string{tenancyv1alpha1.GroupVersion.Group}, Resources: []string{"workspaces", "workspacetypes"}},
+			enter,
 		},
 	}}
 }
