@@ -73,7 +73,7 @@ func (s *Server) authorize(config *genericapiserver.Config) ([]controlplaneapise
 	}
 	byRoles, rules := rbac.NewAuthorizer(roleStores.Getters())
 	s.authorizer = &clusterAuthorizer{
-		roles:     byRoles,
+		roles: byRoles, homes: s.options.HomeWorkspaces,
 		knownPath: func(path logicalcluster.Path) (logicalcluster.Name, bool) { return s.directory.KnownPath(path) },
 	}
 	config.Authorization.Authorizer = s.authorizer

@@ -43,6 +43,8 @@ type clusterAuthorizer struct {
 	roles authorizer.Authorizer
 	// knownPath is the Directory's.
 	knownPath func(logicalcluster.Path) (logicalcluster.Name, bool)
+	// homes are the groups whose members have a home workspace.
+	homes []string
 }
 
 // accessVerb on the path / is what it takes to use anything of a workspace; kcp's.
@@ -109,6 +111,12 @@ func (a *clusterAuthorizer) Authorize(ctx context.Context, attrs authorizer.Attr
 		return authorizer.DecisionDeny, "only administrators of the server may read all logical clusters at once", nil
 	case ctx.Value(absentKey{}) != nil:
 		return authorizer.DecisionDeny, noAccess, nil
+	case attrs.IsResourceRequest() && isHome(cluster.Name, attrs.GetVerb(), attrs.GetAPIGroup(), attrs.GetResource(), attrs.GetSubresource(), attrs.GetName()):
+		// It is his own, so no role is asked for, nor would one make him another.
+		if why := whyNoHome(who, ctx.Value(impersonatingKey{}) != nil, a.homes); why != "" {
+			return authorizer.DecisionDeny, why, nil
+		}
+		return authorizer.DecisionAllow, "", nil
 	}
 	enters, err := a.mayEnter(ctx, cluster.Name, who)
 	// What a workspace says of its tokens is for whom a role names, wherever he is at home.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apiserver/pkg/authentication/user"
 	genericoptions "k8s.io/apiserver/pkg/server/options"
 	cliflag "k8s.io/component-base/cli/flag"
 	kubeoptions "k8s.io/kubernetes/pkg/kubeapiserver/options"
@@ -63,6 +64,8 @@ type Options struct {
 	MaxDefinitionsPerWorkspace int
 	// MaxObjectsPerWorkspace and MaxBytesPerWorkspace are what one workspace may have in etcd; 0 is no limit.
 	MaxObjectsPerWorkspace, MaxBytesPerWorkspace int64
+	// HomeWorkspaces are the groups whose members get a workspace of their own when they first ask for it; nobody if there is none.
+	HomeWorkspaces []string
 	// WebhookAllowedAddresses and WebhookRefusedAddresses are ranges of addresses, or single ones, where the conversion and
 	// admission webhooks of workspaces may and may not be. The first win, and those that are refused without being named
 	// (loopback, link-local) have to be among them.
@@ -133,6 +136,8 @@ func (o *Options) AddFlags(fss *cliflag.NamedFlagSets) {
 	fs.IntVar(&o.MaxDefinitionsPerWorkspace, "max-definitions-per-workspace", o.MaxDefinitionsPerWorkspace, "CustomResourceDefinitions that one workspace may have; administrators may make more.")
 	fs.Int64Var(&o.MaxObjectsPerWorkspace, "max-objects-per-workspace", o.MaxObjectsPerWorkspace, "Objects of all kinds that one workspace may have in etcd, and a tenth as many Events; administrators may make more; 0 for no limit.")
 	fs.Int64Var(&o.MaxBytesPerWorkspace, "max-bytes-per-workspace", o.MaxBytesPerWorkspace, "Bytes that these may take there, keys and values, Events a tenth as many; 0 for no limit.")
+	fs = fss.FlagSet("workspaces")
+	fs.StringSliceVar(&o.HomeWorkspaces, "home-workspaces", o.HomeWorkspaces, "Groups whose members get a workspace of their own, below root:users, when they first enter it with \"atoll workspace use\"; system:authenticated is everybody. What they make there is bounded in each workspace, and not how many they make below it (default nobody).")
 	fs = fss.FlagSet("authentication")
 	fs.StringVar(&o.ClientCAFile, "client-ca-file", o.ClientCAFile, "File with further certificate authorities whose client certificates are accepted, besides the server's own.")
 	fs.StringVar(&o.TokenAuthFile, "token-auth-file", o.TokenAuthFile, `File with static tokens, one a line: token,user,uid,"group1,group2".`)
@@ -170,6 +175,9 @@ func (o *Options) Validate() []error {
 	}
 	if o.MaxObjectsPerWorkspace < 0 || o.MaxBytesPerWorkspace < 0 {
 		errs = append(errs, fmt.Errorf("--max-objects-per-workspace %d, --max-bytes-per-workspace %d: want at least 1, or 0 for no limit", o.MaxObjectsPerWorkspace, o.MaxBytesPerWorkspace))
+	}
+	if slices.ContainsFunc(o.HomeWorkspaces, func(group string) bool { return group == "" || group == user.AllUnauthenticated }) {
+		errs = append(errs, fmt.Errorf("--home-workspaces %q: want groups of users who are authenticated", strings.Join(o.HomeWorkspaces, ",")))
 	}
 	if o.BindAddress == nil {
 		errs = append(errs, errors.New("--bind-address is not an IP address"))

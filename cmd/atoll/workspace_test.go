@@ -73,6 +73,23 @@ func TestWorkspaceCommands(t *testing.T) {
 	}
 }
 
+// The home workspace is where the server says; a shell that was not kept from it names the home directory.
+func TestUseHome(t *testing.T) {
+	t.Setenv("HOME", "/home/ann")
+	for _, args := range [][]string{{}, {"~"}, {"/home/ann"}} {
+		f := newFakeAtoll(t, "users")
+		if _, _, err := f.call(t, newWorkspaceUseCommand, args...); err == nil || !strings.Contains(err.Error(), "knows no home workspaces") {
+			t.Errorf("use %q without homes: %v", args, err)
+		}
+		f.put(t, "root:users", &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: "h1"}})
+		f.put(t, "root", &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: "~"}, Spec: tenancyv1alpha1.WorkspaceSpec{URL: "https://atoll.test/clusters/root:users:h1"}})
+		out, _, err := f.call(t, newWorkspaceUseCommand, args...)
+		if err != nil || out != "Current workspace is root:users:h1.\n" || f.server(t) != "https://atoll.test/clusters/root:users:h1" {
+			t.Errorf("use %q: %q, %v; the kubeconfig points to %s", args, out, err, f.server(t))
+		}
+	}
+}
+
 func TestDeletingTheCurrentWorkspaceSaysHowToLeave(t *testing.T) {
 	f := newFakeAtoll(t, "shop")
 	if _, _, err := f.call(t, newWorkspaceUseCommand, "shop"); err != nil {

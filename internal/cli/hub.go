@@ -17,6 +17,7 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
+	tenancyv1alpha1 "atoll.dev/atoll/apis/tenancy/v1alpha1"
 	"atoll.dev/atoll/client"
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
 )
@@ -167,6 +168,23 @@ func (h *Hub) Resolve(ctx context.Context, arg string) (logicalcluster.Path, err
 		}
 	}
 	return ResolvePath(from, arg)
+}
+
+// Home returns the path of the caller's own workspace, which the server makes when he asks first.
+func (h *Hub) Home(ctx context.Context) (logicalcluster.Path, error) {
+	home := &tenancyv1alpha1.Workspace{}
+	err := h.Objects.Get(In(ctx, Root), ctrlclient.ObjectKey{Name: "~"}, home)
+	if apierrors.IsNotFound(err) {
+		return logicalcluster.Path{}, fmt.Errorf("this server knows no home workspaces: %w", err)
+	}
+	if err != nil {
+		return logicalcluster.Path{}, fmt.Errorf("ask for your home workspace: %w", err)
+	}
+	address, err := ParseAddress(home.Spec.URL)
+	if err != nil {
+		return logicalcluster.Path{}, fmt.Errorf("home workspace %q: %w", home.Name, err)
+	}
+	return address.Path, nil
 }
 
 // Enter switches the kubeconfig to the workspace of that path, if the server has it.

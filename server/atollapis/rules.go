@@ -141,6 +141,7 @@ func prepareWorkspace(ctx context.Context, w *tenancyv1alpha1.Workspace) {
 	if w.Annotations == nil {
 		w.Annotations = map[string]string{}
 	}
+	forWhom := w.Annotations[tenancyv1alpha1.OwnerAnnotation]
 	delete(w.Annotations, tenancyv1alpha1.OwnerAnnotation)
 	if !isSystem(ctx) {
 		delete(w.Annotations, tenancyv1alpha1.ImportingAnnotation)
@@ -148,6 +149,9 @@ func prepareWorkspace(ctx context.Context, w *tenancyv1alpha1.Workspace) {
 	// A user of the parent alone, by its certificate, would be somebody else in the workspace: whoever has his name everywhere.
 	if u, ok := genericapirequest.UserFrom(ctx); ok && len(u.GetExtra()[lcctx.UserExtra]) == 0 {
 		w.Annotations[tenancyv1alpha1.OwnerAnnotation] = u.GetName()
+	}
+	if forWhom != "" && isServer(ctx) { // home workspaces
+		w.Annotations[tenancyv1alpha1.OwnerAnnotation] = forWhom
 	}
 	addFinalizer(w, tenancyv1alpha1.WorkspaceFinalizer)
 }

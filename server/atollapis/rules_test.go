@@ -152,6 +152,12 @@ func TestWorkspaceOwnerAndFinalizer(t *testing.T) {
 	if kept.Generation != made.Generation {
 		t.Errorf("generation rose to %d though the spec is the same", kept.Generation)
 	}
+	for who, owner := range map[context.Context]string{as("root", user.SystemPrivilegedGroup): "root", as("system:apiserver"): "system:apiserver", system: "bob"} {
+		sent := &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: "home", Annotations: map[string]string{tenancyv1alpha1.OwnerAnnotation: "bob"}}}
+		if made, err := create(who, workspaces(), sent); err != nil || made.Annotations[tenancyv1alpha1.OwnerAnnotation] != owner {
+			t.Errorf("only the server itself makes a workspace for somebody: owner %q, want %q; %v", made.Annotations[tenancyv1alpha1.OwnerAnnotation], owner, err)
+		}
+	}
 	// The mark of an import is an administrator's: who takes it off lets the workspace become ready before it is filled.
 	importing := made.DeepCopy()
 	importing.Annotations[tenancyv1alpha1.ImportingAnnotation] = "now"
