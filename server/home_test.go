@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
 
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
 	tenancyv1alpha1 "atoll.dev/atoll/apis/tenancy/v1alpha1"
@@ -40,6 +42,37 @@ func TestWhoHasAHome(t *testing.T) {
 		got := whyNoHome(tc.who, tc.impersonated, tc.groups)
 		if tc.want == "" && got != "" || tc.want != "" && !strings.Contains(got, tc.want) {
 			t.Errorf("%s: %q, want %q", tc.reason, got, tc.want)
+		}
+	}
+}
+
+// To ask for one's home takes no role, and none gives another.
+func TestAuthorizeHome(t *testing.T) {
+	inRoot := lcctx.WithCluster(context.Background(), lcctx.Cluster{Name: rootCluster})
+	inShop := lcctx.WithCluster(context.Background(), lcctx.Cluster{Name: shop})
+	get := named(resource("get", "tenancy.kcp.io", "workspaces", ""), "", "~")
+	create := named(resource("create", "tenancy.kcp.io", "workspaces", ""), "", "~")
+	status := named(resource("get", "tenancy.kcp.io", "workspaces", "status"), "", "~")
+	for _, tc := range []struct {
+		reason string
+		ctx    context.Context
+		who    user.Info
+		attrs  authorizer.AttributesRecord
+		roles  authorizer.Authorizer
+		want   authorizer.Decision
+	}{
+		{"his own", inRoot, person("ann", "staff"), get, may(""), authorizer.DecisionAllow},
+		{"not for whom there is none", inRoot, person("bob"), get, &yes{}, authorizer.DecisionDeny},
+		{"not by another's word", context.WithValue(inRoot, impersonatingKey{}, true), person("ann", "staff"), get, &yes{}, authorizer.DecisionDeny},
+		{"it is in root", inShop, person("ann", "staff"), get, may(""), authorizer.DecisionDeny},
+		{"and only read", inRoot, person("ann", "staff"), create, may(""), authorizer.DecisionNoOpinion},
+		{"the whole of it", inRoot, person("ann", "staff"), status, may(""), authorizer.DecisionNoOpinion},
+	} {
+		a := over(tc.roles)
+		a.homes = []string{"staff"}
+		tc.attrs.User = tc.who
+		if got, why, err := a.Authorize(tc.ctx, tc.attrs); err != nil || got != tc.want {
+			t.Errorf("%s: %v (%q), %v; want %v", tc.reason, got, why, err, tc.want)
 		}
 	}
 }
