@@ -64,7 +64,7 @@ func TestHomeWorkspaces(t *testing.T) {
 	for who, other := range map[*framework.Atoll]*framework.Atoll{ann: ben, ben: ann} {
 		for _, path := range []string{homes[other], homes[other] + ":below", "root:users"} {
 			refused(who, stranger, "workspace", "use", path)
-			refused(who, stranger, "kubectl", "--server="+atoll.URL+"/clusters/"+path, "get", "configmaps", "--all-namespaces")
+			refused(who, stranger, "kubectl", "--server="+atoll.URL+"/clusters/"+path, "get", "--raw", "/api/v1/configmaps")
 		}
 	}
 
