@@ -94,7 +94,7 @@ func writeBackup(ctx context.Context, name string, p *progress, write func(conte
 // writeChecked lets write fill a file, which gets its name only once it is whole, checked and on disk. Else nothing is left.
 func writeChecked(ctx context.Context, name string, p *progress, write func(context.Context, io.Writer) error, check func(path string) error) (err error) {
 	if _, err := os.Lstat(name); !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%s is there already: name another file with --output, or move it away", name)
+		return isThere(name)
 	}
 	file, err := os.CreateTemp(filepath.Dir(name), filepath.Base(name)+".partial-*") // mode 0600
 	if err != nil {
@@ -102,7 +102,7 @@ func writeChecked(ctx context.Context, name string, p *progress, write func(cont
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, os.Remove(file.Name()))
+			err = errors.Join(err, removeIfThere(file.Name()))
 		}
 	}()
 	err = write(ctx, io.MultiWriter(file, p))
@@ -113,7 +113,42 @@ func writeChecked(ctx context.Context, name string, p *progress, write func(cont
 	if err := check(file.Name()); err != nil {
 		return err
 	}
-	return os.Rename(file.Name(), name)
+	return giveName(file.Name(), name, os.Link)
+}
+
+func isThere(name string) error {
+	return fmt.Errorf("%s is there already: name another file with --output, or move it away", name)
+}
+
+func removeIfThere(name string) error {
+	if err := os.Remove(name); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// giveName names a file in the same directory anew, unless something else has got the name meanwhile, and returns when the
+// name is on disk, too.
+func giveName(file, name string, link func(from, to string) error) (err error) {
+	if err := link(file, name); errors.Is(err, fs.ErrExist) {
+		return isThere(name)
+	} else if err != nil {
+		// Not every file system has links. Without, what gets the name between these two is overwritten.
+		if _, err := os.Lstat(name); !errors.Is(err, fs.ErrNotExist) {
+			return isThere(name)
+		}
+		if err := os.Rename(file, name); err != nil {
+			return err
+		}
+	}
+	directory, err := os.Open(filepath.Dir(name))
+	if err == nil {
+		err = errors.Join(removeIfThere(file), directory.Sync(), directory.Close())
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("bring the name %s to disk: %w", name, err), removeIfThere(name))
+	}
+	return nil
 }
 
 // fromServer downloads the backup of a server that runs.

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -275,6 +276,45 @@ func TestBackupThatFailsLeavesNothing(t *testing.T) {
 	}
 }
 
+// TestNothingIsOverwritten: of two commands with one --output the second one fails, however late it sees the other.
+func TestNothingIsOverwritten(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "backup")
+	content := func(want string) {
+		t.Helper()
+		holds(t, dir, "backup")
+		if got, err := os.ReadFile(file); err != nil || string(got) != want {
+			t.Errorf("it holds %q, want %q: %v", got, want, err)
+		}
+	}
+	write := func(_ context.Context, w io.Writer) error {
+		_, err := io.WriteString(w, "second")
+		return errors.Join(err, os.WriteFile(file, []byte("first"), 0o600))
+	}
+	fine := func(string) error { return nil }
+	refuses(t, "it came meanwhile", writeChecked(t.Context(), file, &progress{out: io.Discard}, write, fine), "is there already", "--output")
+	content("first")
+	refuses(t, "it was there", writeChecked(t.Context(), file, &progress{out: io.Discard}, write, fine), "is there already", "--output")
+	content("first")
+
+	noLinks := func(string, string) error { return syscall.EPERM }
+	other := filepath.Join(t.TempDir(), "other")
+	for _, name := range []string{file, other} {
+		if err := os.WriteFile(name+".partial", []byte("third"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	refuses(t, "it was there, and there are no links", giveName(file+".partial", file, noLinks), "is there already")
+	if err := os.Remove(file + ".partial"); err != nil {
+		t.Fatal(err)
+	}
+	content("first")
+	if err := giveName(other+".partial", other, noLinks); err != nil {
+		t.Errorf("where there are no links: %v", err)
+	}
+	holds(t, filepath.Dir(other), "other")
+}
+
 // TestBackupSaysWhyThereIsNone: the server's words reach who asked, before and after the first byte.
 func TestBackupSaysWhyThereIsNone(t *testing.T) {
 	for reason, tc := range map[string]struct {
@@ -299,18 +339,25 @@ func TestBackupSaysWhyThereIsNone(t *testing.T) {
 	} {
 		s := httptest.NewServer(tc.answer)
 		defer s.Close()
-		config := clientcmdapi.NewConfig()
-		config.Clusters["root"] = &clientcmdapi.Cluster{Server: s.URL + "/clusters/root"}
-		config.Contexts["root"] = &clientcmdapi.Context{Cluster: "root"}
-		config.CurrentContext = "root"
 		dir := t.TempDir()
-		if err := clientcmd.WriteToFile(*config, filepath.Join(dir, "kubeconfig")); err != nil {
-			t.Fatal(err)
-		}
-		_, err := typed(t, newBackupCommand, "--kubeconfig", filepath.Join(dir, "kubeconfig"), "-o", filepath.Join(dir, "backup"))
+		_, err := typed(t, newBackupCommand, "--kubeconfig", writeKubeconfig(t, dir, s.URL), "-o", filepath.Join(dir, "backup"))
 		refuses(t, reason, err, append(tc.words, "back up "+s.URL)...)
 		holds(t, dir, "kubeconfig")
 	}
+}
+
+// writeKubeconfig writes one of root on a server and returns its name.
+func writeKubeconfig(t *testing.T, dir, server string) string {
+	t.Helper()
+	config := clientcmdapi.NewConfig()
+	config.Clusters["root"] = &clientcmdapi.Cluster{Server: server + "/clusters/root"}
+	config.Contexts["root"] = &clientcmdapi.Context{Cluster: "root"}
+	config.CurrentContext = "root"
+	name := filepath.Join(dir, "kubeconfig")
+	if err := clientcmd.WriteToFile(*config, name); err != nil {
+		t.Fatal(err)
+	}
+	return name
 }
 
 func TestBackupNamesItsFile(t *testing.T) {
