@@ -59,7 +59,7 @@ type unresolvedKey struct{}
 // absentKey marks a request that names a logical cluster that does not exist; the authorizer refuses it.
 type absentKey struct{}
 
-// impersonatingKey marks a request of one who asks to be somebody else.
+// impersonatingKey marks a request of one who asks to be somebody else, and is so by the word of a workspace alone.
 type impersonatingKey struct{}
 
 // withLogicalCluster takes /clusters/<name, path or *> off the request's path and puts the logical cluster into its context.
@@ -123,7 +123,8 @@ func (s *Server) serveAtHome(w http.ResponseWriter, req *http.Request, next http
 // atCluster returns the context of a request to a logical cluster, which may be absent.
 func atCluster(req *http.Request, cluster lcctx.Cluster, found bool) context.Context {
 	ctx := lcctx.WithCluster(req.Context(), cluster)
-	if req.Header.Get(authenticationv1.ImpersonateUserHeader) != "" {
+	// Over a connection in memory it is the server that asks for somebody whom it has authenticated.
+	if req.Header.Get(authenticationv1.ImpersonateUserHeader) != "" && ctx.Value(insideKey{}) == nil {
 		ctx = context.WithValue(ctx, impersonatingKey{}, true)
 	}
 	if !found {

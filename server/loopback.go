@@ -58,8 +58,12 @@ type memory struct{}
 func (memory) Network() string { return "memory" }
 func (memory) String() string  { return "memory" }
 
+// insideKey marks a request that came over a connection in memory.
+type insideKey struct{}
+
 // loopback serves the whole handler chain, authentication included, over connections in memory: the server's own
-// controllers cost neither TLS nor system calls, and no rule is different for them.
+// controllers cost neither TLS nor system calls, and no rule is different for them. Only whom they impersonate is somebody
+// in every workspace, see atCluster.
 type loopback struct {
 	listener *pipes
 	config   *rest.Config
@@ -88,7 +92,9 @@ func (l *loopback) serve(ctx context.Context, handler http.Handler) error {
 		Handler: handler,
 		// The whole chain takes requests only from this process, but idle connections still hold memory.
 		IdleTimeout: idleTimeout,
-		BaseContext: func(net.Listener) context.Context { return context.WithoutCancel(ctx) },
+		BaseContext: func(net.Listener) context.Context {
+			return context.WithValue(context.WithoutCancel(ctx), insideKey{}, true)
+		},
 	}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()

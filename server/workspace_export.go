@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"sync"
@@ -35,6 +36,9 @@ const (
 	ExportPath = "/atoll/export"
 	// WorkspaceParameter of ExportPath and ImportPath.
 	WorkspaceParameter = "workspace"
+	// TypeParameter of ImportPath is the type of the new workspace, as root:org:team, or empty for the one that the workspace
+	// above gives to new ones. Without the parameter it is of the type that was exported.
+	TypeParameter = "type"
 )
 
 var (
@@ -119,12 +123,12 @@ func (s *Server) serveExport(w http.ResponseWriter, req *http.Request) {
 	})
 	defer watching.Wait() // nothing touches the connection once we have returned
 	defer close(ended)
-	path, cluster, err := s.exportable(ctx, req)
+	path, workspace, err := s.exportable(ctx, req)
 	if err != nil {
 		s.answer(w, req, err)
 		return
 	}
-	export, err := s.backend.Export(ctx, cluster)
+	export, err := s.backend.Export(ctx, logicalcluster.Name(workspace.Spec.Cluster))
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Could not begin an export")
 		s.answer(w, req, apierrors.NewServiceUnavailable(err.Error()))
@@ -132,7 +136,9 @@ func (s *Server) serveExport(w http.ResponseWriter, req *http.Request) {
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("Trailer", BackupErrorTrailer)
-	rows, err := s.writeExport(ctx, out, export, path)
+	rows, err := writeExport(ctx, out, export, workspacefile.Header{
+		Created: time.Now().UTC(), Path: path.String(), Type: TypeName(workspace.Spec.Type), Server: s.url, Kubernetes: kubernetesVersion(), Revision: export.Revision,
+	})
 	if err != nil {
 		if cause := context.Cause(ctx); cause != nil {
 			err = fmt.Errorf("%w: %w", cause, err)
@@ -145,10 +151,8 @@ func (s *Server) serveExport(w http.ResponseWriter, req *http.Request) {
 	klog.FromContext(ctx).Info("Exported a workspace", "workspace", path.String(), "revision", export.Revision, "rows", rows, "bytes", out.written)
 }
 
-func (s *Server) writeExport(ctx context.Context, out *impatientWriter, export *storage.Export, path logicalcluster.Path) (rows int, err error) {
-	file, err := workspacefile.NewWriter(out, workspacefile.Header{
-		Created: time.Now().UTC(), Path: path.String(), Server: s.url, Kubernetes: kubernetesVersion(), Revision: export.Revision,
-	})
+func writeExport(ctx context.Context, out io.Writer, export *storage.Export, header workspacefile.Header) (rows int, err error) {
+	file, err := workspacefile.NewWriter(out, header)
 	if err != nil {
 		return 0, err
 	}
@@ -166,40 +170,39 @@ func (s *Server) writeExport(ctx context.Context, out *impatientWriter, export *
 	return rows, file.Close()
 }
 
-// exportable returns the logical cluster of the workspace that a request names, or why it cannot be exported.
-func (s *Server) exportable(ctx context.Context, req *http.Request) (path logicalcluster.Path, cluster logicalcluster.Name, err error) {
+// exportable returns the workspace that a request names, or why it cannot be exported.
+func (s *Server) exportable(ctx context.Context, req *http.Request) (path logicalcluster.Path, workspace *tenancyv1alpha1.Workspace, err error) {
 	path, parent, name, err := namedWorkspace(req)
 	if err != nil {
-		return path, "", err
+		return path, nil, err
 	}
 	holder, err := s.holder(ctx, parent)
 	if err != nil {
-		return path, "", err
+		return path, nil, err
 	}
-	workspace := &tenancyv1alpha1.Workspace{}
+	workspace = &tenancyv1alpha1.Workspace{}
 	found, err := s.Read(ctx, holder, "", name, "", workspace)
 	switch {
 	case err != nil:
-		return path, "", apierrors.NewServiceUnavailable(err.Error())
+		return path, nil, apierrors.NewServiceUnavailable(err.Error())
 	case !found:
-		return path, "", notFound("there is no workspace %q", path)
+		return path, nil, notFound("there is no workspace %q", path)
 	case workspace.Status.Phase != corev1alpha1.LogicalClusterPhaseReady || workspace.DeletionTimestamp != nil:
-		return path, "", conflict("workspace %q is %s: only one that is Ready can be exported", path, workspace.Status.Phase)
+		return path, nil, conflict("workspace %q is %s: only one that is Ready can be exported", path, workspace.Status.Phase)
 	}
-	cluster = logicalcluster.Name(workspace.Spec.Cluster)
 	requests, err := client.New(s.LoopbackConfig())
 	if err != nil {
-		return path, "", err
+		return path, nil, err
 	}
 	for what, list := range map[string]ctrlclient.ObjectList{"workspaces": &tenancyv1alpha1.WorkspaceList{}, "SyncTargets": &workloadv1alpha1.SyncTargetList{}} {
-		if err := requests.Objects.List(client.In(ctx, cluster), list, ctrlclient.Limit(1)); err != nil {
-			return path, "", err
+		if err := requests.Objects.List(client.In(ctx, logicalcluster.Name(workspace.Spec.Cluster)), list, ctrlclient.Limit(1)); err != nil {
+			return path, nil, err
 		}
 		if n := lengthOf(list); n > 0 {
-			return path, "", conflict("workspace %q holds %s, which an export cannot hold: a backup of the whole server does", path, what)
+			return path, nil, conflict("workspace %q holds %s, which an export cannot hold: a backup of the whole server does", path, what)
 		}
 	}
-	return path, cluster, nil
+	return path, workspace, nil
 }
 
 func lengthOf(list ctrlclient.ObjectList) int {

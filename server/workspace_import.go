@@ -89,10 +89,7 @@ func (s *Server) serveImport(w http.ResponseWriter, req *http.Request) {
 			err = fmt.Errorf("%w: %w", cause, err)
 		}
 		klog.FromContext(ctx).Error(err, "An import did not come to its end", "workspace", i.path.String())
-		if status := apierrors.APIStatus(nil); !errors.As(err, &status) {
-			err = apierrors.NewInternalError(err)
-		}
-		s.answer(w, req, err)
+		s.answer(w, req, withStatus(err))
 		return
 	}
 	klog.FromContext(ctx).Info("Imported a workspace", "workspace", i.path.String(), "from", i.file.Path, "rows", len(i.items))
@@ -100,12 +97,23 @@ func (s *Server) serveImport(w http.ResponseWriter, req *http.Request) {
 	_, _ = fmt.Fprintf(w, "%d\n", len(i.items)) // who does not hear it looks for himself
 }
 
+// withStatus is an error with the status of the one that it wraps, and all of its words.
+func withStatus(err error) error {
+	status := apierrors.APIStatus(nil)
+	if !errors.As(err, &status) {
+		return apierrors.NewInternalError(err)
+	}
+	answer := status.Status()
+	answer.Message = err.Error()
+	return &apierrors.StatusError{ErrStatus: answer}
+}
+
 // workspaceImport is one import.
 type workspaceImport struct {
 	server       *Server
 	path, parent logicalcluster.Path
 	holder       logicalcluster.Name
-	name         string
+	name, kind   string          // kind is its type, "" for the one that the parent gives
 	requests     *client.Clients // as who asked
 	file         *workspacefile.File
 	items        []item
@@ -144,6 +152,13 @@ func (s *Server) receive(ctx context.Context, req *http.Request) (_ *workspaceIm
 		}
 		return nil, err
 	}
+	// What is known before the upload is refused before it.
+	query := req.URL.Query()
+	if i.kind = query.Get(TypeParameter); query.Has(TypeParameter) {
+		if err := i.requests.Objects.Create(client.In(ctx, i.holder), i.wanted(), ctrlclient.DryRunAll); err != nil {
+			return nil, err
+		}
+	}
 	spool, err := os.CreateTemp(s.options.RootDirectory, "import-*") // mode 0600
 	if err != nil {
 		return nil, apierrors.NewInternalError(fmt.Errorf("take in the export: %w", err))
@@ -156,6 +171,9 @@ func (s *Server) receive(ctx context.Context, req *http.Request) (_ *workspaceIm
 	if err != nil {
 		err = apierrors.NewBadRequest(fmt.Sprintf("the export did not arrive: %v", err))
 	} else if i.file, err = workspacefile.New(spool, "the file"); err == nil {
+		if !query.Has(TypeParameter) {
+			i.kind = i.file.Type
+		}
 		err = i.check(ctx)
 	}
 	if err != nil {
@@ -283,11 +301,19 @@ func withoutTraces(_ schema.GroupResource, obj runtime.Object) error {
 	return nil
 }
 
+// wanted is the Workspace to make.
+func (i *workspaceImport) wanted() *tenancyv1alpha1.Workspace {
+	return &tenancyv1alpha1.Workspace{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: i.name, Annotations: map[string]string{tenancyv1alpha1.ImportingAnnotation: time.Now().UTC().Format(time.RFC3339)},
+		},
+		Spec: tenancyv1alpha1.WorkspaceSpec{Type: TypeReference(i.kind)},
+	}
+}
+
 // run makes the workspace and fills it. If it fails, the workspace is deleted.
 func (i *workspaceImport) run(ctx context.Context) error {
-	i.workspace = &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{
-		Name: i.name, Annotations: map[string]string{tenancyv1alpha1.ImportingAnnotation: time.Now().UTC().Format(time.RFC3339)},
-	}}
+	i.workspace = i.wanted()
 	if err := i.requests.Objects.Create(client.In(ctx, i.holder), i.workspace); err != nil {
 		return fmt.Errorf("make workspace %q: %w", i.path, err)
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -47,8 +46,11 @@ func (h *hub) ask(ctx context.Context, method, endpoint, workspace, who string, 
 	}
 	requests, err := rest.HTTPClientFor(cfg)
 	must(h.t, err)
-	req, err := http.NewRequestWithContext(ctx, method, cfg.Host+endpoint+"?"+url.Values{server.WorkspaceParameter: {workspace}}.Encode(), bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, method, cfg.Host+endpoint, bytes.NewReader(body))
 	must(h.t, err)
+	query := req.URL.Query()
+	query.Set(server.WorkspaceParameter, workspace)
+	req.URL.RawQuery = query.Encode()
 	resp, err := requests.Do(req)
 	if err != nil {
 		return 0, nil, err
@@ -69,6 +71,23 @@ func (h *hub) export(workspace string) []byte {
 		h.t.Fatalf("export %s: %d %s", workspace, code, file)
 	}
 	return file
+}
+
+// file is an export of the given rows.
+func (h *hub) file(change func(*workspacefile.Header), rows ...workspacefile.Row) []byte {
+	h.t.Helper()
+	var b bytes.Buffer
+	header := workspacefile.Header{Path: "root:x", Kubernetes: "1.36"}
+	if change != nil {
+		change(&header)
+	}
+	w, err := workspacefile.NewWriter(&b, header)
+	must(h.t, err)
+	for _, r := range rows {
+		must(h.t, w.Add(r))
+	}
+	must(h.t, w.Close())
+	return b.Bytes()
 }
 
 func (h *hub) imports(workspace string, file []byte) logicalcluster.Name {
@@ -261,20 +280,7 @@ func TestExportAndImportRefuse(t *testing.T) {
 	h.create(h.clients, workspaces.Root, "plain")
 	file := h.export("root:plain")
 
-	row := func(change func(*workspacefile.Header), rows ...workspacefile.Row) []byte {
-		var b bytes.Buffer
-		header := workspacefile.Header{Path: "root:x", Kubernetes: "1.36"}
-		if change != nil {
-			change(&header)
-		}
-		w, err := workspacefile.NewWriter(&b, header)
-		must(t, err)
-		for _, r := range rows {
-			must(t, w.Add(r))
-		}
-		must(t, w.Close())
-		return b.Bytes()
-	}
+	row := h.file
 	configMap := []byte(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a","namespace":"default","uid":"u"}}`)
 	for _, tc := range []struct {
 		method, endpoint, workspace, who string
@@ -311,6 +317,78 @@ func TestExportAndImportRefuse(t *testing.T) {
 	}
 	if err := h.clients.Objects.Get(client.In(h.ctx, workspaces.Root), types.NamespacedName{Name: "new"}, &tenancyv1alpha1.Workspace{}); !apierrors.IsNotFound(err) {
 		t.Errorf("a refused import left a workspace: %v", err)
+	}
+}
+
+// importTyped imports and returns the type of what was made, or how it was refused: the code and the answer.
+func (h *hub) importTyped(in logicalcluster.Name, workspace, query string, file []byte) (int, string) {
+	h.t.Helper()
+	code, answer, err := h.ask(h.ctx, http.MethodPost, server.ImportPath+query, workspace, "", file)
+	must(h.t, err)
+	if code != http.StatusOK {
+		return code, string(answer)
+	}
+	return code, server.TypeName(h.ready(in, workspace[strings.LastIndexByte(workspace, ':')+1:]).Spec.Type)
+}
+
+// An import is of the type of what was exported, or of the one that was asked for, or of the one that the workspace above
+// gives to new ones, wherever that is; and what cannot be of it is refused, before the upload if the request names the type.
+func TestTypeOfAnImport(t *testing.T) {
+	h := startHub(t)
+	root := client.In(h.ctx, workspaces.Root)
+	team := &tenancyv1alpha1.WorkspaceTypeReference{Path: "root", Name: "team"}
+	for name, spec := range map[string]tenancyv1alpha1.WorkspaceTypeSpec{
+		"team": {}, "other": {},
+		"org": {
+			DefaultChildWorkspaceType: team,
+			LimitAllowedChildren:      &tenancyv1alpha1.WorkspaceTypeSelector{Types: []tenancyv1alpha1.WorkspaceTypeReference{{Name: "team"}, {Name: "other"}}},
+		},
+	} {
+		must(t, h.clients.Objects.Create(root, &tenancyv1alpha1.WorkspaceType{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}))
+	}
+	make := func(in logicalcluster.Name, name, kind string) logicalcluster.Name {
+		w := &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: tenancyv1alpha1.WorkspaceSpec{Type: server.TypeReference(kind)}}
+		must(t, h.clients.Objects.Create(client.In(h.ctx, in), w))
+		return logicalcluster.Name(h.ready(in, name).Spec.Cluster)
+	}
+	acme := make(workspaces.Root, "acme", "root:org")
+	make(acme, "one", "root:other")
+	make(workspaces.Root, "plain", "")
+	typed, universal := h.export("root:acme:one"), h.export("root:plain")
+	// Written before exports had types.
+	untyped, err := os.ReadFile(filepath.Join("testdata", "untyped.atoll"))
+	must(t, err)
+
+	for _, tc := range []struct {
+		reason      string
+		name, query string
+		file        []byte
+		code        int
+		want        string // the type, or a part of why not
+	}{
+		{"that of the exported", "same", "", typed, 200, "root:other"},
+		{"another was asked for", "asked", "?type=root:team", typed, 200, "root:team"},
+		{"by its name alone", "named", "?type=team", typed, 200, "root:team"},
+		{"no matter which", "default", "?type=", typed, 200, "root:team"},
+		{"an old file", "old", "", untyped, 200, "root:team"},
+		{"not allowed here", "refused", "", universal, 403, "only allows [root:team root:other] child workspaces"},
+		{"not there", "refused", "?type=root:nothere", typed, 403, "unable to use workspace type root:nothere"},
+		{"before anything arrives", "refused", "?type=root:nothere", nil, 403, "unable to use workspace type root:nothere"},
+		{"before anything arrives, by default", "refused", "?type=", nil, 400, "no export of a workspace"},
+	} {
+		code, got := h.importTyped(acme, "root:acme:"+tc.name, tc.query, tc.file)
+		if code != tc.code || got != tc.want && !(code != http.StatusOK && strings.Contains(got, tc.want)) {
+			t.Errorf("%s: imported with %q: %d %s, want %d %s", tc.reason, tc.query, code, got, tc.code, tc.want)
+		}
+	}
+	if err := h.clients.Objects.Get(client.In(h.ctx, acme), types.NamespacedName{Name: "refused"}, &tenancyv1alpha1.Workspace{}); !apierrors.IsNotFound(err) {
+		t.Errorf("a refused import left a workspace: %v", err)
+	}
+	greeting := &corev1.ConfigMap{}
+	old := client.In(h.ctx, logicalcluster.Name(h.ready(acme, "old").Spec.Cluster))
+	must(t, h.clients.Objects.Get(old, types.NamespacedName{Namespace: "default", Name: "greeting"}, greeting))
+	if greeting.Data["word"] != "hello" {
+		t.Errorf("of the old file came %v", greeting.Data)
 	}
 }
 

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -16,6 +15,7 @@ import (
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
 	tenancyv1alpha1 "atoll.dev/atoll/apis/tenancy/v1alpha1"
 	"atoll.dev/atoll/internal/cli"
+	"atoll.dev/atoll/server"
 )
 
 type workspaceCreate struct {
@@ -55,9 +55,8 @@ func (o *workspaceCreate) run(ctx context.Context, hub *cli.Hub, arg string) err
 	if err != nil {
 		return err
 	}
-	w := &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	if o.kind != "" {
-		w.Spec.Type = typeReference(o.kind)
+	w := &tenancyv1alpha1.Workspace{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: tenancyv1alpha1.WorkspaceSpec{Type: server.TypeReference(o.kind)},
 	}
 	err = hub.Objects.Create(cli.In(ctx, holder), w)
 	if apierrors.IsAlreadyExists(err) {
@@ -87,12 +86,6 @@ func (o *workspaceCreate) run(ctx context.Context, hub *cli.Hub, arg string) err
 	}
 	_, err = fmt.Fprintf(o.Out, "Workspace %s is ready and current. Next, for instance: %s kubectl create deployment web --image=nginx\n", path, self)
 	return err
-}
-
-// typeReference is the type of that name, such as team, or root:org:team.
-func typeReference(name string) *tenancyv1alpha1.WorkspaceTypeReference {
-	i := strings.LastIndexByte(name, ':')
-	return &tenancyv1alpha1.WorkspaceTypeReference{Path: name[:max(i, 0)], Name: name[i+1:]}
 }
 
 func waitForWorkspace(ctx context.Context, hub *cli.Hub, holder logicalcluster.Path, name string, timeout time.Duration) error {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/url"
 	"os/signal"
+	"slices"
 	"syscall"
 	"time"
 
@@ -72,7 +73,11 @@ func exportWorkspace(ctx context.Context, hub *cli.Hub, path logicalcluster.Path
 	return f, err
 }
 
-// aboutWorkspace is a path of the server that names a workspace.
-func aboutWorkspace(endpoint string, path logicalcluster.Path) string {
-	return endpoint + "?" + url.Values{server.WorkspaceParameter: {path.String()}}.Encode()
+// aboutWorkspace is a path of the server that names a workspace, with further parameters and their values.
+func aboutWorkspace(endpoint string, path logicalcluster.Path, more ...string) string {
+	query := url.Values{server.WorkspaceParameter: {path.String()}}
+	for pair := range slices.Chunk(more, 2) {
+		query.Set(pair[0], pair[1])
+	}
+	return endpoint + "?" + query.Encode()
 }

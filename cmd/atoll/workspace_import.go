@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	"atoll.dev/atoll/internal/cli"
@@ -22,6 +23,8 @@ import (
 type workspaceImport struct {
 	genericiooptions.IOStreams
 	input   string
+	kind    string // of the workspace, if typed; "" for the one that the workspace above gives
+	typed   bool
 	timeout time.Duration
 }
 
@@ -31,12 +34,14 @@ func newWorkspaceImportCommand(open hubOpener, streams genericiooptions.IOStream
 		Use:   "import NAME --input FILE",
 		Short: "Make a new workspace from a file that \"atoll workspace export\" wrote",
 		Long: `Make a new workspace that holds what another held when it was exported, in this Atoll or another. It takes an
-administrator's kubeconfig. The workspace must not exist yet; if the import fails it is deleted again.
+administrator's kubeconfig. The workspace must not exist yet; if the import fails it is deleted again. It is of the type
+that the exported one was of, which must be there and allowed in the workspace above, unless you name another with --type.
 
 Objects keep their UIDs, and get new versions (resourceVersion). What makes pods is placed as if it were new. Tokens of
 ServiceAccounts are of the workspace that was exported and do not open this one.`,
 		Example: `  atoll workspace import shop-again --input shop-20260131-120000.atoll
-  atoll workspace import root:org:team --input /backup/team.atoll`,
+  atoll workspace import root:org:team --input /backup/team.atoll
+  atoll workspace import root:org:team --input /backup/team.atoll --type root:org:team`,
 		Args:              exactArgs(1),
 		ValidArgsFunction: cobra.NoFileCompletions, // a new name
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -47,12 +52,14 @@ ServiceAccounts are of the workspace that was exported and do not open this one.
 			if err != nil {
 				return err
 			}
+			o.typed = cmd.Flags().Changed("type")
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 			defer stop()
 			return o.run(ctx, hub, args[0])
 		},
 	}
 	cmd.Flags().StringVarP(&o.input, "input", "i", "", "File to read.")
+	cmd.Flags().StringVar(&o.kind, "type", "", "Type of the workspace, as of \"workspace create\"; \"\" is what the workspace above says. By default the type of the one that was exported.")
 	cmd.Flags().DurationVar(&o.timeout, "timeout", time.Minute, "How long to wait until the workspace is ready, once everything is in it.")
 	return cmd
 }
@@ -74,7 +81,14 @@ func (o *workspaceImport) run(ctx context.Context, hub *cli.Hub, arg string) err
 		return err
 	}
 	defer file.Close()
-	resp, err := hub.Upload(ctx, aboutWorkspace(server.ImportPath, path), file)
+	kind := f.Type
+	if o.typed {
+		kind = o.kind
+	}
+	resp, err := hub.Upload(ctx, aboutWorkspace(server.ImportPath, path, server.TypeParameter, kind), file)
+	if apierrors.IsForbidden(err) && kind != "" && !o.typed {
+		return fmt.Errorf("import workspace %q: %w\n%s is of a workspace of type %s: to make it of another, name that with --type", path, err, o.input, kind)
+	}
 	if err != nil {
 		return fmt.Errorf("import workspace %q: %w", path, err)
 	}

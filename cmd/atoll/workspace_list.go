@@ -14,6 +14,7 @@ import (
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
 	tenancyv1alpha1 "atoll.dev/atoll/apis/tenancy/v1alpha1"
 	"atoll.dev/atoll/internal/cli"
+	"atoll.dev/atoll/server"
 )
 
 func newWorkspaceListCommand(open hubOpener, streams genericiooptions.IOStreams) *cobra.Command {
@@ -66,19 +67,11 @@ func workspaceTable(list *tenancyv1alpha1.WorkspaceList, wide bool) (header []st
 	for _, w := range list.Items {
 		row := []string{w.Name, string(w.Status.Phase), orNone(w.Spec.Cluster), age(w.CreationTimestamp), notReadyBecause(&w)}
 		if wide {
-			row = append(row, orNone(typeOf(&w)), orNone(w.Annotations[tenancyv1alpha1.OwnerAnnotation]), orNone(w.Spec.URL))
+			row = append(row, orNone(server.TypeName(w.Spec.Type)), orNone(w.Annotations[tenancyv1alpha1.OwnerAnnotation]), orNone(w.Spec.URL))
 		}
 		rows = append(rows, row)
 	}
 	return header, rows
-}
-
-// typeOf is the type of a workspace, as root:universal; empty if it has none.
-func typeOf(w *tenancyv1alpha1.Workspace) string {
-	if w.Spec.Type == nil {
-		return ""
-	}
-	return logicalcluster.NewPath(w.Spec.Type.Path).Join(w.Spec.Type.Name).String()
 }
 
 // notReadyBecause is what a workspace waits for, empty if it is ready.

@@ -32,6 +32,8 @@ type Header struct {
 	Created time.Time `json:"created"`
 	// Path of the workspace that was exported, for instance root:org:team.
 	Path string `json:"path"`
+	// Type of that workspace, as root:org:team; empty if it had none, and in exports of before this was written.
+	Type string `json:"type,omitempty"`
 	// Server is the URL at which the server was reached.
 	Server string `json:"server"`
 	// Kubernetes is the version of the API whose objects these are, as 1.36.
