@@ -128,7 +128,7 @@ func (s *Server) serveExport(w http.ResponseWriter, req *http.Request) {
 		s.answer(w, req, err)
 		return
 	}
-	export, err := s.backend.Export(ctx, logicalcluster.Name(workspace.Spec.Cluster))
+	export, err := s.backend.Export(ctx, logicalcluster.Name(workspace.Spec.Cluster), exportedLocks)
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Could not begin an export")
 		s.answer(w, req, apierrors.NewServiceUnavailable(err.Error()))
@@ -138,6 +138,7 @@ func (s *Server) serveExport(w http.ResponseWriter, req *http.Request) {
 	w.Header().Set("Trailer", BackupErrorTrailer)
 	rows, err := writeExport(ctx, out, export, workspacefile.Header{
 		Created: time.Now().UTC(), Path: path.String(), Type: TypeName(workspace.Spec.Type), Server: s.url, Kubernetes: kubernetesVersion(), Revision: export.Revision,
+		LeftOut: export.LeftOut,
 	})
 	if err != nil {
 		if cause := context.Cause(ctx); cause != nil {
@@ -148,7 +149,7 @@ func (s *Server) serveExport(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	_ = out.control.SetWriteDeadline(time.Time{}) // the connection may serve other requests
-	klog.FromContext(ctx).Info("Exported a workspace", "workspace", path.String(), "revision", export.Revision, "rows", rows, "bytes", out.written)
+	klog.FromContext(ctx).Info("Exported a workspace", "workspace", path.String(), "revision", export.Revision, "rows", rows, "bytes", out.written, "leftOut", export.LeftOut)
 }
 
 func writeExport(ctx context.Context, out io.Writer, export *storage.Export, header workspacefile.Header) (rows int, err error) {

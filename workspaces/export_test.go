@@ -209,7 +209,17 @@ func TestExportAndImport(t *testing.T) {
 	shop := logicalcluster.Name(from.create(from.person("ann"), workspaces.Root, "shop").Spec.Cluster)
 	from.furnish(shop)
 	want := from.content(shop)
+	// Of a resource that is not served any more, and of a definition that went before these were on record.
+	for _, prefix := range []string{"/olds", "/gone.example/things"} {
+		for _, key := range []string{"/atoll/prefixes" + prefix, "/registry" + prefix + "/" + string(shop) + "/default/a", "/registry" + prefix + "/" + string(shop) + "/default/b"} {
+			_, err := from.etcd.Put(from.ctx, key, "{}")
+			must(t, err)
+		}
+	}
 	file := from.export("root:shop")
+	if header, _, _ := bytes.Cut(file, []byte("\n")); !bytes.Contains(header, []byte(`"leftOut":["things.gone.example (2)","olds (2)"]`)) {
+		t.Errorf("the export does not say what it leaves out: %s", header)
+	}
 
 	for _, h := range []*hub{from, to} {
 		again := h.imports("root:again", file)

@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"os/signal"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -49,6 +50,9 @@ The file has every Secret of the workspace in it. Events, Leases, CertificateSig
 			f, err := exportWorkspace(ctx, hub, path, output, &progress{out: streams.ErrOut})
 			if err != nil {
 				return fmt.Errorf("export workspace %q: %w", path, err)
+			}
+			if len(f.LeftOut) > 0 {
+				fmt.Fprintf(streams.ErrOut, "Not in it, since the server does not serve such objects any more: %s.\n", strings.Join(f.LeftOut, ", "))
 			}
 			_, err = fmt.Fprintf(streams.Out, `Wrote %[2]s: %[3]s, workspace %[4]s at revision %[5]d, checksum verified.
 It holds every Secret of the workspace: keep it where only administrators can read it.

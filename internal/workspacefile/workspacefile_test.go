@@ -21,6 +21,7 @@ const (
 
 var taken = Header{
 	Created: time.Date(2026, 1, 31, 12, 0, 0, 5, time.UTC), Path: "root:shop", Type: "root:org:team", Server: "https://127.0.0.1:6443", Kubernetes: "1.36", Revision: 4711,
+	LeftOut: []string{"widgets.shop.example (3)"},
 }
 
 func written(t *testing.T, rows ...Row) []byte {

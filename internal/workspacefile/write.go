@@ -40,6 +40,9 @@ type Header struct {
 	Kubernetes string `json:"kubernetes"`
 	// Revision of the store that the rows are of.
 	Revision int64 `json:"revision"`
+	// LeftOut is what the workspace stored and the file does not have, since no server could take it: of resources that were
+	// not served any more, as "widgets.shop.example (3)".
+	LeftOut []string `json:"leftOut,omitempty"`
 }
 
 // Row is what the store holds of one object, decrypted.

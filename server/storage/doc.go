@@ -21,7 +21,9 @@
 //
 // WriteTogether (together.go) writes objects of several resources in one transaction, as each store would by itself.
 //
-// Export and Ready read and write the rows of one logical cluster as plain bytes (export.go, import.go).
+// Export and Ready read and write the rows of one logical cluster as plain bytes (export.go, import.go). What Ready would not
+// take is counted and left out.
+//
 // What each logical cluster has in etcd is bounded by Limits, where a store writes its rows (limited.go): a logical cluster is
 // counted when somebody who is bounded first writes to it (count.go), and what is written after that is added (usage.go). None
 // that is idle for an hour is remembered.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -30,6 +31,9 @@ type PlainRow struct {
 // Export is a logical cluster as it was at one revision.
 type Export struct {
 	Revision int64
+	// LeftOut says what is stored and not passed on, as "widgets.shop.example (3)": rows of resources that are not served any
+	// more, or whose definition went before there were records of custom resources. Nobody can read them, nor import them.
+	LeftOut []string
 
 	backend  *Backend
 	cluster  logicalcluster.Name
@@ -37,9 +41,9 @@ type Export struct {
 	custom   []string
 }
 
-// Export begins to read everything that a logical cluster stores. The store forgets a revision after about five minutes;
-// who reads longer gets an error.
-func (b *Backend) Export(ctx context.Context, cluster logicalcluster.Name) (*Export, error) {
+// Export begins to read everything that a logical cluster stores and Ready takes, with the locks of the given kinds. The
+// store forgets a revision after about five minutes; who reads longer gets an error.
+func (b *Backend) Export(ctx context.Context, cluster logicalcluster.Name, locks []string) (*Export, error) {
 	e := &Export{backend: b, cluster: cluster}
 	if err := lc.ValidateName(cluster.String()); err != nil {
 		return nil, fmt.Errorf("export a logical cluster: %w", err)
@@ -65,7 +69,41 @@ func (b *Backend) Export(ctx context.Context, cluster logicalcluster.Name) (*Exp
 	}
 	slices.Sort(e.prefixes)
 	e.prefixes = slices.Compact(e.prefixes)
+	if err := e.leaveOut(ctx, locks); err != nil {
+		return nil, fmt.Errorf("export logical cluster %q: %w", cluster, err)
+	}
 	return e, nil
+}
+
+// leaveOut takes out what Ready would refuse, and counts what is there of it.
+func (e *Export) leaveOut(ctx context.Context, locks []string) error {
+	p := &pass{backend: e.backend, cluster: e.cluster}
+	var taken, others []string
+	for _, prefix := range e.prefixes {
+		if _, builtin := e.backend.builtinAt(prefix); builtin || slices.Contains(e.custom, prefix) || slices.Contains(locks, strings.TrimPrefix(prefix, "/")) {
+			taken = append(taken, prefix)
+		} else {
+			others = append(others, prefix)
+		}
+	}
+	e.prefixes = taken
+	for chunk := range slices.Chunk(others, maxOps) {
+		counts := make([]clientv3.Op, len(chunk))
+		for i, prefix := range chunk {
+			counts[i] = clientv3.OpGet(p.start(prefix), clientv3.WithPrefix(), clientv3.WithRev(e.Revision), clientv3.WithCountOnly())
+		}
+		got, err := e.backend.client.Txn(ctx).Then(counts...).Commit()
+		if err != nil {
+			return fmt.Errorf("count what is not served any more: %w", err)
+		}
+		for i, r := range got.Responses {
+			if n := r.GetResponseRange().Count; n > 0 {
+				resource, _, _ := p.storedAt(chunk[i])
+				e.LeftOut = append(e.LeftOut, fmt.Sprintf("%s (%d)", resource, n))
+			}
+		}
+	}
+	return nil
 }
 
 // Rows passes on the rows, resource by resource. A row that cannot be decrypted is an error.
