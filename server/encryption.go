@@ -28,7 +28,7 @@ type EncryptionOptions struct {
 
 func (o *EncryptionOptions) addFlags(fss *cliflag.NamedFlagSets) {
 	fs := fss.FlagSet("encryption")
-	fs.StringVar(&o.ConfigFile, "encryption-provider-config", o.ConfigFile, "File with an EncryptionConfiguration, which says what is encrypted in etcd and with which keys. A backup does not hold it: keep it beside the backups.")
+	fs.StringVar(&o.ConfigFile, "encryption-provider-config", o.ConfigFile, "File with an EncryptionConfiguration, which says what is encrypted in etcd and with which keys. A backup does not hold it: keep its keys as long as backups, and not beside them.")
 	fs.BoolVar(&o.AutomaticReload, "encryption-provider-config-automatic-reload", o.AutomaticReload, "Take up a changed --encryption-provider-config within a minute.")
 }
 

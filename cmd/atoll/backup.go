@@ -93,6 +93,9 @@ func writeBackup(ctx context.Context, name string, p *progress, write func(conte
 
 // writeChecked lets write fill a file, which gets its name only once it is whole, checked and on disk. Else nothing is left.
 func writeChecked(ctx context.Context, name string, p *progress, write func(context.Context, io.Writer) error, check func(path string) error) (err error) {
+	if name == "-" {
+		return errors.New("--output - would be a file of that name: what is written is read again before it counts, so name a file")
+	}
 	if _, err := os.Lstat(name); !errors.Is(err, fs.ErrNotExist) {
 		return isThere(name)
 	}

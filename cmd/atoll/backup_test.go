@@ -297,6 +297,10 @@ func TestNothingIsOverwritten(t *testing.T) {
 	refuses(t, "it was there", writeChecked(t.Context(), file, &progress{out: io.Discard}, write, fine), "is there already", "--output")
 	content("first")
 
+	t.Chdir(t.TempDir())
+	refuses(t, "standard output", writeChecked(t.Context(), "-", &progress{out: io.Discard}, write, fine), "name a file")
+	holds(t, ".", "")
+
 	noLinks := func(string, string) error { return syscall.EPERM }
 	other := filepath.Join(t.TempDir(), "other")
 	for _, name := range []string{file, other} {
