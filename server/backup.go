@@ -29,10 +29,6 @@ const (
 	BackupPath = "/atoll/backup"
 	// BackupErrorTrailer is the HTTP trailer with why a backup that had begun did not come to its end.
 	BackupErrorTrailer = "Atoll-Backup-Error"
-
-	// backupStall is how long a client may take nothing of its backup. The store's file grows meanwhile, as nothing in it
-	// can be used again.
-	backupStall = time.Minute
 )
 
 // longRunning adds backups, exports and imports to what has no limit of time and is not counted as a request in flight.
@@ -55,7 +51,7 @@ func (s *Server) serveBackup(w http.ResponseWriter, req *http.Request) {
 	}
 	ctx, cancel := context.WithCancelCause(req.Context())
 	defer cancel(nil)
-	out := &impatientWriter{ResponseWriter: w, control: http.NewResponseController(w)}
+	out := newImpatientWriter(w)
 	ended := make(chan struct{})
 	var watching sync.WaitGroup
 	watching.Go(func() {
@@ -92,49 +88,8 @@ func (b *backup) send(ctx context.Context, w *impatientWriter) {
 		w.Header().Set(BackupErrorTrailer, strings.ReplaceAll(err.Error(), "\n", "; "))
 		return
 	}
-	_ = w.control.SetWriteDeadline(time.Time{}) // the connection may serve other requests
+	w.lift() // the connection may serve other requests
 	klog.FromContext(ctx).Info("Sent a backup", "revision", b.header.Revision, "bytes", w.written, "after", time.Since(began).Round(time.Millisecond))
-}
-
-var errStopping = errors.New("the server stops")
-
-// impatientWriter gives up on a client that takes nothing for backupStall.
-type impatientWriter struct {
-	http.ResponseWriter
-	written int64
-
-	mu      sync.Mutex // guards what follows
-	control *http.ResponseController
-	over    bool
-}
-
-func (w *impatientWriter) Write(p []byte) (int, error) {
-	if err := w.extend(); err != nil {
-		return 0, err
-	}
-	n, err := w.ResponseWriter.Write(p)
-	w.written += int64(n)
-	return n, err
-}
-
-func (w *impatientWriter) extend() error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.over {
-		return errStopping
-	}
-	if err := w.control.SetWriteDeadline(time.Now().Add(backupStall)); err != nil {
-		return fmt.Errorf("set a limit of time: %w", err)
-	}
-	return nil
-}
-
-// end ends a Write that waits for its client, and refuses others.
-func (w *impatientWriter) end() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.over = true
-	_ = w.control.SetWriteDeadline(time.Now()) // extend has told if this is not possible
 }
 
 // WriteBackup writes a backup of a server that does not run: the store behind etcd, and the keys of o's root directory.

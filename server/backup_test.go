@@ -102,7 +102,8 @@ func TestBackupWithoutAStore(t *testing.T) {
 	}
 }
 
-// TestStopEndsBackups: who takes nothing of his backup does not keep the server from ending.
+// TestStopEndsBackups: who takes nothing of his backup, or sends nothing of what he imports, does not keep the server from
+// ending.
 func TestStopEndsBackups(t *testing.T) {
 	r := startServer(t, withTokens(t))
 	for i := range 32 { // more than what lies between both ends
@@ -125,12 +126,51 @@ func TestStopEndsBackups(t *testing.T) {
 		if (resp.ProtoMajor == 2) != http2 {
 			t.Errorf("it is %s", resp.Proto)
 		}
+
+		body, sends := io.Pipe()
+		defer sends.Close()
+		upload, err := http.NewRequestWithContext(t.Context(), http.MethodPost, r.URL()+ImportPath+"?workspace=root:shop:new", body)
+		must(t, err)
+		upload.Header.Set("Authorization", "Bearer "+root)
+		go func() {
+			if resp, err := client.Do(upload); err == nil {
+				_ = resp.Body.Close()
+			}
+		}()
+		_, err = sends.Write([]byte("{"))
+		must(t, err)
+		uploads := 1
+		if http2 {
+			uploads = 2
+		}
+		waitFor(t, 20*time.Second, "the import has begun", func() (string, bool) {
+			open := openFiles(t, filepath.Join(r.options.RootDirectory, "import-"))
+			return fmt.Sprint(open), len(open) == uploads
+		})
 	}
 	began := time.Now()
 	must(t, r.stop())
 	if took := time.Since(began); took > 50*time.Second { // requests have a minute
-		t.Errorf("two backups that nobody reads delayed the end by %s", took)
+		t.Errorf("two backups that nobody reads and two imports that nobody sends delayed the end by %s", took)
 	}
+	if open := openFiles(t, filepath.Join(r.options.RootDirectory, "import-")); len(open) > 0 {
+		t.Errorf("open still: %q", open)
+	}
+}
+
+// openFiles are those that this process has open, by how their names begin.
+func openFiles(t *testing.T, prefix string) []string {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	must(t, err)
+	var open []string
+	for _, e := range entries {
+		// What cannot be read was closed since.
+		if name, err := os.Readlink(filepath.Join("/proc/self/fd", e.Name())); err == nil && strings.HasPrefix(name, prefix) {
+			open = append(open, name)
+		}
+	}
+	return open
 }
 
 // TestImpatientWriterEnds: a Write that waits for a client ends when it is told, over either protocol.
@@ -142,7 +182,7 @@ func TestImpatientWriterEnds(t *testing.T) {
 			ended   = make(chan error, 1)
 		)
 		s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			out := &impatientWriter{ResponseWriter: w, control: http.NewResponseController(w)}
+			out := newImpatientWriter(w)
 			begun <- out
 			for {
 				if _, err := out.Write(make([]byte, 1<<20)); err != nil {
@@ -190,7 +230,7 @@ func TestBackupSaysWhyItBrokeOff(t *testing.T) {
 	for _, http2 := range []bool{false, true} {
 		s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			b := &backup{snapshot: &embeddedetcd.Snapshot{Reader: iotest.ErrReader(errors.New("etcd is gone"))}}
-			b.send(r.Context(), &impatientWriter{ResponseWriter: w, control: http.NewResponseController(w)})
+			b.send(r.Context(), newImpatientWriter(w))
 		}))
 		s.EnableHTTP2 = http2
 		s.StartTLS()

@@ -47,7 +47,10 @@ func (few) KnownPath(path logicalcluster.Path) (logicalcluster.Name, bool) {
 	return "", false
 }
 
-func (few) Resolve(context.Context, logicalcluster.Path) (logicalcluster.Name, error) {
+func (f few) Resolve(_ context.Context, path logicalcluster.Path) (logicalcluster.Name, error) {
+	if name, known := f.KnownPath(path); known {
+		return name, nil
+	}
 	return "", lcctx.ErrNotFound
 }
 

@@ -110,7 +110,7 @@ func (s *Server) serveExport(w http.ResponseWriter, req *http.Request) {
 	}
 	ctx, cancel := context.WithCancelCause(req.Context())
 	defer cancel(nil)
-	out := &impatientWriter{ResponseWriter: w, control: http.NewResponseController(w)}
+	out := newImpatientWriter(w)
 	ended := make(chan struct{})
 	var watching sync.WaitGroup
 	watching.Go(func() {
@@ -148,7 +148,7 @@ func (s *Server) serveExport(w http.ResponseWriter, req *http.Request) {
 		w.Header().Set(BackupErrorTrailer, strings.ReplaceAll(err.Error(), "\n", "; "))
 		return
 	}
-	_ = out.control.SetWriteDeadline(time.Time{}) // the connection may serve other requests
+	out.lift() // the connection may serve other requests
 	klog.FromContext(ctx).Info("Exported a workspace", "workspace", path.String(), "revision", export.Revision, "rows", rows, "bytes", out.written, "leftOut", export.LeftOut)
 }
 

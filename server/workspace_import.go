@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -69,16 +68,20 @@ func (s *Server) serveImport(w http.ResponseWriter, req *http.Request) {
 	}
 	ctx, cancel := context.WithCancelCause(req.Context())
 	defer cancel(nil)
+	body := newImpatientReader(w, req)
 	ended := make(chan struct{})
-	defer close(ended)
-	go func() {
+	var watching sync.WaitGroup
+	watching.Go(func() {
 		select {
 		case <-s.stopping:
 			cancel(errStopping)
+			body.end()
 		case <-ended:
 		}
-	}()
-	i, err := s.receive(ctx, req)
+	})
+	defer watching.Wait() // nothing touches the connection once we have returned
+	defer close(ended)
+	i, err := s.receive(ctx, req, body)
 	if err != nil {
 		s.answer(w, req, err)
 		return
@@ -131,7 +134,7 @@ type item struct {
 }
 
 // receive takes in the file and checks all of it. Nothing is written but a file that has no name any more.
-func (s *Server) receive(ctx context.Context, req *http.Request) (_ *workspaceImport, err error) {
+func (s *Server) receive(ctx context.Context, req *http.Request, body *impatientReader) (_ *workspaceImport, err error) {
 	i := &workspaceImport{server: s}
 	if i.path, i.parent, i.name, err = namedWorkspace(req); err != nil {
 		return nil, err
@@ -159,33 +162,33 @@ func (s *Server) receive(ctx context.Context, req *http.Request) (_ *workspaceIm
 			return nil, err
 		}
 	}
-	spool, err := os.CreateTemp(s.options.RootDirectory, "import-*") // mode 0600
+	spool, err := newSpool(s.options.RootDirectory)
 	if err != nil {
-		return nil, apierrors.NewInternalError(fmt.Errorf("take in the export: %w", err))
+		return nil, apierrors.NewInternalError(err)
 	}
-	// From here on it has no name, so that nothing of it is left however this ends.
-	err = os.Remove(spool.Name())
-	if err == nil {
-		_, err = io.Copy(spool, req.Body)
+	if err = spool.expect(req.ContentLength); err == nil {
+		_, err = io.Copy(spool, body)
 	}
+	body.lift() // the connection may serve other requests
 	if err != nil {
-		err = apierrors.NewBadRequest(fmt.Sprintf("the export did not arrive: %v", err))
-	} else if i.file, err = workspacefile.New(spool, "the file"); err == nil {
+		err = fmt.Errorf("the export did not arrive: %w", err)
+	} else if i.file, err = workspacefile.New(spool.file, "the file"); err == nil {
 		if !query.Has(TypeParameter) {
 			i.kind = i.file.Type
 		}
 		err = i.check(ctx)
 	}
 	if err != nil {
-		_ = spool.Close() // nobody reads it any more
+		_ = spool.file.Close() // nobody reads it any more
 		return nil, badRequest(err)
 	}
 	return i, nil
 }
 
+// badRequest is an error with the status of the one that it wraps, if any, else one of the request.
 func badRequest(err error) error {
-	if apierrors.IsBadRequest(err) {
-		return err
+	if status := apierrors.APIStatus(nil); errors.As(err, &status) {
+		return withStatus(err)
 	}
 	return apierrors.NewBadRequest(err.Error())
 }

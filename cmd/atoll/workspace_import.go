@@ -85,7 +85,7 @@ func (o *workspaceImport) run(ctx context.Context, hub *cli.Hub, arg string) err
 	if o.typed {
 		kind = o.kind
 	}
-	resp, err := hub.Upload(ctx, aboutWorkspace(server.ImportPath, path, server.TypeParameter, kind), file)
+	resp, err := hub.Upload(ctx, aboutWorkspace(server.ImportPath, path, server.TypeParameter, kind), file, f.Size)
 	if apierrors.IsForbidden(err) && kind != "" && !o.typed {
 		return fmt.Errorf("import workspace %q: %w\n%s is of a workspace of type %s: to make it of another, name that with --type", path, err, o.input, kind)
 	}

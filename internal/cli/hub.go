@@ -89,16 +89,16 @@ func connect(config *clientcmdapi.Config) (*Hub, error) {
 // Download asks for a path of the server outside of all logical clusters, which answers with something long. The caller
 // closes the body. What the server refuses is an error in its words.
 func (h *Hub) Download(ctx context.Context, path string) (*http.Response, error) {
-	return h.ask(ctx, http.MethodGet, path, nil)
+	return h.ask(ctx, http.MethodGet, path, nil, 0)
 }
 
-// Upload sends something long to a path of the server outside of all logical clusters. The caller closes the body of the
-// answer. What the server refuses is an error in its words.
-func (h *Hub) Upload(ctx context.Context, path string, body io.Reader) (*http.Response, error) {
-	return h.ask(ctx, http.MethodPost, path, body)
+// Upload sends something long, of a size in bytes, to a path of the server outside of all logical clusters. The caller closes
+// the body of the answer. What the server refuses is an error in its words.
+func (h *Hub) Upload(ctx context.Context, path string, body io.Reader, size int64) (*http.Response, error) {
+	return h.ask(ctx, http.MethodPost, path, body, size)
 }
 
-func (h *Hub) ask(ctx context.Context, method, path string, body io.Reader) (*http.Response, error) {
+func (h *Hub) ask(ctx context.Context, method, path string, body io.Reader, size int64) (*http.Response, error) {
 	client, err := rest.HTTPClientFor(h.config)
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", h.Base, err)
@@ -107,6 +107,7 @@ func (h *Hub) ask(ctx context.Context, method, path string, body io.Reader) (*ht
 	if err != nil {
 		return nil, fmt.Errorf("ask %s: %w", h.Base, err)
 	}
+	req.ContentLength = size
 	resp, err := client.Do(req)
 	if err != nil {
 		return nil, fmt.Errorf("ask %s: %w", h.Base, err)
