@@ -16,11 +16,15 @@ import (
 const (
 	firstBackoff = 20 * time.Millisecond
 	lastBackoff  = 30 * time.Second
+
+	// longest is how long a key waits at most, whatever was asked for: it cannot be taken out, and the object it names may be
+	// gone. What is not due then says so, and waits again.
+	longest = time.Hour
 )
 
 // Reconcile makes what a key names right. It is called again after the returned time, if that is > 0, and after a
 // back-off of 20 ms to 30 s if it returns an error. A conflict is retried without being logged: somebody else wrote
-// first, and the informer brings what.
+// first, and the informer brings what. It may be called sooner than it asked for: after an hour at the latest.
 type Reconcile[K comparable] func(ctx context.Context, key K) (again time.Duration, err error)
 
 // Queue holds the keys that wait for one controller. A key added while it waits is handled once; added while it is
@@ -54,8 +58,8 @@ func NewWithClock[K comparable](name string, clk clock.PassiveClock, reconcile R
 // Add asks for key to be reconciled soon.
 func (q *Queue[K]) Add(key K) { q.keys.Add(key) }
 
-// AddAfter asks for key to be reconciled then. Of several such times the first counts.
-func (q *Queue[K]) AddAfter(key K, then time.Duration) { q.keys.AddAfter(key, then) }
+// AddAfter asks for key to be reconciled then, or after an hour. Of several such times the first counts.
+func (q *Queue[K]) AddAfter(key K, then time.Duration) { q.keys.AddAfter(key, min(then, longest)) }
 
 // Len is the number of keys that wait.
 func (q *Queue[K]) Len() int { return q.keys.Len() }
@@ -89,7 +93,7 @@ func (q *Queue[K]) next(ctx context.Context) bool {
 	case err == nil:
 		q.keys.Forget(key)
 		if again > 0 {
-			q.keys.AddAfter(key, again)
+			q.AddAfter(key, again)
 		}
 	case ctx.Err() != nil:
 		// Stopping; whoever starts next lists everything again. What the error says is no sign of it: a request may have been

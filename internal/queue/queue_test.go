@@ -7,6 +7,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	clocktesting "k8s.io/utils/clock/testing"
 )
 
 // Whatever an error says, a key is tried again as long as the controller lives.
@@ -38,6 +40,57 @@ func TestFailuresAreTriedAgain(t *testing.T) {
 			case <-again:
 			case <-time.After(20 * time.Second):
 				t.Fatal("called once in 20 s, want again")
+			}
+		})
+	}
+}
+
+// However far away the time of a key is, it is asked within the hour whether it still has one: keys of objects that are gone
+// are not kept for as long as their tenants say.
+func TestNoKeyWaitsForLong(t *testing.T) {
+	const years = 68 * 365 * 24 * time.Hour
+	for _, tc := range []struct {
+		reason string
+		add    func(q *Queue[string])
+		calls  int // before the key waits
+	}{
+		{"a key that is to wait", func(q *Queue[string]) { q.AddAfter("key", years) }, 0},
+		{"a key that waits again", func(q *Queue[string]) { q.Add("key") }, 1},
+	} {
+		t.Run(tc.reason, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			var running sync.WaitGroup
+			defer running.Wait()
+			defer cancel()
+			clk := clocktesting.NewFakeClock(time.Now())
+			calls := make(chan struct{}, 10)
+			q := NewWithClock("test", clk, func(context.Context, string) (time.Duration, error) {
+				calls <- struct{}{}
+				return years, nil
+			})
+			called := func(when string) {
+				t.Helper()
+				select {
+				case <-calls:
+				case <-time.After(20 * time.Second):
+					t.Fatalf("%s not called in 20 s", when)
+				}
+			}
+			always := clk.Waiters() // the queue's own timers
+			tc.add(q)
+			running.Go(func() { q.Run(ctx, 1) })
+			for range tc.calls {
+				called("at first")
+			}
+			for hour := range 3 {
+				for end := time.Now().Add(20 * time.Second); clk.Waiters() <= always; {
+					if time.Now().After(end) {
+						t.Fatalf("hour %d: %d timers after 20 s, want one for the key beside %d", hour, clk.Waiters(), always)
+					}
+					<-time.After(time.Millisecond)
+				}
+				clk.Step(longest)
+				called(fmt.Sprintf("after %d hours", hour+1))
 			}
 		})
 	}
