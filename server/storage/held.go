@@ -58,6 +58,7 @@ func (b *Backend) DeleteUnheldData(ctx context.Context, cluster logicalcluster.N
 			if err := b.forgetRecords(ctx, cluster); err != nil {
 				return lc.Held{}, fmt.Errorf("delete the data of logical cluster %q: %w", cluster, err)
 			}
+			b.usage.forget(cluster)
 			return lc.Held{}, nil
 		}
 		if err := b.deleteAsSeen(ctx, rows); err != nil {

@@ -163,3 +163,33 @@ func TestDeleteUnheldDataTakesLocks(t *testing.T) {
 		t.Errorf("rows left: %v, want none", left)
 	}
 }
+
+// Of a logical cluster that is gone nothing is known; while it is held, what was counted still holds.
+func TestDeleteUnheldDataForgetsWhatWasCounted(t *testing.T) {
+	s := serve(t, prefixOf(t), func(c *Config) { c.Limits = Limits{Objects: 100} })
+	aa := as(in("aa", "default"))
+	cm := configMap("default", "a")
+	cm.Finalizers = []string{"example.com/a"}
+	mustPass(t, "a ConfigMap", tryCreate(s.configMaps, aa, cm))
+	mustPass(t, "an Event", tryCreate(s.events, aa, event("default", "e")))
+	for _, tc := range []struct {
+		reason string
+		hold   Hold
+		held   bool
+	}{
+		{"finalizers hold it", waitForAll, true},
+		{"it is gone", func(context.Context, logicalcluster.Name, schema.GroupResource, []string) ([]string, error) { return nil, nil }, false},
+	} {
+		t.Run(tc.reason, func(t *testing.T) {
+			held, err := s.DeleteUnheldData(t.Context(), "aa", tc.hold)
+			if err != nil || held.Empty() == tc.held {
+				t.Fatalf("held %+v, %v", held, err)
+			}
+			for _, events := range []bool{false, true} {
+				if got := s.usage.knows(share{cluster: "aa", events: events}); got != tc.held {
+					t.Errorf("it is counted (events: %v): %v, want %v", events, got, tc.held)
+				}
+			}
+		})
+	}
+}
