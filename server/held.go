@@ -47,7 +47,7 @@ func (s *Server) whatIsHeld(ctx context.Context, name logicalcluster.Name, look 
 	if err := s.custom.Definitions().WaitSynced(ctx); err != nil {
 		return lcctx.Held{}, fmt.Errorf("look at what finalizers hold in logical cluster %q: %w", name, err)
 	}
-	held, err := look(ctx, name, s.waitsFor, logicalClusters)
+	held, err := look(ctx, name, holds{s.kinds.Kind, s.defines, map[schema.GroupResource]bool{}}.hold, logicalClusters)
 	if err != nil {
 		return lcctx.Held{}, err
 	}
@@ -60,24 +60,48 @@ func (s *Server) whatIsHeld(ctx context.Context, name logicalcluster.Name, look 
 	return held, nil
 }
 
-// waitsFor returns those of an object's finalizers that somebody may remove and whose end is waited for. There is nobody
-// where no request reaches the object, since its definition is gone; that is asked of etcd, because another server may have
-// served a definition of which this one has not heard.
-func (s *Server) waitsFor(ctx context.Context, cluster logicalcluster.Name, resource schema.GroupResource, finalizers []string) ([]string, error) {
+// holds says what finalizers hold, for as long as one look at a logical cluster takes.
+type holds struct {
+	served  func(logicalcluster.Name, schema.GroupResource) (schema.GroupVersionKind, bool)
+	defines func(context.Context, logicalcluster.Name, schema.GroupResource) (bool, error)
+	// defined are the answers of defines: a tenant may have many objects of one kind.
+	defined map[schema.GroupResource]bool
+}
+
+// hold returns those of an object's finalizers that somebody may remove and whose end is waited for. There is nobody
+// where no request reaches the object, since its definition is gone.
+func (h holds) hold(ctx context.Context, cluster logicalcluster.Name, resource schema.GroupResource, finalizers []string) ([]string, error) {
 	waited := slices.DeleteFunc(slices.Clone(finalizers), endWithWorkspace.Has)
 	if len(waited) == 0 {
 		return nil, nil
 	}
-	if _, served := s.kinds.Kind(cluster, resource); served {
+	if _, served := h.served(cluster, resource); served {
 		return waited, nil
 	}
+	defined, asked := h.defined[resource]
+	if !asked {
+		var err error
+		if defined, err = h.defines(ctx, cluster, resource); err != nil {
+			return nil, err
+		}
+		h.defined[resource] = defined
+	}
+	if !defined {
+		return nil, nil
+	}
+	return waited, nil
+}
+
+// defines asks etcd whether a logical cluster defines a resource: another server may have served a definition of which this
+// one has not heard.
+func (s *Server) defines(ctx context.Context, cluster logicalcluster.Name, resource schema.GroupResource) (bool, error) {
 	ctx = lcctx.WithCluster(ctx, lcctx.Cluster{Name: cluster})
 	_, err := storedObjects{s.backend}.Get(ctx, apiextensions.Resource("customresourcedefinitions"), "", resource.String(), false)
 	switch {
 	case apierrors.IsNotFound(err):
-		return nil, nil
+		return false, nil
 	case err != nil:
-		return nil, err
+		return false, err
 	}
-	return waited, nil
+	return true, nil
 }

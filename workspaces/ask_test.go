@@ -87,7 +87,7 @@ func TestAskEnds(t *testing.T) {
 		}
 		return context.DeadlineExceeded
 	})
-	if left, again := c.ask(t.Context(), workspace("shop"), nil, unasked(3*askParallel)); left.refused == "" || again == 0 || len(c.asks) != 0 {
+	if left, again := c.ask(t.Context(), workspace("shop"), nil, unasked(3*askParallel), 0); left.refused == "" || again == 0 || len(c.asks) != 0 {
 		t.Errorf("left %+v, again in %v, and %d are asking; want a reason, a rest, and none", left, again, len(c.asks))
 	}
 }
@@ -102,14 +102,14 @@ func TestFewAsk(t *testing.T) {
 	})
 	for i := range asking {
 		go func() {
-			c.ask(t.Context(), workspace(fmt.Sprint("slow", i)), nil, unasked(1))
+			c.ask(t.Context(), workspace(fmt.Sprint("slow", i)), nil, unasked(1), 0)
 			done <- struct{}{}
 		}()
 		<-entered
 	}
 	returned := make(chan time.Duration)
 	go func() {
-		_, again := c.ask(t.Context(), workspace("more"), nil, unasked(1))
+		_, again := c.ask(t.Context(), workspace("more"), nil, unasked(1), 0)
 		returned <- again
 	}()
 	select {
@@ -130,6 +130,32 @@ func TestFewAsk(t *testing.T) {
 	}
 }
 
+// Where every look finds something new, most of the time is none's, also while others ask.
+func TestLooksTakeAPartOfTheTime(t *testing.T) {
+	for _, tc := range []struct {
+		reason string
+		took   time.Duration
+		busy   bool // as many ask as may
+		want   time.Duration
+	}{
+		{"a short look", time.Millisecond, false, firstLook},
+		{"a look of a second", time.Second, false, 20 * time.Second},
+		{"a short look while others ask", time.Millisecond, true, firstLook},
+		{"a look of a second while others ask", time.Second, true, 20 * time.Second},
+		{"a look that met a store that was away", time.Hour, false, longestRest},
+	} {
+		c := asker(func(context.Context, string) error { return nil })
+		for tc.busy && len(c.asks) < cap(c.asks) {
+			c.asks <- struct{}{}
+		}
+		for n := range 10 {
+			if left, again := c.ask(t.Context(), workspace("shop"), nil, unasked(n+1), tc.took); left.nothing() || again != tc.want {
+				t.Fatalf("%s: rest %v after look %d, want %v; left %+v", tc.reason, again, n+1, tc.want, left)
+			}
+		}
+	}
+}
+
 // Who may see a Workspace, but not what is in it, reads no name and no text from inside.
 func TestRefusalTellsNothingFromInside(t *testing.T) {
 	unserved := unasked(1)
@@ -144,7 +170,7 @@ func TestRefusalTellsNothingFromInside(t *testing.T) {
 		{unasked(1), errors.New("secret"), "no answer, or one that is none"},
 		{unserved, nil, "the resource is defined but not served"},
 	} {
-		left, _ := asker(func(context.Context, string) error { return tc.err }).ask(t.Context(), workspace("shop"), nil, tc.held)
+		left, _ := asker(func(context.Context, string) error { return tc.err }).ask(t.Context(), workspace("shop"), nil, tc.held, 0)
 		want := "Waiting for finalizers of widgets.shop.example (1): shop.example/a (1). Some widgets.shop.example cannot be deleted: " + tc.want
 		if got := left.condition(1).Message; got != want {
 			t.Errorf("%v: the condition says\n%s, want\n%s", tc.err, got, want)

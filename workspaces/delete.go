@@ -55,11 +55,13 @@ func (c *Controller) delete(ctx context.Context, w *tenancyv1alpha1.Workspace) (
 	if lc != nil && slices.ContainsFunc(lc.Finalizers, isForeign) {
 		data = c.opts.Held // who reacts to the end of the LogicalCluster finds it as it was
 	}
+	began := time.Now()
 	held, err := data(ctx, cluster)
+	took := time.Since(began)
 	if err != nil {
 		return 0, fmt.Errorf("delete the data of logical cluster %q: %w", cluster, err)
 	}
-	left, again := c.ask(ctx, w, lc, held)
+	left, again := c.ask(ctx, w, lc, held, took)
 	if !left.nothing() {
 		return again, c.report(ctx, w, left)
 	}
@@ -137,11 +139,13 @@ func (c *Controller) empty(ctx context.Context, w *tenancyv1alpha1.Workspace, lc
 	}
 	placed := slices.DeleteFunc(c.informers.Placements.List(cluster, ""), func(p *placementv1alpha1.Placement) bool { return len(p.Spec.Clusters) == 0 })
 	if len(placed) > 0 && c.patient(w) {
+		began := time.Now()
 		held, err := c.opts.Held(ctx, cluster)
+		took := time.Since(began)
 		if err != nil {
 			return left, 0, fmt.Errorf("look at what finalizers hold in logical cluster %q: %w", cluster, err)
 		}
-		if left, again = c.ask(ctx, w, lc, held); !left.nothing() {
+		if left, again = c.ask(ctx, w, lc, held, took); !left.nothing() {
 			return left, again, nil
 		}
 	}

@@ -27,6 +27,10 @@ const (
 	// that goes, and a finalizer may never.
 	firstLook = 100 * time.Millisecond
 	lastLook  = 30 * time.Second
+	// lookPart of the time is for looks at one workspace: each reads all there is, and where finalizers come and go all the
+	// time there is something new each time. But longestRest is enough, whatever made a look slow.
+	lookPart    = 20
+	longestRest = 5 * time.Minute
 
 	// workloadGrace is how long what finalizers hold is waited for before what the workspace runs in physical clusters goes:
 	// the controllers that remove them may run there.
@@ -61,6 +65,9 @@ func (w *wait) next(found lcctx.Held) time.Duration {
 	return w.rest
 }
 
+// pause is how long to rest at least after a look that took so long, whatever it found.
+func pause(took time.Duration) time.Duration { return min(lookPart*took, longestRest) }
+
 // patient says whether what runs in physical clusters is left alone for the sake of what finalizers hold.
 func (c *Controller) patient(w *tenancyv1alpha1.Workspace) bool {
 	c.mu.Lock()
@@ -88,8 +95,8 @@ func (c *Controller) forget(key client.Key) {
 }
 
 // ask deletes what finalizers hold, object by object, as anybody would: whoever put the finalizers there sees it. It returns
-// what is left, the finalizers of the LogicalCluster among it, and when to look again.
-func (c *Controller) ask(ctx context.Context, w *tenancyv1alpha1.Workspace, lc *corev1alpha1.LogicalCluster, held lcctx.Held) (left remains, again time.Duration) {
+// what is left, the finalizers of the LogicalCluster among it, and when to look again after a look that took so long.
+func (c *Controller) ask(ctx context.Context, w *tenancyv1alpha1.Workspace, lc *corev1alpha1.LogicalCluster, held lcctx.Held, took time.Duration) (left remains, again time.Duration) {
 	cluster := logicalcluster.Name(w.Spec.Cluster)
 	if lc != nil && lc.DeletionTimestamp != nil { // else it has no such finalizer, or drop is told of it
 		if foreign := slices.DeleteFunc(slices.Clone(lc.Finalizers), func(f string) bool { return !isForeign(f) }); len(foreign) > 0 {
@@ -100,7 +107,7 @@ func (c *Controller) ask(ctx context.Context, w *tenancyv1alpha1.Workspace, lc *
 	if held.Empty() {
 		return left, 0
 	}
-	again = c.rest(w, held)
+	again = max(c.rest(w, held), pause(took))
 	if len(held.Unasked) == 0 {
 		return left, again
 	}
@@ -108,7 +115,7 @@ func (c *Controller) ask(ctx context.Context, w *tenancyv1alpha1.Workspace, lc *
 	case c.asks <- struct{}{}:
 		defer func() { <-c.asks }()
 	default:
-		return left, min(again, askAgain)
+		return left, min(again, max(askAgain, pause(took)))
 	}
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
