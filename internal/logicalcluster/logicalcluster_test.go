@@ -67,6 +67,28 @@ func FuzzValidateName(f *testing.F) {
 	})
 }
 
+// FuzzIsNewName: what counts as a name that the server made, as those of mirrors and of workspaces' logical clusters have to, is 16
+// characters that need no escape in a path, a key or a DNS label; and so is every name made of a UID, whatever that is.
+func FuzzIsNewName(f *testing.F) {
+	rule := regexp.MustCompile(`^[a-z][a-z0-9]{15}$`)
+	for _, name := range []string{
+		"", "a", "root", "abcdefghijklmnop", "abcdefghijklmno", "abcdefghijklmnopq", "0bcdefghijklmnop", "a123456789012345", "abcdefghijklmnoP", "abcdefg/ijklmnop",
+		"abcdefgh\x00jklmno", "abcdefghijklmno\n", "ábcdefghijklmno", "abcdefgh..klmnop", "system:admin1234", "abcdefghijklmno-", "3d2b8c4e-0f5a-4e59-9b0e-000000000000",
+	} {
+		f.Add(name)
+	}
+	f.Fuzz(func(t *testing.T, name string) {
+		if got, want := IsNewName(name), rule.MatchString(name); got != want {
+			t.Errorf("IsNewName(%q): %v, want %v", name, got, want)
+		} else if got && ValidateName(name) != nil {
+			t.Errorf("%q is one that the server makes, and no logical cluster can have", name)
+		}
+		if made := NameOf(types.UID(name)); !IsNewName(string(made)) || made != NameOf(types.UID(name)) || string(made) == name {
+			t.Errorf("NameOf(%q) = %q", name, made)
+		}
+	})
+}
+
 func TestNewName(t *testing.T) {
 	seen := map[string]bool{}
 	for range 1000 {

@@ -74,7 +74,7 @@ func soakReport(tests []soaked, this host.Run) string {
 	fmt.Fprintf(&b, `# Long runs
 
 Written by `+"`%s`"+`, which runs what takes too long for every change: faults that last longer than everything that waits for
-their end. What was deleted below is judged by the audit logs of the physical clusters.
+their end, and each fuzz target for a minute. What was deleted below is judged by the audit logs of the physical clusters.
 
 %s UTC, commit %s, %s, %s, load before %s.
 
