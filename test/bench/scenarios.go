@@ -49,6 +49,7 @@ func scenarios() []Scenario {
 		start,
 		many,
 		deletion,
+		definitions,
 		watchers,
 		fairness,
 		etcdFloor,
