@@ -10,9 +10,10 @@
 // one watch for each resource (configurations.go). For the first request to a logical cluster that has some, an instance is
 // made of what there is at that moment (dynamic.go): upstream's webhook plugins (webhooks.go), or upstream's dispatchers of
 // policies over expressions that are compiled here (policies.go, mutatingpolicies.go), since upstream's own source of policies
-// runs goroutines. It is made anew when they have changed, never changes itself, and a bounded number of them is kept. The
-// first request after a change may still meet the old ones, as in kube-apiserver. Parameters of policies are read when they
-// are needed (params.go). What changes objects looks at them again when webhooks or policies have changed them (reinvoke.go).
+// runs goroutines. It is made anew when they have changed, and never changes itself. What a policy compiles to is shared by all
+// who have the same, and what fits into a bound of bytes is kept. The first request after a change may still meet the old ones, as
+// in kube-apiserver. Parameters of policies are read when they are needed (params.go). What changes objects looks at them again when
+// webhooks or policies have changed them (reinvoke.go). A few workers look at the types in policies, in turns (typechecks.go).
 //
 // What the server's own controllers write in a workspace passes its webhooks and policies, as what kube-controller-manager
 // writes does in a cluster; who of them waits for a webhook that hangs does not keep the others from working for other

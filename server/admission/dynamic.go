@@ -24,15 +24,21 @@ import (
 )
 
 const (
-	// maxInstances is how many logical clusters have what is made of their configurations, for each of the plugins: clients,
-	// compiled expressions, and the compiler that upstream's webhook plugins have each, which takes 20 ms to make and 0.4 MB to
-	// keep. Of those beyond, the ones whose last request is longest ago make theirs anew.
-	maxInstances = 128
-	// maxPolicies is how many policies, of 0.2 to 0.5 MB each, a logical cluster may have bound for a plugin, and maxExpressions
-	// how many expressions there may be in them, or in the match conditions of its webhooks; a policy weighs no less than
-	// its share of them. Twice the weight of that is kept compiled for all together.
+	// maxKept is how many bytes, by estimate, of what is made of configurations are kept for each of the plugins: clients,
+	// compiled expressions, and the compiler that upstream's webhook plugins have each, which takes 20 ms to make. Of the logical
+	// clusters beyond, the ones whose last request is longest ago make theirs anew.
+	maxKept = 128 << 20
+	// The estimates: of what an instance has but for webhooks and policies; of upstream's webhook plugin; of one webhook; and of a
+	// compiled expression. A policy, which takes 0.2 to 0.5 MB, counts as leastExpressions at least.
+	instanceBytes    = 16 << 10
+	pluginBytes      = 400 << 10
+	webhookBytes     = 4 << 10
+	expressionBytes  = 40 << 10
+	leastExpressions = 10
+	// maxPolicies is how many policies a logical cluster may have bound for a plugin, and maxExpressions how many expressions there
+	// may be in them, or in the match conditions of its webhooks.
 	maxPolicies    = 100
-	maxExpressions = 10 * maxPolicies
+	maxExpressions = leastExpressions * maxPolicies
 	// maxWebhooks is how many webhooks a logical cluster may have for a plugin: upstream calls all that match at once.
 	maxWebhooks = 100
 	// idleFor is how long one is kept that no request needs; it may be twice that.
@@ -53,13 +59,37 @@ type dynamic struct {
 	configurations *Configurations
 	terminating    func(lc.Name) bool
 	own            *ownCalls // nil if it makes no calls
-	// make makes an instance from the objects of resources, and of the one before, which may be nil, what is the same. It is
-	// whole unless something that they name is missing.
-	make func(cluster logicalcluster.Cluster, objects [][]runtime.Object, before admission.Interface) (plugin admission.Interface, whole bool, err error)
+	// make makes an instance from the objects of resources, of parts that are kept where there are some.
+	make func(cluster logicalcluster.Cluster, objects [][]runtime.Object, kept func(content string) any) (made, error)
 
+	most      int        // bytes that are kept: maxKept
 	mu        sync.Mutex // guards what follows
 	instances map[lc.Name]*instanceOf
-	sweeps    bool // a timer will look for those that are idle
+	parts     map[string]*shared // by content; each has a user
+	bytes     int                // of instances and parts, by estimate
+	sweeps    bool               // a timer will look for those that are idle
+}
+
+// made is what is made of configurations.
+type made struct {
+	plugin admission.Interface
+	// whole is false if something that the configurations name is missing, which may come to be defined.
+	whole bool
+	bytes int // of what is not in parts
+	parts []part
+}
+
+// part is what instances share that need the same, whichever logical cluster they are of: nothing of one is in it.
+type part struct {
+	content string // what it is made of, all of it
+	made    any
+	bytes   int
+}
+
+// shared is a part that instances have.
+type shared struct {
+	part
+	users int
 }
 
 // instanceOf is what is made of the configurations of one logical cluster.
@@ -67,9 +97,10 @@ type instanceOf struct {
 	stamp stamp
 	used  time.Time // by the last request; guarded by dynamic.mu
 	until time.Time // zero for one that is whole; guarded by dynamic.mu
-	// filled says that what follows is there; before that, before is the plugin of the configurations that were before.
-	filled bool // guarded by dynamic.mu
-	before admission.Interface
+	// What it has that counts: that of the configurations before until it is filled, so that what has not changed is not made
+	// anew. Guarded by dynamic.mu.
+	bytes int
+	parts []part
 
 	once   sync.Once
 	plugin admission.Interface
@@ -79,7 +110,7 @@ type instanceOf struct {
 func newDynamic(c Config, name string, operations []admission.Operation, resources ...schema.GroupResource) *dynamic {
 	return &dynamic{
 		Handler: admission.NewHandler(operations...), name: name, resources: resources,
-		configurations: c.Configurations, terminating: c.Terminating, instances: map[lc.Name]*instanceOf{},
+		configurations: c.Configurations, terminating: c.Terminating, most: maxKept, instances: map[lc.Name]*instanceOf{}, parts: map[string]*shared{},
 	}
 }
 
@@ -173,11 +204,7 @@ func (d *dynamic) of(cluster lc.Name, now stamp) *instanceOf {
 			last.used = i.used
 			return last
 		}
-		if i.before = last.before; last.filled {
-			i.before = last.plugin
-		}
-	} else if len(d.instances) >= maxInstances {
-		d.dropOldest()
+		i.bytes, i.parts, last.bytes, last.parts = last.bytes, last.parts, 0, nil
 	}
 	d.instances[cluster] = i
 	if !d.sweeps {
@@ -195,24 +222,53 @@ func (d *dynamic) dropOldest() {
 			oldest = name
 		}
 	}
+	d.count(d.instances[oldest], made{})
 	delete(d.instances, oldest)
 }
 
-// weight is that of the compiled policies that are kept, in expressions. The lock is held.
-func (d *dynamic) weight() (all int) {
-	for _, i := range d.instances {
-		if heavy, ok := i.plugin.(interface{ weight() int }); ok {
-			all += heavy.weight()
+// count makes an instance count for what is made, and no longer for what it had. The lock is held.
+func (d *dynamic) count(i *instanceOf, m made) {
+	for _, p := range m.parts {
+		if of, ok := d.parts[p.content]; ok {
+			of.users++
+		} else {
+			d.parts[p.content] = &shared{p, 1}
+			d.bytes += p.bytes
 		}
 	}
-	return all
+	for _, p := range i.parts {
+		if of := d.parts[p.content]; of.users > 1 {
+			of.users--
+		} else {
+			delete(d.parts, p.content)
+			d.bytes -= of.bytes
+		}
+	}
+	d.bytes += m.bytes - i.bytes
+	i.bytes, i.parts = m.bytes, m.parts
+}
+
+// kept returns what was made of a content, nil if no instance has that.
+func (d *dynamic) kept(content string) any {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if of, ok := d.parts[content]; ok {
+		return of.made
+	}
+	return nil
 }
 
 // sweep forgets the instances that are idle, and comes again as long as there are others.
 func (d *dynamic) sweep() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	maps.DeleteFunc(d.instances, func(_ lc.Name, i *instanceOf) bool { return time.Since(i.used) >= idleFor })
+	maps.DeleteFunc(d.instances, func(_ lc.Name, i *instanceOf) bool {
+		if time.Since(i.used) < idleFor {
+			return false
+		}
+		d.count(i, made{})
+		return true
+	})
 	if d.sweeps = len(d.instances) > 0; d.sweeps {
 		time.AfterFunc(idleFor, d.sweep)
 	}
@@ -232,19 +288,22 @@ func (d *dynamic) fill(i *instanceOf, cluster logicalcluster.Cluster) {
 			i.until = time.Now().Add(tryAgain)
 		}
 	}()
-	plugin, whole, err := d.make(cluster, objects, i.before)
+	m, err := d.make(cluster, objects, d.kept)
 	ended = true
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if i.filled, i.before = true, nil; err != nil {
+	if err != nil {
 		i.err = fmt.Errorf("set up %s of logical cluster %q: %w", d.name, cluster.Name, err)
 	} else {
-		i.plugin, i.err = plugin, nil
+		i.plugin, i.err = m.plugin, nil
 	}
-	for len(d.instances) > 1 && d.weight() > 2*maxExpressions {
+	if d.instances[cluster.Name] == i { // or it is used for this one request
+		d.count(i, m)
+	}
+	for len(d.instances) > 1 && d.bytes > d.most {
 		d.dropOldest()
 	}
-	if !whole {
+	if !m.whole {
 		i.until = time.Now().Add(tryAgain)
 	}
 }

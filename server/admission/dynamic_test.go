@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -136,12 +137,14 @@ func TestInstances(t *testing.T) {
 		t.Error("webhooks of another logical cluster are gone, too")
 	}
 
-	for i := range maxInstances + 10 {
+	const room = 20
+	d.most = room * (instanceBytes + pluginBytes + webhookBytes)
+	for i := range room + 10 {
 		add(lc.Name(fmt.Sprintf("busy%d", i)), "same")
 		instance(fmt.Sprintf("busy%d", i))
 	}
-	if len(d.instances) != maxInstances {
-		t.Errorf("%d instances, want at most %d", len(d.instances), maxInstances)
+	if len(d.instances) != room || d.bytes != d.most || d.instances["busy29"] == nil || d.instances["busy9"] != nil {
+		t.Errorf("%d instances of %d bytes are kept, want the last %d of %d bytes", len(d.instances), d.bytes, room, d.most)
 	}
 	if after := runtime.NumGoroutine(); after > before {
 		t.Errorf("%d goroutines, %d before", after, before)
@@ -204,60 +207,12 @@ func TestAdministrationIsNotChanged(t *testing.T) {
 	}
 }
 
-// TestPoliciesAreCompiledOnce: an instance takes over what has not changed, also from one that lacks a kind of parameters.
-func TestPoliciesAreCompiledOnce(t *testing.T) {
-	policy := func(name, version string) *admissionregistrationv1.ValidatingAdmissionPolicy {
-		return &admissionregistrationv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), ResourceVersion: version}}
-	}
-	var made []string
-	compile := func(p *admissionregistrationv1.ValidatingAdmissionPolicy) validating.Validator {
-		made = append(made, p.Name+" "+p.ResourceVersion)
-		return compileValidation(p)
-	}
-	var last []validating.PolicyHook
-	for _, tc := range []struct {
-		policies []*admissionregistrationv1.ValidatingAdmissionPolicy
-		want     []string
-	}{
-		{[]*admissionregistrationv1.ValidatingAdmissionPolicy{policy("a", "1"), policy("b", "2")}, []string{"a 1", "b 2"}},
-		{[]*admissionregistrationv1.ValidatingAdmissionPolicy{policy("a", "1"), policy("b", "3"), policy("c", "1")}, []string{"b 3", "c 1"}},
-	} {
-		made = nil
-		var hooks []validating.PolicyHook
-		for _, p := range tc.policies {
-			hooks = append(hooks, validating.PolicyHook{Policy: p, Evaluator: compiled(p, last, compile)})
-		}
-		last = hooks
-		if diff := cmp.Diff(tc.want, made); diff != "" {
-			t.Errorf("compiled (-want +got):\n%s", diff)
-		}
-	}
-
-	d := validatingPluginOf(t, configurationsOf(t, nil), nil, nil)
-	var befores []admission.Interface
-	plugin := NewUnsupported()
-	d.make = func(_ logicalcluster.Cluster, _ [][]kuberuntime.Object, before admission.Interface) (admission.Interface, bool, error) {
-		befores = append(befores, before)
-		return plugin, true, nil
-	}
-	for version := range 3 {
-		i := d.of("shop", stamp{uint64(version) + 1})
-		if version != 1 { // nobody came to fill that one
-			d.fill(i, logicalcluster.Cluster{Name: "shop"})
-		}
-	}
-	if len(befores) != 2 || befores[0] != nil || befores[1] != admission.Interface(plugin) {
-		t.Errorf("instances were made after %v", befores)
-	}
-}
-
-// TestExpressionsAskAboutTheirLogicalCluster: upstream hands the authorizer a context without any.
-func TestExpressionsAskAboutTheirLogicalCluster(t *testing.T) {
-	annotations := map[string]string{logicalcluster.Annotation: "shop"}
+// policyIn is a policy of a logical cluster with its binding, as stored.
+func policyIn(cluster lc.Name, name, expression string) (*admissionregistration.ValidatingAdmissionPolicy, *admissionregistration.ValidatingAdmissionPolicyBinding) {
 	fail, equivalent := admissionregistration.Fail, admissionregistration.Equivalent
-	configurations := configurationsOf(t, map[schema.GroupResource][]any{
-		validatingPolicies: {&admissionregistration.ValidatingAdmissionPolicy{
-			ObjectMeta: metav1.ObjectMeta{Name: "asks", Annotations: annotations},
+	meta := metav1.ObjectMeta{Name: name, UID: types.UID(string(cluster) + name), Annotations: map[string]string{logicalcluster.Annotation: string(cluster)}}
+	return &admissionregistration.ValidatingAdmissionPolicy{
+			ObjectMeta: meta,
 			Spec: admissionregistration.ValidatingAdmissionPolicySpec{
 				FailurePolicy: &fail,
 				MatchConstraints: &admissionregistration.MatchResources{
@@ -267,16 +222,110 @@ func TestExpressionsAskAboutTheirLogicalCluster(t *testing.T) {
 						Rule:       admissionregistration.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"namespaces"}},
 					}}},
 				},
-				Validations: []admissionregistration.Validation{{Expression: `authorizer.group("").resource("secrets").check("list").allowed()`}},
+				Validations: []admissionregistration.Validation{{Expression: expression}},
 			},
-		}},
-		validatingPolicyBindings: {&admissionregistration.ValidatingAdmissionPolicyBinding{
-			ObjectMeta: metav1.ObjectMeta{Name: "asks", Annotations: annotations},
+		}, &admissionregistration.ValidatingAdmissionPolicyBinding{
+			ObjectMeta: meta,
 			Spec: admissionregistration.ValidatingAdmissionPolicyBindingSpec{
-				PolicyName: "asks", ValidationActions: []admissionregistration.ValidationAction{admissionregistration.Deny},
+				PolicyName: name, ValidationActions: []admissionregistration.ValidationAction{admissionregistration.Deny},
 			},
-		}},
-	})
+		}
+}
+
+// TestEqualPoliciesAreCompiledOnce: what has not changed is not compiled anew, nor is what another logical cluster has the same
+// of; each is judged by its own all the same, and what nobody has any more is not kept.
+func TestEqualPoliciesAreCompiledOnce(t *testing.T) {
+	configurations := configurationsOf(t, nil)
+	policies, bindings := &configurationStore{configurations, validatingPolicies}, &configurationStore{configurations, validatingPolicyBindings}
+	d := newValidatingPolicies(Config{Configurations: configurations, Terminating: func(lc.Name) bool { return false }})
+	add := func(cluster lc.Name, name, expression string) {
+		t.Helper()
+		policy, binding := policyIn(cluster, name, expression)
+		if err := errors.Join(policies.Add(policy), bindings.Add(binding)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	remove := func(cluster lc.Name, name string) {
+		t.Helper()
+		policy, binding := policyIn(cluster, name, "")
+		if err := errors.Join(policies.Delete(policy), bindings.Delete(binding)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	evaluators := func(cluster lc.Name) map[string]validating.Validator {
+		t.Helper()
+		plugin, err := d.instance(logicalcluster.WithCluster(t.Context(), logicalcluster.Cluster{Name: cluster}), aConfigMap.attributes())
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := map[string]validating.Validator{}
+		for _, hook := range plugin.(validatingPlugin).hooks {
+			if !strings.HasPrefix(string(hook.Policy.UID), string(cluster)) {
+				t.Errorf("%s has %s", cluster, hook.Policy.UID)
+			}
+			all[hook.Policy.Name] = hook.Evaluator
+		}
+		return all
+	}
+	const yes, no = "true", "false"
+	for _, cluster := range []lc.Name{"shop", "bank"} {
+		add(cluster, "same", yes)
+		add(cluster, "other", map[lc.Name]string{"shop": yes, "bank": no}[cluster])
+	}
+	shop, bank := evaluators("shop"), evaluators("bank")
+	if shop["same"] != bank["same"] {
+		t.Error("what two logical clusters have the same of is compiled twice")
+	}
+	if shop["other"] == bank["other"] || shop["other"] == shop["same"] {
+		t.Error("what differs by name or expression is one")
+	}
+	if want := 3 * leastExpressions * expressionBytes; len(d.parts) != 3 || d.bytes < want || d.bytes > want+want/2 {
+		t.Errorf("%d policies of %d bytes are kept compiled, want 3 of some %d", len(d.parts), d.bytes, want)
+	}
+	creates := what{resource: "namespaces", kind: "Namespace", name: "n", operation: admission.Create, object: &core.Namespace{}}
+	for cluster, refused := range map[lc.Name]bool{"shop": false, "bank": true} {
+		ctx := logicalcluster.WithCluster(t.Context(), logicalcluster.Cluster{Name: cluster})
+		if err := d.Validate(ctx, creates.attributes(), admission.NewObjectInterfacesFromScheme(legacyscheme.Scheme)); (err != nil) != refused {
+			t.Errorf("%s: %v, want a refusal: %t", cluster, err, refused)
+		}
+	}
+
+	add("shop", "other", no)
+	if changed := evaluators("shop"); changed["same"] != shop["same"] || changed["other"] != bank["other"] || len(d.parts) != 2 {
+		t.Errorf("after one changed to what another logical cluster has, %d are kept; the one that did not change is the same: %t, the other one is that one: %t",
+			len(d.parts), changed["same"] == shop["same"], changed["other"] == bank["other"])
+	}
+	remove("bank", "other")
+	evaluators("bank")
+	remove("shop", "other")
+	evaluators("shop")
+	if len(d.parts) != 1 {
+		t.Errorf("%d policies are kept compiled, want the one that is there", len(d.parts))
+	}
+	// One that nobody came to fill has what the one before had, for the next.
+	d.of("shop", stamp{1 << 40})
+	remade := d.of("shop", stamp{1 << 41})
+	if len(d.parts) != 1 || len(remade.parts) != 1 {
+		t.Errorf("%d policies are kept compiled while an instance is to be made anew, %d of them for it", len(d.parts), len(remade.parts))
+	}
+	d.mu.Lock()
+	for range 2 {
+		d.dropOldest()
+	}
+	d.mu.Unlock()
+	if len(d.parts) != 0 || d.bytes != 0 {
+		t.Errorf("%d policies, %d bytes are kept without an instance", len(d.parts), d.bytes)
+	}
+	d.fill(remade, logicalcluster.Cluster{Name: "shop"})
+	if len(d.parts) != 0 || d.bytes != 0 {
+		t.Errorf("%d policies, %d bytes are kept for an instance that is not", len(d.parts), d.bytes)
+	}
+}
+
+// TestExpressionsAskAboutTheirLogicalCluster: upstream hands the authorizer a context without any.
+func TestExpressionsAskAboutTheirLogicalCluster(t *testing.T) {
+	policy, binding := policyIn("shop", "asks", `authorizer.group("").resource("secrets").check("list").allowed()`)
+	configurations := configurationsOf(t, map[schema.GroupResource][]any{validatingPolicies: {policy}, validatingPolicyBindings: {binding}})
 	var asked []string
 	d := newValidatingPolicies(Config{
 		Configurations: configurations, Terminating: func(lc.Name) bool { return false },
@@ -356,32 +405,24 @@ func TestConnectionsToWebhooks(t *testing.T) {
 	}
 }
 
-// heavy is an instance of so many expressions.
-type heavy struct {
-	*Unsupported
-	expressions int
-}
-
-func (h heavy) weight() int { return h.expressions }
-
 // So many compiled policies are kept for all, and a logical cluster that has too many is told, and can mend it.
 func TestPoliciesAreBounded(t *testing.T) {
 	d := validatingPluginOf(t, configurationsOf(t, nil), nil, nil)
-	d.make = func(logicalcluster.Cluster, [][]kuberuntime.Object, admission.Interface) (admission.Interface, bool, error) {
-		return heavy{NewUnsupported(), maxExpressions}, true, nil
+	d.make = func(cluster logicalcluster.Cluster, _ [][]kuberuntime.Object, _ func(string) any) (made, error) {
+		return made{plugin: NewUnsupported(), whole: true, bytes: 10, parts: []part{{"everybody's", nil, maxKept / 3}, {string(cluster.Name), nil, maxKept / 3}}}, nil
 	}
 	for i := range 10 {
 		cluster := lc.Name(fmt.Sprintf("busy%d", i))
 		d.fill(d.of(cluster, stamp{1}), logicalcluster.Cluster{Name: cluster})
 	}
-	if _, kept := d.instances["busy9"]; len(d.instances) != 2 || !kept {
-		t.Errorf("%d instances with %d expressions are kept, the last one: %t", len(d.instances), d.weight(), kept)
+	if _, kept := d.instances["busy9"]; len(d.instances) != 1 || len(d.parts) != 2 || !kept {
+		t.Errorf("%d instances with %d bytes are kept, the last one: %t", len(d.instances), d.bytes, kept)
 	}
 
 	var policies []*admissionregistrationv1.ValidatingAdmissionPolicy
 	var bindings []*admissionregistrationv1.ValidatingAdmissionPolicyBinding
 	try := func() error {
-		_, _, err := bind(policies, bindings, (*admissionregistrationv1.ValidatingAdmissionPolicy).GetName, func(b *admissionregistrationv1.ValidatingAdmissionPolicyBinding) string { return b.Spec.PolicyName }, expressionsOfValidation)
+		_, err := bind(policies, bindings, (*admissionregistrationv1.ValidatingAdmissionPolicy).GetName, func(b *admissionregistrationv1.ValidatingAdmissionPolicyBinding) string { return b.Spec.PolicyName }, expressionsOfValidation)
 		return err
 	}
 	for i := range maxPolicies + 1 {
@@ -408,8 +449,8 @@ func TestPoliciesAreBounded(t *testing.T) {
 
 	configurations := configurationsOf(t, map[schema.GroupResource][]any{validatingWebhooks: {webhookIn("shop", "same", "https://webhook.invalid/")}})
 	d = validatingPluginOf(t, configurations, nil, nil)
-	d.make = func(logicalcluster.Cluster, [][]kuberuntime.Object, admission.Interface) (admission.Interface, bool, error) {
-		return nil, false, errAway
+	d.make = func(logicalcluster.Cluster, [][]kuberuntime.Object, func(string) any) (made, error) {
+		return made{}, errAway
 	}
 	ctx := logicalcluster.WithCluster(t.Context(), logicalcluster.Cluster{Name: "shop"})
 	if err := d.Validate(ctx, aConfigMap.attributes(), nil); err == nil {
@@ -460,12 +501,12 @@ func TestPanicLetsNothingThrough(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		configurations := configurationsOf(t, map[schema.GroupResource][]any{validatingWebhooks: {webhookIn("shop", "same", "https://webhook.invalid/")}})
 		d := validatingPluginOf(t, configurations, nil, nil)
-		made := 0
-		d.make = func(logicalcluster.Cluster, [][]kuberuntime.Object, admission.Interface) (admission.Interface, bool, error) {
-			if made++; made == 1 {
+		times := 0
+		d.make = func(logicalcluster.Cluster, [][]kuberuntime.Object, func(string) any) (made, error) {
+			if times++; times == 1 {
 				panic("of the test")
 			}
-			return NewUnsupported(), true, nil
+			return made{plugin: NewUnsupported(), whole: true}, nil
 		}
 		ctx := logicalcluster.WithCluster(t.Context(), logicalcluster.Cluster{Name: "shop"})
 		validate := func() (panicked any, err error) {
@@ -480,12 +521,12 @@ func TestPanicLetsNothingThrough(t *testing.T) {
 				t.Errorf("the next request: %v, panicked: %v, want an error", err, panicked)
 			}
 		}
-		if made != 1 {
-			t.Errorf("tried %d times at once", made)
+		if times != 1 {
+			t.Errorf("tried %d times at once", times)
 		}
 		time.Sleep(tryAgain)
-		if panicked, err := validate(); err != nil || panicked != nil || made != 2 {
-			t.Errorf("later: %v, panicked: %v, made %d times, want it made anew", err, panicked, made)
+		if panicked, err := validate(); err != nil || panicked != nil || times != 2 {
+			t.Errorf("later: %v, panicked: %v, made %d times, want it made anew", err, panicked, times)
 		}
 		d.instances = map[lc.Name]*instanceOf{}
 		time.Sleep(2 * idleFor) // the sweep ends

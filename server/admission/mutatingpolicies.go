@@ -21,35 +21,38 @@ import (
 // newMutatingPolicies returns MutatingAdmissionPolicy for all logical clusters. There is no object to change in a deletion.
 func newMutatingPolicies(c Config) *dynamic {
 	d := newDynamic(c, mutating.PluginName, []admission.Operation{admission.Create, admission.Update, admission.Connect}, mutatingPolicies, mutatingPolicyBindings)
-	d.make = func(cluster logicalcluster.Cluster, objects [][]runtime.Object, before admission.Interface) (admission.Interface, bool, error) {
+	d.make = func(cluster logicalcluster.Cluster, objects [][]runtime.Object, kept func(string) any) (made, error) {
 		definitions, err := versionedAll[v1.MutatingAdmissionPolicy](objects[0])
 		if err != nil {
-			return nil, false, err
+			return made{}, err
 		}
 		bindings, err := versionedAll[v1.MutatingAdmissionPolicyBinding](objects[1])
 		if err != nil {
-			return nil, false, err
+			return made{}, err
 		}
-		all, weight, err := bind(definitions, bindings, (*v1.MutatingAdmissionPolicy).GetName, func(b *v1.MutatingAdmissionPolicyBinding) string { return b.Spec.PolicyName }, expressionsOfMutation)
+		all, err := bind(definitions, bindings, (*v1.MutatingAdmissionPolicy).GetName, func(b *v1.MutatingAdmissionPolicyBinding) string { return b.Spec.PolicyName }, expressionsOfMutation)
 		if err != nil {
-			return nil, false, err
+			return made{}, err
 		}
 		p := mutatingPlugin{policies[mutating.PolicyHook]{
-			expressions: weight,
-			dispatcher:  mutating.NewDispatcher(boundTo{cluster, c.Authorizer}, scopeOf(cluster, c.Objects).matcher(), converters{c.Schemas, cluster}),
+			dispatcher: mutating.NewDispatcher(boundTo{cluster, c.Authorizer}, scopeOf(cluster, c.Objects).matcher(), converters{c.Schemas, cluster}),
 		}}
-		last, _ := before.(mutatingPlugin)
-		whole := true
+		m := made{whole: true, bytes: instanceBytes + len(bindings)*webhookBytes}
 		for _, b := range all {
-			hook := mutating.PolicyHook{Policy: b.policy, Bindings: b.bindings, Evaluator: compiled(b.policy, last.hooks, compileMutation)}
+			evaluator, err := compiled(&m, b.policy.Name, b.policy.Spec, expressionsOfMutation(b.policy), kept, func() mutating.PolicyEvaluator { return compileMutation(b.policy) })
+			if err != nil {
+				return made{}, err
+			}
+			hook := mutating.PolicyHook{Policy: b.policy, Bindings: b.bindings, Evaluator: evaluator}
 			hook.ParamInformer, hook.ParamScope, hook.ConfigurationError = c.paramsOf(cluster, b.policy.Spec.ParamKind)
-			whole = whole && hook.ConfigurationError == nil
+			m.whole = m.whole && hook.ConfigurationError == nil
 			if hook.Evaluator.Error != nil {
 				hook.ConfigurationError = hook.Evaluator.Error
 			}
 			p.hooks = append(p.hooks, hook)
 		}
-		return p, whole, nil
+		m.plugin = p
+		return m, nil
 	}
 	return d
 }

@@ -2,6 +2,8 @@ package admission
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"sync"
@@ -26,9 +28,8 @@ import (
 
 // policies is what upstream's dispatcher does with the policies that one logical cluster has bound.
 type policies[H any] struct {
-	dispatcher  generic.Dispatcher[H]
-	hooks       []H
-	expressions int // what they weigh
+	dispatcher generic.Dispatcher[H]
+	hooks      []H
 }
 
 // dispatch refuses or changes the object. What policies cannot look at is as in kube-apiserver: reviews of access, without
@@ -40,8 +41,6 @@ func (p policies[H]) dispatch(ctx context.Context, a admission.Attributes, o adm
 	}
 	return p.dispatcher.Dispatch(ctx, a, o, p.hooks)
 }
-
-func (p policies[H]) weight() int { return p.expressions }
 
 var configurationsOfPolicies = []schema.GroupResource{mutatingPolicies, mutatingPolicyBindings, validatingPolicies, validatingPolicyBindings}
 
@@ -56,38 +55,44 @@ type bound[P, B any] struct {
 	bindings []B
 }
 
-// bind puts policies, which are in the order of their names, and their bindings together, and says what they weigh. Those without
-// any are left out, and too many are an error.
-func bind[P, B runtime.Object](policies []P, bindings []B, nameOf func(P) string, policyOf func(B) string, expressionsIn func(P) int) (all []bound[P, B], weight int, _ error) {
+// bind puts policies, which are in the order of their names, and their bindings together. Those without any are left out, and too
+// many are an error.
+func bind[P, B runtime.Object](policies []P, bindings []B, nameOf func(P) string, policyOf func(B) string, expressionsIn func(P) int) (all []bound[P, B], _ error) {
 	expressions := 0
 	for _, policy := range policies {
 		its := slices.DeleteFunc(slices.Clone(bindings), func(b B) bool { return policyOf(b) != nameOf(policy) })
 		if len(its) > 0 {
 			all = append(all, bound[P, B]{policy, its})
 			expressions += expressionsIn(policy)
-			weight += max(expressionsIn(policy), maxExpressions/maxPolicies)
 		}
 	}
 	if len(all) > maxPolicies {
-		return nil, 0, fmt.Errorf("%d policies of the workspace have bindings, and at most %d may: delete some of the bindings", len(all), maxPolicies)
+		return nil, fmt.Errorf("%d policies of the workspace have bindings, and at most %d may: delete some of the bindings", len(all), maxPolicies)
 	}
 	if expressions > maxExpressions {
-		return nil, 0, fmt.Errorf("%d expressions are in the policies of the workspace that have bindings, and at most %d may be: delete some of the bindings", expressions, maxExpressions)
+		return nil, fmt.Errorf("%d expressions are in the policies of the workspace that have bindings, and at most %d may be: delete some of the bindings", expressions, maxExpressions)
 	}
-	return all, weight, nil
+	return all, nil
 }
 
-// compiled is what a policy's expressions compile to: as it was, unless it has changed.
-func compiled[P interface {
-	runtime.Object
-	metav1.Object
-}, B runtime.Object, E generic.Evaluator](policy P, last []generic.PolicyHook[P, B, E], compile func(P) E) E {
-	for _, hook := range last {
-		if hook.Policy.GetUID() == policy.GetUID() && hook.Policy.GetResourceVersion() == policy.GetResourceVersion() {
-			return hook.Evaluator
-		}
+// compiled is what a policy's expressions compile to, which takes some 20 ms: what is kept of the same name and spec, or else
+// compiled now. Nothing of the logical cluster is in it: what expressions are evaluated with comes with each request.
+func compiled[E any](m *made, name string, spec any, expressions int, kept func(content string) any, compile func() E) (E, error) {
+	data, err := json.Marshal(spec)
+	if err != nil {
+		var none E
+		return none, fmt.Errorf("read policy %q: %w", name, err)
 	}
-	return compile(policy)
+	m.bytes += 4 * len(data) // the policy itself, by estimate
+	hash := sha256.Sum256(fmt.Appendf(nil, "%s\x00%s", name, data))
+	p := part{content: string(hash[:]), bytes: max(expressions, leastExpressions) * expressionBytes}
+	evaluator, ok := kept(p.content).(E)
+	if !ok {
+		evaluator = compile()
+	}
+	p.made = evaluator
+	m.parts = append(m.parts, p)
+	return evaluator, nil
 }
 
 // paramsOf is what a policy's parameters are read from: nil for one without, an error for those that cannot be.
@@ -116,32 +121,35 @@ func (s scope) matcher() *matching.Matcher {
 // newValidatingPolicies returns ValidatingAdmissionPolicy for all logical clusters.
 func newValidatingPolicies(c Config) *dynamic {
 	d := newDynamic(c, validating.PluginName, anyOperation, validatingPolicies, validatingPolicyBindings)
-	d.make = func(cluster logicalcluster.Cluster, objects [][]runtime.Object, before admission.Interface) (admission.Interface, bool, error) {
+	d.make = func(cluster logicalcluster.Cluster, objects [][]runtime.Object, kept func(string) any) (made, error) {
 		definitions, err := versionedAll[v1.ValidatingAdmissionPolicy](objects[0])
 		if err != nil {
-			return nil, false, err
+			return made{}, err
 		}
 		bindings, err := versionedAll[v1.ValidatingAdmissionPolicyBinding](objects[1])
 		if err != nil {
-			return nil, false, err
+			return made{}, err
 		}
-		all, weight, err := bind(definitions, bindings, (*v1.ValidatingAdmissionPolicy).GetName, func(b *v1.ValidatingAdmissionPolicyBinding) string { return b.Spec.PolicyName }, expressionsOfValidation)
+		all, err := bind(definitions, bindings, (*v1.ValidatingAdmissionPolicy).GetName, func(b *v1.ValidatingAdmissionPolicyBinding) string { return b.Spec.PolicyName }, expressionsOfValidation)
 		if err != nil {
-			return nil, false, err
+			return made{}, err
 		}
 		p := validatingPlugin{policies[validating.PolicyHook]{
-			expressions: weight,
-			dispatcher:  validating.NewDispatcher(boundTo{cluster, c.Authorizer}, generic.NewPolicyMatcher(scopeOf(cluster, c.Objects).matcher())),
+			dispatcher: validating.NewDispatcher(boundTo{cluster, c.Authorizer}, generic.NewPolicyMatcher(scopeOf(cluster, c.Objects).matcher())),
 		}}
-		last, _ := before.(validatingPlugin)
-		whole := true
+		m := made{whole: true, bytes: instanceBytes + len(bindings)*webhookBytes}
 		for _, b := range all {
-			hook := validating.PolicyHook{Policy: b.policy, Bindings: b.bindings, Evaluator: compiled(b.policy, last.hooks, compileValidation)}
+			evaluator, err := compiled(&m, b.policy.Name, b.policy.Spec, expressionsOfValidation(b.policy), kept, func() validating.Validator { return compileValidation(b.policy) })
+			if err != nil {
+				return made{}, err
+			}
+			hook := validating.PolicyHook{Policy: b.policy, Bindings: b.bindings, Evaluator: evaluator}
 			hook.ParamInformer, hook.ParamScope, hook.ConfigurationError = c.paramsOf(cluster, b.policy.Spec.ParamKind)
-			whole = whole && hook.ConfigurationError == nil
+			m.whole = m.whole && hook.ConfigurationError == nil
 			p.hooks = append(p.hooks, hook)
 		}
-		return p, whole, nil
+		m.plugin = p
+		return m, nil
 	}
 	return d
 }

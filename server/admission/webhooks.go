@@ -36,10 +36,10 @@ var anyOperation = []admission.Operation{admission.Create, admission.Update, adm
 func newMutatingWebhooks(c Config, own *ownCalls) *dynamic {
 	d := newDynamic(c, mutating.PluginName, anyOperation, mutatingWebhooks)
 	d.own = own
-	d.make = func(cluster logicalcluster.Cluster, objects [][]runtime.Object, _ admission.Interface) (admission.Interface, bool, error) {
+	d.make = func(cluster logicalcluster.Cluster, objects [][]runtime.Object, _ func(string) any) (made, error) {
 		configurations, err := versionedAll[admissionregistrationv1.MutatingWebhookConfiguration](objects[0])
 		if err != nil {
-			return nil, false, err
+			return made{}, err
 		}
 		count, expressions := 0, 0
 		for _, configuration := range configurations {
@@ -49,13 +49,13 @@ func newMutatingWebhooks(c Config, own *ownCalls) *dynamic {
 			}
 		}
 		if err := fewWebhooks(count, expressions); err != nil {
-			return nil, false, err
+			return made{}, err
 		}
 		plugin, err := mutating.NewMutatingWebhook(nil)
 		if err != nil {
-			return nil, false, err
+			return made{}, err
 		}
-		return plugin, true, c.initialize(plugin, cluster, webhookInformers{mutating: configurations})
+		return webhookPlugin(plugin, count+expressions), c.initialize(plugin, cluster, webhookInformers{mutating: configurations})
 	}
 	return d
 }
@@ -64,10 +64,10 @@ func newMutatingWebhooks(c Config, own *ownCalls) *dynamic {
 func newValidatingWebhooks(c Config, own *ownCalls) *dynamic {
 	d := newDynamic(c, validating.PluginName, anyOperation, validatingWebhooks)
 	d.own = own
-	d.make = func(cluster logicalcluster.Cluster, objects [][]runtime.Object, _ admission.Interface) (admission.Interface, bool, error) {
+	d.make = func(cluster logicalcluster.Cluster, objects [][]runtime.Object, _ func(string) any) (made, error) {
 		configurations, err := versionedAll[admissionregistrationv1.ValidatingWebhookConfiguration](objects[0])
 		if err != nil {
-			return nil, false, err
+			return made{}, err
 		}
 		count, expressions := 0, 0
 		for _, configuration := range configurations {
@@ -77,15 +77,21 @@ func newValidatingWebhooks(c Config, own *ownCalls) *dynamic {
 			}
 		}
 		if err := fewWebhooks(count, expressions); err != nil {
-			return nil, false, err
+			return made{}, err
 		}
 		plugin, err := validating.NewValidatingAdmissionWebhook(nil)
 		if err != nil {
-			return nil, false, err
+			return made{}, err
 		}
-		return plugin, true, c.initialize(plugin, cluster, webhookInformers{validating: configurations})
+		return webhookPlugin(plugin, count+expressions), c.initialize(plugin, cluster, webhookInformers{validating: configurations})
 	}
 	return d
+}
+
+// webhookPlugin is upstream's plugin for so many webhooks and match conditions. It shares nothing: its compiler cannot be told from
+// its connections.
+func webhookPlugin(plugin admission.Interface, webhooks int) made {
+	return made{plugin: plugin, whole: true, bytes: instanceBytes + pluginBytes + webhooks*webhookBytes}
 }
 
 // fewWebhooks is an error if there are too many, or too many match conditions in them.
