@@ -15,7 +15,10 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	applyv1 "k8s.io/client-go/applyconfigurations/admissionregistration/v1"
 	"sigs.k8s.io/yaml"
+
+	lcctx "atoll.dev/atoll/internal/logicalcluster"
 )
 
 // decode reads YAML.
@@ -296,4 +299,36 @@ spec:
 	if got := write(http.MethodPatch, "/apis/core.kcp.io/v1alpha1/logicalclusters/cluster", patched, root); strings.Contains(got.body, marks[0]) {
 		t.Errorf("the LogicalCluster was changed: %s", got.body)
 	}
+}
+
+// What was found out about a policy that is gone is written nowhere: no policy is made of it, and another one of its name, whose
+// types nobody would look at then, does not get it.
+func TestTypesOfAPolicyThatIsGone(t *testing.T) {
+	r := startServer(t, nil)
+	policies := r.in(t, shop).AdmissionregistrationV1().ValidatingAdmissionPolicies()
+	const generation = 77
+	status := applyv1.ValidatingAdmissionPolicy("names").WithUID("3d2b8c4e-0f5a-4e59-9b0e-0123456789ab").
+		WithStatus(applyv1.ValidatingAdmissionPolicyStatus().WithObservedGeneration(generation))
+	apply := func() error {
+		return r.requests.Apply(lcctx.WithCluster(t.Context(), lcctx.Cluster{Name: shop}), shop, status)
+	}
+	if err := apply(); err == nil {
+		t.Error("a status of a policy that is gone is written")
+	}
+	if got, err := policies.List(t.Context(), metav1.ListOptions{}); err != nil || len(got.Items) > 0 {
+		t.Errorf("policies %v, %v; want none", got.Items, err)
+	}
+	_, err := policies.Create(t.Context(), decode[admissionregistrationv1.ValidatingAdmissionPolicy](t, checkedNames), metav1.CreateOptions{})
+	must(t, err)
+	if err := apply(); err == nil {
+		t.Error("a status of another policy is written")
+	}
+	waitFor(t, 30*time.Second, "its own types are looked at", func() (string, bool) {
+		got, err := policies.Get(t.Context(), "names", metav1.GetOptions{})
+		must(t, err)
+		if got.Status.ObservedGeneration == generation {
+			t.Fatal("the policy has the status of another")
+		}
+		return fmt.Sprint(got.Status), got.Status.ObservedGeneration == got.Generation
+	})
 }

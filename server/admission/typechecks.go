@@ -3,6 +3,8 @@ package admission
 import (
 	"context"
 	"fmt"
+	"slices"
+	"sync"
 	"time"
 
 	lc "github.com/kcp-dev/logicalcluster/v3"
@@ -24,61 +26,106 @@ type PolicyStatuses interface {
 	Apply(ctx context.Context, cluster lc.Name, policy *applyv1.ValidatingAdmissionPolicyApplyConfiguration) error
 }
 
+// typeCheckWorkers is how many logical clusters have a policy checked at once: what one of them makes slow, thousands of
+// expressions, holds up nobody else.
+const typeCheckWorkers = 2
+
 // TypeChecks tells people of expressions in their ValidatingAdmissionPolicies that do not fit the types of what these match, in
-// the status, as kube-controller-manager does: one worker for all logical clusters.
+// the status, as kube-controller-manager does: a few workers for all logical clusters, which take turns, one policy at a time.
 type TypeChecks struct {
 	configurations *Configurations
 	statuses       PolicyStatuses
-	policies       *queue.Queue[policyKey]
+	clusters       *queue.Queue[lc.Name]
+
+	mu sync.Mutex
+	// waiting are the policies to be checked, those of one logical cluster in the order in which they came, each once. Guarded by mu.
+	waiting map[lc.Name][]string
 }
 
-type policyKey struct {
-	cluster lc.Name
-	name    string
-}
-
-// String is for logs.
-func (k policyKey) String() string { return string(k.cluster) + "|" + k.name }
-
-// NewTypeChecks returns the worker; it comes before the configurations run, and Run after that.
+// NewTypeChecks returns the workers; it comes before the configurations run, and Run after that.
 func NewTypeChecks(configurations *Configurations, statuses PolicyStatuses) *TypeChecks {
-	t := &TypeChecks{configurations: configurations, statuses: statuses}
-	t.policies = queue.New("policy-type-checks", t.check)
-	configurations.policyChanged = func(cluster lc.Name, name string) { t.policies.Add(policyKey{cluster, name}) }
+	t := &TypeChecks{configurations: configurations, statuses: statuses, waiting: map[lc.Name][]string{}}
+	t.clusters = queue.New("policy-type-checks", t.next)
+	configurations.policyChanged = t.add
 	return t
 }
 
 // Run works until ctx ends.
-func (t *TypeChecks) Run(ctx context.Context) { t.policies.Run(ctx, 1) }
+func (t *TypeChecks) Run(ctx context.Context) { t.clusters.Run(ctx, typeCheckWorkers) }
 
-func (t *TypeChecks) check(ctx context.Context, key policyKey) (time.Duration, error) {
-	stored, ok := t.configurations.get(validatingPolicies, key.cluster, key.name)
+// add has a policy checked, after those of its logical cluster that wait already.
+func (t *TypeChecks) add(cluster lc.Name, name string) {
+	t.mu.Lock()
+	if !slices.Contains(t.waiting[cluster], name) {
+		t.waiting[cluster] = append(t.waiting[cluster], name)
+	}
+	t.mu.Unlock()
+	t.clusters.Add(cluster)
+}
+
+// take returns the policy of a logical cluster that waits longest, and whether there are more.
+func (t *TypeChecks) take(cluster lc.Name) (name string, ok, more bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	waiting := t.waiting[cluster]
+	if len(waiting) == 0 {
+		return "", false, false
+	}
+	if len(waiting) == 1 {
+		delete(t.waiting, cluster)
+	} else {
+		t.waiting[cluster] = waiting[1:]
+	}
+	return waiting[0], true, len(waiting) > 1
+}
+
+// next checks one policy of a logical cluster, which then waits behind the others for the rest of its own.
+func (t *TypeChecks) next(ctx context.Context, cluster lc.Name) (time.Duration, error) {
+	name, ok, more := t.take(cluster)
 	if !ok {
 		return 0, nil
 	}
+	if err := t.check(ctx, cluster, name); err != nil {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if !slices.Contains(t.waiting[cluster], name) {
+			t.waiting[cluster] = append(t.waiting[cluster], name)
+		}
+		return 0, fmt.Errorf("ValidatingAdmissionPolicy %q of logical cluster %q: %w", name, cluster, err)
+	}
+	if more {
+		t.clusters.Add(cluster)
+	}
+	return 0, nil
+}
+
+func (t *TypeChecks) check(ctx context.Context, cluster lc.Name, name string) error {
+	stored, ok := t.configurations.get(validatingPolicies, cluster, name)
+	if !ok {
+		return nil
+	}
 	all, err := versionedAll[v1.ValidatingAdmissionPolicy]([]runtime.Object{stored})
 	if err != nil {
-		return 0, err
+		return err
 	}
 	policy := all[0]
 	if policy.Generation <= policy.Status.ObservedGeneration {
-		return 0, nil
+		return nil
 	}
-	checker, err := t.statuses.Checker(key.cluster)
+	checker, err := t.statuses.Checker(cluster)
 	if err != nil {
-		return 0, fmt.Errorf("check the types in ValidatingAdmissionPolicy %q of logical cluster %q: %w", key.name, key.cluster, err)
+		return fmt.Errorf("check its types: %w", err)
 	}
 	types := applyv1.TypeChecking()
 	for _, w := range checker.Check(policy) {
 		types.WithExpressionWarnings(applyv1.ExpressionWarning().WithFieldRef(w.FieldRef).WithWarning(w.Warning))
 	}
-	err = t.statuses.Apply(logicalcluster.WithCluster(ctx, logicalcluster.Cluster{Name: key.cluster}), key.cluster, applyv1.ValidatingAdmissionPolicy(key.name).
+	// One that is gone meanwhile, or was made again, is another policy: by the UID the API refuses this status, and makes no object
+	// of it. The next try looks at what there is then.
+	err = t.statuses.Apply(logicalcluster.WithCluster(ctx, logicalcluster.Cluster{Name: cluster}), cluster, applyv1.ValidatingAdmissionPolicy(name).WithUID(policy.UID).
 		WithStatus(applyv1.ValidatingAdmissionPolicyStatus().WithObservedGeneration(policy.Generation).WithTypeChecking(types)))
-	if apierrors.IsNotFound(err) {
-		return 0, nil // it is gone
+	if err != nil && !apierrors.IsNotFound(err) { // or it is gone
+		return fmt.Errorf("write its status: %w", err)
 	}
-	if err != nil {
-		return 0, fmt.Errorf("write the status of ValidatingAdmissionPolicy %q of logical cluster %q: %w", key.name, key.cluster, err)
-	}
-	return 0, nil
+	return nil
 }
