@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -76,12 +77,31 @@ func (s *Server) secure(ctx context.Context, config *genericapiserver.Config) er
 	byCertificate := group.NewAuthenticatedGroupAdder(x509request.NewDynamic(clientCA.VerifyOptions, x509request.CommonNameUserConversion))
 	s.reviewer = authenticationunion.NewFailOnError(s.tokens, peopleReviewed{outsiders{byToken}, s.tokens, audiences})
 	known := authenticationunion.New(
-		bearertoken.New(authenticator.Token(&s.syncers)), bearertoken.New(bootstrapTokens{s}), s.syncerCertificates(), s.workspaceCertificates(),
-		outsiders{byCertificate}, outsiders{byToken})
+		bearertoken.New(authenticator.Token(&s.syncers)), bearertoken.New(bootstrapTokens{s}), withItsEnd{s.syncerCertificates()}, withItsEnd{s.workspaceCertificates()},
+		outsiders{withItsEnd{byCertificate}}, outsiders{byToken})
 	// Who shows a credential that nobody takes is refused, not taken for a stranger. Nobody is asked about the token of a
 	// ServiceAccount but the workspace that issued it, least of all a webhook.
 	config.Authentication.Authenticator = authenticationunion.NewFailOnError(append([]authenticator.Request{s.tokens, known}, strangers...)...)
 	return nil
+}
+
+// withRoomForEnd lets authenticators say when the credential of a request ends, for withEndOfCredential.
+func withRoomForEnd(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		next.ServeHTTP(w, req.WithContext(identity.WithEnd(req.Context())))
+	})
+}
+
+// withItsEnd takes client certificates, and says when the one ends that it took.
+type withItsEnd struct{ authenticator.Request }
+
+// AuthenticateRequest implements authenticator.Request.
+func (a withItsEnd) AuthenticateRequest(req *http.Request) (*authenticator.Response, bool, error) {
+	found, ok, err := a.Request.AuthenticateRequest(req)
+	if err == nil && ok {
+		identity.SayEnd(req.Context(), func() time.Time { return req.TLS.PeerCertificates[0].NotAfter })
+	}
+	return found, ok, err
 }
 
 // openTokens reads the keys for tokens of ServiceAccounts, or makes the first.

@@ -103,11 +103,17 @@ func forge(t *testing.T, token, claim string, value any) string {
 // ended returns a genuine token of the ServiceAccount in shop that ended an hour ago.
 func (r *running) ended(t *testing.T) string {
 	t.Helper()
+	return r.tokenFor(t, -time.Hour)
+}
+
+// tokenFor returns a genuine token of the ServiceAccount in shop that ends then: people may ask for no less than ten minutes.
+func (r *running) tokenFor(t *testing.T, lifetime time.Duration) string {
+	t.Helper()
 	account, err := r.in(t, shop).CoreV1().ServiceAccounts(team).Get(t.Context(), robot, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	claims, private, err := serviceaccount.Claims(core.ServiceAccount{ObjectMeta: account.ObjectMeta}, nil, nil, nil, -3600, 0, r.tokens.Default(shop))
+	claims, private, err := serviceaccount.Claims(core.ServiceAccount{ObjectMeta: account.ObjectMeta}, nil, nil, nil, int64(lifetime.Seconds()), 0, r.tokens.Default(shop))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -234,9 +234,9 @@ func (s *Server) assemble(ctx context.Context, etcd *clientv3.Client, address st
 	config.LongRunningFunc = longRunning(filters.BasicLongRunningRequestCheck(
 		sets.NewString("watch", "proxy"), sets.NewString("attach", "exec", "proxy", "log", "portforward")))
 	config.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
-		api = s.withNoCluster(s.withEndOfCertificate(s.withHome(s.withDiscovery(api))))
+		api = s.withNoCluster(s.withEndOfCredential(s.withHome(s.withDiscovery(api))))
 		api = s.fairness.Around(api, c.LongRunningFunc, c.RequestTimeout)
-		return s.withLogicalCluster(genericapiserver.DefaultBuildHandlerChain(api, c), c.Authentication.Authenticator)
+		return s.withLogicalCluster(withRoomForEnd(genericapiserver.DefaultBuildHandlerChain(api, c)), c.Authentication.Authenticator)
 	}
 	definitions := utilopenapi.GetOpenAPIDefinitionsWithoutDisabledFeatures(openAPIDefinitions)
 	namer := openapi.NewDefinitionNamer(legacyscheme.Scheme, apiextensionsapiserver.Scheme)

@@ -29,8 +29,9 @@ const syncersGroup = reservedPrefix + "syncers"
 type syncerUser struct {
 	user.DefaultInfo
 	mirror logicalcluster.Name
-	// certificate is what a syncer outside this process showed, nil of those in it.
-	certificate *syncerCertificate
+	// credential is the id of the bootstrap token that the certificate of a syncer outside this process goes back to, empty for
+	// those in it.
+	credential string
 }
 
 func newSyncerUser(mirror logicalcluster.Name) *syncerUser {

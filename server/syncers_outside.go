@@ -24,6 +24,7 @@ import (
 
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
+	"atoll.dev/atoll/server/identity"
 )
 
 const (
@@ -116,48 +117,39 @@ func (s *Server) syncerCertificates() authenticator.Request {
 		}
 		found := newSyncerUser(mirror)
 		found.Extra = credentialExtra(subject.SerialNumber)
-		found.certificate = &syncerCertificate{id: subject.SerialNumber, until: chain[0].NotAfter}
+		found.credential = subject.SerialNumber
 		return &authenticator.Response{User: found}, true, nil
 	}))}
 }
 
-// syncerCertificate is what lets a syncer in: the bootstrap token that it goes back to, and its end.
-type syncerCertificate struct {
-	id    string
-	until time.Time
-}
-
-// withEndOfCertificate ends a watch when the certificate that it was begun with does, or is refused from then on: a watch
-// lasts as long as its client likes. It stands after authentication. Other requests end within a minute anyway.
-func (s *Server) withEndOfCertificate(next http.Handler) http.Handler {
+// withEndOfCredential ends a watch when the credential does that it was begun with, also by one who is somebody else since by
+// impersonation, and a syncer's when its certificate is refused from then on: a watch lasts as long as its client likes. It stands
+// after authentication. Other requests end within a minute anyway.
+func (s *Server) withEndOfCredential(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		who, _ := request.UserFrom(req.Context())
 		info, _ := request.RequestInfoFrom(req.Context())
-		if certified, ok := who.(*certifiedUser); ok && info != nil && info.Verb == "watch" {
-			ctx, cancel := context.WithDeadline(req.Context(), certified.until)
-			defer cancel()
-			next.ServeHTTP(w, req.WithContext(ctx))
-			return
-		}
-		syncer, ok := who.(*syncerUser)
-		if !ok || syncer.certificate == nil || info == nil || info.Verb != "watch" {
+		end, ends := identity.EndOf(req.Context())
+		if info == nil || info.Verb != "watch" || !ends {
 			next.ServeHTTP(w, req)
 			return
 		}
-		ctx, cancel := context.WithDeadline(req.Context(), syncer.certificate.until)
+		ctx, cancel := context.WithDeadline(req.Context(), end)
 		defer cancel()
-		var check func()
-		check = func() {
-			switch {
-			case ctx.Err() != nil:
-			case !s.credentials.Accepts(syncer.mirror, syncer.certificate.id):
-				klog.FromContext(ctx).Info("A watch is ended, since the certificate of its syncer is good no longer", "user", syncer.Name, "resource", info.Resource)
-				cancel()
-			default:
-				time.AfterFunc(credentialCheck, check)
+		who, _ := request.UserFrom(ctx)
+		if syncer, ok := who.(*syncerUser); ok && syncer.credential != "" {
+			var check func()
+			check = func() {
+				switch {
+				case ctx.Err() != nil:
+				case !s.credentials.Accepts(syncer.mirror, syncer.credential):
+					klog.FromContext(ctx).Info("A watch is ended, since the certificate of its syncer is good no longer", "user", syncer.Name, "resource", info.Resource)
+					cancel()
+				default:
+					time.AfterFunc(credentialCheck, check)
+				}
 			}
+			time.AfterFunc(credentialCheck, check)
 		}
-		time.AfterFunc(credentialCheck, check)
 		next.ServeHTTP(w, req.WithContext(ctx))
 	})
 }

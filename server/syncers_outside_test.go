@@ -79,11 +79,27 @@ func (r *running) syncerOf(t *testing.T, mirror logicalcluster.Name, id string) 
 // watch begins a watch without an end, and returns its events line by line. The channel is closed with the watch.
 func (r *running) watch(t *testing.T, certificate *tls.Certificate, path string, webSocket bool) <-chan string {
 	t.Helper()
+	return r.watchBy(t, asked{certificate: certificate, path: path}, webSocket)
+}
+
+// watchBy is watch with the credential and header of a request.
+func (r *running) watchBy(t *testing.T, a asked, webSocket bool) <-chan string {
+	t.Helper()
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(r.CACertificate())
-	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{*certificate}}, DisableKeepAlives: true}
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, r.URL()+path+"?watch=true&timeoutSeconds=1000000000", nil)
+	config := &tls.Config{RootCAs: roots}
+	if a.certificate != nil {
+		config.Certificates = []tls.Certificate{*a.certificate}
+	}
+	transport := &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, r.URL()+a.path+"?watch=true&timeoutSeconds=1000000000", nil)
 	must(t, err)
+	for key, value := range a.header {
+		req.Header.Set(key, value)
+	}
+	if a.token != "" {
+		req.Header.Set("Authorization", "Bearer "+a.token)
+	}
 	want := http.StatusOK
 	if webSocket {
 		want = http.StatusSwitchingProtocols
@@ -98,7 +114,7 @@ func (r *running) watch(t *testing.T, certificate *tls.Certificate, path string,
 	if response.StatusCode != want {
 		defer response.Body.Close()
 		body, _ := io.ReadAll(response.Body)
-		t.Fatalf("watch %s: %d %s", path, response.StatusCode, body)
+		t.Fatalf("watch %s: %d %s", a.path, response.StatusCode, body)
 	}
 	events := make(chan string, 100)
 	go func() {

@@ -54,7 +54,6 @@ func workspaceOf(c *x509.Certificate) (logicalcluster.Name, error) {
 type certifiedUser struct {
 	user.DefaultInfo
 	workspace logicalcluster.Name
-	until     time.Time // the end of the certificate
 }
 
 // ReservedInWorkspaces says whether a user or group cannot be somebody by a certificate of a workspace: the server's
@@ -82,7 +81,7 @@ func certified(chain []*x509.Certificate) (*authenticator.Response, bool, error)
 	if err != nil {
 		return nil, false, err
 	}
-	who := &certifiedUser{workspace: workspace, until: chain[0].NotAfter, DefaultInfo: user.DefaultInfo{
+	who := &certifiedUser{workspace: workspace, DefaultInfo: user.DefaultInfo{
 		Name: found.User.GetName(), UID: found.User.GetUID(), Extra: map[string][]string{lcctx.UserExtra: {string(workspace)}},
 		Groups: append(slices.Clone(found.User.GetGroups()), user.AllAuthenticated),
 	}}

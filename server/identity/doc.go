@@ -21,5 +21,7 @@
 // What always holds: nothing of a token is believed before its signature is verified; and no key or token is in a log or an
 // error.
 //
+// It has room in a request's context for the end of the credential that the request came with, whoever took that (credential.go).
+//
 // Read tokens.go first, then rotation.go.
 package identity

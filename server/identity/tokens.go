@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"gopkg.in/go-jose/go-jose.v2/jwt"
@@ -99,6 +100,9 @@ func (t *Tokens) AuthenticateToken(ctx context.Context, token string) (*authenti
 	response, ok, err := t.verifier(accepted.all(here.Name), accepted.Audiences(here.Name)).AuthenticateToken(ctx, token)
 	if err == nil && !ok {
 		err = errInvalid
+	}
+	if err == nil {
+		SayEnd(ctx, func() time.Time { return endOfToken(token) })
 	}
 	return response, ok, err
 }

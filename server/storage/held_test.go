@@ -178,7 +178,9 @@ func TestDeleteUnheldDataForgetsWhatWasCounted(t *testing.T) {
 		held   bool
 	}{
 		{"finalizers hold it", waitForAll, true},
-		{"it is gone", func(context.Context, logicalcluster.Name, schema.GroupResource, []string) ([]string, error) { return nil, nil }, false},
+		{"it is gone", func(context.Context, logicalcluster.Name, schema.GroupResource, []string) ([]string, error) {
+			return nil, nil
+		}, false},
 	} {
 		t.Run(tc.reason, func(t *testing.T) {
 			held, err := s.DeleteUnheldData(t.Context(), "aa", tc.hold)
