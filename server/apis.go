@@ -133,6 +133,7 @@ func (s *Server) admit(authorizer authorizer.Authorizer) (kubeadmission.Interfac
 		Objects:     storedObjects{s.backend},
 		Authorizer:  authorizer,
 		ChargeQuota: s.QuotaStores().UpdateQuotaStatus,
+		Charges:     s.charges,
 		Terminating: func(name logicalcluster.Name) bool { return s.directory.Terminating(name) },
 		IsSyncer:    isSyncer,
 		Workloads:   workloads,

@@ -17,6 +17,7 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"k8s.io/kubernetes/pkg/apis/core"
 
+	"atoll.dev/atoll/client"
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
 	"atoll.dev/atoll/server/quota"
 	"atoll.dev/atoll/server/storage"
@@ -75,13 +76,22 @@ func (o storedObjects) WatchEverywhere(ctx context.Context, resource schema.Grou
 
 // QuotaStores are what ResourceQuotas are counted with.
 func (s *Server) QuotaStores() quota.Stores {
-	return quotaStores{objects: storedObjects{s.backend}, known: func(name logicalcluster.Name) (lcctx.Cluster, bool) { return s.directory.Known(name) }}
+	return quotaStores{
+		objects: storedObjects{s.backend}, charges: s.charges, shared: s.options.SharedStore,
+		known: func(name logicalcluster.Name) (lcctx.Cluster, bool) { return s.directory.Known(name) },
+	}
 }
 
 type quotaStores struct {
 	objects storedObjects
+	charges *quota.Charges
+	shared  bool
 	known   func(logicalcluster.Name) (lcctx.Cluster, bool)
 }
+
+func (q quotaStores) Charging(of client.Key) bool { return q.charges.InFlight(of) }
+
+func (q quotaStores) Shared() bool { return q.shared }
 
 func (q quotaStores) Known(name logicalcluster.Name) (lcctx.Cluster, bool) { return q.known(name) }
 

@@ -7,11 +7,13 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/kcp-dev/logicalcluster/v3"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -25,8 +27,17 @@ import (
 // watchedStores know what is watched.
 type watchedStores struct {
 	quota.Stores
+	putOff  atomic.Bool // a count, because of a charge
 	mu      sync.Mutex
 	watches map[string]int
+}
+
+func (s *watchedStores) Charging(of client.Key) bool {
+	charging := s.Stores.Charging(of)
+	if charging {
+		s.putOff.Store(true)
+	}
+	return charging
 }
 
 func (s *watchedStores) WatchEverywhere(ctx context.Context, resource schema.GroupResource) (watch.Interface, error) {
@@ -229,7 +240,8 @@ func TestQuotaScopes(t *testing.T) {
 	}
 }
 
-// TestQuotaHoldsAtOnce: many creations at a time get exactly what there is. Nothing is deleted, so nothing is counted meanwhile.
+// TestQuotaHoldsAtOnce: many creations at a time get exactly what there is, also while what watches ConfigMaps has just begun,
+// and counts.
 func TestQuotaHoldsAtOnce(t *testing.T) {
 	r := startServer(t, nil)
 	r.countQuotas(t)
@@ -242,14 +254,6 @@ func TestQuotaHoldsAtOnce(t *testing.T) {
 		for _, namespace := range namespaces {
 			in := r.place(t, cluster)
 			in.namespace(t, namespace, nil, fmt.Sprintf(`{apiVersion: v1, kind: ResourceQuota, metadata: {name: q}, spec: {hard: {count/configmaps: "%d"}}}`, hard))
-			in.waitUsed(t, namespace, "q", fmt.Sprintf("count/configmaps 0/%d", hard))
-			// What is deleted is counted: nothing counts any more afterwards. A count beside a charge whose write is not done yet
-			// would be one too few, as in Kubernetes (docs/operations/limits.md).
-			configMaps := in.CoreV1().ConfigMaps(namespace)
-			_, err := configMaps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "counted"}}, metav1.CreateOptions{})
-			must(t, err)
-			in.waitUsed(t, namespace, "q", fmt.Sprintf("count/configmaps 1/%d", hard))
-			must(t, configMaps.Delete(t.Context(), "counted", metav1.DeleteOptions{}))
 			in.waitUsed(t, namespace, "q", fmt.Sprintf("count/configmaps 0/%d", hard))
 		}
 	}
@@ -279,6 +283,80 @@ func TestQuotaHoldsAtOnce(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, made); diff != "" {
 		t.Errorf("made (-want +got):\n%s", diff)
+	}
+}
+
+// heldWrites is an etcd in which the writes of one key wait.
+type heldWrites struct {
+	clientv3.KV
+	key           string
+	come, release chan struct{} // both closed once
+}
+
+func (h *heldWrites) Txn(ctx context.Context) clientv3.Txn {
+	return &heldTxn{Txn: h.KV.Txn(ctx), held: h}
+}
+
+type heldTxn struct {
+	clientv3.Txn
+	held *heldWrites
+	is   bool
+}
+
+func (h *heldTxn) If(conditions ...clientv3.Cmp) clientv3.Txn {
+	h.Txn = h.Txn.If(conditions...)
+	return h
+}
+
+func (h *heldTxn) Then(ops ...clientv3.Op) clientv3.Txn {
+	h.is = slices.ContainsFunc(ops, func(op clientv3.Op) bool { return op.IsPut() && string(op.KeyBytes()) == h.held.key })
+	h.Txn = h.Txn.Then(ops...)
+	return h
+}
+
+func (h *heldTxn) Else(ops ...clientv3.Op) clientv3.Txn {
+	h.Txn = h.Txn.Else(ops...)
+	return h
+}
+
+func (h *heldTxn) Commit() (*clientv3.TxnResponse, error) {
+	if h.is {
+		close(h.held.come)
+		<-h.held.release
+	}
+	return h.Txn.Commit()
+}
+
+// TestQuotaCountsWhatIsCharged: a count between the charge for an object and its write does not take the object for nothing.
+func TestQuotaCountsWhatIsCharged(t *testing.T) {
+	etcd := startEtcd(t)
+	held := &heldWrites{KV: etcd.KV, key: "/registry/configmaps/" + string(shop) + "/ns/held", come: make(chan struct{}), release: make(chan struct{})}
+	etcd.KV = held
+	r := serveOn(t, etcd, few{}, nil)
+	stores := r.countQuotas(t)
+	in := r.place(t, shop)
+	in.namespace(t, "ns", nil, `{apiVersion: v1, kind: ResourceQuota, metadata: {name: q}, spec: {hard: {count/configmaps: "2"}}}`)
+	in.waitUsed(t, "ns", "q", "count/configmaps 0/2")
+	configMaps := in.CoreV1().ConfigMaps("ns")
+	create := func(name string) error {
+		_, err := configMaps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+		return err
+	}
+	must(t, create("goes"))
+	holding := make(chan error, 1)
+	go func() { holding <- create("held") }()
+	<-held.come
+	must(t, configMaps.Delete(t.Context(), "goes", metav1.DeleteOptions{}))
+	waitFor(t, time.Minute, "it is counted", func() (string, bool) {
+		used, putOff := in.used(t, "ns", "q"), stores.putOff.Load()
+		return fmt.Sprintf("used %s, a count was put off %v", used, putOff), putOff || used != "count/configmaps 2/2"
+	})
+	close(held.release)
+	must(t, <-holding)
+	in.waitUsed(t, "ns", "q", "count/configmaps 1/2")
+	must(t, create("second"))
+	if err := create("third"); !apierrors.IsForbidden(err) {
+		t.Errorf("a third of two: %v, want Forbidden", err)
 	}
 }
 

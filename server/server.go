@@ -51,6 +51,7 @@ import (
 	"atoll.dev/atoll/server/fairness"
 	"atoll.dev/atoll/server/garbage"
 	"atoll.dev/atoll/server/identity"
+	"atoll.dev/atoll/server/quota"
 	"atoll.dev/atoll/server/storage"
 	"atoll.dev/atoll/server/webhooks"
 )
@@ -76,6 +77,7 @@ type Server struct {
 	generic     *genericapiserver.GenericAPIServer
 	backend     *storage.Backend
 	fairness    *fairness.Fairness
+	charges     *quota.Charges
 	custom      *customresources.Server
 	webhooks    *webhooks.Caller
 	loopback    *loopback
@@ -201,6 +203,7 @@ func (s *Server) assemble(ctx context.Context, etcd *clientv3.Client, address st
 	if err != nil {
 		return err
 	}
+	s.charges = quota.NewCharges()
 	if s.fairness, err = fairness.New(fairness.Config{
 		Seats: s.options.MaxRequestsInFlight, SeatsPerWorkspace: s.options.MaxRequestsInFlightPerWorkspace,
 		Watches: s.options.MaxWatchesPerWorkspace, Refuse: s.answer,
@@ -235,7 +238,7 @@ func (s *Server) assemble(ctx context.Context, etcd *clientv3.Client, address st
 		sets.NewString("watch", "proxy"), sets.NewString("attach", "exec", "proxy", "log", "portforward")))
 	config.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
 		api = s.withNoCluster(s.withEndOfCredential(s.withHome(s.withDiscovery(api))))
-		api = s.fairness.Around(api, c.LongRunningFunc, c.RequestTimeout)
+		api = s.fairness.Around(s.charges.Around(api), c.LongRunningFunc, c.RequestTimeout)
 		return s.withLogicalCluster(withRoomForEnd(genericapiserver.DefaultBuildHandlerChain(api, c)), c.Authentication.Authenticator)
 	}
 	definitions := utilopenapi.GetOpenAPIDefinitionsWithoutDisabledFeatures(openAPIDefinitions)

@@ -18,6 +18,7 @@ import (
 	"k8s.io/kubernetes/plugin/pkg/admission/storage/persistentvolume/resize"
 	"k8s.io/kubernetes/plugin/pkg/admission/storage/storageclass/setdefault"
 
+	"atoll.dev/atoll/server/quota"
 	"atoll.dev/atoll/server/webhooks"
 )
 
@@ -28,6 +29,8 @@ type Config struct {
 	Authorizer authorizer.Authorizer
 	// ChargeQuota writes what is used of a ResourceQuota.
 	ChargeQuota ChargeQuota
+	// Charges are told before.
+	Charges *quota.Charges
 	// Terminating says whether a logical cluster is being deleted.
 	Terminating func(lc.Name) bool
 	// IsSyncer says whether a user is a syncer, or asks for the certificate of one.
@@ -115,6 +118,6 @@ func New(c Config) (admission.Interface, error) {
 	chain = append(chain, NewNowhere(c.Workloads, c.WhyNowhere), NewInUse(c.PlacedOn), NewUnsupported(),
 		NewDefinitions(c.Definitions, c.MaxDefinitions), NewWorkspaceTypes(c.Objects, c.FindWorkspace, c.MayUseType),
 		newMutatingPolicies(c), newMutatingWebhooks(c, own), NewKeySizes(), newValidatingPolicies(c), newValidatingWebhooks(c, own), // what people configured sees what all others made
-		NewResourceQuota(c.Objects, c.ChargeQuota)) // nothing is charged for what anybody refuses
+		NewResourceQuota(c.Objects, c.ChargeQuota, c.Charges)) // nothing is charged for what anybody refuses
 	return reinvoking{admission.NewChainHandler(chain...)}, nil
 }

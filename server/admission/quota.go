@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	lc "github.com/kcp-dev/logicalcluster/v3"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/labels"
@@ -16,6 +17,7 @@ import (
 	kubequota "k8s.io/apiserver/pkg/quota/v1"
 	"k8s.io/kubernetes/pkg/quota/v1/install"
 
+	"atoll.dev/atoll/client"
 	"atoll.dev/atoll/internal/logicalcluster"
 	"atoll.dev/atoll/internal/turns"
 	"atoll.dev/atoll/server/quota"
@@ -28,6 +30,7 @@ type ResourceQuota struct {
 	*admission.Handler
 	objects Objects
 	charge  ChargeQuota
+	charges *quota.Charges
 	turns   *turns.Turns[string] // by logical cluster and namespace; other processes are kept out by the resourceVersion
 }
 
@@ -50,9 +53,9 @@ const (
 var errPatience = errors.New("not done in time")
 
 // NewResourceQuota returns the plugin.
-func NewResourceQuota(objects Objects, charge ChargeQuota) *ResourceQuota {
+func NewResourceQuota(objects Objects, charge ChargeQuota, charges *quota.Charges) *ResourceQuota {
 	return &ResourceQuota{
-		Handler: admission.NewHandler(admission.Create, admission.Update), objects: objects, charge: charge,
+		Handler: admission.NewHandler(admission.Create, admission.Update), objects: objects, charge: charge, charges: charges,
 		turns: turns.New[string](maxWaiting + 1), // one charges
 	}
 }
@@ -93,7 +96,7 @@ func (q *ResourceQuota) Validate(ctx context.Context, a admission.Attributes, _ 
 	defer end()
 	charged := map[types.UID]bool{}
 	for range attempts {
-		if err = q.try(ctx, a, evaluator, all, charged); !apierrors.IsConflict(err) {
+		if err = q.try(ctx, cluster.Name, a, evaluator, all, charged); !apierrors.IsConflict(err) {
 			break
 		}
 	}
@@ -102,7 +105,7 @@ func (q *ResourceQuota) Validate(ctx context.Context, a admission.Attributes, _ 
 
 // try charges the ResourceQuotas as they are in etcd, but for those charged already, to which it adds. If it could charge
 // some and not all, those are charged for nothing until they are counted again: refused too early, not let through too much.
-func (q *ResourceQuota) try(ctx context.Context, a admission.Attributes, evaluator kubequota.Evaluator, all lister[corev1.ResourceQuota, *corev1.ResourceQuota], charged map[types.UID]bool) error {
+func (q *ResourceQuota) try(ctx context.Context, cluster lc.Name, a admission.Attributes, evaluator kubequota.Evaluator, all lister[corev1.ResourceQuota, *corev1.ResourceQuota], charged map[types.UID]bool) error {
 	found, err := all.List(labels.Everything())
 	if err != nil {
 		return err
@@ -121,6 +124,7 @@ func (q *ResourceQuota) try(ctx context.Context, a admission.Attributes, evaluat
 		if kubequota.Equals(before[i].Status.Used, after[i].Status.Used) {
 			continue
 		}
+		q.charges.Begin(ctx, client.Key{Cluster: cluster, Namespace: after[i].Namespace, Name: after[i].Name})
 		if err := q.charge(ctx, &after[i]); err != nil && !apierrors.IsNotFound(err) {
 			return err
 		}

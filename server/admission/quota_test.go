@@ -22,6 +22,7 @@ import (
 	_ "k8s.io/kubernetes/pkg/apis/core/install"
 
 	"atoll.dev/atoll/internal/logicalcluster"
+	"atoll.dev/atoll/server/quota"
 )
 
 // quotas are Objects: the ResourceQuotas of a namespace.
@@ -65,7 +66,7 @@ func TestQuotaTurns(t *testing.T) {
 			<-ctx.Done()
 			return context.Cause(ctx)
 		}
-		q := NewResourceQuota(configMapsLimited(1, "1000"), away)
+		q := NewResourceQuota(configMapsLimited(1, "1000"), away, quota.NewCharges())
 		shop, _ := in(logicalcluster.Cluster{Name: "shop"})
 		bank, _ := in(logicalcluster.Cluster{Name: "bank"})
 		start := time.Now()
@@ -110,7 +111,7 @@ func TestQuotaTurns(t *testing.T) {
 // TestQuotasOfANamespace: there are only so many.
 func TestQuotasOfANamespace(t *testing.T) {
 	shop, _ := in(logicalcluster.Cluster{Name: "shop"})
-	quota := what{resource: "resourcequotas", kind: "ResourceQuota", namespace: "ns", name: "new", object: &core.ResourceQuota{}, old: &core.ResourceQuota{}}
+	changed := what{resource: "resourcequotas", kind: "ResourceQuota", namespace: "ns", name: "new", object: &core.ResourceQuota{}, old: &core.ResourceQuota{}}
 	for name, test := range map[string]struct {
 		there     int
 		operation admission.Operation
@@ -123,8 +124,8 @@ func TestQuotasOfANamespace(t *testing.T) {
 		"there were more": {maxQuotas + 1, admission.Create, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			q := NewResourceQuota(configMapsLimited(test.there, "1"), func(context.Context, *corev1.ResourceQuota) error { return nil })
-			w := quota
+			q := NewResourceQuota(configMapsLimited(test.there, "1"), func(context.Context, *corev1.ResourceQuota) error { return nil }, quota.NewCharges())
+			w := changed
 			w.operation = test.operation
 			err := q.Validate(shop, w.attributes(), nil)
 			if apierrors.IsForbidden(err) != test.refused || test.refused && !strings.Contains(err.Error(), "and may have 20") || !test.refused && err != nil {
@@ -150,7 +151,7 @@ func TestQuotaChargesOnce(t *testing.T) {
 			}
 		}
 		return nil
-	})
+	}, quota.NewCharges())
 	shop, _ := in(logicalcluster.Cluster{Name: "shop"})
 	if err := q.Validate(shop, newConfigMap.attributes(), nil); err != nil {
 		t.Errorf("the only ConfigMap, and one is allowed: %v", err)

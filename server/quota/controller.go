@@ -31,6 +31,10 @@ const (
 	lookAgain = time.Second
 	// watchAgain is the pause between two watches of a resource.
 	watchAgain = time.Second
+	// whileCharging is how long a count waits for the end of requests that charged, and looks again.
+	whileCharging = 50 * time.Millisecond
+	// settled is how long nobody has changed a ResourceQuota that other servers charge, whose requests nobody here sees end.
+	settled = 2 * time.Second
 )
 
 // Stores are the server's, in the logical cluster of ctx.
@@ -45,6 +49,10 @@ type Stores interface {
 	Quota(ctx context.Context, namespace, name string) (*corev1.ResourceQuota, error)
 	// UpdateQuotaStatus writes the status of a ResourceQuota that is still as it was read; else it returns a conflict.
 	UpdateQuotaStatus(ctx context.Context, read *corev1.ResourceQuota) error
+	// Charging says whether requests of this process charged a ResourceQuota that have not ended.
+	Charging(quota client.Key) bool
+	// Shared says whether other processes charge, too.
+	Shared() bool
 	// WatchEverywhere tells what happens to a resource in all logical clusters from now on.
 	WatchEverywhere(ctx context.Context, resource schema.GroupResource) (watch.Interface, error)
 }
@@ -58,9 +66,16 @@ type Controller struct {
 	counts, uncounted *queue.Queue[client.Key]
 	watches           *queue.Queue[struct{}] // one key: which resources to watch
 
-	mu      sync.Mutex // guards watched
+	mu      sync.Mutex // guards what follows
 	watched map[schema.GroupResource]context.CancelFunc
+	waiting map[client.Key]version // counts that wait until other servers have done what they charged for
 	running sync.WaitGroup
+}
+
+// version is one of a ResourceQuota, and when it was first seen.
+type version struct {
+	resourceVersion string
+	seen            time.Time
 }
 
 // New returns the controller. It adds handlers to the informers, so they must not run yet.
@@ -75,7 +90,7 @@ func New(informers *client.Informers, stores Stores) *Controller {
 }
 
 func newController(stores Stores, exists func(client.Key) bool) *Controller {
-	c := &Controller{exists: exists, stores: stores, watched: map[schema.GroupResource]context.CancelFunc{}}
+	c := &Controller{exists: exists, stores: stores, watched: map[schema.GroupResource]context.CancelFunc{}, waiting: map[client.Key]version{}}
 	c.counts = queue.New("quota", c.count)
 	c.uncounted = queue.New("quota-uncounted", c.count)
 	c.watches = queue.New("quota-watches", c.watchLimited)
@@ -117,8 +132,42 @@ func (c *Controller) Run(ctx context.Context) error {
 	return nil
 }
 
-// count writes what a ResourceQuota limits and what is used of it.
+// count writes what a ResourceQuota limits and what is used of it. What was charged and is not written yet would be missing: a
+// count waits until there is no such thing.
 func (c *Controller) count(ctx context.Context, key client.Key) (time.Duration, error) {
+	again, err := c.countSettled(ctx, key)
+	if again == 0 {
+		c.mu.Lock()
+		delete(c.waiting, key)
+		c.mu.Unlock()
+	}
+	return again, err
+}
+
+// unsettled is how long to wait with the count of a ResourceQuota as it was read. One that no count has written is not charged.
+func (c *Controller) unsettled(key client.Key, read *corev1.ResourceQuota) time.Duration {
+	if len(read.Status.Hard) == 0 {
+		return 0
+	}
+	// What was charged before the read is in flight at this moment, or there for the lists that follow; what is charged after the
+	// read makes the write a conflict.
+	if c.stores.Charging(key) {
+		return whileCharging
+	}
+	if !c.stores.Shared() {
+		return 0
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	was, ok := c.waiting[key]
+	if !ok || was.resourceVersion != read.ResourceVersion {
+		c.waiting[key] = version{read.ResourceVersion, time.Now()}
+		return settled
+	}
+	return max(0, settled-time.Since(was.seen))
+}
+
+func (c *Controller) countSettled(ctx context.Context, key client.Key) (time.Duration, error) {
 	if !c.exists(key) {
 		return 0, nil
 	}
@@ -136,6 +185,9 @@ func (c *Controller) count(ctx context.Context, key client.Key) (time.Duration, 
 	}
 	if err != nil {
 		return 0, fmt.Errorf("read ResourceQuota %s: %w", key, err)
+	}
+	if wait := c.unsettled(key, read); wait > 0 {
+		return wait, nil
 	}
 	status, err := statusOf(read, c.stores.Served, func(resource schema.GroupResource, namespace string) ([]runtime.Object, error) {
 		return c.stores.List(ctx, resource, namespace)

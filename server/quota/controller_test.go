@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/kubernetes/pkg/apis/core"
 
 	"atoll.dev/atoll/client"
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
@@ -26,7 +27,15 @@ type one struct {
 	reads int
 	held  map[logicalcluster.Name]chan struct{}     // lists of these wait
 	told  func(client.Event[*corev1.ResourceQuota]) // of what is written
+
+	there    int // objects
+	charging bool
+	shared   bool
 }
+
+func (o *one) Charging(client.Key) bool { return o.charging }
+
+func (o *one) Shared() bool { return o.shared }
 
 func (*one) Known(name logicalcluster.Name) (lcctx.Cluster, bool) {
 	return lcctx.Cluster{Name: name}, true
@@ -39,7 +48,11 @@ func (o *one) List(ctx context.Context, _ schema.GroupResource, _ string) ([]run
 	if held := o.held[cluster.Name]; held != nil {
 		<-held
 	}
-	return nil, nil
+	var all []runtime.Object
+	for range o.there {
+		all = append(all, &core.ConfigMap{})
+	}
+	return all, nil
 }
 
 func (o *one) Quota(context.Context, string, string) (*corev1.ResourceQuota, error) {
@@ -144,6 +157,67 @@ func TestNewQuotasDoNotWait(t *testing.T) {
 		c.changed(client.Event[*corev1.ResourceQuota]{New: quotaOf("shop", "")})
 		if n, _ := stores.counted(); n != workers+1 || len(stores.q.Status.Hard) == 0 {
 			t.Errorf("%d counts, status %v: want the new ResourceQuota counted", n, stores.q.Status)
+		}
+	})
+}
+
+// TestCountsWaitForCharges: what was charged and may not be written yet is not taken for nothing.
+func TestCountsWaitForCharges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stores := &one{q: quotaOf("shop", "2"), there: 1, charging: true}
+		c := newController(stores, func(client.Key) bool { return true })
+		c.work(t)
+		c.changed(client.Event[*corev1.ResourceQuota]{New: quotaOf("shop", "2"), Initial: true})
+		time.Sleep(10 * time.Second)
+		if _, used := stores.counted(); used != "2" {
+			t.Errorf("while the request that charged goes on: used %s, want 2", used)
+		}
+		stores.there, stores.charging = 2, false
+		time.Sleep(2 * whileCharging)
+		counts, used := stores.counted()
+		if used != "2" {
+			t.Errorf("after the request that charged: used %s, want 2", used)
+		}
+		stores.there = 1
+		c.counts.Add(client.KeyOf(stores.q))
+		if n, used := stores.counted(); n != counts+1 || used != "1" {
+			t.Errorf("nothing is charged: %d counts more, used %s, want one and 1", n-counts, used)
+		}
+		// A new one, which nobody can have charged, does not wait.
+		stores.charging, stores.q = true, quotaOf("shop", "")
+		c.changed(client.Event[*corev1.ResourceQuota]{New: quotaOf("shop", "")})
+		if _, used := stores.counted(); used != "1" {
+			t.Errorf("a new one while there is something in flight: used %s, want 1", used)
+		}
+	})
+}
+
+// TestCountsBesideOtherServers: a count waits until nobody has charged for two seconds.
+func TestCountsBesideOtherServers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stores := &one{q: quotaOf("shop", "2"), there: 1, shared: true}
+		stores.q.ResourceVersion = "1"
+		c := newController(stores, func(client.Key) bool { return true })
+		c.work(t)
+		c.counts.Add(client.KeyOf(stores.q))
+		want := func(when, used string) {
+			t.Helper()
+			if _, u := stores.counted(); u != used {
+				t.Errorf("%s: used %s, want %s", when, u, used)
+			}
+		}
+		want("at once", "2")
+		time.Sleep(settled - time.Millisecond)
+		stores.mu.Lock()
+		stores.q = quotaOf("shop", "3") // another server charges
+		stores.q.ResourceVersion = "2"
+		stores.mu.Unlock()
+		time.Sleep(settled - time.Millisecond)
+		want("less than two seconds after a charge", "3")
+		time.Sleep(2 * time.Millisecond)
+		want("two seconds after it", "1")
+		if len(c.waiting) != 0 {
+			t.Errorf("%v is kept of a count that is done", c.waiting)
 		}
 	})
 }
