@@ -30,7 +30,7 @@ import (
 )
 
 // newBackend returns the storage of all resources, with the objects laid over it that every logical cluster shares.
-func newBackend(etcd *clientv3.Client, factory serverstorage.StorageFactory, encrypt value.ResourceTransformers, limits storage.Limits, listed storage.Listed) (*storage.Backend, error) {
+func newBackend(etcd *clientv3.Client, factory serverstorage.StorageFactory, encrypt value.ResourceTransformers, limits func(logicalcluster.Name) storage.Limits, listed storage.Listed) (*storage.Backend, error) {
 	shared, err := builtin.SharedObjects(builtin.DefaultServiceIPRange)
 	if err != nil {
 		return nil, fmt.Errorf("make the objects that all logical clusters share: %w", err)
@@ -141,7 +141,7 @@ func (s *Server) admit(authorizer authorizer.Authorizer) (kubeadmission.Interfac
 			return s.placer.WhyNowhere(cluster, resource, namespace, name, annotations)
 		},
 		Definitions:    func(name logicalcluster.Name) int { return s.custom.Definitions().Count(name) },
-		MaxDefinitions: s.options.MaxDefinitionsPerWorkspace,
+		MaxDefinitions: s.definitionsLimit,
 		FindWorkspace:  s.findWorkspace,
 		MayUseType:     s.authorizer.mayUseType,
 		PlacedOn:       func(target types.UID) (placements, workspaces int) { return s.placer.PlacedOn(target) },

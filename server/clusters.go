@@ -35,6 +35,8 @@ import (
 type Directory interface {
 	// Known returns the logical cluster of that name, and false if it is not known yet or does not exist.
 	Known(name logicalcluster.Name) (lcctx.Cluster, bool)
+	// Annotation returns an annotation of the LogicalCluster of a logical cluster that is known, "" if there is none.
+	Annotation(name logicalcluster.Name, key string) string
 	// KnownPath returns the logical cluster at the end of a path such as root:org:team, and false if it is not known yet
 	// or does not exist.
 	KnownPath(path logicalcluster.Path) (logicalcluster.Name, bool)

@@ -137,6 +137,8 @@ type searching struct {
 	endless  bool // a search was asked for without a limit of time
 }
 
+func (*searching) Annotation(logicalcluster.Name, string) string { return "" }
+
 func (*searching) KnownPath(logicalcluster.Path) (logicalcluster.Name, bool) { return "", false }
 
 func (d *searching) Resolve(ctx context.Context, _ logicalcluster.Path) (logicalcluster.Name, error) {

@@ -37,6 +37,8 @@ const (
 // few is a directory of those, and a placer that places everything.
 type few struct{}
 
+func (few) Annotation(logicalcluster.Name, string) string { return "" }
+
 func (few) KnownPath(path logicalcluster.Path) (logicalcluster.Name, bool) {
 	switch path.String() {
 	case "root:shop":

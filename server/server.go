@@ -206,12 +206,11 @@ func (s *Server) assemble(ctx context.Context, etcd *clientv3.Client, address st
 	s.charges = quota.NewCharges()
 	if s.fairness, err = fairness.New(fairness.Config{
 		Seats: s.options.MaxRequestsInFlight, SeatsPerWorkspace: s.options.MaxRequestsInFlightPerWorkspace,
-		Watches: s.options.MaxWatchesPerWorkspace, Refuse: s.answer,
+		Watches: s.watchesLimit, Refuse: s.answer,
 	}); err != nil {
 		return err
 	}
-	limits := storage.Limits{Objects: s.options.MaxObjectsPerWorkspace, Bytes: s.options.MaxBytesPerWorkspace}
-	if s.backend, err = newBackend(etcd, factory, transformers, limits, s.fairness.Listed); err != nil {
+	if s.backend, err = newBackend(etcd, factory, transformers, s.storageLimits, s.fairness.Listed); err != nil {
 		return err
 	}
 	if s.options.SharedStore {

@@ -70,6 +70,15 @@ func (d *Directory) Known(name logicalcluster.Name) (lcctx.Cluster, bool) {
 	return clusterOf(name, c), true
 }
 
+// Annotation returns an annotation of a logical cluster as the informer has it, "" if there is none.
+func (d *Directory) Annotation(name logicalcluster.Name, key string) string {
+	c, ok := d.clusters.Get(clusterKey(name))
+	if !ok {
+		return ""
+	}
+	return c.Annotations[key]
+}
+
 // Terminating says whether the logical cluster is being deleted: it can be read, but takes nothing new.
 func (d *Directory) Terminating(name logicalcluster.Name) bool {
 	c, ok := d.clusters.Get(clusterKey(name))

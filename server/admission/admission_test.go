@@ -269,6 +269,20 @@ func TestInUse(t *testing.T) {
 	}
 }
 
+// signing are Objects of which so many are CertificateSigningRequests.
+type signing int
+
+func (signing) Get(context.Context, schema.GroupResource, string, string, bool) (runtime.Object, error) {
+	return nil, errAway
+}
+
+func (s signing) List(_ context.Context, resource schema.GroupResource, _ string, _ bool) ([]runtime.Object, error) {
+	if resource != signingRequests {
+		return nil, errAway
+	}
+	return make([]runtime.Object, s), nil
+}
+
 func TestMirror(t *testing.T) {
 	before := func() *apps.Deployment {
 		return &apps.Deployment{
@@ -290,6 +304,7 @@ func TestMirror(t *testing.T) {
 		change func(*apps.Deployment)
 		ok     bool
 		reason string
+		there  int // CertificateSigningRequests
 	}{
 		"nothing":              {what: leaf, change: func(*apps.Deployment) {}, ok: true},
 		"finalizer":            {what: leaf, change: func(d *apps.Deployment) { d.Finalizers = append(d.Finalizers, "workload.atoll.dev/syncer") }, ok: true},
@@ -311,11 +326,14 @@ func TestMirror(t *testing.T) {
 		"create":               {what: func() what { w := leaf; w.operation = admission.Create; return w }(), change: func(*apps.Deployment) {}, reason: "leaves come from above"},
 		"certificate":          {what: what{group: "certificates.k8s.io", resource: "certificatesigningrequests", operation: admission.Create, who: anySync, object: request("workload.atoll.dev/syncer")}, change: func(*apps.Deployment) {}, ok: true},
 		"another certificate":  {what: what{group: "certificates.k8s.io", resource: "certificatesigningrequests", operation: admission.Create, who: anySync, object: request("kubernetes.io/kube-apiserver-client")}, change: func(*apps.Deployment) {}, reason: "of a user, perhaps"},
-		"heartbeat":            {what: what{group: "coordination.k8s.io", resource: "leases", operation: admission.Create, who: anySync}, change: func(*apps.Deployment) {}, ok: true},
+		"its last request":     {what: what{group: "certificates.k8s.io", resource: "certificatesigningrequests", operation: admission.Create, who: anySync, object: request("workload.atoll.dev/syncer")}, change: func(*apps.Deployment) {}, there: 99, ok: true},
+		"requests for ever":    {what: what{group: "certificates.k8s.io", resource: "certificatesigningrequests", operation: admission.Create, who: anySync, object: request("workload.atoll.dev/syncer")}, change: func(*apps.Deployment) {}, there: 100, reason: "a mirror has no limits"},
+		"heartbeat":            {what: what{group: "coordination.k8s.io", resource: "leases", name: "heartbeat", operation: admission.Create, who: anySync}, change: func(*apps.Deployment) {}, ok: true},
+		"another Lease":        {what: what{group: "coordination.k8s.io", resource: "leases", name: "more", operation: admission.Create, who: anySync}, change: func(*apps.Deployment) {}, reason: "a mirror has no limits"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			m := NewMirror(func(who user.Info) bool { return who == anySync })
+			m := NewMirror(signing(test.there), func(who user.Info) bool { return who == anySync })
 			w, after := test.what, before()
 			test.change(after)
 			if w.object == nil {

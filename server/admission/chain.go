@@ -45,7 +45,7 @@ type Config struct {
 	MayUseType    MayUseType
 	// Definitions is how many CustomResourceDefinitions a logical cluster has, and MaxDefinitions how many it may have.
 	Definitions    func(lc.Name) int
-	MaxDefinitions int
+	MaxDefinitions func(lc.Name) int
 	// Configurations are the webhooks and policies of all logical clusters, and Webhooks calls the former.
 	Configurations *Configurations
 	Webhooks       *webhooks.Caller
@@ -109,13 +109,13 @@ func New(c Config) (admission.Interface, error) {
 	if err != nil {
 		return nil, err
 	}
-	chain = append(chain, NewMirror(c.IsSyncer), podSecurity) // Mirror is where kube-apiserver has NodeRestriction
+	chain = append(chain, NewMirror(c.Objects, c.IsSyncer), podSecurity) // Mirror is where kube-apiserver has NodeRestriction
 	if err := add(afterPodSecurity); err != nil {
 		return nil, err
 	}
 	boundSeries()
 	own := newOwnCalls()
-	chain = append(chain, NewNowhere(c.Workloads, c.WhyNowhere), NewInUse(c.PlacedOn), NewUnsupported(),
+	chain = append(chain, NewNowhere(c.Workloads, c.WhyNowhere), NewInUse(c.PlacedOn), NewUnsupported(), NewLimits(),
 		NewDefinitions(c.Definitions, c.MaxDefinitions), NewWorkspaceTypes(c.Objects, c.FindWorkspace, c.MayUseType),
 		newMutatingPolicies(c), newMutatingWebhooks(c, own), NewKeySizes(), newValidatingPolicies(c), newValidatingWebhooks(c, own), // what people configured sees what all others made
 		NewResourceQuota(c.Objects, c.ChargeQuota, c.Charges)) // nothing is charged for what anybody refuses

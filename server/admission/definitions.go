@@ -11,6 +11,7 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
 
+	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
 	"atoll.dev/atoll/internal/logicalcluster"
 )
 
@@ -21,11 +22,11 @@ var definitions = schema.GroupResource{Group: "apiextensions.k8s.io", Resource: 
 type Definitions struct {
 	*admission.Handler
 	count func(lc.Name) int
-	most  int
+	most  func(lc.Name) int
 }
 
-// NewDefinitions returns the plugin. count is how many a logical cluster has.
-func NewDefinitions(count func(lc.Name) int, most int) *Definitions {
+// NewDefinitions returns the plugin. count is how many a logical cluster has, and most how many it may have.
+func NewDefinitions(count, most func(lc.Name) int) *Definitions {
 	return &Definitions{Handler: admission.NewHandler(admission.Create), count: count, most: most}
 }
 
@@ -38,8 +39,9 @@ func (d *Definitions) Validate(ctx context.Context, a admission.Attributes, _ ad
 	if !ok {
 		return apierrors.NewInternalError(fmt.Errorf("%s %s: the request names no logical cluster", a.GetOperation(), definitions))
 	}
-	if has := d.count(cluster.Name); has >= d.most {
-		return admission.NewForbidden(a, fmt.Errorf("workspace %q has %d CustomResourceDefinitions, and may have %d: delete some, or ask an administrator of the server, who may make more, or raise --max-definitions-per-workspace", cluster.Name, has, d.most))
+	if has, most := d.count(cluster.Name), d.most(cluster.Name); has >= most {
+		return admission.NewForbidden(a, fmt.Errorf("workspace %q has %d CustomResourceDefinitions, and may have %d: delete some, or ask an administrator of the server, who may make more, or raise --max-definitions-per-workspace, or %s of the workspace's LogicalCluster",
+			cluster.Name, has, most, corev1alpha1.LimitDefinitionsAnnotation))
 	}
 	return nil
 }

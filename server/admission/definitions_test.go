@@ -14,7 +14,8 @@ import (
 )
 
 func TestDefinitions(t *testing.T) {
-	d := NewDefinitions(func(name lc.Name) int { return map[lc.Name]int{"full": 3, "roomy": 2}[name] }, 3)
+	d := NewDefinitions(func(name lc.Name) int { return map[lc.Name]int{"full": 3, "roomy": 2, "raised": 3}[name] },
+		func(name lc.Name) int { return map[lc.Name]int{"full": 3, "roomy": 3, "raised": 4}[name] })
 	alice := &user.DefaultInfo{Name: "alice"}
 	for _, test := range []struct {
 		reason, cluster, resource, subresource string
@@ -22,6 +23,7 @@ func TestDefinitions(t *testing.T) {
 		refused                                bool
 	}{
 		{"there is room", "roomy", "customresourcedefinitions", "", alice, false},
+		{"it has more room than others", "raised", "customresourcedefinitions", "", alice, false},
 		{"there is none", "full", "customresourcedefinitions", "", alice, true},
 		{"administrators may make more", "full", "customresourcedefinitions", "", &user.DefaultInfo{Name: "root", Groups: []string{user.SystemPrivilegedGroup}}, false},
 		{"others are no definitions", "full", "others", "", alice, false},

@@ -3,6 +3,7 @@ package admission
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -19,30 +20,51 @@ import (
 
 // Mirror keeps syncers from changing what they are told: of a leaf a syncer writes status, what it applied or could
 // not, and the finalizers that end with its work. A role cannot say so, since finalizers are patched with the rest of
-// an object. It is to mirrors what NodeRestriction is to Nodes.
+// an object. It is to mirrors what NodeRestriction is to Nodes. What syncers may make there is bounded in number here, since mirrors
+// have no limits: the rest of what they hold follows from what workspaces hold.
 type Mirror struct {
 	*admission.Handler
+	objects  Objects
 	isSyncer func(user.Info) bool
 }
 
+// maxSyncerRequests is how many CertificateSigningRequests a mirror holds at most if syncers ask for one more. They go an hour after
+// they were answered, and a syncer asks for one in weeks: so many are the work of one that starts over and over.
+const maxSyncerRequests = 100
+
 // NewMirror returns the plugin. isSyncer says whether a user is a syncer, or asks for the
 // certificate of one.
-func NewMirror(isSyncer func(user.Info) bool) *Mirror {
-	return &Mirror{Handler: admission.NewHandler(admission.Create, admission.Update), isSyncer: isSyncer}
+func NewMirror(objects Objects, isSyncer func(user.Info) bool) *Mirror {
+	return &Mirror{Handler: admission.NewHandler(admission.Create, admission.Update), objects: objects, isSyncer: isSyncer}
 }
 
 var errNotTheSyncers = errors.New("a syncer may change only the status of what is in its mirror, its own annotations, and its own finalizer")
 
+var errOtherLease = errors.New("a syncer keeps one Lease in its mirror, " + workloadv1alpha1.HeartbeatName)
+
 var errOtherSigner = errors.New("a syncer may ask for certificates of the signer " + workloadv1alpha1.SyncerSigner + " only")
 
 // Validate refuses what changes more.
-func (m *Mirror) Validate(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
-	if !m.isSyncer(a.GetUserInfo()) || a.GetResource().Resource == "leases" {
+func (m *Mirror) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	if !m.isSyncer(a.GetUserInfo()) {
+		return nil
+	}
+	if a.GetResource().Resource == "leases" {
+		if a.GetName() != workloadv1alpha1.HeartbeatName {
+			return admission.NewForbidden(a, errOtherLease)
+		}
 		return nil
 	}
 	if request, ok := a.GetObject().(*certificates.CertificateSigningRequest); ok && a.GetOperation() == admission.Create {
 		if request.Spec.SignerName != workloadv1alpha1.SyncerSigner {
 			return admission.NewForbidden(a, errOtherSigner)
+		}
+		there, err := m.objects.List(ctx, signingRequests, "", true)
+		if err != nil {
+			return err
+		}
+		if len(there) >= maxSyncerRequests {
+			return admission.NewForbidden(a, fmt.Errorf("the mirror has %d CertificateSigningRequests, and syncers may make no more: those that are answered go within an hour, others within a day", len(there)))
 		}
 		return nil
 	}

@@ -32,6 +32,8 @@ const shop = logicalcluster.Name("shop")
 // everything is a directory in which all logical clusters exist, and a placer to which everything would run somewhere.
 type everything struct{}
 
+func (everything) Annotation(logicalcluster.Name, string) string { return "" }
+
 func (everything) KnownPath(logicalcluster.Path) (logicalcluster.Name, bool) { return "", false }
 func (everything) Resolve(context.Context, logicalcluster.Path) (logicalcluster.Name, error) {
 	return "", lcctx.ErrNotFound

@@ -78,12 +78,16 @@ func TestEstimate(t *testing.T) {
 }
 
 func TestWatches(t *testing.T) {
-	w := newWatches(2)
+	w := newWatches(func(name logicalcluster.Name) int { return map[logicalcluster.Name]int{"shop": 2, "bank": 1}[name] })
 	end1, ok1 := w.begin("shop", "", "pods", true)
 	end2, ok2 := w.begin("shop", "", "configmaps", true)
 	_, ok3 := w.begin("shop", "", "pods", true)
 	_, other := w.begin("bank", "", "pods", true)
+	_, ofItsOwn := w.begin("bank", "", "pods", true)
 	free, unbounded := w.begin("shop", "", "pods", false)
+	if ofItsOwn {
+		t.Error("a second watch began where one is the limit")
+	}
 	if !ok1 || !ok2 || ok3 || !other || !unbounded {
 		t.Errorf("began: %v %v %v, in another workspace %v, unbounded %v; want true true false true true", ok1, ok2, ok3, other, unbounded)
 	}

@@ -23,6 +23,7 @@ import (
 	"k8s.io/apiserver/pkg/util/flowcontrol/fairqueuing"
 	flowcontrolrequest "k8s.io/apiserver/pkg/util/flowcontrol/request"
 
+	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
 )
 
@@ -46,8 +47,8 @@ type Config struct {
 	Seats int
 	// SeatsPerWorkspace is how many of them one workspace may have; 0 means half. A mirror may have as many of its level.
 	SeatsPerWorkspace int
-	// Watches is how many watches one workspace may have open; 0 means DefaultWatches. Mirrors are not bounded.
-	Watches int
+	// Watches is how many watches a workspace may have open; nil means DefaultWatches. Mirrors are not bounded.
+	Watches func(logicalcluster.Name) int
 	// Refuse answers a request with an error.
 	Refuse func(w http.ResponseWriter, req *http.Request, err error)
 }
@@ -76,8 +77,8 @@ func New(c Config) (*Fairness, error) {
 	if c.SeatsPerWorkspace == 0 {
 		c.SeatsPerWorkspace = max(1, c.Seats/2)
 	}
-	if c.Watches == 0 {
-		c.Watches = DefaultWatches
+	if c.Watches == nil {
+		c.Watches = func(logicalcluster.Name) int { return DefaultWatches }
 	}
 	f := &Fairness{
 		MaxSeatsTracker: flowcontrol.NewMaxSeatsTracker(), refuse: c.Refuse,
@@ -115,8 +116,8 @@ func (f *Fairness) Around(next http.Handler, longRunning request.LongRunningRequ
 		end, ok := f.watches.begin(cluster.Name, info.APIGroup, info.Resource, f.levelOf(req.Context()) == f.workspaces)
 		if !ok {
 			f.refuse(w, req, apierrors.NewTooManyRequests(fmt.Sprintf(
-				"workspace %q has %d watches open, which is all it may have (--max-watches-per-workspace of the server): end some of its clients, or ask the server's administrator",
-				cluster, f.watches.most), watchesRetryAfter))
+				"workspace %q has %d watches open, which is all it may have (--max-watches-per-workspace of the server, or %s of its LogicalCluster): end some of its clients, or ask the server's administrator",
+				cluster, f.watches.most(cluster.Name), corev1alpha1.LimitWatchesAnnotation), watchesRetryAfter))
 			return
 		}
 		defer end()

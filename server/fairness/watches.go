@@ -12,7 +12,7 @@ import (
 // watches counts the open watches of logical clusters, and everything else that stays open. A logical cluster without
 // any is not there.
 type watches struct {
-	most int
+	most func(logicalcluster.Name) int
 
 	mu       sync.Mutex // guards what follows
 	clusters map[logicalcluster.Name]*watched
@@ -25,7 +25,7 @@ type watched struct {
 
 type watchedResource struct{ group, resource string }
 
-func newWatches(most int) *watches {
+func newWatches(most func(logicalcluster.Name) int) *watches {
 	return &watches{most: most, clusters: map[logicalcluster.Name]*watched{}}
 }
 
@@ -37,7 +37,7 @@ func (w *watches) begin(cluster logicalcluster.Name, group, resource string, bou
 	if own == nil {
 		own = &watched{resources: map[watchedResource]int{}}
 	}
-	if bounded && own.bounded >= w.most {
+	if bounded && own.bounded >= w.most(cluster) {
 		return nil, false
 	}
 	w.clusters[cluster] = own

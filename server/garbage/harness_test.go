@@ -41,6 +41,8 @@ const (
 // anything is a directory that knows every name, and a placer that places everything.
 type anything struct{}
 
+func (anything) Annotation(logicalcluster.Name, string) string { return "" }
+
 func (anything) KnownPath(logicalcluster.Path) (logicalcluster.Name, bool) { return "", false }
 func (anything) Resolve(context.Context, logicalcluster.Path) (logicalcluster.Name, error) {
 	return "", lcctx.ErrNotFound

@@ -50,8 +50,9 @@ type Config struct {
 	Overlay func(schema.GroupResource) func(inner storage.Interface) storage.Interface
 	// Listed, if not nil, is told how many objects a list had.
 	Listed Listed
-	// Limits on what each logical cluster may have; the zero value is none.
-	Limits Limits
+	// Limits on what a logical cluster may have; the zero value is none, and nil is none for all. It is asked for each write, and
+	// must not block.
+	Limits func(logicalcluster.Name) Limits
 	// Clock of the watch caches; nil means the real one.
 	Clock clock.WithTicker
 }

@@ -141,7 +141,7 @@ func BenchmarkWatchStart(b *testing.B) {
 // machine does hits both; "with" is as long as there is room. "asked" is the time of what the limits do by themselves.
 func BenchmarkLimits(b *testing.B) {
 	const n = 500
-	limits := Limits{Objects: 100_000, Bytes: 256 << 20}
+	limits := always(Limits{Objects: 100_000, Bytes: 256 << 20})
 	backends := [2]*served{
 		serve(b, fmt.Sprintf("/bench-limits-without-%d", b.N), nil),
 		serve(b, fmt.Sprintf("/bench-limits-with-%d", b.N), func(c *Config) { c.Limits = limits }),

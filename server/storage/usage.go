@@ -16,6 +16,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/utils/clock"
 
+	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
 	lc "atoll.dev/atoll/internal/logicalcluster"
 	"atoll.dev/atoll/internal/turns"
 )
@@ -61,7 +62,7 @@ type share struct {
 // when it is first written to; after that what goes through this process is added, and etcd is asked again only as decide
 // says. A nil usage knows nothing and bounds nothing.
 type usage struct {
-	limits Limits
+	limits func(logicalcluster.Name) Limits
 	clock  clock.PassiveClock
 	// count returns what etcd has of a share, and the revision at which.
 	count func(context.Context, share) (amount, int64, error)
@@ -95,8 +96,8 @@ type change struct {
 	by       amount
 }
 
-func newUsage(limits Limits, clk clock.PassiveClock, count func(context.Context, share) (amount, int64, error)) *usage {
-	if limits == (Limits{}) {
+func newUsage(limits func(logicalcluster.Name) Limits, clk clock.PassiveClock, count func(context.Context, share) (amount, int64, error)) *usage {
+	if limits == nil {
 		return nil
 	}
 	return &usage{
@@ -116,15 +117,16 @@ func (u *usage) bounded(ctx context.Context, cluster logicalcluster.Name) bool {
 		return false
 	}
 	who, ok := request.UserFrom(ctx)
-	return ok && !slices.Contains(who.GetGroups(), user.SystemPrivilegedGroup)
+	return ok && !slices.Contains(who.GetGroups(), user.SystemPrivilegedGroup) && u.limits(cluster) != Limits{}
 }
 
 // of returns the limits on a share.
 func (u *usage) of(s share) Limits {
+	limits := u.limits(s.cluster)
 	if !s.events {
-		return u.limits
+		return limits
 	}
-	return Limits{Objects: tenth(u.limits.Objects), Bytes: tenth(u.limits.Bytes)}
+	return Limits{Objects: tenth(limits.Objects), Bytes: tenth(limits.Bytes)}
 }
 
 func tenth(limit int64) int64 { return (limit + eventsPart - 1) / eventsPart }
@@ -208,11 +210,11 @@ func full(c *counter, limits Limits, need amount, tooMany bool) string {
 		part = fmt.Sprintf(", 1/%d of what it may have otherwise", eventsPart)
 	}
 	if tooMany {
-		return fmt.Sprintf("workspace %q has %d %s, and may have %d%s: %s, or ask an administrator of the server, who may make more, or raise --max-objects-per-workspace",
-			c.share.cluster, c.now.objects, what, limits.Objects, part, hint)
+		return fmt.Sprintf("workspace %q has %d %s, and may have %d%s: %s, or ask an administrator of the server, who may make more, or raise --max-objects-per-workspace, or %s of the workspace's LogicalCluster",
+			c.share.cluster, c.now.objects, what, limits.Objects, part, hint, corev1alpha1.LimitObjectsAnnotation)
 	}
-	return fmt.Sprintf("workspace %q has %s of %d bytes, and may have %d%s; this would add %d: %s, or ask an administrator of the server, who may make more, or raise --max-bytes-per-workspace",
-		c.share.cluster, what, c.now.bytes, limits.Bytes, part, need.bytes, hint)
+	return fmt.Sprintf("workspace %q has %s of %d bytes, and may have %d%s; this would add %d: %s, or ask an administrator of the server, who may make more, or raise --max-bytes-per-workspace, or %s of the workspace's LogicalCluster",
+		c.share.cluster, what, c.now.bytes, limits.Bytes, part, need.bytes, hint, corev1alpha1.LimitBytesAnnotation)
 }
 
 // recount counts a share unless somebody else just has.

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/kubernetes"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -29,6 +30,11 @@ import (
 // as is the context of a request by somebody.
 func as(ctx context.Context, groups ...string) context.Context {
 	return genericapirequest.WithUser(ctx, &user.DefaultInfo{Name: "alice", Groups: groups})
+}
+
+// always are limits of all logical clusters.
+func always(limits Limits) func(logicalcluster.Name) Limits {
+	return func(logicalcluster.Name) Limits { return limits }
 }
 
 func tryCreate(store *genericregistry.Store, ctx context.Context, obj runtime.Object) error {
@@ -72,7 +78,7 @@ func mustPass(t *testing.T, what string, err error) {
 
 // TestLimitOnObjects: a workspace has as many objects as it may; what it deletes makes room; nobody else is affected.
 func TestLimitOnObjects(t *testing.T) {
-	limit := func(c *Config) { c.Limits = Limits{Objects: 5} }
+	limit := func(c *Config) { c.Limits = always(Limits{Objects: 5}) }
 	s := serve(t, prefixOf(t), limit)
 	shop := as(in("shop", "default"))
 	put(t, s, "shop", "before", "v") // by the server
@@ -112,9 +118,45 @@ func TestLimitOnObjects(t *testing.T) {
 	mustPass(t, "in a logical cluster of that name", tryCreate(again.configMaps, shop, configMap("default", "x")))
 }
 
+// TestLimitOfOneWorkspace: a workspace may have limits of its own, which hold from the next write on: higher ones, lower ones
+// and none, also where others have none.
+func TestLimitOfOneWorkspace(t *testing.T) {
+	var limits sync.Map
+	s := serve(t, prefixOf(t), func(c *Config) {
+		c.Limits = func(name logicalcluster.Name) Limits {
+			own, _ := limits.Load(name)
+			limit, _ := own.(Limits)
+			return limit
+		}
+	})
+	shop, bank := as(in("shop", "default")), as(in("bank", "default"))
+	set := func(l Limits) { limits.Store(logicalcluster.Name("shop"), l) }
+	n := 0
+	write := func(ctx context.Context) error {
+		n++
+		return tryCreate(s.configMaps, ctx, configMap("default", fmt.Sprint("x", n)))
+	}
+	mustPass(t, "without any", write(shop))
+	if s.usage.knows(share{cluster: "shop"}) {
+		t.Error("a workspace without limits is counted")
+	}
+	set(Limits{Objects: 2})
+	mustPass(t, "below it", write(shop))
+	wantFull(t, "at it", write(shop), "has 2 objects, and may have 2", "limits.atoll.dev/objects of the workspace's LogicalCluster")
+	mustPass(t, "in another workspace", write(bank))
+	set(Limits{Objects: 3})
+	mustPass(t, "it is raised", write(shop))
+	wantFull(t, "at the higher one", write(shop), "has 3 objects, and may have 3")
+	set(Limits{})
+	mustPass(t, "it is taken away", write(shop))
+	set(Limits{Objects: 1})
+	wantFull(t, "it is lower than what there is", write(shop), "has 4 objects, and may have 1")
+	discard(t, s, shop, "x1")
+}
+
 // TestLimitOnBytes: what grows a workspace beyond the limit is refused; what makes it smaller, or deletes, passes.
 func TestLimitOnBytes(t *testing.T) {
-	s := serve(t, prefixOf(t), func(c *Config) { c.Limits = Limits{Bytes: 20_000} })
+	s := serve(t, prefixOf(t), func(c *Config) { c.Limits = always(Limits{Bytes: 20_000}) })
 	shop := as(in("shop", "default"))
 	kilobytes := func(n int) string { return strings.Repeat("v", n*1000) }
 	mustPass(t, "below the limit", tryCreate(s.configMaps, shop, configMap("default", "a", kilobytes(9))))
@@ -149,7 +191,7 @@ func TestLimitOnBytes(t *testing.T) {
 // TestLimitOfWhatIsStale: an update of what a cache had, when etcd has something newer, is not refused but found out to be stale:
 // what its caller makes of the newer object may well pass.
 func TestLimitOfWhatIsStale(t *testing.T) {
-	s := serve(t, prefixOf(t), func(c *Config) { c.Limits = Limits{Bytes: 1000} })
+	s := serve(t, prefixOf(t), func(c *Config) { c.Limits = always(Limits{Bytes: 1000}) })
 	put(t, s, "shop", "a", strings.Repeat("v", 2000))
 	base := join(prefixOf(t), "/configmaps")
 	client := &limitedClient{Interface: &kubernetes.Client{Client: etcd.Client}, kv: etcd.Client, usage: s.usage, resource: api.Resource("configmaps"), base: base}
@@ -166,7 +208,7 @@ func TestLimitOfWhatIsStale(t *testing.T) {
 // TestLimitHoldsAtOnce: of creations at the same moment as many pass as there is room for.
 func TestLimitHoldsAtOnce(t *testing.T) {
 	const limit, parallel = 40, 100
-	s := serve(t, prefixOf(t), func(c *Config) { c.Limits = Limits{Objects: limit} })
+	s := serve(t, prefixOf(t), func(c *Config) { c.Limits = always(Limits{Objects: limit}) })
 	var made atomic.Int64
 	var group sync.WaitGroup
 	for i := range parallel {
@@ -187,7 +229,7 @@ func TestLimitHoldsAtOnce(t *testing.T) {
 
 // TestLimitOnEvents: Events have a limit of their own, and use up nobody's else.
 func TestLimitOnEvents(t *testing.T) {
-	s := serve(t, prefixOf(t), func(c *Config) { c.Limits = Limits{Objects: 30} })
+	s := serve(t, prefixOf(t), func(c *Config) { c.Limits = always(Limits{Objects: 30}) })
 	shop := as(in("shop", "default"))
 	for i := range 3 {
 		mustPass(t, "an Event", tryCreate(s.events, shop, event("default", fmt.Sprint("e", i))))
@@ -217,7 +259,7 @@ func (s *served) use(t *testing.T, of share) amount {
 
 // TestUsageIsWhatEtcdHas: whatever is written, and while others count, what is known is what etcd has.
 func TestUsageIsWhatEtcdHas(t *testing.T) {
-	s := serve(t, prefixOf(t), func(c *Config) { c.Limits = Limits{Objects: 1000, Bytes: 100_000} })
+	s := serve(t, prefixOf(t), func(c *Config) { c.Limits = always(Limits{Objects: 1000, Bytes: 100_000}) })
 	of := share{cluster: "shop"}
 	var group sync.WaitGroup
 	for worker := range 4 {
@@ -298,7 +340,7 @@ func TestUsage(t *testing.T) {
 	var counts int
 	has, revision, during := amount{}, int64(1), func() {}
 	failure := error(nil)
-	u := newUsage(Limits{Objects: 100}, clk, func(context.Context, share) (amount, int64, error) {
+	u := newUsage(always(Limits{Objects: 100}), clk, func(context.Context, share) (amount, int64, error) {
 		counts++
 		during()
 		return has, revision, failure
@@ -389,7 +431,7 @@ func TestUsage(t *testing.T) {
 		t.Errorf("%d counters are kept after an idle hour, want 1", n)
 	}
 
-	if u := newUsage(Limits{}, clk, nil); u != nil || u.bounded(as(in("shop")), "shop") || u.knows(shop) {
+	if u := newUsage(nil, clk, nil); u != nil || u.bounded(as(in("shop")), "shop") || u.knows(shop) {
 		t.Error("without limits something is bounded or counted")
 	}
 }

@@ -12,6 +12,20 @@ const LogicalClusterName = "cluster"
 // logical cluster is gone.
 const LogicalClusterFinalizer = "core.kcp.io/logicalcluster"
 
+// Annotations of the LogicalCluster of a workspace that are its limits, instead of those of the server's flags. Administrators
+// of the server alone may set them. Values are quantities: 5000, 512Mi.
+const (
+	LimitAnnotationPrefix = "limits.atoll.dev/"
+
+	LimitObjectsAnnotation     = LimitAnnotationPrefix + "objects"     // 0 is no limit
+	LimitBytesAnnotation       = LimitAnnotationPrefix + "bytes"       // 0 is no limit
+	LimitWatchesAnnotation     = LimitAnnotationPrefix + "watches"     // at least 1
+	LimitDefinitionsAnnotation = LimitAnnotationPrefix + "definitions" // 0 is none
+)
+
+// LimitAnnotations are all of them.
+var LimitAnnotations = []string{LimitObjectsAnnotation, LimitBytesAnnotation, LimitWatchesAnnotation, LimitDefinitionsAnnotation}
+
 // LogicalClusterPhase says where a logical cluster is in its life. As in kcp.
 type LogicalClusterPhase string
 

@@ -1,0 +1,38 @@
+package server
+
+import (
+	"github.com/kcp-dev/logicalcluster/v3"
+
+	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
+	"atoll.dev/atoll/server/admission"
+	"atoll.dev/atoll/server/storage"
+)
+
+// limit is the one that an annotation sets on a logical cluster, and otherwise that of the server's flag. Admission lets no other
+// values pass; one that came past it, by an import, sets nothing.
+func (s *Server) limit(cluster logicalcluster.Name, annotation string, otherwise int64) int64 {
+	value := s.directory.Annotation(cluster, annotation)
+	if value == "" {
+		return otherwise
+	}
+	own, err := admission.ParseLimit(annotation, value)
+	if err != nil {
+		return otherwise
+	}
+	return own
+}
+
+func (s *Server) storageLimits(cluster logicalcluster.Name) storage.Limits {
+	return storage.Limits{
+		Objects: s.limit(cluster, corev1alpha1.LimitObjectsAnnotation, s.options.MaxObjectsPerWorkspace),
+		Bytes:   s.limit(cluster, corev1alpha1.LimitBytesAnnotation, s.options.MaxBytesPerWorkspace),
+	}
+}
+
+func (s *Server) watchesLimit(cluster logicalcluster.Name) int {
+	return int(s.limit(cluster, corev1alpha1.LimitWatchesAnnotation, int64(s.options.MaxWatchesPerWorkspace)))
+}
+
+func (s *Server) definitionsLimit(cluster logicalcluster.Name) int {
+	return int(s.limit(cluster, corev1alpha1.LimitDefinitionsAnnotation, int64(s.options.MaxDefinitionsPerWorkspace)))
+}
