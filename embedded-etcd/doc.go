@@ -12,6 +12,9 @@
 // the last words; when an external etcd is away,
 // requests fail with their own deadlines and succeed again when it is back.
 //
+// A store that has the size that it may have (Options.QuotaBytes) takes nothing new: reads and deletions go on. When there is room
+// again it takes writes again by itself (space.go); an external etcd has to be defragmented and its alarm ended by who runs it.
+//
 // The in-process client calls the etcd server's functions directly. Against gRPC over loopback that is 2.4 times the
 // creates and 10 times the reads, and there is no port, certificate or password to protect.
 //

@@ -1,6 +1,7 @@
 package embeddedetcd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,8 +31,8 @@ const (
 	// snapshotCount is how many entries are replayed at most when the process starts.
 	snapshotCount = 2000
 
-	// quotaBytes is the size of the store at which etcd refuses writes; 8 GiB is the largest that etcd recommends.
-	quotaBytes = 8 << 30
+	// DefaultQuotaBytes is the largest that etcd recommends.
+	DefaultQuotaBytes = 8 << 30
 
 	lockFile = "atoll.lock"
 	dataDir  = "data"
@@ -45,6 +46,8 @@ type Options struct {
 	// cluster. They need all of CertFile, KeyFile and CAFile; clients must show a certificate of that CA.
 	ClientPort, PeerPort      int
 	CertFile, KeyFile, CAFile string
+	// QuotaBytes is the size of the store at which it refuses writes; 0 means DefaultQuotaBytes.
+	QuotaBytes int64
 }
 
 // Etcd is an open store.
@@ -129,8 +132,17 @@ func Start(ctx context.Context, o Options) (_ *Etcd, err error) {
 		return nil, fmt.Errorf("start embedded etcd in %s: not ready after %v: %w", o.Dir, time.Since(started).Round(time.Millisecond), ctx.Err())
 	}
 
+	if err := openSpace(ctx, server.Server); err != nil {
+		server.Close()
+		return nil, fmt.Errorf("start embedded etcd in %s: %w", o.Dir, err)
+	}
 	client := v3client.New(server.Server)
+	spaceCtx, endSpace := context.WithCancel(context.WithoutCancel(ctx))
+	var holding sync.WaitGroup
+	holding.Go(func() { holdSpace(spaceCtx, server.Server, o.Dir) })
 	stop := func() error {
+		endSpace()
+		holding.Wait()
 		// The server goes first: the streams of an in-process client end with it, while closing the client of a
 		// running server waits for every watcher to be cancelled one by one.
 		server.Close()
@@ -183,7 +195,7 @@ func config(o Options) (*embed.Config, error) {
 	cfg.UnsafeNoFsync = false
 	cfg.TickMs, cfg.ElectionMs = tickMs, electionMs
 	cfg.SnapshotCount, cfg.SnapshotCatchUpEntries = snapshotCount, snapshotCatchUpEntries
-	cfg.QuotaBackendBytes = quotaBytes
+	cfg.QuotaBackendBytes = cmp.Or(o.QuotaBytes, DefaultQuotaBytes)
 	// The API server compacts, because its caches must know what was compacted.
 	cfg.AutoCompactionRetention = "0"
 	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(newLogger(o.Dir))

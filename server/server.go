@@ -9,11 +9,13 @@ import (
 	"net/http"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	apiextensionsapiserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -224,6 +226,11 @@ func (s *Server) assemble(ctx context.Context, etcd *clientv3.Client, address st
 	}
 	s.configurations = admission.NewConfigurations(storedObjects{s.backend})
 
+	// Not among what /readyz looks at: who is not ready is sent no requests, and deletions are what a full store needs.
+	asksSpace := newProbe(time.Second, clock.RealClock{}, func(ctx context.Context) error { return hasSpace(ctx, etcd) })
+	config.HealthzChecks = append(config.HealthzChecks, healthz.NamedCheck("etcd-space", func(req *http.Request) error {
+		return asksSpace.check(req.Context())
+	}))
 	config.EffectiveVersion = version
 	config.ExternalAddress = address
 	config.LoopbackClientConfig = s.loopback.config
@@ -319,6 +326,24 @@ func patiently(wait func(context.Context) error) func(*http.Request) error {
 		defer cancel()
 		return wait(ctx)
 	}
+}
+
+// hasSpace returns an error if etcd says that it is full. One that does not answer says nothing.
+func hasSpace(ctx context.Context, etcd *clientv3.Client) error {
+	endpoint := "" // in this process
+	if all := etcd.Endpoints(); len(all) > 0 {
+		endpoint = all[0]
+	}
+	status, err := etcd.Status(ctx, endpoint)
+	if err != nil {
+		return nil //nolint:nilerr // that is for the check etcd
+	}
+	for _, alarm := range status.Errors {
+		if strings.Contains(alarm, etcdserverpb.AlarmType_NOSPACE.String()) {
+			return fmt.Errorf("etcd is full and takes no writes: %d bytes of at most %d are in use, and until some are deleted, or it may have more, there are only reads and deletions", status.DbSizeInUse, status.DbSizeQuota)
+		}
+	}
+	return nil
 }
 
 // answers returns an error unless etcd answers a read that takes a majority of its members before ctx ends. Only /readyz asks: to

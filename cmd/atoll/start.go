@@ -36,6 +36,7 @@ import (
 type etcdOptions struct {
 	external             embeddedetcd.ExternalOptions
 	clientPort, peerPort int
+	quotaBytes           int64
 }
 
 // startOptions are the flags of `atoll start`.
@@ -81,7 +82,7 @@ admin.kubeconfig there; the other commands find it by themselves in the current 
 			if err := logsapi.ValidateAndApplyWithOptions(o.logs, output, utilfeature.DefaultFeatureGate); err != nil {
 				return err
 			}
-			if err := errors.Join(o.server.Validate()...); err != nil {
+			if err := errors.Join(append(o.server.Validate(), o.etcd.validate())...); err != nil {
 				return err
 			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
@@ -105,6 +106,7 @@ admin.kubeconfig there; the other commands find it by themselves in the current 
 	fs.StringVar(&o.etcd.external.KeyFile, "etcd-keyfile", "", "Key of --etcd-certfile.")
 	fs.IntVar(&o.etcd.clientPort, "embedded-etcd-client-port", 0, "Port on which the embedded etcd serves etcdctl on loopback, with client certificates of this server; 0 serves none.")
 	fs.IntVar(&o.etcd.peerPort, "embedded-etcd-peer-port", 0, "Port on which the embedded etcd listens for peers on loopback; 0 listens on none.")
+	fs.Int64Var(&o.etcd.quotaBytes, "embedded-etcd-quota-bytes", embeddedetcd.DefaultQuotaBytes, "Size of the embedded etcd's store at which it takes nothing new until something is deleted. etcd recommends at most 8 GiB.")
 	fs = fss.FlagSet("features")
 	utilfeature.DefaultMutableFeatureGate.AddFlag(fs)
 	logsapi.AddFlags(o.logs, fss.FlagSet("logs"))
@@ -129,6 +131,16 @@ func (o *startOptions) run(ctx context.Context) error {
 	return errors.Join(err, etcd.Stop())
 }
 
+// minQuotaBytes is twice the file of the store of an empty server.
+const minQuotaBytes = 32 << 20
+
+func (o *etcdOptions) validate() error {
+	if o.quotaBytes < minQuotaBytes {
+		return fmt.Errorf("--embedded-etcd-quota-bytes %d: want at least %d", o.quotaBytes, minQuotaBytes)
+	}
+	return nil
+}
+
 // etcdDirectory is where the embedded etcd keeps its data.
 func etcdDirectory(root string) string { return filepath.Join(root, "etcd") }
 
@@ -138,6 +150,7 @@ func (o *startOptions) openEtcd(ctx context.Context) (*embeddedetcd.Etcd, error)
 	}
 	embedded := embeddedetcd.Options{
 		Dir: etcdDirectory(o.server.RootDirectory), ClientPort: o.etcd.clientPort, PeerPort: o.etcd.peerPort,
+		QuotaBytes: o.etcd.quotaBytes,
 	}
 	if embedded.ClientPort != 0 || embedded.PeerPort != 0 {
 		files, err := server.EtcdTLS(o.server)

@@ -25,7 +25,7 @@ func (b *Backend) Exclusive(ctx context.Context, key, value string) (won bool, c
 		Else(clientv3.OpGet(full)).
 		Commit()
 	if err != nil {
-		return false, "", fmt.Errorf("lock %s: %w", key, err)
+		return false, "", fmt.Errorf("lock %s: %w", key, explained(err))
 	}
 	if got.Succeeded {
 		b.usage.add(shareOf(ctx), got.Header.Revision, amount{1, sizeOf(full, value)})

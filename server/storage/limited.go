@@ -34,6 +34,12 @@ const endingSlack = 1 << 10
 
 // OptimisticPut implements kubernetes.Interface.
 func (c *limitedClient) OptimisticPut(ctx context.Context, key string, value []byte, expectedRevision int64, opts kubernetes.PutOptions) (kubernetes.PutResponse, error) {
+	resp, err := c.limitedPut(ctx, key, value, expectedRevision, opts)
+	return resp, explained(err)
+}
+
+// limitedPut writes a row if there is room for it.
+func (c *limitedClient) limitedPut(ctx context.Context, key string, value []byte, expectedRevision int64, opts kubernetes.PutOptions) (kubernetes.PutResponse, error) {
 	s, err := c.share(key)
 	if err != nil {
 		return kubernetes.PutResponse{}, err

@@ -66,7 +66,7 @@ func (b *Backend) WriteTogether(ctx context.Context, rows ...Row) (written bool,
 	}
 	got, err := b.client.Txn(ctx).If(conditions...).Then(puts...).Commit()
 	if err != nil {
-		return false, fmt.Errorf("write %d objects together: %w", len(puts), err)
+		return false, fmt.Errorf("write %d objects together: %w", len(puts), explained(err))
 	}
 	if !got.Succeeded {
 		return false, nil

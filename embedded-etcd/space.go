@@ -1,0 +1,151 @@
+package embeddedetcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/server/v3/etcdserver"
+	"go.etcd.io/etcd/server/v3/storage/mvcc"
+	"k8s.io/component-base/metrics"
+	"k8s.io/component-base/metrics/legacyregistry"
+	"k8s.io/klog/v2"
+)
+
+const (
+	// lookAtSpace is how often the embedded etcd is asked whether it is full, which is a look at its memory.
+	lookAtSpace = time.Second
+	// keptHistory is what a full store keeps of its history. The API server, which keeps five minutes, cannot compact a full store:
+	// it writes down that it does.
+	keptHistory = 10 * time.Second
+	// room is the part of the store, in per cent, that may be in use for it to take writes again.
+	room = 90
+)
+
+// full is whether the embedded etcd of this process refuses writes.
+var full = metrics.NewGauge(&metrics.GaugeOpts{
+	Name:           "atoll_embedded_etcd_full",
+	Help:           "1 while the embedded etcd refuses writes because its store has the size that it may have, else 0.",
+	StabilityLevel: metrics.ALPHA,
+})
+
+func init() { legacyregistry.MustRegister(full) }
+
+// space is what a store takes, in bytes: in use, of its file, and at most.
+type space struct{ inUse, file, most int64 }
+
+func (s space) hasRoom() bool { return s.inUse*100 < s.most*room }
+
+// reading is a revision and when it was the newest.
+type reading struct {
+	at       time.Time
+	revision int64
+}
+
+// holdSpace lets a store that is full take writes again as soon as there is room in it, until ctx ends: etcd refuses them until
+// somebody compacts it, has its file written anew without what is free in it, and ends the alarm, whatever is deleted.
+func holdSpace(ctx context.Context, server *etcdserver.EtcdServer, dir string) {
+	log := klog.FromContext(ctx)
+	tick := time.NewTicker(lookAtSpace)
+	defer tick.Stop()
+	var history []reading // of the last keptHistory
+	var compacted int64
+	var was bool
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-tick.C:
+			history = append(history, reading{now, server.KV().Rev()})
+			for len(history) > 1 && now.Sub(history[1].at) >= keptHistory {
+				history = history[1:]
+			}
+			is := alarmed(server)
+			if is != was {
+				was = is
+				tellSpace(log, is, dir, spaceOf(server))
+			}
+			if !is {
+				continue
+			}
+			until := int64(0)
+			if oldest := history[0]; now.Sub(oldest.at) >= keptHistory {
+				until = oldest.revision
+			}
+			if err := makeRoom(ctx, server, until, &compacted); err != nil && ctx.Err() == nil {
+				log.Error(err, "The store is full, and what is deleted in it cannot be given back", "dir", dir)
+			}
+		}
+	}
+}
+
+// openSpace returns an error if a store that has just been opened is full: a server writes before it serves. Nobody needs its
+// history yet, and clients of the server before list anew.
+func openSpace(ctx context.Context, server *etcdserver.EtcdServer) error {
+	if !alarmed(server) {
+		return nil
+	}
+	var compacted int64
+	if err := makeRoom(ctx, server, server.KV().Rev(), &compacted); err != nil {
+		return fmt.Errorf("make room in the store, which is full: %w", err)
+	}
+	if alarmed(server) {
+		s := spaceOf(server)
+		return fmt.Errorf("the store is full: %d bytes are in use, and it may have %d. Start with a larger --embedded-etcd-quota-bytes, delete what is not needed, "+
+			"and start with the smaller one again when less than %d %% of it is in use; nothing that was acknowledged is lost", s.inUse, s.most, room)
+	}
+	return nil
+}
+
+// alarmed says whether a store refuses writes because it is full.
+func alarmed(server *etcdserver.EtcdServer) bool {
+	for _, a := range server.Alarms() {
+		if a.Alarm == pb.AlarmType_NOSPACE {
+			return true
+		}
+	}
+	return false
+}
+
+func spaceOf(server *etcdserver.EtcdServer) space {
+	backend := server.Backend()
+	return space{inUse: backend.SizeInUse(), file: backend.Size(), most: server.Config().QuotaBackendBytes}
+}
+
+// makeRoom gives back what no revision after until needs, and ends the alarm if there is room then.
+func makeRoom(ctx context.Context, server *etcdserver.EtcdServer, until int64, compacted *int64) error {
+	if until > *compacted {
+		if _, err := server.Compact(ctx, &pb.CompactionRequest{Revision: until, Physical: true}); err != nil && !errors.Is(err, mvcc.ErrCompacted) {
+			return fmt.Errorf("compact the store at revision %d: %w", until, err)
+		}
+		*compacted = until
+		server.Backend().ForceCommit()
+	}
+	s := spaceOf(server)
+	if !s.hasRoom() {
+		return nil
+	}
+	// Nothing else is read or written meanwhile: some seconds for each GiB.
+	if s.file*100 >= s.most*room {
+		if err := server.Backend().Defrag(); err != nil {
+			return fmt.Errorf("write the file of the store anew, of whose %d bytes %d are in use: %w", s.file, s.inUse, err)
+		}
+	}
+	if _, err := server.Alarm(ctx, &pb.AlarmRequest{Action: pb.AlarmRequest_DEACTIVATE, Alarm: pb.AlarmType_NOSPACE, MemberID: uint64(server.MemberID())}); err != nil {
+		return fmt.Errorf("end the alarm of a full store that has room again: %w", err)
+	}
+	return nil
+}
+
+func tellSpace(log klog.Logger, isFull bool, dir string, s space) {
+	if isFull {
+		full.Set(1)
+		log.Error(nil, "The store is full and takes no writes until some of it is deleted, or --embedded-etcd-quota-bytes is raised", "dir", dir,
+			"bytesInUse", s.inUse, "fileBytes", s.file, "quotaBytes", s.most, "takesWritesAgainBelowBytes", s.most/100*room)
+		return
+	}
+	full.Set(0)
+	log.Info("The store takes writes again", "dir", dir, "bytesInUse", s.inUse, "fileBytes", s.file, "quotaBytes", s.most)
+}
