@@ -32,9 +32,8 @@ const (
 
 // Controller keeps the Placements of all workspaces.
 type Controller struct {
+	Placer
 	informers  *client.Informers
-	world      *live
-	usage      *usage
 	namespaces *queue.Queue[client.Key]
 	// subtrees has logical clusters where something changed that counts for all namespaces there and below.
 	subtrees *queue.Queue[logicalcluster.Name]
@@ -42,20 +41,15 @@ type Controller struct {
 
 // New returns a controller that is not running. It adds handlers and indexes to the informers, which do not run yet.
 func New(clients *client.Clients, informers *client.Informers, clk clock.PassiveClock) (*Controller, error) {
-	c := &Controller{informers: informers, usage: newUsage(), world: &live{clients: clients, informers: informers}}
-	r := &reconciler{world: c.world, usage: c.usage, clock: clk}
+	c := &Controller{informers: informers}
+	r := &reconciler{clock: clk}
 	c.namespaces = queue.New("placement", r.reconcile)
 	c.subtrees = queue.New("placement-subtree", c.fanOut)
-
 	var err error
-	if c.world.kinds, err = kindsOf(informers, c.namespaces.Add); err != nil {
+	if c.Placer, err = newPlacer(&live{clients: clients, informers: informers}, c.namespaces.Add); err != nil {
 		return nil, err
 	}
-	if err := informers.Placements.AddIndex(byNamespace, func(p *placementv1alpha1.Placement) []string {
-		return []string{namespaceOf(p).String()}
-	}); err != nil {
-		return nil, err
-	}
+	r.world, r.usage = c.world, c.usage
 	if err := informers.LogicalClusters.AddIndex(byParent, func(lc *corev1alpha1.LogicalCluster) []string {
 		if parent := parentOf(lc); parent != "" {
 			return []string{string(parent)}
@@ -91,8 +85,8 @@ func namespaceOf(p *placementv1alpha1.Placement) client.Key {
 }
 
 func (c *Controller) onPlacement(e client.Event[*placementv1alpha1.Placement]) {
+	c.count(e)
 	p := e.Object()
-	c.usage.observe(client.KeyOf(p), uidsOf(p.Spec.Clusters), !e.Deleted())
 	if e.Old != nil && e.New != nil && samePlacement(e.Old, e.New) {
 		return
 	}

@@ -18,16 +18,52 @@ var (
 	logicalClusters = schema.GroupResource{Group: v1alpha1.GroupVersion.Group, Resource: "logicalclusters"}
 )
 
+// Placer knows from informers alone where things run and can run, for warnings. It decides nothing and writes nothing.
+type Placer struct {
+	world *live
+	usage *usage
+}
+
+// NewPlacer returns the Placer of a server in which no Controller runs on the same informers: a Controller is one itself. It
+// adds handlers and indexes to the informers, which do not run yet.
+func NewPlacer(informers *client.Informers) (*Placer, error) {
+	p, err := newPlacer(&live{informers: informers}, func(client.Key) {})
+	if err != nil {
+		return nil, err
+	}
+	informers.Placements.OnEvent(p.count)
+	return &p, nil
+}
+
+// newPlacer returns a Placer whose count is to be told of Placements. changed is told every namespace where an object to run
+// comes, goes or wishes something else.
+func newPlacer(world *live, changed func(namespace client.Key)) (Placer, error) {
+	var err error
+	if world.kinds, err = kindsOf(world.informers, changed); err != nil {
+		return Placer{}, err
+	}
+	err = world.informers.Placements.AddIndex(byNamespace, func(p *placementv1alpha1.Placement) []string {
+		return []string{namespaceOf(p).String()}
+	})
+	return Placer{world, newUsage()}, err
+}
+
+// count keeps the usage of SyncTargets.
+func (p *Placer) count(e client.Event[*placementv1alpha1.Placement]) {
+	now := e.Object()
+	p.usage.observe(client.KeyOf(now), uidsOf(now.Spec.Clusters), !e.Deleted())
+}
+
 // WhyNowhere says why an object with these annotations, applied now, would run nowhere, or not as it wishes, and where it is
 // until then; "" if all is well. It reads informers only and decides nothing: it is for a warning to who applies it, who hears from the Placement a
 // moment later in any case. A Namespace or a LogicalCluster is judged by its own wish alone: there may be nothing in it.
-func (c *Controller) WhyNowhere(cluster logicalcluster.Name, resource schema.GroupResource, namespace, name string, annotations map[string]string) string {
-	return whyNowhere(c.world, cluster, resource, namespace, name, annotations)
+func (p *Placer) WhyNowhere(cluster logicalcluster.Name, resource schema.GroupResource, namespace, name string, annotations map[string]string) string {
+	return whyNowhere(p.world, cluster, resource, namespace, name, annotations)
 }
 
 // PlacedOn counts the Placements that name a SyncTarget, and the workspaces that they are in: for a warning to who deletes it.
-func (c *Controller) PlacedOn(target types.UID) (placements, workspaces int) {
-	return c.usage.of(target)
+func (p *Placer) PlacedOn(target types.UID) (placements, workspaces int) {
+	return p.usage.of(target)
 }
 
 func whyNowhere(world world, cluster logicalcluster.Name, resource schema.GroupResource, namespace, name string, annotations map[string]string) string {

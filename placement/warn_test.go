@@ -66,7 +66,7 @@ func TestWhyNowhere(t *testing.T) {
 }
 
 func TestPlacedOn(t *testing.T) {
-	c := &Controller{usage: newUsage()}
+	c := &Placer{usage: newUsage()}
 	for key, uids := range map[client.Key][]types.UID{
 		{Cluster: "shop", Name: "front"}: {"east"}, {Cluster: "shop", Name: "back"}: {"west", "east"},
 		{Cluster: "bank", Name: "default"}: {"east"}, {Cluster: "bank", Name: "gone"}: {"east"},

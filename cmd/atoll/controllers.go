@@ -3,8 +3,10 @@ package main
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
@@ -27,80 +29,114 @@ import (
 type controller struct {
 	name string
 	run  func(context.Context) error
-	// everywhere says that it runs in every server on an etcd, since requests depend on it; else it runs in one.
-	everywhere bool
 }
 
-// controllers is every controller of the server, with all it depends on. Those that the server asks are joined to it. What
-// runs in one of several servers writes only while that one leads.
-func controllers(s *server.Server, every *client.Clients, i *client.Informers, l *leadership) ([]controller, error) {
-	directory, err := workspaces.NewDirectory(every, i)
+// crew counts controllers.
+type crew struct{ wanted, atWork atomic.Int32 }
+
+// ready returns nil while all that are wanted are at work.
+func (c *crew) ready() error {
+	if n, want := c.atWork.Load(), c.wanted.Load(); n < want {
+		return fmt.Errorf("%d of %d controllers are at work", n, want)
+	}
+	return nil
+}
+
+// run runs controllers, which somebody counted as wanted, until ctx ends or one fails.
+func (c *crew) run(ctx context.Context, all []controller) error {
+	working, ctx := errgroup.WithContext(ctx)
+	for _, controller := range all {
+		working.Go(func() error {
+			c.atWork.Add(1)
+			defer c.atWork.Add(-1)
+			if err := controller.run(ctx); err != nil && ctx.Err() == nil {
+				return fmt.Errorf("controller %s: %w", controller.name, err)
+			}
+			return nil
+		})
+	}
+	return working.Wait()
+}
+
+// list is made of controllers from what their packages make of them.
+type list struct {
+	all    []controller
+	failed error
+}
+
+func (l *list) add(name string, made interface{ Run(context.Context) error }, err error) {
+	if err != nil && l.failed == nil {
+		l.failed = fmt.Errorf("make controller %q: %w", name, err)
+	}
+	l.all = append(l.all, controller{name: name, run: made.Run})
+}
+
+// everywhere joins to the server what it asks, and returns the controllers of every server on an etcd, since requests depend
+// on them. placer is nil where the placement controller does not run on the same informers.
+func everywhere(s *server.Server, c *client.Clients, i *client.Informers, placer server.Placer) ([]controller, error) {
+	directory, err := workspaces.NewDirectory(c, i)
 	if err != nil {
 		return nil, err
 	}
-	c := every
-	if !l.alone {
-		if c, err = client.New(l.fence(s.LoopbackConfig())); err != nil {
+	if placer == nil {
+		if placer, err = placement.NewPlacer(i); err != nil {
 			return nil, err
 		}
-		c.Objects = s.Everywhere(c.Objects)
 	}
+	var l list
+	credentials, err := syncer.NewCredentials(syncer.CredentialsConfig{Clients: c, Informers: i, Sign: s.SignSyncer, Clock: clock.RealClock{}})
+	l.add("credentials", credentials, err) // it knows who is a syncer
+	if l.failed == nil {
+		s.Join(directory, placer, credentials)
+	}
+	return l.all, l.failed
+}
+
+// ofTheLeader is every controller of which one runs for all servers on an etcd, with all it depends on. What they write, they
+// write only while this server leads: c is fenced. Nothing of them is left once they have run and the informers do not run
+// any more.
+func ofTheLeader(s *server.Server, c *client.Clients, i *client.Informers, lead *leadership) ([]controller, server.Placer, error) {
 	clk := clock.RealClock{}
-	var all []controller
-	var failed error
-	add := func(name string, made interface{ Run(context.Context) error }, err error) {
-		if err != nil && failed == nil {
-			failed = fmt.Errorf("make controller %q: %w", name, err)
-		}
-		all = append(all, controller{name: name, run: made.Run})
-	}
+	var l list
 
 	defaults, err := namespaces.New(c, i, namespaces.Options{RootCA: s.CACertificate(), Read: s.Read})
-	add("namespaces", defaults, err)
+	l.add("namespaces", defaults, err)
 
-	add("quota", quota.New(i, s.QuotaStores()), nil)
+	l.add("quota", quota.New(i, lead.counts(s.QuotaStores())), nil)
 
 	collector, err := garbage.New(c, i, garbage.Options{Kinds: s.Kinds(), Read: s.Read})
-	add("garbage", collector, err)
+	l.add("garbage", collector, err)
 
 	roles, err := aggregation.New(c, i)
-	add("aggregation", roles, err)
+	l.add("aggregation", roles, err)
 
 	jobs, err := finishedjobs.New(c, i, clk)
-	add("finishedjobs", jobs, err)
+	l.add("finishedjobs", jobs, err)
 
 	requests, err := certificates.New(c, i, certificates.Options{
 		Sign: s.SignForWorkspace, Reserved: server.ReservedInWorkspaces, Longest: s.CertificateLifetime(), Clock: clk,
 	})
-	add("certificates", requests, err)
+	l.add("certificates", requests, err)
 
 	trees, err := workspaces.New(c, i, workspaces.Options{
-		URLBase: s.URL(), DeleteData: whileLeading(l, s.DeleteClusterData), Held: s.Held,
-		WriteTogether: l.writes(s.WriteTogether), Read: s.Read, NamespaceContent: defaults.Content,
+		URLBase: s.URL(), DeleteData: whileLeading(lead, s.DeleteClusterData), Held: s.Held,
+		WriteTogether: lead.writes(s.WriteTogether), Read: s.Read, NamespaceContent: defaults.Content,
 	})
-	add("workspaces", trees, err)
+	l.add("workspaces", trees, err)
 
 	placements, err := placement.New(c, i, clk)
-	add("placement", placements, err)
+	l.add("placement", placements, err)
 
 	splits, err := splitter.New(c, i, clk)
-	add("splitter", splits, err)
+	l.add("splitter", splits, err)
 
 	syncers, err := syncer.NewManager(syncer.ManagerConfig{
 		Clients: c, Informers: i, Clock: clk,
 		MirrorConfig: func(mirror logicalcluster.Name, _ types.UID) (*rest.Config, error) {
-			return l.fence(s.MirrorConfig(mirror)), nil
+			return lead.fence(s.MirrorConfig(mirror)), nil
 		},
-		DeleteData: l.deletes(s.DeleteCluster),
+		DeleteData: lead.deletes(s.DeleteCluster),
 	})
-	add("syncers", syncers, err)
-
-	credentials, err := syncer.NewCredentials(syncer.CredentialsConfig{Clients: every, Informers: i, Sign: s.SignSyncer, Clock: clk})
-	add("credentials", credentials, err)
-	all[len(all)-1].everywhere = true // it knows who is a syncer
-
-	if failed == nil {
-		s.Join(directory, placements, credentials)
-	}
-	return all, failed
+	l.add("syncers", syncers, err)
+	return l.all, placements, l.failed
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/client-go/kubernetes"
@@ -20,6 +21,7 @@ import (
 
 	"atoll.dev/atoll/client"
 	"atoll.dev/atoll/server"
+	"atoll.dev/atoll/server/quota"
 )
 
 // All servers on one etcd serve the API; one of them, the leader, runs the controllers. It holds a Lease in the logical
@@ -35,23 +37,35 @@ const (
 	replicasTrust = replicasLeaseDuration - replicasRetryPeriod
 )
 
-var errNotLeading = errors.New("this server does not lead now: another may run the controllers")
+var errNotLeading = errors.New("the Lease was not renewed in time: another may be at work")
 
-// leadership is the right to run the controllers.
+// right is that of whoever holds a Lease: to be believed in for a while after each renewal, since others take the Lease only after
+// they have seen it unchanged for its duration.
+type right struct {
+	// renewed is when the request began that last wrote the Lease; nil: none of this term did.
+	renewed atomic.Pointer[reading]
+	trust   time.Duration
+	now     func() reading // readClocks, but for tests
+}
+
+// holds returns nil while nobody else can hold the Lease.
+func (r *right) holds() error {
+	if at := r.renewed.Load(); at == nil || r.now().since(*at) >= r.trust {
+		return errNotLeading
+	}
+	return nil
+}
+
+// leadership is the right to run the controllers. This server may have it for several terms.
 //
-// It is kept for as long as nobody else takes it, so that an etcd that is away for a while ends nobody. Whoever could not
-// renew it for the duration of the Lease, since etcd did not answer or the process was stopped, changes nothing until it
-// has renewed it: another may lead by then.
+// A term lasts for as long as nobody else takes the right, so that an etcd that is away for a while ends none. Whoever could
+// not renew it for the duration of the Lease, since etcd did not answer or the process was stopped, changes nothing until it
+// has renewed it: another may lead by then. If another does, the term ends, and what worked in it; the server serves on and
+// waits for its next.
 type leadership struct {
 	lock  resourcelock.Interface // nil: there are no other servers
 	alone bool
-	// renewed is when the request began that last wrote the Lease; nil: none did.
-	renewed atomic.Pointer[reading]
-	now     func() reading // readClocks, but for tests
-	// lost is closed when another leads after this server did.
-	lost     chan struct{}
-	wasOurs  atomic.Bool
-	wasTaken atomic.Bool
+	right
 }
 
 // reading is a moment by two clocks. steady is never set, but stands still on some systems while the machine sleeps or its
@@ -71,13 +85,11 @@ func (r reading) since(before reading) time.Duration {
 // newLeadership returns the leadership that servers on one etcd compete for. kube is a client of this server, and name what
 // people know it by.
 func newLeadership(kube kubernetes.Interface, name string) *leadership {
-	l := &leadership{lost: make(chan struct{}), now: readClocks}
-	l.lock = l.watched(&resourcelock.LeaseLock{
+	return &leadership{right: right{trust: replicasTrust, now: readClocks}, lock: &resourcelock.LeaseLock{
 		LeaseMeta:  metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: replicasLease},
 		Client:     kube.CoordinationV1(),
 		LockConfig: resourcelock.ResourceLockConfig{Identity: name + "_" + string(uuid.NewUUID())},
-	})
-	return l
+	}}
 }
 
 // aloneLeads is the leadership of the one server on an etcd in its process.
@@ -88,11 +100,7 @@ func (l *leadership) holds() error {
 	if l.alone {
 		return nil
 	}
-	// Others take the Lease only after they have seen it unchanged for its duration, which begins after renewed.
-	if at := l.renewed.Load(); at == nil || l.now().since(*at) >= replicasTrust {
-		return errNotLeading
-	}
-	return nil
+	return l.right.holds()
 }
 
 // fence returns a configuration whose requests change something only while this server leads.
@@ -119,7 +127,7 @@ func (f fence) RoundTrip(req *http.Request) (*http.Response, error) {
 	return f.next.RoundTrip(req)
 }
 
-// deletes, whileLeading and writes are functions that change the store without a request, and do it only while this server
+// deletes, whileLeading, writes and counts are functions that change the store without a request, and do it only while this server
 // leads.
 func (l *leadership) deletes(data func(context.Context, logicalcluster.Name) error) func(context.Context, logicalcluster.Name) error {
 	do := whileLeading(l, func(ctx context.Context, cluster logicalcluster.Name) (struct{}, error) {
@@ -152,23 +160,70 @@ func (l *leadership) writes(together writeTogether) writeTogether {
 	}
 }
 
-// run waits for the leadership and works with it until ctx ends, the work fails, or another server leads. The leadership is
-// given back only after the work has ended.
+// counts are stores in which the status of a ResourceQuota changes only while this server leads.
+func (l *leadership) counts(stores quota.Stores) quota.Stores { return fencedCounts{stores, l} }
+
+type fencedCounts struct {
+	quota.Stores
+	leader *leadership
+}
+
+func (f fencedCounts) UpdateQuotaStatus(ctx context.Context, read *corev1.ResourceQuota) error {
+	if err := f.leader.holds(); err != nil {
+		return fmt.Errorf("write the status of ResourceQuota %s/%s: %w", read.Namespace, read.Name, err)
+	}
+	return f.Stores.UpdateQuotaStatus(ctx, read)
+}
+
+// run works whenever this server leads, until ctx ends or the work fails: what worked in one term has ended before this server
+// competes for the next.
 func (l *leadership) run(ctx context.Context, work func(context.Context) error) error {
 	if l.alone {
 		return work(ctx)
 	}
+	for ctx.Err() == nil {
+		if err := l.term(ctx, work); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// term waits for the leadership and works with it until ctx ends, the work fails, or another server leads. The leadership is
+// given back only after the work has ended.
+func (l *leadership) term(ctx context.Context, work func(context.Context) error) error {
+	logger := klog.FromContext(ctx).WithValues("lock", l.lock.Describe(), "identity", l.lock.Identity())
 	locking := client.In(context.WithoutCancel(ctx), server.SystemAdminCluster)
 	electing, stop := context.WithCancel(locking)
 	defer stop()
+	working, end := context.WithCancel(ctx)
+	defer end()
+	var ours, taken atomic.Bool
+	var lost time.Time // when taken; elected tells of it
+	// It does not compete while its work ends: the right of a new term is not for what was decided in the old one.
+	lock := renewals{electionLock{l.lock, func(holder string) {
+		if holder != "" && holder != l.lock.Identity() && ours.Load() && !taken.Swap(true) {
+			logger.Info("Another server runs the controllers, since this one could not renew its Lease in time: it stops its own, serves on, and waits for its turn", "holder", holder)
+			lost = time.Now()
+			l.renewed.Store(nil)
+			stop()
+			end()
+		}
+	}}, &l.right}
 	won := make(chan struct{}, 1)
 	elected := make(chan error, 1)
-	go func() { elected <- l.elect(electing, won) }()
+	go func() {
+		elected <- elect(electing, lock, func() {
+			if !ours.Swap(true) {
+				won <- struct{}{}
+			}
+		})
+	}()
 	var err error
 	select {
 	case <-won:
-		klog.FromContext(ctx).Info("Runs the controllers", "lock", l.lock.Describe(), "identity", l.lock.Identity())
-		err = l.lead(ctx, work)
+		logger.Info("Runs the controllers")
+		err = work(working)
 	case err = <-elected:
 		return err // it ends by itself only if it cannot begin
 	case <-ctx.Done():
@@ -177,41 +232,24 @@ func (l *leadership) run(ctx context.Context, work func(context.Context) error) 
 	if electErr := <-elected; err == nil {
 		err = electErr
 	}
-	release(locking, l.lock)
-	return err
-}
-
-func (l *leadership) lead(ctx context.Context, work func(context.Context) error) error {
-	working, cancel := context.WithCancel(ctx)
-	defer cancel()
-	go func() {
-		select {
-		case <-l.lost:
-			cancel()
-		case <-working.Done():
-		}
-	}()
-	err := work(working)
-	if l.wasTaken.Load() {
-		return errors.Join(errors.New("another server runs the controllers, since this one could not renew its Lease in time: start this one again, to wait for its turn"), err)
+	if taken.Load() {
+		logger.Info("Stopped the controllers", "took", time.Since(lost).Round(time.Millisecond))
 	}
+	l.renewed.Store(nil)
+	release(locking, lock)
 	return err
 }
 
-// elect competes until ctx ends, and says once that this server leads. Upstream gives up when the Lease could not be
+// elect competes until ctx ends, and says so whenever this server leads. Upstream gives up when the Lease could not be
 // renewed for a while; then it begins again: the Lease is still ours if nobody has taken it.
-func (l *leadership) elect(ctx context.Context, won chan<- struct{}) error {
+func elect(ctx context.Context, lock resourcelock.Interface, leads func()) error {
 	for ctx.Err() == nil {
 		elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-			Lock: l.lock, Name: "controllers",
+			Lock: lock, Name: "controllers",
 			LeaseDuration: replicasLeaseDuration, RenewDeadline: replicasRenewDeadline, RetryPeriod: replicasRetryPeriod,
 			ReleaseOnCancel: false, // not before the work has ended
 			Callbacks: leaderelection.LeaderCallbacks{
-				OnStartedLeading: func(context.Context) {
-					if !l.wasOurs.Swap(true) {
-						won <- struct{}{}
-					}
-				},
+				OnStartedLeading: func(context.Context) { leads() },
 				OnStoppedLeading: func() {},
 			},
 		})
@@ -223,18 +261,10 @@ func (l *leadership) elect(ctx context.Context, won chan<- struct{}) error {
 	return nil
 }
 
-// watched returns the lock, with what is written and read of it noted.
-func (l *leadership) watched(lock resourcelock.Interface) resourcelock.Interface {
-	return renewals{electionLock{lock, func(holder string) {
-		if holder != "" && holder != lock.Identity() && l.wasOurs.Load() && !l.wasTaken.Swap(true) {
-			close(l.lost)
-		}
-	}}, l}
-}
-
+// renewals is a lock, with what is written of it noted.
 type renewals struct {
 	resourcelock.Interface
-	of *leadership
+	of *right
 }
 
 func (r renewals) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {

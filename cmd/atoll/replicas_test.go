@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -75,32 +74,41 @@ func (s *sight) write(record resourcelock.LeaderElectionRecord, seen int) error 
 	return nil
 }
 
-func (s *sight) RecordEvent(string) {}
-func (s *sight) Identity() string   { return s.identity }
-func (s *sight) Describe() string   { return "the lease" }
-func (s *sight) leadership() *leadership {
-	l := &leadership{lost: make(chan struct{}), now: readClocks}
-	l.lock = l.watched(s)
-	return l
+func (s *sight) RecordEvent(string)      {}
+func (s *sight) Identity() string        { return s.identity }
+func (s *sight) Describe() string        { return "the lease" }
+func (s *sight) leadership() *leadership { return newLeader(s, readClocks) }
+
+func newLeader(lock resourcelock.Interface, now func() reading) *leadership {
+	return &leadership{lock: lock, right: right{trust: replicasTrust, now: now}}
 }
 
-// working is a leadership that runs until the test ends, and tells whether its work goes on and how run ended.
+// working is a leadership that runs until the test ends, and tells whether its work goes on, how often it began, and how run
+// ended.
 type working struct {
 	mu    sync.Mutex
 	works bool
+	terms int
 	ended error
 	over  bool
 }
 
 func begin(t *testing.T, l *leadership) *working {
+	return beginWork(t, l, func(int) {})
+}
+
+// beginWork is begin with work that takes its time to end.
+func beginWork(t *testing.T, l *leadership, ending func(term int)) *working {
 	w := &working{}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		err := l.run(ctx, func(ctx context.Context) error {
-			w.set(func() { w.works = true })
+			var term int
+			w.set(func() { w.works, w.terms, term = true, w.terms+1, w.terms+1 })
 			<-ctx.Done()
+			ending(term)
 			w.set(func() { w.works = false })
 			return nil
 		})
@@ -128,7 +136,7 @@ func pass(d time.Duration) {
 }
 
 // TestOneLeads: of two servers one works; when it cannot reach etcd for long the other does, and the first changes nothing
-// from before that on, and ends when it sees it.
+// from before that on. When it sees it, its work ends, and it waits for its next term.
 func TestOneLeads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		shared := &lease{}
@@ -164,11 +172,61 @@ func TestOneLeads(t *testing.T) {
 		}
 		one.set(false)
 		pass(10 * time.Second)
-		if works, over, err := w1.state(); works || !over || err == nil || !strings.Contains(err.Error(), "another server runs the controllers") {
-			t.Errorf("the first works: %v, is over: %v, with %v", works, over, err)
+		if works, over, err := w1.state(); works || over || first.holds() == nil {
+			t.Errorf("the first works: %v, is over: %v, with %v, may change something: %v", works, over, err, first.holds() == nil)
 		}
 		if works, _, _ := w2.state(); !works {
 			t.Error("the second does not work")
+		}
+		two.set(true)
+		pass(time.Minute)
+		two.set(false)
+		pass(10 * time.Second)
+		if works, over, err := w1.state(); !works || over || first.holds() != nil || w1.terms != 2 {
+			t.Errorf("after the second was cut off, the first works: %v, in term %d, is over: %v, with %v, may change something: %v", works, w1.terms, over, err, first.holds() == nil)
+		}
+		if works, over, err := w2.state(); works || over || second.holds() == nil {
+			t.Errorf("the second works: %v, is over: %v, with %v, may change something: %v", works, over, err, second.holds() == nil)
+		}
+	})
+}
+
+// TestOldTermEndsFirst: while the work of a term that was lost has not ended, this server does not lead again, and nothing of that
+// work gets the right of the next term.
+func TestOldTermEndsFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		shared := &lease{}
+		one, two := &sight{lease: shared, identity: "one"}, &sight{lease: shared, identity: "two"}
+		first, second := one.leadership(), two.leadership()
+		w1 := beginWork(t, first, func(term int) {
+			for range 600 {
+				if term > 1 {
+					return
+				}
+				time.Sleep(100 * time.Millisecond)
+				if first.holds() == nil {
+					t.Error("work of the old term may change something")
+					return
+				}
+			}
+		})
+		pass(time.Second)
+		begin(t, second)
+		one.set(true)
+		pass(time.Minute)
+		if second.holds() != nil {
+			t.Fatal("the second does not lead a minute after the first is cut off")
+		}
+		one.set(false)
+		pass(10 * time.Second)
+		two.set(true) // nobody holds the Lease any more
+		pass(45 * time.Second)
+		if works, _, _ := w1.state(); !works || first.holds() == nil {
+			t.Errorf("the first ends its work: %v, may change something: %v", works, first.holds() == nil)
+		}
+		pass(time.Minute)
+		if works, over, err := w1.state(); !works || over || w1.terms != 2 || first.holds() != nil {
+			t.Errorf("then it works: %v, in term %d, is over: %v, with %v, may change something: %v", works, w1.terms, over, err, first.holds() == nil)
 		}
 	})
 }
@@ -189,7 +247,7 @@ func TestSleepEndsTheRight(t *testing.T) {
 		{"the wall clock was set back a little", time.Second, -time.Second, true},
 	} {
 		t.Run(tc.reason, func(t *testing.T) {
-			l := &leadership{now: func() reading { return reading{began.steady.Add(tc.steady), began.wall.Add(tc.wall)} }}
+			l := newLeader(nil, func() reading { return reading{began.steady.Add(tc.steady), began.wall.Add(tc.wall)} })
 			l.renewed.Store(&began)
 			if err := l.holds(); (err == nil) != tc.holds {
 				t.Errorf("it may change something: %v, want %v", err, tc.holds)

@@ -178,13 +178,29 @@ func (o *startOptions) serve(ctx context.Context, etcd *embeddedetcd.Etcd, began
 	if err != nil {
 		return err
 	}
+	// Those of every server. Where others may lead, what a term makes goes with it, so it has informers of its own.
+	var present crew
+	var placer server.Placer
+	var lead []controller
 	leader := aloneLeads()
 	if o.server.SharedStore {
 		leader = newLeadership(clients.Kube, strings.TrimPrefix(s.URL(), "https://"))
+	} else if lead, placer, err = ofTheLeader(s, clients, informers, leader); err != nil {
+		return err
 	}
-	all, err := controllers(s, clients, informers, leader)
+	all, err := everywhere(s, clients, informers, placer)
 	if err != nil {
 		return err
+	}
+	present.wanted.Store(int32(len(all) + len(lead)))
+	term := func(ctx context.Context) error { return present.run(ctx, lead) }
+	if o.server.SharedStore {
+		fenced, err := client.New(leader.fence(s.LoopbackConfig()))
+		if err != nil {
+			return err
+		}
+		fenced.Objects = s.Everywhere(fenced.Objects)
+		term = func(ctx context.Context) error { return newTerm(ctx, s, fenced, leader, &present) }
 	}
 	var ready atomic.Bool
 	if err := s.AddReadyCheck("workspaces", func() error {
@@ -195,22 +211,7 @@ func (o *startOptions) serve(ctx context.Context, etcd *embeddedetcd.Etcd, began
 	}); err != nil {
 		return err
 	}
-
-	var atWork atomic.Int32
-	var leads atomic.Bool // that the controllers of the leader are to be at work here
-	leads.Store(leader.alone)
-	if err := s.AddReadyCheck("controllers", func() error {
-		want := 0
-		for _, c := range all {
-			if c.everywhere || leads.Load() {
-				want++
-			}
-		}
-		if n := int(atWork.Load()); n < want {
-			return fmt.Errorf("%d of %d controllers are at work", n, want)
-		}
-		return nil
-	}); err != nil {
+	if err := s.AddReadyCheck("controllers", present.ready); err != nil {
 		return err
 	}
 
@@ -224,17 +225,14 @@ func (o *startOptions) serve(ctx context.Context, etcd *embeddedetcd.Etcd, began
 	group.Go(func() error {
 		defer stopServing()
 		working.Go(func() error { informers.Run(workCtx); return nil })
-		working.Go(func() error { return runControllers(workCtx, all, true, &atWork) })
+		working.Go(func() error { return present.run(workCtx, all) })
 		working.Go(func() error {
 			select {
 			case <-bootstrapped:
 			case <-workCtx.Done():
 				return nil
 			}
-			return leader.run(workCtx, func(ctx context.Context) error {
-				leads.Store(true)
-				return runControllers(ctx, all, false, &atWork)
-			})
+			return leader.run(workCtx, term)
 		})
 		return working.Wait()
 	})
@@ -267,23 +265,22 @@ func (o *startOptions) serve(ctx context.Context, etcd *embeddedetcd.Etcd, began
 	return nil
 }
 
-// runControllers runs those that are for every server, or those that are for one, until ctx ends or one fails. atWork counts
-// those that run.
-func runControllers(ctx context.Context, all []controller, everywhere bool, atWork *atomic.Int32) error {
-	working, ctx := errgroup.WithContext(ctx)
-	for _, c := range all {
-		if c.everywhere != everywhere {
-			continue
-		}
-		working.Go(func() error {
-			atWork.Add(1)
-			defer atWork.Add(-1)
-			if err := c.run(ctx); err != nil && ctx.Err() == nil {
-				return fmt.Errorf("controller %s: %w", c.name, err)
-			}
-			return nil
-		})
+// newTerm runs the leader's controllers with informers of their own until ctx ends or one fails. They begin as in a server that
+// has just started, and nothing of them is left afterwards.
+func newTerm(ctx context.Context, s *server.Server, fenced *client.Clients, leader *leadership, present *crew) error {
+	informers, err := client.NewInformers(fenced)
+	if err != nil {
+		return err
 	}
+	all, _, err := ofTheLeader(s, fenced, informers, leader)
+	if err != nil {
+		return err
+	}
+	present.wanted.Add(int32(len(all)))
+	defer present.wanted.Add(-int32(len(all)))
+	working, ctx := errgroup.WithContext(ctx)
+	working.Go(func() error { informers.Run(ctx); return nil })
+	working.Go(func() error { return present.run(ctx, all) })
 	return working.Wait()
 }
 

@@ -215,6 +215,16 @@ func (p *Process) end(sig syscall.Signal) {
 	}
 }
 
+// Log returns everything that the process has printed, in all its lives.
+func (p *Process) Log() string {
+	p.t.Helper()
+	data, err := os.ReadFile(p.log)
+	if err != nil {
+		p.t.Fatalf("%s: %v", p.name, err)
+	}
+	return string(data)
+}
+
 // logTail returns the last lines of the log, or why there are none.
 func (p *Process) logTail() string {
 	data, err := os.ReadFile(p.log)
