@@ -86,6 +86,7 @@ func idleManager(t *testing.T, clock *testingclock.FakeClock) *Manager {
 		Clients: clients, Informers: informers, Clock: clock,
 		MirrorConfig: func(logicalcluster.Name, types.UID) (*rest.Config, error) { return nil, errors.New("not asked") },
 		DeleteData:   func(context.Context, logicalcluster.Name) error { return errors.New("not asked") },
+		MayWrite:     func() error { return errors.New("not asked") },
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -27,7 +27,8 @@
 //   - No write goes down on the ground of what was seen of a side before it was restored: a Syncer that finds a heartbeat
 //     older than it left it throws its caches away (history.go), since watches go on from one history into the other.
 //   - No write goes down without a fresh read of its leaf from the hub: two syncers of one target, one of which is behind,
-//     do not undo each other's work.
+//     do not undo each other's work. Nor does one go down, whatever was read before, when another Syncer may be in the place of
+//     this one: whoever runs it is asked before each (fence.go).
 //   - No request waits for longer than 30 s, whatever a server asks for or forgets (impatient.go); those for the lock of
 //     the leader election for no longer than 5 s (cmd/atoll, lead).
 //   - A status goes up only from the object of the leaf's own root; observedGeneration of a leaf is its generation

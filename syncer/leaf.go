@@ -51,7 +51,7 @@ func (s *Syncer) reconcile(ctx context.Context, k key) (time.Duration, error) {
 		return 0, nil // its event has put the key back
 	}
 	var ofMirror *mirrorError
-	if errors.As(err, &ofMirror) {
+	if errors.As(err, &ofMirror) || errors.Is(err, errHeldBack) {
 		s.waiting.add(k)
 		return 0, err
 	}

@@ -46,7 +46,9 @@ type ManagerConfig struct {
 	MirrorConfig func(mirror logicalcluster.Name, target types.UID) (*rest.Config, error)
 	// DeleteData removes everything that a logical cluster stores, finalizers or not. It may be called again.
 	DeleteData func(ctx context.Context, mirror logicalcluster.Name) error
-	Clock      clock.WithTicker
+	// MayWrite returns why another Manager may run the Syncers by now; nil if none can. See Config.MayWrite.
+	MayWrite func() error
+	Clock    clock.WithTicker
 }
 
 // Manager gives every SyncTarget its mirror and, where it has a kubeconfig, a running Syncer; it tells the SyncTarget
@@ -73,7 +75,7 @@ type push struct {
 
 // NewManager returns a Manager whose handlers are added to the shared informers, which must not run yet.
 func NewManager(c ManagerConfig) (*Manager, error) {
-	if c.Clients == nil || c.Informers == nil || c.MirrorConfig == nil || c.DeleteData == nil || c.Clock == nil {
+	if c.Clients == nil || c.Informers == nil || c.MirrorConfig == nil || c.DeleteData == nil || c.MayWrite == nil || c.Clock == nil {
 		return nil, errors.New("make the syncers' manager: every field of its configuration is needed")
 	}
 	m := &Manager{config: c, heard: map[logicalcluster.Name]time.Time{}, running: map[types.UID]*push{}}

@@ -205,16 +205,28 @@ func (m *Manager) ensureTwin(ctx context.Context, target *workloadv1alpha1.SyncT
 // started with another.
 func (m *Manager) ensureSyncer(ctx context.Context, target *workloadv1alpha1.SyncTarget) error {
 	return m.ensureRuns(ctx, target, "", func(physical *rest.Config) (func(context.Context) error, error) {
-		mirror, err := m.config.MirrorConfig(logicalcluster.Name(target.Status.Mirror), target.UID)
+		s, err := m.newSyncer(target, physical)
 		if err != nil {
-			return nil, fmt.Errorf("make an identity for the syncer of %s: %w", client.KeyOf(target), err)
-		}
-		s, err := New(Config{Name: target.Name, UID: string(target.UID), Mirror: mirror, Physical: physical, Clock: m.config.Clock})
-		if err != nil {
-			return nil, &problem{ReasonKubeconfigInvalid, err.Error()}
+			return nil, err
 		}
 		return s.Run, nil
 	})
+}
+
+// newSyncer returns the Syncer of a SyncTarget.
+func (m *Manager) newSyncer(target *workloadv1alpha1.SyncTarget, physical *rest.Config) (*Syncer, error) {
+	mirror, err := m.config.MirrorConfig(logicalcluster.Name(target.Status.Mirror), target.UID)
+	if err != nil {
+		return nil, fmt.Errorf("make an identity for the syncer of %s: %w", client.KeyOf(target), err)
+	}
+	s, err := New(Config{
+		Name: target.Name, UID: string(target.UID), Mirror: mirror, Physical: physical,
+		Clock: m.config.Clock, MayWrite: m.config.MayWrite,
+	})
+	if err != nil {
+		return nil, &problem{ReasonKubeconfigInvalid, err.Error()}
+	}
+	return s, nil
 }
 
 // ensureRuns runs for a SyncTarget with a kubeconfig what prepare returns, unless that runs already, started with the same

@@ -50,7 +50,7 @@ var (
 	syncTargetsGVR     = workloadv1alpha1.GroupVersion.WithResource("synctargets")
 )
 
-// Config is what a Syncer needs. All fields are required.
+// Config is what a Syncer needs. All fields but MayWrite are required.
 type Config struct {
 	// Name and UID of the SyncTarget. Its twin in the mirror has the same name and another UID.
 	Name, UID string
@@ -59,6 +59,9 @@ type Config struct {
 	// Physical reaches the physical cluster.
 	Physical *rest.Config
 	Clock    clock.WithTicker
+	// MayWrite is asked before each request that changes something in the physical cluster, and returns why another Syncer may
+	// be in our place by now; nil if none can be. nil: there is no other.
+	MayWrite func() error
 }
 
 // Syncer syncs one mirror and one physical cluster.
@@ -135,6 +138,9 @@ func New(c Config) (*Syncer, error) {
 		return nil, fmt.Errorf("make a client for the mirror of %s: %w", c.Name, err)
 	}
 	physical := rest.CopyConfig(c.Physical)
+	if c.MayWrite != nil {
+		physical.Wrap(func(next http.RoundTripper) http.RoundTripper { return fenced{next, c.MayWrite} })
+	}
 	makeImpatient(physical)
 	physical.Wrap(func(next http.RoundTripper) http.RoundTripper { return guarded{next, s.gate} })
 	if s.physical, err = newSide(physical); err != nil {
@@ -433,7 +439,7 @@ func (s *Syncer) recall(hub *coordinationv1.Lease) error {
 
 // failed records the error of a heartbeat, if the physical cluster is to blame.
 func (s *Syncer) failed(err error) {
-	if !errors.Is(err, errPhysical) {
+	if !errors.Is(err, errPhysical) || errors.Is(err, errHeldBack) {
 		return
 	}
 	s.state.mu.Lock()

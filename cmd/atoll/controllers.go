@@ -136,6 +136,7 @@ func ofTheLeader(s *server.Server, c *client.Clients, i *client.Informers, lead 
 			return lead.fence(s.MirrorConfig(mirror)), nil
 		},
 		DeleteData: lead.deletes(s.DeleteCluster),
+		MayWrite:   lead.holds,
 	})
 	l.add("syncers", syncers, err)
 	return l.all, placements, l.failed

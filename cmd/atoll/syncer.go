@@ -141,7 +141,10 @@ func (o *syncerOptions) run(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("make the lock of the leader election: %w", err)
 		}
-		if err := lead(ctx, lock, func(ctx context.Context) error { return work(ctx, credential, physical) }); err != nil {
+		err = lead(ctx, lock, func(ctx context.Context, mayWrite func() error) error {
+			return work(ctx, credential, physical, mayWrite)
+		})
+		if err != nil {
 			return err
 		}
 	}
@@ -184,7 +187,7 @@ func find(ctx context.Context, mirror *rest.Config) (name, uid string, err error
 }
 
 // work opens the credential and runs the Syncer until ctx ends.
-func work(ctx context.Context, credential *syncer.Credential, physical *rest.Config) error {
+func work(ctx context.Context, credential *syncer.Credential, physical *rest.Config, mayWrite func() error) error {
 	err := credential.Open(ctx)
 	if errors.Is(err, syncer.ErrBootstrapRefused) {
 		return fmt.Errorf("%w. Write a new manifest where the cluster was added: atoll cluster add NAME --manifest", err)
@@ -195,7 +198,9 @@ func work(ctx context.Context, credential *syncer.Credential, physical *rest.Con
 	if err != nil {
 		return err
 	}
-	err = credential.Use(ctx, func(ctx context.Context, mirror *rest.Config) error { return runSyncer(ctx, mirror, physical) })
+	err = credential.Use(ctx, func(ctx context.Context, mirror *rest.Config) error {
+		return runSyncer(ctx, mirror, physical, mayWrite)
+	})
 	if errors.Is(err, syncer.ErrCertificateRefused) {
 		return fmt.Errorf("%w. What runs here goes on. Remove this syncer, or write a new manifest where the cluster was added: atoll cluster add NAME --manifest", err)
 	}
@@ -203,7 +208,7 @@ func work(ctx context.Context, credential *syncer.Credential, physical *rest.Con
 }
 
 // runSyncer runs the Syncer of the SyncTarget that a mirror is for until ctx ends.
-func runSyncer(ctx context.Context, mirror, physical *rest.Config) error {
+func runSyncer(ctx context.Context, mirror, physical *rest.Config, mayWrite func() error) error {
 	name, uid, err := find(ctx, mirror)
 	if ctx.Err() != nil {
 		return nil
@@ -211,7 +216,7 @@ func runSyncer(ctx context.Context, mirror, physical *rest.Config) error {
 	if err != nil {
 		return err
 	}
-	s, err := syncer.New(syncer.Config{Name: name, UID: uid, Mirror: mirror, Physical: physical, Clock: clock.RealClock{}})
+	s, err := syncer.New(syncer.Config{Name: name, UID: uid, Mirror: mirror, Physical: physical, Clock: clock.RealClock{}, MayWrite: mayWrite})
 	if err != nil {
 		return err
 	}

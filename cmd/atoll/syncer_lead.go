@@ -13,18 +13,21 @@ import (
 )
 
 // lead waits for the lock and works while it holds it. It returns when ctx ended, the lock was lost, or the work failed;
-// the lock is given back only after the work has ended.
-func lead(ctx context.Context, lock resourcelock.Interface, work func(context.Context) error) error {
+// the lock is given back only after the work has ended. mayWrite is to be asked before each effect of the work: whoever was
+// stopped for long finds out only a while later that another is in its place.
+func lead(ctx context.Context, lock resourcelock.Interface, work func(ctx context.Context, mayWrite func() error) error) error {
 	electing, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	won := make(chan context.Context, 1)
 	var leads atomic.Bool
+	held := &right{trust: leaseDuration - lockTimeout, now: readClocks}
 	// Whoever was stopped for long finds another in its place. Upstream tells so at its deadline only.
-	lock = electionLock{lock, func(holder string) {
+	lock = renewals{electionLock{lock, func(holder string) {
 		if leads.Load() && holder != "" && holder != lock.Identity() {
+			held.renewed.Store(nil)
 			stop()
 		}
-	}}
+	}}, held}
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Lock: lock, Name: "syncer", LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod,
 		// It would release a lock that could not be renewed before it tells the work to end.
@@ -50,7 +53,7 @@ func lead(ctx context.Context, lock resourcelock.Interface, work func(context.Co
 		leading, cancel := context.WithCancel(leading)
 		defer cancel()
 		defer context.AfterFunc(ctx, cancel)()
-		err = work(leading)
+		err = work(leading, held.holds)
 	case <-over:
 	case <-ctx.Done():
 	}

@@ -109,7 +109,7 @@ func TestCandidateOutlivesSwallowedRequests(t *testing.T) {
 		lock := &memoryLock{identity: "a", swallow: 2}
 		began := time.Now()
 		worked := false
-		err := lead(ctx, lock, func(context.Context) error { worked = true; return nil })
+		err := lead(ctx, lock, func(context.Context, func() error) error { worked = true; return nil })
 		if took := time.Since(began); err != nil || !worked || took > time.Minute {
 			t.Errorf("after two lost requests: worked %v, %v, after %s; want work within a minute", worked, err, took)
 		}
@@ -165,10 +165,21 @@ func TestLockIsGivenBackAfterTheWork(t *testing.T) {
 				lock := &memoryLock{identity: "a"}
 				var atEnd string
 				var returned time.Time
-				err := lead(ctx, lock, func(ctx context.Context) error {
+				err := lead(ctx, lock, func(ctx context.Context, mayWrite func() error) error {
 					before := lock.holder()
+					if err := mayWrite(); err != nil {
+						t.Errorf("with the lock in hand it may not write: %v", err)
+					}
 					err := tc.work(ctx, cancel, lock)
 					since := time.Since(lock.renewed)
+					if lock.holder() != "a" && mayWrite() == nil {
+						t.Error("it may write when it has found another at work")
+					}
+					time.AfterFunc(leaseDuration-lockTimeout-since, func() {
+						if mayWrite() == nil {
+							t.Error("it may write when others take the lock in a moment")
+						}
+					})
 					time.Sleep(time.Second) // what was under way
 					if atEnd, returned = lock.holder(), time.Now(); before != "a" {
 						t.Errorf("the work began while the lock was held by %q", before)

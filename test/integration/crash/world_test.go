@@ -156,6 +156,7 @@ func newWorld(t *testing.T, fleet map[string]*cluster) *world {
 		Clients: clients, Informers: informers, Clock: clock.RealClock{}, DeleteData: s.DeleteCluster,
 		// Nobody gives a kubeconfig: the syncers are started here, over lines.
 		MirrorConfig: func(logicalcluster.Name, types.UID) (*rest.Config, error) { return nil, errors.New("not here") },
+		MayWrite:     func() error { return errors.New("not here") },
 	})
 	must(t, err)
 
