@@ -96,7 +96,7 @@ func start(ctx context.Context, parts *parts, o *options) (Ready, error) {
 		return Ready{}, err
 	}
 	url := "https://" + listener.Addr().String()
-	pki, err := openPKI(o.path("pki"))
+	pki, err := openPKI(o.path("pki"), o.etcdAddress)
 	if err != nil {
 		return Ready{}, err
 	}
@@ -141,7 +141,7 @@ func start(ctx context.Context, parts *parts, o *options) (Ready, error) {
 }
 
 func startOnlyEtcd(ctx context.Context, parts *parts, o *options) (Ready, error) {
-	pki, err := openPKI(o.path("pki"))
+	pki, err := openPKI(o.path("pki"), o.etcdAddress)
 	if err != nil {
 		return Ready{}, err
 	}

@@ -3,16 +3,20 @@ package main
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/url"
+	"strconv"
 
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	"go.etcd.io/etcd/server/v3/embed"
 )
 
-// startEtcd starts a single member on a free loopback port, reachable with the apiserver's certificate only, and
-// returns its client URL.
+// startEtcd starts a member, alone unless the options name others, reachable with the apiserver's certificate only, and
+// returns its client URL once it serves, which takes most of the others.
 func startEtcd(ctx context.Context, parts *parts, o *options, p pki) (string, error) {
-	loopback := url.URL{Scheme: "https", Host: "127.0.0.1:0"}
+	at := func(port int) []url.URL {
+		return []url.URL{{Scheme: "https", Host: net.JoinHostPort(o.etcdAddress.String(), strconv.Itoa(port))}}
+	}
 	tls := transport.TLSInfo{
 		CertFile:       p.cert("etcd"),
 		KeyFile:        p.key("etcd"),
@@ -20,11 +24,13 @@ func startEtcd(ctx context.Context, parts *parts, o *options, p pki) (string, er
 		ClientCertAuth: true,
 	}
 	c := embed.NewConfig()
-	c.Name = "default" // part of the data: a later start must use the same
+	c.Name = o.etcdMember
 	c.Dir = o.path("etcd")
-	c.ListenClientUrls, c.AdvertiseClientUrls = []url.URL{loopback}, []url.URL{loopback}
-	c.ListenPeerUrls, c.AdvertisePeerUrls = []url.URL{loopback}, []url.URL{loopback}
-	c.InitialCluster = c.InitialClusterFromName(c.Name)
+	c.ListenClientUrls, c.AdvertiseClientUrls = at(o.etcdClientPort), at(o.etcdClientPort)
+	c.ListenPeerUrls, c.AdvertisePeerUrls = at(o.etcdPeerPort), at(o.etcdPeerPort)
+	if c.InitialCluster = o.etcdCluster; c.InitialCluster == "" {
+		c.InitialCluster = c.InitialClusterFromName(c.Name)
+	}
 	c.ClientTLSInfo, c.PeerTLSInfo = tls, tls
 	c.EnableGRPCGateway = false // it would dial port 0
 	c.LogLevel = "warn"
@@ -33,7 +39,7 @@ func startEtcd(ctx context.Context, parts *parts, o *options, p pki) (string, er
 	// What fsync protects from is a crash of the machine, which ends a development cluster's usefulness anyway;
 	// its cost is most of the latency of a write.
 	c.UnsafeNoFsync = !o.etcdFsync
-	// Raft keeps the last entries in memory for followers. There are none.
+	// Raft keeps the last entries in memory for followers: there are none, or they take a snapshot.
 	c.SnapshotCount, c.SnapshotCatchUpEntries = 1000, 100
 
 	server, err := embed.StartEtcd(c)

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -30,10 +31,17 @@ type options struct {
 	etcdServers    []string // empty: the etcd of this process
 	etcdFsync      bool
 	apiserverFlags []string // of kube-apiserver, after our own
+
+	// For an etcd of several members, each in a process of its own:
+
+	etcdMember                   string // its name
+	etcdAddress                  net.IP // where it listens and is reached
+	etcdClientPort, etcdPeerPort int    // 0: free ones
+	etcdCluster                  string // NAME=PEERURL,... of all members; empty: it is alone
 }
 
 func newOptions() *options {
-	return &options{name: "physical", nodes: 3, auditLog: true}
+	return &options{name: "physical", nodes: 3, auditLog: true, etcdMember: "default", etcdAddress: net.IPv4(127, 0, 0, 1)}
 }
 
 // logFileInDir is the value of --log-file given without one.
@@ -53,6 +61,11 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.onlyEtcd, "only-etcd", o.onlyEtcd, "Run etcd alone. Its URL is in DIR/ready; clients use DIR/pki/etcd-ca.crt and DIR/pki/apiserver-etcd-client.{crt,key}.")
 	fs.StringSliceVar(&o.etcdServers, "etcd-servers", o.etcdServers, "URLs of an external etcd, comma separated; without it an etcd runs in this process. How to reach it over TLS, --apiserver-flag says.")
 	fs.BoolVar(&o.etcdFsync, "etcd-fsync", o.etcdFsync, "Let the etcd of this process keep what was acknowledged over a crash of the machine, too.")
+	fs.StringVar(&o.etcdMember, "etcd-member", o.etcdMember, "Name of the etcd of this process among the members of its cluster. It is part of the data: a later start must use the same.")
+	fs.IPVar(&o.etcdAddress, "etcd-address", o.etcdAddress, "IP address on which that etcd listens and is reached.")
+	fs.IntVar(&o.etcdClientPort, "etcd-client-port", 0, "Its port for clients. 0: a free one.")
+	fs.IntVar(&o.etcdPeerPort, "etcd-peer-port", 0, "Its port for the other members. 0: a free one.")
+	fs.StringVar(&o.etcdCluster, "etcd-cluster", "", "NAME=URL of the port for members of each member of its cluster, this one among them, comma separated; their DIR/pki need the same etcd-ca. Without it, this etcd is the only one.")
 	fs.StringArrayVar(&o.apiserverFlags, "apiserver-flag", o.apiserverFlags, "A further flag of kube-apiserver, for example --apiserver-flag=--etcd-prefix=/peer. May be given several times.")
 	fs.BoolVar(&o.exitWithParent, "exit-with-parent", o.exitWithParent, "Stop when stdin is closed.")
 }

@@ -14,6 +14,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"k8s.io/client-go/util/cert"
@@ -36,8 +37,8 @@ type pki struct{ dir string }
 func (p pki) cert(name string) string { return filepath.Join(p.dir, name+".crt") }
 func (p pki) key(name string) string  { return filepath.Join(p.dir, name+".key") }
 
-// openPKI makes what is missing in dir.
-func openPKI(dir string) (pki, error) {
+// openPKI makes what is missing in dir. etcd is where an etcd is reached beside loopback.
+func openPKI(dir string, etcd net.IP) (pki, error) {
 	p := pki{dir: dir}
 	for _, ca := range []string{clusterCA, etcdCA, frontProxyCA} {
 		if err := p.ensure(ca, "", cert.Config{CommonName: ca}); err != nil {
@@ -48,6 +49,8 @@ func openPKI(dir string) (pki, error) {
 		DNSNames: []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"},
 		IPs:      []net.IP{net.IPv4(127, 0, 0, 1), net.ParseIP(firstServiceIP)},
 	}
+	member := loopback
+	member.IPs = append(slices.Clone(loopback.IPs), etcd)
 	client := []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
 	server := []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
 	both := []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
@@ -56,7 +59,7 @@ func openPKI(dir string) (pki, error) {
 		config   cert.Config
 	}{
 		{"apiserver", clusterCA, cert.Config{CommonName: "kube-apiserver", AltNames: loopback, Usages: server}},
-		{"etcd", etcdCA, cert.Config{CommonName: "etcd", AltNames: loopback, Usages: both}},
+		{"etcd", etcdCA, cert.Config{CommonName: "etcd", AltNames: member, Usages: both}},
 		{"apiserver-etcd-client", etcdCA, cert.Config{CommonName: "kube-apiserver", Usages: client}},
 		{"front-proxy-client", frontProxyCA, cert.Config{CommonName: "front-proxy-client", Usages: client}},
 		{adminUser, clusterCA, cert.Config{CommonName: adminUser, Organization: []string{"system:masters"}, Usages: client}},

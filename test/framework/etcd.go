@@ -14,10 +14,14 @@ type Etcd struct {
 // StartEtcd starts an etcd, waits until it serves, and stops it at the end of the test.
 func StartEtcd(t testing.TB) *Etcd {
 	t.Helper()
-	return &Etcd{StartPhysical(t, "store", func(p *Physical) {
-		p.args = append(p.args, "--only-etcd", "--etcd-fsync")
-		p.Dir = filepath.Join(t.TempDir(), "store")
-	})}
+	return &Etcd{StartPhysical(t, "store", etcdIn(filepath.Join(t.TempDir(), "store")))}
+}
+
+func etcdIn(dir string, flags ...string) PhysicalOption {
+	return func(p *Physical) {
+		p.args = append(append(p.args, "--only-etcd", "--etcd-fsync"), flags...)
+		p.Dir = dir
+	}
 }
 
 // Flags are those of `atoll start` with which a server uses it.

@@ -121,9 +121,13 @@ func (l *Link) line(from, to *host, loss float64, delay time.Duration) {
 // Dialer returns how to reach a TCP address of this machine over the link, for Proxy.Through.
 func (l *Link) Dialer(target string) func(context.Context) (net.Conn, error) {
 	l.t.Helper()
-	address := l.serve(l.far, net.JoinHostPort(farAddress, "0"), target)
+	return l.near.dialer(l.serve(l.far, net.JoinHostPort(farAddress, "0"), target))
+}
+
+// dialer returns how to reach a TCP address from that host.
+func (h *host) dialer(address string) func(context.Context) (net.Conn, error) {
 	return func(ctx context.Context) (conn net.Conn, err error) {
-		inErr := l.near.in(func() { conn, err = (&net.Dialer{}).DialContext(ctx, "tcp", address) })
+		inErr := h.in(func() { conn, err = (&net.Dialer{}).DialContext(ctx, "tcp", address) })
 		return conn, errors.Join(inErr, err)
 	}
 }
@@ -158,10 +162,15 @@ func (l *Link) Move(s *Syncer, p *Physical, hubURL string) {
 	if err := os.WriteFile(hosts, []byte(farAddress+" localhost\n"), 0o600); err != nil {
 		l.t.Fatalf("tell the syncer of %s where the hub is: %v", p.Name, err)
 	}
-	namespace := "/proc/" + strconv.Itoa(os.Getpid()) + "/fd/" + strconv.Itoa(int(l.near.namespace.Fd()))
-	s.args = append([]string{"--net=" + namespace, s.binary}, s.args...)
-	s.binary = "nsenter"
+	l.near.put(s.Process)
 	s.Start()
+}
+
+// put makes a process that does not run yet start on that host.
+func (h *host) put(p *Process) {
+	namespace := "/proc/" + strconv.Itoa(os.Getpid()) + "/fd/" + strconv.Itoa(int(h.namespace.Fd()))
+	p.args = append([]string{"--net=" + namespace, p.binary}, p.args...)
+	p.binary = "nsenter"
 }
 
 // newHost makes a network namespace with loopback and a TUN device that has an address in a network of 256.

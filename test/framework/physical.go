@@ -49,6 +49,14 @@ func PhysicalDir(dir string) PhysicalOption {
 // StartPhysical starts a cluster, waits until it takes pods, and stops it at the end of the test.
 func StartPhysical(t testing.TB, name string, opts ...PhysicalOption) *Physical {
 	t.Helper()
+	p := newPhysical(t, name, opts...)
+	p.Start()
+	return p
+}
+
+// newPhysical is StartPhysical without the start.
+func newPhysical(t testing.TB, name string, opts ...PhysicalOption) *Physical {
+	t.Helper()
 	p := &Physical{Name: name, Process: &Process{
 		t: t, name: fmt.Sprintf("physical cluster %q", name), binary: filepath.Join(physicalBinDir(t), "physical"),
 	}}
@@ -63,7 +71,6 @@ func StartPhysical(t testing.TB, name string, opts ...PhysicalOption) *Physical 
 	p.args = append([]string{"start", "--name=" + name, "--root-directory=" + p.Dir, "--exit-with-parent"}, p.args...)
 	p.prepare, p.ready = p.forget, p.read
 	t.Cleanup(p.Stop)
-	p.Start()
 	return p
 }
 

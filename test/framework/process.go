@@ -55,9 +55,21 @@ func (p *Process) Use(t testing.TB) {
 // Start starts the process, which is not running, and waits until it is ready.
 func (p *Process) Start() {
 	p.t.Helper()
+	p.launch()
+	p.await()
+}
+
+// launch starts the process and waits for nothing.
+func (p *Process) launch() {
+	p.t.Helper()
 	if err := p.spawn(); err != nil {
 		p.t.Fatalf("%s: start: %v", p.name, err)
 	}
+}
+
+// await waits until the process is ready.
+func (p *Process) await() {
+	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.t.Context(), startTimeout)
 	defer cancel()
 	for {
