@@ -140,7 +140,8 @@ type Backend struct {
 	prefixes  map[string]bool                      // every resource prefix that has or had rows
 
 	alike alike
-	usage *usage // nil without Limits
+	usage *usage        // nil without Limits
+	looks chan struct{} // holds one for each page that a pass looks at
 }
 
 var _ generic.RESTOptionsGetter = (*Backend)(nil)
@@ -162,6 +163,7 @@ func New(c Config) (*Backend, error) {
 		clock:     c.Clock,
 		resources: map[schema.GroupResource][]*Resource{},
 		prefixes:  map[string]bool{},
+		looks:     make(chan struct{}, maxLooks),
 	}
 	if b.prefix == "" {
 		b.prefix = DefaultPrefix

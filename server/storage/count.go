@@ -7,14 +7,6 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-const (
-	// firstPage is how many rows of a resource are read first: the largest take 30 MB together.
-	firstPage = 20
-	// pageBytes is about what further pages have, by the size of the rows before.
-	pageBytes = 4 << 20
-	maxPage   = 1000
-)
-
 // countShare counts in etcd what a logical cluster has of a share, all at one revision, which it returns. It takes as long as
 // reading all of it: etcd tells no sizes without the values.
 func (b *Backend) countShare(ctx context.Context, s share) (amount, int64, error) {
@@ -61,24 +53,17 @@ func (b *Backend) rangeOf(prefix string, s share) string {
 
 // bytesBelow is the size of the keys and values of a range at a revision.
 func (b *Backend) bytesBelow(ctx context.Context, prefix string, revision int64) (int64, error) {
-	var bytes, rows int64
-	end := clientv3.GetPrefixRangeEnd(prefix)
-	page := int64(firstPage)
-	for from := prefix; ; {
-		got, err := b.client.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(page), clientv3.WithRev(revision))
+	var bytes int64
+	for p := b.pagesOf(prefix, "", clientv3.WithRev(revision)); !p.done; {
+		got, err := p.next(ctx)
 		if err != nil {
 			return 0, err
 		}
 		for _, kv := range got.Kvs {
 			bytes += sizeOf(string(kv.Key), kv.Value)
 		}
-		rows += int64(len(got.Kvs))
-		if !got.More || len(got.Kvs) == 0 {
-			return bytes, nil
-		}
-		from = string(got.Kvs[len(got.Kvs)-1].Key) + "\x00"
-		page = min(max(pageBytes*rows/bytes, firstPage), maxPage)
 	}
+	return bytes, nil
 }
 
 // sizeOf is what a row counts for.

@@ -87,7 +87,7 @@ func TestDeleteClusterDataOfCustomResources(t *testing.T) {
 // TestDeleteManyCustomResourcesOfBefore: a definition without record goes before the last of its many objects, which go all
 // the same, also if the server ends between.
 func TestDeleteManyCustomResourcesOfBefore(t *testing.T) {
-	const n = deleteBatch + 2*pageRows + 1
+	const n = deleteBatch + 2*maxPage + 1
 	for name, remove := range map[string]func(s *served) error{
 		"all": func(s *served) error { return s.DeleteClusterData(t.Context(), "aa", nil) },
 		"what is not held": func(s *served) error {

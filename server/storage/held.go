@@ -21,11 +21,11 @@ import (
 )
 
 const (
-	// firstRows is how many rows of each resource are read together: what a new logical cluster holds is read at once, and
-	// what comes back is bounded where every resource has rows of the largest size.
+	// firstRows is how many rows of each resource are read together, of several up to maxPage: what a new logical cluster
+	// holds is read at once.
 	firstRows = 4
-	// pageRows is how many rows of one resource are read at a time where there are more.
-	pageRows = 100
+	// maxLooks is how many pages, of all logical clusters that are looked at, are in memory at once.
+	maxLooks = 4
 )
 
 // Hold returns those of an object's finalizers that are to be waited for.
@@ -101,40 +101,84 @@ type pass struct {
 	held    lc.Held
 }
 
-// look reads the rows below the prefixes: all, or with some the first of each. It returns those that may go, of each prefix
+// look reads the rows below the prefixes: all, or with less the first of each. It returns those that may go, of each prefix
 // the first ones, and whether these are all there are.
-func (p *pass) look(ctx context.Context, prefixes []string, some bool) (rows [][]seen, complete bool, err error) {
+func (p *pass) look(ctx context.Context, prefixes []string, less bool) (rows [][]seen, complete bool, err error) {
 	complete = true
 	for chunk := range slices.Chunk(prefixes, maxOps) {
-		finds := make([]clientv3.Op, len(chunk))
+		counts := make([]clientv3.Op, len(chunk))
 		for i, prefix := range chunk {
-			finds[i] = clientv3.OpGet(p.start(prefix), clientv3.WithPrefix(), clientv3.WithLimit(firstRows))
+			counts[i] = clientv3.OpGet(p.start(prefix), clientv3.WithPrefix(), clientv3.WithCountOnly())
 		}
-		got, err := p.backend.client.Txn(ctx).Then(finds...).Commit()
+		got, err := p.backend.client.Txn(ctx).Then(counts...).Commit()
 		if err != nil {
 			return nil, false, err
 		}
+		var some []string
 		for i, r := range got.Responses {
-			found := (*clientv3.GetResponse)(r.GetResponseRange())
-			if len(found.Kvs) == 0 {
-				continue
+			if r.GetResponseRange().Count > 0 {
+				some = append(some, chunk[i])
 			}
-			first, err := p.see(ctx, chunk[i], found)
+		}
+		for few := range slices.Chunk(some, maxPage/firstRows) {
+			first, after, err := p.first(ctx, few)
 			if err != nil {
 				return nil, false, err
 			}
-			if found.More {
-				complete = false
-				more, err := p.rest(ctx, chunk[i], first[len(first)-1].key, some)
-				if err != nil {
-					return nil, false, err
+			for i, prefix := range few {
+				if after[i] != "" {
+					complete = false
+					more, err := p.rest(ctx, prefix, after[i], less)
+					if err != nil {
+						return nil, false, err
+					}
+					first[i] = append(first[i], more...)
 				}
-				first = append(first, more...)
+				if len(first[i]) > 0 {
+					rows = append(rows, first[i])
+				}
 			}
-			rows = append(rows, first)
 		}
 	}
 	return rows, complete, nil
+}
+
+// first reads the first rows of a few resources, and says after which row there are more.
+func (p *pass) first(ctx context.Context, prefixes []string) (rows [][]seen, after []string, err error) {
+	done, err := p.turn(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer done()
+	finds := make([]clientv3.Op, len(prefixes))
+	for i, prefix := range prefixes {
+		finds[i] = clientv3.OpGet(p.start(prefix), clientv3.WithPrefix(), clientv3.WithLimit(firstRows))
+	}
+	got, err := p.backend.client.Txn(ctx).Then(finds...).Commit()
+	if err != nil {
+		return nil, nil, err
+	}
+	rows, after = make([][]seen, len(prefixes)), make([]string, len(prefixes))
+	for i, r := range got.Responses {
+		found := (*clientv3.GetResponse)(r.GetResponseRange())
+		if rows[i], err = p.see(ctx, prefixes[i], found); err != nil {
+			return nil, nil, err
+		}
+		if found.More {
+			after[i] = rows[i][len(rows[i])-1].key
+		}
+	}
+	return rows, after, nil
+}
+
+// turn waits until one more page may be read and looked at; callers end it by done.
+func (p *pass) turn(ctx context.Context) (done func(), err error) {
+	select {
+	case p.backend.looks <- struct{}{}:
+		return func() { <-p.backend.looks }, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
 }
 
 func (p *pass) start(prefix string) string {
@@ -142,25 +186,34 @@ func (p *pass) start(prefix string) string {
 }
 
 // rest reads the rows of a resource after one, page by page, and returns up to about deleteBatch of those that may go.
-func (p *pass) rest(ctx context.Context, prefix, after string, some bool) (rows []seen, err error) {
-	end := clientv3.GetPrefixRangeEnd(p.start(prefix))
-	for {
-		got, err := p.backend.client.Get(ctx, after+"\x00", clientv3.WithRange(end), clientv3.WithLimit(pageRows))
-		if err != nil {
-			return nil, err
-		}
-		page, err := p.see(ctx, prefix, got)
+func (p *pass) rest(ctx context.Context, prefix, after string, less bool) (rows []seen, err error) {
+	for pages := p.backend.pagesOf(p.start(prefix), after); !pages.done; {
+		page, err := p.page(ctx, prefix, pages)
 		if err != nil {
 			return nil, err
 		}
 		if len(rows) < deleteBatch {
 			rows = append(rows, page...)
 		}
-		if !got.More || some && len(rows) >= deleteBatch {
+		if less && len(rows) >= deleteBatch {
 			return rows, nil
 		}
-		after = page[len(page)-1].key
 	}
+	return rows, nil
+}
+
+// page reads the next page of a resource, in its turn.
+func (p *pass) page(ctx context.Context, prefix string, pages *pages) ([]seen, error) {
+	done, err := p.turn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	got, err := pages.next(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return p.see(ctx, prefix, got)
 }
 
 // see notes what is held of some rows of a resource, and returns all of them.

@@ -39,10 +39,10 @@ func rowsOf(t *testing.T, cluster string) (n int) {
 
 // One object among many that has a finalizer keeps all of them, whichever page it is on.
 func TestDeleteUnheldData(t *testing.T) {
-	for name, at := range map[string]int{"first": 0, "on a page": firstRows + 3, "last": deleteBatch + pageRows/2, "none": -1} {
+	for name, at := range map[string]int{"first": 0, "on a page": firstRows + 3, "last": deleteBatch + maxPage/2, "none": -1} {
 		t.Run(name, func(t *testing.T) {
 			s := serve(t, prefixOf(t), nil)
-			const n = deleteBatch + pageRows
+			const n = deleteBatch + maxPage
 			for i := range n {
 				cm := configMap("default", fmt.Sprintf("cm-%05d", i))
 				if i == at {

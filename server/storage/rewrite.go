@@ -18,8 +18,6 @@ import (
 )
 
 const (
-	// rewritePage is how many rows are read at once, with their values.
-	rewritePage = 200
 	// rewriteParallel is how many rows are written at once; as deleteParallel, and less, since nobody waits for it.
 	rewriteParallel = 8
 	// rewriteTold is how many rows are written between two words about the progress.
@@ -143,20 +141,16 @@ func (b *Backend) allCustom(ctx context.Context) ([]schema.GroupResource, error)
 
 // eachPage reads the rows below prefix, each page as it is then.
 func (b *Backend) eachPage(ctx context.Context, prefix string, page func(*clientv3.GetResponse) error, options ...clientv3.OpOption) error {
-	end := clientv3.GetPrefixRangeEnd(prefix)
-	for from := prefix; ; {
-		got, err := b.client.Get(ctx, from, append([]clientv3.OpOption{clientv3.WithRange(end), clientv3.WithLimit(rewritePage)}, options...)...)
+	for p := b.pagesOf(prefix, "", options...); !p.done; {
+		got, err := p.next(ctx)
 		if err != nil {
 			return err
 		}
 		if err := page(got); err != nil {
 			return err
 		}
-		if !got.More || len(got.Kvs) == 0 {
-			return nil
-		}
-		from = string(got.Kvs[len(got.Kvs)-1].Key) + "\x00"
 	}
+	return nil
 }
 
 // rewrite is one pass over all rows.

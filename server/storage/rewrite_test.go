@@ -77,7 +77,7 @@ func TestRewriteStale(t *testing.T) {
 		}
 		want[key] = plain
 	}
-	for i := range rewritePage + 5 { // more than one page
+	for i := range 3*maxPage + 5 { // more than one page
 		name := fmt.Sprint("s", i)
 		put(prefix+"/secrets/shop/default/"+name, secret(name), true)
 	}
