@@ -180,7 +180,8 @@ func TestEncryptionAtRest(t *testing.T) {
 	}
 }
 
-// TestEncryptionReload: a changed file counts without a restart, and a broken one changes nothing.
+// TestEncryptionReload: a changed file counts without a restart, for what was there before, too, and a broken one changes
+// nothing.
 func TestEncryptionReload(t *testing.T) {
 	before := encryptionconfigcontroller.EncryptionConfigFileChangePollDuration
 	encryptionconfigcontroller.EncryptionConfigFileChangePollDuration = 50 * time.Millisecond
@@ -205,6 +206,10 @@ func TestEncryptionReload(t *testing.T) {
 		waitFor(t, time.Minute, "the key "+name+" writes", func() (string, bool) {
 			n++
 			row := write(fmt.Sprint("s", n))
+			return fmt.Sprintf("%.30q", row), bytes.HasPrefix(row, []byte("k8s:enc:aesgcm:v1:"+name+":"))
+		})
+		waitFor(t, time.Minute, "what was there is written anew with the key "+name, func() (string, bool) {
+			row := r.row(t, "/registry/secrets/shopname/default/one")
 			return fmt.Sprintf("%.30q", row), bytes.HasPrefix(row, []byte("k8s:enc:aesgcm:v1:"+name+":"))
 		})
 	}
