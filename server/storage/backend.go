@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -142,6 +143,9 @@ type Backend struct {
 	alike alike
 	usage *usage        // nil without Limits
 	looks chan struct{} // holds one for each page that a pass looks at
+
+	space     func(context.Context) (inUse, quota int64, err error)
+	roomEvery time.Duration
 }
 
 var _ generic.RESTOptionsGetter = (*Backend)(nil)
@@ -164,7 +168,9 @@ func New(c Config) (*Backend, error) {
 		resources: map[schema.GroupResource][]*Resource{},
 		prefixes:  map[string]bool{},
 		looks:     make(chan struct{}, maxLooks),
+		roomEvery: lookForRoom,
 	}
+	b.space = b.spaceOfEtcd
 	if b.prefix == "" {
 		b.prefix = DefaultPrefix
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sync/errgroup"
@@ -47,6 +48,8 @@ type rewritten struct {
 // custom resources among them, and of the installation. It goes on until nothing is stale; with more than one server each may
 // do it, and at the same time. What the rows say stays the same to the byte, and so does their lease; a watcher sees an
 // object that differs by its resourceVersion alone. A row that somebody else writes meanwhile is his.
+//
+// While the store is nearly full it waits until a compaction makes room.
 //
 // Rows that cannot be decrypted are counted and left alone. It is an error if others write stale rows all the time. After an
 // error it can be called again.
@@ -158,6 +161,7 @@ type rewrite struct {
 	backend       *Backend
 	before        int64 // written by passes before
 	read          int64
+	looked        time.Time    // for room
 	written, lost atomic.Int64 // lost are those that somebody else wrote meanwhile
 
 	mu         sync.Mutex // guards what follows
@@ -167,6 +171,9 @@ type rewrite struct {
 
 func (r *rewrite) below(ctx context.Context, k rewritten) error {
 	return r.backend.eachPage(ctx, k.base+"/", func(got *clientv3.GetResponse) error {
+		if err := r.room(ctx); err != nil {
+			return err
+		}
 		r.read += int64(len(got.Kvs))
 		group, ctx := errgroup.WithContext(ctx)
 		group.SetLimit(rewriteParallel)
