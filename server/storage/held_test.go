@@ -166,7 +166,7 @@ func TestDeleteUnheldDataTakesLocks(t *testing.T) {
 
 // Of a logical cluster that is gone nothing is known; while it is held, what was counted still holds.
 func TestDeleteUnheldDataForgetsWhatWasCounted(t *testing.T) {
-	s := serve(t, prefixOf(t), func(c *Config) { c.Limits = Limits{Objects: 100} })
+	s := serve(t, prefixOf(t), func(c *Config) { c.Limits = always(Limits{Objects: 100}) })
 	aa := as(in("aa", "default"))
 	cm := configMap("default", "a")
 	cm.Finalizers = []string{"example.com/a"}
