@@ -28,7 +28,7 @@ type EncryptionOptions struct {
 
 func (o *EncryptionOptions) addFlags(fss *cliflag.NamedFlagSets) {
 	fs := fss.FlagSet("encryption")
-	fs.StringVar(&o.ConfigFile, "encryption-provider-config", o.ConfigFile, "File with an EncryptionConfiguration, which says what is encrypted in etcd and with which keys. A backup does not hold it: keep its keys as long as backups, and not beside them.")
+	fs.StringVar(&o.ConfigFile, "encryption-provider-config", o.ConfigFile, "File with an EncryptionConfiguration, which says what is encrypted in etcd and with which keys. A backup does not hold it: keep the keys of every backup, and in another place than the backup.")
 	fs.BoolVar(&o.AutomaticReload, "encryption-provider-config-automatic-reload", o.AutomaticReload, "Take up a changed --encryption-provider-config within a minute.")
 }
 
@@ -67,7 +67,9 @@ func (s *Server) encrypt(ctx context.Context, config *genericapiserver.Config) (
 		dynamic := encryptionconfig.NewDynamicTransformers(loaded.Transformers, loaded.HealthChecks[0], cancel, loaded.KMSCloseGracePeriod)
 		reload := &reload{
 			file: o.ConfigFile, server: config.APIServerID, transformers: dynamic,
-			taken: loaded.EncryptionFileContentHash, took: s.rewrites.took,
+			taken: loaded.EncryptionFileContentHash, took: s.rewrites.took, reads: func(ctx context.Context, t value.ResourceTransformers) error {
+				return s.backend.Readable(ctx, t)
+			},
 		}
 		err := config.AddPostStartHook("encryption-provider-config-reload", func(genericapiserver.PostStartHookContext) error {
 			go reload.run(ctx)

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apiserver/pkg/server/options/encryptionconfig"
 	encryptionconfigcontroller "k8s.io/apiserver/pkg/server/options/encryptionconfig/controller"
 	encryptionmetrics "k8s.io/apiserver/pkg/server/options/encryptionconfig/metrics"
+	"k8s.io/apiserver/pkg/storage/value"
 	"k8s.io/klog/v2"
 
 	"atoll.dev/atoll/server/storage"
@@ -31,6 +32,8 @@ type reload struct {
 	taken string
 	// took is told of each hash that counts from then on.
 	took func(hash string)
+	// reads returns an error if what is stored cannot be decrypted.
+	reads func(context.Context, value.ResourceTransformers) error
 }
 
 // run looks at the file until ctx ends.
@@ -76,7 +79,8 @@ func (r *reload) once(ctx context.Context) error {
 	return nil
 }
 
-// well returns an error unless all key management of the file answers; it may just have been started.
+// well returns an error unless all key management of the file answers, which may just have been started, and what is stored
+// can be decrypted.
 func (r *reload) well(ctx context.Context, loaded *encryptionconfig.EncryptionConfiguration) error {
 	if len(loaded.HealthChecks) != 1 {
 		return fmt.Errorf("%d checks of health for one file", len(loaded.HealthChecks))
@@ -90,7 +94,7 @@ func (r *reload) well(ctx context.Context, loaded *encryptionconfig.EncryptionCo
 	if err := loaded.HealthChecks[0].Check(req); err != nil {
 		return fmt.Errorf("the key management of the changed file is not well: %w", err)
 	}
-	return nil
+	return r.reads(ctx, encryptionconfig.StaticTransformers(loaded.Transformers))
 }
 
 // rewrites has rows written with the first key after the start, and after each change of the file.

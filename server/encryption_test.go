@@ -180,6 +180,52 @@ func TestEncryptionAtRest(t *testing.T) {
 	}
 }
 
+// TestEncryptionLostKeys: what cannot be decrypted ends the start, of whatever resource it is, and names a row and the flag; one
+// spoilt row among others does not.
+func TestEncryptionLostKeys(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "encryption.yaml")
+	configMapsWith := func(secret string) {
+		mustWrite(t, file, "apiVersion: apiserver.config.k8s.io/v1\nkind: EncryptionConfiguration\nresources:\n"+
+			"- resources: [configmaps]\n  providers:\n  - aescbc: {keys: [{name: k, secret: "+secret+"}]}\n  - identity: {}\n")
+	}
+	configMapsWith(oldKey)
+	r := startServer(t, func(o *Options) { o.Encryption.ConfigFile = file })
+	r.makeNamespace(t, shop, "default")
+	for _, name := range []string{"a", "b"} {
+		_, err := r.in(t, shop).CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+		must(t, err)
+	}
+	row := "/registry/configmaps/shopname/default/a"
+	if got := r.row(t, row); !bytes.HasPrefix(got, []byte("k8s:enc:aescbc:v1:k:")) {
+		t.Fatalf("%s begins with %.30q", row, got)
+	}
+	must(t, r.stop())
+	refused := func(o Options, want error) {
+		t.Helper()
+		s, err := New(t.Context(), &o, r.data)
+		if err == nil {
+			t.Fatalf("the server started; closed: %v", s.Close())
+		}
+		if !errors.Is(err, want) || !strings.Contains(err.Error(), row) || !strings.Contains(err.Error(), "--encryption-provider-config") {
+			t.Errorf("%v, want %v that names %s", err, want, row)
+		}
+	}
+	plain := *r.options
+	plain.Encryption.ConfigFile = ""
+	refused(plain, storage.ErrEncrypted)
+	configMapsWith(newKey)
+	refused(*r.options, storage.ErrUnreadable)
+
+	// With its key, and one row that no key reads.
+	configMapsWith(oldKey)
+	_, err := r.data.Put(t.Context(), row, "k8s:enc:aescbc:v1:k:spoilt")
+	must(t, err)
+	r = r.restart(t)
+	if _, err := r.in(t, shop).CoreV1().ConfigMaps("default").Get(t.Context(), "b", metav1.GetOptions{}); err != nil {
+		t.Errorf("beside a spoilt row: %v", err)
+	}
+}
+
 // TestEncryptionReload: a changed file counts without a restart, for what was there before, too, and a broken one changes
 // nothing.
 func TestEncryptionReload(t *testing.T) {
@@ -215,6 +261,20 @@ func TestEncryptionReload(t *testing.T) {
 	}
 	if _, err := r.in(t, shop).CoreV1().Secrets("default").Get(t.Context(), "one", metav1.GetOptions{}); err != nil {
 		t.Errorf("what the old key wrote: %v", err)
+	}
+}
+
+// TestEncryptionReloadKeepsItsKeys: a changed file with which what is stored cannot be decrypted is not taken up.
+func TestEncryptionReloadKeepsItsKeys(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "encryption.yaml")
+	encryptWith(t, file, "new:"+newKey)
+	r := &reload{
+		file: file, server: "s", taken: "of before",
+		took:  func(hash string) { t.Errorf("took %s", hash) },
+		reads: func(context.Context, value.ResourceTransformers) error { return storage.ErrUnreadable },
+	}
+	if err := r.once(t.Context()); !errors.Is(err, storage.ErrUnreadable) || r.taken != "of before" {
+		t.Errorf("%v, took %s", err, r.taken)
 	}
 }
 

@@ -316,6 +316,9 @@ func (s *Server) assemble(ctx context.Context, etcd *clientv3.Client, address st
 		return err
 	}
 	s.kinds = garbage.NewCustom(builtinKinds, customKinds{s.custom.Definitions()}, s.backend.Metadata)
+	if err := s.backend.Readable(ctx, transformers); err != nil {
+		return err
+	}
 	return s.generic.AddReadyzChecks(healthz.NamedCheck("watch-caches", patiently(s.backend.WaitReady)))
 }
 

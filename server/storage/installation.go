@@ -21,6 +21,11 @@ const AuthoritiesRow = "certificate-authorities"
 // encryptedPrefix begins every value that upstream's providers encrypt, and nothing that is in plain.
 const encryptedPrefix = "k8s:enc:"
 
+// installationResource is what the installation's rows are encrypted as.
+var installationResource = schema.GroupResource{Resource: "secrets"}
+
+func isEncrypted(row []byte) bool { return bytes.HasPrefix(row, []byte(encryptedPrefix)) }
+
 // ErrEncrypted is the error of rows that are encrypted, read without a configuration of encryption.
 var ErrEncrypted = errors.New("the store is encrypted: start the server with the --encryption-provider-config that was used, which a backup does not hold")
 
@@ -44,13 +49,13 @@ func (b *Backend) ReadInstallation(ctx context.Context, name string) (Installati
 	if len(got.Kvs) == 0 {
 		return InstallationRow{}, nil
 	}
-	if b.transform == nil && bytes.HasPrefix(got.Kvs[0].Value, []byte(encryptedPrefix)) {
+	if b.transform == nil && isEncrypted(got.Kvs[0].Value) {
 		return InstallationRow{}, fmt.Errorf("read the installation's %s: %w", name, ErrEncrypted)
 	}
 	row := InstallationRow{Value: got.Kvs[0].Value, Revision: got.Kvs[0].ModRevision}
 	if cipher := b.installationCipher(); cipher != nil {
 		if row.Value, row.Stale, err = cipher.TransformFromStorage(ctx, row.Value, value.DefaultContext(key)); err != nil {
-			return InstallationRow{}, fmt.Errorf("decrypt the installation's %s: %w", name, err)
+			return InstallationRow{}, fmt.Errorf("decrypt the installation's %s: %w: %w", name, err, ErrUnreadable)
 		}
 	}
 	return row, nil
@@ -66,7 +71,7 @@ func (b *Backend) ReadPlainInstallation(ctx context.Context, name string) (Insta
 	if len(got.Kvs) == 0 {
 		return InstallationRow{}, nil
 	}
-	if !bytes.HasPrefix(got.Kvs[0].Value, []byte(encryptedPrefix)) {
+	if !isEncrypted(got.Kvs[0].Value) {
 		return InstallationRow{Value: got.Kvs[0].Value, Revision: got.Kvs[0].ModRevision}, nil
 	}
 	row, err := b.ReadInstallation(ctx, name)
@@ -108,5 +113,5 @@ func (b *Backend) installationCipher() value.Transformer {
 	if b.transform == nil {
 		return nil
 	}
-	return b.transform.TransformerForResource(schema.GroupResource{Resource: "secrets"})
+	return b.transform.TransformerForResource(installationResource)
 }

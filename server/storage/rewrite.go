@@ -38,8 +38,8 @@ type Rewritten struct {
 	Named      []string
 }
 
-// rewritten are rows of one kind: below base, encrypted by transformer.
-type rewritten struct {
+// kindOfRows are rows of one kind: below base, encrypted by transformer.
+type kindOfRows struct {
 	base        string
 	transformer value.Transformer
 }
@@ -59,7 +59,7 @@ func (b *Backend) RewriteStale(ctx context.Context) (Rewritten, error) {
 		return total, nil
 	}
 	for range rewritePasses {
-		kinds, err := b.rewritten(ctx)
+		kinds, err := b.kindsOfRows(ctx, b.transform)
 		if err != nil {
 			return total, err
 		}
@@ -79,24 +79,24 @@ func (b *Backend) RewriteStale(ctx context.Context) (Rewritten, error) {
 	return total, fmt.Errorf("after %d passes and %d rows written there are still others: does another server of this etcd write with another first key?", rewritePasses, total.Written)
 }
 
-// rewritten lists all kinds of rows that may be encrypted.
-func (b *Backend) rewritten(ctx context.Context) ([]rewritten, error) {
+// kindsOfRows lists all kinds of rows that may be encrypted, with how transformers does it.
+func (b *Backend) kindsOfRows(ctx context.Context, transformers value.ResourceTransformers) ([]kindOfRows, error) {
 	byBase := map[string]value.Transformer{}
 	custom, err := b.allCustom(ctx)
 	if err != nil {
 		return nil, err
 	}
 	for _, gr := range custom {
-		byBase[join(b.prefix, uncachedPrefix(gr))] = b.transform.TransformerForResource(gr)
+		byBase[join(b.prefix, uncachedPrefix(gr))] = transformers.TransformerForResource(gr)
 	}
 	for _, r := range b.Resources() {
-		byBase[r.transformer.base] = r.transformer.inner
+		byBase[r.transformer.base] = transformers.TransformerForResource(r.GroupResource)
 	}
 	// Above the logical clusters.
-	byBase[strings.TrimSuffix(installationKey, "/")] = b.installationCipher()
-	var all []rewritten
+	byBase[strings.TrimSuffix(installationKey, "/")] = transformers.TransformerForResource(installationResource)
+	var all []kindOfRows
 	for _, base := range slices.Sorted(maps.Keys(byBase)) {
-		all = append(all, rewritten{base, byBase[base]})
+		all = append(all, kindOfRows{base, byBase[base]})
 	}
 	return all, nil
 }
@@ -169,7 +169,7 @@ type rewrite struct {
 	named      []string
 }
 
-func (r *rewrite) below(ctx context.Context, k rewritten) error {
+func (r *rewrite) below(ctx context.Context, k kindOfRows) error {
 	return r.backend.eachPage(ctx, k.base+"/", func(got *clientv3.GetResponse) error {
 		if err := r.room(ctx); err != nil {
 			return err
