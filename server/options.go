@@ -227,7 +227,36 @@ func (o *Options) Validate() []error {
 	if o.EventTTL < time.Second {
 		errs = append(errs, fmt.Errorf("--event-ttl %s: want at least a second", o.EventTTL))
 	}
-	return slices.Concat(errs, o.Encryption.validate(), o.Authentication.Validate(), o.Audit.Validate(), o.Tracing.Validate())
+	return slices.Concat(errs, o.Encryption.validate(), o.Authentication.Validate(), o.validateAudit(), o.Tracing.Validate())
+}
+
+// validateAudit refuses half a configuration, too: upstream takes it and writes nothing.
+func (o *Options) validateAudit() []error {
+	errs := o.Audit.Validate()
+	log, webhook, policy := o.Audit.LogOptions.Path, o.Audit.WebhookOptions.ConfigFile, o.Audit.PolicyFile
+	switch {
+	case policy != "" && log == "" && webhook == "":
+		errs = append(errs, fmt.Errorf("--audit-policy-file %q: nothing would be written: say where with --audit-log-path or --audit-webhook-config-file", policy))
+	case policy == "" && log != "":
+		errs = append(errs, fmt.Errorf("--audit-log-path %q: nothing would be written: say what with --audit-policy-file", log))
+	case policy == "" && webhook != "":
+		errs = append(errs, fmt.Errorf("--audit-webhook-config-file %q: nothing would be sent: say what with --audit-policy-file", webhook))
+	}
+	return errs
+}
+
+// Readable names the files of options with secrets in them that others on this machine can read, each with what to do.
+func (o *Options) Readable() []string {
+	var warnings []string
+	for _, given := range []struct{ flag, file string }{
+		{"--token-auth-file", o.TokenAuthFile}, {"--encryption-provider-config", o.Encryption.ConfigFile},
+	} {
+		info, err := os.Stat(given.file)
+		if given.file != "" && err == nil && info.Mode().Perm()&0o007 != 0 { // what is not there is Validate's
+			warnings = append(warnings, fmt.Sprintf("%s %s holds secrets, and everybody on this machine can use it (mode %#o): chmod 600 %s", given.flag, given.file, info.Mode().Perm(), given.file))
+		}
+	}
+	return warnings
 }
 
 // AdminKubeconfig is the file that the administrator's kubeconfig is written to.

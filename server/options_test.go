@@ -3,6 +3,7 @@ package server
 import (
 	"errors"
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -47,6 +48,9 @@ func TestOptionsValidate(t *testing.T) {
 		"tracing by a missing file":     {change: func(o *Options) { o.Tracing.ConfigFile = "nowhere" }, wants: []string{"tracing-config-file", "nowhere"}},
 		"delay of the end":              {change: func(o *Options) { o.ShutdownDelay = -time.Second }, wants: []string{"--shutdown-delay-duration"}},
 		"audit":                         {change: func(o *Options) { o.Audit.LogOptions.Path = "x"; o.Audit.LogOptions.MaxAge = -1 }, wants: []string{"--audit-log-maxage"}},
+		"audit policy for no log":       {change: func(o *Options) { o.Audit.PolicyFile = "p" }, wants: []string{"--audit-policy-file", "--audit-log-path"}},
+		"audit log without a policy":    {change: func(o *Options) { o.Audit.LogOptions.Path = "l" }, wants: []string{"--audit-log-path", "--audit-policy-file"}},
+		"audit hook without a policy":   {change: func(o *Options) { o.Audit.WebhookOptions.ConfigFile = "w" }, wants: []string{"--audit-webhook-config-file", "--audit-policy-file"}},
 		"several faults at once":        {change: func(o *Options) { o.SecurePort, o.RootDirectory = -1, "" }, wants: []string{"--secure-port", "--root-directory"}},
 	}
 	for name, test := range tests {
@@ -108,5 +112,23 @@ func TestExternalHost(t *testing.T) {
 				t.Errorf("got %q, want %q", got, test.want)
 			}
 		})
+	}
+}
+
+// TestOptionsReadable: files with secrets that others on the machine can read are told, and no others.
+func TestOptionsReadable(t *testing.T) {
+	dir := t.TempDir()
+	o := NewOptions()
+	o.TokenAuthFile, o.Encryption.ConfigFile, o.ClientCAFile = filepath.Join(dir, "tokens.csv"), filepath.Join(dir, "encryption.yaml"), filepath.Join(dir, "ca.crt")
+	for file, mode := range map[string]os.FileMode{o.TokenAuthFile: 0o644, o.Encryption.ConfigFile: 0o600, o.ClientCAFile: 0o644} {
+		mustWrite(t, file, "x")
+		must(t, os.Chmod(file, mode))
+	}
+	if got := o.Readable(); len(got) != 1 || !strings.Contains(got[0], "--token-auth-file") || !strings.Contains(got[0], "chmod 600 "+o.TokenAuthFile) {
+		t.Errorf("%q, want the file with tokens alone", got)
+	}
+	must(t, os.Chmod(o.Encryption.ConfigFile, 0o604))
+	if got := o.Readable(); len(got) != 2 || !strings.Contains(got[1], "--encryption-provider-config") {
+		t.Errorf("%q, want both", got)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -37,6 +38,37 @@ type etcdOptions struct {
 	external             embeddedetcd.ExternalOptions
 	clientPort, peerPort int
 	quotaBytes           int64
+}
+
+// validate returns every fault, each naming the flag and its value.
+func (o *etcdOptions) validate() []error {
+	var errs []error
+	for _, endpoint := range o.external.Endpoints {
+		scheme, address, found := strings.Cut(endpoint, "://")
+		if !found {
+			scheme, address = "http", endpoint
+		}
+		host, port, err := net.SplitHostPort(strings.TrimSuffix(address, "/"))
+		switch {
+		case strings.HasPrefix(scheme, "unix"):
+		case scheme != "http" && scheme != "https", err != nil, host == "", port == "":
+			errs = append(errs, fmt.Errorf("--etcd-servers %q: want a URL with a port, as https://10.0.0.1:2379", endpoint))
+		}
+	}
+	if len(o.external.Endpoints) > 0 {
+		return errs
+	}
+	if o.quotaBytes < minQuotaBytes {
+		errs = append(errs, fmt.Errorf("--embedded-etcd-quota-bytes %d: want at least %d", o.quotaBytes, minQuotaBytes))
+	}
+	for _, given := range []struct{ flag, file string }{
+		{"--etcd-cafile", o.external.CAFile}, {"--etcd-certfile", o.external.CertFile}, {"--etcd-keyfile", o.external.KeyFile},
+	} {
+		if given.file != "" {
+			errs = append(errs, fmt.Errorf("%s %q: it is for an external etcd, and --etcd-servers names none", given.flag, given.file))
+		}
+	}
+	return errs
 }
 
 // startOptions are the flags of `atoll start`.
@@ -82,8 +114,13 @@ admin.kubeconfig there; the other commands find it by themselves in the current 
 			if err := logsapi.ValidateAndApplyWithOptions(o.logs, output, utilfeature.DefaultFeatureGate); err != nil {
 				return err
 			}
-			if err := errors.Join(append(o.server.Validate(), o.etcd.validate())...); err != nil {
+			if err := errors.Join(append(o.server.Validate(), o.etcd.validate()...)...); err != nil {
 				return err
+			}
+			for _, warning := range o.server.Readable() {
+				if _, err := fmt.Fprintln(o.streams.ErrOut, "Warning: "+warning); err != nil {
+					return err
+				}
 			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 			defer stop()
@@ -133,13 +170,6 @@ func (o *startOptions) run(ctx context.Context) error {
 
 // minQuotaBytes is twice the file of the store of an empty server.
 const minQuotaBytes = 32 << 20
-
-func (o *etcdOptions) validate() error {
-	if o.quotaBytes < minQuotaBytes {
-		return fmt.Errorf("--embedded-etcd-quota-bytes %d: want at least %d", o.quotaBytes, minQuotaBytes)
-	}
-	return nil
-}
 
 // etcdDirectory is where the embedded etcd keeps its data.
 func etcdDirectory(root string) string { return filepath.Join(root, "etcd") }
