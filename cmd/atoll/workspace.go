@@ -54,6 +54,9 @@ func child(ctx context.Context, hub *cli.Hub, arg string) (path, holder logicalc
 		return path, holder, "", err
 	}
 	ancestors := cli.Ancestors(path)
+	if len(ancestors) < 2 && path != cli.Root {
+		return path, holder, "", fmt.Errorf("%q is not below root, where all workspaces are: give a path such as root:shop", path)
+	}
 	if len(ancestors) < 2 {
 		return path, holder, "", fmt.Errorf("%q is the top of the tree, with no workspace above it: it is always there", path)
 	}

@@ -39,6 +39,7 @@ func TestWorkspaceCommands(t *testing.T) {
 		{"one that is not there", newWorkspaceUseCommand, "shp", "", `no workspace "root:shp"`, "root"},
 		{"a name that can be none", newWorkspaceCreateCommand, "Shop", "", `"Shop" must be lower-case`, ""},
 		{"the top has no holder", newWorkspaceCreateCommand, "root", "", "no workspace above", ""},
+		{"nowhere below root", newWorkspaceCreateCommand, "system:foo", "", `"system:foo" is not below root, where all workspaces are: give a path such as root:shop`, ""},
 		{"and stays", newWorkspaceDeleteCommand, "root", "", `"root" is the top of the tree`, ""},
 		{"list", newWorkspaceListCommand, "", "shop   Ready", "", ""},
 		{"list wide", newWorkspaceListCommand, "-o wide", "OWNER", "", ""},
