@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -202,4 +203,34 @@ func TestTypeOfAWorkspaceIsKept(t *testing.T) {
 			t.Errorf("after an administrator sent %s: %s", patch, kept.body)
 		}
 	}
+}
+
+// A policy of the workspace above takes the path of the type away when everything has looked at it: of which type the new one is
+// nobody would know, and its limits hold nobody below.
+func TestTypeKeepsItsPath(t *testing.T) {
+	r := startServer(t, withTokens(t))
+	r.describe(t, rootCluster, "root", "")
+	r.describe(t, shop, "root:shop", "root:universal")
+	r.bindAdmin(t, "alice", shop)
+	api := r.in(t, shop).AdmissionregistrationV1()
+	_, err := api.MutatingAdmissionPolicies().Create(t.Context(), decode[admissionregistrationv1.MutatingAdmissionPolicy](t, `
+metadata: {name: strip}
+spec:
+  reinvocationPolicy: IfNeeded
+  matchConstraints:
+    resourceRules:
+    - {apiGroups: [tenancy.kcp.io], apiVersions: ["*"], operations: [CREATE], resources: [workspaces]}
+  mutations:
+  - patchType: JSONPatch
+    jsonPatch:
+      expression: 'has(object.spec.type) && has(object.spec.type.path) ? [JSONPatch{op: "remove", path: "/spec/type/path"}] : []'
+`), metav1.CreateOptions{})
+	must(t, err)
+	_, err = api.MutatingAdmissionPolicyBindings().Create(t.Context(), decode[admissionregistrationv1.MutatingAdmissionPolicyBinding](t, "metadata: {name: strip}\nspec: {policyName: strip}"), metav1.CreateOptions{})
+	must(t, err)
+	waitFor(t, 30*time.Second, "a workspace whose type lost its path is refused", func() (string, bool) {
+		got := r.ask(t, asked{method: http.MethodPost, path: clustersPrefix + string(shop) + tenancy + "workspaces?dryRun=All", token: alice,
+			body: `{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"Workspace","metadata":{"name":"team"}}`})
+		return fmt.Sprint(got), got.code == http.StatusForbidden && strings.Contains(got.body, "a webhook or a policy changed spec.type")
+	})
 }

@@ -95,7 +95,7 @@ func (p *WorkspaceTypes) Admit(ctx context.Context, a admission.Attributes, _ ad
 	return nil
 }
 
-// Validate looks at the type that it has in the end: webhooks and policies may have changed it.
+// Validate looks at the type that it has in the end: webhooks and policies may have changed it, or taken its path away.
 func (p *WorkspaceTypes) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	w, ok := newWorkspace(ctx, a)
 	if !ok || w.Spec.Type == nil {
@@ -109,6 +109,9 @@ func (p *WorkspaceTypes) Validate(ctx context.Context, a admission.Attributes, _
 	t, err := p.wanted(ctx, who, path, *w.Spec.Type)
 	if err != nil {
 		return refuseType(a, err)
+	}
+	if whole := (typeReference{Path: t.path.String(), Name: t.name}); *w.Spec.Type != whole { // else nobody knows later which it is
+		return refuseType(a, fmt.Errorf("a webhook or a policy changed spec.type to %q: it has to be %s with path %q", w.Spec.Type.Name, whole.Name, whole.Path))
 	}
 	family, err := p.family(ctx, t, func(t *workspaceType) (bool, error) { return p.usable(ctx, who, t) })
 	if err != nil {
