@@ -308,6 +308,7 @@ func beside(t *workspaceType, ref typeReference) typeReference {
 // family returns a type and all that it extends. What may refuses is as if it were not there.
 func (p *WorkspaceTypes) family(ctx context.Context, t *workspaceType, may func(*workspaceType) (bool, error)) ([]*workspaceType, error) {
 	var all []*workspaceType
+	looked := map[typeReference]*workspaceType{} // each once, however many extend it
 	var add func(*workspaceType, []string) error
 	add = func(t *workspaceType, below []string) error {
 		if i := slices.Index(below, t.String()); i >= 0 {
@@ -322,18 +323,22 @@ func (p *WorkspaceTypes) family(ctx context.Context, t *workspaceType, may func(
 		below = append(slices.Clone(below), t.String())
 		for _, ref := range t.spec.Extend.With {
 			ref = beside(t, ref)
-			extended, err := p.lookUp(ctx, ref)
-			if err != nil {
-				return err
-			}
-			ok := false
-			if extended != nil {
-				if ok, err = may(extended); err != nil {
+			extended, known := looked[ref]
+			if !known {
+				var err error
+				if extended, err = p.lookUp(ctx, ref); err != nil {
 					return err
 				}
-			}
-			if !ok {
-				return fmt.Errorf("workspace type %s extends another: %w", t, unusable(ref))
+				ok := false
+				if extended != nil {
+					if ok, err = may(extended); err != nil {
+						return err
+					}
+				}
+				if !ok {
+					return fmt.Errorf("workspace type %s extends another: %w", t, unusable(ref))
+				}
+				looked[ref] = extended
 			}
 			if err := add(extended, below); err != nil {
 				return err

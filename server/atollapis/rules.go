@@ -243,6 +243,9 @@ func validateWorkspaceUpdate(ctx context.Context, w, old *tenancyv1alpha1.Worksp
 // maxExtends is how many types one may extend by itself: each is looked up for every new workspace.
 const maxExtends = 16
 
+// maxSelected is how many types a selector may name: each is compared for every new workspace, and named to who is refused.
+const maxSelected = 64
+
 func workspaceTypeName(name string) []string {
 	if name == "any" || name == "system" { // reserved in kcp
 		return []string{fmt.Sprintf("must not be %q, a reserved name", name)}
@@ -277,6 +280,9 @@ func validateTypeSelector(path *field.Path, s *tenancyv1alpha1.WorkspaceTypeSele
 	var errs field.ErrorList
 	if s.None && len(s.Types) > 0 {
 		errs = append(errs, field.Forbidden(path.Child("types"), "excludes none"))
+	}
+	if n := len(s.Types); n > maxSelected {
+		return append(errs, field.TooMany(path.Child("types"), n, maxSelected))
 	}
 	for i, ref := range s.Types {
 		errs = append(errs, validateTypeReference(path.Child("types").Index(i), ref)...)

@@ -113,6 +113,7 @@ func TestWorkspaceTypeCreate(t *testing.T) {
 		{"labels are labels", "team", spec{AdditionalWorkspaceLabels: map[string]string{"tier": "no good"}}, "spec.additionalWorkspaceLabels"},
 		{"a default has a name", "team", spec{DefaultChildWorkspaceType: &ref{}}, "spec.defaultChildWorkspaceType.name"},
 		{"none and some", "team", spec{LimitAllowedChildren: &tenancyv1alpha1.WorkspaceTypeSelector{None: true, Types: []ref{{Name: "x"}}}}, "spec.limitAllowedChildren.types"},
+		{"each is compared", "team", spec{LimitAllowedParents: &tenancyv1alpha1.WorkspaceTypeSelector{Types: make([]ref, maxSelected+1)}}, "spec.limitAllowedParents.types"},
 		{"parents have names", "team", spec{LimitAllowedParents: &tenancyv1alpha1.WorkspaceTypeSelector{Types: []ref{{}}}}, "spec.limitAllowedParents.types[0].name"},
 	} {
 		_, err := create(ann, workspaceTypes(), &tenancyv1alpha1.WorkspaceType{ObjectMeta: metav1.ObjectMeta{Name: tc.name}, Spec: tc.sent})
