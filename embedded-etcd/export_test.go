@@ -1,5 +1,10 @@
 package embeddedetcd
 
+const (
+	KeptHistory = keptHistory
+	Room        = room
+)
+
 // Forget does what the end of the process would: the lock is given back, and nothing else happens.
 func (r *Restoration) Forget() {
 	_ = r.snapshot.Close() // it may be closed
