@@ -68,6 +68,7 @@ func (s suite) run(ctx context.Context, kubeconfig, dir string, specs []string) 
 		"--ginkgo.v", "--ginkgo.no-color", "--ginkgo.silence-skips",
 		"--ginkgo.json-report="+report, "--ginkgo.focus="+focus(specs))
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, output, output
+	cmd.Env = append(os.Environ(), "TMPDIR="+dir) // specs leave files behind
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 
