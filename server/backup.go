@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -49,22 +48,9 @@ func (s *Server) serveBackup(w http.ResponseWriter, req *http.Request) {
 		s.answer(w, req, apierrors.NewMethodNotSupported(schema.GroupResource{Resource: "backup"}, req.Method))
 		return
 	}
-	ctx, cancel := context.WithCancelCause(req.Context())
-	defer cancel(nil)
 	out := newImpatientWriter(w)
-	ended := make(chan struct{})
-	var watching sync.WaitGroup
-	watching.Go(func() {
-		select {
-		case <-s.stopping:
-			cancel(errStopping)
-			out.end()
-		case <-ended:
-		}
-	})
-	// Nothing touches the connection once we have returned.
-	defer watching.Wait()
-	defer close(ended)
+	ctx, done := s.untilStop(req.Context(), out.end)
+	defer done()
 	b, err := openBackup(ctx, s.options, s.etcd)
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Could not begin a backup")

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -49,6 +50,27 @@ func (i *impatience) lift() {
 	defer i.mu.Unlock()
 	if !i.over {
 		_ = i.set(time.Time{}) // extend has told if this is not possible
+	}
+}
+
+// untilStop ends what waits for a client when the server stops, and the context that it returns with errStopping. Whoever calls
+// it defers done, after which nothing touches the connection any more.
+func (s *Server) untilStop(parent context.Context, end func()) (ctx context.Context, done func()) {
+	ctx, cancel := context.WithCancelCause(parent)
+	ended := make(chan struct{})
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		select {
+		case <-s.stopping:
+			cancel(errStopping)
+			end()
+		case <-ended:
+		}
+	})
+	return ctx, func() {
+		close(ended)
+		watching.Wait()
+		cancel(nil)
 	}
 }
 

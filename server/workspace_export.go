@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/http"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -108,21 +107,9 @@ func (s *Server) serveExport(w http.ResponseWriter, req *http.Request) {
 	if s.serverWide(w, req, ExportPath, http.MethodGet) {
 		return
 	}
-	ctx, cancel := context.WithCancelCause(req.Context())
-	defer cancel(nil)
 	out := newImpatientWriter(w)
-	ended := make(chan struct{})
-	var watching sync.WaitGroup
-	watching.Go(func() {
-		select {
-		case <-s.stopping:
-			cancel(errStopping)
-			out.end()
-		case <-ended:
-		}
-	})
-	defer watching.Wait() // nothing touches the connection once we have returned
-	defer close(ended)
+	ctx, done := s.untilStop(req.Context(), out.end)
+	defer done()
 	path, workspace, err := s.exportable(ctx, req)
 	if err != nil {
 		s.answer(w, req, err)

@@ -66,21 +66,9 @@ func (s *Server) serveImport(w http.ResponseWriter, req *http.Request) {
 	if s.serverWide(w, req, ImportPath, http.MethodPost) {
 		return
 	}
-	ctx, cancel := context.WithCancelCause(req.Context())
-	defer cancel(nil)
 	body := newImpatientReader(w, req)
-	ended := make(chan struct{})
-	var watching sync.WaitGroup
-	watching.Go(func() {
-		select {
-		case <-s.stopping:
-			cancel(errStopping)
-			body.end()
-		case <-ended:
-		}
-	})
-	defer watching.Wait() // nothing touches the connection once we have returned
-	defer close(ended)
+	ctx, done := s.untilStop(req.Context(), body.end)
+	defer done()
 	i, err := s.receive(ctx, req, body)
 	if err != nil {
 		s.answer(w, req, err)
