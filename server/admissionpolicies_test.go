@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -13,8 +14,12 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	admissionv1 "k8s.io/api/admission/v1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	applyv1 "k8s.io/client-go/applyconfigurations/admissionregistration/v1"
 	"sigs.k8s.io/yaml"
 
@@ -221,6 +226,60 @@ spec:
 		if diff := cmp.Diff("", o.GetLabels()["patched"]+o.GetAnnotations()["applied"]); diff != "" {
 			t.Errorf("%s of another workspace is changed:\n%s", o.GetName(), diff)
 		}
+	}
+}
+
+// TestMutatingAdmissionPoliciesAtOnce: many first objects of a version are changed at the same time. Each asks what the types are
+// while nobody knows yet, and no object may be merged with what another answer described.
+func TestMutatingAdmissionPoliciesAtOnce(t *testing.T) {
+	r := startServer(t, nil)
+	r.makeNamespace(t, shop, "default")
+	a := r.place(t, shop)
+	const policy = `
+metadata: {name: notes}
+spec:
+  reinvocationPolicy: Never
+  matchConstraints:
+    resourceRules:
+    - {apiGroups: ["", apps, batch, coordination.k8s.io], apiVersions: ["*"], operations: [CREATE], resources: [configmaps, controllerrevisions, jobs, leases]}
+  mutations:
+  - patchType: ApplyConfiguration
+    applyConfiguration:
+      expression: 'Object{metadata: Object.metadata{annotations: {"applied": request.namespace}}}'
+`
+	api := a.AdmissionregistrationV1()
+	_, err := api.MutatingAdmissionPolicies().Create(t.Context(), decode[admissionregistrationv1.MutatingAdmissionPolicy](t, policy), metav1.CreateOptions{})
+	must(t, err)
+	_, err = api.MutatingAdmissionPolicyBindings().Create(t.Context(), decode[admissionregistrationv1.MutatingAdmissionPolicyBinding](t, "metadata: {name: notes}\nspec: {policyName: notes}"), metav1.CreateOptions{})
+	must(t, err)
+	waitFor(t, 10*time.Second, "ConfigMaps are changed", func() (string, bool) {
+		made, err := a.CoreV1().ConfigMaps("default").Create(t.Context(), configMap("c", nil), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return fmt.Sprint(made.Annotations, err), made.Annotations["applied"] == "default"
+	})
+	for kind, create := range map[string]func(name metav1.ObjectMeta) (metav1.Object, error){
+		"ControllerRevision": func(meta metav1.ObjectMeta) (metav1.Object, error) {
+			return a.AppsV1().ControllerRevisions("default").Create(t.Context(), &appsv1.ControllerRevision{ObjectMeta: meta, Data: runtime.RawExtension{Raw: []byte(`{}`)}}, metav1.CreateOptions{})
+		},
+		"Job": func(meta metav1.ObjectMeta) (metav1.Object, error) {
+			job := &batchv1.Job{ObjectMeta: meta}
+			job.Spec.Template.Spec.RestartPolicy = corev1.RestartPolicyNever
+			job.Spec.Template.Spec.Containers = []corev1.Container{{Name: "c", Image: "example.invalid/c"}}
+			return a.BatchV1().Jobs("default").Create(t.Context(), job, metav1.CreateOptions{})
+		},
+		"Lease": func(meta metav1.ObjectMeta) (metav1.Object, error) {
+			return a.CoordinationV1().Leases("default").Create(t.Context(), &coordinationv1.Lease{ObjectMeta: meta}, metav1.CreateOptions{})
+		},
+	} {
+		var made sync.WaitGroup
+		for i := range 8 {
+			made.Go(func() {
+				got, err := create(metav1.ObjectMeta{Name: fmt.Sprintf("at-once-%d", i)})
+				if err != nil || got.GetAnnotations()["applied"] != "default" {
+					t.Errorf("%s %d: annotations %v, %v; want it changed", kind, i, got.GetAnnotations(), err)
+				}
+			})
+		}
+		made.Wait()
 	}
 }
 

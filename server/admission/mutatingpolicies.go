@@ -3,6 +3,7 @@ package admission
 import (
 	"context"
 	"fmt"
+	"sync"
 
 	v1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -111,25 +112,24 @@ type converters struct {
 // Run implements patch.TypeConverterManager: nothing has to run.
 func (converters) Run(context.Context) {}
 
-// GetTypeConverter implements patch.TypeConverterManager.
+// GetTypeConverter implements patch.TypeConverterManager. Upstream asks once for each change of one object.
 func (c converters) GetTypeConverter(gvk schema.GroupVersionKind) managedfields.TypeConverter {
-	return converter{c, gvk.GroupVersion()}
+	gv := gvk.GroupVersion()
+	return converter{find: sync.OnceValues(func() (managedfields.TypeConverter, error) {
+		ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
+		defer cancel()
+		found, err := c.schemas.Converter(ctx, c.cluster.Name, gv)
+		if err != nil {
+			return nil, fmt.Errorf("find the types of %s: %w", gv, err)
+		}
+		return found, nil
+	})}
 }
 
-// converter finds out when it is used: for JSON patches it never is.
+// converter finds out when it is used: for JSON patches it never is. It finds out once, since an object and what is merged into
+// it have to be of one schema, and two answers are never the same one.
 type converter struct {
-	of converters
-	gv schema.GroupVersion
-}
-
-func (c converter) find() (managedfields.TypeConverter, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
-	defer cancel()
-	found, err := c.of.schemas.Converter(ctx, c.of.cluster.Name, c.gv)
-	if err != nil {
-		return nil, fmt.Errorf("find the types of %s: %w", c.gv, err)
-	}
-	return found, nil
+	find func() (managedfields.TypeConverter, error)
 }
 
 // ObjectToTyped implements managedfields.TypeConverter.
