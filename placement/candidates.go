@@ -36,6 +36,11 @@ func isTerminating(lc *corev1alpha1.LogicalCluster) bool {
 	return lc.DeletionTimestamp != nil || lc.Status.Phase == corev1alpha1.LogicalClusterPhaseTerminating
 }
 
+// isInitializing says whether nobody but initializers can use a workspace yet, so that nothing of it is placed.
+func isInitializing(lc *corev1alpha1.LogicalCluster) bool {
+	return lc.Status.Phase == corev1alpha1.LogicalClusterPhaseInitializing
+}
+
 // lineage returns a workspace's logical cluster and those above it, nearest first, and whether it reaches the top. An
 // unknown ancestor may hold policies, so nothing may be decided without it.
 func lineage(lc *corev1alpha1.LogicalCluster, get func(logicalcluster.Name) (*corev1alpha1.LogicalCluster, bool)) (chain []logicalcluster.Name, complete bool) {

@@ -74,7 +74,8 @@ func (s *Server) authorize(config *genericapiserver.Config) ([]controlplaneapise
 	byRoles, rules := rbac.NewAuthorizer(roleStores.Getters())
 	s.authorizer = &clusterAuthorizer{
 		roles: byRoles, homes: s.options.HomeWorkspaces,
-		knownPath: func(path logicalcluster.Path) (logicalcluster.Name, bool) { return s.directory.KnownPath(path) },
+		knownPath:    func(path logicalcluster.Path) (logicalcluster.Name, bool) { return s.directory.KnownPath(path) },
+		initializing: s.initializing, waiting: s.waiting,
 	}
 	config.Authorization.Authorizer = s.authorizer
 	config.RuleResolver = rules
@@ -92,7 +93,7 @@ func (s *Server) authorize(config *genericapiserver.Config) ([]controlplaneapise
 	if err != nil {
 		return nil, err
 	}
-	return append(builtins, atollapis.Providers()...), nil
+	return append(builtins, atollapis.Providers(s.url)...), nil
 }
 
 // withNames are the providers; what they serve is added to names.

@@ -45,6 +45,9 @@ type clusterAuthorizer struct {
 	knownPath func(logicalcluster.Path) (logicalcluster.Name, bool)
 	// homes are the groups whose members have a home workspace.
 	homes []string
+	// initializing says whether a logical cluster waits for initializers, and waiting returns it if it waits for that one.
+	initializing func(ctx context.Context, name logicalcluster.Name) (bool, error)
+	waiting      func(ctx context.Context, name logicalcluster.Name, initializer corev1alpha1.LogicalClusterInitializer) (*corev1alpha1.LogicalCluster, error)
 }
 
 // accessVerb on the path / is what it takes to use anything of a workspace; kcp's.
@@ -66,6 +69,8 @@ func (a *clusterAuthorizer) Authorize(ctx context.Context, attrs authorizer.Attr
 		return authorizeSyncer(who, cluster, attrs)
 	case *bootstrapUser:
 		return authorizeBootstrap(who, cluster, attrs)
+	case *initializerUser:
+		return a.authorizeInitializer(ctx, who, cluster, attrs)
 	}
 	master := groups.Has(user.SystemPrivilegedGroup)
 	if master && who.GetName() == user.APIServerUser {
@@ -118,7 +123,23 @@ func (a *clusterAuthorizer) Authorize(ctx context.Context, attrs authorizer.Attr
 		}
 		return authorizer.DecisionAllow, "", nil
 	}
-	enters, err := a.mayEnter(ctx, cluster.Name, who)
+	decision, reason, err := a.within(ctx, cluster.Name, who, attrs)
+	if err != nil || decision != authorizer.DecisionAllow || master {
+		return decision, reason, err
+	}
+	if lcctx.InitializerFrom(ctx) != "" {
+		return decision, reason, nil // admission asks what the owner may, as whom an initializer works
+	}
+	// Who may enter is told why he cannot yet.
+	if wait, err := a.initializing(ctx, cluster.Name); wait || err != nil {
+		return authorizer.DecisionDeny, "the workspace is not ready: it is being initialized", err
+	}
+	return decision, reason, nil
+}
+
+// within decides by the roles of a logical cluster, which is that of ctx.
+func (a *clusterAuthorizer) within(ctx context.Context, cluster logicalcluster.Name, who user.Info, attrs authorizer.Attributes) (authorizer.Decision, string, error) {
+	enters, err := a.mayEnter(ctx, cluster, who)
 	// What a workspace says of its tokens is for whom a role names, wherever he is at home.
 	if err != nil || !enters && !describesIssuer(attrs) {
 		return authorizer.DecisionDeny, noAccess, err

@@ -22,11 +22,11 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	"k8s.io/apiserver/pkg/endpoints/request"
-	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
+	tenancyv1alpha1 "atoll.dev/atoll/apis/tenancy/v1alpha1"
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
 )
 
@@ -44,6 +44,8 @@ type Directory interface {
 	Resolve(ctx context.Context, path logicalcluster.Path) (logicalcluster.Name, error)
 	// Terminating says whether a logical cluster is being deleted and takes nothing new.
 	Terminating(name logicalcluster.Name) bool
+	// Initializing says whether a logical cluster waits for initializers, and nobody else can use it.
+	Initializing(name logicalcluster.Name) bool
 }
 
 const (
@@ -70,6 +72,10 @@ type impersonatingKey struct{}
 // must not keep etcd busy by making up names.
 func (s *Server) withLogicalCluster(next http.Handler, who authenticator.Request) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if strings.HasPrefix(req.URL.Path, tenancyv1alpha1.InitializingPath) {
+			s.serveInitializer(w, req, next)
+			return
+		}
 		rest, ok := strings.CutPrefix(req.URL.Path, clustersPrefix)
 		if !ok {
 			s.serveAtHome(w, req, next)
@@ -246,17 +252,10 @@ func (s *Server) lookup(ctx context.Context, name logicalcluster.Name) (lcctx.Cl
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
 	cluster := lcctx.Cluster{Name: name}
-	resource, ok := s.backend.Resource(logicalClusters)
-	if !ok {
-		return lcctx.Cluster{}, false, fmt.Errorf("look up logical cluster %q: LogicalClusters are not served", name)
-	}
 	found := &corev1alpha1.LogicalCluster{}
-	err := resource.Storage.Get(lcctx.WithCluster(ctx, cluster), resource.Key("", corev1alpha1.LogicalClusterName), storage.GetOptions{}, found)
-	switch {
-	case storage.IsNotFound(err):
-		return cluster, false, nil
-	case err != nil:
-		return lcctx.Cluster{}, false, fmt.Errorf("look up logical cluster %q: %w", name, err)
+	ok, err := s.Read(ctx, name, "", corev1alpha1.LogicalClusterName, "", found)
+	if !ok || err != nil {
+		return cluster, false, err
 	}
 	cluster.Mirror = found.Spec.Use == corev1alpha1.LogicalClusterUseMirror
 	return cluster, true, nil

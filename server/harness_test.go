@@ -68,6 +68,8 @@ func (few) Known(name logicalcluster.Name) (lcctx.Cluster, bool) {
 
 func (few) Terminating(name logicalcluster.Name) bool { return name == gone }
 
+func (few) Initializing(logicalcluster.Name) bool { return false }
+
 func (few) WhyNowhere(logicalcluster.Name, schema.GroupResource, string, string, map[string]string) string {
 	return ""
 }

@@ -93,6 +93,8 @@ func New(clients *client.Clients, informers *client.Informers, opts Options) (*C
 			if !e.Initial {
 				c.addOwner(e.New)
 			}
+		case len(e.Old.Status.Initializers) != len(e.New.Status.Initializers):
+			c.addOwner(e.New)
 		case len(e.Old.Finalizers) != len(e.New.Finalizers):
 			c.wake(lcctx.NameFrom(e.New))
 		}

@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -51,22 +54,29 @@ func (c *Controller) create(ctx context.Context, w *tenancyv1alpha1.Workspace) e
 	}
 	cluster := logicalcluster.Name(w.Spec.Cluster)
 
-	if err := ensureLogicalCluster(ctx, c.clients, cluster, c.logicalClusterOf(w, path)); err != nil {
-		return err
+	if w.Status.Phase != corev1alpha1.LogicalClusterPhaseInitializing { // else it has all this, or its initializers took it away
+		if err := ensureLogicalCluster(ctx, c.clients, cluster, c.logicalClusterOf(w, path)); err != nil {
+			return err
+		}
+		if importing {
+			return nil // with the annotation's end it comes here again
+		}
+		if err := c.fill(ctx, w, cluster); err != nil {
+			return err
+		}
 	}
-	if importing {
-		return nil // with the annotation's end it comes here again
-	}
-	if err := c.fill(ctx, w, cluster); err != nil {
-		return err
-	}
-	if err := c.see(ctx, cluster, func(*corev1alpha1.LogicalCluster) bool { return true }); err != nil {
+	var lc *corev1alpha1.LogicalCluster
+	if err := c.see(ctx, cluster, func(seen *corev1alpha1.LogicalCluster) bool { lc = seen; return true }); err != nil {
 		return err
 	}
 
-	setReady(w)
+	before := w.Status.DeepCopy()
+	setPhase(w, lc)
+	if equality.Semantic.DeepEqual(before, &w.Status) {
+		return nil // it waits for initializers, and says so
+	}
 	if err := c.clients.Objects.Status().Update(in(ctx, w), w); err != nil {
-		return fmt.Errorf("make workspace %q ready: %w", path, err)
+		return fmt.Errorf("make workspace %q %s: %w", path, w.Status.Phase, err)
 	}
 	return nil
 }
@@ -84,10 +94,35 @@ func (c *Controller) logicalClusterOf(w *tenancyv1alpha1.Workspace, path logical
 		Cluster:    string(lcctx.NameFrom(w)),
 		UID:        w.UID,
 	}
+	if names := w.Annotations[tenancyv1alpha1.InitializersAnnotation]; names != "" {
+		for name := range strings.SplitSeq(names, ",") {
+			lc.Spec.Initializers = append(lc.Spec.Initializers, corev1alpha1.LogicalClusterInitializer(name))
+		}
+		lc.Status.Initializers = slices.Clone(lc.Spec.Initializers)
+		lc.Status.Phase = corev1alpha1.LogicalClusterPhaseInitializing
+		if owner := w.Annotations[tenancyv1alpha1.OwnerAnnotation]; owner != "" { // as whom they work there
+			lc.Annotations[tenancyv1alpha1.OwnerAnnotation] = ownerSubject(owner, lcctx.NameFrom(w)).Name
+		}
+	}
 	return lc
 }
 
-func setReady(w *tenancyv1alpha1.Workspace) {
+// setPhase says of a Workspace that has all it is born with what its LogicalCluster says: that it is ready, or waits for
+// initializers.
+func setPhase(w *tenancyv1alpha1.Workspace, lc *corev1alpha1.LogicalCluster) {
+	if lc.Status.Phase == corev1alpha1.LogicalClusterPhaseInitializing {
+		w.Status.Phase = lc.Status.Phase
+		meta.SetStatusCondition(&w.Status.Conditions, metav1.Condition{
+			Type: tenancyv1alpha1.WorkspaceInitialized, Status: metav1.ConditionFalse, Reason: "InitializerExists", ObservedGeneration: w.Generation,
+			Message: fmt.Sprintf("Initializers still exist: %v", lc.Status.Initializers),
+		})
+		return
+	}
+	if len(lc.Spec.Initializers) > 0 {
+		meta.SetStatusCondition(&w.Status.Conditions, metav1.Condition{
+			Type: tenancyv1alpha1.WorkspaceInitialized, Status: metav1.ConditionTrue, Reason: "Initialized", ObservedGeneration: w.Generation,
+		})
+	}
 	w.Status.Phase = corev1alpha1.LogicalClusterPhaseReady
 	meta.SetStatusCondition(&w.Status.Conditions, metav1.Condition{
 		Type: tenancyv1alpha1.WorkspaceReady, Status: metav1.ConditionTrue, Reason: "Ready", ObservedGeneration: w.Generation,

@@ -85,6 +85,12 @@ func (d *Directory) Terminating(name logicalcluster.Name) bool {
 	return ok && c.Status.Phase == corev1alpha1.LogicalClusterPhaseTerminating
 }
 
+// Initializing says whether the logical cluster waits for initializers: nobody but they can use it.
+func (d *Directory) Initializing(name logicalcluster.Name) bool {
+	c, ok := d.clusters.Get(clusterKey(name))
+	return ok && c.Status.Phase == corev1alpha1.LogicalClusterPhaseInitializing
+}
+
 // KnownPath returns the logical cluster at the end of a path if the informer holds it. Two logical clusters have one path
 // only for the moment in which the informer has not seen yet that the older one is gone.
 func (d *Directory) KnownPath(path logicalcluster.Path) (logicalcluster.Name, bool) {

@@ -93,6 +93,8 @@ func startHub(t *testing.T) *hub {
 	must(t, err)
 	o := server.NewOptions()
 	o.RootDirectory, o.SecurePort, o.BindAddress = dir, 0, net.IPv4(127, 0, 0, 1)
+	o.TokenAuthFile = dir + "/tokens.csv"
+	must(t, os.WriteFile(o.TokenAuthFile, []byte(tokens), 0o600))
 	s, err := server.New(ctx, o, etcd.Client)
 	must(t, err)
 	clients, err := client.New(s.LoopbackConfig())

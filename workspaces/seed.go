@@ -11,6 +11,7 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
+	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
 	tenancyv1alpha1 "atoll.dev/atoll/apis/tenancy/v1alpha1"
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
 )
@@ -19,7 +20,7 @@ import (
 //
 //   - the LogicalCluster, the namespace default with what it holds, and the owner's binding; the event of the LogicalCluster
 //     then brings the Workspace here again,
-//   - the namespace kube-system with what it holds, and the Workspace's URL and phase Ready.
+//   - the namespace kube-system with what it holds, and the Workspace's URL and phase: Ready, or Initializing.
 //
 // There are two because no two objects of a kind can be written together, and because of what Ready says: that the
 // Directory and the authoriser have seen the first. Each is written only if the Workspace is as it was read and nothing of
@@ -32,8 +33,8 @@ func (c *Controller) seed(ctx context.Context, w *tenancyv1alpha1.Workspace, pat
 	cluster := logicalcluster.Name(w.Spec.Cluster)
 	if lc, ok := c.informers.LogicalClusters.Get(clusterKey(cluster)); !ok {
 		done, err = c.seedLogicalCluster(ctx, w, path)
-	} else if owns(w, lc) {
-		done, err = c.seedReady(ctx, w, path, lc.ResourceVersion)
+	} else if owns(w, lc) && w.Status.Phase != corev1alpha1.LogicalClusterPhaseInitializing {
+		done, err = c.seedReady(ctx, w, path, lc)
 	}
 	if err != nil {
 		return false, fmt.Errorf("make workspace %q: %w", path, err)
@@ -49,12 +50,12 @@ func (c *Controller) seedLogicalCluster(ctx context.Context, w *tenancyv1alpha1.
 	return c.opts.WriteTogether(ctx, w, into(logicalcluster.Name(w.Spec.Cluster), objects)...)
 }
 
-func (c *Controller) seedReady(ctx context.Context, w *tenancyv1alpha1.Workspace, path logicalcluster.Path, since string) (bool, error) {
+func (c *Controller) seedReady(ctx context.Context, w *tenancyv1alpha1.Workspace, path logicalcluster.Path, lc *corev1alpha1.LogicalCluster) (bool, error) {
 	cluster := logicalcluster.Name(w.Spec.Cluster)
 	if bindingOfOwner(w) != nil {
 		// The authoriser sees the binding at the version at which it was written, which is the LogicalCluster's unless somebody
 		// has changed that.
-		seen, err := c.opts.Read(ctx, cluster, "", ownerBinding, since, &rbacv1.ClusterRoleBinding{})
+		seen, err := c.opts.Read(ctx, cluster, "", ownerBinding, lc.ResourceVersion, &rbacv1.ClusterRoleBinding{})
 		if !seen || err != nil {
 			return false, ignoreTooNew(err)
 		}
@@ -72,7 +73,7 @@ func (c *Controller) seedReady(ctx context.Context, w *tenancyv1alpha1.Workspace
 		stored.Spec.URL = c.opts.URLBase + path.RequestPath()
 		stored.Generation++
 	}
-	setReady(stored)
+	setPhase(stored, lc)
 	return c.opts.WriteTogether(ctx, nil, append(into(cluster, c.namespace(metav1.NamespaceSystem)), stored)...)
 }
 

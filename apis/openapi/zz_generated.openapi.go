@@ -33,6 +33,7 @@ func GetOpenAPIDefinitions(ref common.ReferenceCallback) map[string]common.OpenA
 		placementv1alpha1.PlacementPolicySpec{}.OpenAPIModelName():  schema_atoll_apis_placement_v1alpha1_PlacementPolicySpec(ref),
 		placementv1alpha1.PlacementSpec{}.OpenAPIModelName():        schema_atoll_apis_placement_v1alpha1_PlacementSpec(ref),
 		placementv1alpha1.PlacementStatus{}.OpenAPIModelName():      schema_atoll_apis_placement_v1alpha1_PlacementStatus(ref),
+		tenancyv1alpha1.VirtualWorkspace{}.OpenAPIModelName():       schema_atoll_apis_tenancy_v1alpha1_VirtualWorkspace(ref),
 		tenancyv1alpha1.Workspace{}.OpenAPIModelName():              schema_atoll_apis_tenancy_v1alpha1_Workspace(ref),
 		tenancyv1alpha1.WorkspaceList{}.OpenAPIModelName():          schema_atoll_apis_tenancy_v1alpha1_WorkspaceList(ref),
 		tenancyv1alpha1.WorkspaceSpec{}.OpenAPIModelName():          schema_atoll_apis_tenancy_v1alpha1_WorkspaceSpec(ref),
@@ -43,6 +44,7 @@ func GetOpenAPIDefinitions(ref common.ReferenceCallback) map[string]common.OpenA
 		tenancyv1alpha1.WorkspaceTypeReference{}.OpenAPIModelName(): schema_atoll_apis_tenancy_v1alpha1_WorkspaceTypeReference(ref),
 		tenancyv1alpha1.WorkspaceTypeSelector{}.OpenAPIModelName():  schema_atoll_apis_tenancy_v1alpha1_WorkspaceTypeSelector(ref),
 		tenancyv1alpha1.WorkspaceTypeSpec{}.OpenAPIModelName():      schema_atoll_apis_tenancy_v1alpha1_WorkspaceTypeSpec(ref),
+		tenancyv1alpha1.WorkspaceTypeStatus{}.OpenAPIModelName():    schema_atoll_apis_tenancy_v1alpha1_WorkspaceTypeStatus(ref),
 		workloadv1alpha1.Difference{}.OpenAPIModelName():            schema_atoll_apis_workload_v1alpha1_Difference(ref),
 		workloadv1alpha1.Refusal{}.OpenAPIModelName():               schema_atoll_apis_workload_v1alpha1_Refusal(ref),
 		workloadv1alpha1.SyncTarget{}.OpenAPIModelName():            schema_atoll_apis_workload_v1alpha1_SyncTarget(ref),
@@ -232,6 +234,26 @@ func schema_atoll_apis_core_v1alpha1_LogicalClusterSpec(ref common.ReferenceCall
 							Format:      "",
 						},
 					},
+					"initializers": {
+						VendorExtensible: spec.VendorExtensible{
+							Extensions: spec.Extensions{
+								"x-kubernetes-list-type": "set",
+							},
+						},
+						SchemaProps: spec.SchemaProps{
+							Description: "initializers are those that the logical cluster had at birth, from the type of its workspace. Immutable.",
+							Type:        []string{"array"},
+							Items: &spec.SchemaOrArray{
+								Schema: &spec.Schema{
+									SchemaProps: spec.SchemaProps{
+										Default: "",
+										Type:    []string{"string"},
+										Format:  "",
+									},
+								},
+							},
+						},
+					},
 				},
 			},
 		},
@@ -258,6 +280,26 @@ func schema_atoll_apis_core_v1alpha1_LogicalClusterStatus(ref common.ReferenceCa
 						SchemaProps: spec.SchemaProps{
 							Type:   []string{"string"},
 							Format: "",
+						},
+					},
+					"initializers": {
+						VendorExtensible: spec.VendorExtensible{
+							Extensions: spec.Extensions{
+								"x-kubernetes-list-type": "set",
+							},
+						},
+						SchemaProps: spec.SchemaProps{
+							Description: "initializers are those that have not said yet that they are done, by removing themselves. While there are any the phase is Initializing, and nobody but they can use the logical cluster.",
+							Type:        []string{"array"},
+							Items: &spec.SchemaOrArray{
+								Schema: &spec.Schema{
+									SchemaProps: spec.SchemaProps{
+										Default: "",
+										Type:    []string{"string"},
+										Format:  "",
+									},
+								},
+							},
 						},
 					},
 					"conditions": {
@@ -834,6 +876,28 @@ func schema_atoll_apis_placement_v1alpha1_PlacementStatus(ref common.ReferenceCa
 	}
 }
 
+func schema_atoll_apis_tenancy_v1alpha1_VirtualWorkspace(ref common.ReferenceCallback) common.OpenAPIDefinition {
+	return common.OpenAPIDefinition{
+		Schema: spec.Schema{
+			SchemaProps: spec.SchemaProps{
+				Description: "VirtualWorkspace is an address that shows some workspaces as if they were all there is.",
+				Type:        []string{"object"},
+				Properties: map[string]spec.Schema{
+					"url": {
+						SchemaProps: spec.SchemaProps{
+							Description: "url ends before /clusters/.",
+							Default:     "",
+							Type:        []string{"string"},
+							Format:      "",
+						},
+					},
+				},
+				Required: []string{"url"},
+			},
+		},
+	}
+}
+
 func schema_atoll_apis_tenancy_v1alpha1_Workspace(ref common.ReferenceCallback) common.OpenAPIDefinition {
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
@@ -1040,11 +1104,17 @@ func schema_atoll_apis_tenancy_v1alpha1_WorkspaceType(ref common.ReferenceCallba
 							Ref:     ref(tenancyv1alpha1.WorkspaceTypeSpec{}.OpenAPIModelName()),
 						},
 					},
+					"status": {
+						SchemaProps: spec.SchemaProps{
+							Default: map[string]interface{}{},
+							Ref:     ref(tenancyv1alpha1.WorkspaceTypeStatus{}.OpenAPIModelName()),
+						},
+					},
 				},
 			},
 		},
 		Dependencies: []string{
-			tenancyv1alpha1.WorkspaceTypeSpec{}.OpenAPIModelName(), "k8s.io/apimachinery/pkg/apis/meta/v1.ObjectMeta"},
+			tenancyv1alpha1.WorkspaceTypeSpec{}.OpenAPIModelName(), tenancyv1alpha1.WorkspaceTypeStatus{}.OpenAPIModelName(), "k8s.io/apimachinery/pkg/apis/meta/v1.ObjectMeta"},
 	}
 }
 
@@ -1207,7 +1277,7 @@ func schema_atoll_apis_tenancy_v1alpha1_WorkspaceTypeSpec(ref common.ReferenceCa
 				Properties: map[string]spec.Schema{
 					"initializer": {
 						SchemaProps: spec.SchemaProps{
-							Description: "initializer says that somebody has to initialize workspaces of this type before they are ready. It is refused: there are no initializers yet.",
+							Description: "initializer says that somebody has to initialize workspaces of this type, and of those that extend it, before they are ready: who has the verb initialize on this type.",
 							Type:        []string{"boolean"},
 							Format:      "",
 						},
@@ -1258,6 +1328,40 @@ func schema_atoll_apis_tenancy_v1alpha1_WorkspaceTypeSpec(ref common.ReferenceCa
 		},
 		Dependencies: []string{
 			tenancyv1alpha1.WorkspaceTypeExtension{}.OpenAPIModelName(), tenancyv1alpha1.WorkspaceTypeReference{}.OpenAPIModelName(), tenancyv1alpha1.WorkspaceTypeSelector{}.OpenAPIModelName()},
+	}
+}
+
+func schema_atoll_apis_tenancy_v1alpha1_WorkspaceTypeStatus(ref common.ReferenceCallback) common.OpenAPIDefinition {
+	return common.OpenAPIDefinition{
+		Schema: spec.Schema{
+			SchemaProps: spec.SchemaProps{
+				Description: "WorkspaceTypeStatus says what the server makes of a type.",
+				Type:        []string{"object"},
+				Properties: map[string]spec.Schema{
+					"virtualWorkspaces": {
+						VendorExtensible: spec.VendorExtensible{
+							Extensions: spec.Extensions{
+								"x-kubernetes-list-type": "atomic",
+							},
+						},
+						SchemaProps: spec.SchemaProps{
+							Description: "virtualWorkspaces are where initializers of the type find the workspaces that wait for them; none without.",
+							Type:        []string{"array"},
+							Items: &spec.SchemaOrArray{
+								Schema: &spec.Schema{
+									SchemaProps: spec.SchemaProps{
+										Default: map[string]interface{}{},
+										Ref:     ref(tenancyv1alpha1.VirtualWorkspace{}.OpenAPIModelName()),
+									},
+								},
+							},
+						},
+					},
+				},
+			},
+		},
+		Dependencies: []string{
+			tenancyv1alpha1.VirtualWorkspace{}.OpenAPIModelName()},
 	}
 }
 

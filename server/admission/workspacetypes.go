@@ -87,6 +87,14 @@ func (p *WorkspaceTypes) Admit(ctx context.Context, a admission.Attributes, _ ad
 		return refuseType(a, err)
 	}
 	w.Spec.Type = &typeReference{Path: t.path.String(), Name: t.name}
+	family, err := p.usableFamily(ctx, a.GetUserInfo(), t)
+	if err != nil {
+		return refuseType(a, err)
+	}
+	delete(w.Annotations, tenancyv1alpha1.InitializersAnnotation)
+	if names := initializersOf(a.GetUserInfo(), w, family); names != "" {
+		metav1.SetMetaDataAnnotation(&w.ObjectMeta, tenancyv1alpha1.InitializersAnnotation, names)
+	}
 	for key, value := range t.spec.AdditionalWorkspaceLabels {
 		if _, has := w.Labels[key]; !has {
 			metav1.SetMetaDataLabel(&w.ObjectMeta, key, value)
@@ -113,9 +121,13 @@ func (p *WorkspaceTypes) Validate(ctx context.Context, a admission.Attributes, _
 	if whole := (typeReference{Path: t.path.String(), Name: t.name}); *w.Spec.Type != whole { // else nobody knows later which it is
 		return refuseType(a, fmt.Errorf("a webhook or a policy changed spec.type to %q: it has to be %s with path %q", w.Spec.Type.Name, whole.Name, whole.Path))
 	}
-	family, err := p.family(ctx, t, func(t *workspaceType) (bool, error) { return p.usable(ctx, who, t) })
+	family, err := p.usableFamily(ctx, who, t)
 	if err != nil {
 		return refuseType(a, err)
+	}
+	if names := initializersOf(who, w, family); w.Annotations[tenancyv1alpha1.InitializersAnnotation] != names {
+		return refuseType(a, fmt.Errorf("workspace type %s has the initializers %q, but the workspace got %q: its type, or that annotation, was changed meanwhile: try again",
+			t, names, w.Annotations[tenancyv1alpha1.InitializersAnnotation]))
 	}
 	above, err := p.typeOfParent(ctx, parent)
 	if err != nil {
@@ -303,6 +315,26 @@ func beside(t *workspaceType, ref typeReference) typeReference {
 		ref.Path = t.path.String()
 	}
 	return ref
+}
+
+// usableFamily returns a type and all that it extends, if somebody may use each.
+func (p *WorkspaceTypes) usableFamily(ctx context.Context, who user.Info, t *workspaceType) ([]*workspaceType, error) {
+	return p.family(ctx, t, func(t *workspaceType) (bool, error) { return p.usable(ctx, who, t) })
+}
+
+// initializersOf returns the initializers of a new Workspace, joined by commas. What an import fills was initialized where it
+// was exported; who is not the system imports nothing, whatever he annotates.
+func initializersOf(who user.Info, w *tenancyv1alpha1.Workspace, family []*workspaceType) string {
+	if w.Annotations[tenancyv1alpha1.ImportingAnnotation] != "" && slices.Contains(who.GetGroups(), user.SystemPrivilegedGroup) {
+		return ""
+	}
+	var names []string
+	for _, t := range family {
+		if t.spec.Initializer {
+			names = append(names, string(tenancyv1alpha1.InitializerOf(t.holder.String(), t.name)))
+		}
+	}
+	return strings.Join(names, ",")
 }
 
 // family returns a type and all that it extends. What may refuses is as if it were not there.

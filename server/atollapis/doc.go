@@ -1,7 +1,7 @@
 // Package atollapis serves Atoll's own API groups in every logical cluster:
 //
 //	core.kcp.io/v1alpha1          logicalclusters(/status)
-//	tenancy.kcp.io/v1alpha1       workspaces(/status), workspacetypes
+//	tenancy.kcp.io/v1alpha1       workspaces(/status), workspacetypes(/status)
 //	workload.kcp.io/v1alpha1      synctargets(/status)
 //	placement.atoll.dev/v1alpha1  placements(/status), placementpolicies
 //

@@ -51,6 +51,9 @@ type resource[T object] struct {
 	sameSpec func(a, b T) bool
 	// copySpec and copyStatus copy parts from one object to another; without copyStatus there is no status endpoint.
 	copySpec, copyStatus func(to, from T)
+	// prepareStatus corrects what was sent to the status endpoint, and validateStatus says what is wrong with it.
+	prepareStatus  func(ctx context.Context, obj, old T)
+	validateStatus func(ctx context.Context, obj, old T) field.ErrorList
 	// statusAtBirth lets the system, and nobody else, create objects with a status.
 	statusAtBirth bool
 	// decided is set where the server's own controllers write the spec: they say in the same write what they think of it,
@@ -185,12 +188,12 @@ type provider struct {
 }
 
 // Providers serve our groups, in the order in which discovery lists them. They are served whatever the resource
-// configuration enables.
-func Providers() []controlplaneapiserver.RESTStorageProvider {
+// configuration enables. urlBase is the server's address without a path, for what the system says of objects.
+func Providers(urlBase string) []controlplaneapiserver.RESTStorageProvider {
 	var providers []controlplaneapiserver.RESTStorageProvider
 	for _, gv := range GroupVersions() {
 		p := provider{version: gv}
-		for _, r := range resources() {
+		for _, r := range resources(urlBase) {
 			if r.groupVersion() == gv {
 				p.resources = append(p.resources, r)
 			}

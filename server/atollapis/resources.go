@@ -18,8 +18,8 @@ import (
 )
 
 // resources is the table of what is served, in the order of discovery.
-func resources() []served {
-	return []served{logicalClusters(), workspaces(), workspaceTypes(), syncTargets(), placements(), placementPolicies()}
+func resources(urlBase string) []served {
+	return []served{logicalClusters(), workspaces(), workspaceTypes(urlBase), syncTargets(), placements(), placementPolicies()}
 }
 
 func logicalClusters() *resource[*corev1alpha1.LogicalCluster] {
@@ -44,6 +44,9 @@ func logicalClusters() *resource[*corev1alpha1.LogicalCluster] {
 		copySpec:      func(to, from T) { to.Spec = from.Spec },
 		copyStatus:    func(to, from T) { to.Status = from.Status },
 		statusAtBirth: true,
+
+		prepareStatus:  prepareLogicalClusterStatus,
+		validateStatus: validateLogicalClusterStatus,
 
 		columns: []metav1.TableColumnDefinition{
 			column("Phase", "string", "where the logical cluster is in its life"),
@@ -90,7 +93,7 @@ func workspaces() *resource[*tenancyv1alpha1.Workspace] {
 	}
 }
 
-func workspaceTypes() *resource[*tenancyv1alpha1.WorkspaceType] {
+func workspaceTypes(urlBase string) *resource[*tenancyv1alpha1.WorkspaceType] {
 	type T = *tenancyv1alpha1.WorkspaceType
 	return &resource[T]{
 		version: tenancyv1alpha1.GroupVersion,
@@ -100,14 +103,19 @@ func workspaceTypes() *resource[*tenancyv1alpha1.WorkspaceType] {
 		new:     func() T { return &tenancyv1alpha1.WorkspaceType{} },
 		newList: func() runtime.Object { return &tenancyv1alpha1.WorkspaceTypeList{} },
 
-		validName: workspaceTypeName,
-		validate:  validateWorkspaceType,
+		validName:     workspaceTypeName,
+		prepareCreate: func(ctx context.Context, t T) { showVirtualWorkspaces(ctx, t, urlBase) },
+		prepareUpdate: func(ctx context.Context, t, _ T) { showVirtualWorkspaces(ctx, t, urlBase) },
+		validate:      validateWorkspaceType,
 
-		sameSpec: func(a, b T) bool { return equality.Semantic.DeepEqual(a.Spec, b.Spec) },
+		sameSpec:   func(a, b T) bool { return equality.Semantic.DeepEqual(a.Spec, b.Spec) },
+		copySpec:   func(to, from T) { to.Spec = from.Spec },
+		copyStatus: func(to, from T) { to.Status = from.Status },
 
 		columns: []metav1.TableColumnDefinition{
 			column("Extends", "string", "types that this one extends"),
 			column("Default child", "string", "type of the workspaces in one of this type that name none"),
+			column("Initializer", "boolean", "whether somebody has to initialize workspaces of this type"),
 		},
 		cells: func(t T) []any {
 			var extends []string
@@ -118,7 +126,7 @@ func workspaceTypes() *resource[*tenancyv1alpha1.WorkspaceType] {
 			if t.Spec.DefaultChildWorkspaceType != nil {
 				child = typeCell(*t.Spec.DefaultChildWorkspaceType)
 			}
-			return []any{strings.Join(extends, ","), child}
+			return []any{strings.Join(extends, ","), child, t.Spec.Initializer}
 		},
 	}
 }

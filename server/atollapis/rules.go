@@ -39,6 +39,7 @@ func prepareLogicalCluster(_ context.Context, c *corev1alpha1.LogicalCluster) {
 	if c.Spec.Use == "" {
 		c.Spec.Use = corev1alpha1.LogicalClusterUseWorkspace
 	}
+	labelInitializing(c)
 }
 
 func validateNewLogicalCluster(ctx context.Context, _ *corev1alpha1.LogicalCluster) field.ErrorList {
@@ -62,8 +63,10 @@ func keepLogicalCluster(ctx context.Context, c, old *corev1alpha1.LogicalCluster
 		}
 	}
 	if !isSystem(ctx) {
+		keepAnnotation(c, old, tenancyv1alpha1.OwnerAnnotation)
 		keepFinalizer(c, old, corev1alpha1.LogicalClusterFinalizer)
 	}
+	labelInitializing(c)
 }
 
 // bornWith are the annotations that say what a logical cluster is. It has them from its birth, or never.
@@ -84,6 +87,9 @@ func validateLogicalClusterUpdate(ctx context.Context, c, old *corev1alpha1.Logi
 	}
 	for _, key := range bornWith {
 		errs = append(errs, sameAnnotation(c, old, key)...)
+	}
+	if !slices.Equal(c.Spec.Initializers, old.Spec.Initializers) {
+		errs = append(errs, field.Forbidden(specPath.Child("initializers"), "is immutable"))
 	}
 	if isSystem(ctx) {
 		return errs
@@ -170,6 +176,7 @@ func keepWorkspace(ctx context.Context, w, old *tenancyv1alpha1.Workspace) {
 		w.Spec.URL = old.Spec.URL
 	}
 	keepAnnotation(w, old, tenancyv1alpha1.OwnerAnnotation)
+	keepAnnotation(w, old, tenancyv1alpha1.InitializersAnnotation)
 	if !isSystem(ctx) {
 		// An import ends with this annotation; until then nobody is to enter.
 		keepAnnotation(w, old, tenancyv1alpha1.ImportingAnnotation)
@@ -255,9 +262,6 @@ func workspaceTypeName(name string) []string {
 
 func validateWorkspaceType(t *tenancyv1alpha1.WorkspaceType) field.ErrorList {
 	var errs field.ErrorList
-	if t.Spec.Initializer {
-		errs = append(errs, field.Forbidden(specPath.Child("initializer"), "there are no initializers yet: workspaces of the type would be ready without"))
-	}
 	with := specPath.Child("extend", "with")
 	if n := len(t.Spec.Extend.With); n > maxExtends {
 		errs = append(errs, field.TooMany(with, n, maxExtends))

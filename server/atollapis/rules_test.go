@@ -107,7 +107,6 @@ func TestWorkspaceTypeCreate(t *testing.T) {
 		}, ""},
 		{"reserved in kcp", "any", spec{}, "reserved"},
 		{"a dot would be no name of a type in a path", "a.b", spec{}, "metadata.name"},
-		{"nobody would run it, and the workspace be ready all the same", "team", spec{Initializer: true}, "spec.initializer"},
 		{"each is looked up", "team", spec{Extend: tenancyv1alpha1.WorkspaceTypeExtension{With: make([]ref, maxExtends+1)}}, "spec.extend.with"},
 		{"a path is a path", "team", spec{Extend: tenancyv1alpha1.WorkspaceTypeExtension{With: []ref{{Name: "x", Path: "*"}}}}, "spec.extend.with[0].path"},
 		{"labels are labels", "team", spec{AdditionalWorkspaceLabels: map[string]string{"tier": "no good"}}, "spec.additionalWorkspaceLabels"},
@@ -116,7 +115,7 @@ func TestWorkspaceTypeCreate(t *testing.T) {
 		{"each is compared", "team", spec{LimitAllowedParents: &tenancyv1alpha1.WorkspaceTypeSelector{Types: make([]ref, maxSelected+1)}}, "spec.limitAllowedParents.types"},
 		{"parents have names", "team", spec{LimitAllowedParents: &tenancyv1alpha1.WorkspaceTypeSelector{Types: []ref{{}}}}, "spec.limitAllowedParents.types[0].name"},
 	} {
-		_, err := create(ann, workspaceTypes(), &tenancyv1alpha1.WorkspaceType{ObjectMeta: metav1.ObjectMeta{Name: tc.name}, Spec: tc.sent})
+		_, err := create(ann, workspaceTypes(testURL), &tenancyv1alpha1.WorkspaceType{ObjectMeta: metav1.ObjectMeta{Name: tc.name}, Spec: tc.sent})
 		wantError(t, tc.reason, err, tc.want)
 	}
 }
@@ -479,7 +478,7 @@ func TestTableColumnsMatchCells(t *testing.T) {
 	}{
 		"logicalclusters":   {table[*corev1alpha1.LogicalCluster]{logicalClusters()}, &corev1alpha1.LogicalClusterList{Items: make([]corev1alpha1.LogicalCluster, 2)}},
 		"workspaces":        {table[*tenancyv1alpha1.Workspace]{workspaces()}, &tenancyv1alpha1.WorkspaceList{Items: make([]tenancyv1alpha1.Workspace, 2)}},
-		"workspacetypes":    {table[*tenancyv1alpha1.WorkspaceType]{workspaceTypes()}, &tenancyv1alpha1.WorkspaceTypeList{Items: make([]tenancyv1alpha1.WorkspaceType, 2)}},
+		"workspacetypes":    {table[*tenancyv1alpha1.WorkspaceType]{workspaceTypes(testURL)}, &tenancyv1alpha1.WorkspaceTypeList{Items: make([]tenancyv1alpha1.WorkspaceType, 2)}},
 		"synctargets":       {table[*workloadv1alpha1.SyncTarget]{syncTargets()}, &workloadv1alpha1.SyncTargetList{Items: make([]workloadv1alpha1.SyncTarget, 2)}},
 		"placements":        {table[*placementv1alpha1.Placement]{placements()}, &placementv1alpha1.PlacementList{Items: make([]placementv1alpha1.Placement, 2)}},
 		"placementpolicies": {table[*placementv1alpha1.PlacementPolicy]{placementPolicies()}, &placementv1alpha1.PlacementPolicyList{Items: make([]placementv1alpha1.PlacementPolicy, 2)}},

@@ -42,6 +42,8 @@ func (everything) Known(name logicalcluster.Name) (lcctx.Cluster, bool) {
 	return lcctx.Cluster{Name: name}, true
 }
 func (everything) Terminating(logicalcluster.Name) bool { return false }
+
+func (everything) Initializing(logicalcluster.Name) bool { return false }
 func (everything) WhyNowhere(logicalcluster.Name, schema.GroupResource, string, string, map[string]string) string {
 	return ""
 }

@@ -127,18 +127,25 @@ func (s strategy[T]) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 type statusStrategy[T object] struct{ strategy[T] }
 
 // PrepareForUpdate takes the status and nothing else, as custom resources do.
-func (s statusStrategy[T]) PrepareForUpdate(_ context.Context, obj, old runtime.Object) {
+func (s statusStrategy[T]) PrepareForUpdate(ctx context.Context, obj, old runtime.Object) {
 	o, was := obj.(T), old.(T)
 	s.r.copySpec(o, was)
 	o.SetLabels(was.GetLabels())
 	o.SetAnnotations(was.GetAnnotations())
 	o.SetFinalizers(was.GetFinalizers())
 	o.SetOwnerReferences(was.GetOwnerReferences())
+	if s.r.prepareStatus != nil {
+		s.r.prepareStatus(ctx, o, was)
+	}
 }
 
 // ValidateUpdate leaves out what holds for the spec, so that the status of an object from before a rule can be written.
-func (s statusStrategy[T]) ValidateUpdate(_ context.Context, obj, old runtime.Object) field.ErrorList {
-	return apimachineryvalidation.ValidateObjectMetaAccessorUpdate(obj.(T), old.(T), field.NewPath("metadata"))
+func (s statusStrategy[T]) ValidateUpdate(ctx context.Context, obj, old runtime.Object) field.ErrorList {
+	errs := apimachineryvalidation.ValidateObjectMetaAccessorUpdate(obj.(T), old.(T), field.NewPath("metadata"))
+	if s.r.validateStatus != nil {
+		errs = append(errs, s.r.validateStatus(ctx, obj.(T), old.(T))...)
+	}
+	return errs
 }
 
 // GetResetFields tells server-side apply what an applier of the status endpoint does not own.

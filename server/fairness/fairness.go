@@ -24,6 +24,7 @@ import (
 	flowcontrolrequest "k8s.io/apiserver/pkg/util/flowcontrol/request"
 
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
+	tenancyv1alpha1 "atoll.dev/atoll/apis/tenancy/v1alpha1"
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
 )
 
@@ -112,7 +113,7 @@ func (f *Fairness) Around(next http.Handler, longRunning request.LongRunningRequ
 			queued.ServeHTTP(w, req)
 			return
 		}
-		cluster, _ := lcctx.ClusterFrom(req.Context())
+		cluster := charged(req.Context())
 		end, ok := f.watches.begin(cluster.Name, info.APIGroup, info.Resource, f.levelOf(req.Context()) == f.workspaces)
 		if !ok {
 			f.refuse(w, req, apierrors.NewTooManyRequests(fmt.Sprintf(
@@ -144,6 +145,15 @@ func (f *Fairness) levelOf(ctx context.Context) *level {
 	return f.workspaces
 }
 
+// charged is the logical cluster whose turn a request takes. One for all that wait for an initializer is its type's.
+func charged(ctx context.Context) lcctx.Cluster {
+	cluster, _ := lcctx.ClusterFrom(ctx)
+	if holder, _, ok := tenancyv1alpha1.TypeOfInitializer(corev1alpha1.LogicalClusterInitializer(lcctx.InitializerFrom(ctx))); ok && cluster.Wildcard {
+		return lcctx.Cluster{Name: logicalcluster.Name(holder)}
+	}
+	return cluster
+}
+
 // Handle implements flowcontrol.Interface: it calls execute when the request has its seats, and not at all if it gets none
 // in time.
 func (f *Fairness) Handle(ctx context.Context, digest flowcontrol.RequestDigest,
@@ -151,7 +161,7 @@ func (f *Fairness) Handle(ctx context.Context, digest flowcontrol.RequestDigest,
 	estimate func() flowcontrolrequest.WorkEstimate, queueNote fairqueuing.QueueNoteFn, execute func(),
 ) {
 	l := f.levelOf(ctx)
-	cluster, _ := lcctx.ClusterFrom(ctx)
+	cluster := charged(ctx)
 	note(l.schema, l.priority, cluster.String())
 	if l == f.exempt {
 		execute()

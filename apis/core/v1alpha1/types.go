@@ -36,6 +36,10 @@ const (
 	LogicalClusterPhaseTerminating  LogicalClusterPhase = "Terminating"
 )
 
+// LogicalClusterInitializer is the name of an initializer: that of the logical cluster which holds a WorkspaceType, a colon, and
+// the name of the type. As in kcp.
+type LogicalClusterInitializer string
+
 // LogicalClusterUse says what a logical cluster is for. It is set at birth and never changes.
 type LogicalClusterUse string
 
@@ -75,6 +79,10 @@ type LogicalClusterSpec struct {
 	// use is what the logical cluster is for: Workspace (default) or Mirror. Immutable.
 	// +optional
 	Use LogicalClusterUse `json:"use,omitempty"`
+	// initializers are those that the logical cluster had at birth, from the type of its workspace. Immutable.
+	// +optional
+	// +listType=set
+	Initializers []LogicalClusterInitializer `json:"initializers,omitempty"`
 }
 
 // LogicalClusterOwner names an object in another logical cluster.
@@ -97,6 +105,11 @@ type LogicalClusterStatus struct {
 	URL string `json:"URL,omitempty"`
 	// +optional
 	Phase LogicalClusterPhase `json:"phase,omitempty"`
+	// initializers are those that have not said yet that they are done, by removing themselves. While there are any the phase is
+	// Initializing, and nobody but they can use the logical cluster.
+	// +optional
+	// +listType=set
+	Initializers []LogicalClusterInitializer `json:"initializers,omitempty"`
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -20,7 +20,27 @@ const ImportingAnnotation = "tenancy.atoll.dev/importing"
 // name. The system sets it. As in kcp.
 const TypeAnnotation = "internal.tenancy.kcp.io/type"
 
+// InitializersAnnotation holds, on a Workspace whose type or what that extends has initializers, their names, joined by commas.
+// The system sets it when the Workspace is made.
+const InitializersAnnotation = "tenancy.atoll.dev/initializers"
+
 const (
+	// PhaseLabel and labels that begin with InitializerLabelPrefix are on LogicalClusters that are Initializing, with the phase
+	// and for each initializer left: by them they are found. The system sets them, and nobody else. As in kcp, but there each
+	// LogicalCluster has the first.
+	PhaseLabel             = "tenancy.kcp.io/phase"
+	InitializerLabelPrefix = "initializer.internal.kcp.io/"
+)
+
+// InitializeVerb is what it takes, on a WorkspaceType, to initialize workspaces of that type. As in kcp.
+const InitializeVerb = "initialize"
+
+// InitializingPath, with the name of an initializer, is the path below which it finds the workspaces that wait for it. As in kcp.
+const InitializingPath = "/services/initializingworkspaces/"
+
+const (
+	// WorkspaceInitialized is the condition that tells which initializers a workspace waits for. As in kcp.
+	WorkspaceInitialized = "WorkspaceInitialized"
 	// WorkspaceReady is the condition that a workspace can be used.
 	WorkspaceReady = "Ready"
 	// WorkspaceContentDeleted is the condition that tells what a deletion waits for.
@@ -94,12 +114,28 @@ type WorkspaceType struct {
 
 	// +optional
 	Spec WorkspaceTypeSpec `json:"spec,omitempty"`
+	// +optional
+	Status WorkspaceTypeStatus `json:"status,omitempty"`
+}
+
+// WorkspaceTypeStatus says what the server makes of a type.
+type WorkspaceTypeStatus struct {
+	// virtualWorkspaces are where initializers of the type find the workspaces that wait for them; none without.
+	// +optional
+	// +listType=atomic
+	VirtualWorkspaces []VirtualWorkspace `json:"virtualWorkspaces,omitempty"`
+}
+
+// VirtualWorkspace is an address that shows some workspaces as if they were all there is.
+type VirtualWorkspace struct {
+	// url ends before /clusters/.
+	URL string `json:"url"`
 }
 
 // WorkspaceTypeSpec is what holds for workspaces of a type. A reference without a path is to the workspace that holds the type.
 type WorkspaceTypeSpec struct {
-	// initializer says that somebody has to initialize workspaces of this type before they are ready. It is refused: there
-	// are no initializers yet.
+	// initializer says that somebody has to initialize workspaces of this type, and of those that extend it, before they are
+	// ready: who has the verb initialize on this type.
 	// +optional
 	Initializer bool `json:"initializer,omitempty"`
 	// extend makes the type one of other types, too, with their limits.

@@ -6,6 +6,11 @@
 package v1alpha1
 
 // OpenAPIModelName returns the OpenAPI model name for this type.
+func (in VirtualWorkspace) OpenAPIModelName() string {
+	return "io.kcp.tenancy.v1alpha1.VirtualWorkspace"
+}
+
+// OpenAPIModelName returns the OpenAPI model name for this type.
 func (in Workspace) OpenAPIModelName() string {
 	return "io.kcp.tenancy.v1alpha1.Workspace"
 }
@@ -53,4 +58,9 @@ func (in WorkspaceTypeSelector) OpenAPIModelName() string {
 // OpenAPIModelName returns the OpenAPI model name for this type.
 func (in WorkspaceTypeSpec) OpenAPIModelName() string {
 	return "io.kcp.tenancy.v1alpha1.WorkspaceTypeSpec"
+}
+
+// OpenAPIModelName returns the OpenAPI model name for this type.
+func (in WorkspaceTypeStatus) OpenAPIModelName() string {
+	return "io.kcp.tenancy.v1alpha1.WorkspaceTypeStatus"
 }

@@ -1,0 +1,318 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/storage"
+
+	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
+	tenancyv1alpha1 "atoll.dev/atoll/apis/tenancy/v1alpha1"
+	lcctx "atoll.dev/atoll/internal/logicalcluster"
+)
+
+// initializing is what a request below InitializingPath asks for, in its context under initializingKey.
+type initializing struct {
+	initializer corev1alpha1.LogicalClusterInitializer
+	holder      logicalcluster.Name // of the type
+	typeName    string
+}
+
+type initializingKey struct{}
+
+// initializerUser is who asks below InitializingPath: somebody in the workspace that holds the type, whatever the request is for.
+type initializerUser struct {
+	user.Info
+	asked *initializing
+}
+
+const (
+	noInitializer = "there is no such workspace type, or you lack the verb \"initialize\" on it"
+	notWaiting    = "there is no such workspace, or it does not wait for this initializer"
+)
+
+// serveInitializer serves /services/initializingworkspaces/<initializer>/clusters/<name or *>/...: what lies below it is asked of
+// the logical cluster of that name, or of all that wait for the initializer. It stands where withLogicalCluster does.
+func (s *Server) serveInitializer(w http.ResponseWriter, req *http.Request, next http.Handler) {
+	asked, cluster, path, err := initializerRequest(req.URL)
+	if err != nil {
+		s.answer(w, req, err)
+		return
+	}
+	ctx := context.WithValue(lcctx.WithCluster(req.Context(), cluster), initializingKey{}, asked)
+	ctx = lcctx.WithInitializer(ctx, string(asked.initializer))
+	ctx = context.WithValue(ctx, impersonatingKey{}, true) // nobody outside of the workspace, whoever its owner is
+	inner := req.Clone(ctx)
+	inner.URL.Opaque = req.URL.EscapedPath() // for the audit log
+	inner.URL.Path, inner.URL.RawPath = path, ""
+	if cluster.Wildcard {
+		inner.URL.RawQuery = onlyWaiting(req.URL.Query(), asked.initializer).Encode()
+	}
+	next.ServeHTTP(w, inner)
+}
+
+// initializerRequest reads a URL below InitializingPath. What it answers depends on the URL alone: nobody is authenticated yet.
+func initializerRequest(u *url.URL) (*initializing, lcctx.Cluster, string, error) {
+	malformed := notFound("want %s<logical cluster of a workspace type>:<its name>/clusters/<name of a logical cluster, or *>/...", tenancyv1alpha1.InitializingPath)
+	const parts = 6 // "", "services", "initializingworkspaces", the initializer, "clusters", the logical cluster
+	segments := strings.SplitN(u.Path, "/", parts+1)
+	if len(segments) < parts || segments[4] != "clusters" {
+		return nil, lcctx.Cluster{}, "", malformed
+	}
+	if u.RawPath != "" { // an escaped slash would move borders from where proxies before us saw them
+		for i, raw := range strings.SplitN(u.RawPath, "/", parts+1)[:parts] {
+			if plain, err := url.PathUnescape(raw); err != nil || plain != segments[i] {
+				return nil, lcctx.Cluster{}, "", malformed
+			}
+		}
+	}
+	asked := &initializing{initializer: corev1alpha1.LogicalClusterInitializer(segments[3])}
+	holder, name, ok := tenancyv1alpha1.TypeOfInitializer(asked.initializer)
+	if !ok || lcctx.ValidateName(holder) != nil {
+		return nil, lcctx.Cluster{}, "", malformed
+	}
+	asked.holder, asked.typeName = logicalcluster.Name(holder), name
+	path := "/"
+	if len(segments) > parts {
+		path += segments[parts]
+	}
+	if segments[5] == logicalcluster.Wildcard.String() {
+		return asked, lcctx.Cluster{Wildcard: true}, path, nil
+	}
+	if lcctx.ValidateName(segments[5]) != nil {
+		return nil, lcctx.Cluster{}, "", malformed
+	}
+	return asked, lcctx.Cluster{Name: logicalcluster.Name(segments[5])}, path, nil
+}
+
+// onlyWaiting narrows a list or watch of LogicalClusters to those that wait for an initializer. Requirements of a selector can
+// only narrow each other, and who leaves the selection is deleted for who watches it.
+func onlyWaiting(query url.Values, initializer corev1alpha1.LogicalClusterInitializer) url.Values {
+	key, value := tenancyv1alpha1.InitializerLabel(initializer)
+	selector := labels.Set{tenancyv1alpha1.PhaseLabel: string(corev1alpha1.LogicalClusterPhaseInitializing), key: value}.String()
+	if more := query.Get("labelSelector"); more != "" {
+		selector += "," + more
+	}
+	query.Set("labelSelector", selector)
+	return query
+}
+
+// initializers authenticates who asks below InitializingPath in the workspace that holds the type: a ServiceAccount or a
+// certificate of that workspace is somebody there, and nowhere else.
+type initializers struct{ authenticator.Request }
+
+func (i initializers) AuthenticateRequest(req *http.Request) (*authenticator.Response, bool, error) {
+	asked, is := req.Context().Value(initializingKey{}).(*initializing)
+	if !is {
+		return i.Request.AuthenticateRequest(req)
+	}
+	ctx := lcctx.WithCluster(req.Context(), lcctx.Cluster{Name: asked.holder})
+	found, ok, err := i.Request.AuthenticateRequest(req.WithContext(ctx))
+	if err != nil || !ok {
+		return found, ok, err
+	}
+	return &authenticator.Response{Audiences: found.Audiences, User: &initializerUser{Info: found.User, asked: asked}}, true, nil
+}
+
+// authorizeInitializer decides what somebody may do below InitializingPath: nothing without the verb initialize on the type. Then
+// he lists and watches LogicalClusters that wait for the initializer, and in each of those removes the initializer and may do
+// what its owner may, as long as it waits.
+func (a *clusterAuthorizer) authorizeInitializer(ctx context.Context, who *initializerUser, cluster lcctx.Cluster, attrs authorizer.Attributes) (authorizer.Decision, string, error) {
+	if may, err := a.mayInitialize(ctx, who); !may || err != nil {
+		return authorizer.DecisionDeny, noInitializer, err
+	}
+	ofLogicalClusters := attrs.IsResourceRequest() && attrs.GetAPIGroup() == logicalClusters.Group && attrs.GetResource() == logicalClusters.Resource
+	if cluster.Wildcard {
+		if ofLogicalClusters && attrs.GetSubresource() == "" && slices.Contains([]string{"list", "watch"}, attrs.GetVerb()) ||
+			attrs.IsReadOnly() && !attrs.IsResourceRequest() && !concernsProcess(attrs) {
+			return authorizer.DecisionAllow, "", nil
+		}
+		return authorizer.DecisionDeny, "of all workspaces that wait for an initializer, LogicalClusters can be listed and watched", nil
+	}
+	target, err := a.waiting(ctx, cluster.Name, who.asked.initializer)
+	switch {
+	case err != nil || target == nil:
+		return authorizer.DecisionDeny, notWaiting, err
+	case impersonates(attrs):
+		return authorizer.DecisionDeny, "an initializer impersonates nobody", nil
+	case ofLogicalClusters:
+		if attrs.GetVerb() == "get" || attrs.GetSubresource() == "status" && slices.Contains([]string{"update", "patch"}, attrs.GetVerb()) {
+			return authorizer.DecisionAllow, "", nil
+		}
+		return authorizer.DecisionDeny, "an initializer reads the LogicalCluster and removes itself from its status", nil
+	}
+	owner := ownerOf(target)
+	if owner == nil {
+		return authorizer.DecisionDeny, "the workspace has no owner, whose rights an initializer would have", nil
+	}
+	attrs = attributesOf{attrs, owner}
+	if reason := refusedAnywhere(ctx, attrs, cluster); reason != "" {
+		return authorizer.DecisionDeny, reason, nil
+	}
+	return a.within(ctx, cluster.Name, owner, attrs)
+}
+
+// mayInitialize says whether somebody has the verb initialize on the type, where that is.
+func (a *clusterAuthorizer) mayInitialize(ctx context.Context, who *initializerUser) (bool, error) {
+	switch who.Info.(type) {
+	case *syncerUser, *bootstrapUser:
+		return false, nil
+	}
+	groups := who.GetGroups()
+	if slices.Contains(groups, user.SystemPrivilegedGroup) {
+		return true, nil
+	}
+	if slices.Contains(groups, user.AllUnauthenticated) {
+		return false, nil
+	}
+	decision, _, err := a.roles.Authorize(lcctx.WithCluster(ctx, lcctx.Cluster{Name: who.asked.holder}), authorizer.AttributesRecord{
+		User: who.Info, Verb: tenancyv1alpha1.InitializeVerb, ResourceRequest: true, Name: who.asked.typeName,
+		APIGroup: tenancyv1alpha1.GroupVersion.Group, APIVersion: tenancyv1alpha1.GroupVersion.Version, Resource: "workspacetypes",
+	})
+	return decision == authorizer.DecisionAllow, err
+}
+
+// attributesOf are those of a request as if somebody else had made it.
+type attributesOf struct {
+	authorizer.Attributes
+	who user.Info
+}
+
+func (a attributesOf) GetUser() user.Info { return a.who }
+
+// ownerOf is the owner of a workspace within it, nil if nobody is: by name alone, with none of his groups.
+func ownerOf(c *corev1alpha1.LogicalCluster) user.Info {
+	name := c.Annotations[tenancyv1alpha1.OwnerAnnotation]
+	if name == "" {
+		return nil
+	}
+	return &user.DefaultInfo{Name: name, Groups: []string{user.AllAuthenticated}}
+}
+
+// initializing says whether a logical cluster that there is waits for initializers.
+func (s *Server) initializing(ctx context.Context, name logicalcluster.Name) (bool, error) {
+	if _, known := s.directory.Known(name); known {
+		return s.directory.Initializing(name), nil
+	}
+	found := &corev1alpha1.LogicalCluster{} // made a moment ago
+	ok, err := s.Read(ctx, name, "", corev1alpha1.LogicalClusterName, "", found)
+	return ok && found.Status.Phase == corev1alpha1.LogicalClusterPhaseInitializing, err
+}
+
+// waiting returns the LogicalCluster of that name, as etcd has it now, if it waits for an initializer; else nil.
+func (s *Server) waiting(ctx context.Context, name logicalcluster.Name, initializer corev1alpha1.LogicalClusterInitializer) (*corev1alpha1.LogicalCluster, error) {
+	found := &corev1alpha1.LogicalCluster{}
+	ok, err := s.Read(ctx, name, "", corev1alpha1.LogicalClusterName, "", found)
+	if !ok || err != nil || !waits(found, initializer) {
+		return nil, err
+	}
+	return found, nil
+}
+
+// waits says whether a workspace waits for an initializer.
+func waits(c *corev1alpha1.LogicalCluster, initializer corev1alpha1.LogicalClusterInitializer) bool {
+	return c.Spec.Use != corev1alpha1.LogicalClusterUseMirror && c.DeletionTimestamp == nil &&
+		c.Status.Phase == corev1alpha1.LogicalClusterPhaseInitializing && slices.Contains(c.Status.Initializers, initializer)
+}
+
+// asInitializer serves what authorizeInitializer allowed, as whom it allowed it: the owner of the workspace, or, where the request
+// is for the LogicalCluster, nobody with rights of his own, who may remove the initializer. The audit log has who asked. What runs
+// long ends when the workspace does not wait any more.
+func (s *Server) asInitializer(next http.Handler, longRunning request.LongRunningRequestCheck) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		ctx := req.Context()
+		found, _ := request.UserFrom(ctx)
+		who, is := found.(*initializerUser)
+		cluster, _ := lcctx.ClusterFrom(ctx)
+		if !is {
+			next.ServeHTTP(w, req)
+			return
+		}
+		as := user.Info(&user.DefaultInfo{Name: who.GetName(), Groups: []string{user.AllAuthenticated}})
+		if cluster.Wildcard {
+			next.ServeHTTP(w, req.WithContext(request.WithUser(ctx, as)))
+			return
+		}
+		target, err := s.waiting(ctx, cluster.Name, who.asked.initializer)
+		if err == nil && target == nil {
+			err = apierrors.NewForbidden(logicalClusters, corev1alpha1.LogicalClusterName, fmt.Errorf(notWaiting))
+		}
+		if err != nil {
+			s.answer(w, req, err)
+			return
+		}
+		info, ok := request.RequestInfoFrom(ctx)
+		if !ok {
+			s.answer(w, req, apierrors.NewInternalError(fmt.Errorf("the request has no description")))
+			return
+		}
+		if info.APIGroup != logicalClusters.Group || info.Resource != logicalClusters.Resource {
+			if as = ownerOf(target); as == nil {
+				s.answer(w, req, apierrors.NewForbidden(logicalClusters, corev1alpha1.LogicalClusterName, fmt.Errorf(notWaiting)))
+				return
+			}
+		}
+		ctx = request.WithUser(ctx, as)
+		if longRunning(req, info) {
+			var end context.CancelFunc
+			ctx, end = context.WithCancel(ctx)
+			defer end()
+			if err := s.endWhenLeft(ctx, end, cluster, target, who.asked.initializer); err != nil {
+				s.answer(w, req, err)
+				return
+			}
+		}
+		next.ServeHTTP(w, req.WithContext(ctx))
+	})
+}
+
+// endWhenLeft calls end when a workspace does not wait for an initializer any more, or that cannot be seen. It watches as long as
+// ctx lasts.
+func (s *Server) endWhenLeft(ctx context.Context, end func(), cluster lcctx.Cluster, from *corev1alpha1.LogicalCluster, initializer corev1alpha1.LogicalClusterInitializer) error {
+	r, ok := s.backend.Resource(logicalClusters)
+	if !ok {
+		return fmt.Errorf("watch logical cluster %q: LogicalClusters are not served", cluster)
+	}
+	events, err := r.Storage.Watch(lcctx.WithCluster(ctx, cluster), r.Key("", corev1alpha1.LogicalClusterName),
+		storage.ListOptions{ResourceVersion: from.ResourceVersion, Predicate: storage.Everything})
+	if err != nil {
+		return fmt.Errorf("watch logical cluster %q: %w", cluster, err)
+	}
+	go func() {
+		defer end()
+		defer events.Stop()
+		for e := range events.ResultChan() {
+			if e.Type == watch.Bookmark {
+				continue
+			}
+			if e.Type == watch.Deleted || !waits(logicalClusterIn(e.Object), initializer) {
+				return
+			}
+		}
+	}()
+	return nil
+}
+
+// logicalClusterIn is the LogicalCluster of an event; one that waits for nothing if there is none.
+func logicalClusterIn(obj runtime.Object) *corev1alpha1.LogicalCluster {
+	if shared, ok := obj.(runtime.CacheableObject); ok {
+		obj = shared.GetObject()
+	}
+	if c, ok := obj.(*corev1alpha1.LogicalCluster); ok {
+		return c
+	}
+	return &corev1alpha1.LogicalCluster{}
+}

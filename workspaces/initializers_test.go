@@ -1,0 +1,224 @@
+package workspaces_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+
+	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
+	tenancyv1alpha1 "atoll.dev/atoll/apis/tenancy/v1alpha1"
+	"atoll.dev/atoll/client"
+	lcctx "atoll.dev/atoll/internal/logicalcluster"
+	"atoll.dev/atoll/workspaces"
+)
+
+// tokens are those of olga, who owns workspaces, pat, who initializes them, and eve, who initializes for another type.
+const tokens = "olgatoken,olga,1\npattoken,pat,2\nevetoken,eve,3\n"
+
+// by returns a client with somebody's token, below a path of the server.
+func (h *hub) by(name, path string) dynamic.Interface {
+	h.t.Helper()
+	d, err := dynamic.NewForConfig(&rest.Config{Host: h.server.URL() + path, BearerToken: name + "token", TLSClientConfig: rest.TLSClientConfig{CAData: h.server.CACertificate()}})
+	must(h.t, err)
+	return d
+}
+
+// allow gives somebody verbs on types of root.
+func (h *hub) allow(name string, verbs, types []string) {
+	h.t.Helper()
+	rbac := h.clients.Kube.RbacV1()
+	in := client.In(h.ctx, workspaces.Root)
+	_, err := rbac.ClusterRoles().Create(in, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: []rbacv1.PolicyRule{
+		{Verbs: verbs, APIGroups: []string{"tenancy.kcp.io"}, Resources: []string{"workspacetypes"}, ResourceNames: types},
+		{Verbs: []string{"create", "get", "list", "delete"}, APIGroups: []string{"tenancy.kcp.io"}, Resources: []string{"workspaces"}},
+	}}, metav1.CreateOptions{})
+	must(h.t, err)
+	_, err = rbac.ClusterRoleBindings().Create(in, &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: name},
+		Subjects: []rbacv1.Subject{{Kind: "User", APIGroup: rbacv1.GroupName, Name: name}},
+		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name}}, metav1.CreateOptions{})
+	must(h.t, err)
+}
+
+var (
+	clustersGVR   = corev1alpha1.GroupVersion.WithResource("logicalclusters")
+	workspacesGVR = tenancyv1alpha1.GroupVersion.WithResource("workspaces")
+	configMaps    = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
+)
+
+// asOlga makes a workspace of hers, which waits for its initializers, and returns its logical cluster.
+func (h *hub) asOlga(name, kind string) logicalcluster.Name {
+	h.t.Helper()
+	w := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": tenancyv1alpha1.GroupVersion.String(), "kind": "Workspace", "metadata": map[string]any{"name": name, "annotations": map[string]any{
+			tenancyv1alpha1.ImportingAnnotation: "", tenancyv1alpha1.InitializersAnnotation: "root:none"}},
+		"spec": map[string]any{"type": map[string]any{"name": kind, "path": "root"}},
+	}}
+	eventually(h.t, "olga makes "+name, func() string { // when her rights are known
+		_, err := h.by("olga", "/clusters/root").Resource(workspacesGVR).Create(h.ctx, w, metav1.CreateOptions{})
+		return problem(err)
+	})
+	var got tenancyv1alpha1.Workspace
+	eventually(h.t, name+" waits for its initializers", func() string {
+		must(h.t, h.clients.Objects.Get(client.In(h.ctx, workspaces.Root), types.NamespacedName{Name: name}, &got))
+		if got.Status.Phase != corev1alpha1.LogicalClusterPhaseInitializing {
+			return fmt.Sprintf("%+v", got.Status)
+		}
+		return ""
+	})
+	return logicalcluster.Name(got.Spec.Cluster)
+}
+
+func problem(err error) string {
+	if err != nil {
+		return err.Error()
+	}
+	return ""
+}
+
+// next is the next event of a watch.
+func (h *hub) next(w watch.Interface) (e watch.Event, open bool) {
+	h.t.Helper()
+	select {
+	case e, open = <-w.ResultChan():
+		return e, open
+	case <-time.After(patience):
+		h.t.Fatal("a watch neither says anything nor ends")
+		return e, false
+	}
+}
+
+// A workspace waits for the initializers of its type and of what that extends. Each finds it, works in it as its owner, and
+// removes itself; nobody else gets in until it is ready, and they do not afterwards.
+func TestInitializers(t *testing.T) {
+	h := startHub(t)
+	inRoot := client.In(h.ctx, workspaces.Root)
+	for name, spec := range map[string]tenancyv1alpha1.WorkspaceTypeSpec{
+		"base": {Initializer: true},
+		"team": {Initializer: true, Extend: tenancyv1alpha1.WorkspaceTypeExtension{With: []tenancyv1alpha1.WorkspaceTypeReference{{Name: "base"}}}},
+	} {
+		must(t, h.clients.Objects.Create(inRoot, &tenancyv1alpha1.WorkspaceType{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}))
+	}
+	var base tenancyv1alpha1.WorkspaceType
+	must(t, h.clients.Objects.Get(inRoot, types.NamespacedName{Name: "base"}, &base))
+	path := tenancyv1alpha1.InitializingPath + "root:base"
+	if got := base.Status.VirtualWorkspaces; len(got) != 1 || got[0].URL != h.server.URL()+path {
+		t.Fatalf("the type says that its initializer finds workspaces at %v", got)
+	}
+	h.allow("olga", []string{"use"}, []string{"base", "team"})
+	h.allow("pat", []string{"initialize"}, []string{"base"})
+	h.allow("eve", []string{"initialize"}, []string{"team"})
+	everywhere := path + "/clusters/*"
+	eventually(t, "pat and eve have their verbs", func() string {
+		_, err := h.by("pat", everywhere).Resource(clustersGVR).List(h.ctx, metav1.ListOptions{})
+		if err == nil {
+			_, err = h.by("eve", tenancyv1alpha1.InitializingPath+"root:team/clusters/*").Resource(clustersGVR).List(h.ctx, metav1.ListOptions{})
+		}
+		return problem(err)
+	})
+	waiting, err := h.by("pat", everywhere).Resource(clustersGVR).Watch(h.ctx, metav1.ListOptions{})
+	must(t, err)
+	defer waiting.Stop()
+
+	h.create(h.clients, workspaces.Root, "plain")
+	one, both := h.asOlga("one", "base"), h.asOlga("both", "team")
+	listed, err := h.by("pat", everywhere).Resource(clustersGVR).List(h.ctx, metav1.ListOptions{LabelSelector: "!none"})
+	must(t, err)
+	found := map[logicalcluster.Name]bool{}
+	for i := range listed.Items {
+		found[lcctx.NameFrom(&listed.Items[i])] = true
+	}
+	if len(found) != 2 || !found[one] || !found[both] {
+		t.Errorf("pat is shown %v, want %s and %s", found, one, both)
+	}
+	for range 2 {
+		if e, _ := h.next(waiting); e.Type != watch.Added {
+			t.Errorf("pat is told %v", e)
+		}
+	}
+
+	in := func(who, service string, cluster logicalcluster.Name) dynamic.ResourceInterface {
+		return h.by(who, service+"/clusters/"+string(cluster)).Resource(configMaps).Namespace("default")
+	}
+	cm := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "policy"}}}
+	refused := func(reason string, err error) {
+		t.Helper()
+		if !apierrors.IsForbidden(err) && !apierrors.IsUnauthorized(err) {
+			t.Errorf("%s: %v", reason, err)
+		}
+	}
+	_, err = in("pat", path, both).Create(h.ctx, cm, metav1.CreateOptions{})
+	must(t, err)
+	_, err = in("olga", "", both).List(h.ctx, metav1.ListOptions{})
+	refused("the owner uses it already", err)
+	_, err = in("pat", "", both).List(h.ctx, metav1.ListOptions{})
+	refused("who initializes comes in by the front door", err)
+	_, err = in("eve", path, both).List(h.ctx, metav1.ListOptions{})
+	refused("who may initialize another type", err)
+	_, err = in("olga", path, both).List(h.ctx, metav1.ListOptions{})
+	refused("who may not initialize", err)
+	_, err = in("eve", tenancyv1alpha1.InitializingPath+"root:team", one).List(h.ctx, metav1.ListOptions{})
+	refused("an initializer that this one does not wait for", err)
+	for _, other := range []logicalcluster.Name{workspaces.Root, workspaces.SystemAdmin, "nothere0"} {
+		_, err = in("pat", path, other).List(h.ctx, metav1.ListOptions{})
+		refused("one that waits for nothing, "+string(other), err)
+	}
+	_, err = h.by("pat", everywhere).Resource(configMaps).List(h.ctx, metav1.ListOptions{})
+	refused("what all of them hold", err)
+	_, err = h.by("pat", everywhere).Resource(workspacesGVR).List(h.ctx, metav1.ListOptions{})
+	refused("Workspaces", err)
+
+	inside, err := in("pat", path, both).Watch(h.ctx, metav1.ListOptions{})
+	must(t, err)
+	defer inside.Stop()
+	remove := func(who, service string, cluster logicalcluster.Name, left ...string) error {
+		patch, err := json.Marshal(map[string]any{"status": map[string]any{"initializers": left}})
+		must(t, err)
+		_, err = h.by(who, service+"/clusters/"+string(cluster)).Resource(clustersGVR).Patch(h.ctx, "cluster", types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+		return err
+	}
+	refused("the owner removes it", remove("olga", "", both))
+	if err := remove("pat", path, both); !apierrors.IsInvalid(err) {
+		t.Errorf("pat removes eve's too: %v", err)
+	}
+	if err := remove("pat", path, both, "root:base", "root:team", "root:more"); !apierrors.IsInvalid(err) {
+		t.Errorf("pat adds one: %v", err)
+	}
+	must(t, remove("pat", path, both, "root:team"))
+	for open := true; open; _, open = h.next(inside) {
+		// what is shown before it is noticed; then the watch ends
+	}
+	for {
+		if e, open := h.next(waiting); !open {
+			t.Fatal("the watch of what waits ended")
+		} else if e.Type == watch.Deleted && lcctx.NameFrom(e.Object.(*unstructured.Unstructured)) == both {
+			break
+		}
+	}
+	_, err = in("pat", path, both).List(h.ctx, metav1.ListOptions{})
+	refused("who is done", err)
+	_, err = in("olga", "", both).List(h.ctx, metav1.ListOptions{})
+	refused("the owner uses it while one is left", err)
+	must(t, remove("eve", tenancyv1alpha1.InitializingPath+"root:team", both))
+	h.ready(workspaces.Root, "both")
+	if _, err = in("olga", "", both).Get(h.ctx, "policy", metav1.GetOptions{}); err != nil {
+		t.Errorf("the owner of a workspace that is ready: %v", err)
+	}
+	_, err = in("eve", tenancyv1alpha1.InitializingPath+"root:team", both).List(h.ctx, metav1.ListOptions{})
+	refused("who was the last", err)
+
+	// One that waits can be deleted.
+	must(t, h.by("olga", "/clusters/root").Resource(workspacesGVR).Delete(h.ctx, "one", metav1.DeleteOptions{}))
+	h.gone(workspaces.Root, "one")
+}
