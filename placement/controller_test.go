@@ -413,3 +413,39 @@ func TestSyncTargetEvents(t *testing.T) {
 		})
 	}
 }
+
+// What is not placed while a workspace waits for its initializers is when it is ready.
+func TestInitializedEvents(t *testing.T) {
+	const initializing, ready = corev1alpha1.LogicalClusterPhaseInitializing, corev1alpha1.LogicalClusterPhaseReady
+	for _, tc := range []struct {
+		before, after corev1alpha1.LogicalClusterPhase
+		want          bool
+		reason        string
+	}{
+		{initializing, initializing, false, "one of its initializers is done"},
+		{initializing, ready, true, "the last is"},
+		{initializing, corev1alpha1.LogicalClusterPhaseTerminating, true, "it is deleted before"},
+		{"", ready, false, "it never waited"},
+	} {
+		clients, err := client.New(&rest.Config{Host: "http://localhost"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		informers, err := client.NewInformers(clients)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := New(clients, informers, clocktesting.NewFakePassiveClock(time.Unix(0, 0)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := logicalCluster("shop", "root")
+		before.Status.Phase = tc.before
+		after := before.DeepCopy()
+		after.Status.Phase = tc.after
+		c.onLogicalCluster(client.Event[*corev1alpha1.LogicalCluster]{Old: before, New: after})
+		if got := c.subtrees.Len() > 0; got != tc.want {
+			t.Errorf("%s: enqueued %v, want %v", tc.reason, got, tc.want)
+		}
+	}
+}

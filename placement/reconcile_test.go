@@ -195,6 +195,7 @@ func TestReconcileLeavesAlone(t *testing.T) {
 	}{
 		"mirror":           {change: func(w *fakeWorld) { w.clusters["shop"].Spec.Use = corev1alpha1.LogicalClusterUseMirror }, reason: "its Deployments are leaves"},
 		"unseen workspace": {change: func(w *fakeWorld) { delete(w.clusters, "shop") }, reason: "it may have wishes"},
+		"initializing":     {change: func(w *fakeWorld) { w.clusters["shop"].Status.Phase = corev1alpha1.LogicalClusterPhaseInitializing }, reason: "nobody may use it yet"},
 		"unseen ancestor":  {change: func(w *fakeWorld) { delete(w.clusters, "root") }, reason: "it may have policies"},
 		"cycle":            {change: func(w *fakeWorld) { w.addWorkspace("root", "shop") }, reason: "no top, no policies from the top"},
 		"namespace gone":   {change: func(w *fakeWorld) { delete(w.namespaces, front) }, reason: "its objects go as well"},

@@ -1,12 +1,20 @@
 package workspaces_test
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/json"
+	"encoding/pem"
 	"fmt"
 	"testing"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -35,18 +43,23 @@ func (h *hub) by(name, path string) dynamic.Interface {
 	return d
 }
 
-// allow gives somebody verbs on types of root.
+// allow gives a user verbs on types of root, and lets him make workspaces there.
 func (h *hub) allow(name string, verbs, types []string) {
 	h.t.Helper()
+	h.allowIn(workspaces.Root, rbacv1.Subject{Kind: "User", APIGroup: rbacv1.GroupName, Name: name}, verbs, types)
+}
+
+func (h *hub) allowIn(cluster logicalcluster.Name, who rbacv1.Subject, verbs, types []string) {
+	h.t.Helper()
 	rbac := h.clients.Kube.RbacV1()
-	in := client.In(h.ctx, workspaces.Root)
+	in, name := client.In(h.ctx, cluster), "of-"+who.Name
 	_, err := rbac.ClusterRoles().Create(in, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: []rbacv1.PolicyRule{
 		{Verbs: verbs, APIGroups: []string{"tenancy.kcp.io"}, Resources: []string{"workspacetypes"}, ResourceNames: types},
 		{Verbs: []string{"create", "get", "list", "delete"}, APIGroups: []string{"tenancy.kcp.io"}, Resources: []string{"workspaces"}},
 	}}, metav1.CreateOptions{})
 	must(h.t, err)
 	_, err = rbac.ClusterRoleBindings().Create(in, &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: name},
-		Subjects: []rbacv1.Subject{{Kind: "User", APIGroup: rbacv1.GroupName, Name: name}},
+		Subjects: []rbacv1.Subject{who},
 		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name}}, metav1.CreateOptions{})
 	must(h.t, err)
 }
@@ -57,13 +70,14 @@ var (
 	configMaps    = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
 )
 
-// asOlga makes a workspace of hers, which waits for its initializers, and returns its logical cluster.
-func (h *hub) asOlga(name, kind string) logicalcluster.Name {
+// asOlga makes a workspace of hers in root, of a type of the workspace at a path, which waits for its initializers, and returns
+// its logical cluster.
+func (h *hub) asOlga(name, path, kind string) logicalcluster.Name {
 	h.t.Helper()
 	w := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": tenancyv1alpha1.GroupVersion.String(), "kind": "Workspace", "metadata": map[string]any{"name": name, "annotations": map[string]any{
 			tenancyv1alpha1.ImportingAnnotation: "", tenancyv1alpha1.InitializersAnnotation: "root:none"}},
-		"spec": map[string]any{"type": map[string]any{"name": kind, "path": "root"}},
+		"spec": map[string]any{"type": map[string]any{"name": kind, "path": path}},
 	}}
 	eventually(h.t, "olga makes "+name, func() string { // when her rights are known
 		_, err := h.by("olga", "/clusters/root").Resource(workspacesGVR).Create(h.ctx, w, metav1.CreateOptions{})
@@ -132,7 +146,7 @@ func TestInitializers(t *testing.T) {
 	defer waiting.Stop()
 
 	h.create(h.clients, workspaces.Root, "plain")
-	one, both := h.asOlga("one", "base"), h.asOlga("both", "team")
+	one, both := h.asOlga("one", "root", "base"), h.asOlga("both", "root", "team")
 	listed, err := h.by("pat", everywhere).Resource(clustersGVR).List(h.ctx, metav1.ListOptions{LabelSelector: "!none"})
 	must(t, err)
 	found := map[logicalcluster.Name]bool{}
@@ -221,4 +235,85 @@ func TestInitializers(t *testing.T) {
 	// One that waits can be deleted.
 	must(t, h.by("olga", "/clusters/root").Resource(workspacesGVR).Delete(h.ctx, "one", metav1.DeleteOptions{}))
 	h.gone(workspaces.Root, "one")
+}
+
+// Who initializes may be a ServiceAccount of the workspace that holds the type, or somebody by a certificate of that workspace.
+// Of another workspace he is nobody there, whatever his name.
+func TestInitializersOfTheTypesWorkspace(t *testing.T) {
+	h := startHub(t)
+	platform := logicalcluster.Name(h.create(h.clients, workspaces.Root, "platform").Spec.Cluster)
+	other := logicalcluster.Name(h.create(h.clients, workspaces.Root, "other").Spec.Cluster)
+	path := tenancyv1alpha1.InitializingPath + string(tenancyv1alpha1.InitializerOf(platform.String(), "team"))
+	robot := rbacv1.Subject{Kind: "ServiceAccount", Namespace: "default", Name: "robot"}
+	carl := rbacv1.Subject{Kind: "User", APIGroup: rbacv1.GroupName, Name: "carl"}
+	credentials := map[logicalcluster.Name][]*rest.Config{}
+	for _, cluster := range []logicalcluster.Name{platform, other} {
+		in := client.In(h.ctx, cluster)
+		must(t, h.clients.Objects.Create(in, &tenancyv1alpha1.WorkspaceType{ObjectMeta: metav1.ObjectMeta{Name: "team"}, Spec: tenancyv1alpha1.WorkspaceTypeSpec{Initializer: true}}))
+		_, err := h.clients.Kube.CoreV1().ServiceAccounts("default").Create(in, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: robot.Name}}, metav1.CreateOptions{})
+		must(t, err)
+		h.allowIn(cluster, robot, []string{"initialize"}, []string{"team"})
+		h.allowIn(cluster, carl, []string{"initialize"}, []string{"team"})
+		token, err := h.clients.Kube.CoreV1().ServiceAccounts("default").CreateToken(in, robot.Name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+		must(t, err)
+		credentials[cluster] = []*rest.Config{
+			{BearerToken: token.Status.Token, TLSClientConfig: rest.TLSClientConfig{CAData: h.server.CACertificate()}},
+			{TLSClientConfig: h.certificate(cluster, carl.Name)},
+		}
+	}
+	h.allowIn(platform, rbacv1.Subject{Kind: "User", APIGroup: rbacv1.GroupName, Name: "olga"}, []string{"use"}, []string{"team"})
+	h.allow("olga", []string{"use"}, []string{"none"})
+	by := func(who *rest.Config, below string) dynamic.Interface {
+		config := rest.CopyConfig(who)
+		config.Host = h.server.URL() + path + below
+		d, err := dynamic.NewForConfig(config)
+		must(t, err)
+		return d
+	}
+	waits := h.asOlga("web", "root:platform", "team")
+	for i, who := range []string{"a ServiceAccount", "somebody by a certificate"} {
+		eventually(t, who+" of the type's workspace finds it", func() string {
+			listed, err := by(credentials[platform][i], "/clusters/*").Resource(clustersGVR).List(h.ctx, metav1.ListOptions{})
+			if err == nil && (len(listed.Items) != 1 || lcctx.NameFrom(&listed.Items[0]) != waits) {
+				return fmt.Sprintf("is shown %v", listed.Items)
+			}
+			return problem(err)
+		})
+		if _, err := by(credentials[platform][i], "/clusters/"+string(waits)).Resource(configMaps).Namespace("default").List(h.ctx, metav1.ListOptions{}); err != nil {
+			t.Errorf("%s of the type's workspace works in it: %v", who, err)
+		}
+		// He is somebody to the type of his own workspace, which nothing waits for.
+		eventually(t, who+" of another workspace has his verb there", func() string {
+			config := rest.CopyConfig(credentials[other][i])
+			config.Host = h.server.URL() + tenancyv1alpha1.InitializingPath + string(tenancyv1alpha1.InitializerOf(other.String(), "team")) + "/clusters/*"
+			d, err := dynamic.NewForConfig(config)
+			must(t, err)
+			listed, err := d.Resource(clustersGVR).List(h.ctx, metav1.ListOptions{})
+			if err == nil && len(listed.Items) > 0 {
+				t.Errorf("%s of another workspace is shown %v", who, listed.Items)
+			}
+			return problem(err)
+		})
+		for _, below := range []string{"/clusters/*", "/clusters/" + string(waits)} {
+			if listed, err := by(credentials[other][i], below).Resource(clustersGVR).List(h.ctx, metav1.ListOptions{}); !apierrors.IsUnauthorized(err) {
+				t.Errorf("%s of another workspace lists %s: %v, %v", who, below, listed, err)
+			}
+		}
+	}
+}
+
+// certificate returns that of a user of a workspace.
+func (h *hub) certificate(cluster logicalcluster.Name, name string) rest.TLSClientConfig {
+	h.t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	must(h.t, err)
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: name}}, key)
+	must(h.t, err)
+	asks, err := x509.ParseCertificateRequest(der)
+	must(h.t, err)
+	signed, err := h.server.SignForWorkspace(cluster, asks, nil, time.Hour)
+	must(h.t, err)
+	raw, err := x509.MarshalECPrivateKey(key)
+	must(h.t, err)
+	return rest.TLSClientConfig{CAData: h.server.CACertificate(), CertData: signed, KeyData: pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: raw})}
 }
