@@ -13,6 +13,7 @@ import (
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/internal/attendance"
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
 )
 
@@ -36,9 +37,10 @@ func isTerminating(lc *corev1alpha1.LogicalCluster) bool {
 	return lc.DeletionTimestamp != nil || lc.Status.Phase == corev1alpha1.LogicalClusterPhaseTerminating
 }
 
-// isInitializing says whether nobody but initializers can use a workspace yet, so that nothing of it is placed.
-func isInitializing(lc *corev1alpha1.LogicalCluster) bool {
-	return lc.Status.Phase == corev1alpha1.LogicalClusterPhaseInitializing
+// isAttended says whether a workspace waits for initializers or terminators: nothing of it is placed before the first are done,
+// nor taken away before the others are.
+func isAttended(lc *corev1alpha1.LogicalCluster) bool {
+	return slices.ContainsFunc(attendance.All, func(a *attendance.Attendance) bool { return len(a.WaitsFor(lc)) > 0 })
 }
 
 // lineage returns a workspace's logical cluster and those above it, nearest first, and whether it reaches the top. An

@@ -117,7 +117,7 @@ func (c *Controller) onNamespace(e client.Event[*corev1.Namespace]) {
 func (c *Controller) onLogicalCluster(e client.Event[*corev1alpha1.LogicalCluster]) {
 	// What is there at the start is decided because of its namespaces.
 	if e.Initial || e.Deleted() || e.Old != nil && sameWish(e.Old.Annotations, e.New.Annotations) &&
-		sameLife(e.Old, e.New) && isTerminating(e.Old) == isTerminating(e.New) && isInitializing(e.Old) == isInitializing(e.New) &&
+		sameLife(e.Old, e.New) && isTerminating(e.Old) == isTerminating(e.New) && isAttended(e.Old) == isAttended(e.New) &&
 		parentOf(e.Old) == parentOf(e.New) && e.Old.Annotations[lcctx.PathAnnotation] == e.New.Annotations[lcctx.PathAnnotation] {
 		return
 	}

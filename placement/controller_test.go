@@ -414,18 +414,23 @@ func TestSyncTargetEvents(t *testing.T) {
 	}
 }
 
-// What is not placed while a workspace waits for its initializers is when it is ready.
-func TestInitializedEvents(t *testing.T) {
-	const initializing, ready = corev1alpha1.LogicalClusterPhaseInitializing, corev1alpha1.LogicalClusterPhaseReady
+// What is not placed while a workspace waits for its initializers is when it is ready, and goes when its terminators are done.
+func TestAttendanceEvents(t *testing.T) {
+	type status = corev1alpha1.LogicalClusterStatus
+	initializing, terminating := attended(corev1alpha1.LogicalClusterPhaseInitializing), attended(corev1alpha1.LogicalClusterPhaseTerminating)
+	more := *initializing.DeepCopy()
+	more.Initializers = append(more.Initializers, "root:more")
+	ready := status{Phase: corev1alpha1.LogicalClusterPhaseReady}
 	for _, tc := range []struct {
-		before, after corev1alpha1.LogicalClusterPhase
+		before, after status
 		want          bool
 		reason        string
 	}{
-		{initializing, initializing, false, "one of its initializers is done"},
+		{more, initializing, false, "one of its initializers is done"},
 		{initializing, ready, true, "the last is"},
-		{initializing, corev1alpha1.LogicalClusterPhaseTerminating, true, "it is deleted before"},
-		{"", ready, false, "it never waited"},
+		{initializing, terminating, true, "it is deleted before"},
+		{terminating, status{Phase: corev1alpha1.LogicalClusterPhaseTerminating}, true, "the last terminator is done"},
+		{status{}, ready, false, "it never waited"},
 	} {
 		clients, err := client.New(&rest.Config{Host: "http://localhost"})
 		if err != nil {
@@ -440,9 +445,9 @@ func TestInitializedEvents(t *testing.T) {
 			t.Fatal(err)
 		}
 		before := logicalCluster("shop", "root")
-		before.Status.Phase = tc.before
+		before.Status = tc.before
 		after := before.DeepCopy()
-		after.Status.Phase = tc.after
+		after.Status = tc.after
 		c.onLogicalCluster(client.Event[*corev1alpha1.LogicalCluster]{Old: before, New: after})
 		if got := c.subtrees.Len() > 0; got != tc.want {
 			t.Errorf("%s: enqueued %v, want %v", tc.reason, got, tc.want)

@@ -100,7 +100,7 @@ func (r *reconciler) reconcile(ctx context.Context, key client.Key) (again time.
 	if !ok || !isWorkspace(lc) {
 		return 0, nil // of a workspace that is not seen yet, the event brings the namespace again
 	}
-	if isInitializing(lc) {
+	if isAttended(lc) {
 		return 0, nil // as does its end
 	}
 	ns, hasNamespace := r.world.Namespace(key)

@@ -5,6 +5,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
@@ -195,7 +196,7 @@ func TestReconcileLeavesAlone(t *testing.T) {
 	}{
 		"mirror":           {change: func(w *fakeWorld) { w.clusters["shop"].Spec.Use = corev1alpha1.LogicalClusterUseMirror }, reason: "its Deployments are leaves"},
 		"unseen workspace": {change: func(w *fakeWorld) { delete(w.clusters, "shop") }, reason: "it may have wishes"},
-		"initializing":     {change: func(w *fakeWorld) { w.clusters["shop"].Status.Phase = corev1alpha1.LogicalClusterPhaseInitializing }, reason: "nobody may use it yet"},
+		"initializing":     {change: func(w *fakeWorld) { w.clusters["shop"].Status = attended(corev1alpha1.LogicalClusterPhaseInitializing) }, reason: "nobody may use it yet"},
 		"unseen ancestor":  {change: func(w *fakeWorld) { delete(w.clusters, "root") }, reason: "it may have policies"},
 		"cycle":            {change: func(w *fakeWorld) { w.addWorkspace("root", "shop") }, reason: "no top, no policies from the top"},
 		"namespace gone":   {change: func(w *fakeWorld) { delete(w.namespaces, front) }, reason: "its objects go as well"},
@@ -209,6 +210,32 @@ func TestReconcileLeavesAlone(t *testing.T) {
 				t.Errorf("%s: wrote %v", tc.reason, describe(w))
 			}
 		})
+	}
+}
+
+// attended is the status of a workspace that waits for an initializer or terminator in that phase.
+func attended(phase corev1alpha1.LogicalClusterPhase) corev1alpha1.LogicalClusterStatus {
+	by := []corev1alpha1.LogicalClusterAttendant{"root:team"}
+	return corev1alpha1.LogicalClusterStatus{Phase: phase, Initializers: by, Terminators: by}
+}
+
+// What runs of a workspace that is deleted stays where it is until its terminators are done.
+func TestReconcileWaitsForTerminators(t *testing.T) {
+	w, r := newShop()
+	reconcileOnce(t, r, false)
+	before, writes := describe(w), w.writes
+	w.clusters["shop"].DeletionTimestamp = &metav1.Time{}
+	w.clusters["shop"].Status = attended(corev1alpha1.LogicalClusterPhaseTerminating)
+	w.addTarget("root", "west")
+	w.namespaces[front].Annotations[placementv1alpha1.ClustersAnnotation] = "west"
+	reconcileOnce(t, r, false)
+	if diff := cmp.Diff(before, describe(w)); diff != "" || w.writes != writes {
+		t.Errorf("while it waits (-want +got):\n%s", diff)
+	}
+	w.clusters["shop"].Status.Terminators = nil
+	reconcileOnce(t, r, false)
+	if len(w.placements) > 0 {
+		t.Errorf("afterwards there is %v", describe(w))
 	}
 }
 

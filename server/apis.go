@@ -74,8 +74,8 @@ func (s *Server) authorize(config *genericapiserver.Config) ([]controlplaneapise
 	byRoles, rules := rbac.NewAuthorizer(roleStores.Getters())
 	s.authorizer = &clusterAuthorizer{
 		roles: byRoles, homes: s.options.HomeWorkspaces,
-		knownPath:    func(path logicalcluster.Path) (logicalcluster.Name, bool) { return s.directory.KnownPath(path) },
-		initializing: s.initializing, waiting: s.waiting,
+		knownPath:   func(path logicalcluster.Path) (logicalcluster.Name, bool) { return s.directory.KnownPath(path) },
+		initialized: s.initialized, waiting: s.waiting,
 	}
 	config.Authorization.Authorizer = s.authorizer
 	config.RuleResolver = rules

@@ -23,6 +23,7 @@ import (
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
 	tenancyv1alpha1 "atoll.dev/atoll/apis/tenancy/v1alpha1"
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	"atoll.dev/atoll/internal/attendance"
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
 )
 
@@ -45,9 +46,9 @@ type clusterAuthorizer struct {
 	knownPath func(logicalcluster.Path) (logicalcluster.Name, bool)
 	// homes are the groups whose members have a home workspace.
 	homes []string
-	// initializing says whether a logical cluster waits for initializers, and waiting returns it if it waits for that one.
-	initializing func(ctx context.Context, name logicalcluster.Name) (bool, error)
-	waiting      func(ctx context.Context, name logicalcluster.Name, initializer corev1alpha1.LogicalClusterInitializer) (*corev1alpha1.LogicalCluster, error)
+	// initialized says whether a logical cluster has no initializers left, and waiting returns it if it waits for an attendant.
+	initialized func(ctx context.Context, name logicalcluster.Name) (bool, error)
+	waiting     func(ctx context.Context, name logicalcluster.Name, as attendance.As) (*corev1alpha1.LogicalCluster, error)
 }
 
 // accessVerb on the path / is what it takes to use anything of a workspace; kcp's.
@@ -69,8 +70,8 @@ func (a *clusterAuthorizer) Authorize(ctx context.Context, attrs authorizer.Attr
 		return authorizeSyncer(who, cluster, attrs)
 	case *bootstrapUser:
 		return authorizeBootstrap(who, cluster, attrs)
-	case *initializerUser:
-		return a.authorizeInitializer(ctx, who, cluster, attrs)
+	case *attendantUser:
+		return a.authorizeAttendant(ctx, who, cluster, attrs)
 	}
 	master := groups.Has(user.SystemPrivilegedGroup)
 	if master && who.GetName() == user.APIServerUser {
@@ -127,11 +128,11 @@ func (a *clusterAuthorizer) Authorize(ctx context.Context, attrs authorizer.Attr
 	if err != nil || decision != authorizer.DecisionAllow || master {
 		return decision, reason, err
 	}
-	if lcctx.InitializerFrom(ctx) != "" {
-		return decision, reason, nil // admission asks what the owner may, as whom an initializer works
+	if _, is := attendance.From(ctx); is {
+		return decision, reason, nil // admission asks what the owner may, as whom an attendant works
 	}
 	// Who may enter is told why he cannot yet.
-	if wait, err := a.initializing(ctx, cluster.Name); wait || err != nil {
+	if initialized, err := a.initialized(ctx, cluster.Name); !initialized || err != nil {
 		return authorizer.DecisionDeny, "the workspace is not ready: it is being initialized", err
 	}
 	return decision, reason, nil

@@ -81,7 +81,7 @@ func (s *Server) secure(ctx context.Context, config *genericapiserver.Config) er
 		outsiders{withItsEnd{byCertificate}}, outsiders{byToken})
 	// Who shows a credential that nobody takes is refused, not taken for a stranger. Nobody is asked about the token of a
 	// ServiceAccount but the workspace that issued it, least of all a webhook.
-	config.Authentication.Authenticator = initializers{authenticationunion.NewFailOnError(append([]authenticator.Request{s.tokens, known}, strangers...)...)}
+	config.Authentication.Authenticator = attendants{authenticationunion.NewFailOnError(append([]authenticator.Request{s.tokens, known}, strangers...)...)}
 	return nil
 }
 

@@ -26,7 +26,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
-	tenancyv1alpha1 "atoll.dev/atoll/apis/tenancy/v1alpha1"
+	"atoll.dev/atoll/internal/attendance"
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
 )
 
@@ -44,8 +44,8 @@ type Directory interface {
 	Resolve(ctx context.Context, path logicalcluster.Path) (logicalcluster.Name, error)
 	// Terminating says whether a logical cluster is being deleted and takes nothing new.
 	Terminating(name logicalcluster.Name) bool
-	// Initializing says whether a logical cluster waits for initializers, and nobody else can use it.
-	Initializing(name logicalcluster.Name) bool
+	// Initialized says whether a logical cluster has no initializers left. Before, nobody but attendants can use it.
+	Initialized(name logicalcluster.Name) bool
 }
 
 const (
@@ -72,9 +72,11 @@ type impersonatingKey struct{}
 // must not keep etcd busy by making up names.
 func (s *Server) withLogicalCluster(next http.Handler, who authenticator.Request) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		if strings.HasPrefix(req.URL.Path, tenancyv1alpha1.InitializingPath) {
-			s.serveInitializer(w, req, next)
-			return
+		for _, a := range attendance.All {
+			if strings.HasPrefix(req.URL.Path, a.Path) {
+				s.serveAttendant(w, req, a, next)
+				return
+			}
 		}
 		rest, ok := strings.CutPrefix(req.URL.Path, clustersPrefix)
 		if !ok {

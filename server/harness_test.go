@@ -68,7 +68,7 @@ func (few) Known(name logicalcluster.Name) (lcctx.Cluster, bool) {
 
 func (few) Terminating(name logicalcluster.Name) bool { return name == gone }
 
-func (few) Initializing(logicalcluster.Name) bool { return false }
+func (few) Initialized(logicalcluster.Name) bool { return true }
 
 func (few) WhyNowhere(logicalcluster.Name, schema.GroupResource, string, string, map[string]string) string {
 	return ""

@@ -245,7 +245,7 @@ func (s *Server) assemble(ctx context.Context, etcd *clientv3.Client, address st
 	config.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
 		api = s.withNoCluster(s.withEndOfCredential(s.withHome(s.withDiscovery(api))))
 		api = s.fairness.Around(s.charges.Around(api), c.LongRunningFunc, c.RequestTimeout)
-		api = s.asInitializer(api, c.LongRunningFunc)
+		api = s.asAttendant(api, c.LongRunningFunc)
 		return s.withLogicalCluster(withRoomForEnd(genericapiserver.DefaultBuildHandlerChain(api, c)), c.Authentication.Authenticator)
 	}
 	definitions := utilopenapi.GetOpenAPIDefinitionsWithoutDisabledFeatures(openAPIDefinitions)

@@ -18,6 +18,7 @@ import (
 	tenancyv1alpha1 "atoll.dev/atoll/apis/tenancy/v1alpha1"
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/internal/attendance"
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
 	"atoll.dev/atoll/internal/queue"
 )
@@ -93,7 +94,7 @@ func New(clients *client.Clients, informers *client.Informers, opts Options) (*C
 			if !e.Initial {
 				c.addOwner(e.New)
 			}
-		case len(e.Old.Status.Initializers) != len(e.New.Status.Initializers):
+		case attendance.Changed(e.Old, e.New):
 			c.addOwner(e.New)
 		case len(e.Old.Finalizers) != len(e.New.Finalizers):
 			c.wake(lcctx.NameFrom(e.New))

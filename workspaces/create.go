@@ -19,6 +19,7 @@ import (
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
 	tenancyv1alpha1 "atoll.dev/atoll/apis/tenancy/v1alpha1"
 	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/internal/attendance"
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
 )
 
@@ -94,15 +95,21 @@ func (c *Controller) logicalClusterOf(w *tenancyv1alpha1.Workspace, path logical
 		Cluster:    string(lcctx.NameFrom(w)),
 		UID:        w.UID,
 	}
-	if names := w.Annotations[tenancyv1alpha1.InitializersAnnotation]; names != "" {
-		for name := range strings.SplitSeq(names, ",") {
-			lc.Spec.Initializers = append(lc.Spec.Initializers, corev1alpha1.LogicalClusterInitializer(name))
+	for _, a := range attendance.All {
+		names := w.Annotations[a.Annotation]
+		if names == "" {
+			continue
 		}
-		lc.Status.Initializers = slices.Clone(lc.Spec.Initializers)
-		lc.Status.Phase = corev1alpha1.LogicalClusterPhaseInitializing
+		for name := range strings.SplitSeq(names, ",") {
+			*a.Born(&lc.Spec) = append(*a.Born(&lc.Spec), attendance.Attendant(name))
+		}
+		*a.Left(&lc.Status) = slices.Clone(*a.Born(&lc.Spec))
 		if owner := w.Annotations[tenancyv1alpha1.OwnerAnnotation]; owner != "" { // as whom they work there
 			lc.Annotations[tenancyv1alpha1.OwnerAnnotation] = ownerSubject(owner, lcctx.NameFrom(w)).Name
 		}
+	}
+	if !attendance.Initialized(lc) {
+		lc.Status.Phase = corev1alpha1.LogicalClusterPhaseInitializing
 	}
 	return lc
 }

@@ -56,6 +56,8 @@ func ownerSubject(owner string, parent logicalcluster.Name) rbacv1.Subject {
 
 // remains is what a deletion waits for.
 type remains struct {
+	// terminators that are not done, by name. While there are any nothing goes.
+	terminators []string
 	// workspaces and syncTargets inside, by name.
 	workspaces, syncTargets []string
 	// clusters that placements still name, or whose mirrors still have leaves, by name, as often as there are such.
@@ -66,7 +68,7 @@ type remains struct {
 }
 
 func (r remains) nothing() bool {
-	return len(r.workspaces)+len(r.syncTargets)+len(r.clusters) == 0 && r.held.Empty()
+	return len(r.terminators)+len(r.workspaces)+len(r.syncTargets)+len(r.clusters) == 0 && r.held.Empty()
 }
 
 // condition tells a user what the deletion waits for. It changes only when that does.
@@ -78,6 +80,10 @@ func (r remains) condition(generation int64) metav1.Condition {
 		ObservedGeneration: generation,
 	}
 	var waits []string
+	if len(r.terminators) > 0 {
+		c.Reason = "TerminatorExists"
+		waits = append(waits, "terminators "+enumerate(r.terminators))
+	}
 	if len(r.workspaces) > 0 {
 		waits = append(waits, "workspaces "+enumerate(r.workspaces))
 	}

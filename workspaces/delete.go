@@ -19,6 +19,7 @@ import (
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
 	tenancyv1alpha1 "atoll.dev/atoll/apis/tenancy/v1alpha1"
 	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/internal/attendance"
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
 )
 
@@ -43,6 +44,9 @@ func (c *Controller) delete(ctx context.Context, w *tenancyv1alpha1.Workspace) (
 		return 0, err
 	}
 	if lc != nil { // else somebody, or an attempt that did not come to its end, took it first
+		if left := terminatorsOf(lc); !left.nothing() {
+			return lookAgain, c.report(ctx, w, left)
+		}
 		left, again, err := c.empty(ctx, w, lc)
 		if err != nil {
 			return 0, err
@@ -115,7 +119,8 @@ func (c *Controller) terminate(ctx context.Context, w *tenancyv1alpha1.Workspace
 			return nil, fmt.Errorf("mark logical cluster %q as terminating: %w", cluster, err)
 		}
 	}
-	if lc.DeletionTimestamp == nil && slices.ContainsFunc(lc.Finalizers, isForeign) {
+	// Terminators, too, know by it that it goes.
+	if lc.DeletionTimestamp == nil && (slices.ContainsFunc(lc.Finalizers, isForeign) || !terminatorsOf(lc).nothing()) {
 		if err := c.announce(ctx, cluster, lc); err != nil {
 			return nil, err
 		}
@@ -126,6 +131,14 @@ func (c *Controller) terminate(ctx context.Context, w *tenancyv1alpha1.Workspace
 	return lc, c.see(ctx, cluster, func(lc *corev1alpha1.LogicalCluster) bool {
 		return lc.Status.Phase == corev1alpha1.LogicalClusterPhaseTerminating
 	})
+}
+
+// terminatorsOf says which terminators are not done.
+func terminatorsOf(lc *corev1alpha1.LogicalCluster) (left remains) {
+	for _, name := range attendance.Termination.WaitsFor(lc) {
+		left.terminators = append(left.terminators, string(name))
+	}
+	return left
 }
 
 // empty takes the next step of deleting what has to go before the data, and returns what is left of it and when to look

@@ -14,6 +14,7 @@ import (
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
 	tenancyv1alpha1 "atoll.dev/atoll/apis/tenancy/v1alpha1"
 	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/internal/attendance"
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
 )
 
@@ -85,10 +86,10 @@ func (d *Directory) Terminating(name logicalcluster.Name) bool {
 	return ok && c.Status.Phase == corev1alpha1.LogicalClusterPhaseTerminating
 }
 
-// Initializing says whether the logical cluster waits for initializers: nobody but they can use it.
-func (d *Directory) Initializing(name logicalcluster.Name) bool {
+// Initialized says whether the logical cluster has no initializers left. Before, nobody but attendants can use it.
+func (d *Directory) Initialized(name logicalcluster.Name) bool {
 	c, ok := d.clusters.Get(clusterKey(name))
-	return ok && c.Status.Phase == corev1alpha1.LogicalClusterPhaseInitializing
+	return ok && attendance.Initialized(c)
 }
 
 // KnownPath returns the logical cluster at the end of a path if the informer holds it. Two logical clusters have one path

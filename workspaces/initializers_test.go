@@ -28,6 +28,7 @@ import (
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
 	tenancyv1alpha1 "atoll.dev/atoll/apis/tenancy/v1alpha1"
 	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/internal/attendance"
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
 	"atoll.dev/atoll/workspaces"
 )
@@ -70,13 +71,13 @@ var (
 	configMaps    = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
 )
 
-// asOlga makes a workspace of hers in root, of a type of the workspace at a path, which waits for its initializers, and returns
-// its logical cluster.
-func (h *hub) asOlga(name, path, kind string) logicalcluster.Name {
+// asOlga makes a workspace of hers in root, of a type of the workspace at a path, and returns its logical cluster when the
+// workspace is in a phase.
+func (h *hub) asOlga(name, path, kind string, phase corev1alpha1.LogicalClusterPhase) logicalcluster.Name {
 	h.t.Helper()
 	w := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": tenancyv1alpha1.GroupVersion.String(), "kind": "Workspace", "metadata": map[string]any{"name": name, "annotations": map[string]any{
-			tenancyv1alpha1.ImportingAnnotation: "", tenancyv1alpha1.InitializersAnnotation: "root:none"}},
+			tenancyv1alpha1.ImportingAnnotation: "", tenancyv1alpha1.InitializersAnnotation: "root:none", tenancyv1alpha1.TerminatorsAnnotation: "root:none"}},
 		"spec": map[string]any{"type": map[string]any{"name": kind, "path": path}},
 	}}
 	eventually(h.t, "olga makes "+name, func() string { // when her rights are known
@@ -84,9 +85,9 @@ func (h *hub) asOlga(name, path, kind string) logicalcluster.Name {
 		return problem(err)
 	})
 	var got tenancyv1alpha1.Workspace
-	eventually(h.t, name+" waits for its initializers", func() string {
+	eventually(h.t, name+" is "+string(phase), func() string {
 		must(h.t, h.clients.Objects.Get(client.In(h.ctx, workspaces.Root), types.NamespacedName{Name: name}, &got))
-		if got.Status.Phase != corev1alpha1.LogicalClusterPhaseInitializing {
+		if got.Status.Phase != phase {
 			return fmt.Sprintf("%+v", got.Status)
 		}
 		return ""
@@ -146,7 +147,7 @@ func TestInitializers(t *testing.T) {
 	defer waiting.Stop()
 
 	h.create(h.clients, workspaces.Root, "plain")
-	one, both := h.asOlga("one", "root", "base"), h.asOlga("both", "root", "team")
+	one, both := h.asOlga("one", "root", "base", corev1alpha1.LogicalClusterPhaseInitializing), h.asOlga("both", "root", "team", corev1alpha1.LogicalClusterPhaseInitializing)
 	listed, err := h.by("pat", everywhere).Resource(clustersGVR).List(h.ctx, metav1.ListOptions{LabelSelector: "!none"})
 	must(t, err)
 	found := map[logicalcluster.Name]bool{}
@@ -232,8 +233,23 @@ func TestInitializers(t *testing.T) {
 	_, err = in("eve", tenancyv1alpha1.InitializingPath+"root:team", both).List(h.ctx, metav1.ListOptions{})
 	refused("who was the last", err)
 
-	// One that waits can be deleted.
+	// One that waits can be deleted. Whatever holds it up, nobody uses what never was initialized.
+	cm.SetFinalizers([]string{"example.com/held"})
+	_, err = in("pat", path, one).Create(h.ctx, cm, metav1.CreateOptions{})
+	must(t, err)
 	must(t, h.by("olga", "/clusters/root").Resource(workspacesGVR).Delete(h.ctx, "one", metav1.DeleteOptions{}))
+	eventually(t, "it is terminating", func() string {
+		if !h.directory.Terminating(one) {
+			return "not yet"
+		}
+		return ""
+	})
+	_, err = in("pat", path, one).List(h.ctx, metav1.ListOptions{})
+	refused("the initializer of what is deleted", err)
+	_, err = in("olga", "", one).List(h.ctx, metav1.ListOptions{})
+	refused("the owner of what is deleted, and never was initialized", err)
+	_, err = h.clients.Kube.CoreV1().ConfigMaps("default").Patch(client.In(h.ctx, one), "policy", types.JSONPatchType, []byte(`[{"op": "remove", "path": "/metadata/finalizers"}]`), metav1.PatchOptions{})
+	must(t, err)
 	h.gone(workspaces.Root, "one")
 }
 
@@ -243,7 +259,7 @@ func TestInitializersOfTheTypesWorkspace(t *testing.T) {
 	h := startHub(t)
 	platform := logicalcluster.Name(h.create(h.clients, workspaces.Root, "platform").Spec.Cluster)
 	other := logicalcluster.Name(h.create(h.clients, workspaces.Root, "other").Spec.Cluster)
-	path := tenancyv1alpha1.InitializingPath + string(tenancyv1alpha1.InitializerOf(platform.String(), "team"))
+	path := tenancyv1alpha1.InitializingPath + string(attendance.Name(platform.String(), "team"))
 	robot := rbacv1.Subject{Kind: "ServiceAccount", Namespace: "default", Name: "robot"}
 	carl := rbacv1.Subject{Kind: "User", APIGroup: rbacv1.GroupName, Name: "carl"}
 	credentials := map[logicalcluster.Name][]*rest.Config{}
@@ -270,7 +286,7 @@ func TestInitializersOfTheTypesWorkspace(t *testing.T) {
 		must(t, err)
 		return d
 	}
-	waits := h.asOlga("web", "root:platform", "team")
+	waits := h.asOlga("web", "root:platform", "team", corev1alpha1.LogicalClusterPhaseInitializing)
 	for i, who := range []string{"a ServiceAccount", "somebody by a certificate"} {
 		eventually(t, who+" of the type's workspace finds it", func() string {
 			listed, err := by(credentials[platform][i], "/clusters/*").Resource(clustersGVR).List(h.ctx, metav1.ListOptions{})
@@ -285,7 +301,7 @@ func TestInitializersOfTheTypesWorkspace(t *testing.T) {
 		// He is somebody to the type of his own workspace, which nothing waits for.
 		eventually(t, who+" of another workspace has his verb there", func() string {
 			config := rest.CopyConfig(credentials[other][i])
-			config.Host = h.server.URL() + tenancyv1alpha1.InitializingPath + string(tenancyv1alpha1.InitializerOf(other.String(), "team")) + "/clusters/*"
+			config.Host = h.server.URL() + tenancyv1alpha1.InitializingPath + string(attendance.Name(other.String(), "team")) + "/clusters/*"
 			d, err := dynamic.NewForConfig(config)
 			must(t, err)
 			listed, err := d.Resource(clustersGVR).List(h.ctx, metav1.ListOptions{})

@@ -254,6 +254,26 @@ func schema_atoll_apis_core_v1alpha1_LogicalClusterSpec(ref common.ReferenceCall
 							},
 						},
 					},
+					"terminators": {
+						VendorExtensible: spec.VendorExtensible{
+							Extensions: spec.Extensions{
+								"x-kubernetes-list-type": "set",
+							},
+						},
+						SchemaProps: spec.SchemaProps{
+							Description: "terminators are those that the logical cluster had at birth, from the type of its workspace. Immutable.",
+							Type:        []string{"array"},
+							Items: &spec.SchemaOrArray{
+								Schema: &spec.Schema{
+									SchemaProps: spec.SchemaProps{
+										Default: "",
+										Type:    []string{"string"},
+										Format:  "",
+									},
+								},
+							},
+						},
+					},
 				},
 			},
 		},
@@ -290,6 +310,26 @@ func schema_atoll_apis_core_v1alpha1_LogicalClusterStatus(ref common.ReferenceCa
 						},
 						SchemaProps: spec.SchemaProps{
 							Description: "initializers are those that have not said yet that they are done, by removing themselves. While there are any the phase is Initializing, and nobody but they can use the logical cluster.",
+							Type:        []string{"array"},
+							Items: &spec.SchemaOrArray{
+								Schema: &spec.Schema{
+									SchemaProps: spec.SchemaProps{
+										Default: "",
+										Type:    []string{"string"},
+										Format:  "",
+									},
+								},
+							},
+						},
+					},
+					"terminators": {
+						VendorExtensible: spec.VendorExtensible{
+							Extensions: spec.Extensions{
+								"x-kubernetes-list-type": "set",
+							},
+						},
+						SchemaProps: spec.SchemaProps{
+							Description: "terminators are those that have not said yet that they are done, by removing themselves, which they do once the phase is Terminating. While there are any the content of the logical cluster stays.",
 							Type:        []string{"array"},
 							Items: &spec.SchemaOrArray{
 								Schema: &spec.Schema{
@@ -891,6 +931,13 @@ func schema_atoll_apis_tenancy_v1alpha1_VirtualWorkspace(ref common.ReferenceCal
 							Format:      "",
 						},
 					},
+					"type": {
+						SchemaProps: spec.SchemaProps{
+							Description: "type is initializing or terminating.",
+							Type:        []string{"string"},
+							Format:      "",
+						},
+					},
 				},
 				Required: []string{"url"},
 			},
@@ -1282,6 +1329,13 @@ func schema_atoll_apis_tenancy_v1alpha1_WorkspaceTypeSpec(ref common.ReferenceCa
 							Format:      "",
 						},
 					},
+					"terminator": {
+						SchemaProps: spec.SchemaProps{
+							Description: "terminator says that somebody has to clean up after workspaces of this type, and of those that extend it, before their content goes: who has the verb terminate on this type.",
+							Type:        []string{"boolean"},
+							Format:      "",
+						},
+					},
 					"extend": {
 						SchemaProps: spec.SchemaProps{
 							Description: "extend makes the type one of other types, too, with their limits.",
@@ -1345,7 +1399,7 @@ func schema_atoll_apis_tenancy_v1alpha1_WorkspaceTypeStatus(ref common.Reference
 							},
 						},
 						SchemaProps: spec.SchemaProps{
-							Description: "virtualWorkspaces are where initializers of the type find the workspaces that wait for them; none without.",
+							Description: "virtualWorkspaces are where initializers and terminators of the type find the workspaces that wait for them; none without.",
 							Type:        []string{"array"},
 							Items: &spec.SchemaOrArray{
 								Schema: &spec.Schema{

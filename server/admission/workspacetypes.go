@@ -15,6 +15,7 @@ import (
 
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
 	tenancyv1alpha1 "atoll.dev/atoll/apis/tenancy/v1alpha1"
+	"atoll.dev/atoll/internal/attendance"
 	"atoll.dev/atoll/internal/logicalcluster"
 )
 
@@ -91,9 +92,11 @@ func (p *WorkspaceTypes) Admit(ctx context.Context, a admission.Attributes, _ ad
 	if err != nil {
 		return refuseType(a, err)
 	}
-	delete(w.Annotations, tenancyv1alpha1.InitializersAnnotation)
-	if names := initializersOf(a.GetUserInfo(), w, family); names != "" {
-		metav1.SetMetaDataAnnotation(&w.ObjectMeta, tenancyv1alpha1.InitializersAnnotation, names)
+	for _, at := range attendance.All {
+		delete(w.Annotations, at.Annotation)
+		if names := attendantsOf(at, a.GetUserInfo(), w, family); names != "" {
+			metav1.SetMetaDataAnnotation(&w.ObjectMeta, at.Annotation, names)
+		}
 	}
 	for key, value := range t.spec.AdditionalWorkspaceLabels {
 		if _, has := w.Labels[key]; !has {
@@ -125,9 +128,11 @@ func (p *WorkspaceTypes) Validate(ctx context.Context, a admission.Attributes, _
 	if err != nil {
 		return refuseType(a, err)
 	}
-	if names := initializersOf(who, w, family); w.Annotations[tenancyv1alpha1.InitializersAnnotation] != names {
-		return refuseType(a, fmt.Errorf("workspace type %s has the initializers %q, but the workspace got %q: its type, or that annotation, was changed meanwhile: try again",
-			t, names, w.Annotations[tenancyv1alpha1.InitializersAnnotation]))
+	for _, at := range attendance.All {
+		if names, got := attendantsOf(at, who, w, family), w.Annotations[at.Annotation]; got != names {
+			return refuseType(a, fmt.Errorf("workspace type %s has the %s %q, but the workspace got %q: its type, or that annotation, was changed meanwhile: try again",
+				t, at.Field, names, got))
+		}
 	}
 	above, err := p.typeOfParent(ctx, parent)
 	if err != nil {
@@ -322,16 +327,16 @@ func (p *WorkspaceTypes) usableFamily(ctx context.Context, who user.Info, t *wor
 	return p.family(ctx, t, func(t *workspaceType) (bool, error) { return p.usable(ctx, who, t) })
 }
 
-// initializersOf returns the initializers of a new Workspace, joined by commas. What an import fills was initialized where it
-// was exported; who is not the system imports nothing, whatever he annotates.
-func initializersOf(who user.Info, w *tenancyv1alpha1.Workspace, family []*workspaceType) string {
-	if w.Annotations[tenancyv1alpha1.ImportingAnnotation] != "" && slices.Contains(who.GetGroups(), user.SystemPrivilegedGroup) {
+// attendantsOf returns the attendants of a new Workspace, joined by commas. What an import fills was initialized where it was
+// exported; who is not the system imports nothing, whatever he annotates.
+func attendantsOf(at *attendance.Attendance, who user.Info, w *tenancyv1alpha1.Workspace, family []*workspaceType) string {
+	if at == attendance.Initialization && w.Annotations[tenancyv1alpha1.ImportingAnnotation] != "" && slices.Contains(who.GetGroups(), user.SystemPrivilegedGroup) {
 		return ""
 	}
 	var names []string
 	for _, t := range family {
-		if t.spec.Initializer {
-			names = append(names, string(tenancyv1alpha1.InitializerOf(t.holder.String(), t.name)))
+		if at.Of(&t.spec) {
+			names = append(names, string(attendance.Name(t.holder.String(), t.name)))
 		}
 	}
 	return strings.Join(names, ",")

@@ -116,6 +116,7 @@ func workspaceTypes(urlBase string) *resource[*tenancyv1alpha1.WorkspaceType] {
 			column("Extends", "string", "types that this one extends"),
 			column("Default child", "string", "type of the workspaces in one of this type that name none"),
 			column("Initializer", "boolean", "whether somebody has to initialize workspaces of this type"),
+			column("Terminator", "boolean", "whether somebody has to clean up after workspaces of this type"),
 		},
 		cells: func(t T) []any {
 			var extends []string
@@ -126,7 +127,7 @@ func workspaceTypes(urlBase string) *resource[*tenancyv1alpha1.WorkspaceType] {
 			if t.Spec.DefaultChildWorkspaceType != nil {
 				child = typeCell(*t.Spec.DefaultChildWorkspaceType)
 			}
-			return []any{strings.Join(extends, ","), child, t.Spec.Initializer}
+			return []any{strings.Join(extends, ","), child, t.Spec.Initializer, t.Spec.Terminator}
 		},
 	}
 }

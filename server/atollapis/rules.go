@@ -19,6 +19,7 @@ import (
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
 	tenancyv1alpha1 "atoll.dev/atoll/apis/tenancy/v1alpha1"
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	"atoll.dev/atoll/internal/attendance"
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
 )
 
@@ -39,7 +40,7 @@ func prepareLogicalCluster(_ context.Context, c *corev1alpha1.LogicalCluster) {
 	if c.Spec.Use == "" {
 		c.Spec.Use = corev1alpha1.LogicalClusterUseWorkspace
 	}
-	labelInitializing(c)
+	labelWaiting(c)
 }
 
 func validateNewLogicalCluster(ctx context.Context, _ *corev1alpha1.LogicalCluster) field.ErrorList {
@@ -66,7 +67,7 @@ func keepLogicalCluster(ctx context.Context, c, old *corev1alpha1.LogicalCluster
 		keepAnnotation(c, old, tenancyv1alpha1.OwnerAnnotation)
 		keepFinalizer(c, old, corev1alpha1.LogicalClusterFinalizer)
 	}
-	labelInitializing(c)
+	labelWaiting(c)
 }
 
 // bornWith are the annotations that say what a logical cluster is. It has them from its birth, or never.
@@ -88,8 +89,10 @@ func validateLogicalClusterUpdate(ctx context.Context, c, old *corev1alpha1.Logi
 	for _, key := range bornWith {
 		errs = append(errs, sameAnnotation(c, old, key)...)
 	}
-	if !slices.Equal(c.Spec.Initializers, old.Spec.Initializers) {
-		errs = append(errs, field.Forbidden(specPath.Child("initializers"), "is immutable"))
+	for _, a := range attendance.All {
+		if !slices.Equal(*a.Born(&c.Spec), *a.Born(&old.Spec)) {
+			errs = append(errs, field.Forbidden(specPath.Child(a.Field), "is immutable"))
+		}
 	}
 	if isSystem(ctx) {
 		return errs
@@ -176,7 +179,9 @@ func keepWorkspace(ctx context.Context, w, old *tenancyv1alpha1.Workspace) {
 		w.Spec.URL = old.Spec.URL
 	}
 	keepAnnotation(w, old, tenancyv1alpha1.OwnerAnnotation)
-	keepAnnotation(w, old, tenancyv1alpha1.InitializersAnnotation)
+	for _, a := range attendance.All {
+		keepAnnotation(w, old, a.Annotation)
+	}
 	if !isSystem(ctx) {
 		// An import ends with this annotation; until then nobody is to enter.
 		keepAnnotation(w, old, tenancyv1alpha1.ImportingAnnotation)

@@ -43,7 +43,7 @@ func (everything) Known(name logicalcluster.Name) (lcctx.Cluster, bool) {
 }
 func (everything) Terminating(logicalcluster.Name) bool { return false }
 
-func (everything) Initializing(logicalcluster.Name) bool { return false }
+func (everything) Initialized(logicalcluster.Name) bool { return true }
 func (everything) WhyNowhere(logicalcluster.Name, schema.GroupResource, string, string, map[string]string) string {
 	return ""
 }

@@ -24,7 +24,7 @@ import (
 	flowcontrolrequest "k8s.io/apiserver/pkg/util/flowcontrol/request"
 
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
-	tenancyv1alpha1 "atoll.dev/atoll/apis/tenancy/v1alpha1"
+	"atoll.dev/atoll/internal/attendance"
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
 )
 
@@ -145,10 +145,11 @@ func (f *Fairness) levelOf(ctx context.Context) *level {
 	return f.workspaces
 }
 
-// charged is the logical cluster whose turn a request takes. One for all that wait for an initializer is its type's.
+// charged is the logical cluster whose turn a request takes. One for all that wait for an attendant is its type's.
 func charged(ctx context.Context) lcctx.Cluster {
 	cluster, _ := lcctx.ClusterFrom(ctx)
-	if holder, _, ok := tenancyv1alpha1.TypeOfInitializer(corev1alpha1.LogicalClusterInitializer(lcctx.InitializerFrom(ctx))); ok && cluster.Wildcard {
+	if as, is := attendance.From(ctx); is && cluster.Wildcard {
+		holder, _, _ := attendance.TypeOf(as.Name) // which was asked before it got here
 		return lcctx.Cluster{Name: logicalcluster.Name(holder)}
 	}
 	return cluster

@@ -36,9 +36,9 @@ const (
 	LogicalClusterPhaseTerminating  LogicalClusterPhase = "Terminating"
 )
 
-// LogicalClusterInitializer is the name of an initializer: that of the logical cluster which holds a WorkspaceType, a colon, and
-// the name of the type. As in kcp.
-type LogicalClusterInitializer string
+// LogicalClusterAttendant is the name of an initializer or of a terminator: that of the logical cluster which holds a
+// WorkspaceType, a colon, and the name of the type. As in kcp.
+type LogicalClusterAttendant string
 
 // LogicalClusterUse says what a logical cluster is for. It is set at birth and never changes.
 type LogicalClusterUse string
@@ -82,7 +82,11 @@ type LogicalClusterSpec struct {
 	// initializers are those that the logical cluster had at birth, from the type of its workspace. Immutable.
 	// +optional
 	// +listType=set
-	Initializers []LogicalClusterInitializer `json:"initializers,omitempty"`
+	Initializers []LogicalClusterAttendant `json:"initializers,omitempty"`
+	// terminators are those that the logical cluster had at birth, from the type of its workspace. Immutable.
+	// +optional
+	// +listType=set
+	Terminators []LogicalClusterAttendant `json:"terminators,omitempty"`
 }
 
 // LogicalClusterOwner names an object in another logical cluster.
@@ -109,7 +113,12 @@ type LogicalClusterStatus struct {
 	// Initializing, and nobody but they can use the logical cluster.
 	// +optional
 	// +listType=set
-	Initializers []LogicalClusterInitializer `json:"initializers,omitempty"`
+	Initializers []LogicalClusterAttendant `json:"initializers,omitempty"`
+	// terminators are those that have not said yet that they are done, by removing themselves, which they do once the phase is
+	// Terminating. While there are any the content of the logical cluster stays.
+	// +optional
+	// +listType=set
+	Terminators []LogicalClusterAttendant `json:"terminators,omitempty"`
 	// +optional
 	// +listType=map
 	// +listMapKey=type

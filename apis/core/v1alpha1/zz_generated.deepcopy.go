@@ -97,7 +97,12 @@ func (in *LogicalClusterSpec) DeepCopyInto(out *LogicalClusterSpec) {
 	}
 	if in.Initializers != nil {
 		in, out := &in.Initializers, &out.Initializers
-		*out = make([]LogicalClusterInitializer, len(*in))
+		*out = make([]LogicalClusterAttendant, len(*in))
+		copy(*out, *in)
+	}
+	if in.Terminators != nil {
+		in, out := &in.Terminators, &out.Terminators
+		*out = make([]LogicalClusterAttendant, len(*in))
 		copy(*out, *in)
 	}
 	return
@@ -118,7 +123,12 @@ func (in *LogicalClusterStatus) DeepCopyInto(out *LogicalClusterStatus) {
 	*out = *in
 	if in.Initializers != nil {
 		in, out := &in.Initializers, &out.Initializers
-		*out = make([]LogicalClusterInitializer, len(*in))
+		*out = make([]LogicalClusterAttendant, len(*in))
+		copy(*out, *in)
+	}
+	if in.Terminators != nil {
+		in, out := &in.Terminators, &out.Terminators
+		*out = make([]LogicalClusterAttendant, len(*in))
 		copy(*out, *in)
 	}
 	if in.Conditions != nil {

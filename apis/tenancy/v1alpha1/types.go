@@ -20,23 +20,35 @@ const ImportingAnnotation = "tenancy.atoll.dev/importing"
 // name. The system sets it. As in kcp.
 const TypeAnnotation = "internal.tenancy.kcp.io/type"
 
-// InitializersAnnotation holds, on a Workspace whose type or what that extends has initializers, their names, joined by commas.
-// The system sets it when the Workspace is made.
-const InitializersAnnotation = "tenancy.atoll.dev/initializers"
-
+// InitializersAnnotation and TerminatorsAnnotation hold, on a Workspace whose type or what that extends has such, their names,
+// joined by commas. The system sets them when the Workspace is made.
 const (
-	// PhaseLabel and labels that begin with InitializerLabelPrefix are on LogicalClusters that are Initializing, with the phase
-	// and for each initializer left: by them they are found. The system sets them, and nobody else. As in kcp, but there each
-	// LogicalCluster has the first.
-	PhaseLabel             = "tenancy.kcp.io/phase"
-	InitializerLabelPrefix = "initializer.internal.kcp.io/"
+	InitializersAnnotation = "tenancy.atoll.dev/initializers"
+	TerminatorsAnnotation  = "tenancy.atoll.dev/terminators"
 )
 
-// InitializeVerb is what it takes, on a WorkspaceType, to initialize workspaces of that type. As in kcp.
-const InitializeVerb = "initialize"
+const (
+	// PhaseLabel and labels that begin with one of the prefixes are on LogicalClusters that wait for initializers or terminators,
+	// with the phase and for each that is left: by them they are found. The system sets them, and nobody else. As in kcp, but
+	// there each LogicalCluster has the first.
+	PhaseLabel             = "tenancy.kcp.io/phase"
+	InitializerLabelPrefix = "initializer.internal.kcp.io/"
+	TerminatorLabelPrefix  = "terminator.internal.kcp.io/"
+)
 
-// InitializingPath, with the name of an initializer, is the path below which it finds the workspaces that wait for it. As in kcp.
-const InitializingPath = "/services/initializingworkspaces/"
+// InitializeVerb and TerminateVerb are what it takes, on a WorkspaceType, to initialize and terminate workspaces of that type. As
+// in kcp.
+const (
+	InitializeVerb = "initialize"
+	TerminateVerb  = "terminate"
+)
+
+// InitializingPath and TerminatingPath, with the name of an initializer or terminator, are the paths below which it finds the
+// workspaces that wait for it. As in kcp.
+const (
+	InitializingPath = "/services/initializingworkspaces/"
+	TerminatingPath  = "/services/terminatingworkspaces/"
+)
 
 const (
 	// WorkspaceInitialized is the condition that tells which initializers a workspace waits for. As in kcp.
@@ -120,7 +132,7 @@ type WorkspaceType struct {
 
 // WorkspaceTypeStatus says what the server makes of a type.
 type WorkspaceTypeStatus struct {
-	// virtualWorkspaces are where initializers of the type find the workspaces that wait for them; none without.
+	// virtualWorkspaces are where initializers and terminators of the type find the workspaces that wait for them; none without.
 	// +optional
 	// +listType=atomic
 	VirtualWorkspaces []VirtualWorkspace `json:"virtualWorkspaces,omitempty"`
@@ -130,7 +142,20 @@ type WorkspaceTypeStatus struct {
 type VirtualWorkspace struct {
 	// url ends before /clusters/.
 	URL string `json:"url"`
+	// type is initializing or terminating.
+	// +optional
+	Type VirtualWorkspaceType `json:"type,omitempty"`
 }
+
+// VirtualWorkspaceType says for whom an address is. As in kcp.
+type VirtualWorkspaceType string
+
+const (
+	// VirtualWorkspaceInitializing is for initializers.
+	VirtualWorkspaceInitializing VirtualWorkspaceType = "initializing"
+	// VirtualWorkspaceTerminating is for terminators.
+	VirtualWorkspaceTerminating VirtualWorkspaceType = "terminating"
+)
 
 // WorkspaceTypeSpec is what holds for workspaces of a type. A reference without a path is to the workspace that holds the type.
 type WorkspaceTypeSpec struct {
@@ -138,6 +163,10 @@ type WorkspaceTypeSpec struct {
 	// ready: who has the verb initialize on this type.
 	// +optional
 	Initializer bool `json:"initializer,omitempty"`
+	// terminator says that somebody has to clean up after workspaces of this type, and of those that extend it, before their
+	// content goes: who has the verb terminate on this type.
+	// +optional
+	Terminator bool `json:"terminator,omitempty"`
 	// extend makes the type one of other types, too, with their limits.
 	// +optional
 	Extend WorkspaceTypeExtension `json:"extend,omitempty"`

@@ -21,53 +21,52 @@ import (
 
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
 	tenancyv1alpha1 "atoll.dev/atoll/apis/tenancy/v1alpha1"
+	"atoll.dev/atoll/internal/attendance"
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
 )
 
-// initializing is what a request below InitializingPath asks for, in its context under initializingKey.
-type initializing struct {
-	initializer corev1alpha1.LogicalClusterInitializer
-	holder      logicalcluster.Name // of the type
-	typeName    string
+// attending is what a request of an attendant asks for, in its context under attendingKey.
+type attending struct {
+	attendance.As
+	holder   logicalcluster.Name // of the type
+	typeName string
 }
 
-type initializingKey struct{}
+type attendingKey struct{}
 
-// initializerUser is who asks below InitializingPath: somebody in the workspace that holds the type, whatever the request is for.
-type initializerUser struct {
+// attendantUser is who asks for an attendant: somebody in the workspace that holds the type, whatever the request is for.
+type attendantUser struct {
 	user.Info
-	asked *initializing
+	asked *attending
 }
 
-const (
-	noInitializer = "there is no such workspace type, or you lack the verb \"initialize\" on it"
-	notWaiting    = "there is no such workspace, or it does not wait for this initializer"
-)
+const notWaiting = "there is no such workspace, or it does not wait for this initializer or terminator now"
 
-// serveInitializer serves /services/initializingworkspaces/<initializer>/clusters/<name or *>/...: what lies below it is asked of
-// the logical cluster of that name, or of all that wait for the initializer. It stands where withLogicalCluster does.
-func (s *Server) serveInitializer(w http.ResponseWriter, req *http.Request, next http.Handler) {
-	asked, cluster, path, err := initializerRequest(req.URL)
+// serveAttendant serves <path of an attendance><attendant>/clusters/<name or *>/...: what lies below it is asked of the logical
+// cluster of that name, or of all that wait for the attendant. It stands where withLogicalCluster does.
+func (s *Server) serveAttendant(w http.ResponseWriter, req *http.Request, a *attendance.Attendance, next http.Handler) {
+	asked, cluster, path, err := attendantRequest(a, req.URL)
 	if err != nil {
 		s.answer(w, req, err)
 		return
 	}
-	ctx := context.WithValue(lcctx.WithCluster(req.Context(), cluster), initializingKey{}, asked)
-	ctx = lcctx.WithInitializer(ctx, string(asked.initializer))
+	ctx := context.WithValue(lcctx.WithCluster(req.Context(), cluster), attendingKey{}, asked)
+	ctx = attendance.With(ctx, asked.As)
 	ctx = context.WithValue(ctx, impersonatingKey{}, true) // nobody outside of the workspace, whoever its owner is
 	inner := req.Clone(ctx)
 	inner.URL.Opaque = req.URL.EscapedPath() // for the audit log
 	inner.URL.Path, inner.URL.RawPath = path, ""
 	if cluster.Wildcard {
-		inner.URL.RawQuery = onlyWaiting(req.URL.Query(), asked.initializer).Encode()
+		inner.URL.RawQuery = onlyWaiting(req.URL.Query(), asked.As).Encode()
 	}
 	next.ServeHTTP(w, inner)
 }
 
-// initializerRequest reads a URL below InitializingPath. What it answers depends on the URL alone: nobody is authenticated yet.
-func initializerRequest(u *url.URL) (*initializing, lcctx.Cluster, string, error) {
-	malformed := notFound("want %s<logical cluster of a workspace type>:<its name>/clusters/<name of a logical cluster, or *>/...", tenancyv1alpha1.InitializingPath)
-	const parts = 6 // "", "services", "initializingworkspaces", the initializer, "clusters", the logical cluster
+// attendantRequest reads a URL below the path of an attendance. What it answers depends on the URL alone: nobody is authenticated
+// yet.
+func attendantRequest(a *attendance.Attendance, u *url.URL) (*attending, lcctx.Cluster, string, error) {
+	malformed := notFound("want %s<logical cluster of a workspace type>:<its name>/clusters/<name of a logical cluster, or *>/...", a.Path)
+	const parts = 6 // "", "services", "initializingworkspaces", the attendant, "clusters", the logical cluster
 	segments := strings.SplitN(u.Path, "/", parts+1)
 	if len(segments) < parts || segments[4] != "clusters" {
 		return nil, lcctx.Cluster{}, "", malformed
@@ -79,8 +78,8 @@ func initializerRequest(u *url.URL) (*initializing, lcctx.Cluster, string, error
 			}
 		}
 	}
-	asked := &initializing{initializer: corev1alpha1.LogicalClusterInitializer(segments[3])}
-	holder, name, ok := tenancyv1alpha1.TypeOfInitializer(asked.initializer)
+	asked := &attending{As: attendance.As{Attendance: a, Name: attendance.Attendant(segments[3])}}
+	holder, name, ok := attendance.TypeOf(asked.Name)
 	if !ok || lcctx.ValidateName(holder) != nil {
 		return nil, lcctx.Cluster{}, "", malformed
 	}
@@ -98,11 +97,11 @@ func initializerRequest(u *url.URL) (*initializing, lcctx.Cluster, string, error
 	return asked, lcctx.Cluster{Name: logicalcluster.Name(segments[5])}, path, nil
 }
 
-// onlyWaiting narrows a list or watch of LogicalClusters to those that wait for an initializer. Requirements of a selector can
-// only narrow each other, and who leaves the selection is deleted for who watches it.
-func onlyWaiting(query url.Values, initializer corev1alpha1.LogicalClusterInitializer) url.Values {
-	key, value := tenancyv1alpha1.InitializerLabel(initializer)
-	selector := labels.Set{tenancyv1alpha1.PhaseLabel: string(corev1alpha1.LogicalClusterPhaseInitializing), key: value}.String()
+// onlyWaiting narrows a list or watch of LogicalClusters to those that wait for an attendant. Requirements of a selector can only
+// narrow each other, and who leaves the selection is deleted for who watches it.
+func onlyWaiting(query url.Values, as attendance.As) url.Values {
+	key, value := as.Label(as.Name)
+	selector := labels.Set{tenancyv1alpha1.PhaseLabel: string(as.Phase), key: value}.String()
 	if more := query.Get("labelSelector"); more != "" {
 		selector += "," + more
 	}
@@ -110,29 +109,29 @@ func onlyWaiting(query url.Values, initializer corev1alpha1.LogicalClusterInitia
 	return query
 }
 
-// initializers authenticates who asks below InitializingPath in the workspace that holds the type: a ServiceAccount or a
-// certificate of that workspace is somebody there, and nowhere else.
-type initializers struct{ authenticator.Request }
+// attendants authenticates who asks for an attendant in the workspace that holds the type: a ServiceAccount or a certificate of
+// that workspace is somebody there, and nowhere else.
+type attendants struct{ authenticator.Request }
 
-func (i initializers) AuthenticateRequest(req *http.Request) (*authenticator.Response, bool, error) {
-	asked, is := req.Context().Value(initializingKey{}).(*initializing)
+func (a attendants) AuthenticateRequest(req *http.Request) (*authenticator.Response, bool, error) {
+	asked, is := req.Context().Value(attendingKey{}).(*attending)
 	if !is {
-		return i.Request.AuthenticateRequest(req)
+		return a.Request.AuthenticateRequest(req)
 	}
 	ctx := lcctx.WithCluster(req.Context(), lcctx.Cluster{Name: asked.holder})
-	found, ok, err := i.Request.AuthenticateRequest(req.WithContext(ctx))
+	found, ok, err := a.Request.AuthenticateRequest(req.WithContext(ctx))
 	if err != nil || !ok {
 		return found, ok, err
 	}
-	return &authenticator.Response{Audiences: found.Audiences, User: &initializerUser{Info: found.User, asked: asked}}, true, nil
+	return &authenticator.Response{Audiences: found.Audiences, User: &attendantUser{Info: found.User, asked: asked}}, true, nil
 }
 
-// authorizeInitializer decides what somebody may do below InitializingPath: nothing without the verb initialize on the type. Then
-// he lists and watches LogicalClusters that wait for the initializer, and in each of those removes the initializer and may do
-// what its owner may, as long as it waits.
-func (a *clusterAuthorizer) authorizeInitializer(ctx context.Context, who *initializerUser, cluster lcctx.Cluster, attrs authorizer.Attributes) (authorizer.Decision, string, error) {
-	if may, err := a.mayInitialize(ctx, who); !may || err != nil {
-		return authorizer.DecisionDeny, noInitializer, err
+// authorizeAttendant decides what somebody may do for an attendant: nothing without the verb on the type. Then he lists and
+// watches LogicalClusters that wait for the attendant, and in each of those removes the attendant and may do what its owner may,
+// as long as it waits.
+func (a *clusterAuthorizer) authorizeAttendant(ctx context.Context, who *attendantUser, cluster lcctx.Cluster, attrs authorizer.Attributes) (authorizer.Decision, string, error) {
+	if may, err := a.mayAttend(ctx, who); !may || err != nil {
+		return authorizer.DecisionDeny, fmt.Sprintf("there is no such workspace type, or you lack the verb %q on it", who.asked.Verb), err
 	}
 	ofLogicalClusters := attrs.IsResourceRequest() && attrs.GetAPIGroup() == logicalClusters.Group && attrs.GetResource() == logicalClusters.Resource
 	if cluster.Wildcard {
@@ -140,23 +139,23 @@ func (a *clusterAuthorizer) authorizeInitializer(ctx context.Context, who *initi
 			attrs.IsReadOnly() && !attrs.IsResourceRequest() && !concernsProcess(attrs) {
 			return authorizer.DecisionAllow, "", nil
 		}
-		return authorizer.DecisionDeny, "of all workspaces that wait for an initializer, LogicalClusters can be listed and watched", nil
+		return authorizer.DecisionDeny, "of all workspaces that wait for an initializer or terminator, LogicalClusters can be listed and watched", nil
 	}
-	target, err := a.waiting(ctx, cluster.Name, who.asked.initializer)
+	target, err := a.waiting(ctx, cluster.Name, who.asked.As)
 	switch {
 	case err != nil || target == nil:
 		return authorizer.DecisionDeny, notWaiting, err
 	case impersonates(attrs):
-		return authorizer.DecisionDeny, "an initializer impersonates nobody", nil
+		return authorizer.DecisionDeny, "initializers and terminators impersonate nobody", nil
 	case ofLogicalClusters:
 		if attrs.GetVerb() == "get" || attrs.GetSubresource() == "status" && slices.Contains([]string{"update", "patch"}, attrs.GetVerb()) {
 			return authorizer.DecisionAllow, "", nil
 		}
-		return authorizer.DecisionDeny, "an initializer reads the LogicalCluster and removes itself from its status", nil
+		return authorizer.DecisionDeny, "initializers and terminators read the LogicalCluster and remove themselves from its status", nil
 	}
 	owner := ownerOf(target)
 	if owner == nil {
-		return authorizer.DecisionDeny, "the workspace has no owner, whose rights an initializer would have", nil
+		return authorizer.DecisionDeny, "the workspace has no owner, whose rights an initializer or terminator would have", nil
 	}
 	attrs = attributesOf{attrs, owner}
 	if reason := refusedAnywhere(ctx, attrs, cluster); reason != "" {
@@ -165,8 +164,8 @@ func (a *clusterAuthorizer) authorizeInitializer(ctx context.Context, who *initi
 	return a.within(ctx, cluster.Name, owner, attrs)
 }
 
-// mayInitialize says whether somebody has the verb initialize on the type, where that is.
-func (a *clusterAuthorizer) mayInitialize(ctx context.Context, who *initializerUser) (bool, error) {
+// mayAttend says whether somebody has the verb of the attendance on the type, where that is.
+func (a *clusterAuthorizer) mayAttend(ctx context.Context, who *attendantUser) (bool, error) {
 	switch who.Info.(type) {
 	case *syncerUser, *bootstrapUser:
 		return false, nil
@@ -179,7 +178,7 @@ func (a *clusterAuthorizer) mayInitialize(ctx context.Context, who *initializerU
 		return false, nil
 	}
 	decision, _, err := a.roles.Authorize(lcctx.WithCluster(ctx, lcctx.Cluster{Name: who.asked.holder}), authorizer.AttributesRecord{
-		User: who.Info, Verb: tenancyv1alpha1.InitializeVerb, ResourceRequest: true, Name: who.asked.typeName,
+		User: who.Info, Verb: who.asked.Verb, ResourceRequest: true, Name: who.asked.typeName,
 		APIGroup: tenancyv1alpha1.GroupVersion.Group, APIVersion: tenancyv1alpha1.GroupVersion.Version, Resource: "workspacetypes",
 	})
 	return decision == authorizer.DecisionAllow, err
@@ -193,49 +192,49 @@ type attributesOf struct {
 
 func (a attributesOf) GetUser() user.Info { return a.who }
 
-// ownerOf is the owner of a workspace within it, nil if nobody is: by name alone, with none of his groups.
+// ownerOf is the owner of a workspace within it, nil if nobody is: by name alone, with none of his groups. The server itself owns
+// the workspace that holds home workspaces, and nobody acts as the server.
 func ownerOf(c *corev1alpha1.LogicalCluster) user.Info {
 	name := c.Annotations[tenancyv1alpha1.OwnerAnnotation]
-	if name == "" {
+	if name == "" || reserved(name) {
 		return nil
 	}
 	return &user.DefaultInfo{Name: name, Groups: []string{user.AllAuthenticated}}
 }
 
-// initializing says whether a logical cluster that there is waits for initializers.
-func (s *Server) initializing(ctx context.Context, name logicalcluster.Name) (bool, error) {
+// initialized says whether a logical cluster that there is has no initializers left.
+func (s *Server) initialized(ctx context.Context, name logicalcluster.Name) (bool, error) {
 	if _, known := s.directory.Known(name); known {
-		return s.directory.Initializing(name), nil
+		return s.directory.Initialized(name), nil
 	}
 	found := &corev1alpha1.LogicalCluster{} // made a moment ago
-	ok, err := s.Read(ctx, name, "", corev1alpha1.LogicalClusterName, "", found)
-	return ok && found.Status.Phase == corev1alpha1.LogicalClusterPhaseInitializing, err
+	_, err := s.Read(ctx, name, "", corev1alpha1.LogicalClusterName, "", found)
+	return attendance.Initialized(found), err
 }
 
-// waiting returns the LogicalCluster of that name, as etcd has it now, if it waits for an initializer; else nil.
-func (s *Server) waiting(ctx context.Context, name logicalcluster.Name, initializer corev1alpha1.LogicalClusterInitializer) (*corev1alpha1.LogicalCluster, error) {
+// waiting returns the LogicalCluster of that name, as etcd has it now, if it waits for an attendant; else nil.
+func (s *Server) waiting(ctx context.Context, name logicalcluster.Name, as attendance.As) (*corev1alpha1.LogicalCluster, error) {
 	found := &corev1alpha1.LogicalCluster{}
 	ok, err := s.Read(ctx, name, "", corev1alpha1.LogicalClusterName, "", found)
-	if !ok || err != nil || !waits(found, initializer) {
+	if !ok || err != nil || !waits(found, as) {
 		return nil, err
 	}
 	return found, nil
 }
 
-// waits says whether a workspace waits for an initializer.
-func waits(c *corev1alpha1.LogicalCluster, initializer corev1alpha1.LogicalClusterInitializer) bool {
-	return c.Spec.Use != corev1alpha1.LogicalClusterUseMirror && c.DeletionTimestamp == nil &&
-		c.Status.Phase == corev1alpha1.LogicalClusterPhaseInitializing && slices.Contains(c.Status.Initializers, initializer)
+// waits says whether a workspace waits for an attendant now.
+func waits(c *corev1alpha1.LogicalCluster, as attendance.As) bool {
+	return slices.Contains(as.WaitsFor(c), as.Name)
 }
 
-// asInitializer serves what authorizeInitializer allowed, as whom it allowed it: the owner of the workspace, or, where the request
-// is for the LogicalCluster, nobody with rights of his own, who may remove the initializer. The audit log has who asked. What runs
+// asAttendant serves what authorizeAttendant allowed, as whom it allowed it: the owner of the workspace, or, where the request is
+// for the LogicalCluster, nobody with rights of his own, who may remove the attendant. The audit log has who asked. What runs
 // long ends when the workspace does not wait any more.
-func (s *Server) asInitializer(next http.Handler, longRunning request.LongRunningRequestCheck) http.Handler {
+func (s *Server) asAttendant(next http.Handler, longRunning request.LongRunningRequestCheck) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		ctx := req.Context()
 		found, _ := request.UserFrom(ctx)
-		who, is := found.(*initializerUser)
+		who, is := found.(*attendantUser)
 		cluster, _ := lcctx.ClusterFrom(ctx)
 		if !is {
 			next.ServeHTTP(w, req)
@@ -246,7 +245,7 @@ func (s *Server) asInitializer(next http.Handler, longRunning request.LongRunnin
 			next.ServeHTTP(w, req.WithContext(request.WithUser(ctx, as)))
 			return
 		}
-		target, err := s.waiting(ctx, cluster.Name, who.asked.initializer)
+		target, err := s.waiting(ctx, cluster.Name, who.asked.As)
 		if err == nil && target == nil {
 			err = apierrors.NewForbidden(logicalClusters, corev1alpha1.LogicalClusterName, fmt.Errorf(notWaiting))
 		}
@@ -270,7 +269,7 @@ func (s *Server) asInitializer(next http.Handler, longRunning request.LongRunnin
 			var end context.CancelFunc
 			ctx, end = context.WithCancel(ctx)
 			defer end()
-			if err := s.endWhenLeft(ctx, end, cluster, target, who.asked.initializer); err != nil {
+			if err := s.endWhenLeft(ctx, end, cluster, target, who.asked.As); err != nil {
 				s.answer(w, req, err)
 				return
 			}
@@ -279,9 +278,9 @@ func (s *Server) asInitializer(next http.Handler, longRunning request.LongRunnin
 	})
 }
 
-// endWhenLeft calls end when a workspace does not wait for an initializer any more, or that cannot be seen. It watches as long as
+// endWhenLeft calls end when a workspace does not wait for an attendant any more, or that cannot be seen. It watches as long as
 // ctx lasts.
-func (s *Server) endWhenLeft(ctx context.Context, end func(), cluster lcctx.Cluster, from *corev1alpha1.LogicalCluster, initializer corev1alpha1.LogicalClusterInitializer) error {
+func (s *Server) endWhenLeft(ctx context.Context, end func(), cluster lcctx.Cluster, from *corev1alpha1.LogicalCluster, as attendance.As) error {
 	r, ok := s.backend.Resource(logicalClusters)
 	if !ok {
 		return fmt.Errorf("watch logical cluster %q: LogicalClusters are not served", cluster)
@@ -298,7 +297,7 @@ func (s *Server) endWhenLeft(ctx context.Context, end func(), cluster lcctx.Clus
 			if e.Type == watch.Bookmark {
 				continue
 			}
-			if e.Type == watch.Deleted || !waits(logicalClusterIn(e.Object), initializer) {
+			if e.Type == watch.Deleted || !waits(logicalClusterIn(e.Object), as) {
 				return
 			}
 		}
