@@ -111,6 +111,7 @@ func TestReadyHomes(t *testing.T) {
 		{"it is there", home("ann", ready, false), ok},
 		{"it is being made", nil, apierrors.IsTooManyRequests},
 		{"it is not ready", home("ann", scheduling, false), apierrors.IsTooManyRequests},
+		{"it waits for its initializers", home("ann", corev1alpha1.LogicalClusterPhaseInitializing, false), apierrors.IsTooManyRequests},
 		{"it goes", home("ann", ready, true), apierrors.IsConflict},
 		{"it is another's", home("bob", ready, false), apierrors.IsConflict},
 		{"another's, and not ready", home("bob", scheduling, false), apierrors.IsConflict},

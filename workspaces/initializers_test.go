@@ -9,6 +9,8 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
+	"net/http"
+	"slices"
 	"testing"
 	"time"
 
@@ -30,6 +32,8 @@ import (
 	"atoll.dev/atoll/client"
 	"atoll.dev/atoll/internal/attendance"
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
+	"atoll.dev/atoll/internal/workspacefile"
+	"atoll.dev/atoll/server"
 	"atoll.dev/atoll/workspaces"
 )
 
@@ -332,4 +336,25 @@ func (h *hub) certificate(cluster logicalcluster.Name, name string) rest.TLSClie
 	raw, err := x509.MarshalECPrivateKey(key)
 	must(h.t, err)
 	return rest.TLSClientConfig{CAData: h.server.CACertificate(), CertData: signed, KeyData: pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: raw})}
+}
+
+// What was exported was ready where it was, so an import is not initialized again; its terminators clean up after it.
+func TestAttendantsOfImports(t *testing.T) {
+	h := startHub(t)
+	must(t, h.clients.Objects.Create(client.In(h.ctx, workspaces.Root), &tenancyv1alpha1.WorkspaceType{ObjectMeta: metav1.ObjectMeta{Name: "team"},
+		Spec: tenancyv1alpha1.WorkspaceTypeSpec{Initializer: true, Terminator: true}}))
+	h.allow("olga", []string{"use"}, []string{"team"})
+	h.asOlga("waits", "root", "team", corev1alpha1.LogicalClusterPhaseInitializing)
+	if code, answer, err := h.ask(h.ctx, http.MethodGet, server.ExportPath, "root:waits", "", nil); err != nil || code != http.StatusConflict {
+		t.Errorf("one that is not initialized is exported: %d %s, %v", code, answer, err)
+	}
+	cluster := h.imports("root:web", h.file(func(header *workspacefile.Header) { header.Type = "root:team" }))
+	got := &corev1alpha1.LogicalCluster{}
+	must(t, h.clients.Objects.Get(client.In(h.ctx, cluster), types.NamespacedName{Name: corev1alpha1.LogicalClusterName}, got))
+	if len(got.Status.Initializers) > 0 || got.Status.Phase != corev1alpha1.LogicalClusterPhaseReady {
+		t.Errorf("an import is %+v", got.Status)
+	}
+	if want := []attendance.Attendant{"root:team"}; !slices.Equal(got.Status.Terminators, want) {
+		t.Errorf("an import has the terminators %v, want %v", got.Status.Terminators, want)
+	}
 }

@@ -1,0 +1,97 @@
+package server
+
+import (
+	"context"
+	"net/url"
+	"testing"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+
+	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
+	tenancyv1alpha1 "atoll.dev/atoll/apis/tenancy/v1alpha1"
+	"atoll.dev/atoll/internal/attendance"
+	lcctx "atoll.dev/atoll/internal/logicalcluster"
+)
+
+func TestAttendantRequest(t *testing.T) {
+	for _, tc := range []struct {
+		url     string
+		cluster string // "" where it is refused
+		path    string
+		reason  string
+	}{
+		{"/services/initializingworkspaces/root:team/clusters/*", "*", "/", "all that wait"},
+		{"/services/initializingworkspaces/root:team/clusters/*/apis/core.kcp.io", "*", "/apis/core.kcp.io", "below"},
+		{"/services/initializingworkspaces/root:team/clusters/shop/api/v1/pods", "shop", "/api/v1/pods", "one of them"},
+		{"/services/initializingworkspaces/root:team/clusters/shop/api/v1/a%2Fb", "shop", "/api/v1/a/b", "escaped below, as everywhere"},
+		{"/services/initializingworkspaces/root:team/clusters/root:shop/api", "", "", "by name, not by path: the tenant of a workspace above would choose what that is"},
+		{"/services/initializingworkspaces/root:team/clusters/", "", "", "none"},
+		{"/services/initializingworkspaces/root:team/clusters", "", "", "nor this"},
+		{"/services/initializingworkspaces/root:team/api", "", "", "nor anything else"},
+		{"/services/initializingworkspaces/team/clusters/*", "", "", "no logical cluster holds the type"},
+		{"/services/initializingworkspaces/root:/clusters/*", "", "", "no type"},
+		{"/services/initializingworkspaces/:team/clusters/*", "", "", "no holder"},
+		{"/services/initializingworkspaces/root:org:team/clusters/*", "", "", "a path holds it, which may become another's"},
+		{"/services/initializingworkspaces/root:team%2Fclusters/shop/clusters/*", "", "", "an escaped slash"},
+		{"/services%2Finitializingworkspaces/root:team/clusters/shop", "", "", "before, too"},
+	} {
+		u, err := url.Parse(tc.url)
+		must(t, err)
+		asked, cluster, path, err := attendantRequest(attendance.Initialization, u)
+		if tc.cluster == "" {
+			if err == nil {
+				t.Errorf("%s: %s is taken for %s of %s", tc.reason, tc.url, path, cluster)
+			}
+			continue
+		}
+		if err != nil || cluster.String() != tc.cluster || path != tc.path || asked.holder != "root" || asked.typeName != "team" || asked.Name != "root:team" {
+			t.Errorf("%s: %s is %s of %s for %+v, %v; want %s of %s", tc.reason, tc.url, path, cluster, asked, err, tc.path, tc.cluster)
+		}
+	}
+}
+
+// Who works in a workspace as its owner is never the server itself, as whom admission and controllers would take him.
+func TestAsWhomAttendantsWork(t *testing.T) {
+	for _, tc := range []struct {
+		owner string
+		is    bool
+	}{
+		{"olga", true}, {"system:kcp:serviceaccount:shopname:default:robot", true}, {"", false}, {user.APIServerUser, false}, {reservedPrefix + "syncer", false},
+	} {
+		got := ownerOf(&corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{tenancyv1alpha1.OwnerAnnotation: tc.owner}}})
+		if (got != nil) != tc.is {
+			t.Errorf("what %q owns is worked in as %v", tc.owner, got)
+		} else if tc.is && (got.GetName() != tc.owner || len(got.GetGroups()) != 1 || got.GetGroups()[0] != user.AllAuthenticated) {
+			t.Errorf("what %q owns is worked in as %+v", tc.owner, got)
+		}
+	}
+}
+
+// Roles say yes to everything here, access to the workspace among it.
+func TestNobodyEntersWhatIsNotInitialized(t *testing.T) {
+	a := over(&yes{})
+	a.initialized = func(_ context.Context, name logicalcluster.Name) (bool, error) { return name != shop, nil }
+	for _, tc := range []struct {
+		cluster logicalcluster.Name
+		who     user.Info
+		allow   bool
+		reason  string
+	}{
+		{shop, person("olga"), false, "its owner"},
+		{shop, person(serviceAccountsPrefix + ":default:robot"), false, "its ServiceAccounts"},
+		{shop, person("root", user.SystemPrivilegedGroup), true, "administrators of the server"},
+		{shop, person(user.APIServerUser, user.SystemPrivilegedGroup), true, "the server itself"},
+		{bank, person("olga"), true, "another workspace"},
+	} {
+		for _, attrs := range []authorizer.AttributesRecord{resource("list", "", "pods", ""), nonResource("/api"), nonResource("/healthz")} {
+			attrs.User = tc.who
+			got, why, err := a.Authorize(lcctx.WithCluster(t.Context(), lcctx.Cluster{Name: tc.cluster}), attrs)
+			if err != nil || (got == authorizer.DecisionAllow) != tc.allow {
+				t.Errorf("%s: %+v is answered %v, %q, %v", tc.reason, attrs, got, why, err)
+			}
+		}
+	}
+}
