@@ -43,7 +43,14 @@ const tokens = "olgatoken,olga,1\npattoken,pat,2\nevetoken,eve,3\n"
 // by returns a client with somebody's token, below a path of the server.
 func (h *hub) by(name, path string) dynamic.Interface {
 	h.t.Helper()
-	d, err := dynamic.NewForConfig(&rest.Config{Host: h.server.URL() + path, BearerToken: name + "token", TLSClientConfig: rest.TLSClientConfig{CAData: h.server.CACertificate()}})
+	return h.byAs(name, "", path)
+}
+
+// byAs returns one that impersonates another.
+func (h *hub) byAs(name, other, path string) dynamic.Interface {
+	h.t.Helper()
+	d, err := dynamic.NewForConfig(&rest.Config{Host: h.server.URL() + path, BearerToken: name + "token",
+		Impersonate: rest.ImpersonationConfig{UserName: other}, TLSClientConfig: rest.TLSClientConfig{CAData: h.server.CACertificate()}})
 	must(h.t, err)
 	return d
 }
@@ -187,6 +194,8 @@ func TestInitializers(t *testing.T) {
 	refused("who may initialize another type", err)
 	_, err = in("olga", path, both).List(h.ctx, metav1.ListOptions{})
 	refused("who may not initialize", err)
+	_, err = h.byAs("pat", "olga", path+"/clusters/"+string(both)).Resource(configMaps).Namespace("default").List(h.ctx, metav1.ListOptions{})
+	refused("who says that he is the owner, as the owner may", err)
 	_, err = in("eve", tenancyv1alpha1.InitializingPath+"root:team", one).List(h.ctx, metav1.ListOptions{})
 	refused("an initializer that this one does not wait for", err)
 	for _, other := range []logicalcluster.Name{workspaces.Root, workspaces.SystemAdmin, "nothere0"} {

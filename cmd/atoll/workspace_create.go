@@ -8,7 +8,6 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
@@ -95,8 +94,8 @@ func waitForWorkspace(ctx context.Context, hub *cli.Hub, holder logicalcluster.P
 			return false, "", err
 		}
 		seen := fmt.Sprintf("its phase is %s", orNone(string(w.Status.Phase)))
-		if c := meta.FindStatusCondition(w.Status.Conditions, tenancyv1alpha1.WorkspaceReady); c != nil && c.Message != "" {
-			seen += ": " + c.Message
+		if why := notReadyBecause(w); why != "" {
+			seen += ": " + why
 		}
 		return w.Status.Phase == corev1alpha1.LogicalClusterPhaseReady, seen, nil
 	})

@@ -82,6 +82,8 @@ func notReadyBecause(w *tenancyv1alpha1.Workspace) string {
 		condition = tenancyv1alpha1.WorkspaceContentDeleted
 	case w.Status.Phase == corev1alpha1.LogicalClusterPhaseReady:
 		return ""
+	case w.Status.Phase == corev1alpha1.LogicalClusterPhaseInitializing:
+		condition = tenancyv1alpha1.WorkspaceInitialized
 	}
 	if c := meta.FindStatusCondition(w.Status.Conditions, condition); c != nil {
 		return c.Message

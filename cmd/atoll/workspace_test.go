@@ -133,6 +133,28 @@ func TestListSaysWhatAWorkspaceWaitsFor(t *testing.T) {
 	}
 }
 
+func TestCreateSaysWhichInitializersAWorkspaceWaitsFor(t *testing.T) {
+	f := newFakeAtoll(t, "shop")
+	ctx := client.In(t.Context(), "root")
+	w := &tenancyv1alpha1.Workspace{}
+	if err := f.objects().Get(ctx, ctrlclient.ObjectKey{Name: "shop"}, w); err != nil {
+		t.Fatal(err)
+	}
+	w.Status.Phase = corev1alpha1.LogicalClusterPhaseInitializing
+	w.Status.Conditions = []metav1.Condition{{
+		Type: tenancyv1alpha1.WorkspaceInitialized, Status: metav1.ConditionFalse, Reason: "InitializerExists", Message: "Initializers still exist: [root:team]",
+	}}
+	if err := f.objects().Update(ctx, w); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := f.call(t, newWorkspaceCreateCommand, "shop", "--ignore-existing", "--timeout", "100ms"); err == nil || !strings.Contains(err.Error(), "Initializing: Initializers still exist: [root:team]") {
+		t.Errorf("create: error %v, want one that names root:team", err)
+	}
+	if out, _, err := f.call(t, newWorkspaceListCommand); err != nil || !strings.Contains(out, "[root:team]") {
+		t.Errorf("list: printed %q, %v; want it to name root:team", out, err)
+	}
+}
+
 // Who is a stranger above his own workspace, as its ServiceAccounts are, still sees what is in it, and what he does not see.
 func TestStrangersAboveSeeTheirOwn(t *testing.T) {
 	f := newFakeAtoll(t, "shop")
