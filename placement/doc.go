@@ -15,6 +15,7 @@
 //   - Nobody below can widen what a policy above allows, and whether a forbidden cluster exists cannot be learnt here.
 //   - Names are resolved to UIDs once. A SyncTarget that was re-created under its name is another cluster.
 //   - A Placement shrinks for what is gone only after an uncached read says so too.
+//   - Nothing is placed, moved or taken away while a workspace waits for initializers or terminators (internal/attendance).
 //   - Mirrors are never placed: only logical clusters of use Workspace are.
 //
 // The server starts it, with every other controller, as a privileged identity. While etcd is down nothing is decided and

@@ -11,6 +11,10 @@
 // A new workspace is three writes: the Workspace, which is born with the name of its logical cluster, and two transactions
 // (seed.go). Whatever these find different from what they expect is made by requests (create.go), as all of it once was.
 //
+// Initializers and terminators (internal/attendance) are copied from the Workspace, where admission noted them, to the
+// LogicalCluster, and remove themselves there. A workspace with initializers is made as any other, but is Initializing until
+// the last is gone.
+//
 // A Workspace that an import fills (ImportingAnnotation) gets its LogicalCluster and nothing else until the annotation is gone.
 //
 // What always holds:
@@ -22,10 +26,11 @@
 //   - A Workspace is Ready only when this process' Directory knows its logical cluster and the authoriser knows its owner.
 //
 // A deletion first marks the LogicalCluster Terminating: from then on the server refuses to create anything there
-// (Directory.Terminating), and placement leaves its Placements alone. Then go, in this order: the Workspaces inside, which
-// have logical clusters of their own; what runs in physical clusters, by Placements that this controller empties, until the
-// splitter has no leaf of this workspace left in any mirror; the SyncTargets; all data; the LogicalCluster; the finalizer.
-// The condition WorkspaceContentDeleted says what is waited for.
+// (Directory.Terminating), and placement leaves its Placements alone. Nothing goes before its terminators are done.
+// Then go, in this order: the Workspaces inside, which have logical clusters of their own; what runs in physical
+// clusters, by Placements that this controller empties, until the splitter has no leaf of this workspace left in any
+// mirror; the SyncTargets; all data; the LogicalCluster; the finalizer. The condition WorkspaceContentDeleted says what
+// is waited for.
 //
 // Objects that finalizers hold are deleted by requests, one by one, and everything else stays until they are gone, so that
 // who has to react finds what he needs (held.go). Where something runs in physical clusters they go first, for half a
