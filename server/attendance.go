@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -247,7 +248,7 @@ func (s *Server) asAttendant(next http.Handler, longRunning request.LongRunningR
 		}
 		target, err := s.waiting(ctx, cluster.Name, who.asked.As)
 		if err == nil && target == nil {
-			err = apierrors.NewForbidden(logicalClusters, corev1alpha1.LogicalClusterName, fmt.Errorf(notWaiting))
+			err = apierrors.NewForbidden(logicalClusters, corev1alpha1.LogicalClusterName, errors.New(notWaiting))
 		}
 		if err != nil {
 			s.answer(w, req, err)
@@ -260,7 +261,7 @@ func (s *Server) asAttendant(next http.Handler, longRunning request.LongRunningR
 		}
 		if info.APIGroup != logicalClusters.Group || info.Resource != logicalClusters.Resource {
 			if as = ownerOf(target); as == nil {
-				s.answer(w, req, apierrors.NewForbidden(logicalClusters, corev1alpha1.LogicalClusterName, fmt.Errorf(notWaiting)))
+				s.answer(w, req, apierrors.NewForbidden(logicalClusters, corev1alpha1.LogicalClusterName, errors.New(notWaiting)))
 				return
 			}
 		}
