@@ -95,3 +95,61 @@ func TestNobodyEntersWhatIsNotInitialized(t *testing.T) {
 		}
 	}
 }
+
+// Roles say yes to everything here: the verb on the type is there, and what the owner may is all.
+func TestWhatAttendantsMay(t *testing.T) {
+	as := attendance.As{Attendance: attendance.Termination, Name: "root:team"}
+	who := &attendantUser{Info: person("pat"), asked: &attending{As: as, holder: "root", typeName: "team"}}
+	a := over(&yes{})
+	a.waiting = func(_ context.Context, name logicalcluster.Name, _ attendance.As) (*corev1alpha1.LogicalCluster, error) {
+		if name != shop {
+			return nil, nil
+		}
+		return &corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{tenancyv1alpha1.OwnerAnnotation: "olga"}}}, nil
+	}
+	all, one, other := lcctx.Cluster{Wildcard: true}, lcctx.Cluster{Name: shop}, lcctx.Cluster{Name: bank}
+	const core = "core.kcp.io"
+	impersonate := authorizer.AttributesRecord{Verb: "impersonate", Resource: "users", Name: "olga", ResourceRequest: true}
+	for _, tc := range []struct {
+		cluster lcctx.Cluster
+		attrs   authorizer.AttributesRecord
+		allow   bool
+		reason  string
+	}{
+		{all, resource("list", core, "logicalclusters", ""), true, "that is what it is for"},
+		{all, resource("watch", core, "logicalclusters", ""), true, "as is this"},
+		{all, nonResource("/apis"), true, "clients look what there is"},
+		{all, resource("get", core, "logicalclusters", ""), false, "of which"},
+		{all, resource("list", core, "logicalclusters", "status"), false, "nothing is read there"},
+		{all, resource("deletecollection", core, "logicalclusters", ""), false, "nor written"},
+		{all, resource("list", "", "secrets", ""), false, "what they hold is asked of each"},
+		{all, resource("list", "tenancy.kcp.io", "workspaces", ""), false, "these are not of what waits alone"},
+		{all, nonResource("/metrics"), false, "of the process"},
+		{all, nonResource(BackupPath), false, "of everything"},
+		{all, nonResource(ExportPath), false, "of any workspace"},
+		{all, impersonate, false, "nobody is anybody else"},
+		{one, resource("get", core, "logicalclusters", ""), true, "who is left"},
+		{one, resource("patch", core, "logicalclusters", "status"), true, "to leave"},
+		{one, resource("update", core, "logicalclusters", ""), false, "by the status alone"},
+		{one, resource("delete", core, "logicalclusters", ""), false, "its end is the system's"},
+		{one, resource("delete", "", "secrets", ""), true, "as the owner"},
+		{one, resource("create", "placement.atoll.dev", "placements", ""), false, "which the owner cannot"},
+		{one, nonResource("/metrics"), false, "nor this"},
+		{one, impersonate, false, "nobody is anybody else"},
+		{other, resource("get", core, "logicalclusters", ""), false, "it does not wait"},
+		{other, nonResource("/healthz"), false, "whether it is there is no answer"},
+	} {
+		tc.attrs.User = who
+		got, why, err := a.Authorize(attendance.With(lcctx.WithCluster(t.Context(), tc.cluster), as), tc.attrs)
+		if err != nil || (got == authorizer.DecisionAllow) != tc.allow {
+			t.Errorf("%s: %s %s %s/%s in %s is answered %v, %q, %v", tc.reason, tc.attrs.Verb, tc.attrs.Path, tc.attrs.Resource, tc.attrs.Subresource, tc.cluster, got, why, err)
+		}
+	}
+	for reason, who := range map[string]user.Info{"a syncer": &syncerUser{}, "nobody known": &user.DefaultInfo{Name: user.Anonymous, Groups: []string{user.AllUnauthenticated}}} {
+		attrs := resource("list", core, "logicalclusters", "")
+		attrs.User = &attendantUser{Info: who, asked: &attending{As: as, holder: "root", typeName: "team"}}
+		if got, _, err := a.Authorize(lcctx.WithCluster(t.Context(), all), attrs); err != nil || got == authorizer.DecisionAllow {
+			t.Errorf("%s is an attendant: %v, %v", reason, got, err)
+		}
+	}
+}

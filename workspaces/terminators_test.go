@@ -154,4 +154,16 @@ func TestTerminators(t *testing.T) {
 	must(t, remove("eve", eves, both))
 	h.gone(workspaces.Root, "both")
 	h.ready(workspaces.Root, "kept")
+
+	// Administrators of the server end what waits for a terminator that never comes.
+	h.remove(workspaces.Root, "kept")
+	eventually(t, "the other is terminating", func() string {
+		if !h.directory.Terminating(kept) {
+			return "not yet"
+		}
+		return ""
+	})
+	_, err = h.clients.Dynamic.Resource(clustersGVR).Patch(client.In(h.ctx, kept), "cluster", types.MergePatchType, []byte(`{"status": {"terminators": null}}`), metav1.PatchOptions{}, "status")
+	must(t, err)
+	h.gone(workspaces.Root, "kept")
 }
