@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -246,17 +247,26 @@ func (s *Server) asAttendant(next http.Handler, longRunning request.LongRunningR
 			next.ServeHTTP(w, req.WithContext(request.WithUser(ctx, as)))
 			return
 		}
-		target, err := s.waiting(ctx, cluster.Name, who.asked.As)
+		info, ok := request.RequestInfoFrom(ctx)
+		if !ok {
+			s.answer(w, req, apierrors.NewInternalError(fmt.Errorf("the request has no description")))
+			return
+		}
+		ctx, end := context.WithCancel(ctx)
+		defer end()
+		var target *corev1alpha1.LogicalCluster
+		var err error
+		if longRunning(req, info) {
+			err = s.endWhenLeft(ctx, end, cluster, who.asked.As)
+		}
+		if err == nil {
+			target, err = s.waiting(ctx, cluster.Name, who.asked.As)
+		}
 		if err == nil && target == nil {
 			err = apierrors.NewForbidden(logicalClusters, corev1alpha1.LogicalClusterName, errors.New(notWaiting))
 		}
 		if err != nil {
 			s.answer(w, req, err)
-			return
-		}
-		info, ok := request.RequestInfoFrom(ctx)
-		if !ok {
-			s.answer(w, req, apierrors.NewInternalError(fmt.Errorf("the request has no description")))
 			return
 		}
 		if info.APIGroup != logicalClusters.Group || info.Resource != logicalClusters.Resource {
@@ -266,28 +276,25 @@ func (s *Server) asAttendant(next http.Handler, longRunning request.LongRunningR
 			}
 		}
 		ctx = request.WithUser(ctx, as)
-		if longRunning(req, info) {
-			var end context.CancelFunc
-			ctx, end = context.WithCancel(ctx)
-			defer end()
-			if err := s.endWhenLeft(ctx, end, cluster, target, who.asked.As); err != nil {
-				s.answer(w, req, err)
-				return
-			}
-		}
 		next.ServeHTTP(w, req.WithContext(ctx))
 	})
 }
 
-// endWhenLeft calls end when a workspace does not wait for an attendant any more, or that cannot be seen. It watches as long as
-// ctx lasts.
-func (s *Server) endWhenLeft(ctx context.Context, end func(), cluster lcctx.Cluster, from *corev1alpha1.LogicalCluster, as attendance.As) error {
+// endWhenLeft calls end when a workspace that waits for an attendant does not any more, or that cannot be seen. Whether it waits
+// is for the caller to read, afterwards: nothing in between is missed. It watches as long as ctx lasts, from now on and not from
+// the version of the LogicalCluster, which may be from before all that the watch cache remembers.
+func (s *Server) endWhenLeft(ctx context.Context, end func(), cluster lcctx.Cluster, as attendance.As) error {
 	r, ok := s.backend.Resource(logicalClusters)
 	if !ok {
 		return fmt.Errorf("watch logical cluster %q: LogicalClusters are not served", cluster)
 	}
-	events, err := r.Storage.Watch(lcctx.WithCluster(ctx, cluster), r.Key("", corev1alpha1.LogicalClusterName),
-		storage.ListOptions{ResourceVersion: from.ResourceVersion, Predicate: storage.Everything})
+	ctx = lcctx.WithCluster(ctx, cluster)
+	now, err := r.Storage.GetCurrentResourceVersion(ctx)
+	if err != nil {
+		return fmt.Errorf("watch logical cluster %q: %w", cluster, err)
+	}
+	events, err := r.Storage.Watch(ctx, r.Key("", corev1alpha1.LogicalClusterName),
+		storage.ListOptions{ResourceVersion: strconv.FormatUint(now, 10), Predicate: storage.Everything})
 	if err != nil {
 		return fmt.Errorf("watch logical cluster %q: %w", cluster, err)
 	}

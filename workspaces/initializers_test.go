@@ -210,6 +210,9 @@ func TestInitializers(t *testing.T) {
 	inside, err := in("pat", path, both).Watch(h.ctx, metav1.ListOptions{})
 	must(t, err)
 	defer inside.Stop()
+	named, err := in("pat", path, both).Watch(h.ctx, metav1.ListOptions{FieldSelector: "metadata.name=policy"})
+	must(t, err)
+	defer named.Stop()
 	remove := func(who, service string, cluster logicalcluster.Name, left ...string) error {
 		patch, err := json.Marshal(map[string]any{"status": map[string]any{"initializers": left}})
 		must(t, err)
@@ -224,8 +227,10 @@ func TestInitializers(t *testing.T) {
 		t.Errorf("pat adds one: %v", err)
 	}
 	must(t, remove("pat", path, both, "root:team"))
-	for open := true; open; _, open = h.next(inside) {
-		// what is shown before it is noticed; then the watch ends
+	for _, w := range []watch.Interface{inside, named} {
+		for open := true; open; _, open = h.next(w) {
+			// what is shown before it is noticed; then the watch ends
+		}
 	}
 	for {
 		if e, open := h.next(waiting); !open {
@@ -264,6 +269,43 @@ func TestInitializers(t *testing.T) {
 	_, err = h.clients.Kube.CoreV1().ConfigMaps("default").Patch(client.In(h.ctx, one), "policy", types.JSONPatchType, []byte(`[{"op": "remove", "path": "/metadata/finalizers"}]`), metav1.PatchOptions{})
 	must(t, err)
 	h.gone(workspaces.Root, "one")
+}
+
+// A server that starts has no events of what has waited since before: who initializes watches there all the same.
+func TestInitializersAfterARestart(t *testing.T) {
+	h := startHub(t)
+	must(t, h.clients.Objects.Create(client.In(h.ctx, workspaces.Root), &tenancyv1alpha1.WorkspaceType{ObjectMeta: metav1.ObjectMeta{Name: "team"},
+		Spec: tenancyv1alpha1.WorkspaceTypeSpec{Initializer: true}}))
+	h.allow("olga", []string{"use"}, []string{"team"})
+	h.allow("pat", []string{"initialize"}, []string{"team"})
+	waits := h.asOlga("waits", "root", "team", corev1alpha1.LogicalClusterPhaseInitializing)
+	h.create(h.clients, workspaces.Root, "plain") // which is later than that
+
+	path := tenancyv1alpha1.InitializingPath + "root:team/clusters/" + string(waits)
+	again := rest.Config{Host: h.another().URL() + path, BearerToken: "pattoken", TLSClientConfig: rest.TLSClientConfig{CAData: h.server.CACertificate()}}
+	d, err := dynamic.NewForConfig(&again)
+	must(t, err)
+	var inside watch.Interface
+	eventually(t, "pat is known", func() string {
+		inside, err = d.Resource(configMaps).Namespace("default").Watch(h.ctx, metav1.ListOptions{})
+		return problem(err)
+	})
+	defer inside.Stop()
+	cm := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "policy"}}}
+	_, err = h.by("pat", path).Resource(configMaps).Namespace("default").Create(h.ctx, cm, metav1.CreateOptions{})
+	must(t, err)
+	for {
+		if e, open := h.next(inside); !open {
+			t.Fatal("a watch in what waits ended")
+		} else if got, ok := e.Object.(*unstructured.Unstructured); ok && got.GetName() == "policy" {
+			break
+		}
+	}
+	_, err = h.by("pat", path).Resource(clustersGVR).Patch(h.ctx, "cluster", types.MergePatchType, []byte(`{"status": {"initializers": null}}`), metav1.PatchOptions{}, "status")
+	must(t, err)
+	for open := true; open; _, open = h.next(inside) {
+		// what there is; then the watch ends
+	}
 }
 
 // Who initializes may be a ServiceAccount of the workspace that holds the type, or somebody by a certificate of that workspace.

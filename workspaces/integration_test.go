@@ -739,3 +739,26 @@ func TestManyWorkspaces(t *testing.T) {
 	deleted := run(func(name string) { h.remove(workspaces.Root, name); h.gone(workspaces.Root, name) })
 	t.Logf("%d workspaces: %.0f/s until ready, %.0f/s until gone", n, n/made.Seconds(), n/deleted.Seconds())
 }
+
+// another is a server that starts now on what the hub's has stored. It has no controllers.
+func (h *hub) another() *server.Server {
+	h.t.Helper()
+	o := server.NewOptions()
+	o.RootDirectory, o.SecurePort, o.BindAddress, o.TokenAuthFile = h.dir, 0, net.IPv4(127, 0, 0, 1), h.dir+"/tokens.csv"
+	s, err := server.New(h.ctx, o, h.etcd)
+	must(h.t, err)
+	s.Join(h.directory, anywhere{}, anywhere{})
+	serving, stop := context.WithCancel(context.Background())
+	var servers sync.WaitGroup
+	servers.Go(func() {
+		if err := s.Run(serving); err != nil {
+			h.t.Errorf("another server: %v", err)
+		}
+	})
+	h.t.Cleanup(func() {
+		stop()
+		servers.Wait()
+	})
+	must(h.t, s.WaitReady(h.ctx))
+	return s
+}
