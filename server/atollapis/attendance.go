@@ -63,9 +63,11 @@ func validateLogicalClusterStatus(ctx context.Context, c, old *corev1alpha1.Logi
 	as, _ := attendance.From(ctx)
 	for _, a := range attendance.All {
 		path, left, before := field.NewPath("status", a.Field), *a.Left(&c.Status), *a.Left(&old.Status)
-		for _, name := range left {
+		for i, name := range left {
 			if !slices.Contains(before, name) {
 				errs = append(errs, field.Forbidden(path, fmt.Sprintf("must not grow: %s is not waited for", name)))
+			} else if slices.Contains(left[:i], name) { // else who is done is not missed: attendance.Changed
+				errs = append(errs, field.Duplicate(path.Index(i), name))
 			}
 		}
 		for _, name := range before {

@@ -38,6 +38,7 @@ func TestAttendantsOfALogicalCluster(t *testing.T) {
 		{"not another", false, initializes, status{Phase: initializing, Initializers: both}, status{Phase: initializing, Initializers: attendantNames{"root:a"}}, "root:b removes itself", status{}},
 		{"not all", false, initializes, status{Phase: initializing, Initializers: both}, status{Phase: initializing}, "root:b removes itself", status{}},
 		{"none is added", false, initializes, status{Phase: initializing, Initializers: both}, status{Phase: initializing, Initializers: attendantNames{"root:b", "root:c"}}, "must not grow", status{}},
+		{"nor one twice", false, initializes, status{Phase: initializing, Initializers: both}, status{Phase: initializing, Initializers: attendantNames{"root:b", "root:b"}}, "status.initializers[1]: Duplicate", status{}},
 		{"nor by the system", true, attendance.As{}, status{Phase: ready}, status{Phase: ready, Initializers: both}, "must not grow", status{}},
 		{"who comes by no path removes none", false, attendance.As{}, status{Phase: initializing, Initializers: both}, status{Phase: initializing, Initializers: attendantNames{"root:b"}}, "root:a removes itself", status{}},
 		{"it changes nothing else", false, initializes, status{Phase: initializing, Initializers: both, URL: "x"}, status{Phase: ready, Initializers: both, URL: "y"}, "",
