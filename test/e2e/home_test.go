@@ -26,27 +26,7 @@ func TestHomeWorkspaces(t *testing.T) {
 		t.Fatal(err)
 	}
 	atoll := framework.StartAtoll(t, "--token-auth-file="+tokens, "--home-workspaces=staff")
-	// person is the same server with the kubeconfig of somebody else.
-	person := func(token string) *framework.Atoll {
-		config := clientcmdapi.NewConfig()
-		config.Clusters["atoll"] = &clientcmdapi.Cluster{Server: atoll.URL + "/clusters/root", CertificateAuthorityData: atoll.Config().CAData}
-		config.AuthInfos["me"] = &clientcmdapi.AuthInfo{Token: token}
-		config.Contexts["atoll"] = &clientcmdapi.Context{Cluster: "atoll", AuthInfo: "me"}
-		config.CurrentContext = "atoll"
-		file := filepath.Join(t.TempDir(), "kubeconfig")
-		if err := clientcmd.WriteToFile(*config, file); err != nil {
-			t.Fatal(err)
-		}
-		return &framework.Atoll{Process: atoll.Process, URL: atoll.URL, Kubeconfig: file}
-	}
-	refused := func(a *framework.Atoll, words string, args ...string) {
-		t.Helper()
-		if out, err := a.Run(args...); err == nil || !strings.Contains(out, words) {
-			t.Errorf("atoll %s: %v, want a refusal with %q:\n%s", strings.Join(args, " "), err, words, out)
-		}
-	}
-
-	ann, ben := person("ann-token"), person("ben-token")
+	ann, ben := person(t, atoll, "ann-token"), person(t, atoll, "ben-token")
 	const stranger = "there is no such workspace, or you have no access to it"
 	homes := map[*framework.Atoll]string{}
 	for _, who := range []*framework.Atoll{ann, ben} {
@@ -63,8 +43,8 @@ func TestHomeWorkspaces(t *testing.T) {
 	}
 	for who, other := range map[*framework.Atoll]*framework.Atoll{ann: ben, ben: ann} {
 		for _, path := range []string{homes[other], homes[other] + ":below", "root:users"} {
-			refused(who, stranger, "workspace", "use", path)
-			refused(who, stranger, "kubectl", "--server="+atoll.URL+"/clusters/"+path, "get", "--raw", "/api/v1/configmaps")
+			refused(t, who, stranger, "workspace", "use", path)
+			refused(t, who, stranger, "kubectl", "--server="+atoll.URL+"/clusters/"+path, "get", "--raw", "/api/v1/configmaps")
 		}
 	}
 
@@ -92,8 +72,8 @@ func TestHomeWorkspaces(t *testing.T) {
 	}
 
 	// Who else asks has none, and nothing is made.
-	refused(person("carl-token"), "no home workspace is made for you", "workspace", "use")
-	refused(atoll, "an administrator of the server has no home workspace", "workspace", "use", "~")
+	refused(t, person(t, atoll, "carl-token"), "no home workspace is made for you", "workspace", "use")
+	refused(t, atoll, "an administrator of the server has no home workspace", "workspace", "use", "~")
 	config := rest.CopyConfig(atoll.Config())
 	config.Impersonate = rest.ImpersonationConfig{UserName: "dora", Groups: []string{"staff", "system:authenticated"}}
 	dora, err := client.New(config)
@@ -105,5 +85,28 @@ func TestHomeWorkspaces(t *testing.T) {
 	}
 	if err := clients.Objects.List(client.In(t.Context(), "root:users"), all); err != nil || len(all.Items) != 2 {
 		t.Errorf("root:users holds %d workspaces, want 2; %v", len(all.Items), err)
+	}
+}
+
+// person is the server with the kubeconfig of somebody with a token.
+func person(t *testing.T, atoll *framework.Atoll, token string) *framework.Atoll {
+	t.Helper()
+	config := clientcmdapi.NewConfig()
+	config.Clusters["atoll"] = &clientcmdapi.Cluster{Server: atoll.URL + "/clusters/root", CertificateAuthorityData: atoll.Config().CAData}
+	config.AuthInfos["me"] = &clientcmdapi.AuthInfo{Token: token}
+	config.Contexts["atoll"] = &clientcmdapi.Context{Cluster: "atoll", AuthInfo: "me"}
+	config.CurrentContext = "atoll"
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := clientcmd.WriteToFile(*config, file); err != nil {
+		t.Fatal(err)
+	}
+	return &framework.Atoll{Process: atoll.Process, URL: atoll.URL, Kubeconfig: file}
+}
+
+// refused wants a command to fail with words.
+func refused(t *testing.T, who *framework.Atoll, words string, args ...string) {
+	t.Helper()
+	if out, err := who.Run(args...); err == nil || !strings.Contains(out, words) {
+		t.Errorf("atoll %s: %v, want a refusal with %q:\n%s", strings.Join(args, " "), err, words, out)
 	}
 }
