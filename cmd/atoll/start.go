@@ -159,13 +159,12 @@ admin.kubeconfig there; the other commands find it by themselves in the current 
 func (o *startOptions) run(ctx context.Context) error {
 	defer logs.FlushLogs()
 	began := time.Now()
-	collect := memory.Relax()
-	defer collect()
+	defer memory.Headroom(memory.ServerHeadroom)()
 	etcd, err := o.openEtcd(ctx)
 	if err != nil {
 		return err
 	}
-	err = o.serve(ctx, etcd, began, collect)
+	err = o.serve(ctx, etcd, began)
 	// The API server is gone: nothing uses etcd any more.
 	return errors.Join(err, etcd.Stop())
 }
@@ -194,8 +193,7 @@ func (o *startOptions) openEtcd(ctx context.Context) (*embeddedetcd.Etcd, error)
 	return embeddedetcd.Start(ctx, embedded)
 }
 
-// serve runs the server on an etcd. It calls whenReady once, when all caches are filled.
-func (o *startOptions) serve(ctx context.Context, etcd *embeddedetcd.Etcd, began time.Time, whenReady func()) (err error) {
+func (o *startOptions) serve(ctx context.Context, etcd *embeddedetcd.Etcd, began time.Time) (err error) {
 	o.server.SharedStore = len(o.etcd.external.Endpoints) > 0
 	s, err := server.New(ctx, o.server, etcd.Client)
 	if err != nil {
@@ -281,7 +279,6 @@ func (o *startOptions) serve(ctx context.Context, etcd *embeddedetcd.Etcd, began
 			return err
 		}
 		ready.Store(true)
-		whenReady()
 		fmt.Fprint(o.streams.Out, greeting(self, time.Since(began), s.URL(), o.server.AdminKubeconfig()))
 		return nil
 	})

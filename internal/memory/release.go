@@ -1,7 +1,9 @@
-// Package memory gives memory that an idle process has no use for back to the system.
+// Package memory decides how much memory the garbage collector may take: some when the process is busy, so that it collects
+// seldom, and nothing that is not in use when it is idle.
 //
-// Go lets the heap grow to twice what is in use before it collects (GOGC), and keeps that much for the next time. A
-// server that has thousands of idle workspaces is idle itself most of the time, and would hold twice what they cost.
+// Go lets the heap grow to twice what is in use before it collects (GOGC), and keeps that much for the next time. That is
+// little for a small server, which would collect all the time, and much for a server that has thousands of idle workspaces:
+// it is idle itself most of the time, and would hold twice what they cost.
 package memory
 
 import (
