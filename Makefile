@@ -71,10 +71,8 @@ bench: build ## Measure it against its goals, and write docs/benchmarks.md. ROWS
 	@ATOLL_BIN_DIR=$(CURDIR)/bin go run ./test/bench $(if $(ROWS),--rows '$(ROWS)')
 
 .PHONY: soak
-soak: build ## Run what takes too long for every change, about two hours, and write docs/soak.md.
-	@failed=0; { ATOLL_SOAK=1 ATOLL_BIN_DIR=$(CURDIR)/bin go test -json -count=1 -p 1 -timeout 6h ./test/e2e ./test/integration/crash ./workspaces \
-		-run '^TestControllersSurvive$$|^TestIdleWorkspacesAreRows$$|^TestNothingIsLeftOfWorkspaces$$|Faults$$|^TestI7_AcknowledgedWritesSurvive$$' || failed=1; \
-		.ci/fuzz 1m || failed=1; exit $$failed; } | go run ./test/report soak docs/soak.md
+soak: build ## Run what takes too long for every change, some five hours, and write docs/soak.md. PARTS="kills fuzz" runs some.
+	@.ci/soak $(PARTS)
 
 .PHONY: conformance
 conformance: build bin/e2e.test ## Run Kubernetes' own conformance specs in two workspaces, and write docs/conformance.md.

@@ -18,8 +18,9 @@ import (
 )
 
 const (
-	walkSteps   = 6000
-	walkWorkers = 4
+	walkSteps     = 6000
+	walkSoakSteps = 3_000_000 // hours
+	walkWorkers   = 4
 
 	// walkSeed is the variable that repeats a walk; the seed of every walk is printed.
 	walkSeed = "ATOLL_TEST_SEED"
@@ -36,6 +37,10 @@ func TestI1_NoBleed_RandomWalk(t *testing.T) {
 		}
 	}
 	t.Logf("repeat with %s=%d", walkSeed, seed)
+	steps := walkSteps
+	if soaking() {
+		steps = walkSoakSteps
+	}
 	w := newIsoWorld(t)
 	before := w.settled(t, w.b)
 	var (
@@ -47,7 +52,7 @@ func TestI1_NoBleed_RandomWalk(t *testing.T) {
 		wait.Go(func() {
 			// Each worker has its own sequence, so that a seed gives the same requests, if not the same order among workers.
 			walk := &isoWalk{w: w, random: rand.New(rand.NewPCG(seed, uint64(worker)))}
-			for step := range walkSteps / walkWorkers {
+			for step := range steps / walkWorkers {
 				next := walk.next(t)
 				got, err := send(t.Context(), w.http, w.URL, next)
 				if err != nil {
@@ -70,6 +75,11 @@ func TestI1_NoBleed_RandomWalk(t *testing.T) {
 	}
 	wait.Wait()
 	t.Logf("answers by code: %v", codes)
+	answers := 0
+	for _, n := range codes {
+		answers += n
+	}
+	t.Logf("figure %s: %d", "requests answered", answers)
 	for _, code := range []int{http.StatusOK, http.StatusCreated, http.StatusForbidden, http.StatusNotFound, http.StatusBadRequest, http.StatusConflict} {
 		if codes[code] == 0 {
 			t.Errorf("no answer of the walk was %d: it does not reach far", code)

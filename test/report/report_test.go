@@ -141,13 +141,13 @@ func TestPartsProveToo(t *testing.T) {
 
 func TestSoak(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "soak.md")
-	this := host.Run{Began: "2026-01-01 00:00", Commit: "abc", Command: "make soak"}
+	this := host.Run{Began: "2026-01-01 00:00", Commit: "abc", Command: "make soak PARTS=faults"}
 	in := `{"Action":"output","Package":"p","Test":"TestFaults/Cut","Output":"    a_test.go:7: recovery from cut connections   2.5s\n"}
 {"Action":"output","Package":"p","Test":"TestFaults/Cut","Output":"a line of a log\n"}
 {"Action":"pass","Package":"p","Test":"TestFaults/Cut","Elapsed":61.2}
 `
 	var out strings.Builder
-	if err := soak(strings.NewReader(in), &out, file, this); err != nil {
+	if err := soak(strings.NewReader(in), &out, file, "faults", this); err != nil {
 		t.Fatal(err)
 	}
 	data, err := os.ReadFile(file)
@@ -155,14 +155,27 @@ func TestSoak(t *testing.T) {
 		t.Errorf("wrote %q (%v), want the line %q", data, err, want)
 	}
 	in = strings.Replace(in, `"pass"`, `"fail"`, 1)
-	if err := soak(strings.NewReader(in), &out, file, this); err == nil || !strings.Contains(err.Error(), "TestFaults/Cut") {
+	if err := soak(strings.NewReader(in), &out, file, "faults", this); err == nil || !strings.Contains(err.Error(), "TestFaults/Cut") {
 		t.Errorf("a failure: error %v", err)
 	}
 	if now, err := os.ReadFile(file); err != nil || string(now) != string(data) {
 		t.Errorf("a failure changed the report: %q (%v)", now, err)
 	}
-	if err := soak(strings.NewReader(""), &out, file, this); err == nil {
+	if err := soak(strings.NewReader(""), &out, file, "faults", this); err == nil {
 		t.Error("a run without tests passed")
+	}
+	in = strings.NewReplacer(`"fail"`, `"pass"`, "TestFaults/Cut", "TestCrashes/of/each/write/1").Replace(in) + `{"Action":"pass","Package":"p","Test":"TestCrashes/of/each/write/2","Elapsed":1}
+`
+	if err := soak(strings.NewReader(in), &out, file, "crashes", this); err != nil {
+		t.Fatal(err)
+	}
+	both, err := os.ReadFile(file)
+	_, section, _ := strings.Cut(string(data), "\n## faults\n")
+	if err != nil || section == "" || !strings.HasSuffix(string(both), "\n## faults\n"+section) || !strings.Contains(string(both), "\n## crashes\n") {
+		t.Errorf("of two parts is written (%v):\n%s", err, both)
+	}
+	if !strings.Contains(string(both), "write/1") || strings.Contains(string(both), "write/2") {
+		t.Errorf("parts of parts are told though they measured nothing, or not though they did:\n%s", both)
 	}
 }
 

@@ -4,8 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"maps"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -25,8 +28,9 @@ type soaked struct {
 	measured      []string
 }
 
-// soak writes a report of the tests whose events it reads to file, and tells of each as it ends. It fails if one did.
-func soak(in io.Reader, out io.Writer, file string, this host.Run) error {
+// soak writes what became of the tests whose events it reads to file, as the section of a part, and tells of each as it ends. It
+// fails if one did, and leaves the section as it was.
+func soak(in io.Reader, out io.Writer, file, part string, this host.Run) error {
 	var tests []soaked
 	said := map[string][]string{}
 	var failed []string
@@ -66,22 +70,52 @@ func soak(in io.Reader, out io.Writer, file string, this host.Run) error {
 	case len(tests) == 0:
 		return errors.New("no test ran")
 	}
-	return os.WriteFile(file, []byte(soakReport(tests, this)), 0o644)
+	old, err := os.ReadFile(file)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return os.WriteFile(file, []byte(withSection(string(old), part, soakSection(tests, this))), 0o644)
 }
 
-func soakReport(tests []soaked, this host.Run) string {
+const soakHead = `# Long runs
+
+Written by ` + "`make soak`" + `, which runs what takes too long for every change: faults that last longer than everything that waits for
+their end, a crash of each controller after each of its writes, kills, leaks, a random walk, and each fuzz target for a
+minute. What was deleted below is judged by the audit logs of the physical clusters. Each part has its own run.
+`
+
+// heading begins the section of a part.
+const heading = "\n## "
+
+// withSection puts a section in a report in the place of the one that has its name, or in the order of names.
+func withSection(report, part, section string) string {
+	sections := map[string]string{}
+	for _, text := range strings.Split(report, heading)[1:] {
+		name, rest, _ := strings.Cut(text, "\n")
+		sections[name] = rest
+	}
+	sections[part] = section
 	var b strings.Builder
-	fmt.Fprintf(&b, `# Long runs
+	b.WriteString(soakHead)
+	for _, name := range slices.Sorted(maps.Keys(sections)) {
+		b.WriteString(heading + name + "\n" + strings.TrimRight(sections[name], "\n") + "\n")
+	}
+	return b.String()
+}
 
-Written by `+"`%s`"+`, which runs what takes too long for every change: faults that last longer than everything that waits for
-their end, and each fuzz target for a minute. What was deleted below is judged by the audit logs of the physical clusters.
+// deepest is how many names of parts follow that of a test in the report, where they measured nothing: a crash after each write
+// has hundreds below.
+const deepest = 3
 
-%s UTC, commit %s, %s, %s, load before %s.
-
-| test | | took | recovery, figures |
-|---|---|---|---|
-`, this.Command, this.Began, this.Commit, this.Machine, this.Go, this.Load)
+// soakSection is a table of what became of tests and their parts.
+func soakSection(tests []soaked, this host.Run) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "\n`%s`, %s UTC, commit %s, %s, %s, load before %s.\n\n| test | | took | recovery, figures |\n|---|---|---|---|\n",
+		this.Command, this.Began, this.Commit, this.Machine, this.Go, this.Load)
 	for _, t := range tests {
+		if strings.Count(t.name, "/") > deepest && len(t.measured) == 0 && t.outcome == "pass" {
+			continue
+		}
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", t.name, t.outcome, t.took, strings.Join(t.measured, "; "))
 	}
 	return b.String()
