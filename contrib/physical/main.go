@@ -10,6 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
+
+	"atoll.dev/atoll/internal/memory"
 )
 
 func main() {
@@ -42,6 +44,7 @@ func newCommand() *cobra.Command {
 			}
 			// A second signal ends the process at once.
 			context.AfterFunc(ctx, stop)
+			defer memory.Headroom(memory.ServerHeadroom)() // as the server that it is compared with has
 			return run(ctx, o, cmd.OutOrStdout())
 		},
 	}
