@@ -52,6 +52,14 @@ func Everywhere(ctx context.Context) context.Context {
 	return lcctx.WithCluster(ctx, lcctx.Cluster{Wildcard: true})
 }
 
+type agentKey struct{}
+
+// As returns a context whose requests are those of a part of this process: the server keeps the name (such as atoll-splitter) as
+// the manager of the fields that they write, unless the request names one, and in its audit log.
+func As(ctx context.Context, part string) context.Context {
+	return context.WithValue(ctx, agentKey{}, part)
+}
+
 // Clients reach every logical cluster of one server. Which one, the context says: see In and Everywhere.
 type Clients struct {
 	// Objects reads and writes any type in Scheme, and unstructured.Unstructured, uncached.
@@ -66,9 +74,13 @@ type Clients struct {
 	config *rest.Config
 }
 
-// New returns clients for the server at cfg.Host, which has no /clusters path.
+// New returns clients for the server at cfg.Host, which has no /clusters path. Who they say they are, where the context does not
+// (As), is cfg.UserAgent, or else this program.
 func New(cfg *rest.Config) (*Clients, error) {
 	cfg = rest.CopyConfig(cfg)
+	if cfg.UserAgent == "" {
+		cfg.UserAgent = rest.DefaultKubernetesUserAgent()
+	}
 	base := rest.CopyConfig(cfg)
 	// No limit on our side: the server's limit of requests in flight, for the whole process, is the one place that decides.
 	cfg.QPS = -1
@@ -115,7 +127,7 @@ func protobufConfig(cfg *rest.Config) *rest.Config {
 
 var errNoCluster = errors.New("the context names no logical cluster (client.In or client.Everywhere)")
 
-// clusterRoundTripper puts /clusters/<name> of the request's context before its path.
+// clusterRoundTripper puts /clusters/<name> of the request's context before its path, and says who asks if the context does.
 type clusterRoundTripper struct{ next http.RoundTripper }
 
 func (rt clusterRoundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -133,6 +145,9 @@ func (rt clusterRoundTripper) RoundTrip(req *http.Request) (*http.Response, erro
 		req.URL.RawPath = prefix + req.URL.RawPath
 	}
 	req.URL.Path = prefix + req.URL.Path
+	if part, ok := req.Context().Value(agentKey{}).(string); ok {
+		req.Header.Set("User-Agent", part)
+	}
 	return rt.next.RoundTrip(req)
 }
 

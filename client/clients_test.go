@@ -1,9 +1,17 @@
 package client
 
 import (
+	"context"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 type record struct{ path string }
@@ -64,5 +72,56 @@ func TestKeysAreReadAsWritten(t *testing.T) {
 	}
 	if _, err := ParseKey("default/web"); err == nil {
 		t.Error("a key without a logical cluster is read")
+	}
+}
+
+// Whichever of the clients writes, the server is told which part of the process it is.
+func TestRequestsSayWhoAsks(t *testing.T) {
+	agents := make(chan string, 1)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		agents <- req.UserAgent()
+		http.NotFound(w, req)
+	}))
+	defer server.Close()
+	named := &rest.Config{Host: server.URL, UserAgent: "atoll-server"}
+	maps := corev1.SchemeGroupVersion.WithResource("configmaps")
+	for kind, get := range map[string]func(context.Context, *Clients) error{
+		"objects": func(ctx context.Context, c *Clients) error {
+			return c.Objects.Get(ctx, ctrlclient.ObjectKey{Namespace: "a", Name: "b"}, &corev1.ConfigMap{})
+		},
+		"typed": func(ctx context.Context, c *Clients) error {
+			_, err := c.Kube.CoreV1().ConfigMaps("a").Get(ctx, "b", metav1.GetOptions{})
+			return err
+		},
+		"dynamic": func(ctx context.Context, c *Clients) error {
+			_, err := c.Dynamic.Resource(maps).Namespace("a").Get(ctx, "b", metav1.GetOptions{})
+			return err
+		},
+		"metadata": func(ctx context.Context, c *Clients) error {
+			_, err := c.Metadata.Resource(maps).Namespace("a").Get(ctx, "b", metav1.GetOptions{})
+			return err
+		},
+	} {
+		in := In(t.Context(), "a1")
+		for reason, test := range map[string]struct {
+			config *rest.Config
+			ctx    context.Context
+			want   string
+		}{
+			"a part of the process": {named, As(in, "atoll-splitter"), "atoll-splitter"},
+			"the process":           {named, in, "atoll-server"},
+			"a command":             {&rest.Config{Host: server.URL}, in, rest.DefaultKubernetesUserAgent()},
+		} {
+			c, err := New(test.config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := get(test.ctx, c); !apierrors.IsNotFound(err) {
+				t.Errorf("%s, %s: %v", kind, reason, err)
+			}
+			if got := <-agents; got != test.want {
+				t.Errorf("%s, %s: the server is asked by %q, want %q", kind, reason, got, test.want)
+			}
+		}
 	}
 }

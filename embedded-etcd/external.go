@@ -20,6 +20,9 @@ const (
 	keepaliveTime    = 10 * time.Second
 	keepaliveTimeout = 5 * time.Second
 	dialTimeout      = 20 * time.Second
+
+	// balancing of requests between members: each has its turn, as the client of etcd has it anyway.
+	balancing = `{"loadBalancingPolicy": "round_robin"}`
 )
 
 // ExternalOptions say how to reach an etcd that somebody else runs.
@@ -42,9 +45,14 @@ func Connect(ctx context.Context, o ExternalOptions) (*Etcd, error) {
 		DialKeepAliveTime:    keepaliveTime,
 		DialKeepAliveTimeout: keepaliveTimeout,
 		Logger:               zap.NewNop(), // errors come back from the calls
-		// Wait for a connection, and if there is none say why: a call would only say that its time is over.
-		//lint:ignore SA1019 the client dials in the way that knows it
-		DialOptions: []grpc.DialOption{grpc.WithReturnConnectionError()},
+		DialOptions: []grpc.DialOption{
+			// Wait for a connection, and if there is none say why: a call would only say that its time is over.
+			//lint:ignore SA1019 the client dials in the way that knows it
+			grpc.WithReturnConnectionError(),
+			// What the client chooses by itself, but a moment after it has begun to connect: it then gives the first connection up and
+			// makes another, and each good start would warn of one that failed.
+			grpc.WithDefaultServiceConfig(balancing),
+		},
 	}
 	if o.CertFile != "" || o.KeyFile != "" || o.CAFile != "" {
 		tls, err := transport.TLSInfo{CertFile: o.CertFile, KeyFile: o.KeyFile, TrustedCAFile: o.CAFile}.ClientConfig()

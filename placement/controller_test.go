@@ -241,6 +241,24 @@ func waitFor(t *testing.T, observe func() (seen string, right bool)) {
 	}
 }
 
+// newController is a controller of a server that nobody asks yet: its informers do not run.
+func newController(t *testing.T, server *rest.Config) (*Controller, *client.Informers) {
+	t.Helper()
+	clients, err := client.New(server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	informers, err := client.NewInformers(clients)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := New(clients, informers, clocktesting.NewFakePassiveClock(time.Unix(0, 0)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c, informers
+}
+
 // TestController follows one namespace over the wire: placed when its Deployment comes, moved when its annotation
 // changes and when a cluster that its workspace's ancestor holds appears.
 func TestController(t *testing.T) {
@@ -268,18 +286,7 @@ func TestController(t *testing.T) {
 	s.set(t, "shop", "/api/v1/namespaces/default", &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}})
 	s.set(t, "shop", "/api/v1/namespaces/default/services/kubernetes", &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes"}})
 
-	clients, err := client.New(&rest.Config{Host: ts.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	informers, err := client.NewInformers(clients)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := New(clients, informers, clocktesting.NewFakePassiveClock(time.Unix(0, 0)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c, informers := newController(t, &rest.Config{Host: ts.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}})
 	running.Go(func() { informers.Run(ctx) })
 	running.Go(func() {
 		if err := c.Run(ctx); err != nil && ctx.Err() == nil {
@@ -390,18 +397,7 @@ func TestSyncTargetEvents(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			clients, err := client.New(&rest.Config{Host: "http://localhost"})
-			if err != nil {
-				t.Fatal(err)
-			}
-			informers, err := client.NewInformers(clients)
-			if err != nil {
-				t.Fatal(err)
-			}
-			c, err := New(clients, informers, clocktesting.NewFakePassiveClock(time.Unix(0, 0)))
-			if err != nil {
-				t.Fatal(err)
-			}
+			c, _ := newController(t, &rest.Config{Host: "http://localhost"})
 			w, _ := newWorld()
 			before := w.addTarget("root", "east")
 			after := before.DeepCopy()
@@ -432,18 +428,7 @@ func TestAttendanceEvents(t *testing.T) {
 		{terminating, status{Phase: corev1alpha1.LogicalClusterPhaseTerminating}, true, "the last terminator is done"},
 		{status{}, ready, false, "it never waited"},
 	} {
-		clients, err := client.New(&rest.Config{Host: "http://localhost"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		informers, err := client.NewInformers(clients)
-		if err != nil {
-			t.Fatal(err)
-		}
-		c, err := New(clients, informers, clocktesting.NewFakePassiveClock(time.Unix(0, 0)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		c, _ := newController(t, &rest.Config{Host: "http://localhost"})
 		before := logicalCluster("shop", "root")
 		before.Status = tc.before
 		after := before.DeepCopy()

@@ -177,6 +177,58 @@ func (r *running) bind(t *testing.T, cluster logicalcluster.Name, namespace, nam
 	must(t, err)
 }
 
+// docs/operations/access.md says what admin does not hold, and by which role somebody gets it.
+func TestWhatAdminDoesNotHold(t *testing.T) {
+	r := startServer(t, withTokens(t))
+	r.describe(t, rootCluster, "root", "")
+	r.describe(t, shop, "root:shop", "")
+	ensureNamespace(t, r, shop, "web")
+	r.bind(t, shop, "", "alice", "admin", "alice")
+	in := func(method string, cluster logicalcluster.Name, path, body string) asked {
+		a := asked{method: method, path: clustersPrefix + string(cluster) + path, token: alice, body: body}
+		if method == http.MethodPatch {
+			a.header = map[string]string{"Content-Type": "application/merge-patch+json"}
+		}
+		return a
+	}
+	// On objects admin is enough.
+	waitForCode(t, r, in(http.MethodPost, shop, "/api/v1/namespaces/web/configmaps",
+		`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a","annotations":{"placement.atoll.dev/clusters":"*"}}}`), http.StatusCreated)
+	const place = `{"metadata":{"annotations":{"placement.atoll.dev/clusters":"*"}}}`
+	more := map[string]asked{
+		"a namespace": in(http.MethodPatch, shop, "/api/v1/namespaces/web", place),
+		"a workspace": in(http.MethodPatch, shop, "/apis/core.kcp.io/v1alpha1/logicalclusters/cluster", place),
+		"clusters":    in(http.MethodGet, rootCluster, "/apis/workload.kcp.io/v1alpha1/synctargets", ""),
+		"workspaces below": in(http.MethodPost, shop, "/apis/tenancy.kcp.io/v1alpha1/workspaces",
+			`{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"Workspace","metadata":{"name":"below"}}`),
+	}
+	for what, a := range more {
+		if got := r.ask(t, a); got.code != http.StatusForbidden {
+			t.Errorf("%s: admin gets %v; the document says that it takes more", what, got)
+		}
+	}
+	for cluster, rules := range map[logicalcluster.Name][]rbacv1.PolicyRule{
+		shop: {
+			{Verbs: []string{"get", "patch"}, APIGroups: []string{""}, Resources: []string{"namespaces"}},
+			{Verbs: []string{"get", "patch"}, APIGroups: []string{"core.kcp.io"}, Resources: []string{"logicalclusters"}},
+			{Verbs: []string{"create", "delete"}, APIGroups: []string{"tenancy.kcp.io"}, Resources: []string{"workspaces"}},
+		},
+		rootCluster: {{Verbs: []string{"get", "list"}, APIGroups: []string{"workload.kcp.io"}, Resources: []string{"synctargets"}}},
+	} {
+		_, err := r.in(t, cluster).RbacV1().ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "more"}, Rules: rules}, metav1.CreateOptions{})
+		must(t, err)
+		r.bind(t, cluster, "", "more", "more", "alice")
+	}
+	for what, a := range more {
+		want := http.StatusOK
+		if a.method == http.MethodPost {
+			want = http.StatusCreated
+		}
+		t.Log(what)
+		waitForCode(t, r, a, want)
+	}
+}
+
 func ensureNamespace(t *testing.T, r *running, cluster logicalcluster.Name, name string) string {
 	t.Helper()
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}

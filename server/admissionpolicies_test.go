@@ -64,6 +64,18 @@ spec:
   validationActions: [Deny]
 `
 
+// bindMutating makes a mutating policy and a binding of the same name.
+func (p place) bindMutating(t *testing.T, policy string) {
+	t.Helper()
+	api := p.AdmissionregistrationV1()
+	made, err := api.MutatingAdmissionPolicies().Create(t.Context(), decode[admissionregistrationv1.MutatingAdmissionPolicy](t, policy), metav1.CreateOptions{})
+	must(t, err)
+	_, err = api.MutatingAdmissionPolicyBindings().Create(t.Context(), &admissionregistrationv1.MutatingAdmissionPolicyBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: made.Name}, Spec: admissionregistrationv1.MutatingAdmissionPolicyBindingSpec{PolicyName: made.Name},
+	}, metav1.CreateOptions{})
+	must(t, err)
+}
+
 func (p place) bind(t *testing.T, policy, binding string) {
 	t.Helper()
 	api := p.AdmissionregistrationV1()
@@ -204,11 +216,7 @@ spec:
     applyConfiguration:
       expression: 'Object{metadata: Object.metadata{annotations: {"applied": request.namespace}}}'
 `
-	api := a.AdmissionregistrationV1()
-	_, err := api.MutatingAdmissionPolicies().Create(t.Context(), decode[admissionregistrationv1.MutatingAdmissionPolicy](t, policy), metav1.CreateOptions{})
-	must(t, err)
-	_, err = api.MutatingAdmissionPolicyBindings().Create(t.Context(), decode[admissionregistrationv1.MutatingAdmissionPolicyBinding](t, "metadata: {name: notes}\nspec: {policyName: notes}"), metav1.CreateOptions{})
-	must(t, err)
+	a.bindMutating(t, policy)
 	waitFor(t, 10*time.Second, "ConfigMaps are changed", func() (string, bool) {
 		made, err := a.CoreV1().ConfigMaps("default").Create(t.Context(), configMap("c", nil), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return fmt.Sprint(made.Labels, made.Annotations, err), made.Labels["patched"] == "yes" && made.Annotations["applied"] == "default"
@@ -247,11 +255,7 @@ spec:
     applyConfiguration:
       expression: 'Object{metadata: Object.metadata{annotations: {"applied": request.namespace}}}'
 `
-	api := a.AdmissionregistrationV1()
-	_, err := api.MutatingAdmissionPolicies().Create(t.Context(), decode[admissionregistrationv1.MutatingAdmissionPolicy](t, policy), metav1.CreateOptions{})
-	must(t, err)
-	_, err = api.MutatingAdmissionPolicyBindings().Create(t.Context(), decode[admissionregistrationv1.MutatingAdmissionPolicyBinding](t, "metadata: {name: notes}\nspec: {policyName: notes}"), metav1.CreateOptions{})
-	must(t, err)
+	a.bindMutating(t, policy)
 	waitFor(t, 10*time.Second, "ConfigMaps are changed", func() (string, bool) {
 		made, err := a.CoreV1().ConfigMaps("default").Create(t.Context(), configMap("c", nil), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return fmt.Sprint(made.Annotations, err), made.Annotations["applied"] == "default"
@@ -293,8 +297,7 @@ func TestAdministrationIsNotChanged(t *testing.T) {
 	r.bindAdmin(t, "alice", shop)
 	r.makeNamespace(t, shop, "default")
 	p := r.place(t, shop)
-	api := p.AdmissionregistrationV1()
-	_, err := api.MutatingAdmissionPolicies().Create(t.Context(), decode[admissionregistrationv1.MutatingAdmissionPolicy](t, `
+	p.bindMutating(t, `
 metadata: {name: turn}
 spec:
   reinvocationPolicy: Never
@@ -305,10 +308,7 @@ spec:
   - patchType: ApplyConfiguration
     applyConfiguration:
       expression: 'Object{metadata: Object.metadata{annotations: {"policy": "was here"}}}'
-`), metav1.CreateOptions{})
-	must(t, err)
-	_, err = api.MutatingAdmissionPolicyBindings().Create(t.Context(), decode[admissionregistrationv1.MutatingAdmissionPolicyBinding](t, "metadata: {name: turn}\nspec: {policyName: turn}"), metav1.CreateOptions{})
-	must(t, err)
+`)
 	h := newHook(t, func(string, *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
 		kind := admissionv1.PatchTypeJSONPatch
 		return &admissionv1.AdmissionResponse{Allowed: true, PatchType: &kind, Patch: []byte(`[{"op":"add","path":"/metadata/labels","value":{"webhook":"was-here"}}]`)}

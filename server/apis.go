@@ -9,6 +9,9 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -20,7 +23,9 @@ import (
 	"k8s.io/apiserver/pkg/storage/value"
 	controlplaneapiserver "k8s.io/kubernetes/pkg/controlplane/apiserver"
 
+	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
 	"atoll.dev/atoll/internal/kinds"
+	lcctx "atoll.dev/atoll/internal/logicalcluster"
 	"atoll.dev/atoll/server/admission"
 	"atoll.dev/atoll/server/atollapis"
 	"atoll.dev/atoll/server/builtin"
@@ -30,20 +35,40 @@ import (
 )
 
 // newBackend returns the storage of all resources, with the objects laid over it that every logical cluster shares.
-func newBackend(etcd *clientv3.Client, factory serverstorage.StorageFactory, encrypt value.ResourceTransformers, limits func(logicalcluster.Name) storage.Limits, listed storage.Listed) (*storage.Backend, error) {
+func newBackend(etcd *clientv3.Client, factory serverstorage.StorageFactory, encrypt value.ResourceTransformers, limits func(logicalcluster.Name) storage.Limits, called func(logicalcluster.Name) string, listed storage.Listed) (*storage.Backend, error) {
 	shared, err := builtin.SharedObjects(builtin.DefaultServiceIPRange)
 	if err != nil {
 		return nil, fmt.Errorf("make the objects that all logical clusters share: %w", err)
 	}
-	backend, err := storage.New(storage.Config{
+	var backend *storage.Backend
+	backend, err = storage.New(storage.Config{
 		Client: etcd, Prefix: storage.DefaultPrefix, StorageFactory: factory, Transformers: encrypt,
 		Shared: func(gr schema.GroupResource) []runtime.Object { return slices.Collect(maps.Values(shared[gr])) },
-		Listed: listed, Limits: limits,
+		Since: func(ctx context.Context, cluster logicalcluster.Name, cached bool) (metav1.Time, error) {
+			return since(lcctx.WithCluster(ctx, lcctx.Cluster{Name: cluster}), storedObjects{backend}, cached)
+		},
+		Listed: listed, Limits: limits, Called: called,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("open the storage: %w", err)
 	}
 	return backend, nil
+}
+
+// since is when the logical cluster in ctx came to be; the zero time if there is none.
+func since(ctx context.Context, objects storedObjects, cached bool) (metav1.Time, error) {
+	found, err := objects.Get(ctx, logicalClusters, "", corev1alpha1.LogicalClusterName, cached)
+	if apierrors.IsNotFound(err) {
+		return metav1.Time{}, nil
+	}
+	if err != nil {
+		return metav1.Time{}, fmt.Errorf("find out since when there is the logical cluster: %w", err)
+	}
+	object, err := meta.Accessor(found)
+	if err != nil {
+		return metav1.Time{}, fmt.Errorf("find out since when there is the logical cluster: %w", err)
+	}
+	return object.GetCreationTimestamp(), nil
 }
 
 // nodePorts locks node ports with rows of the storage.
@@ -142,7 +167,7 @@ func (s *Server) admit(authorizer authorizer.Authorizer) (kubeadmission.Interfac
 			return s.placer.WhyNowhere(cluster, resource, namespace, name, annotations)
 		},
 		Definitions:    func(name logicalcluster.Name) int { return s.custom.Definitions().Count(name) },
-		MaxDefinitions: s.definitionsLimit,
+		MaxDefinitions: s.definitionsLimit, Called: s.called,
 		FindWorkspace:  s.findWorkspace,
 		MayUseType:     s.authorizer.mayUseType,
 		PlacedOn:       func(target types.UID) (placements, workspaces int) { return s.placer.PlacedOn(target) },

@@ -142,7 +142,7 @@ func TestWatchesOfAWorkspace(t *testing.T) {
 	_, _, _, end := watch(shop, alice)
 	watch(shop, alice)
 	code, says, retry, _ := watch(shop, alice)
-	if code != http.StatusTooManyRequests || retry == "" || !strings.Contains(says, `workspace \"shopname\" has 2 watches open`) {
+	if code != http.StatusTooManyRequests || retry == "" || !strings.Contains(says, `workspace \"root:shop\" has 2 watches open`) {
 		t.Errorf("one too many: %d, Retry-After %q: %s; want 429 with the workspace and its limit", code, retry, says)
 	}
 	for token, cluster := range map[string]logicalcluster.Name{bob: bank, root: shop} {
@@ -167,7 +167,7 @@ func TestDefinitionsOfAWorkspace(t *testing.T) {
 	crd.Name, crd.Spec.Names.Plural, crd.Spec.Names.Kind, crd.Spec.Names.ShortNames = "gadgets.shop.example", "gadgets", "Gadget", nil
 	crd.APIVersion, crd.Kind = "apiextensions.k8s.io/v1", "CustomResourceDefinition"
 	post := asked{method: http.MethodPost, path: clustersPrefix + string(shop) + "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", token: alice, body: mustJSON(t, crd)}
-	if got := r.ask(t, post); got.code != http.StatusForbidden || !strings.Contains(got.body, `has 1 CustomResourceDefinitions, and may have 1`) {
+	if got := r.ask(t, post); got.code != http.StatusForbidden || !strings.Contains(got.body, `workspace \"root:shop\" has 1 CustomResourceDefinitions, and may have 1`) {
 		t.Errorf("one too many: %d %s, want 403 with the limit", got.code, got.body)
 	}
 	r.custom(t, bank).define(t, widgets(`{}`))
@@ -207,7 +207,7 @@ func TestLimitsOfAWorkspace(t *testing.T) {
 			break
 		}
 	}
-	if refused.code != http.StatusForbidden || made < 10 || !strings.Contains(refused.body, `workspace \"shopname\" has 20 objects, and may have 20: delete some`) {
+	if refused.code != http.StatusForbidden || made < 10 || !strings.Contains(refused.body, `workspace \"root:shop\" has 20 objects, and may have 20: delete some`) {
 		t.Fatalf("after %d: %d %s, want 403 with the limit after 10 or more", made, refused.code, refused.body)
 	}
 	if got := post(bank, bob, "x", ""); got.code != http.StatusCreated {

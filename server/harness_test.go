@@ -37,7 +37,12 @@ const (
 // few is a directory of those, and a placer that places everything.
 type few struct{}
 
-func (few) Annotation(logicalcluster.Name, string) string { return "" }
+func (few) Annotation(name logicalcluster.Name, key string) string {
+	if path := map[logicalcluster.Name]string{shop: "root:shop", bank: "root:bank"}[name]; key == lcctx.PathAnnotation {
+		return path
+	}
+	return ""
+}
 
 func (few) KnownPath(path logicalcluster.Path) (logicalcluster.Name, bool) {
 	switch path.String() {

@@ -4,6 +4,7 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
+	lcctx "atoll.dev/atoll/internal/logicalcluster"
 	"atoll.dev/atoll/server/admission"
 	"atoll.dev/atoll/server/storage"
 )
@@ -20,6 +21,14 @@ func (s *Server) limit(cluster logicalcluster.Name, annotation string, otherwise
 		return otherwise
 	}
 	return own
+}
+
+// called is how people call a logical cluster: by the path of its workspace, and by its name if it has none or that is not known yet.
+func (s *Server) called(cluster logicalcluster.Name) string {
+	if path := s.directory.Annotation(cluster, lcctx.PathAnnotation); path != "" {
+		return path
+	}
+	return cluster.String()
 }
 
 func (s *Server) storageLimits(cluster logicalcluster.Name) storage.Limits {

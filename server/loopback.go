@@ -61,6 +61,9 @@ func (memory) String() string  { return "memory" }
 // insideKey marks a request that came over a connection in memory.
 type insideKey struct{}
 
+// FieldManager is of what this process writes by requests to itself, where no part of it has a name of its own.
+const FieldManager = "atoll-server"
+
 // loopback serves the whole handler chain, authentication included, over connections in memory: the server's own
 // controllers cost neither TLS nor system calls, and no rule is different for them. Only whom they impersonate is somebody
 // in every workspace, see atCluster.
@@ -80,6 +83,7 @@ func newLoopback() *loopback {
 			BearerToken: hex.EncodeToString(token),
 			Dial:        func(ctx context.Context, _, _ string) (net.Conn, error) { return listener.DialContext(ctx) },
 			QPS:         -1,
+			UserAgent:   FieldManager,
 			// Nothing is saved by compressing what never leaves memory.
 			DisableCompression: true,
 		},

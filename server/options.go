@@ -135,7 +135,7 @@ func (o *Options) AddFlags(fss *cliflag.NamedFlagSets) {
 	fs.IntVar(&o.MaxWatchesPerWorkspace, "max-watches-per-workspace", o.MaxWatchesPerWorkspace, "Watches that one workspace may have open, at about 100 KB of memory each.")
 	fs.IntVar(&o.MaxDefinitionsPerWorkspace, "max-definitions-per-workspace", o.MaxDefinitionsPerWorkspace, "CustomResourceDefinitions that one workspace may have; administrators may make more.")
 	fs.Int64Var(&o.MaxObjectsPerWorkspace, "max-objects-per-workspace", o.MaxObjectsPerWorkspace, "Objects of all kinds that one workspace may have in etcd, and a tenth as many Events; administrators may make more; 0 for no limit.")
-	fs.Int64Var(&o.MaxBytesPerWorkspace, "max-bytes-per-workspace", o.MaxBytesPerWorkspace, "Bytes that these may take there, keys and values, Events a tenth as many; 0 for no limit.")
+	fs.Var(Bytes(&o.MaxBytesPerWorkspace), "max-bytes-per-workspace", "Bytes that these may take there, keys and values, Events a tenth as many, as 256Mi or 268435456; 0 for no limit.")
 	fs = fss.FlagSet("workspaces")
 	fs.StringSliceVar(&o.HomeWorkspaces, "home-workspaces", o.HomeWorkspaces, "Groups whose members get a workspace of their own, below root:users, when they first enter it with \"atoll workspace use\"; system:authenticated is everybody. What they make there is bounded in each workspace, and not how many they make below it (default nobody).")
 	fs = fss.FlagSet("authentication")
@@ -166,6 +166,10 @@ func (o *Options) Validate() []error {
 	}
 	if o.MaxRequestsInFlight < 0 || o.MaxRequestsInFlightPerWorkspace < 0 {
 		errs = append(errs, fmt.Errorf("--max-requests-inflight %d, --max-requests-inflight-per-workspace %d: want at least 1, or 0 for the default", o.MaxRequestsInFlight, o.MaxRequestsInFlightPerWorkspace))
+	}
+	// By default the whole is the machine's, which is no mistake of who gave the other: it is what one workspace has at most, too.
+	if per, whole := o.MaxRequestsInFlightPerWorkspace, o.MaxRequestsInFlight; per > whole && whole > 0 {
+		errs = append(errs, fmt.Errorf("--max-requests-inflight-per-workspace %d: want at most the %d of all workspaces together, or a higher --max-requests-inflight", per, whole))
 	}
 	if o.MaxWatchesPerWorkspace < 1 {
 		errs = append(errs, fmt.Errorf("--max-watches-per-workspace %d: want at least 1", o.MaxWatchesPerWorkspace))

@@ -28,6 +28,9 @@ func TestOptionsValidate(t *testing.T) {
 		"no watches":                    {change: func(o *Options) { o.MaxWatchesPerWorkspace = 0 }, wants: []string{"--max-watches-per-workspace 0"}},
 		"negative definitions":          {change: func(o *Options) { o.MaxDefinitionsPerWorkspace = -1 }, wants: []string{"--max-definitions-per-workspace -1"}},
 		"negative objects":              {change: func(o *Options) { o.MaxObjectsPerWorkspace = -1 }, wants: []string{"--max-objects-per-workspace -1"}},
+		"no more than all at once":      {change: func(o *Options) { o.MaxRequestsInFlight, o.MaxRequestsInFlightPerWorkspace = 16, 16 }},
+		"more than all at once":         {change: func(o *Options) { o.MaxRequestsInFlight, o.MaxRequestsInFlightPerWorkspace = 16, 17 }, wants: []string{"--max-requests-inflight-per-workspace 17", "the 16 of all workspaces", "--max-requests-inflight"}},
+		"more than all of this machine": {change: func(o *Options) { o.MaxRequestsInFlightPerWorkspace = 100_000 }},
 		"negative bytes":                {change: func(o *Options) { o.MaxBytesPerWorkspace = -1 }, wants: []string{"--max-bytes-per-workspace -1"}},
 		"no limit on objects or bytes":  {change: func(o *Options) { o.MaxObjectsPerWorkspace, o.MaxBytesPerWorkspace = 0, 0 }},
 		"no address":                    {change: func(o *Options) { o.BindAddress = nil }, wants: []string{"--bind-address"}},
@@ -91,6 +94,29 @@ func TestOptionsFlags(t *testing.T) {
 		o.Encryption != (EncryptionOptions{ConfigFile: "x", AutomaticReload: true}) || o.Tracing.ConfigFile != "y" || o.ShutdownDelay != 3*time.Second || !o.ShutdownSendRetryAfter ||
 		len(o.WebhookAllowedAddresses) != 2 || len(o.WebhookRefusedAddresses) != 1 {
 		t.Errorf("flags do not reach their options: %+v", o)
+	}
+}
+
+// Numbers of bytes are written as everybody writes them.
+func TestBytes(t *testing.T) {
+	for given, want := range map[string]int64{
+		"64Mi": 64 << 20, "1Gi": 1 << 30, "1048576": 1 << 20, "1M": 1_000_000, "0": 0, "-1": -1, "1.5Ki": 1536, // what makes no sense is refused later
+		"1Mb": -2, "": -2, "64 Mi": -2, "1m": -2, "0.5": -2, "9Ei": -2, "99999999999999999999": -2, // -2 is an error
+	} {
+		n := int64(-2)
+		flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+		flags.Var(Bytes(&n), "max-bytes-per-workspace", "")
+		err := flags.Parse([]string{"--max-bytes-per-workspace", given})
+		if n != want || (err == nil) != (want != -2) {
+			t.Errorf("%q: %d, %v; want %d", given, n, err, want)
+		}
+		if err != nil && !strings.Contains(err.Error(), "bytes") {
+			t.Errorf("%q: %v does not say what it wants", given, err)
+		}
+	}
+	o := NewOptions()
+	if shown := Bytes(&o.MaxBytesPerWorkspace).String(); shown != "256Mi" {
+		t.Errorf("the default is shown as %q", shown)
 	}
 }
 

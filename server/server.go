@@ -35,6 +35,7 @@ import (
 	utilopenapi "k8s.io/apiserver/pkg/util/openapi"
 	"k8s.io/client-go/rest"
 	basecompatibility "k8s.io/component-base/compatibility"
+	"k8s.io/klog/v2"
 	openapicommon "k8s.io/kube-openapi/pkg/common"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"k8s.io/kubernetes/pkg/capabilities"
@@ -208,11 +209,11 @@ func (s *Server) assemble(ctx context.Context, etcd *clientv3.Client, address st
 	s.charges = quota.NewCharges()
 	if s.fairness, err = fairness.New(fairness.Config{
 		Seats: s.options.MaxRequestsInFlight, SeatsPerWorkspace: s.options.MaxRequestsInFlightPerWorkspace,
-		Watches: s.watchesLimit, Refuse: s.answer,
+		Watches: s.watchesLimit, Called: s.called, Refuse: s.answer,
 	}); err != nil {
 		return err
 	}
-	if s.backend, err = newBackend(etcd, factory, transformers, s.storageLimits, s.fairness.Listed); err != nil {
+	if s.backend, err = newBackend(etcd, factory, transformers, s.storageLimits, s.called, s.fairness.Listed); err != nil {
 		return err
 	}
 	if s.options.SharedStore {
@@ -317,6 +318,9 @@ func (s *Server) assemble(ctx context.Context, etcd *clientv3.Client, address st
 		return err
 	}
 	s.kinds = garbage.NewCustom(builtinKinds, customKinds{s.custom.Definitions()}, s.backend.Metadata)
+	if err := s.backend.ForgetEmptyPrefixes(ctx); err != nil {
+		klog.FromContext(ctx).Error(err, "Left for the next start")
+	}
 	if err := s.backend.Readable(ctx, transformers); err != nil {
 		return err
 	}

@@ -45,16 +45,18 @@ administrator. Files that you gave to "atoll start" by flags, such as --token-au
 				output = "atoll-backup-" + time.Now().UTC().Format("20060102-150405") + ".tar"
 			}
 			write, from := fromStopped(stopped), stopped
+			why := func(err error) error { return err }
 			if stopped == "" {
 				hub, err := cli.Open(kubeconfig)
 				if err != nil {
 					return err
 				}
 				write, from = fromServer(hub), hub.Base
+				why = func(err error) error { return orNotAnAtoll(ctx, hub, err) }
 			}
 			b, err := writeBackup(ctx, output, &progress{out: streams.ErrOut}, write)
 			if err != nil {
-				return fmt.Errorf("back up %s: %w", from, err)
+				return why(fmt.Errorf("back up %s: %w", from, err))
 			}
 			_, err = fmt.Fprint(streams.Out, backupDone(self, output, b))
 			return err

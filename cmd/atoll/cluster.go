@@ -45,6 +45,7 @@ and can be used from that workspace and all below it: one in root serves everybo
 		newClusterConfirmCommand(open, streams),
 		newClusterRemoveCommand(open, streams),
 	)
+	asksAtoll(cmd, open)
 	return cmd
 }
 

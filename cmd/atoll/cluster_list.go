@@ -32,7 +32,7 @@ syncer was last heard of, "unanswered" if the cluster does not answer it.`,
   atoll cluster list -o wide`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := checkOutput(o.output, "wide", "json", "yaml", "name"); err != nil {
+			if err := checkOutput(o.output); err != nil {
 				return err
 			}
 			hub, err := open()
@@ -42,7 +42,7 @@ syncer was last heard of, "unanswered" if the cluster does not answer it.`,
 			return o.run(cmd.Context(), hub)
 		},
 	}
-	cmd.Flags().StringVarP(&o.output, "output", "o", "", "wide, json, yaml or name.")
+	outputFlag(cmd, &o.output)
 	return cmd
 }
 

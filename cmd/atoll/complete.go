@@ -7,7 +7,9 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 
+	tenancyv1alpha1 "atoll.dev/atoll/apis/tenancy/v1alpha1"
 	"atoll.dev/atoll/internal/cli"
 )
 
@@ -49,6 +51,13 @@ func completeNames(open hubOpener, names func(context.Context, *cli.Hub, string)
 		default:
 			return nothing.words, nothing.directive
 		}
+		return completeOne(open, names)(cmd, args, typed)
+	}
+}
+
+// completeOne completes to one of names.
+func completeOne(open hubOpener, names func(context.Context, *cli.Hub, string) completions) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		return within(cmd.Context(), func(ctx context.Context) completions {
 			hub, err := open()
 			if err != nil {
@@ -80,15 +89,51 @@ func clusterNames(ctx context.Context, hub *cli.Hub, typed string) completions {
 	return found
 }
 
+// completeFlag completes the value of a flag that the command has.
+func completeFlag(cmd *cobra.Command, flag string, complete cobra.CompletionFunc) {
+	utilruntime.Must(cmd.RegisterFlagCompletionFunc(flag, complete))
+}
+
+// workspaceTypes completes to the types that are defined where the current workspace is and above, with their paths.
+func workspaceTypes(ctx context.Context, hub *cli.Hub, typed string) completions {
+	current, err := hub.Current(ctx)
+	if err != nil {
+		return nothing
+	}
+	found := nothing
+	for _, path := range cli.Ancestors(current) {
+		list := &tenancyv1alpha1.WorkspaceTypeList{}
+		if err := hub.Objects.List(cli.In(ctx, path), list); err != nil {
+			continue // he may not look there
+		}
+		for _, t := range list.Items {
+			if word := path.Join(t.Name).String(); strings.HasPrefix(word, typed) {
+				found.words = append(found.words, word)
+			}
+		}
+	}
+	return found
+}
+
 // workspacePaths completes to workspaces one level at a time: those below the current one, or below the path that ends
 // at the last colon. No space follows, because a colon may.
 func workspacePaths(ctx context.Context, hub *cli.Hub, typed string) completions {
+	return paths(ctx, hub, typed, cli.Root.String())
+}
+
+// pathsBelowRoot completes to workspaces without root itself, with which every other path begins.
+func pathsBelowRoot(ctx context.Context, hub *cli.Hub, typed string) completions {
+	return paths(ctx, hub, typed, cli.Root.String()+":")
+}
+
+// paths completes to workspaces, and to top where a path begins.
+func paths(ctx context.Context, hub *cli.Hub, typed, top string) completions {
 	found := completions{directive: cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace}
 	above, typedAbove, last := ".", "", typed
 	if i := strings.LastIndex(typed, ":"); i > 0 { // :name is a logical cluster's, which nobody types
 		above, typedAbove, last = typed[:i], typed[:i+1], typed[i+1:]
-	} else if root := cli.Root.String(); strings.HasPrefix(root, typed) {
-		found.words = append(found.words, root)
+	} else if strings.HasPrefix(top, typed) {
+		found.words = append(found.words, top)
 	}
 	path, err := hub.Resolve(ctx, above)
 	if err != nil {

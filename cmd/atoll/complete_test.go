@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
+	tenancyv1alpha1 "atoll.dev/atoll/apis/tenancy/v1alpha1"
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 )
 
@@ -54,6 +55,8 @@ func TestCompletion(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	f.put(t, "root", &tenancyv1alpha1.WorkspaceType{ObjectMeta: metav1.ObjectMeta{Name: "org"}})
+	f.put(t, "root:team", &tenancyv1alpha1.WorkspaceType{ObjectMeta: metav1.ObjectMeta{Name: "app"}})
 	cordon := func(o hubOpener, s genericiooptions.IOStreams) *cobra.Command {
 		return newClusterCordonCommand(o, s, true)
 	}
@@ -73,11 +76,17 @@ func TestCompletion(t *testing.T) {
 		{"its second", newWorkspaceUseCommand, "use root:team:d", "root:team:dev", noFilesNorSpace},
 		{"its third", newWorkspaceDeleteCommand, "delete root:team:dev:", "root:team:dev:ann", noFilesNorSpace},
 		{"a relative path", newWorkspaceDeleteCommand, "delete team:", "team:dev", noFilesNorSpace},
+		{"root cannot be deleted, what is below can", newWorkspaceDeleteCommand, "delete ", "root: shop store team", noFilesNorSpace},
+		{"and begins so", newWorkspaceDeleteCommand, "delete ro", "root:", noFilesNorSpace},
 		{"in no such workspace", newWorkspaceUseCommand, "use root:nowhere:", "", noFilesNorSpace},
 		{"a path that can be none", newWorkspaceUseCommand, "use A::", "", noFilesNorSpace},
 		{"there is one argument", newWorkspaceUseCommand, "use shop ", "", noFiles},
 		{"a list can be of another", newWorkspaceListCommand, "list st", "store", noFilesNorSpace},
 		{"so can a tree", newWorkspaceTreeCommand, "tree st", "store", noFilesNorSpace},
+		{"types of here and above", newWorkspaceCreateCommand, "create x --type ", "root:team:app root:org", noFiles},
+		{"one of them", newWorkspaceCreateCommand, "create x --type root:o", "root:org", noFiles},
+		{"forms of a list", newWorkspaceListCommand, "list -o ", "wide json yaml name", noFiles},
+		{"forms of a list of clusters", newClusterListCommand, "list -o ", "wide json yaml name", noFiles},
 		{"a new name is the person's", newWorkspaceCreateCommand, "create ", "", noFiles},
 		{"clusters", newClusterStatusCommand, "status ", "east west", noFiles},
 		{"one of them", cordon, "cordon w", "west", noFiles},
@@ -86,7 +95,7 @@ func TestCompletion(t *testing.T) {
 		{"the word that confirms", newClusterConfirmCommand, "confirm east ", "restored deletions", noFiles},
 	} {
 		at := "root"
-		if strings.HasPrefix(test.reason, "those above") {
+		if strings.HasPrefix(test.reason, "those above") || strings.HasPrefix(test.reason, "types") {
 			at = "root:team"
 		}
 		if _, _, err := f.call(t, newWorkspaceUseCommand, at); err != nil {

@@ -25,7 +25,8 @@ import (
 	"atoll.dev/atoll/workspaces"
 )
 
-// controller works until its context ends. Each serves all logical clusters.
+// controller works until its context ends. Each serves all logical clusters. What it writes is of the field manager atoll-<name>,
+// where it names no other.
 type controller struct {
 	name string
 	run  func(context.Context) error
@@ -49,7 +50,7 @@ func (c *crew) run(ctx context.Context, all []controller) error {
 		working.Go(func() error {
 			c.atWork.Add(1)
 			defer c.atWork.Add(-1)
-			if err := controller.run(ctx); err != nil && ctx.Err() == nil {
+			if err := controller.run(client.As(ctx, "atoll-"+controller.name)); err != nil && ctx.Err() == nil {
 				return fmt.Errorf("controller %s: %w", controller.name, err)
 			}
 			return nil

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -17,12 +18,22 @@ import (
 	"atoll.dev/atoll/client"
 )
 
-// checkOutput returns an error unless format is empty (a table) or one of formats.
-func checkOutput(format string, formats ...string) error {
-	if format == "" || slices.Contains(formats, format) {
+// listFormats are the forms in which lists are written, beside a table.
+var listFormats = []string{"wide", "json", "yaml", "name"}
+
+// outputFlag is -o of a list.
+func outputFlag(cmd *cobra.Command, output *string) {
+	last := len(listFormats) - 1
+	cmd.Flags().StringVarP(output, "output", "o", "", strings.Join(listFormats[:last], ", ")+" or "+listFormats[last]+".")
+	completeFlag(cmd, "output", cobra.FixedCompletions(listFormats, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// checkOutput returns an error unless format is empty (a table) or one of listFormats.
+func checkOutput(format string) error {
+	if format == "" || slices.Contains(listFormats, format) {
 		return nil
 	}
-	return fmt.Errorf("--output %q: want %s, or nothing for a table", format, strings.Join(formats, ", "))
+	return fmt.Errorf("--output %q: want %s, or nothing for a table", format, strings.Join(listFormats, ", "))
 }
 
 // printList writes a list of API objects as json, yaml or names.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -94,6 +95,35 @@ func explain(err error) string {
 		return fmt.Sprintf("%v\nIs the server at %s running? \"%s start\" starts one.", err, u.Host, self)
 	}
 	return err.Error()
+}
+
+// asksAtoll has the commands below one say, where they fail because what the kubeconfig points to is no Atoll at all, just that.
+func asksAtoll(command *cobra.Command, open hubOpener) {
+	for _, c := range command.Commands() {
+		run := c.RunE
+		c.RunE = func(cmd *cobra.Command, args []string) error {
+			err := run(cmd, args)
+			if err == nil {
+				return nil
+			}
+			hub, openErr := open()
+			if openErr != nil {
+				return err
+			}
+			return orNotAnAtoll(cmd.Context(), hub, err)
+		}
+	}
+}
+
+// orNotAnAtoll returns err, or that hub is no Atoll, which then is why. One that does not answer is not asked once more.
+func orNotAnAtoll(ctx context.Context, hub *cli.Hub, err error) error {
+	if request := (*url.Error)(nil); errors.As(err, &request) {
+		return err
+	}
+	if why := hub.NotAnAtoll(ctx); why != nil {
+		return why
+	}
+	return err
 }
 
 // hubOpener opens the Atoll that a command is to talk to, once its flags are parsed. Tests have their own.

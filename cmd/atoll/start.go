@@ -143,7 +143,8 @@ admin.kubeconfig there; the other commands find it by themselves in the current 
 	fs.StringVar(&o.etcd.external.KeyFile, "etcd-keyfile", "", "Key of --etcd-certfile.")
 	fs.IntVar(&o.etcd.clientPort, "embedded-etcd-client-port", 0, "Port on which the embedded etcd serves etcdctl on loopback, with client certificates of this server; 0 serves none.")
 	fs.IntVar(&o.etcd.peerPort, "embedded-etcd-peer-port", 0, "Port on which the embedded etcd listens for peers on loopback; 0 listens on none.")
-	fs.Int64Var(&o.etcd.quotaBytes, "embedded-etcd-quota-bytes", embeddedetcd.DefaultQuotaBytes, "Size of the embedded etcd's store at which it takes nothing new until something is deleted. etcd recommends at most 8 GiB.")
+	o.etcd.quotaBytes = embeddedetcd.DefaultQuotaBytes
+	fs.Var(server.Bytes(&o.etcd.quotaBytes), "embedded-etcd-quota-bytes", "Size of the embedded etcd's store at which it takes nothing new until something is deleted. etcd recommends at most 8 GiB.")
 	fs = fss.FlagSet("features")
 	utilfeature.DefaultMutableFeatureGate.AddFlag(fs)
 	logsapi.AddFlags(o.logs, fss.FlagSet("logs"))

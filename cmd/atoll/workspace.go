@@ -45,6 +45,7 @@ current workspace; names are relative to it, and paths such as root:org:team are
 		newWorkspaceExportCommand(open, streams),
 		newWorkspaceImportCommand(open, streams),
 	)
+	asksAtoll(cmd, open)
 	return cmd
 }
 

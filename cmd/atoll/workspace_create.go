@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -44,7 +45,8 @@ func newWorkspaceCreateCommand(open hubOpener, streams genericiooptions.IOStream
 	}
 	cmd.Flags().BoolVar(&o.enter, "enter", false, "Enter the workspace once it is ready.")
 	cmd.Flags().StringVar(&o.kind, "type", "", "Type of the workspace, as root:org:team: where the WorkspaceType is, and its name. A name alone is looked for where the workspace is made, and above. By default what the workspace above says.")
-	cmd.Flags().BoolVar(&o.ignoreExisting, "ignore-existing", false, "Do not fail if the workspace is there already.")
+	completeFlag(cmd, "type", completeOne(open, workspaceTypes))
+	cmd.Flags().BoolVar(&o.ignoreExisting, "ignore-existing", false, "Do not fail if the workspace is there already, and of the type of --type if that is given.")
 	cmd.Flags().DurationVar(&o.timeout, "timeout", time.Minute, "How long to wait until the workspace is ready.")
 	return cmd
 }
@@ -58,15 +60,15 @@ func (o *workspaceCreate) run(ctx context.Context, hub *cli.Hub, arg string) err
 		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: tenancyv1alpha1.WorkspaceSpec{Type: server.TypeReference(o.kind)},
 	}
 	err = hub.Objects.Create(cli.In(ctx, holder), w)
-	if apierrors.IsAlreadyExists(err) {
-		w, getErr := getWorkspace(ctx, hub, holder, name)
-		if getErr == nil && w.DeletionTimestamp != nil {
-			return fmt.Errorf("workspace %q is still being deleted: create it when it is gone. \"%s workspace list\" shows what it waits for", path, self)
-		}
-	}
+	there := inTheWay(ctx, hub, holder, name, err)
+	exists := there != nil || apierrors.IsAlreadyExists(err)
 	switch {
-	case apierrors.IsAlreadyExists(err) && o.ignoreExisting:
-	case apierrors.IsAlreadyExists(err):
+	case there != nil && there.DeletionTimestamp != nil:
+		return fmt.Errorf("workspace %q is still being deleted: create it when it is gone. \"%s workspace list\" shows what it waits for", path, self)
+	case there != nil && !o.isOfType(there):
+		return fmt.Errorf("workspace %q is there already, and is of type %s, not %s", path, cmp.Or(server.TypeName(there.Spec.Type), "no type"), o.kind)
+	case exists && o.ignoreExisting:
+	case exists:
 		return fmt.Errorf("workspace %q is there already: enter it with \"%s workspace use %s\"", path, self, arg)
 	case apierrors.IsNotFound(err):
 		return fmt.Errorf("create workspace %q: there is no workspace %q to hold it", path, holder)
@@ -85,6 +87,33 @@ func (o *workspaceCreate) run(ctx context.Context, hub *cli.Hub, arg string) err
 	}
 	_, err = fmt.Fprintf(o.Out, "Workspace %s is ready and current. Next, for instance: %s kubectl create deployment web --image=nginx\n", path, self)
 	return err
+}
+
+// inTheWay returns the workspace that a creation failed for, nil if there is none or it may not be seen. One of a type that is gone,
+// or not allowed there, is refused before anybody looks whether the name is taken.
+func inTheWay(ctx context.Context, hub *cli.Hub, holder logicalcluster.Path, name string, err error) *tenancyv1alpha1.Workspace {
+	if !apierrors.IsAlreadyExists(err) && !apierrors.IsForbidden(err) {
+		return nil
+	}
+	w, err := getWorkspace(ctx, hub, holder, name)
+	if err != nil {
+		return nil // the creation's error says more
+	}
+	return w
+}
+
+// isOfType says whether a workspace is of the type that was asked for, as far as both say: a name may stand without its path, and
+// in the place of a path the logical cluster that is there, of which the workspace has the path.
+func (o *workspaceCreate) isOfType(w *tenancyv1alpha1.Workspace) bool {
+	want, is := server.TypeReference(o.kind), w.Spec.Type
+	if want == nil {
+		return true
+	}
+	if is == nil || is.Name != want.Name {
+		return false
+	}
+	_, cluster := logicalcluster.NewPath(want.Path).Name()
+	return want.Path == "" || is.Path == "" || is.Path == want.Path || cluster && want.Path != cli.Root.String()
 }
 
 func waitForWorkspace(ctx context.Context, hub *cli.Hub, holder logicalcluster.Path, name string, timeout time.Duration) error {

@@ -32,7 +32,7 @@ func newWorkspaceDeleteCommand(open hubOpener, streams genericiooptions.IOStream
 		Example: "  atoll workspace delete shop",
 		Args:    exactArgs(1),
 
-		ValidArgsFunction: completeNames(open, workspacePaths),
+		ValidArgsFunction: completeNames(open, pathsBelowRoot),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			hub, err := open()
 			if err != nil {
@@ -90,7 +90,7 @@ func (o *workspaceDelete) waitUntilGone(ctx context.Context, hub *cli.Hub, key c
 			seen = c.Message
 		}
 		if seen != shown {
-			fmt.Fprintln(o.ErrOut, seen)
+			fmt.Fprintf(o.ErrOut, "Deleting workspace %s: %s\n", holder.Join(key.Name), seen)
 			shown = seen
 		}
 		return false, seen, nil

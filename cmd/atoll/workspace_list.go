@@ -29,7 +29,7 @@ func newWorkspaceListCommand(open hubOpener, streams genericiooptions.IOStreams)
 		Args:              maximumArgs(1),
 		ValidArgsFunction: completeNames(open, workspacePaths),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := checkOutput(output, "wide", "json", "yaml", "name"); err != nil {
+			if err := checkOutput(output); err != nil {
 				return err
 			}
 			hub, err := open()
@@ -55,7 +55,7 @@ func newWorkspaceListCommand(open hubOpener, streams genericiooptions.IOStreams)
 			return printTable(streams.Out, header, rows)
 		},
 	}
-	cmd.Flags().StringVarP(&output, "output", "o", "", "wide, json, yaml or name.")
+	outputFlag(cmd, &output)
 	return cmd
 }
 

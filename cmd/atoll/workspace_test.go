@@ -2,13 +2,16 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
@@ -119,7 +122,7 @@ func TestListSaysWhatAWorkspaceWaitsFor(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, errOut, err := f.call(t, newWorkspaceDeleteCommand, "shop", "--timeout", "100ms")
-	if err == nil || !strings.Contains(err.Error(), "runs there: east") || !strings.Contains(errOut, "runs there: east") {
+	if err == nil || !strings.Contains(err.Error(), "runs there: east") || !strings.Contains(errOut, "Deleting workspace root:shop: Waiting for physical clusters to remove what runs there: east\n") {
 		t.Errorf("delete: printed %q, error %v; want both to name east", errOut, err)
 	}
 	for _, args := range [][]string{{"shop"}, {"shop", "--ignore-existing", "--enter"}} {
@@ -152,6 +155,47 @@ func TestCreateSaysWhichInitializersAWorkspaceWaitsFor(t *testing.T) {
 	}
 	if out, _, err := f.call(t, newWorkspaceListCommand); err != nil || !strings.Contains(out, "[root:team]") {
 		t.Errorf("list: printed %q, %v; want it to name root:team", out, err)
+	}
+}
+
+// A type that is gone, or not allowed where the workspace would be, is refused before anybody looks whether there is such a
+// workspace; who may not make any is, too. For who only needs it to be there it is, unless it is another one than he asks for.
+func TestCreateIgnoresWhatExistsWhateverRefusesIt(t *testing.T) {
+	f := newFakeAtoll(t)
+	for _, args := range []string{"plain", "typed --type root:org:team", "old --type team"} {
+		if _, _, err := f.call(t, newWorkspaceCreateCommand, strings.Fields(args)...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, refused := range []bool{false, true} {
+		f.refuse = nil
+		if refused {
+			f.refuse = func(logicalcluster.Name, ctrlclient.Object) error {
+				return apierrors.NewForbidden(schema.GroupResource{Group: tenancyv1alpha1.GroupVersion.Group, Resource: "workspaces"}, "", errors.New("no such type"))
+			}
+		}
+		for _, test := range []struct{ reason, args, fault string }{
+			{"it is there", "plain --ignore-existing", ""},
+			{"of a type that is gone", "typed --ignore-existing", ""},
+			{"which is asked for", "typed --ignore-existing --type root:org:team", ""},
+			{"or by its name", "typed --ignore-existing --type team", ""},
+			{"of a type without a path, as of before", "old --ignore-existing --type root:org:team", ""},
+			{"of another type", "typed --ignore-existing --type root:team", `"root:typed" is there already, and is of type root:org:team, not root:team`},
+			{"of none that is known", "plain --ignore-existing --type team", `"root:plain" is there already, and is of type`},
+			{"it may not be there", "typed", `"root:typed" is there already: enter it with`},
+			{"another type may not be there, either", "typed --type root:team", `and is of type root:org:team, not root:team`},
+		} {
+			out, _, err := f.call(t, newWorkspaceCreateCommand, strings.Fields(test.args)...)
+			switch {
+			case test.fault == "" && (err != nil || !strings.Contains(out, "is ready")):
+				t.Errorf("%s (create refused: %t): %q, %v; want it ready", test.reason, refused, out, err)
+			case test.fault != "" && (err == nil || !strings.Contains(err.Error(), test.fault)):
+				t.Errorf("%s (create refused: %t): %v; want an error with %q", test.reason, refused, err, test.fault)
+			}
+		}
+	}
+	if _, _, err := f.call(t, newWorkspaceCreateCommand, "new", "--ignore-existing"); err == nil || !strings.Contains(err.Error(), "no such type") {
+		t.Errorf("create what is not there and may not be: %v; want the server's words", err)
 	}
 }
 

@@ -31,6 +31,7 @@ type Hub struct {
 	CA []byte
 
 	files  clientcmd.ConfigAccess
+	source string       // the context and its files, for people
 	config *rest.Config // nil in tests
 }
 
@@ -57,7 +58,7 @@ func Open(kubeconfig string) (*Hub, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", where, err)
 	}
-	hub.files = files
+	hub.files, hub.source = files, fmt.Sprintf("context %q of %s", config.CurrentContext, where)
 	return hub, nil
 }
 
@@ -79,6 +80,9 @@ func connect(config *clientcmdapi.Config) (*Hub, error) {
 		return nil, fmt.Errorf("context %q: %w", config.CurrentContext, err)
 	}
 	cfg.Host = address.Base
+	if cfg.UserAgent == "" {
+		cfg.UserAgent = rest.DefaultKubernetesUserAgent()
+	}
 	clients, err := client.New(cfg)
 	if err != nil {
 		return nil, err

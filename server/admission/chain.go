@@ -46,6 +46,8 @@ type Config struct {
 	// Definitions is how many CustomResourceDefinitions a logical cluster has, and MaxDefinitions how many it may have.
 	Definitions    func(lc.Name) int
 	MaxDefinitions func(lc.Name) int
+	// Called is how people call a logical cluster.
+	Called func(lc.Name) string
 	// Configurations are the webhooks and policies of all logical clusters, and Webhooks calls the former.
 	Configurations *Configurations
 	Webhooks       *webhooks.Caller
@@ -115,8 +117,9 @@ func New(c Config) (admission.Interface, error) {
 	}
 	boundSeries()
 	own := newOwnCalls()
+	types := NewWorkspaceTypes(c.Objects, c.FindWorkspace, c.MayUseType)
 	chain = append(chain, NewNowhere(c.Workloads, c.WhyNowhere), NewInUse(c.PlacedOn), NewUnsupported(), NewLimits(),
-		NewDefinitions(c.Definitions, c.MaxDefinitions), NewWorkspaceTypes(c.Objects, c.FindWorkspace, c.MayUseType),
+		NewDefinitions(c.Definitions, c.MaxDefinitions, c.Called), types, NewTypeCircles(types),
 		newMutatingPolicies(c), newMutatingWebhooks(c, own), NewKeySizes(), newValidatingPolicies(c), newValidatingWebhooks(c, own), // what people configured sees what all others made
 		NewResourceQuota(c.Objects, c.ChargeQuota, c.Charges)) // nothing is charged for what anybody refuses
 	return reinvoking{admission.NewChainHandler(chain...)}, nil

@@ -21,13 +21,15 @@ var definitions = schema.GroupResource{Group: "apiextensions.k8s.io", Resource: 
 // decoded. It counts those that are known: of many that are made at the same moment a few more may pass.
 type Definitions struct {
 	*admission.Handler
-	count func(lc.Name) int
-	most  func(lc.Name) int
+	count  func(lc.Name) int
+	most   func(lc.Name) int
+	called func(lc.Name) string
 }
 
-// NewDefinitions returns the plugin. count is how many a logical cluster has, and most how many it may have.
-func NewDefinitions(count, most func(lc.Name) int) *Definitions {
-	return &Definitions{Handler: admission.NewHandler(admission.Create), count: count, most: most}
+// NewDefinitions returns the plugin. count is how many a logical cluster has, most how many it may have, and called how people call
+// it.
+func NewDefinitions(count, most func(lc.Name) int, called func(lc.Name) string) *Definitions {
+	return &Definitions{Handler: admission.NewHandler(admission.Create), count: count, most: most, called: called}
 }
 
 // Validate implements admission.ValidationInterface.
@@ -41,7 +43,7 @@ func (d *Definitions) Validate(ctx context.Context, a admission.Attributes, _ ad
 	}
 	if has, most := d.count(cluster.Name), d.most(cluster.Name); has >= most {
 		return admission.NewForbidden(a, fmt.Errorf("workspace %q has %d CustomResourceDefinitions, and may have %d: delete some, or ask an administrator of the server, who may make more, or raise --max-definitions-per-workspace, or %s of the workspace's LogicalCluster",
-			cluster.Name, has, most, corev1alpha1.LimitDefinitionsAnnotation))
+			d.called(cluster.Name), has, most, corev1alpha1.LimitDefinitionsAnnotation))
 	}
 	return nil
 }

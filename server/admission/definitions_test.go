@@ -15,7 +15,8 @@ import (
 
 func TestDefinitions(t *testing.T) {
 	d := NewDefinitions(func(name lc.Name) int { return map[lc.Name]int{"full": 3, "roomy": 2, "raised": 3}[name] },
-		func(name lc.Name) int { return map[lc.Name]int{"full": 3, "roomy": 3, "raised": 4}[name] })
+		func(name lc.Name) int { return map[lc.Name]int{"full": 3, "roomy": 3, "raised": 4}[name] },
+		func(name lc.Name) string { return "root:" + name.String() })
 	alice := &user.DefaultInfo{Name: "alice"}
 	for _, test := range []struct {
 		reason, cluster, resource, subresource string
@@ -36,7 +37,7 @@ func TestDefinitions(t *testing.T) {
 		if apierrors.IsForbidden(err) != test.refused || err != nil && !test.refused {
 			t.Errorf("%s: %v, want a refusal: %v", test.reason, err, test.refused)
 		}
-		if test.refused && !strings.Contains(err.Error(), `workspace "full" has 3 CustomResourceDefinitions, and may have 3`) {
+		if test.refused && !strings.Contains(err.Error(), `workspace "root:full" has 3 CustomResourceDefinitions, and may have 3`) {
 			t.Errorf("%s: %v; want the workspace and its numbers", test.reason, err)
 		}
 	}

@@ -99,13 +99,22 @@ func ParseLimit(key, value string) (int64, error) {
 	default:
 		return 0, fmt.Errorf("there is no such limit; want one of %s", strings.Join(corev1alpha1.LimitAnnotations, ", "))
 	}
+	limit, err := ParseWhole(value)
+	if err == nil && limit < least {
+		err = fmt.Errorf("%q: want at least %d", value, least)
+	}
+	return limit, err
+}
+
+// ParseWhole reads a whole number below 2^62, which may be written as a quantity: 5000, 512Mi, 1.5Gi.
+func ParseWhole(value string) (int64, error) {
 	q, err := resource.ParseQuantity(value)
 	if err != nil {
 		return 0, fmt.Errorf("%q is no number, such as 5000 or 512Mi", value)
 	}
-	limit, whole := q.AsInt64()
-	if !whole || limit < least || limit > math.MaxInt64/2 {
-		return 0, fmt.Errorf("%q: want a whole number of at least %d", value, least)
+	n := q.Value() // rounded up; what is too large to be read is the largest number
+	if q.CmpInt64(n) != 0 || n > math.MaxInt64/2 {
+		return 0, fmt.Errorf("%q: want a whole number below 4Ei", value)
 	}
-	return limit, nil
+	return n, nil
 }

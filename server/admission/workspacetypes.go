@@ -254,14 +254,23 @@ func split(path lc.Path) (above lc.Path, name string) {
 	return lc.Path{}, path.String()
 }
 
-// lookUp returns the type that a reference with a path names; nil if there is none.
-func (p *WorkspaceTypes) lookUp(ctx context.Context, ref typeReference) (*workspaceType, error) {
+// findHolder returns the logical cluster in which the type of a reference with a path would be; "" if there is none.
+func (p *WorkspaceTypes) findHolder(ctx context.Context, ref typeReference) (lc.Name, error) {
 	holder, err := p.find(ctx, lc.NewPath(ref.Path))
 	if errors.Is(err, logicalcluster.ErrNotFound) {
-		return nil, nil
+		return "", nil
 	}
 	if err != nil {
-		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("workspace %q cannot be looked up now, try again", ref.Path))
+		return "", apierrors.NewServiceUnavailable(fmt.Sprintf("workspace %q cannot be looked up now, try again", ref.Path))
+	}
+	return holder, nil
+}
+
+// lookUp returns the type that a reference with a path names; nil if there is none.
+func (p *WorkspaceTypes) lookUp(ctx context.Context, ref typeReference) (*workspaceType, error) {
+	holder, err := p.findHolder(ctx, ref)
+	if err != nil || holder == "" {
+		return nil, err
 	}
 	ctx = logicalcluster.WithCluster(ctx, logicalcluster.Cluster{Name: holder})
 	assumed := ref == universalType || ref == typeOfRoot

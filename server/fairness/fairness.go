@@ -39,17 +39,19 @@ const (
 	watchesRetryAfter = 5
 )
 
-// DefaultSeats is how many requests this machine works on at once.
-func DefaultSeats() int { return seatsPerCPU * runtime.GOMAXPROCS(0) }
+// defaultSeats is how many requests this machine works on at once.
+func defaultSeats() int { return seatsPerCPU * runtime.GOMAXPROCS(0) }
 
 // Config says what there is to divide.
 type Config struct {
-	// Seats is how many requests to all workspaces are worked on at once; 0 means DefaultSeats. Mirrors have as many again.
+	// Seats is how many requests to all workspaces are worked on at once; 0 means defaultSeats. Mirrors have as many again.
 	Seats int
 	// SeatsPerWorkspace is how many of them one workspace may have; 0 means half. A mirror may have as many of its level.
 	SeatsPerWorkspace int
 	// Watches is how many watches a workspace may have open; nil means DefaultWatches. Mirrors are not bounded.
 	Watches func(logicalcluster.Name) int
+	// Called is how people call a workspace, for what they are told; nil means by the name of its logical cluster.
+	Called func(logicalcluster.Name) string
 	// Refuse answers a request with an error.
 	Refuse func(w http.ResponseWriter, req *http.Request, err error)
 }
@@ -59,6 +61,7 @@ type Fairness struct {
 	// No configuration is read from anywhere, and watches are told of with their workspace: see watches.
 	flowcontrol.MaxSeatsTracker
 
+	called     func(logicalcluster.Name) string
 	refuse     func(http.ResponseWriter, *http.Request, error)
 	estimates  *flowcontrolrequest.WorkEstimatorConfig
 	exempt     *level
@@ -73,7 +76,7 @@ var _ flowcontrol.Interface = (*Fairness)(nil)
 // New returns a Fairness that has all its seats.
 func New(c Config) (*Fairness, error) {
 	if c.Seats == 0 {
-		c.Seats = DefaultSeats()
+		c.Seats = defaultSeats()
 	}
 	if c.SeatsPerWorkspace == 0 {
 		c.SeatsPerWorkspace = max(1, c.Seats/2)
@@ -81,8 +84,11 @@ func New(c Config) (*Fairness, error) {
 	if c.Watches == nil {
 		c.Watches = func(logicalcluster.Name) int { return DefaultWatches }
 	}
+	if c.Called == nil {
+		c.Called = logicalcluster.Name.String
+	}
 	f := &Fairness{
-		MaxSeatsTracker: flowcontrol.NewMaxSeatsTracker(), refuse: c.Refuse,
+		MaxSeatsTracker: flowcontrol.NewMaxSeatsTracker(), refuse: c.Refuse, called: c.Called,
 		estimates: flowcontrolrequest.DefaultWorkEstimatorConfig(),
 		exempt:    &level{schema: newSchema("exempt"), priority: newPriority("exempt")},
 		watches:   newWatches(c.Watches),
@@ -118,7 +124,7 @@ func (f *Fairness) Around(next http.Handler, longRunning request.LongRunningRequ
 		if !ok {
 			f.refuse(w, req, apierrors.NewTooManyRequests(fmt.Sprintf(
 				"workspace %q has %d watches open, which is all it may have (--max-watches-per-workspace of the server, or %s of its LogicalCluster): end some of its clients, or ask the server's administrator",
-				cluster, f.watches.most(cluster.Name), corev1alpha1.LimitWatchesAnnotation), watchesRetryAfter))
+				f.called(cluster.Name), f.watches.most(cluster.Name), corev1alpha1.LimitWatchesAnnotation), watchesRetryAfter))
 			return
 		}
 		defer end()

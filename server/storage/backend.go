@@ -11,6 +11,7 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/registry/generic"
@@ -27,8 +28,12 @@ import (
 // DefaultPrefix is the prefix of all rows, as upstream's.
 const DefaultPrefix = "/registry"
 
-// prefixesKey is where the resource prefixes of what is built in, and ever held rows, are remembered, one empty row each.
-const prefixesKey = "/atoll/prefixes/"
+const (
+	// prefixesKey is where the resource prefixes of what is built in, and ever held rows, are remembered, one row each.
+	prefixesKey = "/atoll/prefixes/"
+	// builtIn is what such a row says; those of before say nothing.
+	builtIn = "built-in"
+)
 
 // Config says what a Backend serves from.
 type Config struct {
@@ -46,6 +51,10 @@ type Config struct {
 	// Shared is the objects of a resource that every logical cluster has without rows, mirrors excepted. They must be of
 	// the registry's internal type, or carry apiVersion and kind. It is asked once for each registry; nil means none.
 	Shared func(schema.GroupResource) []runtime.Object
+	// Since is when a logical cluster came to be: the creationTimestamp of its shared objects. The zero time is that of one which is
+	// not there yet; nil is that for all. It is asked for each request for shared objects, and must not read any.
+	// Cached is as far as the watch cache has come.
+	Since func(ctx context.Context, cluster logicalcluster.Name, cached bool) (metav1.Time, error)
 	// Overlay may put a layer over a resource's store; it sees keys that include the logical cluster, and contexts that
 	// name it. It may return nil. It lies above Shared.
 	Overlay func(schema.GroupResource) func(inner storage.Interface) storage.Interface
@@ -54,6 +63,8 @@ type Config struct {
 	// Limits on what a logical cluster may have; the zero value is none, and nil is none for all. It is asked for each write, and
 	// must not block.
 	Limits func(logicalcluster.Name) Limits
+	// Called is how people call a logical cluster, for what they are told; nil means its name. As Limits, it must not block.
+	Called func(logicalcluster.Name) string
 	// Clock of the watch caches; nil means the real one.
 	Clock clock.WithTicker
 }
@@ -126,6 +137,7 @@ type Backend struct {
 	transform value.ResourceTransformers
 	uncached  func(schema.GroupResource) bool
 	shared    func(schema.GroupResource) []runtime.Object
+	since     func(ctx context.Context, cluster logicalcluster.Name, cached bool) (metav1.Time, error)
 	overlay   func(schema.GroupResource) func(storage.Interface) storage.Interface
 	listed    Listed
 	clock     clock.WithTicker
@@ -162,6 +174,7 @@ func New(c Config) (*Backend, error) {
 		transform: c.Transformers,
 		uncached:  c.Uncached,
 		shared:    c.Shared,
+		since:     c.Since,
 		overlay:   c.Overlay,
 		listed:    c.Listed,
 		clock:     c.Clock,
@@ -174,17 +187,17 @@ func New(c Config) (*Backend, error) {
 	if b.prefix == "" {
 		b.prefix = DefaultPrefix
 	}
+	if b.since == nil {
+		b.since = func(context.Context, logicalcluster.Name, bool) (metav1.Time, error) { return metav1.Time{}, nil }
+	}
 	if b.clock == nil {
 		b.clock = clock.RealClock{}
 	}
 	if b.uncached == nil {
 		b.uncached = DefaultUncached
 	}
-	b.usage = newUsage(c.Limits, b.clock, b.countShare)
+	b.usage = newUsage(c.Limits, c.Called, b.clock, b.countShare)
 	if err := b.loadPrefixes(context.Background()); err != nil {
-		return nil, err
-	}
-	if err := b.forgetEmptyPrefixes(context.Background()); err != nil {
 		return nil, err
 	}
 	announceFeatures(b.client)

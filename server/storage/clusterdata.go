@@ -55,7 +55,7 @@ func (b *Backend) rememberPrefix(prefix string) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), prefixTimeout)
 	defer cancel()
-	if _, err := b.client.Put(ctx, prefixesKey+strings.TrimPrefix(prefix, "/"), ""); err != nil {
+	if _, err := b.client.Put(ctx, prefixesKey+strings.TrimPrefix(prefix, "/"), builtIn); err != nil {
 		return fmt.Errorf("remember the resource prefix %s: %w", prefix, err)
 	}
 	b.mu.Lock()

@@ -94,39 +94,69 @@ func (b *Backend) forgetRecords(ctx context.Context, cluster logicalcluster.Name
 	return err
 }
 
-// forgetEmptyPrefixes removes, of the prefixes that were remembered before custom resources were recorded for each logical
+// ForgetEmptyPrefixes removes, of the prefixes that were remembered before custom resources were recorded for each logical
 // cluster, those that are of custom resources and have no rows. Those with rows stay, until a start finds them empty: their
-// definitions may be gone. What looks like one and is built in is remembered anew when its store opens, which it does at
-// every start.
-func (b *Backend) forgetEmptyPrefixes(ctx context.Context) error {
+// definitions may be gone. It is called when all stores of what is built in are open, since some of their prefixes look alike.
+func (b *Backend) ForgetEmptyPrefixes(ctx context.Context) error {
+	candidates, err := b.prefixesOfBefore(ctx)
+	if err != nil {
+		return err
+	}
+	for some := range slices.Chunk(candidates, maxOps) {
+		if err := b.forgetEmpty(ctx, some); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// prefixesOfBefore are the remembered prefixes that may be of custom resources: neither is a store of this server there, nor did
+// another server say that they are built in, which it may be of another version.
+func (b *Backend) prefixesOfBefore(ctx context.Context) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, prefixTimeout)
 	defer cancel()
-	candidates := slices.DeleteFunc(b.knownPrefixes(), func(p string) bool {
-		group, resource, ok := strings.Cut(strings.TrimPrefix(p, "/"), "/")
-		return !ok || !strings.Contains(group, ".") || strings.Contains(resource, "/")
-	})
-	for some := range slices.Chunk(candidates, maxOps) {
-		finds := make([]clientv3.Op, len(some))
-		for i, p := range some {
-			finds[i] = clientv3.OpGet(join(b.prefix, p)+"/", clientv3.WithPrefix(), clientv3.WithKeysOnly(), clientv3.WithLimit(1))
+	got, err := b.client.Get(ctx, prefixesKey, clientv3.WithPrefix())
+	if err != nil {
+		return nil, fmt.Errorf("read the resource prefixes: %w", err)
+	}
+	var found []string
+	for _, kv := range got.Kvs {
+		prefix := "/" + strings.TrimPrefix(string(kv.Key), prefixesKey)
+		if _, custom := b.customAt(prefix); custom && string(kv.Value) != builtIn {
+			found = append(found, prefix)
 		}
-		found, err := b.client.Txn(ctx).Then(finds...).Commit()
-		if err != nil {
-			return fmt.Errorf("look for rows of the resource prefixes: %w", err)
+	}
+	return found, nil
+}
+
+// forgetEmpty forgets those of some prefixes, at most maxOps, that have no rows.
+func (b *Backend) forgetEmpty(ctx context.Context, some []string) error {
+	ctx, cancel := context.WithTimeout(ctx, prefixTimeout)
+	defer cancel()
+	finds := make([]clientv3.Op, len(some))
+	for i, p := range some {
+		finds[i] = clientv3.OpGet(join(b.prefix, p)+"/", clientv3.WithPrefix(), clientv3.WithKeysOnly(), clientv3.WithLimit(1))
+	}
+	found, err := b.client.Txn(ctx).Then(finds...).Commit()
+	if err != nil {
+		return fmt.Errorf("look for rows of the resource prefixes: %w", err)
+	}
+	var empty []string
+	var removes []clientv3.Op
+	for i, p := range some {
+		if len(found.Responses[i].GetResponseRange().Kvs) == 0 {
+			empty = append(empty, p)
+			removes = append(removes, clientv3.OpDelete(prefixesKey+p[1:]))
 		}
-		var removes []clientv3.Op
-		for i, p := range some {
-			if len(found.Responses[i].GetResponseRange().Kvs) == 0 {
-				removes = append(removes, clientv3.OpDelete(prefixesKey+strings.TrimPrefix(p, "/")))
-				b.forgetPrefix(p)
-			}
-		}
-		if len(removes) == 0 {
-			continue
-		}
-		if _, err := b.client.Txn(ctx).Then(removes...).Commit(); err != nil {
-			return fmt.Errorf("forget resource prefixes without rows: %w", err)
-		}
+	}
+	if len(removes) == 0 {
+		return nil
+	}
+	if _, err := b.client.Txn(ctx).Then(removes...).Commit(); err != nil {
+		return fmt.Errorf("forget resource prefixes without rows: %w", err)
+	}
+	for _, p := range empty {
+		b.forgetPrefix(p)
 	}
 	return nil
 }

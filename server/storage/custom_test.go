@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/kcp-dev/logicalcluster/v3"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
@@ -35,9 +36,9 @@ func revisionOf(t *testing.T, key string) int64 {
 // in data of before there were records; records go with them, and nothing of another logical cluster.
 func TestDeleteClusterDataOfCustomResources(t *testing.T) {
 	s := serve(t, prefixOf(t), nil)
-	aa, bb := logicalName("custom-aa"), logicalName("custom-bb")
+	aa, aab, bb := logicalName("custom-aa"), logicalName("custom-aab"), logicalName("custom-bb")
 	group := strings.ToLower(t.Name()) + ".example"
-	for _, cluster := range []string{aa.String(), bb.String()} {
+	for _, cluster := range []string{aa.String(), aab.String(), bb.String()} {
 		// The definition of gadgets is gone, that of widgets is from before.
 		if err := s.RecordCustom(t.Context(), logicalName(cluster), schema.GroupResource{Group: group, Resource: "gadgets"}); err != nil {
 			t.Fatal(err)
@@ -60,8 +61,13 @@ func TestDeleteClusterDataOfCustomResources(t *testing.T) {
 	if diff := cmp.Diff(want, rows()); diff != "" {
 		t.Errorf("rows (-want +got):\n%s", diff)
 	}
-	if len(want) != 4 {
-		t.Errorf("%d rows of the other logical cluster, want its 3 and a record: %v", len(want), want)
+	if len(want) != 8 {
+		t.Errorf("%d rows of the other logical clusters, want 3 and a record of each: %v", len(want), want)
+	}
+	for cluster, want := range map[logicalcluster.Name]bool{aa: false, aab: true} {
+		if got, err := s.HasRows(t.Context(), cluster, schema.GroupResource{Group: group, Resource: "gadgets"}); err != nil || got != want {
+			t.Errorf("%s has rows: %v, %v; want %v", cluster, got, err, want)
+		}
 	}
 	// A server that is late, when another definition of the name has put itself on record, forgets nothing.
 	definition := fmt.Sprintf("%s/apiextensions.k8s.io/customresourcedefinitions/%s/gadgets.%s", prefixOf(t), bb, group)
@@ -75,11 +81,11 @@ func TestDeleteClusterDataOfCustomResources(t *testing.T) {
 		}
 	}
 	forget(before, false)
-	if left := rowsBelow(t, customKey+"custom-"); len(left) != 1 {
+	if left := rowsBelow(t, customKey+"custom-bb/"); len(left) != 1 {
 		t.Errorf("on record: %v, want what the other definition recorded", left)
 	}
 	forget(revisionOf(t, definition), true)
-	if left := rowsBelow(t, customKey+"custom-"); len(left) != 0 {
+	if left := rowsBelow(t, customKey+"custom-bb/"); len(left) != 0 {
 		t.Errorf("on record: %v, want nothing", left)
 	}
 }
@@ -135,7 +141,7 @@ func TestDeleteManyCustomResourcesOfBefore(t *testing.T) {
 }
 
 // TestPrefixesOfBefore: prefixes of custom resources, which were remembered for ever, are forgotten at a start that finds no
-// rows below them; those with rows, and what is built in, stay.
+// rows below them; those with rows, and what is built in, stay, and are not written again.
 func TestPrefixesOfBefore(t *testing.T) {
 	group := strings.ToLower(t.Name()) + ".example"
 	old := []string{group + "/empty", group + "/full", "nodots" + strings.ToLower(t.Name()) + "/empty", group + "/three/parts"}
@@ -153,6 +159,15 @@ func TestPrefixesOfBefore(t *testing.T) {
 		return slices.DeleteFunc(rowsBelow(t, prefixesKey), func(k string) bool { return !strings.Contains(k, strings.ToLower(t.Name())) })
 	}
 	s := serve(t, prefixOf(t), nil)
+	// No row is below it, and no store of it open here: it is another version's.
+	const elsewhere = "/workload.kcp.io/synctargets"
+	if err := s.rememberPrefix(elsewhere); err != nil {
+		t.Fatal(err)
+	}
+	written := revisionOf(t, prefixesKey+elsewhere[1:])
+	if err := s.ForgetEmptyPrefixes(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	if diff := cmp.Diff([]string{prefixesKey + old[2], prefixesKey + old[1], prefixesKey + old[3]}, sorted(remembered())); diff != "" {
 		t.Errorf("remembered (-want +got):\n%s", diff)
 	}
@@ -165,7 +180,13 @@ func TestPrefixesOfBefore(t *testing.T) {
 	if got, err := etcd.Client.Get(t.Context(), row, clientv3.WithCountOnly()); err != nil || got.Count != 0 {
 		t.Errorf("%d rows below a prefix of before, %v; want none", got.Count, err)
 	}
-	serve(t, prefixOf(t), nil)
+	again := serve(t, prefixOf(t), nil)
+	if err := again.ForgetEmptyPrefixes(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if now := revisionOf(t, prefixesKey+elsewhere[1:]); now != written {
+		t.Errorf("what is built in was forgotten or written again by a start: revision %d, before %d", now, written)
+	}
 	if got := remembered(); slices.Contains(got, prefixesKey+old[1]) {
 		t.Errorf("remembered, with no rows left: %v", got)
 	}

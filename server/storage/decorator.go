@@ -149,7 +149,7 @@ func (b *Backend) open(
 	layered := false
 	if b.shared != nil {
 		if objects := b.shared(config.GroupResource); len(objects) > 0 {
-			shared, err := newSharedObjects(layer, config, resourcePrefix, keyFunc, newFunc, newListFunc, attrs, objects)
+			shared, err := newSharedObjects(layer, config, resourcePrefix, keyFunc, newFunc, newListFunc, attrs, b.since, objects)
 			if err != nil {
 				destroy()
 				return fail(err)

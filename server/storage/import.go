@@ -88,9 +88,8 @@ func (b *Backend) ready(ctx context.Context, cluster logicalcluster.Name, row Pl
 
 // readyCustom is of objects of CustomResourceDefinitions, which are stored as JSON. Their bytes stay as they are.
 func (b *Backend) readyCustom(ctx context.Context, cluster logicalcluster.Name, key string, row PlainRow) (*Ready, error) {
-	group, resource, ok := strings.Cut(strings.TrimPrefix(row.Prefix, "/"), "/")
-	gr := schema.GroupResource{Group: group, Resource: resource}
-	if _, builtin := b.builtinAt(row.Prefix); builtin || !ok || !strings.Contains(group, ".") || strings.Contains(resource, "/") || row.Prefix != uncachedPrefix(gr) {
+	gr, ok := b.customAt(row.Prefix)
+	if !ok || row.Prefix != uncachedPrefix(gr) {
 		return nil, errors.New("this is no custom resource")
 	}
 	object := &metav1.PartialObjectMetadata{}
@@ -112,6 +111,13 @@ func (b *Backend) readyCustom(ctx context.Context, cluster logicalcluster.Name, 
 		// On record before it is there, see RecordCustom.
 		ops: []clientv3.Op{clientv3.OpPut(customRecord(cluster, gr), ""), clientv3.OpPut(key, string(data))},
 	}, nil
+}
+
+// customAt returns the custom resource that may be at a prefix: no store of what is built in is there, and it is of the form.
+func (b *Backend) customAt(prefix string) (schema.GroupResource, bool) {
+	group, resource, ok := strings.Cut(strings.TrimPrefix(prefix, "/"), "/")
+	_, builtin := b.builtinAt(prefix)
+	return schema.GroupResource{Group: group, Resource: resource}, ok && !builtin && strings.Contains(group, ".") && !strings.Contains(resource, "/")
 }
 
 // builtinAt returns the store of what is built in at a prefix.

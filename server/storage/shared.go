@@ -8,9 +8,9 @@ import (
 	"reflect"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/google/uuid"
+	"github.com/kcp-dev/logicalcluster/v3"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -22,6 +22,7 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
 	"k8s.io/apiserver/pkg/warning"
+	"k8s.io/klog/v2"
 
 	lc "atoll.dev/atoll/internal/logicalcluster"
 )
@@ -30,15 +31,12 @@ import (
 // the process restarts.
 const sharedResourceVersion = 1
 
-// sharedCreation is the creationTimestamp of every shared object: a constant, so that it never changes.
-var sharedCreation = metav1.NewTime(time.Date(2026, time.January, 1, 0, 0, 0, 0, time.UTC))
-
 // sharedSpace makes the UIDs of shared objects; it must never change.
 var sharedSpace = uuid.MustParse("6f1d5a1c-2a9e-4f43-9b0e-6a5f9f0c7b21")
 
 // sharedObjects lets every logical cluster have the same objects (the bootstrap roles) without a row each. A row, made
 // on the first write, hides the shared object; deleting the row shows it again. Names of shared objects cannot be
-// created, and they are always there. On the wildcard and in mirrors there are rows only.
+// created, and they are always there, from when there is the logical cluster. On the wildcard and in mirrors there are rows only.
 type sharedObjects struct {
 	storage.Interface
 
@@ -47,6 +45,7 @@ type sharedObjects struct {
 	keyFunc        func(runtime.Object) (string, error)
 	newListFunc    func() runtime.Object
 	attrs          storage.AttrFunc
+	since          func(ctx context.Context, cluster logicalcluster.Name, cached bool) (metav1.Time, error)
 
 	// objects are the templates by what follows the logical cluster in their keys; rests are those keys, sorted. Neither
 	// changes after construction.
@@ -55,7 +54,8 @@ type sharedObjects struct {
 }
 
 func newSharedObjects(inner storage.Interface, config *storagebackend.ConfigForResource, resourcePrefix string, keyFunc func(runtime.Object) (string, error),
-	newFunc, newListFunc func() runtime.Object, attrs storage.AttrFunc, objects []runtime.Object) (*sharedObjects, error) {
+	newFunc, newListFunc func() runtime.Object, attrs storage.AttrFunc, since func(context.Context, logicalcluster.Name, bool) (metav1.Time, error),
+	objects []runtime.Object) (*sharedObjects, error) {
 	s := &sharedObjects{
 		Interface:      inner,
 		resource:       config.GroupResource,
@@ -63,6 +63,7 @@ func newSharedObjects(inner storage.Interface, config *storagebackend.ConfigForR
 		keyFunc:        keyFunc,
 		newListFunc:    newListFunc,
 		attrs:          attrs,
+		since:          since,
 		objects:        map[string]runtime.Object{},
 	}
 	for _, obj := range objects {
@@ -82,7 +83,6 @@ func newSharedObjects(inner storage.Interface, config *storagebackend.ConfigForR
 		if err != nil {
 			return nil, fmt.Errorf("shared object %q: %w", object.GetName(), err)
 		}
-		object.SetCreationTimestamp(sharedCreation)
 		if err := s.Versioner().UpdateObject(template, sharedResourceVersion); err != nil {
 			return nil, fmt.Errorf("shared object %q: %w", object.GetName(), err)
 		}
@@ -126,8 +126,8 @@ func (s *sharedObjects) rest(c lc.Cluster, key string) (string, error) {
 	return restOf(ClusterKey(s.resourcePrefix, c.Name, ""), key)
 }
 
-// in returns the shared object at rest as the logical cluster sees it, or nil. The copy is the caller's.
-func (s *sharedObjects) in(c lc.Cluster, rest string) runtime.Object {
+// in returns the shared object at rest as the logical cluster, which is there since a time, sees it, or nil. The copy is the caller's.
+func (s *sharedObjects) in(c lc.Cluster, since metav1.Time, rest string) runtime.Object {
 	template := s.objects[rest]
 	if template == nil {
 		return nil
@@ -136,6 +136,7 @@ func (s *sharedObjects) in(c lc.Cluster, rest string) runtime.Object {
 	// Templates were accessible when they were taken in.
 	object, _ := meta.Accessor(obj)
 	setCluster(object, c.Name.String())
+	object.SetCreationTimestamp(since)
 	id := s.resource.String() + "\x00" + rest + "\x00" + c.Name.String()
 	object.SetUID(types.UID(uuid.NewSHA1(sharedSpace, []byte(id)).String()))
 	return obj
@@ -151,7 +152,20 @@ func (s *sharedObjects) sharedAt(ctx context.Context, key string) (runtime.Objec
 	if err != nil {
 		return nil, storage.NewInternalError(err)
 	}
-	return s.in(c, rest), nil
+	if s.objects[rest] == nil {
+		return nil, nil
+	}
+	return s.in(c, s.known(ctx, c.Name), rest), nil
+}
+
+// known is since when a logical cluster is there, or the zero time. It is an age for people to see: no read fails for want of it.
+func (s *sharedObjects) known(ctx context.Context, cluster logicalcluster.Name) metav1.Time {
+	since, err := s.since(ctx, cluster, true)
+	if err != nil {
+		klog.FromContext(ctx).V(2).Info("What every workspace has is shown without its age", "cluster", cluster, "reason", err)
+		return metav1.Time{}
+	}
+	return since
 }
 
 func (s *sharedObjects) Get(ctx context.Context, key string, opts storage.GetOptions, out runtime.Object) error {
@@ -216,12 +230,27 @@ func (s *sharedObjects) GuaranteedUpdate(ctx context.Context, key string, destin
 			if same {
 				return nil, nil, errUnchanged
 			}
-			return output, ttl, nil
+			return output, ttl, s.date(ctx, output)
 		}, cachedExistingObject)
 	if errors.Is(err, errUnchanged) {
 		return set(destination, shared)
 	}
 	return err
+}
+
+// date puts down for good since when an object is there that was shared until now.
+func (s *sharedObjects) date(ctx context.Context, output runtime.Object) error {
+	c, _ := s.applies(ctx)
+	since, err := s.since(ctx, c.Name, false)
+	if err != nil {
+		return err
+	}
+	object, err := meta.Accessor(output)
+	if err != nil {
+		return storage.NewInternalError(err)
+	}
+	object.SetCreationTimestamp(since)
+	return nil
 }
 
 // sameBut says whether two objects are equal but for the resourceVersion, which updates clear.
@@ -292,7 +321,7 @@ func (s *sharedObjects) GetList(ctx context.Context, key string, opts storage.Li
 	if err := s.Interface.GetList(ctx, key, rowOpts, list); err != nil {
 		return err
 	}
-	merged, err := s.merge(c, scope, opts.Recursive, list)
+	merged, err := s.merge(c, s.known(ctx, c.Name), scope, opts.Recursive, list)
 	if err != nil {
 		return err
 	}
@@ -334,7 +363,7 @@ func (s *sharedObjects) wholeList(keyPrefix string, opts storage.ListOptions) (s
 }
 
 // merge is the rows of list and the shared objects in scope that no row hides, sorted by key.
-func (s *sharedObjects) merge(c lc.Cluster, scope string, recursive bool, list runtime.Object) ([]keyed, error) {
+func (s *sharedObjects) merge(c lc.Cluster, since metav1.Time, scope string, recursive bool, list runtime.Object) ([]keyed, error) {
 	rows, err := meta.ExtractList(list)
 	if err != nil {
 		return nil, storage.NewInternalError(err)
@@ -351,7 +380,7 @@ func (s *sharedObjects) merge(c lc.Cluster, scope string, recursive bool, list r
 	}
 	for _, rest := range s.rests {
 		if !hidden[rest] && inScope(rest, scope, recursive) {
-			merged = append(merged, keyed{rest, s.in(c, rest)})
+			merged = append(merged, keyed{rest, s.in(c, since, rest)})
 		}
 	}
 	slices.SortFunc(merged, func(a, b keyed) int { return strings.Compare(a.rest, b.rest) })

@@ -3,12 +3,15 @@ package storage
 import (
 	"context"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/kcp-dev/logicalcluster/v3"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metainternalversion "k8s.io/apimachinery/pkg/apis/meta/internalversion"
@@ -28,6 +31,15 @@ import (
 
 // bootstrap shares ClusterRoles b-admin, d-view and f-edit (one of them given as the API's type) and a Role in kube-system.
 func bootstrap(c *Config) {
+	c.Since = func(_ context.Context, cluster logicalcluster.Name, cached bool) (metav1.Time, error) {
+		switch {
+		case cluster == "unreadable" || cached && cluster == "slow":
+			return metav1.Time{}, errors.New("no row can be read")
+		case cached && cluster == "late":
+			return metav1.Time{}, nil
+		}
+		return sharedSince[cluster], nil
+	}
 	c.Shared = func(gr schema.GroupResource) []runtime.Object {
 		switch gr {
 		case schema.GroupResource{Group: "rbac.authorization.k8s.io", Resource: "clusterroles"}:
@@ -45,6 +57,15 @@ func bootstrap(c *Config) {
 		}
 		return nil
 	}
+}
+
+// sharedSince is when the logical clusters of the tests came to be.
+var sharedSince = map[logicalcluster.Name]metav1.Time{
+	"aa": metav1.NewTime(time.Date(2026, time.March, 1, 2, 3, 4, 0, time.UTC)),
+	"bb": metav1.NewTime(time.Date(2026, time.April, 5, 6, 7, 8, 0, time.UTC)),
+	// The cache does not know these yet.
+	"slow": metav1.NewTime(time.Date(2026, time.May, 6, 7, 8, 9, 0, time.UTC)),
+	"late": metav1.NewTime(time.Date(2026, time.June, 7, 8, 9, 10, 0, time.UTC)),
 }
 
 func getRole(t *testing.T, s *served, ctx context.Context, name string) *rbac.ClusterRole {
@@ -81,6 +102,35 @@ func deleteRole(t *testing.T, s *served, ctx context.Context, name string, optio
 	return err
 }
 
+// TestAgeOfSharedObjects: since when a logical cluster is there is for people to see. Where it cannot be read nothing else is held up,
+// and no row says for good what was not known.
+func TestAgeOfSharedObjects(t *testing.T) {
+	s := serve(t, prefixOf(t), bootstrap)
+	label := func(r *rbac.ClusterRole) { r.Labels["changed"] = "yes" }
+	for _, cluster := range []logicalcluster.Name{"unreadable", "slow", "late"} {
+		if r := getRole(t, s, in(cluster.String()), "b-admin"); !r.CreationTimestamp.IsZero() {
+			t.Errorf("in %s before it is known: creation %s", cluster, r.CreationTimestamp)
+		}
+		if _, err := s.clusterRoles.List(in(cluster.String()), nil); err != nil {
+			t.Errorf("list in %s: %v", cluster, err)
+		}
+		w, err := s.clusterRoles.Watch(in(cluster.String()), &metainternalversion.ListOptions{})
+		if err != nil {
+			t.Errorf("watch in %s: %v", cluster, err)
+		} else {
+			w.Stop()
+		}
+		r, err := updateRole(t, s, in(cluster.String()), "b-admin", label)
+		if since := sharedSince[cluster]; since.IsZero() {
+			if err == nil {
+				t.Errorf("in %s a row says for good that it is of %s", cluster, r.CreationTimestamp)
+			}
+		} else if err != nil || !r.CreationTimestamp.Equal(&since) {
+			t.Errorf("change in %s: %v, %v, want it to be of %s", cluster, r, err, since)
+		}
+	}
+}
+
 func TestSharedObjectsAreEverywhereWithoutRows(t *testing.T) {
 	s := serve(t, prefixOf(t), bootstrap)
 	a, b := getRole(t, s, in("aa"), "b-admin"), getRole(t, s, in("bb"), "b-admin")
@@ -90,8 +140,24 @@ func TestSharedObjectsAreEverywhereWithoutRows(t *testing.T) {
 	if a.UID == b.UID || a.UID == "" || a.UID != getRole(t, s, in("aa"), "b-admin").UID {
 		t.Errorf("UIDs %q and %q: want one for each cluster, the same each time", a.UID, b.UID)
 	}
-	if a.ResourceVersion != "1" || !a.CreationTimestamp.Equal(&sharedCreation) {
-		t.Errorf("resourceVersion %s, creation %s", a.ResourceVersion, a.CreationTimestamp)
+	if a.ResourceVersion != "1" {
+		t.Errorf("resourceVersion %s", a.ResourceVersion)
+	}
+	// They are as old as the logical cluster, which is what kubectl shows as their age.
+	if !a.CreationTimestamp.Equal(ptr.To(sharedSince["aa"])) || !b.CreationTimestamp.Equal(ptr.To(sharedSince["bb"])) {
+		t.Errorf("creations %s and %s, want %v", a.CreationTimestamp, b.CreationTimestamp, sharedSince)
+	}
+	listed, err := s.clusterRoles.List(in("bb"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range listed.(*rbac.ClusterRoleList).Items {
+		if !r.CreationTimestamp.Equal(ptr.To(sharedSince["bb"])) {
+			t.Errorf("%s is listed as of %s", r.Name, r.CreationTimestamp)
+		}
+	}
+	if early := getRole(t, s, in("cc"), "b-admin"); !early.CreationTimestamp.IsZero() {
+		t.Errorf("before there is the logical cluster: creation %s", early.CreationTimestamp)
 	}
 	if diff := cmp.Diff([]string{"aa/b-admin", "aa/d-view", "aa/f-edit"}, names(t, s.clusterRoles, in("aa"), nil)); diff != "" {
 		t.Error(diff)
@@ -166,7 +232,7 @@ func TestSharedObjectLife(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if out.UID != original.UID || out.ResourceVersion == "1" || !out.CreationTimestamp.Equal(&sharedCreation) {
+	if out.UID != original.UID || out.ResourceVersion == "1" || !out.CreationTimestamp.Equal(ptr.To(sharedSince["aa"])) {
 		t.Errorf("the copy has UID %s, resourceVersion %s, creation %s", out.UID, out.ResourceVersion, out.CreationTimestamp)
 	}
 	if diff := cmp.Diff([]string{"aa/d-view"}, rows(t)); diff != "" {
@@ -334,7 +400,7 @@ func TestSharedObjectsAreCheckedOnce(t *testing.T) {
 		keyFunc := func(obj runtime.Object) (string, error) {
 			return b.clusterRoles.KeyFunc(context.Background(), obj.(*rbac.ClusterRole).Name)
 		}
-		if _, err := newSharedObjects(r.Storage, config, r.Prefix, keyFunc, r.New, r.NewList, storage.DefaultClusterScopedAttr, objects); err == nil {
+		if _, err := newSharedObjects(r.Storage, config, r.Prefix, keyFunc, r.New, r.NewList, storage.DefaultClusterScopedAttr, b.since, objects); err == nil {
 			t.Errorf("%s: accepted", reason)
 		}
 	}

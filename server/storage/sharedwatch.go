@@ -33,7 +33,7 @@ func (s *sharedObjects) Watch(ctx context.Context, key string, opts storage.List
 		return s.Interface.Watch(ctx, key, opts)
 	}
 
-	view := &sharedView{s: s, cluster: c, pred: opts.Predicate}
+	view := &sharedView{s: s, cluster: c, since: s.known(ctx, c.Name), pred: opts.Predicate}
 	if !opts.Predicate.Empty() {
 		// Whether a change makes an object appear, change or vanish behind a selector depends on whether it was visible
 		// before, which the events below do not tell for shared objects. So take all events and keep what is visible.
@@ -94,6 +94,7 @@ func (s *sharedObjects) visibleAt(ctx context.Context, key string, opts storage.
 type sharedView struct {
 	s       *sharedObjects
 	cluster lc.Cluster
+	since   metav1.Time
 	pred    storage.SelectionPredicate
 	visible map[string]bool // nil if the predicate selects everything
 }
@@ -117,7 +118,7 @@ func (v *sharedView) translate(in watch.Event) (watch.Event, bool, error) {
 	if err != nil {
 		return in, false, err
 	}
-	shared := v.s.in(v.cluster, rest)
+	shared := v.s.in(v.cluster, v.since, rest)
 	now := in.Object
 	if in.Type == watch.Deleted {
 		now = shared

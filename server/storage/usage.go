@@ -63,6 +63,7 @@ type share struct {
 // says. A nil usage knows nothing and bounds nothing.
 type usage struct {
 	limits func(logicalcluster.Name) Limits
+	called func(logicalcluster.Name) string
 	clock  clock.PassiveClock
 	// count returns what etcd has of a share, and the revision at which.
 	count func(context.Context, share) (amount, int64, error)
@@ -96,12 +97,15 @@ type change struct {
 	by       amount
 }
 
-func newUsage(limits func(logicalcluster.Name) Limits, clk clock.PassiveClock, count func(context.Context, share) (amount, int64, error)) *usage {
+func newUsage(limits func(logicalcluster.Name) Limits, called func(logicalcluster.Name) string, clk clock.PassiveClock, count func(context.Context, share) (amount, int64, error)) *usage {
 	if limits == nil {
 		return nil
 	}
+	if called == nil {
+		called = logicalcluster.Name.String
+	}
 	return &usage{
-		limits: limits, clock: clk, count: count,
+		limits: limits, called: called, clock: clk, count: count,
 		turns: turns.New[share](maxUncounted + 1), slots: make(chan struct{}, maxCounts),
 		byName: map[share]*list.Element{}, recent: list.New(),
 	}
@@ -148,15 +152,15 @@ func (u *usage) reserve(ctx context.Context, s share, need amount) (*counter, er
 		}
 		end, err := u.turns.Take(ctx, s)
 		if errors.Is(err, turns.ErrTooMany) {
-			return nil, apierrors.NewTooManyRequests(fmt.Sprintf("%d requests wait until the objects of workspace %q are counted", maxUncounted, s.cluster), 1)
+			return nil, apierrors.NewTooManyRequests(fmt.Sprintf("%d requests wait until the objects of workspace %q are counted", maxUncounted, u.called(s.cluster)), 1)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("wait until the objects of workspace %q are counted: %w", s.cluster, err)
+			return nil, fmt.Errorf("wait until the objects of workspace %q are counted: %w", u.called(s.cluster), err)
 		}
 		err = u.recount(ctx, s, need)
 		end()
 		if err != nil {
-			return nil, fmt.Errorf("count the objects of workspace %q: %w", s.cluster, err)
+			return nil, fmt.Errorf("count the objects of workspace %q: %w", u.called(s.cluster), err)
 		}
 	}
 }
@@ -199,11 +203,11 @@ func (u *usage) decide(c *counter, need amount, now time.Time) (verdict, error) 
 	case now.Sub(c.at) >= max(recount, recountPart*c.took):
 		return uncounted, nil
 	}
-	return refused, &fullError{full(c, limits, need, tooMany)}
+	return refused, &fullError{full(u.called(c.share.cluster), c, limits, need, tooMany)}
 }
 
-// full says what there is too much of and what to do.
-func full(c *counter, limits Limits, need amount, tooMany bool) string {
+// full says what there is too much of in a workspace and what to do.
+func full(workspace string, c *counter, limits Limits, need amount, tooMany bool) string {
 	what, part, hint := "objects", "", "delete some"
 	if c.share.events {
 		what, hint = "Events", "they end by themselves; delete some"
@@ -211,10 +215,10 @@ func full(c *counter, limits Limits, need amount, tooMany bool) string {
 	}
 	if tooMany {
 		return fmt.Sprintf("workspace %q has %d %s, and may have %d%s: %s, or ask an administrator of the server, who may make more, or raise --max-objects-per-workspace, or %s of the workspace's LogicalCluster",
-			c.share.cluster, c.now.objects, what, limits.Objects, part, hint, corev1alpha1.LimitObjectsAnnotation)
+			workspace, c.now.objects, what, limits.Objects, part, hint, corev1alpha1.LimitObjectsAnnotation)
 	}
 	return fmt.Sprintf("workspace %q has %s of %d bytes, and may have %d%s; this would add %d: %s, or ask an administrator of the server, who may make more, or raise --max-bytes-per-workspace, or %s of the workspace's LogicalCluster",
-		c.share.cluster, what, c.now.bytes, limits.Bytes, part, need.bytes, hint, corev1alpha1.LimitBytesAnnotation)
+		workspace, what, c.now.bytes, limits.Bytes, part, need.bytes, hint, corev1alpha1.LimitBytesAnnotation)
 }
 
 // recount counts a share unless somebody else just has.

@@ -78,7 +78,10 @@ func mustPass(t *testing.T, what string, err error) {
 
 // TestLimitOnObjects: a workspace has as many objects as it may; what it deletes makes room; nobody else is affected.
 func TestLimitOnObjects(t *testing.T) {
-	limit := func(c *Config) { c.Limits = always(Limits{Objects: 5}) }
+	limit := func(c *Config) {
+		c.Limits = always(Limits{Objects: 5})
+		c.Called = func(name logicalcluster.Name) string { return "root:" + name.String() }
+	}
 	s := serve(t, prefixOf(t), limit)
 	shop := as(in("shop", "default"))
 	put(t, s, "shop", "before", "v") // by the server
@@ -86,7 +89,7 @@ func TestLimitOnObjects(t *testing.T) {
 		mustPass(t, "below the limit", tryCreate(s.configMaps, shop, configMap("default", fmt.Sprint("x", i), "v")))
 	}
 	wantFull(t, "one too many", tryCreate(s.configMaps, shop, configMap("default", "more")),
-		`configmaps "more" is forbidden`, `workspace "shop" has 5 objects, and may have 5`, "--max-objects-per-workspace")
+		`configmaps "more" is forbidden`, `workspace "root:shop" has 5 objects, and may have 5`, "--max-objects-per-workspace")
 	wantFull(t, "of another resource", tryCreate(s.secrets, shop, secret("default", "more")), `secrets "more"`)
 	mustPass(t, "an update", trySet(s, shop, "x0", strings.Repeat("v", 1000)))
 
@@ -340,7 +343,7 @@ func TestUsage(t *testing.T) {
 	var counts int
 	has, revision, during := amount{}, int64(1), func() {}
 	failure := error(nil)
-	u := newUsage(always(Limits{Objects: 100}), clk, func(context.Context, share) (amount, int64, error) {
+	u := newUsage(always(Limits{Objects: 100}), nil, clk, func(context.Context, share) (amount, int64, error) {
 		counts++
 		during()
 		return has, revision, failure
@@ -431,7 +434,7 @@ func TestUsage(t *testing.T) {
 		t.Errorf("%d counters are kept after an idle hour, want 1", n)
 	}
 
-	if u := newUsage(nil, clk, nil); u != nil || u.bounded(as(in("shop")), "shop") || u.knows(shop) {
+	if u := newUsage(nil, nil, clk, nil); u != nil || u.bounded(as(in("shop")), "shop") || u.knows(shop) {
 		t.Error("without limits something is bounded or counted")
 	}
 }
