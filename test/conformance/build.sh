@@ -17,4 +17,4 @@ ldflags="-s -w"
 for package in k8s.io/component-base/version k8s.io/client-go/pkg/version; do
 	ldflags="$ldflags -X $package.gitVersion=$version -X $package.gitMajor=${major%%.*} -X $package.gitMinor=${minor%%.*} -X $package.gitTreeState=clean"
 done
-go test -c -modfile test/conformance/e2e.mod -ldflags "$ldflags" -o "$bin/e2e.test" k8s.io/kubernetes/test/e2e
+go test -c -vet=off -modfile test/conformance/e2e.mod -ldflags "$ldflags" -o "$bin/e2e.test" k8s.io/kubernetes/test/e2e

@@ -33,6 +33,7 @@ var ownGroups = []string{"core.kcp.io", "tenancy.kcp.io", "workload.kcp.io", "pl
 // TestT1_ServesWhatKubeAPIServerServes compares the columns of `kubectl api-resources -o wide`, and the subresources, of
 // a workspace with a real cluster's. What is missing is what server/builtin/missing.txt says, no more and no less.
 func TestT1_ServesWhatKubeAPIServerServes(t *testing.T) {
+	t.Parallel()
 	physical := framework.StartPhysical(t, "reference")
 	atoll := framework.StartAtoll(t)
 	clients := atoll.Clients()
@@ -125,6 +126,7 @@ func missingResources(t *testing.T) map[string]bool {
 
 // TestT1_Kubectl uses a workspace as people do.
 func TestT1_Kubectl(t *testing.T) {
+	t.Parallel()
 	atoll := framework.StartAtoll(t)
 	framework.MakeWorkspace(t, atoll.Clients(), "root", "a")
 	kubectl := func(input string, args ...string) (string, error) {
@@ -189,6 +191,7 @@ spec:
 // TestT1_ServiceAccountTokens: a token from kubectl is its ServiceAccount in its workspace, found by the server's address
 // alone as well, and nobody in another workspace that has the same ServiceAccount.
 func TestT1_ServiceAccountTokens(t *testing.T) {
+	t.Parallel()
 	atoll := framework.StartAtoll(t)
 	clients := atoll.Clients()
 	framework.MakeWorkspace(t, clients, "root", "a")
@@ -227,6 +230,7 @@ func TestT1_ServiceAccountTokens(t *testing.T) {
 
 // TestT1_Protocol: what client libraries use of the API beyond plain requests.
 func TestT1_Protocol(t *testing.T) {
+	t.Parallel()
 	w := &isoWorld{Atoll: framework.StartAtoll(t)}
 	w.clients = w.Clients()
 	w.a = framework.MakeWorkspace(t, w.clients, "root", "a")

@@ -28,6 +28,7 @@ import (
 // acknowledged before the backup is there, versions go on above all that anybody saw, who watched must list again, and
 // the kubeconfig of before is good.
 func TestI7_BackupAndRestore(t *testing.T) {
+	t.Parallel()
 	const (
 		writers = 4
 		before  = 300 // writes that are acknowledged when the backup begins, at least

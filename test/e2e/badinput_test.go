@@ -33,6 +33,7 @@ func clearError(t *testing.T, text, what string, names ...string) {
 
 // TestBadInput_Requests: a path that cannot be served gets an error that names it and says what would be right.
 func TestBadInput_Requests(t *testing.T) {
+	t.Parallel()
 	w := &isoWorld{Atoll: framework.StartAtoll(t)}
 	w.clients = w.Clients()
 	framework.MakeWorkspace(t, w.clients, "root", "a")
@@ -85,6 +86,7 @@ func TestBadInput_Requests(t *testing.T) {
 
 // TestBadInput_Start: a server that cannot start says which input is wrong and what to do, and ends.
 func TestBadInput_Start(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	running := framework.StartAtoll(t)
 	port := strings.TrimPrefix(running.URL, "https://127.0.0.1:")

@@ -22,6 +22,7 @@ import (
 
 // TestClientKnowsEveryResource: clients name resources without discovery, so what they guess has to be what is served.
 func TestClientKnowsEveryResource(t *testing.T) {
+	t.Parallel()
 	a := framework.StartAtoll(t)
 	clients := a.Clients()
 	served, err := discovery.NewDiscoveryClientForConfigOrDie(clients.ConfigFor("root")).ServerPreferredResources()
@@ -57,6 +58,7 @@ func TestClientKnowsEveryResource(t *testing.T) {
 
 // TestInformerOfAllLogicalClusters: equal names stay apart, and what went while the server was away is told as Missed.
 func TestInformerOfAllLogicalClusters(t *testing.T) {
+	t.Parallel()
 	a := framework.StartAtoll(t)
 	clients := a.Clients()
 	names := []string{"root", "system:admin"}
@@ -128,6 +130,7 @@ func TestInformerOfAllLogicalClusters(t *testing.T) {
 // TestShellCompletion: a TAB finds what a person can name, also through the kubectl that is built in, and where the server
 // does not answer it finds nothing, in time.
 func TestShellCompletion(t *testing.T) {
+	t.Parallel()
 	a := framework.StartAtoll(t)
 	a.MustRun("workspace", "create", "shop")
 	a.MustRun("workspace", "create", "root:shop:team")
@@ -159,6 +162,7 @@ func TestShellCompletion(t *testing.T) {
 
 // TestHintsCanBePasted: the server proposes commands as it was called itself.
 func TestHintsCanBePasted(t *testing.T) {
+	t.Parallel()
 	a := framework.StartAtoll(t)
 	log, err := os.ReadFile(filepath.Join(a.Dir, "atoll.log"))
 	if err != nil {
@@ -183,6 +187,7 @@ func TestHintsCanBePasted(t *testing.T) {
 
 // TestClusterThatIsAway: who looks is told at once, also by a server that was just started, and a deletion names it.
 func TestClusterThatIsAway(t *testing.T) {
+	t.Parallel()
 	a := framework.StartAtoll(t)
 	east := framework.StartPhysical(t, "east")
 	a.MustRun("cluster", "add", "east", "--kubeconfig", east.Kubeconfig)

@@ -56,6 +56,7 @@ spec:
 // TestT1_KubectlKnowsCustomResources uses custom resources as people do, in two workspaces that define one name
 // differently: kubectl finds them by their names, knows their fields, and asks about no field twice.
 func TestT1_KubectlKnowsCustomResources(t *testing.T) {
+	t.Parallel()
 	atoll := framework.StartAtoll(t)
 	for workspace, field := range map[string]string{"a": "colour", "b": "weight"} {
 		framework.MakeWorkspace(t, atoll.Clients(), "root", workspace)
@@ -114,6 +115,7 @@ func TestT1_KubectlKnowsCustomResources(t *testing.T) {
 // TestI1_NoBleed_Discovery reads all that tells what is served, in two workspaces with definitions of one name, in one
 // without any, and on no workspace, and looks for what the others define.
 func TestI1_NoBleed_Discovery(t *testing.T) {
+	t.Parallel()
 	atoll := framework.StartAtoll(t)
 	clients := atoll.Clients()
 	fields := map[string]string{"a": "canarycolour", "b": "canaryweight", "none": ""}

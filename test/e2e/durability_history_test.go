@@ -144,6 +144,7 @@ func impossible(began objectState, history []operation) string {
 
 // TestI7_HistoriesAreJudged holds the judge: what must not happen is found.
 func TestI7_HistoriesAreJudged(t *testing.T) {
+	t.Parallel()
 	create := question{kind: createRequest, value: "a"}
 	update := question{kind: updateRequest, value: "b"}
 	get, remove := question{kind: getRequest}, question{kind: deleteRequest}

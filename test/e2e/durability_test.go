@@ -43,6 +43,7 @@ const (
 // every request took effect once and at one moment, watches miss nothing and see nothing twice, and resourceVersions only
 // grow.
 func TestI7_AcknowledgedWritesSurvive(t *testing.T) {
+	t.Parallel()
 	cycles := durableCycles
 	if soaking() {
 		cycles = durableCyclesLong
@@ -64,6 +65,7 @@ func TestI7_AcknowledgedWritesSurvive(t *testing.T) {
 
 // TestI7_CleanStopLosesNothing is the same with SIGTERM.
 func TestI7_CleanStopLosesNothing(t *testing.T) {
+	t.Parallel()
 	w := newDurableWorld(t)
 	w.underLoad(t, 0, func() { w.Stop() })
 	w.restart()
@@ -145,6 +147,7 @@ func (w *durableWorld) underLoad(t *testing.T, cycle int, end func()) {
 	var (
 		wait  sync.WaitGroup
 		acks  atomic.Int64
+		slow  atomic.Int64
 		ended atomic.Bool
 	)
 	enough := make(chan struct{})
@@ -158,6 +161,10 @@ func (w *durableWorld) underLoad(t *testing.T, cycle int, end func()) {
 					wrote, err = w.write(ctx, c, cluster, random, fmt.Sprintf("cycle %d, writer %d, %d", cycle, c, i))
 				} else {
 					err = w.read(ctx, c, cluster, random)
+				}
+				if err != nil && strings.Contains(err.Error(), "etcdserver: request timed out") {
+					slow.Add(1)
+					continue // the disk did not keep up; whether it was written is in the history as not known
 				}
 				if err != nil {
 					if !ended.Load() {
@@ -181,6 +188,9 @@ func (w *durableWorld) underLoad(t *testing.T, cycle int, end func()) {
 	cancel()
 	wait.Wait()
 	w.writes += int(acks.Load())
+	if slow.Load() > durableWrites/10 {
+		t.Errorf("%d requests were not answered in time by etcd, beside %d writes that were acknowledged: too much is not known to judge the rest", slow.Load(), acks.Load())
+	}
 	// What was not answered happened by now, or it will not: who was to do it is gone.
 	now := time.Since(w.began)
 	for _, history := range w.histories {

@@ -25,6 +25,7 @@ import (
 
 // TestDamagedStore damages files of the embedded etcd: the server does not start on them, and says what to do in words.
 func TestDamagedStore(t *testing.T) {
+	t.Parallel()
 	a := framework.StartAtoll(t)
 	a.Stop()
 	flip := func(from, to int) func(t *testing.T, file string) {
@@ -112,6 +113,7 @@ func unmountLeftDisks(t *testing.T) {
 // TestFullDisk fills the disk below a server that writes: it ends and says so; with room again, everything that was
 // acknowledged is there. Whether a start on a full disk succeeds is up to the room that etcd's files have in them.
 func TestFullDisk(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "disk")
 	must(t, os.Mkdir(dir, 0o700))
 	unmountLeftDisks(t)

@@ -26,6 +26,7 @@ import (
 // TestFullEtcd fills the embedded etcd up to its quota: writes are refused in words, reads and deletions go on, and nothing
 // acknowledged is lost. After deletions it takes writes again by itself; a server that was killed meanwhile says what to do.
 func TestFullEtcd(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "atoll")
 	start := func(quota string) *framework.Atoll {
 		a := framework.NewAtoll(t, "--root-directory="+dir, "--embedded-etcd-quota-bytes="+quota)

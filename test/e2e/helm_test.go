@@ -42,6 +42,7 @@ const (
 //
 // `helm test` is not part of it yet: the chart's test is a Pod without a controller, which goes down only once bare Pods do.
 func TestT1_HelmInstallWait(t *testing.T) {
+	t.Parallel()
 	h := newHelm(t)
 	before := h.settled(t)
 

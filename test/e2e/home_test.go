@@ -20,6 +20,7 @@ import (
 // TestHomeWorkspaces: who is in a group of --home-workspaces has a workspace of his own, made when he first enters it, whose
 // admin he is and which no other user sees; nobody else has one, and nobody by another's word.
 func TestHomeWorkspaces(t *testing.T) {
+	t.Parallel()
 	tokens := filepath.Join(t.TempDir(), "tokens.csv")
 	rows := "ann-token,ann,1,staff\nben-token,oidc:ben@shop.example,2,staff\ncarl-token,carl,3\n"
 	if err := os.WriteFile(tokens, []byte(rows), 0o600); err != nil {

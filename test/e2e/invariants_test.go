@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -57,29 +58,37 @@ func row(resource string, cluster logicalcluster.Name, namespace, name string) s
 	return strings.Join([]string{resource, cluster.String(), namespace, name}, "/")
 }
 
-// vanish takes rows out of the store while the server is stopped, so that nobody sees them deleted, and starts the
-// server again.
-func (f *fleet) vanish(t *testing.T, rows ...string) {
+// inStoppedStore opens the store of a server that is stopped, and closes it again. The test ends if it has failed by then.
+func inStoppedStore(t *testing.T, atoll *framework.Atoll, do func(store *clientv3.Client)) {
 	t.Helper()
-	f.Stop()
-	etcd, err := embeddedetcd.Start(t.Context(), embeddedetcd.Options{Dir: filepath.Join(f.Dir, "etcd")})
+	etcd, err := embeddedetcd.Start(t.Context(), embeddedetcd.Options{Dir: filepath.Join(atoll.Dir, "etcd")})
 	if err != nil {
 		t.Fatalf("open the store of the stopped server: %v", err)
 	}
-	for _, r := range rows {
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
-		resp, err := etcd.Client.Delete(ctx, "/registry/"+r)
-		cancel()
-		if err != nil || resp.Deleted != 1 {
-			t.Errorf("delete row %s: %v, %v, want one deleted", r, resp, err)
-		}
-	}
+	do(etcd.Client)
 	if err := etcd.Stop(); err != nil {
 		t.Fatalf("close the store of the stopped server: %v", err)
 	}
 	if t.Failed() {
 		t.FailNow()
 	}
+}
+
+// vanish takes rows out of the store while the server is stopped, so that nobody sees them deleted, and starts the
+// server again.
+func (f *fleet) vanish(t *testing.T, rows ...string) {
+	t.Helper()
+	f.Stop()
+	inStoppedStore(t, f.Atoll, func(store *clientv3.Client) {
+		for _, r := range rows {
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			resp, err := store.Delete(ctx, "/registry/"+r)
+			cancel()
+			if err != nil || resp.Deleted != 1 {
+				t.Errorf("delete row %s: %v, %v, want one deleted", r, resp, err)
+			}
+		}
+	})
 	f.Restart()
 }
 

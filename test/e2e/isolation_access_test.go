@@ -10,6 +10,7 @@ import (
 // TestI1_NoBleed_Strangers: who is admin of one workspace is a stranger in every other, and a request that may not be
 // made says nothing about what there is.
 func TestI1_NoBleed_Strangers(t *testing.T) {
+	t.Parallel()
 	w := newIsoWorld(t)
 	a, b := w.a.String(), w.b.String()
 	const cm = "/api/v1/namespaces/iso/configmaps/iso"
@@ -84,6 +85,7 @@ func TestI1_NoBleed_Strangers(t *testing.T) {
 
 // TestI1_NoBleed_AdminOfAWorkspaceIsNoMore: what an admin may give himself inside his workspace leads nowhere else.
 func TestI1_NoBleed_AdminOfAWorkspaceIsNoMore(t *testing.T) {
+	t.Parallel()
 	w := newIsoWorld(t)
 	a, b := w.a.String(), w.b.String()
 	masters := map[string]string{"Impersonate-User": "root", "Impersonate-Group": "system:masters"}

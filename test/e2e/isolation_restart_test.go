@@ -26,6 +26,7 @@ const manyWorkspaces = 200
 // TestI1_NoBleed_CachesAfterRestart: caches that are filled anew hold every logical cluster's objects of one name, not
 // one of them (trap X1).
 func TestI1_NoBleed_CachesAfterRestart(t *testing.T) {
+	t.Parallel()
 	w := newIsoWorld(t)
 	clusters := []logicalcluster.Name{w.a, w.b}
 	for i := range manyWorkspaces {

@@ -16,6 +16,7 @@ import (
 
 // TestI1_NoBleed_ContinueTokens takes continue tokens of b to a, and forges others: none leads out of a.
 func TestI1_NoBleed_ContinueTokens(t *testing.T) {
+	t.Parallel()
 	w := newIsoWorld(t)
 	for _, r := range w.resources {
 		t.Run(r.Resource+"."+r.Group, func(t *testing.T) {

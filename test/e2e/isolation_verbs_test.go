@@ -23,6 +23,7 @@ import (
 // TestI1_NoBleed_EachVerbOfEachKind does everything that can be done with a resource in workspace a, as an administrator
 // whom no role stops, and looks that a sees and changes nothing of b, which holds an object of the same name in each.
 func TestI1_NoBleed_EachVerbOfEachKind(t *testing.T) {
+	t.Parallel()
 	w := newIsoWorld(t)
 	before := w.settled(t, w.b)
 	namespaces := []isoResource{}

@@ -29,6 +29,7 @@ const (
 // TestI1_NoBleed_RandomWalk lets the admin of a try verbs and paths at random, among them every trick with clusters,
 // tokens, headers and names that we could think of. No answer ever shows anything of b, and b stays as it is.
 func TestI1_NoBleed_RandomWalk(t *testing.T) {
+	t.Parallel()
 	seed := uint64(time.Now().UnixNano())
 	if text := os.Getenv(walkSeed); text != "" {
 		var err error

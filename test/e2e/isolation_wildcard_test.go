@@ -22,6 +22,7 @@ import (
 // namespace or name there filters and never reaches into the logical cluster of that name, nobody else may ask, and
 // nothing else works there.
 func TestI1_NoBleed_Wildcard(t *testing.T) {
+	t.Parallel()
 	w := newIsoWorld(t)
 	admin := adminHTTP(t, w)
 	// A namespace whose name is that of a logical cluster: on the wildcard its key would be the prefix of that one.

@@ -21,6 +21,7 @@ import (
 // TestLimitsOfOneWorkspace: an administrator gives one workspace limits of its own, which its owner may not, and which hold at once
 // on all servers.
 func TestLimitsOfOneWorkspace(t *testing.T) {
+	t.Parallel()
 	etcd := framework.StartEtcd(t)
 	tokens := filepath.Join(t.TempDir(), "tokens.csv")
 	must(t, os.WriteFile(tokens, []byte("alice-token,alice,1\n"), 0o600))

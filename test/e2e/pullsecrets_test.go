@@ -13,6 +13,7 @@ import (
 // TestT1_PullSecretsOfTheDefaultAccount: pods that name no ServiceAccount pull images with the Secrets that the
 // workspace's account default has.
 func TestT1_PullSecretsOfTheDefaultAccount(t *testing.T) {
+	t.Parallel()
 	f := &fleet{Atoll: framework.StartAtoll(t), clusters: map[string]*framework.Physical{"east": framework.StartPhysical(t, "east")}}
 	f.MustRun("cluster", "add", "east", "--kubeconfig", f.clusters["east"].Kubeconfig)
 	w := f.workspace(t, "pulls")

@@ -65,7 +65,7 @@ func TestTermsOfALeader(t *testing.T) {
 		if term == 1 || term == terms {
 			// Connections and requests take a moment to end.
 			framework.Eventually(t, time.Minute, "nothing of a term is left", func() string {
-				if now = admin.left(t).goroutines; term == 1 {
+				if _, now = admin.goroutines(t); term == 1 {
 					first = now
 				}
 				if now > first+termsSlack {

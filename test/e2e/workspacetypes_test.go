@@ -10,7 +10,6 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	embeddedetcd "atoll.dev/atoll/embedded-etcd"
 	"atoll.dev/atoll/test/framework"
 )
 
@@ -235,16 +234,15 @@ func (p *preparer) refused(address, cluster string) {
 // rows are what the store of a stopped server holds, by key.
 func rows(t *testing.T, atoll *framework.Atoll) map[string]string {
 	t.Helper()
-	etcd, err := embeddedetcd.Start(t.Context(), embeddedetcd.Options{Dir: filepath.Join(atoll.Dir, "etcd")})
-	if err != nil {
-		t.Fatalf("open the store of the stopped server: %v", err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	all, err := etcd.Client.Get(ctx, "/", clientv3.WithPrefix())
-	if stopped := etcd.Stop(); err != nil || stopped != nil {
-		t.Fatalf("read the store of the stopped server: %v, %v", err, stopped)
-	}
+	var all *clientv3.GetResponse
+	inStoppedStore(t, atoll, func(store *clientv3.Client) {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		var err error
+		if all, err = store.Get(ctx, "/", clientv3.WithPrefix()); err != nil {
+			t.Errorf("read the store of the stopped server: %v", err)
+		}
+	})
 	found := map[string]string{}
 	for _, kv := range all.Kvs {
 		found[string(kv.Key)] = string(kv.Value)

@@ -52,6 +52,14 @@ func (p *Process) Use(t testing.TB) {
 	t.Cleanup(func() { p.t = before })
 }
 
+// Setenv sets a variable of its environment for the next starts.
+func (p *Process) Setenv(key, value string) {
+	if p.env == nil {
+		p.env = os.Environ()
+	}
+	p.env = append(p.env, key+"="+value)
+}
+
 // Start starts the process, which is not running, and waits until it is ready.
 func (p *Process) Start() {
 	p.t.Helper()
