@@ -4,7 +4,7 @@
 // A test that proves a requirement carries its id first in its name: TestT1_DeploymentRuns, TestT2_T11_MoveTurnedBack.
 // The requirements are in requirements.tsv: id, text, and what is still missing where tests prove a part only.
 //
-//	go test -json ./... | report summary results.json      prints failures in full, keeps the events in results.json
+//	go test -json ./... | report summary results.json      prints failures in their own words, keeps all in results.json
 //	report table [-check] README.md results.json ...       writes the table; with -check, fails if that would change it
 //	go test -json ./... | report soak soak.md faults       writes what passed as that section, and how long recovery took
 //	go test -json ./... | report operators operators.md    writes which programs did what

@@ -31,8 +31,9 @@ func readEvents(r io.Reader, handle func(line []byte, e event)) error {
 	return s.Err()
 }
 
-// summary prints a line for each package and the output of what failed, and keeps the events in file. It fails if
-// anything did, also if nothing ran at all.
+// summary prints a line for each package and what failed in its own words, and keeps the events, with all output, in file:
+// servers write logs of thousands of lines, and who reads a part of them shall see why. It fails if anything did, also if
+// nothing ran at all.
 func summary(in io.Reader, out io.Writer, file string) error {
 	keep, err := os.Create(file)
 	if err != nil {
@@ -41,7 +42,7 @@ func summary(in io.Reader, out io.Writer, file string) error {
 	defer keep.Close()
 	w := bufio.NewWriter(keep)
 	type key struct{ pkg, test string }
-	output, count, broken, said := map[key][]string{}, map[string]int{}, []string{}, []string{}
+	output, count, broken := map[key][]string{}, map[string]int{}, []string{}
 	err = readEvents(in, func(line []byte, e event) {
 		_, _ = w.Write(append(slices.Clone(line), '\n')) // its error is Flush's
 		k := key{e.Package, e.Test}
@@ -57,9 +58,10 @@ func summary(in io.Reader, out io.Writer, file string) error {
 			switch {
 			case e.Action == "fail":
 				broken = append(broken, strings.TrimSpace(e.Package+" "+e.Test))
-				fmt.Fprint(out, strings.Join(output[k], ""))
-				said = append(said, strings.TrimSpace(e.Package+" "+e.Test))
-				said = append(said, messages(output[k])...)
+				fmt.Fprintf(out, "--- FAIL %s\n", strings.TrimSpace(e.Package+" "+e.Test))
+				if len(output[k]) > 0 {
+					fmt.Fprintln(out, strings.Join(ownWords(output[k]), "\n"))
+				}
 			case e.Action == "skip" && e.Test != "":
 				fmt.Fprint(out, strings.Join(output[k], "")) // loudly, since it proves nothing
 			case e.Test == "" && e.Action == "pass":
@@ -76,9 +78,8 @@ func summary(in io.Reader, out io.Writer, file string) error {
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	if len(said) > 0 {
-		// Once more and without logs, which are long: who reads only the end shall see why.
-		fmt.Fprintf(out, "\n== What failed, in its own words\n%s\n", strings.Join(said, "\n"))
+	if len(broken) > 0 {
+		fmt.Fprintf(out, "all that was printed is in %s\n", file)
 	}
 	fmt.Fprintf(out, "%d passed, %d failed, %d skipped\n", count["pass"], count["fail"], count["skip"])
 	if len(broken) > 0 {
@@ -95,15 +96,31 @@ var (
 	message = regexp.MustCompile(`^\s+\w+\.go:\d+: `)
 	// ofLog is one that shows a log.
 	ofLog = regexp.MustCompile(`\.log:\s*$`)
+	// crash is how the runtime's report of one begins, and the race detector's.
+	crash = regexp.MustCompile(`^(panic: |fatal error: |WARNING: DATA RACE)`)
 )
+
+// ownWords returns why a test failed, by its output: its messages, or the report of a crash, or else its last lines.
+func ownWords(output []string) []string {
+	const maxLines = 80
+	all := strings.Split(strings.TrimSuffix(strings.Join(output, ""), "\n"), "\n")
+	if at := slices.IndexFunc(all, crash.MatchString); at >= 0 {
+		return append(messages(all[:at]), all[at:min(len(all), at+maxLines)]...)
+	}
+	if said := messages(all); said != nil {
+		return said
+	}
+	return all[max(0, len(all)-maxLines):]
+}
 
 // messages returns what a test said of itself in these lines of its output: the beginning of each message, and of each
 // line, with its logs left out.
 func messages(output []string) []string {
-	const maxLines, maxBytes = 12, 500
+	const maxLines, maxBytes = 30, 500
 	var said []string
 	lines := maxLines // of the message so far; those before the first message are not the test's
-	for _, line := range strings.Split(strings.Join(output, ""), "\n") {
+	for _, line := range output {
+		line = strings.TrimSuffix(line, "\n")
 		switch {
 		case message.MatchString(line) && !ofLog.MatchString(line):
 			lines = 0
