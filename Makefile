@@ -52,7 +52,7 @@ physical-stop: ## Stop a physical cluster: make physical-stop NAME=east. REMOVE=
 
 .PHONY: test
 test: ## Run everything CI runs, and print the time of each suite.
-	@.ci/suites build verify unit integration e2e operators-short demo conformance table
+	@.ci/suites build verify unit servers operators-short demo conformance table
 
 .PHONY: unit
 unit: ## Run the tests of the packages.

@@ -35,8 +35,11 @@ var specsText string
 //go:embed exceptions.txt
 var exceptionsText string
 
-// runTime bounds a whole run of specs on one side. It takes 3 to 4 minutes on a machine that does nothing else.
+// runTime bounds a whole run of specs on one side. It takes 2 to 3 minutes on a machine that does nothing else.
 const runTime = 30 * time.Minute
+
+// processesOfSide is how many processes of the suite run on one side at a time. Two on each of three sides keep two cores busy.
+const processesOfSide = 2
 
 // exceptionsAtOnce is how many exceptions are tried at a time. Most of them wait.
 const exceptionsAtOnce = 6
@@ -98,7 +101,7 @@ func TestConformance(t *testing.T) {
 		dir := t.TempDir()
 		wg.Go(func() {
 			var err error
-			if s.results, err = suite.run(t.Context(), kubeconfig, dir, wanted); err != nil {
+			if s.results, err = suite.share(t.Context(), kubeconfig, dir, wanted, processesOfSide); err != nil {
 				t.Errorf("run the suite on %s: %v", s.name, err)
 			}
 		})

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"atoll.dev/atoll/test/host"
 )
@@ -70,6 +71,31 @@ func TestJudge(t *testing.T) {
 				t.Errorf("problems, -want +got:\n%s", diff)
 			}
 		})
+	}
+}
+
+func TestDeal(t *testing.T) {
+	for _, tt := range []struct {
+		specs, first, second, serial string
+	}{
+		{specs: "a b c", first: "a c", second: "b"},
+		{specs: "a [Serial]x b c [Serial]y d", first: "a c", second: "b d", serial: "[Serial]x [Serial]y"},
+		{specs: "a", first: "a"},
+		{specs: "[Serial]x", serial: "[Serial]x"},
+	} {
+		var want [][]string
+		for _, hand := range []string{tt.first, tt.second} {
+			if hand != "" {
+				want = append(want, strings.Fields(hand))
+			}
+		}
+		hands, serial := deal(strings.Fields(tt.specs), 2)
+		if diff := cmp.Diff(want, hands, cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tt.specs, diff)
+		}
+		if diff := cmp.Diff(strings.Fields(tt.serial), serial, cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("%s, serial (-want +got):\n%s", tt.specs, diff)
+		}
 	}
 }
 

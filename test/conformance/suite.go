@@ -91,6 +91,52 @@ func (s suite) run(ctx context.Context, kubeconfig, dir string, specs []string) 
 	return results, nil
 }
 
+// share runs specs as run does, dealt to so many processes at a time, since most of them wait; those that say [Serial] afterwards,
+// in one.
+func (s suite) share(ctx context.Context, kubeconfig, dir string, specs []string, processes int) (map[string]result, error) {
+	hands, serial := deal(specs, processes)
+	all, errs := make([]map[string]result, len(hands)), make([]error, len(hands))
+	var wg sync.WaitGroup
+	for i, hand := range hands {
+		wg.Go(func() {
+			own := filepath.Join(dir, strconv.Itoa(i))
+			if errs[i] = os.Mkdir(own, 0o700); errs[i] == nil {
+				all[i], errs[i] = s.run(ctx, kubeconfig, own, hand)
+			}
+		})
+	}
+	wg.Wait()
+	err := errors.Join(errs...)
+	if err == nil && len(serial) > 0 {
+		var last map[string]result
+		last, err = s.run(ctx, kubeconfig, dir, serial)
+		all = append(all, last)
+	}
+	if err != nil {
+		return nil, err
+	}
+	results := map[string]result{}
+	for _, r := range all {
+		maps.Copy(results, r)
+	}
+	return results, nil
+}
+
+// deal parts specs that may run beside others among n, neighbours apart since they wait for the same things, from those that may not.
+func deal(specs []string, n int) (hands [][]string, serial []string) {
+	hands = make([][]string, n)
+	beside := 0
+	for _, spec := range specs {
+		if strings.Contains(spec, "[Serial]") {
+			serial = append(serial, spec)
+			continue
+		}
+		hands[beside%n] = append(hands[beside%n], spec)
+		beside++
+	}
+	return hands[:min(n, beside)], serial
+}
+
 // each runs every spec in a process of its own, which ends after specTime, so many at a time, and returns how they ended.
 // name is what the API server is called in messages.
 func (s suite) each(t *testing.T, name, kubeconfig string, specs []string, workers int) map[string]result {

@@ -74,7 +74,7 @@ func TestLineCrashesAfterTheNthWrite(t *testing.T) {
 // That one of many crashes has happened is not enough.
 func TestMissedCrashesAreNamed(t *testing.T) {
 	of := func(verb, resource string) write {
-		return write{hubSide, &apirequest.RequestInfo{Verb: verb, Resource: resource}}
+		return write{side: hubSide, info: &apirequest.RequestInfo{Verb: verb, Resource: resource}}
 	}
 	l := newLine("test", isContent)
 	writes := []write{of("create", "services"), of("create", "deployments"), of("create", "events"), of("update", "deployments"), of("create", "services")}

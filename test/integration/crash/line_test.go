@@ -60,6 +60,8 @@ type line struct {
 type write struct {
 	side string
 	info *apirequest.RequestInfo
+	// taken says that a server answered that it was written. What was refused, or never got there, may be in no audit log.
+	taken bool
 }
 
 func (w write) String() string { return w.kind() + " " + w.info.Name }
@@ -183,13 +185,16 @@ func (l *line) finish(last bool) error {
 }
 
 func (e end) write(req *http.Request, info *apirequest.RequestInfo) (*http.Response, error) {
-	number, last, err := e.begin(write{e.side, info})
+	number, last, err := e.begin(write{side: e.side, info: info})
 	if err != nil {
 		return nil, err
 	}
 	req = req.Clone(req.Context())
 	req.Header.Set(auditinternal.HeaderAuditID, e.auditID(number))
 	resp, err := e.next.RoundTrip(req)
+	if err == nil && resp.StatusCode < http.StatusMultipleChoices {
+		e.took(number)
+	}
 	if err == nil && last {
 		// The audit log has it when the answer has ended.
 		_, drained := io.Copy(io.Discard, resp.Body)
@@ -201,6 +206,13 @@ func (e end) write(req *http.Request, info *apirequest.RequestInfo) (*http.Respo
 	return resp, err
 }
 
+// took notes that a server has written what a write asked for.
+func (l *line) took(number int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.writes[number-1].taken = true
+}
+
 func (l *line) auditID(number int) string { return fmt.Sprintf("%s-%d", l.name, number) }
 
 // call is a write that is no request.
@@ -208,7 +220,7 @@ func (l *line) call(name string, do func() error) error {
 	if l.isCrashed() {
 		return errCrashed
 	}
-	_, last, err := l.begin(write{hubSide, &apirequest.RequestInfo{Verb: "call", Resource: name}})
+	_, last, err := l.begin(write{side: hubSide, info: &apirequest.RequestInfo{Verb: "call", Resource: name}})
 	if err != nil {
 		return err
 	}
