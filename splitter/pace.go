@@ -1,12 +1,14 @@
 package splitter
 
 import (
+	"slices"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 
+	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
 	"atoll.dev/atoll/client"
 	"atoll.dev/atoll/internal/kinds"
 )
@@ -38,6 +40,26 @@ func mayWait(before, now *appsv1.Deployment) time.Duration {
 		return client.WhileNothing
 	}
 	return client.WhileProgressing
+}
+
+// placedMayWait is how long the clusters of a Placement may stay in its status as before and not become now. An end may not
+// wait: that all that is placed serves, with nothing left elsewhere. Nor may a refusal, or its end.
+func placedMayWait(before, now []placementv1alpha1.PlacedClusterStatus) time.Duration {
+	unready := func(c placementv1alpha1.PlacedClusterStatus) bool { return c.Phase != placementv1alpha1.PhaseReady }
+	if !slices.ContainsFunc(now, unready) || !slices.Equal(refusing(before), refusing(now)) {
+		return 0
+	}
+	return client.WhileProgressing
+}
+
+// refusing are the names of the clusters that refuse something, in their order.
+func refusing(clusters []placementv1alpha1.PlacedClusterStatus) (names []string) {
+	for _, c := range clusters {
+		if c.Phase == placementv1alpha1.PhaseRefused {
+			names = append(names, c.Name)
+		}
+	}
+	return names
 }
 
 // holds says of Available that it is True, of Progressing that it is through.

@@ -1,13 +1,17 @@
 package splitter
 
 import (
+	"runtime"
 	"testing"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
+	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
 	"atoll.dev/atoll/internal/kinds"
 )
@@ -51,5 +55,83 @@ func TestMayWait(t *testing.T) {
 				t.Errorf("may wait %s, want %s: %s", got, tc.want, tc.reason)
 			}
 		})
+	}
+}
+
+func TestPlacedMayWait(t *testing.T) {
+	type clusters = []placementv1alpha1.PlacedClusterStatus
+	on := func(name string, phase placementv1alpha1.PlacedClusterPhase, ready, replicas int32) placementv1alpha1.PlacedClusterStatus {
+		return placementv1alpha1.PlacedClusterStatus{Name: name, Phase: phase, ReadyReplicas: ready, Replicas: replicas}
+	}
+	for name, tc := range map[string]struct {
+		before, now clusters
+		want        time.Duration
+		reason      string
+	}{
+		"First":    {nil, clusters{on("east", "Pending", 0, 0)}, client.WhileProgressing, "more follows"},
+		"Step":     {clusters{on("east", "Synced", 1, 3)}, clusters{on("east", "Synced", 2, 3)}, client.WhileProgressing, "another pod serves"},
+		"Through":  {clusters{on("east", "Synced", 2, 3)}, clusters{on("east", "Ready", 3, 3)}, 0, "somebody waited for it"},
+		"OneOfTwo": {clusters{on("east", "Synced", 2, 3), on("west", "Synced", 2, 3)}, clusters{on("east", "Ready", 3, 3), on("west", "Synced", 2, 3)}, client.WhileProgressing, "the other follows"},
+		"Moving":   {clusters{on("east", "Draining", 3, 3), on("west", "Synced", 2, 3)}, clusters{on("east", "Draining", 3, 3), on("west", "Ready", 3, 3)}, client.WhileProgressing, "it goes from east next"},
+		"Moved":    {clusters{on("east", "Deleting", 3, 3), on("west", "Ready", 3, 3)}, clusters{on("west", "Ready", 3, 3)}, 0, "somebody waited for it"},
+		"Gone":     {clusters{on("east", "Deleting", 0, 3)}, nil, 0, "somebody waited for it"},
+		"Rescaled": {clusters{on("east", "Ready", 4, 4)}, clusters{on("east", "Ready", 2, 2)}, 0, "it is what was asked for"},
+		"Rolling":  {clusters{on("east", "Ready", 3, 3)}, clusters{on("east", "Applying", 3, 3)}, client.WhileProgressing, "more follows"},
+		"Refused":  {clusters{on("east", "Applying", 0, 3)}, clusters{on("east", "Refused", 0, 3)}, 0, "bad news"},
+		"Refuses":  {clusters{on("east", "Refused", 1, 3)}, clusters{on("east", "Refused", 2, 3)}, client.WhileProgressing, "it was said"},
+		"Taken":    {clusters{on("east", "Refused", 0, 3)}, clusters{on("east", "Applying", 0, 3)}, 0, "the bad news is over"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := placedMayWait(tc.before, tc.now); got != tc.want {
+				t.Errorf("may wait %s, want %s: %s", got, tc.want, tc.reason)
+			}
+		})
+	}
+}
+
+// TestPlacementTellsTheEndAtOnce: kubectl get placements showed "2/2 False" for a second after helm --wait was through.
+func TestPlacementTellsTheEndAtOnce(t *testing.T) {
+	root, leaf := pair("Deployment", "web")
+	p := placementOf("", "Placed", mirrorEast)
+	m := newMirrored(t, root, leaf, p)
+	k := key{ofPlacement, client.KeyOf(p)}
+	d := leaf.(*appsv1.Deployment)
+	// shown waits until the leaf counts as that, and looks; the clock stands still.
+	shown := func(phase placementv1alpha1.PlacedClusterPhase) (wait time.Duration) {
+		t.Helper()
+		for began := time.Now(); ; runtime.Gosched() {
+			if sums := m.sumsOf(p); sums[mirrorEast].phase() == phase {
+				return m.look(t, k)
+			}
+			if time.Since(began) > time.Minute {
+				t.Fatalf("the leaf counts as %v, want %s", m.sumsOf(p), phase)
+			}
+		}
+	}
+	told := func() placementv1alpha1.PlacedClusterPhase {
+		t.Helper()
+		if err := m.objects.Get(t.Context(), ctrlclient.ObjectKeyFromObject(p), p); err != nil {
+			t.Fatal(err)
+		}
+		return p.Status.Clusters[0].Phase
+	}
+	if wait := shown(placementv1alpha1.PhaseApplying); wait != 0 || told() != placementv1alpha1.PhaseApplying {
+		t.Fatalf("the first word waits %s, and %s is told", wait, told())
+	}
+	d.Annotations[workloadv1alpha1.RenderedAnnotation], d.Annotations[workloadv1alpha1.AppliedAnnotation] = "h", "h"
+	if err := m.objects.Update(t.Context(), d); err != nil {
+		t.Fatal(err)
+	}
+	if wait := shown(placementv1alpha1.PhaseSynced); wait <= 0 || told() != placementv1alpha1.PhaseApplying {
+		t.Errorf("a step on the way waits %s, and %s is told", wait, told())
+	}
+	d.Status = appsv1.DeploymentStatus{Replicas: 2, UpdatedReplicas: 2, ReadyReplicas: 2, AvailableReplicas: 2}
+	if err := m.objects.Status().Update(t.Context(), d); err != nil {
+		t.Fatal(err)
+	}
+	for began := time.Now(); shown(placementv1alpha1.PhaseReady) != 0 && time.Since(began) < 10*time.Second; runtime.Gosched() {
+	} // until the informer shows what was written last
+	if told() != placementv1alpha1.PhaseReady {
+		t.Errorf("the end is not told at once: %s is", told())
 	}
 }

@@ -30,7 +30,7 @@ const unreachable = "Unreachable"
 const confirmDeletions = "deletions"
 
 // placementStatus brings the status of a Placement up to date, at its pace: where it stands in every cluster. The conditions
-// are the placement controller's.
+// are the placement controller's. Who waits for an end, say with helm --wait, looks here next.
 func (c *Controller) placementStatus(ctx context.Context, k key) (wait time.Duration, err error) {
 	p, ok := c.informers.Placements.Get(k.Key)
 	if !ok {
@@ -42,7 +42,7 @@ func (c *Controller) placementStatus(ctx context.Context, k key) (wait time.Dura
 	if equality.Semantic.DeepEqual(p.Status, want.Status) {
 		return 0, nil
 	}
-	if wait := c.pace.Wait(k, p.ResourceVersion, client.WhileProgressing); wait > 0 {
+	if wait := c.pace.Wait(k, p.ResourceVersion, placedMayWait(p.Status.Clusters, want.Status.Clusters)); wait > 0 {
 		return wait, nil
 	}
 	err = c.clients.Objects.Status().Patch(client.In(ctx, k.Cluster), want, ctrlclient.MergeFrom(p))

@@ -199,7 +199,7 @@ func placements() *resource[*placementv1alpha1.Placement] {
 			column("Object", "string", "object that is placed by itself; empty for the whole namespace"),
 			column("Clusters", "string", "physical clusters, with ready of wanted replicas"),
 			column("Ready", "string", "whether what was asked for can be met, and all of them run what they should"),
-			column("Reason", "string", "why it is placed or not"),
+			column("Reason", "string", "why it is not placed as wished, or not ready"),
 		},
 		cells: placementCells,
 	}
@@ -250,7 +250,8 @@ func joined(names, selector string, selected bool) string {
 
 // placementCells say where, how much, ready and why. Clusters read "east 3/3,west 1/3": ready of wanted replicas; just
 // the name before anything is known of a cluster, and "east 1/3 Draining" for one that is being left or refuses. What
-// stays as it was because it was asked for something that cannot be met is not ready, and the reason says why.
+// stays as it was because it was asked for something that cannot be met is not ready, and the reason says why; so it does
+// where a cluster does not run its share yet.
 func placementCells(p *placementv1alpha1.Placement) []any {
 	object := ""
 	if o := p.Spec.Object; o != nil {
@@ -261,16 +262,21 @@ func placementCells(p *placementv1alpha1.Placement) []any {
 		known[c.Name] = c
 	}
 	var clusters []string
-	ready := len(p.Spec.Clusters) > 0
+	lacks := "" // why it is not ready though placed as wished
+	if len(p.Spec.Clusters) == 0 {
+		lacks = placementv1alpha1.ReasonNowhere
+	}
 	for _, c := range p.Spec.Clusters {
 		status, ok := known[c.Name]
 		delete(known, c.Name)
 		if !ok {
-			clusters, ready = append(clusters, c.Name), false
-			continue
+			clusters, status.Phase = append(clusters, c.Name), placementv1alpha1.PhasePending
+		} else {
+			clusters = append(clusters, clusterCell(status))
 		}
-		clusters = append(clusters, clusterCell(status))
-		ready = ready && status.Phase == placementv1alpha1.PhaseReady
+		if lacks == "" || status.Phase == placementv1alpha1.PhaseRefused {
+			lacks = lackCell(status.Phase)
+		}
 	}
 	for _, c := range p.Status.Clusters { // those that are not wanted any more
 		if _, ok := known[c.Name]; ok {
@@ -279,10 +285,25 @@ func placementCells(p *placementv1alpha1.Placement) []any {
 	}
 	placed, reason := conditionCells(p.Status.Conditions, placementv1alpha1.PlacementPlaced)
 	shown := metav1.ConditionFalse
-	if ready && placed == string(metav1.ConditionTrue) {
+	switch {
+	case placed != string(metav1.ConditionTrue):
+	case lacks != "":
+		reason = lacks
+	default:
 		shown = metav1.ConditionTrue
 	}
 	return []any{p.Spec.Namespace, object, strings.Join(clusters, ","), string(shown), reason}
+}
+
+// lackCell says what a cluster in that phase lacks to be ready; "" if it is. Synced would read as if nothing were missing.
+func lackCell(phase placementv1alpha1.PlacedClusterPhase) string {
+	switch phase {
+	case placementv1alpha1.PhaseReady:
+		return ""
+	case placementv1alpha1.PhaseSynced:
+		return "Progressing"
+	}
+	return string(phase)
 }
 
 func clusterCell(c placementv1alpha1.PlacedClusterStatus) string {

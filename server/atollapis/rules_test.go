@@ -446,16 +446,20 @@ func TestPlacementCells(t *testing.T) {
 		mistake  string // the reason why Placed is False
 		want     []any
 	}{
-		{"nothing is known yet", spec("east"), nil, "", []any{"web", "", "east", "False", "Placed"}},
+		{"nothing is known yet", spec("east"), nil, "", []any{"web", "", "east", "False", "Pending"}},
 		{"all run", spec("east", "west"), []placementv1alpha1.PlacedClusterStatus{on("east", "Ready", 3, 3), on("west", "Ready", 3, 3)}, "",
 			[]any{"web", "", "east 3/3,west 3/3", "True", "Placed"}},
 		{"one is being left", spec("west"), []placementv1alpha1.PlacedClusterStatus{on("east", "Draining", 3, 3), on("west", "Synced", 1, 3)}, "",
-			[]any{"web", "", "west 1/3,east 3/3 Draining", "False", "Placed"}},
+			[]any{"web", "", "west 1/3,east 3/3 Draining", "False", "Progressing"}},
 		{"one refuses", spec("east"), []placementv1alpha1.PlacedClusterStatus{on("east", "Refused", 0, 3)}, "",
-			[]any{"web", "", "east 0/3 Refused", "False", "Placed"}},
+			[]any{"web", "", "east 0/3 Refused", "False", "Refused"}},
+		{"one refuses what another is about to run", spec("east", "west"), []placementv1alpha1.PlacedClusterStatus{on("east", "Synced", 2, 3), on("west", "Refused", 0, 3)}, "",
+			[]any{"web", "", "east 2/3,west 0/3 Refused", "False", "Refused"}},
+		{"one is not there yet", spec("east", "west"), []placementv1alpha1.PlacedClusterStatus{on("east", "Ready", 3, 3), on("west", "Applying", 0, 3)}, "",
+			[]any{"web", "", "east 3/3,west 0/3", "False", "Applying"}},
 		{"what was asked for cannot be met, though all that it has run", spec("east"), []placementv1alpha1.PlacedClusterStatus{on("east", "Ready", 3, 3)}, "InvalidPlacement",
 			[]any{"web", "", "east 3/3", "False", "InvalidPlacement"}},
-		{"placed nowhere is not ready", spec(), nil, "", []any{"web", "", "", "False", "Placed"}},
+		{"placed nowhere is not ready", spec(), nil, "", []any{"web", "", "", "False", "Nowhere"}},
 	} {
 		placed := metav1.Condition{Type: placementv1alpha1.PlacementPlaced, Status: metav1.ConditionTrue, Reason: placementv1alpha1.ReasonPlaced}
 		if tc.mistake != "" {
