@@ -56,7 +56,7 @@ func (p *Placer) count(e client.Event[*placementv1alpha1.Placement]) {
 
 // WhyNowhere says why an object with these annotations, applied now, would run nowhere, or not as it wishes, and where it is
 // until then; "" if all is well. It reads informers only and decides nothing: it is for a warning to who applies it, who hears from the Placement a
-// moment later in any case. A Namespace or a LogicalCluster is judged by its own wish alone: there may be nothing in it.
+// moment later in any case. Nowhere on purpose is told where it takes something away. A Namespace or a LogicalCluster is judged by its own wish alone: there may be nothing in it.
 func (p *Placer) WhyNowhere(cluster logicalcluster.Name, resource schema.GroupResource, namespace, name string, annotations map[string]string) string {
 	return whyNowhere(p.world, cluster, resource, namespace, name, annotations)
 }
@@ -109,14 +109,22 @@ func whyNowhere(world world, cluster logicalcluster.Name, resource schema.GroupR
 		if d = decide(placementv1alpha1.PlacementSpec{}, ofWorkspace); d.Problem != "" {
 			return d.Problem + "; until then what is placed stays where it is."
 		}
+		if d.Reason == placementv1alpha1.ReasonNowhere && !sameWish(lc.Annotations, annotations) {
+			return d.Message + " What runs because of this workspace's wish is taken away."
+		}
 		return ""
 	case object == nil:
-		d = decide(standing(world, key, s, nil, ofNamespace, nil), Level{Source: "namespace " + quote(name), Annotations: annotations})
-		if d.Problem == "" {
-			return "" // nowhere on purpose is no problem
+		now := standing(world, key, s, nil, ofNamespace, nil)
+		d = decide(now, Level{Source: "namespace " + quote(name), Annotations: annotations})
+		if d.Problem == "" { // nowhere on purpose is no problem, but not a small thing either
+			return takenAway(d, now)
 		}
 	case own:
-		d = decide(standing(world, key, s, object, placement(object), ofNamespace), Level{Source: "this object", Annotations: annotations})
+		now := standing(world, key, s, object, placement(object), ofNamespace)
+		d = decide(now, Level{Source: "this object", Annotations: annotations})
+		if gone := takenAway(d, now); gone != "" {
+			return gone
+		}
 	default:
 		var levels []Level
 		if ns, ok := world.Namespace(key); ok {
@@ -128,4 +136,12 @@ func whyNowhere(world world, cluster logicalcluster.Name, resource schema.GroupR
 		return ""
 	}
 	return d.Message
+}
+
+// takenAway says that what stands as now is taken away because no cluster is asked for; "" if nothing is.
+func takenAway(d Decision, now placementv1alpha1.PlacementSpec) string {
+	if d.Reason != placementv1alpha1.ReasonNowhere || len(now.Clusters) == 0 {
+		return ""
+	}
+	return d.Message + " What runs on " + enumerate(names(now.Clusters)) + " is taken away."
 }

@@ -24,7 +24,8 @@ func TestWhyNowhere(t *testing.T) {
 		"own":        {resource: deployments, namespace: "front", name: "api", wish: []string{"clusters", "wset"}, want: `Change placement.atoll.dev/clusters of this object: no cluster is registered as "wset"; until then it stays on "west".`, reason: "it has a Placement of its own"},
 		"new":        {resource: deployments, namespace: "front", name: "new", wish: []string{"clusters", "wset"}, want: `Change placement.atoll.dev/clusters of this object: no cluster is registered as "wset"; until then it is placed nowhere.`, reason: "it runs nowhere"},
 		"new, half":  {resource: deployments, namespace: "front", name: "new", wish: []string{"clusters", "west,wset"}, want: `Change placement.atoll.dev/clusters of this object: no cluster is registered as "wset"; until then it is on "west".`},
-		"on purpose": {resource: deployments, namespace: "front", name: "web", wish: []string{"clusters", ""}, want: `Placed nowhere, as the empty placement.atoll.dev/clusters of this object asks: name clusters there, or remove it.`},
+		"on purpose": {resource: deployments, namespace: "front", name: "web", wish: []string{"clusters", ""}, want: `Placed nowhere, as the empty placement.atoll.dev/clusters of this object asks: name clusters there, or remove it. What runs on "east" is taken away.`},
+		"never ran":  {resource: deployments, namespace: "front", name: "new", wish: []string{"clusters", ""}, want: `Placed nowhere, as the empty placement.atoll.dev/clusters of this object asks: name clusters there, or remove it.`, reason: "nothing is taken away"},
 		"by another": {resource: deployments, namespace: "side", name: "web", want: `Change placement.atoll.dev/clusters of namespace "side": no cluster is registered as "esat"; until then it is placed nowhere.`, reason: "the mistake is its namespace's"},
 
 		"namespace":         {resource: namespaces, name: "front", wish: []string{"clusters", "wset"}, want: `Change placement.atoll.dev/clusters of namespace "front": no cluster is registered as "wset"; until then it stays on "east".`},
@@ -32,13 +33,14 @@ func TestWhyNowhere(t *testing.T) {
 		"empty namespace":   {resource: namespaces, name: "new", wish: []string{"clusters", "wset"}, want: `Change placement.atoll.dev/clusters of namespace "new": no cluster is registered as "wset"; until then it is placed nowhere.`},
 		"good namespace":    {resource: namespaces, name: "front", wish: []string{"clusters", "west"}},
 		"without a wish":    {resource: namespaces, name: "side", reason: "nothing is wrong with it"},
-		"nowhere, purposed": {resource: namespaces, name: "front", wish: []string{"clusters", ""}, reason: "somebody asked for it"},
+		"takes all away":    {resource: namespaces, name: "front", wish: []string{"clusters", ""}, want: `Placed nowhere, as the empty placement.atoll.dev/clusters of namespace "front" asks: name clusters there, or remove it. What runs on "east" is taken away.`, reason: "a variable that was not set empties it, too"},
+		"nowhere, purposed": {resource: namespaces, name: "new", wish: []string{"clusters", ""}, reason: "somebody asked for it, and nothing is there"},
 
 		"workspace":           {resource: logicalClusters, name: "cluster", wish: []string{"clusters", "wset"}, want: `Change placement.atoll.dev/clusters of this workspace's LogicalCluster "cluster": no cluster is registered as "wset"; until then what is placed stays where it is.`},
 		"workspace, half":     {resource: logicalClusters, name: "cluster", wish: []string{"clusters", "west,wset"}, want: `Change placement.atoll.dev/clusters of this workspace's LogicalCluster "cluster": no cluster is registered as "wset"; until then what is placed stays where it is.`},
 		"good workspace":      {resource: logicalClusters, name: "cluster", wish: []string{"clusters", "*"}},
 		"workspace, no wish":  {resource: logicalClusters, name: "cluster"},
-		"workspace, purposed": {resource: logicalClusters, name: "cluster", wish: []string{"clusters", ""}},
+		"workspace, purposed": {resource: logicalClusters, name: "cluster", wish: []string{"clusters", ""}, want: `Placed nowhere, as the empty placement.atoll.dev/clusters of this workspace's LogicalCluster "cluster" asks: name clusters there, or remove it. What runs because of this workspace's wish is taken away.`},
 	}
 	w, r := newShop()
 	w.addTarget("root", "west")
