@@ -44,8 +44,12 @@ demo: build ## See the main job done, on two physical clusters. KEEP=1 leaves it
 	@bin/demo $(if $(KEEP),--keep)
 
 .PHONY: physical
-physical: bin/physical ## Start a physical cluster, for those who have none: make physical NAME=east.
+physical: physical-name bin/physical ## Start a physical cluster, for those who have none: make physical NAME=east.
 	@contrib/demo/physical start "$(NAME)"
+
+.PHONY: physical-name
+physical-name: # before minutes of building
+	@contrib/demo/physical name "$(NAME)"
 
 .PHONY: physical-stop
 physical-stop: ## Stop a physical cluster: make physical-stop NAME=east. REMOVE=1 removes its data, too.
