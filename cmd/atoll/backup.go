@@ -36,7 +36,7 @@ administrator. Files that you gave to "atoll start" by flags, such as --token-au
 		Example: `  atoll backup
   atoll backup -o /backup/atoll-$(date +%F).tar
   atoll backup --root-directory .atoll          # of a server that does not run`,
-		Args:              cobra.NoArgs,
+		Args:              exactArgs(0),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)

@@ -30,7 +30,7 @@ objects, of all workspaces, that are placed there; "-" where you may not see the
 syncer was last heard of, "unanswered" if the cluster does not answer it.`,
 		Example: `  atoll cluster list
   atoll cluster list -o wide`,
-		Args: cobra.NoArgs,
+		Args: exactArgs(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := checkOutput(o.output); err != nil {
 				return err

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	"atoll.dev/atoll/internal/cli"
@@ -45,6 +46,7 @@ clusters that are registered, and its status comes back.`,
 		newRestoreCommand(streams),
 		newVersionCommand(streams),
 	)
+	root.SetFlagErrorFunc(flagError)
 	callAs(root, self)
 	return root
 }
@@ -71,6 +73,9 @@ func callAs(command *cobra.Command, self string) {
 func needsSubcommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return cmd.Help()
+	}
+	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+		return fmt.Errorf("unknown command %q for %q: did you mean %q?", args[0], cmd.CommandPath(), near[0])
 	}
 	return fmt.Errorf("unknown command %q for %q: \"%s --help\" lists them", args[0], cmd.CommandPath(), cmd.CommandPath())
 }
@@ -115,13 +120,16 @@ func asksAtoll(command *cobra.Command, open hubOpener) {
 	}
 }
 
-// orNotAnAtoll returns err, or that hub is no Atoll, which then is why. One that does not answer is not asked once more.
+// orNotAnAtoll returns err, or that hub is no Atoll, which then is why; and with err, that the current workspace is gone. One that does not answer is not asked once more.
 func orNotAnAtoll(ctx context.Context, hub *cli.Hub, err error) error {
 	if request := (*url.Error)(nil); errors.As(err, &request) {
 		return err
 	}
 	if why := hub.NotAnAtoll(ctx); why != nil {
 		return why
+	}
+	if why := hub.Gone(ctx); why != nil {
+		return fmt.Errorf("%w\n%w", err, why)
 	}
 	return err
 }
@@ -130,15 +138,36 @@ func orNotAnAtoll(ctx context.Context, hub *cli.Hub, err error) error {
 type hubOpener func() (*cli.Hub, error)
 
 // exactArgs and maximumArgs are cobra's, with an error that shows the usage.
-func exactArgs(n int) cobra.PositionalArgs { return withUsage(cobra.ExactArgs(n)) }
+func exactArgs(n int) cobra.PositionalArgs { return between(n, n) }
 
-func maximumArgs(n int) cobra.PositionalArgs { return withUsage(cobra.MaximumNArgs(n)) }
+func maximumArgs(n int) cobra.PositionalArgs { return between(0, n) }
 
-func withUsage(check cobra.PositionalArgs) cobra.PositionalArgs {
+func between(least, most int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
-		if err := check(cmd, args); err != nil {
-			return fmt.Errorf("%w. Usage: %s (more with --help)", err, cmd.UseLine())
+		problem := "an argument is missing"
+		switch {
+		case len(args) > most:
+			problem = fmt.Sprintf("unexpected argument %q", args[most])
+		case len(args) >= least:
+			return nil
 		}
-		return nil
+		return fmt.Errorf("%s. Usage: %s (more with --help)", problem, cmd.UseLine())
 	}
+}
+
+// flagError names the flags that one that is not known may have been meant for.
+func flagError(cmd *cobra.Command, err error) error {
+	unknown := (*pflag.NotExistError)(nil)
+	if !errors.As(err, &unknown) || unknown.GetSpecifiedShortnames() != "" {
+		return fmt.Errorf("%w. Usage: %s (more with --help)", err, cmd.UseLine())
+	}
+	flags := &cobra.Command{SuggestionsMinimumDistance: 2} // cobra's own distance, which it uses for commands alone
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		flags.AddCommand(&cobra.Command{Use: f.Name, Run: func(*cobra.Command, []string) {}, Hidden: f.Hidden})
+	})
+	near := flags.SuggestionsFor(unknown.GetSpecifiedName())
+	if len(near) == 0 {
+		return fmt.Errorf("unknown flag --%s: \"%s --help\" lists them", unknown.GetSpecifiedName(), cmd.CommandPath())
+	}
+	return fmt.Errorf("unknown flag --%s: did you mean --%s?", unknown.GetSpecifiedName(), strings.Join(near, " or --"))
 }

@@ -104,7 +104,7 @@ admin.kubeconfig there; the other commands find it by themselves in the current 
 
   # Keep the data in an external etcd
   atoll start --etcd-servers https://10.0.0.1:2379 --etcd-cafile ca.crt --etcd-certfile client.crt --etcd-keyfile client.key`,
-		Args:         cobra.NoArgs,
+		Args:         exactArgs(0),
 		SilenceUsage: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			output := &logsapi.LoggingOptions{ErrorStream: os.Stderr, InfoStream: os.Stdout}

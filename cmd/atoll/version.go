@@ -17,7 +17,7 @@ func newVersionCommand(streams genericiooptions.IOStreams) *cobra.Command {
 		Use:     "version",
 		Short:   "Print the version of this program and of the Kubernetes API it serves",
 		Example: "  atoll version",
-		Args:    cobra.NoArgs,
+		Args:    exactArgs(0),
 		RunE: func(*cobra.Command, []string) error {
 			_, err := fmt.Fprintf(streams.Out, "Atoll       %s\nKubernetes  %s\nGo          %s %s/%s\n",
 				atollVersion, kubeversion.Get().GitVersion, runtime.Version(), runtime.GOOS, runtime.GOARCH)

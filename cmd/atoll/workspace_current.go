@@ -16,7 +16,7 @@ func newWorkspaceCurrentCommand(open hubOpener, streams genericiooptions.IOStrea
 		Short: "Print the current workspace",
 		Example: `  atoll workspace current
   atoll workspace current --short   # the path alone, for scripts`,
-		Args: cobra.NoArgs,
+		Args: exactArgs(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			hub, err := open()
 			if err != nil {

@@ -40,6 +40,7 @@ func TestWorkspaceCommands(t *testing.T) {
 		{"- and back", newWorkspaceUseCommand, "-", "root:shop.", "", "root:shop"},
 		{"a path is not", newWorkspaceUseCommand, "root", "root.", "", "root"},
 		{"one that is not there", newWorkspaceUseCommand, "shp", "", `no workspace "root:shp"`, "root"},
+		{"a path of another system", newWorkspaceUseCommand, "root/shop", "", `separated by colons: "root:shop"`, "root"},
 		{"a name that can be none", newWorkspaceCreateCommand, "Shop", "", `"Shop" must be lower-case`, ""},
 		{"the top has no holder", newWorkspaceCreateCommand, "root", "", "no workspace above", ""},
 		{"nowhere below root", newWorkspaceCreateCommand, "system:foo", "", `"system:foo" is not below root, where all workspaces are: give a path such as root:shop`, ""},

@@ -25,7 +25,7 @@ such for you (--home-workspaces of "atoll start").`,
   atoll workspace use -          # the one before
   atoll workspace use            # your home workspace
   atoll workspace use :1a2b3c4d5e6f7g8h   # a logical cluster by name`,
-		Args:              cobra.MaximumNArgs(1),
+		Args:              maximumArgs(1),
 		ValidArgsFunction: completeNames(open, workspacePaths),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			hub, err := open()

@@ -82,6 +82,10 @@ func ResolvePath(current logicalcluster.Path, arg string) (logicalcluster.Path, 
 			return path, fmt.Errorf("there is no workspace above %q", current)
 		}
 		return above, nil
+	case strings.Contains(arg, "/"):
+		return path, fmt.Errorf("workspace path %q: its names are separated by colons: %q", arg, strings.ReplaceAll(strings.Trim(arg, "/"), "/", ":"))
+	case strings.HasSuffix(arg, ":"), strings.Contains(arg, "::"):
+		return path, fmt.Errorf("workspace path %q: a name is missing beside a colon: give a path such as %q", arg, "root:org")
 	case strings.HasPrefix(arg, ":"):
 		path = logicalcluster.NewPath(arg[1:])
 	case arg == root || strings.HasPrefix(arg, root+":") || strings.HasPrefix(arg, systemPrefix):

@@ -61,8 +61,11 @@ func TestResolvePath(t *testing.T) {
 		{arg: "root:shop", want: "root:shop"},
 		{from: "root", arg: "", fault: "empty"},
 		{from: "root", arg: "Shop", fault: `"Shop" must be lower-case`},
-		{from: "root", arg: "a::b", fault: `"" must be`},
-		{from: "root", arg: "a/b", fault: `"a/b" must be`, reason: "a slash would leave the URL's segment"},
+		{from: "root", arg: "a::b", fault: `"a::b": a name is missing`},
+		{from: "root", arg: "a/b", fault: `"a/b": its names are separated by colons: "a:b"`, reason: "a slash would leave the URL's segment"},
+		{from: "root", arg: "root/shop", fault: `"root:shop"`},
+		{from: "root", arg: "root:", fault: `"root:": a name is missing`},
+		{from: "root", arg: ":", fault: `":": a name is missing`},
 		{from: "root", arg: strings.Repeat("a", 64), fault: "63"},
 	} {
 		got, err := ResolvePath(logicalcluster.NewPath(test.from), test.arg)
@@ -243,5 +246,26 @@ func TestOpenWithoutKubeconfigSaysWhatToDo(t *testing.T) {
 	}
 	if _, err := Open("nowhere.kubeconfig"); err == nil || !strings.Contains(err.Error(), "nowhere.kubeconfig") {
 		t.Errorf("error %v, want one that names the file", err)
+	}
+}
+
+// TestOpenNamesWhatIsWrong: .atoll was said not to be here, where KUBECONFIG was what ruled.
+func TestOpenNamesWhatIsWrong(t *testing.T) {
+	t.Chdir(t.TempDir())
+	t.Setenv("HOME", t.TempDir())
+	if err := os.WriteFile("empty", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct{ environment, flag, want string }{
+		{"gone", "", "KUBECONFIG=gone: there is no such file; name the file"},
+		{"empty", "", "KUBECONFIG=empty: it has no cluster; name the file"},
+		{"", "empty", "kubeconfig empty: it has no cluster; name the file"},
+		{"gone", "other", "kubeconfig other: there is no such file; name the file"},
+		{"", "", "neither .atoll/admin.kubeconfig here nor anything in"},
+	} {
+		t.Setenv(clientcmd.RecommendedConfigPathEnvVar, tc.environment)
+		if _, err := Open(tc.flag); err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("KUBECONFIG %q, --kubeconfig %q: error %v, want one with %q", tc.environment, tc.flag, err, tc.want)
+		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"strings"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -51,6 +52,9 @@ func Open(kubeconfig string) (*Hub, error) {
 	if files.IsExplicitFile() {
 		where = files.GetExplicitFile()
 	}
+	if env := os.Getenv(clientcmd.RecommendedConfigPathEnvVar); len(config.Clusters) == 0 && (env != "" || files.IsExplicitFile()) {
+		return nil, emptyError(where, !files.IsExplicitFile())
+	}
 	if len(config.Clusters) == 0 {
 		return nil, fmt.Errorf("no kubeconfig of an Atoll: neither %s here nor anything in %s; run this where \"%s start\" runs, or name the file with --kubeconfig (cluster commands: --hub-kubeconfig) or KUBECONFIG", adminKubeconfig, where, Self)
 	}
@@ -60,6 +64,18 @@ func Open(kubeconfig string) (*Hub, error) {
 	}
 	hub.files, hub.source = files, fmt.Sprintf("context %q of %s", config.CurrentContext, where)
 	return hub, nil
+}
+
+// emptyError says that the files, which a flag or the environment names, have no cluster in them, or are not there.
+func emptyError(where string, environment bool) error {
+	problem := "it has no cluster"
+	if _, err := os.Stat(where); os.IsNotExist(err) {
+		problem = "there is no such file"
+	}
+	if environment {
+		return fmt.Errorf("KUBECONFIG=%s: %s; name the file that \"%s start\" wrote, or unset KUBECONFIG to use %s here or your own", where, problem, Self, adminKubeconfig)
+	}
+	return fmt.Errorf("kubeconfig %s: %s; name the file that \"%s start\" wrote", where, problem, Self)
 }
 
 // connect makes a client of the Atoll that the kubeconfig's current context points to. No request is made.
@@ -192,6 +208,20 @@ func (h *Hub) Home(ctx context.Context) (logicalcluster.Path, error) {
 	return address.Path, nil
 }
 
+// Gone returns an error that says so, and what to do, if the workspace that the kubeconfig points to is deleted; else nil.
+func (h *Hub) Gone(ctx context.Context) error {
+	if h.Path.Empty() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, whatTimeout)
+	defer cancel()
+	err := h.Objects.Get(In(ctx, h.Path), ctrlclient.ObjectKey{Name: corev1alpha1.LogicalClusterName}, &corev1alpha1.LogicalCluster{})
+	if !apierrors.IsNotFound(err) {
+		return nil // whatever it is, it is not known to be gone
+	}
+	return fmt.Errorf("The kubeconfig points into workspace %q, which is gone. Leave it with: %s workspace use root", h.Path, Self)
+}
+
 // Enter switches the kubeconfig to the workspace of that path, if the server has it.
 func (h *Hub) Enter(ctx context.Context, path logicalcluster.Path) error {
 	if _, err := logicalCluster(ctx, h.Objects, path); err != nil {
@@ -246,6 +276,9 @@ func logicalCluster(ctx context.Context, objects ctrlclient.Client, path logical
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil, fmt.Errorf("there is no workspace %q: \"%s workspace tree\" shows what there is", path, Self)
+	case apierrors.IsForbidden(err) && path != Root && !strings.Contains(path.String(), ":"):
+		// Whoever types a colon before a path means what is below root.
+		return nil, fmt.Errorf("there is no logical cluster of the name %q, or you may not enter it; \"%s workspace tree\" shows the workspaces by path", path, Self)
 	case apierrors.IsForbidden(err):
 		return nil, fmt.Errorf("workspace %q: there is none, or you may not enter it: %w", path, err)
 	case err != nil:
