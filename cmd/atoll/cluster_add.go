@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -66,6 +67,7 @@ the cluster: it connects to the server, never the other way round, and holds a t
   atoll cluster add north --manifest --hub-url https://atoll.example:6443 > syncer.yaml`,
 		Args:              exactArgs(1),
 		ValidArgsFunction: cobra.NoFileCompletions, // a new name
+		PreRunE:           func(*cobra.Command, []string) error { return o.oneWay() },
 		RunE: func(cmd *cobra.Command, args []string) error {
 			hub, err := open()
 			if err != nil {
@@ -91,6 +93,17 @@ the cluster: it connects to the server, never the other way round, and holds a t
 	cmd.MarkFlagsOneRequired("kubeconfig", "manifest")
 	cmd.MarkFlagsMutuallyExclusive("kubeconfig", "manifest")
 	return cmd
+}
+
+// oneWay says, before cobra does in words of its own, that the flags name no way to sync the cluster, or two.
+func (o *clusterAdd) oneWay() error {
+	switch {
+	case o.kubeconfig == "" && !o.pull:
+		return errors.New("say how the cluster is synced: give --kubeconfig FILE if the server is to sync it, or --manifest if a Pod in the cluster is")
+	case o.kubeconfig != "" && o.pull:
+		return errors.New("give --kubeconfig or --manifest, not both: either the server syncs the cluster, or a Pod in it does")
+	}
+	return nil
 }
 
 // target returns the SyncTarget that the flags describe.
@@ -140,10 +153,13 @@ func (o *clusterAdd) run(ctx context.Context, hub *cli.Hub, name string) error {
 		return err
 	}
 	for _, above := range cli.Ancestors(path)[1:] {
-		err := hub.Objects.Get(cli.In(ctx, above), ctrlclient.ObjectKey{Name: name}, &workloadv1alpha1.SyncTarget{})
+		there := &workloadv1alpha1.SyncTarget{}
+		err := hub.Objects.Get(cli.In(ctx, above), ctrlclient.ObjectKey{Name: name}, there)
 		switch {
+		case err == nil && serves(there, path):
+			return fmt.Errorf("cluster %q of workspace %s can be used in %s already: nothing is to be added. Another physical cluster needs another name", name, above, path)
 		case err == nil:
-			return fmt.Errorf("there is a cluster %q in workspace %s already, which %s can use: choose another name, or go there first with \"%s workspace use %s\"", name, above, path, self, above)
+			return fmt.Errorf("there is a cluster %q in workspace %s already, dedicated to workspace %s: choose another name", name, above, there.Spec.DedicatedTo)
 		case !apierrors.IsNotFound(err) && !apierrors.IsForbidden(err):
 			return fmt.Errorf("look for a cluster %q in workspace %s: %w", name, above, err)
 		}
@@ -214,6 +230,9 @@ func refuseTwice(ctx context.Context, hub *cli.Hub, path logicalcluster.Path, na
 		if err != nil {
 			return err
 		}
+		if where != path && slices.Contains(cli.Ancestors(path), where) && serves(t, path) {
+			return fmt.Errorf("the physical cluster of %s was added already: as %q in workspace %s, and %s can use it: nothing is to be added. %s", c, t.Name, where, path, credentialOf(t))
+		}
 		return fmt.Errorf("the physical cluster of %s was added already: as %q in workspace %s. %s", c, t.Name, where, credentialOf(t))
 	}
 	err = hub.Objects.Get(cli.In(ctx, path), ctrlclient.ObjectKey{Name: name}, &workloadv1alpha1.SyncTarget{})
@@ -224,6 +243,11 @@ func refuseTwice(ctx context.Context, hub *cli.Hub, path logicalcluster.Path, na
 		return fmt.Errorf("look for a cluster %q in workspace %s: %w", name, path, err)
 	}
 	return nil
+}
+
+// serves says whether a cluster of a workspace above path can be used there.
+func serves(t *workloadv1alpha1.SyncTarget, path logicalcluster.Path) bool {
+	return t.Spec.DedicatedTo == "" || t.Spec.DedicatedTo == path.String()
 }
 
 // holder returns which of the SyncTargets of one physical cluster is the one to name: one that works, else one that is

@@ -320,11 +320,13 @@ func TestClustersOfTheWorkspacesAbove(t *testing.T) {
 		return newClusterCordonCommand(o, s, true)
 	}
 	f := newFakeAtoll(t, "shop")
+	file := physicalKubeconfig(t, "https://127.0.0.1:1", nil)
 	for cluster, names := range map[logicalcluster.Name][]string{"root": {"east", "west"}, "root:shop": {"west"}} {
 		for _, name := range names {
-			f.put(t, cluster, &workloadv1alpha1.SyncTarget{ObjectMeta: metav1.ObjectMeta{Name: name}})
+			f.put(t, cluster, &workloadv1alpha1.SyncTarget{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: workloadv1alpha1.SyncTargetStatus{ClusterUID: "uid-of-" + name}})
 		}
 	}
+	f.put(t, "root", &workloadv1alpha1.SyncTarget{ObjectMeta: metav1.ObjectMeta{Name: "north"}, Spec: workloadv1alpha1.SyncTargetSpec{DedicatedTo: "root:bank"}})
 	if _, _, err := f.call(t, newWorkspaceUseCommand, "shop"); err != nil {
 		t.Fatal(err)
 	}
@@ -335,6 +337,13 @@ func TestClustersOfTheWorkspacesAbove(t *testing.T) {
 		args       string
 		out, fault string
 	}{
+		{"it is here already", nil, adding("u1"), "east --kubeconfig " + file, "", `cluster "east" of workspace root can be used in root:shop already: nothing is to be added`},
+		{"and so is the cluster by another name", nil, adding("uid-of-east"), "new --kubeconfig " + file, "", `as "east" in workspace root, and root:shop can use it: nothing is to be added`},
+		{"one of somebody else is not", nil, adding("u2"), "north --kubeconfig " + file, "", `dedicated to workspace root:bank: choose another name`},
+		{"nothing says how", nil, newClusterAddCommand, "new", "", "--kubeconfig FILE if the server is to sync it, or --manifest"},
+		{"both say how", nil, newClusterAddCommand, "new --manifest --kubeconfig " + file, "", "give --kubeconfig or --manifest, not both"},
+		{"no name", nil, newClusterAddCommand, "", "", "an argument is missing. Usage: add NAME"},
+		{"two names", nil, newClusterAddCommand, "new other", "", `unexpected argument "other". Usage: add NAME`},
 		{"status finds it above", nil, newClusterStatusCommand, "east", "Workspace:        root\n", ""},
 		{"the nearest wins", nil, newClusterStatusCommand, "west", "Workspace:        root:shop\n", ""},
 		{"cordon", nil, cordon, "east", "Cluster east of root is cordoned", ""},
