@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"go.etcd.io/etcd/client/pkg/v3/transport"
@@ -72,6 +74,7 @@ func Connect(ctx context.Context, o ExternalOptions) (*Etcd, error) {
 	if err != nil {
 		goOn()
 		cancelClient()
+		err = unanswered(err)
 		if cfg.TLS != nil && o.CertFile == "" {
 			// Whether the refusal itself or the connection that it breaks is seen first is chance.
 			err = fmt.Errorf("%w (no client certificate is given, and an etcd may require one)", err)
@@ -91,6 +94,21 @@ func Connect(ctx context.Context, o ExternalOptions) (*Etcd, error) {
 		return nil, errors.Join(fmt.Errorf("open the store at %s: %w", strings.Join(o.Endpoints, ","), err), stop())
 	}
 	return opened(client, stop), nil
+}
+
+// unanswered puts into words what the client says of an etcd that it did not reach while it had time, which is
+// context deadline exceeded: connection error: desc = "transport: Error while dialing: dial tcp ...".
+func unanswered(err error) error {
+	_, quoted, found := strings.Cut(err.Error(), "desc = ")
+	words, unquoted := strconv.Unquote(quoted)
+	if !found || unquoted != nil {
+		return err
+	}
+	words = strings.TrimPrefix(strings.TrimPrefix(words, "transport: "), "Error while dialing: ")
+	if strings.Contains(words, syscall.ECONNREFUSED.Error()) {
+		words += ": is it running there?"
+	}
+	return errors.New(words)
 }
 
 // ignoreCanceled drops the error with which a client closes whose context has ended.

@@ -75,6 +75,13 @@ func TestConnectRefusals(t *testing.T) {
 			want:   []string{options.Endpoints[0], "unknown authority"},
 			reason: "what answers may be anybody",
 		},
+		"nobody there": {
+			change: func(o *embeddedetcd.ExternalOptions) {
+				*o = embeddedetcd.ExternalOptions{Endpoints: []string{"http://127.0.0.1:1"}}
+			},
+			want:   []string{"connect to etcd at http://127.0.0.1:1: dial tcp 127.0.0.1:1: connect: connection refused: is it running there?"},
+			reason: "port 1 is nobody's",
+		},
 		"no such file": {
 			change: func(o *embeddedetcd.ExternalOptions) { o.CAFile = "/does/not/exist" },
 			want:   []string{options.Endpoints[0], "/does/not/exist"},
@@ -96,6 +103,9 @@ func TestConnectRefusals(t *testing.T) {
 				if !strings.Contains(err.Error(), want) {
 					t.Errorf("error %q lacks %q", err, want)
 				}
+			}
+			if strings.Contains(err.Error(), "desc =") || strings.Contains(err.Error(), "context ") {
+				t.Errorf("error %q is in gRPC's words", err)
 			}
 		})
 	}

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -123,7 +124,7 @@ func NewOptions() *Options {
 func (o *Options) AddFlags(fss *cliflag.NamedFlagSets) {
 	fs := fss.FlagSet("serving")
 	fs.StringVar(&o.RootDirectory, "root-directory", o.RootDirectory, "Directory of everything the server keeps: data, keys and certificates, admin.kubeconfig.")
-	fs.StringVar(&o.KubeconfigPath, "kubeconfig-path", o.KubeconfigPath, "File to write the administrator's kubeconfig to (default admin.kubeconfig in --root-directory).")
+	fs.StringVar(&o.KubeconfigPath, "kubeconfig-path", o.KubeconfigPath, "File to write the administrator's kubeconfig to; directories that are missing above it are made (default admin.kubeconfig in --root-directory).")
 	fs.IPVar(&o.BindAddress, "bind-address", o.BindAddress, "Address to listen on. Other machines reach the server only if it is not a loopback address.")
 	fs.IntVar(&o.SecurePort, "secure-port", o.SecurePort, "Port to serve HTTPS on; 0 takes a free one.")
 	fs.StringVar(&o.ExternalHostname, "external-hostname", o.ExternalHostname, "Name or address by which clients reach the server (default --bind-address).")
@@ -160,6 +161,10 @@ func (o *Options) Validate() []error {
 	var errs []error
 	if o.RootDirectory == "" {
 		errs = append(errs, errors.New("--root-directory is empty: name a directory, or leave the flag out for .atoll"))
+	}
+	// Where it cannot be looked at for another reason, whoever makes it says why.
+	if info, err := os.Stat(o.RootDirectory); err == nil && !info.IsDir() || errors.Is(err, syscall.ENOTDIR) {
+		errs = append(errs, fmt.Errorf("--root-directory %q: want a directory: this, or what is above it, is a file", o.RootDirectory))
 	}
 	if o.SecurePort < 0 || o.SecurePort > 65535 {
 		errs = append(errs, fmt.Errorf("--secure-port %d: want 1 to 65535, or 0 for a free port", o.SecurePort))

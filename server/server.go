@@ -178,13 +178,26 @@ func (s *Server) writeAdminKubeconfig() error {
 func listen(o *Options) (net.Listener, error) {
 	address := net.JoinHostPort(o.BindAddress.String(), strconv.Itoa(o.SecurePort))
 	listener, err := net.Listen("tcp", address)
-	if errors.Is(err, syscall.EADDRINUSE) {
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
 		return nil, fmt.Errorf("listen on %s: another process has the port: stop it, or choose another with --secure-port (0 takes a free one)", address)
-	}
-	if err != nil {
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return nil, fmt.Errorf("listen on %s: this machine has no such address: give one that it has with --bind-address, or 0.0.0.0 for all of them", address)
+	case errors.Is(err, syscall.EACCES):
+		return nil, fmt.Errorf("listen on %s: %w: choose another port with --secure-port", address, err)
+	case err != nil:
 		return nil, fmt.Errorf("listen on %s: %w", address, err)
 	}
 	return listener, nil
+}
+
+// CanListen returns the error with which New would fail to listen, before there is anything else that such a start leaves.
+func CanListen(o *Options) error {
+	listener, err := listen(o)
+	if err != nil {
+		return err
+	}
+	return listener.Close()
 }
 
 // privileged pods may be asked for in any workspace: what a pod may do is decided where it runs, by the Pod Security

@@ -8,6 +8,7 @@ import (
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -488,6 +489,28 @@ func TestPortInUse(t *testing.T) {
 	if _, err := os.Stat(o.AdminKubeconfig()); !os.IsNotExist(err) {
 		t.Errorf("a kubeconfig was written for a server that does not run: %v", err)
 	}
+}
+
+// What cannot be listened on, and where nothing can be kept, is said before anything is made.
+func TestWhereNoServerCanBe(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	must(t, os.WriteFile(file, nil, 0o600))
+	for root, want := range map[string]string{
+		file: "want a directory", filepath.Join(file, "below"): "want a directory", filepath.Join(filepath.Dir(file), "new"): "",
+	} {
+		o := NewOptions()
+		o.RootDirectory = root
+		if err := errors.Join(o.Validate()...); (err != nil) != (want != "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("--root-directory %s: error %v, want one with %q", root, err, want)
+		}
+	}
+	o := NewOptions()
+	o.BindAddress, o.SecurePort = net.ParseIP("192.0.2.1"), 0 // of documentation, so nobody's
+	if err := CanListen(o); err == nil || !strings.Contains(err.Error(), "this machine has no such address") {
+		t.Errorf("error %v, want one that names the address as none of this machine", err)
+	}
+	o.BindAddress = net.IPv4(127, 0, 0, 1)
+	must(t, CanListen(o))
 }
 
 // What New took is given back by Close where Run is never called, and by Run itself.

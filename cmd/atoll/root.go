@@ -68,14 +68,18 @@ func callAs(command *cobra.Command, self string) {
 	}
 }
 
+// near is how many letters differ, at most, in what is proposed for a word that is not known: what cobra has at the top level.
+const near = 2
+
 // needsSubcommand is what a command does that only groups others: cobra would print its help and succeed, whatever word
 // was misspelt.
 func needsSubcommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return cmd.Help()
 	}
-	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
-		return fmt.Errorf("unknown command %q for %q: did you mean %q?", args[0], cmd.CommandPath(), near[0])
+	cmd.SuggestionsMinimumDistance = near
+	if meant := cmd.SuggestionsFor(args[0]); len(meant) > 0 {
+		return fmt.Errorf("unknown command %q for %q: did you mean %q?", args[0], cmd.CommandPath(), meant[0])
 	}
 	return fmt.Errorf("unknown command %q for %q: \"%s --help\" lists them", args[0], cmd.CommandPath(), cmd.CommandPath())
 }
@@ -161,13 +165,13 @@ func flagError(cmd *cobra.Command, err error) error {
 	if !errors.As(err, &unknown) || unknown.GetSpecifiedShortnames() != "" {
 		return fmt.Errorf("%w. Usage: %s (more with --help)", err, cmd.UseLine())
 	}
-	flags := &cobra.Command{SuggestionsMinimumDistance: 2} // cobra's own distance, which it uses for commands alone
+	flags := &cobra.Command{SuggestionsMinimumDistance: near}
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		flags.AddCommand(&cobra.Command{Use: f.Name, Run: func(*cobra.Command, []string) {}, Hidden: f.Hidden})
 	})
-	near := flags.SuggestionsFor(unknown.GetSpecifiedName())
-	if len(near) == 0 {
+	meant := flags.SuggestionsFor(unknown.GetSpecifiedName())
+	if len(meant) == 0 {
 		return fmt.Errorf("unknown flag --%s: \"%s --help\" lists them", unknown.GetSpecifiedName(), cmd.CommandPath())
 	}
-	return fmt.Errorf("unknown flag --%s: did you mean --%s?", unknown.GetSpecifiedName(), strings.Join(near, " or --"))
+	return fmt.Errorf("unknown flag --%s: did you mean --%s?", unknown.GetSpecifiedName(), strings.Join(meant, " or --"))
 }

@@ -28,6 +28,7 @@ import (
 
 	"atoll.dev/atoll/client"
 	embeddedetcd "atoll.dev/atoll/embedded-etcd"
+	"atoll.dev/atoll/internal/cli"
 	"atoll.dev/atoll/internal/memory"
 	"atoll.dev/atoll/server"
 	"atoll.dev/atoll/workspaces"
@@ -161,6 +162,12 @@ func (o *startOptions) run(ctx context.Context) error {
 	defer logs.FlushLogs()
 	began := time.Now()
 	defer memory.Headroom(memory.ServerHeadroom)()
+	// Where a store is already, its own lock says better who is in the way.
+	if _, err := os.Stat(etcdDirectory(o.server.RootDirectory)); os.IsNotExist(err) {
+		if err := server.CanListen(o.server); err != nil {
+			return err
+		}
+	}
 	etcd, err := o.openEtcd(ctx)
 	if err != nil {
 		return err
@@ -316,15 +323,21 @@ func newTerm(ctx context.Context, s *server.Server, fenced *client.Clients, lead
 	return working.Wait()
 }
 
-// greeting says that the server is ready, and what to do next.
+// greeting says that the server is ready, and what to do next. The commands find no kubeconfig by themselves but the usual one.
 func greeting(self string, took time.Duration, url, kubeconfig string) string {
+	first, last := "", "\nkubectl works as well: export KUBECONFIG="+kubeconfig
+	if !cli.FindsByItself(kubeconfig) {
+		if absolute, err := filepath.Abs(kubeconfig); err == nil {
+			kubeconfig = absolute // another terminal may be elsewhere
+		}
+		first, last = "  export KUBECONFIG="+kubeconfig+"\n", "\nkubectl works as well."
+	}
 	return fmt.Sprintf(`Atoll is ready after %[2]s at %[3]s
 
 Next, in another terminal:
-  %[1]s cluster add east --kubeconfig east.kubeconfig      # register a physical cluster
+%[4]s  %[1]s cluster add east --kubeconfig east.kubeconfig      # register a physical cluster
   %[1]s workspace create shop --enter                      # make a workspace and go there
   %[1]s kubectl create deployment web --image=nginx        # it runs on a cluster
-
-kubectl works as well: export KUBECONFIG=%[4]s
-`, self, took.Round(10*time.Millisecond), url, kubeconfig)
+%[5]s
+`, self, took.Round(10*time.Millisecond), url, first, last)
 }

@@ -32,6 +32,9 @@ func Locate(explicit string) string {
 	return adminKubeconfig
 }
 
+// FindsByItself says whether Locate finds a file, in the directory in which it is written by that name, if nothing names another.
+func FindsByItself(file string) bool { return filepath.Clean(file) == adminKubeconfig }
+
 func access(file string) *clientcmd.PathOptions {
 	a := clientcmd.NewDefaultPathOptions()
 	a.LoadingRules.ExplicitPath = file
