@@ -17,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -311,6 +312,38 @@ func TestNamesKubeconfig(t *testing.T) {
 		if got := namesKubeconfig(strings.Fields(args)); got != want {
 			t.Errorf("%q: got %v", args, got)
 		}
+	}
+}
+
+// TestKubectlAsksNobody: without a kubeconfig kubectl asks localhost:8080, where nothing of ours ever is.
+func TestKubectlAsksNobody(t *testing.T) {
+	t.Chdir(t.TempDir())
+	t.Setenv("HOME", t.TempDir())
+	t.Setenv("KUBERNETES_MASTER", "")
+	t.Setenv("KUBERNETES_SERVICE_HOST", "")
+	there := physicalKubeconfig(t, "http://localhost:8080", nil)
+	for name, tc := range map[string]struct {
+		environment, file, server string
+		want                      bool
+	}{
+		"nothing":          {want: true},
+		"a file not there": {environment: "gone", want: true},
+		"a kubeconfig":     {environment: there},
+		"one of the flag":  {environment: "gone", file: there},
+		"a server":         {server: "http://localhost:8080"},
+	} {
+		t.Setenv(clientcmd.RecommendedConfigPathEnvVar, tc.environment)
+		flags := genericclioptions.NewConfigFlags(false)
+		*flags.KubeConfig, *flags.APIServer = tc.file, tc.server
+		if got := asksNobody(flags); got != tc.want {
+			t.Errorf("%s: asks nobody: %v, want %v", name, got, tc.want)
+		}
+	}
+	if hint := hintFor("The connection to the server 127.0.0.1:6443 was refused - did you specify the right host or port?"); !strings.Contains(hint, self+" start") {
+		t.Errorf("of a server that does not run the hint is %q", hint)
+	}
+	if hint := hintFor("error: the server doesn't have a resource type"); hint != "" {
+		t.Errorf("of one that runs the hint is %q", hint)
 	}
 }
 

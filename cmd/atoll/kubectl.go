@@ -3,7 +3,9 @@ package main
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,8 +13,10 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	_ "k8s.io/client-go/plugin/pkg/client/auth" // exec and OIDC credentials in kubeconfigs
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	kubecli "k8s.io/component-base/cli"
 	"k8s.io/component-base/logs"
@@ -41,12 +45,48 @@ uses .atoll/admin.kubeconfig of the current directory, and so the workspace that
 
 // runKubectl ends the process with kubectl's exit code if kubectl fails: it does so by itself, deep inside.
 func runKubectl(args []string, streams genericiooptions.IOStreams) error {
-	command, err := kubectlCommand(args, streams)
+	// As kubectl makes them by itself.
+	flags := genericclioptions.NewConfigFlags(true).WithDeprecatedPasswordFlag().WithDiscoveryBurst(300).WithDiscoveryQPS(50).WithWarningPrinter(streams)
+	flags.WithWrapConfigFn(func(c *rest.Config) *rest.Config {
+		if asksNobody(flags) {
+			c.Wrap(func(http.RoundTripper) http.RoundTripper { return nobody{*flags.KubeConfig} })
+		}
+		return c
+	})
+	command, err := kubectlCommand(args, streams, flags)
 	if err != nil {
 		return err
 	}
+	kubectlutil.BehaviorOnFatal(func(words string, code int) {
+		fmt.Fprintln(streams.ErrOut, strings.TrimSuffix(words, "\n")+hintFor(words))
+		os.Exit(code)
+	})
 	kubectlutil.CheckErr(kubecli.RunNoErrOutput(command))
 	return nil
+}
+
+// asksNobody says whether kubectl would ask localhost:8080, where nothing of ours ever is, because nothing names a server.
+func asksNobody(flags *genericclioptions.ConfigFlags) bool {
+	config, err := flags.ToRawKubeConfigLoader().RawConfig()
+	return err == nil && len(config.Clusters) == 0 && *flags.APIServer == "" && os.Getenv("KUBERNETES_MASTER") == "" &&
+		os.Getenv("KUBERNETES_SERVICE_HOST") == "" // in a Pod, its cluster's
+}
+
+// nobody ends kubectl at its first request: it would ask five times, and tell of each.
+type nobody struct{ kubeconfig string }
+
+func (n nobody) RoundTrip(*http.Request) (*http.Response, error) {
+	_, err := cli.Open(n.kubeconfig) // which finds none either, and says where it looked
+	kubectlutil.CheckErr(err)
+	return nil, err
+}
+
+// hintFor says what to do about what kubectl ends with; "" if it does by itself.
+func hintFor(words string) string {
+	if strings.HasPrefix(words, "The connection to the server ") {
+		return fmt.Sprintf("\nIs the server running? \"%s start\" starts one.", self)
+	}
+	return ""
 }
 
 // completeKubectl asks kubectl, as the shell would.
@@ -54,7 +94,7 @@ func completeKubectl(cmd *cobra.Command, args []string, typed string) ([]cobra.C
 	return within(cmd.Context(), func(ctx context.Context) completions {
 		var out bytes.Buffer
 		streams := genericiooptions.IOStreams{In: strings.NewReader(""), Out: &out, ErrOut: io.Discard}
-		command, err := kubectlCommand(slices.Concat([]string{cobra.ShellCompRequestCmd}, args, []string{typed}), streams)
+		command, err := kubectlCommand(slices.Concat([]string{cobra.ShellCompRequestCmd}, args, []string{typed}), streams, nil)
 		if err != nil {
 			return nothing
 		}
@@ -78,8 +118,9 @@ func parseCompletions(answer string) completions {
 	return completions{words: lines[:len(lines)-1], directive: cobra.ShellCompDirective(n)}
 }
 
-// kubectlCommand is kubectl with the arguments, which may name its kubeconfig; else it uses ours.
-func kubectlCommand(args []string, streams genericiooptions.IOStreams) (*cobra.Command, error) {
+// kubectlCommand is kubectl with the arguments, which may name its kubeconfig; else it uses ours. Its own flags of connections
+// are used if flags is nil.
+func kubectlCommand(args []string, streams genericiooptions.IOStreams, flags *genericclioptions.ConfigFlags) (*cobra.Command, error) {
 	if !namesKubeconfig(args) {
 		if file := cli.Locate(""); file != "" {
 			// The environment, since "kubectl config" and what kubectl starts (editors, credential plugins) look there, too.
@@ -96,7 +137,7 @@ func kubectlCommand(args []string, streams genericiooptions.IOStreams) (*cobra.C
 	if _, err := logs.GlogSetter(kubectl.GetLogVerbosity(args)); err != nil {
 		return nil, err
 	}
-	command := kubectl.NewKubectlCommand(kubectl.KubectlOptions{Arguments: append([]string{"kubectl"}, args...), IOStreams: streams})
+	command := kubectl.NewKubectlCommand(kubectl.KubectlOptions{Arguments: append([]string{"kubectl"}, args...), ConfigFlags: flags, IOStreams: streams})
 	command.SetArgs(args)
 	return command, nil
 }
