@@ -55,8 +55,9 @@ func (p *Placer) count(e client.Event[*placementv1alpha1.Placement]) {
 }
 
 // WhyNowhere says why an object with these annotations, applied now, would run nowhere, or not as it wishes, and where it is
-// until then; "" if all is well. It reads informers only and decides nothing: it is for a warning to who applies it, who hears from the Placement a
-// moment later in any case. Nowhere on purpose is told where it takes something away. A Namespace or a LogicalCluster is judged by its own wish alone: there may be nothing in it.
+// until then; "" if all is well, as nowhere on purpose is where it takes nothing away. It reads informers only and decides nothing: it
+// is for a warning to who applies it, who hears from the Placement a moment later in any case. A Namespace or a LogicalCluster is judged
+// by its own wish alone: there may be nothing in it.
 func (p *Placer) WhyNowhere(cluster logicalcluster.Name, resource schema.GroupResource, namespace, name string, annotations map[string]string) string {
 	return whyNowhere(p.world, cluster, resource, namespace, name, annotations)
 }

@@ -196,6 +196,9 @@ func TestOpenAndSwitchAFile(t *testing.T) {
 	}
 	there := fake.NewClientBuilder().WithScheme(client.Scheme).Build()
 	h.Objects = there
+	if err := h.Gone(t.Context()); err == nil || !strings.Contains(err.Error(), `"root:shop", which is gone`) {
+		t.Errorf("of a workspace that is gone it is said: %v", err)
+	}
 	if _, err := h.Back(t.Context()); err == nil || !strings.Contains(err.Error(), `"root:shop" stays`) || !strings.Contains(err.Error(), `no workspace "root"`) {
 		t.Errorf("back to a workspace that is gone: error %v, want one that names both", err)
 	}
@@ -206,6 +209,9 @@ func TestOpenAndSwitchAFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.Objects = there
+	if err := h.Gone(t.Context()); err != nil {
+		t.Errorf("of a workspace that is there it is said: %v", err)
+	}
 	if back, err := h.Back(t.Context()); err != nil || back.String() != "root" {
 		t.Errorf("back: %q, %v", back, err)
 	}

@@ -219,7 +219,7 @@ func (h *Hub) Gone(ctx context.Context) error {
 	if !apierrors.IsNotFound(err) {
 		return nil // whatever it is, it is not known to be gone
 	}
-	return fmt.Errorf("The kubeconfig points into workspace %q, which is gone. Leave it with: %s workspace use root", h.Path, Self)
+	return fmt.Errorf("the kubeconfig points into workspace %q, which is gone: leave it with \"%s workspace use root\"", h.Path, Self)
 }
 
 // Enter switches the kubeconfig to the workspace of that path, if the server has it.
