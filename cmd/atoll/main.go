@@ -2,6 +2,7 @@ package main
 
 import (
 	"os"
+	_ "time/tzdata" // for time zones of CronJobs, as in kube-apiserver: a machine or an image without zoneinfo refused every one
 
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 )
