@@ -38,6 +38,21 @@ bin/physical: preflight
 	@echo "Building $@ and bin/kwok: Kubernetes $(KUBERNETES) in one process ..."
 	@time contrib/physical/build.sh bin
 
+# The image is of linux. The program in it is bin/atoll on a machine of that kind, and else one beside it.
+IMAGE ?= atoll
+IMAGE_ARCH := $(or $(GOARCH),amd64)
+HOST := $(shell go env GOHOSTOS GOHOSTARCH 2>/dev/null)
+IMAGE_PROGRAM := bin/$(if $(filter-out $(HOST),linux $(IMAGE_ARCH)),linux-$(IMAGE_ARCH)/)atoll
+
+.PHONY: image
+image: $(IMAGE_PROGRAM) ## Build the OCI image IMAGE, default atoll, as bin/atoll-linux-amd64.tar, without a container engine. GOARCH=arm64 builds that.
+	@env -u GOOS -u GOARCH go run ./contrib/image --program $< --output bin/atoll-linux-$(IMAGE_ARCH).tar --name "$(IMAGE):$(VERSION)" \
+		--revision "$$(git rev-parse HEAD)" --created "$$(git log -1 --format=%ct)"
+
+bin/linux-%/atoll: preflight
+	@echo "Building $@ $(VERSION) ..."
+	@time GOOS=linux GOARCH=$* go build -ldflags "$(LDFLAGS)" -o $@ ./cmd/atoll
+
 .PHONY: demo
 demo: build ## See the main job done, on two physical clusters. KEEP=1 leaves it running.
 	@go build -o bin/demo ./contrib/demo

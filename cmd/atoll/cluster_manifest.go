@@ -129,7 +129,7 @@ Name an address that the server's certificate is for with --hub-url, or start th
   kubectl apply -f FILE
 
 It holds a token that is good once, until %s. Another one, if you need it: the same command again.
-No image of Atoll is published yet: build one with bin/atoll in it, where the cluster finds it as %s, or name yours with --image.
+No image of Atoll is published yet: "make image" builds one. Bring it to where the cluster finds it as %s, or name yours with --image.
 `, target.Name, path, expiration.Format(time.RFC3339), m.image)
 	return nil
 }
