@@ -139,6 +139,20 @@ func TestImage(t *testing.T) {
 	}
 }
 
+// TestPlatformIsThePrograms builds an image for a machine that is not this one.
+func TestPlatformIsThePrograms(t *testing.T) {
+	program := programOf(t)
+	for machine, want := range map[elf.Machine]string{elf.EM_X86_64: "amd64", elf.EM_AARCH64: "arm64"} {
+		img, err := build(content{program: changed(t, program, func(b []byte) { b[18] = byte(machine) })})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if config, err := img.ConfigFile(); err != nil || config.Architecture != want {
+			t.Errorf("a program for %s makes an image of %+v, %v", machine, config, err)
+		}
+	}
+}
+
 // TestImageRefuses tries programs that would not run in the image, and names that say too little.
 func TestImageRefuses(t *testing.T) {
 	program := programOf(t)

@@ -128,22 +128,29 @@ func helmBinary(t *testing.T) string {
 // run runs helm in the workspace and returns what it prints on standard output, trimmed.
 func (h *helm) run(args ...string) string {
 	h.t.Helper()
-	ctx, cancel := context.WithTimeout(h.t.Context(), helmPatience)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, h.bin, args...)
-	cmd.Dir = h.dir
-	// A home of its own: neither this person's plugins and settings, nor traces in his caches.
-	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool {
-		return strings.HasPrefix(v, "HELM_") || strings.HasPrefix(v, "XDG_") || strings.HasPrefix(v, "KUBE")
-	}), "HOME="+h.dir, "KUBECONFIG="+h.kubeconfig)
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	began := time.Now()
-	if err := cmd.Run(); err != nil {
-		h.t.Fatalf("helm %s: %v\n%s%s\n%s", strings.Join(args, " "), err, &stdout, &stderr, h.state())
+	stdout, stderr, err := runHelm(h.t, h.bin, h.dir, h.kubeconfig, args...)
+	if err != nil {
+		h.t.Fatalf("helm %s: %v\n%s%s\n%s", strings.Join(args, " "), err, stdout, stderr, h.state())
 	}
 	h.t.Logf("helm %s: %s", strings.Join(args, " "), time.Since(began).Round(time.Millisecond))
-	return strings.TrimSpace(stdout.String())
+	return strings.TrimSpace(stdout)
+}
+
+// runHelm runs helm in dir, which is its home, too: neither this person's plugins and settings, nor traces in his caches.
+func runHelm(t *testing.T, bin, dir, kubeconfig string, args ...string) (stdout, stderr string, err error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), helmPatience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, bin, args...)
+	cmd.Dir = dir
+	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool {
+		return strings.HasPrefix(v, "HELM_") || strings.HasPrefix(v, "XDG_") || strings.HasPrefix(v, "KUBE")
+	}), "HOME="+dir, "KUBECONFIG="+kubeconfig)
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err = cmd.Run()
+	return out.String(), errs.String(), err
 }
 
 // running checks that the release has n Ready pods in east and no others, and that the workspace says so, now: Helm has
