@@ -39,7 +39,7 @@ bin/physical: preflight
 	@time contrib/physical/build.sh bin
 
 # The image is of linux. The program in it is bin/atoll on a machine of that kind, and else one beside it.
-IMAGE ?= atoll
+IMAGE := atoll
 IMAGE_ARCH := $(or $(GOARCH),amd64)
 HOST := $(shell go env GOHOSTOS GOHOSTARCH 2>/dev/null)
 IMAGE_PROGRAM := bin/$(if $(filter-out $(HOST),linux $(IMAGE_ARCH)),linux-$(IMAGE_ARCH)/)atoll

@@ -96,13 +96,22 @@ func Connect(ctx context.Context, o ExternalOptions) (*Etcd, error) {
 	return opened(client, stop), nil
 }
 
-// unanswered puts into words what the client says of an etcd that it did not reach while it had time, which is
-// context deadline exceeded: connection error: desc = "transport: Error while dialing: dial tcp ...".
+// unanswered puts into words what the client says of an etcd that it did not reach while it had time:
+//
+//	context deadline exceeded: connection error: desc = "transport: Error while dialing: dial tcp ..."
+//	context canceled: write tcp ...: write: broken pipe
 func unanswered(err error) error {
-	_, quoted, found := strings.Cut(err.Error(), "desc = ")
-	words, unquoted := strconv.Unquote(quoted)
-	if !found || unquoted != nil {
+	words := err.Error()
+	for _, ended := range []error{context.DeadlineExceeded, context.Canceled} {
+		words = strings.TrimPrefix(words, ended.Error()+": ")
+	}
+	if words == err.Error() {
 		return err
+	}
+	if _, quoted, found := strings.Cut(words, "desc = "); found {
+		if unquoted, err := strconv.Unquote(quoted); err == nil {
+			words = unquoted
+		}
 	}
 	words = strings.TrimPrefix(strings.TrimPrefix(words, "transport: "), "Error while dialing: ")
 	if strings.Contains(words, syscall.ECONNREFUSED.Error()) {

@@ -111,7 +111,7 @@ func whyNowhere(world world, cluster logicalcluster.Name, resource schema.GroupR
 			return d.Problem + "; until then what is placed stays where it is."
 		}
 		if d.Reason == placementv1alpha1.ReasonNowhere && !sameWish(lc.Annotations, annotations) {
-			return d.Message + " What runs because of this workspace's wish is taken away."
+			return d.Message + " What runs because of this workspace's wish, if anything, is taken away."
 		}
 		return ""
 	case object == nil:

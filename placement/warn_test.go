@@ -40,7 +40,7 @@ func TestWhyNowhere(t *testing.T) {
 		"workspace, half":     {resource: logicalClusters, name: "cluster", wish: []string{"clusters", "west,wset"}, want: `Change placement.atoll.dev/clusters of this workspace's LogicalCluster "cluster": no cluster is registered as "wset"; until then what is placed stays where it is.`},
 		"good workspace":      {resource: logicalClusters, name: "cluster", wish: []string{"clusters", "*"}},
 		"workspace, no wish":  {resource: logicalClusters, name: "cluster"},
-		"workspace, purposed": {resource: logicalClusters, name: "cluster", wish: []string{"clusters", ""}, want: `Placed nowhere, as the empty placement.atoll.dev/clusters of this workspace's LogicalCluster "cluster" asks: name clusters there, or remove it. What runs because of this workspace's wish is taken away.`},
+		"workspace, purposed": {resource: logicalClusters, name: "cluster", wish: []string{"clusters", ""}, want: `Placed nowhere, as the empty placement.atoll.dev/clusters of this workspace's LogicalCluster "cluster" asks: name clusters there, or remove it. What runs because of this workspace's wish, if anything, is taken away.`},
 	}
 	w, r := newShop()
 	w.addTarget("root", "west")

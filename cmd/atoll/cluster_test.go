@@ -318,7 +318,9 @@ func TestNamesKubeconfig(t *testing.T) {
 // TestKubectlAsksNobody: without a kubeconfig kubectl asks localhost:8080, where nothing of ours ever is.
 func TestKubectlAsksNobody(t *testing.T) {
 	t.Chdir(t.TempDir())
-	t.Setenv("HOME", t.TempDir())
+	home := clientcmd.RecommendedHomeFile
+	clientcmd.RecommendedHomeFile = filepath.Join(t.TempDir(), "config")
+	t.Cleanup(func() { clientcmd.RecommendedHomeFile = home })
 	t.Setenv("KUBERNETES_MASTER", "")
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
 	there := physicalKubeconfig(t, "http://localhost:8080", nil)

@@ -58,7 +58,9 @@ func runKubectl(args []string, streams genericiooptions.IOStreams) error {
 		return err
 	}
 	kubectlutil.BehaviorOnFatal(func(words string, code int) {
-		fmt.Fprintln(streams.ErrOut, strings.TrimSuffix(words, "\n")+hintFor(words))
+		if words != "" { // as when diff finds something
+			fmt.Fprintln(streams.ErrOut, strings.TrimSuffix(words, "\n")+hintFor(words))
+		}
 		os.Exit(code)
 	})
 	kubectlutil.CheckErr(kubecli.RunNoErrOutput(command))

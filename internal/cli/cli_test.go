@@ -258,7 +258,9 @@ func TestOpenWithoutKubeconfigSaysWhatToDo(t *testing.T) {
 // TestOpenNamesWhatIsWrong: .atoll was said not to be here, where KUBECONFIG was what ruled.
 func TestOpenNamesWhatIsWrong(t *testing.T) {
 	t.Chdir(t.TempDir())
-	t.Setenv("HOME", t.TempDir())
+	home := clientcmd.RecommendedHomeFile
+	clientcmd.RecommendedHomeFile = filepath.Join(t.TempDir(), "config")
+	t.Cleanup(func() { clientcmd.RecommendedHomeFile = home })
 	if err := os.WriteFile("empty", nil, 0o600); err != nil {
 		t.Fatal(err)
 	}

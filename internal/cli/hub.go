@@ -277,8 +277,8 @@ func logicalCluster(ctx context.Context, objects ctrlclient.Client, path logical
 	case apierrors.IsNotFound(err):
 		return nil, fmt.Errorf("there is no workspace %q: \"%s workspace tree\" shows what there is", path, Self)
 	case apierrors.IsForbidden(err) && path != Root && !strings.Contains(path.String(), ":"):
-		// Whoever types a colon before a path means what is below root.
-		return nil, fmt.Errorf("there is no logical cluster of the name %q, or you may not enter it; \"%s workspace tree\" shows the workspaces by path", path, Self)
+		// A path of one part that is not root is the name of a logical cluster, which people do not type: they mean what is below root.
+		return nil, fmt.Errorf("there is no logical cluster of the name %q, or you may not enter it; \"%s workspace tree\" shows the workspaces by path: %w", path, Self, err)
 	case apierrors.IsForbidden(err):
 		return nil, fmt.Errorf("workspace %q: there is none, or you may not enter it: %w", path, err)
 	case err != nil:

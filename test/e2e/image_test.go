@@ -84,7 +84,7 @@ func TestImageByChart(t *testing.T) {
 
 	hub.MustRun(t, "", "atoll", "backup", "-o", "backup.tar")
 	hub.MustRun(t, "", "atoll", "kubectl", "delete", "cronjob", "report")
-	upgrade := []string{"upgrade", "atoll", chart, "--namespace", hubNamespace, "--wait", "--timeout", "2m", "--reuse-values", "--set"}
+	upgrade := []string{"upgrade", "atoll", chart, "--namespace", hubNamespace, "--wait", "--timeout", "2m", "--reset-then-reuse-values", "--set"}
 	helm(append(upgrade, "replicas=0")...)
 	server.Stop()
 	hub.MustRun(t, "", "atoll", "restore", "backup.tar", "--root-directory", "restored")
@@ -176,6 +176,8 @@ func TestChartRefuses(t *testing.T) {
 		"image=a,replica=0":                        "replica",
 		"image=a,port=443":                         "/port",
 		"image=a,externalHostname=https://a":       "/externalHostname",
+		"image=a,externalHostname=a:6443":          "/externalHostname",
+		"image=a,resources.limits.memory=0Gi":      "/resources/limits/memory",
 		"image=a,persistence.directory=../etc":     "/persistence/directory",
 		"image=a,persistence.directory=..":         "/persistence/directory",
 		"image=a,etcd.servers={etcd:2379}":         "/etcd/servers",

@@ -13,7 +13,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- define "atoll.labels" -}}
 {{ include "atoll.selector" . }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
 {{- end }}
 
 {{- define "atoll.host" -}}
