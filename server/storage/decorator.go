@@ -141,6 +141,7 @@ func (b *Backend) open(
 		layer = &dispatch{delegator}
 		destroy = func() {
 			delegator.Stop()
+			feed.close()
 			c.Stop()
 			closeStores()
 		}

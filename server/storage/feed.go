@@ -2,10 +2,12 @@ package storage
 
 import (
 	"context"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/metadata"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
@@ -26,6 +28,10 @@ type feed struct {
 	syncedTo atomic.Pointer[func() (uint64, bool)]
 	asked    atomic.Uint64
 	alike    *alike
+
+	mu     sync.Mutex
+	closed bool
+	watch  *filling // the last one; nil if there was none
 }
 
 func newFeed(inner storage.Interface, resource schema.GroupResource, newFunc func() runtime.Object, clk clock.WithTicker, window time.Duration, alike *alike) *feed {
@@ -47,12 +53,37 @@ func (f *feed) onOwnStream(ctx context.Context) context.Context {
 	return metadata.NewOutgoingContext(ctx, f.stream)
 }
 
+// errClosed ends the watch of a cacher that is to stop. It is the one error that its reflector does not log: it waits before it
+// watches again, if it is not stopped meanwhile.
+var errClosed = apierrors.NewTooManyRequests("the store is closed", 1)
+
 func (f *feed) Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
 	live, err := f.Interface.Watch(f.onOwnStream(ctx), key, opts)
 	if err != nil {
 		return nil, err
 	}
-	return f.filling(ctx, live), nil
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed {
+		live.Stop()
+		return nil, errClosed
+	}
+	f.watch = f.filling(ctx, live)
+	return f.watch, nil
+}
+
+// close ends the cacher's watch, allows no other, and returns when the cacher has taken the last event. It comes before the
+// cacher's Stop, which waits for whoever delivers events to it, while nobody makes room for them any more: with a hundred
+// that wait it never returned.
+func (f *feed) close() {
+	f.mu.Lock()
+	f.closed = true
+	w := f.watch
+	f.mu.Unlock()
+	if w != nil {
+		close(w.last)
+		<-w.done // the cacher's reflector stops each watch that ended
+	}
 }
 
 func (f *feed) RequestWatchProgress(ctx context.Context) error {

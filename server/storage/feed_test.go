@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -30,5 +31,31 @@ func TestConsistentListsDoNotWaitForTheTicker(t *testing.T) {
 				t.Errorf("a list after a foreign write takes %v in the median, %v at least", median, took[0])
 			}
 		})
+	}
+}
+
+// TestDestroyWhileEventsCome: a cacher that stops takes no more events, and what delivers them would wait for it for good.
+func TestDestroyWhileEventsCome(t *testing.T) {
+	s := serve(t, prefixOf(t), nil)
+	const n = 20 * maxOps // several times what a cacher queues
+	var writes []clientv3.Op
+	for i := range n {
+		key := join(s.prefix, ClusterKey("/configmaps", "aa", fmt.Sprintf("default/cm-%05d", i)))
+		writes = append(writes, clientv3.OpPut(key, fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"namespace":"default","name":"cm-%05d"}}`, i)))
+	}
+	for some := range slices.Chunk(writes, maxOps) {
+		if _, err := etcd.Client.Txn(t.Context()).Then(some...).Commit(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	destroyed := make(chan struct{})
+	go func() {
+		defer close(destroyed)
+		s.Destroy()
+	}()
+	select {
+	case <-destroyed:
+	case <-time.After(time.Minute):
+		t.Fatal("the stores are not closed after a minute")
 	}
 }

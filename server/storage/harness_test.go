@@ -241,10 +241,22 @@ func describe(obj runtime.Object) string {
 // next is the next event of a watch, as "ADDED cluster/namespace/name".
 func next(t testing.TB, w watch.Interface) (string, watch.Event) {
 	t.Helper()
+	description, event := nextOrEnd(t, w)
+	if description == ended {
+		t.Fatal(ended)
+	}
+	return description, event
+}
+
+const ended = "the watch ended"
+
+// nextOrEnd is next, or ended without an event.
+func nextOrEnd(t testing.TB, w watch.Interface) (string, watch.Event) {
+	t.Helper()
 	select {
 	case event, ok := <-w.ResultChan():
 		if !ok {
-			t.Fatal("the watch ended")
+			return ended, watch.Event{}
 		}
 		if event.Type == watch.Error {
 			return fmt.Sprintf("ERROR %v", event.Object), event

@@ -106,15 +106,16 @@ type filling struct {
 	feed   *feed
 	live   watch.Interface
 	result chan watch.Event
-	done   chan struct{}
+	last   chan struct{} // closed when nothing more is to be delivered
+	done   chan struct{} // closed when nobody wants more
 	stop   sync.Once
 	tally  tally
 	// asked says that etcd was asked how far it is, so that fillers can be delivered.
 	asked bool
 }
 
-func (f *feed) filling(ctx context.Context, live watch.Interface) watch.Interface {
-	w := &filling{feed: f, live: live, result: make(chan watch.Event), done: make(chan struct{})}
+func (f *feed) filling(ctx context.Context, live watch.Interface) *filling {
+	w := &filling{feed: f, live: live, result: make(chan watch.Event), last: make(chan struct{}), done: make(chan struct{})}
 	go w.run(ctx)
 	return w
 }
@@ -131,6 +132,7 @@ func (w *filling) Stop() {
 func (w *filling) run(ctx context.Context) {
 	defer close(w.result)
 	defer w.live.Stop()
+	defer w.end()
 	quiet := w.feed.window + quietMore
 	ticker := w.feed.clock.NewTicker(quiet / 4)
 	defer ticker.Stop()
@@ -144,9 +146,24 @@ func (w *filling) run(ctx context.Context) {
 			if w.tally.quiet(w.feed.clock.Now(), quiet) {
 				w.ask(ctx)
 			}
+		case <-w.last:
+			return
 		case <-w.done:
 			return
 		}
+	}
+}
+
+// end tells the cacher that its feed is closed, if it is.
+func (w *filling) end() {
+	select {
+	case <-w.last:
+	default:
+		return
+	}
+	select {
+	case w.result <- watch.Event{Type: watch.Error, Object: &errClosed.ErrStatus}:
+	case <-w.done:
 	}
 }
 
@@ -224,6 +241,8 @@ func (w *filling) fill(version uint64) (next *watch.Event, ok bool) {
 		case <-time.After(fillerPause):
 		case event, ok := <-w.live.ResultChan():
 			return &event, ok
+		case <-w.last:
+			return nil, false
 		case <-w.done:
 			return nil, false
 		}
@@ -238,6 +257,8 @@ func (w *filling) send(event watch.Event) bool {
 	select {
 	case w.result <- event:
 		return true
+	case <-w.last:
+		return false
 	case <-w.done:
 		return false
 	}

@@ -84,10 +84,16 @@ func forgetsOldEvents(t *testing.T, events int) {
 	if missed != "ADDED "+describe(last) && !strings.Contains(missed, tooOld) {
 		t.Errorf("a watch from the last event but one begins with %q, want the last event, or that it is too old", missed)
 	}
-	watches["from the last"] = startWatch(t, s.configMaps, in("aa", "default"), from(last))
+	fromLast := func() watch.Interface { return startWatch(t, s.configMaps, in("aa", "default"), from(last)) }
+	watches["from the last"] = fromLast()
 	after := describe(put(t, s, "aa", "y", "v"))
 	for name, w := range watches {
-		if got, _ := next(t, w); got != "ADDED "+after {
+		got, _ := nextOrEnd(t, w)
+		// A cacher that forgets what a watch begins with ends it without a word. Clients begin again.
+		for name == "from the last" && got == ended {
+			got, _ = nextOrEnd(t, fromLast())
+		}
+		if got != "ADDED "+after {
 			t.Errorf("%s: event %q, want that %s was added", name, got, after)
 		}
 	}
