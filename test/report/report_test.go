@@ -93,6 +93,9 @@ func TestSummary(t *testing.T) {
 {"Action":"output","Package":"p","Test":"TestT2_B/crash","Output":"a line of a log\npanic: of this\n"}
 {"Action":"output","Package":"p","Test":"TestT2_B/crash","Output":"goroutine 1 [running]:\n"}
 {"Action":"fail","Package":"p","Test":"TestT2_B/crash"}
+{"Action":"output","Package":"p","Test":"TestT3_C","Output":"=== RUN TestT3_C\n"}
+{"Action":"output","Package":"p","Test":"TestT3_C","Output":"panic: test timed out\n\ngoroutine 1:\nserver.go:1\n\n"}
+{"Action":"output","Package":"p","Test":"TestT3_C","Output":"goroutine 2:\nc_test.go:1\n"}
 {"Action":"fail","Package":"p"}
 `
 	err := summary(strings.NewReader(in), &out, file)
@@ -108,6 +111,14 @@ no message
 panic: of this
 goroutine 1 [running]:
 --- FAIL p
+--- FAIL p TestT3_C
+panic: test timed out
+
+goroutine 2:
+c_test.go:1
+
+goroutine 1:
+server.go:1
 `
 	if diff := cmp.Diff(want+"all that was printed is in "+file+"\n1 passed, 3 failed, 0 skipped\n", out.String()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -31,6 +31,21 @@ func readEvents(r io.Reader, handle func(line []byte, e event)) error {
 	return s.Err()
 }
 
+// key is what output belongs to; test is empty for that of a package.
+type key struct{ pkg, test string }
+
+// unended returns the tests of a package that printed something and did not end, in the order of their names.
+func unended(output map[key][]string, pkg string) []key {
+	var left []key
+	for k := range output {
+		if k.pkg == pkg && k.test != "" {
+			left = append(left, k)
+		}
+	}
+	slices.SortFunc(left, func(a, b key) int { return strings.Compare(a.test, b.test) })
+	return left
+}
+
 // summary prints a line for each package and what failed in its own words, and keeps the events, with all output, in file:
 // servers write logs of thousands of lines, and who reads a part of them shall see why. It fails if anything did, also if
 // nothing ran at all.
@@ -41,8 +56,17 @@ func summary(in io.Reader, out io.Writer, file string) error {
 	}
 	defer keep.Close()
 	w := bufio.NewWriter(keep)
-	type key struct{ pkg, test string }
 	output, count, broken := map[key][]string{}, map[string]int{}, []string{}
+	fail := func(pkg, test string) {
+		k := key{pkg, test}
+		name := strings.TrimSpace(pkg + " " + test)
+		broken = append(broken, name)
+		fmt.Fprintf(out, "--- FAIL %s\n", name)
+		if len(output[k]) > 0 {
+			fmt.Fprintln(out, strings.Join(ownWords(output[k]), "\n"))
+		}
+		delete(output, k)
+	}
 	err = readEvents(in, func(line []byte, e event) {
 		_, _ = w.Write(append(slices.Clone(line), '\n')) // its error is Flush's
 		k := key{e.Package, e.Test}
@@ -57,10 +81,14 @@ func summary(in io.Reader, out io.Writer, file string) error {
 			}
 			switch {
 			case e.Action == "fail":
-				broken = append(broken, strings.TrimSpace(e.Package+" "+e.Test))
-				fmt.Fprintf(out, "--- FAIL %s\n", strings.TrimSpace(e.Package+" "+e.Test))
-				if len(output[k]) > 0 {
-					fmt.Fprintln(out, strings.Join(ownWords(output[k]), "\n"))
+				fail(e.Package, e.Test)
+				if e.Test != "" {
+					break
+				}
+				// Tests that were under way when the process ended: go test says nothing more of them, and a panic, such as that of
+				// a test that hangs, is in what one of them printed.
+				for _, k := range unended(output, e.Package) {
+					fail(k.pkg, k.test)
 				}
 			case e.Action == "skip" && e.Test != "":
 				fmt.Fprint(out, strings.Join(output[k], "")) // loudly, since it proves nothing
@@ -102,15 +130,30 @@ var (
 
 // ownWords returns why a test failed, by its output: its messages, or the report of a crash, or else its last lines.
 func ownWords(output []string) []string {
-	const maxLines = 80
+	const maxLines = 120
 	all := strings.Split(strings.TrimSuffix(strings.Join(output, ""), "\n"), "\n")
 	if at := slices.IndexFunc(all, crash.MatchString); at >= 0 {
-		return append(messages(all[:at]), all[at:min(len(all), at+maxLines)]...)
+		report := testsFirst(all[at:])
+		return append(messages(all[:at]), report[:min(len(report), maxLines)]...)
 	}
 	if said := messages(all); said != nil {
 		return said
 	}
 	return all[max(0, len(all)-maxLines):]
+}
+
+// testsFirst returns the report of a crash with the goroutines that are in a test's file before the others, of which a server
+// in the same process has thousands.
+func testsFirst(report []string) []string {
+	var first, others []string
+	for i, part := range strings.Split(strings.Join(report, "\n"), "\n\n") {
+		if i == 0 || strings.Contains(part, "_test.go:") {
+			first = append(first, part)
+		} else {
+			others = append(others, part)
+		}
+	}
+	return strings.Split(strings.Join(append(first, others...), "\n\n"), "\n")
 }
 
 // messages returns what a test said of itself in these lines of its output: the beginning of each message, and of each
