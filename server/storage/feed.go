@@ -58,17 +58,20 @@ func (f *feed) onOwnStream(ctx context.Context) context.Context {
 var errClosed = apierrors.NewTooManyRequests("the store is closed", 1)
 
 func (f *feed) Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
+	ctx, cancel := context.WithCancel(ctx)
 	live, err := f.Interface.Watch(f.onOwnStream(ctx), key, opts)
 	if err != nil {
+		cancel()
 		return nil, err
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.closed {
+		cancel()
 		live.Stop()
 		return nil, errClosed
 	}
-	f.watch = f.filling(ctx, live)
+	f.watch = f.filling(ctx, cancel, live)
 	return f.watch, nil
 }
 
@@ -81,7 +84,7 @@ func (f *feed) close() {
 	w := f.watch
 	f.mu.Unlock()
 	if w != nil {
-		close(w.last)
+		w.cancel()
 		<-w.done // the cacher's reflector stops each watch that ended
 	}
 }

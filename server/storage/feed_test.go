@@ -7,6 +7,7 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	clocktesting "k8s.io/utils/clock/testing"
 
 	"atoll.dev/atoll/embedded-etcd/etcdtest"
 )
@@ -48,14 +49,26 @@ func TestDestroyWhileEventsCome(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	destroyed := make(chan struct{})
-	go func() {
-		defer close(destroyed)
-		s.Destroy()
-	}()
-	select {
-	case <-destroyed:
-	case <-time.After(time.Minute):
-		t.Fatal("the stores are not closed after a minute")
+	s.Destroy()
+}
+
+// TestDestroyWithoutEtcd: what asks an etcd that is away how far it is waits for it, and does not keep a store from closing.
+func TestDestroyWithoutEtcd(t *testing.T) {
+	server, options := etcdtest.StartTLS(t)
+	clk := clocktesting.NewFakeClock(time.Now())
+	s := serveOn(t, etcdtest.Connect(t, options).Client, prefixOf(t), func(c *Config) { c.Clock = clk })
+	for n := range 2 * leastRoom {
+		put(t, s, "aa", fmt.Sprintf("x%04d", n), "v")
 	}
+	if room := roomForEvents(t); room <= leastRoom {
+		t.Fatalf("there is room for %d events, so there is nothing to ask", room)
+	}
+	if err := server.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	for range 200 {
+		clk.Step(time.Second)
+		time.Sleep(time.Millisecond) // for the goroutines that wait for the clock
+	}
+	s.Destroy()
 }

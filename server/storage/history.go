@@ -106,7 +106,8 @@ type filling struct {
 	feed   *feed
 	live   watch.Interface
 	result chan watch.Event
-	last   chan struct{} // closed when nothing more is to be delivered
+	last   <-chan struct{} // closed by cancel, when nothing more is to be delivered or asked for
+	cancel context.CancelFunc
 	done   chan struct{} // closed when nobody wants more
 	stop   sync.Once
 	tally  tally
@@ -114,8 +115,8 @@ type filling struct {
 	asked bool
 }
 
-func (f *feed) filling(ctx context.Context, live watch.Interface) *filling {
-	w := &filling{feed: f, live: live, result: make(chan watch.Event), last: make(chan struct{}), done: make(chan struct{})}
+func (f *feed) filling(ctx context.Context, cancel context.CancelFunc, live watch.Interface) *filling {
+	w := &filling{feed: f, live: live, result: make(chan watch.Event), last: ctx.Done(), cancel: cancel, done: make(chan struct{})}
 	go w.run(ctx)
 	return w
 }
@@ -125,6 +126,7 @@ func (w *filling) ResultChan() <-chan watch.Event { return w.result }
 func (w *filling) Stop() {
 	w.stop.Do(func() {
 		close(w.done)
+		w.cancel()
 		w.live.Stop()
 	})
 }
@@ -177,6 +179,9 @@ func (w *filling) ask(ctx context.Context) {
 	}
 	if err == nil {
 		err = w.feed.RequestWatchProgress(ctx)
+	}
+	if ctx.Err() != nil {
+		return
 	}
 	if err != nil {
 		klog.ErrorS(err, "A cache cannot forget old events", "resource", w.feed.resource)
