@@ -95,6 +95,10 @@ func TestSummary(t *testing.T) {
 {"Action":"fail","Package":"p","Test":"TestT2_B/crash"}
 {"Action":"output","Package":"p","Test":"TestT3_C","Output":"=== RUN TestT3_C\n"}
 {"Action":"output","Package":"p","Test":"TestT3_C","Output":"panic: test timed out\n\ngoroutine 1:\nserver.go:1\n\n"}
+{"Action":"output","Package":"p","Test":"TestT4_D","Output":"=== PAUSE TestT4_D\n"}
+{"Action":"pause","Package":"p","Test":"TestT4_D"}
+{"Action":"pause","Package":"p","Test":"TestT3_C"}
+{"Action":"cont","Package":"p","Test":"TestT3_C"}
 {"Action":"output","Package":"p","Test":"TestT3_C","Output":"goroutine 2:\nc_test.go:1\n"}
 {"Action":"fail","Package":"p"}
 `
@@ -119,8 +123,9 @@ c_test.go:1
 
 goroutine 1:
 server.go:1
+1 tests of p waited for their turn
 `
-	if diff := cmp.Diff(want+"all that was printed is in "+file+"\n1 passed, 3 failed, 0 skipped\n", out.String()); diff != "" {
+	if diff := cmp.Diff(want+"all that was printed is in "+file+"\n1 passed, 4 failed, 0 skipped\n", out.String()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	results, err := readResults([]string{file})

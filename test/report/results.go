@@ -57,7 +57,11 @@ func summary(in io.Reader, out io.Writer, file string) error {
 	defer keep.Close()
 	w := bufio.NewWriter(keep)
 	output, count, broken := map[key][]string{}, map[string]int{}, []string{}
+	paused := map[key]bool{} // tests that wait for their turn
 	fail := func(pkg, test string) {
+		if test != "" {
+			count["fail"]++
+		}
 		k := key{pkg, test}
 		name := strings.TrimSpace(pkg + " " + test)
 		broken = append(broken, name)
@@ -73,10 +77,12 @@ func summary(in io.Reader, out io.Writer, file string) error {
 		switch e.Action {
 		case "output":
 			output[k] = append(output[k], e.Output)
+		case "pause", "cont":
+			paused[k] = e.Action == "pause"
 		case "build-output":
 			fmt.Fprint(out, e.Output)
 		case "pass", "fail", "skip":
-			if e.Test != "" {
+			if e.Test != "" && e.Action != "fail" {
 				count[e.Action]++
 			}
 			switch {
@@ -87,8 +93,17 @@ func summary(in io.Reader, out io.Writer, file string) error {
 				}
 				// Tests that were under way when the process ended: go test says nothing more of them, and a panic, such as that of
 				// a test that hangs, is in what one of them printed.
+				waited := 0
 				for _, k := range unended(output, e.Package) {
+					if paused[k] {
+						waited++
+						delete(output, k)
+						continue
+					}
 					fail(k.pkg, k.test)
+				}
+				if waited > 0 {
+					fmt.Fprintf(out, "%d tests of %s waited for their turn\n", waited, e.Package)
 				}
 			case e.Action == "skip" && e.Test != "":
 				fmt.Fprint(out, strings.Join(output[k], "")) // loudly, since it proves nothing
