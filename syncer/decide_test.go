@@ -738,3 +738,31 @@ func TestGoesByItself(t *testing.T) {
 		}
 	}
 }
+
+func TestConfirms(t *testing.T) {
+	told := func(status metav1.ConditionStatus, reason, word string) *workloadv1alpha1.SyncTarget {
+		return &workloadv1alpha1.SyncTarget{
+			ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{workloadv1alpha1.ConfirmAnnotation: word}},
+			Status: workloadv1alpha1.SyncTargetStatus{Conditions: []metav1.Condition{
+				{Type: workloadv1alpha1.SyncTargetObserveOnly, Status: status, Reason: reason},
+			}},
+		}
+	}
+	for name, tc := range map[string]struct {
+		twin    *workloadv1alpha1.SyncTarget
+		verdict verdict
+		want    bool
+		reason  string
+	}{
+		"This":      {told(metav1.ConditionTrue, ReasonHubRestored, confirmRestored), hubRestored, true, "it was told, and confirmed"},
+		"TheOther":  {told(metav1.ConditionTrue, ReasonHubRestored, confirmRestored), physicalRestored, false, "nobody has seen what the physical cluster lost"},
+		"NotToldOf": {told(metav1.ConditionFalse, ReasonInStep, confirmRestored), hubRestored, false, "a word that was left from before"},
+		"NoWord":    {told(metav1.ConditionTrue, ReasonHubRestored, ""), hubRestored, false, "nobody has confirmed it"},
+		"OtherWord": {told(metav1.ConditionTrue, ReasonHubRestored, confirmAbandon), hubRestored, false, "that is about something else"},
+		"NoTwin":    {nil, hubRestored, false, "nobody was told"},
+	} {
+		if got := confirms(tc.twin, tc.verdict); got != tc.want {
+			t.Errorf("%s: %t, want %t: %s", name, got, tc.want, tc.reason)
+		}
+	}
+}

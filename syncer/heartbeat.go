@@ -131,7 +131,7 @@ func (s *Syncer) beat(ctx context.Context) error {
 		return errors.Join(s.renew(ctx, hub, c.hub, c.written, false), physicalErr)
 	}
 
-	confirmed := v != fine && s.confirmed()
+	confirmed := v != fine && confirms(s.twinObject(), v)
 	if v != fine && !confirmed {
 		if s.gate.open(begun, v) {
 			klog.FromContext(ctx).Info("One side was restored from an older state, nothing is written down until an administrator confirms",

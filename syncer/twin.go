@@ -206,12 +206,14 @@ func thinNode(node *unstructured.Unstructured) *unstructured.Unstructured {
 	return thin
 }
 
-// confirmed says whether an administrator wants a restored side to be written to. It counts only once the twin says
-// that one is.
-func (s *Syncer) confirmed() bool {
-	twin := s.twinObject()
-	return twin != nil && twin.Annotations[workloadv1alpha1.ConfirmAnnotation] == confirmRestored &&
-		meta.IsStatusConditionTrue(twin.Status.Conditions, workloadv1alpha1.SyncTargetObserveOnly)
+// confirms says whether an administrator wants the side to be written to that was restored by that verdict. It counts only once
+// the twin, nil if there is none, says that this one was: who confirmed the one side has not seen what the other lost.
+func confirms(twin *workloadv1alpha1.SyncTarget, v verdict) bool {
+	if twin == nil || twin.Annotations[workloadv1alpha1.ConfirmAnnotation] != confirmRestored {
+		return false
+	}
+	told := meta.FindStatusCondition(twin.Status.Conditions, workloadv1alpha1.SyncTargetObserveOnly)
+	return told != nil && told.Status == metav1.ConditionTrue && told.Reason == v.String()
 }
 
 // publish writes the twin's status if it changed.

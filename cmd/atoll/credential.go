@@ -12,6 +12,7 @@ import (
 	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -21,7 +22,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"atoll.dev/atoll/internal/cli"
-	"atoll.dev/atoll/internal/kinds"
+	"atoll.dev/atoll/syncer"
 )
 
 // connectTimeout of one request to a physical cluster.
@@ -156,24 +157,23 @@ func (c *credential) connect(ctx context.Context) (identity, error) {
 
 // mayWrite asks the physical cluster whether the user may do there what a syncer does.
 func (c *credential) mayWrite(ctx context.Context, kube kubernetes.Interface) error {
-	resources := []schema.GroupResource{
-		{Resource: "namespaces"}, {Group: "networking.k8s.io", Resource: "networkpolicies"}, {Group: "coordination.k8s.io", Resource: "leases"},
-	}
-	for _, kind := range kinds.All {
-		resources = append(resources, kind.GVR.GroupResource())
-	}
-	for _, resource := range resources {
-		for _, verb := range []string{"list", "create", "patch", "delete"} {
+	rules := append(syncer.ClusterRules(), rbacv1.PolicyRule{ // and its heartbeat
+		APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"create", "update"},
+	})
+	for _, rule := range rules {
+		group, resource := rule.APIGroups[0], rule.Resources[0] // each is about one
+		for _, verb := range rule.Verbs {
 			review, err := kube.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
 				Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{
-					Group: resource.Group, Resource: resource.Resource, Verb: verb,
+					Group: group, Resource: resource, Verb: verb,
 				}},
 			}, metav1.CreateOptions{})
 			if err != nil {
 				return fmt.Errorf("%s: ask what the user may do: %w", c, err)
 			}
 			if !review.Status.Allowed {
-				return fmt.Errorf("%s: the user has too few rights (it may not %s %s in all namespaces): Atoll needs a user that is cluster-admin", c, verb, resource)
+				return fmt.Errorf("%s: the user has too few rights (it may not %s %s in all namespaces): Atoll needs a user that is cluster-admin",
+					c, verb, schema.GroupResource{Group: group, Resource: resource})
 			}
 		}
 	}

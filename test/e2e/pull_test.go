@@ -141,6 +141,8 @@ func TestT16_CredentialOfASyncerOutside(t *testing.T) {
 	}{
 		{"patch", "apps", "deployments", "", true},
 		{"delete", "", "namespaces", "", true},
+		{"patch", "networking.k8s.io", "networkpolicies", "", true},
+		{"delete", "networking.k8s.io", "networkpolicies", "", false}, // what keeps tenants apart
 		{"create", "rbac.authorization.k8s.io", "clusterroles", "", false},
 		{"create", "", "pods", "", false},
 		{"get", "", "pods", "", false},
