@@ -67,12 +67,18 @@ func (m *clusterManifest) hubAddress(hub *cli.Hub) (string, error) {
 	if strings.Trim(u.Path, "/") != "" || u.User != nil {
 		return "", fmt.Errorf("--hub-url %q: want it without a path, and without a user", u.Redacted())
 	}
-	host := u.Hostname()
-	if ip := net.ParseIP(host); (host == "localhost" || ip != nil && (ip.IsLoopback() || ip.IsUnspecified())) && !m.allowLoopback {
+	if isLoopback(u.Hostname()) && !m.allowLoopback {
 		return "", fmt.Errorf("a Pod of the cluster cannot reach the server at %s: start it with --bind-address and --external-hostname, and name it here with --hub-url. "+
 			"--allow-loopback writes the manifest all the same, for a syncer that runs on the server's machine", address)
 	}
 	return u.Scheme + "://" + u.Host, nil
+}
+
+// isLoopback says whether a host of an address is the machine itself for whoever connects to it, by what it is called.
+func isLoopback(host string) bool {
+	name := "." + strings.ToLower(strings.TrimSuffix(host, "."))
+	ip := net.ParseIP(host)
+	return strings.HasSuffix(name, ".localhost") || ip != nil && (ip.IsLoopback() || ip.IsUnspecified())
 }
 
 // run registers the cluster, or gives a registered one a new token, and writes the manifest of its syncer.
@@ -230,6 +236,9 @@ func (m *clusterManifest) render(target *workloadv1alpha1.SyncTarget, bootstrap 
 	pod := coreapply.PodSpec().WithServiceAccountName(name).WithContainers(container).
 		WithSecurityContext(coreapply.PodSecurityContext().WithRunAsNonRoot(true).WithRunAsUser(podUser).WithRunAsGroup(podUser).WithFSGroup(podUser).
 			WithSeccompProfile(coreapply.SeccompProfile().WithType(corev1.SeccompProfileTypeRuntimeDefault))).
+		// Where there is a second host, it has the second replica.
+		WithTopologySpreadConstraints(coreapply.TopologySpreadConstraint().WithMaxSkew(1).WithTopologyKey(corev1.LabelHostname).
+			WithWhenUnsatisfiable(corev1.ScheduleAnyway).WithLabelSelector(metaapply.LabelSelector().WithMatchLabels(labels))).
 		WithVolumes(coreapply.Volume().WithName("bootstrap").WithSecret(coreapply.SecretVolumeSource().WithSecretName(name + "-bootstrap").WithDefaultMode(0o440)))
 
 	objects := []any{

@@ -154,3 +154,14 @@ func TestOthersMayRead(t *testing.T) {
 		t.Error("a buffer is nobody else's")
 	}
 }
+
+func TestIsLoopback(t *testing.T) {
+	for host, want := range map[string]bool{
+		"localhost": true, "LOCALHOST": true, "localhost.": true, "atoll.localhost": true, "127.0.0.1": true, "127.1.2.3": true, "::1": true,
+		"0.0.0.0": true, "::": true, "atoll.example": false, "notlocalhost": false, "192.0.2.1": false, "localhost.example": false,
+	} {
+		if got := isLoopback(host); got != want {
+			t.Errorf("%s: %t, want %t", host, got, want)
+		}
+	}
+}
