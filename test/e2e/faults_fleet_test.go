@@ -137,6 +137,7 @@ type subject struct {
 	*workspace
 	faults   *faulty
 	observer *observer
+	least    int // replicas that serve at any time since the last fault ended
 	steps    int
 	services map[string]bool // those that should be
 }
@@ -152,7 +153,7 @@ func (f *faulty) subject(t *testing.T, name string) *subject {
 		s.service(fmt.Sprintf("old-%d", i))
 	}
 	s.settled()
-	s.observer = s.observe()
+	s.observer, s.least = s.observe(), s.replicas()
 	return s
 }
 
@@ -247,6 +248,10 @@ func (s *subject) recovered(what string) {
 	s.settled()
 	s.t.Logf("recovery %-60s %s", what, time.Since(began).Round(100*time.Millisecond))
 	s.judge()
+	if s.observer != nil {
+		s.observer.mark()
+		s.least = s.replicas()
+	}
 }
 
 func (s *subject) judge() {
@@ -258,7 +263,7 @@ func (s *subject) judge() {
 		}
 	}
 	if s.observer != nil {
-		s.observer.neverBelow(s.t, 6)
+		s.observer.neverBelow(s.t, s.least)
 	}
 }
 

@@ -70,6 +70,11 @@ func watchesCut(t *testing.T, f *faulty) {
 	}
 	s.changing(lasting(6*time.Second, 90*time.Second), 5)
 	stop()
+	for name, front := range f.fronts {
+		if front.Ended.Load() == 0 || front.Proxy.Broken.Load() == 0 || f.between(name).Broken.Load() == 0 {
+			t.Errorf("%s: %d watches were ended, %d connections of it cut, and %d of its syncer", name, front.Ended.Load(), front.Proxy.Broken.Load(), f.between(name).Broken.Load())
+		}
+	}
 	f.restore()
 	s.change()
 	s.recovered("from connections cut three times a second")
@@ -123,6 +128,9 @@ func physicalSlow(t *testing.T, f *faulty) {
 	s.recovered("while physical clusters take 1.5 s for each request")
 	if f.fronts["east"].Held.Load() == 0 {
 		t.Error("nobody asked east while it was slow")
+	}
+	if f.fronts["west"].Proxy.Delayed.Load() == 0 {
+		t.Error("nothing went to west or came from there while it was slow")
 	}
 	f.restore()
 	s.change()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -28,6 +29,8 @@ const chunk = 16 << 10
 type Proxy struct {
 	Address string // 127.0.0.1:PORT
 	Target  string // what is behind it, HOST:PORT
+	// Broken counts the connections that it reset, and Delayed what came in at once and waited because of Delay or Throttle.
+	Broken, Delayed atomic.Int64
 
 	mu      sync.Mutex // guards all below
 	changed *sync.Cond // of anything below
@@ -103,6 +106,7 @@ func (p *Proxy) Cut() {
 	p.set(func() {
 		for c := range p.conns {
 			c.reset()
+			p.Broken.Add(1)
 		}
 	})
 }
@@ -253,7 +257,10 @@ func (p *Proxy) pass(c *connection, direction Direction, next piece) bool {
 	if rate > 0 {
 		next.due = next.due.Add(time.Duration(len(next.data)) * time.Second / time.Duration(rate))
 	}
-	time.Sleep(time.Until(next.due))
+	if wait := time.Until(next.due); wait > 0 {
+		time.Sleep(wait)
+		p.Delayed.Add(1)
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for p.held[direction] && !c.cut {

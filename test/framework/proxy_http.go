@@ -38,8 +38,8 @@ type Front struct {
 	// Physical is the cluster as it is seen through both: with their address, and a token of a cluster-admin.
 	Physical *Physical
 
-	// Faulted counts the requests that a fault answered, Held those that it saw and let pass.
-	Faulted, Held atomic.Int64
+	// Faulted counts the requests that a fault answered, Held those that it saw and let pass, Ended the watches that were cut.
+	Faulted, Held, Ended atomic.Int64
 
 	mu     sync.Mutex // guards all below
 	fault  Fault
@@ -200,7 +200,7 @@ func (f *Front) limit(r *http.Response) error {
 	events := f.events
 	f.mu.Unlock()
 	if events > 0 && r.Request.URL.Query().Has("watch") && strings.HasPrefix(r.Header.Get("Content-Type"), "application/json") {
-		r.Body = &cutAfter{ReadCloser: r.Body, lines: events}
+		r.Body = &cutAfter{ReadCloser: r.Body, lines: events, cut: func() { f.Ended.Add(1) }}
 	}
 	return nil
 }
@@ -209,12 +209,14 @@ func (f *Front) limit(r *http.Response) error {
 type cutAfter struct {
 	io.ReadCloser
 	lines int
+	cut   func() // is told when it does
 }
 
 var errCut = errors.New("the watch was cut")
 
 func (c *cutAfter) Read(p []byte) (int, error) {
 	if c.lines <= 0 {
+		c.cut()
 		return 0, errCut
 	}
 	n, err := c.ReadCloser.Read(p)
