@@ -161,7 +161,8 @@ admin.kubeconfig there; the other commands find it by themselves in the current 
 func (o *startOptions) run(ctx context.Context) error {
 	defer logs.FlushLogs()
 	began := time.Now()
-	defer memory.Headroom(memory.ServerHeadroom)()
+	headroom := memory.NewHeadroom(0)
+	defer headroom.End()
 	// Where a store is already, its own lock says better who is in the way.
 	if _, err := os.Stat(etcdDirectory(o.server.RootDirectory)); os.IsNotExist(err) {
 		if err := server.CanListen(o.server); err != nil {
@@ -172,7 +173,8 @@ func (o *startOptions) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = o.serve(ctx, etcd, began)
+	headroom.Set(o.headroomOfStart(ctx, etcd))
+	err = o.serve(ctx, etcd, began, headroom)
 	// The API server is gone: nothing uses etcd any more.
 	return errors.Join(err, etcd.Stop())
 }
@@ -201,7 +203,19 @@ func (o *startOptions) openEtcd(ctx context.Context) (*embeddedetcd.Etcd, error)
 	return embeddedetcd.Start(ctx, embedded)
 }
 
-func (o *startOptions) serve(ctx context.Context, etcd *embeddedetcd.Etcd, began time.Time) (err error) {
+// headroomOfStart is the heap's headroom while caches fill, in bytes: as much as there is to be read.
+func (o *startOptions) headroomOfStart(ctx context.Context, etcd *embeddedetcd.Etcd) uint64 {
+	if len(o.etcd.external.Endpoints) > 0 {
+		return memory.ServerHeadroom
+	}
+	status, err := etcd.Client.Status(ctx, "")
+	if err != nil {
+		return memory.ServerHeadroom // it is about speed alone
+	}
+	return min(uint64(status.DbSizeInUse), memory.ServerHeadroom)
+}
+
+func (o *startOptions) serve(ctx context.Context, etcd *embeddedetcd.Etcd, began time.Time, headroom *memory.Headroom) (err error) {
 	o.server.SharedStore = len(o.etcd.external.Endpoints) > 0
 	s, err := server.New(ctx, o.server, etcd.Client)
 	if err != nil {
@@ -286,6 +300,7 @@ func (o *startOptions) serve(ctx context.Context, etcd *embeddedetcd.Etcd, began
 		if err := informers.WaitSynced(ctx); err != nil {
 			return err
 		}
+		headroom.Set(memory.ServerHeadroom)
 		ready.Store(true)
 		fmt.Fprint(o.streams.Out, greeting(self, time.Since(began), s.URL(), o.server.AdminKubeconfig()))
 		return nil

@@ -44,7 +44,7 @@ func newCommand() *cobra.Command {
 			}
 			// A second signal ends the process at once.
 			context.AfterFunc(ctx, stop)
-			defer memory.Headroom(memory.ServerHeadroom)() // as the server that it is compared with has
+			defer memory.NewHeadroom(memory.ServerHeadroom).End() // as the server that it is compared with has
 			return run(ctx, o, cmd.OutOrStdout())
 		},
 	}

@@ -19,7 +19,7 @@ func TestPercent(t *testing.T) {
 		"AsMuch":     {256 * mb, 100},
 		"Large":      {2048 * mb, 100},
 	} {
-		if got := (&headroom{bytes: 256 * mb}).percent(tc.inUse); got != tc.want {
+		if got := (&Headroom{bytes: 256 * mb}).percent(tc.inUse); got != tc.want {
 			t.Errorf("%s: %d, want %d", name, got, tc.want)
 		}
 	}
@@ -49,9 +49,13 @@ func TestHeadroom(t *testing.T) {
 	before := percentNow()
 	defer debug.SetGCPercent(before)
 	const bytes = 64 << 20
-	end := Headroom(bytes)
+	h := NewHeadroom(0)
+	if got := percentNow(); got != usualPercent {
+		t.Errorf("%d percent without headroom, want %d", got, usualPercent)
+	}
 	sink = nil
 	runtime.GC()
+	h.Set(bytes)
 	waitPercent(t, "with little in use", func(percent int) bool { return percent > 2*usualPercent })
 	collections := func() uint32 {
 		var stats runtime.MemStats
@@ -74,7 +78,7 @@ func TestHeadroom(t *testing.T) {
 	sink = nil
 	runtime.GC()
 	waitPercent(t, "with little in use again", func(percent int) bool { return percent > 2*usualPercent })
-	end()
+	h.End()
 	runtime.GC()
 	if got := percentNow(); got != usualPercent {
 		t.Errorf("%d percent at the end", got)
@@ -84,11 +88,11 @@ func TestHeadroom(t *testing.T) {
 func TestHeadroomAndGOGC(t *testing.T) {
 	t.Setenv("GOGC", "50")
 	defer debug.SetGCPercent(debug.SetGCPercent(77))
-	end := Headroom(64 << 20)
+	h := NewHeadroom(64 << 20)
 	if got := percentNow(); got != 77 {
 		t.Errorf("%d percent, want what somebody has set", got)
 	}
-	if end(); percentNow() != 77 {
+	if h.End(); percentNow() != 77 {
 		t.Errorf("%d percent at the end, want what somebody has set", percentNow())
 	}
 }
