@@ -9,8 +9,8 @@
 //
 // The start command starts it first and stops it last: an API server that stops after its etcd hangs in its requests.
 // When the disk fails or its files are damaged, etcd ends the process rather than acknowledge what it may lose, and log.go has
-// the last words; when an external etcd is away,
-// requests fail with their own deadlines and succeed again when it is back.
+// the last words; when an external etcd is away, requests fail with their own deadlines and succeed again when it is back, and the log
+// says both, once each.
 //
 // A store that has the size that it may have (Options.QuotaBytes) takes nothing new: reads and deletions go on. When there is room
 // again it takes writes again by itself (space.go); an external etcd has to be defragmented and its alarm ended by who runs it.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -13,6 +14,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/connectivity"
+	"k8s.io/klog/v2"
 )
 
 const (
@@ -22,6 +25,9 @@ const (
 	keepaliveTime    = 10 * time.Second
 	keepaliveTimeout = 5 * time.Second
 	dialTimeout      = 20 * time.Second
+	// An etcd that is well answers in a fraction of this. Who starts a server on one that does not is told so, while it goes on to
+	// try: etcd may be starting, too.
+	toldAfter = 2 * time.Second
 
 	// balancing of requests between members: each has its turn, as the client of etcd has it anyway.
 	balancing = `{"loadBalancingPolicy": "round_robin"}`
@@ -35,15 +41,15 @@ type ExternalOptions struct {
 	CertFile, KeyFile, CAFile string
 }
 
-// Connect opens a client to an external etcd and returns when the store has answered once. It refuses a store of a
-// format that this binary does not know.
+// Connect opens a client to an external etcd and returns when the store has answered once, for which it waits 20 s at most. It
+// refuses a store of a format that this binary does not know. The log says when etcd is waited for, and later when no member of it
+// answers any more, and when one does again.
 func Connect(ctx context.Context, o ExternalOptions) (*Etcd, error) {
 	if len(o.Endpoints) == 0 {
 		return nil, errors.New("connect to etcd: no endpoints given")
 	}
 	cfg := clientv3.Config{
 		Endpoints:            o.Endpoints,
-		DialTimeout:          dialTimeout,
 		DialKeepAliveTime:    keepaliveTime,
 		DialKeepAliveTimeout: keepaliveTimeout,
 		Logger:               zap.NewNop(), // errors come back from the calls
@@ -63,50 +69,88 @@ func Connect(ctx context.Context, o ExternalOptions) (*Etcd, error) {
 		}
 		cfg.TLS = tls
 	}
+	endpoints, logger := strings.Join(o.Endpoints, ","), klog.FromContext(ctx)
+	patience := dialTimeout
 	if deadline, ok := ctx.Deadline(); ok {
-		cfg.DialTimeout = min(dialTimeout, max(time.Until(deadline), time.Millisecond))
+		patience = min(patience, max(time.Until(deadline), time.Millisecond))
 	}
 	// The client lives on when ctx has ended, but does not go on dialling.
 	clientCtx, cancelClient := context.WithCancel(context.WithoutCancel(ctx))
 	cfg.Context = clientCtx
 	goOn := context.AfterFunc(ctx, cancelClient)
+	cfg.DialTimeout = min(patience, toldAfter)
 	client, err := clientv3.New(cfg)
+	if why, waited := unanswered(err, o); waited && patience > toldAfter && ctx.Err() == nil {
+		logger.Info("Waiting for etcd", "endpoints", endpoints, "atMost", patience, "because", why)
+		cfg.DialTimeout = patience - toldAfter
+		client, err = clientv3.New(cfg)
+	}
 	if err != nil {
 		goOn()
 		cancelClient()
-		err = unanswered(err)
-		if cfg.TLS != nil && o.CertFile == "" {
-			// Whether the refusal itself or the connection that it breaks is seen first is chance.
-			err = fmt.Errorf("%w (no client certificate is given, and an etcd may require one)", err)
-		}
-		return nil, fmt.Errorf("connect to etcd at %s: %w", strings.Join(o.Endpoints, ","), err)
+		why, _ := unanswered(err, o)
+		return nil, fmt.Errorf("connect to etcd at %s: %w", endpoints, why)
 	}
 	if !goOn() {
-		return nil, errors.Join(fmt.Errorf("connect to etcd at %s: %w", strings.Join(o.Endpoints, ","), ctx.Err()), ignoreCanceled(client.Close()))
+		return nil, errors.Join(fmt.Errorf("connect to etcd at %s: %w", endpoints, ctx.Err()), ignoreCanceled(client.Close()))
 	}
+	var telling sync.WaitGroup
+	telling.Go(func() { tellOfOutages(clientCtx, client.ActiveConnection(), endpoints) })
 	stop := func() error {
+		defer telling.Wait()
 		defer cancelClient()
 		return client.Close()
 	}
 	first, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	if err := checkFormat(first, client); err != nil {
-		return nil, errors.Join(fmt.Errorf("open the store at %s: %w", strings.Join(o.Endpoints, ","), err), stop())
+		return nil, errors.Join(fmt.Errorf("open the store at %s: %w", endpoints, err), stop())
 	}
 	return opened(client, stop), nil
 }
 
-// unanswered puts into words what the client says of an etcd that it did not reach while it had time:
+// tellOfOutages logs, until ctx ends, when there is no connection to any member of the etcd any more, and when there is one again. gRPC
+// would warn of every attempt.
+func tellOfOutages(ctx context.Context, conn *grpc.ClientConn, endpoints string) {
+	away := false
+	for {
+		state := conn.GetState()
+		switch {
+		case state == connectivity.Shutdown:
+			return
+		case state == connectivity.TransientFailure && !away:
+			away = true
+			klog.FromContext(ctx).Info("No member of etcd answers any more; trying again and again", "endpoints", endpoints)
+		case state == connectivity.Ready && away:
+			away = false
+			klog.FromContext(ctx).Info("A member of etcd answers again", "endpoints", endpoints)
+		}
+		if !conn.WaitForStateChange(ctx, state) {
+			return
+		}
+	}
+}
+
+// unanswered puts into words what the client says of an etcd, and whether that is that it did not reach it while it had time:
 //
+//	context deadline exceeded
 //	context deadline exceeded: connection error: desc = "transport: Error while dialing: dial tcp ..."
 //	context canceled: write tcp ...: write: broken pipe
-func unanswered(err error) error {
-	words := err.Error()
-	for _, ended := range []error{context.DeadlineExceeded, context.Canceled} {
-		words = strings.TrimPrefix(words, ended.Error()+": ")
+func unanswered(err error, o ExternalOptions) (why error, waited bool) {
+	if err == nil {
+		return nil, false
 	}
-	if words == err.Error() {
-		return err
+	words := err.Error()
+	if words == context.DeadlineExceeded.Error() {
+		words, waited = "no answer: is the address right, and does nothing on the way keep this machine out?", true
+	}
+	for _, ended := range []error{context.DeadlineExceeded, context.Canceled} {
+		if rest, found := strings.CutPrefix(words, ended.Error()+": "); found {
+			words, waited = rest, true
+		}
+	}
+	if !waited {
+		return err, false
 	}
 	if _, quoted, found := strings.Cut(words, "desc = "); found {
 		if unquoted, err := strconv.Unquote(quoted); err == nil {
@@ -117,7 +161,11 @@ func unanswered(err error) error {
 	if strings.Contains(words, syscall.ECONNREFUSED.Error()) {
 		words += ": is it running there?"
 	}
-	return errors.New(words)
+	if o.CertFile == "" && o.CAFile != "" {
+		// Whether the refusal itself or the connection that it breaks is seen first is chance.
+		words += " (no client certificate is given, and an etcd may require one)"
+	}
+	return errors.New(words), true
 }
 
 // ignoreCanceled drops the error with which a client closes whose context has ended.

@@ -18,7 +18,7 @@ import (
 	"atoll.dev/atoll/embedded-etcd/etcdtest"
 )
 
-// complaints are the warnings and errors that gRPC logs in this process; the server's logger shows people the same.
+// complaints are the warnings and errors that gRPC logs in this process; the server shows people the warnings with -v 2.
 var complaints recorder
 
 type recorder struct {

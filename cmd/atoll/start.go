@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc/grpclog"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apiserver/pkg/features"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
@@ -24,6 +25,7 @@ import (
 	"k8s.io/component-base/logs"
 	logsapi "k8s.io/component-base/logs/api/v1"
 	"k8s.io/component-base/term"
+	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
 	"atoll.dev/atoll/client"
@@ -114,6 +116,10 @@ admin.kubeconfig there; the other commands find it by themselves in the current 
 			}
 			if err := logsapi.ValidateAndApplyWithOptions(o.logs, output, utilfeature.DefaultFeatureGate); err != nil {
 				return err
+			}
+			if !klog.V(2).Enabled() {
+				// gRPC warns of each attempt to connect. Whether an etcd answers is told by who connects to it (embeddedetcd.Connect).
+				grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, os.Stderr))
 			}
 			if err := errors.Join(append(o.server.Validate(), o.etcd.validate()...)...); err != nil {
 				return err
