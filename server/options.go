@@ -156,7 +156,7 @@ func (o *Options) AddFlags(fss *cliflag.NamedFlagSets) {
 	o.Tracing.AddFlags(fss.FlagSet("tracing"))
 }
 
-// Validate returns every fault, each naming the flag and its value.
+// Validate returns every fault, each naming the flag and its value. It reads the files that are named, and writes nothing.
 func (o *Options) Validate() []error {
 	var errs []error
 	if o.RootDirectory == "" {
@@ -194,21 +194,6 @@ func (o *Options) Validate() []error {
 	if host := o.ExternalHostname; host != "" && net.ParseIP(host) == nil && len(validation.IsDNS1123Subdomain(strings.ToLower(host))) > 0 {
 		errs = append(errs, fmt.Errorf("--external-hostname %q: want a name or an address, without scheme or port", host))
 	}
-	for _, given := range []struct{ flag, file string }{
-		{"--client-ca-file", o.ClientCAFile}, {"--token-auth-file", o.TokenAuthFile},
-		{"--authentication-config", o.Authentication.AuthenticationConfigFile},
-		{"--authentication-token-webhook-config-file", o.Authentication.WebHook.ConfigFile},
-		{"--encryption-provider-config", o.Encryption.ConfigFile},
-	} {
-		if given.file == "" {
-			continue
-		}
-		if info, err := os.Stat(given.file); err != nil {
-			errs = append(errs, fmt.Errorf("%s %q: %w", given.flag, given.file, err))
-		} else if info.IsDir() {
-			errs = append(errs, fmt.Errorf("%s %q: want a file, not a directory", given.flag, given.file))
-		}
-	}
 	if len(o.ServiceAccountIssuers) > 0 {
 		if _, err := identity.NewIssuers(o.ServiceAccountIssuers, nil); err != nil {
 			errs = append(errs, fmt.Errorf("--service-account-issuer: %w", err))
@@ -236,7 +221,7 @@ func (o *Options) Validate() []error {
 	if o.EventTTL < time.Second {
 		errs = append(errs, fmt.Errorf("--event-ttl %s: want at least a second", o.EventTTL))
 	}
-	return slices.Concat(errs, o.Encryption.validate(), o.Authentication.Validate(), o.validateAudit(), o.Tracing.Validate())
+	return slices.Concat(errs, o.validateFiles(), o.Encryption.validate(), o.Authentication.Validate(), o.validateAudit())
 }
 
 // validateAudit refuses half a configuration, too: upstream takes it and writes nothing.

@@ -13,8 +13,20 @@ import (
 	cliflag "k8s.io/component-base/cli/flag"
 )
 
+const encryptionHead = `apiVersion: apiserver.config.k8s.io/v1
+kind: EncryptionConfiguration
+resources:
+  - resources: [secrets]
+    providers:
+`
+
 func TestOptionsValidate(t *testing.T) {
 	dir := t.TempDir()
+	write := func(name, content string) string {
+		mustWrite(t, filepath.Join(dir, name), content)
+		return filepath.Join(dir, name)
+	}
+	nonsense := write("nonsense", "kind: Nonsense\n")
 	tests := map[string]struct {
 		change func(*Options)
 		wants  []string // all in the errors; none means valid
@@ -54,7 +66,19 @@ func TestOptionsValidate(t *testing.T) {
 		"audit policy for no log":       {change: func(o *Options) { o.Audit.PolicyFile = "p" }, wants: []string{"--audit-policy-file", "--audit-log-path"}},
 		"audit log without a policy":    {change: func(o *Options) { o.Audit.LogOptions.Path = "l" }, wants: []string{"--audit-log-path", "--audit-policy-file"}},
 		"audit hook without a policy":   {change: func(o *Options) { o.Audit.WebhookOptions.ConfigFile = "w" }, wants: []string{"--audit-webhook-config-file", "--audit-policy-file"}},
-		"several faults at once":        {change: func(o *Options) { o.SecurePort, o.RootDirectory = -1, "" }, wants: []string{"--secure-port", "--root-directory"}},
+		"token file":                    {change: func(o *Options) { o.TokenAuthFile = write("tokens", "t,ann,1,\"a,b\"\n") }},
+		"short rows of tokens":          {change: func(o *Options) { o.TokenAuthFile = write("short", "t,ann\n") }, wants: []string{"--token-auth-file", "short", "token, user name, user uid"}},
+		"CA file without a certificate": {change: func(o *Options) { o.ClientCAFile = nonsense }, wants: []string{"--client-ca-file", nonsense, "certificates"}},
+		"bad configuration of OIDC":     {change: func(o *Options) { o.Authentication.AuthenticationConfigFile = nonsense }, wants: []string{"--authentication-config", nonsense}},
+		"bad webhook of tokens":         {change: func(o *Options) { o.Authentication.WebHook.ConfigFile = write("empty", "") }, wants: []string{"--authentication-token-webhook-config-file", "empty"}},
+		"encryption by nonsense":        {change: func(o *Options) { o.Encryption.ConfigFile = nonsense }, wants: []string{"--encryption-provider-config", nonsense}},
+		"encryption without a key": {change: func(o *Options) {
+			o.Encryption.ConfigFile = write("keyless", encryptionHead+"    - secretbox: {keys: []}\n")
+		}, wants: []string{"--encryption-provider-config", "keyless", "keys"}},
+		"encryption":             {change: func(o *Options) { o.Encryption.ConfigFile = write("plain", encryptionHead+"    - identity: {}\n") }},
+		"audit by nonsense":      {change: func(o *Options) { o.Audit.PolicyFile, o.Audit.LogOptions.Path = nonsense, filepath.Join(dir, "log") }, wants: []string{"--audit-policy-file", nonsense}},
+		"tracing by nonsense":    {change: func(o *Options) { o.Tracing.ConfigFile = nonsense }, wants: []string{"--tracing-config-file", nonsense}},
+		"several faults at once": {change: func(o *Options) { o.SecurePort, o.RootDirectory = -1, "" }, wants: []string{"--secure-port", "--root-directory"}},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

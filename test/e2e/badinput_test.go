@@ -131,12 +131,13 @@ func TestBadInput_Start(t *testing.T) {
 		"token file with short rows":  {[]string{"--secure-port=0", "--token-auth-file=" + short}, []string{short, "token, user name, user uid"}},
 		"client CA missing":           {[]string{"--secure-port=0", "--client-ca-file=" + dir + "/none.crt"}, []string{"--client-ca-file", dir + "/none.crt"}},
 		"client CA without any":       {[]string{"--secure-port=0", "--client-ca-file=" + noCA}, []string{"--client-ca-file", noCA}},
-		"etcd that is not there":      {[]string{"--secure-port=0", "--etcd-servers=http://" + closedPort}, []string{closedPort}},
+		"etcd that is not there":      {[]string{"--secure-port=0", "--etcd-servers=http://" + closedPort}, []string{"Waiting for etcd", closedPort, "is it running there?"}},
 		"unknown feature gate":        {[]string{"--secure-port=0", "--feature-gates=NoSuchThing=true"}, []string{"NoSuchThing"}},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			args := append([]string{"start", "--root-directory=" + filepath.Join(t.TempDir(), "root")}, test.args...)
+			root := filepath.Join(t.TempDir(), "root")
+			args := append([]string{"start", "--root-directory=" + root}, test.args...)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			cmd := exec.CommandContext(ctx, framework.Binary(t), args...)
@@ -149,6 +150,12 @@ func TestBadInput_Start(t *testing.T) {
 			lines := strings.Split(strings.TrimSpace(string(out)), "\n")
 			clearError(t, strings.Join(lines[max(0, len(lines)-4):], "\n"), "atoll "+strings.Join(args, " "), test.says...)
 			clearError(t, string(out), "atoll "+strings.Join(args, " "))
+			if strings.Contains(string(out), "addrConn") {
+				t.Errorf("atoll %s: gRPC has the word:\n%s", strings.Join(args, " "), out)
+			}
+			if _, err := os.Stat(root); !os.IsNotExist(err) {
+				t.Errorf("atoll %s: it leaves %s behind", strings.Join(args, " "), root)
+			}
 		})
 	}
 	if out, err := running.Run("kubectl", "get", "namespaces"); err != nil {
