@@ -135,3 +135,47 @@ func TestAnAtollIsNoKubernetes(t *testing.T) {
 		mu.Unlock()
 	}
 }
+
+// Who waits for a command that failed waits no longer for a server that does not answer.
+func TestFailedCommandsAskOnlyWhoAnswers(t *testing.T) {
+	for reason, test := range map[string]struct {
+		answer http.HandlerFunc // the first
+		asked  []string
+		says   string
+	}{
+		"it answers and is silent then": {
+			answer: func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "as it is", http.StatusInternalServerError) },
+			asked:  []string{"/clusters/root:shop/apis/tenancy.kcp.io/v1alpha1/workspaces", "/clusters/root/version"}, says: "as it is",
+		},
+		"it does not answer to the end": {
+			answer: func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Length", "100")
+				fmt.Fprint(w, "half")
+			},
+			asked: []string{"/clusters/root:shop/apis/tenancy.kcp.io/v1alpha1/workspaces"}, says: "unexpected EOF",
+		},
+	} {
+		var mu sync.Mutex // guards asked
+		var asked []string
+		file := kubeconfigOf(t, "/clusters/root:shop", func(w http.ResponseWriter, req *http.Request) {
+			mu.Lock()
+			asked = append(asked, req.URL.Path)
+			first := len(asked) == 1
+			mu.Unlock()
+			if first {
+				test.answer(w, req)
+				return
+			}
+			<-req.Context().Done() // until who asked gives up
+		})
+		err := commandLine(t, "workspace", "list", "--kubeconfig", file)
+		if err == nil || !strings.Contains(err.Error(), test.says) {
+			t.Errorf("%s: error %v, want one with %q", reason, err, test.says)
+		}
+		mu.Lock()
+		if !slices.Equal(asked, test.asked) {
+			t.Errorf("%s: asked for %q, want %q", reason, asked, test.asked)
+		}
+		mu.Unlock()
+	}
+}

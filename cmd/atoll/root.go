@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/url"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -124,11 +125,17 @@ func asksAtoll(command *cobra.Command, open hubOpener) {
 	}
 }
 
-// orNotAnAtoll returns err, or that hub is no Atoll, which then is why; and with err, that the current workspace is gone. One that does not answer is not asked once more.
+// askedAgain is how long a command that failed asks on, for a better reason than the one it has.
+const askedAgain = 2 * time.Second
+
+// orNotAnAtoll returns err, or that hub is no Atoll, which then is why; and with err, that the current workspace is gone. One that did not
+// answer, or not to the end, is not asked once more.
 func orNotAnAtoll(ctx context.Context, hub *cli.Hub, err error) error {
-	if request := (*url.Error)(nil); errors.As(err, &request) {
+	if network := net.Error(nil); errors.As(err, &network) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return err
 	}
+	ctx, cancel := context.WithTimeout(ctx, askedAgain)
+	defer cancel()
 	if why := hub.NotAnAtoll(ctx); why != nil {
 		return why
 	}

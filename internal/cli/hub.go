@@ -213,8 +213,6 @@ func (h *Hub) Gone(ctx context.Context) error {
 	if h.Path.Empty() {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, whatTimeout)
-	defer cancel()
 	err := h.Objects.Get(In(ctx, h.Path), ctrlclient.ObjectKey{Name: corev1alpha1.LogicalClusterName}, &corev1alpha1.LogicalCluster{})
 	if !apierrors.IsNotFound(err) {
 		return nil // whatever it is, it is not known to be gone

@@ -7,15 +7,11 @@ import (
 	"io"
 	"net/http"
 	"strings"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/client-go/rest"
 )
-
-// whatTimeout bounds the question what a server is.
-const whatTimeout = 5 * time.Second
 
 // NotAnAtoll returns an error that says so, and what to do, if the kubeconfig points to a Kubernetes cluster; nil if it is an
 // Atoll, or nothing there says what it is. A Kubernetes cluster has nothing below /clusters, and says so (404), or that the
@@ -24,8 +20,6 @@ func (h *Hub) NotAnAtoll(ctx context.Context) error {
 	if h.config == nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, whatTimeout)
-	defer cancel()
 	path := clustersPrefix + root + "/version"
 	code, answer, err := h.look(ctx, path)
 	if err != nil {
