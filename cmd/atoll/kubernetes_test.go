@@ -144,8 +144,10 @@ func TestFailedCommandsAskOnlyWhoAnswers(t *testing.T) {
 		says   string
 	}{
 		"it answers and is silent then": {
-			answer: func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "as it is", http.StatusInternalServerError) },
-			asked:  []string{"/clusters/root:shop/apis/tenancy.kcp.io/v1alpha1/workspaces", "/clusters/root/version"}, says: "as it is",
+			answer: func(w http.ResponseWriter, _ *http.Request) {
+				http.Error(w, "as it is", http.StatusInternalServerError)
+			},
+			asked: []string{"/clusters/root:shop/apis/tenancy.kcp.io/v1alpha1/workspaces", "/clusters/root/version"}, says: "as it is",
 		},
 		"it does not answer to the end": {
 			answer: func(w http.ResponseWriter, _ *http.Request) {

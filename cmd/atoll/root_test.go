@@ -11,21 +11,26 @@ import (
 
 // TestHintsNameTheProgramAsCalled: what a message proposes can be pasted.
 func TestHintsNameTheProgramAsCalled(t *testing.T) {
-	hints := greeting("bin/atoll", time.Second, "https://127.0.0.1:6443", ".atoll/admin.kubeconfig")
-	for _, line := range strings.Split(hints, "\n") {
-		if strings.HasPrefix(line, "  ") && !strings.HasPrefix(line, "  bin/atoll ") {
-			t.Errorf("the server says: %s", line)
+	for _, registered := range []bool{false, true} {
+		hints := greeting("bin/atoll", time.Second, "https://127.0.0.1:6443", ".atoll/admin.kubeconfig", registered)
+		for _, line := range strings.Split(hints, "\n") {
+			if strings.HasPrefix(line, "  ") && !strings.HasPrefix(line, "  bin/atoll ") {
+				t.Errorf("the server says: %s", line)
+			}
 		}
-	}
-	if strings.Contains(hints, ".yaml") {
-		t.Errorf("the server names a file that nobody has: %s", hints)
+		if strings.Contains(hints, ".yaml") || strings.Contains(hints, "%!") {
+			t.Errorf("the server names a file that nobody has: %s", hints)
+		}
+		if added := strings.Contains(hints, "cluster add"); added == registered || strings.Contains(hints, "cluster list") != registered {
+			t.Errorf("where clusters are registered is %v, the server says %s", registered, hints)
+		}
 	}
 	for kubeconfig, want := range map[string]string{
 		".atoll/admin.kubeconfig": "\nkubectl works as well: export KUBECONFIG=.atoll/admin.kubeconfig\n",
 		"/other/admin.kubeconfig": "terminal:\n  export KUBECONFIG=/other/admin.kubeconfig\n  atoll cluster add",
 		".atoll/other.kubeconfig": "/.atoll/other.kubeconfig\n  atoll cluster add",
 	} {
-		if hints := greeting("atoll", time.Second, "https://127.0.0.1:6443", kubeconfig); !strings.Contains(hints, want) {
+		if hints := greeting("atoll", time.Second, "https://127.0.0.1:6443", kubeconfig, false); !strings.Contains(hints, want) {
 			t.Errorf("with %s the server says %s", kubeconfig, hints)
 		}
 	}

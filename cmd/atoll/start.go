@@ -308,7 +308,8 @@ func (o *startOptions) serve(ctx context.Context, etcd *embeddedetcd.Etcd, began
 		}
 		headroom.Set(memory.ServerHeadroom)
 		ready.Store(true)
-		fmt.Fprint(o.streams.Out, greeting(self, time.Since(began), s.URL(), o.server.AdminKubeconfig()))
+		registered := len(informers.SyncTargets.All()) > 0
+		fmt.Fprint(o.streams.Out, greeting(self, time.Since(began), s.URL(), o.server.AdminKubeconfig(), registered))
 		return nil
 	})
 	group.Go(func() error {
@@ -344,8 +345,9 @@ func newTerm(ctx context.Context, s *server.Server, fenced *client.Clients, lead
 	return working.Wait()
 }
 
-// greeting says that the server is ready, and what to do next. The commands find no kubeconfig by themselves but the usual one.
-func greeting(self string, took time.Duration, url, kubeconfig string) string {
+// greeting says that the server is ready, and what to do next: to begin, or where physical clusters are registered already, to look what
+// is there. The commands find no kubeconfig by themselves but the usual one.
+func greeting(self string, took time.Duration, url, kubeconfig string, registered bool) string {
 	first, last := "", "\nkubectl works as well: export KUBECONFIG="+kubeconfig
 	if !cli.FindsByItself(kubeconfig) {
 		if absolute, err := filepath.Abs(kubeconfig); err == nil {
@@ -353,12 +355,17 @@ func greeting(self string, took time.Duration, url, kubeconfig string) string {
 		}
 		first, last = "  export KUBECONFIG="+kubeconfig+"\n", "\nkubectl works as well."
 	}
-	return fmt.Sprintf(`Atoll is ready after %[2]s at %[3]s
+	next := `  %[1]s cluster add east --kubeconfig east.kubeconfig      # register a physical cluster
+  %[1]s workspace create shop --enter                      # make a workspace and go there
+  %[1]s kubectl create deployment web --image=nginx        # it runs on a cluster`
+	if registered {
+		next = `  %[1]s cluster list      # the physical clusters, and how they are
+  %[1]s workspace tree    # the workspaces`
+	}
+	return fmt.Sprintf(`Atoll is ready after %s at %s
 
 Next, in another terminal:
-%[4]s  %[1]s cluster add east --kubeconfig east.kubeconfig      # register a physical cluster
-  %[1]s workspace create shop --enter                      # make a workspace and go there
-  %[1]s kubectl create deployment web --image=nginx        # it runs on a cluster
-%[5]s
-`, self, took.Round(10*time.Millisecond), url, first, last)
+%s%s
+%s
+`, took.Round(10*time.Millisecond), url, first, fmt.Sprintf(next, self), last)
 }
