@@ -129,7 +129,7 @@ func TestConnect(t *testing.T) {
 		t.Errorf("got %+v, %v", who, err)
 	}
 	allowed = "false"
-	if _, err := c.connect(t.Context()); err == nil || !strings.Contains(err.Error(), "may not list namespaces") {
+	if _, err := c.connect(t.Context()); err == nil || !strings.Contains(err.Error(), "may not get namespaces") {
 		t.Errorf("error %v, want one that names what the user may not do", err)
 	}
 	for code, fault := range map[int]string{401: "does not accept the credentials", 403: "cluster-admin"} {
