@@ -249,12 +249,7 @@ func TestCustomResourcesAreAuthorized(t *testing.T) {
 		a := r.ask(t, asked{token: root, path: objects("bankname")})
 		return a.body, a.code == http.StatusOK
 	})
-	bind := `{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"ClusterRoleBinding","metadata":{"name":"alice"},
-		"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"cluster-admin"},
-		"subjects":[{"kind":"User","apiGroup":"rbac.authorization.k8s.io","name":"alice"}]}`
-	if a := r.ask(t, asked{method: http.MethodPost, token: root, path: "/clusters/shopname/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", body: bind}); a.code != http.StatusCreated {
-		t.Fatalf("bind: %+v", a)
-	}
+	r.makeAdmin(t, shop, "alice")
 	body := mustJSON(t, widget("w", map[string]any{}).Object)
 	for _, tc := range []struct {
 		reason, token, cluster string

@@ -134,6 +134,9 @@ func TestCollectsCustomResources(t *testing.T) {
 		d := newObject(p, &corev1.Secret{}, "d", p.owner(o))
 		kept := other.custom("Widget", "kept", "")
 		ofKept := other.configMap("of-kept", other.owner(kept))
+		// What the collector hears of when its owner's kind is not served any more, it keeps: it has to have heard of d. It has when
+		// it collected what came after.
+		p.goes(newObject(p, &corev1.Secret{}, "after-d", metav1.OwnerReference{APIVersion: "v1", Kind: "Secret", Name: "x", UID: "x"}))
 		p.delete(definition, foreground)
 		p.goes(definition, d)
 		other.stay(ofKept)

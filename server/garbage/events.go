@@ -54,7 +54,8 @@ func (c *Collector) tellSuspects(ctx context.Context, of resourceOf, suspects []
 	for _, s := range suspects {
 		namespaces[s.owner.uid] = nil
 	}
-	_, err := each(ctx, store, "0", func(m metav1.Object) {
+	// As new as etcd: an owner in another namespace may be as young as the object that names it.
+	_, err := each(ctx, store, "", func(m metav1.Object) {
 		if _, ok := namespaces[m.GetUID()]; ok && m.GetNamespace() != "" {
 			namespaces[m.GetUID()] = append(namespaces[m.GetUID()], m.GetNamespace())
 		}
