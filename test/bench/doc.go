@@ -2,7 +2,8 @@
 //
 // It runs scenarios one after the other, each against the built binary in a process of its own: embedded etcd with fsync,
 // TLS, an empty directory. A scenario measures one or more rows; a row has one figure, a goal, and the samples behind the
-// figure. Load comes from this process, on the same machine, so that figures are lower bounds.
+// figure. Load comes from this process, on the same machine, so that figures are lower bounds; that of which a row says how
+// little it disturbs others, from a process of its own (flood.go).
 //
 // A full run writes docs/benchmarks.json, which holds the samples, and renders docs/benchmarks.md from it. A run of some
 // rows (--rows) replaces those rows there and leaves the others with the date, commit and load of their own run; --quick

@@ -27,6 +27,9 @@ func main() {
 }
 
 func run(ctx context.Context) error {
+	if len(os.Args) == 2 && os.Args[1] == floodCommand {
+		return runFlood(ctx, os.Stdin, os.Stdout)
+	}
 	rows := flag.String("rows", "", "regular `expression` of the rows or scenarios to run; the others stay as they are in the report")
 	quick := flag.Bool("quick", false, "small numbers, to see that every row runs; writes no report")
 	workspaces := flag.Int("workspaces", 10000, "number of workspaces of the rows that are about many")
