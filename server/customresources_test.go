@@ -438,9 +438,10 @@ func TestCustomResourcesOverARestart(t *testing.T) {
 	// Another workspace of that name has none of it.
 	r.makeNamespace(t, shop, "default")
 	inShop := r.custom(t, shop)
-	if _, err := inShop.objects.Resource(widgetsV1).List(t.Context(), metav1.ListOptions{}); !apierrors.IsNotFound(err) {
-		t.Errorf("list without a definition: %v, want NotFound", err)
-	}
+	waitFor(t, 30*time.Second, "a list without a definition is answered NotFound", func() (string, bool) {
+		_, err := inShop.objects.Resource(widgetsV1).List(t.Context(), metav1.ListOptions{})
+		return fmt.Sprint(err), apierrors.IsNotFound(err)
+	})
 	inShop.define(t, widgets(`{"size":{"type":"integer"}}`))
 	list, err := inShop.objects.Resource(widgetsV1).List(t.Context(), metav1.ListOptions{})
 	if err != nil || len(list.Items) > 0 {
