@@ -1,7 +1,6 @@
 package main
 
 import (
-	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -84,9 +83,10 @@ func TestMerge(t *testing.T) {
 func TestReportIsReadAsWritten(t *testing.T) {
 	first, second := host.Run{Began: "2026-01-01 00:00", Commit: "aaa", Load: "0.1 0.1 0.1"}, host.Run{Began: "2026-02-02 00:00", Commit: "bbb"}
 	results := []Result{
-		{Row: "fast", Unit: "/s", Figure: 12345.6, Goal: atLeast(500), Met: true, How: "so", Samples: map[string][]float64{"ms": {1, 2.5}}, Run: first},
+		{Row: "fast", Unit: "/s", Figure: 12345.6, Goal: atLeast(500), How: "so", Samples: map[string][]float64{"ms": {1, 2.5}}, Run: first},
 		{Row: "slow", Unit: "ms", Figure: 0.123, Goal: atMost(0.1), Detail: "p99 1 ms", Run: second},
-		{Row: "floor", Figure: 2, Met: true, Run: first},
+		{Row: "floor", Figure: 2, Run: first},
+		{Row: "near", Figure: 1, Goal: atLeast(1), Detail: "9 ms against 9 ms", Samples: map[string][]float64{roundRatios: {0.9, 1, 1.2}}, Run: first},
 	}
 	dir := t.TempDir()
 	if err := save(dir, results); err != nil {
@@ -104,7 +104,8 @@ func TestReportIsReadAsWritten(t *testing.T) {
 		"| fast | 12,346/s | ≥ 500/s | ok | so | 1 |",
 		"| slow | 0.12 ms (p99 1 ms) | ≤ 0.10 ms | **missed** |  | 2 |",
 		"| floor | 2.00 | - | - |  | 1 |",
-		"1 of 2 goals are met.",
+		"| near | 1.00 (rounds 0.90 to 1.20; 9 ms against 9 ms) | ≥ 1 | unsure |  | 1 |",
+		"Of 3 goals 1 are met, 1 missed and 1 unsure.",
 	} {
 		if !slices.Contains(strings.Split(text, "\n"), line) {
 			t.Errorf("the report has no line %q:\n%s", line, text)
@@ -118,16 +119,31 @@ func TestReportIsReadAsWritten(t *testing.T) {
 	}
 }
 
-func TestGoalsSayMet(t *testing.T) {
-	for goal, want := range map[Goal]map[float64]bool{
-		atMost(2):  {1: true, 2: true, 2.1: false},
-		atLeast(2): {1: false, 2: true, 2.1: true},
-		{}:         {1: true, 0: true},
+func TestVerdict(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		goal   Goal
+		figure float64
+		rounds []float64
+		want   Verdict
+	}{
+		"Met":             {"less than at most", atMost(2), 1, nil, Met},
+		"MetAtLeast":      {"more than at least", atLeast(2), 2.1, nil, Met},
+		"MetExactly":      {"at most is with the goal itself", atMost(2), 2, nil, Met},
+		"Missed":          {"more than at most", atMost(2), 2.1, nil, Missed},
+		"MissedAtLeast":   {"less than at least", atLeast(2), 1, nil, Missed},
+		"NoGoal":          {"a row that others are compared with", Goal{}, 1, []float64{0, 1, 2}, NoGoal},
+		"RoundsMeet":      {"all rounds meet it", atLeast(1), 1.1, []float64{1, 1.1, 1.2}, Met},
+		"RoundsMiss":      {"all rounds miss it", atLeast(1), 0.8, []float64{0.7, 0.8, 0.99}, Missed},
+		"MetWithinNoise":  {"the median meets it, one round does not", atLeast(1), 1.1, []float64{1.2, 0.99, 1.1}, Unsure},
+		"MissWithinNoise": {"the median misses it, one round does not", atMost(1), 1.1, []float64{1.2, 0.99, 1.1}, Unsure},
+		"BoundaryMeets":   {"a round at the goal meets it", atMost(1), 1.1, []float64{1, 1.1, 1.2}, Unsure},
+		"FewRounds":       {"between two rounds is a figure that none of them had", atMost(1), 1, []float64{0.9, 1.1}, Unsure},
 	} {
-		for _, figure := range slices.Sorted(maps.Keys(want)) {
-			if got := goal.Met(figure); got != want[figure] {
-				t.Errorf("%v %s: met is %v", figure, Result{Goal: goal}.goal(), got)
+		t.Run(name, func(t *testing.T) {
+			if got := tc.goal.Verdict(tc.figure, tc.rounds); got != tc.want {
+				t.Errorf("%s: %v of %v is %q, want %q", tc.reason, tc.figure, tc.rounds, got, tc.want)
 			}
-		}
+		})
 	}
 }

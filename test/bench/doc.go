@@ -7,7 +7,8 @@
 //
 // A full run writes docs/benchmarks.json, which holds the samples, and renders docs/benchmarks.md from it. A run of some
 // rows (--rows) replaces those rows there and leaves the others with the date, commit and load of their own run; --quick
-// makes everything small, writes nothing and only proves that each row runs.
+// makes everything small, writes nothing and only proves that each row runs. --render writes docs/benchmarks.md anew, after
+// a change of how that is done.
 //
 // Nothing stays behind: processes end and directories go at the end of each scenario, also after an error, a panic
 // of a scenario, or ^C; processes go even if this one is killed.

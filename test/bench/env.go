@@ -106,9 +106,12 @@ func Milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Mi
 // Rounds holds what two things that are compared measured, and a/b of each round.
 type Rounds struct{ A, B, Ratios []float64 }
 
+// roundRatios names the samples that a figure is the median of, and that its verdict looks at.
+const roundRatios = "ratio of each round"
+
 // Samples of the rounds, for Report.
 func (r Rounds) Samples(a, b string) map[string][]float64 {
-	return map[string][]float64{a: r.A, b: r.B, "ratio of each round": r.Ratios}
+	return map[string][]float64{a: r.A, b: r.B, roundRatios: r.Ratios}
 }
 
 // Compare measures a and b in alternating rounds, so that what else the machine does meets both: a b, b a, a b, ... One

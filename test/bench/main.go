@@ -34,6 +34,7 @@ func run(ctx context.Context) error {
 	quick := flag.Bool("quick", false, "small numbers, to see that every row runs; writes no report")
 	workspaces := flag.Int("workspaces", 10000, "number of workspaces of the rows that are about many")
 	list := flag.Bool("list", false, "print the rows and their goals, and run nothing")
+	render := flag.Bool("render", false, "write the report anew from the figures that are there, and run nothing")
 	flag.Parse()
 	if flag.NArg() > 0 {
 		return fmt.Errorf("unexpected argument %q", flag.Arg(0))
@@ -58,6 +59,10 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	docs := filepath.Join(root, "docs")
+	if *render {
+		return renderAgain(docs)
+	}
 	command := "make bench"
 	if args := os.Args[1:]; len(args) > 0 {
 		command = "go run ./test/bench " + strings.Join(args, " ")
@@ -77,8 +82,7 @@ func run(ctx context.Context) error {
 		return runErr
 	}
 	// What was measured before a scenario failed is kept.
-	docs := filepath.Join(root, "docs")
-	old, err := load(filepath.Join(docs, "benchmarks.json"))
+	old, err := load(filepath.Join(docs, figuresFile))
 	if err != nil {
 		return errors.Join(runErr, err)
 	}
@@ -163,7 +167,6 @@ func (b *bench) scenario(ctx context.Context, s Scenario) error {
 		}
 		delete(waiting, r.Row)
 		r.Unit, r.Goal, r.How, r.Run = row.Unit, row.Goal, row.How, b.run
-		r.Met = r.Goal.Met(r.Figure)
 		b.results = append(b.results, r)
 		fmt.Println(r.line())
 		return nil

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -248,11 +247,6 @@ type peerLoad struct {
 	how   time.Duration
 }
 
-// among says between what the rounds' ratios are: whether a median close to its goal means something.
-func among(r Rounds) string {
-	return fmt.Sprintf("rounds %s to %s", number(slices.Min(r.Ratios)), number(slices.Max(r.Ratios)))
-}
-
 func (p *peers) compare(ctx context.Context, verb peerVerb, scope peerScope, etcd string) error {
 	goalTime := time.Duration(p.env.N(2000, 300)) * time.Millisecond
 	kinds := []peerKind{p.config, p.workload}
@@ -264,8 +258,8 @@ func (p *peers) compare(ctx context.Context, verb peerVerb, scope peerScope, etc
 	if err != nil {
 		return err
 	}
-	throughputDetail := []string{fmt.Sprintf("%s/s against %s/s", number(Median(rounds.A)), number(Median(rounds.B))), among(rounds), "JSON " + number(Median(json.Ratios))}
-	cpuDetail := []string{fmt.Sprintf("%s ms against %s ms", threeDigits(Median(cpu.A)), threeDigits(Median(cpu.B))), among(cpu), "JSON " + number(Median(jsonCPU.Ratios))}
+	throughputDetail := []string{fmt.Sprintf("%s/s against %s/s", number(Median(rounds.A)), number(Median(rounds.B))), "JSON " + number(Median(json.Ratios))}
+	cpuDetail := []string{fmt.Sprintf("%s ms against %s ms", threeDigits(Median(cpu.A)), threeDigits(Median(cpu.B))), "JSON " + number(Median(jsonCPU.Ratios))}
 	samples, cpuSamples := rounds.Samples("Atoll /s", "kube-apiserver /s"), cpu.Samples("Atoll ms", "kube-apiserver ms")
 	samples["JSON: ratio of each round"], cpuSamples["JSON: ratio of each round"] = json.Ratios, jsonCPU.Ratios
 	if err := p.env.Report(peerThroughput(verb, scope, etcd), Median(rounds.Ratios), strings.Join(throughputDetail, "; "), samples); err != nil {

@@ -22,7 +22,6 @@ type Result struct {
 	Unit   string  `json:"unit,omitempty"`
 	Figure float64 `json:"figure"`
 	Goal   Goal    `json:"goal,omitzero"`
-	Met    bool    `json:"met"`
 	Detail string  `json:"detail,omitempty"`
 	How    string  `json:"how"`
 	// Samples are all that was measured, by what they are.
@@ -31,16 +30,10 @@ type Result struct {
 	Run host.Run `json:"run"`
 }
 
-// verdict of a figure: what it is of its goal, and whether it is met.
-func (r Result) verdict() string {
-	switch {
-	case r.Goal.Op == "":
-		return "-"
-	case r.Met:
-		return "ok"
-	}
-	return "**missed**"
-}
+// rounds that the figure is the median of, if it is one.
+func (r Result) rounds() []float64 { return r.Samples[roundRatios] }
+
+func (r Result) verdict() Verdict { return r.Goal.Verdict(r.Figure, r.rounds()) }
 
 // number renders a figure with about three digits, and thousands apart.
 func number(v float64) string {
@@ -65,10 +58,23 @@ func quantity(v float64, unit string) string {
 }
 
 func (r Result) figure() string {
-	if r.Detail == "" {
-		return quantity(r.Figure, r.Unit)
+	return quantity(r.Figure, r.Unit) + r.explained()
+}
+
+// explained is what follows the figure: between what its rounds are, which says what a figure close to its goal means, and
+// the detail.
+func (r Result) explained() string {
+	var parts []string
+	if rounds := r.rounds(); len(rounds) > 0 {
+		parts = append(parts, "rounds "+number(slices.Min(rounds))+" to "+number(slices.Max(rounds)))
 	}
-	return quantity(r.Figure, r.Unit) + " (" + r.Detail + ")"
+	if r.Detail != "" {
+		parts = append(parts, r.Detail)
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return " (" + strings.Join(parts, "; ") + ")"
 }
 
 func (r Result) goal() string {
@@ -80,9 +86,14 @@ func (r Result) goal() string {
 
 // line is how a result is printed while the benchmark goes on.
 func (r Result) line() string {
-	return fmt.Sprintf("%-58s %14s  %-12s %s", r.Row, quantity(r.Figure, r.Unit), r.goal(), strings.Trim(r.verdict(), "*")) +
-		map[bool]string{true: "", false: "  (" + r.Detail + ")"}[r.Detail == ""]
+	return fmt.Sprintf("%-58s %14s  %-12s %s %s", r.Row, quantity(r.Figure, r.Unit), r.goal(), r.verdict(), r.explained())
 }
+
+// The files of a report.
+const (
+	figuresFile = "benchmarks.json"
+	reportFile  = "benchmarks.md"
+)
 
 // load reads the results of earlier runs; there need not be any.
 func load(file string) ([]Result, error) {
@@ -129,27 +140,29 @@ func markdown(results []Result) string {
 Made by ` + "`make bench`" + `; not written by hand. [benchmarks.json](benchmarks.json) has the samples behind
 figures that are made of several; a figure without is one measurement. Figures are of the built binary,
 with its embedded etcd, fsync and TLS, on one machine that also makes the load. A ratio compares alternating rounds of
-one run; it is the median of the rounds' ratios.
+one run; it is the median of the rounds' ratios. Where some rounds meet the goal and others do not it is "unsure":
+neither met nor missed.
 
 | | figure | goal | | how measured | run |
 |---|---|---|---|---|---|
 `)
-	met, goals := 0, 0
+	verdicts := map[Verdict]int{}
 	for _, r := range results {
 		run := slices.Index(runs, r.Run)
 		if run < 0 {
 			run = len(runs)
 			runs = append(runs, r.Run)
 		}
-		if r.Goal.Op != "" {
-			goals++
-			if r.Met {
-				met++
-			}
+		verdict := r.verdict()
+		verdicts[verdict]++
+		cell := string(verdict)
+		if verdict == Missed {
+			cell = "**" + cell + "**"
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %d |\n", r.Row, r.figure(), r.goal(), r.verdict(), r.How, run+1)
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %d |\n", r.Row, r.figure(), r.goal(), cell, r.How, run+1)
 	}
-	fmt.Fprintf(&b, "\n%d of %d goals are met.\n\n## Runs\n\n", met, goals)
+	fmt.Fprintf(&b, "\nOf %d goals %d are met, %d missed and %d unsure.\n\n## Runs\n\n",
+		len(results)-verdicts[NoGoal], verdicts[Met], verdicts[Missed], verdicts[Unsure])
 	b.WriteString("| run | began | commit | machine | load average before | Go | command |\n|---|---|---|---|---|---|---|\n")
 	for i, r := range runs {
 		fmt.Fprintf(&b, "| %d | %s | %s | %s | %s | %s | `%s` |\n", i+1, r.Began, r.Commit, r.Machine, r.Load, r.Go, r.Command)
@@ -157,7 +170,7 @@ one run; it is the median of the rounds' ratios.
 	return b.String()
 }
 
-// save writes benchmarks.json and benchmarks.md into a directory.
+// save writes the figures and the report into a directory.
 func save(dir string, results []Result) error {
 	data, err := json.Marshal(results)
 	if err != nil {
@@ -165,8 +178,17 @@ func save(dir string, results []Result) error {
 	}
 	// One result a line: short to read over, and good to compare.
 	data = append([]byte(strings.ReplaceAll(string(data), `},{"row":`, "},\n{\"row\":")), '\n')
-	if err := os.WriteFile(filepath.Join(dir, "benchmarks.json"), data, 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, figuresFile), data, 0o644); err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(dir, "benchmarks.md"), []byte(markdown(results)), 0o644)
+	return renderAgain(dir)
+}
+
+// renderAgain writes the report of the figures that are in a directory, which stay as they are.
+func renderAgain(dir string) error {
+	results, err := load(filepath.Join(dir, figuresFile))
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, reportFile), []byte(markdown(results)), 0o644)
 }

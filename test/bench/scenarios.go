@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"regexp"
+	"slices"
 )
 
 // Scenario measures some rows together, in one arrangement of servers.
@@ -32,8 +33,8 @@ type Goal struct {
 func atMost(v float64) Goal  { return Goal{"<=", v} }
 func atLeast(v float64) Goal { return Goal{">=", v} }
 
-// Met says whether a figure is as good as the goal.
-func (g Goal) Met(figure float64) bool {
+// met says whether a figure is as good as the goal.
+func (g Goal) met(figure float64) bool {
 	switch g.Op {
 	case "<=":
 		return figure <= g.Value
@@ -41,6 +42,33 @@ func (g Goal) Met(figure float64) bool {
 		return figure >= g.Value
 	}
 	return true
+}
+
+// Verdict is what a figure is of its goal.
+type Verdict string
+
+// What a figure can be.
+const (
+	NoGoal Verdict = "-"
+	Met    Verdict = "ok"
+	Missed Verdict = "missed"
+	// Unsure is a figure whose rounds do not agree: another run may well find it on the other side of the goal.
+	Unsure Verdict = "unsure"
+)
+
+// Verdict of a figure, which is the median of rounds if there are any: Unsure if some of them meet the goal and others do not.
+func (g Goal) Verdict(figure float64, rounds []float64) Verdict {
+	met := g.met(figure)
+	disagrees := func(round float64) bool { return g.met(round) != met }
+	switch {
+	case g.Op == "":
+		return NoGoal
+	case slices.ContainsFunc(rounds, disagrees):
+		return Unsure
+	case met:
+		return Met
+	}
+	return Missed
 }
 
 // scenarios are all there are, in the order of a full run and of the report.
