@@ -89,8 +89,8 @@ e2e: ## Run the tests of the built binary with two physical clusters.
 	@.ci/suites build e2e
 
 .PHONY: bench
-bench: build ## Measure it against its goals, and write docs/benchmarks.md. ROWS=regexp measures some rows.
-	@ATOLL_BIN_DIR=$(CURDIR)/bin go run ./test/bench $(if $(ROWS),--rows '$(ROWS)')
+bench: build ## Measure it against its goals, and write docs/benchmarks.md. ROWS=regexp measures some rows; FORCE=1 even with changed files, or on a busy machine.
+	@ATOLL_BIN_DIR=$(CURDIR)/bin go run ./test/bench $(if $(ROWS),--rows '$(ROWS)') $(if $(FORCE),--force)
 
 .PHONY: soak
 soak: build ## Run what takes too long for every change, some five hours, and write docs/soak.md. PARTS="kills fuzz" runs some.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -77,6 +78,54 @@ func TestMerge(t *testing.T) {
 	want := []Result{{Row: "a", Figure: 1}, {Row: "b", Figure: 2}, {Row: "c", Figure: 2}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("old rows stay, new ones replace them, in the order of all (-want +got):\n%s", diff)
+	}
+}
+
+// A run of some rows leaves the others as they were: with the date, commit and load of their own run.
+func TestKeep(t *testing.T) {
+	rows := []Row{{Name: "a"}, {Name: "b"}, {Name: "c"}}
+	first := host.Run{Began: "2026-01-01 00:00", Commit: "aaa", Load: "0.1 0.1 0.1", Command: "make bench"}
+	second := host.Run{Began: "2026-02-02 00:00", Commit: "bbb", Load: "0.2 0.2 0.2", Command: "go run ./test/bench --rows b"}
+	of := func(run host.Run, rows ...string) (results []Result) {
+		for i, row := range rows {
+			results = append(results, Result{Row: row, Figure: float64(i), Run: run, Samples: map[string][]float64{"ms": {1, 2}}})
+		}
+		return results
+	}
+	dir := t.TempDir()
+	if err := keep(dir, of(first, "a", "b", "c"), rows, rows, first); err != nil {
+		t.Fatal(err)
+	}
+	if err := keep(dir, of(second, "b"), rows, rows[1:2], second); err != nil {
+		t.Fatal(err)
+	}
+	got, err := load(dir + "/" + figuresFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := of(first, "a", "b", "c")
+	want[1] = of(second, "b")[0]
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("a run of all and then of one (-want +got):\n%s", diff)
+	}
+	report, err := os.ReadFile(dir + "/" + reportFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range []string{
+		"| a | 0.00 | - | - |  | 1 |", "| b | 0.00 | - | - |  | 2 |", "| c | 2.00 | - | - |  | 1 |",
+		"| 1 | 2026-01-01 00:00 | aaa |  | 0.1 0.1 0.1 |  | `make bench` |",
+		"| 2 | 2026-02-02 00:00 | bbb |  | 0.2 0.2 0.2 |  | `go run ./test/bench --rows b` |",
+	} {
+		if !slices.Contains(strings.Split(string(report), "\n"), line) {
+			t.Errorf("the report has no line %q:\n%s", line, report)
+		}
+	}
+
+	third := host.Run{Began: "2026-03-03 00:00"}
+	err = keep(dir, of(third, "a"), rows, rows, third)
+	if err == nil || !strings.Contains(err.Error(), "2 of 3 rows: b; c") {
+		t.Errorf("a run of all that measured one: error %v, want the rows that are left as they were", err)
 	}
 }
 

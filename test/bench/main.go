@@ -34,6 +34,8 @@ func run(ctx context.Context) error {
 	quick := flag.Bool("quick", false, "small numbers, to see that every row runs; writes no report")
 	workspaces := flag.Int("workspaces", 10000, "number of workspaces of the rows that are about many")
 	list := flag.Bool("list", false, "print the rows and their goals, and run nothing")
+	force := flag.Bool("force", false, fmt.Sprintf("measure also with files that differ from the commit, and on a machine that is busy: "+
+		"else its load of the last minute must be %v for each core at most, which is waited for, up to %s", quietLoad, quietWait))
 	render := flag.Bool("render", false, "write the report anew from the figures that are there, and run nothing")
 	flag.Parse()
 	if flag.NArg() > 0 {
@@ -67,6 +69,11 @@ func run(ctx context.Context) error {
 	if args := os.Args[1:]; len(args) > 0 {
 		command = "go run ./test/bench " + strings.Join(args, " ")
 	}
+	if !*quick && !*force {
+		if err := ready(ctx, root); err != nil {
+			return err
+		}
+	}
 	this, err := host.ThisRun(root, command)
 	if err != nil {
 		return err
@@ -82,15 +89,7 @@ func run(ctx context.Context) error {
 		return runErr
 	}
 	// What was measured before a scenario failed is kept.
-	old, err := load(filepath.Join(docs, figuresFile))
-	if err != nil {
-		return errors.Join(runErr, err)
-	}
-	var known []Row
-	for _, s := range scenarios() {
-		known = append(known, s.Rows...)
-	}
-	return errors.Join(runErr, save(docs, merge(old, b.results, known)))
+	return errors.Join(runErr, keep(docs, b.results, rowsOf(scenarios()), rowsOf(chosen), this))
 }
 
 // quickWorkspaces is --workspaces of a quick run.

@@ -111,6 +111,32 @@ func load(file string) ([]Result, error) {
 	return results, nil
 }
 
+// keep writes the results of a run into a directory, beside those of other rows that are there, and checks that every row
+// that was asked for is there then, of this run.
+func keep(dir string, results []Result, rows, asked []Row, run host.Run) error {
+	old, err := load(filepath.Join(dir, figuresFile))
+	if err != nil {
+		return err
+	}
+	if err := save(dir, merge(old, results, rows)); err != nil {
+		return err
+	}
+	written, err := load(filepath.Join(dir, figuresFile))
+	if err != nil {
+		return err
+	}
+	var missing []string
+	for _, row := range asked {
+		if !slices.ContainsFunc(written, func(r Result) bool { return r.Row == row.Name && r.Run == run }) {
+			missing = append(missing, row.Name)
+		}
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("%s has no figure of this run for %d of %d rows: %s", figuresFile, len(missing), len(asked), strings.Join(missing, "; "))
+	}
+	return nil
+}
+
 // merge replaces old results by new ones of the same row, drops those of rows that are no more, and sorts them as the rows.
 func merge(old, new []Result, rows []Row) []Result {
 	order := map[string]int{}

@@ -91,6 +91,15 @@ func scenarios() []Scenario {
 	}
 }
 
+// rowsOf are the rows of scenarios, in their order.
+func rowsOf(scenarios []Scenario) []Row {
+	var rows []Row
+	for _, s := range scenarios {
+		rows = append(rows, s.Rows...)
+	}
+	return rows
+}
+
 // choose returns the scenarios that have a row whose name, or the name of whose scenario, matches, with these rows only.
 func choose(all []Scenario, pattern *regexp.Regexp) ([]Scenario, error) {
 	var chosen []Scenario

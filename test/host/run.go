@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -33,11 +34,11 @@ func ThisRun(root, command string) (Run, error) {
 		Go:      runtime.Version() + " " + runtime.GOOS + "/" + runtime.GOARCH,
 		Command: command,
 	}
-	loads, err := os.ReadFile("/proc/loadavg")
+	loads, err := Loads()
 	if err != nil {
 		return Run{}, err
 	}
-	r.Load = strings.Join(strings.Fields(string(loads))[:3], " ")
+	r.Load = fmt.Sprintf("%.2f %.2f %.2f", loads[0], loads[1], loads[2])
 	kb, err := Field("/proc/meminfo", "MemTotal")
 	if err != nil {
 		return Run{}, err
@@ -52,6 +53,16 @@ func ThisRun(root, command string) (Run, error) {
 	}
 	r.Machine = fmt.Sprintf("%d cores, %.0f GiB, %s", runtime.NumCPU(), memory/(1<<20), model)
 	return r, nil
+}
+
+// Loads are the averages of the last 1, 5 and 15 minutes: how many processes ran, or waited for a core or a disk.
+func Loads() (loads [3]float64, err error) {
+	data, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return loads, err
+	}
+	_, err = fmt.Sscan(string(data), &loads[0], &loads[1], &loads[2])
+	return loads, err
 }
 
 // Field returns the value of the first line "name: value" of a file in /proc.
@@ -77,24 +88,42 @@ func Kilobytes(s string) (float64, error) {
 	return strconv.ParseFloat(digits, 64)
 }
 
-// commitOf describes what is checked out. Documents do not count: the reports of runs are among them.
+// commitOf describes what is checked out.
 func commitOf(root string) (string, error) {
-	git := func(args ...string) (string, error) {
-		cmd := exec.Command("git", args...)
-		cmd.Dir = root
-		out, err := cmd.Output()
-		return strings.TrimSpace(string(out)), err
-	}
-	commit, err := git("describe", "--always", "--abbrev=10")
+	commit, err := git(root, "describe", "--always", "--abbrev=10")
 	if err != nil {
 		return "", err
 	}
-	changed, err := git("diff", "--name-only", "HEAD", "--", ".", ":!docs")
+	commit = strings.TrimSpace(commit)
+	changed, err := Changed(root)
 	if err != nil {
 		return "", err
 	}
-	if changed != "" {
+	if len(changed) > 0 {
 		commit += "-dirty"
 	}
 	return commit, nil
+}
+
+// Changed are the files that differ from the commit that is checked out, new ones among them: they are compiled, too.
+// Documents do not count: the reports of runs are among them.
+func Changed(root string) ([]string, error) {
+	differ, err := git(root, "diff", "--name-only", "--no-renames", "-z", "HEAD", "--", ".", ":!docs")
+	if err != nil {
+		return nil, err
+	}
+	untracked, err := git(root, "ls-files", "--others", "--exclude-standard", "-z", "--", ".", ":!docs")
+	if err != nil {
+		return nil, err
+	}
+	files := strings.FieldsFunc(differ+untracked, func(r rune) bool { return r == 0 })
+	slices.Sort(files)
+	return files, nil
+}
+
+func git(root string, args ...string) (string, error) {
+	cmd := exec.Command("git", args...)
+	cmd.Dir = root
+	out, err := cmd.Output()
+	return string(out), err
 }
