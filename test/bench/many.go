@@ -278,7 +278,8 @@ func runDeletion(ctx context.Context, env *Env) error {
 	if err != nil {
 		return err
 	}
-	seconds := time.Since(began).Seconds()
+	deleted := time.Now()
+	seconds := deleted.Sub(began).Seconds()
 	if clustersAfter != clustersBefore {
 		return fmt.Errorf("%d logical clusters are left, there were %d before", clustersAfter, clustersBefore)
 	}
@@ -292,7 +293,8 @@ func runDeletion(ctx context.Context, env *Env) error {
 	if err != nil {
 		return err
 	}
-	return env.Report(deleteMemory, after.Total()/before.Total(), fmt.Sprintf("before %s; with all %s; after %s", before, full, after), nil)
+	return env.Report(deleteMemory, after.Total()/before.Total(), fmt.Sprintf("before %s; with all %s; after %s, read %s after the deletion, which took %s",
+		before, full, after, quantity(time.Since(deleted).Seconds(), "s"), quantity(seconds, "s")), nil)
 }
 
 func logicalClusters(ctx context.Context, clients *client.Clients) (int, error) {
