@@ -85,7 +85,7 @@ func TestMerge(t *testing.T) {
 func TestKeep(t *testing.T) {
 	rows := []Row{{Name: "a"}, {Name: "b"}, {Name: "c"}}
 	first := host.Run{Began: "2026-01-01 00:00", Commit: "aaa", Load: "0.1 0.1 0.1", Command: "make bench"}
-	second := host.Run{Began: "2026-02-02 00:00", Commit: "bbb", Load: "0.2 0.2 0.2", Command: "go run ./test/bench --rows b"}
+	second := host.Run{Began: "2026-02-02 00:00", Commit: "bbb", Machine: "2 cores", Disk: "data on ext4", Load: "0.2 0.2 0.2", Command: "go run ./test/bench --rows b"}
 	of := func(run host.Run, rows ...string) (results []Result) {
 		for i, row := range rows {
 			results = append(results, Result{Row: row, Figure: float64(i), Run: run, Samples: map[string][]float64{"ms": {1, 2}}})
@@ -115,7 +115,7 @@ func TestKeep(t *testing.T) {
 	for _, line := range []string{
 		"| a | 0.00 | - | - |  | 1 |", "| b | 0.00 | - | - |  | 2 |", "| c | 2.00 | - | - |  | 1 |",
 		"| 1 | 2026-01-01 00:00 | aaa |  | 0.1 0.1 0.1 |  | `make bench` |",
-		"| 2 | 2026-02-02 00:00 | bbb |  | 0.2 0.2 0.2 |  | `go run ./test/bench --rows b` |",
+		"| 2 | 2026-02-02 00:00 | bbb | 2 cores, data on ext4 | 0.2 0.2 0.2 |  | `go run ./test/bench --rows b` |",
 	} {
 		if !slices.Contains(strings.Split(string(report), "\n"), line) {
 			t.Errorf("the report has no line %q:\n%s", line, report)

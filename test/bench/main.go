@@ -78,7 +78,10 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("%s, commit %s, load %s, %s\n", this.Machine, this.Commit, this.Load, this.Go)
+	if this.Disk, err = disk(os.TempDir()); err != nil {
+		return err
+	}
+	fmt.Printf("%s, commit %s, load %s, %s\n", machine(this), this.Commit, this.Load, this.Go)
 
 	b := bench{quick: *quick, workspaces: *workspaces, run: this}
 	if *quick {

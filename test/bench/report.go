@@ -191,9 +191,17 @@ neither met nor missed.
 		len(results)-verdicts[NoGoal], verdicts[Met], verdicts[Missed], verdicts[Unsure])
 	b.WriteString("| run | began | commit | machine | load average before | Go | command |\n|---|---|---|---|---|---|---|\n")
 	for i, r := range runs {
-		fmt.Fprintf(&b, "| %d | %s | %s | %s | %s | %s | `%s` |\n", i+1, r.Began, r.Commit, r.Machine, r.Load, r.Go, r.Command)
+		fmt.Fprintf(&b, "| %d | %s | %s | %s | %s | %s | `%s` |\n", i+1, r.Began, r.Commit, machine(r), r.Load, r.Go, r.Command)
 	}
 	return b.String()
+}
+
+// machine of a run, with the disk, which writes are bound by.
+func machine(r host.Run) string {
+	if r.Disk == "" {
+		return r.Machine
+	}
+	return r.Machine + ", " + r.Disk
 }
 
 // save writes the figures and the report into a directory.

@@ -14,10 +14,11 @@ import (
 
 // Run says where and when something was measured.
 type Run struct {
-	Began   string `json:"began"`   // UTC
-	Commit  string `json:"commit"`  // of the repository; "-dirty" when files other than documents differ from it
-	Machine string `json:"machine"` // cores, memory, processor
-	Load    string `json:"load"`    // averages of the last 1, 5 and 15 minutes, before the run
+	Began   string `json:"began"`          // UTC
+	Commit  string `json:"commit"`         // of the repository; "-dirty" when files other than documents differ from it
+	Machine string `json:"machine"`        // cores, memory, processor
+	Disk    string `json:"disk,omitempty"` // what data was on, and how fast that was, where it was measured
+	Load    string `json:"load"`           // averages of the last 1, 5 and 15 minutes, before the run
 	Go      string `json:"go"`
 	Command string `json:"command"`
 }
