@@ -168,6 +168,22 @@ func TestReportIsReadAsWritten(t *testing.T) {
 	}
 }
 
+// The report in docs is what its figures render to: neither is written by hand.
+func TestReportIsOfItsFigures(t *testing.T) {
+	const docs = "../../docs/"
+	results, err := load(docs + figuresFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	report, err := os.ReadFile(docs + reportFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(markdown(results), string(report)); diff != "" {
+		t.Errorf("docs/%s is not as `go run ./test/bench --render` writes it (-want +got):\n%s", reportFile, diff)
+	}
+}
+
 func TestVerdict(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
