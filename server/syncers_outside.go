@@ -30,7 +30,7 @@ import (
 const (
 	// clockSkew is how far the clock of a syncer may be behind ours, at most a tenth of what its certificate lasts.
 	clockSkew = 5 * time.Minute
-	// credentialCheck is how often it is asked, while a watch of a syncer is open, whether its certificate is still good.
+	// credentialCheck is how often it is asked, while a watch of a syncer is open, whether its certificate or token is still good.
 	credentialCheck = 5 * time.Second
 	// bootstrapGroup holds who shows the bootstrap token of a syncer.
 	bootstrapGroup = reservedPrefix + "bootstrappers"
@@ -50,6 +50,8 @@ type Credentials interface {
 type bootstrapUser struct {
 	user.DefaultInfo
 	mirror logicalcluster.Name
+	// good asks again whether the token is.
+	good func(ctx context.Context) bool
 }
 
 func credentialExtra(id string) map[string][]string {
@@ -84,6 +86,10 @@ func (t bootstrapTokens) AuthenticateToken(ctx context.Context, token string) (*
 			Groups: []string{bootstrapGroup, user.AllAuthenticated},
 		},
 		mirror: cluster.Name,
+		good: func(ctx context.Context) bool {
+			_, ok, err := t.server.credentials.Token(ctx, cluster.Name, token)
+			return err == nil && ok
+		},
 	}}, true, nil
 }
 
@@ -122,27 +128,46 @@ func (s *Server) syncerCertificates() authenticator.Request {
 	}))}
 }
 
+// goodStill returns what asks again whether the credential of a syncer outside this process is good; nil for everybody else.
+func (s *Server) goodStill(who user.Info) func(ctx context.Context) bool {
+	switch who := who.(type) {
+	case *bootstrapUser:
+		return who.good
+	case *syncerUser:
+		if who.credential != "" {
+			return func(context.Context) bool { return s.credentials.Accepts(who.mirror, who.credential) }
+		}
+	}
+	return nil
+}
+
 // withEndOfCredential ends a watch when the credential does that it was begun with, also by one who is somebody else since by
-// impersonation, and a syncer's when its certificate is refused from then on: a watch lasts as long as its client likes. It stands
-// after authentication. Other requests end within a minute anyway.
+// impersonation, and a syncer's when its certificate or bootstrap token is refused from then on: a watch lasts as long as its
+// client likes. It stands after authentication. Other requests end within a minute anyway.
 func (s *Server) withEndOfCredential(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		info, _ := request.RequestInfoFrom(req.Context())
 		end, ends := identity.EndOf(req.Context())
-		if info == nil || info.Verb != "watch" || !ends {
+		who, _ := request.UserFrom(req.Context())
+		good := s.goodStill(who)
+		if info == nil || info.Verb != "watch" || !ends && good == nil {
 			next.ServeHTTP(w, req)
 			return
 		}
-		ctx, cancel := context.WithDeadline(req.Context(), end)
+		ctx, cancel := context.WithCancel(req.Context())
 		defer cancel()
-		who, _ := request.UserFrom(ctx)
-		if syncer, ok := who.(*syncerUser); ok && syncer.credential != "" {
+		if ends {
+			var passed context.CancelFunc
+			ctx, passed = context.WithDeadline(ctx, end)
+			defer passed()
+		}
+		if good != nil {
 			var check func()
 			check = func() {
 				switch {
 				case ctx.Err() != nil:
-				case !s.credentials.Accepts(syncer.mirror, syncer.credential):
-					klog.FromContext(ctx).Info("A watch is ended, since the certificate of its syncer is good no longer", "user", syncer.Name, "resource", info.Resource)
+				case !good(ctx) && ctx.Err() == nil: // not because the watch has just ended
+					klog.FromContext(ctx).Info("A watch is ended, since the credential of its syncer is good no longer", "user", who.GetName(), "resource", info.Resource)
 					cancel()
 				default:
 					time.AfterFunc(credentialCheck, check)

@@ -11,6 +11,7 @@ import (
 	"crypto/x509/pkix"
 	"errors"
 	"io"
+	"maps"
 	"net/http"
 	"strings"
 	"sync"
@@ -18,6 +19,7 @@ import (
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/cert"
@@ -26,15 +28,20 @@ import (
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 )
 
-// registered are the credentials of syncers outside: each mirror's certificates go back to one token.
+// registered are the credentials of syncers outside: each mirror's certificates go back to one token. The tokens that can be
+// shown are whole ones, by mirror.
 type registered struct {
 	mu      sync.Mutex
 	ids     map[logicalcluster.Name]string
+	tokens  map[logicalcluster.Name]string
 	unknown bool // nothing is known yet
 }
 
-func (*registered) Token(context.Context, logicalcluster.Name, string) (string, bool, error) {
-	return "", false, nil
+func (r *registered) Token(_ context.Context, mirror logicalcluster.Name, token string) (string, bool, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	id, _, _ := strings.Cut(token, ".")
+	return id, r.tokens[mirror] == token, nil
 }
 
 func (r *registered) Accepts(mirror logicalcluster.Name, id string) bool {
@@ -142,23 +149,6 @@ func TestWatchEndsWithItsCertificate(t *testing.T) {
 		_, err := r.in(t, mirror).CoreV1().Secrets("default").Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
 		must(t, err)
 	}
-	until := func(events <-chan string, name string) (ended bool) {
-		t.Helper()
-		patience := time.After(time.Minute)
-		for last := ""; ; {
-			select {
-			case event, open := <-events:
-				if last = event; !open {
-					return true
-				}
-				if name != "" && strings.Contains(event, name) {
-					return false
-				}
-			case <-patience:
-				t.Fatalf("the watch still goes on, waiting for %q; last event %.300s", name, last)
-			}
-		}
-	}
 	const path = "/api/v1/secrets"
 	revoked := r.watch(t, r.syncerOf(t, east, "aaaaaa"), clustersPrefix+string(east)+path, false)
 	overWebSocket := r.watch(t, r.syncerOf(t, east, "aaaaaa"), clustersPrefix+string(east)+path, true)
@@ -169,23 +159,88 @@ func TestWatchEndsWithItsCertificate(t *testing.T) {
 	write(east, "before")
 	write(west, "before")
 	for _, events := range []<-chan string{revoked, overWebSocket, other, expiring} {
-		if until(events, "before") {
+		if until(t, events, "before") {
 			t.Fatal("a watch ended although its certificate is good")
 		}
 	}
-	if !until(expiring, "") || time.Now().Before(short.Leaf.NotAfter) {
+	if !until(t, expiring, "") || time.Now().Before(short.Leaf.NotAfter) {
 		t.Errorf("the watch with a certificate until %s ended at %s", short.Leaf.NotAfter, time.Now())
 	}
 	known.set(func() { known.ids[east] = "cccccc" })
 	for _, events := range []<-chan string{revoked, overWebSocket} {
-		if !until(events, "") {
+		if !until(t, events, "") {
 			t.Error("a watch goes on with a certificate that is good no longer")
 		}
 	}
 	// It is the certificate of the one that ended them, and not the check.
 	write(west, "after")
-	if until(other, "after") {
+	if until(t, other, "after") {
 		t.Error("the watch of another mirror ended, too")
+	}
+}
+
+// A watch that was begun with a bootstrap token ends when the token is spent, runs out or is replaced, as requests with it are
+// refused from then on: it would be there to read along the certificate requests of whoever has the token next.
+func TestWatchEndsWithItsBootstrapToken(t *testing.T) {
+	tokens := map[logicalcluster.Name]string{east: "aaaaaa.0123456789abcdef", west: "bbbbbb.0123456789abcdef"}
+	known := &registered{tokens: maps.Clone(tokens)}
+	r := startServerKnowing(t, known, nil)
+	requests := func(mirror logicalcluster.Name) asked {
+		return asked{token: tokens[mirror], path: clustersPrefix + string(mirror) + "/apis/certificates.k8s.io/v1/certificatesigningrequests"}
+	}
+	ask := func(mirror logicalcluster.Name, name string) {
+		t.Helper()
+		a := newAsker(t, r)
+		_, err := r.in(t, mirror).CertificatesV1().CertificateSigningRequests().Create(t.Context(), &certificatesv1.CertificateSigningRequest{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec: certificatesv1.CertificateSigningRequestSpec{
+				Request: a.pem(t, pkix.Name{CommonName: "x"}), SignerName: workloadv1alpha1.SyncerSigner,
+				Usages: []certificatesv1.KeyUsage{certificatesv1.UsageClientAuth},
+			},
+		}, metav1.CreateOptions{})
+		must(t, err)
+	}
+	ended := r.watchBy(t, requests(east), false)
+	overWebSocket := r.watchBy(t, requests(east), true)
+	other := r.watchBy(t, requests(west), false)
+	ask(east, "before")
+	ask(west, "before")
+	for _, events := range []<-chan string{ended, overWebSocket, other} {
+		if until(t, events, "before") {
+			t.Fatal("a watch ended although its token is good")
+		}
+	}
+	known.set(func() { delete(known.tokens, east) })
+	if got := r.ask(t, requests(east)); got.code != http.StatusUnauthorized {
+		t.Errorf("a request with a token that is good no longer: %d %s, want 401", got.code, got.body)
+	}
+	for _, events := range []<-chan string{ended, overWebSocket} {
+		if !until(t, events, "") {
+			t.Error("a watch goes on with a token that is good no longer")
+		}
+	}
+	ask(west, "after")
+	if until(t, other, "after") {
+		t.Error("the watch with another token ended, too")
+	}
+}
+
+// until reads the events of a watch up to one that contains a name, or to its end.
+func until(t *testing.T, events <-chan string, name string) (ended bool) {
+	t.Helper()
+	patience := time.After(time.Minute)
+	for last := ""; ; {
+		select {
+		case event, open := <-events:
+			if last = event; !open {
+				return true
+			}
+			if name != "" && strings.Contains(event, name) {
+				return false
+			}
+		case <-patience:
+			t.Fatalf("the watch still goes on, waiting for %q; last event %.300s", name, last)
+		}
 	}
 }
 

@@ -13,7 +13,7 @@
 //
 // What always holds:
 //   - A bootstrap token is good for one request, and a certificate only while status.credential names its token: watches
-//     that were begun with it end, too.
+//     that were begun with either end with it, too.
 //   - Nothing is deleted downstream because something is missing in the mirror. Only a tombstone, a leaf with
 //     deletionTimestamp, deletes: what a fresh read shows to be ours and of the same root, by UID. Objects of ours
 //     without a leaf are counted and reported (condition Orphans).
