@@ -116,6 +116,9 @@ func runPeer(ctx context.Context, env *Env, etcd string) error {
 
 func startPeers(ctx context.Context, env *Env, sameEtcd bool) (*peers, error) {
 	p := &peers{env: env, listedHomes: env.N(10, 2)}
+	if env.Workspaces <= p.listedHomes {
+		return nil, fmt.Errorf("--workspaces=%d: lists are of %d of them, and creates go to others: give more", env.Workspaces, p.listedHomes)
+	}
 	var err error
 	if p.config, err = peerConfigMap(); err != nil {
 		return nil, err
@@ -210,7 +213,7 @@ func (p *peers) fill(ctx context.Context) error {
 		}
 		side.made.Store(listedObjects)
 	}
-	return settle(ctx, p.atoll.pid, p.kube.pid)
+	return nil
 }
 
 // request returns what a worker does again and again.
@@ -273,6 +276,10 @@ func (p *peers) rounds(ctx context.Context, verb peerVerb, scope peerScope, l pe
 	measure := func(side *peerSide, cpu *[]float64) func(context.Context) (float64, error) {
 		request := p.request(side, verb, scope, l.enc, l.kinds...)
 		return func(ctx context.Context) (float64, error) {
+			// Atoll's controllers look at each Deployment that was made: not while the other side is measured, or the next requests.
+			if err := settle(ctx, p.atoll.pid, p.kube.pid); err != nil {
+				return 0, err
+			}
 			b, err := side.load(ctx, verb.workers, l.how, request)
 			*cpu = append(*cpu, b.cpu)
 			return b.perSecond, err
