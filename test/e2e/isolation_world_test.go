@@ -24,6 +24,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/kcp-dev/logicalcluster/v3"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -133,7 +134,7 @@ func newIsoWorld(t *testing.T) *isoWorld {
 	return w
 }
 
-// makeAdmin makes user cluster-admin of a logical cluster.
+// makeAdmin makes user cluster-admin of a logical cluster, and waits until the server knows it: rights are read from a cache.
 func makeAdmin(t *testing.T, clients *client.Clients, cluster logicalcluster.Name, user string) {
 	t.Helper()
 	binding := &rbacv1.ClusterRoleBinding{
@@ -141,9 +142,19 @@ func makeAdmin(t *testing.T, clients *client.Clients, cluster logicalcluster.Nam
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
 		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: user}},
 	}
-	if err := clients.Objects.Create(client.In(t.Context(), cluster), binding); err != nil {
+	ctx := client.In(t.Context(), cluster)
+	if err := clients.Objects.Create(ctx, binding); err != nil {
 		t.Fatalf("make %s admin of %s: %v", user, cluster, err)
 	}
+	framework.Eventually(t, patience, fmt.Sprintf("%s is admin of %s", user, cluster), func() string {
+		review, err := clients.Kube.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{
+			Spec: authorizationv1.SubjectAccessReviewSpec{User: user, NonResourceAttributes: &authorizationv1.NonResourceAttributes{Path: "/", Verb: "*"}},
+		}, metav1.CreateOptions{})
+		if err != nil || !review.Status.Allowed {
+			return fmt.Sprintf("%+v, %v", review.Status, err)
+		}
+		return ""
+	})
 }
 
 // anonymousHTTP trusts the server and shows no certificate.

@@ -194,6 +194,7 @@ func (w *leaking) use(ctx context.Context, name string, i int) error {
 	if i%10 == 0 {
 		group = name + ".example"
 	}
+	var bound string // the version at which the robot has its right
 	for _, o := range []struct{ version, resource, namespace, manifest string }{
 		{"apiextensions.k8s.io/v1", "customresourcedefinitions", "", `{"kind":"CustomResourceDefinition","metadata":{"name":"widgets.` + group + `"},"spec":{"group":"` + group + `","scope":"Namespaced",
 			"names":{"plural":"widgets","singular":"widget","kind":"Widget","listKind":"WidgetList"},
@@ -213,8 +214,12 @@ func (w *leaking) use(ctx context.Context, name string, i int) error {
 		{"admissionregistration.k8s.io/v1", "validatingadmissionpolicybindings", "", `{"kind":"ValidatingAdmissionPolicyBinding","metadata":{"name":"policy"},"spec":{"policyName":"policy","validationActions":["Deny"]}}`},
 		{"v1", "secrets", "default", `{"kind":"Secret","metadata":{"name":"one"}}`},
 	} {
-		if _, err := w.create(ctx, cluster, o.namespace, o.version, o.resource, o.manifest); err != nil {
+		made, err := w.create(ctx, cluster, o.namespace, o.version, o.resource, o.manifest)
+		if err != nil {
 			return err
+		}
+		if o.resource == "clusterrolebindings" {
+			bound = made.GetResourceVersion()
 		}
 	}
 	_, err = w.until(ctx, cluster, "apiextensions.k8s.io/v1", "customresourcedefinitions", "widgets."+group, func(o *unstructured.Unstructured) bool {
@@ -235,6 +240,10 @@ func (w *leaking) use(ctx context.Context, name string, i int) error {
 	}
 	robot, err := w.clients.Kube.CoreV1().ServiceAccounts("default").CreateToken(client.In(ctx, cluster), "robot", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 	if err != nil {
+		return err
+	}
+	// The authoriser reads from the watch cache, and so does who names a resourceVersion, once that has come so far.
+	if _, err := w.clients.Kube.RbacV1().ClusterRoleBindings().Get(client.In(ctx, cluster), "robot", metav1.GetOptions{ResourceVersion: bound}); err != nil {
 		return err
 	}
 	configMaps := "/clusters/" + own + "/api/v1/namespaces/default/configmaps"

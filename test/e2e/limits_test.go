@@ -58,6 +58,7 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: cluster-
 	for _, workspace := range []string{"shop", "bank"} {
 		framework.MakeWorkspace(t, first.Clients(), "root", workspace)
 		first.MustRunWithInput(owner, "kubectl", in(workspace), "apply", "-f", "-")
+		framework.Eventually(t, 30*time.Second, "her right is known", func() string { return problemOf(write(first, workspace)) })
 		if err := fill(first, workspace); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "may have 30") || !strings.Contains(err.Error(), "limits.atoll.dev/objects") {
 			t.Fatalf("in %s, which has what it may have by the flag: %v", workspace, err)
 		}

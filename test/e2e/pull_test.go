@@ -102,9 +102,12 @@ func TestT16_CredentialOfASyncerOutside(t *testing.T) {
 		_, requests = kube.CertificatesV1().CertificateSigningRequests().List(t.Context(), metav1.ListOptions{})
 		return secrets, requests
 	}
-	if secrets, requests := lists(at(t, bootstrap, a, mirror)); !apierrors.IsForbidden(secrets) || requests != nil {
-		t.Errorf("with the token, in the mirror: Secrets %v, want 403; requests %v, want none", secrets, requests)
-	}
+	framework.Eventually(t, patience, "the token is known in the mirror", func() string {
+		if secrets, requests := lists(at(t, bootstrap, a, mirror)); !apierrors.IsForbidden(secrets) || requests != nil {
+			return fmt.Sprintf("with the token: Secrets %v, want 403; requests %v, want none", secrets, requests)
+		}
+		return ""
+	})
 	for _, other := range []string{"root", "system:admin", "*", "root:nosuch"} {
 		if secrets, requests := lists(at(t, bootstrap, a, other)); !apierrors.IsUnauthorized(secrets) || !apierrors.IsUnauthorized(requests) {
 			t.Errorf("with the token, in %s: Secrets %v, requests %v; want 401", other, secrets, requests)
