@@ -102,6 +102,18 @@ func Plan(clusters []Cluster, recreate bool) map[string]Step {
 	return steps
 }
 
+// restsOnOthers says whether what one cluster is to do, by its step and roll, is right only if what is known of the others is
+// not old.
+func restsOnOthers(clusters []Cluster, steps map[string]Step, rolling []RollingCluster, rolls map[string]Roll) bool {
+	if slices.ContainsFunc(clusters, func(c Cluster) bool {
+		step := steps[c.Name]
+		return step.Delete || step.Draining || len(clusters) > 1 && step.Write && step.Replicas < c.replicas()
+	}) {
+		return true
+	}
+	return len(rolling) > 1 && slices.ContainsFunc(rolling, func(c RollingCluster) bool { return steps[c.Name].Write && c.isGranted(rolls[c.Name]) })
+}
+
 func planRecreate(clusters []Cluster) map[string]Step {
 	var blocks []string // clusters that others wait for
 	for _, c := range clusters {

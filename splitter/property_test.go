@@ -51,26 +51,29 @@ func TestNeverBelowWhatWasAsked(t *testing.T) {
 	}
 }
 
-// TestRolloutStaysWithinBounds does the same with new templates: pods that serve may be fewer by maxUnavailable.
+// TestRolloutStaysWithinBounds does the same with new templates and strategies: pods that serve may be fewer by maxUnavailable, or by
+// that of an earlier strategy until nothing rolls any more.
 func TestRolloutStaysWithinBounds(t *testing.T) {
 	for seed := range uint64(seeds) {
 		r := rand.New(rand.NewPCG(seed, 2))
 		f := newFleet("a", "b", "c")
 		f.replicas = int32(3 + r.IntN(6))
-		f.unavailable, f.surge = int32(r.IntN(3)), int32(r.IntN(3))
-		if f.unavailable+f.surge == 0 {
-			f.surge = 1
-		}
+		f.unavailable, f.surge = randomStrategy(r)
 		f.weights = randomPlacement(r, f)
 		converged(t, f, seed)
 		// A third of the runs only rolls, and bounds the surplus too; a third moves as well; a third loses clusters
 		// as well, which roll on while nobody waits for them, so only the end counts.
 		moves, loses := seed%3 > 0, seed%3 > 1
 		floor := f.replicas
+		unavailable, surge := f.unavailable, f.surge
 		var log []string
 		for range 200 {
 			switch n := r.IntN(40); {
 			case n == 0:
+				if r.IntN(2) == 0 {
+					f.unavailable, f.surge = randomStrategy(r)
+					log = append(log, fmt.Sprintf("strategy -%d +%d", f.unavailable, f.surge))
+				}
 				f.template++
 				log = append(log, fmt.Sprint("template ", f.template))
 			case n == 1 && moves:
@@ -86,11 +89,15 @@ func TestRolloutStaysWithinBounds(t *testing.T) {
 			if loses {
 				continue
 			}
-			if got := f.truth(); got < floor-f.unavailable {
-				t.Fatalf("seed %d: %d pods serve where %d-%d were asked for, after %s\n%s", seed, got, floor, f.unavailable, strings.Join(log, ", "), f)
+			unavailable, surge = max(unavailable, f.unavailable), max(surge, f.surge)
+			if got := f.truth(); got < floor-unavailable {
+				t.Fatalf("seed %d: %d pods serve where %d-%d were asked for, after %s\n%s", seed, got, floor, unavailable, strings.Join(log, ", "), f)
 			}
-			if got := f.pods(); !moves && got > f.replicas+f.surge {
-				t.Fatalf("seed %d: %d pods exist where %d+%d are allowed, after %s\n%s", seed, got, f.replicas, f.surge, strings.Join(log, ", "), f)
+			if got := f.pods(); !moves && got > f.replicas+surge {
+				t.Fatalf("seed %d: %d pods exist where %d+%d are allowed, after %s\n%s", seed, got, f.replicas, surge, strings.Join(log, ", "), f)
+			}
+			if f.rolledOut() {
+				unavailable, surge = f.unavailable, f.surge
 			}
 		}
 		for _, m := range f.clusters {
@@ -110,6 +117,8 @@ func TestRecreateNeverOverlaps(t *testing.T) {
 		converged(t, f, seed)
 		var log []string
 		for range 100 {
+			// All leaves are seen: of one that was just made in a cluster that is left again, the splitter knows by its cache alone.
+			f.lookAtAll()
 			switch r.IntN(20) {
 			case 0:
 				f.weights = map[string]int64{[]string{"a", "b"}[r.IntN(2)]: 1}
@@ -123,6 +132,14 @@ func TestRecreateNeverOverlaps(t *testing.T) {
 		}
 		converged(t, f, seed)
 	}
+}
+
+func randomStrategy(r *rand.Rand) (unavailable, surge int32) {
+	unavailable, surge = int32(r.IntN(3)), int32(r.IntN(3))
+	if unavailable+surge == 0 {
+		surge = 1
+	}
+	return unavailable, surge
 }
 
 func randomPlacement(r *rand.Rand, f *fleet) map[string]int64 {

@@ -41,6 +41,14 @@ type Roll struct {
 // busy says that what the cluster's strategy allows may be in use.
 func (c RollingCluster) busy() bool { return c.Exists && !c.Lost && !c.Finished }
 
+// isGranted says that a roll lets the cluster do what its leaf does not: roll to another template, or with more pods at once.
+func (c RollingCluster) isGranted(r Roll) bool {
+	if !c.Exists || r.Hold || r.KeepStrategy {
+		return false
+	}
+	return !c.SameTemplate || !r.Verbatim && (r.MaxUnavailable > c.MaxUnavailable || r.MaxSurge > c.MaxSurge)
+}
+
 // DivideRollout divides what a rolling update may have unavailable and in surplus (pods) over the clusters that are not
 // left, so that the sums of clusters that roll at once do not exceed it.
 //

@@ -47,6 +47,7 @@ func TestScenarios(t *testing.T) {
 			case "lose", "find":
 				f.clusters[first].lost = d.Cmd == "lose"
 			case "split":
+				f.lookAtAll()
 				f.split()
 			case "sync":
 				f.clusters[first].sync()

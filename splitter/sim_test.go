@@ -10,9 +10,12 @@ import (
 
 // A fleet is a small simulation of physical clusters, each with a Deployment controller as Kubernetes' own behaves towards
 // pods, and of the splitter that plans for them. Every act is a separate step, so that tests can interleave them at will:
-// the splitter plans on reports that may be old, a cluster acts on a leaf that may be old.
+// the splitter plans on leaves and reports that may be old, a cluster acts on a leaf that may be old.
 type fleet struct {
 	clusters map[string]*member
+	// seen are the leaves as the splitter's cache has them, and unseen what came of them since, write by write.
+	seen   map[string]simLeaf
+	unseen []map[string]simLeaf
 	// What the user asks for.
 	replicas           int32
 	template           int
@@ -34,6 +37,7 @@ type simLeaf struct {
 	unavailable, surge int32
 	deleting, draining bool
 	generation         int
+	version            int // of every write, whose ever
 	status             simStatus
 }
 
@@ -70,13 +74,54 @@ func newFleet(names ...string) *fleet {
 
 func (f *fleet) names() []string { return slices.Sorted(maps.Keys(f.clusters)) }
 
-// split is one reconcile of the splitter.
-func (f *fleet) split() {
-	previous := map[string]int32{}
+// leaves are what the mirrors hold.
+func (f *fleet) leaves() map[string]simLeaf {
+	leaves := map[string]simLeaf{}
 	for n, m := range f.clusters {
 		if m.leaf != nil {
-			previous[n] = m.leaf.replicas
+			leaves[n] = *m.leaf
 		}
+	}
+	return leaves
+}
+
+// written is said after writes of leaves.
+func (f *fleet) written() { f.unseen = append(f.unseen, f.leaves()) }
+
+// look tells the splitter's cache of some writes.
+func (f *fleet) look(writes int) {
+	if writes > 0 {
+		f.seen, f.unseen = f.unseen[writes-1], f.unseen[writes:]
+	}
+}
+
+// lookAtAll brings the splitter's cache up to date.
+func (f *fleet) lookAtAll() { f.seen, f.unseen = f.leaves(), nil }
+
+// split is one reconcile of the splitter.
+func (f *fleet) split() {
+	steps, rolls, uncertain := f.decide(f.seen)
+	seen := maps.Clone(f.seen)
+	if uncertain {
+		for n := range seen { // reads them uncached
+			delete(seen, n)
+			if l := f.clusters[n].leaf; l != nil {
+				seen[n] = *l
+			}
+		}
+		steps, rolls, _ = f.decide(seen)
+	}
+	for _, n := range f.names() {
+		f.carryOut(n, seen, steps[n], rolls[n])
+		f.written()
+	}
+}
+
+// decide plans on leaves, and says whether what it plans must not rest on old ones.
+func (f *fleet) decide(seen map[string]simLeaf) (map[string]Step, map[string]Roll, bool) {
+	previous := map[string]int32{}
+	for n, l := range seen {
+		previous[n] = l.replicas
 	}
 	targets := Assign(f.replicas, f.weights, previous)
 	var clusters []Cluster
@@ -85,13 +130,14 @@ func (f *fleet) split() {
 		m := f.clusters[n]
 		_, assigned := f.weights[n]
 		c := Cluster{Name: n, Assigned: assigned, Target: targets[n], Lost: m.lost}
-		if l := m.leaf; l != nil {
+		l, exists := seen[n]
+		if exists {
 			c.Leaf = &LeafState{Replicas: l.replicas, Pods: l.status.pods, Available: l.status.available, Settled: l.status.generation == l.generation, Rolling: !l.status.complete, Surge: l.surge, Deleting: l.deleting}
 		}
 		clusters = append(clusters, c)
-		if assigned || m.leaf != nil && !m.leaf.deleting {
+		if assigned || exists && !l.deleting {
 			r := RollingCluster{Name: n, Replicas: targets[n], Lost: m.lost, Leaving: !assigned}
-			if l := m.leaf; l != nil && !l.deleting {
+			if exists && !l.deleting {
 				s := l.status
 				r.Exists, r.SameTemplate, r.MaxUnavailable, r.MaxSurge = true, l.template == f.template, l.unavailable, l.surge
 				r.Rolling = !s.complete
@@ -102,34 +148,42 @@ func (f *fleet) split() {
 	}
 	steps := Plan(clusters, f.recreate)
 	rolls := DivideRollout(f.unavailable, f.surge, rolling)
-	for _, n := range f.names() {
-		m, step := f.clusters[n], steps[n]
-		switch {
-		case step.Delete:
-			m.leaf.deleting = true
-		case step.Write:
-			now := simLeaf{template: f.template}
-			if m.leaf != nil {
-				now = *m.leaf
+	return steps, rolls, restsOnOthers(clusters, steps, rolling, rolls)
+}
+
+// carryOut takes the step of one cluster, unless its leaf is not what was seen.
+func (f *fleet) carryOut(n string, seen map[string]simLeaf, step Step, roll Roll) {
+	m := f.clusters[n]
+	was, existed := seen[n]
+	if existed != (m.leaf != nil) || existed && was.version != m.leaf.version {
+		return // a conflict, after which it is tried again
+	}
+	switch {
+	case step.Delete:
+		m.leaf.deleting = true
+		m.leaf.version++
+	case step.Write:
+		now := simLeaf{template: f.template}
+		if existed {
+			now = was
+		}
+		now.replicas, now.draining = step.Replicas, step.Draining
+		if !step.Draining && !roll.Hold {
+			now.template = f.template
+			if !roll.KeepStrategy {
+				now.unavailable, now.surge = roll.MaxUnavailable, roll.MaxSurge
 			}
-			now.replicas, now.draining = step.Replicas, step.Draining
-			if roll := rolls[n]; !step.Draining && !roll.Hold {
-				now.template = f.template
-				if !roll.KeepStrategy {
-					now.unavailable, now.surge = roll.MaxUnavailable, roll.MaxSurge
-				}
-				if roll.Verbatim {
-					now.unavailable, now.surge = f.unavailable, f.surge
-				}
+			if roll.Verbatim {
+				now.unavailable, now.surge = f.unavailable, f.surge
 			}
-			old := simLeaf{}
-			if m.leaf != nil {
-				old = *m.leaf
-			}
-			old.draining = now.draining // a mark, no part of what goes down
-			if m.leaf == nil || now != old {
-				now.generation++
-			}
+		}
+		marked := was
+		marked.draining = now.draining // a mark, no part of what goes down
+		if !existed || now != marked {
+			now.generation++
+		}
+		if !existed || now != was {
+			now.version++
 			m.leaf = &now
 		}
 	}
@@ -164,7 +218,10 @@ func (m *member) report() {
 	}
 	m.complete = m.complete || s.available == m.replicas && s.updated == m.replicas && s.pods == m.replicas
 	s.complete = m.complete
-	m.leaf.status = s
+	if s != m.leaf.status {
+		m.leaf.status = s
+		m.leaf.version++
+	}
 }
 
 // control is one round of the cluster's Deployment and ReplicaSet controllers.
@@ -245,6 +302,25 @@ func (f *fleet) pods() (n int32) {
 	return n
 }
 
+// rolledOut says that every cluster has rolled out the present template.
+func (f *fleet) rolledOut() bool {
+	for _, m := range f.clusters {
+		l := m.leaf
+		if l == nil && !m.exists {
+			continue
+		}
+		if l == nil || l.generation != m.generation || m.template != f.template || int32(len(m.pods)) != m.replicas {
+			return false
+		}
+		for _, p := range m.pods {
+			if !p.ready || p.template != m.template {
+				return false
+			}
+		}
+	}
+	return true
+}
+
 // reported is how many the splitter may rely on.
 func (f *fleet) reported() (n int32) {
 	for _, m := range f.clusters {
@@ -258,15 +334,21 @@ func (f *fleet) reported() (n int32) {
 // act does one random thing that the user has no part in.
 func (f *fleet) act(r *rand.Rand) string {
 	m := f.clusters[f.names()[r.IntN(len(f.clusters))]]
-	switch r.IntN(6) {
+	switch r.IntN(8) {
 	case 0, 1:
 		f.split()
 		return "split"
+	case 6, 7:
+		writes := r.IntN(len(f.unseen) + 1)
+		f.look(writes)
+		return fmt.Sprintf("look %d of %d", writes, writes+len(f.unseen))
 	case 2:
 		m.sync()
+		f.written()
 		return "sync " + m.name
 	case 3:
 		m.report()
+		f.written()
 		return "report " + m.name
 	case 4:
 		m.control()
@@ -279,6 +361,7 @@ func (f *fleet) act(r *rand.Rand) string {
 
 // round does everything once, everywhere.
 func (f *fleet) round() {
+	f.lookAtAll()
 	f.split()
 	for _, n := range f.names() {
 		m := f.clusters[n]

@@ -32,3 +32,26 @@ func TestStuckUpdateKeepsWhatServes(t *testing.T) {
 		t.Errorf("with nothing available elsewhere, the cluster with 3 pods that serve is to do %+v", got)
 	}
 }
+
+// TestOldRoot: a leaf that was read just now may be the rendering of a generation that the informer has not shown yet.
+func TestOldRoot(t *testing.T) {
+	root := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{UID: "root", Generation: 4}}
+	for reason, test := range map[string]struct {
+		uid, generation string
+		want            bool
+	}{
+		"another has written it":         {"root", "5", true},
+		"as seen":                        {"root", "4", false},
+		"to be written":                  {"root", "3", false},
+		"of an earlier root of its name": {"before", "9", false},
+		"says nothing":                   {"root", "", false},
+	} {
+		leaf := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{
+			Labels:      map[string]string{workloadv1alpha1.RootUIDLabel: test.uid},
+			Annotations: map[string]string{workloadv1alpha1.RootGenerationAnnotation: test.generation},
+		}}
+		if got := isAhead(leaf, root); got != test.want {
+			t.Errorf("%s: %v, want %v", reason, got, test.want)
+		}
+	}
+}

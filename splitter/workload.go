@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -72,9 +73,7 @@ func (c *Controller) workload(ctx context.Context, s *source, root *appsv1.Deplo
 	for _, st := range sites {
 		st.held = slices.Contains(held, st.mirror)
 	}
-	decide(root, p.Spec.Split, sites)
-	if shrinks(sites) {
-		// What goes down rests on what is known of the others, so on nothing that may be old.
+	if decide(root, p.Spec.Split, sites) {
 		settled, err := c.refresh(ctx, s, rk, p, root, sites)
 		if err != nil || !settled {
 			return lookAgain, err
@@ -130,8 +129,8 @@ func nameOf(t *workloadv1alpha1.SyncTarget, mirror logicalcluster.Name) string {
 	return t.Name
 }
 
-// decide fills in target, step and roll of every site.
-func decide(root *appsv1.Deployment, split placementv1alpha1.SplitPolicy, sites []*site) {
+// decide fills in target, step and roll of every site, and says whether they must not rest on leaves that may be old.
+func decide(root *appsv1.Deployment, split placementv1alpha1.SplitPolicy, sites []*site) bool {
 	wanted := replicasOf(root)
 	weights, previous := map[string]int64{}, map[string]int32{}
 	for _, st := range sites {
@@ -164,14 +163,15 @@ func decide(root *appsv1.Deployment, split placementv1alpha1.SplitPolicy, sites 
 		rolls = DivideRollout(unavailable, surge, rolling)
 	}
 	for _, st := range sites {
-		if st.step = steps[st.id]; st.held {
-			st.step = Step{}
+		if st.held {
+			steps[st.id] = Step{}
 		}
-		st.roll = Roll{Verbatim: true}
+		st.step, st.roll = steps[st.id], Roll{Verbatim: true}
 		if r, ok := rolls[st.id]; ok {
 			st.roll = r
 		}
 	}
+	return restsOnOthers(clusters, steps, rolling, rolls)
 }
 
 // templateOf is the pod template as it goes down.
@@ -235,16 +235,8 @@ func replicasOf(d *appsv1.Deployment) int32 {
 	return *d.Spec.Replicas
 }
 
-// shrinks says whether a step takes replicas away while there are others to rely on, or leaves a cluster.
-func shrinks(sites []*site) bool {
-	return slices.ContainsFunc(sites, func(st *site) bool {
-		return st.step.Delete || st.step.Draining ||
-			len(sites) > 1 && st.leaf != nil && st.step.Write && st.step.Replicas < replicasOf(st.leaf)
-	})
-}
-
 // refresh reads the leaves, and the Placement if a cluster is being left, uncached. It says no if the Placement is not what the
-// informer shows.
+// informer shows, or if a leaf is of a later generation than the root that it shows.
 func (c *Controller) refresh(ctx context.Context, s *source, rk client.Key, p *placementv1alpha1.Placement, root *appsv1.Deployment, sites []*site) (bool, error) {
 	var leaving []logicalcluster.Name
 	for _, st := range sites {
@@ -261,6 +253,8 @@ func (c *Controller) refresh(ctx context.Context, s *source, rk client.Key, p *p
 			st.leaf, st.old = nil, false
 		case err != nil:
 			return false, fmt.Errorf("read leaf Deployment %s|%s/%s: %w", st.mirror, st.leaf.Namespace, st.leaf.Name, err)
+		case isAhead(live, root):
+			return false, nil
 		default:
 			st.leaf, st.old = live, leafUID(live) != root.UID
 		}
@@ -272,6 +266,12 @@ func (c *Controller) refresh(ctx context.Context, s *source, rk client.Key, p *p
 		p = nil
 	}
 	return c.hasLeft(ctx, s, rk, p, leaving...)
+}
+
+// isAhead says that a leaf was rendered from a later generation of its root.
+func isAhead(leaf, root *appsv1.Deployment) bool {
+	generation, err := strconv.ParseInt(leaf.Annotations[workloadv1alpha1.RootGenerationAnnotation], 10, 64)
+	return err == nil && leafUID(leaf) == root.UID && generation > root.Generation
 }
 
 // carryOut writes what the steps say: clusters that grow first, then those that shrink.
