@@ -89,12 +89,16 @@ func TestInformerOfAllLogicalClusters(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, cluster := range names {
+		// Its first list is what the server's cache has.
+		framework.Eventually(t, patience, "the informer has the ConfigMaps of "+cluster, func() string {
+			if n := len(informer.List(logicalcluster.Name(cluster), "")); n != 2 {
+				return fmt.Sprintf("%d, want 2", n)
+			}
+			return ""
+		})
 		got, ok := informer.Get(client.Key{Cluster: logicalcluster.Name(cluster), Namespace: "default", Name: "same"})
 		if !ok || got.Data["in"] != cluster {
 			t.Errorf("default/same of %s is %v, %v", cluster, got, ok)
-		}
-		if n := len(informer.List(logicalcluster.Name(cluster), "")); n != 2 {
-			t.Errorf("%s has %d ConfigMaps, want 2", cluster, n)
 		}
 	}
 	seen := func(want string) func() string {
