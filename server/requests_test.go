@@ -174,3 +174,22 @@ func TestWatchOfAllStartsFromTheStore(t *testing.T) {
 		}
 	}
 }
+
+// An update that takes the last finalizer of what is being deleted is answered with what was sent, and not with what is stored: it
+// says the workspace that it was sent to all the same, whatever the sender claims.
+func TestLastUpdateSaysItsWorkspace(t *testing.T) {
+	r := startServer(t, withTokens(t))
+	configMaps := r.in(t, shop).CoreV1().ConfigMaps("default")
+	_, err := r.in(t, shop).CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{})
+	must(t, err)
+	object, err := configMaps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "held", Finalizers: []string{"example.com/hold"}}}, metav1.CreateOptions{})
+	must(t, err)
+	must(t, configMaps.Delete(t.Context(), object.Name, metav1.DeleteOptions{}))
+	object.ResourceVersion, object.Finalizers = "", nil
+	object.Annotations = map[string]string{lcctx.Annotation: bank.String(), "kept": "yes"}
+	last, err := configMaps.Update(t.Context(), object, metav1.UpdateOptions{})
+	must(t, err)
+	if diff := cmp.Diff(map[string]string{lcctx.Annotation: shop.String(), "kept": "yes"}, last.Annotations); diff != "" {
+		t.Errorf("the answer has annotations (-want +got):\n%s", diff)
+	}
+}

@@ -93,7 +93,7 @@ var (
 
 // New returns all plugins.
 func New(c Config) (admission.Interface, error) {
-	chain := []admission.Interface{NewLifecycle(c.Objects, c.Terminating)}
+	chain := []admission.Interface{NewLifecycle(c.Objects, c.Terminating), NewOwnName()}
 	add := func(plugins []fromKubernetes) error {
 		for _, p := range plugins {
 			plugin, err := p.make(c)
