@@ -1,6 +1,7 @@
 package splitter
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"runtime"
@@ -321,9 +322,9 @@ func TestEmptyNamespaceStays(t *testing.T) {
 	}
 }
 
-// TestPlacementStatusReadsItsOwnLeaves: one object's news costs one look at its leaves, however many Placements its
-// namespace has.
-func TestPlacementStatusReadsItsOwnLeaves(t *testing.T) {
+// TestPlacementStatusReadsNoLeaves: one object's news costs no look at leaves, however many Placements its namespace has; and
+// nothing is told of a Placement before all that it decides for are planned for by it.
+func TestPlacementStatusReadsNoLeaves(t *testing.T) {
 	const many = 50
 	var objects []ctrlclient.Object
 	for i := range many {
@@ -331,31 +332,34 @@ func TestPlacementStatusReadsItsOwnLeaves(t *testing.T) {
 		root, leaf := pair("Deployment", name)
 		objects = append(objects, root, leaf, placementOf(name, "Placed", mirrorEast))
 	}
-	_, shared := pair("Deployment", "shared")
-	m := newMirrored(t, append(objects, shared, placementOf("", "Placed", mirrorEast))...)
+	shared, leaf := pair("Deployment", "shared")
+	m := newMirrored(t, append(objects, shared, leaf, placementOf("", "Placed", mirrorEast))...)
 	s := m.sources["Deployment"]
 	looks := 0
 	all, one := s.leavesOf, s.leaves
 	count := func(leaves []ctrlclient.Object) []ctrlclient.Object { looks += len(leaves); return leaves }
 	s.leaves = func(k client.Key) []ctrlclient.Object { return count(one(k)) }
-
 	s.leavesOf = func(cluster logicalcluster.Name, namespace string) []ctrlclient.Object {
 		return count(all(cluster, namespace))
 	}
-	status := func(name string) placementv1alpha1.PlacementStatus {
-		t.Helper()
-		looks = 0
-		m.look(t, key{ofPlacement, client.Key{Cluster: "shop", Name: name}})
-		p := &placementv1alpha1.Placement{}
-		if err := m.objects.Get(t.Context(), ctrlclient.ObjectKey{Name: name}, p); err != nil {
-			t.Fatal(err)
+	for _, deployment := range []string{"own-7", ""} {
+		root, p := cmp.Or(deployment, "shared"), placementOf(deployment, "Placed", mirrorEast)
+		told := func() []placementv1alpha1.PlacedClusterStatus {
+			t.Helper()
+			m.look(t, key{ofPlacement, client.KeyOf(p)})
+			now := &placementv1alpha1.Placement{}
+			if err := m.objects.Get(t.Context(), ctrlclient.ObjectKeyFromObject(p), now); err != nil {
+				t.Fatal(err)
+			}
+			return now.Status.Clusters
 		}
-		return p.Status
-	}
-	if got := status("front.deployments.own-7"); len(got.Clusters) != 1 || got.Clusters[0].Replicas != 2 || looks != 1 {
-		t.Errorf("status of an object's Placement is %+v after %d leaves, want the 2 replicas of its one leaf", got.Clusters, looks)
-	}
-	if got := status("front"); len(got.Clusters) != 1 || got.Clusters[0].Replicas != 2 || looks != many {
-		t.Errorf("status of the namespace's Placement is %+v after %d leaves, want the 2 replicas of what has no Placement of its own, and a look at those that have one alone", got.Clusters, looks)
+		if got := told(); len(got) > 0 {
+			t.Errorf("of Placement %s is told %+v, before anything is planned", p.Name, got)
+		}
+		m.look(t, key{"Deployment", client.Key{Cluster: "shop", Namespace: "front", Name: root}})
+		looks = 0
+		if got := told(); len(got) != 1 || got[0].Replicas != 2 || looks > 0 {
+			t.Errorf("of Placement %s is told %+v after %d leaves, want the 2 replicas of one and a look at none", p.Name, got, looks)
+		}
 	}
 }

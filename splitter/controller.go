@@ -157,12 +157,14 @@ func referenceValue(kind string, k client.Key) string { return kind + "/" + k.St
 func (c *Controller) onObject(k kinds.Kind, e change) {
 	o := e.object()
 	root, isLeaf := rootOf(o)
+	if k.Goes != kinds.WhereReferenced {
+		c.tallied(k, e)
+	}
 	if !isLeaf {
 		if e.deleted && !e.missed {
 			c.deleted.Add(o.GetUID(), true)
 		}
 		c.queue.Add(key{k.GVK.Kind, client.KeyOf(o)})
-		c.tally.set(leafID{k.GVK.Kind, client.KeyOf(o)}, nil)
 		c.referencesChanged(e)
 		return
 	}
@@ -176,24 +178,52 @@ func (c *Controller) onObject(k kinds.Kind, e change) {
 		c.pace.Wrote(namespace, "")
 		c.queue.Add(namespace)
 	}
-	if k.Goes != kinds.WhereReferenced && c.tallied(k, e, root) {
-		if p := c.placement(c.sources[k.GVK.Kind], root); p != nil { // else its own event brings it
-			c.queue.Add(key{ofPlacement, client.KeyOf(p)})
-		}
-	}
 	if k.Goes == kinds.Placed && (e.deleted || finished(e.old) != finished(e.new)) {
 		c.companionsIn(here.Cluster, here.Namespace, e.deleted)
 	}
 }
 
-// tallied counts a leaf and returns whether that changes what a Placement sums up.
-func (c *Controller) tallied(k kinds.Kind, e change, root client.Key) bool {
-	id := leafID{k.GVK.Kind, client.KeyOf(e.object())}
-	if e.deleted {
-		return c.tally.set(id, nil)
+// tallied counts a root or a leaf, and asks for the status of a Placement whose sums that changes.
+func (c *Controller) tallied(k kinds.Kind, e change) {
+	o := e.object()
+	here := client.KeyOf(o)
+	root, isLeaf := rootOf(o)
+	switch {
+	case e.deleted || o.GetDeletionTimestamp() != nil:
+		if c.tally.forget(key{k.GVK.Kind, here}) {
+			c.askPlacement(key{k.GVK.Kind, here})
+		}
+	case !isLeaf: // what calls itself a leaf is expected once it is planned for, as no leaf is
+		c.tally.expect(key{k.GVK.Kind, here})
 	}
-	n := count(e.new, namespaceValue(root.Cluster, root.Namespace))
-	return c.tally.set(id, &n)
+	if e.old != nil {
+		if was, ok := rootOf(e.old); ok && (e.deleted || !isLeaf || was != root) && c.tally.leaf(key{k.GVK.Kind, was}, here, nil) {
+			c.askPlacement(key{k.GVK.Kind, was})
+		}
+	}
+	if isLeaf && !e.deleted {
+		if n := count(o); c.tally.leaf(key{k.GVK.Kind, root}, here, &n) {
+			c.askPlacement(key{k.GVK.Kind, root})
+		}
+	}
+}
+
+// planned tells the tally what the leaves of a root that is there are to come to by its Placement p. It returns whether that is
+// news for the Placement's status.
+func (c *Controller) planned(s *source, root ctrlclient.Object, p *placementv1alpha1.Placement, shares []share) bool {
+	k := key{s.GVK.Kind, client.KeyOf(root)}
+	news := c.tally.plan(k, planned{decisionOf(p), rendition{root.GetUID(), root.GetGeneration()}, shares})
+	if now, ok := s.get(k.Key); !ok || now.GetDeletionTimestamp() != nil { // its end was told before, and must not be undone
+		c.tally.forget(k)
+	}
+	return news
+}
+
+// askPlacement asks for the status of the Placement of a root; if there is none, its own event will.
+func (c *Controller) askPlacement(root key) {
+	if p := c.placement(c.sources[root.kind], root.Key); p != nil {
+		c.queue.Add(key{ofPlacement, client.KeyOf(p)})
+	}
 }
 
 func finished(o any) bool {

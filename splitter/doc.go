@@ -14,6 +14,8 @@
 //     cluster that is not heard of changes the status, not the division.
 //   - What pods need is written before the pods, and stays until after them.
 //   - A namespace of a mirror is used only if it is labelled as the workspace's. It goes soon after its last leaf.
+//   - The status of a Placement is about one decision: it is written once every root is planned for by it, and has a cluster Ready
+//     only if what is there is what the plans want there in the end.
 //   - Of a status, ends and bad news are written at once; steps on the way may wait for the next (pace.go).
 //
 // Each step follows from what is stored and seen, so it can be interrupted anywhere. The server starts it: New before the

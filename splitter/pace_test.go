@@ -96,15 +96,17 @@ func TestPlacementTellsTheEndAtOnce(t *testing.T) {
 	m := newMirrored(t, root, leaf, p)
 	k := key{ofPlacement, client.KeyOf(p)}
 	d := leaf.(*appsv1.Deployment)
+	m.tally.plan(key{"Deployment", client.KeyOf(root)}, planned{by: decisionOf(p), of: rendition{root: root.GetUID()}, shares: []share{{mirrorEast, 2}}})
 	// shown waits until the leaf counts as that, and looks; the clock stands still.
 	shown := func(phase placementv1alpha1.PlacedClusterPhase) (wait time.Duration) {
 		t.Helper()
 		for began := time.Now(); ; runtime.Gosched() {
-			if sums := m.sumsOf(p); sums[mirrorEast].phase() == phase {
+			sums, planned := m.sumsOf(p)
+			if planned && sums[mirrorEast].phase() == phase {
 				return m.look(t, k)
 			}
 			if time.Since(began) > time.Minute {
-				t.Fatalf("the leaf counts as %v, want %s", m.sumsOf(p), phase)
+				t.Fatalf("the leaf counts as %v (planned: %v), want %s", sums, planned, phase)
 			}
 		}
 	}

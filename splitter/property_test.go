@@ -3,8 +3,11 @@ package splitter
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/kcp-dev/logicalcluster/v3"
 )
 
 const seeds = 3000
@@ -140,6 +143,54 @@ func randomStrategy(r *rand.Rand) (unavailable, surge int32) {
 		surge = 1
 	}
 	return unavailable, surge
+}
+
+// TestReadyOnlyWhereAllIsThere: in any interleaving, a Placement is READY only if every cluster really runs its share of the
+// present decision, of one template, and nothing runs elsewhere. At rest it is.
+func TestReadyOnlyWhereAllIsThere(t *testing.T) {
+	for seed := range uint64(seeds) {
+		r := rand.New(rand.NewPCG(seed, 4))
+		f := newFleet("a", "b", "c")
+		f.replicas, f.recreate = int32(1+r.IntN(9)), seed%4 == 0
+		f.weights = randomPlacement(r, f)
+		var log []string
+		for range 200 {
+			switch r.IntN(40) {
+			case 0:
+				f.weights = randomPlacement(r, f)
+				log = append(log, fmt.Sprint("place ", f.weights))
+			case 1:
+				f.replicas = int32(1 + r.IntN(9))
+				log = append(log, fmt.Sprint("scale ", f.replicas))
+			case 2:
+				f.template++
+				log = append(log, fmt.Sprint("template ", f.template))
+			case 3:
+				m := f.clusters[f.names()[r.IntN(3)]]
+				m.lost = !m.lost
+				log = append(log, fmt.Sprint("lost ", m.name, m.lost))
+			default:
+				log = append(log, f.act(r))
+			}
+			if !f.ready() {
+				continue
+			}
+			for _, n := range f.names() {
+				want, _ := f.plan.share(logicalcluster.Name(n))
+				m := f.clusters[n]
+				right := slices.IndexFunc(m.pods, func(p pod) bool { return !p.ready || p.template != m.leaf.template }) < 0
+				if int32(len(m.pods)) != want || !right {
+					t.Fatalf("seed %d: READY, with %+v in %s, whose share is %d, after %s\n%s", seed, m.pods, n, want, strings.Join(log, ", "), f)
+				}
+			}
+		}
+		for _, m := range f.clusters {
+			m.lost = false
+		}
+		if converged(t, f, seed); !f.ready() {
+			t.Fatalf("seed %d: at rest, and not READY:\n%s", seed, f)
+		}
+	}
 }
 
 func randomPlacement(r *rand.Rand, f *fleet) map[string]int64 {

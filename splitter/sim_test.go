@@ -6,6 +6,12 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"k8s.io/apimachinery/pkg/types"
+
+	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
+	"atoll.dev/atoll/client"
 )
 
 // A fleet is a small simulation of physical clusters, each with a Deployment controller as Kubernetes' own behaves towards
@@ -22,6 +28,8 @@ type fleet struct {
 	unavailable, surge int32
 	recreate           bool
 	weights            map[string]int64 // the Placement
+	// plan is what the splitter last planned.
+	plan planned
 }
 
 type member struct {
@@ -38,6 +46,7 @@ type simLeaf struct {
 	deleting, draining bool
 	generation         int
 	version            int // of every write, whose ever
+	of                 rendition
 	status             simStatus
 }
 
@@ -146,6 +155,12 @@ func (f *fleet) decide(seen map[string]simLeaf) (map[string]Step, map[string]Rol
 			rolling = append(rolling, r)
 		}
 	}
+	f.plan = planned{by: f.decision(), of: f.root()}
+	for _, c := range clusters {
+		if c.Assigned {
+			f.plan.shares = append(f.plan.shares, share{logicalcluster.Name(c.Name), c.Target})
+		}
+	}
 	steps := Plan(clusters, f.recreate)
 	rolls := DivideRollout(f.unavailable, f.surge, rolling)
 	return steps, rolls, restsOnOthers(clusters, steps, rolling, rolls)
@@ -163,13 +178,13 @@ func (f *fleet) carryOut(n string, seen map[string]simLeaf, step Step, roll Roll
 		m.leaf.deleting = true
 		m.leaf.version++
 	case step.Write:
-		now := simLeaf{template: f.template}
+		now := simLeaf{template: f.template, of: f.root()}
 		if existed {
 			now = was
 		}
 		now.replicas, now.draining = step.Replicas, step.Draining
 		if !step.Draining && !roll.Hold {
-			now.template = f.template
+			now.template, now.of = f.template, f.root()
 			if !roll.KeepStrategy {
 				now.unavailable, now.surge = roll.MaxUnavailable, roll.MaxSurge
 			}
@@ -178,7 +193,7 @@ func (f *fleet) carryOut(n string, seen map[string]simLeaf, step Step, roll Roll
 			}
 		}
 		marked := was
-		marked.draining = now.draining // a mark, no part of what goes down
+		marked.draining, marked.of = now.draining, now.of // marks, no part of what goes down
 		if !existed || now != marked {
 			now.generation++
 		}
@@ -187,6 +202,42 @@ func (f *fleet) carryOut(n string, seen map[string]simLeaf, step Step, roll Roll
 			m.leaf = &now
 		}
 	}
+}
+
+// decision and root are the Placement and the Deployment as they are.
+func (f *fleet) decision() decision { return decision{placement: types.UID(fmt.Sprint(f.weights))} }
+
+func (f *fleet) root() rendition {
+	return rendition{"web", int64(f.template)<<32 + int64(f.replicas)}
+}
+
+// ready says whether the Placement's status lets it be READY, by what the splitter has planned and was told.
+func (f *fleet) ready() bool {
+	r := tallied{exists: true, plan: &f.plan}
+	for n, m := range f.clusters {
+		if m.leaf == nil {
+			continue
+		}
+		l, s := m.leaf, m.leaf.status
+		leaf := counted{of: l.of, deleting: l.deleting, replicas: l.replicas, ready: s.available}
+		switch {
+		case l.deleting:
+			leaf.phase = placementv1alpha1.PhasePending
+		case s.generation != l.generation:
+			leaf.phase = placementv1alpha1.PhaseApplying
+		case s.pods != l.replicas || s.updated != l.replicas || s.available != l.replicas:
+			leaf.phase = placementv1alpha1.PhaseSynced
+		default:
+			leaf.phase = placementv1alpha1.PhaseReady
+		}
+		r.leaves = append(r.leaves, tallyLeaf{client.Key{Cluster: logicalcluster.Name(n)}, leaf})
+	}
+	p := &placementv1alpha1.Placement{}
+	for n := range f.weights {
+		p.Spec.Clusters = append(p.Spec.Clusters, placementv1alpha1.PlacedCluster{Name: n, Mirror: n})
+	}
+	unready := func(c placementv1alpha1.PlacedClusterStatus) bool { return c.Phase != placementv1alpha1.PhaseReady }
+	return r.by() == f.decision() && !slices.ContainsFunc(phases(p, r.all(), func(m logicalcluster.Name) string { return string(m) }), unready)
 }
 
 // sync is one round of a cluster's syncer downwards.

@@ -36,9 +36,13 @@ func (c *Controller) placementStatus(ctx context.Context, k key) (wait time.Dura
 	if !ok {
 		return 0, nil
 	}
+	sums, planned := c.sumsOf(p)
+	if !planned {
+		return 0, nil // what is planned by an earlier decision is no part of this one's status; the last plan brings it back
+	}
 	want := p.DeepCopy()
 	want.Status.ObservedGeneration = p.Generation
-	want.Status.Clusters = phases(p, c.sumsOf(p), func(mirror logicalcluster.Name) string { return nameOf(c.target(mirror), mirror) })
+	want.Status.Clusters = phases(p, sums, func(mirror logicalcluster.Name) string { return nameOf(c.target(mirror), mirror) })
 	if equality.Semantic.DeepEqual(p.Status, want.Status) {
 		return 0, nil
 	}
@@ -53,33 +57,35 @@ func (c *Controller) placementStatus(ctx context.Context, k key) (wait time.Dura
 	return 0, nil
 }
 
-// sumsOf returns what the leaves of a Placement come to, by mirror: those of its object, or those of its namespace's objects
-// that have no Placement of their own.
-func (c *Controller) sumsOf(p *placementv1alpha1.Placement) map[logicalcluster.Name]sumOf {
+// sumsOf returns what the roots of a Placement come to, by mirror: its object, or those of its namespace that have no Placement
+// of their own. planned is false while not all of them are planned for by the Placement as it is.
+func (c *Controller) sumsOf(p *placementv1alpha1.Placement) (sums map[logicalcluster.Name]sumOf, planned bool) {
 	cluster, namespace := client.KeyOf(p).Cluster, p.Spec.Namespace
-	sums := map[logicalcluster.Name]sumOf{}
 	if p.Spec.Object != nil {
 		s, root := c.placedObject(p)
 		if s == nil {
-			return nil
+			return nil, true
 		}
-		for _, leaf := range s.leaves(root) {
-			mirror := client.KeyOf(leaf).Cluster
-			sums[mirror] = sums[mirror].plus(count(leaf, ""), 1)
-		}
+		sums, planned = c.tally.of(key{s.GVK.Kind, root}, decisionOf(p))
 	} else {
-		var others []leafID
+		var others []key
 		for _, own := range c.informers.Placements.ByIndex(byPlacedNamespace, namespaceValue(cluster, namespace)) {
 			if s, root := c.placedObject(own); s != nil {
-				for _, leaf := range s.leaves(root) {
-					others = append(others, leafID{s.GVK.Kind, client.KeyOf(leaf)})
-				}
+				others = append(others, key{s.GVK.Kind, root})
 			}
 		}
-		sums = c.tally.of(namespaceValue(cluster, namespace), others)
+		sums, planned = c.tally.ofAll(namespaceValue(cluster, namespace), decisionOf(p), others)
 	}
 	maps.DeleteFunc(sums, func(mirror logicalcluster.Name, _ sumOf) bool { return !c.isMirror(mirror) })
-	return sums
+	return sums, planned
+}
+
+// decisionOf is what a plan by a Placement, nil if there is none, rests on.
+func decisionOf(p *placementv1alpha1.Placement) decision {
+	if p == nil {
+		return decision{}
+	}
+	return decision{p.UID, p.Generation}
 }
 
 // placedObject returns the object that a Placement is for, and its kind; nil for a namespace's.
@@ -116,7 +122,7 @@ func phases(p *placementv1alpha1.Placement, sums map[logicalcluster.Name]sumOf, 
 		out = append(out, placementv1alpha1.PlacedClusterStatus{Name: cluster.Name, Phase: s.phase(), Replicas: s.replicas, ReadyReplicas: s.ready})
 	}
 	for mirror, s := range sums {
-		if assigned[mirror] {
+		if assigned[mirror] || s.leaves == 0 {
 			continue
 		}
 		phase := placementv1alpha1.PhaseDraining

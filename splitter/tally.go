@@ -1,77 +1,191 @@
 package splitter
 
 import (
+	"cmp"
+	"maps"
+	"slices"
+	"strconv"
 	"sync"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	appsv1 "k8s.io/api/apps/v1"
+	"k8s.io/apimachinery/pkg/types"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
 )
 
 // tally counts, for each namespace of a workspace and each mirror, what the status of a Placement sums up, so that a change of
-// one leaf does not cost a look at all the others.
+// one leaf does not cost a look at all the others. Leaves come from the informers. What they are to come to, from the last
+// plan of their root: a leaf alone does not say that it asks for more, or less, than it will in the end.
 type tally struct {
 	mu sync.Mutex // guards both
-	// counted is what is in sums for each leaf, sums without zeroes.
-	counted map[leafID]counted
-	sums    map[string]map[logicalcluster.Name]sumOf // by namespaceValue of the roots' namespace
+	// roots are those that are there or have leaves, spaces their sums by namespaceValue, without zeroes.
+	roots  map[key]*tallied
+	spaces map[string]*space
 }
 
-// leafID is a leaf of any kind.
-type leafID struct {
-	kind string
+// tallied is what is known of one root.
+type tallied struct {
+	// exists says that the root is there, and is not being deleted: it has a plan, or will have one.
+	exists bool
+	plan   *planned
+	leaves []tallyLeaf
+}
+
+type tallyLeaf struct {
 	client.Key
+	counted
 }
 
-// counted is what one leaf adds to a sum.
+// planned is what the leaves of a root are to come to in the end.
+type planned struct {
+	by     decision
+	of     rendition
+	shares []share // one for each cluster
+}
+
+// decision identifies the state of a Placement that a plan rests on.
+type decision struct {
+	placement  types.UID
+	generation int64
+}
+
+// rendition identifies the state of a root that a leaf is rendered from.
+type rendition struct {
+	root       types.UID
+	generation int64
+}
+
+// share is what one cluster is to run of a root.
+type share struct {
+	mirror   logicalcluster.Name
+	replicas int32
+}
+
+// counted is what one leaf says of itself.
 type counted struct {
-	namespace string // namespaceValue of its root's
-	phase     placementv1alpha1.PlacedClusterPhase
-	deleting  bool
-	replicas  int32
-	ready     int32
+	of       rendition
+	phase    placementv1alpha1.PlacedClusterPhase
+	deleting bool
+	replicas int32
+	ready    int32
 }
 
-// sumOf is what leaves in one mirror come to.
+// space is what the roots of one namespace come to.
+type space struct {
+	mirrors map[logicalcluster.Name]sumOf
+	roots   int              // that exist
+	planned map[decision]int // those of them whose plan rests on it, or that have none yet
+}
+
+// sumOf is what roots come to in one mirror.
 type sumOf struct {
 	leaves, deleting int
 	replicas, ready  int32
-	phases           [5]int // by the index in phaseOrder
+	phases           [5]int // by the index in phaseOrder, of leaves and of those that a plan lacks
 }
 
 func newTally() *tally {
-	return &tally{counted: map[leafID]counted{}, sums: map[string]map[logicalcluster.Name]sumOf{}}
+	return &tally{roots: map[key]*tallied{}, spaces: map[string]*space{}}
 }
 
 // count is what a leaf adds.
-func count(leaf ctrlclient.Object, namespace string) counted {
-	n := counted{namespace: namespace, phase: phaseOf(leaf), deleting: leaf.GetDeletionTimestamp() != nil}
+func count(leaf ctrlclient.Object) counted {
+	n := counted{of: rendition{root: leafUID(leaf)}, phase: phaseOf(leaf), deleting: leaf.GetDeletionTimestamp() != nil}
+	n.of.generation, _ = strconv.ParseInt(leaf.GetAnnotations()[workloadv1alpha1.RootGenerationAnnotation], 10, 64)
 	if d, ok := leaf.(*appsv1.Deployment); ok {
 		n.replicas, n.ready = replicasOf(d), d.Status.ReadyReplicas
 	}
 	return n
 }
 
-// plus adds what is counted times times, which is 1 or -1.
-func (s sumOf) plus(n counted, times int) sumOf {
-	s.leaves += times
-	if n.deleting {
-		s.deleting += times
+// under is the phase of a leaf in a mirror, given its root's plan, nil if there is none: Ready is only what is as it is to be in
+// the end. What serves all that it was told, and has more or less to come, or a newer template, is on its way.
+func (n counted) under(p *planned, mirror logicalcluster.Name) placementv1alpha1.PlacedClusterPhase {
+	if n.phase != placementv1alpha1.PhaseReady {
+		return n.phase
 	}
-	s.replicas += n.replicas * int32(times)
-	s.ready += n.ready * int32(times)
-	for i, phase := range phaseOrder {
-		if phase == n.phase {
-			s.phases[i] += times
+	if replicas, ok := p.share(mirror); !ok || n.replicas != replicas || n.of != p.of {
+		return placementv1alpha1.PhaseSynced
+	}
+	return placementv1alpha1.PhaseReady
+}
+
+// share is what a mirror is to run in the end; false if nothing.
+func (p *planned) share(mirror logicalcluster.Name) (replicas int32, ok bool) {
+	if p == nil {
+		return 0, false
+	}
+	i, ok := slices.BinarySearchFunc(p.shares, mirror, func(s share, mirror logicalcluster.Name) int { return cmp.Compare(s.mirror, mirror) })
+	if !ok {
+		return 0, false
+	}
+	return p.shares[i].replicas, true
+}
+
+// lacking is what a leaf comes to that a plan has and that is not there.
+var lacking = sumOf{}.with(placementv1alpha1.PhasePending)
+
+// sum is what a leaf in a mirror comes to, given its root's plan.
+func (n counted) sum(p *planned, mirror logicalcluster.Name) sumOf {
+	s := sumOf{leaves: 1, replicas: n.replicas, ready: n.ready}
+	if n.deleting {
+		s.deleting = 1
+	}
+	return s.with(n.under(p, mirror))
+}
+
+func (s sumOf) with(phase placementv1alpha1.PlacedClusterPhase) sumOf {
+	s.phases[slices.Index(phaseOrder, phase)]++
+	return s
+}
+
+// in is what a root comes to in one mirror, all what it comes to everywhere.
+func (r *tallied) in(mirror logicalcluster.Name) map[logicalcluster.Name]sumOf {
+	var sum sumOf
+	for _, leaf := range r.leaves {
+		if leaf.Cluster == mirror {
+			sum = sum.plus(leaf.sum(r.plan, mirror), 1)
 		}
+	}
+	if _, ok := r.plan.share(mirror); ok && sum.leaves == 0 {
+		sum = lacking
+	}
+	return map[logicalcluster.Name]sumOf{mirror: sum}
+}
+
+func (r *tallied) all() map[logicalcluster.Name]sumOf {
+	sums := make(map[logicalcluster.Name]sumOf, len(r.leaves))
+	for _, leaf := range r.leaves {
+		sums[leaf.Cluster] = sums[leaf.Cluster].plus(leaf.sum(r.plan, leaf.Cluster), 1)
+	}
+	if r.plan == nil {
+		return sums
+	}
+	for _, s := range r.plan.shares {
+		if _, ok := sums[s.mirror]; !ok {
+			sums[s.mirror] = lacking
+		}
+	}
+	return sums
+}
+
+// plus adds o times times, which is 1 or -1.
+func (s sumOf) plus(o sumOf, times int) sumOf {
+	s.leaves += o.leaves * times
+	s.deleting += o.deleting * times
+	s.replicas += o.replicas * int32(times)
+	s.ready += o.ready * int32(times)
+	for i, n := range o.phases {
+		s.phases[i] += n * times
 	}
 	return s
 }
 
-// phase is that of the leaf that has come least far; Pending if there is none.
+// phase is that of what has come least far; Pending if there is nothing.
 func (s sumOf) phase() placementv1alpha1.PlacedClusterPhase {
 	for i, n := range s.phases {
 		if n > 0 {
@@ -81,57 +195,119 @@ func (s sumOf) phase() placementv1alpha1.PlacedClusterPhase {
 	return placementv1alpha1.PhasePending
 }
 
-// set replaces what is counted of a leaf, by nil if it is gone. It returns whether that changes a sum.
-func (t *tally) set(id leafID, now *counted) bool {
+// leaf replaces what is counted of a leaf, by nil if it is gone. It returns whether that changes what its root comes to.
+func (t *tally) leaf(root key, at client.Key, now *counted) bool {
+	in := func(r *tallied) map[logicalcluster.Name]sumOf { return r.in(at.Cluster) }
+	return t.change(root, in, func(r *tallied) {
+		i := slices.IndexFunc(r.leaves, func(l tallyLeaf) bool { return l.Key == at })
+		switch {
+		case now != nil && i >= 0:
+			r.leaves[i].counted = *now
+		case now != nil:
+			r.leaves = append(r.leaves, tallyLeaf{at, *now})
+		case i >= 0:
+			r.leaves = slices.Delete(r.leaves, i, i+1)
+		}
+	})
+}
+
+// expect says that a root is there, and that its plan is to come.
+func (t *tally) expect(root key) {
+	t.change(root, (*tallied).all, func(r *tallied) { r.exists = true })
+}
+
+// plan is the last word on a root that is there. It returns whether that is news.
+func (t *tally) plan(root key, p planned) bool {
+	slices.SortFunc(p.shares, func(a, b share) int { return cmp.Compare(a.mirror, b.mirror) })
+	return t.change(root, (*tallied).all, func(r *tallied) { r.exists, r.plan = true, &p })
+}
+
+// forget says that a root is no more, or will not be. It returns whether that is news that no leaf's end will tell.
+func (t *tally) forget(root key) bool {
+	alone := false
+	return t.change(root, (*tallied).all, func(r *tallied) { r.exists, r.plan, alone = false, nil, len(r.leaves) == 0 }) && alone
+}
+
+// change changes one root and with it the sums of its namespace, as far as they are in scope. It returns whether they changed.
+func (t *tally) change(root key, scope func(*tallied) map[logicalcluster.Name]sumOf, change func(*tallied)) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	before, known := t.counted[id]
-	if known == (now != nil) && (!known || before == *now) {
+	r := t.roots[root]
+	if r == nil {
+		r = &tallied{}
+	}
+	existed, before, was := r.exists, r.by(), scope(r)
+	change(r)
+	now := scope(r)
+	if r.exists || len(r.leaves) > 0 {
+		t.roots[root] = r
+	} else {
+		delete(t.roots, root)
+	}
+	if existed == r.exists && before == r.by() && maps.Equal(was, now) {
 		return false
 	}
-	if known {
-		t.add(id.Cluster, before, -1)
-		delete(t.counted, id)
+	namespace := namespaceValue(root.Cluster, root.Namespace)
+	s := t.spaces[namespace]
+	if s == nil {
+		s = &space{map[logicalcluster.Name]sumOf{}, 0, map[decision]int{}}
+		t.spaces[namespace] = s
 	}
-	if now != nil {
-		t.add(id.Cluster, *now, 1)
-		t.counted[id] = *now
+	s.add(existed, before, was, -1)
+	s.add(r.exists, r.by(), now, 1)
+	if s.roots == 0 && len(s.mirrors) == 0 {
+		delete(t.spaces, namespace)
 	}
 	return true
 }
 
-func (t *tally) add(mirror logicalcluster.Name, n counted, times int) {
-	mirrors := t.sums[n.namespace]
-	if mirrors == nil {
-		mirrors = map[logicalcluster.Name]sumOf{}
-		t.sums[n.namespace] = mirrors
+// by is the decision that a root's plan rests on; none if it has no plan.
+func (r *tallied) by() decision {
+	if r.plan == nil {
+		return decision{}
 	}
-	if s := mirrors[mirror].plus(n, times); s.leaves > 0 {
-		mirrors[mirror] = s
-		return
+	return r.plan.by
+}
+
+// add adds one root times times, which is 1 or -1.
+func (s *space) add(exists bool, by decision, sums map[logicalcluster.Name]sumOf, times int) {
+	if exists {
+		s.roots += times
+		if s.planned[by] += times; s.planned[by] == 0 {
+			delete(s.planned, by)
+		}
 	}
-	if delete(mirrors, mirror); len(mirrors) == 0 {
-		delete(t.sums, n.namespace)
+	for mirror, sum := range sums {
+		if s.mirrors[mirror] = s.mirrors[mirror].plus(sum, times); s.mirrors[mirror] == (sumOf{}) {
+			delete(s.mirrors, mirror)
+		}
 	}
 }
 
-// of returns the sums of a namespace by mirror, less what is counted of some leaves.
-func (t *tally) of(namespace string, less []leafID) map[logicalcluster.Name]sumOf {
+// of returns what a root comes to, by mirror; planned is false while its plan does not rest on that decision.
+func (t *tally) of(root key, by decision) (sums map[logicalcluster.Name]sumOf, planned bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	sums := make(map[logicalcluster.Name]sumOf, len(t.sums[namespace]))
-	for mirror, s := range t.sums[namespace] {
-		sums[mirror] = s
+	r := t.roots[root]
+	if r == nil {
+		return map[logicalcluster.Name]sumOf{}, true
 	}
-	for _, id := range less {
-		if n, ok := t.counted[id]; ok && n.namespace == namespace {
-			sums[id.Cluster] = sums[id.Cluster].plus(n, -1)
+	return r.all(), !r.exists || r.by() == by
+}
+
+// ofAll returns what the roots of a namespace without those in less come to, by mirror; planned is false while not all of their
+// plans rest on that decision.
+func (t *tally) ofAll(namespace string, by decision, less []key) (sums map[logicalcluster.Name]sumOf, planned bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	rest := space{map[logicalcluster.Name]sumOf{}, 0, map[decision]int{}}
+	if s := t.spaces[namespace]; s != nil {
+		rest = space{maps.Clone(s.mirrors), s.roots, maps.Clone(s.planned)}
+	}
+	for _, root := range less {
+		if r := t.roots[root]; r != nil {
+			rest.add(r.exists, r.by(), r.all(), -1)
 		}
 	}
-	for mirror, s := range sums {
-		if s.leaves == 0 {
-			delete(sums, mirror)
-		}
-	}
-	return sums
+	return rest.mirrors, rest.roots == rest.planned[by]
 }

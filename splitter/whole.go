@@ -29,6 +29,15 @@ func (c *Controller) whole(ctx context.Context, s *source, k client.Key, root ct
 	var err error
 	if s.Goes == kinds.WithPlacement {
 		mirrors = placed(p)
+		var shares []share
+		if s.Withheld == nil || s.Withheld(root) == "" {
+			for _, mirror := range mirrors {
+				shares = append(shares, share{mirror: mirror})
+			}
+		}
+		if c.planned(s, root, p, shares) {
+			defer c.askPlacement(key{s.GVK.Kind, k}) // told with what is written now, as far as that is seen by then
+		}
 	} else if mirrors, err = c.referencing(ctx, s, k); err != nil {
 		return 0, err
 	}

@@ -80,6 +80,9 @@ func (c *Controller) workload(ctx context.Context, s *source, root *appsv1.Deplo
 		}
 		decide(root, p.Spec.Split, sites)
 	}
+	if c.planned(s, root, p, sharesOf(sites)) {
+		defer c.askPlacement(key{s.GVK.Kind, rk}) // told with what is written now, as far as that is seen by then
+	}
 	again, err := c.carryOut(ctx, s, root, sites)
 	wrote := slices.ContainsFunc(sites, func(st *site) bool { return st.wrote })
 	if wrote {
@@ -120,6 +123,16 @@ func (c *Controller) sites(root *appsv1.Deployment, p *placementv1alpha1.Placeme
 	}
 	slices.SortFunc(sites, func(a, b *site) int { return cmp.Compare(a.id, b.id) })
 	return sites
+}
+
+// sharesOf is what the clusters are to run in the end.
+func sharesOf(sites []*site) (shares []share) {
+	for _, st := range sites {
+		if st.assigned {
+			shares = append(shares, share{st.mirror, st.target})
+		}
+	}
+	return shares
 }
 
 func nameOf(t *workloadv1alpha1.SyncTarget, mirror logicalcluster.Name) string {

@@ -3,6 +3,7 @@ package atollapis
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -249,51 +250,79 @@ func joined(names, selector string, selected bool) string {
 }
 
 // placementCells say where, how much, ready and why. Clusters read "east 3/3,west 1/3": ready of wanted replicas; just
-// the name before anything is known of a cluster, and "east 1/3 Draining" for one that is being left or refuses. What
-// stays as it was because it was asked for something that cannot be met is not ready, and the reason says why; so it does
-// where a cluster does not run its share yet.
+// the name before anything is known of a cluster, and "east 1/3 Draining" for one that is being left or refuses.
 func placementCells(p *placementv1alpha1.Placement) []any {
 	object := ""
 	if o := p.Spec.Object; o != nil {
 		object = o.Resource + "/" + o.Name
 	}
-	known := map[string]placementv1alpha1.PlacedClusterStatus{}
-	for _, c := range p.Status.Clusters {
-		known[c.Name] = c
-	}
+	known, left := clustersOf(p)
 	var clusters []string
-	lacks := "" // why it is not ready though placed as wished
-	if len(p.Spec.Clusters) == 0 {
-		lacks = placementv1alpha1.ReasonNowhere
-	}
 	for _, c := range p.Spec.Clusters {
-		status, ok := known[c.Name]
-		delete(known, c.Name)
-		if !ok {
-			clusters, status.Phase = append(clusters, c.Name), placementv1alpha1.PhasePending
-		} else {
+		if status, ok := known[c.Name]; ok {
 			clusters = append(clusters, clusterCell(status))
-		}
-		if lacks == "" || status.Phase == placementv1alpha1.PhaseRefused {
-			lacks = lackCell(status.Phase)
+		} else {
+			clusters = append(clusters, c.Name)
 		}
 	}
-	for _, c := range p.Status.Clusters { // those that are not wanted any more
-		if _, ok := known[c.Name]; ok {
-			clusters = append(clusters, clusterCell(c))
-		}
+	for _, c := range left {
+		clusters = append(clusters, clusterCell(c))
 	}
 	placed, reason := conditionCells(p.Status.Conditions, placementv1alpha1.PlacementPlaced)
 	shown := metav1.ConditionFalse
-	switch {
-	case placed != string(metav1.ConditionTrue):
-	case lacks != "":
-		reason = lacks
-	default:
-		shown = metav1.ConditionTrue
+	if placed == string(metav1.ConditionTrue) {
+		if lacks := lackOf(p); lacks != "" {
+			reason = lacks
+		} else {
+			shown = metav1.ConditionTrue
+		}
 	}
 	return []any{p.Spec.Namespace, object, strings.Join(clusters, ","), string(shown), reason}
 }
+
+// clustersOf returns what is known of the clusters that a Placement names, and those that are being left.
+func clustersOf(p *placementv1alpha1.Placement) (known map[string]placementv1alpha1.PlacedClusterStatus, left []placementv1alpha1.PlacedClusterStatus) {
+	known = map[string]placementv1alpha1.PlacedClusterStatus{}
+	for _, c := range p.Status.Clusters {
+		if slices.ContainsFunc(p.Spec.Clusters, func(named placementv1alpha1.PlacedCluster) bool { return named.Name == c.Name }) {
+			known[c.Name] = c
+		} else {
+			left = append(left, c)
+		}
+	}
+	return known, left
+}
+
+// lackOf says why a Placement that is as wished is not ready; "" if it is. It is ready if every cluster runs what it is to run in
+// the end (the splitter calls none Ready before), no other has anything of it any more, and all that is said of the present
+// decision. A cluster that refuses comes before those that only lack something, and what is to come before what is to go.
+func lackOf(p *placementv1alpha1.Placement) (lacks string) {
+	known, left := clustersOf(p)
+	if len(p.Spec.Clusters) == 0 {
+		return placementv1alpha1.ReasonNowhere
+	}
+	for _, c := range p.Spec.Clusters {
+		phase := placementv1alpha1.PhasePending
+		if status, ok := known[c.Name]; ok {
+			phase = status.Phase
+		}
+		if lacks == "" || phase == placementv1alpha1.PhaseRefused {
+			lacks = lackCell(phase)
+		}
+	}
+	switch {
+	case lacks != "":
+		return lacks
+	case p.Status.ObservedGeneration != p.Generation:
+		return progressing
+	case len(left) > 0:
+		return string(left[0].Phase)
+	}
+	return ""
+}
+
+// progressing is the reason of what is on its way.
+const progressing = "Progressing"
 
 // lackCell says what a cluster in that phase lacks to be ready; "" if it is. Synced would read as if nothing were missing.
 func lackCell(phase placementv1alpha1.PlacedClusterPhase) string {
@@ -301,7 +330,7 @@ func lackCell(phase placementv1alpha1.PlacedClusterPhase) string {
 	case placementv1alpha1.PhaseReady:
 		return ""
 	case placementv1alpha1.PhaseSynced:
-		return "Progressing"
+		return progressing
 	}
 	return string(phase)
 }

@@ -459,6 +459,12 @@ func TestPlacementCells(t *testing.T) {
 			[]any{"web", "", "east 3/3,west 0/3", "False", "Applying"}},
 		{"what was asked for cannot be met, though all that it has run", spec("east"), []placementv1alpha1.PlacedClusterStatus{on("east", "Ready", 3, 3)}, "InvalidPlacement",
 			[]any{"web", "", "east 3/3", "False", "InvalidPlacement"}},
+		{"what replaces it serves, and it is not gone", spec("west"), []placementv1alpha1.PlacedClusterStatus{on("east", "Draining", 3, 3), on("west", "Ready", 3, 3)}, "",
+			[]any{"web", "", "west 3/3,east 3/3 Draining", "False", "Draining"}},
+		{"its end hangs", spec("west"), []placementv1alpha1.PlacedClusterStatus{on("east", "Deleting", 3, 3), on("west", "Ready", 3, 3)}, "",
+			[]any{"web", "", "west 3/3,east 3/3 Deleting", "False", "Deleting"}},
+		{"what comes is told before what goes", spec("west"), []placementv1alpha1.PlacedClusterStatus{on("east", "Deleting", 3, 3), on("west", "Synced", 3, 3)}, "",
+			[]any{"web", "", "west 3/3,east 3/3 Deleting", "False", "Progressing"}},
 		{"placed nowhere is not ready", spec(), nil, "", []any{"web", "", "", "False", "Nowhere"}},
 	} {
 		placed := metav1.Condition{Type: placementv1alpha1.PlacementPlaced, Status: metav1.ConditionTrue, Reason: placementv1alpha1.ReasonPlaced}
@@ -472,6 +478,18 @@ func TestPlacementCells(t *testing.T) {
 		if diff := cmp.Diff(tc.want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tc.reason, diff)
 		}
+	}
+	p := &placementv1alpha1.Placement{Spec: spec("east"), Status: placementv1alpha1.PlacementStatus{
+		ObservedGeneration: 1,
+		Clusters:           []placementv1alpha1.PlacedClusterStatus{on("east", "Ready", 3, 3)},
+		Conditions:         []metav1.Condition{{Type: placementv1alpha1.PlacementPlaced, Status: metav1.ConditionTrue, Reason: placementv1alpha1.ReasonPlaced}},
+	}}
+	p.Generation = 1
+	if got := placementCells(p); got[3] != "True" {
+		t.Errorf("all is as this decision has it: %v", got)
+	}
+	if p.Generation = 2; placementCells(p)[3] != "False" || placementCells(p)[4] != "Progressing" {
+		t.Errorf("what is known is of the decision before this one: %v", placementCells(p))
 	}
 }
 

@@ -50,6 +50,7 @@ var mainJob = []part{
 	{"T1_DeleteAndRecreateAtOnce", recreate},
 	{"T1_RefusalReachesTheObject", refusal},
 	{"P1_WorkspaceDeletionTakesLeavesFirst", deleteWorkspace},
+	{"T11_ReadyIsShownAtTheEndAlone", readyAtTheEnd},
 	{"T16_ClusterStoppedAndRestarted", clusterStopped},
 	{"T16_ServerStoppedAndRestarted", serverStopped},
 }

@@ -121,8 +121,8 @@ type PlacedClusterPhase string
 const (
 	PhasePending  PlacedClusterPhase = "Pending"  // no leaf yet
 	PhaseApplying PlacedClusterPhase = "Applying" // leaf written, not applied
-	PhaseSynced   PlacedClusterPhase = "Synced"   // applied, not ready
-	PhaseReady    PlacedClusterPhase = "Ready"
+	PhaseSynced   PlacedClusterPhase = "Synced"   // applied, not ready or not yet what it is to be in the end
+	PhaseReady    PlacedClusterPhase = "Ready"    // what it is to be in the end, and ready
 	PhaseRefused  PlacedClusterPhase = "Refused"  // the physical cluster would not take it
 	PhaseDraining PlacedClusterPhase = "Draining" // left by the decision, waits for the replacement
 	PhaseDeleting PlacedClusterPhase = "Deleting" // tombstone: goes when it is gone downstream
