@@ -39,7 +39,8 @@ func summariseDeployment(obj ctrlclient.Object, view View) {
 
 	observed, assigned, complete := true, 0, true
 	var deadline, failures, refusals, lost, observedOnly []string
-	var known int32 // available where that is certain
+	var known int32     // available where that is certain
+	var unsettled int32 // updated by a report on an earlier rendering, which may have had another template
 	paused := false
 	for _, l := range view.Leaves {
 		d, _ := l.Object.(*appsv1.Deployment)
@@ -67,8 +68,12 @@ func summariseDeployment(obj ctrlclient.Object, view View) {
 			continue
 		}
 		sum.Replicas += d.Status.Replicas
-		if l.Assigned && l.SameTemplate && l.Settled { // else the status is that of an earlier rendering
-			sum.UpdatedReplicas += min(d.Status.UpdatedReplicas, l.Target)
+		if l.Assigned && l.SameTemplate {
+			if updated := min(d.Status.UpdatedReplicas, l.Target); l.Settled {
+				sum.UpdatedReplicas += updated
+			} else {
+				unsettled += updated
+			}
 		}
 		if l.Lost {
 			sum.UnavailableReplicas += d.Status.Replicas
@@ -104,6 +109,10 @@ func summariseDeployment(obj ctrlclient.Object, view View) {
 		if c := condition(d, appsv1.DeploymentReplicaFailure); c != nil && c.Status == corev1.ConditionTrue {
 			failures = append(failures, fmt.Sprintf("cluster %q: %s: %s", l.Cluster, c.Reason, c.Message))
 		}
+	}
+	if root.Generation == s.ObservedGeneration {
+		// What was told of this generation holds on while a cluster is given another share or another part of the strategy.
+		sum.UpdatedReplicas += min(unsettled, max(0, s.UpdatedReplicas-sum.UpdatedReplicas))
 	}
 	if assigned > 0 && observed && len(lost) < assigned && root.Generation > sum.ObservedGeneration {
 		sum.ObservedGeneration = root.Generation

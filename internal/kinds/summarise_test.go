@@ -239,6 +239,39 @@ func TestSummariseDeployment(t *testing.T) {
 	}
 }
 
+// TestUpdatedStaysUpdated: updatedReplicas fell to 0 for a moment when only the placement changed, since every leaf was rendered
+// anew; and what a cluster said of an earlier template is not taken for the present one.
+func TestUpdatedStaysUpdated(t *testing.T) {
+	share := func(target int32) func(*Leaf, *appsv1.Deployment) {
+		return func(l *Leaf, _ *appsv1.Deployment) { l.Target = target }
+	}
+	tests := map[string]struct {
+		reason   string
+		observed int64 // of generation 3
+		told     int32
+		leaves   []Leaf
+		want     int32
+	}{
+		"Spread":        {"the part of the strategy is new, the pods are not; those above the share will go", 3, 6, []Leaf{leaf("east", 6, unsettled, share(3)), {Cluster: "west", Assigned: true, Target: 3}}, 3},
+		"Shrinking":     {"they do not become older by that", 3, 6, []Leaf{leaf("east", 3, unsettled), leaf("west", 3)}, 6},
+		"Generation":    {"of a new generation nothing was told", 2, 6, []Leaf{leaf("east", 6, unsettled)}, 0},
+		"NeverSo":       {"back from a move, with an update on the way: who reports has not got it", 3, 0, []Leaf{leaf("east", 6, unsettled), leaf("west", 6, leaving)}, 0},
+		"PartlySo":      {"nobody knows which of them it was that had it", 3, 2, []Leaf{leaf("east", 6, unsettled), leaf("west", 6, leaving)}, 2},
+		"HeldMeanwhile": {"an earlier template is an earlier template", 3, 6, []Leaf{leaf("east", 6, unsettled, held)}, 0},
+		"FewerUpdated":  {"a report that says less is believed", 3, 6, []Leaf{leaf("east", 6, unsettled, func(_ *Leaf, d *appsv1.Deployment) { d.Status.UpdatedReplicas = 1 })}, 1},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			root := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "web", Generation: 3}, Spec: appsv1.DeploymentSpec{Replicas: ptr.To(int32(6))}}
+			root.Status.ObservedGeneration, root.Status.UpdatedReplicas = tc.observed, tc.told
+			summariseDeployment(root, View{Leaves: tc.leaves, Desired: 6, Now: time.Unix(1000, 0)})
+			if got := root.Status.UpdatedReplicas; got != tc.want {
+				t.Errorf("%s: updatedReplicas = %d, want %d", tc.reason, got, tc.want)
+			}
+		})
+	}
+}
+
 // rolloutDone is what `kubectl rollout status` decides; a Deployment that fails is not done.
 func rolloutDone(t *testing.T, d *appsv1.Deployment) bool {
 	t.Helper()
