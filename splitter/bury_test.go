@@ -43,6 +43,7 @@ func newMirrored(t *testing.T, objects ...ctrlclient.Object) *mirrored {
 	t.Helper()
 	east := &workloadv1alpha1.SyncTarget{ObjectMeta: metav1.ObjectMeta{Name: "east", UID: "east", Annotations: map[string]string{lcctx.Annotation: "root"}}}
 	east.Status.Mirror = mirrorEast
+	meta.SetStatusCondition(&east.Status.Conditions, metav1.Condition{Type: workloadv1alpha1.SyncTargetReady, Status: metav1.ConditionTrue, Reason: "Heard"})
 	lc := &corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{Name: corev1alpha1.LogicalClusterName, Annotations: map[string]string{lcctx.Annotation: mirrorEast}}}
 	lc.Spec.Use = corev1alpha1.LogicalClusterUseMirror
 	objects = append(objects, east, lc)

@@ -322,7 +322,7 @@ func (c *Controller) onSyncTarget(e client.Event[*workloadv1alpha1.SyncTarget]) 
 	c.everythingIn(mirror)
 }
 
-// everythingIn asks for the roots of all leaves of a mirror, and for its namespaces.
+// everythingIn asks for the roots of all leaves of a mirror, for the status of their Placements, and for its namespaces.
 func (c *Controller) everythingIn(mirror logicalcluster.Name) {
 	for _, n := range c.informers.Namespaces.List(mirror, "") {
 		if _, ok := rootOf(n); ok {
@@ -333,6 +333,9 @@ func (c *Controller) everythingIn(mirror logicalcluster.Name) {
 		for _, leaf := range s.list(mirror, "") {
 			if root, ok := rootOf(leaf); ok {
 				c.queue.Add(key{s.GVK.Kind, root})
+				if s.Goes != kinds.WhereReferenced {
+					c.askPlacement(key{s.GVK.Kind, root})
+				}
 			}
 		}
 	}

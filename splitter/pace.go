@@ -43,10 +43,12 @@ func mayWait(before, now *appsv1.Deployment) time.Duration {
 }
 
 // placedMayWait is how long the clusters of a Placement may stay in its status as before and not become now. An end may not
-// wait: that all that is placed serves, with nothing left elsewhere. Nor may a refusal, or its end.
+// wait, that all that is placed serves, with nothing left elsewhere; nor may that this is so no more: it was told, and is relied
+// on. Nor may a refusal, or its end.
 func placedMayWait(before, now []placementv1alpha1.PlacedClusterStatus) time.Duration {
 	unready := func(c placementv1alpha1.PlacedClusterStatus) bool { return c.Phase != placementv1alpha1.PhaseReady }
-	if !slices.ContainsFunc(now, unready) || !slices.Equal(refusing(before), refusing(now)) {
+	was := len(before) > 0 && !slices.ContainsFunc(before, unready)
+	if was || !slices.ContainsFunc(now, unready) || !slices.Equal(refusing(before), refusing(now)) {
 		return 0
 	}
 	return client.WhileProgressing

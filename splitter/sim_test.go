@@ -236,8 +236,14 @@ func (f *fleet) ready() bool {
 	for n := range f.weights {
 		p.Spec.Clusters = append(p.Spec.Clusters, placementv1alpha1.PlacedCluster{Name: n, Mirror: n})
 	}
+	sums := r.all()
+	for mirror, sum := range sums {
+		if f.clusters[string(mirror)].lost {
+			sums[mirror] = sum.unheard()
+		}
+	}
 	unready := func(c placementv1alpha1.PlacedClusterStatus) bool { return c.Phase != placementv1alpha1.PhaseReady }
-	return r.by() == f.decision() && !slices.ContainsFunc(phases(p, r.all(), func(m logicalcluster.Name) string { return string(m) }), unready)
+	return r.by() == f.decision() && !slices.ContainsFunc(phases(p, sums, func(m logicalcluster.Name) string { return string(m) }), unready)
 }
 
 // sync is one round of a cluster's syncer downwards.

@@ -77,6 +77,11 @@ func (c *Controller) sumsOf(p *placementv1alpha1.Placement) (sums map[logicalclu
 		sums, planned = c.tally.ofAll(namespaceValue(cluster, namespace), decisionOf(p), others)
 	}
 	maps.DeleteFunc(sums, func(mirror logicalcluster.Name, _ sumOf) bool { return !c.isMirror(mirror) })
+	for mirror, sum := range sums {
+		if t := c.target(mirror); lost(t) || observed(t) {
+			sums[mirror] = sum.unheard()
+		}
+	}
 	return sums, planned
 }
 

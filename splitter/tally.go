@@ -185,6 +185,16 @@ func (s sumOf) plus(o sumOf, times int) sumOf {
 	return s
 }
 
+// unheard is what roots come to in a mirror whose cluster is not heard of, or only observed: what it said last may be so no more.
+func (s sumOf) unheard() sumOf {
+	applying := slices.Index(phaseOrder, placementv1alpha1.PhaseApplying)
+	for i := applying + 1; i < len(s.phases); i++ {
+		s.phases[applying] += s.phases[i]
+		s.phases[i] = 0
+	}
+	return s
+}
+
 // phase is that of what has come least far; Pending if there is nothing.
 func (s sumOf) phase() placementv1alpha1.PlacedClusterPhase {
 	for i, n := range s.phases {
@@ -222,10 +232,9 @@ func (t *tally) plan(root key, p planned) bool {
 	return t.change(root, (*tallied).all, func(r *tallied) { r.exists, r.plan = true, &p })
 }
 
-// forget says that a root is no more, or will not be. It returns whether that is news that no leaf's end will tell.
+// forget says that a root is no more, or will not be. It returns whether that is news: its leaves may stay, where they are held.
 func (t *tally) forget(root key) bool {
-	alone := false
-	return t.change(root, (*tallied).all, func(r *tallied) { r.exists, r.plan, alone = false, nil, len(r.leaves) == 0 }) && alone
+	return t.change(root, (*tallied).all, func(r *tallied) { r.exists, r.plan = false, nil })
 }
 
 // change changes one root and with it the sums of its namespace, as far as they are in scope. It returns whether they changed.

@@ -120,7 +120,7 @@ type PlacedClusterPhase string
 
 const (
 	PhasePending  PlacedClusterPhase = "Pending"  // no leaf yet
-	PhaseApplying PlacedClusterPhase = "Applying" // leaf written, not applied
+	PhaseApplying PlacedClusterPhase = "Applying" // leaf written, not applied; or nothing is known for certain
 	PhaseSynced   PlacedClusterPhase = "Synced"   // applied, not ready or not yet what it is to be in the end
 	PhaseReady    PlacedClusterPhase = "Ready"    // what it is to be in the end, and ready
 	PhaseRefused  PlacedClusterPhase = "Refused"  // the physical cluster would not take it
