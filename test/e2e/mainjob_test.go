@@ -526,6 +526,8 @@ func deleteWorkspace(t *testing.T, f *fleet) {
 func clusterStopped(t *testing.T, f *fleet) {
 	w := placed(t, f, "stopped", "")
 	deletesBefore := len(f.clusters["east"].AuditEvents(framework.AuditFilter{Verb: "delete", Resource: "deployments"}))
+	s := w.show()
+	s.shows("east 6/6 True Placed")
 	f.clusters["east"].Stop()
 	framework.Eventually(t, patience, "the Deployment says that east is away", func() string {
 		d := w.deployment()
@@ -539,10 +541,12 @@ func clusterStopped(t *testing.T, f *fleet) {
 		}
 		return fmt.Sprintf("no condition names east: %+v", d.Status.Conditions)
 	})
+	s.shows("east 6/6 False Applying")
 	w.kubectl("scale", "deployment/"+w.app, "--replicas=7")
 	f.clusters["east"].Restart()
 	w.spread(map[string]int{"east": 7})
 	w.rolledOut()
+	s.shows("east 7/7 True Placed")
 	if n := len(f.clusters["east"].AuditEvents(framework.AuditFilter{Verb: "delete", Resource: "deployments"})); n != deletesBefore {
 		t.Errorf("%d Deployments were deleted in east after its restart, want none", n-deletesBefore)
 	}
