@@ -861,8 +861,9 @@ func schema_atoll_apis_placement_v1alpha1_PlacementStatus(ref common.ReferenceCa
 				Properties: map[string]spec.Schema{
 					"observedGeneration": {
 						SchemaProps: spec.SchemaProps{
-							Type:   []string{"integer"},
-							Format: "int64",
+							Description: "observedGeneration is that of the decision which clusters is about; all that it places has been planned for by then.",
+							Type:        []string{"integer"},
+							Format:      "int64",
 						},
 					},
 					"clusters": {

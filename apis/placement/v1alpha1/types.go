@@ -102,6 +102,7 @@ type PlacedCluster struct {
 
 // PlacementStatus is how far the decision is carried out.
 type PlacementStatus struct {
+	// observedGeneration is that of the decision which clusters is about; all that it places has been planned for by then.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 	// clusters that run something of the placement, those that are being left included.
