@@ -439,7 +439,10 @@ func TestCustomResourcesOverARestart(t *testing.T) {
 	r.makeNamespace(t, shop, "default")
 	inShop := r.custom(t, shop)
 	waitFor(t, 30*time.Second, "a list without a definition is answered NotFound", func() (string, bool) {
-		_, err := inShop.objects.Resource(widgetsV1).List(t.Context(), metav1.ListOptions{})
+		list, err := inShop.objects.Resource(widgetsV1).List(t.Context(), metav1.ListOptions{})
+		if err == nil && len(list.Items) > 0 {
+			t.Fatalf("a new workspace has %v of the one before", list.Items)
+		}
 		return fmt.Sprint(err), apierrors.IsNotFound(err)
 	})
 	inShop.define(t, widgets(`{"size":{"type":"integer"}}`))

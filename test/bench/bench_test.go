@@ -135,7 +135,7 @@ func TestReportIsReadAsWritten(t *testing.T) {
 		{Row: "fast", Unit: "/s", Figure: 12345.6, Goal: atLeast(500), How: "so", Samples: map[string][]float64{"ms": {1, 2.5}}, Run: first},
 		{Row: "slow", Unit: "ms", Figure: 0.123, Goal: atMost(0.1), Detail: "p99 1 ms", Run: second},
 		{Row: "floor", Figure: 2, Run: first},
-		{Row: "near", Figure: 1, Goal: atLeast(1), Detail: "9 ms against 9 ms", Samples: map[string][]float64{roundRatios: {0.9, 1, 1.2}}, Run: first},
+		{Row: "near", Figure: 1, Goal: atLeast(1), Detail: "9 ms against 9 ms", Samples: map[string][]float64{roundRatios: {0.9, 0.95, 1, 1.1, 1.2}}, Run: first},
 	}
 	dir := t.TempDir()
 	if err := save(dir, results); err != nil {
@@ -200,10 +200,11 @@ func TestVerdict(t *testing.T) {
 		"NoGoal":          {"a row that others are compared with", Goal{}, 1, []float64{0, 1, 2}, NoGoal},
 		"RoundsMeet":      {"all rounds meet it", atLeast(1), 1.1, []float64{1, 1.1, 1.2}, Met},
 		"RoundsMiss":      {"all rounds miss it", atLeast(1), 0.8, []float64{0.7, 0.8, 0.99}, Missed},
-		"MetWithinNoise":  {"the median meets it, one round does not", atLeast(1), 1.1, []float64{1.2, 0.99, 1.1}, Unsure},
-		"MissWithinNoise": {"the median misses it, one round does not", atMost(1), 1.1, []float64{1.2, 0.99, 1.1}, Unsure},
-		"BoundaryMeets":   {"a round at the goal meets it", atMost(1), 1.1, []float64{1, 1.1, 1.2}, Unsure},
-		"FewRounds":       {"between two rounds is a figure that none of them had", atMost(1), 1, []float64{0.9, 1.1}, Unsure},
+		"MetWithinNoise":  {"the median meets it, two rounds do not", atLeast(1), 1.1, []float64{1.2, 0.99, 1.1, 0.98, 1.3}, Unsure},
+		"MissWithinNoise": {"the median misses it, two rounds do not", atMost(1), 1.1, []float64{1.2, 0.99, 1.1, 0.98, 1.3}, Unsure},
+		"BoundaryMeets":   {"a round at the goal meets it", atMost(1), 1.1, []float64{1, 1, 1.1, 1.2, 1.3}, Unsure},
+		"Outlier":         {"one round that the machine disturbed", atMost(1), 1.1, []float64{1.2, 0.5, 1.1, 1.05, 1.3}, Missed},
+		"FewOfMany":       {"more rounds do not make it less sure", atMost(1), 1.1, []float64{1.1, 1.1, 1.1, 1.1, 1.1, 1.1, 1.1, 0.9, 0.9}, Missed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := tc.goal.Verdict(tc.figure, tc.rounds); got != tc.want {

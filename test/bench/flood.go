@@ -151,8 +151,8 @@ func runFlood(ctx context.Context, in io.Reader, out io.Writer) error {
 	first := make(chan struct{}, floodWorkers)
 	ended := make(chan error, 1)
 	go func() {
-		_, _, err := Load(context.WithoutCancel(ctx), floodWorkers, floodWorkers, func(_ context.Context, worker int) error {
-			for i := 0; ctx.Err() == nil; i++ {
+		_, _, err := Load(context.WithoutCancel(ctx), floodWorkers, floodWorkers, func(others context.Context, worker int) error {
+			for i := 0; ctx.Err() == nil && others.Err() == nil; i++ {
 				if err := f.ask(ctx, clients, worker, i); err != nil {
 					if ctx.Err() != nil {
 						return nil

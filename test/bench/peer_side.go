@@ -132,7 +132,7 @@ func (s *peerSide) load(ctx context.Context, workers int, how time.Duration, req
 	}
 	took := time.Since(began)
 	// What the requests set off belongs to them: watch events, controllers.
-	if err := pause(ctx, 300*time.Millisecond); err != nil {
+	if err := settle(ctx, s.pid); err != nil {
 		return burst{}, err
 	}
 	after, err := cpuTime(s.pid)

@@ -166,8 +166,8 @@ func markdown(results []Result) string {
 Made by ` + "`make bench`" + `; not written by hand. [benchmarks.json](benchmarks.json) has the samples behind
 figures that are made of several; a figure without is one measurement. Figures are of the built binary,
 with its embedded etcd, fsync and TLS, on one machine that also makes the load. A ratio compares alternating rounds of
-one run; it is the median of the rounds' ratios. Where some rounds meet the goal and others do not it is "unsure":
-neither met nor missed.
+one run; it is the median of the rounds' ratios. Where a quarter of the rounds, and more
+than one, are on the other side of the goal it is "unsure": neither met nor missed.
 
 | | figure | goal | | how measured | run |
 |---|---|---|---|---|---|

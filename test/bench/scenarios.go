@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"regexp"
-	"slices"
 )
 
 // Scenario measures some rows together, in one arrangement of servers.
@@ -56,14 +55,20 @@ const (
 	Unsure Verdict = "unsure"
 )
 
-// Verdict of a figure, which is the median of rounds if there are any: Unsure if some of them meet the goal and others do not.
+// Verdict of a figure, which is the median of rounds if there are any: Unsure if a quarter of them, and more than one, are on the
+// other side of the goal.
 func (g Goal) Verdict(figure float64, rounds []float64) Verdict {
 	met := g.met(figure)
-	disagrees := func(round float64) bool { return g.met(round) != met }
+	disagree := 0
+	for _, round := range rounds {
+		if g.met(round) != met {
+			disagree++
+		}
+	}
 	switch {
 	case g.Op == "":
 		return NoGoal
-	case slices.ContainsFunc(rounds, disagrees):
+	case disagree > 1 && 4*disagree >= len(rounds):
 		return Unsure
 	case met:
 		return Met
