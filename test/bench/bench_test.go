@@ -12,6 +12,15 @@ import (
 	"atoll.dev/atoll/test/host"
 )
 
+// TestMain makes this executable a flood where it is asked for, as main does.
+func TestMain(m *testing.M) {
+	if len(os.Args) == 2 && os.Args[1] == floodCommand {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
 // TestEveryRowRuns measures everything in small. Figures of such a run mean nothing.
 func TestEveryRowRuns(t *testing.T) {
 	if _, err := findRepository(t.Context()); err != nil {
