@@ -64,8 +64,9 @@ type Controller struct {
 	// deleted has the UIDs of roots that were seen deleted; told what was last told of a root by an event.
 	deleted, told *lru.Cache
 	// pace is that of statuses, and of namespaces of mirrors, where the end of a leaf counts as a write.
-	pace  *client.Pace[key]
-	tally *tally
+	pace   *client.Pace[key]
+	tally  *tally
+	unseen *unseen
 	// spaces serialise, for each namespace of a mirror, putting the first leaf there and removing it after the last.
 	spaces [64]sync.Mutex
 }
@@ -75,7 +76,7 @@ func New(clients *client.Clients, informers *client.Informers, clk clock.Passive
 	c := &Controller{
 		clients: clients, informers: informers, clock: clk, sources: map[string]*source{},
 		brake: NewBrake(clk), deleted: lru.New(remembered), told: lru.New(remembered),
-		pace: client.NewPace[key](clk), tally: newTally(),
+		pace: client.NewPace[key](clk), tally: newTally(), unseen: newUnseen(),
 	}
 	c.queue = queue.NewWithClock("splitter", clk, c.reconcile)
 	for _, k := range kinds.All {
@@ -370,8 +371,16 @@ func (c *Controller) reconcile(ctx context.Context, k key) (time.Duration, error
 	}
 	root, _ := s.get(k.Key)
 	own, again, err := c.bury(ctx, s, k.Key, root)
+	if s.Goes == kinds.Placed && root == nil {
+		c.unseen.forgetAll(k.Key)
+	}
 	if err != nil || root == nil || root.GetDeletionTimestamp() != nil {
 		return again, err
+	}
+	if s.Goes == kinds.Placed {
+		if own, err = c.withUnseen(ctx, k.Key, own); err != nil {
+			return 0, err
+		}
 	}
 	p := c.placement(s, k.Key)
 	held, wait, err := c.hold(ctx, s, root, p, own)

@@ -120,8 +120,6 @@ func TestRecreateNeverOverlaps(t *testing.T) {
 		converged(t, f, seed)
 		var log []string
 		for range 100 {
-			// All leaves are seen: of one that was just made in a cluster that is left again, the splitter knows by its cache alone.
-			f.lookAtAll()
 			switch r.IntN(20) {
 			case 0:
 				f.weights = map[string]int64{[]string{"a", "b"}[r.IntN(2)]: 1}

@@ -22,6 +22,8 @@ type fleet struct {
 	// seen are the leaves as the splitter's cache has them, and unseen what came of them since, write by write.
 	seen   map[string]simLeaf
 	unseen []map[string]simLeaf
+	// made are the clusters in which the splitter has made a leaf that it has not seen yet.
+	made map[string]bool
 	// What the user asks for.
 	replicas           int32
 	template           int
@@ -74,7 +76,7 @@ type pod struct {
 }
 
 func newFleet(names ...string) *fleet {
-	f := &fleet{clusters: map[string]*member{}, unavailable: 1, surge: 1, weights: map[string]int64{}}
+	f := &fleet{clusters: map[string]*member{}, unavailable: 1, surge: 1, weights: map[string]int64{}, made: map[string]bool{}, seen: map[string]simLeaf{}}
 	for _, n := range names {
 		f.clusters[n] = &member{name: n}
 	}
@@ -109,8 +111,17 @@ func (f *fleet) lookAtAll() { f.seen, f.unseen = f.leaves(), nil }
 
 // split is one reconcile of the splitter.
 func (f *fleet) split() {
-	steps, rolls, uncertain := f.decide(f.seen)
 	seen := maps.Clone(f.seen)
+	for n := range f.made { // as withUnseen
+		_, shown := seen[n]
+		l := f.clusters[n].leaf
+		if shown || l == nil {
+			delete(f.made, n)
+		} else {
+			seen[n] = *l
+		}
+	}
+	steps, rolls, uncertain := f.decide(seen)
 	if uncertain {
 		for n := range seen { // reads them uncached
 			delete(seen, n)
@@ -196,6 +207,9 @@ func (f *fleet) carryOut(n string, seen map[string]simLeaf, step Step, roll Roll
 		marked.draining, marked.of = now.draining, now.of // marks, no part of what goes down
 		if !existed || now != marked {
 			now.generation++
+		}
+		if !existed {
+			f.made[n] = true
 		}
 		if !existed || now != was {
 			now.version++

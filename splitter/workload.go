@@ -371,6 +371,7 @@ func (c *Controller) carryOutAt(ctx context.Context, s *source, root *appsv1.Dep
 	if err != nil || !ready {
 		return false, err
 	}
+	c.unseen.made(client.KeyOf(root), client.Key{Cluster: st.mirror, Namespace: leaf.GetNamespace(), Name: leaf.GetName()}, leaf.GetUID())
 	st.leaf, st.current, st.wrote = leaf.(*appsv1.Deployment), true, true
 	return true, nil
 }
