@@ -195,7 +195,9 @@ func (c *Controller) tallied(k kinds.Kind, e change) {
 			c.askPlacement(key{k.GVK.Kind, here})
 		}
 	case !isLeaf: // what calls itself a leaf is expected once it is planned for, as no leaf is
-		c.tally.expect(key{k.GVK.Kind, here})
+		if c.tally.expect(key{k.GVK.Kind, here}, rendition{o.GetUID(), o.GetGeneration()}) {
+			c.askPlacement(key{k.GVK.Kind, here})
+		}
 	}
 	if e.old != nil {
 		if was, ok := rootOf(e.old); ok && (e.deleted || !isLeaf || was != root) && c.tally.leaf(key{k.GVK.Kind, was}, here, nil) {
@@ -215,7 +217,7 @@ func (c *Controller) planned(s *source, root ctrlclient.Object, p *placementv1al
 	k := key{s.GVK.Kind, client.KeyOf(root)}
 	news := c.tally.plan(k, planned{decisionOf(p), rendition{root.GetUID(), root.GetGeneration()}, shares})
 	if now, ok := s.get(k.Key); !ok || now.GetDeletionTimestamp() != nil { // its end was told before, and must not be undone
-		c.tally.forget(k)
+		news = c.tally.forget(k) || news
 	}
 	return news
 }

@@ -46,12 +46,15 @@ func mayWait(before, now *appsv1.Deployment) time.Duration {
 // wait, that all that is placed serves, with nothing left elsewhere; nor may that this is so no more: it was told, and is relied
 // on. Nor may a refusal, or its end.
 func placedMayWait(before, now []placementv1alpha1.PlacedClusterStatus) time.Duration {
-	unready := func(c placementv1alpha1.PlacedClusterStatus) bool { return c.Phase != placementv1alpha1.PhaseReady }
-	was := len(before) > 0 && !slices.ContainsFunc(before, unready)
-	if was || !slices.ContainsFunc(now, unready) || !slices.Equal(refusing(before), refusing(now)) {
+	if len(before) > 0 && serve(before) || serve(now) || !slices.Equal(refusing(before), refusing(now)) {
 		return 0
 	}
 	return client.WhileProgressing
+}
+
+// serve says that all clusters do what they are to do.
+func serve(clusters []placementv1alpha1.PlacedClusterStatus) bool {
+	return !slices.ContainsFunc(clusters, func(c placementv1alpha1.PlacedClusterStatus) bool { return c.Phase != placementv1alpha1.PhaseReady })
 }
 
 // refusing are the names of the clusters that refuse something, in their order.

@@ -103,11 +103,12 @@ func Plan(clusters []Cluster, recreate bool) map[string]Step {
 }
 
 // restsOnOthers says whether what one cluster is to do, by its step and roll, is right only if what is known of the others is
-// not old.
-func restsOnOthers(clusters []Cluster, steps map[string]Step, rolling []RollingCluster, rolls map[string]Roll) bool {
+// not old: to shrink or to go; with recreate, where two at once would do harm, to grow; or to roll in its turn.
+func restsOnOthers(clusters []Cluster, recreate bool, steps map[string]Step, rolling []RollingCluster, rolls map[string]Roll) bool {
 	if slices.ContainsFunc(clusters, func(c Cluster) bool {
 		step := steps[c.Name]
-		return step.Delete || step.Draining || len(clusters) > 1 && step.Write && step.Replicas < c.replicas()
+		return step.Delete || step.Draining ||
+			len(clusters) > 1 && step.Write && (step.Replicas < c.replicas() || recreate && step.Replicas > c.replicas())
 	}) {
 		return true
 	}

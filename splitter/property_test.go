@@ -143,8 +143,8 @@ func randomStrategy(r *rand.Rand) (unavailable, surge int32) {
 	return unavailable, surge
 }
 
-// TestReadyOnlyWhereAllIsThere: in any interleaving, a Placement is READY only if every cluster really runs its share of the
-// present decision, of the template that was planned for, and is heard of, and nothing runs elsewhere. At rest it is.
+// TestReadyOnlyWhereAllIsThere: in any interleaving of what is seen in time, a Placement is READY only if every cluster really runs its
+// share of the present decision, of the present template, and is heard of, and nothing runs elsewhere. At rest it is.
 func TestReadyOnlyWhereAllIsThere(t *testing.T) {
 	for seed := range uint64(seeds) {
 		r := rand.New(rand.NewPCG(seed, 4))
@@ -176,7 +176,7 @@ func TestReadyOnlyWhereAllIsThere(t *testing.T) {
 			for _, n := range f.names() {
 				want, assigned := f.plan.share(logicalcluster.Name(n))
 				m := f.clusters[n]
-				template := int(f.plan.of.generation >> 32) // see root
+				template := f.template
 				right := slices.IndexFunc(m.pods, func(p pod) bool { return !p.ready || p.template != template }) < 0
 				if int32(len(m.pods)) != want || !right || assigned && m.lost {
 					t.Fatalf("seed %d: READY, with %+v in %s, whose share is %d, after %s\n%s", seed, m.pods, n, want, strings.Join(log, ", "), f)

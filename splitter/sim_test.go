@@ -174,7 +174,7 @@ func (f *fleet) decide(seen map[string]simLeaf) (map[string]Step, map[string]Rol
 	}
 	steps := Plan(clusters, f.recreate)
 	rolls := DivideRollout(f.unavailable, f.surge, rolling)
-	return steps, rolls, restsOnOthers(clusters, steps, rolling, rolls)
+	return steps, rolls, restsOnOthers(clusters, f.recreate, steps, rolling, rolls)
 }
 
 // carryOut takes the step of one cluster, unless its leaf is not what was seen.
@@ -227,7 +227,7 @@ func (f *fleet) root() rendition {
 
 // ready says whether the Placement's status lets it be READY, by what the splitter has planned and was told.
 func (f *fleet) ready() bool {
-	r := tallied{exists: true, plan: &f.plan}
+	r := tallied{exists: true, of: f.root(), plan: &f.plan}
 	for n, m := range f.clusters {
 		if m.leaf == nil {
 			continue
@@ -256,8 +256,7 @@ func (f *fleet) ready() bool {
 			sums[mirror] = sum.unheard()
 		}
 	}
-	unready := func(c placementv1alpha1.PlacedClusterStatus) bool { return c.Phase != placementv1alpha1.PhaseReady }
-	return r.by() == f.decision() && !slices.ContainsFunc(phases(p, sums, func(m logicalcluster.Name) string { return string(m) }), unready)
+	return r.by() == f.decision() && serve(phases(p, sums, func(m logicalcluster.Name) string { return string(m) }))
 }
 
 // sync is one round of a cluster's syncer downwards.

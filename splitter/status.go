@@ -37,14 +37,14 @@ func (c *Controller) placementStatus(ctx context.Context, k key) (wait time.Dura
 		return 0, nil
 	}
 	sums, planned := c.sumsOf(p)
-	if !planned {
+	if !planned && (len(p.Status.Clusters) == 0 || p.Status.ObservedGeneration != p.Generation) {
 		return 0, nil // what is planned by an earlier decision is no part of this one's status; the last plan brings it back
 	}
 	want := p.DeepCopy()
 	want.Status.ObservedGeneration = p.Generation
 	want.Status.Clusters = phases(p, sums, func(mirror logicalcluster.Name) string { return nameOf(c.target(mirror), mirror) })
-	if equality.Semantic.DeepEqual(p.Status, want.Status) {
-		return 0, nil
+	if equality.Semantic.DeepEqual(p.Status, want.Status) || !planned && serve(want.Status.Clusters) {
+		return 0, nil // that all serves is told when all is planned, that it does no more at once
 	}
 	if wait := c.pace.Wait(k, p.ResourceVersion, placedMayWait(p.Status.Clusters, want.Status.Clusters)); wait > 0 {
 		return wait, nil

@@ -31,6 +31,8 @@ type tally struct {
 type tallied struct {
 	// exists says that the root is there, and is not being deleted: it has a plan, or will have one.
 	exists bool
+	// of is the root as it is now; its plan may be of an earlier one.
+	of     rendition
 	plan   *planned
 	leaves []tallyLeaf
 }
@@ -102,13 +104,13 @@ func count(leaf ctrlclient.Object) counted {
 	return n
 }
 
-// under is the phase of a leaf in a mirror, given its root's plan, nil if there is none: Ready is only what is as it is to be in
-// the end. What serves all that it was told, and has more or less to come, or a newer template, is on its way.
-func (n counted) under(p *planned, mirror logicalcluster.Name) placementv1alpha1.PlacedClusterPhase {
+// under is the phase of a leaf in a mirror, given its root: Ready is only what is as it is to be in the end. What serves all that it
+// was told, and has more or less to come, or a newer template, is on its way.
+func (n counted) under(r *tallied, mirror logicalcluster.Name) placementv1alpha1.PlacedClusterPhase {
 	if n.phase != placementv1alpha1.PhaseReady {
 		return n.phase
 	}
-	if replicas, ok := p.share(mirror); !ok || n.replicas != replicas || n.of != p.of {
+	if replicas, ok := r.plan.share(mirror); !ok || n.replicas != replicas || n.of != r.plan.of || n.of != r.of {
 		return placementv1alpha1.PhaseSynced
 	}
 	return placementv1alpha1.PhaseReady
@@ -129,13 +131,13 @@ func (p *planned) share(mirror logicalcluster.Name) (replicas int32, ok bool) {
 // lacking is what a leaf comes to that a plan has and that is not there.
 var lacking = sumOf{}.with(placementv1alpha1.PhasePending)
 
-// sum is what a leaf in a mirror comes to, given its root's plan.
-func (n counted) sum(p *planned, mirror logicalcluster.Name) sumOf {
+// sum is what a leaf in a mirror comes to, given its root.
+func (n counted) sum(r *tallied, mirror logicalcluster.Name) sumOf {
 	s := sumOf{leaves: 1, replicas: n.replicas, ready: n.ready}
 	if n.deleting {
 		s.deleting = 1
 	}
-	return s.with(n.under(p, mirror))
+	return s.with(n.under(r, mirror))
 }
 
 func (s sumOf) with(phase placementv1alpha1.PlacedClusterPhase) sumOf {
@@ -148,7 +150,7 @@ func (r *tallied) in(mirror logicalcluster.Name) map[logicalcluster.Name]sumOf {
 	var sum sumOf
 	for _, leaf := range r.leaves {
 		if leaf.Cluster == mirror {
-			sum = sum.plus(leaf.sum(r.plan, mirror), 1)
+			sum = sum.plus(leaf.sum(r, mirror), 1)
 		}
 	}
 	if _, ok := r.plan.share(mirror); ok && sum.leaves == 0 {
@@ -160,7 +162,7 @@ func (r *tallied) in(mirror logicalcluster.Name) map[logicalcluster.Name]sumOf {
 func (r *tallied) all() map[logicalcluster.Name]sumOf {
 	sums := make(map[logicalcluster.Name]sumOf, len(r.leaves))
 	for _, leaf := range r.leaves {
-		sums[leaf.Cluster] = sums[leaf.Cluster].plus(leaf.sum(r.plan, leaf.Cluster), 1)
+		sums[leaf.Cluster] = sums[leaf.Cluster].plus(leaf.sum(r, leaf.Cluster), 1)
 	}
 	if r.plan == nil {
 		return sums
@@ -221,20 +223,25 @@ func (t *tally) leaf(root key, at client.Key, now *counted) bool {
 	})
 }
 
-// expect says that a root is there, and that its plan is to come.
-func (t *tally) expect(root key) {
-	t.change(root, (*tallied).all, func(r *tallied) { r.exists = true })
+// expect says that a root is there as it is now, and that its plan is to come if it has none for that. It returns whether that is
+// news: what served by its last plan is on its way again.
+func (t *tally) expect(root key, now rendition) bool {
+	return t.change(root, (*tallied).all, func(r *tallied) { r.exists, r.of = true, now })
 }
 
 // plan is the last word on a root that is there. It returns whether that is news.
 func (t *tally) plan(root key, p planned) bool {
 	slices.SortFunc(p.shares, func(a, b share) int { return cmp.Compare(a.mirror, b.mirror) })
-	return t.change(root, (*tallied).all, func(r *tallied) { r.exists, r.plan = true, &p })
+	return t.change(root, (*tallied).all, func(r *tallied) {
+		if r.exists, r.plan = true, &p; r.of == (rendition{}) {
+			r.of = p.of
+		}
+	})
 }
 
 // forget says that a root is no more, or will not be. It returns whether that is news: its leaves may stay, where they are held.
 func (t *tally) forget(root key) bool {
-	return t.change(root, (*tallied).all, func(r *tallied) { r.exists, r.plan = false, nil })
+	return t.change(root, (*tallied).all, func(r *tallied) { r.exists, r.of, r.plan = false, rendition{}, nil })
 }
 
 // change changes one root and with it the sums of its namespace, as far as they are in scope. It returns whether they changed.

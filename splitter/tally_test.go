@@ -39,8 +39,12 @@ func TestTally(t *testing.T) {
 		before, existed, was := r.all(), r.exists, r.by()
 		switch rnd.IntN(5) {
 		case 0:
-			tally.expect(root)
-			r.exists = true
+			now := rendition{"r", rnd.Int64N(2)}
+			told := tally.expect(root, now)
+			r.exists, r.of = true, now
+			if want := !existed || !maps.Equal(before, r.all()); told != want {
+				t.Fatalf("step %d: expect(%v, %v) says %v", step, root, now, told)
+			}
 		case 1:
 			p := planned{by: by(), of: rendition{"r", rnd.Int64N(2)}}
 			for m := range 3 {
@@ -49,13 +53,15 @@ func TestTally(t *testing.T) {
 				}
 			}
 			told := tally.plan(root, p)
-			r.exists, r.plan = true, &p
+			if r.exists, r.plan = true, &p; r.of == (rendition{}) {
+				r.of = p.of
+			}
 			if want := !existed || was != p.by || !maps.Equal(before, r.all()); told != want {
 				t.Fatalf("step %d: plan(%v, %+v) says %v", step, root, p, told)
 			}
 		case 2:
 			told := tally.forget(root)
-			r.exists, r.plan = false, nil
+			r.exists, r.of, r.plan = false, rendition{}, nil
 			if want := existed || !maps.Equal(before, r.all()); told != want {
 				t.Fatalf("step %d: forget(%v) says %v", step, root, told)
 			}
@@ -123,6 +129,7 @@ func TestReadyIsTheEnd(t *testing.T) {
 		"More":        {"Ready", 9, now, plan(share{east, 5}, share{west, 4}), "Synced", "4 are to go when they serve elsewhere"},
 		"Fewer":       {"Ready", 2, now, plan(share{east, 5}, share{west, 4}), "Synced", "Recreate: the others wait until elsewhere all are gone"},
 		"EarlierTurn": {"Ready", 5, rendition{"web", 1}, plan(share{east, 5}, share{west, 4}), "Synced", "an update, of which it is another cluster's turn"},
+		"LaterRoot":   {"Ready", 5, rendition{"web", 1}, &planned{of: rendition{"web", 1}, shares: []share{{east, 5}}}, "Synced", "an update, which is not planned yet"},
 		"EarlierRoot": {"Ready", 5, rendition{"old", 2}, plan(share{east, 5}), "Synced", "what runs is of another Deployment of that name"},
 		"Left":        {"Ready", 9, now, plan(share{west, 9}), "Synced", "nothing is to stay"},
 		"NoPlan":      {"Ready", 9, now, nil, "Synced", "nobody knows what it is to be"},
@@ -131,7 +138,7 @@ func TestReadyIsTheEnd(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			leaf := counted{of: tc.of, phase: tc.phase, replicas: tc.replicas, ready: tc.replicas}
-			if got := leaf.under(tc.plan, east); got != tc.want {
+			if got := leaf.under(&tallied{exists: true, of: now, plan: tc.plan}, east); got != tc.want {
 				t.Errorf("a leaf of %d replicas is %s, want %s: %s", tc.replicas, got, tc.want, tc.reason)
 			}
 		})
@@ -172,7 +179,7 @@ func TestPhases(t *testing.T) {
 			sums := map[logicalcluster.Name]sumOf{}
 			for mirror, leaves := range map[logicalcluster.Name][]*appsv1.Deployment{"mirror-east": tc.east, "mirror-gone": tc.gone} {
 				for _, d := range leaves {
-					sums[mirror] = sums[mirror].plus(count(d).sum(&planned{shares: []share{{"mirror-east", 2}}}, mirror), 1)
+					sums[mirror] = sums[mirror].plus(count(d).sum(&tallied{plan: &planned{shares: []share{{"mirror-east", 2}}}}, mirror), 1)
 				}
 			}
 			if tc.lacks {

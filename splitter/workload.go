@@ -171,7 +171,9 @@ func decide(root *appsv1.Deployment, split placementv1alpha1.SplitPolicy, sites 
 	}
 	steps := Plan(clusters, recreate)
 	rolls := map[string]Roll{}
-	if !recreate && split != placementv1alpha1.SplitDuplicate {
+	if recreate || split == placementv1alpha1.SplitDuplicate {
+		rolling = nil // each for itself
+	} else {
 		unavailable, surge := kinds.Fenceposts(root.Spec.Strategy.RollingUpdate, wanted)
 		rolls = DivideRollout(unavailable, surge, rolling)
 	}
@@ -184,7 +186,7 @@ func decide(root *appsv1.Deployment, split placementv1alpha1.SplitPolicy, sites 
 			st.roll = r
 		}
 	}
-	return restsOnOthers(clusters, steps, rolling, rolls)
+	return restsOnOthers(clusters, recreate, steps, rolling, rolls)
 }
 
 // templateOf is the pod template as it goes down.
