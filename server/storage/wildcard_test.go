@@ -99,6 +99,15 @@ func TestWildcardWatchStarts(t *testing.T) {
 							t.Fatalf("event %s, want the bookmark that ends the initial events", got)
 						}
 					}
+					// Of what is changed while etcd registers a watch it does not tell the value before, without which the watch ends:
+					// what comes next meets one that is there.
+					at := append(sc.namespace, "default")[0]
+					r.make("cc", at, "canary", "front")
+					wantEvents(t, w, "ADDED cc/"+at+"/canary")
+					if _, _, err := r.store.Delete(in("cc", at), "canary", rest.ValidateAllObjectFunc, &metav1.DeleteOptions{}); err != nil {
+						t.Fatal(err)
+					}
+					wantEvents(t, w, "DELETED cc/"+at+"/canary")
 					// Afterwards every change is told once, of both clusters, and what the scope leaves out is not.
 					for _, cluster := range []string{"aa", "bb"} {
 						for _, namespace := range []string{"bb", "default"} {
