@@ -166,10 +166,8 @@ func (f *fair) p99(ctx context.Context) (float64, error) {
 			return 0, err
 		}
 		ms = append(ms, Milliseconds(time.Since(began)))
-		select {
-		case <-ctx.Done():
-			return 0, context.Cause(ctx)
-		case <-time.After(quietPause):
+		if err := pause(ctx, quietPause); err != nil {
+			return 0, err
 		}
 	}
 	return Percentile(ms, 99), nil

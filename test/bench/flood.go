@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"syscall"
@@ -136,11 +137,7 @@ func runFlood(ctx context.Context, in io.Reader, out io.Writer) error {
 		return err
 	}
 	if f.Watches > 0 {
-		clusters := make([]logicalcluster.Name, f.Watches)
-		for i := range clusters {
-			clusters[i] = f.Cluster
-		}
-		watches, err := openWatchers(ctx, clients, clusters)
+		watches, err := openWatchers(ctx, clients, slices.Repeat([]logicalcluster.Name{f.Cluster}, f.Watches))
 		if err != nil {
 			return err
 		}

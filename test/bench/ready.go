@@ -65,10 +65,8 @@ func awaitQuiet(ctx context.Context, load func() (float64, error)) error {
 			told = true
 			fmt.Printf("wait up to %s for a load of %.2f for each core at most, it is %.2f (--force does not wait)\n", quietWait, quietLoad, now)
 		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-time.After(loadEvery):
+		if err := pause(ctx, loadEvery); err != nil {
+			return err
 		}
 	}
 }
