@@ -546,6 +546,26 @@ func TestDuplicateWaitsForNoConfirmation(t *testing.T) {
 	}
 }
 
+// TestStatusSaysTheSameEachTime: of a cluster that waits for more than one confirmation, too.
+func TestStatusSaysTheSameEachTime(t *testing.T) {
+	f := newFakeAtoll(t)
+	target := duplicate("east", "u1", nil)
+	target.Status.Conditions = []metav1.Condition{
+		{Type: workloadv1alpha1.SyncTargetObserveOnly, Status: metav1.ConditionTrue, Reason: "HubRestored"},
+		{Type: workloadv1alpha1.SyncTargetFrozen, Status: metav1.ConditionTrue, Reason: "RootsMissing"},
+	}
+	f.put(t, "root", target)
+	first, _, err := f.call(t, newClusterStatusCommand, "east")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 50 {
+		if again, _, err := f.call(t, newClusterStatusCommand, "east"); again != first || err != nil {
+			t.Fatalf("first:\n%s\nthen (%v):\n%s", first, err, again)
+		}
+	}
+}
+
 // TestAddNamesTheRegistrationThatWorks: of several of one physical cluster.
 func TestAddNamesTheRegistrationThatWorks(t *testing.T) {
 	file := physicalKubeconfig(t, "https://127.0.0.1:1", nil)
