@@ -221,7 +221,7 @@ func (m *Manager) newSyncer(target *workloadv1alpha1.SyncTarget, physical *rest.
 	}
 	s, err := New(Config{
 		Name: target.Name, UID: string(target.UID), Mirror: mirror, Physical: physical,
-		Clock: m.config.Clock, MayWrite: m.config.MayWrite,
+		Clock: m.config.Clock, MayWrite: m.config.MayWrite, MaxBytes: m.config.MaxBytes,
 	})
 	if err != nil {
 		return nil, &problem{ReasonKubeconfigInvalid, err.Error()}
