@@ -391,8 +391,9 @@ func (s *Server) Join(d Directory, p Placer, c Credentials) {
 	s.directory, s.placer, s.credentials = d, p, c
 }
 
-// DeleteCluster removes every row of a logical cluster, its LogicalCluster too.
+// DeleteCluster removes every row of a logical cluster, its LogicalCluster too. Of a mirror it ends the identity that MirrorConfig gave.
 func (s *Server) DeleteCluster(ctx context.Context, name logicalcluster.Name) error {
+	s.syncers.end(name)
 	return s.backend.DeleteClusterData(ctx, name, nil)
 }
 
