@@ -109,6 +109,10 @@ func (s *Syncer) beat(ctx context.Context) error {
 	begun := s.gate.begin()
 
 	v, c, hub, physical, physicalErr, err := s.look(ctx)
+	if err == nil && physicalErr == nil && v != fine && s.known.contradicts(hub, physical, true) == "" {
+		// Another syncer of the same target, the one we replace, may have raised a counter between our two reads.
+		v, c, hub, physical, physicalErr, err = s.look(ctx)
+	}
 	if err != nil {
 		return err
 	}
@@ -118,12 +122,6 @@ func (s *Syncer) beat(ctx context.Context) error {
 			return err
 		}
 		return fmt.Errorf("%w: %s", errOtherHistory, other)
-	}
-	if physicalErr == nil && v != fine {
-		// Another syncer of the same target, the one we replace, may have raised a counter between our two reads.
-		if v, c, hub, physical, physicalErr, err = s.look(ctx); err != nil {
-			return err
-		}
 	}
 	if physicalErr != nil {
 		// Alive, but nothing to compare with. Raised now, the counter of a hub that was restored would catch up.

@@ -92,6 +92,38 @@ func TestOtherHistory(t *testing.T) {
 	}
 }
 
+// TestOtherHistoryBetweenTwoLooks: a side that is restored between the two looks at heartbeats that do not agree is noticed as well.
+func TestOtherHistoryBetweenTwoLooks(t *testing.T) {
+	for name, tc := range map[string]struct{ hub, physical record }{
+		"hub":      {record{"h", "90", 6}, record{"p", "55", 9}},
+		"physical": {record{"h", "101", 8}, record{"q", "7", 9}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			hub := &beats{t: t, shown: record{"h", "100", 7}, written: "7"}
+			physical := &beats{t: t, shown: record{"p", "50", 7}}
+			looks := 0
+			s := newIdle(t, func(w http.ResponseWriter, req *http.Request) {
+				hub.ServeHTTP(w, req)
+				if looks++; looks == 3 { // the first beat has read and written
+					hub.shown, physical.shown = tc.hub, tc.physical
+				}
+			}, physical.ServeHTTP)
+			if err := s.beat(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			// Another syncer has beaten once more, and the hub does not show it yet.
+			hub.shown, physical.shown = record{"h", "101", 8}, record{"p", "55", 9}
+			s.gate.close()
+			if err := s.beat(t.Context()); !errors.Is(err, errOtherHistory) {
+				t.Errorf("%v, want %v", err, errOtherHistory)
+			}
+			if s.gate.checked >= s.gate.begun {
+				t.Error("the gate is open")
+			}
+		})
+	}
+}
+
 // TestRestoredHubDoesNotCatchUp: while the physical cluster is away there is nothing to compare with, and what a restored hub
 // beats until it is back must not hide that it was restored.
 func TestRestoredHubDoesNotCatchUp(t *testing.T) {
