@@ -171,7 +171,7 @@ func (m *Manager) listen() {
 	})
 }
 
-// beat records a heartbeat. Only one that ends a silence is news.
+// beat records a heartbeat. Only one that ends a silence is news, or that finds a confirmation which answers nothing.
 func (m *Manager) beat(mirror logicalcluster.Name, l *coordinationv1.Lease, e client.Event[*coordinationv1.Lease]) {
 	now := m.config.Clock.Now()
 	m.mu.Lock()
@@ -186,7 +186,7 @@ func (m *Manager) beat(mirror logicalcluster.Name, l *coordinationv1.Lease, e cl
 		m.heard[mirror] = now
 	}
 	m.mu.Unlock()
-	if e.Deleted() || now.Sub(before) > silence {
+	if e.Deleted() || now.Sub(before) > silence || asksNothing(l) && !asksNothing(e.Old) {
 		m.enqueue(byMirror, string(mirror))
 	}
 }
