@@ -274,7 +274,7 @@ func (c *Controller) companionsIn(mirror logicalcluster.Name, namespace string, 
 }
 
 func (c *Controller) onPlacement(e client.Event[*placementv1alpha1.Placement]) {
-	if e.Old != nil && e.New != nil && equality.Semantic.DeepEqual(e.Old.Spec, e.New.Spec) &&
+	if e.Old != nil && e.New != nil && decisionOf(e.Old) == decisionOf(e.New) && equality.Semantic.DeepEqual(e.Old.Spec, e.New.Spec) &&
 		equality.Semantic.DeepEqual(e.Old.Status.Conditions, e.New.Status.Conditions) {
 		if !equality.Semantic.DeepEqual(e.Old.Status, e.New.Status) {
 			// What was written may rest on leaves as they were before: when that was put right, this was not seen yet.

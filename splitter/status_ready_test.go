@@ -2,10 +2,9 @@ package splitter
 
 import (
 	"context"
-	"runtime"
 	"sync"
 	"testing"
-	"time"
+	"testing/synctest"
 
 	appsv1 "k8s.io/api/apps/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -52,31 +51,39 @@ func TestReadyNoMore(t *testing.T) {
 		}, nil, placementv1alpha1.PhaseSynced},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m, p := newServing(t)
-			m.work(t)
-			is := func(want placementv1alpha1.PlacedClusterPhase) {
-				t.Helper()
-				for began := time.Now(); ; runtime.Gosched() {
-					if err := m.objects.Get(t.Context(), ctrlclient.ObjectKeyFromObject(p), p); err != nil {
-						t.Fatal(err)
-					}
-					if len(p.Status.Clusters) == 1 && p.Status.Clusters[0].Phase == want {
-						return
-					}
-					if time.Since(began) > time.Minute {
-						t.Fatalf("the clusters of the Placement are %+v, want one that is %s", p.Status.Clusters, want)
-					}
+			synctest.Test(t, func(t *testing.T) {
+				m, p := newServing(t)
+				m.work(t)
+				m.settlesOn(t, p, placementv1alpha1.PhaseReady)
+				tc.happens(t, m)
+				m.settlesOn(t, p, tc.want)
+				if tc.undone != nil {
+					tc.undone(t, m)
+					m.settlesOn(t, p, placementv1alpha1.PhaseReady)
 				}
-			}
-			is(placementv1alpha1.PhaseReady)
-			tc.happens(t, m)
-			is(tc.want)
-			if tc.undone != nil {
-				tc.undone(t, m)
-				is(placementv1alpha1.PhaseReady)
-			}
+			})
 		})
 	}
+}
+
+// TestPlacementMadeAgain: a Placement that was deleted and made again between two looks of the informer was taken for the one
+// before, and what was planned by that for no plan.
+func TestPlacementMadeAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, p := newServing(t)
+		m.work(t)
+		m.settlesOn(t, p, placementv1alpha1.PhaseReady)
+		p.UID = "again"
+		if err := m.objects.Update(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		p.Status.Clusters = nil
+		if err := m.objects.Status().Update(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+		m.settlesOn(t, p, placementv1alpha1.PhaseReady)
+	})
 }
 
 // TestStatusIsOfThePlacementThatWasSeen: what was summed up by a decision was written on the Placement that had followed.
@@ -143,6 +150,18 @@ func newServing(t *testing.T) (*mirrored, *placementv1alpha1.Placement) {
 		t.Fatal(err)
 	}
 	return m, p
+}
+
+// settlesOn wants a Placement to say a phase of its one cluster when nothing is left to do.
+func (m *mirrored) settlesOn(t *testing.T, p *placementv1alpha1.Placement, want placementv1alpha1.PlacedClusterPhase) {
+	t.Helper()
+	synctest.Wait()
+	if err := m.objects.Get(t.Context(), ctrlclient.ObjectKeyFromObject(p), p); err != nil {
+		t.Fatal(err)
+	}
+	if len(p.Status.Clusters) != 1 || p.Status.Clusters[0].Phase != want {
+		t.Fatalf("the clusters of the Placement are %+v, want one that is %s", p.Status.Clusters, want)
+	}
 }
 
 // work has the Controller do what is asked for.
