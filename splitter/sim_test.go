@@ -31,7 +31,7 @@ type fleet struct {
 	recreate           bool
 	weights            map[string]int64 // the Placement
 	// plan is what the splitter last planned.
-	plan planned
+	plan goal
 }
 
 type member struct {
@@ -166,7 +166,7 @@ func (f *fleet) decide(seen map[string]simLeaf) (map[string]Step, map[string]Rol
 			rolling = append(rolling, r)
 		}
 	}
-	f.plan = planned{by: f.decision(), of: f.root()}
+	f.plan = goal{by: f.decision(), of: f.root()}
 	for _, c := range clusters {
 		if c.Assigned {
 			f.plan.shares = append(f.plan.shares, share{logicalcluster.Name(c.Name), c.Target})
@@ -244,7 +244,7 @@ func (f *fleet) ready() bool {
 		default:
 			leaf.phase = placementv1alpha1.PhaseReady
 		}
-		r.leaves = append(r.leaves, tallyLeaf{client.Key{Cluster: logicalcluster.Name(n)}, leaf})
+		r.set(client.Key{Cluster: logicalcluster.Name(n)}, &leaf)
 	}
 	p := &placementv1alpha1.Placement{}
 	for n := range f.weights {

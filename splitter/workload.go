@@ -80,7 +80,7 @@ func (c *Controller) workload(ctx context.Context, s *source, root *appsv1.Deplo
 		}
 		decide(root, p.Spec.Split, sites)
 	}
-	if c.planned(s, root, p, sharesOf(sites)) {
+	if c.tallyPlan(s, root, p, sharesOf(sites)) {
 		defer c.askPlacement(key{s.GVK.Kind, rk}) // told with what is written now, as far as that is seen by then
 	}
 	again, err := c.carryOut(ctx, s, root, sites)
