@@ -351,16 +351,17 @@ func (m *Manager) remove(ctx, home context.Context, target *workloadv1alpha1.Syn
 			return 0, err
 		}
 		if wait != nil {
-			// Until then it is synced as ever.
 			if err := m.ensureTwin(ctx, target); err != nil {
 				return 0, err
 			}
-			if err := m.ensureSyncer(ctx, target); err != nil && !errors.As(err, &p) {
-				return 0, err
-			}
 			twin, _ := m.twin(target)
-			if m.duplicate(target, twin) != nil {
-				wait.reason = ReasonDuplicate // or it would count among those that hold the cluster
+			run := m.ensureSyncer // until then it is synced as ever
+			if other := m.duplicate(target, twin); other != nil {
+				// So is a duplicate: not at all. With another reason it would count among those that hold the cluster.
+				run, wait = m.ensureIdentified, &problem{ReasonDuplicate, other.message + " " + wait.message}
+			}
+			if err := run(ctx, target); err != nil && !errors.As(err, &p) {
+				return 0, err
 			}
 			return m.tell(home, target, twin, wait)
 		}

@@ -1127,6 +1127,37 @@ clusters: [{name: c, cluster: {server: "` + server.URL + `"}}], users: [{name: u
 	other.uid.Store("another")
 	w.ready("west", metav1.ConditionTrue, ReasonConnected)
 
+	// Nor is anything written for one that is being removed, and waits since something is to run there.
+	ways := w.alias("another")
+	leaving, _ := register("leaving", ways)
+	w.ready("leaving", metav1.ConditionFalse, ReasonDuplicate)
+	w.must(w.clients.Objects.Create(w.inMirror(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+		Name: "leaving-1a", Labels: map[string]string{workloadv1alpha1.WorkspaceLabel: workspace}, Finalizers: []string{workloadv1alpha1.SyncerFinalizer},
+	}}))
+	writes = ways.writes.Load()
+	w.must(w.clients.Objects.Delete(home, leaving))
+	w.eventually("it waits", func() string {
+		if c := w.condition(workloadv1alpha1.SyncTargetReady, metav1.ConditionFalse, ReasonDuplicate); !strings.Contains(c.Message, "leaving-1a") {
+			return c.Message
+		}
+		return ""
+	})
+	asked = ways.asked.Load()
+	w.eventually("it is asked who it is", func() string {
+		if n := ways.writes.Load(); n != writes {
+			w.Fatalf("%d requests that write came from a duplicate that is being removed", n-writes)
+		}
+		if n := ways.asked.Load(); n < asked+2 {
+			return fmt.Sprintf("asked %d times", n-asked)
+		}
+		return ""
+	})
+	w.must(w.clients.Objects.Patch(home, leaving, ctrlclient.RawPatch(types.MergePatchType,
+		[]byte(`{"metadata":{"annotations":{"workload.atoll.dev/confirm":"abandon"}}}`))))
+	w.eventually("it goes", func() string {
+		return notGone(w.clients.Objects.Get(home, ctrlclient.ObjectKeyFromObject(leaving), leaving))
+	})
+
 	// The other registration goes.
 	third, _ := register("third", w.alias("another"))
 	w.ready("third", metav1.ConditionFalse, ReasonDuplicate)

@@ -278,13 +278,14 @@ func credentialOf(t *workloadv1alpha1.SyncTarget) string {
 
 // register writes the credential and the SyncTarget, or neither.
 func register(ctx context.Context, hub *cli.Hub, path logicalcluster.Path, target *workloadv1alpha1.SyncTarget, secret *corev1.Secret) error {
-	if err := storeSecret(ctx, hub, path, secret); err != nil {
+	before, err := storeSecret(ctx, hub, path, secret)
+	if err != nil {
 		return err
 	}
 	in := cli.In(ctx, path)
 	if err := hub.Objects.Create(in, target); err != nil {
 		err = fmt.Errorf("register cluster %q in workspace %s: %w", target.Name, path, err)
-		if undo := hub.Objects.Delete(in, secret); undo != nil && !apierrors.IsNotFound(undo) {
+		if undo := putBack(in, hub, secret, before); undo != nil {
 			return fmt.Errorf("%w; and its credential stays in Secret %s/%s: %w", err, secret.Namespace, secret.Name, undo)
 		}
 		return err
@@ -293,21 +294,40 @@ func register(ctx context.Context, hub *cli.Hub, path logicalcluster.Path, targe
 }
 
 // storeSecret writes a Secret, and its namespace if that is missing. It replaces one that is there, which only a
-// registration that was interrupted, or that is renewed, can have left.
-func storeSecret(ctx context.Context, hub *cli.Hub, path logicalcluster.Path, secret *corev1.Secret) error {
+// registration that was interrupted, or that is renewed, can have left, and returns what that was.
+func storeSecret(ctx context.Context, hub *cli.Hub, path logicalcluster.Path, secret *corev1.Secret) (before *corev1.Secret, err error) {
 	in := cli.In(ctx, path)
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: secret.Namespace}}
 	if err := hub.Objects.Create(in, namespace); err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("create namespace %s in workspace %s: %w", secret.Namespace, path, err)
+		return nil, fmt.Errorf("create namespace %s in workspace %s: %w", secret.Namespace, path, err)
 	}
-	err := hub.Objects.Create(in, secret)
-	if apierrors.IsAlreadyExists(err) {
-		err = hub.Objects.Update(in, secret)
+	if err = hub.Objects.Create(in, secret); apierrors.IsAlreadyExists(err) {
+		before = &corev1.Secret{}
+		if err = hub.Objects.Get(in, ctrlclient.ObjectKeyFromObject(secret), before); err == nil {
+			secret.ResourceVersion = before.ResourceVersion
+			err = hub.Objects.Update(in, secret)
+		}
 	}
 	if err != nil {
-		return fmt.Errorf("store the credential in Secret %s/%s of workspace %s: %w", secret.Namespace, secret.Name, path, err)
+		return nil, fmt.Errorf("store the credential in Secret %s/%s of workspace %s: %w", secret.Namespace, secret.Name, path, err)
 	}
-	return nil
+	return before, nil
+}
+
+// putBack makes a Secret be what it was before it was stored, nil if there was none, unless somebody has written it since: who
+// registers a cluster of the same name at the same moment, and comes first, keeps his credential.
+func putBack(in context.Context, hub *cli.Hub, stored, before *corev1.Secret) error {
+	var err error
+	if before == nil {
+		err = hub.Objects.Delete(in, stored, ctrlclient.Preconditions{UID: &stored.UID, ResourceVersion: &stored.ResourceVersion})
+	} else {
+		before.ResourceVersion = stored.ResourceVersion
+		err = hub.Objects.Update(in, before)
+	}
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil
+	}
+	return err
 }
 
 // waitUntilReady shows what the cluster waits for, each thing once.

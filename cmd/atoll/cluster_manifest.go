@@ -183,7 +183,8 @@ func registerPull(ctx context.Context, hub *cli.Hub, path logicalcluster.Path, t
 		return nil, fmt.Errorf("cluster %q in workspace %s has its token in Secret %s/%s, which this command does not write", target.Name, path,
 			found.Spec.BootstrapTokenSecretRef.Namespace, found.Spec.BootstrapTokenSecretRef.Name)
 	}
-	return found, storeSecret(ctx, hub, path, secret)
+	_, err = storeSecret(ctx, hub, path, secret)
+	return found, err
 }
 
 // bootstrapKubeconfig is how a syncer reaches its mirror for the first time.

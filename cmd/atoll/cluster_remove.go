@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -67,6 +68,10 @@ func (o *clusterRemove) run(ctx context.Context, hub *cli.Hub, name string) erro
 	if len(uses) > 0 {
 		return inUseError(name, uses)
 	}
+	secrets, err := credentials(ctx, hub, path, target)
+	if err != nil {
+		return fmt.Errorf("remove cluster %q: %w", name, err)
+	}
 	if err := hub.Objects.Delete(cli.In(ctx, path), target, ctrlclient.Preconditions{UID: &target.UID}); err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("remove cluster %q: %w", name, refusedIn(path, err))
 	}
@@ -85,22 +90,45 @@ func (o *clusterRemove) run(ctx context.Context, hub *cli.Hub, name string) erro
 	if err != nil {
 		return fmt.Errorf("cluster %q is being removed: %w", name, err)
 	}
-	// The credential goes last: the syncer needs it to clean up. One that add did not make is its owner's.
-	for ours, ref := range map[string]*corev1.SecretReference{
-		secretName(name): target.Spec.KubeconfigSecretRef, bootstrapSecretName(name): target.Spec.BootstrapTokenSecretRef,
-	} {
-		if ref == nil || ref.Name != ours || ref.Namespace != secretNamespace {
-			continue
+	// The credential goes last: the syncer needs it to clean up. Whoever has added a cluster of that name meanwhile keeps his.
+	for _, secret := range secrets {
+		read := ctrlclient.Preconditions{}
+		if secret.ResourceVersion != "" {
+			read = ctrlclient.Preconditions{UID: &secret.UID, ResourceVersion: &secret.ResourceVersion}
 		}
-		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ref.Namespace, Name: ref.Name}}
-		if err := hub.Objects.Delete(cli.In(ctx, path), secret); err != nil && !apierrors.IsNotFound(err) {
-			return fmt.Errorf("cluster %q is removed, but its credential is not: delete Secret %s/%s in workspace %s: %w", name, ref.Namespace, ref.Name, path, err)
+		err := hub.Objects.Delete(cli.In(ctx, path), secret, read)
+		switch {
+		case apierrors.IsConflict(err):
+			fmt.Fprintf(o.ErrOut, "Secret %s/%s in workspace %s was written while the cluster was removed, and is left there.\n", secret.Namespace, secret.Name, path)
+		case err != nil && !apierrors.IsNotFound(err):
+			return fmt.Errorf("cluster %q is removed, but its credential is not: delete Secret %s/%s in workspace %s: %w", name, secret.Namespace, secret.Name, path, err)
 		}
 	}
 	if _, err = fmt.Fprintf(o.Out, "Cluster %s is removed from %s.\n", name, path); err == nil && target.Spec.BootstrapTokenSecretRef != nil {
 		_, err = fmt.Fprintf(o.Out, "Take its syncer away in the cluster: %s\n", uninstall(target))
 	}
 	return err
+}
+
+// credentials returns the Secrets with a cluster's credential as they are now. One that add did not make is its owner's, and not
+// among them; one that the person may not read has no resource version.
+func credentials(ctx context.Context, hub *cli.Hub, path logicalcluster.Path, t *workloadv1alpha1.SyncTarget) (secrets []*corev1.Secret, err error) {
+	for ours, ref := range map[string]*corev1.SecretReference{
+		secretName(t.Name): t.Spec.KubeconfigSecretRef, bootstrapSecretName(t.Name): t.Spec.BootstrapTokenSecretRef,
+	} {
+		if ref == nil || ref.Name != ours || ref.Namespace != secretNamespace {
+			continue
+		}
+		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ref.Namespace, Name: ref.Name}}
+		err := hub.Objects.Get(cli.In(ctx, path), ctrlclient.ObjectKeyFromObject(secret), secret)
+		switch {
+		case err == nil, refused(err):
+			secrets = append(secrets, secret)
+		case !apierrors.IsNotFound(err):
+			return nil, fmt.Errorf("read its credential in Secret %s/%s of workspace %s: %w", ref.Namespace, ref.Name, path, err)
+		}
+	}
+	return secrets, nil
 }
 
 // inUseError says what keeps the cluster from being removed, and the first command of moving it away.

@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -83,7 +85,8 @@ func clusterStatus(ctx context.Context, hub *cli.Hub, out io.Writer, name string
 		fmt.Fprintf(out, "Condition %s is %s since %s: %s: %s\n", c.Type, c.Status, age(c.LastTransitionTime), c.Reason, message)
 	}
 	duplicate, _ := isDuplicate(t)
-	for condition, what := range confirmable {
+	for _, condition := range slices.Sorted(maps.Keys(confirmable)) {
+		what := confirmable[condition]
 		if duplicate && condition == workloadv1alpha1.SyncTargetObserveOnly {
 			continue // it cannot be confirmed
 		}

@@ -15,7 +15,9 @@ import (
 	"github.com/spf13/cobra"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
@@ -253,6 +255,78 @@ func TestRefusedRegistrationLeavesNoCredential(t *testing.T) {
 	}
 }
 
+// Two add a cluster of one name at the same moment: who comes second leaves the first one's credential as it is.
+func TestWhoLosesTheNameLeavesTheCredential(t *testing.T) {
+	key := ctrlclient.ObjectKey{Namespace: secretNamespace, Name: secretName("east")}
+	others := func() *corev1.Secret {
+		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}, Data: map[string][]byte{secretKey: []byte("the other's")}}
+	}
+	taken := apierrors.NewAlreadyExists(schema.GroupResource{Group: workloadv1alpha1.GroupVersion.Group, Resource: "synctargets"}, "east")
+	for reason, others := range map[string]struct{ before, between func(*fakeAtoll) error }{
+		"stored before ours": {before: func(f *fakeAtoll) error { return f.objects().Create(client.In(t.Context(), "root"), others()) }},
+		"stored over ours":   {between: func(f *fakeAtoll) error { return f.objects().Update(client.In(t.Context(), "root"), others()) }},
+	} {
+		f := newFakeAtoll(t)
+		if others.before != nil {
+			if err := others.before(f); err != nil {
+				t.Fatal(err)
+			}
+		}
+		f.refuse = func(_ logicalcluster.Name, obj ctrlclient.Object) error {
+			if _, ok := obj.(*workloadv1alpha1.SyncTarget); !ok {
+				return nil
+			}
+			if others.between != nil {
+				if err := others.between(f); err != nil {
+					t.Fatal(err)
+				}
+			}
+			return taken
+		}
+		_, _, err := f.call(t, adding("u1"), "east", "--kubeconfig", physicalKubeconfig(t, "https://127.0.0.1:1", nil))
+		if err == nil || !strings.Contains(err.Error(), "already exists") {
+			t.Errorf("%s: error %v", reason, err)
+		}
+		secret := &corev1.Secret{}
+		if err := f.objects().Get(client.In(t.Context(), "root"), key, secret); err != nil || string(secret.Data[secretKey]) != "the other's" {
+			t.Errorf("%s: there is %q, %v", reason, secret.Data, err)
+		}
+	}
+}
+
+// A cluster is added by the name of one that has just been removed, before its credential is.
+func TestRemoveLeavesTheCredentialOfTheNext(t *testing.T) {
+	f := newFakeAtoll(t)
+	add := func() {
+		t.Helper()
+		if _, _, err := f.call(t, adding("u1"), "east", "--kubeconfig", physicalKubeconfig(t, "https://127.0.0.1:1", nil)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	add()
+	f.refuse = func(_ logicalcluster.Name, obj ctrlclient.Object) error {
+		if _, ok := obj.(*corev1.Secret); ok {
+			f.refuse = nil
+			add()
+		}
+		return nil
+	}
+	_, told, err := f.call(t, newClusterRemoveCommand, "east")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f.refuse != nil {
+		t.Fatal("the credential was not removed, so nothing was tested")
+	}
+	secret := &corev1.Secret{}
+	if err := f.objects().Get(client.In(t.Context(), "root"), ctrlclient.ObjectKey{Namespace: secretNamespace, Name: secretName("east")}, secret); err != nil {
+		t.Errorf("the credential of the cluster that was added meanwhile: %v", err)
+	}
+	if want := "is left there"; !strings.Contains(told, want) {
+		t.Errorf("told %q, want %q", told, want)
+	}
+}
+
 // placeOn has the namespace default of root:shop run on a cluster.
 func (f *fakeAtoll) placeOn(t *testing.T, name string) {
 	t.Helper()
@@ -469,6 +543,26 @@ func TestDuplicateWaitsForNoConfirmation(t *testing.T) {
 	out, _, err := f.call(t, newClusterStatusCommand, "west2")
 	if err != nil || strings.Contains(out, "cluster confirm") || strings.Contains(out, "A confirmation") || strings.Contains(out, "a confirmation") {
 		t.Errorf("status asks for a confirmation: %v\n%s", err, out)
+	}
+}
+
+// TestStatusSaysTheSameEachTime: of a cluster that waits for more than one confirmation, too.
+func TestStatusSaysTheSameEachTime(t *testing.T) {
+	f := newFakeAtoll(t)
+	target := duplicate("east", "u1", nil)
+	target.Status.Conditions = []metav1.Condition{
+		{Type: workloadv1alpha1.SyncTargetObserveOnly, Status: metav1.ConditionTrue, Reason: "HubRestored"},
+		{Type: workloadv1alpha1.SyncTargetFrozen, Status: metav1.ConditionTrue, Reason: "RootsMissing"},
+	}
+	f.put(t, "root", target)
+	first, _, err := f.call(t, newClusterStatusCommand, "east")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 50 {
+		if again, _, err := f.call(t, newClusterStatusCommand, "east"); again != first || err != nil {
+			t.Fatalf("first:\n%s\nthen (%v):\n%s", first, err, again)
+		}
 	}
 }
 

@@ -116,6 +116,7 @@ func watchesGone(t *testing.T, f *faulty) {
 // physicalSlow: every request takes long, but less than it may.
 func physicalSlow(t *testing.T, f *faulty) {
 	s := f.subject(t, "slow")
+	f.fronts["east"].Held.Store(0) // other faults have let requests pass, too
 	f.fronts["east"].Break(framework.Slow(1500 * time.Millisecond))
 	f.fronts["west"].Proxy.Delay(700 * time.Millisecond)
 	f.fronts["west"].Proxy.Throttle(64 << 10)
