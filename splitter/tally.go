@@ -34,8 +34,17 @@ type tallied struct {
 	// of is the root as it is now; its plan may be of an earlier one.
 	of   rendition
 	plan *goal
-	// leaves are those in each mirror, one as a rule. A mirror without any is not there.
-	leaves map[logicalcluster.Name]map[client.Key]counted
+	// leaves are sorted, so that those in one mirror, one as a rule, are found together.
+	leaves []tallyLeaf
+}
+
+type tallyLeaf struct {
+	client.Key
+	counted
+}
+
+func (l tallyLeaf) compare(at client.Key) int {
+	return cmp.Or(cmp.Compare(l.Cluster, at.Cluster), cmp.Compare(l.Namespace, at.Namespace), cmp.Compare(l.Name, at.Name))
 }
 
 // goal is what the leaves of a root are to come to in the end.
@@ -148,8 +157,8 @@ func (r *tallied) in(mirror logicalcluster.Name) map[logicalcluster.Name]sumOf {
 
 func (r *tallied) all() map[logicalcluster.Name]sumOf {
 	sums := make(map[logicalcluster.Name]sumOf, len(r.leaves))
-	for mirror := range r.leaves {
-		sums[mirror] = r.sum(mirror)
+	for _, leaf := range r.leaves {
+		sums[leaf.Cluster] = sums[leaf.Cluster].plus(leaf.sum(r, leaf.Cluster), 1)
 	}
 	if r.plan == nil {
 		return sums
@@ -164,7 +173,11 @@ func (r *tallied) all() map[logicalcluster.Name]sumOf {
 
 // sum is what a root comes to in one mirror.
 func (r *tallied) sum(mirror logicalcluster.Name) (sum sumOf) {
-	for _, leaf := range r.leaves[mirror] {
+	first, _ := slices.BinarySearchFunc(r.leaves, client.Key{Cluster: mirror}, tallyLeaf.compare)
+	for _, leaf := range r.leaves[first:] {
+		if leaf.Cluster != mirror {
+			break
+		}
 		sum = sum.plus(leaf.sum(r, mirror), 1)
 	}
 	if _, ok := r.plan.share(mirror); ok && sum.leaves == 0 {
@@ -213,21 +226,15 @@ func (t *tally) leaf(root key, at client.Key, now *counted) bool {
 
 // set replaces what is counted of a leaf, by nil if it is gone.
 func (r *tallied) set(at client.Key, now *counted) {
-	there := r.leaves[at.Cluster]
-	if now == nil {
-		if delete(there, at); len(there) == 0 {
-			delete(r.leaves, at.Cluster)
-		}
-		return
+	i, there := slices.BinarySearchFunc(r.leaves, at, tallyLeaf.compare)
+	switch {
+	case now != nil && there:
+		r.leaves[i].counted = *now
+	case now != nil:
+		r.leaves = slices.Insert(r.leaves, i, tallyLeaf{at, *now})
+	case there:
+		r.leaves = slices.Delete(r.leaves, i, i+1)
 	}
-	if r.leaves == nil {
-		r.leaves = map[logicalcluster.Name]map[client.Key]counted{}
-	}
-	if there == nil {
-		there = map[client.Key]counted{}
-		r.leaves[at.Cluster] = there
-	}
-	there[at] = *now
 }
 
 // expect says that a root is there as it is now, and that its plan is to come if it has none for that. It returns whether that is
