@@ -214,14 +214,17 @@ func (h *hub) ready(in logicalcluster.Name, name string) *tenancyv1alpha1.Worksp
 	return w
 }
 
-// empty takes from a logical cluster everything it was born with, and returns when the controllers see what they would if it had never
-// been made.
+// empty takes from a logical cluster everything it was born with, and returns when the controllers have heard that its LogicalCluster
+// went. They may have made another: one that sees the Workspace as it was before it got Ready does.
 func (h *hub) empty(cluster logicalcluster.Name) {
 	h.t.Helper()
+	old := &corev1alpha1.LogicalCluster{}
+	must(h.t, h.clients.Objects.Get(client.In(h.ctx, cluster), types.NamespacedName{Name: corev1alpha1.LogicalClusterName}, old))
 	must(h.t, h.server.DeleteCluster(h.ctx, cluster))
 	eventually(h.t, "the controllers see that logical cluster "+string(cluster)+" is gone", func() string {
-		if lc, ok := h.informers.LogicalClusters.Get(client.Key{Cluster: cluster, Name: corev1alpha1.LogicalClusterName}); ok {
-			return fmt.Sprintf("there is one of resourceVersion %s", lc.ResourceVersion)
+		lc, ok := h.informers.LogicalClusters.Get(client.Key{Cluster: cluster, Name: corev1alpha1.LogicalClusterName})
+		if ok && lc.UID == old.UID {
+			return fmt.Sprintf("there is the one of resourceVersion %s", lc.ResourceVersion)
 		}
 		return ""
 	})
