@@ -1,12 +1,10 @@
 package syncer
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -196,12 +194,4 @@ func waitingFor(placements, held []string, abandoned bool) *problem {
 			some(slices.Sorted(slices.Values(held))), workloadv1alpha1.ConfirmAnnotation, confirmAbandon)}
 	}
 	return nil
-}
-
-// heldByOrphans says whether a mirror's namespace is a tombstone that waits for an administrator: the syncer found objects in the
-// physical cluster's that nothing asks for.
-func heldByOrphans(ns *corev1.Namespace) bool {
-	var r workloadv1alpha1.Refusal
-	return ns.DeletionTimestamp != nil &&
-		json.Unmarshal([]byte(ns.Annotations[workloadv1alpha1.RefusedAnnotation]), &r) == nil && r.Reason == refusedNotEmpty
 }

@@ -423,8 +423,7 @@ func (m *Manager) drain(ctx context.Context, target *workloadv1alpha1.SyncTarget
 func (m *Manager) held(mirror logicalcluster.Name) (leaves []string, namespaces []*corev1.Namespace) {
 	in := m.config.Informers
 	for _, ns := range in.Namespaces.List(mirror, "") {
-		// What Atoll will not delete is left there, as it is where no namespace of the mirror stands for it.
-		if ns.Labels[workloadv1alpha1.WorkspaceLabel] != "" && !heldByOrphans(ns) {
+		if ns.Labels[workloadv1alpha1.WorkspaceLabel] != "" {
 			namespaces = append(namespaces, ns)
 		}
 	}
