@@ -26,6 +26,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -1017,6 +1019,30 @@ func (w *world) ready(name string, status metav1.ConditionStatus, reason string)
 	w.condition(workloadv1alpha1.SyncTargetReady, status, reason)
 }
 
+// neverReady watches a SyncTarget in root from its registration until it is not Ready for a reason; it must not be Ready on the way.
+func (w *world) neverReady(name, reason string, register func()) {
+	w.Helper()
+	ctx, cancel := context.WithTimeout(client.In(w.Context(), "root"), patience)
+	defer cancel()
+	events, err := w.clients.Dynamic.Resource(syncTargetsGVR).Watch(ctx, metav1.SingleObject(metav1.ObjectMeta{Name: name}))
+	w.must(err)
+	defer events.Stop()
+	register()
+	for e := range events.ResultChan() {
+		target := &workloadv1alpha1.SyncTarget{}
+		w.must(runtime.DefaultUnstructuredConverter.FromUnstructured(e.Object.(*unstructured.Unstructured).Object, target))
+		c := meta.FindStatusCondition(target.Status.Conditions, workloadv1alpha1.SyncTargetReady)
+		if c != nil && c.Status == metav1.ConditionTrue {
+			w.Fatalf("SyncTarget %s is Ready before it is %s", name, reason)
+		}
+		if c != nil && c.Reason == reason {
+			w.target = target
+			return
+		}
+	}
+	w.Fatalf("SyncTarget %s did not become %s", name, reason)
+}
+
 // push registers the physical cluster with a kubeconfig: the server's Manager runs the Syncer.
 func (w *world) push() {
 	w.stop()
@@ -1176,6 +1202,7 @@ clusters: [{name: c, cluster: {server: "` + server.URL + `"}}], users: [{name: u
 	w.ready("leaving", metav1.ConditionFalse, ReasonDuplicate)
 	w.must(w.clients.Objects.Create(w.inMirror(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
 		Name: "leaving-1a", Labels: map[string]string{workloadv1alpha1.WorkspaceLabel: workspace}, Finalizers: []string{workloadv1alpha1.SyncerFinalizer},
+		Annotations: map[string]string{workloadv1alpha1.AppliedAnnotation: "before"},
 	}}))
 	writes = ways.writes.Load()
 	w.must(w.clients.Objects.Delete(home, leaving))
@@ -1200,6 +1227,14 @@ clusters: [{name: c, cluster: {server: "` + server.URL + `"}}], users: [{name: u
 	w.eventually("it goes", func() string {
 		return notGone(w.clients.Objects.Get(home, ctrlclient.ObjectKeyFromObject(leaving), leaving))
 	})
+
+	// It was never Ready, and what was never applied is not waited for.
+	var named *workloadv1alpha1.SyncTarget
+	w.neverReady("named", ReasonDuplicate, func() { named, _ = register("named", w.alias("another")) })
+	w.must(w.clients.Objects.Create(w.inMirror(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+		Name: "named-1a", Labels: map[string]string{workloadv1alpha1.WorkspaceLabel: workspace}, Finalizers: []string{workloadv1alpha1.SyncerFinalizer},
+	}}))
+	remove(named)
 
 	// The other registration goes.
 	third, _ := register("third", w.alias("another"))
