@@ -274,16 +274,17 @@ func seatsOf(candidates []Candidate, current []placementv1alpha1.PlacedCluster, 
 	for _, c := range current {
 		uids[c.UID] = true
 	}
+	has := func(c *Candidate) bool { return uids[c.UID] && !c.RunsNothing }
 	taken := map[string]bool{}
 	for i := range candidates {
-		if len(uids) > 0 && uids[candidates[i].UID] && !candidates[i].RunsNothing {
-			taken[candidates[i].Name] = true
+		if c := &candidates[i]; has(c) {
+			taken[c.Name] = true
 		}
 	}
 	seats := make([]seat, 0, len(candidates))
 	for i := range candidates {
 		c := &candidates[i]
-		isCurrent := uids[c.UID] && !c.RunsNothing
+		isCurrent := has(c)
 		if isCurrent || !c.Shadowed && !taken[c.Name] {
 			seats = append(seats, seat{Candidate: c, current: isCurrent, allowed: allow.registered(c)})
 		}
