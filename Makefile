@@ -93,7 +93,7 @@ bench: build ## Measure it against its goals, and write docs/benchmarks.md. ROWS
 	@ATOLL_BIN_DIR=$(CURDIR)/bin go run ./test/bench $(if $(ROWS),--rows '$(ROWS)') $(if $(FORCE),--force)
 
 .PHONY: soak
-soak: build ## Run what takes too long for every change, some five hours, and write docs/soak.md. PARTS="kills fuzz" runs some.
+soak: build ## Run what takes too long for every change, some seven hours, and write docs/soak.md. PARTS="kills fuzz" runs some.
 	@.ci/soak $(PARTS)
 
 .PHONY: conformance

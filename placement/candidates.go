@@ -86,6 +86,8 @@ func candidatesOf(lc *corev1alpha1.LogicalCluster, levels [][]*workloadv1alpha1.
 				Cordoned:    t.Spec.Unschedulable,
 				ObserveOnly: isObserved(t),
 				Deleting:    t.DeletionTimestamp != nil,
+				Duplicate:   t.IsDuplicate(),
+				RunsNothing: t.RunsNothing(),
 			})
 		}
 		if filled > 1 {

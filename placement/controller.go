@@ -134,7 +134,8 @@ func (c *Controller) onSyncTarget(e client.Event[*workloadv1alpha1.SyncTarget]) 
 // sameTarget says whether nothing changed that a decision reads: heartbeats, capacity and conditions other than Ready
 // and ObserveOnly come often and concern nobody here.
 func sameTarget(a, b *workloadv1alpha1.SyncTarget) bool {
-	return sameLife(a, b) && isReady(a) == isReady(b) && isObserved(a) == isObserved(b) && maps.Equal(a.Labels, b.Labels) &&
+	return sameLife(a, b) && isReady(a) == isReady(b) && isObserved(a) == isObserved(b) &&
+		a.IsDuplicate() == b.IsDuplicate() && a.RunsNothing() == b.RunsNothing() && maps.Equal(a.Labels, b.Labels) &&
 		a.Spec.Unschedulable == b.Spec.Unschedulable && a.Spec.DedicatedTo == b.Spec.DedicatedTo &&
 		client.MirrorOf(a) == client.MirrorOf(b)
 }

@@ -34,9 +34,11 @@ type Candidate struct {
 	Labels            map[string]string
 	// Shadowed is set where a nearer workspace has a SyncTarget of this name.
 	Shadowed bool
-	// Ready, Cordoned, ObserveOnly and Deleting are the SyncTarget's state. Only what is Ready and none of the others gets
-	// something new, save that a name in a wish is honoured while it is not Ready.
-	Ready, Cordoned, ObserveOnly, Deleting bool
+	// Ready, Cordoned, ObserveOnly, Deleting and Duplicate are the SyncTarget's state. Only what is Ready and none of the
+	// others gets something new, save that a name in a wish is honoured while it is not Ready.
+	Ready, Cordoned, ObserveOnly, Deleting, Duplicate bool
+	// RunsNothing is set for a Duplicate that never was anything else: nothing stays there, since nothing is there.
+	RunsNothing bool
 	// Placements counts the Placements that have this cluster.
 	Placements int
 }
@@ -59,7 +61,7 @@ type Decision struct {
 //
 // Named clusters are assigned even while they are not Ready; "*", selectors and the default take Ready ones. A cluster of
 // current stays while it is wanted, allowed and registered, whatever its state; being deleted, it stays only if it is
-// named or nothing can replace it. A wish that cannot be met as a whole removes nothing: what it only adds is added as
+// named or nothing can replace it, and not at all if it runs nothing since it is a duplicate. A wish that cannot be met as a whole removes nothing: what it only adds is added as
 // far as possible, anything else waits.
 //
 // The message says as well which of the clusters are only observed: what is shown of them may not be so.
@@ -272,16 +274,17 @@ func seatsOf(candidates []Candidate, current []placementv1alpha1.PlacedCluster, 
 	for _, c := range current {
 		uids[c.UID] = true
 	}
+	has := func(c *Candidate) bool { return uids[c.UID] && !c.RunsNothing }
 	taken := map[string]bool{}
 	for i := range candidates {
-		if len(uids) > 0 && uids[candidates[i].UID] {
-			taken[candidates[i].Name] = true
+		if c := &candidates[i]; has(c) {
+			taken[c.Name] = true
 		}
 	}
 	seats := make([]seat, 0, len(candidates))
 	for i := range candidates {
 		c := &candidates[i]
-		isCurrent := uids[c.UID]
+		isCurrent := has(c)
 		if isCurrent || !c.Shadowed && !taken[c.Name] {
 			seats = append(seats, seat{Candidate: c, current: isCurrent, allowed: allow.registered(c)})
 		}
@@ -299,6 +302,8 @@ func (s seat) hindrance() string {
 	switch {
 	case s.Deleting:
 		return "is being removed"
+	case s.Duplicate:
+		return "is a duplicate of another one"
 	case s.Cordoned:
 		return "is cordoned"
 	case s.ObserveOnly:

@@ -160,6 +160,8 @@ func TestDecideHolds(t *testing.T) {
 			if rnd.IntN(5) == 0 {
 				// Not being removed as well: then the nearer one follows with the next decision.
 				c.Name, c.Shadowed, c.Deleting = candidates[0].Name, j > 0, c.Deleting && j == 0
+			} else if c.Duplicate = rnd.IntN(5) == 0; c.Duplicate {
+				c.Ready, c.RunsNothing = false, rnd.IntN(2) == 0
 			}
 		}
 		var current []placementv1alpha1.PlacedCluster

@@ -12,6 +12,7 @@
 //     while the cluster is away or cordoned. Nothing moves because of a mistake in a wish (unknown or forbidden name,
 //     bad syntax, a selector that matches nothing); the condition Placed tells, and the placement waits. An object that
 //     gets its first wish stands where its namespace had it.
+//   - A SyncTarget that is a Duplicate gets nothing, and keeps something only if it was synced before it became one.
 //   - Nobody below can widen what a policy above allows, and whether a forbidden cluster exists cannot be learnt here.
 //   - Names are resolved to UIDs once. A SyncTarget that was re-created under its name is another cluster.
 //   - A Placement shrinks for what is gone only after an uncached read says so too.

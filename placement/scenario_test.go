@@ -25,7 +25,7 @@ import (
 //
 // Commands; objects are in workspace shop (below org, below root) unless in=<workspace> says otherwise:
 //
-//	cluster NAME [ready|away] [observed|instep] [cordoned|open] [deleting] [unmirrored|misnamed|mirrored] [label=k:v] [dedicated=path]  register or change
+//	cluster NAME [ready|away|duplicate] [observed|instep] [cordoned|open] [deleting] [unmirrored|misnamed|mirrored] [label=k:v] [dedicated=path]  register or change
 //	lose NAME                            the SyncTarget is deleted
 //	policy NAME [allow=(a,b)] [label=k:v] [clusters=...] [selector=...] [max=n] [split=...]
 //	namespace NAME | undeploy NAMESPACE NAME
@@ -77,6 +77,9 @@ func command(t *testing.T, w *fakeWorld, r *reconciler, d *datadriven.TestData) 
 			switch state {
 			case "ready", "away":
 				setReady(target, state == "ready")
+			case "duplicate":
+				meta.SetStatusCondition(&target.Status.Conditions, metav1.Condition{
+					Type: workloadv1alpha1.SyncTargetReady, Status: metav1.ConditionFalse, Reason: workloadv1alpha1.ReasonDuplicate})
 			case "observed", "instep":
 				status := metav1.ConditionFalse
 				if state == "observed" {

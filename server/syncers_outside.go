@@ -51,7 +51,7 @@ type bootstrapUser struct {
 	user.DefaultInfo
 	mirror logicalcluster.Name
 	// good asks again whether the token is.
-	good func(ctx context.Context) bool
+	good func(ctx context.Context) (bool, error)
 }
 
 func credentialExtra(id string) map[string][]string {
@@ -86,9 +86,9 @@ func (t bootstrapTokens) AuthenticateToken(ctx context.Context, token string) (*
 			Groups: []string{bootstrapGroup, user.AllAuthenticated},
 		},
 		mirror: cluster.Name,
-		good: func(ctx context.Context) bool {
+		good: func(ctx context.Context) (bool, error) {
 			_, ok, err := t.server.credentials.Token(ctx, cluster.Name, token)
-			return err == nil && ok
+			return ok, err
 		},
 	}}, true, nil
 }
@@ -129,13 +129,13 @@ func (s *Server) syncerCertificates() authenticator.Request {
 }
 
 // goodStill returns what asks again whether the credential of a syncer outside this process is good; nil for everybody else.
-func (s *Server) goodStill(who user.Info) func(ctx context.Context) bool {
+func (s *Server) goodStill(who user.Info) func(ctx context.Context) (bool, error) {
 	switch who := who.(type) {
 	case *bootstrapUser:
 		return who.good
 	case *syncerUser:
 		if who.credential != "" {
-			return func(context.Context) bool { return s.credentials.Accepts(who.mirror, who.credential) }
+			return func(context.Context) (bool, error) { return s.credentials.Accepts(who.mirror, who.credential), nil }
 		}
 	}
 	return nil
@@ -143,7 +143,8 @@ func (s *Server) goodStill(who user.Info) func(ctx context.Context) bool {
 
 // withEndOfCredential ends a watch when the credential does that it was begun with, also by one who is somebody else since by
 // impersonation, and a syncer's when its certificate or bootstrap token is refused from then on: a watch lasts as long as its
-// client likes. It stands after authentication. Other requests end within a minute anyway.
+// client likes. Where it cannot be told whether a credential is good, it is asked again: a store that hiccups is no refusal. It
+// stands after authentication. Other requests end within a minute anyway.
 func (s *Server) withEndOfCredential(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		info, _ := request.RequestInfoFrom(req.Context())
@@ -164,14 +165,18 @@ func (s *Server) withEndOfCredential(next http.Handler) http.Handler {
 		if good != nil {
 			var check func()
 			check = func() {
+				still, err := good(ctx)
 				switch {
-				case ctx.Err() != nil:
-				case !good(ctx) && ctx.Err() == nil: // not because the watch has just ended
+				case ctx.Err() != nil: // the watch has ended, maybe before the answer
+					return
+				case err == nil && !still:
 					klog.FromContext(ctx).Info("A watch is ended, since the credential of its syncer is good no longer", "user", who.GetName(), "resource", info.Resource)
 					cancel()
-				default:
-					time.AfterFunc(credentialCheck, check)
+					return
+				case err != nil:
+					klog.FromContext(ctx).V(2).Info("Ask again whether the credential of a watch is good", "user", who.GetName(), "resource", info.Resource, "err", err)
 				}
+				time.AfterFunc(credentialCheck, check)
 			}
 			time.AfterFunc(credentialCheck, check)
 		}

@@ -13,15 +13,18 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/client-go/util/cert"
 	"k8s.io/client-go/util/keyutil"
 
@@ -223,6 +226,28 @@ func TestWatchEndsWithItsBootstrapToken(t *testing.T) {
 	if until(t, other, "after") {
 		t.Error("the watch with another token ended, too")
 	}
+}
+
+// A watch does not end with a credential of which the store could not be asked, only with one that is good no longer.
+func TestWatchOutlivesTheQuestionAfterItsCredential(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		answers := []error{errors.New("etcdserver: request timed out"), nil, errors.New("etcdserver: leader changed")}
+		asked := 0
+		who := &bootstrapUser{mirror: east, good: func(context.Context) (bool, error) {
+			if asked++; asked > len(answers) {
+				return false, nil
+			}
+			return answers[asked-1] == nil, answers[asked-1]
+		}}
+		ctx := request.WithUser(request.WithRequestInfo(t.Context(), &request.RequestInfo{Verb: "watch"}), who)
+		began := time.Now()
+		(&Server{}).withEndOfCredential(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
+			<-req.Context().Done()
+		})).ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, http.MethodGet, "/", nil))
+		if lasted, want := time.Since(began), time.Duration(len(answers)+1)*credentialCheck; lasted != want {
+			t.Errorf("the watch ended after %s, want %s: it was asked %d times, with the answers %v and then that the token is good no longer", lasted, want, asked, answers)
+		}
+	})
 }
 
 // until reads the events of a watch up to one that contains a name, or to its end.

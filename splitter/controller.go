@@ -159,7 +159,7 @@ func (c *Controller) onObject(k kinds.Kind, e change) {
 	o := e.object()
 	root, isLeaf := rootOf(o)
 	if k.Goes != kinds.WhereReferenced {
-		c.tallied(k, e)
+		c.tallyChange(k, e)
 	}
 	if !isLeaf {
 		if e.deleted && !e.missed {
@@ -184,8 +184,8 @@ func (c *Controller) onObject(k kinds.Kind, e change) {
 	}
 }
 
-// tallied counts a root or a leaf, and asks for the status of a Placement whose sums that changes.
-func (c *Controller) tallied(k kinds.Kind, e change) {
+// tallyChange counts a root or a leaf, and asks for the status of a Placement whose sums that changes.
+func (c *Controller) tallyChange(k kinds.Kind, e change) {
 	o := e.object()
 	here := client.KeyOf(o)
 	root, isLeaf := rootOf(o)
@@ -211,11 +211,11 @@ func (c *Controller) tallied(k kinds.Kind, e change) {
 	}
 }
 
-// planned tells the tally what the leaves of a root that is there are to come to by its Placement p. It returns whether that is
+// tallyPlan tells the tally what the leaves of a root that is there are to come to by its Placement p. It returns whether that is
 // news for the Placement's status.
-func (c *Controller) planned(s *source, root ctrlclient.Object, p *placementv1alpha1.Placement, shares []share) bool {
+func (c *Controller) tallyPlan(s *source, root ctrlclient.Object, p *placementv1alpha1.Placement, shares []share) bool {
 	k := key{s.GVK.Kind, client.KeyOf(root)}
-	news := c.tally.plan(k, planned{decisionOf(p), rendition{root.GetUID(), root.GetGeneration()}, shares})
+	news := c.tally.plan(k, goal{decisionOf(p), rendition{root.GetUID(), root.GetGeneration()}, shares})
 	if now, ok := s.get(k.Key); !ok || now.GetDeletionTimestamp() != nil { // its end was told before, and must not be undone
 		news = c.tally.forget(k) || news
 	}
@@ -274,7 +274,7 @@ func (c *Controller) companionsIn(mirror logicalcluster.Name, namespace string, 
 }
 
 func (c *Controller) onPlacement(e client.Event[*placementv1alpha1.Placement]) {
-	if e.Old != nil && e.New != nil && equality.Semantic.DeepEqual(e.Old.Spec, e.New.Spec) &&
+	if e.Old != nil && e.New != nil && decisionOf(e.Old) == decisionOf(e.New) && equality.Semantic.DeepEqual(e.Old.Spec, e.New.Spec) &&
 		equality.Semantic.DeepEqual(e.Old.Status.Conditions, e.New.Status.Conditions) {
 		if !equality.Semantic.DeepEqual(e.Old.Status, e.New.Status) {
 			// What was written may rest on leaves as they were before: when that was put right, this was not seen yet.

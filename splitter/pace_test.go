@@ -97,7 +97,7 @@ func TestPlacementTellsTheEndAtOnce(t *testing.T) {
 	m := newMirrored(t, root, leaf, p)
 	k := key{ofPlacement, client.KeyOf(p)}
 	d := leaf.(*appsv1.Deployment)
-	m.tally.plan(key{"Deployment", client.KeyOf(root)}, planned{by: decisionOf(p), of: rendition{root: root.GetUID()}, shares: []share{{mirrorEast, 2}}})
+	m.tally.plan(key{"Deployment", client.KeyOf(root)}, goal{by: decisionOf(p), of: rendition{root: root.GetUID()}, shares: []share{{mirrorEast, 2}}})
 	// shown waits until the leaf counts as that, and looks; the clock stands still.
 	shown := func(phase placementv1alpha1.PlacedClusterPhase) (wait time.Duration) {
 		t.Helper()

@@ -27,9 +27,9 @@ type LeafState struct {
 	Pods, Available int32
 	// Settled says that the report is about the leaf as it is now.
 	Settled bool
-	// Rolling says that its present template has never been rolled out completely, and that its cluster has not given up
-	// waiting: pods that do not serve now soon may, and are part of what a rolling update may have unavailable.
-	Rolling bool
+	// Mixed says that there are pods of more than one template: of fewer replicas its cluster takes away old and new ones in
+	// proportion, whichever serve. Where all are of one template, those go first that are not ready.
+	Mixed bool
 	// Surge is how many pods more than Replicas a rolling update of the leaf may have; 0 where it does not roll.
 	Surge int32
 	// Deleting says that the leaf is a tombstone, or has to become one because its root is no more.
@@ -54,9 +54,10 @@ type Step struct {
 // as far as the others make up for it: it may lose an available pod only if, after that, R are known to be available
 // among what the leaves still ask for. What is known of a cluster is its report, nothing if the report is not about
 // its leaf as it is now or if the cluster is not heard of.
-// So what the user does not want any more goes at once. What does not serve now may again in a moment (a probe that failed
-// everywhere, nodes that are not heard of), and stays as long as what does. A cluster that is not heard of is waited for or
-// left, but nothing starts elsewhere because of it: targets come from the Placement alone.
+// So what the user does not want any more goes at once, and so does what a cluster has above its target and does not serve:
+// to wait until it does could be for ever. In a cluster that is being left it stays as what serves does, up to R: it may
+// serve again in a moment (a probe that failed everywhere, nodes that are not heard of), and all of it would go. A cluster
+// that is not heard of is waited for or left, but nothing starts elsewhere because of it: targets come from the Placement alone.
 //
 // With recreate it is the other way round, since two at once would do harm: nothing grows until every cluster that
 // shrinks has come down and every cluster that is left is gone.
@@ -179,7 +180,7 @@ func (c Cluster) known(wanted int32) int32 {
 		// update that never gets through would otherwise hold up every move, the way back too.
 		surplus -= c.Leaf.Surge
 	}
-	if c.Leaf.Rolling && surplus > 0 {
+	if c.Leaf.Mixed && surplus > 0 {
 		// Those in surplus may go before those that do not serve.
 		known = max(min(known, c.Leaf.Available-surplus), 0)
 	}
@@ -189,15 +190,17 @@ func (c Cluster) known(wanted int32) int32 {
 // least is the smallest number of replicas that the cluster may be asked for while needed available pods have to be its.
 func (c Cluster) least(needed int32, alone bool) int32 {
 	l := c.Leaf
+	known := !c.Lost && l.Settled
+	if c.Assigned && known {
+		needed = min(needed, l.Available) // it keeps its target, and beyond that only what serves
+	}
 	switch {
 	case alone || needed <= 0:
 		return 0 // down to the target
-	case c.Lost || !l.Settled:
+	case !known:
 		return l.Replicas // what it would lose is not known
-	case l.Rolling:
-		// Its controller takes away from old and new pods alike, whether they serve or not.
-		return needed + max(l.Replicas, l.Pods) - l.Available
+	case l.Mixed:
+		return needed + max(l.Replicas, l.Pods) - l.Available // those that serve may all go first
 	}
-	// Its controller takes away first what does not serve.
-	return min(l.Replicas, needed)
+	return min(l.Replicas, needed) // those that serve go last
 }

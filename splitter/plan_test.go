@@ -14,9 +14,9 @@ func TestPlan(t *testing.T) {
 	unsettled := func(replicas, pods, available int32) *LeafState {
 		return &LeafState{Replicas: replicas, Pods: pods, Available: available}
 	}
-	rolling := func(replicas, pods, available int32) *LeafState {
+	mixed := func(replicas, pods, available int32) *LeafState {
 		l := settled(replicas, pods, available)
-		l.Rolling = true
+		l.Mixed = true
 		return l
 	}
 	tombstone := &LeafState{Replicas: 6, Pods: 6, Available: 6, Settled: true, Deleting: true}
@@ -35,10 +35,34 @@ func TestPlan(t *testing.T) {
 			map[string]Step{"a": {Write: true, Replicas: 6, Draining: true}, "b": {Write: true, Replicas: 6}}},
 		"NeverAvailable": {"and goes when the others make up for it", []Cluster{{Name: "a", Leaf: settled(6, 6, 0)}, {Name: "b", Assigned: true, Target: 6, Leaf: settled(6, 6, 4)}}, false,
 			map[string]Step{"a": {Write: true, Replicas: 2, Draining: true}, "b": {Write: true, Replicas: 6}}},
-		"Starting": {"what may yet come is", []Cluster{{Name: "a", Leaf: rolling(6, 6, 0)}, {Name: "b", Assigned: true, Target: 6}}, false,
+		"Starting": {"what may yet come is", []Cluster{{Name: "a", Leaf: mixed(6, 6, 0)}, {Name: "b", Assigned: true, Target: 6}}, false,
 			map[string]Step{"a": {Write: true, Replicas: 6, Draining: true}, "b": {Write: true, Replicas: 6}}},
 		"PartlyAvailable": {"only what serves has to be made up for", []Cluster{{Name: "a", Leaf: settled(6, 6, 4)}, {Name: "b", Assigned: true, Target: 6, Leaf: settled(6, 6, 3)}}, false,
 			map[string]Step{"a": {Write: true, Replicas: 3, Draining: true}, "b": {Write: true, Replicas: 6}}},
+		"ScaledDown": {"what serves nobody is no loss, and is waited for in vain",
+			[]Cluster{{Name: "a", Assigned: true, Target: 1, Leaf: settled(6, 6, 0)}, {Name: "b", Assigned: true, Target: 1, Leaf: settled(6, 6, 0)}}, false,
+			map[string]Step{"a": {Write: true, Replicas: 1}, "b": {Write: true, Replicas: 1}}},
+		"ScaledDownByOne": {"neither if the others have no more than their share",
+			[]Cluster{{Name: "a", Assigned: true, Target: 6, Leaf: settled(6, 6, 0)}, {Name: "b", Assigned: true, Target: 5, Leaf: settled(6, 6, 0)}}, false,
+			map[string]Step{"a": {Write: true, Replicas: 6}, "b": {Write: true, Replicas: 5}}},
+		"ScaledDownHalfServes": {"the others' shares are there",
+			[]Cluster{{Name: "a", Assigned: true, Target: 1, Leaf: settled(6, 6, 3)}, {Name: "b", Assigned: true, Target: 1, Leaf: settled(6, 6, 3)}}, false,
+			map[string]Step{"a": {Write: true, Replicas: 1}, "b": {Write: true, Replicas: 1}}},
+		"ScaledDownOneServes": {"2 are asked for and serve, so 2 stay; of the other only its share is waited for",
+			[]Cluster{{Name: "a", Assigned: true, Target: 1, Leaf: settled(6, 6, 6)}, {Name: "b", Assigned: true, Target: 1, Leaf: settled(6, 6, 0)}}, false,
+			map[string]Step{"a": {Write: true, Replicas: 2}, "b": {Write: true, Replicas: 1}}},
+		"ScaledDownUnsettled": {"what is said of a leaf as it was is no word on which of its pods serve now",
+			[]Cluster{{Name: "a", Assigned: true, Target: 1, Leaf: unsettled(6, 6, 0)}, {Name: "b", Assigned: true, Target: 1, Leaf: settled(6, 6, 0)}}, false,
+			map[string]Step{"a": {Write: true, Replicas: 6}, "b": {Write: true, Replicas: 1}}},
+		"ScaledDownLost": {"nor is what was said before the cluster fell silent",
+			[]Cluster{{Name: "a", Assigned: true, Target: 1, Lost: true, Leaf: settled(6, 6, 0)}, {Name: "b", Assigned: true, Target: 1, Leaf: settled(6, 6, 0)}}, false,
+			map[string]Step{"a": {Write: true, Replicas: 6}, "b": {Write: true, Replicas: 1}}},
+		"ScaledDownMixed": {"of old and new pods those may go that serve",
+			[]Cluster{{Name: "a", Assigned: true, Target: 1, Leaf: mixed(6, 7, 1)}, {Name: "b", Assigned: true, Target: 1, Leaf: mixed(6, 7, 0)}}, false,
+			map[string]Step{"a": {Write: true, Replicas: 6}, "b": {Write: true, Replicas: 1}}},
+		"ScaledDownLeaving": {"a cluster that is left keeps no more than is asked for",
+			[]Cluster{{Name: "a", Leaf: settled(6, 6, 0)}, {Name: "b", Assigned: true, Target: 2, Leaf: settled(6, 6, 0)}}, false,
+			map[string]Step{"a": {Write: true, Replicas: 2, Draining: true}, "b": {Write: true, Replicas: 2}}},
 		"LostReplacement": {"a cluster that is not heard of makes up for nothing",
 			[]Cluster{{Name: "a", Leaf: settled(6, 6, 6)}, {Name: "b", Assigned: true, Target: 6, Lost: true, Leaf: settled(6, 6, 6)}}, false,
 			map[string]Step{"a": {Write: true, Replicas: 6, Draining: true}, "b": {Write: true, Replicas: 6}}},
@@ -50,10 +74,10 @@ func TestPlan(t *testing.T) {
 		"Tombstone": {"the way back leads through the end of the tombstone", []Cluster{{Name: "a", Assigned: true, Target: 6, Leaf: tombstone}, {Name: "b", Leaf: settled(6, 6, 6)}}, false,
 			map[string]Step{"a": {}, "b": {Write: true, Replicas: 6, Draining: true}}},
 		"SurplusOfARollout": {"pods in surplus may go before those that do not serve, so 6 of 9 are 3 for certain",
-			[]Cluster{{Name: "a", Leaf: settled(6, 6, 6)}, {Name: "b", Assigned: true, Target: 6, Leaf: rolling(6, 9, 6)}}, false,
+			[]Cluster{{Name: "a", Leaf: settled(6, 6, 6)}, {Name: "b", Assigned: true, Target: 6, Leaf: mixed(6, 9, 6)}}, false,
 			map[string]Step{"a": {Write: true, Replicas: 3, Draining: true}, "b": {Write: true, Replicas: 6}}},
 		"RollingShrinks": {"its controller may take those that serve, so all it does not need has to be there",
-			[]Cluster{{Name: "a", Leaf: rolling(6, 7, 5)}, {Name: "b", Assigned: true, Target: 6, Leaf: settled(6, 6, 4)}}, false,
+			[]Cluster{{Name: "a", Leaf: mixed(6, 7, 5)}, {Name: "b", Assigned: true, Target: 6, Leaf: settled(6, 6, 4)}}, false,
 			map[string]Step{"a": {Write: true, Replicas: 4, Draining: true}, "b": {Write: true, Replicas: 6}}},
 		"RecreateStops":     {"break before make", []Cluster{{Name: "a", Leaf: settled(3, 3, 3)}, {Name: "b", Assigned: true, Target: 3}}, true, map[string]Step{"a": {Write: true, Draining: true}, "b": {}}},
 		"RecreateStopped":   {"stopped is not gone", []Cluster{{Name: "a", Leaf: settled(0, 0, 0)}, {Name: "b", Assigned: true, Target: 3}}, true, map[string]Step{"a": {Delete: true}, "b": {}}},
@@ -121,8 +145,8 @@ func TestDivideRollout(t *testing.T) {
 // that is asked for. What came up elsewhere and does not serve goes at once when the move is turned back.
 func TestMoveTurnedBackWhileAnUpdateIsStuck(t *testing.T) {
 	steps := Plan([]Cluster{
-		{Name: "east", Assigned: true, Target: 6, Leaf: &LeafState{Replicas: 6, Pods: 8, Available: 6, Settled: true, Rolling: true, Surge: 2}},
-		{Name: "west", Leaf: &LeafState{Replicas: 6, Pods: 6, Available: 0, Settled: true, Rolling: true, Surge: 2}},
+		{Name: "east", Assigned: true, Target: 6, Leaf: &LeafState{Replicas: 6, Pods: 8, Available: 6, Settled: true, Mixed: true, Surge: 2}},
+		{Name: "west", Leaf: &LeafState{Replicas: 6, Pods: 6, Available: 0, Settled: true, Mixed: true, Surge: 2}},
 	}, false)
 	if !steps["west"].Delete {
 		t.Errorf("west: %+v, want it deleted", steps["west"])

@@ -54,6 +54,53 @@ func TestNeverBelowWhatWasAsked(t *testing.T) {
 	}
 }
 
+// TestScaleDownEndsWhereNothingServes: where some pods never become available, changes of scale end with what is asked for: a cluster
+// has more than its share only of pods that serve, and only while others lack them. On the way, of what was reported to serve no more
+// goes than the user wants less of.
+func TestScaleDownEndsWhereNothingServes(t *testing.T) {
+	for seed := range uint64(seeds) {
+		r := rand.New(rand.NewPCG(seed, 5))
+		f := newFleet("a", "b", "c")
+		f.weights = randomPlacement(r, f)
+		for _, m := range f.clusters {
+			m.room = r.IntN(1 + r.IntN(6)) // often none
+		}
+		f.replicas = int32(1 + r.IntN(14))
+		moves := seed%2 > 0
+		var floor int32
+		var log []string
+		for range 150 {
+			switch n := r.IntN(30); {
+			case n == 0:
+				f.replicas = int32(r.IntN(15))
+				log = append(log, fmt.Sprint("scale ", f.replicas))
+			case n == 1 && moves:
+				f.weights = randomPlacement(r, f)
+				log = append(log, fmt.Sprint("place ", f.weights))
+			default:
+				log = append(log, f.act(r))
+			}
+			floor = min(max(floor, f.reported()), f.replicas)
+			if got := f.truth(); got < floor {
+				t.Fatalf("seed %d: %d pods serve where %d did that are still asked for, after %s\n%s", seed, got, floor, strings.Join(log, ", "), f)
+			}
+		}
+		if !f.converge() {
+			t.Fatalf("seed %d: does not come to rest:\n%s", seed, f)
+		}
+		for n := range f.weights {
+			m, share := f.clusters[n], int32(0)
+			if p, ok := f.plan.share(logicalcluster.Name(n)); ok {
+				share = p
+			}
+			serve := m.leaf.status.available
+			if got := m.leaf.replicas; got < share || got > share && (got > serve || f.truth() > f.replicas) {
+				t.Fatalf("seed %d: %s has %d replicas, of which %d serve, where its share is %d of %d, after %s\n%s", seed, n, got, serve, share, f.replicas, strings.Join(log, ", "), f)
+			}
+		}
+	}
+}
+
 // TestRolloutStaysWithinBounds does the same with new templates and strategies: pods that serve may be fewer by maxUnavailable, or by
 // that of an earlier strategy until nothing rolls any more.
 func TestRolloutStaysWithinBounds(t *testing.T) {

@@ -3,6 +3,7 @@ package splitter
 import (
 	"fmt"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -31,12 +32,14 @@ type fleet struct {
 	recreate           bool
 	weights            map[string]int64 // the Placement
 	// plan is what the splitter last planned.
-	plan planned
+	plan goal
 }
 
 type member struct {
 	name string
 	lost bool
+	// room is how many of its pods can be ready; the others never are.
+	room int
 	leaf *simLeaf // what the mirror holds
 	deployment
 }
@@ -78,7 +81,7 @@ type pod struct {
 func newFleet(names ...string) *fleet {
 	f := &fleet{clusters: map[string]*member{}, unavailable: 1, surge: 1, weights: map[string]int64{}, made: map[string]bool{}, seen: map[string]simLeaf{}}
 	for _, n := range names {
-		f.clusters[n] = &member{name: n}
+		f.clusters[n] = &member{name: n, room: math.MaxInt}
 	}
 	return f
 }
@@ -152,7 +155,7 @@ func (f *fleet) decide(seen map[string]simLeaf) (map[string]Step, map[string]Rol
 		c := Cluster{Name: n, Assigned: assigned, Target: targets[n], Lost: m.lost}
 		l, exists := seen[n]
 		if exists {
-			c.Leaf = &LeafState{Replicas: l.replicas, Pods: l.status.pods, Available: l.status.available, Settled: l.status.generation == l.generation, Rolling: !l.status.complete, Surge: l.surge, Deleting: l.deleting}
+			c.Leaf = &LeafState{Replicas: l.replicas, Pods: l.status.pods, Available: l.status.available, Settled: l.status.generation == l.generation, Mixed: l.status.updated < l.status.pods, Surge: l.surge, Deleting: l.deleting}
 		}
 		clusters = append(clusters, c)
 		if assigned || exists && !l.deleting {
@@ -166,7 +169,7 @@ func (f *fleet) decide(seen map[string]simLeaf) (map[string]Step, map[string]Rol
 			rolling = append(rolling, r)
 		}
 	}
-	f.plan = planned{by: f.decision(), of: f.root()}
+	f.plan = goal{by: f.decision(), of: f.root()}
 	for _, c := range clusters {
 		if c.Assigned {
 			f.plan.shares = append(f.plan.shares, share{logicalcluster.Name(c.Name), c.Target})
@@ -244,7 +247,7 @@ func (f *fleet) ready() bool {
 		default:
 			leaf.phase = placementv1alpha1.PhaseReady
 		}
-		r.leaves = append(r.leaves, tallyLeaf{client.Key{Cluster: logicalcluster.Name(n)}, leaf})
+		r.set(client.Key{Cluster: logicalcluster.Name(n)}, &leaf)
 	}
 	p := &placementv1alpha1.Placement{}
 	for n := range f.weights {
@@ -343,10 +346,16 @@ func (m *member) control() {
 	}
 }
 
-// start makes one pod ready.
+// start makes one pod ready, where there is room.
 func (m *member) start() {
+	room := m.room
 	for i := range m.pods {
-		if !m.pods[i].ready {
+		if m.pods[i].ready {
+			room--
+		}
+	}
+	for i := range m.pods {
+		if !m.pods[i].ready && room > 0 {
 			m.pods[i].ready = true
 			return
 		}

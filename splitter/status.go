@@ -49,7 +49,9 @@ func (c *Controller) placementStatus(ctx context.Context, k key) (wait time.Dura
 	if wait := c.pace.Wait(k, p.ResourceVersion, placedMayWait(p.Status.Clusters, want.Status.Clusters)); wait > 0 {
 		return wait, nil
 	}
-	err = c.clients.Objects.Status().Patch(client.In(ctx, k.Cluster), want, ctrlclient.MergeFrom(p))
+	// What was summed up is of this very Placement: a newer one, or another of its name, is not told what an earlier decision came to.
+	patch := ctrlclient.MergeFromWithOptions(p, ctrlclient.MergeFromWithOptimisticLock{})
+	err = c.clients.Objects.Status().Patch(client.In(ctx, k.Cluster), want, patch)
 	if err != nil && !apierrors.IsNotFound(err) {
 		return 0, fmt.Errorf("write the status of placement %s: %w", k.Key, err)
 	}

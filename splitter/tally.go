@@ -32,8 +32,9 @@ type tallied struct {
 	// exists says that the root is there, and is not being deleted: it has a plan, or will have one.
 	exists bool
 	// of is the root as it is now; its plan may be of an earlier one.
-	of     rendition
-	plan   *planned
+	of   rendition
+	plan *goal
+	// leaves are sorted, so that those in one mirror, one as a rule, are found together.
 	leaves []tallyLeaf
 }
 
@@ -42,8 +43,12 @@ type tallyLeaf struct {
 	counted
 }
 
-// planned is what the leaves of a root are to come to in the end.
-type planned struct {
+func (l tallyLeaf) compare(at client.Key) int {
+	return cmp.Or(cmp.Compare(l.Cluster, at.Cluster), cmp.Compare(l.Namespace, at.Namespace), cmp.Compare(l.Name, at.Name))
+}
+
+// goal is what the leaves of a root are to come to in the end.
+type goal struct {
 	by     decision
 	of     rendition
 	shares []share // one for each cluster
@@ -80,7 +85,7 @@ type counted struct {
 type space struct {
 	mirrors map[logicalcluster.Name]sumOf
 	roots   int              // that exist
-	planned map[decision]int // those of them whose plan rests on it, or that have none yet
+	resting map[decision]int // how many of them have a plan that rests on it; on none: that have no plan yet
 }
 
 // sumOf is what roots come to in one mirror.
@@ -117,15 +122,15 @@ func (n counted) under(r *tallied, mirror logicalcluster.Name) placementv1alpha1
 }
 
 // share is what a mirror is to run in the end; false if nothing.
-func (p *planned) share(mirror logicalcluster.Name) (replicas int32, ok bool) {
-	if p == nil {
+func (g *goal) share(mirror logicalcluster.Name) (replicas int32, ok bool) {
+	if g == nil {
 		return 0, false
 	}
-	i, ok := slices.BinarySearchFunc(p.shares, mirror, func(s share, mirror logicalcluster.Name) int { return cmp.Compare(s.mirror, mirror) })
+	i, ok := slices.BinarySearchFunc(g.shares, mirror, func(s share, mirror logicalcluster.Name) int { return cmp.Compare(s.mirror, mirror) })
 	if !ok {
 		return 0, false
 	}
-	return p.shares[i].replicas, true
+	return g.shares[i].replicas, true
 }
 
 // lacking is what a leaf comes to that a plan has and that is not there.
@@ -147,16 +152,7 @@ func (s sumOf) with(phase placementv1alpha1.PlacedClusterPhase) sumOf {
 
 // in is what a root comes to in one mirror, all what it comes to everywhere.
 func (r *tallied) in(mirror logicalcluster.Name) map[logicalcluster.Name]sumOf {
-	var sum sumOf
-	for _, leaf := range r.leaves {
-		if leaf.Cluster == mirror {
-			sum = sum.plus(leaf.sum(r, mirror), 1)
-		}
-	}
-	if _, ok := r.plan.share(mirror); ok && sum.leaves == 0 {
-		sum = lacking
-	}
-	return map[logicalcluster.Name]sumOf{mirror: sum}
+	return map[logicalcluster.Name]sumOf{mirror: r.sum(mirror)}
 }
 
 func (r *tallied) all() map[logicalcluster.Name]sumOf {
@@ -173,6 +169,21 @@ func (r *tallied) all() map[logicalcluster.Name]sumOf {
 		}
 	}
 	return sums
+}
+
+// sum is what a root comes to in one mirror.
+func (r *tallied) sum(mirror logicalcluster.Name) (sum sumOf) {
+	first, _ := slices.BinarySearchFunc(r.leaves, client.Key{Cluster: mirror}, tallyLeaf.compare)
+	for _, leaf := range r.leaves[first:] {
+		if leaf.Cluster != mirror {
+			break
+		}
+		sum = sum.plus(leaf.sum(r, mirror), 1)
+	}
+	if _, ok := r.plan.share(mirror); ok && sum.leaves == 0 {
+		return lacking
+	}
+	return sum
 }
 
 // plus adds o times times, which is 1 or -1.
@@ -210,17 +221,20 @@ func (s sumOf) phase() placementv1alpha1.PlacedClusterPhase {
 // leaf replaces what is counted of a leaf, by nil if it is gone. It returns whether that changes what its root comes to.
 func (t *tally) leaf(root key, at client.Key, now *counted) bool {
 	in := func(r *tallied) map[logicalcluster.Name]sumOf { return r.in(at.Cluster) }
-	return t.change(root, in, func(r *tallied) {
-		i := slices.IndexFunc(r.leaves, func(l tallyLeaf) bool { return l.Key == at })
-		switch {
-		case now != nil && i >= 0:
-			r.leaves[i].counted = *now
-		case now != nil:
-			r.leaves = append(r.leaves, tallyLeaf{at, *now})
-		case i >= 0:
-			r.leaves = slices.Delete(r.leaves, i, i+1)
-		}
-	})
+	return t.change(root, in, func(r *tallied) { r.set(at, now) })
+}
+
+// set replaces what is counted of a leaf, by nil if it is gone.
+func (r *tallied) set(at client.Key, now *counted) {
+	i, there := slices.BinarySearchFunc(r.leaves, at, tallyLeaf.compare)
+	switch {
+	case now != nil && there:
+		r.leaves[i].counted = *now
+	case now != nil:
+		r.leaves = slices.Insert(r.leaves, i, tallyLeaf{at, *now})
+	case there:
+		r.leaves = slices.Delete(r.leaves, i, i+1)
+	}
 }
 
 // expect says that a root is there as it is now, and that its plan is to come if it has none for that. It returns whether that is
@@ -230,11 +244,11 @@ func (t *tally) expect(root key, now rendition) bool {
 }
 
 // plan is the last word on a root that is there. It returns whether that is news.
-func (t *tally) plan(root key, p planned) bool {
-	slices.SortFunc(p.shares, func(a, b share) int { return cmp.Compare(a.mirror, b.mirror) })
+func (t *tally) plan(root key, g goal) bool {
+	slices.SortFunc(g.shares, func(a, b share) int { return cmp.Compare(a.mirror, b.mirror) })
 	return t.change(root, (*tallied).all, func(r *tallied) {
-		if r.exists, r.plan = true, &p; r.of == (rendition{}) {
-			r.of = p.of
+		if r.exists, r.plan = true, &g; r.of == (rendition{}) {
+			r.of = g.of
 		}
 	})
 }
@@ -289,8 +303,8 @@ func (r *tallied) by() decision {
 func (s *space) add(exists bool, by decision, sums map[logicalcluster.Name]sumOf, times int) {
 	if exists {
 		s.roots += times
-		if s.planned[by] += times; s.planned[by] == 0 {
-			delete(s.planned, by)
+		if s.resting[by] += times; s.resting[by] == 0 {
+			delete(s.resting, by)
 		}
 	}
 	for mirror, sum := range sums {
@@ -318,12 +332,12 @@ func (t *tally) ofAll(namespace string, by decision, less []key) (sums map[logic
 	defer t.mu.Unlock()
 	rest := space{map[logicalcluster.Name]sumOf{}, 0, map[decision]int{}}
 	if s := t.spaces[namespace]; s != nil {
-		rest = space{maps.Clone(s.mirrors), s.roots, maps.Clone(s.planned)}
+		rest = space{maps.Clone(s.mirrors), s.roots, maps.Clone(s.resting)}
 	}
 	for _, root := range less {
 		if r := t.roots[root]; r != nil {
 			rest.add(r.exists, r.by(), r.all(), -1)
 		}
 	}
-	return rest.mirrors, rest.roots == rest.planned[by]
+	return rest.mirrors, rest.roots == rest.resting[by]
 }

@@ -46,7 +46,7 @@ func TestTally(t *testing.T) {
 				t.Fatalf("step %d: expect(%v, %v) says %v", step, root, now, told)
 			}
 		case 1:
-			p := planned{by: by(), of: rendition{"r", rnd.Int64N(2)}}
+			p := goal{by: by(), of: rendition{"r", rnd.Int64N(2)}}
 			for m := range 3 {
 				if rnd.IntN(2) == 0 {
 					p.shares = append(p.shares, share{logicalcluster.Name(fmt.Sprintf("m%d", m)), rnd.Int32N(3)})
@@ -66,12 +66,13 @@ func TestTally(t *testing.T) {
 				t.Fatalf("step %d: forget(%v) says %v", step, root, told)
 			}
 		default:
-			at := client.Key{Cluster: mirror(), Namespace: "ns", Name: root.Name}
+			at := client.Key{Cluster: mirror(), Namespace: "ns", Name: fmt.Sprint(rnd.IntN(2))} // also two in a mirror
 			r.leaves = slices.DeleteFunc(r.leaves, func(l tallyLeaf) bool { return l.Key == at })
 			var now *counted
 			if rnd.IntN(3) > 0 {
 				now = &counted{of: rendition{"r", rnd.Int64N(2)}, phase: phaseOrder[rnd.IntN(len(phaseOrder))], deleting: rnd.IntN(4) == 0, replicas: rnd.Int32N(3), ready: rnd.Int32N(3)}
 				r.leaves = append(r.leaves, tallyLeaf{at, *now})
+				slices.SortFunc(r.leaves, func(a, b tallyLeaf) int { return a.compare(b.Key) })
 			}
 			if told := tally.leaf(root, at, now); told != !maps.Equal(before, r.all()) {
 				t.Fatalf("step %d: leaf(%v, %v, %+v) says %v", step, root, at, now, told)
@@ -115,12 +116,12 @@ func TestTally(t *testing.T) {
 func TestReadyIsTheEnd(t *testing.T) {
 	const east, west = logicalcluster.Name("east"), logicalcluster.Name("west")
 	now := rendition{"web", 2}
-	plan := func(shares ...share) *planned { return &planned{of: now, shares: shares} }
+	plan := func(shares ...share) *goal { return &goal{of: now, shares: shares} }
 	for name, tc := range map[string]struct {
 		phase    placementv1alpha1.PlacedClusterPhase
 		replicas int32
 		of       rendition
-		plan     *planned
+		plan     *goal
 		want     placementv1alpha1.PlacedClusterPhase
 		reason   string
 	}{
@@ -129,7 +130,7 @@ func TestReadyIsTheEnd(t *testing.T) {
 		"More":        {"Ready", 9, now, plan(share{east, 5}, share{west, 4}), "Synced", "4 are to go when they serve elsewhere"},
 		"Fewer":       {"Ready", 2, now, plan(share{east, 5}, share{west, 4}), "Synced", "Recreate: the others wait until elsewhere all are gone"},
 		"EarlierTurn": {"Ready", 5, rendition{"web", 1}, plan(share{east, 5}, share{west, 4}), "Synced", "an update, of which it is another cluster's turn"},
-		"LaterRoot":   {"Ready", 5, rendition{"web", 1}, &planned{of: rendition{"web", 1}, shares: []share{{east, 5}}}, "Synced", "an update, which is not planned yet"},
+		"LaterRoot":   {"Ready", 5, rendition{"web", 1}, &goal{of: rendition{"web", 1}, shares: []share{{east, 5}}}, "Synced", "an update, which is not planned yet"},
 		"EarlierRoot": {"Ready", 5, rendition{"old", 2}, plan(share{east, 5}), "Synced", "what runs is of another Deployment of that name"},
 		"Left":        {"Ready", 9, now, plan(share{west, 9}), "Synced", "nothing is to stay"},
 		"NoPlan":      {"Ready", 9, now, nil, "Synced", "nobody knows what it is to be"},
@@ -179,7 +180,7 @@ func TestPhases(t *testing.T) {
 			sums := map[logicalcluster.Name]sumOf{}
 			for mirror, leaves := range map[logicalcluster.Name][]*appsv1.Deployment{"mirror-east": tc.east, "mirror-gone": tc.gone} {
 				for _, d := range leaves {
-					sums[mirror] = sums[mirror].plus(count(d).sum(&tallied{plan: &planned{shares: []share{{"mirror-east", 2}}}}, mirror), 1)
+					sums[mirror] = sums[mirror].plus(count(d).sum(&tallied{plan: &goal{shares: []share{{"mirror-east", 2}}}}, mirror), 1)
 				}
 			}
 			if tc.lacks {

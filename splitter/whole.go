@@ -35,7 +35,7 @@ func (c *Controller) whole(ctx context.Context, s *source, k client.Key, root ct
 				shares = append(shares, share{mirror: mirror})
 			}
 		}
-		if c.planned(s, root, p, shares) {
+		if c.tallyPlan(s, root, p, shares) {
 			defer c.askPlacement(key{s.GVK.Kind, k}) // told with what is written now, as far as that is seen by then
 		}
 	} else if mirrors, err = c.referencing(ctx, s, k); err != nil {

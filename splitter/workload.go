@@ -80,7 +80,7 @@ func (c *Controller) workload(ctx context.Context, s *source, root *appsv1.Deplo
 		}
 		decide(root, p.Spec.Split, sites)
 	}
-	if c.planned(s, root, p, sharesOf(sites)) {
+	if c.tallyPlan(s, root, p, sharesOf(sites)) {
 		defer c.askPlacement(key{s.GVK.Kind, rk}) // told with what is written now, as far as that is seen by then
 	}
 	again, err := c.carryOut(ctx, s, root, sites)
@@ -208,12 +208,11 @@ func (st *site) state() *LeafState {
 	_, surge := kinds.Fenceposts(d.Spec.Strategy.RollingUpdate, replicasOf(d))
 	return &LeafState{
 		Replicas: replicasOf(d), Pods: pods, Available: d.Status.AvailableReplicas, Surge: surge,
-		Settled: leafView(d).Settled, Rolling: !st.old && (isRolling(d) || isMixed(d)), Deleting: st.old || d.DeletionTimestamp != nil,
+		Settled: leafView(d).Settled, Mixed: isMixed(d), Deleting: st.old || d.DeletionTimestamp != nil,
 	}
 }
 
-// isMixed says that a leaf has pods of an earlier template. Whether its cluster still waits for the update or has given up:
-// fewer replicas are taken from old and new pods in proportion, so that those go which serve.
+// isMixed says that a leaf has pods of an earlier template, whether its cluster still waits for the update or has given up.
 func isMixed(d *appsv1.Deployment) bool { return d.Status.UpdatedReplicas < d.Status.Replicas }
 
 // isRolling says that a leaf's template was never rolled out completely and that its cluster has not given up waiting.

@@ -43,6 +43,7 @@ func TestHeartbeatByOurClock(t *testing.T) {
 			clock := testingclock.NewFakeClock(began)
 			m := idleManager(t, clock)
 			target, twin := syncTarget("a", "root", 0), &workloadv1alpha1.SyncTarget{}
+			target.Status.ClusterUID = "x"
 			meta.SetStatusCondition(&twin.Status.Conditions, metav1.Condition{Type: workloadv1alpha1.SyncTargetReady, Status: metav1.ConditionTrue, Reason: ReasonConnected})
 			unready := 0
 			for second := range 180 {

@@ -21,20 +21,20 @@ var passing = sets.New(
 	schema.GroupResource{Resource: "endpoints"}, // of Services, which go just before
 )
 
-// inside returns what a downstream namespace holds apart from what every namespace has: orphans of ours, and objects of
-// others, as "<resource> <name>", sorted. It reads everything that can be deleted there, from the API server, and fails
-// if it cannot see all.
-func (s *Syncer) inside(ctx context.Context, namespace string) (orphans, foreign []string, err error) {
+// inside returns what a downstream namespace of which no leaf is left holds apart from what every namespace has: orphans of
+// ours, and objects of others, as "<resource> <name>", sorted. It reads everything that can be deleted there, from the API
+// server, and fails if it cannot see all.
+func (s *Syncer) inside(ctx context.Context, namespace string) ([]string, error) {
 	lists, err := s.physical.kube.Discovery().ServerPreferredNamespacedResources()
 	if err != nil {
-		return nil, nil, fmt.Errorf("ask for the resources: %w", err)
+		return nil, fmt.Errorf("ask for the resources: %w", err)
 	}
 	var resources []schema.GroupVersionResource
 	namespaced := sets.New[schema.GroupKind]()
 	for _, list := range lists {
 		gv, err := schema.ParseGroupVersion(list.GroupVersion)
 		if err != nil {
-			return nil, nil, fmt.Errorf("read the resources: %w", err)
+			return nil, fmt.Errorf("read the resources: %w", err)
 		}
 		for _, r := range list.APIResources {
 			namespaced.Insert(gv.WithKind(r.Kind).GroupKind())
@@ -44,10 +44,11 @@ func (s *Syncer) inside(ctx context.Context, namespace string) (orphans, foreign
 			}
 		}
 	}
+	var contents []string
 	for _, gvr := range resources {
 		objects, err := s.listMetadata(ctx, gvr, namespace)
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		var others []string
 		for i := range objects {
@@ -56,7 +57,7 @@ func (s *Syncer) inside(ctx context.Context, namespace string) (orphans, foreign
 			case gvr.GroupResource() == networkPoliciesGVR.GroupResource() && o.Name == isolationPolicy:
 			case goesByItself(o, namespaced):
 			case o.Labels[workloadv1alpha1.SyncTargetLabel] == s.config.UID:
-				orphans = append(orphans, gvr.Resource+" "+o.Name)
+				contents = append(contents, gvr.Resource+" "+o.Name)
 			default:
 				others = append(others, o.Name)
 			}
@@ -67,17 +68,16 @@ func (s *Syncer) inside(ctx context.Context, namespace string) (orphans, foreign
 		// What the cluster puts into every namespace (a ServiceAccount, certificates) it has put into our own as well.
 		furniture, err := s.listMetadata(ctx, gvr, workloadv1alpha1.HeartbeatNamespace)
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		for _, name := range others {
 			if !slices.ContainsFunc(furniture, func(o metav1.PartialObjectMetadata) bool { return o.Name == name }) {
-				foreign = append(foreign, gvr.Resource+" "+name)
+				contents = append(contents, gvr.Resource+" "+name)
 			}
 		}
 	}
-	slices.Sort(orphans)
-	slices.Sort(foreign)
-	return orphans, foreign, nil
+	slices.Sort(contents)
+	return contents, nil
 }
 
 // goesByItself says whether an object is being deleted, or belongs to another one in its namespace: that one is listed

@@ -170,6 +170,9 @@ func (c *Credential) load(ctx context.Context) (pair *tls.Certificate, pending [
 		return err == nil || apierrors.IsNotFound(err), err
 	})
 	if err != nil {
+		if apierrors.IsNotFound(err) {
+			return nil, nil, fmt.Errorf("there is no Secret %q for the credential in the physical cluster: apply the manifest of \"atoll cluster add --manifest\" there, and run in its namespace: %w", c.name, err)
+		}
 		return nil, nil, fmt.Errorf("read the credential in Secret %s: %w", c.name, err)
 	}
 	pending = secret.Data[keyInProgress]
@@ -286,7 +289,7 @@ func (c *Credential) ask(ctx context.Context, kube kubernetes.Interface, name st
 	if getErr == nil {
 		for _, condition := range answered.Status.Conditions {
 			if condition.Type == certificatesv1.CertificateDenied {
-				return nil, fmt.Errorf("%s: %w: %s", c.hub.Host, ErrBootstrapRefused, condition.Message)
+				return nil, fmt.Errorf("%s: %w: %s", c.hub.Host, ErrBootstrapRefused, strings.TrimSuffix(condition.Message, "."))
 			}
 		}
 	}

@@ -521,7 +521,7 @@ func syncTarget(uid types.UID, cluster string, age time.Duration) *workloadv1alp
 func TestTargetStatus(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	twin := func(conditions ...metav1.Condition) *workloadv1alpha1.SyncTarget {
-		return &workloadv1alpha1.SyncTarget{Status: workloadv1alpha1.SyncTargetStatus{Version: "v1.36.3", Nodes: 3, Conditions: conditions}}
+		return &workloadv1alpha1.SyncTarget{Status: workloadv1alpha1.SyncTargetStatus{Version: "v1.36.3", ClusterUID: "x", Nodes: 3, Conditions: conditions}}
 	}
 	connected := metav1.Condition{Type: workloadv1alpha1.SyncTargetReady, Status: metav1.ConditionTrue, Reason: ReasonConnected}
 	frozen := metav1.Condition{Type: workloadv1alpha1.SyncTargetFrozen, Status: metav1.ConditionTrue, Reason: "Brake"}
@@ -544,7 +544,7 @@ func TestTargetStatus(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			target := syncTarget("a", "root", 0)
-			target.Status.Mirror = "mirror1"
+			target.Status.Mirror, target.Status.ClusterUID = "mirror1", "x"
 			target.Status.Conditions = []metav1.Condition{frozen}
 			got, again := targetStatus(target, tc.twin, tc.heard, tc.p, now)
 			if r := condition(got.Conditions, workloadv1alpha1.SyncTargetReady); r != tc.ready || again != tc.again {
@@ -554,6 +554,50 @@ func TestTargetStatus(t *testing.T) {
 				t.Errorf("what others wrote is lost: %+v", got)
 			}
 		})
+	}
+}
+
+// TestReadyIsCompared: what reports for the first time is Ready only when the next look has found that no other SyncTarget is the
+// same physical cluster, and of a cluster that is another's it tells nothing.
+func TestReadyIsCompared(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	reports := func(uid string) *workloadv1alpha1.SyncTarget {
+		return &workloadv1alpha1.SyncTarget{Status: workloadv1alpha1.SyncTargetStatus{ClusterUID: uid, Nodes: 3, Conditions: []metav1.Condition{
+			{Type: workloadv1alpha1.SyncTargetReady, Status: metav1.ConditionTrue, Reason: ReasonConnected},
+			{Type: workloadv1alpha1.SyncTargetObserveOnly, Status: metav1.ConditionFalse, Reason: ReasonInStep},
+		}}}
+	}
+	step := func(target, twin *workloadv1alpha1.SyncTarget, p *problem, want string, synced bool) {
+		t.Helper()
+		target.Status, _ = targetStatus(target, twin, now, p, now)
+		if r := condition(target.Status.Conditions, workloadv1alpha1.SyncTargetReady); r != want {
+			t.Errorf("Ready %q, want %q", r, want)
+		}
+		told := meta.FindStatusCondition(target.Status.Conditions, workloadv1alpha1.SyncTargetObserveOnly) != nil
+		if told != synced || (target.Status.Nodes == 3) != synced {
+			t.Errorf("its status is that of what it runs on: %v (%d nodes), want %v", told, target.Status.Nodes, synced)
+		}
+	}
+	duplicate := &problem{ReasonDuplicate, "x"}
+
+	target := syncTarget("a", "root", 0)
+	step(target, reports(""), nil, "Unknown/"+ReasonIdentified, false)
+	step(target, reports("x"), nil, "Unknown/"+ReasonIdentified, false)
+	step(target, reports("x"), nil, "True/"+ReasonConnected, true)
+	if target.IsDuplicate() || target.RunsNothing() {
+		t.Error("it is no duplicate")
+	}
+	step(target, reports("y"), nil, "Unknown/"+ReasonIdentified, true)
+	step(target, reports("y"), duplicate, "False/"+ReasonDuplicate, true)
+	if !target.IsDuplicate() || target.RunsNothing() {
+		t.Error("what it was before runs on")
+	}
+
+	target = syncTarget("b", "root", 0)
+	step(target, reports("x"), nil, "Unknown/"+ReasonIdentified, false)
+	step(target, reports("x"), duplicate, "False/"+ReasonDuplicate, false)
+	if !target.IsDuplicate() || !target.RunsNothing() {
+		t.Error("it is a duplicate that never was anything else")
 	}
 }
 
@@ -568,6 +612,7 @@ func TestDuplicateOf(t *testing.T) {
 		works  = "True/Connected"
 		lost   = "Unknown/HeartbeatLost"
 		broken = "False/Unreachable"
+		known  = "Unknown/" + ReasonIdentified
 		other  = "False/" + ReasonDuplicate
 		going  = "True/" + ReasonTerminating
 	)
@@ -586,6 +631,9 @@ func TestDuplicateOf(t *testing.T) {
 			[]claim{{"mended", "root", 2 * h, other, "x"}, {"runs", "root", h, lost, "x"}}, []string{`"runs"`, ""}},
 		{"a cluster that is registered anew in its workspace while the old registration does not work",
 			[]claim{{"east", "root", 2 * h, lost, "x"}, {"new", "root", h, works, ""}}, []string{"", ""}},
+		{"and then, it is not compared with one that works", []claim{{"east", "root", 2 * h, lost, "x"}, {"new", "root", h, known, "x"}}, []string{`"new"`, ""}},
+		{"one that was another cluster until now, or none, comes after one that works",
+			[]claim{{"moved", "root", 2 * h, known, "x"}, {"runs", "root", h, works, "x"}}, []string{`"runs"`, ""}},
 		{"another workspace reports the UID of one that works",
 			[]claim{{"east", "root", 2 * h, works, "x"}, {"fake", "shop", h, works, ""}}, []string{"", "another workspace"}},
 		{"another workspace reports the UID of one that is away",

@@ -18,7 +18,7 @@
 //     deletionTimestamp, deletes: what a fresh read shows to be ours and of the same root, by UID. Objects of ours
 //     without a leaf are counted and reported (condition Orphans).
 //   - An object without our SyncTargetLabel is never changed or deleted; a namespace without it is never used. What is new
-//     is created, never applied, and a namespace in which somebody else's objects are is not deleted (contents.go).
+//     is created, never applied, and a namespace that holds an orphan, or somebody else's object, is not deleted (contents.go).
 //   - No write goes down on the ground of a list or watch of the mirror begun after the heartbeats were last
 //     compared (gate.go). A mirror that shows an older heartbeat than the physical cluster was restored from a
 //     snapshot, and the Syncer only observes until an administrator confirms. So it does where the physical cluster

@@ -304,15 +304,13 @@ func (s *Syncer) bury(ctx context.Context, k key, leaf *unstructured.Unstructure
 		return pending, nil
 	case k.resource == namespacesGVR:
 		// A namespace takes with it what is in it.
-		orphans, foreign, err := s.inside(ctx, k.name)
+		contents, err := s.inside(ctx, k.name)
 		if err != nil {
 			return outcome{down: live}, fmt.Errorf("look into namespace %s before it is deleted: %w", k.name, err)
 		}
-		if len(orphans) > 0 { // their end brings us back
-			return outcome{down: live}, &refusal{refusedNotEmpty, fmt.Sprintf("namespace %s holds what nothing asks for, delete it there: %s", k.name, some(orphans))}
-		}
-		if len(foreign) > 0 {
-			kept, done = some(foreign), true
+		// The mirror's does not wait for people who may never come: it could not be asked for again meanwhile.
+		if len(contents) > 0 {
+			kept, done = some(contents), true
 			pending = outcome{unknown: true, undecided: true}
 		}
 	}
@@ -329,7 +327,7 @@ func (s *Syncer) bury(ctx context.Context, k key, leaf *unstructured.Unstructure
 			s.keep(k.name, kept)
 		}
 		if kept != "" {
-			klog.FromContext(ctx).Info("Namespace is left in the physical cluster, somebody else's objects are in it", "namespace", k.name, "objects", kept)
+			klog.FromContext(ctx).Info("Namespace is left in the physical cluster, objects that nothing asks for are in it", "namespace", k.name, "objects", kept)
 		}
 		return pending, s.release(ctx, k, leaf)
 	}

@@ -154,7 +154,7 @@ func (m *Manager) listen() {
 			m.enqueueTerminating(byUID, string(cluster.UID))
 		}
 	})
-	in.Namespaces.OnEvent(func(e client.Event[*corev1.Namespace]) { m.left(e.Object(), e.Deleted() || heldByOrphans(e.Object())) })
+	in.Namespaces.OnEvent(func(e client.Event[*corev1.Namespace]) { m.left(e.Object(), e.Deleted()) })
 	in.Secrets.OnEvent(func(e client.Event[*metav1.PartialObjectMetadata]) {
 		m.enqueue(bySecret, client.KeyOf(e.Object()).String())
 		m.left(e.Object(), e.Deleted())

@@ -1,12 +1,10 @@
 package syncer
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -17,12 +15,15 @@ import (
 const (
 	ReasonHeartbeatLost     = "HeartbeatLost"     // no heartbeat for 40 s
 	ReasonNotConnected      = "NotConnected"      // no syncer has reported yet
-	ReasonDuplicate         = "Duplicate"         // another SyncTarget is the same physical cluster
+	ReasonIdentified        = "Identified"        // it answers, and is not yet compared with the other SyncTargets
 	ReasonKubeconfigInvalid = "KubeconfigInvalid" // push, with a kubeconfig that cannot be used
 	ReasonMirrorTaken       = "MirrorTaken"       // status.mirror names a logical cluster of somebody else
 	ReasonMirrorInvalid     = "MirrorInvalid"     // status.mirror is no name that a mirror can have
 	ReasonTerminating       = "Terminating"       // deleted, and what it runs is not gone yet; the status is that of what it runs on
 )
+
+// ReasonDuplicate is the reason where another SyncTarget is the same physical cluster.
+const ReasonDuplicate = workloadv1alpha1.ReasonDuplicate
 
 // confirmAbandon is ConfirmAnnotation's value that lets a deleted SyncTarget go although its physical cluster still
 // has what was put there, because nobody can reach it any more.
@@ -49,15 +50,20 @@ func clusterUID(target, twin *workloadv1alpha1.SyncTarget) string {
 
 // targetStatus returns what a SyncTarget's status should be. twin is nil where it does not exist yet, heard is zero
 // where no heartbeat was ever seen. again is when time alone may change the answer; 0 is never.
+//
+// A duplicate's twin tells of another SyncTarget's cluster: nothing of that is copied but its UID. So SyncTargetObserveOnly
+// is missing for as long as a SyncTarget has never been synced (see RunsNothing).
 func targetStatus(target, twin *workloadv1alpha1.SyncTarget, heard time.Time, p *problem, now time.Time) (status workloadv1alpha1.SyncTargetStatus, again time.Duration) {
 	status = *target.Status.DeepCopy()
 	set := func(c metav1.Condition) {
 		c.ObservedGeneration, c.LastTransitionTime = target.Generation, metav1.NewTime(now)
 		meta.SetStatusCondition(&status.Conditions, c)
 	}
-	if twin != nil {
-		status.Version, status.ClusterUID = twin.Status.Version, clusterUID(target, twin)
-		status.Capacity, status.Nodes, status.LastHeartbeat = twin.Status.Capacity, twin.Status.Nodes, twin.Status.LastHeartbeat
+	status.ClusterUID = clusterUID(target, twin)
+	// Until it is stored which physical cluster it is, nobody could be compared with it.
+	compared := status.ClusterUID != "" && status.ClusterUID == target.Status.ClusterUID
+	if isDuplicate := p != nil && p.reason == ReasonDuplicate; twin != nil && compared && !isDuplicate {
+		status.Version, status.Capacity, status.Nodes, status.LastHeartbeat = twin.Status.Version, twin.Status.Capacity, twin.Status.Nodes, twin.Status.LastHeartbeat
 		status.Difference = twin.Status.Difference.DeepCopy()
 		for _, kind := range fromTwin {
 			if c := meta.FindStatusCondition(twin.Status.Conditions, kind); c != nil && kind != workloadv1alpha1.SyncTargetReady {
@@ -82,6 +88,10 @@ func targetStatus(target, twin *workloadv1alpha1.SyncTarget, heard time.Time, p 
 			if c := meta.FindStatusCondition(twin.Status.Conditions, workloadv1alpha1.SyncTargetReady); c != nil {
 				ready.Status, ready.Reason, ready.Message = c.Status, c.Reason, c.Message
 			}
+			if ready.Status == metav1.ConditionTrue && !compared {
+				ready.Status, ready.Reason = metav1.ConditionUnknown, ReasonIdentified
+				ready.Message = "The physical cluster answers. It is looked which one it is, and whether another SyncTarget is the same."
+			}
 		}
 	}
 	if ends {
@@ -97,15 +107,18 @@ func targetStatus(target, twin *workloadv1alpha1.SyncTarget, heard time.Time, p 
 }
 
 // precedes says which of two SyncTargets of one physical cluster in one workspace is the one that is synced: the one that
-// works, is not about to go, and has worked for longer; then the older. By age alone, a registration that never worked would take the cluster from
-// the one that runs everything as soon as it is mended.
+// works, is not about to go, and has worked for longer; then one that is about to work; then the older. By age alone, a
+// registration that never worked would take the cluster from the one that runs everything as soon as it is mended.
 func precedes(a, b *workloadv1alpha1.SyncTarget) bool {
 	rank := func(t *workloadv1alpha1.SyncTarget) (rank int, since time.Time) {
 		ready := meta.FindStatusCondition(t.Status.Conditions, workloadv1alpha1.SyncTargetReady)
 		if ready != nil && ready.Status == metav1.ConditionTrue && t.DeletionTimestamp == nil {
 			return 0, ready.LastTransitionTime.Time
 		}
-		return 1, since
+		if ready != nil && ready.Reason == ReasonIdentified && t.DeletionTimestamp == nil {
+			return 1, since
+		}
+		return 2, since
 	}
 	rankA, sinceA := rank(a)
 	rankB, sinceB := rank(b)
@@ -125,18 +138,12 @@ func older(a, b *workloadv1alpha1.SyncTarget) bool {
 	return a.UID < b.UID
 }
 
-// isDuplicate says whether a SyncTarget was found to be a duplicate and was not let in since.
-func isDuplicate(t *workloadv1alpha1.SyncTarget) bool {
-	ready := meta.FindStatusCondition(t.Status.Conditions, workloadv1alpha1.SyncTargetReady)
-	return ready != nil && ready.Reason == ReasonDuplicate
-}
-
 // original returns which of the SyncTargets that say they are one physical cluster is the one that is synced, nil for
 // none of none. Who is a duplicate already comes last, so that two never change places. Readiness counts within a workspace
 // alone: which cluster it is, and that it is well, is the word of whoever answers at the address that a workspace's owner
 // wrote, and must not take a cluster from another workspace.
 func original(claims []*workloadv1alpha1.SyncTarget, cluster func(*workloadv1alpha1.SyncTarget) string) *workloadv1alpha1.SyncTarget {
-	if holders := without(claims, isDuplicate); len(holders) > 0 {
+	if holders := without(claims, (*workloadv1alpha1.SyncTarget).IsDuplicate); len(holders) > 0 {
 		claims = holders
 	}
 	if len(claims) == 0 {
@@ -170,11 +177,11 @@ func duplicateOf(target *workloadv1alpha1.SyncTarget, uid string, same []*worklo
 	home := func(t *workloadv1alpha1.SyncTarget) bool { return cluster(t) == cluster(target) }
 	claims := append(without(same, isTarget), target)
 	if target.Status.ClusterUID != uid {
-		if isDuplicate(target) {
+		if target.IsDuplicate() {
 			// As another cluster it is judged once its status says so, still as a duplicate: it comes after whoever holds that.
 			return &problem{ReasonDuplicate, "It is another physical cluster now, which is looked at."}
 		}
-		claims = without(without(without(same, isTarget), isDuplicate), home)
+		claims = without(without(without(same, isTarget), (*workloadv1alpha1.SyncTarget).IsDuplicate), home)
 	}
 	switch first := original(claims, cluster); {
 	case first == nil || isTarget(first):
@@ -196,12 +203,4 @@ func waitingFor(placements, held []string, abandoned bool) *problem {
 			some(slices.Sorted(slices.Values(held))), workloadv1alpha1.ConfirmAnnotation, confirmAbandon)}
 	}
 	return nil
-}
-
-// heldByOrphans says whether a mirror's namespace is a tombstone that waits for an administrator: the syncer found objects in the
-// physical cluster's that nothing asks for.
-func heldByOrphans(ns *corev1.Namespace) bool {
-	var r workloadv1alpha1.Refusal
-	return ns.DeletionTimestamp != nil &&
-		json.Unmarshal([]byte(ns.Annotations[workloadv1alpha1.RefusedAnnotation]), &r) == nil && r.Reason == refusedNotEmpty
 }

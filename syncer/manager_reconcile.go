@@ -395,7 +395,7 @@ func (m *Manager) drain(ctx context.Context, target *workloadv1alpha1.SyncTarget
 	for _, p := range m.config.Informers.Placements.ByIndex(byTarget, string(target.UID)) {
 		placements = append(placements, client.KeyOf(p).String())
 	}
-	leaves, namespaces := m.held(mirror)
+	leaves, namespaces := m.held(mirror, target.RunsNothing())
 	if wait := waitingFor(placements, append(leaves, names(namespaces)...), abandoned); wait == nil || len(placements) > 0 || len(leaves) > 0 {
 		return wait, nil
 	}
@@ -426,17 +426,19 @@ func (m *Manager) drain(ctx context.Context, target *workloadv1alpha1.SyncTarget
 	return waitingFor(placements, names(namespaces), abandoned), nil
 }
 
-// held returns what a mirror holds for workspaces.
-func (m *Manager) held(mirror logicalcluster.Name) (leaves []string, namespaces []*corev1.Namespace) {
+// held returns what a mirror holds for workspaces; with onlyApplied, no more of that than was applied.
+func (m *Manager) held(mirror logicalcluster.Name, onlyApplied bool) (leaves []string, namespaces []*corev1.Namespace) {
 	in := m.config.Informers
+	counts := func(obj metav1.Object) bool {
+		return obj.GetLabels()[workloadv1alpha1.WorkspaceLabel] != "" && (!onlyApplied || obj.GetAnnotations()[workloadv1alpha1.AppliedAnnotation] != "")
+	}
 	for _, ns := range in.Namespaces.List(mirror, "") {
-		// What Atoll will not delete is left there, as it is where no namespace of the mirror stands for it.
-		if ns.Labels[workloadv1alpha1.WorkspaceLabel] != "" && !heldByOrphans(ns) {
+		if counts(ns) {
 			namespaces = append(namespaces, ns)
 		}
 	}
 	add := func(kind string, obj metav1.Object) {
-		if obj.GetLabels()[workloadv1alpha1.WorkspaceLabel] != "" {
+		if counts(obj) {
 			leaves = append(leaves, fmt.Sprintf("%s %s/%s", kind, obj.GetNamespace(), obj.GetName()))
 		}
 	}

@@ -21,7 +21,6 @@ const (
 	refusedNameConflict = "NameConflict"
 	refusedSchema       = "SchemaRejected"
 	refusedUnreachable  = "Unreachable"
-	refusedNotEmpty     = "NotEmpty" // of a namespace's tombstone: orphans are in it
 )
 
 // refusal is the error of a write that the physical cluster would not take.

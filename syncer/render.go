@@ -143,8 +143,8 @@ func ownerOf(down *unstructured.Unstructured) string {
 	if other == "" {
 		return "is not Atoll's"
 	}
-	return fmt.Sprintf("belongs to another registration of this cluster, the SyncTarget with UID %s: one that was removed while the cluster could not be reached, "+
-		"or another Atoll's. Is there no such SyncTarget any more, delete it in the cluster", other)
+	return fmt.Sprintf("belongs to another registration of this cluster, the SyncTarget with UID %s. Is this one a duplicate of that, remove this one: what is there is in use. "+
+		"It may be another Atoll's, too. Only if no Atoll has that SyncTarget any more, since it was removed while the cluster could not be reached, delete what it left in the cluster", other)
 }
 
 // sameRoot says whether a downstream object was made for the leaf's root. Leaves of namespaces have no root's UID;

@@ -26,6 +26,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -111,6 +113,7 @@ func TestSyncer(t *testing.T) {
 		{"restored hub", (*world).restored},
 		{"namespace goes with its leaves", (*world).namespaceGoes},
 		{"namespace with somebody else's objects stays", (*world).namespaceStays},
+		{"namespace with an orphan stays", (*world).orphanStays},
 		{"SyncTarget goes", (*world).targetGoes},
 		{"server runs the syncer", (*world).push},
 		{"duplicate recovers", (*world).duplicateRecovers},
@@ -918,38 +921,58 @@ func (w *world) below(name string) {
 	})
 }
 
-// namespaceStays: what an administrator of the physical cluster put into our namespace does not go with it.
-func (w *world) namespaceStays() {
-	const name = "shared"
+// namespaceIsLeft leaves an object, with labels, in a namespace of ours that is not asked for any more, and asks for the
+// namespace again: neither is touched, both are reported, and a ConfigMap "ours" goes down.
+func (w *world) namespaceIsLeft(name, object string, labels map[string]string) *corev1.ConfigMap {
+	w.Helper()
 	w.makeNamespace(name)
 	w.below(name)
-	theirs, err := w.east.CoreV1().ConfigMaps(name).Create(w.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "theirs"}}, metav1.CreateOptions{})
+	left, err := w.east.CoreV1().ConfigMaps(name).Create(w.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: object, Labels: labels}}, metav1.CreateOptions{})
 	w.must(err)
 	w.must(w.mirror.CoreV1().Namespaces().Delete(w.Context(), name, metav1.DeleteOptions{}))
 	w.eventually("the mirror's namespace goes", func() string {
-		_, err := w.mirror.CoreV1().Namespaces().Get(w.Context(), name, metav1.GetOptions{})
+		ns, err := w.mirror.CoreV1().Namespaces().Get(w.Context(), name, metav1.GetOptions{})
+		if err == nil {
+			return fmt.Sprintf("it is there, with annotations %v", ns.Annotations)
+		}
 		return notGone(err)
 	})
-	w.syncer.beatSoon()
-	c := w.condition(ConditionOrphans, metav1.ConditionTrue, ReasonNoLeaf)
-	for _, word := range []string{"namespaces " + name, "configmaps theirs"} {
-		if !strings.Contains(c.Message, word) {
-			w.Errorf("the condition does not name %q: %s", word, c.Message)
-		}
-	}
+	w.orphansAre("namespaces " + name + " (kept for configmaps " + object + ")")
 	down, err := w.east.CoreV1().Namespaces().Get(w.Context(), name, metav1.GetOptions{})
 	w.must(err)
-	now, err := w.east.CoreV1().ConfigMaps(name).Get(w.Context(), "theirs", metav1.GetOptions{})
-	w.must(err)
-	if down.DeletionTimestamp != nil || now.ResourceVersion != theirs.ResourceVersion {
-		w.Errorf("it was touched: namespace %+v, object %+v", down, now)
-	}
-	// The workspace may have it again, and without the object it goes.
 	w.makeNamespace(name)
 	w.makeConfigMap(name, "ours", "root-ours", "x")
 	w.eventually("it is used again", w.configMapDown(name, "ours", "x"))
-	w.must(w.east.CoreV1().ConfigMaps(name).Delete(w.Context(), "theirs", metav1.DeleteOptions{}))
-	w.must(w.mirror.CoreV1().ConfigMaps(name).Delete(w.Context(), "ours", metav1.DeleteOptions{}))
+	again, err := w.east.CoreV1().Namespaces().Get(w.Context(), name, metav1.GetOptions{})
+	w.must(err)
+	now, err := w.east.CoreV1().ConfigMaps(name).Get(w.Context(), object, metav1.GetOptions{})
+	w.must(err)
+	if down.DeletionTimestamp != nil || again.UID != down.UID || now.ResourceVersion != left.ResourceVersion {
+		w.Errorf("it was touched: namespace %+v, then %+v, object %+v", down, again, now)
+	}
+	return left
+}
+
+// orphansAre waits until the condition Orphans has all the words.
+func (w *world) orphansAre(words ...string) {
+	w.Helper()
+	w.syncer.beatSoon()
+	for _, word := range words {
+		w.eventually("the condition names "+word, func() string {
+			if c := w.condition(ConditionOrphans, metav1.ConditionTrue, ReasonNoLeaf); !strings.Contains(c.Message, word) {
+				return c.Message
+			}
+			return ""
+		})
+	}
+}
+
+// namespaceEnds gives up a namespace and the leaves in it: nothing is left below.
+func (w *world) namespaceEnds(name string, configMaps ...string) {
+	w.Helper()
+	for _, c := range configMaps {
+		w.must(w.mirror.CoreV1().ConfigMaps(name).Delete(w.Context(), c, metav1.DeleteOptions{}))
+	}
 	w.must(w.mirror.CoreV1().Namespaces().Delete(w.Context(), name, metav1.DeleteOptions{}))
 	w.eventually("it goes", func() string {
 		_, err := w.east.CoreV1().Namespaces().Get(w.Context(), name, metav1.GetOptions{})
@@ -957,6 +980,28 @@ func (w *world) namespaceStays() {
 	})
 	w.syncer.beatSoon()
 	w.condition(ConditionOrphans, metav1.ConditionFalse, ReasonNone)
+}
+
+// namespaceStays: what an administrator of the physical cluster put into our namespace does not go with it.
+func (w *world) namespaceStays() {
+	theirs := w.namespaceIsLeft("shared", "theirs", nil)
+	w.must(w.east.CoreV1().ConfigMaps("shared").Delete(w.Context(), theirs.Name, metav1.DeleteOptions{}))
+	w.namespaceEnds("shared", "ours")
+}
+
+// orphanStays: what is left of us does not go with its namespace, nor keep anybody from that, and goes once it is asked for again and
+// given up.
+func (w *world) orphanStays() {
+	ghost := w.namespaceIsLeft("once", "ghost", map[string]string{
+		workloadv1alpha1.SyncTargetLabel: string(w.target.UID), workloadv1alpha1.WorkspaceLabel: workspace,
+	})
+	w.orphansAre("configmaps once/ghost")
+	w.makeConfigMap("once", "ghost", "root-ghost", "x")
+	w.eventually("the orphan has a leaf again", w.configMapDown("once", "ghost", "x"))
+	if now, err := w.east.CoreV1().ConfigMaps("once").Get(w.Context(), "ghost", metav1.GetOptions{}); err != nil || now.UID != ghost.UID {
+		w.Errorf("it is another one than %s: %+v %v", ghost.UID, now, err)
+	}
+	w.namespaceEnds("once", "ghost", "ours")
 }
 
 func (w *world) targetGoes() {
@@ -998,6 +1043,30 @@ func (w *world) ready(name string, status metav1.ConditionStatus, reason string)
 	w.Helper()
 	w.target = &workloadv1alpha1.SyncTarget{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	w.condition(workloadv1alpha1.SyncTargetReady, status, reason)
+}
+
+// neverReady watches a SyncTarget in root from its registration until it is not Ready for a reason; it must not be Ready on the way.
+func (w *world) neverReady(name, reason string, register func()) {
+	w.Helper()
+	ctx, cancel := context.WithTimeout(client.In(w.Context(), "root"), patience)
+	defer cancel()
+	events, err := w.clients.Dynamic.Resource(syncTargetsGVR).Watch(ctx, metav1.SingleObject(metav1.ObjectMeta{Name: name}))
+	w.must(err)
+	defer events.Stop()
+	register()
+	for e := range events.ResultChan() {
+		target := &workloadv1alpha1.SyncTarget{}
+		w.must(runtime.DefaultUnstructuredConverter.FromUnstructured(e.Object.(*unstructured.Unstructured).Object, target))
+		c := meta.FindStatusCondition(target.Status.Conditions, workloadv1alpha1.SyncTargetReady)
+		if c != nil && c.Status == metav1.ConditionTrue {
+			w.Fatalf("SyncTarget %s is Ready before it is %s", name, reason)
+		}
+		if c != nil && c.Reason == reason {
+			w.target = target
+			return
+		}
+	}
+	w.Fatalf("SyncTarget %s did not become %s", name, reason)
 }
 
 // push registers the physical cluster with a kubeconfig: the server's Manager runs the Syncer.
@@ -1159,6 +1228,7 @@ clusters: [{name: c, cluster: {server: "` + server.URL + `"}}], users: [{name: u
 	w.ready("leaving", metav1.ConditionFalse, ReasonDuplicate)
 	w.must(w.clients.Objects.Create(w.inMirror(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
 		Name: "leaving-1a", Labels: map[string]string{workloadv1alpha1.WorkspaceLabel: workspace}, Finalizers: []string{workloadv1alpha1.SyncerFinalizer},
+		Annotations: map[string]string{workloadv1alpha1.AppliedAnnotation: "before"},
 	}}))
 	writes = ways.writes.Load()
 	w.must(w.clients.Objects.Delete(home, leaving))
@@ -1183,6 +1253,14 @@ clusters: [{name: c, cluster: {server: "` + server.URL + `"}}], users: [{name: u
 	w.eventually("it goes", func() string {
 		return notGone(w.clients.Objects.Get(home, ctrlclient.ObjectKeyFromObject(leaving), leaving))
 	})
+
+	// It was never Ready, and what was never applied is not waited for.
+	var named *workloadv1alpha1.SyncTarget
+	w.neverReady("named", ReasonDuplicate, func() { named, _ = register("named", w.alias("another")) })
+	w.must(w.clients.Objects.Create(w.inMirror(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+		Name: "named-1a", Labels: map[string]string{workloadv1alpha1.WorkspaceLabel: workspace}, Finalizers: []string{workloadv1alpha1.SyncerFinalizer},
+	}}))
+	remove(named)
 
 	// The other registration goes.
 	third, _ := register("third", w.alias("another"))

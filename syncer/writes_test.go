@@ -291,7 +291,7 @@ func TestNameConflictNamesTheOwner(t *testing.T) {
 		want   string
 	}{
 		"nobody's":                       {want: "configmaps shop-1/settings exists and is not Atoll's"},
-		"of a registration that is gone": {map[string]string{workloadv1alpha1.SyncTargetLabel: "east-before"}, "the SyncTarget with UID east-before"},
+		"of a registration that is gone": {map[string]string{workloadv1alpha1.SyncTargetLabel: "east-before"}, "the SyncTarget with UID east-before. Is this one a duplicate of that, remove this one"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			live := configMap("7", "a")

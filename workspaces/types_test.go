@@ -39,7 +39,7 @@ func TestWorkspacesHaveTypes(t *testing.T) {
 		if got := lc.Annotations[tenancyv1alpha1.TypeAnnotation]; got != "root:team" {
 			t.Errorf("%s: its type is %q", reason, got)
 		}
-		must(t, h.server.DeleteCluster(h.ctx, cluster))
+		h.empty(cluster)
 		must(t, h.clients.Objects.Get(inRoot, types.NamespacedName{Name: "shop"}, w))
 		w.Status.Phase = corev1alpha1.LogicalClusterPhaseScheduling
 		must(t, h.clients.Objects.Status().Update(inRoot, w))

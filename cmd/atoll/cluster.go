@@ -9,7 +9,6 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -18,7 +17,6 @@ import (
 	"atoll.dev/atoll/client"
 	"atoll.dev/atoll/internal/cli"
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
-	"atoll.dev/atoll/syncer"
 )
 
 func newClusterCommand(streams genericiooptions.IOStreams) *cobra.Command {
@@ -78,16 +76,6 @@ func clustersFor(ctx context.Context, hub *cli.Hub, path logicalcluster.Path) (c
 
 // refused says whether somebody may not see what he asked for: a ServiceAccount is a stranger outside of its own workspace.
 func refused(err error) bool { return apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) }
-
-// isDuplicate says whether the server leaves a SyncTarget alone because another one is the same physical cluster, and how
-// it says so.
-func isDuplicate(t *workloadv1alpha1.SyncTarget) (bool, string) {
-	ready := meta.FindStatusCondition(t.Status.Conditions, workloadv1alpha1.SyncTargetReady)
-	if ready == nil || ready.Reason != syncer.ReasonDuplicate {
-		return false, ""
-	}
-	return true, ready.Message
-}
 
 // getCluster reads the SyncTarget of that name in the current workspace, else in the nearest above that has one; path is
 // the workspace it was found in.

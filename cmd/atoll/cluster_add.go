@@ -257,7 +257,7 @@ func holder(same []*workloadv1alpha1.SyncTarget) *workloadv1alpha1.SyncTarget {
 		if meta.IsStatusConditionTrue(t.Status.Conditions, workloadv1alpha1.SyncTargetReady) && t.DeletionTimestamp == nil {
 			return 0
 		}
-		if duplicate, _ := isDuplicate(t); !duplicate {
+		if !t.IsDuplicate() {
 			return 1
 		}
 		return 2

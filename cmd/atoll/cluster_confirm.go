@@ -53,8 +53,13 @@ Look at "atoll cluster status NAME" first.`,
 			if !meta.IsStatusConditionTrue(target.Status.Conditions, condition) {
 				return fmt.Errorf("cluster %q waits for no such confirmation: its condition %s is not True", name, condition)
 			}
-			if duplicate, why := isDuplicate(target); duplicate && condition == workloadv1alpha1.SyncTargetObserveOnly {
-				return fmt.Errorf("cluster %q is a Duplicate, and nothing is written there, confirmed or not: %s Give it the kubeconfig of its own physical cluster, or remove one of the two", name, why)
+			if target.IsDuplicate() && condition == workloadv1alpha1.SyncTargetObserveOnly {
+				why := meta.FindStatusCondition(target.Status.Conditions, workloadv1alpha1.SyncTargetReady).Message
+				remedy := "Run its syncer in its own physical cluster"
+				if target.Spec.KubeconfigSecretRef != nil {
+					remedy = "Give it the kubeconfig of its own physical cluster"
+				}
+				return fmt.Errorf("cluster %q is a Duplicate, and a confirmation changes nothing: %s %s, or remove one of the two", name, why, remedy)
 			}
 			path, err := changeCluster(cmd.Context(), hub, name, func(t *workloadv1alpha1.SyncTarget) {
 				if t.Annotations == nil {

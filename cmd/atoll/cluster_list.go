@@ -115,7 +115,7 @@ func readiness(t *workloadv1alpha1.SyncTarget, beat heartbeat) (ready, reason st
 			}
 		}
 	}
-	if duplicate, _ := isDuplicate(t); duplicate {
+	if t.IsDuplicate() {
 		return ready, reason // a confirmation would change nothing
 	}
 	for _, condition := range []string{workloadv1alpha1.SyncTargetObserveOnly, workloadv1alpha1.SyncTargetFrozen} {

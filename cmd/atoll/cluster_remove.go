@@ -31,7 +31,8 @@ func newClusterRemoveCommand(open hubOpener, streams genericiooptions.IOStreams)
 		Use:     "remove NAME",
 		Aliases: []string{"rm"},
 		Short:   "Remove a physical cluster that nothing is placed on",
-		Long:    "Remove the registration of a physical cluster. It is refused while anything is placed there: move that first.",
+		Long: "Remove the registration of a physical cluster. It is refused while anything is placed there: move that first.\n" +
+			"A Duplicate that was never anything else runs nothing, and goes at once.",
 		Example: `  atoll cluster cordon east                                                             # nothing new comes
   atoll kubectl annotate ns default placement.atoll.dev/clusters=west --overwrite       # what is there moves
   atoll cluster remove east`,
@@ -54,19 +55,10 @@ func (o *clusterRemove) run(ctx context.Context, hub *cli.Hub, name string) erro
 	if err != nil {
 		return err
 	}
-	all, visible, err := placements(ctx, hub)
-	if err != nil {
-		return err
-	}
-	if !visible {
-		return fmt.Errorf("remove cluster %q: it is registered in workspace %q, and whether anything is placed there is visible only with the right to list the placements of all workspaces; %s", name, path, whoMay(path))
-	}
-	uses, err := withPaths(ctx, hub, placedOn(target, all))
-	if err != nil {
-		return err
-	}
-	if len(uses) > 0 {
-		return inUseError(name, uses)
+	if !target.RunsNothing() {
+		if err := refuseInUse(ctx, hub, path, target); err != nil {
+			return err
+		}
 	}
 	secrets, err := credentials(ctx, hub, path, target)
 	if err != nil {
@@ -106,6 +98,22 @@ func (o *clusterRemove) run(ctx context.Context, hub *cli.Hub, name string) erro
 	}
 	if _, err = fmt.Fprintf(o.Out, "Cluster %s is removed from %s.\n", name, path); err == nil && target.Spec.BootstrapTokenSecretRef != nil {
 		_, err = fmt.Fprintf(o.Out, "Take its syncer away in the cluster: %s\n", uninstall(target))
+	}
+	return err
+}
+
+// refuseInUse returns an error unless it is sure that nothing is placed on a cluster.
+func refuseInUse(ctx context.Context, hub *cli.Hub, path logicalcluster.Path, target *workloadv1alpha1.SyncTarget) error {
+	all, visible, err := placements(ctx, hub)
+	if err != nil {
+		return err
+	}
+	if !visible {
+		return fmt.Errorf("remove cluster %q: it is registered in workspace %q, and whether anything is placed there is visible only with the right to list the placements of all workspaces; %s", target.Name, path, whoMay(path))
+	}
+	uses, err := withPaths(ctx, hub, placedOn(target, all))
+	if err == nil && len(uses) > 0 {
+		err = inUseError(target.Name, uses)
 	}
 	return err
 }

@@ -84,17 +84,16 @@ func clusterStatus(ctx context.Context, hub *cli.Hub, out io.Writer, name string
 		})
 		fmt.Fprintf(out, "Condition %s is %s since %s: %s: %s\n", c.Type, c.Status, age(c.LastTransitionTime), c.Reason, message)
 	}
-	duplicate, _ := isDuplicate(t)
 	for _, condition := range slices.Sorted(maps.Keys(confirmable)) {
 		what := confirmable[condition]
-		if duplicate && condition == workloadv1alpha1.SyncTargetObserveOnly {
+		if t.IsDuplicate() && condition == workloadv1alpha1.SyncTargetObserveOnly {
 			continue // it cannot be confirmed
 		}
 		if meta.IsStatusConditionTrue(t.Status.Conditions, condition) {
 			fmt.Fprintf(out, "Nothing is %s there until you confirm. Look first, then: %s cluster confirm %s %s\n", what.held, self, t.Name, what.word)
 		}
 	}
-	if !duplicate && meta.IsStatusConditionTrue(t.Status.Conditions, workloadv1alpha1.SyncTargetObserveOnly) {
+	if !t.IsDuplicate() && meta.IsStatusConditionTrue(t.Status.Conditions, workloadv1alpha1.SyncTargetObserveOnly) {
 		if err := writeDifference(out, t.Status.Difference); err != nil {
 			return err
 		}

@@ -520,12 +520,34 @@ func duplicate(name, uid string, ref *corev1.SecretReference) *workloadv1alpha1.
 	}
 }
 
+// TestRemoveDuplicate: a duplicate that never was anything else runs nothing, whatever names it; one that was synced before may.
+func TestRemoveDuplicate(t *testing.T) {
+	for reason, synced := range map[string]bool{"runs nothing": false, "was synced before": true} {
+		f := newFakeAtoll(t, "shop")
+		target := duplicate("north", "u1", nil)
+		target.UID = "north-uid"
+		if !synced {
+			target.Status.Conditions = target.Status.Conditions[:1]
+		}
+		f.put(t, "root", target)
+		f.placeOn(t, "north")
+		out, _, err := f.call(t, newClusterRemoveCommand, "north")
+		if (err != nil) != synced || strings.Contains(out, "is removed") == synced {
+			t.Errorf("%s: removed: %v %s", reason, err, out)
+		}
+	}
+}
+
 // TestDuplicateWaitsForNoConfirmation: what is not synced at all does not ask for one.
 func TestDuplicateWaitsForNoConfirmation(t *testing.T) {
 	f := newFakeAtoll(t)
+	f.put(t, "root", duplicate("pushed", "u1", &corev1.SecretReference{Name: "pushed"}))
+	if _, _, err := f.call(t, newClusterConfirmCommand, "pushed", "restored"); err == nil || !strings.Contains(err.Error(), "Give it the kubeconfig of its own") {
+		t.Errorf("confirm: error %v, want one with what to do", err)
+	}
 	f.put(t, "root", duplicate("west2", "u1", nil))
 	_, _, err := f.call(t, newClusterConfirmCommand, "west2", "restored")
-	for _, words := range []string{"Duplicate", `SyncTarget "east" is the same physical cluster`} {
+	for _, words := range []string{"Duplicate", `SyncTarget "east" is the same physical cluster`, "Run its syncer in its own physical cluster"} {
 		if err == nil || !strings.Contains(err.Error(), words) {
 			t.Errorf("confirm: error %v, want one with %q", err, words)
 		}

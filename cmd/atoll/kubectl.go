@@ -48,6 +48,7 @@ func runKubectl(args []string, streams genericiooptions.IOStreams) error {
 	// As kubectl makes them by itself.
 	flags := genericclioptions.NewConfigFlags(true).WithDeprecatedPasswordFlag().WithDiscoveryBurst(300).WithDiscoveryQPS(50).WithWarningPrinter(streams)
 	flags.WithWrapConfigFn(func(c *rest.Config) *rest.Config {
+		c.UserAgent = kubectlAgent(rest.DefaultKubernetesUserAgent())
 		if asksNobody(flags) {
 			c.Wrap(func(http.RoundTripper) http.RoundTripper { return nobody{*flags.KubeConfig} })
 		}
@@ -65,6 +66,13 @@ func runKubectl(args []string, streams genericiooptions.IOStreams) error {
 	})
 	kubectlutil.CheckErr(kubecli.RunNoErrOutput(command))
 	return nil
+}
+
+// kubectlAgent is a user agent of this program by kubectl's name. By it the server calls who wrote a field where kubectl does not say,
+// as when it scales, and a conflict would otherwise seem to be with Atoll itself.
+func kubectlAgent(own string) string {
+	_, build, _ := strings.Cut(own, "/")
+	return "kubectl/" + build
 }
 
 // asksNobody says whether kubectl would ask localhost:8080, where nothing of ours ever is, because nothing names a server.

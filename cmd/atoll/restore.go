@@ -76,6 +76,7 @@ func restoreDone(self, root string, h *backupfile.Header, revision int64) string
 
 Next:
   %[1]s start --root-directory %[2]s   # with its other flags as before, at the same address and port
+  %[1]s workspace use PATH             # the kubeconfig that it writes anew is of "root"
   %[1]s cluster list                   # clusters that have seen a later state are only observed
   %[1]s cluster status NAME            # what a confirmation would do there
   %[1]s cluster confirm NAME restored

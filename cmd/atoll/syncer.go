@@ -190,7 +190,7 @@ func find(ctx context.Context, mirror *rest.Config) (name, uid string, err error
 func work(ctx context.Context, credential *syncer.Credential, physical *rest.Config, mayWrite func() error) error {
 	err := credential.Open(ctx)
 	if errors.Is(err, syncer.ErrBootstrapRefused) {
-		return fmt.Errorf("%w. Write a new manifest where the cluster was added: atoll cluster add NAME --manifest", err)
+		return fmt.Errorf("%w; write a new manifest where the cluster was added: atoll cluster add NAME --manifest", err)
 	}
 	if ctx.Err() != nil {
 		return nil

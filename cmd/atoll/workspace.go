@@ -69,7 +69,7 @@ func getWorkspace(ctx context.Context, hub *cli.Hub, holder logicalcluster.Path,
 	w := &tenancyv1alpha1.Workspace{}
 	err := hub.Objects.Get(cli.In(ctx, holder), ctrlclient.ObjectKey{Name: name}, w)
 	if apierrors.IsNotFound(err) {
-		return nil, fmt.Errorf("there is no workspace %q in %q: \"%s workspace list\" shows what there is: %w", name, holder, self, err)
+		return nil, fmt.Errorf("there is no workspace %q in %q: \"%s workspace list\" shows what there is", name, holder, self)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read workspace %q in %q: %w", name, holder, err)

@@ -90,6 +90,13 @@ func TestSummariseDeployment(t *testing.T) {
 			observed: 3, counts: [5]int32{9, 6, 9, 9, 0},
 			conditions: map[string]string{"Available": "True MinimumReplicasAvailable", "Progressing": "True ReplicaSetUpdated"},
 		},
+		"ScaledDown": {
+			reason: "all pods that exist are told, not only as many as are asked for", leaves: []Leaf{
+				leaf("east", 6, available(0), func(l *Leaf, _ *appsv1.Deployment) { l.Target = 1 }),
+				leaf("west", 6, available(0), func(l *Leaf, _ *appsv1.Deployment) { l.Target = 1 })}, desired: 2,
+			observed: 3, counts: [5]int32{12, 2, 0, 0, 12},
+			conditions: map[string]string{"Available": "False MinimumReplicasUnavailable", "Progressing": "True ReplicaSetUpdated"},
+		},
 		"NotYetAvailable": {
 			reason: "4 of 6 with one that may miss is too few", leaves: []Leaf{leaf("east", 3, available(2)), leaf("west", 3, available(2))},
 			observed: 3, counts: [5]int32{6, 6, 4, 4, 2},

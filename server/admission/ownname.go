@@ -17,7 +17,8 @@ type OwnName struct {
 	*admission.Handler
 }
 
-// NewOwnName returns the plugin. It has to come before all that others configured.
+// NewOwnName returns the plugin. It has to come before all that others configured, and again after what of that changes objects:
+// a webhook that is invoked again has the last word otherwise.
 func NewOwnName() *OwnName {
 	return &OwnName{Handler: admission.NewHandler(admission.Create, admission.Update)}
 }

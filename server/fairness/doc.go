@@ -11,6 +11,9 @@
 // or a client that sends its body slowly: it gives its seats back and goes on without. That of its workspace it keeps as long
 // as many others of the workspace go on without one.
 //
+// While goroutines wait for CPUs and more than one workspace asks, fewer seats are dealt out, down to one for each CPU: what
+// is begun then finishes no sooner, and who asks for little would wait for it. See capacity.go.
+//
 // Levels do not share seats: requests to workspaces, and those to mirrors, which only syncers make. Administrators and
 // the server's own controllers are exempt, as in kube-apiserver: what they wait for is often a request of their own.
 // Besides, the open watches of a workspace are bounded, since each costs memory for as long as it is open.
@@ -20,5 +23,5 @@
 // divide their own. The server puts it into its handler chain. When etcd is away requests keep their seats until they
 // fail, or for as long as patience.
 //
-// Read fairness.go first, then level.go.
+// Read fairness.go first, then level.go, then capacity.go.
 package fairness

@@ -95,10 +95,14 @@ func New(c Config) (*Fairness, error) {
 	}
 	f.lists = newLists(f.estimates.ObjectsPerSeat)
 	for _, l := range []struct {
-		name string
-		to   **level
-	}{{"workspaces", &f.workspaces}, {"mirrors", &f.mirrors}} {
-		made, err := newLevel(l.name, c.Seats, c.SeatsPerWorkspace)
+		name    string
+		cpuWait func() time.Duration
+		to      **level
+	}{
+		{"workspaces", newCPUWaits().rare, &f.workspaces},
+		{"mirrors", uncrowded, &f.mirrors},
+	} {
+		made, err := newLevel(l.name, c.Seats, c.SeatsPerWorkspace, l.cpuWait)
 		if err != nil {
 			return nil, fmt.Errorf("divide %d requests at once between %s: %w", c.Seats, l.name, err)
 		}

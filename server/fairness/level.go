@@ -46,12 +46,13 @@ type level struct {
 	schema   *flowcontrolv1.FlowSchema
 	priority *flowcontrolv1.PriorityLevelConfiguration
 
-	perOne  int // seats of one logical cluster
+	perOne  int // seats of one logical cluster, where the level has all of its own
 	queues  fairqueuing.QueueSet
 	seed    maphash.Seed
 	factory fairqueuing.QueueSetFactory
 
 	mu       sync.Mutex // guards what follows
+	capacity *capacity
 	clusters map[logicalcluster.Name]*share
 	idle     int // those of clusters with no users
 }
@@ -59,15 +60,17 @@ type level struct {
 // share is what one logical cluster has of a level. Its counts are guarded by the level's mutex.
 type share struct {
 	queues   fairqueuing.QueueSet
+	seats    int // that these deal
 	users    int // requests that wait or have seats
 	overtime int // requests that gave their seats back and go on
 }
 
-func newLevel(name string, seats, perOne int) (*level, error) {
+// newLevel returns one whose goroutines wait for a CPU as cpuWait says.
+func newLevel(name string, seats, perOne int, cpuWait func() time.Duration) (*level, error) {
 	l := &level{
 		name: name, schema: newSchema(name), priority: newPriority(name),
 		perOne: min(perOne, seats), seed: maphash.MakeSeed(), factory: queueset.NewQueueSetFactory(eventclock.Real{}),
-		clusters: map[logicalcluster.Name]*share{},
+		capacity: newCapacity(seats, cpuWait), clusters: map[logicalcluster.Name]*share{},
 	}
 	var err error
 	l.queues, err = l.newQueues(queuesOfLevel, seats,
@@ -89,7 +92,7 @@ func (l *level) newQueues(config fairqueuing.QueuingConfig, seats int, requests 
 // back.
 func (l *level) enter(ctx context.Context, cluster logicalcluster.Name, who string, work *flowcontrolrequest.WorkEstimate, note fairqueuing.QueueNoteFn) (leave func(), ok bool) {
 	own := l.join(cluster)
-	first, _ := own.queues.StartRequest(ctx, work, maphash.String(l.seed, who), who, within, nil, nil, note)
+	first, _ := own.queues.StartRequest(ctx, l.narrow(work), maphash.String(l.seed, who), who, within, nil, nil, note)
 	if first == nil {
 		l.part(cluster, own)
 		return nil, false
@@ -100,7 +103,7 @@ func (l *level) enter(ctx context.Context, cluster logicalcluster.Name, who stri
 		defer close(ended)
 		overtime := false
 		first.Finish(func() {
-			second, _ := l.queues.StartRequest(ctx, work, maphash.String(l.seed, string(cluster)), string(cluster), between, nil, nil, note)
+			second, _ := l.queues.StartRequest(ctx, l.narrow(work), maphash.String(l.seed, string(cluster)), string(cluster), between, nil, nil, note)
 			if second == nil {
 				return
 			}
@@ -173,13 +176,16 @@ func (l *level) endOvertime(own *share) {
 func (l *level) join(cluster logicalcluster.Name) *share {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.capacity.asks(cluster, time.Now()) {
+		l.deal(l.queues, queuesOfLevel, l.capacity.now)
+	}
 	own, ok := l.clusters[cluster]
 	if !ok {
 		queues, err := l.newQueues(queuesOfWorkspace, l.perOne, metrics.RatioedGaugePair{RequestsWaiting: unseen{}, RequestsExecuting: unseen{}}, unseen{})
 		if err != nil {
 			panic(fmt.Sprintf("the constant queuesOfWorkspace is wrong: %v", err))
 		}
-		own = &share{queues: queues}
+		own = &share{queues: queues, seats: l.perOne}
 		l.clusters[cluster] = own
 		l.idle++
 	}
@@ -187,7 +193,36 @@ func (l *level) join(cluster logicalcluster.Name) *share {
 		l.idle--
 	}
 	own.users++
+	if seats := l.capacity.of(l.perOne); seats != own.seats {
+		own.seats = seats
+		l.deal(own.queues, queuesOfWorkspace, seats)
+	}
 	return own
+}
+
+// narrow is the work in no more than half of the seats that a logical cluster has now, as New has it of those it has at most: the
+// widest would hold up the whole level.
+func (l *level) narrow(work *flowcontrolrequest.WorkEstimate) *flowcontrolrequest.WorkEstimate {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	seats := l.capacity.of(l.perOne)
+	if seats == l.perOne {
+		return work
+	}
+	half := uint64(max(1, seats/2))
+	narrow := *work
+	narrow.InitialSeats, narrow.FinalSeats = min(work.InitialSeats, half), min(work.FinalSeats, half)
+	return &narrow
+}
+
+// deal changes how many seats there are of those that have them and wait for them.
+func (l *level) deal(queues fairqueuing.QueueSet, config fairqueuing.QueuingConfig, seats int) {
+	config.Name = l.name
+	change, err := queues.BeginConfigChange(config)
+	if err != nil {
+		panic(fmt.Sprintf("the constant %+v is wrong: %v", config, err))
+	}
+	change.Complete(fairqueuing.DispatchingConfig{ConcurrencyLimit: seats, ConcurrencyDenominator: l.capacity.most})
 }
 
 func (l *level) part(cluster logicalcluster.Name, own *share) {

@@ -19,7 +19,12 @@ import (
 	"atoll.dev/atoll/client"
 )
 
-const wrongNamespace = "OwnerRefInvalidNamespace"
+const (
+	wrongNamespace = "OwnerRefInvalidNamespace"
+	// gather is how long what may be worth an Event waits for more of its resource and logical cluster: they share one search,
+	// which takes as long as there are objects, however many name an owner that is not there.
+	gather = 5 * time.Second
+)
 
 // resourceOf is a resource of a logical cluster.
 type resourceOf struct {
@@ -38,7 +43,7 @@ type suspect struct {
 // tellWrongNamespace has an Event written about an object if the owner that it names exists in another namespace: its
 // author hardly meant what follows.
 func (c *Collector) tellWrongNamespace(live object, o owner) {
-	c.suspects.add(resourceOf{live.cluster, o.resource}, suspect{live.identity, o.APIVersion, o.Kind, o.identity})
+	c.suspects.addAfter(resourceOf{live.cluster, o.resource}, suspect{live.identity, o.APIVersion, o.Kind, o.identity}, gather)
 }
 
 // tellSuspects looks for owners of a resource in other namespaces, for many objects at once, and writes the Events. One that

@@ -2,6 +2,9 @@ package garbage
 
 import "github.com/kcp-dev/logicalcluster/v3"
 
+// Gather is how long suspects wait for more.
+const Gather = gather
+
 // Nodes is how many objects the collector keeps in memory.
 func (c *Collector) Nodes() int { return c.graph.size() }
 

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -141,5 +142,26 @@ func TestManySuspectsShareAScan(t *testing.T) {
 	}
 	if begun := k.begun.Load(); begun == 0 || begun > 3 { // one for the first, one for the others
 		t.Errorf("%d scans for %d objects, want one or two", begun, n)
+	}
+}
+
+// TestSearchesForSuspectsArePaced: who makes one object after the other that names an owner elsewhere does not have all of that
+// kind listed for each.
+func TestSearchesForSuspectsArePaced(t *testing.T) {
+	k := slow{lists: make(chan struct{}), begun: &atomic.Int32{}, now: &atomic.Int32{}, most: &atomic.Int32{}}
+	close(k.lists)
+	h := startKnowing(t, t.TempDir(), true, func(kinds garbage.Kinds) garbage.Kinds {
+		k.Kinds = kinds
+		return k
+	})
+	p, elsewhere := h.at(t, shop, "ns"), h.at(t, shop, "elsewhere")
+	owner := newObject(elsewhere, &corev1.Secret{}, "owner")
+	began := time.Now()
+	for i := range 30 {
+		p.goes(p.configMap(fmt.Sprintf("d%d", i), elsewhere.owner(owner)))
+	}
+	p.told("d29", string(owner.UID))
+	if begun, most := k.begun.Load(), int32(time.Since(began)/garbage.Gather)+1; begun > most {
+		t.Errorf("%d searches in %s, want %d at most", begun, time.Since(began), most)
 	}
 }

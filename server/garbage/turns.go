@@ -48,6 +48,12 @@ func (t *turns[K, I]) add(key K, item I) {
 	t.keys.Add(key)
 }
 
+// addAfter adds an item whose key's turn comes then: with what is added meanwhile.
+func (t *turns[K, I]) addAfter(key K, item I, then time.Duration) {
+	t.put(key, []I{item})
+	t.keys.AddAfter(key, then)
+}
+
 func (t *turns[K, I]) put(key K, items []I) {
 	if len(items) == 0 {
 		return

@@ -64,6 +64,7 @@ func (f *feed) Watch(ctx context.Context, key string, opts storage.ListOptions) 
 		cancel()
 		return nil, err
 	}
+	live = late(live, f.resource)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.closed {

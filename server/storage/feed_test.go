@@ -60,8 +60,12 @@ func TestDestroyWithoutEtcd(t *testing.T) {
 	for n := range 2 * leastRoom {
 		put(t, s, "aa", fmt.Sprintf("x%04d", n), "v")
 	}
-	if room := roomForEvents(t); room <= leastRoom {
-		t.Fatalf("there is room for %d events, so there is nothing to ask", room)
+	deadline := time.Now().Add(30 * time.Second)
+	for roomForEvents(t) <= leastRoom { // the cacher has yet to hear of what was put
+		if time.Now().After(deadline) {
+			t.Fatalf("there is room for %d events, so there is nothing to ask", roomForEvents(t))
+		}
+		time.Sleep(10 * time.Millisecond)
 	}
 	if err := server.Stop(); err != nil {
 		t.Fatal(err)

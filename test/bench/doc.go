@@ -11,8 +11,8 @@
 // a change of how that is done.
 //
 // What writes figures first checks that they can be compared (ready.go): it refuses where files other than documents differ
-// from the commit, and where the machine does not become quiet within minutes. --force measures nevertheless; the commit is
-// marked then, and the load from before stands beside the figures as ever.
+// from the commit, or from that which bin/atoll was built of, and where the machine does not become quiet within minutes. --force
+// measures nevertheless; the commit is marked then, and the load from before stands beside the figures as ever.
 //
 // Nothing stays behind: processes end and directories go at the end of each scenario, also after an error, a panic
 // of a scenario, or ^C; processes go even if this one is killed.

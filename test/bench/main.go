@@ -34,7 +34,7 @@ func run(ctx context.Context) error {
 	quick := flag.Bool("quick", false, "small numbers, to see that every row runs; writes no report")
 	workspaces := flag.Int("workspaces", 10000, "number of workspaces of the rows that are about many")
 	list := flag.Bool("list", false, "print the rows and their goals, and run nothing")
-	force := flag.Bool("force", false, fmt.Sprintf("measure also with files that differ from the commit, and on a machine that is busy: "+
+	force := flag.Bool("force", false, fmt.Sprintf("measure also with files that differ from the commit, or a program that was not built of it, and on a machine that is busy: "+
 		"else its load of the last minute must be %v for each core at most, which is waited for, up to %s", quietLoad, quietWait))
 	render := flag.Bool("render", false, "write the report anew from the figures that are there, and run nothing")
 	flag.Parse()
@@ -69,14 +69,21 @@ func run(ctx context.Context) error {
 	if args := os.Args[1:]; len(args) > 0 {
 		command = "go run ./test/bench " + strings.Join(args, " ")
 	}
+	program := filepath.Join(os.Getenv("ATOLL_BIN_DIR"), "atoll")
 	if !*quick && !*force {
-		if err := ready(ctx, root); err != nil {
+		if err := ready(ctx, root, program); err != nil {
 			return err
 		}
 	}
 	this, err := host.ThisRun(root, command)
 	if err != nil {
 		return err
+	}
+	if *force {
+		if err := builtOf(ctx, root, program); err != nil {
+			fmt.Fprintln(os.Stderr, "Warning:", err)
+			this.Commit = strings.TrimSuffix(this.Commit, "-dirty") + "-dirty"
+		}
 	}
 	if this.Disk, err = disk(os.TempDir()); err != nil {
 		return err

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"os/exec"
 	"runtime"
 	"strings"
 	"time"
@@ -19,9 +20,9 @@ const (
 	loadEvery = 10 * time.Second
 )
 
-// ready says whether figures can be written that somebody will compare: the files must be those of a commit, and the
-// machine must have nothing else to do, for which it waits.
-func ready(ctx context.Context, root string) error {
+// ready says whether figures can be written that somebody will compare: the files must be those of a commit, the program
+// must be built of them, and the machine must have nothing else to do, for which it waits.
+func ready(ctx context.Context, root, program string) error {
 	changed, err := host.Changed(root)
 	if err != nil {
 		return fmt.Errorf("find what differs from the commit: %w", err)
@@ -29,10 +30,35 @@ func ready(ctx context.Context, root string) error {
 	if len(changed) > 0 {
 		return fmt.Errorf("the figures would be of no commit, since %s: commit that, or measure nevertheless with --force", summary(changed))
 	}
+	if err := builtOf(ctx, root, program); err != nil {
+		return fmt.Errorf("%w: run `make build`, or measure nevertheless with --force", err)
+	}
 	return awaitQuiet(ctx, func() (float64, error) {
 		loads, err := host.Loads()
 		return loads[0] / float64(runtime.NumCPU()), err
 	})
+}
+
+// builtOf says whether an atoll program was built of the files that are there. Of which commit it was, it says itself; what
+// commits since then changed of documents alone is not in it.
+func builtOf(ctx context.Context, root, program string) error {
+	out, err := exec.CommandContext(ctx, program, "version").Output()
+	if err != nil {
+		return fmt.Errorf("ask %s for its version: %w", program, err)
+	}
+	first, _, _ := strings.Cut(string(out), "\n")
+	version := strings.TrimSpace(strings.TrimPrefix(first, "Atoll"))
+	if strings.HasSuffix(version, "-dirty") {
+		return fmt.Errorf("%s is of no commit: its version is %q", program, version)
+	}
+	changed, err := host.ChangedSince(root, version)
+	if err != nil {
+		return fmt.Errorf("find the commit that %s is of, by its version %q: %w", program, version, err)
+	}
+	if len(changed) > 0 {
+		return fmt.Errorf("%s is of commit %s, and %s", program, version, summary(changed))
+	}
+	return nil
 }
 
 // summary of files that differ from the commit.

@@ -2,6 +2,8 @@
 package host
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -15,7 +17,7 @@ import (
 // Run says where and when something was measured.
 type Run struct {
 	Began   string `json:"began"`          // UTC
-	Commit  string `json:"commit"`         // of the repository; "-dirty" when files other than documents differ from it
+	Commit  string `json:"commit"`         // of the repository; "-dirty" when files other than documents differ from it, or what was measured was not built of it
 	Machine string `json:"machine"`        // cores, memory, processor
 	Disk    string `json:"disk,omitempty"` // what data was on, and how fast that was, where it was measured
 	Load    string `json:"load"`           // averages of the last 1, 5 and 15 minutes, before the run
@@ -108,8 +110,11 @@ func commitOf(root string) (string, error) {
 
 // Changed are the files that differ from the commit that is checked out, new ones among them: they are compiled, too.
 // Documents do not count: the reports of runs are among them.
-func Changed(root string) ([]string, error) {
-	differ, err := git(root, "diff", "--name-only", "--no-renames", "-z", "HEAD", "--", ".", ":!docs")
+func Changed(root string) ([]string, error) { return ChangedSince(root, "HEAD") }
+
+// ChangedSince is Changed since another commit.
+func ChangedSince(root, commit string) ([]string, error) {
+	differ, err := git(root, "diff", "--name-only", "--no-renames", "-z", commit, "--", ".", ":!docs")
 	if err != nil {
 		return nil, err
 	}
@@ -126,5 +131,8 @@ func git(root string, args ...string) (string, error) {
 	cmd := exec.Command("git", args...)
 	cmd.Dir = root
 	out, err := cmd.Output()
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+		err = fmt.Errorf("git %s: %w: %s", args[0], err, bytes.TrimSpace(exit.Stderr))
+	}
 	return string(out), err
 }

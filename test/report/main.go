@@ -6,7 +6,8 @@
 //
 //	go test -json ./... | report summary results.json      prints failures in their own words, keeps all in results.json
 //	report table [-check] README.md results.json ...       writes the table; with -check, fails if that would change it
-//	go test -json ./... | report soak soak.md faults       writes what passed as that section, and how long recovery took
+//	go test -json ./... | report soak soak.md faults tests writes what passed as that section, and how long recovery took; with
+//	                                                       packages for tests, whole packages
 //	go test -json ./... | report operators operators.md    writes which programs did what
 //	report verify README.md                                fails if the table names tests that are not there, or lacks some
 package main
@@ -36,7 +37,7 @@ func main() {
 
 func run(args []string) error {
 	if len(args) < 2 {
-		return errors.New("usage: report summary FILE | soak FILE PART | operators FILE | table [-check] README FILE... | verify README")
+		return errors.New("usage: report summary FILE | soak FILE PART tests|packages | operators FILE | table [-check] README FILE... | verify README")
 	}
 	requirements, err := parseRequirements(requirementsTSV)
 	if err != nil {
@@ -46,14 +47,14 @@ func run(args []string) error {
 	case "summary":
 		return summary(os.Stdin, os.Stdout, args[1])
 	case "soak":
-		if len(args) != 3 {
-			return errors.New("soak: name the file, and the part that it is about")
+		if len(args) != 4 || args[3] != "tests" && args[3] != "packages" {
+			return errors.New("soak: name the file, the part that it is about, and whether it has rows for tests or packages")
 		}
 		this, err := host.ThisRun(filepath.Dir(args[1]), "make soak PARTS="+args[2])
 		if err != nil {
 			return err
 		}
-		return soak(os.Stdin, os.Stdout, args[1], args[2], this)
+		return soak(os.Stdin, os.Stdout, args[1], args[2], args[3] == "packages", this)
 	case "operators":
 		this, err := host.ThisRun(filepath.Dir(args[1]), "make operators")
 		if err != nil {

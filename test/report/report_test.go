@@ -174,7 +174,7 @@ func TestSoak(t *testing.T) {
 {"Action":"pass","Package":"p","Test":"TestFaults/Cut","Elapsed":61.2}
 `
 	var out strings.Builder
-	if err := soak(strings.NewReader(in), &out, file, "faults", this); err != nil {
+	if err := soak(strings.NewReader(in), &out, file, "faults", false, this); err != nil {
 		t.Fatal(err)
 	}
 	data, err := os.ReadFile(file)
@@ -182,24 +182,31 @@ func TestSoak(t *testing.T) {
 		t.Errorf("wrote %q (%v), want the line %q", data, err, want)
 	}
 	in = strings.Replace(in, `"pass"`, `"fail"`, 1)
-	if err := soak(strings.NewReader(in), &out, file, "faults", this); err == nil || !strings.Contains(err.Error(), "TestFaults/Cut") {
+	if err := soak(strings.NewReader(in), &out, file, "faults", false, this); err == nil || !strings.Contains(err.Error(), "TestFaults/Cut") {
 		t.Errorf("a failure: error %v", err)
 	}
 	if now, err := os.ReadFile(file); err != nil || string(now) != string(data) {
 		t.Errorf("a failure changed the report: %q (%v)", now, err)
 	}
-	if err := soak(strings.NewReader(""), &out, file, "faults", this); err == nil {
+	if err := soak(strings.NewReader(""), &out, file, "faults", false, this); err == nil {
 		t.Error("a run without tests passed")
 	}
 	in = strings.NewReplacer(`"fail"`, `"pass"`, "TestFaults/Cut", "TestCrashes/of/each/write/1").Replace(in) + `{"Action":"pass","Package":"p","Test":"TestCrashes/of/each/write/2","Elapsed":1}
 `
-	if err := soak(strings.NewReader(in), &out, file, "crashes", this); err != nil {
+	if err := soak(strings.NewReader(in), &out, file, "crashes", false, this); err != nil {
 		t.Fatal(err)
 	}
 	both, err := os.ReadFile(file)
 	_, section, _ := strings.Cut(string(data), "\n## faults\n")
 	if err != nil || section == "" || !strings.HasSuffix(string(both), "\n## faults\n"+section) || !strings.Contains(string(both), "\n## crashes\n") {
 		t.Errorf("of two parts is written (%v):\n%s", err, both)
+	}
+	if err := soak(strings.NewReader(in+`{"Action":"pass","Package":"p","Elapsed":70}`+"\n"), &out, file, "late", true, this); err != nil {
+		t.Fatal(err)
+	}
+	three, err := os.ReadFile(file)
+	if _, section, _ := strings.Cut(string(three), "\n## late\n"); err != nil || !strings.Contains(section, "| `p` | pass | 1m10s |  |\n") || strings.Contains(section, "Test") {
+		t.Errorf("of a part by packages is written (%v):\n%s", err, three)
 	}
 	if !strings.Contains(string(both), "write/1") || strings.Contains(string(both), "write/2") {
 		t.Errorf("parts of parts are told though they measured nothing, or not though they did:\n%s", both)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -21,7 +22,7 @@ var (
 	figure   = regexp.MustCompile(`: figure (.*): (\S+)\n$`)
 )
 
-// soaked is a test, or a part of one, in the report of a long run.
+// soaked is a test, a part of one, or a package of them in the report of a long run.
 type soaked struct {
 	name, outcome string
 	took          time.Duration
@@ -29,8 +30,8 @@ type soaked struct {
 }
 
 // soak writes what became of the tests whose events it reads to file, as the section of a part, and tells of each as it ends. It
-// fails if one did, and leaves the section as it was.
-func soak(in io.Reader, out io.Writer, file, part string, this host.Run) error {
+// fails if one did, and leaves the section as it was. With packages the section tells of those instead, for a part that runs whole suites.
+func soak(in io.Reader, out io.Writer, file, part string, packages bool, this host.Run) error {
 	var tests []soaked
 	said := map[string][]string{}
 	var failed []string
@@ -54,10 +55,10 @@ func soak(in io.Reader, out io.Writer, file, part string, this host.Run) error {
 			if e.Action == "fail" {
 				failed = append(failed, strings.TrimSpace(e.Package+" "+e.Test))
 			}
-			if e.Test == "" {
+			if packages != (e.Test == "") {
 				return
 			}
-			s := soaked{e.Test, e.Action, time.Duration(e.Elapsed * float64(time.Second)).Round(time.Second), said[e.Test]}
+			s := soaked{cmp.Or(e.Test, e.Package), e.Action, time.Duration(e.Elapsed * float64(time.Second)).Round(time.Second), said[e.Test]}
 			tests = append(tests, s)
 			fmt.Fprintf(out, "%s %s %s\n", s.outcome, s.name, s.took)
 		}
@@ -68,7 +69,7 @@ func soak(in io.Reader, out io.Writer, file, part string, this host.Run) error {
 	case len(failed) > 0:
 		return fmt.Errorf("%s is as before, since these failed:\n  %s", file, strings.Join(failed, "\n  "))
 	case len(tests) == 0:
-		return errors.New("no test ran")
+		return errors.New("nothing ran")
 	}
 	old, err := os.ReadFile(file)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -80,8 +81,9 @@ func soak(in io.Reader, out io.Writer, file, part string, this host.Run) error {
 const soakHead = `# Long runs
 
 Written by ` + "`make soak`" + `, which runs what takes too long for every change: faults that last longer than everything that waits for
-their end, a crash of each controller after each of its writes, kills, leaks, a random walk, and each fuzz target for a
-minute. What was deleted below is judged by the audit logs of the physical clusters. Each part has its own run.
+their end, a crash of each controller after each of its writes, kills, leaks, a random walk, each fuzz target for a minute, and
+whole suites over watch caches that are behind (late). What was deleted below is judged by the audit logs of the physical clusters. Each part
+has its own run.
 `
 
 // heading begins the section of a part.
