@@ -342,6 +342,9 @@ func TestSyncerTokens(t *testing.T) {
 	if mirror(first) != "" || mirror(second) != east || mirror(other) != west {
 		t.Errorf("after a second token of one mirror: first %q, second %q, other mirror's %q", mirror(first), mirror(second), mirror(other))
 	}
+	if tokens.end(east); mirror(second) != "" || mirror(other) != west || len(tokens.mirrors) != 1 {
+		t.Errorf("after the end of the first: %q, other mirror's %q; %d are known", mirror(second), mirror(other), len(tokens.mirrors))
+	}
 }
 
 func TestOutsiders(t *testing.T) {

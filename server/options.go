@@ -72,6 +72,10 @@ type Options struct {
 	// (loopback, link-local) have to be among them.
 	WebhookAllowedAddresses, WebhookRefusedAddresses []string
 
+	// MaxBytesPerPhysicalCluster is how much memory, about, the server gives to what one physical cluster that it reaches shows; 0
+	// is no limit.
+	MaxBytesPerPhysicalCluster int64
+
 	// SyncerSigningDuration is how long the certificates of syncers outside this process last; they are renewed before.
 	SyncerSigningDuration time.Duration
 	// ClusterSigningDuration is the longest, and the default, that certificates of a workspace last.
@@ -113,6 +117,8 @@ func NewOptions() *Options {
 		MaxObjectsPerWorkspace:     100_000,
 		MaxBytesPerWorkspace:       256 << 20, // some twenty such fill etcd, whose backend is best kept below 8 GiB
 
+		MaxBytesPerPhysicalCluster: 1 << 30, // some 100,000 Deployments, or a list of 128 MiB while it is read
+
 		SyncerSigningDuration: 30 * 24 * time.Hour, // outlasts an outage of days: it is renewed from 70 % on
 
 		ClusterSigningDuration: 365 * 24 * time.Hour,
@@ -137,6 +143,7 @@ func (o *Options) AddFlags(fss *cliflag.NamedFlagSets) {
 	fs.IntVar(&o.MaxDefinitionsPerWorkspace, "max-definitions-per-workspace", o.MaxDefinitionsPerWorkspace, "CustomResourceDefinitions that one workspace may have; administrators may make more.")
 	fs.Int64Var(&o.MaxObjectsPerWorkspace, "max-objects-per-workspace", o.MaxObjectsPerWorkspace, "Objects of all kinds that one workspace may have in etcd, and a tenth as many Events; administrators may make more; 0 for no limit.")
 	fs.Var(Bytes(&o.MaxBytesPerWorkspace), "max-bytes-per-workspace", "Bytes that these may take there, keys and values, Events a tenth as many, as 256Mi or 268435456; 0 for no limit.")
+	fs.Var(Bytes(&o.MaxBytesPerPhysicalCluster), "max-bytes-per-physical-cluster", "Memory, about, that may go to what a physical cluster that the server reaches shows of what runs there, as 1Gi; a cluster that shows more is not Ready; 0 for no limit.")
 	fs = fss.FlagSet("workspaces")
 	fs.StringSliceVar(&o.HomeWorkspaces, "home-workspaces", o.HomeWorkspaces, "Groups whose members get a workspace of their own, below root:users, when they first enter it with \"atoll workspace use\"; system:authenticated is everybody. What they make there is bounded in each workspace, and not how many they make below it (default nobody).")
 	fs = fss.FlagSet("authentication")
@@ -184,6 +191,9 @@ func (o *Options) Validate() []error {
 	}
 	if o.MaxObjectsPerWorkspace < 0 || o.MaxBytesPerWorkspace < 0 {
 		errs = append(errs, fmt.Errorf("--max-objects-per-workspace %d, --max-bytes-per-workspace %d: want at least 1, or 0 for no limit", o.MaxObjectsPerWorkspace, o.MaxBytesPerWorkspace))
+	}
+	if o.MaxBytesPerPhysicalCluster < 0 {
+		errs = append(errs, fmt.Errorf("--max-bytes-per-physical-cluster %d: want at least 1, or 0 for no limit", o.MaxBytesPerPhysicalCluster))
 	}
 	if slices.ContainsFunc(o.HomeWorkspaces, func(group string) bool { return group == "" || group == user.AllUnauthenticated }) {
 		errs = append(errs, fmt.Errorf("--home-workspaces %q: want groups of users who are authenticated", strings.Join(o.HomeWorkspaces, ",")))

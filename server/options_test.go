@@ -44,6 +44,8 @@ func TestOptionsValidate(t *testing.T) {
 		"more than all at once":         {change: func(o *Options) { o.MaxRequestsInFlight, o.MaxRequestsInFlightPerWorkspace = 16, 17 }, wants: []string{"--max-requests-inflight-per-workspace 17", "the 16 of all workspaces", "--max-requests-inflight"}},
 		"more than all of this machine": {change: func(o *Options) { o.MaxRequestsInFlightPerWorkspace = 100_000 }},
 		"negative bytes":                {change: func(o *Options) { o.MaxBytesPerWorkspace = -1 }, wants: []string{"--max-bytes-per-workspace -1"}},
+		"negative bytes of a cluster":   {change: func(o *Options) { o.MaxBytesPerPhysicalCluster = -1 }, wants: []string{"--max-bytes-per-physical-cluster -1"}},
+		"no limit of a cluster":         {change: func(o *Options) { o.MaxBytesPerPhysicalCluster = 0 }},
 		"no limit on objects or bytes":  {change: func(o *Options) { o.MaxObjectsPerWorkspace, o.MaxBytesPerWorkspace = 0, 0 }},
 		"no address":                    {change: func(o *Options) { o.BindAddress = nil }, wants: []string{"--bind-address"}},
 		"external name":                 {change: func(o *Options) { o.ExternalHostname = "Atoll.example.com" }},

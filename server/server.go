@@ -391,8 +391,9 @@ func (s *Server) Join(d Directory, p Placer, c Credentials) {
 	s.directory, s.placer, s.credentials = d, p, c
 }
 
-// DeleteCluster removes every row of a logical cluster, its LogicalCluster too.
+// DeleteCluster removes every row of a logical cluster, its LogicalCluster too. Of a mirror it ends the identity that MirrorConfig gave.
 func (s *Server) DeleteCluster(ctx context.Context, name logicalcluster.Name) error {
+	s.syncers.end(name)
 	return s.backend.DeleteClusterData(ctx, name, nil)
 }
 
@@ -427,6 +428,9 @@ func (s *Server) WaitReady(ctx context.Context) error {
 
 // CertificateLifetime is how long certificates of workspaces last that do not ask for less.
 func (s *Server) CertificateLifetime() time.Duration { return s.options.ClusterSigningDuration }
+
+// MaxBytesPerPhysicalCluster is how much memory may go to what one physical cluster shows; 0 is no limit.
+func (s *Server) MaxBytesPerPhysicalCluster() int64 { return s.options.MaxBytesPerPhysicalCluster }
 
 // Definitions are the CustomResourceDefinitions of all logical clusters.
 func (s *Server) Definitions() *customresources.Definitions { return s.custom.Definitions() }

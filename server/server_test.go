@@ -298,6 +298,10 @@ func TestSyncerInItsMirror(t *testing.T) {
 			t.Errorf("the syncer of east in %s: %v, want 403", path, err)
 		}
 	}
+	must(t, r.DeleteCluster(ctx, east))
+	if n := len(r.syncers.mirrors); n != 0 {
+		t.Errorf("%d tokens outlive their mirror", n)
+	}
 }
 
 // Questions about access are about the workspace they are asked in.

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
+	"maps"
 	"sync"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -84,7 +85,8 @@ func authorizeSyncer(syncer *syncerUser, cluster lcctx.Cluster, attrs authorizer
 	return authorizer.DecisionAllow, "", nil
 }
 
-// syncerTokens authenticates the syncers that run in this process. Tokens live in memory only and end with the process.
+// syncerTokens authenticates the syncers that run in this process. Tokens live in memory only and end with the process, or with
+// their mirror.
 type syncerTokens struct {
 	mu      sync.RWMutex
 	mirrors map[[sha256.Size]byte]logicalcluster.Name // by the token's hash
@@ -100,13 +102,21 @@ func (t *syncerTokens) issue(mirror logicalcluster.Name) string {
 	if t.mirrors == nil {
 		t.mirrors = map[[sha256.Size]byte]logicalcluster.Name{}
 	}
-	for hash, of := range t.mirrors {
-		if of == mirror {
-			delete(t.mirrors, hash)
-		}
-	}
+	t.drop(mirror)
 	t.mirrors[sha256.Sum256([]byte(token))] = mirror
 	return token
+}
+
+// end ends the token of a mirror's syncer.
+func (t *syncerTokens) end(mirror logicalcluster.Name) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.drop(mirror)
+}
+
+// drop forgets the tokens of a mirror. The caller has mu.
+func (t *syncerTokens) drop(mirror logicalcluster.Name) {
+	maps.DeleteFunc(t.mirrors, func(_ [sha256.Size]byte, of logicalcluster.Name) bool { return of == mirror })
 }
 
 // AuthenticateToken implements authenticator.Token.

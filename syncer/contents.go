@@ -90,7 +90,9 @@ func goesByItself(o *metav1.PartialObjectMetadata, namespaced sets.Set[schema.Gr
 
 // listMetadata lists, from the API server, what a downstream namespace has of a resource; nothing if it is not served any more.
 func (s *Syncer) listMetadata(ctx context.Context, gvr schema.GroupVersionResource, namespace string) ([]metav1.PartialObjectMetadata, error) {
-	list, err := s.physical.metadata.Resource(gvr).Namespace(namespace).List(ctx, metav1.ListOptions{})
+	h := newHolding(s.room, nil)
+	defer h.end(false)
+	list, err := s.physical.metadata.Resource(gvr).Namespace(namespace).List(reading(ctx, &meter{list: h}), metav1.ListOptions{})
 	switch {
 	case gone(err), apierrors.IsMethodNotSupported(err):
 		return nil, nil

@@ -31,6 +31,8 @@
 //     this one: whoever runs it is asked before each (fence.go).
 //   - No request waits for longer than 30 s, whatever a server asks for or forgets (impatient.go); those for the lock of
 //     the leader election for no longer than 5 s (cmd/atoll, lead).
+//   - What a physical cluster answers is read only as far as there is room for it (room.go): it takes no notice of selectors and
+//     limits unless it wants to.
 //   - A status goes up only from the object of the leaf's own root; observedGeneration of a leaf is its generation
 //     only when the controllers below have observed what was rendered from it.
 //   - A second pass over unchanged objects writes nothing on either side.

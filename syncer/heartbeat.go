@@ -109,6 +109,10 @@ func (s *Syncer) beat(ctx context.Context) error {
 	begun := s.gate.begin()
 
 	v, c, hub, physical, physicalErr, err := s.look(ctx)
+	if err == nil && physicalErr == nil && v != fine && s.known.contradicts(hub, physical, true) == "" {
+		// Another syncer of the same target, the one we replace, may have raised a counter between our two reads.
+		v, c, hub, physical, physicalErr, err = s.look(ctx)
+	}
 	if err != nil {
 		return err
 	}
@@ -119,20 +123,16 @@ func (s *Syncer) beat(ctx context.Context) error {
 		}
 		return fmt.Errorf("%w: %s", errOtherHistory, other)
 	}
-	if physicalErr == nil && v != fine {
-		// Another syncer of the same target, the one we replace, may have raised a counter between our two reads.
-		if v, c, hub, physical, physicalErr, err = s.look(ctx); err != nil {
-			return err
-		}
-	}
 	if physicalErr != nil {
 		// Alive, but nothing to compare with. Raised now, the counter of a hub that was restored would catch up.
 		s.gate.close()
 		return errors.Join(s.renew(ctx, hub, c.hub, c.written, false), physicalErr)
 	}
 
-	confirmed := v != fine && confirms(s.twinObject(), v)
+	twin := s.twinObject()
+	confirmed := v != fine && confirms(twin, v) && asks(hub, c)
 	if v != fine && !confirmed {
+		ask(hub, twin, c)
 		if s.gate.open(begun, v) {
 			klog.FromContext(ctx).Info("One side was restored from an older state, nothing is written down until an administrator confirms",
 				"verdict", v.String(), "hub", c.hub, "written", c.written, "physical", c.physical)
@@ -142,6 +142,7 @@ func (s *Syncer) beat(ctx context.Context) error {
 		return s.renew(ctx, hub, c.hub, c.written, true)
 	}
 
+	delete(hub.Annotations, workloadv1alpha1.HeartbeatAskedAnnotation)
 	counter, written := next(c, v)
 	if err := s.renew(ctx, hub, counter, written, true); err != nil {
 		return err
@@ -156,6 +157,30 @@ func (s *Syncer) beat(ctx context.Context) error {
 		s.enqueueAll()
 	}
 	return nil
+}
+
+// asks says whether an administrator was asked to confirm at these counters. The physical cluster's does not change until he has,
+// and is past that ever after: a snapshot of the hub that was taken meanwhile, with his answer, does not confirm its own restore.
+func asks(hub *coordinationv1.Lease, c counters) bool {
+	return hub.Annotations[workloadv1alpha1.HeartbeatAskedAnnotation] == strconv.FormatInt(c.physical, 10)
+}
+
+// ask writes into the mirror's Lease that an administrator is asked, once no answer to an earlier question is in the way. The
+// Manager takes that away.
+func ask(hub *coordinationv1.Lease, twin *workloadv1alpha1.SyncTarget, c counters) {
+	if twin == nil || asks(hub, c) {
+		return
+	}
+	asked := strconv.FormatInt(c.physical, 10)
+	if twin.Annotations[workloadv1alpha1.ConfirmAnnotation] == confirmRestored {
+		asked = workloadv1alpha1.HeartbeatAskedNothing
+	}
+	metav1.SetMetaDataAnnotation(&hub.ObjectMeta, workloadv1alpha1.HeartbeatAskedAnnotation, asked)
+}
+
+// asksNothing says whether a mirror's Lease, nil for none, says that a confirmation which is there answers nothing.
+func asksNothing(hub *coordinationv1.Lease) bool {
+	return hub != nil && hub.Annotations[workloadv1alpha1.HeartbeatAskedAnnotation] == workloadv1alpha1.HeartbeatAskedNothing
 }
 
 // look reads both Leases, the physical cluster's first. A Lease that does not exist is returned without UID.

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/kubernetes/scheme"
 
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
@@ -21,6 +22,7 @@ type beats struct {
 	t       *testing.T
 	shown   record
 	written string
+	asked   string // "" for nothing
 	stored  *coordinationv1.Lease
 }
 
@@ -31,6 +33,9 @@ func (b *beats) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 			Annotations: map[string]string{
 				workloadv1alpha1.HeartbeatCounterAnnotation: fmt.Sprint(b.shown.counter), workloadv1alpha1.HeartbeatWrittenAnnotation: b.written,
 			}},
+	}
+	if b.asked != "" {
+		lease.Annotations[workloadv1alpha1.HeartbeatAskedAnnotation] = b.asked
 	}
 	if req.Method == http.MethodPut {
 		body, err := io.ReadAll(req.Body)
@@ -87,6 +92,79 @@ func TestOtherHistory(t *testing.T) {
 			}
 			if written := hub.stored.Annotations[workloadv1alpha1.HeartbeatWrittenAnnotation]; written != tc.written {
 				t.Errorf("%s: the hub remembers that %s was written, want %s", tc.reason, written, tc.written)
+			}
+		})
+	}
+}
+
+// TestConfirmationOfBefore: a confirmation that was in the snapshot from which the hub was restored does not confirm that.
+func TestConfirmationOfBefore(t *testing.T) {
+	for name, tc := range map[string]struct {
+		asked, word string
+		want        string // what is asked then; "" where it is confirmed
+		reason      string
+	}{
+		"Answer":       {"8", confirmRestored, "", "it was asked, and confirmed"},
+		"OfBefore":     {"5", confirmRestored, workloadv1alpha1.HeartbeatAskedNothing, "that was another restore"},
+		"StillThere":   {workloadv1alpha1.HeartbeatAskedNothing, confirmRestored, workloadv1alpha1.HeartbeatAskedNothing, "it is not taken away yet"},
+		"TakenAway":    {workloadv1alpha1.HeartbeatAskedNothing, "", "8", "now it can be asked"},
+		"NeverAsked":   {"", confirmRestored, workloadv1alpha1.HeartbeatAskedNothing, "nobody can have answered"},
+		"AskedBefore":  {"5", "", "8", "that was another restore"},
+		"WaitsForWord": {"8", "", "8", "it was asked"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			hub := &beats{t: t, shown: record{"h", "100", 6}, written: "5", asked: tc.asked}
+			physical := &beats{t: t, shown: record{"p", "50", 8}}
+			s := newIdle(t, hub.ServeHTTP, physical.ServeHTTP)
+			twin := &unstructured.Unstructured{Object: map[string]any{
+				"metadata": map[string]any{"name": "east", "annotations": map[string]any{workloadv1alpha1.ConfirmAnnotation: tc.word}},
+				"status": map[string]any{"conditions": []any{
+					map[string]any{"type": workloadv1alpha1.SyncTargetObserveOnly, "status": "True", "reason": ReasonHubRestored},
+				}},
+			}}
+			if err := s.twin.Add(twin); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.beat(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if raised := physical.stored != nil; raised != (tc.want == "") {
+				t.Errorf("%s: confirmed: %t", tc.reason, raised)
+			}
+			if asked := hub.stored.Annotations[workloadv1alpha1.HeartbeatAskedAnnotation]; asked != tc.want {
+				t.Errorf("%s: asked at %q, want %q", tc.reason, asked, tc.want)
+			}
+		})
+	}
+}
+
+// TestOtherHistoryBetweenTwoLooks: a side that is restored between the two looks at heartbeats that do not agree is noticed as well.
+func TestOtherHistoryBetweenTwoLooks(t *testing.T) {
+	for name, tc := range map[string]struct{ hub, physical record }{
+		"hub":      {record{"h", "90", 6}, record{"p", "55", 9}},
+		"physical": {record{"h", "101", 8}, record{"q", "7", 9}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			hub := &beats{t: t, shown: record{"h", "100", 7}, written: "7"}
+			physical := &beats{t: t, shown: record{"p", "50", 7}}
+			looks := 0
+			s := newIdle(t, func(w http.ResponseWriter, req *http.Request) {
+				hub.ServeHTTP(w, req)
+				if looks++; looks == 3 { // the first beat has read and written
+					hub.shown, physical.shown = tc.hub, tc.physical
+				}
+			}, physical.ServeHTTP)
+			if err := s.beat(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			// Another syncer has beaten once more, and the hub does not show it yet.
+			hub.shown, physical.shown = record{"h", "101", 8}, record{"p", "55", 9}
+			s.gate.close()
+			if err := s.beat(t.Context()); !errors.Is(err, errOtherHistory) {
+				t.Errorf("%v, want %v", err, errOtherHistory)
+			}
+			if s.gate.checked >= s.gate.begun {
+				t.Error("the gate is open")
 			}
 		})
 	}

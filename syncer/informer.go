@@ -26,29 +26,45 @@ type informer struct {
 	handle func(old, now *unstructured.Unstructured)
 }
 
-// newInformer calls heard, unless that is nil, with the outcome of every watch, and of every list that fails.
-func newInformer(client dynamic.Interface, gvr schema.GroupVersionResource, tweak func(*metav1.ListOptions), heard func(error)) *informer {
+// newInformer returns an informer for which r has room, without bound if that is nil. One with a room calls heard, unless that is
+// nil, with the outcome of every watch, and of every list that fails.
+func newInformer(client dynamic.Interface, gvr schema.GroupVersionResource, tweak func(*metav1.ListOptions), heard func(error), r *room) *informer {
 	if tweak == nil {
 		tweak = func(*metav1.ListOptions) {}
 	}
 	if heard == nil {
 		heard = func(error) {}
 	}
+	trim := func(o *unstructured.Unstructured) *unstructured.Unstructured {
+		o.SetManagedFields(nil)
+		if gvr == nodesGVR {
+			return thinNode(o)
+		}
+		return o
+	}
+	list, watching := client.Resource(gvr).List, client.Resource(gvr).Watch
+	if r != nil {
+		h := newHolding(r, trim)
+		list = func(ctx context.Context, o metav1.ListOptions) (*unstructured.UnstructuredList, error) {
+			return h.list(ctx, o, client.Resource(gvr).List)
+		}
+		watching = func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			return h.watch(ctx, o, client.Resource(gvr).Watch, heard)
+		}
+	}
 	lw := cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			tweak(&o)
-			list, err := client.Resource(gvr).List(ctx, o)
+			objects, err := list(ctx, o)
 			if err != nil {
 				heard(err)
 				return nil, err
 			}
-			return list, nil // not news before it is followed by a watch
+			return objects, nil // not news before it is followed by a watch
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			tweak(&o)
-			w, err := client.Resource(gvr).Watch(ctx, o)
-			heard(err)
-			return w, err
+			return watching(ctx, o)
 		},
 	}, client)
 	i := &informer{
@@ -59,10 +75,7 @@ func newInformer(client dynamic.Interface, gvr schema.GroupVersionResource, twea
 		Name: gvr.String(), KeyFunction: cache.MetaNamespaceKeyFunc, KnownObjects: i.Indexer,
 		Transformer: func(obj any) (any, error) {
 			if o, ok := obj.(*unstructured.Unstructured); ok {
-				o.SetManagedFields(nil)
-				if gvr == nodesGVR {
-					return thinNode(o), nil
-				}
+				return trim(o), nil
 			}
 			return obj, nil
 		},

@@ -37,7 +37,7 @@ const (
 	byTarget     = "syncer/target"     // Placements by the UIDs of their SyncTargets
 )
 
-// ManagerConfig is what a Manager needs. All fields are required.
+// ManagerConfig is what a Manager needs. All fields but MaxBytes are required.
 type ManagerConfig struct {
 	Clients   *client.Clients
 	Informers *client.Informers
@@ -48,6 +48,8 @@ type ManagerConfig struct {
 	DeleteData func(ctx context.Context, mirror logicalcluster.Name) error
 	// MayWrite returns why another Manager may run the Syncers by now; nil if none can. See Config.MayWrite.
 	MayWrite func() error
+	// MaxBytes is Config.MaxBytes of each Syncer.
+	MaxBytes int64
 	Clock    clock.WithTicker
 }
 
@@ -76,7 +78,7 @@ type push struct {
 // NewManager returns a Manager whose handlers are added to the shared informers, which must not run yet.
 func NewManager(c ManagerConfig) (*Manager, error) {
 	if c.Clients == nil || c.Informers == nil || c.MirrorConfig == nil || c.DeleteData == nil || c.MayWrite == nil || c.Clock == nil {
-		return nil, errors.New("make the syncers' manager: every field of its configuration is needed")
+		return nil, errors.New("make the syncers' manager: every field of its configuration but MaxBytes is needed")
 	}
 	m := &Manager{config: c, heard: map[logicalcluster.Name]time.Time{}, running: map[types.UID]*push{}}
 	m.queue = queue.New("synctargets", m.reconcile)
@@ -169,7 +171,7 @@ func (m *Manager) listen() {
 	})
 }
 
-// beat records a heartbeat. Only one that ends a silence is news.
+// beat records a heartbeat. Only one that ends a silence is news, or that finds a confirmation which answers nothing.
 func (m *Manager) beat(mirror logicalcluster.Name, l *coordinationv1.Lease, e client.Event[*coordinationv1.Lease]) {
 	now := m.config.Clock.Now()
 	m.mu.Lock()
@@ -184,7 +186,7 @@ func (m *Manager) beat(mirror logicalcluster.Name, l *coordinationv1.Lease, e cl
 		m.heard[mirror] = now
 	}
 	m.mu.Unlock()
-	if e.Deleted() || now.Sub(before) > silence {
+	if e.Deleted() || now.Sub(before) > silence || asksNothing(l) && !asksNothing(e.Old) {
 		m.enqueue(byMirror, string(mirror))
 	}
 }

@@ -33,6 +33,7 @@ func (m *Manager) ensureIdentified(ctx context.Context, target *workloadv1alpha1
 		physical = rest.CopyConfig(physical)
 		physical.UserAgent = workloadv1alpha1.FieldManager
 		makeImpatient(physical)
+		makeMeasured(physical)
 		kube, err := kubernetes.NewForConfig(physical)
 		if err != nil {
 			return nil, &problem{ReasonKubeconfigInvalid, err.Error()}

@@ -221,7 +221,7 @@ func (m *Manager) newSyncer(target *workloadv1alpha1.SyncTarget, physical *rest.
 	}
 	s, err := New(Config{
 		Name: target.Name, UID: string(target.UID), Mirror: mirror, Physical: physical,
-		Clock: m.config.Clock, MayWrite: m.config.MayWrite,
+		Clock: m.config.Clock, MayWrite: m.config.MayWrite, MaxBytes: m.config.MaxBytes,
 	})
 	if err != nil {
 		return nil, &problem{ReasonKubeconfigInvalid, err.Error()}
@@ -306,7 +306,7 @@ func (m *Manager) stop(target types.UID) {
 }
 
 // tell writes the SyncTarget's status, from the twin that was judged by, if it changed, and takes a confirmation away that has been used, so that it
-// does not confirm the next restore too.
+// does not confirm the next restore too, or that came with a restored state.
 func (m *Manager) tell(home context.Context, target, twin *workloadv1alpha1.SyncTarget, p *problem) (time.Duration, error) {
 	m.mu.Lock()
 	heard := m.heard[logicalcluster.Name(target.Status.Mirror)]
@@ -321,8 +321,15 @@ func (m *Manager) tell(home context.Context, target, twin *workloadv1alpha1.Sync
 			return 0, fmt.Errorf("write the status of SyncTarget %s: %w", client.KeyOf(target), err)
 		}
 	}
-	if twin != nil && target.Annotations[workloadv1alpha1.ConfirmAnnotation] == confirmRestored &&
-		meta.IsStatusConditionFalse(twin.Status.Conditions, workloadv1alpha1.SyncTargetObserveOnly) {
+	if twin == nil || target.Annotations[workloadv1alpha1.ConfirmAnnotation] != confirmRestored {
+		return again, nil
+	}
+	hub, err := m.config.Clients.Kube.CoordinationV1().Leases(workloadv1alpha1.HeartbeatNamespace).
+		Get(client.In(home, logicalcluster.Name(target.Status.Mirror)), workloadv1alpha1.HeartbeatName, metav1.GetOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return 0, fmt.Errorf("read the heartbeat of SyncTarget %s: %w", client.KeyOf(target), err)
+	}
+	if meta.IsStatusConditionFalse(twin.Status.Conditions, workloadv1alpha1.SyncTargetObserveOnly) || err == nil && asksNothing(hub) {
 		delete(target.Annotations, workloadv1alpha1.ConfirmAnnotation)
 		if err := m.config.Clients.Objects.Update(home, target); err != nil {
 			return 0, fmt.Errorf("take the confirmation off SyncTarget %s: %w", client.KeyOf(target), err)

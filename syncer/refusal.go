@@ -87,7 +87,10 @@ func rootCause(err error) string {
 	var dns *net.DNSError
 	var timeout net.Error
 	var at *url.Error
+	var much tooMuch
 	switch {
+	case errors.As(err, &much):
+		return much.Error()
 	case errors.As(err, &errno):
 		return errno.Error()
 	case errors.As(err, &dns):

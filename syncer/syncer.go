@@ -50,7 +50,7 @@ var (
 	syncTargetsGVR     = workloadv1alpha1.GroupVersion.WithResource("synctargets")
 )
 
-// Config is what a Syncer needs. All fields but MayWrite are required.
+// Config is what a Syncer needs. All fields but MayWrite and MaxBytes are required.
 type Config struct {
 	// Name and UID of the SyncTarget. Its twin in the mirror has the same name and another UID.
 	Name, UID string
@@ -62,12 +62,16 @@ type Config struct {
 	// MayWrite is asked before each request that changes something in the physical cluster, and returns why another Syncer may
 	// be in our place by now; nil if none can be. nil: there is no other.
 	MayWrite func() error
+	// MaxBytes is how much memory, about, may go to what the physical cluster shows; 0 is no bound.
+	MaxBytes int64
 }
 
 // Syncer syncs one mirror and one physical cluster.
 type Syncer struct {
 	config           Config
 	mirror, physical side
+	// room is what the physical cluster's objects take of our memory.
+	room *room
 	// policies holds our network policy of every namespace downstream.
 	policies *informer
 	nodes    *informer
@@ -122,6 +126,7 @@ func New(c Config) (*Syncer, error) {
 	}
 	s := &Syncer{
 		config:    c,
+		room:      &room{cluster: c.Name, most: c.MaxBytes},
 		resources: map[schema.GroupVersionResource]kinds.Kind{},
 		backoff:   workqueue.NewTypedItemExponentialFailureRateLimiter[key](firstRetry, lastRetry),
 		gate:      newGate(),
@@ -142,6 +147,7 @@ func New(c Config) (*Syncer, error) {
 		physical.Wrap(func(next http.RoundTripper) http.RoundTripper { return fenced{next, c.MayWrite} })
 	}
 	makeImpatient(physical)
+	makeMeasured(physical)
 	physical.Wrap(func(next http.RoundTripper) http.RoundTripper { return guarded{next, s.gate} })
 	if s.physical, err = newSide(physical); err != nil {
 		return nil, fmt.Errorf("make a client for physical cluster %s: %w", c.Name, err)
@@ -190,14 +196,19 @@ func (s *Syncer) watch() {
 
 	for _, k := range kinds.All {
 		s.resources[k.GVR] = k
-		s.mirror.informers[k.GVR] = newInformer(s.mirror.dynamic, k.GVR, leaves, nil)
-		s.physical.informers[k.GVR] = newInformer(s.physical.dynamic, k.GVR, ours, s.heard(k.GVR))
+		s.mirror.informers[k.GVR] = newInformer(s.mirror.dynamic, k.GVR, leaves, nil, nil)
+		s.physical.informers[k.GVR] = newInformer(s.physical.dynamic, k.GVR, ours, s.heard(k.GVR), s.room)
 	}
-	s.mirror.informers[namespacesGVR] = newInformer(s.mirror.dynamic, namespacesGVR, leaves, nil)
-	s.physical.informers[namespacesGVR] = newInformer(s.physical.dynamic, namespacesGVR, ours, s.heard(namespacesGVR))
-	s.policies = newInformer(s.physical.dynamic, networkPoliciesGVR, isolation, s.heard(networkPoliciesGVR))
-	s.nodes = newInformer(s.physical.dynamic, nodesGVR, nil, nil)
-	s.twin = newInformer(s.mirror.dynamic, syncTargetsGVR, named(s.config.Name), nil)
+	s.mirror.informers[namespacesGVR] = newInformer(s.mirror.dynamic, namespacesGVR, leaves, nil, nil)
+	s.physical.informers[namespacesGVR] = newInformer(s.physical.dynamic, namespacesGVR, ours, s.heard(namespacesGVR), s.room)
+	s.policies = newInformer(s.physical.dynamic, networkPoliciesGVR, isolation, s.heard(networkPoliciesGVR), s.room)
+	s.nodes = newInformer(s.physical.dynamic, nodesGVR, nil, func(err error) {
+		// Nobody has to let us see Nodes, but what they show has to have room.
+		if much := tooMuch(""); err == nil || errors.As(err, &much) {
+			s.heard(nodesGVR)(err)
+		}
+	}, s.room)
+	s.twin = newInformer(s.mirror.dynamic, syncTargetsGVR, named(s.config.Name), nil, nil)
 
 	for _, sd := range []side{s.mirror, s.physical} {
 		for gvr, i := range sd.informers {

@@ -859,8 +859,34 @@ func (w *world) restored() {
 		w.Errorf("a restored hub deleted: %v %v", down.GetDeletionTimestamp(), err)
 	}
 
-	w.must(w.clients.Objects.Patch(client.In(w.Context(), "root"), w.target, ctrlclient.RawPatch(types.MergePatchType,
-		[]byte(`{"metadata":{"annotations":{"workload.atoll.dev/confirm":"restored"}}}`))))
+	confirm := func() {
+		w.must(w.clients.Objects.Patch(client.In(w.Context(), "root"), w.target, ctrlclient.RawPatch(types.MergePatchType,
+			[]byte(`{"metadata":{"annotations":{"workload.atoll.dev/confirm":"restored"}}}`))))
+	}
+	// A confirmation that was restored as well.
+	w.stop()
+	_, err = w.mirror.CoordinationV1().Leases(workloadv1alpha1.HeartbeatNamespace).Patch(w.Context(), workloadv1alpha1.HeartbeatName, types.MergePatchType,
+		[]byte(`{"metadata":{"annotations":{"workload.atoll.dev/heartbeat-asked":"1"}}}`), metav1.PatchOptions{})
+	w.must(err)
+	confirm()
+	w.start()
+	w.eventually("the confirmation is taken away, and asked for anew", func() string {
+		w.must(w.clients.Objects.Get(client.In(w.Context(), "root"), ctrlclient.ObjectKeyFromObject(w.target), w.target))
+		if word := w.target.Annotations[workloadv1alpha1.ConfirmAnnotation]; word != "" {
+			return word
+		}
+		hub, err := w.mirror.CoordinationV1().Leases(workloadv1alpha1.HeartbeatNamespace).Get(w.Context(), workloadv1alpha1.HeartbeatName, metav1.GetOptions{})
+		if asked := hub.Annotations[workloadv1alpha1.HeartbeatAskedAnnotation]; err != nil || asked == "1" || asksNothing(hub) {
+			return fmt.Sprintf("asked at %q: %v", asked, err)
+		}
+		return ""
+	})
+	w.condition(workloadv1alpha1.SyncTargetObserveOnly, metav1.ConditionTrue, ReasonHubRestored)
+	if _, err := w.east.CoreV1().ConfigMaps(ns).Get(w.Context(), "late", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		w.Errorf("a restored hub wrote: %v", err)
+	}
+
+	confirm()
 	w.condition(workloadv1alpha1.SyncTargetObserveOnly, metav1.ConditionFalse, ReasonInStep)
 	w.eventually("writing goes on", w.configMapDown(ns, "late", "x"))
 	w.eventually("the confirmation is used up", func() string {

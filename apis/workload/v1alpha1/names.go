@@ -47,6 +47,11 @@ const (
 	HeartbeatAnsweredAnnotation = "workload.atoll.dev/heartbeat-answered"
 	// HeartbeatAddressAnnotation, on the mirror's Lease: the address at which the physical cluster last answered.
 	HeartbeatAddressAnnotation = "workload.atoll.dev/heartbeat-address"
+	// HeartbeatAskedAnnotation, on the mirror's Lease, while a restored side waits for a confirmation: the physical cluster's counter
+	// that it is asked for at. A confirmation that is there already when it is to be asked came with what was restored;
+	// it is HeartbeatAskedNothing until that is taken away.
+	HeartbeatAskedAnnotation = "workload.atoll.dev/heartbeat-asked"
+	HeartbeatAskedNothing    = "nothing"
 	// HeartbeatUnansweredAnnotation, on the mirror's Lease: "true" while the physical cluster does not answer. The
 	// counter rests meanwhile: a hub that was restored would catch up with the one it is to be compared with.
 	HeartbeatUnansweredAnnotation = "workload.atoll.dev/heartbeat-unanswered"

@@ -1,0 +1,392 @@
+package syncer
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
+)
+
+const (
+	// mostOfAnswer is how long one answer may be, or one event of a watch, in bytes, unpacked. An API server takes requests
+	// of 3 MiB and etcd values of 1.5 MiB, so no object is that long.
+	mostOfAnswer = 8 << 20
+	// unpacking is how many bytes of memory a byte of a list takes while it is read: its text, and what becomes of it, six times as
+	// much of Deployments.
+	unpacking = 8
+	// perObject is what an informer takes for an object, apart from what is in it: keys and indexes, in bytes, about.
+	perObject = 512
+)
+
+// tooMuch is the error of what has no room.
+type tooMuch string
+
+func (e tooMuch) Error() string { return string(e) }
+
+// room is what one physical cluster may take of our memory. How much it answers is decided by whoever answers at the address
+// that a workspace's owner wrote: selectors and limits of requests bound nobody who ignores them.
+type room struct {
+	cluster string
+	most    int64 // bytes; 0 for no bound
+	mu      sync.Mutex
+	taken   int64 // guarded by mu
+}
+
+// take takes n bytes, or gives them back if n is negative. It takes nothing if it fails.
+func (r *room) take(n int64) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if n > 0 && r.most > 0 && r.taken+n > r.most {
+		return tooMuch(fmt.Sprintf("physical cluster %q shows more, of all resources together, than the %s that there is room for: see --max-bytes-per-physical-cluster",
+			r.cluster, resource.NewQuantity(r.most, resource.BinarySI)))
+	}
+	r.taken += n
+	return nil
+}
+
+// holding is what of a room one informer takes, or one who lists. While a list comes in, what the one before brought is still
+// there, and most of both is the same: the larger one counts.
+type holding struct {
+	room *room
+	// trim returns what is held of an object that came.
+	trim func(*unstructured.Unstructured) *unstructured.Unstructured
+	mu   sync.Mutex // guards all below
+	// held are the sizes of what the informer holds, coming of what a list has brought so far; coming is nil between lists.
+	held, coming *sizes
+	// reading is what a page of a list takes that is being read.
+	reading int64
+	// taken is what the room knows of.
+	taken int64
+}
+
+// sizes of objects by their keys, in bytes.
+type sizes struct {
+	of  map[string]int64
+	all int64
+}
+
+func newSizes() *sizes { return &sizes{of: map[string]int64{}} }
+
+// set returns the size that key had. Size 0 is none.
+func (s *sizes) set(key string, size int64) (before int64) {
+	before = s.of[key]
+	s.all += size - before
+	if s.of[key] = size; size == 0 {
+		delete(s.of, key)
+	}
+	return before
+}
+
+func newHolding(r *room, trim func(*unstructured.Unstructured) *unstructured.Unstructured) *holding {
+	return &holding{room: r, trim: trim, held: newSizes()}
+}
+
+type (
+	listFunc  = func(context.Context, metav1.ListOptions) (*unstructured.UnstructuredList, error)
+	watchFunc = func(context.Context, metav1.ListOptions) (watch.Interface, error)
+)
+
+// settle tells the room what is taken now. The caller has mu.
+func (h *holding) settle() error {
+	want := h.reading
+	if h.coming != nil {
+		want += h.coming.all
+	}
+	want = max(want, h.held.all)
+	if err := h.room.take(want - h.taken); err != nil {
+		return err
+	}
+	h.taken = want
+	return nil
+}
+
+// begin begins a list, in place of one that did not end.
+func (h *holding) begin() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.coming, h.reading = newSizes(), 0
+	_ = h.settle() // it takes no more than before
+}
+
+// end ends a list; the informer holds what it brought if that is all.
+func (h *holding) end(all bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if all && h.coming != nil {
+		h.held = h.coming
+	}
+	h.coming, h.reading = nil, 0
+	_ = h.settle()
+}
+
+// read counts n bytes of a page of a list.
+func (h *holding) read(n int) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.reading += unpacking * int64(n)
+	return h.settle()
+}
+
+// take has objects of a list that were read, or one of an event.
+func (h *holding) take(objects ...*unstructured.Unstructured) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.reading = 0
+	to := h.current()
+	for _, o := range objects {
+		key := keyOf(o)
+		before := to.set(key, perObject+size(o.Object))
+		if err := h.settle(); err != nil {
+			to.set(key, before)
+			_ = h.settle()
+			return err
+		}
+	}
+	return h.settle()
+}
+
+// give gives back what an object took.
+func (h *holding) give(o *unstructured.Unstructured) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.current().set(keyOf(o), 0)
+	_ = h.settle()
+}
+
+// current is what changes: a list, while one comes in. The caller has mu.
+func (h *holding) current() *sizes {
+	if h.coming != nil {
+		return h.coming
+	}
+	return h.held
+}
+
+func keyOf(o *unstructured.Unstructured) string {
+	return cache.ObjectName{Namespace: o.GetNamespace(), Name: o.GetName()}.String()
+}
+
+// size is about how many bytes of memory a value of unpacked JSON takes, apart from the slot that it is in: a short text may
+// become thirty times as much, such as a list of maps.
+func size(value any) int64 {
+	switch v := value.(type) {
+	case string:
+		return 24 + int64(len(v))
+	case []any:
+		n := int64(24)
+		for _, e := range v {
+			n += 24 + size(e) // a slot, and that every other one is not in use
+		}
+		return n
+	case map[string]any:
+		n := int64(48)
+		if len(v) > 0 {
+			n += max(288, 48*int64(len(v))) // slots come by eight
+		}
+		for k, e := range v {
+			n += 8 + int64(len(k)) + size(e)
+		}
+		return n
+	}
+	return 8
+}
+
+// meter bounds what is read of one answer.
+type meter struct {
+	list *holding   // of a list, whose length counts there; nil of anything else, which may have mostOfAnswer
+	mu   sync.Mutex // guards all below
+	n    int64      // bytes
+	err  error
+}
+
+type meterKey struct{}
+
+// reading has what is read in answer to a request with that context count for m.
+func reading(ctx context.Context, m *meter) context.Context {
+	return context.WithValue(ctx, meterKey{}, m)
+}
+
+// meterOf returns the meter that was given to reading, or a new one.
+func meterOf(ctx context.Context) *meter {
+	if m, ok := ctx.Value(meterKey{}).(*meter); ok {
+		return m
+	}
+	return &meter{}
+}
+
+// read counts n bytes, and fails where they are too many.
+func (m *meter) read(n int) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.n += int64(n); m.err != nil {
+		return m.err
+	}
+	if m.list != nil {
+		m.err = m.list.read(n)
+	} else if m.n > mostOfAnswer {
+		m.err = tooMuch("an answer, or an event of a watch, is longer than " + resource.NewQuantity(mostOfAnswer, resource.BinarySI).String())
+	}
+	return m.err
+}
+
+// anew begins to count anew, where an event ends. It returns why nothing more is read; nil if more is.
+func (m *meter) anew() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.n = 0
+	return m.err
+}
+
+// measured reads no more of an answer than there is room for: of a list what a meter in the context of the request says, of
+// anything else mostOfAnswer. It has to be where answers are unpacked already.
+type measured struct {
+	next http.RoundTripper
+}
+
+// makeMeasured bounds every answer to a request that is made with cfg.
+func makeMeasured(cfg *rest.Config) {
+	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper { return measured{next} })
+}
+
+func (m measured) RoundTrip(req *http.Request) (*http.Response, error) {
+	resp, err := m.next.RoundTrip(req)
+	if err != nil {
+		return nil, err
+	}
+	resp.Body = measuredBody{resp.Body, meterOf(req.Context())}
+	return resp, nil
+}
+
+type measuredBody struct {
+	io.ReadCloser
+	meter *meter
+}
+
+func (b measuredBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if full := b.meter.read(n); full != nil {
+		return 0, full
+	}
+	return n, err
+}
+
+// counted is a watch that ends with an error where what it brings has no room.
+type counted struct {
+	watch.Interface
+	events chan watch.Event
+	stop   chan struct{}
+	once   sync.Once
+}
+
+func (c *counted) ResultChan() <-chan watch.Event { return c.events }
+
+func (c *counted) Stop() {
+	c.once.Do(func() { close(c.stop) })
+	c.Interface.Stop()
+}
+
+// list lists with from, as far as there is room for what it brings.
+func (h *holding) list(ctx context.Context, o metav1.ListOptions, from listFunc) (*unstructured.UnstructuredList, error) {
+	if o.Continue == "" {
+		h.begin()
+	}
+	list, err := from(reading(ctx, &meter{list: h}), o)
+	if err == nil {
+		objects := make([]*unstructured.Unstructured, len(list.Items))
+		for i := range list.Items {
+			list.Items[i] = *h.trim(&list.Items[i])
+			objects[i] = &list.Items[i]
+		}
+		err = h.take(objects...)
+	}
+	if err != nil || list.GetContinue() == "" {
+		h.end(err == nil)
+	}
+	return list, err
+}
+
+// watch watches with from. It calls heard with the error that watch could not begin for, or that ends it where something has no
+// room, and with nil when it has begun; where it begins with a list of what there is, when that is in.
+func (h *holding) watch(ctx context.Context, o metav1.ListOptions, from watchFunc, heard func(error)) (watch.Interface, error) {
+	m := &meter{}
+	w, err := from(reading(ctx, m), o)
+	if err != nil {
+		heard(err)
+		return nil, err
+	}
+	c := &counted{Interface: w, events: make(chan watch.Event), stop: make(chan struct{})}
+	listing := ptr.Deref(o.SendInitialEvents, false)
+	if listing {
+		h.begin()
+	} else {
+		heard(nil)
+	}
+	// Before anybody learns how it goes on: he may begin the next list.
+	end := func(all bool) {
+		if listing {
+			listing = false
+			h.end(all)
+		}
+	}
+	go func() {
+		defer close(c.events)
+		defer end(false)
+		for e := range w.ResultChan() {
+			err := m.anew()
+			if err == nil {
+				err = h.follow(&e)
+			}
+			if err != nil {
+				end(false)
+				heard(err)
+				status := apierrors.NewRequestEntityTooLargeError(err.Error()).Status()
+				e = watch.Event{Type: watch.Error, Object: &status}
+			} else if listing && endsList(e) {
+				end(true)
+				heard(nil)
+			}
+			select {
+			case c.events <- e:
+			case <-c.stop:
+				return
+			}
+			if err != nil {
+				w.Stop()
+				return
+			}
+		}
+	}()
+	return c, nil
+}
+
+// follow counts what an event brings or takes away.
+func (h *holding) follow(e *watch.Event) error {
+	o, ok := e.Object.(*unstructured.Unstructured)
+	if !ok {
+		return nil
+	}
+	switch e.Type {
+	case watch.Added, watch.Modified:
+		o = h.trim(o)
+		e.Object = o
+		return h.take(o)
+	case watch.Deleted:
+		h.give(o)
+	}
+	return nil
+}
+
+// endsList says whether an event says that what there was has been told.
+func endsList(e watch.Event) bool {
+	o, ok := e.Object.(*unstructured.Unstructured)
+	return ok && e.Type == watch.Bookmark && o.GetAnnotations()[metav1.InitialEventsAnnotationKey] == "true"
+}
