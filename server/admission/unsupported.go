@@ -113,6 +113,9 @@ func (*Unsupported) Validate(ctx context.Context, a admission.Attributes, _ admi
 			}
 		}
 		if kind.Template != nil {
+			if why := kinds.Awaited(kind.Template(root)); why != "" {
+				warning.AddWarning(ctx, "", why)
+			}
 			for _, named := range classesNamed(&kind.Template(root).Spec) {
 				warning.AddWarning(ctx, "", named+" names a class of the physical clusters, which know nothing of this workspace's: one that has no class of this name refuses the pods")
 			}

@@ -80,6 +80,15 @@ func TestUnsupportedWarns(t *testing.T) {
 			resource: appsv1.SchemeGroupVersion.WithResource("deployments"),
 			want:     `runtimeClassName "kata" names a class of the physical clusters`,
 		},
+		"claim of pods": {
+			reason: "the pods wait below, where nobody sees them from here",
+			object: &apps.Deployment{Spec: apps.DeploymentSpec{Template: core.PodTemplateSpec{Spec: core.PodSpec{Volumes: []core.Volume{
+				{Name: "data", VolumeSource: core.VolumeSource{PersistentVolumeClaim: &core.PersistentVolumeClaimVolumeSource{ClaimName: "mine"}}},
+				{Name: "scratch", VolumeSource: core.VolumeSource{EmptyDir: &core.EmptyDirVolumeSource{}}},
+			}}}}},
+			resource: appsv1.SchemeGroupVersion.WithResource("deployments"),
+			want:     `for the volumes "data": PersistentVolumeClaims do not go there yet`,
+		},
 		"kind that goes down": {
 			reason: "it has its effect",
 			object: &corev1.ConfigMap{}, resource: corev1.SchemeGroupVersion.WithResource("configmaps"),
