@@ -100,11 +100,15 @@ func explain(err error) string {
 		request *url.Error
 		network net.Error
 	)
-	if errors.As(err, &request) && errors.As(err, &network) {
-		u, _ := url.Parse(request.URL) // the URL of a request that was made
-		return fmt.Sprintf("%v\nIs the server at %s running? \"%s start\" starts one.", err, u.Host, self)
+	// What a request failed of, not the url.Error itself: that is a net.Error also where somebody answered, with the wrong certificate for instance.
+	if !errors.As(err, &request) || !errors.As(request.Err, &network) && !errors.Is(err, io.EOF) {
+		return err.Error()
 	}
-	return err.Error()
+	u, _ := url.Parse(request.URL) // the URL of a request that was made
+	if request.Timeout() {
+		return fmt.Sprintf("%v\nThe server at %s did not answer in time: it hangs, or nothing passes between it and here.", err, u.Host)
+	}
+	return fmt.Sprintf("%v\nIs the server at %s running? \"%s start\" starts one.", err, u.Host, self)
 }
 
 // asksAtoll has the commands below one say, where they fail because what the kubeconfig points to is no Atoll at all, just that.
