@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	"atoll.dev/atoll/internal/cli"
@@ -47,6 +48,7 @@ clusters that are registered, and its status comes back.`,
 		newRestoreCommand(streams),
 		newVersionCommand(streams),
 	)
+	needShell(root)
 	root.SetFlagErrorFunc(flagError)
 	callAs(root, self)
 	return root
@@ -83,6 +85,25 @@ func needsSubcommand(cmd *cobra.Command, args []string) error {
 		return fmt.Errorf("unknown command %q for %q: did you mean %q?", args[0], cmd.CommandPath(), meant[0])
 	}
 	return fmt.Errorf("unknown command %q for %q: \"%s --help\" lists them", args[0], cmd.CommandPath(), cmd.CommandPath())
+}
+
+// needShell adds cobra's command completion, which prints its help and succeeds where the shell is missing or misspelt: what a
+// script sources then is no program.
+func needShell(root *cobra.Command) {
+	root.InitDefaultCompletionCmd()
+	completion, _, err := root.Find([]string{"completion"})
+	utilruntime.Must(err)
+	completion.Use, completion.Args = "completion SHELL", nil
+	completion.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			return needsSubcommand(cmd, args)
+		}
+		var shells []string
+		for _, shell := range cmd.Commands() {
+			shells = append(shells, shell.Name())
+		}
+		return fmt.Errorf("name a shell: %s. Usage: %s (more with --help)", strings.Join(shells, ", "), cmd.UseLine())
+	}
 }
 
 // run executes a command and returns the exit code.

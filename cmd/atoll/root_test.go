@@ -65,6 +65,8 @@ func TestUnknownFlags(t *testing.T) {
 		"start --secure-port eleven": "--secure-port",
 		"start now":                  "unexpected argument \"now\". Usage: " + self + " start",
 		"cluster lsit":               "did you mean \"list\"?",
+		"completion":                 "name a shell: bash, fish, powershell, zsh. Usage: " + self + " completion SHELL",
+		"completion bahs":            "did you mean \"bash\"?",
 	} {
 		root.SetArgs(strings.Fields(args))
 		if err := root.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
