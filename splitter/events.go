@@ -17,13 +17,14 @@ import (
 
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
 	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/internal/kinds"
 )
 
 // eventSource is who tells.
 const eventSource = "atoll-splitter"
 
-// tellPlaced tells of the Deployment's shares, or that it has no cluster, when that changes. Unless leaves were written just
-// now, shares of which nothing was told yet were told before a restart.
+// tellPlaced tells of the Deployment's shares, or that it has no cluster, when that changes, and of volumes that its pods wait for.
+// Unless leaves were written just now, shares of which nothing was told yet were told before a restart.
 func (c *Controller) tellPlaced(ctx context.Context, s *source, root *appsv1.Deployment, p *placementv1alpha1.Placement, sites []*site, wrote bool) {
 	if placed := meta.FindStatusCondition(p.Status.Conditions, placementv1alpha1.PlacementPlaced); placed != nil && placed.Status == metav1.ConditionFalse {
 		c.tellOnce(ctx, s, root, "placed", corev1.EventTypeWarning, placed.Reason, placed.Message)
@@ -43,6 +44,11 @@ func (c *Controller) tellPlaced(ctx context.Context, s *source, root *appsv1.Dep
 		c.told.Add(toldID(root, "shares"), toldText(placementv1alpha1.ReasonPlaced, text))
 	default:
 		c.tellOnce(ctx, s, root, "shares", corev1.EventTypeNormal, placementv1alpha1.ReasonPlaced, text)
+	}
+	if why := kinds.Awaited(&root.Spec.Template); why != "" && len(shares) > 0 {
+		c.tellOnce(ctx, s, root, "volumes", corev1.EventTypeWarning, "NotSynced", why)
+	} else {
+		c.untell(root, "volumes")
 	}
 	if root.Spec.Strategy.Type == appsv1.RecreateDeploymentStrategyType {
 		for _, st := range sites {

@@ -32,7 +32,7 @@ syncer was last heard of, "unanswered" if the cluster does not answer it.`,
   atoll cluster list -o wide`,
 		Args: exactArgs(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := checkOutput(o.output); err != nil {
+			if err := checkOutput(o.output, listFormats); err != nil {
 				return err
 			}
 			hub, err := open()
@@ -42,7 +42,7 @@ syncer was last heard of, "unanswered" if the cluster does not answer it.`,
 			return o.run(cmd.Context(), hub)
 		},
 	}
-	outputFlag(cmd, &o.output)
+	outputFlag(cmd, &o.output, listFormats)
 	return cmd
 }
 

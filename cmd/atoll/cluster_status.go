@@ -21,21 +21,37 @@ import (
 )
 
 func newClusterStatusCommand(open hubOpener, streams genericiooptions.IOStreams) *cobra.Command {
-	return &cobra.Command{
-		Use:     "status NAME",
-		Short:   "Show what is known of a physical cluster, what is placed there and what needs attention",
-		Example: "  atoll cluster status east",
-		Args:    exactArgs(1),
+	var output string
+	cmd := &cobra.Command{
+		Use:   "status NAME",
+		Short: "Show what is known of a physical cluster, what is placed there and what needs attention",
+		Long: `Show what is known of a physical cluster, what is placed there and what needs attention. As json or yaml it is the
+SyncTarget alone, without what is placed there.`,
+		Example: `  atoll cluster status east
+  atoll cluster status east -o yaml`,
+		Args: exactArgs(1),
 
 		ValidArgsFunction: completeNames(open, clusterNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := checkOutput(output, objectFormats); err != nil {
+				return err
+			}
 			hub, err := open()
 			if err != nil {
 				return err
 			}
+			if output != "" {
+				_, target, err := getCluster(cmd.Context(), hub, args[0])
+				if err != nil {
+					return err
+				}
+				return printObject(streams.Out, output, target)
+			}
 			return clusterStatus(cmd.Context(), hub, streams.Out, args[0])
 		},
 	}
+	outputFlag(cmd, &output, objectFormats)
+	return cmd
 }
 
 func clusterStatus(ctx context.Context, hub *cli.Hub, out io.Writer, name string) error {

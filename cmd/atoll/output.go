@@ -18,51 +18,63 @@ import (
 	"atoll.dev/atoll/client"
 )
 
-// listFormats are the forms in which lists are written, beside a table.
-var listFormats = []string{"wide", "json", "yaml", "name"}
+// Forms in which a command writes beside the one for people: a table, or text.
+var (
+	listFormats   = []string{"wide", "json", "yaml", "name"}
+	objectFormats = []string{"json", "yaml"}
+)
 
-// outputFlag is -o of a list.
-func outputFlag(cmd *cobra.Command, output *string) {
-	last := len(listFormats) - 1
-	cmd.Flags().StringVarP(output, "output", "o", "", strings.Join(listFormats[:last], ", ")+" or "+listFormats[last]+".")
-	completeFlag(cmd, "output", cobra.FixedCompletions(listFormats, cobra.ShellCompDirectiveNoFileComp))
+// outputFlag is -o of a command that writes in these formats.
+func outputFlag(cmd *cobra.Command, output *string, formats []string) {
+	last := len(formats) - 1
+	cmd.Flags().StringVarP(output, "output", "o", "", strings.Join(formats[:last], ", ")+" or "+formats[last]+".")
+	completeFlag(cmd, "output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// checkOutput returns an error unless format is empty (a table) or one of listFormats.
-func checkOutput(format string) error {
-	if format == "" || slices.Contains(listFormats, format) {
+// checkOutput returns an error unless format is empty (for people) or one of formats.
+func checkOutput(format string, formats []string) error {
+	if format == "" || slices.Contains(formats, format) {
 		return nil
 	}
-	return fmt.Errorf("--output %q: want %s, or nothing for a table", format, strings.Join(listFormats, ", "))
+	return fmt.Errorf("--output %q: want %s, or nothing for text", format, strings.Join(formats, ", "))
+}
+
+// setKind has an object say what it is: a typed client leaves that out.
+func setKind(o runtime.Object) error {
+	gvk, err := apiutil.GVKForObject(o, client.Scheme)
+	if err == nil {
+		o.GetObjectKind().SetGroupVersionKind(gvk)
+	}
+	return err
 }
 
 // printList writes a list of API objects as json, yaml or names.
 func printList(out io.Writer, format string, list runtime.Object) error {
-	setKind := func(o runtime.Object) error {
-		gvk, err := apiutil.GVKForObject(o, client.Scheme)
-		if err == nil {
-			o.GetObjectKind().SetGroupVersionKind(gvk) // a typed client leaves it out
-		}
-		return err
-	}
 	if err := meta.EachListItem(list, setKind); err != nil {
 		return err
 	}
-	switch format {
-	case "json", "yaml":
-		if err := setKind(list); err != nil {
-			return err
-		}
-		var p printers.ResourcePrinter = &printers.JSONPrinter{}
-		if format == "yaml" {
-			p = &printers.YAMLPrinter{}
-		}
-		return p.PrintObj(list, out)
-	case "name":
+	if format == "name" {
 		p := &printers.NamePrinter{}
 		return meta.EachListItem(list, func(o runtime.Object) error { return p.PrintObj(o, out) })
 	}
-	return fmt.Errorf("no printer for %q", format)
+	return printObject(out, format, list)
+}
+
+// printObject writes an API object as json or yaml, and as kubectl does without who wrote which field.
+func printObject(out io.Writer, format string, object runtime.Object) error {
+	if err := setKind(object); err != nil {
+		return err
+	}
+	var p printers.ResourcePrinter
+	switch format {
+	case "json":
+		p = &printers.JSONPrinter{}
+	case "yaml":
+		p = &printers.YAMLPrinter{}
+	default:
+		return fmt.Errorf("no printer for %q", format)
+	}
+	return (&printers.OmitManagedFieldsPrinter{Delegate: p}).PrintObj(object, out)
 }
 
 // printTable writes rows as kubectl does: upper-case header, columns three spaces apart.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	"atoll.dev/atoll/internal/cli"
@@ -47,6 +48,7 @@ clusters that are registered, and its status comes back.`,
 		newRestoreCommand(streams),
 		newVersionCommand(streams),
 	)
+	needShell(root)
 	root.SetFlagErrorFunc(flagError)
 	callAs(root, self)
 	return root
@@ -85,6 +87,25 @@ func needsSubcommand(cmd *cobra.Command, args []string) error {
 	return fmt.Errorf("unknown command %q for %q: \"%s --help\" lists them", args[0], cmd.CommandPath(), cmd.CommandPath())
 }
 
+// needShell adds cobra's command completion, which prints its help and succeeds where the shell is missing or misspelt: what a
+// script sources then is no program.
+func needShell(root *cobra.Command) {
+	root.InitDefaultCompletionCmd()
+	completion, _, err := root.Find([]string{"completion"})
+	utilruntime.Must(err)
+	completion.Use, completion.Args = "completion SHELL", nil
+	completion.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			return needsSubcommand(cmd, args)
+		}
+		var shells []string
+		for _, shell := range cmd.Commands() {
+			shells = append(shells, shell.Name())
+		}
+		return fmt.Errorf("name a shell: %s. Usage: %s (more with --help)", strings.Join(shells, ", "), cmd.UseLine())
+	}
+}
+
 // run executes a command and returns the exit code.
 func run(command *cobra.Command, errOut io.Writer) int {
 	if err := command.Execute(); err != nil {
@@ -100,11 +121,15 @@ func explain(err error) string {
 		request *url.Error
 		network net.Error
 	)
-	if errors.As(err, &request) && errors.As(err, &network) {
-		u, _ := url.Parse(request.URL) // the URL of a request that was made
-		return fmt.Sprintf("%v\nIs the server at %s running? \"%s start\" starts one.", err, u.Host, self)
+	// What a request failed of, not the url.Error itself: that is a net.Error also where somebody answered, with the wrong certificate for instance.
+	if !errors.As(err, &request) || !errors.As(request.Err, &network) && !errors.Is(err, io.EOF) {
+		return err.Error()
 	}
-	return err.Error()
+	u, _ := url.Parse(request.URL) // the URL of a request that was made
+	if request.Timeout() {
+		return fmt.Sprintf("%v\nThe server at %s did not answer in time: it hangs, or nothing passes between it and here.", err, u.Host)
+	}
+	return fmt.Sprintf("%v\nIs the server at %s running? \"%s start\" starts one.", err, u.Host, self)
 }
 
 // asksAtoll has the commands below one say, where they fail because what the kubeconfig points to is no Atoll at all, just that.

@@ -1,6 +1,11 @@
 package main
 
 import (
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -60,10 +65,49 @@ func TestUnknownFlags(t *testing.T) {
 		"start --secure-port eleven": "--secure-port",
 		"start now":                  "unexpected argument \"now\". Usage: " + self + " start",
 		"cluster lsit":               "did you mean \"list\"?",
+		"completion":                 "name a shell: bash, fish, powershell, zsh. Usage: " + self + " completion SHELL",
+		"completion bahs":            "did you mean \"bash\"?",
 	} {
 		root.SetArgs(strings.Fields(args))
 		if err := root.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: error %v, want one with %q", args, err, want)
+		}
+	}
+}
+
+// TestHintsAreTrue: who is told to start a server that runs already looks in the wrong place.
+func TestHintsAreTrue(t *testing.T) {
+	address := func(then func(net.Listener)) string {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		then(l)
+		return l.Addr().String()
+	}
+	// The kernel takes connections for who does not: a server that is stopped or hangs.
+	hangs := address(func(l net.Listener) { t.Cleanup(func() { l.Close() }) })
+	gone := address(func(l net.Listener) { l.Close() })
+	other := httptest.NewUnstartedServer(http.NotFoundHandler())
+	other.Config.ErrorLog = log.New(io.Discard, "", 0)
+	other.StartTLS()
+	t.Cleanup(other.Close)
+	for name, test := range map[string]struct {
+		host    string
+		timeout time.Duration
+		want    string
+	}{
+		"hangs":   {hangs, time.Second, "The server at " + hangs + " did not answer in time: it hangs, or nothing passes between it and here."},
+		"gone":    {gone, 0, "Is the server at " + gone + " running? \"" + self + " start\" starts one."},
+		"another": {other.Listener.Addr().String(), 0, ""},
+	} {
+		client := &http.Client{Transport: &http.Transport{TLSHandshakeTimeout: test.timeout}}
+		_, err := client.Get("https://" + test.host)
+		if err == nil {
+			t.Fatalf("%s: answered", name)
+		}
+		if _, hint, _ := strings.Cut(explain(err), "\n"); hint != test.want {
+			t.Errorf("%s: hint %q, want %q, after %v", name, hint, test.want, err)
 		}
 	}
 }

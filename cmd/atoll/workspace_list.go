@@ -29,7 +29,7 @@ func newWorkspaceListCommand(open hubOpener, streams genericiooptions.IOStreams)
 		Args:              maximumArgs(1),
 		ValidArgsFunction: completeNames(open, workspacePaths),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := checkOutput(output); err != nil {
+			if err := checkOutput(output, listFormats); err != nil {
 				return err
 			}
 			hub, err := open()
@@ -55,7 +55,7 @@ func newWorkspaceListCommand(open hubOpener, streams genericiooptions.IOStreams)
 			return printTable(streams.Out, header, rows)
 		},
 	}
-	outputFlag(cmd, &output)
+	outputFlag(cmd, &output, listFormats)
 	return cmd
 }
 

@@ -1,7 +1,9 @@
 package kinds
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 )
@@ -78,6 +80,22 @@ func References(t *corev1.PodTemplateSpec) []Reference {
 		return 0
 	})
 	return slices.Compact(refs)
+}
+
+// Awaited says which volumes the pods of a template wait for in physical clusters, since claims do not go there, and what
+// to do; empty if there is none.
+func Awaited(t *corev1.PodTemplateSpec) string {
+	var volumes []string
+	for _, v := range t.Spec.Volumes {
+		if v.PersistentVolumeClaim != nil {
+			volumes = append(volumes, fmt.Sprintf("%q", v.Name))
+		}
+	}
+	if len(volumes) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("Pods wait in physical clusters for the volumes %s: PersistentVolumeClaims do not go there yet. "+
+		"Mount what goes with the pod (emptyDir, ephemeral) or needs no claim (nfs) instead.", strings.Join(volumes, ", "))
 }
 
 // volumeReferences: every volume source of corev1 that names a ConfigMap or a Secret of the pod's namespace. Those

@@ -64,8 +64,8 @@ var placementAnnotations = []string{
 }
 
 // Unsupported warns who applies what is accepted and has no effect, so that nobody relies on it: kinds that are not
-// carried out yet, or not everywhere, fields that do not go down, and misspelt annotations of placement. Deleting a workload and keeping its
-// pods it refuses, since the pods would go.
+// carried out yet, or not everywhere, fields that do not go down, and annotations of placement that are misspelt or not where they count.
+// Deleting a workload and keeping its pods it refuses, since the pods would go.
 type Unsupported struct {
 	*admission.Handler
 }
@@ -113,6 +113,9 @@ func (*Unsupported) Validate(ctx context.Context, a admission.Attributes, _ admi
 			}
 		}
 		if kind.Template != nil {
+			if why := kinds.Awaited(kind.Template(root)); why != "" {
+				warning.AddWarning(ctx, "", why)
+			}
 			for _, named := range classesNamed(&kind.Template(root).Spec) {
 				warning.AddWarning(ctx, "", named+" names a class of the physical clusters, which know nothing of this workspace's: one that has no class of this name refuses the pods")
 			}
@@ -123,11 +126,35 @@ func (*Unsupported) Validate(ctx context.Context, a admission.Attributes, _ admi
 		return nil // a request that is no object, such as an access review, has no annotations
 	}
 	for key := range object.GetAnnotations() {
-		if strings.HasPrefix(key, placementv1alpha1.GroupVersion.Group+"/") && !slices.Contains(placementAnnotations, key) {
+		if !strings.HasPrefix(key, placementv1alpha1.GroupVersion.Group+"/") {
+			continue
+		}
+		if !slices.Contains(placementAnnotations, key) {
 			warning.AddWarning(ctx, "", fmt.Sprintf("the annotation %s means nothing: known are %s", key, strings.Join(placementAnnotations, ", ")))
+		} else if why := heedless(a.GetResource().GroupResource()); why != "" {
+			warning.AddWarning(ctx, "", fmt.Sprintf("the annotation %s has no effect on %s", key, why))
 		}
 	}
 	return nil
+}
+
+// heedless says of a resource that annotations of placement do not count on it, and where they do; "" if they do.
+func heedless(resource schema.GroupResource) string {
+	heed, follows := []string{}, ""
+	for _, kind := range kinds.All {
+		if gr := kind.GVR.GroupResource(); kind.Goes != kinds.WhereReferenced {
+			heed = append(heed, gr.String())
+		} else if gr == resource {
+			follows = ", which follow the workloads that refer to them"
+		}
+	}
+	for _, holder := range holders {
+		heed = append(heed, holder.String())
+	}
+	if slices.Contains(heed, resource.String()) {
+		return ""
+	}
+	return fmt.Sprintf("%s%s: it counts on %s", resource, follows, strings.Join(heed, ", "))
 }
 
 // classesNamed returns the fields of a pod that name a class, with their values. System classes of priority do not go down.

@@ -7,6 +7,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -16,8 +17,10 @@ import (
 	"k8s.io/kubernetes/pkg/apis/apps"
 	_ "k8s.io/kubernetes/pkg/apis/apps/install" // as in the server
 	"k8s.io/kubernetes/pkg/apis/core"
+	"k8s.io/kubernetes/pkg/apis/rbac"
 	"k8s.io/utils/ptr"
 
+	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
 	"atoll.dev/atoll/internal/kinds"
 	"atoll.dev/atoll/internal/logicalcluster"
 )
@@ -77,6 +80,15 @@ func TestUnsupportedWarns(t *testing.T) {
 			resource: appsv1.SchemeGroupVersion.WithResource("deployments"),
 			want:     `runtimeClassName "kata" names a class of the physical clusters`,
 		},
+		"claim of pods": {
+			reason: "the pods wait below, where nobody sees them from here",
+			object: &apps.Deployment{Spec: apps.DeploymentSpec{Template: core.PodTemplateSpec{Spec: core.PodSpec{Volumes: []core.Volume{
+				{Name: "data", VolumeSource: core.VolumeSource{PersistentVolumeClaim: &core.PersistentVolumeClaimVolumeSource{ClaimName: "mine"}}},
+				{Name: "scratch", VolumeSource: core.VolumeSource{EmptyDir: &core.EmptyDirVolumeSource{}}},
+			}}}}},
+			resource: appsv1.SchemeGroupVersion.WithResource("deployments"),
+			want:     `for the volumes "data": PersistentVolumeClaims do not go there yet`,
+		},
 		"kind that goes down": {
 			reason: "it has its effect",
 			object: &corev1.ConfigMap{}, resource: corev1.SchemeGroupVersion.WithResource("configmaps"),
@@ -91,6 +103,28 @@ func TestUnsupportedWarns(t *testing.T) {
 			reason:   "it means something",
 			object:   &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"placement.atoll.dev/clusters": "east"}}},
 			resource: corev1.SchemeGroupVersion.WithResource("namespaces"),
+		},
+		"annotation of what follows workloads": {
+			reason:   "it would be taken for a wish, and ignored in silence",
+			object:   &core.ConfigMap{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"placement.atoll.dev/clusters": "east"}}},
+			resource: corev1.SchemeGroupVersion.WithResource("configmaps"),
+			want:     "placement.atoll.dev/clusters has no effect on configmaps, which follow the workloads that refer to them: it counts on services, deployments.apps, namespaces, logicalclusters.core.kcp.io",
+		},
+		"annotation of what goes nowhere": {
+			reason:   "the same",
+			object:   &rbac.Role{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"placement.atoll.dev/selector": "tier=test"}}},
+			resource: rbacv1.SchemeGroupVersion.WithResource("roles"),
+			want:     "placement.atoll.dev/selector has no effect on roles.rbac.authorization.k8s.io: it counts on",
+		},
+		"annotation of a Service": {
+			reason:   "it is placed by it",
+			object:   &core.Service{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"placement.atoll.dev/clusters": "east"}}},
+			resource: corev1.SchemeGroupVersion.WithResource("services"),
+		},
+		"annotation of the workspace": {
+			reason:   "it holds for all that has none",
+			object:   &corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"placement.atoll.dev/clusters": "east"}}},
+			resource: corev1alpha1.GroupVersion.WithResource("logicalclusters"),
 		},
 		"secret for a token": {
 			reason: "whoever waits for the token would wait for ever",
