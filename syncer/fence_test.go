@@ -81,13 +81,13 @@ func TestReplacedSyncerWritesNothing(t *testing.T) {
 				return &rest.Config{Host: server.URL}
 			}
 			mirror := side("MIRROR", func(w http.ResponseWriter, req *http.Request) { tc.mirror(t, w, req) })
-			physical := side("PHYSICAL", func(w http.ResponseWriter, req *http.Request) {
+			physical := side("PHYSICAL", identified(func(w http.ResponseWriter, req *http.Request) {
 				if strings.Contains(req.URL.Path, "/leases/") {
 					answer(t, w, http.StatusOK, lease)
 					return
 				}
 				answer(t, w, http.StatusOK, configMap("5", "a").Object)
-			})
+			}))
 			clients, informers := idleClients(t)
 			m, err := NewManager(ManagerConfig{
 				Clients: clients, Informers: informers, Clock: testingclock.NewFakeClock(time.Now()),
@@ -105,6 +105,9 @@ func TestReplacedSyncerWritesNothing(t *testing.T) {
 			}
 			s, err := m.newSyncer(&workloadv1alpha1.SyncTarget{ObjectMeta: metav1.ObjectMeta{Name: "east", UID: "east-uid"}}, physical)
 			if err != nil {
+				t.Fatal(err)
+			}
+			if err := s.twin.Add(twinOf("cluster-uid")); err != nil {
 				t.Fatal(err)
 			}
 			s.gate.open(s.gate.begin(), fine)

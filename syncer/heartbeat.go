@@ -43,6 +43,8 @@ const (
 	hubRestored
 	// physicalRestored: the physical cluster shows less than it once confirmed, so it is an older state or another cluster.
 	physicalRestored
+	// notLetIn: neither side lost anything, but the SyncTarget was not let in to the physical cluster that answers (isLetIn).
+	notLetIn
 )
 
 func (v verdict) String() string {
@@ -53,6 +55,8 @@ func (v verdict) String() string {
 		return "HubRestored"
 	case physicalRestored:
 		return "PhysicalRestored"
+	case notLetIn:
+		return "NotLetIn"
 	}
 	return "Unknown"
 }
@@ -101,8 +105,8 @@ func count(lease *coordinationv1.Lease, annotation string) (int64, error) {
 // errPhysical marks errors of the physical cluster's side of a heartbeat.
 var errPhysical = errors.New("physical cluster")
 
-// beat renews the mirror's Lease, compares the counters, and raises them unless one side turns out to be restored and
-// nobody confirmed that yet. The Lease is renewed in any case: it says that the syncer lives.
+// beat renews the mirror's Lease, compares the counters, and raises them unless the SyncTarget is not let in, or one side turns
+// out to be restored and nobody confirmed that yet. The Lease is renewed in any case: it says that the syncer lives.
 func (s *Syncer) beat(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, beatTimeout)
 	defer cancel()
@@ -129,11 +133,18 @@ func (s *Syncer) beat(ctx context.Context) error {
 		return errors.Join(s.renew(ctx, hub, c.hub, c.written, false), physicalErr)
 	}
 
-	twin := s.twinObject()
-	confirmed := v != fine && confirms(twin, v) && asks(hub, c)
+	letIn, twin := s.isLetIn(), s.twinObject()
+	if v == fine && !letIn {
+		v = notLetIn
+	}
+	confirmed := v != fine && letIn && confirms(twin, v) && asks(hub, c)
 	if v != fine && !confirmed {
-		ask(hub, twin, c)
-		if s.gate.open(begun, v) {
+		if v != notLetIn {
+			ask(hub, twin, c)
+		}
+		if changed := s.gate.open(begun, v); changed && v == notLetIn {
+			klog.FromContext(ctx).Info("Not let in to this physical cluster yet, nothing is written down")
+		} else if changed {
 			klog.FromContext(ctx).Info("One side was restored from an older state, nothing is written down until an administrator confirms",
 				"verdict", v.String(), "hub", c.hub, "written", c.written, "physical", c.physical)
 		}
@@ -183,7 +194,7 @@ func asksNothing(hub *coordinationv1.Lease) bool {
 	return hub != nil && hub.Annotations[workloadv1alpha1.HeartbeatAskedAnnotation] == workloadv1alpha1.HeartbeatAskedNothing
 }
 
-// look reads both Leases, the physical cluster's first. A Lease that does not exist is returned without UID.
+// look reads both Leases, the physical cluster's first, and who that is. A Lease that does not exist is returned without UID.
 func (s *Syncer) look(ctx context.Context) (v verdict, c counters, hub, physical *coordinationv1.Lease, physicalErr, err error) {
 	// A physical cluster that swallows packets must not keep the mirror's Lease from being renewed.
 	half, cancel := context.WithTimeout(ctx, beatTimeout/2)
@@ -191,6 +202,9 @@ func (s *Syncer) look(ctx context.Context) (v verdict, c counters, hub, physical
 	physical, physicalErr = lease(half, s.physical.kube, heartbeatBelow(s.config.UID))
 	if physicalErr == nil {
 		c.physical, physicalErr = count(physical, workloadv1alpha1.HeartbeatCounterAnnotation)
+	}
+	if physicalErr == nil {
+		physicalErr = s.identify(half)
 	}
 	if physicalErr != nil {
 		physicalErr = fmt.Errorf("%w: %w", errPhysical, physicalErr)

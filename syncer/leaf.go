@@ -95,7 +95,7 @@ var errLeafChanged = errors.New("the leaf changed meanwhile")
 var errUnchecked = errors.New("the heartbeats are not compared yet")
 
 // mayWrite waits until the heartbeats were compared, and then asks the hub whether leaf is what it was. It says no where
-// one side was restored.
+// one side was restored, and where the SyncTarget is not let in.
 func (s *Syncer) mayWrite(ctx context.Context, k key, leaf *unstructured.Unstructured) (bool, error) {
 	patience := gatePatience
 	if s.trouble() != "" {

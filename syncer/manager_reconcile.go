@@ -72,11 +72,12 @@ func (m *Manager) ensure(ctx context.Context, target *workloadv1alpha1.SyncTarge
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := m.ensureTwin(ctx, target); err != nil {
+	twin, _ := m.twin(target)
+	duplicate := m.duplicate(target, twin)
+	if err := m.ensureTwin(ctx, target, twin, letIn(target, twin, duplicate)); err != nil {
 		return nil, nil, err
 	}
-	twin, _ := m.twin(target)
-	if p := m.duplicate(target, twin); p != nil {
+	if p := duplicate; p != nil {
 		var invalid *problem
 		if err := m.ensureIdentified(ctx, target); errors.As(err, &invalid) {
 			// It stays a duplicate: with another reason it would count among those that hold the cluster.
@@ -167,8 +168,9 @@ func (m *Manager) twin(target *workloadv1alpha1.SyncTarget) (*workloadv1alpha1.S
 	return m.config.Informers.SyncTargets.Get(client.Key{Cluster: logicalcluster.Name(target.Status.Mirror), Name: target.Name})
 }
 
-// ensureTwin makes the twin say what the SyncTarget says: spec, labels and what the administrator confirmed.
-func (m *Manager) ensureTwin(ctx context.Context, target *workloadv1alpha1.SyncTarget) error {
+// ensureTwin makes the twin, nil if there is none, say what the SyncTarget says: spec, labels and what the administrator
+// confirmed; and to which physical cluster it was let in.
+func (m *Manager) ensureTwin(ctx context.Context, target, twin *workloadv1alpha1.SyncTarget, letIn string) error {
 	in := client.In(ctx, logicalcluster.Name(target.Status.Mirror))
 	labels := maps.Clone(target.Labels)
 	if labels == nil {
@@ -177,9 +179,9 @@ func (m *Manager) ensureTwin(ctx context.Context, target *workloadv1alpha1.SyncT
 	labels[workloadv1alpha1.SyncTargetLabel] = string(target.UID)
 	confirm, confirmed := target.Annotations[workloadv1alpha1.ConfirmAnnotation]
 
-	twin, ok := m.twin(target)
-	if !ok {
+	if twin == nil {
 		twin := &workloadv1alpha1.SyncTarget{ObjectMeta: metav1.ObjectMeta{Name: target.Name, Labels: labels}, Spec: target.Spec}
+		metav1.SetMetaDataAnnotation(&twin.ObjectMeta, workloadv1alpha1.LetInAnnotation, letIn)
 		if err := m.config.Clients.Objects.Create(in, twin); err != nil && !apierrors.IsAlreadyExists(err) {
 			return fmt.Errorf("create the twin of SyncTarget %s: %w", client.KeyOf(target), err)
 		}
@@ -187,6 +189,7 @@ func (m *Manager) ensureTwin(ctx context.Context, target *workloadv1alpha1.SyncT
 	}
 	want := twin.DeepCopy()
 	want.Spec, want.Labels = *target.Spec.DeepCopy(), labels
+	metav1.SetMetaDataAnnotation(&want.ObjectMeta, workloadv1alpha1.LetInAnnotation, letIn)
 	if confirmed {
 		metav1.SetMetaDataAnnotation(&want.ObjectMeta, workloadv1alpha1.ConfirmAnnotation, confirm)
 	} else {
@@ -358,12 +361,13 @@ func (m *Manager) remove(ctx, home context.Context, target *workloadv1alpha1.Syn
 			return 0, err
 		}
 		if wait != nil {
-			if err := m.ensureTwin(ctx, target); err != nil {
+			twin, _ := m.twin(target)
+			other := m.duplicate(target, twin)
+			if err := m.ensureTwin(ctx, target, twin, letIn(target, twin, other)); err != nil {
 				return 0, err
 			}
-			twin, _ := m.twin(target)
 			run := m.ensureSyncer // until then it is synced as ever
-			if other := m.duplicate(target, twin); other != nil {
+			if other != nil {
 				// So is a duplicate: not at all. With another reason it would count among those that hold the cluster.
 				run, wait = m.ensureIdentified, &problem{ReasonDuplicate, other.message + " " + wait.message}
 			}

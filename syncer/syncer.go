@@ -223,6 +223,9 @@ func (s *Syncer) watch() {
 		}
 	}
 	s.twin.handle = func(old, now *unstructured.Unstructured) {
+		if old == nil || now == nil || old.GetAnnotations()[workloadv1alpha1.LetInAnnotation] != now.GetAnnotations()[workloadv1alpha1.LetInAnnotation] {
+			s.gate.close()
+		}
 		if old == nil || now == nil || old.GetGeneration() != now.GetGeneration() ||
 			old.GetAnnotations()[workloadv1alpha1.ConfirmAnnotation] != now.GetAnnotations()[workloadv1alpha1.ConfirmAnnotation] {
 			s.beatSoon()
@@ -410,9 +413,6 @@ func (s *state) init(now time.Time) {
 func (s *Syncer) answered() {
 	s.state.mu.Lock()
 	defer s.state.mu.Unlock()
-	if s.state.trouble != "" {
-		s.state.asked = time.Time{} // it may be another one, or upgraded
-	}
 	s.state.lastAnswer, s.state.everAnswered, s.state.trouble = s.config.Clock.Now(), true, ""
 }
 

@@ -1265,10 +1265,87 @@ clusters: [{name: c, cluster: {server: "` + server.URL + `"}}], users: [{name: u
 	// The other registration goes.
 	third, _ := register("third", w.alias("another"))
 	w.ready("third", metav1.ConditionFalse, ReasonDuplicate)
+	letIn, ends := w.outside("another")
 	remove(west)
 	w.ready("third", metav1.ConditionTrue, ReasonConnected)
 	remove(third)
+	letIn()
+	ends()
 	w.target = pushed
+}
+
+// outside registers a SyncTarget whose syncer runs outside the server, in a physical cluster with that UID, which another one
+// holds, and sees that it writes nothing there, from the first moment on. letIn waits until it does, ends removes it.
+func (w *world) outside(uid string) (letIn, ends func()) {
+	home := client.In(w.Context(), "root")
+	target := &workloadv1alpha1.SyncTarget{ObjectMeta: metav1.ObjectMeta{Name: "outside"}}
+	w.must(w.clients.Objects.Create(home, target))
+	w.target = target
+	w.eventually("it has a mirror with a twin", func() string {
+		w.must(w.clients.Objects.Get(home, ctrlclient.ObjectKeyFromObject(target), target))
+		if target.Status.Mirror == "" {
+			return "no mirror"
+		}
+		return problemOf(w.clients.Objects.Get(w.inMirror(), ctrlclient.ObjectKeyFromObject(target), &workloadv1alpha1.SyncTarget{}))
+	})
+	before := *w
+	w.mirrorConfig = w.hub.Config()
+	w.mirrorConfig.Host += "/clusters/" + target.Status.Mirror
+	var err error
+	w.mirror, err = kubernetes.NewForConfig(w.mirrorConfig)
+	w.must(err)
+	w.makeNamespace("outside-1a")
+	w.makeConfigMap("outside-1a", "settings", "root-outside", "one")
+	var writes, looks atomic.Int64
+	w.before = func(req *http.Request) {
+		if req.Method != http.MethodGet {
+			writes.Add(1)
+		} else if strings.HasSuffix(req.URL.Path, "/leases/"+heartbeatBelow(string(target.UID))) {
+			looks.Add(1)
+		}
+	}
+	w.between = func(req *http.Request, resp *http.Response) *http.Response {
+		if req.URL.Path == "/api/v1/namespaces/"+metav1.NamespaceSystem {
+			_ = resp.Body.Close()
+			resp.Header = http.Header{"Content-Type": {"application/json"}}
+			resp.Body = io.NopCloser(strings.NewReader(fmt.Sprintf(`{"kind":"Namespace","apiVersion":"v1","metadata":{"name":%q,"uid":%q}}`, metav1.NamespaceSystem, uid)))
+		}
+		return resp
+	}
+	w.start()
+	mirror, stop := w.mirror, w.stop
+	w.Cleanup(stop)
+	w.mirrorConfig, w.mirror, w.stop, w.syncer, w.clock, w.before, w.between = before.mirrorConfig, before.mirror, before.stop, before.syncer, before.clock, before.before, before.between
+
+	w.ready("outside", metav1.ConditionFalse, ReasonDuplicate)
+	looked := looks.Load()
+	w.eventually("it compares heartbeats", func() string {
+		if n := looks.Load(); n < looked+2 {
+			return fmt.Sprintf("%d times", n-looked)
+		}
+		return ""
+	})
+	if n := writes.Load(); n != 0 {
+		w.Errorf("%d requests that write came from a duplicate outside the server", n)
+	}
+	letIn = func() {
+		w.Helper()
+		w.ready("outside", metav1.ConditionTrue, ReasonConnected)
+		w.eventually("the leaf that it had is applied", func() string {
+			_, err := w.east.CoreV1().ConfigMaps("outside-1a").Get(w.Context(), "settings", metav1.GetOptions{})
+			return problemOf(err)
+		})
+	}
+	ends = func() {
+		w.Helper()
+		w.must(mirror.CoreV1().ConfigMaps("outside-1a").Delete(w.Context(), "settings", metav1.DeleteOptions{}))
+		w.must(w.clients.Objects.Delete(home, target))
+		w.eventually("it goes", func() string {
+			return notGone(w.clients.Objects.Get(home, ctrlclient.ObjectKeyFromObject(target), target))
+		})
+		stop()
+	}
+	return letIn, ends
 }
 
 // anothersMirror: whoever can write a SyncTarget's status gets nowhere with it.

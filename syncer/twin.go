@@ -224,7 +224,7 @@ func (s *Syncer) publish(ctx context.Context) error {
 	if twin == nil {
 		return nil // its event brings us back
 	}
-	f, err := s.facts(ctx)
+	f, err := s.facts()
 	if err != nil {
 		return err
 	}
@@ -246,17 +246,19 @@ func (s *Syncer) publish(ctx context.Context) error {
 	return nil
 }
 
-// facts collects what is known, and asks the physical cluster who it is if that is not known or long ago.
-func (s *Syncer) facts(ctx context.Context) (f facts, err error) {
+// facts collects what is known.
+func (s *Syncer) facts() (f facts, err error) {
 	f = facts{orphans: s.orphans(), blind: s.blind()}
 	s.state.mu.Lock()
 	f.lastAnswer, f.everAnswered, f.trouble = s.state.lastAnswer, s.state.everAnswered, s.state.trouble
 	f.version, f.clusterUID = s.state.version, s.state.clusterUID
-	asked := s.state.asked
 	s.state.mu.Unlock()
 	s.gate.mu.Lock()
 	f.verdict = s.gate.verdict
 	s.gate.mu.Unlock()
+	if f.verdict == notLetIn {
+		f.verdict = fine // who lets in knows; nothing was restored
+	}
 	if f.verdict == hubRestored || f.verdict == physicalRestored {
 		if f.difference, err = s.difference(); err != nil {
 			return f, err
@@ -273,16 +275,50 @@ func (s *Syncer) facts(ctx context.Context) (f facts, err error) {
 			f.nodes = append(f.nodes, node)
 		}
 	}
-	if f.trouble != "" || !f.everAnswered || s.config.Clock.Since(asked) < identifyEvery {
-		return f, nil
-	}
-	// Who cannot be asked is asked again with one of the next heartbeats, not with each that a failure brings about.
-	s.setIdentity(f.version, f.clusterUID, s.config.Clock.Now().Add(beatEvery-identifyEvery))
-	if f.version, f.clusterUID, err = identity(ctx, s.physical.kube); err != nil {
-		return f, err
-	}
-	s.setIdentity(f.version, f.clusterUID, s.config.Clock.Now())
 	return f, nil
+}
+
+// isLetIn says whether a SyncTarget, whose twin is nil if there is none, was let in to the physical cluster with that UID, ""
+// while that is not known. A server that says nothing of it is older, and lets in whoever comes.
+func isLetIn(twin *workloadv1alpha1.SyncTarget, clusterUID string) bool {
+	if twin == nil || clusterUID == "" {
+		return false
+	}
+	uid, told := twin.Annotations[workloadv1alpha1.LetInAnnotation]
+	return !told || uid == clusterUID
+}
+
+// isLetIn is isLetIn for the physical cluster that answers.
+func (s *Syncer) isLetIn() bool {
+	s.state.mu.Lock()
+	uid := s.state.clusterUID
+	s.state.mu.Unlock()
+	return isLetIn(s.twinObject(), uid)
+}
+
+// identify asks the physical cluster who it is if that is not known, or long ago, or it did not answer. Before a heartbeat of
+// ours was seen there, nothing else would show that another one answers now: it is asked each time, and has to say.
+func (s *Syncer) identify(ctx context.Context) error {
+	s.state.mu.Lock()
+	known, again := s.state.clusterUID != "" && s.known.raised() > 0, s.state.trouble != "" || s.config.Clock.Since(s.state.asked) >= identifyEvery
+	s.state.mu.Unlock()
+	if known && !again {
+		return nil
+	}
+	version, clusterUID, err := identity(ctx, s.physical.kube)
+	if err != nil && !known {
+		return err
+	}
+	s.state.mu.Lock()
+	defer s.state.mu.Unlock()
+	s.state.asked = s.config.Clock.Now()
+	if err != nil {
+		// It is asked again with one of the next heartbeats, not with each that a failure brings about.
+		s.state.asked = s.state.asked.Add(beatEvery - identifyEvery)
+		return nil
+	}
+	s.state.version, s.state.clusterUID = version, clusterUID
+	return nil
 }
 
 // identity asks a physical cluster for its version, and for who it is: the UID of its namespace kube-system.
@@ -301,11 +337,4 @@ func identity(ctx context.Context, kube kubernetes.Interface) (version, clusterU
 		return "", "", fmt.Errorf("ask for namespace %s: %w", metav1.NamespaceSystem, err)
 	}
 	return info.GitVersion, string(system.UID), nil
-}
-
-// setIdentity records what the physical cluster is, and when it was asked.
-func (s *Syncer) setIdentity(version, clusterUID string, asked time.Time) {
-	s.state.mu.Lock()
-	defer s.state.mu.Unlock()
-	s.state.version, s.state.clusterUID, s.state.asked = version, clusterUID, asked
 }

@@ -24,7 +24,29 @@ import (
 
 var configMapsGVR = corev1.SchemeGroupVersion.WithResource("configmaps")
 
-// newIdle returns a Syncer of target "east" whose informers do not run; tests fill them.
+// identified answers, as the physical cluster "cluster-uid", who it is, and has h answer everything else.
+func identified(h http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, req *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		switch req.URL.Path {
+		case "/version":
+			_, _ = io.WriteString(w, `{"gitVersion":"v1.36.3"}`)
+		case "/api/v1/namespaces/" + metav1.NamespaceSystem:
+			_, _ = io.WriteString(w, `{"kind":"Namespace","apiVersion":"v1","metadata":{"name":"kube-system","uid":"cluster-uid"}}`)
+		default:
+			h(w, req)
+		}
+	}
+}
+
+// twinOf returns the twin of target "east", let in to the physical cluster with that UID.
+func twinOf(clusterUID string) *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{"metadata": map[string]any{
+		"name": "east", "annotations": map[string]any{workloadv1alpha1.LetInAnnotation: clusterUID},
+	}}}
+}
+
+// newIdle returns a Syncer of target "east", which is let in, whose informers do not run; tests fill them.
 func newIdle(t *testing.T, mirror, physical http.HandlerFunc) *Syncer {
 	t.Helper()
 	host := func(h http.HandlerFunc) string {
@@ -33,8 +55,11 @@ func newIdle(t *testing.T, mirror, physical http.HandlerFunc) *Syncer {
 		return server.URL
 	}
 	s, err := New(Config{Name: "east", UID: "east-uid", Clock: clock.RealClock{},
-		Mirror: &rest.Config{Host: host(mirror)}, Physical: &rest.Config{Host: host(physical)}})
+		Mirror: &rest.Config{Host: host(mirror)}, Physical: &rest.Config{Host: host(identified(physical))}})
 	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.twin.Add(twinOf("cluster-uid")); err != nil {
 		t.Fatal(err)
 	}
 	return s

@@ -34,6 +34,10 @@ const (
 	// ConfirmAnnotation, on a SyncTarget, by an administrator: "restored" or "deletions" ends ObserveOnly or Frozen.
 	ConfirmAnnotation = "workload.atoll.dev/confirm"
 
+	// LetInAnnotation, on a SyncTarget's twin: status.clusterUID of the physical cluster that it was let in to, since no other
+	// SyncTarget is the same; empty for none. A server from before this annotation writes none.
+	LetInAnnotation = "workload.atoll.dev/let-in"
+
 	// HeartbeatNamespace and HeartbeatName are the Lease in the mirror that the syncer renews; the counter below
 	// rises with every renewal, in the mirror first and then in the physical cluster's object of the same name.
 	HeartbeatNamespace         = "atoll-system"
