@@ -27,8 +27,9 @@ type LeafState struct {
 	Pods, Available int32
 	// Settled says that the report is about the leaf as it is now.
 	Settled bool
-	// Mixed says that there are pods of more than one template: of fewer replicas its cluster takes away old and new ones in
-	// proportion, whichever serve. Where all are of one template, those go first that are not ready.
+	// Mixed says that there are pods of more than one template, or will be since the leaf is to get another: of fewer replicas its
+	// cluster takes away old and new ones in proportion, whichever serve. Where all are of one template, those go first that are
+	// not ready.
 	Mixed bool
 	// Surge is how many pods more than Replicas a rolling update of the leaf may have; 0 where it does not roll.
 	Surge int32

@@ -104,7 +104,10 @@ func TestScaleDownEndsWhereNothingServes(t *testing.T) {
 // TestRolloutStaysWithinBounds does the same with new templates and strategies: pods that serve may be fewer by maxUnavailable, or by
 // that of an earlier strategy until nothing rolls any more.
 func TestRolloutStaysWithinBounds(t *testing.T) {
-	for seed := range uint64(seeds) {
+	for _, seed := range slices.Concat(upTo(seeds), []uint64{
+		7845, 10056, 10944, // a cluster that rolls is allowed less, and another gets the rest
+		11011, 13732, // a share goes down together with a new template
+	}) {
 		r := rand.New(rand.NewPCG(seed, 2))
 		f := newFleet("a", "b", "c")
 		f.replicas = int32(3 + r.IntN(6))
@@ -152,6 +155,39 @@ func TestRolloutStaysWithinBounds(t *testing.T) {
 		}
 		for _, m := range f.clusters {
 			m.lost = false
+		}
+		converged(t, f, seed)
+	}
+}
+
+func upTo(n uint64) (all []uint64) {
+	for seed := range n {
+		all = append(all, seed)
+	}
+	return all
+}
+
+// TestBrokenUpdateIsReplaced: an update whose pods never are ready waits for nobody before the next one replaces it, whatever has become of
+// the strategy meanwhile.
+func TestBrokenUpdateIsReplaced(t *testing.T) {
+	for seed := range uint64(seeds) {
+		r := rand.New(rand.NewPCG(seed, 6))
+		f := newFleet("a", "b", "c")
+		f.replicas = int32(3 + r.IntN(6))
+		f.unavailable, f.surge = randomStrategy(r)
+		f.weights = randomPlacement(r, f)
+		converged(t, f, seed)
+		for _, m := range f.clusters {
+			m.broken = 1
+		}
+		for f.template = 1; f.template < 3; f.template++ {
+			for range 60 {
+				f.act(r)
+			}
+			f.unavailable, f.surge = randomStrategy(r)
+			if seed%2 > 0 {
+				f.weights = randomPlacement(r, f)
+			}
 		}
 		converged(t, f, seed)
 	}

@@ -20,8 +20,8 @@ type RollingCluster struct {
 	SameTemplate bool
 	// Finished says that all the leaf asks for is rolled out and available.
 	Finished bool
-	// Rolling says that, by its last report, the leaf's template is not rolled out completely: it is not only its number
-	// of replicas that changes.
+	// Rolling says that the leaf's template is not known to be rolled out completely: it may be more than its number of
+	// replicas that changes.
 	Rolling bool
 	// MaxUnavailable and MaxSurge are what the leaf's strategy allows the cluster now, in pods.
 	MaxUnavailable, MaxSurge int32
@@ -55,7 +55,8 @@ func (c RollingCluster) isGranted(r Roll) bool {
 // Where every cluster's share leaves it at least one of both, all roll at once. Otherwise the clusters roll one after
 // another, each with all that nobody else uses: those that have not finished something else first, then by name. A
 // cluster that is not heard of is not waited for and gets its turn when it is back. Clusters without a leaf start with
-// the present template. One cluster alone gets the root's strategy as it is.
+// the present template. One cluster alone gets the root's strategy as it is. Of several, one that rolls already keeps
+// what it was allowed, even if the root's strategy allows less by now, until it has finished.
 func DivideRollout(maxUnavailable, maxSurge int32, clusters []RollingCluster) map[string]Roll {
 	clusters = slices.SortedFunc(slices.Values(clusters), func(a, b RollingCluster) int { return cmp.Compare(a.Name, b.Name) })
 	rolls := make(map[string]Roll, len(clusters))
@@ -134,11 +135,10 @@ func oneAfterAnother(maxUnavailable, maxSurge int32, active, leaving []RollingCl
 			rolls[c.Name] = Roll{MaxSurge: 1}
 		case c.Name == turn:
 			u, s := max(freeUnavailable, 0), max(freeSurge, 0)
-			if c.busy() && c.Rolling { // what it uses already is not taken from anybody
-				u, s = max(u, min(c.MaxUnavailable, maxUnavailable)), max(s, min(c.MaxSurge, maxSurge))
-				if u+s == 0 { // not waiting for what may never come
-					u, s = c.MaxUnavailable, c.MaxSurge
-				}
+			if c.busy() && c.Rolling {
+				// What it was allowed it may have in use until it has finished. Were it allowed less meanwhile, its strategy would no longer
+				// say so, and others would get the rest. So it never has to wait for them, either, to get out of an update that is stuck.
+				u, s = max(u, c.MaxUnavailable), max(s, c.MaxSurge)
 			}
 			rolls[c.Name] = Roll{MaxUnavailable: u, MaxSurge: s, Hold: u+s == 0}
 		case !c.SameTemplate:

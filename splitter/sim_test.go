@@ -40,7 +40,9 @@ type member struct {
 	lost bool
 	// room is how many of its pods can be ready; the others never are.
 	room int
-	leaf *simLeaf // what the mirror holds
+	// broken is a template whose pods never are ready.
+	broken int
+	leaf   *simLeaf // what the mirror holds
 	deployment
 }
 
@@ -69,6 +71,8 @@ type deployment struct {
 	template           int
 	unavailable, surge int32
 	pods               []pod
+	// scale is what replicas was when its controllers last looked.
+	scale int32
 	// complete says that the template was rolled out completely once.
 	complete bool
 }
@@ -81,7 +85,7 @@ type pod struct {
 func newFleet(names ...string) *fleet {
 	f := &fleet{clusters: map[string]*member{}, unavailable: 1, surge: 1, weights: map[string]int64{}, made: map[string]bool{}, seen: map[string]simLeaf{}}
 	for _, n := range names {
-		f.clusters[n] = &member{name: n, room: math.MaxInt}
+		f.clusters[n] = &member{name: n, room: math.MaxInt, broken: -1}
 	}
 	return f
 }
@@ -155,7 +159,7 @@ func (f *fleet) decide(seen map[string]simLeaf) (map[string]Step, map[string]Rol
 		c := Cluster{Name: n, Assigned: assigned, Target: targets[n], Lost: m.lost}
 		l, exists := seen[n]
 		if exists {
-			c.Leaf = &LeafState{Replicas: l.replicas, Pods: l.status.pods, Available: l.status.available, Settled: l.status.generation == l.generation, Mixed: l.status.updated < l.status.pods, Surge: l.surge, Deleting: l.deleting}
+			c.Leaf = &LeafState{Replicas: l.replicas, Pods: l.status.pods, Available: l.status.available, Settled: l.status.generation == l.generation, Mixed: l.status.updated < l.status.pods || assigned && l.template != f.template, Surge: l.surge, Deleting: l.deleting}
 		}
 		clusters = append(clusters, c)
 		if assigned || exists && !l.deleting {
@@ -163,7 +167,7 @@ func (f *fleet) decide(seen map[string]simLeaf) (map[string]Step, map[string]Rol
 			if exists && !l.deleting {
 				s := l.status
 				r.Exists, r.SameTemplate, r.MaxUnavailable, r.MaxSurge = true, l.template == f.template, l.unavailable, l.surge
-				r.Rolling = !s.complete
+				r.Rolling = !s.complete || s.generation != l.generation
 				r.Finished = s.generation == l.generation && s.updated == l.replicas && s.pods == l.replicas && s.available == l.replicas
 			}
 			rolling = append(rolling, r)
@@ -322,7 +326,8 @@ func (m *member) control() {
 			}
 		}
 	}
-	total := int32(len(m.pods))
+	total, scaled := int32(len(m.pods)), m.scale != m.replicas
+	m.scale = m.replicas
 	if count(old) == 0 {
 		if total > m.replicas {
 			kill(total-m.replicas, func(pod) bool { return true })
@@ -332,8 +337,8 @@ func (m *member) control() {
 		}
 		return
 	}
-	// A rolling update: first those in surplus, old ones that serve nobody, then as many as may be missing.
-	if most := m.replicas + m.surge; total > most {
+	// A rolling update: first those in surplus if the scale has changed, old ones that serve nobody, then as many as may be missing.
+	if most := m.replicas + m.surge; scaled && total > most {
 		kill(total-most, old)
 	}
 	kill(count(func(p pod) bool { return old(p) && !p.ready }), func(p pod) bool { return old(p) && !p.ready })
@@ -355,7 +360,7 @@ func (m *member) start() {
 		}
 	}
 	for i := range m.pods {
-		if !m.pods[i].ready && room > 0 {
+		if !m.pods[i].ready && room > 0 && m.pods[i].template != m.broken {
 			m.pods[i].ready = true
 			return
 		}

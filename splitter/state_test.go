@@ -25,11 +25,56 @@ func TestStuckUpdateKeepsWhatServes(t *testing.T) {
 	}
 	st := &site{id: "a", leaf: stuck}
 	steps := Plan([]Cluster{
-		{Name: "a", Leaf: st.state()},
+		{Name: "a", Leaf: st.state(&stuck.Spec.Template)},
 		{Name: "b", Assigned: true, Target: 4, Leaf: settled(4, 4, 0)},
 	}, false)
 	if got := steps["a"]; got.Replicas < 4 || got.Delete {
 		t.Errorf("with nothing available elsewhere, the cluster with 3 pods that serve is to do %+v", got)
+	}
+}
+
+// TestRolling: a leaf has its turn in use unless its last report is about it as it is, and says that its template is through.
+func TestRolling(t *testing.T) {
+	for reason, test := range map[string]struct {
+		applied                  string
+		pods, updated, available int32
+		condition                string
+		want                     bool
+	}{
+		"finished":                           {"h", 4, 4, 4, "NewReplicaSetAvailable", false},
+		"lacks a pod, but was through once":  {"h", 4, 4, 3, "NewReplicaSetAvailable", false},
+		"has another template since":         {"earlier", 4, 4, 4, "NewReplicaSetAvailable", true},
+		"is scaled with another template":    {"h", 4, 0, 4, "NewReplicaSetAvailable", true},
+		"rolls":                              {"h", 5, 2, 4, "ReplicaSetUpdated", true},
+		"is given up, and still lacks a pod": {"h", 4, 4, 3, "ProgressDeadlineExceeded", true},
+	} {
+		st := &site{id: "a", assigned: true, leaf: &appsv1.Deployment{
+			ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{
+				workloadv1alpha1.RenderedAnnotation: "h", workloadv1alpha1.AppliedAnnotation: test.applied}},
+			Spec: appsv1.DeploymentSpec{Replicas: ptr.To[int32](4)},
+			Status: appsv1.DeploymentStatus{
+				Replicas: test.pods, UpdatedReplicas: test.updated, ReadyReplicas: test.available, AvailableReplicas: test.available,
+				Conditions: []appsv1.DeploymentCondition{{Type: appsv1.DeploymentProgressing, Reason: test.condition}},
+			},
+		}}
+		if r, _ := st.rolling(&st.leaf.Spec.Template); r.Rolling != test.want {
+			t.Errorf("what %s: Rolling is %v, want %v", reason, r.Rolling, test.want)
+		}
+	}
+}
+
+// TestShareGoesDownWithATemplate: what a cluster has of one template, and is to get another, it may lose as if it had both.
+func TestShareGoesDownWithATemplate(t *testing.T) {
+	next := &corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"version": "2"}}}
+	st := &site{id: "a", assigned: true, leaf: &appsv1.Deployment{
+		Spec:   appsv1.DeploymentSpec{Replicas: ptr.To[int32](3)},
+		Status: appsv1.DeploymentStatus{Replicas: 3, UpdatedReplicas: 3, AvailableReplicas: 1},
+	}}
+	if same := &st.leaf.Spec.Template; st.state(same).Mixed || !st.state(next).Mixed {
+		t.Errorf("Mixed is %v with its template, %v with the next", st.state(same).Mixed, st.state(next).Mixed)
+	}
+	if st.assigned = false; st.state(next).Mixed {
+		t.Error("Mixed where it is left, although it keeps its template")
 	}
 }
 

@@ -164,7 +164,7 @@ func decide(root *appsv1.Deployment, split placementv1alpha1.SplitPolicy, sites 
 	var rolling []RollingCluster
 	for _, st := range sites {
 		st.target = targets[st.id]
-		clusters = append(clusters, Cluster{Name: st.id, Assigned: st.assigned, Target: st.target, Lost: st.lost, Leaf: st.state()})
+		clusters = append(clusters, Cluster{Name: st.id, Assigned: st.assigned, Target: st.target, Lost: st.lost, Leaf: st.state(template)})
 		if r, ok := st.rolling(template); ok {
 			rolling = append(rolling, r)
 		}
@@ -196,7 +196,7 @@ func templateOf(root *appsv1.Deployment) *corev1.PodTemplateSpec {
 }
 
 // state is what Plan has to know of the leaf.
-func (st *site) state() *LeafState {
+func (st *site) state(template *corev1.PodTemplateSpec) *LeafState {
 	if st.leaf == nil {
 		return nil
 	}
@@ -208,24 +208,26 @@ func (st *site) state() *LeafState {
 	_, surge := kinds.Fenceposts(d.Spec.Strategy.RollingUpdate, replicasOf(d))
 	return &LeafState{
 		Replicas: replicasOf(d), Pods: pods, Available: d.Status.AvailableReplicas, Surge: surge,
-		Settled: leafView(d).Settled, Mixed: isMixed(d), Deleting: st.old || d.DeletionTimestamp != nil,
+		Settled: leafView(d).Settled, Mixed: isMixed(d) || st.assigned && !hasTemplate(d, template), Deleting: st.old || d.DeletionTimestamp != nil,
 	}
 }
 
 // isMixed says that a leaf has pods of an earlier template, whether its cluster still waits for the update or has given up.
 func isMixed(d *appsv1.Deployment) bool { return d.Status.UpdatedReplicas < d.Status.Replicas }
 
-// isRolling says that a leaf's template was never rolled out completely and that its cluster has not given up waiting.
+func hasTemplate(d *appsv1.Deployment, template *corev1.PodTemplateSpec) bool {
+	return equality.Semantic.DeepEqual(&d.Spec.Template, template)
+}
+
+// isRolling says that a leaf's template is not rolled out completely, as far as is known. It still is not when its cluster has given
+// up waiting: what is missing stays missing.
 func isRolling(d *appsv1.Deployment) bool {
-	if leafView(d).Finished() {
-		return false
-	}
-	for _, c := range d.Status.Conditions {
-		if c.Type == appsv1.DeploymentProgressing {
-			return c.Status != corev1.ConditionFalse && c.Reason != "NewReplicaSetAvailable"
-		}
-	}
-	return true
+	v := leafView(d)
+	complete := slices.ContainsFunc(d.Status.Conditions, func(c appsv1.DeploymentCondition) bool {
+		return c.Type == appsv1.DeploymentProgressing && c.Reason == "NewReplicaSetAvailable"
+	})
+	// The condition may be of the template before: of a change of scale, the cluster tells first.
+	return !v.Finished() && (!v.Settled || isMixed(d) || !complete)
 }
 
 // rolling is what DivideRollout has to know of a site; false if nothing.
@@ -235,7 +237,7 @@ func (st *site) rolling(template *corev1.PodTemplateSpec) (RollingCluster, bool)
 		return r, st.assigned
 	}
 	r.Exists = true
-	r.SameTemplate = equality.Semantic.DeepEqual(&st.leaf.Spec.Template, template)
+	r.SameTemplate = hasTemplate(st.leaf, template)
 	r.Finished = leafView(st.leaf).Finished()
 	r.Rolling = isRolling(st.leaf)
 	r.MaxUnavailable, r.MaxSurge = kinds.Fenceposts(st.leaf.Spec.Strategy.RollingUpdate, replicasOf(st.leaf))
@@ -446,7 +448,7 @@ func viewOf(root *appsv1.Deployment, p *placementv1alpha1.Placement, sites []*si
 		l := kinds.Leaf{Cluster: st.name}
 		if st.leaf != nil && !st.old { // what the root before it runs is nothing of this one
 			l = leafView(st.leaf)
-			l.SameTemplate = equality.Semantic.DeepEqual(&st.leaf.Spec.Template, template)
+			l.SameTemplate = hasTemplate(st.leaf, template)
 		}
 		if st.refused != nil {
 			l.Refused = st.refused
