@@ -153,13 +153,15 @@ func startOnlyEtcd(ctx context.Context, parts *parts, o *options) (Ready, error)
 	return ready, writeReady(o.path("ready"), ready)
 }
 
-// startTheRest starts what makes pods run, and returns when they do.
+// startTheRest starts what makes pods and, unless the options say otherwise, runs them, and returns when it can.
 func startTheRest(ctx context.Context, parts *parts, o *options, pki pki, client kubernetes.Interface) error {
 	if err := startControllerManager(ctx, parts, o, pki); err != nil {
 		return fmt.Errorf("start kube-controller-manager: %w", err)
 	}
-	if err := startScheduler(parts, o); err != nil {
-		return fmt.Errorf("start kube-scheduler: %w", err)
+	if !o.noScheduler {
+		if err := startScheduler(parts, o); err != nil {
+			return fmt.Errorf("start kube-scheduler: %w", err)
+		}
 	}
 	if o.nodes > 0 {
 		if err := createNodes(ctx, client, o); err != nil {

@@ -27,6 +27,7 @@ type options struct {
 	// For comparing a kube-apiserver with another server under equal conditions:
 
 	onlyAPIServer  bool
+	noScheduler    bool
 	onlyEtcd       bool
 	etcdServers    []string // empty: the etcd of this process
 	etcdFsync      bool
@@ -58,6 +59,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.Lookup("log-file").NoOptDefVal = logFileInDir
 	fs.StringVar(&o.kwok, "kwok", o.kwok, "The kwok executable that simulates nodes and pods. Default: kwok beside this executable.")
 	fs.BoolVar(&o.onlyAPIServer, "only-apiserver", o.onlyAPIServer, "Run no controller manager, no scheduler and no nodes.")
+	fs.BoolVar(&o.noScheduler, "no-scheduler", o.noScheduler, "Run no scheduler and no nodes: pods stay Pending.")
 	fs.BoolVar(&o.onlyEtcd, "only-etcd", o.onlyEtcd, "Run etcd alone. Its URL is in DIR/ready; clients use DIR/pki/etcd-ca.crt and DIR/pki/apiserver-etcd-client.{crt,key}.")
 	fs.StringSliceVar(&o.etcdServers, "etcd-servers", o.etcdServers, "URLs of an external etcd, comma separated; without it an etcd runs in this process. How to reach it over TLS, --apiserver-flag says.")
 	fs.BoolVar(&o.etcdFsync, "etcd-fsync", o.etcdFsync, "Let the etcd of this process keep what was acknowledged over a crash of the machine, too.")
@@ -79,7 +81,7 @@ func (o *options) complete() error {
 	if o.nodes < 0 {
 		errs = append(errs, fmt.Errorf("--nodes %d is negative", o.nodes))
 	}
-	if o.onlyAPIServer || o.onlyEtcd {
+	if o.onlyAPIServer || o.noScheduler || o.onlyEtcd {
 		o.nodes = 0
 	}
 	if o.securePort < 0 || o.securePort > 65535 {

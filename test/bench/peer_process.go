@@ -91,9 +91,12 @@ func (p *peerPart) etcdFlags() []string {
 	}
 }
 
+// settleAtLast is how long it takes at most until what was set off is done.
+const settleAtLast = 5 * time.Minute
+
 // settle returns once the processes use less than a twentieth of a processor each: what was set off is done.
 func settle(ctx context.Context, pids ...int) error {
-	const look, enough = 500 * time.Millisecond, 5 * time.Minute
+	const look = 500 * time.Millisecond
 	used := func() (all time.Duration, err error) {
 		for _, pid := range pids {
 			one, err := cpuTime(pid)
@@ -104,7 +107,7 @@ func settle(ctx context.Context, pids ...int) error {
 		}
 		return all, nil
 	}
-	for deadline := time.Now().Add(enough); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(settleAtLast); time.Now().Before(deadline); {
 		before, err := used()
 		if err != nil {
 			return err
@@ -120,7 +123,7 @@ func settle(ctx context.Context, pids ...int) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("processes %v are still at work after %s", pids, enough)
+	return fmt.Errorf("processes %v are still at work after %s", pids, settleAtLast)
 }
 
 // pause waits, unless ctx ends.

@@ -61,6 +61,11 @@ func (s *peerSide) close() {
 
 // do makes a request and wants the status.
 func (s *peerSide) do(ctx context.Context, worker int, method, path string, enc encoding, body []byte, want int) error {
+	return s.ask(ctx, worker, method, path, enc, body, want, io.Discard)
+}
+
+// ask does, and writes the answer to out.
+func (s *peerSide) ask(ctx context.Context, worker int, method, path string, enc encoding, body []byte, want int, out io.Writer) error {
 	req, err := http.NewRequestWithContext(ctx, method, s.host+path, bytes.NewReader(body))
 	if err != nil {
 		return err
@@ -78,7 +83,7 @@ func (s *peerSide) do(ctx context.Context, worker int, method, path string, enc 
 		answer, _ := io.ReadAll(resp.Body)
 		return fmt.Errorf("%s %s answers %s: %s", method, path, resp.Status, answer)
 	}
-	if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+	if _, err := io.Copy(out, resp.Body); err != nil {
 		return fmt.Errorf("%s %s: %w", method, path, err)
 	}
 	return nil
@@ -89,14 +94,23 @@ func (k peerKind) path(h home) string {
 	return h.prefix + k.api + "/namespaces/" + h.namespace + "/" + k.resource
 }
 
-// create makes the next object of a kind in a home.
-func (s *peerSide) create(ctx context.Context, worker int, k peerKind, enc encoding, h home) error {
-	return s.createNamed(ctx, worker, k, enc, h, int(s.made.Add(1)))
-}
-
 func (s *peerSide) createNamed(ctx context.Context, worker int, k peerKind, enc encoding, h home, number int) error {
 	body := bytes.Replace(k.bodies[enc.mediaType], []byte(nameTemplate), []byte(objectName(number)), 1)
 	return s.do(ctx, worker, http.MethodPost, k.path(h), enc, body, http.StatusCreated)
+}
+
+// handled says whether a controller has written a condition of a Deployment.
+func (s *peerSide) handled(ctx context.Context, k peerKind, h home, number int) (bool, error) {
+	path := k.path(h) + "/" + objectName(number)
+	var answer bytes.Buffer
+	if err := s.ask(ctx, 0, http.MethodGet, path, inJSON, nil, http.StatusOK, &answer); err != nil {
+		return false, err
+	}
+	var d appsv1.Deployment
+	if err := json.Unmarshal(answer.Bytes(), &d); err != nil {
+		return false, fmt.Errorf("read %s: %w", path, err)
+	}
+	return len(d.Status.Conditions) > 0, nil
 }
 
 // nameTemplate is replaced by names of the same length: the encodings say how long it is.
@@ -110,36 +124,46 @@ type burst struct {
 	cpu       float64 // milliseconds of the server for each request
 }
 
-// load makes requests for about so long, by so many workers, and measures.
-func (s *peerSide) load(ctx context.Context, workers int, how time.Duration, request func(ctx context.Context, worker, i int) error) (burst, error) {
+// load makes requests for about so long, by so many workers, and measures until the server is at rest, and done says so.
+func (s *peerSide) load(ctx context.Context, workers int, how time.Duration, request func(ctx context.Context, worker, i int) error,
+	done func(context.Context) (bool, error)) (burst, error) {
 	before, err := cpuTime(s.pid)
 	if err != nil {
 		return burst{}, err
 	}
 	began := time.Now()
-	var done atomic.Int64
-	// Load runs the workers; each makes requests until the time is over.
+	var made atomic.Int64
+	// Load runs the workers; each makes requests until the time is over, and one at least: in a short time it may not have begun.
 	_, _, err = Load(ctx, workers, workers, func(ctx context.Context, worker int) error {
-		for time.Since(began) < how {
-			if err := request(ctx, worker, int(done.Add(1))); err != nil {
+		for {
+			if err := request(ctx, worker, int(made.Add(1))); err != nil || time.Since(began) >= how {
 				return err
 			}
 		}
-		return nil
 	})
 	if err != nil {
 		return burst{}, err
 	}
 	took := time.Since(began)
-	// What the requests set off belongs to them: watch events, controllers.
-	if err := settle(ctx, s.pid); err != nil {
-		return burst{}, err
+	// What the requests set off belongs to them: watch events, controllers. A server that gets no processor seems to be at rest.
+	for deadline := time.Now().Add(settleAtLast); ; {
+		if err := settle(ctx, s.pid); err != nil {
+			return burst{}, err
+		}
+		if ok, err := done(ctx); err != nil {
+			return burst{}, err
+		} else if ok {
+			break
+		}
+		if time.Now().After(deadline) {
+			return burst{}, fmt.Errorf("what requests set off is not done after %s, and process %d is at rest", settleAtLast, s.pid)
+		}
 	}
 	after, err := cpuTime(s.pid)
 	if err != nil {
 		return burst{}, err
 	}
-	n := float64(done.Load())
+	n := float64(made.Load())
 	return burst{perSecond: n / took.Seconds(), cpu: Milliseconds(after-before) / n}, nil
 }
 
@@ -181,8 +205,11 @@ func peerConfigMap() (peerKind, error) {
 	}, corev1.SchemeGroupVersion)
 }
 
+// peerReplicas are those of a Deployment that has any.
+const peerReplicas = 3
+
 // peerDeployment is as a chart makes them: two containers with probes, resources, variables and volumes.
-func peerDeployment() (peerKind, error) {
+func peerDeployment(replicas int32) (peerKind, error) {
 	labels := map[string]string{
 		"app.kubernetes.io/name": "web", "app.kubernetes.io/instance": "shop", "app.kubernetes.io/version": "1.2.3", "app.kubernetes.io/managed-by": "Helm",
 	}
@@ -207,7 +234,7 @@ func peerDeployment() (peerKind, error) {
 	return newPeerKind("Deployment", "/apis/apps/v1", "deployments", &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Name: nameTemplate, Labels: labels, Annotations: map[string]string{"meta.helm.sh/release-name": "shop"}},
 		Spec: appsv1.DeploymentSpec{
-			Replicas: ptr.To(int32(3)),
+			Replicas: ptr.To(replicas),
 			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app.kubernetes.io/name": "web"}},
 			Template: corev1.PodTemplateSpec{
 				ObjectMeta: metav1.ObjectMeta{Labels: labels},

@@ -11,7 +11,9 @@ import (
 
 // TestPeerBodies checks that a body whose name was replaced, as bytes, is still the object with another name.
 func TestPeerBodies(t *testing.T) {
-	for _, made := range []func() (peerKind, error){peerConfigMap, peerDeployment} {
+	deployment := func() (peerKind, error) { return peerDeployment(peerReplicas) }
+	zero := func() (peerKind, error) { return peerDeployment(0) }
+	for _, made := range []func() (peerKind, error){peerConfigMap, deployment, zero} {
 		kind, err := made()
 		if err != nil {
 			t.Fatal(err)
