@@ -141,7 +141,7 @@ func TestOnlyWhoIsLetInWrites(t *testing.T) {
 	} {
 		t.Run(reason, func(t *testing.T) {
 			w := newLetInWorld(t)
-			w.hub.written = tc.written
+			w.hub.written, w.hub.asked = tc.written, "7"
 			w.see(tc.twin)
 			for range 3 {
 				if got := w.beat(); got != tc.want {
