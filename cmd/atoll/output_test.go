@@ -20,7 +20,7 @@ import (
 // TestStatusAsAnObject: a script reads of a cluster what the list of clusters gives it, as kubectl writes objects.
 func TestStatusAsAnObject(t *testing.T) {
 	written := metav1.ManagedFieldsEntry{Manager: "atoll", Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: workloadv1alpha1.GroupVersion.String(),
-		FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{Raw: []byte("{}")}}
+		FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1("{}")}
 	east := &workloadv1alpha1.SyncTarget{
 		ObjectMeta: metav1.ObjectMeta{Name: "east", Labels: map[string]string{"region": "eu"}, ManagedFields: []metav1.ManagedFieldsEntry{written}},
 		Status:     workloadv1alpha1.SyncTargetStatus{Version: "v1.36.3", Conditions: []metav1.Condition{{Type: "Ready", Status: "True", Reason: "Ready"}}},
