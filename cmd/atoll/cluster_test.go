@@ -599,6 +599,11 @@ func TestAddNamesTheRegistrationThatWorks(t *testing.T) {
 		target.Status.Conditions = []metav1.Condition{{Type: workloadv1alpha1.SyncTargetReady, Status: status, Reason: reason}}
 		return target
 	}
+	going, named := ready("east", "east-kubeconfig", "True", syncer.ReasonTerminating), ready("new", "new-kubeconfig", "True", syncer.ReasonTerminating)
+	named.Status.ClusterUID = "u2"
+	for _, t := range []*workloadv1alpha1.SyncTarget{going, named} {
+		t.DeletionTimestamp, t.Finalizers = &metav1.Time{}, []string{syncer.ManagerFinalizer}
+	}
 	for _, test := range []struct {
 		reason  string
 		targets []*workloadv1alpha1.SyncTarget
@@ -612,10 +617,20 @@ func TestAddNamesTheRegistrationThatWorks(t *testing.T) {
 			`as "west" in workspace root`},
 		{"one with a syncer of its own", []*workloadv1alpha1.SyncTarget{ready("east", "", "True", "Connected")},
 			`as "east" in workspace root. A syncer in the cluster connects it`},
+		{"the one that holds the cluster is being removed", []*workloadv1alpha1.SyncTarget{duplicate("dup", "u1", nil), going},
+			`still registered, as "east" in workspace root, and is being removed: add it when that is gone`},
+		{"one of that name is being removed", []*workloadv1alpha1.SyncTarget{named},
+			`another cluster "new" in workspace root, which is being removed`},
 	} {
 		f := newFakeAtoll(t)
 		for _, target := range test.targets {
+			deleted := target.DeletionTimestamp != nil
 			f.put(t, "root", target)
+			if deleted {
+				if err := f.objects().Delete(client.In(t.Context(), "root"), target); err != nil {
+					t.Fatal(err)
+				}
+			}
 		}
 		_, _, err := f.call(t, adding("u1"), "new", "--kubeconfig", file)
 		if err == nil || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), "<none>") {
