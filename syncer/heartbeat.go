@@ -133,11 +133,12 @@ func (s *Syncer) beat(ctx context.Context) error {
 		return errors.Join(s.renew(ctx, hub, c.hub, c.written, false), physicalErr)
 	}
 
-	letIn, twin := s.isLetIn(), s.twinObject()
-	if v == fine && !letIn {
+	twin := s.twinObject()
+	welcome := isLetIn(twin, s.clusterUID())
+	if v == fine && !welcome {
 		v = notLetIn
 	}
-	confirmed := v != fine && letIn && confirms(twin, v) && asks(hub, c)
+	confirmed := v != fine && welcome && confirms(twin, v) && asks(hub, c)
 	if v != fine && !confirmed {
 		if v != notLetIn {
 			ask(hub, twin, c)

@@ -17,7 +17,7 @@ import (
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 )
 
-func TestLetIn(t *testing.T) {
+func TestLetInTo(t *testing.T) {
 	duplicate := &problem{ReasonDuplicate, "x"}
 	for reason, tc := range map[string]struct {
 		stored, reports string // clusterUID of the SyncTarget and of its twin
@@ -40,7 +40,7 @@ func TestLetIn(t *testing.T) {
 		if tc.was {
 			target.Status.Conditions = []metav1.Condition{{Type: workloadv1alpha1.SyncTargetReady, Status: metav1.ConditionFalse, Reason: ReasonDuplicate}}
 		}
-		if got := letIn(target, twin, tc.is); got != tc.want {
+		if got := letInTo(target, twin, tc.is); got != tc.want {
 			t.Errorf("%s: let in to %q, want %q", reason, got, tc.want)
 		}
 	}

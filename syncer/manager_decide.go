@@ -207,9 +207,9 @@ func duplicateOf(target *workloadv1alpha1.SyncTarget, uid string, same []*worklo
 	return &problem{ReasonDuplicate, "A SyncTarget of another workspace is the same physical cluster."}
 }
 
-// letIn returns the LetInAnnotation's value of a SyncTarget's twin, nil if there is none, given whether another one is the same
+// letInTo returns the LetInAnnotation's value of a SyncTarget's twin, nil if there is none, given whether another one is the same
 // physical cluster. It is let in once it is stored that it claims the cluster: whoever comes later is compared with that.
-func letIn(target, twin *workloadv1alpha1.SyncTarget, duplicate *problem) string {
+func letInTo(target, twin *workloadv1alpha1.SyncTarget, duplicate *problem) string {
 	uid := clusterUID(target, twin)
 	if duplicate != nil || target.IsDuplicate() || target.Status.ClusterUID != uid {
 		return ""

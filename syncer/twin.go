@@ -288,12 +288,11 @@ func isLetIn(twin *workloadv1alpha1.SyncTarget, clusterUID string) bool {
 	return !told || uid == clusterUID
 }
 
-// isLetIn is isLetIn for the physical cluster that answers.
-func (s *Syncer) isLetIn() bool {
+// clusterUID returns which physical cluster answers, "" while that is not known.
+func (s *Syncer) clusterUID() string {
 	s.state.mu.Lock()
-	uid := s.state.clusterUID
-	s.state.mu.Unlock()
-	return isLetIn(s.twinObject(), uid)
+	defer s.state.mu.Unlock()
+	return s.state.clusterUID
 }
 
 // identify asks the physical cluster who it is if that is not known, or long ago, or it did not answer. Before a heartbeat of
