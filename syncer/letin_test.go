@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/ktesting"
 	testingclock "k8s.io/utils/clock/testing"
 
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
@@ -166,6 +168,26 @@ func TestLetInAndOutAgain(t *testing.T) {
 		}
 		if got, want := w.beat(), uid == "cluster-uid"; got != want {
 			t.Errorf("let in to %q, it writes: %v, want %v", uid, got, want)
+		}
+	}
+}
+
+// TestNotLetInIsLogged: once, and not of the first heartbeat, which comes before the twin was read.
+func TestNotLetInIsLogged(t *testing.T) {
+	w := newLetInWorld(t)
+	logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
+	for i, step := range []struct {
+		twin   *unstructured.Unstructured
+		logged int
+	}{{nil, 0}, {nil, 0}, {twinOf(""), 1}, {twinOf(""), 1}, {nil, 1}, {twinOf("cluster-uid"), 1}, {twinOf("another"), 2}} {
+		w.see(step.twin)
+		if err := w.s.beat(klog.NewContext(t.Context(), logger)); err != nil {
+			t.Fatal(err)
+		}
+		w.goOn()
+		log := logger.GetSink().(ktesting.Underlier).GetBuffer().String()
+		if n := strings.Count(log, "Not let in"); n != step.logged || strings.Contains(log, "restored") {
+			t.Errorf("step %d: logged %d times, want %d:\n%s", i, n, step.logged, log)
 		}
 	}
 }
