@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -565,6 +566,58 @@ func TestDuplicateWaitsForNoConfirmation(t *testing.T) {
 	out, _, err := f.call(t, newClusterStatusCommand, "west2")
 	if err != nil || strings.Contains(out, "cluster confirm") || strings.Contains(out, "A confirmation") || strings.Contains(out, "a confirmation") {
 		t.Errorf("status asks for a confirmation: %v\n%s", err, out)
+	}
+}
+
+// TestConfirmSaysWhatComesOfIt: a confirmation that a cluster was restored is reported when it was accepted; the server takes away
+// one that answers nothing.
+func TestConfirmSaysWhatComesOfIt(t *testing.T) {
+	for reason, test := range map[string]struct {
+		comes func(*workloadv1alpha1.SyncTarget) // nil for nothing
+		fault string
+	}{
+		"accepted": {func(t *workloadv1alpha1.SyncTarget) {
+			t.Status.Conditions[1].Status = metav1.ConditionFalse
+		}, ""},
+		"accepted and used up": {func(t *workloadv1alpha1.SyncTarget) {
+			t.Status.Conditions[1].Status = metav1.ConditionFalse
+			delete(t.Annotations, workloadv1alpha1.ConfirmAnnotation)
+		}, ""},
+		"taken away": {func(t *workloadv1alpha1.SyncTarget) {
+			delete(t.Annotations, workloadv1alpha1.ConfirmAnnotation)
+		}, "look again in some seconds, and confirm then"},
+		"nobody looks": {nil, "its syncer has not acted upon it"},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			f := newFakeAtoll(t)
+			target := duplicate("east", "u1", nil)
+			target.Status.Conditions[0].Reason = "Connected"
+			f.put(t, "root", target)
+			ctx, stop := context.WithCancel(client.In(t.Context(), "root"))
+			timeout := "200ms"
+			var server sync.WaitGroup
+			if test.comes != nil {
+				timeout = "1m"
+				server.Go(func() {
+					for ctx.Err() == nil && target.Annotations[workloadv1alpha1.ConfirmAnnotation] == "" {
+						if err := f.objects().Get(ctx, ctrlclient.ObjectKeyFromObject(target), target); err != nil {
+							t.Error(err)
+							return
+						}
+					}
+					test.comes(target)
+					if err := f.objects().Update(ctx, target); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			out, _, err := f.call(t, newClusterConfirmCommand, "east", "restored", "--timeout", timeout)
+			stop()
+			server.Wait()
+			if (err == nil) != (test.fault == "") || err != nil && !strings.Contains(err.Error(), test.fault) || strings.Contains(out, "Confirmed") != (test.fault == "") {
+				t.Errorf("printed %q, error %v, want one with %q", out, err, test.fault)
+			}
+		})
 	}
 }
 
