@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -593,6 +594,13 @@ func TestReadyIsCompared(t *testing.T) {
 		t.Error("what it was before runs on")
 	}
 
+	target = syncTarget("c", "root", 0)
+	ends := &problem{ReasonTerminating, "Waits."}
+	step(target, reports("x"), nil, "Unknown/"+ReasonIdentified, false)
+	step(target, reports("x"), ends, "True/"+ReasonTerminating, true)
+	step(target, reports("y"), ends, "Unknown/"+ReasonIdentified, true)
+	step(target, reports("y"), ends, "True/"+ReasonTerminating, true)
+
 	target = syncTarget("b", "root", 0)
 	step(target, reports("x"), nil, "Unknown/"+ReasonIdentified, false)
 	step(target, reports("x"), duplicate, "False/"+ReasonDuplicate, false)
@@ -605,7 +613,7 @@ func TestDuplicateOf(t *testing.T) {
 	type claim struct {
 		name, workspace string
 		age             time.Duration
-		ready           string // status and reason of the condition, "" for none
+		ready           string // status and reason of the condition, "" for none; + what else is so
 		uid             string // in its status
 	}
 	const (
@@ -614,7 +622,9 @@ func TestDuplicateOf(t *testing.T) {
 		broken = "False/Unreachable"
 		known  = "Unknown/" + ReasonIdentified
 		other  = "False/" + ReasonDuplicate
-		going  = "True/" + ReasonTerminating
+		going  = "True/" + ReasonTerminating + "+synced+deleted"
+		silent = "Unknown/" + ReasonTerminating + "+synced+deleted"
+		never  = "Unknown/" + ReasonTerminating + "+deleted"
 	)
 	h := time.Hour
 	for _, tc := range []struct {
@@ -647,7 +657,15 @@ func TestDuplicateOf(t *testing.T) {
 		{"then it is judged as a duplicate",
 			[]claim{{"east", "root", h, lost, "x"}, {"again", "root", 2 * h, other, "x"}}, []string{"", `"east"`}},
 		{"and let in where nobody holds the cluster", []claim{{"again", "root", 2 * h, other, "x"}}, []string{""}},
-		{"while the original drains, one that is registered in its workspace works", []claim{{"east", "root", 2 * h, going, "x"}, {"new", "root", h, works, "x"}}, []string{`"new"`, ""}},
+		{"what drains is synced until it is gone: nobody else can take away what it runs",
+			[]claim{{"east", "root", 2 * h, going, "x"}, {"new", "root", h, known, "x"}}, []string{"", `"east" is the same physical cluster. It is being removed`}},
+		{"also before one that works, however old that is", []claim{{"east", "root", h, going, "x"}, {"old", "root", 2 * h, works, "x"}}, []string{"", `"east"`}},
+		{"and while it is not heard of", []claim{{"east", "root", 2 * h, silent, "x"}, {"new", "root", h, known, "x"}}, []string{"", `"east"`}},
+		{"from the moment of its deletion", []claim{{"east", "root", 2 * h, lost + "+synced+deleted", "x"}, {"new", "root", h, known, "x"}}, []string{"", `"east"`}},
+		{"one that was never synced has nothing to take away", []claim{{"east", "root", 2 * h, never, "x"}, {"new", "root", h, known, "x"}}, []string{`"new"`, ""}},
+		{"nor has one here that was another cluster until now",
+			[]claim{{"moved", "root", 2 * h, known + "+synced+deleted", "x"}, {"away", "root", h, lost, "x"}}, []string{`"away"`, ""}},
+		{"it is let in where nobody else is that cluster", []claim{{"moved", "root", 2 * h, known + "+synced+deleted", "x"}}, []string{""}},
 		{"while the original drains, it is not taken over",
 			[]claim{{"east", "root", h, going, "x"}, {"fake", "shop", 2 * h, works, ""}}, []string{"", "another workspace"}},
 		{"when the original is gone, the next is the older",
@@ -663,11 +681,15 @@ func TestDuplicateOf(t *testing.T) {
 			target := syncTarget(types.UID(c.name), c.workspace, c.age)
 			target.Name = c.name
 			target.Status.ClusterUID = c.uid
-			if status, reason, ok := strings.Cut(c.ready, "/"); ok {
+			words := strings.Split(c.ready, "+")
+			if status, reason, ok := strings.Cut(words[0], "/"); ok {
 				target.Status.Conditions = []metav1.Condition{{Type: workloadv1alpha1.SyncTargetReady, Status: metav1.ConditionStatus(status), Reason: reason}}
-				if reason == ReasonTerminating {
-					target.DeletionTimestamp = &metav1.Time{Time: time.Now()}
-				}
+			}
+			if slices.Contains(words, "synced") {
+				target.Status.Conditions = append(target.Status.Conditions, metav1.Condition{Type: workloadv1alpha1.SyncTargetObserveOnly, Status: metav1.ConditionFalse})
+			}
+			if slices.Contains(words, "deleted") {
+				target.DeletionTimestamp = &metav1.Time{Time: time.Now()}
 			}
 			if all = append(all, target); c.uid == "x" {
 				same = append(same, target)

@@ -25,7 +25,7 @@
 //     shows an older heartbeat than the mirror recorded. Meanwhile the twin's status says what a confirmation would
 //     do (difference.go).
 //   - No write goes down, not even a heartbeat, unless the twin says that the SyncTarget was let in to the very physical cluster
-//     that answers (letIn, isLetIn): several registrations of one cluster do not write there at once, wherever their syncers run.
+//     that answers (letInTo, isLetIn): several registrations of one cluster do not write there at once, wherever their syncers run.
 //   - No write goes down on the ground of what was seen of a side before it was restored: a Syncer that finds a heartbeat
 //     older than it left it throws its caches away (history.go), since watches go on from one history into the other.
 //   - No write goes down without a fresh read of its leaf from the hub: two syncers of one target, one of which is behind,

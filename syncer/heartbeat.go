@@ -37,8 +37,10 @@ const (
 type verdict int
 
 const (
+	// unknown: neither side lost anything, and there is no twin yet that would say whether the SyncTarget was let in; or nobody looked.
+	unknown verdict = iota
 	// fine: neither side lost anything.
-	fine verdict = iota + 1
+	fine
 	// hubRestored: the mirror shows less than the physical cluster, so it is an older state.
 	hubRestored
 	// physicalRestored: the physical cluster shows less than it once confirmed, so it is an older state or another cluster.
@@ -133,18 +135,24 @@ func (s *Syncer) beat(ctx context.Context) error {
 		return errors.Join(s.renew(ctx, hub, c.hub, c.written, false), physicalErr)
 	}
 
-	letIn, twin := s.isLetIn(), s.twinObject()
-	if v == fine && !letIn {
+	twin := s.twinObject()
+	welcome := isLetIn(twin, s.clusterUID())
+	switch {
+	case v == fine && twin == nil:
+		v = unknown
+	case v == fine && !welcome:
 		v = notLetIn
 	}
-	confirmed := v != fine && letIn && confirms(twin, v) && asks(hub, c)
+	confirmed := v != fine && welcome && confirms(twin, v) && asks(hub, c)
 	if v != fine && !confirmed {
 		if v != notLetIn {
 			ask(hub, twin, c)
 		}
-		if changed := s.gate.open(begun, v); changed && v == notLetIn {
+		switch changed := s.gate.open(begun, v); {
+		case !changed || v == unknown:
+		case v == notLetIn:
 			klog.FromContext(ctx).Info("Not let in to this physical cluster yet, nothing is written down")
-		} else if changed {
+		default:
 			klog.FromContext(ctx).Info("One side was restored from an older state, nothing is written down until an administrator confirms",
 				"verdict", v.String(), "hub", c.hub, "written", c.written, "physical", c.physical)
 		}

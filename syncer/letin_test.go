@@ -2,6 +2,7 @@ package syncer
 
 import (
 	"context"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -12,12 +13,14 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/ktesting"
 	testingclock "k8s.io/utils/clock/testing"
 
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 )
 
-func TestLetIn(t *testing.T) {
+func TestLetInTo(t *testing.T) {
 	duplicate := &problem{ReasonDuplicate, "x"}
 	for reason, tc := range map[string]struct {
 		stored, reports string // clusterUID of the SyncTarget and of its twin
@@ -40,7 +43,7 @@ func TestLetIn(t *testing.T) {
 		if tc.was {
 			target.Status.Conditions = []metav1.Condition{{Type: workloadv1alpha1.SyncTargetReady, Status: metav1.ConditionFalse, Reason: ReasonDuplicate}}
 		}
-		if got := letIn(target, twin, tc.is); got != tc.want {
+		if got := letInTo(target, twin, tc.is); got != tc.want {
 			t.Errorf("%s: let in to %q, want %q", reason, got, tc.want)
 		}
 	}
@@ -166,6 +169,77 @@ func TestLetInAndOutAgain(t *testing.T) {
 		if got, want := w.beat(), uid == "cluster-uid"; got != want {
 			t.Errorf("let in to %q, it writes: %v, want %v", uid, got, want)
 		}
+	}
+}
+
+// TestNotLetInIsLogged: once, and not of the first heartbeat, which comes before the twin was read.
+func TestNotLetInIsLogged(t *testing.T) {
+	w := newLetInWorld(t)
+	logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
+	for i, step := range []struct {
+		twin   *unstructured.Unstructured
+		logged int
+	}{{nil, 0}, {nil, 0}, {twinOf(""), 1}, {twinOf(""), 1}, {nil, 1}, {twinOf("cluster-uid"), 1}, {twinOf("another"), 2}} {
+		w.see(step.twin)
+		if err := w.s.beat(klog.NewContext(t.Context(), logger)); err != nil {
+			t.Fatal(err)
+		}
+		w.goOn()
+		log := logger.GetSink().(ktesting.Underlier).GetBuffer().String()
+		if n := strings.Count(log, "Not let in"); n != step.logged || strings.Contains(log, "restored") {
+			t.Errorf("step %d: logged %d times, want %d:\n%s", i, n, step.logged, log)
+		}
+	}
+}
+
+// TestAnotherEachTime: a physical cluster that says it is another one with each heartbeat is a failure, and what it was is kept, so
+// that nothing new is compared or let in. One that is replaced is taken for what it is at once.
+func TestAnotherEachTime(t *testing.T) {
+	w := newLetInWorld(t)
+	w.hub.written, w.physical.shown.counter = "0", 0 // nothing was seen there
+	clock := testingclock.NewFakeClock(time.Now())
+	w.s.config.Clock = clock
+	uid := ""
+	below := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, req *http.Request) {
+		if req.URL.Path == "/api/v1/namespaces/"+metav1.NamespaceSystem {
+			rw.Header().Set("Content-Type", "application/json")
+			_, _ = io.WriteString(rw, `{"kind":"Namespace","apiVersion":"v1","metadata":{"name":"kube-system","uid":"`+uid+`"}}`)
+			return
+		}
+		identified(w.physical.ServeHTTP)(rw, req)
+	}))
+	t.Cleanup(below.Close)
+	kube, err := kubernetes.NewForConfig(&rest.Config{Host: below.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.s.physical.kube = kube
+	for _, step := range []struct {
+		after time.Duration
+		says  string
+		is    string // what is told of it
+		fails bool
+	}{
+		{0, "a", "a", false},
+		{beatEvery, "b", "b", false},
+		{leastBetween, "b", "b", false},
+		{leastBetween, "c", "b", true},
+		{time.Second, "d", "b", true},
+		{beatEvery, "e", "e", false}, // once in a while
+		{leastBetween, "f", "e", true},
+		{beatEvery / 2, "f", "e", true},
+		{beatEvery / 2, "f", "f", false}, // it stays so
+		{leastBetween, "f", "f", false},
+		{leastBetween, "g", "g", false},
+		{leastBetween, "f", "g", true},
+	} {
+		clock.Step(step.after)
+		uid = step.says
+		err := w.s.beat(t.Context())
+		if got := w.s.clusterUID(); got != step.is || (err != nil) != step.fails || step.fails && !strings.Contains(err.Error(), "each time; first it was "+step.is) {
+			t.Errorf("it says %q: it is %q, want %q; fails: %v, want %v", step.says, got, step.is, err, step.fails)
+		}
+		w.goOn()
 	}
 }
 

@@ -96,7 +96,10 @@ func targetStatus(target, twin *workloadv1alpha1.SyncTarget, heard time.Time, p 
 	}
 	if ends {
 		// It is synced as ever, and what it runs counts for as long as it is heard of.
-		if ready.Reason = p.reason; ready.Status == metav1.ConditionTrue {
+		if ready.Reason != ReasonIdentified {
+			ready.Reason = p.reason
+		}
+		if ready.Status == metav1.ConditionTrue {
 			ready.Message = p.message
 		} else {
 			ready.Message = p.message + " " + ready.Message
@@ -106,19 +109,28 @@ func targetStatus(target, twin *workloadv1alpha1.SyncTarget, heard time.Time, p 
 	return status, again
 }
 
-// precedes says which of two SyncTargets of one physical cluster in one workspace is the one that is synced: the one that
-// works, is not about to go, and has worked for longer; then one that is about to work; then the older. By age alone, a
-// registration that never worked would take the cluster from the one that runs everything as soon as it is mended.
+// precedes says which of two SyncTargets of one physical cluster in one workspace is the one that is synced: one that is
+// deleted and not gone yet, since nobody else can take away what it runs there; then the one that works, and has worked for
+// longer; then one that is about to work; then the older. By age alone, a registration that never worked would take the cluster
+// from the one that runs everything as soon as it is mended. Last comes one that is deleted and runs nothing there.
 func precedes(a, b *workloadv1alpha1.SyncTarget) bool {
 	rank := func(t *workloadv1alpha1.SyncTarget) (rank int, since time.Time) {
 		ready := meta.FindStatusCondition(t.Status.Conditions, workloadv1alpha1.SyncTargetReady)
-		if ready != nil && ready.Status == metav1.ConditionTrue && t.DeletionTimestamp == nil {
-			return 0, ready.LastTransitionTime.Time
+		if ready == nil {
+			ready = &metav1.Condition{}
 		}
-		if ready != nil && ready.Reason == ReasonIdentified && t.DeletionTimestamp == nil {
-			return 1, since
+		isNew := ready.Reason == ReasonIdentified // what it was synced to before was another cluster
+		switch {
+		case t.DeletionTimestamp != nil && t.WasSynced() && !isNew:
+			return 0, since
+		case t.DeletionTimestamp != nil:
+			return 4, since
+		case ready.Status == metav1.ConditionTrue:
+			return 1, ready.LastTransitionTime.Time
+		case isNew:
+			return 2, since
 		}
-		return 2, since
+		return 3, since
 	}
 	rankA, sinceA := rank(a)
 	rankB, sinceB := rank(b)
@@ -186,15 +198,18 @@ func duplicateOf(target *workloadv1alpha1.SyncTarget, uid string, same []*worklo
 	switch first := original(claims, cluster); {
 	case first == nil || isTarget(first):
 		return nil
+	case home(first) && first.DeletionTimestamp != nil:
+		return &problem{ReasonDuplicate, fmt.Sprintf("SyncTarget %q is the same physical cluster. It is being removed, and its condition Ready says what that waits for: "+
+			"this one is synced when it is gone.", first.Name)}
 	case home(first):
 		return &problem{ReasonDuplicate, fmt.Sprintf("SyncTarget %q is the same physical cluster.", first.Name)}
 	}
 	return &problem{ReasonDuplicate, "A SyncTarget of another workspace is the same physical cluster."}
 }
 
-// letIn returns the LetInAnnotation's value of a SyncTarget's twin, nil if there is none, given whether another one is the same
+// letInTo returns the LetInAnnotation's value of a SyncTarget's twin, nil if there is none, given whether another one is the same
 // physical cluster. It is let in once it is stored that it claims the cluster: whoever comes later is compared with that.
-func letIn(target, twin *workloadv1alpha1.SyncTarget, duplicate *problem) string {
+func letInTo(target, twin *workloadv1alpha1.SyncTarget, duplicate *problem) string {
 	uid := clusterUID(target, twin)
 	if duplicate != nil || target.IsDuplicate() || target.Status.ClusterUID != uid {
 		return ""
@@ -207,9 +222,10 @@ func letIn(target, twin *workloadv1alpha1.SyncTarget, duplicate *problem) string
 func waitingFor(placements, held []string, abandoned bool) *problem {
 	switch {
 	case len(placements) > 0:
-		return &problem{ReasonTerminating, fmt.Sprintf("Waits until %d placements have left it: %s.", len(placements), some(slices.Sorted(slices.Values(placements))))}
+		return &problem{ReasonTerminating, fmt.Sprintf("Waits until %d placements have left it: %s. What names it, or has no other cluster to go to, stays until you place it elsewhere or nowhere.",
+			len(placements), some(slices.Sorted(slices.Values(placements))))}
 	case len(held) > 0 && !abandoned:
-		return &problem{ReasonTerminating, fmt.Sprintf("Waits until what it runs is gone there: %s. If the physical cluster is lost for good, annotate %s=%s.",
+		return &problem{ReasonTerminating, fmt.Sprintf("Waits until what it runs is gone there: %s. If the physical cluster is lost for good, or its syncer is, annotate %s=%s: what runs there then runs on.",
 			some(slices.Sorted(slices.Values(held))), workloadv1alpha1.ConfirmAnnotation, confirmAbandon)}
 	}
 	return nil

@@ -74,7 +74,7 @@ func (m *Manager) ensure(ctx context.Context, target *workloadv1alpha1.SyncTarge
 	}
 	twin, _ := m.twin(target)
 	duplicate := m.duplicate(target, twin)
-	if err := m.ensureTwin(ctx, target, twin, letIn(target, twin, duplicate)); err != nil {
+	if err := m.ensureTwin(ctx, target, twin, letInTo(target, twin, duplicate)); err != nil {
 		return nil, nil, err
 	}
 	if p := duplicate; p != nil {
@@ -169,8 +169,8 @@ func (m *Manager) twin(target *workloadv1alpha1.SyncTarget) (*workloadv1alpha1.S
 }
 
 // ensureTwin makes the twin, nil if there is none, say what the SyncTarget says: spec, labels and what the administrator
-// confirmed; and to which physical cluster it was let in.
-func (m *Manager) ensureTwin(ctx context.Context, target, twin *workloadv1alpha1.SyncTarget, letIn string) error {
+// confirmed; and to which physical cluster it was let in, whose UID that is.
+func (m *Manager) ensureTwin(ctx context.Context, target, twin *workloadv1alpha1.SyncTarget, uid string) error {
 	in := client.In(ctx, logicalcluster.Name(target.Status.Mirror))
 	labels := maps.Clone(target.Labels)
 	if labels == nil {
@@ -181,7 +181,7 @@ func (m *Manager) ensureTwin(ctx context.Context, target, twin *workloadv1alpha1
 
 	if twin == nil {
 		twin := &workloadv1alpha1.SyncTarget{ObjectMeta: metav1.ObjectMeta{Name: target.Name, Labels: labels}, Spec: target.Spec}
-		metav1.SetMetaDataAnnotation(&twin.ObjectMeta, workloadv1alpha1.LetInAnnotation, letIn)
+		metav1.SetMetaDataAnnotation(&twin.ObjectMeta, workloadv1alpha1.LetInAnnotation, uid)
 		if err := m.config.Clients.Objects.Create(in, twin); err != nil && !apierrors.IsAlreadyExists(err) {
 			return fmt.Errorf("create the twin of SyncTarget %s: %w", client.KeyOf(target), err)
 		}
@@ -189,7 +189,7 @@ func (m *Manager) ensureTwin(ctx context.Context, target, twin *workloadv1alpha1
 	}
 	want := twin.DeepCopy()
 	want.Spec, want.Labels = *target.Spec.DeepCopy(), labels
-	metav1.SetMetaDataAnnotation(&want.ObjectMeta, workloadv1alpha1.LetInAnnotation, letIn)
+	metav1.SetMetaDataAnnotation(&want.ObjectMeta, workloadv1alpha1.LetInAnnotation, uid)
 	if confirmed {
 		metav1.SetMetaDataAnnotation(&want.ObjectMeta, workloadv1alpha1.ConfirmAnnotation, confirm)
 	} else {
@@ -363,7 +363,7 @@ func (m *Manager) remove(ctx, home context.Context, target *workloadv1alpha1.Syn
 		if wait != nil {
 			twin, _ := m.twin(target)
 			other := m.duplicate(target, twin)
-			if err := m.ensureTwin(ctx, target, twin, letIn(target, twin, other)); err != nil {
+			if err := m.ensureTwin(ctx, target, twin, letInTo(target, twin, other)); err != nil {
 				return 0, err
 			}
 			run := m.ensureSyncer // until then it is synced as ever

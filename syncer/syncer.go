@@ -395,6 +395,9 @@ type state struct {
 	// version, clusterUID and asked: what the physical cluster is, and when we last asked.
 	version, clusterUID string
 	asked               time.Time
+	// said is who the physical cluster said it is when it was last asked, and since when it says so: not always clusterUID.
+	said  string
+	since time.Time
 }
 
 // unwatched is since when and why there is no watch of a resource.

@@ -1270,13 +1270,19 @@ clusters: [{name: c, cluster: {server: "` + server.URL + `"}}], users: [{name: u
 	w.ready("third", metav1.ConditionTrue, ReasonConnected)
 	remove(third)
 	letIn()
-	ends()
+	var fourth *workloadv1alpha1.SyncTarget
+	ends(func() string {
+		fourth, _ = register("fourth", w.alias("another"))
+		return fourth.Name
+	})
+	remove(fourth)
 	w.target = pushed
 }
 
 // outside registers a SyncTarget whose syncer runs outside the server, in a physical cluster with that UID, which another one
-// holds, and sees that it writes nothing there, from the first moment on. letIn waits until it does, ends removes it.
-func (w *world) outside(uid string) (letIn, ends func()) {
+// holds, and sees that it writes nothing there, from the first moment on. letIn waits until it does. ends removes it, and while it
+// drains the same cluster is registered again, by the name that again returns: that begins when what was there is gone.
+func (w *world) outside(uid string) (letIn func(), ends func(again func() string)) {
 	home := client.In(w.Context(), "root")
 	target := &workloadv1alpha1.SyncTarget{ObjectMeta: metav1.ObjectMeta{Name: "outside"}}
 	w.must(w.clients.Objects.Create(home, target))
@@ -1336,13 +1342,21 @@ func (w *world) outside(uid string) (letIn, ends func()) {
 			return problemOf(err)
 		})
 	}
-	ends = func() {
+	ends = func(again func() string) {
 		w.Helper()
-		w.must(mirror.CoreV1().ConfigMaps("outside-1a").Delete(w.Context(), "settings", metav1.DeleteOptions{}))
 		w.must(w.clients.Objects.Delete(home, target))
+		w.ready("outside", metav1.ConditionTrue, ReasonTerminating)
+		name := again()
+		w.ready(name, metav1.ConditionFalse, ReasonDuplicate)
+		w.ready("outside", metav1.ConditionTrue, ReasonTerminating)
+		w.must(mirror.CoreV1().ConfigMaps("outside-1a").Delete(w.Context(), "settings", metav1.DeleteOptions{}))
 		w.eventually("it goes", func() string {
 			return notGone(w.clients.Objects.Get(home, ctrlclient.ObjectKeyFromObject(target), target))
 		})
+		if _, err := w.east.CoreV1().Namespaces().Get(w.Context(), "outside-1a", metav1.GetOptions{}); notGone(err) != "" {
+			w.Errorf("it is gone, and what it ran is not: %s", notGone(err))
+		}
+		w.ready(name, metav1.ConditionTrue, ReasonConnected)
 		stop()
 	}
 	return letIn, ends

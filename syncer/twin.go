@@ -288,16 +288,18 @@ func isLetIn(twin *workloadv1alpha1.SyncTarget, clusterUID string) bool {
 	return !told || uid == clusterUID
 }
 
-// isLetIn is isLetIn for the physical cluster that answers.
-func (s *Syncer) isLetIn() bool {
+// clusterUID returns which physical cluster answers, "" while that is not known.
+func (s *Syncer) clusterUID() string {
 	s.state.mu.Lock()
-	uid := s.state.clusterUID
-	s.state.mu.Unlock()
-	return isLetIn(s.twinObject(), uid)
+	defer s.state.mu.Unlock()
+	return s.state.clusterUID
 }
 
 // identify asks the physical cluster who it is if that is not known, or long ago, or it did not answer. Before a heartbeat of
 // ours was seen there, nothing else would show that another one answers now: it is asked each time, and has to say.
+//
+// Who answers decides what we see of heartbeats and what we are told here. It may become another cluster once it has been one for
+// a while, and not with each heartbeat: each new one is compared with all SyncTargets, which closes the gate and has us ask again.
 func (s *Syncer) identify(ctx context.Context) error {
 	s.state.mu.Lock()
 	known, again := s.state.clusterUID != "" && s.known.raised() > 0, s.state.trouble != "" || s.config.Clock.Since(s.state.asked) >= identifyEvery
@@ -311,11 +313,19 @@ func (s *Syncer) identify(ctx context.Context) error {
 	}
 	s.state.mu.Lock()
 	defer s.state.mu.Unlock()
-	s.state.asked = s.config.Clock.Now()
+	now := s.config.Clock.Now()
+	s.state.asked = now
 	if err != nil {
 		// It is asked again with one of the next heartbeats, not with each that a failure brings about.
-		s.state.asked = s.state.asked.Add(beatEvery - identifyEvery)
+		s.state.asked = now.Add(beatEvery - identifyEvery)
 		return nil
+	}
+	before := now.Sub(s.state.since)
+	if clusterUID != s.state.said {
+		s.state.said, s.state.since = clusterUID, now
+	}
+	if was := s.state.clusterUID; was != "" && clusterUID != was && before < beatEvery {
+		return fmt.Errorf("it says that it is another physical cluster each time; first it was %s", was)
 	}
 	s.state.version, s.state.clusterUID = version, clusterUID
 	return nil

@@ -230,12 +230,20 @@ func refuseTwice(ctx context.Context, hub *cli.Hub, path logicalcluster.Path, na
 		if err != nil {
 			return err
 		}
+		if t.DeletionTimestamp != nil {
+			return fmt.Errorf("the physical cluster of %s is still registered, as %q in workspace %s, and is being removed: add it when that is gone; what that waits for is its condition Ready, see \"%s cluster list\" there",
+				c, t.Name, where, self)
+		}
 		if where != path && slices.Contains(cli.Ancestors(path), where) && serves(t, path) {
 			return fmt.Errorf("the physical cluster of %s was added already: as %q in workspace %s, and %s can use it: nothing is to be added. %s", c, t.Name, where, path, credentialOf(t))
 		}
 		return fmt.Errorf("the physical cluster of %s was added already: as %q in workspace %s. %s", c, t.Name, where, credentialOf(t))
 	}
-	err = hub.Objects.Get(cli.In(ctx, path), ctrlclient.ObjectKey{Name: name}, &workloadv1alpha1.SyncTarget{})
+	there := &workloadv1alpha1.SyncTarget{}
+	err = hub.Objects.Get(cli.In(ctx, path), ctrlclient.ObjectKey{Name: name}, there)
+	if err == nil && there.DeletionTimestamp != nil {
+		return fmt.Errorf("there is another cluster %q in workspace %s, which is being removed: choose another name, or wait until it is gone; \"%s cluster status %s\" says what for", name, path, self, name)
+	}
 	if err == nil {
 		return fmt.Errorf("there is another cluster %q in workspace %s: choose another name, or remove that one first with \"%s cluster remove %s\"", name, path, self, name)
 	}

@@ -1,7 +1,10 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"time"
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -17,15 +20,32 @@ var confirmable = map[string]struct{ word, held string }{
 	workloadv1alpha1.SyncTargetFrozen:      {"deletions", "deleted"},
 }
 
+// errTakenAway says that a confirmation answered no question.
+var errTakenAway = errors.New("the confirmation was taken away: it came before the syncer had looked at what was restored, or answers a question of before. " +
+	"Nothing was written there; look again in some seconds, and confirm then")
+
+// accepted says whether a confirmation that a SyncTarget was restored has done its work. The server takes away one that answers
+// nothing: the condition may be that of a backup, until the syncer has looked, or an earlier answer is being taken away.
+func accepted(t *workloadv1alpha1.SyncTarget) (bool, error) {
+	switch {
+	case !meta.IsStatusConditionTrue(t.Status.Conditions, workloadv1alpha1.SyncTargetObserveOnly):
+		return true, nil
+	case t.Annotations[workloadv1alpha1.ConfirmAnnotation] == "":
+		return false, errTakenAway
+	}
+	return false, nil
+}
+
 func newClusterConfirmCommand(open hubOpener, streams genericiooptions.IOStreams) *cobra.Command {
-	return &cobra.Command{
+	var timeout time.Duration
+	cmd := &cobra.Command{
 		Use:   "confirm NAME restored|deletions",
 		Short: "Confirm what Atoll will not do to a physical cluster by itself",
 		Long: `Atoll holds back where going on could delete what somebody needs:
   restored   the server or the cluster was restored from an older state (condition ObserveOnly): go on writing
   deletions  many objects would go at once that nobody was seen to delete or to move, since what asked for them is gone or
              no cluster is left that may run them (condition Frozen): delete them below, too
-Look at "atoll cluster status NAME" first.`,
+Look at "atoll cluster status NAME" first. After "restored" it is waited until the cluster is written to again.`,
 		Example: "  atoll cluster confirm east deletions",
 		Args:    exactArgs(2),
 
@@ -70,8 +90,23 @@ Look at "atoll cluster status NAME" first.`,
 			if err != nil {
 				return err
 			}
+			if condition == workloadv1alpha1.SyncTargetObserveOnly {
+				err := waitFor(cmd.Context(), timeout, func(ctx context.Context) (bool, string, error) {
+					_, now, err := getCluster(ctx, hub, name)
+					if err != nil {
+						return false, "", err
+					}
+					done, err := accepted(now)
+					return done, fmt.Sprintf("its syncer has not acted upon it. It will when it looks next; see %s cluster status %s", self, name), err
+				})
+				if err != nil {
+					return fmt.Errorf("confirm for cluster %q of workspace %s that it was restored: %w", name, path, err)
+				}
+			}
 			_, err = fmt.Fprintf(streams.Out, "Confirmed for cluster %s of %s: %s.\n", name, path, word)
 			return err
 		},
 	}
+	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "How long to wait until the syncer goes on, after \"restored\"; the confirmation stays.")
+	return cmd
 }

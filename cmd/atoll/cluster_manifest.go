@@ -130,13 +130,18 @@ Name an address that the server's certificate is for with --hub-url, or start th
 	if othersMayRead(o.Out) {
 		fmt.Fprint(o.ErrOut, "Warning: others on this machine may read the file, and the token in it. Keep it to yourself: chmod 600 FILE\n\n")
 	}
-	fmt.Fprintf(o.ErrOut, `Cluster %s is registered in %s. Apply the manifest in that cluster:
+	state := "is registered in"
+	if target.DeletionTimestamp != nil {
+		state = "is being removed from"
+		fmt.Fprintf(o.ErrOut, "Cluster %s is being removed: its syncer takes away what it runs there, and then the registration goes. To use the cluster on, add it again after that.\n\n", target.Name)
+	}
+	fmt.Fprintf(o.ErrOut, `Cluster %s %s %s. Apply the manifest in that cluster:
 
   kubectl apply -f FILE
 
 It holds a token that is good once, until %s. Another one, if you need it: the same command again.
 No image of Atoll is published yet: "make image" builds one. Bring it to where the cluster finds it as %s, or name yours with --image.
-`, target.Name, path, expiration.Format(time.RFC3339), m.image)
+`, target.Name, state, path, expiration.Format(time.RFC3339), m.image)
 	return nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -568,6 +569,58 @@ func TestDuplicateWaitsForNoConfirmation(t *testing.T) {
 	}
 }
 
+// TestConfirmSaysWhatComesOfIt: a confirmation that a cluster was restored is reported when it was accepted; the server takes away
+// one that answers nothing.
+func TestConfirmSaysWhatComesOfIt(t *testing.T) {
+	for reason, test := range map[string]struct {
+		comes func(*workloadv1alpha1.SyncTarget) // nil for nothing
+		fault string
+	}{
+		"accepted": {func(t *workloadv1alpha1.SyncTarget) {
+			t.Status.Conditions[1].Status = metav1.ConditionFalse
+		}, ""},
+		"accepted and used up": {func(t *workloadv1alpha1.SyncTarget) {
+			t.Status.Conditions[1].Status = metav1.ConditionFalse
+			delete(t.Annotations, workloadv1alpha1.ConfirmAnnotation)
+		}, ""},
+		"taken away": {func(t *workloadv1alpha1.SyncTarget) {
+			delete(t.Annotations, workloadv1alpha1.ConfirmAnnotation)
+		}, "look again in some seconds, and confirm then"},
+		"nobody looks": {nil, "its syncer has not acted upon it"},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			f := newFakeAtoll(t)
+			target := duplicate("east", "u1", nil)
+			target.Status.Conditions[0].Reason = "Connected"
+			f.put(t, "root", target)
+			ctx, stop := context.WithCancel(client.In(t.Context(), "root"))
+			timeout := "200ms"
+			var server sync.WaitGroup
+			if test.comes != nil {
+				timeout = "1m"
+				server.Go(func() {
+					for ctx.Err() == nil && target.Annotations[workloadv1alpha1.ConfirmAnnotation] == "" {
+						if err := f.objects().Get(ctx, ctrlclient.ObjectKeyFromObject(target), target); err != nil {
+							t.Error(err)
+							return
+						}
+					}
+					test.comes(target)
+					if err := f.objects().Update(ctx, target); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			out, _, err := f.call(t, newClusterConfirmCommand, "east", "restored", "--timeout", timeout)
+			stop()
+			server.Wait()
+			if (err == nil) != (test.fault == "") || err != nil && !strings.Contains(err.Error(), test.fault) || strings.Contains(out, "Confirmed") != (test.fault == "") {
+				t.Errorf("printed %q, error %v, want one with %q", out, err, test.fault)
+			}
+		})
+	}
+}
+
 // TestStatusSaysTheSameEachTime: of a cluster that waits for more than one confirmation, too.
 func TestStatusSaysTheSameEachTime(t *testing.T) {
 	f := newFakeAtoll(t)
@@ -599,6 +652,11 @@ func TestAddNamesTheRegistrationThatWorks(t *testing.T) {
 		target.Status.Conditions = []metav1.Condition{{Type: workloadv1alpha1.SyncTargetReady, Status: status, Reason: reason}}
 		return target
 	}
+	going, named := ready("east", "east-kubeconfig", "True", syncer.ReasonTerminating), ready("new", "new-kubeconfig", "True", syncer.ReasonTerminating)
+	named.Status.ClusterUID = "u2"
+	for _, t := range []*workloadv1alpha1.SyncTarget{going, named} {
+		t.DeletionTimestamp, t.Finalizers = &metav1.Time{}, []string{syncer.ManagerFinalizer}
+	}
 	for _, test := range []struct {
 		reason  string
 		targets []*workloadv1alpha1.SyncTarget
@@ -612,10 +670,20 @@ func TestAddNamesTheRegistrationThatWorks(t *testing.T) {
 			`as "west" in workspace root`},
 		{"one with a syncer of its own", []*workloadv1alpha1.SyncTarget{ready("east", "", "True", "Connected")},
 			`as "east" in workspace root. A syncer in the cluster connects it`},
+		{"the one that holds the cluster is being removed", []*workloadv1alpha1.SyncTarget{duplicate("dup", "u1", nil), going},
+			`still registered, as "east" in workspace root, and is being removed: add it when that is gone`},
+		{"one of that name is being removed", []*workloadv1alpha1.SyncTarget{named},
+			`another cluster "new" in workspace root, which is being removed`},
 	} {
 		f := newFakeAtoll(t)
 		for _, target := range test.targets {
+			deleted := target.DeletionTimestamp != nil
 			f.put(t, "root", target)
+			if deleted {
+				if err := f.objects().Delete(client.In(t.Context(), "root"), target); err != nil {
+					t.Fatal(err)
+				}
+			}
 		}
 		_, _, err := f.call(t, adding("u1"), "new", "--kubeconfig", file)
 		if err == nil || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), "<none>") {

@@ -11,8 +11,10 @@ func (t *SyncTarget) IsDuplicate() bool {
 	return ready != nil && ready.Reason == ReasonDuplicate
 }
 
-// RunsNothing says whether a SyncTarget is a duplicate and never was anything else. One that has SyncTargetObserveOnly was
-// synced before, with another kubeconfig for instance, and what it ran then may run on.
-func (t *SyncTarget) RunsNothing() bool {
-	return t.IsDuplicate() && meta.FindStatusCondition(t.Status.Conditions, SyncTargetObserveOnly) == nil
+// WasSynced says whether a SyncTarget was synced once, with another kubeconfig for instance: what it ran then may run on.
+func (t *SyncTarget) WasSynced() bool {
+	return meta.FindStatusCondition(t.Status.Conditions, SyncTargetObserveOnly) != nil
 }
+
+// RunsNothing says whether a SyncTarget is a duplicate and never was anything else.
+func (t *SyncTarget) RunsNothing() bool { return t.IsDuplicate() && !t.WasSynced() }
