@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -130,7 +131,8 @@ func TestRoom(t *testing.T) {
 		"ManySmall":  {shown: 10_000, length: 1, want: full},
 		"ManyLater":  {shown: 80, length: 10_000, told: 1_500, want: full},
 		"SmallLater": {told: 10_000, length: 1, want: full},
-		"LongLater":  {long: 20 << 20, want: "Cannot list and watch configmaps: an answer, or an event of a watch, is longer than 8Mi"},
+		"Long":       {shown: 1, length: 20 << 20, want: "Cannot list and watch configmaps: an answer, or an object of a list or event of a watch, is longer than 8Mi"},
+		"LongLater":  {long: 20 << 20, want: "Cannot list and watch configmaps: an answer, or an object of a list or event of a watch, is longer than 8Mi"},
 	} {
 		for how, old := range map[string]bool{"WatchList": false, "List": true} {
 			t.Run(name+"/"+how, func(t *testing.T) {
@@ -171,6 +173,7 @@ func TestRoom(t *testing.T) {
 				if tc.want != "" {
 					wait(-1, tc.want)
 					c.shown.Store(min(tc.shown, 80))
+					c.length.Store(min(tc.length, 10_000))
 					c.told.Store(0)
 					c.long.Store(0)
 				}
@@ -204,22 +207,23 @@ func TestHolding(t *testing.T) {
 		}
 	}
 	taken := r.taken
-	list := func(objects []*unstructured.Unstructured, bytes int) error {
+	list := func(objects ...*unstructured.Unstructured) (err error) {
 		h.begin()
-		err := h.read(bytes)
-		if err == nil {
-			err = h.take(objects...)
+		for _, o := range objects {
+			if err == nil {
+				err = h.add(o)
+			}
 		}
 		h.end(err == nil)
 		return err
 	}
-	if err := list(all, 4_000); err != nil || r.taken != taken {
+	if err := list(all...); err != nil || r.taken != taken {
 		t.Errorf("the same is listed again: %d bytes are taken, want %d: %v", r.taken, taken, err)
 	}
-	if err := list(nil, 1<<16); err == nil || r.taken != taken {
-		t.Errorf("a list that is too long: %d bytes are taken, want %d: %v", r.taken, taken, err)
+	if err := list(slices.Repeat(all[:1], 8)...); err == nil || r.taken != taken {
+		t.Errorf("a list that is too long, of the same: %d bytes are taken, want %d: %v", r.taken, taken, err)
 	}
-	if err := list(all[:1], 1_000); err != nil || r.taken != taken/4 {
+	if err := list(all[0]); err != nil || r.taken != taken/4 {
 		t.Errorf("a fourth is left: %d bytes are taken, want %d: %v", r.taken, taken/4, err)
 	}
 	if h.give(all[0]); r.taken != 0 {
