@@ -92,7 +92,7 @@ func goesByItself(o *metav1.PartialObjectMetadata, namespaced sets.Set[schema.Gr
 // listMetadata lists, from the API server, what a downstream namespace has of a resource; nothing if it is not served any more.
 func (s *Syncer) listMetadata(ctx context.Context, gvr schema.GroupVersionResource, namespace string) ([]metav1.PartialObjectMetadata, error) {
 	h := newHolding(s.room, nil)
-	defer h.end(false)
+	defer h.end(nil, false)
 	var objects []metav1.PartialObjectMetadata
 	open := s.physical.opener(gvr, namespace, "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json")
 	_, err := readList(ctx, metav1.ListOptions{}, open, func(text []byte) error {

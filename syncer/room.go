@@ -105,20 +105,26 @@ func (h *holding) settle() error {
 	return nil
 }
 
-// begin begins a list, in place of one that did not end.
-func (h *holding) begin() {
+// begin begins a list, in place of one that did not end, unless it goes on with that.
+func (h *holding) begin(goesOn bool) *sizes {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.coming, h.reading = newSizes(), 0
-	_ = h.settle() // it takes no more than before
+	if h.coming == nil || !goesOn {
+		h.coming, h.reading = newSizes(), 0
+		_ = h.settle() // it takes no more than before
+	}
+	return h.coming
 }
 
-// end ends a list; the informer holds what it brought if that is all.
-func (h *holding) end(all bool) {
+// end ends a list, unless another one is in its place; the informer holds what it brought if that is all.
+func (h *holding) end(list *sizes, all bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if all && h.coming != nil {
-		h.held = h.coming
+	if h.coming != list {
+		return
+	}
+	if all {
+		h.held = list
 	}
 	h.coming, h.reading = nil, 0
 	_ = h.settle()
@@ -346,12 +352,10 @@ func (c *counted) Stop() {
 
 // list lists what open shows, as far as there is room for it.
 func (h *holding) list(ctx context.Context, o metav1.ListOptions, open openFunc) (*unstructured.UnstructuredList, error) {
-	if o.Continue == "" {
-		h.begin()
-	}
+	coming := h.begin(o.Continue != "")
 	list, err := h.page(ctx, o, open)
 	if err != nil || list.GetContinue() == "" {
-		h.end(err == nil)
+		h.end(coming, err == nil)
 	}
 	return list, err
 }
@@ -406,17 +410,17 @@ func (h *holding) watch(ctx context.Context, o metav1.ListOptions, from cache.Wa
 		return nil, err
 	}
 	c := &counted{Interface: w, events: make(chan watch.Event), stop: make(chan struct{})}
-	listing := ptr.Deref(o.SendInitialEvents, false)
-	if listing {
-		h.begin()
+	var coming *sizes // nil if no list comes in
+	if ptr.Deref(o.SendInitialEvents, false) {
+		coming = h.begin(false)
 	} else {
 		heard(nil)
 	}
-	// Before anybody learns how it goes on: he may begin the next list.
+	// Before anybody learns how it goes on: he may begin the next list. Who leaves may do so meanwhile.
 	end := func(all bool) {
-		if listing {
-			listing = false
-			h.end(all)
+		if coming != nil {
+			h.end(coming, all)
+			coming = nil
 		}
 	}
 	go func() {
@@ -427,12 +431,15 @@ func (h *holding) watch(ctx context.Context, o metav1.ListOptions, from cache.Wa
 			if err == nil {
 				err = h.follow(&e)
 			}
-			if err != nil {
+			switch {
+			case err != nil:
 				end(false)
 				heard(err)
 				status := apierrors.NewRequestEntityTooLargeError(err.Error()).Status()
 				e = watch.Event{Type: watch.Error, Object: &status}
-			} else if listing && endsList(e) {
+			case e.Type == watch.Error:
+				end(false)
+			case coming != nil && endsList(e):
 				end(true)
 				heard(nil)
 			}
@@ -441,7 +448,7 @@ func (h *holding) watch(ctx context.Context, o metav1.ListOptions, from cache.Wa
 			case <-c.stop:
 				return
 			}
-			if err != nil {
+			if e.Type == watch.Error {
 				w.Stop()
 				return
 			}

@@ -14,6 +14,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/utils/ptr"
 )
 
 // TestLongAnswers: what one request brings is bounded, however it is packed; an object of the largest size passes.
@@ -208,13 +210,13 @@ func TestHolding(t *testing.T) {
 	}
 	taken := r.taken
 	list := func(objects ...*unstructured.Unstructured) (err error) {
-		h.begin()
+		coming := h.begin(false)
 		for _, o := range objects {
 			if err == nil {
 				err = h.add(o)
 			}
 		}
-		h.end(err == nil)
+		h.end(coming, err == nil)
 		return err
 	}
 	if err := list(all...); err != nil || r.taken != taken {
@@ -228,5 +230,44 @@ func TestHolding(t *testing.T) {
 	}
 	if h.give(all[0]); r.taken != 0 {
 		t.Errorf("%d bytes are taken by nothing", r.taken)
+	}
+}
+
+// slowWatch does not end when it is stopped.
+type slowWatch chan watch.Event
+
+func (w slowWatch) Stop()                          {}
+func (w slowWatch) ResultChan() <-chan watch.Event { return w }
+
+// TestListAfterWatch: a watch that begins with a list, and has failed or was left, takes nothing from the list that follows it.
+func TestListAfterWatch(t *testing.T) {
+	for _, fails := range []bool{true, false} {
+		t.Run(fmt.Sprint("Fails=", fails), func(t *testing.T) {
+			r := &room{most: 1 << 20}
+			h := newHolding(r, func(o *unstructured.Unstructured) *unstructured.Unstructured { return o })
+			if err := h.take(configMap("1", strings.Repeat("x", 10_000))); err != nil {
+				t.Fatal(err)
+			}
+			events := make(slowWatch, 1)
+			w, err := h.watch(t.Context(), metav1.ListOptions{SendInitialEvents: ptr.To(true)},
+				func(context.Context, metav1.ListOptions) (watch.Interface, error) { return events, nil }, func(error) {})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if fails {
+				events <- watch.Event{Type: watch.Error, Object: &metav1.Status{}}
+				<-w.ResultChan()
+			}
+			w.Stop()
+			_, err = h.list(t.Context(), metav1.ListOptions{}, func(context.Context, metav1.ListOptions) (io.ReadCloser, error) {
+				close(events)
+				for range w.ResultChan() {
+				}
+				return io.NopCloser(strings.NewReader(`{"items":[{"metadata":{"name":"other"}}]}`)), nil
+			})
+			if err != nil || r.taken == 0 || r.taken > 10_000 || h.coming != nil {
+				t.Errorf("%d bytes are taken by one small object: %v", r.taken, err)
+			}
+		})
 	}
 }
