@@ -117,7 +117,7 @@ func NewOptions() *Options {
 		MaxObjectsPerWorkspace:     100_000,
 		MaxBytesPerWorkspace:       256 << 20, // some twenty such fill etcd, whose backend is best kept below 8 GiB
 
-		MaxBytesPerPhysicalCluster: 1 << 30, // some 100,000 Deployments, or a list of 128 MiB while it is read
+		MaxBytesPerPhysicalCluster: 1 << 30, // some 100,000 Deployments; twice that while they are listed anew
 
 		SyncerSigningDuration: 30 * 24 * time.Hour, // outlasts an outage of days: it is renewed from 70 % on
 

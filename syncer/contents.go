@@ -2,6 +2,7 @@ package syncer
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 
@@ -91,13 +92,21 @@ func goesByItself(o *metav1.PartialObjectMetadata, namespaced sets.Set[schema.Gr
 // listMetadata lists, from the API server, what a downstream namespace has of a resource; nothing if it is not served any more.
 func (s *Syncer) listMetadata(ctx context.Context, gvr schema.GroupVersionResource, namespace string) ([]metav1.PartialObjectMetadata, error) {
 	h := newHolding(s.room, nil)
-	defer h.end(false)
-	list, err := s.physical.metadata.Resource(gvr).Namespace(namespace).List(reading(ctx, &meter{list: h}), metav1.ListOptions{})
+	defer h.end(nil, false)
+	var objects []metav1.PartialObjectMetadata
+	open := s.physical.opener(gvr, namespace, "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json")
+	_, err := readList(ctx, metav1.ListOptions{}, open, func(text []byte) error {
+		if err := h.read(text); err != nil {
+			return err
+		}
+		objects = append(objects, metav1.PartialObjectMetadata{})
+		return json.Unmarshal(text, &objects[len(objects)-1])
+	})
 	switch {
 	case gone(err), apierrors.IsMethodNotSupported(err):
 		return nil, nil
 	case err != nil:
 		return nil, fmt.Errorf("list %s: %w", gvr.GroupResource(), err)
 	}
-	return list.Items, nil
+	return objects, nil
 }

@@ -9,7 +9,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/tools/cache"
 
 	"atoll.dev/atoll/internal/reflector"
@@ -28,7 +27,7 @@ type informer struct {
 
 // newInformer returns an informer for which r has room, without bound if that is nil. One with a room calls heard, unless that is
 // nil, with the outcome of every watch, and of every list that fails.
-func newInformer(client dynamic.Interface, gvr schema.GroupVersionResource, tweak func(*metav1.ListOptions), heard func(error), r *room) *informer {
+func newInformer(sd side, gvr schema.GroupVersionResource, tweak func(*metav1.ListOptions), heard func(error), r *room) *informer {
 	if tweak == nil {
 		tweak = func(*metav1.ListOptions) {}
 	}
@@ -38,18 +37,19 @@ func newInformer(client dynamic.Interface, gvr schema.GroupVersionResource, twea
 	trim := func(o *unstructured.Unstructured) *unstructured.Unstructured {
 		o.SetManagedFields(nil)
 		if gvr == nodesGVR {
-			return thinNode(o)
+			return thinNode(o).DeepCopy() // without the slots of conditions that were left out, which count for nothing
 		}
 		return o
 	}
-	list, watching := client.Resource(gvr).List, client.Resource(gvr).Watch
+	client := sd.dynamic.Resource(gvr)
+	list, watching := client.List, client.Watch
 	if r != nil {
-		h := newHolding(r, trim)
+		h, open := newHolding(r, trim), sd.opener(gvr, "", runtime.ContentTypeJSON)
 		list = func(ctx context.Context, o metav1.ListOptions) (*unstructured.UnstructuredList, error) {
-			return h.list(ctx, o, client.Resource(gvr).List)
+			return h.list(ctx, o, open)
 		}
 		watching = func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			return h.watch(ctx, o, client.Resource(gvr).Watch, heard)
+			return h.watch(ctx, o, client.Watch, heard)
 		}
 	}
 	lw := cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
@@ -66,7 +66,7 @@ func newInformer(client dynamic.Interface, gvr schema.GroupVersionResource, twea
 			tweak(&o)
 			return watching(ctx, o)
 		},
-	}, client)
+	}, sd.dynamic)
 	i := &informer{
 		Indexer: cache.NewIndexer(cache.DeletionHandlingMetaNamespaceKeyFunc, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}),
 		from:    lw, gvr: gvr, handle: func(_, _ *unstructured.Unstructured) {},

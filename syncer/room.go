@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 	"sync"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
@@ -18,12 +20,9 @@ import (
 )
 
 const (
-	// mostOfAnswer is how long one answer may be, or one event of a watch, in bytes, unpacked. An API server takes requests
-	// of 3 MiB and etcd values of 1.5 MiB, so no object is that long.
+	// mostOfAnswer is how long one answer may be, or one object of a list or event of a watch, in bytes, unpacked. An API server
+	// takes requests of 3 MiB and etcd values of 1.5 MiB, so no object is that long.
 	mostOfAnswer = 8 << 20
-	// unpacking is how many bytes of memory a byte of a list takes while it is read: its text, and what becomes of it, six times as
-	// much of Deployments.
-	unpacking = 8
 	// perObject is what an informer takes for an object, apart from what is in it: keys and indexes, in bytes, about.
 	perObject = 512
 )
@@ -55,7 +54,8 @@ func (r *room) take(n int64) error {
 }
 
 // holding is what of a room one informer takes, or one who lists. While a list comes in, what the one before brought is still
-// there, and most of both is the same: the larger one counts.
+// there: the larger one counts, since what is there could not be listed again otherwise, and both together take up to twice the
+// room for that time.
 type holding struct {
 	room *room
 	// trim returns what is held of an object that came.
@@ -63,7 +63,7 @@ type holding struct {
 	mu   sync.Mutex // guards all below
 	// held are the sizes of what the informer holds, coming of what a list has brought so far; coming is nil between lists.
 	held, coming *sizes
-	// reading is what a page of a list takes that is being read.
+	// reading is what an object of a list takes, at most, that is being read.
 	reading int64
 	// taken is what the room knows of.
 	taken int64
@@ -91,11 +91,6 @@ func newHolding(r *room, trim func(*unstructured.Unstructured) *unstructured.Uns
 	return &holding{room: r, trim: trim, held: newSizes()}
 }
 
-type (
-	listFunc  = func(context.Context, metav1.ListOptions) (*unstructured.UnstructuredList, error)
-	watchFunc = func(context.Context, metav1.ListOptions) (watch.Interface, error)
-)
-
 // settle tells the room what is taken now. The caller has mu.
 func (h *holding) settle() error {
 	want := h.reading
@@ -110,49 +105,74 @@ func (h *holding) settle() error {
 	return nil
 }
 
-// begin begins a list, in place of one that did not end.
-func (h *holding) begin() {
+// begin begins a list, in place of one that did not end, unless it goes on with that.
+func (h *holding) begin(goesOn bool) *sizes {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.coming, h.reading = newSizes(), 0
-	_ = h.settle() // it takes no more than before
+	if h.coming == nil || !goesOn {
+		h.coming, h.reading = newSizes(), 0
+		_ = h.settle() // it takes no more than before
+	}
+	return h.coming
 }
 
-// end ends a list; the informer holds what it brought if that is all.
-func (h *holding) end(all bool) {
+// end ends a list, unless another one is in its place; the informer holds what it brought if that is all.
+func (h *holding) end(list *sizes, all bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if all && h.coming != nil {
-		h.held = h.coming
+	if h.coming != list {
+		return
+	}
+	if all {
+		h.held = list
 	}
 	h.coming, h.reading = nil, 0
 	_ = h.settle()
 }
 
-// read counts n bytes of a page of a list.
-func (h *holding) read(n int) error {
+// read has an object of a list that is about to be unpacked.
+func (h *holding) read(text []byte) error {
+	if h.room.most == 0 {
+		return nil
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.reading += unpacking * int64(n)
+	h.reading = weight(text)
 	return h.settle()
 }
 
-// take has objects of a list that were read, or one of an event.
-func (h *holding) take(objects ...*unstructured.Unstructured) error {
+// add has an object of a list that was read. What a list shows twice is there twice while it comes in.
+func (h *holding) add(o *unstructured.Unstructured) error {
+	if h.room.most == 0 {
+		return nil
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.reading = 0
-	to := h.current()
-	for _, o := range objects {
-		key := keyOf(o)
-		before := to.set(key, perObject+size(o.Object))
-		if err := h.settle(); err != nil {
-			to.set(key, before)
-			_ = h.settle()
-			return err
-		}
+	key := keyOf(o)
+	return h.set(key, h.current().of[key]+perObject+size(o.Object))
+}
+
+// take has an object of an event.
+func (h *holding) take(o *unstructured.Unstructured) error {
+	if h.room.most == 0 {
+		return nil
 	}
-	return h.settle()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.set(keyOf(o), perObject+size(o.Object))
+}
+
+// set has what is known by key be of that size, if there is room for it. The caller has mu.
+func (h *holding) set(key string, size int64) error {
+	to := h.current()
+	before := to.set(key, size)
+	err := h.settle()
+	if err != nil {
+		to.set(key, before)
+		_ = h.settle()
+	}
+	return err
 }
 
 // give gives back what an object took.
@@ -200,12 +220,50 @@ func size(value any) int64 {
 	return 8
 }
 
-// meter bounds what is read of one answer.
+// weight is how many bytes of memory it takes at most to unpack a text of JSON: size of what becomes of it, the text as it is read,
+// in twice the room, and a copy.
+func weight(text []byte) int64 {
+	n := 8 + 4*int64(len(text)) // 4: three bytes become of each that is no UTF-8
+	var last byte               // but for strings
+	quoted, escaped := false, false
+	for _, c := range text {
+		switch {
+		case escaped:
+			escaped = false
+			continue
+		case quoted:
+			escaped, quoted = c == '\\', c != '"'
+			continue
+		}
+		switch c {
+		case '"':
+			quoted = true
+			n += 24
+			continue
+		case '{':
+			n += 48
+		case '[':
+			n += 24 + 32
+		case ',':
+			n += 32
+		case ':':
+			n += 64
+			if last == '{' {
+				n += 288
+			}
+		default:
+			continue
+		}
+		last = c
+	}
+	return n
+}
+
+// meter bounds what is read of one answer, or of one object of a list, or event of a watch.
 type meter struct {
-	list *holding   // of a list, whose length counts there; nil of anything else, which may have mostOfAnswer
-	mu   sync.Mutex // guards all below
-	n    int64      // bytes
-	err  error
+	mu  sync.Mutex // guards all below
+	n   int64      // bytes
+	err error
 }
 
 type meterKey struct{}
@@ -230,15 +288,13 @@ func (m *meter) read(n int) error {
 	if m.n += int64(n); m.err != nil {
 		return m.err
 	}
-	if m.list != nil {
-		m.err = m.list.read(n)
-	} else if m.n > mostOfAnswer {
-		m.err = tooMuch("an answer, or an event of a watch, is longer than " + resource.NewQuantity(mostOfAnswer, resource.BinarySI).String())
+	if m.n > mostOfAnswer {
+		m.err = tooMuch("an answer, or an object of a list or event of a watch, is longer than " + resource.NewQuantity(mostOfAnswer, resource.BinarySI).String())
 	}
 	return m.err
 }
 
-// anew begins to count anew, where an event ends. It returns why nothing more is read; nil if more is.
+// anew begins to count anew, where an object or an event ends. It returns why nothing more is read; nil if more is.
 func (m *meter) anew() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -246,8 +302,8 @@ func (m *meter) anew() error {
 	return m.err
 }
 
-// measured reads no more of an answer than there is room for: of a list what a meter in the context of the request says, of
-// anything else mostOfAnswer. It has to be where answers are unpacked already.
+// measured reads no more of an answer than mostOfAnswer, unless who asked has the meter count anew, which is in the context of the
+// request. It has to be where answers are unpacked already.
 type measured struct {
 	next http.RoundTripper
 }
@@ -294,29 +350,59 @@ func (c *counted) Stop() {
 	c.Interface.Stop()
 }
 
-// list lists with from, as far as there is room for what it brings.
-func (h *holding) list(ctx context.Context, o metav1.ListOptions, from listFunc) (*unstructured.UnstructuredList, error) {
-	if o.Continue == "" {
-		h.begin()
-	}
-	list, err := from(reading(ctx, &meter{list: h}), o)
-	if err == nil {
-		objects := make([]*unstructured.Unstructured, len(list.Items))
-		for i := range list.Items {
-			list.Items[i] = *h.trim(&list.Items[i])
-			objects[i] = &list.Items[i]
-		}
-		err = h.take(objects...)
-	}
+// list lists what open shows, as far as there is room for it.
+func (h *holding) list(ctx context.Context, o metav1.ListOptions, open openFunc) (*unstructured.UnstructuredList, error) {
+	coming := h.begin(o.Continue != "")
+	list, err := h.page(ctx, o, open)
 	if err != nil || list.GetContinue() == "" {
-		h.end(err == nil)
+		h.end(coming, err == nil)
 	}
 	return list, err
 }
 
+// page lists as much as is shown at once.
+func (h *holding) page(ctx context.Context, o metav1.ListOptions, open openFunc) (*unstructured.UnstructuredList, error) {
+	list := &unstructured.UnstructuredList{Object: map[string]any{}}
+	head, err := readList(ctx, o, open, func(text []byte) error {
+		if err := h.read(text); err != nil {
+			return err
+		}
+		var o unstructured.Unstructured
+		if err := json.Unmarshal(text, &o.Object); err != nil {
+			return err
+		}
+		if isUntyped(&o) {
+			o.SetAPIVersion("") // which the list may tell later, but counts now
+			o.SetKind("")
+		}
+		list.Items = append(list.Items, *h.trim(&o))
+		return h.add(&list.Items[len(list.Items)-1])
+	})
+	if err != nil {
+		return nil, err
+	}
+	for i := range list.Items {
+		if o := &list.Items[i]; isUntyped(o) {
+			o.SetAPIVersion(head.APIVersion)
+			o.SetKind(strings.TrimSuffix(head.Kind, "List"))
+		}
+	}
+	list.SetAPIVersion(head.APIVersion)
+	list.SetKind(head.Kind)
+	list.SetResourceVersion(head.ResourceVersion)
+	list.SetContinue(head.Continue)
+	list.SetRemainingItemCount(head.RemainingItemCount)
+	return list, nil
+}
+
+// isUntyped says whether an object leaves it to its list to say of what type it is, as those of built-in types do.
+func isUntyped(o *unstructured.Unstructured) bool {
+	return o.GetAPIVersion() == "" && o.GetKind() == ""
+}
+
 // watch watches with from. It calls heard with the error that watch could not begin for, or that ends it where something has no
 // room, and with nil when it has begun; where it begins with a list of what there is, when that is in.
-func (h *holding) watch(ctx context.Context, o metav1.ListOptions, from watchFunc, heard func(error)) (watch.Interface, error) {
+func (h *holding) watch(ctx context.Context, o metav1.ListOptions, from cache.WatchFuncWithContext, heard func(error)) (watch.Interface, error) {
 	m := &meter{}
 	w, err := from(reading(ctx, m), o)
 	if err != nil {
@@ -324,17 +410,17 @@ func (h *holding) watch(ctx context.Context, o metav1.ListOptions, from watchFun
 		return nil, err
 	}
 	c := &counted{Interface: w, events: make(chan watch.Event), stop: make(chan struct{})}
-	listing := ptr.Deref(o.SendInitialEvents, false)
-	if listing {
-		h.begin()
+	var coming *sizes // nil if no list comes in
+	if ptr.Deref(o.SendInitialEvents, false) {
+		coming = h.begin(false)
 	} else {
 		heard(nil)
 	}
-	// Before anybody learns how it goes on: he may begin the next list.
+	// Before anybody learns how it goes on: he may begin the next list. Who leaves may do so meanwhile.
 	end := func(all bool) {
-		if listing {
-			listing = false
-			h.end(all)
+		if coming != nil {
+			h.end(coming, all)
+			coming = nil
 		}
 	}
 	go func() {
@@ -345,12 +431,15 @@ func (h *holding) watch(ctx context.Context, o metav1.ListOptions, from watchFun
 			if err == nil {
 				err = h.follow(&e)
 			}
-			if err != nil {
+			switch {
+			case err != nil:
 				end(false)
 				heard(err)
 				status := apierrors.NewRequestEntityTooLargeError(err.Error()).Status()
 				e = watch.Event{Type: watch.Error, Object: &status}
-			} else if listing && endsList(e) {
+			case e.Type == watch.Error:
+				end(false)
+			case coming != nil && endsList(e):
 				end(true)
 				heard(nil)
 			}
@@ -359,7 +448,7 @@ func (h *holding) watch(ctx context.Context, o metav1.ListOptions, from watchFun
 			case <-c.stop:
 				return
 			}
-			if err != nil {
+			if e.Type == watch.Error {
 				w.Stop()
 				return
 			}

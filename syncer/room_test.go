@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -13,6 +14,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/utils/ptr"
 )
 
 // TestLongAnswers: what one request brings is bounded, however it is packed; an object of the largest size passes.
@@ -130,7 +133,8 @@ func TestRoom(t *testing.T) {
 		"ManySmall":  {shown: 10_000, length: 1, want: full},
 		"ManyLater":  {shown: 80, length: 10_000, told: 1_500, want: full},
 		"SmallLater": {told: 10_000, length: 1, want: full},
-		"LongLater":  {long: 20 << 20, want: "Cannot list and watch configmaps: an answer, or an event of a watch, is longer than 8Mi"},
+		"Long":       {shown: 1, length: 20 << 20, want: "Cannot list and watch configmaps: an answer, or an object of a list or event of a watch, is longer than 8Mi"},
+		"LongLater":  {long: 20 << 20, want: "Cannot list and watch configmaps: an answer, or an object of a list or event of a watch, is longer than 8Mi"},
 	} {
 		for how, old := range map[string]bool{"WatchList": false, "List": true} {
 			t.Run(name+"/"+how, func(t *testing.T) {
@@ -171,6 +175,7 @@ func TestRoom(t *testing.T) {
 				if tc.want != "" {
 					wait(-1, tc.want)
 					c.shown.Store(min(tc.shown, 80))
+					c.length.Store(min(tc.length, 10_000))
 					c.told.Store(0)
 					c.long.Store(0)
 				}
@@ -204,25 +209,65 @@ func TestHolding(t *testing.T) {
 		}
 	}
 	taken := r.taken
-	list := func(objects []*unstructured.Unstructured, bytes int) error {
-		h.begin()
-		err := h.read(bytes)
-		if err == nil {
-			err = h.take(objects...)
+	list := func(objects ...*unstructured.Unstructured) (err error) {
+		coming := h.begin(false)
+		for _, o := range objects {
+			if err == nil {
+				err = h.add(o)
+			}
 		}
-		h.end(err == nil)
+		h.end(coming, err == nil)
 		return err
 	}
-	if err := list(all, 4_000); err != nil || r.taken != taken {
+	if err := list(all...); err != nil || r.taken != taken {
 		t.Errorf("the same is listed again: %d bytes are taken, want %d: %v", r.taken, taken, err)
 	}
-	if err := list(nil, 1<<16); err == nil || r.taken != taken {
-		t.Errorf("a list that is too long: %d bytes are taken, want %d: %v", r.taken, taken, err)
+	if err := list(slices.Repeat(all[:1], 8)...); err == nil || r.taken != taken {
+		t.Errorf("a list that is too long, of the same: %d bytes are taken, want %d: %v", r.taken, taken, err)
 	}
-	if err := list(all[:1], 1_000); err != nil || r.taken != taken/4 {
+	if err := list(all[0]); err != nil || r.taken != taken/4 {
 		t.Errorf("a fourth is left: %d bytes are taken, want %d: %v", r.taken, taken/4, err)
 	}
 	if h.give(all[0]); r.taken != 0 {
 		t.Errorf("%d bytes are taken by nothing", r.taken)
+	}
+}
+
+// slowWatch does not end when it is stopped.
+type slowWatch chan watch.Event
+
+func (w slowWatch) Stop()                          {}
+func (w slowWatch) ResultChan() <-chan watch.Event { return w }
+
+// TestListAfterWatch: a watch that begins with a list, and has failed or was left, takes nothing from the list that follows it.
+func TestListAfterWatch(t *testing.T) {
+	for _, fails := range []bool{true, false} {
+		t.Run(fmt.Sprint("Fails=", fails), func(t *testing.T) {
+			r := &room{most: 1 << 20}
+			h := newHolding(r, func(o *unstructured.Unstructured) *unstructured.Unstructured { return o })
+			if err := h.take(configMap("1", strings.Repeat("x", 10_000))); err != nil {
+				t.Fatal(err)
+			}
+			events := make(slowWatch, 1)
+			w, err := h.watch(t.Context(), metav1.ListOptions{SendInitialEvents: ptr.To(true)},
+				func(context.Context, metav1.ListOptions) (watch.Interface, error) { return events, nil }, func(error) {})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if fails {
+				events <- watch.Event{Type: watch.Error, Object: &metav1.Status{}}
+				<-w.ResultChan()
+			}
+			w.Stop()
+			_, err = h.list(t.Context(), metav1.ListOptions{}, func(context.Context, metav1.ListOptions) (io.ReadCloser, error) {
+				close(events)
+				for range w.ResultChan() {
+				}
+				return io.NopCloser(strings.NewReader(`{"items":[{"metadata":{"name":"other"}}]}`)), nil
+			})
+			if err != nil || r.taken == 0 || r.taken > 10_000 || h.coming != nil {
+				t.Errorf("%d bytes are taken by one small object: %v", r.taken, err)
+			}
+		})
 	}
 }

@@ -196,19 +196,19 @@ func (s *Syncer) watch() {
 
 	for _, k := range kinds.All {
 		s.resources[k.GVR] = k
-		s.mirror.informers[k.GVR] = newInformer(s.mirror.dynamic, k.GVR, leaves, nil, nil)
-		s.physical.informers[k.GVR] = newInformer(s.physical.dynamic, k.GVR, ours, s.heard(k.GVR), s.room)
+		s.mirror.informers[k.GVR] = newInformer(s.mirror, k.GVR, leaves, nil, nil)
+		s.physical.informers[k.GVR] = newInformer(s.physical, k.GVR, ours, s.heard(k.GVR), s.room)
 	}
-	s.mirror.informers[namespacesGVR] = newInformer(s.mirror.dynamic, namespacesGVR, leaves, nil, nil)
-	s.physical.informers[namespacesGVR] = newInformer(s.physical.dynamic, namespacesGVR, ours, s.heard(namespacesGVR), s.room)
-	s.policies = newInformer(s.physical.dynamic, networkPoliciesGVR, isolation, s.heard(networkPoliciesGVR), s.room)
-	s.nodes = newInformer(s.physical.dynamic, nodesGVR, nil, func(err error) {
+	s.mirror.informers[namespacesGVR] = newInformer(s.mirror, namespacesGVR, leaves, nil, nil)
+	s.physical.informers[namespacesGVR] = newInformer(s.physical, namespacesGVR, ours, s.heard(namespacesGVR), s.room)
+	s.policies = newInformer(s.physical, networkPoliciesGVR, isolation, s.heard(networkPoliciesGVR), s.room)
+	s.nodes = newInformer(s.physical, nodesGVR, nil, func(err error) {
 		// Nobody has to let us see Nodes, but what they show has to have room.
 		if much := tooMuch(""); err == nil || errors.As(err, &much) {
 			s.heard(nodesGVR)(err)
 		}
 	}, s.room)
-	s.twin = newInformer(s.mirror.dynamic, syncTargetsGVR, named(s.config.Name), nil, nil)
+	s.twin = newInformer(s.mirror, syncTargetsGVR, named(s.config.Name), nil, nil)
 
 	for _, sd := range []side{s.mirror, s.physical} {
 		for gvr, i := range sd.informers {
