@@ -168,8 +168,10 @@ func (f *fleet) decide(seen map[string]simLeaf) (map[string]Step, map[string]Rol
 			if exists && !l.deleting {
 				s := l.status
 				r.Exists, r.SameTemplate, r.MaxUnavailable, r.MaxSurge = true, l.template == f.template, l.unavailable, l.surge
-				r.Rolling = !s.complete || s.generation != l.generation
 				r.Finished = s.generation == l.generation && s.updated == l.replicas && s.pods == l.replicas && s.available == l.replicas
+				r.Rolling = !s.complete || s.generation != l.generation
+				r.Unsure = s.complete && s.generation != l.generation
+				r.Awaited = r.Unsure
 			}
 			rolling = append(rolling, r)
 		}
