@@ -27,9 +27,9 @@ type LeafState struct {
 	Pods, Available int32
 	// Settled says that the report is about the leaf as it is now.
 	Settled bool
-	// Mixed says that there are pods of more than one template, or will be since the leaf is to get another: of fewer replicas its
-	// cluster takes away old and new ones in proportion, whichever serve. Where all are of one template, those go first that are
-	// not ready.
+	// Mixed says that there are pods of more than one template, or will be since the leaf is to get another, now or in its turn: of
+	// fewer replicas its cluster takes away old and new ones in proportion, whichever serve. Where all are of one template, those go
+	// first that are not ready.
 	Mixed bool
 	// Surge is how many pods more than Replicas a rolling update of the leaf may have; 0 where it does not roll.
 	Surge int32
@@ -56,7 +56,9 @@ type Step struct {
 // among what the leaves still ask for. What is known of a cluster is its report, nothing if the report is not about
 // its leaf as it is now or if the cluster is not heard of.
 // So what the user does not want any more goes at once, and so does what a cluster has above its target and does not serve:
-// to wait until it does could be for ever. In a cluster that is being left it stays as what serves does, up to R: it may
+// to wait until it does could be for ever. Only where pods of more than one template are, or will be, it stays until the update is through
+// or the others make up for it: were the share down to what serves when the update begins, maxUnavailable would be taken from that.
+// In a cluster that is being left it stays as what serves does, up to R: it may
 // serve again in a moment (a probe that failed everywhere, nodes that are not heard of), and all of it would go. A cluster
 // that is not heard of is waited for or left, but nothing starts elsewhere because of it: targets come from the Placement alone.
 //

@@ -107,6 +107,8 @@ func TestDivideRollout(t *testing.T) {
 	old := func(c *RollingCluster) { c.SameTemplate = false }
 	rolls := func(c *RollingCluster) { c.Finished, c.Rolling = false, true }
 	grows := func(c *RollingCluster) { c.Finished = false }
+	changed := func(c *RollingCluster) { c.Finished, c.Rolling, c.Unsure, c.Awaited = false, true, true, true }
+	refused := func(c *RollingCluster) { c.Finished, c.Rolling, c.Unsure = false, true, true }
 	unheard := func(c *RollingCluster) { c.Lost = true }
 	left := func(c *RollingCluster) { c.Leaving = true }
 	fresh := func(c *RollingCluster) { *c = RollingCluster{Name: c.Name, Replicas: c.Replicas} }
@@ -123,11 +125,18 @@ func TestDivideRollout(t *testing.T) {
 		"OneAtATime":  {"the next waits until the first has finished", 1, 0, []RollingCluster{is("a", 3, rolls), is("b", 3, old)}, map[string]Roll{"a": {KeepStrategy: true}, "b": {Hold: true}}},
 		"OneAtATimeEvenIfStuck": {"although the next is stuck with something older", 1, 0, []RollingCluster{is("a", 3, rolls), is("b", 3, old, rolls)},
 			map[string]Roll{"a": {KeepStrategy: true}, "b": {Hold: true}}},
-		"Next":          {"now the next", 1, 0, []RollingCluster{is("a", 3), is("b", 3, old)}, map[string]Roll{"a": {KeepStrategy: true}, "b": {MaxUnavailable: 1}}},
-		"StuckFirst":    {"who is stuck in something older goes first, with what it uses", 1, 0, []RollingCluster{is("a", 3, old), is("b", 3, old, rolls)}, map[string]Roll{"a": {Hold: true}, "b": {MaxUnavailable: 1}}},
-		"Lowered":       {"the strategy allows less now, but who rolls may have 2 missing still", 1, 0, []RollingCluster{is("a", 3, old, rolls, func(c *RollingCluster) { c.MaxUnavailable = 2 }), is("b", 3, old)}, map[string]Roll{"a": {MaxUnavailable: 2}, "b": {Hold: true}}},
-		"Exchanged":     {"surplus is allowed now, but who rolls may have one missing still", 0, 1, []RollingCluster{is("a", 3, old, rolls), is("b", 3, old, rolls)}, map[string]Roll{"a": {MaxUnavailable: 1, MaxSurge: 1}, "b": {Hold: true}}},
-		"Grown":         {"who is through with its template has nothing of it in use", 1, 0, []RollingCluster{is("a", 3, old, grows, func(c *RollingCluster) { c.MaxUnavailable = 2 }), is("b", 3, old)}, map[string]Roll{"a": {MaxUnavailable: 1}, "b": {Hold: true}}},
+		"Next":         {"now the next", 1, 0, []RollingCluster{is("a", 3), is("b", 3, old)}, map[string]Roll{"a": {KeepStrategy: true}, "b": {MaxUnavailable: 1}}},
+		"StuckFirst":   {"who is stuck in something older goes first, with what it uses", 1, 0, []RollingCluster{is("a", 3, old), is("b", 3, old, rolls)}, map[string]Roll{"a": {Hold: true}, "b": {MaxUnavailable: 1}}},
+		"Lowered":      {"the strategy allows less now, but who rolls may have 2 missing still", 1, 0, []RollingCluster{is("a", 3, old, rolls, func(c *RollingCluster) { c.MaxUnavailable = 2 }), is("b", 3, old)}, map[string]Roll{"a": {MaxUnavailable: 2}, "b": {Hold: true}}},
+		"Exchanged":    {"surplus is allowed now, but who rolls may have one missing still", 0, 1, []RollingCluster{is("a", 3, old, rolls), is("b", 3, old, rolls)}, map[string]Roll{"a": {MaxUnavailable: 1, MaxSurge: 1}, "b": {Hold: true}}},
+		"Grown":        {"who is through with its template has nothing of it in use", 1, 0, []RollingCluster{is("a", 3, old, grows, func(c *RollingCluster) { c.MaxUnavailable = 2 }), is("b", 3, old)}, map[string]Roll{"a": {MaxUnavailable: 1}, "b": {Hold: true}}},
+		"CertainFirst": {"who may be through goes after who is not", 1, 0, []RollingCluster{is("a", 3, old, changed), is("b", 3, old, rolls)}, map[string]Roll{"a": {Hold: true}, "b": {MaxUnavailable: 1}}},
+		"NotYetKnown":  {"either may be through, and a report will tell", 1, 0, []RollingCluster{is("a", 3, old, changed), is("b", 3, old, changed)}, map[string]Roll{"a": {Hold: true}, "b": {Hold: true}}},
+		"NothingInUse": {"nobody else can have any of it in use", 1, 0, []RollingCluster{is("a", 3, old, changed), is("b", 3, old)}, map[string]Roll{"a": {MaxUnavailable: 1}, "b": {Hold: true}}},
+		"Refused":      {"what is refused is reported on no more", 1, 0, []RollingCluster{is("a", 3, old, refused), is("b", 3, old, refused)}, map[string]Roll{"a": {MaxUnavailable: 1}, "b": {Hold: true}}},
+		"RefusedLater": {"but a report on another will tell", 1, 0, []RollingCluster{is("a", 3, old, refused), is("b", 3, old, changed)}, map[string]Roll{"a": {Hold: true}, "b": {Hold: true}}},
+		"LostIsUnknown": {"who is not heard of is not awaited", 1, 0, []RollingCluster{is("a", 3, old, changed, unheard), is("b", 3, old, refused), is("c", 3, old, refused)},
+			map[string]Roll{"a": {Hold: true}, "b": {MaxUnavailable: 1}, "c": {Hold: true}}},
 		"LostIsSkipped": {"who is not heard of is not waited for", 1, 0, []RollingCluster{is("a", 3, old, rolls, unheard), is("b", 3, old)}, map[string]Roll{"a": {Hold: true}, "b": {MaxUnavailable: 1}}},
 		"Leaving":       {"a cluster that is being left may still roll", 1, 0, []RollingCluster{is("a", 0, old, rolls, left), is("b", 6, old)}, map[string]Roll{"b": {Hold: true}}},
 		"New":           {"a new leaf has nothing to roll", 1, 0, []RollingCluster{is("a", 3, old), is("b", 3, fresh)}, map[string]Roll{"a": {MaxUnavailable: 1}, "b": {MaxSurge: 1}}},

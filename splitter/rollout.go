@@ -23,6 +23,9 @@ type RollingCluster struct {
 	// Rolling says that the leaf's template is not known to be rolled out completely: it may be more than its number of
 	// replicas that changes.
 	Rolling bool
+	// Unsure says that it is not known only because the last report is about the leaf as it was before: by that, it is.
+	// Awaited says that there will be another: the cluster has not refused the leaf.
+	Unsure, Awaited bool
 	// MaxUnavailable and MaxSurge are what the leaf's strategy allows the cluster now, in pods.
 	MaxUnavailable, MaxSurge int32
 }
@@ -56,7 +59,8 @@ func (c RollingCluster) isGranted(r Roll) bool {
 // another, each with all that nobody else uses: those that have not finished something else first, then by name. A
 // cluster that is not heard of is not waited for and gets its turn when it is back. Clusters without a leaf start with
 // the present template. One cluster alone gets the root's strategy as it is. Of several, one that rolls already keeps
-// what it was allowed, even if the root's strategy allows less by now, until it has finished.
+// what it was allowed, even if the root's strategy allows less by now, until it has finished. If it is not known which of
+// them rolls, because all was changed a moment ago, none gets more than is free before that is known.
 func DivideRollout(maxUnavailable, maxSurge int32, clusters []RollingCluster) map[string]Roll {
 	clusters = slices.SortedFunc(slices.Values(clusters), func(a, b RollingCluster) int { return cmp.Compare(a.Name, b.Name) })
 	rolls := make(map[string]Roll, len(clusters))
@@ -122,19 +126,23 @@ func divideSurge(maxSurge int32, weights map[string]int64, unavailable map[strin
 func oneAfterAnother(maxUnavailable, maxSurge int32, active, leaving []RollingCluster, rolls map[string]Roll) map[string]Roll {
 	turn := nextTurn(active)
 	freeUnavailable, freeSurge := maxUnavailable, maxSurge
+	awaited := false
 	for _, c := range slices.Concat(active, leaving) {
+		awaited = awaited || c.busy() && c.Awaited
 		if c.Name != turn && c.busy() {
 			freeUnavailable -= c.MaxUnavailable
 			freeSurge -= c.MaxSurge
 		}
 	}
+	u, s := max(freeUnavailable, 0), max(freeSurge, 0)
 	for _, c := range active {
 		switch {
 		case !c.Exists:
 			// It has nothing to roll yet; what it may do is said when its turn comes. 0 and 0 would be invalid.
 			rolls[c.Name] = Roll{MaxSurge: 1}
+		case c.Name == turn && c.Unsure && awaited && (c.MaxUnavailable > u || c.MaxSurge > s):
+			rolls[c.Name] = Roll{Hold: true} // were it not what rolls, it would use what another may have in use
 		case c.Name == turn:
-			u, s := max(freeUnavailable, 0), max(freeSurge, 0)
 			if c.busy() && c.Rolling {
 				// What it was allowed it may have in use until it has finished. Were it allowed less meanwhile, its strategy would no longer
 				// say so, and others would get the rest. So it never has to wait for them, either, to get out of an update that is stuck.
@@ -150,21 +158,24 @@ func oneAfterAnother(maxUnavailable, maxSurge int32, active, leaving []RollingCl
 	return rolls
 }
 
-// nextTurn is the name of the cluster that may get the present template now, if any.
+// nextTurn is the name of the cluster that may get the present template now, if any. First are those that roll for certain, since what
+// the first is given may be what it is using already.
 func nextTurn(active []RollingCluster) string {
-	rolling, busy, rest := "", "", ""
+	rolling, unsure, busy, rest := "", "", "", ""
 	for _, c := range active {
 		switch {
 		case c.busy() && c.SameTemplate:
 			return "" // it has its turn
 		case !c.Exists || c.SameTemplate || c.Lost:
-		case c.busy() && c.Rolling:
+		case c.busy() && c.Rolling && !c.Unsure:
 			rolling = cmp.Or(rolling, c.Name)
+		case c.busy() && c.Rolling:
+			unsure = cmp.Or(unsure, c.Name)
 		case c.busy():
 			busy = cmp.Or(busy, c.Name)
 		default:
 			rest = cmp.Or(rest, c.Name)
 		}
 	}
-	return cmp.Or(rolling, busy, rest)
+	return cmp.Or(rolling, unsure, busy, rest)
 }

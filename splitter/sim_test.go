@@ -1,6 +1,7 @@
 package splitter
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math"
@@ -71,8 +72,8 @@ type deployment struct {
 	template           int
 	unavailable, surge int32
 	pods               []pod
-	// scale is what replicas was when its controllers last looked.
-	scale int32
+	// scale is what replicas was when its controllers last looked, and most with what an update might have on top.
+	scale, most int32
 	// complete says that the template was rolled out completely once.
 	complete bool
 }
@@ -167,8 +168,10 @@ func (f *fleet) decide(seen map[string]simLeaf) (map[string]Step, map[string]Rol
 			if exists && !l.deleting {
 				s := l.status
 				r.Exists, r.SameTemplate, r.MaxUnavailable, r.MaxSurge = true, l.template == f.template, l.unavailable, l.surge
-				r.Rolling = !s.complete || s.generation != l.generation
 				r.Finished = s.generation == l.generation && s.updated == l.replicas && s.pods == l.replicas && s.available == l.replicas
+				r.Rolling = !s.complete || s.generation != l.generation
+				r.Unsure = s.complete && s.generation != l.generation
+				r.Awaited = r.Unsure
 			}
 			rolling = append(rolling, r)
 		}
@@ -301,54 +304,116 @@ func (m *member) report() {
 	}
 }
 
-// control is one round of the cluster's Deployment and ReplicaSet controllers.
+// control is one round of the cluster's Deployment and ReplicaSet controllers, as in Kubernetes' pkg/controller/deployment, sync.go and
+// rolling.go.
 func (m *member) control() {
 	if !m.exists {
 		return
 	}
-	count := func(of func(pod) bool) (n int32) {
-		for _, p := range m.pods {
-			if of(p) {
-				n++
-			}
-		}
-		return n
-	}
 	old := func(p pod) bool { return p.template != m.template }
-	kill := func(n int32, of func(pod) bool) {
-		// As ReplicaSets do: those that are not ready first.
-		for _, ready := range []bool{false, true} {
-			for i := len(m.pods) - 1; i >= 0 && n > 0; i-- {
-				if of(m.pods[i]) && m.pods[i].ready == ready {
-					m.pods = slices.Delete(m.pods, i, i+1)
-					n--
-				}
-			}
-		}
+	unready := func(p pod) bool { return !p.ready }
+	scaled := m.scale != m.replicas
+	before := m.most
+	if scaled {
+		m.scale, m.most = m.replicas, m.replicas+m.surge
 	}
-	total, scaled := int32(len(m.pods)), m.scale != m.replicas
-	m.scale = m.replicas
-	if count(old) == 0 {
-		if total > m.replicas {
-			kill(total-m.replicas, func(pod) bool { return true })
-		}
-		for range m.replicas - total {
-			m.pods = append(m.pods, pod{template: m.template})
-		}
+	switch {
+	case m.count(old) == 0:
+		m.resize(m.template, m.replicas)
+		return
+	case scaled:
+		m.rescale(before)
 		return
 	}
-	// A rolling update: first those in surplus if the scale has changed, old ones that serve nobody, then as many as may be missing.
-	if most := m.replicas + m.surge; scaled && total > most {
-		kill(total-most, old)
+	// A rolling update: old pods that serve nobody go first, then as many as may be missing. Whoever is in surplus since maxSurge is less
+	// stays until then.
+	updated := m.count(func(p pod) bool { return !old(p) })
+	if updated > m.replicas {
+		m.resize(m.template, m.replicas)
+		return
 	}
-	kill(count(func(p pod) bool { return old(p) && !p.ready }), func(p pod) bool { return old(p) && !p.ready })
-	if spare := count(func(p pod) bool { return p.ready }) - (m.replicas - m.unavailable); spare > 0 {
-		kill(spare, func(p pod) bool { return old(p) && p.ready })
+	least := m.replicas - m.unavailable
+	lacks := m.count(func(p pod) bool { return !old(p) && unready(p) })
+	if spare := int32(len(m.pods)) - least - lacks; spare > 0 {
+		m.kill(spare, func(p pod) bool { return old(p) && unready(p) })
 	}
-	room := m.replicas + m.surge - int32(len(m.pods))
-	for range min(room, m.replicas-count(func(p pod) bool { return !old(p) })) {
-		m.pods = append(m.pods, pod{template: m.template})
+	if spare := m.count(func(p pod) bool { return p.ready }) - least; spare > 0 {
+		m.kill(spare, func(p pod) bool { return old(p) && p.ready })
 	}
+	if room := min(m.replicas+m.surge-int32(len(m.pods)), m.replicas-updated); room > 0 {
+		m.resize(m.template, updated+room)
+	}
+}
+
+// rescale is what a change of scale does where there are old pods, before anything rolls: one template has all replicas; several grow
+// and shrink in proportion, of replicas and surplus as they were before.
+func (m *member) rescale(before int32) {
+	sizes := map[int]int32{}
+	for _, p := range m.pods {
+		sizes[p.template]++
+	}
+	templates := slices.Sorted(maps.Keys(sizes)) // older first
+	if len(templates) == 1 {
+		m.resize(templates[0], m.replicas)
+		return
+	}
+	var most int32
+	if m.replicas > 0 {
+		most = m.replicas + m.surge
+	}
+	add := most - int32(len(m.pods))
+	if add > 0 {
+		slices.Reverse(templates)
+	}
+	slices.SortStableFunc(templates, func(a, b int) int { return cmp.Compare(sizes[b], sizes[a]) })
+	left := add
+	for _, t := range templates {
+		if left == 0 {
+			break
+		}
+		n := int32(math.Round(float64(sizes[t]*most)/float64(before))) - sizes[t]
+		if add > 0 {
+			n = min(n, left)
+		} else {
+			n = max(n, left)
+		}
+		sizes[t] += n
+		left -= n
+	}
+	sizes[templates[0]] = max(sizes[templates[0]]+left, 0)
+	for _, t := range templates {
+		m.resize(t, sizes[t])
+	}
+}
+
+// resize is what a ReplicaSet does: it takes away those first that are not ready.
+func (m *member) resize(template int, replicas int32) {
+	of := func(p pod) bool { return p.template == template }
+	n := m.count(of)
+	m.kill(n-replicas, of)
+	for range replicas - n {
+		m.pods = append(m.pods, pod{template: template})
+	}
+}
+
+func (m *member) kill(n int32, of func(pod) bool) {
+	for _, ready := range []bool{false, true} {
+		for i := len(m.pods) - 1; i >= 0 && n > 0; i-- {
+			if of(m.pods[i]) && m.pods[i].ready == ready {
+				m.pods = slices.Delete(m.pods, i, i+1)
+				n--
+			}
+		}
+	}
+}
+
+func (m *member) count(of func(pod) bool) (n int32) {
+	for _, p := range m.pods {
+		if of(p) {
+			n++
+		}
+	}
+	return n
 }
 
 // start makes one pod ready, where there is room.

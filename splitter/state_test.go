@@ -1,6 +1,7 @@
 package splitter
 
 import (
+	"fmt"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -33,20 +34,25 @@ func TestStuckUpdateKeepsWhatServes(t *testing.T) {
 	}
 }
 
-// TestRolling: a leaf has its turn in use unless its last report is about it as it is, and says that its template is through.
+// TestRolling: a leaf has its turn in use unless its last report is about it as it is, and says that its template is through. That is not
+// certain where the last report said so of the leaf as it was, and the next report tells, unless the cluster has refused the leaf.
 func TestRolling(t *testing.T) {
+	no, yes := RollingCluster{}, RollingCluster{Rolling: true}
 	for reason, test := range map[string]struct {
-		applied                  string
+		applied, refused         string
 		pods, updated, available int32
 		condition                string
-		want                     bool
+		want                     RollingCluster
 	}{
-		"finished":                           {"h", 4, 4, 4, "NewReplicaSetAvailable", false},
-		"lacks a pod, but was through once":  {"h", 4, 4, 3, "NewReplicaSetAvailable", false},
-		"has another template since":         {"earlier", 4, 4, 4, "NewReplicaSetAvailable", true},
-		"is scaled with another template":    {"h", 4, 0, 4, "NewReplicaSetAvailable", true},
-		"rolls":                              {"h", 5, 2, 4, "ReplicaSetUpdated", true},
-		"is given up, and still lacks a pod": {"h", 4, 4, 3, "ProgressDeadlineExceeded", true},
+		"finished":                           {"h", "", 4, 4, 4, "NewReplicaSetAvailable", no},
+		"lacks a pod, but was through once":  {"h", "", 4, 4, 3, "NewReplicaSetAvailable", no},
+		"has another template since":         {"earlier", "", 4, 4, 4, "NewReplicaSetAvailable", RollingCluster{Rolling: true, Unsure: true, Awaited: true}},
+		"is refused since":                   {"earlier", "h", 4, 4, 4, "NewReplicaSetAvailable", RollingCluster{Rolling: true, Unsure: true}},
+		"was refused before":                 {"earlier", "earlier", 4, 4, 4, "NewReplicaSetAvailable", RollingCluster{Rolling: true, Unsure: true, Awaited: true}},
+		"is scaled with another template":    {"h", "", 4, 0, 4, "NewReplicaSetAvailable", yes},
+		"rolls":                              {"h", "", 5, 2, 4, "ReplicaSetUpdated", yes},
+		"rolls, and is scaled since":         {"earlier", "", 5, 2, 4, "ReplicaSetUpdated", yes},
+		"is given up, and still lacks a pod": {"h", "", 4, 4, 3, "ProgressDeadlineExceeded", yes},
 	} {
 		st := &site{id: "a", assigned: true, leaf: &appsv1.Deployment{
 			ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{
@@ -57,8 +63,12 @@ func TestRolling(t *testing.T) {
 				Conditions: []appsv1.DeploymentCondition{{Type: appsv1.DeploymentProgressing, Reason: test.condition}},
 			},
 		}}
-		if r, _ := st.rolling(&st.leaf.Spec.Template); r.Rolling != test.want {
-			t.Errorf("what %s: Rolling is %v, want %v", reason, r.Rolling, test.want)
+		if test.refused != "" {
+			st.leaf.Annotations[workloadv1alpha1.RefusedAnnotation] = fmt.Sprintf(`{"rendered": %q, "reason": "Forbidden"}`, test.refused)
+		}
+		r, _ := st.rolling(&st.leaf.Spec.Template)
+		if got := (RollingCluster{Rolling: r.Rolling, Unsure: r.Unsure, Awaited: r.Awaited}); got != test.want {
+			t.Errorf("what %s: %+v, want %+v", reason, got, test.want)
 		}
 	}
 }

@@ -219,15 +219,13 @@ func hasTemplate(d *appsv1.Deployment, template *corev1.PodTemplateSpec) bool {
 	return equality.Semantic.DeepEqual(&d.Spec.Template, template)
 }
 
-// isRolling says that a leaf's template is not rolled out completely, as far as is known. It still is not when its cluster has given
-// up waiting: what is missing stays missing.
-func isRolling(d *appsv1.Deployment) bool {
-	v := leafView(d)
-	complete := slices.ContainsFunc(d.Status.Conditions, func(c appsv1.DeploymentCondition) bool {
+// isComplete says that by a leaf's last report, which may be about the leaf as it was, its template is rolled out completely. It is not
+// when its cluster has given up waiting: what is missing stays missing.
+func isComplete(d *appsv1.Deployment) bool {
+	// The condition may be of the template before: of a change of scale, the cluster tells first.
+	return !isMixed(d) && slices.ContainsFunc(d.Status.Conditions, func(c appsv1.DeploymentCondition) bool {
 		return c.Type == appsv1.DeploymentProgressing && c.Reason == "NewReplicaSetAvailable"
 	})
-	// The condition may be of the template before: of a change of scale, the cluster tells first.
-	return !v.Finished() && (!v.Settled || isMixed(d) || !complete)
 }
 
 // rolling is what DivideRollout has to know of a site; false if nothing.
@@ -238,8 +236,11 @@ func (st *site) rolling(template *corev1.PodTemplateSpec) (RollingCluster, bool)
 	}
 	r.Exists = true
 	r.SameTemplate = hasTemplate(st.leaf, template)
-	r.Finished = leafView(st.leaf).Finished()
-	r.Rolling = isRolling(st.leaf)
+	v, complete := leafView(st.leaf), isComplete(st.leaf)
+	r.Finished = v.Finished()
+	r.Rolling = !v.Finished() && !(v.Settled && complete)
+	r.Unsure = r.Rolling && complete
+	r.Awaited = r.Unsure && v.Refused == nil
 	r.MaxUnavailable, r.MaxSurge = kinds.Fenceposts(st.leaf.Spec.Strategy.RollingUpdate, replicasOf(st.leaf))
 	return r, true
 }
