@@ -1265,6 +1265,12 @@ clusters: [{name: c, cluster: {server: "` + server.URL + `"}}], users: [{name: u
 	// The other registration goes.
 	third, _ := register("third", w.alias("another"))
 	w.ready("third", metav1.ConditionFalse, ReasonDuplicate)
+	w.eventually("what is registered next is younger", func() string {
+		if !time.Now().Truncate(time.Second).After(third.CreationTimestamp.Time) {
+			return "of two of one second, the UID decides who is let in first"
+		}
+		return ""
+	})
 	letIn, ends := w.outside("another")
 	remove(west)
 	w.ready("third", metav1.ConditionTrue, ReasonConnected)
