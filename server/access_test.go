@@ -18,7 +18,7 @@ import (
 
 // Who has nothing to do with a workspace cannot find out whether there is one, by whatever he asks for; who has, may use
 // what Kubernetes gives everybody.
-func TestStrangersDoNotLearnWhichWorkspacesExist(t *testing.T) {
+func TestP5_StrangersDoNotLearnWhichWorkspacesExist(t *testing.T) {
 	r := startServer(t, withTokens(t))
 	rootOnly := "/apis/rbac.authorization.k8s.io/v1/clusterroles"
 	requests := []asked{

@@ -126,7 +126,7 @@ func (r *running) tokenFor(t *testing.T, lifetime time.Duration) string {
 
 // A token is its ServiceAccount in the workspace that issued it, also without a path, and nobody anywhere else, though the
 // other workspace has a ServiceAccount of the same namespace and name.
-func TestTokensAreOfOneWorkspace(t *testing.T) {
+func TestP5_TokensAreOfOneWorkspace(t *testing.T) {
 	r := startServer(t, withTokens(t))
 	other := startServer(t, func(o *Options) { o.ServiceAccountIssuers = []string{r.URL()} }) // says that it is r
 	inShop, inBank, elsewhere := r.makeRobot(t, shop), r.makeRobot(t, bank), other.makeRobot(t, shop)

@@ -20,6 +20,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/test/conformance/exceptions"
 	"atoll.dev/atoll/test/framework"
 	"atoll.dev/atoll/test/host"
 )
@@ -32,9 +33,6 @@ var (
 //go:embed specs.txt
 var specsText string
 
-//go:embed exceptions.txt
-var exceptionsText string
-
 // runTime bounds a whole run of specs on one side. It takes 2 to 3 minutes on a machine that does nothing else.
 const runTime = 30 * time.Minute
 
@@ -44,22 +42,22 @@ const processesOfSide = 2
 // exceptionsAtOnce is how many exceptions are tried at a time. Most of them wait.
 const exceptionsAtOnce = 6
 
-func lists(t *testing.T) ([]string, []exception) {
+func lists(t *testing.T) ([]string, []exceptions.Exception) {
 	t.Helper()
 	specs, err := parseSpecs(specsText)
 	if err != nil {
 		t.Fatalf("specs.txt: %v", err)
 	}
-	exceptions, err := parseExceptions(exceptionsText)
+	allowed, err := exceptions.All()
 	if err != nil {
-		t.Fatalf("exceptions.txt: %v", err)
+		t.Fatal(err)
 	}
-	return specs, exceptions
+	return specs, allowed
 }
 
 // TestConformance: two workspaces at a time pass what a plain Kubernetes passes, and a third one does not notice.
 func TestConformance(t *testing.T) {
-	specs, exceptions := lists(t)
+	specs, allowed := lists(t)
 	suite := newSuite(t)
 	var this host.Run
 	if *reportFile != "" {
@@ -93,7 +91,7 @@ func TestConformance(t *testing.T) {
 	before := settled(t, clients, third)
 
 	began := time.Now()
-	wanted, excepted := split(specs, exceptions)
+	wanted, excepted := split(specs, allowed)
 	peer, apart := side{name: "peer"}, side{name: "exceptions"}
 	workspaces := []side{{name: "a"}, {name: "b"}}
 	var wg sync.WaitGroup
@@ -125,7 +123,7 @@ func TestConformance(t *testing.T) {
 	for _, p := range compare(before, dump(t, clients, third)) {
 		t.Errorf("the third workspace is another than before: %s", p)
 	}
-	for _, p := range judge(specs, exceptions, peer, workspaces, apart) {
+	for _, p := range judge(specs, allowed, peer, workspaces, apart) {
 		t.Error(p)
 	}
 	for _, spec := range specs {
@@ -134,7 +132,7 @@ func TestConformance(t *testing.T) {
 		}
 	}
 	if *reportFile != "" && !t.Failed() {
-		text := report(this, kubernetesVersion(t, clients), suite.seed, took, specs, exceptions, peer, workspaces)
+		text := report(this, kubernetesVersion(t, clients), suite.seed, took, specs, allowed, peer, workspaces)
 		if err := os.WriteFile(*reportFile, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}

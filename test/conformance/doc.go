@@ -8,8 +8,8 @@
 // TestConformance runs them on a peer and in two workspaces of one server at the same time, in both workspaces in the order
 // of the same seed, each as a user who is cluster-admin there and nobody elsewhere. What always holds, or the run fails:
 //   - the peer passes at least minPeerPasses specs: else nothing is proven;
-//   - both workspaces pass what the peer passes, but for exceptions.txt, each of which has its reason;
-//   - what stands in exceptions.txt fails: that file may only shrink. Exceptions run beside, each in a process of its own
+//   - both workspaces pass what the peer passes, but for the exceptions, each of which has its reason;
+//   - an exception fails: their list may only shrink. They run beside, each in a process of its own
 //     that ends after specTime, in one further workspace and on the peer, since most of them wait for what does not come;
 //   - a third workspace's objects are the same before and after, resourceVersions included.
 //

@@ -1,10 +1,11 @@
 package conformance
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
+
+	"atoll.dev/atoll/test/conformance/exceptions"
 )
 
 // minPeerPasses is how many specs a plain Kubernetes has to pass for a run to prove anything.
@@ -34,13 +35,10 @@ func (s side) passes(specs []string) (n int) {
 	return n
 }
 
-// exception is a spec that workspaces do not pass.
-type exception struct{ spec, reason string }
-
-// split parts specs in those that workspaces are to pass, and the exceptions.
-func split(specs []string, exceptions []exception) (wanted, excepted []string) {
+// split parts specs in those that workspaces are to pass, and the allowed exceptions.
+func split(specs []string, allowed []exceptions.Exception) (wanted, excepted []string) {
 	for _, spec := range specs {
-		if slices.ContainsFunc(exceptions, func(e exception) bool { return e.spec == spec }) {
+		if slices.ContainsFunc(allowed, func(e exceptions.Exception) bool { return e.Spec == spec }) {
 			excepted = append(excepted, spec)
 		} else {
 			wanted = append(wanted, spec)
@@ -49,18 +47,18 @@ func split(specs []string, exceptions []exception) (wanted, excepted []string) {
 	return wanted, excepted
 }
 
-// judge says what is wrong with a run of specs on a peer, of the wanted ones in workspaces, and of the exceptions apart;
+// judge says what is wrong with a run of specs on a peer, of the wanted ones in workspaces, and of the allowed exceptions apart;
 // nil: nothing. What the peer failed is not judged, since it can be the machine's fault.
-func judge(specs []string, exceptions []exception, peer side, workspaces []side, apart side) (problems []string) {
+func judge(specs []string, allowed []exceptions.Exception, peer side, workspaces []side, apart side) (problems []string) {
 	if n := peer.passes(specs); n < minPeerPasses {
 		problems = append(problems, fmt.Sprintf("%s passed %d specs of %d, and has to pass %d", peer.name, n, len(specs), minPeerPasses))
 	}
-	for _, e := range exceptions {
-		if !slices.Contains(specs, e.spec) {
-			problems = append(problems, fmt.Sprintf("the exception %q is not in the list of specs: remove it", e.spec))
+	for _, e := range allowed {
+		if !slices.Contains(specs, e.Spec) {
+			problems = append(problems, fmt.Sprintf("the exception %q is not in the list of specs: remove it", e.Spec))
 		}
 	}
-	wanted, excepted := split(specs, exceptions)
+	wanted, excepted := split(specs, allowed)
 	for _, spec := range wanted {
 		for _, w := range workspaces {
 			if r := w.of(spec); r.state != passed && peer.of(spec).state == passed {
@@ -95,39 +93,6 @@ func parseSpecs(text string) ([]string, error) {
 		return nil, fmt.Errorf("%d specs are not sorted, or not distinct", len(specs))
 	}
 	return specs, nil
-}
-
-// parseExceptions reads names, each followed by an indented line with its reason; lines that begin with # are comments.
-func parseExceptions(text string) ([]exception, error) {
-	var exceptions []exception
-	named := false // the line before was a name
-	for i, line := range strings.Split(text, "\n") {
-		reason, indented := strings.CutPrefix(line, "\t")
-		switch {
-		case line == "" || strings.HasPrefix(line, "#"):
-		case indented && named && reason != "":
-			exceptions[len(exceptions)-1].reason, named = reason, false
-		case indented:
-			return nil, fmt.Errorf("line %d: a reason without a spec, or an empty one", i+1)
-		case named:
-			return nil, fmt.Errorf("line %d: %q has no reason", i+1, exceptions[len(exceptions)-1].spec)
-		default:
-			exceptions, named = append(exceptions, exception{spec: line}), true
-		}
-	}
-	if named {
-		return nil, fmt.Errorf("%q has no reason", exceptions[len(exceptions)-1].spec)
-	}
-	bySpec := func(a, b exception) int { return cmp.Compare(a.spec, b.spec) }
-	if !slices.IsSortedFunc(exceptions, bySpec) {
-		return nil, fmt.Errorf("the exceptions are not sorted")
-	}
-	for i := 1; i < len(exceptions); i++ {
-		if exceptions[i].spec == exceptions[i-1].spec {
-			return nil, fmt.Errorf("%q is there twice", exceptions[i].spec)
-		}
-	}
-	return exceptions, nil
 }
 
 // group is what the name of a spec begins with: the special interest group that owns it.

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"atoll.dev/atoll/test/conformance/exceptions"
 	"atoll.dev/atoll/test/host"
 )
 
@@ -28,11 +29,11 @@ func TestJudge(t *testing.T) {
 	const spec = "[sig-x] first [Conformance]"
 	failed := &result{state: "failed", message: "boom"}
 	ok := &result{state: passed}
-	excepted := []exception{{spec, "why"}}
+	excepted := []exceptions.Exception{{Spec: spec, Reason: "why"}}
 	for _, tt := range []struct {
 		reason            string
 		peer, a, b, apart *result // of spec; nil: absent. The others pass everywhere
-		exceptions        []exception
+		exceptions        []exceptions.Exception
 		want              []string
 	}{
 		{reason: "all pass", peer: ok, a: ok, b: ok},
@@ -52,7 +53,7 @@ func TestJudge(t *testing.T) {
 			want: []string{fmt.Sprintf("peer passed %d specs of %d, and has to pass %d", minPeerPasses-1, minPeerPasses, minPeerPasses)},
 		},
 		{
-			reason: "an exception of a spec that is not run", peer: ok, a: ok, b: ok, exceptions: []exception{{"[sig-x] other [Conformance]", "why"}},
+			reason: "an exception of a spec that is not run", peer: ok, a: ok, b: ok, exceptions: []exceptions.Exception{{Spec: "[sig-x] other [Conformance]", Reason: "why"}},
 			want: []string{`the exception "[sig-x] other [Conformance]" is not in the list of specs: remove it`},
 		},
 	} {
@@ -134,15 +135,6 @@ func TestParseLists(t *testing.T) {
 			t.Errorf("no error for specs %q", text)
 		}
 	}
-	exceptions, err := parseExceptions("# comment\na\n\twhy a\nb\n\twhy b\n")
-	if diff := cmp.Diff([]exception{{"a", "why a"}, {"b", "why b"}}, exceptions, cmp.AllowUnexported(exception{})); diff != "" || err != nil {
-		t.Errorf("exceptions, error %v, -want +got:\n%s", err, diff)
-	}
-	for _, text := range []string{"a", "a\nb\n\twhy", "\twhy", "a\n\t", "b\n\twhy\na\n\twhy", "a\n\twhy\na\n\twhy", "a\n\twhy\n\tmore"} {
-		if _, err := parseExceptions(text); err == nil {
-			t.Errorf("no error for exceptions %q", text)
-		}
-	}
 }
 
 func TestCompare(t *testing.T) {
@@ -157,7 +149,7 @@ func TestCompare(t *testing.T) {
 func TestReport(t *testing.T) {
 	specs := []string{"[sig-x] a [Conformance]", "[sig-y] b [Conformance]"}
 	pass := map[string]result{specs[0]: {state: passed}, specs[1]: {state: passed}}
-	text := report(host.Run{Command: "make conformance"}, "v1.36.3", 7, time.Minute, specs, []exception{{specs[1], "no reason"}},
+	text := report(host.Run{Command: "make conformance"}, "v1.36.3", 7, time.Minute, specs, []exceptions.Exception{{Spec: specs[1], Reason: "no reason"}},
 		side{"peer", pass}, []side{{"root:a", map[string]result{specs[0]: {state: passed}}}})
 	for _, want := range []string{
 		"Seed 7, 1m0s.", "| group | specs | peer | root:a |\n|---|---:|---:|---:|\n| x | 1 | 1 | 1 |\n| y | 1 | 1 | 0 |\n| **all** | 2 | 2 | 1 |\n",

@@ -7,11 +7,12 @@ import (
 	"strings"
 	"time"
 
+	"atoll.dev/atoll/test/conformance/exceptions"
 	"atoll.dev/atoll/test/host"
 )
 
 // report is docs/conformance.md. took is what the runs, which were at the same time, took.
-func report(run host.Run, kubernetes string, seed int64, took time.Duration, specs []string, exceptions []exception, peer side, workspaces []side) string {
+func report(run host.Run, kubernetes string, seed int64, took time.Duration, specs []string, allowed []exceptions.Exception, peer side, workspaces []side) string {
 	var b strings.Builder
 	sides := append([]side{peer}, workspaces...)
 	fmt.Fprintf(&b, `# Conformance
@@ -47,13 +48,13 @@ The [specs](../test/conformance/specs.txt) are all that the peer passes, each wi
 	row("**all**", specs)
 
 	fmt.Fprint(&b, "\n## What workspaces do not pass\n\n")
-	if len(exceptions) == 0 {
+	if len(allowed) == 0 {
 		fmt.Fprintln(&b, "Nothing.")
 		return b.String()
 	}
 	fmt.Fprint(&b, "An exception that passes fails the run.\n\n| spec | why |\n|---|---|\n")
-	for _, e := range exceptions {
-		fmt.Fprintf(&b, "| %s | %s |\n", e.spec, e.reason)
+	for _, e := range allowed {
+		fmt.Fprintf(&b, "| %s | %s |\n", e.Spec, e.Reason)
 	}
 	return b.String()
 }

@@ -56,8 +56,8 @@ func TestClientKnowsEveryResource(t *testing.T) {
 	}
 }
 
-// TestInformerOfAllLogicalClusters: equal names stay apart, and what went while the server was away is told as Missed.
-func TestInformerOfAllLogicalClusters(t *testing.T) {
+// TestP5_InformerOfAllLogicalClusters: equal names stay apart, and what went while the server was away is told as Missed.
+func TestP5_InformerOfAllLogicalClusters(t *testing.T) {
 	t.Parallel()
 	a := framework.StartAtoll(t)
 	clients := a.Clients()

@@ -52,8 +52,8 @@ spec:
 `,
 }
 
-// TestHelmHooks: https://helm.sh, v4, with hooks, --wait and what follows a hook that fails.
-func TestHelmHooks(t *testing.T) {
+// TestT8_HelmHooks: https://helm.sh, v4, with hooks, --wait and what follows a hook that fails.
+func TestT8_HelmHooks(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.both(t, "Release", release)

@@ -25,9 +25,9 @@ import (
 // manyKinds are so many that nobody watches more with one factory.
 const manyKinds = 30
 
-// TestInformers: one SharedInformerFactory of client-go over all built-in kinds, in both workspaces, with and without
+// TestT10_Informers: one SharedInformerFactory of client-go over all built-in kinds, in both workspaces, with and without
 // WatchList, over a server that is killed.
-func TestInformers(t *testing.T) {
+func TestT10_Informers(t *testing.T) {
 	for _, watchList := range []bool{true, false} {
 		t.Run(fmt.Sprintf("WatchList=%v", watchList), func(t *testing.T) {
 			featurestesting.SetFeatureDuringTest(t, features.WatchListClient, watchList)

@@ -55,8 +55,8 @@ patches:
   patch: '[{"op": "add", "path": "/spec/template/spec/serviceAccountName", "value": "web"}]'
 `
 
-// TestKustomize: https://kustomize.io, a base and an overlay, by its own program and by kubectl.
-func TestKustomize(t *testing.T) {
+// TestT8_Kustomize: https://kustomize.io, a base and an overlay, by its own program and by kubectl.
+func TestT8_Kustomize(t *testing.T) {
 	t.Parallel()
 	source(t, "kustomize", "sigs.k8s.io/kustomize/kustomize/v5")
 	w := newWorld(t)

@@ -13,8 +13,8 @@ import (
 	"atoll.dev/atoll/test/framework"
 )
 
-// TestOperator: an operator of our own (operator/doc.go), two processes in each workspace.
-func TestOperator(t *testing.T) {
+// TestT10_Operator: an operator of our own (operator/doc.go), two processes in each workspace.
+func TestT10_Operator(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.both(t, "Life", func(t *testing.T, ws *workspace) {

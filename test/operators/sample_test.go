@@ -38,8 +38,8 @@ metadata: {name: foo-WORKSPACE, namespace: default}
 spec: {deploymentName: made-for-WORKSPACE, replicas: 2}
 `
 
-// TestSampleController: https://github.com/kubernetes/sample-controller, as people write them with client-go alone.
-func TestSampleController(t *testing.T) {
+// TestT10_SampleController: https://github.com/kubernetes/sample-controller, as people write them with client-go alone.
+func TestT10_SampleController(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	from, _ := source(t, "sample", "k8s.io/sample-controller")

@@ -1,3 +1,5 @@
+//go:generate go run . exceptions ../../README.md
+
 // Command report reads what go test -json writes: it sums up a run for people, and makes README.md's table of
 // requirements from the results.
 //
@@ -9,6 +11,7 @@
 //	go test -json ./... | report soak soak.md faults tests writes what passed as that section, and how long recovery took; with
 //	                                                       packages for tests, whole packages
 //	go test -json ./... | report operators operators.md    writes which programs did what
+//	report exceptions README.md                            writes the conformance specs that workspaces do not pass
 //	report verify README.md                                fails if the table names tests that are not there, or lacks some
 package main
 
@@ -22,6 +25,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"atoll.dev/atoll/test/conformance/exceptions"
 	"atoll.dev/atoll/test/host"
 )
 
@@ -37,7 +41,7 @@ func main() {
 
 func run(args []string) error {
 	if len(args) < 2 {
-		return errors.New("usage: report summary FILE | soak FILE PART tests|packages | operators FILE | table [-check] README FILE... | verify README")
+		return errors.New("usage: report summary FILE | soak FILE PART tests|packages | operators FILE | table [-check] README FILE... | exceptions README | verify README")
 	}
 	requirements, err := parseRequirements(requirementsTSV)
 	if err != nil {
@@ -74,7 +78,13 @@ func run(args []string) error {
 		if err != nil {
 			return err
 		}
-		return writeTable(fs.Arg(0), table(requirements, results), *check)
+		return writeBetween(fs.Arg(0), requirementsMarkers, table(requirements, results), *check)
+	case "exceptions":
+		all, err := exceptions.All()
+		if err != nil {
+			return err
+		}
+		return writeBetween(args[1], exceptionsMarkers, exceptions.List(all), false)
 	case "verify":
 		document, err := os.ReadFile(args[1])
 		if err != nil {
@@ -89,13 +99,13 @@ func run(args []string) error {
 	return fmt.Errorf("unknown command %q", args[0])
 }
 
-// writeTable puts the table between the markers of a file.
-func writeTable(file, table string, check bool) error {
+// writeBetween puts text between the markers of a file. With check it fails instead of changing that.
+func writeBetween(file string, between markers, text string, check bool) error {
 	data, err := os.ReadFile(file)
 	if err != nil {
 		return err
 	}
-	changed, err := replaceBetween(string(data), table)
+	changed, err := between.replace(string(data), text)
 	if err != nil {
 		return fmt.Errorf("%s: %w", file, err)
 	}
@@ -103,9 +113,9 @@ func writeTable(file, table string, check bool) error {
 		return nil
 	}
 	if check {
-		return fmt.Errorf("the table of requirements in %s is not what the tests say: run make test and commit the table it writes:\n%s", file, table)
+		return fmt.Errorf("what follows %q in %s is not what the tests say: run make test and commit what it writes:\n%s", between.begin, file, text)
 	}
-	fmt.Printf("The table of requirements in %s has changed.\n", file)
+	fmt.Printf("What follows %q in %s has changed.\n", between.begin, file)
 	return os.WriteFile(file, []byte(changed), 0o644)
 }
 

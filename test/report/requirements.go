@@ -9,9 +9,12 @@ import (
 	"strings"
 )
 
-const (
-	begin = "<!-- requirements: begin (make test writes this table) -->"
-	end   = "<!-- requirements: end -->"
+// markers are the lines of a document between which something is written.
+type markers struct{ begin, end string }
+
+var (
+	requirementsMarkers = markers{"<!-- requirements: begin (make test writes this table) -->", "<!-- requirements: end -->"}
+	exceptionsMarkers   = markers{"<!-- exceptions: begin (make generate writes this list) -->", "<!-- exceptions: end -->"}
 )
 
 // requirement is one line of requirements.tsv.
@@ -96,14 +99,23 @@ func state(r requirement, tests []string, results map[string]outcome) string {
 	return "works"
 }
 
-// replaceBetween puts table between the markers of a document.
-func replaceBetween(document, table string) (string, error) {
-	before, rest, ok := strings.Cut(document, begin)
-	_, after, closed := strings.Cut(rest, end)
-	if !ok || !closed {
-		return "", fmt.Errorf("there are no lines %q and %q", begin, end)
+// cut parts a document into what comes before the markers, between and after them.
+func (m markers) cut(document string) (before, between, after string, _ error) {
+	before, rest, begun := strings.Cut(document, m.begin)
+	between, after, ended := strings.Cut(rest, m.end)
+	if !begun || !ended {
+		return "", "", "", fmt.Errorf("there are no lines %q and %q", m.begin, m.end)
 	}
-	return before + begin + "\n" + table + end + after, nil
+	return before, between, after, nil
+}
+
+// replace puts text between the markers of a document.
+func (m markers) replace(document, text string) (string, error) {
+	before, _, after, err := m.cut(document)
+	if err != nil {
+		return "", err
+	}
+	return before + m.begin + "\n" + text + m.end + after, nil
 }
 
 var testName = regexp.MustCompile("`(Test[A-Za-z0-9_]+)`")
@@ -111,10 +123,9 @@ var testName = regexp.MustCompile("`(Test[A-Za-z0-9_]+)`")
 // verify compares the table in a document with the tests there are, without running any. Parts of tests are known only
 // when they run: of them the table alone tells.
 func verify(document string, tests []string, requirements []requirement) error {
-	_, rest, _ := strings.Cut(document, begin)
-	section, _, ok := strings.Cut(rest, end)
-	if !ok {
-		return fmt.Errorf("there are no lines %q and %q", begin, end)
+	_, section, _, err := requirementsMarkers.cut(document)
+	if err != nil {
+		return err
 	}
 	known := map[string]bool{}
 	for _, r := range requirements {
