@@ -35,10 +35,10 @@ type hook struct {
 // markedBy is the label of requests that only find out whether a configuration is known.
 const markedBy = "marked-by"
 
-func newHook(t *testing.T, answer func(path string, asked *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse) *hook {
+func newHook(t *testing.T, answer func(path string, asked *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse, prepare ...func(*httptest.Server)) *hook {
 	t.Helper()
 	h := &hook{answer: answer}
-	h.Server = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+	h.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if req.Header.Get("Authorization") != "" || len(req.TLS.PeerCertificates) > 0 {
 			t.Error("the webhook was shown a credential")
 		}
@@ -70,6 +70,10 @@ func newHook(t *testing.T, answer func(path string, asked *admissionv1.Admission
 			t.Errorf("admission webhook: %v", err)
 		}
 	}))
+	for _, prepare := range prepare {
+		prepare(h.Server)
+	}
+	h.StartTLS()
 	t.Cleanup(h.Close)
 	return h
 }

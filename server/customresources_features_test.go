@@ -24,10 +24,10 @@ import (
 )
 
 // converter is a conversion webhook: spec.size of v1 is spec.extent of v2. It counts its calls.
-func converter(t *testing.T) (*httptest.Server, *atomic.Int64) {
+func converter(t *testing.T, prepare ...func(*httptest.Server)) (*httptest.Server, *atomic.Int64) {
 	t.Helper()
 	calls := &atomic.Int64{}
-	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		calls.Add(1)
 		if len(req.Header["Authorization"]) > 0 {
 			t.Errorf("the webhook was shown a credential")
@@ -59,6 +59,10 @@ func converter(t *testing.T) (*httptest.Server, *atomic.Int64) {
 			t.Errorf("conversion webhook: %v", err)
 		}
 	}))
+	for _, prepare := range prepare {
+		prepare(server)
+	}
+	server.StartTLS()
 	t.Cleanup(server.Close)
 	return server, calls
 }
@@ -117,7 +121,7 @@ func TestCustomResourcesAreConverted(t *testing.T) {
 		t.Errorf("the row: %v (%v)", rows, err)
 	}
 
-	// A Service cannot be reached, and whoever needs it is told so. Without conversion all is well.
+	// A Service that is not there cannot be reached, and whoever needs it is told so. Without conversion all is well.
 	crd = twoVersions()
 	crd.Spec.Conversion = &apiextensionsv1.CustomResourceConversion{Strategy: apiextensionsv1.WebhookConverter, Webhook: &apiextensionsv1.WebhookConversion{
 		ClientConfig:             &apiextensionsv1.WebhookClientConfig{Service: &apiextensionsv1.ServiceReference{Namespace: "default", Name: "kubernetes"}},

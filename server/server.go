@@ -309,7 +309,7 @@ func (s *Server) assemble(ctx context.Context, etcd *clientv3.Client, address st
 		s.generic.Handler.NonGoRestfulMux.HandleFunc(path, s.describeIssuer)
 	}
 	if s.custom, err = customresources.Install(customresources.Config{
-		Backend: s.backend, Generic: s.generic, Builtin: builtins, Webhooks: s.webhooks,
+		Backend: s.backend, Generic: s.generic, Builtin: builtins, Webhooks: s.webhooks, Services: admission.Services(storedObjects{s.backend}),
 		Admission: config.AdmissionControl, Authorizer: config.Authorization.Authorizer,
 		RequestTimeout: config.RequestTimeout, MinRequestTimeout: time.Duration(config.MinRequestTimeout) * time.Second,
 		MaxRequestBodyBytes: config.MaxRequestBodyBytes,

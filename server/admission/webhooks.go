@@ -1,8 +1,6 @@
 package admission
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -24,7 +22,6 @@ import (
 	admissionregistrationlisters "k8s.io/client-go/listers/admissionregistration/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
-	"k8s.io/kubernetes/pkg/apis/core"
 
 	"atoll.dev/atoll/internal/logicalcluster"
 	"atoll.dev/atoll/server/webhooks"
@@ -117,33 +114,6 @@ func (c Config) initialize(plugin admission.InitializationValidator, cluster log
 		webhookinitializer.NewPluginInitializer(c.Webhooks.Resolver, webhooks.Services(s.where)),
 	}.Initialize(in)
 	return plugin.ValidateInitialization()
-}
-
-// where says where a Service is reached that stands for something outside of physical clusters.
-func (s scope) where(ctx context.Context, namespace, name string) (string, error) {
-	obj, err := get(logicalcluster.WithCluster(ctx, s.cluster()), s.objects, schema.GroupResource{Resource: "services"}, namespace, name)
-	if apierrors.IsNotFound(err) {
-		return "", errors.New("the workspace has no such Service")
-	}
-	if err != nil {
-		return "", err
-	}
-	service, ok := obj.(*core.Service)
-	if !ok {
-		return "", fmt.Errorf("it is stored as a %T", obj)
-	}
-	if service.Spec.Type == core.ServiceTypeExternalName {
-		return service.Spec.ExternalName, nil
-	}
-	for _, ingress := range service.Status.LoadBalancer.Ingress {
-		if ingress.Hostname != "" {
-			return ingress.Hostname, nil
-		}
-		if ingress.IP != "" {
-			return ingress.IP, nil
-		}
-	}
-	return "", nil
 }
 
 func (s scope) cluster() logicalcluster.Cluster {

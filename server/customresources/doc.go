@@ -31,8 +31,8 @@
 // The server installs and runs it. When etcd is away, requests fail as those for built-in resources without a cache do, and
 // what is known of definitions stays; the watch catches up when it is back.
 //
-// Conversion webhooks are called by URL, as server/webhooks calls them. Calls to a webhook by Service fail and say so: an
-// instance serves many logical clusters and could not tell whose Service is meant.
+// Conversion webhooks are called as server/webhooks calls them. A definition that names a Service for it has an instance of its own in
+// each logical cluster, which knows whose Service is meant.
 //
 // Upstream's own apiextensions-apiserver is not used as a whole because each of its controllers, and its handler, keep
 // definitions by name. Discovery and OpenAPI documents are made from Definitions by others (server/discovery).

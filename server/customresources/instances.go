@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
+	lcctx "atoll.dev/atoll/internal/logicalcluster"
 	"atoll.dev/atoll/server/webhooks"
 )
 
@@ -185,8 +186,8 @@ func (s *instances) serve(def *Definition) (*instance, error) {
 		http.NotFoundHandler(),
 		s.objects,
 		noNewOnes{c.Admission},
-		nil,                    // nothing is established by it
-		webhooks.Services(nil), // one handler serves many logical clusters: whose Service?
+		nil, // nothing is established by it
+		webhooks.Services(c.Services(lcctx.Cluster{Name: clusterOf(def)})), // of one that converts by Service no other logical cluster has the hash
 		c.Webhooks.Resolver,
 		1,
 		c.Authorizer,

@@ -57,7 +57,7 @@ func (s *specs) define(stored *apiextensions.CustomResourceDefinition) (*Definit
 		}
 		crd.Annotations = kept
 	}
-	hash, err := hashOf(shared, &crd.Status.AcceptedNames)
+	hash, err := hashOf(shared, clusterOf(crd), &crd.Status.AcceptedNames)
 	if err != nil {
 		return nil, fmt.Errorf("hash the names of CustomResourceDefinition %q: %w", crd.Name, err)
 	}
@@ -66,7 +66,7 @@ func (s *specs) define(stored *apiextensions.CustomResourceDefinition) (*Definit
 
 // withStatus is def with another status.
 func (d *Definition) withStatus(status apiextensionsv1.CustomResourceDefinitionStatus) (*Definition, error) {
-	hash, err := hashOf(d.shared, &status.AcceptedNames)
+	hash, err := hashOf(d.shared, clusterOf(d), &status.AcceptedNames)
 	if err != nil {
 		return nil, fmt.Errorf("hash the names of CustomResourceDefinition %q: %w", d.Name, err)
 	}
@@ -75,13 +75,18 @@ func (d *Definition) withStatus(status apiextensionsv1.CustomResourceDefinitionS
 	return &Definition{CustomResourceDefinition: &crd, Hash: hash, shared: d.shared}, nil
 }
 
-// hashOf is of what decides how a definition is served. The name of a definition is in its spec: <plural>.<group>.
-func hashOf(shared *sharedSpec, accepted *apiextensionsv1.CustomResourceDefinitionNames) (string, error) {
+// hashOf is of what decides how a definition is served. The name of a definition is in its spec: <plural>.<group>. A Service that converts is
+// one of the definition's own logical cluster.
+func hashOf(shared *sharedSpec, cluster logicalcluster.Name, accepted *apiextensionsv1.CustomResourceDefinitionNames) (string, error) {
 	names, err := json.Marshal(accepted)
 	if err != nil {
 		return "", err
 	}
-	sum := sha256.Sum256(append(shared.hash[:], names...))
+	of := append(shared.hash[:], names...)
+	if convertsByService(&shared.spec) {
+		of = append(of, cluster...)
+	}
+	sum := sha256.Sum256(of)
 	return hex.EncodeToString(sum[:]), nil
 }
 
@@ -113,7 +118,12 @@ func (s *specs) forget(hash [sha256.Size]byte) {
 	}
 }
 
-func clusterOf(def *Definition) logicalcluster.Name { return lcctx.NameFrom(def) }
+func convertsByService(spec *apiextensionsv1.CustomResourceDefinitionSpec) bool {
+	c := spec.Conversion
+	return c != nil && c.Webhook != nil && c.Webhook.ClientConfig != nil && c.Webhook.ClientConfig.Service != nil
+}
+
+func clusterOf(def metav1.Object) logicalcluster.Name { return lcctx.NameFrom(def) }
 
 // versionOf is the resourceVersion as a number, and 0 for what storage has not written.
 func versionOf(obj metav1.Object) uint64 {

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 
+	lcctx "atoll.dev/atoll/internal/logicalcluster"
 	"atoll.dev/atoll/server/storage"
 	"atoll.dev/atoll/server/webhooks"
 )
@@ -39,6 +40,8 @@ type Config struct {
 	Builtin Names
 	// Webhooks calls those that convert.
 	Webhooks *webhooks.Caller
+	// Services says where the Services of a logical cluster are reached.
+	Services func(lcctx.Cluster) webhooks.Service
 	// RequestTimeout and MinRequestTimeout are the limits of ordinary requests and the least ones of watches;
 	// MaxRequestBodyBytes of what is sent. As in genericapiserver.Config.
 	RequestTimeout, MinRequestTimeout time.Duration

@@ -77,10 +77,10 @@ func (c *Caller) config() *rest.Config {
 	}
 }
 
-// Service is what is known of a Service: the name or address, of a server outside of physical clusters, that it stands for.
-type Service func(ctx context.Context, namespace, name string) (host string, err error)
+// Service says at which host and port a port of a Service is reached, or why it is not: to people.
+type Service func(ctx context.Context, namespace, name string, port int32) (address string, err error)
 
-// Services finds Services by where; nil finds none.
+// Services finds Services by where.
 func Services(where Service) webhook.ServiceResolver { return services{where} }
 
 type services struct{ where Service }
@@ -88,16 +88,11 @@ type services struct{ where Service }
 // ResolveEndpoint says where a Service is reached. Upstream asks when it connects; the certificate is that of
 // <name>.<namespace>.svc wherever that is.
 func (s services) ResolveEndpoint(namespace, name string, port int32) (*url.URL, error) {
-	why := "it runs in a physical cluster, where this server cannot reach it"
-	if s.where != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), dialTimeout)
-		defer cancel()
-		host, err := s.where(ctx, namespace, name)
-		if err != nil {
-			why = err.Error()
-		} else if host != "" {
-			return &url.URL{Scheme: "https", Host: net.JoinHostPort(host, fmt.Sprint(port))}, nil
-		}
+	ctx, cancel := context.WithTimeout(context.Background(), dialTimeout)
+	defer cancel()
+	address, err := s.where(ctx, namespace, name, port)
+	if err != nil {
+		return nil, fmt.Errorf("the Service %s/%s cannot be called: %w; give the webhook a url instead of a service", namespace, name, err)
 	}
-	return nil, fmt.Errorf("the Service %s/%s cannot be called: %s; give the webhook a url instead of a service", namespace, name, why)
+	return &url.URL{Scheme: "https", Host: address}, nil
 }

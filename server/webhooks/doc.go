@@ -13,7 +13,7 @@
 //   - No more of an answer is read than one may need, and none is unpacked (answers.go).
 //
 // A Service is reached where that is possible from here (Services): where it names an address outside of the physical
-// clusters. Otherwise the error says what to do. What the operator names himself, such as an authentication webhook, is not
+// clusters, or EndpointSlices that people wrote do. Otherwise the error says what to do. What the operator names himself, such as an authentication webhook, is not
 // called through this package.
 //
 // Idle connections are few and short-lived, since who is called is chosen by tenants. When etcd is away this
