@@ -85,6 +85,7 @@ func scenarios() []Scenario {
 		definitions,
 		watchers,
 		fairness,
+		switchedOn,
 		etcdFloor,
 		peerSameEtcd,
 		peerManagedSameEtcd,
