@@ -77,6 +77,9 @@ func (a *clusterAuthorizer) Authorize(ctx context.Context, attrs authorizer.Attr
 	if master && who.GetName() == user.APIServerUser {
 		return authorizer.DecisionAllow, "", nil // the server itself
 	}
+	if impersonates(attrs) && attrs.GetName() == user.APIServerUser {
+		return authorizer.DecisionDeny, "the server itself cannot be impersonated", nil // what it alone may do, its administrators may not
+	}
 	segment, unresolved := ctx.Value(unresolvedKey{}).(string)
 	anonymous := groups.Has(user.AllUnauthenticated)
 	// Before anything that depends on whether the workspace is there.

@@ -156,6 +156,9 @@ func TestClusterAuthorizer(t *testing.T) {
 		{inShop, tenant, impersonate("users", ""), false, "", "nor everybody at once"},
 		{inShop, tenant, constrained, false, "", "in whichever mode"},
 		{inShop, master, impersonate("users", "system:atoll:syncer:eastname"), true, shop, "administrators may; it gives them nothing"},
+		{inShop, master, impersonate("users", user.APIServerUser), false, "", "but not be the server, which decides"},
+		{inShop, master, constrained, false, "", "in no mode either"},
+		{unresolved, master, impersonate("users", user.APIServerUser), false, "", "nowhere"},
 
 		{in(lcctx.Cluster{Name: east, Mirror: true}), person("system:atoll:syncer:eastname", "system:atoll:syncers"), pods, true, east, "a name makes no syncer: roles decide, and mirrors have none"},
 	}

@@ -15,8 +15,7 @@
 // What always holds: a status endpoint changes nothing but the status, the other endpoint everything but the status;
 // metadata.generation rises with each change of the spec; what decides where a request goes or who owns a workspace
 // (spec.cluster, the path of a logical cluster, the owner's name) is written by the system alone, that is by members of
-// system:masters, whatever RBAC says. That nobody but the system writes placements is left to RBAC: no role but
-// cluster-admin may grant it.
+// system:masters, whatever RBAC says. That nobody but the server writes placements is seen to by authorization and admission.
 //
 // The server starts it: Providers go into the same InstallAPIs call as the built-in ones. It runs no goroutines. If etcd
 // is down, its registries answer as those of built-in types do.

@@ -212,17 +212,14 @@ func (w *isoWorld) watches(t *testing.T, r isoResource) {
 		}
 		defer w.goneIn(t, r, inB, second.GetName())
 	}
-	sentinel := fmt.Sprintf("sentinel-%d", time.Now().UnixNano())
-	if _, err := w.in(r).Patch(inA, r.name(), types.MergePatchType, []byte(`{"metadata":{"labels":{"sentinel":"`+sentinel+`"}}}`), metav1.PatchOptions{}); err != nil {
-		t.Fatalf("patch in a: %v", err)
-	}
+	isShown := w.change(t, r, inA)
 	for what, watching := range watches {
-		w.seesOnlyUntil(t, what, watching, sentinel)
+		w.seesOnlyUntil(t, what, watching, isShown)
 	}
 }
 
-// seesOnlyUntil reads a watch of a until the object with that sentinel comes.
-func (w *isoWorld) seesOnlyUntil(t *testing.T, what string, watching watch.Interface, sentinel string) {
+// seesOnlyUntil reads a watch of a until it shows a change.
+func (w *isoWorld) seesOnlyUntil(t *testing.T, what string, watching watch.Interface, isShown func(watch.Event) bool) {
 	t.Helper()
 	timeout := time.After(30 * time.Second)
 	for {
@@ -247,7 +244,7 @@ func (w *isoWorld) seesOnlyUntil(t *testing.T, what string, watching watch.Inter
 				continue
 			}
 			w.mine(t, what, *object)
-			if object.GetLabels()["sentinel"] == sentinel {
+			if isShown(event) {
 				return
 			}
 		}
@@ -257,6 +254,9 @@ func (w *isoWorld) seesOnlyUntil(t *testing.T, what string, watching watch.Inter
 // writes changes a's object in every way there is, each time claiming to be of b.
 func (w *isoWorld) writes(t *testing.T, r isoResource) {
 	t.Helper()
+	if r.isDecision() {
+		return // TestDecisionsAreTheServers in server
+	}
 	inA := client.In(t.Context(), w.a)
 	spoof := `{"metadata":{"annotations":{"` + clusterAnnotation + `":"` + w.b.String() + `"},"labels":{"spoof":%q}}}`
 	check := func(what string, got *unstructured.Unstructured, err error) {

@@ -12,7 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/types"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"atoll.dev/atoll/client"
@@ -99,9 +98,7 @@ func (w *isoWorld) wildcardWatches(t *testing.T, admin func(request) answer, r i
 		t.Fatalf("list: %v: %s", err, list.body)
 	}
 	for _, cluster := range []logicalcluster.Name{w.a, w.b} {
-		if _, err := w.in(r).Patch(client.In(t.Context(), cluster), r.name(), types.MergePatchType, []byte(`{"metadata":{"labels":{"seen":"yes"}}}`), metav1.PatchOptions{}); err != nil {
-			t.Fatalf("patch in %s: %v", cluster, err)
-		}
+		w.change(t, r, client.In(t.Context(), cluster))
 	}
 	watching, err := w.in(r).Watch(client.Everywhere(t.Context()), metav1.ListOptions{ResourceVersion: start.ResourceVersion, FieldSelector: "metadata.name=" + r.name()})
 	if err != nil {

@@ -31,6 +31,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
@@ -70,7 +71,10 @@ func (r isoResource) can(verb string) bool { return slices.Contains(r.verbs, ver
 func (r isoResource) name() string { return r.manifest.GetName() }
 
 // bySystem says that the server's controllers write the object, and write it again when it is deleted.
-func (r isoResource) bySystem() bool { return r.kind == "LogicalCluster" || r.kind == "Placement" }
+func (r isoResource) bySystem() bool { return r.kind == "LogicalCluster" || r.isDecision() }
+
+// isDecision says that nobody but the server may even change it. He may delete it.
+func (r isoResource) isDecision() bool { return r.kind == "Placement" }
 
 // path of the resource on the server, below /clusters/<cluster> unless that is empty. Empty name: all of namespace;
 // empty namespace: of all namespaces.
@@ -309,11 +313,47 @@ func (w *isoWorld) fill(t *testing.T, cluster logicalcluster.Name, letter string
 		}
 		patch := mustJSON(t, map[string]any{"metadata": metadata})
 		framework.Eventually(t, 30*time.Second, "the system wrote "+r.Resource+" "+r.name(), func() string {
-			if _, err := w.in(r).Patch(ctx, r.name(), types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+			_, err := w.in(r).Get(ctx, r.name(), metav1.GetOptions{})
+			if err == nil && !r.isDecision() {
+				_, err = w.in(r).Patch(ctx, r.name(), types.MergePatchType, patch, metav1.PatchOptions{})
+			}
+			if err != nil {
 				return err.Error()
 			}
 			return ""
 		})
+	}
+}
+
+// change changes the object of r in the logical cluster of ctx, or has the server write another, and returns how a watch shows that.
+func (w *isoWorld) change(t *testing.T, r isoResource, ctx context.Context) (isShown func(watch.Event) bool) {
+	t.Helper()
+	if r.isDecision() {
+		old, err := w.in(r).Get(ctx, r.name(), metav1.GetOptions{})
+		if err == nil {
+			err = w.in(r).Delete(ctx, r.name(), now())
+		}
+		if err != nil {
+			t.Fatalf("delete %s %s: %v", r.Resource, r.name(), err)
+		}
+		framework.Eventually(t, 30*time.Second, "the system wrote "+r.Resource+" "+r.name()+" again", func() string {
+			if _, err := w.in(r).Get(ctx, r.name(), metav1.GetOptions{}); err != nil {
+				return err.Error()
+			}
+			return ""
+		})
+		return func(e watch.Event) bool {
+			object, ok := e.Object.(*unstructured.Unstructured)
+			return ok && e.Type == watch.Deleted && object.GetUID() == old.GetUID()
+		}
+	}
+	sentinel := fmt.Sprintf("sentinel-%d", time.Now().UnixNano())
+	if _, err := w.in(r).Patch(ctx, r.name(), types.MergePatchType, []byte(`{"metadata":{"labels":{"sentinel":"`+sentinel+`"}}}`), metav1.PatchOptions{}); err != nil {
+		t.Fatalf("patch %s %s: %v", r.Resource, r.name(), err)
+	}
+	return func(e watch.Event) bool {
+		object, ok := e.Object.(*unstructured.Unstructured)
+		return ok && object.GetLabels()["sentinel"] == sentinel
 	}
 }
 
