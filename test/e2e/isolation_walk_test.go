@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	walkSteps     = 6000
+	walkSteps     = 12000
 	walkSoakSteps = 3_000_000 // hours
 	walkWorkers   = 4
 
@@ -26,8 +26,9 @@ const (
 	walkSeed = "ATOLL_TEST_SEED"
 )
 
-// TestI1_NoBleed_RandomWalk lets the admin of a try verbs and paths at random, among them every trick with clusters,
-// tokens, headers and names that we could think of. No answer ever shows anything of b, and b stays as it is.
+// TestI1_NoBleed_RandomWalk lets the admins of a, a person and a ServiceAccount, try verbs and paths at random, among them every trick with
+// clusters, tokens, headers and names that we could think of. No answer ever shows anything of b, and b stays as it is. Both
+// have custom resources of the same name, webhooks and policies: none is asked about, or changes, what is the other's.
 func TestI1_NoBleed_RandomWalk(t *testing.T) {
 	t.Parallel()
 	seed := uint64(time.Now().UnixNano())
@@ -42,17 +43,20 @@ func TestI1_NoBleed_RandomWalk(t *testing.T) {
 	if soaking() {
 		steps = walkSoakSteps
 	}
-	w := newIsoWorld(t)
+	w := newIsoWorld(t, "--webhook-allowed-addresses=127.0.0.1") // where the webhooks of the test are
+	reach := w.reaches(t)
 	before := w.settled(t, w.b)
 	var (
 		wait  sync.WaitGroup
 		mu    sync.Mutex
 		codes = map[int]int{}
+		// refused is how often a's own policy refused something.
+		refused int
 	)
 	for worker := range walkWorkers {
 		wait.Go(func() {
 			// Each worker has its own sequence, so that a seed gives the same requests, if not the same order among workers.
-			walk := &isoWalk{w: w, random: rand.New(rand.NewPCG(seed, uint64(worker)))}
+			walk := &isoWalk{w: w, tokens: []string{tokenA, tokenA, tokenA, reach.robot, reach.robot, reach.robot, reach.forged}, random: rand.New(rand.NewPCG(seed, uint64(worker)))}
 			for step := range steps / walkWorkers {
 				next := walk.next(t)
 				got, err := send(t.Context(), w.http, w.URL, next)
@@ -62,12 +66,16 @@ func TestI1_NoBleed_RandomWalk(t *testing.T) {
 				}
 				mu.Lock()
 				codes[got.code]++
+				if strings.Contains(got.body, refusedWords) {
+					refused++
+				}
 				mu.Unlock()
 				if shown := walk.shows(got); shown != "" {
 					t.Errorf("worker %d step %d: %s %s %v shows %s: %d %.500s", worker, step, next.method, next.path, next.header, shown, got.code, got.body)
 				}
-				// The store refuses a namespace or name ".." with 500, as upstream's does.
-				expected := got.code == http.StatusNotImplemented || got.code == http.StatusGatewayTimeout || strings.Contains(got.body, "invalid key")
+				// As upstream, 500 is what the store answers to a namespace or name "..", and what is answered to who wants one custom resource as a list.
+				expected := got.code == http.StatusNotImplemented || got.code == http.StatusGatewayTimeout ||
+					strings.Contains(got.body, "invalid key") || strings.Contains(got.body, "content is not a list")
 				if got.code >= http.StatusInternalServerError && !expected {
 					t.Errorf("worker %d step %d: %s %s %v fails: %d %.500s", worker, step, next.method, next.path, next.header, got.code, got.body)
 				}
@@ -81,10 +89,13 @@ func TestI1_NoBleed_RandomWalk(t *testing.T) {
 		answers += n
 	}
 	t.Logf("figure %s: %d", "requests answered", answers)
-	for _, code := range []int{http.StatusOK, http.StatusCreated, http.StatusForbidden, http.StatusNotFound, http.StatusBadRequest, http.StatusConflict} {
+	for _, code := range []int{http.StatusOK, http.StatusCreated, http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound, http.StatusBadRequest, http.StatusConflict} {
 		if codes[code] == 0 {
 			t.Errorf("no answer of the walk was %d: it does not reach far", code)
 		}
+	}
+	if asked := reach.asked[0].Load(); asked == 0 || refused == 0 || reach.asked[1].Load() == 0 {
+		t.Errorf("the webhook of a was asked %d times by the walk, its policy refused %d requests, the webhook of b was asked %d times: it does not reach far", asked, refused, reach.asked[1].Load())
 	}
 	if diff := cmp.Diff(before, w.dump(t, w.b)); diff != "" {
 		t.Errorf("the walk in a changed b (- before, + after):\n%s", diff)
@@ -94,6 +105,7 @@ func TestI1_NoBleed_RandomWalk(t *testing.T) {
 // isoWalk is one worker of the walk.
 type isoWalk struct {
 	w      *isoWorld
+	tokens []string // of who walks
 	random *rand.Rand
 }
 
@@ -157,7 +169,7 @@ func (k *isoWalk) next(t *testing.T) request {
 	if random.IntN(25) == 0 {
 		path = "/clusters/" + cluster + pick(random, "/api", "/apis", "/openapi/v2", "/openapi/v3", "/metrics", "/debug/pprof/goroutine?debug=2", "/version", "/healthz?verbose", "/readyz?verbose", "/", "/logs", "/statusz")
 	}
-	next := request{method: verb, token: tokenA, header: map[string]string{}}
+	next := request{method: verb, token: pick(random, k.tokens...), header: map[string]string{}}
 	if (r.Group == "rbac.authorization.k8s.io" && name == "" || r.kind == "LogicalCluster") && verb == http.MethodDelete {
 		next.method = http.MethodGet // or the walk would take its own rights away
 	}

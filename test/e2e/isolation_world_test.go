@@ -112,15 +112,15 @@ type isoWorld struct {
 	http      *http.Client // shows no client certificate
 }
 
-// newIsoWorld starts the server and fills it.
-func newIsoWorld(t *testing.T) *isoWorld {
+// newIsoWorld starts the server, with more flags, and fills it.
+func newIsoWorld(t *testing.T, flags ...string) *isoWorld {
 	t.Helper()
 	tokens := filepath.Join(t.TempDir(), "tokens.csv")
 	rows := tokenA + ",alice,1\n" + tokenB + ",bob,2\n"
 	if err := os.WriteFile(tokens, []byte(rows), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	w := &isoWorld{Atoll: framework.StartAtoll(t, "--token-auth-file="+tokens)}
+	w := &isoWorld{Atoll: framework.StartAtoll(t, append(flags, "--token-auth-file="+tokens)...)}
 	config := w.Config()
 	config.WarningHandler = rest.NoWarnings{} // of deprecated kinds
 	var err error
