@@ -19,6 +19,7 @@ import (
 
 	"atoll.dev/atoll/client"
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
+	"atoll.dev/atoll/server/customresources"
 	"atoll.dev/atoll/server/quota"
 	"atoll.dev/atoll/server/storage"
 )
@@ -78,7 +79,9 @@ func (o storedObjects) WatchEverywhere(ctx context.Context, resource schema.Grou
 func (s *Server) QuotaStores() quota.Stores {
 	return quotaStores{
 		objects: storedObjects{s.backend}, charges: s.charges, shared: s.options.SharedStore,
-		known: func(name logicalcluster.Name) (lcctx.Cluster, bool) { return s.directory.Known(name) },
+		known:       func(name logicalcluster.Name) (lcctx.Cluster, bool) { return s.directory.Known(name) },
+		definitions: func() *customresources.Definitions { return s.custom.Definitions() },
+		metadata:    func(resource schema.GroupResource) (*storage.Resource, error) { return s.kinds.Store(resource) },
 	}
 }
 
@@ -87,6 +90,9 @@ type quotaStores struct {
 	charges *quota.Charges
 	shared  bool
 	known   func(logicalcluster.Name) (lcctx.Cluster, bool)
+	// Of custom resources.
+	definitions func() *customresources.Definitions
+	metadata    func(schema.GroupResource) (*storage.Resource, error)
 }
 
 func (q quotaStores) Charging(of client.Key) bool { return q.charges.InFlight(of) }
@@ -97,9 +103,29 @@ func (q quotaStores) Known(name logicalcluster.Name) (lcctx.Cluster, bool) { ret
 
 var resourceQuotas = schema.GroupResource{Resource: "resourcequotas"}
 
-func (q quotaStores) Served(resource schema.GroupResource) bool {
-	r, err := q.objects.of(resource)
-	return err == nil && r.Namespaced
+func (q quotaStores) Served(cluster logicalcluster.Name, resource schema.GroupResource) (served, custom bool) {
+	if r, ok := q.builtin(resource); ok {
+		return r.Namespaced, false
+	}
+	return q.definitions().HasNamespaced(cluster, resource), true
+}
+
+func (q quotaStores) OnCustom(ctx context.Context, tell func(logicalcluster.Name, schema.GroupResource)) {
+	q.definitions().OnNamespaced(ctx, tell)
+}
+
+// builtin returns the store of a built-in resource. Of custom ones some are open, too, as long as anybody uses them.
+func (q quotaStores) builtin(resource schema.GroupResource) (*storage.Resource, bool) {
+	r, ok := q.objects.backend.Resource(resource)
+	return r, ok && !r.Custom
+}
+
+func (q quotaStores) Count(ctx context.Context, resource schema.GroupResource, namespace string) (int64, error) {
+	cluster, ok := lcctx.ClusterFrom(ctx)
+	if !ok {
+		return 0, fmt.Errorf("count %s: the context has no logical cluster", resource)
+	}
+	return q.objects.backend.CountRows(ctx, cluster.Name, resource, namespace)
 }
 
 func (q quotaStores) List(ctx context.Context, resource schema.GroupResource, namespace string) ([]runtime.Object, error) {
@@ -138,9 +164,12 @@ func (q quotaStores) UpdateQuotaStatus(ctx context.Context, read *corev1.Resourc
 }
 
 func (q quotaStores) WatchEverywhere(ctx context.Context, resource schema.GroupResource) (watch.Interface, error) {
-	r, err := q.objects.of(resource)
-	if err != nil {
-		return nil, err
+	r, ok := q.builtin(resource)
+	if !ok {
+		var err error
+		if r, err = q.metadata(resource); err != nil {
+			return nil, err
+		}
 	}
 	ctx = lcctx.WithCluster(ctx, lcctx.Cluster{Wildcard: true})
 	now, err := r.Storage.GetCurrentResourceVersion(ctx)

@@ -93,7 +93,7 @@ type Server struct {
 	directory   Directory
 	placer      Placer
 	credentials Credentials
-	kinds       garbage.Kinds
+	kinds       *garbage.Custom
 	url         string
 	etcd        *clientv3.Client
 	stopping    chan struct{} // closed when Run's context ends

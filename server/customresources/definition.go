@@ -1,6 +1,7 @@
 package customresources
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -44,6 +45,7 @@ type Definitions struct {
 	// resources has the number of definitions of each resource; news is closed when any definition changes, and may be nil.
 	resources map[schema.GroupResource]int
 	news      chan struct{}
+	listeners map[*listener]struct{}
 	// position is the resourceVersion up to which the watch has told everything.
 	position uint64
 }
@@ -104,6 +106,36 @@ func (d *Definitions) Resources() ([]schema.GroupResource, <-chan struct{}) {
 		d.news = make(chan struct{})
 	}
 	return slices.Collect(maps.Keys(d.resources)), d.news
+}
+
+// HasNamespaced says whether a logical cluster serves a resource that it defines to be in namespaces.
+func (d *Definitions) HasNamespaced(cluster logicalcluster.Name, resource schema.GroupResource) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	h := d.find(cluster, resource.String()) // their names are <resource>.<group>
+	return h != nil && d.isNamespaced(h.Definition)
+}
+
+// isNamespaced wants a definition or nil.
+func (d *Definitions) isNamespaced(def *Definition) bool {
+	return def != nil && def.Spec.Scope == apiextensionsv1.NamespaceScoped && d.isServed(def)
+}
+
+// listener is told of a resource of a logical cluster.
+type listener func(logicalcluster.Name, schema.GroupResource)
+
+// OnNamespaced tells, until ctx ends, whenever HasNamespaced has become true or false. It is told while the definition changes, so
+// tell must not block.
+func (d *Definitions) OnNamespaced(ctx context.Context, tell func(logicalcluster.Name, schema.GroupResource)) {
+	l := listener(tell)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.listeners[&l] = struct{}{}
+	context.AfterFunc(ctx, func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		delete(d.listeners, &l)
+	})
 }
 
 func resourceOf(def *Definition) schema.GroupResource {
@@ -281,13 +313,6 @@ func (d *Definitions) release(old, next *held) {
 			old.end(nil)
 		}
 	}
-	d.mu.Unlock()
-	if unheld != "" && d.unheld != nil {
-		d.unheld(unheld)
-	}
-	if d.changed == nil {
-		return
-	}
 	var before, after *Definition
 	if old != nil {
 		before = old.Definition
@@ -295,5 +320,19 @@ func (d *Definitions) release(old, next *held) {
 	if next != nil {
 		after = next.Definition
 	}
-	d.changed(before, after, next != nil && next.anticipated)
+	var told []*listener
+	if d.isNamespaced(before) != d.isNamespaced(after) {
+		told = slices.Collect(maps.Keys(d.listeners))
+	}
+	d.mu.Unlock()
+	for _, l := range told {
+		one := cmp.Or(after, before)
+		(*l)(clusterOf(one), resourceOf(one))
+	}
+	if unheld != "" && d.unheld != nil {
+		d.unheld(unheld)
+	}
+	if d.changed != nil {
+		d.changed(before, after, next != nil && next.anticipated)
+	}
 }

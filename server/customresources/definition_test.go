@@ -7,10 +7,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/kcp-dev/logicalcluster/v3"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
 )
 
@@ -69,6 +71,56 @@ func TestDefinitionsKnowTheNewest(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Who listens is told whenever a resource begins or ends to be served in namespaces, and of nothing else.
+func TestDefinitionsTellWhatIsServed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDefinitions(nil, Names{})
+		ctx, end := context.WithCancel(t.Context())
+		defer end()
+		var heard []string
+		d.OnNamespaced(ctx, func(cluster logicalcluster.Name, resource schema.GroupResource) {
+			heard = append(heard, fmt.Sprintf("%s %s %v", cluster, resource, d.HasNamespaced(cluster, resource)))
+		})
+		hears := func(reason string, want ...string) {
+			t.Helper()
+			if !slices.Equal(heard, want) {
+				t.Errorf("heard %q, want %q: %s", heard, want, reason)
+			}
+			heard = nil
+		}
+		put := func(cluster, version string, source source, change func(*apiextensionsv1.CustomResourceDefinition)) {
+			t.Helper()
+			d.put(defined(t, &d.specs, cluster, version, change), source)
+		}
+		put("a", "1", told, nil)
+		hears("it is not established")
+		put("a", "1", decided, established)
+		hears("it is served before anybody is told", "a widgets.shop.example true")
+		put("a", "2", told, established)
+		hears("nothing new")
+		put("b", "3", read, established)
+		hears("each logical cluster has its own", "b widgets.shop.example true")
+		put("a", "4", told, nil)
+		hears("established no more", "a widgets.shop.example false")
+		d.drop("a", "widgets.shop.example", 5)
+		hears("it was not served")
+		d.drop("b", "widgets.shop.example", 6)
+		hears("gone", "b widgets.shop.example false")
+		put("a", "7", told, func(c *apiextensionsv1.CustomResourceDefinition) {
+			established(c)
+			c.Spec.Scope = apiextensionsv1.ClusterScoped
+		})
+		hears("in no namespace")
+		end()
+		synctest.Wait()
+		put("b", "8", told, established)
+		hears("nobody listens")
+		if len(d.listeners) != 0 {
+			t.Errorf("%d listeners are kept", len(d.listeners))
+		}
+	})
 }
 
 // A list after a gap brings what is new, and what is gone goes.

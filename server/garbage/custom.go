@@ -57,22 +57,31 @@ func (c *Custom) Stored() ([]*storage.Resource, <-chan struct{}) {
 	builtin, _ := c.Builtin.Stored()
 	all := slices.Clone(builtin)
 	resources, changed := c.definitions.Resources()
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	for _, gr := range resources {
-		if c.stores[gr] == nil {
-			store, err := c.open(gr)
-			if err != nil {
-				// The memory of etcd of where there are rows cannot be written, because it is away.
-				klog.Background().Error(err, "Cannot open the store of a custom resource, will try again", "resource", gr.String())
-				changed = soonOr(changed)
-				continue
-			}
-			c.stores[gr] = store
+		store, err := c.Store(gr)
+		if err != nil {
+			// The memory of etcd of where there are rows cannot be written, because it is away.
+			klog.Background().Error(err, "Cannot open the store of a custom resource, will try again", "resource", gr.String())
+			changed = soonOr(changed)
+			continue
 		}
-		all = append(all, c.stores[gr])
+		all = append(all, store)
 	}
 	return all, changed
+}
+
+// Store returns the one store of the metadata of a custom resource, for others, too. Callers know that a logical cluster defines it.
+func (c *Custom) Store(gr schema.GroupResource) (*storage.Resource, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if store := c.stores[gr]; store != nil {
+		return store, nil
+	}
+	store, err := c.open(gr)
+	if err == nil {
+		c.stores[gr] = store
+	}
+	return store, err
 }
 
 // soonOr returns a channel that is closed after a while, or with another.

@@ -41,10 +41,14 @@ const (
 type Stores interface {
 	// Known returns a logical cluster by its name, and false for one that is not known (yet, or any more).
 	Known(name logicalcluster.Name) (lcctx.Cluster, bool)
-	// Served says whether there is a store of a resource with namespaces.
-	Served(resource schema.GroupResource) bool
-	// List returns what etcd holds now.
+	// Served says whether a logical cluster serves a resource with namespaces, and whether it is one that it defines itself.
+	Served(cluster logicalcluster.Name, resource schema.GroupResource) (served, custom bool)
+	// OnCustom tells, until ctx ends, where a custom resource begins or ends to be served. tell must not block.
+	OnCustom(ctx context.Context, tell func(logicalcluster.Name, schema.GroupResource))
+	// List returns what etcd holds now of a built-in resource.
 	List(ctx context.Context, resource schema.GroupResource, namespace string) ([]runtime.Object, error)
+	// Count returns of how many objects of a custom resource etcd holds now.
+	Count(ctx context.Context, resource schema.GroupResource, namespace string) (int64, error)
 	// Quota reads a ResourceQuota from etcd.
 	Quota(ctx context.Context, namespace, name string) (*corev1.ResourceQuota, error)
 	// UpdateQuotaStatus writes the status of a ResourceQuota that is still as it was read; else it returns a conflict.
@@ -115,11 +119,24 @@ func (c *Controller) changed(e client.Event[*corev1.ResourceQuota]) {
 	}
 }
 
+// defined asks for what follows from a custom resource that begins or ends to be served in a logical cluster. None is created until
+// it is counted.
+func (c *Controller) defined(cluster logicalcluster.Name, resource schema.GroupResource) {
+	for _, q := range c.informers.ResourceQuotas.List(cluster, "") {
+		if _, limits := q.Spec.Hard[generic.ObjectCountQuotaResourceNameFor(resource)]; limits {
+			c.watches.Add(struct{}{})
+			c.uncounted.Add(client.KeyOf(q))
+		}
+	}
+}
+
 // Run waits for the informers and works until ctx ends.
 func (c *Controller) Run(ctx context.Context) error {
 	defer c.counts.Stop()
 	defer c.uncounted.Stop()
 	defer c.watches.Stop()
+	// Before anything is counted: what is defined then is seen by the count.
+	c.stores.OnCustom(ctx, c.defined)
 	if err := c.informers.WaitSynced(ctx); err != nil {
 		return err
 	}
@@ -189,9 +206,7 @@ func (c *Controller) countSettled(ctx context.Context, key client.Key) (time.Dur
 	if wait := c.unsettled(key, read); wait > 0 {
 		return wait, nil
 	}
-	status, err := statusOf(read, c.stores.Served, func(resource schema.GroupResource, namespace string) ([]runtime.Object, error) {
-		return c.stores.List(ctx, resource, namespace)
-	})
+	status, err := statusOf(read, c.evaluators(ctx, key.Cluster))
 	if err != nil {
 		return 0, fmt.Errorf("count for ResourceQuota %s: %w", key, err)
 	}
@@ -207,9 +222,25 @@ func (c *Controller) countSettled(ctx context.Context, key client.Key) (time.Dur
 	return 0, nil
 }
 
-// statusOf counts. What nothing here can count keeps its place in hard and has none in used.
-func statusOf(q *corev1.ResourceQuota, served func(schema.GroupResource) bool, list List) (corev1.ResourceQuotaStatus, error) {
-	registry := generic.NewRegistry(limited(q.Spec.Hard, served, list))
+// evaluators returns one for each resource that a logical cluster, which is that of ctx wherever something is counted, serves in
+// namespaces, and nil for others.
+func (c *Controller) evaluators(ctx context.Context, cluster logicalcluster.Name) func(schema.GroupResource) kubequota.Evaluator {
+	return func(resource schema.GroupResource) kubequota.Evaluator {
+		switch served, custom := c.stores.Served(cluster, resource); {
+		case !served:
+			return nil
+		case custom:
+			return counted{Evaluator(resource, nil), func(namespace string) (int64, error) { return c.stores.Count(ctx, resource, namespace) }}
+		}
+		return Evaluator(resource, func(resource schema.GroupResource, namespace string) ([]runtime.Object, error) {
+			return c.stores.List(ctx, resource, namespace)
+		})
+	}
+}
+
+// statusOf counts. What has no evaluator keeps its place in hard and has none in used.
+func statusOf(q *corev1.ResourceQuota, evaluator func(schema.GroupResource) kubequota.Evaluator) (corev1.ResourceQuotaStatus, error) {
+	registry := generic.NewRegistry(limited(q.Spec.Hard, evaluator))
 	used, err := kubequota.CalculateUsage(q.Namespace, q.Spec.Scopes, q.Spec.Hard, registry, q.Spec.ScopeSelector)
 	if err != nil {
 		return corev1.ResourceQuotaStatus{}, err
@@ -223,10 +254,11 @@ func statusOf(q *corev1.ResourceQuota, served func(schema.GroupResource) bool, l
 func (c *Controller) watchLimited(ctx context.Context, _ struct{}) (time.Duration, error) {
 	wanted := map[schema.GroupResource]bool{}
 	for _, q := range c.informers.ResourceQuotas.All() {
-		if cluster, _ := c.stores.Known(lcctx.NameFrom(q)); cluster.Mirror {
+		name := lcctx.NameFrom(q)
+		if cluster, _ := c.stores.Known(name); cluster.Mirror {
 			continue
 		}
-		for _, e := range limited(q.Spec.Hard, c.stores.Served, nil) {
+		for _, e := range limited(q.Spec.Hard, c.evaluators(ctx, name)) {
 			wanted[e.GroupResource()] = true
 		}
 	}

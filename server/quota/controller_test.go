@@ -41,7 +41,9 @@ func (*one) Known(name logicalcluster.Name) (lcctx.Cluster, bool) {
 	return lcctx.Cluster{Name: name}, true
 }
 
-func (*one) Served(schema.GroupResource) bool { return true }
+func (*one) Served(logicalcluster.Name, schema.GroupResource) (served, custom bool) {
+	return true, false
+}
 
 func (o *one) List(ctx context.Context, _ schema.GroupResource, _ string) ([]runtime.Object, error) {
 	cluster, _ := lcctx.ClusterFrom(ctx)

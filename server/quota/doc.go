@@ -1,6 +1,6 @@
 // Package quota counts what ResourceQuotas limit, in all workspaces at once, as kube-controller-manager does for one cluster.
 //
-// It reads ResourceQuotas from a shared informer and what they limit from the server's stores, and writes the status of
+// It reads ResourceQuotas from a shared informer and what they limit from the server's stores, custom resources too, and writes the status of
 // ResourceQuotas: what is allowed (spec.hard) and what is used. The admission plugin ResourceQuota (server/admission) charges
 // the same status for every creation before it is let through; here it is made right when a ResourceQuota is new or changed,
 // when something that it limits is gone, and five minutes after its status was written, which corrects what was charged for
@@ -17,6 +17,10 @@
 // seconds; a creation at another server that takes longer than that from its charge to its write is missed, and one more let
 // through. So it is with a new ResourceQuota, or a new limit in one, for what is being created in the moment in which it is
 // counted first: nobody charges that.
+//
+// Custom resources are those that a workspace defines for itself: of one that it does not, a ResourceQuota says what is allowed and not
+// what is used, and refuses all until somebody defines it and it is counted, at once. etcd counts its rows in the namespace; none
+// is read, which a schema of another workspace could not. Their watches are of the metadata that server/garbage reads.
 //
 // Only resources that a ResourceQuota somewhere limits are watched, each by one watch for all workspaces that keeps nothing; a
 // workspace without ResourceQuotas, or with some and idle, costs nothing. ResourceQuotas of mirrors are left alone: the physical cluster counts those.

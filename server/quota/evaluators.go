@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -45,8 +46,28 @@ func Evaluator(resource schema.GroupResource, list List) kubequota.Evaluator {
 	return generic.NewObjectCountEvaluator(resource, generic.ListResourceUsingListerFunc(listers, resource.WithVersion("")), aliases[resource])
 }
 
-// limited returns evaluators of the resources that a ResourceQuota limits, of those that served knows.
-func limited(hard corev1.ResourceList, served func(schema.GroupResource) bool, list List) []kubequota.Evaluator {
+// counted is the evaluator of a resource of which nothing but the number is known. ResourceQuotas with scopes, which are of pods and
+// claims, cannot limit numbers of objects.
+type counted struct {
+	kubequota.Evaluator
+	count func(namespace string) (int64, error)
+}
+
+// UsageStats implements kubequota.Evaluator.
+func (c counted) UsageStats(o kubequota.UsageStatsOptions) (kubequota.UsageStats, error) {
+	number, err := c.count(o.Namespace)
+	if err != nil {
+		return kubequota.UsageStats{}, err
+	}
+	used := corev1.ResourceList{}
+	for _, name := range o.Resources {
+		used[name] = *resource.NewQuantity(number, resource.DecimalSI)
+	}
+	return kubequota.UsageStats{Used: used}, nil
+}
+
+// limited returns evaluators of the resources that a ResourceQuota limits, of those that there are evaluators of.
+func limited(hard corev1.ResourceList, evaluator func(schema.GroupResource) kubequota.Evaluator) []kubequota.Evaluator {
 	candidates := map[schema.GroupResource]bool{{Resource: "pods"}: true, {Resource: "services"}: true, {Resource: "persistentvolumeclaims"}: true}
 	for resource := range aliases {
 		candidates[resource] = true
@@ -59,7 +80,7 @@ func limited(hard corev1.ResourceList, served func(schema.GroupResource) bool, l
 	names := kubequota.ResourceNames(hard)
 	var all []kubequota.Evaluator
 	for resource := range candidates {
-		if e := Evaluator(resource, list); served(resource) && len(e.MatchingResources(names)) > 0 {
+		if e := evaluator(resource); e != nil && len(e.MatchingResources(names)) > 0 {
 			all = append(all, e)
 		}
 	}

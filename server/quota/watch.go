@@ -40,7 +40,7 @@ func (c *Controller) watchOnce(ctx context.Context, resource schema.GroupResourc
 	}
 	defer events.Stop()
 	// What happened before the watch began, or since the last one ended.
-	c.recount(resource, c.informers.ResourceQuotas.All())
+	c.recount(ctx, resource, c.informers.ResourceQuotas.All())
 	for event := range events.ResultChan() {
 		if event.Type == watch.Error {
 			return apierrors.FromObject(event.Object)
@@ -49,16 +49,16 @@ func (c *Controller) watchOnce(ctx context.Context, resource schema.GroupResourc
 			continue
 		}
 		if object, err := meta.Accessor(event.Object); err == nil {
-			c.recount(resource, c.informers.ResourceQuotas.List(lcctx.NameFrom(object), object.GetNamespace()))
+			c.recount(ctx, resource, c.informers.ResourceQuotas.List(lcctx.NameFrom(object), object.GetNamespace()))
 		}
 	}
 	return nil
 }
 
 // recount asks for a count of those ResourceQuotas that limit a resource.
-func (c *Controller) recount(resource schema.GroupResource, quotas []*corev1.ResourceQuota) {
+func (c *Controller) recount(ctx context.Context, resource schema.GroupResource, quotas []*corev1.ResourceQuota) {
 	for _, q := range quotas {
-		for _, e := range limited(q.Spec.Hard, c.stores.Served, nil) {
+		for _, e := range limited(q.Spec.Hard, c.evaluators(ctx, lcctx.NameFrom(q))) {
 			if e.GroupResource() == resource {
 				c.counts.Add(client.KeyOf(q))
 			}

@@ -97,7 +97,8 @@ type Resource struct {
 	// Storage is what the registry has: it wants a logical cluster in the context, and keys as Key makes them.
 	Storage storage.Interface
 
-	custom bool // of a CustomResourceDefinition
+	// Custom says that its objects are of a CustomResourceDefinition, of whichever logical clusters.
+	Custom bool
 
 	// What is written passes through both, whoever writes.
 	codec       *clusterCodec
@@ -252,6 +253,17 @@ func (b *Backend) HasRows(ctx context.Context, cluster logicalcluster.Name, gr s
 		return false, fmt.Errorf("look for %s in logical cluster %q: %w", gr, cluster, err)
 	}
 	return len(got.Kvs) > 0, nil
+}
+
+// CountRows is how many objects of such a resource a logical cluster has in a namespace, as etcd has it now: nothing is read but
+// the number.
+func (b *Backend) CountRows(ctx context.Context, cluster logicalcluster.Name, gr schema.GroupResource, namespace string) (int64, error) {
+	key := join(b.prefix, ClusterKey(uncachedPrefix(gr), cluster, namespace)) + "/"
+	got, err := b.client.Get(ctx, key, clientv3.WithPrefix(), clientv3.WithCountOnly())
+	if err != nil {
+		return 0, fmt.Errorf("count %s in namespace %q of logical cluster %q: %w", gr, namespace, cluster, err)
+	}
+	return got.Count, nil
 }
 
 func uncachedPrefix(gr schema.GroupResource) string { return "/" + gr.Group + "/" + gr.Resource }

@@ -90,6 +90,24 @@ func TestDeleteClusterDataOfCustomResources(t *testing.T) {
 	}
 }
 
+// TestCountRows: those of one namespace of one logical cluster, whatever begins like it.
+func TestCountRows(t *testing.T) {
+	s := serve(t, prefixOf(t), nil)
+	aa, aab, bb := logicalName("custom-aa"), logicalName("custom-aab"), logicalName("custom-bb")
+	group := strings.ToLower(t.Name()) + ".example"
+	for _, row := range []string{
+		"gadgets/" + aa.String() + "/ns/a", "gadgets/" + aa.String() + "/ns/b", "gadgets/" + aa.String() + "/ns", "gadgets/" + aa.String() + "/ns2/c",
+		"gadgets/" + aab.String() + "/ns/d", "gadgets/" + bb.String() + "/ns/e", "gadgetsets/" + aa.String() + "/ns/f",
+	} {
+		putRow(t, prefixOf(t)+"/"+group+"/"+row)
+	}
+	for namespace, want := range map[string]int64{"ns": 2, "ns2": 1, "n": 0} {
+		if got, err := s.CountRows(t.Context(), aa, schema.GroupResource{Group: group, Resource: "gadgets"}, namespace); err != nil || got != want {
+			t.Errorf("in %s: %d, %v; want %d", namespace, got, err, want)
+		}
+	}
+}
+
 // TestDeleteManyCustomResourcesOfBefore: a definition without record goes before the last of its many objects, which go all
 // the same, also if the server ends between.
 func TestDeleteManyCustomResourcesOfBefore(t *testing.T) {

@@ -99,7 +99,7 @@ func (b *Backend) open(
 
 	entry := &Resource{
 		GroupResource: config.GroupResource, Prefix: resourcePrefix, Namespaced: namespaced, New: newFunc, NewList: newListFunc,
-		custom: custom, codec: codec, transformer: transformer, kv: b.client,
+		Custom: custom, codec: codec, transformer: transformer, kv: b.client,
 	}
 	var layer storage.Interface = &strictOrLenient{raw, lenient}
 	destroy := closeStores

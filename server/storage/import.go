@@ -123,7 +123,7 @@ func (b *Backend) customAt(prefix string) (schema.GroupResource, bool) {
 // builtinAt returns the store of what is built in at a prefix.
 func (b *Backend) builtinAt(prefix string) (*Resource, bool) {
 	for _, r := range b.Resources() {
-		if r.Prefix == prefix && !r.custom {
+		if r.Prefix == prefix && !r.Custom {
 			return r, true
 		}
 	}
