@@ -19,7 +19,9 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	applyv1 "k8s.io/client-go/applyconfigurations/admissionregistration/v1"
 	"sigs.k8s.io/yaml"
 
@@ -234,6 +236,86 @@ spec:
 		if diff := cmp.Diff("", o.GetLabels()["patched"]+o.GetAnnotations()["applied"]); diff != "" {
 			t.Errorf("%s of another workspace is changed:\n%s", o.GetName(), diff)
 		}
+	}
+}
+
+// TestMutatingAdmissionPoliciesWithParameters: a policy changes objects by parameters, of a built-in kind or a custom one, of its own
+// workspace alone, as they are now.
+func TestMutatingAdmissionPoliciesWithParameters(t *testing.T) {
+	r := startServer(t, nil)
+	in := map[logicalcluster.Name]place{}
+	for _, cluster := range []logicalcluster.Name{shop, bank} {
+		in[cluster] = r.place(t, cluster)
+		r.makeNamespace(t, cluster, "default")
+		r.custom(t, cluster).define(t, widgets(`{"note":{"type":"string"}}`))
+	}
+	for _, params := range []struct {
+		kind, field string
+		resource    schema.GroupVersionResource
+	}{
+		{"{apiVersion: v1, kind: ConfigMap}", "data", corev1.SchemeGroupVersion.WithResource("configmaps")},
+		{"{apiVersion: shop.example/v1, kind: Widget}", "spec", widgetsV1},
+	} {
+		name := params.resource.Resource
+		policy := fmt.Sprintf(`
+metadata: {name: %[1]s}
+spec:
+  reinvocationPolicy: Never
+  paramKind: %[2]s
+  matchConstraints:
+    resourceRules: [{apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [secrets]}]
+  mutations:
+  - patchType: ApplyConfiguration
+    applyConfiguration: {expression: 'Object{metadata: Object.metadata{annotations: {"%[1]s": params.%[3]s.note}}}'}
+`, name, params.kind, params.field)
+		binding := fmt.Sprintf("metadata: {name: %[1]s}\nspec: {policyName: %[1]s, paramRef: {name: param, namespace: default, parameterNotFoundAction: Deny}}", name)
+		// noted is what a Secret that would be made in a workspace is told, or why it is refused.
+		noted := func(cluster logicalcluster.Name) string {
+			made, err := in[cluster].CoreV1().Secrets("default").Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "any"}}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+			if err != nil {
+				return err.Error()
+			}
+			return made.Annotations[name]
+		}
+		wait := func(when, shops, banks string) {
+			t.Helper()
+			for cluster, want := range map[logicalcluster.Name]string{shop: shops, bank: banks} {
+				waitFor(t, time.Minute, fmt.Sprintf("%s: %s in %s says %q", when, name, cluster, want), func() (string, bool) {
+					got := noted(cluster)
+					return got, strings.Contains(got, want) && (got == "") == (want == "")
+				})
+			}
+		}
+		write := func(cluster logicalcluster.Name, note string) {
+			t.Helper()
+			param := &unstructured.Unstructured{Object: map[string]any{"metadata": map[string]any{"name": "param"}, params.field: map[string]any{"note": note}}}
+			kind := decode[admissionregistrationv1.ParamKind](t, params.kind)
+			param.SetAPIVersion(kind.APIVersion)
+			param.SetKind(kind.Kind)
+			_, err := in[cluster].objects.Resource(params.resource).Namespace("default").Apply(t.Context(), "param", param, metav1.ApplyOptions{FieldManager: "test"})
+			must(t, err)
+		}
+		for _, p := range in {
+			api := p.AdmissionregistrationV1()
+			_, err := api.MutatingAdmissionPolicies().Create(t.Context(), decode[admissionregistrationv1.MutatingAdmissionPolicy](t, policy), metav1.CreateOptions{})
+			must(t, err)
+			_, err = api.MutatingAdmissionPolicyBindings().Create(t.Context(), decode[admissionregistrationv1.MutatingAdmissionPolicyBinding](t, binding), metav1.CreateOptions{})
+			must(t, err)
+		}
+		const missing = "no params found"
+		wait("without parameters", missing, missing)
+		write(bank, "of bank")
+		wait("with bank's", missing, "of bank")
+		write(shop, "of shop")
+		wait("with both", "of shop", "of bank")
+		write(shop, "changed")
+		wait("when shop's has changed", "changed", "of bank")
+		must(t, in[shop].objects.Resource(params.resource).Namespace("default").Delete(t.Context(), "param", metav1.DeleteOptions{}))
+		wait("when shop's is gone", missing, "of bank")
+		for _, p := range in {
+			must(t, p.AdmissionregistrationV1().MutatingAdmissionPolicyBindings().Delete(t.Context(), name, metav1.DeleteOptions{}))
+		}
+		wait("unbound", "", "")
 	}
 }
 
