@@ -77,7 +77,7 @@ func (a *clusterAuthorizer) Authorize(ctx context.Context, attrs authorizer.Attr
 	if master && who.GetName() == user.APIServerUser {
 		return authorizer.DecisionAllow, "", nil // the server itself
 	}
-	if impersonates(attrs) && attrs.GetName() == user.APIServerUser {
+	if impersonates(attrs) && attrs.GetResource() == "users" && attrs.GetName() == user.APIServerUser {
 		return authorizer.DecisionDeny, "the server itself cannot be impersonated", nil // what it alone may do, its administrators may not
 	}
 	segment, unresolved := ctx.Value(unresolvedKey{}).(string)

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/kubernetes/pkg/apis/discovery"
+	"k8s.io/utils/ptr"
 
 	"atoll.dev/atoll/internal/logicalcluster"
 	"atoll.dev/atoll/server/webhooks"
@@ -38,31 +39,36 @@ func (s scope) where(ctx context.Context, namespace, name string, port int32) (s
 	if !ok {
 		return "", fmt.Errorf("it is stored as a %T", obj)
 	}
-	stored, err := s.objects.List(ctx, schema.GroupResource{Group: discovery.GroupName, Resource: "endpointslices"}, namespace, true)
-	if err != nil {
-		return "", err
-	}
-	var own []*discovery.EndpointSlice
-	for _, obj := range stored {
-		if slice, ok := obj.(*discovery.EndpointSlice); ok && slice.Labels[discoveryv1.LabelServiceName] == name {
-			own = append(own, slice)
-		}
-	}
-	addresses, err := addressesOf(service, own, port)
+	addresses, err := addressesOf(service, port, func() ([]*discovery.EndpointSlice, error) { return s.endpoints(ctx, namespace, name) })
 	if err != nil {
 		return "", err
 	}
 	return addresses[rand.IntN(len(addresses))], nil
 }
 
+// endpoints returns the EndpointSlices of a Service.
+func (s scope) endpoints(ctx context.Context, namespace, service string) ([]*discovery.EndpointSlice, error) {
+	stored, err := s.objects.List(ctx, schema.GroupResource{Group: discovery.GroupName, Resource: "endpointslices"}, namespace, true)
+	if err != nil {
+		return nil, err
+	}
+	var own []*discovery.EndpointSlice
+	for _, obj := range stored {
+		if slice, ok := obj.(*discovery.EndpointSlice); ok && slice.Labels[discoveryv1.LabelServiceName] == service {
+			own = append(own, slice)
+		}
+	}
+	return own, nil
+}
+
 // addressesOf returns where a port of a Service is reached, one address at least: the name or the load balancer that it stands for, or
 // what the EndpointSlices of one without selector say. What a selector finds runs in physical clusters.
-func addressesOf(service *core.Service, endpointSlices []*discovery.EndpointSlice, port int32) ([]string, error) {
+func addressesOf(service *core.Service, port int32, endpoints func() ([]*discovery.EndpointSlice, error)) ([]string, error) {
 	at := func(host string, port int32) string { return net.JoinHostPort(host, strconv.Itoa(int(port))) }
 	if service.Spec.Type == core.ServiceTypeExternalName {
 		return []string{at(service.Spec.ExternalName, port)}, nil
 	}
-	i := slices.IndexFunc(service.Spec.Ports, func(p core.ServicePort) bool { return p.Port == port })
+	i := slices.IndexFunc(service.Spec.Ports, func(p core.ServicePort) bool { return p.Port == port && isTCP(p.Protocol) })
 	if i < 0 {
 		return nil, fmt.Errorf("it has no port %d", port)
 	}
@@ -80,9 +86,13 @@ func addressesOf(service *core.Service, endpointSlices []*discovery.EndpointSlic
 	if len(service.Spec.Selector) > 0 {
 		return nil, errors.New("it runs in a physical cluster, where this server cannot reach it")
 	}
+	endpointSlices, err := endpoints()
+	if err != nil {
+		return nil, err
+	}
 	for _, slice := range endpointSlices {
 		for _, p := range slice.Ports {
-			if p.Port == nil || p.Name == nil && service.Spec.Ports[i].Name != "" || p.Name != nil && *p.Name != service.Spec.Ports[i].Name {
+			if p.Port == nil || ptr.Deref(p.Name, "") != service.Spec.Ports[i].Name || !isTCP(ptr.Deref(p.Protocol, "")) {
 				continue
 			}
 			for _, endpoint := range slice.Endpoints {
@@ -97,3 +107,6 @@ func addressesOf(service *core.Service, endpointSlices []*discovery.EndpointSlic
 	}
 	return addresses, nil
 }
+
+// isTCP says whether a protocol, TCP where it is left out, is that of webhooks.
+func isTCP(p core.Protocol) bool { return p == core.ProtocolTCP || p == "" }

@@ -19,9 +19,9 @@ import (
 
 // TestAddressesOf: a Service is called where it says that it is outside of physical clusters, at the port that is asked for.
 func TestAddressesOf(t *testing.T) {
-	ports := []core.ServicePort{{Name: "metrics", Port: 8080}, {Name: "hook", Port: 443}}
+	ports := []core.ServicePort{{Name: "metrics", Port: 8080}, {Name: "quic", Port: 443, Protocol: core.ProtocolUDP}, {Name: "hook", Port: 443, Protocol: core.ProtocolTCP}}
 	at := func(name string, port int32, endpoints ...discovery.Endpoint) *discovery.EndpointSlice {
-		return &discovery.EndpointSlice{Ports: []discovery.EndpointPort{{Name: new("metrics"), Port: new(int32(9))}, {Name: &name, Port: &port}}, Endpoints: endpoints}
+		return &discovery.EndpointSlice{Ports: []discovery.EndpointPort{{Name: new("metrics"), Port: new(int32(9))}, {Name: &name, Port: new(int32(8)), Protocol: new(core.ProtocolUDP)}, {Name: &name, Port: &port}}, Endpoints: endpoints}
 	}
 	endpoint := func(ready *bool, addresses ...string) discovery.Endpoint {
 		return discovery.Endpoint{Addresses: addresses, Conditions: discovery.EndpointConditions{Ready: ready}}
@@ -44,7 +44,7 @@ func TestAddressesOf(t *testing.T) {
 		"port without name":       {spec: core.ServiceSpec{Ports: []core.ServicePort{{Port: 443}}}, slices: []*discovery.EndpointSlice{{Ports: []discovery.EndpointPort{{Port: new(int32(9443))}, {}}, Endpoints: []discovery.Endpoint{endpoint(nil, "192.0.2.3")}}}, want: []string{"192.0.2.3:9443"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := addressesOf(&core.Service{Spec: tc.spec, Status: core.ServiceStatus{LoadBalancer: tc.balancer}}, tc.slices, 443)
+			got, err := addressesOf(&core.Service{Spec: tc.spec, Status: core.ServiceStatus{LoadBalancer: tc.balancer}}, 443, func() ([]*discovery.EndpointSlice, error) { return tc.slices, nil })
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}

@@ -33,15 +33,15 @@ type Definitions struct {
 	// builtin says which resources are served by others; definitions of them never are.
 	builtin Names
 	// changed is told of every change, with the definition before and after, of which one may be nil, and whether it is only
-	// anticipated; unheld of a hash that no definition has any more. They are set before Run.
+	// anticipated; unheld of a handler that no definition has any more. They are set before Run.
 	changed func(before, after *Definition, anticipated bool)
-	unheld  func(hash string)
+	unheld  func(handler string)
 
 	synced chan struct{}
 
 	mu       sync.Mutex // guards what follows
 	clusters map[logicalcluster.Name]*definitionsOfCluster
-	held     map[string]int // number of definitions by hash
+	held     map[string]int // number of definitions by handler
 	// resources has the number of definitions of each resource; news is closed when any definition changes, and may be nil.
 	resources map[schema.GroupResource]int
 	news      chan struct{}
@@ -197,11 +197,11 @@ func (d *Definitions) Count(cluster logicalcluster.Name) int {
 	return len(of.byName)
 }
 
-// isHeld says whether any definition has that hash.
-func (d *Definitions) isHeld(hash string) bool {
+// isHeld says whether any definition has that handler.
+func (d *Definitions) isHeld(handler string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.held[hash] > 0
+	return d.held[handler] > 0
 }
 
 // isServed says whether requests for the resource are answered: it was established, and its objects are stored under its own
@@ -266,7 +266,7 @@ func (d *Definitions) put(def *Definition, source source) {
 	}
 	next := &held{Definition: def, version: version, anticipated: source == decided}
 	of.byName[def.Name], of.served = next, nil
-	d.held[def.Hash]++
+	d.held[def.handler()]++
 	d.resources[resourceOf(def)]++
 	if old != nil && old.Hash == def.Hash {
 		next.watches, next.end = old.watches, old.end
@@ -305,9 +305,10 @@ func (d *Definitions) release(old, next *held) {
 		} else {
 			delete(d.resources, resource)
 		}
-		if d.held[old.Hash]--; d.held[old.Hash] == 0 {
-			delete(d.held, old.Hash)
-			unheld = old.Hash
+		name := old.handler()
+		if d.held[name]--; d.held[name] == 0 {
+			delete(d.held, name)
+			unheld = name
 		}
 		if old.end != nil && (next == nil || next.Hash != old.Hash) {
 			old.end(nil)

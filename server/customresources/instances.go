@@ -37,14 +37,14 @@ type served interface {
 const instancesBytes = 32 << 20
 
 // instances are upstream's handlers of custom resources, one for all definitions that are served alike. Each knows one
-// definition, which says nothing of any logical cluster; which one a request is for is in its context. It is made for the
+// definition, which says nothing of any logical cluster but where one of its Services converts; which one a request is for is in its context. It is made for the
 // first request and ended when no logical cluster has such a definition any more, or when there are too many and nobody has
 // asked for it for longest: anybody can define what is distinct and large.
 type instances struct {
 	config  Config
 	objects generic.RESTOptionsGetter
 	models  map[string]*spec.Schema
-	isHeld  func(hash string) bool
+	isHeld  func(handler string) bool
 
 	most int // bytes of specs
 	make func(*Definition) (*instance, error)
@@ -73,14 +73,14 @@ type instance struct {
 // of returns the instance for a definition. Whoever gets one says when he is done with it.
 func (s *instances) of(def *Definition) (_ *instance, done func(), _ error) {
 	s.mu.Lock()
-	i, ok := s.byHash[def.Hash]
+	i, ok := s.byHash[def.handler()]
 	if !ok {
 		var err error
 		if i, err = s.make(def); err != nil {
 			s.mu.Unlock()
 			return nil, nil, fmt.Errorf("serve %s: %w", def.Name, err)
 		}
-		i.hash, i.size = def.Hash, def.shared.size
+		i.hash, i.size = def.handler(), def.shared.size
 		s.byHash[i.hash] = i
 		s.bytes += i.size
 	}
@@ -92,9 +92,9 @@ func (s *instances) of(def *Definition) (_ *instance, done func(), _ error) {
 	for _, i := range idle {
 		i.close()
 	}
-	if !ok && !s.isHeld(def.Hash) {
+	if !ok && !s.isHeld(def.handler()) {
 		// The last definition went meanwhile, when there was nothing to drop. The request is still answered.
-		s.drop(def.Hash)
+		s.drop(def.handler())
 	}
 	return i, func() {
 		s.mu.Lock()
@@ -187,7 +187,7 @@ func (s *instances) serve(def *Definition) (*instance, error) {
 		s.objects,
 		noNewOnes{c.Admission},
 		nil, // nothing is established by it
-		webhooks.Services(c.Services(lcctx.Cluster{Name: clusterOf(def)})), // of one that converts by Service no other logical cluster has the hash
+		webhooks.Services(c.Services(lcctx.Cluster{Name: clusterOf(def)})), // those of any will do where none of them converts
 		c.Webhooks.Resolver,
 		1,
 		c.Authorizer,
@@ -206,7 +206,7 @@ func canonical(def *Definition) *apiextensionsv1.CustomResourceDefinition {
 		return condition{Type: t, Status: apiextensionsv1.ConditionTrue, LastTransitionTime: long}
 	}
 	return &apiextensionsv1.CustomResourceDefinition{
-		ObjectMeta: metav1.ObjectMeta{Name: def.Name, UID: types.UID(def.Hash)},
+		ObjectMeta: metav1.ObjectMeta{Name: def.Name, UID: types.UID(def.handler())},
 		Spec:       def.Spec,
 		Status: apiextensionsv1.CustomResourceDefinitionStatus{
 			AcceptedNames: def.Status.AcceptedNames,

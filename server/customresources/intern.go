@@ -57,7 +57,7 @@ func (s *specs) define(stored *apiextensions.CustomResourceDefinition) (*Definit
 		}
 		crd.Annotations = kept
 	}
-	hash, err := hashOf(shared, clusterOf(crd), &crd.Status.AcceptedNames)
+	hash, err := hashOf(shared, &crd.Status.AcceptedNames)
 	if err != nil {
 		return nil, fmt.Errorf("hash the names of CustomResourceDefinition %q: %w", crd.Name, err)
 	}
@@ -66,7 +66,7 @@ func (s *specs) define(stored *apiextensions.CustomResourceDefinition) (*Definit
 
 // withStatus is def with another status.
 func (d *Definition) withStatus(status apiextensionsv1.CustomResourceDefinitionStatus) (*Definition, error) {
-	hash, err := hashOf(d.shared, clusterOf(d), &status.AcceptedNames)
+	hash, err := hashOf(d.shared, &status.AcceptedNames)
 	if err != nil {
 		return nil, fmt.Errorf("hash the names of CustomResourceDefinition %q: %w", d.Name, err)
 	}
@@ -75,18 +75,13 @@ func (d *Definition) withStatus(status apiextensionsv1.CustomResourceDefinitionS
 	return &Definition{CustomResourceDefinition: &crd, Hash: hash, shared: d.shared}, nil
 }
 
-// hashOf is of what decides how a definition is served. The name of a definition is in its spec: <plural>.<group>. A Service that converts is
-// one of the definition's own logical cluster.
-func hashOf(shared *sharedSpec, cluster logicalcluster.Name, accepted *apiextensionsv1.CustomResourceDefinitionNames) (string, error) {
+// hashOf is of what decides how a definition is served. The name of a definition is in its spec: <plural>.<group>.
+func hashOf(shared *sharedSpec, accepted *apiextensionsv1.CustomResourceDefinitionNames) (string, error) {
 	names, err := json.Marshal(accepted)
 	if err != nil {
 		return "", err
 	}
-	of := append(shared.hash[:], names...)
-	if convertsByService(&shared.spec) {
-		of = append(of, cluster...)
-	}
-	sum := sha256.Sum256(of)
+	sum := sha256.Sum256(append(shared.hash[:], names...))
 	return hex.EncodeToString(sum[:]), nil
 }
 
@@ -118,9 +113,13 @@ func (s *specs) forget(hash [sha256.Size]byte) {
 	}
 }
 
-func convertsByService(spec *apiextensionsv1.CustomResourceDefinitionSpec) bool {
-	c := spec.Conversion
-	return c != nil && c.Webhook != nil && c.Webhook.ClientConfig != nil && c.Webhook.ClientConfig.Service != nil
+// handler names what serves a definition: one handler all of one hash, but where a Service converts, which is one of the
+// definition's own logical cluster.
+func (d *Definition) handler() string {
+	if c := d.Spec.Conversion; c != nil && c.Webhook != nil && c.Webhook.ClientConfig != nil && c.Webhook.ClientConfig.Service != nil {
+		return d.Hash + "@" + clusterOf(d).String()
+	}
+	return d.Hash
 }
 
 func clusterOf(def metav1.Object) logicalcluster.Name { return lcctx.NameFrom(def) }

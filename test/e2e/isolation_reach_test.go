@@ -39,7 +39,7 @@ const (
 // reach is what acts upon the requests of each workspace.
 type reach struct {
 	robot, forged string // a's ServiceAccount's token, and the same with b as its issuer
-	// asked is how often a's webhook was asked about requests of the walk, and b's about any.
+	// asked is how often the webhooks of a and b were asked.
 	asked [2]atomic.Int64
 }
 
@@ -77,15 +77,30 @@ func (w *isoWorld) reaches(t *testing.T) *reach {
 		out.arm(t, w, letter, cluster, url, bundle)
 	}
 	out.tokens(t, w)
-	framework.Eventually(t, patience, "the webhook of b is asked", func() string {
-		tried := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: reachNamespace, Name: "tried"}}
-		err := w.clients.Objects.Create(client.In(t.Context(), w.b), tried, ctrlclient.DryRunAll)
-		if err != nil || out.asked[1].Load() == 0 {
-			return fmt.Sprintf("not asked yet: %v", err)
-		}
-		return ""
-	})
+	out.stands(t, w)
 	return out
+}
+
+// stands waits until what acts upon the requests of each workspace does: at the start, and at the end of a walk still.
+func (r *reach) stands(t *testing.T, w *isoWorld) {
+	t.Helper()
+	for i, cluster := range []logicalcluster.Name{w.a, w.b} {
+		before := r.asked[i].Load()
+		try := func(name string) error {
+			tried := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: reachNamespace, Name: name}}
+			return w.clients.Objects.Create(client.In(t.Context(), cluster), tried, ctrlclient.DryRunAll)
+		}
+		framework.Eventually(t, patience, "webhooks and policies act in "+cluster.String(), func() string {
+			if err := try("tried"); err != nil || r.asked[i].Load() == before {
+				return fmt.Sprintf("the webhook was asked %d times: %v", r.asked[i].Load()-before, err)
+			}
+			err := try(refusedName)
+			if refused := err != nil && strings.Contains(err.Error(), refusedWords); refused != (i == 0) {
+				return fmt.Sprintf("the policy of a refuses it: %t: %v", refused, err)
+			}
+			return ""
+		})
+	}
 }
 
 // hooks are the webhooks of a and b, each at the path of its letter.
@@ -109,9 +124,7 @@ func (r *reach) hooks(t *testing.T, w *isoWorld) (url string, bundle []byte) {
 		ofWalk := review.Request.UserInfo.Username == "alice" || strings.HasPrefix(review.Request.UserInfo.Username, "system:serviceaccount:"+reachNamespace+":")
 		switch req.URL.Path {
 		case "/a":
-			if ofWalk {
-				r.asked[0].Add(1)
-			}
+			r.asked[0].Add(1)
 			if strings.Contains(string(body), canary) {
 				t.Errorf("the webhook of a is shown an object of b: %s", body)
 			}

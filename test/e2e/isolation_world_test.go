@@ -280,7 +280,7 @@ func servedResources(t *testing.T, clients *client.Clients, cluster logicalclust
 	return resources
 }
 
-// fill writes the manifest of every resource; in b each carries the canary.
+// fill writes the manifest of every resource; in b each carries the canary, but Placements, which the server alone writes.
 func (w *isoWorld) fill(t *testing.T, cluster logicalcluster.Name, letter string) {
 	t.Helper()
 	ctx := client.In(t.Context(), cluster)
