@@ -19,7 +19,8 @@
 //   - An older view after a restart. The first list of everything is the state of an earlier revision; the watches
 //     catch up only when the controller has done what it would do.
 //   - Dropped events. While others work nothing is seen; then the watch has expired, and a new list shows the
-//     last states only.
+//     last states only. The scenario names what the user changes twice in a step; unless nobody saw the state between, the
+//     run has tested nothing, and fails.
 //
 // A run is judged by what is left and by what happened. After every step of the user's all objects of the workspace, the
 // mirrors and the physical clusters have to be those of the undisturbed run. And the audit logs of the physical
