@@ -5,6 +5,7 @@
 //	filter_test.go     the part of it that withholds watch events
 //	subjects_test.go   the controllers: to add one is an entry of subjects
 //	scenarios_test.go  what a user does, and what may be deleted then: to add one is an entry of scenarios
+//	pull_test.go       what a syncer outside the server asks of it, for the scenario in which there is one
 //	world_test.go      a server in this process, two physical clusters beside it, and who runs in it
 //	run_test.go        one scenario played once, step by step, with the judge of each step
 //	state_test.go      everything that a run left in the workspace, the mirrors and the clusters, comparable

@@ -49,6 +49,8 @@ type user struct {
 	path []string
 	// owners of the app.
 	owners []metav1.OwnerReference
+	// keys of the certificates of a cluster that is synced from outside, by request, in PEM. It is nil before that is registered.
+	keys map[string][]byte
 }
 
 const app = "web"
@@ -135,6 +137,16 @@ var scenarios = []scenario{
 			{"apply", func(u *user) error { return errors.Join(u.place("east"), u.apply(1)) }, east(1), nil},
 			{"regret", (*user).regret, east(1), nil},
 			{"delete", func(u *user) error { return u.remove() }, nil, all("east")},
+		},
+	},
+	{
+		name: "pull", twice: map[string]string{"replace": "hub secrets/" + pulled},
+		steps: []step{
+			{"add", (*user).pull, nil, nil},
+			{"renew", (*user).renew, nil, nil},
+			{"replace", (*user).replaceToken, nil, nil},
+			{"steal", (*user).steal, nil, nil},
+			{"remove", (*user).removePulled, nil, nil},
 		},
 	},
 }
