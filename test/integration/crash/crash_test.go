@@ -38,6 +38,7 @@ func TestControllersSurvive(t *testing.T) {
 	fleet := startFleet(t)
 	for _, s := range subjects {
 		if s.soak && !soak {
+			t.Logf("left to make soak: %s", s.name)
 			continue
 		}
 		t.Run(s.name, func(t *testing.T) {
@@ -142,6 +143,10 @@ func crashes(w *world, t *testing.T, s subject, sc scenario, ref reference) {
 			})
 		}
 	})
+	t.Logf("figure writes that a run crashed after, of %d: %d", n, reached.crashes)
+	if skipped := n - reached.crashes; skipped > 0 {
+		t.Logf("figure skipped, since their runs came to fewer writes: %d", skipped)
+	}
 	for _, kind := range reached.missed(first.line, writes) {
 		one := s
 		one.counts = func(w write) bool { return first.line.counts(w) && w.kind() == kind }
@@ -149,7 +154,6 @@ func crashes(w *world, t *testing.T, s subject, sc scenario, ref reference) {
 			reached.add(crashAfter(w, t, one, sc, ref, 1))
 		}
 	}
-	t.Logf("crashed after %d of %d writes, in %s", reached.crashes, n, time.Since(began).Round(time.Second))
 	if missed := reached.missed(first.line, writes); len(missed) > 0 {
 		t.Errorf("no run crashed after %s", strings.Join(missed, ", "))
 	}
@@ -309,6 +313,7 @@ func olderViews(w *world, t *testing.T, s subject, sc scenario, ref reference) {
 		w.start(s, nil)
 	}
 	r.finish()
+	t.Logf("figure lists that showed the past: %d", stale)
 	if stale == 0 {
 		t.Error("no list showed the past, so nothing was tested")
 	}
@@ -347,7 +352,9 @@ func droppedEvents(w *world, t *testing.T, s subject, sc scenario, ref reference
 	w.start(s, nil)
 	r.finish()
 	d := f.dropped()
-	t.Logf("withheld %d events, %d of them for good: %d deletions, %d of which with a successor", d.events, d.intermediate, d.deleted, d.recreated)
+	t.Logf("withheld %d deletions, %d of which with a successor", d.deleted, d.recreated)
+	t.Logf("figure events withheld: %d", d.events)
+	t.Logf("figure of them for good: %d", d.intermediate)
 	if missed == 0 {
 		t.Error("nobody had to miss anything, so nothing was tested")
 	}
