@@ -25,6 +25,7 @@ import (
 	"k8s.io/utils/clock"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
+	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
 	"atoll.dev/atoll/internal/queue"
@@ -215,6 +216,28 @@ func (c *Credentials) target(mirror logicalcluster.Name) *workloadv1alpha1.SyncT
 	return found[0]
 }
 
+// targetNow is target by what the store holds, where the mirror says whose it is.
+func (c *Credentials) targetNow(ctx context.Context, mirror logicalcluster.Name) (*workloadv1alpha1.SyncTarget, error) {
+	var lc corev1alpha1.LogicalCluster
+	err := c.config.Clients.Objects.Get(client.In(ctx, mirror), ctrlclient.ObjectKey{Name: corev1alpha1.LogicalClusterName}, &lc)
+	if ctrlclient.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("read logical cluster %s: %w", mirror, err)
+	}
+	owner := lc.Spec.Owner
+	if err != nil || lc.Spec.Use != corev1alpha1.LogicalClusterUseMirror || owner == nil {
+		return nil, nil
+	}
+	target := &workloadv1alpha1.SyncTarget{}
+	err = c.config.Clients.Objects.Get(client.In(ctx, logicalcluster.Name(owner.Cluster)), ctrlclient.ObjectKey{Name: owner.Name}, target)
+	if ctrlclient.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("read the SyncTarget of mirror %s: %w", mirror, err)
+	}
+	if err != nil || target.UID != owner.UID || target.Status.Mirror != string(mirror) || target.Spec.KubeconfigSecretRef != nil {
+		return nil, nil
+	}
+	return target, nil
+}
+
 // open says whether the request that a token was spent on is still there for its syncer to see.
 func (c *Credentials) open(mirror logicalcluster.Name, request types.UID) bool {
 	return slices.ContainsFunc(c.requests.List(mirror, ""), func(r *certificatesv1.CertificateSigningRequest) bool { return r.UID == request })
@@ -245,6 +268,22 @@ func (c *Credentials) stored(ctx context.Context, target *workloadv1alpha1.SyncT
 	if ok && known.version == version {
 		return known, nil
 	}
+	token, err := c.storedNow(ctx, target)
+	if err != nil || token.version == "" {
+		return storedToken{}, err
+	}
+	c.mu.Lock()
+	c.tokens[k] = token
+	c.mu.Unlock()
+	return token, nil
+}
+
+// storedNow is stored by what the store holds.
+func (c *Credentials) storedNow(ctx context.Context, target *workloadv1alpha1.SyncTarget) (storedToken, error) {
+	k, ok := tokenSecretOf(target)
+	if !ok {
+		return storedToken{}, nil
+	}
 	secret, err := c.config.Clients.Kube.CoreV1().Secrets(k.Namespace).Get(client.In(ctx, k.Cluster), k.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return storedToken{}, nil
@@ -254,9 +293,6 @@ func (c *Credentials) stored(ctx context.Context, target *workloadv1alpha1.SyncT
 	}
 	token := readToken(secret)
 	token.version = string(secret.UID) + "/" + secret.ResourceVersion
-	c.mu.Lock()
-	c.tokens[k] = token
-	c.mu.Unlock()
 	return token, nil
 }
 
@@ -291,14 +327,16 @@ func (c *Credentials) reconcile(ctx context.Context, k client.Key) (time.Duratio
 	}
 
 	target := c.target(k.Cluster)
-	var stored storedToken
-	if target != nil {
-		var err error
-		if stored, err = c.stored(ctx, target); err != nil {
-			return 0, err
+	verdict, err := c.rule(ctx, request, target, c.stored)
+	if err == nil && verdict.refused != "" {
+		// A syncer that is refused gives up, and another server, which had seen more, may have let it in: only the store refuses.
+		if target, err = c.targetNow(ctx, k.Cluster); err == nil {
+			verdict, err = c.rule(ctx, request, target, c.storedNow)
 		}
 	}
-	verdict := judge(request, k.Cluster, target, stored.id)
+	if err != nil {
+		return 0, err
+	}
 	if verdict.refused != "" {
 		klog.FromContext(ctx).Info("Certificate of a syncer refused", "request", k.String(), "user", request.Spec.Username, "reason", verdict.refused)
 		return 0, c.answer(ctx, request, certificatesv1.CertificateDenied, "Refused", verdict.refused)
@@ -312,6 +350,19 @@ func (c *Credentials) reconcile(ctx context.Context, k client.Key) (time.Duratio
 		}
 	}
 	return 0, c.sign(ctx, request)
+}
+
+// rule judges a request with the token that read finds.
+func (c *Credentials) rule(ctx context.Context, request *certificatesv1.CertificateSigningRequest, target *workloadv1alpha1.SyncTarget,
+	read func(context.Context, *workloadv1alpha1.SyncTarget) (storedToken, error)) (ruling, error) {
+	var token storedToken
+	if target != nil {
+		var err error
+		if token, err = read(ctx, target); err != nil {
+			return ruling{}, err
+		}
+	}
+	return judge(request, client.KeyOf(request).Cluster, target, token.id), nil
 }
 
 // answered says whether nothing more is to be done for a request.

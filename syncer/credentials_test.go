@@ -8,17 +8,25 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"path"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/cert"
 	"k8s.io/utils/clock"
 
+	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
@@ -199,4 +207,146 @@ func TestTokenOfAServerThatStarts(t *testing.T) {
 	if _, ok, err := c.Token(ctx, testMirror, "aaaaaa.0123456789abcdef"); ok || err == nil {
 		t.Errorf("Token = %v, %v; want an error", ok, err)
 	}
+}
+
+// TestLateRefusals: several servers on one etcd rule on a request, of which one has let the syncer in. A syncer that is refused gives up,
+// so that only what the store holds refuses, whatever the others have seen.
+func TestLateRefusals(t *testing.T) {
+	const token, replaced = "aaaaaa", "bbbbbb"
+	home, in := map[string]string{lcctx.Annotation: "root"}, map[string]string{lcctx.Annotation: testMirror}
+	target := func(credential string) *workloadv1alpha1.SyncTarget {
+		st := &workloadv1alpha1.SyncTarget{ObjectMeta: metav1.ObjectMeta{Name: "east", UID: "east-uid", ResourceVersion: "7", Annotations: home}}
+		st.Spec.BootstrapTokenSecretRef = &corev1.SecretReference{Namespace: "default", Name: "token"}
+		st.Status = workloadv1alpha1.SyncTargetStatus{Mirror: testMirror, Credential: credential}
+		return st
+	}
+	secret := func(version, id string) *corev1.Secret {
+		return &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "token", UID: "token-uid", ResourceVersion: version, Annotations: home},
+			Type:       workloadv1alpha1.BootstrapTokenSecretType,
+			Data: map[string][]byte{
+				workloadv1alpha1.BootstrapTokenID: []byte(id), workloadv1alpha1.BootstrapTokenExpiration: []byte("2030-01-02T03:04:05Z"),
+			},
+		}
+	}
+	for _, tc := range []struct {
+		reason               string
+		user                 string
+		seenTarget, target   *workloadv1alpha1.SyncTarget
+		seenSecret, isSecret *corev1.Secret
+		owner                types.UID // of the mirror
+		want                 certificatesv1.RequestConditionType
+	}{
+		{"the SyncTarget was not seen yet", asStranger, nil, target(""), secret("1", token), secret("1", token), "east-uid", certificatesv1.CertificateApproved},
+		{"the token was not seen yet", asStranger, target(""), target(""), nil, secret("1", token), "east-uid", certificatesv1.CertificateApproved},
+		{"the token that replaces another was not seen yet", asStranger, target(""), target(""), secret("1", replaced), secret("2", token), "east-uid",
+			certificatesv1.CertificateApproved},
+		{"that the syncer has its certificate was not seen yet", asSyncer, target(replaced + "/x"), target(token + "/x"), nil, nil, "east-uid",
+			certificatesv1.CertificateApproved},
+		{"the SyncTarget is gone", asStranger, nil, nil, secret("1", token), secret("1", token), "east-uid", certificatesv1.CertificateDenied},
+		{"the mirror is another SyncTarget's", asStranger, nil, target(""), secret("1", token), secret("1", token), "another", certificatesv1.CertificateDenied},
+		{"the token is gone", asStranger, target(""), target(""), nil, nil, "east-uid", certificatesv1.CertificateDenied},
+		{"the token was replaced", asStranger, target(""), target(""), secret("1", replaced), secret("2", replaced), "east-uid", certificatesv1.CertificateDenied},
+	} {
+		t.Run(tc.reason, func(t *testing.T) {
+			request := certificateRequest(t, tc.user, token, &x509.CertificateRequest{Subject: pkix.Name{CommonName: asSyncer, SerialNumber: token}})
+			request.Name, request.Annotations, request.ResourceVersion = "syncer", in, "3"
+			mirror := &corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{Name: corev1alpha1.LogicalClusterName, Annotations: in}}
+			mirror.Spec = corev1alpha1.LogicalClusterSpec{Use: corev1alpha1.LogicalClusterUseMirror,
+				Owner: &corev1alpha1.LogicalClusterOwner{Resource: "synctargets", Cluster: "root", Name: "east", UID: tc.owner}}
+			hub := lateHub{
+				"synctargets": {seen: one(tc.seenTarget), is: one(tc.target)}, "secrets": {seen: one(tc.seenSecret), is: one(tc.isSecret)},
+				"certificatesigningrequests": {seen: one(request)}, "logicalclusters": {is: one(mirror)},
+			}
+			answers := make(chan certificatesv1.RequestConditionType, 1)
+			clients, informers := hub.clients(t, func(answered *certificatesv1.CertificateSigningRequest) {
+				answers <- answered.Status.Conditions[0].Type
+			})
+			c, err := NewCredentials(CredentialsConfig{
+				Clients: clients, Informers: informers, Clock: clock.RealClock{},
+				Sign: func([]byte) ([]byte, error) { return nil, errors.New("nothing is signed") },
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if tc.seenSecret != nil { // as when it let a syncer in
+				known := readToken(tc.seenSecret)
+				known.version = "token-uid/" + tc.seenSecret.ResourceVersion
+				c.tokens[client.Key{Cluster: "root", Namespace: "default", Name: "token"}] = known
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			var running sync.WaitGroup
+			defer running.Wait()
+			defer cancel()
+			running.Go(func() { informers.Run(ctx) })
+			running.Go(func() {
+				if err := c.Run(ctx); err != nil {
+					t.Error(err)
+				}
+			})
+			if got := <-answers; got != tc.want {
+				t.Errorf("the request is %s, want %s", got, tc.want)
+			}
+		})
+	}
+}
+
+// lateHub is a server whose lists of a resource are not what it holds; it has one object of a resource at most.
+type lateHub map[string]struct{ seen, is []any }
+
+func one[T any](object *T) []any {
+	if object == nil {
+		return nil
+	}
+	return []any{object}
+}
+
+// clients of the hub, whose informers are to be run. answered is called with each request that was answered.
+func (h lateHub) clients(t *testing.T, answered func(*certificatesv1.CertificateSigningRequest)) (*client.Clients, *client.Informers) {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		resource, name := path.Base(req.URL.Path), ""
+		if _, ok := h[resource]; !ok {
+			resource, name = path.Base(path.Dir(req.URL.Path)), resource
+		}
+		switch {
+		case req.Method == http.MethodPut: // of an approval or a status
+			body, err := io.ReadAll(req.Body)
+			if err != nil {
+				t.Error(err)
+			}
+			written, _, err := serializer.NewCodecFactory(client.Scheme).UniversalDeserializer().Decode(body, nil, nil)
+			if err != nil {
+				t.Error(err)
+			}
+			if request, ok := written.(*certificatesv1.CertificateSigningRequest); ok {
+				answered(request)
+			}
+			answer(t, w, http.StatusOK, written)
+		case req.URL.Query().Has("watch"):
+			w.WriteHeader(http.StatusOK)
+			w.(http.Flusher).Flush()
+			<-req.Context().Done()
+		case strings.HasPrefix(req.URL.Path, "/clusters/*/"):
+			list := map[string]any{"metadata": map[string]any{"resourceVersion": "5"}, "items": append([]any{}, h[resource].seen...)}
+			if strings.Contains(req.Header.Get("Accept"), "PartialObjectMetadataList") {
+				list["apiVersion"], list["kind"] = "meta.k8s.io/v1", "PartialObjectMetadataList"
+			}
+			answer(t, w, http.StatusOK, list)
+		case len(h[resource].is) == 0 || name == "":
+			notFound(t, w)
+		default:
+			answer(t, w, http.StatusOK, h[resource].is[0])
+		}
+	}))
+	t.Cleanup(server.Close)
+	clients, err := client.New(&rest.Config{Host: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	informers, err := client.NewInformers(clients)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return clients, informers
 }

@@ -5,6 +5,7 @@
 //	filter_test.go     the part of it that withholds watch events
 //	subjects_test.go   the controllers: to add one is an entry of subjects
 //	scenarios_test.go  what a user does, and what may be deleted then: to add one is an entry of scenarios
+//	pull_test.go       what a syncer outside the server asks of it, for the scenario in which there is one
 //	world_test.go      a server in this process, two physical clusters beside it, and who runs in it
 //	run_test.go        one scenario played once, step by step, with the judge of each step
 //	state_test.go      everything that a run left in the workspace, the mirrors and the clusters, comparable
@@ -19,7 +20,8 @@
 //   - An older view after a restart. The first list of everything is the state of an earlier revision; the watches
 //     catch up only when the controller has done what it would do.
 //   - Dropped events. While others work nothing is seen; then the watch has expired, and a new list shows the
-//     last states only.
+//     last states only. The scenario names what the user changes twice in a step; unless nobody saw the state between, the
+//     run has tested nothing, and fails.
 //
 // A run is judged by what is left and by what happened. After every step of the user's all objects of the workspace, the
 // mirrors and the physical clusters have to be those of the undisturbed run. And the audit logs of the physical

@@ -99,14 +99,21 @@ func TestMissedCrashesAreNamed(t *testing.T) {
 func TestFilterWithholds(t *testing.T) {
 	server, stream := io.Pipe()
 	f := newFilter()
-	resp, err := f.watch(answers(func(*http.Request) (*http.Response, error) { return ok(server), nil }), hubSide, request(t, http.MethodGet, "/api/v1/pods?watch=true"))
-	must(t, err)
+	watch := func(from io.ReadCloser) io.ReadCloser {
+		t.Helper()
+		e := end{newLine("test", nil), hubSide, answers(func(*http.Request) (*http.Response, error) { return ok(from), nil })}
+		e.filter = f
+		resp, err := e.RoundTrip(request(t, http.MethodGet, "/api/v1/pods?watch=true"))
+		must(t, err)
+		return resp.Body
+	}
+	body := watch(server)
 	say := func(kind, name, value string) {
 		t.Helper()
 		_, err := fmt.Fprintf(stream, `{"type":%q,"object":{"metadata":{"name":%q,"namespace":"n"},"value":%q}}`+"\n", kind, name, value)
 		must(t, err)
 	}
-	lines := bufio.NewScanner(resp.Body)
+	lines := bufio.NewScanner(body)
 	next := func() string {
 		t.Helper()
 		if !lines.Scan() {
@@ -136,7 +143,17 @@ func TestFilterWithholds(t *testing.T) {
 	if lines.Scan() {
 		t.Errorf("after its end the watch says %s", lines.Text())
 	}
-	must(t, resp.Body.Close())
+	must(t, body.Close())
+	if f.drops("hub pods/a") != "" || f.drops("hub pods/b") == "" {
+		t.Errorf("of what a state was dropped: %v, want a alone", f.missed)
+	}
+	if got := f.behind(); got != "hub /api/v1/pods" {
+		t.Errorf("what has to begin again: %q", got)
+	}
+	must(t, watch(http.NoBody).Close())
+	if got := f.behind(); got != "" {
+		t.Errorf("what has to begin again when it has: %q", got)
+	}
 	if got, want := f.dropped(), (held{events: 4, intermediate: 2, deleted: 1, recreated: 1}); got != want {
 		t.Errorf("withheld %+v, want %+v", got, want)
 	}

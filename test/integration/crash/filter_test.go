@@ -5,11 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 )
 
 // filter withholds watch events. While it is shut nothing passes; when it opens, every watch from which something was
@@ -21,6 +25,10 @@ type filter struct {
 	expire chan struct{}
 	last   time.Time // of an event
 	held   held
+	// away is how many watches something was withheld from that have not begun again, by id.
+	away map[string]int
+	// missed is what intermediate events were of since the filter was shut last, as "hub deployments/web".
+	missed map[string]bool
 }
 
 // held is what was withheld, by all watches together.
@@ -32,12 +40,12 @@ type held struct {
 	deleted, recreated int
 }
 
-func newFilter() *filter { return &filter{expire: make(chan struct{})} }
+func newFilter() *filter { return &filter{expire: make(chan struct{}), away: map[string]int{}} }
 
 func (f *filter) close() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.shut, f.last = true, time.Now()
+	f.shut, f.last, f.missed = true, time.Now(), map[string]bool{}
 }
 
 func (f *filter) open() {
@@ -61,6 +69,24 @@ func (f *filter) dropped() held {
 	return f.held
 }
 
+// behind returns the watches that have to begin again, which comes after a list: while the filter is shut that would show what is
+// to be withheld.
+func (f *filter) behind() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return strings.Join(slices.Sorted(maps.Keys(f.away)), "\n")
+}
+
+// drops returns what was dropped for good since the filter was shut, nothing if the object is of it.
+func (f *filter) drops(object string) string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.missed[object] {
+		return ""
+	}
+	return fmt.Sprintf("dropped are some of %v", slices.Sorted(maps.Keys(f.missed)))
+}
+
 // event is one frame of a watch.
 type event struct {
 	Type   string `json:"type"`
@@ -77,11 +103,17 @@ const expired = `{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","me
 	`"message":"too old resource version","reason":"Expired","code":410}}` + "\n"
 
 // watch passes a watch on. req has to ask for JSON.
-func (f *filter) watch(next http.RoundTripper, side string, req *http.Request) (*http.Response, error) {
+func (f *filter) watch(next http.RoundTripper, side string, info *apirequest.RequestInfo, req *http.Request) (*http.Response, error) {
 	resp, err := next.RoundTrip(req)
 	if err != nil || resp.StatusCode != http.StatusOK {
 		return resp, err
 	}
+	id := idOf(side, req)
+	f.mu.Lock()
+	if f.away[id]--; f.away[id] <= 0 {
+		delete(f.away, id)
+	}
+	f.mu.Unlock()
 	body := resp.Body
 	reader, writer := io.Pipe()
 	frames, failed := make(chan json.RawMessage), make(chan error, 1)
@@ -101,9 +133,10 @@ func (f *filter) watch(next http.RoundTripper, side string, req *http.Request) (
 			}
 		}
 	}()
+	w := watched{id: id, what: side + " " + info.Resource, withheld: map[string]event{}}
 	go func() {
 		defer close(stopped)
-		writer.CloseWithError(errors.Join(f.pass(writer, frames, failed), body.Close()))
+		writer.CloseWithError(errors.Join(f.pass(writer, frames, failed, w), body.Close()))
 	}()
 	resp.Body = pipe{reader, body}
 	return resp, nil
@@ -117,15 +150,20 @@ type pipe struct {
 
 func (p pipe) Close() error { return errors.Join(p.PipeReader.Close(), p.body.Close()) }
 
+// watched is one watch.
+type watched struct {
+	id, what string           // what is its side and resource
+	withheld map[string]event // the last of each object
+}
+
 // pass returns nil, which is the end of the stream, when the watch has expired.
-func (f *filter) pass(out io.Writer, frames <-chan json.RawMessage, failed <-chan error) error {
-	withheld := map[string]event{}
+func (f *filter) pass(out io.Writer, frames <-chan json.RawMessage, failed <-chan error, w watched) error {
 	for {
 		f.mu.Lock()
 		expire := f.expire
-		shut := f.shut
+		ends := !f.shut && len(w.withheld) > 0
 		f.mu.Unlock()
-		if !shut && len(withheld) > 0 {
+		if ends {
 			_, err := io.WriteString(out, expired)
 			return err
 		}
@@ -138,10 +176,10 @@ func (f *filter) pass(out io.Writer, frames <-chan json.RawMessage, failed <-cha
 			if err := json.Unmarshal(frame, &e); err != nil {
 				return fmt.Errorf("watch event %s: %w", frame, err)
 			}
-			if f.withhold(e, withheld) {
+			if f.withhold(e, w) {
 				continue
 			}
-			if len(withheld) > 0 {
+			if len(w.withheld) > 0 {
 				continue // after the filter opened: what follows is in the next list
 			}
 			if _, err := out.Write(append(frame, '\n')); err != nil {
@@ -152,20 +190,24 @@ func (f *filter) pass(out io.Writer, frames <-chan json.RawMessage, failed <-cha
 }
 
 // withhold says whether the filter is shut, and takes the event if so.
-func (f *filter) withhold(e event, withheld map[string]event) bool {
+func (f *filter) withhold(e event, w watched) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if !f.shut {
 		return false
 	}
 	f.last = time.Now()
+	if len(w.withheld) == 0 {
+		f.away[w.id]++
+	}
 	if e.Type == "BOOKMARK" {
-		withheld["bookmark"] = e // it may be the one that ends a first list
+		w.withheld["bookmark"] = e // it may be the one that ends a first list
 		return true
 	}
 	f.held.events++
-	if before, ok := withheld[e.key()]; ok {
+	if before, ok := w.withheld[e.key()]; ok {
 		f.held.intermediate++
+		f.missed[w.what+"/"+e.Object.Name] = true
 		if before.Type == "DELETED" && e.Type == "ADDED" {
 			f.held.recreated++
 		}
@@ -173,6 +215,6 @@ func (f *filter) withhold(e event, withheld map[string]event) bool {
 	if e.Type == "DELETED" {
 		f.held.deleted++
 	}
-	withheld[e.key()] = e
+	w.withheld[e.key()] = e
 	return true
 }

@@ -136,7 +136,7 @@ func (e end) RoundTrip(req *http.Request) (*http.Response, error) {
 	case info.Verb == "watch" && e.older != nil:
 		return e.lateWatch(req)
 	case info.Verb == "watch" && e.filter != nil:
-		return e.filter.watch(e.next, e.side, inJSON(req))
+		return e.filter.watch(e.next, e.side, info, inJSON(req))
 	}
 	resp, err := e.next.RoundTrip(req)
 	if err == nil && info.Verb != "watch" && e.isCrashed() {
@@ -240,7 +240,7 @@ func inJSON(req *http.Request) *http.Request {
 
 // olderList answers the first list of each resource from an earlier revision, and holds it against the present.
 func (e end) olderList(req *http.Request) (*http.Response, error) {
-	id := e.id(req)
+	id := idOf(e.side, req)
 	if e.only != "" && e.only != id {
 		return e.next.RoundTrip(req)
 	}
@@ -311,10 +311,10 @@ func (e end) olderList(req *http.Request) (*http.Response, error) {
 	return nil, err
 }
 
-// id is the same for equal lists and watches in all lives.
-func (e end) id(req *http.Request) string {
+// idOf is the same for equal lists and watches in all lives.
+func idOf(side string, req *http.Request) string {
 	query := req.URL.Query()
-	id := e.side + " " + req.URL.Path
+	id := side + " " + req.URL.Path
 	for _, selector := range []string{"fieldSelector", "labelSelector"} {
 		if s := query.Get(selector); s != "" {
 			id += " " + s
@@ -334,7 +334,7 @@ func different(a, b map[string]string) bool {
 
 // lateWatch makes a client list instead of streaming its first list, and holds its watches back until release.
 func (e end) lateWatch(req *http.Request) (*http.Response, error) {
-	if e.only != "" && e.only != e.id(req) {
+	if e.only != "" && e.only != idOf(e.side, req) {
 		return e.next.RoundTrip(req)
 	}
 	if req.URL.Query().Has("sendInitialEvents") {

@@ -27,6 +27,9 @@ type scenario struct {
 	// own scenarios make their workspaces themselves; the others have one when they begin.
 	own   bool
 	steps []step
+	// twice names, by step, an object of which every controller gets two changes to see in it, as "hub deployments/web": who is shown the last
+	// state only has missed one, however fast or slow all are.
+	twice map[string]string
 }
 
 // step is one thing that a user does.
@@ -46,6 +49,8 @@ type user struct {
 	path []string
 	// owners of the app.
 	owners []metav1.OwnerReference
+	// keys of the certificates of a cluster that is synced from outside, by request, in PEM. It is nil before that is registered.
+	keys map[string][]byte
 }
 
 const app = "web"
@@ -87,7 +92,7 @@ var scenarios = []scenario{
 		},
 	},
 	{
-		name: "life",
+		name: "life", twice: map[string]string{"scale": "hub deployments/" + app},
 		steps: []step{
 			{"apply", func(u *user) error { return errors.Join(u.place("east"), u.apply(2)) }, east(2), nil},
 			{"scale", func(u *user) error {
@@ -123,6 +128,25 @@ var scenarios = []scenario{
 			{"create below", func(u *user) error { return u.create("shop") }, nil, nil},
 			{"apply", func(u *user) error { return errors.Join(u.place("east"), u.apply(1)) }, east(1), nil},
 			{"delete", func(u *user) error { return u.remove() }, nil, all("east")},
+		},
+	},
+	{
+		name: "regret", own: true, twice: map[string]string{"regret": "hub workspaces/regretted"},
+		steps: []step{
+			{"create", func(u *user) error { return u.create("team") }, nil, nil},
+			{"apply", func(u *user) error { return errors.Join(u.place("east"), u.apply(1)) }, east(1), nil},
+			{"regret", (*user).regret, east(1), nil},
+			{"delete", func(u *user) error { return u.remove() }, nil, all("east")},
+		},
+	},
+	{
+		name: "pull", twice: map[string]string{"replace": "hub secrets/" + pulled},
+		steps: []step{
+			{"add", (*user).pull, nil, nil},
+			{"renew", (*user).renew, nil, nil},
+			{"replace", (*user).replaceToken, nil, nil},
+			{"steal", (*user).steal, nil, nil},
+			{"remove", (*user).removePulled, nil, nil},
 		},
 	},
 }
@@ -248,6 +272,12 @@ func (u *user) create(name string) error {
 	}
 	u.path = append(u.path, name)
 	return u.clients.Objects.Create(in, &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: name}})
+}
+
+// regret makes a workspace below the last one and deletes it at once.
+func (u *user) regret() error {
+	ws := &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: "regretted"}}
+	return errors.Join(u.clients.Objects.Create(u.home(), ws), u.clients.Objects.Delete(u.home(), ws))
 }
 
 // ready waits for the workspaces that were made, and learns their logical clusters.

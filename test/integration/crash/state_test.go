@@ -92,6 +92,7 @@ func (r *run) state() state {
 			list(r.ctx, c, r.fleet[c].dynamic, schema.GroupVersionResource{Group: "networking.k8s.io", Version: "v1", Resource: "networkpolicies"}, ours)
 		}
 	}
+	r.addPulled(s)
 	// A logical cluster that nobody knows the name of any more is none of those above.
 	all := &corev1alpha1.LogicalClusterList{}
 	must(r.t, r.clients.Objects.List(client.Everywhere(r.ctx), all))

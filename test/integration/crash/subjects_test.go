@@ -37,7 +37,7 @@ type subject struct {
 }
 
 // everyone is in the world at all times.
-var everyone = []string{"workspaces", "placement", "splitter", "syncer", "garbage"}
+var everyone = []string{"workspaces", "placement", "splitter", "syncer", "garbage", "credentials"}
 
 // subjects: where writes of one controller are divided over several entries, it is because together they are too many to crash
 // after each in a test that everybody runs.
@@ -69,12 +69,16 @@ var subjects = []subject{
 	},
 	{
 		name: "workspaces", make: makeWorkspaces,
-		crash: []string{"bare tree"}, older: []string{"bare tree"}, dropped: []string{"tree"}, more: []string{"tree"},
+		crash: []string{"bare tree"}, older: []string{"bare tree"}, dropped: []string{"regret"}, more: []string{"tree"},
 	},
 	{
 		// What it sees comes from the stores in its process, past every line, and no write of it rests on that alone.
 		name: "garbage", make: makeGarbage,
 		crash: []string{"owned"},
+	},
+	{
+		name: "credentials", make: makeCredentials,
+		crash: []string{"pull"}, older: []string{"pull"}, dropped: []string{"pull"},
 	},
 }
 
@@ -178,6 +182,18 @@ func makeGarbage(w *world, l *line) (func(context.Context) error, error) {
 		return nil, err
 	}
 	return together(i, g.Run), nil
+}
+
+func makeCredentials(w *world, l *line) (func(context.Context) error, error) {
+	c, i, err := w.shared(l)
+	if err != nil {
+		return nil, err
+	}
+	creds, err := syncer.NewCredentials(syncer.CredentialsConfig{Clients: c, Informers: i, Sign: w.server.SignSyncer, Clock: clock.RealClock{}})
+	if err != nil {
+		return nil, err
+	}
+	return together(i, creds.Run), nil
 }
 
 // makeSyncer makes the syncers of all physical clusters: they live in one process.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"runtime/pprof"
@@ -109,15 +110,6 @@ func (anywhere) WhyNowhere(logicalcluster.Name, schema.GroupResource, string, st
 
 func (anywhere) PlacedOn(types.UID) (placements, workspaces int) { return 0, 0 }
 
-// No syncer runs outside this process.
-func (anywhere) Token(context.Context, logicalcluster.Name, string) (string, bool, error) {
-	return "", false, nil
-}
-
-func (anywhere) Accepts(logicalcluster.Name, string) bool { return false }
-
-func (anywhere) WaitSynced(context.Context) error { return nil }
-
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
@@ -149,7 +141,14 @@ func newWorld(t *testing.T, fleet map[string]*cluster) *world {
 	must(t, err)
 	directory, err := workspaces.NewDirectory(clients, informers)
 	must(t, err)
-	s.Join(directory, anywhere{}, anywhere{})
+	// It lets syncers in, as in every server on an etcd; the requests that it cannot answer another one does, which may be under a fault.
+	readOnly := rest.CopyConfig(s.LoopbackConfig())
+	readOnly.Wrap(func(next http.RoundTripper) http.RoundTripper { return reader{next} })
+	reads, err := client.New(readOnly)
+	must(t, err)
+	credentials, err := syncer.NewCredentials(syncer.CredentialsConfig{Clients: reads, Informers: informers, Sign: s.SignSyncer, Clock: clock.RealClock{}})
+	must(t, err)
+	s.Join(directory, anywhere{}, credentials)
 	ns, err := namespaces.New(clients, informers, namespaces.Options{RootCA: s.CACertificate(), Read: s.Read})
 	must(t, err)
 	manager, err := syncer.NewManager(syncer.ManagerConfig{
@@ -176,7 +175,7 @@ func newWorld(t *testing.T, fleet map[string]*cluster) *world {
 		}
 	})
 	steady.Go(func() { informers.Run(ctx) })
-	for _, c := range []interface{ Run(context.Context) error }{ns, manager} {
+	for _, c := range []interface{ Run(context.Context) error }{ns, manager, credentials} {
 		steady.Go(func() {
 			if err := c.Run(ctx); err != nil && ctx.Err() == nil {
 				t.Errorf("%T: %v", c, err)
@@ -202,7 +201,7 @@ func newWorld(t *testing.T, fleet map[string]*cluster) *world {
 	must(t, workspaces.Bootstrap(ctx, clients, s.URL()))
 	must(t, informers.WaitSynced(ctx))
 	for _, name := range clusterNames {
-		w.register(name)
+		w.register(&workloadv1alpha1.SyncTarget{ObjectMeta: metav1.ObjectMeta{Name: name}})
 	}
 	for _, name := range everyone {
 		w.start(subjectOf(name), nil)
@@ -221,10 +220,9 @@ func newWorld(t *testing.T, fleet map[string]*cluster) *world {
 }
 
 // register makes the SyncTarget of a physical cluster and waits for its mirror.
-func (w *world) register(name string) {
+func (w *world) register(target *workloadv1alpha1.SyncTarget) {
 	w.t.Helper()
-	home := client.In(w.ctx, workspaces.Root)
-	target := &workloadv1alpha1.SyncTarget{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	home, name := client.In(w.ctx, workspaces.Root), target.Name
 	must(w.t, w.clients.Objects.Create(home, target))
 	framework.Eventually(w.t, patience, "SyncTarget "+name+" has a mirror", func() string {
 		must(w.t, w.clients.Objects.Get(home, ctrlclient.ObjectKeyFromObject(target), target))
