@@ -160,7 +160,10 @@ func (f *fleet) decide(seen map[string]simLeaf) (map[string]Step, map[string]Rol
 		c := Cluster{Name: n, Assigned: assigned, Target: targets[n], Lost: m.lost}
 		l, exists := seen[n]
 		if exists {
-			c.Leaf = &LeafState{Replicas: l.replicas, Pods: l.status.pods, Available: l.status.available, Settled: l.status.generation == l.generation, Mixed: l.status.updated < l.status.pods || assigned && l.template != f.template, Surge: l.surge, Deleting: l.deleting}
+			c.Leaf = &LeafState{Replicas: l.replicas, Pods: l.status.pods, Available: l.status.available, Settled: l.status.generation == l.generation, Mixed: l.status.updated < l.status.pods || assigned && l.template != f.template, Deleting: l.deleting}
+			if l.status.updated < l.status.pods {
+				c.Leaf.Surge = l.surge
+			}
 		}
 		clusters = append(clusters, c)
 		if assigned || exists && !l.deleting {

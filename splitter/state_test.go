@@ -83,6 +83,9 @@ func TestShareGoesDownWithATemplate(t *testing.T) {
 	if same := &st.leaf.Spec.Template; st.state(same).Mixed || !st.state(next).Mixed {
 		t.Errorf("Mixed is %v with its template, %v with the next", st.state(same).Mixed, st.state(next).Mixed)
 	}
+	if surge := st.state(next).Surge; surge != 0 {
+		t.Errorf("%d may be in surplus by an update that has not begun", surge)
+	}
 	if st.assigned = false; st.state(next).Mixed {
 		t.Error("Mixed where it is left, although it keeps its template")
 	}

@@ -205,7 +205,10 @@ func (st *site) state(template *corev1.PodTemplateSpec) *LeafState {
 	if d.Status.TerminatingReplicas != nil {
 		pods += *d.Status.TerminatingReplicas
 	}
-	_, surge := kinds.Fenceposts(d.Spec.Strategy.RollingUpdate, replicasOf(d))
+	var surge int32
+	if isMixed(d) {
+		_, surge = kinds.Fenceposts(d.Spec.Strategy.RollingUpdate, replicasOf(d))
+	}
 	return &LeafState{
 		Replicas: replicasOf(d), Pods: pods, Available: d.Status.AvailableReplicas, Surge: surge,
 		Settled: leafView(d).Settled, Mixed: isMixed(d) || st.assigned && !hasTemplate(d, template), Deleting: st.old || d.DeletionTimestamp != nil,
