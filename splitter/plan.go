@@ -203,7 +203,8 @@ func (c Cluster) least(needed int32, alone bool) int32 {
 	case !known:
 		return l.Replicas // what it would lose is not known
 	case l.Mixed:
-		return needed + max(l.Replicas, l.Pods) - l.Available // those that serve may all go first
+		// Those that serve may all go first, and what the update has on top by now may stay instead.
+		return needed + max(l.Replicas+l.Surge, l.Pods) - l.Available
 	}
 	return min(l.Replicas, needed) // those that serve go last
 }

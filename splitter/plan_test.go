@@ -73,6 +73,9 @@ func TestPlan(t *testing.T) {
 			map[string]Step{"a": {Write: true, Replicas: 3}, "b": {Write: true, Replicas: 3}}},
 		"Tombstone": {"the way back leads through the end of the tombstone", []Cluster{{Name: "a", Assigned: true, Target: 6, Leaf: tombstone}, {Name: "b", Leaf: settled(6, 6, 6)}}, false,
 			map[string]Step{"a": {}, "b": {Write: true, Replicas: 6, Draining: true}}},
+		"SurplusToCome": {"what an update may have on top may stay instead of what serves",
+			[]Cluster{{Name: "a", Assigned: true, Target: 1, Leaf: &LeafState{Replicas: 4, Pods: 4, Available: 4, Settled: true, Mixed: true, Surge: 2}}, {Name: "b", Assigned: true, Target: 1}}, false,
+			map[string]Step{"a": {Write: true, Replicas: 4}, "b": {Write: true, Replicas: 1}}},
 		"SurplusOfARollout": {"pods in surplus may go before those that do not serve, so 6 of 9 are 3 for certain",
 			[]Cluster{{Name: "a", Leaf: settled(6, 6, 6)}, {Name: "b", Assigned: true, Target: 6, Leaf: mixed(6, 9, 6)}}, false,
 			map[string]Step{"a": {Write: true, Replicas: 3, Draining: true}, "b": {Write: true, Replicas: 6}}},
@@ -98,20 +101,21 @@ func TestPlan(t *testing.T) {
 
 func TestDivideRollout(t *testing.T) {
 	is := func(name string, replicas int32, change ...func(*RollingCluster)) RollingCluster {
-		c := RollingCluster{Name: name, Replicas: replicas, Exists: true, SameTemplate: true, Finished: true, MaxUnavailable: 1}
+		c := RollingCluster{Name: name, Replicas: replicas, Exists: true, SameTemplate: true, MaxUnavailable: 1}
 		for _, f := range change {
 			f(&c)
 		}
 		return c
 	}
 	old := func(c *RollingCluster) { c.SameTemplate = false }
-	rolls := func(c *RollingCluster) { c.Finished, c.Rolling = false, true }
-	grows := func(c *RollingCluster) { c.Finished = false }
-	changed := func(c *RollingCluster) { c.Finished, c.Rolling, c.Unsure, c.Awaited = false, true, true, true }
-	refused := func(c *RollingCluster) { c.Finished, c.Rolling, c.Unsure = false, true, true }
+	rolls := func(c *RollingCluster) { c.Rolling = true }
+	lacks := func(pods int32) func(*RollingCluster) { return func(c *RollingCluster) { c.Lacks = pods } }
+	changed := func(c *RollingCluster) { c.Rolling, c.Unsure, c.Awaited = true, true, true }
+	refused := func(c *RollingCluster) { c.Rolling, c.Unsure = true, true }
 	unheard := func(c *RollingCluster) { c.Lost = true }
 	left := func(c *RollingCluster) { c.Leaving = true }
-	fresh := func(c *RollingCluster) { *c = RollingCluster{Name: c.Name, Replicas: c.Replicas} }
+	fresh := func(c *RollingCluster) { *c = RollingCluster{Name: c.Name, Replicas: c.Replicas, Lacks: c.Replicas} }
+	surges := func(c *RollingCluster) { c.MaxUnavailable, c.MaxSurge = 0, 1 }
 	tests := map[string]struct {
 		reason             string
 		unavailable, surge int32
@@ -129,7 +133,7 @@ func TestDivideRollout(t *testing.T) {
 		"StuckFirst":   {"who is stuck in something older goes first, with what it uses", 1, 0, []RollingCluster{is("a", 3, old), is("b", 3, old, rolls)}, map[string]Roll{"a": {Hold: true}, "b": {MaxUnavailable: 1}}},
 		"Lowered":      {"the strategy allows less now, but who rolls may have 2 missing still", 1, 0, []RollingCluster{is("a", 3, old, rolls, func(c *RollingCluster) { c.MaxUnavailable = 2 }), is("b", 3, old)}, map[string]Roll{"a": {MaxUnavailable: 2}, "b": {Hold: true}}},
 		"Exchanged":    {"surplus is allowed now, but who rolls may have one missing still", 0, 1, []RollingCluster{is("a", 3, old, rolls), is("b", 3, old, rolls)}, map[string]Roll{"a": {MaxUnavailable: 1, MaxSurge: 1}, "b": {Hold: true}}},
-		"Grown":        {"who is through with its template has nothing of it in use", 1, 0, []RollingCluster{is("a", 3, old, grows, func(c *RollingCluster) { c.MaxUnavailable = 2 }), is("b", 3, old)}, map[string]Roll{"a": {MaxUnavailable: 1}, "b": {Hold: true}}},
+		"Grown":        {"who is through with its template has nothing of it in use", 1, 0, []RollingCluster{is("a", 3, old, lacks(1), func(c *RollingCluster) { c.MaxUnavailable = 2 }), is("b", 3, old)}, map[string]Roll{"a": {MaxUnavailable: 1}, "b": {Hold: true}}},
 		"CertainFirst": {"who may be through goes after who is not", 1, 0, []RollingCluster{is("a", 3, old, changed), is("b", 3, old, rolls)}, map[string]Roll{"a": {Hold: true}, "b": {MaxUnavailable: 1}}},
 		"NotYetKnown":  {"either may be through, and a report will tell", 1, 0, []RollingCluster{is("a", 3, old, changed), is("b", 3, old, changed)}, map[string]Roll{"a": {Hold: true}, "b": {Hold: true}}},
 		"NothingInUse": {"nobody else can have any of it in use", 1, 0, []RollingCluster{is("a", 3, old, changed), is("b", 3, old)}, map[string]Roll{"a": {MaxUnavailable: 1}, "b": {Hold: true}}},
@@ -137,12 +141,26 @@ func TestDivideRollout(t *testing.T) {
 		"RefusedLater": {"but a report on another will tell", 1, 0, []RollingCluster{is("a", 3, old, refused), is("b", 3, old, changed)}, map[string]Roll{"a": {Hold: true}, "b": {Hold: true}}},
 		"LostIsUnknown": {"who is not heard of is not awaited", 1, 0, []RollingCluster{is("a", 3, old, changed, unheard), is("b", 3, old, refused), is("c", 3, old, refused)},
 			map[string]Roll{"a": {Hold: true}, "b": {MaxUnavailable: 1}, "c": {Hold: true}}},
-		"LostIsSkipped": {"who is not heard of is not waited for", 1, 0, []RollingCluster{is("a", 3, old, rolls, unheard), is("b", 3, old)}, map[string]Roll{"a": {Hold: true}, "b": {MaxUnavailable: 1}}},
-		"Leaving":       {"a cluster that is being left may still roll", 1, 0, []RollingCluster{is("a", 0, old, rolls, left), is("b", 6, old)}, map[string]Roll{"b": {Hold: true}}},
-		"New":           {"a new leaf has nothing to roll", 1, 0, []RollingCluster{is("a", 3, old), is("b", 3, fresh)}, map[string]Roll{"a": {MaxUnavailable: 1}, "b": {MaxSurge: 1}}},
-		"NoShare":       {"a cluster without replicas takes no part", 1, 0, []RollingCluster{is("a", 6, old), is("b", 0)}, map[string]Roll{"a": {Verbatim: true}, "b": {Verbatim: true}}},
-		"LargerBefore":  {"what a busy cluster was allowed before is still in use", 2, 0, []RollingCluster{is("a", 3, rolls, func(c *RollingCluster) { c.MaxUnavailable = 2 }), is("b", 3, old)}, map[string]Roll{"a": {KeepStrategy: true}, "b": {Hold: true}}},
-		"OnlyGrows":     {"a cluster that grows uses nothing of it by itself, but keeps others waiting", 1, 0, []RollingCluster{is("a", 3, grows), is("b", 3, old)}, map[string]Roll{"a": {KeepStrategy: true}, "b": {Hold: true}}},
+		"LostIsSkipped":  {"who is not heard of is not waited for", 1, 0, []RollingCluster{is("a", 3, old, rolls, unheard), is("b", 3, old)}, map[string]Roll{"a": {Hold: true}, "b": {MaxUnavailable: 1}}},
+		"Leaving":        {"a cluster that is being left may still roll", 1, 0, []RollingCluster{is("a", 0, old, rolls, left), is("b", 6, old)}, map[string]Roll{"a": {Hold: true}, "b": {Hold: true}}},
+		"LeavingHas":     {"but its surplus is none of the update's", 0, 1, []RollingCluster{is("a", 0, old, rolls, surges, left), is("b", 6, old)}, map[string]Roll{"a": {Hold: true}, "b": {MaxSurge: 1}}},
+		"LeavingLacks":   {"nor less missing for it", 4, 0, []RollingCluster{is("a", 0, old, rolls, lacks(3), left), is("b", 6, old)}, map[string]Roll{"a": {Hold: true}, "b": {MaxUnavailable: 1}}},
+		"LeavingStays":   {"and nothing changes there", 1, 1, []RollingCluster{is("a", 0, left), is("b", 6)}, map[string]Roll{"a": {KeepStrategy: true}, "b": {Verbatim: true}}},
+		"New":            {"a new leaf has nothing to roll, but all its pods to start", 3, 0, []RollingCluster{is("a", 3, old), is("b", 3, fresh)}, map[string]Roll{"a": {Hold: true}, "b": {MaxSurge: 1}}},
+		"NoShare":        {"a cluster without replicas takes no part", 1, 0, []RollingCluster{is("a", 6, old), is("b", 0)}, map[string]Roll{"a": {Verbatim: true}, "b": {Verbatim: true}}},
+		"LargerBefore":   {"what a busy cluster was allowed before is still in use", 2, 0, []RollingCluster{is("a", 3, rolls, func(c *RollingCluster) { c.MaxUnavailable = 2 }), is("b", 3, old)}, map[string]Roll{"a": {KeepStrategy: true}, "b": {Hold: true}}},
+		"OnlyGrows":      {"a cluster that grows has no pod to lose, but what it lacks is missing", 1, 0, []RollingCluster{is("a", 3, lacks(1)), is("b", 3, old)}, map[string]Roll{"a": {KeepStrategy: true}, "b": {Hold: true}}},
+		"GoesOn":         {"what may still be missing may be elsewhere", 2, 0, []RollingCluster{is("a", 3, lacks(1)), is("b", 3, old), is("c", 3, old)}, map[string]Roll{"a": {KeepStrategy: true}, "b": {MaxUnavailable: 1}, "c": {Hold: true}}},
+		"Stopped":        {"what has stopped serving has no surplus in use", 0, 1, []RollingCluster{is("a", 1, old, surges, lacks(1)), is("b", 1, old, surges, lacks(1))}, map[string]Roll{"a": {MaxSurge: 1}, "b": {Hold: true}}},
+		"StoppedAll":     {"and is replaced although nothing more may be missing", 1, 0, []RollingCluster{is("a", 3, old, lacks(3)), is("b", 3, old, lacks(3))}, map[string]Roll{"a": {MaxUnavailable: 1}, "b": {Hold: true}}},
+		"StoppedFirst":   {"before what serves", 1, 0, []RollingCluster{is("a", 3, old), is("b", 3, old, lacks(3))}, map[string]Roll{"a": {Hold: true}, "b": {MaxUnavailable: 1}}},
+		"Short":          {"what serves is no part of what may be missing if that is missing elsewhere", 2, 2, []RollingCluster{is("a", 1, old), is("b", 2, old, lacks(2))}, map[string]Roll{"a": {MaxSurge: 1}, "b": {MaxUnavailable: 1, MaxSurge: 1}}},
+		"ShortInTurn":    {"nor has who lacks it to wait", 2, 0, []RollingCluster{is("a", 1, old), is("b", 2, old, lacks(2))}, map[string]Roll{"a": {Hold: true}, "b": {MaxUnavailable: 2}}},
+		"ShortByMore":    {"what is left of it is divided", 6, 0, []RollingCluster{is("a", 3, old), is("b", 3, old, lacks(3)), is("c", 3, old, lacks(1))}, map[string]Roll{"a": {MaxUnavailable: 2}, "b": {MaxUnavailable: 2}, "c": {MaxUnavailable: 1}}},
+		"ShortOfTheRest": {"which may be less than another lacks", 6, 0, []RollingCluster{is("a", 3, old), is("b", 3, old, lacks(3)), is("c", 3, old, lacks(2))}, map[string]Roll{"a": {MaxUnavailable: 1}, "b": {MaxUnavailable: 2}, "c": {MaxUnavailable: 1}}},
+		"ShortAtRest":    {"a strategy does not change with pods that come and go", 2, 0, []RollingCluster{is("a", 3), is("b", 3, lacks(2))}, map[string]Roll{"a": {MaxUnavailable: 1}, "b": {MaxUnavailable: 1}}},
+		"ShortAll":       {"nobody has a pod to lose", 2, 0, []RollingCluster{is("a", 3, old, lacks(2)), is("b", 3, old, lacks(2))}, map[string]Roll{"a": {MaxUnavailable: 1}, "b": {MaxUnavailable: 1}}},
+		"ShortUnheard":   {"who is not heard of is not waited for here either", 2, 0, []RollingCluster{is("a", 3, old), is("b", 3, old, lacks(2), unheard)}, map[string]Roll{"a": {MaxUnavailable: 1}, "b": {MaxUnavailable: 1}}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -219,6 +219,53 @@ func TestBrokenUpdateIsReplaced(t *testing.T) {
 	}
 }
 
+// TestRolloutEndsWhateverStoppedServing: a template whose pods serve replaces one that has stopped serving, in all or in some clusters, also
+// after its rollout had ended, and whatever has become of strategy, placement and scale since. Meanwhile pods that still serve go only where
+// they are more than what is asked for, less maxUnavailable.
+func TestRolloutEndsWhateverStoppedServing(t *testing.T) {
+	for seed := range uint64(seeds) {
+		r := rand.New(rand.NewPCG(seed, 7))
+		f := newFleet("a", "b", "c")
+		f.replicas = int32(2 + r.IntN(7))
+		f.unavailable, f.surge = randomStrategy(r)
+		f.weights = randomPlacement(r, f)
+		for range 3 {
+			converged(t, f, seed)
+			unavailable := f.unavailable
+			for _, m := range f.clusters {
+				if r.IntN(3) > 0 {
+					m.crash()
+				}
+				m.report()
+			}
+			floor := f.truth()
+			var log []string
+			for act := range 150 {
+				switch {
+				case act == 20 && seed%2 > 0:
+					f.unavailable, f.surge = randomStrategy(r)
+					unavailable = max(unavailable, f.unavailable)
+				case act == 30 && seed%4 > 1:
+					f.weights = randomPlacement(r, f)
+					log = append(log, fmt.Sprint("place ", f.weights))
+				case act == 40 && seed%8 > 3:
+					f.replicas = int32(2 + r.IntN(7))
+					log = append(log, fmt.Sprint("scale ", f.replicas))
+				case act == 50:
+					f.template++
+					log = append(log, fmt.Sprintf("template %d -%d +%d", f.template, f.unavailable, f.surge))
+				}
+				log = append(log, f.act(r))
+				floor = min(floor, f.replicas)
+				if got, least := f.truth(), min(floor, f.replicas-unavailable); got < least {
+					t.Fatalf("seed %d: %d pods serve where %d did, and %d-%d were asked for, after %s\n%s", seed, got, floor, f.replicas, unavailable, strings.Join(log, ", "), f)
+				}
+			}
+		}
+		converged(t, f, seed)
+	}
+}
+
 // TestRecreateNeverOverlaps: with Recreate, a move never has pods in a cluster that is being left and in one that takes over.
 func TestRecreateNeverOverlaps(t *testing.T) {
 	for seed := range uint64(seeds) {

@@ -2,6 +2,7 @@ package splitter
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 )
 
@@ -12,22 +13,23 @@ type RollingCluster struct {
 	Replicas int32
 	// Lost says that the cluster is not heard of.
 	Lost bool
-	// Leaving says that the Placement does not name the cluster any more: its leaf is not touched, but may still be rolling.
+	// Leaving says that the cluster has no share, but its leaf has replicas until others make up for it: it gets no other
+	// template, but may still be rolling.
 	Leaving bool
 	// Exists says that there is a leaf; the rest is about it.
 	Exists bool
 	// SameTemplate says that the leaf has the root's present pod template.
 	SameTemplate bool
-	// Finished says that all the leaf asks for is rolled out and available.
-	Finished bool
-	// Rolling says that the leaf's template is not known to be rolled out completely: it may be more than its number of
-	// replicas that changes.
+	// Rolling says that there may be pods of more than one template: more than the leaf's number of replicas may change.
 	Rolling bool
-	// Unsure says that it is not known only because the last report is about the leaf as it was before: by that, it is.
+	// Unsure says that this is so only because the last report is about the leaf as it was before: by that, there are not.
 	// Awaited says that there will be another: the cluster has not refused the leaf.
 	Unsure, Awaited bool
 	// MaxUnavailable and MaxSurge are what the leaf's strategy allows the cluster now, in pods.
 	MaxUnavailable, MaxSurge int32
+	// Lacks is how many pods serve less than the cluster has to have, by its share or its leaf, and its last report. Where there
+	// is no leaf, it is the share.
+	Lacks int32
 }
 
 // Roll is what one cluster may do in a rolling update.
@@ -41,8 +43,25 @@ type Roll struct {
 	MaxUnavailable, MaxSurge int32
 }
 
-// busy says that what the cluster's strategy allows may be in use.
-func (c RollingCluster) busy() bool { return c.Exists && !c.Lost && !c.Finished }
+// rolls says that what the cluster's strategy allows may be in use. Where all pods are of one template it is not, serve they or not: counted
+// there, it would be kept from the update that replaces them.
+func (c RollingCluster) rolls() bool { return c.Rolling && !c.Lost }
+
+// misses is how many pods the cluster may lack if it is granted nothing.
+func (c RollingCluster) misses() int32 {
+	switch {
+	case c.Lost:
+		return 0
+	case c.rolls():
+		return max(c.MaxUnavailable, c.Lacks)
+	}
+	return c.Lacks
+}
+
+// stays is the roll that lets the cluster go on with what it does.
+func (c RollingCluster) stays() Roll {
+	return Roll{Hold: !c.SameTemplate, KeepStrategy: c.SameTemplate}
+}
 
 // isGranted says that a roll lets the cluster do what its leaf does not: roll to another template, or with more pods at once.
 func (c RollingCluster) isGranted(r Roll) bool {
@@ -53,14 +72,15 @@ func (c RollingCluster) isGranted(r Roll) bool {
 }
 
 // DivideRollout divides what a rolling update may have unavailable and in surplus (pods) over the clusters that are not
-// left, so that the sums of clusters that roll at once do not exceed it.
+// left, so that the sums of clusters that roll at once do not exceed it. Pods that a cluster lacks, for whatever reason, are
+// among those unavailable. To replace them takes nothing from what serves, so an update never waits for what it replaces.
 //
 // Where every cluster's share leaves it at least one of both, all roll at once. Otherwise the clusters roll one after
-// another, each with all that nobody else uses: those that have not finished something else first, then by name. A
-// cluster that is not heard of is not waited for and gets its turn when it is back. Clusters without a leaf start with
-// the present template. One cluster alone gets the root's strategy as it is. Of several, one that rolls already keeps
-// what it was allowed, even if the root's strategy allows less by now, until it has finished. If it is not known which of
-// them rolls, because all was changed a moment ago, none gets more than is free before that is known.
+// another, each with all that nobody else uses: those that roll already or lack pods first, then by name. A cluster that is
+// not heard of is not waited for and gets its turn when it is back. Clusters without a leaf start with the present template.
+// One cluster alone gets the root's strategy as it is. Of several, one that rolls already keeps what it was allowed, even if
+// the root's strategy allows less by now, until it has finished. If it is not known which of them rolls, because all was
+// changed a moment ago, none gets more than is free before that is known.
 func DivideRollout(maxUnavailable, maxSurge int32, clusters []RollingCluster) map[string]Roll {
 	clusters = slices.SortedFunc(slices.Values(clusters), func(a, b RollingCluster) int { return cmp.Compare(a.Name, b.Name) })
 	rolls := make(map[string]Roll, len(clusters))
@@ -70,8 +90,9 @@ func DivideRollout(maxUnavailable, maxSurge int32, clusters []RollingCluster) ma
 	for _, c := range clusters {
 		switch {
 		case c.Leaving:
+			rolls[c.Name] = c.stays()
 			leaving = append(leaving, c)
-			together = together && !c.busy()
+			together = together && !c.rolls()
 			continue
 		case c.Replicas > 0:
 			active = append(active, c)
@@ -82,12 +103,12 @@ func DivideRollout(maxUnavailable, maxSurge int32, clusters []RollingCluster) ma
 	if len(active) < 2 && together {
 		return rolls
 	}
-	unavailable := divide(maxUnavailable, weights, func(string, int32) bool { return false })
+	unavailable := divideUnavailable(maxUnavailable, weights, active)
 	surge := divideSurge(maxSurge, weights, unavailable)
 	for _, c := range active {
 		u, s := unavailable[c.Name], surge[c.Name]
-		// What a busy cluster was allowed before may still be in use.
-		together = together && u+s > 0 && !(c.busy() && (c.MaxUnavailable > u || c.MaxSurge > s))
+		// What a cluster that rolls was allowed before may still be in use.
+		together = together && u+s > 0 && !(c.rolls() && (c.MaxUnavailable > u || c.MaxSurge > s))
 	}
 	if !together {
 		return oneAfterAnother(maxUnavailable, maxSurge, active, leaving, rolls)
@@ -96,6 +117,33 @@ func DivideRollout(maxUnavailable, maxSurge int32, clusters []RollingCluster) ma
 		rolls[c.Name] = Roll{MaxUnavailable: unavailable[c.Name], MaxSurge: surge[c.Name]}
 	}
 	return rolls
+}
+
+// divideUnavailable is divide, but what a cluster lacks beyond its part is taken from the parts of others that let go of pods. It keeps
+// its part itself: it has no pod to lose.
+func divideUnavailable(maxUnavailable int32, weights map[string]int64, active []RollingCluster) map[string]int32 {
+	byWeight := func(n int32, weights map[string]int64) map[string]int32 {
+		return divide(n, weights, func(string, int32) bool { return false })
+	}
+	whole, rest := byWeight(maxUnavailable, weights), maps.Clone(weights)
+	parts := maps.Clone(whole)
+	for again := true; again; {
+		again = false
+		for _, c := range active {
+			if _, ok := rest[c.Name]; ok && !c.Lost && c.Lacks > parts[c.Name] {
+				delete(rest, c.Name)
+				maxUnavailable -= c.Lacks
+				again = true
+			}
+		}
+		maps.Copy(parts, byWeight(maxUnavailable, rest))
+	}
+	for _, c := range active {
+		if !c.Exists || c.SameTemplate && !c.Rolling {
+			parts[c.Name] = whole[c.Name] // it lets go of nothing, and is not written anew for pods that come and go elsewhere
+		}
+	}
+	return parts
 }
 
 // divideSurge is divide, but whoever has no share of maxUnavailable comes first for the remainder, so that few
@@ -128,9 +176,12 @@ func oneAfterAnother(maxUnavailable, maxSurge int32, active, leaving []RollingCl
 	freeUnavailable, freeSurge := maxUnavailable, maxSurge
 	awaited := false
 	for _, c := range slices.Concat(active, leaving) {
-		awaited = awaited || c.busy() && c.Awaited
-		if c.Name != turn && c.busy() {
-			freeUnavailable -= c.MaxUnavailable
+		awaited = awaited || c.rolls() && c.Awaited
+		if c.Name == turn {
+			continue
+		}
+		freeUnavailable -= c.misses()
+		if c.rolls() && !c.Leaving { // what is being left is in surplus as a whole, and until others serve
 			freeSurge -= c.MaxSurge
 		}
 	}
@@ -143,39 +194,40 @@ func oneAfterAnother(maxUnavailable, maxSurge int32, active, leaving []RollingCl
 		case c.Name == turn && c.Unsure && awaited && (c.MaxUnavailable > u || c.MaxSurge > s):
 			rolls[c.Name] = Roll{Hold: true} // were it not what rolls, it would use what another may have in use
 		case c.Name == turn:
-			if c.busy() && c.Rolling {
+			if c.rolls() {
 				// What it was allowed it may have in use until it has finished. Were it allowed less meanwhile, its strategy would no longer
 				// say so, and others would get the rest. So it never has to wait for them, either, to get out of an update that is stuck.
 				u, s = max(u, c.MaxUnavailable), max(s, c.MaxSurge)
+			} else if u+s == 0 {
+				// The others lack all that may be missing. What it lacks itself has not to serve before it is replaced.
+				u = min(c.Lacks, maxUnavailable)
 			}
 			rolls[c.Name] = Roll{MaxUnavailable: u, MaxSurge: s, Hold: u+s == 0}
-		case !c.SameTemplate:
-			rolls[c.Name] = Roll{Hold: true}
 		default:
-			rolls[c.Name] = Roll{KeepStrategy: true}
+			rolls[c.Name] = c.stays()
 		}
 	}
 	return rolls
 }
 
 // nextTurn is the name of the cluster that may get the present template now, if any. First are those that roll for certain, since what
-// the first is given may be what it is using already.
+// the first is given may be what it is using already, and last those that lack nothing: they may have to wait for the others.
 func nextTurn(active []RollingCluster) string {
-	rolling, unsure, busy, rest := "", "", "", ""
+	rolling, unsure, lacking, rest := "", "", "", ""
 	for _, c := range active {
 		switch {
-		case c.busy() && c.SameTemplate:
+		case c.rolls() && c.SameTemplate:
 			return "" // it has its turn
 		case !c.Exists || c.SameTemplate || c.Lost:
-		case c.busy() && c.Rolling && !c.Unsure:
+		case c.rolls() && !c.Unsure:
 			rolling = cmp.Or(rolling, c.Name)
-		case c.busy() && c.Rolling:
+		case c.rolls():
 			unsure = cmp.Or(unsure, c.Name)
-		case c.busy():
-			busy = cmp.Or(busy, c.Name)
+		case c.Lacks > 0:
+			lacking = cmp.Or(lacking, c.Name)
 		default:
 			rest = cmp.Or(rest, c.Name)
 		}
 	}
-	return cmp.Or(rolling, unsure, busy, rest)
+	return cmp.Or(rolling, unsure, lacking, rest)
 }

@@ -18,6 +18,7 @@ import (
 //	split                  one round of the splitter
 //	sync a | control a | report a   one round of a's syncer downwards, its controllers, its syncer upwards
 //	start a 2              two pods of a become ready
+//	crash a                pods of a's template serve no more
 //	round                  all of these everywhere; every new pod becomes ready
 //	converge               rounds until nothing changes
 //
@@ -59,6 +60,8 @@ func TestScenarios(t *testing.T) {
 				for range number(t, d, d.CmdArgs[1].Key) {
 					f.clusters[first].start()
 				}
+			case "crash":
+				f.clusters[first].crash()
 			case "round":
 				f.round()
 			case "converge":

@@ -61,7 +61,6 @@ type simLeaf struct {
 type simStatus struct {
 	generation               int
 	pods, available, updated int32
-	complete                 bool
 }
 
 // deployment is what the physical cluster runs.
@@ -74,8 +73,6 @@ type deployment struct {
 	pods               []pod
 	// scale is what replicas was when its controllers last looked, and most with what an update might have on top.
 	scale, most int32
-	// complete says that the template was rolled out completely once.
-	complete bool
 }
 
 type pod struct {
@@ -153,26 +150,32 @@ func (f *fleet) decide(seen map[string]simLeaf) (map[string]Step, map[string]Rol
 	}
 	targets := Assign(f.replicas, f.weights, previous)
 	var clusters []Cluster
-	var rolling []RollingCluster
 	for _, n := range f.names() {
 		m := f.clusters[n]
 		_, assigned := f.weights[n]
 		c := Cluster{Name: n, Assigned: assigned, Target: targets[n], Lost: m.lost}
 		l, exists := seen[n]
 		if exists {
-			c.Leaf = &LeafState{Replicas: l.replicas, Pods: l.status.pods, Available: l.status.available, Settled: l.status.generation == l.generation, Mixed: l.status.updated < l.status.pods || assigned && l.template != f.template, Surge: l.surge, Deleting: l.deleting}
+			c.Leaf = &LeafState{Replicas: l.replicas, Pods: l.status.pods, Available: l.status.available, Settled: l.status.generation == l.generation, Mixed: l.status.updated < l.status.pods || assigned && l.template != f.template, Deleting: l.deleting}
+			if l.status.updated < l.status.pods {
+				c.Leaf.Surge = l.surge
+			}
 		}
 		clusters = append(clusters, c)
-		if assigned || exists && !l.deleting {
-			r := RollingCluster{Name: n, Replicas: targets[n], Lost: m.lost, Leaving: !assigned}
-			if exists && !l.deleting {
-				s := l.status
-				r.Exists, r.SameTemplate, r.MaxUnavailable, r.MaxSurge = true, l.template == f.template, l.unavailable, l.surge
-				r.Finished = s.generation == l.generation && s.updated == l.replicas && s.pods == l.replicas && s.available == l.replicas
-				r.Rolling = !s.complete || s.generation != l.generation
-				r.Unsure = s.complete && s.generation != l.generation
-				r.Awaited = r.Unsure
-			}
+	}
+	steps := Plan(clusters, f.recreate)
+	var rolling []RollingCluster
+	for _, c := range clusters {
+		r := RollingCluster{Name: c.Name, Replicas: c.Target, Lost: c.Lost, Leaving: !c.Assigned || c.Target == 0 && steps[c.Name].Replicas > 0, Lacks: c.Target}
+		if l, exists := seen[c.Name]; exists && !l.deleting {
+			s, mixed := l.status, l.status.updated < l.status.pods
+			r.Exists, r.SameTemplate, r.MaxUnavailable, r.MaxSurge = true, l.template == f.template, l.unavailable, l.surge
+			r.Rolling = s.generation != l.generation || mixed
+			r.Unsure = r.Rolling && !mixed
+			r.Awaited = r.Unsure
+			r.Lacks = max(max(c.Target, l.replicas)-s.available, 0)
+		}
+		if c.Assigned || r.Exists {
 			rolling = append(rolling, r)
 		}
 	}
@@ -182,7 +185,6 @@ func (f *fleet) decide(seen map[string]simLeaf) (map[string]Step, map[string]Rol
 			f.plan.shares = append(f.plan.shares, share{logicalcluster.Name(c.Name), c.Target})
 		}
 	}
-	steps := Plan(clusters, f.recreate)
 	rolls := DivideRollout(f.unavailable, f.surge, rolling)
 	return steps, rolls, restsOnOthers(clusters, f.recreate, steps, rolling, rolls)
 }
@@ -277,7 +279,6 @@ func (m *member) sync() {
 		m.deployment, m.leaf = deployment{}, nil
 	default:
 		l := m.leaf
-		m.complete = m.complete && m.exists && m.template == l.template
 		m.exists, m.generation, m.replicas, m.template, m.unavailable, m.surge = true, l.generation, l.replicas, l.template, l.unavailable, l.surge
 	}
 }
@@ -296,8 +297,6 @@ func (m *member) report() {
 			s.updated++
 		}
 	}
-	m.complete = m.complete || s.available == m.replicas && s.updated == m.replicas && s.pods == m.replicas
-	s.complete = m.complete
 	if s != m.leaf.status {
 		m.leaf.status = s
 		m.leaf.version++
@@ -429,6 +428,14 @@ func (m *member) start() {
 			m.pods[i].ready = true
 			return
 		}
+	}
+}
+
+// crash is the end of an application: pods of the cluster's template serve no more, nor will those that replace them.
+func (m *member) crash() {
+	m.broken = m.template
+	for i := range m.pods {
+		m.pods[i].ready = m.pods[i].ready && m.pods[i].template != m.broken
 	}
 }
 

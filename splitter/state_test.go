@@ -34,41 +34,58 @@ func TestStuckUpdateKeepsWhatServes(t *testing.T) {
 	}
 }
 
-// TestRolling: a leaf has its turn in use unless its last report is about it as it is, and says that its template is through. That is not
-// certain where the last report said so of the leaf as it was, and the next report tells, unless the cluster has refused the leaf.
+// TestRolling: a leaf has its turn in use unless its last report is about it as it is, and says that all pods are of its template. That is
+// not certain where the last report said so of the leaf as it was, and the next report tells, unless the cluster has refused the leaf.
 func TestRolling(t *testing.T) {
-	no, yes := RollingCluster{}, RollingCluster{Rolling: true}
 	for reason, test := range map[string]struct {
-		applied, refused         string
-		pods, updated, available int32
-		condition                string
-		want                     RollingCluster
+		applied, refused                string
+		share, pods, updated, available int32
+		want                            RollingCluster
 	}{
-		"finished":                           {"h", "", 4, 4, 4, "NewReplicaSetAvailable", no},
-		"lacks a pod, but was through once":  {"h", "", 4, 4, 3, "NewReplicaSetAvailable", no},
-		"has another template since":         {"earlier", "", 4, 4, 4, "NewReplicaSetAvailable", RollingCluster{Rolling: true, Unsure: true, Awaited: true}},
-		"is refused since":                   {"earlier", "h", 4, 4, 4, "NewReplicaSetAvailable", RollingCluster{Rolling: true, Unsure: true}},
-		"was refused before":                 {"earlier", "earlier", 4, 4, 4, "NewReplicaSetAvailable", RollingCluster{Rolling: true, Unsure: true, Awaited: true}},
-		"is scaled with another template":    {"h", "", 4, 0, 4, "NewReplicaSetAvailable", yes},
-		"rolls":                              {"h", "", 5, 2, 4, "ReplicaSetUpdated", yes},
-		"rolls, and is scaled since":         {"earlier", "", 5, 2, 4, "ReplicaSetUpdated", yes},
-		"is given up, and still lacks a pod": {"h", "", 4, 4, 3, "ProgressDeadlineExceeded", yes},
+		"has finished":                    {"h", "", 4, 4, 4, 4, RollingCluster{}},
+		"lacks a pod":                     {"h", "", 4, 4, 4, 3, RollingCluster{Lacks: 1}},
+		"is to grow":                      {"h", "", 6, 4, 4, 4, RollingCluster{Lacks: 2}},
+		"is to shrink, and has not yet":   {"h", "", 2, 4, 4, 3, RollingCluster{Lacks: 1}},
+		"has another template since":      {"earlier", "", 4, 4, 4, 4, RollingCluster{Rolling: true, Unsure: true, Awaited: true}},
+		"is refused since":                {"earlier", "h", 4, 4, 4, 4, RollingCluster{Rolling: true, Unsure: true}},
+		"was refused before":              {"earlier", "earlier", 4, 4, 4, 4, RollingCluster{Rolling: true, Unsure: true, Awaited: true}},
+		"is scaled with another template": {"h", "", 4, 4, 0, 4, RollingCluster{Rolling: true}},
+		"rolls, with one more":            {"h", "", 4, 5, 2, 5, RollingCluster{Rolling: true}},
+		"rolls, and is scaled since":      {"earlier", "", 4, 5, 2, 4, RollingCluster{Rolling: true}},
+		"has never reported":              {"", "", 4, 0, 0, 0, RollingCluster{Rolling: true, Unsure: true, Awaited: true, Lacks: 4}},
 	} {
-		st := &site{id: "a", assigned: true, leaf: &appsv1.Deployment{
+		st := &site{id: "a", assigned: true, target: test.share, leaf: &appsv1.Deployment{
 			ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{
 				workloadv1alpha1.RenderedAnnotation: "h", workloadv1alpha1.AppliedAnnotation: test.applied}},
-			Spec: appsv1.DeploymentSpec{Replicas: ptr.To[int32](4)},
-			Status: appsv1.DeploymentStatus{
-				Replicas: test.pods, UpdatedReplicas: test.updated, ReadyReplicas: test.available, AvailableReplicas: test.available,
-				Conditions: []appsv1.DeploymentCondition{{Type: appsv1.DeploymentProgressing, Reason: test.condition}},
-			},
+			Spec:   appsv1.DeploymentSpec{Replicas: ptr.To[int32](4)},
+			Status: appsv1.DeploymentStatus{Replicas: test.pods, UpdatedReplicas: test.updated, AvailableReplicas: test.available},
 		}}
 		if test.refused != "" {
 			st.leaf.Annotations[workloadv1alpha1.RefusedAnnotation] = fmt.Sprintf(`{"rendered": %q, "reason": "Forbidden"}`, test.refused)
 		}
-		r, _ := st.rolling(&st.leaf.Spec.Template)
-		if got := (RollingCluster{Rolling: r.Rolling, Unsure: r.Unsure, Awaited: r.Awaited}); got != test.want {
+		r, _ := st.rolling(&st.leaf.Spec.Template, 4)
+		if got := (RollingCluster{Rolling: r.Rolling, Unsure: r.Unsure, Awaited: r.Awaited, Lacks: r.Lacks}); got != test.want {
 			t.Errorf("what %s: %+v, want %+v", reason, got, test.want)
+		}
+	}
+}
+
+// TestNoShare: what still runs where there is no share rolls no more, whether the Placement names the cluster or not.
+func TestNoShare(t *testing.T) {
+	template := &corev1.PodTemplateSpec{}
+	for reason, test := range map[string]struct {
+		assigned        bool
+		share, replicas int32
+		want            bool
+	}{
+		"has a share":      {true, 1, 1, false},
+		"has its last pod": {true, 0, 1, true},
+		"is at rest":       {true, 0, 0, false},
+		"is left":          {false, 0, 1, true},
+	} {
+		st := &site{id: "a", assigned: test.assigned, target: test.share, leaf: &appsv1.Deployment{}}
+		if r, _ := st.rolling(template, test.replicas); r.Leaving != test.want {
+			t.Errorf("who %s: Leaving is %v", reason, r.Leaving)
 		}
 	}
 }
@@ -82,6 +99,9 @@ func TestShareGoesDownWithATemplate(t *testing.T) {
 	}}
 	if same := &st.leaf.Spec.Template; st.state(same).Mixed || !st.state(next).Mixed {
 		t.Errorf("Mixed is %v with its template, %v with the next", st.state(same).Mixed, st.state(next).Mixed)
+	}
+	if surge := st.state(next).Surge; surge != 0 {
+		t.Errorf("%d may be in surplus by an update that has not begun", surge)
 	}
 	if st.assigned = false; st.state(next).Mixed {
 		t.Error("Mixed where it is left, although it keeps its template")

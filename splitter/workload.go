@@ -161,15 +161,17 @@ func decide(root *appsv1.Deployment, split placementv1alpha1.SplitPolicy, sites 
 	recreate := root.Spec.Strategy.Type == appsv1.RecreateDeploymentStrategyType
 	template := templateOf(root)
 	var clusters []Cluster
-	var rolling []RollingCluster
 	for _, st := range sites {
 		st.target = targets[st.id]
 		clusters = append(clusters, Cluster{Name: st.id, Assigned: st.assigned, Target: st.target, Lost: st.lost, Leaf: st.state(template)})
-		if r, ok := st.rolling(template); ok {
+	}
+	steps := Plan(clusters, recreate)
+	var rolling []RollingCluster
+	for _, st := range sites {
+		if r, ok := st.rolling(template, steps[st.id].Replicas); ok {
 			rolling = append(rolling, r)
 		}
 	}
-	steps := Plan(clusters, recreate)
 	rolls := map[string]Roll{}
 	if recreate || split == placementv1alpha1.SplitDuplicate {
 		rolling = nil // each for itself
@@ -205,7 +207,10 @@ func (st *site) state(template *corev1.PodTemplateSpec) *LeafState {
 	if d.Status.TerminatingReplicas != nil {
 		pods += *d.Status.TerminatingReplicas
 	}
-	_, surge := kinds.Fenceposts(d.Spec.Strategy.RollingUpdate, replicasOf(d))
+	var surge int32
+	if isMixed(d) {
+		_, surge = kinds.Fenceposts(d.Spec.Strategy.RollingUpdate, replicasOf(d))
+	}
 	return &LeafState{
 		Replicas: replicasOf(d), Pods: pods, Available: d.Status.AvailableReplicas, Surge: surge,
 		Settled: leafView(d).Settled, Mixed: isMixed(d) || st.assigned && !hasTemplate(d, template), Deleting: st.old || d.DeletionTimestamp != nil,
@@ -219,28 +224,19 @@ func hasTemplate(d *appsv1.Deployment, template *corev1.PodTemplateSpec) bool {
 	return equality.Semantic.DeepEqual(&d.Spec.Template, template)
 }
 
-// isComplete says that by a leaf's last report, which may be about the leaf as it was, its template is rolled out completely. It is not
-// when its cluster has given up waiting: what is missing stays missing.
-func isComplete(d *appsv1.Deployment) bool {
-	// The condition may be of the template before: of a change of scale, the cluster tells first.
-	return !isMixed(d) && slices.ContainsFunc(d.Status.Conditions, func(c appsv1.DeploymentCondition) bool {
-		return c.Type == appsv1.DeploymentProgressing && c.Reason == "NewReplicaSetAvailable"
-	})
-}
-
-// rolling is what DivideRollout has to know of a site; false if nothing.
-func (st *site) rolling(template *corev1.PodTemplateSpec) (RollingCluster, bool) {
-	r := RollingCluster{Name: st.id, Replicas: st.target, Lost: st.lost, Leaving: !st.assigned}
+// rolling is what DivideRollout has to know of a site that is to ask for replicas; false if nothing.
+func (st *site) rolling(template *corev1.PodTemplateSpec, replicas int32) (RollingCluster, bool) {
+	r := RollingCluster{Name: st.id, Replicas: st.target, Lost: st.lost, Leaving: !st.assigned || st.target == 0 && replicas > 0, Lacks: st.target}
 	if st.leaf == nil || st.old || st.leaf.DeletionTimestamp != nil {
 		return r, st.assigned
 	}
 	r.Exists = true
 	r.SameTemplate = hasTemplate(st.leaf, template)
-	v, complete := leafView(st.leaf), isComplete(st.leaf)
-	r.Finished = v.Finished()
-	r.Rolling = !v.Finished() && !(v.Settled && complete)
-	r.Unsure = r.Rolling && complete
+	v, mixed := leafView(st.leaf), isMixed(st.leaf)
+	r.Rolling = !v.Settled || mixed
+	r.Unsure = r.Rolling && !mixed
 	r.Awaited = r.Unsure && v.Refused == nil
+	r.Lacks = max(max(st.target, replicasOf(st.leaf))-st.leaf.Status.AvailableReplicas, 0)
 	r.MaxUnavailable, r.MaxSurge = kinds.Fenceposts(st.leaf.Spec.Strategy.RollingUpdate, replicasOf(st.leaf))
 	return r, true
 }
