@@ -190,6 +190,67 @@ func TestRoom(t *testing.T) {
 	}
 }
 
+// TestNodesAfterLackOfRoom: Nodes that had no room are not missed any more when there is room again, or when nobody may see them.
+func TestNodesAfterLackOfRoom(t *testing.T) {
+	refuse := func(w http.ResponseWriter) {
+		w.WriteHeader(http.StatusForbidden)
+		_, _ = io.WriteString(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403}`)
+	}
+	for name, later := range map[string]func(c *crowd, w http.ResponseWriter, r *http.Request){
+		"Room": func(c *crowd, w http.ResponseWriter, r *http.Request) {
+			c.shown.Store(10)
+			c.ServeHTTP(w, r)
+		},
+		"Forbidden": func(_ *crowd, w http.ResponseWriter, _ *http.Request) { refuse(w) },
+		"WatchForbidden": func(c *crowd, w http.ResponseWriter, r *http.Request) {
+			if r.URL.Query().Has("watch") {
+				refuse(w)
+				return
+			}
+			c.shown.Store(10)
+			c.ServeHTTP(w, r)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := &crowd{}
+			c.shown.Store(10_000)
+			c.length.Store(1)
+			var changed atomic.Bool
+			s := newIdle(t, nil, func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Content-Type", "application/json")
+				if changed.Load() {
+					later(c, w, r)
+					return
+				}
+				c.ServeHTTP(w, r)
+			})
+			s.room.most = 1 << 20
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				s.nodes.run(ctx)
+			}()
+			defer func() { cancel(); <-done }()
+			wait := func(want string) {
+				t.Helper()
+				for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+					said := cannotWatch(s.blind(), false, time.Now())
+					if strings.HasPrefix(said, want) && (want == "") == (said == "") {
+						return
+					}
+					if time.Now().After(deadline) {
+						t.Fatalf("what is said is %q, want %q", said, want)
+					}
+				}
+			}
+			wait(`Cannot list and watch nodes: physical cluster "east" shows more`)
+			changed.Store(true)
+			wait("")
+		})
+	}
+}
+
 // TestHolding: what goes makes room, by an event or since a list does not bring it; a list that comes in takes no room besides
 // what it replaces, and one that fails changes nothing.
 func TestHolding(t *testing.T) {

@@ -202,12 +202,7 @@ func (s *Syncer) watch() {
 	s.mirror.informers[namespacesGVR] = newInformer(s.mirror, namespacesGVR, leaves, nil, nil)
 	s.physical.informers[namespacesGVR] = newInformer(s.physical, namespacesGVR, ours, s.heard(namespacesGVR), s.room)
 	s.policies = newInformer(s.physical, networkPoliciesGVR, isolation, s.heard(networkPoliciesGVR), s.room)
-	s.nodes = newInformer(s.physical, nodesGVR, nil, func(err error) {
-		// Nobody has to let us see Nodes, but what they show has to have room.
-		if much := tooMuch(""); err == nil || errors.As(err, &much) {
-			s.heard(nodesGVR)(err)
-		}
-	}, s.room)
+	s.nodes = newInformer(s.physical, nodesGVR, nil, s.heardOfNodes, s.room)
 	s.twin = newInformer(s.mirror, syncTargetsGVR, named(s.config.Name), nil, nil)
 
 	for _, sd := range []side{s.mirror, s.physical} {
@@ -484,6 +479,20 @@ func (s *Syncer) heard(gvr schema.GroupVersionResource) func(error) {
 			s.state.unwatched[gvr] = unwatched{before.since, err}
 		case err != nil:
 			s.state.unwatched[gvr] = unwatched{s.config.Clock.Now(), err}
+		}
+	}
+}
+
+// heardOfNodes is heard of Nodes. Nobody has to let us see them, but what they show has to have room: who does not let us see them
+// any more has ended a lack of it, and who does not answer has not.
+func (s *Syncer) heardOfNodes(err error) {
+	var much tooMuch
+	switch {
+	case err == nil, errors.As(err, &much):
+		s.heard(nodesGVR)(err)
+	default:
+		if r := refusalOf(err); r != nil && r.reason != refusedUnreachable {
+			s.heard(nodesGVR)(nil)
 		}
 	}
 }
