@@ -2,20 +2,24 @@ package syncer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"strings"
 	"sync"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 )
 
@@ -25,6 +29,8 @@ const (
 	mostOfAnswer = 8 << 20
 	// perObject is what an informer takes for an object, apart from what is in it: keys and indexes, in bytes, about.
 	perObject = 512
+	// fullRest is how long a resource is left alone that had no room: it is read up to the bound each time, to be thrown away.
+	fullRest = time.Minute
 )
 
 // tooMuch is the error of what has no room.
@@ -37,8 +43,11 @@ func (e tooMuch) Error() string { return string(e) }
 type room struct {
 	cluster string
 	most    int64 // bytes; 0 for no bound
-	mu      sync.Mutex
-	taken   int64 // guarded by mu
+	clock   clock.WithTicker
+	mu      sync.Mutex // guards all below
+	taken   int64
+	// full is when what a resource showed was last too much.
+	full map[schema.GroupVersionResource]time.Time
 }
 
 // take takes n bytes, or gives them back if n is negative. It takes nothing if it fails.
@@ -51,6 +60,32 @@ func (r *room) take(n int64) error {
 	}
 	r.taken += n
 	return nil
+}
+
+// heard has how a list or watch of a resource went.
+func (r *room) heard(gvr schema.GroupVersionResource, err error) {
+	if much := tooMuch(""); errors.As(err, &much) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.full[gvr] = r.clock.Now()
+	}
+}
+
+// rest waits until a resource may be read again that was too much.
+func (r *room) rest(ctx context.Context, gvr schema.GroupVersionResource) error {
+	r.mu.Lock()
+	full, wasFull := r.full[gvr]
+	r.mu.Unlock()
+	wait := fullRest - r.clock.Since(full)
+	if !wasFull || wait <= 0 {
+		return nil
+	}
+	select {
+	case <-r.clock.After(wait):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // holding is what of a room one informer takes, or one who lists. While a list comes in, what the one before brought is still

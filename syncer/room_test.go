@@ -15,6 +15,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+	testingclock "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 )
 
@@ -144,7 +146,8 @@ func TestRoom(t *testing.T) {
 				c.told.Store(tc.told)
 				c.long.Store(tc.long)
 				s := newIdle(t, nil, c.ServeHTTP)
-				s.room.most = most
+				clock := testingclock.NewFakeClock(time.Now())
+				s.room.most, s.room.clock = most, clock
 				ctx, cancel := context.WithCancel(t.Context())
 				i := s.physical.informers[configMapsGVR]
 				done := make(chan struct{})
@@ -166,6 +169,9 @@ func TestRoom(t *testing.T) {
 						}
 						if (objects < 0 || len(i.ListKeys()) == objects) && strings.HasPrefix(said, want) && (want == "") == (said == "") {
 							return
+						}
+						if clock.HasWaiters() {
+							clock.Step(fullRest)
 						}
 						if time.Now().After(deadline) {
 							t.Fatalf("holds %d objects, want %d; what is said is %q, want %q", len(i.ListKeys()), objects, said, want)
@@ -224,7 +230,8 @@ func TestNodesAfterLackOfRoom(t *testing.T) {
 				}
 				c.ServeHTTP(w, r)
 			})
-			s.room.most = 1 << 20
+			clock := testingclock.NewFakeClock(time.Now())
+			s.room.most, s.room.clock = 1<<20, clock
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan struct{})
 			go func() {
@@ -239,6 +246,9 @@ func TestNodesAfterLackOfRoom(t *testing.T) {
 					if strings.HasPrefix(said, want) && (want == "") == (said == "") {
 						return
 					}
+					if clock.HasWaiters() {
+						clock.Step(fullRest)
+					}
 					if time.Now().After(deadline) {
 						t.Fatalf("what is said is %q, want %q", said, want)
 					}
@@ -248,6 +258,77 @@ func TestNodesAfterLackOfRoom(t *testing.T) {
 			changed.Store(true)
 			wait("")
 		})
+	}
+}
+
+// TestRestAfterLackOfRoom: what was too much is not asked for again before a minute has passed, and is then, by a list or a watch,
+// also by the Syncer that begins anew; other resources are.
+func TestRestAfterLackOfRoom(t *testing.T) {
+	c := &crowd{old: true}
+	c.shown.Store(1_500)
+	c.length.Store(10_000)
+	var asked atomic.Int64
+	clock := testingclock.NewFakeClock(time.Now())
+	s := newIdle(t, nil, func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/configmaps") {
+			asked.Add(1)
+		}
+		c.ServeHTTP(w, r)
+	})
+	s.config.Clock, s.config.MaxBytes = clock, 8<<20
+	fail := func(s *Syncer, try func(s *Syncer) error) {
+		t.Helper()
+		if err := try(s); err == nil {
+			t.Fatal("it has room")
+		}
+	}
+	byList := func(s *Syncer) error {
+		_, err := list(t.Context(), s.physical.informers[configMapsGVR])
+		return err
+	}
+	byWatch := func(s *Syncer) error {
+		o := metav1.ListOptions{SendInitialEvents: ptr.To(true)}
+		_, err := cache.ToListerWatcherWithContext(s.physical.informers[configMapsGVR].from).WatchWithContext(t.Context(), o)
+		return err
+	}
+	s, err := s.anew()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fail(s, byList)
+	for name, try := range map[string]func(s *Syncer) error{"list": byList, "watch": byWatch} {
+		if s, err = s.anew(); err != nil {
+			t.Fatal(err)
+		}
+		before := asked.Load()
+		c.shown.Store(0)
+		if _, err := list(t.Context(), s.policies); err != nil {
+			t.Fatalf("%s: another resource: %v", name, err)
+		}
+		c.shown.Store(1_500)
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			_ = try(s)
+		}()
+		for !clock.HasWaiters() {
+			select {
+			case <-done:
+				t.Fatalf("%s: asked again at once, %d times", name, asked.Load()-before)
+			case <-time.After(time.Millisecond):
+			}
+		}
+		clock.Step(fullRest - time.Nanosecond)
+		if !clock.HasWaiters() || asked.Load() != before {
+			t.Fatalf("%s: asked again before a minute has passed", name)
+		}
+		clock.Step(time.Nanosecond)
+		<-done
+		if asked.Load() != before+1 {
+			t.Fatalf("%s: asked %d times after a minute, want once", name, asked.Load()-before)
+		}
+		clock.Step(fullRest)
+		fail(s, byList)
 	}
 }
 

@@ -126,7 +126,7 @@ func New(c Config) (*Syncer, error) {
 	}
 	s := &Syncer{
 		config:    c,
-		room:      &room{cluster: c.Name, most: c.MaxBytes},
+		room:      &room{cluster: c.Name, most: c.MaxBytes, clock: c.Clock, full: map[schema.GroupVersionResource]time.Time{}},
 		resources: map[schema.GroupVersionResource]kinds.Kind{},
 		backoff:   workqueue.NewTypedItemExponentialFailureRateLimiter[key](firstRetry, lastRetry),
 		gate:      newGate(),
@@ -295,10 +295,21 @@ func (s *Syncer) Run(ctx context.Context) error {
 		// What the caches hold may never have been in what the side is now, and a watch does not say so: it goes on after
 		// a resource version that both histories have, or waits for one that the restored side has not reached.
 		klog.FromContext(ctx).Info("Forgets what it saw and reads both sides anew", "reason", err.Error())
-		if s, err = New(s.config); err != nil {
+		if s, err = s.anew(); err != nil {
 			return err
 		}
 	}
+}
+
+// anew returns a Syncer in the place of one that does not run any more. It remembers what was too much: a physical cluster can
+// have its Syncer begin anew whenever it likes.
+func (s *Syncer) anew() (*Syncer, error) {
+	next, err := New(s.config)
+	if err != nil {
+		return nil, err
+	}
+	next.room.full = s.room.full
+	return next, nil
 }
 
 // run is Run until ctx ends, or one side turns out to be restored (errOtherHistory).
