@@ -88,6 +88,36 @@ func (r *room) rest(ctx context.Context, gvr schema.GroupVersionResource) error 
 	}
 }
 
+// claim is what one who reads something once has taken of a room.
+type claim struct {
+	room  *room
+	taken int64 // bytes
+}
+
+func (c *claim) take(n int64) error {
+	if err := c.room.take(n); err != nil {
+		return err
+	}
+	c.taken += n
+	return nil
+}
+
+// free gives back all that is taken.
+func (c *claim) free() { _ = c.take(-c.taken) }
+
+// unpack unpacks JSON for a moment: it has use look at it, and gives back what that took.
+func (c *claim) unpack(text []byte, into any, use func() error) error {
+	n := weight(text)
+	if err := c.take(n); err != nil {
+		return err
+	}
+	defer func() { _ = c.take(-n) }()
+	if err := json.Unmarshal(text, into); err != nil {
+		return err
+	}
+	return use()
+}
+
 // holding is what of a room one informer takes, or one who lists. While a list comes in, what the one before brought is still
 // there: the larger one counts, since what is there could not be listed again otherwise, and both together take up to twice the
 // room for that time.
@@ -398,7 +428,7 @@ func (h *holding) list(ctx context.Context, o metav1.ListOptions, open openFunc)
 // page lists as much as is shown at once.
 func (h *holding) page(ctx context.Context, o metav1.ListOptions, open openFunc) (*unstructured.UnstructuredList, error) {
 	list := &unstructured.UnstructuredList{Object: map[string]any{}}
-	head, err := readList(ctx, o, open, func(text []byte) error {
+	head, err := readList(ctx, o, open, "items", func(text []byte) error {
 		if err := h.read(text); err != nil {
 			return err
 		}

@@ -18,8 +18,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/kubernetes/scheme"
+	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
@@ -94,9 +95,15 @@ type Syncer struct {
 // side is one of the two APIs.
 type side struct {
 	dynamic   dynamic.Interface
-	metadata  metadata.Interface
-	kube      kubernetes.Interface
+	kube      kube
 	informers map[schema.GroupVersionResource]*informer
+}
+
+// kube is what a heartbeat needs of an API, and whoever asks for a path.
+type kube struct {
+	coordinationclient.LeasesGetter
+	coreclient.NamespacesGetter
+	paths rest.Interface
 }
 
 // key names one object on both sides: they have the same name and namespace.
@@ -146,18 +153,28 @@ func New(c Config) (*Syncer, error) {
 	if c.MayWrite != nil {
 		physical.Wrap(func(next http.RoundTripper) http.RoundTripper { return fenced{next, c.MayWrite} })
 	}
-	makeImpatient(physical)
-	makeMeasured(physical)
-	physical.Wrap(func(next http.RoundTripper) http.RoundTripper { return guarded{next, s.gate} })
-	if s.physical, err = newSide(physical); err != nil {
+	if s.physical, err = newPhysical(physical, s.gate); err != nil {
 		return nil, fmt.Errorf("make a client for physical cluster %s: %w", c.Name, err)
 	}
 	s.watch()
 	return s, nil
 }
 
-func newSide(cfg *rest.Config) (side, error) {
+// newPhysical returns the side of a physical cluster that closes g, unless that is nil. All that the server reads of a physical
+// cluster it reads by way of this: how much comes, when, and in what form, is decided by whoever answers at the address that a
+// workspace's owner wrote.
+func newPhysical(cfg *rest.Config, g *gate) (side, error) {
 	cfg = rest.CopyConfig(cfg)
+	makeImpatient(cfg)
+	makeMeasured(cfg)
+	if g != nil {
+		cfg.Wrap(func(next http.RoundTripper) http.RoundTripper { return guarded{next, g} })
+	}
+	return newSide(cfg)
+}
+
+func newSide(cfg *rest.Config) (side, error) {
+	cfg = dynamic.ConfigFor(cfg)
 	// No limit on our side: the fair queuing of the server decides, and workers bound what is under way.
 	cfg.QPS = -1
 	cfg.UserAgent = workloadv1alpha1.FieldManager
@@ -165,19 +182,28 @@ func newSide(cfg *rest.Config) (side, error) {
 	if err != nil {
 		return side{}, err
 	}
-	dyn, err := dynamic.NewForConfigAndClient(cfg, httpClient)
+	paths, err := rest.UnversionedRESTClientForConfigAndClient(cfg, httpClient)
 	if err != nil {
 		return side{}, err
 	}
-	kube, err := kubernetes.NewForConfigAndClient(cfg, httpClient)
+	cfg.NegotiatedSerializer = scheme.Codecs.WithoutConversion()
+	of := func(path string, gv schema.GroupVersion) (*rest.RESTClient, error) {
+		cfg.APIPath, cfg.GroupVersion = path, &gv
+		return rest.RESTClientForConfigAndClient(cfg, httpClient)
+	}
+	core, err := of("/api", corev1.SchemeGroupVersion)
 	if err != nil {
 		return side{}, err
 	}
-	meta, err := metadata.NewForConfigAndClient(cfg, httpClient)
+	coordination, err := of("/apis", coordinationv1.SchemeGroupVersion)
 	if err != nil {
 		return side{}, err
 	}
-	return side{dyn, meta, kube, map[schema.GroupVersionResource]*informer{}}, nil
+	return side{
+		dynamic:   dynamic.New(paths),
+		kube:      kube{coordinationclient.New(coordination), coreclient.New(core), paths},
+		informers: map[schema.GroupVersionResource]*informer{},
+	}, nil
 }
 
 // watch makes the informers and their handlers.

@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	apimachineryversion "k8s.io/apimachinery/pkg/version"
-	"k8s.io/client-go/kubernetes"
 
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 )
@@ -332,9 +331,8 @@ func (s *Syncer) identify(ctx context.Context) error {
 }
 
 // identity asks a physical cluster for its version, and for who it is: the UID of its namespace kube-system.
-func identity(ctx context.Context, kube kubernetes.Interface) (version, clusterUID string, err error) {
-	// Discovery's own method cannot be told to give up.
-	answer, err := kube.Discovery().RESTClient().Get().AbsPath("/version").Do(ctx).Raw()
+func identity(ctx context.Context, kube kube) (version, clusterUID string, err error) {
+	answer, err := kube.paths.Get().AbsPath("/version").Do(ctx).Raw()
 	if err != nil {
 		return "", "", fmt.Errorf("ask for the version: %w", err)
 	}
@@ -342,7 +340,7 @@ func identity(ctx context.Context, kube kubernetes.Interface) (version, clusterU
 	if err := json.Unmarshal(answer, &info); err != nil {
 		return "", "", fmt.Errorf("ask for the version: read the answer: %w", err)
 	}
-	system, err := kube.CoreV1().Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
+	system, err := kube.Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
 	if err != nil {
 		return "", "", fmt.Errorf("ask for namespace %s: %w", metav1.NamespaceSystem, err)
 	}
