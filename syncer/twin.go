@@ -82,8 +82,7 @@ func cannotWatch(spots []blindSpot, wasReady bool, now time.Time) string {
 	if len(resources) == 0 {
 		return ""
 	}
-	r := refusal{message: fmt.Sprintf("Cannot list and watch %s: %s", strings.Join(resources, ", "), why)}
-	return r.text()
+	return cut(fmt.Sprintf("Cannot list and watch %s: %s", strings.Join(resources, ", "), why))
 }
 
 // twinStatus returns what the twin's status should be, given what it is. It says the same for the same facts, so
@@ -152,12 +151,12 @@ func twinStatus(old workloadv1alpha1.SyncTargetStatus, generation int64, f facts
 	return status
 }
 
-// some names the first of names, which are sorted.
+// some names the first of names, which are sorted. A physical cluster that is no Kubernetes may show names of any length.
 func some(names []string) string {
 	if len(names) > named {
-		return strings.Join(names[:named], ", ") + ", ..."
+		return cut(strings.Join(names[:named], ", ")) + ", ..."
 	}
-	return strings.Join(names, ", ")
+	return cut(strings.Join(names, ", "))
 }
 
 // capacity counts the Ready nodes and sums what pods may use on them.
