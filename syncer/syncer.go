@@ -146,7 +146,8 @@ func New(c Config) (*Syncer, error) {
 	mirror := rest.CopyConfig(c.Mirror)
 	mirror.Wrap(func(next http.RoundTripper) http.RoundTripper { return guarded{next, s.gate} })
 	var err error
-	if s.mirror, err = newSide(mirror); err != nil {
+	ours := func(s runtime.NegotiatedSerializer) runtime.NegotiatedSerializer { return s }
+	if s.mirror, err = newSide(mirror, ours); err != nil {
 		return nil, fmt.Errorf("make a client for the mirror of %s: %w", c.Name, err)
 	}
 	physical := rest.CopyConfig(c.Physical)
@@ -170,10 +171,11 @@ func newPhysical(cfg *rest.Config, g *gate) (side, error) {
 	if g != nil {
 		cfg.Wrap(func(next http.RoundTripper) http.RoundTripper { return guarded{next, g} })
 	}
-	return newSide(cfg)
+	return newSide(cfg, func(s runtime.NegotiatedSerializer) runtime.NegotiatedSerializer { return asked{s} })
 }
 
-func newSide(cfg *rest.Config) (side, error) {
+// newSide returns a side whose answers are unpacked as unpack says.
+func newSide(cfg *rest.Config, unpack func(runtime.NegotiatedSerializer) runtime.NegotiatedSerializer) (side, error) {
 	cfg = dynamic.ConfigFor(cfg)
 	// No limit on our side: the fair queuing of the server decides, and workers bound what is under way.
 	cfg.QPS = -1
@@ -182,11 +184,12 @@ func newSide(cfg *rest.Config) (side, error) {
 	if err != nil {
 		return side{}, err
 	}
+	cfg.NegotiatedSerializer = unpack(cfg.NegotiatedSerializer)
 	paths, err := rest.UnversionedRESTClientForConfigAndClient(cfg, httpClient)
 	if err != nil {
 		return side{}, err
 	}
-	cfg.NegotiatedSerializer = scheme.Codecs.WithoutConversion()
+	cfg.NegotiatedSerializer = unpack(scheme.Codecs.WithoutConversion())
 	of := func(path string, gv schema.GroupVersion) (*rest.RESTClient, error) {
 		cfg.APIPath, cfg.GroupVersion = path, &gv
 		return rest.RESTClientForConfigAndClient(cfg, httpClient)
