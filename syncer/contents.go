@@ -2,12 +2,17 @@ package syncer
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
+	"io"
 	"slices"
+	"strings"
+	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
 
@@ -22,58 +27,66 @@ var passing = sets.New(
 	schema.GroupResource{Resource: "endpoints"}, // of Services, which go just before
 )
 
+// lookTimeout bounds one look into a namespace, which asks for all resources, one after the other.
+const lookTimeout = 10 * time.Minute
+
 // inside returns what a downstream namespace of which no leaf is left holds apart from what every namespace has: orphans of
 // ours, and objects of others, as "<resource> <name>", sorted. It reads everything that can be deleted there, from the API
 // server, and fails if it cannot see all.
 func (s *Syncer) inside(ctx context.Context, namespace string) ([]string, error) {
-	lists, err := s.physical.kube.Discovery().ServerPreferredNamespacedResources()
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	c := &claim{room: s.room}
+	defer c.free()
+	resources, err := s.physical.kube.namespacedResources(ctx, c)
 	if err != nil {
 		return nil, fmt.Errorf("ask for the resources: %w", err)
 	}
-	var resources []schema.GroupVersionResource
 	namespaced := sets.New[schema.GroupKind]()
-	for _, list := range lists {
-		gv, err := schema.ParseGroupVersion(list.GroupVersion)
-		if err != nil {
-			return nil, fmt.Errorf("read the resources: %w", err)
-		}
-		for _, r := range list.APIResources {
-			namespaced.Insert(gv.WithKind(r.Kind).GroupKind())
-			gvr := gv.WithResource(r.Name)
-			if slices.Contains(r.Verbs, "list") && slices.Contains(r.Verbs, "delete") && !passing.Has(gvr.GroupResource()) {
-				resources = append(resources, gvr)
-			}
-		}
+	for _, r := range resources {
+		namespaced.Insert(schema.GroupKind{Group: r.Group, Kind: r.kind})
 	}
 	var contents []string
-	for _, gvr := range resources {
-		objects, err := s.listMetadata(ctx, gvr, namespace)
+	keep := func(resource, name string) error {
+		contents = append(contents, resource+" "+name)
+		return c.take(perObject + int64(len(resource)+len(name)))
+	}
+	for _, r := range resources {
+		gvr := r.GroupVersionResource
+		if !r.deletable || passing.Has(gvr.GroupResource()) {
+			continue
+		}
+		others := sets.New[string]()
+		err := s.listMetadata(ctx, c, gvr, namespace, func(o *unstructured.Unstructured) error {
+			target, _, _ := unstructured.NestedString(o.Object, "metadata", "labels", workloadv1alpha1.SyncTargetLabel)
+			switch name := o.GetName(); {
+			case gvr.GroupResource() == networkPoliciesGVR.GroupResource() && name == isolationPolicy:
+			case goesByItself(o, namespaced):
+			case target == s.config.UID:
+				return keep(gvr.Resource, name)
+			default:
+				others.Insert(name)
+				return c.take(perObject + int64(len(name)))
+			}
+			return nil
+		})
 		if err != nil {
 			return nil, err
-		}
-		var others []string
-		for i := range objects {
-			o := &objects[i]
-			switch {
-			case gvr.GroupResource() == networkPoliciesGVR.GroupResource() && o.Name == isolationPolicy:
-			case goesByItself(o, namespaced):
-			case o.Labels[workloadv1alpha1.SyncTargetLabel] == s.config.UID:
-				contents = append(contents, gvr.Resource+" "+o.Name)
-			default:
-				others = append(others, o.Name)
-			}
 		}
 		if len(others) == 0 {
 			continue
 		}
 		// What the cluster puts into every namespace (a ServiceAccount, certificates) it has put into our own as well.
-		furniture, err := s.listMetadata(ctx, gvr, workloadv1alpha1.HeartbeatNamespace)
+		err = s.listMetadata(ctx, c, gvr, workloadv1alpha1.HeartbeatNamespace, func(o *unstructured.Unstructured) error {
+			others.Delete(o.GetName())
+			return nil
+		})
 		if err != nil {
 			return nil, err
 		}
-		for _, name := range others {
-			if !slices.ContainsFunc(furniture, func(o metav1.PartialObjectMetadata) bool { return o.Name == name }) {
-				contents = append(contents, gvr.Resource+" "+name)
+		for name := range others {
+			if err := keep(gvr.Resource, name); err != nil {
+				return nil, err
 			}
 		}
 	}
@@ -83,30 +96,108 @@ func (s *Syncer) inside(ctx context.Context, namespace string) ([]string, error)
 
 // goesByItself says whether an object is being deleted, or belongs to another one in its namespace: that one is listed
 // too, or its end takes this one along.
-func goesByItself(o *metav1.PartialObjectMetadata, namespaced sets.Set[schema.GroupKind]) bool {
-	return o.DeletionTimestamp != nil || slices.ContainsFunc(o.OwnerReferences, func(r metav1.OwnerReference) bool {
-		return namespaced.Has(schema.FromAPIVersionAndKind(r.APIVersion, r.Kind).GroupKind())
+func goesByItself(o *unstructured.Unstructured, namespaced sets.Set[schema.GroupKind]) bool {
+	field, _, _ := unstructured.NestedFieldNoCopy(o.Object, "metadata", "ownerReferences")
+	owners, _ := field.([]any)
+	return o.GetDeletionTimestamp() != nil || slices.ContainsFunc(owners, func(owner any) bool {
+		reference, _ := owner.(map[string]any)
+		apiVersion, _ := reference["apiVersion"].(string)
+		kind, _ := reference["kind"].(string)
+		return namespaced.Has(schema.FromAPIVersionAndKind(apiVersion, kind).GroupKind())
 	})
 }
 
 // listMetadata lists, from the API server, what a downstream namespace has of a resource; nothing if it is not served any more.
-func (s *Syncer) listMetadata(ctx context.Context, gvr schema.GroupVersionResource, namespace string) ([]metav1.PartialObjectMetadata, error) {
-	h := newHolding(s.room, nil)
-	defer h.end(nil, false)
-	var objects []metav1.PartialObjectMetadata
+func (s *Syncer) listMetadata(ctx context.Context, c *claim, gvr schema.GroupVersionResource, namespace string, use func(*unstructured.Unstructured) error) error {
 	open := s.physical.opener(gvr, namespace, "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json")
-	_, err := readList(ctx, metav1.ListOptions{}, open, func(text []byte) error {
-		if err := h.read(text); err != nil {
-			return err
-		}
-		objects = append(objects, metav1.PartialObjectMetadata{})
-		return json.Unmarshal(text, &objects[len(objects)-1])
+	_, err := readList(ctx, metav1.ListOptions{}, open, "items", func(text []byte) error {
+		var o unstructured.Unstructured
+		return c.unpack(text, &o.Object, func() error { return use(&o) })
 	})
-	switch {
-	case gone(err), apierrors.IsMethodNotSupported(err):
-		return nil, nil
-	case err != nil:
-		return nil, fmt.Errorf("list %s: %w", gvr.GroupResource(), err)
+	if err != nil && !gone(err) && !apierrors.IsMethodNotSupported(err) {
+		return fmt.Errorf("list %s: %w", gvr.GroupResource(), err)
 	}
-	return objects, nil
+	return nil
+}
+
+// namespacedResource is a resource in the version that a physical cluster prefers.
+type namespacedResource struct {
+	schema.GroupVersionResource
+	kind string
+	// deletable says whether its objects can be listed and deleted.
+	deletable bool
+}
+
+// namespacedResources asks for all resources, one version of a group after the other, and takes what they need from c. The discovery
+// client of client-go asks for all versions at once, as many as the cluster says that there are, and does not end with a context.
+func (k kube) namespacedResources(ctx context.Context, c *claim) ([]namespacedResource, error) {
+	versions := []schema.GroupVersion{corev1.SchemeGroupVersion}
+	known := sets.New(versions...)
+	err := k.each(ctx, "/apis", "groups", func(text []byte) error {
+		type version struct {
+			Version string `json:"version"`
+		}
+		var group struct {
+			Name      string    `json:"name"`
+			Preferred version   `json:"preferredVersion"`
+			Versions  []version `json:"versions"`
+		}
+		return c.unpack(text, &group, func() error {
+			for _, v := range append([]version{group.Preferred}, group.Versions...) {
+				gv := schema.GroupVersion{Group: group.Name, Version: v.Version}
+				if known.Has(gv) {
+					continue
+				}
+				known.Insert(gv)
+				if err := c.take(perObject + int64(len(gv.Group)+len(gv.Version))); err != nil {
+					return err
+				}
+				versions = append(versions, gv)
+			}
+			return nil
+		})
+	})
+	if err != nil {
+		return nil, err
+	}
+	var resources []namespacedResource
+	seen := sets.New[schema.GroupResource]()
+	for _, gv := range versions {
+		path := "/apis/" + gv.String()
+		if gv.Group == "" {
+			path = "/api/" + gv.Version
+		}
+		err := k.each(ctx, path, "resources", func(text []byte) error {
+			var r struct {
+				Name       string   `json:"name"`
+				Kind       string   `json:"kind"`
+				Namespaced bool     `json:"namespaced"`
+				Verbs      []string `json:"verbs"`
+			}
+			return c.unpack(text, &r, func() error {
+				gvr := gv.WithResource(r.Name)
+				if !r.Namespaced || strings.Contains(r.Name, "/") || seen.Has(gvr.GroupResource()) {
+					return nil
+				}
+				seen.Insert(gvr.GroupResource())
+				resources = append(resources, namespacedResource{gvr, r.Kind, slices.Contains(r.Verbs, "list") && slices.Contains(r.Verbs, "delete")})
+				return c.take(perObject + int64(len(r.Name)+len(r.Kind)))
+			})
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return resources, nil
+}
+
+// each asks for a list that is no list of objects, and calls item with each in that field of it.
+func (k kube) each(ctx context.Context, path, field string, item func(text []byte) error) error {
+	_, err := readList(ctx, metav1.ListOptions{}, func(ctx context.Context, _ metav1.ListOptions) (io.ReadCloser, error) {
+		return k.paths.Get().AbsPath(path).SetHeader("Accept", runtime.ContentTypeJSON).Stream(ctx)
+	}, field, item)
+	if err != nil {
+		return fmt.Errorf("read %s: %w", path, err)
+	}
+	return nil
 }

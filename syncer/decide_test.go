@@ -788,22 +788,21 @@ func TestMirrorOfWantsAName(t *testing.T) {
 }
 
 func TestGoesByItself(t *testing.T) {
-	now := metav1.Now()
 	namespaced := sets.New(schema.GroupKind{Group: "apps", Kind: "ReplicaSet"})
-	owner := func(version, kind string) metav1.ObjectMeta {
-		return metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{{APIVersion: version, Kind: kind}}}
+	owner := func(version, kind string) map[string]any {
+		return map[string]any{"ownerReferences": []any{map[string]any{"apiVersion": version, "kind": kind}}}
 	}
 	for _, tc := range []struct {
-		meta   metav1.ObjectMeta
+		meta   map[string]any
 		want   bool
 		reason string
 	}{
-		{metav1.ObjectMeta{}, false, "somebody made it"},
-		{metav1.ObjectMeta{DeletionTimestamp: &now}, true, "it is going"},
+		{map[string]any{}, false, "somebody made it"},
+		{map[string]any{"deletionTimestamp": "2026-01-02T03:04:05Z"}, true, "it is going"},
 		{owner("apps/v1", "ReplicaSet"), true, "its owner is in the namespace"},
 		{owner("v1", "Node"), false, "its owner is elsewhere, and nothing else speaks for it"},
 	} {
-		if got := goesByItself(&metav1.PartialObjectMetadata{ObjectMeta: tc.meta}, namespaced); got != tc.want {
+		if got := goesByItself(&unstructured.Unstructured{Object: map[string]any{"metadata": tc.meta}}, namespaced); got != tc.want {
 			t.Errorf("%s: %v", tc.reason, got)
 		}
 	}

@@ -11,7 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
@@ -236,8 +235,8 @@ func (s *Syncer) look(ctx context.Context) (v verdict, c counters, hub, physical
 // heartbeatBelow is the name of the Lease in the physical cluster: several Atolls may sync it.
 func heartbeatBelow(syncTarget string) string { return "heartbeat-" + syncTarget }
 
-func lease(ctx context.Context, kube kubernetes.Interface, name string) (*coordinationv1.Lease, error) {
-	l, err := kube.CoordinationV1().Leases(workloadv1alpha1.HeartbeatNamespace).Get(ctx, name, metav1.GetOptions{})
+func lease(ctx context.Context, kube kube, name string) (*coordinationv1.Lease, error) {
+	l, err := kube.Leases(workloadv1alpha1.HeartbeatNamespace).Get(ctx, name, metav1.GetOptions{})
 	if gone(err) {
 		return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: workloadv1alpha1.HeartbeatNamespace, Name: name}}, nil
 	}
@@ -282,8 +281,8 @@ func (s *Syncer) raise(ctx context.Context, physical *coordinationv1.Lease, coun
 
 // store creates or updates a Lease, and its namespace if that is missing. An update carries the resource version that
 // was read, so that of two syncers of one target the late one gets a conflict.
-func store(ctx context.Context, kube kubernetes.Interface, l *coordinationv1.Lease, namespaceLabels map[string]string) (*coordinationv1.Lease, error) {
-	leases := kube.CoordinationV1().Leases(l.Namespace)
+func store(ctx context.Context, kube kube, l *coordinationv1.Lease, namespaceLabels map[string]string) (*coordinationv1.Lease, error) {
+	leases := kube.Leases(l.Namespace)
 	if l.UID != "" {
 		return leases.Update(ctx, l, metav1.UpdateOptions{FieldManager: workloadv1alpha1.FieldManager})
 	}
@@ -293,7 +292,7 @@ func store(ctx context.Context, kube kubernetes.Interface, l *coordinationv1.Lea
 		return stored, err
 	}
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: l.Namespace, Labels: namespaceLabels}}
-	if _, err := kube.CoreV1().Namespaces().Create(ctx, namespace, create); err != nil && !apierrors.IsAlreadyExists(err) {
+	if _, err := kube.Namespaces().Create(ctx, namespace, create); err != nil && !apierrors.IsAlreadyExists(err) {
 		return nil, fmt.Errorf("create namespace %s: %w", l.Namespace, err)
 	}
 	return leases.Create(ctx, l, create)

@@ -42,6 +42,7 @@ func (b *beats) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		if err != nil {
 			b.t.Error(err)
 		}
+		lease = &coordinationv1.Lease{} // of JSON, annotations would be added to those that are there
 		if _, _, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, lease); err != nil {
 			b.t.Error(err)
 		}

@@ -44,11 +44,21 @@ func newInformer(sd side, gvr schema.GroupVersionResource, tweak func(*metav1.Li
 	client := sd.dynamic.Resource(gvr)
 	list, watching := client.List, client.Watch
 	if r != nil {
-		h, open := newHolding(r, trim), sd.opener(gvr, "", runtime.ContentTypeJSON)
+		h, open, told := newHolding(r, trim), sd.opener(gvr, "", runtime.ContentTypeJSON), heard
+		heard = func(err error) {
+			r.heard(gvr, err)
+			told(err)
+		}
 		list = func(ctx context.Context, o metav1.ListOptions) (*unstructured.UnstructuredList, error) {
+			if err := r.rest(ctx, gvr); err != nil {
+				return nil, err
+			}
 			return h.list(ctx, o, open)
 		}
 		watching = func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			if err := r.rest(ctx, gvr); err != nil {
+				return nil, err
+			}
 			return h.watch(ctx, o, client.Watch, heard)
 		}
 	}

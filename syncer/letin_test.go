@@ -11,7 +11,6 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/ktesting"
@@ -209,11 +208,11 @@ func TestAnotherEachTime(t *testing.T) {
 		identified(w.physical.ServeHTTP)(rw, req)
 	}))
 	t.Cleanup(below.Close)
-	kube, err := kubernetes.NewForConfig(&rest.Config{Host: below.URL})
+	physical, err := newPhysical(&rest.Config{Host: below.URL}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.s.physical.kube = kube
+	w.s.physical.kube = physical.kube
 	for _, step := range []struct {
 		after time.Duration
 		says  string
@@ -260,11 +259,11 @@ func TestUnidentified(t *testing.T) {
 		told(rw, req)
 	}))
 	t.Cleanup(below.Close)
-	kube, err := kubernetes.NewForConfig(&rest.Config{Host: below.URL})
+	physical, err := newPhysical(&rest.Config{Host: below.URL}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.s.physical.kube = kube
+	w.s.physical.kube = physical.kube
 
 	err = w.s.beat(t.Context())
 	w.s.failed(err)

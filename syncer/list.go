@@ -27,7 +27,7 @@ func (sd side) opener(gvr schema.GroupVersionResource, namespace, accept string)
 	}
 	path = append(path, gvr.Resource)
 	return func(ctx context.Context, o metav1.ListOptions) (io.ReadCloser, error) {
-		return sd.kube.Discovery().RESTClient().Get().AbsPath(path...).SetHeader("Accept", accept).
+		return sd.kube.paths.Get().AbsPath(path...).SetHeader("Accept", accept).
 			SpecificallyVersionedParams(&o, scheme.ParameterCodec, corev1.SchemeGroupVersion).Stream(ctx)
 	}
 }
@@ -38,10 +38,10 @@ type listHead struct {
 	metav1.ListMeta
 }
 
-// readList asks for a list, and calls item with the JSON of each of its objects, which is overwritten after that. What there is
+// readList asks for a list, and calls item with the JSON of each in that field of it, which is overwritten after that. What there is
 // of the list at any time is one object, of no more than mostOfAnswer: whoever decodes all first, as client-go does, has no say
 // in what becomes of it, 130 times its length of a list of empty objects.
-func readList(ctx context.Context, o metav1.ListOptions, open openFunc, item func(text []byte) error) (*listHead, error) {
+func readList(ctx context.Context, o metav1.ListOptions, open openFunc, field string, item func(text []byte) error) (*listHead, error) {
 	m := &meter{}
 	body, err := open(reading(ctx, m), o)
 	if err != nil {
@@ -62,9 +62,9 @@ func readList(ctx context.Context, o metav1.ListOptions, open openFunc, item fun
 			return d.Decode(&head.Kind)
 		case "metadata":
 			return d.Decode(&head.ListMeta)
-		case "items":
+		case field:
 			if complete {
-				return errors.New("it has items twice")
+				return fmt.Errorf("it has %s twice", field)
 			}
 			complete = true
 			return walk(d, '[', func() error {
@@ -80,7 +80,7 @@ func readList(ctx context.Context, o metav1.ListOptions, open openFunc, item fun
 		return d.Decode(&text) // nobody asks for anything else
 	})
 	if err == nil && !complete {
-		err = errors.New("it has no items")
+		err = fmt.Errorf("it has no %s", field)
 	}
 	if err == nil {
 		if _, err = d.Token(); err == nil {

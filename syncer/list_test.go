@@ -6,8 +6,11 @@ import (
 	"io"
 	"net/http"
 	"runtime"
+	"runtime/debug"
+	"runtime/metrics"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -68,6 +71,30 @@ func inUse() uint64 {
 	var stats runtime.MemStats
 	runtime.ReadMemStats(&stats)
 	return stats.HeapAlloc
+}
+
+// peakOf returns how much more memory was in use while f ran than before, at most, in bytes: as far as somebody sees who looks all
+// the time, and with a tenth more that is in use no longer.
+func peakOf(f func()) uint64 {
+	defer debug.SetGCPercent(debug.SetGCPercent(10))
+	before := inUse()
+	peak, done, seen := before, make(chan struct{}), make(chan uint64)
+	go func() {
+		sample := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
+		for {
+			metrics.Read(sample)
+			peak = max(peak, sample[0].Value.Uint64())
+			select {
+			case <-done:
+				seen <- peak
+				return
+			case <-time.After(100 * time.Microsecond):
+			}
+		}
+	}()
+	f()
+	close(done)
+	return <-seen - before
 }
 
 // TestMemoryOfList: a list without end never takes more memory than there is room for, whatever is in it.

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
@@ -30,17 +29,13 @@ const (
 // Syncer is stopped in any case.
 func (m *Manager) ensureIdentified(ctx context.Context, target *workloadv1alpha1.SyncTarget) error {
 	err := m.ensureRuns(ctx, target, identifies, func(physical *rest.Config) (func(context.Context) error, error) {
-		physical = rest.CopyConfig(physical)
-		physical.UserAgent = workloadv1alpha1.FieldManager
-		makeImpatient(physical)
-		makeMeasured(physical)
-		kube, err := kubernetes.NewForConfig(physical)
+		side, err := newPhysical(physical, nil)
 		if err != nil {
 			return nil, &problem{ReasonKubeconfigInvalid, err.Error()}
 		}
 		mirror, name := logicalcluster.Name(target.Status.Mirror), target.Name
 		return func(ctx context.Context) error {
-			m.identify(ctx, mirror, name, kube)
+			m.identify(ctx, mirror, name, side.kube)
 			return nil
 		}, nil
 	})
@@ -51,7 +46,7 @@ func (m *Manager) ensureIdentified(ctx context.Context, target *workloadv1alpha1
 }
 
 // identify asks a physical cluster who it is until ctx ends, and has the twin say so.
-func (m *Manager) identify(ctx context.Context, mirror logicalcluster.Name, twin string, kube kubernetes.Interface) {
+func (m *Manager) identify(ctx context.Context, mirror logicalcluster.Name, twin string, kube kube) {
 	for wait := firstIdentify; ; wait = min(2*wait, lastIdentify) {
 		select {
 		case <-m.config.Clock.After(wait):
@@ -64,7 +59,7 @@ func (m *Manager) identify(ctx context.Context, mirror logicalcluster.Name, twin
 	}
 }
 
-func (m *Manager) identifyOnce(ctx context.Context, mirror logicalcluster.Name, name string, kube kubernetes.Interface) error {
+func (m *Manager) identifyOnce(ctx context.Context, mirror logicalcluster.Name, name string, kube kube) error {
 	ctx, cancel := context.WithTimeout(ctx, beatTimeout)
 	defer cancel()
 	version, clusterUID, err := identity(ctx, kube)

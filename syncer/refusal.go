@@ -32,12 +32,15 @@ type refusal struct {
 // the schema is answered with the whole object.
 const maxMessage = 1024
 
-// text returns the message, cut to maxMessage at a whole character.
-func (r *refusal) text() string {
-	if len(r.message) <= maxMessage {
-		return r.message
+// text returns the message, cut.
+func (r *refusal) text() string { return cut(r.message) }
+
+// cut cuts a message to maxMessage at a whole character.
+func cut(message string) string {
+	if len(message) <= maxMessage {
+		return message
 	}
-	return strings.ToValidUTF8(r.message[:maxMessage], "") + "..."
+	return strings.ToValidUTF8(message[:maxMessage], "") + "..."
 }
 
 func (r *refusal) Error() string { return r.reason + ": " + r.message }

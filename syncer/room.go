@@ -2,20 +2,24 @@ package syncer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"strings"
 	"sync"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 )
 
@@ -23,8 +27,13 @@ const (
 	// mostOfAnswer is how long one answer may be, or one object of a list or event of a watch, in bytes, unpacked. An API server
 	// takes requests of 3 MiB and etcd values of 1.5 MiB, so no object is that long.
 	mostOfAnswer = 8 << 20
+	// mostUnpacked is how much memory it may take to unpack one of them, in bytes, by weight: a short text may become a hundred times as
+	// much. A ConfigMap of 1.5 MiB, which is as much as etcd takes, comes to 41 MiB if it is nothing but short keys.
+	mostUnpacked = 128 << 20
 	// perObject is what an informer takes for an object, apart from what is in it: keys and indexes, in bytes, about.
 	perObject = 512
+	// fullRest is how long a resource is left alone that had no room: it is read up to the bound each time, to be thrown away.
+	fullRest = time.Minute
 )
 
 // tooMuch is the error of what has no room.
@@ -37,8 +46,11 @@ func (e tooMuch) Error() string { return string(e) }
 type room struct {
 	cluster string
 	most    int64 // bytes; 0 for no bound
-	mu      sync.Mutex
-	taken   int64 // guarded by mu
+	clock   clock.WithTicker
+	mu      sync.Mutex // guards all below
+	taken   int64
+	// full is when what a resource showed was last too much.
+	full map[schema.GroupVersionResource]time.Time
 }
 
 // take takes n bytes, or gives them back if n is negative. It takes nothing if it fails.
@@ -51,6 +63,62 @@ func (r *room) take(n int64) error {
 	}
 	r.taken += n
 	return nil
+}
+
+// heard has how a list or watch of a resource went.
+func (r *room) heard(gvr schema.GroupVersionResource, err error) {
+	if much := tooMuch(""); errors.As(err, &much) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.full[gvr] = r.clock.Now()
+	}
+}
+
+// rest waits until a resource may be read again that was too much.
+func (r *room) rest(ctx context.Context, gvr schema.GroupVersionResource) error {
+	r.mu.Lock()
+	full, wasFull := r.full[gvr]
+	r.mu.Unlock()
+	wait := fullRest - r.clock.Since(full)
+	if !wasFull || wait <= 0 {
+		return nil
+	}
+	select {
+	case <-r.clock.After(wait):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// claim is what one who reads something once has taken of a room.
+type claim struct {
+	room  *room
+	taken int64 // bytes
+}
+
+func (c *claim) take(n int64) error {
+	if err := c.room.take(n); err != nil {
+		return err
+	}
+	c.taken += n
+	return nil
+}
+
+// free gives back all that is taken.
+func (c *claim) free() { _ = c.take(-c.taken) }
+
+// unpack unpacks JSON for a moment: it has use look at it, and gives back what that took.
+func (c *claim) unpack(text []byte, into any, use func() error) error {
+	n := weight(text)
+	if err := c.take(n); err != nil {
+		return err
+	}
+	defer func() { _ = c.take(-n) }()
+	if err := json.Unmarshal(text, into); err != nil {
+		return err
+	}
+	return use()
 }
 
 // holding is what of a room one informer takes, or one who lists. While a list comes in, what the one before brought is still
@@ -221,49 +289,60 @@ func size(value any) int64 {
 }
 
 // weight is how many bytes of memory it takes at most to unpack a text of JSON: size of what becomes of it, the text as it is read,
-// in twice the room, and a copy.
+// in twice the room, and copies.
 func weight(text []byte) int64 {
-	n := 8 + 4*int64(len(text)) // 4: three bytes become of each that is no UTF-8
-	var last byte               // but for strings
-	quoted, escaped := false, false
+	s := scale{n: 8}
+	s.add(text)
+	return s.n
+}
+
+// scale weighs JSON as it comes in, see weight.
+type scale struct {
+	n               int64 // bytes
+	last            byte  // of what is no string
+	quoted, escaped bool
+}
+
+func (s *scale) add(text []byte) {
+	s.n += 6 * int64(len(text)) // 6: three bytes become of each that is no UTF-8
 	for _, c := range text {
 		switch {
-		case escaped:
-			escaped = false
+		case s.escaped:
+			s.escaped = false
 			continue
-		case quoted:
-			escaped, quoted = c == '\\', c != '"'
+		case s.quoted:
+			s.escaped, s.quoted = c == '\\', c != '"'
 			continue
 		}
 		switch c {
 		case '"':
-			quoted = true
-			n += 24
+			s.quoted = true
+			s.n += 24
 			continue
 		case '{':
-			n += 48
+			s.n += 48
 		case '[':
-			n += 24 + 32
+			s.n += 24 + 32
 		case ',':
-			n += 32
+			s.n += 56
 		case ':':
-			n += 64
-			if last == '{' {
-				n += 288
+			s.n += 64
+			if s.last == '{' {
+				s.n += 288
 			}
 		default:
 			continue
 		}
-		last = c
+		s.last = c
 	}
-	return n
 }
 
 // meter bounds what is read of one answer, or of one object of a list, or event of a watch.
 type meter struct {
-	mu  sync.Mutex // guards all below
-	n   int64      // bytes
-	err error
+	mu    sync.Mutex // guards all below
+	n     int64      // bytes
+	scale scale
+	err   error
 }
 
 type meterKey struct{}
@@ -281,15 +360,21 @@ func meterOf(ctx context.Context) *meter {
 	return &meter{}
 }
 
-// read counts n bytes, and fails where they are too many.
-func (m *meter) read(n int) error {
+// read counts what was read, and fails where that is too much.
+func (m *meter) read(text []byte) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.n += int64(n); m.err != nil {
+	if m.err != nil {
 		return m.err
 	}
-	if m.n > mostOfAnswer {
-		m.err = tooMuch("an answer, or an object of a list or event of a watch, is longer than " + resource.NewQuantity(mostOfAnswer, resource.BinarySI).String())
+	m.n += int64(len(text))
+	m.scale.add(text)
+	const what = "an answer, or an object of a list or event of a watch, "
+	switch {
+	case m.n > mostOfAnswer:
+		m.err = tooMuch(what + "is longer than " + resource.NewQuantity(mostOfAnswer, resource.BinarySI).String())
+	case m.scale.n > mostUnpacked:
+		m.err = tooMuch(what + "takes more memory than " + resource.NewQuantity(mostUnpacked, resource.BinarySI).String())
 	}
 	return m.err
 }
@@ -298,12 +383,12 @@ func (m *meter) read(n int) error {
 func (m *meter) anew() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.n = 0
+	m.n, m.scale.n = 0, 0
 	return m.err
 }
 
-// measured reads no more of an answer than mostOfAnswer, unless who asked has the meter count anew, which is in the context of the
-// request. It has to be where answers are unpacked already.
+// measured reads no more of an answer than mostOfAnswer and mostUnpacked, unless who asked has the meter count anew, which is in the
+// context of the request. It has to be where answers are decompressed already.
 type measured struct {
 	next http.RoundTripper
 }
@@ -329,7 +414,7 @@ type measuredBody struct {
 
 func (b measuredBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	if full := b.meter.read(n); full != nil {
+	if full := b.meter.read(p[:n]); full != nil {
 		return 0, full
 	}
 	return n, err
@@ -363,7 +448,7 @@ func (h *holding) list(ctx context.Context, o metav1.ListOptions, open openFunc)
 // page lists as much as is shown at once.
 func (h *holding) page(ctx context.Context, o metav1.ListOptions, open openFunc) (*unstructured.UnstructuredList, error) {
 	list := &unstructured.UnstructuredList{Object: map[string]any{}}
-	head, err := readList(ctx, o, open, func(text []byte) error {
+	head, err := readList(ctx, o, open, "items", func(text []byte) error {
 		if err := h.read(text); err != nil {
 			return err
 		}

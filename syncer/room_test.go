@@ -15,6 +15,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+	testingclock "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 )
 
@@ -144,7 +146,8 @@ func TestRoom(t *testing.T) {
 				c.told.Store(tc.told)
 				c.long.Store(tc.long)
 				s := newIdle(t, nil, c.ServeHTTP)
-				s.room.most = most
+				clock := testingclock.NewFakeClock(time.Now())
+				s.room.most, s.room.clock = most, clock
 				ctx, cancel := context.WithCancel(t.Context())
 				i := s.physical.informers[configMapsGVR]
 				done := make(chan struct{})
@@ -167,6 +170,9 @@ func TestRoom(t *testing.T) {
 						if (objects < 0 || len(i.ListKeys()) == objects) && strings.HasPrefix(said, want) && (want == "") == (said == "") {
 							return
 						}
+						if clock.HasWaiters() {
+							clock.Step(fullRest)
+						}
 						if time.Now().After(deadline) {
 							t.Fatalf("holds %d objects, want %d; what is said is %q, want %q", len(i.ListKeys()), objects, said, want)
 						}
@@ -187,6 +193,142 @@ func TestRoom(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestNodesAfterLackOfRoom: Nodes that had no room are not missed any more when there is room again, or when nobody may see them.
+func TestNodesAfterLackOfRoom(t *testing.T) {
+	refuse := func(w http.ResponseWriter) {
+		w.WriteHeader(http.StatusForbidden)
+		_, _ = io.WriteString(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403}`)
+	}
+	for name, later := range map[string]func(c *crowd, w http.ResponseWriter, r *http.Request){
+		"Room": func(c *crowd, w http.ResponseWriter, r *http.Request) {
+			c.shown.Store(10)
+			c.ServeHTTP(w, r)
+		},
+		"Forbidden": func(_ *crowd, w http.ResponseWriter, _ *http.Request) { refuse(w) },
+		"WatchForbidden": func(c *crowd, w http.ResponseWriter, r *http.Request) {
+			if r.URL.Query().Has("watch") {
+				refuse(w)
+				return
+			}
+			c.shown.Store(10)
+			c.ServeHTTP(w, r)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := &crowd{}
+			c.shown.Store(10_000)
+			c.length.Store(1)
+			var changed atomic.Bool
+			s := newIdle(t, nil, func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Content-Type", "application/json")
+				if changed.Load() {
+					later(c, w, r)
+					return
+				}
+				c.ServeHTTP(w, r)
+			})
+			clock := testingclock.NewFakeClock(time.Now())
+			s.room.most, s.room.clock = 1<<20, clock
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				s.nodes.run(ctx)
+			}()
+			defer func() { cancel(); <-done }()
+			wait := func(want string) {
+				t.Helper()
+				for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+					said := cannotWatch(s.blind(), false, time.Now())
+					if strings.HasPrefix(said, want) && (want == "") == (said == "") {
+						return
+					}
+					if clock.HasWaiters() {
+						clock.Step(fullRest)
+					}
+					if time.Now().After(deadline) {
+						t.Fatalf("what is said is %q, want %q", said, want)
+					}
+				}
+			}
+			wait(`Cannot list and watch nodes: physical cluster "east" shows more`)
+			changed.Store(true)
+			wait("")
+		})
+	}
+}
+
+// TestRestAfterLackOfRoom: what was too much is not asked for again before a minute has passed, and is then, by a list or a watch,
+// also by the Syncer that begins anew; other resources are.
+func TestRestAfterLackOfRoom(t *testing.T) {
+	c := &crowd{old: true}
+	c.shown.Store(1_500)
+	c.length.Store(10_000)
+	var asked atomic.Int64
+	clock := testingclock.NewFakeClock(time.Now())
+	s := newIdle(t, nil, func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/configmaps") {
+			asked.Add(1)
+		}
+		c.ServeHTTP(w, r)
+	})
+	s.config.Clock, s.config.MaxBytes = clock, 8<<20
+	fail := func(s *Syncer, try func(s *Syncer) error) {
+		t.Helper()
+		if err := try(s); err == nil {
+			t.Fatal("it has room")
+		}
+	}
+	byList := func(s *Syncer) error {
+		_, err := list(t.Context(), s.physical.informers[configMapsGVR])
+		return err
+	}
+	byWatch := func(s *Syncer) error {
+		o := metav1.ListOptions{SendInitialEvents: ptr.To(true)}
+		_, err := cache.ToListerWatcherWithContext(s.physical.informers[configMapsGVR].from).WatchWithContext(t.Context(), o)
+		return err
+	}
+	s, err := s.anew()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fail(s, byList)
+	for name, try := range map[string]func(s *Syncer) error{"list": byList, "watch": byWatch} {
+		if s, err = s.anew(); err != nil {
+			t.Fatal(err)
+		}
+		before := asked.Load()
+		c.shown.Store(0)
+		if _, err := list(t.Context(), s.policies); err != nil {
+			t.Fatalf("%s: another resource: %v", name, err)
+		}
+		c.shown.Store(1_500)
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			_ = try(s)
+		}()
+		for !clock.HasWaiters() {
+			select {
+			case <-done:
+				t.Fatalf("%s: asked again at once, %d times", name, asked.Load()-before)
+			case <-time.After(time.Millisecond):
+			}
+		}
+		clock.Step(fullRest - time.Nanosecond)
+		if !clock.HasWaiters() || asked.Load() != before {
+			t.Fatalf("%s: asked again before a minute has passed", name)
+		}
+		clock.Step(time.Nanosecond)
+		<-done
+		if asked.Load() != before+1 {
+			t.Fatalf("%s: asked %d times after a minute, want once", name, asked.Load()-before)
+		}
+		clock.Step(fullRest)
+		fail(s, byList)
 	}
 }
 

@@ -18,8 +18,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/kubernetes/scheme"
+	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
@@ -94,9 +95,15 @@ type Syncer struct {
 // side is one of the two APIs.
 type side struct {
 	dynamic   dynamic.Interface
-	metadata  metadata.Interface
-	kube      kubernetes.Interface
+	kube      kube
 	informers map[schema.GroupVersionResource]*informer
+}
+
+// kube is what a heartbeat needs of an API, and whoever asks for a path.
+type kube struct {
+	coordinationclient.LeasesGetter
+	coreclient.NamespacesGetter
+	paths rest.Interface
 }
 
 // key names one object on both sides: they have the same name and namespace.
@@ -126,7 +133,7 @@ func New(c Config) (*Syncer, error) {
 	}
 	s := &Syncer{
 		config:    c,
-		room:      &room{cluster: c.Name, most: c.MaxBytes},
+		room:      &room{cluster: c.Name, most: c.MaxBytes, clock: c.Clock, full: map[schema.GroupVersionResource]time.Time{}},
 		resources: map[schema.GroupVersionResource]kinds.Kind{},
 		backoff:   workqueue.NewTypedItemExponentialFailureRateLimiter[key](firstRetry, lastRetry),
 		gate:      newGate(),
@@ -139,25 +146,37 @@ func New(c Config) (*Syncer, error) {
 	mirror := rest.CopyConfig(c.Mirror)
 	mirror.Wrap(func(next http.RoundTripper) http.RoundTripper { return guarded{next, s.gate} })
 	var err error
-	if s.mirror, err = newSide(mirror); err != nil {
+	ours := func(s runtime.NegotiatedSerializer) runtime.NegotiatedSerializer { return s }
+	if s.mirror, err = newSide(mirror, ours); err != nil {
 		return nil, fmt.Errorf("make a client for the mirror of %s: %w", c.Name, err)
 	}
 	physical := rest.CopyConfig(c.Physical)
 	if c.MayWrite != nil {
 		physical.Wrap(func(next http.RoundTripper) http.RoundTripper { return fenced{next, c.MayWrite} })
 	}
-	makeImpatient(physical)
-	makeMeasured(physical)
-	physical.Wrap(func(next http.RoundTripper) http.RoundTripper { return guarded{next, s.gate} })
-	if s.physical, err = newSide(physical); err != nil {
+	if s.physical, err = newPhysical(physical, s.gate); err != nil {
 		return nil, fmt.Errorf("make a client for physical cluster %s: %w", c.Name, err)
 	}
 	s.watch()
 	return s, nil
 }
 
-func newSide(cfg *rest.Config) (side, error) {
+// newPhysical returns the side of a physical cluster that closes g, unless that is nil. All that the server reads of a physical
+// cluster it reads by way of this: how much comes, when, and in what form, is decided by whoever answers at the address that a
+// workspace's owner wrote.
+func newPhysical(cfg *rest.Config, g *gate) (side, error) {
 	cfg = rest.CopyConfig(cfg)
+	makeImpatient(cfg)
+	makeMeasured(cfg)
+	if g != nil {
+		cfg.Wrap(func(next http.RoundTripper) http.RoundTripper { return guarded{next, g} })
+	}
+	return newSide(cfg, func(s runtime.NegotiatedSerializer) runtime.NegotiatedSerializer { return asked{s} })
+}
+
+// newSide returns a side whose answers are unpacked as unpack says.
+func newSide(cfg *rest.Config, unpack func(runtime.NegotiatedSerializer) runtime.NegotiatedSerializer) (side, error) {
+	cfg = dynamic.ConfigFor(cfg)
 	// No limit on our side: the fair queuing of the server decides, and workers bound what is under way.
 	cfg.QPS = -1
 	cfg.UserAgent = workloadv1alpha1.FieldManager
@@ -165,19 +184,29 @@ func newSide(cfg *rest.Config) (side, error) {
 	if err != nil {
 		return side{}, err
 	}
-	dyn, err := dynamic.NewForConfigAndClient(cfg, httpClient)
+	cfg.NegotiatedSerializer = unpack(cfg.NegotiatedSerializer)
+	paths, err := rest.UnversionedRESTClientForConfigAndClient(cfg, httpClient)
 	if err != nil {
 		return side{}, err
 	}
-	kube, err := kubernetes.NewForConfigAndClient(cfg, httpClient)
+	cfg.NegotiatedSerializer = unpack(scheme.Codecs.WithoutConversion())
+	of := func(path string, gv schema.GroupVersion) (*rest.RESTClient, error) {
+		cfg.APIPath, cfg.GroupVersion = path, &gv
+		return rest.RESTClientForConfigAndClient(cfg, httpClient)
+	}
+	core, err := of("/api", corev1.SchemeGroupVersion)
 	if err != nil {
 		return side{}, err
 	}
-	meta, err := metadata.NewForConfigAndClient(cfg, httpClient)
+	coordination, err := of("/apis", coordinationv1.SchemeGroupVersion)
 	if err != nil {
 		return side{}, err
 	}
-	return side{dyn, meta, kube, map[schema.GroupVersionResource]*informer{}}, nil
+	return side{
+		dynamic:   dynamic.New(paths),
+		kube:      kube{coordinationclient.New(coordination), coreclient.New(core), paths},
+		informers: map[schema.GroupVersionResource]*informer{},
+	}, nil
 }
 
 // watch makes the informers and their handlers.
@@ -202,12 +231,7 @@ func (s *Syncer) watch() {
 	s.mirror.informers[namespacesGVR] = newInformer(s.mirror, namespacesGVR, leaves, nil, nil)
 	s.physical.informers[namespacesGVR] = newInformer(s.physical, namespacesGVR, ours, s.heard(namespacesGVR), s.room)
 	s.policies = newInformer(s.physical, networkPoliciesGVR, isolation, s.heard(networkPoliciesGVR), s.room)
-	s.nodes = newInformer(s.physical, nodesGVR, nil, func(err error) {
-		// Nobody has to let us see Nodes, but what they show has to have room.
-		if much := tooMuch(""); err == nil || errors.As(err, &much) {
-			s.heard(nodesGVR)(err)
-		}
-	}, s.room)
+	s.nodes = newInformer(s.physical, nodesGVR, nil, s.heardOfNodes, s.room)
 	s.twin = newInformer(s.mirror, syncTargetsGVR, named(s.config.Name), nil, nil)
 
 	for _, sd := range []side{s.mirror, s.physical} {
@@ -300,10 +324,21 @@ func (s *Syncer) Run(ctx context.Context) error {
 		// What the caches hold may never have been in what the side is now, and a watch does not say so: it goes on after
 		// a resource version that both histories have, or waits for one that the restored side has not reached.
 		klog.FromContext(ctx).Info("Forgets what it saw and reads both sides anew", "reason", err.Error())
-		if s, err = New(s.config); err != nil {
+		if s, err = s.anew(); err != nil {
 			return err
 		}
 	}
+}
+
+// anew returns a Syncer in the place of one that does not run any more. It remembers what was too much: a physical cluster can
+// have its Syncer begin anew whenever it likes.
+func (s *Syncer) anew() (*Syncer, error) {
+	next, err := New(s.config)
+	if err != nil {
+		return nil, err
+	}
+	next.room.full = s.room.full
+	return next, nil
 }
 
 // run is Run until ctx ends, or one side turns out to be restored (errOtherHistory).
@@ -484,6 +519,20 @@ func (s *Syncer) heard(gvr schema.GroupVersionResource) func(error) {
 			s.state.unwatched[gvr] = unwatched{before.since, err}
 		case err != nil:
 			s.state.unwatched[gvr] = unwatched{s.config.Clock.Now(), err}
+		}
+	}
+}
+
+// heardOfNodes is heard of Nodes. Nobody has to let us see them, but what they show has to have room: who does not let us see them
+// any more has ended a lack of it, and who does not answer has not.
+func (s *Syncer) heardOfNodes(err error) {
+	var much tooMuch
+	switch {
+	case err == nil, errors.As(err, &much):
+		s.heard(nodesGVR)(err)
+	default:
+		if r := refusalOf(err); r != nil && r.reason != refusedUnreachable {
+			s.heard(nodesGVR)(nil)
 		}
 	}
 }

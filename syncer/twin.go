@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	apimachineryversion "k8s.io/apimachinery/pkg/version"
-	"k8s.io/client-go/kubernetes"
 
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 )
@@ -83,8 +82,7 @@ func cannotWatch(spots []blindSpot, wasReady bool, now time.Time) string {
 	if len(resources) == 0 {
 		return ""
 	}
-	r := refusal{message: fmt.Sprintf("Cannot list and watch %s: %s", strings.Join(resources, ", "), why)}
-	return r.text()
+	return cut(fmt.Sprintf("Cannot list and watch %s: %s", strings.Join(resources, ", "), why))
 }
 
 // twinStatus returns what the twin's status should be, given what it is. It says the same for the same facts, so
@@ -153,12 +151,12 @@ func twinStatus(old workloadv1alpha1.SyncTargetStatus, generation int64, f facts
 	return status
 }
 
-// some names the first of names, which are sorted.
+// some names the first of names, which are sorted. A physical cluster that is no Kubernetes may show names of any length.
 func some(names []string) string {
 	if len(names) > named {
-		return strings.Join(names[:named], ", ") + ", ..."
+		return cut(strings.Join(names[:named], ", ")) + ", ..."
 	}
-	return strings.Join(names, ", ")
+	return cut(strings.Join(names, ", "))
 }
 
 // capacity counts the Ready nodes and sums what pods may use on them.
@@ -332,9 +330,8 @@ func (s *Syncer) identify(ctx context.Context) error {
 }
 
 // identity asks a physical cluster for its version, and for who it is: the UID of its namespace kube-system.
-func identity(ctx context.Context, kube kubernetes.Interface) (version, clusterUID string, err error) {
-	// Discovery's own method cannot be told to give up.
-	answer, err := kube.Discovery().RESTClient().Get().AbsPath("/version").Do(ctx).Raw()
+func identity(ctx context.Context, kube kube) (version, clusterUID string, err error) {
+	answer, err := kube.paths.Get().AbsPath("/version").Do(ctx).Raw()
 	if err != nil {
 		return "", "", fmt.Errorf("ask for the version: %w", err)
 	}
@@ -342,7 +339,7 @@ func identity(ctx context.Context, kube kubernetes.Interface) (version, clusterU
 	if err := json.Unmarshal(answer, &info); err != nil {
 		return "", "", fmt.Errorf("ask for the version: read the answer: %w", err)
 	}
-	system, err := kube.CoreV1().Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
+	system, err := kube.Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
 	if err != nil {
 		return "", "", fmt.Errorf("ask for namespace %s: %w", metav1.NamespaceSystem, err)
 	}

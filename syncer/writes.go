@@ -11,6 +11,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 )
 
+// longestVersion is how long a resource version may be that is remembered, in bytes: one of Kubernetes has 20 digits at most.
+const longestVersion = 64
+
 // writes remembers what was written downstream until an informer shows it. An informer that is behind shows the object as
 // it was before: a leaf that is changed and changed back would look as if it were applied, with a status of before.
 type writes struct {
@@ -20,6 +23,9 @@ type writes struct {
 }
 
 func (w *writes) add(k key, version string) {
+	if len(version) > longestVersion {
+		version = "" // whoever answers so is read anew each time, and not remembered for each object
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.versions == nil {

@@ -91,6 +91,21 @@ func notFound(t *testing.T, w http.ResponseWriter) {
 		Status: metav1.StatusFailure, Reason: metav1.StatusReasonNotFound, Code: http.StatusNotFound, Details: &metav1.StatusDetails{Name: "settings"}})
 }
 
+// TestLongVersions: nothing is remembered of what a physical cluster says for long.
+func TestLongVersions(t *testing.T) {
+	var w writes
+	k := key{configMapsGVR, "shop-1", "settings"}
+	for length, want := range map[int]int{20: 20, longestVersion: longestVersion, 1 << 20: 0} {
+		w.add(k, strings.Repeat("1", length))
+		if version, ok := w.get(k); !ok || len(version) != want {
+			t.Errorf("%d of %d digits are remembered, want %d", len(version), length, want)
+		}
+	}
+	if text := some([]string{strings.Repeat("x", 1<<20)}); len(text) > maxMessage+len("...") {
+		t.Errorf("a name takes %d bytes of a message", len(text))
+	}
+}
+
 func TestNotBefore(t *testing.T) {
 	k := key{configMapsGVR, "shop-1", "settings"}
 	foreign := configMap("12", "theirs")
