@@ -70,29 +70,26 @@ func (c *Controller) tellRefusals(ctx context.Context, s *source, root ctrlclien
 		} else {
 			c.untell(root, about)
 		}
-		if d, ok := leaf.(*appsv1.Deployment); ok {
-			c.tellFailure(ctx, s, root, d)
+		if s.Failing != nil {
+			c.tellFailure(ctx, s, root, leaf)
 		}
 	}
 }
 
-// tellFailure tells that a cluster takes the Deployment and refuses its pods, by a quota for instance. The words name a
+// tellFailure tells that a cluster takes the workload and refuses its pods, by a quota for instance. The words name a
 // pod that is new with every try, so they are told once until pods are taken again.
-func (c *Controller) tellFailure(ctx context.Context, s *source, root ctrlclient.Object, leaf *appsv1.Deployment) {
+func (c *Controller) tellFailure(ctx context.Context, s *source, root, leaf ctrlclient.Object) {
 	mirror := client.KeyOf(leaf).Cluster
 	about := "failure " + string(mirror)
-	for _, condition := range leaf.Status.Conditions {
-		if condition.Type != appsv1.DeploymentReplicaFailure || condition.Status != corev1.ConditionTrue {
-			continue
-		}
-		if last, known := c.told.Get(toldID(root, about)); !known || last == "" {
-			c.told.Add(toldID(root, about), condition.Message)
-			c.tell(ctx, s, root, corev1.EventTypeWarning, condition.Reason,
-				fmt.Sprintf("Cluster %q: %s", nameOf(c.target(mirror), mirror), condition.Message), known)
-		}
+	reason, message := s.Failing(leaf)
+	if reason == "" {
+		c.untell(root, about)
 		return
 	}
-	c.untell(root, about)
+	if last, known := c.told.Get(toldID(root, about)); !known || last == "" {
+		c.told.Add(toldID(root, about), message)
+		c.tell(ctx, s, root, corev1.EventTypeWarning, reason, fmt.Sprintf("Cluster %q: %s", nameOf(c.target(mirror), mirror), message), known)
+	}
 }
 
 func reasonOf(reason string) string {

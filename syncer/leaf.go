@@ -23,6 +23,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	"atoll.dev/atoll/internal/kinds"
 )
 
 // reconcile makes one object right on both sides.
@@ -357,10 +358,15 @@ func propagation(k key, leaf *unstructured.Unstructured) metav1.DeletionPropagat
 	case slices.Contains(finalizers, metav1.FinalizerOrphanDependents):
 		return metav1.DeletePropagationOrphan
 	case slices.Contains(finalizers, metav1.FinalizerDeleteDependents),
-		k.resource.Group == "apps", k.resource.Group == "batch":
+		makesPods(k):
 		return metav1.DeletePropagationForeground
 	}
 	return metav1.DeletePropagationBackground
+}
+
+func makesPods(k key) bool {
+	kind, ok := kinds.ByResource(k.resource.GroupResource())
+	return ok && kind.MakesPods()
 }
 
 func (s *Syncer) hasLeaves(namespace string) bool {

@@ -16,10 +16,11 @@ import (
 // ownDomains are the prefixes of labels and annotations that are the hub's business and never go down as the user's.
 var ownDomains = []string{"placement.atoll.dev/", "workload.atoll.dev/", "kcp.io/"}
 
-// ownAnnotations are written by clients and controllers about the object in the workspace; below they would be untrue.
-var ownAnnotations = map[string]bool{
-	corev1.LastAppliedConfigAnnotation:  true,
-	"deployment.kubernetes.io/revision": true,
+// OwnAnnotations are written by clients and controllers about the object where they find it: of another one, such as its rendering,
+// they would be untrue.
+var OwnAnnotations = []string{
+	corev1.LastAppliedConfigAnnotation,
+	"deployment.kubernetes.io/revision",
 }
 
 // Metadata returns the labels and annotations of a root that go down.
@@ -31,7 +32,7 @@ func Metadata(root ctrlclient.Object) (labels, annotations map[string]string) {
 		}
 	}
 	for k, v := range root.GetAnnotations() {
-		if !own(k) && !ownAnnotations[k] {
+		if !own(k) && !slices.Contains(OwnAnnotations, k) {
 			annotations[k] = v
 		}
 	}
@@ -54,12 +55,6 @@ func own(key string) bool {
 func Hash(rendered ctrlclient.Object) (string, error) {
 	o := rendered.DeepCopyObject().(ctrlclient.Object)
 	labels, annotations := Metadata(o)
-	if d, ok := o.(*appsv1.Deployment); ok {
-		d.Status = appsv1.DeploymentStatus{}
-	}
-	if s, ok := o.(*corev1.Service); ok {
-		s.Status = corev1.ServiceStatus{}
-	}
 	raw, err := json.Marshal(o) // encoding/json sorts keys of maps
 	if err != nil {
 		return "", fmt.Errorf("hash %T %s: %w", rendered, rendered.GetName(), err)
@@ -149,24 +144,9 @@ func serviceDropped(root ctrlclient.Object) []string {
 	return nil
 }
 
-// serviceWithheld: the Service of the API server is the hub's, and each cluster has its own.
-func serviceWithheld(root ctrlclient.Object) string {
-	if root.GetNamespace() == corev1.NamespaceDefault && root.GetName() == "kubernetes" {
-		return "it is the API server's own Service"
-	}
-	return ""
-}
-
 func configMapContent(root ctrlclient.Object) ctrlclient.Object {
 	c := root.(*corev1.ConfigMap).DeepCopy()
 	return &corev1.ConfigMap{Data: c.Data, BinaryData: c.BinaryData, Immutable: c.Immutable}
-}
-
-func configMapWithheld(root ctrlclient.Object) string {
-	if root.GetName() == "kube-root-ca.crt" {
-		return "every namespace of a physical cluster has its own"
-	}
-	return ""
 }
 
 func secretContent(root ctrlclient.Object) ctrlclient.Object {
@@ -190,11 +170,4 @@ func serviceAccountContent(root ctrlclient.Object) ctrlclient.Object {
 		ImagePullSecrets:             root.(*corev1.ServiceAccount).DeepCopy().ImagePullSecrets,
 		AutomountServiceAccountToken: &no,
 	}
-}
-
-func serviceAccountWithheld(root ctrlclient.Object) string {
-	if root.GetName() == "default" {
-		return "every namespace of a physical cluster has its own"
-	}
-	return ""
 }

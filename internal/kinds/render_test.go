@@ -108,8 +108,8 @@ func TestWithheld(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			k, _ := ByKind(tc.kind)
-			if why := k.Withheld(tc.root); (why == "") != tc.goes {
-				t.Errorf("%s: Withheld = %q, want that it goes down: %v", tc.reason, why, tc.goes)
+			if why := k.WhyWithheld(tc.root); (why == "") != tc.goes {
+				t.Errorf("%s: WhyWithheld = %q, want that it goes down: %v", tc.reason, why, tc.goes)
 			}
 		})
 	}

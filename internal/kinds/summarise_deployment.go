@@ -174,13 +174,6 @@ func onlyObserved(clusters []string) string {
 	return fmt.Sprintf("Nothing is known to be current, and nothing is changed, where a restore is not confirmed yet by an administrator: %s.", quoted(clusters))
 }
 
-// Finished says that a cluster has rolled out its leaf as it is: every pod it should have is of its template and
-// available, and there is no other.
-func (l Leaf) Finished() bool {
-	d, _ := l.Object.(*appsv1.Deployment)
-	return d != nil && l.Settled && rolledOut(d)
-}
-
 // finished says more: that the leaf is also the last word on the root.
 func (l Leaf) finished(d *appsv1.Deployment) bool {
 	return d != nil && l.Current && l.Settled && rolledOut(d) && replicas(d) == l.Target
@@ -189,6 +182,23 @@ func (l Leaf) finished(d *appsv1.Deployment) bool {
 func rolledOut(d *appsv1.Deployment) bool {
 	want, s := replicas(d), d.Status
 	return s.UpdatedReplicas == want && s.Replicas == want && s.AvailableReplicas == want
+}
+
+func deploymentPods(leaf ctrlclient.Object) (wanted, ready int32) {
+	d := leaf.(*appsv1.Deployment)
+	return replicas(d), d.Status.ReadyReplicas
+}
+
+func deploymentObserved(leaf ctrlclient.Object) bool {
+	d := leaf.(*appsv1.Deployment)
+	return d.Status.ObservedGeneration >= d.Generation
+}
+
+func deploymentFailing(leaf ctrlclient.Object) (reason, message string) {
+	if c := condition(leaf.(*appsv1.Deployment), appsv1.DeploymentReplicaFailure); c != nil && c.Status == corev1.ConditionTrue {
+		return c.Reason, c.Message
+	}
+	return "", ""
 }
 
 func replicas(d *appsv1.Deployment) int32 {

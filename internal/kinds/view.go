@@ -50,3 +50,13 @@ type Leaf struct {
 	// Object is the leaf; nil if there is none yet.
 	Object ctrlclient.Object
 }
+
+// Finished says that a cluster has rolled out its leaf as it is: every pod it should have is as it should be, and there is no
+// other. What makes no pods is never finished.
+func (l Leaf) Finished() bool {
+	if l.Object == nil || !l.Settled {
+		return false
+	}
+	k, ok := Of(l.Object)
+	return ok && k.MakesPods() && k.RolledOut(l.Object)
+}

@@ -188,5 +188,6 @@ func orphans(options, old runtime.Object) bool {
 
 // placed says whether a kind makes pods in physical clusters.
 func placed(gr schema.GroupResource) bool {
-	return slices.ContainsFunc(kinds.All, func(k kinds.Kind) bool { return k.Goes == kinds.Placed && k.GVR.GroupResource() == gr })
+	kind, ok := kinds.ByResource(gr)
+	return ok && kind.MakesPods()
 }
