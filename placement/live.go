@@ -35,9 +35,11 @@ func (l *live) Namespace(key client.Key) (*corev1.Namespace, bool) {
 	return l.informers.Namespaces.Get(key)
 }
 
-func (l *live) Roots(namespace client.Key) (follows bool, own []root) {
+func (l *live) Roots(namespace client.Key) (follows []string, own []root) {
 	for _, k := range l.kinds {
-		follows = follows || k.follows(namespace)
+		if k.follows(namespace) {
+			follows = append(follows, k.GVR.GroupResource().String())
+		}
 		for _, o := range k.own(namespace) {
 			own = append(own, root{
 				object:      placementv1alpha1.PlacedObject{Group: k.GVR.Group, Resource: k.GVR.Resource, Name: o.GetName()},

@@ -275,6 +275,12 @@ func (c *Controller) onPlacement(e client.Event[*placementv1alpha1.Placement]) {
 	if p.Spec.Object != nil { // which the namespace's takes in, or lets go
 		c.queue.Add(key{ofPlacement, client.Key{Cluster: cluster, Name: placementv1alpha1.NameFor(namespace, nil)}})
 	}
+	c.rootsOf(p)
+}
+
+// rootsOf asks for what a Placement decides for, and for what that refers to.
+func (c *Controller) rootsOf(p *placementv1alpha1.Placement) {
+	cluster, namespace := client.KeyOf(p).Cluster, p.Spec.Namespace
 	for _, s := range c.sources {
 		if s.Goes == kinds.WhereReferenced {
 			continue
@@ -303,6 +309,13 @@ func (c *Controller) onSyncTarget(e client.Event[*workloadv1alpha1.SyncTarget]) 
 	}
 	if t.Annotations[workloadv1alpha1.ConfirmAnnotation] != "" {
 		c.queue.Add(key{ofSyncTarget, client.KeyOf(t)})
+	}
+	if e.Old != nil && !slices.Equal(e.Old.Status.CarriedResources, t.Status.CarriedResources) {
+		for _, p := range c.informers.Placements.All() {
+			if slices.Contains(placed(p), mirror) {
+				c.rootsOf(p)
+			}
+		}
 	}
 	if e.Old != nil && lost(e.Old) == lost(t) && observed(e.Old) == observed(t) && client.MirrorOf(e.Old) == mirror {
 		return
@@ -404,6 +417,11 @@ func (c *Controller) target(mirror logicalcluster.Name) *workloadv1alpha1.SyncTa
 		}
 	}
 	return nil
+}
+
+// carries says whether the syncer of a mirror's cluster carries a kind. A leaf of another kind is not made there.
+func (c *Controller) carries(mirror logicalcluster.Name, s *source) bool {
+	return c.target(mirror).Carries(s.GVR.GroupResource().String())
 }
 
 // lost says that a cluster is not heard of: see the SyncTarget's condition, which tolerates 40 s.

@@ -29,7 +29,9 @@ func (c *Controller) whole(ctx context.Context, s *source, k client.Key, root ct
 	var mirrors []logicalcluster.Name
 	var err error
 	if s.Goes == kinds.WithPlacement {
-		mirrors = placed(p)
+		mirrors = slices.DeleteFunc(placed(p), func(mirror logicalcluster.Name) bool {
+			return leafIn(mirror, leaves) == nil && !c.carries(mirror, s)
+		})
 		var shares []share
 		if s.WhyWithheld(root) == "" {
 			for _, mirror := range mirrors {

@@ -28,6 +28,9 @@ import (
 
 // reconcile makes one object right on both sides.
 func (s *Syncer) reconcile(ctx context.Context, k key) (time.Duration, error) {
+	if s.isDenied(k.resource) && !s.mirror.informers[k.resource].HasSynced() {
+		return 0, nil // what is asked for is not known
+	}
 	leaf, down := get(s.mirror.informers[k.resource], k), get(s.physical.informers[k.resource], k)
 	s.setOrphan(k, s.isOrphan(k, leaf, down))
 	if leaf == nil {
