@@ -171,7 +171,7 @@ func (c *Controller) onObject(k kinds.Kind, e change) {
 		c.pace.Wrote(namespace, "")
 		c.queue.Add(namespace)
 	}
-	if k.Goes == kinds.Placed && (e.deleted || finished(e.old) != finished(e.new)) {
+	if k.MakesPods() && (e.deleted || finished(e.old) != finished(e.new)) {
 		c.companionsIn(here.Cluster, here.Namespace, e.deleted)
 	}
 }
@@ -247,7 +247,7 @@ func (c *Controller) referencesChanged(e change) {
 // update, or is gone: nothing that another workload there refers to, and no Service before that.
 func (c *Controller) companionsIn(mirror logicalcluster.Name, namespace string, gone bool) {
 	for _, s := range c.sources {
-		if s.Goes == kinds.Placed || s.Goes == kinds.WithPlacement && !gone {
+		if s.MakesPods() || s.Goes == kinds.WithPlacement && !gone {
 			continue
 		}
 		for _, leaf := range s.list(mirror, namespace) {
@@ -371,13 +371,13 @@ func (c *Controller) reconcile(ctx context.Context, k key) (time.Duration, error
 	}
 	root, _ := s.get(k.Key)
 	own, again, err := c.bury(ctx, s, k.Key, root)
-	if s.Goes == kinds.Placed && root == nil {
+	if s.MakesPods() && root == nil {
 		c.unseen.forgetAll(k)
 	}
 	if err != nil || root == nil || root.GetDeletionTimestamp() != nil {
 		return again, err
 	}
-	if s.Goes == kinds.Placed {
+	if s.MakesPods() {
 		if own, err = c.withUnseen(ctx, s, k.Key, own); err != nil {
 			return 0, err
 		}
@@ -388,9 +388,12 @@ func (c *Controller) reconcile(ctx context.Context, k key) (time.Duration, error
 		return 0, err
 	}
 	var next time.Duration
-	if s.Goes == kinds.Placed {
+	switch s.Goes {
+	case kinds.Divided:
 		next, err = c.workload(ctx, s, root.(*appsv1.Deployment), p, own, held)
-	} else {
+	case kinds.Copied:
+		next, err = c.copies(ctx, s, root, p, own, held)
+	default:
 		next, err = c.whole(ctx, s, k.Key, root, p, own, held)
 	}
 	return sooner(sooner(again, wait), next), err

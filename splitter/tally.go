@@ -72,6 +72,9 @@ type share struct {
 	replicas int32
 }
 
+// asItSays are the replicas of a share that its cluster decides on.
+const asItSays = -1
+
 // counted is what one leaf says of itself.
 type counted struct {
 	of       rendition
@@ -115,7 +118,7 @@ func (n counted) under(r *tallied, mirror logicalcluster.Name) placementv1alpha1
 	if n.phase != placementv1alpha1.PhaseReady {
 		return n.phase
 	}
-	if replicas, ok := r.plan.share(mirror); !ok || n.replicas != replicas || n.of != r.plan.of || n.of != r.of {
+	if replicas, ok := r.plan.share(mirror); !ok || replicas != asItSays && n.replicas != replicas || n.of != r.plan.of || n.of != r.of {
 		return placementv1alpha1.PhaseSynced
 	}
 	return placementv1alpha1.PhaseReady

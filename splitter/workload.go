@@ -287,9 +287,9 @@ func (c *Controller) refresh(ctx context.Context, s *source, rk client.Key, p *p
 }
 
 // isAhead says that a leaf was rendered from a later generation of its root.
-func isAhead(leaf, root *appsv1.Deployment) bool {
-	generation, err := strconv.ParseInt(leaf.Annotations[workloadv1alpha1.RootGenerationAnnotation], 10, 64)
-	return err == nil && leafUID(leaf) == root.UID && generation > root.Generation
+func isAhead(leaf, root ctrlclient.Object) bool {
+	generation, err := strconv.ParseInt(leaf.GetAnnotations()[workloadv1alpha1.RootGenerationAnnotation], 10, 64)
+	return err == nil && leafUID(leaf) == root.GetUID() && generation > root.GetGeneration()
 }
 
 // carryOut writes what the steps say: clusters that grow first, then those that shrink.

@@ -15,8 +15,10 @@ import (
 type Goes string
 
 const (
-	// Placed kinds make pods: they go where their Placement says, with a share of the work.
-	Placed Goes = "Placed"
+	// Divided kinds make pods: they go where their Placement says, with a share of the work.
+	Divided Goes = "Divided"
+	// Copied kinds make pods, too, and go whole to every cluster of their Placement.
+	Copied Goes = "Copied"
 	// WithPlacement kinds go whole to every cluster of their Placement, and stay in a cluster until the last
 	// workload of their namespace has left it.
 	WithPlacement Goes = "WithPlacement"
@@ -44,7 +46,7 @@ type Kind struct {
 	// Given: ask WhyWithheld.
 	Withheld func(root ctrlclient.Object) string
 	// Dropped says, one sentence each, what of a root's content does not go down although the user wrote it; nil for
-	// kinds of which everything goes.
+	// kinds of which everything goes. Of a template of pods, WhatIsDropped tells for all kinds.
 	Dropped func(root ctrlclient.Object) []string
 	// Template returns the template of the pods an object makes; nil, as are those below, for kinds that make none.
 	Template func(obj ctrlclient.Object) *corev1.PodTemplateSpec
@@ -96,17 +98,29 @@ var All = []Kind{
 	{
 		GVK: appsv1.SchemeGroupVersion.WithKind("Deployment"), GVR: appsv1.SchemeGroupVersion.WithResource("deployments"),
 		HasStatus: true,
-		Goes:      Placed,
+		Goes:      Divided,
 		New:       func() ctrlclient.Object { return &appsv1.Deployment{} },
 		NewList:   func() ctrlclient.ObjectList { return &appsv1.DeploymentList{} },
 		Content:   deploymentContent,
-		Dropped:   deploymentDropped,
 		Template:  func(obj ctrlclient.Object) *corev1.PodTemplateSpec { return &obj.(*appsv1.Deployment).Spec.Template },
 		Pods:      deploymentPods,
 		Observed:  deploymentObserved,
 		RolledOut: func(leaf ctrlclient.Object) bool { return rolledOut(leaf.(*appsv1.Deployment)) },
 		Failing:   deploymentFailing,
 		Summarise: summariseDeployment,
+	},
+	{
+		GVK: appsv1.SchemeGroupVersion.WithKind("DaemonSet"), GVR: appsv1.SchemeGroupVersion.WithResource("daemonsets"),
+		HasStatus: true,
+		Goes:      Copied,
+		New:       func() ctrlclient.Object { return &appsv1.DaemonSet{} },
+		NewList:   func() ctrlclient.ObjectList { return &appsv1.DaemonSetList{} },
+		Content:   daemonSetContent,
+		Template:  func(obj ctrlclient.Object) *corev1.PodTemplateSpec { return &obj.(*appsv1.DaemonSet).Spec.Template },
+		Pods:      daemonSetPods,
+		Observed:  daemonSetObserved,
+		RolledOut: daemonSetRolledOut,
+		Summarise: summariseDaemonSet,
 	},
 }
 
@@ -151,6 +165,17 @@ func (k Kind) MakesPods() bool { return k.Template != nil }
 // IsGiven says whether the object of that name is of the server's own making.
 func (k Kind) IsGiven(namespace, name string) bool {
 	return k.Given.Name != "" && k.Given.Name == name && (k.Given.Namespace == "" || k.Given.Namespace == namespace)
+}
+
+// WhatIsDropped says, one sentence each, what of a root does not go down although the user wrote it.
+func (k Kind) WhatIsDropped(root ctrlclient.Object) (dropped []string) {
+	if k.Dropped != nil {
+		dropped = k.Dropped(root)
+	}
+	if k.MakesPods() {
+		dropped = append(dropped, withinFloor(k.Template(root).Spec.DeepCopy())...)
+	}
+	return dropped
 }
 
 // WhyWithheld says in one sentence why a root never goes down; empty if it does.

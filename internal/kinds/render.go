@@ -21,6 +21,7 @@ var ownDomains = []string{"placement.atoll.dev/", "workload.atoll.dev/", "kcp.io
 var OwnAnnotations = []string{
 	corev1.LastAppliedConfigAnnotation,
 	"deployment.kubernetes.io/revision",
+	appsv1.DeprecatedTemplateGeneration,
 }
 
 // Metadata returns the labels and annotations of a root that go down.
@@ -80,15 +81,16 @@ func Hash(rendered ctrlclient.Object) (string, error) {
 func deploymentContent(root ctrlclient.Object) ctrlclient.Object {
 	d := root.(*appsv1.Deployment)
 	out := &appsv1.Deployment{Spec: *d.Spec.DeepCopy()}
-	// A token of the physical cluster would be a credential for the wrong API.
-	no := false
-	out.Spec.Template.Spec.AutomountServiceAccountToken = &no
-	withinFloor(&out.Spec.Template.Spec)
+	podsContent(&out.Spec.Template.Spec)
 	return out
 }
 
-func deploymentDropped(root ctrlclient.Object) []string {
-	return withinFloor(root.(*appsv1.Deployment).Spec.Template.Spec.DeepCopy())
+// podsContent makes of a pod's spec what goes down of it.
+func podsContent(spec *corev1.PodSpec) {
+	// A token of the physical cluster would be a credential for the wrong API.
+	no := false
+	spec.AutomountServiceAccountToken = &no
+	withinFloor(spec)
 }
 
 // withinFloor takes out of a pod's spec what reaches past its tenant in a physical cluster that several share, and

@@ -216,7 +216,8 @@ func TestNothingReachesPastItsTenant(t *testing.T) {
 	if out.NodeName != "" || out.PriorityClassName != "" || len(out.Volumes[0].Projected.Sources) != 1 {
 		t.Errorf("goes down: nodeName %q, priorityClassName %q, sources %v", out.NodeName, out.PriorityClassName, out.Volumes[0].Projected.Sources)
 	}
-	if told := deploymentDropped(d); len(told) != 3 {
+	deployments, _ := ByKind("Deployment")
+	if told := deployments.WhatIsDropped(d); len(told) != 3 {
 		t.Errorf("told are %q, want three things", told)
 	}
 	if pod.NodeName == "" {
