@@ -3,16 +3,18 @@ package client
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
 	tenancyv1alpha1 "atoll.dev/atoll/apis/tenancy/v1alpha1"
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	"atoll.dev/atoll/internal/kinds"
 )
 
 // Informers are the ones that the server's controllers share: one of a type, for all logical clusters and all controllers.
@@ -24,16 +26,19 @@ type Informers struct {
 	Placements        *Informer[*placementv1alpha1.Placement]
 	PlacementPolicies *Informer[*placementv1alpha1.PlacementPolicy]
 	Namespaces        *Informer[*corev1.Namespace]
-	Deployments       *Informer[*appsv1.Deployment]
-	Services          *Informer[*corev1.Service]
 	ResourceQuotas    *Informer[*corev1.ResourceQuota]
-	// Metadata only: their data is read when it is needed. What every namespace has by default (ConfigMap
-	// kube-root-ca.crt, ServiceAccount default) is not held, so that an idle workspace costs nothing here.
-	ConfigMaps      *Informer[*metav1.PartialObjectMetadata]
-	Secrets         *Informer[*metav1.PartialObjectMetadata]
-	ServiceAccounts *Informer[*metav1.PartialObjectMetadata]
+	// Kinds are those of kinds.All, in its order.
+	Kinds []KindInformer
 
 	all []runnable
+}
+
+// KindInformer is the informer of one kind that goes down. Of what goes where it is referenced it holds metadata only
+// (*metav1.PartialObjectMetadata): the data is read when it is needed. What every namespace is given is not held, so that an
+// idle workspace costs nothing here.
+type KindInformer struct {
+	kinds.Kind
+	*Informer[ctrlclient.Object]
 }
 
 type runnable interface {
@@ -44,10 +49,6 @@ type runnable interface {
 // NewInformers returns the shared informers, not running yet.
 func NewInformers(c *Clients) (*Informers, error) {
 	i := &Informers{}
-	metadata := func(version, kind string) *metav1.PartialObjectMetadata {
-		return &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: version, Kind: kind}}
-	}
-	type meta = *metav1.PartialObjectMetadata
 	for _, err := range []error{
 		share(c, i, &i.LogicalClusters, &corev1alpha1.LogicalCluster{}, ""),
 		share(c, i, &i.Workspaces, &tenancyv1alpha1.Workspace{}, ""),
@@ -55,18 +56,33 @@ func NewInformers(c *Clients) (*Informers, error) {
 		share(c, i, &i.Placements, &placementv1alpha1.Placement{}, ""),
 		share(c, i, &i.PlacementPolicies, &placementv1alpha1.PlacementPolicy{}, ""),
 		share(c, i, &i.Namespaces, &corev1.Namespace{}, ""),
-		share(c, i, &i.Deployments, &appsv1.Deployment{}, ""),
-		share(c, i, &i.Services, &corev1.Service{}, ""),
 		share(c, i, &i.ResourceQuotas, &corev1.ResourceQuota{}, ""),
-		share[meta](c, i, &i.ConfigMaps, metadata("v1", "ConfigMap"), "metadata.name!=kube-root-ca.crt"),
-		share[meta](c, i, &i.Secrets, metadata("v1", "Secret"), ""),
-		share[meta](c, i, &i.ServiceAccounts, metadata("v1", "ServiceAccount"), "metadata.name!=default"),
 	} {
 		if err != nil {
 			return nil, err
 		}
 	}
+	for _, k := range kinds.All {
+		example, fields := k.New(), ""
+		if k.Goes == kinds.WhereReferenced {
+			example = &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: k.GVK.GroupVersion().String(), Kind: k.GVK.Kind}}
+		}
+		if k.Given.Name != "" && k.Given.Namespace == "" {
+			fields = "metadata.name!=" + k.Given.Name
+		}
+		informer := KindInformer{Kind: k}
+		if err := share(c, i, &informer.Informer, example, fields); err != nil {
+			return nil, err
+		}
+		i.Kinds = append(i.Kinds, informer)
+	}
 	return i, nil
+}
+
+// Of returns the informer of a kind by its name, e.g. "Secret". A name that is not in kinds.All is a mistake of the programmer and
+// panics.
+func (i *Informers) Of(kind string) *Informer[ctrlclient.Object] {
+	return i.Kinds[slices.IndexFunc(i.Kinds, func(k KindInformer) bool { return k.GVK.Kind == kind })].Informer
 }
 
 func share[T object](c *Clients, all *Informers, field **Informer[T], example T, fields string) error {

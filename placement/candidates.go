@@ -88,6 +88,7 @@ func candidatesOf(lc *corev1alpha1.LogicalCluster, levels [][]*workloadv1alpha1.
 				Deleting:    t.DeletionTimestamp != nil,
 				Duplicate:   t.IsDuplicate(),
 				RunsNothing: t.RunsNothing(),
+				Carries:     carries(t),
 			})
 		}
 		if filled > 1 {
@@ -97,6 +98,15 @@ func candidatesOf(lc *corev1alpha1.LogicalCluster, levels [][]*workloadv1alpha1.
 		}
 	}
 	return candidates
+}
+
+// carries returns what a SyncTarget's syncer carries; nil if it was never heard of. It gets then what it is to get by its name alone,
+// and no leaf of what it does not carry.
+func carries(t *workloadv1alpha1.SyncTarget) []string {
+	if t.Status.Version == "" {
+		return nil
+	}
+	return slices.Concat(workloadv1alpha1.CarriedByAll, t.Status.CarriedResources)
 }
 
 func isObserved(t *workloadv1alpha1.SyncTarget) bool {

@@ -3,6 +3,7 @@ package placement
 import (
 	"context"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -137,7 +138,7 @@ func sameTarget(a, b *workloadv1alpha1.SyncTarget) bool {
 	return sameLife(a, b) && isReady(a) == isReady(b) && isObserved(a) == isObserved(b) &&
 		a.IsDuplicate() == b.IsDuplicate() && a.RunsNothing() == b.RunsNothing() && maps.Equal(a.Labels, b.Labels) &&
 		a.Spec.Unschedulable == b.Spec.Unschedulable && a.Spec.DedicatedTo == b.Spec.DedicatedTo &&
-		client.MirrorOf(a) == client.MirrorOf(b)
+		client.MirrorOf(a) == client.MirrorOf(b) && slices.Equal(carries(a), carries(b))
 }
 
 func (c *Controller) onPolicy(e client.Event[*placementv1alpha1.PlacementPolicy]) {

@@ -23,6 +23,8 @@ type Request struct {
 	Allow []placementv1alpha1.ClusterSelection
 	// Split that the current clusters were assigned with; it is kept with them.
 	Split placementv1alpha1.SplitPolicy
+	// Needs are the resources of what goes there, "<resource>.<group>".
+	Needs []string
 }
 
 // Candidate is a SyncTarget that the workspace could use, policies aside.
@@ -39,6 +41,8 @@ type Candidate struct {
 	Ready, Cordoned, ObserveOnly, Deleting, Duplicate bool
 	// RunsNothing is set for a Duplicate that never was anything else: nothing stays there, since nothing is there.
 	RunsNothing bool
+	// Carries are the resources that the cluster's syncer carries; nil while that is not known.
+	Carries []string
 	// Placements counts the Placements that have this cluster.
 	Placements int
 }
@@ -64,7 +68,8 @@ type Decision struct {
 // named or nothing can replace it, and not at all if it runs nothing since it is a duplicate. A wish that cannot be met as a whole removes nothing: what it only adds is added as
 // far as possible, anything else waits.
 //
-// The message says as well which of the clusters are only observed: what is shown of them may not be so.
+// The message says as well which of the clusters are only observed: what is shown of them may not be so; and where the syncer does
+// not carry all that goes there.
 func Decide(req Request, candidates []Candidate, current []placementv1alpha1.PlacedCluster) Decision {
 	d := decide(req, candidates, current)
 	var observed []string
@@ -77,16 +82,44 @@ func Decide(req Request, candidates []Candidate, current []placementv1alpha1.Pla
 		d.Message += fmt.Sprintf(" Only observed until an administrator confirms, since it or the server was restored: %s."+
 			" Nothing is changed there, and what is shown of it may be older than what is there.", enumerate(observed))
 	}
+	d.Message += notCarried(d.Clusters, candidates, req.Needs)
 	return d
+}
+
+// notCarried says which clusters have a syncer that does not carry all that goes there; empty if none.
+func notCarried(clusters []placementv1alpha1.PlacedCluster, candidates []Candidate, needs []string) (message string) {
+	for _, c := range clusters {
+		i := slices.IndexFunc(candidates, func(known Candidate) bool { return known.UID == c.UID })
+		if i < 0 {
+			continue
+		}
+		if lacks := candidates[i].lacks(needs); len(lacks) > 0 {
+			message += fmt.Sprintf(" The syncer of %s does not carry %s, which are not placed there: %s.", quote(c.Name), enumerate(lacks), upgrade)
+		}
+	}
+	return message
+}
+
+// upgrade is what to do about a syncer that does not carry something.
+const upgrade = "it is of an earlier version, or its physical cluster lets it not list and watch them"
+
+// lacks returns what of needs the cluster's syncer is known not to carry, in that order.
+func (c *Candidate) lacks(needs []string) (lacks []string) {
+	for _, resource := range needs {
+		if c.Carries != nil && !slices.Contains(c.Carries, resource) {
+			lacks = append(lacks, resource)
+		}
+	}
+	return lacks
 }
 
 func decide(req Request, candidates []Candidate, current []placementv1alpha1.PlacedCluster) Decision {
 	allow, err := compileAllow(req.Allow)
 	if err != nil {
-		stay := seatsOf(candidates, current, nil)
+		stay := seatsOf(candidates, current, nil, nil)
 		return keep(req, stay, current, placementv1alpha1.ReasonInvalid, err.Error())
 	}
-	seats := seatsOf(candidates, current, allow)
+	seats := seatsOf(candidates, current, allow, req.Needs)
 
 	w := leastUsed()
 	if i := slices.IndexFunc(req.Levels, func(l Level) bool { return HasWish(l.Annotations) }); i >= 0 {
@@ -266,10 +299,12 @@ func keep(req Request, seats []seat, current []placementv1alpha1.PlacedCluster, 
 type seat struct {
 	*Candidate
 	current, allowed bool
+	// lacking is what of the request's needs its syncer does not carry.
+	lacking []string
 }
 
 // seatsOf returns the candidates that count, of every name at most one: the one that current has, else the nearest.
-func seatsOf(candidates []Candidate, current []placementv1alpha1.PlacedCluster, allow allowed) []seat {
+func seatsOf(candidates []Candidate, current []placementv1alpha1.PlacedCluster, allow allowed, needs []string) []seat {
 	uids := make(map[types.UID]bool, len(current))
 	for _, c := range current {
 		uids[c.UID] = true
@@ -286,7 +321,7 @@ func seatsOf(candidates []Candidate, current []placementv1alpha1.PlacedCluster, 
 		c := &candidates[i]
 		isCurrent := has(c)
 		if isCurrent || !c.Shadowed && !taken[c.Name] {
-			seats = append(seats, seat{Candidate: c, current: isCurrent, allowed: allow.registered(c)})
+			seats = append(seats, seat{Candidate: c, current: isCurrent, allowed: allow.registered(c), lacking: c.lacks(needs)})
 		}
 	}
 	return seats
@@ -312,6 +347,8 @@ func (s seat) hindrance() string {
 		return "is being set up"
 	case !s.Ready:
 		return notReady
+	case len(s.lacking) > 0:
+		return "has a syncer that does not carry " + enumerate(s.lacking)
 	}
 	return ""
 }

@@ -3,6 +3,7 @@ package placement
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -10,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 )
 
 // fleet returns n Ready clusters c-000..., used equally.
@@ -231,5 +233,51 @@ func BenchmarkDecide(b *testing.B) {
 				Decide(req, candidates, tc.current)
 			}
 		})
+	}
+}
+
+// TestSyncerThatDoesNotCarry: a cluster whose syncer would ignore a kind gets nothing of it, and what it runs of others stays.
+func TestSyncerThatDoesNotCarry(t *testing.T) {
+	const (
+		waits = `Wait, or change placement.atoll.dev/clusters of test: "c-000" has a syncer that does not carry daemonsets.apps`
+		note  = ` The syncer of "c-000" does not carry daemonsets.apps, which are not placed there: ` + upgrade + `.`
+	)
+	for reason, tc := range map[string]struct {
+		levels  []Level
+		needs   []string
+		change  func(c []Candidate)
+		current []int
+		want    []string
+		message string
+	}{
+		"another is chosen, although it is used more": {
+			change: func(c []Candidate) { c[1].Placements = 7 }, needs: []string{"daemonsets.apps"},
+			want: []string{`"c-001"`}, message: `Placed on "c-001".`},
+		"what it carries it gets": {
+			needs: []string{"deployments.apps", "services"}, want: []string{`"c-000"`}, message: `Placed on "c-000".`},
+		"what it has stays, and what is missing is said": {
+			current: []int{0}, needs: []string{"deployments.apps", "daemonsets.apps"}, want: []string{`"c-000"`}, message: `Placed on "c-000".` + note},
+		"by its name it is waited for": {
+			levels: wishing("clusters", "c-000"), needs: []string{"daemonsets.apps"}, message: waits + "; until then it is placed nowhere."},
+		"of those named, the other gets it": {
+			levels: wishing("clusters", "c-000,c-001"), needs: []string{"daemonsets.apps"}, want: []string{`"c-001"`},
+			message: waits + `; until then it is on "c-001".`},
+		"of all, only those that carry it": {
+			levels: wishing("clusters", "*"), needs: []string{"daemonsets.apps"}, want: []string{`"c-001"`}, message: `Placed on "c-001".`},
+		"nobody knows of one that was never heard of, and a name is honoured": {
+			levels: wishing("clusters", "c-000"), needs: []string{"daemonsets.apps"},
+			change: func(c []Candidate) { c[0].Ready, c[0].Carries = false, nil },
+			want:   []string{`"c-000"`}, message: `Placed on "c-000".`},
+	} {
+		candidates := fleet(2)
+		candidates[0].Carries = workloadv1alpha1.CarriedByAll
+		candidates[1].Carries = append([]string{"daemonsets.apps"}, workloadv1alpha1.CarriedByAll...)
+		if tc.change != nil {
+			tc.change(candidates)
+		}
+		d := Decide(Request{Levels: tc.levels, Needs: tc.needs}, candidates, on(candidates, tc.current...))
+		if got := names(d.Clusters); !slices.Equal(got, tc.want) || d.Message != tc.message {
+			t.Errorf("%s: %v, %q; want %v, %q", reason, got, d.Message, tc.want, tc.message)
+		}
 	}
 }

@@ -5,10 +5,7 @@ import (
 	"strings"
 
 	"github.com/kcp-dev/logicalcluster/v3"
-	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
@@ -18,8 +15,7 @@ import (
 
 // kind is a kind that makes a namespace hold something to run, and whose objects may have a wish of their own.
 type kind struct {
-	gvk      schema.GroupVersionKind
-	resource string
+	kinds.Kind
 	// holds says whether there is any in the namespace that key names.
 	holds func(key client.Key) bool
 	// follows says whether there is any that has no wish of its own.
@@ -30,32 +26,27 @@ type kind struct {
 	runs func(root client.Key, mirrors []string) bool
 }
 
-// kindsOf is the table of these kinds; another kind is another line. changed is told every namespace where an object
-// came, went or changed its wish.
+// kindsOf returns those of all kinds that do not follow others. changed is told every namespace where an object came, went or
+// changed its wish.
 func kindsOf(i *client.Informers, changed func(namespace client.Key)) ([]kind, error) {
-	deployments, err := kindOf(i.Deployments, appsv1.SchemeGroupVersion.WithKind("Deployment"), "deployments", changed)
-	if err != nil {
-		return nil, err
+	var placed []kind
+	for _, k := range i.Kinds {
+		if k.Goes == kinds.WhereReferenced {
+			continue
+		}
+		kind, err := kindOf(k, changed)
+		if err != nil {
+			return nil, err
+		}
+		placed = append(placed, kind)
 	}
-	services, err := kindOf(i.Services, corev1.SchemeGroupVersion.WithKind("Service"), "services", changed)
-	if err != nil {
-		return nil, err
-	}
-	return []kind{deployments, services}, nil
-}
-
-// nothingToRun says whether an object is of the server's own making in every workspace.
-func nothingToRun(resource, namespace, name string) bool {
-	return resource == "services" && namespace == metav1.NamespaceDefault && name == "kubernetes"
+	return placed, nil
 }
 
 const byOwnWish = "placement-own-wish"
 
-func kindOf[T interface {
-	ctrlclient.Object
-	comparable
-}](informer *client.Informer[T], gvk schema.GroupVersionKind, resource string, changed func(client.Key)) (kind, error) {
-	err := informer.AddIndex(byOwnWish, func(o T) []string {
+func kindOf(informer client.KindInformer, changed func(client.Key)) (kind, error) {
+	err := informer.AddIndex(byOwnWish, func(o ctrlclient.Object) []string {
 		if !HasWish(o.GetAnnotations()) {
 			return nil
 		}
@@ -65,27 +56,27 @@ func kindOf[T interface {
 	if err != nil {
 		return kind{}, err
 	}
-	informer.OnEvent(func(e client.Event[T]) {
+	informer.OnEvent(func(e client.Event[ctrlclient.Object]) {
 		o := e.Object()
-		if e.New != *new(T) && e.Old != *new(T) && sameWish(e.Old.GetAnnotations(), e.New.GetAnnotations()) && e.Old.GetUID() == e.New.GetUID() {
+		if e.New != nil && e.Old != nil && sameWish(e.Old.GetAnnotations(), e.New.GetAnnotations()) && e.Old.GetUID() == e.New.GetUID() {
 			return
 		}
-		if key := client.KeyOf(o); !nothingToRun(resource, key.Namespace, key.Name) {
+		if key := client.KeyOf(o); !informer.IsGiven(key.Namespace, key.Name) {
 			changed(client.Key{Cluster: key.Cluster, Name: key.Namespace})
 		}
 	})
-	toRun := func(o T) bool { return !nothingToRun(resource, o.GetNamespace(), o.GetName()) }
+	toRun := func(o ctrlclient.Object) bool { return !informer.IsGiven(o.GetNamespace(), o.GetName()) }
 	return kind{
-		gvk: gvk, resource: resource,
+		Kind:  informer.Kind,
 		holds: func(key client.Key) bool { return slices.ContainsFunc(informer.List(key.Cluster, key.Name), toRun) },
 		follows: func(key client.Key) bool {
-			return slices.ContainsFunc(informer.List(key.Cluster, key.Name), func(o T) bool { return toRun(o) && !HasWish(o.GetAnnotations()) })
+			return slices.ContainsFunc(informer.List(key.Cluster, key.Name), func(o ctrlclient.Object) bool { return toRun(o) && !HasWish(o.GetAnnotations()) })
 		},
 		own: func(key client.Key) []metav1.Object {
 			objects := informer.ByIndex(byOwnWish, string(key.Cluster)+"|"+key.Name)
 			out := make([]metav1.Object, 0, len(objects))
 			for _, o := range objects {
-				if !nothingToRun(resource, key.Name, o.GetName()) {
+				if toRun(o) {
 					out = append(out, o)
 				}
 			}
@@ -105,4 +96,4 @@ func kindOf[T interface {
 }
 
 // source names an object to people: `deployment "web"`.
-func (k kind) source(name string) string { return strings.ToLower(k.gvk.Kind) + " " + quote(name) }
+func (k kind) source(name string) string { return strings.ToLower(k.GVK.Kind) + " " + quote(name) }

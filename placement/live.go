@@ -35,12 +35,14 @@ func (l *live) Namespace(key client.Key) (*corev1.Namespace, bool) {
 	return l.informers.Namespaces.Get(key)
 }
 
-func (l *live) Roots(namespace client.Key) (follows bool, own []root) {
+func (l *live) Roots(namespace client.Key) (follows []string, own []root) {
 	for _, k := range l.kinds {
-		follows = follows || k.follows(namespace)
+		if k.follows(namespace) {
+			follows = append(follows, k.GVR.GroupResource().String())
+		}
 		for _, o := range k.own(namespace) {
 			own = append(own, root{
-				object:      placementv1alpha1.PlacedObject{Group: k.gvk.Group, Resource: k.resource, Name: o.GetName()},
+				object:      placementv1alpha1.PlacedObject{Group: k.GVR.Group, Resource: k.GVR.Resource, Name: o.GetName()},
 				source:      k.source(o.GetName()),
 				annotations: o.GetAnnotations(),
 			})
@@ -51,7 +53,7 @@ func (l *live) Roots(namespace client.Key) (follows bool, own []root) {
 
 func (l *live) Runs(namespace client.Key, object placementv1alpha1.PlacedObject, mirrors []string) bool {
 	return slices.ContainsFunc(l.kinds, func(k kind) bool {
-		return k.gvk.Group == object.Group && k.resource == object.Resource &&
+		return k.GVR.Group == object.Group && k.GVR.Resource == object.Resource &&
 			k.runs(client.Key{Cluster: namespace.Cluster, Namespace: namespace.Name, Name: object.Name}, mirrors)
 	})
 }
@@ -96,13 +98,13 @@ func (l *live) ReadWishes(ctx context.Context, key client.Key) (*corev1.Namespac
 func (l *live) ReadHolds(ctx context.Context, key client.Key) (holds, follows bool, err error) {
 	for _, k := range l.kinds {
 		list := &metav1.PartialObjectMetadataList{}
-		list.SetGroupVersionKind(k.gvk.GroupVersion().WithKind(k.gvk.Kind + "List"))
+		list.SetGroupVersionKind(k.GVK.GroupVersion().WithKind(k.GVK.Kind + "List"))
 		if err := l.clients.Objects.List(client.In(ctx, key.Cluster), list, ctrlclient.InNamespace(key.Name)); err != nil {
-			return false, false, fmt.Errorf("list %s in namespace %s: %w", k.resource, key, err)
+			return false, false, fmt.Errorf("list %s in namespace %s: %w", k.GVR.Resource, key, err)
 		}
 		for i := range list.Items {
 			o := &list.Items[i]
-			if nothingToRun(k.resource, o.Namespace, o.Name) {
+			if k.IsGiven(o.Namespace, o.Name) {
 				continue
 			}
 			if holds = true; !HasWish(o.Annotations) {
@@ -115,17 +117,17 @@ func (l *live) ReadHolds(ctx context.Context, key client.Key) (holds, follows bo
 
 func (l *live) ReadOwnWish(ctx context.Context, key client.Key, object placementv1alpha1.PlacedObject) (map[string]string, error) {
 	for _, k := range l.kinds {
-		if k.gvk.Group != object.Group || k.resource != object.Resource {
+		if k.GVR.Group != object.Group || k.GVR.Resource != object.Resource {
 			continue
 		}
 		o := &metav1.PartialObjectMetadata{}
-		o.SetGroupVersionKind(k.gvk)
+		o.SetGroupVersionKind(k.GVK)
 		err := l.clients.Objects.Get(client.In(ctx, key.Cluster), ctrlclient.ObjectKey{Namespace: key.Name, Name: object.Name}, o)
 		if apierrors.IsNotFound(err) {
 			return nil, nil
 		}
 		if err != nil {
-			return nil, fmt.Errorf("read %s %q in namespace %s: %w", k.resource, object.Name, key, err)
+			return nil, fmt.Errorf("read %s %q in namespace %s: %w", k.GVR.Resource, object.Name, key, err)
 		}
 		return o.Annotations, nil
 	}

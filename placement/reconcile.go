@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
@@ -44,9 +45,9 @@ type world interface {
 
 	LogicalCluster(logicalcluster.Name) (*corev1alpha1.LogicalCluster, bool)
 	Namespace(client.Key) (*corev1.Namespace, bool)
-	// Roots says whether a namespace holds something to run that goes where the namespace goes, and returns what has a wish
-	// of its own.
-	Roots(namespace client.Key) (follows bool, own []root)
+	// Roots returns the resources, "<resource>.<group>", of what a namespace holds to run that goes where the namespace goes, and what has
+	// a wish of its own.
+	Roots(namespace client.Key) (follows []string, own []root)
 	// Runs says whether an object has a leaf in one of the mirrors.
 	Runs(namespace client.Key, object placementv1alpha1.PlacedObject, mirrors []string) bool
 	Placements(namespace client.Key) []*placementv1alpha1.Placement
@@ -85,6 +86,8 @@ type wanted struct {
 	name   string
 	object *placementv1alpha1.PlacedObject
 	levels []Level
+	// needs are the resources of what goes there.
+	needs []string
 }
 
 // scene is what all decisions of one namespace share.
@@ -108,7 +111,7 @@ func (r *reconciler) reconcile(ctx context.Context, key client.Key) (again time.
 		return r.removeAll(ctx, key, existing)
 	}
 	follows, own := r.world.Roots(key)
-	holds := follows || len(own) > 0
+	holds := len(follows) > 0 || len(own) > 0
 	switch {
 	case !holds && len(existing) == 0:
 		return 0, nil
@@ -117,7 +120,7 @@ func (r *reconciler) reconcile(ctx context.Context, key client.Key) (again time.
 			return lookAgain, err
 		}
 		return r.removeAll(ctx, key, existing)
-	case follows && !slices.ContainsFunc(existing, func(p *placementv1alpha1.Placement) bool { return p.Name == key.Name }):
+	case len(follows) > 0 && !slices.ContainsFunc(existing, func(p *placementv1alpha1.Placement) bool { return p.Name == key.Name }):
 		// The namespace's or the workspace's wish may be younger than what its informer shows, and a first
 		// placement elsewhere would be followed by a move.
 		if ns, lc, err = r.world.ReadWishes(ctx, key); apierrors.IsNotFound(err) {
@@ -144,13 +147,18 @@ func (r *reconciler) reconcile(ctx context.Context, key client.Key) (again time.
 		{Source: "this workspace's LogicalCluster " + quote(corev1alpha1.LogicalClusterName), Annotations: lc.Annotations},
 	}
 	var wants []wanted
-	if follows { // else nobody would go there, and it would hold a cluster for nothing
-		wants = append(wants, wanted{name: key.Name, levels: append(levels, fallback...)})
+	if len(follows) > 0 { // else nobody would go there, and it would hold a cluster for nothing
+		wants = append(wants, wanted{name: key.Name, levels: append(levels, fallback...), needs: follows})
 	}
 	for _, o := range own {
-		wants = append(wants, wanted{name: placementv1alpha1.NameFor(key.Name, &o.object), object: &o.object, levels: []Level{{Source: o.source, Annotations: o.annotations}}})
+		wants = append(wants, wanted{name: placementv1alpha1.NameFor(key.Name, &o.object), object: &o.object, levels: []Level{{Source: o.source, Annotations: o.annotations}}, needs: []string{resourceOf(o.object)}})
 	}
 	return r.carryOut(ctx, key, s, wants, existing)
+}
+
+// resourceOf returns what a SyncTarget calls the resource of an object.
+func resourceOf(o placementv1alpha1.PlacedObject) string {
+	return schema.GroupResource{Group: o.Group, Resource: o.Resource}.String()
 }
 
 // look gathers what can be used, and the default of the policies above as the last level, if there is one.
@@ -324,7 +332,7 @@ func (r *reconciler) place(ctx context.Context, key client.Key, s scene, w wante
 		p = old.DeepCopy()
 	}
 	placement := client.Key{Cluster: key.Cluster, Name: w.name}
-	request := Request{Levels: w.levels, Allow: s.allow, Split: now.Split}
+	request := Request{Levels: w.levels, Allow: s.allow, Split: now.Split, Needs: w.needs}
 	var d Decision
 	r.usage.decide(placement, func(count func(types.UID) int) []types.UID {
 		for i := range s.candidates {

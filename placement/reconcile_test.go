@@ -260,7 +260,7 @@ func TestReconcileAsksBeforeRemoving(t *testing.T) {
 // hidden is a world whose informers show no roots.
 type hidden struct{ *fakeWorld }
 
-func (hidden) Roots(client.Key) (bool, []root) { return false, nil }
+func (hidden) Roots(client.Key) ([]string, []root) { return nil, nil }
 
 // An informer that begins with an older view, as after a restart, moves nothing back to where it was.
 func TestReconcileLeavesNothingByAnEarlierWish(t *testing.T) {

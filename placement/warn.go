@@ -2,6 +2,7 @@ package placement
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -10,6 +11,7 @@ import (
 
 	"atoll.dev/atoll/apis/core/v1alpha1"
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
 )
 
@@ -90,7 +92,12 @@ func whyNowhere(world world, cluster logicalcluster.Name, resource schema.GroupR
 		return nil
 	}
 	own, ofNamespace := HasWish(annotations), placement(nil)
-	if !own && (object == nil || ofNamespace != nil && len(ofNamespace.Spec.Clusters) > 0) {
+	isPlaced := ofNamespace != nil && len(ofNamespace.Spec.Clusters) > 0
+	var needs []string
+	if object != nil {
+		needs = []string{resourceOf(*object)}
+	}
+	if !own && (object == nil || isPlaced && slices.Contains(workloadv1alpha1.CarriedByAll, needs[0])) {
 		return "" // an object goes where its namespace is
 	}
 
@@ -99,8 +106,11 @@ func whyNowhere(world world, cluster logicalcluster.Name, resource schema.GroupR
 		return ""
 	}
 	s, fallback := (&reconciler{world: world}).look(lc, chain)
+	if !own && isPlaced {
+		return strings.TrimSpace(notCarried(ofNamespace.Spec.Clusters, s.candidates, needs))
+	}
 	decide := func(now placementv1alpha1.PlacementSpec, levels ...Level) Decision {
-		return Decide(Request{Levels: levels, Allow: s.allow, Split: now.Split}, s.candidates, now.Clusters)
+		return Decide(Request{Levels: levels, Allow: s.allow, Split: now.Split, Needs: needs}, s.candidates, now.Clusters)
 	}
 	ofWorkspace := Level{Source: "this workspace's LogicalCluster " + quote(v1alpha1.LogicalClusterName), Annotations: lc.Annotations}
 	var d Decision

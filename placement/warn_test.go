@@ -11,6 +11,7 @@ import (
 
 func TestWhyNowhere(t *testing.T) {
 	deployments := schema.GroupResource{Group: "apps", Resource: "deployments"}
+	daemonSets := schema.GroupResource{Group: "apps", Resource: "daemonsets"}
 	tests := map[string]struct {
 		resource        schema.GroupResource
 		namespace, name string
@@ -28,6 +29,8 @@ func TestWhyNowhere(t *testing.T) {
 		"never ran":  {resource: deployments, namespace: "front", name: "new", wish: []string{"clusters", ""}, want: `Placed nowhere, as the empty placement.atoll.dev/clusters of this object asks: name clusters there, or remove it.`, reason: "nothing is taken away"},
 		"by another": {resource: deployments, namespace: "side", name: "web", want: `Change placement.atoll.dev/clusters of namespace "side": no cluster is registered as "esat"; until then it is placed nowhere.`, reason: "the mistake is its namespace's"},
 
+		"not carried": {resource: daemonSets, namespace: "front", name: "agent", want: `The syncer of "east" does not carry daemonsets.apps, which are not placed there: ` + upgrade + `.`, reason: "it would wait for nobody"},
+
 		"namespace":         {resource: namespaces, name: "front", wish: []string{"clusters", "wset"}, want: `Change placement.atoll.dev/clusters of namespace "front": no cluster is registered as "wset"; until then it stays on "east".`},
 		"malformed":         {resource: namespaces, name: "front", wish: []string{"max-clusters", "none"}, want: `Correct placement.atoll.dev/max-clusters="none" of namespace "front": want a positive number, for instance 2; until then it stays on "east".`},
 		"empty namespace":   {resource: namespaces, name: "new", wish: []string{"clusters", "wset"}, want: `Change placement.atoll.dev/clusters of namespace "new": no cluster is registered as "wset"; until then it is placed nowhere.`},
@@ -44,6 +47,9 @@ func TestWhyNowhere(t *testing.T) {
 	}
 	w, r := newShop()
 	w.addTarget("root", "west")
+	for _, target := range w.targets {
+		target.Status.Version = "v1.36.3" // it was heard of, and says nothing of DaemonSets
+	}
 	w.namespaces[front].Annotations["placement.atoll.dev/clusters"] = "east"
 	w.addDeployment("shop", "front", "api")["placement.atoll.dev/clusters"] = "west"
 	w.addNamespace("shop", "new")

@@ -163,15 +163,17 @@ func (w *fakeWorld) Namespace(key client.Key) (*corev1.Namespace, bool) {
 	return ns, ok
 }
 
-func (w *fakeWorld) Roots(key client.Key) (bool, []root) {
-	var own []root
+func (w *fakeWorld) Roots(key client.Key) (follows []string, own []root) {
 	for o, annotations := range w.roots[key] {
 		if HasWish(annotations) {
 			own = append(own, root{object: o, source: "deployment " + quote(o.Name), annotations: annotations})
+		} else if resource := resourceOf(o); !slices.Contains(follows, resource) {
+			follows = append(follows, resource)
 		}
 	}
+	slices.Sort(follows)
 	slices.SortFunc(own, func(a, b root) int { return strings.Compare(a.object.Name, b.object.Name) })
-	return len(w.roots[key]) > len(own), own
+	return follows, own
 }
 
 func (w *fakeWorld) Runs(key client.Key, o placementv1alpha1.PlacedObject, mirrors []string) bool {
@@ -244,8 +246,8 @@ func (w *fakeWorld) ReadWishes(_ context.Context, key client.Key) (*corev1.Names
 }
 
 func (w *fakeWorld) ReadHolds(_ context.Context, key client.Key) (holds, follows bool, err error) {
-	follows, own := w.Roots(key)
-	return follows || len(own) > 0, follows, nil
+	followers, own := w.Roots(key)
+	return len(followers)+len(own) > 0, len(followers) > 0, nil
 }
 
 func (w *fakeWorld) ReadOwnWish(_ context.Context, key client.Key, o placementv1alpha1.PlacedObject) (map[string]string, error) {

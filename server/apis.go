@@ -147,7 +147,7 @@ func (n naming) NewRESTStorage(enabled serverstorage.APIResourceConfigSource, ge
 func (s *Server) admit(authorizer authorizer.Authorizer) (kubeadmission.Interface, error) {
 	var workloads []schema.GroupResource
 	for _, kind := range kinds.All {
-		if kind.Goes == kinds.Placed {
+		if kind.MakesPods() {
 			workloads = append(workloads, kind.GVR.GroupResource())
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -24,13 +25,12 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
-	"k8s.io/kubernetes/pkg/apis/apps"
-	"k8s.io/kubernetes/pkg/apis/core"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	tenancyv1alpha1 "atoll.dev/atoll/apis/tenancy/v1alpha1"
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/internal/kinds"
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
 	"atoll.dev/atoll/internal/workspacefile"
 	"atoll.dev/atoll/server/storage"
@@ -267,7 +267,7 @@ func (i *workspaceImport) ready(ctx context.Context, cluster logicalcluster.Name
 }
 
 // withoutTraces takes off an object what its old installation wrote of physical clusters.
-func withoutTraces(_ schema.GroupResource, obj runtime.Object) error {
+func withoutTraces(resource schema.GroupResource, obj runtime.Object) error {
 	object, err := meta.Accessor(obj)
 	if err != nil {
 		return err
@@ -282,12 +282,8 @@ func withoutTraces(_ schema.GroupResource, obj runtime.Object) error {
 			}
 		}
 	}
-	// What goes down, see internal/kinds: the status is of what ran there.
-	switch obj := obj.(type) {
-	case *apps.Deployment:
-		obj.Status = apps.DeploymentStatus{}
-	case *core.Service:
-		obj.Status = core.ServiceStatus{}
+	if kind, ok := kinds.ByResource(resource); ok && kind.HasStatus { // of what ran there
+		reflect.ValueOf(obj).Elem().FieldByName("Status").SetZero()
 	}
 	return nil
 }

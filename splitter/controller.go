@@ -79,27 +79,12 @@ func New(clients *client.Clients, informers *client.Informers, clk clock.Passive
 		pace: client.NewPace[key](clk), tally: newTally(), unseen: newUnseen(),
 	}
 	c.queue = queue.NewWithClock("splitter", clk, c.reconcile)
-	for _, k := range kinds.All {
-		var s *source
-		var err error
-		switch k.GVK.Kind {
-		case "Deployment":
-			s, err = newSource(k, informers.Deployments, c.onObject)
-		case "Service":
-			s, err = newSource(k, informers.Services, c.onObject)
-		case "ConfigMap":
-			s, err = newSource(k, informers.ConfigMaps, c.onObject)
-		case "Secret":
-			s, err = newSource(k, informers.Secrets, c.onObject)
-		case "ServiceAccount":
-			s, err = newSource(k, informers.ServiceAccounts, c.onObject)
-		default:
-			err = fmt.Errorf("no informer for kind %s", k.GVK.Kind)
-		}
+	for _, i := range informers.Kinds {
+		s, err := newSource(i, c.onObject)
 		if err != nil {
 			return nil, err
 		}
-		c.sources[k.GVK.Kind] = s
+		c.sources[i.GVK.Kind] = s
 	}
 	for _, err := range []error{
 		informers.SyncTargets.AddIndex(byMirror, func(t *workloadv1alpha1.SyncTarget) []string {
@@ -108,7 +93,6 @@ func New(clients *client.Clients, informers *client.Informers, clk clock.Passive
 			}
 			return nil
 		}),
-		informers.Deployments.AddIndex(byReference, referencesOf),
 		informers.Placements.AddIndex(byPlacedNamespace, func(p *placementv1alpha1.Placement) []string {
 			return []string{namespaceValue(client.KeyOf(p).Cluster, p.Spec.Namespace)}
 		}),
@@ -139,20 +123,28 @@ func (c *Controller) Run(ctx context.Context) error {
 	return nil
 }
 
-// referencesOf files a Deployment, root or leaf, under what its pods need in the root's namespace.
-func referencesOf(d *appsv1.Deployment) []string {
-	owner := client.KeyOf(d)
-	if root, ok := rootOf(d); ok {
+// referencesOf files a workload, root or leaf, under what its pods need in the root's namespace.
+func referencesOf(o ctrlclient.Object) []string {
+	owner := client.KeyOf(o)
+	if root, ok := rootOf(o); ok {
 		owner = root
 	}
 	var values []string
-	for _, r := range kinds.References(&d.Spec.Template) {
+	for _, r := range needsOf(o) {
 		values = append(values, referenceValue(r.Kind, client.Key{Cluster: owner.Cluster, Namespace: owner.Namespace, Name: r.Name}))
 	}
 	return values
 }
 
 func referenceValue(kind string, k client.Key) string { return kind + "/" + k.String() }
+
+// referring returns the workloads, roots and leaves, whose pods need an object, in no order.
+func (c *Controller) referring(s *source, k client.Key) (users []ctrlclient.Object) {
+	for _, of := range c.sources {
+		users = append(users, of.referring(referenceValue(s.GVK.Kind, k))...)
+	}
+	return users
+}
 
 // onObject handles roots and leaves of all kinds.
 func (c *Controller) onObject(k kinds.Kind, e change) {
@@ -179,7 +171,7 @@ func (c *Controller) onObject(k kinds.Kind, e change) {
 		c.pace.Wrote(namespace, "")
 		c.queue.Add(namespace)
 	}
-	if k.Goes == kinds.Placed && (e.deleted || finished(e.old) != finished(e.new)) {
+	if k.MakesPods() && (e.deleted || finished(e.old) != finished(e.new)) {
 		c.companionsIn(here.Cluster, here.Namespace, e.deleted)
 	}
 }
@@ -229,20 +221,16 @@ func (c *Controller) askPlacement(root key) {
 	}
 }
 
-func finished(o any) bool {
-	d, ok := o.(*appsv1.Deployment)
-	return ok && d != nil && leafView(d).Finished()
-}
+func finished(o ctrlclient.Object) bool { return o != nil && leafView(o).Finished() }
 
 // referencesChanged asks for what a root with a pod template needs, or needed, if that changed.
 func (c *Controller) referencesChanged(e change) {
 	before, now := map[string]kinds.Reference{}, map[string]kinds.Reference{}
-	for o, refs := range map[any]map[string]kinds.Reference{e.old: before, e.new: now} {
-		if d, ok := o.(*appsv1.Deployment); ok {
-			for _, r := range kinds.References(&d.Spec.Template) {
-				refs[r.String()] = r
-			}
-		}
+	for _, r := range needsOf(e.old) {
+		before[r.String()] = r
+	}
+	for _, r := range needsOf(e.new) {
+		now[r.String()] = r
 	}
 	if maps.Equal(before, now) {
 		return
@@ -259,13 +247,12 @@ func (c *Controller) referencesChanged(e change) {
 // update, or is gone: nothing that another workload there refers to, and no Service before that.
 func (c *Controller) companionsIn(mirror logicalcluster.Name, namespace string, gone bool) {
 	for _, s := range c.sources {
-		if s.Goes == kinds.Placed || s.Goes == kinds.WithPlacement && !gone {
+		if s.MakesPods() || s.Goes == kinds.WithPlacement && !gone {
 			continue
 		}
 		for _, leaf := range s.list(mirror, namespace) {
 			root, ok := rootOf(leaf)
-			if !ok || slices.ContainsFunc(c.informers.Deployments.ByIndex(byReference, referenceValue(s.GVK.Kind, root)),
-				func(d *appsv1.Deployment) bool { return client.KeyOf(d).Cluster == mirror }) {
+			if !ok || slices.ContainsFunc(c.referring(s, root), func(o ctrlclient.Object) bool { return client.KeyOf(o).Cluster == mirror }) {
 				continue
 			}
 			c.queue.Add(key{s.GVK.Kind, root})
@@ -288,6 +275,12 @@ func (c *Controller) onPlacement(e client.Event[*placementv1alpha1.Placement]) {
 	if p.Spec.Object != nil { // which the namespace's takes in, or lets go
 		c.queue.Add(key{ofPlacement, client.Key{Cluster: cluster, Name: placementv1alpha1.NameFor(namespace, nil)}})
 	}
+	c.rootsOf(p)
+}
+
+// rootsOf asks for what a Placement decides for, and for what that refers to.
+func (c *Controller) rootsOf(p *placementv1alpha1.Placement) {
+	cluster, namespace := client.KeyOf(p).Cluster, p.Spec.Namespace
 	for _, s := range c.sources {
 		if s.Goes == kinds.WhereReferenced {
 			continue
@@ -298,10 +291,8 @@ func (c *Controller) onPlacement(e client.Event[*placementv1alpha1.Placement]) {
 				root = r
 			}
 			c.queue.Add(key{s.GVK.Kind, root})
-			if d, ok := o.(*appsv1.Deployment); ok {
-				for _, r := range kinds.References(&d.Spec.Template) {
-					c.queue.Add(key{r.Kind, client.Key{Cluster: cluster, Namespace: namespace, Name: r.Name}})
-				}
+			for _, r := range needsOf(o) {
+				c.queue.Add(key{r.Kind, client.Key{Cluster: cluster, Namespace: namespace, Name: r.Name}})
 			}
 		}
 	}
@@ -318,6 +309,13 @@ func (c *Controller) onSyncTarget(e client.Event[*workloadv1alpha1.SyncTarget]) 
 	}
 	if t.Annotations[workloadv1alpha1.ConfirmAnnotation] != "" {
 		c.queue.Add(key{ofSyncTarget, client.KeyOf(t)})
+	}
+	if e.Old != nil && !slices.Equal(e.Old.Status.CarriedResources, t.Status.CarriedResources) {
+		for _, p := range c.informers.Placements.All() {
+			if slices.Contains(placed(p), mirror) {
+				c.rootsOf(p)
+			}
+		}
 	}
 	if e.Old != nil && lost(e.Old) == lost(t) && observed(e.Old) == observed(t) && client.MirrorOf(e.Old) == mirror {
 		return
@@ -373,14 +371,14 @@ func (c *Controller) reconcile(ctx context.Context, k key) (time.Duration, error
 	}
 	root, _ := s.get(k.Key)
 	own, again, err := c.bury(ctx, s, k.Key, root)
-	if s.Goes == kinds.Placed && root == nil {
-		c.unseen.forgetAll(k.Key)
+	if s.MakesPods() && root == nil {
+		c.unseen.forgetAll(k)
 	}
 	if err != nil || root == nil || root.GetDeletionTimestamp() != nil {
 		return again, err
 	}
-	if s.Goes == kinds.Placed {
-		if own, err = c.withUnseen(ctx, k.Key, own); err != nil {
+	if s.MakesPods() {
+		if own, err = c.withUnseen(ctx, s, k.Key, own); err != nil {
 			return 0, err
 		}
 	}
@@ -390,9 +388,12 @@ func (c *Controller) reconcile(ctx context.Context, k key) (time.Duration, error
 		return 0, err
 	}
 	var next time.Duration
-	if s.Goes == kinds.Placed {
+	switch s.Goes {
+	case kinds.Divided:
 		next, err = c.workload(ctx, s, root.(*appsv1.Deployment), p, own, held)
-	} else {
+	case kinds.Copied:
+		next, err = c.copies(ctx, s, root, p, own, held)
+	default:
 		next, err = c.whole(ctx, s, k.Key, root, p, own, held)
 	}
 	return sooner(sooner(again, wait), next), err
@@ -419,6 +420,11 @@ func (c *Controller) target(mirror logicalcluster.Name) *workloadv1alpha1.SyncTa
 		}
 	}
 	return nil
+}
+
+// carries says whether the syncer of a mirror's cluster carries a kind. A leaf of another kind is not made there.
+func (c *Controller) carries(mirror logicalcluster.Name, s *source) bool {
+	return c.target(mirror).Carries(s.GVR.GroupResource().String())
 }
 
 // lost says that a cluster is not heard of: see the SyncTarget's condition, which tolerates 40 s.

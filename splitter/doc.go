@@ -12,6 +12,8 @@
 //   - Moving and re-splitting never leave fewer replicas available than were asked for and available (Plan), and clusters roll
 //     together only within the root's strategy (DivideRollout). Targets come from the Placement and the root alone: a
 //     cluster that is not heard of changes the status, not the division.
+//   - A DaemonSet leaves a cluster only when it is rolled out in all that stay (PlanCopies).
+//   - No leaf is made of what the cluster's syncer does not carry.
 //   - What pods need is written before the pods, and stays until after them.
 //   - A namespace of a mirror is used only if it is labelled as the workspace's. It goes soon after its last leaf.
 //   - The status of a Placement is about one decision: it is written once every root is planned for by it, and has a cluster Ready
@@ -22,6 +24,6 @@
 // shared informers run, then Run. If a physical cluster is down its leaves wait; if etcd is down nothing moves and everything is
 // tried again.
 //
-// Plan, DivideRollout, Assign and Brake are pure; a simulation of clusters (sim_test.go) runs them in random interleavings. Read
-// plan.go first, then workload.go.
+// Plan, PlanCopies, DivideRollout, Assign and Brake are pure; a simulation of clusters (sim_test.go) runs them in random interleavings. Read
+// plan.go first, then workload.go; copies.go is the same for what is not divided.
 package splitter

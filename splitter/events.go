@@ -24,18 +24,31 @@ import (
 const eventSource = "atoll-splitter"
 
 // tellPlaced tells of the Deployment's shares, or that it has no cluster, when that changes, and of volumes that its pods wait for.
-// Unless leaves were written just now, shares of which nothing was told yet were told before a restart.
 func (c *Controller) tellPlaced(ctx context.Context, s *source, root *appsv1.Deployment, p *placementv1alpha1.Placement, sites []*site, wrote bool) {
-	if placed := meta.FindStatusCondition(p.Status.Conditions, placementv1alpha1.PlacementPlaced); placed != nil && placed.Status == metav1.ConditionFalse {
-		c.tellOnce(ctx, s, root, "placed", corev1.EventTypeWarning, placed.Reason, placed.Message)
-	} else if placed != nil {
-		c.told.Add(toldID(root, "placed"), "")
-	}
 	var shares []string
 	for _, st := range sites {
 		if st.assigned && st.leaf != nil && !st.old {
 			shares = append(shares, fmt.Sprintf("%q: %d of %d replicas", st.name, st.target, replicasOf(root)))
 		}
+	}
+	c.tellShares(ctx, s, root, p, shares, wrote)
+	if root.Spec.Strategy.Type == appsv1.RecreateDeploymentStrategyType {
+		for _, st := range sites {
+			if st.step.Draining {
+				c.tellOnce(ctx, s, root, "recreate", corev1.EventTypeNormal, "BreakBeforeMake",
+					fmt.Sprintf("Strategy Recreate: stops on %q before it starts elsewhere", st.name))
+			}
+		}
+	}
+}
+
+// tellShares tells what each cluster has of a workload, or that it has no cluster, when that changes, and of volumes that its pods
+// wait for. Unless leaves were written just now, shares of which nothing was told yet were told before a restart.
+func (c *Controller) tellShares(ctx context.Context, s *source, root ctrlclient.Object, p *placementv1alpha1.Placement, shares []string, wrote bool) {
+	if placed := meta.FindStatusCondition(p.Status.Conditions, placementv1alpha1.PlacementPlaced); placed != nil && placed.Status == metav1.ConditionFalse {
+		c.tellOnce(ctx, s, root, "placed", corev1.EventTypeWarning, placed.Reason, placed.Message)
+	} else if placed != nil {
+		c.told.Add(toldID(root, "placed"), "")
 	}
 	switch text := "Placed on " + strings.Join(shares, ", "); {
 	case len(shares) == 0:
@@ -45,18 +58,10 @@ func (c *Controller) tellPlaced(ctx context.Context, s *source, root *appsv1.Dep
 	default:
 		c.tellOnce(ctx, s, root, "shares", corev1.EventTypeNormal, placementv1alpha1.ReasonPlaced, text)
 	}
-	if why := kinds.Awaited(&root.Spec.Template); why != "" && len(shares) > 0 {
+	if why := kinds.Awaited(podsOf(root)); why != "" && len(shares) > 0 {
 		c.tellOnce(ctx, s, root, "volumes", corev1.EventTypeWarning, "NotSynced", why)
 	} else {
 		c.untell(root, "volumes")
-	}
-	if root.Spec.Strategy.Type == appsv1.RecreateDeploymentStrategyType {
-		for _, st := range sites {
-			if st.step.Draining {
-				c.tellOnce(ctx, s, root, "recreate", corev1.EventTypeNormal, "BreakBeforeMake",
-					fmt.Sprintf("Strategy Recreate: stops on %q before it starts elsewhere", st.name))
-			}
-		}
 	}
 }
 
@@ -70,29 +75,26 @@ func (c *Controller) tellRefusals(ctx context.Context, s *source, root ctrlclien
 		} else {
 			c.untell(root, about)
 		}
-		if d, ok := leaf.(*appsv1.Deployment); ok {
-			c.tellFailure(ctx, s, root, d)
+		if s.Failing != nil {
+			c.tellFailure(ctx, s, root, leaf)
 		}
 	}
 }
 
-// tellFailure tells that a cluster takes the Deployment and refuses its pods, by a quota for instance. The words name a
+// tellFailure tells that a cluster takes the workload and refuses its pods, by a quota for instance. The words name a
 // pod that is new with every try, so they are told once until pods are taken again.
-func (c *Controller) tellFailure(ctx context.Context, s *source, root ctrlclient.Object, leaf *appsv1.Deployment) {
+func (c *Controller) tellFailure(ctx context.Context, s *source, root, leaf ctrlclient.Object) {
 	mirror := client.KeyOf(leaf).Cluster
 	about := "failure " + string(mirror)
-	for _, condition := range leaf.Status.Conditions {
-		if condition.Type != appsv1.DeploymentReplicaFailure || condition.Status != corev1.ConditionTrue {
-			continue
-		}
-		if last, known := c.told.Get(toldID(root, about)); !known || last == "" {
-			c.told.Add(toldID(root, about), condition.Message)
-			c.tell(ctx, s, root, corev1.EventTypeWarning, condition.Reason,
-				fmt.Sprintf("Cluster %q: %s", nameOf(c.target(mirror), mirror), condition.Message), known)
-		}
+	reason, message := s.Failing(leaf)
+	if reason == "" {
+		c.untell(root, about)
 		return
 	}
-	c.untell(root, about)
+	if last, known := c.told.Get(toldID(root, about)); !known || last == "" {
+		c.told.Add(toldID(root, about), message)
+		c.tell(ctx, s, root, corev1.EventTypeWarning, reason, fmt.Sprintf("Cluster %q: %s", nameOf(c.target(mirror), mirror), message), known)
+	}
 }
 
 func reasonOf(reason string) string {

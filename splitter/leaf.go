@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -131,12 +130,13 @@ func refusal(leaf ctrlclient.Object) *workloadv1alpha1.Refusal {
 	return r
 }
 
-// leafView is what a Deployment's leaf says by itself.
-func leafView(d *appsv1.Deployment) kinds.Leaf {
+// leafView is what a leaf says by itself.
+func leafView(leaf ctrlclient.Object) kinds.Leaf {
+	k, ok := kinds.Of(leaf)
 	return kinds.Leaf{
-		Object:  d,
-		Refused: refusal(d),
-		Settled: applied(d) && d.Status.ObservedGeneration >= d.Generation,
+		Object:  leaf,
+		Refused: refusal(leaf),
+		Settled: applied(leaf) && (!ok || !k.MakesPods() || k.Observed(leaf)),
 	}
 }
 

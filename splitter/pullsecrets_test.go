@@ -59,7 +59,7 @@ func TestPullSecretsOfTheDefaultAccount(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(references(tc.want), got.Spec.Template.Spec.ImagePullSecrets); diff != "" {
+			if diff := cmp.Diff(references(tc.want), podsOf(got).Spec.ImagePullSecrets); diff != "" {
 				t.Errorf("%s (-want +got):\n%s", tc.reason, diff)
 			}
 			if diff := cmp.Diff(before, root); diff != "" {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	corev1 "k8s.io/api/core/v1"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
@@ -26,6 +27,8 @@ type source struct {
 	// leaves returns what calls itself a leaf of a root, and leavesOf of any root of a namespace.
 	leaves   func(root client.Key) []ctrlclient.Object
 	leavesOf func(workspace logicalcluster.Name, namespace string) []ctrlclient.Object
+	// referring returns the roots and leaves whose pods need what is filed under a referenceValue; none for kinds without pods.
+	referring func(value string) []ctrlclient.Object
 }
 
 // change is an event of any kind.
@@ -41,65 +44,67 @@ func (e change) object() ctrlclient.Object {
 	return e.old
 }
 
-func newSource[T interface {
-	ctrlclient.Object
-	comparable
-}](k kinds.Kind, i *client.Informer[T], handle func(kinds.Kind, change)) (*source, error) {
-	if err := i.AddIndex(byRoot, func(o T) []string {
-		if root, ok := rootOf(o); ok {
-			return []string{root.String()}
-		}
-		return nil
-	}); err != nil {
-		return nil, fmt.Errorf("index leaves of %s: %w", k.GVK.Kind, err)
+func newSource(i client.KindInformer, handle func(kinds.Kind, change)) (*source, error) {
+	indexes := map[string]func(ctrlclient.Object) []string{
+		byRoot: func(o ctrlclient.Object) []string {
+			if root, ok := rootOf(o); ok {
+				return []string{root.String()}
+			}
+			return nil
+		},
+		byRootNamespace: func(o ctrlclient.Object) []string {
+			if root, ok := rootOf(o); ok {
+				return []string{namespaceValue(root.Cluster, root.Namespace)}
+			}
+			return nil
+		},
 	}
-	if err := i.AddIndex(byRootNamespace, func(o T) []string {
-		if root, ok := rootOf(o); ok {
-			return []string{namespaceValue(root.Cluster, root.Namespace)}
-		}
-		return nil
-	}); err != nil {
-		return nil, fmt.Errorf("index leaves of %s: %w", k.GVK.Kind, err)
+	if i.MakesPods() {
+		indexes[byReference] = referencesOf
 	}
-	i.OnEvent(func(e client.Event[T]) {
-		c := change{deleted: e.Deleted(), missed: e.Missed}
-		var none T
-		if e.Old != none {
-			c.old = e.Old
+	for name, index := range indexes {
+		if err := i.AddIndex(name, index); err != nil {
+			return nil, fmt.Errorf("index %s: %w", i.GVK.Kind, err)
 		}
-		if e.New != none {
-			c.new = e.New
-		}
-		handle(k, c)
+	}
+	i.OnEvent(func(e client.Event[ctrlclient.Object]) {
+		handle(i.Kind, change{old: e.Old, new: e.New, deleted: e.Deleted(), missed: e.Missed})
 	})
 	return &source{
-		Kind: k,
-		get: func(key client.Key) (ctrlclient.Object, bool) {
-			if o, ok := i.Get(key); ok {
-				return o, true
-			}
-			return nil, false
-		},
-		list: func(cluster logicalcluster.Name, namespace string) []ctrlclient.Object {
-			return objects(i.List(cluster, namespace))
-		},
-		leaves: func(root client.Key) []ctrlclient.Object { return objects(i.ByIndex(byRoot, root.String())) },
+		Kind:   i.Kind,
+		get:    i.Get,
+		list:   i.List,
+		leaves: func(root client.Key) []ctrlclient.Object { return i.ByIndex(byRoot, root.String()) },
 		leavesOf: func(workspace logicalcluster.Name, namespace string) []ctrlclient.Object {
-			return objects(i.ByIndex(byRootNamespace, namespaceValue(workspace, namespace)))
+			return i.ByIndex(byRootNamespace, namespaceValue(workspace, namespace))
+		},
+		referring: func(value string) []ctrlclient.Object {
+			if !i.MakesPods() {
+				return nil
+			}
+			return i.ByIndex(byReference, value)
 		},
 	}, nil
 }
 
-func objects[T ctrlclient.Object](in []T) []ctrlclient.Object {
-	out := make([]ctrlclient.Object, len(in))
-	for n, o := range in {
-		out[n] = o
-	}
-	return out
-}
-
 func namespaceValue(workspace logicalcluster.Name, namespace string) string {
 	return string(workspace) + "|" + namespace
+}
+
+// needsOf returns what the pods of a root or a leaf need; nothing for what makes none, and for nil.
+func needsOf(o ctrlclient.Object) []kinds.Reference {
+	if template := podsOf(o); template != nil {
+		return kinds.References(template)
+	}
+	return nil
+}
+
+// podsOf returns the template of the pods that a root or a leaf makes; nil for what makes none, and for nil.
+func podsOf(o ctrlclient.Object) *corev1.PodTemplateSpec {
+	if k, ok := kinds.Of(o); ok && k.MakesPods() {
+		return k.Template(o)
+	}
+	return nil
 }
 
 // rootOf returns the key of the root that an object claims to be a leaf of. The claim is worth something only in a

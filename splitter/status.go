@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
-	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -154,7 +153,7 @@ func phaseOf(leaf ctrlclient.Object) placementv1alpha1.PlacedClusterPhase {
 	case r != nil || !applied(leaf):
 		return placementv1alpha1.PhaseApplying
 	}
-	if d, ok := leaf.(*appsv1.Deployment); ok && !leafView(d).Finished() {
+	if podsOf(leaf) != nil && !leafView(leaf).Finished() {
 		return placementv1alpha1.PhaseSynced
 	}
 	return placementv1alpha1.PhaseReady

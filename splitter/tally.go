@@ -8,13 +8,13 @@ import (
 	"sync"
 
 	"github.com/kcp-dev/logicalcluster/v3"
-	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/internal/kinds"
 )
 
 // tally counts, for each namespace of a workspace and each mirror, what the status of a Placement sums up, so that a change of
@@ -72,6 +72,9 @@ type share struct {
 	replicas int32
 }
 
+// asItSays are the replicas of a share that its cluster decides on.
+const asItSays = -1
+
 // counted is what one leaf says of itself.
 type counted struct {
 	of       rendition
@@ -103,8 +106,8 @@ func newTally() *tally {
 func count(leaf ctrlclient.Object) counted {
 	n := counted{of: rendition{root: leafUID(leaf)}, phase: phaseOf(leaf), deleting: leaf.GetDeletionTimestamp() != nil}
 	n.of.generation, _ = strconv.ParseInt(leaf.GetAnnotations()[workloadv1alpha1.RootGenerationAnnotation], 10, 64)
-	if d, ok := leaf.(*appsv1.Deployment); ok {
-		n.replicas, n.ready = replicasOf(d), d.Status.ReadyReplicas
+	if k, ok := kinds.Of(leaf); ok && k.MakesPods() {
+		n.replicas, n.ready = k.Pods(leaf)
 	}
 	return n
 }
@@ -115,7 +118,7 @@ func (n counted) under(r *tallied, mirror logicalcluster.Name) placementv1alpha1
 	if n.phase != placementv1alpha1.PhaseReady {
 		return n.phase
 	}
-	if replicas, ok := r.plan.share(mirror); !ok || n.replicas != replicas || n.of != r.plan.of || n.of != r.of {
+	if replicas, ok := r.plan.share(mirror); !ok || replicas != asItSays && n.replicas != replicas || n.of != r.plan.of || n.of != r.of {
 		return placementv1alpha1.PhaseSynced
 	}
 	return placementv1alpha1.PhaseReady

@@ -9,10 +9,11 @@ import (
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -28,9 +29,11 @@ func (c *Controller) whole(ctx context.Context, s *source, k client.Key, root ct
 	var mirrors []logicalcluster.Name
 	var err error
 	if s.Goes == kinds.WithPlacement {
-		mirrors = placed(p)
+		mirrors = slices.DeleteFunc(placed(p), func(mirror logicalcluster.Name) bool {
+			return leafIn(mirror, leaves) == nil && !c.carries(mirror, s)
+		})
 		var shares []share
-		if s.Withheld == nil || s.Withheld(root) == "" {
+		if s.WhyWithheld(root) == "" {
 			for _, mirror := range mirrors {
 				shares = append(shares, share{mirror: mirror})
 			}
@@ -120,10 +123,7 @@ func (c *Controller) full(ctx context.Context, s *source, k client.Key, root ctr
 			return nil, "", nil // its event brings us back
 		}
 	}
-	if s.Withheld != nil {
-		why = s.Withheld(full)
-	}
-	return full, why, nil
+	return full, s.WhyWithheld(full), nil
 }
 
 // putWhole writes a root's leaf into a mirror; ready is false while an earlier leaf or namespace has to go first.
@@ -187,7 +187,7 @@ func placed(p *placementv1alpha1.Placement) []logicalcluster.Name {
 
 // referencing returns the mirrors where workloads are, or will be, that refer to an object.
 func (c *Controller) referencing(ctx context.Context, s *source, k client.Key) ([]logicalcluster.Name, error) {
-	users := c.informers.Deployments.ByIndex(byReference, referenceValue(s.GVK.Kind, k))
+	users := c.referring(s, k)
 	if s.GVK.Kind == "Secret" {
 		more, err := c.pullers(ctx, k)
 		if err != nil {
@@ -196,30 +196,39 @@ func (c *Controller) referencing(ctx context.Context, s *source, k client.Key) (
 		users = append(users, more...)
 	}
 	var mirrors []logicalcluster.Name
-	for _, d := range users {
-		dk := client.KeyOf(d)
-		switch _, claims := rootOf(d); {
-		case claims && c.isMirror(dk.Cluster):
-			if d.DeletionTimestamp == nil {
-				mirrors = append(mirrors, dk.Cluster)
-			}
-		case dk.Cluster == k.Cluster && dk.Namespace == k.Namespace && d.DeletionTimestamp == nil:
-			mirrors = append(mirrors, placed(c.placement(c.sources["Deployment"], dk))...)
+	for _, user := range users {
+		uk := client.KeyOf(user)
+		switch _, claims := rootOf(user); {
+		case user.GetDeletionTimestamp() != nil:
+		case claims && c.isMirror(uk.Cluster):
+			mirrors = append(mirrors, uk.Cluster)
+		case uk.Cluster == k.Cluster && uk.Namespace == k.Namespace:
+			mirrors = append(mirrors, placed(c.placement(c.sourceOf(user), uk))...)
 		}
 	}
 	slices.Sort(mirrors)
 	return slices.Compact(mirrors), nil
 }
 
-// pullers returns the Deployments, roots and leaves, of a Secret's namespace whose ServiceAccounts pull with it.
-func (c *Controller) pullers(ctx context.Context, secret client.Key) ([]*appsv1.Deployment, error) {
+// sourceOf returns the source of a workload.
+func (c *Controller) sourceOf(workload ctrlclient.Object) *source {
+	k, _ := kinds.Of(workload)
+	return c.sources[k.GVK.Kind]
+}
+
+// pullers returns the workloads, roots and leaves, of a Secret's namespace whose ServiceAccounts pull with it.
+func (c *Controller) pullers(ctx context.Context, secret client.Key) ([]ctrlclient.Object, error) {
 	accounts := map[string]bool{}
-	var pullers []*appsv1.Deployment
-	deployments := c.sources["Deployment"]
-	for _, o := range append(deployments.list(secret.Cluster, secret.Namespace), deployments.leavesOf(secret.Cluster, secret.Namespace)...) {
-		d := o.(*appsv1.Deployment)
-		name := d.Spec.Template.Spec.ServiceAccountName
-		if usesDefault(&d.Spec.Template.Spec) {
+	var workloads, pullers []ctrlclient.Object
+	for _, s := range c.sources {
+		if s.MakesPods() {
+			workloads = slices.Concat(workloads, s.list(secret.Cluster, secret.Namespace), s.leavesOf(secret.Cluster, secret.Namespace))
+		}
+	}
+	for _, o := range workloads {
+		pods := &podsOf(o).Spec
+		name := pods.ServiceAccountName
+		if usesDefault(pods) {
 			name = defaultAccount
 		}
 		if _, known := accounts[name]; !known {
@@ -230,7 +239,7 @@ func (c *Controller) pullers(ctx context.Context, secret client.Key) ([]*appsv1.
 			accounts[name] = slices.Contains(secrets, kinds.Reference{Kind: "Secret", Name: secret.Name})
 		}
 		if accounts[name] {
-			pullers = append(pullers, d)
+			pullers = append(pullers, o)
 		}
 	}
 	return pullers, nil
@@ -257,20 +266,20 @@ func usesDefault(pods *corev1.PodSpec) bool {
 	return len(pods.ImagePullSecrets) == 0 && (pods.ServiceAccountName == "" || pods.ServiceAccountName == defaultAccount)
 }
 
-// withPullSecrets returns a Deployment whose pods have the pull Secrets that admission in the workspace would give them, since
+// withPullSecrets returns a workload whose pods have the pull Secrets that admission in the workspace would give them, since
 // the workspace's ServiceAccount default does not go down. They are read once for every generation of the root: a
 // change of the account concerns pods that are made later, and must not roll out by itself.
-func (c *Controller) withPullSecrets(ctx context.Context, root *appsv1.Deployment, leaves []ctrlclient.Object) (*appsv1.Deployment, error) {
-	if !usesDefault(&root.Spec.Template.Spec) {
+func (c *Controller) withPullSecrets(ctx context.Context, root ctrlclient.Object, leaves []ctrlclient.Object) (ctrlclient.Object, error) {
+	if !usesDefault(&podsOf(root).Spec) {
 		return root, nil
 	}
 	var names []corev1.LocalObjectReference
-	generation := strconv.FormatInt(root.Generation, 10)
+	generation := strconv.FormatInt(root.GetGeneration(), 10)
 	rendered := slices.IndexFunc(leaves, func(leaf ctrlclient.Object) bool {
-		return leafUID(leaf) == root.UID && leaf.GetAnnotations()[workloadv1alpha1.RootGenerationAnnotation] == generation
+		return leafUID(leaf) == root.GetUID() && leaf.GetAnnotations()[workloadv1alpha1.RootGenerationAnnotation] == generation
 	})
 	if rendered >= 0 {
-		names = leaves[rendered].(*appsv1.Deployment).Spec.Template.Spec.ImagePullSecrets
+		names = podsOf(leaves[rendered]).Spec.ImagePullSecrets
 	} else {
 		rk := client.KeyOf(root)
 		secrets, err := c.pullSecrets(ctx, client.Key{Cluster: rk.Cluster, Namespace: rk.Namespace, Name: defaultAccount})
@@ -284,15 +293,15 @@ func (c *Controller) withPullSecrets(ctx context.Context, root *appsv1.Deploymen
 	if len(names) == 0 {
 		return root, nil
 	}
-	root = root.DeepCopy()
-	root.Spec.Template.Spec.ImagePullSecrets = slices.Clone(names)
+	root = root.DeepCopyObject().(ctrlclient.Object)
+	podsOf(root).Spec.ImagePullSecrets = slices.Clone(names)
 	return root, nil
 }
 
 // ensureCompanions writes what the pods of a template need into a mirror, before the pods.
-func (c *Controller) ensureCompanions(ctx context.Context, root *appsv1.Deployment, mirror logicalcluster.Name) error {
+func (c *Controller) ensureCompanions(ctx context.Context, root ctrlclient.Object, mirror logicalcluster.Name) error {
 	rk := client.KeyOf(root)
-	refs := kinds.References(&root.Spec.Template)
+	refs := needsOf(root)
 	for _, r := range slices.Clone(refs) {
 		if r.Kind == "ServiceAccount" && r.Name != defaultAccount {
 			secrets, err := c.pullSecrets(ctx, client.Key{Cluster: rk.Cluster, Namespace: rk.Namespace, Name: r.Name})
@@ -332,28 +341,48 @@ func (c *Controller) needed(ctx context.Context, s *source, k client.Key, p *pla
 			return true, err
 		}
 	}
-	list := &appsv1.DeploymentList{}
-	if err := c.clients.Objects.List(client.In(ctx, lk.Cluster), list, ctrlclient.InNamespace(lk.Namespace)); err != nil {
+	leaves, err := c.workloads(ctx, lk.Cluster, lk.Namespace)
+	if err != nil {
 		return true, fmt.Errorf("list what may need %s %s: %w", s.GVK.Kind, lk, err)
 	}
-	for i := range list.Items {
-		d := &list.Items[i]
-		if s.Goes == kinds.WithPlacement || !leafView(d).Finished() ||
-			slices.Contains(kinds.References(&d.Spec.Template), kinds.Reference{Kind: s.GVK.Kind, Name: k.Name}) {
-			return true, nil
-		}
+	wanted := kinds.Reference{Kind: s.GVK.Kind, Name: k.Name}
+	if slices.ContainsFunc(leaves, func(o ctrlclient.Object) bool {
+		return s.Goes == kinds.WithPlacement || !leafView(o).Finished() || slices.Contains(needsOf(o), wanted)
+	}) {
+		return true, nil
 	}
 	if s.Goes == kinds.WithPlacement {
 		return false, nil
 	}
-	roots := &appsv1.DeploymentList{}
-	if err := c.clients.Objects.List(client.In(ctx, k.Cluster), roots, ctrlclient.InNamespace(k.Namespace)); err != nil {
+	roots, err := c.workloads(ctx, k.Cluster, k.Namespace)
+	if err != nil {
 		return true, fmt.Errorf("list what may refer to %s %s: %w", s.GVK.Kind, k, err)
 	}
-	return slices.ContainsFunc(roots.Items, func(d appsv1.Deployment) bool {
-		return d.DeletionTimestamp == nil && slices.Contains(kinds.References(&d.Spec.Template), kinds.Reference{Kind: s.GVK.Kind, Name: k.Name}) &&
-			slices.Contains(placed(c.placement(c.sources["Deployment"], client.Key{Cluster: k.Cluster, Namespace: k.Namespace, Name: d.Name})), lk.Cluster)
+	return slices.ContainsFunc(roots, func(o ctrlclient.Object) bool {
+		at := client.Key{Cluster: k.Cluster, Namespace: k.Namespace, Name: o.GetName()}
+		return o.GetDeletionTimestamp() == nil && slices.Contains(needsOf(o), wanted) &&
+			slices.Contains(placed(c.placement(c.sourceOf(o), at)), lk.Cluster)
 	}), nil
+}
+
+// workloads reads, uncached, what makes pods in a namespace.
+func (c *Controller) workloads(ctx context.Context, cluster logicalcluster.Name, namespace string) (workloads []ctrlclient.Object, err error) {
+	for _, k := range kinds.All {
+		if !k.MakesPods() {
+			continue
+		}
+		list := k.NewList()
+		if err := c.clients.Objects.List(client.In(ctx, cluster), list, ctrlclient.InNamespace(namespace)); err != nil {
+			return nil, fmt.Errorf("%s: %w", k.GVR.Resource, err)
+		}
+		if err := meta.EachListItem(list, func(o runtime.Object) error {
+			workloads = append(workloads, o.(ctrlclient.Object))
+			return nil
+		}); err != nil {
+			return nil, fmt.Errorf("%s: %w", k.GVR.Resource, err)
+		}
+	}
+	return workloads, nil
 }
 
 func (c *Controller) summariseWhole(ctx context.Context, s *source, root ctrlclient.Object, leaves []ctrlclient.Object, assigned []logicalcluster.Name) (wait time.Duration, err error) {

@@ -65,10 +65,11 @@ func (c *Controller) workload(ctx context.Context, s *source, root *appsv1.Deplo
 		}
 		p = &placementv1alpha1.Placement{}
 	}
-	root, err := c.withPullSecrets(ctx, root, leaves)
+	full, err := c.withPullSecrets(ctx, root, leaves)
 	if err != nil {
 		return 0, err
 	}
+	root = full.(*appsv1.Deployment)
 	sites := c.sites(root, p, leaves)
 	for _, st := range sites {
 		st.held = slices.Contains(held, st.mirror)
@@ -282,9 +283,9 @@ func (c *Controller) refresh(ctx context.Context, s *source, rk client.Key, p *p
 }
 
 // isAhead says that a leaf was rendered from a later generation of its root.
-func isAhead(leaf, root *appsv1.Deployment) bool {
-	generation, err := strconv.ParseInt(leaf.Annotations[workloadv1alpha1.RootGenerationAnnotation], 10, 64)
-	return err == nil && leafUID(leaf) == root.UID && generation > root.Generation
+func isAhead(leaf, root ctrlclient.Object) bool {
+	generation, err := strconv.ParseInt(leaf.GetAnnotations()[workloadv1alpha1.RootGenerationAnnotation], 10, 64)
+	return err == nil && leafUID(leaf) == root.GetUID() && generation > root.GetGeneration()
 }
 
 // carryOut writes what the steps say: clusters that grow first, then those that shrink.
@@ -371,7 +372,7 @@ func (c *Controller) carryOutAt(ctx context.Context, s *source, root *appsv1.Dep
 	if err != nil || !ready {
 		return false, err
 	}
-	c.unseen.made(client.KeyOf(root), client.Key{Cluster: st.mirror, Namespace: leaf.GetNamespace(), Name: leaf.GetName()}, leaf.GetUID())
+	c.unseen.made(key{s.GVK.Kind, client.KeyOf(root)}, client.Key{Cluster: st.mirror, Namespace: leaf.GetNamespace(), Name: leaf.GetName()}, leaf.GetUID())
 	st.leaf, st.current, st.wrote = leaf.(*appsv1.Deployment), true, true
 	return true, nil
 }

@@ -90,7 +90,7 @@ func NewCredentials(c CredentialsConfig) (*Credentials, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.Informers.Secrets.OnEvent(creds.onSecret)
+	c.Informers.Of("Secret").OnEvent(creds.onSecret)
 	c.Informers.SyncTargets.OnEvent(creds.onSyncTarget)
 	creds.requests.OnEvent(func(e client.Event[*certificatesv1.CertificateSigningRequest]) {
 		if !e.Deleted() {
@@ -101,7 +101,7 @@ func NewCredentials(c CredentialsConfig) (*Credentials, error) {
 }
 
 // onSecret forgets the token of a Secret that is gone.
-func (c *Credentials) onSecret(e client.Event[*metav1.PartialObjectMetadata]) {
+func (c *Credentials) onSecret(e client.Event[ctrlclient.Object]) {
 	if e.Deleted() {
 		c.forget(client.KeyOf(e.Old))
 	}
@@ -257,11 +257,11 @@ func (c *Credentials) stored(ctx context.Context, target *workloadv1alpha1.SyncT
 	if !ok {
 		return storedToken{}, nil
 	}
-	seen, ok := c.config.Informers.Secrets.Get(k)
+	seen, ok := c.config.Informers.Of("Secret").Get(k)
 	if !ok {
 		return storedToken{}, nil
 	}
-	version := string(seen.UID) + "/" + seen.ResourceVersion
+	version := string(seen.GetUID()) + "/" + seen.GetResourceVersion()
 	c.mu.Lock()
 	known, ok := c.tokens[k]
 	c.mu.Unlock()

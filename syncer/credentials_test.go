@@ -25,6 +25,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/cert"
 	"k8s.io/utils/clock"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
@@ -167,8 +168,8 @@ func TestTokensAreForgotten(t *testing.T) {
 	targetEvent := func(was, is *workloadv1alpha1.SyncTarget) func(*Credentials) {
 		return func(c *Credentials) { c.onSyncTarget(client.Event[*workloadv1alpha1.SyncTarget]{Old: was, New: is}) }
 	}
-	secretEvent := func(was, is *metav1.PartialObjectMetadata) func(*Credentials) {
-		return func(c *Credentials) { c.onSecret(client.Event[*metav1.PartialObjectMetadata]{Old: was, New: is}) }
+	secretEvent := func(was, is ctrlclient.Object) func(*Credentials) {
+		return func(c *Credentials) { c.onSecret(client.Event[ctrlclient.Object]{Old: was, New: is}) }
 	}
 	for _, tc := range []struct {
 		reason string

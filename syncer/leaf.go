@@ -23,10 +23,14 @@ import (
 	"k8s.io/utils/ptr"
 
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	"atoll.dev/atoll/internal/kinds"
 )
 
 // reconcile makes one object right on both sides.
 func (s *Syncer) reconcile(ctx context.Context, k key) (time.Duration, error) {
+	if s.isDenied(k.resource) && !s.mirror.informers[k.resource].HasSynced() {
+		return 0, nil // what is asked for is not known
+	}
 	leaf, down := get(s.mirror.informers[k.resource], k), get(s.physical.informers[k.resource], k)
 	s.setOrphan(k, s.isOrphan(k, leaf, down))
 	if leaf == nil {
@@ -357,10 +361,15 @@ func propagation(k key, leaf *unstructured.Unstructured) metav1.DeletionPropagat
 	case slices.Contains(finalizers, metav1.FinalizerOrphanDependents):
 		return metav1.DeletePropagationOrphan
 	case slices.Contains(finalizers, metav1.FinalizerDeleteDependents),
-		k.resource.Group == "apps", k.resource.Group == "batch":
+		makesPods(k):
 		return metav1.DeletePropagationForeground
 	}
 	return metav1.DeletePropagationBackground
+}
+
+func makesPods(k key) bool {
+	kind, ok := kinds.ByResource(k.resource.GroupResource())
+	return ok && kind.MakesPods()
 }
 
 func (s *Syncer) hasLeaves(namespace string) bool {

@@ -8,13 +8,13 @@ import (
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
-	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
@@ -155,14 +155,10 @@ func (m *Manager) listen() {
 		}
 	})
 	in.Namespaces.OnEvent(func(e client.Event[*corev1.Namespace]) { m.left(e.Object(), e.Deleted()) })
-	in.Secrets.OnEvent(func(e client.Event[*metav1.PartialObjectMetadata]) {
-		m.enqueue(bySecret, client.KeyOf(e.Object()).String())
-		m.left(e.Object(), e.Deleted())
-	})
-	in.ConfigMaps.OnEvent(func(e client.Event[*metav1.PartialObjectMetadata]) { m.left(e.Object(), e.Deleted()) })
-	in.Deployments.OnEvent(func(e client.Event[*appsv1.Deployment]) { m.left(e.Object(), e.Deleted()) })
-	in.Services.OnEvent(func(e client.Event[*corev1.Service]) { m.left(e.Object(), e.Deleted()) })
-	in.ServiceAccounts.OnEvent(func(e client.Event[*metav1.PartialObjectMetadata]) { m.left(e.Object(), e.Deleted()) })
+	in.Of("Secret").OnEvent(func(e client.Event[ctrlclient.Object]) { m.enqueue(bySecret, client.KeyOf(e.Object()).String()) })
+	for _, kind := range in.Kinds {
+		kind.OnEvent(func(e client.Event[ctrlclient.Object]) { m.left(e.Object(), e.Deleted()) })
+	}
 
 	m.leases.OnEvent(func(e client.Event[*coordinationv1.Lease]) {
 		if l := e.Object(); l.Namespace == workloadv1alpha1.HeartbeatNamespace {

@@ -64,6 +64,7 @@ func targetStatus(target, twin *workloadv1alpha1.SyncTarget, heard time.Time, p 
 	compared := status.ClusterUID != "" && status.ClusterUID == target.Status.ClusterUID
 	if isDuplicate := p != nil && p.reason == ReasonDuplicate; twin != nil && compared && !isDuplicate {
 		status.Version, status.Capacity, status.Nodes, status.LastHeartbeat = twin.Status.Version, twin.Status.Capacity, twin.Status.Nodes, twin.Status.LastHeartbeat
+		status.CarriedResources = slices.Clone(twin.Status.CarriedResources)
 		status.Difference = twin.Status.Difference.DeepCopy()
 		for _, kind := range fromTwin {
 			if c := meta.FindStatusCondition(twin.Status.Conditions, kind); c != nil && kind != workloadv1alpha1.SyncTargetReady {

@@ -244,7 +244,7 @@ func (m *Manager) ensureRuns(ctx context.Context, target *workloadv1alpha1.SyncT
 	source := func(secret metav1.Object) string {
 		return purpose + target.Status.Mirror + "/" + string(secret.GetUID()) + "/" + secret.GetResourceVersion()
 	}
-	if meta, ok := m.config.Informers.Secrets.Get(secretKey); ok {
+	if meta, ok := m.config.Informers.Of("Secret").Get(secretKey); ok {
 		if m.runs(target, source(meta)) {
 			return nil
 		}
@@ -441,22 +441,11 @@ func (m *Manager) held(mirror logicalcluster.Name, onlyApplied bool) (leaves []s
 			namespaces = append(namespaces, ns)
 		}
 	}
-	add := func(kind string, obj metav1.Object) {
-		if counts(obj) {
-			leaves = append(leaves, fmt.Sprintf("%s %s/%s", kind, obj.GetNamespace(), obj.GetName()))
-		}
-	}
-	for _, o := range in.Deployments.List(mirror, "") {
-		add("deployment", o)
-	}
-	for _, o := range in.Services.List(mirror, "") {
-		add("service", o)
-	}
-	for kind, informer := range map[string]*client.Informer[*metav1.PartialObjectMetadata]{
-		"configmap": in.ConfigMaps, "secret": in.Secrets, "serviceaccount": in.ServiceAccounts,
-	} {
-		for _, o := range informer.List(mirror, "") {
-			add(kind, o)
+	for _, kind := range in.Kinds {
+		for _, o := range kind.List(mirror, "") {
+			if counts(o) {
+				leaves = append(leaves, fmt.Sprintf("%s %s/%s", strings.ToLower(kind.GVK.Kind), o.GetNamespace(), o.GetName()))
+			}
 		}
 	}
 	return leaves, namespaces

@@ -12,19 +12,18 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	"atoll.dev/atoll/internal/kinds"
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
 )
 
 // keptHere are the annotations of a leaf that mean nothing downstream, or would start a rollout or a fight there.
-var keptHere = []string{
+var keptHere = append([]string{
 	lcctx.Annotation,
 	lcctx.PathAnnotation,
-	corev1.LastAppliedConfigAnnotation,
-	"deployment.kubernetes.io/revision", // the Deployment controller below writes its own
 	workloadv1alpha1.DrainingAnnotation,
 	workloadv1alpha1.AppliedAnnotation,
 	workloadv1alpha1.RefusedAnnotation,
-}
+}, kinds.OwnAnnotations...)
 
 // render returns what is applied downstream for a leaf: name, labels, annotations, and every top-level field but
 // status. Whatever a server fills in is left out, so that the physical cluster's own values stay.

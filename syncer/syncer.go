@@ -225,7 +225,7 @@ func (s *Syncer) watch() {
 
 	for _, k := range kinds.All {
 		s.resources[k.GVR] = k
-		s.mirror.informers[k.GVR] = newInformer(s.mirror, k.GVR, leaves, nil, nil)
+		s.mirror.informers[k.GVR] = newInformer(s.mirror, k.GVR, leaves, s.denied(k.GVR), nil)
 		s.physical.informers[k.GVR] = newInformer(s.physical, k.GVR, ours, s.heard(k.GVR), s.room)
 	}
 	s.mirror.informers[namespacesGVR] = newInformer(s.mirror, namespacesGVR, leaves, nil, nil)
@@ -359,8 +359,8 @@ func (s *Syncer) run(ctx context.Context) error {
 
 	synced := []cache.InformerSynced{s.twin.HasSynced}
 	all := []*informer{s.policies, s.nodes, s.twin}
-	for _, i := range s.mirror.informers {
-		all, synced = append(all, i), append(synced, i.HasSynced)
+	for gvr, i := range s.mirror.informers {
+		all, synced = append(all, i), append(synced, func() bool { return i.HasSynced() || s.isDenied(gvr) })
 	}
 	for _, i := range s.physical.informers {
 		all = append(all, i)
@@ -425,6 +425,8 @@ type state struct {
 	orphans map[key]struct{}
 	// unwatched has the resources of the physical cluster that cannot be listed or watched.
 	unwatched map[schema.GroupVersionResource]unwatched
+	// watched has those that were watched once, denied those that the hub, of an earlier version, has no leaves of.
+	watched, denied map[schema.GroupVersionResource]bool
 	// kept has the namespaces that tombstones left downstream, and in words what is in them.
 	kept map[string]string
 	// version, clusterUID and asked: what the physical cluster is, and when we last asked.
@@ -445,6 +447,7 @@ func (s *state) init(now time.Time) {
 	s.lastAnswer = now
 	s.orphans = map[key]struct{}{}
 	s.unwatched = map[schema.GroupVersionResource]unwatched{}
+	s.watched, s.denied = map[schema.GroupVersionResource]bool{}, map[schema.GroupVersionResource]bool{}
 	s.kept = map[string]string{}
 }
 
@@ -510,6 +513,12 @@ func (s *Syncer) heard(gvr schema.GroupVersionResource) func(error) {
 		s.state.mu.Lock()
 		defer s.state.mu.Unlock()
 		before, broken := s.state.unwatched[gvr]
+		if err == nil && !s.state.watched[gvr] {
+			s.state.watched[gvr] = true
+			if !isCarriedByAll(gvr) {
+				s.beatSoon() // to say that it is carried
+			}
+		}
 		switch {
 		case err == nil && broken:
 			delete(s.state.unwatched, gvr)
@@ -550,6 +559,9 @@ func (s *Syncer) blind() []blindSpot {
 	defer s.state.mu.Unlock()
 	var spots []blindSpot
 	for gvr, u := range s.state.unwatched {
+		if s.isRefused(gvr, u.err) {
+			continue // it is not carried, and nothing is asked of it
+		}
 		spots = append(spots, blindSpot{gvr.GroupResource().String(), u.since, rootCause(u.err)})
 	}
 	slices.SortFunc(spots, func(a, b blindSpot) int { return strings.Compare(a.resource, b.resource) })

@@ -55,6 +55,8 @@ type facts struct {
 	verdict      verdict
 	orphans      []string
 	blind        []blindSpot
+	// carried has the resources of which it is known whether they are carried.
+	carried map[string]bool
 	// difference is nil where nothing is held back, and while it is not known.
 	difference *workloadv1alpha1.Difference
 }
@@ -98,6 +100,7 @@ func twinStatus(old workloadv1alpha1.SyncTargetStatus, generation int64, f facts
 	if f.nodes != nil {
 		status.Nodes, status.Capacity = capacity(f.nodes)
 	}
+	status.CarriedResources = carriedResources(old.CarriedResources, f.carried)
 	set := func(kind string, is bool, reason, message string) {
 		c := metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: reason, Message: message,
 			ObservedGeneration: generation, LastTransitionTime: metav1.NewTime(now)}
@@ -246,7 +249,7 @@ func (s *Syncer) publish(ctx context.Context) error {
 
 // facts collects what is known.
 func (s *Syncer) facts() (f facts, err error) {
-	f = facts{orphans: s.orphans(), blind: s.blind()}
+	f = facts{orphans: s.orphans(), blind: s.blind(), carried: s.carried()}
 	s.state.mu.Lock()
 	f.lastAnswer, f.everAnswered, f.trouble = s.state.lastAnswer, s.state.everAnswered, s.state.trouble
 	f.version, f.clusterUID = s.state.version, s.state.clusterUID

@@ -1,6 +1,7 @@
 package workspaces
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -27,20 +28,14 @@ func indexLeaves(i *client.Informers, gone func(logicalcluster.Name)) ([]leafInd
 		lc, ok := i.LogicalClusters.Get(clusterKey(lcctx.NameFrom(o)))
 		return ok && lc.Spec.Use != corev1alpha1.LogicalClusterUseMirror
 	}
-	var indexes []leafIndex
-	for _, add := range []func() (leafIndex, error){
-		func() (leafIndex, error) { return indexLeavesOf(i.Namespaces, inWorkspace, gone) },
-		func() (leafIndex, error) { return indexLeavesOf(i.Deployments, inWorkspace, gone) },
-		func() (leafIndex, error) { return indexLeavesOf(i.Services, inWorkspace, gone) },
-		func() (leafIndex, error) { return indexLeavesOf(i.ConfigMaps, inWorkspace, gone) },
-		func() (leafIndex, error) { return indexLeavesOf(i.Secrets, inWorkspace, gone) },
-		func() (leafIndex, error) { return indexLeavesOf(i.ServiceAccounts, inWorkspace, gone) },
-	} {
-		index, err := add()
-		if err != nil {
-			return nil, fmt.Errorf("index leaves by workspace: %w", err)
-		}
-		indexes = append(indexes, index)
+	namespaces, err := indexLeavesOf(i.Namespaces, inWorkspace, gone)
+	indexes := []leafIndex{namespaces}
+	for _, kind := range i.Kinds {
+		index, problem := indexLeavesOf(kind.Informer, inWorkspace, gone)
+		indexes, err = append(indexes, index), errors.Join(err, problem)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("index leaves by workspace: %w", err)
 	}
 	return indexes, nil
 }

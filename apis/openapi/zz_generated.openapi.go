@@ -1724,6 +1724,26 @@ func schema_atoll_apis_workload_v1alpha1_SyncTargetStatus(ref common.ReferenceCa
 							Format:      "int32",
 						},
 					},
+					"carriedResources": {
+						VendorExtensible: spec.VendorExtensible{
+							Extensions: spec.Extensions{
+								"x-kubernetes-list-type": "set",
+							},
+						},
+						SchemaProps: spec.SchemaProps{
+							Description: "carriedResources are what the syncer carries, \"<resource>.<group>\", sorted: what its version knows, and the physical cluster serves and lets it list and watch. A syncer of the first version does not say so; see CarriedByAll.",
+							Type:        []string{"array"},
+							Items: &spec.SchemaOrArray{
+								Schema: &spec.Schema{
+									SchemaProps: spec.SchemaProps{
+										Default: "",
+										Type:    []string{"string"},
+										Format:  "",
+									},
+								},
+							},
+						},
+					},
 					"lastHeartbeat": {
 						SchemaProps: spec.SchemaProps{
 							Description: "lastHeartbeat is when the syncer was last heard of, as of the last change of any other field: the running heartbeat is the Lease in the mirror.",

@@ -16,10 +16,12 @@ import (
 // ownDomains are the prefixes of labels and annotations that are the hub's business and never go down as the user's.
 var ownDomains = []string{"placement.atoll.dev/", "workload.atoll.dev/", "kcp.io/"}
 
-// ownAnnotations are written by clients and controllers about the object in the workspace; below they would be untrue.
-var ownAnnotations = map[string]bool{
-	corev1.LastAppliedConfigAnnotation:  true,
-	"deployment.kubernetes.io/revision": true,
+// OwnAnnotations are written by clients and controllers about the object where they find it: of another one, such as its rendering,
+// they would be untrue.
+var OwnAnnotations = []string{
+	corev1.LastAppliedConfigAnnotation,
+	"deployment.kubernetes.io/revision",
+	appsv1.DeprecatedTemplateGeneration,
 }
 
 // Metadata returns the labels and annotations of a root that go down.
@@ -31,7 +33,7 @@ func Metadata(root ctrlclient.Object) (labels, annotations map[string]string) {
 		}
 	}
 	for k, v := range root.GetAnnotations() {
-		if !own(k) && !ownAnnotations[k] {
+		if !own(k) && !slices.Contains(OwnAnnotations, k) {
 			annotations[k] = v
 		}
 	}
@@ -54,12 +56,6 @@ func own(key string) bool {
 func Hash(rendered ctrlclient.Object) (string, error) {
 	o := rendered.DeepCopyObject().(ctrlclient.Object)
 	labels, annotations := Metadata(o)
-	if d, ok := o.(*appsv1.Deployment); ok {
-		d.Status = appsv1.DeploymentStatus{}
-	}
-	if s, ok := o.(*corev1.Service); ok {
-		s.Status = corev1.ServiceStatus{}
-	}
 	raw, err := json.Marshal(o) // encoding/json sorts keys of maps
 	if err != nil {
 		return "", fmt.Errorf("hash %T %s: %w", rendered, rendered.GetName(), err)
@@ -85,15 +81,16 @@ func Hash(rendered ctrlclient.Object) (string, error) {
 func deploymentContent(root ctrlclient.Object) ctrlclient.Object {
 	d := root.(*appsv1.Deployment)
 	out := &appsv1.Deployment{Spec: *d.Spec.DeepCopy()}
-	// A token of the physical cluster would be a credential for the wrong API.
-	no := false
-	out.Spec.Template.Spec.AutomountServiceAccountToken = &no
-	withinFloor(&out.Spec.Template.Spec)
+	podsContent(&out.Spec.Template.Spec)
 	return out
 }
 
-func deploymentDropped(root ctrlclient.Object) []string {
-	return withinFloor(root.(*appsv1.Deployment).Spec.Template.Spec.DeepCopy())
+// podsContent makes of a pod's spec what goes down of it.
+func podsContent(spec *corev1.PodSpec) {
+	// A token of the physical cluster would be a credential for the wrong API.
+	no := false
+	spec.AutomountServiceAccountToken = &no
+	withinFloor(spec)
 }
 
 // withinFloor takes out of a pod's spec what reaches past its tenant in a physical cluster that several share, and
@@ -149,24 +146,9 @@ func serviceDropped(root ctrlclient.Object) []string {
 	return nil
 }
 
-// serviceWithheld: the Service of the API server is the hub's, and each cluster has its own.
-func serviceWithheld(root ctrlclient.Object) string {
-	if root.GetNamespace() == corev1.NamespaceDefault && root.GetName() == "kubernetes" {
-		return "it is the API server's own Service"
-	}
-	return ""
-}
-
 func configMapContent(root ctrlclient.Object) ctrlclient.Object {
 	c := root.(*corev1.ConfigMap).DeepCopy()
 	return &corev1.ConfigMap{Data: c.Data, BinaryData: c.BinaryData, Immutable: c.Immutable}
-}
-
-func configMapWithheld(root ctrlclient.Object) string {
-	if root.GetName() == "kube-root-ca.crt" {
-		return "every namespace of a physical cluster has its own"
-	}
-	return ""
 }
 
 func secretContent(root ctrlclient.Object) ctrlclient.Object {
@@ -190,11 +172,4 @@ func serviceAccountContent(root ctrlclient.Object) ctrlclient.Object {
 		ImagePullSecrets:             root.(*corev1.ServiceAccount).DeepCopy().ImagePullSecrets,
 		AutomountServiceAccountToken: &no,
 	}
-}
-
-func serviceAccountWithheld(root ctrlclient.Object) string {
-	if root.GetName() == "default" {
-		return "every namespace of a physical cluster has its own"
-	}
-	return ""
 }

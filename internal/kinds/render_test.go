@@ -108,8 +108,8 @@ func TestWithheld(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			k, _ := ByKind(tc.kind)
-			if why := k.Withheld(tc.root); (why == "") != tc.goes {
-				t.Errorf("%s: Withheld = %q, want that it goes down: %v", tc.reason, why, tc.goes)
+			if why := k.WhyWithheld(tc.root); (why == "") != tc.goes {
+				t.Errorf("%s: WhyWithheld = %q, want that it goes down: %v", tc.reason, why, tc.goes)
 			}
 		})
 	}
@@ -216,7 +216,8 @@ func TestNothingReachesPastItsTenant(t *testing.T) {
 	if out.NodeName != "" || out.PriorityClassName != "" || len(out.Volumes[0].Projected.Sources) != 1 {
 		t.Errorf("goes down: nodeName %q, priorityClassName %q, sources %v", out.NodeName, out.PriorityClassName, out.Volumes[0].Projected.Sources)
 	}
-	if told := deploymentDropped(d); len(told) != 3 {
+	deployments, _ := ByKind("Deployment")
+	if told := deployments.WhatIsDropped(d); len(told) != 3 {
 		t.Errorf("told are %q, want three things", told)
 	}
 	if pod.NodeName == "" {

@@ -12,11 +12,11 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Conditions of ours on a Deployment. They are there only while there is something to say.
+// Conditions of ours on a workload. They are there only while there is something to say.
 const (
-	// ConditionPlaced is False while the Placement gives the Deployment no cluster, or not all that were asked for.
+	// ConditionPlaced is False while the Placement gives the workload no cluster, or not all that were asked for.
 	ConditionPlaced = "Placed"
-	// ConditionSynced is False while a cluster refuses the Deployment, is not heard of, or is only observed.
+	// ConditionSynced is False while a cluster refuses the workload, is not heard of, or is only observed.
 	ConditionSynced = "Synced"
 
 	reasonComplete    = "NewReplicaSetAvailable"
@@ -38,7 +38,7 @@ func summariseDeployment(obj ctrlclient.Object, view View) {
 	sum := appsv1.DeploymentStatus{ObservedGeneration: s.ObservedGeneration, CollisionCount: s.CollisionCount, Conditions: s.Conditions}
 
 	observed, assigned, complete := true, 0, true
-	var deadline, failures, refusals, lost, observedOnly []string
+	var deadline, failures, lost, observedOnly []string
 	var known int32     // available where that is certain
 	var unsettled int32 // updated by a report on an earlier rendering, which may have had another template
 	paused := false
@@ -59,10 +59,6 @@ func summariseDeployment(obj ctrlclient.Object, view View) {
 		// Of a cluster that is being left, too: what runs there still counts.
 		if l.Observed && !l.Lost && (l.Assigned || d != nil) {
 			observedOnly = append(observedOnly, l.Cluster)
-		}
-		// Where nothing is changed, a refusal is of before, such as of a cluster that did not answer then.
-		if l.Refused != nil && !l.Observed {
-			refusals = append(refusals, refusalOf(l))
 		}
 		if d == nil {
 			continue
@@ -149,21 +145,14 @@ func summariseDeployment(obj ctrlclient.Object, view View) {
 	} else {
 		set.remove(appsv1.DeploymentReplicaFailure)
 	}
-	if r := view.NotPlaced; r != nil {
-		set.set(ConditionPlaced, corev1.ConditionFalse, r.Reason, r.Message)
-	} else {
-		set.remove(ConditionPlaced)
+	troubles := view.troubles()
+	for _, ours := range []appsv1.DeploymentConditionType{ConditionPlaced, ConditionSynced} {
+		if !slices.ContainsFunc(troubles, func(t trouble) bool { return t.condition == string(ours) }) {
+			set.remove(ours)
+		}
 	}
-	switch {
-	case len(refusals) > 0:
-		set.set(ConditionSynced, corev1.ConditionFalse, firstRefusal(view.Leaves), join(refusals))
-	case len(lost) > 0:
-		set.set(ConditionSynced, corev1.ConditionFalse, reasonUnreachable,
-			fmt.Sprintf("Not heard of, their replicas count as not ready: %s.", quoted(lost)))
-	case len(observedOnly) > 0:
-		set.set(ConditionSynced, corev1.ConditionFalse, reasonObserveOnly, onlyObserved(observedOnly))
-	default:
-		set.remove(ConditionSynced)
+	for _, t := range troubles {
+		set.set(appsv1.DeploymentConditionType(t.condition), corev1.ConditionFalse, t.Reason.Reason, t.Message)
 	}
 	sum.Conditions = set.conditions
 	*s = sum
@@ -174,13 +163,6 @@ func onlyObserved(clusters []string) string {
 	return fmt.Sprintf("Nothing is known to be current, and nothing is changed, where a restore is not confirmed yet by an administrator: %s.", quoted(clusters))
 }
 
-// Finished says that a cluster has rolled out its leaf as it is: every pod it should have is of its template and
-// available, and there is no other.
-func (l Leaf) Finished() bool {
-	d, _ := l.Object.(*appsv1.Deployment)
-	return d != nil && l.Settled && rolledOut(d)
-}
-
 // finished says more: that the leaf is also the last word on the root.
 func (l Leaf) finished(d *appsv1.Deployment) bool {
 	return d != nil && l.Current && l.Settled && rolledOut(d) && replicas(d) == l.Target
@@ -189,6 +171,23 @@ func (l Leaf) finished(d *appsv1.Deployment) bool {
 func rolledOut(d *appsv1.Deployment) bool {
 	want, s := replicas(d), d.Status
 	return s.UpdatedReplicas == want && s.Replicas == want && s.AvailableReplicas == want
+}
+
+func deploymentPods(leaf ctrlclient.Object) (wanted, ready int32) {
+	d := leaf.(*appsv1.Deployment)
+	return replicas(d), d.Status.ReadyReplicas
+}
+
+func deploymentObserved(leaf ctrlclient.Object) bool {
+	d := leaf.(*appsv1.Deployment)
+	return d.Status.ObservedGeneration >= d.Generation
+}
+
+func deploymentFailing(leaf ctrlclient.Object) (reason, message string) {
+	if c := condition(leaf.(*appsv1.Deployment), appsv1.DeploymentReplicaFailure); c != nil && c.Status == corev1.ConditionTrue {
+		return c.Reason, c.Message
+	}
+	return "", ""
 }
 
 func replicas(d *appsv1.Deployment) int32 {

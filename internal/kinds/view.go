@@ -1,6 +1,7 @@
 package kinds
 
 import (
+	"fmt"
 	"time"
 
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
@@ -49,4 +50,67 @@ type Leaf struct {
 	Refused *workloadv1alpha1.Refusal
 	// Object is the leaf; nil if there is none yet.
 	Object ctrlclient.Object
+}
+
+// Finished says that a cluster has rolled out its leaf as it is: every pod it should have is as it should be, and there is no
+// other. What makes no pods is never finished.
+func (l Leaf) Finished() bool {
+	if l.Object == nil || !l.Settled {
+		return false
+	}
+	k, ok := Of(l.Object)
+	return ok && k.MakesPods() && k.RolledOut(l.Object)
+}
+
+// observed says that every assigned cluster has taken what the root renders to, apart from those that are not heard of, and that
+// there is one.
+func (v View) observed() bool {
+	heard := false
+	for _, l := range v.Leaves {
+		if !l.Assigned || l.Lost {
+			continue
+		}
+		if heard = true; l.Object == nil || !l.Current || !l.Settled {
+			return false
+		}
+	}
+	return heard
+}
+
+// trouble is a condition of ours that is False.
+type trouble struct {
+	// condition is ConditionPlaced or ConditionSynced.
+	condition string
+	Reason
+}
+
+// troubles are the conditions of ours that are False, by their type.
+func (v View) troubles() (troubles []trouble) {
+	var refusals, lost, observedOnly []string
+	for _, l := range v.Leaves {
+		if l.Lost && l.Assigned {
+			lost = append(lost, l.Cluster)
+		}
+		// Of a cluster that is being left, too: what runs there still counts.
+		if l.Observed && !l.Lost && (l.Assigned || l.Object != nil) {
+			observedOnly = append(observedOnly, l.Cluster)
+		}
+		// Where nothing is changed, a refusal is of before, such as of a cluster that did not answer then.
+		if l.Refused != nil && !l.Observed {
+			refusals = append(refusals, refusalOf(l))
+		}
+	}
+	if v.NotPlaced != nil {
+		troubles = append(troubles, trouble{ConditionPlaced, *v.NotPlaced})
+	}
+	switch {
+	case len(refusals) > 0:
+		troubles = append(troubles, trouble{ConditionSynced, Reason{firstRefusal(v.Leaves), join(refusals)}})
+	case len(lost) > 0:
+		troubles = append(troubles, trouble{ConditionSynced, Reason{reasonUnreachable,
+			fmt.Sprintf("Not heard of, their replicas count as not ready: %s.", quoted(lost))}})
+	case len(observedOnly) > 0:
+		troubles = append(troubles, trouble{ConditionSynced, Reason{reasonObserveOnly, onlyObserved(observedOnly)}})
+	}
+	return troubles
 }

@@ -33,7 +33,6 @@ var notCarriedOut = []schema.GroupResource{
 	{Group: "discovery.k8s.io", Resource: "endpointslices"},
 	{Group: "apps", Resource: "replicasets"},
 	{Group: "apps", Resource: "statefulsets"},
-	{Group: "apps", Resource: "daemonsets"},
 	{Group: "batch", Resource: "jobs"},
 	{Group: "batch", Resource: "cronjobs"},
 	{Group: "autoscaling", Resource: "horizontalpodautoscalers"},
@@ -44,8 +43,8 @@ var notCarriedOut = []schema.GroupResource{
 
 // carriedOutHere are kinds that act on what is made in the workspace, and as yet do not go down, with what they act on.
 var carriedOutHere = map[schema.GroupResource]string{
-	{Resource: "resourcequotas"}: "limit what is made in the workspace, and not yet the pods that physical clusters make for a Deployment",
-	{Resource: "limitranges"}:    "act on pods and persistentvolumeclaims made in the workspace, and not yet on the pods that physical clusters make for a Deployment",
+	{Resource: "resourcequotas"}: "limit what is made in the workspace, and not yet the pods that physical clusters make for a workload",
+	{Resource: "limitranges"}:    "act on pods and persistentvolumeclaims made in the workspace, and not yet on the pods that physical clusters make for a workload",
 }
 
 // classes are what pods, claims and Ingresses name. Those of a workspace have their effect on what is made there, and a physical
@@ -100,19 +99,17 @@ func (*Unsupported) Validate(ctx context.Context, a admission.Attributes, _ admi
 		warning.AddWarning(ctx, "", "no token is ever put into a Secret: `kubectl create token` gives one that ends")
 	}
 	for _, kind := range kinds.All {
-		if kind.Dropped == nil && kind.Template == nil || kind.GVR.GroupResource() != a.GetResource().GroupResource() {
+		if kind.Dropped == nil && !kind.MakesPods() || kind.GVR.GroupResource() != a.GetResource().GroupResource() {
 			continue
 		}
 		root := kind.New()
 		if err := legacyscheme.Scheme.Convert(a.GetObject(), root, nil); err != nil {
 			return fmt.Errorf("look for what of a %s does not go down: %w", kind.GVK.Kind, err)
 		}
-		if kind.Dropped != nil {
-			for _, dropped := range kind.Dropped(root) {
-				warning.AddWarning(ctx, "", "does not go to physical clusters: "+dropped)
-			}
+		for _, dropped := range kind.WhatIsDropped(root) {
+			warning.AddWarning(ctx, "", "does not go to physical clusters: "+dropped)
 		}
-		if kind.Template != nil {
+		if kind.MakesPods() {
 			if why := kinds.Awaited(kind.Template(root)); why != "" {
 				warning.AddWarning(ctx, "", why)
 			}
@@ -188,5 +185,6 @@ func orphans(options, old runtime.Object) bool {
 
 // placed says whether a kind makes pods in physical clusters.
 func placed(gr schema.GroupResource) bool {
-	return slices.ContainsFunc(kinds.All, func(k kinds.Kind) bool { return k.Goes == kinds.Placed && k.GVR.GroupResource() == gr })
+	kind, ok := kinds.ByResource(gr)
+	return ok && kind.MakesPods()
 }

@@ -42,6 +42,12 @@ func TestUnsupportedWarns(t *testing.T) {
 			object: &appsv1.StatefulSet{}, resource: appsv1.SchemeGroupVersion.WithResource("statefulsets"),
 			want: "statefulsets.apps are kept but have no effect yet",
 		},
+		"node of its choice": {
+			reason:   "what makes pods is looked at, whatever kind it is",
+			object:   &appsv1.DaemonSet{Spec: appsv1.DaemonSetSpec{Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{NodeName: "n1"}}}},
+			resource: appsv1.SchemeGroupVersion.WithResource("daemonsets"),
+			want:     "does not go to physical clusters: nodeName",
+		},
 		"kind with effect here alone": {
 			reason: "nobody may believe that it holds below",
 			object: &corev1.LimitRange{}, resource: corev1.SchemeGroupVersion.WithResource("limitranges"),
@@ -108,7 +114,7 @@ func TestUnsupportedWarns(t *testing.T) {
 			reason:   "it would be taken for a wish, and ignored in silence",
 			object:   &core.ConfigMap{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"placement.atoll.dev/clusters": "east"}}},
 			resource: corev1.SchemeGroupVersion.WithResource("configmaps"),
-			want:     "placement.atoll.dev/clusters has no effect on configmaps, which follow the workloads that refer to them: it counts on services, deployments.apps, namespaces, logicalclusters.core.kcp.io",
+			want:     "placement.atoll.dev/clusters has no effect on configmaps, which follow the workloads that refer to them: it counts on services, deployments.apps, daemonsets.apps, namespaces, logicalclusters.core.kcp.io",
 		},
 		"annotation of what goes nowhere": {
 			reason:   "the same",

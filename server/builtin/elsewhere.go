@@ -43,7 +43,7 @@ func (p podsElsewhere) List(ctx context.Context, options *metainternalversion.Li
 		return list, err
 	}
 	if meta.LenList(list) == 0 {
-		warning.AddWarning(ctx, "", "pods of Deployments run in physical clusters and are not shown in a workspace yet, nor are their logs: kubectl get deployments,placements tells how they are")
+		warning.AddWarning(ctx, "", "pods of workloads run in physical clusters and are not shown in a workspace yet, nor are their logs: kubectl get deployments,placements tells how they are")
 	}
 	return list, nil
 }

@@ -65,11 +65,9 @@ func New(clients *client.Clients, informers *client.Informers, opts Options) (*C
 			c.defaults.Add(client.KeyOf(ns))
 		}
 	})
-	lookAgainWhenGone(c, informers.Deployments)
-	lookAgainWhenGone(c, informers.Services)
-	lookAgainWhenGone(c, informers.ConfigMaps)
-	lookAgainWhenGone(c, informers.Secrets)
-	lookAgainWhenGone(c, informers.ServiceAccounts)
+	for _, kind := range informers.Kinds {
+		kind.OnEvent(c.lookAgainWhenGone)
+	}
 	return c, nil
 }
 
@@ -91,19 +89,14 @@ func (c *Controller) onNamespace(e client.Event[*corev1.Namespace]) {
 
 // lookAgainWhenGone makes the deletion of a namespace go on as soon as something in it is gone, without waiting for the
 // next round. This matters in mirrors, where a namespace stays until the physical cluster has removed what it held.
-func lookAgainWhenGone[T interface {
-	ctrlclient.Object
-	comparable
-}](c *Controller, i *client.Informer[T]) {
-	i.OnEvent(func(e client.Event[T]) {
-		if !e.Deleted() {
-			return
-		}
-		key := client.Key{Cluster: lcctx.NameFrom(e.Old), Name: e.Old.GetNamespace()}
-		if ns, ok := c.informers.Namespaces.Get(key); ok && ns.DeletionTimestamp != nil {
-			c.deletions.Add(key)
-		}
-	})
+func (c *Controller) lookAgainWhenGone(e client.Event[ctrlclient.Object]) {
+	if !e.Deleted() {
+		return
+	}
+	key := client.Key{Cluster: lcctx.NameFrom(e.Old), Name: e.Old.GetNamespace()}
+	if ns, ok := c.informers.Namespaces.Get(key); ok && ns.DeletionTimestamp != nil {
+		c.deletions.Add(key)
+	}
 }
 
 // Run waits for the informers and works until ctx ends.

@@ -77,6 +77,11 @@ type SyncTargetStatus struct {
 	// nodes is the number of Ready nodes.
 	// +optional
 	Nodes int32 `json:"nodes,omitempty"`
+	// carriedResources are what the syncer carries, "<resource>.<group>", sorted: what its version knows, and the physical cluster serves and
+	// lets it list and watch. A syncer of the first version does not say so; see CarriedByAll.
+	// +optional
+	// +listType=set
+	CarriedResources []string `json:"carriedResources,omitempty"`
 	// lastHeartbeat is when the syncer was last heard of, as of the last change of any other field: the running
 	// heartbeat is the Lease in the mirror.
 	// +optional

@@ -145,6 +145,11 @@ func (in *SyncTargetStatus) DeepCopyInto(out *SyncTargetStatus) {
 			(*out)[key] = val.DeepCopy()
 		}
 	}
+	if in.CarriedResources != nil {
+		in, out := &in.CarriedResources, &out.CarriedResources
+		*out = make([]string, len(*in))
+		copy(*out, *in)
+	}
 	if in.LastHeartbeat != nil {
 		in, out := &in.LastHeartbeat, &out.LastHeartbeat
 		*out = (*in).DeepCopy()

@@ -1,0 +1,12 @@
+package v1alpha1
+
+import "slices"
+
+// CarriedByAll are the resources that every syncer carries: those of the first version, which did not say so.
+var CarriedByAll = []string{"configmaps", "deployments.apps", "secrets", "serviceaccounts", "services"}
+
+// Carries says whether the syncer of a SyncTarget carries a resource, "<resource>.<group>": an object of another one would stay
+// in the mirror, and nobody would say why. Of a syncer that was never heard of nothing more is known, nor of that of no SyncTarget (nil).
+func (t *SyncTarget) Carries(resource string) bool {
+	return slices.Contains(CarriedByAll, resource) || t != nil && slices.Contains(t.Status.CarriedResources, resource)
+}

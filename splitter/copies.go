@@ -1,0 +1,308 @@
+package splitter
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/internal/kinds"
+)
+
+// Copy is what a plan has to know of a workload in one physical cluster, where it runs whole in each.
+type Copy struct {
+	// Name sorts and identifies the cluster.
+	Name string
+	// Assigned says that the Placement names the cluster.
+	Assigned bool
+	// Barred says that no leaf is made there: the cluster's syncer does not carry the kind.
+	Barred bool
+	// Exists says that there is a leaf; Deleting that it is a tombstone, or has to become one because its root is no more.
+	Exists, Deleting bool
+	// Serves says that the cluster is known to have rolled out what the root is now.
+	Serves bool
+}
+
+// CopyStep is what a plan wants of one cluster now. Where nothing is set, nothing can be done there now.
+type CopyStep struct {
+	// Write says that there shall be a leaf as the root is now, Delete that the leaf shall become a tombstone.
+	Write, Delete bool
+}
+
+// PlanCopies returns the next step of every cluster, by its name, so that repeating plan and report ends with a leaf in every
+// cluster that is assigned and not barred, and none elsewhere.
+//
+// A cluster is left only when all that are assigned serve: make before break. Until then its leaf stays as it is. If none is
+// assigned, nobody wants it any more, and it goes at once.
+func PlanCopies(copies []Copy) map[string]CopyStep {
+	awaited := slices.ContainsFunc(copies, func(c Copy) bool { return c.Assigned && !c.Serves })
+	steps := make(map[string]CopyStep, len(copies))
+	for _, c := range copies {
+		switch {
+		case c.Deleting: // gone first
+		case c.Assigned:
+			steps[c.Name] = CopyStep{Write: c.Exists || !c.Barred}
+		case c.Exists:
+			steps[c.Name] = CopyStep{Delete: !awaited}
+		}
+	}
+	return steps
+}
+
+// copySite is one physical cluster in the work on a workload that runs whole in each.
+type copySite struct {
+	name     string
+	mirror   logicalcluster.Name
+	assigned bool
+	lost     bool
+	observed bool // nothing is written there until an administrator confirms
+	barred   bool // its syncer does not carry the kind
+	// leaf is nil if there is none; old and held as in a site.
+	leaf      ctrlclient.Object
+	old, held bool
+	refused   *workloadv1alpha1.Refusal
+	wrote     bool // in this pass
+}
+
+// copies takes the next step of bringing a workload to every cluster of its Placement, and writes what its leaves say into its
+// status.
+func (c *Controller) copies(ctx context.Context, s *source, root ctrlclient.Object, p *placementv1alpha1.Placement, leaves []ctrlclient.Object, held []logicalcluster.Name) (time.Duration, error) {
+	rk := client.KeyOf(root)
+	if p == nil && len(leaves) == 0 {
+		return 0, nil // its Placement brings it back
+	}
+	if p == nil {
+		// Without a decision nothing moves, except out of a workspace that goes.
+		if left, err := c.terminating(ctx, rk.Cluster); err != nil || !left {
+			return 0, err
+		}
+		p = &placementv1alpha1.Placement{}
+	}
+	root, err := c.withPullSecrets(ctx, root, leaves)
+	if err != nil {
+		return 0, err
+	}
+	_, hash, err := render(s.Kind, root, s.Content(root), rk.Namespace, false)
+	if err != nil {
+		return 0, err
+	}
+	sites := c.copySites(s, root, p, leaves, held)
+	steps := planCopySites(sites, hash)
+	if slices.ContainsFunc(sites, func(st *copySite) bool { return steps[string(st.mirror)].Delete }) {
+		// What is left is left for good: not because of what was so a moment ago.
+		if settled, err := c.refreshCopies(ctx, s, root, p, sites); err != nil || !settled {
+			return lookAgain, err
+		}
+		steps = planCopySites(sites, hash)
+	}
+	if c.tallyPlan(s, root, p, copyShares(sites)) {
+		defer c.askPlacement(key{s.GVK.Kind, rk}) // told with what is written now, as far as that is seen by then
+	}
+	again, err := c.carryOutCopies(ctx, s, root, sites, steps)
+	wrote := slices.ContainsFunc(sites, func(st *copySite) bool { return st.wrote })
+	c.tellCopies(ctx, s, root, p, sites, wrote)
+
+	now := root.DeepCopyObject().(ctrlclient.Object)
+	s.Summarise(now, copyView(s, p, sites, hash, c.clock.Now()))
+	wait, problem := c.writeStatus(ctx, s, root, now, 0)
+	return sooner(again, wait), errors.Join(err, problem)
+}
+
+// copySites gathers the clusters that a workload is in or goes to, sorted.
+func (c *Controller) copySites(s *source, root ctrlclient.Object, p *placementv1alpha1.Placement, leaves []ctrlclient.Object, held []logicalcluster.Name) (sites []*copySite) {
+	assigned := placed(p)
+	mirrors := slices.Clone(assigned)
+	for _, leaf := range leaves {
+		mirrors = append(mirrors, client.KeyOf(leaf).Cluster)
+	}
+	slices.Sort(mirrors)
+	for _, mirror := range slices.Compact(mirrors) {
+		t := c.target(mirror)
+		st := &copySite{
+			name: nameOf(t, mirror), mirror: mirror, assigned: slices.Contains(assigned, mirror),
+			lost: lost(t), observed: observed(t), barred: !c.carries(mirror, s), held: slices.Contains(held, mirror),
+		}
+		if leaf := leafIn(mirror, leaves); leaf != nil {
+			st.leaf, st.old = leaf, leafUID(leaf) != root.GetUID()
+		}
+		sites = append(sites, st)
+	}
+	slices.SortStableFunc(sites, func(a, b *copySite) int { return cmp.Compare(a.name, b.name) })
+	return sites
+}
+
+// isCurrent says that the leaf is what the root renders to, given the hash of that.
+func (st *copySite) isCurrent(hash string) bool {
+	return st.leaf != nil && !st.old && st.leaf.GetAnnotations()[workloadv1alpha1.RenderedAnnotation] == hash
+}
+
+// planCopySites plans for sites, by the names of their mirrors: two clusters of one name can be here for a while.
+func planCopySites(sites []*copySite, hash string) map[string]CopyStep {
+	copies := make([]Copy, len(sites))
+	for i, st := range sites {
+		copies[i] = Copy{
+			Name: string(st.mirror), Assigned: st.assigned, Barred: st.barred, Exists: st.leaf != nil,
+			Deleting: st.leaf != nil && (st.old || st.leaf.GetDeletionTimestamp() != nil),
+			Serves:   !st.lost && !st.observed && st.isCurrent(hash) && leafView(st.leaf).Finished(),
+		}
+	}
+	return PlanCopies(copies)
+}
+
+// copyShares is what the clusters are to run in the end: as many pods as each has fit nodes for.
+func copyShares(sites []*copySite) (shares []share) {
+	for _, st := range sites {
+		if st.assigned {
+			shares = append(shares, share{st.mirror, asItSays})
+		}
+	}
+	return shares
+}
+
+// refreshCopies reads the leaves and the Placement uncached. It says no if the Placement is not what the informer shows, or if a
+// leaf is of a later generation than the root that it shows.
+func (c *Controller) refreshCopies(ctx context.Context, s *source, root ctrlclient.Object, p *placementv1alpha1.Placement, sites []*copySite) (bool, error) {
+	var leaving []logicalcluster.Name
+	for _, st := range sites {
+		if !st.assigned {
+			leaving = append(leaving, st.mirror)
+		}
+		if st.leaf == nil {
+			continue
+		}
+		live := s.New()
+		err := c.clients.Objects.Get(client.In(ctx, st.mirror), ctrlclient.ObjectKeyFromObject(st.leaf), live)
+		switch {
+		case apierrors.IsNotFound(err):
+			st.leaf, st.old = nil, false
+		case err != nil:
+			return false, fmt.Errorf("read leaf %s %s: %w", s.GVK.Kind, client.KeyOf(st.leaf), err)
+		case isAhead(live, root):
+			return false, nil
+		default:
+			st.leaf, st.old = live, leafUID(live) != root.GetUID()
+		}
+	}
+	if p.Name == "" {
+		p = nil
+	}
+	return c.hasLeft(ctx, s, client.KeyOf(root), p, leaving...)
+}
+
+// carryOutCopies writes what the steps say.
+func (c *Controller) carryOutCopies(ctx context.Context, s *source, root ctrlclient.Object, sites []*copySite, steps map[string]CopyStep) (again time.Duration, err error) {
+	var errs []error
+	for _, st := range sites {
+		ready, err := c.carryOutCopy(ctx, s, root, st, steps[string(st.mirror)])
+		if st.refused = refusedByHub(err); st.refused != nil {
+			c.tellHub(ctx, s, root, st.mirror, st.refused)
+		} else if err == nil {
+			c.untellHub(root, st.mirror)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("cluster %q: %w", st.name, err))
+		} else if !ready {
+			again = lookAgain
+		}
+	}
+	return again, settle(errs)
+}
+
+// carryOutCopy takes the step of one cluster; ready is false if something has to go first.
+func (c *Controller) carryOutCopy(ctx context.Context, s *source, root ctrlclient.Object, st *copySite, step CopyStep) (ready bool, err error) {
+	switch {
+	case st.held:
+		return true, nil
+	case step.Delete:
+		return true, c.tombstone(ctx, s, st.leaf)
+	case !step.Write:
+		return true, nil
+	case st.leaf == nil || !equality.Semantic.DeepEqual(podsOf(st.leaf), s.Template(s.Content(root))):
+		if err := c.ensureCompanions(ctx, root, st.mirror); err != nil {
+			return false, err
+		}
+	}
+	before := st.leaf
+	leaf, ready, err := c.putWhole(ctx, s, root, st.mirror, before)
+	if err != nil || !ready {
+		return false, err
+	}
+	if before == nil {
+		c.unseen.made(key{s.GVK.Kind, client.KeyOf(root)},
+			client.Key{Cluster: st.mirror, Namespace: leaf.GetNamespace(), Name: leaf.GetName()}, leaf.GetUID())
+	}
+	st.wrote = before == nil || before.GetResourceVersion() != leaf.GetResourceVersion()
+	st.leaf = leaf
+	return true, nil
+}
+
+// tellCopies tells where a workload is, and what keeps it from being elsewhere.
+func (c *Controller) tellCopies(ctx context.Context, s *source, root ctrlclient.Object, p *placementv1alpha1.Placement, sites []*copySite, wrote bool) {
+	var shares []string
+	var leaves []ctrlclient.Object
+	for _, st := range sites {
+		if st.leaf != nil {
+			leaves = append(leaves, st.leaf)
+		}
+		if st.assigned && st.leaf != nil && !st.old {
+			shares = append(shares, fmt.Sprintf("%q", st.name))
+		}
+	}
+	c.tellShares(ctx, s, root, p, shares, wrote)
+	if r := notCarried(s, sites); r != nil {
+		c.tellOnce(ctx, s, root, "carried", corev1.EventTypeWarning, r.Reason, r.Message)
+	} else {
+		c.untell(root, "carried")
+	}
+	c.tellRefusals(ctx, s, root, leaves)
+}
+
+// notCarried says which assigned clusters get nothing since their syncers do not carry the kind; nil if none.
+func notCarried(s *source, sites []*copySite) *kinds.Reason {
+	var names []string
+	for _, st := range sites {
+		if st.assigned && st.barred && st.leaf == nil {
+			names = append(names, fmt.Sprintf("%q", st.name))
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	return &kinds.Reason{Reason: "NotCarried", Message: fmt.Sprintf(
+		"Not on %s: the syncers there do not carry %s. They are of an earlier version, or their physical clusters let them not list and watch them.",
+		strings.Join(names, ", "), s.GVR.GroupResource())}
+}
+
+// copyView is what the sites say, given the hash of what the root renders to.
+func copyView(s *source, p *placementv1alpha1.Placement, sites []*copySite, hash string, now time.Time) kinds.View {
+	view := kinds.View{Now: now, NotPlaced: notCarried(s, sites)}
+	for _, st := range sites {
+		l := kinds.Leaf{}
+		if st.leaf != nil && !st.old { // what the root before it runs is nothing of this one
+			l = leafView(st.leaf)
+		}
+		if st.refused != nil {
+			l.Refused = st.refused
+		}
+		l.Cluster, l.Assigned, l.Lost, l.Observed, l.Current = st.name, st.assigned, st.lost, st.observed, st.isCurrent(hash)
+		view.Leaves = append(view.Leaves, l)
+	}
+	if placed := meta.FindStatusCondition(p.Status.Conditions, placementv1alpha1.PlacementPlaced); placed != nil && placed.Status == metav1.ConditionFalse {
+		view.NotPlaced = &kinds.Reason{Reason: placed.Reason, Message: placed.Message}
+	}
+	return view
+}
