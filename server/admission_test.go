@@ -257,7 +257,7 @@ func TestAdmission(t *testing.T) {
 		{
 			name: "LimitRange itself", reason: "nobody may believe that it holds below",
 			object: `{apiVersion: v1, kind: LimitRange, metadata: {name: l}, spec: {limits: [{type: Container, max: {cpu: "1"}}]}}`,
-			show:   "{.metadata.name}", shop: "l", bank: "l", mirror: "l", warned: "not yet on the pods that physical clusters make for a Deployment",
+			show:   "{.metadata.name}", shop: "l", bank: "l", mirror: "l", warned: "not yet on the pods that physical clusters make for a workload",
 		},
 		{
 			name:   "priority",

@@ -244,10 +244,10 @@ func (c *Controller) referencesChanged(e change) {
 }
 
 // companionsIn asks for the roots of what may go from a mirror's namespace now that a workload there is through with an
-// update, or is gone: nothing that another workload there refers to, and no Service before that.
+// update, or is gone: nothing that another workload there refers to, and no Service, or copy that each node runs, before that.
 func (c *Controller) companionsIn(mirror logicalcluster.Name, namespace string, gone bool) {
 	for _, s := range c.sources {
-		if s.MakesPods() || s.Goes == kinds.WithPlacement && !gone {
+		if s.Goes == kinds.Divided || !gone && s.Goes != kinds.WhereReferenced {
 			continue
 		}
 		for _, leaf := range s.list(mirror, namespace) {

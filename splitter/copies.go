@@ -35,6 +35,8 @@ type Copy struct {
 	Exists, Deleting bool
 	// Serves says that the cluster is known to have rolled out what the root is now.
 	Serves bool
+	// Needed says that workloads which are leaving the cluster run there yet: their pods may need what each of their nodes runs.
+	Needed bool
 }
 
 // CopyStep is what a plan wants of one cluster now. Where nothing is set, nothing can be done there now.
@@ -46,8 +48,8 @@ type CopyStep struct {
 // PlanCopies returns the next step of every cluster, by its name, so that repeating plan and report ends with a leaf in every
 // cluster that is assigned and not barred, and none elsewhere.
 //
-// A cluster is left only when all that are assigned serve: make before break. Until then its leaf stays as it is. If none is
-// assigned, nobody wants it any more, and it goes at once.
+// A cluster is left only when all that are assigned serve, make before break, and after whatever else leaves it. Until then its leaf
+// stays as it is.
 func PlanCopies(copies []Copy) map[string]CopyStep {
 	awaited := slices.ContainsFunc(copies, func(c Copy) bool { return c.Assigned && !c.Serves })
 	steps := make(map[string]CopyStep, len(copies))
@@ -57,7 +59,7 @@ func PlanCopies(copies []Copy) map[string]CopyStep {
 		case c.Assigned:
 			steps[c.Name] = CopyStep{Write: c.Exists || !c.Barred}
 		case c.Exists:
-			steps[c.Name] = CopyStep{Delete: !awaited}
+			steps[c.Name] = CopyStep{Delete: !awaited && !c.Needed}
 		}
 	}
 	return steps
@@ -71,6 +73,7 @@ type copySite struct {
 	lost     bool
 	observed bool // nothing is written there until an administrator confirms
 	barred   bool // its syncer does not carry the kind
+	needed   bool // as of a Copy, once it was looked at
 	// leaf is nil if there is none; old and held as in a site.
 	leaf      ctrlclient.Object
 	old, held bool
@@ -158,6 +161,7 @@ func planCopySites(sites []*copySite, hash string) map[string]CopyStep {
 			Name: string(st.mirror), Assigned: st.assigned, Barred: st.barred, Exists: st.leaf != nil,
 			Deleting: st.leaf != nil && (st.old || st.leaf.GetDeletionTimestamp() != nil),
 			Serves:   !st.lost && !st.observed && st.isCurrent(hash) && leafView(st.leaf).Finished(),
+			Needed:   st.needed,
 		}
 	}
 	return PlanCopies(copies)
@@ -196,11 +200,31 @@ func (c *Controller) refreshCopies(ctx context.Context, s *source, root ctrlclie
 		default:
 			st.leaf, st.old = live, leafUID(live) != root.GetUID()
 		}
+		if st.leaf != nil && !st.assigned {
+			if st.needed, err = c.othersLeave(ctx, st.leaf); err != nil {
+				return false, err
+			}
+		}
 	}
 	if p.Name == "" {
 		p = nil
 	}
 	return c.hasLeft(ctx, s, client.KeyOf(root), p, leaving...)
+}
+
+// othersLeave says whether a workload that is divided is leaving the cluster of a leaf, and the leaf's namespace, and has not left yet. It
+// is read uncached; when it is gone, companionsIn asks again.
+func (c *Controller) othersLeave(ctx context.Context, leaf ctrlclient.Object) (bool, error) {
+	at := client.KeyOf(leaf)
+	workloads, err := c.workloads(ctx, at.Cluster, at.Namespace)
+	if err != nil {
+		return false, fmt.Errorf("list what may need %s: %w", at, err)
+	}
+	return slices.ContainsFunc(workloads, func(o ctrlclient.Object) bool {
+		s := c.sourceOf(o)
+		root, ok := rootOf(o)
+		return ok && s.Goes == kinds.Divided && !slices.Contains(placed(c.placement(s, root)), at.Cluster)
+	}), nil
 }
 
 // carryOutCopies writes what the steps say.

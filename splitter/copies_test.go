@@ -32,6 +32,7 @@ func TestPlanCopies(t *testing.T) {
 		"moves: made first":                            {Copy{Exists: true, Serves: true}, Copy{Assigned: true}, [2]CopyStep{wait, write}},
 		"moves: until it serves there, it stays":       {Copy{Exists: true, Serves: true}, starting, [2]CopyStep{wait, write}},
 		"moves: then it goes":                          {Copy{Exists: true}, serving, [2]CopyStep{remove, write}},
+		"moves: after those whose pods may need it":    {Copy{Exists: true, Serves: true, Needed: true}, serving, [2]CopyStep{wait, write}},
 		"nobody wants it any more":                     {Copy{Exists: true, Serves: true}, Copy{Exists: true}, [2]CopyStep{remove, remove}},
 		"of an earlier root: gone first":               {Copy{Assigned: true, Exists: true, Deleting: true}, serving, [2]CopyStep{wait, write}},
 		"the leaf that replaces it has to be made yet": {Copy{Exists: true}, Copy{Assigned: true, Exists: true, Deleting: true}, [2]CopyStep{wait, wait}},
@@ -145,12 +146,15 @@ func TestDaemonSetMoves(t *testing.T) {
 		west        *appsv1.DaemonSet
 		now         *appsv1.DaemonSetStatus // what an uncached read shows of west, if it is something else
 		change      func(west *workloadv1alpha1.SyncTarget)
+		beside      string // where a Deployment is placed that runs in east
 		gone        bool
 		ready, want int32 // of the root
 	}{
 		"Made":     {reason: "there is nothing in west yet", ready: 2, want: 2},
 		"Starting": {reason: "west does not serve", west: in(mirrorWest, starts), ready: 2, want: 4},
 		"Serving":  {reason: "west serves", west: in(mirrorWest, serves), gone: true, ready: 4, want: 4},
+		"Beside":   {reason: "pods of the Deployment that leaves east may need it", west: in(mirrorWest, serves), beside: mirrorWest, ready: 4, want: 4},
+		"Stays":    {reason: "the Deployment does not leave east", west: in(mirrorWest, serves), beside: mirrorEast, gone: true, ready: 4, want: 4},
 		"Fails":    {reason: "west does not serve any more", west: in(mirrorWest, serves), now: &starts, ready: 2, want: 4},
 		"Observed": {reason: "what west says may be of before its restore", west: in(mirrorWest, serves), change: func(t *workloadv1alpha1.SyncTarget) {
 			meta.SetStatusCondition(&t.Status.Conditions, metav1.Condition{Type: workloadv1alpha1.SyncTargetObserveOnly, Status: metav1.ConditionTrue, Reason: "Restored"})
@@ -170,6 +174,11 @@ func TestDaemonSetMoves(t *testing.T) {
 			objects := []ctrlclient.Object{root.DeepCopy(), east, west, placementOf("", "Placed", mirrorWest)}
 			if tc.west != nil {
 				objects = append(objects, tc.west.DeepCopy())
+			}
+			if tc.beside != "" {
+				web, leaf := pair("Deployment", "web")
+				leaf.SetNamespace(east.Namespace)
+				objects = append(objects, web, leaf, placementOf("web", "Placed", tc.beside))
 			}
 			m := newMirrored(t, objects...)
 			s, k := m.sources["DaemonSet"], client.Key{Cluster: "shop", Namespace: "front", Name: "agent"}

@@ -26,6 +26,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	"atoll.dev/atoll/internal/kinds"
 )
 
 func TestCompareHeartbeats(t *testing.T) {
@@ -424,19 +425,21 @@ func TestReport(t *testing.T) {
 
 func TestPropagation(t *testing.T) {
 	for _, tc := range []struct {
-		group      string
+		kind       string
 		finalizers []string
 		want       metav1.DeletionPropagation
 		reason     string
 	}{
-		{"apps", nil, metav1.DeletePropagationForeground, "gone means that its pods are gone"},
-		{"", nil, metav1.DeletePropagationBackground, "a ConfigMap has nothing to wait for"},
-		{"apps", []string{metav1.FinalizerOrphanDependents}, metav1.DeletePropagationOrphan, "--cascade=orphan travels"},
-		{"", []string{metav1.FinalizerDeleteDependents}, metav1.DeletePropagationForeground, "--cascade=foreground travels"},
+		{"Deployment", nil, metav1.DeletePropagationForeground, "gone means that its pods are gone"},
+		{"DaemonSet", nil, metav1.DeletePropagationForeground, "whatever makes them"},
+		{"ConfigMap", nil, metav1.DeletePropagationBackground, "a ConfigMap has nothing to wait for"},
+		{"Deployment", []string{metav1.FinalizerOrphanDependents}, metav1.DeletePropagationOrphan, "--cascade=orphan travels"},
+		{"ConfigMap", []string{metav1.FinalizerDeleteDependents}, metav1.DeletePropagationForeground, "--cascade=foreground travels"},
 	} {
 		leaf := &unstructured.Unstructured{}
 		leaf.SetFinalizers(tc.finalizers)
-		if got := propagation(key{resource: schema.GroupVersionResource{Group: tc.group}}, leaf); got != tc.want {
+		k, ok := kinds.ByKind(tc.kind)
+		if got := propagation(key{resource: k.GVR}, leaf); !ok || got != tc.want {
 			t.Errorf("%s: %q, want %q", tc.reason, got, tc.want)
 		}
 	}
