@@ -134,6 +134,12 @@ func ByResource(resource schema.GroupResource) (Kind, bool) {
 	return find(func(k Kind) bool { return k.GVR.GroupResource() == resource })
 }
 
+// MakesPods says whether a resource is of a kind whose objects have a template of pods.
+func MakesPods(resource schema.GroupResource) bool {
+	k, ok := ByResource(resource)
+	return ok && k.MakesPods()
+}
+
 // Of returns the entry of an object's kind, and whether there is one. There is none for what is held as metadata only.
 func Of(obj ctrlclient.Object) (Kind, bool) {
 	i, ok := byType[reflect.TypeOf(obj)]

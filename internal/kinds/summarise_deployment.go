@@ -37,8 +37,9 @@ func summariseDeployment(obj ctrlclient.Object, view View) {
 	s := &root.Status
 	sum := appsv1.DeploymentStatus{ObservedGeneration: s.ObservedGeneration, CollisionCount: s.CollisionCount, Conditions: s.Conditions}
 
-	observed, assigned, complete := true, 0, true
-	var deadline, failures, lost, observedOnly []string
+	assigned, complete := 0, true
+	lost, observedOnly := view.lost(), view.observedOnly()
+	var deadline, failures []string
 	var known int32     // available where that is certain
 	var unsettled int32 // updated by a report on an earlier rendering, which may have had another template
 	paused := false
@@ -46,19 +47,9 @@ func summariseDeployment(obj ctrlclient.Object, view View) {
 		d, _ := l.Object.(*appsv1.Deployment)
 		if l.Assigned {
 			assigned++
-			if !l.Lost {
-				observed = observed && l.Current && l.Settled && d != nil
-			}
 			complete = complete && !l.Lost && l.finished(d)
-			if l.Lost {
-				lost = append(lost, l.Cluster)
-			}
 		} else {
 			complete = complete && d == nil
-		}
-		// Of a cluster that is being left, too: what runs there still counts.
-		if l.Observed && !l.Lost && (l.Assigned || d != nil) {
-			observedOnly = append(observedOnly, l.Cluster)
 		}
 		if d == nil {
 			continue
@@ -110,8 +101,8 @@ func summariseDeployment(obj ctrlclient.Object, view View) {
 		// What was told of this generation holds on while a cluster is given another share or another part of the strategy.
 		sum.UpdatedReplicas += min(unsettled, max(0, s.UpdatedReplicas-sum.UpdatedReplicas))
 	}
-	if assigned > 0 && observed && len(lost) < assigned && root.Generation > sum.ObservedGeneration {
-		sum.ObservedGeneration = root.Generation
+	if view.observed() {
+		sum.ObservedGeneration = max(sum.ObservedGeneration, root.Generation)
 	}
 
 	set := conditionSetter{now: metav1.NewTime(view.Now), conditions: slices.Clone(sum.Conditions)}

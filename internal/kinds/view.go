@@ -77,6 +77,26 @@ func (v View) observed() bool {
 	return heard
 }
 
+// lost are the assigned clusters that are not heard of.
+func (v View) lost() []string {
+	return v.clusters(func(l Leaf) bool { return l.Lost && l.Assigned })
+}
+
+// observedOnly are the clusters that are only observed, also of those that are being left: what runs there still counts.
+func (v View) observedOnly() []string {
+	return v.clusters(func(l Leaf) bool { return l.Observed && !l.Lost && (l.Assigned || l.Object != nil) })
+}
+
+// clusters are those whose leaves are so.
+func (v View) clusters(is func(Leaf) bool) (names []string) {
+	for _, l := range v.Leaves {
+		if is(l) {
+			names = append(names, l.Cluster)
+		}
+	}
+	return names
+}
+
 // trouble is a condition of ours that is False.
 type trouble struct {
 	// condition is ConditionPlaced or ConditionSynced.
@@ -86,15 +106,8 @@ type trouble struct {
 
 // troubles are the conditions of ours that are False, by their type.
 func (v View) troubles() (troubles []trouble) {
-	var refusals, lost, observedOnly []string
+	var refusals []string
 	for _, l := range v.Leaves {
-		if l.Lost && l.Assigned {
-			lost = append(lost, l.Cluster)
-		}
-		// Of a cluster that is being left, too: what runs there still counts.
-		if l.Observed && !l.Lost && (l.Assigned || l.Object != nil) {
-			observedOnly = append(observedOnly, l.Cluster)
-		}
 		// Where nothing is changed, a refusal is of before, such as of a cluster that did not answer then.
 		if l.Refused != nil && !l.Observed {
 			refusals = append(refusals, refusalOf(l))
@@ -103,7 +116,7 @@ func (v View) troubles() (troubles []trouble) {
 	if v.NotPlaced != nil {
 		troubles = append(troubles, trouble{ConditionPlaced, *v.NotPlaced})
 	}
-	switch {
+	switch lost, observedOnly := v.lost(), v.observedOnly(); {
 	case len(refusals) > 0:
 		troubles = append(troubles, trouble{ConditionSynced, Reason{firstRefusal(v.Leaves), join(refusals)}})
 	case len(lost) > 0:

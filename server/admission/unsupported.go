@@ -81,7 +81,7 @@ func (*Unsupported) Validate(ctx context.Context, a admission.Attributes, _ admi
 		return nil
 	}
 	if a.GetOperation() == admission.Delete {
-		if placed(a.GetResource().GroupResource()) && orphans(a.GetOperationOptions(), a.GetOldObject()) {
+		if kinds.MakesPods(a.GetResource().GroupResource()) && orphans(a.GetOperationOptions(), a.GetOldObject()) {
 			return admission.NewForbidden(a, errors.New("its pods cannot be kept yet (--cascade=orphan, or the finalizer orphan): what runs in the physical clusters goes with it"))
 		}
 		return nil
@@ -181,10 +181,4 @@ func orphans(options, old runtime.Object) bool {
 	}
 	object, err := meta.Accessor(old)
 	return err == nil && slices.Contains(object.GetFinalizers(), metav1.FinalizerOrphanDependents)
-}
-
-// placed says whether a kind makes pods in physical clusters.
-func placed(gr schema.GroupResource) bool {
-	kind, ok := kinds.ByResource(gr)
-	return ok && kind.MakesPods()
 }
