@@ -34,10 +34,12 @@ func (s *Syncer) denied(gvr schema.GroupVersionResource) func(error) {
 	}
 }
 
+// isDenied says that the hub does not let us list a resource, and never has.
 func (s *Syncer) isDenied(gvr schema.GroupVersionResource) bool {
 	s.state.mu.Lock()
-	defer s.state.mu.Unlock()
-	return s.state.denied[gvr]
+	denied := s.state.denied[gvr]
+	s.state.mu.Unlock()
+	return denied && !s.mirror.informers[gvr].HasSynced()
 }
 
 // isRefused says that a list or watch of the physical cluster failed with err since it does not serve the resource, or does not let
@@ -61,7 +63,7 @@ func (s *Syncer) carried() map[string]bool {
 		switch {
 		case isCarriedByAll(gvr):
 			carried[resource] = true
-		case s.isRefused(gvr, err), s.isDenied(gvr) && !s.mirror.informers[gvr].HasSynced():
+		case s.isRefused(gvr, err), s.isDenied(gvr):
 			carried[resource] = false
 		case watched && err == nil:
 			carried[resource] = true

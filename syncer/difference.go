@@ -61,7 +61,7 @@ func (s *Syncer) difference() (*workloadv1alpha1.Difference, error) {
 	var plan []planned
 	for gvr := range s.mirror.informers {
 		mirror, physical := s.mirror.informers[gvr], s.physical.informers[gvr]
-		if s.isDenied(gvr) && !mirror.HasSynced() || s.isRefused(gvr, s.unlisted(gvr)) {
+		if s.isDenied(gvr) || s.isRefused(gvr, s.unlisted(gvr)) {
 			continue // not carried
 		}
 		if !mirror.HasSynced() || !physical.HasSynced() {

@@ -28,7 +28,7 @@ import (
 
 // reconcile makes one object right on both sides.
 func (s *Syncer) reconcile(ctx context.Context, k key) (time.Duration, error) {
-	if s.isDenied(k.resource) && !s.mirror.informers[k.resource].HasSynced() {
+	if s.isDenied(k.resource) {
 		return 0, nil // what is asked for is not known
 	}
 	leaf, down := get(s.mirror.informers[k.resource], k), get(s.physical.informers[k.resource], k)
@@ -361,15 +361,10 @@ func propagation(k key, leaf *unstructured.Unstructured) metav1.DeletionPropagat
 	case slices.Contains(finalizers, metav1.FinalizerOrphanDependents):
 		return metav1.DeletePropagationOrphan
 	case slices.Contains(finalizers, metav1.FinalizerDeleteDependents),
-		makesPods(k):
+		kinds.MakesPods(k.resource.GroupResource()):
 		return metav1.DeletePropagationForeground
 	}
 	return metav1.DeletePropagationBackground
-}
-
-func makesPods(k key) bool {
-	kind, ok := kinds.ByResource(k.resource.GroupResource())
-	return ok && kind.MakesPods()
 }
 
 func (s *Syncer) hasLeaves(namespace string) bool {
