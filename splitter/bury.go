@@ -173,7 +173,10 @@ func fateOf(p *placementv1alpha1.Placement) fate {
 // name a mirror any more. It says no if that is not the one that was seen: then what was planned rests on another
 // decision. With a workspace that is being deleted, Placements go, and everything has left.
 func (c *Controller) hasLeft(ctx context.Context, s *source, root client.Key, seen *placementv1alpha1.Placement, mirrors ...logicalcluster.Name) (bool, error) {
-	if seen == nil {
+	if len(mirrors) == 0 {
+		return true, nil
+	}
+	if seen == nil || seen.Name == "" {
 		return c.terminating(ctx, root.Cluster)
 	}
 	for _, name := range placementNames(s, root) {

@@ -12,7 +12,6 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
@@ -85,17 +84,11 @@ type copySite struct {
 // status.
 func (c *Controller) copies(ctx context.Context, s *source, root ctrlclient.Object, p *placementv1alpha1.Placement, leaves []ctrlclient.Object, held []logicalcluster.Name) (time.Duration, error) {
 	rk := client.KeyOf(root)
-	if p == nil && len(leaves) == 0 {
-		return 0, nil // its Placement brings it back
+	p, err := c.decided(ctx, rk, p, leaves)
+	if err != nil || p == nil {
+		return 0, err
 	}
-	if p == nil {
-		// Without a decision nothing moves, except out of a workspace that goes.
-		if left, err := c.terminating(ctx, rk.Cluster); err != nil || !left {
-			return 0, err
-		}
-		p = &placementv1alpha1.Placement{}
-	}
-	root, err := c.withPullSecrets(ctx, root, leaves)
+	root, err = c.withPullSecrets(ctx, root, leaves)
 	if err != nil {
 		return 0, err
 	}
@@ -188,26 +181,16 @@ func (c *Controller) refreshCopies(ctx context.Context, s *source, root ctrlclie
 		if st.leaf == nil {
 			continue
 		}
-		live := s.New()
-		err := c.clients.Objects.Get(client.In(ctx, st.mirror), ctrlclient.ObjectKeyFromObject(st.leaf), live)
-		switch {
-		case apierrors.IsNotFound(err):
-			st.leaf, st.old = nil, false
-		case err != nil:
-			return false, fmt.Errorf("read leaf %s %s: %w", s.GVK.Kind, client.KeyOf(st.leaf), err)
-		case isAhead(live, root):
-			return false, nil
-		default:
-			st.leaf, st.old = live, leafUID(live) != root.GetUID()
+		live, ahead, err := c.live(ctx, s, root, st.leaf)
+		if err != nil || ahead {
+			return false, err
 		}
+		st.leaf, st.old = live, live != nil && leafUID(live) != root.GetUID()
 		if st.leaf != nil && !st.assigned {
 			if st.needed, err = c.othersLeave(ctx, st.leaf); err != nil {
 				return false, err
 			}
 		}
-	}
-	if p.Name == "" {
-		p = nil
 	}
 	return c.hasLeft(ctx, s, client.KeyOf(root), p, leaving...)
 }

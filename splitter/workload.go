@@ -17,7 +17,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -55,15 +54,9 @@ type site struct {
 // workload takes the next step of dividing a Deployment, and writes what its leaves say into its status.
 func (c *Controller) workload(ctx context.Context, s *source, root *appsv1.Deployment, p *placementv1alpha1.Placement, leaves []ctrlclient.Object, held []logicalcluster.Name) (time.Duration, error) {
 	rk := client.KeyOf(root)
-	if p == nil && len(leaves) == 0 {
-		return 0, nil // its Placement brings it back
-	}
-	if p == nil {
-		// Without a decision nothing moves, except out of a workspace that goes.
-		if left, err := c.terminating(ctx, rk.Cluster); err != nil || !left {
-			return 0, err
-		}
-		p = &placementv1alpha1.Placement{}
+	p, err := c.decided(ctx, rk, p, leaves)
+	if err != nil || p == nil {
+		return 0, err
 	}
 	full, err := c.withPullSecrets(ctx, root, leaves)
 	if err != nil {
@@ -260,26 +253,39 @@ func (c *Controller) refresh(ctx context.Context, s *source, rk client.Key, p *p
 		if st.leaf == nil {
 			continue
 		}
-		live := &appsv1.Deployment{}
-		err := c.clients.Objects.Get(client.In(ctx, st.mirror), types.NamespacedName{Namespace: st.leaf.Namespace, Name: st.leaf.Name}, live)
-		switch {
-		case apierrors.IsNotFound(err):
-			st.leaf, st.old = nil, false
-		case err != nil:
-			return false, fmt.Errorf("read leaf Deployment %s|%s/%s: %w", st.mirror, st.leaf.Namespace, st.leaf.Name, err)
-		case isAhead(live, root):
-			return false, nil
-		default:
-			st.leaf, st.old = live, leafUID(live) != root.UID
+		live, ahead, err := c.live(ctx, s, root, st.leaf)
+		if err != nil || ahead {
+			return false, err
 		}
-	}
-	if len(leaving) == 0 {
-		return true, nil
-	}
-	if p.Name == "" {
-		p = nil
+		st.leaf, _ = live.(*appsv1.Deployment)
+		st.old = live != nil && leafUID(live) != root.UID
 	}
 	return c.hasLeft(ctx, s, rk, p, leaving...)
+}
+
+// decided returns the decision that a workload is carried out by; nil if nothing is to be done. Without one nothing moves, except out of a
+// workspace that goes, by one that names no cluster; and what has no leaf its Placement brings back.
+func (c *Controller) decided(ctx context.Context, root client.Key, p *placementv1alpha1.Placement, leaves []ctrlclient.Object) (*placementv1alpha1.Placement, error) {
+	if p != nil || len(leaves) == 0 {
+		return p, nil
+	}
+	if left, err := c.terminating(ctx, root.Cluster); err != nil || !left {
+		return nil, err
+	}
+	return &placementv1alpha1.Placement{}, nil
+}
+
+// live reads a leaf uncached; nil if it is gone. It is ahead if it is of a later generation than the root that the informer shows.
+func (c *Controller) live(ctx context.Context, s *source, root, leaf ctrlclient.Object) (live ctrlclient.Object, ahead bool, _ error) {
+	live = s.New()
+	err := c.clients.Objects.Get(client.In(ctx, client.KeyOf(leaf).Cluster), ctrlclient.ObjectKeyFromObject(leaf), live)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, false, nil
+	case err != nil:
+		return nil, false, fmt.Errorf("read leaf %s %s: %w", s.GVK.Kind, client.KeyOf(leaf), err)
+	}
+	return live, isAhead(live, root), nil
 }
 
 // isAhead says that a leaf was rendered from a later generation of its root.
