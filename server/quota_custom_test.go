@@ -156,10 +156,8 @@ func TestQuotaOfCustomResourcesHolds(t *testing.T) {
 					t.Errorf("create %s: %v", name, err)
 					continue
 				}
-				for now := there.Add(1); ; {
-					if was := most.Load(); was >= now || most.CompareAndSwap(was, now) {
-						break
-					}
+				now := there.Add(1)
+				for was := most.Load(); was < now && !most.CompareAndSwap(was, now); was = most.Load() {
 				}
 				there.Add(-1) // before it is gone: never more than there are
 				if err := objects.Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {

@@ -57,9 +57,7 @@ type faulty struct {
 func newFaulty(t *testing.T, pull bool) *faulty {
 	t.Helper()
 	if pull {
-		if err := framework.CanRunSyncers(); err != nil {
-			t.Skipf("no syncer can be run as if in a Pod: %v", err)
-		}
+		needsSyncersInPods(t)
 	}
 	f := &faulty{
 		pull: pull, fronts: map[string]*framework.Front{}, hubs: map[string]*framework.Proxy{},

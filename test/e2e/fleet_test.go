@@ -48,12 +48,18 @@ func newFleet(t *testing.T) *fleet {
 	return f
 }
 
-// newPullFleet starts a fleet whose clusters have their own syncers (pull).
-func newPullFleet(t *testing.T) *fleet {
+// needsSyncersInPods skips a test on a machine where no mount namespaces can be made: in one a syncer sees what its Pod would.
+func needsSyncersInPods(t *testing.T) {
 	t.Helper()
 	if err := framework.CanRunSyncers(); err != nil {
 		t.Skipf("no syncer can be run as if in a Pod: %v", err)
 	}
+}
+
+// newPullFleet starts a fleet whose clusters have their own syncers (pull).
+func newPullFleet(t *testing.T) *fleet {
+	t.Helper()
+	needsSyncersInPods(t)
 	f := startFleet(t)
 	for name, c := range f.clusters {
 		manifest := f.MustStdout("cluster", "add", name, "--manifest", "--allow-loopback")

@@ -136,9 +136,7 @@ func daemonSetMoves(t *testing.T, f *fleet) {
 // when the syncer carries it.
 func TestSyncerThatDoesNotCarryAKind(t *testing.T) {
 	t.Parallel()
-	if err := framework.CanRunSyncers(); err != nil {
-		t.Skipf("no syncer can be run as if in a Pod: %v", err)
-	}
+	needsSyncersInPods(t)
 	f := &fleet{Atoll: framework.StartAtoll(t), clusters: map[string]*framework.Physical{"east": framework.StartPhysical(t, "east")}, syncers: map[string]*framework.Syncer{}}
 	manifest := f.MustStdout("cluster", "add", "east", "--manifest", "--allow-loopback")
 	earlier := strings.ReplaceAll(manifest, "- daemonsets\n", "- daemonsets-of-later\n")

@@ -86,9 +86,7 @@ func at(t *testing.T, cfg *rest.Config, a *framework.Atoll, cluster string) kube
 // TestT16_CredentialOfASyncerOutside follows the credential of a syncer from its token to its end.
 func TestT16_CredentialOfASyncerOutside(t *testing.T) {
 	t.Parallel()
-	if err := framework.CanRunSyncers(); err != nil {
-		t.Skipf("no syncer can be run as if in a Pod: %v", err)
-	}
+	needsSyncersInPods(t)
 	a := framework.StartAtoll(t, "--syncer-signing-duration=2m")
 	f := &fleet{Atoll: a, clusters: map[string]*framework.Physical{"west": framework.StartPhysical(t, "west")}}
 	west := f.clusters["west"]
