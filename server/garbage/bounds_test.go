@@ -222,18 +222,37 @@ func TestWatchIsBehind(t *testing.T) {
 	held := newObject(p, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Finalizers: []string{hold}}}, "held", p.owner(waits, blocking))
 	kept := newObject(p, &corev1.Secret{}, "kept", p.owner(leaves))
 	p.delete(waits, foreground)
-	p.becomes(held, true, "waits", hold)
+	p.terminates(held)
 	p.delete(leaves, orphan)
 	p.goes(leaves)
 	p.becomes(kept, false, "", "")
 	p.stay(kept)
 	p.becomes(waits, true, "", foregroundFinalizer)
-	p.release(held)
+	p.release(held, hold, foregroundFinalizer) // it may have dependents that were not listed
 	p.goes(held)
 	p.stay()
 	p.becomes(waits, true, "", foregroundFinalizer) // nobody has told that held is gone
 	sees.Store(true)
 	p.goes(waits)
+}
+
+// TestDependentsAreNotListedYet: what may own something that was not listed yet goes after it, as what is known to.
+func TestDependentsAreNotListedYet(t *testing.T) {
+	sees := &atomic.Bool{}
+	h := startKnowing(t, t.TempDir(), true, func(k garbage.Kinds) garbage.Kinds { return blind{k, "secrets", sees} })
+	p := h.at(t, shop, "ns")
+	waits := p.configMap("waits")
+	between := p.configMap("between", p.owner(waits, blocking))
+	held := newObject(p, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Finalizers: []string{hold}}}, "held", p.owner(between, blocking))
+	p.delete(waits, foreground)
+	p.becomes(between, true, "waits", foregroundFinalizer)
+	p.terminates(held)
+	p.becomes(between, true, "waits", foregroundFinalizer)
+	p.becomes(waits, true, "", foregroundFinalizer)
+	sees.Store(true)
+	p.becomes(held, true, "between", hold)
+	p.release(held)
+	p.goes(held, between, waits)
 }
 
 // TestIdleWorkspacesCostNothing: what has no owners is not kept, and nobody waits for it.

@@ -55,6 +55,8 @@ type Collector struct {
 	// stores are of the resources that are or were followed: what a kind owned that is not defined any more is still judged.
 	stores   map[schema.GroupResource]*storage.Resource
 	followed map[schema.GroupResource]bool
+	// unlisted are those that are followed and not in the graph yet: what has dependents there is not known without them.
+	unlisted map[*storage.Resource]struct{}
 }
 
 // New returns the collector.
@@ -64,7 +66,7 @@ func New(clients *client.Clients, informers *client.Informers, opts Options) (*C
 	}
 	c := &Collector{
 		clients: clients, informers: informers, kinds: opts.Kinds, readFrom: opts.Read,
-		stores: map[schema.GroupResource]*storage.Resource{},
+		stores: map[schema.GroupResource]*storage.Resource{}, unlisted: map[*storage.Resource]struct{}{},
 	}
 	c.graph = newGraph(c.resolve)
 	c.looks = queue.New("garbage", c.look)
@@ -89,13 +91,15 @@ func (c *Collector) Run(ctx context.Context) error {
 	following := map[*storage.Resource]context.CancelFunc{}
 	for {
 		stores, changed := c.kinds.Stored()
-		c.setStores(stores)
-		wanted := map[*storage.Resource]bool{}
+		wanted, begun := map[*storage.Resource]bool{}, []*storage.Resource{}
 		for _, store := range stores {
 			wanted[store] = true
-			if following[store] != nil {
-				continue
+			if following[store] == nil {
+				begun = append(begun, store)
 			}
+		}
+		c.setStores(stores, begun)
+		for _, store := range begun {
 			feedCtx, stop := context.WithCancel(ctx)
 			following[store] = stop
 			f := c.feedOf(store)
@@ -105,6 +109,7 @@ func (c *Collector) Run(ctx context.Context) error {
 			if !wanted[store] {
 				stop()
 				delete(following, store)
+				c.setListed(store)
 				// Its last objects may have gone untold.
 				c.enqueue(c.graph.relist(store.GroupResource, nil))
 			}
@@ -125,7 +130,10 @@ func (c *Collector) feedOf(store *storage.Resource) *feed {
 	return &feed{
 		store:  store,
 		wanted: func(o object) bool { return c.graph.wants(o) && !c.isMirror(o.cluster) },
-		listed: func(all []object) { c.enqueue(c.graph.relist(store.GroupResource, all)) },
+		listed: func(all []object) {
+			c.enqueue(c.graph.relist(store.GroupResource, all))
+			c.setListed(store)
+		},
 		changed: func(o object) {
 			if !c.isMirror(o.cluster) {
 				c.enqueue(c.graph.see(o))
@@ -141,13 +149,31 @@ func (c *Collector) enqueue(look []identity) {
 	}
 }
 
-func (c *Collector) setStores(stores []*storage.Resource) {
+// setStores takes which resources are followed, and which of them are from now on.
+func (c *Collector) setStores(stores, begun []*storage.Resource) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	for _, store := range begun {
+		c.unlisted[store] = struct{}{}
+	}
 	c.followed = map[schema.GroupResource]bool{}
 	for _, store := range stores {
 		c.stores[store.GroupResource], c.followed[store.GroupResource] = store, true
 	}
+}
+
+// setListed takes that the graph has what there is of a resource, or that it is not followed any more.
+func (c *Collector) setListed(store *storage.Resource) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.unlisted, store)
+}
+
+// allListed says whether the graph has what there is of all resources.
+func (c *Collector) allListed() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.unlisted) == 0
 }
 
 // store returns the store of a resource, nil if it was never followed.

@@ -31,9 +31,9 @@ type plan struct {
 
 // decide says what is to be done with an object whose references, in the same order as states, name such owners. It is as in
 // Kubernetes: what has an owner that stays, stays and lets the others go; what has none left goes, before its owners if
-// they wait for it and it has dependents itself. dependentWaits says that one of these waits for its own in turn, which
-// may be a circle of objects that would wait for each other.
-func decide(refs []metav1.OwnerReference, states []state, hasDependents, dependentWaits bool) plan {
+// they wait for it and it has, or may have, dependents itself. dependentWaits says that one of these waits for its own in
+// turn, which may be a circle of objects that would wait for each other.
+func decide(refs []metav1.OwnerReference, states []state, mayHaveDependents, dependentWaits bool) plan {
 	if len(refs) == 0 {
 		return plan{}
 	}
@@ -47,7 +47,7 @@ func decide(refs []metav1.OwnerReference, states []state, hasDependents, depende
 			}
 		}
 		return p
-	case waits && hasDependents:
+	case waits && mayHaveDependents:
 		return plan{remove: true, foreground: true, unblock: dependentWaits && slices.ContainsFunc(refs, blocks)}
 	}
 	return plan{remove: true}

@@ -14,10 +14,10 @@ func TestDecide(t *testing.T) {
 		return all[:n]
 	}
 	for _, tc := range []struct {
-		reason                        string
-		states                        []state
-		hasDependents, dependentWaits bool
-		want                          plan
+		reason                            string
+		states                            []state
+		mayHaveDependents, dependentWaits bool
+		want                              plan
 	}{
 		{"what nobody owns stays", nil, true, false, plan{}},
 		{"its owner is there", []state{solid}, false, false, plan{}},
@@ -30,7 +30,7 @@ func TestDecide(t *testing.T) {
 		{"a circle: the dependent waits for it in turn", []state{dangling, dangling, waiting}, true, true, plan{remove: true, foreground: true, unblock: true}},
 		{"a circle that blocks nothing", []state{waiting}, true, true, plan{remove: true, foreground: true}},
 	} {
-		got := decide(refs(len(tc.states)), tc.states, tc.hasDependents, tc.dependentWaits)
+		got := decide(refs(len(tc.states)), tc.states, tc.mayHaveDependents, tc.dependentWaits)
 		if diff := cmp.Diff(tc.want, got, cmp.AllowUnexported(plan{})); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tc.reason, diff)
 		}

@@ -191,10 +191,14 @@ func (p *place) held(name string, owners ...metav1.OwnerReference) *corev1.Confi
 
 const hold = "test.example/hold"
 
-func (p *place) release(obj ctrlclient.Object) {
+// release takes finalizers off an object, hold if none is given.
+func (p *place) release(obj ctrlclient.Object, finalizers ...string) {
 	p.t.Helper()
-	patch := []byte(`{"metadata":{"$deleteFromPrimitiveList/finalizers":["` + hold + `"]}}`)
-	must(p.t, p.clients.Objects.Patch(p.ctx(), obj, ctrlclient.RawPatch(types.StrategicMergePatchType, patch)))
+	if len(finalizers) == 0 {
+		finalizers = []string{hold}
+	}
+	patch := fmt.Sprintf(`{"metadata":{"$deleteFromPrimitiveList/finalizers":["%s"]}}`, strings.Join(finalizers, `","`))
+	must(p.t, p.clients.Objects.Patch(p.ctx(), obj, ctrlclient.RawPatch(types.StrategicMergePatchType, []byte(patch))))
 }
 
 func (p *place) delete(obj ctrlclient.Object, how metav1.DeletionPropagation) {
@@ -285,6 +289,18 @@ func (p *place) becomes(obj ctrlclient.Object, going bool, owners, finalizers st
 		}
 		return (now.GetDeletionTimestamp() != nil) == going && strings.Join(names, " ") == owners &&
 			strings.Join(now.GetFinalizers(), " ") == finalizers, describe(now)
+	})
+}
+
+// terminates waits until an object that stays is being deleted.
+func (p *place) terminates(obj ctrlclient.Object) {
+	p.t.Helper()
+	p.until(fmt.Sprintf("%T %s is deleted", obj, obj.GetName()), func() (bool, string) {
+		now, there := p.get(obj)
+		if !there {
+			return false, "it is gone"
+		}
+		return now.GetDeletionTimestamp() != nil, describe(now)
 	})
 }
 

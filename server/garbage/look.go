@@ -62,6 +62,7 @@ func (c *Collector) look(ctx context.Context, id identity) (again time.Duration,
 
 // judge asks for each owner of an object what became of it, and does with the object what follows.
 func (c *Collector) judge(ctx context.Context, live object) (time.Duration, error) {
+	allListed := c.allListed() // before the graph is asked, so that it has what there is
 	known, ok := c.graph.look(live.identity)
 	if !ok || !slices.EqualFunc(known.owners, live.owners, func(o owner, ref metav1.OwnerReference) bool { return o.UID == ref.UID && o.Name == ref.Name }) {
 		return soon, nil // the graph has heard of a later state
@@ -88,7 +89,7 @@ func (c *Collector) judge(ctx context.Context, live object) (time.Duration, erro
 			c.tellWrongNamespace(live, o)
 		}
 	}
-	p := decide(live.owners, states, known.dependents > 0, known.foreground)
+	p := decide(live.owners, states, known.dependents > 0 || !allListed, known.foreground)
 	switch {
 	case len(p.release) > 0:
 		logger.V(2).Info("Owners that go are taken off an object", "object", live.String(), "owners", p.release)
