@@ -81,6 +81,9 @@ func New(cfg *rest.Config) (*Clients, error) {
 	if cfg.UserAgent == "" {
 		cfg.UserAgent = rest.DefaultKubernetesUserAgent()
 	}
+	if cfg.WarningHandler == nil && cfg.WarningHandlerWithContext == nil {
+		cfg.WarningHandler = rest.NoWarnings{} // they are for people: of a Job that a controller makes, who made its CronJob was told
+	}
 	base := rest.CopyConfig(cfg)
 	// No limit on our side: the server's limit of requests in flight, for the whole process, is the one place that decides.
 	cfg.QPS = -1

@@ -16,6 +16,7 @@ import (
 	"atoll.dev/atoll/server"
 	"atoll.dev/atoll/server/aggregation"
 	"atoll.dev/atoll/server/certificates"
+	"atoll.dev/atoll/server/cronjobs"
 	"atoll.dev/atoll/server/finishedjobs"
 	"atoll.dev/atoll/server/garbage"
 	"atoll.dev/atoll/server/namespaces"
@@ -113,6 +114,9 @@ func ofTheLeader(s *server.Server, c *client.Clients, i *client.Informers, lead 
 
 	jobs, err := finishedjobs.New(c, i, clk)
 	l.add("finishedjobs", jobs, err)
+
+	crons, err := cronjobs.New(c, i, clk)
+	l.add("cronjobs", crons, err)
 
 	requests, err := certificates.New(c, i, certificates.Options{
 		Sign: s.SignForWorkspace, Reserved: server.ReservedInWorkspaces, Longest: s.CertificateLifetime(), Clock: clk,

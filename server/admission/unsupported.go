@@ -34,7 +34,6 @@ var notCarriedOut = []schema.GroupResource{
 	{Group: "apps", Resource: "replicasets"},
 	{Group: "apps", Resource: "statefulsets"},
 	{Group: "batch", Resource: "jobs"},
-	{Group: "batch", Resource: "cronjobs"},
 	{Group: "autoscaling", Resource: "horizontalpodautoscalers"},
 	{Group: "policy", Resource: "poddisruptionbudgets"},
 	{Group: "networking.k8s.io", Resource: "ingresses"},
@@ -43,8 +42,9 @@ var notCarriedOut = []schema.GroupResource{
 
 // carriedOutHere are kinds that act on what is made in the workspace, and as yet do not go down, with what they act on.
 var carriedOutHere = map[schema.GroupResource]string{
-	{Resource: "resourcequotas"}: "limit what is made in the workspace, and not yet the pods that physical clusters make for a workload",
-	{Resource: "limitranges"}:    "act on pods and persistentvolumeclaims made in the workspace, and not yet on the pods that physical clusters make for a workload",
+	{Resource: "resourcequotas"}:           "limit what is made in the workspace, and not yet the pods that physical clusters make for a workload",
+	{Group: "batch", Resource: "cronjobs"}: "make their Jobs in the workspace, which as yet do not go to physical clusters",
+	{Resource: "limitranges"}:              "act on pods and persistentvolumeclaims made in the workspace, and not yet on the pods that physical clusters make for a workload",
 }
 
 // classes are what pods, claims and Ingresses name. Those of a workspace have their effect on what is made there, and a physical

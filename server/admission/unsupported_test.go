@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
@@ -52,6 +53,11 @@ func TestUnsupportedWarns(t *testing.T) {
 			reason: "nobody may believe that it holds below",
 			object: &corev1.LimitRange{}, resource: corev1.SchemeGroupVersion.WithResource("limitranges"),
 			want: "limitranges act on pods and persistentvolumeclaims made in the workspace, and not yet on the pods",
+		},
+		"kind carried out here": {
+			reason: "its Jobs are made, and nobody may believe that they run",
+			object: &batchv1.CronJob{}, resource: batchv1.SchemeGroupVersion.WithResource("cronjobs"),
+			want: "cronjobs.batch make their Jobs in the workspace, which as yet do not go to physical clusters",
 		},
 		"volume": {
 			reason: "nobody may wait for a claim to be bound to it",

@@ -1,0 +1,246 @@
+package cronjobs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+
+	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/internal/queue"
+)
+
+const (
+	// workers of the queue: a key is two reads, and a write or two when it is due. Many are due in the same second.
+	workers = 8
+	// late is how long after its time a run is looked for, so that a clock that is a little behind does not wake for nothing;
+	// Kubernetes' number.
+	late = 100 * time.Millisecond
+	// refused is when to try again what the workspace did not let in.
+	refused = time.Minute
+)
+
+// Controller makes the Jobs of the CronJobs of all workspaces.
+type Controller struct {
+	clients   *client.Clients
+	informers *client.Informers
+	clock     clock.PassiveClock
+	events    *record.EventCorrelator
+	crons     *client.Feed[*batchv1.CronJob]
+	jobs      *client.Feed[*batchv1.Job]
+	due       *queue.Queue[client.Key] // CronJobs
+
+	mu   sync.Mutex // guards seen
+	seen map[client.Key]seen
+}
+
+// seen is what is known of the schedule of a CronJob beyond what it says itself.
+type seen struct {
+	schedule string
+	changed  time.Time // to this one from another, zero if nobody saw that
+}
+
+// New returns the controller. Times are clk's, if it has timers.
+func New(clients *client.Clients, informers *client.Informers, clk clock.PassiveClock) (*Controller, error) {
+	c := &Controller{clients: clients, informers: informers, clock: clk, events: record.NewEventCorrelator(clk), seen: map[client.Key]seen{}}
+	c.due = queue.NewWithClock("cronjobs", clk, c.handle)
+	var err error
+	if c.crons, err = client.NewFeed(clients, &batchv1.CronJob{}, c.see); err != nil {
+		return nil, err
+	}
+	c.jobs, err = client.NewFeed(clients, &batchv1.Job{}, func(job *batchv1.Job, _ bool) {
+		if owner := metav1.GetControllerOf(job); owner != nil && owner.Kind == "CronJob" {
+			key := client.KeyOf(job)
+			key.Name = owner.Name
+			c.due.Add(key)
+		}
+	})
+	return c, err
+}
+
+// Run waits for the informers and works until ctx ends.
+func (c *Controller) Run(ctx context.Context) error {
+	defer c.due.Stop()
+	if err := c.informers.WaitSynced(ctx); err != nil {
+		return err
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() { c.crons.Run(ctx) })
+	wg.Go(func() { c.jobs.Run(ctx) })
+	wg.Go(func() { c.due.Run(ctx, workers) })
+	wg.Wait()
+	return nil
+}
+
+// see takes a CronJob that was written. Whoever changes a schedule from 3 to 4 o'clock at noon does not mean the 4 o'clock of this
+// morning, which only who saw the change knows.
+func (c *Controller) see(cron *batchv1.CronJob, gone bool) {
+	key := client.KeyOf(cron)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if gone {
+		delete(c.seen, key)
+		return
+	}
+	now := seen{schedule: cron.Spec.Schedule + " " + ptr.Deref(cron.Spec.TimeZone, "")}
+	if before, known := c.seen[key]; known && before.schedule != now.schedule {
+		now.changed = c.clock.Now()
+	} else {
+		now.changed = before.changed
+	}
+	c.seen[key] = now
+	c.due.Add(key)
+}
+
+// changed is when the schedule of a CronJob was changed.
+func (c *Controller) changed(key client.Key) time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.seen[key].changed
+}
+
+// forget drops a CronJob of which nobody was told that it is gone.
+func (c *Controller) forget(key client.Key) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.seen, key)
+}
+
+// handle does what is due for a CronJob.
+func (c *Controller) handle(ctx context.Context, key client.Key) (time.Duration, error) {
+	if is, err := client.InWorkspace(ctx, c.clients, c.informers, key.Cluster); !is || err != nil {
+		return 0, err
+	}
+	ctx = client.In(ctx, key.Cluster)
+	// Before its Jobs: one that another makes meanwhile is then seen beside an old status, which cannot be written any more.
+	cron, err := c.clients.Kube.BatchV1().CronJobs(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		c.forget(key)
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("read CronJob %s: %w", key, err)
+	}
+	jobs, err := c.controlledBy(ctx, cron)
+	if err != nil {
+		return 0, fmt.Errorf("list the Jobs of CronJob %s: %w", key, err)
+	}
+	now := c.clock.Now()
+	todo := decide(cron, jobs, c.changed(key), now)
+	again, err := c.carryOut(ctx, cron, todo, now)
+	if err != nil {
+		return 0, fmt.Errorf("CronJob %s: %w", key, err)
+	}
+	return again, nil
+}
+
+// controlledBy returns the Jobs that a CronJob controls.
+func (c *Controller) controlledBy(ctx context.Context, cron *batchv1.CronJob) ([]*batchv1.Job, error) {
+	list, err := c.clients.Kube.BatchV1().Jobs(cron.Namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	var jobs []*batchv1.Job
+	for i := range list.Items {
+		if metav1.IsControlledBy(&list.Items[i], cron) {
+			jobs = append(jobs, &list.Items[i])
+		}
+	}
+	return jobs, nil
+}
+
+// carryOut does what was decided, and says when to look again.
+func (c *Controller) carryOut(ctx context.Context, cron *batchv1.CronJob, todo decision, now time.Time) (again time.Duration, err error) {
+	if cron, err = c.write(ctx, cron, todo.status); err != nil {
+		return 0, err
+	}
+	for _, e := range todo.events {
+		c.tell(ctx, cron, e)
+	}
+	if !todo.next.IsZero() {
+		again = todo.next.Sub(now) + late
+	}
+	var failed error
+	for _, job := range todo.remove {
+		failed = errors.Join(failed, c.remove(ctx, cron, job))
+	}
+	if !todo.run.IsZero() {
+		failed = errors.Join(failed, c.run(ctx, cron, todo))
+	}
+	if isTheirs(failed) {
+		return refused, nil
+	}
+	return again, failed
+}
+
+// isTheirs says whether a failure is for the people of the workspace to mend, whom an Event has told.
+func isTheirs(err error) bool {
+	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsAlreadyExists(err)
+}
+
+// run makes the Job of a run, in the place of those that it replaces.
+func (c *Controller) run(ctx context.Context, cron *batchv1.CronJob, todo decision) error {
+	status := cron.Status.DeepCopy()
+	for _, job := range todo.replace {
+		if err := c.remove(ctx, cron, job); err != nil {
+			return err
+		}
+		forget(status, job.UID)
+	}
+	job, err := c.clients.Kube.BatchV1().Jobs(cron.Namespace).Create(ctx, jobOf(cron, todo.run), metav1.CreateOptions{})
+	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		return nil // the CronJob goes as well
+	}
+	if err != nil {
+		c.tell(ctx, cron, event{corev1.EventTypeWarning, "FailedCreate", fmt.Sprintf("Error creating job: %v", err)})
+		return fmt.Errorf("create its Job %s: %w", jobName(cron, todo.run), err)
+	}
+	status.Active = append(status.Active, referTo(job))
+	status.LastScheduleTime = &metav1.Time{Time: todo.run}
+	if cron, err = c.write(ctx, cron, *status); err != nil {
+		return err
+	}
+	c.tell(ctx, cron, event{corev1.EventTypeNormal, "SuccessfulCreate", "Created job " + job.Name})
+	return nil
+}
+
+// write makes the status of a CronJob what it should be, if it is not.
+func (c *Controller) write(ctx context.Context, cron *batchv1.CronJob, status batchv1.CronJobStatus) (*batchv1.CronJob, error) {
+	if equality.Semantic.DeepEqual(cron.Status, status) {
+		return cron, nil
+	}
+	changed := cron.DeepCopy()
+	changed.Status = status
+	written, err := c.clients.Kube.BatchV1().CronJobs(cron.Namespace).UpdateStatus(ctx, changed, metav1.UpdateOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("write its status: %w", err)
+	}
+	return written, nil
+}
+
+// remove deletes a Job with its pods.
+func (c *Controller) remove(ctx context.Context, cron *batchv1.CronJob, job *batchv1.Job) error {
+	background := metav1.DeletePropagationBackground
+	err := c.clients.Kube.BatchV1().Jobs(job.Namespace).Delete(ctx, job.Name, metav1.DeleteOptions{
+		PropagationPolicy: &background, Preconditions: &metav1.Preconditions{UID: &job.UID},
+	})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		c.tell(ctx, cron, event{corev1.EventTypeWarning, "FailedDelete", fmt.Sprintf("Deleted job: %v", err)})
+		return fmt.Errorf("delete its Job %s: %w", job.Name, err)
+	}
+	c.tell(ctx, cron, event{corev1.EventTypeNormal, "SuccessfulDelete", "Deleted job " + job.Name})
+	return nil
+}
