@@ -50,11 +50,15 @@ func refuses(t *testing.T, reason string, err error, words ...string) {
 	}
 }
 
-// stoppedServer is the root directory of a server that does not run, whose store has one row.
+// stoppedServer is the root directory of a server that does not run, whose store has one row and a level.
 func stoppedServer(t *testing.T) (root string, revision int64) {
 	t.Helper()
 	root = filepath.Join(t.TempDir(), "server")
 	etcd, err := embeddedetcd.Start(t.Context(), embeddedetcd.Options{Dir: etcdDirectory(root)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = etcd.Client.Put(t.Context(), "/atoll/installation/level", "7")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,6 +117,9 @@ func TestBackupAndRestoreOfAStoppedServer(t *testing.T) {
 	got, err := etcd.Client.Get(t.Context(), "/registry/things/a")
 	if err != nil || len(got.Kvs) != 1 || got.Kvs[0].ModRevision != revision || got.Header.Revision < began.Unix()*100_000 {
 		t.Errorf("restored is %v, %v; want the row of revision %d, and a revision of 100,000 for each second until now", got, err, revision)
+	}
+	if level, err := etcd.Client.Get(t.Context(), "/atoll/installation/level"); err != nil || len(level.Kvs) != 1 || string(level.Kvs[0].Value) != "7" {
+		t.Errorf("the level is %v, %v; want that of the backup", level, err)
 	}
 	// Who restores into an etcd of his own takes the number from here.
 	if want := fmt.Sprintf("revision %d, raised by %d to %d", revision, got.Header.Revision-revision, got.Header.Revision); !strings.Contains(out, want) {

@@ -62,9 +62,13 @@ func (r *right) holds() error {
 // not renew it for the duration of the Lease, since etcd did not answer or the process was stopped, changes nothing until it
 // has renewed it: another may lead by then. If another does, the term ends, and what worked in it; the server serves on and
 // waits for its next.
+//
+// It is for servers of the installation's level alone: who leads raises that to its own before anything works, and who is below it
+// never leads again.
 type leadership struct {
 	lock  resourcelock.Interface // nil: there are no other servers
 	alone bool
+	level func(context.Context) error // (*server.Server).RaiseLevel
 	right
 }
 
@@ -84,8 +88,8 @@ func (r reading) since(before reading) time.Duration {
 
 // newLeadership returns the leadership that servers on one etcd compete for. kube is a client of this server, and name what
 // people know it by.
-func newLeadership(kube kubernetes.Interface, name string) *leadership {
-	return &leadership{right: right{trust: replicasTrust, now: readClocks}, lock: &resourcelock.LeaseLock{
+func newLeadership(kube kubernetes.Interface, name string, level func(context.Context) error) *leadership {
+	return &leadership{level: level, right: right{trust: replicasTrust, now: readClocks}, lock: &resourcelock.LeaseLock{
 		LeaseMeta:  metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: replicasLease},
 		Client:     kube.CoordinationV1(),
 		LockConfig: resourcelock.ResourceLockConfig{Identity: name + "_" + string(uuid.NewUUID())},
@@ -93,7 +97,9 @@ func newLeadership(kube kubernetes.Interface, name string) *leadership {
 }
 
 // aloneLeads is the leadership of the one server on an etcd in its process.
-func aloneLeads() *leadership { return &leadership{alone: true} }
+func aloneLeads(level func(context.Context) error) *leadership {
+	return &leadership{alone: true, level: level}
+}
 
 // holds returns nil while nobody else can lead.
 func (l *leadership) holds() error {
@@ -179,10 +185,18 @@ func (f fencedCounts) UpdateQuotaStatus(ctx context.Context, read *corev1.Resour
 // competes for the next.
 func (l *leadership) run(ctx context.Context, work func(context.Context) error) error {
 	if l.alone {
+		if err := l.level(ctx); err != nil {
+			return err
+		}
 		return work(ctx)
 	}
 	for ctx.Err() == nil {
-		if err := l.term(ctx, work); err != nil {
+		switch err := l.term(ctx, work); {
+		case errors.Is(err, server.ErrLaterLevel):
+			// An update goes on: its requests are answered until it is replaced, too.
+			klog.FromContext(ctx).Error(err, "Runs no controllers any more, and serves on")
+			<-ctx.Done()
+		case err != nil:
 			return err
 		}
 	}
@@ -194,25 +208,35 @@ func (l *leadership) run(ctx context.Context, work func(context.Context) error) 
 func (l *leadership) term(ctx context.Context, work func(context.Context) error) error {
 	logger := klog.FromContext(ctx).WithValues("lock", l.lock.Describe(), "identity", l.lock.Identity())
 	locking := client.In(context.WithoutCancel(ctx), server.SystemAdminCluster)
-	electing, stop := context.WithCancel(locking)
-	defer stop()
+	electing, stop := context.WithCancelCause(locking)
+	defer stop(nil)
 	working, end := context.WithCancel(ctx)
 	defer end()
 	var ours, taken atomic.Bool
 	var lost time.Time // when taken; elected tells of it
 	// It does not compete while its work ends: the right of a new term is not for what was decided in the old one.
-	lock := renewals{electionLock{l.lock, func(holder string) {
+	lose := func(why error) {
+		lost = time.Now()
+		l.renewed.Store(nil)
+		stop(why)
+		end()
+	}
+	lock := renewals{levelLock{electionLock{l.lock, func(holder string) {
 		if holder != "" && holder != l.lock.Identity() && ours.Load() && !taken.Swap(true) {
 			logger.Info("Another server runs the controllers, since this one could not renew its Lease in time: it stops its own, serves on, and waits for its turn", "holder", holder)
-			lost = time.Now()
-			l.renewed.Store(nil)
-			stop()
-			end()
+			lose(nil)
 		}
+	}}, func(ctx context.Context) error {
+		err := l.level(ctx)
+		if errors.Is(err, server.ErrLaterLevel) && !taken.Swap(true) {
+			lose(err)
+		}
+		return err
 	}}, &l.right}
 	won := make(chan struct{}, 1)
 	elected := make(chan error, 1)
 	go func() {
+		defer close(elected)
 		elected <- elect(electing, lock, func() {
 			if !ours.Swap(true) {
 				won <- struct{}{}
@@ -224,15 +248,14 @@ func (l *leadership) term(ctx context.Context, work func(context.Context) error)
 	case <-won:
 		logger.Info("Runs the controllers")
 		err = work(working)
-	case err = <-elected:
-		return err // it ends by itself only if it cannot begin
+	case err = <-elected: // it could not begin, or must not
 	case <-ctx.Done():
 	}
-	stop()
+	stop(nil)
 	if electErr := <-elected; err == nil {
 		err = electErr
 	}
-	if taken.Load() {
+	if taken.Load() && ours.Load() {
 		logger.Info("Stopped the controllers", "took", time.Since(lost).Round(time.Millisecond))
 	}
 	l.renewed.Store(nil)
@@ -240,8 +263,8 @@ func (l *leadership) term(ctx context.Context, work func(context.Context) error)
 	return err
 }
 
-// elect competes until ctx ends, and says so whenever this server leads. Upstream gives up when the Lease could not be
-// renewed for a while; then it begins again: the Lease is still ours if nobody has taken it.
+// elect competes until ctx ends, and says so whenever this server leads. It returns why, if ctx ended since this server must not. Upstream
+// gives up when the Lease could not be renewed for a while; then it begins again: the Lease is still ours if nobody has taken it.
 func elect(ctx context.Context, lock resourcelock.Interface, leads func()) error {
 	for ctx.Err() == nil {
 		elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
@@ -258,7 +281,40 @@ func elect(ctx context.Context, lock resourcelock.Interface, leads func()) error
 		}
 		elector.Run(ctx)
 	}
+	if why := context.Cause(ctx); errors.Is(why, server.ErrLaterLevel) {
+		return why
+	}
 	return nil
+}
+
+// levelLock is a lock that is taken, or renewed, only once the installation is of the holder's level. That is looked at after the Lease was
+// written: it is raised by who holds it, and what a later server raised it to when it held it is seen.
+type levelLock struct {
+	resourcelock.Interface
+	level func(context.Context) error
+}
+
+func (l levelLock) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	if err := l.Interface.Create(ctx, record); err != nil {
+		return err
+	}
+	return l.look(ctx, record)
+}
+
+func (l levelLock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	if err := l.Interface.Update(ctx, record); err != nil {
+		return err
+	}
+	return l.look(ctx, record)
+}
+
+func (l levelLock) look(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	if record.HolderIdentity != l.Identity() {
+		return nil // given back
+	}
+	ctx, cancel := context.WithTimeout(ctx, lockTimeout)
+	defer cancel()
+	return l.level(ctx)
 }
 
 // renewals is a lock, with what is written of it noted.

@@ -13,6 +13,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
+
+	"atoll.dev/atoll/server"
 )
 
 // lease is what servers compete for, with the versions of a real one.
@@ -20,14 +22,17 @@ type lease struct {
 	mu      sync.Mutex
 	record  *resourcelock.LeaderElectionRecord
 	version int
+	level   int
 }
 
 // sight is one server's way to the lease.
 type sight struct {
 	*lease
 	identity string
+	own      int // level
 	seen     int
 	away     bool
+	dark     bool // the level cannot be read
 }
 
 var errAway = errors.New("etcd is away")
@@ -77,10 +82,24 @@ func (s *sight) write(record resourcelock.LeaderElectionRecord, seen int) error 
 func (s *sight) RecordEvent(string)      {}
 func (s *sight) Identity() string        { return s.identity }
 func (s *sight) Describe() string        { return "the lease" }
-func (s *sight) leadership() *leadership { return newLeader(s, readClocks) }
+func (s *sight) leadership() *leadership { return newLeader(s, s.raise, readClocks) }
 
-func newLeader(lock resourcelock.Interface, now func() reading) *leadership {
-	return &leadership{lock: lock, right: right{trust: replicasTrust, now: now}}
+// raise is what RaiseLevel is.
+func (s *sight) raise(context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.away, s.dark:
+		return errAway
+	case s.level > s.own:
+		return server.ErrLaterLevel
+	}
+	s.level = s.own
+	return nil
+}
+
+func newLeader(lock resourcelock.Interface, level func(context.Context) error, now func() reading) *leadership {
+	return &leadership{lock: lock, level: level, right: right{trust: replicasTrust, now: now}}
 }
 
 // working is a leadership that runs until the test ends, and tells whether its work goes on, how often it began, and how run
@@ -191,6 +210,99 @@ func TestOneLeads(t *testing.T) {
 	})
 }
 
+// TestEarlierVersionLeadsNoMore: once a server of a later version has led, one of an earlier never does again, though nobody else is there to. It
+// serves on, and does not stand in the way of others.
+func TestEarlierVersionLeadsNoMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		shared := &lease{}
+		one, two := &sight{lease: shared, identity: "one", own: 1}, &sight{lease: shared, identity: "two", own: 2}
+		first, second := one.leadership(), two.leadership()
+		w1 := begin(t, first)
+		pass(time.Second)
+		if works, _, _ := w1.state(); !works || shared.level != 1 {
+			t.Fatalf("the first works: %v, at level %d", works, shared.level)
+		}
+		w2 := begin(t, second)
+		pass(time.Minute)
+		if shared.level != 1 {
+			t.Errorf("the level is %d, raised by who does not lead", shared.level)
+		}
+		one.set(true)
+		pass(time.Minute)
+		if works, _, _ := w2.state(); !works || shared.level != 2 {
+			t.Fatalf("the second works: %v, at level %d", works, shared.level)
+		}
+		one.set(false)
+		pass(10 * time.Second)
+		two.set(true)
+		pass(time.Hour)
+		if works, over, err := w1.state(); works || over || w1.terms != 1 || first.holds() == nil {
+			t.Errorf("the first works: %v, in term %d, is over: %v, with %v, may change something: %v", works, w1.terms, over, err, first.holds() == nil)
+		}
+		if shared.level != 2 || shared.record.HolderIdentity != "" {
+			t.Errorf("the level is %d, and %q holds the Lease", shared.level, shared.record.HolderIdentity)
+		}
+		two.set(false)
+		pass(10 * time.Second)
+		if works, _, _ := w2.state(); !works || second.holds() != nil {
+			t.Error("the second does not lead when it is back")
+		}
+	})
+}
+
+// TestRaisedLevelEndsTheTerm: whoever raised it, and whatever the Lease says.
+func TestRaisedLevelEndsTheTerm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		one := &sight{lease: &lease{}, identity: "one", own: 1}
+		l := one.leadership()
+		w := begin(t, l)
+		pass(time.Minute)
+		one.mu.Lock()
+		one.level = 2
+		one.mu.Unlock()
+		pass(replicasRetryPeriod + time.Second)
+		if works, over, err := w.state(); works || over || l.holds() == nil || one.record.HolderIdentity != "" {
+			t.Errorf("it works: %v, is over: %v, with %v, may change something: %v, and %q holds the Lease", works, over, err, l.holds() == nil, one.record.HolderIdentity)
+		}
+	})
+}
+
+// TestNothingWorksWithoutLevel: while it cannot be read, nothing begins, and nothing that has begun changes anything.
+func TestNothingWorksWithoutLevel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		one := &sight{lease: &lease{}, identity: "one", own: 1, dark: true}
+		l := one.leadership()
+		w := begin(t, l)
+		dark := func(is bool) {
+			one.mu.Lock()
+			defer one.mu.Unlock()
+			one.dark = is
+		}
+		for _, step := range []struct {
+			dark bool
+			want int // terms
+		}{{true, 0}, {false, 1}, {true, 1}, {false, 1}} {
+			dark(step.dark)
+			pass(time.Minute)
+			if _, over, err := w.state(); over || w.terms != step.want || (l.holds() == nil) == step.dark {
+				t.Errorf("where the level can be read: %v, it is over: %v, with %v, in term %d, want %d, and may change something: %v", !step.dark, over, err, w.terms, step.want, l.holds() == nil)
+			}
+		}
+	})
+}
+
+// TestAloneNeedsItsLevel: there is no Lease, and no other to lead.
+func TestAloneNeedsItsLevel(t *testing.T) {
+	for _, own := range []int{1, 2} {
+		alone := aloneLeads((&sight{lease: &lease{level: 2}, own: own}).raise)
+		worked := false
+		err := alone.run(t.Context(), func(context.Context) error { worked = true; return nil })
+		if worked != (own == 2) || errors.Is(err, server.ErrLaterLevel) == worked {
+			t.Errorf("at level %d of 2 it worked: %v, %v", own, worked, err)
+		}
+	}
+}
+
 // TestOldTermEndsFirst: while the work of a term that was lost has not ended, this server does not lead again, and nothing of that
 // work gets the right of the next term.
 func TestOldTermEndsFirst(t *testing.T) {
@@ -247,7 +359,7 @@ func TestSleepEndsTheRight(t *testing.T) {
 		{"the wall clock was set back a little", time.Second, -time.Second, true},
 	} {
 		t.Run(tc.reason, func(t *testing.T) {
-			l := newLeader(nil, func() reading { return reading{began.steady.Add(tc.steady), began.wall.Add(tc.wall)} })
+			l := newLeader(nil, nil, func() reading { return reading{began.steady.Add(tc.steady), began.wall.Add(tc.wall)} })
 			l.renewed.Store(&began)
 			if err := l.holds(); (err == nil) != tc.holds {
 				t.Errorf("it may change something: %v, want %v", err, tc.holds)

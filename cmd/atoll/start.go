@@ -241,9 +241,9 @@ func (o *startOptions) serve(ctx context.Context, etcd *embeddedetcd.Etcd, began
 	var present crew
 	var placer server.Placer
 	var lead []controller
-	leader := aloneLeads()
+	leader := aloneLeads(s.RaiseLevel)
 	if o.server.SharedStore {
-		leader = newLeadership(clients.Kube, strings.TrimPrefix(s.URL(), "https://"))
+		leader = newLeadership(clients.Kube, strings.TrimPrefix(s.URL(), "https://"), s.RaiseLevel)
 	} else if lead, placer, err = ofTheLeader(s, clients, informers, leader); err != nil {
 		return err
 	}

@@ -15,8 +15,18 @@ import (
 // so that no request reaches one and no deletion of a logical cluster touches one.
 const installationKey = "/atoll/installation/"
 
-// AuthoritiesRow is the row that says which certificate authorities the servers have. It is in plain.
-const AuthoritiesRow = "certificate-authorities"
+// Rows in plain.
+const (
+	// AuthoritiesRow says which certificate authorities the servers have.
+	AuthoritiesRow = "certificate-authorities"
+	// LevelRow says which servers may lead.
+	LevelRow = "level"
+)
+
+// isPlain says that a key is that of a row that nobody encrypts.
+func isPlain(key string) bool {
+	return key == installationKey+AuthoritiesRow || key == installationKey+LevelRow
+}
 
 // encryptedPrefix begins every value that upstream's providers encrypt, and nothing that is in plain.
 const encryptedPrefix = "k8s:enc:"

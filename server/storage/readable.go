@@ -53,7 +53,7 @@ func (b *Backend) readable(ctx context.Context, k kindOfRows, cause error) error
 	var failed error
 	for _, kv := range got.Kvs {
 		key := string(kv.Key)
-		if key == installationKey+AuthoritiesRow { // in plain
+		if isPlain(key) {
 			continue
 		}
 		_, _, err := k.transformer.TransformFromStorage(ctx, kv.Value, value.DefaultContext(key))

@@ -178,7 +178,7 @@ func (r *rewrite) below(ctx context.Context, k kindOfRows) error {
 		group, ctx := errgroup.WithContext(ctx)
 		group.SetLimit(rewriteParallel)
 		for _, kv := range got.Kvs {
-			if string(kv.Key) == installationKey+AuthoritiesRow {
+			if isPlain(string(kv.Key)) {
 				continue
 			}
 			group.Go(func() error { return r.row(ctx, k.transformer, string(kv.Key), kv.Value, kv.ModRevision) })

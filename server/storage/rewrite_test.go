@@ -103,8 +103,12 @@ func TestRewriteStale(t *testing.T) {
 	}
 	event := prefix + "/events/shop/default/e"
 	put(event, "event", true, clientv3.WithLease(lease.ID))
+	inPlain := installationKey + LevelRow
+	if _, err := etcd.Client.Put(ctx, inPlain, "7"); err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() {
-		for _, key := range []string{installation, customRecord(logicalName("rewrite"), gadgets)} {
+		for _, key := range []string{installation, inPlain, customRecord(logicalName("rewrite"), gadgets)} {
 			if _, err := etcd.Client.Delete(context.Background(), key); err != nil {
 				t.Error(err)
 			}
@@ -126,6 +130,9 @@ func TestRewriteStale(t *testing.T) {
 	}
 	if int(got.Written) < len(want) {
 		t.Errorf("%d rows written, want no less than %d", got.Written, len(want))
+	}
+	if row, err := s.ReadPlainInstallation(ctx, LevelRow); err != nil || string(row.Value) != "7" || row.Stale {
+		t.Errorf("the level is %+v, error %v: it is for servers with whichever keys", row, err)
 	}
 	only := keysOf(t, "n")
 	rows, err := etcd.Client.Get(ctx, prefix+"/", clientv3.WithPrefix())

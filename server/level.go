@@ -1,0 +1,76 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"atoll.dev/atoll/server/storage"
+)
+
+// Level says what the controllers of this version keep. Were one of an earlier version to lead again, after an update or in turn, it
+// would take away what it knows no reason for; so etcd holds the highest level of all that have led, and nobody below it leads.
+//
+//	0  versions that know of no level
+//	1  what DaemonSets refer to, and namespaces of mirrors that hold nothing else
+//
+// A version that stores what an earlier one would harm has a level more.
+const Level = 1
+
+// ErrLaterLevel is the error of a server whose version is earlier than that of one which has led.
+var ErrLaterLevel = errors.New("a later version of Atoll has led on this etcd")
+
+// storedLevel returns the installation's level and the row that says it, 0 if there is none.
+func storedLevel(ctx context.Context, rows plainRows) (level int, row storage.InstallationRow, err error) {
+	row, err = rows.ReadPlainInstallation(ctx, storage.LevelRow)
+	if err != nil || row.Value == nil {
+		return 0, row, err
+	}
+	if level, err = strconv.Atoi(string(row.Value)); err != nil || level < 0 {
+		return 0, row, fmt.Errorf("/atoll/installation/%s in etcd is %.80q, want a number: nobody knows which versions may lead; bring the row back from a backup", storage.LevelRow, row.Value)
+	}
+	return level, row, nil
+}
+
+// refuseLater returns ErrLaterLevel if the installation's level is above own.
+func refuseLater(level, own int) error {
+	if level <= own {
+		return nil
+	}
+	return fmt.Errorf("%w: what it stores is of level %d, and this one, which knows no more than level %d, would take away what it has no reason for: "+
+		"start that version again, or a later one; or go back to a backup from before the update, as docs/operations/replicas.md says", ErrLaterLevel, level, own)
+}
+
+// checkLevel refuses to start a server of an earlier version. Served without controllers, workspaces would look well while nothing of what
+// people ask for is done.
+func checkLevel(ctx context.Context, rows plainRows, own int) error {
+	level, _, err := storedLevel(ctx, rows)
+	if err != nil {
+		return err
+	}
+	return refuseLater(level, own)
+}
+
+// raiseLevel returns nil once the installation's level is own. It is for who leads: the level never goes down.
+func raiseLevel(ctx context.Context, rows plainRows, own int) error {
+	for {
+		level, row, err := storedLevel(ctx, rows)
+		if err != nil {
+			return err
+		}
+		if err := refuseLater(level, own); err != nil {
+			return err
+		}
+		if level == own && row.Value != nil && !row.Stale {
+			return nil
+		}
+		written, err := rows.WritePlainInstallation(ctx, storage.LevelRow, []byte(strconv.Itoa(own)), row.Revision)
+		if err != nil || written {
+			return err
+		}
+	}
+}
+
+// RaiseLevel returns nil while controllers of this version may run, by whoever leads. It is ErrLaterLevel if they never may again.
+func (s *Server) RaiseLevel(ctx context.Context) error { return raiseLevel(ctx, s.backend, Level) }
