@@ -1,7 +1,6 @@
 package admission
 
 import (
-	"slices"
 	"strings"
 	"testing"
 
@@ -21,7 +20,6 @@ import (
 	"k8s.io/utils/ptr"
 
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
-	"atoll.dev/atoll/internal/kinds"
 	"atoll.dev/atoll/internal/logicalcluster"
 )
 
@@ -154,15 +152,6 @@ func TestUnsupportedWarns(t *testing.T) {
 				t.Errorf("warnings %q, want %q: %s", got, test.want, test.reason)
 			}
 		})
-	}
-}
-
-// TestKindsThatGoDownAreSupported: a kind cannot go down and be said to have no effect.
-func TestKindsThatGoDownAreSupported(t *testing.T) {
-	for _, k := range kinds.All {
-		if slices.Contains(notCarriedOut, k.GVR.GroupResource()) {
-			t.Errorf("%s go down and are in the list of kinds without effect", k.GVR.Resource)
-		}
 	}
 }
 
