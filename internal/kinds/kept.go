@@ -17,7 +17,6 @@ var Kept = []schema.GroupResource{
 	{Group: "batch", Resource: "cronjobs"},
 	{Group: "autoscaling", Resource: "horizontalpodautoscalers"},
 	{Group: "policy", Resource: "poddisruptionbudgets"},
-	{Group: "networking.k8s.io", Resource: "ingresses"},
 	{Group: "networking.k8s.io", Resource: "networkpolicies"},
 }
 

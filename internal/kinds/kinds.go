@@ -6,6 +6,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
@@ -50,7 +51,7 @@ type Kind struct {
 	Given types.NamespacedName
 	// New returns an empty object of the kind.
 	New func() ctrlclient.Object
-	// NewList returns an empty list of them; nil for kinds that make no pods.
+	// NewList returns an empty list of them; nil for kinds that need nothing beside them.
 	NewList func() ctrlclient.ObjectList
 	// Content returns what of a root goes down: a new object with spec or data and no metadata.
 	Content func(root ctrlclient.Object) ctrlclient.Object
@@ -60,6 +61,8 @@ type Kind struct {
 	// Dropped says, one sentence each, what of a root's content does not go down although the user wrote it; nil for
 	// kinds of which everything goes. Of a template of pods, WhatIsDropped tells for all kinds.
 	Dropped func(root ctrlclient.Object) []string
+	// References returns what an object needs beside it; nil for kinds that need nothing, and for those whose pods do.
+	References func(obj ctrlclient.Object) []Reference
 	// Template returns the template of the pods an object makes; nil, as are those below, for kinds that make none.
 	Template func(obj ctrlclient.Object) *corev1.PodTemplateSpec
 	// Pods returns how many pods a leaf asks for, and how many of them are ready.
@@ -123,6 +126,20 @@ var All = []Kind{
 		Content:   serviceContent,
 		Dropped:   serviceDropped,
 		Summarise: summariseService,
+	},
+	{
+		GVK: networkingv1.SchemeGroupVersion.WithKind("Ingress"), GVR: networkingv1.SchemeGroupVersion.WithResource("ingresses"),
+		HasStatus: true,
+		Goes:      WithPlacement,
+		Doc: Doc{
+			Down: "Its spec, whole; the Secrets of its `tls` follow it. `ingressClassName` and annotations mean what they mean in the physical cluster.",
+			Up:   "As of a Service.",
+		},
+		New:        func() ctrlclient.Object { return &networkingv1.Ingress{} },
+		NewList:    func() ctrlclient.ObjectList { return &networkingv1.IngressList{} },
+		Content:    ingressContent,
+		References: ingressReferences,
+		Summarise:  summariseIngress,
 	},
 	{
 		GVK: appsv1.SchemeGroupVersion.WithKind("Deployment"), GVR: appsv1.SchemeGroupVersion.WithResource("deployments"),
@@ -206,6 +223,20 @@ func find(is func(Kind) bool) (Kind, bool) {
 
 // MakesPods says whether objects of the kind have a template of pods.
 func (k Kind) MakesPods() bool { return k.Template != nil }
+
+// Refers says whether objects of the kind may need others beside them.
+func (k Kind) Refers() bool { return k.References != nil || k.MakesPods() }
+
+// ReferencesOf returns what a root or a leaf needs beside it, each once and sorted.
+func (k Kind) ReferencesOf(obj ctrlclient.Object) []Reference {
+	switch {
+	case k.References != nil:
+		return k.References(obj)
+	case k.MakesPods():
+		return References(k.Template(obj))
+	}
+	return nil
+}
 
 // IsGiven says whether the object of that name is of the server's own making.
 func (k Kind) IsGiven(namespace, name string) bool {
