@@ -12,6 +12,7 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -25,6 +26,7 @@ import (
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/internal/kinds"
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
 )
 
@@ -43,13 +45,16 @@ func newMirrored(t *testing.T, objects ...ctrlclient.Object) *mirrored {
 	t.Helper()
 	east := &workloadv1alpha1.SyncTarget{ObjectMeta: metav1.ObjectMeta{Name: "east", UID: "east", Annotations: map[string]string{lcctx.Annotation: "root"}}}
 	east.Status.Mirror = mirrorEast
+	for _, k := range kinds.All {
+		east.Status.CarriedResources = append(east.Status.CarriedResources, k.GVR.GroupResource().String())
+	}
 	meta.SetStatusCondition(&east.Status.Conditions, metav1.Condition{Type: workloadv1alpha1.SyncTargetReady, Status: metav1.ConditionTrue, Reason: "Heard"})
 	lc := &corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{Name: corev1alpha1.LogicalClusterName, Annotations: map[string]string{lcctx.Annotation: mirrorEast}}}
 	lc.Spec.Use = corev1alpha1.LogicalClusterUseMirror
 	objects = append(objects, east, lc)
 	m := &mirrored{clock: testclock.NewFakeClock(time.Unix(0, 0))}
 	m.objects = fake.NewClientBuilder().WithScheme(client.Scheme).WithObjects(objects...).
-		WithStatusSubresource(east, &placementv1alpha1.Placement{}, &appsv1.Deployment{}, &appsv1.DaemonSet{}, &corev1.Service{}).Build()
+		WithStatusSubresource(east, &placementv1alpha1.Placement{}, &appsv1.Deployment{}, &appsv1.DaemonSet{}, &corev1.Service{}, &networkingv1.Ingress{}).Build()
 	clients := &client.Clients{Objects: m.objects}
 	informers, err := client.NewInformers(clients)
 	if err != nil {
@@ -65,7 +70,7 @@ func newMirrored(t *testing.T, objects ...ctrlclient.Object) *mirrored {
 	for _, i := range []interface {
 		Run(context.Context)
 		WaitSynced(context.Context) error
-	}{informers.LogicalClusters, informers.SyncTargets, informers.Placements, informers.Namespaces, informers.Of("Deployment"), informers.Of("DaemonSet"), informers.Of("Service")} {
+	}{informers.LogicalClusters, informers.SyncTargets, informers.Placements, informers.Namespaces, informers.Of("Deployment"), informers.Of("DaemonSet"), informers.Of("Service"), informers.Of("Ingress")} {
 		running.Go(func() { i.Run(ctx) })
 		if err := i.WaitSynced(ctx); err != nil {
 			t.Fatal(err)

@@ -123,7 +123,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	return nil
 }
 
-// referencesOf files a workload, root or leaf, under what its pods need in the root's namespace.
+// referencesOf files a root or a leaf under what it needs in the root's namespace.
 func referencesOf(o ctrlclient.Object) []string {
 	owner := client.KeyOf(o)
 	if root, ok := rootOf(o); ok {
@@ -138,7 +138,7 @@ func referencesOf(o ctrlclient.Object) []string {
 
 func referenceValue(kind string, k client.Key) string { return kind + "/" + k.String() }
 
-// referring returns the workloads, roots and leaves, whose pods need an object, in no order.
+// referring returns the roots and leaves that need an object, in no order.
 func (c *Controller) referring(s *source, k client.Key) (users []ctrlclient.Object) {
 	for _, of := range c.sources {
 		users = append(users, of.referring(referenceValue(s.GVK.Kind, k))...)
@@ -171,9 +171,17 @@ func (c *Controller) onObject(k kinds.Kind, e change) {
 		c.pace.Wrote(namespace, "")
 		c.queue.Add(namespace)
 	}
-	if k.MakesPods() && (e.deleted || finished(e.old) != finished(e.new)) {
+	switch {
+	case k.MakesPods() && (e.deleted || finished(e.old) != finished(e.new)):
 		c.companionsIn(here.Cluster, here.Namespace, e.deleted)
+	case !k.MakesPods() && k.Refers() && (e.deleted || lets(e.old, e.new)):
+		c.companionsIn(here.Cluster, here.Namespace, false)
 	}
+}
+
+// lets says that a leaf lets go of what it needed: its physical cluster has taken a rendering, perhaps one that needs less.
+func lets(before, now ctrlclient.Object) bool {
+	return before != nil && now != nil && !applied(before) && applied(now)
 }
 
 // tallyChange counts a root or a leaf, and asks for the status of a Placement whose sums that changes.
@@ -223,7 +231,7 @@ func (c *Controller) askPlacement(root key) {
 
 func finished(o ctrlclient.Object) bool { return o != nil && leafView(o).Finished() }
 
-// referencesChanged asks for what a root with a pod template needs, or needed, if that changed.
+// referencesChanged asks for what a root needs, or needed, if that changed.
 func (c *Controller) referencesChanged(e change) {
 	before, now := map[string]kinds.Reference{}, map[string]kinds.Reference{}
 	for _, r := range needsOf(e.old) {
@@ -243,8 +251,8 @@ func (c *Controller) referencesChanged(e change) {
 	}
 }
 
-// companionsIn asks for the roots of what may go from a mirror's namespace now that a workload there is through with an
-// update, or is gone: nothing that another workload there refers to, and no Service, or copy that each node runs, before that.
+// companionsIn asks for the roots of what may go from a mirror's namespace now that what needs others there is through with an
+// update, or is gone: nothing that another leaf there refers to, and, before the workloads are gone, nothing that goes with them.
 func (c *Controller) companionsIn(mirror logicalcluster.Name, namespace string, gone bool) {
 	for _, s := range c.sources {
 		if s.Goes == kinds.Divided || !gone && s.Goes != kinds.WhereReferenced {

@@ -6,11 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -199,7 +197,7 @@ func (c *Controller) refreshCopies(ctx context.Context, s *source, root ctrlclie
 // is read uncached; when it is gone, companionsIn asks again.
 func (c *Controller) othersLeave(ctx context.Context, leaf ctrlclient.Object) (bool, error) {
 	at := client.KeyOf(leaf)
-	workloads, err := c.workloads(ctx, at.Cluster, at.Namespace)
+	workloads, err := c.read(ctx, at.Cluster, at.Namespace, kinds.Kind.MakesPods)
 	if err != nil {
 		return false, fmt.Errorf("list what may need %s: %w", at, err)
 	}
@@ -270,33 +268,24 @@ func (c *Controller) tellCopies(ctx context.Context, s *source, root ctrlclient.
 		}
 	}
 	c.tellShares(ctx, s, root, p, shares, wrote)
-	if r := notCarried(s, sites); r != nil {
-		c.tellOnce(ctx, s, root, "carried", corev1.EventTypeWarning, r.Reason, r.Message)
-	} else {
-		c.untell(root, "carried")
-	}
+	c.tellNotCarried(ctx, s, root, notCarriedTo(s, sites))
 	c.tellRefusals(ctx, s, root, leaves)
 }
 
-// notCarried says which assigned clusters get nothing since their syncers do not carry the kind; nil if none.
-func notCarried(s *source, sites []*copySite) *kinds.Reason {
+// notCarriedTo says which assigned clusters get nothing since their syncers do not carry the kind; nil if none.
+func notCarriedTo(s *source, sites []*copySite) *kinds.Reason {
 	var names []string
 	for _, st := range sites {
 		if st.assigned && st.barred && st.leaf == nil {
-			names = append(names, fmt.Sprintf("%q", st.name))
+			names = append(names, st.name)
 		}
 	}
-	if len(names) == 0 {
-		return nil
-	}
-	return &kinds.Reason{Reason: "NotCarried", Message: fmt.Sprintf(
-		"Not on %s: the syncers there do not carry %s. They are of an earlier version, or their physical clusters let them not list and watch them.",
-		strings.Join(names, ", "), s.GVR.GroupResource())}
+	return notCarried(s, names)
 }
 
 // copyView is what the sites say, given the hash of what the root renders to.
 func copyView(s *source, p *placementv1alpha1.Placement, sites []*copySite, hash string, now time.Time) kinds.View {
-	view := kinds.View{Now: now, NotPlaced: notCarried(s, sites)}
+	view := kinds.View{Now: now, NotPlaced: notCarriedTo(s, sites)}
 	for _, st := range sites {
 		l := kinds.Leaf{}
 		if st.leaf != nil && !st.old { // what the root before it runs is nothing of this one

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"strconv"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -62,6 +63,29 @@ func (c *Controller) tellShares(ctx context.Context, s *source, root ctrlclient.
 		c.tellOnce(ctx, s, root, "volumes", corev1.EventTypeWarning, "NotSynced", why)
 	} else {
 		c.untell(root, "volumes")
+	}
+}
+
+// notCarried is why those clusters get nothing of a kind; nil if there is none.
+func notCarried(s *source, clusters []string) *kinds.Reason {
+	if len(clusters) == 0 {
+		return nil
+	}
+	quoted := make([]string, len(clusters))
+	for i, name := range clusters {
+		quoted[i] = strconv.Quote(name)
+	}
+	return &kinds.Reason{Reason: "NotCarried", Message: fmt.Sprintf(
+		"Not on %s: the syncers there do not carry %s. They are of an earlier version, or their physical clusters let them not list and watch them.",
+		strings.Join(quoted, ", "), s.GVR.GroupResource())}
+}
+
+// tellNotCarried tells why a root is not where it belongs; nil if it is.
+func (c *Controller) tellNotCarried(ctx context.Context, s *source, root ctrlclient.Object, why *kinds.Reason) {
+	if why != nil {
+		c.tellOnce(ctx, s, root, "carried", corev1.EventTypeWarning, why.Reason, why.Message)
+	} else {
+		c.untell(root, "carried")
 	}
 }
 

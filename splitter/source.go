@@ -27,7 +27,7 @@ type source struct {
 	// leaves returns what calls itself a leaf of a root, and leavesOf of any root of a namespace.
 	leaves   func(root client.Key) []ctrlclient.Object
 	leavesOf func(workspace logicalcluster.Name, namespace string) []ctrlclient.Object
-	// referring returns the roots and leaves whose pods need what is filed under a referenceValue; none for kinds without pods.
+	// referring returns the roots and leaves that need what is filed under a referenceValue; none for kinds that need nothing.
 	referring func(value string) []ctrlclient.Object
 }
 
@@ -59,7 +59,7 @@ func newSource(i client.KindInformer, handle func(kinds.Kind, change)) (*source,
 			return nil
 		},
 	}
-	if i.MakesPods() {
+	if i.Refers() {
 		indexes[byReference] = referencesOf
 	}
 	for name, index := range indexes {
@@ -79,7 +79,7 @@ func newSource(i client.KindInformer, handle func(kinds.Kind, change)) (*source,
 			return i.ByIndex(byRootNamespace, namespaceValue(workspace, namespace))
 		},
 		referring: func(value string) []ctrlclient.Object {
-			if !i.MakesPods() {
+			if !i.Refers() {
 				return nil
 			}
 			return i.ByIndex(byReference, value)
@@ -91,12 +91,13 @@ func namespaceValue(workspace logicalcluster.Name, namespace string) string {
 	return string(workspace) + "|" + namespace
 }
 
-// needsOf returns what the pods of a root or a leaf need; nothing for what makes none, and for nil.
+// needsOf returns what a root or a leaf needs; nothing for what refers to nothing, and for nil.
 func needsOf(o ctrlclient.Object) []kinds.Reference {
-	if template := podsOf(o); template != nil {
-		return kinds.References(template)
+	k, ok := kinds.Of(o)
+	if !ok {
+		return nil
 	}
-	return nil
+	return k.ReferencesOf(o)
 }
 
 // podsOf returns the template of the pods that a root or a leaf makes; nil for what makes none, and for nil.

@@ -29,9 +29,16 @@ func (c *Controller) whole(ctx context.Context, s *source, k client.Key, root ct
 	var mirrors []logicalcluster.Name
 	var err error
 	if s.Goes == kinds.WithPlacement {
+		var barred []string
 		mirrors = slices.DeleteFunc(placed(p), func(mirror logicalcluster.Name) bool {
-			return leafIn(mirror, leaves) == nil && !c.carries(mirror, s)
+			if leafIn(mirror, leaves) != nil || c.carries(mirror, s) {
+				return false
+			}
+			barred = append(barred, nameOf(c.target(mirror), mirror))
+			return true
 		})
+		slices.Sort(barred)
+		c.tellNotCarried(ctx, s, root, notCarried(s, barred))
 		var shares []share
 		if s.WhyWithheld(root) == "" {
 			for _, mirror := range mirrors {
@@ -66,7 +73,14 @@ func (c *Controller) whole(ctx context.Context, s *source, k client.Key, root ct
 			}
 		}
 		for _, mirror := range mirrors {
-			leaf, ready, err := c.putWhole(ctx, s, full, mirror, leafIn(mirror, leaves))
+			have := leafIn(mirror, leaves)
+			if have == nil && s.Refers() {
+				if err := c.ensureCompanions(ctx, full, mirror); err != nil {
+					errs = append(errs, err)
+					continue
+				}
+			}
+			leaf, ready, err := c.putWhole(ctx, s, full, mirror, have)
 			if r := refusedByHub(err); r != nil {
 				c.tellHub(ctx, s, full, mirror, r)
 			} else if err == nil {
@@ -185,7 +199,7 @@ func placed(p *placementv1alpha1.Placement) []logicalcluster.Name {
 	return mirrors
 }
 
-// referencing returns the mirrors where workloads are, or will be, that refer to an object.
+// referencing returns the mirrors where something is, or will be, that refers to an object.
 func (c *Controller) referencing(ctx context.Context, s *source, k client.Key) ([]logicalcluster.Name, error) {
 	users := c.referring(s, k)
 	if s.GVK.Kind == "Secret" {
@@ -210,9 +224,9 @@ func (c *Controller) referencing(ctx context.Context, s *source, k client.Key) (
 	return slices.Compact(mirrors), nil
 }
 
-// sourceOf returns the source of a workload.
-func (c *Controller) sourceOf(workload ctrlclient.Object) *source {
-	k, _ := kinds.Of(workload)
+// sourceOf returns the source of a root or a leaf whose informer holds all of it.
+func (c *Controller) sourceOf(o ctrlclient.Object) *source {
+	k, _ := kinds.Of(o)
 	return c.sources[k.GVK.Kind]
 }
 
@@ -298,7 +312,7 @@ func (c *Controller) withPullSecrets(ctx context.Context, root ctrlclient.Object
 	return root, nil
 }
 
-// ensureCompanions writes what the pods of a template need into a mirror, before the pods.
+// ensureCompanions writes what a root needs into a mirror, before its leaf.
 func (c *Controller) ensureCompanions(ctx context.Context, root ctrlclient.Object, mirror logicalcluster.Name) error {
 	rk := client.KeyOf(root)
 	refs := needsOf(root)
@@ -330,31 +344,34 @@ func (c *Controller) ensureCompanions(ctx context.Context, root ctrlclient.Objec
 	return nil
 }
 
-// needed says whether a leaf has to stay although nothing asks for it any more. Workloads of its namespace in its mirror
-// are read uncached: a Service stays until the last of them is gone, anything else until none of them refers to it and all of
-// them have finished, since pods of an earlier template may need it. So are the roots that refer to it: of one that was just made
-// there may be no leaf yet.
+// needed says whether a leaf has to stay although nothing asks for it any more. What may need it in its namespace of its mirror
+// is read uncached: a Service stays until the last workload is gone, anything else until nothing refers to it and all
+// have finished, since pods of an earlier template, or the object of an earlier rendering, may need it. So are the roots that refer to it: of one
+// that was just made there may be no leaf yet.
 func (c *Controller) needed(ctx context.Context, s *source, k client.Key, p *placementv1alpha1.Placement, leaf ctrlclient.Object) (bool, error) {
 	lk := client.KeyOf(leaf)
 	if s.Goes == kinds.WithPlacement {
 		if left, err := c.hasLeft(ctx, s, k, p, lk.Cluster); err != nil || !left {
 			return true, err
 		}
+		workloads, err := c.read(ctx, lk.Cluster, lk.Namespace, kinds.Kind.MakesPods)
+		if err != nil {
+			return true, fmt.Errorf("list what may need %s %s: %w", s.GVK.Kind, lk, err)
+		}
+		return len(workloads) > 0, nil
 	}
-	leaves, err := c.workloads(ctx, lk.Cluster, lk.Namespace)
+	leaves, err := c.read(ctx, lk.Cluster, lk.Namespace, kinds.Kind.Refers)
 	if err != nil {
 		return true, fmt.Errorf("list what may need %s %s: %w", s.GVK.Kind, lk, err)
 	}
 	wanted := kinds.Reference{Kind: s.GVK.Kind, Name: k.Name}
 	if slices.ContainsFunc(leaves, func(o ctrlclient.Object) bool {
-		return s.Goes == kinds.WithPlacement || !leafView(o).Finished() || slices.Contains(needsOf(o), wanted)
+		v := leafView(o)
+		return !v.Settled || podsOf(o) != nil && !v.Finished() || slices.Contains(needsOf(o), wanted)
 	}) {
 		return true, nil
 	}
-	if s.Goes == kinds.WithPlacement {
-		return false, nil
-	}
-	roots, err := c.workloads(ctx, k.Cluster, k.Namespace)
+	roots, err := c.read(ctx, k.Cluster, k.Namespace, kinds.Kind.Refers)
 	if err != nil {
 		return true, fmt.Errorf("list what may refer to %s %s: %w", s.GVK.Kind, k, err)
 	}
@@ -365,10 +382,10 @@ func (c *Controller) needed(ctx context.Context, s *source, k client.Key, p *pla
 	}), nil
 }
 
-// workloads reads, uncached, what makes pods in a namespace.
-func (c *Controller) workloads(ctx context.Context, cluster logicalcluster.Name, namespace string) (workloads []ctrlclient.Object, err error) {
+// read reads, uncached, what a namespace has of some kinds.
+func (c *Controller) read(ctx context.Context, cluster logicalcluster.Name, namespace string, of func(kinds.Kind) bool) (objects []ctrlclient.Object, err error) {
 	for _, k := range kinds.All {
-		if !k.MakesPods() {
+		if !of(k) {
 			continue
 		}
 		list := k.NewList()
@@ -376,13 +393,13 @@ func (c *Controller) workloads(ctx context.Context, cluster logicalcluster.Name,
 			return nil, fmt.Errorf("%s: %w", k.GVR.Resource, err)
 		}
 		if err := meta.EachListItem(list, func(o runtime.Object) error {
-			workloads = append(workloads, o.(ctrlclient.Object))
+			objects = append(objects, o.(ctrlclient.Object))
 			return nil
 		}); err != nil {
 			return nil, fmt.Errorf("%s: %w", k.GVR.Resource, err)
 		}
 	}
-	return workloads, nil
+	return objects, nil
 }
 
 func (c *Controller) summariseWhole(ctx context.Context, s *source, root ctrlclient.Object, leaves []ctrlclient.Object, assigned []logicalcluster.Name) (wait time.Duration, err error) {

@@ -6,6 +6,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
@@ -26,6 +27,16 @@ const (
 	WhereReferenced Goes = "WhereReferenced"
 )
 
+// Doc is what people are told of a kind beside where it goes, in one or a few sentences each.
+type Doc struct {
+	// Down is what of a root goes down.
+	Down string
+	// Up is what comes up; empty for kinds without status.
+	Up string
+	// Not is what of a root, or which roots, do not go down; empty if there is nothing.
+	Not string
+}
+
 // Kind is one kind of object that goes down, with its rules.
 type Kind struct {
 	GVK schema.GroupVersionKind
@@ -33,12 +44,14 @@ type Kind struct {
 	// HasStatus says that the kind has a /status subresource, which travels up.
 	HasStatus bool
 	Goes      Goes
+	// Doc is what docs/kinds.md says of the kind.
+	Doc Doc
 	// Given names what the server itself makes of the kind in every workspace, or in every namespace if it has none here. It
 	// never goes down, and to have it is not to have something to run. Empty for most kinds.
 	Given types.NamespacedName
 	// New returns an empty object of the kind.
 	New func() ctrlclient.Object
-	// NewList returns an empty list of them; nil for kinds that make no pods.
+	// NewList returns an empty list of them; nil for kinds that need nothing beside them.
 	NewList func() ctrlclient.ObjectList
 	// Content returns what of a root goes down: a new object with spec or data and no metadata.
 	Content func(root ctrlclient.Object) ctrlclient.Object
@@ -48,6 +61,8 @@ type Kind struct {
 	// Dropped says, one sentence each, what of a root's content does not go down although the user wrote it; nil for
 	// kinds of which everything goes. Of a template of pods, WhatIsDropped tells for all kinds.
 	Dropped func(root ctrlclient.Object) []string
+	// References returns what an object needs beside it; nil for kinds that need nothing, and for those whose pods do.
+	References func(obj ctrlclient.Object) []Reference
 	// Template returns the template of the pods an object makes; nil, as are those below, for kinds that make none.
 	Template func(obj ctrlclient.Object) *corev1.PodTemplateSpec
 	// Pods returns how many pods a leaf asks for, and how many of them are ready.
@@ -66,21 +81,33 @@ type Kind struct {
 var All = []Kind{
 	{
 		GVK: corev1.SchemeGroupVersion.WithKind("ServiceAccount"), GVR: corev1.SchemeGroupVersion.WithResource("serviceaccounts"),
-		Goes:    WhereReferenced,
-		Given:   types.NamespacedName{Name: "default"},
+		Goes:  WhereReferenced,
+		Given: types.NamespacedName{Name: "default"},
+		Doc: Doc{
+			Down: "Its name, with `imagePullSecrets`, for what names it.",
+			Not:  "Tokens and Secrets: no credential of the physical cluster is mounted. `default` does not go; what it pulls images with is written into the pods.",
+		},
 		New:     func() ctrlclient.Object { return &corev1.ServiceAccount{} },
 		Content: serviceAccountContent,
 	},
 	{
 		GVK: corev1.SchemeGroupVersion.WithKind("ConfigMap"), GVR: corev1.SchemeGroupVersion.WithResource("configmaps"),
-		Goes:    WhereReferenced,
-		Given:   types.NamespacedName{Name: "kube-root-ca.crt"},
+		Goes:  WhereReferenced,
+		Given: types.NamespacedName{Name: "kube-root-ca.crt"},
+		Doc: Doc{
+			Down: "`data`, `binaryData`, `immutable`.",
+			Not:  "`kube-root-ca.crt`: every physical cluster has its own.",
+		},
 		New:     func() ctrlclient.Object { return &corev1.ConfigMap{} },
 		Content: configMapContent,
 	},
 	{
 		GVK: corev1.SchemeGroupVersion.WithKind("Secret"), GVR: corev1.SchemeGroupVersion.WithResource("secrets"),
-		Goes:     WhereReferenced,
+		Goes: WhereReferenced,
+		Doc: Doc{
+			Down: "`data`, `type`, `immutable`.",
+			Not:  "Tokens of ServiceAccounts, bootstrap tokens, and Helm's records of releases.",
+		},
 		New:      func() ctrlclient.Object { return &corev1.Secret{} },
 		Content:  secretContent,
 		Withheld: secretWithheld,
@@ -90,15 +117,39 @@ var All = []Kind{
 		HasStatus: true,
 		Goes:      WithPlacement,
 		Given:     types.NamespacedName{Namespace: corev1.NamespaceDefault, Name: "kubernetes"},
+		Doc: Doc{
+			Down: "All of its spec but what is under \"does not go\"; `clusterIP: None` stays.",
+			Up:   "The addresses of load balancers of all clusters that are heard of and not being left, each once.",
+			Not:  "What each cluster allocates by itself: cluster IPs and families, node ports, the health check's port. `externalIPs`. The Service `kubernetes`.",
+		},
 		New:       func() ctrlclient.Object { return &corev1.Service{} },
 		Content:   serviceContent,
 		Dropped:   serviceDropped,
 		Summarise: summariseService,
 	},
 	{
+		GVK: networkingv1.SchemeGroupVersion.WithKind("Ingress"), GVR: networkingv1.SchemeGroupVersion.WithResource("ingresses"),
+		HasStatus: true,
+		Goes:      WithPlacement,
+		Doc: Doc{
+			Down: "Its spec, whole; the Secrets of its `tls` follow it. `ingressClassName` and annotations mean what they mean in the physical cluster.",
+			Up:   "As of a Service.",
+		},
+		New:        func() ctrlclient.Object { return &networkingv1.Ingress{} },
+		NewList:    func() ctrlclient.ObjectList { return &networkingv1.IngressList{} },
+		Content:    ingressContent,
+		References: ingressReferences,
+		Summarise:  summariseIngress,
+	},
+	{
 		GVK: appsv1.SchemeGroupVersion.WithKind("Deployment"), GVR: appsv1.SchemeGroupVersion.WithResource("deployments"),
 		HasStatus: true,
 		Goes:      Divided,
+		Doc: Doc{
+			Down: "Its spec with the cluster's share of `replicas`, of `maxSurge` and of `maxUnavailable`.",
+			Up:   "Counts add up; `Available` counts all clusters, `Progressing` is the worst of them; `observedGeneration` is that of the slowest. `Placed` and `Synced` say what is wrong where.",
+			Not:  "Of its pods: `nodeName`, system priority classes, and tokens of ServiceAccounts.",
+		},
 		New:       func() ctrlclient.Object { return &appsv1.Deployment{} },
 		NewList:   func() ctrlclient.ObjectList { return &appsv1.DeploymentList{} },
 		Content:   deploymentContent,
@@ -113,6 +164,11 @@ var All = []Kind{
 		GVK: appsv1.SchemeGroupVersion.WithKind("DaemonSet"), GVR: appsv1.SchemeGroupVersion.WithResource("daemonsets"),
 		HasStatus: true,
 		Goes:      Copied,
+		Doc: Doc{
+			Down: "Its spec, whole.",
+			Up:   "Counts add up; `observedGeneration` is that of the slowest; `Placed` and `Synced` say what is wrong where.",
+			Not:  "Of its pods, as of a Deployment's.",
+		},
 		New:       func() ctrlclient.Object { return &appsv1.DaemonSet{} },
 		NewList:   func() ctrlclient.ObjectList { return &appsv1.DaemonSetList{} },
 		Content:   daemonSetContent,
@@ -167,6 +223,20 @@ func find(is func(Kind) bool) (Kind, bool) {
 
 // MakesPods says whether objects of the kind have a template of pods.
 func (k Kind) MakesPods() bool { return k.Template != nil }
+
+// Refers says whether objects of the kind may need others beside them.
+func (k Kind) Refers() bool { return k.References != nil || k.MakesPods() }
+
+// ReferencesOf returns what a root or a leaf needs beside it, each once and sorted.
+func (k Kind) ReferencesOf(obj ctrlclient.Object) []Reference {
+	switch {
+	case k.References != nil:
+		return k.References(obj)
+	case k.MakesPods():
+		return References(k.Template(obj))
+	}
+	return nil
+}
 
 // IsGiven says whether the object of that name is of the server's own making.
 func (k Kind) IsGiven(namespace, name string) bool {

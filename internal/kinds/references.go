@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Reference names an object that the pods of a template need, in the template's namespace.
+// Reference names an object that another one needs, in its namespace.
 type Reference struct {
 	// Kind is ConfigMap, Secret or ServiceAccount.
 	Kind, Name string

@@ -9,11 +9,22 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// summariseService: the load balancer's addresses are those of all assigned clusters that are heard of, each once,
-// sorted. If none of them is heard of, what was known stays: an address that may work is better than none.
 func summariseService(obj ctrlclient.Object, view View) {
-	root := obj.(*corev1.Service)
-	var ingress []corev1.LoadBalancerIngress
+	all, known := addresses(view,
+		func(leaf ctrlclient.Object) []corev1.LoadBalancerIngress {
+			return leaf.(*corev1.Service).Status.LoadBalancer.Ingress
+		},
+		func(a, b corev1.LoadBalancerIngress) int {
+			return cmp.Or(cmp.Compare(a.IP, b.IP), cmp.Compare(a.Hostname, b.Hostname))
+		})
+	if known {
+		obj.(*corev1.Service).Status.LoadBalancer.Ingress = all
+	}
+}
+
+// addresses are the load balancers' of all assigned clusters that are heard of, each once, sorted. They are not known if none of
+// them is heard of, and then what was known before stays: an address that may work is better than none.
+func addresses[A any](view View, of func(leaf ctrlclient.Object) []A, compare func(a, b A) int) (all []A, known bool) {
 	heard, assigned := false, false
 	for _, l := range view.Leaves {
 		assigned = assigned || l.Assigned
@@ -21,17 +32,12 @@ func summariseService(obj ctrlclient.Object, view View) {
 			continue
 		}
 		heard = true
-		for _, i := range l.Object.(*corev1.Service).Status.LoadBalancer.Ingress {
-			if !slices.ContainsFunc(ingress, func(have corev1.LoadBalancerIngress) bool { return equality.Semantic.DeepEqual(have, i) }) {
-				ingress = append(ingress, *i.DeepCopy())
+		for _, a := range of(l.Object) {
+			if !slices.ContainsFunc(all, func(have A) bool { return equality.Semantic.DeepEqual(have, a) }) {
+				all = append(all, a)
 			}
 		}
 	}
-	if assigned && !heard {
-		return
-	}
-	slices.SortStableFunc(ingress, func(a, b corev1.LoadBalancerIngress) int {
-		return cmp.Or(cmp.Compare(a.IP, b.IP), cmp.Compare(a.Hostname, b.Hostname))
-	})
-	root.Status.LoadBalancer.Ingress = ingress
+	slices.SortStableFunc(all, compare)
+	return all, heard || !assigned
 }

