@@ -91,12 +91,17 @@ func namespaceValue(workspace logicalcluster.Name, namespace string) string {
 	return string(workspace) + "|" + namespace
 }
 
-// needsOf returns what the pods of a root or a leaf need; nothing for what makes none, and for nil.
+// needsOf returns what a root or a leaf and its pods need; nothing for what makes none, and for nil.
 func needsOf(o ctrlclient.Object) []kinds.Reference {
-	if template := podsOf(o); template != nil {
-		return kinds.References(template)
+	k, ok := kinds.Of(o)
+	if !ok || !k.MakesPods() {
+		return nil
 	}
-	return nil
+	needs := kinds.References(k.Template(o))
+	if k.Needs != nil {
+		needs = append(needs, k.Needs(o)...)
+	}
+	return needs
 }
 
 // podsOf returns the template of the pods that a root or a leaf makes; nil for what makes none, and for nil.

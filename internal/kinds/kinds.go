@@ -19,6 +19,8 @@ const (
 	Divided Goes = "Divided"
 	// Copied kinds make pods, too, and go whole to every cluster of their Placement.
 	Copied Goes = "Copied"
+	// Single kinds make pods, too, and run whole in one cluster of their Placement at a time: never in two.
+	Single Goes = "Single"
 	// WithPlacement kinds go whole to every cluster of their Placement, and stay in a cluster until the last
 	// workload of their namespace has left it.
 	WithPlacement Goes = "WithPlacement"
@@ -50,6 +52,10 @@ type Kind struct {
 	Dropped func(root ctrlclient.Object) []string
 	// Template returns the template of the pods an object makes; nil, as are those below, for kinds that make none.
 	Template func(obj ctrlclient.Object) *corev1.PodTemplateSpec
+	// Needs returns what an object needs there before it, beside what its pods refer to; nil for most kinds.
+	Needs func(obj ctrlclient.Object) []Reference
+	// Stays says why a leaf does not leave its cluster, in half a sentence; empty if it may. Nil means that all of the kind may.
+	Stays func(leaf ctrlclient.Object) string
 	// Pods returns how many pods a leaf asks for, and how many of them are ready.
 	Pods func(leaf ctrlclient.Object) (wanted, ready int32)
 	// Observed says that its controller has seen a leaf as it is.
@@ -122,6 +128,22 @@ var All = []Kind{
 		RolledOut: daemonSetRolledOut,
 		Summarise: summariseDaemonSet,
 	},
+	{
+		GVK: appsv1.SchemeGroupVersion.WithKind("StatefulSet"), GVR: appsv1.SchemeGroupVersion.WithResource("statefulsets"),
+		HasStatus: true,
+		Goes:      Single,
+		New:       func() ctrlclient.Object { return &appsv1.StatefulSet{} },
+		NewList:   func() ctrlclient.ObjectList { return &appsv1.StatefulSetList{} },
+		Content:   statefulSetContent,
+		Dropped:   statefulSetDropped,
+		Template:  func(obj ctrlclient.Object) *corev1.PodTemplateSpec { return &obj.(*appsv1.StatefulSet).Spec.Template },
+		Needs:     statefulSetNeeds,
+		Stays:     statefulSetStays,
+		Pods:      statefulSetPods,
+		Observed:  statefulSetObserved,
+		RolledOut: statefulSetRolledOut,
+		Summarise: summariseStatefulSet,
+	},
 }
 
 // ByKind returns the entry of a kind by its name, e.g. "ConfigMap", and whether there is one.
@@ -182,6 +204,14 @@ func (k Kind) WhatIsDropped(root ctrlclient.Object) (dropped []string) {
 		dropped = append(dropped, withinFloor(k.Template(root).Spec.DeepCopy())...)
 	}
 	return dropped
+}
+
+// WhyStays says why a leaf does not leave its cluster, in half a sentence; empty if it may.
+func (k Kind) WhyStays(leaf ctrlclient.Object) string {
+	if k.Stays == nil {
+		return ""
+	}
+	return k.Stays(leaf)
 }
 
 // WhyWithheld says in one sentence why a root never goes down; empty if it does.

@@ -8,9 +8,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Reference names an object that the pods of a template need, in the template's namespace.
+// Reference names an object that a workload or its pods need, in their namespace.
 type Reference struct {
-	// Kind is ConfigMap, Secret or ServiceAccount.
+	// Kind is ConfigMap, Secret or ServiceAccount; Service for what a workload Needs.
 	Kind, Name string
 }
 

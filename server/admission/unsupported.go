@@ -32,7 +32,6 @@ var notCarriedOut = []schema.GroupResource{
 	{Resource: "nodes"},
 	{Group: "discovery.k8s.io", Resource: "endpointslices"},
 	{Group: "apps", Resource: "replicasets"},
-	{Group: "apps", Resource: "statefulsets"},
 	{Group: "batch", Resource: "jobs"},
 	{Group: "batch", Resource: "cronjobs"},
 	{Group: "autoscaling", Resource: "horizontalpodautoscalers"},
