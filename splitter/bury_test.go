@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -40,21 +41,31 @@ type mirrored struct {
 	clock   *testclock.FakeClock
 }
 
-// newMirrored starts a Controller whose informers show objects, and SyncTarget east with its mirror.
+// targetOf returns a SyncTarget that is heard of, whose syncer carries what all do, and some more.
+func targetOf(name, mirror string, carries ...string) *workloadv1alpha1.SyncTarget {
+	t := &workloadv1alpha1.SyncTarget{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), Annotations: map[string]string{lcctx.Annotation: "root"}}}
+	t.Status.Mirror, t.Status.CarriedResources = mirror, carries
+	meta.SetStatusCondition(&t.Status.Conditions, metav1.Condition{Type: workloadv1alpha1.SyncTargetReady, Status: metav1.ConditionTrue, Reason: "Heard"})
+	return t
+}
+
+// newMirrored starts a Controller whose informers show objects, and SyncTarget east, unless it is among them, with its mirror.
 func newMirrored(t *testing.T, objects ...ctrlclient.Object) *mirrored {
 	t.Helper()
-	east := &workloadv1alpha1.SyncTarget{ObjectMeta: metav1.ObjectMeta{Name: "east", UID: "east", Annotations: map[string]string{lcctx.Annotation: "root"}}}
-	east.Status.Mirror = mirrorEast
+	var carries []string
 	for _, k := range kinds.All {
-		east.Status.CarriedResources = append(east.Status.CarriedResources, k.GVR.GroupResource().String())
+		carries = append(carries, k.GVR.GroupResource().String())
 	}
-	meta.SetStatusCondition(&east.Status.Conditions, metav1.Condition{Type: workloadv1alpha1.SyncTargetReady, Status: metav1.ConditionTrue, Reason: "Heard"})
+	east := targetOf("east", mirrorEast, carries...)
 	lc := &corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{Name: corev1alpha1.LogicalClusterName, Annotations: map[string]string{lcctx.Annotation: mirrorEast}}}
 	lc.Spec.Use = corev1alpha1.LogicalClusterUseMirror
-	objects = append(objects, east, lc)
+	if !slices.ContainsFunc(objects, func(o ctrlclient.Object) bool { return o.GetName() == east.Name }) {
+		objects = append(objects, east)
+	}
+	objects = append(objects, lc)
 	m := &mirrored{clock: testclock.NewFakeClock(time.Unix(0, 0))}
 	m.objects = fake.NewClientBuilder().WithScheme(client.Scheme).WithObjects(objects...).
-		WithStatusSubresource(east, &placementv1alpha1.Placement{}, &appsv1.Deployment{}, &appsv1.DaemonSet{}, &corev1.Service{}, &networkingv1.Ingress{}).Build()
+		WithStatusSubresource(east, &placementv1alpha1.Placement{}, &appsv1.Deployment{}, &appsv1.DaemonSet{}, &appsv1.StatefulSet{}, &corev1.Service{}, &networkingv1.Ingress{}).Build()
 	clients := &client.Clients{Objects: m.objects}
 	informers, err := client.NewInformers(clients)
 	if err != nil {
@@ -70,7 +81,7 @@ func newMirrored(t *testing.T, objects ...ctrlclient.Object) *mirrored {
 	for _, i := range []interface {
 		Run(context.Context)
 		WaitSynced(context.Context) error
-	}{informers.LogicalClusters, informers.SyncTargets, informers.Placements, informers.Namespaces, informers.Of("Deployment"), informers.Of("DaemonSet"), informers.Of("Service"), informers.Of("Ingress")} {
+	}{informers.LogicalClusters, informers.SyncTargets, informers.Placements, informers.Namespaces, informers.Of("Deployment"), informers.Of("DaemonSet"), informers.Of("StatefulSet"), informers.Of("Service"), informers.Of("Ingress")} {
 		running.Go(func() { i.Run(ctx) })
 		if err := i.WaitSynced(ctx); err != nil {
 			t.Fatal(err)

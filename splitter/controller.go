@@ -255,7 +255,7 @@ func (c *Controller) referencesChanged(e change) {
 // update, or is gone: nothing that another leaf there refers to, and, before the workloads are gone, nothing that goes with them.
 func (c *Controller) companionsIn(mirror logicalcluster.Name, namespace string, gone bool) {
 	for _, s := range c.sources {
-		if s.Goes == kinds.Divided || !gone && s.Goes != kinds.WhereReferenced {
+		if s.Goes == kinds.Divided || s.Goes == kinds.Single || !gone && s.Goes != kinds.WhereReferenced {
 			continue
 		}
 		for _, leaf := range s.list(mirror, namespace) {
@@ -329,6 +329,24 @@ func (c *Controller) onSyncTarget(e client.Event[*workloadv1alpha1.SyncTarget]) 
 		return
 	}
 	c.everythingIn(mirror)
+	c.singlesFor(mirror)
+}
+
+// singlesFor asks for what waits, perhaps, to be started in a cluster.
+func (c *Controller) singlesFor(mirror logicalcluster.Name) {
+	for _, p := range c.informers.Placements.All() {
+		if !slices.Contains(placed(p), mirror) {
+			continue
+		}
+		for _, s := range c.sources {
+			if s.Goes != kinds.Single {
+				continue
+			}
+			for _, root := range s.list(client.KeyOf(p).Cluster, p.Spec.Namespace) {
+				c.queue.Add(key{s.GVK.Kind, client.KeyOf(root)})
+			}
+		}
+	}
 }
 
 // everythingIn asks for the roots of all leaves of a mirror, for the status of their Placements, and for its namespaces.
@@ -401,6 +419,8 @@ func (c *Controller) reconcile(ctx context.Context, k key) (time.Duration, error
 		next, err = c.workload(ctx, s, root.(*appsv1.Deployment), p, own, held)
 	case kinds.Copied:
 		next, err = c.copies(ctx, s, root, p, own, held)
+	case kinds.Single:
+		next, err = c.single(ctx, s, root, p, own, held)
 	default:
 		next, err = c.whole(ctx, s, k.Key, root, p, own, held)
 	}

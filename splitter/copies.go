@@ -62,7 +62,7 @@ func PlanCopies(copies []Copy) map[string]CopyStep {
 	return steps
 }
 
-// copySite is one physical cluster in the work on a workload that runs whole in each.
+// copySite is one physical cluster in the work on a workload that is not divided.
 type copySite struct {
 	name     string
 	mirror   logicalcluster.Name
@@ -71,6 +71,8 @@ type copySite struct {
 	observed bool // nothing is written there until an administrator confirms
 	barred   bool // its syncer does not carry the kind
 	needed   bool // as of a Copy, once it was looked at
+	weight   int64
+	stays    string // why the leaf does not leave the cluster; empty if it may
 	// leaf is nil if there is none; old and held as in a site.
 	leaf      ctrlclient.Object
 	old, held bool
@@ -131,7 +133,10 @@ func (c *Controller) copySites(s *source, root ctrlclient.Object, p *placementv1
 			lost: lost(t), observed: observed(t), barred: !c.carries(mirror, s), held: slices.Contains(held, mirror),
 		}
 		if leaf := leafIn(mirror, leaves); leaf != nil {
-			st.leaf, st.old = leaf, leafUID(leaf) != root.GetUID()
+			st.leaf, st.old, st.stays = leaf, leafUID(leaf) != root.GetUID(), s.WhyStays(leaf)
+		}
+		if i := slices.IndexFunc(p.Spec.Clusters, func(on placementv1alpha1.PlacedCluster) bool { return on.Mirror == string(mirror) }); i >= 0 {
+			st.weight = p.Spec.Clusters[i].Weight
 		}
 		sites = append(sites, st)
 	}
@@ -193,7 +198,7 @@ func (c *Controller) refreshCopies(ctx context.Context, s *source, root ctrlclie
 	return c.hasLeft(ctx, s, client.KeyOf(root), p, leaving...)
 }
 
-// othersLeave says whether a workload that is divided is leaving the cluster of a leaf, and the leaf's namespace, and has not left yet. It
+// othersLeave says whether a workload that is no copy is leaving the cluster of a leaf, and the leaf's namespace, and has not left yet. It
 // is read uncached; when it is gone, companionsIn asks again.
 func (c *Controller) othersLeave(ctx context.Context, leaf ctrlclient.Object) (bool, error) {
 	at := client.KeyOf(leaf)
@@ -204,7 +209,7 @@ func (c *Controller) othersLeave(ctx context.Context, leaf ctrlclient.Object) (b
 	return slices.ContainsFunc(workloads, func(o ctrlclient.Object) bool {
 		s := c.sourceOf(o)
 		root, ok := rootOf(o)
-		return ok && s.Goes == kinds.Divided && !slices.Contains(placed(c.placement(s, root)), at.Cluster)
+		return ok && s.Goes != kinds.Copied && !slices.Contains(placed(c.placement(s, root)), at.Cluster)
 	}), nil
 }
 

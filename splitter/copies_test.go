@@ -165,9 +165,7 @@ func TestDaemonSetMoves(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			east := in(mirrorEast, serves)
-			west := &workloadv1alpha1.SyncTarget{ObjectMeta: metav1.ObjectMeta{Name: "west", UID: "west", Annotations: map[string]string{lcctx.Annotation: "root"}}}
-			west.Status.Mirror, west.Status.CarriedResources = mirrorWest, []string{"daemonsets.apps"}
-			meta.SetStatusCondition(&west.Status.Conditions, metav1.Condition{Type: workloadv1alpha1.SyncTargetReady, Status: metav1.ConditionTrue, Reason: "Heard"})
+			west := targetOf("west", mirrorWest, "daemonsets.apps")
 			if tc.change != nil {
 				tc.change(west)
 			}

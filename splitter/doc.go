@@ -13,6 +13,7 @@
 //     together only within the root's strategy (DivideRollout). Targets come from the Placement and the root alone: a
 //     cluster that is not heard of changes the status, not the division.
 //   - A DaemonSet leaves a cluster only when it is rolled out in all that stay (PlanCopies).
+//   - What runs in one cluster at a time (PlanSingle) has a leaf only where an uncached read of all mirrors shows no other.
 //   - No leaf is made of what the cluster's syncer does not carry.
 //   - What pods need is written before the pods, and stays until after them.
 //   - A namespace of a mirror is used only if it is labelled as the workspace's. It goes soon after its last leaf.
@@ -24,6 +25,6 @@
 // shared informers run, then Run. If a physical cluster is down its leaves wait; if etcd is down nothing moves and everything is
 // tried again.
 //
-// Plan, PlanCopies, DivideRollout, Assign and Brake are pure; a simulation of clusters (sim_test.go) runs them in random interleavings. Read
-// plan.go first, then workload.go; copies.go is the same for what is not divided.
+// Plan, PlanCopies, PlanSingle, DivideRollout, Assign and Brake are pure; a simulation of clusters (sim_test.go) runs them in random interleavings. Read
+// plan.go first, then workload.go; copies.go and single.go are the same for what is not divided.
 package splitter

@@ -132,8 +132,11 @@ func phases(p *placementv1alpha1.Placement, sums map[logicalcluster.Name]sumOf, 
 			continue
 		}
 		phase := placementv1alpha1.PhaseDraining
-		if s.deleting == s.leaves {
+		switch {
+		case s.deleting == s.leaves:
 			phase = placementv1alpha1.PhaseDeleting
+		case s.staying > 0:
+			phase = placementv1alpha1.PhaseStaying
 		}
 		out = append(out, placementv1alpha1.PlacedClusterStatus{Name: name(mirror), Phase: phase, Replicas: s.replicas, ReadyReplicas: s.ready})
 	}

@@ -72,14 +72,19 @@ type share struct {
 	replicas int32
 }
 
-// asItSays are the replicas of a share that its cluster decides on.
-const asItSays = -1
+const (
+	// asItSays are the replicas of a share that its cluster decides on.
+	asItSays = -1
+	// noLeaf are the replicas of a share that is none: another cluster of the Placement has it all.
+	noLeaf = -2
+)
 
 // counted is what one leaf says of itself.
 type counted struct {
 	of       rendition
 	phase    placementv1alpha1.PlacedClusterPhase
 	deleting bool
+	stays    bool // does not leave its cluster, wherever it is placed
 	replicas int32
 	ready    int32
 }
@@ -94,6 +99,7 @@ type space struct {
 // sumOf is what roots come to in one mirror.
 type sumOf struct {
 	leaves, deleting int
+	staying          int
 	replicas, ready  int32
 	phases           [5]int // by the index in phaseOrder, of leaves and of those that a plan lacks
 }
@@ -108,6 +114,7 @@ func count(leaf ctrlclient.Object) counted {
 	n.of.generation, _ = strconv.ParseInt(leaf.GetAnnotations()[workloadv1alpha1.RootGenerationAnnotation], 10, 64)
 	if k, ok := kinds.Of(leaf); ok && k.MakesPods() {
 		n.replicas, n.ready = k.Pods(leaf)
+		n.stays = !n.deleting && k.WhyStays(leaf) != ""
 	}
 	return n
 }
@@ -136,14 +143,22 @@ func (g *goal) share(mirror logicalcluster.Name) (replicas int32, ok bool) {
 	return g.shares[i].replicas, true
 }
 
-// lacking is what a leaf comes to that a plan has and that is not there.
-var lacking = sumOf{}.with(placementv1alpha1.PhasePending)
+// without is what a share comes to where there is no leaf.
+func (s share) without() sumOf {
+	if s.replicas == noLeaf {
+		return sumOf{}.with(placementv1alpha1.PhaseReady)
+	}
+	return sumOf{}.with(placementv1alpha1.PhasePending)
+}
 
 // sum is what a leaf in a mirror comes to, given its root.
 func (n counted) sum(r *tallied, mirror logicalcluster.Name) sumOf {
 	s := sumOf{leaves: 1, replicas: n.replicas, ready: n.ready}
 	if n.deleting {
 		s.deleting = 1
+	}
+	if n.stays {
+		s.staying = 1
 	}
 	return s.with(n.under(r, mirror))
 }
@@ -168,7 +183,7 @@ func (r *tallied) all() map[logicalcluster.Name]sumOf {
 	}
 	for _, s := range r.plan.shares {
 		if _, ok := sums[s.mirror]; !ok {
-			sums[s.mirror] = lacking
+			sums[s.mirror] = s.without()
 		}
 	}
 	return sums
@@ -183,8 +198,8 @@ func (r *tallied) sum(mirror logicalcluster.Name) (sum sumOf) {
 		}
 		sum = sum.plus(leaf.sum(r, mirror), 1)
 	}
-	if _, ok := r.plan.share(mirror); ok && sum.leaves == 0 {
-		return lacking
+	if replicas, ok := r.plan.share(mirror); ok && sum.leaves == 0 {
+		return share{mirror, replicas}.without()
 	}
 	return sum
 }
@@ -193,6 +208,7 @@ func (r *tallied) sum(mirror logicalcluster.Name) (sum sumOf) {
 func (s sumOf) plus(o sumOf, times int) sumOf {
 	s.leaves += o.leaves * times
 	s.deleting += o.deleting * times
+	s.staying += o.staying * times
 	s.replicas += o.replicas * int32(times)
 	s.ready += o.ready * int32(times)
 	for i, n := range o.phases {

@@ -184,7 +184,7 @@ func TestPhases(t *testing.T) {
 				}
 			}
 			if tc.lacks {
-				sums["mirror-east"] = sums["mirror-east"].plus(lacking, 1)
+				sums["mirror-east"] = sums["mirror-east"].plus(share{}.without(), 1)
 			}
 			p := &placementv1alpha1.Placement{Spec: placementv1alpha1.PlacementSpec{Clusters: []placementv1alpha1.PlacedCluster{{Name: "east", Mirror: "mirror-east"}}}}
 			got := phases(p, sums, func(m logicalcluster.Name) string { return string(m) })

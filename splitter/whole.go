@@ -312,7 +312,7 @@ func (c *Controller) withPullSecrets(ctx context.Context, root ctrlclient.Object
 	return root, nil
 }
 
-// ensureCompanions writes what a root needs into a mirror, before its leaf.
+// ensureCompanions writes what a root and its pods need into a mirror, before its leaf.
 func (c *Controller) ensureCompanions(ctx context.Context, root ctrlclient.Object, mirror logicalcluster.Name) error {
 	rk := client.KeyOf(root)
 	refs := needsOf(root)
@@ -330,7 +330,14 @@ func (c *Controller) ensureCompanions(ctx context.Context, root ctrlclient.Objec
 		if leafIn(mirror, s.leaves(k)) != nil {
 			continue // its own key keeps it up to date
 		}
-		full, why, err := c.full(ctx, s, k, nil)
+		var have ctrlclient.Object
+		if s.Goes != kinds.WhereReferenced { // which has a Placement of its own, perhaps
+			var ok bool
+			if have, ok = s.get(k); !ok || have.GetDeletionTimestamp() != nil || !slices.Contains(placed(c.placement(s, k)), mirror) {
+				continue
+			}
+		}
+		full, why, err := c.full(ctx, s, k, have)
 		if err != nil {
 			return err
 		}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -301,6 +302,14 @@ func (s *Syncer) bury(ctx context.Context, k key, leaf *unstructured.Unstructure
 	// Its event brings us back when it is gone; the time is for an event that was missed.
 	pending := outcome{down: live, again: silence}
 	done := toBury(leaf, live, types.UID(s.config.UID)) == leaveIt
+	if live == nil && runsOnce(k) {
+		switch left, err := s.podsLeft(ctx, k); {
+		case err != nil:
+			return outcome{}, fmt.Errorf("look for pods that %s left: %w", k, err)
+		case left:
+			return outcome{unknown: true, undecided: true, again: time.Second}, nil
+		}
+	}
 	switch {
 	case done:
 		pending = outcome{unknown: true, undecided: true}
@@ -345,6 +354,25 @@ func (s *Syncer) bury(ctx context.Context, k key, leaf *unstructured.Unstructure
 	klog.FromContext(ctx).V(2).Info("Deleted for a tombstone", "object", k.String())
 	pending.again = beatEvery
 	return pending, nil
+}
+
+// runsOnce says whether objects of a kind run in one cluster at a time, so that another waits until nothing of them is left here.
+func runsOnce(k key) bool {
+	kind, ok := kinds.ByResource(k.resource.GroupResource())
+	return ok && kind.Goes == kinds.Single
+}
+
+// podsLeft says whether pods run of what is not there any more: somebody in the physical cluster deleted it without waiting for them.
+func (s *Syncer) podsLeft(ctx context.Context, k key) (left bool, err error) {
+	kind, _ := kinds.ByResource(k.resource.GroupResource())
+	c := &claim{room: s.room}
+	defer c.free()
+	err = s.listMetadata(ctx, c, corev1.SchemeGroupVersion.WithResource("pods"), k.namespace, func(pod *unstructured.Unstructured) error {
+		owner := metav1.GetControllerOfNoCopy(pod)
+		left = left || owner != nil && owner.Kind == kind.GVK.Kind && owner.APIVersion == kind.GVK.GroupVersion().String() && owner.Name == k.name
+		return nil
+	})
+	return left, err
 }
 
 // gone says whether an API server said that an object does not exist. Somebody before it may answer 404 too, for instance

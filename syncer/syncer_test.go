@@ -108,6 +108,7 @@ func TestSyncer(t *testing.T) {
 		{"refusal by the cluster", (*world).quota},
 		{"absence deletes nothing", (*world).absence},
 		{"tombstone waits until it is gone", (*world).tombstone},
+		{"tombstone waits for pods that were left", (*world).podsLeft},
 		{"cut connection", (*world).cut},
 		{"rights taken away", (*world).blindness},
 		{"restored hub", (*world).restored},
@@ -821,6 +822,65 @@ func (w *world) tombstone() {
 		_, err := w.mirror.AppsV1().Deployments(ns).Get(w.Context(), "web", metav1.GetOptions{})
 		return notGone(err)
 	})
+}
+
+// podsLeft: somebody below deleted what runs in one cluster at a time, and not its pods: it may not run elsewhere before they are gone.
+func (w *world) podsLeft() {
+	const name = "db"
+	labels := map[string]string{"app": name}
+	leaf := &appsv1.StatefulSet{ObjectMeta: leafMeta(name, ns, "root-db", "h-db"), Spec: appsv1.StatefulSetSpec{
+		Replicas: ptr.To[int32](1), Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: corev1.PodTemplateSpec{
+			ObjectMeta: metav1.ObjectMeta{Labels: labels, Finalizers: []string{"test.example/hold"}},
+			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: name, Image: "registry.example/db"}}},
+		},
+	}}
+	_, err := w.mirror.AppsV1().StatefulSets(ns).Create(w.Context(), leaf, metav1.CreateOptions{})
+	w.must(err)
+	w.eventually("its pod runs, and is reported", func() string {
+		now, err := w.mirror.AppsV1().StatefulSets(ns).Get(w.Context(), name, metav1.GetOptions{})
+		if err != nil || now.Status.ReadyReplicas != 1 {
+			return fmt.Sprintf("%+v %v", now.Status, err)
+		}
+		return ""
+	})
+	w.stop()
+	w.must(w.mirror.AppsV1().StatefulSets(ns).Delete(w.Context(), name, metav1.DeleteOptions{}))
+	w.must(w.east.AppsV1().StatefulSets(ns).Delete(w.Context(), name, metav1.DeleteOptions{PropagationPolicy: ptr.To(metav1.DeletePropagationBackground)}))
+	w.eventually("it is gone below, and its pod is about to", func() string {
+		if _, err := w.east.AppsV1().StatefulSets(ns).Get(w.Context(), name, metav1.GetOptions{}); notGone(err) != "" {
+			return notGone(err)
+		}
+		pod, err := w.east.CoreV1().Pods(ns).Get(w.Context(), name+"-0", metav1.GetOptions{})
+		if err != nil || pod.DeletionTimestamp == nil {
+			return fmt.Sprintf("%v %v", pod.DeletionTimestamp, err)
+		}
+		return ""
+	})
+	var looks atomic.Int32
+	w.before = func(req *http.Request) {
+		if strings.HasSuffix(req.URL.Path, "/namespaces/"+ns+"/pods") {
+			looks.Add(1)
+		}
+	}
+	w.start()
+	w.eventually("the syncer looks for pods once and again", func() string {
+		if n := looks.Load(); n < 2 {
+			return fmt.Sprintf("%d times", n)
+		}
+		return ""
+	})
+	if now, err := w.mirror.AppsV1().StatefulSets(ns).Get(w.Context(), name, metav1.GetOptions{}); err != nil || len(now.Finalizers) == 0 {
+		w.Fatalf("the leaf went before its pod: %v %v", now.GetFinalizers(), err)
+	}
+	_, err = w.east.CoreV1().Pods(ns).Patch(w.Context(), name+"-0", types.JSONPatchType, []byte(`[{"op":"remove","path":"/metadata/finalizers"}]`), metav1.PatchOptions{})
+	w.must(err)
+	w.eventually("the leaf goes after its pod", func() string {
+		_, err := w.mirror.AppsV1().StatefulSets(ns).Get(w.Context(), name, metav1.GetOptions{})
+		return notGone(err)
+	})
+	w.stop()
+	w.before = nil
+	w.start()
 }
 
 func (w *world) cut() {

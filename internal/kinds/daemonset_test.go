@@ -123,7 +123,7 @@ func TestSummariseDaemonSet(t *testing.T) {
 			if diff := cmp.Diff(tc.conditions, conditions); diff != "" {
 				t.Errorf("%s: conditions: -want, +got:\n%s", tc.reason, diff)
 			}
-			if done := daemonSetRolloutDone(t, root); done != tc.done {
+			if done := rolloutStatusEnds(t, "DaemonSet", root); done != tc.done {
 				t.Errorf("%s: rollout status ends: %v, want %v", tc.reason, done, tc.done)
 			}
 			before := root.DeepCopy()
@@ -136,14 +136,14 @@ func TestSummariseDaemonSet(t *testing.T) {
 	}
 }
 
-// daemonSetRolloutDone is what `kubectl rollout status` decides; it takes a DaemonSet that wants no pod for done.
-func daemonSetRolloutDone(t *testing.T, d *appsv1.DaemonSet) bool {
+// rolloutStatusEnds is what `kubectl rollout status` decides; it takes a DaemonSet that wants no pod for done.
+func rolloutStatusEnds(t *testing.T, kind string, o runtime.Object) bool {
 	t.Helper()
-	viewer, err := polymorphichelpers.StatusViewerFor(appsv1.SchemeGroupVersion.WithKind("DaemonSet").GroupKind())
+	viewer, err := polymorphichelpers.StatusViewerFor(appsv1.SchemeGroupVersion.WithKind(kind).GroupKind())
 	if err != nil {
 		t.Fatal(err)
 	}
-	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(d)
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,7 +12,6 @@ var Kept = []schema.GroupResource{
 	{Resource: "nodes"},
 	{Group: "discovery.k8s.io", Resource: "endpointslices"},
 	{Group: "apps", Resource: "replicasets"},
-	{Group: "apps", Resource: "statefulsets"},
 	{Group: "batch", Resource: "jobs"},
 	{Group: "autoscaling", Resource: "horizontalpodautoscalers"},
 	{Group: "policy", Resource: "poddisruptionbudgets"},

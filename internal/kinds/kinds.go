@@ -20,6 +20,8 @@ const (
 	Divided Goes = "Divided"
 	// Copied kinds make pods, too, and go whole to every cluster of their Placement.
 	Copied Goes = "Copied"
+	// Single kinds make pods, too, and run whole in one cluster of their Placement at a time: never in two.
+	Single Goes = "Single"
 	// WithPlacement kinds go whole to every cluster of their Placement, and stay in a cluster until the last
 	// workload of their namespace has left it.
 	WithPlacement Goes = "WithPlacement"
@@ -61,10 +63,12 @@ type Kind struct {
 	// Dropped says, one sentence each, what of a root's content does not go down although the user wrote it; nil for
 	// kinds of which everything goes. Of a template of pods, WhatIsDropped tells for all kinds.
 	Dropped func(root ctrlclient.Object) []string
-	// References returns what an object needs beside it; nil for kinds that need nothing, and for those whose pods do.
+	// References returns what an object needs beside it, beyond what its pods do; nil for most kinds.
 	References func(obj ctrlclient.Object) []Reference
 	// Template returns the template of the pods an object makes; nil, as are those below, for kinds that make none.
 	Template func(obj ctrlclient.Object) *corev1.PodTemplateSpec
+	// Stays says why a leaf does not leave its cluster, in half a sentence; empty if it may. Nil means that all of the kind may.
+	Stays func(leaf ctrlclient.Object) string
 	// Pods returns how many pods a leaf asks for, and how many of them are ready.
 	Pods func(leaf ctrlclient.Object) (wanted, ready int32)
 	// Observed says that its controller has seen a leaf as it is.
@@ -178,6 +182,27 @@ var All = []Kind{
 		RolledOut: daemonSetRolledOut,
 		Summarise: summariseDaemonSet,
 	},
+	{
+		GVK: appsv1.SchemeGroupVersion.WithKind("StatefulSet"), GVR: appsv1.SchemeGroupVersion.WithResource("statefulsets"),
+		HasStatus:  true,
+		Goes:       Single,
+		Doc: Doc{
+			Down: "Its spec, whole, after the Service that it names.",
+			Up:   "What its leaf says, also of revisions; `Placed` and `Synced` say what is wrong where.",
+			Not:  "`volumeName` of its claims; of its pods, as of a Deployment's. With volumes it does not leave a cluster that it has run in.",
+		},
+		New:        func() ctrlclient.Object { return &appsv1.StatefulSet{} },
+		NewList:    func() ctrlclient.ObjectList { return &appsv1.StatefulSetList{} },
+		Content:    statefulSetContent,
+		Dropped:    statefulSetDropped,
+		Template:   func(obj ctrlclient.Object) *corev1.PodTemplateSpec { return &obj.(*appsv1.StatefulSet).Spec.Template },
+		References: statefulSetReferences,
+		Stays:      statefulSetStays,
+		Pods:       statefulSetPods,
+		Observed:   statefulSetObserved,
+		RolledOut:  statefulSetRolledOut,
+		Summarise:  summariseStatefulSet,
+	},
 }
 
 // ByKind returns the entry of a kind by its name, e.g. "ConfigMap", and whether there is one.
@@ -227,15 +252,16 @@ func (k Kind) MakesPods() bool { return k.Template != nil }
 // Refers says whether objects of the kind may need others beside them.
 func (k Kind) Refers() bool { return k.References != nil || k.MakesPods() }
 
-// ReferencesOf returns what a root or a leaf needs beside it, each once and sorted.
+// ReferencesOf returns what a root or a leaf, and its pods, need beside it.
 func (k Kind) ReferencesOf(obj ctrlclient.Object) []Reference {
-	switch {
-	case k.References != nil:
-		return k.References(obj)
-	case k.MakesPods():
-		return References(k.Template(obj))
+	var needs []Reference
+	if k.MakesPods() {
+		needs = References(k.Template(obj))
 	}
-	return nil
+	if k.References != nil {
+		needs = append(needs, k.References(obj)...)
+	}
+	return needs
 }
 
 // IsGiven says whether the object of that name is of the server's own making.
@@ -252,6 +278,14 @@ func (k Kind) WhatIsDropped(root ctrlclient.Object) (dropped []string) {
 		dropped = append(dropped, withinFloor(k.Template(root).Spec.DeepCopy())...)
 	}
 	return dropped
+}
+
+// WhyStays says why a leaf does not leave its cluster, in half a sentence; empty if it may.
+func (k Kind) WhyStays(leaf ctrlclient.Object) string {
+	if k.Stays == nil {
+		return ""
+	}
+	return k.Stays(leaf)
 }
 
 // WhyWithheld says in one sentence why a root never goes down; empty if it does.

@@ -8,9 +8,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Reference names an object that another one needs, in its namespace.
+// Reference names an object that another one, or its pods, need, in its namespace.
 type Reference struct {
-	// Kind is ConfigMap, Secret or ServiceAccount.
+	// Kind is ConfigMap, Secret or ServiceAccount; Service, of what a StatefulSet needs.
 	Kind, Name string
 }
 

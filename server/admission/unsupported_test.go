@@ -38,8 +38,8 @@ func TestUnsupportedWarns(t *testing.T) {
 	}{
 		"kind without effect": {
 			reason: "nobody may believe that it runs",
-			object: &appsv1.StatefulSet{}, resource: appsv1.SchemeGroupVersion.WithResource("statefulsets"),
-			want: "statefulsets.apps are kept but have no effect yet",
+			object: &appsv1.ReplicaSet{}, resource: appsv1.SchemeGroupVersion.WithResource("replicasets"),
+			want: "replicasets.apps are kept but have no effect yet",
 		},
 		"node of its choice": {
 			reason:   "what makes pods is looked at, whatever kind it is",
@@ -118,7 +118,7 @@ func TestUnsupportedWarns(t *testing.T) {
 			reason:   "it would be taken for a wish, and ignored in silence",
 			object:   &core.ConfigMap{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"placement.atoll.dev/clusters": "east"}}},
 			resource: corev1.SchemeGroupVersion.WithResource("configmaps"),
-			want:     "placement.atoll.dev/clusters has no effect on configmaps, which follow the workloads that refer to them: it counts on services, ingresses.networking.k8s.io, deployments.apps, daemonsets.apps, namespaces, logicalclusters.core.kcp.io",
+			want:     "placement.atoll.dev/clusters has no effect on configmaps, which follow the workloads that refer to them: it counts on services, ingresses.networking.k8s.io, deployments.apps, daemonsets.apps, statefulsets.apps, namespaces, logicalclusters.core.kcp.io",
 		},
 		"annotation of what goes nowhere": {
 			reason:   "the same",
@@ -143,7 +143,7 @@ func TestUnsupportedWarns(t *testing.T) {
 		},
 		"mirror": {
 			reason: "the system writes there, nobody reads warnings",
-			object: &appsv1.StatefulSet{}, resource: appsv1.SchemeGroupVersion.WithResource("statefulsets"), mirror: true,
+			object: &appsv1.ReplicaSet{}, resource: appsv1.SchemeGroupVersion.WithResource("replicasets"), mirror: true,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -338,7 +338,7 @@ func lackCell(phase placementv1alpha1.PlacedClusterPhase) string {
 func clusterCell(c placementv1alpha1.PlacedClusterStatus) string {
 	cell := fmt.Sprintf("%s %d/%d", c.Name, c.ReadyReplicas, c.Replicas)
 	switch c.Phase {
-	case placementv1alpha1.PhaseRefused, placementv1alpha1.PhaseDraining, placementv1alpha1.PhaseDeleting:
+	case placementv1alpha1.PhaseRefused, placementv1alpha1.PhaseDraining, placementv1alpha1.PhaseDeleting, placementv1alpha1.PhaseStaying:
 		cell += " " + string(c.Phase)
 	}
 	return cell

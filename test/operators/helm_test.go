@@ -12,17 +12,17 @@ import (
 	"atoll.dev/atoll/test/framework"
 )
 
-// chart has a hook of each moment, two of which are Jobs, and a StatefulSet, which --wait waits for.
+// chart has a hook of each moment, two of which are Jobs, and a ReplicaSet, which --wait waits for and nothing but this test
+// carries out.
 var chart = map[string]string{
 	"Chart.yaml": "{apiVersion: v2, name: hooked, version: 0.1.0}",
 	"values.yaml": `{tag: "1"}
 `,
 	"templates/app.yaml": `
 apiVersion: apps/v1
-kind: StatefulSet
+kind: ReplicaSet
 metadata: {name: {{ .Release.Name }}}
 spec:
-  serviceName: {{ .Release.Name }}
   selector: {matchLabels: {app: {{ .Release.Name }}}}
   template:
     metadata: {labels: {app: {{ .Release.Name }}}}
@@ -57,7 +57,7 @@ func TestT8_HelmHooks(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.both(t, "Release", release)
-	done(t, "install and upgrade wait for a Job of a hook, then for a StatefulSet; a hook that fails fails the upgrade, a rollback follows; uninstall runs its hooks")
+	done(t, "install and upgrade wait for a Job of a hook, then for a ReplicaSet; a hook that fails fails the upgrade, a rollback follows; uninstall runs its hooks")
 	w.apart(t)
 }
 
@@ -102,12 +102,12 @@ func release(t *testing.T, ws *workspace) {
 	}
 	ready := func(result <-chan error, image string) {
 		t.Helper()
-		ws.shows(t, image, "statefulset", name, "--ignore-not-found", "-o", "jsonpath={.spec.template.spec.containers[0].image}")
-		waits(result, "the StatefulSet")
-		generation := ws.kubectl(t, "get", "statefulset", name, "-o", "jsonpath={.metadata.generation}")
-		ws.kubectl(t, "patch", "statefulset", name, "--subresource=status", "--type=merge", "-p", fmt.Sprintf(
-			`{"status":{"observedGeneration":%s,"replicas":1,"readyReplicas":1,"availableReplicas":1,"currentReplicas":1,"updatedReplicas":1,"currentRevision":"r%s","updateRevision":"r%s"}}`,
-			generation, generation, generation))
+		ws.shows(t, image, "replicaset", name, "--ignore-not-found", "-o", "jsonpath={.spec.template.spec.containers[0].image}")
+		waits(result, "the ReplicaSet")
+		generation := ws.kubectl(t, "get", "replicaset", name, "-o", "jsonpath={.metadata.generation}")
+		ws.kubectl(t, "patch", "replicaset", name, "--subresource=status", "--type=merge", "-p", fmt.Sprintf(
+			`{"status":{"observedGeneration":%s,"replicas":1,"fullyLabeledReplicas":1,"readyReplicas":1,"availableReplicas":1}}`,
+			generation))
 	}
 	ended := func(result <-chan error) {
 		t.Helper()
@@ -134,7 +134,7 @@ func release(t *testing.T, ws *workspace) {
 	if err := <-broken; err == nil || !strings.Contains(err.Error(), "pre-upgrade hooks failed") {
 		t.Errorf("%s: an upgrade whose hook failed: %v", ws.name, err)
 	}
-	ws.shows(t, "registry.example/app:2", "statefulset", name, "-o", "jsonpath={.spec.template.spec.containers[0].image}")
+	ws.shows(t, "registry.example/app:2", "replicaset", name, "-o", "jsonpath={.spec.template.spec.containers[0].image}")
 	ws.shows(t, "failed", "secrets", "-l", "owner=helm,version=3,name="+name, "-o", "jsonpath={.items[*].metadata.labels.status}")
 
 	back := helm("rollback", name, "1", "--wait", "--timeout", "2m")
@@ -142,7 +142,7 @@ func release(t *testing.T, ws *workspace) {
 	ended(back)
 
 	ended(helm("uninstall", name, "--wait", "--timeout", "2m"))
-	ws.shows(t, "", "statefulsets,secrets", "-l", "owner=helm", "-o", "name")
+	ws.shows(t, "", "replicasets,secrets", "-l", "owner=helm", "-o", "name")
 	framework.Eventually(t, patience, "what hooks left is left", func() string {
 		out, err := ws.try("", "get", "configmaps", name+"-pre-delete", name+"-post-delete", "-o", "name")
 		if err != nil {

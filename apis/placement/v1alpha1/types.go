@@ -127,6 +127,7 @@ const (
 	PhaseRefused  PlacedClusterPhase = "Refused"  // the physical cluster would not take it
 	PhaseDraining PlacedClusterPhase = "Draining" // left by the decision, waits for the replacement
 	PhaseDeleting PlacedClusterPhase = "Deleting" // tombstone: goes when it is gone downstream
+	PhaseStaying  PlacedClusterPhase = "Staying"  // left by the decision, and what has its volumes there does not move
 )
 
 // PlacedClusterStatus is the state of one cluster of a placement.

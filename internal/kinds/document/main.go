@@ -23,6 +23,7 @@ const (
 var where = map[kinds.Goes]string{
 	kinds.Divided:         "divided over the clusters of its Placement",
 	kinds.Copied:          "whole, to every cluster of its Placement",
+	kinds.Single:          "whole, to one cluster of its Placement at a time",
 	kinds.WithPlacement:   "whole, to every cluster of its Placement, and leaves after the workloads of its namespace",
 	kinds.WhereReferenced: "where something refers to it",
 }
@@ -41,6 +42,11 @@ func run(args []string) error {
 	text, err := os.ReadFile(args[0])
 	if err != nil {
 		return err
+	}
+	for _, k := range kinds.All {
+		if where[k.Goes] == "" {
+			return fmt.Errorf("nothing says in words where a kind goes that is %s, such as %s", k.Goes, k.GVK.Kind)
+		}
 	}
 	before, rest, ok := bytes.Cut(text, []byte(begin))
 	_, after, closed := bytes.Cut(rest, []byte(end))

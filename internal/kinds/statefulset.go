@@ -1,0 +1,140 @@
+package kinds
+
+import (
+	"fmt"
+	"slices"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+)
+
+// statefulSetContent: a claim that names a volume would take whichever of the physical cluster's it likes.
+func statefulSetContent(root ctrlclient.Object) ctrlclient.Object {
+	out := &appsv1.StatefulSet{Spec: *root.(*appsv1.StatefulSet).Spec.DeepCopy()}
+	podsContent(&out.Spec.Template.Spec)
+	for i := range out.Spec.VolumeClaimTemplates {
+		out.Spec.VolumeClaimTemplates[i].Spec.VolumeName = ""
+	}
+	return out
+}
+
+func statefulSetDropped(root ctrlclient.Object) (dropped []string) {
+	for _, claim := range root.(*appsv1.StatefulSet).Spec.VolumeClaimTemplates {
+		if claim.Spec.VolumeName != "" {
+			dropped = append(dropped, fmt.Sprintf("volumeName in volumeClaimTemplate %s: volumes of a physical cluster are given out by it", claim.Name))
+		}
+	}
+	return dropped
+}
+
+// statefulSetReferences: its pods have the names that its Service gives them from their start.
+func statefulSetReferences(obj ctrlclient.Object) []Reference {
+	if name := obj.(*appsv1.StatefulSet).Spec.ServiceName; name != "" {
+		return []Reference{{"Service", name}}
+	}
+	return nil
+}
+
+func statefulSetPods(leaf ctrlclient.Object) (wanted, ready int32) {
+	s := leaf.(*appsv1.StatefulSet)
+	return ptr.Deref(s.Spec.Replicas, 1), s.Status.ReadyReplicas
+}
+
+func statefulSetObserved(leaf ctrlclient.Object) bool {
+	s := leaf.(*appsv1.StatefulSet)
+	return s.Status.ObservedGeneration >= s.Generation
+}
+
+// statefulSetRolledOut asks for more than `kubectl rollout status`: what a partition holds back, or is updated by hand (OnDelete), is
+// of an earlier template, and needs what that refers to.
+func statefulSetRolledOut(leaf ctrlclient.Object) bool {
+	want, _ := statefulSetPods(leaf)
+	s := leaf.(*appsv1.StatefulSet).Status
+	return s.Replicas == want && s.UpdatedReplicas == want && s.AvailableReplicas == want
+}
+
+// statefulSetStays: what its pods wrote to volumes lies in the cluster, once they were there. Volumes that end with their pod do not count.
+func statefulSetStays(leaf ctrlclient.Object) string {
+	s := leaf.(*appsv1.StatefulSet)
+	claims := len(s.Spec.VolumeClaimTemplates) > 0 || slices.ContainsFunc(s.Spec.Template.Spec.Volumes, func(v corev1.Volume) bool {
+		return v.PersistentVolumeClaim != nil
+	})
+	ran := s.Annotations[workloadv1alpha1.AppliedAnnotation] != "" || s.Status.ObservedGeneration > 0 || s.Status.Replicas > 0
+	if !claims || !ran {
+		return ""
+	}
+	return "its data is in volumes there, which cannot be moved yet"
+}
+
+// summariseStatefulSet tells of the one cluster that it runs in. As with a Deployment, pods of a cluster that is being left are none that are
+// updated, so that `kubectl rollout status` ends with the move; and those of a cluster that is not heard of are not ready.
+func summariseStatefulSet(obj ctrlclient.Object, view View) {
+	root := obj.(*appsv1.StatefulSet)
+	s := &root.Status
+	sum := appsv1.StatefulSetStatus{
+		ObservedGeneration: s.ObservedGeneration, CollisionCount: s.CollisionCount,
+		CurrentRevision: s.CurrentRevision, UpdateRevision: s.UpdateRevision,
+	}
+	var unsettled int32 // updated by a report on an earlier rendering, which may have had another template
+	for _, l := range view.Leaves {
+		d, _ := l.Object.(*appsv1.StatefulSet)
+		if d == nil {
+			continue
+		}
+		sum.Replicas += d.Status.Replicas
+		if !l.Lost {
+			sum.ReadyReplicas += d.Status.ReadyReplicas
+			sum.AvailableReplicas += d.Status.AvailableReplicas
+		}
+		if c := d.Status.CollisionCount; c != nil && *c > ptr.Deref(sum.CollisionCount, -1) {
+			sum.CollisionCount = ptr.To(*c)
+		}
+		if !l.Assigned {
+			continue
+		}
+		sum.CurrentReplicas += d.Status.CurrentReplicas
+		if l.Current && l.Settled {
+			sum.UpdatedReplicas += d.Status.UpdatedReplicas
+		} else {
+			unsettled += d.Status.UpdatedReplicas
+		}
+		if d.Status.UpdateRevision != "" {
+			sum.CurrentRevision, sum.UpdateRevision = d.Status.CurrentRevision, d.Status.UpdateRevision
+		}
+		for _, c := range d.Status.Conditions {
+			if !isOurs(string(c.Type)) {
+				sum.Conditions = append(sum.Conditions, c)
+			}
+		}
+	}
+	if root.Generation == s.ObservedGeneration {
+		// What was told of this generation holds on while its metadata goes down.
+		sum.UpdatedReplicas += min(unsettled, max(0, s.UpdatedReplicas-sum.UpdatedReplicas))
+	}
+	if view.observed() {
+		sum.ObservedGeneration = max(sum.ObservedGeneration, root.Generation)
+	}
+	for _, c := range view.troubles() {
+		now := appsv1.StatefulSetCondition{
+			Type: appsv1.StatefulSetConditionType(c.condition), Status: corev1.ConditionFalse, Reason: c.Reason.Reason, Message: c.Message,
+			LastTransitionTime: metav1.NewTime(view.Now),
+		}
+		for _, before := range s.Conditions {
+			if before.Type == now.Type && before.Status == now.Status {
+				now.LastTransitionTime = before.LastTransitionTime
+			}
+		}
+		sum.Conditions = append(sum.Conditions, now)
+	}
+	*s = sum
+}
+
+// isOurs says that a type of condition is one of a root, which a leaf cannot speak of.
+func isOurs(condition string) bool {
+	return condition == ConditionPlaced || condition == ConditionSynced
+}

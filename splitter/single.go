@@ -1,0 +1,295 @@
+package splitter
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/internal/kinds"
+)
+
+// Single is what a plan has to know of a workload in one physical cluster, where it runs in one at a time.
+type Single struct {
+	// Name sorts and identifies the cluster.
+	Name string
+	// Assigned says that the Placement names the cluster, with that Weight.
+	Assigned bool
+	Weight   int64
+	// Barred says that no leaf is made there: the cluster's syncer does not carry the kind.
+	Barred bool
+	// Unheard says that the cluster is not heard of, or that nothing is changed there: what it runs is not known.
+	Unheard bool
+	// Exists says that there is a leaf; Deleting that it is a tombstone, or has to become one because its root is no more.
+	Exists, Deleting bool
+	// Stays says that the leaf does not leave the cluster, wherever it is placed.
+	Stays bool
+}
+
+// takes says that the workload can be started there.
+func (s Single) takes() bool { return !s.Barred && !s.Unheard }
+
+// SinglePlan is the next step of a workload that runs in one cluster at a time.
+type SinglePlan struct {
+	// Seat is the cluster that it is in, or that it is started in when it is gone everywhere else; empty if in none.
+	Seat string
+	// Next is where it is to go and cannot yet; empty if it is where it is to be.
+	Next string
+	// Steps are those of the clusters, by their name.
+	Steps map[string]CopyStep
+}
+
+// PlanSingle returns the next step, so that repeating plan and report ends with a leaf in one assigned cluster, and none elsewhere.
+//
+// Break before make: a leaf is made only where there is no other, tombstones included, since a tombstone goes only after what it ran. A
+// cluster that is not heard of keeps its leaf, and with it the workload, until it is heard of or its mirror is gone; and none is left for
+// one that cannot start it. What is in an assigned cluster stays there; else the heaviest is chosen, the first by name of several.
+func PlanSingle(singles []Single) SinglePlan {
+	plan := SinglePlan{Steps: make(map[string]CopyStep, len(singles))}
+	var here, there *Single // where it is, where it would be started
+	exists := 0
+	for i := range singles {
+		s := &singles[i]
+		if s.Exists {
+			exists++
+		}
+		if s.Exists && !s.Deleting && (here == nil || compareHolders(*s, *here) < 0) {
+			here = s
+		}
+		if s.Assigned && (there == nil || compareStarts(*s, *there) < 0) {
+			there = s
+		}
+	}
+	switch {
+	case here != nil && (here.Assigned || here.Stays):
+		plan.Seat = here.Name
+	case here != nil && there != nil && (here.Unheard || !there.takes()):
+		plan.Seat, plan.Next = here.Name, there.Name
+	case there != nil:
+		plan.Seat = there.Name
+	}
+	for _, s := range singles {
+		switch {
+		case s.Deleting: // gone first
+		case s.Name == plan.Seat:
+			plan.Steps[s.Name] = CopyStep{Write: s.Exists || exists == 0 && s.takes()}
+		case s.Exists:
+			plan.Steps[s.Name] = CopyStep{Delete: true}
+		}
+	}
+	return plan
+}
+
+// compareHolders orders clusters with a leaf by which of them keeps it.
+func compareHolders(a, b Single) int {
+	return cmp.Or(first(a.Stays, b.Stays), first(a.Assigned, b.Assigned), cmp.Compare(a.Name, b.Name))
+}
+
+// compareStarts orders assigned clusters by where a workload is started.
+func compareStarts(a, b Single) int {
+	return cmp.Or(first(!a.Barred, !b.Barred), first(!a.Unheard, !b.Unheard), cmp.Compare(b.Weight, a.Weight), cmp.Compare(a.Name, b.Name))
+}
+
+// first orders true before false.
+func first(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return -1
+	}
+	return 1
+}
+
+// single takes the next step of bringing a workload to one cluster of its Placement, and writes what its leaves say into its status.
+func (c *Controller) single(ctx context.Context, s *source, root ctrlclient.Object, p *placementv1alpha1.Placement, leaves []ctrlclient.Object, held []logicalcluster.Name) (time.Duration, error) {
+	rk := client.KeyOf(root)
+	p, err := c.decided(ctx, rk, p, leaves)
+	if err != nil || p == nil {
+		return 0, err
+	}
+	root, err = c.withPullSecrets(ctx, root, leaves)
+	if err != nil {
+		return 0, err
+	}
+	_, hash, err := render(s.Kind, root, s.Content(root), rk.Namespace, false)
+	if err != nil {
+		return 0, err
+	}
+	sites := c.copySites(s, root, p, leaves, held)
+	plan := planSites(p, sites)
+	if startsOrStops(plan, sites) {
+		// Two at once would be for good: not because of what was so a moment ago.
+		now, settled, err := c.leavesNow(ctx, s, root, p)
+		if err != nil || !settled {
+			return lookAgain, err
+		}
+		sites = c.copySites(s, root, p, now, held)
+		plan = planSites(p, sites)
+	}
+	if c.tallyPlan(s, root, p, singleShares(s, root, sites, plan)) {
+		defer c.askPlacement(key{s.GVK.Kind, rk}) // told with what is written now, as far as that is seen by then
+	}
+	why := whyNotThere(s, sites, plan)
+	c.tellMove(ctx, s, root, sites, plan, why)
+	for _, st := range sites { // as far as its status goes, the others are being left
+		st.assigned = string(st.mirror) == plan.Seat && plan.Next == ""
+	}
+	again, err := c.carryOutCopies(ctx, s, root, sites, plan.Steps)
+	wrote := slices.ContainsFunc(sites, func(st *copySite) bool { return st.wrote })
+	c.tellCopies(ctx, s, root, p, sites, wrote)
+
+	now := root.DeepCopyObject().(ctrlclient.Object)
+	view := copyView(s, p, sites, hash, c.clock.Now())
+	if why != nil {
+		view.NotPlaced = why
+	}
+	s.Summarise(now, view)
+	wait, problem := c.writeStatus(ctx, s, root, now, 0)
+	return sooner(again, wait), errors.Join(err, problem)
+}
+
+// planSites plans for sites, by the names of their mirrors: two clusters of one name can be here for a while. A workspace that is being
+// deleted, without a Placement, is left by what would stay, too. A weight of 0 counts only where there is no other.
+func planSites(p *placementv1alpha1.Placement, sites []*copySite) SinglePlan {
+	weighs := slices.ContainsFunc(sites, func(st *copySite) bool { return st.assigned && st.weight > 0 })
+	singles := make([]Single, len(sites))
+	for i, st := range sites {
+		singles[i] = Single{
+			Name: string(st.mirror), Assigned: st.assigned && (st.weight > 0 || !weighs), Weight: st.weight, Barred: st.barred, Unheard: st.lost || st.observed,
+			Exists: st.leaf != nil, Deleting: st.leaf != nil && (st.old || st.leaf.GetDeletionTimestamp() != nil),
+			Stays: st.stays != "" && p.Name != "",
+		}
+	}
+	return PlanSingle(singles)
+}
+
+// startsOrStops says whether a plan makes a leaf or takes one away.
+func startsOrStops(plan SinglePlan, sites []*copySite) bool {
+	return slices.ContainsFunc(sites, func(st *copySite) bool {
+		step := plan.Steps[string(st.mirror)]
+		return step.Delete || step.Write && st.leaf == nil
+	})
+}
+
+// leavesNow reads the leaves of a root wherever they are, uncached. It says no if the Placement is not what the informer shows, or if
+// a leaf is of a later generation than the root that it shows.
+func (c *Controller) leavesNow(ctx context.Context, s *source, root ctrlclient.Object, p *placementv1alpha1.Placement) (leaves []ctrlclient.Object, settled bool, err error) {
+	rk := client.KeyOf(root)
+	if settled, err = c.isDecision(ctx, s, rk, p); err != nil || !settled {
+		return nil, false, err
+	}
+	list := s.NewList()
+	if err := c.clients.Objects.List(client.Everywhere(ctx), list, ctrlclient.MatchingLabels{workloadv1alpha1.WorkspaceLabel: string(rk.Cluster)}); err != nil {
+		return nil, false, fmt.Errorf("list the leaves of %s %s: %w", s.GVK.Kind, rk, err)
+	}
+	err = meta.EachListItem(list, func(o runtime.Object) error {
+		leaf := o.(ctrlclient.Object)
+		if of, ok := rootOf(leaf); ok && of == rk && c.isMirror(client.KeyOf(leaf).Cluster) {
+			leaves = append(leaves, leaf)
+			settled = settled && !isAhead(leaf, root)
+		}
+		return nil
+	})
+	return leaves, settled, err
+}
+
+// isDecision says, from an uncached read, that a root is still placed by the decision that was seen.
+func (c *Controller) isDecision(ctx context.Context, s *source, root client.Key, seen *placementv1alpha1.Placement) (bool, error) {
+	if seen.Name == "" {
+		return c.terminating(ctx, root.Cluster)
+	}
+	for _, name := range placementNames(s, root) {
+		live := &placementv1alpha1.Placement{}
+		err := c.clients.Objects.Get(client.In(ctx, root.Cluster), types.NamespacedName{Name: name}, live)
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return false, fmt.Errorf("read placement %s|%s before a leaf is made or deleted: %w", root.Cluster, name, err)
+		}
+		return decisionOf(live) == decisionOf(seen), nil
+	}
+	return false, nil
+}
+
+// singleShares is what the clusters are to run in the end: one of them all of it. What stays elsewhere all of them lack.
+func singleShares(s *source, root ctrlclient.Object, sites []*copySite, plan SinglePlan) (shares []share) {
+	end := cmp.Or(plan.Next, plan.Seat)
+	isAssigned := slices.ContainsFunc(sites, func(st *copySite) bool { return st.assigned && string(st.mirror) == end })
+	wanted, _ := s.Pods(root)
+	for _, st := range sites {
+		switch {
+		case !st.assigned:
+		case !isAssigned || string(st.mirror) == end:
+			shares = append(shares, share{st.mirror, wanted})
+		default:
+			shares = append(shares, share{st.mirror, noLeaf})
+		}
+	}
+	return shares
+}
+
+// whyNotThere says why a workload is not where it is to be, and what ends that; nil if nothing keeps it.
+func whyNotThere(s *source, sites []*copySite, plan SinglePlan) *kinds.Reason {
+	at := func(mirror string) *copySite {
+		if i := slices.IndexFunc(sites, func(st *copySite) bool { return string(st.mirror) == mirror }); i >= 0 {
+			return sites[i]
+		}
+		return nil
+	}
+	seat, next := at(plan.Seat), at(plan.Next)
+	i := slices.IndexFunc(sites, func(st *copySite) bool { return st.leaf != nil && st != seat && (st.lost || st.observed) })
+	switch {
+	case seat == nil:
+		return nil
+	case next == nil && seat.leaf != nil && !seat.assigned && seat.stays != "":
+		return &kinds.Reason{Reason: "VolumesStay", Message: fmt.Sprintf("It stays on %q: %s. To run it elsewhere without its data, delete it and apply it again.", seat.name, seat.stays)}
+	case next != nil && next.barred:
+		return notCarriedTo(s, []*copySite{next})
+	case next != nil && (seat.lost || seat.observed):
+		return mayRun(seat, next)
+	case next != nil:
+		return &kinds.Reason{Reason: unreachable, Message: fmt.Sprintf("It stays on %q until %q is heard of, and may be changed: it runs in one cluster at a time.", seat.name, next.name)}
+	case i >= 0:
+		return mayRun(sites[i], seat)
+	case seat.leaf == nil && (seat.lost || seat.observed):
+		return &kinds.Reason{Reason: unreachable, Message: fmt.Sprintf("It starts when %q is heard of, and may be changed.", seat.name)}
+	}
+	return nil
+}
+
+// mayRun: nobody knows that it does not run there any more.
+func mayRun(there, next *copySite) *kinds.Reason {
+	return &kinds.Reason{Reason: unreachable, Message: fmt.Sprintf(
+		"It may run on %q, which is not heard of, or only observed: it starts on %q when it is known to have stopped there. If the cluster is lost for good, an administrator removes it.",
+		there.name, next.name)}
+}
+
+// tellMove tells that a workload stops before it starts elsewhere, or what keeps it from that.
+func (c *Controller) tellMove(ctx context.Context, s *source, root ctrlclient.Object, sites []*copySite, plan SinglePlan, why *kinds.Reason) {
+	if why == nil {
+		c.untell(root, "waits")
+	} else {
+		c.tellOnce(ctx, s, root, "waits", corev1.EventTypeWarning, why.Reason, why.Message)
+	}
+	for _, st := range sites {
+		if plan.Steps[string(st.mirror)].Delete && !st.held && plan.Seat != "" {
+			c.tellOnce(ctx, s, root, "single", corev1.EventTypeNormal, "BreakBeforeMake",
+				fmt.Sprintf("Stops on %q before it starts elsewhere: a %s runs in one cluster at a time", st.name, s.GVK.Kind))
+		}
+	}
+}
