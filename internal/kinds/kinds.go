@@ -184,8 +184,8 @@ var All = []Kind{
 	},
 	{
 		GVK: appsv1.SchemeGroupVersion.WithKind("StatefulSet"), GVR: appsv1.SchemeGroupVersion.WithResource("statefulsets"),
-		HasStatus:  true,
-		Goes:       Single,
+		HasStatus: true,
+		Goes:      Single,
 		Doc: Doc{
 			Down: "Its spec, whole, after the Service that it names.",
 			Up:   "What its leaf says, also of revisions; `Placed` and `Synced` say what is wrong where.",
