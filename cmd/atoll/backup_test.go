@@ -127,8 +127,11 @@ func TestBackupAndRestoreOfAStoppedServer(t *testing.T) {
 	}
 	_, err = typed(t, newBackupCommand, "--root-directory", to, "-o", file+"3")
 	refuses(t, "of a server that runs", err, "in use", "leave out --root-directory")
-	_, err = typed(t, newRestoreCommand, file, "--root-directory", to)
+	said, err := typed(t, newRestoreCommand, file, "--root-directory", to)
 	refuses(t, "over a server that runs", err, to, "in use")
+	if strings.Contains(said, "Restoring") {
+		t.Errorf("over a server that runs: it says that it begins what it refuses: %s", said)
+	}
 	if err := etcd.Stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -228,7 +231,7 @@ func TestRestoreThatFailsLeavesNothing(t *testing.T) {
 	defer b.Close()
 	interrupted, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err = restore(interrupted, b, filepath.Join(parent, "new"), time.Now(), (*embeddedetcd.Restoration).Commit)
+	_, err = restore(interrupted, b, filepath.Join(parent, "new"), time.Now(), func() {}, (*embeddedetcd.Restoration).Commit)
 	refuses(t, "interrupted", err, context.Canceled.Error())
 	holds(t, parent, "")
 }
@@ -248,7 +251,7 @@ func TestRestoreThatFailsAtItsEndLeavesNothing(t *testing.T) {
 	defer b.Close()
 	parent := t.TempDir()
 	root := filepath.Join(parent, "new")
-	_, err = restore(t.Context(), b, root, time.Now(), func(*embeddedetcd.Restoration) error {
+	_, err = restore(t.Context(), b, root, time.Now(), func() {}, func(*embeddedetcd.Restoration) error {
 		holds(t, root, "etcd pki")
 		return errors.New("the disk is broken")
 	})

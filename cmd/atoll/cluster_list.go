@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/spf13/cobra"
@@ -26,7 +27,8 @@ func newClusterListCommand(open hubOpener, streams genericiooptions.IOStreams) *
 		Aliases: []string{"ls"},
 		Short:   "List the physical clusters that the current workspace may use",
 		Long: `List the physical clusters registered in the current workspace and above it. PLACEMENTS counts the namespaces and
-objects, of all workspaces, that are placed there; "-" where you may not see them. HEARTBEAT is how long ago the cluster's
+objects, of all workspaces, that are placed there; "-" where you may not see them. REASON is "Refuses" where the cluster would not take
+some of that: "atoll cluster status" shows which. HEARTBEAT is how long ago the cluster's
 syncer was last heard of, "unanswered" if the cluster does not answer it.`,
 		Example: `  atoll cluster list
   atoll cluster list -o wide`,
@@ -91,7 +93,11 @@ func clusterTable(clusters []listedCluster, beats map[string]heartbeat, all []pl
 		ready, reason := readiness(&c.SyncTarget, beat)
 		used := "-"
 		if visible {
-			used = strconv.Itoa(len(placedOn(&c.SyncTarget, all)))
+			there := placedOn(&c.SyncTarget, all)
+			used = strconv.Itoa(len(there))
+			if reason == "" && takesNotAll(&c.SyncTarget, there) {
+				reason = "Refuses"
+			}
 		}
 		row := []string{c.Name, ready, c.Status.Version, strconv.Itoa(int(c.Status.Nodes)), used, beat.String(), reason, age(c.CreationTimestamp)}
 		if wide {
@@ -100,6 +106,15 @@ func clusterTable(clusters []listedCluster, beats map[string]heartbeat, all []pl
 		rows = append(rows, row)
 	}
 	return header, rows
+}
+
+// takesNotAll says whether a cluster would not take something of what is placed there.
+func takesNotAll(t *workloadv1alpha1.SyncTarget, there []*placementv1alpha1.Placement) bool {
+	return slices.ContainsFunc(there, func(p *placementv1alpha1.Placement) bool {
+		return slices.ContainsFunc(p.Status.Clusters, func(c placementv1alpha1.PlacedClusterStatus) bool {
+			return c.Name == t.Name && c.Phase == placementv1alpha1.PhaseRefused
+		})
+	})
 }
 
 // readiness is the status of the condition Ready, and what is the matter: that it is a duplicate, what an administrator has

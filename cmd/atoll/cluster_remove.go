@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -113,7 +115,7 @@ func refuseInUse(ctx context.Context, hub *cli.Hub, path logicalcluster.Path, ta
 	}
 	uses, err := withPaths(ctx, hub, placedOn(target, all))
 	if err == nil && len(uses) > 0 {
-		err = inUseError(target.Name, uses)
+		err = inUseError(target, uses)
 	}
 	return err
 }
@@ -140,18 +142,30 @@ func credentials(ctx context.Context, hub *cli.Hub, path logicalcluster.Path, t 
 }
 
 // inUseError says what keeps the cluster from being removed, and the first command of moving it away.
-func inUseError(name string, uses []use) error {
+func inUseError(target *workloadv1alpha1.SyncTarget, uses []use) error {
+	name := target.Name
 	var b strings.Builder
 	fmt.Fprintf(&b, "cluster %q is in use and is not removed. Placed there:\n", name)
 	for _, u := range uses {
 		fmt.Fprintf(&b, "  %s\n", u)
 	}
-	u := uses[0]
-	what, in := "namespace "+u.placement.Spec.Namespace, ""
-	if o := u.placement.Spec.Object; o != nil {
-		what, in = o.Resource+" "+o.Name, " -n "+u.placement.Spec.Namespace
+	names := func(u use) bool {
+		return slices.ContainsFunc(u.placement.Spec.Clusters, func(c placementv1alpha1.PlacedCluster) bool { return c.UID == target.UID })
 	}
-	fmt.Fprintf(&b, "Move it first, for instance:\n  %s cluster cordon %s\n  %s workspace use %s\n  %s kubectl annotate %s%s %s=OTHER --overwrite",
-		self, name, self, u.workspace, self, what, in, placementv1alpha1.ClustersAnnotation)
-	return fmt.Errorf("%s", b.String())
+	if i := slices.IndexFunc(uses, names); i >= 0 {
+		u := uses[i]
+		what, in := "namespace "+u.placement.Spec.Namespace, ""
+		if o := u.placement.Spec.Object; o != nil {
+			what, in = o.Resource+" "+o.Name, " -n "+u.placement.Spec.Namespace
+		}
+		fmt.Fprintf(&b, "Move it first, for instance:\n  %s cluster cordon %s\n  %s workspace use %s\n  %s kubectl annotate %s%s %s=OTHER --overwrite",
+			self, name, self, u.workspace, self, what, in, placementv1alpha1.ClustersAnnotation)
+	} else {
+		b.WriteString("All of it has been moved, and leaves the cluster as what replaces it gets ready")
+	}
+	if !meta.IsStatusConditionTrue(target.Status.Conditions, workloadv1alpha1.SyncTargetReady) {
+		fmt.Fprintf(&b, "\nThe cluster is away: what it ran leaves it when it is back. If it is lost for good, give up what nothing names any more, which then runs on there if it is not:\n"+
+			"  %[1]s kubectl delete synctarget %[2]s --wait=false\n  %[1]s kubectl annotate synctarget %[2]s %[3]s=abandon", self, name, workloadv1alpha1.ConfirmAnnotation)
+	}
+	return errors.New(b.String())
 }

@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -505,6 +506,52 @@ func TestReadinessLooksAtTheHeartbeat(t *testing.T) {
 		ready, reason := readiness(target, beat)
 		if ready != test.ready || reason != test.because || beat.String() != test.shown {
 			t.Errorf("%s: %s %s %s, want %s %s %s", test.reason, ready, reason, beat, test.ready, test.because, test.shown)
+		}
+	}
+}
+
+// TestListShowsWhatIsRefused: a cluster that is registered anew refuses what it still has of its registration before.
+func TestListShowsWhatIsRefused(t *testing.T) {
+	target := workloadv1alpha1.SyncTarget{ObjectMeta: metav1.ObjectMeta{Name: "east", UID: "u"}, Status: workloadv1alpha1.SyncTargetStatus{
+		Conditions: []metav1.Condition{{Type: workloadv1alpha1.SyncTargetReady, Status: metav1.ConditionTrue, Reason: "Connected"}},
+	}}
+	for phase, want := range map[placementv1alpha1.PlacedClusterPhase]string{placementv1alpha1.PhaseRefused: "Refuses", placementv1alpha1.PhaseReady: ""} {
+		all := []placementv1alpha1.Placement{{
+			Spec:   placementv1alpha1.PlacementSpec{Clusters: []placementv1alpha1.PlacedCluster{{Name: "east", UID: "u"}}},
+			Status: placementv1alpha1.PlacementStatus{Clusters: []placementv1alpha1.PlacedClusterStatus{{Name: "west", Phase: "Refused"}, {Name: "east", Phase: phase}}},
+		}}
+		header, rows := clusterTable([]listedCluster{{SyncTarget: target}}, nil, all, true, false)
+		if got := rows[0][slices.Index(header, "REASON")]; got != want {
+			t.Errorf("%s: REASON %q, want %q", phase, got, want)
+		}
+	}
+}
+
+// TestRemoveNamesAWayOut: what has been moved already is not told to be moved, and a cluster that is away can be given up.
+func TestRemoveNamesAWayOut(t *testing.T) {
+	placement := &placementv1alpha1.Placement{Spec: placementv1alpha1.PlacementSpec{Namespace: "default", Clusters: []placementv1alpha1.PlacedCluster{{Name: "east", UID: "u"}}}}
+	moved := placement.DeepCopy()
+	moved.Spec.Clusters[0] = placementv1alpha1.PlacedCluster{Name: "west", UID: "w"}
+	for reason, tc := range map[string]struct {
+		ready       metav1.ConditionStatus
+		placements  []*placementv1alpha1.Placement
+		move, yield bool
+	}{
+		"there":                  {metav1.ConditionTrue, []*placementv1alpha1.Placement{placement}, true, false},
+		"there, all moved":       {metav1.ConditionTrue, []*placementv1alpha1.Placement{moved}, false, false},
+		"away":                   {metav1.ConditionUnknown, []*placementv1alpha1.Placement{moved, placement}, true, true},
+		"away, all moved":        {metav1.ConditionUnknown, []*placementv1alpha1.Placement{moved}, false, true},
+		"of the same name, away": {metav1.ConditionFalse, []*placementv1alpha1.Placement{moved}, false, true},
+	} {
+		target := &workloadv1alpha1.SyncTarget{ObjectMeta: metav1.ObjectMeta{Name: "east", UID: "u"}}
+		target.Status.Conditions = []metav1.Condition{{Type: workloadv1alpha1.SyncTargetReady, Status: tc.ready}}
+		var uses []use
+		for _, p := range tc.placements {
+			uses = append(uses, use{workspace: "root:shop", placement: p})
+		}
+		said := inUseError(target, uses).Error()
+		if strings.Contains(said, "Move it first") != tc.move || strings.Contains(said, "confirm=abandon") != tc.yield {
+			t.Errorf("%s: %s", reason, said)
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
+	"sync"
 	"syscall"
 	"time"
 
@@ -53,8 +54,10 @@ cluster that has seen a later state of the server until "atoll cluster confirm N
 			// A signal ends it between two steps, and then nothing is left.
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 			defer stop()
-			fmt.Fprintf(streams.ErrOut, "Restoring %s of %s into %s\n", size(b.Size), b.Created.Format(time.RFC3339), root)
-			revision, err := restore(ctx, b, root, time.Now(), (*embeddedetcd.Restoration).Commit)
+			begins := func() {
+				fmt.Fprintf(streams.ErrOut, "Restoring %s of %s into %s\n", size(b.Size), b.Created.Format(time.RFC3339), root)
+			}
+			revision, err := restore(ctx, b, root, time.Now(), begins, (*embeddedetcd.Restoration).Commit)
 			if err != nil {
 				return err
 			}
@@ -87,8 +90,9 @@ were taken away. End them once more: docs/operations/restore.md, "What a restore
 }
 
 // restore makes root from a backup and returns the revision at which its store goes on. If it fails, what it made is
-// removed; if it is killed, what it leaves cannot be started. commit is the last step.
-func restore(ctx context.Context, b *backupfile.File, root string, now time.Time, commit func(*embeddedetcd.Restoration) error) (revision int64, err error) {
+// removed; if it is killed, what it leaves cannot be started. begins is called once nothing is left that it could refuse, commit is
+// the last step.
+func restore(ctx context.Context, b *backupfile.File, root string, now time.Time, begins func(), commit func(*embeddedetcd.Restoration) error) (revision int64, err error) {
 	_, err = os.Lstat(root)
 	isNew := errors.Is(err, fs.ErrNotExist)
 	etcd := etcdDirectory(root)
@@ -116,15 +120,28 @@ func restore(ctx context.Context, b *backupfile.File, root string, now time.Time
 	}
 	var keys []backupfile.Key
 	addKey := func(k backupfile.Key) error { keys = append(keys, k); return nil }
-	addPiece := func(piece io.Reader) error { return errors.Join(ctx.Err(), r.Add(piece)) }
+	// The keys come first, and they tell who listens where the server was.
+	checked := sync.OnceValue(func() error {
+		if err := gone(ctx, b.Server, keys); err != nil {
+			return err
+		}
+		begins()
+		return nil
+	})
+	addPiece := func(piece io.Reader) error {
+		if err := errors.Join(ctx.Err(), checked()); err != nil {
+			return err
+		}
+		return r.Add(piece)
+	}
 	if err := b.Read(addKey, addPiece); err != nil {
+		return 0, err
+	}
+	if err := checked(); err != nil { // of a store without a piece
 		return 0, err
 	}
 	// The one look at the store is no news to who restores.
 	quiet := klog.NewContext(ctx, klog.Logger{})
-	if err := gone(ctx, b.Server, keys); err != nil {
-		return 0, err
-	}
 	bump := embeddedetcd.RevisionBump(b.Revision, b.Created, now)
 	if revision, err = r.Build(quiet, bump); err != nil {
 		return 0, err

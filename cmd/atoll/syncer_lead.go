@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -22,10 +23,18 @@ func lead(ctx context.Context, lock resourcelock.Interface, work func(ctx contex
 	var leads atomic.Bool
 	held := &right{trust: leaseDuration - lockTimeout, now: readClocks}
 	// Whoever was stopped for long finds another in its place. Upstream tells so at its deadline only.
+	waitsFor := ""
 	lock = renewals{electionLock{lock, func(holder string) {
-		if leads.Load() && holder != "" && holder != lock.Identity() {
+		switch {
+		case holder == "" || holder == lock.Identity():
+		case leads.Load():
 			held.renewed.Store(nil)
 			stop()
+		case holder != waitsFor:
+			// It may be one that was killed, whom nobody can ask: nothing is done until then.
+			waitsFor = holder
+			klog.FromContext(ctx).Info("Waiting for another syncer of this cluster, which holds the lock", "holder", holder, "lock", lock.Describe(),
+				"until", "it gives it back, or has not renewed it before "+time.Now().Add(leaseDuration).UTC().Format(time.TimeOnly))
 		}
 	}}, held}
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{

@@ -1,18 +1,23 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/textlogger"
 )
 
 // memoryLock is the lock of a replica on a record in memory, and what befalls its requests.
@@ -112,6 +117,29 @@ func TestCandidateOutlivesSwallowedRequests(t *testing.T) {
 		err := lead(ctx, lock, func(context.Context, func() error) error { worked = true; return nil })
 		if took := time.Since(began); err != nil || !worked || took > time.Minute {
 			t.Errorf("after two lost requests: worked %v, %v, after %s; want work within a minute", worked, err, took)
+		}
+	})
+}
+
+// Who waits for the lock of a syncer that was killed says so, once, and until when.
+func TestCandidateSaysForWhomItWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		logger := textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(&log)))
+		ctx, cancel := context.WithTimeout(klog.NewContext(t.Context(), logger), time.Hour)
+		defer cancel()
+		now := metav1.Now()
+		lock := &memoryLock{identity: "a", record: &resourcelock.LeaderElectionRecord{
+			HolderIdentity: "killed", LeaseDurationSeconds: int(leaseDuration / time.Second), AcquireTime: now, RenewTime: now,
+		}}
+		worked := false
+		if err := lead(ctx, lock, func(context.Context, func() error) error { worked = true; return nil }); err != nil || !worked {
+			t.Fatalf("worked %v, %v", worked, err)
+		}
+		until := now.Add(leaseDuration).UTC().Format(time.TimeOnly)
+		said := log.String()
+		if strings.Count(said, "Waiting for another syncer") != 1 || !strings.Contains(said, `"killed"`) || !strings.Contains(said, until) {
+			t.Errorf("said %q, want once that it waits for killed until %s", said, until)
 		}
 	})
 }

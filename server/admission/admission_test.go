@@ -237,6 +237,12 @@ func TestInUse(t *testing.T) {
 	target := what{group: "workload.kcp.io", resource: "synctargets", kind: "SyncTarget", name: "east", operation: admission.Delete,
 		old: &workloadv1alpha1.SyncTarget{ObjectMeta: metav1.ObjectMeta{Name: "east", UID: "east-uid"}}}
 	with := func(w what, change func(*what)) what { change(&w); return w }
+	lost := func(w *what) {
+		t := w.old.(*workloadv1alpha1.SyncTarget).DeepCopy()
+		t.Status.Mirror, t.Status.ClusterUID = "1x2y3z4a5b6c7d8e", "u1"
+		t.Status.Conditions = []metav1.Condition{{Type: workloadv1alpha1.SyncTargetReady, Status: metav1.ConditionUnknown, Reason: "Unreachable"}}
+		w.old = t
+	}
 	for name, test := range map[string]struct {
 		ctx    logicalcluster.Cluster
 		what   what
@@ -248,6 +254,8 @@ func TestInUse(t *testing.T) {
 		"by one":     {ctx: shop, what: target, placed: [2]int{1, 1}, warned: `by 1 placement of 1 workspace. `},
 		"with all":   {ctx: shop, what: with(target, func(w *what) { w.name = "" }), placed: [2]int{3, 2}, warned: `"atoll cluster remove east"`, reason: "a collection is deleted"},
 		"unused":     {ctx: shop, what: target, reason: "nothing is there"},
+		"lost":       {ctx: shop, what: with(target, lost), warned: "workload.atoll.dev/confirm=abandon", reason: "what has been moved cannot leave it"},
+		"lost, runs": {ctx: shop, what: with(target, lost), placed: [2]int{1, 1}, warned: "in use by 1 placement", reason: "that is to be moved first"},
 		"twin":       {ctx: logicalcluster.Cluster{Name: "east", Mirror: true}, what: target, placed: [2]int{3, 2}, reason: "nobody asks for that"},
 		"other kind": {ctx: shop, what: with(target, func(w *what) { w.resource = "placements" }), placed: [2]int{3, 2}},
 	} {

@@ -35,14 +35,19 @@ func (u *InUse) Validate(ctx context.Context, a admission.Attributes, _ admissio
 		resource.Group != workloadv1alpha1.GroupVersion.Group || resource.Resource != "synctargets" {
 		return nil
 	}
-	target, err := meta.Accessor(a.GetOldObject())
-	if err != nil {
-		return err
+	target, ok := a.GetOldObject().(*workloadv1alpha1.SyncTarget)
+	if !ok {
+		return nil
 	}
 	if placements, workspaces := u.placed(target.GetUID()); placements > 0 {
 		warning.AddWarning(ctx, "", fmt.Sprintf("cluster %q is in use by %s of %s. It takes nothing new, what may run elsewhere moves now, "+
 			"and it stays until the rest has been moved. \"atoll cluster remove %s\" shows what that is, and removes nothing that is in use",
 			target.GetName(), number(placements, "placement"), number(workspaces, "workspace"), target.GetName()))
+	} else if target.Status.Mirror != "" && !target.RunsNothing() && !meta.IsStatusConditionTrue(target.Status.Conditions, workloadv1alpha1.SyncTargetReady) {
+		// What has been moved away, and is counted in the Placements by name alone, cannot leave it.
+		warning.AddWarning(ctx, "", fmt.Sprintf("cluster %q is away. What it still runs, of which nothing there can tell, is gone only when it is back: the SyncTarget "+
+			"waits for that. \"atoll cluster remove %s\" shows what is counted there. If it is lost for good, annotate the SyncTarget %s=abandon: what runs there then runs on",
+			target.GetName(), target.GetName(), workloadv1alpha1.ConfirmAnnotation))
 	}
 	return nil
 }

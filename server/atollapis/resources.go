@@ -151,10 +151,14 @@ func syncTargets() *resource[*workloadv1alpha1.SyncTarget] {
 		new:     func() T { return &workloadv1alpha1.SyncTarget{} },
 		newList: func() runtime.Object { return &workloadv1alpha1.SyncTargetList{} },
 
-		validName:      validation.IsDNS1123Label,
-		validate:       validateSyncTarget,
-		validateCreate: validateTwin,
-		validateUpdate: func(ctx context.Context, t, _ T) field.ErrorList { return validateTwin(ctx, t) },
+		validName: validation.IsDNS1123Label,
+		validate:  validateSyncTarget,
+		validateCreate: func(ctx context.Context, t T) field.ErrorList {
+			return append(validateTwin(ctx, t), validateAbandon(ctx, t, nil)...)
+		},
+		validateUpdate: func(ctx context.Context, t, old T) field.ErrorList {
+			return append(validateTwin(ctx, t), validateAbandon(ctx, t, old)...)
+		},
 
 		sameSpec:   func(a, b T) bool { return equality.Semantic.DeepEqual(a.Spec, b.Spec) },
 		copySpec:   func(to, from T) { to.Spec = from.Spec },

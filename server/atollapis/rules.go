@@ -331,6 +331,21 @@ func validateSyncTarget(t *workloadv1alpha1.SyncTarget) field.ErrorList {
 	return errs
 }
 
+// validateAbandon refuses to give up what a cluster runs before the SyncTarget is deleted: who deletes it later, for whatever reason,
+// would not be asked. old is nil for a new one; what has the word from before keeps it.
+func validateAbandon(ctx context.Context, t, old *workloadv1alpha1.SyncTarget) field.ErrorList {
+	const abandon = "abandon"
+	if cluster, ok := lcctx.ClusterFrom(ctx); ok && cluster.Mirror {
+		return nil // the copy says what the SyncTarget does
+	}
+	if t.Annotations[workloadv1alpha1.ConfirmAnnotation] != abandon || t.DeletionTimestamp != nil ||
+		old != nil && old.Annotations[workloadv1alpha1.ConfirmAnnotation] == abandon {
+		return nil
+	}
+	return field.ErrorList{field.Forbidden(field.NewPath("metadata", "annotations").Key(workloadv1alpha1.ConfirmAnnotation),
+		"abandon gives up what a cluster runs whose SyncTarget is being deleted: delete it first (kubectl delete synctarget --wait=false)")}
+}
+
 // validateTwin refuses the label of a twin outside mirrors: by it the manager of the syncers tells the copy in a mirror from
 // the SyncTarget, which it would not look after any more. That holds for the system too, which has no other use for it.
 func validateTwin(ctx context.Context, t *workloadv1alpha1.SyncTarget) field.ErrorList {

@@ -322,9 +322,6 @@ func TestSyncTargetValidation(t *testing.T) {
 
 // The label of a twin on a SyncTarget would make everybody take it for one.
 func TestTwinLabelIsOfMirrors(t *testing.T) {
-	in := func(ctx context.Context, mirror bool) context.Context {
-		return lcctx.WithCluster(ctx, lcctx.Cluster{Name: "somewhere", Mirror: mirror})
-	}
 	plain := &workloadv1alpha1.SyncTarget{ObjectMeta: metav1.ObjectMeta{Name: "east"}}
 	twin := plain.DeepCopy()
 	twin.Labels = map[string]string{workloadv1alpha1.SyncTargetLabel: "uid"}
@@ -518,4 +515,42 @@ func TestTableColumnsMatchCells(t *testing.T) {
 			}
 		}
 	}
+}
+
+// What a cluster runs is given up by who deletes its SyncTarget, when he does.
+func TestAbandonFollowsTheDeletion(t *testing.T) {
+	plain := &workloadv1alpha1.SyncTarget{ObjectMeta: metav1.ObjectMeta{Name: "east", UID: "uid"}}
+	with := func(word string, deleted bool) *workloadv1alpha1.SyncTarget {
+		target := plain.DeepCopy()
+		target.Annotations = map[string]string{workloadv1alpha1.ConfirmAnnotation: word}
+		if deleted {
+			now := metav1.Now()
+			target.DeletionTimestamp, target.Finalizers = &now, []string{"x/y"}
+		}
+		return target
+	}
+	const annotation = "metadata.annotations[workload.atoll.dev/confirm]"
+	for _, tc := range []struct {
+		reason   string
+		mirror   bool
+		now, old *workloadv1alpha1.SyncTarget
+		want     string
+	}{
+		{"nothing is deleted", false, with("abandon", false), plain, annotation},
+		{"nor by another word before", false, with("abandon", false), with("restored", false), annotation},
+		{"it is deleted", false, with("abandon", true), with("restored", true), ""},
+		{"another word", false, with("restored", false), plain, ""},
+		{"from before this was refused", false, with("abandon", false), with("abandon", false), ""},
+		{"the copy in the mirror", true, with("abandon", false), plain, ""},
+	} {
+		_, err := update(in(system, tc.mirror), strategyOf(syncTargets()), tc.now, tc.old)
+		wantError(t, tc.reason, err, tc.want)
+	}
+	_, err := create(in(ann, false), syncTargets(), with("abandon", false))
+	wantError(t, "create", err, annotation)
+}
+
+// in is a context of a workspace, or of a mirror.
+func in(ctx context.Context, mirror bool) context.Context {
+	return lcctx.WithCluster(ctx, lcctx.Cluster{Name: "somewhere", Mirror: mirror})
 }
