@@ -3,21 +3,30 @@ package splitter
 import (
 	"cmp"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 	testclock "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
@@ -39,6 +48,53 @@ type mirrored struct {
 	*Controller
 	objects ctrlclient.WithWatch
 	clock   *testclock.FakeClock
+	later   atomic.Bool // the namespaces of mirrors hold a thing that a later version put there
+}
+
+// RoundTrip answers what the splitter asks by resource, of mirrors: which resources there are, and what a namespace holds.
+func (m *mirrored) RoundTrip(req *http.Request) (*http.Response, error) {
+	path, _ := strings.CutPrefix(req.URL.Path, "/clusters/"+mirrorEast)
+	things := schema.GroupVersionResource{Group: "later.example", Version: "v1", Resource: "things"}
+	resources := []schema.GroupVersionResource{things}
+	for _, k := range kinds.All {
+		resources = append(resources, k.GVR)
+	}
+	if path == "/api" || path == "/apis" {
+		list := apidiscoveryv2.APIGroupDiscoveryList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupDiscoveryList"}}
+		for _, r := range resources {
+			if (r.Group == "") == (path == "/api") {
+				list.Items = append(list.Items, apidiscoveryv2.APIGroupDiscovery{ObjectMeta: metav1.ObjectMeta{Name: r.Group}, Versions: []apidiscoveryv2.APIVersionDiscovery{{
+					Version: r.Version, Resources: []apidiscoveryv2.APIResourceDiscovery{{Resource: r.Resource, Scope: apidiscoveryv2.ScopeNamespace, Verbs: []string{"list", "delete"}}},
+				}}})
+			}
+		}
+		return answer(list, nil)
+	}
+	parts := strings.Split(path, "/") // .../namespaces/<namespace>/<resource>
+	resource, namespace := parts[len(parts)-1], parts[len(parts)-2]
+	list := &metav1.PartialObjectMetadataList{}
+	i := slices.IndexFunc(resources, func(r schema.GroupVersionResource) bool { return r.Resource == resource })
+	switch {
+	case i > 0:
+		list.SetGroupVersionKind(kinds.All[i-1].GVK.GroupVersion().WithKind(kinds.All[i-1].GVK.Kind + "List"))
+		return answer(list, m.objects.List(req.Context(), list, ctrlclient.InNamespace(namespace)))
+	case i == 0 && m.later.Load():
+		list.Items = append(list.Items, metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "one"}})
+	}
+	return answer(list, nil)
+}
+
+func answer(what any, err error) (*http.Response, error) {
+	if list, ok := what.(*metav1.PartialObjectMetadataList); ok {
+		list.SetGroupVersionKind(metav1.SchemeGroupVersion.WithKind("PartialObjectMetadataList"))
+		for i := range list.Items {
+			list.Items[i].SetGroupVersionKind(metav1.SchemeGroupVersion.WithKind("PartialObjectMetadata"))
+		}
+	}
+	w := httptest.NewRecorder()
+	w.Header().Set("Content-Type", "application/json")
+	err = errors.Join(err, json.NewEncoder(w).Encode(what))
+	return w.Result(), err
 }
 
 // targetOf returns a SyncTarget that is heard of, whose syncer carries what all do, and some more.
@@ -66,7 +122,11 @@ func newMirrored(t *testing.T, objects ...ctrlclient.Object) *mirrored {
 	m := &mirrored{clock: testclock.NewFakeClock(time.Unix(0, 0))}
 	m.objects = fake.NewClientBuilder().WithScheme(client.Scheme).WithObjects(objects...).
 		WithStatusSubresource(east, &placementv1alpha1.Placement{}, &appsv1.Deployment{}, &appsv1.DaemonSet{}, &appsv1.StatefulSet{}, &corev1.Service{}, &networkingv1.Ingress{}).Build()
-	clients := &client.Clients{Objects: m.objects}
+	clients, err := client.New(&rest.Config{Host: "http://hub", Transport: m})
+	if err != nil {
+		t.Fatal(err)
+	}
+	clients.Objects = m.objects
 	informers, err := client.NewInformers(clients)
 	if err != nil {
 		t.Fatal(err)
@@ -332,6 +392,13 @@ func TestEmptyNamespaceStays(t *testing.T) {
 				t.Errorf("%s: stays %v, to be looked at again after %s", tc.reason, got, again)
 			}
 			m.clock.Step(keepEmpty)
+			if tc.stays {
+				m.later.Store(true)
+				if again := m.look(t, k); m.gone(t, down) || again != lookInside {
+					t.Errorf("with something in it that a later version put there it is gone: %v, and to be looked at after %s", m.gone(t, down), again)
+				}
+				m.later.Store(false)
+			}
 			if m.look(t, k); !m.gone(t, down) {
 				t.Errorf("it is there after %s", keepEmpty)
 			}

@@ -16,7 +16,8 @@
 //   - What runs in one cluster at a time (PlanSingle) has a leaf only where an uncached read of all mirrors shows no other.
 //   - No leaf is made of what the cluster's syncer does not carry.
 //   - What pods need is written before the pods, and stays until after them.
-//   - A namespace of a mirror is used only if it is labelled as the workspace's. It goes soon after its last leaf.
+//   - A namespace of a mirror is used only if it is labelled as the workspace's. It goes soon after its last leaf, and holds
+//     nothing then, of whatever kind.
 //   - The status of a Placement is about one decision: it is written once every root is planned for by it, and has a cluster Ready
 //     only if what is there is what the plans want there in the end.
 //   - Of a status, ends and bad news are written at once; steps on the way may wait for the next (pace.go).

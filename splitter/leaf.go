@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
@@ -233,15 +234,15 @@ func (c *Controller) namespace(ctx context.Context, k client.Key) (again time.Du
 		return wait, nil
 	}
 	ctx = client.In(ctx, k.Cluster)
-	for _, s := range c.sources {
-		list := &metav1.PartialObjectMetadataList{}
-		list.SetGroupVersionKind(s.GVK.GroupVersion().WithKind(s.GVK.Kind + "List"))
-		if err := c.clients.Objects.List(ctx, list, ctrlclient.InNamespace(k.Name), ctrlclient.Limit(1)); err != nil {
-			return 0, fmt.Errorf("list %s of namespace %s before it is deleted: %w", s.GVK.Kind, k, err)
-		}
-		if len(list.Items) > 0 {
+	resource, err := c.inside(ctx, k.Name)
+	if err != nil {
+		return 0, fmt.Errorf("look into namespace %s before it is deleted: %w", k, err)
+	}
+	if !resource.Empty() {
+		if _, ours := kinds.ByResource(resource); ours {
 			return 0, nil // its end brings us back
 		}
+		return lookInside, nil
 	}
 	if frozen, _ := c.brake.Frozen(string(k.Cluster)); frozen {
 		return 0, nil
@@ -251,6 +252,28 @@ func (c *Controller) namespace(ctx context.Context, k client.Key) (again time.Du
 		return 0, fmt.Errorf("delete namespace %s: %w", k, err)
 	}
 	return 0, nil
+}
+
+// inside returns a resource of which a namespace of the context's mirror holds something, the zero value if it holds nothing. It asks for
+// every resource, uncached: a server of a later version may have put there what this one has no rules for.
+func (c *Controller) inside(ctx context.Context, namespace string) (schema.GroupResource, error) {
+	resources, err := c.clients.Deletables(ctx)
+	if err != nil {
+		return schema.GroupResource{}, err
+	}
+	for _, r := range resources {
+		if r.Resource == "events" { // they tell of the others
+			continue
+		}
+		list, err := c.clients.Metadata.Resource(r.GroupVersionResource).Namespace(namespace).List(ctx, metav1.ListOptions{Limit: 1})
+		if err != nil && !apierrors.IsNotFound(err) { // not served any more
+			return schema.GroupResource{}, fmt.Errorf("list %s: %w", r.GroupResource(), err)
+		}
+		if err == nil && len(list.Items) > 0 {
+			return r.GroupResource(), nil
+		}
+	}
+	return schema.GroupResource{}, nil
 }
 
 // mayComeBack says that something of a workspace's namespace may be in a mirror again soon: it was not moved elsewhere.

@@ -13,6 +13,10 @@ import (
 	"atoll.dev/atoll/internal/kinds"
 )
 
+// lookInside is how long a namespace of a mirror that holds nothing but what this version has no rules for is left alone: nobody tells of
+// its end.
+const lookInside = 10 * time.Minute
+
 // keepEmpty is how long a namespace stays in a mirror after its last leaf. Below, deleting one takes 5 s and more, and whoever
 // applies again meanwhile would wait for it.
 const keepEmpty = 30 * time.Second

@@ -122,11 +122,11 @@ func (c *Controller) report(ctx context.Context, ns *corev1.Namespace, found con
 
 // look deletes what it finds and returns what is left. Pods go first, so that nothing they still use is taken from them.
 func (c *Controller) look(ctx context.Context, namespace string) content {
-	resources, err := c.discover(ctx)
+	resources, err := c.clients.Deletables(ctx)
 	if err != nil {
 		return content{discovery: err}
 	}
-	isPods := func(r deletable) bool { return r.Group == "" && r.Resource == "pods" }
+	isPods := func(r client.Deletable) bool { return r.Group == "" && r.Resource == "pods" }
 	if i := slices.IndexFunc(resources, isPods); i >= 0 {
 		if found := c.clear(ctx, namespace, resources[i:i+1]); !found.gone() {
 			return found
@@ -137,7 +137,7 @@ func (c *Controller) look(ctx context.Context, namespace string) content {
 }
 
 // clear deletes the objects of some resources and returns what is left of them.
-func (c *Controller) clear(ctx context.Context, namespace string, resources []deletable) content {
+func (c *Controller) clear(ctx context.Context, namespace string, resources []client.Deletable) content {
 	found := content{remaining: map[string]int64{}, finalizers: map[string]int64{}}
 	failed := map[string]error{}
 	var mu sync.Mutex
@@ -172,7 +172,7 @@ func (c *Controller) clear(ctx context.Context, namespace string, resources []de
 }
 
 // clearOne deletes the objects of one resource and lists what is left, after a first list that in most cases is all.
-func (c *Controller) clearOne(ctx context.Context, namespace string, r deletable) (*metav1.PartialObjectMetadataList, error) {
+func (c *Controller) clearOne(ctx context.Context, namespace string, r client.Deletable) (*metav1.PartialObjectMetadataList, error) {
 	list, err := c.list(ctx, namespace, r)
 	if err != nil || count(list) == 0 {
 		return list, err
@@ -184,7 +184,7 @@ func (c *Controller) clearOne(ctx context.Context, namespace string, r deletable
 	objects := c.clients.Dynamic.Resource(r.GroupVersionResource).Namespace(namespace)
 	background := metav1.DeletePropagationBackground
 	options := metav1.DeleteOptions{PropagationPolicy: &background}
-	if r.collection {
+	if r.Collection {
 		err = objects.DeleteCollection(ctx, options, metav1.ListOptions{})
 	} else {
 		for _, m := range list.Items {
@@ -201,7 +201,7 @@ func (c *Controller) clearOne(ctx context.Context, namespace string, r deletable
 
 // list returns the metadata of the first objects of a resource, by a consistent read. A resource that is not served any
 // more has none.
-func (c *Controller) list(ctx context.Context, namespace string, r deletable) (*metav1.PartialObjectMetadataList, error) {
+func (c *Controller) list(ctx context.Context, namespace string, r client.Deletable) (*metav1.PartialObjectMetadataList, error) {
 	prefix := []string{"/apis", r.Group, r.Version}
 	if r.Group == "" {
 		prefix = []string{"/api", r.Version}

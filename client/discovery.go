@@ -1,4 +1,4 @@
-package namespaces
+package client
 
 import (
 	"context"
@@ -13,18 +13,18 @@ import (
 // aggregated asks for all groups, versions and resources in one document.
 const aggregated = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 
-// deletable is a namespaced resource whose objects can be listed and deleted.
-type deletable struct {
+// Deletable is a namespaced resource whose objects can be listed and deleted.
+type Deletable struct {
 	schema.GroupVersionResource
-	collection bool // can be deleted as a whole
+	Collection bool // can be deleted as a whole
 }
 
-// discover returns what can be in a namespace of the context's logical cluster. It returns an error rather than a part:
-// what is not found here would be left behind.
-func (c *Controller) discover(ctx context.Context) ([]deletable, error) {
-	var all []deletable
+// Deletables returns what can be in a namespace of the context's logical cluster. It returns an error rather than a part: what is not found
+// would be left behind, or taken away unseen.
+func (c *Clients) Deletables(ctx context.Context) ([]Deletable, error) {
+	var all []Deletable
 	for _, path := range []string{"/api", "/apis"} {
-		raw, err := c.clients.Kube.Discovery().RESTClient().Get().AbsPath(path).SetHeader("Accept", aggregated).Do(ctx).Raw()
+		raw, err := c.Kube.Discovery().RESTClient().Get().AbsPath(path).SetHeader("Accept", aggregated).Do(ctx).Raw()
 		if err != nil {
 			return nil, fmt.Errorf("discover resources at %s: %w", path, err)
 		}
@@ -42,11 +42,11 @@ func (c *Controller) discover(ctx context.Context) ([]deletable, error) {
 }
 
 // deletables picks the resources of a discovery document, each in its preferred version.
-func deletables(groups *apidiscoveryv2.APIGroupDiscoveryList) ([]deletable, error) {
+func deletables(groups *apidiscoveryv2.APIGroupDiscoveryList) ([]Deletable, error) {
 	if groups.Kind != "APIGroupDiscoveryList" || len(groups.Items) == 0 {
 		return nil, fmt.Errorf("got a %q of %d groups instead of a discovery document", groups.Kind, len(groups.Items))
 	}
-	var found []deletable
+	var found []Deletable
 	seen := map[schema.GroupResource]bool{}
 	for _, group := range groups.Items {
 		for _, version := range group.Versions {
@@ -63,7 +63,7 @@ func deletables(groups *apidiscoveryv2.APIGroupDiscoveryList) ([]deletable, erro
 					continue
 				}
 				seen[gr] = true
-				found = append(found, deletable{gr.WithVersion(version.Version), collection})
+				found = append(found, Deletable{gr.WithVersion(version.Version), collection})
 			}
 		}
 	}
