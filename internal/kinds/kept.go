@@ -17,7 +17,6 @@ var Kept = []schema.GroupResource{
 	{Group: "batch", Resource: "cronjobs"},
 	{Group: "autoscaling", Resource: "horizontalpodautoscalers"},
 	{Group: "policy", Resource: "poddisruptionbudgets"},
-	{Group: "networking.k8s.io", Resource: "networkpolicies"},
 }
 
 // CarriedOutHere are kinds that act on what is made in the workspace, and as yet do not go down, with what they act on.

@@ -40,6 +40,7 @@ var mainJob = []part{
 	{"T12_NoCredentialGoesDown", noCredential},
 	{"T1_DaemonSetOnEveryNodeOfItsClusters", daemonSetEverywhere},
 	{"T2_IngressMovesWithItsCertificate", ingressMoves},
+	{"T1_NetworkPolicyGoesAlong", policyGoesAlong},
 	{"T15_SplitAndResplit", split},
 	{"T15_RolloutOverTwoClusters", rolloutOverTwo},
 	{"T2_Move", move},
