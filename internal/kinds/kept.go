@@ -22,5 +22,4 @@ var Kept = []schema.GroupResource{
 // CarriedOutHere are kinds that act on what is made in the workspace, and as yet do not go down, with what they act on.
 var CarriedOutHere = map[schema.GroupResource]string{
 	{Resource: "resourcequotas"}: "limit what is made in the workspace, and not yet the pods that physical clusters make for a workload",
-	{Resource: "limitranges"}:    "act on pods and persistentvolumeclaims made in the workspace, and not yet on the pods that physical clusters make for a workload",
 }

@@ -116,6 +116,15 @@ var All = []Kind{
 		Withheld: secretWithheld,
 	},
 	{
+		GVK: corev1.SchemeGroupVersion.WithKind("LimitRange"), GVR: corev1.SchemeGroupVersion.WithResource("limitranges"),
+		Goes: WithNamespace,
+		Doc:  Doc{Down: "Its spec, whole: it holds for what is made in the workspace, and for the pods that physical clusters make."},
+		New:  func() ctrlclient.Object { return &corev1.LimitRange{} },
+		Content: func(root ctrlclient.Object) ctrlclient.Object {
+			return &corev1.LimitRange{Spec: *root.(*corev1.LimitRange).Spec.DeepCopy()}
+		},
+	},
+	{
 		GVK: networkingv1.SchemeGroupVersion.WithKind("NetworkPolicy"), GVR: networkingv1.SchemeGroupVersion.WithResource("networkpolicies"),
 		Goes: WithNamespace,
 		Doc: Doc{

@@ -48,8 +48,8 @@ func TestUnsupportedWarns(t *testing.T) {
 		},
 		"kind with effect here alone": {
 			reason: "nobody may believe that it holds below",
-			object: &corev1.LimitRange{}, resource: corev1.SchemeGroupVersion.WithResource("limitranges"),
-			want: "limitranges act on pods and persistentvolumeclaims made in the workspace, and not yet on the pods",
+			object: &corev1.ResourceQuota{}, resource: corev1.SchemeGroupVersion.WithResource("resourcequotas"),
+			want: "resourcequotas limit what is made in the workspace, and not yet the pods",
 		},
 		"volume": {
 			reason: "nobody may wait for a claim to be bound to it",

@@ -89,7 +89,7 @@ data: {tls.crt: PEM, tls.key: PEM}
 	})
 }
 
-// policyGoesAlong: a NetworkPolicy is wherever something of its namespace is, means the workspace's namespaces by their labels, and
+// policyGoesAlong: a NetworkPolicy is, as is a LimitRange, wherever something of its namespace is, means the workspace's namespaces by their labels, and
 // lets in no other tenant; the one that keeps tenants apart cannot be replaced.
 func policyGoesAlong(t *testing.T, f *fleet) {
 	w := f.workspace(t, "guarded")
@@ -110,6 +110,11 @@ apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
 metadata: {name: atoll-tenant-isolation}
 spec: {podSelector: {}, ingress: [{}]}
+---
+apiVersion: v1
+kind: LimitRange
+metadata: {name: APP}
+spec: {limits: [{type: Container, max: {cpu: "4"}}]}
 `, "APP", w.app), "apply", "-f", "-")
 	for _, cluster := range []string{"east", "west"} {
 		framework.Eventually(t, patience, "the policy stands in "+cluster, func() string {
@@ -120,6 +125,9 @@ spec: {podSelector: {}, ingress: [{}]}
 			kube := f.clusters[cluster].Clientset()
 			namespace, err := kube.CoreV1().Namespaces().Get(t.Context(), ns, metav1.GetOptions{})
 			if err != nil {
+				return err.Error()
+			}
+			if _, err := kube.CoreV1().LimitRanges(ns).Get(t.Context(), w.app, metav1.GetOptions{}); err != nil {
 				return err.Error()
 			}
 			policies, err := kube.NetworkingV1().NetworkPolicies(ns).List(t.Context(), metav1.ListOptions{})
