@@ -26,12 +26,20 @@ type kind struct {
 	runs func(root client.Key, mirrors []string) bool
 }
 
-// kindsOf returns those of all kinds that do not follow others. changed is told every namespace where an object came, went or
+// kindsOf returns those of all kinds that are placed. changed is told every namespace where an object came, went or
 // changed its wish.
 func kindsOf(i *client.Informers, changed func(namespace client.Key)) ([]kind, error) {
 	var placed []kind
 	for _, k := range i.Kinds {
-		if k.Goes == kinds.WhereReferenced {
+		if k.Goes == kinds.WithNamespace {
+			k.OnEvent(func(e client.Event[ctrlclient.Object]) {
+				if e.Old == nil || e.New == nil { // the namespace needs one kind more, or less
+					key := client.KeyOf(e.Object())
+					changed(client.Key{Cluster: key.Cluster, Name: key.Namespace})
+				}
+			})
+		}
+		if !k.IsPlaced() {
 			continue
 		}
 		kind, err := kindOf(k, changed)

@@ -16,6 +16,7 @@ import (
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/internal/kinds"
 )
 
 // live is the world as the server shows it.
@@ -48,7 +49,20 @@ func (l *live) Roots(namespace client.Key) (follows []string, own []root) {
 			})
 		}
 	}
+	if len(follows) > 0 {
+		follows = append(follows, l.along(namespace)...)
+	}
 	return follows, own
+}
+
+// along returns the resources of what goes along with what runs in a namespace.
+func (l *live) along(namespace client.Key) (resources []string) {
+	for _, k := range l.informers.Kinds {
+		if k.Goes == kinds.WithNamespace && len(k.List(namespace.Cluster, namespace.Name)) > 0 {
+			resources = append(resources, k.GVR.GroupResource().String())
+		}
+	}
+	return resources
 }
 
 func (l *live) Runs(namespace client.Key, object placementv1alpha1.PlacedObject, mirrors []string) bool {

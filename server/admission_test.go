@@ -255,9 +255,9 @@ func TestAdmission(t *testing.T) {
 			shop: "refused: maximum storage usage per PersistentVolumeClaim is 1Gi, but request is 2Gi", bank: "2Gi", mirror: "2Gi",
 		},
 		{
-			name: "LimitRange itself", reason: "nobody may believe that it holds below",
+			name: "LimitRange itself", reason: "it holds below, too",
 			object: `{apiVersion: v1, kind: LimitRange, metadata: {name: l}, spec: {limits: [{type: Container, max: {cpu: "1"}}]}}`,
-			show:   "{.metadata.name}", shop: "l", bank: "l", mirror: "l", warned: "not yet on the pods that physical clusters make for a workload",
+			show:   "{.metadata.name}", shop: "l", bank: "l", mirror: "l",
 		},
 		{
 			name:   "priority",

@@ -20,7 +20,6 @@ import (
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
-	"atoll.dev/atoll/internal/kinds"
 )
 
 // bury makes tombstones of the leaves whose root is no more: gone, another object of the same name by now, or being
@@ -112,7 +111,7 @@ func (c *Controller) tombstone(ctx context.Context, s *source, leaf ctrlclient.O
 // cluster left: nobody asked for that, and if a policy did, the brake does not let them go, or not yet.
 func (c *Controller) hold(ctx context.Context, s *source, root ctrlclient.Object, p *placementv1alpha1.Placement, leaves []ctrlclient.Object) (held []logicalcluster.Name, again time.Duration, err error) {
 	f := goes
-	if s.Goes != kinds.WhereReferenced { // what workloads refer to stays as long as they do
+	if s.IsPlaced() { // what workloads refer to, or is about them, stays as long as they do
 		f = fateOf(p)
 	}
 	var errs []error

@@ -150,7 +150,7 @@ func (c *Controller) referring(s *source, k client.Key) (users []ctrlclient.Obje
 func (c *Controller) onObject(k kinds.Kind, e change) {
 	o := e.object()
 	root, isLeaf := rootOf(o)
-	if k.Goes != kinds.WhereReferenced {
+	if k.IsPlaced() {
 		c.tallyChange(k, e)
 	}
 	if !isLeaf {
@@ -360,7 +360,7 @@ func (c *Controller) everythingIn(mirror logicalcluster.Name) {
 		for _, leaf := range s.list(mirror, "") {
 			if root, ok := rootOf(leaf); ok {
 				c.queue.Add(key{s.GVK.Kind, root})
-				if s.Goes != kinds.WhereReferenced {
+				if s.IsPlaced() {
 					c.askPlacement(key{s.GVK.Kind, root})
 				}
 			}
@@ -374,7 +374,7 @@ func (c *Controller) onNamespace(e client.Event[*corev1.Namespace]) {
 		c.queue.Add(key{ofNamespace, client.KeyOf(n)})
 		return
 	}
-	if e.Old != nil && e.New != nil && maps.Equal(podSecurity(e.Old), podSecurity(e.New)) {
+	if e.Old != nil && e.New != nil && maps.Equal(inherited(e.Old), inherited(e.New)) {
 		return
 	}
 	for _, mirrored := range c.informers.Namespaces.ByIndex(byRoot, namespaceValue(client.KeyOf(n).Cluster, n.Name)) {

@@ -141,15 +141,19 @@ func leafView(leaf ctrlclient.Object) kinds.Leaf {
 	}
 }
 
-// podSecurity returns the labels of a namespace that say what its pods may do.
-func podSecurity(n *corev1.Namespace) map[string]string {
-	labels := maps.Clone(n.Labels)
-	maps.DeleteFunc(labels, func(k, _ string) bool { return !isPodSecurity(k) })
-	if len(labels) == 0 {
-		return nil
+// inherited returns the labels that a mirror's namespace has from the workspace's: those that say what its pods may do, and those
+// that NetworkPolicies select by.
+func inherited(n *corev1.Namespace) map[string]string {
+	labels := kinds.NamespaceLabels(n.Labels)
+	for k, v := range n.Labels {
+		if isPodSecurity(k) {
+			labels[k] = v
+		}
 	}
 	return labels
 }
+
+func isInherited(label string) bool { return isPodSecurity(label) || kinds.IsNamespaceLabel(label) }
 
 func isPodSecurity(label string) bool {
 	const prefix = "pod-security.kubernetes.io/"
@@ -170,7 +174,7 @@ func (c *Controller) ensureNamespace(ctx context.Context, workspace logicalclust
 		Finalizers:  []string{workloadv1alpha1.SyncerFinalizer},
 	}}
 	if n, ok := c.informers.Namespaces.Get(client.Key{Cluster: workspace, Name: namespace}); ok {
-		maps.Copy(want.Labels, podSecurity(n))
+		maps.Copy(want.Labels, inherited(n))
 	}
 	err = c.clients.Objects.Create(client.In(ctx, mirror), want)
 	if apierrors.IsAlreadyExists(err) {
@@ -212,7 +216,7 @@ func (c *Controller) dedicated(workspace, mirror logicalcluster.Name) bool {
 	return ok && lc.Annotations[lcctx.PathAnnotation] == t.Spec.DedicatedTo
 }
 
-// namespace deletes a mirror's namespace some time after its last leaf, or brings its Pod Security labels up to date.
+// namespace deletes a mirror's namespace some time after its last leaf, or brings its labels up to date.
 func (c *Controller) namespace(ctx context.Context, k client.Key) (again time.Duration, err error) {
 	n, ok := c.informers.Namespaces.Get(k)
 	if !ok || n.DeletionTimestamp != nil || !c.isMirror(k.Cluster) {
@@ -227,7 +231,7 @@ func (c *Controller) namespace(ctx context.Context, k client.Key) (again time.Du
 	defer lock.Unlock()
 	for _, s := range c.sources {
 		if len(s.list(k.Cluster, k.Name)) > 0 {
-			return 0, c.copyPodSecurity(ctx, n, root)
+			return 0, c.copyLabels(ctx, n, root)
 		}
 	}
 	if wait := c.pace.Wait(key{ofNamespace, k}, "", keepEmpty); wait > 0 && c.mayComeBack(root, k.Cluster) {
@@ -291,14 +295,17 @@ func (c *Controller) mayComeBack(root client.Key, mirror logicalcluster.Name) bo
 	})
 }
 
-func (c *Controller) copyPodSecurity(ctx context.Context, n *corev1.Namespace, root client.Key) error {
+func (c *Controller) copyLabels(ctx context.Context, n *corev1.Namespace, root client.Key) error {
 	up, ok := c.informers.Namespaces.Get(client.Key{Cluster: root.Cluster, Name: root.Name})
-	if !ok || maps.Equal(podSecurity(up), podSecurity(n)) {
+	if !ok {
 		return nil
 	}
 	want := n.DeepCopy()
-	maps.DeleteFunc(want.Labels, func(k, _ string) bool { return isPodSecurity(k) })
-	maps.Copy(want.Labels, podSecurity(up))
+	maps.DeleteFunc(want.Labels, func(k, _ string) bool { return isInherited(k) })
+	maps.Copy(want.Labels, inherited(up))
+	if maps.Equal(want.Labels, n.Labels) {
+		return nil
+	}
 	if err := c.clients.Objects.Update(client.In(ctx, client.KeyOf(n).Cluster), want); err != nil {
 		return fmt.Errorf("label namespace %s: %w", client.KeyOf(n), err)
 	}

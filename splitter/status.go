@@ -19,7 +19,6 @@ import (
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
-	"atoll.dev/atoll/internal/kinds"
 )
 
 // unreachable is the reason of a Refusal that is none: the physical cluster does not answer.
@@ -101,7 +100,7 @@ func (c *Controller) placedObject(p *placementv1alpha1.Placement) (*source, clie
 		return nil, client.Key{}
 	}
 	for _, s := range c.sources {
-		if s.Goes != kinds.WhereReferenced && o.Group == s.GVR.Group && o.Resource == s.GVR.Resource {
+		if s.IsPlaced() && o.Group == s.GVR.Group && o.Resource == s.GVR.Resource {
 			return s, client.Key{Cluster: client.KeyOf(p).Cluster, Namespace: p.Spec.Namespace, Name: o.Name}
 		}
 	}

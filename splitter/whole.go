@@ -28,17 +28,9 @@ import (
 func (c *Controller) whole(ctx context.Context, s *source, k client.Key, root ctrlclient.Object, p *placementv1alpha1.Placement, leaves []ctrlclient.Object, held []logicalcluster.Name) (time.Duration, error) {
 	var mirrors []logicalcluster.Name
 	var err error
-	if s.Goes == kinds.WithPlacement {
-		var barred []string
-		mirrors = slices.DeleteFunc(placed(p), func(mirror logicalcluster.Name) bool {
-			if leafIn(mirror, leaves) != nil || c.carries(mirror, s) {
-				return false
-			}
-			barred = append(barred, nameOf(c.target(mirror), mirror))
-			return true
-		})
-		slices.Sort(barred)
-		c.tellNotCarried(ctx, s, root, notCarried(s, barred))
+	switch s.Goes {
+	case kinds.WithPlacement:
+		mirrors = c.carrying(ctx, s, root, placed(p), leaves)
 		var shares []share
 		if s.WhyWithheld(root) == "" {
 			for _, mirror := range mirrors {
@@ -48,8 +40,12 @@ func (c *Controller) whole(ctx context.Context, s *source, k client.Key, root ct
 		if c.tallyPlan(s, root, p, shares) {
 			defer c.askPlacement(key{s.GVK.Kind, k}) // told with what is written now, as far as that is seen by then
 		}
-	} else if mirrors, err = c.referencing(ctx, s, k); err != nil {
-		return 0, err
+	case kinds.WithNamespace:
+		mirrors = c.carrying(ctx, s, root, placedAny(c.informers.Placements.ByIndex(byPlacedNamespace, namespaceValue(k.Cluster, k.Namespace))), leaves)
+	default:
+		if mirrors, err = c.referencing(ctx, s, k); err != nil {
+			return 0, err
+		}
 	}
 	if len(mirrors) == 0 && len(leaves) == 0 {
 		return 0, nil
@@ -119,6 +115,21 @@ func (c *Controller) whole(ctx context.Context, s *source, k client.Key, root ct
 		again, errs = sooner(again, wait), append(errs, err)
 	}
 	return again, errors.Join(errs...)
+}
+
+// carrying returns those of the mirrors that have a leaf, or whose syncer carries the kind; of the others it tells.
+func (c *Controller) carrying(ctx context.Context, s *source, root ctrlclient.Object, mirrors []logicalcluster.Name, leaves []ctrlclient.Object) []logicalcluster.Name {
+	var barred []string
+	mirrors = slices.DeleteFunc(mirrors, func(mirror logicalcluster.Name) bool {
+		if leafIn(mirror, leaves) != nil || c.carries(mirror, s) {
+			return false
+		}
+		barred = append(barred, nameOf(c.target(mirror), mirror))
+		return true
+	})
+	slices.Sort(barred)
+	c.tellNotCarried(ctx, s, root, notCarried(s, barred))
+	return mirrors
 }
 
 // full returns a root with its content, and why it does not go down, if so; nil if it is not the same any more.
@@ -197,6 +208,15 @@ func placed(p *placementv1alpha1.Placement) []logicalcluster.Name {
 		}
 	}
 	return mirrors
+}
+
+// placedAny returns the mirrors that any of the Placements names, sorted.
+func placedAny(placements []*placementv1alpha1.Placement) (mirrors []logicalcluster.Name) {
+	for _, p := range placements {
+		mirrors = append(mirrors, placed(p)...)
+	}
+	slices.Sort(mirrors)
+	return slices.Compact(mirrors)
 }
 
 // referencing returns the mirrors where something is, or will be, that refers to an object.
@@ -357,8 +377,14 @@ func (c *Controller) ensureCompanions(ctx context.Context, root ctrlclient.Objec
 // that was just made there may be no leaf yet.
 func (c *Controller) needed(ctx context.Context, s *source, k client.Key, p *placementv1alpha1.Placement, leaf ctrlclient.Object) (bool, error) {
 	lk := client.KeyOf(leaf)
-	if s.Goes == kinds.WithPlacement {
-		if left, err := c.hasLeft(ctx, s, k, p, lk.Cluster); err != nil || !left {
+	if s.Goes != kinds.WhereReferenced {
+		left, err := false, error(nil)
+		if s.Goes == kinds.WithNamespace {
+			left, err = c.allHaveLeft(ctx, k, lk.Cluster)
+		} else {
+			left, err = c.hasLeft(ctx, s, k, p, lk.Cluster)
+		}
+		if err != nil || !left {
 			return true, err
 		}
 		workloads, err := c.read(ctx, lk.Cluster, lk.Namespace, kinds.Kind.MakesPods)
@@ -386,6 +412,17 @@ func (c *Controller) needed(ctx context.Context, s *source, k client.Key, p *pla
 		at := client.Key{Cluster: k.Cluster, Namespace: k.Namespace, Name: o.GetName()}
 		return o.GetDeletionTimestamp() == nil && slices.Contains(needsOf(o), wanted) &&
 			slices.Contains(placed(c.placement(c.sourceOf(o), at)), lk.Cluster)
+	}), nil
+}
+
+// allHaveLeft says, from an uncached read, that no Placement of a root's namespace names a mirror any more.
+func (c *Controller) allHaveLeft(ctx context.Context, root client.Key, mirror logicalcluster.Name) (bool, error) {
+	list := &placementv1alpha1.PlacementList{}
+	if err := c.clients.Objects.List(client.In(ctx, root.Cluster), list); err != nil {
+		return false, fmt.Errorf("list the placements of %s before a leaf is deleted: %w", root.Cluster, err)
+	}
+	return !slices.ContainsFunc(list.Items, func(p placementv1alpha1.Placement) bool {
+		return p.Spec.Namespace == root.Namespace && slices.Contains(placed(&p), mirror)
 	}), nil
 }
 

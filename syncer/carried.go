@@ -43,9 +43,9 @@ func (s *Syncer) isDenied(gvr schema.GroupVersionResource) bool {
 }
 
 // isRefused says that a list or watch of the physical cluster failed with err since it does not serve the resource, or does not let
-// us see it, and that nothing is asked of us there.
+// us see it, and that nothing is asked of us there. NetworkPolicies are asked of us in every namespace.
 func (s *Syncer) isRefused(gvr schema.GroupVersionResource, err error) bool {
-	return isDenial(err) && !isCarriedByAll(gvr) && len(s.mirror.informers[gvr].ListKeys()) == 0
+	return isDenial(err) && gvr != networkPoliciesGVR && !isCarriedByAll(gvr) && len(s.mirror.informers[gvr].ListKeys()) == 0
 }
 
 func isDenial(err error) bool {

@@ -60,7 +60,7 @@ func (s *Syncer) inside(ctx context.Context, namespace string) ([]string, error)
 		err := s.listMetadata(ctx, c, gvr, namespace, func(o *unstructured.Unstructured) error {
 			target, _, _ := unstructured.NestedString(o.Object, "metadata", "labels", workloadv1alpha1.SyncTargetLabel)
 			switch name := o.GetName(); {
-			case gvr.GroupResource() == networkPoliciesGVR.GroupResource() && name == isolationPolicy:
+			case gvr.GroupResource() == networkPoliciesGVR.GroupResource() && isFloor(name):
 			case goesByItself(o, namespaced):
 			case target == s.config.UID:
 				return keep(gvr.Resource, name)

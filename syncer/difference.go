@@ -55,7 +55,7 @@ type planned struct {
 // has is found out only by trying. It is nil before both sides are known.
 func (s *Syncer) difference() (*workloadv1alpha1.Difference, error) {
 	twin := s.twinObject()
-	if twin == nil || !s.policies.HasSynced() {
+	if twin == nil || !s.physical.informers[networkPoliciesGVR].HasSynced() {
 		return nil, nil
 	}
 	var plan []planned
@@ -114,12 +114,12 @@ func (s *Syncer) plan(k key, twin *workloadv1alpha1.SyncTarget) (deed, error) {
 	if err != nil {
 		return leaveIt, err
 	}
-	wantPolicy, err := renderIsolation(k.name, leaf.GetLabels()[workloadv1alpha1.WorkspaceLabel], target)
+	write, remove, err := s.floorOf(k.name, leaf.GetLabels()[workloadv1alpha1.WorkspaceLabel])
 	if err != nil {
 		return leaveIt, err
 	}
 	d := toApply(want, down)
-	if d == leaveIt && toApply(wantPolicy, get(s.policies, key{networkPoliciesGVR, k.name, isolationPolicy})) != leaveIt {
+	if d == leaveIt && len(write)+len(remove) > 0 {
 		d = changeIt
 	}
 	return d, nil

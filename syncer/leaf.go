@@ -152,7 +152,7 @@ func (s *Syncer) applyLeaf(ctx context.Context, k key, leaf, down *unstructured.
 		return s.unseen(k.resource), nil
 	}
 	if s.isReserved(k) {
-		return outcome{down: nil}, nameConflict("%s is the name of the policy that keeps tenants apart", k.name)
+		return outcome{down: nil}, nameConflict("%s is the name of a policy that keeps tenants apart", k.name)
 	}
 	if wait, err := s.namespaceReady(leaf); wait || err != nil {
 		return outcome{down: down, undecided: wait}, err
@@ -163,6 +163,11 @@ func (s *Syncer) applyLeaf(ctx context.Context, k key, leaf, down *unstructured.
 	want := render(leaf, types.UID(s.config.UID))
 	if toApply(want, down) == leaveIt {
 		return outcome{down: down}, nil
+	}
+	if k.resource == networkPoliciesGVR {
+		if err := s.roomFor(leaf); err != nil {
+			return outcome{down: down}, err
+		}
 	}
 
 	// Before the first effect outside, what undoes it.
@@ -214,7 +219,7 @@ func (s *Syncer) namespaceReady(leaf *unstructured.Unstructured) (wait bool, err
 		}
 	}
 	ns := get(s.physical.informers[namespacesGVR], k)
-	policy := get(s.policies, key{networkPoliciesGVR, k.name, isolationPolicy})
+	policy := get(s.physical.informers[networkPoliciesGVR], key{networkPoliciesGVR, k.name, isolationPolicy})
 	if ns == nil || ns.GetDeletionTimestamp() != nil || policy == nil {
 		return true, nil
 	}
@@ -343,6 +348,15 @@ func (s *Syncer) bury(ctx context.Context, k key, leaf *unstructured.Unstructure
 			klog.FromContext(ctx).Info("Namespace is left in the physical cluster, objects that nothing asks for are in it", "namespace", k.name, "objects", kept)
 		}
 		return pending, s.release(ctx, k, leaf)
+	}
+	if k.resource == networkPoliciesGVR { // first of all, who it let in alone is let in by default again
+		write, remove, err := s.floorOf(k.namespace, leaf.GetLabels()[workloadv1alpha1.WorkspaceLabel])
+		if err == nil {
+			err = s.layFloor(ctx, write, remove)
+		}
+		if err != nil {
+			return outcome{down: live}, err
+		}
 	}
 	err = target.Delete(ctx, k.name, metav1.DeleteOptions{
 		Preconditions:     &metav1.Preconditions{UID: ptr.To(live.GetUID())},

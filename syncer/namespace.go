@@ -12,10 +12,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
@@ -23,9 +21,6 @@ import (
 )
 
 const (
-	// isolationPolicy is the name of the network policy that keeps tenants apart, in every namespace we make.
-	isolationPolicy = "atoll-tenant-isolation"
-
 	podSecurityPrefix  = "pod-security.kubernetes.io/"
 	podSecurityEnforce = podSecurityPrefix + "enforce"
 	podSecurityVersion = podSecurityPrefix + "enforce-version"
@@ -87,37 +82,7 @@ func renderNamespace(leaf *unstructured.Unstructured, target types.UID, podSecur
 	return down, nil
 }
 
-// renderIsolation returns the policy that lets in traffic from the namespaces of the same workspace, and from those
-// of no workspace (ingress controllers, monitoring), and from nowhere else.
-func renderIsolation(namespace, workspace string, target types.UID) (*unstructured.Unstructured, error) {
-	policy := &networkingv1.NetworkPolicy{
-		TypeMeta: metav1.TypeMeta{APIVersion: networkingv1.SchemeGroupVersion.String(), Kind: "NetworkPolicy"},
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: namespace, Name: isolationPolicy,
-			Labels: map[string]string{
-				workloadv1alpha1.SyncTargetLabel: string(target),
-				workloadv1alpha1.WorkspaceLabel:  workspace,
-			},
-		},
-		Spec: networkingv1.NetworkPolicySpec{
-			PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress},
-			Ingress: []networkingv1.NetworkPolicyIngressRule{{From: []networkingv1.NetworkPolicyPeer{
-				{NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{workloadv1alpha1.WorkspaceLabel: workspace}}},
-				{NamespaceSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
-					{Key: workloadv1alpha1.WorkspaceLabel, Operator: metav1.LabelSelectorOpDoesNotExist},
-				}}},
-			}}},
-		},
-	}
-	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(policy)
-	if err != nil {
-		return nil, fmt.Errorf("render policy %s: %w", isolationPolicy, err)
-	}
-	unstructured.RemoveNestedField(content, "metadata", "creationTimestamp")
-	return &unstructured.Unstructured{Object: content}, nil
-}
-
-// applyNamespace makes the namespace and its policy downstream be what the mirror and the SyncTarget say.
+// applyNamespace makes the namespace and its floor downstream be what the mirror and the SyncTarget say.
 func (s *Syncer) applyNamespace(ctx context.Context, k key, leaf, down *unstructured.Unstructured) (outcome, error) {
 	if reserved(k.name) {
 		return outcome{}, nameConflict("namespace %s belongs to the physical cluster", k.name)
@@ -125,7 +90,7 @@ func (s *Syncer) applyNamespace(ctx context.Context, k key, leaf, down *unstruct
 	if !s.physical.informers[namespacesGVR].HasSynced() {
 		return s.unseen(namespacesGVR), nil
 	}
-	if !s.policies.HasSynced() {
+	if !s.physical.informers[networkPoliciesGVR].HasSynced() {
 		return s.unseen(networkPoliciesGVR), nil
 	}
 	twin := s.twinObject()
@@ -143,15 +108,12 @@ func (s *Syncer) applyNamespace(ctx context.Context, k key, leaf, down *unstruct
 	if err != nil {
 		return outcome{down: down}, err
 	}
-	wantPolicy, err := renderIsolation(k.name, workspace, types.UID(s.config.UID))
+	write, remove, err := s.floorOf(k.name, workspace)
 	if err != nil {
 		return outcome{down: down}, err
 	}
-	policyKey := key{networkPoliciesGVR, k.name, isolationPolicy}
-	policy := get(s.policies, policyKey)
 	namespaceDone := toApply(want, down) == leaveIt
-	policyDone := toApply(wantPolicy, policy) == leaveIt
-	if namespaceDone && policyDone {
+	if namespaceDone && len(write) == 0 && len(remove) == 0 {
 		return outcome{down: down}, nil
 	}
 
@@ -173,10 +135,8 @@ func (s *Syncer) applyNamespace(ctx context.Context, k key, leaf, down *unstruct
 		down = applied
 		s.writes.add(k, down.GetResourceVersion())
 	}
-	if !policyDone {
-		if _, err := s.apply(ctx, policyKey, policy, wantPolicy); err != nil {
-			return outcome{down: down}, err
-		}
+	if err := s.layFloor(ctx, write, remove); err != nil {
+		return outcome{down: down}, err
 	}
 	klog.FromContext(ctx).V(2).Info("Applied", "object", k.String())
 	return outcome{down: down}, nil

@@ -1,8 +1,6 @@
 package syncer
 
 import (
-	"slices"
-
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -12,13 +10,11 @@ import (
 
 // ClusterRules are the rights that a Syncer needs in its whole physical cluster: it writes what goes down, in whatever
 // namespace; it reads the nodes; and it lists everything, since a namespace of ours goes only when nobody else has
-// anything in it. A NetworkPolicy goes with its namespace, and never before: it is what keeps tenants apart.
+// anything in it.
 func ClusterRules() []rbacv1.PolicyRule {
-	applies := []string{"get", "list", "watch", "create", "patch"}
-	writes := append(slices.Clone(applies), "delete")
+	writes := []string{"get", "list", "watch", "create", "patch", "delete"}
 	rules := []rbacv1.PolicyRule{
 		{APIGroups: []string{corev1.GroupName}, Resources: []string{namespacesGVR.Resource}, Verbs: writes},
-		{APIGroups: []string{networkPoliciesGVR.Group}, Resources: []string{networkPoliciesGVR.Resource}, Verbs: applies},
 		{APIGroups: []string{corev1.GroupName}, Resources: []string{nodesGVR.Resource}, Verbs: []string{"list", "watch"}},
 		{APIGroups: []string{rbacv1.APIGroupAll}, Resources: []string{rbacv1.ResourceAll}, Verbs: []string{"list"}},
 	}

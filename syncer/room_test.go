@@ -302,7 +302,7 @@ func TestRestAfterLackOfRoom(t *testing.T) {
 		}
 		before := asked.Load()
 		c.shown.Store(0)
-		if _, err := list(t.Context(), s.policies); err != nil {
+		if _, err := list(t.Context(), s.physical.informers[networkPoliciesGVR]); err != nil {
 			t.Fatalf("%s: another resource: %v", name, err)
 		}
 		c.shown.Store(1_500)

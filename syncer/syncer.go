@@ -72,11 +72,9 @@ type Syncer struct {
 	config           Config
 	mirror, physical side
 	// room is what the physical cluster's objects take of our memory.
-	room *room
-	// policies holds our network policy of every namespace downstream.
-	policies *informer
-	nodes    *informer
-	twin     *informer
+	room  *room
+	nodes *informer
+	twin  *informer
 
 	resources map[schema.GroupVersionResource]kinds.Kind
 	queue     *queue.Queue[key]
@@ -218,10 +216,6 @@ func (s *Syncer) watch() {
 			o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
 		}
 	}
-	isolation := func(o *metav1.ListOptions) {
-		ours(o)
-		named(isolationPolicy)(o)
-	}
 
 	for _, k := range kinds.All {
 		s.resources[k.GVR] = k
@@ -230,20 +224,12 @@ func (s *Syncer) watch() {
 	}
 	s.mirror.informers[namespacesGVR] = newInformer(s.mirror, namespacesGVR, leaves, nil, nil)
 	s.physical.informers[namespacesGVR] = newInformer(s.physical, namespacesGVR, ours, s.heard(namespacesGVR), s.room)
-	s.policies = newInformer(s.physical, networkPoliciesGVR, isolation, s.heard(networkPoliciesGVR), s.room)
 	s.nodes = newInformer(s.physical, nodesGVR, nil, s.heardOfNodes, s.room)
 	s.twin = newInformer(s.mirror, syncTargetsGVR, named(s.config.Name), nil, nil)
 
 	for _, sd := range []side{s.mirror, s.physical} {
 		for gvr, i := range sd.informers {
 			i.handle = s.seen(gvr)
-		}
-	}
-	s.policies.handle = func(old, now *unstructured.Unstructured) {
-		namespace := newest(old, now).GetNamespace()
-		s.queue.Add(key{resource: namespacesGVR, name: namespace})
-		if old == nil {
-			s.enqueueNamespace(namespace)
 		}
 	}
 	s.twin.handle = func(old, now *unstructured.Unstructured) {
@@ -276,6 +262,11 @@ func (s *Syncer) seen(gvr schema.GroupVersionResource) func(old, now *unstructur
 		switch {
 		case gvr == namespacesGVR:
 			s.enqueueNamespace(obj.GetName())
+		case gvr == networkPoliciesGVR:
+			s.queue.Add(key{resource: namespacesGVR, name: obj.GetNamespace()}) // for its floor
+			if old == nil && s.isReserved(k) {
+				s.enqueueNamespace(obj.GetNamespace())
+			}
 		case now == nil:
 			// The last leaf to go lets its namespace go.
 			s.queue.Add(key{resource: namespacesGVR, name: obj.GetNamespace()})
@@ -358,7 +349,7 @@ func (s *Syncer) run(ctx context.Context) error {
 	}
 
 	synced := []cache.InformerSynced{s.twin.HasSynced}
-	all := []*informer{s.policies, s.nodes, s.twin}
+	all := []*informer{s.nodes, s.twin}
 	for gvr, i := range s.mirror.informers {
 		all, synced = append(all, i), append(synced, func() bool { return i.HasSynced() || s.isDenied(gvr) })
 	}
@@ -409,7 +400,7 @@ func (s *Syncer) twinObject() *workloadv1alpha1.SyncTarget {
 }
 
 func (s *Syncer) isReserved(k key) bool {
-	return k.resource == networkPoliciesGVR && k.name == isolationPolicy
+	return k.resource == networkPoliciesGVR && isFloor(k.name)
 }
 
 // state is what the heartbeat learned of the physical cluster, and what the workers found there unasked.

@@ -12,6 +12,7 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -22,11 +23,13 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -100,6 +103,7 @@ func TestSyncer(t *testing.T) {
 		{"applies and reports", (*world).applies},
 		{"second pass writes nothing", (*world).secondPass},
 		{"drift is put back", (*world).drift},
+		{"floor under a user's policies", (*world).floorStands},
 		{"changes go down", (*world).changes},
 		{"foreign object is refused", (*world).foreignObject},
 		{"foreign object at the last moment", (*world).lateForeignObject},
@@ -431,7 +435,7 @@ func (w *world) settled() {
 				return gvr.Resource + " not listed yet"
 			}
 		}
-		if !w.syncer.policies.HasSynced() {
+		if !w.syncer.physical.informers[networkPoliciesGVR].HasSynced() {
 			return "policies not listed yet"
 		}
 		if n := w.syncer.queue.Len(); n > 0 {
@@ -489,6 +493,85 @@ func (w *world) drift() {
 		}
 		return ""
 	})
+}
+
+// floorStands: a policy of the user's decides alone who is let in to the pods it selects, all others are let in to as before, and another
+// tenant is never let in, whatever is there at the moment.
+func (w *world) floorStands() {
+	web, db := labels.Set{"app": "web"}, labels.Set{"app": "db"}
+	ours, others := labels.Set{workloadv1alpha1.WorkspaceLabel: workspace}, labels.Set{workloadv1alpha1.WorkspaceLabel: "another"}
+	letIn := func(web, db bool) func() string {
+		return func() string {
+			list, err := w.east.NetworkingV1().NetworkPolicies(ns).List(w.Context(), metav1.ListOptions{})
+			if err != nil {
+				return err.Error()
+			}
+			for _, pod := range []labels.Set{{"app": "web"}, {"app": "db"}, {}} {
+				if w.letsIn(list.Items, pod, others) {
+					w.Errorf("pods %v let in another tenant by %+v", pod, list.Items)
+				}
+			}
+			if gotWeb, gotDB := w.letsIn(list.Items, labels.Set{"app": "web"}, ours), w.letsIn(list.Items, labels.Set{"app": "db"}, ours); gotWeb != web || gotDB != db {
+				return fmt.Sprintf("web is let in to: %v, want %v; db: %v, want %v; by %d policies", gotWeb, web, gotDB, db, len(list.Items))
+			}
+			return ""
+		}
+	}
+	create := func(name string, pods labels.Set) {
+		_, err := w.mirror.NetworkingV1().NetworkPolicies(ns).Create(w.Context(), &networkingv1.NetworkPolicy{
+			ObjectMeta: leafMeta(name, ns, "root-"+name, "h-"+name),
+			Spec:       networkingv1.NetworkPolicySpec{PodSelector: metav1.LabelSelector{MatchLabels: pods}, PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress}},
+		}, metav1.CreateOptions{})
+		w.must(err)
+	}
+	w.eventually("all are let in to by default", letIn(true, true))
+	create("web", web)
+	w.eventually("to web nobody is let in", letIn(false, true))
+	create("db", db)
+	w.eventually("nor to db", letIn(false, false))
+	create(isolationPolicy+"-mine", nil)
+	w.refused("NetworkPolicy", func() (map[string]string, error) {
+		leaf, err := w.mirror.NetworkingV1().NetworkPolicies(ns).Get(w.Context(), isolationPolicy+"-mine", metav1.GetOptions{})
+		return leaf.GetAnnotations(), err
+	}, refusedNameConflict)
+	for _, name := range []string{"web", "db", isolationPolicy + "-mine"} {
+		w.must(w.mirror.NetworkingV1().NetworkPolicies(ns).Delete(w.Context(), name, metav1.DeleteOptions{}))
+	}
+	w.eventually("all are let in to by default again", letIn(true, true))
+	w.eventually("one policy is left, and no leaf", func() string {
+		below, err := w.east.NetworkingV1().NetworkPolicies(ns).List(w.Context(), metav1.ListOptions{})
+		w.must(err)
+		leaves, err := w.mirror.NetworkingV1().NetworkPolicies(ns).List(w.Context(), metav1.ListOptions{})
+		w.must(err)
+		if len(below.Items) != 1 || len(leaves.Items) > 0 {
+			return fmt.Sprintf("%d policies, %d leaves", len(below.Items), len(leaves.Items))
+		}
+		return ""
+	})
+}
+
+// letsIn says whether policies of one namespace let in pods of another one.
+func (w *world) letsIn(policies []networkingv1.NetworkPolicy, pod, namespace labels.Set) bool {
+	matches := func(s *metav1.LabelSelector, set labels.Set) bool {
+		selector, err := metav1.LabelSelectorAsSelector(s)
+		w.must(err)
+		return selector.Matches(set)
+	}
+	isolated := false
+	for _, p := range policies {
+		if !matches(&p.Spec.PodSelector, pod) || !slices.Contains(p.Spec.PolicyTypes, networkingv1.PolicyTypeIngress) {
+			continue
+		}
+		isolated = true
+		for _, rule := range p.Spec.Ingress {
+			if len(rule.From) == 0 || slices.ContainsFunc(rule.From, func(peer networkingv1.NetworkPolicyPeer) bool {
+				return peer.NamespaceSelector != nil && matches(peer.NamespaceSelector, namespace)
+			}) {
+				return true
+			}
+		}
+	}
+	return !isolated
 }
 
 func (w *world) changes() {

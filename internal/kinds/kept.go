@@ -15,12 +15,10 @@ var Kept = []schema.GroupResource{
 	{Group: "batch", Resource: "jobs"},
 	{Group: "autoscaling", Resource: "horizontalpodautoscalers"},
 	{Group: "policy", Resource: "poddisruptionbudgets"},
-	{Group: "networking.k8s.io", Resource: "networkpolicies"},
 }
 
 // CarriedOutHere are kinds that act on what is made in the workspace, and as yet do not go down, with what they act on.
 var CarriedOutHere = map[schema.GroupResource]string{
 	{Resource: "resourcequotas"}:           "limit what is made in the workspace, and not yet the pods that physical clusters make for a workload",
 	{Group: "batch", Resource: "cronjobs"}: "make their Jobs in the workspace, which as yet do not go to physical clusters",
-	{Resource: "limitranges"}:              "act on pods and persistentvolumeclaims made in the workspace, and not yet on the pods that physical clusters make for a workload",
 }

@@ -25,6 +25,9 @@ const (
 	// WithPlacement kinds go whole to every cluster of their Placement, and stay in a cluster until the last
 	// workload of their namespace has left it.
 	WithPlacement Goes = "WithPlacement"
+	// WithNamespace kinds are about what runs in their namespace, and are nothing to run themselves: they go whole to every
+	// cluster of any Placement of their namespace, and stay in a cluster until the last workload of their namespace has left it.
+	WithNamespace Goes = "WithNamespace"
 	// WhereReferenced kinds go whole to the clusters of the workloads that refer to them, and leave after them.
 	WhereReferenced Goes = "WhereReferenced"
 )
@@ -115,6 +118,25 @@ var All = []Kind{
 		New:      func() ctrlclient.Object { return &corev1.Secret{} },
 		Content:  secretContent,
 		Withheld: secretWithheld,
+	},
+	{
+		GVK: corev1.SchemeGroupVersion.WithKind("LimitRange"), GVR: corev1.SchemeGroupVersion.WithResource("limitranges"),
+		Goes: WithNamespace,
+		Doc:  Doc{Down: "Its spec, whole: it holds for what is made in the workspace, and for the pods that physical clusters make."},
+		New:  func() ctrlclient.Object { return &corev1.LimitRange{} },
+		Content: func(root ctrlclient.Object) ctrlclient.Object {
+			return &corev1.LimitRange{Spec: *root.(*corev1.LimitRange).Spec.DeepCopy()}
+		},
+	},
+	{
+		GVK: networkingv1.SchemeGroupVersion.WithKind("NetworkPolicy"), GVR: networkingv1.SchemeGroupVersion.WithResource("networkpolicies"),
+		Goes: WithNamespace,
+		Doc: Doc{
+			Down: "Its spec. A `namespaceSelector`, and an ingress rule from everywhere, means namespaces of this workspace, by the labels they have in it, and those that the physical cluster has for itself, by theirs.",
+			Not:  "What would let in other tenants. Names that begin with `atoll-tenant-isolation` are refused (`NameConflict`), as are policies whose selectors have too little in common (`TooManyPolicies`).",
+		},
+		New:     func() ctrlclient.Object { return &networkingv1.NetworkPolicy{} },
+		Content: networkPolicyContent,
 	},
 	{
 		GVK: corev1.SchemeGroupVersion.WithKind("Service"), GVR: corev1.SchemeGroupVersion.WithResource("services"),
@@ -245,6 +267,9 @@ func find(is func(Kind) bool) (Kind, bool) {
 	}
 	return Kind{}, false
 }
+
+// IsPlaced says whether Placements decide for single objects of the kind: they are something to run.
+func (k Kind) IsPlaced() bool { return k.Goes != WhereReferenced && k.Goes != WithNamespace }
 
 // MakesPods says whether objects of the kind have a template of pods.
 func (k Kind) MakesPods() bool { return k.Template != nil }

@@ -114,10 +114,14 @@ func (*Unsupported) Validate(ctx context.Context, a admission.Attributes, _ admi
 func heedless(resource schema.GroupResource) string {
 	heed, follows := []string{}, ""
 	for _, kind := range kinds.All {
-		if gr := kind.GVR.GroupResource(); kind.Goes != kinds.WhereReferenced {
+		switch gr := kind.GVR.GroupResource(); {
+		case kind.IsPlaced():
 			heed = append(heed, gr.String())
-		} else if gr == resource {
-			follows = ", which follow the workloads that refer to them"
+		case gr != resource:
+		case kind.Goes == kinds.WhereReferenced:
+			follows = ", which follow what refers to them"
+		default:
+			follows = ", which go wherever something of their namespace goes"
 		}
 	}
 	for _, holder := range holders {

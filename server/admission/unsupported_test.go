@@ -49,8 +49,8 @@ func TestUnsupportedWarns(t *testing.T) {
 		},
 		"kind with effect here alone": {
 			reason: "nobody may believe that it holds below",
-			object: &corev1.LimitRange{}, resource: corev1.SchemeGroupVersion.WithResource("limitranges"),
-			want: "limitranges act on pods and persistentvolumeclaims made in the workspace, and not yet on the pods",
+			object: &corev1.ResourceQuota{}, resource: corev1.SchemeGroupVersion.WithResource("resourcequotas"),
+			want: "resourcequotas limit what is made in the workspace, and not yet the pods",
 		},
 		"kind carried out here": {
 			reason: "its Jobs are made, and nobody may believe that they run",
@@ -118,7 +118,7 @@ func TestUnsupportedWarns(t *testing.T) {
 			reason:   "it would be taken for a wish, and ignored in silence",
 			object:   &core.ConfigMap{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"placement.atoll.dev/clusters": "east"}}},
 			resource: corev1.SchemeGroupVersion.WithResource("configmaps"),
-			want:     "placement.atoll.dev/clusters has no effect on configmaps, which follow the workloads that refer to them: it counts on services, ingresses.networking.k8s.io, deployments.apps, daemonsets.apps, statefulsets.apps, namespaces, logicalclusters.core.kcp.io",
+			want:     "placement.atoll.dev/clusters has no effect on configmaps, which follow what refers to them: it counts on services, ingresses.networking.k8s.io, deployments.apps, daemonsets.apps, statefulsets.apps, namespaces, logicalclusters.core.kcp.io",
 		},
 		"annotation of what goes nowhere": {
 			reason:   "the same",

@@ -41,6 +41,7 @@ var mainJob = []part{
 	{"T1_DaemonSetOnEveryNodeOfItsClusters", daemonSetEverywhere},
 	{"T2_IngressMovesWithItsCertificate", ingressMoves},
 	{"T1_StatefulSetInOneCluster", statefulSetRuns},
+	{"T1_NetworkPolicyGoesAlong", policyGoesAlong},
 	{"T15_SplitAndResplit", split},
 	{"T15_RolloutOverTwoClusters", rolloutOverTwo},
 	{"T2_Move", move},

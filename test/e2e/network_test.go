@@ -10,6 +10,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"atoll.dev/atoll/test/framework"
 )
@@ -86,4 +87,85 @@ data: {tls.crt: PEM, tls.key: PEM}
 		}
 		return ""
 	})
+}
+
+// policyGoesAlong: a NetworkPolicy is, as is a LimitRange, wherever something of its namespace is, means the workspace's namespaces by their labels, and
+// lets in no other tenant; the one that keeps tenants apart cannot be replaced.
+func policyGoesAlong(t *testing.T, f *fleet) {
+	w := f.workspace(t, "guarded")
+	w.place("east")
+	w.apply(2, "")
+	w.kubectl("annotate", "deployment", w.app, "placement.atoll.dev/clusters=west")
+	w.kubectl("label", "namespace", "default", "team=a")
+	w.kubectlWithInput(strings.ReplaceAll(`
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: APP}
+spec:
+  podSelector: {matchLabels: {app: APP}}
+  ingress:
+  - from: [{namespaceSelector: {matchLabels: {team: a}}}]
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: atoll-tenant-isolation}
+spec: {podSelector: {}, ingress: [{}]}
+---
+apiVersion: v1
+kind: LimitRange
+metadata: {name: APP}
+spec: {limits: [{type: Container, max: {cpu: "4"}}]}
+`, "APP", w.app), "apply", "-f", "-")
+	for _, cluster := range []string{"east", "west"} {
+		framework.Eventually(t, patience, "the policy stands in "+cluster, func() string {
+			ns := w.namespaceIn(cluster)
+			if ns == "" {
+				return "its namespace is not there"
+			}
+			kube := f.clusters[cluster].Clientset()
+			namespace, err := kube.CoreV1().Namespaces().Get(t.Context(), ns, metav1.GetOptions{})
+			if err != nil {
+				return err.Error()
+			}
+			if _, err := kube.CoreV1().LimitRanges(ns).Get(t.Context(), w.app, metav1.GetOptions{}); err != nil {
+				return err.Error()
+			}
+			policies, err := kube.NetworkingV1().NetworkPolicies(ns).List(t.Context(), metav1.ListOptions{})
+			if err != nil {
+				return err.Error()
+			}
+			if len(policies.Items) != 3 { // the floor's, what it lets in by default, and this one
+				return fmt.Sprintf("there are %d policies", len(policies.Items))
+			}
+			for _, p := range policies.Items {
+				switch p.Name {
+				case w.app:
+					own, err := metav1.LabelSelectorAsSelector(p.Spec.Ingress[0].From[0].NamespaceSelector)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if !own.Matches(labels.Set(namespace.Labels)) {
+						return fmt.Sprintf("namespace %v is not let in by %s", namespace.Labels, own)
+					}
+				case "atoll-tenant-isolation":
+					if len(p.Spec.PodSelector.MatchLabels)+len(p.Spec.PodSelector.MatchExpressions)+len(p.Spec.Ingress) > 0 {
+						return fmt.Sprintf("the policy that keeps tenants apart is %+v", p.Spec)
+					}
+				}
+			}
+			return ""
+		})
+	}
+	framework.Eventually(t, patience, "who wants the name of the policy that keeps tenants apart is told", func() string {
+		out := w.kubectl("get", "events", "--field-selector", "involvedObject.name=atoll-tenant-isolation", "-o", "jsonpath={.items[*].reason}")
+		if !strings.Contains(out, "NameConflict") {
+			return fmt.Sprintf("reasons are %q", out)
+		}
+		return ""
+	})
+	w.rolledOut()
+	w.kubectl("delete", "networkpolicy", w.app, "atoll-tenant-isolation")
+	w.kubectl("delete", "deployment,service", w.app)
+	w.gone("east")
+	w.gone("west")
 }

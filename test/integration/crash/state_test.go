@@ -89,7 +89,6 @@ func (r *run) state() state {
 				list(client.In(r.ctx, r.mirror(c)), "mirror of "+c, r.clients.Dynamic, gvr, ours)
 				list(r.ctx, c, r.fleet[c].dynamic, gvr, ours)
 			}
-			list(r.ctx, c, r.fleet[c].dynamic, schema.GroupVersionResource{Group: "networking.k8s.io", Version: "v1", Resource: "networkpolicies"}, ours)
 		}
 	}
 	r.addPulled(s)
