@@ -2,8 +2,8 @@
 //
 // It reads roots (kinds.All) and Placements in workspaces, SyncTargets, and leaves in mirrors, from the shared informers;
 // the content of ConfigMaps, Secrets and ServiceAccounts, which informers do not hold, it reads when it is needed. It writes
-// leaves and their namespaces into mirrors, the status and Events of roots, the status (but not the conditions) of Placements,
-// and the condition Frozen of SyncTargets.
+// leaves and their namespaces into mirrors, the status and Events of roots and the revisions of their templates (ReplicaSets,
+// ControllerRevisions) into workspaces, the status (but not the conditions) of Placements, and the condition Frozen of SyncTargets.
 //
 // What always holds:
 //   - A leaf is deleted only after an uncached read showed that its root is gone, is another object by now, or is being deleted,
@@ -18,12 +18,14 @@
 //   - A namespace of a mirror is used only if it is labelled as the workspace's. It goes soon after its last leaf.
 //   - The status of a Placement is about one decision: it is written once every root is planned for by it, and has a cluster Ready
 //     only if what is there is what the plans want there in the end.
+//   - A revision is a record: nothing that runs depends on one. One that does not name the workload as its controller, by UID, is never
+//     changed, adopted or deleted, and a second pass over what has not changed writes none.
 //   - Of a status, ends and bad news are written at once; steps on the way may wait for the next (pace.go).
 //
 // Each step follows from what is stored and seen, so it can be interrupted anywhere. The server starts it: New before the
 // shared informers run, then Run. If a physical cluster is down its leaves wait; if etcd is down nothing moves and everything is
 // tried again.
 //
-// Plan, PlanCopies, DivideRollout, Assign and Brake are pure; a simulation of clusters (sim_test.go) runs them in random interleavings. Read
-// plan.go first, then workload.go; copies.go is the same for what is not divided.
+// Plan, PlanCopies, PlanRevisions, DivideRollout, Assign and Brake are pure; a simulation of clusters (sim_test.go) runs them in random interleavings. Read
+// plan.go first, then workload.go; copies.go is the same for what is not divided, and history.go keeps the revisions of both.
 package splitter

@@ -39,6 +39,8 @@ var mainJob = []part{
 	{"T1_SecondApplyChangesNothing", secondApply},
 	{"T12_NoCredentialGoesDown", noCredential},
 	{"T1_DaemonSetOnEveryNodeOfItsClusters", daemonSetEverywhere},
+	{"T8_RolloutHistoryAndUndo", deploymentHistory},
+	{"T8_RolloutHistoryAndUndoOfADaemonSet", daemonSetHistory},
 	{"T15_SplitAndResplit", split},
 	{"T15_RolloutOverTwoClusters", rolloutOverTwo},
 	{"T2_Move", move},
