@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
@@ -27,6 +28,9 @@ type Informers struct {
 	PlacementPolicies *Informer[*placementv1alpha1.PlacementPolicy]
 	Namespaces        *Informer[*corev1.Namespace]
 	ResourceQuotas    *Informer[*corev1.ResourceQuota]
+	// ReplicaSets and ControllerRevisions are held without their content (kinds.WithoutContent).
+	ReplicaSets         *Informer[*appsv1.ReplicaSet]
+	ControllerRevisions *Informer[*appsv1.ControllerRevision]
 	// Kinds are those of kinds.All, in its order.
 	Kinds []KindInformer
 
@@ -50,13 +54,19 @@ type runnable interface {
 func NewInformers(c *Clients) (*Informers, error) {
 	i := &Informers{}
 	for _, err := range []error{
-		share(c, i, &i.LogicalClusters, &corev1alpha1.LogicalCluster{}, ""),
-		share(c, i, &i.Workspaces, &tenancyv1alpha1.Workspace{}, ""),
-		share(c, i, &i.SyncTargets, &workloadv1alpha1.SyncTarget{}, ""),
-		share(c, i, &i.Placements, &placementv1alpha1.Placement{}, ""),
-		share(c, i, &i.PlacementPolicies, &placementv1alpha1.PlacementPolicy{}, ""),
-		share(c, i, &i.Namespaces, &corev1.Namespace{}, ""),
-		share(c, i, &i.ResourceQuotas, &corev1.ResourceQuota{}, ""),
+		share(c, i, &i.LogicalClusters, &corev1alpha1.LogicalCluster{}, InformerOptions[*corev1alpha1.LogicalCluster]{}),
+		share(c, i, &i.Workspaces, &tenancyv1alpha1.Workspace{}, InformerOptions[*tenancyv1alpha1.Workspace]{}),
+		share(c, i, &i.SyncTargets, &workloadv1alpha1.SyncTarget{}, InformerOptions[*workloadv1alpha1.SyncTarget]{}),
+		share(c, i, &i.Placements, &placementv1alpha1.Placement{}, InformerOptions[*placementv1alpha1.Placement]{}),
+		share(c, i, &i.PlacementPolicies, &placementv1alpha1.PlacementPolicy{}, InformerOptions[*placementv1alpha1.PlacementPolicy]{}),
+		share(c, i, &i.Namespaces, &corev1.Namespace{}, InformerOptions[*corev1.Namespace]{}),
+		share(c, i, &i.ResourceQuotas, &corev1.ResourceQuota{}, InformerOptions[*corev1.ResourceQuota]{}),
+		share(c, i, &i.ReplicaSets, &appsv1.ReplicaSet{}, InformerOptions[*appsv1.ReplicaSet]{
+			Transform: func(r *appsv1.ReplicaSet) { kinds.WithoutContent(r) },
+		}),
+		share(c, i, &i.ControllerRevisions, &appsv1.ControllerRevision{}, InformerOptions[*appsv1.ControllerRevision]{
+			Transform: func(r *appsv1.ControllerRevision) { kinds.WithoutContent(r) },
+		}),
 	} {
 		if err != nil {
 			return nil, err
@@ -71,7 +81,7 @@ func NewInformers(c *Clients) (*Informers, error) {
 			fields = "metadata.name!=" + k.Given.Name
 		}
 		informer := KindInformer{Kind: k}
-		if err := share(c, i, &informer.Informer, example, fields); err != nil {
+		if err := share(c, i, &informer.Informer, example, InformerOptions[ctrlclient.Object]{FieldSelector: fields}); err != nil {
 			return nil, err
 		}
 		i.Kinds = append(i.Kinds, informer)
@@ -85,8 +95,8 @@ func (i *Informers) Of(kind string) *Informer[ctrlclient.Object] {
 	return i.Kinds[slices.IndexFunc(i.Kinds, func(k KindInformer) bool { return k.GVK.Kind == kind })].Informer
 }
 
-func share[T object](c *Clients, all *Informers, field **Informer[T], example T, fields string) error {
-	i, err := NewInformer(c, example, InformerOptions[T]{FieldSelector: fields})
+func share[T object](c *Clients, all *Informers, field **Informer[T], example T, opts InformerOptions[T]) error {
+	i, err := NewInformer(c, example, opts)
 	if err != nil {
 		return err
 	}

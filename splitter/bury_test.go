@@ -121,7 +121,7 @@ func newMirrored(t *testing.T, objects ...ctrlclient.Object) *mirrored {
 	objects = append(objects, lc)
 	m := &mirrored{clock: testclock.NewFakeClock(time.Unix(0, 0))}
 	m.objects = fake.NewClientBuilder().WithScheme(client.Scheme).WithObjects(objects...).
-		WithStatusSubresource(east, &placementv1alpha1.Placement{}, &appsv1.Deployment{}, &appsv1.DaemonSet{}, &appsv1.StatefulSet{}, &corev1.Service{}, &networkingv1.Ingress{}).Build()
+		WithStatusSubresource(east, &placementv1alpha1.Placement{}, &appsv1.Deployment{}, &appsv1.DaemonSet{}, &appsv1.StatefulSet{}, &appsv1.ReplicaSet{}, &corev1.Service{}, &networkingv1.Ingress{}).Build()
 	clients, err := client.New(&rest.Config{Host: "http://hub", Transport: m})
 	if err != nil {
 		t.Fatal(err)
@@ -141,7 +141,7 @@ func newMirrored(t *testing.T, objects ...ctrlclient.Object) *mirrored {
 	for _, i := range []interface {
 		Run(context.Context)
 		WaitSynced(context.Context) error
-	}{informers.LogicalClusters, informers.SyncTargets, informers.Placements, informers.Namespaces, informers.Of("Deployment"), informers.Of("DaemonSet"), informers.Of("StatefulSet"), informers.Of("Service"), informers.Of("Ingress"), informers.Of("NetworkPolicy")} {
+	}{informers.LogicalClusters, informers.SyncTargets, informers.Placements, informers.Namespaces, informers.Of("Deployment"), informers.Of("DaemonSet"), informers.Of("StatefulSet"), informers.Of("Service"), informers.Of("Ingress"), informers.Of("NetworkPolicy"), informers.ReplicaSets} {
 		running.Go(func() { i.Run(ctx) })
 		if err := i.WaitSynced(ctx); err != nil {
 			t.Fatal(err)
@@ -154,7 +154,9 @@ func newMirrored(t *testing.T, objects ...ctrlclient.Object) *mirrored {
 func pair(kind, name string) (root, leaf ctrlclient.Object) {
 	root, leaf = &corev1.Service{}, &corev1.Service{}
 	if kind == "Deployment" {
-		spec := appsv1.DeploymentSpec{Replicas: ptr.To[int32](2)}
+		spec := appsv1.DeploymentSpec{Replicas: ptr.To[int32](2), Selector: &metav1.LabelSelector{}, Template: corev1.PodTemplateSpec{
+			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "web"}}},
+		}}
 		root, leaf = &appsv1.Deployment{Spec: spec}, &appsv1.Deployment{Spec: spec}
 	}
 	for _, o := range []ctrlclient.Object{root, leaf} {

@@ -64,9 +64,11 @@ type Controller struct {
 	// deleted has the UIDs of roots that were seen deleted; told what was last told of a root by an event.
 	deleted, told *lru.Cache
 	// pace is that of statuses, and of namespaces of mirrors, where the end of a leaf counts as a write.
-	pace   *client.Pace[key]
-	tally  *tally
-	unseen *unseen
+	pace *client.Pace[key]
+	// recorded knows the latest version of each workload's revisions that was written.
+	recorded *client.Pace[key]
+	tally    *tally
+	unseen   *unseen
 	// spaces serialise, for each namespace of a mirror, putting the first leaf there and removing it after the last.
 	spaces [64]sync.Mutex
 }
@@ -76,7 +78,7 @@ func New(clients *client.Clients, informers *client.Informers, clk clock.Passive
 	c := &Controller{
 		clients: clients, informers: informers, clock: clk, sources: map[string]*source{},
 		brake: NewBrake(clk), deleted: lru.New(remembered), told: lru.New(remembered),
-		pace: client.NewPace[key](clk), tally: newTally(), unseen: newUnseen(),
+		pace: client.NewPace[key](clk), recorded: client.NewPace[key](clk), tally: newTally(), unseen: newUnseen(),
 	}
 	c.queue = queue.NewWithClock("splitter", clk, c.reconcile)
 	for _, i := range informers.Kinds {
@@ -102,6 +104,7 @@ func New(clients *client.Clients, informers *client.Informers, clk clock.Passive
 			}
 			return nil
 		}),
+		c.watchHistories(),
 	} {
 		if err != nil {
 			return nil, fmt.Errorf("add indexes: %w", err)

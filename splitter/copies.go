@@ -88,6 +88,7 @@ func (c *Controller) copies(ctx context.Context, s *source, root ctrlclient.Obje
 	if err != nil || p == nil {
 		return 0, err
 	}
+	authored := root
 	root, err = c.withPullSecrets(ctx, root, leaves)
 	if err != nil {
 		return 0, err
@@ -113,9 +114,12 @@ func (c *Controller) copies(ctx context.Context, s *source, root ctrlclient.Obje
 	c.tellCopies(ctx, s, root, p, sites, wrote)
 
 	now := root.DeepCopyObject().(ctrlclient.Object)
-	s.Summarise(now, copyView(s, p, sites, hash, c.clock.Now()))
+	view := copyView(s, p, sites, hash, c.clock.Now())
+	s.Summarise(now, view)
+	through := !slices.ContainsFunc(view.Leaves, func(l kinds.Leaf) bool { return !l.Assigned || l.Lost || !l.Current || !l.Finished() })
+	_, behind, unkept := c.controllerRevisions(ctx, s, authored, now, keptOf(c.informers.ControllerRevisions, root), through)
 	wait, problem := c.writeStatus(ctx, s, root, now, 0)
-	return sooner(again, wait), errors.Join(err, problem)
+	return sooner(sooner(again, behind), wait), errors.Join(err, settle([]error{unkept, problem}))
 }
 
 // copySites gathers the clusters that a workload is in or goes to, sorted.

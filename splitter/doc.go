@@ -2,8 +2,8 @@
 //
 // It reads roots (kinds.All) and Placements in workspaces, SyncTargets, and leaves in mirrors, from the shared informers;
 // the content of ConfigMaps, Secrets and ServiceAccounts, which informers do not hold, it reads when it is needed. It writes
-// leaves and their namespaces into mirrors, the status and Events of roots, the status (but not the conditions) of Placements,
-// and the condition Frozen of SyncTargets.
+// leaves and their namespaces into mirrors, the status and Events of roots and the revisions of their templates (ReplicaSets,
+// ControllerRevisions) into workspaces, the status (but not the conditions) of Placements, and the condition Frozen of SyncTargets.
 //
 // What always holds:
 //   - A leaf is deleted only after an uncached read showed that its root is gone, is another object by now, or is being deleted,
@@ -20,12 +20,15 @@
 //     nothing then, of whatever kind.
 //   - The status of a Placement is about one decision: it is written once every root is planned for by it, and has a cluster Ready
 //     only if what is there is what the plans want there in the end.
+//   - A revision is a record: nothing that runs depends on one. One that does not name the workload as its controller, by UID, is never
+//     changed, adopted or deleted, and a second pass over what has not changed writes none.
 //   - Of a status, ends and bad news are written at once; steps on the way may wait for the next (pace.go).
 //
 // Each step follows from what is stored and seen, so it can be interrupted anywhere. The server starts it: New before the
 // shared informers run, then Run. If a physical cluster is down its leaves wait; if etcd is down nothing moves and everything is
 // tried again.
 //
-// Plan, PlanCopies, PlanSingle, DivideRollout, Assign and Brake are pure; a simulation of clusters (sim_test.go) runs them in random interleavings. Read
-// plan.go first, then workload.go; copies.go and single.go are the same for what is not divided.
+// Plan, PlanCopies, PlanSingle, PlanRevisions, DivideRollout, Assign and Brake are pure; a simulation of clusters (sim_test.go) runs them in random
+// interleavings. Read plan.go first, then workload.go; copies.go and single.go are the same for what is not divided, and history.go keeps the
+// revisions of all.
 package splitter

@@ -36,7 +36,7 @@ func mayWait(before, now *appsv1.Deployment) time.Duration {
 		holds(before, appsv1.DeploymentAvailable) != holds(now, appsv1.DeploymentAvailable),
 		trouble(before) != trouble(now), is.AvailableReplicas < was.AvailableReplicas, is.ReadyReplicas < was.ReadyReplicas:
 		return 0
-	case was.ObservedGeneration != is.ObservedGeneration:
+	case was.ObservedGeneration != is.ObservedGeneration, before.Annotations[revisionAnnotation] != now.Annotations[revisionAnnotation]:
 		return client.WhileSettling
 	}
 	was.Conditions, is.Conditions = nil, nil

@@ -109,7 +109,9 @@ func TestStatusIsOfThePlacementThatWasSeen(t *testing.T) {
 			m, p := newServing(t)
 			m.clients = &client.Clients{Objects: interceptor.NewClient(m.objects, interceptor.Funcs{
 				SubResourcePatch: func(ctx context.Context, c ctrlclient.Client, sub string, o ctrlclient.Object, patch ctrlclient.Patch, opts ...ctrlclient.SubResourcePatchOption) error {
-					follow(t, m, p.DeepCopy())
+					if _, ok := o.(*placementv1alpha1.Placement); ok {
+						follow(t, m, p.DeepCopy())
+					}
 					return c.SubResource(sub).Patch(ctx, o, patch, opts...)
 				},
 			})}

@@ -58,6 +58,7 @@ func (c *Controller) workload(ctx context.Context, s *source, root *appsv1.Deplo
 	if err != nil || p == nil {
 		return 0, err
 	}
+	authored := root
 	full, err := c.withPullSecrets(ctx, root, leaves)
 	if err != nil {
 		return 0, err
@@ -83,7 +84,7 @@ func (c *Controller) workload(ctx context.Context, s *source, root *appsv1.Deplo
 		c.pace.Wrote(key{s.GVK.Kind, rk}, "") // what comes of it follows
 	}
 	c.tellPlaced(ctx, s, root, p, sites, wrote)
-	wait, problem := c.summarise(ctx, s, root, p, sites)
+	wait, problem := c.summarise(ctx, s, authored, root, p, sites)
 	return sooner(again, wait), errors.Join(err, problem)
 }
 
@@ -429,10 +430,13 @@ func withCluster(leaf map[string]string, root *appsv1.Deployment) map[string]str
 	return out
 }
 
-// summarise writes the Deployment's status if what the leaves say changed it, at its pace.
-func (c *Controller) summarise(ctx context.Context, s *source, root *appsv1.Deployment, p *placementv1alpha1.Placement, sites []*site) (wait time.Duration, err error) {
+// summarise writes the Deployment's status if what the leaves say changed it, at its pace, and with it what its ReplicaSets are: authored is
+// the Deployment as its user has it.
+func (c *Controller) summarise(ctx context.Context, s *source, authored, root *appsv1.Deployment, p *placementv1alpha1.Placement, sites []*site) (wait time.Duration, err error) {
 	now := root.DeepCopy()
-	s.Summarise(now, viewOf(root, p, sites, c.clock.Now()))
+	view := viewOf(root, p, sites, c.clock.Now())
+	s.Summarise(now, view)
+	h, again, problem := c.replicaSets(ctx, s, authored, now, keptOf(c.informers.ReplicaSets, root), view)
 	leaves := make([]ctrlclient.Object, 0, len(sites))
 	for _, st := range sites {
 		if st.leaf != nil {
@@ -440,7 +444,11 @@ func (c *Controller) summarise(ctx context.Context, s *source, root *appsv1.Depl
 		}
 	}
 	c.tellRefusals(ctx, s, root, leaves)
-	return c.writeStatus(ctx, s, root, now, mayWait(root, now))
+	wait, err = c.writeStatus(ctx, s, root, now, mayWait(root, now))
+	if wait == 0 && err == nil {
+		err = c.countReplicaSets(ctx, s, root, h, view)
+	}
+	return sooner(again, wait), settle([]error{problem, err})
 }
 
 func viewOf(root *appsv1.Deployment, p *placementv1alpha1.Placement, sites []*site, now time.Time) kinds.View {

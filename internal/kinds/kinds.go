@@ -80,6 +80,8 @@ type Kind struct {
 	RolledOut func(leaf ctrlclient.Object) bool
 	// Failing says why no pods can be made of a leaf, in its controller's words; empty if they can.
 	Failing func(leaf ctrlclient.Object) (reason, message string)
+	// History says how the revisions of an object's template are kept; nil for kinds of which none are.
+	History func(obj ctrlclient.Object) History
 	// Summarise writes what the leaves say into root's status, in place. Nil for kinds without status.
 	Summarise func(root ctrlclient.Object, view View)
 }
@@ -184,6 +186,7 @@ var All = []Kind{
 		Observed:  deploymentObserved,
 		RolledOut: func(leaf ctrlclient.Object) bool { return rolledOut(leaf.(*appsv1.Deployment)) },
 		Failing:   deploymentFailing,
+		History:   deploymentHistory,
 		Summarise: summariseDeployment,
 	},
 	{
@@ -202,6 +205,7 @@ var All = []Kind{
 		Pods:      daemonSetPods,
 		Observed:  daemonSetObserved,
 		RolledOut: daemonSetRolledOut,
+		History:   daemonSetHistory,
 		Summarise: summariseDaemonSet,
 	},
 	{

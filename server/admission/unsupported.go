@@ -61,6 +61,9 @@ func (*Unsupported) Validate(ctx context.Context, a admission.Attributes, _ admi
 		}
 		return nil
 	}
+	if isRevision(a) {
+		return nil
+	}
 	if a.GetOperation() == admission.Create && slices.Contains(kinds.Kept, a.GetResource().GroupResource()) {
 		warning.AddWarning(ctx, "", fmt.Sprintf("%s are kept but have no effect yet: they do not go to physical clusters, and nothing carries them out here", a.GetResource().GroupResource()))
 	}
@@ -108,6 +111,16 @@ func (*Unsupported) Validate(ctx context.Context, a admission.Attributes, _ admi
 		}
 	}
 	return nil
+}
+
+// isRevision says that an object is a ReplicaSet of a Deployment, a record of one of its templates: nothing is to be carried out.
+func isRevision(a admission.Attributes) bool {
+	object, err := meta.Accessor(a.GetObject())
+	if err != nil || a.GetResource().GroupResource() != (schema.GroupResource{Group: "apps", Resource: "replicasets"}) {
+		return false
+	}
+	owner := metav1.GetControllerOf(object)
+	return owner != nil && owner.Kind == "Deployment" && strings.HasPrefix(owner.APIVersion, "apps/")
 }
 
 // heedless says of a resource that annotations of placement do not count on it, and where they do; "" if they do.

@@ -41,6 +41,19 @@ func TestUnsupportedWarns(t *testing.T) {
 			object: &appsv1.ReplicaSet{}, resource: appsv1.SchemeGroupVersion.WithResource("replicasets"),
 			want: "replicasets.apps are kept but have no effect yet",
 		},
+		"ReplicaSet of its own": {
+			reason: "nobody may believe that it runs",
+			object: &appsv1.ReplicaSet{}, resource: appsv1.SchemeGroupVersion.WithResource("replicasets"),
+			want: "replicasets.apps are kept but have no effect yet",
+		},
+		"ReplicaSet of a Deployment": {
+			reason: "it is a record of what runs by its Deployment",
+			object: &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{
+				Annotations:     map[string]string{"placement.atoll.dev/clusters": "east"},
+				OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "Deployment", Name: "web", UID: "u", Controller: ptr.To(true)}},
+			}},
+			resource: appsv1.SchemeGroupVersion.WithResource("replicasets"),
+		},
 		"node of its choice": {
 			reason:   "what makes pods is looked at, whatever kind it is",
 			object:   &appsv1.DaemonSet{Spec: appsv1.DaemonSetSpec{Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{NodeName: "n1"}}}},

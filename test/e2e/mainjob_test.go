@@ -42,6 +42,8 @@ var mainJob = []part{
 	{"T2_IngressMovesWithItsCertificate", ingressMoves},
 	{"T1_StatefulSetInOneCluster", statefulSetRuns},
 	{"T1_NetworkPolicyGoesAlong", policyGoesAlong},
+	{"T8_RolloutHistoryAndUndo", deploymentHistory},
+	{"T8_RolloutHistoryAndUndoOfADaemonSet", daemonSetHistory},
 	{"T15_SplitAndResplit", split},
 	{"T15_RolloutOverTwoClusters", rolloutOverTwo},
 	{"T2_Move", move},

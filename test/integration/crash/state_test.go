@@ -76,7 +76,7 @@ func (r *run) state() state {
 		} else if err != nil {
 			r.t.Fatal(err)
 		}
-		for _, gvr := range append(goesDown(), placementv1alpha1.GroupVersion.WithResource("placements"),
+		for _, gvr := range append(goesDown(), appsv1.SchemeGroupVersion.WithResource("replicasets"), placementv1alpha1.GroupVersion.WithResource("placements"),
 			tenancyv1alpha1.GroupVersion.WithResource("workspaces"), corev1alpha1.GroupVersion.WithResource("logicalclusters"),
 			schema.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterrolebindings"}) {
 			list(in, alias, r.clients.Dynamic, gvr, "")

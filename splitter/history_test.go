@@ -1,0 +1,411 @@
+package splitter
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/lru"
+	"k8s.io/utils/ptr"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/internal/kinds"
+)
+
+// chronicler is a Controller that keeps the history of one Deployment, and what it writes.
+type chronicler struct {
+	t      *testing.T
+	c      *Controller
+	s      *source
+	root   *appsv1.Deployment
+	clock  *clocktesting.FakePassiveClock
+	writes []string
+	view   kinds.View
+}
+
+func newChronicler(t *testing.T) *chronicler {
+	ch := &chronicler{t: t, clock: clocktesting.NewFakePassiveClock(time.Unix(1_000_000, 0))}
+	wrote := func(verb string, o ctrlclient.Object) {
+		if _, ok := o.(*corev1.Event); !ok {
+			ch.writes = append(ch.writes, verb)
+		}
+	}
+	objects := interceptor.NewClient(fake.NewClientBuilder().WithScheme(client.Scheme).WithStatusSubresource(&appsv1.ReplicaSet{}).Build(), interceptor.Funcs{
+		Create: func(ctx context.Context, c ctrlclient.WithWatch, o ctrlclient.Object, opts ...ctrlclient.CreateOption) error {
+			wrote("create", o)
+			o.SetUID(types.UID("of " + o.GetName()))
+			o.SetGeneration(1)
+			return c.Create(ctx, o, opts...)
+		},
+		Patch: func(ctx context.Context, c ctrlclient.WithWatch, o ctrlclient.Object, p ctrlclient.Patch, opts ...ctrlclient.PatchOption) error {
+			wrote("patch", o)
+			before := &appsv1.ReplicaSet{}
+			if err := c.Get(ctx, ctrlclient.ObjectKeyFromObject(o), before); ctrlclient.IgnoreNotFound(err) != nil {
+				return err
+			}
+			if err := c.Patch(ctx, o, p, opts...); err != nil {
+				return err
+			}
+			if r, ok := o.(*appsv1.ReplicaSet); ok && *r.Spec.Replicas != *before.Spec.Replicas { // which the fake does not do
+				r.Generation++
+				return c.Update(ctx, r)
+			}
+			return nil
+		},
+		SubResourcePatch: func(ctx context.Context, c ctrlclient.Client, sub string, o ctrlclient.Object, p ctrlclient.Patch, opts ...ctrlclient.SubResourcePatchOption) error {
+			wrote(sub, o)
+			return c.SubResource(sub).Patch(ctx, o, p, opts...)
+		},
+		Delete: func(ctx context.Context, c ctrlclient.WithWatch, o ctrlclient.Object, opts ...ctrlclient.DeleteOption) error {
+			wrote("delete", o)
+			return c.Delete(ctx, o) // the fake knows no preconditions
+		},
+	})
+	k, _ := kinds.ByKind("Deployment")
+	ch.s = &source{Kind: k}
+	ch.c = &Controller{
+		clients: &client.Clients{Objects: objects}, clock: ch.clock, told: lru.New(remembered), sources: map[string]*source{"Deployment": ch.s},
+		recorded: client.NewPace[key](ch.clock),
+	}
+	ch.root = &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "u", Annotations: map[string]string{"kubernetes.io/change-cause": "image 1"}},
+		Spec: appsv1.DeploymentSpec{
+			Replicas: ptr.To[int32](3), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}},
+			Strategy: appsv1.DeploymentStrategy{Type: appsv1.RollingUpdateDeploymentStrategyType},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "web"}},
+				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "1"}}},
+			},
+		},
+	}
+	ch.view.Desired = 3
+	return ch
+}
+
+// image changes the template, and says so as people do.
+func (ch *chronicler) image(image string) {
+	ch.root.Spec.Template.Spec.Containers[0].Image = image
+	ch.root.Annotations["kubernetes.io/change-cause"] = "image " + image
+}
+
+// runs says that so many pods are there, so many of them of the present template, and that all are ready.
+func (ch *chronicler) runs(pods, updated int32) {
+	ch.view.Leaves = []kinds.Leaf{{SameTemplate: true, Settled: true, Object: &appsv1.Deployment{Status: appsv1.DeploymentStatus{
+		Replicas: pods, UpdatedReplicas: updated, ReadyReplicas: pods, AvailableReplicas: pods,
+	}}}}
+}
+
+// pass is one look at the Deployment, with a cache that shows everything, and returns how it wrote.
+func (ch *chronicler) pass() []string {
+	ch.t.Helper()
+	list := &appsv1.ReplicaSetList{}
+	if err := ch.c.clients.Objects.List(ch.t.Context(), list); err != nil {
+		ch.t.Fatal(err)
+	}
+	var kept []ctrlclient.Object
+	for i := range list.Items {
+		if r := &list.Items[i]; metav1.IsControlledBy(r, ch.root) {
+			kinds.WithoutContent(r)
+			kept = append(kept, r)
+		}
+	}
+	return ch.passWith(kept)
+}
+
+func (ch *chronicler) passWith(kept []ctrlclient.Object) []string {
+	ch.t.Helper()
+	ch.writes = nil
+	now := ch.root.DeepCopy()
+	h, _, err := ch.c.replicaSets(ch.t.Context(), ch.s, ch.root, now, kept, ch.view)
+	if err == nil {
+		err = ch.c.countReplicaSets(ch.t.Context(), ch.s, ch.root, h, ch.view)
+	}
+	if err != nil {
+		ch.t.Fatal(err)
+	}
+	ch.root = now
+	return ch.writes
+}
+
+// row is a ReplicaSet as people see it.
+type row struct {
+	Number, Image, Cause    string
+	Desired, Current, Ready int32
+}
+
+func (ch *chronicler) rows() (rows []row) {
+	ch.t.Helper()
+	list := &appsv1.ReplicaSetList{}
+	if err := ch.c.clients.Objects.List(ch.t.Context(), list); err != nil {
+		ch.t.Fatal(err)
+	}
+	for _, r := range list.Items {
+		rows = append(rows, row{
+			r.Annotations[revisionAnnotation], r.Spec.Template.Spec.Containers[0].Image, r.Annotations["kubernetes.io/change-cause"],
+			*r.Spec.Replicas, r.Status.Replicas, r.Status.ReadyReplicas,
+		})
+	}
+	slices.SortFunc(rows, func(a, b row) int { return strings.Compare(a.Number+a.Image, b.Number+b.Image) })
+	return rows
+}
+
+func (ch *chronicler) wrote(when string, got []string, want ...string) {
+	ch.t.Helper()
+	if !slices.Equal(got, want) {
+		ch.t.Errorf("%s: wrote %q, want %q", when, got, want)
+	}
+}
+
+// TestReplicaSets: a rollout costs four writes beside those of its steps, and nothing is written while nothing changes.
+func TestReplicaSets(t *testing.T) {
+	ch := newChronicler(t)
+	ch.wrote("a new Deployment", ch.pass(), "create")
+	ch.wrote("the same again", ch.pass())
+	ch.runs(3, 3)
+	ch.wrote("its pods", ch.pass(), "status")
+	ch.wrote("the same again", ch.pass())
+	if n := ch.root.Annotations[revisionAnnotation]; n != "1" {
+		t.Errorf("the Deployment is of revision %q", n)
+	}
+
+	ch.image("2")
+	ch.runs(3, 0)
+	ch.wrote("a new template", ch.pass(), "create", "patch")
+	ch.runs(4, 2)
+	ch.wrote("a step", ch.pass(), "status", "status")
+	if diff := cmp.Diff([]row{{"1", "1", "image 1", 0, 2, 2}, {"2", "2", "image 2", 3, 2, 2}}, ch.rows()); diff != "" {
+		t.Errorf("half way (-want +got):\n%s", diff)
+	}
+	ch.runs(3, 3)
+	ch.wrote("the end", ch.pass(), "status", "status")
+	ch.wrote("the same again", ch.pass())
+
+	ch.image("1")
+	ch.wrote("the template of before", ch.pass(), "patch", "patch", "status", "status")
+	if diff := cmp.Diff([]row{{"2", "2", "image 2", 0, 0, 0}, {"3", "1", "image 1", 3, 3, 3}}, ch.rows()); diff != "" {
+		t.Errorf("gone back (-want +got):\n%s", diff)
+	}
+	list := &appsv1.ReplicaSetList{}
+	if err := ch.c.clients.Objects.List(t.Context(), list); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range list.Items {
+		if r.Spec.Template.Spec.Containers[0].Image == "1" && r.Annotations[revisionHistoryAnnotation] != "1" {
+			t.Errorf("it does not remember its first number: %v", r.Annotations)
+		}
+		hash := r.Labels[appsv1.DefaultDeploymentUniqueLabelKey]
+		if r.Name != "web-"+hash || hash == "" || !maps.Equal(r.Labels, r.Spec.Template.Labels) || !maps.Equal(r.Labels, r.Spec.Selector.MatchLabels) {
+			t.Errorf("%s has the labels %v, the template %v, the selector %v", r.Name, r.Labels, r.Spec.Template.Labels, r.Spec.Selector)
+		}
+		if o := metav1.GetControllerOf(&r); o == nil || o.UID != "u" || o.Kind != "Deployment" || !*o.BlockOwnerDeletion {
+			t.Errorf("%s is controlled by %+v", r.Name, o)
+		}
+	}
+
+	*ch.root.Spec.Replicas, ch.view.Desired = 5, 5
+	ch.wrote("scaled", ch.pass(), "patch")
+	ch.runs(5, 5)
+	ch.wrote("its pods", ch.pass(), "status")
+	ch.root.Spec.RevisionHistoryLimit = ptr.To[int32](0)
+	ch.wrote("none is to be kept", ch.pass(), "delete")
+	ch.wrote("the same again", ch.pass())
+}
+
+// TestPausedTemplate: while a Deployment is paused its new template has no revision, and all pods are of the latest there is.
+func TestPausedTemplate(t *testing.T) {
+	ch := newChronicler(t)
+	ch.runs(3, 3)
+	ch.pass()
+	ch.image("2")
+	ch.root.Spec.Paused = true
+	ch.runs(3, 0)
+	ch.wrote("paused", ch.pass())
+	*ch.root.Spec.Replicas, ch.view.Desired = 5, 5
+	ch.runs(5, 0)
+	ch.wrote("paused and scaled", ch.pass(), "patch", "status")
+	if diff := cmp.Diff([]row{{"1", "1", "image 1", 5, 5, 5}}, ch.rows()); diff != "" {
+		t.Errorf("paused (-want +got):\n%s", diff)
+	}
+	ch.root.Spec.Paused = false
+	ch.pass()
+	if rows := ch.rows(); len(rows) != 2 || rows[1].Number != "2" {
+		t.Errorf("resumed: %+v", rows)
+	}
+}
+
+// TestNothingIsAdopted: what has the name and the template that a revision would have stays as it is, unless it names this Deployment as its
+// controller. An orphan, which Kubernetes would adopt, is somebody's.
+func TestNothingIsAdopted(t *testing.T) {
+	ch := newChronicler(t)
+	name := "web-" + kinds.RevisionHash(kinds.TemplateDigest(&ch.root.Spec.Template), nil)
+	orphan := replicaSet(ch.root, metav1.ObjectMeta{Name: name, Namespace: "default", Labels: map[string]string{"app": "web", appsv1.DefaultDeploymentUniqueLabelKey: "x"}})
+	if err := ch.c.clients.Objects.Create(t.Context(), orphan); err != nil {
+		t.Fatal(err)
+	}
+	ch.wrote("beside an orphan", ch.pass(), "create", "create")
+	if n := ch.root.Status.CollisionCount; n == nil || *n != 1 {
+		t.Errorf("collisions: %v, want 1", n)
+	}
+	ch.wrote("the same again", ch.pass())
+	got := &appsv1.ReplicaSet{}
+	if err := ch.c.clients.Objects.Get(t.Context(), ctrlclient.ObjectKeyFromObject(orphan), got); err != nil || got.ResourceVersion != orphan.ResourceVersion {
+		t.Errorf("the orphan was changed from %s to %s (%v)", orphan.ResourceVersion, got.ResourceVersion, err)
+	}
+}
+
+// TestRevisionOfTheOneBefore: the revision of an earlier Deployment of that name goes with it. Its name is waited for, not counted as taken.
+func TestRevisionOfTheOneBefore(t *testing.T) {
+	ch := newChronicler(t)
+	ch.pass()
+	ch.root.UID = "another"
+	ch.wrote("while it is there", ch.pass(), "create")
+	if len(ch.rows()) != 1 || ch.root.Status.CollisionCount != nil {
+		t.Errorf("%+v, collisions %v", ch.rows(), ch.root.Status.CollisionCount)
+	}
+	if err := ch.c.clients.Objects.DeleteAllOf(t.Context(), &appsv1.ReplicaSet{}, ctrlclient.InNamespace("default")); err != nil {
+		t.Fatal(err)
+	}
+	ch.wrote("when it is gone", ch.pass(), "create")
+}
+
+// TestRevisionNotSeenYet: a cache that lags makes no second revision, and what it shows is not changed before it shows what was written.
+func TestRevisionNotSeenYet(t *testing.T) {
+	ch := newChronicler(t)
+	ch.runs(3, 3)
+	ch.pass()
+	ch.wrote("not seen yet", ch.passWith(nil), "create")
+	if rows := ch.rows(); len(rows) != 1 {
+		t.Errorf("%+v, want one", rows)
+	}
+
+	list := &appsv1.ReplicaSetList{}
+	if err := ch.c.clients.Objects.List(t.Context(), list); err != nil {
+		t.Fatal(err)
+	}
+	kinds.WithoutContent(&list.Items[0])
+	stale := []ctrlclient.Object{&list.Items[0]}
+	*ch.root.Spec.Replicas, ch.view.Desired = 5, 5
+	ch.wrote("scaled", ch.pass(), "patch")
+	*ch.root.Spec.Replicas, ch.view.Desired = 6, 6
+	ch.wrote("not seen yet", ch.passWith(stale))
+	ch.clock.SetTime(ch.clock.Now().Add(time.Minute))
+	if _, _, err := ch.c.replicaSets(t.Context(), ch.s, ch.root, ch.root.DeepCopy(), stale, ch.view); err == nil {
+		t.Error("what was changed since was changed")
+	}
+}
+
+// TestPlacementIsNotUndone: kubectl gives the Deployment all annotations of the revision that it goes back to.
+func TestPlacementIsNotUndone(t *testing.T) {
+	const clusters = "placement.atoll.dev/clusters"
+	ch := newChronicler(t)
+	ch.root.Annotations[clusters] = "east"
+	ch.pass()
+	ch.image("2")
+	ch.pass()
+	check := func(want string) {
+		t.Helper()
+		list := &appsv1.ReplicaSetList{}
+		if err := ch.c.clients.Objects.List(t.Context(), list); err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range list.Items {
+			if r.Annotations[clusters] != want {
+				t.Errorf("revision %s says %q, want %q", r.Annotations[revisionAnnotation], r.Annotations[clusters], want)
+			}
+		}
+	}
+	ch.root.Annotations[clusters] = "west"
+	ch.pass()
+	check("west")
+	delete(ch.root.Annotations, clusters)
+	ch.pass()
+	check("")
+}
+
+func TestSetNumber(t *testing.T) {
+	annotations := map[string]string{}
+	for n := range int64(2000) {
+		setNumber(annotations, n+1)
+	}
+	had := annotations[revisionHistoryAnnotation]
+	if annotations[revisionAnnotation] != "2000" || len(had) > revisionHistoryLength || !strings.HasSuffix(had, ",1998,1999") || strings.HasPrefix(had, "1,") {
+		t.Errorf("of %d characters it remembers %.20s...%s", len(had), had, had[len(had)-20:])
+	}
+}
+
+// TestControllerRevisions: each template of a DaemonSet is kept as the patch that kubectl goes back by.
+func TestControllerRevisions(t *testing.T) {
+	ch := newChronicler(t)
+	k, _ := kinds.ByKind("DaemonSet")
+	s := &source{Kind: k}
+	root := &appsv1.DaemonSet{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "agent", UID: "d", Annotations: map[string]string{"kubernetes.io/change-cause": "first"}},
+		Spec:       appsv1.DaemonSetSpec{Selector: ch.root.Spec.Selector, Template: ch.root.Spec.Template, RevisionHistoryLimit: ptr.To[int32](1)},
+	}
+	revisions := func() *appsv1.ControllerRevisionList {
+		list := &appsv1.ControllerRevisionList{}
+		if err := ch.c.clients.Objects.List(t.Context(), list); err != nil {
+			t.Fatal(err)
+		}
+		return list
+	}
+	pass := func() []string {
+		t.Helper()
+		ch.writes = nil
+		var kept []ctrlclient.Object
+		for _, r := range revisions().Items {
+			kinds.WithoutContent(&r)
+			kept = append(kept, &r)
+		}
+		if _, _, err := ch.c.controllerRevisions(t.Context(), s, root, root.DeepCopy(), kept, true); err != nil {
+			t.Fatal(err)
+		}
+		return ch.writes
+	}
+	ch.wrote("a new DaemonSet", pass(), "create")
+	ch.wrote("the same again", pass())
+	root.Spec.Template.Spec.Containers[0].Image, root.Annotations["kubernetes.io/change-cause"] = "2", "second"
+	ch.wrote("a new template", pass(), "create")
+	root.Spec.Template.Spec.Containers[0].Image, root.Annotations["kubernetes.io/change-cause"] = "3", "third"
+	ch.wrote("another", pass(), "create", "delete")
+	root.Spec.Template.Spec.Containers[0].Image, root.Annotations["kubernetes.io/change-cause"] = "2", "back"
+	ch.wrote("the one before", pass(), "patch")
+	ch.wrote("the same again", pass())
+	var got []string
+	for _, r := range revisions().Items {
+		var patch struct {
+			Spec struct {
+				Template struct {
+					Patch string `json:"$patch"`
+					corev1.PodTemplateSpec
+				}
+			}
+		}
+		if err := json.Unmarshal(r.Data.Raw, &patch); err != nil {
+			t.Fatal(err)
+		}
+		if r.Labels[appsv1.DefaultDaemonSetUniqueLabelKey] == "" || r.Labels["app"] != "web" {
+			t.Errorf("%s has the labels %v", r.Name, r.Labels)
+		}
+		template := patch.Spec.Template
+		got = append(got, fmt.Sprintf("%d %s %s %s", r.Revision, template.Patch, template.Spec.Containers[0].Image, r.Annotations["kubernetes.io/change-cause"]))
+	}
+	slices.Sort(got)
+	if diff := cmp.Diff([]string{"3 replace 3 third", "4 replace 2 back"}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
