@@ -11,7 +11,7 @@ import (
 )
 
 // ClusterRules are the rights that a Syncer needs in its whole physical cluster: it writes what goes down, in whatever
-// namespace; it reads the nodes; and it lists everything, since a namespace of ours goes only when nobody else has
+// namespace; it reads the nodes; it shows the pods, and deletes those that a workspace deletes; and it lists everything, since a namespace of ours goes only when nobody else has
 // anything in it. A NetworkPolicy goes with its namespace, and never before: it is what keeps tenants apart.
 func ClusterRules() []rbacv1.PolicyRule {
 	applies := []string{"get", "list", "watch", "create", "patch"}
@@ -20,6 +20,7 @@ func ClusterRules() []rbacv1.PolicyRule {
 		{APIGroups: []string{corev1.GroupName}, Resources: []string{namespacesGVR.Resource}, Verbs: writes},
 		{APIGroups: []string{networkPoliciesGVR.Group}, Resources: []string{networkPoliciesGVR.Resource}, Verbs: applies},
 		{APIGroups: []string{corev1.GroupName}, Resources: []string{nodesGVR.Resource}, Verbs: []string{"list", "watch"}},
+		{APIGroups: []string{corev1.GroupName}, Resources: []string{podsGVR.Resource}, Verbs: []string{"get", "list", "watch", "delete"}},
 		{APIGroups: []string{rbacv1.APIGroupAll}, Resources: []string{rbacv1.ResourceAll}, Verbs: []string{"list"}},
 	}
 	for _, kind := range kinds.All {

@@ -5,7 +5,6 @@ import (
 	"net/http"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metainternalversion "k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -13,7 +12,6 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/rest"
-	"k8s.io/apiserver/pkg/warning"
 	api "k8s.io/kubernetes/pkg/apis/core"
 	podrest "k8s.io/kubernetes/pkg/registry/core/pod/rest"
 	podstore "k8s.io/kubernetes/pkg/registry/core/pod/storage"
@@ -34,9 +32,7 @@ func errElsewhere() error {
 	}}
 }
 
-// podsElsewhere are the pods of a workspace, and of a mirror those that it shows of workspaces. It says where pods are to who lists
-// those of a namespace and finds none: kubectl logs and kubectl exec on a Deployment wait for a pod for up to a minute, and can only
-// be told why: the wait is theirs.
+// podsElsewhere are the pods of a workspace, and of a mirror those that it shows of workspaces.
 type podsElsewhere struct {
 	*podstore.REST
 	shown shownPods
@@ -106,15 +102,7 @@ func (p podsElsewhere) List(ctx context.Context, options *metainternalversion.Li
 	if inMirror(ctx) {
 		return p.shown.list(ctx, options)
 	}
-	list, err := p.REST.List(ctx, options)
-	cluster, ok := logicalcluster.ClusterFrom(ctx)
-	if err != nil || !ok || cluster.Wildcard || genericapirequest.NamespaceValue(ctx) == "" {
-		return list, err
-	}
-	if meta.LenList(list) == 0 {
-		warning.AddWarning(ctx, "", "pods of workloads run in physical clusters and are not shown in a workspace yet, nor are their logs: kubectl get deployments,placements tells how they are")
-	}
-	return list, nil
+	return p.REST.List(ctx, options)
 }
 
 func (p podsElsewhere) Watch(ctx context.Context, options *metainternalversion.ListOptions) (watch.Interface, error) {
