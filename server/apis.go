@@ -110,6 +110,7 @@ func (s *Server) authorize(config *genericapiserver.Config) ([]controlplaneapise
 		RuleResolver: rules,
 		RBAC:         rbac.NewProvider(roleStores, config.Authorization.Authorizer),
 		NodePorts:    nodePorts{s.backend},
+		Objects:      storedObjects{s.backend},
 		EventTTL:     s.options.EventTTL,
 
 		Reviewer: s.reviewer, Audiences: s.tokens,

@@ -254,6 +254,9 @@ func TestAuthorizeSyncer(t *testing.T) {
 		{mirror, resource("create", "certificates.k8s.io", "certificatesigningrequests", ""), true, "its certificate"},
 		{mirror, resource("watch", "certificates.k8s.io", "certificatesigningrequests", ""), true, "its certificate"},
 
+		{mirror, resource("create", "", "pods", ""), true, "it shows what runs"},
+		{mirror, resource("update", "", "pods", "status"), true, "and how"},
+
 		// Elsewhere.
 		{lcctx.Cluster{Name: west, Mirror: true}, resource("list", "", "configmaps", ""), false, "another's mirror"},
 		{lcctx.Cluster{Name: east}, resource("list", "", "configmaps", ""), false, "no mirror, though of the same name"},
@@ -279,7 +282,9 @@ func TestAuthorizeSyncer(t *testing.T) {
 		{mirror, resource("update", "", "namespaces", "finalize"), false, "ends a namespace with content"},
 		{mirror, resource("delete", "", "namespaces", ""), false, "namespaces go from above"},
 		{mirror, resource("create", "", "serviceaccounts", "token"), false, "a token would outlive it"},
-		{mirror, resource("list", "", "pods", ""), false, "views come later"},
+		{mirror, resource("update", "", "pods", ""), false, "of a pod it tells the status"},
+		{mirror, resource("patch", "", "pods", "status"), false, "it updates"},
+		{mirror, resource("deletecollection", "", "pods", ""), false, "it knows each"},
 		{mirror, resource("create", "", "pods", "exec"), false, "nothing to enter"},
 		{mirror, resource("create", "", "events", ""), false, "it writes none"},
 		{mirror, resource("create", "events.k8s.io", "events", ""), false, "it writes none"},

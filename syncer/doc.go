@@ -4,7 +4,8 @@
 // Flow of a Syncer, one for each SyncTarget: leaves (kinds.All) and Namespaces of the mirror that carry WorkspaceLabel
 // → server-side apply to the physical cluster; status found there → /status of the leaf, with AppliedAnnotation or
 // RefusedAnnotation; nodes, version and health of the physical cluster → status of the SyncTarget's twin, the object
-// of the same name in the mirror. The Manager runs in the server: SyncTargets → mirror logical cluster, twin, running
+// of the same name in the mirror; pods of the physical cluster that were made of leaves → pods of the mirror, which the server makes
+// pods of workspaces (pods.go). The Manager runs in the server: SyncTargets → mirror logical cluster, twin, running
 // Syncers (those with a kubeconfig Secret) → status and conditions of SyncTargets.
 //
 // A Syncer outside the server (`atoll syncer`, pull) is the same one, with a Credential in the place of the identity that
@@ -34,6 +35,8 @@
 //     this one: whoever runs it is asked before each (fence.go).
 //   - No request waits for longer than 30 s, whatever a server asks for or forgets (impatient.go); those for the lock of
 //     the leader election for no longer than 5 s (cmd/atoll, lead).
+//   - A pod below is deleted only where a fresh read shows that somebody deletes the one in the workspace, and one above goes only
+//     where a fresh read below shows that it is gone: absence says nothing. Neither happens while the heartbeats are not compared.
 //   - What a physical cluster answers is read only as far as there is room for it (room.go): it takes no notice of selectors and
 //     limits unless it wants to.
 //   - A status goes up only from the object of the leaf's own root; observedGeneration of a leaf is its generation

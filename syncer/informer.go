@@ -36,8 +36,13 @@ func newInformer(sd side, gvr schema.GroupVersionResource, tweak func(*metav1.Li
 	}
 	trim := func(o *unstructured.Unstructured) *unstructured.Unstructured {
 		o.SetManagedFields(nil)
-		if gvr == nodesGVR {
+		switch {
+		case gvr == nodesGVR:
 			return thinNode(o).DeepCopy() // without the slots of conditions that were left out, which count for nothing
+		case gvr == podsGVR && r == nil:
+			delete(o.Object, "spec") // of what is shown, which we wrote
+		case gvr == podsGVR && !sd.hasNamespace(o.GetNamespace()):
+			return thinPod(o)
 		}
 		return o
 	}

@@ -29,6 +29,9 @@ import (
 
 // reconcile makes one object right on both sides.
 func (s *Syncer) reconcile(ctx context.Context, k key) (time.Duration, error) {
+	if k.resource == podsGVR {
+		return s.reconcilePod(ctx, k)
+	}
 	if s.isDenied(k.resource) {
 		return 0, nil // what is asked for is not known
 	}

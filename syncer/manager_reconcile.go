@@ -319,6 +319,12 @@ func (m *Manager) tell(home context.Context, target, twin *workloadv1alpha1.Sync
 	}
 	status, again := targetStatus(target, twin, heard, p, m.config.Clock.Now())
 	if !apiequality.Semantic.DeepEqual(target.Status, status) {
+		// Before the status says so, so that it is made up for after a crash.
+		if isReadyTarget(target.Status) && !isReadyTarget(status) {
+			if err := m.podsUnready(home, logicalcluster.Name(target.Status.Mirror)); err != nil {
+				return 0, err
+			}
+		}
 		target.Status = status
 		if err := m.config.Clients.Objects.Status().Update(home, target); err != nil {
 			return 0, fmt.Errorf("write the status of SyncTarget %s: %w", client.KeyOf(target), err)
@@ -379,6 +385,9 @@ func (m *Manager) remove(ctx, home context.Context, target *workloadv1alpha1.Syn
 	}
 	m.stop(target.UID)
 	if exists {
+		if err := m.forgetPods(ctx, mirror); err != nil {
+			return 0, err
+		}
 		if err := m.config.DeleteData(ctx, mirror); err != nil {
 			return 0, fmt.Errorf("remove mirror %s: %w", mirror, err)
 		}

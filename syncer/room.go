@@ -49,7 +49,7 @@ type room struct {
 	clock   clock.WithTicker
 	mu      sync.Mutex // guards all below
 	taken   int64
-	// full is when what a resource showed was last too much.
+	// full is when what a resource showed was last too much, or refused.
 	full map[schema.GroupVersionResource]time.Time
 }
 
@@ -67,7 +67,8 @@ func (r *room) take(n int64) error {
 
 // heard has how a list or watch of a resource went.
 func (r *room) heard(gvr schema.GroupVersionResource, err error) {
-	if much := tooMuch(""); errors.As(err, &much) {
+	// Nor are pods listed over and over that may be listed and not watched, as the rights of an earlier version have it.
+	if much := tooMuch(""); errors.As(err, &much) || gvr == podsGVR && isDenial(err) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.full[gvr] = r.clock.Now()

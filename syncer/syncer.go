@@ -75,6 +75,8 @@ type Syncer struct {
 	room  *room
 	nodes *informer
 	twin  *informer
+	// pods are those of the physical cluster, and shownPods what the mirror shows of them.
+	pods, shownPods *informer
 
 	resources map[schema.GroupVersionResource]kinds.Kind
 	queue     *queue.Queue[key]
@@ -224,8 +226,9 @@ func (s *Syncer) watch() {
 	}
 	s.mirror.informers[namespacesGVR] = newInformer(s.mirror, namespacesGVR, leaves, nil, nil)
 	s.physical.informers[namespacesGVR] = newInformer(s.physical, namespacesGVR, ours, s.heard(namespacesGVR), s.room)
-	s.nodes = newInformer(s.physical, nodesGVR, nil, s.heardOfNodes, s.room)
+	s.nodes = newInformer(s.physical, nodesGVR, nil, s.heardUnlessRefused(nodesGVR), s.room)
 	s.twin = newInformer(s.mirror, syncTargetsGVR, named(s.config.Name), nil, nil)
+	s.watchPods()
 
 	for _, sd := range []side{s.mirror, s.physical} {
 		for gvr, i := range sd.informers {
@@ -284,6 +287,7 @@ func (s *Syncer) enqueueNamespace(name string) {
 			s.queue.Add(key{gvr, name, leaf})
 		}
 	}
+	s.enqueuePods(name)
 }
 
 // enqueueAll adds everything that either side shows.
@@ -296,6 +300,7 @@ func (s *Syncer) enqueueAll() {
 			}
 		}
 	}
+	s.enqueuePods("")
 }
 
 func (s *Syncer) beatSoon() {
@@ -349,7 +354,7 @@ func (s *Syncer) run(ctx context.Context) error {
 	}
 
 	synced := []cache.InformerSynced{s.twin.HasSynced}
-	all := []*informer{s.nodes, s.twin}
+	all := []*informer{s.nodes, s.twin, s.shownPods}
 	for gvr, i := range s.mirror.informers {
 		all, synced = append(all, i), append(synced, func() bool { return i.HasSynced() || s.isDenied(gvr) })
 	}
@@ -359,6 +364,12 @@ func (s *Syncer) run(ctx context.Context) error {
 	for _, i := range all {
 		wg.Go(func() { i.run(ctx) })
 	}
+	wg.Go(func() { s.runPods(ctx) })
+	wg.Go(func() {
+		if cache.WaitForCacheSync(ctx.Done(), s.pods.HasSynced, s.shownPods.HasSynced) {
+			s.enqueuePods("")
+		}
+	})
 
 	// Before the whole mirror is known, whatever of ours runs below would look as if nobody wanted it.
 	if !cache.WaitForCacheSync(ctx.Done(), synced...) {
@@ -523,16 +534,19 @@ func (s *Syncer) heard(gvr schema.GroupVersionResource) func(error) {
 	}
 }
 
-// heardOfNodes is heard of Nodes. Nobody has to let us see them, but what they show has to have room: who does not let us see them
-// any more has ended a lack of it, and who does not answer has not.
-func (s *Syncer) heardOfNodes(err error) {
-	var much tooMuch
-	switch {
-	case err == nil, errors.As(err, &much):
-		s.heard(nodesGVR)(err)
-	default:
-		if r := refusalOf(err); r != nil && r.reason != refusedUnreachable {
-			s.heard(nodesGVR)(nil)
+// heardUnlessRefused is heard of what nobody has to let us see, Nodes and pods. What is shown of them has to have room: who does not
+// let us see them any more has ended a lack of it, and who does not answer has not.
+func (s *Syncer) heardUnlessRefused(gvr schema.GroupVersionResource) func(error) {
+	heard := s.heard(gvr)
+	return func(err error) {
+		var much tooMuch
+		switch {
+		case err == nil, errors.As(err, &much):
+			heard(err)
+		default:
+			if r := refusalOf(err); r != nil && r.reason != refusedUnreachable {
+				heard(nil)
+			}
 		}
 	}
 }

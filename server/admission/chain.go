@@ -118,7 +118,7 @@ func New(c Config) (admission.Interface, error) {
 	boundSeries()
 	own := newOwnCalls()
 	types := NewWorkspaceTypes(c.Objects, c.FindWorkspace, c.MayUseType)
-	chain = append(chain, NewNowhere(c.Workloads, c.WhyNowhere), NewInUse(c.PlacedOn), NewDecisions(), NewUnsupported(), NewLimits(),
+	chain = append(chain, NewNowhere(c.Workloads, c.WhyNowhere), NewInUse(c.PlacedOn), NewDecisions(), NewShown(), NewUnsupported(), NewLimits(),
 		NewDefinitions(c.Definitions, c.MaxDefinitions, c.Called), types, NewTypeCircles(types),
 		newMutatingPolicies(c), newMutatingWebhooks(c, own), NewOwnName(), NewKeySizes(), newValidatingPolicies(c), newValidatingWebhooks(c, own), // what people configured sees what all others made
 		NewResourceQuota(c.Objects, c.ChargeQuota, c.Charges)) // nothing is charged for what anybody refuses

@@ -4,7 +4,7 @@
 // Where Kubernetes' own plugin can be used it is, unmodified: every request gets an instance of its own (upstream.go), whose
 // informers, listers and clients read the stores of this process in the request's logical cluster (informers.go,
 // clients.go). Lifecycle, PodSecurity and ResourceQuota are one instance for all logical clusters, and Mirror, Nowhere, InUse,
-// Decisions, WorkspaceTypes, TypeCircles, KeySizes, OwnName and Unsupported are ours. They read Objects; ResourceQuota alone writes, what is used of ResourceQuotas, which server/quota counts.
+// Decisions, Shown, WorkspaceTypes, TypeCircles, KeySizes, OwnName and Unsupported are ours. They read Objects; ResourceQuota alone writes, what is used of ResourceQuotas, which server/quota counts.
 //
 // Webhooks and policies are what people configure for their own logical cluster. Configurations keeps those of all of them by
 // one watch for each resource (configurations.go). For the first request to a logical cluster that has some, an instance is

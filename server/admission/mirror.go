@@ -55,6 +55,9 @@ func (m *Mirror) Validate(ctx context.Context, a admission.Attributes, _ admissi
 		}
 		return nil
 	}
+	if a.GetResource().GroupResource() == pods && a.GetOperation() == admission.Create && a.GetSubresource() == "" {
+		return nil // the registry says which it may show
+	}
 	if request, ok := a.GetObject().(*certificates.CertificateSigningRequest); ok && a.GetOperation() == admission.Create {
 		if request.Spec.SignerName != workloadv1alpha1.SyncerSigner {
 			return admission.NewForbidden(a, errOtherSigner)

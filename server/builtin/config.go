@@ -54,6 +54,9 @@ type Config struct {
 	// NodePorts locks node ports. Required.
 	NodePorts NodePorts
 
+	// Objects reads what a logical cluster has, for what the mirrors of physical clusters show of workspaces. Required.
+	Objects Objects
+
 	// EventTTL is how long events are kept. Defaults to DefaultEventTTL.
 	EventTTL time.Duration
 }
@@ -76,6 +79,8 @@ func (c *Config) complete() error {
 		return fmt.Errorf("built-in resources need a provider of rbac.authorization.k8s.io")
 	case c.Audiences == nil || c.ServiceAccountIssuer == nil:
 		return fmt.Errorf("built-in resources need an issuer of tokens and their audiences")
+	case c.Objects == nil:
+		return fmt.Errorf("built-in resources need to read what is stored")
 	case c.NodePorts == nil:
 		return fmt.Errorf("built-in resources need locks for node ports")
 	}

@@ -87,17 +87,19 @@ func (p *coreProvider) addWorkloads(storage map[string]rest.Storage, getter gene
 	if err != nil {
 		return fmt.Errorf("store of pods: %w", err)
 	}
-	storage["pods"] = podsElsewhere{pods.Pod}
-	storage["pods/status"] = pods.Status
+	shown := shownPods{p.cfg.Objects, pods.Pod, pods.Status}
+	visible := podsElsewhere{pods.Pod, shown}
+	storage["pods"] = visible
+	storage["pods/status"] = podStatuses{pods.Status, shown}
 	storage["pods/binding"] = pods.Binding
 	storage["pods/ephemeralcontainers"] = pods.EphemeralContainers
 	storage["pods/resize"] = pods.Resize
-	storage["pods/attach"] = elsewhere{connecter: pods.Attach, parent: pods.Pod}
-	storage["pods/exec"] = elsewhere{connecter: pods.Exec, parent: pods.Pod}
-	storage["pods/portforward"] = elsewhere{connecter: pods.PortForward, parent: pods.Pod}
+	storage["pods/attach"] = elsewhere{connecter: pods.Attach, parent: visible}
+	storage["pods/exec"] = elsewhere{connecter: pods.Exec, parent: visible}
+	storage["pods/portforward"] = elsewhere{connecter: pods.PortForward, parent: visible}
 	storage["pods/proxy"] = proxyElsewhere{connecter: pods.Proxy}
-	storage["pods/log"] = logElsewhere{LogREST: pods.Log, pods: pods.Pod}
-	storage["pods/eviction"] = evictionElsewhere{EvictionREST: pods.Eviction, pods: pods.Pod}
+	storage["pods/log"] = logElsewhere{LogREST: pods.Log, pods: visible}
+	storage["pods/eviction"] = evictionElsewhere{EvictionREST: pods.Eviction, pods: visible}
 	storage["bindings"] = pods.LegacyBinding
 
 	secrets, ok := storage["secrets"].(rest.Getter)

@@ -5,15 +5,17 @@ import (
 	"net/http"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metainternalversion "k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/authentication/user"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/rest"
-	"k8s.io/apiserver/pkg/warning"
+	api "k8s.io/kubernetes/pkg/apis/core"
 	podrest "k8s.io/kubernetes/pkg/registry/core/pod/rest"
 	podstore "k8s.io/kubernetes/pkg/registry/core/pod/storage"
+	"k8s.io/utils/ptr"
 
 	"atoll.dev/atoll/internal/logicalcluster"
 )
@@ -30,22 +32,104 @@ func errElsewhere() error {
 	}}
 }
 
-// podsElsewhere says where pods are to who lists those of a namespace and finds none. kubectl logs and kubectl exec on a
-// Deployment wait for a pod for up to a minute, and can only be told why: the wait is theirs.
+// podsElsewhere are the pods of a workspace, and of a mirror those that it shows of workspaces.
 type podsElsewhere struct {
 	*podstore.REST
+	shown shownPods
+}
+
+func inMirror(ctx context.Context) bool {
+	cluster, ok := logicalcluster.ClusterFrom(ctx)
+	return ok && cluster.Mirror
+}
+
+// errShown refuses what a mirror does not do with pods: what runs in its physical cluster is decided by leaves.
+func errShown(verb string) error {
+	return apierrors.NewMethodNotSupported(api.Resource("pods"), verb)
+}
+
+func (p podsElsewhere) Create(ctx context.Context, obj runtime.Object, validate rest.ValidateObjectFunc, options *metav1.CreateOptions) (runtime.Object, error) {
+	if inMirror(ctx) {
+		return p.shown.create(ctx, obj, validate, options)
+	}
+	return p.REST.Create(ctx, obj, validate, options)
+}
+
+func (p podsElsewhere) Get(ctx context.Context, name string, options *metav1.GetOptions) (runtime.Object, error) {
+	if inMirror(ctx) {
+		return p.shown.get(ctx, name, options)
+	}
+	return p.REST.Get(ctx, name, options)
+}
+
+func (p podsElsewhere) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc, validate rest.ValidateObjectUpdateFunc, force bool, options *metav1.UpdateOptions) (runtime.Object, bool, error) {
+	if inMirror(ctx) {
+		return nil, false, errShown("update")
+	}
+	return p.REST.Update(ctx, name, info, create, validate, force, options)
+}
+
+// Delete ends a pod of a physical cluster at once where the server itself deletes it: its owner or its workspace is gone, and what
+// ends it below are the leaves, which wait for as long as the cluster is away. Somebody else's request is carried out below first.
+func (p podsElsewhere) Delete(ctx context.Context, name string, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions) (runtime.Object, bool, error) {
+	if inMirror(ctx) {
+		return p.shown.delete(ctx, name, validate, options)
+	}
+	return p.REST.Delete(ctx, name, validate, atOnce(ctx, options))
+}
+
+func (p podsElsewhere) DeleteCollection(ctx context.Context, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions, list *metainternalversion.ListOptions) (runtime.Object, error) {
+	if inMirror(ctx) {
+		return nil, errShown("deletecollection")
+	}
+	return p.REST.DeleteCollection(ctx, validate, atOnce(ctx, options), list)
+}
+
+// atOnce leaves no time for a graceful end where the server itself deletes. Pods that nobody runs have none either.
+func atOnce(ctx context.Context, options *metav1.DeleteOptions) *metav1.DeleteOptions {
+	if who, ok := genericapirequest.UserFrom(ctx); !ok || who.GetName() != user.APIServerUser {
+		return options
+	}
+	now := &metav1.DeleteOptions{}
+	if options != nil {
+		now = options.DeepCopy()
+	}
+	now.GracePeriodSeconds = ptr.To(int64(0))
+	return now
 }
 
 func (p podsElsewhere) List(ctx context.Context, options *metainternalversion.ListOptions) (runtime.Object, error) {
-	list, err := p.REST.List(ctx, options)
-	cluster, ok := logicalcluster.ClusterFrom(ctx)
-	if err != nil || !ok || cluster.Mirror || cluster.Wildcard || genericapirequest.NamespaceValue(ctx) == "" {
-		return list, err
+	if inMirror(ctx) {
+		return p.shown.list(ctx, options)
 	}
-	if meta.LenList(list) == 0 {
-		warning.AddWarning(ctx, "", "pods of workloads run in physical clusters and are not shown in a workspace yet, nor are their logs: kubectl get deployments,placements tells how they are")
+	return p.REST.List(ctx, options)
+}
+
+func (p podsElsewhere) Watch(ctx context.Context, options *metainternalversion.ListOptions) (watch.Interface, error) {
+	if inMirror(ctx) {
+		return p.shown.watch(ctx, options)
 	}
-	return list, nil
+	return p.REST.Watch(ctx, options)
+}
+
+// podStatuses are pods/status, of what podsElsewhere shows.
+type podStatuses struct {
+	*podstore.StatusREST
+	shown shownPods
+}
+
+func (p podStatuses) Get(ctx context.Context, name string, options *metav1.GetOptions) (runtime.Object, error) {
+	if inMirror(ctx) {
+		return p.shown.get(ctx, name, options)
+	}
+	return p.StatusREST.Get(ctx, name, options)
+}
+
+func (p podStatuses) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc, validate rest.ValidateObjectUpdateFunc, force bool, options *metav1.UpdateOptions) (runtime.Object, bool, error) {
+	if inMirror(ctx) {
+		return p.shown.updateStatus(ctx, name, info, validate, options)
+	}
+	return p.StatusREST.Update(ctx, name, info, create, validate, force, options)
 }
 
 // connecter is a subresource that hands the connection to a handler: exec, attach, portforward, proxy.

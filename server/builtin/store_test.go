@@ -261,6 +261,7 @@ func testConfig(t testing.TB, getter generic.RESTOptionsGetter, nodePorts NodePo
 	}
 	authorizer, resolver := rbac.NewAuthorizer(stores.Getters())
 	return Config{
+		Objects:    noObjects{},
 		Authorizer: authorizer, RuleResolver: resolver, RBAC: rbac.NewProvider(stores, authorizerfactory.NewAlwaysAllowAuthorizer()),
 		NodePorts: nodePorts, Audiences: noTokens{}, ServiceAccountIssuer: noTokens{},
 	}
@@ -400,3 +401,6 @@ func (s *testServer) setClock(later time.Duration) {
 	s.services.alloc.ips.now = now
 	s.services.alloc.ports.now = now
 }
+
+// noObjects is for tests without mirrors, which alone read objects.
+type noObjects struct{ Objects }

@@ -106,6 +106,11 @@ func newStream(ctx context.Context, objects []runtime.Object, bookmark runtime.O
 	return s
 }
 
+// Translated is a watch through a translation, which may leave events out.
+func Translated(ctx context.Context, live watch.Interface, translate func(watch.Event) (watch.Event, bool)) watch.Interface {
+	return newStream(ctx, nil, nil, live, translate)
+}
+
 func (s *stream) ResultChan() <-chan watch.Event { return s.result }
 
 func (s *stream) Stop() {

@@ -37,6 +37,7 @@ var mainJob = []part{
 	{"T1_ScaleAndRollout", scaleAndRollout},
 	{"T1_KubeSystemOfAWorkspaceIsNotTheClusters", kubeSystem},
 	{"T1_SecondApplyChangesNothing", secondApply},
+	{"T1_PodsAreShownInTheWorkspace", podsAreShown},
 	{"T12_NoCredentialGoesDown", noCredential},
 	{"T1_DaemonSetOnEveryNodeOfItsClusters", daemonSetEverywhere},
 	{"T2_IngressMovesWithItsCertificate", ingressMoves},

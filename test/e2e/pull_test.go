@@ -146,7 +146,9 @@ func TestT16_CredentialOfASyncerOutside(t *testing.T) {
 		{"delete", "networking.k8s.io", "networkpolicies", "", true}, // those of workspaces go
 		{"create", "rbac.authorization.k8s.io", "clusterroles", "", false},
 		{"create", "", "pods", "", false},
-		{"get", "", "pods", "", false},
+		{"watch", "", "pods", "", true},  // they are shown
+		{"delete", "", "pods", "", true}, // where a workspace deletes them
+		{"patch", "", "pods", "", false},
 		{"update", "coordination.k8s.io", "leases", "kube-system", false},
 		{"update", "coordination.k8s.io", "leases", workloadv1alpha1.HeartbeatNamespace, false}, // any, but two by name
 		{"create", "", "serviceaccounts/token", "", false},

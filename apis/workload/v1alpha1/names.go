@@ -26,6 +26,14 @@ const (
 	// RefusedAnnotation, on leaves, by the syncer: JSON of a Refusal while the physical cluster refuses the leaf.
 	RefusedAnnotation = "workload.atoll.dev/refused"
 
+	// MirrorLabel, on the pods of a workspace that run in a physical cluster: its mirror. The server alone writes it, and the two
+	// annotations that go with it.
+	MirrorLabel = "workload.atoll.dev/mirror"
+	// MirrorNamespaceAnnotation, on such pods: the namespace of the mirror, and of the physical cluster, that they are in.
+	MirrorNamespaceAnnotation = "workload.atoll.dev/mirror-namespace"
+	// PodUIDAnnotation, on such pods: the UID of the pod in the physical cluster.
+	PodUIDAnnotation = "workload.atoll.dev/pod-uid"
+
 	// SyncerFinalizer, on leaves and their namespaces in the mirror: kept until the object is gone downstream.
 	SyncerFinalizer = "workload.atoll.dev/syncer"
 	// FieldManager of the syncer downstream and in the mirror.

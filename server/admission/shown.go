@@ -1,0 +1,51 @@
+package admission
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/kubernetes/pkg/apis/core"
+
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	"atoll.dev/atoll/internal/logicalcluster"
+)
+
+// Shown keeps the pods of a workspace that run in physical clusters from being changed there, and others from being taken for such.
+// What it refuses would be undone by the next look at the cluster, or would not be: either way nothing that runs would change. The
+// garbage collector, which is the server, takes owners off.
+type Shown struct {
+	*admission.Handler
+}
+
+// shownMarks are what the server alone writes of such a pod.
+var shownMarks = []string{workloadv1alpha1.MirrorLabel, workloadv1alpha1.MirrorNamespaceAnnotation, workloadv1alpha1.PodUIDAnnotation}
+
+// NewShown returns the plugin.
+func NewShown() *Shown {
+	return &Shown{Handler: admission.NewHandler(admission.Create, admission.Update)}
+}
+
+// Validate refuses it, whatever subresource is written.
+func (*Shown) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	cluster, ok := logicalcluster.ClusterFrom(ctx)
+	who := a.GetUserInfo()
+	isServer := who.GetName() == user.APIServerUser && slices.Contains(who.GetGroups(), user.SystemPrivilegedGroup)
+	if !ok || cluster.Mirror || isServer || a.GetResource().GroupResource() != pods {
+		return nil
+	}
+	if old, ok := a.GetOldObject().(*core.Pod); ok && old.Labels[workloadv1alpha1.MirrorLabel] != "" {
+		return admission.NewForbidden(a, fmt.Errorf("it runs in the physical cluster %s and is only shown here: change what it belongs to", old.Spec.NodeName))
+	}
+	if pod, ok := a.GetObject().(*core.Pod); ok {
+		for _, mark := range shownMarks {
+			_, label := pod.Labels[mark]
+			if _, annotation := pod.Annotations[mark]; label || annotation {
+				return admission.NewForbidden(a, fmt.Errorf("%s is for pods that physical clusters show, and written by the server alone", mark))
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,487 @@
+package builtin
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"strings"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metainternalversion "k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/utils/ptr"
+
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	appsapi "k8s.io/kubernetes/pkg/apis/apps"
+	api "k8s.io/kubernetes/pkg/apis/core"
+	podstore "k8s.io/kubernetes/pkg/registry/core/pod/storage"
+
+	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	"atoll.dev/atoll/internal/kinds"
+	lcctx "atoll.dev/atoll/internal/logicalcluster"
+	"atoll.dev/atoll/server/storage"
+)
+
+// Objects reads what the logical cluster in ctx has, in the registries' internal types: what the watch cache holds if cached is
+// true, else what etcd holds now. What is read is shared.
+type Objects interface {
+	Get(ctx context.Context, resource schema.GroupResource, namespace, name string, cached bool) (runtime.Object, error)
+	List(ctx context.Context, resource schema.GroupResource, namespace string, cached bool) ([]runtime.Object, error)
+}
+
+// ownMetadata begins the labels and annotations that Atoll alone writes.
+const ownMetadata = "workload.atoll.dev/"
+
+// mostShownBytes is how long a pod may be that a physical cluster shows, in bytes of JSON: many times a real one.
+const mostShownBytes = 256 << 10
+
+// shownPods are the pods of a mirror: a view of those pods of workspaces that run in its physical cluster. There is one row of each,
+// in its workspace. Who asks in the mirror sees what the physical cluster has shown of it, and its deletion; nothing else of the
+// workspace, and none of its other pods (docs/design/0007-pods.md).
+type shownPods struct {
+	objects Objects
+	pods    *podstore.REST
+	status  *podstore.StatusREST
+}
+
+// space is a namespace of a mirror, and what it is for.
+type space struct {
+	mirror    context.Context // of the request, in the mirror
+	cluster   logicalcluster.Name
+	namespace string // of the mirror
+
+	workspace          logicalcluster.Name
+	workspaceNamespace string
+}
+
+// space returns that of a request in a mirror. Nobody but the server makes the namespaces of a mirror and says what they are for:
+// of a syncer, admission takes nothing but its finalizer.
+func (s shownPods) space(ctx context.Context) (*space, error) {
+	cluster, ok := lcctx.ClusterFrom(ctx)
+	if !ok || !cluster.Mirror {
+		return nil, apierrors.NewInternalError(fmt.Errorf("pods are shown in a mirror, and %q is none", cluster))
+	}
+	at := &space{mirror: ctx, cluster: cluster.Name, namespace: genericapirequest.NamespaceValue(ctx)}
+	found, err := s.objects.Get(ctx, corev1.Resource("namespaces"), "", at.namespace, false)
+	if err != nil {
+		return nil, err
+	}
+	namespace, err := meta.Accessor(found)
+	if err != nil {
+		return nil, apierrors.NewInternalError(err)
+	}
+	root, isFor := strings.CutPrefix(namespace.GetAnnotations()[workloadv1alpha1.RootAnnotation], "/")
+	at.workspace, at.workspaceNamespace = logicalcluster.Name(namespace.GetLabels()[workloadv1alpha1.WorkspaceLabel]), root
+	if !isFor || root == "" || lcctx.ValidateName(string(at.workspace)) != nil {
+		return nil, apierrors.NewForbidden(api.Resource("pods"), "", fmt.Errorf("namespace %s is for no workspace", at.namespace))
+	}
+	return at, nil
+}
+
+// inWorkspace returns the context of a request for a resource of the space's workspace.
+func (at *space) inWorkspace(group, resource string) context.Context {
+	return about(lcctx.WithCluster(at.mirror, lcctx.Cluster{Name: at.workspace}), group, resource, at.workspaceNamespace)
+}
+
+// shows says whether a pod of the workspace is one of the space's.
+func (at *space) shows(pod *api.Pod) bool {
+	return pod.Labels[workloadv1alpha1.MirrorLabel] == string(at.cluster) && pod.Annotations[workloadv1alpha1.MirrorNamespaceAnnotation] == at.namespace
+}
+
+// view is what a mirror shows of a pod of a workspace. It shares all but the metadata with it.
+func view(pod *api.Pod, mirror logicalcluster.Name) *api.Pod {
+	shown := &api.Pod{Spec: pod.Spec, Status: pod.Status, ObjectMeta: metav1.ObjectMeta{
+		Namespace: pod.Annotations[workloadv1alpha1.MirrorNamespaceAnnotation], Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
+		Generation: pod.Generation, CreationTimestamp: pod.CreationTimestamp,
+		DeletionTimestamp: pod.DeletionTimestamp, DeletionGracePeriodSeconds: pod.DeletionGracePeriodSeconds,
+		Labels: maps.Clone(pod.Labels),
+		Annotations: map[string]string{
+			lcctx.Annotation:                  string(mirror),
+			workloadv1alpha1.PodUIDAnnotation: pod.Annotations[workloadv1alpha1.PodUIDAnnotation],
+		},
+	}}
+	delete(shown.Labels, workloadv1alpha1.MirrorLabel)
+	return shown
+}
+
+// stored returns the pod of the workspace for one that a physical cluster shows: its owner and its Node are what the server knows
+// them to be, and it marks whose it is.
+func (at *space) stored(shown *api.Pod, owner metav1.OwnerReference, node string) *api.Pod {
+	theirs := func(all map[string]string) map[string]string {
+		kept := map[string]string{}
+		for k, v := range all {
+			if !strings.HasPrefix(k, ownMetadata) {
+				kept[k] = v
+			}
+		}
+		return kept
+	}
+	pod := &api.Pod{Spec: *shown.Spec.DeepCopy(), ObjectMeta: metav1.ObjectMeta{
+		Namespace: at.workspaceNamespace, Name: shown.Name,
+		Labels: theirs(shown.Labels), Annotations: theirs(shown.Annotations),
+		OwnerReferences: []metav1.OwnerReference{owner},
+	}}
+	pod.Labels[workloadv1alpha1.MirrorLabel] = string(at.cluster)
+	pod.Annotations[workloadv1alpha1.MirrorNamespaceAnnotation] = at.namespace
+	pod.Annotations[workloadv1alpha1.PodUIDAnnotation] = shown.Annotations[workloadv1alpha1.PodUIDAnnotation]
+	pod.Spec.NodeName = node
+	// No pod is born with either in a cluster that it is bound in.
+	pod.Spec.SchedulingGates, pod.Spec.EphemeralContainers = nil, nil
+	return pod
+}
+
+// controllerAbove is the controller that a pod has in the workspace, given the root of the leaf that it has below.
+func controllerAbove(kind kinds.Kind, root metav1.Object) metav1.OwnerReference {
+	return metav1.OwnerReference{
+		APIVersion: kind.GVK.GroupVersion().String(), Kind: kind.GVK.Kind, Name: root.GetName(), UID: root.GetUID(), Controller: ptr.To(true),
+	}
+}
+
+// mostPods is how many pods of a leaf may be shown at once: what it asks for, what replaces that, and what is on its way out. How
+// many nodes a physical cluster has, it says itself; this many Kubernetes has at most.
+func mostPods(leaf runtime.Object) int {
+	if d, ok := leaf.(*appsapi.Deployment); ok {
+		return 3*int(d.Spec.Replicas) + 20
+	}
+	return 2 * 5000
+}
+
+// owner finds the owner of a pod that is shown: the root of the leaf that it names as its controller, if that is in the space, and
+// the root is still there.
+func (s shownPods) owner(at *space, shown *api.Pod) (metav1.OwnerReference, error) {
+	refuse := func(format string, args ...any) (metav1.OwnerReference, error) {
+		return metav1.OwnerReference{}, apierrors.NewForbidden(api.Resource("pods"), shown.Name, fmt.Errorf(format, args...))
+	}
+	ref := metav1.GetControllerOfNoCopy(shown)
+	if ref == nil {
+		return refuse("it has no controller: only pods of what was asked for are shown")
+	}
+	kind, ok := kinds.ByKind(ref.Kind)
+	if !ok || !kind.MakesPods() || ref.APIVersion != kind.GVK.GroupVersion().String() {
+		return refuse("its controller is a %s of %s, which is not asked for here", ref.Kind, ref.APIVersion)
+	}
+	resource := kind.GVR.GroupResource()
+	found, err := s.objects.Get(at.mirror, resource, at.namespace, ref.Name, false)
+	if err != nil {
+		return metav1.OwnerReference{}, err
+	}
+	leaf, err := meta.Accessor(found)
+	if err != nil {
+		return metav1.OwnerReference{}, apierrors.NewInternalError(err)
+	}
+	rootNamespace, rootName, _ := strings.Cut(leaf.GetAnnotations()[workloadv1alpha1.RootAnnotation], "/")
+	if leaf.GetUID() != ref.UID || leaf.GetLabels()[workloadv1alpha1.WorkspaceLabel] != string(at.workspace) || rootNamespace != at.workspaceNamespace {
+		return refuse("its controller %s %s is not asked for here", ref.Kind, ref.Name)
+	}
+	// Nothing is added to what is on its way out; what the mirror's admission sees of that is the mirror's own namespace.
+	space, err := s.objects.Get(at.inWorkspace("", "namespaces"), corev1.Resource("namespaces"), "", at.workspaceNamespace, false)
+	if apierrors.IsNotFound(err) {
+		return refuse("its workspace has no place for it any more")
+	} else if err != nil {
+		return metav1.OwnerReference{}, err
+	}
+	if n, ok := space.(*api.Namespace); !ok || n.DeletionTimestamp != nil {
+		return refuse("its workspace has no place for it any more")
+	}
+	above, err := s.objects.Get(at.inWorkspace(resource.Group, resource.Resource), resource, at.workspaceNamespace, rootName, false)
+	if apierrors.IsNotFound(err) {
+		return refuse("its owner is not there")
+	} else if err != nil {
+		return metav1.OwnerReference{}, err
+	}
+	root, err := meta.Accessor(above)
+	if err != nil {
+		return metav1.OwnerReference{}, apierrors.NewInternalError(err)
+	}
+	if string(root.GetUID()) != leaf.GetLabels()[workloadv1alpha1.RootUIDLabel] {
+		return refuse("its owner is not there")
+	}
+	owner := controllerAbove(kind, root)
+	return owner, s.hasRoom(at, found, owner, shown.Name)
+}
+
+// hasRoom refuses a pod where as many of its leaf are shown already as there may be: a physical cluster may show what it likes, and
+// must not fill the workspace with it.
+func (s shownPods) hasRoom(at *space, leaf runtime.Object, owner metav1.OwnerReference, name string) error {
+	all, err := s.objects.List(at.inWorkspace("", "pods"), corev1.Resource("pods"), at.workspaceNamespace, true)
+	if err != nil {
+		return err
+	}
+	shown := 0
+	for _, o := range all {
+		if pod, ok := o.(*api.Pod); ok && at.shows(pod) && metav1.IsControlledBy(pod, &metav1.ObjectMeta{UID: owner.UID}) {
+			shown++
+		}
+	}
+	if most := mostPods(leaf); shown >= most {
+		return apierrors.NewForbidden(api.Resource("pods"), name, fmt.Errorf("%d pods of %s %s are shown, and no more than %d may be", shown, owner.Kind, owner.Name, most))
+	}
+	return nil
+}
+
+// short refuses what is longer than any pod needs to be.
+func short(pod *api.Pod) error {
+	text, err := runtime.Encode(legacyscheme.Codecs.LegacyCodec(corev1.SchemeGroupVersion), pod)
+	if err != nil {
+		return apierrors.NewBadRequest(err.Error())
+	}
+	if len(text) > mostShownBytes {
+		return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("pod %s is %d bytes long, and one that is shown may have %d", pod.Name, len(text), mostShownBytes))
+	}
+	return nil
+}
+
+// node is what the mirror's physical cluster is called: as whose Node its pods are shown.
+func (s shownPods) node(at *space) (string, error) {
+	found, err := s.objects.Get(at.mirror, schema.GroupResource{Group: corev1alpha1.GroupVersion.Group, Resource: "logicalclusters"}, "", corev1alpha1.LogicalClusterName, true)
+	if err != nil {
+		return "", err
+	}
+	if lc, ok := found.(*corev1alpha1.LogicalCluster); ok && lc.Spec.Owner != nil {
+		return lc.Spec.Owner.Name, nil
+	}
+	return "", apierrors.NewInternalError(fmt.Errorf("mirror %s does not say whose it is", at.cluster))
+}
+
+func (s shownPods) create(ctx context.Context, obj runtime.Object, validate rest.ValidateObjectFunc, options *metav1.CreateOptions) (runtime.Object, error) {
+	at, err := s.space(ctx)
+	if err != nil {
+		return nil, err
+	}
+	shown, ok := obj.(*api.Pod)
+	if !ok || shown.Name == "" || shown.Annotations[workloadv1alpha1.PodUIDAnnotation] == "" {
+		return nil, apierrors.NewBadRequest("a pod that is shown has its name, and its UID in the annotation " + workloadv1alpha1.PodUIDAnnotation)
+	}
+	if err := validate(ctx, shown.DeepCopy()); err != nil {
+		return nil, err
+	}
+	owner, err := s.owner(at, shown)
+	if err != nil {
+		return nil, err
+	}
+	node, err := s.node(at)
+	if err != nil {
+		return nil, err
+	}
+	pod := at.stored(shown, owner, node)
+	if err := short(pod); err != nil {
+		return nil, err
+	}
+	created, err := s.pods.Create(at.inWorkspace("", "pods"), pod, rest.ValidateAllObjectFunc, options)
+	if err != nil {
+		return nil, err
+	}
+	return view(created.(*api.Pod), at.cluster), nil
+}
+
+// read returns a pod of the space as it is stored.
+func (s shownPods) read(at *space, name string, options *metav1.GetOptions) (*api.Pod, error) {
+	found, err := s.pods.Get(at.inWorkspace("", "pods"), name, options)
+	if err != nil {
+		return nil, err
+	}
+	if pod, ok := found.(*api.Pod); ok && at.shows(pod) {
+		return pod, nil
+	}
+	return nil, apierrors.NewNotFound(api.Resource("pods"), name) // as if it were not there, which for the mirror it is not
+}
+
+func (s shownPods) get(ctx context.Context, name string, options *metav1.GetOptions) (runtime.Object, error) {
+	at, err := s.space(ctx)
+	if err != nil {
+		return nil, err
+	}
+	pod, err := s.read(at, name, options)
+	if err != nil {
+		return nil, err
+	}
+	return view(pod, at.cluster), nil
+}
+
+func (s shownPods) updateStatus(ctx context.Context, name string, info rest.UpdatedObjectInfo, validate rest.ValidateObjectUpdateFunc, options *metav1.UpdateOptions) (runtime.Object, bool, error) {
+	at, err := s.space(ctx)
+	if err != nil {
+		return nil, false, err
+	}
+	// Before preconditions are looked at, whose errors say how it is.
+	if _, err := s.read(at, name, &metav1.GetOptions{}); err != nil {
+		return nil, false, err
+	}
+	updated, _, err := s.status.Update(at.inWorkspace("", "pods"), name, shownStatus{info, at, validate}, rest.ValidateAllObjectFunc, rest.ValidateAllObjectUpdateFunc, false, options)
+	if err != nil {
+		return nil, false, err
+	}
+	return view(updated.(*api.Pod), at.cluster), false, nil
+}
+
+// shownStatus puts the status that a mirror's request makes of the view of a pod into the pod.
+type shownStatus struct {
+	rest.UpdatedObjectInfo
+	at       *space
+	validate rest.ValidateObjectUpdateFunc
+}
+
+func (u shownStatus) UpdatedObject(_ context.Context, old runtime.Object) (runtime.Object, error) {
+	stored, ok := old.(*api.Pod)
+	if !ok || !u.at.shows(stored) {
+		return nil, apierrors.NewNotFound(api.Resource("pods"), "")
+	}
+	before := view(stored, u.at.cluster)
+	obj, err := u.UpdatedObjectInfo.UpdatedObject(u.at.mirror, before.DeepCopy())
+	if err != nil {
+		return nil, err
+	}
+	if err := u.validate(u.at.mirror, obj, before); err != nil {
+		return nil, err
+	}
+	after, ok := obj.(*api.Pod)
+	if !ok {
+		return nil, apierrors.NewBadRequest("this is no pod")
+	}
+	next := stored.DeepCopy()
+	next.Status, next.ResourceVersion = after.Status, after.ResourceVersion
+	return next, short(next)
+}
+
+func (s shownPods) delete(ctx context.Context, name string, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions) (runtime.Object, bool, error) {
+	at, err := s.space(ctx)
+	if err != nil {
+		return nil, false, err
+	}
+	if _, err := s.read(at, name, &metav1.GetOptions{}); err != nil {
+		return nil, false, err
+	}
+	if options == nil {
+		options = &metav1.DeleteOptions{}
+	}
+	if options.GracePeriodSeconds == nil {
+		options.GracePeriodSeconds = ptr.To(int64(0)) // it is gone below; who sees it end there says how long that may take
+	}
+	deleted, now, err := s.pods.Delete(at.inWorkspace("", "pods"), name, func(_ context.Context, obj runtime.Object) error {
+		pod, ok := obj.(*api.Pod)
+		if !ok || !at.shows(pod) {
+			return apierrors.NewNotFound(api.Resource("pods"), name)
+		}
+		return validate(ctx, view(pod, at.cluster))
+	}, options)
+	if err != nil {
+		return nil, false, err
+	}
+	if pod, ok := deleted.(*api.Pod); ok {
+		deleted = view(pod, at.cluster)
+	}
+	return deleted, now, nil
+}
+
+// selection is what a list or watch in a mirror asks for.
+type selection struct {
+	mirror    logicalcluster.Name
+	namespace string // empty for all
+	labels    labels.Selector
+	fields    fields.Selector
+	attrs     func(runtime.Object) (labels.Set, fields.Set, error)
+}
+
+func (s shownPods) selection(ctx context.Context, options *metainternalversion.ListOptions) selection {
+	cluster, _ := lcctx.ClusterFrom(ctx)
+	chosen := selection{cluster.Name, genericapirequest.NamespaceValue(ctx), labels.Everything(), fields.Everything(), s.pods.PredicateFunc(nil, nil).GetAttrs}
+	if options != nil && options.LabelSelector != nil {
+		chosen.labels = options.LabelSelector
+	}
+	if options != nil && options.FieldSelector != nil {
+		chosen.fields = options.FieldSelector
+	}
+	return chosen
+}
+
+// has says whether a view is among what is asked for.
+func (c selection) has(shown *api.Pod) bool {
+	l, f, err := c.attrs(shown)
+	return err == nil && (c.namespace == "" || shown.Namespace == c.namespace) && c.labels.Matches(l) && c.fields.Matches(f)
+}
+
+// marked asks for the pods that are marked as the mirror's, in all workspaces. There is no part of a list: what continues one
+// names an object of a workspace.
+func marked(ctx context.Context, options *metainternalversion.ListOptions) (context.Context, *metainternalversion.ListOptions) {
+	cluster, _ := lcctx.ClusterFrom(ctx)
+	all := &metainternalversion.ListOptions{}
+	if options != nil {
+		all = options.DeepCopy()
+	}
+	all.LabelSelector = labels.SelectorFromSet(labels.Set{workloadv1alpha1.MirrorLabel: string(cluster.Name)})
+	all.FieldSelector, all.Limit, all.Continue = nil, 0, ""
+	return about(lcctx.WithCluster(ctx, lcctx.Cluster{Wildcard: true}), "", "pods", ""), all
+}
+
+func (s shownPods) list(ctx context.Context, options *metainternalversion.ListOptions) (runtime.Object, error) {
+	if options != nil && options.Continue != "" {
+		return nil, apierrors.NewResourceExpired("lists of the pods of a mirror have no further pages: list anew")
+	}
+	chosen := s.selection(ctx, options)
+	found, err := s.pods.List(marked(ctx, options))
+	if err != nil {
+		return nil, err
+	}
+	list, ok := found.(*api.PodList)
+	if !ok {
+		return nil, apierrors.NewInternalError(fmt.Errorf("a list of pods is a %T", found))
+	}
+	shown := &api.PodList{ListMeta: metav1.ListMeta{ResourceVersion: list.ResourceVersion}}
+	for i := range list.Items {
+		if pod := view(&list.Items[i], chosen.mirror); chosen.has(pod) {
+			shown.Items = append(shown.Items, *pod)
+		}
+	}
+	return shown, nil
+}
+
+func (s shownPods) watch(ctx context.Context, options *metainternalversion.ListOptions) (watch.Interface, error) {
+	chosen := s.selection(ctx, options)
+	events, err := s.pods.Watch(marked(ctx, options))
+	if err != nil {
+		return nil, err
+	}
+	return storage.Translated(ctx, events, chosen.event), nil
+}
+
+// event makes an event of a workspace's pod one of the mirror's.
+func (c selection) event(e watch.Event) (watch.Event, bool) {
+	if e.Type != watch.Added && e.Type != watch.Modified && e.Type != watch.Deleted {
+		return e, true
+	}
+	obj := e.Object
+	if cached, ok := obj.(runtime.CacheableObject); ok {
+		obj = cached.GetObject()
+	}
+	pod, ok := obj.(*api.Pod)
+	if !ok {
+		return e, false
+	}
+	shown := view(pod, c.mirror)
+	e.Object = shown
+	switch {
+	case c.has(shown):
+		return e, true
+	case e.Type == watch.Modified: // it may have been until now
+		e.Type = watch.Deleted
+		return e, c.namespace == "" || shown.Namespace == c.namespace
+	}
+	return e, false
+}
+
+// isShown says whether a pod of a workspace is one that a physical cluster shows.
+func isShown(obj metav1.Object) bool {
+	_, shown := obj.GetLabels()[workloadv1alpha1.MirrorLabel]
+	return shown
+}

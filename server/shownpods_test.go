@@ -1,0 +1,323 @@
+package server
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/kcp-dev/logicalcluster/v3"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/ptr"
+
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+)
+
+// inEast is the namespace of east's mirror for team in shop.
+const inEast = "team-1a"
+
+// showing is a server with a Deployment in shop, and its leaf in the mirrors of east and west.
+type showing struct {
+	*running
+	shop       kubernetes.Interface // the server's own
+	east, west kubernetes.Interface // syncers
+	root       *appsv1.Deployment
+	leaf       *appsv1.Deployment // east's
+}
+
+func startShowing(t *testing.T) *showing {
+	s := &showing{running: startServer(t, withTokens(t))}
+	s.shop = s.in(t, shop)
+	s.east, s.west = s.as(t, s.MirrorConfig(east), ""), s.as(t, s.MirrorConfig(west), "")
+	s.makeNamespace(t, shop, team)
+	if _, err := s.shop.CoreV1().ServiceAccounts(team).Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.root = s.makeDeployment(t, shop, team, 2, nil, nil)
+	for mirror, node := range map[logicalcluster.Name]string{east: "us-east-1", west: "us-west-1"} {
+		kube := s.in(t, mirror)
+		owner := fmt.Sprintf(`{"apiVersion":"core.kcp.io/v1alpha1","kind":"LogicalCluster","metadata":{"name":"cluster"},"spec":{"use":"Mirror","owner":`+
+			`{"apiVersion":"workload.kcp.io/v1alpha1","resource":"synctargets","name":%q,"cluster":"root","uid":"u"}}}`, node)
+		if err := kube.Discovery().RESTClient().Post().AbsPath("/apis/core.kcp.io/v1alpha1/logicalclusters").Body([]byte(owner)).Do(t.Context()).Error(); err != nil {
+			t.Fatal(err)
+		}
+		_, err := kube.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+			Name: inEast, Labels: map[string]string{workloadv1alpha1.WorkspaceLabel: string(shop)}, Annotations: map[string]string{workloadv1alpha1.RootAnnotation: "/" + team},
+		}}, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.makeNamespace(t, mirror, "nobodys")
+		leaf := s.makeDeployment(t, mirror, inEast, 2, map[string]string{
+			workloadv1alpha1.WorkspaceLabel: string(shop), workloadv1alpha1.RootUIDLabel: string(s.root.UID),
+		}, map[string]string{workloadv1alpha1.RootAnnotation: team + "/web"})
+		if mirror == east {
+			s.leaf = leaf
+		}
+	}
+	return s
+}
+
+func (s *showing) makeDeployment(t *testing.T, cluster logicalcluster.Name, namespace string, replicas int32, labels, annotations map[string]string) *appsv1.Deployment {
+	t.Helper()
+	app := map[string]string{"app": "web"}
+	made, err := s.in(t, cluster).AppsV1().Deployments(namespace).Create(t.Context(), &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Name: "web", Labels: labels, Annotations: annotations},
+		Spec: appsv1.DeploymentSpec{Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: app}, Template: corev1.PodTemplateSpec{
+			ObjectMeta: metav1.ObjectMeta{Labels: app}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}},
+		}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return made
+}
+
+// below is a pod as the syncer of east shows it.
+func (s *showing) below(name string, change func(*corev1.Pod)) *corev1.Pod {
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: inEast, Name: name, Labels: map[string]string{"app": "web"}, Annotations: map[string]string{workloadv1alpha1.PodUIDAnnotation: "uid-of-" + name},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "Deployment", Name: "web", UID: s.leaf.UID, Controller: ptr.To(true)}},
+		},
+		Spec: corev1.PodSpec{NodeName: "node-7", Containers: []corev1.Container{{Name: "c", Image: "i"}}},
+	}
+	if change != nil {
+		change(pod)
+	}
+	return pod
+}
+
+// revision is how many writes etcd has seen.
+func (s *showing) revision(t *testing.T) int64 {
+	t.Helper()
+	found, err := s.data.Get(t.Context(), "/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found.Header.Revision
+}
+
+// TestShownPods follows a pod of a physical cluster in its workspace.
+func TestShownPods(t *testing.T) {
+	s := startShowing(t)
+	ofEast, ofShop := s.east.CoreV1().Pods(inEast), s.shop.CoreV1().Pods(team)
+	events, err := s.east.CoreV1().Pods("").Watch(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer events.Stop()
+
+	before := s.revision(t)
+	shown, err := ofEast.Create(t.Context(), s.below("web-1", func(p *corev1.Pod) {
+		p.Labels[workloadv1alpha1.MirrorLabel] = string(west)
+		p.Annotations["note"] = "kept"
+		p.Annotations[workloadv1alpha1.MirrorNamespaceAnnotation] = "elsewhere"
+		p.OwnerReferences = append(p.OwnerReferences, metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", Name: "x", UID: "x"})
+		p.Finalizers = []string{"example.dev/stays"}
+	}), metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod, err := ofShop.Get(t.Context(), "web-1", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	type claims struct {
+		Node               string
+		Owners             []metav1.OwnerReference
+		Labels, Notes      map[string]string
+		Finalizers         []string
+		ManagedBy, ShownIn string
+	}
+	delete(pod.Annotations, "kcp.io/cluster")
+	want := claims{"us-east-1", []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "Deployment", Name: "web", UID: s.root.UID, Controller: ptr.To(true)}},
+		map[string]string{"app": "web", workloadv1alpha1.MirrorLabel: string(east)},
+		map[string]string{"note": "kept", workloadv1alpha1.MirrorNamespaceAnnotation: inEast, workloadv1alpha1.PodUIDAnnotation: "uid-of-web-1"}, nil, "", inEast}
+	if diff := cmp.Diff(want, claims{pod.Spec.NodeName, pod.OwnerReferences, pod.Labels, pod.Annotations, pod.Finalizers, "", shown.Namespace}); diff != "" {
+		t.Errorf("what is stored is what the server knows, not what the syncer claims (-want +got):\n%s", diff)
+	}
+
+	shown.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.1.2.3", PodIPs: []corev1.PodIP{{IP: "10.1.2.3"}}, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}
+	shown.Spec.NodeName = "node-8"
+	relabelled := shown.DeepCopy()
+	relabelled.Labels["app"] = "other"
+	if _, err := ofEast.UpdateStatus(t.Context(), relabelled, metav1.UpdateOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("%v; want a status to be nothing more", err)
+	}
+	if shown, err = ofEast.UpdateStatus(t.Context(), shown, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if now, err := ofShop.Get(t.Context(), "web-1", metav1.GetOptions{}); err != nil || now.Status.PodIP != "10.1.2.3" || now.Labels["app"] != "web" || now.Spec.NodeName != "us-east-1" || now.ResourceVersion != shown.ResourceVersion {
+		t.Errorf("%v: %+v; want the status, and nothing else", err, now)
+	}
+	if _, err := ofEast.UpdateStatus(t.Context(), shown, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if writes := s.revision(t) - before; writes != 2 {
+		t.Errorf("%d writes, want one for the pod and one for its status; a status that is the same is none", writes)
+	}
+
+	if _, err := ofShop.Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "bare"}, Spec: shown.Spec}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	all, err := s.east.CoreV1().Pods("").List(t.Context(), metav1.ListOptions{Limit: 1})
+	if err != nil || len(all.Items) != 1 || all.Continue != "" || all.Items[0].Name != "web-1" || all.Items[0].Namespace != inEast || len(all.Items[0].OwnerReferences) > 0 {
+		t.Errorf("the mirror of east lists %v, %v; want the pod that it shows, and nothing else of the workspace", all.Items, err)
+	}
+	if others, err := s.west.CoreV1().Pods("").List(t.Context(), metav1.ListOptions{}); err != nil || len(others.Items) > 0 {
+		t.Errorf("the mirror of west lists %v, %v", others.Items, err)
+	}
+
+	// A user's request to delete it waits until it was carried out below.
+	user := s.MirrorConfig(west)
+	user.Host, user.BearerToken = s.LoopbackConfig().Host+clustersPrefix+string(shop), root
+	admin := s.as(t, user, "").CoreV1().Pods(team)
+	if err := admin.Delete(t.Context(), "web-1", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if ending, err := ofEast.Get(t.Context(), "web-1", metav1.GetOptions{}); err != nil || ending.DeletionTimestamp == nil {
+		t.Errorf("%v: %+v; want a pod that is to go", err, ending)
+	}
+	if err := ofEast.Delete(t.Context(), "web-1", metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: ptr.To(shown.UID)}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ofShop.Get(t.Context(), "web-1", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("%v; want it gone", err)
+	}
+	var seen []string
+	for e := range events.ResultChan() {
+		seen = append(seen, fmt.Sprint(e.Type, " ", e.Object.(*corev1.Pod).Namespace, "/", e.Object.(*corev1.Pod).Name))
+		if e.Type == watch.Deleted {
+			break
+		}
+	}
+	// As for a kubelet, the last deletion first takes the time that was left.
+	if diff := cmp.Diff([]string{"ADDED team-1a/web-1", "MODIFIED team-1a/web-1", "MODIFIED team-1a/web-1", "MODIFIED team-1a/web-1", "DELETED team-1a/web-1"}, seen); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
+
+	// What the server itself deletes does not wait for a cluster that may be away.
+	if _, err := ofEast.Create(t.Context(), s.below("web-2", nil), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for name, change := range map[string]func() error{
+		"labels": func() error {
+			_, err := admin.Patch(t.Context(), "web-2", types.MergePatchType, []byte(`{"metadata":{"labels":{"app":"other"}}}`), metav1.PatchOptions{})
+			return err
+		},
+		"status": func() error {
+			_, err := admin.Patch(t.Context(), "web-2", types.MergePatchType, []byte(`{"status":{"podIP":"10.9.9.9"}}`), metav1.PatchOptions{}, "status")
+			return err
+		},
+		"mark": func() error {
+			_, err := admin.Patch(t.Context(), "bare", types.MergePatchType, []byte(`{"metadata":{"labels":{"`+workloadv1alpha1.MirrorLabel+`":"eastname"}}}`), metav1.PatchOptions{})
+			return err
+		},
+		"marked": func() error {
+			_, err := admin.Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "forged", Annotations: map[string]string{workloadv1alpha1.PodUIDAnnotation: "x"}}, Spec: shown.Spec}, metav1.CreateOptions{})
+			return err
+		},
+	} {
+		if err := change(); !apierrors.IsForbidden(err) {
+			t.Errorf("%s: %v, want it forbidden: pods that clusters show are changed by nobody in the workspace", name, err)
+		}
+	}
+	if err := ofShop.Delete(t.Context(), "web-2", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ofShop.Get(t.Context(), "web-2", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("%v; want it gone at once", err)
+	}
+}
+
+// TestShownPodsOfAHostileCluster: a syncer shows what was asked of its physical cluster, and touches nothing else.
+func TestShownPodsOfAHostileCluster(t *testing.T) {
+	s := startShowing(t)
+	ofShop := s.shop.CoreV1().Pods(team)
+	if _, err := ofShop.Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "bare"}, Spec: corev1.PodSpec{NodeName: "us-east-1", Containers: []corev1.Container{{Name: "c", Image: "i"}}}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.east.CoreV1().Pods(inEast).Create(t.Context(), s.below("of-east", nil), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+
+	for name, test := range map[string]struct {
+		reason string
+		change func(*corev1.Pod)
+	}{
+		"nobody's":          {"it was not asked for", func(p *corev1.Pod) { p.OwnerReferences = nil }},
+		"no controller":     {"an owner may be anything", func(p *corev1.Pod) { p.OwnerReferences[0].Controller = nil }},
+		"another kind":      {"a ReplicaSet of the physical cluster says nothing here", func(p *corev1.Pod) { p.OwnerReferences[0].Kind = "ReplicaSet" }},
+		"another group":     {"kinds are of groups", func(p *corev1.Pod) { p.OwnerReferences[0].APIVersion = "apps/v1beta1" }},
+		"another leaf":      {"there is none of that name", func(p *corev1.Pod) { p.OwnerReferences[0].Name = "db" }},
+		"an earlier leaf":   {"it is another one now", func(p *corev1.Pod) { p.OwnerReferences[0].UID = "earlier" }},
+		"the root":          {"roots are of the workspace", func(p *corev1.Pod) { p.OwnerReferences[0].UID = s.root.UID }},
+		"no UID":            {"it could not be told from the next of its name", func(p *corev1.Pod) { delete(p.Annotations, workloadv1alpha1.PodUIDAnnotation) }},
+		"generated name":    {"it has one below", func(p *corev1.Pod) { p.Name, p.GenerateName = "", "web-" }},
+		"namespace for all": {"it is for no workspace", func(p *corev1.Pod) { p.Namespace = "nobodys" }},
+		"workspace's own":   {"the mirror has no such namespace", func(p *corev1.Pod) { p.Namespace = team }},
+		"invalid":           {"a pod is a pod", func(p *corev1.Pod) { p.Spec.Containers = nil }},
+		"name is taken":     {"by a pod of the workspace", func(p *corev1.Pod) { p.Name = "bare" }},
+		"endless": {"room is the workspace's", func(p *corev1.Pod) {
+			p.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "x", Value: strings.Repeat("x", 256<<10)}}
+		}},
+	} {
+		pod := s.below("forged", test.change)
+		if _, err := s.east.CoreV1().Pods(pod.Namespace).Create(t.Context(), pod, metav1.CreateOptions{}); err == nil {
+			t.Errorf("%s: is shown: %s", name, test.reason)
+		}
+	}
+
+	for reason, touched := range map[string]struct {
+		by   kubernetes.Interface
+		name string
+	}{
+		"it says itself that it is on that Node": {s.east, "bare"},
+		"it runs in another cluster":             {s.west, "of-east"},
+	} {
+		pods := touched.by.CoreV1().Pods(inEast)
+		if _, err := pods.Get(t.Context(), touched.name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			t.Errorf("get %s: %v: %s", touched.name, err, reason)
+		}
+		if _, err := pods.UpdateStatus(t.Context(), s.below(touched.name, func(p *corev1.Pod) { p.UID = "guess" }), metav1.UpdateOptions{}); !apierrors.IsNotFound(err) {
+			t.Errorf("status of %s: %v: %s", touched.name, err, reason)
+		}
+		if err := pods.Delete(t.Context(), touched.name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions("guess")}); !apierrors.IsNotFound(err) {
+			t.Errorf("delete %s: %v: %s", touched.name, err, reason)
+		}
+	}
+	if _, err := s.east.CoreV1().Pods(inEast).Update(t.Context(), s.below("of-east", nil), metav1.UpdateOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("update: %v", err)
+	}
+
+	// Three times what was asked for, and 20.
+	for i := 1; i < 3*2+20; i++ {
+		if _, err := s.east.CoreV1().Pods(inEast).Create(t.Context(), s.below(fmt.Sprint("web-", i), nil), metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	waitFor(t, time.Minute, "one more is refused", func() (string, bool) { // what is there is counted in the watch cache
+		_, err := s.east.CoreV1().Pods(inEast).Create(t.Context(), s.below("one-more", nil), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return fmt.Sprint(err), apierrors.IsForbidden(err) && strings.Contains(err.Error(), "no more than 26 may be")
+	})
+
+	// The owner is another one by now.
+	if err := s.shop.AppsV1().Deployments(team).Delete(t.Context(), "web", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.makeDeployment(t, shop, team, 2, nil, nil)
+	if _, err := s.west.CoreV1().Pods(inEast).List(t.Context(), metav1.ListOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.east.CoreV1().Pods(inEast).Create(t.Context(), s.below("late", nil), metav1.CreateOptions{}); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "its owner is not there") {
+		t.Errorf("%v; want no pod of an owner that is gone", err)
+	}
+}

@@ -1,0 +1,69 @@
+package syncer
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	"atoll.dev/atoll/client"
+)
+
+// reasonPodUnheard is why a pod is not Ready that its physical cluster does not tell of.
+const reasonPodUnheard = "ClusterNotReady"
+
+func isReadyTarget(status workloadv1alpha1.SyncTargetStatus) bool {
+	return meta.IsStatusConditionTrue(status.Conditions, workloadv1alpha1.SyncTargetReady)
+}
+
+// podsUnready says of the pods that a physical cluster shows that they are not Ready, as those of a lost Node. Its syncer tells what
+// they are when it can.
+func (m *Manager) podsUnready(ctx context.Context, mirror logicalcluster.Name) error {
+	return m.eachPod(ctx, mirror, func(in context.Context, pod *corev1.Pod) error {
+		if !unheard(&pod.Status, metav1.NewTime(m.config.Clock.Now())) {
+			return nil
+		}
+		return m.config.Clients.Objects.Status().Update(in, pod)
+	})
+}
+
+// unheard makes a pod not Ready, and says whether it was Ready.
+func unheard(status *corev1.PodStatus, now metav1.Time) (changed bool) {
+	for i := range status.Conditions {
+		if c := &status.Conditions[i]; c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
+			c.Status, c.Reason, c.LastTransitionTime = corev1.ConditionFalse, reasonPodUnheard, now
+			c.Message = "The physical cluster is not Ready: how the pod is, is not known."
+			changed = true
+		}
+	}
+	return changed
+}
+
+// forgetPods has nothing shown any more of a physical cluster that goes, or is given up.
+func (m *Manager) forgetPods(ctx context.Context, mirror logicalcluster.Name) error {
+	return m.eachPod(ctx, mirror, func(in context.Context, pod *corev1.Pod) error {
+		return m.config.Clients.Objects.Delete(in, pod, ctrlclient.Preconditions{UID: &pod.UID})
+	})
+}
+
+// eachPod does something to each pod that a mirror shows and that is not gone meanwhile.
+func (m *Manager) eachPod(ctx context.Context, mirror logicalcluster.Name, do func(context.Context, *corev1.Pod) error) error {
+	in := client.In(ctx, mirror)
+	var shown corev1.PodList
+	if err := m.config.Clients.Objects.List(in, &shown); err != nil {
+		return fmt.Errorf("list the pods of mirror %s: %w", mirror, err)
+	}
+	for i := range shown.Items {
+		pod := &shown.Items[i]
+		if err := do(in, pod); err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("pod %s/%s of mirror %s: %w", pod.Namespace, pod.Name, mirror, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,200 @@
+package syncer
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	"atoll.dev/atoll/client"
+)
+
+// testPod is a pod with a phase, Ready or not.
+func testPod(uid, phase, ready string) *unstructured.Unstructured {
+	pod := &unstructured.Unstructured{Object: map[string]any{
+		"spec":   map[string]any{"nodeName": "node-7"},
+		"status": map[string]any{"phase": phase, "conditions": []any{map[string]any{"type": "Ready", "status": ready}}},
+	}}
+	pod.SetNamespace("shop-1a")
+	pod.SetName("web-abc-1")
+	pod.SetUID(types.UID(uid))
+	return pod
+}
+
+// shownOf is what is shown of a pod with that UID.
+func shownOf(uid, phase, ready string) *unstructured.Unstructured {
+	pod := testPod("above", phase, ready)
+	pod.SetAnnotations(map[string]string{workloadv1alpha1.PodUIDAnnotation: uid})
+	return pod
+}
+
+func ending(pod *unstructured.Unstructured) *unstructured.Unstructured {
+	pod.SetDeletionTimestamp(&metav1.Time{Time: time.Unix(1, 0)})
+	return pod
+}
+
+func TestToShow(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason       string
+		shown, below *unstructured.Unstructured
+		want         showing
+	}{
+		"nothing":       {"an event of what is gone on both sides", nil, nil, showNothing},
+		"new":           {"it runs", nil, testPod("a", "Pending", "False"), showIt},
+		"new, and ends": {"its owner may be gone", nil, ending(testPod("a", "Running", "True")), showNothing},
+		"same":          {"a second pass writes nothing", shownOf("a", "Running", "True"), testPod("a", "Running", "True"), showNothing},
+		"changed":       {"its status is another one", shownOf("a", "Pending", "False"), testPod("a", "Running", "True"), tellStatus},
+		"gone":          {"there is none below", shownOf("a", "Running", "True"), nil, tellItEnded},
+		"another":       {"of one name, one after the other", shownOf("a", "Running", "True"), testPod("b", "Running", "True"), tellItEnded},
+		"ends below":    {"its ReplicaSet shrinks", shownOf("a", "Running", "True"), ending(testPod("a", "Running", "False")), tellItEnds},
+		"ends above":    {"a user deletes it", ending(shownOf("a", "Running", "True")), testPod("a", "Running", "True"), endIt},
+		"ends":          {"it takes its time", ending(shownOf("a", "Running", "True")), ending(testPod("a", "Running", "True")), showNothing},
+		"ends, changed": {"it does not serve any more", ending(shownOf("a", "Running", "True")), ending(testPod("a", "Running", "False")), tellStatus},
+		"ended":         {"and is gone", ending(shownOf("a", "Running", "True")), nil, tellItEnded},
+		"thin":          {"an earlier one of its name, in a namespace that was nobody's", shownOf("a", "Running", "True"), thinPod(testPod("b", "Running", "True")), tellItEnded},
+	} {
+		if got := toShow(tc.shown, tc.below); got != tc.want {
+			t.Errorf("%s: %q, want %q: %s", name, got, tc.want, tc.reason)
+		}
+	}
+}
+
+func TestLeafOf(t *testing.T) {
+	of := func(apiVersion, kind, name, hash string, controls bool) *unstructured.Unstructured {
+		pod := testPod("a", "Running", "True")
+		pod.SetLabels(map[string]string{"pod-template-hash": hash})
+		pod.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: apiVersion, Kind: kind, Name: name, UID: "o", Controller: ptr.To(controls)}})
+		return pod
+	}
+	for reason, tc := range map[string]struct {
+		pod  *unstructured.Unstructured
+		want key
+		ok   bool
+	}{
+		"a ReplicaSet is its Deployment's": {of("apps/v1", "ReplicaSet", "web-abc", "abc", true), key{deploymentsGVR, "shop-1a", "web"}, true},
+		"a hash is the end of its name":    {of("apps/v1", "ReplicaSet", "web-abc", "bc", true), key{}, false},
+		"a ReplicaSet of its own":          {of("apps/v1", "ReplicaSet", "web", "", true), key{}, false},
+		"a DaemonSet makes its pods":       {of("apps/v1", "DaemonSet", "agent", "", true), key{daemonSetsGVR, "shop-1a", "agent"}, true},
+		"an owner does not":                {of("apps/v1", "DaemonSet", "agent", "", false), key{}, false},
+		"of another group":                 {of("example.dev/v1", "DaemonSet", "agent", "", true), key{}, false},
+		"a bare pod":                       {testPod("a", "Running", "True"), key{}, false},
+	} {
+		got, ok := leafOf(tc.pod)
+		if diff := cmp.Diff(tc.want, got, cmp.AllowUnexported(key{})); ok != tc.ok || ok && diff != "" {
+			t.Errorf("%s: %v, %v, want %v, %v", reason, got, ok, tc.want, tc.ok)
+		}
+	}
+}
+
+// TestPodStatusWaits: that a pod serves, or does not, is told at once.
+func TestPodStatusWaits(t *testing.T) {
+	for reason, tc := range map[string]struct {
+		shown, below *unstructured.Unstructured
+		want         time.Duration
+	}{
+		"it serves":        {shownOf("a", "Running", "False"), testPod("a", "Running", "True"), 0},
+		"it does not":      {shownOf("a", "Running", "True"), testPod("a", "Running", "False"), 0},
+		"it is scheduled":  {shownOf("a", "Pending", "False"), testPod("a", "Pending", "False"), client.WhileProgressing},
+		"it has ended":     {shownOf("a", "Running", "False"), testPod("a", "Succeeded", "False"), 0},
+		"nothing was told": {&unstructured.Unstructured{Object: map[string]any{}}, testPod("a", "Pending", "False"), 0},
+	} {
+		if got := mayWaitOfPod(tc.shown, tc.below); got != tc.want {
+			t.Errorf("%s: %s, want %s", reason, got, tc.want)
+		}
+	}
+}
+
+// TestUnheard: a pod of which nothing is heard is not Ready, and is written once.
+func TestUnheard(t *testing.T) {
+	now := metav1.NewTime(time.Unix(7, 0))
+	status := corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{
+		{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}, {Type: corev1.PodReady, Status: corev1.ConditionTrue},
+	}}
+	if !unheard(&status, now) || status.Phase != corev1.PodRunning || status.Conditions[0].Status != corev1.ConditionTrue ||
+		status.Conditions[1].Status != corev1.ConditionFalse || status.Conditions[1].LastTransitionTime != now {
+		t.Errorf("%+v; want it not Ready, and all else as it was", status)
+	}
+	if unheard(&status, now) {
+		t.Error("it is written again")
+	}
+}
+
+// TestThinPod: of pods in other namespaces, their content is not kept.
+func TestThinPod(t *testing.T) {
+	pod := testPod("a", "Running", "True")
+	pod.SetAnnotations(map[string]string{"secret": "theirs"})
+	thin := thinPod(pod)
+	if !isThin(thin) || isThin(pod) || len(thin.GetAnnotations()) > 0 || thin.Object["status"] != nil || thin.GetUID() != "a" {
+		t.Errorf("%+v", thin.Object)
+	}
+	if most := int64(1500); perObject+size(thin.Object) > most {
+		t.Errorf("a pod of nobody takes %d bytes, want no more than %d", perObject+size(thin.Object), most)
+	}
+}
+
+// TestPodsGoByAFreshRead: what a watch does not show is no ground to delete a pod, on either side.
+func TestPodsGoByAFreshRead(t *testing.T) {
+	const path = "/api/v1/namespaces/shop-1a/pods/web-abc-1"
+	for reason, tc := range map[string]struct {
+		deed         showing
+		above, below *unstructured.Unstructured // as each side answers
+		want         []string
+	}{
+		"it is gone below":                    {tellItEnded, shownOf("a", "Running", "True"), nil, []string{"above"}},
+		"it is another one below":             {tellItEnded, shownOf("a", "Running", "True"), testPod("b", "Running", "True"), []string{"above"}},
+		"our watch lacks it":                  {tellItEnded, shownOf("a", "Running", "True"), testPod("a", "Running", "True"), nil},
+		"somebody deletes it":                 {endIt, ending(shownOf("a", "Running", "True")), testPod("a", "Running", "True"), []string{"below"}},
+		"nobody does any more":                {endIt, shownOf("a", "Running", "True"), testPod("a", "Running", "True"), nil},
+		"it is gone above, whoever wanted it": {endIt, nil, testPod("a", "Running", "True"), nil},
+		"it is another one above": {endIt, func() *unstructured.Unstructured {
+			another := ending(shownOf("a", "Running", "True"))
+			another.SetUID("another")
+			return another
+		}(), testPod("a", "Running", "True"), nil},
+	} {
+		var deleted []string
+		answering := func(side string, pod *unstructured.Unstructured) *rest.Config {
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+				w.Header().Set("Content-Type", "application/json")
+				answer := any(metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Reason: metav1.StatusReasonNotFound, Code: http.StatusNotFound})
+				switch {
+				case req.URL.Path != path || pod == nil:
+					w.WriteHeader(http.StatusNotFound)
+				case req.Method == http.MethodDelete:
+					deleted = append(deleted, side)
+					fallthrough
+				default:
+					pod.SetAPIVersion("v1")
+					pod.SetKind("Pod")
+					answer = pod
+				}
+				if err := json.NewEncoder(w).Encode(answer); err != nil {
+					t.Error(err)
+				}
+			}))
+			t.Cleanup(server.Close)
+			return &rest.Config{Host: server.URL}
+		}
+		s, err := New(Config{Name: "east", UID: "u", Mirror: answering("above", tc.above), Physical: answering("below", tc.below), Clock: clock.RealClock{}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.show(t.Context(), key{podsGVR, "shop-1a", "web-abc-1"}, tc.deed, shownOf("a", "Running", "True"), testPod("a", "Running", "True")); err != nil {
+			t.Errorf("%s: %v", reason, err)
+		}
+		if diff := cmp.Diff(tc.want, deleted); diff != "" {
+			t.Errorf("%s: deleted (-want +got):\n%s", reason, diff)
+		}
+	}
+}

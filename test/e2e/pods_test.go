@@ -1,0 +1,120 @@
+package e2e
+
+import (
+	"fmt"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"atoll.dev/atoll/test/framework"
+)
+
+// shownPods are the pods in the workspace's namespace default, by name.
+func (w *workspace) shownPods() map[string]*corev1.Pod {
+	w.t.Helper()
+	list, err := w.f.Clients().Kube.CoreV1().Pods("default").List(w.ctx(), metav1.ListOptions{})
+	if err != nil {
+		w.t.Fatalf("list the pods of %s: %v", w.app, err)
+	}
+	pods := map[string]*corev1.Pod{}
+	for i := range list.Items {
+		pods[list.Items[i].Name] = &list.Items[i]
+	}
+	return pods
+}
+
+// shows waits until the workspace shows exactly the pods that its clusters run, each as its cluster does.
+func (w *workspace) shows() {
+	w.t.Helper()
+	framework.Eventually(w.t, patience, "the workspace shows the pods of "+w.app, func() string {
+		shown, below := w.shownPods(), 0
+		for cluster, c := range w.f.clusters {
+			pods, err := c.Clientset().CoreV1().Pods("").List(w.t.Context(), metav1.ListOptions{LabelSelector: "app=" + w.app})
+			if err != nil {
+				return err.Error()
+			}
+			below += len(pods.Items)
+			for i := range pods.Items {
+				pod := &pods.Items[i]
+				up := shown[pod.Name]
+				switch {
+				case up == nil:
+					return fmt.Sprintf("pod %s of %s is not shown", pod.Name, cluster)
+				case up.Spec.NodeName != cluster || !apiequality.Semantic.DeepEqual(up.Status, pod.Status) || (up.DeletionTimestamp == nil) != (pod.DeletionTimestamp == nil):
+					return fmt.Sprintf("pod %s of %s is shown on %s with status %+v, and has %+v", pod.Name, cluster, up.Spec.NodeName, up.Status, pod.Status)
+				case len(up.OwnerReferences) != 1 || up.OwnerReferences[0].UID != w.deployment().UID:
+					return fmt.Sprintf("pod %s has owners %v", pod.Name, up.OwnerReferences)
+				}
+			}
+		}
+		if len(shown) != below {
+			return fmt.Sprintf("%d pods are shown, and %d are there", len(shown), below)
+		}
+		return ""
+	})
+}
+
+// podsAreShown: who asks a workspace for its pods sees what runs in its clusters, and may delete one.
+func podsAreShown(t *testing.T, f *fleet) {
+	w := f.workspace(t, "shown")
+	w.place("east,west")
+	w.apply(4, "")
+	w.spread(map[string]int{"east": 2, "west": 2})
+	w.rolledOut()
+	w.shows()
+
+	before := w.shownPods()
+	w.apply(4, "")
+	w.kubectl("annotate", "deployment", w.app, "note=changed") // goes the whole way, and changes no pod
+	framework.Eventually(t, patience, "the annotation is below", func() string {
+		d, err := f.clusters["east"].Clientset().AppsV1().Deployments(w.namespaceIn("east")).Get(t.Context(), w.app, metav1.GetOptions{})
+		if err != nil || d.Annotations["note"] != "changed" {
+			return fmt.Sprintf("%v %v", d.GetAnnotations(), err)
+		}
+		return ""
+	})
+	for name, pod := range w.shownPods() {
+		if was := before[name]; was == nil || was.ResourceVersion != pod.ResourceVersion {
+			t.Errorf("pod %s was written without a change of it", name)
+		}
+	}
+
+	var deleted *corev1.Pod
+	for _, pod := range before {
+		deleted = pod
+	}
+	w.kubectl("delete", "pod", deleted.Name) // waits until it is gone
+	w.spread(map[string]int{"east": 2, "west": 2})
+	w.shows()
+	if w.shownPods()[deleted.Name] != nil {
+		t.Errorf("pod %s is there after it was deleted", deleted.Name)
+	}
+
+	w.place("west")
+	w.spread(map[string]int{"west": 4})
+	w.shows()
+
+	f.clusters["west"].Kill()
+	framework.Eventually(t, patience, "the pods of a cluster that is lost are not Ready", func() string {
+		for name, pod := range w.shownPods() {
+			if isReady(pod) {
+				return fmt.Sprintf("%s is: %+v", name, pod.Status.Conditions)
+			}
+		}
+		return ""
+	})
+	f.clusters["west"].Start()
+	f.clusterReady(t, "west")
+	w.spread(map[string]int{"west": 4})
+	w.shows()
+
+	w.kubectl("delete", "deployment", w.app)
+	framework.Eventually(t, patience, "the pods go with their Deployment", func() string {
+		if pods := w.shownPods(); len(pods) > 0 {
+			return fmt.Sprintf("%d are shown", len(pods))
+		}
+		return ""
+	})
+}
