@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/kcp-dev/logicalcluster/v3"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -14,24 +13,9 @@ import (
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
 	"atoll.dev/atoll/internal/attendance"
+	"atoll.dev/atoll/internal/fleet"
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
 )
-
-// ownerWorkspaces is the resource of the owner of a workspace's logical cluster.
-const ownerWorkspaces = "workspaces"
-
-// parentOf returns the logical cluster above a workspace's; empty at the top of a tree and for mirrors.
-func parentOf(lc *corev1alpha1.LogicalCluster) logicalcluster.Name {
-	if lc.Spec.Owner == nil || lc.Spec.Owner.Resource != ownerWorkspaces {
-		return ""
-	}
-	return logicalcluster.Name(lc.Spec.Owner.Cluster)
-}
-
-// isWorkspace says whether people work there: neither a mirror nor one of the server's own logical clusters.
-func isWorkspace(lc *corev1alpha1.LogicalCluster) bool {
-	return lc.Spec.Use != corev1alpha1.LogicalClusterUseMirror && !strings.HasPrefix(string(lcctx.NameFrom(lc)), "system:")
-}
 
 func isTerminating(lc *corev1alpha1.LogicalCluster) bool {
 	return lc.DeletionTimestamp != nil || lc.Status.Phase == corev1alpha1.LogicalClusterPhaseTerminating
@@ -43,59 +27,26 @@ func isAttended(lc *corev1alpha1.LogicalCluster) bool {
 	return slices.ContainsFunc(attendance.All, func(a *attendance.Attendance) bool { return len(a.WaitsFor(lc)) > 0 })
 }
 
-// lineage returns a workspace's logical cluster and those above it, nearest first, and whether it reaches the top. An
-// unknown ancestor may hold policies, so nothing may be decided without it.
-func lineage(lc *corev1alpha1.LogicalCluster, get func(logicalcluster.Name) (*corev1alpha1.LogicalCluster, bool)) (chain []logicalcluster.Name, complete bool) {
-	chain = []logicalcluster.Name{lcctx.NameFrom(lc)}
-	for {
-		parent := parentOf(lc)
-		if parent == "" {
-			return chain, true
-		}
-		next, ok := get(parent)
-		if !ok || slices.Contains(chain, parent) {
-			return chain, false
-		}
-		chain, lc = append(chain, parent), next
-	}
-}
-
 // candidatesOf returns what a workspace can use of the SyncTargets that syncTargets returns for it and for every logical
-// cluster above it, nearest first. One dedicated to another workspace does not exist for this one.
+// cluster above it, nearest first, policies aside.
 func candidatesOf(lc *corev1alpha1.LogicalCluster, levels [][]*workloadv1alpha1.SyncTarget) []Candidate {
-	total, filled := 0, 0
+	total := 0
 	for _, level := range levels {
 		total += len(level)
-		if len(level) > 0 {
-			filled++
-		}
 	}
 	candidates := make([]Candidate, 0, total)
-	nearer := map[string]bool{}
-	path, name := lc.Annotations[lcctx.PathAnnotation], string(lcctx.NameFrom(lc))
-	for _, level := range levels {
-		first := len(candidates)
-		for _, t := range level {
-			if to := t.Spec.DedicatedTo; to != "" && to != path && to != name {
-				continue
-			}
-			candidates = append(candidates, Candidate{
-				Name: t.Name, UID: t.UID, Workspace: string(lcctx.NameFrom(t)), Mirror: string(client.MirrorOf(t)),
-				Labels: t.Labels, Shadowed: nearer[t.Name],
-				Ready:       isReady(t),
-				Cordoned:    t.Spec.Unschedulable,
-				ObserveOnly: isObserved(t),
-				Deleting:    t.DeletionTimestamp != nil,
-				Duplicate:   t.IsDuplicate(),
-				RunsNothing: t.RunsNothing(),
-				Carries:     carries(t),
-			})
-		}
-		if filled > 1 {
-			for _, c := range candidates[first:] {
-				nearer[c.Name] = true
-			}
-		}
+	for t, shadowed := range fleet.Reachable(lc, levels) {
+		candidates = append(candidates, Candidate{
+			Name: t.Name, UID: t.UID, Workspace: string(lcctx.NameFrom(t)), Mirror: string(client.MirrorOf(t)),
+			Labels: t.Labels, Shadowed: shadowed,
+			Ready:       isReady(t),
+			Cordoned:    t.Spec.Unschedulable,
+			ObserveOnly: isObserved(t),
+			Deleting:    t.DeletionTimestamp != nil,
+			Duplicate:   t.IsDuplicate(),
+			RunsNothing: t.RunsNothing(),
+			Carries:     carries(t),
+		})
 	}
 	return candidates
 }

@@ -18,6 +18,7 @@ import (
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/internal/fleet"
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
 	"atoll.dev/atoll/internal/queue"
 )
@@ -52,7 +53,7 @@ func New(clients *client.Clients, informers *client.Informers, clk clock.Passive
 	}
 	r.world, r.usage = c.world, c.usage
 	if err := informers.LogicalClusters.AddIndex(byParent, func(lc *corev1alpha1.LogicalCluster) []string {
-		if parent := parentOf(lc); parent != "" {
+		if parent := fleet.ParentOf(lc); parent != "" {
 			return []string{string(parent)}
 		}
 		return nil
@@ -119,7 +120,7 @@ func (c *Controller) onLogicalCluster(e client.Event[*corev1alpha1.LogicalCluste
 	// What is there at the start is decided because of its namespaces.
 	if e.Initial || e.Deleted() || e.Old != nil && sameWish(e.Old.Annotations, e.New.Annotations) &&
 		sameLife(e.Old, e.New) && isTerminating(e.Old) == isTerminating(e.New) && isAttended(e.Old) == isAttended(e.New) &&
-		parentOf(e.Old) == parentOf(e.New) && e.Old.Annotations[lcctx.PathAnnotation] == e.New.Annotations[lcctx.PathAnnotation] {
+		fleet.ParentOf(e.Old) == fleet.ParentOf(e.New) && e.Old.Annotations[lcctx.PathAnnotation] == e.New.Annotations[lcctx.PathAnnotation] {
 		return
 	}
 	c.subtrees.Add(client.KeyOf(e.New).Cluster)
@@ -161,7 +162,7 @@ func (c *Controller) fanOut(_ context.Context, top logicalcluster.Name) (time.Du
 		cluster := rest[0]
 		rest = rest[1:]
 		lc, ok := c.world.LogicalCluster(cluster)
-		if !ok || !isWorkspace(lc) {
+		if !ok || !fleet.IsWorkspace(lc) {
 			continue
 		}
 		for _, ns := range c.informers.Namespaces.List(cluster, "") {

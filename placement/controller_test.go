@@ -211,7 +211,7 @@ func groupVersion(path string) string {
 func logicalCluster(name, parent string) *corev1alpha1.LogicalCluster {
 	lc := &corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{Name: corev1alpha1.LogicalClusterName, Annotations: in(name)}}
 	if parent != "" {
-		lc.Spec.Owner = &corev1alpha1.LogicalClusterOwner{Resource: ownerWorkspaces, Cluster: parent}
+		lc.Spec.Owner = &corev1alpha1.LogicalClusterOwner{Resource: "workspaces", Cluster: parent}
 	}
 	return lc
 }

@@ -2,7 +2,6 @@ package placement
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -13,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
+	"atoll.dev/atoll/internal/fleet"
 )
 
 // Request is what is asked of one decision.
@@ -114,7 +114,7 @@ func (c *Candidate) lacks(needs []string) (lacks []string) {
 }
 
 func decide(req Request, candidates []Candidate, current []placementv1alpha1.PlacedCluster) Decision {
-	allow, err := compileAllow(req.Allow)
+	allow, err := fleet.CompileAllow(req.Allow)
 	if err != nil {
 		stay := seatsOf(candidates, current, nil, nil)
 		return keep(req, stay, current, placementv1alpha1.ReasonInvalid, err.Error())
@@ -142,7 +142,7 @@ func decide(req Request, candidates []Candidate, current []placementv1alpha1.Pla
 }
 
 // decideNamed carries out a wish that names its clusters.
-func decideNamed(req Request, w wish, allow allowed, seats []seat, current []placementv1alpha1.PlacedCluster) Decision {
+func decideNamed(req Request, w wish, allow fleet.Allowed, seats []seat, current []placementv1alpha1.PlacedCluster) Decision {
 	byName := make(map[string]seat, len(w.names))
 	for _, s := range seats {
 		if _, ok := slices.BinarySearch(w.names, s.Name); ok {
@@ -154,7 +154,7 @@ func decideNamed(req Request, w wish, allow allowed, seats []seat, current []pla
 	for _, name := range w.names {
 		s, registered := byName[name]
 		switch {
-		case registered && !s.allowed, !registered && !allow.unregistered(name):
+		case registered && !s.allowed, !registered && !allow.Unregistered(name):
 			forbidden = append(forbidden, quote(name))
 		case !registered:
 			unknown = append(unknown, quote(name))
@@ -304,7 +304,7 @@ type seat struct {
 }
 
 // seatsOf returns the candidates that count, of every name at most one: the one that current has, else the nearest.
-func seatsOf(candidates []Candidate, current []placementv1alpha1.PlacedCluster, allow allowed, needs []string) []seat {
+func seatsOf(candidates []Candidate, current []placementv1alpha1.PlacedCluster, allow fleet.Allowed, needs []string) []seat {
 	uids := make(map[types.UID]bool, len(current))
 	for _, c := range current {
 		uids[c.UID] = true
@@ -321,7 +321,7 @@ func seatsOf(candidates []Candidate, current []placementv1alpha1.PlacedCluster, 
 		c := &candidates[i]
 		isCurrent := has(c)
 		if isCurrent || !c.Shadowed && !taken[c.Name] {
-			seats = append(seats, seat{Candidate: c, current: isCurrent, allowed: allow.registered(c), lacking: c.lacks(needs)})
+			seats = append(seats, seat{Candidate: c, current: isCurrent, allowed: allow.Registered(c.Name, c.Labels), lacking: c.lacks(needs)})
 		}
 	}
 	return seats
@@ -373,49 +373,6 @@ func preferred(a, b seat) int {
 		usage = cmp.Compare(a.Placements, b.Placements)
 	}
 	return cmp.Or(first(a.current, b.current), first(a.hindrance() == "", b.hindrance() == ""), usage, strings.Compare(a.Name, b.Name))
-}
-
-// allowed is what policies allow; a cluster has to pass every one.
-type allowed []struct {
-	names    []string
-	selector labels.Selector
-}
-
-func compileAllow(policies []placementv1alpha1.ClusterSelection) (allowed, error) {
-	a := make(allowed, len(policies))
-	for i, p := range policies {
-		a[i].names = p.Names
-		if p.Selector == nil {
-			continue
-		}
-		selector, err := metav1.LabelSelectorAsSelector(p.Selector)
-		if err != nil {
-			//lint:ignore ST1005 a sentence for people: it becomes the message of a condition
-			return nil, errors.New("Ask who holds the PlacementPolicies of this workspace and above: an allow among them cannot be read")
-		}
-		a[i].selector = selector
-	}
-	return a, nil
-}
-
-// registered says whether c may be used.
-func (a allowed) registered(c *Candidate) bool {
-	for _, p := range a {
-		if !slices.Contains(p.names, c.Name) && (p.selector == nil || !p.selector.Matches(labels.Set(c.Labels))) {
-			return false
-		}
-	}
-	return true
-}
-
-// unregistered says whether a cluster of that name, of which nobody knows the labels, might be used.
-func (a allowed) unregistered(name string) bool {
-	for _, p := range a {
-		if !slices.Contains(p.names, name) {
-			return false
-		}
-	}
-	return true
 }
 
 // enumerate lists things for a message, not more than a reader takes in.

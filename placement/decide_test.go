@@ -15,7 +15,7 @@ import (
 )
 
 // fleet returns n Ready clusters c-000..., used equally.
-func fleet(n int) []Candidate {
+func ready(n int) []Candidate {
 	candidates := make([]Candidate, n)
 	for i := range candidates {
 		name := fmt.Sprintf("c-%03d", i)
@@ -128,7 +128,7 @@ func TestDecide(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			candidates := fleet(3)
+			candidates := ready(3)
 			current := on(candidates, tc.current...)
 			if tc.change != nil {
 				tc.change(candidates)
@@ -154,7 +154,7 @@ func TestDecideHolds(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	pick := func(of ...string) string { return of[rnd.IntN(len(of))] }
 	for i := range 5000 {
-		candidates := fleet(6)
+		candidates := ready(6)
 		for j := range candidates {
 			c := &candidates[j]
 			c.Ready, c.Cordoned, c.Deleting = rnd.IntN(3) > 0, rnd.IntN(4) == 0, rnd.IntN(5) == 0
@@ -217,7 +217,7 @@ func TestDecideHolds(t *testing.T) {
 }
 
 func BenchmarkDecide(b *testing.B) {
-	candidates := fleet(1000)
+	candidates := ready(1000)
 	for name, tc := range map[string]struct {
 		levels  []Level
 		current []placementv1alpha1.PlacedCluster
@@ -269,7 +269,7 @@ func TestSyncerThatDoesNotCarry(t *testing.T) {
 			change: func(c []Candidate) { c[0].Ready, c[0].Carries = false, nil },
 			want:   []string{`"c-000"`}, message: `Placed on "c-000".`},
 	} {
-		candidates := fleet(2)
+		candidates := ready(2)
 		candidates[0].Carries = workloadv1alpha1.CarriedByAll
 		candidates[1].Carries = append([]string{"daemonsets.apps"}, workloadv1alpha1.CarriedByAll...)
 		if tc.change != nil {

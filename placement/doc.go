@@ -23,5 +23,7 @@
 // nothing changes; a physical cluster that is down keeps what it has. After a crash everything is decided again from
 // what is stored, with the same result.
 //
+// Which clusters a workspace may use at all is the rule of internal/fleet.
+//
 // Read wish.go for the syntax, then decide.go for the rules; both are pure. reconcile.go puts them to work.
 package placement

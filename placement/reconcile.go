@@ -23,6 +23,7 @@ import (
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/internal/fleet"
 )
 
 // lookAgain is how long to wait where an uncached read shows what informers do not show yet. Their event asks
@@ -100,7 +101,7 @@ type scene struct {
 func (r *reconciler) reconcile(ctx context.Context, key client.Key) (again time.Duration, err error) {
 	existing := r.world.Placements(key)
 	lc, ok := r.world.LogicalCluster(key.Cluster)
-	if !ok || !isWorkspace(lc) {
+	if !ok || !fleet.IsWorkspace(lc) {
 		return 0, nil // of a workspace that is not seen yet, the event brings the namespace again
 	}
 	if isAttended(lc) {
@@ -132,7 +133,7 @@ func (r *reconciler) reconcile(ctx context.Context, key client.Key) (again time.
 		return 0, nil // its event brings it again
 	}
 
-	chain, complete := lineage(lc, r.world.LogicalCluster)
+	chain, complete := fleet.Lineage(lc, r.world.LogicalCluster)
 	if !complete {
 		klog.FromContext(ctx).V(4).Info("Wait for the logical clusters above", "namespace", key)
 		return 0, nil

@@ -13,6 +13,7 @@ import (
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/internal/fleet"
 )
 
 var (
@@ -71,7 +72,7 @@ func (p *Placer) PlacedOn(target types.UID) (placements, workspaces int) {
 
 func whyNowhere(world world, cluster logicalcluster.Name, resource schema.GroupResource, namespace, name string, annotations map[string]string) string {
 	lc, ok := world.LogicalCluster(cluster)
-	if !ok || !isWorkspace(lc) || isTerminating(lc) {
+	if !ok || !fleet.IsWorkspace(lc) || isTerminating(lc) {
 		return ""
 	}
 	var object *placementv1alpha1.PlacedObject // nil for a Namespace or a LogicalCluster
@@ -101,7 +102,7 @@ func whyNowhere(world world, cluster logicalcluster.Name, resource schema.GroupR
 		return "" // an object goes where its namespace is
 	}
 
-	chain, complete := lineage(lc, world.LogicalCluster)
+	chain, complete := fleet.Lineage(lc, world.LogicalCluster)
 	if !complete {
 		return ""
 	}

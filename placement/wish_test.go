@@ -157,7 +157,7 @@ func FuzzMessage(f *testing.F) {
 		d := Decide(Request{Levels: []Level{{Source: "x", Annotations: map[string]string{
 			placementv1alpha1.ClustersAnnotation: clusters, placementv1alpha1.SelectorAnnotation: selector,
 			placementv1alpha1.MaxClustersAnnotation: most, placementv1alpha1.SplitAnnotation: split,
-		}}}}, fleet(3), nil)
+		}}}}, ready(3), nil)
 		if d.Reason == "" || d.Message == "" || len(d.Message) > 32768 {
 			t.Fatalf("got reason %q and a message of %d bytes: %.100s", d.Reason, len(d.Message), d.Message)
 		}

@@ -100,7 +100,7 @@ func (w *fakeWorld) addWorkspace(name, parent string) *corev1alpha1.LogicalClust
 	lc := &corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{Name: corev1alpha1.LogicalClusterName, Annotations: in(name)}}
 	lc.Annotations[lcctx.PathAnnotation] = name
 	if parent != "" {
-		lc.Spec.Owner = &corev1alpha1.LogicalClusterOwner{Resource: ownerWorkspaces, Cluster: parent}
+		lc.Spec.Owner = &corev1alpha1.LogicalClusterOwner{Resource: "workspaces", Cluster: parent}
 		lc.Annotations[lcctx.PathAnnotation] = w.clusters[logicalcluster.Name(parent)].Annotations[lcctx.PathAnnotation] + ":" + name
 	}
 	w.clusters[logicalcluster.Name(name)] = lc
