@@ -30,29 +30,32 @@ import (
 	"atoll.dev/atoll/server/atollapis"
 	"atoll.dev/atoll/server/builtin"
 	"atoll.dev/atoll/server/customresources"
+	"atoll.dev/atoll/server/nodes"
 	"atoll.dev/atoll/server/rbac"
 	"atoll.dev/atoll/server/storage"
 )
 
-// newBackend returns the storage of all resources, with the objects laid over it that every logical cluster shares.
-func newBackend(etcd *clientv3.Client, factory serverstorage.StorageFactory, encrypt value.ResourceTransformers, limits func(logicalcluster.Name) storage.Limits, called func(logicalcluster.Name) string, listed storage.Listed) (*storage.Backend, error) {
+// newBackend returns the storage of all resources, with the objects laid over it that every logical cluster shares, and the nodes.
+func newBackend(etcd *clientv3.Client, factory serverstorage.StorageFactory, encrypt value.ResourceTransformers, limits func(logicalcluster.Name) storage.Limits, called func(logicalcluster.Name) string, listed storage.Listed) (*storage.Backend, *nodes.Nodes, error) {
 	shared, err := builtin.SharedObjects(builtin.DefaultServiceIPRange)
 	if err != nil {
-		return nil, fmt.Errorf("make the objects that all logical clusters share: %w", err)
+		return nil, nil, fmt.Errorf("make the objects that all logical clusters share: %w", err)
 	}
 	var backend *storage.Backend
+	shown := nodes.New(func(resource schema.GroupResource) (*storage.Resource, bool) { return backend.Resource(resource) })
 	backend, err = storage.New(storage.Config{
 		Client: etcd, Prefix: storage.DefaultPrefix, StorageFactory: factory, Transformers: encrypt,
 		Shared: func(gr schema.GroupResource) []runtime.Object { return slices.Collect(maps.Values(shared[gr])) },
 		Since: func(ctx context.Context, cluster logicalcluster.Name, cached bool) (metav1.Time, error) {
 			return since(lcctx.WithCluster(ctx, lcctx.Cluster{Name: cluster}), storedObjects{backend}, cached)
 		},
-		Listed: listed, Limits: limits, Called: called,
+		Overlay: shown.Overlay,
+		Listed:  listed, Limits: limits, Called: called,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("open the storage: %w", err)
+		return nil, nil, fmt.Errorf("open the storage: %w", err)
 	}
-	return backend, nil
+	return backend, shown, nil
 }
 
 // since is when the logical cluster in ctx came to be; the zero time if there is none.

@@ -25,6 +25,8 @@ import (
 	"k8s.io/kubernetes/pkg/serviceaccount"
 	"k8s.io/utils/ptr"
 
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	"atoll.dev/atoll/client"
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
 )
 
@@ -276,11 +278,12 @@ func TestTokensEndWithWhatTheyAreBoundTo(t *testing.T) {
 		}
 		return bound("Secret", "s")
 	}
+	g := r.ground(t)
+	g.cluster(t, shop, "root:shop", "")
+	var shown *workloadv1alpha1.SyncTarget
 	node := func() string {
 		t.Helper()
-		if _, err := kube.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		shown = g.target(t, shop, "n", nil)
 		return bound("Node", "n")
 	}
 	for _, test := range []struct {
@@ -290,7 +293,7 @@ func TestTokensEndWithWhatTheyAreBoundTo(t *testing.T) {
 	}{
 		{"Pod", pod, func() error { return kube.CoreV1().Pods(team).Delete(t.Context(), "p", now) }},
 		{"Secret", secret, func() error { return kube.CoreV1().Secrets(team).Delete(t.Context(), "s", now) }},
-		{"Node", node, func() error { return kube.CoreV1().Nodes().Delete(t.Context(), "n", now) }},
+		{"Node", node, func() error { return g.objects.Delete(client.In(t.Context(), shop), shown) }},
 		{"ServiceAccount", func() string { return plain }, func() error { return kube.CoreV1().ServiceAccounts(team).Delete(t.Context(), robot, now) }},
 	} {
 		token := test.make()

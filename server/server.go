@@ -54,6 +54,7 @@ import (
 	"atoll.dev/atoll/server/fairness"
 	"atoll.dev/atoll/server/garbage"
 	"atoll.dev/atoll/server/identity"
+	"atoll.dev/atoll/server/nodes"
 	"atoll.dev/atoll/server/quota"
 	"atoll.dev/atoll/server/storage"
 	"atoll.dev/atoll/server/webhooks"
@@ -79,6 +80,7 @@ type Server struct {
 	listener    net.Listener
 	generic     *genericapiserver.GenericAPIServer
 	backend     *storage.Backend
+	nodes       *nodes.Nodes
 	fairness    *fairness.Fairness
 	charges     *quota.Charges
 	custom      *customresources.Server
@@ -226,7 +228,7 @@ func (s *Server) assemble(ctx context.Context, etcd *clientv3.Client, address st
 	}); err != nil {
 		return err
 	}
-	if s.backend, err = newBackend(etcd, factory, transformers, s.storageLimits, s.called, s.fairness.Listed); err != nil {
+	if s.backend, s.nodes, err = newBackend(etcd, factory, transformers, s.storageLimits, s.called, s.fairness.Listed); err != nil {
 		return err
 	}
 	if err := checkLevel(ctx, s.backend, Level); err != nil {
@@ -470,6 +472,7 @@ func (s *Server) Run(ctx context.Context) error {
 		}
 	})
 	inMemory.Go(func() { s.custom.Run(loopbackCtx) })
+	inMemory.Go(func() { s.nodes.Run(ctx) })
 	typeChecks := admission.NewTypeChecks(s.configurations, s.requests)
 	inMemory.Go(func() { typeChecks.Run(ctx) })
 	if s.rewrites != nil {

@@ -46,10 +46,11 @@ var (
 )
 
 // notExported is what is of the installation or of the moment: decisions of placement and elections are made anew, events are
-// of what happened there, and certificates are of its authority.
+// of what happened there, certificates are of its authority, and nodes show its physical clusters: rows are of an earlier version.
 var notExported = sets.New(
 	logicalClusters,
 	schema.GroupResource{Group: placementv1alpha1.GroupVersion.Group, Resource: "placements"},
+	schema.GroupResource{Resource: "nodes"},
 	schema.GroupResource{Resource: "events"},
 	schema.GroupResource{Group: "events.k8s.io", Resource: "events"},
 	schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"},

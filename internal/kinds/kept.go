@@ -9,7 +9,6 @@ var Kept = []schema.GroupResource{
 	{Resource: "replicationcontrollers"},
 	{Resource: "persistentvolumeclaims"},
 	{Resource: "persistentvolumes"},
-	{Resource: "nodes"},
 	{Group: "discovery.k8s.io", Resource: "endpointslices"},
 	{Group: "apps", Resource: "replicasets"},
 	{Group: "batch", Resource: "jobs"},

@@ -75,11 +75,6 @@ func TestUnsupportedWarns(t *testing.T) {
 			object: &corev1.PersistentVolume{}, resource: corev1.SchemeGroupVersion.WithResource("persistentvolumes"),
 			want: "persistentvolumes are kept but have no effect yet",
 		},
-		"node": {
-			reason: "nothing is scheduled to it",
-			object: &corev1.Node{}, resource: corev1.SchemeGroupVersion.WithResource("nodes"),
-			want: "nodes are kept but have no effect yet",
-		},
 		"class": {
 			reason: "a physical cluster has classes of its own",
 			object: &schedulingv1.PriorityClass{}, resource: schedulingv1.SchemeGroupVersion.WithResource("priorityclasses"),

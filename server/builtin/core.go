@@ -79,8 +79,8 @@ func (p *coreProvider) addWorkloads(storage map[string]rest.Storage, getter gene
 	if err != nil {
 		return fmt.Errorf("store of nodes: %w", err)
 	}
-	storage["nodes"] = nodes.Node
-	storage["nodes/status"] = nodes.Status
+	storage["nodes"] = shownNodes{nodes.Node}
+	storage["nodes/status"] = shownNodeStatus{nodes.Status}
 	storage["nodes/proxy"] = proxyElsewhere{connecter: nodes.Proxy}
 
 	pods, err := podstore.NewStorage(getter, nil, nil, nil, p.cfg.Authorizer)

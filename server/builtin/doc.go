@@ -12,6 +12,7 @@
 // than any request can be.
 //
 // The pods of a mirror are a view of those pods of workspaces that its physical cluster runs (shownpods.go).
+// Nodes are read and not written: what is shown as such are physical clusters (server/nodes).
 //
 // What always holds: within a logical cluster no two Services hold one cluster IP or one node port, and a lock is given
 // up only after the Service without it is written. In mirrors nothing is allocated: the physical cluster does that.
