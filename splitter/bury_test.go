@@ -19,6 +19,7 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -121,7 +122,7 @@ func newMirrored(t *testing.T, objects ...ctrlclient.Object) *mirrored {
 	objects = append(objects, lc)
 	m := &mirrored{clock: testclock.NewFakeClock(time.Unix(0, 0))}
 	m.objects = fake.NewClientBuilder().WithScheme(client.Scheme).WithObjects(objects...).
-		WithStatusSubresource(east, &placementv1alpha1.Placement{}, &appsv1.Deployment{}, &appsv1.DaemonSet{}, &appsv1.StatefulSet{}, &appsv1.ReplicaSet{}, &corev1.Service{}, &networkingv1.Ingress{}).Build()
+		WithStatusSubresource(east, &placementv1alpha1.Placement{}, &appsv1.Deployment{}, &appsv1.DaemonSet{}, &appsv1.StatefulSet{}, &batchv1.Job{}, &appsv1.ReplicaSet{}, &corev1.Service{}, &networkingv1.Ingress{}).Build()
 	clients, err := client.New(&rest.Config{Host: "http://hub", Transport: m})
 	if err != nil {
 		t.Fatal(err)
@@ -141,7 +142,7 @@ func newMirrored(t *testing.T, objects ...ctrlclient.Object) *mirrored {
 	for _, i := range []interface {
 		Run(context.Context)
 		WaitSynced(context.Context) error
-	}{informers.LogicalClusters, informers.SyncTargets, informers.Placements, informers.Namespaces, informers.Of("Deployment"), informers.Of("DaemonSet"), informers.Of("StatefulSet"), informers.Of("Service"), informers.Of("Ingress"), informers.Of("NetworkPolicy"), informers.ReplicaSets} {
+	}{informers.LogicalClusters, informers.SyncTargets, informers.Placements, informers.Namespaces, informers.Of("Deployment"), informers.Of("DaemonSet"), informers.Of("StatefulSet"), informers.Of("Job"), informers.Of("Service"), informers.Of("Ingress"), informers.Of("NetworkPolicy"), informers.ReplicaSets} {
 		running.Go(func() { i.Run(ctx) })
 		if err := i.WaitSynced(ctx); err != nil {
 			t.Fatal(err)

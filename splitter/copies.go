@@ -72,7 +72,7 @@ type copySite struct {
 	barred   bool // its syncer does not carry the kind
 	needed   bool // as of a Copy, once it was looked at
 	weight   int64
-	stays    string // why the leaf does not leave the cluster; empty if it may
+	stays    *kinds.Reason // why the leaf does not leave the cluster; nil if it may
 	// leaf is nil if there is none; old and held as in a site.
 	leaf      ctrlclient.Object
 	old, held bool
@@ -213,7 +213,7 @@ func (c *Controller) othersLeave(ctx context.Context, leaf ctrlclient.Object) (b
 	return slices.ContainsFunc(workloads, func(o ctrlclient.Object) bool {
 		s := c.sourceOf(o)
 		root, ok := rootOf(o)
-		return ok && s.Goes != kinds.Copied && !slices.Contains(placed(c.placement(s, root)), at.Cluster)
+		return ok && s.Goes != kinds.Copied && !s.HasEnded(o) && !slices.Contains(placed(c.placement(s, root)), at.Cluster)
 	}), nil
 }
 

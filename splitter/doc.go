@@ -14,6 +14,7 @@
 //     cluster that is not heard of changes the status, not the division.
 //   - A DaemonSet leaves a cluster only when it is rolled out in all that stay (PlanCopies).
 //   - What runs in one cluster at a time (PlanSingle) has a leaf only where an uncached read of all mirrors shows no other.
+//   - What is done once, and has begun, is not begun again, and what has ended is left alone.
 //   - No leaf is made of what the cluster's syncer does not carry.
 //   - What pods need is written before the pods, and stays until after them.
 //   - A namespace of a mirror is used only if it is labelled as the workspace's. It goes soon after its last leaf, and holds

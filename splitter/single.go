@@ -121,6 +121,9 @@ func (c *Controller) single(ctx context.Context, s *source, root ctrlclient.Obje
 	if err != nil || p == nil {
 		return 0, err
 	}
+	if withheld := s.WhyWithheld(root); withheld != "" || s.HasEnded(root) {
+		return 0, c.rest(ctx, s, root, p, leaves, withheld)
+	}
 	root, err = c.withPullSecrets(ctx, root, leaves)
 	if err != nil {
 		return 0, err
@@ -140,6 +143,11 @@ func (c *Controller) single(ctx context.Context, s *source, root ctrlclient.Obje
 		sites = c.copySites(s, root, p, now, held)
 		plan = planSites(p, sites)
 	}
+	gone := ""
+	if s.HasBegun(root) && startsAnew(plan, sites) {
+		gone = "it had begun in a physical cluster that was removed, and is not begun again"
+		plan.Steps = nil
+	}
 	if c.tallyPlan(s, root, p, singleShares(s, root, sites, plan)) {
 		defer c.askPlacement(key{s.GVK.Kind, rk}) // told with what is written now, as far as that is seen by then
 	}
@@ -154,12 +162,29 @@ func (c *Controller) single(ctx context.Context, s *source, root ctrlclient.Obje
 
 	now := root.DeepCopyObject().(ctrlclient.Object)
 	view := copyView(s, p, sites, hash, c.clock.Now())
-	if why != nil {
+	if view.Gone = gone; why != nil {
 		view.NotPlaced = why
 	}
 	s.Summarise(now, view)
 	wait, problem := c.writeStatus(ctx, s, root, now, 0)
 	return sooner(again, wait), errors.Join(err, problem)
+}
+
+// rest leaves what has ended, or is withheld, as it is. A leaf of what is gone stands for nothing any more.
+func (c *Controller) rest(ctx context.Context, s *source, root ctrlclient.Object, p *placementv1alpha1.Placement, leaves []ctrlclient.Object, withheld string) error {
+	if c.tallyPlan(s, root, p, noShares(p)) {
+		c.askPlacement(key{s.GVK.Kind, client.KeyOf(root)})
+	}
+	if withheld != "" {
+		c.tellOnce(ctx, s, root, "withheld", corev1.EventTypeNormal, "NotSynced", s.GVK.Kind+" does not go to physical clusters: "+withheld+".")
+	}
+	var errs []error
+	for _, leaf := range leaves {
+		if r := refusal(leaf); r != nil && r.Reason == workloadv1alpha1.RefusedGone && leaf.GetDeletionTimestamp() == nil {
+			errs = append(errs, c.tombstone(ctx, s, leaf))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // planSites plans for sites, by the names of their mirrors: two clusters of one name can be here for a while. A workspace that is being
@@ -171,18 +196,20 @@ func planSites(p *placementv1alpha1.Placement, sites []*copySite) SinglePlan {
 		singles[i] = Single{
 			Name: string(st.mirror), Assigned: st.assigned && (st.weight > 0 || !weighs), Weight: st.weight, Barred: st.barred, Unheard: st.lost || st.observed,
 			Exists: st.leaf != nil, Deleting: st.leaf != nil && (st.old || st.leaf.GetDeletionTimestamp() != nil),
-			Stays: st.stays != "" && p.Name != "",
+			Stays: st.stays != nil && p.Name != "",
 		}
 	}
 	return PlanSingle(singles)
 }
 
+// startsAnew says whether a plan makes a leaf.
+func startsAnew(plan SinglePlan, sites []*copySite) bool {
+	return slices.ContainsFunc(sites, func(st *copySite) bool { return st.leaf == nil && plan.Steps[string(st.mirror)].Write })
+}
+
 // startsOrStops says whether a plan makes a leaf or takes one away.
 func startsOrStops(plan SinglePlan, sites []*copySite) bool {
-	return slices.ContainsFunc(sites, func(st *copySite) bool {
-		step := plan.Steps[string(st.mirror)]
-		return step.Delete || step.Write && st.leaf == nil
-	})
+	return startsAnew(plan, sites) || slices.ContainsFunc(sites, func(st *copySite) bool { return plan.Steps[string(st.mirror)].Delete })
 }
 
 // leavesNow reads the leaves of a root wherever they are, uncached. It says no if the Placement is not what the informer shows, or if
@@ -231,6 +258,9 @@ func singleShares(s *source, root ctrlclient.Object, sites []*copySite, plan Sin
 	end := cmp.Or(plan.Next, plan.Seat)
 	isAssigned := slices.ContainsFunc(sites, func(st *copySite) bool { return st.assigned && string(st.mirror) == end })
 	wanted, _ := s.Pods(root)
+	if s.AsItSays {
+		wanted = asItSays
+	}
 	for _, st := range sites {
 		switch {
 		case !st.assigned:
@@ -239,6 +269,14 @@ func singleShares(s *source, root ctrlclient.Object, sites []*copySite, plan Sin
 		default:
 			shares = append(shares, share{st.mirror, noLeaf})
 		}
+	}
+	return shares
+}
+
+// noShares is what the clusters of a Placement are to run of what goes nowhere, or has ended.
+func noShares(p *placementv1alpha1.Placement) (shares []share) {
+	for _, mirror := range placed(p) {
+		shares = append(shares, share{mirror, noLeaf})
 	}
 	return shares
 }
@@ -256,8 +294,8 @@ func whyNotThere(s *source, sites []*copySite, plan SinglePlan) *kinds.Reason {
 	switch {
 	case seat == nil:
 		return nil
-	case next == nil && seat.leaf != nil && !seat.assigned && seat.stays != "":
-		return &kinds.Reason{Reason: "VolumesStay", Message: fmt.Sprintf("It stays on %q: %s. To run it elsewhere without its data, delete it and apply it again.", seat.name, seat.stays)}
+	case next == nil && seat.leaf != nil && !seat.assigned && seat.stays != nil:
+		return &kinds.Reason{Reason: seat.stays.Reason, Message: fmt.Sprintf("It stays on %q: %s.", seat.name, seat.stays.Message)}
 	case next != nil && next.barred:
 		return notCarriedTo(s, []*copySite{next})
 	case next != nil && (seat.lost || seat.observed):

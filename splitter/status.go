@@ -127,7 +127,7 @@ func phases(p *placementv1alpha1.Placement, sums map[logicalcluster.Name]sumOf, 
 		out = append(out, placementv1alpha1.PlacedClusterStatus{Name: cluster.Name, Phase: s.phase(), Replicas: s.replicas, ReadyReplicas: s.ready})
 	}
 	for mirror, s := range sums {
-		if assigned[mirror] || s.leaves == 0 {
+		if assigned[mirror] || s.leaves == s.ended { // what has ended stays where it was
 			continue
 		}
 		phase := placementv1alpha1.PhaseDraining

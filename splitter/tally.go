@@ -85,6 +85,7 @@ type counted struct {
 	phase    placementv1alpha1.PlacedClusterPhase
 	deleting bool
 	stays    bool // does not leave its cluster, wherever it is placed
+	ended    bool // runs nothing any more
 	replicas int32
 	ready    int32
 }
@@ -99,7 +100,7 @@ type space struct {
 // sumOf is what roots come to in one mirror.
 type sumOf struct {
 	leaves, deleting int
-	staying          int
+	staying, ended   int
 	replicas, ready  int32
 	phases           [5]int // by the index in phaseOrder, of leaves and of those that a plan lacks
 }
@@ -114,7 +115,8 @@ func count(leaf ctrlclient.Object) counted {
 	n.of.generation, _ = strconv.ParseInt(leaf.GetAnnotations()[workloadv1alpha1.RootGenerationAnnotation], 10, 64)
 	if k, ok := kinds.Of(leaf); ok && k.MakesPods() {
 		n.replicas, n.ready = k.Pods(leaf)
-		n.stays = !n.deleting && k.WhyStays(leaf) != ""
+		n.ended = k.HasEnded(leaf)
+		n.stays = !n.deleting && !n.ended && k.WhyStays(leaf) != nil
 	}
 	return n
 }
@@ -122,7 +124,7 @@ func count(leaf ctrlclient.Object) counted {
 // under is the phase of a leaf in a mirror, given its root: Ready is only what is as it is to be in the end. What serves all that it
 // was told, and has more or less to come, or a newer template, is on its way.
 func (n counted) under(r *tallied, mirror logicalcluster.Name) placementv1alpha1.PlacedClusterPhase {
-	if n.phase != placementv1alpha1.PhaseReady {
+	if n.phase != placementv1alpha1.PhaseReady || n.ended {
 		return n.phase
 	}
 	if replicas, ok := r.plan.share(mirror); !ok || replicas != asItSays && n.replicas != replicas || n.of != r.plan.of || n.of != r.of {
@@ -159,6 +161,9 @@ func (n counted) sum(r *tallied, mirror logicalcluster.Name) sumOf {
 	}
 	if n.stays {
 		s.staying = 1
+	}
+	if n.ended && !n.deleting {
+		s.ended = 1
 	}
 	return s.with(n.under(r, mirror))
 }
@@ -209,6 +214,7 @@ func (s sumOf) plus(o sumOf, times int) sumOf {
 	s.leaves += o.leaves * times
 	s.deleting += o.deleting * times
 	s.staying += o.staying * times
+	s.ended += o.ended * times
 	s.replicas += o.replicas * int32(times)
 	s.ready += o.ready * int32(times)
 	for i, n := range o.phases {

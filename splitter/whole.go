@@ -309,8 +309,9 @@ func (c *Controller) withPullSecrets(ctx context.Context, root ctrlclient.Object
 	}
 	var names []corev1.LocalObjectReference
 	generation := strconv.FormatInt(root.GetGeneration(), 10)
+	once := c.sourceOf(root).Begun != nil // its template never changes
 	rendered := slices.IndexFunc(leaves, func(leaf ctrlclient.Object) bool {
-		return leafUID(leaf) == root.GetUID() && leaf.GetAnnotations()[workloadv1alpha1.RootGenerationAnnotation] == generation
+		return leafUID(leaf) == root.GetUID() && (once || leaf.GetAnnotations()[workloadv1alpha1.RootGenerationAnnotation] == generation)
 	})
 	if rendered >= 0 {
 		names = podsOf(leaves[rendered]).Spec.ImagePullSecrets
@@ -372,7 +373,7 @@ func (c *Controller) ensureCompanions(ctx context.Context, root ctrlclient.Objec
 }
 
 // needed says whether a leaf has to stay although nothing asks for it any more. What may need it in its namespace of its mirror
-// is read uncached: a Service stays until the last workload is gone, anything else until nothing refers to it and all
+// is read uncached: a Service stays until the last workload is gone or has ended, anything else until nothing refers to it and all
 // have finished, since pods of an earlier template, or the object of an earlier rendering, may need it. So are the roots that refer to it: of one
 // that was just made there may be no leaf yet.
 func (c *Controller) needed(ctx context.Context, s *source, k client.Key, p *placementv1alpha1.Placement, leaf ctrlclient.Object) (bool, error) {
@@ -391,7 +392,7 @@ func (c *Controller) needed(ctx context.Context, s *source, k client.Key, p *pla
 		if err != nil {
 			return true, fmt.Errorf("list what may need %s %s: %w", s.GVK.Kind, lk, err)
 		}
-		return len(workloads) > 0, nil
+		return slices.ContainsFunc(workloads, func(o ctrlclient.Object) bool { return !c.sourceOf(o).HasEnded(o) }), nil
 	}
 	leaves, err := c.read(ctx, lk.Cluster, lk.Namespace, kinds.Kind.Refers)
 	if err != nil {

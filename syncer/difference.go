@@ -106,6 +106,9 @@ func (s *Syncer) plan(k key, twin *workloadv1alpha1.SyncTarget) (deed, error) {
 		if s.isReserved(k) {
 			return leaveIt, nil // NameConflict
 		}
+		if gone, err := isGone(k, leaf, down); err != nil || gone {
+			return leaveIt, err
+		}
 		return toApply(render(leaf, target), down), nil
 	case reserved(k.name):
 		return leaveIt, nil // NameConflict

@@ -19,6 +19,7 @@
 //     deletionTimestamp, deletes: what a fresh read shows to be ours and of the same root, by UID. Objects of ours
 //     without a leaf are counted and reported (condition Orphans).
 //   - A leaf of what makes pods goes after them (foreground); of what runs in one cluster at a time also after pods that were left without it.
+//   - What is done once, and had begun, is not made again where it is gone (RefusedGone).
 //   - An object without our SyncTargetLabel is never changed or deleted; a namespace without it is never used. What is new
 //     is created, never applied, and a namespace that holds an orphan, or somebody else's object, is not deleted (contents.go).
 //   - No write goes down on the ground of a list or watch of the mirror begun after the heartbeats were last

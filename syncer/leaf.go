@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -164,7 +165,12 @@ func (s *Syncer) applyLeaf(ctx context.Context, k key, leaf, down *unstructured.
 		return outcome{}, nameConflict("%s belongs to another workspace", k)
 	}
 	want := render(leaf, types.UID(s.config.UID))
-	if toApply(want, down) == leaveIt {
+	switch gone, err := isGone(k, leaf, down); {
+	case err != nil:
+		return outcome{down: down, undecided: true}, err
+	case gone:
+		return s.confirmGone(ctx, k, leaf)
+	case toApply(want, down) == leaveIt:
 		return outcome{down: down}, nil
 	}
 	if k.resource == networkPoliciesGVR {
@@ -193,6 +199,36 @@ func (s *Syncer) applyLeaf(ctx context.Context, k key, leaf, down *unstructured.
 	s.pace.Wrote(k, "") // its status follows
 	klog.FromContext(ctx).V(2).Info("Applied", "object", k.String())
 	return outcome{down: applied}, nil
+}
+
+// isGone says that a leaf has begun below what is done once, and that it is not there any more.
+func isGone(k key, leaf, down *unstructured.Unstructured) (bool, error) {
+	kind, ok := kinds.ByResource(k.resource.GroupResource())
+	if !ok || kind.Begun == nil || down != nil {
+		return false, nil
+	}
+	typed := kind.New()
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(leaf.Object, typed); err != nil {
+		return false, fmt.Errorf("read leaf %s: %w", k, err)
+	}
+	return kind.Begun(typed), nil
+}
+
+// confirmGone reads once more whether something is gone that is not made again. It is not certain where one side was restored.
+func (s *Syncer) confirmGone(ctx context.Context, k key, leaf *unstructured.Unstructured) (outcome, error) {
+	switch ok, err := s.mayWrite(ctx, k, leaf); {
+	case errors.Is(err, errUnchecked):
+		return outcome{undecided: true, unknown: true, again: time.Second}, nil
+	case err != nil || !ok:
+		return outcome{undecided: true, unknown: true}, err
+	}
+	switch _, err := s.physical.dynamic.Resource(k.resource).Namespace(k.namespace).Get(ctx, k.name, metav1.GetOptions{}); {
+	case err == nil:
+		return outcome{undecided: true, unknown: true, again: time.Second}, nil
+	case !gone(err):
+		return outcome{undecided: true, unknown: true}, fmt.Errorf("read %s: %w", k, err)
+	}
+	return outcome{unknown: true}, &refusal{workloadv1alpha1.RefusedGone, "it was deleted there after it had begun, and is not begun again"}
 }
 
 // unseen is the outcome while the physical cluster's objects of a resource are not known: it is not reached, does not

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	"atoll.dev/atoll/internal/kinds"
 )
 
 // outcome is what a pass over one leaf found downstream.
@@ -61,6 +62,9 @@ func report(leaf *unstructured.Unstructured, o outcome, hasStatus bool) (*unstru
 		}
 		if hasStatus {
 			copyStatus(want, leaf, down)
+			if err := fit(leaf, want); err != nil {
+				return nil, false, err
+			}
 		}
 	}
 	if len(annotations) == 0 {
@@ -71,6 +75,27 @@ func report(leaf *unstructured.Unstructured, o outcome, hasStatus bool) (*unstru
 	changed := !apiequality.Semantic.DeepEqual(leaf.GetAnnotations(), want.GetAnnotations()) ||
 		!apiequality.Semantic.DeepEqual(leaf.Object["status"], want.Object["status"])
 	return want, changed, nil
+}
+
+// fit makes of the status of want one that the hub takes after that of leaf.
+func fit(leaf, want *unstructured.Unstructured) error {
+	kind, ok := kinds.ByKind(want.GetKind())
+	if !ok || kind.Fit == nil || want.Object["status"] == nil {
+		return nil
+	}
+	before, now := kind.New(), kind.New()
+	for from, into := range map[*unstructured.Unstructured]any{leaf: before, want: now} {
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(from.Object, into); err != nil {
+			return fmt.Errorf("read the status of %s: %w", kind.GVK.Kind, err)
+		}
+	}
+	kind.Fit(before, now)
+	fitted, err := runtime.DefaultUnstructuredConverter.ToUnstructured(now)
+	if err != nil {
+		return fmt.Errorf("write the status of %s: %w", kind.GVK.Kind, err)
+	}
+	want.Object["status"] = fitted["status"]
+	return nil
 }
 
 // copyStatus gives want the status of down, its observedGeneration translated into generations of the leaf.

@@ -11,13 +11,11 @@ var Kept = []schema.GroupResource{
 	{Resource: "persistentvolumes"},
 	{Group: "discovery.k8s.io", Resource: "endpointslices"},
 	{Group: "apps", Resource: "replicasets"},
-	{Group: "batch", Resource: "jobs"},
 	{Group: "autoscaling", Resource: "horizontalpodautoscalers"},
 	{Group: "policy", Resource: "poddisruptionbudgets"},
 }
 
 // CarriedOutHere are kinds that act on what is made in the workspace, and as yet do not go down, with what they act on.
 var CarriedOutHere = map[schema.GroupResource]string{
-	{Resource: "resourcequotas"}:           "limit what is made in the workspace, and not yet the pods that physical clusters make for a workload",
-	{Group: "batch", Resource: "cronjobs"}: "make their Jobs in the workspace, which as yet do not go to physical clusters",
+	{Resource: "resourcequotas"}: "limit what is made in the workspace, and not yet the pods that physical clusters make for a workload",
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -70,8 +71,16 @@ type Kind struct {
 	References func(obj ctrlclient.Object) []Reference
 	// Template returns the template of the pods an object makes; nil, as are those below, for kinds that make none.
 	Template func(obj ctrlclient.Object) *corev1.PodTemplateSpec
-	// Stays says why a leaf does not leave its cluster, in half a sentence; empty if it may. Nil means that all of the kind may.
-	Stays func(leaf ctrlclient.Object) string
+	// Stays says why a leaf does not leave its cluster, in words that end a sentence; nil if it may, as all of most kinds.
+	Stays func(leaf ctrlclient.Object) *Reason
+	// Begun says that an object has begun what is done once: where it is gone it is not made again. Nil for most kinds.
+	Begun func(obj ctrlclient.Object) bool
+	// Ended says that an object has ended what is done once: nothing changes any more, and nothing of it runs. Nil for most kinds.
+	Ended func(obj ctrlclient.Object) bool
+	// Fit makes of a status what the API server takes after another one; nil for most kinds.
+	Fit func(before, now ctrlclient.Object)
+	// AsItSays says that how many pods there are to be only their cluster knows.
+	AsItSays bool
 	// Pods returns how many pods a leaf asks for, and how many of them are ready.
 	Pods func(leaf ctrlclient.Object) (wanted, ready int32)
 	// Observed says that its controller has seen a leaf as it is.
@@ -206,6 +215,7 @@ var All = []Kind{
 		Observed:  daemonSetObserved,
 		RolledOut: daemonSetRolledOut,
 		History:   daemonSetHistory,
+		AsItSays:  true,
 		Summarise: summariseDaemonSet,
 	},
 	{
@@ -228,6 +238,30 @@ var All = []Kind{
 		Observed:   statefulSetObserved,
 		RolledOut:  statefulSetRolledOut,
 		Summarise:  summariseStatefulSet,
+	},
+	{
+		GVK: batchv1.SchemeGroupVersion.WithKind("Job"), GVR: batchv1.SchemeGroupVersion.WithResource("jobs"),
+		HasStatus: true,
+		Goes:      Single,
+		Doc: Doc{
+			Down: "Its spec, whole, with the workspace's selector and labels (`manualSelector`).",
+			Up:   "What its leaf says, until it has ended.",
+			Not:  "`ttlSecondsAfterFinished`, which the workspace carries out; one that another controller manages (`managedBy`). What has begun does not move, and is not begun again.",
+		},
+		New:       func() ctrlclient.Object { return &batchv1.Job{} },
+		NewList:   func() ctrlclient.ObjectList { return &batchv1.JobList{} },
+		Content:   jobContent,
+		Withheld:  jobWithheld,
+		Template:  func(obj ctrlclient.Object) *corev1.PodTemplateSpec { return &obj.(*batchv1.Job).Spec.Template },
+		Stays:     jobStays,
+		Begun:     jobBegun,
+		Ended:     jobEnded,
+		Fit:       fitJob,
+		AsItSays:  true,
+		Pods:      jobPods,
+		Observed:  jobObserved,
+		RolledOut: jobRolledOut,
+		Summarise: summariseJob,
 	},
 }
 
@@ -309,13 +343,19 @@ func (k Kind) WhatIsDropped(root ctrlclient.Object) (dropped []string) {
 	return dropped
 }
 
-// WhyStays says why a leaf does not leave its cluster, in half a sentence; empty if it may.
-func (k Kind) WhyStays(leaf ctrlclient.Object) string {
+// WhyStays says why a leaf does not leave its cluster, in words that end a sentence; nil if it may.
+func (k Kind) WhyStays(leaf ctrlclient.Object) *Reason {
 	if k.Stays == nil {
-		return ""
+		return nil
 	}
 	return k.Stays(leaf)
 }
+
+// HasBegun says that an object has begun what is done once.
+func (k Kind) HasBegun(obj ctrlclient.Object) bool { return k.Begun != nil && k.Begun(obj) }
+
+// HasEnded says that an object has ended what is done once.
+func (k Kind) HasEnded(obj ctrlclient.Object) bool { return k.Ended != nil && k.Ended(obj) }
 
 // WhyWithheld says in one sentence why a root never goes down; empty if it does.
 func (k Kind) WhyWithheld(root ctrlclient.Object) string {

@@ -59,16 +59,16 @@ func statefulSetRolledOut(leaf ctrlclient.Object) bool {
 }
 
 // statefulSetStays: what its pods wrote to volumes lies in the cluster, once they were there. Volumes that end with their pod do not count.
-func statefulSetStays(leaf ctrlclient.Object) string {
+func statefulSetStays(leaf ctrlclient.Object) *Reason {
 	s := leaf.(*appsv1.StatefulSet)
 	claims := len(s.Spec.VolumeClaimTemplates) > 0 || slices.ContainsFunc(s.Spec.Template.Spec.Volumes, func(v corev1.Volume) bool {
 		return v.PersistentVolumeClaim != nil
 	})
 	ran := s.Annotations[workloadv1alpha1.AppliedAnnotation] != "" || s.Status.ObservedGeneration > 0 || s.Status.Replicas > 0
 	if !claims || !ran {
-		return ""
+		return nil
 	}
-	return "its data is in volumes there, which cannot be moved yet"
+	return &Reason{"VolumesStay", "its data is in volumes there, which cannot be moved yet. To run it elsewhere without its data, delete it and apply it again"}
 }
 
 // summariseStatefulSet tells of the one cluster that it runs in. As with a Deployment, pods of a cluster that is being left are none that are

@@ -70,8 +70,8 @@ func TestStatefulSetStays(t *testing.T) {
 			is(leaf)
 		}
 		k, _ := ByKind("StatefulSet")
-		if got := k.WhyStays(leaf); got != "" != tc.want {
-			t.Errorf("%s: it stays: %q, want %v", reason, got, tc.want)
+		if got := k.WhyStays(leaf); got != nil != tc.want {
+			t.Errorf("%s: it stays: %+v, want %v", reason, got, tc.want)
 		}
 	}
 }

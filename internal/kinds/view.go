@@ -17,6 +17,8 @@ type View struct {
 	Desired int32
 	// NotPlaced is set while the Placement gives no cluster, or not all that were asked for.
 	NotPlaced *Reason
+	// Gone says how what has begun, and is not begun again, went without a leaf; empty if it did not.
+	Gone string
 	// Now is the time for conditions that change.
 	Now time.Time
 }

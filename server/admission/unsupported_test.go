@@ -66,9 +66,8 @@ func TestUnsupportedWarns(t *testing.T) {
 			want: "resourcequotas limit what is made in the workspace, and not yet the pods",
 		},
 		"kind carried out here": {
-			reason: "its Jobs are made, and nobody may believe that they run",
+			reason: "its Jobs are made here, and run",
 			object: &batchv1.CronJob{}, resource: batchv1.SchemeGroupVersion.WithResource("cronjobs"),
-			want: "cronjobs.batch make their Jobs in the workspace, which as yet do not go to physical clusters",
 		},
 		"volume": {
 			reason: "nobody may wait for a claim to be bound to it",
@@ -126,7 +125,7 @@ func TestUnsupportedWarns(t *testing.T) {
 			reason:   "it would be taken for a wish, and ignored in silence",
 			object:   &core.ConfigMap{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"placement.atoll.dev/clusters": "east"}}},
 			resource: corev1.SchemeGroupVersion.WithResource("configmaps"),
-			want:     "placement.atoll.dev/clusters has no effect on configmaps, which follow what refers to them: it counts on services, ingresses.networking.k8s.io, deployments.apps, daemonsets.apps, statefulsets.apps, namespaces, logicalclusters.core.kcp.io",
+			want:     "placement.atoll.dev/clusters has no effect on configmaps, which follow what refers to them: it counts on services, ingresses.networking.k8s.io, deployments.apps, daemonsets.apps, statefulsets.apps, jobs.batch, namespaces, logicalclusters.core.kcp.io",
 		},
 		"annotation of what goes nowhere": {
 			reason:   "the same",

@@ -92,9 +92,12 @@ const (
 	BootstrapTokenExpiration = "expiration"
 )
 
+// RefusedGone is the reason of a Refusal that is none: what is done once had begun, and somebody deleted it in the physical cluster.
+const RefusedGone = "Gone"
+
 // Refusal is what a physical cluster answered when it would not take a leaf.
 type Refusal struct {
-	// Reason is CamelCase: Forbidden, Invalid, QuotaExceeded, NameConflict, SchemaRejected, Unreachable.
+	// Reason is CamelCase: Forbidden, Invalid, QuotaExceeded, NameConflict, SchemaRejected, Unreachable, Gone.
 	Reason string `json:"reason"`
 	// Message is the physical cluster's own words.
 	Message string `json:"message"`

@@ -1,0 +1,120 @@
+package splitter
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/kcp-dev/logicalcluster/v3"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/internal/kinds"
+	lcctx "atoll.dev/atoll/internal/logicalcluster"
+)
+
+// TestJobIsDoneOnce: what has begun is never begun again, in the place or elsewhere, and what has ended is left alone.
+func TestJobIsDoneOnce(t *testing.T) {
+	began := ptr.To(metav1.Unix(10, 0))
+	runs := batchv1.JobStatus{StartTime: began, Active: 1, Ready: ptr.To[int32](1)}
+	ends := batchv1.JobStatus{StartTime: began, CompletionTime: began, Succeeded: 1, Conditions: []batchv1.JobCondition{
+		{Type: batchv1.JobSuccessCriteriaMet, Status: corev1.ConditionTrue}, {Type: batchv1.JobComplete, Status: corev1.ConditionTrue}}}
+	deleted := workloadv1alpha1.Refusal{Reason: workloadv1alpha1.RefusedGone, Message: "deleted"}
+	for name, tc := range map[string]struct {
+		reason     string
+		root       batchv1.JobStatus
+		spec       batchv1.JobSpec
+		leaf       *batchv1.JobStatus // in east; it is placed in west
+		refused    *workloadv1alpha1.Refusal
+		gone, made bool
+		want       string // the root's conditions
+		phases     string // unless the informer has yet to see what is written
+	}{
+		"New":       {reason: "it begins", made: true},
+		"Begun":     {reason: "it stays where it has begun", root: runs, leaf: &runs, want: "Placed False Begun", phases: "east Staying, west Pending"},
+		"Suspended": {reason: "nothing of it runs", spec: batchv1.JobSpec{Suspend: ptr.To(true)}, leaf: &batchv1.JobStatus{Conditions: []batchv1.JobCondition{{Type: batchv1.JobSuspended, Status: corev1.ConditionTrue}}}, gone: true},
+		"Ends":      {reason: "its end comes up, from where it is", root: runs, leaf: &ends, want: "SuccessCriteriaMet True , Complete True ", phases: "west Pending"},
+		"Ended":     {reason: "its leaf stays where it ended, in nobody's way", root: ends, leaf: &ends, want: "SuccessCriteriaMet True , Complete True ", phases: "west Ready"},
+		"EndedGone": {reason: "it is not begun again", root: ends, want: "SuccessCriteriaMet True , Complete True ", phases: "west Ready"},
+		"BegunGone": {reason: "its cluster was removed, and it is not begun again", root: runs, want: "FailureTarget True Gone, Failed True Gone", phases: "west Pending"},
+		"Deleted":   {reason: "somebody deleted it in east", root: runs, leaf: &runs, refused: &deleted, want: "FailureTarget True Gone, Failed True Gone"},
+		"Settled":   {reason: "its leaf stands for nothing any more", root: ends, leaf: &runs, refused: &deleted, gone: true, want: "SuccessCriteriaMet True , Complete True "},
+		"Others'":   {reason: "somebody else makes its pods", spec: batchv1.JobSpec{ManagedBy: ptr.To("kueue.example/multi")}, phases: "west Ready"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := &batchv1.Job{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "front", Name: "once", UID: "root", Generation: 1, Annotations: map[string]string{lcctx.Annotation: "shop"}},
+				Spec:       tc.spec, Status: tc.root,
+			}
+			p := placementOf("", "Placed", mirrorWest)
+			p.Status.Conditions = nil
+			objects := []ctrlclient.Object{root.DeepCopy(), targetOf("east", mirrorEast, "jobs.batch"), targetOf("west", mirrorWest, "jobs.batch"), p}
+			k, _ := kinds.ByKind("Job")
+			leaf, hash, err := render(k, root, k.Content(root), "front-"+mirrorEast, false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if tc.leaf != nil {
+				leaf.SetUID("leaf")
+				annotations := leaf.GetAnnotations()
+				annotations[lcctx.Annotation], annotations[workloadv1alpha1.AppliedAnnotation] = mirrorEast, hash
+				if tc.refused != nil {
+					tc.refused.Rendered = hash
+					text, err := json.Marshal(tc.refused)
+					if err != nil {
+						t.Fatal(err)
+					}
+					annotations[workloadv1alpha1.RefusedAnnotation] = string(text)
+				}
+				leaf.SetAnnotations(annotations)
+				leaf.(*batchv1.Job).Status = *tc.leaf
+				objects = append(objects, leaf)
+			}
+			m := newMirrored(t, objects...)
+			m.look(t, key{"Job", client.Key{Cluster: "shop", Namespace: "front", Name: "once"}})
+			if tc.leaf != nil {
+				if err := m.objects.Get(t.Context(), ctrlclient.ObjectKeyFromObject(leaf), leaf); err != nil {
+					t.Fatal(err)
+				}
+				if gone := leaf.GetDeletionTimestamp() != nil; gone != tc.gone {
+					t.Errorf("%s: the leaf in east is a tombstone: %v, want %v", tc.reason, gone, tc.gone)
+				}
+			}
+			all := &batchv1.JobList{}
+			if err := m.objects.List(t.Context(), all); err != nil {
+				t.Fatal(err)
+			}
+			made := slices.ContainsFunc(all.Items, func(o batchv1.Job) bool { return o.Namespace == kinds.DownstreamNamespace("shop", "front", false) })
+			if made != tc.made {
+				t.Errorf("%s: there is a leaf in west: %v, want %v", tc.reason, made, tc.made)
+			}
+			told := &batchv1.Job{}
+			if err := m.objects.Get(t.Context(), types.NamespacedName{Namespace: "front", Name: "once"}, told); err != nil {
+				t.Fatal(err)
+			}
+			var said []string
+			for _, c := range told.Status.Conditions {
+				said = append(said, string(c.Type)+" "+string(c.Status)+" "+c.Reason)
+			}
+			if diff := cmp.Diff(tc.want, strings.Join(said, ", ")); diff != "" {
+				t.Errorf("%s: conditions: -want, +got:\n%s", tc.reason, diff)
+			}
+			sums, _ := m.tally.ofAll(namespaceValue("shop", "front"), decisionOf(p), nil)
+			var shown []string
+			for _, c := range phases(p, sums, logicalcluster.Name.String) {
+				shown = append(shown, strings.TrimSuffix(strings.TrimPrefix(c.Name, "mirror"), "000000")+" "+string(c.Phase))
+			}
+			if diff := cmp.Diff(tc.phases, strings.Join(shown, ", ")); diff != "" && tc.phases != "" {
+				t.Errorf("%s: phases: -want, +got:\n%s", tc.reason, diff)
+			}
+		})
+	}
+}
