@@ -12,7 +12,8 @@
 //   - Moving and re-splitting never leave fewer replicas available than were asked for and available (Plan), and clusters roll
 //     together only within the root's strategy (DivideRollout). Targets come from the Placement and the root alone: a
 //     cluster that is not heard of changes the status, not the division.
-//   - A DaemonSet leaves a cluster only when it is rolled out in all that stay (PlanCopies).
+//   - A DaemonSet leaves a cluster only when it serves, as it is now, in all that stay (PlanCopies). What an only observed cluster
+//     reports lets none be left, of no kind.
 //   - What runs in one cluster at a time (PlanSingle) has a leaf only where an uncached read of all mirrors shows no other.
 //   - What is done once, and has begun, is not begun again, and what has ended is left alone.
 //   - No leaf is made of what the cluster's syncer does not carry.

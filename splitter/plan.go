@@ -12,7 +12,7 @@ type Cluster struct {
 	// Assigned says that the Placement names the cluster, Target its share of replicas (0 if it is not assigned).
 	Assigned bool
 	Target   int32
-	// Lost says that the cluster is not heard of.
+	// Lost says that the cluster is not heard of, or that what it reports may be of another time.
 	Lost bool
 	// Leaf is nil where there is none.
 	Leaf *LeafState

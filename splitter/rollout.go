@@ -11,7 +11,7 @@ type RollingCluster struct {
 	Name string
 	// Replicas is the cluster's share.
 	Replicas int32
-	// Lost says that the cluster is not heard of.
+	// Lost is as in a Cluster.
 	Lost bool
 	// Leaving says that the cluster has no share, but its leaf has replicas until others make up for it: it gets no other
 	// template, but may still be rolling.

@@ -7,9 +7,13 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
+	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	"atoll.dev/atoll/internal/kinds"
+	lcctx "atoll.dev/atoll/internal/logicalcluster"
 )
 
 // TestStuckUpdateKeepsWhatServes: a cluster that has given up waiting for an update still has old pods that serve beside new
@@ -31,6 +35,50 @@ func TestStuckUpdateKeepsWhatServes(t *testing.T) {
 	}, false)
 	if got := steps["a"]; got.Replicas < 4 || got.Delete {
 		t.Errorf("with nothing available elsewhere, the cluster with 3 pods that serve is to do %+v", got)
+	}
+}
+
+// TestNothingIsLeftForWhatIsOnlyObserved: what a cluster that was restored says may be of another time, as what one says that is not heard
+// of. Nor is it waited for: nothing is written there until somebody confirms.
+func TestNothingIsLeftForWhatIsOnlyObserved(t *testing.T) {
+	k, _ := kinds.ByKind("Deployment")
+	root := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "front", Name: "web", UID: "root", Generation: 1, Annotations: map[string]string{lcctx.Annotation: "shop"}}}
+	root.Spec.Replicas = ptr.To[int32](2)
+	in := func(image string) *appsv1.Deployment {
+		of := root.DeepCopy()
+		of.Spec.Template.Spec.Containers = []corev1.Container{{Name: "web", Image: image}}
+		leaf, hash, err := render(k, of, k.Content(of), "front", false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := leaf.(*appsv1.Deployment)
+		d.Annotations[workloadv1alpha1.AppliedAnnotation] = hash
+		d.Status = appsv1.DeploymentStatus{Replicas: 2, UpdatedReplicas: 2, ReadyReplicas: 2, AvailableReplicas: 2}
+		return d
+	}
+	for _, west := range []site{{}, {lost: true}, {observed: true}} {
+		trusted := !west.lost && !west.observed
+		west.id, west.assigned, west.weight, west.leaf = "west", true, 1, in("")
+		east := &site{id: "east", leaf: in("")}
+		decide(root, placementv1alpha1.SplitEven, []*site{east, &west})
+		if east.step.Delete != trusted || !trusted && east.step.Replicas != 2 {
+			t.Errorf("west is lost: %v, only observed: %v, and east, which is left for it, is to do %+v", west.lost, west.observed, east.step)
+		}
+	}
+	for _, east := range []site{{}, {lost: true}, {observed: true}} {
+		trusted := !east.lost && !east.observed
+		rolls := root.DeepCopy()
+		rolls.Spec.Template.Spec.Containers = []corev1.Container{{Name: "web", Image: "new"}}
+		none := intstr.FromInt32(0)
+		rolls.Spec.Strategy = appsv1.DeploymentStrategy{Type: appsv1.RollingUpdateDeploymentStrategyType, RollingUpdate: &appsv1.RollingUpdateDeployment{
+			MaxUnavailable: ptr.To(intstr.FromInt32(1)), MaxSurge: &none}}
+		east.id, east.assigned, east.weight, east.leaf = "east", true, 1, in("")
+		west := &site{id: "west", assigned: true, weight: 1, leaf: in("")}
+		decide(rolls, placementv1alpha1.SplitEven, []*site{&east, west})
+		if east.roll.Hold == trusted || west.roll.Hold != trusted {
+			t.Errorf("east is lost: %v, only observed: %v, and waits for its turn: %v; so does west: %v", east.lost, east.observed, east.roll.Hold, west.roll.Hold)
+		}
 	}
 }
 

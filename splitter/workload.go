@@ -158,7 +158,7 @@ func decide(root *appsv1.Deployment, split placementv1alpha1.SplitPolicy, sites 
 	var clusters []Cluster
 	for _, st := range sites {
 		st.target = targets[st.id]
-		clusters = append(clusters, Cluster{Name: st.id, Assigned: st.assigned, Target: st.target, Lost: st.lost, Leaf: st.state(template)})
+		clusters = append(clusters, Cluster{Name: st.id, Assigned: st.assigned, Target: st.target, Lost: st.unsure(), Leaf: st.state(template)})
 	}
 	steps := Plan(clusters, recreate)
 	var rolling []RollingCluster
@@ -192,6 +192,10 @@ func templateOf(root *appsv1.Deployment) *corev1.PodTemplateSpec {
 	return k.Template(k.Content(root))
 }
 
+// unsure says that nobody knows how the cluster is: it is not heard of, or what it says may be of before its restore, or of after that of
+// the hub, and it does not do what it is told. For plans that is one.
+func (st *site) unsure() bool { return st.lost || st.observed }
+
 // state is what Plan has to know of the leaf.
 func (st *site) state(template *corev1.PodTemplateSpec) *LeafState {
 	if st.leaf == nil {
@@ -221,7 +225,7 @@ func hasTemplate(d *appsv1.Deployment, template *corev1.PodTemplateSpec) bool {
 
 // rolling is what DivideRollout has to know of a site that is to ask for replicas; false if nothing.
 func (st *site) rolling(template *corev1.PodTemplateSpec, replicas int32) (RollingCluster, bool) {
-	r := RollingCluster{Name: st.id, Replicas: st.target, Lost: st.lost, Leaving: !st.assigned || st.target == 0 && replicas > 0, Lacks: st.target}
+	r := RollingCluster{Name: st.id, Replicas: st.target, Lost: st.unsure(), Leaving: !st.assigned || st.target == 0 && replicas > 0, Lacks: st.target}
 	if st.leaf == nil || st.old || st.leaf.DeletionTimestamp != nil {
 		return r, st.assigned
 	}
