@@ -30,7 +30,7 @@ type Copy struct {
 	Barred bool
 	// Exists says that there is a leaf; Deleting that it is a tombstone, or has to become one because its root is no more.
 	Exists, Deleting bool
-	// Serves says that the cluster is known to have rolled out what the root is now.
+	// Serves says that the cluster is known to serve by what the root is now.
 	Serves bool
 	// Needed says that workloads which are leaving the cluster run there yet: their pods may need what each of their nodes runs.
 	Needed bool
@@ -160,7 +160,7 @@ func planCopySites(sites []*copySite, hash string) map[string]CopyStep {
 		copies[i] = Copy{
 			Name: string(st.mirror), Assigned: st.assigned, Barred: st.barred, Exists: st.leaf != nil,
 			Deleting: st.leaf != nil && (st.old || st.leaf.GetDeletionTimestamp() != nil),
-			Serves:   !st.lost && !st.observed && st.isCurrent(hash) && leafView(st.leaf).Finished(),
+			Serves:   !st.lost && !st.observed && st.isCurrent(hash) && leafView(st.leaf).Serves(),
 			Needed:   st.needed,
 		}
 	}

@@ -138,13 +138,16 @@ func TestDaemonSetMoves(t *testing.T) {
 		Namespace: "front", Name: "agent", UID: "root", Generation: 1, Annotations: map[string]string{lcctx.Annotation: "shop"}}}
 	serves := appsv1.DaemonSetStatus{ObservedGeneration: 1, CurrentNumberScheduled: 2, DesiredNumberScheduled: 2, NumberReady: 2, UpdatedNumberScheduled: 2, NumberAvailable: 2}
 	starts := appsv1.DaemonSetStatus{ObservedGeneration: 1, CurrentNumberScheduled: 2, DesiredNumberScheduled: 2, UpdatedNumberScheduled: 2, NumberUnavailable: 2}
-	in := func(mirror string, status appsv1.DaemonSetStatus) *appsv1.DaemonSet {
-		return daemonSetLeaf(t, root, mirror, status)
+	earlier := serves
+	earlier.UpdatedNumberScheduled = 1
+	in := func(mirror string, status appsv1.DaemonSetStatus) func() *appsv1.DaemonSet {
+		return func() *appsv1.DaemonSet { return daemonSetLeaf(t, root, mirror, status) }
 	}
 	for name, tc := range map[string]struct {
 		reason      string
-		west        *appsv1.DaemonSet
+		west        func() *appsv1.DaemonSet
 		now         *appsv1.DaemonSetStatus // what an uncached read shows of west, if it is something else
+		byHand      bool                    // pods are replaced by hand
 		change      func(west *workloadv1alpha1.SyncTarget)
 		beside      string // where a Deployment is placed that runs in east
 		gone        bool
@@ -153,6 +156,9 @@ func TestDaemonSetMoves(t *testing.T) {
 		"Made":     {reason: "there is nothing in west yet", ready: 2, want: 2},
 		"Starting": {reason: "west does not serve", west: in(mirrorWest, starts), ready: 2, want: 4},
 		"Serving":  {reason: "west serves", west: in(mirrorWest, serves), gone: true, ready: 4, want: 4},
+		"Updating": {reason: "west serves by an earlier template", west: in(mirrorWest, earlier), ready: 4, want: 4},
+		"ByHand":   {reason: "west serves, and nobody may ever replace its pods", west: in(mirrorWest, earlier), byHand: true, gone: true, ready: 4, want: 4},
+		"HandsOn":  {reason: "west does not serve", west: in(mirrorWest, starts), byHand: true, ready: 2, want: 4},
 		"Beside":   {reason: "pods of the Deployment that leaves east may need it", west: in(mirrorWest, serves), beside: mirrorWest, ready: 4, want: 4},
 		"Stays":    {reason: "the Deployment does not leave east", west: in(mirrorWest, serves), beside: mirrorEast, gone: true, ready: 4, want: 4},
 		"Fails":    {reason: "west does not serve any more", west: in(mirrorWest, serves), now: &starts, ready: 2, want: 4},
@@ -164,14 +170,18 @@ func TestDaemonSetMoves(t *testing.T) {
 		}, ready: 2, want: 4},
 	} {
 		t.Run(name, func(t *testing.T) {
-			east := in(mirrorEast, serves)
+			root.Spec.UpdateStrategy.Type = appsv1.RollingUpdateDaemonSetStrategyType
+			if tc.byHand {
+				root.Spec.UpdateStrategy.Type = appsv1.OnDeleteDaemonSetStrategyType
+			}
+			east := in(mirrorEast, serves)()
 			west := targetOf("west", mirrorWest, "daemonsets.apps")
 			if tc.change != nil {
 				tc.change(west)
 			}
 			objects := []ctrlclient.Object{root.DeepCopy(), east, west, placementOf("", "Placed", mirrorWest)}
 			if tc.west != nil {
-				objects = append(objects, tc.west.DeepCopy())
+				objects = append(objects, tc.west())
 			}
 			if tc.beside != "" {
 				web, leaf := pair("Deployment", "web")
@@ -182,7 +192,7 @@ func TestDaemonSetMoves(t *testing.T) {
 			s, k := m.sources["DaemonSet"], client.Key{Cluster: "shop", Namespace: "front", Name: "agent"}
 			leaves := s.leaves(k)
 			if tc.now != nil {
-				live := tc.west.DeepCopy()
+				live := tc.west()
 				if err := m.objects.Get(t.Context(), ctrlclient.ObjectKeyFromObject(live), live); err != nil {
 					t.Fatal(err)
 				}

@@ -31,6 +31,15 @@ func daemonSetRolledOut(leaf ctrlclient.Object) bool {
 	return s.UpdatedNumberScheduled == s.DesiredNumberScheduled && s.NumberAvailable == s.DesiredNumberScheduled
 }
 
+// daemonSetServes does not ask for pods of the present template where they are replaced by hand: nobody may ever do so.
+func daemonSetServes(leaf ctrlclient.Object) bool {
+	d := leaf.(*appsv1.DaemonSet)
+	if d.Spec.UpdateStrategy.Type == appsv1.OnDeleteDaemonSetStrategyType {
+		return d.Status.NumberAvailable == d.Status.DesiredNumberScheduled
+	}
+	return daemonSetRolledOut(d)
+}
+
 // summariseDaemonSet sums the counters. As with a Deployment, pods of a cluster that is being left are wanted and not updated, so
 // that `kubectl rollout status` ends with the move; and those of a cluster that is not heard of are unavailable.
 func summariseDaemonSet(obj ctrlclient.Object, view View) {

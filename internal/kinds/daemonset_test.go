@@ -40,6 +40,33 @@ func TestDaemonSetGoesDown(t *testing.T) {
 	}
 }
 
+// TestDaemonSetServes: where pods are replaced by hand, those of an earlier template serve, and what they need they need yet.
+func TestDaemonSetServes(t *testing.T) {
+	byHand := func(_ *Leaf, d *appsv1.DaemonSet) {
+		d.Spec.UpdateStrategy.Type = appsv1.OnDeleteDaemonSetStrategyType
+	}
+	earlier := func(_ *Leaf, d *appsv1.DaemonSet) { d.Status.UpdatedNumberScheduled-- }
+	down := func(_ *Leaf, d *appsv1.DaemonSet) { d.Status.NumberAvailable-- }
+	unsettled := func(l *Leaf, _ *appsv1.DaemonSet) { l.Settled = false }
+	for name, tc := range map[string]struct {
+		leaf             Leaf
+		serves, finished bool
+	}{
+		"rolled out":                   {nodes("east", 3), true, true},
+		"rolling":                      {nodes("east", 3, earlier), false, false},
+		"a node is down":               {nodes("east", 3, down), false, false},
+		"by hand, all replaced":        {nodes("east", 3, byHand), true, true},
+		"by hand, not all replaced":    {nodes("east", 3, byHand, earlier), true, false},
+		"by hand, a node is down":      {nodes("east", 3, byHand, earlier, down), false, false},
+		"by hand, not seen by anybody": {nodes("east", 3, byHand, unsettled), false, false},
+		"none":                         {Leaf{Settled: true}, false, false},
+	} {
+		if got := [2]bool{tc.leaf.Serves(), tc.leaf.Finished()}; got != [2]bool{tc.serves, tc.finished} {
+			t.Errorf("%s: serves and is finished: %v, want %v, %v", name, got, tc.serves, tc.finished)
+		}
+	}
+}
+
 // nodes is a leaf that serves on that many nodes.
 func nodes(cluster string, n int32, changes ...func(*Leaf, *appsv1.DaemonSet)) Leaf {
 	d := &appsv1.DaemonSet{Status: appsv1.DaemonSetStatus{

@@ -87,6 +87,9 @@ type Kind struct {
 	Observed func(leaf ctrlclient.Object) bool
 	// RolledOut says that every pod that a leaf should have is as it should be, and that there is no other.
 	RolledOut func(leaf ctrlclient.Object) bool
+	// Serves says that a leaf serves as well as it will without somebody's help, so that another cluster can be left for it. Nil: when
+	// it is RolledOut.
+	Serves func(leaf ctrlclient.Object) bool
 	// Failing says why no pods can be made of a leaf, in its controller's words; empty if they can.
 	Failing func(leaf ctrlclient.Object) (reason, message string)
 	// History says how the revisions of an object's template are kept; nil for kinds of which none are.
@@ -214,6 +217,7 @@ var All = []Kind{
 		Pods:      daemonSetPods,
 		Observed:  daemonSetObserved,
 		RolledOut: daemonSetRolledOut,
+		Serves:    daemonSetServes,
 		History:   daemonSetHistory,
 		AsItSays:  true,
 		Summarise: summariseDaemonSet,

@@ -57,11 +57,26 @@ type Leaf struct {
 // Finished says that a cluster has rolled out its leaf as it is: every pod it should have is as it should be, and there is no
 // other. What makes no pods is never finished.
 func (l Leaf) Finished() bool {
+	k, ok := l.settledKind()
+	return ok && k.RolledOut(l.Object)
+}
+
+// Serves is Finished, but for pods that nobody replaces by himself.
+func (l Leaf) Serves() bool {
+	k, ok := l.settledKind()
+	if ok && k.Serves != nil {
+		return k.Serves(l.Object)
+	}
+	return l.Finished()
+}
+
+// settledKind is the kind of a leaf that makes pods, if its cluster has taken it as it is.
+func (l Leaf) settledKind() (Kind, bool) {
 	if l.Object == nil || !l.Settled {
-		return false
+		return Kind{}, false
 	}
 	k, ok := Of(l.Object)
-	return ok && k.MakesPods() && k.RolledOut(l.Object)
+	return k, ok && k.MakesPods()
 }
 
 // observed says that every assigned cluster has taken what the root renders to, apart from those that are not heard of, and that
