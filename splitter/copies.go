@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -111,6 +112,9 @@ func (c *Controller) copies(ctx context.Context, s *source, root ctrlclient.Obje
 	}
 	again, err := c.carryOutCopies(ctx, s, root, sites, steps)
 	wrote := slices.ContainsFunc(sites, func(st *copySite) bool { return st.wrote })
+	if wrote {
+		c.pace.Wrote(key{s.GVK.Kind, rk}, "") // what comes of it follows
+	}
 	c.tellCopies(ctx, s, root, p, sites, wrote)
 
 	now := root.DeepCopyObject().(ctrlclient.Object)
@@ -118,7 +122,7 @@ func (c *Controller) copies(ctx context.Context, s *source, root ctrlclient.Obje
 	s.Summarise(now, view)
 	through := !slices.ContainsFunc(view.Leaves, func(l kinds.Leaf) bool { return !l.Assigned || l.Lost || !l.Current || !l.Finished() })
 	_, behind, unkept := c.controllerRevisions(ctx, s, authored, now, keptOf(c.informers.ControllerRevisions, root), through)
-	wait, problem := c.writeStatus(ctx, s, root, now, 0)
+	wait, problem := c.writeStatus(ctx, s, root, now, copiesMayWait(root.(*appsv1.DaemonSet), now.(*appsv1.DaemonSet)))
 	return sooner(sooner(again, behind), wait), errors.Join(err, settle([]error{unkept, problem}))
 }
 

@@ -46,6 +46,33 @@ func mayWait(before, now *appsv1.Deployment) time.Duration {
 	return client.WhileProgressing
 }
 
+// copiesMayWait is mayWait for a DaemonSet.
+func copiesMayWait(before, now *appsv1.DaemonSet) time.Duration {
+	was, is := before.Status, now.Status
+	switch {
+	case copiesServe(before) != copiesServe(now), copiesTrouble(before) != copiesTrouble(now),
+		is.NumberAvailable < was.NumberAvailable, is.NumberReady < was.NumberReady:
+		return 0
+	case was.ObservedGeneration != is.ObservedGeneration:
+		return client.WhileSettling
+	}
+	return client.WhileProgressing
+}
+
+// copiesServe says that a DaemonSet's status tells that it is rolled out.
+func copiesServe(d *appsv1.DaemonSet) bool {
+	k, _ := kinds.ByKind("DaemonSet")
+	return k.Observed(d) && k.RolledOut(d)
+}
+
+// copiesTrouble is what the conditions complain of: all of them are ours.
+func copiesTrouble(d *appsv1.DaemonSet) (text string) {
+	for _, c := range d.Status.Conditions {
+		text += string(c.Type) + c.Reason + c.Message
+	}
+	return text
+}
+
 // placedMayWait is how long the clusters of a Placement may stay in its status as before and not become now. An end may not
 // wait, that all that is placed serves, with nothing left elsewhere; nor may that this is so no more: it was told, and is relied
 // on. Nor may a refusal, or its end.

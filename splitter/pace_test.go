@@ -58,6 +58,37 @@ func TestMayWait(t *testing.T) {
 	}
 }
 
+func TestCopiesMayWait(t *testing.T) {
+	status := func(observed int64, updated, ready int32, conditions ...string) *appsv1.DaemonSet {
+		d := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Generation: 2}}
+		d.Status = appsv1.DaemonSetStatus{ObservedGeneration: observed, DesiredNumberScheduled: 3, UpdatedNumberScheduled: updated, NumberReady: ready, NumberAvailable: ready}
+		for _, c := range conditions {
+			d.Status.Conditions = append(d.Status.Conditions, appsv1.DaemonSetCondition{Type: kinds.ConditionSynced, Status: corev1.ConditionFalse, Reason: c})
+		}
+		return d
+	}
+	for name, tc := range map[string]struct {
+		before, now *appsv1.DaemonSet
+		want        time.Duration
+		reason      string
+	}{
+		"Observed":      {status(1, 0, 0), status(2, 0, 0), client.WhileSettling, "rollout status waits for it"},
+		"Step":          {status(2, 1, 1), status(2, 2, 2), client.WhileProgressing, "another pod serves"},
+		"Through":       {status(2, 3, 2), status(2, 3, 3), 0, "rollout status waits for it"},
+		"ThroughAtOnce": {status(1, 3, 3), status(2, 3, 3), 0, "rollout status waits for it"},
+		"Fewer":         {status(2, 2, 3), status(2, 2, 2), 0, "bad news"},
+		"Changed":       {status(2, 3, 3), status(2, 2, 3), 0, "it was said to be through"},
+		"Refused":       {status(2, 1, 1), status(2, 1, 1, "QuotaExceeded"), 0, "bad news"},
+		"TakenAfterAll": {status(2, 1, 1, "QuotaExceeded"), status(2, 1, 1), 0, "somebody may wait for it"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := copiesMayWait(tc.before, tc.now); got != tc.want {
+				t.Errorf("may wait %s, want %s: %s", got, tc.want, tc.reason)
+			}
+		})
+	}
+}
+
 func TestPlacedMayWait(t *testing.T) {
 	type clusters = []placementv1alpha1.PlacedClusterStatus
 	on := func(name string, phase placementv1alpha1.PlacedClusterPhase, ready, replicas int32) placementv1alpha1.PlacedClusterStatus {

@@ -43,7 +43,7 @@
 //   - A status goes up only from the object of the leaf's own root; observedGeneration of a leaf is its generation
 //     only when the controllers below have observed what was rendered from it.
 //   - A second pass over unchanged objects writes nothing on either side.
-//   - That a Deployment is through, that fewer of its pods serve, and what is refused goes up at once; steps on the way may wait
+//   - That a workload is through, that fewer of its pods serve, and what is refused goes up at once; steps on the way may wait
 //     for the next (pace.go), and the last word always goes.
 //
 // The field manager on both sides is FieldManager, the finalizer on leaves and their namespaces SyncerFinalizer, the

@@ -16,10 +16,10 @@ import (
 )
 
 // mayWait is how long leaf may wait to be told what want says since it was last told something, or since it was applied. Of
-// what goes on with a Deployment, steps forward may wait for the next. What somebody waits for may not: that it is through, or
+// what goes on with a Deployment or a DaemonSet, steps forward may wait for the next. What somebody waits for may not: that it is through, or
 // is not any more; nor may bad news: how many pods serve elsewhere is what decides how many may go here.
 func mayWait(leaf, want *unstructured.Unstructured) (time.Duration, error) {
-	if leaf.GetKind() != "Deployment" ||
+	if kind := leaf.GetKind(); kind != "Deployment" && kind != "DaemonSet" ||
 		leaf.GetAnnotations()[workloadv1alpha1.RefusedAnnotation] != want.GetAnnotations()[workloadv1alpha1.RefusedAnnotation] {
 		return 0, nil
 	}
@@ -32,7 +32,7 @@ func mayWait(leaf, want *unstructured.Unstructured) (time.Duration, error) {
 		return 0, err
 	}
 	switch {
-	case before.finished != now.finished, before.resting != now.resting, before.trouble != now.trouble,
+	case before.finished != now.finished, before.serves != now.serves, before.resting != now.resting, before.trouble != now.trouble,
 		now.counts.available < before.counts.available, now.counts.ready < before.counts.ready:
 		return 0, nil
 	case before.settled != now.settled:
@@ -43,32 +43,40 @@ func mayWait(leaf, want *unstructured.Unstructured) (time.Duration, error) {
 	return client.WhileProgressing, nil
 }
 
-// progress is how far a Deployment's cluster has come with it.
+// progress is how far a cluster has come with a Deployment or a DaemonSet.
 type progress struct {
-	settled, finished bool // as in kinds.Leaf
+	settled, finished, serves bool // as in kinds.Leaf
 	// resting says that, besides, no pod is on its way out.
 	resting bool
-	counts  struct{ replicas, updated, ready, available, terminating int32 }
+	counts  struct{ wanted, replicas, updated, ready, available, terminating int32 }
 	// trouble is what the conditions complain of.
 	trouble string
 }
 
-func progressOf(leaf *unstructured.Unstructured) (progress, error) {
-	d := &appsv1.Deployment{}
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(leaf.Object, d); err != nil {
-		return progress{}, fmt.Errorf("read Deployment %s/%s: %w", leaf.GetNamespace(), leaf.GetName(), err)
+func progressOf(leaf *unstructured.Unstructured) (p progress, err error) {
+	k, _ := kinds.ByKind(leaf.GetKind())
+	o := k.New()
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(leaf.Object, o); err != nil {
+		return progress{}, fmt.Errorf("read %s %s/%s: %w", k.GVK.Kind, leaf.GetNamespace(), leaf.GetName(), err)
 	}
-	rendered := d.Annotations[workloadv1alpha1.RenderedAnnotation]
-	p := progress{settled: rendered != "" && d.Annotations[workloadv1alpha1.AppliedAnnotation] == rendered && d.Status.ObservedGeneration >= d.Generation}
-	p.counts.replicas, p.counts.updated, p.counts.ready, p.counts.available = d.Status.Replicas, d.Status.UpdatedReplicas, d.Status.ReadyReplicas, d.Status.AvailableReplicas
-	p.counts.terminating = ptr.Deref(d.Status.TerminatingReplicas, 0)
-	p.finished = kinds.Leaf{Object: d, Settled: p.settled}.Finished()
-	p.resting = p.finished && p.counts.terminating == 0
-	for _, c := range d.Status.Conditions {
-		if c.Type == appsv1.DeploymentReplicaFailure && c.Status == corev1.ConditionTrue ||
-			c.Type == appsv1.DeploymentProgressing && c.Status == corev1.ConditionFalse {
-			p.trouble += string(c.Type) + c.Reason
+	rendered := o.GetAnnotations()[workloadv1alpha1.RenderedAnnotation]
+	p.settled = rendered != "" && o.GetAnnotations()[workloadv1alpha1.AppliedAnnotation] == rendered && k.Observed(o)
+	l := kinds.Leaf{Object: o, Settled: p.settled}
+	p.finished, p.serves = l.Finished(), l.Serves()
+	switch o := o.(type) {
+	case *appsv1.Deployment:
+		p.counts.replicas, p.counts.updated, p.counts.ready, p.counts.available = o.Status.Replicas, o.Status.UpdatedReplicas, o.Status.ReadyReplicas, o.Status.AvailableReplicas
+		p.counts.terminating = ptr.Deref(o.Status.TerminatingReplicas, 0)
+		for _, c := range o.Status.Conditions {
+			if c.Type == appsv1.DeploymentReplicaFailure && c.Status == corev1.ConditionTrue ||
+				c.Type == appsv1.DeploymentProgressing && c.Status == corev1.ConditionFalse {
+				p.trouble += string(c.Type) + c.Reason
+			}
 		}
+	case *appsv1.DaemonSet:
+		p.counts.wanted, p.counts.replicas = o.Status.DesiredNumberScheduled, o.Status.CurrentNumberScheduled+o.Status.NumberMisscheduled
+		p.counts.updated, p.counts.ready, p.counts.available = o.Status.UpdatedNumberScheduled, o.Status.NumberReady, o.Status.NumberAvailable
 	}
+	p.resting = p.finished && p.counts.terminating == 0
 	return p, nil
 }

@@ -40,6 +40,17 @@ func counts(observed, replicas, updated, ready, available, terminating int64) ma
 	}
 }
 
+// daemonSetLeaf is deploymentLeaf for one that three nodes are to run.
+func daemonSetLeaf(applied, strategy string, observed, updated, ready int64) *unstructured.Unstructured {
+	leaf := deploymentLeaf(applied, map[string]any{
+		"observedGeneration": observed, "desiredNumberScheduled": int64(3), "currentNumberScheduled": int64(3), "numberMisscheduled": int64(0),
+		"updatedNumberScheduled": updated, "numberReady": ready, "numberAvailable": ready,
+	})
+	leaf.SetKind("DaemonSet")
+	leaf.Object["spec"] = map[string]any{"updateStrategy": map[string]any{"type": strategy}}
+	return leaf
+}
+
 func TestMayWait(t *testing.T) {
 	condition := func(kind, status string) map[string]any {
 		s := counts(2, 3, 1, 2, 2, 0)
@@ -72,6 +83,11 @@ func TestMayWait(t *testing.T) {
 		"OtherCondition": {rolling, deploymentLeaf("h2", condition("Progressing", "True")), client.WhileNothing, "says what the numbers say"},
 		"Refused":        {rolling, refused, 0, "bad news"},
 		"TakenAfterAll":  {refused, rolling, 0, "somebody may wait for it"},
+		"OnANode":        {daemonSetLeaf("h2", "RollingUpdate", 2, 1, 1), daemonSetLeaf("h2", "RollingUpdate", 2, 2, 2), client.WhileProgressing, "another pod serves"},
+		"OnAllNodes":     {daemonSetLeaf("h2", "RollingUpdate", 2, 3, 2), daemonSetLeaf("h2", "RollingUpdate", 2, 3, 3), 0, "a move waits for it"},
+		"OnFewerNodes":   {daemonSetLeaf("h2", "RollingUpdate", 2, 2, 3), daemonSetLeaf("h2", "RollingUpdate", 2, 2, 2), 0, "bad news"},
+		"ByHand":         {daemonSetLeaf("h2", "OnDelete", 2, 1, 2), daemonSetLeaf("h2", "OnDelete", 2, 1, 3), 0, "a move waits for it"},
+		"NodesObserved":  {daemonSetLeaf("h2", "RollingUpdate", 1, 0, 3), daemonSetLeaf("h2", "RollingUpdate", 2, 0, 3), client.WhileSettling, "rollout status waits for it"},
 		"OtherKind":      {configMap("1", "x"), configMap("1", "x"), 0, "what has no status is written once"},
 	} {
 		t.Run(name, func(t *testing.T) {
