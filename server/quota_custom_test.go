@@ -7,11 +7,14 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
 )
 
 // TestQuotaOfCustomResources: custom resources are counted and refused as those that are built in are, each workspace's by its own
@@ -171,4 +174,53 @@ func TestQuotaOfCustomResourcesHolds(t *testing.T) {
 		t.Errorf("%d at a time, want 1 to 5", most.Load())
 	}
 	in.waitUsed(t, "ns", "q", "count/widgets.shop.example 0/5")
+}
+
+// TestQuotaOfCustomResourcesOfTwoServers: of two servers on one etcd, asked at the same moment, one hands out the last unit.
+func TestQuotaOfCustomResourcesOfTwoServers(t *testing.T) {
+	leader := startServer(t, nil)
+	leader.countQuotas(t)
+	servers := []*running{leader, serveOn(t, leader.data, few{}, nil)}
+	w := leader.place(t, shop)
+	w.namespace(t, "ns", nil, `{apiVersion: v1, kind: ResourceQuota, metadata: {name: q}, spec: {hard: {count/widgets.shop.example: "0"}}}`)
+	leader.custom(t, shop).define(t, widgets(`{"size":{"type":"integer"}}`))
+	objects := func(r *running) dynamic.ResourceInterface {
+		return r.custom(t, shop).objects.Resource(widgetsV1).Namespace("ns")
+	}
+	waitFor(t, 30*time.Second, "the other server serves what is defined", func() (string, bool) {
+		_, err := objects(servers[1]).List(t.Context(), metav1.ListOptions{})
+		return fmt.Sprint(err), err == nil
+	})
+	limit := func(hard int) {
+		t.Helper()
+		_, err := w.CoreV1().ResourceQuotas("ns").Patch(t.Context(), "q", types.MergePatchType, fmt.Appendf(nil, `{"spec":{"hard":{"count/widgets.shop.example":"%d"}}}`, hard), metav1.PatchOptions{})
+		must(t, err)
+		w.waitUsed(t, "ns", "q", fmt.Sprintf("count/widgets.shop.example %d/%d", hard-1, hard))
+	}
+	const rounds, each = 8, 4
+	for hard := 1; hard <= rounds; hard++ {
+		limit(hard)
+		var asked sync.WaitGroup
+		var made atomic.Int32
+		for n, r := range servers {
+			client := objects(r)
+			for i := range each {
+				asked.Go(func() {
+					_, err := client.Create(t.Context(), widget(fmt.Sprintf("w%d-%d-%d", hard, n, i), nil), metav1.CreateOptions{})
+					switch {
+					case err == nil:
+						made.Add(1)
+					case !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "exceeded quota: q"):
+						t.Errorf("round %d, server %d: %v", hard, n, err)
+					}
+				})
+			}
+		}
+		asked.Wait()
+		there, err := objects(leader).List(t.Context(), metav1.ListOptions{})
+		must(t, err)
+		if made.Load() != 1 || len(there.Items) != hard {
+			t.Fatalf("round %d: %d made, there are %d", hard, made.Load(), len(there.Items))
+		}
+	}
 }

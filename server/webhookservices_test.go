@@ -3,16 +3,19 @@ package server
 import (
 	"crypto/tls"
 	"encoding/pem"
+	"fmt"
 	"net"
 	"net/http/httptest"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	admissionv1 "k8s.io/api/admission/v1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -116,4 +119,55 @@ func TestAdmissionByService(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "not other.default.svc") {
 		t.Errorf("with the certificate of another Service: %v", err)
 	}
+}
+
+// TestAdmissionByEndpointSlice: where the EndpointSlices of a Service without selector lead is dialled, as the workspace has them then.
+// Their addresses cannot be loopback ones, so no webhook of a test is there: who is refused is told what would have been dialled.
+func TestAdmissionByEndpointSlice(t *testing.T) {
+	r := startServer(t, func(o *Options) { o.WebhookRefusedAddresses = []string{"192.0.2.0/24"} })
+	_, bundle := asHook(t)
+	slice := func(address string) *discoveryv1.EndpointSlice {
+		return &discoveryv1.EndpointSlice{
+			ObjectMeta:  metav1.ObjectMeta{Name: "hook", Labels: map[string]string{discoveryv1.LabelServiceName: "hook"}},
+			AddressType: discoveryv1.AddressTypeIPv4,
+			Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{address}}},
+			Ports:       []discoveryv1.EndpointPort{{Name: new("https"), Port: new(int32(8443))}},
+		}
+	}
+	leadsTo := func(cluster logicalcluster.Name, address string) {
+		t.Helper()
+		waitFor(t, 30*time.Second, fmt.Sprintf("in %s %s is dialled", cluster, address), func() (string, bool) {
+			_, err := r.in(t, cluster).CoreV1().Secrets("default").Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s"}}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+			return fmt.Sprint(err), err != nil && strings.Contains(err.Error(), address)
+		})
+	}
+	addresses := map[logicalcluster.Name]string{shop: "192.0.2.11", bank: "192.0.2.12"}
+	for cluster, address := range addresses {
+		r.makeNamespace(t, cluster, "default")
+		kube := r.in(t, cluster)
+		_, err := kube.CoreV1().Services("default").Create(t.Context(), &corev1.Service{
+			ObjectMeta: metav1.ObjectMeta{Name: "hook"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "https", Port: 443}}},
+		}, metav1.CreateOptions{})
+		must(t, err)
+		_, err = kube.DiscoveryV1().EndpointSlices("default").Create(t.Context(), slice("127.0.0.1"), metav1.CreateOptions{})
+		if err == nil {
+			t.Fatal("an address of the server's own machine was taken: have the webhook there")
+		}
+		_, err = kube.DiscoveryV1().EndpointSlices("default").Create(t.Context(), slice(address), metav1.CreateOptions{})
+		must(t, err)
+		hook := validatingBy("hook", admissionregistrationv1.WebhookClientConfig{
+			CABundle: bundle, Service: &admissionregistrationv1.ServiceReference{Namespace: "default", Name: "hook"},
+		}, rule("", "secrets", admissionregistrationv1.Create))
+		_, err = kube.AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(t.Context(), &admissionregistrationv1.ValidatingWebhookConfiguration{
+			ObjectMeta: metav1.ObjectMeta{Name: "hook"}, Webhooks: []admissionregistrationv1.ValidatingWebhook{hook},
+		}, metav1.CreateOptions{})
+		must(t, err)
+	}
+	for cluster, address := range addresses {
+		leadsTo(cluster, address)
+	}
+	_, err := r.in(t, shop).DiscoveryV1().EndpointSlices("default").Update(t.Context(), slice("192.0.2.13"), metav1.UpdateOptions{})
+	must(t, err)
+	leadsTo(shop, "192.0.2.13")
+	leadsTo(bank, addresses[bank])
 }
