@@ -14,8 +14,8 @@ import (
 	nodestore "k8s.io/kubernetes/pkg/registry/core/node/storage"
 )
 
-// errShown answers who writes a Node: it shows a physical cluster (server/nodes), and there is something else to write.
-func errShown(name string) error {
+// errNodesAreShown answers who writes a Node: it shows a physical cluster (server/nodes), and there is something else to write.
+func errNodesAreShown(name string) error {
 	target := "its SyncTarget"
 	if name != "" {
 		target = fmt.Sprintf("SyncTarget %q", name)
@@ -38,19 +38,19 @@ func (shownNodes) Create(_ context.Context, obj runtime.Object, _ rest.ValidateO
 	if err != nil {
 		return nil, err
 	}
-	return nil, errShown(object.GetName())
+	return nil, errNodesAreShown(object.GetName())
 }
 
 func (shownNodes) Update(_ context.Context, name string, _ rest.UpdatedObjectInfo, _ rest.ValidateObjectFunc, _ rest.ValidateObjectUpdateFunc, _ bool, _ *metav1.UpdateOptions) (runtime.Object, bool, error) {
-	return nil, false, errShown(name)
+	return nil, false, errNodesAreShown(name)
 }
 
 func (shownNodes) Delete(_ context.Context, name string, _ rest.ValidateObjectFunc, _ *metav1.DeleteOptions) (runtime.Object, bool, error) {
-	return nil, false, errShown(name)
+	return nil, false, errNodesAreShown(name)
 }
 
 func (shownNodes) DeleteCollection(context.Context, rest.ValidateObjectFunc, *metav1.DeleteOptions, *metainternalversion.ListOptions) (runtime.Object, error) {
-	return nil, errShown("")
+	return nil, errNodesAreShown("")
 }
 
 // shownNodeStatus is their status.
@@ -59,5 +59,5 @@ type shownNodeStatus struct {
 }
 
 func (shownNodeStatus) Update(_ context.Context, name string, _ rest.UpdatedObjectInfo, _ rest.ValidateObjectFunc, _ rest.ValidateObjectUpdateFunc, _ bool, _ *metav1.UpdateOptions) (runtime.Object, bool, error) {
-	return nil, false, errShown(name)
+	return nil, false, errNodesAreShown(name)
 }
