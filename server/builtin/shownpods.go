@@ -479,9 +479,3 @@ func (c selection) event(e watch.Event) (watch.Event, bool) {
 	}
 	return e, false
 }
-
-// isShown says whether a pod of a workspace is one that a physical cluster shows.
-func isShown(obj metav1.Object) bool {
-	_, shown := obj.GetLabels()[workloadv1alpha1.MirrorLabel]
-	return shown
-}
