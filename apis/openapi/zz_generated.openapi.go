@@ -1495,7 +1495,7 @@ func schema_atoll_apis_workload_v1alpha1_Refusal(ref common.ReferenceCallback) c
 				Properties: map[string]spec.Schema{
 					"reason": {
 						SchemaProps: spec.SchemaProps{
-							Description: "Reason is CamelCase: Forbidden, Invalid, QuotaExceeded, NameConflict, SchemaRejected, Unreachable.",
+							Description: "Reason is CamelCase: Forbidden, Invalid, QuotaExceeded, NameConflict, SchemaRejected, Unreachable, Gone.",
 							Default:     "",
 							Type:        []string{"string"},
 							Format:      "",
