@@ -14,9 +14,10 @@ import (
 //
 //	0  versions that know of no level
 //	1  what DaemonSets refer to, and namespaces of mirrors that hold nothing else
+//	2  what StatefulSets, Jobs and Ingresses refer to, and NetworkPolicies and LimitRanges, in the same way
 //
 // A version that stores what an earlier one would harm has a level more.
-const Level = 1
+const Level = 2
 
 // ErrLaterLevel is the error of a server whose version is earlier than that of one which has led.
 var ErrLaterLevel = errors.New("a later version of Atoll has led on this etcd")

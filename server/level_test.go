@@ -65,6 +65,7 @@ func TestLevelIsOfTheKinds(t *testing.T) {
 	levels := [][]string{
 		{"ConfigMap", "Deployment", "Secret", "Service", "ServiceAccount"},
 		{"DaemonSet"},
+		{"Ingress", "Job", "LimitRange", "NetworkPolicy", "StatefulSet"},
 	}
 	want := slices.Sorted(slices.Values(slices.Concat(levels...)))
 	var got []string
