@@ -309,7 +309,8 @@ func (c *Controller) withPullSecrets(ctx context.Context, root ctrlclient.Object
 	}
 	var names []corev1.LocalObjectReference
 	generation := strconv.FormatInt(root.GetGeneration(), 10)
-	once := c.sourceOf(root).Begun != nil // its template never changes
+	k, _ := kinds.Of(root)
+	once := k.Begun != nil // its template never changes
 	rendered := slices.IndexFunc(leaves, func(leaf ctrlclient.Object) bool {
 		return leafUID(leaf) == root.GetUID() && (once || leaf.GetAnnotations()[workloadv1alpha1.RootGenerationAnnotation] == generation)
 	})
