@@ -269,6 +269,7 @@ func TestAdmission(t *testing.T) {
 			given:  `{apiVersion: scheduling.k8s.io/v1, kind: PriorityClass, metadata: {name: high}, value: 1000, preemptionPolicy: Never}`,
 			object: `{apiVersion: v1, kind: Pod, metadata: {name: p}, spec: {priorityClassName: high, containers: [{name: c, image: i}]}}`,
 			show:   "{.spec.priority} {.spec.preemptionPolicy}", shop: "1000 Never", bank: "refused: no PriorityClass with name high was found",
+			mirror: onlyShown,
 		},
 		{
 			name: "system priority", reason: "both classes are in every workspace, without a row",
@@ -313,6 +314,7 @@ func TestAdmission(t *testing.T) {
 			given:  `{apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: {name: sandbox}, handler: h, overhead: {podFixed: {cpu: 250m}}, scheduling: {nodeSelector: {sandboxed: "yes"}}}`,
 			object: `{apiVersion: v1, kind: Pod, metadata: {name: p}, spec: {runtimeClassName: sandbox, containers: [{name: c, image: i}]}}`,
 			show:   "{.spec.overhead.cpu} {.spec.nodeSelector.sandboxed}", shop: "250m yes", bank: `refused: RuntimeClass "sandbox" not found`,
+			mirror: onlyShown,
 		},
 		{
 			name: "Pod Security enforced", labels: map[string]string{"pod-security.kubernetes.io/enforce": "baseline"},
