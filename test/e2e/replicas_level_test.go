@@ -19,8 +19,12 @@ import (
 	"atoll.dev/atoll/test/framework"
 )
 
-// levelRow says which servers may lead.
-const levelRow = "/atoll/installation/level"
+const (
+	// levelRow says which servers may lead.
+	levelRow = "/atoll/installation/level"
+	// overForGood is what a server logs that will lead no more.
+	overForGood = "Runs no controllers any more"
+)
 
 // TestLevelOfTheInstallation: a server begins at data of before levels, and raises the level to its own. One that runs while a later version
 // raises it runs no controllers from then on, and serves; it does not start any more, and says what to do.
@@ -56,12 +60,12 @@ func TestLevelOfTheInstallation(t *testing.T) {
 	_, err = etcd.Client.Put(t.Context(), levelRow, later)
 	must(t, err)
 	framework.Eventually(t, patience, "its controllers have ended", func() string {
-		if !strings.Contains(a.Log(), termOver) {
+		if log := a.Log(); !strings.Contains(log, termOver) || !strings.Contains(log, overForGood) {
 			return "it does not say so"
 		}
 		return ""
 	})
-	clearError(t, a.Log(), "a server that runs below the level", "Runs no controllers any more", "a later version of Atoll", "level "+later)
+	clearError(t, a.Log(), "a server that runs below the level", overForGood, "a later version of Atoll", "level "+later)
 	framework.Eventually(t, patience, "the Lease is given back", func() string {
 		if holder, err := r.holder(0); err != nil || holder != "" {
 			return holder + " holds it, error " + problemOf(err)
