@@ -93,7 +93,7 @@ func jobCompletes(t *testing.T, f *fleet) {
 
 // jobIsNotBegunAgain: neither elsewhere, when it is placed there, nor where somebody deleted it.
 func jobIsNotBegunAgain(t *testing.T, f *fleet) {
-	w := f.workspace(t, "again")
+	w := f.workspace(t, "job-again")
 	w.place("east")
 	w.applyJob("never")
 	w.begins("east")

@@ -58,7 +58,7 @@ func (w *workspace) shows() {
 
 // podsAreShown: who asks a workspace for its pods sees what runs in its clusters, and may delete one.
 func podsAreShown(t *testing.T, f *fleet) {
-	w := f.workspace(t, "shown")
+	w := f.workspace(t, "pods-shown")
 	w.place("east,west")
 	w.apply(4, "")
 	w.spread(map[string]int{"east": 2, "west": 2})
