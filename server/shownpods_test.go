@@ -230,6 +230,19 @@ func TestShownPods(t *testing.T) {
 			t.Errorf("%s: %v, want it forbidden: pods that clusters show are changed by nobody in the workspace", name, err)
 		}
 	}
+	if _, err := ofShop.Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "unbound"}, Spec: corev1.PodSpec{Containers: shown.Spec.Containers}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	forged := &corev1.Binding{
+		ObjectMeta: metav1.ObjectMeta{Name: "unbound", Labels: map[string]string{workloadv1alpha1.MirrorLabel: string(east)}}, Target: corev1.ObjectReference{Kind: "Node", Name: "us-east-1"},
+	}
+	if err := admin.Bind(t.Context(), forged, metav1.CreateOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("%v, want a binding forbidden that marks", err)
+	}
+	forged.Labels, forged.Annotations = nil, map[string]string{workloadv1alpha1.MirrorNamespaceAnnotation: inEast}
+	if err := s.as(t, user, "").CoreV1().RESTClient().Post().Namespace(team).Resource("bindings").Body(forged).Do(t.Context()).Error(); !apierrors.IsForbidden(err) {
+		t.Errorf("%v, want a binding of the earlier resource forbidden that marks", err)
+	}
 	if err := ofShop.Delete(t.Context(), "web-2", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -249,6 +262,7 @@ func TestShownPodsOfAHostileCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 
+	set := s.makeStatefulSets(t)
 	for name, test := range map[string]struct {
 		reason string
 		change func(*corev1.Pod)
@@ -256,6 +270,7 @@ func TestShownPodsOfAHostileCluster(t *testing.T) {
 		"nobody's":          {"it was not asked for", func(p *corev1.Pod) { p.OwnerReferences = nil }},
 		"no controller":     {"an owner may be anything", func(p *corev1.Pod) { p.OwnerReferences[0].Controller = nil }},
 		"another kind":      {"a ReplicaSet of the physical cluster says nothing here", func(p *corev1.Pod) { p.OwnerReferences[0].Kind = "ReplicaSet" }},
+		"not shown":         {"no syncer shows pods of StatefulSets", func(p *corev1.Pod) { p.OwnerReferences[0].Kind, p.OwnerReferences[0].UID = "StatefulSet", set.UID }},
 		"another group":     {"kinds are of groups", func(p *corev1.Pod) { p.OwnerReferences[0].APIVersion = "apps/v1beta1" }},
 		"another leaf":      {"there is none of that name", func(p *corev1.Pod) { p.OwnerReferences[0].Name = "db" }},
 		"an earlier leaf":   {"it is another one now", func(p *corev1.Pod) { p.OwnerReferences[0].UID = "earlier" }},
@@ -275,6 +290,9 @@ func TestShownPodsOfAHostileCluster(t *testing.T) {
 			t.Errorf("%s: is shown: %s", name, test.reason)
 		}
 	}
+
+	s.checkForgedRows(t)
+	s.checkCostly(t)
 
 	for reason, touched := range map[string]struct {
 		by   kubernetes.Interface
@@ -320,4 +338,81 @@ func TestShownPodsOfAHostileCluster(t *testing.T) {
 	if _, err := s.east.CoreV1().Pods(inEast).Create(t.Context(), s.below("late", nil), metav1.CreateOptions{}); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "its owner is not there") {
 		t.Errorf("%v; want no pod of an owner that is gone", err)
 	}
+}
+
+// makeStatefulSets makes one in shop, and its leaf in east's mirror, which it returns.
+func (s *showing) makeStatefulSets(t *testing.T) *appsv1.StatefulSet {
+	t.Helper()
+	set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: appsv1.StatefulSetSpec{Selector: s.root.Spec.Selector, Template: s.root.Spec.Template}}
+	above, err := s.shop.AppsV1().StatefulSets(team).Create(t.Context(), set, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	set.Labels = map[string]string{workloadv1alpha1.WorkspaceLabel: string(shop), workloadv1alpha1.RootUIDLabel: string(above.UID)}
+	set.Annotations = map[string]string{workloadv1alpha1.RootAnnotation: team + "/web"}
+	leaf, err := s.in(t, east).AppsV1().StatefulSets(inEast).Create(t.Context(), set, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return leaf
+}
+
+// checkForgedRows: whatever got marks into a pod, a mirror shows none as of a namespace that is not for the pod's.
+func (s *showing) checkForgedRows(t *testing.T) {
+	t.Helper()
+	s.makeNamespace(t, shop, "other")
+	for name, in := range map[string]string{"of-east": inEast, "of-none": ""} {
+		_, err := s.shop.CoreV1().Pods("other").Create(t.Context(), &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{workloadv1alpha1.MirrorLabel: string(east)}, Annotations: map[string]string{workloadv1alpha1.MirrorNamespaceAnnotation: in}},
+			Spec:       corev1.PodSpec{ServiceAccountName: "default", AutomountServiceAccountToken: ptr.To(false), Containers: []corev1.Container{{Name: "c", Image: "i"}}},
+		}, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	listed, err := s.east.CoreV1().Pods("").List(t.Context(), metav1.ListOptions{})
+	if err != nil || len(listed.Items) != 1 || listed.Items[0].Annotations[workloadv1alpha1.PodUIDAnnotation] != "uid-of-of-east" {
+		t.Errorf("the mirror lists %v, %v; want the one that it shows", listed.Items, err)
+	}
+}
+
+// checkCostly: a mirror asks for nothing that reads the pods of all workspaces anew, or again and again.
+func (s *showing) checkCostly(t *testing.T) {
+	t.Helper()
+	listed, err := s.east.CoreV1().Pods("").List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	exact := metav1.ListOptions{ResourceVersion: listed.ResourceVersion, ResourceVersionMatch: metav1.ResourceVersionMatchExact}
+	if _, err := s.east.CoreV1().Pods("").List(t.Context(), exact); !apierrors.IsResourceExpired(err) {
+		t.Errorf("an earlier version: %v", err)
+	}
+	open := func(by kubernetes.Interface) (watch.Interface, error) {
+		return by.CoreV1().RESTClient().Get().MaxRetries(0).Resource("pods").Param("watch", "true").Watch(t.Context())
+	}
+	var watches []watch.Interface
+	for range 8 {
+		w, err := open(s.east)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer w.Stop()
+		watches = append(watches, w)
+	}
+	if w, err := open(s.east); !apierrors.IsTooManyRequests(err) {
+		t.Errorf("one watch more: %v, %v", w, err)
+	}
+	if w, err := open(s.west); err != nil {
+		t.Errorf("a watch of another mirror: %v", err)
+	} else {
+		w.Stop()
+	}
+	watches[0].Stop()
+	waitFor(t, time.Minute, "a watch may follow one that ended", func() (string, bool) {
+		w, err := open(s.east)
+		if err == nil {
+			w.Stop()
+		}
+		return fmt.Sprint(err), err == nil
+	})
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/kubernetes/pkg/apis/core"
@@ -33,19 +35,25 @@ func (*Shown) Validate(ctx context.Context, a admission.Attributes, _ admission.
 	cluster, ok := logicalcluster.ClusterFrom(ctx)
 	who := a.GetUserInfo()
 	isServer := who.GetName() == user.APIServerUser && slices.Contains(who.GetGroups(), user.SystemPrivilegedGroup)
-	if !ok || cluster.Mirror || isServer || a.GetResource().GroupResource() != pods {
+	if !ok || cluster.Mirror || isServer || !reachesPods(a.GetResource().GroupResource()) {
 		return nil
 	}
 	if old, ok := a.GetOldObject().(*core.Pod); ok && old.Labels[workloadv1alpha1.MirrorLabel] != "" {
 		return admission.NewForbidden(a, fmt.Errorf("it runs in the physical cluster %s and is only shown here: change what it belongs to", old.Spec.NodeName))
 	}
-	if pod, ok := a.GetObject().(*core.Pod); ok {
-		for _, mark := range shownMarks {
-			_, label := pod.Labels[mark]
-			if _, annotation := pod.Annotations[mark]; label || annotation {
-				return admission.NewForbidden(a, fmt.Errorf("%s is for pods that physical clusters show, and written by the server alone", mark))
-			}
+	// Of a binding too: the pod gets its labels and annotations.
+	written, err := meta.Accessor(a.GetObject())
+	if err != nil {
+		return admission.NewForbidden(a, err)
+	}
+	for _, mark := range shownMarks {
+		_, label := written.GetLabels()[mark]
+		if _, annotation := written.GetAnnotations()[mark]; label || annotation {
+			return admission.NewForbidden(a, fmt.Errorf("%s is for pods that physical clusters show, and written by the server alone", mark))
 		}
 	}
 	return nil
 }
+
+// reachesPods says whether what is written of a resource gets into pods: that of a legacy binding does as that of pods/binding.
+func reachesPods(resource schema.GroupResource) bool { return resource == pods || resource == bindings }

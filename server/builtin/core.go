@@ -5,6 +5,7 @@ import (
 	"strings"
 	"sync/atomic"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apiserver/pkg/registry/generic"
 	"k8s.io/apiserver/pkg/registry/rest"
@@ -87,7 +88,7 @@ func (p *coreProvider) addWorkloads(storage map[string]rest.Storage, getter gene
 	if err != nil {
 		return fmt.Errorf("store of pods: %w", err)
 	}
-	shown := shownPods{p.cfg.Objects, pods.Pod, pods.Status}
+	shown := shownPods{p.cfg.Objects, pods.Pod, pods.Status, &openWatches{of: map[logicalcluster.Name]int{}}}
 	visible := podsElsewhere{pods.Pod, shown}
 	storage["pods"] = visible
 	storage["pods/status"] = podStatuses{pods.Status, shown}

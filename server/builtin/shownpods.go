@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"strings"
+	"sync"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	corev1 "k8s.io/api/core/v1"
@@ -16,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/watch"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/rest"
@@ -53,6 +55,35 @@ type shownPods struct {
 	objects Objects
 	pods    *podstore.REST
 	status  *podstore.StatusREST
+	watches *openWatches
+}
+
+// mostWatches is how many watches of its pods a mirror may have open: each costs a look at every event of any pod. A syncer has one,
+// and one more for a while when it connects anew.
+const mostWatches = 8
+
+// openWatches counts them.
+type openWatches struct {
+	mu sync.Mutex
+	of map[logicalcluster.Name]int
+}
+
+func (o *openWatches) begin(mirror logicalcluster.Name) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.of[mirror] >= mostWatches {
+		return false
+	}
+	o.of[mirror]++
+	return true
+}
+
+func (o *openWatches) end(mirror logicalcluster.Name) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.of[mirror]--; o.of[mirror] == 0 {
+		delete(o.of, mirror)
+	}
 }
 
 // space is a namespace of a mirror, and what it is for.
@@ -148,6 +179,9 @@ func controllerAbove(kind kinds.Kind, root metav1.Object) metav1.OwnerReference 
 	}
 }
 
+// podsShown are the kinds whose pods are shown.
+var podsShown = sets.New(schema.GroupKind{Group: appsapi.GroupName, Kind: "Deployment"}, schema.GroupKind{Group: appsapi.GroupName, Kind: "DaemonSet"})
+
 // mostPods is how many pods of a leaf may be shown at once: what it asks for, what replaces that, and what is on its way out. How
 // many nodes a physical cluster has, it says itself; this many Kubernetes has at most.
 func mostPods(leaf runtime.Object) int {
@@ -168,8 +202,8 @@ func (s shownPods) owner(at *space, shown *api.Pod) (metav1.OwnerReference, erro
 		return refuse("it has no controller: only pods of what was asked for are shown")
 	}
 	kind, ok := kinds.ByKind(ref.Kind)
-	if !ok || !kind.MakesPods() || ref.APIVersion != kind.GVK.GroupVersion().String() {
-		return refuse("its controller is a %s of %s, which is not asked for here", ref.Kind, ref.APIVersion)
+	if !ok || !podsShown.Has(kind.GVK.GroupKind()) || ref.APIVersion != kind.GVK.GroupVersion().String() {
+		return refuse("its controller is a %s of %s, whose pods are not shown", ref.Kind, ref.APIVersion)
 	}
 	resource := kind.GVR.GroupResource()
 	found, err := s.objects.Get(at.mirror, resource, at.namespace, ref.Name, false)
@@ -351,6 +385,9 @@ func (u shownStatus) UpdatedObject(_ context.Context, old runtime.Object) (runti
 	}
 	next := stored.DeepCopy()
 	next.Status, next.ResourceVersion = after.Status, after.ResourceVersion
+	if isServer(u.at.mirror) {
+		return next, nil // which says that it is not Ready, however long it is
+	}
 	return next, short(next)
 }
 
@@ -390,12 +427,13 @@ type selection struct {
 	namespace string // empty for all
 	labels    labels.Selector
 	fields    fields.Selector
+	isFor     func(pod *api.Pod) (forIt, gone bool)
 	attrs     func(runtime.Object) (labels.Set, fields.Set, error)
 }
 
 func (s shownPods) selection(ctx context.Context, options *metainternalversion.ListOptions) selection {
 	cluster, _ := lcctx.ClusterFrom(ctx)
-	chosen := selection{cluster.Name, genericapirequest.NamespaceValue(ctx), labels.Everything(), fields.Everything(), s.pods.PredicateFunc(nil, nil).GetAttrs}
+	chosen := selection{cluster.Name, genericapirequest.NamespaceValue(ctx), labels.Everything(), fields.Everything(), func(pod *api.Pod) (bool, bool) { return s.isFor(ctx, pod) }, s.pods.PredicateFunc(nil, nil).GetAttrs}
 	if options != nil && options.LabelSelector != nil {
 		chosen.labels = options.LabelSelector
 	}
@@ -403,6 +441,27 @@ func (s shownPods) selection(ctx context.Context, options *metainternalversion.L
 		chosen.fields = options.FieldSelector
 	}
 	return chosen
+}
+
+// isFor says whether the mirror's namespace that a marked pod names is that of the pod's own namespace: whatever got the marks into a
+// pod, a mirror shows it nowhere else. The namespace may be gone already, which the end of its pods is told after.
+func (s shownPods) isFor(mirror context.Context, pod *api.Pod) (forIt, gone bool) {
+	name := pod.Annotations[workloadv1alpha1.MirrorNamespaceAnnotation]
+	if name == "" {
+		return false, false
+	}
+	var found runtime.Object
+	for _, cached := range []bool{true, false} { // the cache may be behind
+		var err error
+		if found, err = s.objects.Get(mirror, corev1.Resource("namespaces"), "", name, cached); err == nil {
+			break
+		} else if !cached {
+			return false, apierrors.IsNotFound(err)
+		}
+	}
+	namespace, err := meta.Accessor(found)
+	return err == nil && namespace.GetLabels()[workloadv1alpha1.WorkspaceLabel] == string(logicalcluster.From(pod)) &&
+		namespace.GetAnnotations()[workloadv1alpha1.RootAnnotation] == "/"+pod.Namespace, false
 }
 
 // has says whether a view is among what is asked for.
@@ -428,6 +487,10 @@ func (s shownPods) list(ctx context.Context, options *metainternalversion.ListOp
 	if options != nil && options.Continue != "" {
 		return nil, apierrors.NewResourceExpired("lists of the pods of a mirror have no further pages: list anew")
 	}
+	if options != nil && options.ResourceVersionMatch == metav1.ResourceVersionMatchExact {
+		// It would read the pods of all workspaces from etcd.
+		return nil, apierrors.NewResourceExpired("lists of the pods of a mirror are of no earlier version: list anew")
+	}
 	chosen := s.selection(ctx, options)
 	found, err := s.pods.List(marked(ctx, options))
 	if err != nil {
@@ -439,6 +502,9 @@ func (s shownPods) list(ctx context.Context, options *metainternalversion.ListOp
 	}
 	shown := &api.PodList{ListMeta: metav1.ListMeta{ResourceVersion: list.ResourceVersion}}
 	for i := range list.Items {
+		if forIt, _ := chosen.isFor(&list.Items[i]); !forIt {
+			continue
+		}
 		if pod := view(&list.Items[i], chosen.mirror); chosen.has(pod) {
 			shown.Items = append(shown.Items, *pod)
 		}
@@ -448,6 +514,10 @@ func (s shownPods) list(ctx context.Context, options *metainternalversion.ListOp
 
 func (s shownPods) watch(ctx context.Context, options *metainternalversion.ListOptions) (watch.Interface, error) {
 	chosen := s.selection(ctx, options)
+	if !s.watches.begin(chosen.mirror) {
+		return nil, apierrors.NewTooManyRequests(fmt.Sprintf("%d watches of the pods of a mirror are open, and no more may be", mostWatches), 1)
+	}
+	context.AfterFunc(ctx, func() { s.watches.end(chosen.mirror) }) // a request's context ends with it
 	events, err := s.pods.Watch(marked(ctx, options))
 	if err != nil {
 		return nil, err
@@ -466,6 +536,9 @@ func (c selection) event(e watch.Event) (watch.Event, bool) {
 	}
 	pod, ok := obj.(*api.Pod)
 	if !ok {
+		return e, false
+	}
+	if forIt, gone := c.isFor(pod); !forIt && !(gone && e.Type == watch.Deleted) {
 		return e, false
 	}
 	shown := view(pod, c.mirror)
