@@ -2,6 +2,7 @@ package syncer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -52,18 +53,19 @@ func (m *Manager) forgetPods(ctx context.Context, mirror logicalcluster.Name) er
 	})
 }
 
-// eachPod does something to each pod that a mirror shows and that is not gone meanwhile.
+// eachPod does something to each pod that a mirror shows and that is not gone meanwhile. One that fails keeps no other from it.
 func (m *Manager) eachPod(ctx context.Context, mirror logicalcluster.Name, do func(context.Context, *corev1.Pod) error) error {
 	in := client.In(ctx, mirror)
 	var shown corev1.PodList
 	if err := m.config.Clients.Objects.List(in, &shown); err != nil {
 		return fmt.Errorf("list the pods of mirror %s: %w", mirror, err)
 	}
+	var errs []error
 	for i := range shown.Items {
 		pod := &shown.Items[i]
 		if err := do(in, pod); err != nil && !apierrors.IsNotFound(err) {
-			return fmt.Errorf("pod %s/%s of mirror %s: %w", pod.Namespace, pod.Name, mirror, err)
+			errs = append(errs, fmt.Errorf("pod %s/%s of mirror %s: %w", pod.Namespace, pod.Name, mirror, err))
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }

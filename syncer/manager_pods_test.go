@@ -2,17 +2,22 @@ package syncer
 
 import (
 	"context"
+	"errors"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/kcp-dev/logicalcluster/v3"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
 )
+
+var errRefused = errors.New("refused")
 
 // shownTo is a client of a mirror that shows pods. Of the last one it says that it is gone.
 type shownTo struct {
@@ -39,6 +44,9 @@ func (s *shownTo) List(_ context.Context, list ctrlclient.ObjectList, _ ...ctrlc
 }
 
 func (s *shownTo) answer(what string, pod ctrlclient.Object) error {
+	if pod.GetName() == "refused" {
+		return errRefused
+	}
 	if pod.GetName() == s.pods[len(s.pods)-1].Name {
 		return apierrors.NewNotFound(corev1.Resource("pods"), pod.GetName())
 	}
@@ -60,15 +68,31 @@ func TestPodsOfALostCluster(t *testing.T) {
 			Status:     corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}}},
 		}
 	}
-	s := &shownTo{pods: []corev1.Pod{pod("serves", corev1.ConditionTrue), pod("starts", corev1.ConditionFalse), pod("gone", corev1.ConditionTrue)}}
+	s := &shownTo{pods: []corev1.Pod{pod("refused", corev1.ConditionTrue), pod("serves", corev1.ConditionTrue), pod("starts", corev1.ConditionFalse), pod("gone", corev1.ConditionTrue)}}
 	m := &Manager{config: ManagerConfig{Clients: &client.Clients{Objects: s}, Clock: clock.RealClock{}}}
-	if err := m.podsUnready(t.Context(), "mirror"); err != nil {
-		t.Fatal(err)
+	for what, do := range map[string]func(context.Context, logicalcluster.Name) error{"not Ready": m.podsUnready, "gone": m.forgetPods} {
+		s.done = nil
+		if err := do(t.Context(), "mirror"); !errors.Is(err, errRefused) {
+			t.Errorf("%s: %v, want what one pod was refused for", what, err)
+		}
+		want := map[string][]string{"not Ready": {"update serves"}, "gone": {"delete u serves", "delete u starts"}}[what]
+		if diff := cmp.Diff(want, s.done); diff != "" {
+			t.Errorf("%s: requests (-want +got):\n%s", what, diff)
+		}
 	}
-	if err := m.forgetPods(t.Context(), "mirror"); err != nil {
-		t.Fatal(err)
+
+	// The status of the SyncTarget is not held up by a pod; and what a crash left Ready is made up for.
+	target := &workloadv1alpha1.SyncTarget{ObjectMeta: metav1.ObjectMeta{Name: "east"}, Status: workloadv1alpha1.SyncTargetStatus{
+		Mirror: "mirror", Conditions: []metav1.Condition{{Type: workloadv1alpha1.SyncTargetReady, Status: metav1.ConditionTrue}},
+	}}
+	s.done = nil
+	for range 2 {
+		if _, err := m.tell(t.Context(), target, &workloadv1alpha1.SyncTarget{}, nil); !errors.Is(err, errRefused) {
+			t.Errorf("%v, want what one pod was refused for", err)
+		}
 	}
-	if diff := cmp.Diff([]string{"update serves", "delete u serves", "delete u starts"}, s.done); diff != "" {
+	want := []string{"update east", "update serves", "update serves"}
+	if diff := cmp.Diff(want, s.done); diff != "" {
 		t.Errorf("requests (-want +got):\n%s", diff)
 	}
 }

@@ -308,8 +308,8 @@ func (m *Manager) stop(target types.UID) {
 	}
 }
 
-// tell writes the SyncTarget's status, from the twin that was judged by, if it changed, and takes a confirmation away that has been used, so that it
-// does not confirm the next restore too, or that came with a restored state.
+// tell writes the SyncTarget's status, from the twin that was judged by, if it changed; takes a confirmation away that has been used; and
+// says of what a cluster shows that is not Ready that it is not either.
 func (m *Manager) tell(home context.Context, target, twin *workloadv1alpha1.SyncTarget, p *problem) (time.Duration, error) {
 	m.mu.Lock()
 	heard := m.heard[logicalcluster.Name(target.Status.Mirror)]
@@ -319,32 +319,42 @@ func (m *Manager) tell(home context.Context, target, twin *workloadv1alpha1.Sync
 	}
 	status, again := targetStatus(target, twin, heard, p, m.config.Clock.Now())
 	if !apiequality.Semantic.DeepEqual(target.Status, status) {
-		// Before the status says so, so that it is made up for after a crash.
-		if isReadyTarget(target.Status) && !isReadyTarget(status) {
-			if err := m.podsUnready(home, logicalcluster.Name(target.Status.Mirror)); err != nil {
-				return 0, err
-			}
-		}
 		target.Status = status
 		if err := m.config.Clients.Objects.Status().Update(home, target); err != nil {
 			return 0, fmt.Errorf("write the status of SyncTarget %s: %w", client.KeyOf(target), err)
 		}
 	}
-	if twin == nil || target.Annotations[workloadv1alpha1.ConfirmAnnotation] != confirmRestored {
+	if twin == nil { // then it is not known either that the mirror is its own
 		return again, nil
+	}
+	if err := m.forgetConfirmation(home, target, twin); err != nil {
+		return 0, err
+	}
+	if isReadyTarget(status) {
+		return again, nil
+	}
+	// After the status, which no pod may hold up; and whenever it is so, so that it is made up for after a crash.
+	return again, m.podsUnready(home, logicalcluster.Name(target.Status.Mirror))
+}
+
+// forgetConfirmation takes a confirmation of a restore away that has been used, so that it does not confirm the next too, or that came
+// with a restored state.
+func (m *Manager) forgetConfirmation(home context.Context, target, twin *workloadv1alpha1.SyncTarget) error {
+	if target.Annotations[workloadv1alpha1.ConfirmAnnotation] != confirmRestored {
+		return nil
 	}
 	hub, err := m.config.Clients.Kube.CoordinationV1().Leases(workloadv1alpha1.HeartbeatNamespace).
 		Get(client.In(home, logicalcluster.Name(target.Status.Mirror)), workloadv1alpha1.HeartbeatName, metav1.GetOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
-		return 0, fmt.Errorf("read the heartbeat of SyncTarget %s: %w", client.KeyOf(target), err)
+		return fmt.Errorf("read the heartbeat of SyncTarget %s: %w", client.KeyOf(target), err)
 	}
 	if meta.IsStatusConditionFalse(twin.Status.Conditions, workloadv1alpha1.SyncTargetObserveOnly) || err == nil && asksNothing(hub) {
 		delete(target.Annotations, workloadv1alpha1.ConfirmAnnotation)
 		if err := m.config.Clients.Objects.Update(home, target); err != nil {
-			return 0, fmt.Errorf("take the confirmation off SyncTarget %s: %w", client.KeyOf(target), err)
+			return fmt.Errorf("take the confirmation off SyncTarget %s: %w", client.KeyOf(target), err)
 		}
 	}
-	return again, nil
+	return nil
 }
 
 // remove lets a deleted SyncTarget go once nothing is placed there and nothing of it runs there any more.
