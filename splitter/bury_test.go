@@ -56,9 +56,9 @@ type mirrored struct {
 func (m *mirrored) RoundTrip(req *http.Request) (*http.Response, error) {
 	path, _ := strings.CutPrefix(req.URL.Path, "/clusters/"+mirrorEast)
 	things := schema.GroupVersionResource{Group: "later.example", Version: "v1", Resource: "things"}
-	resources := []schema.GroupVersionResource{things}
+	resources, listed := []schema.GroupVersionResource{things, corev1.SchemeGroupVersion.WithResource("pods")}, []schema.GroupVersionKind{{}, corev1.SchemeGroupVersion.WithKind("PodList")}
 	for _, k := range kinds.All {
-		resources = append(resources, k.GVR)
+		resources, listed = append(resources, k.GVR), append(listed, k.GVK.GroupVersion().WithKind(k.GVK.Kind+"List"))
 	}
 	if path == "/api" || path == "/apis" {
 		list := apidiscoveryv2.APIGroupDiscoveryList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupDiscoveryList"}}
@@ -77,7 +77,7 @@ func (m *mirrored) RoundTrip(req *http.Request) (*http.Response, error) {
 	i := slices.IndexFunc(resources, func(r schema.GroupVersionResource) bool { return r.Resource == resource })
 	switch {
 	case i > 0:
-		list.SetGroupVersionKind(kinds.All[i-1].GVK.GroupVersion().WithKind(kinds.All[i-1].GVK.Kind + "List"))
+		list.SetGroupVersionKind(listed[i])
 		return answer(list, m.objects.List(req.Context(), list, ctrlclient.InNamespace(namespace)))
 	case i == 0 && m.later.Load():
 		list.Items = append(list.Items, metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "one"}})
@@ -401,6 +401,16 @@ func TestEmptyNamespaceStays(t *testing.T) {
 					t.Errorf("with something in it that a later version put there it is gone: %v, and to be looked at after %s", m.gone(t, down), again)
 				}
 				m.later.Store(false)
+				shown := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: down.Name, Name: "web-1"}}
+				if err := m.objects.Create(t.Context(), shown); err != nil {
+					t.Fatal(err)
+				}
+				if again := m.look(t, k); m.gone(t, down) || again != lookAgain {
+					t.Errorf("with a pod that is shown it is gone: %v, and to be looked at after %s", m.gone(t, down), again)
+				}
+				if err := m.objects.Delete(t.Context(), shown); err != nil {
+					t.Fatal(err)
+				}
 			}
 			if m.look(t, k); !m.gone(t, down) {
 				t.Errorf("it is there after %s", keepEmpty)

@@ -175,11 +175,18 @@ func (c *Controller) onObject(k kinds.Kind, e change) {
 		c.queue.Add(namespace)
 	}
 	switch {
-	case k.MakesPods() && (e.deleted || finished(e.old) != finished(e.new)):
-		c.companionsIn(here.Cluster, here.Namespace, e.deleted)
+	case k.MakesPods() && (e.deleted || ends(k, e.old, e.new)):
+		c.companionsIn(here.Cluster, here.Namespace, true)
+	case k.MakesPods() && finished(e.old) != finished(e.new):
+		c.companionsIn(here.Cluster, here.Namespace, false)
 	case !k.MakesPods() && k.Refers() && (e.deleted || lets(e.old, e.new)):
 		c.companionsIn(here.Cluster, here.Namespace, false)
 	}
+}
+
+// ends says that what is done once has ended, after which it needs nothing that goes with workloads.
+func ends(k kinds.Kind, before, now ctrlclient.Object) bool {
+	return now != nil && k.HasEnded(now) && (before == nil || !k.HasEnded(before))
 }
 
 // lets says that a leaf lets go of what it needed: its physical cluster has taken a rendering, perhaps one that needs less.
@@ -255,7 +262,7 @@ func (c *Controller) referencesChanged(e change) {
 }
 
 // companionsIn asks for the roots of what may go from a mirror's namespace now that what needs others there is through with an
-// update, or is gone: nothing that another leaf there refers to, and, before the workloads are gone, nothing that goes with them.
+// update, or is gone, or has ended: nothing that another leaf there refers to, and, before the workloads are gone, nothing that goes with them.
 func (c *Controller) companionsIn(mirror logicalcluster.Name, namespace string, gone bool) {
 	for _, s := range c.sources {
 		if s.Goes == kinds.Divided || s.Goes == kinds.Single || !gone && s.Goes != kinds.WhereReferenced {

@@ -1,10 +1,12 @@
 package splitter
 
 import (
+	"context"
 	"encoding/json"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -12,13 +14,16 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	testclock "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
 	"atoll.dev/atoll/internal/kinds"
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
+	"atoll.dev/atoll/internal/queue"
 )
 
 // TestJobIsDoneOnce: what has begun is never begun again, in the place or elsewhere, and what has ended is left alone.
@@ -117,4 +122,69 @@ func TestJobIsDoneOnce(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestEndOfAJobLetsGo: what a Job that has left its namespace behind kept in east is asked for when the Job ends, although it never was
+// unfinished: nothing else happens there afterwards.
+func TestEndOfAJobLetsGo(t *testing.T) {
+	_, service := pair("Service", "web")
+	c := unrun(t)
+	c.sources["Service"].list = func(logicalcluster.Name, string) []ctrlclient.Object { return []ctrlclient.Object{service} }
+	runs := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: service.GetNamespace(), Name: "once", UID: "job",
+		Labels:      map[string]string{workloadv1alpha1.WorkspaceLabel: "shop"},
+		Annotations: map[string]string{lcctx.Annotation: mirrorEast, workloadv1alpha1.RootAnnotation: "front/once"}}}
+	ends := runs.DeepCopy()
+	ends.Status.Conditions = []batchv1.JobCondition{{Type: batchv1.JobComplete, Status: corev1.ConditionTrue}}
+	if finished(runs) != finished(ends) {
+		t.Fatal("the Job's end shows in what is asked anyway")
+	}
+	for name, tc := range map[string]struct {
+		old, new *batchv1.Job
+		want     bool
+	}{
+		"Runs": {runs, runs, false},
+		"Ends": {runs, ends, true},
+		"Over": {ends, ends, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			asked := c.asks(t, func() { c.onObject(c.sources["Job"].Kind, change{old: tc.old, new: tc.new}) })
+			if got := slices.Contains(asked, key{"Service", client.Key{Cluster: "shop", Namespace: "front", Name: "web"}}); got != tc.want {
+				t.Errorf("the Service is asked for: %v, want %v; asked: %v", got, tc.want, asked)
+			}
+		})
+	}
+}
+
+// unrun returns a Controller whose informers do not run, and show nothing.
+func unrun(t *testing.T) *unran {
+	t.Helper()
+	clients := &client.Clients{Objects: fake.NewClientBuilder().WithScheme(client.Scheme).Build()}
+	informers, err := client.NewInformers(clients)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := New(clients, informers, testclock.NewFakeClock(time.Unix(0, 0)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &unran{c}
+}
+
+type unran struct{ *Controller }
+
+// asks returns the keys that an event has reconciled.
+func (c *unran) asks(t *testing.T, event func()) (asked []key) {
+	ctx, end := context.WithCancel(t.Context())
+	c.queue = queue.New("test", func(_ context.Context, k key) (time.Duration, error) {
+		if k == (key{}) {
+			end()
+			return 0, nil
+		}
+		asked = append(asked, k)
+		return 0, nil
+	})
+	event()
+	c.queue.Add(key{}) // the last
+	c.queue.Run(ctx, 1)
+	return asked
 }

@@ -243,8 +243,12 @@ func (c *Controller) namespace(ctx context.Context, k client.Key) (again time.Du
 		return 0, fmt.Errorf("look into namespace %s before it is deleted: %w", k, err)
 	}
 	if !resource.Empty() {
-		if _, ours := kinds.ByResource(resource); ours {
+		_, ours := kinds.ByResource(resource)
+		switch {
+		case ours:
 			return 0, nil // its end brings us back
+		case resource == corev1.Resource("pods"):
+			return lookAgain, nil // they are shown until their syncer knows that they are gone, of which nobody tells us
 		}
 		return lookInside, nil
 	}
