@@ -282,7 +282,8 @@ func withoutTraces(resource schema.GroupResource, obj runtime.Object) error {
 			}
 		}
 	}
-	if kind, ok := kinds.ByResource(resource); ok && kind.HasStatus { // of what ran there
+	// What ran there is not what runs here; but what is done once, was done.
+	if kind, ok := kinds.ByResource(resource); ok && kind.HasStatus && kind.Begun == nil {
 		reflect.ValueOf(obj).Elem().FieldByName("Status").SetZero()
 	}
 	return nil

@@ -5,6 +5,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/kubernetes/pkg/apis/apps"
+	"k8s.io/kubernetes/pkg/apis/batch"
 )
 
 // TestOwnersFirst: the garbage collector deletes what names an owner that is not there yet.
@@ -27,5 +29,17 @@ func TestOwnersFirst(t *testing.T) {
 	}
 	if diff := cmp.Diff([]int64{8, 7, 9, 6, 5, 4, 3, 2, 1}, order); diff != "" {
 		t.Errorf("the order (-want +got):\n%s", diff)
+	}
+}
+
+// TestImportedJobIsNotDoneAgain: what is done once keeps what it has come to; what runs for ever is as if it were new.
+func TestImportedJobIsNotDoneAgain(t *testing.T) {
+	job := &batch.Job{Status: batch.JobStatus{Succeeded: 1}}
+	if err := withoutTraces(batch.Resource("jobs"), job); err != nil || job.Status.Succeeded != 1 {
+		t.Errorf("a Job has %+v, %v: it would be done again", job.Status, err)
+	}
+	deployment := &apps.Deployment{Status: apps.DeploymentStatus{Replicas: 1}}
+	if err := withoutTraces(apps.Resource("deployments"), deployment); err != nil || deployment.Status.Replicas != 0 {
+		t.Errorf("a Deployment has %+v, %v: nothing of it runs yet", deployment.Status, err)
 	}
 }

@@ -335,7 +335,8 @@ func (c *Controller) onSyncTarget(e client.Event[*workloadv1alpha1.SyncTarget]) 
 			}
 		}
 	}
-	if e.Old != nil && lost(e.Old) == lost(t) && observed(e.Old) == observed(t) && client.MirrorOf(e.Old) == mirror {
+	if e.Old != nil && lost(e.Old) == lost(t) && observed(e.Old) == observed(t) && client.MirrorOf(e.Old) == mirror &&
+		(e.Old.DeletionTimestamp == nil) == (t.DeletionTimestamp == nil) {
 		return
 	}
 	c.everythingIn(mirror)

@@ -30,6 +30,10 @@ import (
 func TestJobIsDoneOnce(t *testing.T) {
 	began := ptr.To(metav1.Unix(10, 0))
 	runs := batchv1.JobStatus{StartTime: began, Active: 1, Ready: ptr.To[int32](1)}
+	suspended := batchv1.JobStatus{Conditions: []batchv1.JobCondition{{Type: batchv1.JobSuspended, Status: corev1.ConditionTrue}}}
+	suspended135 := *suspended.DeepCopy() // up to 1.35 the time of the start stays
+	suspended135.StartTime = began
+	suspend := batchv1.JobSpec{Suspend: ptr.To(true)}
 	ends := batchv1.JobStatus{StartTime: began, CompletionTime: began, Succeeded: 1, Conditions: []batchv1.JobCondition{
 		{Type: batchv1.JobSuccessCriteriaMet, Status: corev1.ConditionTrue}, {Type: batchv1.JobComplete, Status: corev1.ConditionTrue}}}
 	deleted := workloadv1alpha1.Refusal{Reason: workloadv1alpha1.RefusedGone, Message: "deleted"}
@@ -38,21 +42,35 @@ func TestJobIsDoneOnce(t *testing.T) {
 		root       batchv1.JobStatus
 		spec       batchv1.JobSpec
 		leaf       *batchv1.JobStatus // in east; it is placed in west
+		tombstone  bool               // the leaf is one
+		unapplied  bool               // nor has its cluster said that it has it
+		removed    bool               // its SyncTarget is being deleted
 		refused    *workloadv1alpha1.Refusal
 		gone, made bool
 		want       string // the root's conditions
 		phases     string // unless the informer has yet to see what is written
 	}{
-		"New":       {reason: "it begins", made: true},
-		"Begun":     {reason: "it stays where it has begun", root: runs, leaf: &runs, want: "Placed False Begun", phases: "east Staying, west Pending"},
-		"Suspended": {reason: "nothing of it runs", spec: batchv1.JobSpec{Suspend: ptr.To(true)}, leaf: &batchv1.JobStatus{Conditions: []batchv1.JobCondition{{Type: batchv1.JobSuspended, Status: corev1.ConditionTrue}}}, gone: true},
-		"Ends":      {reason: "its end comes up, from where it is", root: runs, leaf: &ends, want: "SuccessCriteriaMet True , Complete True ", phases: "west Pending"},
-		"Ended":     {reason: "its leaf stays where it ended, in nobody's way", root: ends, leaf: &ends, want: "SuccessCriteriaMet True , Complete True ", phases: "west Ready"},
-		"EndedGone": {reason: "it is not begun again", root: ends, want: "SuccessCriteriaMet True , Complete True ", phases: "west Ready"},
-		"BegunGone": {reason: "its cluster was removed, and it is not begun again", root: runs, want: "FailureTarget True Gone, Failed True Gone", phases: "west Pending"},
-		"Deleted":   {reason: "somebody deleted it in east", root: runs, leaf: &runs, refused: &deleted, want: "FailureTarget True Gone, Failed True Gone"},
-		"Settled":   {reason: "its leaf stands for nothing any more", root: ends, leaf: &runs, refused: &deleted, gone: true, want: "SuccessCriteriaMet True , Complete True "},
-		"Others'":   {reason: "somebody else makes its pods", spec: batchv1.JobSpec{ManagedBy: ptr.To("kueue.example/multi")}, phases: "west Ready"},
+		"New":              {reason: "it begins", made: true},
+		"Begun":            {reason: "it stays where it has begun", root: runs, leaf: &runs, want: "Placed False Begun", phases: "east Staying, west Pending"},
+		"Suspended":        {reason: "nothing of it runs", spec: suspend, leaf: &suspended, gone: true},
+		"SuspendedBegun":   {reason: "that it has stopped is told first", root: runs, spec: suspend, leaf: &suspended, want: "Suspended True "},
+		"Suspended135":     {reason: "that it has stopped is told first", root: runs, spec: suspend, leaf: &suspended135, want: "Suspended True "},
+		"SuspendedTold":    {reason: "nothing of it runs", root: suspended, spec: suspend, leaf: &suspended, gone: true, want: "Suspended True "},
+		"SuspendedTold135": {reason: "nothing of it runs", root: suspended135, spec: suspend, leaf: &suspended135, gone: true, want: "Suspended True "},
+		"SuspendedEnds":    {reason: "nothing of it runs", root: suspended135, spec: suspend, leaf: &suspended135, tombstone: true, gone: true, want: "Suspended True "},
+		"SuspendedGone":    {reason: "it begins elsewhere", root: suspended, spec: suspend, made: true, want: "Suspended True "},
+		"SuspendedGone135": {reason: "it begins elsewhere", root: suspended135, spec: suspend, made: true, want: "Suspended True "},
+		"Resumed135":       {reason: "it begins elsewhere", root: suspended135, made: true, want: "Suspended True "},
+		"LeftAsItBegan":    {reason: "it was begun there while it was being taken away", leaf: &batchv1.JobStatus{}, tombstone: true, gone: true, want: "FailureTarget True Gone, Failed True Gone"},
+		"LeftBefore":       {reason: "it was not begun there", leaf: &batchv1.JobStatus{}, tombstone: true, unapplied: true, gone: true},
+		"Ends":             {reason: "its end comes up, from where it is", root: runs, leaf: &ends, want: "SuccessCriteriaMet True , Complete True ", phases: "west Pending"},
+		"Ended":            {reason: "its leaf stays where it ended, in nobody's way", root: ends, leaf: &ends, want: "SuccessCriteriaMet True , Complete True ", phases: "west Ready"},
+		"EndedGone":        {reason: "it is not begun again", root: ends, want: "SuccessCriteriaMet True , Complete True ", phases: "west Ready"},
+		"BegunGone":        {reason: "its cluster was removed, and it is not begun again", root: runs, want: "FailureTarget True Gone, Failed True Gone", phases: "west Pending"},
+		"Deleted":          {reason: "somebody deleted it in east", root: runs, leaf: &runs, refused: &deleted, want: "FailureTarget True Gone, Failed True Gone"},
+		"Settled":          {reason: "its leaf stands for nothing any more", root: ends, leaf: &runs, refused: &deleted, gone: true, want: "SuccessCriteriaMet True , Complete True "},
+		"EndedRemoved":     {reason: "its cluster is let go", root: ends, leaf: &ends, removed: true, gone: true, want: "SuccessCriteriaMet True , Complete True "},
+		"Others'":          {reason: "somebody else makes its pods", spec: batchv1.JobSpec{ManagedBy: ptr.To("kueue.example/multi")}, phases: "west Ready"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			root := &batchv1.Job{
@@ -61,7 +79,11 @@ func TestJobIsDoneOnce(t *testing.T) {
 			}
 			p := placementOf("", "Placed", mirrorWest)
 			p.Status.Conditions = nil
-			objects := []ctrlclient.Object{root.DeepCopy(), targetOf("east", mirrorEast, "jobs.batch"), targetOf("west", mirrorWest, "jobs.batch"), p}
+			east := targetOf("east", mirrorEast, "jobs.batch")
+			if tc.removed {
+				east.Finalizers, east.DeletionTimestamp = []string{"test.atoll.dev/kept"}, ptr.To(metav1.Now())
+			}
+			objects := []ctrlclient.Object{root.DeepCopy(), east, targetOf("west", mirrorWest, "jobs.batch"), p}
 			k, _ := kinds.ByKind("Job")
 			leaf, hash, err := render(k, root, k.Content(root), "front-"+mirrorEast, false)
 			if err != nil {
@@ -78,6 +100,12 @@ func TestJobIsDoneOnce(t *testing.T) {
 						t.Fatal(err)
 					}
 					annotations[workloadv1alpha1.RefusedAnnotation] = string(text)
+				}
+				if tc.unapplied {
+					delete(annotations, workloadv1alpha1.AppliedAnnotation)
+				}
+				if tc.tombstone {
+					leaf.SetDeletionTimestamp(ptr.To(metav1.Now()))
 				}
 				leaf.SetAnnotations(annotations)
 				leaf.(*batchv1.Job).Status = *tc.leaf

@@ -144,8 +144,16 @@ func (c *Controller) single(ctx context.Context, s *source, root ctrlclient.Obje
 		plan = planSites(p, sites)
 	}
 	gone := ""
-	if s.HasBegun(root) && startsAnew(plan, sites) {
+	switch {
+	case !s.HasBegun(root):
+	case startsAnew(plan, sites):
 		gone = "it had begun in a physical cluster that was removed, and is not begun again"
+		plan.Steps = nil
+	case p.Name != "":
+		plan = stopsFirst(plan, sites)
+	}
+	if p.Name != "" && begunWhereLeft(s, sites) {
+		gone = "it was begun in a physical cluster while it was taken away there, and is not begun again"
 		plan.Steps = nil
 	}
 	if c.tallyPlan(s, root, p, singleShares(s, root, sites, plan)) {
@@ -170,7 +178,8 @@ func (c *Controller) single(ctx context.Context, s *source, root ctrlclient.Obje
 	return sooner(again, wait), errors.Join(err, problem)
 }
 
-// rest leaves what has ended, or is withheld, as it is. A leaf of what is gone stands for nothing any more.
+// rest leaves what has ended, or is withheld, as it is. A leaf of what is gone stands for nothing any more, and one of what has ended keeps
+// nobody from letting its cluster go.
 func (c *Controller) rest(ctx context.Context, s *source, root ctrlclient.Object, p *placementv1alpha1.Placement, leaves []ctrlclient.Object, withheld string) error {
 	if c.tallyPlan(s, root, p, noShares(p)) {
 		c.askPlacement(key{s.GVK.Kind, client.KeyOf(root)})
@@ -180,7 +189,10 @@ func (c *Controller) rest(ctx context.Context, s *source, root ctrlclient.Object
 	}
 	var errs []error
 	for _, leaf := range leaves {
-		if r := refusal(leaf); r != nil && r.Reason == workloadv1alpha1.RefusedGone && leaf.GetDeletionTimestamp() == nil {
+		r, t := refusal(leaf), c.target(client.KeyOf(leaf).Cluster)
+		gone := r != nil && r.Reason == workloadv1alpha1.RefusedGone
+		removed := s.HasEnded(root) && t != nil && t.DeletionTimestamp != nil
+		if (gone || removed) && leaf.GetDeletionTimestamp() == nil {
 			errs = append(errs, c.tombstone(ctx, s, leaf))
 		}
 	}
@@ -200,6 +212,34 @@ func planSites(p *placementv1alpha1.Placement, sites []*copySite) SinglePlan {
 		}
 	}
 	return PlanSingle(singles)
+}
+
+// stopsFirst keeps the last leaf of what has begun: that it has stopped there is told before it leaves, or it would count as lost with it.
+func stopsFirst(plan SinglePlan, sites []*copySite) SinglePlan {
+	var last *copySite
+	for _, st := range sites {
+		switch {
+		case st.lives() && !plan.Steps[string(st.mirror)].Delete:
+			return plan
+		case st.lives():
+			last = st
+		}
+	}
+	if last == nil {
+		return plan
+	}
+	return SinglePlan{Seat: string(last.mirror), Steps: map[string]CopyStep{string(last.mirror): {Write: true}}}
+}
+
+// begunWhereLeft says whether all that is left are tombstones, of which one has begun: its syncer had it in hand already.
+func begunWhereLeft(s *source, sites []*copySite) bool {
+	begun := func(st *copySite) bool { return st.leaf != nil && !st.old && s.HasBegun(st.leaf) }
+	return slices.ContainsFunc(sites, begun) && !slices.ContainsFunc(sites, (*copySite).lives)
+}
+
+// lives says that there is a leaf of this root, and that it is no tombstone.
+func (st *copySite) lives() bool {
+	return st.leaf != nil && !st.old && st.leaf.GetDeletionTimestamp() == nil
 }
 
 // startsAnew says whether a plan makes a leaf.

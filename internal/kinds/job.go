@@ -61,7 +61,8 @@ func jobStays(leaf ctrlclient.Object) *Reason {
 func jobBegun(obj ctrlclient.Object) bool {
 	j := obj.(*batchv1.Job)
 	s, applied := j.Status, j.Annotations[workloadv1alpha1.AppliedAnnotation] != ""
-	return applied && !ptr.Deref(j.Spec.Suspend, false) || s.StartTime != nil || s.Active > 0 || s.Succeeded > 0 || s.Failed > 0
+	started := s.StartTime != nil && !is(j, batchv1.JobSuspended) // clusters up to 1.35 keep the time of the start
+	return applied && !ptr.Deref(j.Spec.Suspend, false) || started || s.Active > 0 || s.Succeeded > 0 || s.Failed > 0
 }
 
 // jobEnded says that it is complete, or has failed: nothing changes that any more.
@@ -96,13 +97,15 @@ func summariseJob(obj ctrlclient.Object, view View) {
 		if j == nil || j.DeletionTimestamp != nil || !l.Assigned {
 			continue
 		}
-		*s = *j.Status.DeepCopy()
-		s.UncountedTerminatedPods = nil // what its controller has yet to do there
-		if l.Lost && !jobEnded(j) {
-			s.Ready = ptr.To[int32](0)
+		if jobObserved(j) { // else its controller has said nothing yet, not that it is not suspended any more
+			*s = *j.Status.DeepCopy()
+			s.UncountedTerminatedPods = nil // what its controller has yet to do there
+			if l.Lost && !jobEnded(j) {
+				s.Ready = ptr.To[int32](0)
+			}
+			s.Conditions = slices.DeleteFunc(s.Conditions, func(c batchv1.JobCondition) bool { return isOurs(string(c.Type)) })
+			fitJob(before, root)
 		}
-		s.Conditions = slices.DeleteFunc(s.Conditions, func(c batchv1.JobCondition) bool { return isOurs(string(c.Type)) })
-		fitJob(before, root)
 		if l.Refused != nil && l.Refused.Reason == workloadv1alpha1.RefusedGone && !jobEnded(root) {
 			failJob(root, fmt.Sprintf("cluster %q: %s", l.Cluster, l.Refused.Message), metav1.NewTime(view.Now))
 		}
