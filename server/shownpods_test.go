@@ -361,6 +361,9 @@ func (s *showing) makeStatefulSets(t *testing.T) *appsv1.StatefulSet {
 func (s *showing) checkForgedRows(t *testing.T) {
 	t.Helper()
 	s.makeNamespace(t, shop, "other")
+	if _, err := s.shop.CoreV1().ServiceAccounts("other").Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
 	for name, in := range map[string]string{"of-east": inEast, "of-none": ""} {
 		_, err := s.shop.CoreV1().Pods("other").Create(t.Context(), &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{workloadv1alpha1.MirrorLabel: string(east)}, Annotations: map[string]string{workloadv1alpha1.MirrorNamespaceAnnotation: in}},

@@ -39,7 +39,7 @@ func (s shownStatuses) Update(_ context.Context, pod ctrlclient.Object, _ ...ctr
 }
 
 func (s *shownTo) List(_ context.Context, list ctrlclient.ObjectList, _ ...ctrlclient.ListOption) error {
-	list.(*corev1.PodList).Items = s.pods
+	list.(*corev1.PodList).Items = (&corev1.PodList{Items: s.pods}).DeepCopy().Items
 	return nil
 }
 
