@@ -213,7 +213,11 @@ func renderPolicy(namespace, name, workspace string, target types.UID, pods meta
 
 // maxUnselected bounds the policies that let in the default. Selectors of one label each, or of labels of which one is common to
 // all, need a policy or two; n selectors of two labels that have nothing in common need two to the power of n.
-const maxUnselected = 64
+// maxTerms bounds what a look at a namespace's policies costs: nobody's policies are to keep a cluster's workers from all others.
+const (
+	maxUnselected = 64
+	maxTerms      = 512 // labels, expressions and their values, in all different selectors
+)
 
 // constraint is what a pod's label of one key has to be: absent, or one of in, or none of not; present if exists is set.
 type constraint struct {
@@ -224,26 +228,38 @@ type constraint struct {
 // constraints are those of a selector by their keys; all have to hold.
 type constraints map[string]constraint
 
-// unselected returns selectors that together select exactly the pods that none of selected does; ok is false if they are too many.
+// unselected returns selectors that together select exactly the pods that none of selected does; ok is false if they are too many,
+// or too many to find. The order of selected does not matter.
 func unselected(selected []metav1.LabelSelector) (rest []metav1.LabelSelector, ok bool) {
+	different, ok := distinct(selected)
+	if !ok {
+		return nil, false
+	}
 	all := []constraints{{}}
-	for _, s := range selected {
-		if len(s.MatchLabels)+len(s.MatchExpressions) > maxUnselected {
-			return nil, false
+	for _, s := range different {
+		against := contradictions(s)
+		var next, others []constraints
+		for _, have := range all { // one that s selects nothing of stays as it is: all else that it led to would be a part of it
+			if slices.ContainsFunc(against, func(c contradiction) bool { return have[c.key].implies(c.constraint) }) {
+				next = append(next, have)
+			} else {
+				others = append(others, have)
+			}
 		}
-		var next []constraints
-		for _, have := range all {
-			for key, c := range contradictions(s) {
-				if with, possible := have[key].and(c); possible {
-					one := maps.Clone(have)
-					one[key] = with
-					next = absorb(next, one)
+		for _, have := range others {
+			for _, c := range against {
+				with, possible := have[c.key].and(c.constraint)
+				if !possible {
+					continue
+				}
+				one := maps.Clone(have)
+				one[c.key] = with
+				if next = absorb(next, one); len(next) > maxUnselected {
+					return nil, false
 				}
 			}
 		}
-		if all = next; len(all) > maxUnselected {
-			return nil, false
-		}
+		all = next
 	}
 	for _, one := range all {
 		rest = append(rest, one.selector())
@@ -252,27 +268,56 @@ func unselected(selected []metav1.LabelSelector) (rest []metav1.LabelSelector, o
 	return rest, true
 }
 
-// contradictions are what a pod has to be one of not to be selected; nothing if the selector selects all.
-func contradictions(s metav1.LabelSelector) func(yield func(string, constraint) bool) {
-	return func(yield func(string, constraint) bool) {
-		for key, value := range s.MatchLabels {
-			if !yield(key, constraint{not: []string{value}}) {
-				return
-			}
-		}
-		for _, e := range s.MatchExpressions {
-			values := slices.Compact(slices.Sorted(slices.Values(e.Values)))
-			c := map[metav1.LabelSelectorOperator]constraint{
-				metav1.LabelSelectorOpIn:           {not: values},
-				metav1.LabelSelectorOpNotIn:        {exists: true, in: values},
-				metav1.LabelSelectorOpExists:       {absent: true},
-				metav1.LabelSelectorOpDoesNotExist: {exists: true},
-			}[e.Operator]
-			if !yield(e.Key, c) {
-				return
-			}
-		}
+// distinct returns the selectors without their equals, the shortest first: they leave the least to look at. ok is false if they
+// have more than maxTerms.
+func distinct(selectors []metav1.LabelSelector) (different []metav1.LabelSelector, ok bool) {
+	type measured struct {
+		metav1.LabelSelector
+		text  string
+		terms int
 	}
+	var all []measured
+	for _, s := range selectors {
+		terms := len(s.MatchLabels)
+		for _, e := range s.MatchExpressions {
+			terms += 1 + len(e.Values)
+		}
+		if terms > maxTerms {
+			return nil, false
+		}
+		all = append(all, measured{s, s.String(), terms})
+	}
+	slices.SortFunc(all, func(a, b measured) int { return cmp.Or(cmp.Compare(a.terms, b.terms), cmp.Compare(a.text, b.text)) })
+	all = slices.CompactFunc(all, func(a, b measured) bool { return a.text == b.text })
+	terms := 0
+	for _, s := range all {
+		terms += s.terms
+		different = append(different, s.LabelSelector)
+	}
+	return different, terms <= maxTerms
+}
+
+// contradiction is what a pod's label of one key has to be for one requirement of a selector not to hold.
+type contradiction struct {
+	key string
+	constraint
+}
+
+// contradictions are what a pod has to be one of not to be selected; nothing if the selector selects all.
+func contradictions(s metav1.LabelSelector) (all []contradiction) {
+	for _, key := range slices.Sorted(maps.Keys(s.MatchLabels)) {
+		all = append(all, contradiction{key, constraint{not: []string{s.MatchLabels[key]}}})
+	}
+	for _, e := range s.MatchExpressions {
+		values := slices.Compact(slices.Sorted(slices.Values(e.Values)))
+		all = append(all, contradiction{e.Key, map[metav1.LabelSelectorOperator]constraint{
+			metav1.LabelSelectorOpIn:           {not: values},
+			metav1.LabelSelectorOpNotIn:        {exists: true, in: values},
+			metav1.LabelSelectorOpExists:       {absent: true},
+			metav1.LabelSelectorOpDoesNotExist: {exists: true},
+		}[e.Operator]})
+	}
+	return all
 }
 
 // and is what holds if both hold; possible is false if both cannot.
@@ -349,10 +394,16 @@ func (c constraints) selector() (s metav1.LabelSelector) {
 	return s
 }
 
+// contains says whether v is in sorted.
+func contains(sorted []string, v string) bool {
+	_, found := slices.BinarySearch(sorted, v)
+	return found
+}
+
 func intersection(a, b []string) []string {
-	return slices.DeleteFunc(slices.Clone(a), func(v string) bool { return !slices.Contains(b, v) })
+	return slices.DeleteFunc(slices.Clone(a), func(v string) bool { return !contains(b, v) })
 }
 
 func lacking(a, b []string) []string {
-	return slices.DeleteFunc(slices.Clone(a), func(v string) bool { return slices.Contains(b, v) })
+	return slices.DeleteFunc(slices.Clone(a), func(v string) bool { return contains(b, v) })
 }

@@ -109,6 +109,55 @@ func TestUnselectedIsBounded(t *testing.T) {
 	}
 }
 
+// TestUnselectedCostsLittle: whatever a tenant writes, a look at it costs some milliseconds, since everybody's leaves wait for it.
+func TestUnselectedCostsLittle(t *testing.T) {
+	many := func(n int, selector func(i int) metav1.LabelSelector) (selected []metav1.LabelSelector) {
+		for i := range n {
+			selected = append(selected, selector(i))
+		}
+		return selected
+	}
+	wide := func(prefix string, labelled int) metav1.LabelSelector {
+		s := metav1.LabelSelector{MatchLabels: labels.Set{}}
+		for i := range labelled {
+			s.MatchLabels[fmt.Sprint(prefix, i)] = "v"
+		}
+		return s
+	}
+	in := func(key string, from, values int) metav1.LabelSelector {
+		e := metav1.LabelSelectorRequirement{Key: key, Operator: metav1.LabelSelectorOpIn}
+		for i := range values {
+			e.Values = append(e.Values, fmt.Sprint("v", from+i))
+		}
+		return metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{e}}
+	}
+	apart := many(6, func(i int) metav1.LabelSelector { return wide(fmt.Sprint("apart", i, "-"), 2) })
+	for name, tc := range map[string]struct {
+		selected []metav1.LabelSelector
+		ok       bool
+	}{
+		"two wide ones apart": {many(2, func(i int) metav1.LabelSelector { return wide(fmt.Sprint("w", i, "-"), 64) }), false},
+		"a hundred alike":     {many(100, func(int) metav1.LabelSelector { return wide("w", 64) }), true},
+		"one value varied": {many(100, func(i int) metav1.LabelSelector {
+			s := wide("w", 64)
+			s.MatchLabels["w0"] = fmt.Sprint("v", i)
+			return s
+		}), false},
+		"five hundred keys beside sixty-four":   {append(many(500, func(i int) metav1.LabelSelector { return wide(fmt.Sprint("k", i), 1) }), apart...), true},
+		"five hundred values beside sixty-four": {append(many(250, func(i int) metav1.LabelSelector { return in("app", i, 1) }), apart...), true},
+		"a thousand keys":                       {many(1000, func(i int) metav1.LabelSelector { return wide(fmt.Sprint("k", i), 1) }), false},
+		"a thousand values":                     {many(2, func(i int) metav1.LabelSelector { return in("app", i, 1000) }), false},
+		"pairs in a circle": {many(250, func(i int) metav1.LabelSelector {
+			return metav1.LabelSelector{MatchLabels: labels.Set{fmt.Sprint("k", i%7): "v", fmt.Sprint("k", (i+1+i/7)%7): fmt.Sprint("v", i/7)}}
+		}), false},
+	} {
+		var ok bool
+		if allocations := testing.AllocsPerRun(1, func() { _, ok = unselected(tc.selected) }); allocations > 50_000 || ok != tc.ok {
+			t.Errorf("%s: %v after %.0f allocations, want %v after 50000 at most", name, ok, allocations, tc.ok)
+		}
+	}
+}
+
 // TestFloor: whatever the user's policies select, one policy selects all pods, so that none is open, and what is let in by default is
 // this workspace and what is of none.
 func TestFloor(t *testing.T) {
