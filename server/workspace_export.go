@@ -10,11 +10,13 @@ import (
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/util/compatibility"
+	"k8s.io/client-go/kubernetes/scheme"
 	basecompatibility "k8s.io/component-base/compatibility"
 	"k8s.io/klog/v2"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
@@ -70,8 +72,23 @@ func exported(row storage.PlainRow) (bool, error) {
 		return false, fmt.Errorf("it holds %s %q", row.Resource.Resource, row.Key)
 	case notExported.Has(row.Resource):
 		return false, nil
+	case row.Prefix == podsPrefix:
+		shown, err := isShown(row.Value)
+		return !shown, err
 	}
 	return row.Resource != schema.GroupResource{Resource: "configmaps"} || !strings.HasSuffix(row.Key, "/"+rootCAConfigMap), nil
+}
+
+// podsPrefix is where pods are stored.
+const podsPrefix = "/pods"
+
+// isShown says whether a stored pod shows one of a physical cluster: it is of the moment, and nobody would end it elsewhere.
+func isShown(stored []byte) (bool, error) {
+	pod := &corev1.Pod{}
+	if _, _, err := scheme.Codecs.UniversalDeserializer().Decode(stored, nil, pod); err != nil {
+		return false, fmt.Errorf("this server cannot read a pod: %w", err)
+	}
+	return pod.Labels[workloadv1alpha1.MirrorLabel] != "", nil
 }
 
 // kubernetesVersion is the version of the API that is served, as 1.36.

@@ -192,6 +192,11 @@ func (i *workspaceImport) check(ctx context.Context) error {
 	}
 	trial := lcctx.NewName() // where the rows would be, were this in earnest
 	if err := i.file.Rows(func(at int64, row workspacefile.Row) error {
+		if row.Prefix == podsPrefix && !row.Custom { // earlier versions exported them
+			if shown, err := isShown(row.Value); shown || err != nil {
+				return err
+			}
+		}
 		ready, err := i.ready(ctx, trial, row)
 		if err != nil {
 			return err

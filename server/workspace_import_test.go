@@ -4,9 +4,17 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/kubernetes/pkg/apis/apps"
 	"k8s.io/kubernetes/pkg/apis/batch"
+
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	"atoll.dev/atoll/server/storage"
 )
 
 // TestOwnersFirst: the garbage collector deletes what names an owner that is not there yet.
@@ -41,5 +49,20 @@ func TestImportedJobIsNotDoneAgain(t *testing.T) {
 	deployment := &apps.Deployment{Status: apps.DeploymentStatus{Replicas: 1}}
 	if err := withoutTraces(apps.Resource("deployments"), deployment); err != nil || deployment.Status.Replicas != 0 {
 		t.Errorf("a Deployment has %+v, %v: nothing of it runs yet", deployment.Status, err)
+	}
+}
+
+// TestShownPodsStayBehind: nobody would end what they show, were they in another workspace.
+func TestShownPodsStayBehind(t *testing.T) {
+	for labels, want := range map[string]bool{"": true, workloadv1alpha1.MirrorLabel: false} {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web", Labels: map[string]string{labels: "mirroreast"}}}
+		stored, err := runtime.Encode(scheme.Codecs.LegacyCodec(corev1.SchemeGroupVersion), pod)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := exported(storage.PlainRow{Resource: schema.GroupResource{Resource: "pods"}, Prefix: podsPrefix, Key: "front/web", Value: stored})
+		if err != nil || got != want {
+			t.Errorf("a pod with the label %q is exported: %v, %v, want %v", labels, got, err, want)
+		}
 	}
 }

@@ -114,8 +114,8 @@ func selectedBy(policy *unstructured.Unstructured) ([]metav1.LabelSelector, erro
 
 func tooManyPolicies(namespace string) *refusal {
 	return &refusal{"TooManyPolicies", fmt.Sprintf(
-		"with this one, the pods of namespace %s that no NetworkPolicy selects would take more than %d selectors to name: select pods by one label, or by labels of which one is common to all policies",
-		namespace, maxUnselected)}
+		"with this one, the pods of namespace %s that no NetworkPolicy selects would take more than %d selectors to name, or all policies there have more than %d labels and values: select pods by one label, or by labels of which one is common to all policies",
+		namespace, maxUnselected, maxTerms)}
 }
 
 // roomFor says why a workspace's policy cannot be there beside the others of its namespace; nil if it can.
@@ -216,7 +216,7 @@ func renderPolicy(namespace, name, workspace string, target types.UID, pods meta
 // maxTerms bounds what a look at a namespace's policies costs: nobody's policies are to keep a cluster's workers from all others.
 const (
 	maxUnselected = 64
-	maxTerms      = 512 // labels, expressions and their values, in all different selectors
+	maxTerms      = 128 // labels, expressions and their values, in all different selectors
 )
 
 // constraint is what a pod's label of one key has to be: absent, or one of in, or none of not; present if exists is set.

