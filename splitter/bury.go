@@ -178,6 +178,18 @@ func (c *Controller) hasLeft(ctx context.Context, s *source, root client.Key, se
 	if seen == nil || seen.Name == "" {
 		return c.terminating(ctx, root.Cluster)
 	}
+	live, err := c.livePlacement(ctx, s, root)
+	switch {
+	case err != nil:
+		return false, err
+	case live != nil:
+		return live.UID == seen.UID && !slices.ContainsFunc(placed(live), func(m logicalcluster.Name) bool { return slices.Contains(mirrors, m) }), nil
+	}
+	return c.terminating(ctx, root.Cluster)
+}
+
+// livePlacement reads, uncached, the Placement that decides for a root, its own or its namespace's; nil if there is none.
+func (c *Controller) livePlacement(ctx context.Context, s *source, root client.Key) (*placementv1alpha1.Placement, error) {
 	for _, name := range placementNames(s, root) {
 		live := &placementv1alpha1.Placement{}
 		err := c.clients.Objects.Get(client.In(ctx, root.Cluster), types.NamespacedName{Name: name}, live)
@@ -185,11 +197,11 @@ func (c *Controller) hasLeft(ctx context.Context, s *source, root client.Key, se
 			continue
 		}
 		if err != nil {
-			return false, fmt.Errorf("read placement %s|%s before a leaf is deleted: %w", root.Cluster, name, err)
+			return nil, fmt.Errorf("read placement %s|%s before a leaf is made or deleted: %w", root.Cluster, name, err)
 		}
-		return live.UID == seen.UID && !slices.ContainsFunc(placed(live), func(m logicalcluster.Name) bool { return slices.Contains(mirrors, m) }), nil
+		return live, nil
 	}
-	return c.terminating(ctx, root.Cluster)
+	return nil, nil
 }
 
 func (c *Controller) terminating(ctx context.Context, workspace logicalcluster.Name) (bool, error) {

@@ -163,7 +163,7 @@ func planCopySites(sites []*copySite, hash string) map[string]CopyStep {
 	for i, st := range sites {
 		copies[i] = Copy{
 			Name: string(st.mirror), Assigned: st.assigned, Barred: st.barred, Exists: st.leaf != nil,
-			Deleting: st.leaf != nil && (st.old || st.leaf.GetDeletionTimestamp() != nil),
+			Deleting: st.leaf != nil && !st.lives(),
 			Serves:   !st.lost && !st.observed && st.isCurrent(hash) && leafView(st.leaf).Serves(),
 			Needed:   st.needed,
 		}

@@ -10,10 +10,8 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
@@ -207,7 +205,7 @@ func planSites(p *placementv1alpha1.Placement, sites []*copySite) SinglePlan {
 	for i, st := range sites {
 		singles[i] = Single{
 			Name: string(st.mirror), Assigned: st.assigned && (st.weight > 0 || !weighs), Weight: st.weight, Barred: st.barred, Unheard: st.lost || st.observed,
-			Exists: st.leaf != nil, Deleting: st.leaf != nil && (st.old || st.leaf.GetDeletionTimestamp() != nil),
+			Exists: st.leaf != nil, Deleting: st.leaf != nil && !st.lives(),
 			Stays: st.stays != nil && p.Name != "",
 		}
 	}
@@ -279,18 +277,8 @@ func (c *Controller) isDecision(ctx context.Context, s *source, root client.Key,
 	if seen.Name == "" {
 		return c.terminating(ctx, root.Cluster)
 	}
-	for _, name := range placementNames(s, root) {
-		live := &placementv1alpha1.Placement{}
-		err := c.clients.Objects.Get(client.In(ctx, root.Cluster), types.NamespacedName{Name: name}, live)
-		if apierrors.IsNotFound(err) {
-			continue
-		}
-		if err != nil {
-			return false, fmt.Errorf("read placement %s|%s before a leaf is made or deleted: %w", root.Cluster, name, err)
-		}
-		return decisionOf(live) == decisionOf(seen), nil
-	}
-	return false, nil
+	live, err := c.livePlacement(ctx, s, root)
+	return live != nil && decisionOf(live) == decisionOf(seen), err
 }
 
 // singleShares is what the clusters are to run in the end: one of them all of it. What stays elsewhere all of them lack.

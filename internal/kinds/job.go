@@ -103,7 +103,6 @@ func summariseJob(obj ctrlclient.Object, view View) {
 			if l.Lost && !jobEnded(j) {
 				s.Ready = ptr.To[int32](0)
 			}
-			s.Conditions = slices.DeleteFunc(s.Conditions, func(c batchv1.JobCondition) bool { return isOurs(string(c.Type)) })
 			fitJob(before, root)
 		}
 		if l.Refused != nil && l.Refused.Reason == workloadv1alpha1.RefusedGone && !jobEnded(root) {

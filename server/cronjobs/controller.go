@@ -136,8 +136,8 @@ func (c *Controller) handle(ctx context.Context, key client.Key) (time.Duration,
 		return 0, fmt.Errorf("list the Jobs of CronJob %s: %w", key, err)
 	}
 	now := c.clock.Now()
-	todo := decide(cron, jobs, c.changed(key), now)
-	again, err := c.carryOut(ctx, cron, todo, now)
+	decided := decide(cron, jobs, c.changed(key), now)
+	again, err := c.carryOut(ctx, cron, decided, now)
 	if err != nil {
 		return 0, fmt.Errorf("CronJob %s: %w", key, err)
 	}
@@ -160,22 +160,22 @@ func (c *Controller) controlledBy(ctx context.Context, cron *batchv1.CronJob) ([
 }
 
 // carryOut does what was decided, and says when to look again.
-func (c *Controller) carryOut(ctx context.Context, cron *batchv1.CronJob, todo decision, now time.Time) (again time.Duration, err error) {
-	if cron, err = c.write(ctx, cron, todo.status); err != nil {
+func (c *Controller) carryOut(ctx context.Context, cron *batchv1.CronJob, decided decision, now time.Time) (again time.Duration, err error) {
+	if cron, err = c.write(ctx, cron, decided.status); err != nil {
 		return 0, err
 	}
-	for _, e := range todo.events {
+	for _, e := range decided.events {
 		c.tell(ctx, cron, e)
 	}
-	if !todo.next.IsZero() {
-		again = todo.next.Sub(now) + late
+	if !decided.next.IsZero() {
+		again = decided.next.Sub(now) + late
 	}
 	var failed error
-	for _, job := range todo.remove {
+	for _, job := range decided.remove {
 		failed = errors.Join(failed, c.remove(ctx, cron, job))
 	}
-	if !todo.run.IsZero() {
-		failed = errors.Join(failed, c.run(ctx, cron, todo))
+	if !decided.run.IsZero() {
+		failed = errors.Join(failed, c.run(ctx, cron, decided))
 	}
 	if isTheirs(failed) {
 		return refused, nil
@@ -189,24 +189,24 @@ func isTheirs(err error) bool {
 }
 
 // run makes the Job of a run, in the place of those that it replaces.
-func (c *Controller) run(ctx context.Context, cron *batchv1.CronJob, todo decision) error {
+func (c *Controller) run(ctx context.Context, cron *batchv1.CronJob, decided decision) error {
 	status := cron.Status.DeepCopy()
-	for _, job := range todo.replace {
+	for _, job := range decided.replace {
 		if err := c.remove(ctx, cron, job); err != nil {
 			return err
 		}
 		forget(status, job.UID)
 	}
-	job, err := c.clients.Kube.BatchV1().Jobs(cron.Namespace).Create(ctx, jobOf(cron, todo.run), metav1.CreateOptions{})
+	job, err := c.clients.Kube.BatchV1().Jobs(cron.Namespace).Create(ctx, jobOf(cron, decided.run), metav1.CreateOptions{})
 	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		return nil // the CronJob goes as well
 	}
 	if err != nil {
 		c.tell(ctx, cron, event{corev1.EventTypeWarning, "FailedCreate", fmt.Sprintf("Error creating job: %v", err)})
-		return fmt.Errorf("create its Job %s: %w", jobName(cron, todo.run), err)
+		return fmt.Errorf("create its Job %s: %w", jobName(cron, decided.run), err)
 	}
 	status.Active = append(status.Active, referTo(job))
-	status.LastScheduleTime = &metav1.Time{Time: todo.run}
+	status.LastScheduleTime = &metav1.Time{Time: decided.run}
 	if cron, err = c.write(ctx, cron, *status); err != nil {
 		return err
 	}
