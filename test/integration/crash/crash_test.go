@@ -279,7 +279,7 @@ func olderViews(w *world, t *testing.T, s subject, sc scenario, ref reference) {
 	r := w.begin(t, sc)
 	stale := 0
 	for i := range sc.steps {
-		before := w.revisions()
+		before := w.present()
 		r.step()
 		r.settle(ref)
 		restart := func(only string) (differ []string, lists int) {

@@ -34,8 +34,8 @@ type line struct {
 	counts func(write) bool
 	// crashAfter is the number of the write that is the last one; 0 never crashes.
 	crashAfter int
-	// older is the revision of each side that first lists show; empty shows the present.
-	older map[string]string
+	// older is what first lists show of each side; nil shows the present.
+	older map[string]past
 	// only is the one list that shows the past; empty is all of them.
 	only string
 	// filter withholds watch events, if it is not nil.
@@ -54,6 +54,13 @@ type line struct {
 	listed   map[string]bool
 	stale    []string // lists that were answered with something else than the present
 	faults   []error  // of this harness
+}
+
+// past is what a side was at one time.
+type past struct {
+	revision string
+	// lists are answers, in JSON, that no side gives of an earlier revision, by idOf.
+	lists map[string][]byte
 }
 
 // write is one mutating request, in the order of the line.
@@ -251,64 +258,77 @@ func (e end) olderList(req *http.Request) (*http.Response, error) {
 	if !first {
 		return e.next.RoundTrip(req)
 	}
-	ask := func(version, match string) (*http.Response, map[string]string, error) {
-		r := inJSON(req)
-		u := *r.URL
-		q := r.URL.Query()
-		q.Del("resourceVersion")
-		if version != "" {
-			q.Set("resourceVersion", version)
-			q.Set("resourceVersionMatch", match)
-		}
-		u.RawQuery = q.Encode()
-		r.URL = &u
-		resp, err := e.next.RoundTrip(r)
-		if err != nil {
-			return nil, nil, err
-		}
-		body, err := io.ReadAll(resp.Body)
-		if err := errors.Join(err, resp.Body.Close()); err != nil {
-			return nil, nil, err
-		}
+	was := e.older[e.side]
+	resp, then, err := e.listOf(req, "")
+	now := then
+	if body, kept := was.lists[id]; err == nil && kept {
 		resp.Body, resp.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
-		if resp.StatusCode != http.StatusOK {
-			return resp, nil, fmt.Errorf("list %s at %q: %s: %s", id, version, resp.Status, body)
-		}
-		var list metav1.PartialObjectMetadataList
-		if err := json.Unmarshal(body, &list); err != nil {
-			return nil, nil, fmt.Errorf("list %s at %q: %w", id, version, err)
-		}
-		if version != "" && list.ResourceVersion != version {
-			return nil, nil, fmt.Errorf("list %s at %q is of %q", id, version, list.ResourceVersion)
-		}
-		if list.Continue != "" {
-			return nil, nil, fmt.Errorf("list %s has more than a page", id)
-		}
-		versions := map[string]string{}
-		for _, o := range list.Items {
-			versions[string(o.UID)] = o.ResourceVersion
-		}
-		return resp, versions, nil
+		then, err = versionsOf(body, "")
+	} else if err == nil {
+		resp, then, err = e.listOf(req, was.revision)
 	}
-	_, now, err := ask("", "")
-	if err == nil {
-		var resp *http.Response
-		var then map[string]string
-		if resp, then, err = ask(e.older[e.side], string(metav1.ResourceVersionMatchExact)); err == nil {
-			if different(then, now) {
-				e.mu.Lock()
-				e.stale = append(e.stale, id)
-				e.mu.Unlock()
-			}
-			return resp, nil
+	if err != nil {
+		err = fmt.Errorf("list %s: %w", id, err)
+		if req.Context().Err() == nil {
+			e.mu.Lock()
+			e.faults = append(e.faults, err)
+			e.mu.Unlock()
 		}
+		return nil, err
 	}
-	if req.Context().Err() == nil {
+	if different(then, now) {
 		e.mu.Lock()
-		e.faults = append(e.faults, err)
+		e.stale = append(e.stale, id)
 		e.mu.Unlock()
 	}
-	return nil, err
+	return resp, nil
+}
+
+// listOf asks for a list as it was at a revision, or, if that is empty, as it is, and returns the versions of its objects by UID, too.
+func (e end) listOf(req *http.Request, revision string) (*http.Response, map[string]string, error) {
+	req = inJSON(req)
+	u := *req.URL
+	q := u.Query()
+	q.Del("resourceVersion")
+	if revision != "" {
+		q.Set("resourceVersion", revision)
+		q.Set("resourceVersionMatch", string(metav1.ResourceVersionMatchExact))
+	}
+	u.RawQuery = q.Encode()
+	req.URL = &u
+	resp, err := e.next.RoundTrip(req)
+	if err != nil {
+		return nil, nil, err
+	}
+	body, err := io.ReadAll(resp.Body)
+	if err := errors.Join(err, resp.Body.Close()); err != nil {
+		return nil, nil, err
+	}
+	if resp.StatusCode != http.StatusOK {
+		return nil, nil, fmt.Errorf("at %q: %s: %s", revision, resp.Status, body)
+	}
+	resp.Body, resp.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+	versions, err := versionsOf(body, revision)
+	return resp, versions, err
+}
+
+// versionsOf reads the versions of a list's objects by UID, of a whole list, and of a revision, if it is not empty.
+func versionsOf(body []byte, revision string) (map[string]string, error) {
+	var list metav1.PartialObjectMetadataList
+	if err := json.Unmarshal(body, &list); err != nil {
+		return nil, err
+	}
+	if revision != "" && list.ResourceVersion != revision {
+		return nil, fmt.Errorf("at %q is of %q", revision, list.ResourceVersion)
+	}
+	if list.Continue != "" {
+		return nil, errors.New("it has more than a page")
+	}
+	versions := map[string]string{}
+	for _, o := range list.Items {
+		versions[string(o.UID)] = o.ResourceVersion
+	}
+	return versions, nil
 }
 
 // idOf is the same for equal lists and watches in all lives.

@@ -354,16 +354,21 @@ func goroutines(t testing.TB, names []string) []string {
 	return found
 }
 
-// revisions are where all sides stand.
-func (w *world) revisions() map[string]string {
+// present is what all sides are. Of the pods of mirrors, which are a view of workspaces' pods, the server lists no earlier revision
+// (docs/design/0007-pods.md), so those lists are part of it.
+func (w *world) present() map[string]past {
 	w.t.Helper()
 	list, err := w.clients.Kube.CoreV1().Namespaces().List(client.In(w.ctx, workspaces.Root), metav1.ListOptions{Limit: 1})
 	must(w.t, err)
-	all := map[string]string{hubSide: list.ResourceVersion}
+	all := map[string]past{hubSide: {list.ResourceVersion, map[string][]byte{}}}
 	for name, c := range w.fleet {
 		list, err := c.kube.CoreV1().Namespaces().List(w.ctx, metav1.ListOptions{Limit: 1})
 		must(w.t, err)
-		all[name] = list.ResourceVersion
+		all[name] = past{revision: list.ResourceVersion}
+		pods, err := w.clients.Kube.CoreV1().RESTClient().Get().Resource("pods").SetHeader("Accept", "application/json").
+			Do(client.In(w.ctx, w.mirror(name))).Raw()
+		must(w.t, err)
+		all[hubSide].lists[fmt.Sprintf("%s /clusters/%s/api/v1/pods", hubSide, w.mirror(name))] = pods
 	}
 	return all
 }
