@@ -31,6 +31,9 @@ func (k Key) String() string {
 	return string(k.Cluster) + "|" + k.Namespace + "/" + k.Name
 }
 
+// Tenant is the logical cluster: controllers handle the keys of each in turn.
+func (k Key) Tenant() string { return string(k.Cluster) }
+
 // ParseKey reads what Key.String writes.
 func ParseKey(s string) (Key, error) {
 	cluster, rest, ok := strings.Cut(s, "|")

@@ -28,7 +28,7 @@ const (
 type Reconcile[K comparable] func(ctx context.Context, key K) (again time.Duration, err error)
 
 // Queue holds the keys that wait for one controller. A key added while it waits is handled once; added while it is
-// handled, once more.
+// handled, once more. Keys that are Tenanted are handled in turns.
 type Queue[K comparable] struct {
 	name      string
 	reconcile Reconcile[K]
@@ -51,7 +51,14 @@ func NewWithClock[K comparable](name string, clk clock.PassiveClock, reconcile R
 		reconcile: reconcile,
 		keys: workqueue.NewTypedRateLimitingQueueWithConfig(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[K](firstBackoff, lastBackoff),
-			workqueue.TypedRateLimitingQueueConfig[K]{Name: name, Clock: timers}),
+			workqueue.TypedRateLimitingQueueConfig[K]{
+				DelayingQueue: workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[K]{
+					Name: name, Clock: timers,
+					Queue: workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[K]{
+						Name: name, Clock: timers, Queue: &tenants[K]{waiting: map[string][]K{}},
+					}),
+				}),
+			}),
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -93,5 +94,33 @@ func TestNoKeyWaitsForLong(t *testing.T) {
 				called(fmt.Sprintf("after %d hours", hour+1))
 			}
 		})
+	}
+}
+
+type tenantsKey struct{ tenant, name string }
+
+func (k tenantsKey) Tenant() string { return k.tenant }
+
+// A tenant with many keys, some of which come again at once, holds up nobody else.
+func TestTenantsTakeTurns(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	var got []string
+	var q *Queue[tenantsKey]
+	q = New("test", func(_ context.Context, key tenantsKey) (time.Duration, error) {
+		got = append(got, key.tenant+key.name)
+		if key.name == "again" && len(got) < 8 {
+			q.Add(key)
+		}
+		if q.Len() == 0 {
+			cancel()
+		}
+		return 0, nil
+	})
+	for _, key := range []tenantsKey{{"a", "1"}, {"a", "2"}, {"a", "again"}, {"a", "3"}, {"b", "1"}, {"c", "1"}, {"c", "2"}} {
+		q.Add(key)
+	}
+	q.Run(ctx, 1)
+	if want := []string{"a1", "b1", "c1", "a2", "c2", "aagain", "a3", "aagain"}; !slices.Equal(got, want) {
+		t.Errorf("handled %v, want %v", got, want)
 	}
 }

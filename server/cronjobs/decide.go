@@ -156,10 +156,13 @@ func (d *decision) schedule(c *batchv1.CronJob, jobs []*batchv1.Job, changed, no
 	case last.Before(earliest):
 		d.warn("MissSchedule", "Missed scheduled time to start a job: %s", last.UTC().Format(time.RFC1123Z))
 		return
-	case slices.ContainsFunc(jobs, func(job *batchv1.Job) bool { return job.Name == name }):
-		return // of this minute: schedules may be finer
+	case slices.ContainsFunc(jobs, func(job *batchv1.Job) bool { return job.Name == name }),
+		d.status.LastScheduleTime != nil && jobName(c, d.status.LastScheduleTime.Time) == name:
+		d.waitForMinuteAfter(last) // schedules may be finer
+		return
 	case c.Spec.ConcurrencyPolicy == batchv1.ForbidConcurrent && len(d.status.Active) > 0:
 		d.tell("JobAlreadyActive", "Not starting job because prior execution is running and concurrency policy is Forbid")
+		d.waitForMinuteAfter(last) // or for the end of that one, which is heard of
 		return
 	case c.Spec.ConcurrencyPolicy == batchv1.ReplaceConcurrent:
 		for _, job := range jobs {
@@ -172,6 +175,15 @@ func (d *decision) schedule(c *batchv1.CronJob, jobs []*batchv1.Job, changed, no
 		d.warn("TooManyMissedTimes", "too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew")
 	}
 	d.run = last
+	d.waitForMinuteAfter(last)
+}
+
+// waitForMinuteAfter puts off the next look to the first minute that may have a Job again: one every second for each CronJob that has
+// such a schedule would keep the workers from others.
+func (d *decision) waitForMinuteAfter(run time.Time) {
+	if minute := run.Truncate(time.Minute).Add(time.Minute); !d.next.IsZero() && d.next.Before(minute) {
+		d.next = minute
+	}
 }
 
 // around returns the last time of a schedule after since that is not after now, and the first after both; each zero if there is none.

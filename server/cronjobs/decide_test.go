@@ -170,6 +170,12 @@ func TestDecide(t *testing.T) {
 			"run 09:25:00; next 09:50:00; last 09:00:00"},
 		{"a minute has one Job", hourly(schedule("@every 30s")), []*batchv1.Job{job("09:00:00", ends(batchv1.JobComplete, "09:00:00"))}, "", "09:00:30",
 			"next 09:01:00; last 09:00:00; succeeded 09:00:30"},
+		{"also when that has gone already", hourly(schedule("@every 10s")), nil, "", "09:00:10", "next 09:01:00; last 09:00:00"},
+		{"nothing is looked at again before the next minute", hourly(schedule("@every 1s")), nil, "", "09:20:07",
+			"run 09:20:07; next 09:21:00; last 09:00:00; tells TooManyMissedTimes"},
+		{"nor while nothing may run", hourly(schedule("@every 1s"), policy(batchv1.ForbidConcurrent), active("09:00:00")), []*batchv1.Job{job("09:00:00")}, "", "09:20:07",
+			"next 09:21:00; active " + nine + "; last 09:00:00; tells JobAlreadyActive"},
+		{"but as often as its deadline lets it run", hourly(schedule("@every 7s"), deadline(1)), nil, "", "09:20:06", "next 09:20:11; last 09:00:00; tells MissSchedule"},
 
 		{"suspended", hourly(suspend), nil, "", "15:20:00", "last 09:00:00"},
 		{"deleted", hourly(deleted), nil, "", "15:20:00", "last 09:00:00"},

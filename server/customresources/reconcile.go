@@ -41,6 +41,9 @@ type key struct {
 // String is "cluster|name".
 func (k key) String() string { return string(k.cluster) + "|" + k.name }
 
+// Tenant is the logical cluster: the definitions of each are handled in turn.
+func (k key) Tenant() string { return string(k.cluster) }
+
 func keyOf(def *Definition) key { return key{clusterOf(def), def.Name} }
 
 // reconciler gives definitions the status they should have, and ends those that are deleted.

@@ -22,6 +22,9 @@ type identity struct {
 	uid             types.UID
 }
 
+// Tenant is the logical cluster: one with much garbage holds up none of the others.
+func (i identity) Tenant() string { return string(i.cluster) }
+
 // object is the metadata of an object that says what it owns and by whom it is owned.
 type object struct {
 	identity
