@@ -46,6 +46,8 @@ type resource[T object] struct {
 	validateUpdate func(ctx context.Context, obj, old T) field.ErrorList
 	// validateDelete returns an API error where an object must stay.
 	validateDelete func(ctx context.Context, obj T) error
+	// warn tells who creates an object what he might not expect of it.
+	warn func(ctx context.Context, obj T) []string
 
 	// sameSpec says whether two objects want the same.
 	sameSpec func(a, b T) bool

@@ -71,6 +71,7 @@ func workspaces() *resource[*tenancyv1alpha1.Workspace] {
 		prepareCreate:  prepareWorkspace,
 		prepareUpdate:  keepWorkspace,
 		validateCreate: validateNewWorkspace,
+		warn:           warnOfNoOwner,
 		validateUpdate: validateWorkspaceUpdate,
 
 		sameSpec:   func(a, b T) bool { return equality.Semantic.DeepEqual(a.Spec, b.Spec) },

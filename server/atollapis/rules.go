@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	corev1 "k8s.io/api/core/v1"
@@ -13,6 +14,7 @@ import (
 	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/authentication/serviceaccount"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
@@ -163,6 +165,16 @@ func prepareWorkspace(ctx context.Context, w *tenancyv1alpha1.Workspace) {
 		w.Annotations[tenancyv1alpha1.OwnerAnnotation] = forWhom
 	}
 	addFinalizer(w, tenancyv1alpha1.WorkspaceFinalizer)
+}
+
+// warnOfNoOwner tells who creates a workspace, and is somebody in its parent alone, that he cannot enter it.
+func warnOfNoOwner(ctx context.Context, w *tenancyv1alpha1.Workspace) []string {
+	u, ok := genericapirequest.UserFrom(ctx)
+	if !ok || len(u.GetExtra()[lcctx.UserExtra]) == 0 && !strings.HasPrefix(u.GetName(), serviceaccount.ServiceAccountUsernamePrefix) {
+		return nil
+	}
+	return []string{fmt.Sprintf("%s is known in this workspace alone and cannot enter workspace %q: only those can whom an initializer of its type, "+
+		"or an administrator of the server, gives a role there. Who is known everywhere is the owner of what he creates", u.GetName(), w.Name)}
 }
 
 // keepWorkspace keeps what an update of a user cannot change, so that manifests that lack it apply again and again.

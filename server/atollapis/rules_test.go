@@ -554,3 +554,23 @@ func TestAbandonFollowsTheDeletion(t *testing.T) {
 func in(ctx context.Context, mirror bool) context.Context {
 	return lcctx.WithCluster(ctx, lcctx.Cluster{Name: "somewhere", Mirror: mirror})
 }
+
+// Who is somebody in the parent alone makes a workspace that he cannot enter, and is told so.
+func TestNoOwnerIsToldOf(t *testing.T) {
+	alone := genericapirequest.WithUser(ann, &user.DefaultInfo{Name: "eve", Extra: map[string][]string{lcctx.UserExtra: {"abc"}}})
+	for reason, tc := range map[string]struct {
+		who  context.Context
+		want string
+	}{
+		"known everywhere":   {ann, ""},
+		"a ServiceAccount":   {as("system:serviceaccount:team:robot"), "system:serviceaccount:team:robot is known in this workspace alone"},
+		"of a certificate":   {alone, "eve is known in this workspace alone"},
+		"the server's own":   {system, ""},
+		"nearly one by name": {as("system:serviceaccounts-of-ann"), ""},
+	} {
+		told := strategyOf(workspaces()).WarningsOnCreate(tc.who, &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}})
+		if got := strings.Join(told, "; "); (got == "") != (tc.want == "") || !strings.Contains(got, tc.want) {
+			t.Errorf("%s: told %q, want %q", reason, got, tc.want)
+		}
+	}
+}

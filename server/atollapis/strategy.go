@@ -108,7 +108,12 @@ func (s strategy[T]) validateMeta(obj T) field.ErrorList {
 	return apimachineryvalidation.ValidateObjectMetaAccessor(obj, false, validName, field.NewPath("metadata"))
 }
 
-func (strategy[T]) WarningsOnCreate(context.Context, runtime.Object) []string { return nil }
+func (s strategy[T]) WarningsOnCreate(ctx context.Context, obj runtime.Object) []string {
+	if s.r.warn == nil {
+		return nil
+	}
+	return s.r.warn(ctx, obj.(T))
+}
 func (strategy[T]) WarningsOnUpdate(context.Context, runtime.Object, runtime.Object) []string {
 	return nil
 }
