@@ -174,6 +174,9 @@ func (c *Controller) onObject(k kinds.Kind, e change) {
 		c.pace.Wrote(namespace, "")
 		c.queue.Add(namespace)
 	}
+	if k.Stays != nil && c.staysBehind(e.old) != (!e.deleted && c.staysBehind(e.new)) {
+		c.besideWorkloads(root)
+	}
 	switch {
 	case k.MakesPods() && (e.deleted || ends(k, e.old, e.new)):
 		c.companionsIn(here.Cluster, here.Namespace, true)
@@ -274,6 +277,18 @@ func (c *Controller) companionsIn(mirror logicalcluster.Name, namespace string, 
 				continue
 			}
 			c.queue.Add(key{s.GVK.Kind, root})
+		}
+	}
+}
+
+// besideWorkloads asks for what goes where a workload of a root's namespace stays.
+func (c *Controller) besideWorkloads(root client.Key) {
+	for _, s := range c.sources {
+		if s.Goes != kinds.WithPlacement && s.Goes != kinds.WithNamespace && s.Goes != kinds.Copied {
+			continue
+		}
+		for _, o := range s.list(root.Cluster, root.Namespace) {
+			c.queue.Add(key{s.GVK.Kind, client.KeyOf(o)})
 		}
 	}
 }

@@ -25,7 +25,7 @@ import (
 type Copy struct {
 	// Name sorts and identifies the cluster.
 	Name string
-	// Assigned says that the Placement names the cluster.
+	// Assigned says that the Placement names the cluster, or that a workload of the namespace stays there.
 	Assigned bool
 	// Barred says that no leaf is made there: the cluster's syncer does not carry the kind.
 	Barred bool
@@ -98,7 +98,7 @@ func (c *Controller) copies(ctx context.Context, s *source, root ctrlclient.Obje
 	if err != nil {
 		return 0, err
 	}
-	sites := c.copySites(s, root, p, leaves, held)
+	sites := c.copySites(s, root, p, c.goesTo(s, rk, p), leaves, held)
 	steps := planCopySites(sites, hash)
 	if slices.ContainsFunc(sites, func(st *copySite) bool { return steps[string(st.mirror)].Delete }) {
 		// What is left is left for good: not because of what was so a moment ago.
@@ -107,7 +107,7 @@ func (c *Controller) copies(ctx context.Context, s *source, root ctrlclient.Obje
 		}
 		steps = planCopySites(sites, hash)
 	}
-	if c.tallyPlan(s, root, p, copyShares(sites)) {
+	if c.tallyPlan(s, root, p, copyShares(sites, placed(p))) {
 		defer c.askPlacement(key{s.GVK.Kind, rk}) // told with what is written now, as far as that is seen by then
 	}
 	again, err := c.carryOutCopies(ctx, s, root, sites, steps)
@@ -127,8 +127,7 @@ func (c *Controller) copies(ctx context.Context, s *source, root ctrlclient.Obje
 }
 
 // copySites gathers the clusters that a workload is in or goes to, sorted.
-func (c *Controller) copySites(s *source, root ctrlclient.Object, p *placementv1alpha1.Placement, leaves []ctrlclient.Object, held []logicalcluster.Name) (sites []*copySite) {
-	assigned := placed(p)
+func (c *Controller) copySites(s *source, root ctrlclient.Object, p *placementv1alpha1.Placement, assigned []logicalcluster.Name, leaves []ctrlclient.Object, held []logicalcluster.Name) (sites []*copySite) {
 	mirrors := slices.Clone(assigned)
 	for _, leaf := range leaves {
 		mirrors = append(mirrors, client.KeyOf(leaf).Cluster)
@@ -171,10 +170,10 @@ func planCopySites(sites []*copySite, hash string) map[string]CopyStep {
 	return PlanCopies(copies)
 }
 
-// copyShares is what the clusters are to run in the end: as many pods as each has fit nodes for.
-func copyShares(sites []*copySite) (shares []share) {
+// copyShares is what the clusters of a Placement are to run in the end: as many pods as each has fit nodes for.
+func copyShares(sites []*copySite, placed []logicalcluster.Name) (shares []share) {
 	for _, st := range sites {
-		if st.assigned {
+		if slices.Contains(placed, st.mirror) {
 			shares = append(shares, share{st.mirror, asItSays})
 		}
 	}

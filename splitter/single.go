@@ -130,7 +130,7 @@ func (c *Controller) single(ctx context.Context, s *source, root ctrlclient.Obje
 	if err != nil {
 		return 0, err
 	}
-	sites := c.copySites(s, root, p, leaves, held)
+	sites := c.copySites(s, root, p, placed(p), leaves, held)
 	plan := planSites(p, sites)
 	if startsOrStops(plan, sites) {
 		// Two at once would be for good: not because of what was so a moment ago.
@@ -138,7 +138,7 @@ func (c *Controller) single(ctx context.Context, s *source, root ctrlclient.Obje
 		if err != nil || !settled {
 			return lookAgain, err
 		}
-		sites = c.copySites(s, root, p, now, held)
+		sites = c.copySites(s, root, p, placed(p), now, held)
 		plan = planSites(p, sites)
 	}
 	gone := ""

@@ -24,24 +24,26 @@ import (
 )
 
 // whole puts a root that is not divided into every mirror that wants it, and takes it out of those that do not need it
-// any more. A Service follows its Placement; what workloads refer to follows them.
+// any more. A Service follows its Placement, and workloads that stay behind; what workloads refer to follows them.
 func (c *Controller) whole(ctx context.Context, s *source, k client.Key, root ctrlclient.Object, p *placementv1alpha1.Placement, leaves []ctrlclient.Object, held []logicalcluster.Name) (time.Duration, error) {
 	var mirrors []logicalcluster.Name
 	var err error
 	switch s.Goes {
 	case kinds.WithPlacement:
-		mirrors = c.carrying(ctx, s, root, placed(p), leaves)
+		mirrors = c.carrying(ctx, s, root, c.goesTo(s, k, p), leaves)
 		var shares []share
 		if s.WhyWithheld(root) == "" {
-			for _, mirror := range mirrors {
-				shares = append(shares, share{mirror: mirror})
+			for _, mirror := range placed(p) {
+				if slices.Contains(mirrors, mirror) {
+					shares = append(shares, share{mirror: mirror})
+				}
 			}
 		}
 		if c.tallyPlan(s, root, p, shares) {
 			defer c.askPlacement(key{s.GVK.Kind, k}) // told with what is written now, as far as that is seen by then
 		}
 	case kinds.WithNamespace:
-		mirrors = c.carrying(ctx, s, root, placedAny(c.informers.Placements.ByIndex(byPlacedNamespace, namespaceValue(k.Cluster, k.Namespace))), leaves)
+		mirrors = c.carrying(ctx, s, root, c.goesTo(s, k, p), leaves)
 	default:
 		if mirrors, err = c.referencing(ctx, s, k); err != nil {
 			return 0, err
@@ -219,6 +221,40 @@ func placedAny(placements []*placementv1alpha1.Placement) (mirrors []logicalclus
 	return slices.Compact(mirrors)
 }
 
+// goesTo returns the mirrors where a root goes by its Placement, nil if there is none. What is for the workloads of its namespace, or runs
+// beside them, goes also where one of them stays, as long as it does.
+func (c *Controller) goesTo(s *source, root client.Key, p *placementv1alpha1.Placement) []logicalcluster.Name {
+	mirrors := placed(p)
+	switch s.Goes {
+	case kinds.WithNamespace:
+		mirrors = placedAny(c.informers.Placements.ByIndex(byPlacedNamespace, namespaceValue(root.Cluster, root.Namespace)))
+	case kinds.WithPlacement, kinds.Copied:
+	default:
+		return mirrors
+	}
+	for _, of := range c.sources {
+		if of.Stays == nil {
+			continue
+		}
+		for _, leaf := range of.leavesOf(root.Cluster, root.Namespace) {
+			if mirror := client.KeyOf(leaf).Cluster; c.isMirror(mirror) && !slices.Contains(mirrors, mirror) && c.staysBehind(leaf) {
+				mirrors = append(mirrors, mirror)
+			}
+		}
+	}
+	return mirrors
+}
+
+// staysBehind says that a leaf, nil if there is none, runs on in a cluster that its Placement does not name.
+func (c *Controller) staysBehind(leaf ctrlclient.Object) bool {
+	if leaf == nil || leaf.GetDeletionTimestamp() != nil {
+		return false
+	}
+	s := c.sourceOf(leaf)
+	root, ok := rootOf(leaf)
+	return ok && s.WhyStays(leaf) != nil && !s.HasEnded(leaf) && !slices.Contains(placed(c.placement(s, root)), client.KeyOf(leaf).Cluster)
+}
+
 // referencing returns the mirrors where something is, or will be, that refers to an object.
 func (c *Controller) referencing(ctx context.Context, s *source, k client.Key) ([]logicalcluster.Name, error) {
 	users := c.referring(s, k)
@@ -237,7 +273,8 @@ func (c *Controller) referencing(ctx context.Context, s *source, k client.Key) (
 		case claims && c.isMirror(uk.Cluster):
 			mirrors = append(mirrors, uk.Cluster)
 		case uk.Cluster == k.Cluster && uk.Namespace == k.Namespace:
-			mirrors = append(mirrors, placed(c.placement(c.sourceOf(user), uk))...)
+			of := c.sourceOf(user)
+			mirrors = append(mirrors, c.goesTo(of, uk, c.placement(of, uk))...)
 		}
 	}
 	slices.Sort(mirrors)
@@ -355,7 +392,7 @@ func (c *Controller) ensureCompanions(ctx context.Context, root ctrlclient.Objec
 		var have ctrlclient.Object
 		if s.Goes != kinds.WhereReferenced { // which has a Placement of its own, perhaps
 			var ok bool
-			if have, ok = s.get(k); !ok || have.GetDeletionTimestamp() != nil || !slices.Contains(placed(c.placement(s, k)), mirror) {
+			if have, ok = s.get(k); !ok || have.GetDeletionTimestamp() != nil || !slices.Contains(c.goesTo(s, k, c.placement(s, k)), mirror) {
 				continue
 			}
 		}
@@ -411,9 +448,9 @@ func (c *Controller) needed(ctx context.Context, s *source, k client.Key, p *pla
 		return true, fmt.Errorf("list what may refer to %s %s: %w", s.GVK.Kind, k, err)
 	}
 	return slices.ContainsFunc(roots, func(o ctrlclient.Object) bool {
-		at := client.Key{Cluster: k.Cluster, Namespace: k.Namespace, Name: o.GetName()}
+		at, of := client.Key{Cluster: k.Cluster, Namespace: k.Namespace, Name: o.GetName()}, c.sourceOf(o)
 		return o.GetDeletionTimestamp() == nil && slices.Contains(needsOf(o), wanted) &&
-			slices.Contains(placed(c.placement(c.sourceOf(o), at)), lk.Cluster)
+			slices.Contains(c.goesTo(of, at, c.placement(of, at)), lk.Cluster)
 	}), nil
 }
 

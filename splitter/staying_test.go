@@ -1,0 +1,180 @@
+package splitter
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	"atoll.dev/atoll/client"
+	lcctx "atoll.dev/atoll/internal/logicalcluster"
+)
+
+// staying returns a StatefulSet and its leaf in east, which has its data there.
+func staying(t *testing.T) (root, leaf *appsv1.StatefulSet) {
+	root = &appsv1.StatefulSet{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "front", Name: "db", UID: "root", Generation: 1, Annotations: map[string]string{lcctx.Annotation: "shop"}},
+		Spec:       appsv1.StatefulSetSpec{Replicas: ptr.To[int32](2), ServiceName: "web"},
+	}
+	withClaims(root)
+	return root, statefulSetLeaf(t, root, mirrorEast, 2)
+}
+
+// spaceIn is the namespace that a mirror has for front: what is made in others is in one of another name.
+func spaceIn(mirror string) *corev1.Namespace {
+	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "front-" + mirror, UID: "space",
+		Labels:      map[string]string{workloadv1alpha1.WorkspaceLabel: "shop"},
+		Annotations: map[string]string{lcctx.Annotation: mirror, workloadv1alpha1.RootAnnotation: "/front"}}}
+}
+
+// agentWith returns a DaemonSet that refers to a ConfigMap.
+func agentWith(settings string) *appsv1.DaemonSet {
+	d := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: "front", Name: "agent", UID: "agent", Generation: 1, Annotations: map[string]string{lcctx.Annotation: "shop"}}}
+	d.Spec.Template.Spec.Containers = []corev1.Container{{Name: "agent", EnvFrom: []corev1.EnvFromSource{{
+		ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: settings}},
+	}}}}
+	return d
+}
+
+// TestBesideWhatStays: what is made after a move goes also where the data of a StatefulSet keeps that: what is for its pods, and what runs
+// beside them with all it needs.
+func TestBesideWhatStays(t *testing.T) {
+	service, _ := pair("Service", "web")
+	for name, tc := range map[string]struct {
+		without func(leaf *appsv1.StatefulSet) // makes it one that does not stay
+		want    bool
+	}{
+		"Data":      {want: true},
+		"NoData":    {without: func(leaf *appsv1.StatefulSet) { leaf.Spec.VolumeClaimTemplates = nil }},
+		"Tombstone": {without: func(leaf *appsv1.StatefulSet) { leaf.DeletionTimestamp = ptr.To(metav1.Now()) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root, leaf := staying(t)
+			if tc.without != nil {
+				tc.without(leaf)
+			}
+			agent, policy := agentWith("settings"), policyOf("shop", "front")
+			m := newMirrored(t, root, leaf, service.DeepCopyObject().(ctrlclient.Object), agent, policy, spaceIn(mirrorEast), placementOf("", "Placed", "mirror-west"))
+			for kind, o := range map[string]ctrlclient.Object{"Service": service, "NetworkPolicy": policy, "DaemonSet": agent} {
+				m.look(t, key{kind, client.KeyOf(o)})
+				made := m.sources[kind].New()
+				err := m.objects.Get(t.Context(), types.NamespacedName{Namespace: spaceIn(mirrorEast).Name, Name: o.GetName()}, made)
+				if err != nil && !apierrors.IsNotFound(err) {
+					t.Fatal(err)
+				}
+				if got := err == nil; got != tc.want {
+					t.Errorf("a %s is made in east: %v, want %v", kind, got, tc.want)
+				}
+			}
+			mirrors, err := m.referencing(t.Context(), m.sources["ConfigMap"], client.Key{Cluster: "shop", Namespace: "front", Name: "settings"})
+			if got := slices.Contains(mirrors, logicalcluster.Name(mirrorEast)); err != nil || got != tc.want {
+				t.Errorf("a ConfigMap of the DaemonSet goes to east: %v, %v; want %v", got, err, tc.want)
+			}
+		})
+	}
+}
+
+// TestWhatStaysHasItsService: a StatefulSet that stays and is changed has the Service that gives its pods their names before they are updated.
+func TestWhatStaysHasItsService(t *testing.T) {
+	service, _ := pair("Service", "web")
+	root, leaf := staying(t)
+	root.Generation, root.Spec.Template.Spec.Hostname = 2, "another"
+	m := newMirrored(t, root, leaf, service, spaceIn(mirrorEast), placementOf("", "Placed", "mirror-west"))
+	m.look(t, key{"StatefulSet", client.KeyOf(root)})
+	at := types.NamespacedName{Namespace: spaceIn(mirrorEast).Name, Name: "web"}
+	if err := m.objects.Get(t.Context(), at, &corev1.Service{}); err != nil {
+		t.Errorf("its Service: %v", err)
+	}
+	if err := m.objects.Get(t.Context(), ctrlclient.ObjectKeyFromObject(leaf), leaf); err != nil || leaf.Spec.Template.Spec.Hostname != "another" {
+		t.Errorf("the leaf is not updated: %v, %v", leaf.Spec.Template.Spec, err)
+	}
+}
+
+// TestLeavesAfterWhatStays: what is beside a StatefulSet that stays is there as long as that, by the last of its rollouts, and not longer.
+func TestLeavesAfterWhatStays(t *testing.T) {
+	for name, stays := range map[string]bool{"Stays": true, "Gone": false} {
+		t.Run(name, func(t *testing.T) {
+			nowhere := func() ctrlclient.Object {
+				p := placementOf("", "Nowhere")
+				p.Status.Conditions[0].ObservedGeneration = p.Generation
+				return p
+			}
+			objects := func(more ...ctrlclient.Object) []ctrlclient.Object {
+				root, leaf := staying(t)
+				if stays {
+					more = append(more, leaf)
+				}
+				return append(more, root, nowhere())
+			}
+			agent := agentWith("settings")
+			copied := daemonSetLeaf(t, agent, mirrorEast, appsv1.DaemonSetStatus{ObservedGeneration: 1, DesiredNumberScheduled: 2, UpdatedNumberScheduled: 2, NumberAvailable: 2})
+			m := newMirrored(t, objects(agent, copied)...)
+			m.look(t, key{"DaemonSet", client.KeyOf(agent)})
+			if err := m.objects.Get(t.Context(), ctrlclient.ObjectKeyFromObject(copied), copied); err != nil || (copied.DeletionTimestamp == nil) != stays {
+				t.Errorf("the DaemonSet is a tombstone since %v, %v; want none: %v", copied.DeletionTimestamp, err, stays)
+			}
+			told := &appsv1.DaemonSet{}
+			if err := m.objects.Get(t.Context(), ctrlclient.ObjectKeyFromObject(agent), told); err != nil {
+				t.Fatal(err)
+			}
+			if s := told.Status; stays && (s.UpdatedNumberScheduled != 2 || s.ObservedGeneration != 1) {
+				t.Errorf("the DaemonSet does not end its rollout: %+v", s)
+			}
+			service, whole := pair("Service", "web")
+			m = newMirrored(t, objects(service, whole)...)
+			m.look(t, key{"Service", client.KeyOf(service)})
+			if got := m.gone(t, whole); got == stays {
+				t.Errorf("the Service is gone: %v", got)
+			}
+		})
+	}
+}
+
+// TestStayingIsHeardOf: when a StatefulSet begins to stay where it is not placed, or does not any more, what goes with that is asked for.
+func TestStayingIsHeardOf(t *testing.T) {
+	service, _ := pair("Service", "web")
+	c := unrun(t)
+	for kind, o := range map[string]ctrlclient.Object{"Service": service, "NetworkPolicy": policyOf("shop", "front"), "DaemonSet": agentWith("settings")} {
+		c.sources[kind].list = func(cluster logicalcluster.Name, _ string) []ctrlclient.Object {
+			if cluster == "shop" {
+				return []ctrlclient.Object{o}
+			}
+			return nil
+		}
+	}
+	_, stays := staying(t)
+	ends := stays.DeepCopy()
+	ends.DeletionTimestamp = ptr.To(metav1.Now())
+	never := stays.DeepCopy()
+	delete(never.Annotations, workloadv1alpha1.AppliedAnnotation)
+	never.Status = appsv1.StatefulSetStatus{}
+	for name, tc := range map[string]struct {
+		change change
+		want   bool
+	}{
+		"Begins":  {change{old: never, new: stays}, true},
+		"Shown":   {change{new: stays}, true},
+		"Stays":   {change{old: stays, new: stays}, false},
+		"Ends":    {change{old: stays, new: ends}, true},
+		"Deleted": {change{old: stays, deleted: true}, true},
+		"Gone":    {change{old: ends, deleted: true}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			asked := c.asks(t, func() { c.onObject(c.sources["StatefulSet"].Kind, tc.change) })
+			for kind, name := range map[string]string{"Service": "web", "NetworkPolicy": "guard", "DaemonSet": "agent"} {
+				k := key{kind, client.Key{Cluster: "shop", Namespace: "front", Name: name}}
+				if got := slices.Contains(asked, k); got != tc.want {
+					t.Errorf("%s is asked for: %v, want %v", kind, got, tc.want)
+				}
+			}
+		})
+	}
+}
