@@ -24,6 +24,7 @@ import (
 	controlplaneapiserver "k8s.io/kubernetes/pkg/controlplane/apiserver"
 
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/internal/kinds"
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
 	"atoll.dev/atoll/server/admission"
@@ -49,6 +50,7 @@ func newBackend(etcd *clientv3.Client, factory serverstorage.StorageFactory, enc
 		Since: func(ctx context.Context, cluster logicalcluster.Name, cached bool) (metav1.Time, error) {
 			return since(lcctx.WithCluster(ctx, lcctx.Cluster{Name: cluster}), storedObjects{backend}, cached)
 		},
+		FiledBy: filedBy,
 		Overlay: shown.Overlay,
 		Listed:  listed, Limits: limits, Called: called,
 	})
@@ -56,6 +58,14 @@ func newBackend(etcd *clientv3.Client, factory serverstorage.StorageFactory, enc
 		return nil, nil, fmt.Errorf("open the storage: %w", err)
 	}
 	return backend, shown, nil
+}
+
+// filedBy: before the splitter starts or stops what runs in one cluster at a time, it looks for the leaves of that wherever they are.
+func filedBy(gr schema.GroupResource) string {
+	if k, ok := kinds.ByResource(gr); ok && k.Goes == kinds.Single {
+		return workloadv1alpha1.WorkspaceLabel
+	}
+	return ""
 }
 
 // since is when the logical cluster in ctx came to be; the zero time if there is none.

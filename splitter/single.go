@@ -250,7 +250,8 @@ func startsOrStops(plan SinglePlan, sites []*copySite) bool {
 	return startsAnew(plan, sites) || slices.ContainsFunc(sites, func(st *copySite) bool { return plan.Steps[string(st.mirror)].Delete })
 }
 
-// leavesNow reads the leaves of a root wherever they are, uncached. It says no if the Placement is not what the informer shows, or if
+// leavesNow reads the leaves of a root wherever they are, as of now: whoever is in their way may be in any cluster, also one that the Placement
+// named only for a moment. The server has them filed by their workspace, and looks at no others. It says no if the Placement is not what the informer shows, or if
 // a leaf is of a later generation than the root that it shows.
 func (c *Controller) leavesNow(ctx context.Context, s *source, root ctrlclient.Object, p *placementv1alpha1.Placement) (leaves []ctrlclient.Object, settled bool, err error) {
 	rk := client.KeyOf(root)

@@ -58,6 +58,9 @@ type Config struct {
 	// Overlay may put a layer over a resource's store; it sees keys that include the logical cluster, and contexts that
 	// name it. It may return nil. It lies above Shared.
 	Overlay func(schema.GroupResource) func(inner storage.Interface) storage.Interface
+	// FiledBy is a label of a resource by whose value its watch cache files objects, so that a list of all logical clusters by one value
+	// looks at no others. It may return the empty string, for none; nil means none for all.
+	FiledBy func(schema.GroupResource) (label string)
 	// Listed, if not nil, is told how many objects a list had.
 	Listed Listed
 	// Limits on what a logical cluster may have; the zero value is none, and nil is none for all. It is asked for each write, and
@@ -137,6 +140,7 @@ type Backend struct {
 	factory   serverstorage.StorageFactory
 	transform value.ResourceTransformers
 	uncached  func(schema.GroupResource) bool
+	filedBy   func(schema.GroupResource) string
 	shared    func(schema.GroupResource) []runtime.Object
 	since     func(ctx context.Context, cluster logicalcluster.Name, cached bool) (metav1.Time, error)
 	overlay   func(schema.GroupResource) func(storage.Interface) storage.Interface
@@ -174,6 +178,7 @@ func New(c Config) (*Backend, error) {
 		factory:   c.StorageFactory,
 		transform: c.Transformers,
 		uncached:  c.Uncached,
+		filedBy:   c.FiledBy,
 		shared:    c.Shared,
 		since:     c.Since,
 		overlay:   c.Overlay,

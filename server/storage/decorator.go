@@ -108,6 +108,10 @@ func (b *Backend) open(
 		if window == 0 {
 			window = storagebackend.DefaultEventsHistoryWindow
 		}
+		filedBy := ""
+		if b.filedBy != nil {
+			filedBy = b.filedBy(config.GroupResource)
+		}
 		feed := newFeed(lenient, config.GroupResource, newFunc, b.clock, window, &b.alike)
 		c, err := cacher.NewCacherFromConfig(cacher.Config{
 			Storage:             feed,
@@ -118,6 +122,7 @@ func (b *Backend) open(
 			KeyFunc:             cacheKey(resourcePrefix, keyFunc),
 			GetAttrsFunc:        withClusterField(attrs),
 			IndexerFuncs:        clusterIndex(),
+			Indexers:            labelIndex(filedBy),
 			NewFunc:             newFunc,
 			NewListFunc:         newListFunc,
 			Clock:               b.clock,
@@ -138,7 +143,7 @@ func (b *Backend) open(
 		feed.syncedTo.Store(&syncedTo)
 		delegator := cacher.NewCacheDelegator(c, layer)
 		entry.wait = c.Wait
-		layer = &dispatch{delegator}
+		layer = &dispatch{delegator, filedBy}
 		destroy = func() {
 			delegator.Stop()
 			feed.close()

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/client-go/tools/cache"
 
 	lc "atoll.dev/atoll/internal/logicalcluster"
 )
@@ -24,6 +25,15 @@ const clusterField = "kcp.cluster"
 // everything out.
 type dispatch struct {
 	storage.Interface
+	filedBy string // as Config.FiledBy has it
+}
+
+// GetList has the cacher look up what is filed by a label. It does so as of the revision that etcd has now, as for any list.
+func (d *dispatch) GetList(ctx context.Context, key string, opts storage.ListOptions, list runtime.Object) error {
+	if c, ok := lc.ClusterFrom(ctx); ok && c.Wildcard && d.filedBy != "" {
+		opts.Predicate.IndexLabels = []string{d.filedBy}
+	}
+	return d.Interface.GetList(ctx, key, opts, list)
 }
 
 func (d *dispatch) Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
@@ -47,6 +57,23 @@ func and(some, more fields.Selector) fields.Selector {
 // clusterIndex is the cacher's one trigger.
 func clusterIndex() storage.IndexerFuncs {
 	return storage.IndexerFuncs{clusterField: clusterToWatch}
+}
+
+// labelIndex files objects that have a label by its value; nil without one.
+func labelIndex(label string) *cache.Indexers {
+	if label == "" {
+		return nil
+	}
+	return &cache.Indexers{storage.LabelIndex(label): func(obj any) ([]string, error) {
+		object, err := meta.Accessor(obj)
+		if err != nil {
+			return nil, err
+		}
+		if value, ok := object.GetLabels()[label]; ok {
+			return []string{value}, nil
+		}
+		return nil, nil
+	}}
 }
 
 // clusterToWatch is the logical cluster whose watchers see an object; placeholders and fillers have none.

@@ -604,7 +604,7 @@ func TestNoOpUpdateWritesNothing(t *testing.T) {
 // wake it; on the wildcard it is told to leave out placeholders of unreadable rows, which have none.
 func TestWatchersAreFiledByCluster(t *testing.T) {
 	var seen storage.ListOptions
-	d := &dispatch{watchRecorder{opts: &seen}}
+	d := &dispatch{Interface: watchRecorder{opts: &seen}}
 	opts := storage.ListOptions{Predicate: storage.Everything}
 	if _, err := d.Watch(in("aa"), "/configmaps/aa", opts); err != nil {
 		t.Fatal(err)
