@@ -154,10 +154,17 @@ func (s *Syncer) watchPods() {
 	s.pods = newInformer(s.physical, podsGVR, nil, s.heardUnlessRefused(podsGVR), s.room)
 	s.shownPods.handle = func(old, now *unstructured.Unstructured) { s.queue.Add(keyOfPod(newest(old, now))) }
 	s.pods.handle = func(old, now *unstructured.Unstructured) {
-		if pod := newest(old, now); s.physical.hasNamespace(pod.GetNamespace()) {
-			s.queue.Add(keyOfPod(pod))
+		// Its namespace may be gone before it is told that the pod is.
+		if k := keyOfPod(newest(old, now)); s.physical.hasNamespace(k.namespace) || s.shows(k) {
+			s.queue.Add(k)
 		}
 	}
+}
+
+// shows says whether the mirror shows a pod of that name.
+func (s *Syncer) shows(k key) bool {
+	_, shown, _ := s.shownPods.GetByKey(k.cacheKey()) // a cache.Indexer never fails here
+	return shown
 }
 
 // runPods runs the informer of the physical cluster's pods, when it is known which namespaces are ours.

@@ -143,6 +143,26 @@ func TestThinPod(t *testing.T) {
 	}
 }
 
+// TestPodOfANamespaceThatWent: what is shown of a pod is looked at when the pod goes, though its namespace was gone before.
+func TestPodOfANamespaceThatWent(t *testing.T) {
+	s, err := New(Config{Name: "east", UID: "u", Mirror: &rest.Config{}, Physical: &rest.Config{}, Clock: clock.RealClock{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := testPod("a", "Running", "True")
+	s.pods.handle(pod, nil)
+	if n := s.queue.Len(); n != 0 {
+		t.Errorf("%d keys wait for a pod of nobody", n)
+	}
+	if err := s.shownPods.Add(shownOf("a", "Running", "True")); err != nil {
+		t.Fatal(err)
+	}
+	s.pods.handle(pod, nil)
+	if n := s.queue.Len(); n != 1 {
+		t.Errorf("%d keys wait, want that of the pod that is shown", n)
+	}
+}
+
 // TestPodsGoByAFreshRead: what a watch does not show is no ground to delete a pod, on either side.
 func TestPodsGoByAFreshRead(t *testing.T) {
 	const path = "/api/v1/namespaces/shop-1a/pods/web-abc-1"
