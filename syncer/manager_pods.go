@@ -10,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
@@ -19,19 +20,39 @@ import (
 // reasonPodUnheard is why a pod is not Ready that its physical cluster does not tell of.
 const reasonPodUnheard = "ClusterNotReady"
 
-func isReadyTarget(status workloadv1alpha1.SyncTargetStatus) bool {
-	return meta.IsStatusConditionTrue(status.Conditions, workloadv1alpha1.SyncTargetReady)
+// doubt returns why it is not known how the pods are that a physical cluster shows; "" if it is.
+func doubt(status workloadv1alpha1.SyncTargetStatus) string {
+	if ready := meta.FindStatusCondition(status.Conditions, workloadv1alpha1.SyncTargetReady); ready == nil || ready.Status != metav1.ConditionTrue {
+		return reasonPodUnheard + "/" + ptr.Deref(ready, metav1.Condition{}).Reason
+	}
+	return ""
 }
 
-// podsUnready says of the pods that a physical cluster shows that they are not Ready, as those of a lost Node. Its syncer tells what
-// they are when it can.
-func (m *Manager) podsUnready(ctx context.Context, mirror logicalcluster.Name) error {
-	return m.eachPod(ctx, mirror, func(in context.Context, pod *corev1.Pod) error {
+// doubtPods says of the pods that a physical cluster shows that they are not Ready, as those of a lost Node. Its syncer tells what
+// they are when it can. For one reason it is said once, and once more after a restart, since a crash may have left some out.
+func (m *Manager) doubtPods(ctx context.Context, mirror logicalcluster.Name, why string) error {
+	m.mu.Lock()
+	said := m.doubted[mirror] == why
+	if why == "" {
+		delete(m.doubted, mirror)
+	}
+	m.mu.Unlock()
+	if why == "" || said {
+		return nil
+	}
+	err := m.eachPod(ctx, mirror, func(in context.Context, pod *corev1.Pod) error {
 		if !unheard(&pod.Status, metav1.NewTime(m.config.Clock.Now())) {
 			return nil
 		}
 		return m.config.Clients.Objects.Status().Update(in, pod)
 	})
+	if err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.doubted[mirror] = why
+	return nil
 }
 
 // unheard makes a pod not Ready, and says whether it was Ready.
@@ -48,6 +69,9 @@ func unheard(status *corev1.PodStatus, now metav1.Time) (changed bool) {
 
 // forgetPods has nothing shown any more of a physical cluster that goes, or is given up.
 func (m *Manager) forgetPods(ctx context.Context, mirror logicalcluster.Name) error {
+	m.mu.Lock()
+	delete(m.doubted, mirror)
+	m.mu.Unlock()
 	return m.eachPod(ctx, mirror, func(in context.Context, pod *corev1.Pod) error {
 		return m.config.Clients.Objects.Delete(in, pod, ctrlclient.Preconditions{UID: &pod.UID})
 	})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -22,8 +23,9 @@ var errRefused = errors.New("refused")
 // shownTo is a client of a mirror that shows pods. Of the last one it says that it is gone.
 type shownTo struct {
 	ctrlclient.WithWatch
-	pods []corev1.Pod
-	done []string
+	pods  []corev1.Pod
+	lists int
+	done  []string
 }
 
 func (s *shownTo) Status() ctrlclient.SubResourceWriter { return shownStatuses{to: s} }
@@ -39,6 +41,7 @@ func (s shownStatuses) Update(_ context.Context, pod ctrlclient.Object, _ ...ctr
 }
 
 func (s *shownTo) List(_ context.Context, list ctrlclient.ObjectList, _ ...ctrlclient.ListOption) error {
+	s.lists++
 	list.(*corev1.PodList).Items = (&corev1.PodList{Items: s.pods}).DeepCopy().Items
 	return nil
 }
@@ -69,8 +72,12 @@ func TestPodsOfALostCluster(t *testing.T) {
 		}
 	}
 	s := &shownTo{pods: []corev1.Pod{pod("refused", corev1.ConditionTrue), pod("serves", corev1.ConditionTrue), pod("starts", corev1.ConditionFalse), pod("gone", corev1.ConditionTrue)}}
-	m := &Manager{config: ManagerConfig{Clients: &client.Clients{Objects: s}, Clock: clock.RealClock{}}}
-	for what, do := range map[string]func(context.Context, logicalcluster.Name) error{"not Ready": m.podsUnready, "gone": m.forgetPods} {
+	m := &Manager{config: ManagerConfig{Clients: &client.Clients{Objects: s}, Clock: clock.RealClock{}},
+		heard: map[logicalcluster.Name]time.Time{}, doubted: map[logicalcluster.Name]string{}}
+	notReady := func(ctx context.Context, mirror logicalcluster.Name) error {
+		return m.doubtPods(ctx, mirror, "NotReady")
+	}
+	for what, do := range map[string]func(context.Context, logicalcluster.Name) error{"not Ready": notReady, "gone": m.forgetPods} {
 		s.done = nil
 		if err := do(t.Context(), "mirror"); !errors.Is(err, errRefused) {
 			t.Errorf("%s: %v, want what one pod was refused for", what, err)
@@ -81,18 +88,42 @@ func TestPodsOfALostCluster(t *testing.T) {
 		}
 	}
 
-	// The status of the SyncTarget is not held up by a pod; and what a crash left Ready is made up for.
+	// The status of the SyncTarget is not held up by a pod; and what failed is tried again.
 	target := &workloadv1alpha1.SyncTarget{ObjectMeta: metav1.ObjectMeta{Name: "east"}, Status: workloadv1alpha1.SyncTargetStatus{
 		Mirror: "mirror", Conditions: []metav1.Condition{{Type: workloadv1alpha1.SyncTargetReady, Status: metav1.ConditionTrue}},
 	}}
+	twin := &workloadv1alpha1.SyncTarget{}
 	s.done = nil
 	for range 2 {
-		if _, err := m.tell(t.Context(), target, &workloadv1alpha1.SyncTarget{}, nil); !errors.Is(err, errRefused) {
+		if _, err := m.tell(t.Context(), target, twin, nil); !errors.Is(err, errRefused) {
 			t.Errorf("%v, want what one pod was refused for", err)
 		}
 	}
 	want := []string{"update east", "update serves", "update serves"}
 	if diff := cmp.Diff(want, s.done); diff != "" {
 		t.Errorf("requests (-want +got):\n%s", diff)
+	}
+
+	// What was said is not said again before there is another reason for it.
+	s.pods = s.pods[1:]
+	s.lists = 0
+	for i, p := range []*problem{nil, nil, {reason: "A"}, {reason: "A", message: "in other words"}, {reason: "B"}} {
+		if _, err := m.tell(t.Context(), target, twin, p); err != nil {
+			t.Fatal(err)
+		}
+		if want := []int{1, 1, 2, 2, 3}[i]; s.lists != want {
+			t.Errorf("%d: %d lists of the pods, want %d", i, s.lists, want)
+		}
+	}
+	m.heard["mirror"] = m.config.Clock.Now()
+	target.Status.ClusterUID, twin.Status.ClusterUID = "u", "u"
+	for i, ready := range []metav1.ConditionStatus{metav1.ConditionTrue, metav1.ConditionFalse} {
+		twin.Status.Conditions = []metav1.Condition{{Type: workloadv1alpha1.SyncTargetReady, Status: ready, Reason: "B"}}
+		if _, err := m.tell(t.Context(), target, twin, nil); err != nil {
+			t.Fatal(err)
+		}
+		if want := []int{3, 4}[i]; s.lists != want {
+			t.Errorf("Ready is %s: %d lists of the pods, want %d", ready, s.lists, want)
+		}
 	}
 }

@@ -330,11 +330,8 @@ func (m *Manager) tell(home context.Context, target, twin *workloadv1alpha1.Sync
 	if err := m.forgetConfirmation(home, target, twin); err != nil {
 		return 0, err
 	}
-	if isReadyTarget(status) {
-		return again, nil
-	}
-	// After the status, which no pod may hold up; and whenever it is so, so that it is made up for after a crash.
-	return again, m.podsUnready(home, logicalcluster.Name(target.Status.Mirror))
+	// After the status, which no pod may hold up.
+	return again, m.doubtPods(home, logicalcluster.Name(target.Status.Mirror), doubt(status))
 }
 
 // forgetConfirmation takes a confirmation of a restore away that has been used, so that it does not confirm the next too, or that came
