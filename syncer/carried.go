@@ -17,6 +17,8 @@ import (
 //	the hub does not know the kind         it has no leaves of it: not waited for, not carried
 //	the physical cluster refuses a list    not carried, and no trouble, unless there are leaves of it
 //	both can be watched                    carried
+//
+// Pods are carried the other way, so that it is known whether what is shown of them is how they are.
 
 func isCarriedByAll(gvr schema.GroupVersionResource) bool {
 	_, isKind := kinds.ByResource(gvr.GroupResource())
@@ -69,13 +71,22 @@ func (s *Syncer) carried() map[string]bool {
 			carried[resource] = true
 		}
 	}
+	switch pods := podsGVR.GroupResource().String(); {
+	case s.sees(podsGVR):
+		carried[pods] = true
+	case s.hides(podsGVR):
+		carried[pods] = false
+	}
 	return carried
 }
 
 // carriedResources returns what is carried, sorted, given what was told before: that holds for what is not known.
 func carriedResources(before []string, carried map[string]bool) (resources []string) {
+	all := []string{podsGVR.GroupResource().String()}
 	for _, k := range kinds.All {
-		resource := k.GVR.GroupResource().String()
+		all = append(all, k.GVR.GroupResource().String())
+	}
+	for _, resource := range all {
 		is, known := carried[resource]
 		if is || !known && slices.Contains(before, resource) {
 			resources = append(resources, resource)

@@ -2,6 +2,8 @@ package syncer
 
 import (
 	"errors"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"testing"
 
@@ -82,5 +84,64 @@ func TestBaseIsNeverOptional(t *testing.T) {
 	s.denied(deployments)(denied)
 	if len(s.blind()) != 1 || s.isDenied(deployments) || !slices.Equal(carriedResources(nil, s.carried()), workloadv1alpha1.CarriedByAll) {
 		t.Errorf("blind are %v, and it carries %v", s.blind(), carriedResources(nil, s.carried()))
+	}
+}
+
+// TestPodsCarried: pods are said to be carried while what is shown of them is how they are; and while they are not, what was seen last
+// is not told.
+func TestPodsCarried(t *testing.T) {
+	denied := apierrors.NewForbidden(podsGVR.GroupResource(), "", errors.New("no role"))
+	carriedBefore := []string{"pods"}
+	for name, tc := range map[string]struct {
+		reason       string
+		before       []string
+		heard        []error
+		carried, saw bool
+	}{
+		"NotYet":       {reason: "nothing is known at the start"},
+		"NotYetAgain":  {reason: "after a restart, what was told holds", before: carriedBefore, carried: true},
+		"Watched":      {reason: "they are seen", heard: []error{nil}, carried: true, saw: true},
+		"Denied":       {reason: "an older ClusterRole", heard: []error{denied}},
+		"DeniedSince":  {reason: "the right was taken back", before: carriedBefore, heard: []error{nil, denied, denied}},
+		"AllowedSince": {reason: "the role was renewed", heard: []error{denied, nil}, carried: true, saw: true},
+		"Away":         {reason: "the heartbeat says that it is", before: carriedBefore, heard: []error{nil, errors.New("timeout")}, carried: true, saw: true},
+		"TooMany":      {reason: "the SyncTarget is not Ready", before: carriedBefore, heard: []error{nil, tooMuch("pods")}, carried: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			writes := 0
+			mirror := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				writes++
+				w.WriteHeader(http.StatusNotFound)
+			}))
+			defer mirror.Close()
+			s, err := New(Config{Name: "east", UID: "u", Mirror: &rest.Config{Host: mirror.URL}, Physical: &rest.Config{}, Clock: clock.RealClock{}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.gate.open(s.gate.begin(), fine)
+			for _, i := range []*informer{s.pods, s.shownPods} {
+				if err := i.queue.Replace(nil, "1"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := errors.Join(s.pods.Add(testPod("a", "Running", "True")), s.shownPods.Add(shownOf("a", "Running", "False"))); err != nil {
+				t.Fatal(err)
+			}
+			for _, err := range tc.heard {
+				s.heardUnlessRefused(podsGVR)(err)
+			}
+			if got := slices.Contains(carriedResources(tc.before, s.carried()), "pods"); got != tc.carried {
+				t.Errorf("%s: carried is %v", tc.reason, got)
+			}
+			if _, err := s.reconcilePod(t.Context(), keyOfPod(testPod("a", "", ""))); err != nil {
+				t.Fatal(err)
+			}
+			if told := writes > 0; told != tc.saw {
+				t.Errorf("%s: what was seen last is told: %v", tc.reason, told)
+			}
+			if waits := len(s.waiting.take()) > 0; waits == tc.saw {
+				t.Errorf("%s: it waits until they are seen: %v", tc.reason, waits)
+			}
+		})
 	}
 }

@@ -66,7 +66,7 @@ type Manager struct {
 	// running has the push Syncers, or what identifies a duplicate, by the UID of their SyncTarget.
 	running map[types.UID]*push
 	// doubted is why it was last said of the pods of a mirror that they are not Ready.
-	doubted map[logicalcluster.Name]string
+	doubted map[logicalcluster.Name]doubt
 }
 
 // push is one running Syncer, or what runs for a duplicate in its place.
@@ -82,7 +82,7 @@ func NewManager(c ManagerConfig) (*Manager, error) {
 	if c.Clients == nil || c.Informers == nil || c.MirrorConfig == nil || c.DeleteData == nil || c.MayWrite == nil || c.Clock == nil {
 		return nil, errors.New("make the syncers' manager: every field of its configuration but MaxBytes is needed")
 	}
-	m := &Manager{config: c, heard: map[logicalcluster.Name]time.Time{}, running: map[types.UID]*push{}, doubted: map[logicalcluster.Name]string{}}
+	m := &Manager{config: c, heard: map[logicalcluster.Name]time.Time{}, running: map[types.UID]*push{}, doubted: map[logicalcluster.Name]doubt{}}
 	m.queue = queue.New("synctargets", m.reconcile)
 
 	targets, placements := c.Informers.SyncTargets, c.Informers.Placements

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	corev1 "k8s.io/api/core/v1"
@@ -17,31 +18,45 @@ import (
 	"atoll.dev/atoll/client"
 )
 
-// reasonPodUnheard is why a pod is not Ready that its physical cluster does not tell of.
-const reasonPodUnheard = "ClusterNotReady"
+// Reasons why a pod is not Ready that its physical cluster does not tell of.
+const (
+	reasonPodUnheard = "ClusterNotReady"
+	reasonPodUnseen  = "PodsNotCarried"
+)
 
-// doubt returns why it is not known how the pods are that a physical cluster shows; "" if it is.
-func doubt(status workloadv1alpha1.SyncTargetStatus) string {
-	if ready := meta.FindStatusCondition(status.Conditions, workloadv1alpha1.SyncTargetReady); ready == nil || ready.Status != metav1.ConditionTrue {
-		return reasonPodUnheard + "/" + ptr.Deref(ready, metav1.Condition{}).Reason
+// doubt is why it is not known how the pods are that a physical cluster shows; the zero value is that it is.
+type doubt struct {
+	reason, message string
+	// because is the reason why the SyncTarget is not Ready.
+	because string
+}
+
+// doubtOf returns that of a SyncTarget.
+func doubtOf(status workloadv1alpha1.SyncTargetStatus) doubt {
+	ready := ptr.Deref(meta.FindStatusCondition(status.Conditions, workloadv1alpha1.SyncTargetReady), metav1.Condition{})
+	switch {
+	case ready.Status != metav1.ConditionTrue:
+		return doubt{reasonPodUnheard, "The physical cluster is not Ready: how the pod is, is not known.", ready.Reason}
+	case !slices.Contains(status.CarriedResources, podsGVR.GroupResource().String()):
+		return doubt{reasonPodUnseen, "The physical cluster does not let its syncer watch pods, or the syncer is of an earlier version: how the pod is, is not known.", ""}
 	}
-	return ""
+	return doubt{}
 }
 
 // doubtPods says of the pods that a physical cluster shows that they are not Ready, as those of a lost Node. Its syncer tells what
 // they are when it can. For one reason it is said once, and once more after a restart, since a crash may have left some out.
-func (m *Manager) doubtPods(ctx context.Context, mirror logicalcluster.Name, why string) error {
+func (m *Manager) doubtPods(ctx context.Context, mirror logicalcluster.Name, why doubt) error {
 	m.mu.Lock()
 	said := m.doubted[mirror] == why
-	if why == "" {
+	if why == (doubt{}) {
 		delete(m.doubted, mirror)
 	}
 	m.mu.Unlock()
-	if why == "" || said {
+	if why == (doubt{}) || said {
 		return nil
 	}
 	err := m.eachPod(ctx, mirror, func(in context.Context, pod *corev1.Pod) error {
-		if !unheard(&pod.Status, metav1.NewTime(m.config.Clock.Now())) {
+		if !unheard(&pod.Status, why, metav1.NewTime(m.config.Clock.Now())) {
 			return nil
 		}
 		return m.config.Clients.Objects.Status().Update(in, pod)
@@ -56,11 +71,10 @@ func (m *Manager) doubtPods(ctx context.Context, mirror logicalcluster.Name, why
 }
 
 // unheard makes a pod not Ready, and says whether it was Ready.
-func unheard(status *corev1.PodStatus, now metav1.Time) (changed bool) {
+func unheard(status *corev1.PodStatus, why doubt, now metav1.Time) (changed bool) {
 	for i := range status.Conditions {
 		if c := &status.Conditions[i]; c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
-			c.Status, c.Reason, c.LastTransitionTime = corev1.ConditionFalse, reasonPodUnheard, now
-			c.Message = "The physical cluster is not Ready: how the pod is, is not known."
+			c.Status, c.Reason, c.Message, c.LastTransitionTime = corev1.ConditionFalse, why.reason, why.message, now
 			changed = true
 		}
 	}

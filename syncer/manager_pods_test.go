@@ -73,9 +73,9 @@ func TestPodsOfALostCluster(t *testing.T) {
 	}
 	s := &shownTo{pods: []corev1.Pod{pod("refused", corev1.ConditionTrue), pod("serves", corev1.ConditionTrue), pod("starts", corev1.ConditionFalse), pod("gone", corev1.ConditionTrue)}}
 	m := &Manager{config: ManagerConfig{Clients: &client.Clients{Objects: s}, Clock: clock.RealClock{}},
-		heard: map[logicalcluster.Name]time.Time{}, doubted: map[logicalcluster.Name]string{}}
+		heard: map[logicalcluster.Name]time.Time{}, doubted: map[logicalcluster.Name]doubt{}}
 	notReady := func(ctx context.Context, mirror logicalcluster.Name) error {
-		return m.doubtPods(ctx, mirror, "NotReady")
+		return m.doubtPods(ctx, mirror, doubt{reason: reasonPodUnheard})
 	}
 	for what, do := range map[string]func(context.Context, logicalcluster.Name) error{"not Ready": notReady, "gone": m.forgetPods} {
 		s.done = nil
@@ -117,13 +117,27 @@ func TestPodsOfALostCluster(t *testing.T) {
 	}
 	m.heard["mirror"] = m.config.Clock.Now()
 	target.Status.ClusterUID, twin.Status.ClusterUID = "u", "u"
-	for i, ready := range []metav1.ConditionStatus{metav1.ConditionTrue, metav1.ConditionFalse} {
-		twin.Status.Conditions = []metav1.Condition{{Type: workloadv1alpha1.SyncTargetReady, Status: ready, Reason: "B"}}
+	for _, step := range []struct {
+		reason string
+		ready  metav1.ConditionStatus
+		pods   bool
+		want   int
+	}{
+		{"it is as its syncer says", metav1.ConditionTrue, true, 3},
+		{"the cluster is not Ready again", metav1.ConditionFalse, true, 4},
+		{"its syncer does not see pods", metav1.ConditionTrue, false, 5},
+		{"nor before anything changes", metav1.ConditionTrue, false, 5},
+		{"it sees them", metav1.ConditionTrue, true, 5},
+	} {
+		twin.Status.Conditions = []metav1.Condition{{Type: workloadv1alpha1.SyncTargetReady, Status: step.ready, Reason: "B"}}
+		if twin.Status.CarriedResources = nil; step.pods {
+			twin.Status.CarriedResources = []string{"pods"}
+		}
 		if _, err := m.tell(t.Context(), target, twin, nil); err != nil {
 			t.Fatal(err)
 		}
-		if want := []int{3, 4}[i]; s.lists != want {
-			t.Errorf("Ready is %s: %d lists of the pods, want %d", ready, s.lists, want)
+		if s.lists != step.want {
+			t.Errorf("%s: %d lists of the pods, want %d", step.reason, s.lists, step.want)
 		}
 	}
 }

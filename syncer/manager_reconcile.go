@@ -331,7 +331,7 @@ func (m *Manager) tell(home context.Context, target, twin *workloadv1alpha1.Sync
 		return 0, err
 	}
 	// After the status, which no pod may hold up.
-	return again, m.doubtPods(home, logicalcluster.Name(target.Status.Mirror), doubt(status))
+	return again, m.doubtPods(home, logicalcluster.Name(target.Status.Mirror), doubtOf(status))
 }
 
 // forgetConfirmation takes a confirmation of a restore away that has been used, so that it does not confirm the next too, or that came

@@ -200,6 +200,10 @@ func (s *Syncer) reconcilePod(ctx context.Context, k key) (time.Duration, error)
 	if !s.shownPods.HasSynced() || !s.pods.HasSynced() {
 		return 0, nil // all are added when they are known
 	}
+	if !s.sees(podsGVR) {
+		s.waiting.add(k) // what was seen last is no news
+		return 0, nil
+	}
 	shown, below := get(s.shownPods, k), get(s.pods, k)
 	if below != nil && isThin(below) {
 		var err error

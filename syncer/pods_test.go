@@ -121,11 +121,12 @@ func TestUnheard(t *testing.T) {
 	status := corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{
 		{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}, {Type: corev1.PodReady, Status: corev1.ConditionTrue},
 	}}
-	if !unheard(&status, now) || status.Phase != corev1.PodRunning || status.Conditions[0].Status != corev1.ConditionTrue ||
-		status.Conditions[1].Status != corev1.ConditionFalse || status.Conditions[1].LastTransitionTime != now {
+	why := doubt{reason: "Why", message: "why"}
+	if !unheard(&status, why, now) || status.Phase != corev1.PodRunning || status.Conditions[0].Status != corev1.ConditionTrue ||
+		status.Conditions[1].Status != corev1.ConditionFalse || status.Conditions[1].LastTransitionTime != now || status.Conditions[1].Reason != "Why" {
 		t.Errorf("%+v; want it not Ready, and all else as it was", status)
 	}
-	if unheard(&status, now) {
+	if unheard(&status, why, now) {
 		t.Error("it is written again")
 	}
 }

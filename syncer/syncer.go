@@ -429,6 +429,8 @@ type state struct {
 	unwatched map[schema.GroupVersionResource]unwatched
 	// watched has those that were watched once, denied those that the hub, of an earlier version, has no leaves of.
 	watched, denied map[schema.GroupVersionResource]bool
+	// refused has those, of what nobody has to let us see, that the physical cluster does not.
+	refused map[schema.GroupVersionResource]bool
 	// kept has the namespaces that tombstones left downstream, and in words what is in them.
 	kept map[string]string
 	// version, clusterUID and asked: what the physical cluster is, and when we last asked.
@@ -450,6 +452,7 @@ func (s *state) init(now time.Time) {
 	s.orphans = map[key]struct{}{}
 	s.unwatched = map[schema.GroupVersionResource]unwatched{}
 	s.watched, s.denied = map[schema.GroupVersionResource]bool{}, map[schema.GroupVersionResource]bool{}
+	s.refused = map[schema.GroupVersionResource]bool{}
 	s.kept = map[string]string{}
 }
 
@@ -540,15 +543,43 @@ func (s *Syncer) heardUnlessRefused(gvr schema.GroupVersionResource) func(error)
 	heard := s.heard(gvr)
 	return func(err error) {
 		var much tooMuch
-		switch {
-		case err == nil, errors.As(err, &much):
-			heard(err)
-		default:
-			if r := refusalOf(err); r != nil && r.reason != refusedUnreachable {
-				heard(nil)
+		refused := err != nil && !errors.As(err, &much)
+		if refused {
+			if r := refusalOf(err); r == nil || r.reason == refusedUnreachable {
+				return
 			}
+			err = nil
+		}
+		changed := s.setRefused(gvr, refused)
+		heard(err)
+		if changed {
+			s.beatSoon() // to say whether it is carried
+			s.retry()
 		}
 	}
+}
+
+// setRefused records what hides says, and whether that is news.
+func (s *Syncer) setRefused(gvr schema.GroupVersionResource, refused bool) (changed bool) {
+	s.state.mu.Lock()
+	defer s.state.mu.Unlock()
+	before, known := s.state.refused[gvr]
+	s.state.refused[gvr] = refused
+	return !known || before != refused
+}
+
+// hides says whether the physical cluster lets us not see a resource that it need not.
+func (s *Syncer) hides(gvr schema.GroupVersionResource) bool {
+	s.state.mu.Lock()
+	defer s.state.mu.Unlock()
+	return s.state.refused[gvr]
+}
+
+// sees says whether what the physical cluster shows of a resource is how it is now, as far as it answers.
+func (s *Syncer) sees(gvr schema.GroupVersionResource) bool {
+	s.state.mu.Lock()
+	defer s.state.mu.Unlock()
+	return s.state.watched[gvr] && !s.state.refused[gvr] && s.state.unwatched[gvr].err == nil
 }
 
 // unlisted returns why a resource of the physical cluster is not known yet; nil if no try failed.

@@ -1731,7 +1731,7 @@ func schema_atoll_apis_workload_v1alpha1_SyncTargetStatus(ref common.ReferenceCa
 							},
 						},
 						SchemaProps: spec.SchemaProps{
-							Description: "carriedResources are what the syncer carries, \"<resource>.<group>\", sorted: what its version knows, and the physical cluster serves and lets it list and watch. A syncer of the first version does not say so; see CarriedByAll.",
+							Description: "carriedResources are what the syncer carries, \"<resource>.<group>\", sorted: what its version knows, and the physical cluster serves and lets it list and watch. A syncer of the first version does not say so; see CarriedByAll. \"pods\" are those that it shows in workspaces.",
 							Type:        []string{"array"},
 							Items: &spec.SchemaOrArray{
 								Schema: &spec.Schema{

@@ -78,7 +78,7 @@ type SyncTargetStatus struct {
 	// +optional
 	Nodes int32 `json:"nodes,omitempty"`
 	// carriedResources are what the syncer carries, "<resource>.<group>", sorted: what its version knows, and the physical cluster serves and
-	// lets it list and watch. A syncer of the first version does not say so; see CarriedByAll.
+	// lets it list and watch. A syncer of the first version does not say so; see CarriedByAll. "pods" are those that it shows in workspaces.
 	// +optional
 	// +listType=set
 	CarriedResources []string `json:"carriedResources,omitempty"`
