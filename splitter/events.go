@@ -17,6 +17,7 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
 	"atoll.dev/atoll/internal/kinds"
 )
@@ -99,9 +100,22 @@ func (c *Controller) tellRefusals(ctx context.Context, s *source, root ctrlclien
 		} else {
 			c.untell(root, about)
 		}
+		c.tellUnshown(ctx, s, root, leaf)
 		if s.Failing != nil {
 			c.tellFailure(ctx, s, root, leaf)
 		}
+	}
+}
+
+// tellUnshown tells that pods which run in a cluster are not shown.
+func (c *Controller) tellUnshown(ctx context.Context, s *source, root, leaf ctrlclient.Object) {
+	mirror := client.KeyOf(leaf).Cluster
+	about := "unshown " + string(mirror)
+	if r := refusalIn(leaf, workloadv1alpha1.UnshownAnnotation); r != nil {
+		c.tellOnce(ctx, s, root, about, corev1.EventTypeWarning, "PodsNotShown",
+			fmt.Sprintf("Cluster %q has pods that are not shown: %s: %s", nameOf(c.target(mirror), mirror), reasonOf(r.Reason), r.Message))
+	} else {
+		c.untell(root, about)
 	}
 }
 

@@ -17,8 +17,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
 	"atoll.dev/atoll/internal/kinds"
+	lcctx "atoll.dev/atoll/internal/logicalcluster"
 )
 
 // TestEventsRepeat: what is told again after something else is the newest event again; what is told again because a
@@ -170,6 +172,41 @@ func TestClaimsAreTold(t *testing.T) {
 	} {
 		if diff := cmp.Diff(step.want, tell(step.leaf, step.volumes...)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", step.reason, diff)
+		}
+	}
+}
+
+// TestUnshownPodsReachTheRoot: that pods of a cluster are not shown is told in the workspace, once for as long as it is so.
+func TestUnshownPodsReachTheRoot(t *testing.T) {
+	root, leaf := pair("Deployment", "web")
+	m := newMirrored(t, root, leaf)
+	k, _ := kinds.ByKind("Deployment")
+	tell := func(annotation string) []string {
+		t.Helper()
+		now := leaf.DeepCopyObject().(ctrlclient.Object)
+		now.SetAnnotations(map[string]string{lcctx.Annotation: mirrorEast, workloadv1alpha1.UnshownAnnotation: annotation})
+		m.tellRefusals(t.Context(), &source{Kind: k}, root, []ctrlclient.Object{now})
+		list := &corev1.EventList{}
+		if err := m.objects.List(t.Context(), list); err != nil {
+			t.Fatal(err)
+		}
+		var told []string
+		for _, e := range list.Items {
+			told = append(told, fmt.Sprint(e.InvolvedObject.Name, " ", e.Type, " ", e.Reason, " ", e.Count, ": ", e.Message))
+		}
+		return told
+	}
+	const why = `{"reason":"NameConflict","message":"pods \"web-0\" already exists"}`
+	for i, step := range []struct {
+		annotation string
+		count      int
+	}{{"", 0}, {why, 1}, {why, 1}, {"", 1}, {why, 2}} {
+		var want []string
+		if step.count > 0 {
+			want = []string{fmt.Sprintf(`web Warning PodsNotShown %d: Cluster "east" has pods that are not shown: NameConflict: pods "web-0" already exists`, step.count)}
+		}
+		if diff := cmp.Diff(want, tell(step.annotation)); diff != "" {
+			t.Errorf("step %d (-want +got):\n%s", i, diff)
 		}
 	}
 }

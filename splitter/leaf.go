@@ -89,7 +89,7 @@ func (c *Controller) put(ctx context.Context, mirror logicalcluster.Name, have, 
 		return have, nil
 	}
 	annotations := want.GetAnnotations()
-	for _, a := range []string{workloadv1alpha1.AppliedAnnotation, workloadv1alpha1.RefusedAnnotation} {
+	for _, a := range workloadv1alpha1.SyncerAnnotations {
 		if v, ok := have.GetAnnotations()[a]; ok {
 			annotations[a] = v
 		}
@@ -117,16 +117,22 @@ func applied(leaf ctrlclient.Object) bool {
 
 // refusal returns what the physical cluster answered to a leaf as it is now, nil if it takes it.
 func refusal(leaf ctrlclient.Object) *workloadv1alpha1.Refusal {
-	text := leaf.GetAnnotations()[workloadv1alpha1.RefusedAnnotation]
+	r := refusalIn(leaf, workloadv1alpha1.RefusedAnnotation)
+	if r != nil && r.Rendered != leaf.GetAnnotations()[workloadv1alpha1.RenderedAnnotation] {
+		return nil // about an earlier rendering
+	}
+	return r
+}
+
+// refusalIn reads the refusal in an annotation of a leaf; nil if there is none.
+func refusalIn(leaf ctrlclient.Object, annotation string) *workloadv1alpha1.Refusal {
+	text := leaf.GetAnnotations()[annotation]
 	if text == "" {
 		return nil
 	}
 	r := &workloadv1alpha1.Refusal{}
 	if err := json.Unmarshal([]byte(text), r); err != nil {
-		return &workloadv1alpha1.Refusal{Reason: "Refused", Message: text}
-	}
-	if r.Rendered != leaf.GetAnnotations()[workloadv1alpha1.RenderedAnnotation] {
-		return nil // about an earlier rendering
+		return &workloadv1alpha1.Refusal{Reason: "Refused", Message: text, Rendered: leaf.GetAnnotations()[workloadv1alpha1.RenderedAnnotation]}
 	}
 	return r
 }

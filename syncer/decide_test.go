@@ -338,7 +338,7 @@ func TestReport(t *testing.T) {
 	tests := map[string]struct {
 		change                           change
 		observed, replicas               int64
-		applied, refused                 string
+		applied, refused, unshown        string
 		unchanged, withoutStatus, noDown bool
 		reason                           string
 	}{
@@ -365,6 +365,16 @@ func TestReport(t *testing.T) {
 		"not seen": {
 			change:   func(_, _ *unstructured.Unstructured, o *outcome) { o.down, o.unknown = nil, true },
 			observed: 3, replicas: 1, applied: "h1", reason: "who cannot see says nothing",
+		},
+		"unshown": {
+			change:   func(_, _ *unstructured.Unstructured, o *outcome) { o.unshown = &refusal{"Forbidden", "full"} },
+			observed: 4, replicas: 3, applied: "h2", unshown: `{"reason":"Forbidden","message":"full","rendered":"h2"}`, reason: "of its pods",
+		},
+		"shown again": {
+			change: func(leaf, _ *unstructured.Unstructured, _ *outcome) {
+				set(leaf, `{}`, "metadata", "annotations", workloadv1alpha1.UnshownAnnotation)
+			},
+			observed: 4, replicas: 3, applied: "h2", reason: "all of them are",
 		},
 		"refused": {
 			change:   func(_, _ *unstructured.Unstructured, o *outcome) { o.refused = &refusal{"Invalid", "no"} },
@@ -412,6 +422,9 @@ func TestReport(t *testing.T) {
 			if a[workloadv1alpha1.AppliedAnnotation] != tc.applied || a[workloadv1alpha1.RefusedAnnotation] != tc.refused {
 				t.Errorf("%s: applied %q refused %q, want %q and %q", tc.reason,
 					a[workloadv1alpha1.AppliedAnnotation], a[workloadv1alpha1.RefusedAnnotation], tc.applied, tc.refused)
+			}
+			if a[workloadv1alpha1.UnshownAnnotation] != tc.unshown {
+				t.Errorf("%s: unshown %q, want %q", tc.reason, a[workloadv1alpha1.UnshownAnnotation], tc.unshown)
 			}
 			if diff := cmp.Diff(before.Object["spec"], got.Object["spec"]); diff != "" {
 				t.Errorf("spec changed:\n%s", diff)

@@ -42,6 +42,7 @@ func (s *Syncer) reconcile(ctx context.Context, k key) (time.Duration, error) {
 		s.backoff.Forget(k)
 		s.waiting.remove(k)
 		s.writes.forget(k)
+		s.unshown.forget(k)
 		return 0, nil // absence deletes nothing
 	}
 
@@ -74,6 +75,10 @@ func (s *Syncer) reconcile(ctx context.Context, k key) (time.Duration, error) {
 		}
 	}
 
+	var over time.Duration
+	if o.unshown, over = s.unshown.why(k, s.config.Clock.Now()); over > 0 && (o.again == 0 || over < o.again) {
+		o.again = over
+	}
 	switch wait, err := s.tell(ctx, k, leaf, o); {
 	case err != nil:
 		s.waiting.add(k)
@@ -534,7 +539,7 @@ func (s *Syncer) tell(ctx context.Context, k key, leaf *unstructured.Unstructure
 	}
 	// Kinds without status, and those whose /status takes no metadata.
 	annotations := map[string]any{}
-	for _, a := range []string{workloadv1alpha1.AppliedAnnotation, workloadv1alpha1.RefusedAnnotation} {
+	for _, a := range workloadv1alpha1.SyncerAnnotations {
 		annotations[a] = nil
 		if value, ok := want.GetAnnotations()[a]; ok {
 			annotations[a] = value

@@ -213,9 +213,7 @@ func (s *Syncer) reconcilePod(ctx context.Context, k key) (time.Duration, error)
 	}
 	deed := toShow(shown, below)
 	if deed == showNothing {
-		s.waiting.remove(k)
-		s.backoff.Forget(k)
-		return 0, nil
+		return s.isShown(k)
 	}
 	if wait, err := s.mayShow(ctx); wait > 0 || err != nil {
 		s.waiting.add(k)
@@ -235,10 +233,19 @@ func (s *Syncer) reconcilePod(ctx context.Context, k key) (time.Duration, error)
 		}
 	}
 	if err := s.show(ctx, k, deed, shown, below); err != nil {
+		s.tellUnshown(k, below, err)
 		return s.later(k, err)
 	}
+	return s.isShown(k)
+}
+
+// isShown forgets what was with a pod before it was shown as it is.
+func (s *Syncer) isShown(k key) (time.Duration, error) {
 	s.waiting.remove(k)
 	s.backoff.Forget(k)
+	if leaf, news := s.unshown.remove(k); news {
+		s.queue.Add(leaf)
+	}
 	return 0, nil
 }
 

@@ -17,13 +17,11 @@ import (
 )
 
 // keptHere are the annotations of a leaf that mean nothing downstream, or would start a rollout or a fight there.
-var keptHere = append([]string{
+var keptHere = slices.Concat([]string{
 	lcctx.Annotation,
 	lcctx.PathAnnotation,
 	workloadv1alpha1.DrainingAnnotation,
-	workloadv1alpha1.AppliedAnnotation,
-	workloadv1alpha1.RefusedAnnotation,
-}, kinds.OwnAnnotations...)
+}, workloadv1alpha1.SyncerAnnotations, kinds.OwnAnnotations)
 
 // render returns what is applied downstream for a leaf: name, labels, annotations, and every top-level field but
 // status. Whatever a server fills in is left out, so that the physical cluster's own values stay.

@@ -23,12 +23,14 @@ type outcome struct {
 	refused *refusal
 	// undecided says that nothing was tried: an earlier refusal stands.
 	undecided bool
+	// unshown is why pods of the leaf are not shown in its workspace; nil if all are, as far as is known.
+	unshown *refusal
 	// again is when to look again if nothing happens; 0 means never.
 	again time.Duration
 }
 
 // report returns the leaf as it should stand in the mirror, and whether that differs from leaf. It changes nothing but
-// status, AppliedAnnotation and RefusedAnnotation.
+// status and the SyncerAnnotations.
 func report(leaf *unstructured.Unstructured, o outcome, hasStatus bool) (*unstructured.Unstructured, bool, error) {
 	want := leaf.DeepCopy()
 	annotations := want.GetAnnotations()
@@ -39,14 +41,16 @@ func report(leaf *unstructured.Unstructured, o outcome, hasStatus bool) (*unstru
 	if !o.undecided {
 		delete(annotations, workloadv1alpha1.RefusedAnnotation)
 	}
-	if o.refused != nil {
-		text, err := json.Marshal(workloadv1alpha1.Refusal{
-			Reason: o.refused.reason, Message: o.refused.text(), Rendered: annotations[workloadv1alpha1.RenderedAnnotation],
-		})
+	delete(annotations, workloadv1alpha1.UnshownAnnotation)
+	for annotation, r := range map[string]*refusal{workloadv1alpha1.RefusedAnnotation: o.refused, workloadv1alpha1.UnshownAnnotation: o.unshown} {
+		if r == nil {
+			continue
+		}
+		text, err := json.Marshal(workloadv1alpha1.Refusal{Reason: r.reason, Message: r.text(), Rendered: annotations[workloadv1alpha1.RenderedAnnotation]})
 		if err != nil {
 			return nil, false, fmt.Errorf("write a refusal as JSON: %w", err)
 		}
-		annotations[workloadv1alpha1.RefusedAnnotation] = string(text)
+		annotations[annotation] = string(text)
 	}
 
 	switch down := o.down; {

@@ -85,6 +85,7 @@ type Syncer struct {
 	known     memory
 	writes    writes
 	waiting   waiting
+	unshown   unshown
 	// pace is that of what leaves are told.
 	pace *client.Pace[key]
 	// kick asks for a heartbeat, and for the twin's status to be published.

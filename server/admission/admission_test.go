@@ -314,8 +314,11 @@ func TestMirror(t *testing.T) {
 		reason string
 		there  int // CertificateSigningRequests
 	}{
-		"nothing":              {what: leaf, change: func(*apps.Deployment) {}, ok: true},
-		"finalizer":            {what: leaf, change: func(d *apps.Deployment) { d.Finalizers = append(d.Finalizers, "workload.atoll.dev/syncer") }, ok: true},
+		"nothing":   {what: leaf, change: func(*apps.Deployment) {}, ok: true},
+		"finalizer": {what: leaf, change: func(d *apps.Deployment) { d.Finalizers = append(d.Finalizers, "workload.atoll.dev/syncer") }, ok: true},
+		"pods not shown": {what: leaf, change: func(d *apps.Deployment) {
+			metav1.SetMetaDataAnnotation(&d.ObjectMeta, workloadv1alpha1.UnshownAnnotation, "{}")
+		}, ok: true, reason: "its word"},
 		"collector's":          {what: leaf, change: func(d *apps.Deployment) { d.Finalizers = d.Finalizers[:1] }, ok: true, reason: "a mirror has no collector"},
 		"add collector's":      {what: leaf, change: func(d *apps.Deployment) { d.Finalizers = append(d.Finalizers, "foregroundDeletion") }, reason: "decided above"},
 		"another's finalizer":  {what: leaf, change: func(d *apps.Deployment) { d.Finalizers = d.Finalizers[1:] }, reason: "another waits for something"},

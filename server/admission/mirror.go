@@ -125,7 +125,7 @@ func withSyncers(annotations, now map[string]string) map[string]string {
 	if merged == nil {
 		merged = map[string]string{}
 	}
-	for _, key := range []string{workloadv1alpha1.AppliedAnnotation, workloadv1alpha1.RefusedAnnotation} {
+	for _, key := range workloadv1alpha1.SyncerAnnotations {
 		delete(merged, key)
 		if value, ok := now[key]; ok {
 			merged[key] = value

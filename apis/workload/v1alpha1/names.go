@@ -25,6 +25,8 @@ const (
 	AppliedAnnotation = "workload.atoll.dev/applied"
 	// RefusedAnnotation, on leaves, by the syncer: JSON of a Refusal while the physical cluster refuses the leaf.
 	RefusedAnnotation = "workload.atoll.dev/refused"
+	// UnshownAnnotation, on leaves, by the syncer: JSON of a Refusal while pods of the leaf are not shown in the workspace.
+	UnshownAnnotation = "workload.atoll.dev/unshown"
 
 	// MirrorLabel, on the pods of a workspace that run in a physical cluster: its mirror. The server alone writes it, and the two
 	// annotations that go with it.
@@ -92,14 +94,17 @@ const (
 	BootstrapTokenExpiration = "expiration"
 )
 
+// SyncerAnnotations are those of leaves that the syncer writes.
+var SyncerAnnotations = []string{AppliedAnnotation, RefusedAnnotation, UnshownAnnotation}
+
 // RefusedGone is the reason of a Refusal that is none: what is done once had begun, and somebody deleted it in the physical cluster.
 const RefusedGone = "Gone"
 
-// Refusal is what a physical cluster answered when it would not take a leaf.
+// Refusal is what a physical cluster answered when it would not take a leaf, or the hub when it would not show a pod of it.
 type Refusal struct {
 	// Reason is CamelCase: Forbidden, Invalid, QuotaExceeded, NameConflict, SchemaRejected, Unreachable, Gone.
 	Reason string `json:"reason"`
-	// Message is the physical cluster's own words.
+	// Message is its own words.
 	Message string `json:"message"`
 	// Rendered is the RenderedAnnotation's value of what was refused.
 	Rendered string `json:"rendered"`
