@@ -427,13 +427,13 @@ type selection struct {
 	namespace string // empty for all
 	labels    labels.Selector
 	fields    fields.Selector
-	isFor     func(pod *api.Pod) (forIt, gone bool)
+	isFor     func(pod *api.Pod) (forIt, gone bool, err error)
 	attrs     func(runtime.Object) (labels.Set, fields.Set, error)
 }
 
 func (s shownPods) selection(ctx context.Context, options *metainternalversion.ListOptions) selection {
 	cluster, _ := lcctx.ClusterFrom(ctx)
-	chosen := selection{cluster.Name, genericapirequest.NamespaceValue(ctx), labels.Everything(), fields.Everything(), func(pod *api.Pod) (bool, bool) { return s.isFor(ctx, pod) }, s.pods.PredicateFunc(nil, nil).GetAttrs}
+	chosen := selection{cluster.Name, genericapirequest.NamespaceValue(ctx), labels.Everything(), fields.Everything(), func(pod *api.Pod) (bool, bool, error) { return s.isFor(ctx, pod) }, s.pods.PredicateFunc(nil, nil).GetAttrs}
 	if options != nil && options.LabelSelector != nil {
 		chosen.labels = options.LabelSelector
 	}
@@ -445,23 +445,27 @@ func (s shownPods) selection(ctx context.Context, options *metainternalversion.L
 
 // isFor says whether the mirror's namespace that a marked pod names is that of the pod's own namespace: whatever got the marks into a
 // pod, a mirror shows it nowhere else. The namespace may be gone already, which the end of its pods is told after.
-func (s shownPods) isFor(mirror context.Context, pod *api.Pod) (forIt, gone bool) {
+func (s shownPods) isFor(mirror context.Context, pod *api.Pod) (forIt, gone bool, err error) {
 	name := pod.Annotations[workloadv1alpha1.MirrorNamespaceAnnotation]
 	if name == "" {
-		return false, false
+		return false, false, nil
 	}
 	var found runtime.Object
 	for _, cached := range []bool{true, false} { // the cache may be behind
-		var err error
 		if found, err = s.objects.Get(mirror, corev1.Resource("namespaces"), "", name, cached); err == nil {
 			break
+		} else if !cached && apierrors.IsNotFound(err) {
+			return false, true, nil
 		} else if !cached {
-			return false, apierrors.IsNotFound(err)
+			return false, false, fmt.Errorf("read what namespace %s is for: %w", name, err)
 		}
 	}
 	namespace, err := meta.Accessor(found)
-	return err == nil && namespace.GetLabels()[workloadv1alpha1.WorkspaceLabel] == string(logicalcluster.From(pod)) &&
-		namespace.GetAnnotations()[workloadv1alpha1.RootAnnotation] == "/"+pod.Namespace, false
+	if err != nil {
+		return false, false, err
+	}
+	return namespace.GetLabels()[workloadv1alpha1.WorkspaceLabel] == string(logicalcluster.From(pod)) &&
+		namespace.GetAnnotations()[workloadv1alpha1.RootAnnotation] == "/"+pod.Namespace, false, nil
 }
 
 // has says whether a view is among what is asked for.
@@ -502,7 +506,11 @@ func (s shownPods) list(ctx context.Context, options *metainternalversion.ListOp
 	}
 	shown := &api.PodList{ListMeta: metav1.ListMeta{ResourceVersion: list.ResourceVersion}}
 	for i := range list.Items {
-		if forIt, _ := chosen.isFor(&list.Items[i]); !forIt {
+		forIt, _, err := chosen.isFor(&list.Items[i])
+		if err != nil {
+			return nil, apierrors.NewInternalError(err) // a list without it would say that it is not shown
+		}
+		if !forIt {
 			continue
 		}
 		if pod := view(&list.Items[i], chosen.mirror); chosen.has(pod) {
@@ -525,7 +533,8 @@ func (s shownPods) watch(ctx context.Context, options *metainternalversion.ListO
 	return storage.Translated(ctx, events, chosen.event), nil
 }
 
-// event makes an event of a workspace's pod one of the mirror's.
+// event makes an event of a workspace's pod one of the mirror's. What cannot be told ends the watch, since one that went on would have
+// a gap that nobody sees.
 func (c selection) event(e watch.Event) (watch.Event, bool) {
 	if e.Type != watch.Added && e.Type != watch.Modified && e.Type != watch.Deleted {
 		return e, true
@@ -536,9 +545,13 @@ func (c selection) event(e watch.Event) (watch.Event, bool) {
 	}
 	pod, ok := obj.(*api.Pod)
 	if !ok {
-		return e, false
+		return failed(fmt.Errorf("an event of pods is of a %T", obj)), true
 	}
-	if forIt, gone := c.isFor(pod); !forIt && !(gone && e.Type == watch.Deleted) {
+	forIt, gone, err := c.isFor(pod)
+	if err != nil {
+		return failed(err), true
+	}
+	if !forIt && !(gone && e.Type == watch.Deleted) {
 		return e, false
 	}
 	shown := view(pod, c.mirror)
@@ -551,4 +564,8 @@ func (c selection) event(e watch.Event) (watch.Event, bool) {
 		return e, c.namespace == "" || shown.Namespace == c.namespace
 	}
 	return e, false
+}
+
+func failed(err error) watch.Event {
+	return watch.Event{Type: watch.Error, Object: &apierrors.NewInternalError(err).ErrStatus}
 }

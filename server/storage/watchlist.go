@@ -106,7 +106,7 @@ func newStream(ctx context.Context, objects []runtime.Object, bookmark runtime.O
 	return s
 }
 
-// Translated is a watch through a translation, which may leave events out.
+// Translated is a watch through a translation, which may leave events out. It ends with the first event that is an error.
 func Translated(ctx context.Context, live watch.Interface, translate func(watch.Event) (watch.Event, bool)) watch.Interface {
 	return newStream(ctx, nil, nil, live, translate)
 }
@@ -141,8 +141,8 @@ func (s *stream) run(ctx context.Context, objects []runtime.Object, bookmark run
 				continue
 			}
 		}
-		if !s.send(ctx, event) {
-			return
+		if !s.send(ctx, event) || event.Type == watch.Error {
+			return // after what could not be told the rest would hide the gap
 		}
 	}
 }
