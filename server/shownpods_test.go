@@ -217,6 +217,11 @@ func TestShownPods(t *testing.T) {
 			_, err := admin.Patch(t.Context(), "web-2", types.MergePatchType, []byte(`{"status":{"podIP":"10.9.9.9"}}`), metav1.PatchOptions{}, "status")
 			return err
 		},
+		"unmarked": func() error {
+			_, err := admin.Patch(t.Context(), "web-2", types.MergePatchType, []byte(`{"metadata":{"labels":{"`+workloadv1alpha1.MirrorLabel+`":null},"annotations":{"`+
+				workloadv1alpha1.MirrorNamespaceAnnotation+`":null,"`+workloadv1alpha1.PodUIDAnnotation+`":null}}}`), metav1.PatchOptions{})
+			return err
+		},
 		"mark": func() error {
 			_, err := admin.Patch(t.Context(), "bare", types.MergePatchType, []byte(`{"metadata":{"labels":{"`+workloadv1alpha1.MirrorLabel+`":"eastname"}}}`), metav1.PatchOptions{})
 			return err
@@ -292,6 +297,7 @@ func TestShownPodsOfAHostileCluster(t *testing.T) {
 	}
 
 	s.checkForgedRows(t)
+	s.checkLong(t)
 	s.checkCostly(t)
 
 	for reason, touched := range map[string]struct {
@@ -360,22 +366,71 @@ func (s *showing) makeStatefulSets(t *testing.T) *appsv1.StatefulSet {
 // checkForgedRows: whatever got marks into a pod, a mirror shows none as of a namespace that is not for the pod's.
 func (s *showing) checkForgedRows(t *testing.T) {
 	t.Helper()
+	listed, err := s.east.CoreV1().Pods("").List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	events, err := s.east.CoreV1().Pods("").Watch(t.Context(), metav1.ListOptions{ResourceVersion: listed.ResourceVersion})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer events.Stop()
 	s.makeNamespace(t, shop, "other")
 	if _, err := s.shop.CoreV1().ServiceAccounts("other").Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	for name, in := range map[string]string{"of-east": inEast, "of-none": ""} {
-		_, err := s.shop.CoreV1().Pods("other").Create(t.Context(), &corev1.Pod{
+	ofOther := s.shop.CoreV1().Pods("other")
+	for name, in := range map[string]string{"of-east": inEast, "of-none": "", "of-nowhere": "gone-1a"} {
+		forged, err := ofOther.Create(t.Context(), &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{workloadv1alpha1.MirrorLabel: string(east)}, Annotations: map[string]string{workloadv1alpha1.MirrorNamespaceAnnotation: in}},
 			Spec:       corev1.PodSpec{ServiceAccountName: "default", AutomountServiceAccountToken: ptr.To(false), Containers: []corev1.Container{{Name: "c", Image: "i"}}},
 		}, metav1.CreateOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
+		forged.Status.PodIP = "10.9.9.9"
+		if _, err := ofOther.UpdateStatus(t.Context(), forged, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
 	}
-	listed, err := s.east.CoreV1().Pods("").List(t.Context(), metav1.ListOptions{})
+	listed, err = s.east.CoreV1().Pods("").List(t.Context(), metav1.ListOptions{})
 	if err != nil || len(listed.Items) != 1 || listed.Items[0].Annotations[workloadv1alpha1.PodUIDAnnotation] != "uid-of-of-east" {
 		t.Errorf("the mirror lists %v, %v; want the one that it shows", listed.Items, err)
+	}
+	if err := ofOther.Delete(t.Context(), "of-east", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	// What is shown after them is the next that the mirror hears of.
+	if _, err := s.east.CoreV1().Pods(inEast).Create(t.Context(), s.below("next", nil), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if e := <-events.ResultChan(); e.Type != watch.Added || e.Object.(*corev1.Pod).Name != "next" {
+		t.Errorf("the mirror hears of %s %+v; want no word of what it does not show", e.Type, e.Object)
+	}
+	if err := s.east.CoreV1().Pods(inEast).Delete(t.Context(), "next", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// checkLong: what is too long is not shown, however it became so; but that a pod is not Ready the server says of any.
+func (s *showing) checkLong(t *testing.T) {
+	t.Helper()
+	ofEast := s.east.CoreV1().Pods(inEast)
+	long, err := ofEast.Create(t.Context(), s.below("long", func(p *corev1.Pod) {
+		p.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "x", Value: strings.Repeat("x", 254<<10)}}
+	}), metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	long.Status.Message = strings.Repeat("x", 4<<10)
+	if _, err := ofEast.UpdateStatus(t.Context(), long, metav1.UpdateOptions{}); !apierrors.IsRequestEntityTooLargeError(err) {
+		t.Errorf("%v, want a status refused that makes the pod too long", err)
+	}
+	if _, err := s.in(t, east).CoreV1().Pods(inEast).UpdateStatus(t.Context(), long, metav1.UpdateOptions{}); err != nil {
+		t.Errorf("the server says what it is: %v", err)
+	}
+	if err := ofEast.Delete(t.Context(), "long", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
 	}
 }
 

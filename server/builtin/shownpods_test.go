@@ -38,7 +38,9 @@ func (namespaces) Get(_ context.Context, _ schema.GroupResource, _, name string,
 func TestWatchOfShownPodsHasNoGap(t *testing.T) {
 	chosen := selection{
 		mirror: "east", labels: labels.Everything(), fields: fields.Everything(),
-		isFor: func(pod *api.Pod) (bool, bool, error) { return shownPods{objects: namespaces{}}.isFor(t.Context(), pod) },
+		isFor: func(pod *api.Pod) (bool, bool, error) {
+			return shownPods{objects: namespaces{}}.isFor(t.Context(), pod)
+		},
 		attrs: func(runtime.Object) (labels.Set, fields.Set, error) { return nil, nil, nil },
 	}
 	in := func(namespace string) *api.Pod {
