@@ -256,6 +256,87 @@ func TestShownPods(t *testing.T) {
 	}
 }
 
+// TestEndOfShownPods: what somebody deletes in the workspace stays until it is gone below, also where nothing of it runs any more; what
+// the server deletes, or he without grace, goes at once.
+func TestEndOfShownPods(t *testing.T) {
+	s := startShowing(t)
+	user := s.MirrorConfig(west)
+	user.Host, user.BearerToken = s.LoopbackConfig().Host+clustersPrefix+string(shop), root
+	ofEast, ofUser := s.east.CoreV1().Pods(inEast), s.as(t, user, "").CoreV1().Pods(team)
+	ofServer, ofManager := s.shop.CoreV1().Pods(team), s.in(t, east).CoreV1().Pods(inEast)
+	after := func(seconds int64) metav1.DeleteOptions { return metav1.DeleteOptions{GracePeriodSeconds: &seconds} }
+
+	ended := func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodFailed }
+	for name, test := range map[string]struct {
+		reason string
+		below  func(*corev1.Pod)
+		delete func(name string) error
+		stays  bool
+	}{
+		"user": {"it is there below", ended, func(name string) error { return ofUser.Delete(t.Context(), name, metav1.DeleteOptions{}) }, true},
+		"now":  {"it is there below", ended, func(name string) error { return ofUser.Delete(t.Context(), name, after(1)) }, true},
+		"collection": {"it is there below", ended, func(name string) error {
+			return ofUser.DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{FieldSelector: "metadata.name=" + name})
+		}, true},
+		"graceless": {"it runs, whatever time it asks for", func(pod *corev1.Pod) {
+			pod.Spec.TerminationGracePeriodSeconds, pod.Status.Phase = ptr.To(int64(0)), corev1.PodRunning
+		}, func(name string) error { return ofUser.Delete(t.Context(), name, metav1.DeleteOptions{}) }, true},
+		"ends-below": {"its end is seen later", ended, func(name string) error { return ofEast.Delete(t.Context(), name, after(30)) }, true},
+		"forced":     {"he does not wait", ended, func(name string) error { return ofUser.Delete(t.Context(), name, after(0)) }, false},
+		"server":     {"the cluster may be away", ended, func(name string) error { return ofServer.Delete(t.Context(), name, metav1.DeleteOptions{}) }, false},
+		"given-up":   {"nobody shows it any more", ended, func(name string) error { return ofManager.Delete(t.Context(), name, metav1.DeleteOptions{}) }, false},
+	} {
+		shown, err := ofEast.Create(t.Context(), s.below(name, test.below), metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		test.below(shown)
+		if _, err := ofEast.UpdateStatus(t.Context(), shown, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if err := test.delete(name); err != nil {
+			t.Fatal(err)
+		}
+		now, err := ofEast.Get(t.Context(), name, metav1.GetOptions{})
+		switch {
+		case !test.stays && !apierrors.IsNotFound(err):
+			t.Errorf("%s: %v, %v; want it gone: %s", name, now.DeletionTimestamp, err, test.reason)
+		case test.stays && (err != nil || now.DeletionTimestamp == nil || ptr.Deref(now.DeletionGracePeriodSeconds, 0) < 1):
+			t.Errorf("%s: %v; want it to stay, and to be on its way out: %s", name, err, test.reason)
+		}
+	}
+
+	// Nothing of what waits for its end below holds up the server.
+	for name, delete := range map[string]func(name string) error{
+		"user":       func(name string) error { return ofServer.Delete(t.Context(), name, metav1.DeleteOptions{}) },
+		"collection": func(name string) error { return ofManager.Delete(t.Context(), name, metav1.DeleteOptions{}) },
+		"graceless":  func(name string) error { return ofEast.Delete(t.Context(), name, after(0)) },
+	} {
+		if err := delete(name); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := ofServer.Get(t.Context(), name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			t.Errorf("%s: %v, want it gone", name, err)
+		}
+	}
+
+	// A pod that is nobody's below goes as in Kubernetes.
+	own, err := ofServer.Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "own"}, Spec: corev1.PodSpec{NodeName: "us-east-1", Containers: []corev1.Container{{Name: "c", Image: "i"}}}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended(own)
+	if _, err := ofServer.UpdateStatus(t.Context(), own, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := ofUser.Delete(t.Context(), "own", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ofServer.Get(t.Context(), "own", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("%v, want the workspace's own pod gone", err)
+	}
+}
+
 // TestShownPodsOfAHostileCluster: a syncer shows what was asked of its physical cluster, and touches nothing else.
 func TestShownPodsOfAHostileCluster(t *testing.T) {
 	s := startShowing(t)

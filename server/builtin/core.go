@@ -88,6 +88,7 @@ func (p *coreProvider) addWorkloads(storage map[string]rest.Storage, getter gene
 	if err != nil {
 		return fmt.Errorf("store of pods: %w", err)
 	}
+	pods.Pod.DeleteStrategy = newPodDeletion()
 	shown := shownPods{p.cfg.Objects, pods.Pod, pods.Status, &openWatches{of: map[logicalcluster.Name]int{}}}
 	visible := podsElsewhere{pods.Pod, shown}
 	storage["pods"] = visible

@@ -13,10 +13,12 @@ import (
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/rest"
 	api "k8s.io/kubernetes/pkg/apis/core"
+	registrypod "k8s.io/kubernetes/pkg/registry/core/pod"
 	podrest "k8s.io/kubernetes/pkg/registry/core/pod/rest"
 	podstore "k8s.io/kubernetes/pkg/registry/core/pod/storage"
 	"k8s.io/utils/ptr"
 
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/internal/logicalcluster"
 )
 
@@ -101,6 +103,25 @@ func atOnce(ctx context.Context, options *metav1.DeleteOptions) *metav1.DeleteOp
 	}
 	now.GracePeriodSeconds = ptr.To(int64(0))
 	return now
+}
+
+// podDeletion is upstream's way to delete pods, which takes a pod without a Node, that has ended, or whose spec wants so, away at once.
+type podDeletion struct {
+	rest.RESTDeleteStrategy
+	rest.RESTGracefulDeleteStrategy
+}
+
+func newPodDeletion() podDeletion { return podDeletion{registrypod.Strategy, registrypod.Strategy} }
+
+// CheckGracefulDelete keeps what a physical cluster shows until its syncer has seen it end there, unless whoever deletes it asks for no
+// grace: the deletion would not go down, and the pod be shown again.
+func (d podDeletion) CheckGracefulDelete(ctx context.Context, obj runtime.Object, options *metav1.DeleteOptions) bool {
+	forced := options != nil && options.GracePeriodSeconds != nil && *options.GracePeriodSeconds == 0
+	graceful := d.RESTGracefulDeleteStrategy.CheckGracefulDelete(ctx, obj, options)
+	if pod, ok := obj.(*api.Pod); ok && graceful && !forced && pod.Labels[workloadv1alpha1.MirrorLabel] != "" {
+		options.GracePeriodSeconds = ptr.To(max(1, *options.GracePeriodSeconds))
+	}
+	return graceful
 }
 
 func (p podsElsewhere) List(ctx context.Context, options *metainternalversion.ListOptions) (runtime.Object, error) {

@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"atoll.dev/atoll/test/framework"
@@ -56,6 +57,14 @@ func (w *workspace) shows() {
 	})
 }
 
+// anyOf is the name of one of the pods.
+func anyOf(pods map[string]*corev1.Pod) string {
+	for name := range pods {
+		return name
+	}
+	return ""
+}
+
 // podsAreShown: who asks a workspace for its pods sees what runs in its clusters, and may delete one.
 func podsAreShown(t *testing.T, f *fleet) {
 	w := f.workspace(t, "pods-shown")
@@ -81,18 +90,33 @@ func podsAreShown(t *testing.T, f *fleet) {
 		}
 	}
 
-	var deleted *corev1.Pod
-	for _, pod := range before {
-		deleted = pod
-	}
-	w.kubectl("delete", "pod", deleted.Name) // waits until it is gone
+	deleted := anyOf(before)
+	w.kubectl("delete", "pod", deleted) // waits until it is gone
 	w.spread(map[string]int{"east": 2, "west": 2})
 	w.shows()
-	if w.shownPods()[deleted.Name] != nil {
-		t.Errorf("pod %s is there after it was deleted", deleted.Name)
+	if w.shownPods()[deleted] != nil {
+		t.Errorf("pod %s is there after it was deleted", deleted)
 	}
 
 	w.place("west")
+	w.spread(map[string]int{"west": 4})
+	w.shows()
+
+	// The deletion of one that has ended goes down, too.
+	inWest := f.clusters["west"].Clientset().CoreV1().Pods(w.namespaceIn("west"))
+	ended, err := inWest.Get(t.Context(), anyOf(w.shownPods()), metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended.Status.Phase = corev1.PodFailed
+	if _, err := inWest.UpdateStatus(t.Context(), ended, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	w.shows()
+	w.kubectl("delete", "pod", ended.Name)
+	if now, err := inWest.Get(t.Context(), ended.Name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("pod %s is %+v below after it was deleted: %v", ended.Name, now.Status, err)
+	}
 	w.spread(map[string]int{"west": 4})
 	w.shows()
 
