@@ -19,9 +19,12 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	watchtools "k8s.io/client-go/tools/watch"
 
 	"atoll.dev/atoll/client"
 	"atoll.dev/atoll/test/framework"
@@ -297,20 +300,30 @@ func (w *leaking) create(ctx context.Context, cluster logicalcluster.Name, names
 	return made, nil
 }
 
-// until watches an object that exists until it is as it should be.
+// until waits until an object that exists is as it should be. The server may end a watch that cannot keep up, so it is resumed.
 func (w *leaking) until(ctx context.Context, cluster logicalcluster.Name, version, resource, name string, is func(*unstructured.Unstructured) bool) (*unstructured.Unstructured, error) {
-	events, err := w.clients.Dynamic.Resource(resourceAt(version, resource)).Watch(client.In(ctx, cluster), metav1.ListOptions{FieldSelector: "metadata.name=" + name})
-	if err != nil {
-		return nil, fmt.Errorf("watch %s %q: %w", resource, name, err)
+	objects := w.clients.Dynamic.Resource(resourceAt(version, resource))
+	only := func(o metav1.ListOptions) metav1.ListOptions {
+		o.FieldSelector = "metadata.name=" + name
+		return o
 	}
-	defer events.Stop()
-	var last watch.Event
-	for last = range events.ResultChan() {
-		if o, ok := last.Object.(*unstructured.Unstructured); ok && last.Type != watch.Error && is(o) {
-			return o, nil
+	ctx = client.In(ctx, cluster) // which is not handed on
+	var found *unstructured.Unstructured
+	_, err := watchtools.UntilWithSync(ctx, &cache.ListWatch{
+		ListFunc:  func(o metav1.ListOptions) (runtime.Object, error) { return objects.List(ctx, only(o)) },
+		WatchFunc: func(o metav1.ListOptions) (watch.Interface, error) { return objects.Watch(ctx, only(o)) },
+	}, &unstructured.Unstructured{}, nil, func(e watch.Event) (bool, error) {
+		o, ok := e.Object.(*unstructured.Unstructured)
+		if !ok || e.Type == watch.Error {
+			return false, fmt.Errorf("%s %v", e.Type, e.Object)
 		}
+		found = o
+		return is(o), nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("watch %s %q: %w: last %v", resource, name, err, found)
 	}
-	return nil, fmt.Errorf("the watch of %s %q ended: last %s %v: %w", resource, name, last.Type, last.Object, context.Cause(ctx))
+	return found, nil
 }
 
 func (w *leaking) get(ctx context.Context, path, token string) (code int, body string, _ error) {
