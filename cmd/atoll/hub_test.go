@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"sync"
 	"testing"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -43,8 +45,10 @@ type fakeAtoll struct {
 	hidden map[logicalcluster.Name]bool
 	// closed are those of which the person is a stranger, as a ServiceAccount outside of its own; "*" is all at once.
 	closed map[logicalcluster.Name]bool
-	hub    *cli.Hub
-	file   string
+	// unreadable, if set, says which lists are refused.
+	unreadable func(ctrlclient.ObjectList) bool
+	hub        *cli.Hub
+	file       string
 }
 
 var unauthorized = apierrors.NewUnauthorized("not known here")
@@ -110,6 +114,9 @@ func (f *fakeAtoll) put(t *testing.T, cluster logicalcluster.Name, obj ctrlclien
 
 func (f *fakeAtoll) born(path string) {
 	f.clusters[logicalcluster.Name(path)] = fake.NewClientBuilder().WithScheme(client.Scheme).
+		WithIndex(&corev1.Event{}, "involvedObject.uid", func(obj ctrlclient.Object) []string {
+			return []string{string(obj.(*corev1.Event).InvolvedObject.UID)}
+		}).
 		WithObjects(&corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{
 			Name: corev1alpha1.LogicalClusterName, Annotations: map[string]string{lcctx.PathAnnotation: path},
 		}}).Build()
@@ -155,6 +162,9 @@ func (f *fakeAtoll) objects() ctrlclient.WithWatch {
 				if f.closed[name] {
 					return unauthorized
 				}
+				if f.unreadable != nil && f.unreadable(list) {
+					return forbidden
+				}
 				return c.List(ctx, list, opts...)
 			}
 			if f.closed["*"] {
@@ -187,7 +197,12 @@ func (f *fakeAtoll) objects() ctrlclient.WithWatch {
 			if obj.GetUID() == "" {
 				obj.SetUID(types.UID(fmt.Sprint("uid-", f.uids)))
 			}
-			obj.SetAnnotations(map[string]string{lcctx.Annotation: string(name)})
+			annotations := maps.Clone(obj.GetAnnotations())
+			if annotations == nil {
+				annotations = map[string]string{}
+			}
+			annotations[lcctx.Annotation] = string(name)
+			obj.SetAnnotations(annotations)
 			switch obj := obj.(type) {
 			case *tenancyv1alpha1.Workspace:
 				obj.Status.Phase, obj.Spec.Cluster = corev1alpha1.LogicalClusterPhaseReady, "c"+fmt.Sprint(f.uids)

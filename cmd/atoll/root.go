@@ -44,6 +44,7 @@ clusters that are registered, and its status comes back.`,
 		newKubectlCommand(streams),
 		newWorkspaceCommand(streams),
 		newClusterCommand(streams),
+		newExplainCommand(streams),
 		newBackupCommand(streams),
 		newRestoreCommand(streams),
 		newVersionCommand(streams),
@@ -132,14 +133,14 @@ func explain(err error) string {
 	return fmt.Sprintf("%v\nIs the server at %s running? \"%s start\" starts one.", err, u.Host, self)
 }
 
-// asksAtoll has the commands below one say, where they fail because what the kubeconfig points to is no Atoll at all, just that.
+// asksAtoll has a command and those below it say, where they fail because what the kubeconfig points to is no Atoll at all, just that.
 func asksAtoll(command *cobra.Command, open hubOpener) {
-	for _, c := range command.Commands() {
+	for _, c := range append(command.Commands(), command) {
 		run := c.RunE
 		c.RunE = func(cmd *cobra.Command, args []string) error {
 			err := run(cmd, args)
-			if err == nil {
-				return nil
+			if err == nil || cmd.HasSubCommands() {
+				return err
 			}
 			hub, openErr := open()
 			if openErr != nil {
