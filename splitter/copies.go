@@ -120,8 +120,7 @@ func (c *Controller) copies(ctx context.Context, s *source, root ctrlclient.Obje
 	now := root.DeepCopyObject().(ctrlclient.Object)
 	view := copyView(s, p, sites, hash, c.clock.Now())
 	s.Summarise(now, view)
-	through := !slices.ContainsFunc(view.Leaves, func(l kinds.Leaf) bool { return !l.Assigned || l.Lost || !l.Current || !l.Finished() })
-	_, behind, unkept := c.controllerRevisions(ctx, s, authored, now, keptOf(c.informers.ControllerRevisions, root), through)
+	behind, unkept := c.keepRevisions(ctx, s, authored, now, view)
 	wait, problem := c.writeStatus(ctx, s, root, now, copiesMayWait(root.(*appsv1.DaemonSet), now.(*appsv1.DaemonSet)))
 	return sooner(sooner(again, behind), wait), errors.Join(err, settle([]error{unkept, problem}))
 }

@@ -410,6 +410,22 @@ func (c *Controller) countReplicaSet(ctx context.Context, h *history, revision c
 	return nil
 }
 
+// keepRevisions keeps the history of a workload that is not divided, if its kind has one, and names in now, the root whose status is about to be
+// written, the revision that its template is.
+func (c *Controller) keepRevisions(ctx context.Context, s *source, root, now ctrlclient.Object, view kinds.View) (again time.Duration, err error) {
+	if s.History == nil {
+		return 0, nil
+	}
+	runsEarlier := slices.ContainsFunc(view.Leaves, func(l kinds.Leaf) bool {
+		return l.Assigned && (l.Lost || !l.Current || !l.Finished()) || !l.Assigned && l.Object != nil
+	})
+	current, again, err := c.controllerRevisions(ctx, s, root, now, keptOf(c.informers.ControllerRevisions, root), !runsEarlier)
+	if current != nil && s.NameRevision != nil {
+		s.NameRevision(root, now, view, current.GetName())
+	}
+	return again, err
+}
+
 // controllerRevisions keeps the history of a workload that is no Deployment, of which kept is there, and returns the revision of its present
 // template. now is the root whose status is about to be written, through says that nothing runs an earlier template.
 func (c *Controller) controllerRevisions(ctx context.Context, s *source, root, now ctrlclient.Object, kept []ctrlclient.Object, through bool) (ctrlclient.Object, time.Duration, error) {

@@ -347,15 +347,29 @@ func TestSetNumber(t *testing.T) {
 	}
 }
 
-// TestControllerRevisions: each template of a DaemonSet is kept as the patch that kubectl goes back by.
+// TestControllerRevisions: each template of a DaemonSet or a StatefulSet is kept as the patch that kubectl goes back by.
 func TestControllerRevisions(t *testing.T) {
-	ch := newChronicler(t)
-	k, _ := kinds.ByKind("DaemonSet")
-	s := &source{Kind: k}
-	root := &appsv1.DaemonSet{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "agent", UID: "d", Annotations: map[string]string{"kubernetes.io/change-cause": "first"}},
-		Spec:       appsv1.DaemonSetSpec{Selector: ch.root.Spec.Selector, Template: ch.root.Spec.Template, RevisionHistoryLimit: ptr.To[int32](1)},
+	template := newChronicler(t).root.Spec.Template
+	for kind, root := range map[string]ctrlclient.Object{
+		"DaemonSet":   &appsv1.DaemonSet{Spec: appsv1.DaemonSetSpec{Template: *template.DeepCopy(), RevisionHistoryLimit: ptr.To[int32](1)}},
+		"StatefulSet": &appsv1.StatefulSet{Spec: appsv1.StatefulSetSpec{Template: *template.DeepCopy(), RevisionHistoryLimit: ptr.To[int32](1)}},
+	} {
+		t.Run(kind, func(t *testing.T) { testControllerRevisions(t, kind, root) })
 	}
+}
+
+func testControllerRevisions(t *testing.T, kind string, root ctrlclient.Object) {
+	ch := newChronicler(t)
+	k, _ := kinds.ByKind(kind)
+	s := &source{Kind: k}
+	root.SetNamespace("default")
+	root.SetName("agent")
+	root.SetUID("d")
+	change := func(image, cause string) {
+		k.Template(root).Spec.Containers[0].Image = image
+		root.SetAnnotations(map[string]string{"kubernetes.io/change-cause": cause})
+	}
+	change("1", "first")
 	revisions := func() *appsv1.ControllerRevisionList {
 		list := &appsv1.ControllerRevisionList{}
 		if err := ch.c.clients.Objects.List(t.Context(), list); err != nil {
@@ -371,18 +385,18 @@ func TestControllerRevisions(t *testing.T) {
 			kinds.WithoutContent(&r)
 			kept = append(kept, &r)
 		}
-		if _, _, err := ch.c.controllerRevisions(t.Context(), s, root, root.DeepCopy(), kept, true); err != nil {
+		if _, _, err := ch.c.controllerRevisions(t.Context(), s, root, root.DeepCopyObject().(ctrlclient.Object), kept, true); err != nil {
 			t.Fatal(err)
 		}
 		return ch.writes
 	}
-	ch.wrote("a new DaemonSet", pass(), "create")
+	ch.wrote("a new one", pass(), "create")
 	ch.wrote("the same again", pass())
-	root.Spec.Template.Spec.Containers[0].Image, root.Annotations["kubernetes.io/change-cause"] = "2", "second"
+	change("2", "second")
 	ch.wrote("a new template", pass(), "create")
-	root.Spec.Template.Spec.Containers[0].Image, root.Annotations["kubernetes.io/change-cause"] = "3", "third"
+	change("3", "third")
 	ch.wrote("another", pass(), "create", "delete")
-	root.Spec.Template.Spec.Containers[0].Image, root.Annotations["kubernetes.io/change-cause"] = "2", "back"
+	change("2", "back")
 	ch.wrote("the one before", pass(), "patch")
 	ch.wrote("the same again", pass())
 	var got []string
@@ -398,7 +412,7 @@ func TestControllerRevisions(t *testing.T) {
 		if err := json.Unmarshal(r.Data.Raw, &patch); err != nil {
 			t.Fatal(err)
 		}
-		if r.Labels[appsv1.DefaultDaemonSetUniqueLabelKey] == "" || r.Labels["app"] != "web" {
+		if r.Labels[appsv1.ControllerRevisionHashLabelKey] == "" || r.Labels["app"] != "web" {
 			t.Errorf("%s has the labels %v", r.Name, r.Labels)
 		}
 		template := patch.Spec.Template

@@ -122,6 +122,7 @@ func (c *Controller) single(ctx context.Context, s *source, root ctrlclient.Obje
 	if withheld := s.WhyWithheld(root); withheld != "" || s.HasEnded(root) {
 		return 0, c.rest(ctx, s, root, p, leaves, withheld)
 	}
+	authored := root
 	root, err = c.withPullSecrets(ctx, root, leaves)
 	if err != nil {
 		return 0, err
@@ -172,8 +173,9 @@ func (c *Controller) single(ctx context.Context, s *source, root ctrlclient.Obje
 		view.NotPlaced = why
 	}
 	s.Summarise(now, view)
+	behind, unkept := c.keepRevisions(ctx, s, authored, now, view)
 	wait, problem := c.writeStatus(ctx, s, root, now, 0)
-	return sooner(again, wait), errors.Join(err, problem)
+	return sooner(sooner(again, behind), wait), errors.Join(err, settle([]error{unkept, problem}))
 }
 
 // rest leaves what has ended, or is withheld, as it is. A leaf of what is gone stands for nothing any more, and one of what has ended keeps

@@ -1,6 +1,7 @@
 package splitter
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -433,6 +434,56 @@ func TestStatefulSetMoves(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestStatefulSetRevisions: the status names revisions that its workspace keeps, and an update has ended when its cluster says so.
+func TestStatefulSetRevisions(t *testing.T) {
+	root := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "front", Name: "db", UID: "root", Generation: 1, Annotations: map[string]string{lcctx.Annotation: "shop"}}}
+	root.Spec.Template.Spec.Containers = []corev1.Container{{Name: "db", Image: "1"}}
+	leaf := statefulSetLeaf(t, root, mirrorEast, 1)
+	leaf.Status.CurrentRevision, leaf.Status.UpdateRevision = "db-below", "db-below"
+	m := newMirrored(t, root.DeepCopy(), leaf, placementOf("", "Placed", mirrorEast))
+	s := m.sources["StatefulSet"]
+	images := func() (current, update string) {
+		t.Helper()
+		if _, err := m.single(t.Context(), s, root, m.placement(s, client.KeyOf(root)), []ctrlclient.Object{leaf}, nil); err != nil {
+			t.Fatal(err)
+		}
+		told := &appsv1.StatefulSet{}
+		if err := m.objects.Get(t.Context(), ctrlclient.ObjectKeyFromObject(root), told); err != nil {
+			t.Fatal(err)
+		}
+		root.Status, root.ResourceVersion = told.Status, told.ResourceVersion
+		image := func(revision string) string {
+			r := &appsv1.ControllerRevision{}
+			if err := m.objects.Get(t.Context(), types.NamespacedName{Namespace: "front", Name: revision}, r); err != nil {
+				return err.Error()
+			}
+			var patch struct{ Spec appsv1.StatefulSetSpec }
+			if err := json.Unmarshal(r.Data.Raw, &patch); err != nil || !metav1.IsControlledBy(r, root) {
+				t.Fatalf("%v of %v: %v", r, root, err)
+			}
+			return patch.Spec.Template.Spec.Containers[0].Image
+		}
+		return image(told.Status.CurrentRevision), image(told.Status.UpdateRevision)
+	}
+	check := func(when, current, update string) {
+		t.Helper()
+		if c, u := images(); c != current || u != update {
+			t.Errorf("%s: the current revision is %q, that of the update %q; want %q and %q", when, c, u, current, update)
+		}
+	}
+	check("as it was made", "1", "1")
+	root.Generation, root.Spec.Template.Spec.Containers[0].Image = 2, "2"
+	if err := m.objects.Update(t.Context(), root); err != nil {
+		t.Fatal(err)
+	}
+	check("with the next template", "1", "2")
+	leaf = statefulSetLeaf(t, root, mirrorEast, 1)
+	leaf.Status.CurrentRevision, leaf.Status.UpdateRevision = "db-below", "db-below-2"
+	check("while it is updated", "1", "2")
+	leaf.Status.CurrentRevision = "db-below-2"
+	check("when it is", "2", "2")
 }
 
 func withClaims(s *appsv1.StatefulSet) {

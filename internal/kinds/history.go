@@ -40,6 +40,11 @@ func daemonSetHistory(root ctrlclient.Object) History {
 	return History{ptr.Deref(d.Spec.RevisionHistoryLimit, 10), appsv1.DefaultDaemonSetUniqueLabelKey, &d.Status.CollisionCount}
 }
 
+func statefulSetHistory(root ctrlclient.Object) History {
+	s := root.(*appsv1.StatefulSet)
+	return History{ptr.Deref(s.Spec.RevisionHistoryLimit, 10), appsv1.StatefulSetRevisionLabel, &s.Status.CollisionCount}
+}
+
 // TemplateDigest tells templates apart. It is never stored, since another version may have other defaults: both sides of a
 // comparison are of one.
 func TemplateDigest(template *corev1.PodTemplateSpec) string {

@@ -94,6 +94,9 @@ type Kind struct {
 	Failing func(leaf ctrlclient.Object) (reason, message string)
 	// History says how the revisions of an object's template are kept; nil for kinds of which none are.
 	History func(obj ctrlclient.Object) History
+	// NameRevision writes into root's status, in place and after Summarise, which revision of those that its workspace keeps its template
+	// is; before is the root as it was. Nil for kinds whose status names none.
+	NameRevision func(before, root ctrlclient.Object, view View, revision string)
 	// Summarise writes what the leaves say into root's status, in place. Nil for kinds without status.
 	Summarise func(root ctrlclient.Object, view View)
 }
@@ -228,20 +231,22 @@ var All = []Kind{
 		Goes:      Single,
 		Doc: Doc{
 			Down: "Its spec, whole, after the Service that it names.",
-			Up:   "What its leaf says, also of revisions; `Placed` and `Synced` say what is wrong where.",
+			Up:   "What its leaf says, with the revisions' names of the workspace; `Placed` and `Synced` say what is wrong where.",
 			Not:  "`volumeName` of its claims; of its pods, as of a Deployment's. With volumes it does not leave a cluster that it has run in.",
 		},
-		New:        func() ctrlclient.Object { return &appsv1.StatefulSet{} },
-		NewList:    func() ctrlclient.ObjectList { return &appsv1.StatefulSetList{} },
-		Content:    statefulSetContent,
-		Dropped:    statefulSetDropped,
-		Template:   func(obj ctrlclient.Object) *corev1.PodTemplateSpec { return &obj.(*appsv1.StatefulSet).Spec.Template },
-		References: statefulSetReferences,
-		Stays:      statefulSetStays,
-		Pods:       statefulSetPods,
-		Observed:   statefulSetObserved,
-		RolledOut:  statefulSetRolledOut,
-		Summarise:  summariseStatefulSet,
+		New:          func() ctrlclient.Object { return &appsv1.StatefulSet{} },
+		NewList:      func() ctrlclient.ObjectList { return &appsv1.StatefulSetList{} },
+		Content:      statefulSetContent,
+		Dropped:      statefulSetDropped,
+		Template:     func(obj ctrlclient.Object) *corev1.PodTemplateSpec { return &obj.(*appsv1.StatefulSet).Spec.Template },
+		References:   statefulSetReferences,
+		Stays:        statefulSetStays,
+		Pods:         statefulSetPods,
+		Observed:     statefulSetObserved,
+		RolledOut:    statefulSetRolledOut,
+		History:      statefulSetHistory,
+		NameRevision: nameStatefulSetRevision,
+		Summarise:    summariseStatefulSet,
 	},
 	{
 		GVK: batchv1.SchemeGroupVersion.WithKind("Job"), GVR: batchv1.SchemeGroupVersion.WithResource("jobs"),

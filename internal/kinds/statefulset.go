@@ -134,6 +134,16 @@ func summariseStatefulSet(obj ctrlclient.Object, view View) {
 	*s = sum
 }
 
+// nameStatefulSetRevision: the names that a cluster gave its revisions are of none that are in the workspace. An update begins with the template, and
+// has ended when the cluster says so of that.
+func nameStatefulSetRevision(before, obj ctrlclient.Object, view View, revision string) {
+	s, current := &obj.(*appsv1.StatefulSet).Status, before.(*appsv1.StatefulSet).Status.CurrentRevision
+	if ended := s.CurrentRevision == s.UpdateRevision && view.observed(); ended || current == "" {
+		current = revision
+	}
+	s.CurrentRevision, s.UpdateRevision = current, revision
+}
+
 // isOurs says that a type of condition is one of a root, which a leaf cannot speak of.
 func isOurs(condition string) bool {
 	return condition == ConditionPlaced || condition == ConditionSynced

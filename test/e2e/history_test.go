@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"atoll.dev/atoll/test/framework"
@@ -179,6 +180,54 @@ func daemonSetHistory(t *testing.T, f *fleet) {
 	w.daemonSetRolledOut()
 	w.image("east", "agent:1")
 	w.kubectl("delete", agent, "--cascade=foreground", "--timeout=60s")
+	framework.Eventually(t, patience, "its revisions go with it", func() string {
+		return strings.TrimSpace(w.kubectl("get", "controllerrevisions", "-o", "name"))
+	})
+}
+
+// statefulSetHistory: as of a DaemonSet, and its status names revisions that are there.
+func statefulSetHistory(t *testing.T, f *fleet) {
+	w := f.workspace(t, "stsundo")
+	db := "statefulset/" + w.app
+	w.place("east")
+	w.applyStatefulSet(2, "1", "")
+	w.kubectl("annotate", db, "kubernetes.io/change-cause=version 1")
+	w.statefulSetRolledOut()
+	w.history(db, "1 version 1")
+	w.change(db, "db", "2")
+	w.statefulSetRolledOut()
+	w.history(db, "1 version 1", "2 version 2")
+	named := func() *appsv1.ControllerRevision {
+		t.Helper()
+		var s *appsv1.StatefulSet
+		framework.Eventually(t, patience, "the status says that the update has ended", func() string {
+			if s = w.statefulSet(); s.Status.CurrentRevision != s.Status.UpdateRevision {
+				return fmt.Sprintf("%+v", s.Status)
+			}
+			return ""
+		})
+		r, err := w.f.Clients().Kube.AppsV1().ControllerRevisions("default").Get(w.ctx(), s.Status.UpdateRevision, metav1.GetOptions{})
+		if err != nil {
+			t.Fatalf("the revision that the status names: %v", err)
+		}
+		return r
+	}
+	if r := named(); r.Revision != 2 {
+		t.Errorf("the status names revision %d, want 2", r.Revision)
+	}
+	w.kubectl("rollout", "undo", db)
+	w.statefulSetRolledOut()
+	w.image("east", "db:1")
+	if out := w.kubectl("rollout", "history", db, "--revision=3"); !strings.Contains(out, "db:1") {
+		t.Errorf("the history of revision 3 does not show its image:\n%s", out)
+	}
+	if r := named(); r.Revision != 3 {
+		t.Errorf("the status names revision %d, want 3", r.Revision)
+	}
+	if out := w.kubectl("rollout", "undo", db, "--to-revision=3"); !strings.Contains(out, "skipped rollback") {
+		t.Errorf("what is the present revision is gone back to: %s", out)
+	}
+	w.kubectl("delete", db, "--cascade=foreground", "--timeout=60s")
 	framework.Eventually(t, patience, "its revisions go with it", func() string {
 		return strings.TrimSpace(w.kubectl("get", "controllerrevisions", "-o", "name"))
 	})

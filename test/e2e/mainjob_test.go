@@ -45,6 +45,7 @@ var mainJob = []part{
 	{"T1_NetworkPolicyGoesAlong", policyGoesAlong},
 	{"T8_RolloutHistoryAndUndo", deploymentHistory},
 	{"T8_RolloutHistoryAndUndoOfADaemonSet", daemonSetHistory},
+	{"T8_RolloutHistoryAndUndoOfAStatefulSet", statefulSetHistory},
 	{"T1_JobCompletes", jobCompletes},
 	{"T1_JobIsNotBegunAgain", jobIsNotBegunAgain},
 	{"T1_JobTakesItsPodsAlong", jobDeleted},
