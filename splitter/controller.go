@@ -2,6 +2,7 @@ package splitter
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"maps"
@@ -426,6 +427,7 @@ func (c *Controller) reconcile(ctx context.Context, k key) (time.Duration, error
 	if s.MakesPods() && root == nil {
 		c.unseen.forgetAll(k)
 	}
+	err = errors.Join(err, c.forget(ctx, s, k.Key, own))
 	if err != nil || root == nil || root.GetDeletionTimestamp() != nil {
 		return again, err
 	}

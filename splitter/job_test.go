@@ -3,6 +3,8 @@ package splitter
 import (
 	"context"
 	"encoding/json"
+	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -149,6 +151,96 @@ func TestJobIsDoneOnce(t *testing.T) {
 				t.Errorf("%s: phases: -want, +got:\n%s", tc.reason, diff)
 			}
 		})
+	}
+}
+
+// TestBegunWhileNobodyLooks: a Job that is begun in east as it is taken away there, and gone before another splitter starts, is not begun again in west;
+// one that was not begun is.
+func TestBegunWhileNobodyLooks(t *testing.T) {
+	for name, tc := range map[string]struct {
+		begun bool
+		root  func(*batchv1.Job) ctrlclient.Object // as the next splitter finds it
+		want  string                               // the root's conditions
+		made  bool
+	}{
+		"Begun":    {begun: true, want: "FailureTarget True Gone, Failed True Gone"},
+		"NotBegun": {made: true},
+		"MadeAgain": {begun: true, root: func(root *batchv1.Job) ctrlclient.Object {
+			root.UID = "another"
+			return root
+		}, made: true},
+		"Deleted": {begun: true, root: func(*batchv1.Job) ctrlclient.Object { return nil }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: "front", Name: "once", UID: "root", Generation: 1, Annotations: map[string]string{lcctx.Annotation: "shop"}}}
+			fixed := []ctrlclient.Object{targetOf("west", mirrorWest, "jobs.batch"), placementOf("", "Placed", mirrorWest), spaceIn(mirrorEast)}
+			k, _ := kinds.ByKind("Job")
+			made, hash, err := render(k, root, k.Content(root), spaceIn(mirrorEast).Name, false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			leaf := made.(*batchv1.Job)
+			leaf.UID, leaf.Annotations[lcctx.Annotation] = "leaf", mirrorEast
+			m := newMirrored(t, append(slices.Clone(fixed), root.DeepCopy(), leaf)...)
+			once := key{"Job", client.KeyOf(root)}
+			m.look(t, once)
+			tombstone := &batchv1.Job{}
+			if err := m.objects.Get(t.Context(), ctrlclient.ObjectKeyFromObject(leaf), tombstone); err != nil || tombstone.DeletionTimestamp == nil {
+				t.Fatalf("the leaf in east: %+v, %v; want a tombstone", tombstone, err)
+			}
+			if tc.begun {
+				tombstone.Annotations[workloadv1alpha1.AppliedAnnotation] = hash
+			}
+			if tombstone.Finalizers = slices.DeleteFunc(tombstone.Finalizers, func(f string) bool { return f == workloadv1alpha1.SyncerFinalizer }); len(tombstone.Finalizers) == 0 {
+				t.Fatal("nothing keeps it when the syncer lets it go")
+			}
+			tombstone.ResourceVersion = ""
+			objects := append(slices.Clone(fixed), tombstone)
+			var now ctrlclient.Object = root
+			if tc.root != nil {
+				now = tc.root(root)
+			}
+			if now != nil {
+				objects = append(objects, now)
+			}
+
+			m = newMirrored(t, objects...)
+			in := types.NamespacedName{Namespace: kinds.DownstreamNamespace("shop", "front", false), Name: "once"}
+			m.lookUntil(t, once, "the tombstone is gone", func() bool { return m.gone(t, tombstone) })
+			m.lookUntil(t, once, fmt.Sprintf("it is begun in west: %v", tc.made), func() bool {
+				err := m.objects.Get(t.Context(), in, &batchv1.Job{})
+				return (err == nil) == tc.made
+			})
+			if now == nil {
+				return
+			}
+			told := &batchv1.Job{}
+			if err := m.objects.Get(t.Context(), ctrlclient.ObjectKeyFromObject(now), told); err != nil {
+				t.Fatal(err)
+			}
+			var said []string
+			for _, c := range told.Status.Conditions {
+				if c.Status == corev1.ConditionTrue {
+					said = append(said, string(c.Type)+" "+string(c.Status)+" "+c.Reason)
+				}
+			}
+			if diff := cmp.Diff(tc.want, strings.Join(said, ", ")); diff != "" {
+				t.Errorf("conditions: -want, +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+// lookUntil reconciles a key until something is so.
+func (m *mirrored) lookUntil(t *testing.T, k key, what string, is func() bool) {
+	t.Helper()
+	for began := time.Now(); ; runtime.Gosched() {
+		if m.look(t, k); is() {
+			return
+		}
+		if time.Since(began) > 10*time.Second {
+			t.Fatal("it is not so that " + what)
+		}
 	}
 }
 

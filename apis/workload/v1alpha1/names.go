@@ -38,6 +38,8 @@ const (
 
 	// SyncerFinalizer, on leaves and their namespaces in the mirror: kept until the object is gone downstream.
 	SyncerFinalizer = "workload.atoll.dev/syncer"
+	// SplitterFinalizer, on tombstones of what is done once: kept until their roots tell what became of them.
+	SplitterFinalizer = "workload.atoll.dev/splitter"
 	// FieldManager of the syncer downstream and in the mirror.
 	FieldManager = "atoll-syncer"
 
