@@ -121,6 +121,12 @@ func copyStatus(want, leaf, down *unstructured.Unstructured) {
 			delete(status, "observedGeneration")
 		}
 	}
+	// The hub takes none whose count goes down, as it does with what is deleted below and made again.
+	if was, known, _ := unstructured.NestedInt64(leaf.Object, "status", "collisionCount"); known {
+		if now, ok, _ := unstructured.NestedInt64(status, "collisionCount"); !ok || now < was {
+			status["collisionCount"] = was
+		}
+	}
 	if len(status) == 0 && leaf.Object["status"] == nil {
 		return
 	}
