@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/kcp-dev/logicalcluster/v3"
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -348,7 +349,6 @@ func TestShownPodsOfAHostileCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	set := s.makeStatefulSets(t)
 	for name, test := range map[string]struct {
 		reason string
 		change func(*corev1.Pod)
@@ -356,7 +356,7 @@ func TestShownPodsOfAHostileCluster(t *testing.T) {
 		"nobody's":          {"it was not asked for", func(p *corev1.Pod) { p.OwnerReferences = nil }},
 		"no controller":     {"an owner may be anything", func(p *corev1.Pod) { p.OwnerReferences[0].Controller = nil }},
 		"another kind":      {"a ReplicaSet of the physical cluster says nothing here", func(p *corev1.Pod) { p.OwnerReferences[0].Kind = "ReplicaSet" }},
-		"not shown":         {"no syncer shows pods of StatefulSets", func(p *corev1.Pod) { p.OwnerReferences[0].Kind, p.OwnerReferences[0].UID = "StatefulSet", set.UID }},
+		"not shown":         {"a Service has no pods of its own", func(p *corev1.Pod) { p.OwnerReferences[0].APIVersion, p.OwnerReferences[0].Kind = "v1", "Service" }},
 		"another group":     {"kinds are of groups", func(p *corev1.Pod) { p.OwnerReferences[0].APIVersion = "apps/v1beta1" }},
 		"another leaf":      {"there is none of that name", func(p *corev1.Pod) { p.OwnerReferences[0].Name = "db" }},
 		"an earlier leaf":   {"it is another one now", func(p *corev1.Pod) { p.OwnerReferences[0].UID = "earlier" }},
@@ -427,21 +427,64 @@ func TestShownPodsOfAHostileCluster(t *testing.T) {
 	}
 }
 
-// makeStatefulSets makes one in shop, and its leaf in east's mirror, which it returns.
-func (s *showing) makeStatefulSets(t *testing.T) *appsv1.StatefulSet {
-	t.Helper()
-	set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: appsv1.StatefulSetSpec{Selector: s.root.Spec.Selector, Template: s.root.Spec.Template}}
-	above, err := s.shop.AppsV1().StatefulSets(team).Create(t.Context(), set, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
+// TestShownPodsOfEachWorkload: whatever makes pods below, they are of its root.
+func TestShownPodsOfEachWorkload(t *testing.T) {
+	s := startShowing(t)
+	template, selector := s.root.Spec.Template, s.root.Spec.Selector
+	once := *template.DeepCopy()
+	once.Spec.RestartPolicy = corev1.RestartPolicyNever
+	above, below := s.shop, s.in(t, east)
+	meta := func(root metav1.Object) metav1.ObjectMeta {
+		if root == nil {
+			return metav1.ObjectMeta{Name: "web"}
+		}
+		return metav1.ObjectMeta{
+			Name: "web", Labels: map[string]string{workloadv1alpha1.WorkspaceLabel: string(shop), workloadv1alpha1.RootUIDLabel: string(root.GetUID())},
+			Annotations: map[string]string{workloadv1alpha1.RootAnnotation: team + "/web"},
+		}
 	}
-	set.Labels = map[string]string{workloadv1alpha1.WorkspaceLabel: string(shop), workloadv1alpha1.RootUIDLabel: string(above.UID)}
-	set.Annotations = map[string]string{workloadv1alpha1.RootAnnotation: team + "/web"}
-	leaf, err := s.in(t, east).AppsV1().StatefulSets(inEast).Create(t.Context(), set, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
+	for kind, tc := range map[string]struct {
+		apiVersion, pod string
+		make            func(in kubernetes.Interface, namespace string, root metav1.Object) (metav1.Object, error)
+	}{
+		"StatefulSet": {"apps/v1", "web-0", func(in kubernetes.Interface, namespace string, root metav1.Object) (metav1.Object, error) {
+			return in.AppsV1().StatefulSets(namespace).Create(t.Context(), &appsv1.StatefulSet{ObjectMeta: meta(root), Spec: appsv1.StatefulSetSpec{Selector: selector, Template: template}}, metav1.CreateOptions{})
+		}},
+		"DaemonSet": {"apps/v1", "web-x7k2p", func(in kubernetes.Interface, namespace string, root metav1.Object) (metav1.Object, error) {
+			return in.AppsV1().DaemonSets(namespace).Create(t.Context(), &appsv1.DaemonSet{ObjectMeta: meta(root), Spec: appsv1.DaemonSetSpec{Selector: selector, Template: template}}, metav1.CreateOptions{})
+		}},
+		"Job": {"batch/v1", "web-q4z8n", func(in kubernetes.Interface, namespace string, root metav1.Object) (metav1.Object, error) {
+			return in.BatchV1().Jobs(namespace).Create(t.Context(), &batchv1.Job{ObjectMeta: meta(root), Spec: batchv1.JobSpec{Template: once}}, metav1.CreateOptions{})
+		}},
+	} {
+		root, err := tc.make(above, team, nil)
+		if err != nil {
+			t.Fatalf("%s: %v", kind, err)
+		}
+		leaf, err := tc.make(below, inEast, root)
+		if err != nil {
+			t.Fatalf("leaf of %s: %v", kind, err)
+		}
+		shown, err := s.east.CoreV1().Pods(inEast).Create(t.Context(), s.below(tc.pod, func(p *corev1.Pod) {
+			p.OwnerReferences[0].APIVersion, p.OwnerReferences[0].Kind, p.OwnerReferences[0].UID = tc.apiVersion, kind, leaf.GetUID()
+			p.Spec.RestartPolicy = corev1.RestartPolicyNever
+		}), metav1.CreateOptions{})
+		if err != nil {
+			t.Fatalf("pod of %s: %v", kind, err)
+		}
+		shown.Status.Phase = corev1.PodSucceeded
+		if _, err := s.east.CoreV1().Pods(inEast).UpdateStatus(t.Context(), shown, metav1.UpdateOptions{}); err != nil {
+			t.Errorf("%s: %v", kind, err)
+		}
+		pod, err := above.CoreV1().Pods(team).Get(t.Context(), tc.pod, metav1.GetOptions{})
+		if err != nil {
+			t.Fatalf("pod of %s: %v", kind, err)
+		}
+		want := []metav1.OwnerReference{{APIVersion: tc.apiVersion, Kind: kind, Name: "web", UID: root.GetUID(), Controller: ptr.To(true)}}
+		if diff := cmp.Diff(want, pod.OwnerReferences); diff != "" || pod.Status.Phase != corev1.PodSucceeded {
+			t.Errorf("%s: %s, owners (-want +got):\n%s", kind, pod.Status.Phase, diff)
+		}
 	}
-	return leaf
 }
 
 // checkForgedRows: whatever got marks into a pod, a mirror shows none as of a namespace that is not for the pod's.

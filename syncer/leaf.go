@@ -357,6 +357,8 @@ func (s *Syncer) bury(ctx context.Context, k key, leaf *unstructured.Unstructure
 			return outcome{}, fmt.Errorf("look for pods that %s left: %w", k, err)
 		case left:
 			return outcome{unknown: true, undecided: true, again: time.Second}, nil
+		case s.showsPodsOf(k):
+			return outcome{unknown: true, undecided: true, again: silence}, nil // as pending: the last of them to go brings us back
 		}
 	}
 	switch {

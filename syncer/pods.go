@@ -3,6 +3,7 @@ package syncer
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,12 +20,13 @@ import (
 
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/internal/kinds"
 )
 
 var (
-	podsGVR        = corev1.SchemeGroupVersion.WithResource("pods")
-	deploymentsGVR = appsv1.SchemeGroupVersion.WithResource("deployments")
-	daemonSetsGVR  = appsv1.SchemeGroupVersion.WithResource("daemonsets")
+	podsGVR         = corev1.SchemeGroupVersion.WithResource("pods")
+	deploymentsGVR  = appsv1.SchemeGroupVersion.WithResource("deployments")
+	statefulSetsGVR = appsv1.SchemeGroupVersion.WithResource("statefulsets")
 )
 
 // Pods are shown: those of the physical cluster that were made of leaves are in the mirror, which the server makes the pods of
@@ -35,17 +37,38 @@ var (
 // whether there is one.
 func leafOf(pod *unstructured.Unstructured) (key, bool) {
 	owner := metav1.GetControllerOfNoCopy(pod)
-	if owner == nil || owner.APIVersion != appsv1.SchemeGroupVersion.String() {
+	if owner == nil {
 		return key{}, false
 	}
-	switch owner.Kind {
-	case "ReplicaSet":
+	if owner.Kind == "ReplicaSet" && owner.APIVersion == appsv1.SchemeGroupVersion.String() {
 		name, ok := strings.CutSuffix(owner.Name, "-"+pod.GetLabels()[appsv1.DefaultDeploymentUniqueLabelKey])
 		return key{deploymentsGVR, pod.GetNamespace(), name}, ok
-	case "DaemonSet":
-		return key{daemonSetsGVR, pod.GetNamespace(), owner.Name}, true
 	}
-	return key{}, false
+	kind, ok := kinds.ByKind(owner.Kind)
+	makes := ok && kind.MakesPods() && kind.GVR != deploymentsGVR && kind.GVK.GroupVersion().String() == owner.APIVersion
+	return key{kind.GVR, pod.GetNamespace(), owner.Name}, makes
+}
+
+// statefulSetOf returns the leaf of which a pod that is shown is one with an ordinal, in the name that it has wherever it runs.
+func statefulSetOf(shown *unstructured.Unstructured) (key, bool) {
+	end := strings.LastIndex(shown.GetName(), "-")
+	if end < 0 || shown.GetLabels()[appsv1.StatefulSetPodNameLabel] != shown.GetName() {
+		return key{}, false
+	}
+	return key{statefulSetsGVR, shown.GetNamespace(), shown.GetName()[:end]}, true
+}
+
+// showsPodsOf says whether the mirror shows pods of a leaf that need their names elsewhere, and is about to show them no more: the
+// leaf is gone below, and its pods are. One that it begins to show at this moment is taken back as soon.
+func (s *Syncer) showsPodsOf(leaf key) bool {
+	if leaf.resource != statefulSetsGVR || !s.shownPods.HasSynced() || !s.sees(podsGVR) {
+		return false
+	}
+	pods, _ := s.shownPods.ByIndex(cache.NamespaceIndex, leaf.namespace) // fails only for an index that does not exist
+	return slices.ContainsFunc(pods, func(o any) bool {
+		of, ok := statefulSetOf(o.(*unstructured.Unstructured))
+		return ok && of == leaf
+	})
 }
 
 // showing is what is to be done with a pod.
@@ -152,7 +175,12 @@ func (sd side) hasNamespace(name string) bool {
 func (s *Syncer) watchPods() {
 	s.shownPods = newInformer(s.mirror, podsGVR, nil, nil, nil)
 	s.pods = newInformer(s.physical, podsGVR, nil, s.heardUnlessRefused(podsGVR), s.room)
-	s.shownPods.handle = func(old, now *unstructured.Unstructured) { s.queue.Add(keyOfPod(newest(old, now))) }
+	s.shownPods.handle = func(old, now *unstructured.Unstructured) {
+		s.queue.Add(keyOfPod(newest(old, now)))
+		if leaf, ok := statefulSetOf(newest(old, now)); ok && now == nil {
+			s.queue.Add(leaf) // which may wait to leave
+		}
+	}
 	s.pods.handle = func(old, now *unstructured.Unstructured) {
 		// Its namespace may be gone before it is told that the pod is.
 		if k := keyOfPod(newest(old, now)); s.physical.hasNamespace(k.namespace) || s.shows(k) {

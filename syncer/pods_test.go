@@ -2,13 +2,18 @@ package syncer
 
 import (
 	"encoding/json"
+	"errors"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
@@ -85,7 +90,11 @@ func TestLeafOf(t *testing.T) {
 		"a ReplicaSet is its Deployment's": {of("apps/v1", "ReplicaSet", "web-abc", "abc", true), key{deploymentsGVR, "shop-1a", "web"}, true},
 		"a hash is the end of its name":    {of("apps/v1", "ReplicaSet", "web-abc", "bc", true), key{}, false},
 		"a ReplicaSet of its own":          {of("apps/v1", "ReplicaSet", "web", "", true), key{}, false},
-		"a DaemonSet makes its pods":       {of("apps/v1", "DaemonSet", "agent", "", true), key{daemonSetsGVR, "shop-1a", "agent"}, true},
+		"a DaemonSet makes its pods":       {of("apps/v1", "DaemonSet", "agent", "", true), key{appsv1.SchemeGroupVersion.WithResource("daemonsets"), "shop-1a", "agent"}, true},
+		"a StatefulSet does":               {of("apps/v1", "StatefulSet", "db", "", true), key{statefulSetsGVR, "shop-1a", "db"}, true},
+		"a Job does":                       {of("batch/v1", "Job", "once", "", true), key{batchv1.SchemeGroupVersion.WithResource("jobs"), "shop-1a", "once"}, true},
+		"a Deployment makes ReplicaSets":   {of("apps/v1", "Deployment", "web", "", true), key{}, false},
+		"a Service makes none":             {of("v1", "Service", "web", "", true), key{}, false},
 		"an owner does not":                {of("apps/v1", "DaemonSet", "agent", "", false), key{}, false},
 		"of another group":                 {of("example.dev/v1", "DaemonSet", "agent", "", true), key{}, false},
 		"a bare pod":                       {testPod("a", "Running", "True"), key{}, false},
@@ -93,6 +102,114 @@ func TestLeafOf(t *testing.T) {
 		got, ok := leafOf(tc.pod)
 		if diff := cmp.Diff(tc.want, got, cmp.AllowUnexported(key{})); ok != tc.ok || ok && diff != "" {
 			t.Errorf("%s: %v, %v, want %v, %v", reason, got, ok, tc.want, tc.ok)
+		}
+	}
+}
+
+// TestPodsOfAStatefulSetFreeTheirNames: a StatefulSet whose pods are gone in a cluster leaves it when they are not shown any more,
+// since they have the same names in the next; and it is looked at when the last of them is not.
+func TestPodsOfAStatefulSetFreeTheirNames(t *testing.T) {
+	row := func(name, label string) *unstructured.Unstructured {
+		pod := shownOf("a", "Running", "True")
+		pod.SetName(name)
+		pod.SetLabels(map[string]string{appsv1.StatefulSetPodNameLabel: label})
+		return pod
+	}
+	db := key{statefulSetsGVR, "shop-1a", "db"}
+	for reason, tc := range map[string]struct {
+		shown *unstructured.Unstructured
+		heard error
+		want  bool
+	}{
+		"nothing is shown":          {},
+		"it is":                     {shown: row("db-0", "db-0"), want: true},
+		"of another one":            {shown: row("db-2-0", "db-2-0")},
+		"of a Deployment":           {shown: row("db-0", "")},
+		"nobody sees what is below": {shown: row("db-0", "db-0"), heard: apierrors.NewForbidden(podsGVR.GroupResource(), "", errors.New("no role"))},
+	} {
+		s, err := New(Config{Name: "east", UID: "u", Mirror: &rest.Config{}, Physical: &rest.Config{}, Clock: clock.RealClock{}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.heardUnlessRefused(podsGVR)(tc.heard)
+		if tc.shown != nil {
+			if err := errors.Join(s.shownPods.queue.Replace(nil, "1"), s.shownPods.Add(tc.shown)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := s.showsPodsOf(db); got != tc.want {
+			t.Errorf("%s: %v", reason, got)
+		}
+		if tc.shown == nil {
+			continue
+		}
+		s.shownPods.handle(tc.shown, nil)
+		if want := len(tc.shown.GetLabels()[appsv1.StatefulSetPodNameLabel]); (s.queue.Len() == 2) != (want > 0) {
+			t.Errorf("%s: %d keys wait", reason, s.queue.Len())
+		}
+	}
+}
+
+// TestStatefulSetLeavesItsNames: its leaf goes after what is shown of its pods.
+func TestStatefulSetLeavesItsNames(t *testing.T) {
+	leaf := &unstructured.Unstructured{}
+	leaf.SetAPIVersion("apps/v1")
+	leaf.SetKind("StatefulSet")
+	leaf.SetNamespace("shop-1a")
+	leaf.SetName("db")
+	leaf.SetUID("leaf")
+	leaf.SetResourceVersion("7")
+	leaf.SetFinalizers([]string{workloadv1alpha1.SyncerFinalizer})
+	ending(leaf)
+	for _, shown := range []bool{true, false} {
+		released := false
+		answering := func(get any) *rest.Config {
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+				w.Header().Set("Content-Type", "application/json")
+				answer := get
+				switch {
+				case req.Method == http.MethodPatch:
+					released, answer = true, leaf
+				case strings.HasSuffix(req.URL.Path, "/db"):
+					w.WriteHeader(http.StatusNotFound)
+					answer = metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Reason: metav1.StatusReasonNotFound, Code: http.StatusNotFound}
+				}
+				if err := json.NewEncoder(w).Encode(answer); err != nil {
+					t.Error(err)
+				}
+			}))
+			t.Cleanup(server.Close)
+			return &rest.Config{Host: server.URL}
+		}
+		list := func(apiVersion, kind string, items ...any) map[string]any {
+			return map[string]any{"apiVersion": apiVersion, "kind": kind, "metadata": map[string]any{"resourceVersion": "7"}, "items": append([]any{}, items...)}
+		}
+		s, err := New(Config{
+			Name: "east", UID: "u", Clock: clock.RealClock{},
+			Mirror:   answering(list("apps/v1", "StatefulSetList", leaf.Object)),
+			Physical: answering(list("meta.k8s.io/v1", "PartialObjectMetadataList")),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.gate.open(s.gate.begin(), fine)
+		s.heardUnlessRefused(podsGVR)(nil)
+		if err := s.shownPods.queue.Replace(nil, "1"); err != nil {
+			t.Fatal(err)
+		}
+		if shown {
+			row := shownOf("a", "Running", "True")
+			row.SetName("db-0")
+			row.SetLabels(map[string]string{appsv1.StatefulSetPodNameLabel: "db-0"})
+			if err := s.shownPods.Add(row); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := s.bury(t.Context(), key{statefulSetsGVR, "shop-1a", "db"}, leaf); err != nil {
+			t.Fatal(err)
+		}
+		if released == shown {
+			t.Errorf("with a pod shown, %v, its leaf goes: %v", shown, released)
 		}
 	}
 }

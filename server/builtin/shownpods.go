@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"math"
 	"strings"
 	"sync"
 
@@ -17,7 +18,6 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/watch"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/rest"
@@ -25,6 +25,7 @@ import (
 
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	appsapi "k8s.io/kubernetes/pkg/apis/apps"
+	batchapi "k8s.io/kubernetes/pkg/apis/batch"
 	api "k8s.io/kubernetes/pkg/apis/core"
 	podstore "k8s.io/kubernetes/pkg/registry/core/pod/storage"
 
@@ -179,16 +180,24 @@ func controllerAbove(kind kinds.Kind, root metav1.Object) metav1.OwnerReference 
 	}
 }
 
-// podsShown are the kinds whose pods are shown.
-var podsShown = sets.New(schema.GroupKind{Group: appsapi.GroupName, Kind: "Deployment"}, schema.GroupKind{Group: appsapi.GroupName, Kind: "DaemonSet"})
+// mostPodsOfAll is how many pods of one leaf may be shown at once, whatever it asks for: twice as many as Kubernetes has nodes at most.
+const mostPodsOfAll = 2 * 5000
 
 // mostPods is how many pods of a leaf may be shown at once: what it asks for, what replaces that, and what is on its way out. How
-// many nodes a physical cluster has, it says itself; this many Kubernetes has at most.
+// many nodes a physical cluster has, it says itself; and the pods of a Job stay when they have ended, whether well or not.
 func mostPods(leaf runtime.Object) int {
-	if d, ok := leaf.(*appsapi.Deployment); ok {
-		return 3*int(d.Spec.Replicas) + 20
+	most := int64(mostPodsOfAll)
+	switch o := leaf.(type) {
+	case *appsapi.Deployment:
+		most = 3*int64(o.Spec.Replicas) + 20
+	case *appsapi.StatefulSet:
+		most = 3*int64(o.Spec.Replicas) + 20
+	case *batchapi.Job:
+		runs := int64(max(ptr.Deref(o.Spec.Completions, 1), ptr.Deref(o.Spec.Parallelism, 1)))
+		fails := min(int64(ptr.Deref(o.Spec.BackoffLimit, 6)), runs*int64(ptr.Deref(o.Spec.BackoffLimitPerIndex, math.MaxInt32)))
+		most = 3*runs + fails + 20
 	}
-	return 2 * 5000
+	return int(min(most, mostPodsOfAll))
 }
 
 // owner finds the owner of a pod that is shown: the root of the leaf that it names as its controller, if that is in the space, and
@@ -202,7 +211,7 @@ func (s shownPods) owner(at *space, shown *api.Pod) (metav1.OwnerReference, erro
 		return refuse("it has no controller: only pods of what was asked for are shown")
 	}
 	kind, ok := kinds.ByKind(ref.Kind)
-	if !ok || !podsShown.Has(kind.GVK.GroupKind()) || ref.APIVersion != kind.GVK.GroupVersion().String() {
+	if !ok || !kind.MakesPods() || ref.APIVersion != kind.GVK.GroupVersion().String() {
 		return refuse("its controller is a %s of %s, whose pods are not shown", ref.Kind, ref.APIVersion)
 	}
 	resource := kind.GVR.GroupResource()

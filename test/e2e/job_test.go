@@ -81,6 +81,7 @@ func jobCompletes(t *testing.T, f *fleet) {
 	if err != nil || len(pods.Items) != 3 {
 		t.Errorf("%d pods have the label %s, want 3: %v", len(pods.Items), selector, err)
 	}
+	w.showsPodsOf(root) // also when they have ended
 	w.place("west")
 	w.show().shows("west 0/0 True .*")
 	w.applyJob("100ms")

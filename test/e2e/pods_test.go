@@ -26,8 +26,14 @@ func (w *workspace) shownPods() map[string]*corev1.Pod {
 	return pods
 }
 
-// shows waits until the workspace shows exactly the pods that its clusters run, each as its cluster does.
+// shows waits until the workspace shows exactly the pods that its clusters run of the Deployment, each as its cluster does.
 func (w *workspace) shows() {
+	w.t.Helper()
+	w.showsPodsOf(w.deployment())
+}
+
+// showsPodsOf is shows of another root.
+func (w *workspace) showsPodsOf(root metav1.Object) {
 	w.t.Helper()
 	framework.Eventually(w.t, patience, "the workspace shows the pods of "+w.app, func() string {
 		shown, below := w.shownPods(), 0
@@ -45,7 +51,7 @@ func (w *workspace) shows() {
 					return fmt.Sprintf("pod %s of %s is not shown", pod.Name, cluster)
 				case up.Spec.NodeName != cluster || !apiequality.Semantic.DeepEqual(up.Status, pod.Status) || (up.DeletionTimestamp == nil) != (pod.DeletionTimestamp == nil):
 					return fmt.Sprintf("pod %s of %s is shown on %s with status %+v, and has %+v", pod.Name, cluster, up.Spec.NodeName, up.Status, pod.Status)
-				case len(up.OwnerReferences) != 1 || up.OwnerReferences[0].UID != w.deployment().UID:
+				case len(up.OwnerReferences) != 1 || up.OwnerReferences[0].UID != root.GetUID():
 					return fmt.Sprintf("pod %s has owners %v", pod.Name, up.OwnerReferences)
 				}
 			}

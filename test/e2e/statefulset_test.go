@@ -113,6 +113,10 @@ func statefulSetRuns(t *testing.T, f *fleet) {
 	if slices.Sort(names); !slices.Equal(names, []string{"db-0", "db-1", "db-2", "db-3"}) {
 		t.Errorf("pods are %v", names)
 	}
+	w.showsPodsOf(w.statefulSet())
+	w.kubectl("delete", "pod", w.app+"-1") // waits until it is gone, and another one has its name
+	w.statefulSetRolledOut()
+	w.showsPodsOf(w.statefulSet())
 	w.kubectl("delete", "statefulset,service,configmap", w.app)
 	w.spread(map[string]int{})
 }
@@ -124,11 +128,13 @@ func statefulSetMoves(t *testing.T, f *fleet) {
 	w.applyStatefulSet(3, "1", "")
 	w.statefulSetRolledOut()
 	w.spread(map[string]int{"east": 3})
+	w.showsPodsOf(w.statefulSet())
 	ns := w.namespaceIn("east")
 	w.place("west")
 	w.spread(map[string]int{"west": 3})
 	w.statefulSetRolledOut()
 	w.gone("east")
+	w.showsPodsOf(w.statefulSet()) // of the same names
 	times := func(cluster, verb string) (times []time.Time) {
 		for _, e := range f.clusters[cluster].AuditEvents(framework.AuditFilter{Verb: verb, Resource: "pods"}) {
 			if e.Namespace == ns && e.Subresource == "" && e.Code < 300 {
