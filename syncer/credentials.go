@@ -218,8 +218,18 @@ func (c *Credentials) target(mirror logicalcluster.Name) *workloadv1alpha1.SyncT
 
 // targetNow is target by what the store holds, where the mirror says whose it is.
 func (c *Credentials) targetNow(ctx context.Context, mirror logicalcluster.Name) (*workloadv1alpha1.SyncTarget, error) {
+	target, err := targetOf(ctx, c.config.Clients.Objects, mirror)
+	if err != nil || target == nil || target.Spec.KubeconfigSecretRef != nil {
+		return nil, err
+	}
+	return target, nil
+}
+
+// targetOf reads, uncached, the SyncTarget that a mirror says it is of, and that says so too; nil if there is none. Either alone may be wrong: a
+// workspace's owner may write the status of a SyncTarget.
+func targetOf(ctx context.Context, objects ctrlclient.Reader, mirror logicalcluster.Name) (*workloadv1alpha1.SyncTarget, error) {
 	var lc corev1alpha1.LogicalCluster
-	err := c.config.Clients.Objects.Get(client.In(ctx, mirror), ctrlclient.ObjectKey{Name: corev1alpha1.LogicalClusterName}, &lc)
+	err := objects.Get(client.In(ctx, mirror), ctrlclient.ObjectKey{Name: corev1alpha1.LogicalClusterName}, &lc)
 	if ctrlclient.IgnoreNotFound(err) != nil {
 		return nil, fmt.Errorf("read logical cluster %s: %w", mirror, err)
 	}
@@ -228,11 +238,11 @@ func (c *Credentials) targetNow(ctx context.Context, mirror logicalcluster.Name)
 		return nil, nil
 	}
 	target := &workloadv1alpha1.SyncTarget{}
-	err = c.config.Clients.Objects.Get(client.In(ctx, logicalcluster.Name(owner.Cluster)), ctrlclient.ObjectKey{Name: owner.Name}, target)
+	err = objects.Get(client.In(ctx, logicalcluster.Name(owner.Cluster)), ctrlclient.ObjectKey{Name: owner.Name}, target)
 	if ctrlclient.IgnoreNotFound(err) != nil {
 		return nil, fmt.Errorf("read the SyncTarget of mirror %s: %w", mirror, err)
 	}
-	if err != nil || target.UID != owner.UID || target.Status.Mirror != string(mirror) || target.Spec.KubeconfigSecretRef != nil {
+	if err != nil || target.UID != owner.UID || target.Status.Mirror != string(mirror) {
 		return nil, nil
 	}
 	return target, nil

@@ -1,0 +1,303 @@
+package syncer
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+)
+
+const (
+	// kubeletPatience is how long a kubelet waits for a connection, or for a short answer, before the cluster counts as out of
+	// reach. Whoever asks waits before a terminal.
+	kubeletPatience = 5 * time.Second
+	// mostOfRefusal is how much of an answer that refuses something is passed on, in bytes.
+	mostOfRefusal = 16 << 10
+)
+
+// shownPod says which pod of a physical cluster a pod of a workspace shows.
+type shownPod struct {
+	workspace logicalcluster.Name
+	namespace string // of the workspace
+	below     types.NamespacedName
+	uid       types.UID
+}
+
+func podShownBy(row metav1.Object) shownPod {
+	return shownPod{
+		workspace: logicalcluster.From(row), namespace: row.GetNamespace(),
+		below: types.NamespacedName{Namespace: row.GetAnnotations()[workloadv1alpha1.MirrorNamespaceAnnotation], Name: row.GetName()},
+		uid:   types.UID(row.GetAnnotations()[workloadv1alpha1.PodUIDAnnotation]),
+	}
+}
+
+// kubelet answers for pods of one physical cluster as a kubelet does for those of its node: what it is asked at a kubelet's paths, it
+// asks the API server of the physical cluster for. Whose request it is, it does not say there: the workspace has decided that it may be.
+type kubelet struct {
+	cluster   string
+	target    types.UID
+	host      *url.URL
+	transport http.RoundTripper
+	forget    func() // closes connections that nobody uses
+}
+
+// newKubelet returns the kubelet of the SyncTarget with that name and UID, given how its physical cluster is reached.
+func newKubelet(name string, target types.UID, physical *rest.Config) (*kubelet, error) {
+	host, _, err := rest.DefaultServerUrlFor(physical)
+	if err != nil {
+		return nil, err
+	}
+	if host.Path == "" {
+		host.Path = "/" // or what is joined to it has none
+	}
+	tlsConfig, err := rest.TLSConfigFor(physical)
+	if err != nil {
+		return nil, err
+	}
+	// Without HTTP/2, over which no connection can be taken over for a stream.
+	plain := &http.Transport{
+		TLSClientConfig: tlsConfig, TLSHandshakeTimeout: kubeletPatience, IdleConnTimeout: time.Minute, DisableCompression: true,
+		DialContext: (&net.Dialer{Timeout: kubeletPatience, KeepAlive: 30 * time.Second}).DialContext,
+	}
+	transport, err := rest.HTTPWrappersForConfig(physical, plain)
+	if err != nil {
+		return nil, err
+	}
+	return &kubelet{cluster: name, target: target, host: host, transport: transport, forget: plain.CloseIdleConnections}, nil
+}
+
+// find refuses a pod that is not in the physical cluster with its UID, in a namespace that is there for its workspace's. Names say too
+// little of both: others may have them by now. Who then asks by name asks for that pod, unless it is replaced by one of its name within
+// the moment between: pods of Deployments and DaemonSets, whose names are random, are not.
+func (k *kubelet) find(ctx context.Context, pod shownPod) error {
+	if len(validation.IsDNS1123Label(pod.below.Namespace)) > 0 || len(validation.IsDNS1123Subdomain(pod.below.Name)) > 0 {
+		return apierrors.NewBadRequest(fmt.Sprintf("%q is no name of a pod", pod.below)) // nor a part of a path
+	}
+	ctx, cancel := context.WithTimeout(ctx, kubeletPatience)
+	defer cancel()
+	defer k.forget()
+	namespace, err := k.metadata(ctx, "namespaces", pod.below.Namespace)
+	if err != nil {
+		return err
+	}
+	if namespace == nil || namespace.Labels[workloadv1alpha1.SyncTargetLabel] != string(k.target) ||
+		namespace.Labels[workloadv1alpha1.WorkspaceLabel] != pod.workspace.String() ||
+		namespace.Annotations[workloadv1alpha1.RootAnnotation] != "/"+pod.namespace {
+		return k.errGone(pod)
+	}
+	found, err := k.metadata(ctx, "namespaces", pod.below.Namespace, "pods", pod.below.Name)
+	if err != nil {
+		return err
+	}
+	if found == nil || pod.uid == "" || found.UID != pod.uid {
+		return k.errGone(pod)
+	}
+	return nil
+}
+
+func (k *kubelet) errGone(pod shownPod) error {
+	err := apierrors.NewNotFound(podsGVR.GroupResource(), pod.below.Name)
+	err.ErrStatus.Message = fmt.Sprintf("pod %q is not in physical cluster %q any more", pod.below.Name, k.cluster)
+	return err
+}
+
+// metadata reads what an object of the physical cluster says of itself, nil if it is not there.
+func (k *kubelet) metadata(ctx context.Context, path ...string) (*metav1.PartialObjectMetadata, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, k.host.JoinPath("api", "v1").JoinPath(path...).String(), nil)
+	if err != nil {
+		return nil, apierrors.NewInternalError(err)
+	}
+	req.Header.Set("Accept", "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json")
+	req.Header.Set("User-Agent", workloadv1alpha1.FieldManager)
+	answer, err := k.transport.RoundTrip(req)
+	if err != nil {
+		return nil, k.errAway(ctx, err)
+	}
+	text, err := io.ReadAll(io.LimitReader(answer.Body, mostTyped))
+	if err := errors.Join(err, answer.Body.Close()); err != nil {
+		return nil, k.errAway(ctx, err)
+	}
+	switch answer.StatusCode {
+	case http.StatusOK:
+		object := &metav1.PartialObjectMetadata{}
+		if err := json.Unmarshal(text, object); err != nil {
+			return nil, k.errAway(ctx, err)
+		}
+		return object, nil
+	case http.StatusNotFound:
+		return nil, nil
+	}
+	code, words := k.inWords(answer.StatusCode, text)
+	refused := apierrors.NewGenericServerResponse(code, http.MethodGet, podsGVR.GroupResource(), "", "", 0, true)
+	refused.ErrStatus.Message = words
+	return nil, refused
+}
+
+// errAway says that the physical cluster does not answer. Its address is nothing to who uses a workspace.
+func (k *kubelet) errAway(ctx context.Context, err error) *apierrors.StatusError {
+	klog.FromContext(ctx).V(2).Info("A physical cluster was asked for a pod and did not answer", "cluster", k.cluster, "err", err)
+	return apierrors.NewServiceUnavailable(fmt.Sprintf("physical cluster %q does not answer", k.cluster))
+}
+
+// inWords has an API server's refusal as a kubelet writes one, as text, with a code that is true for who asks a workspace: what is not
+// accepted is the syncer's credential, not his.
+func (k *kubelet) inWords(code int, text []byte) (int, string) {
+	words := string(text[:min(len(text), mostOfRefusal)])
+	var status metav1.Status
+	if json.Unmarshal(text, &status) == nil && status.Message != "" {
+		words = status.Message
+	}
+	if code == http.StatusUnauthorized {
+		code = http.StatusServiceUnavailable
+	}
+	return code, fmt.Sprintf("physical cluster %q: %s", k.cluster, words)
+}
+
+// parameters of a kubelet's paths, by the subresource of a pod that answers there, with what that calls them.
+var parameters = map[string]map[string]string{
+	"log": {
+		"follow": "follow", "previous": "previous", "timestamps": "timestamps", "sinceSeconds": "sinceSeconds", "sinceTime": "sinceTime",
+		"tailLines": "tailLines", "limitBytes": "limitBytes", "stream": "stream",
+	},
+	"exec":        {"command": "command", "input": "stdin", "output": "stdout", "error": "stderr", "tty": "tty"},
+	"attach":      {"input": "stdin", "output": "stdout", "error": "stderr", "tty": "tty"},
+	"portforward": {"port": "ports"},
+}
+
+// passed are the headers that go through: those of streams. Whatever else a request carries is for the workspace, or is of a user
+// there, and some of it says who asks; and what an API server answers besides is of the physical cluster.
+var passed = map[string]bool{
+	"Connection": true, "Upgrade": true, "X-Stream-Protocol-Version": true, "X-Accepted-Stream-Protocol-Versions": true,
+	"Accept": true, "Content-Type": true, "Content-Length": true, "Transfer-Encoding": true,
+	"Sec-Websocket-Key": true, "Sec-Websocket-Version": true, "Sec-Websocket-Protocol": true, "Sec-Websocket-Extensions": true, "Sec-Websocket-Accept": true,
+}
+
+func keepPassed(headers http.Header) {
+	maps.DeleteFunc(headers, func(name string, _ []string) bool { return !passed[name] })
+}
+
+// handler returns what answers for one pod, at the paths of a kubelet. Names of pods in these are the workspace's: which pod it is,
+// was found before, and what a path says of it changes nothing.
+func (k *kubelet) handler(pod shownPod) http.Handler {
+	mux := http.NewServeMux()
+	for path, subresource := range map[string]string{
+		"GET /containerLogs/{namespace}/{pod}/{container}": "log",
+		"GET /exec/{namespace}/{pod}/{container}":          "exec",
+		"POST /exec/{namespace}/{pod}/{container}":         "exec",
+		"GET /attach/{namespace}/{pod}/{container}":        "attach",
+		"POST /attach/{namespace}/{pod}/{container}":       "attach",
+		"GET /portForward/{namespace}/{pod}":               "portforward",
+		"POST /portForward/{namespace}/{pod}":              "portforward",
+	} {
+		mux.HandleFunc(path, func(w http.ResponseWriter, req *http.Request) { k.stream(w, req, pod, subresource) })
+	}
+	return mux
+}
+
+func (k *kubelet) stream(w http.ResponseWriter, req *http.Request, pod shownPod, subresource string) {
+	query := url.Values{}
+	for from, to := range parameters[subresource] {
+		if values, ok := req.URL.Query()[from]; ok {
+			query[to] = values
+		}
+	}
+	if container := req.PathValue("container"); container != "" {
+		if len(validation.IsDNS1123Label(container)) > 0 {
+			http.Error(w, fmt.Sprintf("%q is no name of a container", container), http.StatusBadRequest)
+			return
+		}
+		query.Set("container", container)
+	}
+	below := k.host.JoinPath("api", "v1", "namespaces", pod.below.Namespace, "pods", pod.below.Name, subresource)
+	below.RawQuery = query.Encode()
+	(&httputil.ReverseProxy{
+		Transport:     k.transport,
+		FlushInterval: -1,
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.Out.URL, r.Out.Host = below, ""
+			keepPassed(r.Out.Header)
+			r.Out.Header.Set("User-Agent", workloadv1alpha1.FieldManager)
+		},
+		ModifyResponse: k.pass,
+		ErrorHandler: func(w http.ResponseWriter, req *http.Request, err error) {
+			http.Error(w, k.errAway(req.Context(), err).ErrStatus.Message, http.StatusServiceUnavailable)
+		},
+	}).ServeHTTP(w, req)
+}
+
+// pass lets an answer through; a refusal in words.
+func (k *kubelet) pass(answer *http.Response) error {
+	keepPassed(answer.Header)
+	if answer.StatusCode < http.StatusBadRequest {
+		return nil
+	}
+	text, err := io.ReadAll(io.LimitReader(answer.Body, mostOfRefusal))
+	if err := errors.Join(err, answer.Body.Close()); err != nil {
+		return err
+	}
+	code, words := k.inWords(answer.StatusCode, text)
+	answer.StatusCode, answer.Status = code, http.StatusText(code)
+	answer.Body, answer.ContentLength = io.NopCloser(bytes.NewReader([]byte(words))), int64(len(words))
+	answer.Header = http.Header{"Content-Type": {"text/plain; charset=utf-8"}, "Content-Length": {strconv.Itoa(len(words))}}
+	return nil
+}
+
+// serveConn answers for a pod on one connection, and returns when that is closed.
+func (k *kubelet) serveConn(conn net.Conn, pod shownPod) {
+	defer k.forget()
+	server := &http.Server{Handler: k.handler(pod), ReadHeaderTimeout: kubeletPatience}
+	server.SetKeepAlivesEnabled(false)
+	_ = server.Serve(newOneConn(conn)) // the connection is closed
+}
+
+// oneConn is a listener of one connection. It ends with that, whoever has taken it over by then.
+type oneConn struct {
+	net.Conn
+	accepted chan net.Conn
+	closed   chan struct{}
+	close    func()
+}
+
+func newOneConn(conn net.Conn) *oneConn {
+	l := &oneConn{Conn: conn, accepted: make(chan net.Conn, 1), closed: make(chan struct{})}
+	l.close = sync.OnceFunc(func() { close(l.closed) })
+	l.accepted <- l
+	return l
+}
+
+func (l *oneConn) Accept() (net.Conn, error) {
+	select {
+	case conn := <-l.accepted:
+		return conn, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *oneConn) Addr() net.Addr { return l.LocalAddr() }
+
+// Close closes the connection; the listener ends with it.
+func (l *oneConn) Close() error {
+	l.close()
+	return l.Conn.Close()
+}
