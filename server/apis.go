@@ -125,6 +125,7 @@ func (s *Server) authorize(config *genericapiserver.Config) ([]controlplaneapise
 		NodePorts:    nodePorts{s.backend},
 		Objects:      storedObjects{s.backend},
 		EventTTL:     s.options.EventTTL,
+		Kubelets:     joined{s},
 
 		Reviewer: s.reviewer, Audiences: s.tokens,
 		ServiceAccountIssuer: s.tokens, ServiceAccountMaxExpiration: s.options.ServiceAccountMaxTokenExpiration,

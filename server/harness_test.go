@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
@@ -88,6 +90,11 @@ func (few) Token(context.Context, logicalcluster.Name, string) (string, bool, er
 
 func (few) Accepts(logicalcluster.Name, string) bool { return false }
 
+// Reach: nothing runs anywhere.
+func (few) Reach(context.Context, metav1.Object) (func() net.Conn, error) {
+	return nil, errors.New("no pods run here")
+}
+
 func (few) WaitSynced(context.Context) error { return nil }
 
 // running is a server that runs until the test ends, or stop.
@@ -152,7 +159,7 @@ func startServerOver(t *testing.T, etcd *clientv3.Client, credentials Credential
 		cancel()
 		t.Fatal(err)
 	}
-	s.Join(few{}, few{}, credentials)
+	s.Join(few{}, few{}, credentials, few{})
 	var wg sync.WaitGroup
 	var failed error
 	wg.Go(func() { failed = s.Run(ctx) })

@@ -18,6 +18,7 @@ import (
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	apiextensionsapiserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -49,6 +50,7 @@ import (
 	atollopenapi "atoll.dev/atoll/apis/openapi"
 	"atoll.dev/atoll/server/admission"
 	"atoll.dev/atoll/server/atollapis"
+	"atoll.dev/atoll/server/builtin"
 	"atoll.dev/atoll/server/customresources"
 	"atoll.dev/atoll/server/discovery"
 	"atoll.dev/atoll/server/fairness"
@@ -95,6 +97,7 @@ type Server struct {
 	directory   Directory
 	placer      Placer
 	credentials Credentials
+	kubelets    Kubelets
 	kinds       *garbage.Custom
 	url         string
 	etcd        *clientv3.Client
@@ -391,9 +394,19 @@ type Placer interface {
 	PlacedOn(target types.UID) (placements, workspaces int)
 }
 
-// Join joins what knows the workspaces, where things run, and the syncers. It is called once, before Run.
-func (s *Server) Join(d Directory, p Placer, c Credentials) {
-	s.directory, s.placer, s.credentials = d, p, c
+// Kubelets lead to where pods run.
+type Kubelets = builtin.Kubelets
+
+// joined are the Kubelets that are joined later.
+type joined struct{ *Server }
+
+func (j joined) Reach(ctx context.Context, shown metav1.Object) (func() net.Conn, error) {
+	return j.kubelets.Reach(ctx, shown)
+}
+
+// Join joins what knows the workspaces, where things run, the syncers, and what they run. It is called once, before Run.
+func (s *Server) Join(d Directory, p Placer, c Credentials, k Kubelets) {
+	s.directory, s.placer, s.credentials, s.kubelets = d, p, c, k
 }
 
 // DeleteCluster removes every row of a logical cluster, its LogicalCluster too. Of a mirror it ends the identity that MirrorConfig gave.
@@ -454,7 +467,7 @@ func (s *Server) withDiscovery(next http.Handler) http.Handler {
 
 // Run serves until ctx ends, then finishes the requests in flight and returns.
 func (s *Server) Run(ctx context.Context) error {
-	if s.directory == nil || s.placer == nil || s.credentials == nil {
+	if s.directory == nil || s.placer == nil || s.credentials == nil || s.kubelets == nil {
 		return errors.New("run the API server: Join was not called")
 	}
 	defer s.stopEncrypting()

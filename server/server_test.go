@@ -529,7 +529,7 @@ func TestCloseGivesBackEverything(t *testing.T) {
 		o.RootDirectory, o.SecurePort = t.TempDir(), port
 		s, err := New(ctx, o, etcd.Client)
 		must(t, err)
-		s.Join(few{}, few{}, few{})
+		s.Join(few{}, few{}, few{}, few{})
 		return s
 	}
 	// New's context ends what authentication started; Close ends the rest.
@@ -576,7 +576,7 @@ func TestRunReturnsErrors(t *testing.T) {
 	o.RootDirectory, o.SecurePort = t.TempDir(), 0
 	s, err := New(ctx, o, etcd.Client)
 	must(t, err)
-	s.Join(few{}, few{}, few{})
+	s.Join(few{}, few{}, few{}, few{})
 	must(t, s.loopback.listener.Close())
 	if err := s.Run(ctx); err == nil || !strings.Contains(err.Error(), "connections in memory") {
 		t.Errorf("without connections in memory: %v", err)

@@ -84,6 +84,11 @@ func (anywhere) Token(context.Context, logicalcluster.Name, string) (string, boo
 
 func (anywhere) Accepts(logicalcluster.Name, string) bool { return false }
 
+// Reach: nothing runs anywhere.
+func (anywhere) Reach(context.Context, metav1.Object) (func() net.Conn, error) {
+	return nil, errors.New("no pods run here")
+}
+
 func (anywhere) WaitSynced(context.Context) error { return nil }
 
 func startHub(t *testing.T) *hub {
@@ -104,7 +109,7 @@ func startHub(t *testing.T) *hub {
 	must(t, err)
 	directory, err := workspaces.NewDirectory(clients, informers)
 	must(t, err)
-	s.Join(directory, anywhere{}, anywhere{})
+	s.Join(directory, anywhere{}, anywhere{}, anywhere{})
 	h := &hub{t: t, dir: dir, ctx: ctx, etcd: etcd.Client, server: s, clients: clients, informers: informers, directory: directory}
 	ns, err := namespaces.New(clients, informers, namespaces.Options{RootCA: s.CACertificate(), Read: s.Read})
 	must(t, err)
@@ -764,7 +769,7 @@ func (h *hub) another() *server.Server {
 	o.RootDirectory, o.SecurePort, o.BindAddress, o.TokenAuthFile = h.dir, 0, net.IPv4(127, 0, 0, 1), h.dir+"/tokens.csv"
 	s, err := server.New(h.ctx, o, h.etcd)
 	must(h.t, err)
-	s.Join(h.directory, anywhere{}, anywhere{})
+	s.Join(h.directory, anywhere{}, anywhere{}, anywhere{})
 	serving, stop := context.WithCancel(context.Background())
 	var servers sync.WaitGroup
 	servers.Go(func() {

@@ -89,7 +89,7 @@ func everywhere(s *server.Server, c *client.Clients, i *client.Informers, placer
 	credentials, err := syncer.NewCredentials(syncer.CredentialsConfig{Clients: c, Informers: i, Sign: s.SignSyncer, Clock: clock.RealClock{}})
 	l.add("credentials", credentials, err) // it knows who is a syncer
 	if l.failed == nil {
-		s.Join(directory, placer, credentials)
+		s.Join(directory, placer, credentials, syncer.NewKubelets(c))
 	}
 	return l.all, l.failed
 }

@@ -3,6 +3,7 @@ package atollapis_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net"
 	"strings"
 	"sync"
@@ -57,6 +58,11 @@ func (everything) Token(context.Context, logicalcluster.Name, string) (string, b
 
 func (everything) Accepts(logicalcluster.Name, string) bool { return false }
 
+// Reach: nothing runs anywhere.
+func (everything) Reach(context.Context, metav1.Object) (func() net.Conn, error) {
+	return nil, errors.New("no pods run here")
+}
+
 func (everything) WaitSynced(context.Context) error { return nil }
 
 func start(t *testing.T) (*client.Clients, *clientv3.Client) {
@@ -69,7 +75,7 @@ func start(t *testing.T) (*client.Clients, *clientv3.Client) {
 	o.RootDirectory, o.SecurePort, o.BindAddress = dir, 0, net.IPv4(127, 0, 0, 1)
 	s, err := server.New(ctx, o, etcd.Client)
 	must(t, err)
-	s.Join(everything{}, everything{}, everything{})
+	s.Join(everything{}, everything{}, everything{}, everything{})
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		if err := s.Run(ctx); err != nil {

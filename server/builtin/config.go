@@ -47,6 +47,9 @@ type Config struct {
 	// ServiceAccountMaxExpiration bounds the lifetime of these tokens; zero is no bound.
 	ServiceAccountMaxExpiration time.Duration
 
+	// Kubelets lead to where pods run. Required.
+	Kubelets Kubelets
+
 	// ServiceIPRange holds the cluster IPs, an IPv4 prefix of at most 30 bits. Defaults to DefaultServiceIPRange.
 	ServiceIPRange netip.Prefix
 	// NodePortRange holds the node ports. Defaults to DefaultNodePortRange.
@@ -81,6 +84,8 @@ func (c *Config) complete() error {
 		return fmt.Errorf("built-in resources need an issuer of tokens and their audiences")
 	case c.Objects == nil:
 		return fmt.Errorf("built-in resources need to read what is stored")
+	case c.Kubelets == nil:
+		return fmt.Errorf("built-in resources need a way to where pods run")
 	case c.NodePorts == nil:
 		return fmt.Errorf("built-in resources need locks for node ports")
 	}

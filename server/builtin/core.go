@@ -96,11 +96,8 @@ func (p *coreProvider) addWorkloads(storage map[string]rest.Storage, getter gene
 	storage["pods/binding"] = pods.Binding
 	storage["pods/ephemeralcontainers"] = pods.EphemeralContainers
 	storage["pods/resize"] = pods.Resize
-	storage["pods/attach"] = elsewhere{connecter: pods.Attach, parent: visible}
-	storage["pods/exec"] = elsewhere{connecter: pods.Exec, parent: visible}
-	storage["pods/portforward"] = elsewhere{connecter: pods.PortForward, parent: visible}
+	addStreams(storage, pods, visible, p.cfg.Kubelets)
 	storage["pods/proxy"] = proxyElsewhere{connecter: pods.Proxy}
-	storage["pods/log"] = logElsewhere{LogREST: pods.Log, pods: visible}
 	storage["pods/eviction"] = evictionElsewhere{EvictionREST: pods.Eviction, pods: visible}
 	storage["bindings"] = pods.LegacyBinding
 

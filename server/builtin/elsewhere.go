@@ -14,7 +14,6 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 	api "k8s.io/kubernetes/pkg/apis/core"
 	registrypod "k8s.io/kubernetes/pkg/registry/core/pod"
-	podrest "k8s.io/kubernetes/pkg/registry/core/pod/rest"
 	podstore "k8s.io/kubernetes/pkg/registry/core/pod/storage"
 	"k8s.io/utils/ptr"
 
@@ -30,7 +29,7 @@ func errElsewhere() error {
 		Status:  metav1.StatusFailure,
 		Code:    http.StatusNotImplemented,
 		Reason:  "NotImplemented",
-		Message: "pods run in physical clusters; debugging through the workspace comes with a later version",
+		Message: "this needs a way to where a pod runs, which the workspace has for logs, exec, attach and port-forward of the pods that a physical cluster shows",
 	}}
 }
 
@@ -158,44 +157,18 @@ func (p podStatuses) Update(ctx context.Context, name string, info rest.UpdatedO
 	return p.StatusREST.Update(ctx, name, info, create, validate, force, options)
 }
 
-// connecter is a subresource that hands the connection to a handler: exec, attach, portforward, proxy.
+// connecter is a subresource that hands the connection to a handler: such as a proxy.
 type connecter interface {
 	rest.Storage
 	rest.Connecter
 }
 
-// elsewhere shows a connecter in discovery and refuses to connect. What does not exist is still not found.
-type elsewhere struct {
-	connecter
-	parent rest.Getter
-}
-
-func (e elsewhere) Connect(ctx context.Context, name string, _ runtime.Object, _ rest.Responder) (http.Handler, error) {
-	if _, err := e.parent.Get(ctx, name, &metav1.GetOptions{}); err != nil {
-		return nil, err
-	}
-	return nil, errElsewhere()
-}
-
-// proxyElsewhere is elsewhere for proxies, whose name may carry a scheme and a port ("https:web:443"), which is not the
-// parent's name.
+// proxyElsewhere shows a proxy in discovery and refuses to connect.
 type proxyElsewhere struct {
 	connecter
 }
 
 func (proxyElsewhere) Connect(context.Context, string, runtime.Object, rest.Responder) (http.Handler, error) {
-	return nil, errElsewhere()
-}
-
-type logElsewhere struct {
-	*podrest.LogREST
-	pods rest.Getter
-}
-
-func (l logElsewhere) Get(ctx context.Context, name string, _ runtime.Object) (runtime.Object, error) {
-	if _, err := l.pods.Get(ctx, name, &metav1.GetOptions{}); err != nil {
-		return nil, err
-	}
 	return nil, errElsewhere()
 }
 

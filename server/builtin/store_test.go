@@ -261,7 +261,7 @@ func testConfig(t testing.TB, getter generic.RESTOptionsGetter, nodePorts NodePo
 	}
 	authorizer, resolver := rbac.NewAuthorizer(stores.Getters())
 	return Config{
-		Objects:    noObjects{},
+		Objects: noObjects{}, Kubelets: noKubelets{},
 		Authorizer: authorizer, RuleResolver: resolver, RBAC: rbac.NewProvider(stores, authorizerfactory.NewAlwaysAllowAuthorizer()),
 		NodePorts: nodePorts, Audiences: noTokens{}, ServiceAccountIssuer: noTokens{},
 	}
@@ -401,6 +401,9 @@ func (s *testServer) setClock(later time.Duration) {
 	s.services.alloc.ips.now = now
 	s.services.alloc.ports.now = now
 }
+
+// noKubelets is for tests without physical clusters, whose pods alone have one.
+type noKubelets struct{ Kubelets }
 
 // noObjects is for tests without mirrors, which alone read objects.
 type noObjects struct{ Objects }

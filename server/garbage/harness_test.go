@@ -2,7 +2,9 @@ package garbage_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -60,7 +62,12 @@ func (anything) Token(context.Context, logicalcluster.Name, string) (string, boo
 	return "", false, nil
 }
 func (anything) Accepts(logicalcluster.Name, string) bool { return false }
-func (anything) WaitSynced(context.Context) error         { return nil }
+
+// Reach: nothing runs anywhere.
+func (anything) Reach(context.Context, metav1.Object) (func() net.Conn, error) {
+	return nil, errors.New("no pods run here")
+}
+func (anything) WaitSynced(context.Context) error { return nil }
 
 // hub is a server in this process and, if it collects, the collector.
 type hub struct {
@@ -90,7 +97,7 @@ func startKnowing(t *testing.T, dir string, collects bool, change func(garbage.K
 	o.RootDirectory, o.SecurePort = dir, 0
 	s, err := server.New(ctx, o, etcd.Client)
 	must(t, err)
-	s.Join(anything{}, anything{}, anything{})
+	s.Join(anything{}, anything{}, anything{}, anything{})
 	clients, err := client.New(s.LoopbackConfig())
 	must(t, err)
 	clients.Objects = s.Everywhere(clients.Objects)

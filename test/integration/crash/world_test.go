@@ -110,6 +110,11 @@ func (anywhere) WhyNowhere(logicalcluster.Name, schema.GroupResource, string, st
 
 func (anywhere) PlacedOn(types.UID) (placements, workspaces int) { return 0, 0 }
 
+// Reach: nothing runs anywhere.
+func (anywhere) Reach(context.Context, metav1.Object) (func() net.Conn, error) {
+	return nil, errors.New("no pods run here")
+}
+
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
@@ -148,7 +153,7 @@ func newWorld(t *testing.T, fleet map[string]*cluster) *world {
 	must(t, err)
 	credentials, err := syncer.NewCredentials(syncer.CredentialsConfig{Clients: reads, Informers: informers, Sign: s.SignSyncer, Clock: clock.RealClock{}})
 	must(t, err)
-	s.Join(directory, anywhere{}, credentials)
+	s.Join(directory, anywhere{}, credentials, anywhere{})
 	ns, err := namespaces.New(clients, informers, namespaces.Options{RootCA: s.CACertificate(), Read: s.Read})
 	must(t, err)
 	manager, err := syncer.NewManager(syncer.ManagerConfig{

@@ -1,0 +1,180 @@
+package builtin
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apiserver/pkg/registry/rest"
+
+	api "k8s.io/kubernetes/pkg/apis/core"
+	kubeletclient "k8s.io/kubernetes/pkg/kubelet/client"
+	podrest "k8s.io/kubernetes/pkg/registry/core/pod/rest"
+	podstore "k8s.io/kubernetes/pkg/registry/core/pod/storage"
+
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	lcctx "atoll.dev/atoll/internal/logicalcluster"
+)
+
+// Kubelets reach what answers for the pods of physical clusters.
+type Kubelets interface {
+	// Reach finds the pod of a physical cluster that a pod of a workspace shows, and returns how to connect to what answers for it,
+	// and for nothing else, at the paths of a kubelet. Its errors are an API's.
+	Reach(ctx context.Context, shown metav1.Object) (dial func() net.Conn, err error)
+}
+
+// How many streams may be open at once on each server. A stream takes some ten goroutines and two connections. The first is more than
+// somebody reads at once; the second leaves a workspace that has all of its own a part of its clusters only.
+const (
+	mostStreamsOfWorkspace = 100
+	mostStreamsOfCluster   = 1000
+)
+
+// addStreams adds the subresources of pods that kubelets answer. Upstream's check what is asked for, and speak with kubelets; of which
+// pod, and which kubelet, they learn from the request's context (docs/design/0009-streams.md).
+func addStreams(storage map[string]rest.Storage, from podstore.PodStorage, pods rest.Getter, kubelets Kubelets) {
+	found, conns := foundPod{}, connections{kubelets, &openStreams{of: map[logicalcluster.Name]int{}}}
+	from.Log.KubeletConn = conns // which reads the pod again, to know its containers
+	from.Exec.Store, from.Exec.KubeletConn = found, conns
+	from.Attach.Store, from.Attach.KubeletConn = found, conns
+	from.PortForward.Store, from.PortForward.KubeletConn = found, conns
+	storage["pods/log"] = logs{from.Log, pods}
+	storage["pods/exec"] = stream{from.Exec, pods}
+	storage["pods/attach"] = stream{from.Attach, pods}
+	storage["pods/portforward"] = stream{from.PortForward, pods}
+}
+
+// stream is a subresource that takes over the connection: exec, attach, portforward.
+type stream struct {
+	connecter
+	pods rest.Getter
+}
+
+func (s stream) Connect(ctx context.Context, name string, options runtime.Object, responder rest.Responder) (http.Handler, error) {
+	ctx, err := find(ctx, s.pods, name)
+	if err != nil {
+		return nil, err
+	}
+	return s.connecter.Connect(ctx, name, options, responder)
+}
+
+type logs struct {
+	*podrest.LogREST
+	pods rest.Getter
+}
+
+func (l logs) Get(ctx context.Context, name string, options runtime.Object) (runtime.Object, error) {
+	ctx, err := find(ctx, l.pods, name)
+	if err != nil {
+		return nil, err
+	}
+	return l.LogREST.Get(ctx, name, options)
+}
+
+type podKey struct{}
+
+// find reads a pod, once for all that is decided of it, and refuses it unless a physical cluster shows it: nothing else of this server
+// knows where a pod of a workspace runs. Least of all its Node and addresses, which a tenant can write.
+func find(ctx context.Context, pods rest.Getter, name string) (context.Context, error) {
+	found, err := pods.Get(ctx, name, &metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	pod, ok := found.(*api.Pod)
+	if !ok || inMirror(ctx) || pod.Labels[workloadv1alpha1.MirrorLabel] == "" {
+		return nil, errElsewhere()
+	}
+	return context.WithValue(ctx, podKey{}, pod), nil
+}
+
+// foundPod is, to upstream, the store of a pod that was found.
+type foundPod struct{}
+
+func (foundPod) Get(ctx context.Context, name string, _ *metav1.GetOptions) (runtime.Object, error) {
+	pod, ok := ctx.Value(podKey{}).(*api.Pod)
+	if !ok || pod.Name != name {
+		return nil, apierrors.NewInternalError(fmt.Errorf("pod %q was not looked for", name))
+	}
+	return pod, nil
+}
+
+// connections lead upstream to Kubelets.
+type connections struct {
+	kubelets Kubelets
+	open     *openStreams
+}
+
+var _ kubeletclient.ConnectionInfoGetter = connections{}
+
+// GetConnectionInfo returns how to reach the kubelet of the pod that was found: over a connection of its own for each request, which
+// ends with the request.
+func (c connections) GetConnectionInfo(ctx context.Context, node types.NodeName) (*kubeletclient.ConnectionInfo, error) {
+	pod, ok := ctx.Value(podKey{}).(*api.Pod)
+	if !ok || pod.Spec.NodeName != string(node) {
+		return nil, apierrors.NewInternalError(fmt.Errorf("node %q has no pod that was looked for", node))
+	}
+	workspace, ok := lcctx.ClusterFrom(ctx)
+	if !ok || workspace.Wildcard {
+		return nil, errElsewhere()
+	}
+	if err := c.open.begin(workspace.Name, logicalcluster.Name(pod.Labels[workloadv1alpha1.MirrorLabel]), string(node)); err != nil {
+		return nil, err
+	}
+	// A request's context ends with it, also when its connection was taken over.
+	context.AfterFunc(ctx, func() {
+		c.open.end(workspace.Name, logicalcluster.Name(pod.Labels[workloadv1alpha1.MirrorLabel]))
+	})
+	dial, err := c.kubelets.Reach(ctx, pod)
+	if err != nil {
+		return nil, err
+	}
+	transport := &http.Transport{
+		DialContext: func(context.Context, string, string) (net.Conn, error) {
+			conn := dial()
+			context.AfterFunc(ctx, func() { _ = conn.Close() }) // it is ours alone: nobody is left to be told
+			return conn, nil
+		},
+		DisableKeepAlives: true,
+	}
+	return &kubeletclient.ConnectionInfo{
+		Scheme: "http", Hostname: string(node), Port: "10250", // to be written into URLs; nothing is resolved
+		Transport: transport, InsecureSkipTLSVerifyTransport: transport,
+	}, nil
+}
+
+// openStreams counts the streams of workspaces and of mirrors, whose names are different.
+type openStreams struct {
+	mu sync.Mutex
+	of map[logicalcluster.Name]int
+}
+
+func (o *openStreams) begin(workspace, mirror logicalcluster.Name, cluster string) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch {
+	case o.of[workspace] >= mostStreamsOfWorkspace:
+		return apierrors.NewTooManyRequests(fmt.Sprintf("%d logs and streams of the workspace are open, and no more may be", mostStreamsOfWorkspace), 1)
+	case o.of[mirror] >= mostStreamsOfCluster:
+		return apierrors.NewTooManyRequests(fmt.Sprintf("%d logs and streams of physical cluster %q are open, and no more may be", mostStreamsOfCluster, cluster), 1)
+	}
+	o.of[workspace]++
+	o.of[mirror]++
+	return nil
+}
+
+func (o *openStreams) end(workspace, mirror logicalcluster.Name) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, of := range []logicalcluster.Name{workspace, mirror} {
+		if o.of[of]--; o.of[of] == 0 {
+			delete(o.of, of)
+		}
+	}
+}

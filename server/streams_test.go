@@ -1,0 +1,357 @@
+package server
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/httpstream"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/portforward"
+	"k8s.io/client-go/tools/remotecommand"
+	"k8s.io/client-go/transport/spdy"
+	clientexec "k8s.io/client-go/util/exec"
+
+	"k8s.io/utils/ptr"
+
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	"atoll.dev/atoll/test/framework"
+)
+
+// reaching are Kubelets that lead to one kubelet, and tell of which pods somebody asked.
+type reaching struct {
+	server *httptest.Server
+	refuse error
+
+	mu    sync.Mutex
+	asked []string // names and UIDs below
+}
+
+func (r *reaching) Reach(_ context.Context, shown metav1.Object) (func() net.Conn, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.asked = append(r.asked, shown.GetName()+" "+shown.GetAnnotations()[workloadv1alpha1.PodUIDAnnotation])
+	if r.refuse != nil {
+		return nil, r.refuse
+	}
+	return func() net.Conn {
+		conn, err := net.Dial("tcp", r.server.Listener.Addr().String())
+		if err != nil {
+			panic(err)
+		}
+		return conn
+	}, nil
+}
+
+// streaming is a server whose workspace shop shows the pod web-1 of east, for whose container c a kubelet answers.
+type streaming struct {
+	*showing
+	kubelets *reaching
+	alice    *rest.Config // she may do everything with pods of the namespace
+}
+
+func startStreaming(t *testing.T) *streaming {
+	s := &streaming{showing: startShowing(t), kubelets: &reaching{server: httptest.NewServer(&framework.Kubelet{T: t, Dir: t.TempDir()})}}
+	t.Cleanup(s.kubelets.server.Close)
+	s.Server.kubelets = s.kubelets
+	if _, err := s.east.CoreV1().Pods(inEast).Create(t.Context(), s.below("web-1", nil), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.alice = s.person(t, alice, "alice", rbacv1.PolicyRule{Verbs: []string{"*"}, APIGroups: []string{""}, Resources: []string{
+		"pods", "pods/log", "pods/exec", "pods/attach", "pods/portforward", "pods/proxy",
+	}})
+	return s
+}
+
+// person returns how somebody with a right to pods, and to list them, reaches the workspace.
+func (s *streaming) person(t *testing.T, token, name string, rule rbacv1.PolicyRule) *rest.Config {
+	t.Helper()
+	enters := rbacv1.PolicyRule{Verbs: []string{"access"}, NonResourceURLs: []string{"/"}}
+	if _, err := s.shop.RbacV1().ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: []rbacv1.PolicyRule{enters, rule}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.shop.RbacV1().ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
+		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: name}},
+	}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	config := s.withToken(token)
+	waitFor(t, 20*time.Second, name+" may list pods", func() (string, bool) {
+		_, err := kubeOf(t, config).CoreV1().Pods(team).List(t.Context(), metav1.ListOptions{})
+		return fmt.Sprint(err), err == nil
+	})
+	return config
+}
+
+func (s *streaming) withToken(token string) *rest.Config {
+	return &rest.Config{Host: s.URL() + clustersPrefix + string(shop), BearerToken: token, QPS: -1, TLSClientConfig: rest.TLSClientConfig{CAData: s.CACertificate()}}
+}
+
+func kubeOf(t *testing.T, config *rest.Config) kubernetes.Interface {
+	t.Helper()
+	kube, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return kube
+}
+
+// execution returns what a command in the container c of a pod says.
+func execution(t *testing.T, config *rest.Config, pod, input string, websocket bool, command ...string) (out, problems string, err error) {
+	t.Helper()
+	req := kubeOf(t, config).CoreV1().RESTClient().Post().Namespace(team).Resource("pods").Name(pod).SubResource("exec").
+		VersionedParams(&corev1.PodExecOptions{Container: "c", Command: command, Stdin: input != "", Stdout: true, Stderr: true}, scheme.ParameterCodec)
+	var executor remotecommand.Executor
+	if websocket {
+		executor, err = remotecommand.NewWebSocketExecutor(config, http.MethodGet, req.URL().String())
+	} else {
+		executor, err = remotecommand.NewSPDYExecutor(config, http.MethodPost, req.URL())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var stdout, stderr bytes.Buffer
+	options := remotecommand.StreamOptions{Stdout: &stdout, Stderr: &stderr}
+	if input != "" {
+		options.Stdin = strings.NewReader(input)
+	}
+	err = executor.StreamWithContext(t.Context(), options)
+	return stdout.String(), stderr.String(), err
+}
+
+// TestStreams: logs, exec, attach and port-forward of a pod that a physical cluster shows, over SPDY and WebSocket.
+func TestStreams(t *testing.T) {
+	s := startStreaming(t)
+	pods := kubeOf(t, s.alice).CoreV1().Pods(team)
+
+	line := func(previous bool, i int) string { return framework.LogLine("web-1", "c", previous, i) }
+	all := func(previous bool) (text string) {
+		for i := range framework.LogLines {
+			text += line(previous, i+1)
+		}
+		return text
+	}
+	for name, tc := range map[string]struct {
+		options corev1.PodLogOptions
+		want    string
+	}{
+		"all":        {corev1.PodLogOptions{}, all(false)},
+		"previous":   {corev1.PodLogOptions{Container: "c", Previous: true}, all(true)},
+		"tail":       {corev1.PodLogOptions{TailLines: ptr.To[int64](1)}, line(false, framework.LogLines)},
+		"timestamps": {corev1.PodLogOptions{TailLines: ptr.To[int64](1), Timestamps: true}, "2026-01-01T00:00:00Z " + line(false, framework.LogLines)},
+		"limit":      {corev1.PodLogOptions{LimitBytes: ptr.To[int64](7)}, all(false)[:7]},
+	} {
+		if got, err := pods.GetLogs("web-1", &tc.options).DoRaw(t.Context()); err != nil || string(got) != tc.want {
+			t.Errorf("logs, %s: %q %v, want %q", name, got, err, tc.want)
+		}
+	}
+	if _, err := pods.GetLogs("web-1", &corev1.PodLogOptions{Container: "nobody"}).DoRaw(t.Context()); !apierrors.IsBadRequest(err) {
+		t.Errorf("logs of no container: %v, want a bad request", err)
+	}
+
+	for _, websocket := range []bool{false, true} {
+		if out, problems, err := execution(t, s.alice, "web-1", "hello", websocket, "sh", "-c", "cat; echo oops >&2"); out != "hello" || problems != "oops\n" || err != nil {
+			t.Errorf("exec, websocket=%t: %q %q %v", websocket, out, problems, err)
+		}
+		var exit clientexec.CodeExitError
+		if _, _, err := execution(t, s.alice, "web-1", "", websocket, "sh", "-c", "exit 3"); !errors.As(err, &exit) || exit.Code != 3 {
+			t.Errorf("exec that fails, websocket=%t: %v, want code 3", websocket, err)
+		}
+	}
+	if out, _, err := execution(t, s.alice, "web-1", strings.Repeat("0123456789abcdef", 1<<16), true, "wc", "-c"); strings.TrimSpace(out) != "1048576" || err != nil {
+		t.Errorf("a mebibyte: %q %v", out, err)
+	}
+
+	s.forwards(t)
+	s.kubelets.mu.Lock()
+	defer s.kubelets.mu.Unlock()
+	for _, asked := range s.kubelets.asked {
+		if asked != "web-1 uid-of-web-1" {
+			t.Errorf("a stream of %q", asked)
+		}
+	}
+}
+
+// forwards sends a line through a forwarded port, over SPDY and WebSocket.
+func (s *streaming) forwards(t *testing.T) {
+	t.Helper()
+	target := kubeOf(t, s.alice).CoreV1().RESTClient().Post().Namespace(team).Resource("pods").Name("web-1").SubResource("portforward").URL()
+	transport, upgrader, err := spdy.RoundTripperFor(s.alice)
+	if err != nil {
+		t.Fatal(err)
+	}
+	overSPDY := spdy.NewDialer(upgrader, &http.Client{Transport: transport}, http.MethodPost, target)
+	overWebSocket, err := portforward.NewSPDYOverWebsocketDialer(target, s.alice)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, dialer := range map[string]httpstream.Dialer{"SPDY": overSPDY, "WebSocket": overWebSocket} {
+		stop, ready := make(chan struct{}), make(chan struct{})
+		forwarder, err := portforward.NewOnAddresses(dialer, []string{"127.0.0.1"}, []string{"0:80"}, stop, ready, io.Discard, io.Discard)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- forwarder.ForwardPorts() }()
+		select {
+		case <-ready:
+		case err := <-ended:
+			t.Fatalf("port-forward over %s: %v", name, err)
+		}
+		ports, err := forwarder.GetPorts()
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", ports[0].Local))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.WriteString(conn, "through\n")
+		if said, err := bufio.NewReader(conn).ReadString('\n'); said != "through\n" || err != nil {
+			t.Errorf("port-forward over %s: %q %v", name, said, err)
+		}
+		_ = conn.Close()
+		close(stop)
+		if err := <-ended; err != nil && !errors.Is(err, portforward.ErrLostConnectionToPod) {
+			t.Errorf("port-forward over %s ends: %v", name, err)
+		}
+	}
+}
+
+// TestWhoMayStream: the rights of the workspace decide; and nobody reaches a pod by what somebody wrote into it.
+func TestWhoMayStream(t *testing.T) {
+	s := startStreaming(t)
+	reader := s.person(t, bob, "bob", rbacv1.PolicyRule{Verbs: []string{"get", "list"}, APIGroups: []string{""}, Resources: []string{"pods", "pods/log"}})
+	if _, err := kubeOf(t, reader).CoreV1().Pods(team).GetLogs("web-1", &corev1.PodLogOptions{}).DoRaw(t.Context()); err != nil {
+		t.Errorf("who may read logs reads them: %v", err)
+	}
+	s.kubelets.asked = nil
+	for _, websocket := range []bool{false, true} {
+		if _, _, err := execution(t, reader, "web-1", "", websocket, "id"); err == nil || !strings.Contains(err.Error(), "forbidden") {
+			t.Errorf("exec without the right, websocket=%t: %v", websocket, err)
+		}
+	}
+	if _, err := kubeOf(t, s.withToken("nobodys")).CoreV1().Pods(team).GetLogs("web-1", &corev1.PodLogOptions{}).DoRaw(t.Context()); !apierrors.IsUnauthorized(err) {
+		t.Errorf("nobody: %v", err)
+	}
+
+	// A mirror shows pods to its syncer, and lets it into none.
+	for name, kube := range map[string]kubernetes.Interface{"its syncer": s.east, "another": s.west, "the server": s.in(t, east)} {
+		if _, err := kube.CoreV1().Pods(inEast).GetLogs("web-1", &corev1.PodLogOptions{}).DoRaw(t.Context()); err == nil {
+			t.Errorf("%s reads a log in the mirror", name)
+		}
+	}
+
+	// What a tenant makes is shown by no physical cluster, whatever he writes.
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "forged"},
+		Spec:       corev1.PodSpec{NodeName: "us-east-1", Containers: []corev1.Container{{Name: "c", Image: "i"}}},
+		Status:     corev1.PodStatus{PodIP: "127.0.0.1", HostIP: "127.0.0.1"},
+	}
+	ofShop := s.shop.CoreV1().Pods(team)
+	if _, err := ofShop.Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, subresource := range []string{"log", "exec", "attach", "portforward"} {
+		err := s.shop.CoreV1().RESTClient().Get().Namespace(team).Resource("pods").Name("forged").SubResource(subresource).Do(t.Context()).Error()
+		if code(err) != http.StatusNotImplemented {
+			t.Errorf("%s of a pod that no cluster shows: %v, want 501", subresource, err)
+		}
+	}
+	if len(s.kubelets.asked) > 0 {
+		t.Errorf("somebody asked for %v", s.kubelets.asked)
+	}
+
+	s.kubelets.refuse = apierrors.NewServiceUnavailable(`physical cluster "us-east-1" is not Ready (HeartbeatLost)`)
+	if _, err := kubeOf(t, s.alice).CoreV1().Pods(team).GetLogs("web-1", &corev1.PodLogOptions{}).MaxRetries(0).Stream(t.Context()); code(err) != http.StatusServiceUnavailable || !strings.Contains(err.Error(), `"us-east-1"`) {
+		t.Errorf("a cluster that is away: %v", err)
+	}
+	for _, websocket := range []bool{false, true} {
+		if _, _, err := execution(t, s.alice, "web-1", "", websocket, "id"); err == nil || !strings.Contains(err.Error(), `"us-east-1"`) {
+			t.Errorf("exec in a cluster that is away, websocket=%t: %v", websocket, err)
+		}
+	}
+}
+
+func code(err error) int {
+	var status apierrors.APIStatus
+	if errors.As(err, &status) {
+		return int(status.Status().Code)
+	}
+	return 0
+}
+
+// TestStreamsAreBounded: a workspace has so many streams at once, and each that ends makes room and leaves nothing; however long they
+// are open, no limit of time of requests ends them.
+func TestStreamsAreBounded(t *testing.T) {
+	s := startStreaming(t)
+	pods := kubeOf(t, s.alice).CoreV1().Pods(team)
+	follow := func() (io.ReadCloser, error) {
+		return pods.GetLogs("web-1", &corev1.PodLogOptions{Follow: true}).MaxRetries(0).Stream(t.Context())
+	}
+	first, err := follow()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = first.Close()
+	var before int
+	waitFor(t, time.Minute, "the first stream has ended", func() (string, bool) {
+		seen := runtime.NumGoroutine()
+		settled := seen == before
+		before = seen
+		return fmt.Sprint(seen), settled
+	})
+
+	var open []io.ReadCloser
+	for range 100 { // as docs/operations says
+		log, err := follow()
+		if err != nil {
+			t.Fatalf("stream %d: %v", len(open), err)
+		}
+		if line, err := bufio.NewReader(log).ReadString('\n'); err != nil {
+			t.Fatalf("stream %d: %q %v", len(open), line, err)
+		}
+		open = append(open, log)
+	}
+	// What is long running is ended by no limit of time of requests.
+	if said := s.ask(t, asked{path: "/metrics", token: monitor}).body; !regexp.MustCompile(`apiserver_longrunning_requests\{[^}]*subresource="log"[^}]*\} 100\n`).MatchString(said) {
+		t.Errorf("100 open logs are not counted as long running:\n%s", regexp.MustCompile(`apiserver_longrunning_requests\{.*`).FindAllString(said, -1))
+	}
+	if _, err := follow(); !apierrors.IsTooManyRequests(err) {
+		t.Errorf("one more: %v, want 429", err)
+	}
+	for _, log := range open {
+		_ = log.Close()
+	}
+	waitFor(t, time.Minute, "there is room again", func() (string, bool) {
+		log, err := follow()
+		if err == nil {
+			_ = log.Close()
+		}
+		return fmt.Sprint(err), err == nil
+	})
+	waitFor(t, time.Minute, "ended streams leave no goroutine", func() (string, bool) {
+		stacks := make([]byte, 1<<21)
+		now := runtime.NumGoroutine()
+		return fmt.Sprintf("%d, and %d before:\n%s", now, before, stacks[:runtime.Stack(stacks, true)]), now <= before+5 // some of the server's own
+	})
+}

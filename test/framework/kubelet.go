@@ -1,0 +1,168 @@
+package framework
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os/exec"
+	"strconv"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/remotecommand"
+	"k8s.io/streaming/pkg/httpstream"
+	"k8s.io/streaming/pkg/httpstream/spdy"
+)
+
+// Kubelet answers for containers as a kubelet does: logs, exec, attach and port-forward, over SPDY. A container's log is LogLines lines
+// that name it; what it is told to execute runs on this machine, in Dir; attached, it sends back what it reads, and so do its ports.
+type Kubelet struct {
+	T   testing.TB
+	Dir string
+}
+
+// LogLines is how many lines a log has before somebody follows it.
+const LogLines = 5
+
+func (k *Kubelet) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /containerLogs/{namespace}/{pod}/{container}", k.log)
+	mux.HandleFunc("/exec/{namespace}/{pod}/{container}", func(w http.ResponseWriter, req *http.Request) {
+		k.stream(w, req, req.URL.Query()["command"])
+	})
+	mux.HandleFunc("/attach/{namespace}/{pod}/{container}", func(w http.ResponseWriter, req *http.Request) { k.stream(w, req, []string{"cat"}) })
+	mux.HandleFunc("/portForward/{namespace}/{pod}", k.portForward)
+	mux.ServeHTTP(w, req)
+}
+
+// LogLine is line i, from 1, of the log of a container.
+func LogLine(pod, container string, previous bool, i int) string {
+	run := "now"
+	if previous {
+		run = "before"
+	}
+	return fmt.Sprintf("%s/%s %s %d\n", pod, container, run, i)
+}
+
+func (k *Kubelet) log(w http.ResponseWriter, req *http.Request) {
+	query, first, most := req.URL.Query(), 1, 1<<20
+	if tail, err := strconv.Atoi(query.Get("tailLines")); err == nil {
+		first = LogLines - tail + 1
+	}
+	if limit, err := strconv.Atoi(query.Get("limitBytes")); err == nil {
+		most = limit
+	}
+	var text string
+	for i := first; i <= LogLines; i++ {
+		if query.Get("timestamps") == "true" {
+			text += "2026-01-01T00:00:00Z "
+		}
+		text += LogLine(req.PathValue("pod"), req.PathValue("container"), query.Get("previous") == "true", i)
+	}
+	_, _ = io.WriteString(w, text[:min(len(text), most)])
+	if query.Get("follow") == "true" {
+		_ = http.NewResponseController(w).Flush()
+		<-req.Context().Done()
+	}
+}
+
+// accepted upgrades a request, and returns the streams that its client makes.
+func (k *Kubelet) accepted(w http.ResponseWriter, req *http.Request, protocol string) (httpstream.Connection, <-chan httpstream.Stream) {
+	if _, err := httpstream.Handshake(req, w, []string{protocol}); err != nil {
+		k.T.Errorf("a stream of another protocol: %v", err)
+		return nil, nil
+	}
+	streams := make(chan httpstream.Stream)
+	conn := spdy.NewResponseUpgrader().UpgradeResponse(w, req, func(s httpstream.Stream, replied <-chan struct{}) error {
+		go func() {
+			<-replied
+			select {
+			case streams <- s:
+			case <-req.Context().Done():
+			}
+		}()
+		return nil
+	})
+	return conn, streams
+}
+
+func (k *Kubelet) stream(w http.ResponseWriter, req *http.Request, command []string) {
+	conn, streams := k.accepted(w, req, remotecommand.StreamProtocolV4Name)
+	if conn == nil {
+		return
+	}
+	defer conn.Close() //nolint:errcheck // a test's
+	query, want := req.URL.Query(), 1
+	for _, stream := range []string{"input", "output", "error"} {
+		if query.Get(stream) == "1" {
+			want++
+		}
+	}
+	cmd := exec.CommandContext(req.Context(), command[0], command[1:]...)
+	cmd.Dir = k.Dir
+	var status io.Writer
+	var opened []httpstream.Stream
+	for range want {
+		select {
+		case s := <-streams:
+			opened = append(opened, s)
+			switch s.Headers().Get(corev1.StreamType) {
+			case corev1.StreamTypeError:
+				status = s
+			case corev1.StreamTypeStdin:
+				in, err := cmd.StdinPipe() // Wait does not wait for it
+				if err != nil {
+					k.T.Error(err)
+					return
+				}
+				go func() {
+					_, _ = io.Copy(in, s)
+					_ = in.Close()
+				}()
+			case corev1.StreamTypeStdout:
+				cmd.Stdout = s
+			case corev1.StreamTypeStderr:
+				cmd.Stderr = s
+			}
+		case <-conn.CloseChan():
+			return
+		}
+	}
+	said := metav1.Status{Status: metav1.StatusSuccess}
+	if err := cmd.Run(); err != nil {
+		said = metav1.Status{Status: metav1.StatusFailure, Reason: remotecommand.NonZeroExitCodeReason, Message: err.Error()}
+		var exit *exec.ExitError
+		if errors.As(err, &exit) {
+			said.Details = &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: remotecommand.ExitCodeCauseType, Message: strconv.Itoa(exit.ExitCode())}}}
+		}
+	}
+	_ = json.NewEncoder(status).Encode(said)
+	for _, s := range opened {
+		_ = s.Close()
+	}
+	<-conn.CloseChan() // what was written has arrived when its reader ends
+}
+
+func (k *Kubelet) portForward(w http.ResponseWriter, req *http.Request) {
+	conn, streams := k.accepted(w, req, "portforward.k8s.io")
+	if conn == nil {
+		return
+	}
+	defer conn.Close() //nolint:errcheck // a test's
+	for {
+		select {
+		case s := <-streams:
+			go func() {
+				if s.Headers().Get(corev1.StreamType) == corev1.StreamTypeData {
+					_, _ = io.Copy(s, s)
+				}
+				_ = s.Close()
+			}()
+		case <-conn.CloseChan():
+			return
+		}
+	}
+}
