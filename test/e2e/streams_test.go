@@ -1,0 +1,188 @@
+package e2e
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"atoll.dev/atoll/test/framework"
+)
+
+// TestT4_LogsAndStreams: kubectl looks into pods, and goes into them, through the workspace. The pods are simulated; what answers for
+// them as the kubelet of their node is the test.
+func TestT4_LogsAndStreams(t *testing.T) {
+	t.Parallel()
+	f := &fleet{Atoll: framework.StartAtoll(t), clusters: map[string]*framework.Physical{"east": framework.StartPhysical(t, "east", framework.PhysicalNodes(1))}}
+	f.MustRun("cluster", "add", "east", "--kubeconfig", f.clusters["east"].Kubeconfig)
+	inside := t.TempDir()
+	beKubelet(t, f.clusters["east"], inside)
+
+	w := f.workspace(t, "streams")
+	w.apply(1, "")
+	w.rolledOut()
+	w.shows()
+	var pod, container string
+	for name, shown := range w.shownPods() {
+		pod, container = name, shown.Spec.Containers[0].Name
+	}
+	line := func(previous bool, i int) string { return framework.LogLine(pod, container, previous, i) }
+
+	if got := w.stdout("logs", "deployment/"+w.app); !strings.HasPrefix(got, line(false, 1)) || !strings.HasSuffix(got, line(false, framework.LogLines)) {
+		t.Errorf("logs: %q", got)
+	}
+	if got := w.stdout("logs", pod, "--previous", "--tail=1", "--timestamps"); got != "2026-01-01T00:00:00Z "+line(true, framework.LogLines) {
+		t.Errorf("logs of before: %q", got)
+	}
+	w.follows(pod, line(false, framework.LogLines))
+
+	// exec, and its exit code
+	if got := w.stdout("exec", "deployment/"+w.app, "--", "sh", "-c", "echo out; echo err >&2"); got != "out\n" {
+		t.Errorf("exec: %q", got)
+	}
+	if out, err := w.try("exec", pod, "--", "sh", "-c", "exit 7"); err == nil || !strings.Contains(out+err.Error(), "exit code 7") {
+		t.Errorf("exec that fails: %s %v", out, err)
+	}
+	if got := w.kubectlWithInput("to you", "attach", "-i", pod); !strings.Contains(got, "to you") {
+		t.Errorf("attach: %q", got)
+	}
+
+	// cp, there and back
+	from, back := filepath.Join(t.TempDir(), "from"), filepath.Join(t.TempDir(), "back")
+	if err := os.WriteFile(from, []byte(strings.Repeat("content\n", 1<<16)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w.kubectl("cp", from, pod+":"+filepath.Join(inside, "copied"))
+	w.kubectl("cp", pod+":"+filepath.Join(inside, "copied"), back)
+	want, err := os.ReadFile(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(back); err != nil || string(got) != string(want) {
+		t.Errorf("cp: %d bytes of %d came back: %v", len(got), len(want), err)
+	}
+
+	w.forwards(pod)
+
+	f.clusters["east"].Kill()
+	if out, err := w.try("logs", pod); err == nil || !strings.Contains(out+err.Error(), `physical cluster "east"`) {
+		t.Errorf("logs of a cluster that is away: %s %v", out, err)
+	}
+	if out, err := w.try("exec", pod, "--", "true"); err == nil || !strings.Contains(out+err.Error(), `physical cluster "east"`) {
+		t.Errorf("exec in a cluster that is away: %s %v", out, err)
+	}
+}
+
+// beKubelet answers for the pods of a physical cluster's nodes from now on, over TLS.
+func beKubelet(t *testing.T, c *framework.Physical, dir string) {
+	t.Helper()
+	kubelet := httptest.NewTLSServer(&framework.Kubelet{T: t, Dir: dir})
+	t.Cleanup(kubelet.Close)
+	at, err := url.Parse(kubelet.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	port, err := strconv.ParseInt(at.Port(), 10, 32)
+	if err != nil {
+		t.Fatal(err)
+	}
+	nodes := c.Clientset().CoreV1().Nodes()
+	list, err := nodes.List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range list.Items {
+		name := list.Items[i].Name
+		framework.Eventually(t, patience, "node "+name+" has the test as its kubelet", func() string {
+			node, err := nodes.Get(t.Context(), name, metav1.GetOptions{})
+			if err != nil {
+				return err.Error()
+			}
+			node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: at.Hostname()}}
+			node.Status.DaemonEndpoints.KubeletEndpoint.Port = int32(port)
+			if _, err := nodes.UpdateStatus(t.Context(), node, metav1.UpdateOptions{}); err != nil {
+				return err.Error() // a conflict with what simulates the node
+			}
+			return ""
+		})
+	}
+}
+
+// args are those of atoll kubectl in the workspace.
+func (w *workspace) args(args ...string) []string {
+	return append([]string{"kubectl", "--server=" + w.f.URL + "/clusters/root:" + w.app}, args...)
+}
+
+// stdout runs atoll kubectl in the workspace.
+func (w *workspace) stdout(args ...string) string {
+	w.t.Helper()
+	return w.f.MustStdout(w.args(args...)...)
+}
+
+// try runs atoll kubectl in the workspace, and returns what it printed.
+func (w *workspace) try(args ...string) (string, error) { return w.f.Run(w.args(args...)...) }
+
+// runs starts atoll kubectl in the workspace, and returns what reads its output. It ends with the test.
+func (w *workspace) runs(args ...string) *bufio.Reader {
+	w.t.Helper()
+	cmd := exec.CommandContext(w.t.Context(), framework.Binary(w.t), w.args(args...)...)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+w.f.Kubeconfig)
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() {
+		_ = cmd.Process.Kill() // it has ended by then, or ends now
+		_ = cmd.Wait()
+	})
+	return bufio.NewReader(out)
+}
+
+// follows reads a log up to its last line, while it goes on.
+func (w *workspace) follows(pod, last string) {
+	w.t.Helper()
+	for log := w.runs("logs", "-f", pod); ; {
+		line, err := log.ReadString('\n')
+		if err != nil {
+			w.t.Errorf("logs -f ends: %v", err)
+			return
+		}
+		if line == last {
+			return
+		}
+	}
+}
+
+// forwards sends a line through a forwarded port.
+func (w *workspace) forwards(pod string) {
+	w.t.Helper()
+	said, err := w.runs("port-forward", "--address=127.0.0.1", pod, ":80").ReadString('\n')
+	port := regexp.MustCompile(`127\.0\.0\.1:(\d+) -> 80`).FindStringSubmatch(said)
+	if err != nil || port == nil {
+		w.t.Fatalf("port-forward says %q: %v", said, err)
+	}
+	conn, err := net.Dial("tcp", "127.0.0.1:"+port[1])
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer conn.Close() //nolint:errcheck // a test's
+	_, _ = io.WriteString(conn, "through\n")
+	if back, err := bufio.NewReader(conn).ReadString('\n'); back != "through\n" || err != nil {
+		w.t.Error(fmt.Sprintf("port-forward: %q", back), err)
+	}
+}
