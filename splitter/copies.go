@@ -90,11 +90,7 @@ func (c *Controller) copies(ctx context.Context, s *source, root ctrlclient.Obje
 		return 0, err
 	}
 	authored := root
-	root, err = c.withPullSecrets(ctx, root, leaves)
-	if err != nil {
-		return 0, err
-	}
-	_, hash, err := render(s.Kind, root, s.Content(root), rk.Namespace, false)
+	root, hash, err := c.wanted(ctx, s, root, leaves)
 	if err != nil {
 		return 0, err
 	}
@@ -123,6 +119,15 @@ func (c *Controller) copies(ctx context.Context, s *source, root ctrlclient.Obje
 	behind, unkept := c.keepRevisions(ctx, s, authored, now, view)
 	wait, problem := c.writeStatus(ctx, s, root, now, copiesMayWait(root.(*appsv1.DaemonSet), now.(*appsv1.DaemonSet)))
 	return sooner(sooner(again, behind), wait), errors.Join(err, settle([]error{unkept, problem}))
+}
+
+// wanted returns a workload that is not divided as it goes down, and the hash of what that renders to.
+func (c *Controller) wanted(ctx context.Context, s *source, root ctrlclient.Object, leaves []ctrlclient.Object) (down ctrlclient.Object, hash string, err error) {
+	if down, err = c.withPullSecrets(ctx, root, leaves); err != nil {
+		return nil, "", err
+	}
+	_, hash, err = render(s.Kind, down, s.Content(down), down.GetNamespace(), false)
+	return down, hash, err
 }
 
 // copySites gathers the clusters that a workload is in or goes to, sorted.

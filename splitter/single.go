@@ -123,11 +123,7 @@ func (c *Controller) single(ctx context.Context, s *source, root ctrlclient.Obje
 		return 0, c.rest(ctx, s, root, p, leaves, withheld)
 	}
 	authored := root
-	root, err = c.withPullSecrets(ctx, root, leaves)
-	if err != nil {
-		return 0, err
-	}
-	_, hash, err := render(s.Kind, root, s.Content(root), rk.Namespace, false)
+	root, hash, err := c.wanted(ctx, s, root, leaves)
 	if err != nil {
 		return 0, err
 	}

@@ -4,7 +4,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -69,28 +68,22 @@ func summariseDaemonSet(obj ctrlclient.Object, view View) {
 			sum.NumberAvailable += d.Status.NumberAvailable
 			sum.NumberUnavailable += d.Status.NumberUnavailable
 		}
-		if c := d.Status.CollisionCount; c != nil && *c > ptr.Deref(sum.CollisionCount, -1) {
-			sum.CollisionCount = ptr.To(*c)
-		}
+		sum.CollisionCount = mostCollisions(sum.CollisionCount, d.Status.CollisionCount)
 	}
 	if root.Generation == s.ObservedGeneration {
-		// What was told of this generation holds on while its metadata goes down.
-		sum.UpdatedNumberScheduled += min(unsettled, max(0, s.UpdatedNumberScheduled-sum.UpdatedNumberScheduled))
+		sum.UpdatedNumberScheduled = holdsOn(s.UpdatedNumberScheduled, sum.UpdatedNumberScheduled, unsettled)
 	}
 	if view.observed() {
 		sum.ObservedGeneration = max(sum.ObservedGeneration, root.Generation)
 	}
+	since := func(c appsv1.DaemonSetCondition) (string, corev1.ConditionStatus, metav1.Time) {
+		return string(c.Type), c.Status, c.LastTransitionTime
+	}
 	for _, c := range view.troubles() {
-		now := appsv1.DaemonSetCondition{
+		sum.Conditions = append(sum.Conditions, appsv1.DaemonSetCondition{
 			Type: appsv1.DaemonSetConditionType(c.condition), Status: corev1.ConditionFalse, Reason: c.Reason.Reason, Message: c.Message,
-			LastTransitionTime: metav1.NewTime(view.Now),
-		}
-		for _, before := range s.Conditions {
-			if before.Type == now.Type && before.Status == now.Status {
-				now.LastTransitionTime = before.LastTransitionTime
-			}
-		}
-		sum.Conditions = append(sum.Conditions, now)
+			LastTransitionTime: falseSince(s.Conditions, c.condition, view.Now, since),
+		})
 	}
 	*s = sum
 }

@@ -116,17 +116,15 @@ func summariseJob(obj ctrlclient.Object, view View) {
 	if jobEnded(root) {
 		return
 	}
+	since := func(c batchv1.JobCondition) (string, corev1.ConditionStatus, metav1.Time) {
+		return string(c.Type), c.Status, c.LastTransitionTime
+	}
 	for _, c := range view.troubles() {
-		now := batchv1.JobCondition{
+		at := falseSince(before.Status.Conditions, c.condition, view.Now, since)
+		s.Conditions = append(s.Conditions, batchv1.JobCondition{
 			Type: batchv1.JobConditionType(c.condition), Status: corev1.ConditionFalse, Reason: c.Reason.Reason, Message: c.Message,
-			LastTransitionTime: metav1.NewTime(view.Now), LastProbeTime: metav1.NewTime(view.Now),
-		}
-		for _, was := range before.Status.Conditions {
-			if was.Type == now.Type && was.Status == now.Status {
-				now.LastTransitionTime, now.LastProbeTime = was.LastTransitionTime, was.LastProbeTime
-			}
-		}
-		s.Conditions = append(s.Conditions, now)
+			LastTransitionTime: at, LastProbeTime: at,
+		})
 	}
 }
 

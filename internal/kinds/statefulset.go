@@ -91,9 +91,7 @@ func summariseStatefulSet(obj ctrlclient.Object, view View) {
 			sum.ReadyReplicas += d.Status.ReadyReplicas
 			sum.AvailableReplicas += d.Status.AvailableReplicas
 		}
-		if c := d.Status.CollisionCount; c != nil && *c > ptr.Deref(sum.CollisionCount, -1) {
-			sum.CollisionCount = ptr.To(*c)
-		}
+		sum.CollisionCount = mostCollisions(sum.CollisionCount, d.Status.CollisionCount)
 		if !l.Assigned {
 			continue
 		}
@@ -113,23 +111,19 @@ func summariseStatefulSet(obj ctrlclient.Object, view View) {
 		}
 	}
 	if root.Generation == s.ObservedGeneration {
-		// What was told of this generation holds on while its metadata goes down.
-		sum.UpdatedReplicas += min(unsettled, max(0, s.UpdatedReplicas-sum.UpdatedReplicas))
+		sum.UpdatedReplicas = holdsOn(s.UpdatedReplicas, sum.UpdatedReplicas, unsettled)
 	}
 	if view.observed() {
 		sum.ObservedGeneration = max(sum.ObservedGeneration, root.Generation)
 	}
+	since := func(c appsv1.StatefulSetCondition) (string, corev1.ConditionStatus, metav1.Time) {
+		return string(c.Type), c.Status, c.LastTransitionTime
+	}
 	for _, c := range view.troubles() {
-		now := appsv1.StatefulSetCondition{
+		sum.Conditions = append(sum.Conditions, appsv1.StatefulSetCondition{
 			Type: appsv1.StatefulSetConditionType(c.condition), Status: corev1.ConditionFalse, Reason: c.Reason.Reason, Message: c.Message,
-			LastTransitionTime: metav1.NewTime(view.Now),
-		}
-		for _, before := range s.Conditions {
-			if before.Type == now.Type && before.Status == now.Status {
-				now.LastTransitionTime = before.LastTransitionTime
-			}
-		}
-		sum.Conditions = append(sum.Conditions, now)
+			LastTransitionTime: falseSince(s.Conditions, c.condition, view.Now, since),
+		})
 	}
 	*s = sum
 }

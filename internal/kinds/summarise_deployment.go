@@ -78,10 +78,7 @@ func summariseDeployment(obj ctrlclient.Object, view View) {
 			}
 			*sum.TerminatingReplicas += *t
 		}
-		if c := d.Status.CollisionCount; c != nil && (sum.CollisionCount == nil || *c > *sum.CollisionCount) {
-			highest := *c
-			sum.CollisionCount = &highest
-		}
+		sum.CollisionCount = mostCollisions(sum.CollisionCount, d.Status.CollisionCount)
 		if !l.Assigned {
 			continue
 		}
@@ -98,8 +95,7 @@ func summariseDeployment(obj ctrlclient.Object, view View) {
 		}
 	}
 	if root.Generation == s.ObservedGeneration {
-		// What was told of this generation holds on while a cluster is given another share or another part of the strategy.
-		sum.UpdatedReplicas += min(unsettled, max(0, s.UpdatedReplicas-sum.UpdatedReplicas))
+		sum.UpdatedReplicas = holdsOn(s.UpdatedReplicas, sum.UpdatedReplicas, unsettled)
 	}
 	if view.observed() {
 		sum.ObservedGeneration = max(sum.ObservedGeneration, root.Generation)

@@ -4,6 +4,9 @@ import (
 	"fmt"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
@@ -143,4 +146,29 @@ func (v View) troubles() (troubles []trouble) {
 		troubles = append(troubles, trouble{ConditionSynced, Reason{reasonObserveOnly, onlyObserved(observedOnly)}})
 	}
 	return troubles
+}
+
+// falseSince is since when a condition is False that is False now, given those of before, of which tells what each says.
+func falseSince[C any](before []C, condition string, now time.Time, of func(C) (condition string, status corev1.ConditionStatus, since metav1.Time)) metav1.Time {
+	for _, c := range before {
+		if is, status, since := of(c); is == condition && status == corev1.ConditionFalse {
+			return since
+		}
+	}
+	return metav1.NewTime(now)
+}
+
+// holdsOn is how many pods are updated: told were of this generation, settled are by reports on what the leaves are now, and unsettled by those on
+// what they were. What was told holds on while metadata, another share or another part of the strategy goes down.
+func holdsOn(told, settled, unsettled int32) int32 {
+	return settled + min(unsettled, max(0, told-settled))
+}
+
+// mostCollisions is the greater of two counts, either of which may be missing. It is a copy: what is decoded into a status overwrites what that
+// points to.
+func mostCollisions(a, b *int32) *int32 {
+	if a == nil && b == nil {
+		return nil
+	}
+	return ptr.To(max(ptr.Deref(a, 0), ptr.Deref(b, 0)))
 }
