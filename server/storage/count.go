@@ -10,13 +10,13 @@ import (
 // countShare counts in etcd what a logical cluster has of a share, all at one revision, which it returns. It takes as long as
 // reading all of it: etcd tells no sizes without the values.
 func (b *Backend) countShare(ctx context.Context, s share) (amount, int64, error) {
-	prefixes := []string{eventsPrefix}
-	if !s.events {
+	prefixes := []string{s.apart}
+	if s.apart == "" {
 		var err error
 		if prefixes, err = b.prefixesOf(ctx, s.cluster, nil); err != nil {
 			return amount{}, 0, err
 		}
-		prefixes = slices.DeleteFunc(prefixes, func(p string) bool { return p == eventsPrefix })
+		prefixes = slices.DeleteFunc(prefixes, func(p string) bool { return shareIn(s.cluster, p) != s })
 	}
 	var total amount
 	var revision int64

@@ -76,7 +76,7 @@ func (b *Backend) open(
 	if b.usage != nil {
 		client.Kubernetes = &limitedClient{
 			Interface: client.Kubernetes, kv: b.client, usage: b.usage,
-			resource: config.GroupResource, base: transformer.base, events: resourcePrefix == eventsPrefix,
+			resource: config.GroupResource, base: transformer.base, prefix: resourcePrefix,
 		}
 	}
 	raw, err := etcd3.New(client, b.compactor, codec, newFunc, newListFunc, b.prefix, resourcePrefix, config.GroupResource,

@@ -194,9 +194,9 @@ func TestDeleteUnheldDataForgetsWhatWasCounted(t *testing.T) {
 			if err != nil || held.Empty() == tc.held {
 				t.Fatalf("held %+v, %v", held, err)
 			}
-			for _, events := range []bool{false, true} {
-				if got := s.usage.knows(share{cluster: "aa", events: events}); got != tc.held {
-					t.Errorf("it is counted (events: %v): %v, want %v", events, got, tc.held)
+			for _, prefix := range []string{"", "/events"} {
+				if got := s.usage.knows(share{"aa", prefix}); got != tc.held {
+					t.Errorf("it is counted (apart: %q): %v, want %v", prefix, got, tc.held)
 				}
 			}
 		})

@@ -25,7 +25,7 @@ type limitedClient struct {
 	usage    *usage
 	resource schema.GroupResource
 	base     string // of the keys
-	events   bool
+	prefix   string // of the resource
 }
 
 // endingSlack is by how much one step of a deletion may make an object grow that is full of finalizers: the marks of a
@@ -167,7 +167,7 @@ func (c *limitedClient) share(key string) (share, error) {
 	if err != nil {
 		return share{}, apierrors.NewInternalError(err)
 	}
-	return share{logicalcluster.Name(cluster), c.events}, nil
+	return shareIn(logicalcluster.Name(cluster), c.prefix), nil
 }
 
 // ending says whether what an update is about to write is a step of a deletion: that must go on in a workspace that has too much.

@@ -58,7 +58,7 @@ func (b *Backend) WriteTogether(ctx context.Context, rows ...Row) (written bool,
 			return false, fmt.Errorf("write %s with others: %w", key, err)
 		}
 		put := clientv3.OpPut(key, string(data))
-		c := counted{share{row.Cluster, r.Prefix == eventsPrefix}, sizeOf(key, data), version == 0}
+		c := counted{shareIn(row.Cluster, r.Prefix), sizeOf(key, data), version == 0}
 		if !c.isNew && b.usage.knows(c.share) {
 			put = clientv3.OpPut(key, string(data), clientv3.WithPrevKV())
 		}

@@ -21,17 +21,28 @@ import (
 	"atoll.dev/atoll/internal/turns"
 )
 
-// Limits are on what a logical cluster may have in the store, all its resources together; 0 is no limit. Events, which end by
-// themselves, are not among that: they may be a tenth of it.
+// Limits are on what a logical cluster may have in the store, all its resources together; 0 is no limit. What is apart is not among
+// that: of each such resource there may be a part as much.
 type Limits struct {
 	Objects int64
 	Bytes   int64 // of keys and values, as etcd holds them
 }
 
+// part is what Limits are on by itself.
+type part struct {
+	what string
+	of   int64 // the limits, divided by this
+	hint string
+}
+
+// apart are those parts, by the prefix of their rows. Not who works in a workspace decides how many there are: Events say what goes on, and
+// most Pods what physical clusters run. They must not use up what he has to write in, nor wait for him to make room.
+var apart = map[string]part{
+	"/events": {"Events", 10, "they end by themselves; delete some"},
+	"/pods":   {"Pods", 2, "what physical clusters show of them ends with what it belongs to; ask for less"},
+}
+
 const (
-	eventsPrefix = "/events"
-	// eventsPart of the limits is for Events.
-	eventsPart = 10
 	// growth is the part of the limits by which a logical cluster grows at most, by what went through here, before it is counted
 	// again: other servers on the same etcd add to it, too.
 	growth = 10
@@ -52,10 +63,18 @@ type amount struct{ objects, bytes int64 }
 func (a amount) plus(b amount) amount  { return amount{a.objects + b.objects, a.bytes + b.bytes} }
 func (a amount) minus(b amount) amount { return amount{a.objects - b.objects, a.bytes - b.bytes} }
 
-// share is what limits are on: all objects of a logical cluster but Events, or its Events.
+// share is what limits are on: all objects of a logical cluster but those that are apart, or those of one prefix that are.
 type share struct {
 	cluster logicalcluster.Name
-	events  bool
+	apart   string
+}
+
+// shareIn is the share of a logical cluster that rows below a resource's prefix are in.
+func shareIn(cluster logicalcluster.Name, prefix string) share {
+	if _, ok := apart[prefix]; ok {
+		return share{cluster, prefix}
+	}
+	return share{cluster: cluster}
 }
 
 // usage knows how much the logical clusters have that somebody writes to who is bounded by the limits. Each is counted in etcd
@@ -127,13 +146,12 @@ func (u *usage) bounded(ctx context.Context, cluster logicalcluster.Name) bool {
 // of returns the limits on a share.
 func (u *usage) of(s share) Limits {
 	limits := u.limits(s.cluster)
-	if !s.events {
+	p, ok := apart[s.apart]
+	if !ok {
 		return limits
 	}
-	return Limits{Objects: tenth(limits.Objects), Bytes: tenth(limits.Bytes)}
+	return Limits{Objects: (limits.Objects + p.of - 1) / p.of, Bytes: (limits.Bytes + p.of - 1) / p.of}
 }
-
-func tenth(limit int64) int64 { return (limit + eventsPart - 1) / eventsPart }
 
 // fullError is the refusal of a write; its caller knows the object.
 type fullError struct{ says string }
@@ -209,9 +227,9 @@ func (u *usage) decide(c *counter, need amount, now time.Time) (verdict, error) 
 // full says what there is too much of in a workspace and what to do.
 func full(workspace string, c *counter, limits Limits, need amount, tooMany bool) string {
 	what, part, hint := "objects", "", "delete some"
-	if c.share.events {
-		what, hint = "Events", "they end by themselves; delete some"
-		part = fmt.Sprintf(", 1/%d of what it may have otherwise", eventsPart)
+	if p, ok := apart[c.share.apart]; ok {
+		what, hint = p.what, p.hint
+		part = fmt.Sprintf(", 1/%d of what it may have otherwise", p.of)
 	}
 	if tooMany {
 		return fmt.Sprintf("workspace %q has %d %s, and may have %d%s: %s, or ask an administrator of the server, who may make more, or raise --max-objects-per-workspace, or %s of the workspace's LogicalCluster",
@@ -330,7 +348,11 @@ func (u *usage) forget(cluster logicalcluster.Name) {
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	for _, s := range []share{{cluster, false}, {cluster, true}} {
+	shares := []share{{cluster: cluster}}
+	for prefix := range apart {
+		shares = append(shares, share{cluster, prefix})
+	}
+	for _, s := range shares {
 		if e, ok := u.byName[s]; ok {
 			u.drop(e)
 		}

@@ -249,6 +249,28 @@ func TestLimitOnEvents(t *testing.T) {
 	}
 }
 
+// TestLimitOnPods: what physical clusters show of Pods leaves a workspace its room, and who has used that up still sees how they are.
+func TestLimitOnPods(t *testing.T) {
+	s := serve(t, prefixOf(t), func(c *Config) { c.Limits = always(Limits{Objects: 4, Bytes: 40_000}) })
+	shop, bank := as(in("shop", "default")), as(in("bank", "default"))
+	mustPass(t, "a Pod", tryCreate(s.pods, shop, pod("default", "one")))
+	mustPass(t, "a Pod", tryCreate(s.pods, shop, pod("default", "two")))
+	wantFull(t, "a Pod too many", tryCreate(s.pods, shop, pod("default", "three")), "has 2 Pods, and may have 2, 1/2 of what it may have otherwise: what physical clusters show of them ends with what it belongs to")
+	long := pod("default", "long")
+	long.Annotations = map[string]string{"x": strings.Repeat("x", 21_000)}
+	wantFull(t, "a long Pod", tryCreate(s.pods, bank, long), "has Pods of 0 bytes, and may have 20000")
+	for i := range 4 {
+		mustPass(t, "another object", tryCreate(s.configMaps, shop, configMap("default", fmt.Sprint("x", i))))
+	}
+	wantFull(t, "one more", tryCreate(s.configMaps, shop, configMap("default", "more")), "has 4 objects, and may have 4")
+	_, _, err := s.pods.Update(shop, "one", changed(func(p *api.Pod) { p.Annotations = map[string]string{"x": "grows"} }),
+		rest.ValidateAllObjectFunc, rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{})
+	mustPass(t, "what a Pod is like", err)
+	if got := s.use(t, share{cluster: "shop"}); got.objects != 4 {
+		t.Errorf("%d objects are counted besides the Pods, want 4", got.objects)
+	}
+}
+
 // use is what is known of a share.
 func (s *served) use(t *testing.T, of share) amount {
 	t.Helper()
