@@ -89,7 +89,10 @@ func (p *coreProvider) addWorkloads(storage map[string]rest.Storage, getter gene
 		return fmt.Errorf("store of pods: %w", err)
 	}
 	pods.Pod.DeleteStrategy = newPodDeletion()
-	shown := shownPods{p.cfg.Objects, pods.Pod, pods.Status, &openWatches{of: map[logicalcluster.Name]int{}}}
+	shown := shownPods{
+		objects: p.cfg.Objects, pods: pods.Pod, status: pods.Status,
+		watches: &openWatches{of: map[logicalcluster.Name]int{}}, tallies: newTallies(),
+	}
 	visible := podsElsewhere{pods.Pod, shown}
 	storage["pods"] = visible
 	storage["pods/status"] = podStatuses{pods.Status, shown}

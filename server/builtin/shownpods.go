@@ -57,6 +57,7 @@ type shownPods struct {
 	pods    *podstore.REST
 	status  *podstore.StatusREST
 	watches *openWatches
+	tallies *tallies
 }
 
 // mostWatches is how many watches of its pods a mirror may have open: each costs a look at every event of any pod. A syncer has one,
@@ -200,11 +201,11 @@ func mostPods(leaf runtime.Object) int {
 	return int(min(most, mostPodsOfAll))
 }
 
-// owner finds the owner of a pod that is shown: the root of the leaf that it names as its controller, if that is in the space, and
-// the root is still there.
-func (s shownPods) owner(at *space, shown *api.Pod) (metav1.OwnerReference, error) {
-	refuse := func(format string, args ...any) (metav1.OwnerReference, error) {
-		return metav1.OwnerReference{}, apierrors.NewForbidden(api.Resource("pods"), shown.Name, fmt.Errorf(format, args...))
+// owner finds the owner of a pod that is shown, and the leaf that it names as its controller: the leaf's root, if the leaf is in the space,
+// and the root is still there.
+func (s shownPods) owner(at *space, shown *api.Pod) (owner metav1.OwnerReference, of runtime.Object, err error) {
+	refuse := func(format string, args ...any) (metav1.OwnerReference, runtime.Object, error) {
+		return metav1.OwnerReference{}, nil, apierrors.NewForbidden(api.Resource("pods"), shown.Name, fmt.Errorf(format, args...))
 	}
 	ref := metav1.GetControllerOfNoCopy(shown)
 	if ref == nil {
@@ -217,11 +218,11 @@ func (s shownPods) owner(at *space, shown *api.Pod) (metav1.OwnerReference, erro
 	resource := kind.GVR.GroupResource()
 	found, err := s.objects.Get(at.mirror, resource, at.namespace, ref.Name, false)
 	if err != nil {
-		return metav1.OwnerReference{}, err
+		return metav1.OwnerReference{}, nil, err
 	}
 	leaf, err := meta.Accessor(found)
 	if err != nil {
-		return metav1.OwnerReference{}, apierrors.NewInternalError(err)
+		return metav1.OwnerReference{}, nil, apierrors.NewInternalError(err)
 	}
 	rootNamespace, rootName, _ := strings.Cut(leaf.GetAnnotations()[workloadv1alpha1.RootAnnotation], "/")
 	if leaf.GetUID() != ref.UID || leaf.GetLabels()[workloadv1alpha1.WorkspaceLabel] != string(at.workspace) || rootNamespace != at.workspaceNamespace {
@@ -232,7 +233,7 @@ func (s shownPods) owner(at *space, shown *api.Pod) (metav1.OwnerReference, erro
 	if apierrors.IsNotFound(err) {
 		return refuse("its workspace has no place for it any more")
 	} else if err != nil {
-		return metav1.OwnerReference{}, err
+		return metav1.OwnerReference{}, nil, err
 	}
 	if n, ok := space.(*api.Namespace); !ok || n.DeletionTimestamp != nil {
 		return refuse("its workspace has no place for it any more")
@@ -241,36 +242,39 @@ func (s shownPods) owner(at *space, shown *api.Pod) (metav1.OwnerReference, erro
 	if apierrors.IsNotFound(err) {
 		return refuse("its owner is not there")
 	} else if err != nil {
-		return metav1.OwnerReference{}, err
+		return metav1.OwnerReference{}, nil, err
 	}
 	root, err := meta.Accessor(above)
 	if err != nil {
-		return metav1.OwnerReference{}, apierrors.NewInternalError(err)
+		return metav1.OwnerReference{}, nil, apierrors.NewInternalError(err)
 	}
 	if string(root.GetUID()) != leaf.GetLabels()[workloadv1alpha1.RootUIDLabel] {
 		return refuse("its owner is not there")
 	}
-	owner := controllerAbove(kind, root)
-	return owner, s.hasRoom(at, found, owner, shown.Name)
+	return controllerAbove(kind, root), found, nil
 }
 
-// hasRoom refuses a pod where as many of its leaf are shown already as there may be: a physical cluster may show what it likes, and
-// must not fill the workspace with it.
-func (s shownPods) hasRoom(at *space, leaf runtime.Object, owner metav1.OwnerReference, name string) error {
-	all, err := s.objects.List(at.inWorkspace("", "pods"), corev1.Resource("pods"), at.workspaceNamespace, true)
-	if err != nil {
-		return err
-	}
-	shown := 0
-	for _, o := range all {
-		if pod, ok := o.(*api.Pod); ok && at.shows(pod) && metav1.IsControlledBy(pod, &metav1.ObjectMeta{UID: owner.UID}) {
-			shown++
+// room makes room for a pod, until end. It refuses one where as many of its leaf are shown already as there may be: a physical cluster may
+// show what it likes, and must not fill the workspace with it.
+func (s shownPods) room(at *space, leaf runtime.Object, owner metav1.OwnerReference, name string) (end func(), err error) {
+	most := mostPods(leaf)
+	end, shown, err := s.tallies.get(tallyKey{at.cluster, owner.UID}).take(most, func() (int, error) {
+		all, err := s.objects.List(at.inWorkspace("", "pods"), corev1.Resource("pods"), at.workspaceNamespace, false)
+		if err != nil {
+			return 0, err
 		}
+		n := 0
+		for _, o := range all {
+			if pod, ok := o.(*api.Pod); ok && at.shows(pod) && metav1.IsControlledBy(pod, &metav1.ObjectMeta{UID: owner.UID}) {
+				n++
+			}
+		}
+		return n, nil
+	})
+	if err == nil && end == nil {
+		err = apierrors.NewForbidden(api.Resource("pods"), name, fmt.Errorf("%d pods of %s %s are shown, and no more than %d may be", shown, owner.Kind, owner.Name, most))
 	}
-	if most := mostPods(leaf); shown >= most {
-		return apierrors.NewForbidden(api.Resource("pods"), name, fmt.Errorf("%d pods of %s %s are shown, and no more than %d may be", shown, owner.Kind, owner.Name, most))
-	}
-	return nil
+	return end, err
 }
 
 // short refuses what is longer than any pod needs to be.
@@ -309,7 +313,7 @@ func (s shownPods) create(ctx context.Context, obj runtime.Object, validate rest
 	if err := validate(ctx, shown.DeepCopy()); err != nil {
 		return nil, err
 	}
-	owner, err := s.owner(at, shown)
+	owner, leaf, err := s.owner(at, shown)
 	if err != nil {
 		return nil, err
 	}
@@ -321,6 +325,11 @@ func (s shownPods) create(ctx context.Context, obj runtime.Object, validate rest
 	if err := short(pod); err != nil {
 		return nil, err
 	}
+	end, err := s.room(at, leaf, owner, pod.Name)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
 	created, err := s.pods.Create(at.inWorkspace("", "pods"), pod, rest.ValidateAllObjectFunc, options)
 	if err != nil {
 		return nil, err

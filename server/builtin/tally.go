@@ -1,0 +1,69 @@
+package builtin
+
+import (
+	"sync"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/lru"
+)
+
+// maxTallies is of how many roots the pods are known that mirrors show; those of others are counted anew.
+const maxTallies = 10_000
+
+// tallies are how many pods mirrors show of each root. Counted for each pod, many at once would pass where one has room, and each cost a
+// look at all pods of the namespace.
+type tallies struct {
+	mu sync.Mutex // guards that there is one of a key
+	of *lru.Cache // by tallyKey
+}
+
+type tallyKey struct {
+	mirror logicalcluster.Name
+	root   types.UID
+}
+
+func newTallies() *tallies { return &tallies{of: lru.New(maxTallies)} }
+
+func (t *tallies) get(key tallyKey) *tally {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if known, ok := t.of.Get(key); ok {
+		return known.(*tally)
+	}
+	made := &tally{}
+	t.of.Add(key, made)
+	return made
+}
+
+// tally is of one root. It is never too low, but for what other servers make: a mirror that uses each of several may show as many for each.
+type tally struct {
+	mu      sync.Mutex
+	counted bool
+	// shown are those that were counted, and all that were tried since, of which the last underWay may have been counted, too, or not.
+	shown, underWay int
+}
+
+// take says whether there may be one more beside those that there are, and how many that is at most. If there may, end ends its making.
+// It counts, at the first and whenever there seems to be no room: most pods ended since, or were not made.
+func (t *tally) take(most int, count func() (int, error)) (end func(), shown int, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.counted || t.shown >= most {
+		there, err := count()
+		if err != nil {
+			return nil, 0, err
+		}
+		t.counted, t.shown = true, there+t.underWay
+	}
+	if t.shown >= most {
+		return nil, t.shown, nil
+	}
+	t.shown++
+	t.underWay++
+	return func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.underWay--
+	}, t.shown, nil
+}

@@ -1,0 +1,55 @@
+package builtin
+
+import (
+	"errors"
+	"testing"
+)
+
+// TestTally: as many pass at once as there is room for, few counts are needed for many, and what has ended makes room.
+func TestTally(t *testing.T) {
+	const most = 40
+	tally := newTallies().get(tallyKey{"east", "root"})
+	there, counts := 0, 0
+	count := func() (int, error) {
+		counts++
+		return there, nil
+	}
+	var ends []func()
+	for range most + 5 {
+		end, _, err := tally.take(most, count)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if end != nil {
+			ends = append(ends, end) // none is written yet, so that no count finds it
+		}
+	}
+	if len(ends) != most {
+		t.Errorf("%d pass at once, want %d", len(ends), most)
+	}
+	for _, end := range ends {
+		there++
+		end()
+	}
+	if end, shown, err := tally.take(most, count); end != nil || shown != most || err != nil {
+		t.Errorf("of %d there is room for one more: %v", shown, err)
+	}
+
+	there, counts = 0, 0
+	for i := range most {
+		end, _, err := tally.take(most, count)
+		if err != nil || end == nil {
+			t.Fatalf("%d pass after all had ended, want %d: %v", i, most, err)
+		}
+		there++
+		end()
+	}
+	if counts != 1 {
+		t.Errorf("they were counted %d times for %d pods, want once", counts, most)
+	}
+
+	broken := errors.New("etcd does not answer")
+	if end, _, err := tally.take(most, func() (int, error) { return 0, broken }); end != nil || !errors.Is(err, broken) {
+		t.Errorf("what cannot be counted passes: %v", err)
+	}
+}
