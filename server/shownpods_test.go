@@ -432,7 +432,7 @@ func TestShownPodsOfAHostileCluster(t *testing.T) {
 	if _, err := s.west.CoreV1().Pods(inEast).List(t.Context(), metav1.ListOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.east.CoreV1().Pods(inEast).Create(t.Context(), s.below("late", nil), metav1.CreateOptions{}); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "its owner is not there") {
+	if _, err := s.east.CoreV1().Pods(inEast).Create(t.Context(), s.below("late", nil), metav1.CreateOptions{}); !apierrors.IsNotFound(err) || !strings.Contains(err.Error(), `"web" not found`) {
 		t.Errorf("%v; want no pod of an owner that is gone", err)
 	}
 }

@@ -76,7 +76,7 @@ func (s *Syncer) reconcile(ctx context.Context, k key) (time.Duration, error) {
 	}
 
 	var over time.Duration
-	if o.unshown, over = s.unshown.why(k, s.config.Clock.Now()); over > 0 && (o.again == 0 || over < o.again) {
+	if o.unshown, over = s.unshown.why(k, toldUnshown(leaf), s.config.Clock.Now()); over > 0 && (o.again == 0 || over < o.again) {
 		o.again = over
 	}
 	switch wait, err := s.tell(ctx, k, leaf, o); {

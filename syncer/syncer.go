@@ -142,6 +142,7 @@ func New(c Config) (*Syncer, error) {
 		kick:      make(chan struct{}, 1),
 	}
 	s.state.init(c.Clock.Now())
+	s.unshown.began = c.Clock.Now()
 	s.queue = queue.New("syncer", s.reconcile)
 
 	mirror := rest.CopyConfig(c.Mirror)

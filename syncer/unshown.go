@@ -1,12 +1,15 @@
 package syncer
 
 import (
+	"encoding/json"
 	"errors"
 	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 )
 
 const (
@@ -18,6 +21,8 @@ const (
 
 // unshown has the pods that the hub would not show, by their leaves, which are told why.
 type unshown struct {
+	began time.Time
+
 	mu     sync.Mutex // guards all below
 	leafOf map[key]key
 	of     map[key]*unshownPods
@@ -35,16 +40,20 @@ type unshownPods struct {
 func (u *unshown) add(pod, leaf key, why *refusal, now time.Time) (news bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.of == nil {
-		u.leafOf, u.of = map[key]key{}, map[key]*unshownPods{}
-	}
 	all := u.of[leaf]
 	if all == nil {
-		all = &unshownPods{map[key]struct{}{}, why, now}
-		u.of[leaf], news = all, true
+		all, news = &unshownPods{map[key]struct{}{}, why, now}, true
+		u.keep(leaf, all)
 	}
 	u.leafOf[pod], all.pods[pod] = leaf, struct{}{}
 	return news
+}
+
+func (u *unshown) keep(leaf key, all *unshownPods) {
+	if u.of == nil {
+		u.leafOf, u.of = map[key]key{}, map[key]*unshownPods{}
+	}
+	u.of[leaf] = all
 }
 
 // remove takes a pod out that is shown, or is none any more, and returns its leaf if that is to be told.
@@ -60,11 +69,16 @@ func (u *unshown) remove(pod key) (leaf key, news bool) {
 	return leaf, len(u.of[leaf].pods) == 0
 }
 
-// why returns why pods of a leaf are not shown, and when that is over if no other follows; nil if all are.
-func (u *unshown) why(leaf key, now time.Time) (why *refusal, over time.Duration) {
+// why returns why pods of a leaf are not shown, and when that is over if no other follows; nil if all are. What the leaf was told
+// before our start holds until it is known better.
+func (u *unshown) why(leaf key, told *refusal, now time.Time) (why *refusal, over time.Duration) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	all := u.of[leaf]
+	if all == nil && told != nil && now.Before(u.began.Add(unshownFor)) {
+		all = &unshownPods{map[key]struct{}{}, told, u.began}
+		u.keep(leaf, all)
+	}
 	switch {
 	case all == nil:
 		return nil, 0
@@ -101,6 +115,15 @@ func (s *Syncer) tellUnshown(k key, below *unstructured.Unstructured, err error)
 	}
 }
 
+// toldUnshown is what a leaf was told of pods that are not shown; nil if nothing.
+func toldUnshown(leaf *unstructured.Unstructured) *refusal {
+	var r workloadv1alpha1.Refusal
+	if json.Unmarshal([]byte(leaf.GetAnnotations()[workloadv1alpha1.UnshownAnnotation]), &r) != nil {
+		return nil // nothing, or what no syncer wrote
+	}
+	return &refusal{r.Reason, r.Message}
+}
+
 // whyUnshown is what the hub refuses a pod for, in its own words alone; nil for what passes by itself.
 func whyUnshown(err error) *refusal {
 	var status apierrors.APIStatus
@@ -110,7 +133,7 @@ func whyUnshown(err error) *refusal {
 		return nil
 	case apierrors.IsAlreadyExists(err):
 		r = &refusal{reason: refusedNameConflict}
-	case r == nil || r.reason == refusedUnreachable:
+	case r == nil, r.reason == refusedUnreachable, apierrors.IsNotFound(err): // its owner is gone: there is nobody to be told
 		return nil
 	}
 	return &refusal{r.reason, status.Status().Message}

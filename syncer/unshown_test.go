@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"testing"
 	"time"
 
@@ -14,6 +15,8 @@ import (
 	"k8s.io/client-go/rest"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
+
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 )
 
 // TestUnshownReachesTheLeaf: that a pod cannot be shown is told to its leaf after a few tries, and taken back when it is over, once a
@@ -27,6 +30,7 @@ func TestUnshownReachesTheLeaf(t *testing.T) {
 		"full":       {full, refusedForbidden},
 		"taken":      {apierrors.NewAlreadyExists(podsGVR.GroupResource(), "web-abc-1"), refusedNameConflict},
 		"too large":  {apierrors.NewRequestEntityTooLargeError("it is long"), refusedInvalid},
+		"no owner":   {apierrors.NewNotFound(deploymentsGVR.GroupResource(), "web"), ""},
 		"not served": {apierrors.NewInternalError(errors.New("etcd")), ""},
 		"too many":   {apierrors.NewTooManyRequests("later", 0), ""},
 	} {
@@ -73,7 +77,7 @@ func TestUnshownReachesTheLeaf(t *testing.T) {
 				}
 			}
 			told := func() string {
-				why, _ := s.unshown.why(of, clk.Now())
+				why, _ := s.unshown.why(of, nil, clk.Now())
 				if why == nil {
 					return ""
 				}
@@ -114,10 +118,41 @@ func TestUnshownForgets(t *testing.T) {
 	pod, leaf, now := key{podsGVR, "shop-1a", "web-1"}, key{deploymentsGVR, "shop-1a", "web"}, time.Unix(1000, 0)
 	u.add(pod, leaf, &refusal{refusedForbidden, "full"}, now)
 	u.forget(leaf)
-	if why, _ := u.why(leaf, now); why != nil || len(u.leafOf) > 0 {
+	if why, _ := u.why(leaf, nil, now); why != nil || len(u.leafOf) > 0 {
 		t.Errorf("%v, %v", why, u.leafOf)
 	}
 	if _, news := u.remove(pod); news {
 		t.Error("a leaf that is gone is told")
+	}
+}
+
+// TestUnshownOverARestart: what a leaf was told holds until there was time to try its pods.
+func TestUnshownOverARestart(t *testing.T) {
+	began := time.Unix(1000, 0)
+	pod, of := key{podsGVR, "shop-1a", "web-1"}, key{deploymentsGVR, "shop-1a", "web"}
+	leaf := &unstructured.Unstructured{Object: map[string]any{}}
+	if toldUnshown(leaf) != nil {
+		t.Error("a leaf that was told nothing was told something")
+	}
+	leaf.SetAnnotations(map[string]string{workloadv1alpha1.UnshownAnnotation: `{"reason":"Forbidden","message":"full"}`})
+	for reason, tc := range map[string]struct {
+		refused bool
+		then    *refusal
+	}{
+		"all are shown now": {false, nil},
+		"it still is so":    {true, &refusal{refusedForbidden, "full"}},
+	} {
+		u := unshown{began: began}
+		if why, over := u.why(of, toldUnshown(leaf), began.Add(time.Second)); why == nil || over != unshownFor-time.Second {
+			t.Errorf("%s: after a second it is told %v, for %s", reason, why, over)
+		}
+		if tc.refused && u.add(pod, of, &refusal{refusedForbidden, "another is too much"}, began.Add(2*time.Second)) {
+			t.Errorf("%s: it is told anew", reason)
+		}
+		for range 2 {
+			if why, _ := u.why(of, toldUnshown(leaf), began.Add(unshownFor)); !reflect.DeepEqual(why, tc.then) {
+				t.Errorf("%s: after a minute it is told %v, want %v", reason, why, tc.then)
+			}
+		}
 	}
 }

@@ -230,18 +230,14 @@ func (s shownPods) owner(at *space, shown *api.Pod) (owner metav1.OwnerReference
 	}
 	// Nothing is added to what is on its way out; what the mirror's admission sees of that is the mirror's own namespace.
 	space, err := s.objects.Get(at.inWorkspace("", "namespaces"), corev1.Resource("namespaces"), "", at.workspaceNamespace, false)
-	if apierrors.IsNotFound(err) {
-		return refuse("its workspace has no place for it any more")
-	} else if err != nil {
+	if err != nil {
 		return metav1.OwnerReference{}, nil, err
 	}
 	if n, ok := space.(*api.Namespace); !ok || n.DeletionTimestamp != nil {
 		return refuse("its workspace has no place for it any more")
 	}
 	above, err := s.objects.Get(at.inWorkspace(resource.Group, resource.Resource), resource, at.workspaceNamespace, rootName, false)
-	if apierrors.IsNotFound(err) {
-		return refuse("its owner is not there")
-	} else if err != nil {
+	if err != nil {
 		return metav1.OwnerReference{}, nil, err
 	}
 	root, err := meta.Accessor(above)
@@ -249,7 +245,7 @@ func (s shownPods) owner(at *space, shown *api.Pod) (owner metav1.OwnerReference
 		return metav1.OwnerReference{}, nil, apierrors.NewInternalError(err)
 	}
 	if string(root.GetUID()) != leaf.GetLabels()[workloadv1alpha1.RootUIDLabel] {
-		return refuse("its owner is not there")
+		return metav1.OwnerReference{}, nil, apierrors.NewNotFound(resource, rootName)
 	}
 	return controllerAbove(kind, root), found, nil
 }
