@@ -13,8 +13,10 @@ import (
 
 	metainternalversion "k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/registry/rest"
+	api "k8s.io/kubernetes/pkg/apis/core"
 )
 
 // BenchmarkCreate creates config maps in one logical cluster, in turns without and with watchers in 5,000 others, which
@@ -185,4 +187,64 @@ func BenchmarkLimits(b *testing.B) {
 		u.settle(c, amount{1, 1000}, 0, amount{1, 1000}) // of before it was counted: adds nothing
 	}
 	b.ReportMetric(float64(time.Since(begin).Nanoseconds())/100_000, "asked-ns")
+}
+
+// BenchmarkPodsOfAMirror lists what a mirror shows, 1,000 of 20,000 pods in 200 workspaces, and changes a pod while none, 20 or 200 watch
+// as mirrors do.
+func BenchmarkPodsOfAMirror(b *testing.B) {
+	const workspaces, mirrors, pods, label = 200, 20, 20_000, "mirror"
+	s := serve(b, fmt.Sprintf("/bench-mirrors-%d", b.N), nil)
+	var group sync.WaitGroup
+	for worker := range 16 {
+		group.Go(func() {
+			for i := worker; i < pods; i += 16 {
+				p := pod("default", fmt.Sprint("p", i))
+				p.Labels = map[string]string{label: fmt.Sprint(i % mirrors)}
+				if err := tryCreate(s.pods, in(fmt.Sprint("w", i%workspaces), "default"), p); err != nil {
+					b.Error(err)
+				}
+			}
+		})
+	}
+	group.Wait()
+	of := func(mirror int) *metainternalversion.ListOptions {
+		return &metainternalversion.ListOptions{ResourceVersion: "0", LabelSelector: labels.SelectorFromSet(labels.Set{label: fmt.Sprint(mirror)})}
+	}
+	b.Run("list", func(b *testing.B) {
+		begin := cpuTime(b)
+		for range b.N {
+			listed, err := s.pods.List(everywhere(""), of(3))
+			if err != nil || len(listed.(*api.PodList).Items) < 900 {
+				b.Fatal(listed, err)
+			}
+		}
+		b.ReportMetric(float64((cpuTime(b)-begin).Microseconds())/float64(b.N), "cpu-us/op")
+	})
+	for _, watching := range []int{0, mirrors, 10 * mirrors} {
+		b.Run(fmt.Sprint("event/", watching), func(b *testing.B) {
+			for mirror := range watching {
+				options := of(mirror % mirrors)
+				options.ResourceVersion = ""
+				w, err := s.pods.Watch(everywhere(""), options)
+				if err != nil {
+					b.Fatal(err)
+				}
+				defer w.Stop()
+				go func() {
+					for range w.ResultChan() {
+					}
+				}()
+			}
+			begin := cpuTime(b)
+			b.ResetTimer()
+			for i := range b.N {
+				_, _, err := s.pods.Update(in("w3", "default"), "p3", changed(func(p *api.Pod) { p.Labels["n"] = fmt.Sprintf("%d-%d", i, watching) }),
+					rest.ValidateAllObjectFunc, rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{})
+				if err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64((cpuTime(b)-begin).Microseconds())/float64(b.N), "cpu-us/op")
+		})
+	}
 }
