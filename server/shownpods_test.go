@@ -34,8 +34,14 @@ type showing struct {
 	leaf       *appsv1.Deployment // east's
 }
 
-func startShowing(t *testing.T) *showing {
-	s := &showing{running: startServer(t, withTokens(t))}
+func startShowing(t *testing.T) *showing { return startShowingWith(t, func(*Options) {}) }
+
+func startShowingWith(t *testing.T, modify func(*Options)) *showing {
+	tokens := withTokens(t)
+	s := &showing{running: startServer(t, func(o *Options) {
+		tokens(o)
+		modify(o)
+	})}
 	s.shop = s.in(t, shop)
 	s.east, s.west = s.as(t, s.MirrorConfig(east), ""), s.as(t, s.MirrorConfig(west), "")
 	s.makeNamespace(t, shop, team)
@@ -336,6 +342,44 @@ func TestEndOfShownPods(t *testing.T) {
 	}
 	if _, err := ofServer.Get(t.Context(), "own", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("%v, want the workspace's own pod gone", err)
+	}
+}
+
+// TestShownPodsLeaveRoom: what a cluster shows uses up nobody's room to write, which its syncer is told; and who has used that up still
+// sees how his pods are.
+func TestShownPodsLeaveRoom(t *testing.T) {
+	s := startShowingWith(t, func(o *Options) { o.MaxObjectsPerWorkspace = 16 })
+	s.makeAdmin(t, shop, "alice")
+	ofEast, user := s.east.CoreV1().Pods(inEast), s.MirrorConfig(west)
+	user.Host, user.BearerToken = s.LoopbackConfig().Host+clustersPrefix+string(shop), alice
+	ofAlice := s.as(t, user, "").CoreV1()
+
+	var one *corev1.Pod
+	for i := range 8 {
+		var err error
+		if one, err = ofEast.Create(t.Context(), s.below(fmt.Sprint("web-", i), nil), metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := ofEast.Create(t.Context(), s.below("one-more", nil), metav1.CreateOptions{}); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "has 8 Pods, and may have 8, 1/2 of") {
+		t.Errorf("%v, want one more refused", err)
+	}
+	written := 0
+	for err := error(nil); err == nil; written++ {
+		_, err = ofAlice.ConfigMaps(team).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "note-"}}, metav1.CreateOptions{})
+		if err != nil && !strings.Contains(err.Error(), "has 16 objects, and may have 16") {
+			t.Fatal(err)
+		}
+	}
+	if written < 10 {
+		t.Errorf("%d more objects fit in: the Pods took their room", written)
+	}
+	one.Status.Phase = corev1.PodRunning
+	if _, err := ofEast.UpdateStatus(t.Context(), one, metav1.UpdateOptions{}); err != nil {
+		t.Errorf("how a pod is: %v", err)
+	}
+	if err := ofAlice.Pods(team).Delete(t.Context(), one.Name, metav1.DeleteOptions{}); err != nil {
+		t.Errorf("who has used up his room deletes a pod: %v", err)
 	}
 }
 
