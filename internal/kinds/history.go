@@ -75,8 +75,8 @@ func PatchDigest(patch []byte) string { return digest(patch) }
 func RevisionHash(digest string, collisions *int32) string {
 	h := fnv.New32a()
 	fmt.Fprint(h, digest)
-	if collisions != nil {
-		fmt.Fprint(h, " ", *collisions)
+	if n := ptr.Deref(collisions, 0); n > 0 { // a StatefulSet's status says 0 when its cluster has reported, and nothing before
+		fmt.Fprint(h, " ", n)
 	}
 	return rand.SafeEncodeString(fmt.Sprint(h.Sum32()))
 }

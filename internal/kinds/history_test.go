@@ -46,6 +46,9 @@ func TestWithoutContent(t *testing.T) {
 	if RevisionHash(want, nil) == RevisionHash(want, ptr.To[int32](1)) {
 		t.Error("after a collision comes the same name")
 	}
+	if RevisionHash(want, nil) != RevisionHash(want, ptr.To[int32](0)) {
+		t.Error("another name comes without a collision: a template has two revisions, if the first is not seen yet")
+	}
 }
 
 // TestTemplatePatch: kubectl compares it byte by byte with one that it makes itself.
