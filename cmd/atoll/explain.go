@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -55,14 +56,14 @@ It is not "kubectl explain", which describes the fields of a kind.`,
 			if err != nil {
 				return err
 			}
-			x, err := readExplanation(cmd.Context(), hub, kind, namespace, name)
+			x, err := readExplanation(cmd.Context(), hub, kind, cmp.Or(namespace, hub.Namespace, metav1.NamespaceDefault), name)
 			if err != nil {
 				return err
 			}
 			return x.write(streams.Out)
 		},
 	}
-	cmd.Flags().StringVarP(&namespace, "namespace", "n", metav1.NamespaceDefault, "The namespace of the object.")
+	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "The namespace of the object (default: that of the kubeconfig's context).")
 	return cmd
 }
 
@@ -147,6 +148,17 @@ func readExplanation(ctx context.Context, hub *cli.Hub, kind kinds.Kind, namespa
 	return x, nil
 }
 
+// What may be hidden.
+const (
+	itsNamespace      = "its namespace"
+	itsLogicalCluster = "the LogicalCluster"
+	itsPods           = "pods"
+	itsReplicaSets    = "replicasets"
+	itsPlacement      = "placements"
+)
+
+func (x *explanation) isHidden(what string) bool { return slices.Contains(x.hidden, what) }
+
 // mayRead takes a refusal for nothing to be seen.
 func (x *explanation) mayRead(what string, err error) error {
 	if apierrors.IsForbidden(err) {
@@ -183,20 +195,23 @@ func (x *explanation) readWish(ctx context.Context, hub *cli.Hub) (string, error
 		return "its own annotations", nil
 	}
 	namespace, cluster := &corev1.Namespace{}, &corev1alpha1.LogicalCluster{}
-	if err := x.mayRead("its namespace", hub.Objects.Get(ctx, ctrlclient.ObjectKey{Name: x.object.GetNamespace()}, namespace)); err != nil {
+	if err := x.mayRead(itsNamespace, hub.Objects.Get(ctx, ctrlclient.ObjectKey{Name: x.object.GetNamespace()}, namespace)); err != nil {
 		return "", err
 	}
-	if placement.HasWish(namespace.Annotations) {
+	switch {
+	case x.isHidden(itsNamespace):
+		return "not its own annotations", nil // what is above counts only where the namespace says nothing
+	case placement.HasWish(namespace.Annotations):
 		return fmt.Sprintf("the annotations of namespace %q", namespace.Name), nil
 	}
-	if err := x.mayRead("LogicalCluster cluster", hub.Objects.Get(ctx, ctrlclient.ObjectKey{Name: corev1alpha1.LogicalClusterName}, cluster)); err != nil {
+	if err := x.mayRead(itsLogicalCluster, hub.Objects.Get(ctx, ctrlclient.ObjectKey{Name: corev1alpha1.LogicalClusterName}, cluster)); err != nil {
 		return "", err
 	}
 	if placement.HasWish(cluster.Annotations) {
 		return "the annotations of LogicalCluster cluster", nil
 	}
-	if len(x.hidden) > 0 {
-		return "not its own annotations", nil
+	if x.isHidden(itsLogicalCluster) {
+		return "no annotations of its own or of its namespace", nil
 	}
 	return "nobody: by the default of a PlacementPolicy, or the cluster that was used least", nil
 }
@@ -204,13 +219,14 @@ func (x *explanation) readWish(ctx context.Context, hub *cli.Hub) (string, error
 // readPlacement returns the object's own Placement, else its namespace's, nil if there is neither.
 func (x *explanation) readPlacement(ctx context.Context, hub *cli.Hub) (*placementv1alpha1.Placement, error) {
 	namespace := x.object.GetNamespace()
-	for _, name := range []string{fmt.Sprintf("%s.%s.%s", namespace, x.kind.GVR.Resource, x.object.GetName()), namespace} {
+	own := &placementv1alpha1.PlacedObject{Group: x.kind.GVR.Group, Resource: x.kind.GVR.Resource, Name: x.object.GetName()}
+	for _, name := range []string{placementv1alpha1.NameFor(namespace, own), placementv1alpha1.NameFor(namespace, nil)} {
 		p := &placementv1alpha1.Placement{}
 		switch err := hub.Objects.Get(ctx, ctrlclient.ObjectKey{Name: name}, p); {
 		case err == nil:
 			return p, nil
 		case apierrors.IsForbidden(err):
-			return nil, x.mayRead("placements", err)
+			return nil, x.mayRead(itsPlacement, err)
 		case !apierrors.IsNotFound(err):
 			return nil, fmt.Errorf("read Placement %q: %w", name, err)
 		}
@@ -238,7 +254,7 @@ func (x *explanation) readPods(ctx context.Context, hub *cli.Hub, content map[st
 	selected := []ctrlclient.ListOption{ctrlclient.InNamespace(x.object.GetNamespace()), ctrlclient.MatchingLabelsSelector{Selector: selector}}
 	var revisions appsv1.ReplicaSetList
 	if x.kind.GVK.Kind == "Deployment" {
-		if err := x.mayRead("replicasets", hub.Objects.List(ctx, &revisions, selected...)); err != nil {
+		if err := x.mayRead(itsReplicaSets, hub.Objects.List(ctx, &revisions, selected...)); err != nil {
 			return err
 		}
 	}
@@ -249,7 +265,7 @@ func (x *explanation) readPods(ctx context.Context, hub *cli.Hub, content map[st
 		}
 	}
 	var pods corev1.PodList
-	if err := x.mayRead("pods", hub.Objects.List(ctx, &pods, selected...)); err != nil {
+	if err := x.mayRead(itsPods, hub.Objects.List(ctx, &pods, selected...)); err != nil {
 		return err
 	}
 	x.pods = slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool {

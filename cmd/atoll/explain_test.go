@@ -137,9 +137,15 @@ func TestExplainWhatIsNotThere(t *testing.T) {
 			f.put(t, "root", obj)
 		}
 	}
-	f.unreadable = func(list ctrlclient.ObjectList) bool { _, nodes := list.(*corev1.NodeList); return nodes }
+	f.unreadable = func(list ctrlclient.ObjectList) bool {
+		switch list.(type) {
+		case *corev1.NodeList, *appsv1.ReplicaSetList:
+			return true
+		}
+		return false
+	}
 	out, _, err := f.call(t, explainCommand, "deployments.apps/web")
-	if err != nil || !strings.Contains(out, "west      Refused   0/1         0/0    -") || !strings.Contains(out, "Left out, since you may not read it: nodes.") {
-		t.Errorf("without nodes: %v\n%s", err, out)
+	if err != nil || !strings.Contains(out, "west      Refused   0/1         -      -") || !strings.Contains(out, "Left out, since you may not read it: replicasets, nodes.") {
+		t.Errorf("without nodes and ReplicaSets: %v\n%s", err, out)
 	}
 }

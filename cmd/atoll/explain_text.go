@@ -22,6 +22,9 @@ const (
 	mostEvents  = 5
 )
 
+// badIfTrue are the conditions that tell of something in the way when they are True; all others do when they are not.
+var badIfTrue = []string{"ReplicaFailure", "Suspended", "FailureTarget", "Failed"}
+
 // stepInWords says what it means that a cluster is not Ready.
 var stepInWords = map[placementv1alpha1.PlacedClusterPhase]string{
 	placementv1alpha1.PhasePending:  "nothing is written for the cluster yet",
@@ -69,7 +72,7 @@ func (x *explanation) writeWhole(out io.Writer) {
 		fmt.Fprintf(out, "It does not go to physical clusters: %s.\n", why)
 	}
 	for _, c := range x.conditions {
-		if c.Status == metav1.ConditionTrue && !slices.Contains([]string{"ReplicaFailure", "Failed"}, c.Type) {
+		if (c.Status == metav1.ConditionTrue) != slices.Contains(badIfTrue, c.Type) {
 			continue
 		}
 		fmt.Fprintf(out, "%s is %s for %s: %s: %s\n", c.Type, c.Status, age(c.LastTransitionTime), c.Reason, c.Message)
@@ -78,7 +81,7 @@ func (x *explanation) writeWhole(out io.Writer) {
 
 func (x *explanation) writePlacement(out io.Writer) {
 	if x.placement == nil {
-		if !slices.Contains(x.hidden, "placements") {
+		if !x.isHidden(itsPlacement) {
 			fmt.Fprintln(out, "It is not placed yet: there is no Placement of it or of its namespace.")
 		}
 		return
@@ -102,7 +105,12 @@ func (x *explanation) writeClusters(out io.Writer) error {
 	var rows [][]string
 	steps := map[placementv1alpha1.PlacedClusterPhase]bool{}
 	for _, name := range x.clusters() {
-		at := x.at(name)
+		at, known := x.at(name)
+		step, share := "-", "-"
+		if known {
+			step, share = string(at.Phase), fmt.Sprintf("%d/%d", at.ReadyReplicas, at.Replicas)
+			steps[at.Phase] = true
+		}
 		pods, ready := 0, 0
 		for i := range x.pods {
 			if p := &x.pods[i]; p.Spec.NodeName == name {
@@ -112,12 +120,15 @@ func (x *explanation) writeClusters(out io.Writer) error {
 				}
 			}
 		}
-		row := []string{name, string(at.Phase), fmt.Sprintf("%d/%d", at.ReadyReplicas, at.Replicas)}
-		if x.kind.MakesPods() {
+		row := []string{name, step, share}
+		switch {
+		case !x.kind.MakesPods():
+		case x.isHidden(itsPods) || x.isHidden(itsReplicaSets):
+			row = append(row, "-")
+		default:
 			row = append(row, fmt.Sprintf("%d/%d", ready, pods))
 		}
 		rows = append(rows, append(row, x.heard(name)))
-		steps[at.Phase] = true
 	}
 	if len(rows) == 0 {
 		return nil
@@ -162,16 +173,18 @@ func (x *explanation) clusters() (names []string) {
 	return slices.Compact(names)
 }
 
-// at is how far a cluster is with what the Placement is of.
-func (x *explanation) at(name string) placementv1alpha1.PlacedClusterStatus {
-	if x.placement != nil {
-		for _, c := range x.placement.Status.Clusters {
-			if c.Name == name {
-				return c
-			}
+// at is how far a cluster is with what the Placement is of, if the Placement says or names it.
+func (x *explanation) at(name string) (at placementv1alpha1.PlacedClusterStatus, known bool) {
+	if x.placement == nil {
+		return at, false
+	}
+	for _, c := range x.placement.Status.Clusters {
+		if c.Name == name {
+			return c, true
 		}
 	}
-	return placementv1alpha1.PlacedClusterStatus{Name: name, Phase: placementv1alpha1.PhasePending}
+	at = placementv1alpha1.PlacedClusterStatus{Name: name, Phase: placementv1alpha1.PhasePending}
+	return at, slices.ContainsFunc(x.placement.Spec.Clusters, func(c placementv1alpha1.PlacedCluster) bool { return c.Name == name })
 }
 
 // heard says whether what is known of a cluster is how it is.

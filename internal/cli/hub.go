@@ -28,6 +28,8 @@ type Hub struct {
 	Address
 	// Objects reads and writes everything; the context says in which logical cluster (In, client.Everywhere).
 	Objects ctrlclient.WithWatch
+	// Namespace is that of the kubeconfig's context; empty for default.
+	Namespace string
 	// CA is the PEM of the authorities that the server's certificate is checked against; empty means the system's.
 	CA []byte
 
@@ -80,7 +82,7 @@ func emptyError(where string, environment bool) error {
 
 // connect makes a client of the Atoll that the kubeconfig's current context points to. No request is made.
 func connect(config *clientcmdapi.Config) (*Hub, error) {
-	_, cluster, err := current(config)
+	context, cluster, err := current(config)
 	if err != nil {
 		return nil, err
 	}
@@ -103,7 +105,7 @@ func connect(config *clientcmdapi.Config) (*Hub, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Hub{Address: address, Objects: clients.Objects, CA: cfg.CAData, config: cfg}, nil
+	return &Hub{Address: address, Objects: clients.Objects, Namespace: context.Namespace, CA: cfg.CAData, config: cfg}, nil
 }
 
 // Download asks for a path of the server outside of all logical clusters, which answers with something long. The caller
