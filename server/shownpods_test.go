@@ -541,6 +541,67 @@ func TestShownPodsOfEachWorkload(t *testing.T) {
 	}
 }
 
+// TestShownPodsOfAReplicaSet: a pod of a Deployment is of the workspace's ReplicaSet that it was made of, as far as that is there and
+// the Deployment's, and of the Deployment when the ReplicaSet goes.
+func TestShownPodsOfAReplicaSet(t *testing.T) {
+	s := startShowing(t)
+	const hash = "5d8c7b9f4"
+	replicaSet := func(hash string, of types.UID) *appsv1.ReplicaSet {
+		labels := map[string]string{"app": "web", appsv1.DefaultDeploymentUniqueLabelKey: hash}
+		template := *s.root.Spec.Template.DeepCopy()
+		template.Labels = labels
+		set, err := s.shop.AppsV1().ReplicaSets(team).Create(t.Context(), &appsv1.ReplicaSet{
+			ObjectMeta: metav1.ObjectMeta{Name: "web-" + hash, Labels: labels, OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "Deployment", Name: "web", UID: of, Controller: ptr.To(true)}}},
+			Spec:       appsv1.ReplicaSetSpec{Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: template},
+		}, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return set
+	}
+	set := replicaSet(hash, s.root.UID)
+	replicaSet("another", "another")
+	root := metav1.OwnerReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web", UID: s.root.UID}
+	alone := root
+	alone.Controller = ptr.To(true)
+	for name, tc := range map[string]struct {
+		reason, revision, label string
+		want                    []metav1.OwnerReference
+	}{
+		"of-it":     {"as in one cluster", hash, hash, []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: set.Name, UID: set.UID, Controller: ptr.To(true)}, root}},
+		"not-there": {"it may not be there yet, or not any more", "other", "below", []metav1.OwnerReference{alone}},
+		"anothers":  {"it is of an earlier Deployment", "another", "below", []metav1.OwnerReference{alone}},
+		"unsaid":    {"its cluster's syncer does not know", "", "below", []metav1.OwnerReference{alone}},
+	} {
+		_, err := s.east.CoreV1().Pods(inEast).Create(t.Context(), s.below(name, func(p *corev1.Pod) {
+			p.Labels[appsv1.DefaultDeploymentUniqueLabelKey] = "below"
+			p.Annotations[workloadv1alpha1.RevisionAnnotation] = tc.revision
+		}), metav1.CreateOptions{})
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		pod, err := s.shop.CoreV1().Pods(team).Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(tc.want, pod.OwnerReferences); diff != "" || pod.Labels[appsv1.DefaultDeploymentUniqueLabelKey] != tc.label || pod.Annotations[workloadv1alpha1.RevisionAnnotation] != "" {
+			t.Errorf("%s: %s: labels %v, owners (-want +got):\n%s", name, tc.reason, pod.Labels, diff)
+		}
+	}
+	// They count for the Deployment, whatever they are of.
+	for i := range 3*2 + 20 - 4 {
+		if _, err := s.east.CoreV1().Pods(inEast).Create(t.Context(), s.below(fmt.Sprint("web-", i), func(p *corev1.Pod) {
+			p.Annotations[workloadv1alpha1.RevisionAnnotation] = hash
+		}), metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	waitFor(t, time.Minute, "one more is refused", func() (string, bool) {
+		_, err := s.east.CoreV1().Pods(inEast).Create(t.Context(), s.below("one-more", nil), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return fmt.Sprint(err), apierrors.IsForbidden(err) && strings.Contains(err.Error(), "no more than 26 may be")
+	})
+}
+
 // checkForgedRows: whatever got marks into a pod, a mirror shows none as of a namespace that is not for the pod's.
 func (s *showing) checkForgedRows(t *testing.T) {
 	t.Helper()

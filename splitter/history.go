@@ -18,7 +18,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
-	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -194,7 +193,7 @@ func (c *Controller) record(ctx context.Context, s *source, root, now ctrlclient
 		}
 		labels[of.HashLabel] = hash
 		made := w.make(metav1.ObjectMeta{
-			Name: revisionName(root.GetName(), hash), Namespace: root.GetNamespace(), Labels: labels, Annotations: map[string]string{},
+			Name: kinds.RevisionName(root.GetName(), hash), Namespace: root.GetNamespace(), Labels: labels, Annotations: map[string]string{},
 			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(root, s.GVK)},
 		})
 		w.revise(made, number, false)
@@ -274,6 +273,17 @@ func (c *Controller) replicaSets(ctx context.Context, s *source, root, now *apps
 		now.Annotations[revisionAnnotation] = h.current.GetAnnotations()[revisionAnnotation]
 	}
 	return h, again, c.tellHistory(ctx, s, root, err)
+}
+
+// hashOf is the pod-template-hash of the ReplicaSet with a Deployment's present template, of those that are kept or that will be made.
+func (c *Controller) hashOf(root *appsv1.Deployment) string {
+	template := kinds.TemplateDigest(&root.Spec.Template)
+	for _, r := range keptOf(c.informers.ReplicaSets, root) {
+		if r.GetAnnotations()[kinds.DigestAnnotation] == template {
+			return r.GetLabels()[appsv1.DefaultDeploymentUniqueLabelKey]
+		}
+	}
+	return kinds.RevisionHash(template, root.Status.CollisionCount)
 }
 
 // replicaSet is one of a Deployment's present template.
@@ -447,12 +457,6 @@ func (c *Controller) controllerRevisions(ctx context.Context, s *source, root, n
 		},
 	})
 	return h.current, again, c.tellHistory(ctx, s, root, err)
-}
-
-// revisionName ends in the hash, whatever is left for the workload's name.
-func revisionName(workload, hash string) string {
-	room := validation.DNS1123SubdomainMaxLength - 1 - len(hash)
-	return strings.TrimRight(workload[:min(len(workload), room)], ".-") + "-" + hash
 }
 
 // later is the later one of two resource versions, of which the first may be empty.

@@ -22,8 +22,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
 	"atoll.dev/atoll/internal/kinds"
+	lcctx "atoll.dev/atoll/internal/logicalcluster"
 )
 
 // chronicler is a Controller that keeps the history of one Deployment, and what it writes.
@@ -421,5 +423,40 @@ func testControllerRevisions(t *testing.T, kind string, root ctrlclient.Object) 
 	slices.Sort(got)
 	if diff := cmp.Diff([]string{"3 replace 3 third", "4 replace 2 back"}, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestLeafSaysItsRevision: a leaf says of which ReplicaSet its template is: the one that is kept, or that will be made; and that it had
+// while it keeps its template.
+func TestLeafSaysItsRevision(t *testing.T) {
+	object, _ := pair("Deployment", "web")
+	root := object.(*appsv1.Deployment)
+	k, _ := kinds.ByKind("Deployment")
+	made := kinds.RevisionHash(kinds.TemplateDigest(&root.Spec.Template), nil)
+	kept := replicaSet(root, metav1.ObjectMeta{
+		Name: "web-kept", Namespace: "front", Labels: map[string]string{appsv1.DefaultDeploymentUniqueLabelKey: "kept"},
+		Annotations: map[string]string{lcctx.Annotation: "shop"}, OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(root, k.GVK)},
+	})
+	for want, objects := range map[string][]ctrlclient.Object{made: {root}, "kept": {root, kept}} {
+		if got := newMirrored(t, objects...).hashOf(root); got != want {
+			t.Errorf("its template is of %q, want %q", got, want)
+		}
+	}
+
+	leaf := root.DeepCopy()
+	leaf.Annotations = map[string]string{workloadv1alpha1.RevisionAnnotation: "earlier"}
+	for reason, tc := range map[string]struct {
+		site site
+		want string
+	}{
+		"it gets the template":  {site{leaf: leaf, roll: Roll{Verbatim: true}}, "now"},
+		"it waits for its turn": {site{leaf: leaf, roll: Roll{Hold: true}}, "earlier"},
+		"it is left":            {site{leaf: leaf, step: Step{Draining: true}}, "earlier"},
+	} {
+		tc.site.revision = "now"
+		got, err := tc.site.render(k, root, "front-hash")
+		if err != nil || got.Annotations[workloadv1alpha1.RevisionAnnotation] != tc.want {
+			t.Errorf("%s: %v, %v, want %q", reason, got.GetAnnotations(), err, tc.want)
+		}
 	}
 }

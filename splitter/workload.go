@@ -46,6 +46,9 @@ type site struct {
 	// wrote says that the leaf was written in this pass.
 	wrote bool
 
+	// revision is the hash of the root's present template.
+	revision string
+
 	step    Step
 	roll    Roll
 	current bool // the leaf is the rendering of the root's present generation
@@ -65,8 +68,9 @@ func (c *Controller) workload(ctx context.Context, s *source, root *appsv1.Deplo
 	}
 	root = full.(*appsv1.Deployment)
 	sites := c.sites(root, p, leaves)
+	revision := c.hashOf(authored)
 	for _, st := range sites {
-		st.held = slices.Contains(held, st.mirror)
+		st.held, st.revision = slices.Contains(held, st.mirror), revision
 	}
 	if decide(root, p.Spec.Split, sites) {
 		settled, err := c.refresh(ctx, s, rk, p, root, sites)
@@ -417,9 +421,13 @@ func (st *site) render(k kinds.Kind, root *appsv1.Deployment, namespace string) 
 		return nil, err
 	}
 	d := leaf.(*appsv1.Deployment)
+	// No change of it alone is written: a template brings its own along.
+	d.Annotations[workloadv1alpha1.RevisionAnnotation] = st.revision
 	if (st.step.Draining || st.roll.Hold) && st.leaf != nil {
 		// It still is what an earlier generation rendered to.
-		d.Annotations[workloadv1alpha1.RootGenerationAnnotation] = st.leaf.Annotations[workloadv1alpha1.RootGenerationAnnotation]
+		for _, a := range []string{workloadv1alpha1.RootGenerationAnnotation, workloadv1alpha1.RevisionAnnotation} {
+			d.Annotations[a] = st.leaf.Annotations[a]
+		}
 	}
 	return d, nil
 }

@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
@@ -26,6 +27,7 @@ import (
 var (
 	podsGVR         = corev1.SchemeGroupVersion.WithResource("pods")
 	deploymentsGVR  = appsv1.SchemeGroupVersion.WithResource("deployments")
+	replicaSetsGVR  = appsv1.SchemeGroupVersion.WithResource("replicasets")
 	statefulSetsGVR = appsv1.SchemeGroupVersion.WithResource("statefulsets")
 )
 
@@ -105,8 +107,8 @@ func toShow(shown, below *unstructured.Unstructured) showing {
 	return showNothing
 }
 
-// renderShown returns a pod of the physical cluster as it is shown, as one of a leaf.
-func renderShown(below, leaf *unstructured.Unstructured) *unstructured.Unstructured {
+// renderShown returns a pod of the physical cluster as it is shown, as one of a leaf, and of a revision unless that is "".
+func renderShown(below, leaf *unstructured.Unstructured, revision string) *unstructured.Unstructured {
 	pod := &unstructured.Unstructured{Object: map[string]any{"spec": runtime.DeepCopyJSONValue(below.Object["spec"])}}
 	pod.SetAPIVersion("v1")
 	pod.SetKind("Pod")
@@ -118,6 +120,10 @@ func renderShown(below, leaf *unstructured.Unstructured) *unstructured.Unstructu
 		annotations = map[string]string{}
 	}
 	annotations[workloadv1alpha1.PodUIDAnnotation] = string(below.GetUID())
+	delete(annotations, workloadv1alpha1.RevisionAnnotation)
+	if revision != "" {
+		annotations[workloadv1alpha1.RevisionAnnotation] = revision
+	}
 	pod.SetAnnotations(annotations)
 	pod.SetOwnerReferences([]metav1.OwnerReference{{
 		APIVersion: leaf.GetAPIVersion(), Kind: leaf.GetKind(), Name: leaf.GetName(), UID: leaf.GetUID(), Controller: ptr.To(true),
@@ -331,7 +337,11 @@ func (s *Syncer) show(ctx context.Context, k key, deed showing, shown, below *un
 		if leaf == nil || leaf.GetDeletionTimestamp() != nil {
 			return nil // nobody asks for it, or not any more
 		}
-		made, err := mirror.Create(ctx, renderShown(below, leaf), metav1.CreateOptions{FieldManager: workloadv1alpha1.FieldManager})
+		revision, err := s.revisionOf(ctx, below)
+		if err != nil {
+			return err
+		}
+		made, err := mirror.Create(ctx, renderShown(below, leaf, revision), metav1.CreateOptions{FieldManager: workloadv1alpha1.FieldManager})
 		if err != nil {
 			return fmt.Errorf("show %s: %w", k, err)
 		}
@@ -359,6 +369,36 @@ func (s *Syncer) show(ctx context.Context, k key, deed showing, shown, below *un
 		}))
 	}
 	return nil
+}
+
+// revisionOf returns of which revision of its Deployment a pod is, "" if that is not known: what the ReplicaSet that made it was made
+// of the leaf with. Kubernetes gives a ReplicaSet the annotations of its Deployment, for as long as its template is the Deployment's.
+func (s *Syncer) revisionOf(ctx context.Context, below *unstructured.Unstructured) (string, error) {
+	owner := metav1.GetControllerOfNoCopy(below)
+	if owner.Kind != "ReplicaSet" {
+		return "", nil
+	}
+	if revision, ok := s.revisions.Get(owner.UID); ok {
+		return revision.(string), nil
+	}
+	// A list is what every physical cluster allows its syncer.
+	list, err := s.physical.dynamic.Resource(replicaSetsGVR).Namespace(below.GetNamespace()).List(ctx, metav1.ListOptions{
+		FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, owner.Name).String(),
+	})
+	if isDenial(err) {
+		return "", nil // it is the root's then, as one whose ReplicaSet is not there
+	}
+	if err != nil {
+		return "", fmt.Errorf("read ReplicaSet %s: %w", owner.Name, err)
+	}
+	for i := range list.Items {
+		if r := &list.Items[i]; r.GetUID() == owner.UID && r.GetAnnotations()[workloadv1alpha1.RevisionAnnotation] != "" {
+			revision := r.GetAnnotations()[workloadv1alpha1.RevisionAnnotation]
+			s.revisions.Add(owner.UID, revision)
+			return revision, nil
+		}
+	}
+	return "", nil
 }
 
 // tellPod gives what is shown of a pod its status. A conflict is no error: what was written instead brings us back.

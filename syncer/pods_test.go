@@ -214,6 +214,68 @@ func TestStatefulSetLeavesItsNames(t *testing.T) {
 	}
 }
 
+// TestRevisionOf: the ReplicaSet below says what it was made of, and is asked once.
+func TestRevisionOf(t *testing.T) {
+	set := func(uid, revision string) *unstructured.Unstructured {
+		r := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "apps/v1", "kind": "ReplicaSet"}}
+		r.SetName("web-abc")
+		r.SetUID(types.UID(uid))
+		if revision != "" {
+			r.SetAnnotations(map[string]string{workloadv1alpha1.RevisionAnnotation: revision})
+		}
+		return r
+	}
+	for reason, tc := range map[string]struct {
+		kind   string
+		set    *unstructured.Unstructured
+		code   int
+		want   string
+		reads  int // by two calls
+		failed bool
+	}{
+		"it says so":                    {"ReplicaSet", set("o", "5d8c"), http.StatusOK, "5d8c", 1, false},
+		"it was made before that":       {"ReplicaSet", set("o", ""), http.StatusOK, "", 2, false},
+		"another one has its name":      {"ReplicaSet", set("other", "5d8c"), http.StatusOK, "", 2, false},
+		"it may not be read":            {"ReplicaSet", set("o", "5d8c"), http.StatusForbidden, "", 2, false},
+		"the cluster does not answer":   {"ReplicaSet", set("o", "5d8c"), http.StatusServiceUnavailable, "", 2, true},
+		"only Deployments' are of such": {"DaemonSet", set("o", "5d8c"), http.StatusOK, "", 0, false},
+	} {
+		reads := 0
+		physical := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			reads++
+			w.Header().Set("Content-Type", "application/json")
+			var answer any = map[string]any{"apiVersion": "apps/v1", "kind": "ReplicaSetList", "metadata": map[string]any{"resourceVersion": "7"}, "items": []any{tc.set.Object}}
+			if tc.code != http.StatusOK {
+				w.WriteHeader(tc.code)
+				answer = metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Code: int32(tc.code), Reason: map[int]metav1.StatusReason{
+					http.StatusForbidden: metav1.StatusReasonForbidden, http.StatusServiceUnavailable: metav1.StatusReasonServiceUnavailable,
+				}[tc.code]}
+			}
+			if got := req.URL.Query().Get("fieldSelector"); got != "metadata.name=web-abc" {
+				t.Errorf("%s: lists %q", reason, got)
+			}
+			if err := json.NewEncoder(w).Encode(answer); err != nil {
+				t.Error(err)
+			}
+		}))
+		s, err := New(Config{Name: "east", UID: "u", Mirror: &rest.Config{}, Physical: &rest.Config{Host: physical.URL}, Clock: clock.RealClock{}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		pod := testPod("a", "Pending", "False")
+		pod.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "apps/v1", Kind: tc.kind, Name: "web-abc", UID: "o", Controller: ptr.To(true)}})
+		for range 2 {
+			if got, err := s.revisionOf(t.Context(), pod); got != tc.want || (err != nil) != tc.failed {
+				t.Errorf("%s: %q, %v, want %q", reason, got, err, tc.want)
+			}
+		}
+		if reads != tc.reads {
+			t.Errorf("%s: %d reads, want %d", reason, reads, tc.reads)
+		}
+		physical.Close()
+	}
+}
+
 // TestPodStatusWaits: that a pod serves, or does not, is told at once.
 func TestPodStatusWaits(t *testing.T) {
 	for reason, tc := range map[string]struct {

@@ -26,6 +26,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/lru"
 
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
@@ -40,6 +41,8 @@ const (
 	// firstRetry and lastRetry bound the back-off after a refusal. A change of the leaf is tried at once.
 	firstRetry = 500 * time.Millisecond
 	lastRetry  = 60 * time.Second
+	// rememberedRevisions is of how many ReplicaSets it is remembered what they were made of: of those that make pods now.
+	rememberedRevisions = 1024
 	// gatePatience is how long a write waits for the heartbeats to be compared before its leaf is reported as waiting.
 	gatePatience = 2 * time.Second
 )
@@ -86,6 +89,8 @@ type Syncer struct {
 	writes    writes
 	waiting   waiting
 	unshown   unshown
+	// revisions are those of ReplicaSets in the physical cluster, by their UID, the last that pods were shown of.
+	revisions *lru.Cache
 	// pace is that of what leaves are told.
 	pace *client.Pace[key]
 	// kick asks for a heartbeat, and for the twin's status to be published.
@@ -139,6 +144,7 @@ func New(c Config) (*Syncer, error) {
 		backoff:   workqueue.NewTypedItemExponentialFailureRateLimiter[key](firstRetry, lastRetry),
 		gate:      newGate(),
 		pace:      client.NewPace[key](c.Clock),
+		revisions: lru.New(rememberedRevisions),
 		kick:      make(chan struct{}, 1),
 	}
 	s.state.init(c.Clock.Now())

@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
@@ -69,6 +70,7 @@ func TestUnshownReachesTheLeaf(t *testing.T) {
 			if err := errors.Join(s.pods.Add(pod), s.mirror.informers[deploymentsGVR].Add(leaf)); err != nil {
 				t.Fatal(err)
 			}
+			s.revisions.Add(types.UID("o"), "5d8c")
 			of := key{deploymentsGVR, "shop-1a", "web"}
 			try := func() {
 				t.Helper()

@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"hash/fnv"
 	"maps"
+	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/rand"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 )
@@ -79,6 +81,12 @@ func RevisionHash(digest string, collisions *int32) string {
 		fmt.Fprint(h, " ", n)
 	}
 	return rand.SafeEncodeString(fmt.Sprint(h.Sum32()))
+}
+
+// RevisionName ends in the hash, whatever is left for the workload's name.
+func RevisionName(workload, hash string) string {
+	room := validation.DNS1123SubdomainMaxLength - 1 - len(hash)
+	return strings.TrimRight(workload[:min(len(workload), room)], ".-") + "-" + hash
 }
 
 // WithoutContent makes of a ReplicaSet or a ControllerRevision what informers hold of it: the digest of its content in the place of

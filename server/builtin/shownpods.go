@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"slices"
 	"strings"
 	"sync"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -150,7 +152,7 @@ func view(pod *api.Pod, mirror logicalcluster.Name) *api.Pod {
 
 // stored returns the pod of the workspace for one that a physical cluster shows: its owner and its Node are what the server knows
 // them to be, and it marks whose it is.
-func (at *space) stored(shown *api.Pod, owner metav1.OwnerReference, node string) *api.Pod {
+func (at *space) stored(shown *api.Pod, of above, node string) *api.Pod {
 	theirs := func(all map[string]string) map[string]string {
 		kept := map[string]string{}
 		for k, v := range all {
@@ -163,8 +165,9 @@ func (at *space) stored(shown *api.Pod, owner metav1.OwnerReference, node string
 	pod := &api.Pod{Spec: *shown.Spec.DeepCopy(), ObjectMeta: metav1.ObjectMeta{
 		Namespace: at.workspaceNamespace, Name: shown.Name,
 		Labels: theirs(shown.Labels), Annotations: theirs(shown.Annotations),
-		OwnerReferences: []metav1.OwnerReference{owner},
+		OwnerReferences: of.owners,
 	}}
+	maps.Copy(pod.Labels, of.labels)
 	pod.Labels[workloadv1alpha1.MirrorLabel] = string(at.cluster)
 	pod.Annotations[workloadv1alpha1.MirrorNamespaceAnnotation] = at.namespace
 	pod.Annotations[workloadv1alpha1.PodUIDAnnotation] = shown.Annotations[workloadv1alpha1.PodUIDAnnotation]
@@ -174,11 +177,36 @@ func (at *space) stored(shown *api.Pod, owner metav1.OwnerReference, node string
 	return pod
 }
 
-// controllerAbove is the controller that a pod has in the workspace, given the root of the leaf that it has below.
-func controllerAbove(kind kinds.Kind, root metav1.Object) metav1.OwnerReference {
-	return metav1.OwnerReference{
-		APIVersion: kind.GVK.GroupVersion().String(), Kind: kind.GVK.Kind, Name: root.GetName(), UID: root.GetUID(), Controller: ptr.To(true),
+// owners are those that a pod has in the workspace, given the root of the leaf that it has below, and the ReplicaSet of that, nil for
+// none. A ReplicaSet may go while pods of it still run, as the root's history has no room for it: then the root stays their owner. Who
+// is deleted does not wait for them, since a cluster that is away must not hold that up.
+func owners(kind kinds.Kind, root metav1.Object, set *appsapi.ReplicaSet) []metav1.OwnerReference {
+	of := metav1.OwnerReference{APIVersion: kind.GVK.GroupVersion().String(), Kind: kind.GVK.Kind, Name: root.GetName(), UID: root.GetUID()}
+	if set == nil {
+		of.Controller = ptr.To(true)
+		return []metav1.OwnerReference{of}
 	}
+	return []metav1.OwnerReference{{APIVersion: of.APIVersion, Kind: "ReplicaSet", Name: set.Name, UID: set.UID, Controller: ptr.To(true)}, of}
+}
+
+// replicaSet returns that of a root which its syncer says a pod is of; nil if it says none, or there is none that is the root's.
+func (s shownPods) replicaSet(at *space, kind kinds.Kind, root metav1.Object, shown *api.Pod) (*appsapi.ReplicaSet, error) {
+	hash := shown.Annotations[workloadv1alpha1.RevisionAnnotation]
+	if hash == "" || kind.Goes != kinds.Divided {
+		return nil, nil
+	}
+	resource := appsapi.Resource("replicasets")
+	found, err := s.objects.Get(at.inWorkspace(resource.Group, resource.Resource), resource, at.workspaceNamespace, kinds.RevisionName(root.GetName(), hash), false)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	} else if err != nil {
+		return nil, err
+	}
+	set, ok := found.(*appsapi.ReplicaSet)
+	if !ok || !metav1.IsControlledBy(set, root) || set.DeletionTimestamp != nil || set.Labels[appsv1.DefaultDeploymentUniqueLabelKey] != hash {
+		return nil, nil
+	}
+	return set, nil
 }
 
 // mostPodsOfAll is how many pods of one leaf may be shown at once, whatever it asks for: twice as many as Kubernetes has nodes at most.
@@ -201,11 +229,21 @@ func mostPods(leaf runtime.Object) int {
 	return int(min(most, mostPodsOfAll))
 }
 
-// owner finds the owner of a pod that is shown, and the leaf that it names as its controller: the leaf's root, if the leaf is in the space,
-// and the root is still there.
-func (s shownPods) owner(at *space, shown *api.Pod) (owner metav1.OwnerReference, of runtime.Object, err error) {
-	refuse := func(format string, args ...any) (metav1.OwnerReference, runtime.Object, error) {
-		return metav1.OwnerReference{}, nil, apierrors.NewForbidden(api.Resource("pods"), shown.Name, fmt.Errorf(format, args...))
+// above is whose a pod is in the workspace, and by which labels that knows it.
+type above struct {
+	owners []metav1.OwnerReference
+	labels map[string]string
+	// root is of what it is, and kind its kind; leaf is what the pod names as its controller.
+	root metav1.Object
+	kind kinds.Kind
+	leaf runtime.Object
+}
+
+// above finds the owners of a pod that is shown: the root of the leaf that it names as its controller, if that is in the space, and
+// the root is still there.
+func (s shownPods) above(at *space, shown *api.Pod) (above, error) {
+	refuse := func(format string, args ...any) (above, error) {
+		return above{}, apierrors.NewForbidden(api.Resource("pods"), shown.Name, fmt.Errorf(format, args...))
 	}
 	ref := metav1.GetControllerOfNoCopy(shown)
 	if ref == nil {
@@ -218,11 +256,11 @@ func (s shownPods) owner(at *space, shown *api.Pod) (owner metav1.OwnerReference
 	resource := kind.GVR.GroupResource()
 	found, err := s.objects.Get(at.mirror, resource, at.namespace, ref.Name, false)
 	if err != nil {
-		return metav1.OwnerReference{}, nil, err
+		return above{}, err
 	}
 	leaf, err := meta.Accessor(found)
 	if err != nil {
-		return metav1.OwnerReference{}, nil, apierrors.NewInternalError(err)
+		return above{}, apierrors.NewInternalError(err)
 	}
 	rootNamespace, rootName, _ := strings.Cut(leaf.GetAnnotations()[workloadv1alpha1.RootAnnotation], "/")
 	if leaf.GetUID() != ref.UID || leaf.GetLabels()[workloadv1alpha1.WorkspaceLabel] != string(at.workspace) || rootNamespace != at.workspaceNamespace {
@@ -231,44 +269,54 @@ func (s shownPods) owner(at *space, shown *api.Pod) (owner metav1.OwnerReference
 	// Nothing is added to what is on its way out; what the mirror's admission sees of that is the mirror's own namespace.
 	space, err := s.objects.Get(at.inWorkspace("", "namespaces"), corev1.Resource("namespaces"), "", at.workspaceNamespace, false)
 	if err != nil {
-		return metav1.OwnerReference{}, nil, err
+		return above{}, err
 	}
 	if n, ok := space.(*api.Namespace); !ok || n.DeletionTimestamp != nil {
 		return refuse("its workspace has no place for it any more")
 	}
-	above, err := s.objects.Get(at.inWorkspace(resource.Group, resource.Resource), resource, at.workspaceNamespace, rootName, false)
+	there, err := s.objects.Get(at.inWorkspace(resource.Group, resource.Resource), resource, at.workspaceNamespace, rootName, false)
 	if err != nil {
-		return metav1.OwnerReference{}, nil, err
+		return above{}, err
 	}
-	root, err := meta.Accessor(above)
+	root, err := meta.Accessor(there)
 	if err != nil {
-		return metav1.OwnerReference{}, nil, apierrors.NewInternalError(err)
+		return above{}, apierrors.NewInternalError(err)
 	}
 	if string(root.GetUID()) != leaf.GetLabels()[workloadv1alpha1.RootUIDLabel] {
-		return metav1.OwnerReference{}, nil, apierrors.NewNotFound(resource, rootName)
+		return above{}, apierrors.NewNotFound(resource, rootName)
 	}
-	return controllerAbove(kind, root), found, nil
+	set, err := s.replicaSet(at, kind, root, shown)
+	if err != nil {
+		return above{}, err
+	}
+	of := above{owners: owners(kind, root, set), root: root, kind: kind, leaf: found}
+	if set != nil {
+		// That of the cluster is of the template as it is there.
+		of.labels = map[string]string{appsv1.DefaultDeploymentUniqueLabelKey: set.Labels[appsv1.DefaultDeploymentUniqueLabelKey]}
+	}
+	return of, nil
 }
 
 // room makes room for a pod, until end. It refuses one where as many of its leaf are shown already as there may be: a physical cluster may
 // show what it likes, and must not fill the workspace with it.
-func (s shownPods) room(at *space, leaf runtime.Object, owner metav1.OwnerReference, name string) (end func(), err error) {
-	most := mostPods(leaf)
-	end, shown, err := s.tallies.get(tallyKey{at.cluster, owner.UID}).take(most, func() (int, error) {
+func (s shownPods) room(at *space, of above, name string) (end func(), err error) {
+	most := mostPods(of.leaf)
+	isRoot := func(ref metav1.OwnerReference) bool { return ref.UID == of.root.GetUID() }
+	end, shown, err := s.tallies.get(tallyKey{at.cluster, of.root.GetUID()}).take(most, func() (int, error) {
 		all, err := s.objects.List(at.inWorkspace("", "pods"), corev1.Resource("pods"), at.workspaceNamespace, false)
 		if err != nil {
 			return 0, err
 		}
 		n := 0
 		for _, o := range all {
-			if pod, ok := o.(*api.Pod); ok && at.shows(pod) && metav1.IsControlledBy(pod, &metav1.ObjectMeta{UID: owner.UID}) {
+			if pod, ok := o.(*api.Pod); ok && at.shows(pod) && slices.ContainsFunc(pod.OwnerReferences, isRoot) {
 				n++
 			}
 		}
 		return n, nil
 	})
 	if err == nil && end == nil {
-		err = apierrors.NewForbidden(api.Resource("pods"), name, fmt.Errorf("%d pods of %s %s are shown, and no more than %d may be", shown, owner.Kind, owner.Name, most))
+		err = apierrors.NewForbidden(api.Resource("pods"), name, fmt.Errorf("%d pods of %s %s are shown, and no more than %d may be", shown, of.kind.GVK.Kind, of.root.GetName(), most))
 	}
 	return end, err
 }
@@ -309,7 +357,7 @@ func (s shownPods) create(ctx context.Context, obj runtime.Object, validate rest
 	if err := validate(ctx, shown.DeepCopy()); err != nil {
 		return nil, err
 	}
-	owner, leaf, err := s.owner(at, shown)
+	of, err := s.above(at, shown)
 	if err != nil {
 		return nil, err
 	}
@@ -317,11 +365,11 @@ func (s shownPods) create(ctx context.Context, obj runtime.Object, validate rest
 	if err != nil {
 		return nil, err
 	}
-	pod := at.stored(shown, owner, node)
+	pod := at.stored(shown, of, node)
 	if err := short(pod); err != nil {
 		return nil, err
 	}
-	end, err := s.room(at, leaf, owner, pod.Name)
+	end, err := s.room(at, of, pod.Name)
 	if err != nil {
 		return nil, err
 	}

@@ -2,8 +2,10 @@ package e2e
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -29,7 +31,18 @@ func (w *workspace) shownPods() map[string]*corev1.Pod {
 // shows waits until the workspace shows exactly the pods that its clusters run of the Deployment, each as its cluster does.
 func (w *workspace) shows() {
 	w.t.Helper()
-	w.showsPodsOf(w.deployment())
+	root := w.deployment()
+	w.showsPodsOf(root)
+	for name, pod := range w.shownPods() {
+		set, err := w.f.Clients().Kube.AppsV1().ReplicaSets("default").Get(w.ctx(), metav1.GetControllerOf(pod).Name, metav1.GetOptions{})
+		if err != nil || !metav1.IsControlledBy(pod, set) || !metav1.IsControlledBy(set, root) {
+			w.t.Errorf("pod %s has owners %v: %v", name, pod.OwnerReferences, err)
+			continue
+		}
+		if image := pod.Spec.Containers[0].Image; image != set.Spec.Template.Spec.Containers[0].Image || pod.Labels[appsv1.DefaultDeploymentUniqueLabelKey] != set.Labels[appsv1.DefaultDeploymentUniqueLabelKey] {
+			w.t.Errorf("pod %s with image %s and labels %v is of ReplicaSet %s", name, image, pod.Labels, set.Name)
+		}
+	}
 }
 
 // showsPodsOf is shows of another root.
@@ -51,7 +64,7 @@ func (w *workspace) showsPodsOf(root metav1.Object) {
 					return fmt.Sprintf("pod %s of %s is not shown", pod.Name, cluster)
 				case up.Spec.NodeName != cluster || !apiequality.Semantic.DeepEqual(up.Status, pod.Status) || (up.DeletionTimestamp == nil) != (pod.DeletionTimestamp == nil):
 					return fmt.Sprintf("pod %s of %s is shown on %s with status %+v, and has %+v", pod.Name, cluster, up.Spec.NodeName, up.Status, pod.Status)
-				case len(up.OwnerReferences) != 1 || up.OwnerReferences[0].UID != root.GetUID():
+				case !slices.ContainsFunc(up.OwnerReferences, func(ref metav1.OwnerReference) bool { return ref.UID == root.GetUID() }):
 					return fmt.Sprintf("pod %s has owners %v", pod.Name, up.OwnerReferences)
 				}
 			}
@@ -106,7 +119,10 @@ func podsAreShown(t *testing.T, f *fleet) {
 
 	w.place("west")
 	w.spread(map[string]int{"west": 4})
-	w.shows()
+	w.kubectl("set", "image", "deployment/"+w.app, "*=registry.example/web:2")
+	w.rolledOut()
+	w.spread(map[string]int{"west": 4})
+	w.shows() // of another ReplicaSet
 
 	// The deletion of one that has ended goes down, too.
 	inWest := f.clusters["west"].Clientset().CoreV1().Pods(w.namespaceIn("west"))
