@@ -156,7 +156,8 @@ func (r *run) settle(want reference) state {
 
 // judge holds the audit logs of the physical clusters against what the user has asked for until now:
 //   - Each object is deleted as often as the steps say.
-//   - What pods refer to may go more often where no Deployment is: it may come before its Deployment is placed elsewhere.
+//   - What pods refer to may go more often where nothing makes any: it may come before that is placed elsewhere.
+//   - A Job is made once, and once more for each that was asked to go.
 //   - A namespace may go whenever nothing is in it.
 //
 // What a controller made while it saw the past it may take away again.
@@ -166,6 +167,7 @@ func (r *run) judge() {
 	for _, s := range r.scenario.steps[:r.done] {
 		asked = append(asked, s.deletes...)
 	}
+	jobs := 1 + len(slices.DeleteFunc(slices.Clone(asked), func(d string) bool { return !strings.HasSuffix(d, " jobs/"+app) })) // that may be made
 	space := kinds.DownstreamNamespace(logicalcluster.Name(r.clusters[len(r.clusters)-1]), "default", false)
 	for _, c := range clusterNames {
 		allowed := slices.Clone(asked)
@@ -177,6 +179,11 @@ func (r *run) judge() {
 			}
 			name := c + " " + a.String()
 			if !strings.HasPrefix(a.verb, "delete") {
+				if a.resource == "jobs" && a.code == http.StatusCreated {
+					if jobs--; jobs < 0 {
+						r.t.Fatalf("run %d, step %s: %s was made once more (%s by %s)", r.number, r.scenario.steps[r.done-1].name, name, a.id, a.user)
+					}
+				}
 				if downNames[a.resource] && a.name != isolationPolicy {
 					held[a.resource] = true
 					inPast := slices.ContainsFunc(r.past[c], func(s stretch) bool { return s.from <= i && i < s.to })
@@ -195,7 +202,7 @@ func (r *run) judge() {
 				}
 			case at >= 0:
 				allowed = slices.Delete(allowed, at, at+1)
-			case a.resource != "configmaps" && a.resource != "secrets" || held["deployments"]:
+			case a.resource != "configmaps" && a.resource != "secrets" || holdsPods(held):
 				why = "which nobody had asked for"
 			}
 			if why != "" {
@@ -204,6 +211,24 @@ func (r *run) judge() {
 		}
 	}
 }
+
+func holdsPods(held map[string]bool) bool {
+	for resource := range held {
+		if podMakers[resource] {
+			return true
+		}
+	}
+	return false
+}
+
+// podMakers are the resources whose objects make pods.
+var podMakers = func() map[string]bool {
+	makers := map[string]bool{}
+	for _, k := range kinds.All {
+		makers[k.GVR.Resource] = k.MakesPods()
+	}
+	return makers
+}()
 
 // isolationPolicy is the floor's NetworkPolicy, which goes with its namespace.
 const isolationPolicy = "atoll-tenant-isolation"

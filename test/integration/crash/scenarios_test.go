@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,6 +28,8 @@ type scenario struct {
 	// own scenarios make their workspaces themselves; the others have one when they begin.
 	own   bool
 	steps []step
+	// others says that the app is a DaemonSet, a StatefulSet and a Job, with what these need, and no Deployment.
+	others bool
 	// twice names, by step, an object of which every controller gets two changes to see in it, as "hub deployments/web": who is shown the last
 	// state only has missed one, however fast or slow all are.
 	twice map[string]string
@@ -113,6 +116,23 @@ var scenarios = []scenario{
 		},
 	},
 	{
+		name: "others", others: true,
+		steps: []step{
+			{"apply", func(u *user) error { return errors.Join(u.place("east"), u.make(others(false))) }, east(1), nil},
+			{"delete", (*user).deleteOthers, nil, allOthers("east")},
+		},
+	},
+	{
+		// A Job that has begun would not move.
+		name: "others move", others: true,
+		steps: []step{
+			{"apply", func(u *user) error { return errors.Join(u.place("east"), u.make(others(true))) }, east(1), nil},
+			{"move", func(u *user) error { return u.place("west") }, west(1), allOthers("east")},
+			{"resume", (*user).resume, west(1), nil},
+			{"delete", (*user).deleteOthers, nil, allOthers("west")},
+		},
+	},
+	{
 		name: "bare tree", own: true,
 		steps: []step{
 			{"create", func(u *user) error { return u.create("team") }, nil, nil},
@@ -194,8 +214,48 @@ func objects(replicas int32, greeting string) []ctrlclient.Object {
 	}
 }
 
-func (u *user) apply(replicas int32) error {
-	for _, o := range objects(replicas, "hello") {
+// others are the app without a Deployment.
+func others(suspended bool) []ctrlclient.Object {
+	labels, all := map[string]string{"app": app}, objects(0, "hello")
+	settings, service, pods := all[0], all[2], all[3].(*appsv1.Deployment).Spec.Template
+	pods.Spec.Volumes = nil // no Secret
+	selector := &metav1.LabelSelector{MatchLabels: labels}
+	db, once := *pods.DeepCopy(), *pods.DeepCopy()
+	db.Spec.Containers[0].Name = "db" // or its revision would have the name of the DaemonSet's
+	once.Spec.RestartPolicy = corev1.RestartPolicyNever
+	return []ctrlclient.Object{
+		settings, service,
+		&appsv1.DaemonSet{ObjectMeta: appMeta(), Spec: appsv1.DaemonSetSpec{Selector: selector, Template: pods}},
+		&appsv1.StatefulSet{ObjectMeta: appMeta(), Spec: appsv1.StatefulSetSpec{Replicas: ptr.To[int32](1), ServiceName: app, Selector: selector, Template: db}},
+		&batchv1.Job{ObjectMeta: appMeta(), Spec: batchv1.JobSpec{Suspend: &suspended, Template: once}},
+	}
+}
+
+// allOthers are the deletes that take them out of a cluster.
+func allOthers(cluster string) (deletes []string) {
+	for _, resource := range []string{"daemonsets", "statefulsets", "jobs", "services", "configmaps"} {
+		deletes = append(deletes, cluster+" "+resource+"/"+app)
+	}
+	return deletes
+}
+
+func (u *user) deleteOthers() error {
+	for _, o := range others(false) {
+		if err := u.clients.Objects.Delete(u.home(), o, ctrlclient.PropagationPolicy(metav1.DeletePropagationBackground)); err != nil {
+			return fmt.Errorf("delete %T: %w", o, err)
+		}
+	}
+	return nil
+}
+
+func (u *user) resume() error {
+	return u.clients.Objects.Patch(u.home(), &batchv1.Job{ObjectMeta: appMeta()}, ctrlclient.RawPatch(types.MergePatchType, []byte(`{"spec":{"suspend":false}}`)))
+}
+
+func (u *user) apply(replicas int32) error { return u.make(objects(replicas, "hello")) }
+
+func (u *user) make(objects []ctrlclient.Object) error {
+	for _, o := range objects {
 		o.SetOwnerReferences(u.owners)
 		if err := u.clients.Objects.Create(u.home(), o); err != nil {
 			return fmt.Errorf("create %T: %w", o, err)

@@ -12,12 +12,15 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
@@ -76,7 +79,7 @@ func (r *run) state() state {
 		} else if err != nil {
 			r.t.Fatal(err)
 		}
-		for _, gvr := range append(goesDown(), appsv1.SchemeGroupVersion.WithResource("replicasets"), placementv1alpha1.GroupVersion.WithResource("placements"),
+		for _, gvr := range append(goesDown(), appsv1.SchemeGroupVersion.WithResource("replicasets"), appsv1.SchemeGroupVersion.WithResource("controllerrevisions"), placementv1alpha1.GroupVersion.WithResource("placements"),
 			tenancyv1alpha1.GroupVersion.WithResource("workspaces"), corev1alpha1.GroupVersion.WithResource("logicalclusters"),
 			schema.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterrolebindings"}) {
 			list(in, alias, r.clients.Dynamic, gvr, "")
@@ -158,6 +161,10 @@ func normal(o *unstructured.Unstructured) string {
 	switch {
 	case o.GetKind() == "Namespace":
 		delete(annotations, workloadv1alpha1.RenderedAnnotation) // a hash of the workspace's name, among others
+	case o.GetKind() == "Job":
+		delete(annotations, workloadv1alpha1.RenderedAnnotation) // a hash of the root's UID, among others
+		unstructured.RemoveNestedField(o.Object, "status", "startTime")
+		unstructured.RemoveNestedField(o.Object, "status", "completionTime")
 	case o.GetKind() == "Deployment" && annotations[workloadv1alpha1.RenderedAnnotation] != "":
 		// How fast a leaf rolls is left as it was while there is nothing to roll; the hash is of that, too.
 		delete(annotations, workloadv1alpha1.RenderedAnnotation)
@@ -201,6 +208,9 @@ func normal(o *unstructured.Unstructured) string {
 
 // runs says what keeps the physical clusters from running the app as wanted, and the Deployment from saying so.
 func (r *run) running(want map[string]int32) string {
+	if r.scenario.others {
+		return r.othersRunning(want)
+	}
 	var total int32
 	ours := metav1.ListOptions{LabelSelector: workloadv1alpha1.WorkspaceLabel + "=" + r.clusters[len(r.clusters)-1]}
 	for _, c := range clusterNames {
@@ -237,6 +247,33 @@ func (r *run) running(want map[string]int32) string {
 	return ""
 }
 
+// othersRunning is running, where there is no Deployment.
+func (r *run) othersRunning(want map[string]int32) string {
+	for _, c := range clusterNames {
+		namespaces, err := r.fleet[c].kube.CoreV1().Namespaces().List(r.ctx, metav1.ListOptions{LabelSelector: workloadv1alpha1.WorkspaceLabel + "=" + r.clusters[len(r.clusters)-1]})
+		if err != nil || len(namespaces.Items) != int(want[c]) {
+			return fmt.Sprintf("%s has %d namespaces, want %d (%v)", c, len(namespaces.Items), want[c], err)
+		}
+	}
+	name := types.NamespacedName{Namespace: metav1.NamespaceDefault, Name: app}
+	d, s, j := &appsv1.DaemonSet{}, &appsv1.StatefulSet{}, &batchv1.Job{}
+	for _, o := range []ctrlclient.Object{d, s, j} {
+		switch err := r.clients.Objects.Get(r.home(), name, o); {
+		case apierrors.IsNotFound(err) != (len(want) == 0):
+			return fmt.Sprintf("%T: %v", o, err)
+		case !apierrors.IsNotFound(err) && err != nil:
+			return err.Error()
+		}
+	}
+	done := slices.ContainsFunc(j.Status.Conditions, func(c batchv1.JobCondition) bool {
+		return c.Status == corev1.ConditionTrue && (c.Type == batchv1.JobComplete || c.Type == batchv1.JobSuspended && *j.Spec.Suspend)
+	})
+	if len(want) > 0 && (d.Status.NumberAvailable != 1 || s.Status.AvailableReplicas != 1 || !done) {
+		return fmt.Sprintf("%+v\n%+v\n%+v", d.Status, s.Status, j.Status)
+	}
+	return ""
+}
+
 func rolledOut(d *appsv1.Deployment, n int32) bool {
 	s := d.Status
 	return s.ObservedGeneration >= d.Generation && s.Replicas == n && s.UpdatedReplicas == n && s.ReadyReplicas == n && s.AvailableReplicas == n
@@ -247,7 +284,7 @@ func (s state) picture() string {
 	var b strings.Builder
 	for _, k := range slices.Sorted(maps.Keys(s)) {
 		fmt.Fprintln(&b, k)
-		if strings.Contains(k, " deployments ") || strings.Contains(k, " placements ") {
+		if slices.ContainsFunc([]string{" deployments ", " daemonsets ", " statefulsets ", " jobs ", " placements "}, func(of string) bool { return strings.Contains(k, of) }) {
 			fmt.Fprintln(&b, s[k])
 		}
 	}

@@ -48,7 +48,7 @@ var subjects = []subject{
 	},
 	{
 		name: "splitter", make: makeSplitter, counts: isContent, lanes: 2,
-		crash: []string{"once"}, older: []string{"move"}, dropped: []string{"life"}, more: []string{"move", "life"},
+		crash: []string{"once", "others"}, older: []string{"move"}, dropped: []string{"life"}, more: []string{"move", "life", "others move"},
 	},
 	{
 		name: "splitter's statuses", role: "splitter", make: makeSplitter, counts: not(isContent),
@@ -56,7 +56,7 @@ var subjects = []subject{
 	},
 	{
 		name: "syncer", make: makeSyncer, counts: func(w write) bool { return isContent(w) && !isHeartbeat(w) }, lanes: 3,
-		crash: []string{"once"}, older: []string{"change"}, dropped: []string{"life"}, more: []string{"change", "move", "life"},
+		crash: []string{"once", "others"}, older: []string{"change"}, dropped: []string{"life"}, more: []string{"change", "move", "life", "others move"},
 	},
 	{
 		name: "syncer's statuses", role: "syncer", make: makeSyncer, counts: not(isContent),
