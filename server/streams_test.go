@@ -21,7 +21,6 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/httpstream"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -204,9 +203,17 @@ func (s *streaming) forwards(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, dialer := range map[string]httpstream.Dialer{"SPDY": overSPDY, "WebSocket": overWebSocket} {
+	addresses, ports := []string{"127.0.0.1"}, []string{"0:80"}
+	for name, forward := range map[string]func(stop, ready chan struct{}) (*portforward.PortForwarder, error){
+		"SPDY": func(stop, ready chan struct{}) (*portforward.PortForwarder, error) {
+			return portforward.NewOnAddresses(overSPDY, addresses, ports, stop, ready, io.Discard, io.Discard)
+		},
+		"WebSocket": func(stop, ready chan struct{}) (*portforward.PortForwarder, error) {
+			return portforward.NewOnAddresses(overWebSocket, addresses, ports, stop, ready, io.Discard, io.Discard)
+		},
+	} {
 		stop, ready := make(chan struct{}), make(chan struct{})
-		forwarder, err := portforward.NewOnAddresses(dialer, []string{"127.0.0.1"}, []string{"0:80"}, stop, ready, io.Discard, io.Discard)
+		forwarder, err := forward(stop, ready)
 		if err != nil {
 			t.Fatal(err)
 		}
