@@ -307,11 +307,15 @@ func (w *leaking) until(ctx context.Context, cluster logicalcluster.Name, versio
 		o.FieldSelector = "metadata.name=" + name
 		return o
 	}
-	ctx = client.In(ctx, cluster) // which is not handed on
+	ctx = client.In(ctx, cluster) // whose values are not handed on
 	var found *unstructured.Unstructured
 	_, err := watchtools.UntilWithSync(ctx, &cache.ListWatch{
-		ListFunc:  func(o metav1.ListOptions) (runtime.Object, error) { return objects.List(ctx, only(o)) },
-		WatchFunc: func(o metav1.ListOptions) (watch.Interface, error) { return objects.Watch(ctx, only(o)) },
+		ListWithContextFunc: func(_ context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return objects.List(ctx, only(o))
+		},
+		WatchFuncWithContext: func(_ context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			return objects.Watch(ctx, only(o))
+		},
 	}, &unstructured.Unstructured{}, nil, func(e watch.Event) (bool, error) {
 		o, ok := e.Object.(*unstructured.Unstructured)
 		if !ok || e.Type == watch.Error {
