@@ -1490,7 +1490,7 @@ func schema_atoll_apis_workload_v1alpha1_Refusal(ref common.ReferenceCallback) c
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
 			SchemaProps: spec.SchemaProps{
-				Description: "Refusal is what a physical cluster answered when it would not take a leaf.",
+				Description: "Refusal is what a physical cluster answered when it would not take a leaf, or the hub when it would not show a pod of it.",
 				Type:        []string{"object"},
 				Properties: map[string]spec.Schema{
 					"reason": {
@@ -1503,7 +1503,7 @@ func schema_atoll_apis_workload_v1alpha1_Refusal(ref common.ReferenceCallback) c
 					},
 					"message": {
 						SchemaProps: spec.SchemaProps{
-							Description: "Message is the physical cluster's own words.",
+							Description: "Message is its own words.",
 							Default:     "",
 							Type:        []string{"string"},
 							Format:      "",
