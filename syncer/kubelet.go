@@ -262,10 +262,14 @@ func (k *kubelet) pass(answer *http.Response) error {
 	return nil
 }
 
-// serveConn answers for a pod on one connection, and returns when that is closed.
-func (k *kubelet) serveConn(conn net.Conn, pod shownPod) {
+// serveConn answers for a pod on one connection, and returns when that is closed. What it asks below ends with ctx: a connection that was
+// taken over, or has a body to be read yet, is not looked at by its server, which would not see it closed.
+func (k *kubelet) serveConn(ctx context.Context, conn net.Conn, pod shownPod) {
 	defer k.forget()
-	server := &http.Server{Handler: k.handler(pod), ReadHeaderTimeout: kubeletPatience}
+	server := &http.Server{
+		Handler: k.handler(pod), ReadHeaderTimeout: kubeletPatience,
+		BaseContext: func(net.Listener) context.Context { return ctx },
+	}
 	server.SetKeepAlivesEnabled(false)
 	_ = server.Serve(newOneConn(conn)) // the connection is closed
 }

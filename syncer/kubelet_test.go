@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"runtime"
 	"strings"
 	"testing"
@@ -87,7 +88,7 @@ func kubeletOver(t *testing.T, below http.Handler) (*kubelet, *http.Client) {
 func askKubelet(k *kubelet) *http.Client {
 	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(context.Context, string, string) (net.Conn, error) {
 		ours, theirs := net.Pipe()
-		go k.serveConn(theirs, podOfShop)
+		go k.serveConn(context.Background(), theirs, podOfShop)
 		return ours, nil
 	}}}
 }
@@ -312,6 +313,12 @@ func TestKubeletStreams(t *testing.T) {
 	}
 	_ = stream.Close()
 	<-ended
+	leavesNothing(t, before)
+}
+
+// leavesNothing waits until no more goroutines run than before.
+func leavesNothing(t *testing.T, before int) {
+	t.Helper()
 	framework.Eventually(t, 10*time.Second, "ended streams leave no goroutine", func() string {
 		if now := runtime.NumGoroutine(); now > before {
 			stacks := make([]byte, 1<<20)
@@ -319,6 +326,66 @@ func TestKubeletStreams(t *testing.T) {
 		}
 		return ""
 	})
+}
+
+// TestKubeletStreamsEndWithTheirRequest: a stream that its client has left ends, whatever the physical cluster does: one that is silent
+// once it has switched protocols, and one that does not even read what it is asked.
+func TestKubeletStreamsEndWithTheirRequest(t *testing.T) {
+	const ask = "POST /exec/prod/web-1/app?command=cat HTTP/1.1\r\nHost: east\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n"
+	for name, tc := range map[string]struct{ switches, fills bool }{
+		"after 101":                       {switches: true},
+		"before 101":                      {},
+		"before 101, with more than fits": {fills: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			asked, release := make(chan struct{}), make(chan struct{})
+			below := newAPIBelow(func(w http.ResponseWriter, _ *http.Request) {
+				conn, _, err := http.NewResponseController(w).Hijack()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if tc.switches {
+					_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n")
+				}
+				close(asked)
+				<-release // nothing is read, and nothing closed
+				_ = conn.Close()
+			})
+			k, _ := kubeletOver(t, below)
+			t.Cleanup(func() { close(release) }) // before the server ends, which waits
+			before := runtime.NumGoroutine()
+
+			ctx, cancel := context.WithCancel(t.Context())
+			ours, theirs := net.Pipe()
+			go k.serveConn(ctx, theirs, podOfShop)
+			length := 0
+			if tc.fills {
+				length = 1 << 30
+			}
+			if _, err := fmt.Fprintf(ours, "%sContent-Length: %d\r\n\r\n", ask, length); err != nil {
+				t.Fatal(err)
+			}
+			<-asked
+			for tc.fills { // until nothing is taken any more
+				_ = ours.SetWriteDeadline(time.Now().Add(time.Second))
+				if _, err := ours.Write(make([]byte, 1<<20)); errors.Is(err, os.ErrDeadlineExceeded) {
+					break
+				} else if err != nil {
+					t.Fatal(err)
+				}
+			}
+			if tc.switches {
+				res, err := http.ReadResponse(bufio.NewReader(ours), nil)
+				if err != nil || res.StatusCode != http.StatusSwitchingProtocols {
+					t.Fatalf("%v %v", res, err)
+				}
+			}
+			cancel()
+			_ = ours.Close()
+			leavesNothing(t, before+1) // what answers below
+		})
+	}
 }
 
 // TestKubeletRefusals: an API server's words reach the user, with the name of the cluster, and with a code that is about the request;

@@ -26,7 +26,7 @@ import (
 // Kubelets reach what answers for the pods of physical clusters.
 type Kubelets interface {
 	// Reach finds the pod of a physical cluster that a pod of a workspace shows, and returns how to connect to what answers for it,
-	// and for nothing else, at the paths of a kubelet. Its errors are an API's.
+	// and for nothing else, at the paths of a kubelet. Its errors are an API's. What was connected ends with ctx.
 	Reach(ctx context.Context, shown metav1.Object) (dial func() net.Conn, err error)
 }
 
