@@ -2,6 +2,7 @@ package syncer
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,6 +14,7 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -121,8 +123,15 @@ func (k *kubelet) errGone(pod shownPod) error {
 	return err
 }
 
+// metadataBelow is what is read of an object's metadata. The rest, such as managedFields, would take many times its text in memory.
+type metadataBelow struct {
+	UID         types.UID         `json:"uid"`
+	Labels      map[string]string `json:"labels"`
+	Annotations map[string]string `json:"annotations"`
+}
+
 // metadata reads what an object of the physical cluster says of itself, nil if it is not there.
-func (k *kubelet) metadata(ctx context.Context, path ...string) (*metav1.PartialObjectMetadata, error) {
+func (k *kubelet) metadata(ctx context.Context, path ...string) (*metadataBelow, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, k.host.JoinPath("api", "v1").JoinPath(path...).String(), nil)
 	if err != nil {
 		return nil, apierrors.NewInternalError(err)
@@ -139,15 +148,17 @@ func (k *kubelet) metadata(ctx context.Context, path ...string) (*metav1.Partial
 	}
 	switch answer.StatusCode {
 	case http.StatusOK:
-		object := &metav1.PartialObjectMetadata{}
-		if err := json.Unmarshal(text, object); err != nil {
+		var object struct {
+			Metadata metadataBelow `json:"metadata"`
+		}
+		if err := json.Unmarshal(text, &object); err != nil {
 			return nil, k.errAway(ctx, err)
 		}
-		return object, nil
+		return &object.Metadata, nil
 	case http.StatusNotFound:
 		return nil, nil
 	}
-	code, words := k.inWords(answer.StatusCode, text)
+	code, words := k.inWords(answer.StatusCode, messageOf(text)) // and no other text: this may not be an API server at all
 	refused := apierrors.NewGenericServerResponse(code, http.MethodGet, podsGVR.GroupResource(), "", "", 0, true)
 	refused.ErrStatus.Message = words
 	return nil, refused
@@ -159,18 +170,26 @@ func (k *kubelet) errAway(ctx context.Context, err error) *apierrors.StatusError
 	return apierrors.NewServiceUnavailable(fmt.Sprintf("physical cluster %q does not answer", k.cluster))
 }
 
-// inWords has an API server's refusal as a kubelet writes one, as text, with a code that is true for who asks a workspace: what is not
-// accepted is the syncer's credential, not his.
-func (k *kubelet) inWords(code int, text []byte) (int, string) {
-	words := string(text[:min(len(text), mostOfRefusal)])
-	var status metav1.Status
-	if json.Unmarshal(text, &status) == nil && status.Message != "" {
-		words = status.Message
-	}
-	if code == http.StatusUnauthorized {
+// inWords has a refusal as a kubelet writes one, as text, with a code that is true for who asks a workspace: what is not accepted is the
+// syncer's credential, not his; and what is neither what was asked for nor a refusal, such as a redirect, is an answer to nobody.
+func (k *kubelet) inWords(code int, words string) (int, string) {
+	words = cmp.Or(words[:min(len(words), mostOfRefusal)], fmt.Sprintf("answers %d", code))
+	if code == http.StatusUnauthorized || code < 400 || code > 599 {
 		code = http.StatusServiceUnavailable
 	}
 	return code, fmt.Sprintf("physical cluster %q: %s", k.cluster, words)
+}
+
+// messageOf returns what an API server says in a Status, "" if a text is none.
+func messageOf(text []byte) string {
+	var status struct {
+		Kind    string `json:"kind"`
+		Message string `json:"message"`
+	}
+	if json.Unmarshal(text, &status) != nil || status.Kind != "Status" {
+		return ""
+	}
+	return status.Message
 }
 
 // parameters of a kubelet's paths, by the subresource of a pod that answers there, with what that calls them.
@@ -245,17 +264,24 @@ func (k *kubelet) stream(w http.ResponseWriter, req *http.Request, pod shownPod,
 	}).ServeHTTP(w, req)
 }
 
-// pass lets an answer through; a refusal in words.
+// pass lets an answer through: what was asked for, and anything else as a refusal in words.
 func (k *kubelet) pass(answer *http.Response) error {
 	keepPassed(answer.Header)
-	if answer.StatusCode < http.StatusBadRequest {
+	switch answer.StatusCode {
+	case http.StatusOK:
+		return nil
+	case http.StatusSwitchingProtocols:
+		asked, switched := answer.Request.Header.Get("Upgrade"), answer.Header.Get("Upgrade")
+		if asked == "" || !strings.EqualFold(asked, switched) {
+			return fmt.Errorf("it switches to protocol %q, asked for %q", switched, asked)
+		}
 		return nil
 	}
 	text, err := io.ReadAll(io.LimitReader(answer.Body, mostOfRefusal))
 	if err := errors.Join(err, answer.Body.Close()); err != nil {
 		return err
 	}
-	code, words := k.inWords(answer.StatusCode, text)
+	code, words := k.inWords(answer.StatusCode, cmp.Or(messageOf(text), string(text)))
 	answer.StatusCode, answer.Status = code, http.StatusText(code)
 	answer.Body, answer.ContentLength = io.NopCloser(bytes.NewReader([]byte(words))), int64(len(words))
 	answer.Header = http.Header{"Content-Type": {"text/plain; charset=utf-8"}, "Content-Length": {strconv.Itoa(len(words))}}

@@ -392,12 +392,14 @@ func TestKubeletStreamsEndWithTheirRequest(t *testing.T) {
 // that nobody answers does so without an address.
 func TestKubeletRefusals(t *testing.T) {
 	status := func(s metav1.Status) http.HandlerFunc {
+		s.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
 		return func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/json")
 			w.WriteHeader(int(s.Code))
 			_ = json.NewEncoder(w).Encode(s)
 		}
 	}
+	left := make(chan struct{}) // by who is answered with a protocol that nobody asked for
 	for name, tc := range map[string]struct {
 		answer http.HandlerFunc
 		code   int
@@ -407,7 +409,23 @@ func TestKubeletRefusals(t *testing.T) {
 		"forbidden":    {status(apierrors.NewForbidden(podsGVR.GroupResource(), "web-1", errors.New("no right")).Status()), http.StatusForbidden, "no right"},
 		"unauthorised": {status(apierrors.NewUnauthorized("who are you").Status()), http.StatusServiceUnavailable, "who are you"},
 		"text":         {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "overloaded", http.StatusBadGateway) }, http.StatusBadGateway, "overloaded"},
-		"hangs up":     {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, http.StatusServiceUnavailable, "does not answer"},
+		"redirects": {func(w http.ResponseWriter, req *http.Request) {
+			http.Redirect(w, req, "http://127.0.0.1/elsewhere", http.StatusFound)
+		}, http.StatusServiceUnavailable, "302"},
+		"has nothing":    {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }, http.StatusServiceUnavailable, "204"},
+		"a made-up code": {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "what now", 799) }, http.StatusServiceUnavailable, "what now"},
+		"switches unasked": {func(w http.ResponseWriter, _ *http.Request) {
+			defer close(left)
+			conn, buffered, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n")
+			_, _ = buffered.ReadByte()
+			_ = conn.Close()
+		}, http.StatusServiceUnavailable, "does not answer"},
+		"hangs up": {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, http.StatusServiceUnavailable, "does not answer"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, client := kubeletOver(t, newAPIBelow(tc.answer))
@@ -422,6 +440,11 @@ func TestKubeletRefusals(t *testing.T) {
 			}
 		})
 	}
+	select {
+	case <-left:
+	case <-time.After(10 * time.Second):
+		t.Error("a connection that switched unasked stays open")
+	}
 
 	gone, err := newKubelet("east", kubeletTarget, &rest.Config{Host: "http://127.0.0.1:1"})
 	if err != nil {
@@ -430,13 +453,46 @@ func TestKubeletRefusals(t *testing.T) {
 	if err := gone.find(t.Context(), podOfShop); codeOf(err) != http.StatusServiceUnavailable || err.Error() != `physical cluster "east" does not answer` {
 		t.Errorf("nobody answers: %v", err)
 	}
-	for code, answer := range map[int]http.HandlerFunc{
-		http.StatusForbidden:          status(apierrors.NewForbidden(podsGVR.GroupResource(), "web-1", errors.New("no right")).Status()),
-		http.StatusServiceUnavailable: status(apierrors.NewUnauthorized("no").Status()),
+	for name, tc := range map[string]struct {
+		answer http.HandlerFunc
+		code   int
+	}{
+		"forbidden":      {status(apierrors.NewForbidden(podsGVR.GroupResource(), "web-1", errors.New("no right")).Status()), http.StatusForbidden},
+		"unauthorised":   {status(apierrors.NewUnauthorized("no").Status()), http.StatusServiceUnavailable},
+		"redirects":      {func(w http.ResponseWriter, req *http.Request) { http.Redirect(w, req, "/secret", http.StatusFound) }, http.StatusServiceUnavailable},
+		"a made-up code": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(799) }, http.StatusServiceUnavailable},
+		"no API server":  {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "a secret", http.StatusForbidden) }, http.StatusForbidden},
 	} {
-		k, _ := kubeletOver(t, answer)
-		if err := k.find(t.Context(), podOfShop); codeOf(err) != code || !strings.Contains(err.Error(), `"east"`) {
-			t.Errorf("find: %v, want %d and the cluster's name", err, code)
-		}
+		t.Run("find, "+name, func(t *testing.T) {
+			k, _ := kubeletOver(t, tc.answer)
+			if err := k.find(t.Context(), podOfShop); codeOf(err) != tc.code || !strings.Contains(err.Error(), `"east"`) || strings.Contains(err.Error(), "secret") {
+				t.Errorf("find: %v, want %d, the cluster's name, and nothing that is no API server's", err, tc.code)
+			}
+		})
+	}
+}
+
+// TestKubeletUnpacksLittle: what is read to find a pod, or to say why it is not found, takes no more memory than its text a few times.
+func TestKubeletUnpacksLittle(t *testing.T) {
+	for name, tc := range map[string]struct {
+		code int
+		text string
+	}{
+		"an object": {http.StatusOK, fill(mostTyped, `{"metadata":{"managedFields":[`, `{},`, `{}]}}`)},
+		"a Status":  {http.StatusForbidden, fill(mostTyped, `{"kind":"Status","message":"no","details":{"causes":[`, `{},`, `{}]}}`)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			k, _ := kubeletOver(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				w.WriteHeader(tc.code)
+				_, _ = io.WriteString(w, tc.text)
+			}))
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			err := k.find(t.Context(), podOfShop)
+			runtime.ReadMemStats(&after)
+			if took := after.TotalAlloc - before.TotalAlloc; err == nil || took > 8*mostTyped {
+				t.Errorf("%d KiB took %d KiB: %v", len(tc.text)>>10, took>>10, err)
+			}
+		})
 	}
 }
