@@ -60,7 +60,8 @@ type kubelet struct {
 	target    types.UID
 	host      *url.URL
 	transport http.RoundTripper
-	forget    func() // closes connections that nobody uses
+	forget    func()        // closes connections that nobody uses
+	patience  time.Duration // how long what is to switch protocols may take to do so
 }
 
 // newKubelet returns the kubelet of the SyncTarget with that name and UID, given how its physical cluster is reached.
@@ -76,16 +77,43 @@ func newKubelet(name string, target types.UID, physical *rest.Config) (*kubelet,
 	if err != nil {
 		return nil, err
 	}
+	dial := physical.Dial
+	if dial == nil {
+		dial = (&net.Dialer{Timeout: kubeletPatience, KeepAlive: 30 * time.Second}).DialContext
+	}
 	// Without HTTP/2, over which no connection can be taken over for a stream.
 	plain := &http.Transport{
-		TLSClientConfig: tlsConfig, TLSHandshakeTimeout: kubeletPatience, IdleConnTimeout: time.Minute, DisableCompression: true,
-		DialContext: (&net.Dialer{Timeout: kubeletPatience, KeepAlive: 30 * time.Second}).DialContext,
+		Proxy: http.ProxyFromEnvironment, TLSClientConfig: tlsConfig, TLSHandshakeTimeout: kubeletPatience, IdleConnTimeout: time.Minute,
+		DisableCompression: true, DialContext: (&steady{dial: dial}).DialContext,
 	}
 	transport, err := rest.HTTPWrappersForConfig(physical, plain)
 	if err != nil {
 		return nil, err
 	}
-	return &kubelet{cluster: name, target: target, host: host, transport: transport, forget: plain.CloseIdleConnections}, nil
+	return &kubelet{cluster: name, target: target, host: host, transport: transport, forget: plain.CloseIdleConnections, patience: requestTimeout}, nil
+}
+
+// steady dials one address: that to which the name of its host, or of the proxy to it, led at first. Where a pod was found, its stream
+// goes; a name that leads elsewhere by then would have whatever answers there read to who asks.
+type steady struct {
+	dial func(ctx context.Context, network, address string) (net.Conn, error)
+
+	mu      sync.Mutex
+	address string // "" until somebody has answered
+}
+
+func (s *steady) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	s.mu.Lock()
+	address = cmp.Or(s.address, address)
+	s.mu.Unlock()
+	conn, err := s.dial(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	s.address = cmp.Or(s.address, conn.RemoteAddr().String())
+	s.mu.Unlock()
+	return conn, nil
 }
 
 // find refuses a pod that is not in the physical cluster with its UID, in a namespace that is there for its workspace's. Names say too
@@ -249,6 +277,13 @@ func (k *kubelet) stream(w http.ResponseWriter, req *http.Request, pod shownPod,
 	}
 	below := k.host.JoinPath("api", "v1", "namespaces", pod.below.Namespace, "pods", pod.below.Name, subresource)
 	below.RawQuery = query.Encode()
+	ctx, cancel := context.WithCancel(req.Context())
+	defer cancel()
+	late := time.AfterFunc(k.patience, cancel)
+	defer late.Stop()
+	if subresource == "log" {
+		late.Stop() // a kubelet answers nothing before a container has written something
+	}
 	(&httputil.ReverseProxy{
 		Transport:     k.transport,
 		FlushInterval: -1,
@@ -257,11 +292,14 @@ func (k *kubelet) stream(w http.ResponseWriter, req *http.Request, pod shownPod,
 			keepPassed(r.Out.Header)
 			r.Out.Header.Set("User-Agent", workloadv1alpha1.FieldManager)
 		},
-		ModifyResponse: k.pass,
+		ModifyResponse: func(answer *http.Response) error {
+			defer late.Stop()
+			return k.pass(answer)
+		},
 		ErrorHandler: func(w http.ResponseWriter, req *http.Request, err error) {
 			http.Error(w, k.errAway(req.Context(), err).ErrStatus.Message, http.StatusServiceUnavailable)
 		},
-	}).ServeHTTP(w, req)
+	}).ServeHTTP(w, req.WithContext(ctx))
 }
 
 // pass lets an answer through: what was asked for, and anything else as a refusal in words.

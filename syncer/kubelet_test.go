@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"reflect"
 	"runtime"
 	"strings"
 	"testing"
@@ -316,6 +317,55 @@ func TestKubeletStreams(t *testing.T) {
 	leavesNothing(t, before)
 }
 
+// TestKubeletWaitsForStreams: what is to switch protocols answers within a bound; a log may be silent, as of a container that has written
+// nothing yet, of which a kubelet says nothing before.
+func TestKubeletWaitsForStreams(t *testing.T) {
+	wrote := make(chan struct{})
+	below := newAPIBelow(func(w http.ResponseWriter, req *http.Request) {
+		if strings.HasSuffix(req.URL.Path, "/log") {
+			<-wrote
+			_, _ = io.WriteString(w, "at last")
+			return
+		}
+		<-req.Context().Done()
+	})
+	k, client := kubeletOver(t, below)
+	k.patience = 100 * time.Millisecond
+	log := make(chan string, 1)
+	go func() {
+		res, err := client.Get("http://east/containerLogs/prod/web-1/app?follow=true")
+		if err != nil {
+			log <- err.Error()
+			return
+		}
+		defer res.Body.Close() //nolint:errcheck // only read
+		text, err := io.ReadAll(res.Body)
+		log <- fmt.Sprint(string(text), err)
+	}()
+	<-below.asked
+	for path, method := range map[string]string{"exec/prod/web-1/app": http.MethodPost, "attach/prod/web-1/app": http.MethodGet, "portForward/prod/web-1": http.MethodPost} {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		req, err := http.NewRequestWithContext(ctx, method, "http://east/"+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Connection", "Upgrade")
+		req.Header.Set("Upgrade", "SPDY/3.1")
+		res, err := client.Do(req)
+		if err != nil || res.StatusCode != http.StatusServiceUnavailable {
+			t.Errorf("%s: %v %v, want 503", path, res, err)
+		}
+		if err == nil {
+			_ = res.Body.Close()
+		}
+		cancel()
+	}
+	close(wrote)
+	if got := <-log; got != "at last<nil>" {
+		t.Errorf("the log that was silent: %q", got)
+	}
+}
+
 // leavesNothing waits until no more goroutines run than before.
 func leavesNothing(t *testing.T, before int) {
 	t.Helper()
@@ -469,6 +519,45 @@ func TestKubeletRefusals(t *testing.T) {
 				t.Errorf("find: %v, want %d, the cluster's name, and nothing that is no API server's", err, tc.code)
 			}
 		})
+	}
+}
+
+// TestKubeletKeepsToItsAddress: a stream goes to the address at which the pod was found, whatever the host's name leads to by then, and
+// by the proxy that the server's environment names.
+func TestKubeletKeepsToItsAddress(t *testing.T) {
+	found := newAPIBelow(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "a line") })
+	other := newAPIBelow(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "a secret") })
+	leads := make(chan *httptest.Server, 2) // where the name leads to, one time after the other
+	for _, below := range []*apiBelow{found, other} {
+		server := httptest.NewServer(below)
+		t.Cleanup(server.Close)
+		leads <- server
+	}
+	k, err := newKubelet("east", kubeletTarget, &rest.Config{Host: "http://east.example", Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+		if address == "east.example:80" {
+			address = (<-leads).Listener.Addr().String()
+		}
+		return (&net.Dialer{}).DialContext(ctx, network, address)
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := k.find(t.Context(), podOfShop); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		res, err := askKubelet(k).Get("http://east/containerLogs/prod/web-1/app")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if text, err := io.ReadAll(res.Body); string(text) != "a line" || err != nil {
+			t.Errorf("the log is %q: %v", text, err)
+		}
+		_ = res.Body.Close()
+	}
+	if transport, ok := k.transport.(*http.Transport); !ok || transport.Proxy == nil ||
+		reflect.ValueOf(transport.Proxy).Pointer() != reflect.ValueOf(http.ProxyFromEnvironment).Pointer() {
+		t.Errorf("%T does not use the environment's proxy", k.transport)
 	}
 }
 
