@@ -307,6 +307,37 @@ func code(err error) int {
 	return 0
 }
 
+// TestStreamsBeginWithoutBody: a body that nobody reads below would hold a request, and its room, when its client is gone.
+func TestStreamsBeginWithoutBody(t *testing.T) {
+	s := startStreaming(t)
+	config := rest.CopyConfig(s.alice)
+	config.NextProtos = []string{"http/1.1"}
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for name, body := range map[string]io.Reader{"of a length": strings.NewReader("body"), "in chunks": io.MultiReader(strings.NewReader("body"))} {
+		url := kubeOf(t, config).CoreV1().RESTClient().Post().Namespace(team).Resource("pods").Name("web-1").SubResource("exec").Param("command", "id").Param("stdout", "true").URL()
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, url.String(), body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Connection", "Upgrade")
+		req.Header.Set("Upgrade", "SPDY/3.1")
+		req.Header.Set("X-Stream-Protocol-Version", "v4.channel.k8s.io")
+		res, err := client.Do(req)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if res.StatusCode != http.StatusBadRequest {
+			t.Errorf("a stream with a body %s is answered %s, want 400", name, res.Status)
+		}
+		_ = res.Body.Close()
+	}
+}
+
 // TestStreamsAreBounded: a workspace has so many streams at once, and each that ends makes room and leaves nothing; however long they
 // are open, no limit of time of requests ends them.
 func TestStreamsAreBounded(t *testing.T) {

@@ -2,6 +2,7 @@ package syncer
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,6 +14,7 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -58,7 +60,8 @@ type kubelet struct {
 	target    types.UID
 	host      *url.URL
 	transport http.RoundTripper
-	forget    func() // closes connections that nobody uses
+	forget    func()        // closes connections that nobody uses
+	patience  time.Duration // how long what is to switch protocols may take to do so
 }
 
 // newKubelet returns the kubelet of the SyncTarget with that name and UID, given how its physical cluster is reached.
@@ -74,16 +77,43 @@ func newKubelet(name string, target types.UID, physical *rest.Config) (*kubelet,
 	if err != nil {
 		return nil, err
 	}
+	dial := physical.Dial
+	if dial == nil {
+		dial = (&net.Dialer{Timeout: kubeletPatience, KeepAlive: 30 * time.Second}).DialContext
+	}
 	// Without HTTP/2, over which no connection can be taken over for a stream.
 	plain := &http.Transport{
-		TLSClientConfig: tlsConfig, TLSHandshakeTimeout: kubeletPatience, IdleConnTimeout: time.Minute, DisableCompression: true,
-		DialContext: (&net.Dialer{Timeout: kubeletPatience, KeepAlive: 30 * time.Second}).DialContext,
+		Proxy: http.ProxyFromEnvironment, TLSClientConfig: tlsConfig, TLSHandshakeTimeout: kubeletPatience, IdleConnTimeout: time.Minute,
+		DisableCompression: true, DialContext: (&steady{dial: dial}).DialContext,
 	}
 	transport, err := rest.HTTPWrappersForConfig(physical, plain)
 	if err != nil {
 		return nil, err
 	}
-	return &kubelet{cluster: name, target: target, host: host, transport: transport, forget: plain.CloseIdleConnections}, nil
+	return &kubelet{cluster: name, target: target, host: host, transport: transport, forget: plain.CloseIdleConnections, patience: requestTimeout}, nil
+}
+
+// steady dials one address: that to which the name of its host, or of the proxy to it, led at first. Where a pod was found, its stream
+// goes; a name that leads elsewhere by then would have whatever answers there read to who asks.
+type steady struct {
+	dial func(ctx context.Context, network, address string) (net.Conn, error)
+
+	mu      sync.Mutex
+	address string // "" until somebody has answered
+}
+
+func (s *steady) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	s.mu.Lock()
+	address = cmp.Or(s.address, address)
+	s.mu.Unlock()
+	conn, err := s.dial(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	s.address = cmp.Or(s.address, conn.RemoteAddr().String())
+	s.mu.Unlock()
+	return conn, nil
 }
 
 // find refuses a pod that is not in the physical cluster with its UID, in a namespace that is there for its workspace's. Names say too
@@ -121,8 +151,15 @@ func (k *kubelet) errGone(pod shownPod) error {
 	return err
 }
 
+// metadataBelow is what is read of an object's metadata. The rest, such as managedFields, would take many times its text in memory.
+type metadataBelow struct {
+	UID         types.UID         `json:"uid"`
+	Labels      map[string]string `json:"labels"`
+	Annotations map[string]string `json:"annotations"`
+}
+
 // metadata reads what an object of the physical cluster says of itself, nil if it is not there.
-func (k *kubelet) metadata(ctx context.Context, path ...string) (*metav1.PartialObjectMetadata, error) {
+func (k *kubelet) metadata(ctx context.Context, path ...string) (*metadataBelow, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, k.host.JoinPath("api", "v1").JoinPath(path...).String(), nil)
 	if err != nil {
 		return nil, apierrors.NewInternalError(err)
@@ -139,15 +176,17 @@ func (k *kubelet) metadata(ctx context.Context, path ...string) (*metav1.Partial
 	}
 	switch answer.StatusCode {
 	case http.StatusOK:
-		object := &metav1.PartialObjectMetadata{}
-		if err := json.Unmarshal(text, object); err != nil {
+		var object struct {
+			Metadata metadataBelow `json:"metadata"`
+		}
+		if err := json.Unmarshal(text, &object); err != nil {
 			return nil, k.errAway(ctx, err)
 		}
-		return object, nil
+		return &object.Metadata, nil
 	case http.StatusNotFound:
 		return nil, nil
 	}
-	code, words := k.inWords(answer.StatusCode, text)
+	code, words := k.inWords(answer.StatusCode, messageOf(text)) // and no other text: this may not be an API server at all
 	refused := apierrors.NewGenericServerResponse(code, http.MethodGet, podsGVR.GroupResource(), "", "", 0, true)
 	refused.ErrStatus.Message = words
 	return nil, refused
@@ -159,18 +198,26 @@ func (k *kubelet) errAway(ctx context.Context, err error) *apierrors.StatusError
 	return apierrors.NewServiceUnavailable(fmt.Sprintf("physical cluster %q does not answer", k.cluster))
 }
 
-// inWords has an API server's refusal as a kubelet writes one, as text, with a code that is true for who asks a workspace: what is not
-// accepted is the syncer's credential, not his.
-func (k *kubelet) inWords(code int, text []byte) (int, string) {
-	words := string(text[:min(len(text), mostOfRefusal)])
-	var status metav1.Status
-	if json.Unmarshal(text, &status) == nil && status.Message != "" {
-		words = status.Message
-	}
-	if code == http.StatusUnauthorized {
+// inWords has a refusal as a kubelet writes one, as text, with a code that is true for who asks a workspace: what is not accepted is the
+// syncer's credential, not his; and what is neither what was asked for nor a refusal, such as a redirect, is an answer to nobody.
+func (k *kubelet) inWords(code int, words string) (int, string) {
+	words = cmp.Or(words[:min(len(words), mostOfRefusal)], fmt.Sprintf("answers %d", code))
+	if code == http.StatusUnauthorized || code < 400 || code > 599 {
 		code = http.StatusServiceUnavailable
 	}
 	return code, fmt.Sprintf("physical cluster %q: %s", k.cluster, words)
+}
+
+// messageOf returns what an API server says in a Status, "" if a text is none.
+func messageOf(text []byte) string {
+	var status struct {
+		Kind    string `json:"kind"`
+		Message string `json:"message"`
+	}
+	if json.Unmarshal(text, &status) != nil || status.Kind != "Status" {
+		return ""
+	}
+	return status.Message
 }
 
 // parameters of a kubelet's paths, by the subresource of a pod that answers there, with what that calls them.
@@ -230,6 +277,13 @@ func (k *kubelet) stream(w http.ResponseWriter, req *http.Request, pod shownPod,
 	}
 	below := k.host.JoinPath("api", "v1", "namespaces", pod.below.Namespace, "pods", pod.below.Name, subresource)
 	below.RawQuery = query.Encode()
+	ctx, cancel := context.WithCancel(req.Context())
+	defer cancel()
+	late := time.AfterFunc(k.patience, cancel)
+	defer late.Stop()
+	if subresource == "log" {
+		late.Stop() // a kubelet answers nothing before a container has written something
+	}
 	(&httputil.ReverseProxy{
 		Transport:     k.transport,
 		FlushInterval: -1,
@@ -238,34 +292,48 @@ func (k *kubelet) stream(w http.ResponseWriter, req *http.Request, pod shownPod,
 			keepPassed(r.Out.Header)
 			r.Out.Header.Set("User-Agent", workloadv1alpha1.FieldManager)
 		},
-		ModifyResponse: k.pass,
+		ModifyResponse: func(answer *http.Response) error {
+			defer late.Stop()
+			return k.pass(answer)
+		},
 		ErrorHandler: func(w http.ResponseWriter, req *http.Request, err error) {
 			http.Error(w, k.errAway(req.Context(), err).ErrStatus.Message, http.StatusServiceUnavailable)
 		},
-	}).ServeHTTP(w, req)
+	}).ServeHTTP(w, req.WithContext(ctx))
 }
 
-// pass lets an answer through; a refusal in words.
+// pass lets an answer through: what was asked for, and anything else as a refusal in words.
 func (k *kubelet) pass(answer *http.Response) error {
 	keepPassed(answer.Header)
-	if answer.StatusCode < http.StatusBadRequest {
+	switch answer.StatusCode {
+	case http.StatusOK:
+		return nil
+	case http.StatusSwitchingProtocols:
+		asked, switched := answer.Request.Header.Get("Upgrade"), answer.Header.Get("Upgrade")
+		if asked == "" || !strings.EqualFold(asked, switched) {
+			return fmt.Errorf("it switches to protocol %q, asked for %q", switched, asked)
+		}
 		return nil
 	}
 	text, err := io.ReadAll(io.LimitReader(answer.Body, mostOfRefusal))
 	if err := errors.Join(err, answer.Body.Close()); err != nil {
 		return err
 	}
-	code, words := k.inWords(answer.StatusCode, text)
+	code, words := k.inWords(answer.StatusCode, cmp.Or(messageOf(text), string(text)))
 	answer.StatusCode, answer.Status = code, http.StatusText(code)
 	answer.Body, answer.ContentLength = io.NopCloser(bytes.NewReader([]byte(words))), int64(len(words))
 	answer.Header = http.Header{"Content-Type": {"text/plain; charset=utf-8"}, "Content-Length": {strconv.Itoa(len(words))}}
 	return nil
 }
 
-// serveConn answers for a pod on one connection, and returns when that is closed.
-func (k *kubelet) serveConn(conn net.Conn, pod shownPod) {
+// serveConn answers for a pod on one connection, and returns when that is closed. What it asks below ends with ctx: a connection that was
+// taken over, or has a body to be read yet, is not looked at by its server, which would not see it closed.
+func (k *kubelet) serveConn(ctx context.Context, conn net.Conn, pod shownPod) {
 	defer k.forget()
-	server := &http.Server{Handler: k.handler(pod), ReadHeaderTimeout: kubeletPatience}
+	server := &http.Server{
+		Handler: k.handler(pod), ReadHeaderTimeout: kubeletPatience,
+		BaseContext: func(net.Listener) context.Context { return ctx },
+	}
 	server.SetKeepAlivesEnabled(false)
 	_ = server.Serve(newOneConn(conn)) // the connection is closed
 }

@@ -10,6 +10,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"reflect"
 	"runtime"
 	"strings"
 	"testing"
@@ -87,7 +89,7 @@ func kubeletOver(t *testing.T, below http.Handler) (*kubelet, *http.Client) {
 func askKubelet(k *kubelet) *http.Client {
 	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(context.Context, string, string) (net.Conn, error) {
 		ours, theirs := net.Pipe()
-		go k.serveConn(theirs, podOfShop)
+		go k.serveConn(context.Background(), theirs, podOfShop)
 		return ours, nil
 	}}}
 }
@@ -312,6 +314,61 @@ func TestKubeletStreams(t *testing.T) {
 	}
 	_ = stream.Close()
 	<-ended
+	leavesNothing(t, before)
+}
+
+// TestKubeletWaitsForStreams: what is to switch protocols answers within a bound; a log may be silent, as of a container that has written
+// nothing yet, of which a kubelet says nothing before.
+func TestKubeletWaitsForStreams(t *testing.T) {
+	wrote := make(chan struct{})
+	below := newAPIBelow(func(w http.ResponseWriter, req *http.Request) {
+		if strings.HasSuffix(req.URL.Path, "/log") {
+			<-wrote
+			_, _ = io.WriteString(w, "at last")
+			return
+		}
+		<-req.Context().Done()
+	})
+	k, client := kubeletOver(t, below)
+	k.patience = 100 * time.Millisecond
+	log := make(chan string, 1)
+	go func() {
+		res, err := client.Get("http://east/containerLogs/prod/web-1/app?follow=true")
+		if err != nil {
+			log <- err.Error()
+			return
+		}
+		defer res.Body.Close() //nolint:errcheck // only read
+		text, err := io.ReadAll(res.Body)
+		log <- fmt.Sprint(string(text), err)
+	}()
+	<-below.asked
+	for path, method := range map[string]string{"exec/prod/web-1/app": http.MethodPost, "attach/prod/web-1/app": http.MethodGet, "portForward/prod/web-1": http.MethodPost} {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		req, err := http.NewRequestWithContext(ctx, method, "http://east/"+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Connection", "Upgrade")
+		req.Header.Set("Upgrade", "SPDY/3.1")
+		res, err := client.Do(req)
+		if err != nil || res.StatusCode != http.StatusServiceUnavailable {
+			t.Errorf("%s: %v %v, want 503", path, res, err)
+		}
+		if err == nil {
+			_ = res.Body.Close()
+		}
+		cancel()
+	}
+	close(wrote)
+	if got := <-log; got != "at last<nil>" {
+		t.Errorf("the log that was silent: %q", got)
+	}
+}
+
+// leavesNothing waits until no more goroutines run than before.
+func leavesNothing(t *testing.T, before int) {
+	t.Helper()
 	framework.Eventually(t, 10*time.Second, "ended streams leave no goroutine", func() string {
 		if now := runtime.NumGoroutine(); now > before {
 			stacks := make([]byte, 1<<20)
@@ -321,16 +378,78 @@ func TestKubeletStreams(t *testing.T) {
 	})
 }
 
+// TestKubeletStreamsEndWithTheirRequest: a stream that its client has left ends, whatever the physical cluster does: one that is silent
+// once it has switched protocols, and one that does not even read what it is asked.
+func TestKubeletStreamsEndWithTheirRequest(t *testing.T) {
+	const ask = "POST /exec/prod/web-1/app?command=cat HTTP/1.1\r\nHost: east\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n"
+	for name, tc := range map[string]struct{ switches, fills bool }{
+		"after 101":                       {switches: true},
+		"before 101":                      {},
+		"before 101, with more than fits": {fills: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			asked, release := make(chan struct{}), make(chan struct{})
+			below := newAPIBelow(func(w http.ResponseWriter, _ *http.Request) {
+				conn, _, err := http.NewResponseController(w).Hijack()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if tc.switches {
+					_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n")
+				}
+				close(asked)
+				<-release // nothing is read, and nothing closed
+				_ = conn.Close()
+			})
+			k, _ := kubeletOver(t, below)
+			t.Cleanup(func() { close(release) }) // before the server ends, which waits
+			before := runtime.NumGoroutine()
+
+			ctx, cancel := context.WithCancel(t.Context())
+			ours, theirs := net.Pipe()
+			go k.serveConn(ctx, theirs, podOfShop)
+			length := 0
+			if tc.fills {
+				length = 1 << 30
+			}
+			if _, err := fmt.Fprintf(ours, "%sContent-Length: %d\r\n\r\n", ask, length); err != nil {
+				t.Fatal(err)
+			}
+			<-asked
+			for tc.fills { // until nothing is taken any more
+				_ = ours.SetWriteDeadline(time.Now().Add(time.Second))
+				if _, err := ours.Write(make([]byte, 1<<20)); errors.Is(err, os.ErrDeadlineExceeded) {
+					break
+				} else if err != nil {
+					t.Fatal(err)
+				}
+			}
+			if tc.switches {
+				res, err := http.ReadResponse(bufio.NewReader(ours), nil)
+				if err != nil || res.StatusCode != http.StatusSwitchingProtocols {
+					t.Fatalf("%v %v", res, err)
+				}
+			}
+			cancel()
+			_ = ours.Close()
+			leavesNothing(t, before+1) // what answers below
+		})
+	}
+}
+
 // TestKubeletRefusals: an API server's words reach the user, with the name of the cluster, and with a code that is about the request;
 // that nobody answers does so without an address.
 func TestKubeletRefusals(t *testing.T) {
 	status := func(s metav1.Status) http.HandlerFunc {
+		s.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
 		return func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/json")
 			w.WriteHeader(int(s.Code))
 			_ = json.NewEncoder(w).Encode(s)
 		}
 	}
+	left := make(chan struct{}) // by who is answered with a protocol that nobody asked for
 	for name, tc := range map[string]struct {
 		answer http.HandlerFunc
 		code   int
@@ -340,7 +459,23 @@ func TestKubeletRefusals(t *testing.T) {
 		"forbidden":    {status(apierrors.NewForbidden(podsGVR.GroupResource(), "web-1", errors.New("no right")).Status()), http.StatusForbidden, "no right"},
 		"unauthorised": {status(apierrors.NewUnauthorized("who are you").Status()), http.StatusServiceUnavailable, "who are you"},
 		"text":         {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "overloaded", http.StatusBadGateway) }, http.StatusBadGateway, "overloaded"},
-		"hangs up":     {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, http.StatusServiceUnavailable, "does not answer"},
+		"redirects": {func(w http.ResponseWriter, req *http.Request) {
+			http.Redirect(w, req, "http://127.0.0.1/elsewhere", http.StatusFound)
+		}, http.StatusServiceUnavailable, "302"},
+		"has nothing":    {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }, http.StatusServiceUnavailable, "204"},
+		"a made-up code": {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "what now", 799) }, http.StatusServiceUnavailable, "what now"},
+		"switches unasked": {func(w http.ResponseWriter, _ *http.Request) {
+			defer close(left)
+			conn, buffered, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n")
+			_, _ = buffered.ReadByte()
+			_ = conn.Close()
+		}, http.StatusServiceUnavailable, "does not answer"},
+		"hangs up": {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, http.StatusServiceUnavailable, "does not answer"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, client := kubeletOver(t, newAPIBelow(tc.answer))
@@ -355,6 +490,11 @@ func TestKubeletRefusals(t *testing.T) {
 			}
 		})
 	}
+	select {
+	case <-left:
+	case <-time.After(10 * time.Second):
+		t.Error("a connection that switched unasked stays open")
+	}
 
 	gone, err := newKubelet("east", kubeletTarget, &rest.Config{Host: "http://127.0.0.1:1"})
 	if err != nil {
@@ -363,13 +503,85 @@ func TestKubeletRefusals(t *testing.T) {
 	if err := gone.find(t.Context(), podOfShop); codeOf(err) != http.StatusServiceUnavailable || err.Error() != `physical cluster "east" does not answer` {
 		t.Errorf("nobody answers: %v", err)
 	}
-	for code, answer := range map[int]http.HandlerFunc{
-		http.StatusForbidden:          status(apierrors.NewForbidden(podsGVR.GroupResource(), "web-1", errors.New("no right")).Status()),
-		http.StatusServiceUnavailable: status(apierrors.NewUnauthorized("no").Status()),
+	for name, tc := range map[string]struct {
+		answer http.HandlerFunc
+		code   int
+	}{
+		"forbidden":      {status(apierrors.NewForbidden(podsGVR.GroupResource(), "web-1", errors.New("no right")).Status()), http.StatusForbidden},
+		"unauthorised":   {status(apierrors.NewUnauthorized("no").Status()), http.StatusServiceUnavailable},
+		"redirects":      {func(w http.ResponseWriter, req *http.Request) { http.Redirect(w, req, "/secret", http.StatusFound) }, http.StatusServiceUnavailable},
+		"a made-up code": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(799) }, http.StatusServiceUnavailable},
+		"no API server":  {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "a secret", http.StatusForbidden) }, http.StatusForbidden},
 	} {
-		k, _ := kubeletOver(t, answer)
-		if err := k.find(t.Context(), podOfShop); codeOf(err) != code || !strings.Contains(err.Error(), `"east"`) {
-			t.Errorf("find: %v, want %d and the cluster's name", err, code)
+		t.Run("find, "+name, func(t *testing.T) {
+			k, _ := kubeletOver(t, tc.answer)
+			if err := k.find(t.Context(), podOfShop); codeOf(err) != tc.code || !strings.Contains(err.Error(), `"east"`) || strings.Contains(err.Error(), "secret") {
+				t.Errorf("find: %v, want %d, the cluster's name, and nothing that is no API server's", err, tc.code)
+			}
+		})
+	}
+}
+
+// TestKubeletKeepsToItsAddress: a stream goes to the address at which the pod was found, whatever the host's name leads to by then, and
+// by the proxy that the server's environment names.
+func TestKubeletKeepsToItsAddress(t *testing.T) {
+	found := newAPIBelow(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "a line") })
+	other := newAPIBelow(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "a secret") })
+	leads := make(chan *httptest.Server, 2) // where the name leads to, one time after the other
+	for _, below := range []*apiBelow{found, other} {
+		server := httptest.NewServer(below)
+		t.Cleanup(server.Close)
+		leads <- server
+	}
+	k, err := newKubelet("east", kubeletTarget, &rest.Config{Host: "http://east.example", Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+		if address == "east.example:80" {
+			address = (<-leads).Listener.Addr().String()
 		}
+		return (&net.Dialer{}).DialContext(ctx, network, address)
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := k.find(t.Context(), podOfShop); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		res, err := askKubelet(k).Get("http://east/containerLogs/prod/web-1/app")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if text, err := io.ReadAll(res.Body); string(text) != "a line" || err != nil {
+			t.Errorf("the log is %q: %v", text, err)
+		}
+		_ = res.Body.Close()
+	}
+	if transport, ok := k.transport.(*http.Transport); !ok || transport.Proxy == nil ||
+		reflect.ValueOf(transport.Proxy).Pointer() != reflect.ValueOf(http.ProxyFromEnvironment).Pointer() {
+		t.Errorf("%T does not use the environment's proxy", k.transport)
+	}
+}
+
+// TestKubeletUnpacksLittle: what is read to find a pod, or to say why it is not found, takes no more memory than its text a few times.
+func TestKubeletUnpacksLittle(t *testing.T) {
+	for name, tc := range map[string]struct {
+		code int
+		text string
+	}{
+		"an object": {http.StatusOK, fill(mostTyped, `{"metadata":{"managedFields":[`, `{},`, `{}]}}`)},
+		"a Status":  {http.StatusForbidden, fill(mostTyped, `{"kind":"Status","message":"no","details":{"causes":[`, `{},`, `{}]}}`)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			k, _ := kubeletOver(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				w.WriteHeader(tc.code)
+				_, _ = io.WriteString(w, tc.text)
+			}))
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			err := k.find(t.Context(), podOfShop)
+			runtime.ReadMemStats(&after)
+			if took := after.TotalAlloc - before.TotalAlloc; err == nil || took > 8*mostTyped {
+				t.Errorf("%d KiB took %d KiB: %v", len(tc.text)>>10, took>>10, err)
+			}
+		})
 	}
 }

@@ -24,7 +24,7 @@ type Kubelets struct{ clients *client.Clients }
 func NewKubelets(clients *client.Clients) *Kubelets { return &Kubelets{clients} }
 
 // Reach finds the pod that a pod of a workspace shows, and returns how to connect to what answers for it at the paths of a kubelet. Its
-// errors are an API's, and name the physical cluster.
+// errors are an API's, and name the physical cluster. What was connected ends with ctx.
 func (k *Kubelets) Reach(ctx context.Context, shown metav1.Object) (func() net.Conn, error) {
 	target, err := targetOf(ctx, k.clients.Objects, logicalcluster.Name(shown.GetLabels()[workloadv1alpha1.MirrorLabel]))
 	if err != nil {
@@ -57,7 +57,7 @@ func (k *Kubelets) Reach(ctx context.Context, shown metav1.Object) (func() net.C
 	}
 	return func() net.Conn {
 		ours, theirs := net.Pipe()
-		go kubelet.serveConn(theirs, pod)
+		go kubelet.serveConn(ctx, theirs, pod)
 		return ours
 	}, nil
 }

@@ -26,7 +26,7 @@ import (
 // Kubelets reach what answers for the pods of physical clusters.
 type Kubelets interface {
 	// Reach finds the pod of a physical cluster that a pod of a workspace shows, and returns how to connect to what answers for it,
-	// and for nothing else, at the paths of a kubelet. Its errors are an API's.
+	// and for nothing else, at the paths of a kubelet. Its errors are an API's. What was connected ends with ctx.
 	Reach(ctx context.Context, shown metav1.Object) (dial func() net.Conn, err error)
 }
 
@@ -62,7 +62,18 @@ func (s stream) Connect(ctx context.Context, name string, options runtime.Object
 	if err != nil {
 		return nil, err
 	}
-	return s.connecter.Connect(ctx, name, options, responder)
+	handler, err := s.connecter.Connect(ctx, name, options, responder)
+	if err != nil {
+		return nil, err
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		// What a stream carries comes after it has begun. Until a body is read nobody would see that its sender is gone.
+		if req.ContentLength != 0 {
+			responder.Error(apierrors.NewBadRequest(fmt.Sprintf("a stream of pod %q begins with a request that has no body", name)))
+			return
+		}
+		handler.ServeHTTP(w, req)
+	}), nil
 }
 
 type logs struct {
