@@ -261,7 +261,9 @@ func (s *Syncer) reconcilePod(ctx context.Context, k key) (time.Duration, error)
 		}
 	}
 	if err := s.show(ctx, k, deed, shown, below); err != nil {
-		s.tellUnshown(k, below, err)
+		if deed == showIt || deed == tellStatus {
+			s.tellUnshown(k, below, err)
+		}
 		return s.later(k, err)
 	}
 	return s.isShown(k)
