@@ -361,8 +361,8 @@ func TestShownPodsLeaveRoom(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := ofEast.Create(t.Context(), s.below("one-more", nil), metav1.CreateOptions{}); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "has 8 Pods, and may have 8, 1/2 of") {
-		t.Errorf("%v, want one more refused", err)
+	if _, err := ofEast.Create(t.Context(), s.below("one-more", nil), metav1.CreateOptions{}); !apierrors.IsForbidden(err) || !strings.HasSuffix(err.Error(), "its workspace has no room for more Pods") {
+		t.Errorf("%v, want one more refused, and nothing said of whose workspace it is and what it has", err)
 	}
 	written := 0
 	for err := error(nil); err == nil; written++ {
@@ -377,6 +377,10 @@ func TestShownPodsLeaveRoom(t *testing.T) {
 	one.Status.Phase = corev1.PodRunning
 	if _, err := ofEast.UpdateStatus(t.Context(), one, metav1.UpdateOptions{}); err != nil {
 		t.Errorf("how a pod is: %v", err)
+	}
+	bare := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "bare"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
+	if _, err := ofAlice.Pods(team).Create(t.Context(), bare, metav1.CreateOptions{}); err == nil || !strings.Contains(err.Error(), "has 8 Pods, and may have 8, 1/2 of") {
+		t.Errorf("%v, want the workspace told what there is", err)
 	}
 	if err := ofAlice.Pods(team).Delete(t.Context(), one.Name, metav1.DeleteOptions{}); err != nil {
 		t.Errorf("who has used up his room deletes a pod: %v", err)

@@ -2,16 +2,20 @@ package syncer
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"sync"
 	"testing"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
 
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 )
@@ -91,11 +95,12 @@ func TestBaseIsNeverOptional(t *testing.T) {
 // is not told.
 func TestPodsCarried(t *testing.T) {
 	denied := apierrors.NewForbidden(podsGVR.GroupResource(), "", errors.New("no role"))
+	expired, unknown := apierrors.NewResourceExpired("too old"), apierrors.NewUnauthorized("who are you")
 	carriedBefore := []string{"pods"}
 	for name, tc := range map[string]struct {
 		reason       string
 		before       []string
-		heard        []error
+		heard        []error // a minute after each other
 		carried, saw bool
 	}{
 		"NotYet":       {reason: "nothing is known at the start"},
@@ -103,18 +108,23 @@ func TestPodsCarried(t *testing.T) {
 		"Watched":      {reason: "they are seen", heard: []error{nil}, carried: true, saw: true},
 		"Denied":       {reason: "an older ClusterRole", heard: []error{denied}},
 		"DeniedSince":  {reason: "the right was taken back", before: carriedBefore, heard: []error{nil, denied, denied}},
-		"AllowedSince": {reason: "the role was renewed", heard: []error{denied, nil}, carried: true, saw: true},
+		"DeniedOnce":   {reason: "as when a role is written anew", before: carriedBefore, heard: []error{nil, denied}, carried: true, saw: true},
+		"DeniedAgain":  {reason: "it was allowed between", before: carriedBefore, heard: []error{nil, denied, nil, denied}, carried: true, saw: true},
+		"DeniedStill":  {reason: "no answer is no other one", before: carriedBefore, heard: []error{nil, denied, errors.New("timeout"), denied}},
+		"AllowedSince": {reason: "the role was renewed", heard: []error{denied, denied, nil}, carried: true, saw: true},
+		"Expired":      {reason: "it is listed anew", before: carriedBefore, heard: []error{nil, expired, expired}, carried: true, saw: true},
+		"Unknown":      {reason: "the heartbeat hears the same", before: carriedBefore, heard: []error{nil, unknown, unknown}, carried: true, saw: true},
 		"Away":         {reason: "the heartbeat says that it is", before: carriedBefore, heard: []error{nil, errors.New("timeout")}, carried: true, saw: true},
-		"TooMany":      {reason: "the SyncTarget is not Ready", before: carriedBefore, heard: []error{nil, tooMuch("pods")}, carried: true},
+		"TooMany":      {reason: "there is no room for them", before: carriedBefore, heard: []error{nil, tooMuch("pods")}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			writes := 0
+			writes, clk := 0, clocktesting.NewFakeClock(time.Unix(1000, 0))
 			mirror := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 				writes++
 				w.WriteHeader(http.StatusNotFound)
 			}))
 			defer mirror.Close()
-			s, err := New(Config{Name: "east", UID: "u", Mirror: &rest.Config{Host: mirror.URL}, Physical: &rest.Config{}, Clock: clock.RealClock{}})
+			s, err := New(Config{Name: "east", UID: "u", Mirror: &rest.Config{Host: mirror.URL}, Physical: &rest.Config{}, Clock: clk})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -129,6 +139,7 @@ func TestPodsCarried(t *testing.T) {
 			}
 			for _, err := range tc.heard {
 				s.heardUnlessRefused(podsGVR)(err)
+				clk.Step(time.Minute)
 			}
 			if got := slices.Contains(carriedResources(tc.before, s.carried()), "pods"); got != tc.carried {
 				t.Errorf("%s: carried is %v", tc.reason, got)
@@ -144,4 +155,29 @@ func TestPodsCarried(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestNoPodIsMissed: one that waits until pods are seen is there for whoever finds at that moment that they are.
+func TestNoPodIsMissed(t *testing.T) {
+	s, err := New(Config{Name: "east", UID: "u", Mirror: &rest.Config{}, Physical: &rest.Config{}, Clock: clock.RealClock{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(s.pods.queue.Replace(nil, "1"), s.shownPods.queue.Replace(nil, "1")); err != nil {
+		t.Fatal(err)
+	}
+	var working sync.WaitGroup
+	s.state.mu.Lock() // it has not asked yet whether they are seen
+	working.Go(func() {
+		if _, err := s.reconcilePod(t.Context(), keyOfPod(testPod("a", "", ""))); err != nil {
+			t.Error(err)
+		}
+	})
+	eventually(t, "it waits before it asks", func() string {
+		s.waiting.mu.Lock()
+		defer s.waiting.mu.Unlock()
+		return fmt.Sprint(len(s.waiting.keys))
+	}, "1")
+	s.state.mu.Unlock()
+	working.Wait()
 }

@@ -526,8 +526,16 @@ func (s *Syncer) tell(ctx context.Context, k key, leaf *unstructured.Unstructure
 	}
 	if hasStatus {
 		// Through /status annotations too: on the object itself they would raise a Deployment's generation.
-		leaf, err = s.mirror.dynamic.Resource(k.resource).Namespace(k.namespace).UpdateStatus(ctx, want,
-			metav1.UpdateOptions{FieldManager: workloadv1alpha1.FieldManager})
+		update := func() (*unstructured.Unstructured, error) {
+			return s.mirror.dynamic.Resource(k.resource).Namespace(k.namespace).UpdateStatus(ctx, want,
+				metav1.UpdateOptions{FieldManager: workloadv1alpha1.FieldManager})
+		}
+		told, err := update()
+		if apierrors.IsForbidden(err) && keepUnshown(want, leaf) {
+			// A hub of an earlier version does not know the annotation, and takes nothing that changes it: the status goes without.
+			told, err = update()
+		}
+		leaf = told
 		if apierrors.IsNotFound(err) {
 			return 0, nil
 		}

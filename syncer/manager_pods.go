@@ -35,10 +35,11 @@ type doubt struct {
 func doubtOf(status workloadv1alpha1.SyncTargetStatus) doubt {
 	ready := ptr.Deref(meta.FindStatusCondition(status.Conditions, workloadv1alpha1.SyncTargetReady), metav1.Condition{})
 	switch {
-	case ready.Status != metav1.ConditionTrue:
+	// What else its syncer cannot watch says nothing of pods.
+	case ready.Status != metav1.ConditionTrue && ready.Reason != ReasonCannotWatch:
 		return doubt{reasonPodUnheard, "The physical cluster is not Ready: how the pod is, is not known.", ready.Reason}
 	case !slices.Contains(status.CarriedResources, podsGVR.GroupResource().String()):
-		return doubt{reasonPodUnseen, "The physical cluster does not let its syncer watch pods, or the syncer is of an earlier version: how the pod is, is not known.", ""}
+		return doubt{reasonPodUnseen, "The physical cluster does not let its syncer watch pods, or shows more than the syncer has room for, or the syncer is of an earlier version: how the pod is, is not known.", ""}
 	}
 	return doubt{}
 }

@@ -141,3 +141,28 @@ func TestPodsOfALostCluster(t *testing.T) {
 		}
 	}
 }
+
+// TestDoubtOf: it is in doubt how pods are while nobody hears of them, and not for what else of their cluster cannot be watched.
+func TestDoubtOf(t *testing.T) {
+	for reason, tc := range map[string]struct {
+		ready   metav1.ConditionStatus
+		because string
+		carried []string
+		want    string
+	}{
+		"all is well":                 {metav1.ConditionTrue, ReasonConnected, []string{"pods"}, ""},
+		"it does not answer":          {metav1.ConditionFalse, ReasonUnreachable, []string{"pods"}, reasonPodUnheard},
+		"its Secrets are not seen":    {metav1.ConditionFalse, ReasonCannotWatch, []string{"pods"}, ""},
+		"nor are its pods":            {metav1.ConditionFalse, ReasonCannotWatch, nil, reasonPodUnseen},
+		"its pods alone are not seen": {metav1.ConditionTrue, ReasonConnected, nil, reasonPodUnseen},
+		"nothing is known":            {"", "", nil, reasonPodUnheard},
+	} {
+		status := workloadv1alpha1.SyncTargetStatus{CarriedResources: tc.carried}
+		if tc.ready != "" {
+			status.Conditions = []metav1.Condition{{Type: workloadv1alpha1.SyncTargetReady, Status: tc.ready, Reason: tc.because}}
+		}
+		if got := doubtOf(status); got.reason != tc.want {
+			t.Errorf("%s: %q, want %q", reason, got.reason, tc.want)
+		}
+	}
+}

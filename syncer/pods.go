@@ -234,9 +234,9 @@ func (s *Syncer) reconcilePod(ctx context.Context, k key) (time.Duration, error)
 	if !s.shownPods.HasSynced() || !s.pods.HasSynced() {
 		return 0, nil // all are added when they are known
 	}
+	s.waiting.add(k) // before it asks: who finds meanwhile that pods are seen takes what waits
 	if !s.sees(podsGVR) {
-		s.waiting.add(k) // what was seen last is no news
-		return 0, nil
+		return 0, nil // what was seen last is no news
 	}
 	shown, below := get(s.shownPods, k), get(s.pods, k)
 	if below != nil && isThin(below) {
@@ -267,7 +267,9 @@ func (s *Syncer) reconcilePod(ctx context.Context, k key) (time.Duration, error)
 		}
 	}
 	if err := s.show(ctx, k, deed, shown, below); err != nil {
-		s.tellUnshown(k, below, err)
+		if deed == showIt || deed == tellStatus {
+			s.tellUnshown(k, below, err)
+		}
 		return s.later(k, err)
 	}
 	return s.isShown(k)

@@ -231,7 +231,7 @@ func TestNodesAfterLackOfRoom(t *testing.T) {
 				c.ServeHTTP(w, r)
 			})
 			clock := testingclock.NewFakeClock(time.Now())
-			s.room.most, s.room.clock = 1<<20, clock
+			s.config.Clock, s.room.most, s.room.clock = clock, 1<<20, clock
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan struct{})
 			go func() {
@@ -246,9 +246,7 @@ func TestNodesAfterLackOfRoom(t *testing.T) {
 					if strings.HasPrefix(said, want) && (want == "") == (said == "") {
 						return
 					}
-					if clock.HasWaiters() {
-						clock.Step(fullRest)
-					}
+					clock.Step(fullRest) // in which a refusal is said again
 					if time.Now().After(deadline) {
 						t.Fatalf("what is said is %q, want %q", said, want)
 					}

@@ -437,8 +437,9 @@ type state struct {
 	unwatched map[schema.GroupVersionResource]unwatched
 	// watched has those that were watched once, denied those that the hub, of an earlier version, has no leaves of.
 	watched, denied map[schema.GroupVersionResource]bool
-	// refused has those, of what nobody has to let us see, that the physical cluster does not.
-	refused map[schema.GroupVersionResource]bool
+	// refusing has since when the physical cluster does not let us see those that nobody has to, refused for which of them that counts.
+	refusing map[schema.GroupVersionResource]time.Time
+	refused  map[schema.GroupVersionResource]bool
 	// kept has the namespaces that tombstones left downstream, and in words what is in them.
 	kept map[string]string
 	// version, clusterUID and asked: what the physical cluster is, and when we last asked.
@@ -460,7 +461,7 @@ func (s *state) init(now time.Time) {
 	s.orphans = map[key]struct{}{}
 	s.unwatched = map[schema.GroupVersionResource]unwatched{}
 	s.watched, s.denied = map[schema.GroupVersionResource]bool{}, map[schema.GroupVersionResource]bool{}
-	s.refused = map[schema.GroupVersionResource]bool{}
+	s.refusing, s.refused = map[schema.GroupVersionResource]time.Time{}, map[schema.GroupVersionResource]bool{}
 	s.kept = map[string]string{}
 }
 
@@ -546,20 +547,23 @@ func (s *Syncer) heard(gvr schema.GroupVersionResource) func(error) {
 }
 
 // heardUnlessRefused is heard of what nobody has to let us see, Nodes and pods. What is shown of them has to have room: who does not
-// let us see them any more has ended a lack of it, and who does not answer has not.
+// let us see them any more has ended a lack of it, and who does not answer has not. A refusal counts when it is said again after a
+// silence, as when a role is not just written anew; till then it is as if nothing was said.
 func (s *Syncer) heardUnlessRefused(gvr schema.GroupVersionResource) func(error) {
 	heard := s.heard(gvr)
 	return func(err error) {
 		var much tooMuch
-		refused := err != nil && !errors.As(err, &much)
-		if refused {
-			if r := refusalOf(err); r == nil || r.reason == refusedUnreachable {
-				return
-			}
-			err = nil
+		denied := isDenial(err)
+		if err != nil && !denied && !errors.As(err, &much) {
+			return
 		}
-		changed := s.setRefused(gvr, refused)
-		heard(err)
+		refused, changed := s.setRefused(gvr, denied)
+		switch {
+		case refused:
+			heard(nil)
+		case !denied:
+			heard(err)
+		}
 		if changed {
 			s.beatSoon() // to say whether it is carried
 			s.retry()
@@ -567,13 +571,24 @@ func (s *Syncer) heardUnlessRefused(gvr schema.GroupVersionResource) func(error)
 	}
 }
 
-// setRefused records what hides says, and whether that is news.
-func (s *Syncer) setRefused(gvr schema.GroupVersionResource, refused bool) (changed bool) {
+// setRefused records whether a resource was denied to us now, and returns what hides says of it, and whether that is news.
+func (s *Syncer) setRefused(gvr schema.GroupVersionResource, denied bool) (refused, changed bool) {
 	s.state.mu.Lock()
 	defer s.state.mu.Unlock()
+	now := s.config.Clock.Now()
+	since, again := s.state.refusing[gvr]
+	switch {
+	case !denied:
+		delete(s.state.refusing, gvr)
+	case !again:
+		s.state.refusing[gvr] = now
+		return false, false
+	case now.Sub(since) <= silence:
+		return false, false
+	}
 	before, known := s.state.refused[gvr]
-	s.state.refused[gvr] = refused
-	return !known || before != refused
+	s.state.refused[gvr] = denied
+	return denied, !known || before != denied
 }
 
 // hides says whether the physical cluster lets us not see a resource that it need not.
@@ -581,6 +596,14 @@ func (s *Syncer) hides(gvr schema.GroupVersionResource) bool {
 	s.state.mu.Lock()
 	defer s.state.mu.Unlock()
 	return s.state.refused[gvr]
+}
+
+// lacks says whether a resource has had no watch for so long that it counts.
+func (s *Syncer) lacks(gvr schema.GroupVersionResource) bool {
+	s.state.mu.Lock()
+	defer s.state.mu.Unlock()
+	u, lacks := s.state.unwatched[gvr]
+	return lacks && s.config.Clock.Since(u.since) > silence
 }
 
 // sees says whether what the physical cluster shows of a resource is how it is now, as far as it answers.

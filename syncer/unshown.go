@@ -124,6 +124,24 @@ func toldUnshown(leaf *unstructured.Unstructured) *refusal {
 	return &refusal{r.Reason, r.Message}
 }
 
+// keepUnshown has want say of pods that are not shown what leaf does, and says whether it said something else.
+func keepUnshown(want, leaf *unstructured.Unstructured) (changed bool) {
+	annotations, told := want.GetAnnotations(), leaf.GetAnnotations()
+	says, ok := told[workloadv1alpha1.UnshownAnnotation]
+	if annotations[workloadv1alpha1.UnshownAnnotation] == says {
+		return false
+	}
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	delete(annotations, workloadv1alpha1.UnshownAnnotation)
+	if ok {
+		annotations[workloadv1alpha1.UnshownAnnotation] = says
+	}
+	want.SetAnnotations(annotations)
+	return true
+}
+
 // whyUnshown is what the hub refuses a pod for, in its own words alone; nil for what passes by itself.
 func whyUnshown(err error) *refusal {
 	var status apierrors.APIStatus

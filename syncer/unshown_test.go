@@ -158,3 +158,85 @@ func TestUnshownOverARestart(t *testing.T) {
 		}
 	}
 }
+
+// TestOnlyWhatIsNotShownIsUnshown: a pod that is shown, and that the physical cluster does not let us end, is not told of as one
+// that is not shown.
+func TestOnlyWhatIsNotShownIsUnshown(t *testing.T) {
+	asked := ending(shownOf("a", "Running", "True"))
+	asked.SetAPIVersion("v1")
+	asked.SetKind("Pod")
+	tries := 0
+	s := newIdle(t, func(w http.ResponseWriter, _ *http.Request) {
+		answer(t, w, http.StatusOK, asked.Object)
+	}, func(w http.ResponseWriter, req *http.Request) {
+		if req.Method == http.MethodDelete {
+			tries++
+		}
+		answer(t, w, http.StatusForbidden, apierrors.NewForbidden(podsGVR.GroupResource(), "web-abc-1", errors.New("no role")).Status())
+	})
+	s.gate.open(s.gate.begin(), fine)
+	s.heardUnlessRefused(podsGVR)(nil)
+	for _, i := range []*informer{s.pods, s.shownPods} {
+		if err := i.queue.Replace(nil, "1"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pod := testPod("a", "Running", "True")
+	pod.SetLabels(map[string]string{"pod-template-hash": "abc"})
+	pod.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web-abc", UID: "o", Controller: ptr.To(true)}})
+	if err := errors.Join(s.pods.Add(pod), s.shownPods.Add(asked)); err != nil {
+		t.Fatal(err)
+	}
+	for range unshownTries + 1 {
+		if _, err := s.reconcilePod(t.Context(), keyOfPod(pod)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if why, _ := s.unshown.why(key{deploymentsGVR, "shop-1a", "web"}, nil, s.config.Clock.Now()); why != nil || tries != unshownTries+1 {
+		t.Errorf("after %d refusals its leaf is told %v", tries, why)
+	}
+}
+
+// TestUnshownOnAnEarlierHub: one that does not know the annotation, and refuses whatever has it, gets the status without.
+func TestUnshownOnAnEarlierHub(t *testing.T) {
+	leaf := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "apps/v1", "kind": "Deployment", "status": map[string]any{"readyReplicas": int64(1)},
+		"metadata": map[string]any{"namespace": "shop-1a", "name": "web", "uid": "leaf", "resourceVersion": "7", "labels": map[string]any{workloadv1alpha1.RootUIDLabel: "r"}},
+	}}
+	down := leaf.DeepCopy()
+	down.Object["status"] = map[string]any{"readyReplicas": int64(2)}
+	k, requests := key{deploymentsGVR, "shop-1a", "web"}, []string{}
+	var stored *unstructured.Unstructured
+	hub := func(w http.ResponseWriter, req *http.Request) {
+		written := &unstructured.Unstructured{}
+		if err := json.NewDecoder(req.Body).Decode(&written.Object); err != nil {
+			t.Error(err)
+		}
+		requests = append(requests, req.Method)
+		if _, unknown := written.GetAnnotations()[workloadv1alpha1.UnshownAnnotation]; unknown {
+			answer(t, w, http.StatusForbidden, apierrors.NewForbidden(deploymentsGVR.GroupResource(), "web", errors.New("not a syncer's")).Status())
+			return
+		}
+		stored = written
+		answer(t, w, http.StatusOK, written.Object)
+	}
+	for reason, tc := range map[string]struct {
+		unshown *refusal
+		want    []string
+	}{
+		"all are shown": {nil, []string{"PUT"}},
+		"one is not":    {&refusal{refusedForbidden, "full"}, []string{"PUT", "PUT"}},
+	} {
+		requests, stored = nil, nil
+		s := newIdle(t, hub, func(http.ResponseWriter, *http.Request) {})
+		if _, err := s.tell(t.Context(), k, leaf, outcome{down: down, unshown: tc.unshown}); err != nil {
+			t.Errorf("%s: %v", reason, err)
+		}
+		if !reflect.DeepEqual(requests, tc.want) {
+			t.Errorf("%s: requests %v, want %v", reason, requests, tc.want)
+		}
+		if stored == nil || !reflect.DeepEqual(stored.Object["status"], map[string]any{"readyReplicas": float64(2)}) {
+			t.Errorf("%s: the leaf is told %v, want the status", reason, stored)
+		}
+	}
+}

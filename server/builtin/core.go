@@ -11,6 +11,7 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
+	"k8s.io/utils/clock"
 
 	api "k8s.io/kubernetes/pkg/apis/core"
 	kubeletclient "k8s.io/kubernetes/pkg/kubelet/client"
@@ -91,7 +92,7 @@ func (p *coreProvider) addWorkloads(storage map[string]rest.Storage, getter gene
 	pods.Pod.DeleteStrategy = newPodDeletion()
 	shown := shownPods{
 		objects: p.cfg.Objects, pods: pods.Pod, status: pods.Status,
-		watches: &openWatches{of: map[logicalcluster.Name]int{}}, tallies: newTallies(),
+		watches: &openWatches{of: map[logicalcluster.Name]int{}}, tallies: newTallies(clock.RealClock{}),
 	}
 	visible := podsElsewhere{pods.Pod, shown}
 	storage["pods"] = visible

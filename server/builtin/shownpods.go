@@ -2,6 +2,7 @@ package builtin
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -333,6 +334,18 @@ func short(pod *api.Pod) error {
 	return nil
 }
 
+// untold is an error of a workspace's store as a mirror is told it: what the workspace is called, and how much it has, is not for
+// who runs a physical cluster.
+func untold(err error, name string) error {
+	switch {
+	case apierrors.HasStatusCause(err, storage.CauseNoRoom):
+		return apierrors.NewForbidden(api.Resource("pods"), name, errors.New("its workspace has no room for more Pods"))
+	case apierrors.IsTooManyRequests(err):
+		return apierrors.NewTooManyRequests("its workspace takes nothing now", 1)
+	}
+	return err
+}
+
 // node is what the mirror's physical cluster is called: as whose Node its pods are shown.
 func (s shownPods) node(at *space) (string, error) {
 	found, err := s.objects.Get(at.mirror, schema.GroupResource{Group: corev1alpha1.GroupVersion.Group, Resource: "logicalclusters"}, "", corev1alpha1.LogicalClusterName, true)
@@ -376,7 +389,7 @@ func (s shownPods) create(ctx context.Context, obj runtime.Object, validate rest
 	defer end()
 	created, err := s.pods.Create(at.inWorkspace("", "pods"), pod, rest.ValidateAllObjectFunc, options)
 	if err != nil {
-		return nil, err
+		return nil, untold(err, pod.Name)
 	}
 	return view(created.(*api.Pod), at.cluster), nil
 }
@@ -416,7 +429,7 @@ func (s shownPods) updateStatus(ctx context.Context, name string, info rest.Upda
 	}
 	updated, _, err := s.status.Update(at.inWorkspace("", "pods"), name, shownStatus{info, at, validate}, rest.ValidateAllObjectFunc, rest.ValidateAllObjectUpdateFunc, false, options)
 	if err != nil {
-		return nil, false, err
+		return nil, false, untold(err, name)
 	}
 	return view(updated.(*api.Pod), at.cluster), false, nil
 }
@@ -475,7 +488,7 @@ func (s shownPods) delete(ctx context.Context, name string, validate rest.Valida
 		return validate(ctx, view(pod, at.cluster))
 	}, options)
 	if err != nil {
-		return nil, false, err
+		return nil, false, untold(err, name)
 	}
 	if pod, ok := deleted.(*api.Pod); ok {
 		deleted = view(pod, at.cluster)

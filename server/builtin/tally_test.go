@@ -3,12 +3,16 @@ package builtin
 import (
 	"errors"
 	"testing"
+	"time"
+
+	clocktesting "k8s.io/utils/clock/testing"
 )
 
 // TestTally: as many pass at once as there is room for, few counts are needed for many, and what has ended makes room.
 func TestTally(t *testing.T) {
 	const most = 40
-	tally := newTallies().get(tallyKey{"east", "root"})
+	clk := clocktesting.NewFakePassiveClock(time.Unix(1000, 0))
+	tally := newTallies(clk).get(tallyKey{"east", "root"})
 	there, counts := 0, 0
 	count := func() (int, error) {
 		counts++
@@ -31,11 +35,17 @@ func TestTally(t *testing.T) {
 		there++
 		end()
 	}
-	if end, shown, err := tally.take(most, count); end != nil || shown != most || err != nil {
-		t.Errorf("of %d there is room for one more: %v", shown, err)
+	for range 5 {
+		if end, shown, err := tally.take(most, count); end != nil || shown != most || err != nil {
+			t.Errorf("of %d there is room for one more: %v", shown, err)
+		}
+	}
+	if counts != 2 {
+		t.Errorf("they were counted %d times, want at the first, and when there was no room, and not for each that is refused", counts)
 	}
 
 	there, counts = 0, 0
+	clk.SetTime(clk.Now().Add(recountFull))
 	for i := range most {
 		end, _, err := tally.take(most, count)
 		if err != nil || end == nil {
@@ -46,6 +56,12 @@ func TestTally(t *testing.T) {
 	}
 	if counts != 1 {
 		t.Errorf("they were counted %d times for %d pods, want once", counts, most)
+	}
+
+	if end, _, err := tally.take(most+1, count); end == nil || err != nil {
+		t.Errorf("where more may be, there is no room for one: %v", err)
+	} else {
+		end()
 	}
 
 	broken := errors.New("etcd does not answer")

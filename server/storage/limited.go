@@ -12,6 +12,7 @@ import (
 	"go.etcd.io/etcd/client/v3/kubernetes"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/endpoints/request"
@@ -73,7 +74,9 @@ func (c *limitedClient) limitedPut(ctx context.Context, key string, value []byte
 		counter, err = c.usage.reserve(ctx, s, need)
 	}
 	if errors.As(err, &full) {
-		return kubernetes.PutResponse{}, apierrors.NewForbidden(c.resource, path.Base(key), full)
+		refused := apierrors.NewForbidden(c.resource, path.Base(key), full)
+		refused.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: CauseNoRoom}}
+		return kubernetes.PutResponse{}, refused
 	}
 	if err != nil {
 		return kubernetes.PutResponse{}, err

@@ -12,6 +12,7 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/utils/clock"
@@ -153,6 +154,9 @@ func (u *usage) of(s share) Limits {
 	return Limits{Objects: (limits.Objects + p.of - 1) / p.of, Bytes: (limits.Bytes + p.of - 1) / p.of}
 }
 
+// CauseNoRoom is that of a refusal since Limits are reached.
+const CauseNoRoom metav1.CauseType = "NoRoom"
+
 // fullError is the refusal of a write; its caller knows the object.
 type fullError struct{ says string }
 
@@ -173,12 +177,12 @@ func (u *usage) reserve(ctx context.Context, s share, need amount) (*counter, er
 			return nil, apierrors.NewTooManyRequests(fmt.Sprintf("%d requests wait until the objects of workspace %q are counted", maxUncounted, u.called(s.cluster)), 1)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("wait until the objects of workspace %q are counted: %w", u.called(s.cluster), err)
+			return nil, fmt.Errorf("wait until the objects of logical cluster %s are counted: %w", s.cluster, err)
 		}
 		err = u.recount(ctx, s, need)
 		end()
 		if err != nil {
-			return nil, fmt.Errorf("count the objects of workspace %q: %w", u.called(s.cluster), err)
+			return nil, fmt.Errorf("count the objects of logical cluster %s: %w", s.cluster, err)
 		}
 	}
 }
