@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/kcp-dev/logicalcluster/v3"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -13,8 +14,10 @@ import (
 	"k8s.io/utils/ptr"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
+	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/internal/kinds"
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
 )
 
@@ -42,6 +45,17 @@ func agentWith(settings string) *appsv1.DaemonSet {
 		ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: settings}},
 	}}}}
 	return d
+}
+
+// own makes of a Placement one of a single object.
+func own(p *placementv1alpha1.Placement, resource, name string) *placementv1alpha1.Placement {
+	p.Spec.Object = &placementv1alpha1.PlacedObject{Resource: resource, Name: name}
+	if resource == "daemonsets" {
+		p.Spec.Object.Group = "apps"
+	}
+	p.Name = placementv1alpha1.NameFor(p.Spec.Namespace, p.Spec.Object)
+	p.UID = types.UID(p.Name)
+	return p
 }
 
 // TestBesideWhatStays: what is made after a move goes also where the data of a StatefulSet keeps that: what is for its pods, and what runs
@@ -77,6 +91,41 @@ func TestBesideWhatStays(t *testing.T) {
 			mirrors, err := m.referencing(t.Context(), m.sources["ConfigMap"], client.Key{Cluster: "shop", Namespace: "front", Name: "settings"})
 			if got := slices.Contains(mirrors, logicalcluster.Name(mirrorEast)); err != nil || got != tc.want {
 				t.Errorf("a ConfigMap of the DaemonSet goes to east: %v, %v; want %v", got, err, tc.want)
+			}
+		})
+	}
+}
+
+// TestAddressesBesideWhatStays: where a namespace has left, and a StatefulSet stays, a load balancer may lead to no pod. Its address is that of
+// the Service only if the Service is placed there.
+func TestAddressesBesideWhatStays(t *testing.T) {
+	service, _ := pair("Service", "web")
+	k, _ := kinds.ByKind("Service")
+	below, _, err := render(k, service, k.Content(service), spaceIn(mirrorEast).Name, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	below.SetUID("leaf-web")
+	below.GetAnnotations()[lcctx.Annotation] = mirrorEast
+	below.(*corev1.Service).Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.1"}}
+	for name, tc := range map[string]struct {
+		placed string
+		want   []corev1.LoadBalancerIngress
+	}{
+		"Left": {mirrorWest, nil},
+		"Own":  {mirrorEast, []corev1.LoadBalancerIngress{{IP: "192.0.2.1"}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root, leaf := staying(t)
+			told := service.DeepCopyObject().(*corev1.Service)
+			m := newMirrored(t, root, leaf, told, below.DeepCopyObject().(ctrlclient.Object), placementOf("", "Placed", mirrorWest),
+				own(placementOf("", "Placed", tc.placed), "services", "web"))
+			m.look(t, key{"Service", client.KeyOf(told)})
+			if err := m.objects.Get(t.Context(), ctrlclient.ObjectKeyFromObject(told), told); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tc.want, told.Status.LoadBalancer.Ingress); diff != "" {
+				t.Errorf("addresses (-want +got):\n%s", diff)
 			}
 		})
 	}

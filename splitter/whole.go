@@ -113,7 +113,10 @@ func (c *Controller) whole(ctx context.Context, s *source, k client.Key, root ct
 	}
 	c.tellRefusals(ctx, s, root, now)
 	if s.Summarise != nil {
-		wait, err := c.summariseWhole(ctx, s, root, now, mirrors)
+		// A load balancer beside what stays may lead to no pod: its address is told only by a Placement that names its cluster.
+		named := placed(p)
+		answering := slices.DeleteFunc(mirrors, func(mirror logicalcluster.Name) bool { return !slices.Contains(named, mirror) })
+		wait, err := c.summariseWhole(ctx, s, root, now, answering)
 		again, errs = sooner(again, wait), append(errs, err)
 	}
 	return again, errors.Join(errs...)
@@ -485,13 +488,13 @@ func (c *Controller) read(ctx context.Context, cluster logicalcluster.Name, name
 	return objects, nil
 }
 
-func (c *Controller) summariseWhole(ctx context.Context, s *source, root ctrlclient.Object, leaves []ctrlclient.Object, assigned []logicalcluster.Name) (wait time.Duration, err error) {
+func (c *Controller) summariseWhole(ctx context.Context, s *source, root ctrlclient.Object, leaves []ctrlclient.Object, answering []logicalcluster.Name) (wait time.Duration, err error) {
 	view := kinds.View{Now: c.clock.Now()}
 	for _, leaf := range leaves {
 		mirror := client.KeyOf(leaf).Cluster
 		t := c.target(mirror)
 		view.Leaves = append(view.Leaves, kinds.Leaf{
-			Cluster: nameOf(t, mirror), Assigned: slices.Contains(assigned, mirror), Lost: lost(t), Settled: applied(leaf), Object: leaf,
+			Cluster: nameOf(t, mirror), Assigned: slices.Contains(answering, mirror), Lost: lost(t), Settled: applied(leaf), Object: leaf,
 		})
 	}
 	if len(view.Leaves) == 0 {
