@@ -96,6 +96,27 @@ func TestBesideWhatStays(t *testing.T) {
 	}
 }
 
+// TestMoveAwaitsOnlyWhereItGoes: a DaemonSet leaves a cluster although another, in which it is only beside what stays, is not heard of.
+func TestMoveAwaitsOnlyWhereItGoes(t *testing.T) {
+	root, leaf := staying(t)
+	agent := agentWith("settings")
+	agent.Spec.Template.Spec = corev1.PodSpec{}
+	serves := appsv1.DaemonSetStatus{ObservedGeneration: 1, DesiredNumberScheduled: 2, UpdatedNumberScheduled: 2, NumberReady: 2, NumberAvailable: 2}
+	const mirrorNorth = "mirrornorth00000"
+	east, left := targetOf("east", mirrorEast), daemonSetLeaf(t, agent, mirrorNorth, serves)
+	east.Status.Conditions = nil
+	m := newMirrored(t, root, leaf, agent, east, targetOf("west", mirrorWest, "daemonsets.apps"), left,
+		daemonSetLeaf(t, agent, mirrorWest, serves), daemonSetLeaf(t, agent, mirrorEast, serves), placementOf("", "Placed", mirrorWest))
+	s, k := m.sources["DaemonSet"], client.KeyOf(agent)
+	seen, _ := s.get(k)
+	if _, err := m.copies(t.Context(), s, seen, m.placement(s, k), s.leaves(k), nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.objects.Get(t.Context(), ctrlclient.ObjectKeyFromObject(left), left); err != nil || left.DeletionTimestamp == nil {
+		t.Errorf("north is not left for west: %v", err)
+	}
+}
+
 // TestAddressesBesideWhatStays: where a namespace has left, and a StatefulSet stays, a load balancer may lead to no pod. Its address is that of
 // the Service only if the Service is placed there.
 func TestAddressesBesideWhatStays(t *testing.T) {
