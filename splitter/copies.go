@@ -96,7 +96,7 @@ func (c *Controller) copies(ctx context.Context, s *source, root ctrlclient.Obje
 	if err != nil {
 		return 0, err
 	}
-	sites := c.copySites(s, root, p, c.goesTo(s, rk, p), leaves, held)
+	sites := c.copySites(s, root, p, c.goesTo(s, rk, p, c.staying(rk)), leaves, held)
 	steps := planCopySites(sites, hash)
 	if slices.ContainsFunc(sites, func(st *copySite) bool { return steps[string(st.mirror)].Delete }) {
 		// What is left is left for good: not because of what was so a moment ago.

@@ -58,15 +58,32 @@ func own(p *placementv1alpha1.Placement, resource, name string) *placementv1alph
 	return p
 }
 
+// allowOnly returns a policy of the workspace above.
+func allowOnly(clusters ...string) *placementv1alpha1.PlacementPolicy {
+	return &placementv1alpha1.PlacementPolicy{
+		ObjectMeta: metav1.ObjectMeta{Name: "bounds", UID: "bounds", Annotations: map[string]string{lcctx.Annotation: "root"}},
+		Spec:       placementv1alpha1.PlacementPolicySpec{Allow: &placementv1alpha1.ClusterSelection{Names: clusters}},
+	}
+}
+
 // TestBesideWhatStays: what is made after a move goes also where the data of a StatefulSet keeps that: what is for its pods, and what runs
-// beside them with all it needs.
+// beside them with all it needs. But not against its own Placement, nor into a cluster that the workspace may not use any more.
 func TestBesideWhatStays(t *testing.T) {
 	service, _ := pair("Service", "web")
+	dedicated := targetOf("east", mirrorEast)
+	dedicated.Spec.DedicatedTo = "root:other"
 	for name, tc := range map[string]struct {
 		without func(leaf *appsv1.StatefulSet) // makes it one that does not stay
+		more    ctrlclient.Object
 		want    bool
+		agent   bool // of the DaemonSet and what it needs
 	}{
-		"Data":      {want: true},
+		"Data":      {want: true, agent: true},
+		"Allowed":   {more: allowOnly("east"), want: true, agent: true},
+		"Withdrawn": {more: allowOnly("west")},
+		"Dedicated": {more: dedicated},
+		"Elsewhere": {more: own(placementOf("", "Placed", "mirror-west"), "daemonsets", "agent"), want: true},
+		"Nowhere":   {more: own(placementOf("", "Nowhere"), "daemonsets", "agent"), want: true},
 		"NoData":    {without: func(leaf *appsv1.StatefulSet) { leaf.Spec.VolumeClaimTemplates = nil }},
 		"Tombstone": {without: func(leaf *appsv1.StatefulSet) { leaf.DeletionTimestamp = ptr.To(metav1.Now()) }},
 	} {
@@ -76,7 +93,11 @@ func TestBesideWhatStays(t *testing.T) {
 				tc.without(leaf)
 			}
 			agent, policy := agentWith("settings"), policyOf("shop", "front")
-			m := newMirrored(t, root, leaf, service.DeepCopyObject().(ctrlclient.Object), agent, policy, spaceIn(mirrorEast), placementOf("", "Placed", "mirror-west"))
+			objects := []ctrlclient.Object{root, leaf, service.DeepCopyObject().(ctrlclient.Object), agent, policy, spaceIn(mirrorEast), placementOf("", "Placed", "mirror-west")}
+			if tc.more != nil {
+				objects = append(objects, tc.more)
+			}
+			m := newMirrored(t, objects...)
 			for kind, o := range map[string]ctrlclient.Object{"Service": service, "NetworkPolicy": policy, "DaemonSet": agent} {
 				m.look(t, key{kind, client.KeyOf(o)})
 				made := m.sources[kind].New()
@@ -84,15 +105,32 @@ func TestBesideWhatStays(t *testing.T) {
 				if err != nil && !apierrors.IsNotFound(err) {
 					t.Fatal(err)
 				}
-				if got := err == nil; got != tc.want {
-					t.Errorf("a %s is made in east: %v, want %v", kind, got, tc.want)
+				want := tc.want
+				if kind == "DaemonSet" {
+					want = tc.agent
+				}
+				if got := err == nil; got != want {
+					t.Errorf("a %s is made in east: %v, want %v", kind, got, want)
 				}
 			}
 			mirrors, err := m.referencing(t.Context(), m.sources["ConfigMap"], client.Key{Cluster: "shop", Namespace: "front", Name: "settings"})
-			if got := slices.Contains(mirrors, logicalcluster.Name(mirrorEast)); err != nil || got != tc.want {
-				t.Errorf("a ConfigMap of the DaemonSet goes to east: %v, %v; want %v", got, err, tc.want)
+			if got := slices.Contains(mirrors, logicalcluster.Name(mirrorEast)); err != nil || got != tc.agent {
+				t.Errorf("a ConfigMap of the DaemonSet goes to east: %v, %v; want %v", got, err, tc.agent)
 			}
 		})
+	}
+}
+
+// TestKeptBesideWhatStays: what is there already is kept up to date beside a StatefulSet that stays, wherever it may be made now.
+func TestKeptBesideWhatStays(t *testing.T) {
+	root, leaf := staying(t)
+	agent := agentWith("settings")
+	copied := daemonSetLeaf(t, agent, mirrorEast, appsv1.DaemonSetStatus{ObservedGeneration: 1})
+	agent.Generation, agent.Spec.MinReadySeconds = 2, 7
+	m := newMirrored(t, root, leaf, agent, copied, spaceIn(mirrorEast), allowOnly("west"), placementOf("", "Placed", "mirror-west"), own(placementOf("", "Placed", "mirror-west"), "daemonsets", "agent"))
+	m.look(t, key{"DaemonSet", client.KeyOf(agent)})
+	if err := m.objects.Get(t.Context(), ctrlclient.ObjectKeyFromObject(copied), copied); err != nil || copied.DeletionTimestamp != nil || copied.Spec.MinReadySeconds != 7 {
+		t.Errorf("the DaemonSet in east is %+v since %v, %v", copied.Spec, copied.DeletionTimestamp, err)
 	}
 }
 
@@ -244,6 +282,42 @@ func TestStayingIsHeardOf(t *testing.T) {
 				if got := slices.Contains(asked, k); got != tc.want {
 					t.Errorf("%s is asked for: %v, want %v", kind, got, tc.want)
 				}
+			}
+		})
+	}
+}
+
+// TestWhatMayGoBesideIsHeardOf: what goes where something stays is asked for when more is carried there, or the cluster may be used again.
+func TestWhatMayGoBesideIsHeardOf(t *testing.T) {
+	root, leaf := staying(t)
+	m := newMirrored(t, root, leaf, agentWith("settings"), placementOf("", "Placed", "mirror-west"))
+	c := &unran{m.Controller}
+	target := func(change func(*workloadv1alpha1.SyncTarget)) func() {
+		changed := targetOf("east", mirrorEast)
+		change(changed)
+		return func() {
+			c.onSyncTarget(client.Event[*workloadv1alpha1.SyncTarget]{Old: targetOf("east", mirrorEast), New: changed})
+		}
+	}
+	policy := func(before, now *placementv1alpha1.PlacementPolicy) func() {
+		return func() { c.onPolicy(client.Event[*placementv1alpha1.PlacementPolicy]{Old: before, New: now}) }
+	}
+	for name, tc := range map[string]struct {
+		event func()
+		want  bool
+	}{
+		"Carries":   {target(func(t *workloadv1alpha1.SyncTarget) { t.Status.CarriedResources = []string{"daemonsets.apps"} }), true},
+		"Labelled":  {target(func(t *workloadv1alpha1.SyncTarget) { t.Labels = map[string]string{"region": "eu"} }), true},
+		"Dedicated": {target(func(t *workloadv1alpha1.SyncTarget) { t.Spec.DedicatedTo = "root:shop" }), true},
+		"Heartbeat": {target(func(*workloadv1alpha1.SyncTarget) {}), false},
+		"Policy":    {policy(allowOnly("west"), allowOnly("east")), true},
+		"NoPolicy":  {policy(allowOnly("west"), nil), true},
+		"Same":      {policy(allowOnly("west"), allowOnly("west")), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			agent := key{"DaemonSet", client.Key{Cluster: "shop", Namespace: "front", Name: "agent"}}
+			if got := slices.Contains(c.asks(t, tc.event), agent); got != tc.want {
+				t.Errorf("the DaemonSet is asked for: %v, want %v", got, tc.want)
 			}
 		})
 	}
