@@ -32,6 +32,7 @@ import (
 	"k8s.io/utils/ptr"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
@@ -120,9 +121,20 @@ func newMirrored(t *testing.T, objects ...ctrlclient.Object) *mirrored {
 		objects = append(objects, east)
 	}
 	objects = append(objects, lc)
+	shop, root := lc.DeepCopy(), lc.DeepCopy()
+	shop.Annotations[lcctx.Annotation], root.Annotations[lcctx.Annotation] = "shop", "root"
+	shop.Spec = corev1alpha1.LogicalClusterSpec{Owner: &corev1alpha1.LogicalClusterOwner{Resource: "workspaces", Cluster: "root"}}
+	root.Spec = corev1alpha1.LogicalClusterSpec{}
 	m := &mirrored{clock: testclock.NewFakeClock(time.Unix(0, 0))}
 	m.objects = fake.NewClientBuilder().WithScheme(client.Scheme).WithObjects(objects...).
-		WithStatusSubresource(east, &placementv1alpha1.Placement{}, &appsv1.Deployment{}, &appsv1.DaemonSet{}, &appsv1.StatefulSet{}, &batchv1.Job{}, &appsv1.ReplicaSet{}, &corev1.Service{}, &networkingv1.Ingress{}).Build()
+		WithStatusSubresource(east, &placementv1alpha1.Placement{}, &appsv1.Deployment{}, &appsv1.DaemonSet{}, &appsv1.StatefulSet{}, &batchv1.Job{}, &appsv1.ReplicaSet{}, &corev1.Service{}, &networkingv1.Ingress{}).
+		WithInterceptorFuncs(interceptor.Funcs{List: func(ctx context.Context, c ctrlclient.WithWatch, list ctrlclient.ObjectList, opts ...ctrlclient.ListOption) error {
+			err := c.List(ctx, list, opts...)
+			if all, ok := list.(*corev1alpha1.LogicalClusterList); ok { // of which the fake has one of a name
+				all.Items = append(all.Items, *shop, *root)
+			}
+			return err
+		}}).Build()
 	clients, err := client.New(&rest.Config{Host: "http://hub", Transport: m})
 	if err != nil {
 		t.Fatal(err)
@@ -142,7 +154,7 @@ func newMirrored(t *testing.T, objects ...ctrlclient.Object) *mirrored {
 	for _, i := range []interface {
 		Run(context.Context)
 		WaitSynced(context.Context) error
-	}{informers.LogicalClusters, informers.SyncTargets, informers.Placements, informers.Namespaces, informers.Of("Deployment"), informers.Of("DaemonSet"), informers.Of("StatefulSet"), informers.Of("Job"), informers.Of("Service"), informers.Of("Ingress"), informers.Of("NetworkPolicy"), informers.ReplicaSets} {
+	}{informers.LogicalClusters, informers.SyncTargets, informers.Placements, informers.PlacementPolicies, informers.Namespaces, informers.Of("Deployment"), informers.Of("DaemonSet"), informers.Of("StatefulSet"), informers.Of("Job"), informers.Of("Service"), informers.Of("Ingress"), informers.Of("NetworkPolicy"), informers.ReplicaSets, informers.ControllerRevisions} {
 		running.Go(func() { i.Run(ctx) })
 		if err := i.WaitSynced(ctx); err != nil {
 			t.Fatal(err)

@@ -112,6 +112,7 @@ func New(clients *client.Clients, informers *client.Informers, clk clock.Passive
 		}
 	}
 	informers.Placements.OnEvent(c.onPlacement)
+	informers.PlacementPolicies.OnEvent(c.onPolicy)
 	informers.SyncTargets.OnEvent(c.onSyncTarget)
 	informers.Namespaces.OnEvent(c.onNamespace)
 	return c, nil
@@ -294,6 +295,32 @@ func (c *Controller) besideWorkloads(root client.Key) {
 	}
 }
 
+// besideWhatStays asks for what goes, or now may go, where something stays in a mirror.
+func (c *Controller) besideWhatStays(mirror logicalcluster.Name) {
+	for _, s := range c.sources {
+		if s.Stays == nil {
+			continue
+		}
+		for _, leaf := range s.list(mirror, "") {
+			if root, ok := rootOf(leaf); ok && c.staysBehind(leaf) {
+				c.besideWorkloads(root)
+			}
+		}
+	}
+}
+
+// onPolicy asks for what goes beside what stays: nothing else here goes by policies, but by the Placements that follow them.
+func (c *Controller) onPolicy(e client.Event[*placementv1alpha1.PlacementPolicy]) {
+	if e.Initial || e.Old != nil && e.New != nil && equality.Semantic.DeepEqual(e.Old.Spec.Allow, e.New.Spec.Allow) {
+		return
+	}
+	for _, t := range c.informers.SyncTargets.All() {
+		if mirror := client.MirrorOf(t); mirror != "" && !c.isMirror(client.KeyOf(t).Cluster) {
+			c.besideWhatStays(mirror)
+		}
+	}
+}
+
 func (c *Controller) onPlacement(e client.Event[*placementv1alpha1.Placement]) {
 	if e.Old != nil && e.New != nil && decisionOf(e.Old) == decisionOf(e.New) && equality.Semantic.DeepEqual(e.Old.Spec, e.New.Spec) &&
 		equality.Semantic.DeepEqual(e.Old.Status.Conditions, e.New.Status.Conditions) {
@@ -344,12 +371,16 @@ func (c *Controller) onSyncTarget(e client.Event[*workloadv1alpha1.SyncTarget]) 
 	if t.Annotations[workloadv1alpha1.ConfirmAnnotation] != "" {
 		c.queue.Add(key{ofSyncTarget, client.KeyOf(t)})
 	}
-	if e.Old != nil && !slices.Equal(e.Old.Status.CarriedResources, t.Status.CarriedResources) {
+	carriesOthers := e.Old != nil && !slices.Equal(e.Old.Status.CarriedResources, t.Status.CarriedResources)
+	if carriesOthers {
 		for _, p := range c.informers.Placements.All() {
 			if slices.Contains(placed(p), mirror) {
 				c.rootsOf(p)
 			}
 		}
+	}
+	if carriesOthers || e.Old != nil && (e.Old.Spec.DedicatedTo != t.Spec.DedicatedTo || !maps.Equal(e.Old.Labels, t.Labels)) {
+		c.besideWhatStays(mirror)
 	}
 	if e.Old != nil && lost(e.Old) == lost(t) && observed(e.Old) == observed(t) && client.MirrorOf(e.Old) == mirror &&
 		(e.Old.DeletionTimestamp == nil) == (t.DeletionTimestamp == nil) {

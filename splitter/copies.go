@@ -25,8 +25,9 @@ import (
 type Copy struct {
 	// Name sorts and identifies the cluster.
 	Name string
-	// Assigned says that the Placement names the cluster, or that a workload of the namespace stays there.
-	Assigned bool
+	// Assigned says that the Placement names the cluster, or that a workload of the namespace stays there. Beside says that it is only the
+	// latter: no move awaits it.
+	Assigned, Beside bool
 	// Barred says that no leaf is made there: the cluster's syncer does not carry the kind.
 	Barred bool
 	// Exists says that there is a leaf; Deleting that it is a tombstone, or has to become one because its root is no more.
@@ -46,10 +47,10 @@ type CopyStep struct {
 // PlanCopies returns the next step of every cluster, by its name, so that repeating plan and report ends with a leaf in every
 // cluster that is assigned and not barred, and none elsewhere.
 //
-// A cluster is left only when all that are assigned serve, make before break, and after whatever else leaves it. Until then its leaf
+// A cluster is left only when all that the Placement names serve, make before break, and after whatever else leaves it. Until then its leaf
 // stays as it is.
 func PlanCopies(copies []Copy) map[string]CopyStep {
-	awaited := slices.ContainsFunc(copies, func(c Copy) bool { return c.Assigned && !c.Serves })
+	awaited := slices.ContainsFunc(copies, func(c Copy) bool { return c.Assigned && !c.Beside && !c.Serves })
 	steps := make(map[string]CopyStep, len(copies))
 	for _, c := range copies {
 		switch {
@@ -68,6 +69,7 @@ type copySite struct {
 	name     string
 	mirror   logicalcluster.Name
 	assigned bool
+	beside   bool // as of a Copy
 	lost     bool
 	observed bool // nothing is written there until an administrator confirms
 	barred   bool // its syncer does not carry the kind
@@ -94,7 +96,7 @@ func (c *Controller) copies(ctx context.Context, s *source, root ctrlclient.Obje
 	if err != nil {
 		return 0, err
 	}
-	sites := c.copySites(s, root, p, c.goesTo(s, rk, p), leaves, held)
+	sites := c.copySites(s, root, p, c.goesTo(s, rk, p, c.staying(rk)), leaves, held)
 	steps := planCopySites(sites, hash)
 	if slices.ContainsFunc(sites, func(st *copySite) bool { return steps[string(st.mirror)].Delete }) {
 		// What is left is left for good: not because of what was so a moment ago.
@@ -141,7 +143,8 @@ func (c *Controller) copySites(s *source, root ctrlclient.Object, p *placementv1
 		t := c.target(mirror)
 		st := &copySite{
 			name: nameOf(t, mirror), mirror: mirror, assigned: slices.Contains(assigned, mirror),
-			lost: lost(t), observed: observed(t), barred: !c.carries(mirror, s), held: slices.Contains(held, mirror),
+			beside: slices.Contains(assigned, mirror) && !slices.Contains(placed(p), mirror),
+			lost:   lost(t), observed: observed(t), barred: !c.carries(mirror, s), held: slices.Contains(held, mirror),
 		}
 		if leaf := leafIn(mirror, leaves); leaf != nil {
 			st.leaf, st.old, st.stays = leaf, leafUID(leaf) != root.GetUID(), s.WhyStays(leaf)
@@ -165,7 +168,7 @@ func planCopySites(sites []*copySite, hash string) map[string]CopyStep {
 	copies := make([]Copy, len(sites))
 	for i, st := range sites {
 		copies[i] = Copy{
-			Name: string(st.mirror), Assigned: st.assigned, Barred: st.barred, Exists: st.leaf != nil,
+			Name: string(st.mirror), Assigned: st.assigned, Beside: st.beside, Barred: st.barred, Exists: st.leaf != nil,
 			Deleting: st.leaf != nil && !st.lives(),
 			Serves:   !st.lost && !st.observed && st.isCurrent(hash) && leafView(st.leaf).Serves(),
 			Needed:   st.needed,

@@ -39,6 +39,8 @@ func TestPlanCopies(t *testing.T) {
 		"its syncer would ignore it":                   {Copy{Assigned: true, Barred: true}, serving, [2]CopyStep{wait, write}},
 		"its syncer ignores it since":                  {Copy{Assigned: true, Barred: true, Exists: true}, serving, [2]CopyStep{write, write}},
 		"moves to where nobody would run it":           {Copy{Exists: true, Serves: true}, Copy{Assigned: true, Barred: true}, [2]CopyStep{wait, wait}},
+		"moves: one beside what stays is not awaited":  {Copy{Exists: true, Serves: true}, Copy{Assigned: true, Beside: true, Exists: true}, [2]CopyStep{remove, write}},
+		"new beside what stays":                        {Copy{Assigned: true, Beside: true}, serving, [2]CopyStep{write, write}},
 		"nothing there, nothing wanted":                {Copy{}, serving, [2]CopyStep{wait, write}},
 	} {
 		tc.a.Name, tc.b.Name = "a", "b"

@@ -130,6 +130,7 @@ type history struct {
 func (c *Controller) keepHistory(ctx context.Context, s *source, root, now ctrlclient.Object, w chronicle) (h history, again time.Duration, err error) {
 	rk := key{s.GVK.Kind, client.KeyOf(root)}
 	ctx = client.In(ctx, rk.Cluster)
+	of := s.History(root)
 	byName, seen, revisions := map[string]ctrlclient.Object{}, "", []Revision(nil)
 	for _, r := range w.kept {
 		byName[r.GetName()] = r
@@ -139,7 +140,7 @@ func (c *Controller) keepHistory(ctx context.Context, s *source, root, now ctrlc
 	if behind := c.recorded.Wait(rk, seen, 0); behind > 0 {
 		return h, behind, nil // its event comes first
 	}
-	plan := PlanRevisions(revisions, w.template, s.History(root).Limit, w.runsEarlier)
+	plan := PlanRevisions(revisions, w.template, of.Limit, of.Runs, w.runsEarlier)
 	defer func() {
 		if h.written != "" {
 			c.recorded.Wrote(rk, h.written)
@@ -429,9 +430,18 @@ func (c *Controller) keepRevisions(ctx context.Context, s *source, root, now ctr
 	runsEarlier := slices.ContainsFunc(view.Leaves, func(l kinds.Leaf) bool {
 		return l.Assigned && (l.Lost || !l.Current || !l.Finished()) || !l.Assigned && l.Object != nil
 	})
-	current, again, err := c.controllerRevisions(ctx, s, root, now, keptOf(c.informers.ControllerRevisions, root), !runsEarlier)
-	if current != nil && s.NameRevision != nil {
-		s.NameRevision(root, now, view, current.GetName())
+	kept := keptOf(c.informers.ControllerRevisions, root)
+	current, again, err := c.controllerRevisions(ctx, s, root, now, kept, !runsEarlier)
+	if s.NameRevision != nil {
+		var name string
+		if current != nil {
+			name = current.GetName()
+		}
+		var names []string
+		for _, r := range kept {
+			names = append(names, r.GetName())
+		}
+		s.NameRevision(root, now, view, name, names)
 	}
 	return again, err
 }

@@ -14,6 +14,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	k8sruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/lru"
@@ -459,4 +460,30 @@ func TestLeafSaysItsRevision(t *testing.T) {
 			t.Errorf("%s: %v, %v, want %q", reason, got.GetAnnotations(), err, tc.want)
 		}
 	}
+}
+
+// TestRevisionNamesOfAStatefulSet: its status names the workspace's revisions also while a cache does not show the one that was just made.
+func TestRevisionNamesOfAStatefulSet(t *testing.T) {
+	root, leaf := staying(t)
+	root.Status.CurrentRevision, root.Status.UpdateRevision = "db-1", "db-2"
+	leaf.Status.CurrentRevision, leaf.Status.UpdateRevision = "below-1", "below-2"
+	before := &appsv1.ControllerRevision{Revision: 1, Data: k8sruntime.RawExtension{Raw: []byte(`{"spec": {}}`)}, ObjectMeta: metav1.ObjectMeta{
+		Namespace: "front", Name: "db-1", UID: "one", Annotations: map[string]string{lcctx.Annotation: "shop"},
+		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(root, appsv1.SchemeGroupVersion.WithKind("StatefulSet"))},
+	}}
+	m := newMirrored(t, root, leaf, before, placementOf("", "Placed", mirrorEast))
+	k := key{"StatefulSet", client.KeyOf(root)}
+	told := func(when, current, update string) {
+		t.Helper()
+		m.look(t, k)
+		if err := m.objects.Get(t.Context(), ctrlclient.ObjectKeyFromObject(root), root); err != nil {
+			t.Fatal(err)
+		}
+		s := root.Status
+		if s.CurrentRevision != current || s.UpdateRevision != update || s.ReadyReplicas != leaf.Status.ReadyReplicas {
+			t.Errorf("%s: %q, %q and %d ready, want %q, %q and %d", when, s.CurrentRevision, s.UpdateRevision, s.ReadyReplicas, current, update, leaf.Status.ReadyReplicas)
+		}
+	}
+	m.recorded.Wrote(k, "1000000")
+	told("db-2 was made a moment ago", "db-1", "db-2")
 }

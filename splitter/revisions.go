@@ -33,8 +33,8 @@ type RevisionPlan struct {
 
 // PlanRevisions says what shall become of the revisions that are kept of a workload whose template this is. The current one has a
 // greater number than all others: a template that comes back takes its revision along, under a new number. Beside the
-// current one limit are kept; while something runs an earlier template, the latest of them stays in any case.
-func PlanRevisions(kept []Revision, template string, limit int32, runsEarlier bool) (p RevisionPlan) {
+// current one, and the one of the name runs, limit are kept; while something runs an earlier template, the latest of them stays in any case.
+func PlanRevisions(kept []Revision, template string, limit int32, runs string, runsEarlier bool) (p RevisionPlan) {
 	earlier := slices.Clone(kept)
 	slices.SortFunc(earlier, func(a, b Revision) int { return cmp.Or(cmp.Compare(a.Number, b.Number), cmp.Compare(a.Name, b.Name)) })
 	for at, r := range slices.Backward(earlier) {
@@ -51,12 +51,15 @@ func PlanRevisions(kept []Revision, template string, limit int32, runsEarlier bo
 	if runsEarlier || p.Current == "" {
 		limit = max(limit, 1)
 	}
-	tooMany := max(0, len(earlier)-int(limit))
-	for at, r := range earlier {
-		if at < tooMany {
-			p.Delete = append(p.Delete, r.Name)
-		} else {
+	tooMany := len(earlier) - int(limit)
+	if slices.ContainsFunc(earlier, func(r Revision) bool { return r.Name == runs }) {
+		tooMany--
+	}
+	for _, r := range earlier {
+		if r.Name == runs || len(p.Delete) >= tooMany {
 			p.Earlier = append(p.Earlier, r.Name)
+		} else {
+			p.Delete = append(p.Delete, r.Name)
 		}
 	}
 	return p

@@ -23,24 +23,28 @@ func TestPlanRevisions(t *testing.T) {
 		kept        []Revision
 		template    string
 		limit       int32
+		runs        string
 		runsEarlier bool
 		want        RevisionPlan
 	}{
-		"the first":                                   {nil, "a", 10, false, RevisionPlan{Number: 1}},
-		"the first, and none else shall be kept":      {nil, "a", 0, false, RevisionPlan{Number: 1}},
-		"nothing new":                                 {kept("a", "b"), "b", 10, false, RevisionPlan{Current: "rb", Number: 2, Earlier: []string{"ra"}}},
-		"a new template":                              {kept("a", "b"), "c", 10, true, RevisionPlan{Number: 3, Earlier: []string{"ra", "rb"}}},
-		"one comes back":                              {kept("a", "b", "c"), "a", 10, true, RevisionPlan{Current: "ra", Number: 4, Earlier: []string{"rb", "rc"}}},
-		"the one before it was deleted":               {[]Revision{{"ra", "a", 7}}, "a", 10, false, RevisionPlan{Current: "ra", Number: 7}},
-		"two of one number: made before one was seen": {[]Revision{{"ra", "a", 2}, {"rb", "b", 2}}, "b", 10, true, RevisionPlan{Current: "rb", Number: 3, Earlier: []string{"ra"}}},
-		"one says no number":                          {[]Revision{{"ra", "a", 0}}, "a", 10, false, RevisionPlan{Current: "ra", Number: 1}},
-		"more than are kept":                          {kept("a", "b", "c"), "c", 1, false, RevisionPlan{Current: "rc", Number: 3, Earlier: []string{"rb"}, Delete: []string{"ra"}}},
-		"none are kept, and none runs":                {kept("a", "b"), "b", 0, false, RevisionPlan{Current: "rb", Number: 2, Delete: []string{"ra"}}},
-		"none are kept, and one runs":                 {kept("a", "b", "c"), "c", 0, true, RevisionPlan{Current: "rc", Number: 3, Earlier: []string{"rb"}, Delete: []string{"ra"}}},
-		"none are kept, and the new one is not made":  {kept("a", "b"), "c", 0, false, RevisionPlan{Number: 3, Earlier: []string{"rb"}, Delete: []string{"ra"}}},
-		"two of one template: the later one counts":   {[]Revision{{"r1", "a", 3}, {"r2", "a", 1}}, "a", 10, false, RevisionPlan{Current: "r1", Number: 3, Earlier: []string{"r2"}}},
+		"the first":                                   {nil, "a", 10, "", false, RevisionPlan{Number: 1}},
+		"the first, and none else shall be kept":      {nil, "a", 0, "", false, RevisionPlan{Number: 1}},
+		"nothing new":                                 {kept("a", "b"), "b", 10, "", false, RevisionPlan{Current: "rb", Number: 2, Earlier: []string{"ra"}}},
+		"a new template":                              {kept("a", "b"), "c", 10, "", true, RevisionPlan{Number: 3, Earlier: []string{"ra", "rb"}}},
+		"one comes back":                              {kept("a", "b", "c"), "a", 10, "", true, RevisionPlan{Current: "ra", Number: 4, Earlier: []string{"rb", "rc"}}},
+		"the one before it was deleted":               {[]Revision{{"ra", "a", 7}}, "a", 10, "", false, RevisionPlan{Current: "ra", Number: 7}},
+		"two of one number: made before one was seen": {[]Revision{{"ra", "a", 2}, {"rb", "b", 2}}, "b", 10, "", true, RevisionPlan{Current: "rb", Number: 3, Earlier: []string{"ra"}}},
+		"one says no number":                          {[]Revision{{"ra", "a", 0}}, "a", 10, "", false, RevisionPlan{Current: "ra", Number: 1}},
+		"more than are kept":                          {kept("a", "b", "c"), "c", 1, "", false, RevisionPlan{Current: "rc", Number: 3, Earlier: []string{"rb"}, Delete: []string{"ra"}}},
+		"none are kept, and none runs":                {kept("a", "b"), "b", 0, "", false, RevisionPlan{Current: "rb", Number: 2, Delete: []string{"ra"}}},
+		"none are kept, and one runs":                 {kept("a", "b", "c"), "c", 0, "", true, RevisionPlan{Current: "rc", Number: 3, Earlier: []string{"rb"}, Delete: []string{"ra"}}},
+		"none are kept, and the new one is not made":  {kept("a", "b"), "c", 0, "", false, RevisionPlan{Number: 3, Earlier: []string{"rb"}, Delete: []string{"ra"}}},
+		"a partition holds one back":                  {kept("a", "b", "c"), "c", 1, "ra", true, RevisionPlan{Current: "rc", Number: 3, Earlier: []string{"ra", "rb"}}},
+		"the one that runs is the present one":        {kept("a", "b", "c"), "c", 1, "rc", false, RevisionPlan{Current: "rc", Number: 3, Earlier: []string{"rb"}, Delete: []string{"ra"}}},
+		"the one that runs is none of them":           {kept("a", "b", "c"), "c", 1, "rx", false, RevisionPlan{Current: "rc", Number: 3, Earlier: []string{"rb"}, Delete: []string{"ra"}}},
+		"two of one template: the later one counts":   {[]Revision{{"r1", "a", 3}, {"r2", "a", 1}}, "a", 10, "", false, RevisionPlan{Current: "r1", Number: 3, Earlier: []string{"r2"}}},
 	} {
-		if diff := cmp.Diff(test.want, PlanRevisions(test.kept, test.template, test.limit, test.runsEarlier)); diff != "" {
+		if diff := cmp.Diff(test.want, PlanRevisions(test.kept, test.template, test.limit, test.runs, test.runsEarlier)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", reason, diff)
 		}
 	}
@@ -53,7 +57,7 @@ func TestRevisionsSettle(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 7))
 		var kept []Revision
 		for range 30 {
-			template, limit, runs := fmt.Sprint(r.IntN(6)), int32(r.IntN(4)), r.IntN(2) == 0
+			template, limit, named, runs := fmt.Sprint(r.IntN(6)), int32(r.IntN(4)), fmt.Sprint("r", r.IntN(6)), r.IntN(2) == 0
 			if len(kept) > 0 && r.IntN(4) == 0 { // somebody deletes one
 				at := r.IntN(len(kept))
 				kept = slices.Delete(kept, at, at+1)
@@ -62,7 +66,10 @@ func TestRevisionsSettle(t *testing.T) {
 			for _, k := range kept {
 				highest = max(highest, k.Number)
 			}
-			p := PlanRevisions(kept, template, limit, runs)
+			p := PlanRevisions(kept, template, limit, named, runs)
+			if slices.Contains(p.Delete, named) {
+				t.Fatalf("seed %d: %s runs, and is deleted", seed, named)
+			}
 			kept = slices.DeleteFunc(kept, func(k Revision) bool { return slices.Contains(p.Delete, k.Name) })
 			if p.Current == "" {
 				p.Current = "r" + template
@@ -76,10 +83,10 @@ func TestRevisionsSettle(t *testing.T) {
 				}
 				numbers[k.Number] = true
 			}
-			if p.Number < highest || len(kept) > int(limit)+2 || !runs && len(kept) > max(int(limit), 1)+1 {
+			if p.Number < highest || len(kept) > int(limit)+3 || !runs && len(kept) > max(int(limit), 1)+2 {
 				t.Fatalf("seed %d: with a limit of %d, after number %d: %+v", seed, limit, highest, kept)
 			}
-			again := PlanRevisions(kept, template, limit, runs)
+			again := PlanRevisions(kept, template, limit, named, runs)
 			if again.Current != p.Current || again.Number != p.Number || runs && len(again.Delete) > 0 {
 				t.Fatalf("seed %d: then %+v, after %+v", seed, again, p)
 			}

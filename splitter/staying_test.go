@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/kcp-dev/logicalcluster/v3"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -13,8 +14,10 @@ import (
 	"k8s.io/utils/ptr"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
+	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/internal/kinds"
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
 )
 
@@ -44,15 +47,43 @@ func agentWith(settings string) *appsv1.DaemonSet {
 	return d
 }
 
+// own makes of a Placement one of a single object.
+func own(p *placementv1alpha1.Placement, resource, name string) *placementv1alpha1.Placement {
+	p.Spec.Object = &placementv1alpha1.PlacedObject{Resource: resource, Name: name}
+	if resource == "daemonsets" {
+		p.Spec.Object.Group = "apps"
+	}
+	p.Name = placementv1alpha1.NameFor(p.Spec.Namespace, p.Spec.Object)
+	p.UID = types.UID(p.Name)
+	return p
+}
+
+// allowOnly returns a policy of the workspace above.
+func allowOnly(clusters ...string) *placementv1alpha1.PlacementPolicy {
+	return &placementv1alpha1.PlacementPolicy{
+		ObjectMeta: metav1.ObjectMeta{Name: "bounds", UID: "bounds", Annotations: map[string]string{lcctx.Annotation: "root"}},
+		Spec:       placementv1alpha1.PlacementPolicySpec{Allow: &placementv1alpha1.ClusterSelection{Names: clusters}},
+	}
+}
+
 // TestBesideWhatStays: what is made after a move goes also where the data of a StatefulSet keeps that: what is for its pods, and what runs
-// beside them with all it needs.
+// beside them with all it needs. But not against its own Placement, nor into a cluster that the workspace may not use any more.
 func TestBesideWhatStays(t *testing.T) {
 	service, _ := pair("Service", "web")
+	dedicated := targetOf("east", mirrorEast)
+	dedicated.Spec.DedicatedTo = "root:other"
 	for name, tc := range map[string]struct {
 		without func(leaf *appsv1.StatefulSet) // makes it one that does not stay
+		more    ctrlclient.Object
 		want    bool
+		agent   bool // of the DaemonSet and what it needs
 	}{
-		"Data":      {want: true},
+		"Data":      {want: true, agent: true},
+		"Allowed":   {more: allowOnly("east"), want: true, agent: true},
+		"Withdrawn": {more: allowOnly("west")},
+		"Dedicated": {more: dedicated},
+		"Elsewhere": {more: own(placementOf("", "Placed", "mirror-west"), "daemonsets", "agent"), want: true},
+		"Nowhere":   {more: own(placementOf("", "Nowhere"), "daemonsets", "agent"), want: true},
 		"NoData":    {without: func(leaf *appsv1.StatefulSet) { leaf.Spec.VolumeClaimTemplates = nil }},
 		"Tombstone": {without: func(leaf *appsv1.StatefulSet) { leaf.DeletionTimestamp = ptr.To(metav1.Now()) }},
 	} {
@@ -62,7 +93,11 @@ func TestBesideWhatStays(t *testing.T) {
 				tc.without(leaf)
 			}
 			agent, policy := agentWith("settings"), policyOf("shop", "front")
-			m := newMirrored(t, root, leaf, service.DeepCopyObject().(ctrlclient.Object), agent, policy, spaceIn(mirrorEast), placementOf("", "Placed", "mirror-west"))
+			objects := []ctrlclient.Object{root, leaf, service.DeepCopyObject().(ctrlclient.Object), agent, policy, spaceIn(mirrorEast), placementOf("", "Placed", "mirror-west")}
+			if tc.more != nil {
+				objects = append(objects, tc.more)
+			}
+			m := newMirrored(t, objects...)
 			for kind, o := range map[string]ctrlclient.Object{"Service": service, "NetworkPolicy": policy, "DaemonSet": agent} {
 				m.look(t, key{kind, client.KeyOf(o)})
 				made := m.sources[kind].New()
@@ -70,13 +105,86 @@ func TestBesideWhatStays(t *testing.T) {
 				if err != nil && !apierrors.IsNotFound(err) {
 					t.Fatal(err)
 				}
-				if got := err == nil; got != tc.want {
-					t.Errorf("a %s is made in east: %v, want %v", kind, got, tc.want)
+				want := tc.want
+				if kind == "DaemonSet" {
+					want = tc.agent
+				}
+				if got := err == nil; got != want {
+					t.Errorf("a %s is made in east: %v, want %v", kind, got, want)
 				}
 			}
 			mirrors, err := m.referencing(t.Context(), m.sources["ConfigMap"], client.Key{Cluster: "shop", Namespace: "front", Name: "settings"})
-			if got := slices.Contains(mirrors, logicalcluster.Name(mirrorEast)); err != nil || got != tc.want {
-				t.Errorf("a ConfigMap of the DaemonSet goes to east: %v, %v; want %v", got, err, tc.want)
+			if got := slices.Contains(mirrors, logicalcluster.Name(mirrorEast)); err != nil || got != tc.agent {
+				t.Errorf("a ConfigMap of the DaemonSet goes to east: %v, %v; want %v", got, err, tc.agent)
+			}
+		})
+	}
+}
+
+// TestKeptBesideWhatStays: what is there already is kept up to date beside a StatefulSet that stays, wherever it may be made now.
+func TestKeptBesideWhatStays(t *testing.T) {
+	root, leaf := staying(t)
+	agent := agentWith("settings")
+	copied := daemonSetLeaf(t, agent, mirrorEast, appsv1.DaemonSetStatus{ObservedGeneration: 1})
+	agent.Generation, agent.Spec.MinReadySeconds = 2, 7
+	m := newMirrored(t, root, leaf, agent, copied, spaceIn(mirrorEast), allowOnly("west"), placementOf("", "Placed", "mirror-west"), own(placementOf("", "Placed", "mirror-west"), "daemonsets", "agent"))
+	m.look(t, key{"DaemonSet", client.KeyOf(agent)})
+	if err := m.objects.Get(t.Context(), ctrlclient.ObjectKeyFromObject(copied), copied); err != nil || copied.DeletionTimestamp != nil || copied.Spec.MinReadySeconds != 7 {
+		t.Errorf("the DaemonSet in east is %+v since %v, %v", copied.Spec, copied.DeletionTimestamp, err)
+	}
+}
+
+// TestMoveAwaitsOnlyWhereItGoes: a DaemonSet leaves a cluster although another, in which it is only beside what stays, is not heard of.
+func TestMoveAwaitsOnlyWhereItGoes(t *testing.T) {
+	root, leaf := staying(t)
+	agent := agentWith("settings")
+	agent.Spec.Template.Spec = corev1.PodSpec{}
+	serves := appsv1.DaemonSetStatus{ObservedGeneration: 1, DesiredNumberScheduled: 2, UpdatedNumberScheduled: 2, NumberReady: 2, NumberAvailable: 2}
+	const mirrorNorth = "mirrornorth00000"
+	east, left := targetOf("east", mirrorEast), daemonSetLeaf(t, agent, mirrorNorth, serves)
+	east.Status.Conditions = nil
+	m := newMirrored(t, root, leaf, agent, east, targetOf("west", mirrorWest, "daemonsets.apps"), left,
+		daemonSetLeaf(t, agent, mirrorWest, serves), daemonSetLeaf(t, agent, mirrorEast, serves), placementOf("", "Placed", mirrorWest))
+	s, k := m.sources["DaemonSet"], client.KeyOf(agent)
+	seen, _ := s.get(k)
+	if _, err := m.copies(t.Context(), s, seen, m.placement(s, k), s.leaves(k), nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.objects.Get(t.Context(), ctrlclient.ObjectKeyFromObject(left), left); err != nil || left.DeletionTimestamp == nil {
+		t.Errorf("north is not left for west: %v", err)
+	}
+}
+
+// TestAddressesBesideWhatStays: where a namespace has left, and a StatefulSet stays, a load balancer may lead to no pod. Its address is that of
+// the Service only if the Service is placed there.
+func TestAddressesBesideWhatStays(t *testing.T) {
+	service, _ := pair("Service", "web")
+	k, _ := kinds.ByKind("Service")
+	below, _, err := render(k, service, k.Content(service), spaceIn(mirrorEast).Name, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	below.SetUID("leaf-web")
+	below.GetAnnotations()[lcctx.Annotation] = mirrorEast
+	below.(*corev1.Service).Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.1"}}
+	for name, tc := range map[string]struct {
+		placed string
+		want   []corev1.LoadBalancerIngress
+	}{
+		"Left": {mirrorWest, nil},
+		"Own":  {mirrorEast, []corev1.LoadBalancerIngress{{IP: "192.0.2.1"}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root, leaf := staying(t)
+			told := service.DeepCopyObject().(*corev1.Service)
+			m := newMirrored(t, root, leaf, told, below.DeepCopyObject().(ctrlclient.Object), placementOf("", "Placed", mirrorWest),
+				own(placementOf("", "Placed", tc.placed), "services", "web"))
+			m.look(t, key{"Service", client.KeyOf(told)})
+			if err := m.objects.Get(t.Context(), ctrlclient.ObjectKeyFromObject(told), told); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tc.want, told.Status.LoadBalancer.Ingress); diff != "" {
+				t.Errorf("addresses (-want +got):\n%s", diff)
 			}
 		})
 	}
@@ -174,6 +282,42 @@ func TestStayingIsHeardOf(t *testing.T) {
 				if got := slices.Contains(asked, k); got != tc.want {
 					t.Errorf("%s is asked for: %v, want %v", kind, got, tc.want)
 				}
+			}
+		})
+	}
+}
+
+// TestWhatMayGoBesideIsHeardOf: what goes where something stays is asked for when more is carried there, or the cluster may be used again.
+func TestWhatMayGoBesideIsHeardOf(t *testing.T) {
+	root, leaf := staying(t)
+	m := newMirrored(t, root, leaf, agentWith("settings"), placementOf("", "Placed", "mirror-west"))
+	c := &unran{m.Controller}
+	target := func(change func(*workloadv1alpha1.SyncTarget)) func() {
+		changed := targetOf("east", mirrorEast)
+		change(changed)
+		return func() {
+			c.onSyncTarget(client.Event[*workloadv1alpha1.SyncTarget]{Old: targetOf("east", mirrorEast), New: changed})
+		}
+	}
+	policy := func(before, now *placementv1alpha1.PlacementPolicy) func() {
+		return func() { c.onPolicy(client.Event[*placementv1alpha1.PlacementPolicy]{Old: before, New: now}) }
+	}
+	for name, tc := range map[string]struct {
+		event func()
+		want  bool
+	}{
+		"Carries":   {target(func(t *workloadv1alpha1.SyncTarget) { t.Status.CarriedResources = []string{"daemonsets.apps"} }), true},
+		"Labelled":  {target(func(t *workloadv1alpha1.SyncTarget) { t.Labels = map[string]string{"region": "eu"} }), true},
+		"Dedicated": {target(func(t *workloadv1alpha1.SyncTarget) { t.Spec.DedicatedTo = "root:shop" }), true},
+		"Heartbeat": {target(func(*workloadv1alpha1.SyncTarget) {}), false},
+		"Policy":    {policy(allowOnly("west"), allowOnly("east")), true},
+		"NoPolicy":  {policy(allowOnly("west"), nil), true},
+		"Same":      {policy(allowOnly("west"), allowOnly("west")), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			agent := key{"DaemonSet", client.Key{Cluster: "shop", Namespace: "front", Name: "agent"}}
+			if got := slices.Contains(c.asks(t, tc.event), agent); got != tc.want {
+				t.Errorf("the DaemonSet is asked for: %v, want %v", got, tc.want)
 			}
 		})
 	}

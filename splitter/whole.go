@@ -17,9 +17,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
+	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
+	fleets "atoll.dev/atoll/internal/fleet"
 	"atoll.dev/atoll/internal/kinds"
 )
 
@@ -30,7 +32,7 @@ func (c *Controller) whole(ctx context.Context, s *source, k client.Key, root ct
 	var err error
 	switch s.Goes {
 	case kinds.WithPlacement:
-		mirrors = c.carrying(ctx, s, root, c.goesTo(s, k, p), leaves)
+		mirrors = c.carrying(ctx, s, root, c.goesTo(s, k, p, c.staying(k)), leaves)
 		var shares []share
 		if s.WhyWithheld(root) == "" {
 			for _, mirror := range placed(p) {
@@ -43,7 +45,7 @@ func (c *Controller) whole(ctx context.Context, s *source, k client.Key, root ct
 			defer c.askPlacement(key{s.GVK.Kind, k}) // told with what is written now, as far as that is seen by then
 		}
 	case kinds.WithNamespace:
-		mirrors = c.carrying(ctx, s, root, c.goesTo(s, k, p), leaves)
+		mirrors = c.carrying(ctx, s, root, c.goesTo(s, k, p, c.staying(k)), leaves)
 	default:
 		if mirrors, err = c.referencing(ctx, s, k); err != nil {
 			return 0, err
@@ -113,7 +115,10 @@ func (c *Controller) whole(ctx context.Context, s *source, k client.Key, root ct
 	}
 	c.tellRefusals(ctx, s, root, now)
 	if s.Summarise != nil {
-		wait, err := c.summariseWhole(ctx, s, root, now, mirrors)
+		// A load balancer beside what stays may lead to no pod: its address is told only by a Placement that names its cluster.
+		named := placed(p)
+		answering := slices.DeleteFunc(mirrors, func(mirror logicalcluster.Name) bool { return !slices.Contains(named, mirror) })
+		wait, err := c.summariseWhole(ctx, s, root, now, answering)
 		again, errs = sooner(again, wait), append(errs, err)
 	}
 	return again, errors.Join(errs...)
@@ -222,8 +227,9 @@ func placedAny(placements []*placementv1alpha1.Placement) (mirrors []logicalclus
 }
 
 // goesTo returns the mirrors where a root goes by its Placement, nil if there is none. What is for the workloads of its namespace, or runs
-// beside them, goes also where one of them stays, as long as it does.
-func (c *Controller) goesTo(s *source, root client.Key, p *placementv1alpha1.Placement) []logicalcluster.Name {
+// beside them, is kept also where one of those is staying. It is made there only if it has no Placement of its own, which says otherwise, and
+// if its workspace may still use the cluster.
+func (c *Controller) goesTo(s *source, root client.Key, p *placementv1alpha1.Placement, staying []logicalcluster.Name) []logicalcluster.Name {
 	mirrors := placed(p)
 	switch s.Goes {
 	case kinds.WithNamespace:
@@ -232,17 +238,49 @@ func (c *Controller) goesTo(s *source, root client.Key, p *placementv1alpha1.Pla
 	default:
 		return mirrors
 	}
-	for _, of := range c.sources {
-		if of.Stays == nil {
+	for _, mirror := range staying {
+		if slices.Contains(mirrors, mirror) {
 			continue
 		}
-		for _, leaf := range of.leavesOf(root.Cluster, root.Namespace) {
-			if mirror := client.KeyOf(leaf).Cluster; c.isMirror(mirror) && !slices.Contains(mirrors, mirror) && c.staysBehind(leaf) {
+		if leafIn(mirror, s.leaves(root)) != nil || (p == nil || p.Spec.Object == nil) && c.mayUse(root.Cluster, mirror) {
+			mirrors = append(mirrors, mirror)
+		}
+	}
+	return mirrors
+}
+
+// staying returns the mirrors where something of an object's namespace stays behind, sorted.
+func (c *Controller) staying(in client.Key) (mirrors []logicalcluster.Name) {
+	for _, s := range c.sources {
+		if s.Stays == nil {
+			continue
+		}
+		for _, leaf := range s.leavesOf(in.Cluster, in.Namespace) {
+			if mirror := client.KeyOf(leaf).Cluster; c.isMirror(mirror) && c.staysBehind(leaf) {
 				mirrors = append(mirrors, mirror)
 			}
 		}
 	}
-	return mirrors
+	slices.Sort(mirrors)
+	return slices.Compact(mirrors)
+}
+
+// mayUse says whether a workspace may use the cluster of a mirror; it may not while nobody knows.
+func (c *Controller) mayUse(workspace, mirror logicalcluster.Name) bool {
+	get := func(cluster logicalcluster.Name) (*corev1alpha1.LogicalCluster, bool) {
+		return c.informers.LogicalClusters.Get(client.Key{Cluster: cluster, Name: corev1alpha1.LogicalClusterName})
+	}
+	lc, ok := get(workspace)
+	if !ok {
+		return false
+	}
+	chain, complete := fleets.Lineage(lc, get)
+	targets, policies := make([][]*workloadv1alpha1.SyncTarget, len(chain)), make([][]*placementv1alpha1.PlacementPolicy, len(chain))
+	for i, cluster := range chain {
+		targets[i], policies[i] = c.informers.SyncTargets.List(cluster, ""), c.informers.PlacementPolicies.List(cluster, "")
+	}
+	usable, err := fleets.Usable(lc, targets, policies)
+	return complete && err == nil && slices.ContainsFunc(usable, func(t *workloadv1alpha1.SyncTarget) bool { return client.MirrorOf(t) == mirror })
 }
 
 // staysBehind says that a leaf, nil if there is none, runs on in a cluster that its Placement does not name.
@@ -266,6 +304,7 @@ func (c *Controller) referencing(ctx context.Context, s *source, k client.Key) (
 		users = append(users, more...)
 	}
 	var mirrors []logicalcluster.Name
+	staying := c.staying(k)
 	for _, user := range users {
 		uk := client.KeyOf(user)
 		switch _, claims := rootOf(user); {
@@ -274,7 +313,7 @@ func (c *Controller) referencing(ctx context.Context, s *source, k client.Key) (
 			mirrors = append(mirrors, uk.Cluster)
 		case uk.Cluster == k.Cluster && uk.Namespace == k.Namespace:
 			of := c.sourceOf(user)
-			mirrors = append(mirrors, c.goesTo(of, uk, c.placement(of, uk))...)
+			mirrors = append(mirrors, c.goesTo(of, uk, c.placement(of, uk), staying)...)
 		}
 	}
 	slices.Sort(mirrors)
@@ -374,7 +413,7 @@ func (c *Controller) withPullSecrets(ctx context.Context, root ctrlclient.Object
 // ensureCompanions writes what a root and its pods need into a mirror, before its leaf.
 func (c *Controller) ensureCompanions(ctx context.Context, root ctrlclient.Object, mirror logicalcluster.Name) error {
 	rk := client.KeyOf(root)
-	refs := needsOf(root)
+	refs, staying := needsOf(root), c.staying(rk)
 	for _, r := range slices.Clone(refs) {
 		if r.Kind == "ServiceAccount" && r.Name != defaultAccount {
 			secrets, err := c.pullSecrets(ctx, client.Key{Cluster: rk.Cluster, Namespace: rk.Namespace, Name: r.Name})
@@ -392,7 +431,7 @@ func (c *Controller) ensureCompanions(ctx context.Context, root ctrlclient.Objec
 		var have ctrlclient.Object
 		if s.Goes != kinds.WhereReferenced { // which has a Placement of its own, perhaps
 			var ok bool
-			if have, ok = s.get(k); !ok || have.GetDeletionTimestamp() != nil || !slices.Contains(c.goesTo(s, k, c.placement(s, k)), mirror) {
+			if have, ok = s.get(k); !ok || have.GetDeletionTimestamp() != nil || !slices.Contains(c.goesTo(s, k, c.placement(s, k), staying), mirror) {
 				continue
 			}
 		}
@@ -447,10 +486,11 @@ func (c *Controller) needed(ctx context.Context, s *source, k client.Key, p *pla
 	if err != nil {
 		return true, fmt.Errorf("list what may refer to %s %s: %w", s.GVK.Kind, k, err)
 	}
+	staying := c.staying(k)
 	return slices.ContainsFunc(roots, func(o ctrlclient.Object) bool {
 		at, of := client.Key{Cluster: k.Cluster, Namespace: k.Namespace, Name: o.GetName()}, c.sourceOf(o)
 		return o.GetDeletionTimestamp() == nil && slices.Contains(needsOf(o), wanted) &&
-			slices.Contains(c.goesTo(of, at, c.placement(of, at)), lk.Cluster)
+			slices.Contains(c.goesTo(of, at, c.placement(of, at), staying), lk.Cluster)
 	}), nil
 }
 
@@ -485,13 +525,13 @@ func (c *Controller) read(ctx context.Context, cluster logicalcluster.Name, name
 	return objects, nil
 }
 
-func (c *Controller) summariseWhole(ctx context.Context, s *source, root ctrlclient.Object, leaves []ctrlclient.Object, assigned []logicalcluster.Name) (wait time.Duration, err error) {
+func (c *Controller) summariseWhole(ctx context.Context, s *source, root ctrlclient.Object, leaves []ctrlclient.Object, answering []logicalcluster.Name) (wait time.Duration, err error) {
 	view := kinds.View{Now: c.clock.Now()}
 	for _, leaf := range leaves {
 		mirror := client.KeyOf(leaf).Cluster
 		t := c.target(mirror)
 		view.Leaves = append(view.Leaves, kinds.Leaf{
-			Cluster: nameOf(t, mirror), Assigned: slices.Contains(assigned, mirror), Lost: lost(t), Settled: applied(leaf), Object: leaf,
+			Cluster: nameOf(t, mirror), Assigned: slices.Contains(answering, mirror), Lost: lost(t), Settled: applied(leaf), Object: leaf,
 		})
 	}
 	if len(view.Leaves) == 0 {

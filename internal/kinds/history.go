@@ -25,6 +25,8 @@ type History struct {
 	Limit int32
 	// HashLabel is the label of a revision with the hash that its name ends in.
 	HashLabel string
+	// Runs is the name of the revision that the status says runs still; empty if it says none. It is kept beyond the limit.
+	Runs string
 	// Collisions is where the status of the workload counts the names that were somebody else's; what it points to is nil for none.
 	Collisions **int32
 }
@@ -34,17 +36,17 @@ const DigestAnnotation = "workload.atoll.dev/digest"
 
 func deploymentHistory(root ctrlclient.Object) History {
 	d := root.(*appsv1.Deployment)
-	return History{ptr.Deref(d.Spec.RevisionHistoryLimit, 10), appsv1.DefaultDeploymentUniqueLabelKey, &d.Status.CollisionCount}
+	return History{ptr.Deref(d.Spec.RevisionHistoryLimit, 10), appsv1.DefaultDeploymentUniqueLabelKey, "", &d.Status.CollisionCount}
 }
 
 func daemonSetHistory(root ctrlclient.Object) History {
 	d := root.(*appsv1.DaemonSet)
-	return History{ptr.Deref(d.Spec.RevisionHistoryLimit, 10), appsv1.DefaultDaemonSetUniqueLabelKey, &d.Status.CollisionCount}
+	return History{ptr.Deref(d.Spec.RevisionHistoryLimit, 10), appsv1.DefaultDaemonSetUniqueLabelKey, "", &d.Status.CollisionCount}
 }
 
 func statefulSetHistory(root ctrlclient.Object) History {
 	s := root.(*appsv1.StatefulSet)
-	return History{ptr.Deref(s.Spec.RevisionHistoryLimit, 10), appsv1.StatefulSetRevisionLabel, &s.Status.CollisionCount}
+	return History{ptr.Deref(s.Spec.RevisionHistoryLimit, 10), appsv1.StatefulSetRevisionLabel, s.Status.CurrentRevision, &s.Status.CollisionCount}
 }
 
 // TemplateDigest tells templates apart. It is never stored, since another version may have other defaults: both sides of a

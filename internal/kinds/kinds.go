@@ -95,8 +95,8 @@ type Kind struct {
 	// History says how the revisions of an object's template are kept; nil for kinds of which none are.
 	History func(obj ctrlclient.Object) History
 	// NameRevision writes into root's status, in place and after Summarise, which revision of those that its workspace keeps its template
-	// is; before is the root as it was. Nil for kinds whose status names none.
-	NameRevision func(before, root ctrlclient.Object, view View, revision string)
+	// is, empty while that is not known; before is the root as it was, kept are the names of all. Nil for kinds whose status names none.
+	NameRevision func(before, root ctrlclient.Object, view View, revision string, kept []string)
 	// Summarise writes what the leaves say into root's status, in place. Nil for kinds without status.
 	Summarise func(root ctrlclient.Object, view View)
 }

@@ -129,10 +129,14 @@ func summariseStatefulSet(obj ctrlclient.Object, view View) {
 }
 
 // nameStatefulSetRevision: the names that a cluster gave its revisions are of none that are in the workspace. An update begins with the template, and
-// has ended when the cluster says so of that.
-func nameStatefulSetRevision(before, obj ctrlclient.Object, view View, revision string) {
-	s, current := &obj.(*appsv1.StatefulSet).Status, before.(*appsv1.StatefulSet).Status.CurrentRevision
-	if ended := s.CurrentRevision == s.UpdateRevision && view.observed(); ended || current == "" {
+// has ended when the cluster says so of that. While there is no revision of the template the names stay.
+func nameStatefulSetRevision(before, obj ctrlclient.Object, view View, revision string, kept []string) {
+	s, was := &obj.(*appsv1.StatefulSet).Status, before.(*appsv1.StatefulSet).Status
+	current := was.CurrentRevision
+	switch ended := s.CurrentRevision == s.UpdateRevision && view.observed(); {
+	case revision == "":
+		revision = was.UpdateRevision
+	case ended, current == "", len(kept) > 0 && !slices.Contains(kept, current): // none are shown while the first is new
 		current = revision
 	}
 	s.CurrentRevision, s.UpdateRevision = current, revision

@@ -1,6 +1,7 @@
 package kinds
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -179,5 +180,37 @@ func TestSummariseStatefulSet(t *testing.T) {
 				t.Errorf("%s: the same leaves give another status an hour later: -before, +after:\n%s", tc.reason, diff)
 			}
 		})
+	}
+}
+
+// TestNameStatefulSetRevision: the names are of revisions that the workspace keeps, whatever the cluster calls its own.
+func TestNameStatefulSetRevision(t *testing.T) {
+	for reason, tc := range map[string]struct {
+		was, below string // current and update
+		kept       string
+		revision   string
+		want       string
+	}{
+		"the first":                        {"", "f1 f1", "", "r1", "r1 r1"},
+		"an update begins":                 {"r1 r1", "f1 f2", "r1 r2", "r2", "r1 r2"},
+		"it ends":                          {"r1 r2", "f2 f2", "r1 r2", "r2", "r2 r2"},
+		"the new one is not seen yet":      {"r1 r2", "f1 f2", "r1 r2", "", "r1 r2"},
+		"none is made, by a quota":         {"r1 r1", "f1 f2", "r1 r2", "", "r1 r1"},
+		"the one before is none that is":   {"f1 r2", "f1 f2", "r1 r2", "r2", "r2 r2"},
+		"the one before has been deleted":  {"r0 r1", "f1 f2", "r1 r2", "r2", "r2 r2"},
+		"the first is not seen yet":        {"r1 r1", "f1 f2", "", "r2", "r1 r2"},
+		"nothing is kept and nothing told": {"", "f1 f1", "", "", ""},
+	} {
+		names := func(current string) *appsv1.StatefulSet {
+			s := &appsv1.StatefulSet{}
+			s.Status.CurrentRevision, s.Status.UpdateRevision, _ = strings.Cut(current, " ")
+			return s
+		}
+		root := names(tc.below)
+		view := View{Leaves: []Leaf{{Assigned: true, Current: true, Settled: true, Object: root}}}
+		nameStatefulSetRevision(names(tc.was), root, view, tc.revision, strings.Fields(tc.kept))
+		if got := strings.TrimSpace(root.Status.CurrentRevision + " " + root.Status.UpdateRevision); got != tc.want {
+			t.Errorf("%s: %q, want %q", reason, got, tc.want)
+		}
 	}
 }

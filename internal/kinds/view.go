@@ -36,7 +36,8 @@ type Reason struct {
 type Leaf struct {
 	// Cluster is the name of the SyncTarget.
 	Cluster string
-	// Assigned says that the Placement names the cluster; otherwise it is being left.
+	// Assigned says that the Placement names the cluster, or that a DaemonSet belongs there beside a workload that stays. Otherwise it is
+	// being left.
 	Assigned bool
 	// Lost says that the cluster is not heard of: what it last reported may not be so any more.
 	Lost bool
