@@ -106,6 +106,9 @@ func targetOf(name, mirror string, carries ...string) *workloadv1alpha1.SyncTarg
 	return t
 }
 
+// byName is for the fake, which knows no field by itself.
+func byName(o ctrlclient.Object) []string { return []string{o.GetName()} }
+
 // newMirrored starts a Controller whose informers show objects, and SyncTarget east, unless it is among them, with its mirror.
 func newMirrored(t *testing.T, objects ...ctrlclient.Object) *mirrored {
 	t.Helper()
@@ -122,7 +125,8 @@ func newMirrored(t *testing.T, objects ...ctrlclient.Object) *mirrored {
 	objects = append(objects, lc)
 	m := &mirrored{clock: testclock.NewFakeClock(time.Unix(0, 0))}
 	m.objects = fake.NewClientBuilder().WithScheme(client.Scheme).WithObjects(objects...).
-		WithStatusSubresource(east, &placementv1alpha1.Placement{}, &appsv1.Deployment{}, &appsv1.DaemonSet{}, &appsv1.StatefulSet{}, &batchv1.Job{}, &appsv1.ReplicaSet{}, &corev1.Service{}, &networkingv1.Ingress{}).Build()
+		WithStatusSubresource(east, &placementv1alpha1.Placement{}, &appsv1.Deployment{}, &appsv1.DaemonSet{}, &appsv1.StatefulSet{}, &batchv1.Job{}, &appsv1.ReplicaSet{}, &corev1.Service{}, &networkingv1.Ingress{}).
+		WithIndex(&appsv1.StatefulSet{}, metav1.ObjectNameField, byName).WithIndex(&batchv1.Job{}, metav1.ObjectNameField, byName).Build()
 	clients, err := client.New(&rest.Config{Host: "http://hub", Transport: m})
 	if err != nil {
 		t.Fatal(err)
