@@ -10,14 +10,16 @@ import (
 )
 
 // Level says what the controllers of this version keep. Were one of an earlier version to lead again, after an update or in turn, it
-// would take away what it knows no reason for; so etcd holds the highest level of all that have led, and nobody below it leads.
+// would take away what it knows no reason for, or keep for ever what it does not know to let go; so etcd holds the highest level of all that
+// have led, and nobody below it leads.
 //
 //	0  versions that know of no level
 //	1  what DaemonSets refer to, and namespaces of mirrors that hold nothing else
 //	2  what StatefulSets, Jobs and Ingresses refer to, and NetworkPolicies and LimitRanges, in the same way
+//	3  tombstones of Jobs, which the splitter lets go
 //
 // A version that stores what an earlier one would harm has a level more.
-const Level = 2
+const Level = 3
 
 // ErrLaterLevel is the error of a server whose version is earlier than that of one which has led.
 var ErrLaterLevel = errors.New("a later version of Atoll has led on this etcd")

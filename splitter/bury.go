@@ -91,6 +91,11 @@ func (c *Controller) leavesIn(mirror logicalcluster.Name) (n int) {
 
 // tombstone deletes a leaf, unless its mirror is frozen. The syncer's finalizer keeps it until it is gone downstream.
 func (c *Controller) tombstone(ctx context.Context, s *source, leaf ctrlclient.Object) error {
+	return c.tombstoneIf(ctx, s, leaf, ctrlclient.Preconditions{UID: ptr.To(leaf.GetUID())})
+}
+
+// tombstoneIf is tombstone, of a leaf that meets preconditions.
+func (c *Controller) tombstoneIf(ctx context.Context, s *source, leaf ctrlclient.Object, is ctrlclient.Preconditions) error {
 	lk := client.KeyOf(leaf)
 	if frozen, _ := c.brake.Frozen(string(lk.Cluster)); frozen {
 		klog.FromContext(ctx).V(2).Info("Leaf is kept, its mirror is frozen", "kind", s.GVK.Kind, "leaf", lk.String())
@@ -99,7 +104,7 @@ func (c *Controller) tombstone(ctx context.Context, s *source, leaf ctrlclient.O
 	target := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: lk.Namespace, Name: lk.Name}}
 	target.SetGroupVersionKind(s.GVK)
 	err := c.clients.Objects.Delete(client.In(ctx, lk.Cluster), target,
-		ctrlclient.Preconditions{UID: ptr.To(leaf.GetUID())}, ctrlclient.PropagationPolicy(metav1.DeletePropagationBackground))
+		is, ctrlclient.PropagationPolicy(metav1.DeletePropagationBackground))
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("delete leaf %s %s: %w", s.GVK.Kind, lk, err)
 	}

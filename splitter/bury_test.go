@@ -107,6 +107,9 @@ func targetOf(name, mirror string, carries ...string) *workloadv1alpha1.SyncTarg
 	return t
 }
 
+// byName is for the fake, which knows no field by itself.
+func byName(o ctrlclient.Object) []string { return []string{o.GetName()} }
+
 // newMirrored starts a Controller whose informers show objects, and SyncTarget east, unless it is among them, with its mirror.
 func newMirrored(t *testing.T, objects ...ctrlclient.Object) *mirrored {
 	t.Helper()
@@ -134,7 +137,8 @@ func newMirrored(t *testing.T, objects ...ctrlclient.Object) *mirrored {
 				all.Items = append(all.Items, *shop, *root)
 			}
 			return err
-		}}).Build()
+		}}).
+		WithIndex(&appsv1.StatefulSet{}, metav1.ObjectNameField, byName).WithIndex(&batchv1.Job{}, metav1.ObjectNameField, byName).Build()
 	clients, err := client.New(&rest.Config{Host: "http://hub", Transport: m})
 	if err != nil {
 		t.Fatal(err)

@@ -252,10 +252,7 @@ func (c *Controller) carryOutCopy(ctx context.Context, s *source, root ctrlclien
 	case st.held:
 		return true, nil
 	case step.Delete:
-		if err := c.remember(ctx, s, st.leaf); err != nil {
-			return false, err
-		}
-		return true, c.tombstone(ctx, s, st.leaf)
+		return true, c.leave(ctx, s, st.leaf)
 	case !step.Write:
 		return true, nil
 	case st.leaf == nil || !equality.Semantic.DeepEqual(podsOf(st.leaf), s.Template(s.Content(root))):

@@ -20,7 +20,10 @@ import (
 	"k8s.io/utils/ptr"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
+	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
 	"atoll.dev/atoll/internal/kinds"
@@ -160,6 +163,7 @@ func TestBegunWhileNobodyLooks(t *testing.T) {
 	for name, tc := range map[string]struct {
 		begun bool
 		root  func(*batchv1.Job) ctrlclient.Object // as the next splitter finds it
+		ends  bool                                 // its workspace is being deleted, and its Placement is gone
 		want  string                               // the root's conditions
 		made  bool
 	}{
@@ -169,7 +173,8 @@ func TestBegunWhileNobodyLooks(t *testing.T) {
 			root.UID = "another"
 			return root
 		}, made: true},
-		"Deleted": {begun: true, root: func(*batchv1.Job) ctrlclient.Object { return nil }},
+		"Deleted":       {begun: true, root: func(*batchv1.Job) ctrlclient.Object { return nil }},
+		"WorkspaceEnds": {begun: true, ends: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			root := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: "front", Name: "once", UID: "root", Generation: 1, Annotations: map[string]string{lcctx.Annotation: "shop"}}}
@@ -204,7 +209,14 @@ func TestBegunWhileNobodyLooks(t *testing.T) {
 				objects = append(objects, now)
 			}
 
+			if tc.ends {
+				objects = slices.DeleteFunc(objects, func(o ctrlclient.Object) bool { _, ok := o.(*placementv1alpha1.Placement); return ok })
+			}
+
 			m = newMirrored(t, objects...)
+			if tc.ends {
+				m.endWorkspaces(t)
+			}
 			in := types.NamespacedName{Namespace: kinds.DownstreamNamespace("shop", "front", false), Name: "once"}
 			m.lookUntil(t, once, "the tombstone is gone", func() bool { return m.gone(t, tombstone) })
 			m.lookUntil(t, once, fmt.Sprintf("it is begun in west: %v", tc.made), func() bool {
@@ -228,6 +240,63 @@ func TestBegunWhileNobodyLooks(t *testing.T) {
 				t.Errorf("conditions: -want, +got:\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestBegunAsItLeaves: a Job that begins in east after its leaf was read, and before that is a tombstone, stays there.
+func TestBegunAsItLeaves(t *testing.T) {
+	root := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: "front", Name: "once", UID: "root", Generation: 1, Annotations: map[string]string{lcctx.Annotation: "shop"}}}
+	k, _ := kinds.ByKind("Job")
+	leaf, hash, err := render(k, root, k.Content(root), spaceIn(mirrorEast).Name, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf.SetUID("leaf")
+	leaf.GetAnnotations()[lcctx.Annotation] = mirrorEast
+	m := newMirrored(t, targetOf("west", mirrorWest, "jobs.batch"), placementOf("", "Placed", mirrorWest), spaceIn(mirrorEast), root.DeepCopy(), leaf)
+	begins := func() error {
+		now := &batchv1.Job{}
+		if err := m.objects.Get(t.Context(), ctrlclient.ObjectKeyFromObject(leaf), now); err != nil {
+			return err
+		}
+		now.Annotations[workloadv1alpha1.AppliedAnnotation] = hash
+		return m.objects.Update(t.Context(), now)
+	}
+	began := false
+	m.clients = &client.Clients{Objects: interceptor.NewClient(m.objects, interceptor.Funcs{
+		Delete: func(ctx context.Context, below ctrlclient.WithWatch, obj ctrlclient.Object, opts ...ctrlclient.DeleteOption) error {
+			if !began {
+				began = true
+				if err := begins(); err != nil {
+					return err
+				}
+			}
+			return below.Delete(ctx, obj, opts...)
+		},
+	})}
+	once := key{"Job", client.KeyOf(root)}
+	m.lookUntil(t, once, "it is told to stay", func() bool {
+		told := &batchv1.Job{}
+		if err := m.objects.Get(t.Context(), ctrlclient.ObjectKeyFromObject(root), told); err != nil {
+			t.Fatal(err)
+		}
+		return slices.ContainsFunc(told.Status.Conditions, func(c batchv1.JobCondition) bool { return c.Reason == "Begun" })
+	})
+	if err := m.objects.Get(t.Context(), ctrlclient.ObjectKeyFromObject(leaf), leaf); err != nil || leaf.GetDeletionTimestamp() != nil || !began {
+		t.Errorf("the leaf in east: %+v, %v; want one that is no tombstone", leaf, err)
+	}
+}
+
+// endWorkspaces has the one logical cluster, which the fake takes for all of them, be deleted.
+func (m *mirrored) endWorkspaces(t *testing.T) {
+	t.Helper()
+	lc := &corev1alpha1.LogicalCluster{}
+	if err := m.objects.Get(t.Context(), types.NamespacedName{Name: corev1alpha1.LogicalClusterName}, lc); err != nil {
+		t.Fatal(err)
+	}
+	lc.Status.Phase = corev1alpha1.LogicalClusterPhaseTerminating
+	if err := m.objects.Update(t.Context(), lc); err != nil {
+		t.Fatal(err)
 	}
 }
 

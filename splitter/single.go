@@ -11,6 +11,7 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -249,15 +250,17 @@ func startsOrStops(plan SinglePlan, sites []*copySite) bool {
 }
 
 // leavesNow reads the leaves of a root wherever they are, as of now: whoever is in their way may be in any cluster, also one that the Placement
-// named only for a moment. The server has them filed by their workspace, and looks at no others. It says no if the Placement is not what the informer shows, or if
-// a leaf is of a later generation than the root that it shows.
+// named only for a moment. The server has them filed by their workspace, and looks at no others; it refuses if one of that name cannot be read,
+// wherever that is. leavesNow says no if the Placement is not what the informer shows, or if a leaf is of a later generation than the root that
+// it shows.
 func (c *Controller) leavesNow(ctx context.Context, s *source, root ctrlclient.Object, p *placementv1alpha1.Placement) (leaves []ctrlclient.Object, settled bool, err error) {
 	rk := client.KeyOf(root)
 	if settled, err = c.isDecision(ctx, s, rk, p); err != nil || !settled {
 		return nil, false, err
 	}
 	list := s.NewList()
-	if err := c.clients.Objects.List(client.Everywhere(ctx), list, ctrlclient.MatchingLabels{workloadv1alpha1.WorkspaceLabel: string(rk.Cluster)}); err != nil {
+	if err := c.clients.Objects.List(client.Everywhere(ctx), list,
+		ctrlclient.MatchingLabels{workloadv1alpha1.WorkspaceLabel: string(rk.Cluster)}, ctrlclient.MatchingFields{metav1.ObjectNameField: rk.Name}); err != nil {
 		return nil, false, fmt.Errorf("list the leaves of %s %s: %w", s.GVK.Kind, rk, err)
 	}
 	err = meta.EachListItem(list, func(o runtime.Object) error {

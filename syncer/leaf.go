@@ -342,7 +342,7 @@ func (s *Syncer) bury(ctx context.Context, k key, leaf *unstructured.Unstructure
 	target := s.physical.dynamic.Resource(k.resource).Namespace(k.namespace)
 	live, err := target.Get(ctx, k.name, metav1.GetOptions{})
 	if err != nil && !gone(err) {
-		return outcome{}, fmt.Errorf("read %s: %w", k, err)
+		return outcome{unknown: true}, fmt.Errorf("read %s: %w", k, err)
 	}
 	if err != nil {
 		live = nil
@@ -351,10 +351,15 @@ func (s *Syncer) bury(ctx context.Context, k key, leaf *unstructured.Unstructure
 	// Its event brings us back when it is gone; the time is for an event that was missed.
 	pending := outcome{down: live, again: silence}
 	done := toBury(leaf, live, types.UID(s.config.UID)) == leaveIt
+	if !done {
+		if told, err := s.ensureTold(ctx, k, leaf, live); !told {
+			return outcome{down: live, undecided: true}, err
+		}
+	}
 	if live == nil && runsOnce(k) {
 		switch left, err := s.podsLeft(ctx, k); {
 		case err != nil:
-			return outcome{}, fmt.Errorf("look for pods that %s left: %w", k, err)
+			return outcome{unknown: true}, fmt.Errorf("look for pods that %s left: %w", k, err)
 		case left:
 			return outcome{unknown: true, undecided: true, again: time.Second}, nil
 		case s.showsPodsOf(k):
@@ -485,6 +490,22 @@ func (s *Syncer) ensureFinalizer(ctx context.Context, k key, leaf *unstructured.
 	_, err := s.patchMeta(ctx, k, leaf, map[string]any{"finalizers": append(leaf.GetFinalizers(), workloadv1alpha1.SyncerFinalizer)})
 	if err != nil {
 		return false, &mirrorError{fmt.Errorf("add a finalizer to %s: %w", k, err)}
+	}
+	return false, errLeafChanged
+}
+
+// ensureTold says whether the tombstone of what is done once says that it was applied: when it is gone here, nothing else tells that it may have
+// begun. If not, the tombstone says so now, and its event brings us back. It is the annotation alone: a status that the hub does not take
+// would keep the tombstone for ever.
+func (s *Syncer) ensureTold(ctx context.Context, k key, leaf, live *unstructured.Unstructured) (bool, error) {
+	kind, _ := kinds.ByResource(k.resource.GroupResource())
+	applied := live.GetAnnotations()[workloadv1alpha1.RenderedAnnotation]
+	if kind.Begun == nil || applied == "" || leaf.GetAnnotations()[workloadv1alpha1.AppliedAnnotation] != "" {
+		return true, nil
+	}
+	_, err := s.patchMeta(ctx, k, leaf, map[string]any{"annotations": map[string]string{workloadv1alpha1.AppliedAnnotation: applied}})
+	if err != nil {
+		return false, &mirrorError{fmt.Errorf("say of tombstone %s that it was applied: %w", k, err)}
 	}
 	return false, errLeafChanged
 }

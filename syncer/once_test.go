@@ -1,8 +1,13 @@
 package syncer
 
 import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -48,6 +53,119 @@ func TestIsGone(t *testing.T) {
 		if got, err := isGone(tc.k, unstructuredJob(t, &tc.leaf), down); err != nil || got != tc.want {
 			t.Errorf("%s: gone: %v %v, want %v", reason, got, err, tc.want)
 		}
+	}
+}
+
+// buriedJob returns the tombstone of a Job, which says what was applied of it, and what is below.
+func buriedJob(t *testing.T, applied string) (k key, leaf, down *unstructured.Unstructured) {
+	k = key{batchv1.SchemeGroupVersion.WithResource("jobs"), "shop-1", "once"}
+	down = unstructuredJob(t, &batchv1.Job{
+		ObjectMeta: metav1.ObjectMeta{Namespace: k.namespace, Name: k.name, UID: "below",
+			Labels:      map[string]string{workloadv1alpha1.SyncTargetLabel: "east-uid", workloadv1alpha1.RootUIDLabel: "root"},
+			Annotations: map[string]string{workloadv1alpha1.RenderedAnnotation: "1"}},
+		Status: batchv1.JobStatus{Active: 1},
+	})
+	leaf = down.DeepCopy()
+	delete(leaf.Object, "status")
+	leaf.SetUID("leaf")
+	leaf.SetResourceVersion("3")
+	leaf.SetFinalizers([]string{workloadv1alpha1.SyncerFinalizer, workloadv1alpha1.SplitterFinalizer})
+	leaf.SetDeletionTimestamp(ptr.To(metav1.Now()))
+	if applied != "" {
+		leaf.SetAnnotations(map[string]string{workloadv1alpha1.RenderedAnnotation: "1", workloadv1alpha1.AppliedAnnotation: applied})
+	}
+	return k, leaf, down
+}
+
+// TestTombstoneOfAJobTellsFirst: a tombstone that does not say that its Job was applied deletes nothing before it says so: when the Job is gone
+// below, nothing else tells that it may have begun. The hub taking no status of it is no hindrance.
+func TestTombstoneOfAJobTellsFirst(t *testing.T) {
+	now := metav1.Now()
+	says := `mirror PATCH {"metadata":{"annotations":{"` + workloadv1alpha1.AppliedAnnotation + `":"1"},"resourceVersion":"3"}}`
+	for name, tc := range map[string]struct {
+		applied string
+		going   bool // somebody deletes the Job below
+		away    bool // the hub takes no write
+		want    []string
+	}{
+		"Told":          {applied: "1", want: []string{"physical DELETE"}},
+		"NotTold":       {want: []string{says}},
+		"NotTold,Going": {going: true, want: []string{says}},
+		"NotTold,Away":  {away: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			k, leaf, down := buriedJob(t, tc.applied)
+			if tc.going {
+				down.SetDeletionTimestamp(&now)
+			}
+			var writes []string
+			s := newIdle(t, func(w http.ResponseWriter, req *http.Request) {
+				switch {
+				case req.Method == http.MethodGet:
+					answer(t, w, http.StatusOK, map[string]any{"apiVersion": "batch/v1", "kind": "JobList", "metadata": map[string]any{}, "items": []any{leaf.Object}})
+				case tc.away || strings.HasSuffix(req.URL.Path, "/status"):
+					http.Error(w, "not now", http.StatusServiceUnavailable)
+				default:
+					body, err := io.ReadAll(req.Body)
+					if err != nil {
+						t.Error(err)
+					}
+					writes = append(writes, "mirror "+req.Method+" "+string(body))
+					answer(t, w, http.StatusOK, leaf.Object)
+				}
+			}, func(w http.ResponseWriter, req *http.Request) {
+				if req.Method != http.MethodGet {
+					writes = append(writes, "physical "+req.Method)
+				}
+				answer(t, w, http.StatusOK, down.Object)
+			})
+			if err := s.mirror.informers[k.resource].Add(leaf); err != nil {
+				t.Fatal(err)
+			}
+			s.gate.open(s.gate.begin(), fine)
+			_, err := s.reconcile(t.Context(), k)
+			if diff := cmp.Diff(tc.want, writes); diff != "" {
+				t.Errorf("writes: -want, +got:\n%s", diff)
+			}
+			if wrong := tc.away || tc.applied != ""; (err != nil) != wrong { // as told, its status is not taken
+				t.Errorf("error %v, want one: %v", err, wrong)
+			}
+		})
+	}
+}
+
+// TestTombstoneKeepsWhatItSays: a physical cluster that does not let us look is no proof that nothing was applied there.
+func TestTombstoneKeepsWhatItSays(t *testing.T) {
+	for name, refused := range map[string]string{"Job": "/jobs/", "Pods": "/pods"} {
+		t.Run(name, func(t *testing.T) {
+			k, leaf, _ := buriedJob(t, "1")
+			var told []unstructured.Unstructured
+			s := newIdle(t, func(w http.ResponseWriter, req *http.Request) {
+				var o unstructured.Unstructured
+				if err := json.NewDecoder(req.Body).Decode(&o.Object); err != nil {
+					t.Errorf("%s %s: %v", req.Method, req.URL.Path, err)
+				}
+				told = append(told, o)
+				answer(t, w, http.StatusOK, o.Object)
+			}, func(w http.ResponseWriter, req *http.Request) {
+				if strings.Contains(req.URL.Path, refused) {
+					answer(t, w, http.StatusForbidden, metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"},
+						Status: metav1.StatusFailure, Reason: metav1.StatusReasonForbidden, Code: http.StatusForbidden})
+					return
+				}
+				notFound(t, w)
+			})
+			if err := s.mirror.informers[k.resource].Add(leaf); err != nil {
+				t.Fatal(err)
+			}
+			s.gate.open(s.gate.begin(), fine)
+			if _, err := s.reconcile(t.Context(), k); err != nil {
+				t.Fatal(err)
+			}
+			if len(told) != 1 || told[0].GetAnnotations()[workloadv1alpha1.AppliedAnnotation] != "1" || told[0].GetAnnotations()[workloadv1alpha1.RefusedAnnotation] == "" {
+				t.Errorf("told %v, want once that it is refused, and still that it was applied", told)
+			}
+		})
 	}
 }
 

@@ -125,6 +125,14 @@ func (k key) String() string {
 	return k.resource.Resource + " " + k.namespace + "/" + k.name
 }
 
+// Tenant is the downstream namespace, so that one with many objects holds up no other's.
+func (k key) Tenant() string {
+	if k.namespace == "" {
+		return k.name // of namespaces, which alone are in none
+	}
+	return k.namespace
+}
+
 func (k key) cacheKey() string {
 	if k.namespace == "" {
 		return k.name

@@ -101,16 +101,16 @@ func (b *Backend) open(
 		GroupResource: config.GroupResource, Prefix: resourcePrefix, Namespaced: namespaced, New: newFunc, NewList: newListFunc,
 		Custom: custom, codec: codec, transformer: transformer, kv: b.client,
 	}
+	filedBy := ""
+	if b.filedBy != nil {
+		filedBy = b.filedBy(config.GroupResource)
+	}
 	var layer storage.Interface = &strictOrLenient{raw, lenient}
 	destroy := closeStores
 	if cached {
 		window := config.EventsHistoryWindow
 		if window == 0 {
 			window = storagebackend.DefaultEventsHistoryWindow
-		}
-		filedBy := ""
-		if b.filedBy != nil {
-			filedBy = b.filedBy(config.GroupResource)
 		}
 		feed := newFeed(lenient, config.GroupResource, newFunc, b.clock, window, &b.alike)
 		c, err := cacher.NewCacherFromConfig(cacher.Config{
@@ -151,7 +151,9 @@ func (b *Backend) open(
 			closeStores()
 		}
 	}
-	layer = &noPlaceholders{Interface: layer, resource: config.GroupResource, met: placeholders, filterWatches: !cached}
+	layer = &noPlaceholders{
+		Interface: layer, resource: config.GroupResource, met: placeholders, filedBy: filedBy, filterWatches: !cached,
+	}
 	layered := false
 	if b.shared != nil {
 		if objects := b.shared(config.GroupResource); len(objects) > 0 {

@@ -11,6 +11,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -30,7 +31,8 @@ import (
 //   - reads and lists of its own logical cluster fail and name it, as they do without a cache;
 //   - updates and deletions of it are refused: nobody knows what they would destroy;
 //   - watches do not show it; a watcher that saw it before sees DELETED, so who acts on that reads the object first;
-//   - on the wildcard it is left out, and the log says so.
+//   - on the wildcard it is left out, and the log says so; but a list by one value of the label that its resource is filed by fails: who asks
+//     so acts on what is not there, and nobody knows of which value the row is.
 
 const (
 	// unreadableUID marks placeholders. Clients cannot choose or change the UID of an object.
@@ -165,6 +167,7 @@ type noPlaceholders struct {
 	storage.Interface
 	resource schema.GroupResource
 	met      *atomic.Bool
+	filedBy  string // as Config.FiledBy has it
 	// filterWatches says that watches below may deliver placeholders; a cacher's do not (dispatch.go).
 	filterWatches bool
 }
@@ -180,24 +183,53 @@ func (s *noPlaceholders) GetList(ctx context.Context, key string, opts storage.L
 	if err := s.Interface.GetList(ctx, key, opts, list); err != nil || !s.met.Load() {
 		return err
 	}
+	c, _ := lc.ClusterFrom(ctx)
+	selects := labels.Everything()
+	filed := s.isFiled(c, opts.Predicate.Label)
+	if filed {
+		// Placeholders have names, but no labels: all is listed anew, and selected here, so that it is of one moment. That looks at the
+		// whole resource, as a list that is not filed does, until the first start after the row was mended.
+		selects, opts.Predicate.Label = opts.Predicate.Label, selects
+		if err := meta.SetList(list, nil); err != nil {
+			return storage.NewInternalError(err)
+		}
+		if err := s.Interface.GetList(ctx, key, opts, list); err != nil {
+			return err
+		}
+	}
 	items, err := meta.ExtractList(list)
 	if err != nil {
 		return storage.NewInternalError(err)
 	}
-	c, _ := lc.ClusterFrom(ctx)
 	readable := make([]runtime.Object, 0, len(items))
 	for _, item := range items {
-		switch {
-		case !isUnreadable(item):
+		if isUnreadable(item) {
+			if filed || !c.Wildcard {
+				return unreadableError(s.resource, item)
+			}
+			continue
+		}
+		object, err := meta.Accessor(item)
+		if err != nil {
+			return storage.NewInternalError(err)
+		}
+		if selects.Matches(labels.Set(object.GetLabels())) {
 			readable = append(readable, item)
-		case !c.Wildcard:
-			return unreadableError(s.resource, item)
 		}
 	}
 	if len(readable) == len(items) {
 		return nil
 	}
 	return meta.SetList(list, readable)
+}
+
+// isFiled says whether a list on the wildcard is by one value of the label that the resource is filed by.
+func (s *noPlaceholders) isFiled(c lc.Cluster, selects labels.Selector) bool {
+	if !c.Wildcard || s.filedBy == "" || selects == nil {
+		return false
+	}
+	_, one := selects.RequiresExactMatch(s.filedBy)
+	return one
 }
 
 func (s *noPlaceholders) GuaranteedUpdate(ctx context.Context, key string, destination runtime.Object, ignoreNotFound bool,
