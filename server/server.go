@@ -265,7 +265,7 @@ func (s *Server) assemble(ctx context.Context, etcd *clientv3.Client, address st
 	config.LongRunningFunc = longRunning(filters.BasicLongRunningRequestCheck(
 		sets.NewString("watch", "proxy"), sets.NewString("attach", "exec", "proxy", "log", "portforward")))
 	config.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
-		api = s.withNoCluster(s.withEndOfCredential(s.withHome(s.withDiscovery(api))))
+		api = s.withNoCluster(s.withEndOfCredential(s.withHome(s.withDiscovery(s.withEndOfLog(api)))))
 		api = s.fairness.Around(s.charges.Around(api), c.LongRunningFunc, c.RequestTimeout)
 		api = s.asAttendant(api, c.LongRunningFunc)
 		return s.withLogicalCluster(withRoomForEnd(genericapiserver.DefaultBuildHandlerChain(api, c)), c.Authentication.Authenticator)

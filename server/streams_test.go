@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -307,35 +308,95 @@ func code(err error) int {
 	return 0
 }
 
-// TestStreamsBeginWithoutBody: a body that nobody reads below would hold a request, and its room, when its client is gone.
-func TestStreamsBeginWithoutBody(t *testing.T) {
+// TestStreamsWithBody: whoever announces a body and sends none holds no room once he is gone. A log with one is refused; streams that switch
+// protocols begin, since proxies announce what follows as a body in chunks.
+func TestStreamsWithBody(t *testing.T) {
 	s := startStreaming(t)
 	config := rest.CopyConfig(s.alice)
-	config.NextProtos = []string{"http/1.1"}
-	client, err := rest.HTTPClientFor(config)
+	tlsConfig, err := rest.TLSConfigFor(config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	for name, body := range map[string]io.Reader{"of a length": strings.NewReader("body"), "in chunks": io.MultiReader(strings.NewReader("body"))} {
-		url := kubeOf(t, config).CoreV1().RESTClient().Post().Namespace(team).Resource("pods").Name("web-1").SubResource("exec").Param("command", "id").Param("stdout", "true").URL()
-		req, err := http.NewRequestWithContext(ctx, http.MethodPost, url.String(), body)
+	core := kubeOf(t, config).CoreV1().RESTClient()
+	ask := func(subresource, method string, header http.Header) (net.Conn, *http.Response) {
+		url := core.Get().Namespace(team).Resource("pods").Name("web-1").SubResource(subresource).URL()
+		if subresource == "exec" {
+			url.RawQuery = "command=sh&stdin=true&stdout=true"
+		} else {
+			url.RawQuery = "follow=true"
+		}
+		conn, err := tls.Dial("tcp", url.Host, tlsConfig)
 		if err != nil {
 			t.Fatal(err)
 		}
-		req.Header.Set("Connection", "Upgrade")
-		req.Header.Set("Upgrade", "SPDY/3.1")
-		req.Header.Set("X-Stream-Protocol-Version", "v4.channel.k8s.io")
-		res, err := client.Do(req)
+		head := fmt.Sprintf("%s %s HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\n", method, url.RequestURI(), url.Host, config.BearerToken)
+		var rest strings.Builder
+		if err := header.Write(&rest); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(conn, head+rest.String()+"\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		if err := conn.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		res, err := http.ReadResponse(bufio.NewReader(conn), nil)
 		if err != nil {
-			t.Fatalf("%s: %v", name, err)
+			t.Fatalf("%s with %v: %v", subresource, header, err)
 		}
-		if res.StatusCode != http.StatusBadRequest {
-			t.Errorf("a stream with a body %s is answered %s, want 400", name, res.Status)
-		}
-		_ = res.Body.Close()
+		return conn, res
 	}
+	spdy := http.Header{"Connection": {"Upgrade"}, "Upgrade": {"SPDY/3.1"}, "X-Stream-Protocol-Version": {"v4.channel.k8s.io"}}
+	websocket := http.Header{
+		"Connection": {"Upgrade"}, "Upgrade": {"websocket"}, "Sec-Websocket-Version": {"13"}, "Sec-Websocket-Key": {"dGhlIHNhbXBsZSBub25jZQ=="},
+		"Sec-Websocket-Protocol": {"v5.channel.k8s.io"},
+	}
+	with := func(headers http.Header, name, value string) http.Header {
+		all := headers.Clone()
+		if all == nil {
+			all = http.Header{}
+		}
+		all.Set(name, value)
+		return all
+	}
+	for name, tc := range map[string]struct {
+		subresource, method string
+		header              http.Header
+		want                int
+	}{
+		"a log of a length":         {"log", http.MethodGet, with(nil, "Content-Length", "10"), http.StatusBadRequest},
+		"a log in chunks":           {"log", http.MethodGet, with(nil, "Transfer-Encoding", "chunked"), http.StatusBadRequest},
+		"exec by WebSocket, chunks": {"exec", http.MethodGet, with(websocket, "Transfer-Encoding", "chunked"), http.StatusSwitchingProtocols},
+		"exec by WebSocket":         {"exec", http.MethodGet, websocket, http.StatusSwitchingProtocols},
+		"exec by SPDY":              {"exec", http.MethodPost, spdy, http.StatusSwitchingProtocols},
+	} {
+		conn, res := ask(tc.subresource, tc.method, tc.header)
+		if res.StatusCode != tc.want {
+			t.Errorf("%s is answered %s, want %d", name, res.Status, tc.want)
+		}
+		_ = conn.Close()
+	}
+	waitFor(t, time.Minute, "their room is free again, and used up", func() (string, bool) {
+		var open []net.Conn
+		status := http.StatusSwitchingProtocols
+		for len(open) <= 100 && status == http.StatusSwitchingProtocols {
+			header := websocket // of the last, since a refusal waits for a body
+			if len(open) < 100 {
+				header = with(websocket, "Transfer-Encoding", "chunked")
+			}
+			conn, res := ask("exec", http.MethodGet, header)
+			open, status = append(open, conn), res.StatusCode
+		}
+		for _, conn := range open {
+			_ = conn.Close()
+		}
+		return fmt.Sprintf("the %dth: %d", len(open), status), len(open) == 101 && status == http.StatusTooManyRequests
+	})
+	waitFor(t, time.Minute, "there is room again", func() (string, bool) {
+		conn, res := ask("exec", http.MethodGet, websocket)
+		_ = conn.Close()
+		return res.Status, res.StatusCode == http.StatusSwitchingProtocols
+	})
 }
 
 // TestStreamsAreBounded: a workspace has so many streams at once, and each that ends makes room and leaves nothing; however long they

@@ -74,7 +74,7 @@ func (s *Syncer) carried() map[string]bool {
 	switch pods := podsGVR.GroupResource().String(); {
 	case s.sees(podsGVR):
 		carried[pods] = true
-	case s.hides(podsGVR), s.lacks(podsGVR):
+	case s.hides(podsGVR):
 		carried[pods] = false
 	}
 	return carried

@@ -95,26 +95,29 @@ func TestBaseIsNeverOptional(t *testing.T) {
 // is not told.
 func TestPodsCarried(t *testing.T) {
 	denied := apierrors.NewForbidden(podsGVR.GroupResource(), "", errors.New("no role"))
-	expired, unknown := apierrors.NewResourceExpired("too old"), apierrors.NewUnauthorized("who are you")
+	expired := apierrors.NewResourceExpired("too old")
 	carriedBefore := []string{"pods"}
 	for name, tc := range map[string]struct {
 		reason       string
 		before       []string
-		heard        []error // a minute after each other
+		heard        []error // each two minutes after the one before
+		soon         bool    // asked at once after that, not two minutes later
 		carried, saw bool
 	}{
-		"NotYet":       {reason: "nothing is known at the start"},
-		"NotYetAgain":  {reason: "after a restart, what was told holds", before: carriedBefore, carried: true},
+		"NotYet":       {reason: "nothing is known at the start", soon: true},
+		"NotYetAgain":  {reason: "after a restart, what was told holds", before: carriedBefore, soon: true, carried: true},
+		"NeverYet":     {reason: "not for ever", before: carriedBefore},
 		"Watched":      {reason: "they are seen", heard: []error{nil}, carried: true, saw: true},
 		"Denied":       {reason: "an older ClusterRole", heard: []error{denied}},
-		"DeniedSince":  {reason: "the right was taken back", before: carriedBefore, heard: []error{nil, denied, denied}},
-		"DeniedOnce":   {reason: "as when a role is written anew", before: carriedBefore, heard: []error{nil, denied}, carried: true, saw: true},
-		"DeniedAgain":  {reason: "it was allowed between", before: carriedBefore, heard: []error{nil, denied, nil, denied}, carried: true, saw: true},
-		"DeniedStill":  {reason: "no answer is no other one", before: carriedBefore, heard: []error{nil, denied, errors.New("timeout"), denied}},
+		"DeniedSince":  {reason: "the right was taken back", before: carriedBefore, heard: []error{nil, denied}},
+		"DeniedOnce":   {reason: "as when a role is written anew", before: carriedBefore, heard: []error{nil, denied}, soon: true, carried: true, saw: true},
+		"DeniedAgain":  {reason: "it was allowed between", before: carriedBefore, heard: []error{nil, denied, nil, denied}, soon: true, carried: true, saw: true},
+		"DeniedStill":  {reason: "no answer is no other one", before: carriedBefore, heard: []error{nil, denied, errors.New("timeout"), denied}, soon: true},
 		"AllowedSince": {reason: "the role was renewed", heard: []error{denied, denied, nil}, carried: true, saw: true},
-		"Expired":      {reason: "it is listed anew", before: carriedBefore, heard: []error{nil, expired, expired}, carried: true, saw: true},
-		"Unknown":      {reason: "the heartbeat hears the same", before: carriedBefore, heard: []error{nil, unknown, unknown}, carried: true, saw: true},
-		"Away":         {reason: "the heartbeat says that it is", before: carriedBefore, heard: []error{nil, errors.New("timeout")}, carried: true, saw: true},
+		"Expired":      {reason: "it is listed anew", before: carriedBefore, heard: []error{nil, expired}, soon: true, carried: true, saw: true},
+		"Away":         {reason: "it may be back in a moment", before: carriedBefore, heard: []error{nil, errors.New("timeout")}, soon: true, carried: true, saw: true},
+		"AwayLong":     {reason: "whatever it is, such as pods that it cannot decrypt", before: carriedBefore, heard: []error{nil, errors.New("timeout"), apierrors.NewInternalError(errors.New("no key"))}},
+		"Back":         {reason: "they are seen again", before: carriedBefore, heard: []error{nil, errors.New("timeout"), nil}, carried: true, saw: true},
 		"TooMany":      {reason: "there is no room for them", before: carriedBefore, heard: []error{nil, tooMuch("pods")}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -137,9 +140,14 @@ func TestPodsCarried(t *testing.T) {
 			if err := errors.Join(s.pods.Add(testPod("a", "Running", "True")), s.shownPods.Add(shownOf("a", "Running", "False"))); err != nil {
 				t.Fatal(err)
 			}
-			for _, err := range tc.heard {
+			for i, err := range tc.heard {
+				if i > 0 {
+					clk.Step(2 * time.Minute)
+				}
 				s.heardUnlessRefused(podsGVR)(err)
-				clk.Step(time.Minute)
+			}
+			if !tc.soon {
+				clk.Step(2 * time.Minute)
 			}
 			if got := slices.Contains(carriedResources(tc.before, s.carried()), "pods"); got != tc.carried {
 				t.Errorf("%s: carried is %v", tc.reason, got)

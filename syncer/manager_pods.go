@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	corev1 "k8s.io/api/core/v1"
@@ -39,9 +40,18 @@ func doubtOf(status workloadv1alpha1.SyncTargetStatus) doubt {
 	case ready.Status != metav1.ConditionTrue && ready.Reason != ReasonCannotWatch:
 		return doubt{reasonPodUnheard, "The physical cluster is not Ready: how the pod is, is not known.", ready.Reason}
 	case !slices.Contains(status.CarriedResources, podsGVR.GroupResource().String()):
-		return doubt{reasonPodUnseen, "The physical cluster does not let its syncer watch pods, or shows more than the syncer has room for, or the syncer is of an earlier version: how the pod is, is not known.", ""}
+		return doubt{reasonPodUnseen, "The syncer of the physical cluster sees no pods: it is not allowed to, or fails, or has no room for them, or is of an earlier version. How the pod is, is not known.", ""}
 	}
 	return doubt{}
+}
+
+// doubtIn returns that of a SyncTarget, given what its status follows from. That it is on its way out, which its status says then, is no reason.
+func doubtIn(target, twin *workloadv1alpha1.SyncTarget, heard time.Time, p *problem, now time.Time) doubt {
+	if p != nil && p.reason == ReasonTerminating {
+		p = nil
+	}
+	status, _ := targetStatus(target, twin, heard, p, now)
+	return doubtOf(status)
 }
 
 // doubtPods says of the pods that a physical cluster shows that they are not Ready, as those of a lost Node. Its syncer tells what

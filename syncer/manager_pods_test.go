@@ -143,6 +143,24 @@ func TestPodsOfALostCluster(t *testing.T) {
 }
 
 // TestDoubtOf: it is in doubt how pods are while nobody hears of them, and not for what else of their cluster cannot be watched.
+// TestDoubtInOneThatGoes: that a SyncTarget is on its way out says nothing of its pods.
+func TestDoubtInOneThatGoes(t *testing.T) {
+	now := time.Unix(1000, 0)
+	target := &workloadv1alpha1.SyncTarget{Status: workloadv1alpha1.SyncTargetStatus{ClusterUID: "u"}}
+	goes := &problem{reason: ReasonTerminating, message: "It is being deleted."}
+	for reason, want := range map[string]string{ReasonConnected: "", ReasonCannotWatch: "", ReasonUnreachable: reasonPodUnheard} {
+		twin := &workloadv1alpha1.SyncTarget{Status: workloadv1alpha1.SyncTargetStatus{ClusterUID: "u", CarriedResources: []string{"pods"}}}
+		ready := metav1.Condition{Type: workloadv1alpha1.SyncTargetReady, Status: metav1.ConditionFalse, Reason: reason}
+		if reason == ReasonConnected {
+			ready.Status = metav1.ConditionTrue
+		}
+		twin.Status.Conditions = []metav1.Condition{ready}
+		if got := doubtIn(target, twin, now, goes, now); got.reason != want {
+			t.Errorf("%s: %q, want %q", reason, got.reason, want)
+		}
+	}
+}
+
 func TestDoubtOf(t *testing.T) {
 	for reason, tc := range map[string]struct {
 		ready   metav1.ConditionStatus

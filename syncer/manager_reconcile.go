@@ -317,7 +317,9 @@ func (m *Manager) tell(home context.Context, target, twin *workloadv1alpha1.Sync
 	if twin == nil {
 		heard = time.Time{}
 	}
-	status, again := targetStatus(target, twin, heard, p, m.config.Clock.Now())
+	now := m.config.Clock.Now()
+	status, again := targetStatus(target, twin, heard, p, now)
+	pods := doubtIn(target, twin, heard, p, now)
 	if !apiequality.Semantic.DeepEqual(target.Status, status) {
 		target.Status = status
 		if err := m.config.Clients.Objects.Status().Update(home, target); err != nil {
@@ -331,7 +333,7 @@ func (m *Manager) tell(home context.Context, target, twin *workloadv1alpha1.Sync
 		return 0, err
 	}
 	// After the status, which no pod may hold up.
-	return again, m.doubtPods(home, logicalcluster.Name(target.Status.Mirror), doubtOf(status))
+	return again, m.doubtPods(home, logicalcluster.Name(target.Status.Mirror), pods)
 }
 
 // forgetConfirmation takes a confirmation of a restore away that has been used, so that it does not confirm the next too, or that came

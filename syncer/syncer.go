@@ -445,9 +445,8 @@ type state struct {
 	unwatched map[schema.GroupVersionResource]unwatched
 	// watched has those that were watched once, denied those that the hub, of an earlier version, has no leaves of.
 	watched, denied map[schema.GroupVersionResource]bool
-	// refusing has since when the physical cluster does not let us see those that nobody has to, refused for which of them that counts.
-	refusing map[schema.GroupVersionResource]time.Time
-	refused  map[schema.GroupVersionResource]bool
+	// unseen has since when nothing was seen of what a physical cluster need not let us see.
+	unseen map[schema.GroupVersionResource]time.Time
 	// kept has the namespaces that tombstones left downstream, and in words what is in them.
 	kept map[string]string
 	// version, clusterUID and asked: what the physical cluster is, and when we last asked.
@@ -469,7 +468,7 @@ func (s *state) init(now time.Time) {
 	s.orphans = map[key]struct{}{}
 	s.unwatched = map[schema.GroupVersionResource]unwatched{}
 	s.watched, s.denied = map[schema.GroupVersionResource]bool{}, map[schema.GroupVersionResource]bool{}
-	s.refusing, s.refused = map[schema.GroupVersionResource]time.Time{}, map[schema.GroupVersionResource]bool{}
+	s.unseen = map[schema.GroupVersionResource]time.Time{nodesGVR: now, podsGVR: now}
 	s.kept = map[string]string{}
 }
 
@@ -554,71 +553,56 @@ func (s *Syncer) heard(gvr schema.GroupVersionResource) func(error) {
 	}
 }
 
-// heardUnlessRefused is heard of what nobody has to let us see, Nodes and pods. What is shown of them has to have room: who does not
-// let us see them any more has ended a lack of it, and who does not answer has not. A refusal counts when it is said again after a
-// silence, as when a role is not just written anew; till then it is as if nothing was said.
+// unseenAfter is how long nothing has to be seen of what a physical cluster need not let us see, until that counts. Who refused it is asked
+// once more in that time.
+const unseenAfter = 90 * time.Second
+
+// heardUnlessRefused is heard of what nobody has to let us see, Nodes and pods: that they are not seen is no trouble. What is shown of
+// them has to have room; who goes on refusing them has ended a lack of it, and who does not answer has not.
 func (s *Syncer) heardUnlessRefused(gvr schema.GroupVersionResource) func(error) {
 	heard := s.heard(gvr)
 	return func(err error) {
+		hidden := s.hides(gvr)
 		var much tooMuch
-		denied := isDenial(err)
-		if err != nil && !denied && !errors.As(err, &much) {
-			return
-		}
-		refused, changed := s.setRefused(gvr, denied)
 		switch {
-		case refused:
-			heard(nil)
-		case !denied:
+		case err == nil, errors.As(err, &much):
 			heard(err)
+		case hidden && isDenial(err):
+			heard(nil)
 		}
-		if changed {
-			s.beatSoon() // to say whether it is carried
+		s.state.mu.Lock()
+		_, unseen := s.state.unseen[gvr]
+		switch {
+		case err == nil:
+			delete(s.state.unseen, gvr)
+		case !unseen:
+			s.state.unseen[gvr] = s.config.Clock.Now()
+		}
+		s.state.mu.Unlock()
+		if hidden && err == nil {
+			s.beatSoon() // to say that it is carried
 			s.retry()
 		}
 	}
 }
 
-// setRefused records whether a resource was denied to us now, and returns what hides says of it, and whether that is news.
-func (s *Syncer) setRefused(gvr schema.GroupVersionResource, denied bool) (refused, changed bool) {
-	s.state.mu.Lock()
-	defer s.state.mu.Unlock()
-	now := s.config.Clock.Now()
-	since, again := s.state.refusing[gvr]
-	switch {
-	case !denied:
-		delete(s.state.refusing, gvr)
-	case !again:
-		s.state.refusing[gvr] = now
-		return false, false
-	case now.Sub(since) <= silence:
-		return false, false
-	}
-	before, known := s.state.refused[gvr]
-	s.state.refused[gvr] = denied
-	return denied, !known || before != denied
-}
-
-// hides says whether the physical cluster lets us not see a resource that it need not.
+// hides says whether nothing has been seen for so long of a resource that the physical cluster need not let us see.
 func (s *Syncer) hides(gvr schema.GroupVersionResource) bool {
 	s.state.mu.Lock()
 	defer s.state.mu.Unlock()
-	return s.state.refused[gvr]
+	return s.state.hides(gvr, s.config.Clock.Now())
 }
 
-// lacks says whether a resource has had no watch for so long that it counts.
-func (s *Syncer) lacks(gvr schema.GroupVersionResource) bool {
-	s.state.mu.Lock()
-	defer s.state.mu.Unlock()
-	u, lacks := s.state.unwatched[gvr]
-	return lacks && s.config.Clock.Since(u.since) > silence
+func (s *state) hides(gvr schema.GroupVersionResource, now time.Time) bool {
+	since, unseen := s.unseen[gvr]
+	return unseen && now.Sub(since) > unseenAfter
 }
 
 // sees says whether what the physical cluster shows of a resource is how it is now, as far as it answers.
 func (s *Syncer) sees(gvr schema.GroupVersionResource) bool {
 	s.state.mu.Lock()
 	defer s.state.mu.Unlock()
-	return s.state.watched[gvr] && !s.state.refused[gvr] && s.state.unwatched[gvr].err == nil
+	return s.state.watched[gvr] && !s.state.hides(gvr, s.config.Clock.Now()) && s.state.unwatched[gvr].err == nil
 }
 
 // unlisted returns why a resource of the physical cluster is not known yet; nil if no try failed.

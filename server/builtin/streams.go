@@ -62,18 +62,7 @@ func (s stream) Connect(ctx context.Context, name string, options runtime.Object
 	if err != nil {
 		return nil, err
 	}
-	handler, err := s.connecter.Connect(ctx, name, options, responder)
-	if err != nil {
-		return nil, err
-	}
-	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		// What a stream carries comes after it has begun. Until a body is read nobody would see that its sender is gone.
-		if req.ContentLength != 0 {
-			responder.Error(apierrors.NewBadRequest(fmt.Sprintf("a stream of pod %q begins with a request that has no body", name)))
-			return
-		}
-		handler.ServeHTTP(w, req)
-	}), nil
+	return s.connecter.Connect(ctx, name, options, responder)
 }
 
 type logs struct {
