@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -71,6 +72,39 @@ func (s *Syncer) showsPodsOf(leaf key) bool {
 		of, ok := statefulSetOf(o.(*unstructured.Unstructured))
 		return ok && of == leaf
 	})
+}
+
+// leafless has the pods that ran in a namespace of ours before the leaf was there that they are of, by their keys, with its key.
+type leafless struct {
+	mu   sync.Mutex // guards pods
+	pods map[key]key
+}
+
+func (l *leafless) add(pod, of key) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.pods == nil {
+		l.pods = map[key]key{}
+	}
+	l.pods[pod] = of
+}
+
+func (l *leafless) remove(pod key) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.pods, pod)
+}
+
+// of returns those of one leaf.
+func (l *leafless) of(leaf key) (pods []key) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for pod, of := range l.pods {
+		if of == leaf {
+			pods = append(pods, pod)
+		}
+	}
+	return pods
 }
 
 // showing is what is to be done with a pod.
@@ -246,6 +280,9 @@ func (s *Syncer) reconcilePod(ctx context.Context, k key) (time.Duration, error)
 		}
 	}
 	deed := toShow(shown, below)
+	if deed != showIt {
+		s.leafless.remove(k)
+	}
 	if deed == showNothing {
 		return s.isShown(k)
 	}
@@ -335,10 +372,12 @@ func (s *Syncer) show(ctx context.Context, k key, deed showing, shown, below *un
 		if !ok {
 			return nil
 		}
+		s.leafless.add(k, of) // before it is looked at: who adds it takes what waits
 		leaf := get(s.mirror.informers[of.resource], of)
 		if leaf == nil || leaf.GetDeletionTimestamp() != nil {
-			return nil // nobody asks for it, or not any more
+			return nil // nobody asks for it, or not any more, or not yet: it may be taken over
 		}
+		s.leafless.remove(k)
 		revision, err := s.revisionOf(ctx, below)
 		if err != nil {
 			return err

@@ -323,6 +323,52 @@ func TestThinPod(t *testing.T) {
 	}
 }
 
+// TestPodsBeforeTheirLeaf: pods that ran before the leaf was there that they are of, as of what is taken over, are shown when it comes.
+func TestPodsBeforeTheirLeaf(t *testing.T) {
+	for reason, tc := range map[string]struct {
+		leaf string
+		goes bool
+		want int
+	}{
+		"theirs":           {leaf: "web", want: 2},
+		"another":          {leaf: "db", want: 1},
+		"theirs, too late": {leaf: "web", goes: true, want: 1},
+	} {
+		s, err := New(Config{Name: "east", UID: "u", Mirror: &rest.Config{}, Physical: &rest.Config{}, Clock: clock.RealClock{}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.gate.open(s.gate.begin(), fine)
+		s.heardUnlessRefused(podsGVR)(nil)
+		pod := testPod("a", "Running", "True")
+		pod.SetLabels(map[string]string{"pod-template-hash": "abc"})
+		pod.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web-abc", UID: "o", Controller: ptr.To(true)}})
+		if err := errors.Join(s.pods.queue.Replace(nil, "1"), s.shownPods.queue.Replace(nil, "1"), s.pods.Add(pod)); err != nil {
+			t.Fatal(err)
+		}
+		look := func() {
+			if _, err := s.reconcilePod(t.Context(), keyOfPod(pod)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		look()
+		if tc.goes {
+			if err := s.pods.Delete(pod); err != nil {
+				t.Fatal(err)
+			}
+			look()
+		}
+		leaf := &unstructured.Unstructured{}
+		leaf.SetNamespace(pod.GetNamespace())
+		leaf.SetName(tc.leaf)
+		leaf.SetUID("leaf")
+		s.mirror.informers[deploymentsGVR].handle(nil, leaf)
+		if n := s.queue.Len(); n != tc.want {
+			t.Errorf("%s: %d keys wait, want %d", reason, n, tc.want)
+		}
+	}
+}
+
 // TestPodOfANamespaceThatWent: what is shown of a pod is looked at when the pod goes, though its namespace was gone before.
 func TestPodOfANamespaceThatWent(t *testing.T) {
 	s, err := New(Config{Name: "east", UID: "u", Mirror: &rest.Config{}, Physical: &rest.Config{}, Clock: clock.RealClock{}})

@@ -88,6 +88,7 @@ type Syncer struct {
 	known     memory
 	writes    writes
 	waiting   waiting
+	leafless  leafless
 	unshown   unshown
 	// revisions are those of ReplicaSets in the physical cluster, by their UID, the last that pods were shown of.
 	revisions *lru.Cache
@@ -278,6 +279,11 @@ func (s *Syncer) seen(gvr schema.GroupVersionResource) func(old, now *unstructur
 		obj := newest(old, now)
 		k := key{gvr, obj.GetNamespace(), obj.GetName()}
 		s.queue.Add(k)
+		if now != nil && (old == nil || old.GetUID() != now.GetUID()) {
+			for _, pod := range s.leafless.of(k) {
+				s.queue.Add(pod)
+			}
+		}
 		switch {
 		case gvr == namespacesGVR:
 			s.enqueueNamespace(obj.GetName())
