@@ -52,21 +52,22 @@ type tally struct {
 	mu      sync.Mutex // guards all below
 	counted bool
 	full    time.Time // when a count last found no room
-	// shown are those that were counted, and all that were tried since, of which the last underWay may have been counted, too, or not.
+	// shown are those that were counted, and all that were tried since, of which underWay have not ended yet.
 	shown, underWay int
 }
 
 // take says whether there may be one more beside those that there are, and how many that is at most. If there may, end ends its making.
 // It counts, at the first and whenever there seems to be no room, but not just after that was so: most pods ended since, or were not made.
+// While one is under way it does not: nobody could say whether that was counted, too.
 func (t *tally) take(most int, count func() (int, error)) (end func(), shown int, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if now := t.clock.Now(); !t.counted || t.shown >= most && now.Sub(t.full) >= recountFull {
+	if now := t.clock.Now(); !t.counted || t.shown >= most && t.underWay == 0 && now.Sub(t.full) >= recountFull {
 		there, err := count()
 		if err != nil {
 			return nil, 0, err
 		}
-		if t.counted, t.shown = true, there+t.underWay; t.shown >= most {
+		if t.counted, t.shown = true, there; there >= most {
 			t.full = now
 		}
 	}

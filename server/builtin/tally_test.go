@@ -31,9 +31,14 @@ func TestTally(t *testing.T) {
 	if len(ends) != most {
 		t.Errorf("%d pass at once, want %d", len(ends), most)
 	}
-	for _, end := range ends {
+	for i, end := range ends {
 		there++
 		end()
+		if i == most/2 {
+			if end, shown, err := tally.take(most, count); end != nil || shown != most || err != nil {
+				t.Errorf("while others are under way, of %d there is room for one more: %v", shown, err)
+			}
+		}
 	}
 	for range 5 {
 		if end, shown, err := tally.take(most, count); end != nil || shown != most || err != nil {
