@@ -141,7 +141,7 @@ func ownerOf(down *unstructured.Unstructured) string {
 		return "is not Atoll's"
 	}
 	return fmt.Sprintf("belongs to another registration of this cluster, the SyncTarget with UID %s. Is this one a duplicate of that, remove this one: what is there is in use. "+
-		"It may be another Atoll's, too. Only if no Atoll has that SyncTarget any more, since it was removed while the cluster could not be reached, delete what it left in the cluster", other)
+		"It may be another Atoll's, too. Only if no Atoll has that SyncTarget any more, delete what it left in the cluster when it was removed, such as volumes, and what it could not reach", other)
 }
 
 // sameRoot says whether a downstream object was made for the leaf's root. Leaves of namespaces have no root's UID;

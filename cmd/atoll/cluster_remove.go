@@ -20,6 +20,7 @@ import (
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/internal/cli"
+	"atoll.dev/atoll/syncer"
 )
 
 type clusterRemove struct {
@@ -69,11 +70,15 @@ func (o *clusterRemove) run(ctx context.Context, hub *cli.Hub, name string) erro
 	if err := hub.Objects.Delete(cli.In(ctx, path), target, ctrlclient.Preconditions{UID: &target.UID}); err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("remove cluster %q: %w", name, refusedIn(path, err))
 	}
+	left := orphansOf(target)
 	err = waitFor(ctx, o.timeout, func(ctx context.Context) (bool, string, error) {
 		now := &workloadv1alpha1.SyncTarget{}
 		err := hub.Objects.Get(cli.In(ctx, path), ctrlclient.ObjectKey{Name: name}, now)
 		if apierrors.IsNotFound(err) || err == nil && now.UID != target.UID {
 			return true, "", nil
+		}
+		if err == nil {
+			left = orphansOf(now)
 		}
 		seen := "the server has not begun"
 		if c := meta.FindStatusCondition(now.Status.Conditions, workloadv1alpha1.SyncTargetReady); c != nil && now.DeletionTimestamp != nil {
@@ -98,10 +103,22 @@ func (o *clusterRemove) run(ctx context.Context, hub *cli.Hub, name string) erro
 			return fmt.Errorf("cluster %q is removed, but its credential is not: delete Secret %s/%s in workspace %s: %w", name, secret.Namespace, secret.Name, path, err)
 		}
 	}
-	if _, err = fmt.Fprintf(o.Out, "Cluster %s is removed from %s.\n", name, path); err == nil && target.Spec.BootstrapTokenSecretRef != nil {
-		_, err = fmt.Fprintf(o.Out, "Take its syncer away in the cluster: %s\n", uninstall(target))
+	fmt.Fprintf(o.Out, "Cluster %s is removed from %s.\n", name, path)
+	if target.Spec.BootstrapTokenSecretRef != nil {
+		fmt.Fprintf(o.Out, "Take its syncer away in the cluster: %s\n", uninstall(target))
 	}
-	return err
+	if left != "" {
+		fmt.Fprintf(o.Out, "Left in the cluster, for you to delete there: %s\n", left)
+	}
+	return nil
+}
+
+// orphansOf says what Atoll leaves in a cluster.
+func orphansOf(target *workloadv1alpha1.SyncTarget) string {
+	if c := meta.FindStatusCondition(target.Status.Conditions, syncer.ConditionOrphans); c != nil && c.Status == metav1.ConditionTrue {
+		return c.Message
+	}
+	return ""
 }
 
 // refuseInUse returns an error unless it is sure that nothing is placed on a cluster.

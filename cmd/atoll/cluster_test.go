@@ -586,6 +586,19 @@ func TestRemoveDuplicate(t *testing.T) {
 	}
 }
 
+// TestRemoveSaysWhatItLeaves: what nobody deletes in a cluster is named to who removes it.
+func TestRemoveSaysWhatItLeaves(t *testing.T) {
+	f := newFakeAtoll(t, "shop")
+	target := duplicate("north", "u1", nil)
+	target.UID = "north-uid"
+	target.Status.Conditions = []metav1.Condition{{Type: syncer.ConditionOrphans, Status: metav1.ConditionTrue, Reason: "Found", Message: "namespaces shop-1a (kept for persistentvolumeclaims data-db-0)"}}
+	f.put(t, "root", target)
+	out, _, err := f.call(t, newClusterRemoveCommand, "north")
+	if err != nil || !strings.Contains(out, "kept for persistentvolumeclaims data-db-0") {
+		t.Errorf("%v, %q, want what is left", err, out)
+	}
+}
+
 // TestDuplicateWaitsForNoConfirmation: what is not synced at all does not ask for one.
 func TestDuplicateWaitsForNoConfirmation(t *testing.T) {
 	f := newFakeAtoll(t)

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
@@ -76,10 +77,13 @@ func parsePlaced(arg string) (kinds.Kind, string, error) {
 	if !ok || kind == "" || name == "" {
 		return kinds.Kind{}, "", fmt.Errorf("%q: want TYPE/NAME, as deploy/web", arg)
 	}
+	// deploy, deployment.apps or deployments.v1.apps: what kubectl prints names the group.
+	versioned, grouped := schema.ParseResourceArg(strings.ToLower(kind))
 	var placed []string
 	for _, k := range kinds.All {
-		resource := k.GVR.Resource
-		is := slices.Contains([]string{strings.ToLower(k.GVK.Kind), resource, k.GVR.GroupResource().String(), shortNames[resource]}, strings.ToLower(kind))
+		names := []string{strings.ToLower(k.GVK.Kind), k.GVR.Resource, shortNames[k.GVR.Resource]}
+		is := slices.Contains(names, grouped.Resource) && (grouped.Group == "" || grouped.Group == k.GVR.Group) ||
+			versioned != nil && slices.Contains(names, versioned.Resource) && versioned.GroupVersion() == k.GVR.GroupVersion()
 		switch {
 		case is && k.IsPlaced():
 			return k, name, nil

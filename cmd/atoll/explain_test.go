@@ -149,3 +149,17 @@ func TestExplainWhatIsNotThere(t *testing.T) {
 		t.Errorf("without nodes and ReplicaSets: %v\n%s", err, out)
 	}
 }
+
+// TestParsePlaced: what kubectl takes, and prints with -o name, is taken.
+func TestParsePlaced(t *testing.T) {
+	for arg, want := range map[string]string{
+		"deploy/web": "Deployment", "Deployments/web": "Deployment", "deployment.apps/web": "Deployment", "deployments.v1.apps/web": "Deployment",
+		"job.batch/web": "Job", "jobs.v1.batch/web": "Job", "svc/web": "Service", "service/web": "Service",
+		"deployment.batch/web": "", "jobs.v2.batch/web": "", "web": "", "secret/web": "",
+	} {
+		kind, name, err := parsePlaced(arg)
+		if (err == nil) != (want != "") || err == nil && (kind.GVK.Kind != want || name != "web") {
+			t.Errorf("%s: %s %q, %v, want %q", arg, kind.GVK.Kind, name, err, want)
+		}
+	}
+}

@@ -60,7 +60,10 @@ func (x *explanation) write(out io.Writer) error {
 // writeWhole says what is wanted and what is the matter with it as a whole.
 func (x *explanation) writeWhole(out io.Writer) {
 	fmt.Fprintf(out, "%s %s/%s", x.kind.GVK.Kind, x.object.GetNamespace(), x.object.GetName())
-	if x.kind.Pods != nil {
+	switch {
+	case x.kind.Ended != nil && x.kind.Ended(x.object):
+		fmt.Fprint(out, ": ended")
+	case x.kind.Pods != nil:
 		wanted, ready := x.kind.Pods(x.object)
 		fmt.Fprintf(out, ": %d of %d pods ready", ready, wanted)
 	}

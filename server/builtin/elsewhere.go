@@ -17,6 +17,7 @@ import (
 	podstore "k8s.io/kubernetes/pkg/registry/core/pod/storage"
 	"k8s.io/utils/ptr"
 
+	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/internal/logicalcluster"
 )
@@ -25,11 +26,12 @@ import (
 // addresses in the statuses of pods, endpoints and nodes, which a tenant can write: from here that is a way into the
 // server's own network. So they are never reached.
 func errElsewhere() error {
+	return errNotImplemented("this needs a way to where a pod runs, which the workspace has for logs, exec, attach and port-forward of the pods that a physical cluster shows")
+}
+
+func errNotImplemented(message string) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
-		Status:  metav1.StatusFailure,
-		Code:    http.StatusNotImplemented,
-		Reason:  "NotImplemented",
-		Message: "this needs a way to where a pod runs, which the workspace has for logs, exec, attach and port-forward of the pods that a physical cluster shows",
+		Status: metav1.StatusFailure, Code: http.StatusNotImplemented, Reason: "NotImplemented", Message: message,
 	}}
 }
 
@@ -183,5 +185,6 @@ func (e evictionElsewhere) Create(ctx context.Context, name string, _ runtime.Ob
 	if _, err := e.pods.Get(ctx, name, &metav1.GetOptions{}); err != nil {
 		return nil, err
 	}
-	return nil, errElsewhere()
+	return nil, errNotImplemented("pods of a workspace are not evicted. To have a physical cluster run nothing more, cordon it (atoll cluster cordon) and " +
+		"place what it runs elsewhere (" + placementv1alpha1.ClustersAnnotation + "); a single pod can be deleted")
 }
