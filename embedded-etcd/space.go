@@ -8,7 +8,9 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/server/v3/etcdserver"
+	"go.etcd.io/etcd/server/v3/storage/backend"
 	"go.etcd.io/etcd/server/v3/storage/mvcc"
+	"go.etcd.io/etcd/server/v3/storage/schema"
 	"k8s.io/component-base/metrics"
 	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/klog/v2"
@@ -110,8 +112,8 @@ func alarmed(server *etcdserver.EtcdServer) bool {
 }
 
 func spaceOf(server *etcdserver.EtcdServer) space {
-	backend := server.Backend()
-	return space{inUse: backend.SizeInUse(), file: backend.Size(), most: server.Config().QuotaBackendBytes}
+	b := server.Backend()
+	return space{inUse: b.SizeInUse(), file: b.Size(), most: server.Config().QuotaBackendBytes}
 }
 
 // makeRoom gives back what no revision after until needs, and ends the alarm if there is room then.
@@ -121,11 +123,13 @@ func makeRoom(ctx context.Context, server *etcdserver.EtcdServer, until int64, c
 			return fmt.Errorf("compact the store at revision %d: %w", until, err)
 		}
 		*compacted = until
-		server.Backend().ForceCommit()
 	}
 	s := spaceOf(server)
 	if !s.hasRoom() {
-		return nil
+		commit(server.Backend())
+		if s = spaceOf(server); !s.hasRoom() {
+			return nil
+		}
 	}
 	// Nothing else is read or written meanwhile: some seconds for each GiB.
 	if s.file*100 >= s.most*room {
@@ -137,6 +141,15 @@ func makeRoom(ctx context.Context, server *etcdserver.EtcdServer, until int64, c
 		return fmt.Errorf("end the alarm of a full store that has room again: %w", err)
 	}
 	return nil
+}
+
+// commit commits until the store knows what is free in it: a page that a transaction frees counts as in use until a later one is
+// committed that found nobody reading it, and nobody else writes to a full store. The one who read before leaves on his own.
+func commit(b backend.Backend) {
+	for range 2 {
+		schema.CreateMetaBucket(b.BatchTx()) // which is there: it changes nothing, and a transaction without a write is not committed
+		b.ForceCommit()
+	}
 }
 
 func tellSpace(log klog.Logger, isFull bool, dir string, s space) {
