@@ -101,7 +101,7 @@ func TestPodsCarried(t *testing.T) {
 		reason       string
 		before       []string
 		heard        []error // each two minutes after the one before
-		soon         bool    // asked at once after that, not two minutes later
+		soon         bool    // asked at once after that, not six minutes later
 		carried, saw bool
 	}{
 		"NotYet":       {reason: "nothing is known at the start", soon: true},
@@ -147,7 +147,7 @@ func TestPodsCarried(t *testing.T) {
 				s.heardUnlessRefused(podsGVR)(err)
 			}
 			if !tc.soon {
-				clk.Step(2 * time.Minute)
+				clk.Step(6 * time.Minute)
 			}
 			if got := slices.Contains(carriedResources(tc.before, s.carried()), "pods"); got != tc.carried {
 				t.Errorf("%s: carried is %v", tc.reason, got)
@@ -162,6 +162,48 @@ func TestPodsCarried(t *testing.T) {
 				t.Errorf("%s: it waits until they are seen: %v", tc.reason, waits)
 			}
 		})
+	}
+}
+
+// TestPodsSeenFirst: the first list of pods may take long, until one fails; and when it is there, the pods that waited for it are looked at.
+func TestPodsSeenFirst(t *testing.T) {
+	clk := clocktesting.NewFakeClock(time.Unix(1000, 0))
+	s, err := New(Config{Name: "east", UID: "u", Mirror: &rest.Config{}, Physical: &rest.Config{}, Clock: clk})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []struct {
+		after  time.Duration
+		heard  error
+		hidden bool
+	}{
+		{after: time.Minute, heard: errors.New("timeout")},
+		{after: time.Minute},
+		{after: time.Minute, hidden: true},
+	} {
+		clk.Step(step.after)
+		if step.heard != nil {
+			s.heardUnlessRefused(podsGVR)(step.heard)
+		}
+		if got := s.hides(podsGVR); got != step.hidden {
+			t.Errorf("after %s and %v: hidden is %v", step.after, step.heard, got)
+		}
+	}
+	if s, err = New(Config{Name: "east", UID: "u", Mirror: &rest.Config{}, Physical: &rest.Config{}, Clock: clk}); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(s.pods.queue.Replace(nil, "1"), s.shownPods.queue.Replace(nil, "1")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.reconcilePod(t.Context(), keyOfPod(testPod("a", "", ""))); err != nil {
+		t.Fatal(err)
+	}
+	if clk.Step(4 * time.Minute); s.hides(podsGVR) {
+		t.Error("a first list of four minutes hides them")
+	}
+	s.heardUnlessRefused(podsGVR)(nil)
+	if s.queue.Len() != 1 || len(s.kick) != 1 {
+		t.Errorf("%d keys wait, and %d heartbeats are asked for; want one of each", s.queue.Len(), len(s.kick))
 	}
 }
 

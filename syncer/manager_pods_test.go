@@ -142,7 +142,6 @@ func TestPodsOfALostCluster(t *testing.T) {
 	}
 }
 
-// TestDoubtOf: it is in doubt how pods are while nobody hears of them, and not for what else of their cluster cannot be watched.
 // TestDoubtInOneThatGoes: that a SyncTarget is on its way out says nothing of its pods.
 func TestDoubtInOneThatGoes(t *testing.T) {
 	now := time.Unix(1000, 0)
@@ -161,6 +160,7 @@ func TestDoubtInOneThatGoes(t *testing.T) {
 	}
 }
 
+// TestDoubtOf: it is in doubt how pods are while nobody hears of them, and not for what else of their cluster cannot be watched.
 func TestDoubtOf(t *testing.T) {
 	for reason, tc := range map[string]struct {
 		ready   metav1.ConditionStatus

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
@@ -74,37 +75,49 @@ func (s *Syncer) showsPodsOf(leaf key) bool {
 	})
 }
 
-// leafless has the pods that ran in a namespace of ours before the leaf was there that they are of, by their keys, with its key.
+// leafless has the pods that ran in a namespace of ours before the leaf was there that they are of, by their keys and by its.
 type leafless struct {
-	mu   sync.Mutex // guards pods
-	pods map[key]key
+	mu     sync.Mutex // guards all below
+	leafOf map[key]key
+	pods   map[key]sets.Set[key]
 }
 
-func (l *leafless) add(pod, of key) {
+func (l *leafless) add(pod, leaf key) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.removeLocked(pod)
 	if l.pods == nil {
-		l.pods = map[key]key{}
+		l.leafOf, l.pods = map[key]key{}, map[key]sets.Set[key]{}
 	}
-	l.pods[pod] = of
+	if l.pods[leaf] == nil {
+		l.pods[leaf] = sets.New[key]()
+	}
+	l.leafOf[pod] = leaf
+	l.pods[leaf].Insert(pod)
 }
 
 func (l *leafless) remove(pod key) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	delete(l.pods, pod)
+	l.removeLocked(pod)
+}
+
+func (l *leafless) removeLocked(pod key) {
+	leaf, ok := l.leafOf[pod]
+	if !ok {
+		return
+	}
+	delete(l.leafOf, pod)
+	if delete(l.pods[leaf], pod); len(l.pods[leaf]) == 0 {
+		delete(l.pods, leaf)
+	}
 }
 
 // of returns those of one leaf.
-func (l *leafless) of(leaf key) (pods []key) {
+func (l *leafless) of(leaf key) []key {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for pod, of := range l.pods {
-		if of == leaf {
-			pods = append(pods, pod)
-		}
-	}
-	return pods
+	return l.pods[leaf].UnsortedList()
 }
 
 // showing is what is to be done with a pod.
@@ -222,8 +235,12 @@ func (s *Syncer) watchPods() {
 		}
 	}
 	s.pods.handle = func(old, now *unstructured.Unstructured) {
+		k := keyOfPod(newest(old, now))
+		if now == nil {
+			s.leafless.remove(k)
+		}
 		// Its namespace may be gone before it is told that the pod is.
-		if k := keyOfPod(newest(old, now)); s.physical.hasNamespace(k.namespace) || s.shows(k) {
+		if s.physical.hasNamespace(k.namespace) || s.shows(k) {
 			s.queue.Add(k)
 		}
 	}

@@ -451,7 +451,7 @@ type state struct {
 	unwatched map[schema.GroupVersionResource]unwatched
 	// watched has those that were watched once, denied those that the hub, of an earlier version, has no leaves of.
 	watched, denied map[schema.GroupVersionResource]bool
-	// unseen has since when nothing was seen of what a physical cluster need not let us see.
+	// unseen has since when nothing was seen of what a physical cluster need not let us see: later than now while nothing went wrong yet.
 	unseen map[schema.GroupVersionResource]time.Time
 	// kept has the namespaces that tombstones left downstream, and in words what is in them.
 	kept map[string]string
@@ -474,7 +474,8 @@ func (s *state) init(now time.Time) {
 	s.orphans = map[key]struct{}{}
 	s.unwatched = map[schema.GroupVersionResource]unwatched{}
 	s.watched, s.denied = map[schema.GroupVersionResource]bool{}, map[schema.GroupVersionResource]bool{}
-	s.unseen = map[schema.GroupVersionResource]time.Time{nodesGVR: now, podsGVR: now}
+	first := now.Add(firstListTakes)
+	s.unseen = map[schema.GroupVersionResource]time.Time{nodesGVR: first, podsGVR: first}
 	s.kept = map[string]string{}
 }
 
@@ -563,6 +564,9 @@ func (s *Syncer) heard(gvr schema.GroupVersionResource) func(error) {
 // once more in that time.
 const unseenAfter = 90 * time.Second
 
+// firstListTakes is how long nobody need have heard of a resource at first: the first list of it may be long.
+const firstListTakes = 5*time.Minute - unseenAfter
+
 // heardUnlessRefused is heard of what nobody has to let us see, Nodes and pods: that they are not seen is no trouble. What is shown of
 // them has to have room; who goes on refusing them has ended a lack of it, and who does not answer has not.
 func (s *Syncer) heardUnlessRefused(gvr schema.GroupVersionResource) func(error) {
@@ -577,17 +581,16 @@ func (s *Syncer) heardUnlessRefused(gvr schema.GroupVersionResource) func(error)
 			heard(nil)
 		}
 		s.state.mu.Lock()
-		_, unseen := s.state.unseen[gvr]
+		defer s.state.mu.Unlock()
+		now := s.config.Clock.Now()
+		since, unseen := s.state.unseen[gvr]
 		switch {
-		case err == nil:
+		case err == nil && unseen:
 			delete(s.state.unseen, gvr)
-		case !unseen:
-			s.state.unseen[gvr] = s.config.Clock.Now()
-		}
-		s.state.mu.Unlock()
-		if hidden && err == nil {
 			s.beatSoon() // to say that it is carried
 			s.retry()
+		case err != nil && (!unseen || since.After(now)):
+			s.state.unseen[gvr] = now
 		}
 	}
 }
