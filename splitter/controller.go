@@ -362,8 +362,16 @@ func (c *Controller) rootsOf(p *placementv1alpha1.Placement) {
 func (c *Controller) onSyncTarget(e client.Event[*workloadv1alpha1.SyncTarget]) {
 	t := e.Object()
 	mirror := client.MirrorOf(t)
-	if e.Deleted() || mirror == "" || c.isMirror(client.KeyOf(t).Cluster) {
+	if mirror == "" || c.isMirror(client.KeyOf(t).Cluster) {
 		return // the twin in a mirror follows
+	}
+	if e.Deleted() {
+		for _, other := range c.informers.SyncTargets.All() {
+			if mirror := client.MirrorOf(other); other.Name == t.Name && mirror != "" && !c.isMirror(client.KeyOf(other).Cluster) {
+				c.besideWhatStays(mirror) // it is hidden no more by one of its name that was nearer
+			}
+		}
+		return
 	}
 	if e.Old == nil && meta.IsStatusConditionTrue(t.Status.Conditions, workloadv1alpha1.SyncTargetFrozen) {
 		c.brake.Freeze(string(mirror))

@@ -148,6 +148,8 @@ func (c *Controller) copySites(s *source, root ctrlclient.Object, p *placementv1
 		}
 		if leaf := leafIn(mirror, leaves); leaf != nil {
 			st.leaf, st.old, st.stays = leaf, leafUID(leaf) != root.GetUID(), s.WhyStays(leaf)
+		} else if st.beside && st.barred {
+			st.assigned, st.beside = false, false // nobody asked for it there by name
 		}
 		if i := slices.IndexFunc(p.Spec.Clusters, func(on placementv1alpha1.PlacedCluster) bool { return on.Mirror == string(mirror) }); i >= 0 {
 			st.weight = p.Spec.Clusters[i].Weight

@@ -2,6 +2,7 @@ package splitter
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -67,23 +68,23 @@ func allowOnly(clusters ...string) *placementv1alpha1.PlacementPolicy {
 }
 
 // TestBesideWhatStays: what is made after a move goes also where the data of a StatefulSet keeps that: what is for its pods, and what runs
-// beside them with all it needs. But not against its own Placement, nor into a cluster that the workspace may not use any more.
+// beside them with all it needs. But not against its own Placement, nor into a cluster that the workspace may not use any more, where only
+// what bounds those that stay is made.
 func TestBesideWhatStays(t *testing.T) {
 	service, _ := pair("Service", "web")
-	dedicated := targetOf("east", mirrorEast)
+	dedicated := targetOf("east", mirrorEast, "networkpolicies.networking.k8s.io")
 	dedicated.Spec.DedicatedTo = "root:other"
 	for name, tc := range map[string]struct {
 		without func(leaf *appsv1.StatefulSet) // makes it one that does not stay
 		more    ctrlclient.Object
-		want    bool
-		agent   bool // of the DaemonSet and what it needs
+		want    []string // kinds
 	}{
-		"Data":      {want: true, agent: true},
-		"Allowed":   {more: allowOnly("east"), want: true, agent: true},
-		"Withdrawn": {more: allowOnly("west")},
-		"Dedicated": {more: dedicated},
-		"Elsewhere": {more: own(placementOf("", "Placed", "mirror-west"), "daemonsets", "agent"), want: true},
-		"Nowhere":   {more: own(placementOf("", "Nowhere"), "daemonsets", "agent"), want: true},
+		"Data":      {want: []string{"DaemonSet", "NetworkPolicy", "Service"}},
+		"Allowed":   {more: allowOnly("east"), want: []string{"DaemonSet", "NetworkPolicy", "Service"}},
+		"Withdrawn": {more: allowOnly("west"), want: []string{"NetworkPolicy"}},
+		"Dedicated": {more: dedicated, want: []string{"NetworkPolicy"}},
+		"Elsewhere": {more: own(placementOf("", "Placed", "mirror-west"), "daemonsets", "agent"), want: []string{"NetworkPolicy", "Service"}},
+		"Nowhere":   {more: own(placementOf("", "Nowhere"), "daemonsets", "agent"), want: []string{"NetworkPolicy", "Service"}},
 		"NoData":    {without: func(leaf *appsv1.StatefulSet) { leaf.Spec.VolumeClaimTemplates = nil }},
 		"Tombstone": {without: func(leaf *appsv1.StatefulSet) { leaf.DeletionTimestamp = ptr.To(metav1.Now()) }},
 	} {
@@ -105,17 +106,13 @@ func TestBesideWhatStays(t *testing.T) {
 				if err != nil && !apierrors.IsNotFound(err) {
 					t.Fatal(err)
 				}
-				want := tc.want
-				if kind == "DaemonSet" {
-					want = tc.agent
-				}
-				if got := err == nil; got != want {
+				if got, want := err == nil, slices.Contains(tc.want, kind); got != want {
 					t.Errorf("a %s is made in east: %v, want %v", kind, got, want)
 				}
 			}
 			mirrors, err := m.referencing(t.Context(), m.sources["ConfigMap"], client.Key{Cluster: "shop", Namespace: "front", Name: "settings"})
-			if got := slices.Contains(mirrors, logicalcluster.Name(mirrorEast)); err != nil || got != tc.agent {
-				t.Errorf("a ConfigMap of the DaemonSet goes to east: %v, %v; want %v", got, err, tc.agent)
+			if got := slices.Contains(mirrors, logicalcluster.Name(mirrorEast)); err != nil || got != (name == "Data" || name == "Allowed") {
+				t.Errorf("a ConfigMap of the DaemonSet goes to east: %v, %v", got, err)
 			}
 		})
 	}
@@ -152,6 +149,25 @@ func TestMoveAwaitsOnlyWhereItGoes(t *testing.T) {
 	}
 	if err := m.objects.Get(t.Context(), ctrlclient.ObjectKeyFromObject(left), left); err != nil || left.DeletionTimestamp == nil {
 		t.Errorf("north is not left for west: %v", err)
+	}
+}
+
+// TestNotCarriedBesideWhatStays: a cluster that does not carry DaemonSets is awaited, and told of, where one is placed, and not where it
+// would be beside what stays.
+func TestNotCarriedBesideWhatStays(t *testing.T) {
+	root, leaf := staying(t)
+	agent := agentWith("settings")
+	m := newMirrored(t, root, leaf, agent, targetOf("east", mirrorEast), targetOf("west", mirrorWest), placementOf("", "Placed", mirrorWest))
+	s, k := m.sources["DaemonSet"], client.KeyOf(agent)
+	sites := m.copySites(s, agent, m.placement(s, k), []logicalcluster.Name{mirrorEast, mirrorWest}, nil, nil)
+	var names []string
+	for _, st := range sites {
+		if st.assigned {
+			names = append(names, st.name)
+		}
+	}
+	if why := notCarriedTo(s, sites); !slices.Equal(names, []string{"west"}) || why == nil || strings.Contains(why.Message, "east") {
+		t.Errorf("assigned are %v, and it is told %v", names, why)
 	}
 }
 
@@ -310,9 +326,14 @@ func TestWhatMayGoBesideIsHeardOf(t *testing.T) {
 		"Labelled":  {target(func(t *workloadv1alpha1.SyncTarget) { t.Labels = map[string]string{"region": "eu"} }), true},
 		"Dedicated": {target(func(t *workloadv1alpha1.SyncTarget) { t.Spec.DedicatedTo = "root:shop" }), true},
 		"Heartbeat": {target(func(*workloadv1alpha1.SyncTarget) {}), false},
-		"Policy":    {policy(allowOnly("west"), allowOnly("east")), true},
-		"NoPolicy":  {policy(allowOnly("west"), nil), true},
-		"Same":      {policy(allowOnly("west"), allowOnly("west")), false},
+		"Unhidden": {func() {
+			nearer := targetOf("east", mirrorWest)
+			nearer.Annotations[lcctx.Annotation] = "shop"
+			c.onSyncTarget(client.Event[*workloadv1alpha1.SyncTarget]{Old: nearer})
+		}, true},
+		"Policy":   {policy(allowOnly("west"), allowOnly("east")), true},
+		"NoPolicy": {policy(allowOnly("west"), nil), true},
+		"Same":     {policy(allowOnly("west"), allowOnly("west")), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			agent := key{"DaemonSet", client.Key{Cluster: "shop", Namespace: "front", Name: "agent"}}

@@ -228,7 +228,7 @@ func placedAny(placements []*placementv1alpha1.Placement) (mirrors []logicalclus
 
 // goesTo returns the mirrors where a root goes by its Placement, nil if there is none. What is for the workloads of its namespace, or runs
 // beside them, is kept also where one of those is staying. It is made there only if it has no Placement of its own, which says otherwise, and
-// if its workspace may still use the cluster.
+// if its workspace may still use the cluster; what bounds those that stay, as a NetworkPolicy does, wherever they are.
 func (c *Controller) goesTo(s *source, root client.Key, p *placementv1alpha1.Placement, staying []logicalcluster.Name) []logicalcluster.Name {
 	mirrors := placed(p)
 	switch s.Goes {
@@ -242,7 +242,7 @@ func (c *Controller) goesTo(s *source, root client.Key, p *placementv1alpha1.Pla
 		if slices.Contains(mirrors, mirror) {
 			continue
 		}
-		if leafIn(mirror, s.leaves(root)) != nil || (p == nil || p.Spec.Object == nil) && c.mayUse(root.Cluster, mirror) {
+		if leafIn(mirror, s.leaves(root)) != nil || s.Goes == kinds.WithNamespace || (p == nil || p.Spec.Object == nil) && c.mayUse(root.Cluster, mirror) {
 			mirrors = append(mirrors, mirror)
 		}
 	}
