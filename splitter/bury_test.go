@@ -132,6 +132,11 @@ func newMirrored(t *testing.T, objects ...ctrlclient.Object) *mirrored {
 	m.objects = fake.NewClientBuilder().WithScheme(client.Scheme).WithObjects(objects...).
 		WithStatusSubresource(east, &placementv1alpha1.Placement{}, &appsv1.Deployment{}, &appsv1.DaemonSet{}, &appsv1.StatefulSet{}, &batchv1.Job{}, &appsv1.ReplicaSet{}, &corev1.Service{}, &networkingv1.Ingress{}).
 		WithInterceptorFuncs(interceptor.Funcs{List: func(ctx context.Context, c ctrlclient.WithWatch, list ctrlclient.ObjectList, opts ...ctrlclient.ListOption) error {
+			asked := (&ctrlclient.ListOptions{}).ApplyOptions(opts)
+			in, _ := lcctx.ClusterFrom(ctx)
+			if in.Wildcard && asked.Namespace == kinds.DownstreamNamespace("shop", "front", false) { // has in each mirror another name, as all is in one store
+				opts = append(opts, ctrlclient.InNamespace(""))
+			}
 			err := c.List(ctx, list, opts...)
 			if all, ok := list.(*corev1alpha1.LogicalClusterList); ok { // of which the fake has one of a name
 				all.Items = append(all.Items, *shop, *root)

@@ -5,14 +5,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
@@ -132,8 +135,9 @@ func (c *Controller) single(ctx context.Context, s *source, root ctrlclient.Obje
 	plan := planSites(p, sites)
 	if startsOrStops(plan, sites) {
 		// Two at once would be for good: not because of what was so a moment ago.
-		now, settled, err := c.leavesNow(ctx, s, root, p)
+		now, settled, err := c.leavesNow(ctx, s, root, p, leaves)
 		if err != nil || !settled {
+			c.tellUnreadable(ctx, s, root, err)
 			return lookAgain, err
 		}
 		sites = c.copySites(s, root, p, placed(p), now, held)
@@ -250,28 +254,109 @@ func startsOrStops(plan SinglePlan, sites []*copySite) bool {
 }
 
 // leavesNow reads the leaves of a root wherever they are, as of now: whoever is in their way may be in any cluster, also one that the Placement
-// named only for a moment. The server has them filed by their workspace, and looks at no others; it refuses if one of that name cannot be read,
-// wherever that is. leavesNow says no if the Placement is not what the informer shows, or if a leaf is of a later generation than the root that
-// it shows.
-func (c *Controller) leavesNow(ctx context.Context, s *source, root ctrlclient.Object, p *placementv1alpha1.Placement) (leaves []ctrlclient.Object, settled bool, err error) {
+// named only for a moment. It says no if the Placement is not what the informer shows, or if a leaf is of a later generation than the root that
+// it shows. Where all are to leave, those seen do: nothing starts, and another leaves when it is seen.
+func (c *Controller) leavesNow(ctx context.Context, s *source, root ctrlclient.Object, p *placementv1alpha1.Placement, seen []ctrlclient.Object) (leaves []ctrlclient.Object, settled bool, err error) {
 	rk := client.KeyOf(root)
 	if settled, err = c.isDecision(ctx, s, rk, p); err != nil || !settled {
 		return nil, false, err
 	}
+	if p.Name == "" {
+		return seen, true, nil
+	}
+	shared, dedicated := kinds.DownstreamNamespace(rk.Cluster, rk.Namespace, false), kinds.DownstreamNamespace(rk.Cluster, rk.Namespace, true)
+	for _, namespace := range slices.Compact([]string{shared, dedicated}) { // a cluster may have been dedicated only for a moment, too
+		found, err := c.leavesNowIn(ctx, s, rk, namespace)
+		if err != nil {
+			return nil, false, fmt.Errorf("list the leaves of %s %s: %w", s.GVK.Kind, rk, err)
+		}
+		for _, leaf := range found {
+			if of, ok := rootOf(leaf); ok && of == rk && c.isMirror(client.KeyOf(leaf).Cluster) {
+				leaves = append(leaves, leaf)
+				settled = settled && !isAhead(leaf, root)
+			}
+		}
+	}
+	return leaves, settled, nil
+}
+
+// leavesNowIn reads what may be leaves of a root in the namespaces of one name. The server has leaves filed by their workspace, and looks at no
+// others; but it refuses if a row of that namespace and name cannot be read, whosever it is. Then each mirror is asked.
+func (c *Controller) leavesNowIn(ctx context.Context, s *source, root client.Key, namespace string) (leaves []ctrlclient.Object, err error) {
 	list := s.NewList()
-	if err := c.clients.Objects.List(client.Everywhere(ctx), list,
-		ctrlclient.MatchingLabels{workloadv1alpha1.WorkspaceLabel: string(rk.Cluster)}, ctrlclient.MatchingFields{metav1.ObjectNameField: rk.Name}); err != nil {
-		return nil, false, fmt.Errorf("list the leaves of %s %s: %w", s.GVK.Kind, rk, err)
+	err = c.clients.Objects.List(client.Everywhere(ctx), list, ctrlclient.InNamespace(namespace),
+		ctrlclient.MatchingLabels{workloadv1alpha1.WorkspaceLabel: string(root.Cluster)}, ctrlclient.MatchingFields{metav1.ObjectNameField: root.Name})
+	if isUnreadable(err) {
+		return c.leavesByMirror(ctx, s, root, namespace)
+	}
+	if err != nil {
+		return nil, err
 	}
 	err = meta.EachListItem(list, func(o runtime.Object) error {
-		leaf := o.(ctrlclient.Object)
-		if of, ok := rootOf(leaf); ok && of == rk && c.isMirror(client.KeyOf(leaf).Cluster) {
-			leaves = append(leaves, leaf)
-			settled = settled && !isAhead(leaf, root)
-		}
+		leaves = append(leaves, o.(ctrlclient.Object))
 		return nil
 	})
-	return leaves, settled, err
+	return leaves, err
+}
+
+// leavesByMirror is leavesNowIn where a row cannot be read. That counts unless the mirror's namespace is known to be for another workspace: in
+// clusters that are dedicated to them namespaces have the names that they have in workspaces, which are those of others, too.
+func (c *Controller) leavesByMirror(ctx context.Context, s *source, root client.Key, namespace string) (leaves []ctrlclient.Object, _ error) {
+	for _, lc := range c.informers.LogicalClusters.All() {
+		mirror := client.KeyOf(lc).Cluster
+		if !c.isMirror(mirror) {
+			continue
+		}
+		leaf := s.New()
+		err := c.clients.Objects.Get(client.In(ctx, mirror), types.NamespacedName{Namespace: namespace, Name: root.Name}, leaf)
+		switch {
+		case err == nil:
+			leaves = append(leaves, leaf)
+		case isUnreadable(err):
+			if others, problem := c.isForOthers(ctx, root, mirror, namespace); problem != nil || !others {
+				return nil, errors.Join(&unreadableError{mirror, err}, problem)
+			}
+		case !apierrors.IsNotFound(err):
+			return nil, err
+		}
+	}
+	return leaves, nil
+}
+
+// isForOthers says, from an uncached read, that a mirror's namespace is not for that of a root.
+func (c *Controller) isForOthers(ctx context.Context, root client.Key, mirror logicalcluster.Name, namespace string) (bool, error) {
+	n := &corev1.Namespace{}
+	if err := c.clients.Objects.Get(client.In(ctx, mirror), types.NamespacedName{Name: namespace}, n); err != nil {
+		return false, fmt.Errorf("read namespace %s of mirror %s: %w", namespace, mirror, err)
+	}
+	of, ok := rootOf(n)
+	return ok && of != client.Key{Cluster: root.Cluster, Name: root.Namespace}, nil
+}
+
+// unreadableError says that a row of a mirror cannot be read, which may be the leaf of a root.
+type unreadableError struct {
+	mirror logicalcluster.Name
+	cause  error
+}
+
+func (e *unreadableError) Error() string { return fmt.Sprintf("in mirror %s: %v", e.mirror, e.cause) }
+
+func (e *unreadableError) Unwrap() error { return e.cause }
+
+// isUnreadable says whether the server fails at what it has stored.
+func isUnreadable(err error) bool {
+	var status apierrors.APIStatus
+	return errors.As(err, &status) && status.Status().Code == http.StatusInternalServerError && !apierrors.IsServerTimeout(err)
+}
+
+// tellUnreadable tells what keeps a root from starting and stopping, in words for its owner, if it is that.
+func (c *Controller) tellUnreadable(ctx context.Context, s *source, root ctrlclient.Object, err error) {
+	var of *unreadableError
+	if errors.As(err, &of) {
+		c.tellOnce(ctx, s, root, "waits", corev1.EventTypeWarning, "Unreadable", fmt.Sprintf(
+			"It is neither started nor stopped: what the server has of it for %q cannot be read, and it may run there. An administrator finds the row in the server's log.",
+			nameOf(c.target(of.mirror), of.mirror)))
+	}
 }
 
 // isDecision says, from an uncached read, that a root is still placed by the decision that was seen.

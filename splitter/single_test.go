@@ -1,7 +1,9 @@
 package splitter
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -13,10 +15,12 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
@@ -431,6 +435,105 @@ func TestStatefulSetMoves(t *testing.T) {
 			}
 			if diff := cmp.Diff(tc.phases, strings.Join(shown, ", ")); diff != "" && tc.phases != "" {
 				t.Errorf("%s: phases: -want, +got:\n%s", tc.reason, diff)
+			}
+		})
+	}
+}
+
+// TestUnreadableRows: a StatefulSet is not made in west while its row in east cannot be read, which its owner is told; rows of others in the
+// way of a list, and of what leaves for good, do not keep it.
+func TestUnreadableRows(t *testing.T) {
+	const elsewhere = "front-other"
+	own := kinds.DownstreamNamespace("shop", "front", false)
+	for name, tc := range map[string]struct {
+		in    string // the namespace in east with the row
+		of    string // whose that is
+		ends  bool   // its workspace is being deleted, and its leaf in east is seen
+		made  bool
+		gone  bool
+		stops bool
+	}{
+		"Own":          {in: own, of: "shop", stops: true},
+		"OwnDedicated": {in: "front", of: "shop", stops: true},
+		"OfNobody":     {in: "front", stops: true},
+		"OfAnother":    {in: "front", of: "bank", made: true},
+		"Elsewhere":    {in: elsewhere, of: "bank", made: true},
+		"Ends":         {in: own, of: "shop", ends: true, gone: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := &appsv1.StatefulSet{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "front", Name: "db", UID: "root", Generation: 1, Annotations: map[string]string{lcctx.Annotation: "shop"}},
+				Spec:       appsv1.StatefulSetSpec{Replicas: ptr.To[int32](2)},
+			}
+			leaf := statefulSetLeaf(t, root, mirrorEast, 2)
+			objects := []ctrlclient.Object{root.DeepCopy(), targetOf("east", mirrorEast, "statefulsets.apps"), targetOf("west", mirrorWest, "statefulsets.apps")}
+			if tc.ends {
+				objects = append(objects, leaf)
+			} else {
+				objects = append(objects, placementOf("", "Placed", mirrorWest))
+			}
+			m := newMirrored(t, objects...)
+			if tc.ends {
+				m.endWorkspaces(t)
+			}
+			broken := apierrors.NewInternalError(errors.New(`statefulsets.apps "` + tc.in + `/db" of logical cluster "` + mirrorEast + `" cannot be read`))
+			m.clients.Objects = interceptor.NewClient(m.objects, interceptor.Funcs{
+				List: func(ctx context.Context, c ctrlclient.WithWatch, list ctrlclient.ObjectList, opts ...ctrlclient.ListOption) error {
+					asked := (&ctrlclient.ListOptions{}).ApplyOptions(opts)
+					if _, ok := list.(*appsv1.StatefulSetList); ok && (asked.Namespace == "" || asked.Namespace == tc.in) {
+						return broken
+					}
+					return c.List(ctx, list, opts...)
+				},
+				Get: func(ctx context.Context, c ctrlclient.WithWatch, k ctrlclient.ObjectKey, o ctrlclient.Object, opts ...ctrlclient.GetOption) error {
+					if in, _ := lcctx.ClusterFrom(ctx); in.Name != mirrorEast {
+						return c.Get(ctx, k, o, opts...)
+					}
+					n, isNamespace := o.(*corev1.Namespace)
+					switch {
+					case isNamespace && k.Name == tc.in && tc.of != "":
+						n.Name, n.Labels = tc.in, map[string]string{workloadv1alpha1.WorkspaceLabel: tc.of}
+						n.Annotations = map[string]string{workloadv1alpha1.RootAnnotation: "/front"}
+						return nil
+					case !isNamespace && k == ctrlclient.ObjectKey{Namespace: tc.in, Name: "db"}:
+						return broken
+					case tc.in == elsewhere && !isNamespace:
+						t.Errorf("mirrors are asked one by one for what is not in the way: %v", k)
+					}
+					return c.Get(ctx, k, o, opts...)
+				},
+			})
+			s, k := m.sources["StatefulSet"], client.KeyOf(root)
+			for range 2 {
+				seen, _ := s.get(k)
+				if _, err := m.single(t.Context(), s, seen, m.placement(s, k), s.leaves(k), nil); (err != nil) != tc.stops {
+					t.Fatalf("error %v, want one: %v", err, tc.stops)
+				}
+			}
+			err := m.objects.Get(t.Context(), types.NamespacedName{Namespace: own, Name: "db"}, &appsv1.StatefulSet{})
+			if made := err == nil; made != tc.made {
+				t.Errorf("there is a leaf in west: %v, want %v", made, tc.made)
+			}
+			if tc.ends {
+				if err := m.objects.Get(t.Context(), ctrlclient.ObjectKeyFromObject(leaf), leaf); err != nil || (leaf.DeletionTimestamp != nil) != tc.gone {
+					t.Errorf("the leaf in east: %v, tombstone: %v", err, leaf.DeletionTimestamp != nil)
+				}
+			}
+			events := &corev1.EventList{}
+			if err := m.objects.List(t.Context(), events); err != nil {
+				t.Fatal(err)
+			}
+			var told []corev1.Event
+			for _, e := range events.Items {
+				if e.Reason == "Unreadable" {
+					told = append(told, e)
+				}
+			}
+			switch {
+			case !tc.stops && len(told) > 0:
+				t.Errorf("told: %v", told)
+			case tc.stops && (len(told) != 1 || told[0].Count != 1 || !strings.Contains(told[0].Message, `"east"`) || strings.Contains(told[0].Message, tc.in+"/")):
+				t.Errorf("told: %v, want once, of east alone", told)
 			}
 		})
 	}

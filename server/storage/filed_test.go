@@ -137,7 +137,9 @@ func TestUnreadableRowMayBeFiled(t *testing.T) {
 				{label + "=shop", "metadata.name=x", true, nil},
 				{label + "=shop", "metadata.name=y", false, both[1:]},
 				{label + "=bank", "metadata.name=y", false, nil},
-				{label, "", false, both[1:]}, // watched: one row would take the resource away from all
+				{label + "=shop", "metadata.name=x,metadata.namespace=default", true, nil},
+				{label + "=shop", "metadata.name=x,metadata.namespace=other", false, nil}, // as of namespaces of others
+				{label, "", false, both[1:]},                                              // watched: one row would take the resource away from all
 				{"", "", false, []string{both[1], "bb/default/later"}},
 			} {
 				if !tc.fails {
@@ -150,6 +152,13 @@ func TestUnreadableRowMayBeFiled(t *testing.T) {
 				if err == nil || !strings.Contains(err.Error(), `"default/x" of logical cluster "aa" cannot be read`) {
 					t.Errorf("%q %q: error %v, want that the row cannot be read", tc.label, tc.field, err)
 				}
+			}
+			named := selects(label+"=shop", "metadata.name=x")
+			if _, err := s.configMaps.List(everywhere("default"), named); err == nil {
+				t.Error("a list of its namespace pretends that the object is gone")
+			}
+			if diff := cmp.Diff([]string(nil), names(t, s.configMaps, everywhere("other"), named), cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("in another namespace: -want, +got:\n%s", diff)
 			}
 			if _, err := etcd.Client.Delete(t.Context(), prefixOf(t)+"/configmaps/aa/default/x"); err != nil {
 				t.Fatal(err)

@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"net/http"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -8,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/apiserver/pkg/storage"
@@ -53,6 +55,8 @@ func TestUnreadableRowConcernsItsClusterOnly(t *testing.T) {
 				for _, rv := range []string{"", "0"} {
 					if got, err := s.configMaps.Get(in("aa", "default"), "spoilt", &metav1.GetOptions{ResourceVersion: rv}); err == nil {
 						t.Errorf("get at %q: %v", rv, got)
+					} else if status := responsewriters.ErrorToAPIStatus(err); status.Code != http.StatusInternalServerError || status.Reason == metav1.StatusReasonServerTimeout {
+						t.Errorf("get at %q: %+v, want what the splitter takes for an unreadable row", rv, status)
 					}
 					if _, err := s.configMaps.Get(in("aa", "default"), "good", &metav1.GetOptions{ResourceVersion: rv}); err != nil {
 						t.Errorf("get of another at %q: %v", rv, err)
