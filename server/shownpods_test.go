@@ -565,6 +565,19 @@ func TestShownPodsOfAReplicaSet(t *testing.T) {
 	}
 	set := replicaSet(hash, s.root.UID)
 	replicaSet("another", "another")
+	of := func(revision string) func(p *corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.Labels[appsv1.DefaultDeploymentUniqueLabelKey] = "below"
+			p.Annotations[workloadv1alpha1.RevisionAnnotation] = revision
+		}
+	}
+	if _, err := s.east.CoreV1().Pods(inEast).Create(t.Context(), s.below("not-yet", of("other")), metav1.CreateOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("a pod whose ReplicaSet may come is shown: %v", err)
+	}
+	s.root.Status.ObservedGeneration = s.root.Generation
+	if _, err := s.shop.AppsV1().Deployments(team).UpdateStatus(t.Context(), s.root, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
 	root := metav1.OwnerReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web", UID: s.root.UID}
 	alone := root
 	alone.Controller = ptr.To(true)
@@ -573,14 +586,11 @@ func TestShownPodsOfAReplicaSet(t *testing.T) {
 		want                    []metav1.OwnerReference
 	}{
 		"of-it":     {"as in one cluster", hash, hash, []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: set.Name, UID: set.UID, Controller: ptr.To(true)}, root}},
-		"not-there": {"it may not be there yet, or not any more", "other", "below", []metav1.OwnerReference{alone}},
+		"not-there": {"it is not there any more", "other", "below", []metav1.OwnerReference{alone}},
 		"anothers":  {"it is of an earlier Deployment", "another", "below", []metav1.OwnerReference{alone}},
 		"unsaid":    {"its cluster's syncer does not know", "", "below", []metav1.OwnerReference{alone}},
 	} {
-		_, err := s.east.CoreV1().Pods(inEast).Create(t.Context(), s.below(name, func(p *corev1.Pod) {
-			p.Labels[appsv1.DefaultDeploymentUniqueLabelKey] = "below"
-			p.Annotations[workloadv1alpha1.RevisionAnnotation] = tc.revision
-		}), metav1.CreateOptions{})
+		_, err := s.east.CoreV1().Pods(inEast).Create(t.Context(), s.below(name, of(tc.revision)), metav1.CreateOptions{})
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}

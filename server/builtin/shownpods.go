@@ -190,7 +190,8 @@ func owners(kind kinds.Kind, root metav1.Object, set *appsapi.ReplicaSet) []meta
 	return []metav1.OwnerReference{{APIVersion: of.APIVersion, Kind: "ReplicaSet", Name: set.Name, UID: set.UID, Controller: ptr.To(true)}, of}
 }
 
-// replicaSet returns that of a root which its syncer says a pod is of; nil if it says none, or there is none that is the root's.
+// replicaSet returns that of a root which its syncer says a pod is of; nil if it says none, or there is none that is the root's. One that is
+// not there yet is an error, by which its syncer tries again: owners are not changed later.
 func (s shownPods) replicaSet(at *space, kind kinds.Kind, root metav1.Object, shown *api.Pod) (*appsapi.ReplicaSet, error) {
 	hash := shown.Annotations[workloadv1alpha1.RevisionAnnotation]
 	if hash == "" || kind.Goes != kinds.Divided {
@@ -198,7 +199,9 @@ func (s shownPods) replicaSet(at *space, kind kinds.Kind, root metav1.Object, sh
 	}
 	resource := appsapi.Resource("replicasets")
 	found, err := s.objects.Get(at.inWorkspace(resource.Group, resource.Resource), resource, at.workspaceNamespace, kinds.RevisionName(root.GetName(), hash), false)
-	if apierrors.IsNotFound(err) {
+	if apierrors.IsNotFound(err) && !hasObserved(root) {
+		return nil, err
+	} else if apierrors.IsNotFound(err) {
 		return nil, nil
 	} else if err != nil {
 		return nil, err
@@ -208,6 +211,12 @@ func (s shownPods) replicaSet(at *space, kind kinds.Kind, root metav1.Object, sh
 		return nil, nil
 	}
 	return set, nil
+}
+
+// hasObserved says whether the splitter has seen a Deployment as it is, and by then tried to make its ReplicaSet.
+func hasObserved(root metav1.Object) bool {
+	d, ok := root.(*appsapi.Deployment)
+	return !ok || d.Status.ObservedGeneration >= d.Generation
 }
 
 // mostPodsOfAll is how many pods of one leaf may be shown at once, whatever it asks for: twice as many as Kubernetes has nodes at most.
