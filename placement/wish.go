@@ -161,14 +161,15 @@ func parseNames(s string) ([]string, error) {
 	return slices.Compact(names), nil
 }
 
-// parseSelector reads a label selector. An empty one is an error: people may mean nowhere as well as everywhere.
+// parseSelector reads a label selector. An empty one is an error: people may mean nowhere as well as everywhere. So is one with a NUL, at
+// which labels.Parse ends.
 func parseSelector(s string) (labels.Selector, error) {
-	if s == "" {
-		return nil, fmt.Errorf("it is empty; for all clusters set %s to *", placementv1alpha1.ClustersAnnotation)
-	}
 	selector, err := labels.Parse(s)
-	if err != nil {
+	switch {
+	case err != nil, strings.ContainsRune(s, 0):
 		return nil, errors.New("want a selector of labels, for instance region=eu,tier!=test")
+	case selector.Empty():
+		return nil, fmt.Errorf("it is empty; for all clusters set %s to *", placementv1alpha1.ClustersAnnotation)
 	}
 	return selector, nil
 }
