@@ -102,7 +102,7 @@ func namedWorkspace(req *http.Request) (path, parent logicalcluster.Path, name s
 	path = logicalcluster.NewPath(req.URL.Query().Get(WorkspaceParameter))
 	parent, name = path.Split()
 	if !path.IsValid() || parent.Empty() {
-		return path, parent, name, apierrors.NewBadRequest(fmt.Sprintf("%q is no path of a workspace that is in another, such as root:shop: give one in the parameter %q", path, WorkspaceParameter))
+		return path, parent, name, apierrors.NewBadRequest(fmt.Sprintf("%q is no path of a workspace that is in another, such as root:shop; root itself, with all that is in it, is for atoll backup and atoll restore", path))
 	}
 	return path, parent, name, nil
 }

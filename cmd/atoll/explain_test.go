@@ -105,6 +105,25 @@ Warning Refused, 3h ago: west would not take it
 	}
 }
 
+// TestExplainByTheNamespace: the steps of a Placement that decides for more are not said to be the object's.
+func TestExplainByTheNamespace(t *testing.T) {
+	const words = "it may be something else in the namespace"
+	for step, want := range map[placementv1alpha1.PlacedClusterPhase]bool{placementv1alpha1.PhasePending: true, placementv1alpha1.PhaseReady: false} {
+		f := newFakeAtoll(t)
+		for _, obj := range explained() {
+			if p, ok := obj.(*placementv1alpha1.Placement); ok {
+				p.Name, p.Spec.Object = placementv1alpha1.NameFor("default", nil), nil
+				p.Status.Clusters = []placementv1alpha1.PlacedClusterStatus{{Name: "east", Phase: step}, {Name: "west", Phase: step}}
+			}
+			f.put(t, "root", obj)
+		}
+		out, _, err := f.call(t, explainCommand, "deploy/web")
+		if err != nil || strings.Contains(out, words) != want {
+			t.Errorf("%s: %v\n%s", step, err, out)
+		}
+	}
+}
+
 // normal leaves out what follows the end of a line's text.
 func normal(text string) string {
 	var lines []string

@@ -144,10 +144,15 @@ func (x *explanation) writeClusters(out io.Writer) error {
 	if err := printTable(out, header, rows); err != nil {
 		return err
 	}
+	ready := true
 	for _, step := range sortedPhases {
 		if words := stepInWords[step]; steps[step] && words != "" {
 			fmt.Fprintf(out, "%s: %s.\n", step, words)
+			ready = false
 		}
+	}
+	if !ready && x.placement.Spec.Object == nil {
+		fmt.Fprintln(out, "STEP and PLACEMENT are of all that the Placement decides for: it may be something else in the namespace.")
 	}
 	return nil
 }
