@@ -8,12 +8,14 @@ import (
 )
 
 // Assign divides replicas over clusters in proportion to weights (unitless, >= 0). The result has every key of weights
-// and values >= 0 that sum to replicas exactly, unless weights is empty. Remainders go to the largest fraction; among
-// equal fractions to a cluster that had the larger share in previous, then by name, so equal input gives equal
-// output and little moves. Every cluster with a weight > 0 gets at least one if there are enough. Weights that are all
-// 0 count as equal. Negative numbers count as 0.
+// and values >= 0 that sum to replicas exactly, unless weights is empty. Every cluster with a weight > 0 gets at least one
+// if there are enough. What is left goes to the largest fraction; among equal fractions to a cluster that had the larger
+// share in previous, then by name, so equal input gives equal output and little moves. Weights that are all 0 count as
+// equal. Negative numbers count as 0.
 func Assign(replicas int32, weights map[string]int64, previous map[string]int32) map[string]int32 {
-	shares := divide(replicas, weights, func(name string, floor int32) bool { return previous[name] > floor })
+	shares := divide(replicas, weights, func(name string, floor int32) preference {
+		return preference{floor == 0, previous[name] > floor}
+	})
 	for _, poor := range slices.Sorted(maps.Keys(shares)) {
 		if shares[poor] > 0 || weights[poor] <= 0 {
 			continue
@@ -41,9 +43,11 @@ func Duplicate(replicas int32, weights map[string]int64) map[string]int32 {
 	return shares
 }
 
-// divide is the largest remainder method. Among equal fractions, those come first for which prefer is true, given
-// what they have without the remainder.
-func divide(n int32, weights map[string]int64, prefer func(name string, floor int32) bool) map[string]int32 {
+// preference is who comes first for what is left: before larger fractions, and among equal ones.
+type preference struct{ first, amongEqual bool }
+
+// divide is the largest remainder method, with preferences given what each has without the remainder.
+func divide(n int32, weights map[string]int64, prefer func(name string, floor int32) preference) map[string]int32 {
 	shares := make(map[string]int32, len(weights))
 	if len(weights) == 0 {
 		return shares
@@ -74,13 +78,8 @@ func divide(n int32, weights map[string]int64, prefer func(name string, floor in
 	}
 	floors := maps.Clone(shares)
 	slices.SortFunc(order, func(a, b string) int {
-		preferred := func(name string) int {
-			if prefer(name, floors[name]) {
-				return 0
-			}
-			return 1
-		}
-		return cmp.Or(-remainders[a].Cmp(remainders[b]), cmp.Compare(preferred(a), preferred(b)), cmp.Compare(a, b))
+		pa, pb := prefer(a, floors[a]), prefer(b, floors[b])
+		return cmp.Or(first(pa.first, pb.first), -remainders[a].Cmp(remainders[b]), first(pa.amongEqual, pb.amongEqual), cmp.Compare(a, b))
 	})
 	// The remainder is smaller than the number of clusters with a weight: each gets at most one of it.
 	for _, name := range order[:left] {

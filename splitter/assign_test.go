@@ -19,6 +19,7 @@ func TestAssign(t *testing.T) {
 		"TieStays":        {"equal fractions stay where they are", 7, map[string]int64{"west": 1, "east": 1}, map[string]int32{"east": 3, "west": 4}, map[string]int32{"east": 3, "west": 4}},
 		"Weighted":        {"4 and 1.33 and 0.67 of 6", 6, map[string]int64{"a": 6, "b": 2, "c": 1}, nil, map[string]int32{"a": 4, "b": 1, "c": 1}},
 		"AtLeastOne":      {"a small weight still gets one if there are enough", 3, map[string]int64{"a": 100, "b": 1}, nil, map[string]int32{"a": 2, "b": 1}},
+		"OneByFraction":   {"who has none takes what is left, and nobody's whole share", 64, map[string]int64{"a": 1, "b": 43, "c": 84}, map[string]int32{"b": 68}, map[string]int32{"a": 1, "b": 21, "c": 42}},
 		"NotEnough":       {"fewer replicas than clusters: by name", 1, map[string]int64{"a": 1, "b": 1}, nil, map[string]int32{"a": 1, "b": 0}},
 		"WeightZero":      {"weight 0 gets nothing even with plenty", 9, map[string]int64{"a": 1, "b": 0}, nil, map[string]int32{"a": 9, "b": 0}},
 		"AllZero":         {"weights that say nothing are equal", 4, map[string]int64{"a": 0, "b": 0}, nil, map[string]int32{"a": 2, "b": 2}},
@@ -41,6 +42,7 @@ func FuzzAssign(f *testing.F) {
 	f.Add(int32(6), int64(1), int64(1), int64(1), int32(0), int32(0))
 	f.Add(int32(7), int64(3), int64(0), int64(1), int32(5), int32(2))
 	f.Add(int32(-1), int64(-3), int64(1<<62), int64(1<<62), int32(1), int32(1))
+	f.Add(int32(64), int64(1), int64(43), int64(84), int32(0), int32(68)) // who gets its only one has half a pod, as another
 	f.Fuzz(func(t *testing.T, replicas int32, a, b, c int64, pa, pb int32) {
 		weights := map[string]int64{"a": a, "b": b, "c": c}
 		got := Assign(replicas, weights, map[string]int32{"a": pa, "b": pb})

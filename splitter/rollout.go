@@ -123,7 +123,7 @@ func DivideRollout(maxUnavailable, maxSurge int32, clusters []RollingCluster) ma
 // its part itself: it has no pod to lose.
 func divideUnavailable(maxUnavailable int32, weights map[string]int64, active []RollingCluster) map[string]int32 {
 	byWeight := func(n int32, weights map[string]int64) map[string]int32 {
-		return divide(n, weights, func(string, int32) bool { return false })
+		return divide(n, weights, func(string, int32) preference { return preference{} })
 	}
 	whole, rest := byWeight(maxUnavailable, weights), maps.Clone(weights)
 	parts := maps.Clone(whole)
@@ -149,7 +149,7 @@ func divideUnavailable(maxUnavailable int32, weights map[string]int64, active []
 // divideSurge is divide, but whoever has no share of maxUnavailable comes first for the remainder, so that few
 // clusters are left with nothing.
 func divideSurge(maxSurge int32, weights map[string]int64, unavailable map[string]int32) map[string]int32 {
-	surge := divide(maxSurge, weights, func(name string, _ int32) bool { return unavailable[name] == 0 })
+	surge := divide(maxSurge, weights, func(name string, _ int32) preference { return preference{amongEqual: unavailable[name] == 0} })
 	names := make([]string, 0, len(surge))
 	for name := range surge {
 		names = append(names, name)
