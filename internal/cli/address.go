@@ -38,6 +38,9 @@ func ParseAddress(server string) (Address, error) {
 	}
 	before, after, found := strings.Cut(u.Path, clustersPrefix)
 	u.Path, u.RawPath = strings.TrimRight(before, "/"), ""
+	if u.Host == "" && strings.HasPrefix(u.Path, "//") {
+		return Address{}, fmt.Errorf("server URL %s: it names no host: want https://host:port, and a path at most", server)
+	}
 	if strings.HasSuffix(u.Path, strings.TrimRight(clustersPrefix, "/")) {
 		return Address{}, fmt.Errorf("server URL %s: it names no workspace after /clusters/", server)
 	}

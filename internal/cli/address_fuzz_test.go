@@ -12,7 +12,7 @@ import (
 func FuzzParseAddress(f *testing.F) {
 	for _, server := range []string{"", "https://h:6443", "https://h:6443/", "https://h/atoll/clusters/root:a:b/", "https://h/clusters/*", "https://h/clusters/root?a=b",
 		"https://h/clusters/root#a", "https://h?a=b", "https://h?", "https://h///clusters/root", "https://h/a%2Fb/clusters/root", "https://h/clusters/a%2Fb", "h:6443", "//h/clusters/root",
-		"/clusters/root", "https://h/clusters/../clusters/root", "https://user:word@h/clusters/root", "mailto:a", "https://h/clusters/clusters/root", "0/clusters", "https://h/clusters"} {
+		"/clusters/root", "https://h/clusters/../clusters/root", "https://user:word@h/clusters/root", "mailto:a", "https://h/clusters/clusters/root", "0/clusters", "/%2F ", "https://h/clusters"} {
 		f.Add(server)
 	}
 	f.Fuzz(func(t *testing.T, server string) {

@@ -88,8 +88,8 @@ func ParsePrefixes(given []string) ([]netip.Prefix, error) {
 		p, err := netip.ParsePrefix(text)
 		if err != nil {
 			addr, notOne := netip.ParseAddr(text)
-			if notOne != nil {
-				return nil, fmt.Errorf("%q: want a range such as 10.0.0.0/8, or an address", text)
+			if notOne != nil || addr.Zone() != "" {
+				return nil, fmt.Errorf("%q: want a range such as 10.0.0.0/8, or an address, without a zone: it holds on every link", text)
 			}
 			p = netip.PrefixFrom(addr, addr.BitLen())
 		}
