@@ -84,9 +84,17 @@ func (r Result) goal() string {
 	return strings.NewReplacer("<=", "≤", ">=", "≥").Replace(r.Goal.Op) + " " + strings.Replace(quantity(r.Goal.Value, r.Unit), ".00", "", 1)
 }
 
+// ofGoal is how many times the goal's value the figure is; "-" where there is no goal.
+func (r Result) ofGoal() string {
+	if r.Goal.Op == "" {
+		return "-"
+	}
+	return number(r.Figure/r.Goal.Value) + "x"
+}
+
 // line is how a result is printed while the benchmark goes on.
 func (r Result) line() string {
-	return fmt.Sprintf("%-58s %14s  %-12s %s %s", r.Row, quantity(r.Figure, r.Unit), r.goal(), r.verdict(), r.explained())
+	return fmt.Sprintf("%-58s %14s  %-12s %6s  %s %s", r.Row, quantity(r.Figure, r.Unit), r.goal(), r.ofGoal(), r.verdict(), r.explained())
 }
 
 // The files of a report.
@@ -169,8 +177,8 @@ with its embedded etcd, fsync and TLS, on one machine that also makes the load. 
 one run; it is the median of the rounds' ratios. Where a quarter of the rounds, and more
 than one, are on the other side of the goal it is "unsure": neither met nor missed.
 
-| | figure | goal | | how measured | run |
-|---|---|---|---|---|---|
+| | figure | goal | figure / goal | | how measured | run |
+|---|---|---|---|---|---|---|
 `)
 	verdicts := map[Verdict]int{}
 	for _, r := range results {
@@ -185,7 +193,7 @@ than one, are on the other side of the goal it is "unsure": neither met nor miss
 		if verdict == Missed {
 			cell = "**" + cell + "**"
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %d |\n", r.Row, r.figure(), r.goal(), cell, r.How, run+1)
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %d |\n", r.Row, r.figure(), r.goal(), r.ofGoal(), cell, r.How, run+1)
 	}
 	fmt.Fprintf(&b, "\nOf %d goals %d are met, %d missed and %d unsure.\n\n## Runs\n\n",
 		len(results)-verdicts[NoGoal], verdicts[Met], verdicts[Missed], verdicts[Unsure])
