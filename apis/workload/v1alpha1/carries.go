@@ -5,6 +5,10 @@ import "slices"
 // CarriedByAll are the resources that every syncer carries: those of the first version, which did not say so.
 var CarriedByAll = []string{"configmaps", "deployments.apps", "secrets", "serviceaccounts", "services"}
 
+// CarriedBindings, among the resources that a syncer carries, says that it runs the pods that are bound to its cluster. That it
+// carries "pods" says only that it shows those of leaves.
+const CarriedBindings = "pods/binding"
+
 // Carries says whether the syncer of a SyncTarget carries a resource, "<resource>.<group>": an object of another one would stay
 // in the mirror, and nobody would say why. Of a syncer that was never heard of nothing more is known, nor of that of no SyncTarget (nil).
 func (t *SyncTarget) Carries(resource string) bool {
