@@ -73,6 +73,7 @@ func mirrorOf(pod ctrlclient.Object) logicalcluster.Name {
 func (c *Controller) onPod(k kinds.Kind, e change) {
 	pod := e.object()
 	pk := client.KeyOf(pod)
+	c.tallyPod(k, e)
 	c.queue.Add(key{k.GVK.Kind, pk})
 	if e.deleted || ends(k, e.old, e.new) || e.old == nil || mirrorOf(e.old) != mirrorOf(pod) {
 		c.queueNeeds(pod)
@@ -95,6 +96,83 @@ func (c *Controller) onPod(k kinds.Kind, e change) {
 	}
 }
 
+// tallyPod counts a pod as what is asked for, and, where it is bound, as what is there of it.
+func (c *Controller) tallyPod(k kinds.Kind, e change) {
+	pod := e.object()
+	root := key{k.GVK.Kind, client.KeyOf(pod)}
+	news := false
+	if e.deleted || pod.GetDeletionTimestamp() != nil {
+		news = c.tally.forget(root)
+	} else {
+		news = c.tally.expect(root, rendition{pod.GetUID(), pod.GetGeneration()})
+	}
+	if was := e.old; was != nil && mirrorOf(was) != "" && (e.deleted || boundAt(was) != boundAt(pod)) {
+		news = c.tally.leaf(root, boundAt(was), nil) || news
+	}
+	if !e.deleted && mirrorOf(pod) != "" {
+		n := countBound(k, pod)
+		news = c.tally.leaf(root, boundAt(pod), &n) || news
+	}
+	if news {
+		c.askPlacement(root)
+	}
+}
+
+// boundAt is where the mirror has a pod that is bound.
+func boundAt(pod ctrlclient.Object) client.Key {
+	return client.Key{Cluster: mirrorOf(pod), Namespace: pod.GetAnnotations()[workloadv1alpha1.MirrorNamespaceAnnotation], Name: pod.GetName()}
+}
+
+// countBound is what a pod that is bound adds: count, of a leaf.
+func countBound(k kinds.Kind, pod ctrlclient.Object) counted {
+	n := counted{of: rendition{pod.GetUID(), pod.GetGeneration()}, deleting: pod.GetDeletionTimestamp() != nil, ended: k.HasEnded(pod)}
+	n.replicas, n.ready = k.Pods(pod)
+	n.stays = !n.deleting && !n.ended && k.WhyStays(pod) != nil
+	switch {
+	case notRun(pod) != nil:
+		n.phase = placementv1alpha1.PhaseRefused
+	case pod.GetAnnotations()[workloadv1alpha1.PodUIDAnnotation] == "":
+		n.phase = placementv1alpha1.PhaseApplying
+	case n.ready < n.replicas:
+		n.phase = placementv1alpha1.PhaseSynced
+	default:
+		n.phase = placementv1alpha1.PhaseReady
+	}
+	return n
+}
+
+// notRun is why the cluster that a pod is bound to does not run it, nil if it does.
+func notRun(pod ctrlclient.Object) *corev1.PodCondition {
+	conditions := pod.(*corev1.Pod).Status.Conditions
+	i := slices.IndexFunc(conditions, func(is corev1.PodCondition) bool {
+		return is.Type == workloadv1alpha1.PodSynced && is.Status == corev1.ConditionFalse
+	})
+	if i < 0 {
+		return nil
+	}
+	return &conditions[i]
+}
+
+// podShares is what the clusters of a Placement are to run of a pod: one of them all of it. What stays elsewhere all of them lack.
+func (c *Controller) podShares(s *source, pod *corev1.Pod, p *placementv1alpha1.Placement) (shares []share) {
+	mirror := mirrorOf(pod)
+	switch {
+	case s.HasEnded(pod), mirror == "" && pod.Spec.NodeName != "":
+		return noShares(p)
+	case mirror == "":
+		mirror, _ = c.seatOf(s, client.KeyOf(pod), p)
+	}
+	named := slices.Contains(placed(p), mirror)
+	for _, m := range placed(p) {
+		if !named || m == mirror {
+			shares = append(shares, share{m, 1})
+		} else {
+			shares = append(shares, share{m, noLeaf})
+		}
+	}
+	return shares
+}
+
 // queueNeeds asks for what a pod refers to.
 func (c *Controller) queueNeeds(pod ctrlclient.Object) {
 	k := client.KeyOf(pod)
@@ -110,6 +188,9 @@ func (c *Controller) pod(ctx context.Context, s *source, k client.Key) (time.Dur
 		return 0, nil
 	}
 	pod, p := o.(*corev1.Pod), c.placement(s, k)
+	if pod.DeletionTimestamp == nil && c.tallyPlan(s, pod, p, c.podShares(s, pod, p)) {
+		defer c.askPlacement(key{s.GVK.Kind, k})
+	}
 	switch {
 	case pod.DeletionTimestamp != nil || s.HasEnded(pod):
 		return 0, nil // what has ended stays where it was, and what is deleted ends there
@@ -261,6 +342,11 @@ func (c *Controller) tellNotPlaced(ctx context.Context, s *source, pod *corev1.P
 // bound ends a pod whose Placement has left its cluster, if somebody makes another one elsewhere; else it stays.
 func (c *Controller) bound(ctx context.Context, s *source, pod *corev1.Pod, p *placementv1alpha1.Placement) (time.Duration, error) {
 	pk, mirror := client.KeyOf(pod), mirrorOf(pod)
+	if why := notRun(pod); why != nil {
+		c.tellOnce(ctx, s, pod, "refused", corev1.EventTypeWarning, reasonOf(why.Reason), fmt.Sprintf("Cluster %q: %s", nameOf(c.target(mirror), mirror), why.Message))
+	} else {
+		c.untell(pod, "refused")
+	}
 	if p == nil || slices.Contains(placed(p), mirror) || fateOf(p) != goes {
 		c.untell(pod, "waits")
 		return 0, nil

@@ -429,6 +429,7 @@ func (c *Controller) everythingIn(mirror logicalcluster.Name) {
 	for _, s := range c.sources {
 		for _, pod := range s.bound(mirror, "") {
 			c.queue.Add(key{s.GVK.Kind, client.KeyOf(pod)})
+			c.askPlacement(key{s.GVK.Kind, client.KeyOf(pod)})
 		}
 		for _, leaf := range s.list(mirror, "") {
 			if root, ok := rootOf(leaf); ok {

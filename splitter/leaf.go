@@ -236,7 +236,7 @@ func (c *Controller) namespace(ctx context.Context, k client.Key) (again time.Du
 	lock.Lock()
 	defer lock.Unlock()
 	for _, s := range c.sources {
-		if len(s.list(k.Cluster, k.Name)) > 0 || len(s.bound(k.Cluster, k.Name)) > 0 {
+		if s.HasLeaves() && len(s.list(k.Cluster, k.Name)) > 0 || len(s.bound(k.Cluster, k.Name)) > 0 {
 			return 0, c.copyLabels(ctx, n, root)
 		}
 	}

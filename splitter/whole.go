@@ -495,7 +495,7 @@ func (c *Controller) needed(ctx context.Context, s *source, k client.Key, p *pla
 	}
 	staying := c.staying(k)
 	return slices.ContainsFunc(roots, func(o ctrlclient.Object) bool {
-		return o.GetDeletionTimestamp() == nil && slices.Contains(needsOf(o), wanted) && 
+		return o.GetDeletionTimestamp() == nil && slices.Contains(needsOf(o), wanted) &&
 			slices.Contains(c.mirrorsOf(o, client.Key{Cluster: k.Cluster, Namespace: k.Namespace, Name: o.GetName()}, staying), lk.Cluster)
 	}), nil
 }

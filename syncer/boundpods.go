@@ -22,11 +22,12 @@ import (
 // is told with its first status, and holds from then on. It is not made again when it is gone. Its end below is asked for by its row alone,
 // which stays until it is gone: docs/design/0007-pods.md.
 
-// toRun says what makes right a pod that is bound, given the pod below of its name, nil if there is none.
-func toRun(bound, below *unstructured.Unstructured) showing {
+// toRun says what makes right a pod that is bound, given the pod below of its name, nil if there is none, and whose is ours. What carries no
+// label of ours, or another pod's, is not touched.
+func toRun(bound, below *unstructured.Unstructured, target types.UID) showing {
 	uid := bound.GetAnnotations()[workloadv1alpha1.PodUIDAnnotation]
 	ends := bound.GetDeletionTimestamp() != nil
-	is := below != nil && isSameBound(bound, below) && (uid == "" || uid == string(below.GetUID()))
+	is := below != nil && owned(below, target) && isSameBound(bound, below) && (uid == "" || uid == string(below.GetUID()))
 	switch {
 	case !is && uid == "" && ends:
 		return tellItEnded // it was not run
@@ -48,6 +49,18 @@ func toRun(bound, below *unstructured.Unstructured) showing {
 		return tellStatus
 	}
 	return showNothing
+}
+
+// deedFor is what is to be done with a pod: toShow, or toRun where it is bound.
+func (s *Syncer) deedFor(shown, below *unstructured.Unstructured) showing {
+	if shown == nil || !kinds.IsBound(shown) {
+		return toShow(shown, below)
+	}
+	deed := toRun(shown, below, types.UID(s.config.UID))
+	if deed == showNothing && s.lacks(shown, below) {
+		return relabelIt
+	}
+	return deed
 }
 
 // isSameBound says that a pod below was made of the one that is bound: somebody else's has no such label.
@@ -117,7 +130,7 @@ func (s *Syncer) runPod(ctx context.Context, k key, deed showing, bound, below *
 	}
 	// No write goes down without a fresh read of what asks for it, and of what is there.
 	asks, err := s.mirror.dynamic.Resource(podsGVR).Namespace(k.namespace).Get(ctx, k.name, metav1.GetOptions{})
-	if err != nil || asks.GetUID() != bound.GetUID() || toRun(asks, nil) != runIt {
+	if err != nil || asks.GetUID() != bound.GetUID() || toRun(asks, nil, "") != runIt {
 		return notFoundIsFine(err) // its event brings us back
 	}
 	made, err := target.Create(ctx, s.renderBound(asks), metav1.CreateOptions{FieldManager: workloadv1alpha1.FieldManager, FieldValidation: metav1.FieldValidationStrict})
@@ -162,9 +175,9 @@ func (s *Syncer) tellNotRun(ctx context.Context, k key, bound *unstructured.Unst
 	if runtime.DefaultUnstructuredConverter.FromUnstructured(bound.Object, &pod) != nil {
 		return // the server validates the type
 	}
-	want := corev1.PodCondition{Type: podSynced, Status: corev1.ConditionFalse, Reason: why.reason, Message: why.message, LastTransitionTime: metav1.NewTime(s.config.Clock.Now())}
+	want := corev1.PodCondition{Type: workloadv1alpha1.PodSynced, Status: corev1.ConditionFalse, Reason: why.reason, Message: why.message, LastTransitionTime: metav1.NewTime(s.config.Clock.Now())}
 	for i, is := range pod.Status.Conditions {
-		if is.Type != podSynced {
+		if is.Type != workloadv1alpha1.PodSynced {
 			continue
 		}
 		if is.Reason == want.Reason && is.Message == want.Message {
@@ -181,6 +194,3 @@ func (s *Syncer) tellNotRun(ctx context.Context, k key, bound *unstructured.Unst
 	// What cannot be told now is told with the next try.
 	_, _ = s.mirror.dynamic.Resource(podsGVR).Namespace(k.namespace).UpdateStatus(ctx, &unstructured.Unstructured{Object: said}, metav1.UpdateOptions{FieldManager: workloadv1alpha1.FieldManager})
 }
-
-// podSynced is the condition of a pod that its physical cluster refuses.
-const podSynced = corev1.PodConditionType("Synced")

@@ -146,9 +146,6 @@ const (
 // toShow says what makes right what is shown of a pod, nil if nothing is, and the pod below, nil if there is none. What goes is not
 // shown anew: its owner may be gone already.
 func toShow(shown, below *unstructured.Unstructured) showing {
-	if shown != nil && kinds.IsBound(shown) {
-		return toRun(shown, below)
-	}
 	switch {
 	case shown == nil && (below == nil || below.GetDeletionTimestamp() != nil):
 		return showNothing
@@ -308,10 +305,7 @@ func (s *Syncer) reconcilePod(ctx context.Context, k key) (time.Duration, error)
 			return s.later(k, err)
 		}
 	}
-	deed := toShow(shown, below)
-	if deed == showNothing && shown != nil && kinds.IsBound(shown) && s.lacks(shown, below) {
-		deed = relabelIt
-	}
+	deed := s.deedFor(shown, below)
 	if deed != showIt {
 		s.leafless.remove(k)
 	}

@@ -1,15 +1,22 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/dynamic"
 
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/test/framework"
 )
 
@@ -124,4 +131,127 @@ func barePodRuns(t *testing.T, f *fleet) {
 	w.podGone("west", "solo")
 	w.kubectl("delete", "configmap", "solo-config")
 	w.gone("west")
+}
+
+// operate is an operator as there are many: for each Member of a workspace's namespace default it keeps as many pods as that says, by
+// their names, which it owns. It knows nothing of Atoll.
+func (w *workspace) operate(ctx context.Context) {
+	of := schema.GroupVersionResource{Group: "db.example.com", Version: "v1", Resource: "members"}
+	config := w.f.Config()
+	config.Host += "/clusters/" + string(w.cluster)
+	objects, err := dynamic.NewForConfig(config)
+	if err != nil {
+		w.t.Error(err)
+		return
+	}
+	pods, members := objects.Resource(schema.GroupVersionResource{Version: "v1", Resource: "pods"}).Namespace("default"), objects.Resource(of).Namespace("default")
+	_ = wait.PollUntilContextCancel(ctx, 200*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		list, err := members.List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return false, nil // not served yet
+		}
+		for _, member := range list.Items {
+			if member.GetDeletionTimestamp() != nil {
+				continue
+			}
+			size, _, _ := unstructured.NestedInt64(member.Object, "spec", "size")
+			for i := range size {
+				pod := &unstructured.Unstructured{Object: map[string]any{
+					"apiVersion": "v1", "kind": "Pod",
+					"metadata": map[string]any{"name": fmt.Sprintf("%s-%d", member.GetName(), i), "labels": map[string]any{"app": w.app}, "ownerReferences": []any{map[string]any{
+						"apiVersion": member.GetAPIVersion(), "kind": member.GetKind(), "name": member.GetName(), "uid": string(member.GetUID()), "controller": true, "blockOwnerDeletion": true,
+					}}},
+					"spec": map[string]any{"terminationGracePeriodSeconds": int64(1), "containers": []any{map[string]any{"name": "db", "image": "registry.example/db:1"}}},
+				}}
+				if _, err := pods.Create(ctx, pod, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) && ctx.Err() == nil {
+					w.t.Logf("the operator cannot make %s: %v", pod.GetName(), err)
+				}
+			}
+		}
+		return false, nil
+	})
+}
+
+// operatorMakesPods: what an unmodified operator makes of a custom resource runs, is made anew by it when it is gone, follows its namespace, and goes
+// with what owns it.
+func operatorMakesPods(t *testing.T, f *fleet) {
+	w := f.workspace(t, "operated")
+	w.place("east,west")
+	w.kubectlWithInput(`
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: members.db.example.com}
+spec:
+  group: db.example.com
+  scope: Namespaced
+  names: {plural: members, singular: member, kind: Member, listKind: MemberList}
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
+`, "apply", "-f", "-")
+	w.kubectl("wait", "--for=condition=Established", "crd/members.db.example.com", "--timeout=60s")
+	w.kubectlWithInput(`
+apiVersion: db.example.com/v1
+kind: Member
+metadata: {name: db}
+spec: {size: 2}
+`, "apply", "-f", "-")
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); w.operate(ctx) }()
+	defer func() { stop(); <-done }()
+
+	var cluster string
+	framework.Eventually(t, patience, "the operator's pods are bound to one cluster", func() string {
+		first, err := w.pod("db-0")
+		second, other := w.pod("db-1")
+		if err != nil || other != nil || first.Spec.NodeName == "" || second.Spec.NodeName == "" {
+			return fmt.Sprintf("%v %v", err, other)
+		}
+		if cluster = first.Spec.NodeName; second.Spec.NodeName != cluster {
+			t.Fatalf("pods of one namespace are in %s and in %s", cluster, second.Spec.NodeName)
+		}
+		return ""
+	})
+	_, before := w.runsIn(cluster, "db-0")
+	w.runsIn(cluster, "db-1")
+
+	w.kubectl("delete", "pod", "db-0", "--wait=false")
+	framework.Eventually(t, patience, "there is another db-0", func() string {
+		if up, err := w.pod("db-0"); err != nil || up.DeletionTimestamp != nil || up.Annotations[workloadv1alpha1.PodUIDAnnotation] == string(before.UID) {
+			return fmt.Sprintf("%v %v", up, err)
+		}
+		return ""
+	})
+	w.runsIn(cluster, "db-0")
+
+	// What nobody makes again does not move, and says so.
+	w.kubectlWithInput(w.bare("solo"), "apply", "-f", "-")
+	_, solo := w.runsIn(cluster, "solo")
+	other := map[string]string{"east": "west", "west": "east"}[cluster]
+	w.place(other)
+	w.runsIn(other, "db-0")
+	w.runsIn(other, "db-1")
+	for _, name := range []string{"db-0", "db-1"} {
+		if pod, err := w.podIn(cluster, name); !apierrors.IsNotFound(err) {
+			t.Errorf("%s runs in %s, and is in %s still: %v %v", name, other, cluster, pod, err)
+		}
+	}
+	framework.Eventually(t, patience, "solo says that it stays", func() string {
+		if out := w.kubectl("events", "--for=pod/solo"); !strings.Contains(out, "NoOwner") {
+			return out
+		}
+		return ""
+	})
+	if _, down := w.runsIn(cluster, "solo"); down.UID != solo.UID {
+		t.Errorf("solo was made anew")
+	}
+	w.kubectl("delete", "pod", "solo")
+	w.gone(cluster)
+
+	w.kubectl("delete", "member", "db")
+	w.podGone(other, "db-0")
+	w.podGone(other, "db-1")
 }
