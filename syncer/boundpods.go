@@ -63,6 +63,12 @@ func (s *Syncer) deedFor(shown, below *unstructured.Unstructured) showing {
 	return deed
 }
 
+// isOrphanPod says that a pod below was made of one that was bound, and that no row asks for it. It is reported, and left.
+func (s *Syncer) isOrphanPod(shown, below *unstructured.Unstructured) bool {
+	return shown == nil && below != nil && owned(below, types.UID(s.config.UID)) && below.GetLabels()[workloadv1alpha1.RootUIDLabel] != "" &&
+		metav1.GetControllerOfNoCopy(below) == nil // a template may have any labels
+}
+
 // isSameBound says that a pod below was made of the one that is bound: somebody else's has no such label.
 func isSameBound(bound, below *unstructured.Unstructured) bool {
 	return below.GetLabels()[workloadv1alpha1.RootUIDLabel] == string(bound.GetUID()) &&

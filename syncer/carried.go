@@ -21,8 +21,8 @@ import (
 // Pods are carried the other way, so that it is known whether what is shown of them is how they are.
 
 func isCarriedByAll(gvr schema.GroupVersionResource) bool {
-	_, isKind := kinds.ByResource(gvr.GroupResource())
-	return !isKind || slices.Contains(workloadv1alpha1.CarriedByAll, gvr.GroupResource().String())
+	kind, isKind := kinds.ByResource(gvr.GroupResource())
+	return !isKind || !kind.HasLeaves() || slices.Contains(workloadv1alpha1.CarriedByAll, gvr.GroupResource().String())
 }
 
 // denied records that the hub does not let us list a resource that an earlier version does not know.

@@ -305,6 +305,7 @@ func (s *Syncer) reconcilePod(ctx context.Context, k key) (time.Duration, error)
 			return s.later(k, err)
 		}
 	}
+	s.setOrphan(k, s.isOrphanPod(shown, below))
 	deed := s.deedFor(shown, below)
 	if deed != showIt {
 		s.leafless.remove(k)
