@@ -62,6 +62,8 @@ type InformerOptions[T object] struct {
 	FieldSelector, LabelSelector string
 	// Transform may drop what is not needed, in place, before an object is stored. managedFields are always dropped.
 	Transform func(T)
+	// Keep, unless nil, says what is held at all; what is not any more is as if it were deleted.
+	Keep func(T) bool
 }
 
 // Informer holds all objects of one type in all logical clusters, and tells of changes. What it returns is shared:
@@ -72,6 +74,7 @@ type Informer[T object] struct {
 	from     reflector.Config
 	mu       sync.Mutex // guards handlers
 	handlers []func(Event[T])
+	keep     func(T) bool // nil for all
 	synced   chan struct{}
 }
 
@@ -89,7 +92,7 @@ func NewInformer[T object](c *Clients, example T, opts InformerOptions[T]) (*Inf
 			return []string{string(lcctx.NameFrom(o)) + "|" + o.GetNamespace()}, nil
 		},
 	}
-	i := &Informer[T]{example: example, indexer: cache.NewIndexer(keyFunc, indexers), synced: make(chan struct{})}
+	i := &Informer[T]{example: example, indexer: cache.NewIndexer(keyFunc, indexers), keep: opts.Keep, synced: make(chan struct{})}
 	i.from = reflector.Config{
 		Queue: cache.NewRealFIFOWithOptions(cache.RealFIFOOptions{
 			Name: gvk.Kind, KeyFunction: keyFunc, KnownObjects: i.indexer,
@@ -184,12 +187,28 @@ func typed[T any](objs []any) []T {
 	return out
 }
 
+// drop forgets an object that is not kept, and returns what was held of it, the zero T if nothing.
+func (i *Informer[T]) drop(now T) T {
+	old, ok, _ := i.indexer.Get(now)
+	if !ok {
+		return *new(T)
+	}
+	_ = i.indexer.Delete(now) // fails only where no key can be made, as Get would
+	return old.(T)
+}
+
 func (i *Informer[T]) process(obj any, initial bool) error {
 	for _, d := range obj.(cache.Deltas) {
 		var event Event[T]
 		switch d.Type {
 		case cache.Sync, cache.Replaced, cache.Added, cache.Updated:
 			now := d.Object.(T)
+			if i.keep != nil && !i.keep(now) {
+				if event.Old = i.drop(now); event.Old == *new(T) {
+					continue
+				}
+				break
+			}
 			if old, ok, _ := i.indexer.Get(now); ok {
 				event.Old = old.(T)
 				if d.Type == cache.Replaced && event.Old.GetResourceVersion() == now.GetResourceVersion() {
@@ -205,14 +224,17 @@ func (i *Informer[T]) process(obj any, initial bool) error {
 			if unknown, ok := gone.(cache.DeletedFinalStateUnknown); ok {
 				gone, event.Missed = unknown.Obj, true
 			}
+			held, ok, _ := i.indexer.Get(d.Object)
 			if err := i.indexer.Delete(d.Object); err != nil {
 				return err
 			}
-			old, ok := gone.(T)
-			if !ok {
+			old, isT := gone.(T)
+			if !isT || i.keep != nil && !ok {
 				continue
 			}
-			event.Old = old
+			if event.Old = old; i.keep != nil && !i.keep(old) {
+				event.Old = held.(T) // it stopped to be kept, and was deleted, in one
+			}
 		default:
 			return fmt.Errorf("informer of %T: unknown change %q", i.example, d.Type)
 		}

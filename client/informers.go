@@ -39,7 +39,7 @@ type Informers struct {
 
 // KindInformer is the informer of one kind that goes down. Of what goes where it is referenced it holds metadata only
 // (*metav1.PartialObjectMetadata): the data is read when it is needed. What every namespace is given is not held, so that an
-// idle workspace costs nothing here.
+// idle workspace costs nothing here. Of pods it holds the roots: those that clusters show are many, and nobody here needs them.
 type KindInformer struct {
 	kinds.Kind
 	*Informer[ctrlclient.Object]
@@ -80,8 +80,12 @@ func NewInformers(c *Clients) (*Informers, error) {
 		if k.Given.Name != "" && k.Given.Namespace == "" {
 			fields = "metadata.name!=" + k.Given.Name
 		}
+		var keep func(ctrlclient.Object) bool
+		if !k.HasLeaves() {
+			keep = func(o ctrlclient.Object) bool { return k.Holds(o) }
+		}
 		informer := KindInformer{Kind: k}
-		if err := share(c, i, &informer.Informer, example, InformerOptions[ctrlclient.Object]{FieldSelector: fields}); err != nil {
+		if err := share(c, i, &informer.Informer, example, InformerOptions[ctrlclient.Object]{FieldSelector: fields, Keep: keep}); err != nil {
 			return nil, err
 		}
 		i.Kinds = append(i.Kinds, informer)

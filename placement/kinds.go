@@ -92,6 +92,9 @@ func kindOf(informer client.KindInformer, changed func(client.Key)) (kind, error
 		},
 		runs: func(root client.Key, mirrors []string) bool {
 			o, ok := informer.Get(root)
+			if ok && !informer.HasLeaves() {
+				return slices.Contains(mirrors, o.GetLabels()[workloadv1alpha1.MirrorLabel])
+			}
 			return ok && slices.ContainsFunc(mirrors, func(mirror string) bool {
 				return slices.ContainsFunc([]bool{false, true}, func(dedicated bool) bool {
 					namespace := kinds.DownstreamNamespace(root.Cluster, root.Namespace, dedicated)

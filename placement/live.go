@@ -39,7 +39,7 @@ func (l *live) Namespace(key client.Key) (*corev1.Namespace, bool) {
 func (l *live) Roots(namespace client.Key) (follows []string, own []root) {
 	for _, k := range l.kinds {
 		if k.follows(namespace) {
-			follows = append(follows, k.GVR.GroupResource().String())
+			follows = append(follows, k.Carried())
 		}
 		for _, o := range k.own(namespace) {
 			own = append(own, root{
@@ -118,7 +118,7 @@ func (l *live) ReadHolds(ctx context.Context, key client.Key) (holds, follows bo
 		}
 		for i := range list.Items {
 			o := &list.Items[i]
-			if k.IsGiven(o.Namespace, o.Name) {
+			if k.IsGiven(o.Namespace, o.Name) || !k.Holds(o) {
 				continue
 			}
 			if holds = true; !HasWish(o.Annotations) {

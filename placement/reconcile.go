@@ -24,6 +24,7 @@ import (
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
 	"atoll.dev/atoll/internal/fleet"
+	"atoll.dev/atoll/internal/kinds"
 )
 
 // lookAgain is how long to wait where an uncached read shows what informers do not show yet. Their event asks
@@ -159,7 +160,7 @@ func (r *reconciler) reconcile(ctx context.Context, key client.Key) (again time.
 
 // resourceOf returns what a SyncTarget calls the resource of an object.
 func resourceOf(o placementv1alpha1.PlacedObject) string {
-	return schema.GroupResource{Group: o.Group, Resource: o.Resource}.String()
+	return kinds.CarriedAs(schema.GroupResource{Group: o.Group, Resource: o.Resource})
 }
 
 // look gathers what can be used, and the default of the policies above as the last level, if there is one.

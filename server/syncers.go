@@ -55,13 +55,16 @@ var syncerRequests = func() sets.Set[syncerRequest] {
 		}
 	}
 	for _, kind := range kinds.All {
+		if !kind.HasLeaves() {
+			continue
+		}
 		add(kind.GVR.Group, kind.GVR.Resource, "", "list", "watch", "patch")
 		if kind.HasStatus {
 			add(kind.GVR.Group, kind.GVR.Resource, "status", "update")
 		}
 	}
 	add("", "namespaces", "", "list", "watch", "patch")
-	add("", "pods", "", "get", "list", "watch", "create", "delete") // those that it shows
+	add("", "pods", "", "get", "list", "watch", "create", "delete") // those that it shows, and runs
 	add("", "pods", "status", "update")
 	add(workloadv1alpha1.GroupVersion.Group, "synctargets", "", "list", "watch")
 	add(workloadv1alpha1.GroupVersion.Group, "synctargets", "status", "update")

@@ -153,6 +153,10 @@ func (c *Controller) referring(s *source, k client.Key) (users []ctrlclient.Obje
 
 // onObject handles roots and leaves of all kinds.
 func (c *Controller) onObject(k kinds.Kind, e change) {
+	if !k.HasLeaves() {
+		c.onPod(k, e)
+		return
+	}
 	o := e.object()
 	root, isLeaf := rootOf(o)
 	if k.IsPlaced() {
@@ -405,7 +409,7 @@ func (c *Controller) singlesFor(mirror logicalcluster.Name) {
 			continue
 		}
 		for _, s := range c.sources {
-			if s.Goes != kinds.Single {
+			if s.Goes != kinds.Single && s.Goes != kinds.Bound {
 				continue
 			}
 			for _, root := range s.list(client.KeyOf(p).Cluster, p.Spec.Namespace) {
@@ -423,6 +427,10 @@ func (c *Controller) everythingIn(mirror logicalcluster.Name) {
 		}
 	}
 	for _, s := range c.sources {
+		for _, pod := range s.bound(mirror, "") {
+			c.queue.Add(key{s.GVK.Kind, client.KeyOf(pod)})
+			c.askPlacement(key{s.GVK.Kind, client.KeyOf(pod)})
+		}
 		for _, leaf := range s.list(mirror, "") {
 			if root, ok := rootOf(leaf); ok {
 				c.queue.Add(key{s.GVK.Kind, root})
@@ -460,6 +468,9 @@ func (c *Controller) reconcile(ctx context.Context, k key) (time.Duration, error
 	s := c.sources[k.kind]
 	if c.isMirror(k.Cluster) {
 		return 0, nil
+	}
+	if !s.HasLeaves() {
+		return c.pod(ctx, s, k.Key)
 	}
 	root, _ := s.get(k.Key)
 	own, again, err := c.bury(ctx, s, k.Key, root)
@@ -519,7 +530,7 @@ func (c *Controller) target(mirror logicalcluster.Name) *workloadv1alpha1.SyncTa
 
 // carries says whether the syncer of a mirror's cluster carries a kind. A leaf of another kind is not made there.
 func (c *Controller) carries(mirror logicalcluster.Name, s *source) bool {
-	return c.target(mirror).Carries(s.GVR.GroupResource().String())
+	return c.target(mirror).Carries(s.Carried())
 }
 
 // lost says that a cluster is not heard of: see the SyncTarget's condition, which tolerates 40 s.

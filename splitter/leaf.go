@@ -236,7 +236,7 @@ func (c *Controller) namespace(ctx context.Context, k client.Key) (again time.Du
 	lock.Lock()
 	defer lock.Unlock()
 	for _, s := range c.sources {
-		if len(s.list(k.Cluster, k.Name)) > 0 {
+		if s.HasLeaves() && len(s.list(k.Cluster, k.Name)) > 0 || len(s.bound(k.Cluster, k.Name)) > 0 {
 			return 0, c.copyLabels(ctx, n, root)
 		}
 	}
@@ -249,9 +249,9 @@ func (c *Controller) namespace(ctx context.Context, k client.Key) (again time.Du
 		return 0, fmt.Errorf("look into namespace %s before it is deleted: %w", k, err)
 	}
 	if !resource.Empty() {
-		_, ours := kinds.ByResource(resource)
+		kind, ours := kinds.ByResource(resource)
 		switch {
-		case ours:
+		case ours && kind.HasLeaves():
 			return 0, nil // its end brings us back
 		case resource == corev1.Resource("pods"):
 			return lookAgain, nil // they are shown until their syncer knows that they are gone, of which nobody tells us

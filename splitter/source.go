@@ -15,6 +15,7 @@ import (
 const (
 	byRoot          = "splitter-root"
 	byRootNamespace = "splitter-root-namespace"
+	byBound         = "splitter-bound"
 )
 
 // source is a kind together with the informer that holds its roots and leaves. For kinds without status that is
@@ -27,6 +28,8 @@ type source struct {
 	// leaves returns what calls itself a leaf of a root, and leavesOf of any root of a namespace.
 	leaves   func(root client.Key) []ctrlclient.Object
 	leavesOf func(workspace logicalcluster.Name, namespace string) []ctrlclient.Object
+	// bound returns what is bound to a mirror, of one namespace of it unless that is empty; none for kinds with leaves.
+	bound func(mirror logicalcluster.Name, namespace string) []ctrlclient.Object
 	// referring returns the roots and leaves that need what is filed under a referenceValue; none for kinds that need nothing.
 	referring func(value string) []ctrlclient.Object
 }
@@ -62,6 +65,15 @@ func newSource(i client.KindInformer, handle func(kinds.Kind, change)) (*source,
 	if i.Refers() {
 		indexes[byReference] = referencesOf
 	}
+	if !i.HasLeaves() {
+		indexes[byBound] = func(o ctrlclient.Object) []string {
+			mirror := mirrorOf(o)
+			if mirror == "" {
+				return nil
+			}
+			return []string{namespaceValue(mirror, ""), namespaceValue(mirror, o.GetAnnotations()[workloadv1alpha1.MirrorNamespaceAnnotation])}
+		}
+	}
 	for name, index := range indexes {
 		if err := i.AddIndex(name, index); err != nil {
 			return nil, fmt.Errorf("index %s: %w", i.GVK.Kind, err)
@@ -77,6 +89,12 @@ func newSource(i client.KindInformer, handle func(kinds.Kind, change)) (*source,
 		leaves: func(root client.Key) []ctrlclient.Object { return i.ByIndex(byRoot, root.String()) },
 		leavesOf: func(workspace logicalcluster.Name, namespace string) []ctrlclient.Object {
 			return i.ByIndex(byRootNamespace, namespaceValue(workspace, namespace))
+		},
+		bound: func(mirror logicalcluster.Name, namespace string) []ctrlclient.Object {
+			if i.HasLeaves() {
+				return nil
+			}
+			return i.ByIndex(byBound, namespaceValue(mirror, namespace))
 		},
 		referring: func(value string) []ctrlclient.Object {
 			if !i.Refers() {

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
@@ -255,6 +256,10 @@ func (c *Controller) staying(in client.Key) (mirrors []logicalcluster.Name) {
 		if s.Stays == nil {
 			continue
 		}
+		if !s.HasLeaves() {
+			mirrors = append(mirrors, c.podsStaying(s, in)...)
+			continue
+		}
 		for _, leaf := range s.leavesOf(in.Cluster, in.Namespace) {
 			if mirror := client.KeyOf(leaf).Cluster; c.isMirror(mirror) && c.staysBehind(leaf) {
 				mirrors = append(mirrors, mirror)
@@ -312,8 +317,7 @@ func (c *Controller) referencing(ctx context.Context, s *source, k client.Key) (
 		case claims && c.isMirror(uk.Cluster):
 			mirrors = append(mirrors, uk.Cluster)
 		case uk.Cluster == k.Cluster && uk.Namespace == k.Namespace:
-			of := c.sourceOf(user)
-			mirrors = append(mirrors, c.goesTo(of, uk, c.placement(of, uk), staying)...)
+			mirrors = append(mirrors, c.mirrorsOf(user, uk, staying)...)
 		}
 	}
 	slices.Sort(mirrors)
@@ -477,6 +481,9 @@ func (c *Controller) needed(ctx context.Context, s *source, k client.Key, p *pla
 	}
 	wanted := kinds.Reference{Kind: s.GVK.Kind, Name: k.Name}
 	if slices.ContainsFunc(leaves, func(o ctrlclient.Object) bool {
+		if of := c.sourceOf(o); !of.HasLeaves() {
+			return !of.HasEnded(o) && slices.Contains(needsOf(o), wanted)
+		}
 		v := leafView(o)
 		return !v.Settled || podsOf(o) != nil && !v.Finished() || slices.Contains(needsOf(o), wanted)
 	}) {
@@ -488,9 +495,8 @@ func (c *Controller) needed(ctx context.Context, s *source, k client.Key, p *pla
 	}
 	staying := c.staying(k)
 	return slices.ContainsFunc(roots, func(o ctrlclient.Object) bool {
-		at, of := client.Key{Cluster: k.Cluster, Namespace: k.Namespace, Name: o.GetName()}, c.sourceOf(o)
 		return o.GetDeletionTimestamp() == nil && slices.Contains(needsOf(o), wanted) &&
-			slices.Contains(c.goesTo(of, at, c.placement(of, at), staying), lk.Cluster)
+			slices.Contains(c.mirrorsOf(o, client.Key{Cluster: k.Cluster, Namespace: k.Namespace, Name: o.GetName()}, staying), lk.Cluster)
 	}), nil
 }
 
@@ -515,8 +521,14 @@ func (c *Controller) read(ctx context.Context, cluster logicalcluster.Name, name
 		if err := c.clients.Objects.List(client.In(ctx, cluster), list, ctrlclient.InNamespace(namespace)); err != nil {
 			return nil, fmt.Errorf("%s: %w", k.GVR.Resource, err)
 		}
+		counts := func(o metav1.Object) bool { return k.Holds(o) }
+		if !k.HasLeaves() && c.isMirror(cluster) {
+			counts = kinds.IsBound
+		}
 		if err := meta.EachListItem(list, func(o runtime.Object) error {
-			objects = append(objects, o.(ctrlclient.Object))
+			if object := o.(ctrlclient.Object); counts(object) {
+				objects = append(objects, object)
+			}
 			return nil
 		}); err != nil {
 			return nil, fmt.Errorf("%s: %w", k.GVR.Resource, err)

@@ -21,8 +21,8 @@ import (
 // Pods are carried the other way, so that it is known whether what is shown of them is how they are.
 
 func isCarriedByAll(gvr schema.GroupVersionResource) bool {
-	_, isKind := kinds.ByResource(gvr.GroupResource())
-	return !isKind || slices.Contains(workloadv1alpha1.CarriedByAll, gvr.GroupResource().String())
+	kind, isKind := kinds.ByResource(gvr.GroupResource())
+	return !isKind || !kind.HasLeaves() || slices.Contains(workloadv1alpha1.CarriedByAll, gvr.GroupResource().String())
 }
 
 // denied records that the hub does not let us list a resource that an earlier version does not know.
@@ -73,9 +73,9 @@ func (s *Syncer) carried() map[string]bool {
 	}
 	switch pods := podsGVR.GroupResource().String(); {
 	case s.sees(podsGVR):
-		carried[pods] = true
+		carried[pods], carried[workloadv1alpha1.CarriedBindings] = true, true
 	case s.hides(podsGVR):
-		carried[pods] = false
+		carried[pods], carried[workloadv1alpha1.CarriedBindings] = false, false
 	}
 	return carried
 }
@@ -84,7 +84,7 @@ func (s *Syncer) carried() map[string]bool {
 func carriedResources(before []string, carried map[string]bool) (resources []string) {
 	all := []string{podsGVR.GroupResource().String()}
 	for _, k := range kinds.All {
-		all = append(all, k.GVR.GroupResource().String())
+		all = append(all, k.Carried())
 	}
 	for _, resource := range all {
 		is, known := carried[resource]

@@ -10,6 +10,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	"atoll.dev/atoll/internal/kinds"
 )
 
 // deed is what is to be done downstream for one object.
@@ -84,7 +85,33 @@ func (s *Syncer) difference() (*workloadv1alpha1.Difference, error) {
 			plan = append(plan, planned{d, k})
 		}
 	}
-	return summarise(plan), nil
+	return summarise(append(plan, s.planPods()...)), nil
+}
+
+// planPods is what would be done for pods that are bound; nothing where pods are not seen.
+func (s *Syncer) planPods() (plan []planned) {
+	if !s.shownPods.HasSynced() || !s.pods.HasSynced() || !s.sees(podsGVR) {
+		return nil
+	}
+	deeds := map[showing]deed{runIt: createIt, endIt: deleteIt, relabelIt: changeIt}
+	for _, name := range s.shownPods.ListKeys() {
+		namespace, name, _ := cache.SplitMetaNamespaceKey(name)
+		k := key{podsGVR, namespace, name}
+		shown := get(s.shownPods, k)
+		if shown == nil || !kinds.IsBound(shown) {
+			continue
+		}
+		if d, ok := deeds[s.deedFor(shown, get(s.pods, k))]; ok {
+			plan = append(plan, planned{d, k})
+		}
+	}
+	for _, name := range s.pods.ListKeys() {
+		namespace, name, _ := cache.SplitMetaNamespaceKey(name)
+		if k := (key{podsGVR, namespace, name}); s.isOrphanPod(get(s.shownPods, k), get(s.pods, k)) {
+			plan = append(plan, planned{orphanIt, k})
+		}
+	}
+	return plan
 }
 
 // plan says what reconcile would do for an object. Nothing is to be done for what is refused.

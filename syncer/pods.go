@@ -2,6 +2,7 @@ package syncer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -49,7 +50,7 @@ func leafOf(pod *unstructured.Unstructured) (key, bool) {
 		return key{deploymentsGVR, pod.GetNamespace(), name}, ok
 	}
 	kind, ok := kinds.ByKind(owner.Kind)
-	makes := ok && kind.MakesPods() && kind.GVR != deploymentsGVR && kind.GVK.GroupVersion().String() == owner.APIVersion
+	makes := ok && kind.MakesPods() && kind.HasLeaves() && kind.GVR != deploymentsGVR && kind.GVK.GroupVersion().String() == owner.APIVersion
 	return key{kind.GVR, pod.GetNamespace(), owner.Name}, makes
 }
 
@@ -132,6 +133,14 @@ const (
 	tellItEnded showing = "tell that it ended"
 	// endIt ends the pod below, since somebody deleted it in the workspace.
 	endIt showing = "end it"
+	// runIt makes the pod below, which is bound and was not made yet, as far as is known.
+	runIt showing = "run it"
+	// adoptIt tells that the pod below is the one that is bound: somebody of us made it, and could not tell.
+	adoptIt showing = "tell which it is"
+	// giveUp is for what is bound and cannot be run: its name is somebody else's below.
+	giveUp showing = "tell that its name is taken"
+	// relabelIt gives the pod below what it lacks of labels and annotations.
+	relabelIt showing = "change it"
 )
 
 // toShow says what makes right what is shown of a pod, nil if nothing is, and the pod below, nil if there is none. What goes is not
@@ -296,7 +305,8 @@ func (s *Syncer) reconcilePod(ctx context.Context, k key) (time.Duration, error)
 			return s.later(k, err)
 		}
 	}
-	deed := toShow(shown, below)
+	s.setOrphan(k, s.isOrphanPod(shown, below))
+	deed := s.deedFor(shown, below)
 	if deed != showIt {
 		s.leafless.remove(k)
 	}
@@ -320,7 +330,13 @@ func (s *Syncer) reconcilePod(ctx context.Context, k key) (time.Duration, error)
 			return wait, nil
 		}
 	}
-	if err := s.show(ctx, k, deed, shown, below); err != nil {
+	if err := s.show(ctx, k, deed, shown, below); errors.Is(err, errNotYet) {
+		s.waiting.add(k)
+		return time.Second, nil // its event, of whatever it waits for, brings us back before
+	} else if err != nil {
+		if deed == runIt || deed == giveUp {
+			s.tellNotRun(ctx, k, shown, err)
+		}
 		if deed == showIt || deed == tellStatus {
 			s.tellUnshown(k, below, err)
 		}
@@ -404,6 +420,8 @@ func (s *Syncer) show(ctx context.Context, k key, deed showing, shown, below *un
 			return fmt.Errorf("show %s: %w", k, err)
 		}
 		return s.tellPod(ctx, k, made, below)
+	case runIt, giveUp, adoptIt, relabelIt:
+		return s.runPod(ctx, k, deed, shown, below)
 	case tellStatus:
 		return s.tellPod(ctx, k, shown, below)
 	case tellItEnds:
@@ -412,7 +430,7 @@ func (s *Syncer) show(ctx context.Context, k key, deed showing, shown, below *un
 	case tellItEnded:
 		// Seen gone, or not seen: that our watch lacks it is no proof.
 		now, err := s.podBelow(ctx, k)
-		if err != nil || now != nil && string(now.GetUID()) == shown.GetAnnotations()[workloadv1alpha1.PodUIDAnnotation] {
+		if err != nil || now != nil && (string(now.GetUID()) == shown.GetAnnotations()[workloadv1alpha1.PodUIDAnnotation] || s.isBoundPod(shown, now)) {
 			return err
 		}
 		return notFoundIsFine(mirror.Delete(ctx, k.name, forShown(0)))

@@ -237,6 +237,9 @@ func (s *Syncer) watch() {
 	}
 
 	for _, k := range kinds.All {
+		if !k.HasLeaves() {
+			continue // they are with what is shown of their kind
+		}
 		s.resources[k.GVR] = k
 		s.mirror.informers[k.GVR] = newInformer(s.mirror, k.GVR, leaves, s.denied(k.GVR), nil)
 		s.physical.informers[k.GVR] = newInformer(s.physical, k.GVR, ours, s.heard(k.GVR), s.room)

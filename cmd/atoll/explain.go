@@ -69,7 +69,7 @@ It is not "kubectl explain", which describes the fields of a kind.`,
 }
 
 // shortNames are those of kubectl, by resource.
-var shortNames = map[string]string{"deployments": "deploy", "daemonsets": "ds", "statefulsets": "sts", "services": "svc", "ingresses": "ing"}
+var shortNames = map[string]string{"deployments": "deploy", "daemonsets": "ds", "statefulsets": "sts", "services": "svc", "ingresses": "ing", "pods": "po"}
 
 // parsePlaced reads TYPE/NAME, where the type is written as for kubectl and of a kind that has a Placement.
 func parsePlaced(arg string) (kinds.Kind, string, error) {
@@ -238,9 +238,13 @@ func (x *explanation) readPlacement(ctx context.Context, hub *cli.Hub) (*placeme
 	return nil, nil
 }
 
-// readPods reads the pods that the object makes.
+// readPods reads the pods that the object makes, or is.
 func (x *explanation) readPods(ctx context.Context, hub *cli.Hub, content map[string]any) error {
 	if !x.kind.MakesPods() {
+		return nil
+	}
+	if pod, ok := x.object.(*corev1.Pod); ok { // it is one itself
+		x.pods = []corev1.Pod{*pod}
 		return nil
 	}
 	fields, _, err := unstructured.NestedMap(content, "spec", "selector")

@@ -11,6 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 )
 
 // Goes says to which clusters an object of a kind goes.
@@ -23,6 +25,8 @@ const (
 	Copied Goes = "Copied"
 	// Single kinds make pods, too, and run whole in one cluster of their Placement at a time: never in two.
 	Single Goes = "Single"
+	// Bound kinds are what runs: each is bound to one cluster of its Placement, for good, and has no leaf there but is one.
+	Bound Goes = "Bound"
 	// WithPlacement kinds go whole to every cluster of their Placement, and stay in a cluster until the last
 	// workload of their namespace has left it.
 	WithPlacement Goes = "WithPlacement"
@@ -272,6 +276,26 @@ var All = []Kind{
 		RolledOut: jobRolledOut,
 		Summarise: summariseJob,
 	},
+	{
+		GVK: corev1.SchemeGroupVersion.WithKind("Pod"), GVR: corev1.SchemeGroupVersion.WithResource("pods"),
+		HasStatus: true,
+		Goes:      Bound,
+		Doc: Doc{
+			Down: "One that somebody makes in the workspace, a person or a controller there: its spec.",
+			Up:   "Its status, as it is below.",
+			Not: "What is decided again below: priority, overhead, tolerations that each pod is given. `nodeName`, system priority classes, and tokens of ServiceAccounts. " +
+				"One whose controller is a ReplicaSet, or makes its pods below. It does not move: one with a controller is deleted, for that to make another, and one without stays.",
+		},
+		New:       func() ctrlclient.Object { return &corev1.Pod{} },
+		NewList:   func() ctrlclient.ObjectList { return &corev1.PodList{} },
+		Content:   podContent,
+		Template:  podTemplate,
+		Stays:     podStays,
+		Ended:     podEnded,
+		Pods:      podPods,
+		Observed:  func(ctrlclient.Object) bool { return true },
+		RolledOut: func(obj ctrlclient.Object) bool { wanted, ready := podPods(obj); return wanted == ready },
+	},
 }
 
 // ByKind returns the entry of a kind by its name, e.g. "ConfigMap", and whether there is one.
@@ -317,6 +341,25 @@ func find(is func(Kind) bool) (Kind, bool) {
 
 // IsPlaced says whether Placements decide for single objects of the kind: they are something to run.
 func (k Kind) IsPlaced() bool { return k.Goes != WhereReferenced && k.Goes != WithNamespace }
+
+// HasLeaves says whether what goes down of the kind has a row in the mirrors that it goes to.
+func (k Kind) HasLeaves() bool { return k.Goes != Bound }
+
+// Carried is what a syncer that carries the kind says it carries: see SyncTarget, status.carriedResources.
+func (k Kind) Carried() string {
+	if k.Goes == Bound {
+		return workloadv1alpha1.CarriedBindings
+	}
+	return k.GVR.GroupResource().String()
+}
+
+// CarriedAs is what a syncer says it carries that carries a resource.
+func CarriedAs(resource schema.GroupResource) string {
+	if k, ok := ByResource(resource); ok {
+		return k.Carried()
+	}
+	return resource.String()
+}
 
 // MakesPods says whether objects of the kind have a template of pods.
 func (k Kind) MakesPods() bool { return k.Template != nil }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -119,13 +120,16 @@ func mayChangeFinalizers(old, now []string) bool {
 	return own.IsSuperset(after.Difference(before)) && removable.IsSuperset(before.Difference(after))
 }
 
+// syncersAnnotations are those that a syncer writes: of leaves, and of a pod which it is below. Whether it may say that, the registry knows.
+var syncersAnnotations = append(slices.Clone(workloadv1alpha1.SyncerAnnotations), workloadv1alpha1.PodUIDAnnotation)
+
 // withSyncers returns annotations with those that syncers write taken from now.
 func withSyncers(annotations, now map[string]string) map[string]string {
 	merged := maps.Clone(annotations)
 	if merged == nil {
 		merged = map[string]string{}
 	}
-	for _, key := range workloadv1alpha1.SyncerAnnotations {
+	for _, key := range syncersAnnotations {
 		delete(merged, key)
 		if value, ok := now[key]; ok {
 			merged[key] = value

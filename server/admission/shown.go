@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
@@ -12,6 +13,7 @@ import (
 	"k8s.io/kubernetes/pkg/apis/core"
 
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	"atoll.dev/atoll/internal/kinds"
 	"atoll.dev/atoll/internal/logicalcluster"
 )
 
@@ -39,7 +41,7 @@ func (*Shown) Validate(ctx context.Context, a admission.Attributes, _ admission.
 		return nil
 	}
 	if old, ok := a.GetOldObject().(*core.Pod); ok && old.Labels[workloadv1alpha1.MirrorLabel] != "" {
-		return admission.NewForbidden(a, fmt.Errorf("it runs in the physical cluster %s and is only shown here: change what it belongs to", old.Spec.NodeName))
+		return validateMarked(a, old)
 	}
 	// Of a binding too: the pod gets its labels and annotations.
 	written, err := meta.Accessor(a.GetObject())
@@ -49,8 +51,35 @@ func (*Shown) Validate(ctx context.Context, a admission.Attributes, _ admission.
 	for _, mark := range shownMarks {
 		_, label := written.GetLabels()[mark]
 		if _, annotation := written.GetAnnotations()[mark]; label || annotation {
-			return admission.NewForbidden(a, fmt.Errorf("%s is for pods that physical clusters show, and written by the server alone", mark))
+			return admission.NewForbidden(a, fmt.Errorf("%s is for pods that run in physical clusters, and written by the server alone", mark))
 		}
+	}
+	if kinds.IsBound(written) {
+		return admission.NewForbidden(a, fmt.Errorf("the finalizer %s is for pods that run in physical clusters, and written by the server alone", workloadv1alpha1.SyncerFinalizer))
+	}
+	return nil
+}
+
+// validateMarked refuses what changes a pod that runs in a physical cluster, but for what goes down: of one that was made here, and its
+// labels and annotations.
+func validateMarked(a admission.Attributes, old *core.Pod) error {
+	if !kinds.IsBound(old) {
+		return admission.NewForbidden(a, fmt.Errorf("it runs in the physical cluster %s and is only shown here: change what it belongs to", old.Spec.NodeName))
+	}
+	now, ok := a.GetObject().(*core.Pod)
+	if !ok || a.GetSubresource() != "" {
+		return admission.NewForbidden(a, fmt.Errorf("it runs in the physical cluster %s: of a pod that runs, labels, annotations, owners and finalizers can be changed, and no %q", old.Spec.NodeName, a.GetSubresource()))
+	}
+	if !equality.Semantic.DeepEqual(old.Spec, now.Spec) {
+		return admission.NewForbidden(a, fmt.Errorf("it runs in the physical cluster %s: the spec of a pod that runs cannot be changed yet. Delete it, and make it anew", old.Spec.NodeName))
+	}
+	for _, mark := range shownMarks {
+		if old.Labels[mark] != now.Labels[mark] || old.Annotations[mark] != now.Annotations[mark] {
+			return admission.NewForbidden(a, fmt.Errorf("%s is written by the server alone", mark))
+		}
+	}
+	if !kinds.IsBound(now) {
+		return admission.NewForbidden(a, fmt.Errorf("the finalizer %s keeps the pod until it is gone in the physical cluster %s, and is taken off by the server alone", workloadv1alpha1.SyncerFinalizer, old.Spec.NodeName))
 	}
 	return nil
 }

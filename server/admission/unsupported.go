@@ -56,7 +56,7 @@ func (*Unsupported) Validate(ctx context.Context, a admission.Attributes, _ admi
 		return nil
 	}
 	if a.GetOperation() == admission.Delete {
-		if kinds.MakesPods(a.GetResource().GroupResource()) && orphans(a.GetOperationOptions(), a.GetOldObject()) {
+		if kinds.MakesPods(a.GetResource().GroupResource()) && a.GetResource().GroupResource() != pods && orphans(a.GetOperationOptions(), a.GetOldObject()) {
 			return admission.NewForbidden(a, errors.New("its pods cannot be kept yet (--cascade=orphan, or the finalizer orphan): what runs in the physical clusters goes with it"))
 		}
 		return nil

@@ -125,7 +125,7 @@ func TestUnsupportedWarns(t *testing.T) {
 			reason:   "it would be taken for a wish, and ignored in silence",
 			object:   &core.ConfigMap{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"placement.atoll.dev/clusters": "east"}}},
 			resource: corev1.SchemeGroupVersion.WithResource("configmaps"),
-			want:     "placement.atoll.dev/clusters has no effect on configmaps, which follow what refers to them: it counts on services, ingresses.networking.k8s.io, deployments.apps, daemonsets.apps, statefulsets.apps, jobs.batch, namespaces, logicalclusters.core.kcp.io",
+			want:     "placement.atoll.dev/clusters has no effect on configmaps, which follow what refers to them: it counts on services, ingresses.networking.k8s.io, deployments.apps, daemonsets.apps, statefulsets.apps, jobs.batch, pods, namespaces, logicalclusters.core.kcp.io",
 		},
 		"annotation of what goes nowhere": {
 			reason:   "the same",

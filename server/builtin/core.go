@@ -97,7 +97,7 @@ func (p *coreProvider) addWorkloads(storage map[string]rest.Storage, getter gene
 	visible := podsElsewhere{pods.Pod, shown}
 	storage["pods"] = visible
 	storage["pods/status"] = podStatuses{pods.Status, shown}
-	storage["pods/binding"] = pods.Binding
+	storage["pods/binding"] = bindings{pods.Binding, pods.Pod}
 	storage["pods/ephemeralcontainers"] = pods.EphemeralContainers
 	storage["pods/resize"] = pods.Resize
 	addStreams(storage, pods, visible, p.cfg.Kubelets)

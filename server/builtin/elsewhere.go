@@ -2,6 +2,7 @@ package builtin
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -19,6 +20,7 @@ import (
 
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	"atoll.dev/atoll/internal/kinds"
 	"atoll.dev/atoll/internal/logicalcluster"
 )
 
@@ -72,20 +74,51 @@ func (p podsElsewhere) Update(ctx context.Context, name string, info rest.Update
 	return p.REST.Update(ctx, name, info, create, validate, force, options)
 }
 
-// Delete ends a pod of a physical cluster at once where the server itself deletes it: its owner or its workspace is gone, and what
-// ends it below are the leaves, which wait for as long as the cluster is away. Somebody else's request is carried out below first.
+// Delete ends a pod that a physical cluster shows at once where the server itself deletes it: its owner or its workspace is gone, and what
+// ends it below are the leaves, which wait for as long as the cluster is away. Somebody else's request is carried out below first, and so is
+// each for a pod that is bound: nothing but its row ends that.
 func (p podsElsewhere) Delete(ctx context.Context, name string, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions) (runtime.Object, bool, error) {
 	if inMirror(ctx) {
 		return p.shown.delete(ctx, name, validate, options)
 	}
-	return p.REST.Delete(ctx, name, validate, atOnce(ctx, options))
+	if !isServer(ctx) {
+		return p.REST.Delete(ctx, name, validate, options)
+	}
+	found, err := p.REST.Get(ctx, name, &metav1.GetOptions{})
+	if err != nil {
+		return nil, false, err
+	}
+	if pod, ok := found.(*api.Pod); ok && kinds.IsBound(pod) {
+		return p.REST.Delete(ctx, name, validate, options)
+	}
+	return p.REST.Delete(ctx, name, validate, atOnce(options))
 }
 
 func (p podsElsewhere) DeleteCollection(ctx context.Context, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions, list *metainternalversion.ListOptions) (runtime.Object, error) {
 	if inMirror(ctx) {
 		return nil, errShown("deletecollection")
 	}
-	return p.REST.DeleteCollection(ctx, validate, atOnce(ctx, options), list)
+	if !isServer(ctx) {
+		return p.REST.DeleteCollection(ctx, validate, options, list)
+	}
+	found, err := p.REST.List(ctx, list)
+	if err != nil {
+		return nil, err
+	}
+	all, ok := found.(*api.PodList)
+	if !ok {
+		return nil, apierrors.NewInternalError(fmt.Errorf("a list of pods is a %T", found))
+	}
+	for i := range all.Items {
+		one := &metav1.DeleteOptions{}
+		if options != nil {
+			one = options.DeepCopy()
+		}
+		if _, _, err := p.Delete(ctx, all.Items[i].Name, validate, one); err != nil && !apierrors.IsNotFound(err) {
+			return nil, err
+		}
+	}
+	return all, nil
 }
 
 func isServer(ctx context.Context) bool {
@@ -93,11 +126,8 @@ func isServer(ctx context.Context) bool {
 	return ok && who.GetName() == user.APIServerUser
 }
 
-// atOnce leaves no time for a graceful end where the server itself deletes. Pods that nobody runs have none either.
-func atOnce(ctx context.Context, options *metav1.DeleteOptions) *metav1.DeleteOptions {
-	if !isServer(ctx) {
-		return options
-	}
+// atOnce leaves no time for a graceful end. Pods that nobody runs have none either.
+func atOnce(options *metav1.DeleteOptions) *metav1.DeleteOptions {
 	now := &metav1.DeleteOptions{}
 	if options != nil {
 		now = options.DeepCopy()

@@ -53,8 +53,8 @@ const ownMetadata = "workload.atoll.dev/"
 const mostShownBytes = 256 << 10
 
 // shownPods are the pods of a mirror: a view of those pods of workspaces that run in its physical cluster. There is one row of each,
-// in its workspace. Who asks in the mirror sees what the physical cluster has shown of it, and its deletion; nothing else of the
-// workspace, and none of its other pods (docs/design/0007-pods.md).
+// in its workspace. Who asks in the mirror sees what the physical cluster has shown of it, or is to run, and its deletion; nothing else
+// of the workspace, and none of its other pods (docs/design/0007-pods.md).
 type shownPods struct {
 	objects Objects
 	pods    *podstore.REST
@@ -148,7 +148,10 @@ func view(pod *api.Pod, mirror logicalcluster.Name) *api.Pod {
 		},
 	}}
 	delete(shown.Labels, workloadv1alpha1.MirrorLabel)
-	return shown
+	if !kinds.IsBound(pod) {
+		return shown
+	}
+	return boundView(pod, shown)
 }
 
 // stored returns the pod of the workspace for one that a physical cluster shows: its owner and its Node are what the server knows
@@ -260,7 +263,7 @@ func (s shownPods) above(at *space, shown *api.Pod) (above, error) {
 		return refuse("it has no controller: only pods of what was asked for are shown")
 	}
 	kind, ok := kinds.ByKind(ref.Kind)
-	if !ok || !kind.MakesPods() || ref.APIVersion != kind.GVK.GroupVersion().String() {
+	if !ok || !kind.MakesPods() || !kind.HasLeaves() || ref.APIVersion != kind.GVK.GroupVersion().String() {
 		return refuse("its controller is a %s of %s, whose pods are not shown", ref.Kind, ref.APIVersion)
 	}
 	resource := kind.GVR.GroupResource()
@@ -469,6 +472,9 @@ func (u shownStatus) UpdatedObject(_ context.Context, old runtime.Object) (runti
 	}
 	next := stored.DeepCopy()
 	next.Status, next.ResourceVersion = after.Status, after.ResourceVersion
+	if err := u.at.runs(next, after); err != nil {
+		return nil, err
+	}
 	if isServer(u.at.mirror) {
 		return next, nil // which says that it is not Ready, however long it is
 	}
@@ -486,6 +492,7 @@ func (s shownPods) delete(ctx context.Context, name string, validate rest.Valida
 	if options == nil {
 		options = &metav1.DeleteOptions{}
 	}
+	preconditions := options.Preconditions
 	if options.GracePeriodSeconds == nil {
 		options.GracePeriodSeconds = ptr.To(int64(0)) // it is gone below; who sees it end there says how long that may take
 	}
@@ -494,8 +501,14 @@ func (s shownPods) delete(ctx context.Context, name string, validate rest.Valida
 		if !ok || !at.shows(pod) {
 			return apierrors.NewNotFound(api.Resource("pods"), name)
 		}
+		if err := mayEnd(ctx, pod); err != nil {
+			return err
+		}
 		return validate(ctx, view(pod, at.cluster))
 	}, options)
+	if err == nil && !now && *options.GracePeriodSeconds == 0 {
+		deleted, now, err = s.release(at, name, preconditions)
+	}
 	if err != nil {
 		return nil, false, untold(err, name)
 	}

@@ -38,6 +38,8 @@ var mainJob = []part{
 	{"T1_KubeSystemOfAWorkspaceIsNotTheClusters", kubeSystem},
 	{"T1_SecondApplyChangesNothing", secondApply},
 	{"T1_PodsAreShownInTheWorkspace", podsAreShown},
+	{"T1_PodRunsWhereItsNamespaceIs", barePodRuns},
+	{"T10_OperatorMakesPods", operatorMakesPods},
 	{"T12_NoCredentialGoesDown", noCredential},
 	{"T1_DaemonSetOnEveryNodeOfItsClusters", daemonSetEverywhere},
 	{"T2_IngressMovesWithItsCertificate", ingressMoves},

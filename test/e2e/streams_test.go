@@ -47,6 +47,14 @@ func TestT4_LogsAndStreams(t *testing.T) {
 		t.Errorf("logs of before: %q", got)
 	}
 	w.follows(pod, line(false, framework.LogLines))
+	w.kubectlWithInput(w.bare("solo"), "apply", "-f", "-")
+	w.runsIn("east", "solo")
+	if got, want := w.stdout("logs", "solo"), framework.LogLine("solo", "main", false, 1); !strings.HasPrefix(got, want) {
+		t.Errorf("logs of a pod that was made in the workspace: %q", got)
+	}
+	if got := w.stdout("exec", "solo", "--", "echo", "out"); got != "out\n" {
+		t.Errorf("exec in a pod that was made in the workspace: %q", got)
+	}
 
 	// exec, and its exit code
 	if got := w.stdout("exec", "deployment/"+w.app, "--", "sh", "-c", "echo out; echo err >&2"); got != "out\n" {

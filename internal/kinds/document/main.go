@@ -24,6 +24,7 @@ var where = map[kinds.Goes]string{
 	kinds.Divided:         "divided over the clusters of its Placement",
 	kinds.Copied:          "whole, to every cluster of its Placement",
 	kinds.Single:          "whole, to one cluster of its Placement at a time",
+	kinds.Bound:           "to one cluster of its Placement, for good",
 	kinds.WithPlacement:   "whole, to every cluster of its Placement, and leaves after the workloads of its namespace",
 	kinds.WithNamespace:   "whole, to every cluster of any Placement of its namespace, and leaves after the workloads there",
 	kinds.WhereReferenced: "where something refers to it",

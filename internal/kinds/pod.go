@@ -1,0 +1,132 @@
+package kinds
+
+import (
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/ptr"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+)
+
+// A pod is one row, in its workspace, whoever made it. What a physical cluster made of a leaf is shown there; what somebody made
+// in the workspace is bound to one cluster, and run there. Both have the label of their mirror, and a bound one the finalizer of
+// every leaf besides, which keeps it until it is gone below.
+
+// IsBound says that a pod, of a workspace or as a mirror has it, was made in a workspace and is run by the cluster of its mirror.
+func IsBound(pod metav1.Object) bool {
+	return slices.Contains(pod.GetFinalizers(), workloadv1alpha1.SyncerFinalizer)
+}
+
+// Holds says that an object is one of its kind's roots: of pods, those that were made in a workspace, to be run. What is known of it
+// may be its metadata alone.
+func (k Kind) Holds(obj metav1.Object) bool {
+	if k.Goes != Bound || IsBound(obj) {
+		return true
+	}
+	if _, shown := obj.GetLabels()[workloadv1alpha1.MirrorLabel]; shown {
+		return false
+	}
+	owner := metav1.GetControllerOfNoCopy(obj)
+	return owner == nil || !makesItsPodsBelow(owner)
+}
+
+// makesItsPodsBelow says that an owner's pods are made by controllers of physical clusters. One that is in the workspace all the same
+// belongs to nobody below.
+func makesItsPodsBelow(owner *metav1.OwnerReference) bool {
+	of := schema.FromAPIVersionAndKind(owner.APIVersion, owner.Kind)
+	if of == appsv1.SchemeGroupVersion.WithKind("ReplicaSet") {
+		return true
+	}
+	k, ok := ByKind(of.Kind)
+	return ok && k.MakesPods() && k.GVK == of
+}
+
+// podTemplate is a pod as a template of itself, without what the workspace's admission mounts into each.
+func podTemplate(obj ctrlclient.Object) *corev1.PodTemplateSpec {
+	pod := obj.(*corev1.Pod)
+	t := &corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: pod.Labels, Annotations: pod.Annotations}, Spec: pod.Spec}
+	dropAPIAccess(&t.Spec)
+	return t
+}
+
+// podContent is what of a pod goes down: its spec without what is decided again below. A physical cluster's admission refuses a pod
+// whose priority or overhead is not what it works out itself.
+func podContent(root ctrlclient.Object) ctrlclient.Object {
+	out := &corev1.Pod{Spec: *root.(*corev1.Pod).Spec.DeepCopy()}
+	spec := &out.Spec
+	dropAPIAccess(spec)
+	podsContent(spec)
+	spec.Priority, spec.PreemptionPolicy = nil, nil
+	spec.Overhead = nil
+	spec.Tolerations = slices.DeleteFunc(spec.Tolerations, isDefaultToleration)
+	spec.SchedulingGates = nil     // bound, it has none
+	spec.EphemeralContainers = nil // no pod is made with them
+	spec.DeprecatedServiceAccount = ""
+	return out
+}
+
+// isDefaultToleration says that a toleration is what admission gives each pod that has none for its key.
+func isDefaultToleration(t corev1.Toleration) bool {
+	return (t.Key == corev1.TaintNodeNotReady || t.Key == corev1.TaintNodeUnreachable) && t.Operator == corev1.TolerationOpExists && t.Value == "" &&
+		t.Effect == corev1.TaintEffectNoExecute && ptr.Deref(t.TolerationSeconds, 0) == 300
+}
+
+// dropAPIAccess takes out of a pod's spec, which it does not share with the pod afterwards, the volume with a token of its
+// ServiceAccount that admission mounts into each.
+func dropAPIAccess(spec *corev1.PodSpec) {
+	name := ""
+	for _, v := range spec.Volumes {
+		if isAPIAccess(v) {
+			name = v.Name
+		}
+	}
+	if name == "" {
+		return
+	}
+	spec.Volumes = slices.DeleteFunc(slices.Clone(spec.Volumes), func(v corev1.Volume) bool { return v.Name == name })
+	for _, containers := range []*[]corev1.Container{&spec.InitContainers, &spec.Containers} {
+		*containers = slices.Clone(*containers)
+		for i := range *containers {
+			c := &(*containers)[i]
+			c.VolumeMounts = slices.DeleteFunc(slices.Clone(c.VolumeMounts), func(m corev1.VolumeMount) bool { return m.Name == name })
+		}
+	}
+}
+
+// isAPIAccess says that a volume is the one that admission mounts, by its name and by what is in it.
+func isAPIAccess(v corev1.Volume) bool {
+	return strings.HasPrefix(v.Name, "kube-api-access-") && v.Projected != nil &&
+		slices.ContainsFunc(v.Projected.Sources, func(s corev1.VolumeProjection) bool { return s.ServiceAccountToken != nil })
+}
+
+// podEnded says that nothing of a pod runs any more.
+func podEnded(obj ctrlclient.Object) bool {
+	phase := obj.(*corev1.Pod).Status.Phase
+	return phase == corev1.PodSucceeded || phase == corev1.PodFailed
+}
+
+// podStays: what nobody would make again elsewhere is not ended.
+func podStays(obj ctrlclient.Object) *Reason {
+	if metav1.GetControllerOfNoCopy(obj) != nil {
+		return nil
+	}
+	return &Reason{Reason: "NoOwner", Message: "nobody would make the pod again, since it has no controller. Delete it, and make it anew, to have it elsewhere"}
+}
+
+func podPods(obj ctrlclient.Object) (wanted, ready int32) {
+	if podEnded(obj) {
+		return 0, 0
+	}
+	for _, c := range obj.(*corev1.Pod).Status.Conditions {
+		if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
+			ready = 1
+		}
+	}
+	return 1, ready
+}

@@ -1,0 +1,240 @@
+package server
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+)
+
+// owner is a client of shop that belongs to no controller.
+func (s *showing) owner(t *testing.T) kubernetes.Interface {
+	config := rest.CopyConfig(s.LoopbackConfig())
+	config.Host, config.BearerToken = s.LoopbackConfig().Host+clustersPrefix+string(shop), root
+	return s.as(t, config, "")
+}
+
+// bound makes a pod in shop, as its owner, and binds it to east.
+func (s *showing) bound(t *testing.T, name string) *corev1.Pod {
+	t.Helper()
+	pod, err := s.owner(t).CoreV1().Pods(team).Create(t.Context(), &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": "db"}, Annotations: map[string]string{"note": "mine"}},
+		Spec:       corev1.PodSpec{TerminationGracePeriodSeconds: ptr.To(int64(7)), Containers: []corev1.Container{{Name: "c", Image: "i"}}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.shop.CoreV1().Pods(team).Bind(t.Context(), s.binding(pod), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if pod, err = s.shop.CoreV1().Pods(team).Get(t.Context(), name, metav1.GetOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	return pod
+}
+
+// binding is that of a pod to east, as the splitter writes it.
+func (s *showing) binding(pod *corev1.Pod) *corev1.Binding {
+	return &corev1.Binding{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: pod.Name, UID: pod.UID, Labels: map[string]string{workloadv1alpha1.MirrorLabel: string(east)},
+			Annotations: map[string]string{workloadv1alpha1.MirrorNamespaceAnnotation: inEast},
+		},
+		Target: corev1.ObjectReference{Kind: "Node", Name: "us-east-1"},
+	}
+}
+
+// told is what the syncer of east tells first of a pod that it has made.
+func (s *showing) told(t *testing.T, name, uid string) error {
+	t.Helper()
+	pod, err := s.east.CoreV1().Pods(inEast).Get(t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod.Annotations[workloadv1alpha1.PodUIDAnnotation] = uid
+	pod.Status.Phase = corev1.PodRunning
+	_, err = s.east.CoreV1().Pods(inEast).UpdateStatus(t.Context(), pod, metav1.UpdateOptions{})
+	return err
+}
+
+// TestBoundPods follows a pod that somebody makes in a workspace, and a physical cluster runs.
+func TestBoundPods(t *testing.T) {
+	s := startShowing(t)
+	ofEast, ofOwner := s.east.CoreV1().Pods(inEast), s.owner(t).CoreV1().Pods(team)
+	before := s.revision(t)
+	pod := s.bound(t, "db")
+	if writes := s.revision(t) - before; writes != 2 {
+		t.Errorf("%d writes, want one of its owner and one that binds it", writes)
+	}
+	if pod.Spec.NodeName != "us-east-1" || pod.Status.Conditions[len(pod.Status.Conditions)-1].Type != corev1.PodScheduled {
+		t.Errorf("it is on %q with %+v", pod.Spec.NodeName, pod.Status.Conditions)
+	}
+	if err := s.shop.CoreV1().Pods(team).Bind(t.Context(), s.binding(pod), metav1.CreateOptions{}); !apierrors.IsConflict(err) {
+		t.Errorf("%v, want nothing to be bound twice", err)
+	}
+
+	shown, err := ofEast.Get(t.Context(), "db", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	delete(shown.Annotations, "kcp.io/cluster")
+	type leaf struct {
+		Labels, Annotations map[string]string
+		Finalizers          []string
+		Node                string
+		Volumes             int
+		Tolerations         int
+	}
+	want := leaf{
+		map[string]string{"app": "db", workloadv1alpha1.WorkspaceLabel: string(shop), workloadv1alpha1.RootUIDLabel: string(pod.UID)},
+		map[string]string{"note": "mine", workloadv1alpha1.RootAnnotation: team + "/db"}, []string{workloadv1alpha1.SyncerFinalizer}, "", 0, 0,
+	}
+	if diff := cmp.Diff(want, leaf{shown.Labels, shown.Annotations, shown.Finalizers, shown.Spec.NodeName, len(shown.Spec.Volumes), len(shown.Spec.Tolerations)}); diff != "" {
+		t.Errorf("what the mirror shows east to run (-want +got):\n%s", diff)
+	}
+
+	// Before it runs, nobody below can end it.
+	if err := ofEast.Delete(t.Context(), "db", metav1.DeleteOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("%v, want a syncer of an earlier version not to end what it never ran", err)
+	}
+	if err := s.told(t, "db", "uid-below"); err != nil {
+		t.Fatal(err)
+	}
+	if now, err := ofOwner.Get(t.Context(), "db", metav1.GetOptions{}); err != nil || now.Annotations[workloadv1alpha1.PodUIDAnnotation] != "uid-below" || now.Status.Phase != corev1.PodRunning {
+		t.Errorf("%v: %+v, want its status and which it is below", err, now)
+	}
+	if err := s.told(t, "db", "another"); !apierrors.IsForbidden(err) {
+		t.Errorf("%v, want which it is below to be told once", err)
+	}
+
+	// Its owner changes what is his, and nothing else.
+	patch := func(kind types.PatchType, text string, subresource ...string) error {
+		_, err := ofOwner.Patch(t.Context(), "db", kind, []byte(text), metav1.PatchOptions{}, subresource...)
+		return err
+	}
+	if err := patch(types.MergePatchType, `{"metadata":{"labels":{"app":"web"},"annotations":{"note":"changed"}}}`); err != nil {
+		t.Errorf("its labels: %v", err)
+	}
+	for name, err := range map[string]error{
+		"finalizer": patch(types.MergePatchType, `{"metadata":{"finalizers":null}}`),
+		"mirror":    patch(types.MergePatchType, `{"metadata":{"labels":{"`+workloadv1alpha1.MirrorLabel+`":"`+string(west)+`"}}}`),
+		"namespace": patch(types.MergePatchType, `{"metadata":{"annotations":{"`+workloadv1alpha1.MirrorNamespaceAnnotation+`":"other"}}}`),
+		"uid":       patch(types.MergePatchType, `{"metadata":{"annotations":{"`+workloadv1alpha1.PodUIDAnnotation+`":"other"}}}`),
+		"status":    patch(types.MergePatchType, `{"status":{"podIP":"10.9.9.9"}}`, "status"),
+		"image":     patch(types.StrategicMergePatchType, `{"spec":{"containers":[{"name":"c","image":"j"}]}}`),
+	} {
+		if !apierrors.IsForbidden(err) {
+			t.Errorf("%s: %v, want it forbidden", name, err)
+		}
+	}
+	if _, err := ofOwner.Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "forged", Finalizers: []string{workloadv1alpha1.SyncerFinalizer}}, Spec: corev1.PodSpec{Containers: shown.Spec.Containers}}, metav1.CreateOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("%v, want nobody to make what looks bound", err)
+	}
+	if shown, err := ofEast.Get(t.Context(), "db", metav1.GetOptions{}); err != nil || shown.Labels["app"] != "web" || shown.Annotations["note"] != "changed" {
+		t.Errorf("%v: %+v, want what its owner changed to go down", err, shown)
+	}
+
+	// Another cluster's syncer knows nothing of it.
+	if _, err := s.west.CoreV1().Pods(inEast).Get(t.Context(), "db", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("%v, want it not to be found in west's mirror", err)
+	}
+	if _, err := s.west.CoreV1().Pods(inEast).UpdateStatus(t.Context(), shown, metav1.UpdateOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("%v, want west to tell nothing of it", err)
+	}
+	if err := s.west.CoreV1().Pods(inEast).Delete(t.Context(), "db", metav1.DeleteOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("%v, want west to end nothing of it", err)
+	}
+}
+
+// TestEndOfBoundPods: whoever deletes a pod that a physical cluster runs, and how, its row stays until it is gone there.
+func TestEndOfBoundPods(t *testing.T) {
+	s := startShowing(t)
+	ofEast, ofOwner, ofServer := s.east.CoreV1().Pods(inEast), s.owner(t).CoreV1().Pods(team), s.shop.CoreV1().Pods(team)
+	now := metav1.DeleteOptions{GracePeriodSeconds: ptr.To(int64(0))}
+	for name, tc := range map[string]struct {
+		delete func(name string) error
+		grace  int64
+	}{
+		"owner":       {func(name string) error { return ofOwner.Delete(t.Context(), name, metav1.DeleteOptions{}) }, 7},
+		"owner-force": {func(name string) error { return ofOwner.Delete(t.Context(), name, now) }, 0},
+		"twice": {func(name string) error {
+			if err := ofOwner.Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+				return err
+			}
+			return ofOwner.Delete(t.Context(), name, now)
+		}, 0},
+		"collection": {func(name string) error {
+			return ofOwner.DeleteCollection(t.Context(), now, metav1.ListOptions{FieldSelector: "metadata.name=" + name})
+		}, 0},
+		"server": {func(name string) error { return ofServer.Delete(t.Context(), name, metav1.DeleteOptions{}) }, 7},
+		"namespace": {func(name string) error {
+			for range 2 { // its deletion asks until nothing is there
+				if err := ofServer.DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{FieldSelector: "metadata.name=" + name}); err != nil {
+					return err
+				}
+			}
+			return nil
+		}, 7},
+	} {
+		pod := s.bound(t, name)
+		if err := s.told(t, name, "uid-of-"+name); err != nil {
+			t.Fatal(err)
+		}
+		if err := tc.delete(name); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		ending, err := ofEast.Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil || ending.DeletionTimestamp == nil || ptr.Deref(ending.DeletionGracePeriodSeconds, -1) != tc.grace {
+			t.Errorf("%s: %v: %v and %v; want it to be on its way out, in %d s", name, err, ending.DeletionTimestamp, ending.DeletionGracePeriodSeconds, tc.grace)
+			continue
+		}
+		if err := ofEast.Delete(t.Context(), name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}}); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := ofServer.Get(t.Context(), name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			t.Errorf("%s: %v, want it gone when it is gone below", name, err)
+		}
+	}
+
+	// One that never ran goes as soon as its syncer knows; one that somebody else keeps, stays.
+	s.bound(t, "never")
+	if err := ofOwner.Delete(t.Context(), "never", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := ofEast.Delete(t.Context(), "never", metav1.DeleteOptions{}); err != nil {
+		t.Error(err)
+	}
+	s.bound(t, "kept")
+	if _, err := ofOwner.Patch(t.Context(), "kept", types.JSONPatchType, []byte(`[{"op":"add","path":"/metadata/finalizers/-","value":"example.com/keeps"}]`), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.told(t, "kept", "uid-of-kept"); err != nil {
+		t.Fatal(err)
+	}
+	if err := ofEast.Delete(t.Context(), "kept", metav1.DeleteOptions{}); err != nil {
+		t.Error(err)
+	}
+	if kept, err := ofServer.Get(t.Context(), "kept", metav1.GetOptions{}); err != nil || !cmp.Equal(kept.Finalizers, []string{"example.com/keeps"}) {
+		t.Errorf("%v: %+v, want somebody else's finalizer to keep it", err, kept)
+	}
+	if all, err := ofServer.List(t.Context(), metav1.ListOptions{}); err != nil || len(all.Items) != 1 {
+		t.Errorf("%v: %d pods are left, want 1", err, len(all.Items))
+	}
+
+	// A physical cluster that goes takes what it ran along, as a Node does.
+	s.bound(t, "lost")
+	if err := s.in(t, east).CoreV1().Pods(inEast).Delete(t.Context(), "lost", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ofServer.Get(t.Context(), "lost", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("%v, want it gone with its cluster", err)
+	}
+}

@@ -1,0 +1,202 @@
+package syncer
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	"atoll.dev/atoll/internal/kinds"
+)
+
+// A pod that is bound to this cluster is run as a kubelet runs what is bound to its Node: it is made once, by its name; what it is below
+// is told with its first status, and holds from then on. It is not made again when it is gone. Its end below is asked for by its row alone,
+// which stays until it is gone: docs/design/0007-pods.md.
+
+// toRun says what makes right a pod that is bound, given the pod below of its name, nil if there is none, and whose is ours. What carries no
+// label of ours, or another pod's, is not touched.
+func toRun(bound, below *unstructured.Unstructured, target types.UID) showing {
+	uid := bound.GetAnnotations()[workloadv1alpha1.PodUIDAnnotation]
+	ends := bound.GetDeletionTimestamp() != nil
+	is := below != nil && owned(below, target) && isSameBound(bound, below) && (uid == "" || uid == string(below.GetUID()))
+	switch {
+	case !is && uid == "" && ends:
+		return tellItEnded // it was not run
+	case !is && uid == "" && below != nil:
+		return giveUp
+	case !is && uid == "":
+		return runIt
+	case !is && !ends && hasEnded(bound):
+		return showNothing // how it ended is what is left to know of it
+	case !is:
+		return tellItEnded
+	case ends && below.GetDeletionTimestamp() == nil:
+		return endIt
+	case !ends && below.GetDeletionTimestamp() != nil && uid != "":
+		return tellItEnds
+	case uid == "":
+		return adoptIt
+	case !apiequality.Semantic.DeepEqual(bound.Object["status"], below.Object["status"]):
+		return tellStatus
+	}
+	return showNothing
+}
+
+// deedFor is what is to be done with a pod: toShow, or toRun where it is bound.
+func (s *Syncer) deedFor(shown, below *unstructured.Unstructured) showing {
+	if shown == nil || !kinds.IsBound(shown) {
+		return toShow(shown, below)
+	}
+	deed := toRun(shown, below, types.UID(s.config.UID))
+	if deed == showNothing && s.lacks(shown, below) {
+		return relabelIt
+	}
+	return deed
+}
+
+// isOrphanPod says that a pod below was made of one that was bound, and that no row asks for it. It is reported, and left.
+func (s *Syncer) isOrphanPod(shown, below *unstructured.Unstructured) bool {
+	return shown == nil && below != nil && owned(below, types.UID(s.config.UID)) && below.GetLabels()[workloadv1alpha1.RootUIDLabel] != "" &&
+		metav1.GetControllerOfNoCopy(below) == nil // a template may have any labels
+}
+
+// isSameBound says that a pod below was made of the one that is bound: somebody else's has no such label.
+func isSameBound(bound, below *unstructured.Unstructured) bool {
+	return below.GetLabels()[workloadv1alpha1.RootUIDLabel] == string(bound.GetUID()) &&
+		below.GetLabels()[workloadv1alpha1.WorkspaceLabel] == bound.GetLabels()[workloadv1alpha1.WorkspaceLabel]
+}
+
+// isBoundPod says that a pod below is one that is bound, and ours.
+func (s *Syncer) isBoundPod(bound, below *unstructured.Unstructured) bool {
+	return kinds.IsBound(bound) && owned(below, types.UID(s.config.UID)) && isSameBound(bound, below)
+}
+
+func hasEnded(pod *unstructured.Unstructured) bool {
+	phase, _, _ := unstructured.NestedString(pod.Object, "status", "phase")
+	return phase == string(corev1.PodSucceeded) || phase == string(corev1.PodFailed)
+}
+
+// lacks says that a pod below has not all labels and annotations of the one that is bound.
+func (s *Syncer) lacks(bound, below *unstructured.Unstructured) bool {
+	if below == nil || below.GetDeletionTimestamp() != nil || !s.isBoundPod(bound, below) {
+		return false
+	}
+	want := s.renderBound(bound)
+	return !coversMap(want.GetLabels(), below.GetLabels()) || !coversMap(want.GetAnnotations(), below.GetAnnotations())
+}
+
+// renderBound is what is made below of a pod that is bound.
+func (s *Syncer) renderBound(bound *unstructured.Unstructured) *unstructured.Unstructured {
+	want := render(bound, types.UID(s.config.UID))
+	annotations := want.GetAnnotations()
+	delete(annotations, workloadv1alpha1.PodUIDAnnotation)
+	want.SetAnnotations(annotations)
+	want.SetAPIVersion("v1")
+	want.SetKind("Pod")
+	return want
+}
+
+// errNotYet says that a pod waits for its namespace.
+var errNotYet = errors.New("its namespace is not ready yet")
+
+// runPod makes, or changes, the pod below of one that is bound, and tells which it is.
+func (s *Syncer) runPod(ctx context.Context, k key, deed showing, bound, below *unstructured.Unstructured) error {
+	target := s.physical.dynamic.Resource(podsGVR).Namespace(k.namespace)
+	switch deed {
+	case adoptIt:
+		return s.tellWhich(ctx, k, bound, below)
+	case giveUp:
+		return nameConflict("%s exists and %s", k, ownerOf(below))
+	case relabelIt:
+		want := s.renderBound(bound)
+		data, err := json.Marshal(map[string]any{"metadata": map[string]any{
+			"uid": below.GetUID(), "labels": want.GetLabels(), "annotations": want.GetAnnotations(),
+		}})
+		if err != nil {
+			return fmt.Errorf("write the metadata of %s as JSON: %w", k, err)
+		}
+		if _, err := target.Patch(ctx, k.name, types.MergePatchType, data, metav1.PatchOptions{FieldManager: workloadv1alpha1.FieldManager}); err != nil {
+			return fmt.Errorf("change the labels of %s: %w", k, err)
+		}
+		return nil
+	}
+	if wait, err := s.namespaceReady(bound); err != nil {
+		return err
+	} else if wait {
+		return errNotYet
+	}
+	// No write goes down without a fresh read of what asks for it, and of what is there.
+	asks, err := s.mirror.dynamic.Resource(podsGVR).Namespace(k.namespace).Get(ctx, k.name, metav1.GetOptions{})
+	if err != nil || asks.GetUID() != bound.GetUID() || toRun(asks, nil, "") != runIt {
+		return notFoundIsFine(err) // its event brings us back
+	}
+	made, err := target.Create(ctx, s.renderBound(asks), metav1.CreateOptions{FieldManager: workloadv1alpha1.FieldManager, FieldValidation: metav1.FieldValidationStrict})
+	if apierrors.IsAlreadyExists(err) {
+		// Our watch is behind, perhaps behind another syncer, which we are in the place of.
+		there, problem := s.podBelow(ctx, k)
+		switch {
+		case problem != nil:
+			return problem
+		case there == nil:
+			return errNotYet
+		case !s.isBoundPod(bound, there):
+			return nameConflict("%s exists and %s", k, ownerOf(there))
+		}
+		return s.tellWhich(ctx, k, asks, there)
+	}
+	if err != nil {
+		return fmt.Errorf("make %s: %w", k, err)
+	}
+	return s.tellWhich(ctx, k, asks, made)
+}
+
+// tellWhich tells which pod below one that is bound is, with the status that it has.
+func (s *Syncer) tellWhich(ctx context.Context, k key, bound, below *unstructured.Unstructured) error {
+	if !s.isBoundPod(bound, below) {
+		return nameConflict("%s exists and %s", k, ownerOf(below))
+	}
+	bound = bound.DeepCopy()
+	annotations := bound.GetAnnotations()
+	annotations[workloadv1alpha1.PodUIDAnnotation] = string(below.GetUID())
+	bound.SetAnnotations(annotations)
+	return s.tellPod(ctx, k, bound, below)
+}
+
+// tellNotRun tells with a pod that is bound why it is not run, in the physical cluster's words.
+func (s *Syncer) tellNotRun(ctx context.Context, k key, bound *unstructured.Unstructured, err error) {
+	why := refusalOf(err)
+	if why == nil || why.reason == refusedUnreachable {
+		return // nothing is known of it
+	}
+	var pod corev1.Pod
+	if runtime.DefaultUnstructuredConverter.FromUnstructured(bound.Object, &pod) != nil {
+		return // the server validates the type
+	}
+	want := corev1.PodCondition{Type: workloadv1alpha1.PodSynced, Status: corev1.ConditionFalse, Reason: why.reason, Message: why.message, LastTransitionTime: metav1.NewTime(s.config.Clock.Now())}
+	for i, is := range pod.Status.Conditions {
+		if is.Type != workloadv1alpha1.PodSynced {
+			continue
+		}
+		if is.Reason == want.Reason && is.Message == want.Message {
+			return
+		}
+		pod.Status.Conditions = append(pod.Status.Conditions[:i], pod.Status.Conditions[i+1:]...)
+		break
+	}
+	pod.Status.Conditions = append(pod.Status.Conditions, want)
+	said, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&pod)
+	if err != nil {
+		return
+	}
+	// What cannot be told now is told with the next try.
+	_, _ = s.mirror.dynamic.Resource(podsGVR).Namespace(k.namespace).UpdateStatus(ctx, &unstructured.Unstructured{Object: said}, metav1.UpdateOptions{FieldManager: workloadv1alpha1.FieldManager})
+}
