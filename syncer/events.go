@@ -33,7 +33,7 @@ const (
 	eventsPerSecond, eventsAtOnce = 50, 500
 	// eventTries is how often one is tried to be told, for some two minutes: what it is about may not be shown yet.
 	eventTries = 8
-	// newsFor is how long what a list brings is news: who was here before us has told the rest. What he had told of this too is not
+	// newsFor is how long what was there before us is news: who was here before us has told the rest. What he had told of this too is not
 	// written again.
 	newsFor = 10 * time.Minute
 	// eventsRoom is the part of a physical cluster's room that its events have besides: they take none of what the rest needs.
@@ -72,10 +72,11 @@ func (s *Syncer) runEvents(ctx context.Context) {
 
 // enqueueEvents adds the events of a namespace that is found to be ours.
 func (s *Syncer) enqueueEvents(namespace string) {
-	names, _ := s.events.IndexKeys(cache.NamespaceIndex, namespace) // fails only for an index that does not exist
-	for _, n := range names {
-		_, name, _ := cache.SplitMetaNamespaceKey(n)
-		s.eventQueue.Add(key{eventsGVR, namespace, name})
+	events, _ := s.events.ByIndex(cache.NamespaceIndex, namespace) // fails only for an index that does not exist
+	for _, o := range events {
+		if event := o.(*unstructured.Unstructured); !s.events.isPast(event) {
+			s.events.handle(nil, event)
+		}
 	}
 }
 

@@ -215,6 +215,10 @@ func TestWhichEventsAreNews(t *testing.T) {
 	// What is found to be ours has waited for that.
 	others := &unstructured.Unstructured{Object: map[string]any{}}
 	others.SetName("kube-system")
+	if err := s.physical.informers[namespacesGVR].Add(others); err != nil {
+		t.Fatal(err)
+	}
+	take(cache.Replaced, event("kube-system", "old", time.Hour))
 	s.physical.informers[namespacesGVR].handle(nil, others)
 	if got := s.eventQueue.Len(); got != 3 {
 		t.Errorf("%d are to be told, want those of a new namespace, too", got)
