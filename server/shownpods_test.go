@@ -361,7 +361,7 @@ func TestShownPodsLeaveRoom(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := ofEast.Create(t.Context(), s.below("one-more", nil), metav1.CreateOptions{}); !apierrors.IsForbidden(err) || !strings.HasSuffix(err.Error(), "its workspace has no room for more Pods") {
+	if _, err := ofEast.Create(t.Context(), s.below("one-more", nil), metav1.CreateOptions{}); !apierrors.IsForbidden(err) || !strings.HasSuffix(err.Error(), "its workspace has no room for more pods") {
 		t.Errorf("%v, want one more refused, and nothing said of whose workspace it is and what it has", err)
 	}
 	written := 0

@@ -46,7 +46,8 @@ func newSyncerUser(mirror logicalcluster.Name) *syncerUser {
 type syncerRequest struct{ group, resource, subresource, verb string }
 
 // syncerRequests is every request that a syncer makes in its mirror: it lists and watches what it should run, writes
-// status, patches its bookkeeping into metadata, keeps a Lease, and shows the pods there are. What a patch may change is admission.Mirror's.
+// status, patches its bookkeeping into metadata, keeps a Lease, shows the pods there are, and tells the events. What a patch may change is
+// admission.Mirror's.
 var syncerRequests = func() sets.Set[syncerRequest] {
 	all := sets.New[syncerRequest]()
 	add := func(group, resource, subresource string, verbs ...string) {
@@ -66,6 +67,7 @@ var syncerRequests = func() sets.Set[syncerRequest] {
 	add("", "namespaces", "", "list", "watch", "patch")
 	add("", "pods", "", "get", "list", "watch", "create", "delete") // those that it shows, and runs
 	add("", "pods", "status", "update")
+	add("", "events", "", "create", "update") // one request asks for both: it is put
 	add(workloadv1alpha1.GroupVersion.Group, "synctargets", "", "list", "watch")
 	add(workloadv1alpha1.GroupVersion.Group, "synctargets", "status", "update")
 	add(coordinationv1.GroupName, "leases", "", "get", "create", "update")
@@ -74,7 +76,8 @@ var syncerRequests = func() sets.Set[syncerRequest] {
 }()
 
 // authorizeSyncer lets a syncer work in its own mirror alone, and there make no other request than it needs. It never
-// creates or deletes a leaf; the pods of its mirror are a view, in which the server says what it may change (builtin.shownPods).
+// creates or deletes a leaf; the pods of its mirror are a view, in which the server says what it may change (builtin.shownPods), and so
+// are the events (builtin.shownEvents).
 func authorizeSyncer(syncer *syncerUser, cluster lcctx.Cluster, attrs authorizer.Attributes) (authorizer.Decision, string, error) {
 	if cluster.Wildcard || !cluster.Mirror || cluster.Name != syncer.mirror {
 		return authorizer.DecisionDeny, "a syncer may work in the mirror of its own physical cluster only", nil
@@ -85,7 +88,7 @@ func authorizeSyncer(syncer *syncerUser, cluster lcctx.Cluster, attrs authorizer
 		allowed = false
 	}
 	if !allowed {
-		return authorizer.DecisionDeny, "a syncer reads leaves, writes their status, shows pods, keeps its heartbeat and its certificate, and does nothing else", nil
+		return authorizer.DecisionDeny, "a syncer reads leaves, writes their status, shows pods and events, keeps its heartbeat and its certificate, and does nothing else", nil
 	}
 	return authorizer.DecisionAllow, "", nil
 }

@@ -23,6 +23,8 @@ type informer struct {
 	queue cache.Queue
 	// handle is called with the old (nil: new) and the newest (nil: gone) state of what changed. It must not block.
 	handle func(old, now *unstructured.Unstructured)
+	// isPast, unless it is nil, says of what a list brings that it is no news to handle.
+	isPast func(*unstructured.Unstructured) bool
 }
 
 // newInformer returns an informer for which r has room, without bound if that is nil. One with a room calls heard, unless that is
@@ -37,6 +39,8 @@ func newInformer(sd side, gvr schema.GroupVersionResource, tweak func(*metav1.Li
 	trim := func(o *unstructured.Unstructured) *unstructured.Unstructured {
 		o.SetManagedFields(nil)
 		switch {
+		case gvr == eventsGVR:
+			return thinEvent(o)
 		case gvr == nodesGVR:
 			return thinNode(o).DeepCopy() // without the slots of conditions that were left out, which count for nothing
 		case gvr == podsGVR && r == nil:
@@ -132,6 +136,9 @@ func (i *informer) take(d cache.Delta) error {
 			if old = known.(*unstructured.Unstructured); old.GetResourceVersion() == now.GetResourceVersion() {
 				return nil
 			}
+		}
+		if listed := d.Type == cache.Replaced || d.Type == cache.Sync; listed && i.isPast != nil && i.isPast(now) {
+			return nil
 		}
 		i.handle(old, now)
 	case cache.Deleted:

@@ -15,7 +15,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/tools/cache"
@@ -457,24 +456,15 @@ func (s *Syncer) revisionOf(ctx context.Context, below *unstructured.Unstructure
 	if revision, ok := s.revisions.Get(owner.UID); ok {
 		return revision.(string), nil
 	}
-	// A list is what every physical cluster allows its syncer.
-	list, err := s.physical.dynamic.Resource(replicaSetsGVR).Namespace(below.GetNamespace()).List(ctx, metav1.ListOptions{
-		FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, owner.Name).String(),
-	})
-	if isDenial(err) {
-		return "", nil // it is the root's then, as one whose ReplicaSet is not there
+	set, err := s.replicaSetBelow(ctx, below.GetNamespace(), owner.Name)
+	if err != nil || set == nil || set.GetUID() != owner.UID {
+		return "", err // it is the root's where nobody says, as one whose ReplicaSet is not there
 	}
-	if err != nil {
-		return "", fmt.Errorf("read ReplicaSet %s: %w", owner.Name, err)
+	revision := set.GetAnnotations()[workloadv1alpha1.RevisionAnnotation]
+	if revision != "" {
+		s.revisions.Add(owner.UID, revision)
 	}
-	for i := range list.Items {
-		if r := &list.Items[i]; r.GetUID() == owner.UID && r.GetAnnotations()[workloadv1alpha1.RevisionAnnotation] != "" {
-			revision := r.GetAnnotations()[workloadv1alpha1.RevisionAnnotation]
-			s.revisions.Add(owner.UID, revision)
-			return revision, nil
-		}
-	}
-	return "", nil
+	return revision, nil
 }
 
 // tellPod gives what is shown of a pod its status. A conflict is no error: what was written instead brings us back.

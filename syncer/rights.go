@@ -9,13 +9,14 @@ import (
 )
 
 // ClusterRules are the rights that a Syncer needs in its whole physical cluster: it writes what goes down, in whatever
-// namespace; it reads the nodes; it shows the pods, makes those that are bound, and deletes those that a workspace deletes; and it lists everything, since a
+// namespace; it reads the nodes; it shows the pods, makes those that are bound, and deletes those that a workspace deletes; it tells the events; and it lists everything, since a
 // namespace of ours goes only when nobody else has anything in it.
 func ClusterRules() []rbacv1.PolicyRule {
 	writes := []string{"get", "list", "watch", "create", "patch", "delete"}
 	rules := []rbacv1.PolicyRule{
 		{APIGroups: []string{corev1.GroupName}, Resources: []string{namespacesGVR.Resource}, Verbs: writes},
 		{APIGroups: []string{corev1.GroupName}, Resources: []string{nodesGVR.Resource}, Verbs: []string{"list", "watch"}},
+		{APIGroups: []string{corev1.GroupName}, Resources: []string{eventsGVR.Resource}, Verbs: []string{"get", "list", "watch"}},
 		{APIGroups: []string{rbacv1.APIGroupAll}, Resources: []string{rbacv1.ResourceAll}, Verbs: []string{"list"}},
 	}
 	for _, kind := range kinds.All {

@@ -23,6 +23,7 @@ import (
 	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
@@ -75,21 +76,28 @@ type Syncer struct {
 	config           Config
 	mirror, physical side
 	// room is what the physical cluster's objects take of our memory.
-	room  *room
-	nodes *informer
-	twin  *informer
+	room *room
+	// eventsRoom is that of its events.
+	eventsRoom *room
+	nodes      *informer
+	twin       *informer
 	// pods are those of the physical cluster, and shownPods what the mirror shows of them.
 	pods, shownPods *informer
+	// events are those of the physical cluster, by name.
+	events *informer
 
 	resources map[schema.GroupVersionResource]kinds.Kind
 	queue     *queue.Queue[key]
-	backoff   workqueue.TypedRateLimiter[key]
-	gate      *gate
-	known     memory
-	writes    writes
-	waiting   waiting
-	leafless  leafless
-	unshown   unshown
+	// eventQueue has the events that are to be told, and eventPace how fast.
+	eventQueue *queue.Queue[key]
+	eventPace  flowcontrol.RateLimiter
+	backoff    workqueue.TypedRateLimiter[key]
+	gate       *gate
+	known      memory
+	writes     writes
+	waiting    waiting
+	leafless   leafless
+	unshown    unshown
 	// revisions are those of ReplicaSets in the physical cluster, by their UID, the last that pods were shown of.
 	revisions *lru.Cache
 	// pace is that of what leaves are told.
@@ -147,18 +155,21 @@ func New(c Config) (*Syncer, error) {
 		return nil, errors.New("make a syncer: name, UID, both configurations and the clock are needed")
 	}
 	s := &Syncer{
-		config:    c,
-		room:      &room{cluster: c.Name, most: c.MaxBytes, clock: c.Clock, full: map[schema.GroupVersionResource]time.Time{}},
-		resources: map[schema.GroupVersionResource]kinds.Kind{},
-		backoff:   workqueue.NewTypedItemExponentialFailureRateLimiter[key](firstRetry, lastRetry),
-		gate:      newGate(),
-		pace:      client.NewPace[key](c.Clock),
-		revisions: lru.New(rememberedRevisions),
-		kick:      make(chan struct{}, 1),
+		config:     c,
+		room:       &room{cluster: c.Name, most: c.MaxBytes, clock: c.Clock, full: map[schema.GroupVersionResource]time.Time{}},
+		eventsRoom: &room{cluster: c.Name, most: c.MaxBytes / eventsRoom, clock: c.Clock, full: map[schema.GroupVersionResource]time.Time{}},
+		resources:  map[schema.GroupVersionResource]kinds.Kind{},
+		eventPace:  flowcontrol.NewTokenBucketRateLimiter(eventsPerSecond, eventsAtOnce),
+		backoff:    workqueue.NewTypedItemExponentialFailureRateLimiter[key](firstRetry, lastRetry),
+		gate:       newGate(),
+		pace:       client.NewPace[key](c.Clock),
+		revisions:  lru.New(rememberedRevisions),
+		kick:       make(chan struct{}, 1),
 	}
 	s.state.init(c.Clock.Now())
 	s.unshown.began = c.Clock.Now()
 	s.queue = queue.New("syncer", s.reconcile)
+	s.eventQueue = queue.New("syncer-events", s.reconcileEvent)
 
 	mirror := rest.CopyConfig(c.Mirror)
 	mirror.Wrap(func(next http.RoundTripper) http.RoundTripper { return guarded{next, s.gate} })
@@ -249,6 +260,7 @@ func (s *Syncer) watch() {
 	s.nodes = newInformer(s.physical, nodesGVR, nil, s.heardUnlessRefused(nodesGVR), s.room)
 	s.twin = newInformer(s.mirror, syncTargetsGVR, named(s.config.Name), nil, nil)
 	s.watchPods()
+	s.watchEvents()
 
 	for _, sd := range []side{s.mirror, s.physical} {
 		for gvr, i := range sd.informers {
@@ -290,6 +302,9 @@ func (s *Syncer) seen(gvr schema.GroupVersionResource) func(old, now *unstructur
 		switch {
 		case gvr == namespacesGVR:
 			s.enqueueNamespace(obj.GetName())
+			if old == nil {
+				s.enqueueEvents(obj.GetName())
+			}
 		case gvr == networkPoliciesGVR:
 			s.queue.Add(key{resource: namespacesGVR, name: obj.GetNamespace()}) // for its floor
 			if old == nil && s.isReserved(k) {
@@ -358,7 +373,7 @@ func (s *Syncer) anew() (*Syncer, error) {
 	if err != nil {
 		return nil, err
 	}
-	next.room.full = s.room.full
+	next.room.full, next.eventsRoom.full = s.room.full, s.eventsRoom.full
 	return next, nil
 }
 
@@ -367,6 +382,7 @@ func (s *Syncer) run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer s.queue.Stop()
+	defer s.eventQueue.Stop()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	looked := make(chan struct{})
@@ -390,6 +406,7 @@ func (s *Syncer) run(ctx context.Context) error {
 		wg.Go(func() { i.run(ctx) })
 	}
 	wg.Go(func() { s.runPods(ctx) })
+	wg.Go(func() { s.runEvents(ctx) })
 	wg.Go(func() {
 		if cache.WaitForCacheSync(ctx.Done(), s.pods.HasSynced, s.shownPods.HasSynced) {
 			s.enqueuePods("")
@@ -401,6 +418,7 @@ func (s *Syncer) run(ctx context.Context) error {
 		return otherHistory(ctx)
 	}
 	s.beatSoon()
+	wg.Go(func() { s.eventQueue.Run(ctx, eventWorkers) })
 	s.queue.Run(ctx, workers)
 	return otherHistory(ctx)
 }

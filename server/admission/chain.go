@@ -59,6 +59,7 @@ type Config struct {
 // What plugins of Kubernetes look at.
 var (
 	pods                   = schema.GroupResource{Resource: "pods"}
+	events                 = schema.GroupResource{Resource: "events"}
 	bindings               = schema.GroupResource{Resource: "bindings"}
 	persistentVolumeClaims = schema.GroupResource{Resource: "persistentvolumeclaims"}
 	priorityClasses        = schema.GroupResource{Group: "scheduling.k8s.io", Resource: "priorityclasses"}

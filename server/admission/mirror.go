@@ -56,7 +56,7 @@ func (m *Mirror) Validate(ctx context.Context, a admission.Attributes, _ admissi
 		}
 		return nil
 	}
-	if a.GetResource().GroupResource() == pods && a.GetOperation() == admission.Create && a.GetSubresource() == "" {
+	if r := a.GetResource().GroupResource(); (r == pods || r == events) && a.GetOperation() == admission.Create && a.GetSubresource() == "" {
 		return nil // the registry says which it may show
 	}
 	if request, ok := a.GetObject().(*certificates.CertificateSigningRequest); ok && a.GetOperation() == admission.Create {

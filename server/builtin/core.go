@@ -17,6 +17,7 @@ import (
 	kubeletclient "k8s.io/kubernetes/pkg/kubelet/client"
 	"k8s.io/kubernetes/pkg/registry/core/componentstatus"
 	endpointsstore "k8s.io/kubernetes/pkg/registry/core/endpoint/storage"
+	eventstore "k8s.io/kubernetes/pkg/registry/core/event/storage"
 	limitrangestore "k8s.io/kubernetes/pkg/registry/core/limitrange/storage"
 	nodestore "k8s.io/kubernetes/pkg/registry/core/node/storage"
 	pvstore "k8s.io/kubernetes/pkg/registry/core/persistentvolume/storage"
@@ -94,6 +95,11 @@ func (p *coreProvider) addWorkloads(storage map[string]rest.Storage, getter gene
 		objects: p.cfg.Objects, pods: pods.Pod, status: pods.Status,
 		watches: &openWatches{of: map[logicalcluster.Name]int{}}, tallies: newTallies(clock.RealClock{}),
 	}
+	events, ok := storage["events"].(*eventstore.REST)
+	if !ok {
+		return fmt.Errorf("the core group has no store of events")
+	}
+	storage["events"] = eventsElsewhere{events, shownEvents{shown, events, newEventPace(clock.RealClock{})}}
 	visible := podsElsewhere{pods.Pod, shown}
 	storage["pods"] = visible
 	storage["pods/status"] = podStatuses{pods.Status, shown}

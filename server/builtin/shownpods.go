@@ -106,7 +106,7 @@ type space struct {
 func (s shownPods) space(ctx context.Context) (*space, error) {
 	cluster, ok := lcctx.ClusterFrom(ctx)
 	if !ok || !cluster.Mirror {
-		return nil, apierrors.NewInternalError(fmt.Errorf("pods are shown in a mirror, and %q is none", cluster))
+		return nil, apierrors.NewInternalError(fmt.Errorf("what physical clusters show is in mirrors, and %q is none", cluster))
 	}
 	at := &space{mirror: ctx, cluster: cluster.Name, namespace: genericapirequest.NamespaceValue(ctx)}
 	found, err := s.objects.Get(ctx, corev1.Resource("namespaces"), "", at.namespace, false)
@@ -120,7 +120,7 @@ func (s shownPods) space(ctx context.Context) (*space, error) {
 	root, isFor := strings.CutPrefix(namespace.GetAnnotations()[workloadv1alpha1.RootAnnotation], "/")
 	at.workspace, at.workspaceNamespace = logicalcluster.Name(namespace.GetLabels()[workloadv1alpha1.WorkspaceLabel]), root
 	if !isFor || root == "" || lcctx.ValidateName(string(at.workspace)) != nil {
-		return nil, apierrors.NewForbidden(api.Resource("pods"), "", fmt.Errorf("namespace %s is for no workspace", at.namespace))
+		return nil, apierrors.NewForbidden(api.Resource("namespaces"), at.namespace, errors.New("it is for no workspace"))
 	}
 	return at, nil
 }
@@ -193,10 +193,9 @@ func owners(kind kinds.Kind, root metav1.Object, set *appsapi.ReplicaSet) []meta
 	return []metav1.OwnerReference{{APIVersion: of.APIVersion, Kind: "ReplicaSet", Name: set.Name, UID: set.UID, Controller: ptr.To(true)}, of}
 }
 
-// replicaSet returns that of a root which its syncer says a pod is of; nil if it says none, or there is none that is the root's. One that is
-// not there yet is an error, by which its syncer tries again: owners are not changed later.
-func (s shownPods) replicaSet(at *space, kind kinds.Kind, root metav1.Object, shown *api.Pod) (*appsapi.ReplicaSet, error) {
-	hash := shown.Annotations[workloadv1alpha1.RevisionAnnotation]
+// replicaSet returns that of a root with the hash of a revision, as a syncer says it; nil if it says none, or there is none that is the
+// root's. One that is not there yet is an error, by which its syncer tries again: owners are not changed later.
+func (s shownPods) replicaSet(at *space, kind kinds.Kind, root metav1.Object, hash string) (*appsapi.ReplicaSet, error) {
 	if hash == "" || kind.Goes != kinds.Divided {
 		return nil, nil
 	}
@@ -298,7 +297,7 @@ func (s shownPods) above(at *space, shown *api.Pod) (above, error) {
 	if string(root.GetUID()) != leaf.GetLabels()[workloadv1alpha1.RootUIDLabel] {
 		return above{}, apierrors.NewNotFound(resource, rootName)
 	}
-	set, err := s.replicaSet(at, kind, root, shown)
+	set, err := s.replicaSet(at, kind, root, shown.Annotations[workloadv1alpha1.RevisionAnnotation])
 	if err != nil {
 		return above{}, err
 	}
@@ -348,10 +347,10 @@ func short(pod *api.Pod) error {
 
 // untold is an error of a workspace's store as a mirror is told it: what the workspace is called, and how much it has, is not for
 // who runs a physical cluster.
-func untold(err error, name string) error {
+func untold(resource string, err error, name string) error {
 	switch {
 	case apierrors.HasStatusCause(err, storage.CauseNoRoom):
-		return apierrors.NewForbidden(api.Resource("pods"), name, errors.New("its workspace has no room for more Pods"))
+		return apierrors.NewForbidden(api.Resource(resource), name, fmt.Errorf("its workspace has no room for more %s", resource))
 	case apierrors.IsTooManyRequests(err):
 		return apierrors.NewTooManyRequests("its workspace takes nothing now", 1)
 	}
@@ -401,7 +400,7 @@ func (s shownPods) create(ctx context.Context, obj runtime.Object, validate rest
 	defer end()
 	created, err := s.pods.Create(at.inWorkspace("", "pods"), pod, rest.ValidateAllObjectFunc, options)
 	if err != nil {
-		return nil, untold(err, pod.Name)
+		return nil, untold("pods", err, pod.Name)
 	}
 	return view(created.(*api.Pod), at.cluster), nil
 }
@@ -441,7 +440,7 @@ func (s shownPods) updateStatus(ctx context.Context, name string, info rest.Upda
 	}
 	updated, _, err := s.status.Update(at.inWorkspace("", "pods"), name, shownStatus{info, at, validate}, rest.ValidateAllObjectFunc, rest.ValidateAllObjectUpdateFunc, false, options)
 	if err != nil {
-		return nil, false, untold(err, name)
+		return nil, false, untold("pods", err, name)
 	}
 	return view(updated.(*api.Pod), at.cluster), false, nil
 }
@@ -510,7 +509,7 @@ func (s shownPods) delete(ctx context.Context, name string, validate rest.Valida
 		deleted, now, err = s.release(at, name, preconditions)
 	}
 	if err != nil {
-		return nil, false, untold(err, name)
+		return nil, false, untold("pods", err, name)
 	}
 	if pod, ok := deleted.(*api.Pod); ok {
 		deleted = view(pod, at.cluster)

@@ -67,6 +67,7 @@ var mainJob = []part{
 	{"T1_RefusalReachesTheObject", refusal},
 	{"P1_WorkspaceDeletionTakesLeavesFirst", deleteWorkspace},
 	{"T11_ReadyIsShownAtTheEndAlone", readyAtTheEnd},
+	{"T4_EventsComeUp", eventsComeUp},
 	{"T16_ClusterStoppedAndRestarted", clusterStopped},
 	{"T16_ServerStoppedAndRestarted", serverStopped},
 }

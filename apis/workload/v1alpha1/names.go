@@ -19,7 +19,7 @@ const (
 	// RenderedAnnotation, on leaves: hash of what the splitter rendered (spec, data, labels, annotations).
 	RenderedAnnotation = "workload.atoll.dev/rendered"
 	// RevisionAnnotation, on leaves of Deployments and what is made of them: the pod-template-hash of the workspace's ReplicaSet with that
-	// template. On a pod, in the request of a syncer that shows it: of the one that it is of.
+	// template. On a pod or an Event, in the request of a syncer that shows or tells it: of the one that it is of.
 	RevisionAnnotation = "workload.atoll.dev/revision"
 	// DrainingAnnotation, on leaves: present while their cluster leaves the placement and the leaf waits for its replacement.
 	DrainingAnnotation = "workload.atoll.dev/draining"
