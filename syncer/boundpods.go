@@ -105,8 +105,8 @@ func (s *Syncer) renderBound(bound *unstructured.Unstructured) *unstructured.Uns
 	return want
 }
 
-// errNotYet says that a pod waits for its namespace.
-var errNotYet = errors.New("its namespace is not ready yet")
+// errNoNamespaceYet says that a pod waits for its namespace.
+var errNoNamespaceYet = errors.New("its namespace is not ready yet")
 
 // runPod makes, or changes, the pod below of one that is bound, and tells which it is.
 func (s *Syncer) runPod(ctx context.Context, k key, deed showing, bound, below *unstructured.Unstructured) error {
@@ -132,7 +132,7 @@ func (s *Syncer) runPod(ctx context.Context, k key, deed showing, bound, below *
 	if wait, err := s.namespaceReady(bound); err != nil {
 		return err
 	} else if wait {
-		return errNotYet
+		return errNoNamespaceYet
 	}
 	// No write goes down without a fresh read of what asks for it, and of what is there.
 	asks, err := s.mirror.dynamic.Resource(podsGVR).Namespace(k.namespace).Get(ctx, k.name, metav1.GetOptions{})
@@ -147,7 +147,7 @@ func (s *Syncer) runPod(ctx context.Context, k key, deed showing, bound, below *
 		case problem != nil:
 			return problem
 		case there == nil:
-			return errNotYet
+			return errNoNamespaceYet
 		case !s.isBoundPod(bound, there):
 			return nameConflict("%s exists and %s", k, ownerOf(there))
 		}

@@ -44,10 +44,10 @@ const (
 // by the UIDs that they have below, and the server makes each an event of the workspace (docs/design/0010-events.md). What is kept of
 // them is a name: each is read when it is told, so that one that counts up meanwhile is told once.
 
-// errNotShown says of an event that the workspace has nothing that it is about, and errNotYet that it has not, or not any more.
+// errNotShown says of an event that the workspace has nothing that it is about, and errNotKnown that it has not, or not any more.
 var (
 	errNotShown = errors.New("it is about nothing that is shown")
-	errNotYet   = errors.New("what it is about is not known")
+	errNotKnown = errors.New("what it is about is not known")
 )
 
 // watchEvents makes the informer of events and its handler.
@@ -175,7 +175,7 @@ func (s *Syncer) about(ctx context.Context, namespace string, below *unstructure
 	case corev1.SchemeGroupVersion.WithKind("Pod"):
 		shown := get(s.shownPods, key{podsGVR, namespace, name})
 		if shown == nil || shown.GetAnnotations()[workloadv1alpha1.PodUIDAnnotation] != uid {
-			return nil, errNotYet
+			return nil, errNotKnown
 		}
 		return &subject{gvk: gvk, name: name, uid: uid}, nil
 	case appsv1.SchemeGroupVersion.WithKind("ReplicaSet"):
@@ -209,7 +209,7 @@ func (s *Syncer) subjectOf(kind kinds.Kind, namespace, name, uid string) (*subje
 	k := key{kind.GVR, namespace, name}
 	leaf, made := get(s.mirror.informers[kind.GVR], k), get(s.physical.informers[kind.GVR], k)
 	if leaf == nil || made == nil || string(made.GetUID()) != uid {
-		return nil, errNotYet
+		return nil, errNotKnown
 	}
 	return &subject{gvk: kind.GVK, name: name, uid: string(leaf.GetUID())}, nil
 }

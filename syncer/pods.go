@@ -329,7 +329,7 @@ func (s *Syncer) reconcilePod(ctx context.Context, k key) (time.Duration, error)
 			return wait, nil
 		}
 	}
-	if err := s.show(ctx, k, deed, shown, below); errors.Is(err, errNotYet) {
+	if err := s.show(ctx, k, deed, shown, below); errors.Is(err, errNoNamespaceYet) {
 		s.waiting.add(k)
 		return time.Second, nil // its event, of whatever it waits for, brings us back before
 	} else if err != nil {
