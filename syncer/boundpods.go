@@ -2,9 +2,12 @@ package syncer
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
@@ -98,11 +101,52 @@ func (s *Syncer) lacks(bound, below *unstructured.Unstructured) bool {
 func (s *Syncer) renderBound(bound *unstructured.Unstructured) *unstructured.Unstructured {
 	want := render(bound, types.UID(s.config.UID))
 	annotations := want.GetAnnotations()
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
 	delete(annotations, workloadv1alpha1.PodUIDAnnotation)
+	annotations[workloadv1alpha1.RenderedAnnotation] = hashOf(want.GetLabels(), annotations)
 	want.SetAnnotations(annotations)
 	want.SetAPIVersion("v1")
 	want.SetKind("Pod")
 	return want
+}
+
+// hashOf tells one set of labels and annotations from another: that one was taken out of them does not show below otherwise.
+func hashOf(labels, annotations map[string]string) string {
+	text, _ := json.Marshal([]map[string]string{labels, annotations}) // sorts keys, and fails for no text
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:8])
+}
+
+// relabelled is the merge patch that gives a pod below the labels and annotations that it is to have, and takes those away that we gave
+// it earlier. Others are somebody else's.
+func relabelled(want, below *unstructured.Unstructured) ([]byte, error) {
+	metadata := map[string]any{"uid": below.GetUID()}
+	for field, now := range map[string]map[string]string{"labels": want.GetLabels(), "annotations": want.GetAnnotations()} {
+		values := map[string]any{}
+		for _, managed := range below.GetManagedFields() {
+			if managed.Manager != workloadv1alpha1.FieldManager || managed.FieldsV1 == nil {
+				continue
+			}
+			var fields struct {
+				Metadata map[string]map[string]any `json:"f:metadata"`
+			}
+			if err := json.Unmarshal(managed.FieldsV1.Raw, &fields); err != nil {
+				return nil, fmt.Errorf("read which fields are ours: %w", err)
+			}
+			for key := range fields.Metadata["f:"+field] {
+				if key, is := strings.CutPrefix(key, "f:"); is {
+					values[key] = nil
+				}
+			}
+		}
+		for key, value := range now {
+			values[key] = value
+		}
+		metadata[field] = values
+	}
+	return json.Marshal(map[string]any{"metadata": metadata})
 }
 
 // errNoNamespaceYet says that a pod waits for its namespace.
@@ -117,12 +161,13 @@ func (s *Syncer) runPod(ctx context.Context, k key, deed showing, bound, below *
 	case giveUp:
 		return nameConflict("%s exists and %s", k, ownerOf(below))
 	case relabelIt:
-		want := s.renderBound(bound)
-		data, err := json.Marshal(map[string]any{"metadata": map[string]any{
-			"uid": below.GetUID(), "labels": want.GetLabels(), "annotations": want.GetAnnotations(),
-		}})
+		now, err := s.podBelow(ctx, k)
+		if err != nil || now == nil || !s.isBoundPod(bound, now) {
+			return err // its event brings us back
+		}
+		data, err := relabelled(s.renderBound(bound), now)
 		if err != nil {
-			return fmt.Errorf("write the metadata of %s as JSON: %w", k, err)
+			return fmt.Errorf("write what changes of %s: %w", k, err)
 		}
 		if _, err := target.Patch(ctx, k.name, types.MergePatchType, data, metav1.PatchOptions{FieldManager: workloadv1alpha1.FieldManager}); err != nil {
 			return fmt.Errorf("change the labels of %s: %w", k, err)

@@ -114,6 +114,13 @@ func barePodRuns(t *testing.T, f *fleet) {
 		}
 		return ""
 	})
+	w.kubectl("label", "pod", "solo", "more-")
+	framework.Eventually(t, patience, "the label is gone below", func() string {
+		if down, err := w.podIn("west", "solo"); err != nil || down.Labels["more"] != "" || down.Labels["app"] != w.app {
+			return fmt.Sprintf("%v %v", down, err)
+		}
+		return ""
+	})
 	if out, err := w.try("patch", "pod", "solo", "-p", `{"metadata":{"finalizers":null,"labels":{"workload.atoll.dev/mirror":null}}}`); err == nil {
 		t.Errorf("what the server alone writes was taken off: %s", out)
 	}
@@ -129,7 +136,29 @@ func barePodRuns(t *testing.T, f *fleet) {
 	}
 	w.kubectl("delete", "pod", "solo", "--grace-period=0", "--force")
 	w.podGone("west", "solo")
-	w.kubectl("delete", "configmap", "solo-config")
+
+	// What a cluster refuses, the pod says, in the cluster's words; and it goes all the same.
+	w.kubectlWithInput(strings.Replace(w.bare("host"), "spec:", "spec:\n  hostNetwork: true", 1), "apply", "-f", "-")
+	framework.Eventually(t, patience, "host says why it is refused", func() string {
+		pod, err := w.pod("host")
+		if err != nil {
+			return err.Error()
+		}
+		for _, is := range pod.Status.Conditions {
+			if is.Type == workloadv1alpha1.PodSynced && is.Status == corev1.ConditionFalse && strings.Contains(is.Message, "PodSecurity") {
+				return ""
+			}
+		}
+		return fmt.Sprintf("its conditions are %+v", pod.Status.Conditions)
+	})
+	framework.Eventually(t, patience, "an Event says so, too", func() string {
+		if out := w.kubectl("events", "--for=pod/host"); !strings.Contains(out, "PodSecurity") {
+			return out
+		}
+		return ""
+	})
+	w.kubectl("delete", "pod", "host")
+	w.kubectl("delete", "configmap", "solo-config", "host-config")
 	w.gone("west")
 }
 
