@@ -59,8 +59,8 @@ func TestEventNames(t *testing.T) {
 		}
 		names[name] = true
 	}
-	if east.eventName("uid-1", "web") != east.eventName("uid-1", "web") {
-		t.Error("an event that is put again has another name")
+	if again := (&space{cluster: "east", namespace: "shop-1a"}).eventName("uid-1", "web"); !names[again] {
+		t.Errorf("an event that is put again is called %q, want the same name", again)
 	}
 }
 

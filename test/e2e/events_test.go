@@ -77,7 +77,11 @@ func eventsComeUp(t *testing.T, f *fleet) {
 		t.Fatalf("%v: %d ReplicaSets, want one", err, len(sets.Items))
 	}
 	set, pod := sets.Items[0].Name, anyOf(w.shownPods())
-	uids := map[string]string{"Deployment": string(w.deployment().UID), "ReplicaSet": string(sets.Items[0].UID)}
+	service, err := f.Clients().Kube.CoreV1().Services("default").Get(w.ctx(), w.app, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	uids := map[string]string{"Deployment": string(w.deployment().UID), "ReplicaSet": string(sets.Items[0].UID), "Service": string(service.UID)}
 	for name, p := range w.shownPods() {
 		uids["Pod "+name] = string(p.UID)
 	}
