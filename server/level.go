@@ -17,9 +17,10 @@ import (
 //	1  what DaemonSets refer to, and namespaces of mirrors that hold nothing else
 //	2  what StatefulSets, Jobs and Ingresses refer to, and NetworkPolicies and LimitRanges, in the same way
 //	3  tombstones of Jobs, which the splitter lets go
+//	4  claims, and what mounts them where they are
 //
 // A version that stores what an earlier one would harm has a level more.
-const Level = 3
+const Level = 4
 
 // ErrLaterLevel is the error of a server whose version is earlier than that of one which has led.
 var ErrLaterLevel = errors.New("a later version of Atoll has led on this etcd")

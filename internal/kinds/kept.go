@@ -7,7 +7,6 @@ import "k8s.io/apimachinery/pkg/runtime/schema"
 var Kept = []schema.GroupResource{
 	{Resource: "pods"},
 	{Resource: "replicationcontrollers"},
-	{Resource: "persistentvolumeclaims"},
 	{Resource: "persistentvolumes"},
 	{Group: "discovery.k8s.io", Resource: "endpointslices"},
 	{Group: "apps", Resource: "replicasets"},
