@@ -15,9 +15,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
+	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
@@ -129,6 +131,9 @@ func compareSeats(a, b Single, at map[string]bool) int {
 
 // claim takes a claim to its cluster, keeps it there, and writes what that says of it.
 func (c *Controller) claim(ctx context.Context, s *source, k client.Key, root ctrlclient.Object, leaves []ctrlclient.Object) (time.Duration, error) {
+	if lc, ok := c.informers.LogicalClusters.Get(client.Key{Cluster: k.Cluster, Name: corev1alpha1.LogicalClusterName}); ok && ending(lc) {
+		return 0, c.leaveWith(ctx, s, k.Cluster, leaves)
+	}
 	if len(leaves) == 0 {
 		if why := s.WhyWithheld(root); why != "" {
 			c.tellOnce(ctx, s, root, "withheld", corev1.EventTypeWarning, "NotSynced", s.GVK.Kind+" does not go to physical clusters: "+why+".")
@@ -164,6 +169,30 @@ func (c *Controller) claim(ctx context.Context, s *source, k client.Key, root ct
 	c.tellRefusals(ctx, s, root, now)
 	wait, err := c.summariseClaim(ctx, s, root, view, volume)
 	return wait, errors.Join(append(errs, err)...)
+}
+
+// leaveWith makes tombstones of the leaves of a claim whose workspace is being deleted: that waits for them, and its objects are deleted after them.
+func (c *Controller) leaveWith(ctx context.Context, s *source, workspace logicalcluster.Name, leaves []ctrlclient.Object) error {
+	if left, err := c.terminating(ctx, workspace); err != nil || !left {
+		return err
+	}
+	var errs []error
+	for _, leaf := range leaves {
+		if leaf.GetDeletionTimestamp() == nil {
+			errs = append(errs, c.tombstone(ctx, s, leaf))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// onLogicalCluster asks for the claims of a workspace that is being deleted: no Placement leads where they are.
+func (c *Controller) onLogicalCluster(e client.Event[*corev1alpha1.LogicalCluster]) {
+	if e.New == nil || !ending(e.New) || e.Old != nil && ending(e.Old) {
+		return
+	}
+	for _, claim := range c.sources[kinds.ClaimKind].list(client.KeyOf(e.New).Cluster, "") {
+		c.queue.Add(key{kinds.ClaimKind, client.KeyOf(claim)})
+	}
 }
 
 // house chooses the cluster of a claim that has none, and makes its leaf there. Two claims of a namespace are not housed at once, and none while a
@@ -280,8 +309,7 @@ func (c *Controller) homes(ctx context.Context, s *source, k client.Key) (homes 
 // summariseClaim writes a claim's status, and before it the volume that its cluster bound it to, as a cluster's binder does.
 func (c *Controller) summariseClaim(ctx context.Context, s *source, root ctrlclient.Object, view kinds.View, text string) (time.Duration, error) {
 	before := root.(*corev1.PersistentVolumeClaim)
-	var volume workloadv1alpha1.Volume
-	if text != "" && json.Unmarshal([]byte(text), &volume) == nil && volume.Name != "" && before.Spec.VolumeName == "" {
+	if volume := volumeIn(text); volume.Name != "" && before.Spec.VolumeName == "" {
 		bound := before.DeepCopy()
 		bound.Spec.VolumeName = volume.Name
 		if _, named := before.Annotations[corev1.BetaStorageClassAnnotation]; before.Spec.StorageClassName == nil && !named && volume.StorageClassName != "" {
@@ -296,6 +324,19 @@ func (c *Controller) summariseClaim(ctx context.Context, s *source, root ctrlcli
 	now := before.DeepCopy()
 	s.Summarise(now, view)
 	return c.writeStatus(ctx, s, before, now, 0)
+}
+
+// volumeIn reads what a syncer says of a claim's volume; the zero value of what is no name, so that a cluster which lies harms itself alone.
+func volumeIn(text string) (volume workloadv1alpha1.Volume) {
+	if text == "" || json.Unmarshal([]byte(text), &volume) != nil {
+		return workloadv1alpha1.Volume{}
+	}
+	for _, name := range []string{volume.Name, cmp.Or(volume.StorageClassName, volume.Name)} {
+		if len(validation.IsDNS1123Subdomain(name)) > 0 {
+			return workloadv1alpha1.Volume{}
+		}
+	}
+	return volume
 }
 
 // patienceWithClaims is how long a workload waits for its claims without a word.

@@ -258,6 +258,35 @@ func TestClaimGoesOnce(t *testing.T) {
 	}
 }
 
+// TestClaimIsNeverInTwo: what the informer does not show may be there all the same.
+func TestClaimIsNeverInTwo(t *testing.T) {
+	root := claimOf("data")
+	m := newMirrored(t, root, claimLeaf(t, root, mirrorEast), mounting("web", "data"), placedOn(mirrorWest), spaceIn(mirrorEast), spaceIn(mirrorWest),
+		targetOf("west", mirrorWest, everyKind()...))
+	s, k := m.sources[kinds.ClaimKind], client.KeyOf(root)
+	seen, _ := s.get(k)
+	again, err := m.house(t.Context(), s, k, seen)
+	if got := m.everywhere(t, &corev1.PersistentVolumeClaimList{}, "data"); err != nil || again == 0 || !slices.Equal(got, []string{"east"}) {
+		t.Errorf("it is in %v, again in %s, %v", got, again, err)
+	}
+}
+
+// TestVolumeIn: what a cluster says of a volume is a name, or nothing.
+func TestVolumeIn(t *testing.T) {
+	for text, want := range map[string]workloadv1alpha1.Volume{
+		`{"name":"pv-1","storageClassName":"fast"}`: {Name: "pv-1", StorageClassName: "fast"},
+		`{"name":"pv-1"}`:                        {Name: "pv-1"},
+		`{"name":"../pv"}`:                       {},
+		`{"name":"pv","storageClassName":"A B"}`: {},
+		`{"name":1}`:                             {},
+		"":                                       {},
+	} {
+		if got := volumeIn(text); got != want {
+			t.Errorf("%s: %+v, want %+v", text, got, want)
+		}
+	}
+}
+
 // TestWhatMountsAClaimIsWhereItIs: not divided, never in another cluster, and with words where its Placement says otherwise.
 func TestWhatMountsAClaimIsWhereItIs(t *testing.T) {
 	web := mounting("web", "data")
@@ -272,7 +301,7 @@ func TestWhatMountsAClaimIsWhereItIs(t *testing.T) {
 		told   string
 		phases string
 	}{
-		"Together":  {[]ctrlclient.Object{claimLeaf(t, claim, mirrorWest)}, []string{mirrorEast, mirrorWest}, true, []string{"west"}, "", "OneCluster Placed", "mirroreast000000 Ready, mirrorwest000000 Applying"},
+		"Together":  {[]ctrlclient.Object{claimLeaf(t, claim, mirrorWest)}, []string{mirrorEast, mirrorWest}, true, []string{"west"}, "", "OneCluster Placed", ""},
 		"Awaits":    {nil, []string{mirrorEast, mirrorWest}, false, nil, "", "", "mirroreast000000 Pending, mirrorwest000000 Pending"},
 		"AwaitsOn":  {nil, []string{mirrorEast}, true, nil, "VolumesAwaited", "VolumesAwaited", "mirroreast000000 Pending"},
 		"Stays":     {[]ctrlclient.Object{claimLeaf(t, claim, mirrorEast), mountingLeaf(t, web, mirrorEast)}, []string{mirrorWest}, true, []string{"east"}, "VolumesStay", "VolumesStay", "east Staying, mirrorwest000000 Pending"},

@@ -113,6 +113,7 @@ func New(clients *client.Clients, informers *client.Informers, clk clock.Passive
 			return nil, fmt.Errorf("add indexes: %w", err)
 		}
 	}
+	informers.LogicalClusters.OnEvent(c.onLogicalCluster)
 	informers.Placements.OnEvent(c.onPlacement)
 	informers.PlacementPolicies.OnEvent(c.onPolicy)
 	informers.SyncTargets.OnEvent(c.onSyncTarget)

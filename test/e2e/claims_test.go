@@ -234,4 +234,18 @@ func claimInUse(t *testing.T, f *fleet) {
 	}
 	f.MustRun("kubectl", "--context=root", "delete", "workspace", w.app, "--timeout=100s")
 	w.gone("east")
+
+	// As it does where nothing mounts them any more.
+	w = f.workspace(t, "alone")
+	w.volume("east", "first")
+	w.place("east")
+	w.applies(w.claim(), w.mounting("alone", 1))
+	w.bound()
+	w.kubectl("delete", "deployment", "alone")
+	framework.Eventually(t, patience, "nothing is placed", func() string { return w.kubectl("get", "placements", "-o", "name") })
+	if w.claimIn("east") == nil {
+		t.Error("the claim went with what mounted it")
+	}
+	f.MustRun("kubectl", "--context=root", "delete", "workspace", w.app, "--timeout=100s")
+	w.gone("east")
 }
