@@ -60,9 +60,9 @@ func newBackend(etcd *clientv3.Client, factory serverstorage.StorageFactory, enc
 	return backend, shown, nil
 }
 
-// filedBy: before the splitter starts or stops what runs in one cluster at a time, it looks for the leaves of that wherever they are.
+// filedBy: before the splitter starts or stops what is in one cluster at a time, it looks for the leaves of that wherever they are.
 func filedBy(gr schema.GroupResource) string {
-	if k, ok := kinds.ByResource(gr); ok && k.Goes == kinds.Single {
+	if k, ok := kinds.ByResource(gr); ok && (k.Goes == kinds.Single || k.Goes == kinds.WhereMounted) {
 		return workloadv1alpha1.WorkspaceLabel
 	}
 	return ""

@@ -17,7 +17,7 @@ import (
 //	1  what DaemonSets refer to, and namespaces of mirrors that hold nothing else
 //	2  what StatefulSets, Jobs and Ingresses refer to, and NetworkPolicies and LimitRanges, in the same way
 //	3  tombstones of Jobs, which the splitter lets go
-//	4  pods that are bound to physical clusters, and what they refer to
+//	4  pods that are bound to physical clusters, claims, what mounts them where they are, and what these refer to
 //
 // A version that stores what an earlier one would harm has a level more.
 const Level = 4

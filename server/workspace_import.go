@@ -25,6 +25,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
+	"k8s.io/kubernetes/pkg/apis/core"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	tenancyv1alpha1 "atoll.dev/atoll/apis/tenancy/v1alpha1"
@@ -287,9 +288,12 @@ func withoutTraces(resource schema.GroupResource, obj runtime.Object) error {
 			}
 		}
 	}
-	// What ran there is not what runs here; but what is done once, was done.
-	if kind, ok := kinds.ByResource(resource); ok && kind.HasStatus && kind.Begun == nil {
+	// What ran there is not what runs here; but what is done once, was done. Volumes stay where they are, and a claim gets another one.
+	if kind, ok := kinds.ByResource(resource); ok && kind.HasStatus && (kind.Begun == nil || kind.Goes == kinds.WhereMounted) {
 		reflect.ValueOf(obj).Elem().FieldByName("Status").SetZero()
+	}
+	if claim, ok := obj.(*core.PersistentVolumeClaim); ok {
+		claim.Spec.VolumeName = ""
 	}
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/kubernetes/pkg/apis/apps"
 	"k8s.io/kubernetes/pkg/apis/batch"
+	"k8s.io/kubernetes/pkg/apis/core"
 
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/server/storage"
@@ -49,6 +50,10 @@ func TestImportedJobIsNotDoneAgain(t *testing.T) {
 	deployment := &apps.Deployment{Status: apps.DeploymentStatus{Replicas: 1}}
 	if err := withoutTraces(apps.Resource("deployments"), deployment); err != nil || deployment.Status.Replicas != 0 {
 		t.Errorf("a Deployment has %+v, %v: nothing of it runs yet", deployment.Status, err)
+	}
+	claim := &core.PersistentVolumeClaim{Spec: core.PersistentVolumeClaimSpec{VolumeName: "there"}, Status: core.PersistentVolumeClaimStatus{Phase: core.ClaimBound}}
+	if err := withoutTraces(core.Resource("persistentvolumeclaims"), claim); err != nil || claim.Status.Phase != "" || claim.Spec.VolumeName != "" {
+		t.Errorf("a claim has %+v, %v: it would count as lost", claim, err)
 	}
 }
 

@@ -28,8 +28,8 @@ import (
 // which succeeds once in the pod's life, so that it is never begun in two clusters. From then on it is what the mirror shows that cluster
 // to run, as a leaf is, and ends as one: docs/design/0007-pods.md.
 
-// Seat is what a choice has to know of a cluster that a pod may be bound to.
-type Seat struct {
+// Candidate is what a choice has to know of a cluster that a pod may be bound to.
+type Candidate struct {
 	// Name sorts and identifies the cluster.
 	Name string
 	// Weight is the Placement's.
@@ -40,21 +40,21 @@ type Seat struct {
 	Peers bool
 }
 
-// PickSeat returns where a pod is bound to, by its index; false if nowhere now.
-func PickSeat(seats []Seat) (seat int, ok bool) {
-	for i, s := range seats {
+// PickCandidate returns where a pod is bound to, by its index; false if nowhere now.
+func PickCandidate(candidates []Candidate) (picked int, ok bool) {
+	for i, s := range candidates {
 		if s.Barred || s.Unheard {
 			continue
 		}
-		if !ok || compareSeats(s, seats[seat]) < 0 {
-			seat, ok = i, true
+		if !ok || compareCandidates(s, candidates[picked]) < 0 {
+			picked, ok = i, true
 		}
 	}
-	return seat, ok
+	return picked, ok
 }
 
-// compareSeats orders clusters by which a pod is bound to first.
-func compareSeats(a, b Seat) int {
+// compareCandidates orders clusters by which a pod is bound to first.
+func compareCandidates(a, b Candidate) int {
 	return cmp.Or(first(a.Peers, b.Peers), cmp.Compare(b.Weight, a.Weight), cmp.Compare(a.Name, b.Name))
 }
 
@@ -160,7 +160,7 @@ func (c *Controller) podShares(s *source, pod *corev1.Pod, p *placementv1alpha1.
 	case s.HasEnded(pod), mirror == "" && pod.Spec.NodeName != "":
 		return noShares(p)
 	case mirror == "":
-		mirror, _ = c.seatOf(s, client.KeyOf(pod), p)
+		mirror, _ = c.clusterFor(s, client.KeyOf(pod), p)
 	}
 	named := slices.Contains(placed(p), mirror)
 	for _, m := range placed(p) {
@@ -205,13 +205,17 @@ func (c *Controller) pod(ctx context.Context, s *source, k client.Key) (time.Dur
 			"It names its node itself, and is run nowhere: where a pod goes, its Placement says ("+placementv1alpha1.ClustersAnnotation+").")
 		return 0, nil
 	}
+	p, again := c.seated(ctx, s, pod, p, nil)
+	if again > 0 {
+		return again, nil // its claims have no cluster yet, and their events bring us back before
+	}
 	return c.bind(ctx, s, pod, p)
 }
 
 // bind binds a pod to a cluster of its Placement, or says why to none.
 func (c *Controller) bind(ctx context.Context, s *source, pod *corev1.Pod, p *placementv1alpha1.Placement) (time.Duration, error) {
 	pk := client.KeyOf(pod)
-	mirror, why := c.seatOf(s, pk, p)
+	mirror, why := c.clusterFor(s, pk, p)
 	if mirror == "" {
 		return c.tellNotPlaced(ctx, s, pod, why)
 	}
@@ -264,8 +268,8 @@ func (c *Controller) bindTo(ctx context.Context, pod *corev1.Pod, mirror logical
 	return true, nil
 }
 
-// seatOf returns the mirror that a pod is to be bound to; "", and why, if there is none now.
-func (c *Controller) seatOf(s *source, pk client.Key, p *placementv1alpha1.Placement) (mirror logicalcluster.Name, why string) {
+// clusterFor returns the mirror that a pod is to be bound to; "", and why, if there is none now.
+func (c *Controller) clusterFor(s *source, pk client.Key, p *placementv1alpha1.Placement) (mirror logicalcluster.Name, why string) {
 	if p == nil {
 		return "", "It has no Placement yet."
 	}
@@ -276,7 +280,7 @@ func (c *Controller) seatOf(s *source, pk client.Key, p *placementv1alpha1.Place
 		}
 	}
 	var mirrors []logicalcluster.Name
-	var seats []Seat
+	var candidates []Candidate
 	for _, cluster := range p.Spec.Clusters {
 		if cluster.Mirror == "" {
 			continue
@@ -284,30 +288,30 @@ func (c *Controller) seatOf(s *source, pk client.Key, p *placementv1alpha1.Place
 		m := logicalcluster.Name(cluster.Mirror)
 		t := c.target(m)
 		mirrors = append(mirrors, m)
-		seats = append(seats, Seat{
+		candidates = append(candidates, Candidate{
 			Name: cluster.Name, Weight: cluster.Weight, Barred: !c.carries(m, s), Unheard: lost(t) || observed(t), Peers: peers[m],
 		})
 	}
-	if seat, ok := PickSeat(seats); ok {
-		return mirrors[seat], ""
+	if picked, ok := PickCandidate(candidates); ok {
+		return mirrors[picked], ""
 	}
-	return "", whyNoSeat(s, p, seats)
+	return "", whyNowhere(s, p, candidates)
 }
 
-// whyNoSeat says why a pod is bound to none of the clusters of its Placement, in sentences.
-func whyNoSeat(s *source, p *placementv1alpha1.Placement, seats []Seat) string {
-	if len(seats) == 0 {
+// whyNowhere says why a pod is bound to none of the clusters of its Placement, in sentences.
+func whyNowhere(s *source, p *placementv1alpha1.Placement, candidates []Candidate) string {
+	if len(candidates) == 0 {
 		if is := meta.FindStatusCondition(p.Status.Conditions, placementv1alpha1.PlacementPlaced); is != nil && is.Status != metav1.ConditionTrue {
 			return is.Message
 		}
 		return "It is placed on no physical cluster."
 	}
 	var barred, unheard []string
-	for _, seat := range seats {
-		if seat.Barred {
-			barred = append(barred, seat.Name)
+	for _, on := range candidates {
+		if on.Barred {
+			barred = append(barred, on.Name)
 		} else {
-			unheard = append(unheard, fmt.Sprintf("%q", seat.Name))
+			unheard = append(unheard, fmt.Sprintf("%q", on.Name))
 		}
 	}
 	var why []string
@@ -396,7 +400,7 @@ func (c *Controller) mirrorsOf(root ctrlclient.Object, k client.Key, staying []l
 	}
 	mirror := mirrorOf(root)
 	if mirror == "" {
-		mirror, _ = c.seatOf(s, k, p)
+		mirror, _ = c.clusterFor(s, k, p)
 	}
 	if mirror == "" {
 		return nil

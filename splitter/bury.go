@@ -187,6 +187,8 @@ func (c *Controller) hasLeft(ctx context.Context, s *source, root client.Key, se
 	switch {
 	case err != nil:
 		return false, err
+	case live != nil && decisionOf(live) == decisionOf(seen): // which may be seated
+		return !slices.ContainsFunc(placed(seen), func(m logicalcluster.Name) bool { return slices.Contains(mirrors, m) }), nil
 	case live != nil:
 		return live.UID == seen.UID && !slices.ContainsFunc(placed(live), func(m logicalcluster.Name) bool { return slices.Contains(mirrors, m) }), nil
 	}

@@ -124,13 +124,14 @@ func newMirrored(t *testing.T, objects ...ctrlclient.Object) *mirrored {
 		objects = append(objects, east)
 	}
 	objects = append(objects, lc)
-	shop, root := lc.DeepCopy(), lc.DeepCopy()
+	shop, root, west := lc.DeepCopy(), lc.DeepCopy(), lc.DeepCopy()
+	west.Annotations[lcctx.Annotation] = mirrorWest
 	shop.Annotations[lcctx.Annotation], root.Annotations[lcctx.Annotation] = "shop", "root"
 	shop.Spec = corev1alpha1.LogicalClusterSpec{Owner: &corev1alpha1.LogicalClusterOwner{Resource: "workspaces", Cluster: "root"}}
 	root.Spec = corev1alpha1.LogicalClusterSpec{}
 	m := &mirrored{clock: testclock.NewFakeClock(time.Unix(0, 0))}
 	m.objects = fake.NewClientBuilder().WithScheme(client.Scheme).WithObjects(objects...).
-		WithStatusSubresource(east, &placementv1alpha1.Placement{}, &appsv1.Deployment{}, &appsv1.DaemonSet{}, &appsv1.StatefulSet{}, &batchv1.Job{}, &appsv1.ReplicaSet{}, &corev1.Service{}, &networkingv1.Ingress{}).
+		WithStatusSubresource(east, &placementv1alpha1.Placement{}, &appsv1.Deployment{}, &appsv1.DaemonSet{}, &appsv1.StatefulSet{}, &batchv1.Job{}, &appsv1.ReplicaSet{}, &corev1.PersistentVolumeClaim{}, &corev1.Service{}, &networkingv1.Ingress{}).
 		WithInterceptorFuncs(interceptor.Funcs{List: func(ctx context.Context, c ctrlclient.WithWatch, list ctrlclient.ObjectList, opts ...ctrlclient.ListOption) error {
 			asked := (&ctrlclient.ListOptions{}).ApplyOptions(opts)
 			in, _ := lcctx.ClusterFrom(ctx)
@@ -139,11 +140,12 @@ func newMirrored(t *testing.T, objects ...ctrlclient.Object) *mirrored {
 			}
 			err := c.List(ctx, list, opts...)
 			if all, ok := list.(*corev1alpha1.LogicalClusterList); ok { // of which the fake has one of a name
-				all.Items = append(all.Items, *shop, *root)
+				all.Items = append(all.Items, *shop, *root, *west)
 			}
 			return err
 		}}).
-		WithIndex(&appsv1.StatefulSet{}, metav1.ObjectNameField, byName).WithIndex(&batchv1.Job{}, metav1.ObjectNameField, byName).Build()
+		WithIndex(&appsv1.StatefulSet{}, metav1.ObjectNameField, byName).WithIndex(&batchv1.Job{}, metav1.ObjectNameField, byName).
+		WithIndex(&corev1.PersistentVolumeClaim{}, metav1.ObjectNameField, byName).Build()
 	clients, err := client.New(&rest.Config{Host: "http://hub", Transport: m})
 	if err != nil {
 		t.Fatal(err)
@@ -163,7 +165,7 @@ func newMirrored(t *testing.T, objects ...ctrlclient.Object) *mirrored {
 	for _, i := range []interface {
 		Run(context.Context)
 		WaitSynced(context.Context) error
-	}{informers.LogicalClusters, informers.SyncTargets, informers.Placements, informers.PlacementPolicies, informers.Namespaces, informers.Of("Deployment"), informers.Of("DaemonSet"), informers.Of("StatefulSet"), informers.Of("Job"), informers.Of("Service"), informers.Of("Ingress"), informers.Of("NetworkPolicy"), informers.ReplicaSets, informers.ControllerRevisions} {
+	}{informers.LogicalClusters, informers.SyncTargets, informers.Placements, informers.PlacementPolicies, informers.Namespaces, informers.Of("Deployment"), informers.Of("DaemonSet"), informers.Of("StatefulSet"), informers.Of("Job"), informers.Of(kinds.ClaimKind), informers.Of("Service"), informers.Of("Ingress"), informers.Of("NetworkPolicy"), informers.ReplicaSets, informers.ControllerRevisions} {
 		running.Go(func() { i.Run(ctx) })
 		if err := i.WaitSynced(ctx); err != nil {
 			t.Fatal(err)
@@ -333,13 +335,15 @@ func TestHasLeft(t *testing.T) {
 	seen := placementOf("", "Placed", "mirror-west")
 	recreated := placementOf("", "Placed", "mirror-west")
 	recreated.UID = "another"
+	back := placementOf("", "Placed", mirrorEast)
+	back.Generation++
 	tests := map[string]struct {
 		stored []*placementv1alpha1.Placement
 		want   bool
 		reason string
 	}{
 		"Left":       {[]*placementv1alpha1.Placement{seen}, true, "the namespace's names another mirror"},
-		"Back":       {[]*placementv1alpha1.Placement{placementOf("", "Placed", mirrorEast)}, false, "the namespace's names it again"},
+		"Back":       {[]*placementv1alpha1.Placement{back}, false, "the namespace's names it again"},
 		"OwnNames":   {[]*placementv1alpha1.Placement{seen, placementOf("web", "Placed", mirrorEast)}, false, "its own, which the informer does not show, names it"},
 		"OwnElse":    {[]*placementv1alpha1.Placement{seen, placementOf("web", "Placed", "mirror-north")}, false, "the plan did not know of mirror-north"},
 		"OfAnother":  {[]*placementv1alpha1.Placement{seen, placementOf("api", "Placed", mirrorEast)}, true, "another object's is nothing to it"},

@@ -72,6 +72,8 @@ type Controller struct {
 	unseen   *unseen
 	// spaces serialise, for each namespace of a mirror, putting the first leaf there and removing it after the last.
 	spaces [64]sync.Mutex
+	// claims serialise, for each namespace of a workspace, the choice of their clusters.
+	claims [64]sync.Mutex
 }
 
 // New returns a controller that is not running. It adds handlers and indexes to the informers, which do not run yet.
@@ -111,6 +113,7 @@ func New(clients *client.Clients, informers *client.Informers, clk clock.Passive
 			return nil, fmt.Errorf("add indexes: %w", err)
 		}
 	}
+	informers.LogicalClusters.OnEvent(c.onLogicalCluster)
 	informers.Placements.OnEvent(c.onPlacement)
 	informers.PlacementPolicies.OnEvent(c.onPolicy)
 	informers.SyncTargets.OnEvent(c.onSyncTarget)
@@ -162,6 +165,11 @@ func (c *Controller) onObject(k kinds.Kind, e change) {
 	if k.IsPlaced() {
 		c.tallyChange(k, e)
 	}
+	if k.Goes == kinds.WhereMounted && (e.old == nil || e.deleted) { // says where others run, or no more
+		for _, of := range []client.Key{root, client.KeyOf(o)} {
+			c.mounting(c.sources[k.GVK.Kind], of)
+		}
+	}
 	if !isLeaf {
 		if e.deleted && !e.missed {
 			c.deleted.Add(o.GetUID(), true)
@@ -180,7 +188,7 @@ func (c *Controller) onObject(k kinds.Kind, e change) {
 		c.pace.Wrote(namespace, "")
 		c.queue.Add(namespace)
 	}
-	if k.Stays != nil && c.staysBehind(e.old) != (!e.deleted && c.staysBehind(e.new)) {
+	if k.MayStay() && c.staysBehind(e.old) != (!e.deleted && c.staysBehind(e.new)) {
 		c.besideWorkloads(root)
 	}
 	switch {
@@ -234,7 +242,7 @@ func (c *Controller) tallyChange(k kinds.Kind, e change) {
 // news for the Placement's status.
 func (c *Controller) tallyPlan(s *source, root ctrlclient.Object, p *placementv1alpha1.Placement, shares []share) bool {
 	k := key{s.GVK.Kind, client.KeyOf(root)}
-	news := c.tally.plan(k, goal{decisionOf(p), rendition{root.GetUID(), root.GetGeneration()}, shares})
+	news := c.tally.plan(k, goal{decisionOf(p), rendition{root.GetUID(), root.GetGeneration()}, c.lacking(s, root, p, shares)})
 	if now, ok := s.get(k.Key); !ok || now.GetDeletionTimestamp() != nil { // its end was told before, and must not be undone
 		news = c.tally.forget(k) || news
 	}
@@ -274,7 +282,7 @@ func (c *Controller) referencesChanged(e change) {
 // update, or is gone, or has ended: nothing that another leaf there refers to, and, before the workloads are gone, nothing that goes with them.
 func (c *Controller) companionsIn(mirror logicalcluster.Name, namespace string, gone bool) {
 	for _, s := range c.sources {
-		if s.Goes == kinds.Divided || s.Goes == kinds.Single || !gone && s.Goes != kinds.WhereReferenced {
+		if s.Goes == kinds.Divided || s.Goes == kinds.Single || s.Goes == kinds.WhereMounted || !gone && s.Goes != kinds.WhereReferenced {
 			continue
 		}
 		for _, leaf := range s.list(mirror, namespace) {
@@ -302,7 +310,7 @@ func (c *Controller) besideWorkloads(root client.Key) {
 // besideWhatStays asks for what goes, or now may go, where something stays in a mirror.
 func (c *Controller) besideWhatStays(mirror logicalcluster.Name) {
 	for _, s := range c.sources {
-		if s.Stays == nil {
+		if !s.MayStay() {
 			continue
 		}
 		for _, leaf := range s.list(mirror, "") {
@@ -409,7 +417,7 @@ func (c *Controller) singlesFor(mirror logicalcluster.Name) {
 			continue
 		}
 		for _, s := range c.sources {
-			if s.Goes != kinds.Single && s.Goes != kinds.Bound {
+			if s.Goes != kinds.Single && s.Goes != kinds.WhereMounted && s.Goes != kinds.Bound {
 				continue
 			}
 			for _, root := range s.list(client.KeyOf(p).Cluster, p.Spec.Namespace) {
@@ -491,6 +499,11 @@ func (c *Controller) reconcile(ctx context.Context, k key) (time.Duration, error
 	if err != nil {
 		return 0, err
 	}
+	if s.MakesPods() {
+		var awaited time.Duration
+		p, awaited = c.seated(ctx, s, root, p, own)
+		wait = sooner(wait, awaited)
+	}
 	var next time.Duration
 	switch s.Goes {
 	case kinds.Divided:
@@ -499,6 +512,8 @@ func (c *Controller) reconcile(ctx context.Context, k key) (time.Duration, error
 		next, err = c.copies(ctx, s, root, p, own, held)
 	case kinds.Single:
 		next, err = c.single(ctx, s, root, p, own, held)
+	case kinds.WhereMounted:
+		next, err = c.claim(ctx, s, k.Key, root, own)
 	default:
 		next, err = c.whole(ctx, s, k.Key, root, p, own, held)
 	}
@@ -571,7 +586,12 @@ func leafIn(mirror logicalcluster.Name, leaves []ctrlclient.Object) ctrlclient.O
 }
 
 func (c *Controller) space(mirror logicalcluster.Name, namespace string) *sync.Mutex {
+	return &c.spaces[stripe(mirror, namespace)]
+}
+
+// stripe is the index of the lock of a namespace.
+func stripe(cluster logicalcluster.Name, namespace string) uint32 {
 	h := fnv.New32a()
-	h.Write([]byte(namespaceValue(mirror, namespace)))
-	return &c.spaces[h.Sum32()%uint32(len(c.spaces))]
+	h.Write([]byte(namespaceValue(cluster, namespace)))
+	return h.Sum32() % 64
 }

@@ -96,7 +96,11 @@ func (c *Controller) copies(ctx context.Context, s *source, root ctrlclient.Obje
 	if err != nil {
 		return 0, err
 	}
-	sites := c.copySites(s, root, p, c.goesTo(s, rk, p, c.staying(rk)), leaves, held)
+	assigned := placed(p)
+	if len(kinds.ClaimsOf(root)) == 0 { // else it is where they are, whatever stays elsewhere
+		assigned = c.goesTo(s, rk, p, c.staying(rk))
+	}
+	sites := c.copySites(s, root, p, assigned, leaves, held)
 	steps := planCopySites(sites, hash)
 	if slices.ContainsFunc(sites, func(st *copySite) bool { return steps[string(st.mirror)].Delete }) {
 		// What is left is left for good: not because of what was so a moment ago.

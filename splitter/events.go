@@ -25,7 +25,7 @@ import (
 // eventSource is who tells.
 const eventSource = "atoll-splitter"
 
-// tellPlaced tells of the Deployment's shares, or that it has no cluster, when that changes, and of volumes that its pods wait for.
+// tellPlaced tells of the Deployment's shares, or that it has no cluster, when that changes.
 func (c *Controller) tellPlaced(ctx context.Context, s *source, root *appsv1.Deployment, p *placementv1alpha1.Placement, sites []*site, wrote bool) {
 	var shares []string
 	for _, st := range sites {
@@ -44,8 +44,8 @@ func (c *Controller) tellPlaced(ctx context.Context, s *source, root *appsv1.Dep
 	}
 }
 
-// tellShares tells what each cluster has of a workload, or that it has no cluster, when that changes, and of volumes that its pods
-// wait for. Unless leaves were written just now, shares of which nothing was told yet were told before a restart.
+// tellShares tells what each cluster has of a workload, or that it has no cluster, when that changes. Unless leaves were written just now,
+// shares of which nothing was told yet were told before a restart.
 func (c *Controller) tellShares(ctx context.Context, s *source, root ctrlclient.Object, p *placementv1alpha1.Placement, shares []string, wrote bool) {
 	if placed := meta.FindStatusCondition(p.Status.Conditions, placementv1alpha1.PlacementPlaced); placed != nil && placed.Status == metav1.ConditionFalse {
 		c.tellOnce(ctx, s, root, "placed", corev1.EventTypeWarning, placed.Reason, placed.Message)
@@ -59,11 +59,6 @@ func (c *Controller) tellShares(ctx context.Context, s *source, root ctrlclient.
 		c.told.Add(toldID(root, "shares"), toldText(placementv1alpha1.ReasonPlaced, text))
 	default:
 		c.tellOnce(ctx, s, root, "shares", corev1.EventTypeNormal, placementv1alpha1.ReasonPlaced, text)
-	}
-	if why := kinds.Awaited(podsOf(root)); why != "" && len(shares) > 0 {
-		c.tellOnce(ctx, s, root, "volumes", corev1.EventTypeWarning, "NotSynced", why)
-	} else {
-		c.untell(root, "volumes")
 	}
 }
 

@@ -134,48 +134,6 @@ func TestSharesAreOneEvent(t *testing.T) {
 	expect("a change after it is", `1× Placed on "east": 3 of 4 replicas, "west": 1 of 4 replicas`)
 }
 
-// TestClaimsAreTold: pods that wait for a claim are seen by nobody in the workspace, and a warning at admission not by whom a controller
-// applied for.
-func TestClaimsAreTold(t *testing.T) {
-	objects := fake.NewClientBuilder().WithScheme(client.Scheme).Build()
-	c := &Controller{clients: &client.Clients{Objects: objects}, clock: clocktesting.NewFakePassiveClock(time.Unix(1_000_000, 0)), told: lru.New(remembered)}
-	k, _ := kinds.ByKind("Deployment")
-	one := int32(1)
-	root := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "u"}, Spec: appsv1.DeploymentSpec{Replicas: &one}}
-	claim := corev1.Volume{Name: "data", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "mine"}}}
-	tell := func(leaf *appsv1.Deployment, volumes ...corev1.Volume) (told []string) {
-		t.Helper()
-		root.Spec.Template.Spec.Volumes = volumes
-		c.tellPlaced(t.Context(), &source{Kind: k}, root, &placementv1alpha1.Placement{}, []*site{{id: "east", name: "east", assigned: true, target: 1, leaf: leaf}}, false)
-		list := &corev1.EventList{}
-		if err := objects.List(t.Context(), list); err != nil {
-			t.Fatal(err)
-		}
-		for _, e := range list.Items {
-			told = append(told, fmt.Sprintf("%d× %s %s: %s", e.Count, e.Type, e.Reason, e.Message))
-		}
-		return told
-	}
-	const want = `× Warning NotSynced: Pods wait in physical clusters for the volumes "data": PersistentVolumeClaims do not go there yet. ` +
-		"Mount what goes with the pod (emptyDir, ephemeral) or needs no claim (nfs) instead."
-	for _, step := range []struct {
-		reason  string
-		leaf    *appsv1.Deployment
-		volumes []corev1.Volume
-		want    []string
-	}{
-		{"it is nowhere, and no pod waits", nil, []corev1.Volume{claim}, nil},
-		{"pods wait", root, []corev1.Volume{claim}, []string{"1" + want}},
-		{"nothing changed", root, []corev1.Volume{claim}, []string{"1" + want}},
-		{"no claim any more", root, nil, []string{"1" + want}},
-		{"again", root, []corev1.Volume{claim}, []string{"2" + want}},
-	} {
-		if diff := cmp.Diff(step.want, tell(step.leaf, step.volumes...)); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", step.reason, diff)
-		}
-	}
-}
-
 // TestUnshownPodsReachTheRoot: that pods of a cluster are not shown is told in the workspace, once for as long as it is so.
 func TestUnshownPodsReachTheRoot(t *testing.T) {
 	root, leaf := pair("Deployment", "web")

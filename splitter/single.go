@@ -203,6 +203,11 @@ func (c *Controller) rest(ctx context.Context, s *source, root ctrlclient.Object
 // planSites plans for sites, by the names of their mirrors: two clusters of one name can be here for a while. A workspace that is being
 // deleted, without a Placement, is left by what would stay, too. A weight of 0 counts only where there is no other.
 func planSites(p *placementv1alpha1.Placement, sites []*copySite) SinglePlan {
+	return PlanSingle(singlesOf(p, sites))
+}
+
+// singlesOf is what a plan has to know of sites.
+func singlesOf(p *placementv1alpha1.Placement, sites []*copySite) []Single {
 	weighs := slices.ContainsFunc(sites, func(st *copySite) bool { return st.assigned && st.weight > 0 })
 	singles := make([]Single, len(sites))
 	for i, st := range sites {
@@ -212,7 +217,7 @@ func planSites(p *placementv1alpha1.Placement, sites []*copySite) SinglePlan {
 			Stays: st.stays != nil && p.Name != "",
 		}
 	}
-	return PlanSingle(singles)
+	return singles
 }
 
 // stopsFirst keeps the last leaf of what has begun: that it has stopped there is told before it leaves, or it would count as lost with it.
@@ -264,18 +269,11 @@ func (c *Controller) leavesNow(ctx context.Context, s *source, root ctrlclient.O
 	if p.Name == "" {
 		return seen, true, nil
 	}
-	shared, dedicated := kinds.DownstreamNamespace(rk.Cluster, rk.Namespace, false), kinds.DownstreamNamespace(rk.Cluster, rk.Namespace, true)
-	for _, namespace := range slices.Compact([]string{shared, dedicated}) { // a cluster may have been dedicated only for a moment, too
-		found, err := c.leavesNowIn(ctx, s, rk, namespace)
-		if err != nil {
-			return nil, false, fmt.Errorf("list the leaves of %s %s: %w", s.GVK.Kind, rk, err)
-		}
-		for _, leaf := range found {
-			if of, ok := rootOf(leaf); ok && of == rk && c.isMirror(client.KeyOf(leaf).Cluster) {
-				leaves = append(leaves, leaf)
-				settled = settled && !isAhead(leaf, root)
-			}
-		}
+	if leaves, err = c.everyLeaf(ctx, s, rk); err != nil {
+		return nil, false, err
+	}
+	for _, leaf := range leaves {
+		settled = settled && !isAhead(leaf, root)
 	}
 	return leaves, settled, nil
 }

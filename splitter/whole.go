@@ -253,7 +253,7 @@ func (c *Controller) goesTo(s *source, root client.Key, p *placementv1alpha1.Pla
 // staying returns the mirrors where something of an object's namespace stays behind, sorted.
 func (c *Controller) staying(in client.Key) (mirrors []logicalcluster.Name) {
 	for _, s := range c.sources {
-		if s.Stays == nil {
+		if !s.MayStay() {
 			continue
 		}
 		if !s.HasLeaves() {
@@ -429,8 +429,8 @@ func (c *Controller) ensureCompanions(ctx context.Context, root ctrlclient.Objec
 	}
 	for _, r := range refs {
 		s, k := c.sources[r.Kind], client.Key{Cluster: rk.Cluster, Namespace: rk.Namespace, Name: r.Name}
-		if leafIn(mirror, s.leaves(k)) != nil {
-			continue // its own key keeps it up to date
+		if s.Goes == kinds.WhereMounted || leafIn(mirror, s.leaves(k)) != nil {
+			continue // its own key keeps it up to date; where claims are, what mounts them is
 		}
 		var have ctrlclient.Object
 		if s.Goes != kinds.WhereReferenced { // which has a Placement of its own, perhaps

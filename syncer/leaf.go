@@ -233,6 +233,9 @@ func (s *Syncer) confirmGone(ctx context.Context, k key, leaf *unstructured.Unst
 	case !gone(err):
 		return outcome{undecided: true, unknown: true}, fmt.Errorf("read %s: %w", k, err)
 	}
+	if k.resource.GroupResource() == corev1.Resource("persistentvolumeclaims") {
+		return outcome{unknown: true}, &refusal{workloadv1alpha1.RefusedGone, "it was deleted there after it had got a volume, and is not made again, empty. Delete it, and apply it again, if that is wanted"}
+	}
 	return outcome{unknown: true}, &refusal{workloadv1alpha1.RefusedGone, "it was deleted there after it had begun, and is not begun again"}
 }
 

@@ -64,6 +64,11 @@ func report(leaf *unstructured.Unstructured, o outcome, hasStatus bool) (*unstru
 		if applied := down.GetAnnotations()[workloadv1alpha1.RenderedAnnotation]; applied != "" {
 			annotations[workloadv1alpha1.AppliedAnnotation] = applied
 		}
+		if down.GetKind() == kinds.ClaimKind {
+			if err := showVolume(annotations, down); err != nil {
+				return nil, false, err
+			}
+		}
 		if hasStatus {
 			copyStatus(want, leaf, down)
 			if err := fit(leaf, want); err != nil {
@@ -79,6 +84,21 @@ func report(leaf *unstructured.Unstructured, o outcome, hasStatus bool) (*unstru
 	changed := !apiequality.Semantic.DeepEqual(leaf.GetAnnotations(), want.GetAnnotations()) ||
 		!apiequality.Semantic.DeepEqual(leaf.Object["status"], want.Object["status"])
 	return want, changed, nil
+}
+
+// showVolume says in a claim's annotations which volume it has downstream. A claim keeps the one that it has once.
+func showVolume(annotations map[string]string, down *unstructured.Unstructured) error {
+	volume, _, _ := unstructured.NestedString(down.Object, "spec", "volumeName")
+	if volume == "" {
+		return nil
+	}
+	class, _, _ := unstructured.NestedString(down.Object, "spec", "storageClassName")
+	text, err := json.Marshal(workloadv1alpha1.Volume{Name: volume, StorageClassName: class})
+	if err != nil {
+		return fmt.Errorf("write a volume as JSON: %w", err)
+	}
+	annotations[workloadv1alpha1.VolumeAnnotation] = string(text)
+	return nil
 }
 
 // fit makes of the status of want one that the hub takes after that of leaf.

@@ -6,7 +6,6 @@ import "k8s.io/apimachinery/pkg/runtime/schema"
 // go down to a physical cluster nor are carried out here. The list only shrinks.
 var Kept = []schema.GroupResource{
 	{Resource: "replicationcontrollers"},
-	{Resource: "persistentvolumeclaims"},
 	{Resource: "persistentvolumes"},
 	{Group: "discovery.k8s.io", Resource: "endpointslices"},
 	{Group: "apps", Resource: "replicasets"},

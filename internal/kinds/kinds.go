@@ -35,6 +35,9 @@ const (
 	WithNamespace Goes = "WithNamespace"
 	// WhereReferenced kinds go whole to the clusters of the workloads that refer to them, and leave after them.
 	WhereReferenced Goes = "WhereReferenced"
+	// WhereMounted kinds hold data: they go whole to one cluster, where the first workload that mounts them goes, and stay there until
+	// their root is deleted, wherever workloads go.
+	WhereMounted Goes = "WhereMounted"
 )
 
 // Doc is what people are told of a kind beside where it goes, in one or a few sentences each.
@@ -75,7 +78,8 @@ type Kind struct {
 	References func(obj ctrlclient.Object) []Reference
 	// Template returns the template of the pods an object makes; nil, as are those below, for kinds that make none.
 	Template func(obj ctrlclient.Object) *corev1.PodTemplateSpec
-	// Stays says why a leaf does not leave its cluster, in words that end a sentence; nil if it may, as all of most kinds.
+	// Stays says why a leaf does not leave its cluster, beside the claims that its pods mount, in words that end a sentence; nil if it may, as
+	// all of most kinds: ask WhyStays.
 	Stays func(leaf ctrlclient.Object) *Reason
 	// Begun says that an object has begun what is done once: where it is gone it is not made again. Nil for most kinds.
 	Begun func(obj ctrlclient.Object) bool
@@ -139,6 +143,23 @@ var All = []Kind{
 		New:      func() ctrlclient.Object { return &corev1.Secret{} },
 		Content:  secretContent,
 		Withheld: secretWithheld,
+	},
+	{
+		GVK: corev1.SchemeGroupVersion.WithKind(ClaimKind), GVR: corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims"),
+		HasStatus: true,
+		Goes:      WhereMounted,
+		Doc: Doc{
+			Down: "Its spec. What mounts it runs in that one cluster, whole, and does not leave it (`VolumesStay`).",
+			Up:   "Its status, with `volumeName` and the class that the cluster gave it. `Lost` if its volume went with a cluster, or was deleted there: it is not made anew.",
+			Not:  "`volumeName`; annotations of the volume controllers; one with a `dataSource`. The PersistentVolume stays below.",
+		},
+		New:       func() ctrlclient.Object { return &corev1.PersistentVolumeClaim{} },
+		NewList:   func() ctrlclient.ObjectList { return &corev1.PersistentVolumeClaimList{} },
+		Content:   claimContent,
+		Withheld:  claimWithheld,
+		Dropped:   claimDropped,
+		Begun:     claimBegun,
+		Summarise: summariseClaim,
 	},
 	{
 		GVK: corev1.SchemeGroupVersion.WithKind("LimitRange"), GVR: corev1.SchemeGroupVersion.WithResource("limitranges"),
@@ -340,7 +361,9 @@ func find(is func(Kind) bool) (Kind, bool) {
 }
 
 // IsPlaced says whether Placements decide for single objects of the kind: they are something to run.
-func (k Kind) IsPlaced() bool { return k.Goes != WhereReferenced && k.Goes != WithNamespace }
+func (k Kind) IsPlaced() bool {
+	return k.Goes != WhereReferenced && k.Goes != WithNamespace && k.Goes != WhereMounted
+}
 
 // HasLeaves says whether what goes down of the kind has a row in the mirrors that it goes to.
 func (k Kind) HasLeaves() bool { return k.Goes != Bound }
@@ -397,11 +420,19 @@ func (k Kind) WhatIsDropped(root ctrlclient.Object) (dropped []string) {
 
 // WhyStays says why a leaf does not leave its cluster, in words that end a sentence; nil if it may.
 func (k Kind) WhyStays(leaf ctrlclient.Object) *Reason {
+	if k.MakesPods() {
+		if why := claimsStay(leaf); why != nil {
+			return why
+		}
+	}
 	if k.Stays == nil {
 		return nil
 	}
 	return k.Stays(leaf)
 }
+
+// MayStay says whether there can be a leaf of the kind that does not leave its cluster.
+func (k Kind) MayStay() bool { return k.Stays != nil || k.MakesPods() }
 
 // HasBegun says that an object has begun what is done once.
 func (k Kind) HasBegun(obj ctrlclient.Object) bool { return k.Begun != nil && k.Begun(obj) }

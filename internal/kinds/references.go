@@ -1,16 +1,14 @@
 package kinds
 
 import (
-	"fmt"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 )
 
 // Reference names an object that another one, or its pods, need, in its namespace.
 type Reference struct {
-	// Kind is ConfigMap, Secret or ServiceAccount; Service, of what a StatefulSet needs.
+	// Kind is ConfigMap, Secret, ServiceAccount or PersistentVolumeClaim; Service, of what a StatefulSet needs.
 	Kind, Name string
 }
 
@@ -82,25 +80,12 @@ func References(t *corev1.PodTemplateSpec) []Reference {
 	return slices.Compact(refs)
 }
 
-// Awaited says which volumes the pods of a template wait for in physical clusters, since claims do not go there, and what
-// to do; empty if there is none.
-func Awaited(t *corev1.PodTemplateSpec) string {
-	var volumes []string
-	for _, v := range t.Spec.Volumes {
-		if v.PersistentVolumeClaim != nil {
-			volumes = append(volumes, fmt.Sprintf("%q", v.Name))
-		}
-	}
-	if len(volumes) == 0 {
-		return ""
-	}
-	return fmt.Sprintf("Pods wait in physical clusters for the volumes %s: PersistentVolumeClaims do not go there yet. "+
-		"Mount what goes with the pod (emptyDir, ephemeral) or needs no claim (nfs) instead.", strings.Join(volumes, ", "))
-}
-
-// volumeReferences: every volume source of corev1 that names a ConfigMap or a Secret of the pod's namespace. Those
+// volumeReferences: every volume source of corev1 that names a ConfigMap, a Secret or a claim of the pod's namespace. Those
 // that name a Secret of another namespace do not exist in pods.
 func volumeReferences(v corev1.Volume, add func(kind, name string), secret func(*corev1.LocalObjectReference)) {
+	if v.PersistentVolumeClaim != nil {
+		add(ClaimKind, v.PersistentVolumeClaim.ClaimName)
+	}
 	if v.ConfigMap != nil {
 		add("ConfigMap", v.ConfigMap.Name)
 	}

@@ -33,7 +33,7 @@ func Metadata(root ctrlclient.Object) (labels, annotations map[string]string) {
 		}
 	}
 	for k, v := range root.GetAnnotations() {
-		if !own(k) && !slices.Contains(OwnAnnotations, k) {
+		if !own(k) && !isOfBinder(k) && !slices.Contains(OwnAnnotations, k) {
 			annotations[k] = v
 		}
 	}

@@ -58,17 +58,14 @@ func statefulSetRolledOut(leaf ctrlclient.Object) bool {
 	return s.Replicas == want && s.UpdatedReplicas == want && s.AvailableReplicas == want
 }
 
-// statefulSetStays: what its pods wrote to volumes lies in the cluster, once they were there. Volumes that end with their pod do not count.
+// statefulSetStays: what its pods wrote to the volumes that it claims for each of them lies in the cluster, once they were there.
 func statefulSetStays(leaf ctrlclient.Object) *Reason {
 	s := leaf.(*appsv1.StatefulSet)
-	claims := len(s.Spec.VolumeClaimTemplates) > 0 || slices.ContainsFunc(s.Spec.Template.Spec.Volumes, func(v corev1.Volume) bool {
-		return v.PersistentVolumeClaim != nil
-	})
 	ran := s.Annotations[workloadv1alpha1.AppliedAnnotation] != "" || s.Status.ObservedGeneration > 0 || s.Status.Replicas > 0
-	if !claims || !ran {
+	if !ran || len(s.Spec.VolumeClaimTemplates) == 0 {
 		return nil
 	}
-	return &Reason{"VolumesStay", "its data is in volumes there, which cannot be moved yet. To run it elsewhere without its data, delete it and apply it again"}
+	return &volumesStay
 }
 
 // summariseStatefulSet tells of the one cluster that it runs in. As with a Deployment, pods of a cluster that is being left are none that are

@@ -88,9 +88,6 @@ func (*Unsupported) Validate(ctx context.Context, a admission.Attributes, _ admi
 			warning.AddWarning(ctx, "", "does not go to physical clusters: "+dropped)
 		}
 		if kind.MakesPods() {
-			if why := kinds.Awaited(kind.Template(root)); why != "" {
-				warning.AddWarning(ctx, "", why)
-			}
 			for _, named := range classesNamed(&kind.Template(root).Spec) {
 				warning.AddWarning(ctx, "", named+" names a class of the physical clusters, which know nothing of this workspace's: one that has no class of this name refuses the pods")
 			}
@@ -133,6 +130,8 @@ func heedless(resource schema.GroupResource) string {
 		case gr != resource:
 		case kind.Goes == kinds.WhereReferenced:
 			follows = ", which follow what refers to them"
+		case kind.Goes == kinds.WhereMounted:
+			follows = ", which follow the first that mounts them"
 		default:
 			follows = ", which go wherever something of their namespace goes"
 		}

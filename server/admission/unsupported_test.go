@@ -97,14 +97,19 @@ func TestUnsupportedWarns(t *testing.T) {
 			resource: appsv1.SchemeGroupVersion.WithResource("deployments"),
 			want:     `runtimeClassName "kata" names a class of the physical clusters`,
 		},
-		"claim of pods": {
-			reason: "the pods wait below, where nobody sees them from here",
-			object: &apps.Deployment{Spec: apps.DeploymentSpec{Template: core.PodTemplateSpec{Spec: core.PodSpec{Volumes: []core.Volume{
-				{Name: "data", VolumeSource: core.VolumeSource{PersistentVolumeClaim: &core.PersistentVolumeClaimVolumeSource{ClaimName: "mine"}}},
-				{Name: "scratch", VolumeSource: core.VolumeSource{EmptyDir: &core.EmptyDirVolumeSource{}}},
-			}}}}},
-			resource: appsv1.SchemeGroupVersion.WithResource("deployments"),
-			want:     `for the volumes "data": PersistentVolumeClaims do not go there yet`,
+		"claim that names a volume": {
+			reason:   "it would take one of another tenant",
+			object:   &core.PersistentVolumeClaim{Spec: core.PersistentVolumeClaimSpec{VolumeName: "theirs"}},
+			resource: corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims"),
+			want:     "does not go to physical clusters: volumeName",
+		},
+		"claim that has a volume": {
+			reason: "its name came up",
+			object: &core.PersistentVolumeClaim{
+				Spec:   core.PersistentVolumeClaimSpec{VolumeName: "own"},
+				Status: core.PersistentVolumeClaimStatus{Phase: core.ClaimBound},
+			},
+			resource: corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims"),
 		},
 		"kind that goes down": {
 			reason: "it has its effect",

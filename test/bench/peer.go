@@ -50,7 +50,7 @@ const howPeer = "same TLS, client certificate, no audit, " +
 
 // withoutAtoll are the admission plugins that a kube-apiserver has by default, and Atoll does not have. None of them looks at what
 // is compared.
-var withoutAtoll = []string{"TaintNodesByCondition", "StorageObjectInUseProtection", "ClusterTrustBundleAttest", "PodTopologyLabels"}
+var withoutAtoll = []string{"TaintNodesByCondition", "StorageObjectInUseProtection", "DefaultStorageClass", "ClusterTrustBundleAttest", "PodTopologyLabels"}
 
 const (
 	peerConnections = 8

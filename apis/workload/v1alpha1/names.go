@@ -30,6 +30,8 @@ const (
 	RefusedAnnotation = "workload.atoll.dev/refused"
 	// UnshownAnnotation, on leaves, by the syncer: JSON of a Refusal while pods of the leaf are not shown in the workspace.
 	UnshownAnnotation = "workload.atoll.dev/unshown"
+	// VolumeAnnotation, on leaves of claims, by the syncer: JSON of a Volume once the claim has one.
+	VolumeAnnotation = "workload.atoll.dev/volume"
 
 	// MirrorLabel, on the pods of a workspace that run in a physical cluster: its mirror. The server alone writes it, and the two
 	// annotations that go with it.
@@ -100,7 +102,14 @@ const (
 )
 
 // SyncerAnnotations are those of leaves that the syncer writes.
-var SyncerAnnotations = []string{AppliedAnnotation, RefusedAnnotation, UnshownAnnotation}
+var SyncerAnnotations = []string{AppliedAnnotation, RefusedAnnotation, UnshownAnnotation, VolumeAnnotation}
+
+// Volume is what a physical cluster bound a claim to. It stands in the claim's spec there, which is no syncer's to write here.
+type Volume struct {
+	// Name is that of the PersistentVolume, StorageClassName the claim's class, empty if it has none.
+	Name             string `json:"name"`
+	StorageClassName string `json:"storageClassName,omitempty"`
+}
 
 // RefusedGone is the reason of a Refusal that is none: what is done once had begun, and somebody deleted it in the physical cluster.
 const RefusedGone = "Gone"

@@ -28,6 +28,7 @@ var where = map[kinds.Goes]string{
 	kinds.WithPlacement:   "whole, to every cluster of its Placement, and leaves after the workloads of its namespace",
 	kinds.WithNamespace:   "whole, to every cluster of any Placement of its namespace, and leaves after the workloads there",
 	kinds.WhereReferenced: "where something refers to it",
+	kinds.WhereMounted:    "whole, to the one cluster where the first that mounts it goes, and stays there",
 }
 
 func main() {
