@@ -239,6 +239,47 @@ spec:
 	}
 }
 
+// TestMutatingAdmissionPoliciesAreAskedAgain: one that wants it sees what a later one changed, and one that does not want it does not.
+func TestMutatingAdmissionPoliciesAreAskedAgain(t *testing.T) {
+	r := startServer(t, nil)
+	r.makeNamespace(t, shop, "default")
+	p := r.place(t, shop)
+	policy := func(name, again, when, label string) string {
+		return `
+metadata: {name: ` + name + `}
+spec:
+  reinvocationPolicy: ` + again + `
+  matchConstraints:
+    resourceRules:
+    - {apiGroups: [""], apiVersions: ["*"], operations: [CREATE], resources: [configmaps]}
+  mutations:
+  - patchType: ApplyConfiguration
+    applyConfiguration:
+      expression: '` + when + ` ? Object{metadata: Object.metadata{labels: {"` + label + `": "yes"}}} : Object{}'
+`
+	}
+	const late = `has(object.metadata.labels) && "late" in object.metadata.labels`
+	p.bindMutating(t, policy("a-again", "IfNeeded", late, "again"))
+	p.bindMutating(t, policy("a-once", "Never", late, "once"))
+	p.bindMutating(t, policy("b-late", "Never", "true", "late"))
+	waitFor(t, 10*time.Second, "a policy is asked again", func() (string, bool) {
+		made, err := p.CoreV1().ConfigMaps("default").Create(t.Context(), configMap("c", nil), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return fmt.Sprint(made.Labels, err), err == nil && made.Labels["late"] == "yes" && made.Labels["again"] == "yes"
+	})
+	// What finds the label at once is asked, whatever its policy: only so the next says something.
+	labelled := configMap("c", nil)
+	labelled.Labels = map[string]string{"late": "yes"}
+	waitFor(t, 10*time.Second, "the other policy is asked at all", func() (string, bool) {
+		made, err := p.CoreV1().ConfigMaps("default").Create(t.Context(), labelled, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return fmt.Sprint(made.Labels, err), err == nil && made.Labels["once"] == "yes"
+	})
+	made, err := p.CoreV1().ConfigMaps("default").Create(t.Context(), configMap("c", nil), metav1.CreateOptions{})
+	must(t, err)
+	if made.Labels["again"] != "yes" || made.Labels["once"] != "" {
+		t.Errorf("labels %v, want what is asked again alone", made.Labels)
+	}
+}
+
 // TestMutatingAdmissionPoliciesWithParameters: a policy changes objects by parameters, of a built-in kind or a custom one, of its own
 // workspace alone, as they are now.
 func TestMutatingAdmissionPoliciesWithParameters(t *testing.T) {

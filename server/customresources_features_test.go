@@ -175,6 +175,30 @@ func TestCustomResourceFeatures(t *testing.T) {
 	if err := merge("rose", `{"spec":{"fixed":"otherwise"}}`); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "is fixed") {
 		t.Errorf("change of what a rule fixes: %v, want Invalid", err)
 	}
+	reds, err := objects.Watch(t.Context(), metav1.ListOptions{FieldSelector: "spec.colour=red"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reds.Stop()
+	// What comes to be red is added for who watches those, and what is not any more is deleted.
+	for _, step := range []struct {
+		colour string
+		want   watch.EventType
+		of     string
+	}{{"", watch.Added, "rose"}, {"red", watch.Added, "grass"}, {"green", watch.Deleted, "grass"}} {
+		if step.colour != "" {
+			if err := merge("grass", `{"spec":{"colour":"`+step.colour+`"}}`); err != nil {
+				t.Fatal(err)
+			}
+		}
+		e, open := <-reds.ResultChan()
+		if !open {
+			t.Fatalf("the watch of what is red ends before %s %s", step.want, step.of)
+		}
+		if o, ok := e.Object.(*unstructured.Unstructured); !ok || e.Type != step.want || o.GetName() != step.of {
+			t.Errorf("who watches what is red sees %s %v, want %s of %s", e.Type, e.Object, step.want, step.of)
+		}
+	}
 	list, err := objects.List(t.Context(), metav1.ListOptions{FieldSelector: "spec.colour=red"})
 	if err != nil {
 		t.Fatal(err)

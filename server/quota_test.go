@@ -240,6 +240,46 @@ func TestQuotaScopes(t *testing.T) {
 	}
 }
 
+// TestEachQuotaScope: of the pods of a workspace a ResourceQuota counts and refuses those of its scope, and no others.
+func TestEachQuotaScope(t *testing.T) {
+	r := startServer(t, nil)
+	r.countQuotas(t)
+	in := r.place(t, shop)
+	in.namespace(t, "ns", nil, `{apiVersion: scheduling.k8s.io/v1, kind: PriorityClass, metadata: {name: high}, value: 1000}`)
+	const (
+		plain  = `{containers: [{name: c, image: i}]}`
+		ends   = `{activeDeadlineSeconds: 60, containers: [{name: c, image: i}]}`
+		sized  = `{containers: [{name: c, image: i, resources: {limits: {cpu: "1"}}}]}`
+		ranked = `{priorityClassName: high, containers: [{name: c, image: i}]}`
+		apart  = `{containers: [{name: c, image: i}], affinity: {podAntiAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: t, namespaces: [other], labelSelector: {matchLabels: {a: b}}}]}}}`
+	)
+	for n, tc := range []struct{ scope, inside, outside string }{
+		{"scopes: [Terminating]", ends, plain},
+		{"scopes: [NotTerminating]", plain, ends},
+		{"scopes: [BestEffort]", plain, sized},
+		{"scopes: [NotBestEffort]", sized, plain},
+		{"scopeSelector: {matchExpressions: [{scopeName: PriorityClass, operator: Exists}]}", ranked, plain},
+		{"scopeSelector: {matchExpressions: [{scopeName: PriorityClass, operator: In, values: [high]}]}", ranked, plain},
+		{"scopeSelector: {matchExpressions: [{scopeName: PriorityClass, operator: NotIn, values: [high]}]}", plain, ranked},
+		{"scopeSelector: {matchExpressions: [{scopeName: PriorityClass, operator: DoesNotExist}]}", plain, ranked},
+		{"scopes: [CrossNamespacePodAffinity]", apart, plain},
+	} {
+		ns := fmt.Sprintf("scope%d", n)
+		in.namespace(t, ns, nil, "{apiVersion: v1, kind: ResourceQuota, metadata: {name: q}, spec: {hard: {pods: \"1\"}, "+tc.scope+"}}")
+		in.waitUsed(t, ns, "q", "pods 0/1")
+		for _, step := range []struct {
+			name, spec string
+			refused    bool
+		}{{"outside", tc.outside, false}, {"first", tc.inside, false}, {"second", tc.inside, true}, {"outside-too", tc.outside, false}} {
+			_, err := in.apply(t, ns, fmt.Sprintf("{apiVersion: v1, kind: Pod, metadata: {name: %s}, spec: %s}", step.name, step.spec))
+			if step.refused != (err != nil) || err != nil && !strings.Contains(err.Error(), "exceeded quota: q") {
+				t.Errorf("%s: pod %s: %v, refused %v", tc.scope, step.name, err, step.refused)
+			}
+		}
+		in.waitUsed(t, ns, "q", "pods 1/1")
+	}
+}
+
 // TestQuotaHoldsAtOnce: many creations at a time get exactly what there is, also while what watches ConfigMaps has just begun,
 // and counts.
 func TestQuotaHoldsAtOnce(t *testing.T) {

@@ -352,6 +352,16 @@ func TestAccessReviews(t *testing.T) {
 	if other.Status.Allowed || strings.Contains(other.Status.Reason, "bob") && strings.Contains(other.Status.Reason, "bank") {
 		t.Errorf("bob in shop: %+v", other.Status)
 	}
+	for user, want := range map[string]bool{"alice": true, "bob": false} {
+		local, err := inShop.LocalSubjectAccessReviews("default").Create(ctx, &authorizationv1.LocalSubjectAccessReview{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default"},
+			Spec:       authorizationv1.SubjectAccessReviewSpec{User: user, ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: "default", Verb: "list", Resource: "pods"}},
+		}, metav1.CreateOptions{})
+		must(t, err)
+		if local.Status.Allowed != want {
+			t.Errorf("%s in a namespace of shop: %+v, want %v", user, local.Status, want)
+		}
+	}
 	for _, path := range []string{"/clusters/root:bank", "/clusters/nothere", "/clusters/*", "/clusters/eastname"} {
 		_, err := r.as(t, config, path).AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: "bob", ResourceAttributes: pods}}, metav1.CreateOptions{})
 		if !apierrors.IsForbidden(err) {

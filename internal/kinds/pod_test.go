@@ -93,3 +93,28 @@ func TestPodHolds(t *testing.T) {
 		}
 	}
 }
+
+// TestPodsStay: a pod leaves its cluster if another one is made elsewhere, and can run there.
+func TestPodsStay(t *testing.T) {
+	owned := []metav1.OwnerReference{{APIVersion: "example.com/v1", Kind: "Widget", Name: "w", UID: "w", Controller: ptr.To(true)}}
+	data := []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
+	pods, _ := ByKind("Pod")
+	for name, tc := range map[string]struct {
+		owners  []metav1.OwnerReference
+		volumes []corev1.Volume
+		want    string
+	}{
+		"nobody makes another one":           {nil, nil, "NoOwner"},
+		"its controller does":                {owned, nil, ""},
+		"its controller does, with its data": {owned, data, "VolumesStay"},
+	} {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{OwnerReferences: tc.owners}, Spec: corev1.PodSpec{Volumes: tc.volumes}}
+		got := ""
+		if why := pods.WhyStays(pod); why != nil {
+			got = why.Reason
+		}
+		if got != tc.want {
+			t.Errorf("%s: %q, want %q", name, got, tc.want)
+		}
+	}
+}

@@ -24,7 +24,7 @@ var taken = Header{
 	LeftOut: []string{"widgets.shop.example (3)"},
 }
 
-func written(t *testing.T, rows ...Row) []byte {
+func written(t testing.TB, rows ...Row) []byte {
 	t.Helper()
 	var file bytes.Buffer
 	w, err := NewWriter(&file, taken)

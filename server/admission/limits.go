@@ -109,7 +109,9 @@ func ParseLimit(key, value string) (int64, error) {
 // ParseWhole reads a whole number below 2^62, which may be written as a quantity: 5000, 512Mi, 1.5Gi.
 func ParseWhole(value string) (int64, error) {
 	q, err := resource.ParseQuantity(value)
-	if err != nil {
+	// A sign, a point or a suffix alone would be none: and 0 is often no bound at all.
+	digits := strings.TrimPrefix(strings.TrimLeft(value, "+-"), ".")
+	if err != nil || digits == "" || digits[0] < '0' || digits[0] > '9' {
 		return 0, fmt.Errorf("%q is no number, such as 5000 or 512Mi", value)
 	}
 	n := q.Value() // rounded up; what is too large to be read is the largest number

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apiserver/pkg/storage/value"
 
 	lc "atoll.dev/atoll/internal/logicalcluster"
@@ -113,11 +114,13 @@ func (b *Backend) readyCustom(ctx context.Context, cluster logicalcluster.Name, 
 	}, nil
 }
 
-// customAt returns the custom resource that may be at a prefix: no store of what is built in is there, and it is of the form.
+// customAt returns the custom resource that may be at a prefix: no store of what is built in is there, and a definition may have
+// such names. Others, as ".." for a group, would lead out of the prefix of the store.
 func (b *Backend) customAt(prefix string) (schema.GroupResource, bool) {
-	group, resource, ok := strings.Cut(strings.TrimPrefix(prefix, "/"), "/")
+	group, resource, _ := strings.Cut(strings.TrimPrefix(prefix, "/"), "/")
 	_, builtin := b.builtinAt(prefix)
-	return schema.GroupResource{Group: group, Resource: resource}, ok && !builtin && strings.Contains(group, ".") && !strings.Contains(resource, "/")
+	named := strings.Contains(group, ".") && len(validation.IsDNS1123Subdomain(group)) == 0 && len(validation.IsDNS1035Label(resource)) == 0
+	return schema.GroupResource{Group: group, Resource: resource}, named && !builtin
 }
 
 // builtinAt returns the store of what is built in at a prefix.

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,6 +22,8 @@ const (
 	walkSteps     = 12000
 	walkSoakSteps = 3_000_000 // hours
 	walkWorkers   = 4
+	// walkAtLeast is how long a walk goes on that has done its steps.
+	walkAtLeast = time.Minute
 
 	// walkSeed is the variable that repeats a walk; the seed of every walk is printed.
 	walkSeed = "ATOLL_TEST_SEED"
@@ -28,7 +31,8 @@ const (
 
 // TestI1_NoBleed_RandomWalk lets the admins of a, a person and a ServiceAccount, try verbs and paths at random, among them every trick with
 // clusters, tokens, headers and names that we could think of. No answer ever shows anything of b, and b stays as it is. Both
-// have custom resources of the same name, webhooks and policies: none is asked about, or changes, what is the other's.
+// have custom resources of the same name, webhooks and policies: none is asked about, or changes, what is the other's. It goes on for so
+// many steps, and for a minute at least.
 func TestI1_NoBleed_RandomWalk(t *testing.T) {
 	t.Parallel()
 	seed := uint64(time.Now().UnixNano())
@@ -53,11 +57,14 @@ func TestI1_NoBleed_RandomWalk(t *testing.T) {
 		// refused is how often a's own policy refused something.
 		refused int
 	)
+	began := time.Now()
+	var done atomic.Int64
 	for worker := range walkWorkers {
 		wait.Go(func() {
-			// Each worker has its own sequence, so that a seed gives the same requests, if not the same order among workers.
+			// Each worker has its own sequence, so that a seed gives the same requests, if not the same order among workers, nor as many.
 			walk := &isoWalk{w: w, tokens: []string{tokenA, tokenA, tokenA, reach.robot, reach.robot, reach.robot, reach.forged}, random: rand.New(rand.NewPCG(seed, uint64(worker)))}
-			for step := range steps / walkWorkers {
+			for step := 0; step < steps/walkWorkers || time.Since(began) < walkAtLeast; step++ {
+				done.Add(1)
 				next := walk.next(t)
 				got, err := send(t.Context(), w.http, w.URL, next)
 				if err != nil {
@@ -83,6 +90,8 @@ func TestI1_NoBleed_RandomWalk(t *testing.T) {
 		})
 	}
 	wait.Wait()
+	t.Logf("figure %s: %s", "walked", time.Since(began).Round(time.Second))
+	t.Logf("figure %s: %d", "steps", done.Load())
 	t.Logf("answers by code: %v", codes)
 	answers := 0
 	for _, n := range codes {

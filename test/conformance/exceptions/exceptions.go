@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -23,6 +24,19 @@ func All() ([]Exception, error) {
 		return nil, fmt.Errorf("exceptions.txt: %w", err)
 	}
 	return all, nil
+}
+
+// mostPrefix begins the line that says how many exceptions there may be.
+const mostPrefix = "# At most: "
+
+// most returns how many exceptions the text says that there may be.
+func most(text string) (int, error) {
+	for _, line := range strings.Split(text, "\n") {
+		if n, ok := strings.CutPrefix(line, mostPrefix); ok {
+			return strconv.Atoi(n)
+		}
+	}
+	return 0, fmt.Errorf("no line begins with %q", mostPrefix)
 }
 
 // parse reads names, each followed by an indented line with its reason; lines that begin with # are comments.
