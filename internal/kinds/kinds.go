@@ -420,7 +420,10 @@ func (k Kind) WhatIsDropped(root ctrlclient.Object) (dropped []string) {
 
 // WhyStays says why a leaf does not leave its cluster, in words that end a sentence; nil if it may.
 func (k Kind) WhyStays(leaf ctrlclient.Object) *Reason {
-	if k.MakesPods() {
+	switch {
+	case k.Goes == Bound && len(ClaimsOf(leaf)) > 0:
+		return &volumesStay // another one could run nowhere else
+	case k.MakesPods():
 		if why := claimsStay(leaf); why != nil {
 			return why
 		}

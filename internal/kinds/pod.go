@@ -114,9 +114,6 @@ func podEnded(obj ctrlclient.Object) bool {
 // podStays: what nobody would make again elsewhere is not ended.
 func podStays(obj ctrlclient.Object) *Reason {
 	if metav1.GetControllerOfNoCopy(obj) != nil {
-		if len(ClaimsOf(obj)) > 0 {
-			return &volumesStay // another one could run nowhere else
-		}
 		return nil
 	}
 	return &Reason{Reason: "NoOwner", Message: "nobody would make the pod again, since it has no controller. Delete it, and make it anew, to have it elsewhere"}
