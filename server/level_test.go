@@ -67,7 +67,7 @@ func TestLevelIsOfTheKinds(t *testing.T) {
 		{"DaemonSet"},
 		{"Ingress", "Job", "LimitRange", "NetworkPolicy", "StatefulSet"},
 		{}, // the splitter's finalizer on Jobs
-		{"PersistentVolumeClaim"},
+		{"PersistentVolumeClaim", "Pod"},
 	}
 	want := slices.Sorted(slices.Values(slices.Concat(levels...)))
 	var got []string
