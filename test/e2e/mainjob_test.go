@@ -63,6 +63,7 @@ var mainJob = []part{
 	{"T1_DeleteLeavesNothing", deleteAll},
 	{"T1_DeleteAndRecreateAtOnce", recreate},
 	{"T1_RefusalReachesTheObject", refusal},
+	{"T1_ClassesAreShownAndNamed", classesAreShown},
 	{"P1_WorkspaceDeletionTakesLeavesFirst", deleteWorkspace},
 	{"T11_ReadyIsShownAtTheEndAlone", readyAtTheEnd},
 	{"T16_ClusterStoppedAndRestarted", clusterStopped},
