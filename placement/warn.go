@@ -8,11 +8,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"atoll.dev/atoll/apis/core/v1alpha1"
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/internal/classes"
 	"atoll.dev/atoll/internal/fleet"
 )
 
@@ -63,6 +65,52 @@ func (p *Placer) count(e client.Event[*placementv1alpha1.Placement]) {
 // by its own wish alone: there may be nothing in it.
 func (p *Placer) WhyNowhere(cluster logicalcluster.Name, resource schema.GroupResource, namespace, name string, annotations map[string]string) string {
 	return whyNowhere(p.world, cluster, resource, namespace, name, annotations)
+}
+
+// MissingClasses says which of the classes that an object names, applied now, are missing: in the clusters that it is placed on; or in
+// all that its workspace may use, as long as it is placed on none. As WhyNowhere it is for a warning.
+func (p *Placer) MissingClasses(cluster logicalcluster.Name, resource schema.GroupResource, namespace string, object ctrlclient.Object) []string {
+	if len(classes.Named(object)) == 0 {
+		return nil
+	}
+	return missingClasses(p.world, cluster, resource, namespace, object)
+}
+
+func missingClasses(world world, cluster logicalcluster.Name, resource schema.GroupResource, namespace string, object ctrlclient.Object) []string {
+	lc, ok := world.LogicalCluster(cluster)
+	if !ok || !fleet.IsWorkspace(lc) {
+		return nil
+	}
+	chain, complete := fleet.Lineage(lc, world.LogicalCluster)
+	if !complete {
+		return nil
+	}
+	targets, policies := make([][]*workloadv1alpha1.SyncTarget, len(chain)), make([][]*placementv1alpha1.PlacementPolicy, len(chain))
+	for i, level := range chain {
+		targets[i], policies[i] = world.SyncTargets(level), world.Policies(level)
+	}
+	placed := &placementv1alpha1.PlacedObject{Group: resource.Group, Resource: resource.Resource, Name: object.GetName()}
+	placements := world.Placements(client.Key{Cluster: cluster, Name: namespace})
+	for _, name := range []string{placementv1alpha1.NameFor(namespace, placed), placementv1alpha1.NameFor(namespace, nil)} {
+		i := slices.IndexFunc(placements, func(p *placementv1alpha1.Placement) bool { return p.Name == name })
+		if i < 0 || len(placements[i].Spec.Clusters) == 0 {
+			continue
+		}
+		uids := uidsOf(placements[i].Spec.Clusters)
+		in := slices.DeleteFunc(slices.Concat(targets...), func(t *workloadv1alpha1.SyncTarget) bool { return !slices.Contains(uids, t.UID) })
+		return classes.Missing(object, in)
+	}
+	usable, err := fleet.Usable(lc, targets, policies)
+	if err != nil {
+		return nil // WhyNowhere says so
+	}
+	var sentences []string
+	for _, r := range classes.Named(object) {
+		if !slices.ContainsFunc(usable, func(t *workloadv1alpha1.SyncTarget) bool { return !t.LacksClass(r.Kind.Resource(), r.Name) }) {
+			sentences = append(sentences, r.Missing(usable)...)
+		}
+	}
+	return sentences
 }
 
 // PlacedOn counts the Placements that name a SyncTarget, and the workspaces that they are in: for a warning to who deletes it.

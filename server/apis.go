@@ -22,6 +22,7 @@ import (
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
 	"k8s.io/apiserver/pkg/storage/value"
 	controlplaneapiserver "k8s.io/kubernetes/pkg/controlplane/apiserver"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
@@ -180,6 +181,9 @@ func (s *Server) admit(authorizer authorizer.Authorizer) (kubeadmission.Interfac
 		Workloads:   workloads,
 		WhyNowhere: func(cluster logicalcluster.Name, resource schema.GroupResource, namespace, name string, annotations map[string]string) string {
 			return s.placer.WhyNowhere(cluster, resource, namespace, name, annotations)
+		},
+		MissingClasses: func(cluster logicalcluster.Name, resource schema.GroupResource, namespace string, object ctrlclient.Object) []string {
+			return s.placer.MissingClasses(cluster, resource, namespace, object)
 		},
 		Definitions:    func(name logicalcluster.Name) int { return s.custom.Definitions().Count(name) },
 		MaxDefinitions: s.definitionsLimit, Called: s.called,

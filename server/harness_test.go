@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	embeddedetcd "atoll.dev/atoll/embedded-etcd"
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
@@ -79,6 +80,10 @@ func (few) Initialized(logicalcluster.Name) bool { return true }
 
 func (few) WhyNowhere(logicalcluster.Name, schema.GroupResource, string, string, map[string]string) string {
 	return ""
+}
+
+func (few) MissingClasses(logicalcluster.Name, schema.GroupResource, string, ctrlclient.Object) []string {
+	return nil
 }
 
 func (few) PlacedOn(types.UID) (placements, workspaces int) { return 0, 0 }

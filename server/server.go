@@ -46,6 +46,7 @@ import (
 	"k8s.io/kubernetes/pkg/kubeapiserver"
 	"k8s.io/kubernetes/pkg/serviceaccount"
 	"k8s.io/utils/clock"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	atollopenapi "atoll.dev/atoll/apis/openapi"
 	"atoll.dev/atoll/server/admission"
@@ -390,6 +391,8 @@ type Placer interface {
 	// WhyNowhere says why an object with these annotations would run nowhere now, or not as it wishes, and "" if all is
 	// well. It may be a Namespace or a LogicalCluster, with a wish for what is in it.
 	WhyNowhere(cluster logicalcluster.Name, resource schema.GroupResource, namespace, name string, annotations map[string]string) string
+	// MissingClasses says, in sentences, which classes that an object names are missing in physical clusters that it is placed on.
+	MissingClasses(cluster logicalcluster.Name, resource schema.GroupResource, namespace string, object ctrlclient.Object) []string
 	// PlacedOn counts the Placements that name a SyncTarget, and the workspaces that they are in.
 	PlacedOn(target types.UID) (placements, workspaces int)
 }

@@ -14,6 +14,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/lru"
@@ -23,6 +24,7 @@ import (
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/internal/classes"
 	"atoll.dev/atoll/internal/kinds"
 	"atoll.dev/atoll/internal/queue"
 )
@@ -391,6 +393,9 @@ func (c *Controller) onSyncTarget(e client.Event[*workloadv1alpha1.SyncTarget]) 
 	if t.Annotations[workloadv1alpha1.ConfirmAnnotation] != "" {
 		c.queue.Add(key{ofSyncTarget, client.KeyOf(t)})
 	}
+	if e.Old != nil && !apiequality.Semantic.DeepEqual(e.Old.Status.Classes, t.Status.Classes) {
+		c.namingClasses(mirror)
+	}
 	carriesOthers := e.Old != nil && !slices.Equal(e.Old.Status.CarriedResources, t.Status.CarriedResources)
 	if carriesOthers {
 		for _, p := range c.informers.Placements.All() {
@@ -408,6 +413,20 @@ func (c *Controller) onSyncTarget(e client.Event[*workloadv1alpha1.SyncTarget]) 
 	}
 	c.everythingIn(mirror)
 	c.singlesFor(mirror)
+}
+
+// namingClasses asks for the roots of those leaves of a mirror that name classes.
+func (c *Controller) namingClasses(mirror logicalcluster.Name) {
+	for _, s := range c.sources {
+		if !classes.MayName(s.Kind) {
+			continue
+		}
+		for _, leaf := range s.list(mirror, "") {
+			if root, ok := rootOf(leaf); ok && len(classes.Named(leaf)) > 0 {
+				c.queue.Add(key{s.GVK.Kind, root})
+			}
+		}
+	}
 }
 
 // singlesFor asks for what waits, perhaps, to be started in a cluster.

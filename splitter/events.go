@@ -19,6 +19,7 @@ import (
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/internal/classes"
 	"atoll.dev/atoll/internal/kinds"
 )
 
@@ -85,8 +86,28 @@ func (c *Controller) tellNotCarried(ctx context.Context, s *source, root ctrlcli
 	}
 }
 
-// tellRefusals tells what clusters answered to leaves they would not take.
+// tellClasses tells which classes that a root names are missing where it is: a physical cluster takes a StatefulSet or an Ingress that
+// names one, and what waits for it there says nothing.
+func (c *Controller) tellClasses(ctx context.Context, s *source, root ctrlclient.Object, leaves []ctrlclient.Object) {
+	if !classes.MayName(s.Kind) {
+		return
+	}
+	var in []*workloadv1alpha1.SyncTarget
+	for _, leaf := range leaves {
+		if t := c.target(client.KeyOf(leaf).Cluster); t != nil && leaf.GetDeletionTimestamp() == nil {
+			in = append(in, t)
+		}
+	}
+	if missing := classes.Missing(root, in); len(missing) > 0 {
+		c.tellOnce(ctx, s, root, "classes", corev1.EventTypeWarning, "ClassMissing", strings.Join(missing, "; "))
+	} else {
+		c.untell(root, "classes")
+	}
+}
+
+// tellRefusals tells what clusters answered to leaves they would not take, and what is missing there.
 func (c *Controller) tellRefusals(ctx context.Context, s *source, root ctrlclient.Object, leaves []ctrlclient.Object) {
+	c.tellClasses(ctx, s, root, leaves)
 	for _, leaf := range leaves {
 		mirror := client.KeyOf(leaf).Cluster
 		about := "refused " + string(mirror)

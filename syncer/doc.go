@@ -3,7 +3,7 @@
 //
 // Flow of a Syncer, one for each SyncTarget: leaves (kinds.All) and Namespaces of the mirror that carry WorkspaceLabel
 // → server-side apply to the physical cluster; status found there → /status of the leaf, with AppliedAnnotation or
-// RefusedAnnotation; nodes, version and health of the physical cluster → status of the SyncTarget's twin, the object
+// RefusedAnnotation; nodes, classes, version and health of the physical cluster → status of the SyncTarget's twin, the object
 // of the same name in the mirror; pods of the physical cluster that were made of leaves → pods of the mirror, which the server makes
 // pods of workspaces (pods.go). The Manager runs in the server: SyncTargets → mirror logical cluster, twin, running
 // Syncers (those with a kubeconfig Secret) → status and conditions of SyncTargets.

@@ -43,6 +43,8 @@ func newInformer(sd side, gvr schema.GroupVersionResource, tweak func(*metav1.Li
 			return thinEvent(o)
 		case gvr == nodesGVR:
 			return thinNode(o).DeepCopy() // without the slots of conditions that were left out, which count for nothing
+		case isClass(gvr):
+			return thinClass(gvr, o)
 		case gvr == podsGVR && r == nil:
 			delete(o.Object, "spec") // of what is shown, which we wrote
 		case gvr == podsGVR && !sd.hasNamespace(o.GetNamespace()):

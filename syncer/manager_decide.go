@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	"atoll.dev/atoll/internal/classes"
 )
 
 // Reasons of a SyncTarget's condition Ready that the Manager writes.
@@ -65,6 +66,8 @@ func targetStatus(target, twin *workloadv1alpha1.SyncTarget, heard time.Time, p 
 	if isDuplicate := p != nil && p.reason == ReasonDuplicate; twin != nil && compared && !isDuplicate {
 		status.Version, status.Capacity, status.Nodes, status.LastHeartbeat = twin.Status.Version, twin.Status.Capacity, twin.Status.Nodes, twin.Status.LastHeartbeat
 		status.CarriedResources = slices.Clone(twin.Status.CarriedResources)
+		// A syncer outside this process writes the twin: only what keeps within bounds goes on.
+		status.Classes = classes.Checked(twin.Status.Classes)
 		status.Difference = twin.Status.Difference.DeepCopy()
 		for _, kind := range fromTwin {
 			if c := meta.FindStatusCondition(twin.Status.Conditions, kind); c != nil && kind != workloadv1alpha1.SyncTargetReady {

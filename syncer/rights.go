@@ -5,12 +5,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 
+	"atoll.dev/atoll/internal/classes"
 	"atoll.dev/atoll/internal/kinds"
 )
 
 // ClusterRules are the rights that a Syncer needs in its whole physical cluster: it writes what goes down, in whatever
-// namespace; it reads the nodes; it shows the pods, makes those that are bound, and deletes those that a workspace deletes; it tells the events; and it lists everything, since a
-// namespace of ours goes only when nobody else has anything in it.
+// namespace; it reads the nodes and the classes; it shows the pods, makes those that are bound, and deletes those that a workspace deletes; it tells the
+// events; and it lists everything, since a namespace of ours goes only when nobody else has anything in it.
 func ClusterRules() []rbacv1.PolicyRule {
 	writes := []string{"get", "list", "watch", "create", "patch", "delete"}
 	rules := []rbacv1.PolicyRule{
@@ -18,6 +19,9 @@ func ClusterRules() []rbacv1.PolicyRule {
 		{APIGroups: []string{corev1.GroupName}, Resources: []string{nodesGVR.Resource}, Verbs: []string{"list", "watch"}},
 		{APIGroups: []string{corev1.GroupName}, Resources: []string{eventsGVR.Resource}, Verbs: []string{"get", "list", "watch"}},
 		{APIGroups: []string{rbacv1.APIGroupAll}, Resources: []string{rbacv1.ResourceAll}, Verbs: []string{"list"}},
+	}
+	for _, kind := range classes.All {
+		rules = append(rules, rbacv1.PolicyRule{APIGroups: []string{kind.GVR.Group}, Resources: []string{kind.GVR.Resource}, Verbs: []string{"list", "watch"}})
 	}
 	for _, kind := range kinds.All {
 		rules = append(rules, rbacv1.PolicyRule{APIGroups: []string{kind.GVR.Group}, Resources: []string{kind.GVR.Resource}, Verbs: writes})

@@ -67,8 +67,8 @@ func (r *room) take(n int64) error {
 
 // heard has how a list or watch of a resource went.
 func (r *room) heard(gvr schema.GroupVersionResource, err error) {
-	// Nor are pods and events listed over and over that may be listed and not watched, as the rights of an earlier version have it.
-	if much := tooMuch(""); errors.As(err, &much) || (gvr == podsGVR || gvr == eventsGVR) && isDenial(err) {
+	// Nor is listed over and over what may be listed and not watched, as the rights of an earlier version have it.
+	if much := tooMuch(""); errors.As(err, &much) || (gvr == podsGVR || gvr == eventsGVR || isClass(gvr)) && isDenial(err) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.full[gvr] = r.clock.Now()

@@ -81,6 +81,8 @@ type Syncer struct {
 	eventsRoom *room
 	nodes      *informer
 	twin       *informer
+	// classes are those of the physical cluster, kind by kind.
+	classes map[schema.GroupVersionResource]*informer
 	// pods are those of the physical cluster, and shownPods what the mirror shows of them.
 	pods, shownPods *informer
 	// events are those of the physical cluster, by name.
@@ -261,6 +263,7 @@ func (s *Syncer) watch() {
 	s.twin = newInformer(s.mirror, syncTargetsGVR, named(s.config.Name), nil, nil)
 	s.watchPods()
 	s.watchEvents()
+	s.watchClasses()
 
 	for _, sd := range []side{s.mirror, s.physical} {
 		for gvr, i := range sd.informers {
@@ -402,6 +405,9 @@ func (s *Syncer) run(ctx context.Context) error {
 	for _, i := range s.physical.informers {
 		all = append(all, i)
 	}
+	for _, i := range s.classes {
+		all = append(all, i)
+	}
 	for _, i := range all {
 		wg.Go(func() { i.run(ctx) })
 	}
@@ -474,6 +480,8 @@ type state struct {
 	watched, denied map[schema.GroupVersionResource]bool
 	// unseen has since when nothing was seen of what a physical cluster need not let us see: later than now while nothing went wrong yet.
 	unseen map[schema.GroupVersionResource]time.Time
+	// classes has of each kind whether the physical cluster lets us see those that it has, as far as that is known.
+	classes map[schema.GroupVersionResource]bool
 	// kept has the namespaces that tombstones left downstream, and in words what is in them.
 	kept map[string]string
 	// version, clusterUID and asked: what the physical cluster is, and when we last asked.
@@ -498,6 +506,7 @@ func (s *state) init(now time.Time) {
 	first := now.Add(firstListTakes)
 	s.unseen = map[schema.GroupVersionResource]time.Time{nodesGVR: first, podsGVR: first}
 	s.kept = map[string]string{}
+	s.classes = map[schema.GroupVersionResource]bool{}
 }
 
 func (s *Syncer) answered() {

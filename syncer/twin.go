@@ -57,6 +57,8 @@ type facts struct {
 	blind        []blindSpot
 	// carried has the resources of which it is known whether they are carried.
 	carried map[string]bool
+	// classes are told of; of a kind that is not in it, what was told holds.
+	classes classesSeen
 	// difference is nil where nothing is held back, and while it is not known.
 	difference *workloadv1alpha1.Difference
 }
@@ -101,6 +103,7 @@ func twinStatus(old workloadv1alpha1.SyncTargetStatus, generation int64, f facts
 		status.Nodes, status.Capacity = capacity(f.nodes)
 	}
 	status.CarriedResources = carriedResources(old.CarriedResources, f.carried)
+	status.Classes = f.classes.status(old.Classes)
 	set := func(kind string, is bool, reason, message string) {
 		c := metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: reason, Message: message,
 			ObservedGeneration: generation, LastTransitionTime: metav1.NewTime(now)}
@@ -249,7 +252,7 @@ func (s *Syncer) publish(ctx context.Context) error {
 
 // facts collects what is known.
 func (s *Syncer) facts() (f facts, err error) {
-	f = facts{orphans: s.orphans(), blind: s.blind(), carried: s.carried()}
+	f = facts{orphans: s.orphans(), blind: s.blind(), carried: s.carried(), classes: s.classesSeen()}
 	s.state.mu.Lock()
 	f.lastAnswer, f.everAnswered, f.trouble = s.state.lastAnswer, s.state.everAnswered, s.state.trouble
 	f.version, f.clusterUID = s.state.version, s.state.clusterUID

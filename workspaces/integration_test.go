@@ -75,6 +75,10 @@ func (anywhere) WhyNowhere(logicalcluster.Name, schema.GroupResource, string, st
 	return ""
 }
 
+func (anywhere) MissingClasses(logicalcluster.Name, schema.GroupResource, string, ctrlclient.Object) []string {
+	return nil
+}
+
 func (anywhere) PlacedOn(types.UID) (placements, workspaces int) { return 0, 0 }
 
 // No syncer runs outside this process.

@@ -45,6 +45,8 @@ func GetOpenAPIDefinitions(ref common.ReferenceCallback) map[string]common.OpenA
 		tenancyv1alpha1.WorkspaceTypeSelector{}.OpenAPIModelName():  schema_atoll_apis_tenancy_v1alpha1_WorkspaceTypeSelector(ref),
 		tenancyv1alpha1.WorkspaceTypeSpec{}.OpenAPIModelName():      schema_atoll_apis_tenancy_v1alpha1_WorkspaceTypeSpec(ref),
 		tenancyv1alpha1.WorkspaceTypeStatus{}.OpenAPIModelName():    schema_atoll_apis_tenancy_v1alpha1_WorkspaceTypeStatus(ref),
+		workloadv1alpha1.Class{}.OpenAPIModelName():                 schema_atoll_apis_workload_v1alpha1_Class(ref),
+		workloadv1alpha1.ClassesOf{}.OpenAPIModelName():             schema_atoll_apis_workload_v1alpha1_ClassesOf(ref),
 		workloadv1alpha1.Difference{}.OpenAPIModelName():            schema_atoll_apis_workload_v1alpha1_Difference(ref),
 		workloadv1alpha1.Refusal{}.OpenAPIModelName():               schema_atoll_apis_workload_v1alpha1_Refusal(ref),
 		workloadv1alpha1.SyncTarget{}.OpenAPIModelName():            schema_atoll_apis_workload_v1alpha1_SyncTarget(ref),
@@ -1420,6 +1422,161 @@ func schema_atoll_apis_tenancy_v1alpha1_WorkspaceTypeStatus(ref common.Reference
 	}
 }
 
+func schema_atoll_apis_workload_v1alpha1_Class(ref common.ReferenceCallback) common.OpenAPIDefinition {
+	return common.OpenAPIDefinition{
+		Schema: spec.Schema{
+			SchemaProps: spec.SchemaProps{
+				Description: "Class is a StorageClass, IngressClass, PriorityClass or RuntimeClass of a physical cluster. Fields of the other kinds are empty.",
+				Type:        []string{"object"},
+				Properties: map[string]spec.Schema{
+					"name": {
+						SchemaProps: spec.SchemaProps{
+							Default: "",
+							Type:    []string{"string"},
+							Format:  "",
+						},
+					},
+					"default": {
+						SchemaProps: spec.SchemaProps{
+							Description: "default says that the physical cluster takes it where none is named.",
+							Type:        []string{"boolean"},
+							Format:      "",
+						},
+					},
+					"description": {
+						SchemaProps: spec.SchemaProps{
+							Description: "description is that of a PriorityClass.",
+							Type:        []string{"string"},
+							Format:      "",
+						},
+					},
+					"provisioner": {
+						SchemaProps: spec.SchemaProps{
+							Description: "provisioner, reclaimPolicy, volumeBindingMode and allowVolumeExpansion are those of a StorageClass.",
+							Type:        []string{"string"},
+							Format:      "",
+						},
+					},
+					"reclaimPolicy": {
+						SchemaProps: spec.SchemaProps{
+							Type:   []string{"string"},
+							Format: "",
+						},
+					},
+					"volumeBindingMode": {
+						SchemaProps: spec.SchemaProps{
+							Type:   []string{"string"},
+							Format: "",
+						},
+					},
+					"allowVolumeExpansion": {
+						SchemaProps: spec.SchemaProps{
+							Type:   []string{"boolean"},
+							Format: "",
+						},
+					},
+					"controller": {
+						SchemaProps: spec.SchemaProps{
+							Description: "controller is that of an IngressClass.",
+							Type:        []string{"string"},
+							Format:      "",
+						},
+					},
+					"value": {
+						SchemaProps: spec.SchemaProps{
+							Description: "value and preemptionPolicy are those of a PriorityClass.",
+							Type:        []string{"integer"},
+							Format:      "int32",
+						},
+					},
+					"preemptionPolicy": {
+						SchemaProps: spec.SchemaProps{
+							Type:   []string{"string"},
+							Format: "",
+						},
+					},
+					"handler": {
+						SchemaProps: spec.SchemaProps{
+							Description: "handler and overhead are those of a RuntimeClass.",
+							Type:        []string{"string"},
+							Format:      "",
+						},
+					},
+					"overhead": {
+						SchemaProps: spec.SchemaProps{
+							Type: []string{"object"},
+							AdditionalProperties: &spec.SchemaOrBool{
+								Allows: true,
+								Schema: &spec.Schema{
+									SchemaProps: spec.SchemaProps{
+										Ref: ref("k8s.io/apimachinery/pkg/api/resource.Quantity"),
+									},
+								},
+							},
+						},
+					},
+				},
+				Required: []string{"name"},
+			},
+		},
+		Dependencies: []string{
+			"k8s.io/apimachinery/pkg/api/resource.Quantity"},
+	}
+}
+
+func schema_atoll_apis_workload_v1alpha1_ClassesOf(ref common.ReferenceCallback) common.OpenAPIDefinition {
+	return common.OpenAPIDefinition{
+		Schema: spec.Schema{
+			SchemaProps: spec.SchemaProps{
+				Description: "ClassesOf are the classes of one kind.",
+				Type:        []string{"object"},
+				Properties: map[string]spec.Schema{
+					"resource": {
+						SchemaProps: spec.SchemaProps{
+							Description: "resource is \"<resource>.<group>\", e.g. storageclasses.storage.k8s.io.",
+							Default:     "",
+							Type:        []string{"string"},
+							Format:      "",
+						},
+					},
+					"items": {
+						VendorExtensible: spec.VendorExtensible{
+							Extensions: spec.Extensions{
+								"x-kubernetes-list-map-keys": []interface{}{
+									"name",
+								},
+								"x-kubernetes-list-type": "map",
+							},
+						},
+						SchemaProps: spec.SchemaProps{
+							Description: "items are sorted by name.",
+							Type:        []string{"array"},
+							Items: &spec.SchemaOrArray{
+								Schema: &spec.Schema{
+									SchemaProps: spec.SchemaProps{
+										Default: map[string]interface{}{},
+										Ref:     ref(workloadv1alpha1.Class{}.OpenAPIModelName()),
+									},
+								},
+							},
+						},
+					},
+					"omitted": {
+						SchemaProps: spec.SchemaProps{
+							Description: "omitted counts those that are not in items, since there are too many, or they are too large.",
+							Type:        []string{"integer"},
+							Format:      "int32",
+						},
+					},
+				},
+				Required: []string{"resource"},
+			},
+		},
+		Dependencies: []string{
+			workloadv1alpha1.Class{}.OpenAPIModelName()},
+	}
+}
+
 func schema_atoll_apis_workload_v1alpha1_Difference(ref common.ReferenceCallback) common.OpenAPIDefinition {
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
@@ -1744,6 +1901,28 @@ func schema_atoll_apis_workload_v1alpha1_SyncTargetStatus(ref common.ReferenceCa
 							},
 						},
 					},
+					"classes": {
+						VendorExtensible: spec.VendorExtensible{
+							Extensions: spec.Extensions{
+								"x-kubernetes-list-map-keys": []interface{}{
+									"resource",
+								},
+								"x-kubernetes-list-type": "map",
+							},
+						},
+						SchemaProps: spec.SchemaProps{
+							Description: "classes are what the physical cluster has of each kind of class that it lets its syncer list and watch: workspaces that may use it are shown them. Of a kind that is not there nothing is known. Parameters are left out: they may name Secrets and addresses.",
+							Type:        []string{"array"},
+							Items: &spec.SchemaOrArray{
+								Schema: &spec.Schema{
+									SchemaProps: spec.SchemaProps{
+										Default: map[string]interface{}{},
+										Ref:     ref(workloadv1alpha1.ClassesOf{}.OpenAPIModelName()),
+									},
+								},
+							},
+						},
+					},
 					"lastHeartbeat": {
 						SchemaProps: spec.SchemaProps{
 							Description: "lastHeartbeat is when the syncer was last heard of, as of the last change of any other field: the running heartbeat is the Lease in the mirror.",
@@ -1781,6 +1960,6 @@ func schema_atoll_apis_workload_v1alpha1_SyncTargetStatus(ref common.ReferenceCa
 			},
 		},
 		Dependencies: []string{
-			workloadv1alpha1.Difference{}.OpenAPIModelName(), "k8s.io/apimachinery/pkg/api/resource.Quantity", "k8s.io/apimachinery/pkg/apis/meta/v1.Condition", "k8s.io/apimachinery/pkg/apis/meta/v1.Time"},
+			workloadv1alpha1.ClassesOf{}.OpenAPIModelName(), workloadv1alpha1.Difference{}.OpenAPIModelName(), "k8s.io/apimachinery/pkg/api/resource.Quantity", "k8s.io/apimachinery/pkg/apis/meta/v1.Condition", "k8s.io/apimachinery/pkg/apis/meta/v1.Time"},
 	}
 }

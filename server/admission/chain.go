@@ -39,6 +39,8 @@ type Config struct {
 	Workloads  []schema.GroupResource
 	WhyNowhere WhyNowhere
 	PlacedOn   PlacedOn
+	// MissingClasses are those that an object names in vain.
+	MissingClasses MissingClasses
 	// FindWorkspace and MayUseType are for the types of new workspaces.
 	FindWorkspace FindWorkspace
 	MayUseType    MayUseType
@@ -118,7 +120,7 @@ func New(c Config) (admission.Interface, error) {
 	boundSeries()
 	own := newOwnCalls()
 	types := NewWorkspaceTypes(c.Objects, c.FindWorkspace, c.MayUseType)
-	chain = append(chain, NewNowhere(c.Workloads, c.WhyNowhere), NewInUse(c.PlacedOn), NewDecisions(), NewShown(), NewUnsupported(), NewLimits(),
+	chain = append(chain, NewNowhere(c.Workloads, c.WhyNowhere), NewInUse(c.PlacedOn), NewDecisions(), NewShown(), NewUnsupported(c.MissingClasses), NewLimits(),
 		NewDefinitions(c.Definitions, c.MaxDefinitions, c.Called), types, NewTypeCircles(types),
 		newMutatingPolicies(c), newMutatingWebhooks(c, own), NewOwnName(), NewKeySizes(), newValidatingPolicies(c), newValidatingWebhooks(c, own), // what people configured sees what all others made
 		NewResourceQuota(c.Objects, c.ChargeQuota, c.Charges)) // nothing is charged for what anybody refuses

@@ -21,6 +21,7 @@ import (
 	"k8s.io/kubernetes/pkg/apis/node"
 	_ "k8s.io/kubernetes/pkg/apis/node/install"
 	"k8s.io/kubernetes/pkg/apis/scheduling"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"atoll.dev/atoll/internal/logicalcluster"
 	"atoll.dev/atoll/server/webhooks"
@@ -77,9 +78,10 @@ func chain(t *testing.T, objects Objects) admission.Interface {
 		Authorizer: authorizer.AuthorizerFunc(func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
 			return authorizer.DecisionNoOpinion, "", nil
 		}),
-		Terminating: func(lc.Name) bool { return false },
-		IsSyncer:    func(user.Info) bool { return false },
-		WhyNowhere:  func(lc.Name, schema.GroupResource, string, string, map[string]string) string { return "" },
+		Terminating:    func(lc.Name) bool { return false },
+		IsSyncer:       func(user.Info) bool { return false },
+		WhyNowhere:     func(lc.Name, schema.GroupResource, string, string, map[string]string) string { return "" },
+		MissingClasses: func(lc.Name, schema.GroupResource, string, ctrlclient.Object) []string { return nil },
 
 		Configurations: configurationsOf(t, nil),
 		Webhooks:       webhooks.NewCaller(webhooks.Addresses{}),

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
+	lc "github.com/kcp-dev/logicalcluster/v3"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -16,20 +16,13 @@ import (
 	"k8s.io/apiserver/pkg/warning"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"k8s.io/kubernetes/pkg/apis/core"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
+	"atoll.dev/atoll/internal/classes"
 	"atoll.dev/atoll/internal/kinds"
 	"atoll.dev/atoll/internal/logicalcluster"
 )
-
-// classes are what pods, claims and Ingresses name. Those of a workspace have their effect on what is made there, and a physical
-// cluster goes by its own.
-var classes = []schema.GroupResource{
-	{Group: "storage.k8s.io", Resource: "storageclasses"},
-	{Group: "networking.k8s.io", Resource: "ingressclasses"},
-	{Group: "scheduling.k8s.io", Resource: "priorityclasses"},
-	{Group: "node.k8s.io", Resource: "runtimeclasses"},
-}
 
 // placementAnnotations are the ones that mean something.
 var placementAnnotations = []string{
@@ -42,15 +35,19 @@ var placementAnnotations = []string{
 // Deleting a workload and keeping its pods it refuses, since the pods would go.
 type Unsupported struct {
 	*admission.Handler
+	missing MissingClasses
 }
 
+// MissingClasses says, in sentences, which classes that an object names are missing in physical clusters that it is placed on.
+type MissingClasses func(cluster lc.Name, resource schema.GroupResource, namespace string, object client.Object) []string
+
 // NewUnsupported returns the plugin.
-func NewUnsupported() *Unsupported {
-	return &Unsupported{Handler: admission.NewHandler(admission.Create, admission.Update, admission.Delete)}
+func NewUnsupported(missing MissingClasses) *Unsupported {
+	return &Unsupported{Handler: admission.NewHandler(admission.Create, admission.Update, admission.Delete), missing: missing}
 }
 
 // Validate adds the warnings.
-func (*Unsupported) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+func (u *Unsupported) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	cluster, ok := logicalcluster.ClusterFrom(ctx)
 	if !ok || cluster.Mirror || a.GetSubresource() != "" {
 		return nil
@@ -70,14 +67,15 @@ func (*Unsupported) Validate(ctx context.Context, a admission.Attributes, _ admi
 	if where := kinds.CarriedOutHere[a.GetResource().GroupResource()]; where != "" && a.GetOperation() == admission.Create {
 		warning.AddWarning(ctx, "", fmt.Sprintf("%s %s", a.GetResource().GroupResource(), where))
 	}
-	if a.GetOperation() == admission.Create && slices.Contains(classes, a.GetResource().GroupResource()) {
+	if _, ok := classes.ByResource(a.GetResource().GroupResource()); ok && a.GetOperation() == admission.Create {
+		// Those of a workspace have their effect on what is made there, and a physical cluster goes by its own.
 		warning.AddWarning(ctx, "", fmt.Sprintf("%s do not go to physical clusters: there the class has to be known by this name, or what names it is refused", a.GetResource().GroupResource()))
 	}
 	if secret, ok := a.GetObject().(*core.Secret); ok && a.GetOperation() == admission.Create && secret.Type == core.SecretTypeServiceAccountToken {
 		warning.AddWarning(ctx, "", "no token is ever put into a Secret: `kubectl create token` gives one that ends")
 	}
 	for _, kind := range kinds.All {
-		if kind.Dropped == nil && !kind.MakesPods() || kind.GVR.GroupResource() != a.GetResource().GroupResource() {
+		if kind.Dropped == nil && !classes.MayName(kind) || kind.GVR.GroupResource() != a.GetResource().GroupResource() {
 			continue
 		}
 		root := kind.New()
@@ -87,9 +85,10 @@ func (*Unsupported) Validate(ctx context.Context, a admission.Attributes, _ admi
 		for _, dropped := range kind.WhatIsDropped(root) {
 			warning.AddWarning(ctx, "", "does not go to physical clusters: "+dropped)
 		}
-		if kind.MakesPods() {
-			for _, named := range classesNamed(&kind.Template(root).Spec) {
-				warning.AddWarning(ctx, "", named+" names a class of the physical clusters, which know nothing of this workspace's: one that has no class of this name refuses the pods")
+		if classes.MayName(kind) {
+			root.SetName(a.GetName())
+			for _, why := range u.missing(cluster.Name, a.GetResource().GroupResource(), a.GetNamespace(), root) {
+				warning.AddWarning(ctx, "", why)
 			}
 		}
 	}
@@ -143,17 +142,6 @@ func heedless(resource schema.GroupResource) string {
 		return ""
 	}
 	return fmt.Sprintf("%s%s: it counts on %s", resource, follows, strings.Join(heed, ", "))
-}
-
-// classesNamed returns the fields of a pod that name a class, with their values. System classes of priority do not go down.
-func classesNamed(spec *corev1.PodSpec) (fields []string) {
-	if name := spec.PriorityClassName; name != "" && !strings.HasPrefix(name, "system-") {
-		fields = append(fields, fmt.Sprintf("priorityClassName %q", name))
-	}
-	if spec.RuntimeClassName != nil && *spec.RuntimeClassName != "" {
-		fields = append(fields, fmt.Sprintf("runtimeClassName %q", *spec.RuntimeClassName))
-	}
-	return fields
 }
 
 // orphans says whether a deletion is to keep the dependents: by its options, or by the object's finalizer where they say nothing.

@@ -1,9 +1,11 @@
 package admission
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
+	lc "github.com/kcp-dev/logicalcluster/v3"
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -19,14 +21,26 @@ import (
 	"k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/kubernetes/pkg/apis/rbac"
 	"k8s.io/utils/ptr"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
+	"atoll.dev/atoll/internal/classes"
 	"atoll.dev/atoll/internal/logicalcluster"
 )
 
 type recorded []string
 
 func (r *recorded) AddWarning(_, text string) { *r = append(*r, text) }
+
+// missingHigh says that no physical cluster has the PriorityClass high.
+func missingHigh(_ lc.Name, resource schema.GroupResource, _ string, object ctrlclient.Object) (missing []string) {
+	for _, r := range classes.Named(object) {
+		if r.Name == "high" {
+			missing = append(missing, fmt.Sprintf("%s %q of %s/%s is missing", r.Kind.Field, r.Name, resource.Group, object.GetName()))
+		}
+	}
+	return missing
+}
 
 func TestUnsupportedWarns(t *testing.T) {
 	for name, test := range map[string]struct {
@@ -83,19 +97,13 @@ func TestUnsupportedWarns(t *testing.T) {
 			reason:   "the pods are refused below, if it is not known there",
 			object:   &apps.Deployment{Spec: apps.DeploymentSpec{Template: core.PodTemplateSpec{Spec: core.PodSpec{PriorityClassName: "high"}}}},
 			resource: appsv1.SchemeGroupVersion.WithResource("deployments"),
-			want:     `priorityClassName "high" names a class of the physical clusters`,
+			want:     `priorityClassName "high" of apps/x is missing`,
 		},
 		"system class of pods": {
 			reason:   "that does not go down at all",
 			object:   &apps.Deployment{Spec: apps.DeploymentSpec{Template: core.PodTemplateSpec{Spec: core.PodSpec{PriorityClassName: "system-node-critical"}}}},
 			resource: appsv1.SchemeGroupVersion.WithResource("deployments"),
 			want:     "does not go to physical clusters: priorityClassName",
-		},
-		"runtime class of pods": {
-			reason:   "the same",
-			object:   &apps.Deployment{Spec: apps.DeploymentSpec{Template: core.PodTemplateSpec{Spec: core.PodSpec{RuntimeClassName: ptr.To("kata")}}}},
-			resource: appsv1.SchemeGroupVersion.WithResource("deployments"),
-			want:     `runtimeClassName "kata" names a class of the physical clusters`,
 		},
 		"claim that names a volume": {
 			reason:   "it would take one of another tenant",
@@ -163,7 +171,7 @@ func TestUnsupportedWarns(t *testing.T) {
 			ctx := warning.WithWarningRecorder(t.Context(), &got)
 			ctx = logicalcluster.WithCluster(ctx, logicalcluster.Cluster{Name: "a1", Mirror: test.mirror})
 			attributes := admission.NewAttributesRecord(test.object, nil, schema.GroupVersionKind{}, "default", "x", test.resource, "", admission.Create, nil, false, nil)
-			if err := NewUnsupported().Validate(ctx, attributes, nil); err != nil {
+			if err := NewUnsupported(missingHigh).Validate(ctx, attributes, nil); err != nil {
 				t.Fatal(err)
 			}
 			if test.want == "" && len(got) > 0 || test.want != "" && (len(got) != 1 || !strings.Contains(got[0], test.want)) {
@@ -192,7 +200,7 @@ func TestPodsThatCannotBeKept(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ctx := logicalcluster.WithCluster(t.Context(), logicalcluster.Cluster{Name: "a1"})
 			attributes := admission.NewAttributesRecord(nil, test.old, schema.GroupVersionKind{}, "default", "x", test.resource, "", admission.Delete, test.options, false, nil)
-			if err := NewUnsupported().Validate(ctx, attributes, nil); (err != nil) != test.refused {
+			if err := NewUnsupported(missingHigh).Validate(ctx, attributes, nil); (err != nil) != test.refused {
 				t.Errorf("error %v, want refused %v", err, test.refused)
 			}
 		})

@@ -49,6 +49,10 @@ func (everything) WhyNowhere(logicalcluster.Name, schema.GroupResource, string, 
 	return ""
 }
 
+func (everything) MissingClasses(logicalcluster.Name, schema.GroupResource, string, ctrlclient.Object) []string {
+	return nil
+}
+
 func (everything) PlacedOn(types.UID) (placements, workspaces int) { return 0, 0 }
 
 // No syncer runs outside this process.

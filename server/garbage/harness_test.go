@@ -57,6 +57,10 @@ func (anything) Initialized(logicalcluster.Name) bool { return true }
 func (anything) WhyNowhere(logicalcluster.Name, schema.GroupResource, string, string, map[string]string) string {
 	return ""
 }
+
+func (anything) MissingClasses(logicalcluster.Name, schema.GroupResource, string, ctrlclient.Object) []string {
+	return nil
+}
 func (anything) PlacedOn(types.UID) (placements, workspaces int) { return 0, 0 }
 func (anything) Token(context.Context, logicalcluster.Name, string) (string, bool, error) {
 	return "", false, nil

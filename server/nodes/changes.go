@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/klog/v2"
 
+	"atoll.dev/atoll/internal/classes"
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
 )
 
@@ -27,18 +28,25 @@ const (
 	retryEvery = time.Second
 )
 
-// changes tells listeners of changes to what Nodes are made of. There is one feed of each resource for all logical clusters, and one
+// changes tells listeners of changes to what Nodes and classes are made of. There is one feed of each resource for all logical clusters, and one
 // entry for each listener.
 type changes struct {
 	mu        sync.Mutex
 	listeners map[logicalcluster.Name]map[*listener]bool
 	// feeds has up to which revision each has told all.
 	feeds map[schema.GroupResource]uint64
-	// deletions of SyncTargets and policies, which leave no object with a later resourceVersion, and since when all are known.
+	// lost are the deletions of SyncTargets and policies, lostRows those of rows of classes.
+	lost     memory
+	lostRows map[schema.GroupResource]*memory
+	// complete is closed when wanted feeds are open: all.
+	complete chan struct{}
+	wanted   int
+}
+
+// memory has deletions, which leave no object with a later resourceVersion, and since when all are known.
+type memory struct {
 	deletions []deletion
 	known     uint64
-	// complete is closed when all feeds are open.
-	complete chan struct{}
 }
 
 type deletion struct {
@@ -51,7 +59,9 @@ type listener struct {
 	wake chan struct{}
 	// after is the revision that it began at: it knows what was before.
 	after uint64
-	// chain is what it listens to, and changed by who listens.
+	// of is the resource that it watches: it hears of no other rows.
+	of schema.GroupResource
+	// chain is what it listens to, the workspace first, and changed by who listens.
 	chain []logicalcluster.Name
 	told  told // guarded by changes.mu
 }
@@ -67,17 +77,28 @@ type told struct {
 }
 
 func newChanges() *changes {
-	return &changes{listeners: map[logicalcluster.Name]map[*listener]bool{}, feeds: map[schema.GroupResource]uint64{}, complete: make(chan struct{})}
+	c := &changes{
+		listeners: map[logicalcluster.Name]map[*listener]bool{}, feeds: map[schema.GroupResource]uint64{},
+		lostRows: map[schema.GroupResource]*memory{}, complete: make(chan struct{}), wanted: len(sources) + len(classes.All),
+	}
+	for _, k := range classes.All {
+		c.lostRows[k.GVR.GroupResource()] = &memory{}
+	}
+	return c
 }
 
 // Run tells watches of changes until ctx ends.
 func (n *Nodes) Run(ctx context.Context) {
 	var feeds sync.WaitGroup
-	for _, resource := range sources {
+	all := slices.Clone(sources)
+	for _, k := range classes.All {
+		all = append(all, k.GVR.GroupResource())
+	}
+	for _, resource := range all {
 		feeds.Go(func() {
 			wait.UntilWithContext(ctx, func(ctx context.Context) {
 				if err := n.feed(ctx, resource); err != nil && ctx.Err() == nil {
-					klog.FromContext(ctx).Info("Watches of nodes begin anew", "resource", resource.String(), "err", err)
+					klog.FromContext(ctx).Info("Watches of nodes or classes begin anew", "resource", resource.String(), "err", err)
 				}
 			}, retryEvery)
 		})
@@ -124,20 +145,37 @@ func (c *changes) begin(resource schema.GroupResource, at uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.feeds[resource] = at
-	c.known = max(c.known, at)
+	lost := c.lostOf(resource)
+	lost.known = max(lost.known, at)
 	for _, of := range c.listeners {
 		for l := range of {
-			l.told.broken = true
-			l.awake()
+			if c.concerns(l, resource) {
+				l.told.broken = true
+				l.awake()
+			}
 		}
 	}
-	if len(c.feeds) == len(sources) {
+	if len(c.feeds) == c.wanted {
 		select {
 		case <-c.complete:
 		default:
 			close(c.complete)
 		}
 	}
+}
+
+// lostOf is where the deletions of a resource are remembered. The caller has mu.
+func (c *changes) lostOf(resource schema.GroupResource) *memory {
+	if rows, ok := c.lostRows[resource]; ok {
+		return rows
+	}
+	return &c.lost
+}
+
+// concerns says whether what l watches is made of a resource. The caller has mu.
+func (c *changes) concerns(l *listener, resource schema.GroupResource) bool {
+	_, rows := c.lostRows[resource]
+	return !rows || l.of == resource
 }
 
 // tell takes one event of a feed.
@@ -148,20 +186,20 @@ func (c *changes) tell(resource schema.GroupResource, kind watch.EventType, clus
 	if kind == watch.Bookmark {
 		for _, of := range c.listeners {
 			for l := range of {
-				l.awake()
+				if c.concerns(l, resource) {
+					l.awake()
+				}
 			}
 		}
 		return
 	}
 	if kind == watch.Deleted && resource != logicalClusters {
-		if len(c.deletions) == maxDeletions {
-			c.known = max(c.known, c.deletions[0].revision)
-			c.deletions = slices.Delete(c.deletions, 0, 1)
-		}
-		c.deletions = append(c.deletions, deletion{cluster, revision})
+		c.lostOf(resource).add(deletion{cluster, revision})
 	}
+	_, rows := c.lostRows[resource]
 	for l := range c.listeners[cluster] {
-		if revision <= l.after {
+		// Rows are of their own workspace alone.
+		if revision <= l.after || rows && (l.of != resource || l.chain[0] != cluster) {
 			continue
 		}
 		if l.told.first == 0 || revision < l.told.first {
@@ -170,6 +208,21 @@ func (c *changes) tell(resource schema.GroupResource, kind watch.EventType, clus
 		l.told.last = max(l.told.last, revision)
 		l.awake()
 	}
+}
+
+func (m *memory) add(d deletion) {
+	if len(m.deletions) == maxDeletions {
+		m.known = max(m.known, m.deletions[0].revision)
+		m.deletions = slices.Delete(m.deletions, 0, 1)
+	}
+	m.deletions = append(m.deletions, d)
+}
+
+// forgets says whether something may have been deleted in chain after a revision: it was, or nobody knows.
+func (m *memory) forgets(chain []logicalcluster.Name, revision uint64) bool {
+	return revision < m.known || slices.ContainsFunc(m.deletions, func(d deletion) bool {
+		return d.revision > revision && slices.Contains(chain, d.cluster)
+	})
 }
 
 func (l *listener) awake() {
@@ -209,14 +262,16 @@ func (c *changes) heard(l *listener) told {
 			t.all = at
 		}
 	}
+	if _, rows := c.lostRows[l.of]; rows {
+		t.all = min(t.all, c.feeds[l.of])
+	}
 	return t
 }
 
-// forgets says whether something may have been deleted in chain after a revision: it was, or nobody knows.
-func (c *changes) forgets(chain []logicalcluster.Name, revision uint64) bool {
+// forgets says whether something that l watches may have been deleted in chain after a revision: it was, or nobody knows.
+func (c *changes) forgets(l *listener, chain []logicalcluster.Name, revision uint64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return revision < c.known || slices.ContainsFunc(c.deletions, func(d deletion) bool {
-		return d.revision > revision && slices.Contains(chain, d.cluster)
-	})
+	rows, ok := c.lostRows[l.of]
+	return c.lost.forgets(chain, revision) || ok && rows.forgets(chain[:1], revision)
 }

@@ -1,4 +1,5 @@
-// Package nodes shows each workspace the physical clusters that it may use as Nodes, which nobody writes.
+// Package nodes shows each workspace the physical clusters that it may use as Nodes, which nobody writes, and their classes
+// (internal/classes) behind its own, of which it writes its own alone.
 //
 // It is a layer over the store of nodes, below the registry: what is below it makes Nodes of LogicalClusters, SyncTargets and
 // PlacementPolicies, and what is above it (selectors, tables, versions, encodings, RBAC) is upstream's. Which clusters a workspace may
@@ -15,6 +16,9 @@
 //     workspace or above it, is answered 410 Gone, at its beginning or as soon as that is known, and the client lists anew.
 //   - Where it is not known what is above a workspace, reads fail: none would say that they are gone.
 //   - Only what a workspace sees is told: nothing of who else uses a cluster, of addresses, or of what its SyncTarget refers to.
+//   - A row, a class of the workspace's own, comes before what is shown of its name, is read and written as if nothing was shown, and has
+//     in lists and watches the resourceVersion that it is stored with. A write of what is shown is refused, a dry one too.
+//   - A class that is shown has the UID of the clusters that have it and of being the default: of one UID, its resourceVersion never goes back.
 //   - Without a watch there is one feed of each resource for the whole server. A watch is a goroutine, what it has sent last, and one
 //     entry for each workspace from its own upward: a change wakes those whose Nodes it can change, and no others.
 //
@@ -23,5 +27,5 @@
 //
 // On the wildcard there are the rows that workspaces had stored as nodes in an earlier version. They are seen by nobody else.
 //
-// Read node.go, look.go, then store.go and watch.go.
+// Read node.go, classes.go, look.go, then store.go and watch.go.
 package nodes

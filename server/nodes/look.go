@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	kubestorage "k8s.io/apiserver/pkg/storage"
-	"k8s.io/kubernetes/pkg/apis/core"
 
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
@@ -21,7 +20,7 @@ import (
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
 )
 
-// What the Nodes of a workspace are made of.
+// What the Nodes and the classes of a workspace are made of, but for its own classes.
 var (
 	logicalClusters = schema.GroupResource{Group: corev1alpha1.GroupVersion.Group, Resource: "logicalclusters"}
 	syncTargets     = schema.GroupResource{Group: workloadv1alpha1.GroupVersion.Group, Resource: "synctargets"}
@@ -30,10 +29,23 @@ var (
 	sources = []schema.GroupResource{logicalClusters, syncTargets, policies}
 )
 
-// sight is the Nodes of a workspace, and as of when.
+// object is a Node or a class, of the registry's type.
+type object interface {
+	runtime.Object
+	metav1.Object
+}
+
+// shown is an object that a workspace is shown. row says that it is one of its own, which it may write: its resourceVersion is what is
+// stored, in events too.
+type shown struct {
+	object
+	row bool
+}
+
+// sight is the Nodes of a workspace, or its classes of one kind, and as of when.
 type sight struct {
-	// nodes sorted by name.
-	nodes []*core.Node
+	// shown sorted by name.
+	shown []shown
 	// chain is the workspace's logical cluster and those above it: a change elsewhere changes nothing here.
 	chain []logicalcluster.Name
 	// since is the revision up to which no change is missing, until the last of which there may be some; newest is that of the
@@ -41,10 +53,10 @@ type sight struct {
 	since, until, newest uint64
 }
 
-// look reads the Nodes of a workspace from the watch caches, as they were at revision atLeast or later; 0 is whenever.
-func (n *Nodes) look(ctx context.Context, workspace logicalcluster.Name, atLeast uint64) (*sight, error) {
+// look reads what a workspace is shown from the watch caches, as it was at revision atLeast or later; 0 is whenever.
+func (of *store) look(ctx context.Context, workspace logicalcluster.Name, atLeast uint64) (*sight, error) {
 	for {
-		s, err := n.lookOnce(ctx, workspace, atLeast)
+		s, err := of.lookOnce(ctx, workspace, atLeast)
 		if err != nil || s.newest <= s.since {
 			return s, err
 		}
@@ -53,8 +65,15 @@ func (n *Nodes) look(ctx context.Context, workspace logicalcluster.Name, atLeast
 	}
 }
 
-func (n *Nodes) lookOnce(ctx context.Context, workspace logicalcluster.Name, atLeast uint64) (*sight, error) {
-	s := &sight{chain: []logicalcluster.Name{workspace}}
+func (of *store) lookOnce(ctx context.Context, workspace logicalcluster.Name, atLeast uint64) (*sight, error) {
+	n, s := of.nodes, &sight{chain: []logicalcluster.Name{workspace}}
+	rows, err := of.rows(ctx, s, workspace, atLeast)
+	if err != nil {
+		return nil, err
+	}
+	for _, row := range rows {
+		s.shown = append(s.shown, shown{row, true})
+	}
 	lc, err := n.logicalCluster(ctx, s, workspace, atLeast)
 	if err != nil || lc == nil || !fleet.IsWorkspace(lc) {
 		return s, err
@@ -90,12 +109,15 @@ func (n *Nodes) lookOnce(ctx context.Context, workspace logicalcluster.Name, atL
 	if err != nil {
 		return nil, apierrors.NewServiceUnavailable(err.Error())
 	}
-	for _, t := range usable {
-		if !t.RunsNothing() { // else it is another one's cluster, twice
-			s.nodes = append(s.nodes, nodeOf(t, workspace))
+	usable = slices.DeleteFunc(usable, func(t *workloadv1alpha1.SyncTarget) bool { return t.RunsNothing() }) // that is another one's cluster, twice
+	if of.class != nil {
+		of.addClasses(s, usable, workspace)
+	} else {
+		for _, t := range usable {
+			s.shown = append(s.shown, shown{object: nodeOf(t, workspace)})
 		}
 	}
-	slices.SortFunc(s.nodes, byName)
+	slices.SortFunc(s.shown, byName)
 	return s, nil
 }
 

@@ -4,24 +4,31 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"path"
+	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/endpoints/request"
 	kubestorage "k8s.io/apiserver/pkg/storage"
 	"k8s.io/kubernetes/pkg/apis/core"
 
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	"atoll.dev/atoll/internal/classes"
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
 	"atoll.dev/atoll/server/storage"
 )
 
 var versioner = kubestorage.APIObjectVersioner{}
 
-// Nodes are those of all workspaces.
+// Nodes are those of all workspaces, and their classes.
 type Nodes struct {
 	open    func(schema.GroupResource) (*storage.Resource, bool)
 	changes *changes
@@ -32,12 +39,20 @@ func New(open func(schema.GroupResource) (*storage.Resource, bool)) *Nodes {
 	return &Nodes{open: open, changes: newChanges()}
 }
 
-// Overlay is the storage's: it lies over the rows of nodes, which are read on the wildcard only.
+// Overlay is the storage's: it lies over the rows of nodes, which are read on the wildcard only, and over those of classes, which come
+// before what is shown.
 func (n *Nodes) Overlay(resource schema.GroupResource) func(kubestorage.Interface) kubestorage.Interface {
-	if resource != core.Resource("nodes") {
+	s := store{nodes: n, resource: resource}
+	if kind, ok := classes.ByResource(resource); ok {
+		s.class = &kind
+	} else if resource != core.Resource("nodes") {
 		return nil
 	}
-	return func(rows kubestorage.Interface) kubestorage.Interface { return &store{Interface: rows, nodes: n} }
+	return func(rows kubestorage.Interface) kubestorage.Interface {
+		over := s
+		over.Interface = rows
+		return &over
+	}
 }
 
 func (n *Nodes) store(resource schema.GroupResource) (*storage.Resource, error) {
@@ -48,10 +63,12 @@ func (n *Nodes) store(resource schema.GroupResource) (*storage.Resource, error) 
 	return store, nil
 }
 
-// store shows the Nodes of the request's logical cluster.
+// store shows the Nodes of the request's logical cluster, or its classes of one kind.
 type store struct {
 	kubestorage.Interface // rows
 	nodes                 *Nodes
+	resource              schema.GroupResource
+	class                 *classes.Kind // nil for Nodes
 }
 
 // workspace is the logical cluster of a request that is of one.
@@ -73,26 +90,60 @@ func (s *store) Get(ctx context.Context, key string, opts kubestorage.GetOptions
 	if !ok {
 		return s.Interface.Get(ctx, key, opts, out)
 	}
+	if s.class != nil {
+		rows := opts
+		rows.IgnoreNotFound = false
+		if err := s.Interface.Get(ctx, key, rows, out); !kubestorage.IsNotFound(err) {
+			return err
+		}
+	}
 	at, err := s.atLeast(ctx, opts.ResourceVersion)
 	if err != nil {
 		return err
 	}
-	seen, err := s.nodes.look(ctx, cluster, at)
+	seen, err := s.look(ctx, cluster, at)
 	if err != nil {
 		return err
 	}
-	name := path.Base(key)
-	for _, n := range seen.nodes {
-		if n.Name == name {
-			n.DeepCopyInto(out.(*core.Node))
-			return nil
+	found := seen.named(path.Base(key))
+	if found != nil && !found.row && s.class != nil {
+		// A dry run of a write reads, and writes nothing: it is told what the write would be.
+		switch verb := s.writes(ctx); verb {
+		case "":
+		case "create":
+			found = nil // which takes its place
+		default:
+			return s.readOnly(path.Base(key))
 		}
 	}
-	if opts.IgnoreNotFound {
-		*out.(*core.Node) = core.Node{}
-		return nil
+	into := reflect.ValueOf(out).Elem()
+	switch {
+	case found != nil:
+		into.Set(reflect.ValueOf(found.DeepCopyObject()).Elem())
+	case opts.IgnoreNotFound:
+		into.SetZero()
+	default:
+		return kubestorage.NewKeyNotFoundError(key, 0)
 	}
-	return kubestorage.NewKeyNotFoundError(key, 0)
+	return nil
+}
+
+func (s *sight) named(name string) *shown {
+	for i := range s.shown {
+		if s.shown[i].GetName() == name {
+			return &s.shown[i]
+		}
+	}
+	return nil
+}
+
+// writes returns the verb of a request that writes of this resource; "" for any other.
+func (s *store) writes(ctx context.Context) string {
+	info, ok := request.RequestInfoFrom(ctx)
+	if !ok || info.APIGroup != s.resource.Group || info.Resource != s.resource.Resource || slices.Contains([]string{"get", "list", "watch"}, info.Verb) {
+		return ""
+	}
+	return info.Verb
 }
 
 // GetList returns all there are, whatever the limit: there are never many.
@@ -108,54 +159,105 @@ func (s *store) GetList(ctx context.Context, key string, opts kubestorage.ListOp
 	if err != nil {
 		return err
 	}
-	seen, err := s.nodes.look(ctx, cluster, at)
+	seen, err := s.look(ctx, cluster, at)
 	if err != nil {
 		return err
 	}
-	into := list.(*core.NodeList)
-	into.Items = nil
-	for _, n := range seen.nodes {
+	deletes := s.class != nil && s.writes(ctx) != ""
+	items := []runtime.Object{}
+	for _, n := range seen.shown {
 		matches, err := inScope(n, key, opts)
 		if err != nil {
 			return err
 		}
-		if matches {
-			into.Items = append(into.Items, *n)
+		if matches && (n.row || !deletes) {
+			items = append(items, n.DeepCopyObject())
 		}
+	}
+	if err := meta.SetList(list, items); err != nil {
+		return kubestorage.NewInternalError(err)
 	}
 	return versioner.UpdateList(list, seen.since, "", nil)
 }
 
-// inScope says whether a Node is of a list or watch with that key and those options.
-func inScope(n *core.Node, key string, opts kubestorage.ListOptions) (bool, error) {
-	if !opts.Recursive && path.Base(key) != n.Name {
+// inScope says whether an object is of a list or watch with that key and those options.
+func inScope(n shown, key string, opts kubestorage.ListOptions) (bool, error) {
+	if !opts.Recursive && path.Base(key) != n.GetName() {
 		return false, nil
 	}
-	matches, err := opts.Predicate.Matches(n)
+	matches, err := opts.Predicate.Matches(n.object)
 	if err != nil {
 		return false, kubestorage.NewInternalError(err)
 	}
 	return matches, nil
 }
 
-func byName(a, b *core.Node) int { return strings.Compare(a.Name, b.Name) }
+func byName(a, b shown) int { return strings.Compare(a.GetName(), b.GetName()) }
 
 // expired is the answer 410 Gone: who gets it lists anew.
 func expired(why string) error {
-	return apierrors.NewResourceExpired("what a workspace's nodes were " + why + ": list them anew")
+	return apierrors.NewResourceExpired("what a workspace's nodes or classes were " + why + ": list them anew")
 }
 
 // errReadOnly is for what should not come here: requests are refused before (server/builtin).
 var errReadOnly = errors.New("nodes show physical clusters and are not written")
 
-func (s *store) Create(context.Context, string, runtime.Object, runtime.Object, uint64) error {
-	return kubestorage.NewInternalError(errReadOnly)
+// readOnly answers who writes a class of physical clusters, and says what to do instead.
+func (s *store) readOnly(name string) error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusMethodNotAllowed, Reason: metav1.StatusReasonMethodNotAllowed,
+		Details: &metav1.StatusDetails{Group: s.resource.Group, Kind: s.resource.Resource, Name: name},
+		Message: fmt.Sprintf("%s %q is shown as the physical clusters have it, which its annotation %s names, and cannot be written here:"+
+			" create a %s of that name, which takes its place in this workspace alone, or change it in the physical clusters",
+			s.class.Name, name, workloadv1alpha1.ClassClustersAnnotation, s.class.Name),
+	}}
 }
 
-func (s *store) GuaranteedUpdate(context.Context, string, runtime.Object, bool, *kubestorage.Preconditions, kubestorage.UpdateFunc, runtime.Object) error {
-	return kubestorage.NewInternalError(errReadOnly)
+// refuse returns readOnly where a workspace has no row of that name, and is shown a class; nil where the rows decide.
+func (s *store) refuse(ctx context.Context, key string) error {
+	cluster, ok := workspace(ctx)
+	if s.class == nil {
+		return kubestorage.NewInternalError(errReadOnly)
+	}
+	if !ok {
+		return nil
+	}
+	row := s.new()
+	if err := s.Interface.Get(ctx, key, kubestorage.GetOptions{}, row); !kubestorage.IsNotFound(err) {
+		return nil // one that cannot be read may still be deleted
+	}
+	at, err := s.GetCurrentResourceVersion(ctx)
+	if err != nil {
+		return err
+	}
+	seen, err := s.look(ctx, cluster, at)
+	if err != nil {
+		return err
+	}
+	if found := seen.named(path.Base(key)); found != nil && !found.row {
+		return s.readOnly(path.Base(key))
+	}
+	return nil
 }
 
-func (s *store) Delete(context.Context, string, runtime.Object, *kubestorage.Preconditions, kubestorage.ValidateObjectFunc, runtime.Object, kubestorage.DeleteOptions) error {
-	return kubestorage.NewInternalError(errReadOnly)
+// Create makes a class of the workspace's own.
+func (s *store) Create(ctx context.Context, key string, obj, out runtime.Object, ttl uint64) error {
+	if s.class == nil {
+		return kubestorage.NewInternalError(errReadOnly)
+	}
+	return s.Interface.Create(ctx, key, obj, out, ttl)
+}
+
+func (s *store) GuaranteedUpdate(ctx context.Context, key string, out runtime.Object, ignoreNotFound bool, preconditions *kubestorage.Preconditions, update kubestorage.UpdateFunc, cached runtime.Object) error {
+	if err := s.refuse(ctx, key); err != nil {
+		return err
+	}
+	return s.Interface.GuaranteedUpdate(ctx, key, out, ignoreNotFound, preconditions, update, cached)
+}
+
+func (s *store) Delete(ctx context.Context, key string, out runtime.Object, preconditions *kubestorage.Preconditions, validate kubestorage.ValidateObjectFunc, cached runtime.Object, opts kubestorage.DeleteOptions) error {
+	if err := s.refuse(ctx, key); err != nil {
+		return err
+	}
+	return s.Interface.Delete(ctx, key, out, preconditions, validate, cached, opts)
 }

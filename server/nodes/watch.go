@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	kubestorage "k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/util/flowcontrol"
-	"k8s.io/kubernetes/pkg/apis/core"
 )
 
 // watcher is one watch. Told of a change it looks anew, and sends what is different.
@@ -24,10 +23,10 @@ type watcher struct {
 	key       string
 	opts      kubestorage.ListOptions
 
-	// nodes are what the client knows of, at is the last revision that it was told.
-	nodes []*core.Node
+	// shown are what the client knows of, at is the last revision that it was told.
+	shown []shown
 	at    uint64
-	// uncertain is the revision up to which a change may be in nodes without that the client was told.
+	// uncertain is the revision up to which a change may be in shown without that the client was told.
 	uncertain uint64
 
 	result chan watch.Event
@@ -52,7 +51,7 @@ func (s *store) Watch(ctx context.Context, key string, opts kubestorage.ListOpti
 		return nil, ctx.Err()
 	}
 	w := &watcher{
-		listener: &listener{wake: make(chan struct{}, 1), after: from},
+		listener: &listener{wake: make(chan struct{}, 1), after: from, of: s.resource},
 		store:    s, workspace: cluster, key: key, opts: opts,
 		result: make(chan watch.Event), done: make(chan struct{}),
 	}
@@ -87,19 +86,19 @@ func (w *watcher) begin(ctx context.Context, from uint64) error {
 	}
 	w.at = from
 	if from != 0 {
-		if seen.newest > from || w.store.nodes.changes.forgets(seen.chain, from) {
+		if seen.newest > from || w.store.nodes.changes.forgets(w.listener, seen.chain, from) {
 			return expired("then is not kept")
 		}
 		w.uncertain = seen.until
 	}
-	w.nodes, err = w.inScope(seen)
+	w.shown, err = w.inScope(seen)
 	return err
 }
 
 // look looks at the workspace, and listens to the logical clusters that this depends on.
 func (w *watcher) look(ctx context.Context, atLeast uint64) (*sight, error) {
 	for {
-		seen, err := w.store.nodes.look(ctx, w.workspace, atLeast)
+		seen, err := w.store.look(ctx, w.workspace, atLeast)
 		if err != nil || slices.Equal(seen.chain, w.chain) {
 			return seen, err
 		}
@@ -107,17 +106,17 @@ func (w *watcher) look(ctx context.Context, atLeast uint64) (*sight, error) {
 	}
 }
 
-func (w *watcher) inScope(seen *sight) (nodes []*core.Node, err error) {
-	for _, n := range seen.nodes {
+func (w *watcher) inScope(seen *sight) (in []shown, err error) {
+	for _, n := range seen.shown {
 		matches, err := inScope(n, w.key, w.opts)
 		if err != nil {
 			return nil, err
 		}
 		if matches {
-			nodes = append(nodes, n)
+			in = append(in, n)
 		}
 	}
-	return nodes, nil
+	return in, nil
 }
 
 func (w *watcher) run(ctx context.Context) {
@@ -162,18 +161,18 @@ func (w *watcher) events(ctx context.Context) (events []watch.Event, err error) 
 		if err != nil {
 			return nil, err
 		}
-		nodes, err := w.inScope(seen)
+		now, err := w.inScope(seen)
 		if err != nil {
 			return nil, err
 		}
-		if events, w.at, err = difference(w.nodes, nodes, w.at, t.last); err != nil {
+		if events, w.at, err = difference(w.shown, now, w.at, t.last); err != nil {
 			return nil, err
 		}
-		w.nodes = nodes
+		w.shown = now
 	}
 	if w.opts.Predicate.AllowWatchBookmarks && t.all > w.at {
 		w.at = t.all
-		bookmark := &core.Node{}
+		bookmark := w.store.new()
 		if err := versioner.UpdateObject(bookmark, t.all); err != nil {
 			return nil, err
 		}
@@ -184,21 +183,24 @@ func (w *watcher) events(ctx context.Context) (events []watch.Event, err error) 
 
 // difference returns the events that turn what a client knows into what there is, both sorted by name, and the revision of the last.
 // cause is that of the latest change, at that of the last event before. Only the last event has the revision that all of them lead
-// to: who goes on from one in between is told to list anew, and misses none.
-func difference(before, after []*core.Node, at, cause uint64) (events []watch.Event, now uint64, err error) {
+// to: who goes on from one in between is told to list anew, and misses none. A row has the revision that it is stored with, which who
+// writes it next has to name; no two have the same.
+func difference(before, after []shown, at, cause uint64) (events []watch.Event, now uint64, err error) {
 	type change struct {
 		event watch.EventType
-		node  *core.Node
+		shown shown
 		own   uint64
+		exact bool
 	}
 	var changes []change
-	add := func(event watch.EventType, n *core.Node) error {
-		own := cause
-		var err error
-		if event == watch.Modified {
-			own, err = versioner.ObjectResourceVersion(n)
+	add := func(event watch.EventType, n shown) error {
+		stored, err := versioner.ObjectResourceVersion(n.object)
+		c := change{event: event, shown: n, own: cause}
+		// A row that is seen again, since what hid it is gone, is an older one.
+		if c.exact = n.row && event != watch.Deleted && stored > at; c.exact || event == watch.Modified {
+			c.own = stored
 		}
-		changes = append(changes, change{event, n, own})
+		changes = append(changes, c)
 		return err
 	}
 	for len(before) > 0 || len(after) > 0 {
@@ -216,9 +218,12 @@ func difference(before, after []*core.Node, at, cause uint64) (events []watch.Ev
 			err, before = add(watch.Deleted, before[0]), before[1:]
 		case order > 0:
 			err, after = add(watch.Added, after[0]), after[1:]
-		case before[0].UID != after[0].UID:
+		case before[0].GetUID() != after[0].GetUID():
 			// Another one of the same name takes its place, or one that was hidden.
 			err = errors.Join(add(watch.Deleted, before[0]), add(watch.Added, after[0]))
+			if now := len(changes) - 1; changes[now].exact {
+				changes[now-1].own = min(cause, changes[now].own-1) // which goes first
+			}
 			before, after = before[1:], after[1:]
 		default:
 			if !same(before[0], after[0]) {
@@ -233,14 +238,22 @@ func difference(before, after []*core.Node, at, cause uint64) (events []watch.Ev
 	if len(changes) == 0 {
 		return nil, at, nil
 	}
-	slices.SortStableFunc(changes, func(a, b change) int { return cmp.Compare(a.own, b.own) })
+	slices.SortStableFunc(changes, func(a, b change) int {
+		switch order := cmp.Compare(a.own, b.own); {
+		case order != 0 || a.exact == b.exact:
+			return order
+		case a.exact:
+			return 1
+		}
+		return -1
+	})
 	now = max(at, changes[len(changes)-1].own)
 	for i, c := range changes {
 		revision := now
 		if i < len(changes)-1 {
 			revision = max(at, min(c.own, now-1))
 		}
-		n := c.node.DeepCopy()
+		n := c.shown.DeepCopyObject()
 		if err := versioner.UpdateObject(n, revision); err != nil {
 			return nil, at, err
 		}
@@ -249,11 +262,14 @@ func difference(before, after []*core.Node, at, cause uint64) (events []watch.Ev
 	return events, now, nil
 }
 
-// same says whether two Nodes say the same. Much that is written to a SyncTarget does not change what a workspace sees of it.
-func same(a, b *core.Node) bool {
-	alike := *a
-	alike.ResourceVersion = b.ResourceVersion
-	return apiequality.Semantic.DeepEqual(&alike, b)
+// same says whether two objects say the same. Much that is written to a SyncTarget does not change what a workspace sees of it.
+func same(a, b shown) bool {
+	if a.row || b.row {
+		return a.GetResourceVersion() == b.GetResourceVersion()
+	}
+	alike := a.DeepCopyObject().(object)
+	alike.SetResourceVersion(b.GetResourceVersion())
+	return apiequality.Semantic.DeepEqual(alike, b.object)
 }
 
 // failure is the event that ends a watch.

@@ -68,6 +68,7 @@ var mainJob = []part{
 	{"T1_DeleteLeavesNothing", deleteAll},
 	{"T1_DeleteAndRecreateAtOnce", recreate},
 	{"T1_RefusalReachesTheObject", refusal},
+	{"T1_ClassesAreShownAndNamed", classesAreShown},
 	{"P1_WorkspaceDeletionTakesLeavesFirst", deleteWorkspace},
 	{"T11_ReadyIsShownAtTheEndAlone", readyAtTheEnd},
 	{"T4_EventsComeUp", eventsComeUp},

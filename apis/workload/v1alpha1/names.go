@@ -41,6 +41,11 @@ const (
 	// PodUIDAnnotation, on such pods: the UID of the pod in the physical cluster.
 	PodUIDAnnotation = "workload.atoll.dev/pod-uid"
 
+	// ClassClustersAnnotation, on a class that a workspace is shown, names the physical clusters that have it: "east,west". The next say of
+	// which of them it is not the same as what is shown, and in which it is the default.
+	ClassClustersAnnotation  = "workload.atoll.dev/clusters"
+	ClassDiffersAnnotation   = "workload.atoll.dev/differs-in"
+	ClassDefaultInAnnotation = "workload.atoll.dev/default-in"
 	// SyncerFinalizer, on leaves and their namespaces in the mirror: kept until the object is gone downstream.
 	SyncerFinalizer = "workload.atoll.dev/syncer"
 	// SplitterFinalizer, on tombstones of what is done once: kept until their roots tell what became of them.

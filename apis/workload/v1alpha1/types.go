@@ -82,6 +82,12 @@ type SyncTargetStatus struct {
 	// +optional
 	// +listType=set
 	CarriedResources []string `json:"carriedResources,omitempty"`
+	// classes are what the physical cluster has of each kind of class that it lets its syncer list and watch: workspaces that may use it
+	// are shown them. Of a kind that is not there nothing is known. Parameters are left out: they may name Secrets and addresses.
+	// +optional
+	// +listType=map
+	// +listMapKey=resource
+	Classes []ClassesOf `json:"classes,omitempty"`
 	// lastHeartbeat is when the syncer was last heard of, as of the last change of any other field: the running
 	// heartbeat is the Lease in the mirror.
 	// +optional
@@ -93,6 +99,53 @@ type SyncTargetStatus struct {
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// ClassesOf are the classes of one kind.
+type ClassesOf struct {
+	// resource is "<resource>.<group>", e.g. storageclasses.storage.k8s.io.
+	Resource string `json:"resource"`
+	// items are sorted by name.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	Items []Class `json:"items,omitempty"`
+	// omitted counts those that are not in items, since there are too many, or they are too large.
+	// +optional
+	Omitted int32 `json:"omitted,omitempty"`
+}
+
+// Class is a StorageClass, IngressClass, PriorityClass or RuntimeClass of a physical cluster. Fields of the other kinds are empty.
+type Class struct {
+	Name string `json:"name"`
+	// default says that the physical cluster takes it where none is named.
+	// +optional
+	Default bool `json:"default,omitempty"`
+	// description is that of a PriorityClass.
+	// +optional
+	Description string `json:"description,omitempty"`
+	// provisioner, reclaimPolicy, volumeBindingMode and allowVolumeExpansion are those of a StorageClass.
+	// +optional
+	Provisioner string `json:"provisioner,omitempty"`
+	// +optional
+	ReclaimPolicy string `json:"reclaimPolicy,omitempty"`
+	// +optional
+	VolumeBindingMode string `json:"volumeBindingMode,omitempty"`
+	// +optional
+	AllowVolumeExpansion bool `json:"allowVolumeExpansion,omitempty"`
+	// controller is that of an IngressClass.
+	// +optional
+	Controller string `json:"controller,omitempty"`
+	// value and preemptionPolicy are those of a PriorityClass.
+	// +optional
+	Value int32 `json:"value,omitempty"`
+	// +optional
+	PreemptionPolicy string `json:"preemptionPolicy,omitempty"`
+	// handler and overhead are those of a RuntimeClass.
+	// +optional
+	Handler string `json:"handler,omitempty"`
+	// +optional
+	Overhead corev1.ResourceList `json:"overhead,omitempty"`
 }
 
 // Difference is what a physical cluster has otherwise than its mirror says: leaves and their namespaces, counted.

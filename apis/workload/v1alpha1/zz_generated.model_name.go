@@ -6,6 +6,16 @@
 package v1alpha1
 
 // OpenAPIModelName returns the OpenAPI model name for this type.
+func (in Class) OpenAPIModelName() string {
+	return "io.kcp.workload.v1alpha1.Class"
+}
+
+// OpenAPIModelName returns the OpenAPI model name for this type.
+func (in ClassesOf) OpenAPIModelName() string {
+	return "io.kcp.workload.v1alpha1.ClassesOf"
+}
+
+// OpenAPIModelName returns the OpenAPI model name for this type.
 func (in Difference) OpenAPIModelName() string {
 	return "io.kcp.workload.v1alpha1.Difference"
 }
