@@ -53,6 +53,7 @@ func GetOpenAPIDefinitions(ref common.ReferenceCallback) map[string]common.OpenA
 		workloadv1alpha1.SyncTargetList{}.OpenAPIModelName():        schema_atoll_apis_workload_v1alpha1_SyncTargetList(ref),
 		workloadv1alpha1.SyncTargetSpec{}.OpenAPIModelName():        schema_atoll_apis_workload_v1alpha1_SyncTargetSpec(ref),
 		workloadv1alpha1.SyncTargetStatus{}.OpenAPIModelName():      schema_atoll_apis_workload_v1alpha1_SyncTargetStatus(ref),
+		workloadv1alpha1.Volume{}.OpenAPIModelName():                schema_atoll_apis_workload_v1alpha1_Volume(ref),
 	}
 }
 
@@ -1961,5 +1962,33 @@ func schema_atoll_apis_workload_v1alpha1_SyncTargetStatus(ref common.ReferenceCa
 		},
 		Dependencies: []string{
 			workloadv1alpha1.ClassesOf{}.OpenAPIModelName(), workloadv1alpha1.Difference{}.OpenAPIModelName(), "k8s.io/apimachinery/pkg/api/resource.Quantity", "k8s.io/apimachinery/pkg/apis/meta/v1.Condition", "k8s.io/apimachinery/pkg/apis/meta/v1.Time"},
+	}
+}
+
+func schema_atoll_apis_workload_v1alpha1_Volume(ref common.ReferenceCallback) common.OpenAPIDefinition {
+	return common.OpenAPIDefinition{
+		Schema: spec.Schema{
+			SchemaProps: spec.SchemaProps{
+				Description: "Volume is what a physical cluster bound a claim to. It stands in the claim's spec there, which is no syncer's to write here.",
+				Type:        []string{"object"},
+				Properties: map[string]spec.Schema{
+					"name": {
+						SchemaProps: spec.SchemaProps{
+							Description: "Name is that of the PersistentVolume, StorageClassName the claim's class, empty if it has none.",
+							Default:     "",
+							Type:        []string{"string"},
+							Format:      "",
+						},
+					},
+					"storageClassName": {
+						SchemaProps: spec.SchemaProps{
+							Type:   []string{"string"},
+							Format: "",
+						},
+					},
+				},
+				Required: []string{"name"},
+			},
+		},
 	}
 }

@@ -44,3 +44,8 @@ func (in SyncTargetSpec) OpenAPIModelName() string {
 func (in SyncTargetStatus) OpenAPIModelName() string {
 	return "io.kcp.workload.v1alpha1.SyncTargetStatus"
 }
+
+// OpenAPIModelName returns the OpenAPI model name for this type.
+func (in Volume) OpenAPIModelName() string {
+	return "io.kcp.workload.v1alpha1.Volume"
+}
