@@ -14,7 +14,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/lru"
@@ -393,7 +392,7 @@ func (c *Controller) onSyncTarget(e client.Event[*workloadv1alpha1.SyncTarget]) 
 	if t.Annotations[workloadv1alpha1.ConfirmAnnotation] != "" {
 		c.queue.Add(key{ofSyncTarget, client.KeyOf(t)})
 	}
-	if e.Old != nil && !apiequality.Semantic.DeepEqual(e.Old.Status.Classes, t.Status.Classes) {
+	if e.Old != nil && !equality.Semantic.DeepEqual(e.Old.Status.Classes, t.Status.Classes) {
 		c.namingClasses(mirror)
 	}
 	carriesOthers := e.Old != nil && !slices.Equal(e.Old.Status.CarriedResources, t.Status.CarriedResources)

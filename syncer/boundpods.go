@@ -132,7 +132,7 @@ func relabelled(want, below *unstructured.Unstructured) ([]byte, error) {
 			var fields struct {
 				Metadata map[string]map[string]any `json:"f:metadata"`
 			}
-			if err := json.Unmarshal(managed.FieldsV1.Raw, &fields); err != nil {
+			if err := json.Unmarshal(managed.FieldsV1.GetRawBytes(), &fields); err != nil {
 				return nil, fmt.Errorf("read which fields are ours: %w", err)
 			}
 			for key := range fields.Metadata["f:"+field] {
