@@ -300,9 +300,9 @@ func TestAdmission(t *testing.T) {
 			mirror: onlyShown,
 		},
 		{
-			name:   "no default StorageClass",
+			name:   "default StorageClass",
 			given:  `{apiVersion: storage.k8s.io/v1, kind: StorageClass, metadata: {name: fast, annotations: {storageclass.kubernetes.io/is-default-class: "true"}}, provisioner: p}`,
-			object: claim, show: "{.spec.storageClassName} {.metadata.finalizers}", shop: "", reason: "the default is that of the physical cluster; and no finalizer that nobody would take away",
+			object: claim, show: "{.spec.storageClassName} {.metadata.finalizers}", shop: "fast", reason: "and no finalizer that nobody would take away",
 		},
 		{
 			name:   "default IngressClass",

@@ -16,6 +16,7 @@ import (
 	"k8s.io/kubernetes/plugin/pkg/admission/runtimeclass"
 	"k8s.io/kubernetes/plugin/pkg/admission/serviceaccount"
 	"k8s.io/kubernetes/plugin/pkg/admission/storage/persistentvolume/resize"
+	"k8s.io/kubernetes/plugin/pkg/admission/storage/storageclass/setdefault"
 
 	"atoll.dev/atoll/server/quota"
 	"atoll.dev/atoll/server/webhooks"
@@ -84,6 +85,7 @@ var (
 	afterPodSecurity = []fromKubernetes{
 		{priority.PluginName, priority.Register, []schema.GroupResource{pods, priorityClasses}},
 		{defaulttolerationseconds.PluginName, defaulttolerationseconds.Register, []schema.GroupResource{pods}},
+		{setdefault.PluginName, setdefault.Register, []schema.GroupResource{persistentVolumeClaims}},
 		{resize.PluginName, resize.Register, []schema.GroupResource{persistentVolumeClaims}},
 		{runtimeclass.PluginName, runtimeclass.Register, []schema.GroupResource{pods}},
 		{certapproval.PluginName, certapproval.Register, []schema.GroupResource{signingRequests}},

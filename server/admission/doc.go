@@ -28,8 +28,7 @@
 // physical cluster admits it again.
 //
 // Of kube-apiserver's default plugins these are left out: StorageObjectInUseProtection, since the physical cluster protects what is in
-// use; DefaultStorageClass, since a claim that names no class means the default of the physical cluster that it goes to;
-// TaintNodesByCondition, NodeRestriction and PodTopologyLabels, since no kubelet speaks to a workspace; and those
+// use; TaintNodesByCondition, NodeRestriction and PodTopologyLabels, since no kubelet speaks to a workspace; and those
 // behind feature gates that are off.
 //
 // The server makes the chain at its start (New) and runs Configurations until it stops. When etcd is away, what the watch caches
