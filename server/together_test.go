@@ -70,7 +70,7 @@ func TestWriteTogether(t *testing.T) {
 		want   string
 	}{
 		{"what a registry refuses is refused", large, "Too long"},
-		{"it is not for every kind", inCluster(shop, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "seeded", Name: "p"}}), "by requests"},
+		{"it is not for every kind", inCluster(shop, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "seeded", Name: "s"}}), "by requests"},
 		{"who makes a Workspace owns it: a request says who", inCluster(shop, &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: "w"}}), "only a request"},
 		{"nothing says where to", &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "seeded", Name: "lost"}}, "logical cluster name"},
 		{"all is not one", inCluster("*", &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "seeded", Name: "lost"}}), "logical cluster name"},
