@@ -122,7 +122,7 @@ func TestKeep(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, line := range []string{
-		"| a | 0.00 | - | - |  | 1 |", "| b | 0.00 | - | - |  | 2 |", "| c | 2.00 | - | - |  | 1 |",
+		"| a | 0.00 | - | - | - |  | 1 |", "| b | 0.00 | - | - | - |  | 2 |", "| c | 2.00 | - | - | - |  | 1 |",
 		"| 1 | 2026-01-01 00:00 | aaa |  | 0.1 0.1 0.1 |  | `make bench` |",
 		"| 2 | 2026-02-02 00:00 | bbb | 2 cores, data on ext4 | 0.2 0.2 0.2 |  | `go run ./test/bench --rows b` |",
 	} {
