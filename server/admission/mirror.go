@@ -15,6 +15,7 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/kubernetes/pkg/apis/certificates"
+	"k8s.io/kubernetes/pkg/apis/core"
 
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 )
@@ -97,7 +98,11 @@ func onlyBookkeeping(before, after runtime.Object, status bool) bool {
 	if mayChangeFinalizers(old.GetFinalizers(), now.GetFinalizers()) {
 		old.SetFinalizers(now.GetFinalizers())
 	}
-	old.SetAnnotations(withSyncers(old.GetAnnotations(), now.GetAnnotations()))
+	writes := workloadv1alpha1.SyncerAnnotations
+	if _, ok := after.(*core.Pod); ok {
+		writes = append(slices.Clone(writes), workloadv1alpha1.PodUIDAnnotation) // which it is below: the registry takes that once
+	}
+	old.SetAnnotations(withThese(writes, old.GetAnnotations(), now.GetAnnotations()))
 	if status {
 		return equality.Semantic.DeepEqual(objectMeta(want), objectMeta(after))
 	}
@@ -120,16 +125,13 @@ func mayChangeFinalizers(old, now []string) bool {
 	return own.IsSuperset(after.Difference(before)) && removable.IsSuperset(before.Difference(after))
 }
 
-// syncersAnnotations are those that a syncer writes: of leaves, and of a pod which it is below. Whether it may say that, the registry knows.
-var syncersAnnotations = append(slices.Clone(workloadv1alpha1.SyncerAnnotations), workloadv1alpha1.PodUIDAnnotation)
-
-// withSyncers returns annotations with those that syncers write taken from now.
-func withSyncers(annotations, now map[string]string) map[string]string {
+// withThese returns annotations with those of the keys taken from now.
+func withThese(keys []string, annotations, now map[string]string) map[string]string {
 	merged := maps.Clone(annotations)
 	if merged == nil {
 		merged = map[string]string{}
 	}
-	for _, key := range syncersAnnotations {
+	for _, key := range keys {
 		delete(merged, key)
 		if value, ok := now[key]; ok {
 			merged[key] = value

@@ -145,10 +145,16 @@ func TestT16_CredentialOfASyncerOutside(t *testing.T) {
 		{"patch", "networking.k8s.io", "networkpolicies", "", true},
 		{"delete", "networking.k8s.io", "networkpolicies", "", true}, // those of workspaces go
 		{"create", "rbac.authorization.k8s.io", "clusterroles", "", false},
-		{"create", "", "pods", "", false},
+		{"create", "", "pods", "", true}, // those of workspaces are made
 		{"watch", "", "pods", "", true},  // they are shown
 		{"delete", "", "pods", "", true}, // where a workspace deletes them
-		{"patch", "", "pods", "", false},
+		{"patch", "", "pods", "", true},  // labels, where a workspace changes them
+		{"update", "", "pods", "", false},
+		{"watch", "", "events", "", true}, // they are told
+		{"create", "", "events", "", false},
+		{"watch", "storage.k8s.io", "storageclasses", "", true}, // they are shown
+		{"patch", "storage.k8s.io", "storageclasses", "", false},
+		{"patch", "", "persistentvolumes", "", false},
 		{"update", "coordination.k8s.io", "leases", "kube-system", false},
 		{"update", "coordination.k8s.io", "leases", workloadv1alpha1.HeartbeatNamespace, false}, // any, but two by name
 		{"create", "", "serviceaccounts/token", "", false},
