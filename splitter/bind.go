@@ -3,6 +3,7 @@ package splitter
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -227,6 +228,9 @@ func (c *Controller) bind(ctx context.Context, s *source, pod *corev1.Pod, p *pl
 	}
 	name := nameOf(c.target(mirror), mirror)
 	ready, err := c.bindTo(ctx, pod, mirror, name)
+	if errors.Is(err, errTooLarge) {
+		return c.tellNotPlaced(ctx, s, pod, "It is too large to be run: with its annotations it may have 1 MiB.")
+	}
 	if err != nil || !ready {
 		return lookAgain, err
 	}
@@ -235,6 +239,9 @@ func (c *Controller) bind(ctx context.Context, s *source, pod *corev1.Pod, p *pl
 	klog.FromContext(ctx).V(2).Info("Bound a pod", "pod", pk.String(), "cluster", name)
 	return 0, nil
 }
+
+// errTooLarge says of a pod that there would be no room for its status.
+var errTooLarge = errors.New("the pod is too large")
 
 // bindTo makes the mirror's namespace for a pod, if need be, and binds the pod. It is not ready while an earlier namespace has to go
 // first, or where the pod has changed.
@@ -251,6 +258,10 @@ func (c *Controller) bindTo(ctx context.Context, pod *corev1.Pod, mirror logical
 	if err != nil || !ready {
 		return false, err
 	}
+	// It may have been deleted while we waited for the lock. Nothing in the mirror refuses what is bound in a workspace.
+	if ready, err = c.takesObjects(ctx, mirror, below); err != nil || !ready {
+		return false, err
+	}
 	err = c.clients.Objects.SubResource("binding").Create(client.In(ctx, pk.Cluster), pod, &corev1.Binding{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: pk.Namespace, Name: pk.Name, UID: pod.UID,
@@ -262,10 +273,25 @@ func (c *Controller) bindTo(ctx context.Context, pod *corev1.Pod, mirror logical
 	switch {
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
 		return false, nil // its event brings us back
+	case apierrors.IsRequestEntityTooLargeError(err):
+		return false, errTooLarge
 	case err != nil:
 		return false, fmt.Errorf("bind pod %s to physical cluster %q: %w", pk, name, err)
 	}
 	return true, nil
+}
+
+// takesObjects says, from an uncached read, that a mirror has a namespace, and does not delete it.
+func (c *Controller) takesObjects(ctx context.Context, mirror logicalcluster.Name, namespace string) (bool, error) {
+	n := &corev1.Namespace{}
+	err := c.clients.Objects.Get(client.In(ctx, mirror), types.NamespacedName{Name: namespace}, n)
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("read namespace %s of mirror %s: %w", namespace, mirror, err)
+	}
+	return n.DeletionTimestamp == nil, nil
 }
 
 // clusterFor returns the mirror that a pod is to be bound to; "", and why, if there is none now.
@@ -351,14 +377,30 @@ func (c *Controller) bound(ctx context.Context, s *source, pod *corev1.Pod, p *p
 	} else {
 		c.untell(pod, "refused")
 	}
-	if p == nil || slices.Contains(placed(p), mirror) || fateOf(p) != goes {
+	f, id := fateOf(p), brakeID(s, pod)
+	if f != braked {
+		c.brake.Forget(string(mirror), id)
+	}
+	switch {
+	case p == nil, slices.Contains(placed(p), mirror), f == stays:
 		c.untell(pod, "waits")
 		return 0, nil
+	case f == unknown:
+		return lookAgain, nil
 	}
 	name := nameOf(c.target(mirror), mirror)
 	if why := s.WhyStays(pod); why != nil {
 		c.tellOnce(ctx, s, pod, "waits", corev1.EventTypeWarning, why.Reason, fmt.Sprintf("It stays on %q: %s.", name, why.Message))
 		return 0, nil
+	}
+	if f == braked {
+		if ok, wait := c.brake.Missing(string(mirror), id, func() int { return c.leavesIn(mirror) }); !ok {
+			return wait, c.tellFrozen(ctx, mirror)
+		}
+	}
+	if frozen, _ := c.brake.Frozen(string(mirror)); frozen {
+		c.tellOnce(ctx, s, pod, "waits", corev1.EventTypeWarning, "Frozen", fmt.Sprintf("It stays on %q, where nothing is deleted until an administrator confirms it.", name))
+		return 0, nil // the confirmation brings us back
 	}
 	if left, err := c.hasLeft(ctx, s, pk, p, mirror); err != nil || !left {
 		return lookAgain, err

@@ -20,6 +20,7 @@ import (
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/internal/kinds"
 )
 
 // bury makes tombstones of the leaves whose root is no more: gone, another object of the same name by now, or being
@@ -27,12 +28,15 @@ import (
 // leaves too: a root waits in each cluster until the leaf of the one before it is gone.
 //
 // What an informer does not show is never enough: the root is read, uncached, before any of its leaves is deleted.
+//
+// A claim that is being deleted is there until it is gone: who has a finalizer on it may read what its volume holds.
 func (c *Controller) bury(ctx context.Context, s *source, k client.Key, root ctrlclient.Object) ([]ctrlclient.Object, time.Duration, error) {
+	over := func(deleted *metav1.Time) bool { return deleted != nil && s.Goes != kinds.WhereMounted }
 	var own, old []ctrlclient.Object
 	for _, leaf := range s.leaves(k) {
 		switch {
 		case !c.isMirror(client.KeyOf(leaf).Cluster): // no leaf, whatever its labels say
-		case root != nil && root.GetDeletionTimestamp() == nil && leafUID(leaf) == root.GetUID():
+		case root != nil && !over(root.GetDeletionTimestamp()) && leafUID(leaf) == root.GetUID():
 			own = append(own, leaf)
 		default:
 			own = append(own, leaf)
@@ -55,7 +59,7 @@ func (c *Controller) bury(ctx context.Context, s *source, k client.Key, root ctr
 	var errs []error
 	for _, leaf := range old {
 		mirror, id := client.KeyOf(leaf).Cluster, brakeID(s, leaf)
-		if !gone && live.UID == leafUID(leaf) && live.DeletionTimestamp == nil {
+		if !gone && live.UID == leafUID(leaf) && !over(live.DeletionTimestamp) {
 			again = sooner(again, lookAgain) // the informer will see it
 			continue
 		}
@@ -84,7 +88,7 @@ func brakeID(s *source, leaf ctrlclient.Object) string {
 
 func (c *Controller) leavesIn(mirror logicalcluster.Name) (n int) {
 	for _, s := range c.sources {
-		n += len(s.list(mirror, ""))
+		n += len(s.list(mirror, "")) + len(s.bound(mirror, ""))
 	}
 	return n
 }

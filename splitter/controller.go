@@ -319,6 +319,11 @@ func (c *Controller) besideWhatStays(mirror logicalcluster.Name) {
 				c.besideWorkloads(root)
 			}
 		}
+		for _, pod := range s.bound(mirror, "") {
+			if pk := client.KeyOf(pod); !s.HasEnded(pod) && !slices.Contains(placed(c.placement(s, pk)), mirror) {
+				c.besideWorkloads(pk)
+			}
+		}
 	}
 }
 

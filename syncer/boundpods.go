@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
@@ -42,7 +43,7 @@ func toRun(bound, below *unstructured.Unstructured, target types.UID) showing {
 		return showNothing // how it ended is what is left to know of it
 	case !is:
 		return tellItEnded
-	case ends && below.GetDeletionTimestamp() == nil:
+	case ends && (below.GetDeletionTimestamp() == nil || isSooner(bound, below)):
 		return endIt
 	case !ends && below.GetDeletionTimestamp() != nil && uid != "":
 		return tellItEnds
@@ -52,6 +53,12 @@ func toRun(bound, below *unstructured.Unstructured, target types.UID) showing {
 		return tellStatus
 	}
 	return showNothing
+}
+
+// isSooner says that a pod that ends is to have less time for that than it was given below.
+func isSooner(bound, below *unstructured.Unstructured) bool {
+	want, has := bound.GetDeletionGracePeriodSeconds(), below.GetDeletionGracePeriodSeconds()
+	return want != nil && has != nil && *want < *has
 }
 
 // deedFor is what is to be done with a pod: toShow, or toRun where it is bound.
@@ -216,6 +223,9 @@ func (s *Syncer) tellWhich(ctx context.Context, k key, bound, below *unstructure
 	return s.tellPod(ctx, k, bound, below)
 }
 
+// refusalsAtLeast is the time between two refusals of one pod that differ in their words alone.
+const refusalsAtLeast = time.Minute
+
 // tellNotRun tells with a pod that is bound why it is not run, in the physical cluster's words.
 func (s *Syncer) tellNotRun(ctx context.Context, k key, bound *unstructured.Unstructured, err error) {
 	why := refusalOf(err)
@@ -226,12 +236,14 @@ func (s *Syncer) tellNotRun(ctx context.Context, k key, bound *unstructured.Unst
 	if runtime.DefaultUnstructuredConverter.FromUnstructured(bound.Object, &pod) != nil {
 		return // the server validates the type
 	}
-	want := corev1.PodCondition{Type: workloadv1alpha1.PodSynced, Status: corev1.ConditionFalse, Reason: why.reason, Message: why.message, LastTransitionTime: metav1.NewTime(s.config.Clock.Now())}
+	now := metav1.NewTime(s.config.Clock.Now())
+	want := corev1.PodCondition{Type: workloadv1alpha1.PodSynced, Status: corev1.ConditionFalse, Reason: why.reason, Message: why.text(), LastTransitionTime: now, LastProbeTime: now}
 	for i, is := range pod.Status.Conditions {
 		if is.Type != workloadv1alpha1.PodSynced {
 			continue
 		}
-		if is.Reason == want.Reason && is.Message == want.Message {
+		// Words that are others each time, as with the number of a request, are not news, and telling them brings us back.
+		if is.Reason == want.Reason && (is.Message == want.Message || s.config.Clock.Since(is.LastProbeTime.Time) < refusalsAtLeast) {
 			return
 		}
 		pod.Status.Conditions = append(pod.Status.Conditions[:i], pod.Status.Conditions[i+1:]...)

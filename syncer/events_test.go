@@ -224,3 +224,19 @@ func TestWhichEventsAreNews(t *testing.T) {
 		t.Errorf("%d are to be told, want those of a new namespace, too", got)
 	}
 }
+
+// TestWithoutOthers: nobody learns from an event what another workspace has.
+func TestWithoutOthers(t *testing.T) {
+	others := func(name string) bool { return name == "back-1a2b" }
+	for message, want := range map[string]string{
+		`can't change sharing key for "front-9z/web", address also in use by back-1a2b/db`: `can't change sharing key for "front-9z/web", address also in use by another namespace`,
+		"Preempted by back-1a2b/db-0 on node n":                                            "Preempted by another namespace on node n",
+		"in back-1a2b.":                                                                    "in another namespace.",
+		"of back-1a2b-c, and more":                                                         "of back-1a2b-c, and more",
+		"":                                                                                 "",
+	} {
+		if got := withoutOthers(message, others); got != want {
+			t.Errorf("%q: %q, want %q", message, got, want)
+		}
+	}
+}

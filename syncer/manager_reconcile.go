@@ -24,6 +24,7 @@ import (
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/internal/kinds"
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
 )
 
@@ -460,6 +461,14 @@ func (m *Manager) held(mirror logicalcluster.Name, onlyApplied bool) (leaves []s
 		}
 	}
 	for _, kind := range in.Kinds {
+		if !kind.HasLeaves() { // a pod that runs there is a row of its workspace
+			for _, o := range kind.All() {
+				if runs := !onlyApplied || o.GetAnnotations()[workloadv1alpha1.PodUIDAnnotation] != ""; runs && kinds.IsBound(o) && !kind.HasEnded(o) && o.GetLabels()[workloadv1alpha1.MirrorLabel] == string(mirror) {
+					leaves = append(leaves, fmt.Sprintf("%s %s", strings.ToLower(kind.GVK.Kind), client.KeyOf(o)))
+				}
+			}
+			continue
+		}
 		for _, o := range kind.List(mirror, "") {
 			if counts(o) {
 				leaves = append(leaves, fmt.Sprintf("%s %s/%s", strings.ToLower(kind.GVK.Kind), o.GetNamespace(), o.GetName()))

@@ -333,7 +333,7 @@ func (s *Syncer) reconcilePod(ctx context.Context, k key) (time.Duration, error)
 		s.waiting.add(k)
 		return time.Second, nil // its event, of whatever it waits for, brings us back before
 	} else if err != nil {
-		if deed == runIt || deed == giveUp {
+		if deed == runIt || deed == giveUp || deed == adoptIt {
 			s.tellNotRun(ctx, k, shown, err)
 		}
 		if deed == showIt || deed == tellStatus {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	corev1 "k8s.io/api/core/v1"
@@ -25,7 +24,6 @@ import (
 
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/internal/kinds"
-	lcctx "atoll.dev/atoll/internal/logicalcluster"
 )
 
 // bindings are pods/binding. Who binds a pod is a scheduler; the server's own binds it to a physical cluster: it is that cluster's to
@@ -68,6 +66,9 @@ func (b bindings) Create(ctx context.Context, name string, obj runtime.Object, v
 	return &metav1.Status{Status: metav1.StatusSuccess}, nil
 }
 
+// mostBoundBytes is how long a pod that is bound may be, of the 1.5 MiB that etcd takes: a status has to find room.
+const mostBoundBytes = 1 << 20
+
 // bind marks a pod as a physical cluster's to run, all in one. What is bound already, or may not be bound, it refuses.
 func bind(pod *api.Pod, binding *api.Binding) error {
 	refuse := func(why string) error {
@@ -82,6 +83,9 @@ func bind(pod *api.Pod, binding *api.Binding) error {
 		return refuse("the pod is bound already to " + pod.Spec.NodeName)
 	case len(pod.Spec.SchedulingGates) > 0:
 		return refuse("the pod has scheduling gates")
+	}
+	if err := within(pod, mostBoundBytes); err != nil {
+		return err // it would run, and could not say so
 	}
 	if pod.Labels == nil {
 		pod.Labels = map[string]string{}
@@ -104,20 +108,11 @@ func bind(pod *api.Pod, binding *api.Binding) error {
 // and no more of who owns it.
 func boundView(pod, shown *api.Pod) *api.Pod {
 	shown.Finalizers = []string{workloadv1alpha1.SyncerFinalizer}
-	for k, v := range pod.Annotations {
-		if !strings.HasPrefix(k, ownMetadata) && k != lcctx.Annotation {
-			shown.Annotations[k] = v
-		}
-	}
+	labels, annotations := kinds.Metadata(pod)
+	maps.Copy(shown.Annotations, annotations)
 	shown.Annotations[workloadv1alpha1.RootAnnotation] = pod.Namespace + "/" + pod.Name
 	if shown.Annotations[workloadv1alpha1.PodUIDAnnotation] == "" {
 		delete(shown.Annotations, workloadv1alpha1.PodUIDAnnotation)
-	}
-	labels := map[string]string{}
-	for k, v := range shown.Labels {
-		if !strings.HasPrefix(k, ownMetadata) {
-			labels[k] = v
-		}
 	}
 	labels[workloadv1alpha1.WorkspaceLabel] = string(logicalcluster.From(pod))
 	labels[workloadv1alpha1.RootUIDLabel] = string(pod.UID)

@@ -334,13 +334,16 @@ func (s shownPods) room(at *space, of above, name string) (end func(), err error
 }
 
 // short refuses what is longer than any pod needs to be.
-func short(pod *api.Pod) error {
+func short(pod *api.Pod) error { return within(pod, mostShownBytes) }
+
+// within refuses a pod of more than so many bytes.
+func within(pod *api.Pod, most int) error {
 	text, err := runtime.Encode(legacyscheme.Codecs.LegacyCodec(corev1.SchemeGroupVersion), pod)
 	if err != nil {
 		return apierrors.NewBadRequest(err.Error())
 	}
-	if len(text) > mostShownBytes {
-		return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("pod %s is %d bytes long, and one that is shown may have %d", pod.Name, len(text), mostShownBytes))
+	if len(text) > most {
+		return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("pod %s is %d bytes long, and one that is shown may have %d", pod.Name, len(text), most))
 	}
 	return nil
 }
@@ -476,6 +479,9 @@ func (u shownStatus) UpdatedObject(_ context.Context, old runtime.Object) (runti
 	}
 	if isServer(u.at.mirror) {
 		return next, nil // which says that it is not Ready, however long it is
+	}
+	if kinds.IsBound(next) {
+		return next, short(&api.Pod{ObjectMeta: metav1.ObjectMeta{Name: next.Name}, Status: next.Status}) // the rest is its author's
 	}
 	return next, short(next)
 }

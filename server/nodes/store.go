@@ -146,13 +146,28 @@ func (s *store) writes(ctx context.Context) string {
 	return info.Verb
 }
 
-// GetList returns all there are, whatever the limit: there are never many.
+// GetList returns all there are, whatever the limit: there are never many. Only where there are but rows, they are listed as such.
 func (s *store) GetList(ctx context.Context, key string, opts kubestorage.ListOptions, list runtime.Object) error {
 	cluster, ok := workspace(ctx)
 	if !ok {
 		return s.Interface.GetList(ctx, key, opts, list)
 	}
-	if opts.Predicate.Continue != "" || opts.ResourceVersionMatch == metav1.ResourceVersionMatchExact {
+	past := opts.Predicate.Continue != "" || opts.ResourceVersionMatch == metav1.ResourceVersionMatchExact
+	if s.class != nil && (past || opts.Predicate.Limit > 0) {
+		// A workspace that is shown none has pages and a past of its own.
+		at, err := s.GetCurrentResourceVersion(ctx)
+		if err != nil {
+			return err
+		}
+		seen, err := s.look(ctx, cluster, at)
+		if err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(seen.shown, func(n shown) bool { return !n.row }) {
+			return s.Interface.GetList(ctx, key, opts, list)
+		}
+	}
+	if past {
 		return expired("of the past is not kept")
 	}
 	at, err := s.atLeast(ctx, opts.ResourceVersion)

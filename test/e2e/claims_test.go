@@ -97,8 +97,11 @@ func claimBound(t *testing.T, f *fleet) {
 	}
 	w.place("east,west")
 	manifests := []string{w.claim(), w.mounting("bound", 4)}
-	if out := w.applies(manifests...); strings.Contains(out, "Warning") {
-		t.Errorf("who applies them is warned: %s", out)
+	for line := range strings.Lines(w.applies(manifests...)) {
+		// Its volume was made by hand, and has the name of a class that is none.
+		if strings.Contains(line, "Warning") && !strings.Contains(line, "names no StorageClass") {
+			t.Errorf("who applies them is warned: %s", line)
+		}
 	}
 	w.bound()
 	w.rolledOut()

@@ -32,11 +32,13 @@ import (
 
 var namespacesGVR = corev1.SchemeGroupVersion.WithResource("namespaces")
 
-// goesDown are the resources that are in workspaces, mirrors and physical clusters.
+// goesDown are the resources of which there are objects in workspaces, mirrors and physical clusters.
 func goesDown() []schema.GroupVersionResource {
 	all := []schema.GroupVersionResource{namespacesGVR}
 	for _, k := range kinds.All {
-		all = append(all, k.GVR)
+		if k.HasLeaves() { // pods that clusters show have names that are drawn by lot
+			all = append(all, k.GVR)
+		}
 	}
 	return all
 }
