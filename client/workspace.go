@@ -26,6 +26,5 @@ func InWorkspace(ctx context.Context, c *Clients, i *Informers, name logicalclus
 			return false, fmt.Errorf("read logical cluster %q: %w", name, err)
 		}
 	}
-	return cluster.Spec.Use != corev1alpha1.LogicalClusterUseMirror && cluster.DeletionTimestamp == nil &&
-		cluster.Status.Phase != corev1alpha1.LogicalClusterPhaseTerminating, nil
+	return cluster.Spec.Use != corev1alpha1.LogicalClusterUseMirror && cluster.DeletionTimestamp == nil && !cluster.Status.Phase.Ends(), nil
 }

@@ -18,7 +18,7 @@ import (
 )
 
 func isTerminating(lc *corev1alpha1.LogicalCluster) bool {
-	return lc.DeletionTimestamp != nil || lc.Status.Phase == corev1alpha1.LogicalClusterPhaseTerminating
+	return lc.DeletionTimestamp != nil || lc.Status.Phase.Ends()
 }
 
 // isAttended says whether a workspace waits for initializers or terminators: nothing of it is placed before the first are done,

@@ -197,7 +197,7 @@ func (a attributesOf) GetUser() user.Info { return a.who }
 // ownerOf is the owner of a workspace within it, nil if nobody is: by name alone, with none of his groups. The server itself owns
 // the workspace that holds home workspaces, and nobody acts as the server.
 func ownerOf(c *corev1alpha1.LogicalCluster) user.Info {
-	name := c.Annotations[tenancyv1alpha1.OwnerAnnotation]
+	name := tenancyv1alpha1.OwnerOf(c)
 	if name == "" || reserved(name) {
 		return nil
 	}

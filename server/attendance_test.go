@@ -61,7 +61,7 @@ func TestAsWhomAttendantsWork(t *testing.T) {
 	}{
 		{"olga", true}, {"system:kcp:serviceaccount:shopname:default:robot", true}, {"", false}, {user.APIServerUser, false}, {reservedPrefix + "syncer", false},
 	} {
-		got := ownerOf(&corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{tenancyv1alpha1.OwnerAnnotation: tc.owner}}})
+		got := ownerOf(&corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{tenancyv1alpha1.OwnerAnnotation: tenancyv1alpha1.OwnerValue(tc.owner)}}})
 		if (got != nil) != tc.is {
 			t.Errorf("what %q owns is worked in as %v", tc.owner, got)
 		} else if tc.is && (got.GetName() != tc.owner || len(got.GetGroups()) != 1 || got.GetGroups()[0] != user.AllAuthenticated) {
@@ -105,7 +105,7 @@ func TestWhatAttendantsMay(t *testing.T) {
 		if name != shop {
 			return nil, nil
 		}
-		return &corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{tenancyv1alpha1.OwnerAnnotation: "olga"}}}, nil
+		return &corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{tenancyv1alpha1.OwnerAnnotation: tenancyv1alpha1.OwnerValue("olga")}}}, nil
 	}
 	all, one, other := lcctx.Cluster{Wildcard: true}, lcctx.Cluster{Name: shop}, lcctx.Cluster{Name: bank}
 	const core = "core.kcp.io"

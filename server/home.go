@@ -122,7 +122,7 @@ func (s *Server) workspaceOf(ctx context.Context, holder logicalcluster.Name, na
 		if err != nil {
 			return nil, s.cannotMakeHome(ctx, name, owner, err)
 		}
-		made := &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{tenancyv1alpha1.OwnerAnnotation: owner}}}
+		made := &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{tenancyv1alpha1.OwnerAnnotation: tenancyv1alpha1.OwnerValue(owner)}}}
 		if err := clients.Objects.Create(client.In(ctx, holder), made); err != nil && !apierrors.IsAlreadyExists(err) {
 			return nil, s.cannotMakeHome(ctx, name, owner, err)
 		}
@@ -153,7 +153,7 @@ func notReady(w *tenancyv1alpha1.Workspace, name, owner string) error {
 	switch {
 	case w == nil:
 		return apierrors.NewTooManyRequests(fmt.Sprintf("workspace %q, of home workspaces, is being made", name), soon)
-	case w.Annotations[tenancyv1alpha1.OwnerAnnotation] != owner:
+	case tenancyv1alpha1.OwnerOf(w) != owner:
 		return apierrors.NewConflict(workspaceResource, homeName, fmt.Errorf("workspace %q was not made by the server for %q: who administers the server has to delete it", name, owner))
 	case w.DeletionTimestamp != nil:
 		return apierrors.NewConflict(workspaceResource, homeName, fmt.Errorf("workspace %q, of home workspaces, is being deleted: try again when it is gone", name))

@@ -94,7 +94,7 @@ func TestNamesOfHomes(t *testing.T) {
 
 func TestReadyHomes(t *testing.T) {
 	home := func(owner string, phase corev1alpha1.LogicalClusterPhase, deleting bool) *tenancyv1alpha1.Workspace {
-		w := &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{tenancyv1alpha1.OwnerAnnotation: owner}}}
+		w := &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{tenancyv1alpha1.OwnerAnnotation: tenancyv1alpha1.OwnerValue(owner)}}}
 		w.Status.Phase = phase
 		if deleting {
 			w.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}

@@ -504,7 +504,7 @@ func (s *Server) Run(ctx context.Context) error {
 	return err
 }
 
-func storageFactory(version basecompatibility.EffectiveVersion, resources *serverstorage.ResourceConfig) (*serverstorage.DefaultStorageFactory, error) {
+func storageFactory(version basecompatibility.EffectiveVersion, resources *serverstorage.ResourceConfig) (serverstorage.StorageFactory, error) {
 	etcd := genericoptions.NewEtcdOptions(storagebackend.NewDefaultConfig(storage.DefaultPrefix, nil))
 	etcd.DefaultStorageMediaType = runtime.ContentTypeProtobuf
 	config := kubeapiserver.NewStorageFactoryConfigEffectiveVersion(version)
@@ -513,8 +513,7 @@ func storageFactory(version basecompatibility.EffectiveVersion, resources *serve
 	if err != nil {
 		return nil, fmt.Errorf("decide how resources are stored: %w", err)
 	}
-	atollapis.ConfigureStorage(factory)
-	return factory, nil
+	return atollapis.ConfigureStorage(factory), nil
 }
 
 func openAPIDefinitions(ref openapicommon.ReferenceCallback) map[string]openapicommon.OpenAPIDefinition {

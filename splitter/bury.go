@@ -224,5 +224,5 @@ func (c *Controller) terminating(ctx context.Context, workspace logicalcluster.N
 }
 
 func ending(lc *corev1alpha1.LogicalCluster) bool {
-	return lc.DeletionTimestamp != nil || lc.Status.Phase == corev1alpha1.LogicalClusterPhaseTerminating
+	return lc.DeletionTimestamp != nil || lc.Status.Phase.Ends()
 }

@@ -132,7 +132,7 @@ func (c *Controller) Run(ctx context.Context) error {
 // wake looks again at the Workspace of a logical cluster that is being deleted: something it may wait for has gone.
 func (c *Controller) wake(cluster logicalcluster.Name) {
 	lc, ok := c.informers.LogicalClusters.Get(clusterKey(cluster))
-	if !ok || lc.Status.Phase != corev1alpha1.LogicalClusterPhaseTerminating {
+	if !ok || !lc.Status.Phase.Ends() {
 		return
 	}
 	c.addOwner(lc)

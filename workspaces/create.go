@@ -104,8 +104,8 @@ func (c *Controller) logicalClusterOf(w *tenancyv1alpha1.Workspace, path logical
 			*a.Born(&lc.Spec) = append(*a.Born(&lc.Spec), attendance.Attendant(name))
 		}
 		*a.Left(&lc.Status) = slices.Clone(*a.Born(&lc.Spec))
-		if owner := w.Annotations[tenancyv1alpha1.OwnerAnnotation]; owner != "" { // as whom they work there
-			lc.Annotations[tenancyv1alpha1.OwnerAnnotation] = ownerSubject(owner, lcctx.NameFrom(w)).Name
+		if owner := tenancyv1alpha1.OwnerOf(w); owner != "" { // as whom they work there
+			lc.Annotations[tenancyv1alpha1.OwnerAnnotation] = tenancyv1alpha1.OwnerValue(ownerSubject(owner, lcctx.NameFrom(w)).Name)
 		}
 	}
 	if !attendance.Initialized(lc) {
@@ -117,6 +117,7 @@ func (c *Controller) logicalClusterOf(w *tenancyv1alpha1.Workspace, path logical
 // setPhase says of a Workspace that has all it is born with what its LogicalCluster says: that it is ready, or waits for
 // initializers.
 func setPhase(w *tenancyv1alpha1.Workspace, lc *corev1alpha1.LogicalCluster) {
+	w.Status.Initializers, w.Status.Terminators = slices.Clone(lc.Status.Initializers), slices.Clone(lc.Status.Terminators)
 	if lc.Status.Phase == corev1alpha1.LogicalClusterPhaseInitializing {
 		w.Status.Phase = lc.Status.Phase
 		meta.SetStatusCondition(&w.Status.Conditions, metav1.Condition{
@@ -161,7 +162,7 @@ func (c *Controller) fill(ctx context.Context, w *tenancyv1alpha1.Workspace, clu
 
 // bindingOfOwner gives who created a Workspace all rights in its logical cluster; it is nil if nobody is known to have.
 func bindingOfOwner(w *tenancyv1alpha1.Workspace) *rbacv1.ClusterRoleBinding {
-	owner := w.Annotations[tenancyv1alpha1.OwnerAnnotation]
+	owner := tenancyv1alpha1.OwnerOf(w)
 	if owner == "" {
 		return nil
 	}

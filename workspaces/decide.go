@@ -13,6 +13,7 @@ import (
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
 	tenancyv1alpha1 "atoll.dev/atoll/apis/tenancy/v1alpha1"
 	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/internal/attendance"
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
 )
 
@@ -56,8 +57,8 @@ func ownerSubject(owner string, parent logicalcluster.Name) rbacv1.Subject {
 
 // remains is what a deletion waits for.
 type remains struct {
-	// terminators that are not done, by name. While there are any nothing goes.
-	terminators []string
+	// terminators that are not done. While there are any nothing goes.
+	terminators []attendance.Attendant
 	// workspaces and syncTargets inside, by name.
 	workspaces, syncTargets []string
 	// clusters that placements still name, or whose mirrors still have leaves, by name, as often as there are such.
@@ -127,11 +128,15 @@ func counts(of map[string]int) []string {
 }
 
 // enumerate names the first few, in order and each once.
-func enumerate(names []string) string {
+func enumerate[T ~string](names []T) string {
 	const few = 5
 	names = slices.Compact(slices.Sorted(slices.Values(names)))
-	if len(names) > few {
-		return fmt.Sprintf("%s and %d more", strings.Join(names[:few], ", "), len(names)-few)
+	var shown []string
+	for _, name := range names[:min(few, len(names))] {
+		shown = append(shown, string(name))
 	}
-	return strings.Join(names, ", ")
+	if len(names) > few {
+		return fmt.Sprintf("%s and %d more", strings.Join(shown, ", "), len(names)-few)
+	}
+	return strings.Join(shown, ", ")
 }

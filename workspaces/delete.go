@@ -109,7 +109,7 @@ func (c *Controller) terminate(ctx context.Context, w *tenancyv1alpha1.Workspace
 	if !owns(w, lc) {
 		return nil, errForeign
 	}
-	if lc.Status.Phase != corev1alpha1.LogicalClusterPhaseTerminating {
+	if !lc.Status.Phase.Ends() {
 		lc.Status.Phase = corev1alpha1.LogicalClusterPhaseTerminating
 		err := c.clients.Objects.Status().Update(client.In(ctx, cluster), lc)
 		if apierrors.IsNotFound(err) {
@@ -129,16 +129,13 @@ func (c *Controller) terminate(ctx context.Context, w *tenancyv1alpha1.Workspace
 		}
 	}
 	return lc, c.see(ctx, cluster, func(lc *corev1alpha1.LogicalCluster) bool {
-		return lc.Status.Phase == corev1alpha1.LogicalClusterPhaseTerminating
+		return lc.Status.Phase.Ends()
 	})
 }
 
 // terminatorsOf says which terminators are not done.
-func terminatorsOf(lc *corev1alpha1.LogicalCluster) (left remains) {
-	for _, name := range attendance.Termination.WaitsFor(lc) {
-		left.terminators = append(left.terminators, string(name))
-	}
-	return left
+func terminatorsOf(lc *corev1alpha1.LogicalCluster) remains {
+	return remains{terminators: slices.Clone(attendance.Termination.WaitsFor(lc))}
 }
 
 // empty takes the next step of deleting what has to go before the data, and returns what is left of it and when to look
@@ -218,7 +215,10 @@ func remove[T ctrlclient.Object](ctx context.Context, clients *client.Clients, c
 // report tells what a deletion waits for, unless the Workspace says so already.
 func (c *Controller) report(ctx context.Context, w *tenancyv1alpha1.Workspace, left remains) error {
 	before := w.Status.DeepCopy()
-	w.Status.Phase = corev1alpha1.LogicalClusterPhaseTerminating
+	w.Status.Phase, w.Status.Terminators = corev1alpha1.LogicalClusterPhaseDeleting, left.terminators
+	if len(left.terminators) > 0 {
+		w.Status.Phase = corev1alpha1.LogicalClusterPhaseTerminating
+	}
 	meta.SetStatusCondition(&w.Status.Conditions, left.condition(w.Generation))
 	if equality.Semantic.DeepEqual(before, &w.Status) {
 		return nil

@@ -83,7 +83,7 @@ func (d *Directory) Annotation(name logicalcluster.Name, key string) string {
 // Terminating says whether the logical cluster is being deleted: it can be read, but takes nothing new.
 func (d *Directory) Terminating(name logicalcluster.Name) bool {
 	c, ok := d.clusters.Get(clusterKey(name))
-	return ok && c.Status.Phase == corev1alpha1.LogicalClusterPhaseTerminating
+	return ok && c.Status.Phase.Ends()
 }
 
 // Initialized says whether the logical cluster has no initializers left. Before, nobody but attendants can use it.

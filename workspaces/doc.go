@@ -25,8 +25,9 @@
 //     finalizer until nothing is left. So whatever crashes when, no data is left that no Workspace leads to.
 //   - A Workspace is Ready only when this process' Directory knows its logical cluster and the authoriser knows its owner.
 //
-// A deletion first marks the LogicalCluster Terminating: from then on the server refuses to create anything there
-// (Directory.Terminating), and placement leaves its Placements alone. Nothing goes before its terminators are done.
+// A deletion first marks the LogicalCluster Terminating, or Deleting if it has no terminators: from then on the server
+// refuses to create anything there (Directory.Terminating), and placement leaves its Placements alone. Nothing goes before
+// its terminators are done.
 // Then go, in this order: the Workspaces inside, which have logical clusters of their own; what runs in physical
 // clusters, by Placements that this controller empties, until the splitter has no leaf of this workspace left in any
 // mirror; the SyncTargets; all data; the LogicalCluster; the finalizer. The condition WorkspaceContentDeleted says what
@@ -40,5 +41,5 @@
 //
 // The server starts it: NewDirectory and New before the shared informers run, Bootstrap when the server answers, then
 // Run. If etcd is down nothing moves, and the Directory still answers from memory. If a physical cluster is down, a
-// workspace that runs something there stays Terminating until it is back or its SyncTarget is deleted.
+// workspace that runs something there stays Deleting until it is back or its SyncTarget is deleted.
 package workspaces

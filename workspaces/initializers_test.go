@@ -19,6 +19,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -113,6 +114,22 @@ func problem(err error) string {
 	return ""
 }
 
+// shows fails unless a Workspace of root comes to be in a phase, by its status and its label, with these attendants left.
+func (h *hub) shows(name string, phase corev1alpha1.LogicalClusterPhase, initializers, terminators []attendance.Attendant) {
+	h.t.Helper()
+	eventually(h.t, name+" shows what it waits for", func() string {
+		w := &tenancyv1alpha1.Workspace{}
+		must(h.t, h.clients.Objects.Get(client.In(h.ctx, workspaces.Root), types.NamespacedName{Name: name}, w))
+		initialized := meta.FindStatusCondition(w.Status.Conditions, tenancyv1alpha1.WorkspaceInitialized)
+		if w.Status.Phase != phase || w.Labels[tenancyv1alpha1.PhaseLabel] != string(phase) || !slices.Equal(w.Status.Initializers, initializers) ||
+			!slices.Equal(w.Status.Terminators, terminators) || initialized == nil || (initialized.Status == metav1.ConditionTrue) != (len(initializers) == 0) ||
+			!meta.IsStatusConditionTrue(w.Status.Conditions, tenancyv1alpha1.WorkspaceScheduled) {
+			return fmt.Sprintf("%v, %+v", w.Labels, w.Status)
+		}
+		return ""
+	})
+}
+
 // next is the next event of a watch.
 func (h *hub) next(w watch.Interface) (e watch.Event, open bool) {
 	h.t.Helper()
@@ -159,6 +176,8 @@ func TestInitializers(t *testing.T) {
 
 	h.create(h.clients, workspaces.Root, "plain")
 	one, both := h.asOlga("one", "root", "base", corev1alpha1.LogicalClusterPhaseInitializing), h.asOlga("both", "root", "team", corev1alpha1.LogicalClusterPhaseInitializing)
+	h.shows("plain", corev1alpha1.LogicalClusterPhaseReady, nil, nil)
+	h.shows("both", corev1alpha1.LogicalClusterPhaseInitializing, []attendance.Attendant{"root:team", "root:base"}, nil)
 	listed, err := h.by("pat", everywhere).Resource(clustersGVR).List(h.ctx, metav1.ListOptions{LabelSelector: "!none"})
 	must(t, err)
 	found := map[logicalcluster.Name]bool{}
@@ -227,6 +246,7 @@ func TestInitializers(t *testing.T) {
 		t.Errorf("pat adds one: %v", err)
 	}
 	must(t, remove("pat", path, both, "root:team"))
+	h.shows("both", corev1alpha1.LogicalClusterPhaseInitializing, []attendance.Attendant{"root:team"}, nil)
 	for _, w := range []watch.Interface{inside, named} {
 		for open := true; open; _, open = h.next(w) {
 			// what is shown before it is noticed; then the watch ends
@@ -245,6 +265,7 @@ func TestInitializers(t *testing.T) {
 	refused("the owner uses it while one is left", err)
 	must(t, remove("eve", tenancyv1alpha1.InitializingPath+"root:team", both))
 	h.ready(workspaces.Root, "both")
+	h.shows("both", corev1alpha1.LogicalClusterPhaseReady, nil, nil)
 	if _, err = in("olga", "", both).Get(h.ctx, "policy", metav1.GetOptions{}); err != nil {
 		t.Errorf("the owner of a workspace that is ready: %v", err)
 	}

@@ -329,7 +329,7 @@ func TestReadyMeansUsable(t *testing.T) {
 		if err := bob.Objects.Create(client.In(h.ctx, cluster), configMap("bobs")); !apierrors.IsForbidden(err) {
 			t.Fatalf("create as somebody else: %v, want a refusal", err)
 		}
-		if w.Annotations[tenancyv1alpha1.OwnerAnnotation] != "ann" || w.Spec.URL != h.server.URL()+"/clusters/root:"+name {
+		if w.Annotations[tenancyv1alpha1.OwnerAnnotation] != `{"username":"ann"}` || w.Spec.URL != h.server.URL()+"/clusters/root:"+name {
 			t.Fatalf("owner %q, URL %q", w.Annotations[tenancyv1alpha1.OwnerAnnotation], w.Spec.URL)
 		}
 	}
@@ -410,7 +410,7 @@ func TestDeleteWaitsForLeaves(t *testing.T) {
 		must(t, h.clients.Objects.Get(client.In(h.ctx, workspaces.Root), types.NamespacedName{Name: "shop"}, w))
 		must(t, h.clients.Objects.Get(inShop, types.NamespacedName{Name: "default"}, p))
 		c := meta.FindStatusCondition(w.Status.Conditions, tenancyv1alpha1.WorkspaceContentDeleted)
-		if w.Status.Phase != corev1alpha1.LogicalClusterPhaseTerminating || c == nil || !strings.HasSuffix(c.Message, "physical clusters to remove what runs there: east") || len(p.Spec.Clusters) > 0 {
+		if w.Status.Phase != corev1alpha1.LogicalClusterPhaseDeleting || w.Labels[tenancyv1alpha1.PhaseLabel] != "Deleting" || c == nil || !strings.HasSuffix(c.Message, "physical clusters to remove what runs there: east") || len(p.Spec.Clusters) > 0 {
 			return fmt.Sprintf("%+v, %+v", w.Status, p.Spec)
 		}
 		return ""
@@ -615,7 +615,7 @@ func TestDeleteLeavesWhatIsAnothers(t *testing.T) {
 	for _, whose := range []logicalcluster.Name{cluster, workspaces.Root} {
 		lc := &corev1alpha1.LogicalCluster{}
 		must(t, h.clients.Objects.Get(client.In(h.ctx, whose), types.NamespacedName{Name: corev1alpha1.LogicalClusterName}, lc))
-		if lc.Status.Phase == corev1alpha1.LogicalClusterPhaseTerminating {
+		if lc.Status.Phase.Ends() {
 			t.Errorf("logical cluster %q is being deleted", whose)
 		}
 	}

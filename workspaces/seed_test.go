@@ -13,6 +13,7 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
@@ -178,7 +179,7 @@ func TestSeedResumes(t *testing.T) {
 		}
 		must(t, ann.Objects.Delete(client.In(h.ctx, cluster), configMap("cm")))
 		eventually(t, name+" is complete", func() string { return h.newRowsProblem(cluster) })
-		if w.Spec.URL != h.server.URL()+"/clusters/root:"+name || w.Generation != w.Status.Conditions[0].ObservedGeneration {
+		if w.Spec.URL != h.server.URL()+"/clusters/root:"+name || w.Generation != meta.FindStatusCondition(w.Status.Conditions, tenancyv1alpha1.WorkspaceReady).ObservedGeneration {
 			t.Errorf("%s: URL %q, generation %d, conditions %v", tc.reason, w.Spec.URL, w.Generation, w.Status.Conditions)
 		}
 		if calls < tc.call {

@@ -18,6 +18,7 @@ import (
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
 	tenancyv1alpha1 "atoll.dev/atoll/apis/tenancy/v1alpha1"
 	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/internal/attendance"
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
 	"atoll.dev/atoll/workspaces"
 )
@@ -74,6 +75,7 @@ func TestTerminators(t *testing.T) {
 
 	both := h.asOlga("both", "root", "team", corev1alpha1.LogicalClusterPhaseReady)
 	kept := h.asOlga("kept", "root", "base", corev1alpha1.LogicalClusterPhaseReady)
+	h.shows("both", corev1alpha1.LogicalClusterPhaseReady, nil, []attendance.Attendant{"root:team", "root:base"})
 	cm := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "account"}}}
 	_, err = in("olga", "", both).Create(h.ctx, cm, metav1.CreateOptions{})
 	must(t, err)
@@ -101,10 +103,11 @@ func TestTerminators(t *testing.T) {
 		})
 	}
 	waitsFor("root:base", "root:team")
+	h.shows("both", corev1alpha1.LogicalClusterPhaseTerminating, nil, []attendance.Attendant{"root:team", "root:base"})
 	got, err := h.by("pat", path+"/clusters/"+string(both)).Resource(clustersGVR).Get(h.ctx, "cluster", metav1.GetOptions{})
 	must(t, err)
-	if got.GetDeletionTimestamp() == nil {
-		t.Error("its LogicalCluster is not being deleted")
+	if phase, _, _ := unstructured.NestedString(got.Object, "status", "phase"); got.GetDeletionTimestamp() == nil || phase != "Terminating" || got.GetLabels()[tenancyv1alpha1.PhaseLabel] != phase {
+		t.Errorf("its LogicalCluster is not being deleted: %v", got)
 	}
 	if got := shown("pat", path); len(got) != 1 || got[0] != both {
 		t.Errorf("pat is shown %v, want %s", got, both)
@@ -148,6 +151,7 @@ func TestTerminators(t *testing.T) {
 	_, err = in("pat", path, both).List(h.ctx, metav1.ListOptions{})
 	refused("who is done", err)
 	waitsFor("root:team")
+	h.shows("both", corev1alpha1.LogicalClusterPhaseTerminating, nil, []attendance.Attendant{"root:team"})
 	if _, err := in("eve", eves, both).Get(h.ctx, "kube-root-ca.crt", metav1.GetOptions{}); err != nil {
 		t.Errorf("what is in it goes before the last terminator is done: %v", err)
 	}

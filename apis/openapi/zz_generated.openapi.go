@@ -332,7 +332,7 @@ func schema_atoll_apis_core_v1alpha1_LogicalClusterStatus(ref common.ReferenceCa
 							},
 						},
 						SchemaProps: spec.SchemaProps{
-							Description: "terminators are those that have not said yet that they are done, by removing themselves, which they do once the phase is Terminating. While there are any the content of the logical cluster stays.",
+							Description: "terminators are those that have not said yet that they are done, by removing themselves, which they do once the phase is Terminating. While there are any the content of the logical cluster stays, and then the phase is Deleting.",
 							Type:        []string{"array"},
 							Items: &spec.SchemaOrArray{
 								Schema: &spec.Schema{
@@ -1091,6 +1091,46 @@ func schema_atoll_apis_tenancy_v1alpha1_WorkspaceStatus(ref common.ReferenceCall
 						SchemaProps: spec.SchemaProps{
 							Type:   []string{"string"},
 							Format: "",
+						},
+					},
+					"initializers": {
+						VendorExtensible: spec.VendorExtensible{
+							Extensions: spec.Extensions{
+								"x-kubernetes-list-type": "set",
+							},
+						},
+						SchemaProps: spec.SchemaProps{
+							Description: "initializers are those that the workspace waits for before it is ready, as its LogicalCluster has them.",
+							Type:        []string{"array"},
+							Items: &spec.SchemaOrArray{
+								Schema: &spec.Schema{
+									SchemaProps: spec.SchemaProps{
+										Default: "",
+										Type:    []string{"string"},
+										Format:  "",
+									},
+								},
+							},
+						},
+					},
+					"terminators": {
+						VendorExtensible: spec.VendorExtensible{
+							Extensions: spec.Extensions{
+								"x-kubernetes-list-type": "set",
+							},
+						},
+						SchemaProps: spec.SchemaProps{
+							Description: "terminators are those that the workspace waits for before its content goes when it is deleted, as its LogicalCluster has them.",
+							Type:        []string{"array"},
+							Items: &spec.SchemaOrArray{
+								Schema: &spec.Schema{
+									SchemaProps: spec.SchemaProps{
+										Default: "",
+										Type:    []string{"string"},
+										Format:  "",
+									},
+								},
+							},
 						},
 					},
 					"conditions": {

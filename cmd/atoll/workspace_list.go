@@ -67,7 +67,7 @@ func workspaceTable(list *tenancyv1alpha1.WorkspaceList, wide bool) (header []st
 	for _, w := range list.Items {
 		row := []string{w.Name, string(w.Status.Phase), orNone(w.Spec.Cluster), age(w.CreationTimestamp), notReadyBecause(&w)}
 		if wide {
-			row = append(row, orNone(server.TypeName(w.Spec.Type)), orNone(w.Annotations[tenancyv1alpha1.OwnerAnnotation]), orNone(w.Spec.URL))
+			row = append(row, orNone(server.TypeName(w.Spec.Type)), orNone(tenancyv1alpha1.OwnerOf(&w)), orNone(w.Spec.URL))
 		}
 		rows = append(rows, row)
 	}

@@ -76,8 +76,8 @@ func validateLogicalClusterStatus(ctx context.Context, c, old *corev1alpha1.Logi
 			}
 		}
 	}
-	if !attendance.Initialized(c) && c.Status.Phase != old.Status.Phase && c.Status.Phase != corev1alpha1.LogicalClusterPhaseTerminating {
-		errs = append(errs, field.Forbidden(field.NewPath("status", "phase"), "is Initializing, or Terminating, while there are initializers"))
+	if !attendance.Initialized(c) && c.Status.Phase != old.Status.Phase && !c.Status.Phase.Ends() {
+		errs = append(errs, field.Forbidden(field.NewPath("status", "phase"), "is Initializing, Terminating or Deleting while there are initializers"))
 	}
 	return errs
 }

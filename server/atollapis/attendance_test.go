@@ -103,7 +103,7 @@ func TestAttendantsAreNotForged(t *testing.T) {
 	obj := old.DeepCopy()
 	terminator, hash := attendance.Termination.Label("root:a")
 	obj.Labels = map[string]string{key: value, terminator: hash, tenancyv1alpha1.PhaseLabel: "Initializing", "mine": "x"}
-	obj.Annotations = map[string]string{tenancyv1alpha1.OwnerAnnotation: "bob"}
+	obj.Annotations = map[string]string{tenancyv1alpha1.OwnerAnnotation: tenancyv1alpha1.OwnerValue("bob")}
 	got, err := update(ann, strategyOf(logicalClusters()), obj, old)
 	if err != nil {
 		t.Fatal(err)
@@ -114,6 +114,9 @@ func TestAttendantsAreNotForged(t *testing.T) {
 	if owner, is := got.Annotations[tenancyv1alpha1.OwnerAnnotation]; is {
 		t.Errorf("its owner is %q now", owner)
 	}
+	obj.Annotations[tenancyv1alpha1.OwnerAnnotation] = "bob"
+	_, err = update(system, strategyOf(logicalClusters()), obj, old)
+	wantError(t, "an administrator writes what cannot be read", err, tenancyv1alpha1.OwnerAnnotation)
 	obj = old.DeepCopy()
 	obj.Spec.Initializers = attendantNames{"root:a"}
 	_, err = update(ann, strategyOf(logicalClusters()), obj, old)

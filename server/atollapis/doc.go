@@ -9,7 +9,8 @@
 // table of what sets the resources apart. All of them are cluster-scoped.
 //
 // The types are registered in legacyscheme.Scheme when this package is linked in, each Go type both as v1alpha1 and as
-// the internal version: there is one version, so nothing is converted. So the storage factory, the codecs and the
+// the internal version: there is one version, so nothing is converted, but for what stored.go leaves out of the rows of
+// Workspaces and LogicalClusters. So the storage factory, the codecs and the
 // OpenAPI of the built-in types serve ours too, once ConfigureStorage and DefinitionNames have been applied.
 //
 // What always holds: a status endpoint changes nothing but the status, the other endpoint everything but the status;

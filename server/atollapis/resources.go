@@ -78,6 +78,8 @@ func workspaces() *resource[*tenancyv1alpha1.Workspace] {
 		copySpec:   func(to, from T) { to.Spec = from.Spec },
 		copyStatus: func(to, from T) { to.Status = from.Status },
 
+		prepareStatus: func(_ context.Context, w, _ T) { showPhase(w) },
+
 		columns: []metav1.TableColumnDefinition{
 			column("Type", "string", "type of the workspace"),
 			column("Region", "string", "where the workspace lives, by its label region"),

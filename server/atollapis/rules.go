@@ -91,6 +91,10 @@ func validateLogicalClusterUpdate(ctx context.Context, c, old *corev1alpha1.Logi
 	for _, key := range bornWith {
 		errs = append(errs, sameAnnotation(c, old, key)...)
 	}
+	if owner := c.Annotations[tenancyv1alpha1.OwnerAnnotation]; owner != "" && tenancyv1alpha1.OwnerOf(c) == "" {
+		errs = append(errs, field.Invalid(field.NewPath("metadata", "annotations").Key(tenancyv1alpha1.OwnerAnnotation), owner,
+			"must be as "+tenancyv1alpha1.OwnerValue("NAME")))
+	}
 	for _, a := range attendance.All {
 		if !slices.Equal(*a.Born(&c.Spec), *a.Born(&old.Spec)) {
 			errs = append(errs, field.Forbidden(specPath.Child(a.Field), "is immutable"))
@@ -111,7 +115,7 @@ func validateLogicalClusterUpdate(ctx context.Context, c, old *corev1alpha1.Logi
 // mayDeleteLogicalCluster refuses to delete what somebody owns, also to administrators, who can do harm with a slip of
 // the hand; only the system may, at the end of a termination that the owner's deletion started.
 func mayDeleteLogicalCluster(ctx context.Context, c *corev1alpha1.LogicalCluster) error {
-	if c.Spec.DirectlyDeletable || isSystem(ctx) && c.Status.Phase == corev1alpha1.LogicalClusterPhaseTerminating {
+	if c.Spec.DirectlyDeletable || isSystem(ctx) && c.Status.Phase.Ends() {
 		return nil
 	}
 	instead := "it is part of the system"
@@ -152,18 +156,19 @@ func prepareWorkspace(ctx context.Context, w *tenancyv1alpha1.Workspace) {
 	if w.Annotations == nil {
 		w.Annotations = map[string]string{}
 	}
-	forWhom := w.Annotations[tenancyv1alpha1.OwnerAnnotation]
+	forWhom := tenancyv1alpha1.OwnerOf(w)
 	delete(w.Annotations, tenancyv1alpha1.OwnerAnnotation)
 	if !isSystem(ctx) {
 		delete(w.Annotations, tenancyv1alpha1.ImportingAnnotation)
 	}
 	// A user of the parent alone, by its certificate, would be somebody else in the workspace: whoever has his name everywhere.
-	if u, ok := genericapirequest.UserFrom(ctx); ok && len(u.GetExtra()[lcctx.UserExtra]) == 0 {
-		w.Annotations[tenancyv1alpha1.OwnerAnnotation] = u.GetName()
+	if u, ok := genericapirequest.UserFrom(ctx); ok && u.GetName() != "" && len(u.GetExtra()[lcctx.UserExtra]) == 0 {
+		w.Annotations[tenancyv1alpha1.OwnerAnnotation] = tenancyv1alpha1.OwnerValue(u.GetName())
 	}
 	if forWhom != "" && isServer(ctx) { // home workspaces
-		w.Annotations[tenancyv1alpha1.OwnerAnnotation] = forWhom
+		w.Annotations[tenancyv1alpha1.OwnerAnnotation] = tenancyv1alpha1.OwnerValue(forWhom)
 	}
+	showPhase(w)
 	addFinalizer(w, tenancyv1alpha1.WorkspaceFinalizer)
 }
 
@@ -191,6 +196,7 @@ func keepWorkspace(ctx context.Context, w, old *tenancyv1alpha1.Workspace) {
 		w.Spec.URL = old.Spec.URL
 	}
 	keepAnnotation(w, old, tenancyv1alpha1.OwnerAnnotation)
+	showPhase(w)
 	for _, a := range attendance.All {
 		keepAnnotation(w, old, a.Annotation)
 	}

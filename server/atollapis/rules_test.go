@@ -122,13 +122,18 @@ func TestWorkspaceTypeCreate(t *testing.T) {
 
 func TestWorkspaceOwnerAndFinalizer(t *testing.T) {
 	made, err := create(ann, workspaces(), &tenancyv1alpha1.Workspace{
-		ObjectMeta: metav1.ObjectMeta{Name: "shop", Annotations: map[string]string{tenancyv1alpha1.OwnerAnnotation: "bob", "mine": "x"}},
-		Status:     tenancyv1alpha1.WorkspaceStatus{Phase: corev1alpha1.LogicalClusterPhaseReady},
+		ObjectMeta: metav1.ObjectMeta{Name: "shop", Annotations: map[string]string{tenancyv1alpha1.OwnerAnnotation: `{"username":"bob"}`, "mine": "x"},
+			Labels: map[string]string{tenancyv1alpha1.PhaseLabel: "Ready", "mine": "x"}},
+		Status: tenancyv1alpha1.WorkspaceStatus{Phase: corev1alpha1.LogicalClusterPhaseReady},
 	})
 	wantError(t, "create", err, "")
-	want := map[string]string{tenancyv1alpha1.OwnerAnnotation: "ann", "mine": "x"}
+	want := map[string]string{tenancyv1alpha1.OwnerAnnotation: `{"username":"ann"}`, "mine": "x"}
 	if diff := cmp.Diff(want, made.Annotations); diff != "" {
 		t.Errorf("the owner is who asks, whatever the client sent (-want +got):\n%s", diff)
+	}
+	labels := map[string]string{tenancyv1alpha1.PhaseLabel: "Scheduling", "mine": "x"}
+	if diff := cmp.Diff(labels, made.Labels); diff != "" {
+		t.Errorf("the label of the phase is the system's, whatever the client sent (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff([]string{tenancyv1alpha1.WorkspaceFinalizer}, made.Finalizers); diff != "" {
 		t.Errorf("finalizers (-want +got):\n%s", diff)
@@ -143,7 +148,10 @@ func TestWorkspaceOwnerAndFinalizer(t *testing.T) {
 	sent := &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: "shop", UID: made.UID}}
 	kept, err := update(as("bob"), strategyOf(workspaces()), sent, made)
 	wantError(t, "a manifest without what the system added applies", err, "")
-	if kept.Annotations[tenancyv1alpha1.OwnerAnnotation] != "ann" {
+	if got := kept.Labels[tenancyv1alpha1.PhaseLabel]; got != "Scheduling" {
+		t.Errorf("the label of the phase after an update without it: %q", got)
+	}
+	if tenancyv1alpha1.OwnerOf(kept) != "ann" {
 		t.Errorf("owner after an update by somebody else: %q", kept.Annotations[tenancyv1alpha1.OwnerAnnotation])
 	}
 	if diff := cmp.Diff(made.Finalizers, kept.Finalizers); diff != "" {
@@ -153,8 +161,9 @@ func TestWorkspaceOwnerAndFinalizer(t *testing.T) {
 		t.Errorf("generation rose to %d though the spec is the same", kept.Generation)
 	}
 	for who, owner := range map[context.Context]string{as("root", user.SystemPrivilegedGroup): "root", as("system:apiserver"): "system:apiserver", system: "bob"} {
-		sent := &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: "home", Annotations: map[string]string{tenancyv1alpha1.OwnerAnnotation: "bob"}}}
-		if made, err := create(who, workspaces(), sent); err != nil || made.Annotations[tenancyv1alpha1.OwnerAnnotation] != owner {
+		sent := &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: "home", Annotations: map[string]string{
+			tenancyv1alpha1.OwnerAnnotation: `{"username":"bob","groups":["system:masters"],"extra":{"a":["b"]}}`}}}
+		if made, err := create(who, workspaces(), sent); err != nil || made.Annotations[tenancyv1alpha1.OwnerAnnotation] != tenancyv1alpha1.OwnerValue(owner) {
 			t.Errorf("only the server itself makes a workspace for somebody: owner %q, want %q; %v", made.Annotations[tenancyv1alpha1.OwnerAnnotation], owner, err)
 		}
 	}

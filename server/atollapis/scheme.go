@@ -63,12 +63,13 @@ func GroupVersions() []schema.GroupVersion {
 }
 
 // ConfigureStorage makes a storage factory over legacyscheme store our types as JSON, whatever the media type of the
-// built-in ones is, and under <group>/<resource>, where custom resources are kept too.
-func ConfigureStorage(f *serverstorage.DefaultStorageFactory) {
+// built-in ones is, and under <group>/<resource>, where custom resources are kept too. What it returns is to be used instead.
+func ConfigureStorage(f *serverstorage.DefaultStorageFactory) serverstorage.StorageFactory {
 	for _, r := range resources("") {
 		f.SetSerializer(r.groupResource(), runtime.ContentTypeJSON, nil)
 		f.SetResourceEtcdPrefix(r.groupResource(), r.groupResource().Group+"/"+r.groupResource().Resource)
 	}
+	return storedForms{f}
 }
 
 const gvkExtension = "x-kubernetes-group-version-kind"

@@ -22,6 +22,7 @@ import (
 
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
+	tenancyv1alpha1 "atoll.dev/atoll/apis/tenancy/v1alpha1"
 	"atoll.dev/atoll/client"
 	embeddedetcd "atoll.dev/atoll/embedded-etcd"
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
@@ -241,5 +242,48 @@ func TestLiveLogicalClusterStays(t *testing.T) {
 	}
 	if err := logicalClusters.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("delete the collection: %v, want a refusal", err)
+	}
+}
+
+// A Workspace that a version before stored is served in kcp's words, found by its phase, and stored as before when it changes,
+// so that such a version may serve or lead again.
+func TestRowsOfEarlierVersions(t *testing.T) {
+	clients, etcd := start(t)
+	ctx := client.In(context.Background(), shop)
+	const key = "/registry/tenancy.kcp.io/workspaces/shop/team"
+	const row = `{"kind":"Workspace","apiVersion":"tenancy.kcp.io/v1alpha1","metadata":{"name":"team","uid":"1a3b02d8-7af9-4c8a-9a52-9d7f5cfb5d0f",` +
+		`"generation":2,"creationTimestamp":"2026-01-02T03:04:05Z","annotations":{"experimental.tenancy.kcp.io/owner":"ann"},"finalizers":["tenancy.kcp.io/logicalcluster"]},` +
+		`"spec":{"type":{"name":"universal","path":"root"},"cluster":"2x6qkfhw7d3mzpbl","URL":"https://127.0.0.1:6443/clusters/root:team"},` +
+		`"status":{"phase":"Ready","conditions":[{"type":"Ready","status":"True","observedGeneration":2,"lastTransitionTime":"2026-01-02T03:04:06Z","reason":"Ready","message":""}]}}` + "\n"
+	_, err := etcd.Put(ctx, key, row)
+	must(t, err)
+
+	found := &tenancyv1alpha1.WorkspaceList{}
+	for found.Items == nil && ctx.Err() == nil { // until the watch cache has it
+		must(t, clients.Objects.List(ctx, found, ctrlclient.MatchingLabels{tenancyv1alpha1.PhaseLabel: "Ready"}))
+	}
+	w := &found.Items[0]
+	if tenancyv1alpha1.OwnerOf(w) != "ann" || w.Annotations[tenancyv1alpha1.OwnerAnnotation] != `{"username":"ann"}` || w.Labels[tenancyv1alpha1.PhaseLabel] != "Ready" ||
+		!meta.IsStatusConditionTrue(w.Status.Conditions, tenancyv1alpha1.WorkspaceScheduled) || !meta.IsStatusConditionTrue(w.Status.Conditions, tenancyv1alpha1.WorkspaceInitialized) {
+		t.Errorf("it is served as %+v", w)
+	}
+	version := w.ResourceVersion
+	must(t, clients.Objects.Update(ctx, w))
+	if w.ResourceVersion != version {
+		t.Errorf("an update that changes nothing went from version %s to %s", version, w.ResourceVersion)
+	}
+	w.Labels["mine"] = "x"
+	must(t, clients.Objects.Update(ctx, w))
+	if w.Labels[tenancyv1alpha1.PhaseLabel] != "Ready" {
+		t.Errorf("labels after an update: %v", w.Labels)
+	}
+	rows, err := etcd.Get(ctx, key)
+	must(t, err)
+	var stored, want tenancyv1alpha1.Workspace
+	must(t, json.Unmarshal(rows.Kvs[0].Value, &stored))
+	must(t, json.Unmarshal([]byte(row), &want))
+	want.Labels, stored.ManagedFields = map[string]string{"mine": "x"}, nil
+	if diff := cmp.Diff(want, stored); diff != "" {
+		t.Errorf("stored (-want +got):\n%s", diff)
 	}
 }

@@ -54,7 +54,7 @@ func (r rootCA) put(cm *corev1.ConfigMap) bool {
 func wantsDefaults(ns *corev1.Namespace, cluster *corev1alpha1.LogicalCluster) bool {
 	return ns != nil && ns.DeletionTimestamp == nil && cluster != nil &&
 		cluster.Spec.Use != corev1alpha1.LogicalClusterUseMirror &&
-		cluster.Status.Phase != corev1alpha1.LogicalClusterPhaseTerminating
+		!cluster.Status.Phase.Ends()
 }
 
 func (c *Controller) ensureDefaults(ctx context.Context, key client.Key) (time.Duration, error) {

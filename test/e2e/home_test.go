@@ -66,7 +66,7 @@ func TestHomeWorkspaces(t *testing.T) {
 	}
 	owners := map[string]string{}
 	for _, w := range all.Items {
-		owners["root:users:"+w.Name] = w.Annotations[tenancyv1alpha1.OwnerAnnotation]
+		owners["root:users:"+w.Name] = tenancyv1alpha1.OwnerOf(&w)
 	}
 	if len(owners) != 2 || owners[homes[ann]] != "ann" || owners[homes[ben]] != "oidc:ben@shop.example" {
 		t.Errorf("root:users holds %v, want the two homes", owners)

@@ -8,12 +8,12 @@ mkdir -p "$1"
 bin=$(cd "$1" && pwd)
 cd "$(dirname "$0")/../.."
 shift
-[ $# -gt 0 ] || set -- operator sample-controller kustomize jobset lws
+[ $# -gt 0 ] || set -- operator kcpclient sample-controller kustomize jobset lws
 
 for program; do
 	case $program in
-	operator)
-		go -C test/operators/operator build -ldflags "-s -w" -o "$bin/operator" .
+	operator | kcpclient)
+		go -C "test/operators/$program" build -ldflags "-s -w" -o "$bin/$program" .
 		continue
 		;;
 	sample-controller) file=sample package=k8s.io/sample-controller ;;

@@ -33,8 +33,16 @@ const (
 	LogicalClusterPhaseScheduling   LogicalClusterPhase = "Scheduling"
 	LogicalClusterPhaseInitializing LogicalClusterPhase = "Initializing"
 	LogicalClusterPhaseReady        LogicalClusterPhase = "Ready"
-	LogicalClusterPhaseTerminating  LogicalClusterPhase = "Terminating"
+	// LogicalClusterPhaseTerminating is that of one which is being deleted and waits for terminators.
+	LogicalClusterPhaseTerminating LogicalClusterPhase = "Terminating"
+	// LogicalClusterPhaseDeleting is that of one which is being deleted and has no terminators left.
+	LogicalClusterPhaseDeleting LogicalClusterPhase = "Deleting"
 )
+
+// Ends says whether a logical cluster in this phase is being deleted: it can be read, but takes nothing new.
+func (p LogicalClusterPhase) Ends() bool {
+	return p == LogicalClusterPhaseTerminating || p == LogicalClusterPhaseDeleting
+}
 
 // LogicalClusterAttendant is the name of an initializer or of a terminator: that of the logical cluster which holds a
 // WorkspaceType, a colon, and the name of the type. As in kcp.
@@ -115,7 +123,7 @@ type LogicalClusterStatus struct {
 	// +listType=set
 	Initializers []LogicalClusterAttendant `json:"initializers,omitempty"`
 	// terminators are those that have not said yet that they are done, by removing themselves, which they do once the phase is
-	// Terminating. While there are any the content of the logical cluster stays.
+	// Terminating. While there are any the content of the logical cluster stays, and then the phase is Deleting.
 	// +optional
 	// +listType=set
 	Terminators []LogicalClusterAttendant `json:"terminators,omitempty"`

@@ -9,7 +9,8 @@ import (
 // WorkspaceFinalizer keeps a Workspace until everything in its logical cluster, and below it, is gone.
 const WorkspaceFinalizer = "tenancy.kcp.io/logicalcluster"
 
-// OwnerAnnotation holds the user name of who created a Workspace; the server sets it, whatever the client sent.
+// OwnerAnnotation says who created a Workspace, as OwnerValue makes it; the server sets it, whatever the client sent. A
+// LogicalCluster that has initializers or terminators has it with the name of the owner in there. As in kcp.
 const OwnerAnnotation = "experimental.tenancy.kcp.io/owner"
 
 // ImportingAnnotation is on a Workspace as long as an import fills its logical cluster: it does not become Ready, and has no
@@ -28,9 +29,9 @@ const (
 )
 
 const (
-	// PhaseLabel and labels that begin with one of the prefixes are on LogicalClusters that wait for initializers or terminators,
-	// with the phase and for each that is left: by them they are found. The system sets them, and nobody else. As in kcp, but
-	// there each LogicalCluster has the first.
+	// PhaseLabel is on every Workspace, with its phase. It and labels that begin with one of the prefixes are on LogicalClusters
+	// that wait for initializers or terminators, with the phase and for each that is left: by them they are found. The system sets
+	// them, and nobody else. As in kcp, but there each LogicalCluster has the first.
 	PhaseLabel             = "tenancy.kcp.io/phase"
 	InitializerLabelPrefix = "initializer.internal.kcp.io/"
 	TerminatorLabelPrefix  = "terminator.internal.kcp.io/"
@@ -51,6 +52,8 @@ const (
 )
 
 const (
+	// WorkspaceScheduled is the condition that a workspace has a logical cluster and an address. As in kcp.
+	WorkspaceScheduled = "WorkspaceScheduled"
 	// WorkspaceInitialized is the condition that tells which initializers a workspace waits for. As in kcp.
 	WorkspaceInitialized = "WorkspaceInitialized"
 	// WorkspaceReady is the condition that a workspace can be used.
@@ -99,6 +102,14 @@ type WorkspaceTypeReference struct {
 type WorkspaceStatus struct {
 	// +optional
 	Phase corev1alpha1.LogicalClusterPhase `json:"phase,omitempty"`
+	// initializers are those that the workspace waits for before it is ready, as its LogicalCluster has them.
+	// +optional
+	// +listType=set
+	Initializers []corev1alpha1.LogicalClusterAttendant `json:"initializers,omitempty"`
+	// terminators are those that the workspace waits for before its content goes when it is deleted, as its LogicalCluster has them.
+	// +optional
+	// +listType=set
+	Terminators []corev1alpha1.LogicalClusterAttendant `json:"terminators,omitempty"`
 	// +optional
 	// +listType=map
 	// +listMapKey=type
