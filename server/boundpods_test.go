@@ -237,4 +237,29 @@ func TestEndOfBoundPods(t *testing.T) {
 	if _, err := ofServer.Get(t.Context(), "lost", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("%v, want it gone with its cluster", err)
 	}
+
+	// Who kept it lets go of it, and does nothing else.
+	for _, patch := range []string{`{"metadata":{"finalizers":["example.com/another"]}}`, `{"metadata":{"finalizers":null,"labels":{"app":"something"}}}`} {
+		if _, err := ofOwner.Patch(t.Context(), "kept", types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err == nil {
+			t.Errorf("%s is let through", patch)
+		}
+	}
+	if _, err := ofOwner.Patch(t.Context(), "kept", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); err != nil {
+		t.Error(err)
+	}
+	if _, err := ofServer.Get(t.Context(), "kept", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("%v, want it gone when nobody keeps it", err)
+	}
+
+	// Nobody runs one that names its node itself: it goes at once.
+	own := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "own"}, Spec: corev1.PodSpec{NodeName: "n", Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
+	if _, err := ofOwner.Create(t.Context(), own, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := ofOwner.Delete(t.Context(), "own", metav1.DeleteOptions{}); err != nil {
+		t.Error(err)
+	}
+	if _, err := ofServer.Get(t.Context(), "own", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("%v, want it gone at once", err)
+	}
 }

@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/kubernetes/pkg/apis/core"
@@ -60,10 +61,25 @@ func (*Shown) Validate(ctx context.Context, a admission.Attributes, _ admission.
 	return nil
 }
 
+// releases says that an update takes finalizers off a pod that is being deleted, and does nothing else: one that was made here has ended below, and
+// waits for somebody else yet.
+func releases(a admission.Attributes, old *core.Pod) bool {
+	now, ok := a.GetObject().(*core.Pod)
+	if !ok || a.GetSubresource() != "" || old.DeletionTimestamp == nil || !sets.New(old.Finalizers...).IsSuperset(sets.New(now.Finalizers...)) {
+		return false
+	}
+	want := old.ObjectMeta.DeepCopy()
+	want.Finalizers, want.ManagedFields, want.ResourceVersion = now.Finalizers, now.ManagedFields, now.ResourceVersion
+	return equality.Semantic.DeepEqual(*want, now.ObjectMeta) && equality.Semantic.DeepEqual(old.Spec, now.Spec)
+}
+
 // validateMarked refuses what changes a pod that runs in a physical cluster, but for what goes down: of one that was made here, and its
 // labels and annotations.
 func validateMarked(a admission.Attributes, old *core.Pod) error {
 	if !kinds.IsBound(old) {
+		if releases(a, old) {
+			return nil
+		}
 		return admission.NewForbidden(a, fmt.Errorf("it runs in the physical cluster %s and is only shown here: change what it belongs to", old.Spec.NodeName))
 	}
 	now, ok := a.GetObject().(*core.Pod)

@@ -82,6 +82,9 @@ func (u *Unsupported) Validate(ctx context.Context, a admission.Attributes, _ ad
 		if err := legacyscheme.Scheme.Convert(a.GetObject(), root, nil); err != nil {
 			return fmt.Errorf("look for what of a %s does not go down: %w", kind.GVK.Kind, err)
 		}
+		if kind.Goes == kinds.Bound && kinds.IsBound(root) {
+			continue // its node is the cluster that it was bound to
+		}
 		for _, dropped := range kind.WhatIsDropped(root) {
 			warning.AddWarning(ctx, "", "does not go to physical clusters: "+dropped)
 		}

@@ -76,19 +76,16 @@ func (p podsElsewhere) Update(ctx context.Context, name string, info rest.Update
 
 // Delete ends a pod that a physical cluster shows at once where the server itself deletes it: its owner or its workspace is gone, and what
 // ends it below are the leaves, which wait for as long as the cluster is away. Somebody else's request is carried out below first, and so is
-// each for a pod that is bound: nothing but its row ends that.
+// each for a pod that is bound: nothing but its row ends that. One that nobody runs, such as one that names its node itself, goes at once.
 func (p podsElsewhere) Delete(ctx context.Context, name string, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions) (runtime.Object, bool, error) {
 	if inMirror(ctx) {
 		return p.shown.delete(ctx, name, validate, options)
-	}
-	if !isServer(ctx) {
-		return p.REST.Delete(ctx, name, validate, options)
 	}
 	found, err := p.REST.Get(ctx, name, &metav1.GetOptions{})
 	if err != nil {
 		return nil, false, err
 	}
-	if pod, ok := found.(*api.Pod); ok && kinds.IsBound(pod) {
+	if pod, ok := found.(*api.Pod); ok && pod.Labels[workloadv1alpha1.MirrorLabel] != "" && (!isServer(ctx) || kinds.IsBound(pod)) {
 		return p.REST.Delete(ctx, name, validate, options)
 	}
 	return p.REST.Delete(ctx, name, validate, atOnce(options))
