@@ -152,31 +152,26 @@ func (s *store) GetList(ctx context.Context, key string, opts kubestorage.ListOp
 	if !ok {
 		return s.Interface.GetList(ctx, key, opts, list)
 	}
-	past := opts.Predicate.Continue != "" || opts.ResourceVersionMatch == metav1.ResourceVersionMatchExact
-	if s.class != nil && (past || opts.Predicate.Limit > 0) {
-		// A workspace that is shown none has pages and a past of its own.
-		at, err := s.GetCurrentResourceVersion(ctx)
-		if err != nil {
-			return err
+	past, at := opts.Predicate.Continue != "" || opts.ResourceVersionMatch == metav1.ResourceVersionMatchExact, opts.ResourceVersion
+	if past {
+		if s.class == nil {
+			return expired(pastNotKept)
 		}
-		seen, err := s.look(ctx, cluster, at)
-		if err != nil {
-			return err
-		}
-		if !slices.ContainsFunc(seen.shown, func(n shown) bool { return !n.row }) {
-			return s.Interface.GetList(ctx, key, opts, list)
-		}
+		at = "" // what is shown now says who has a past
+	}
+	revision, err := s.atLeast(ctx, at)
+	if err != nil {
+		return err
+	}
+	seen, err := s.look(ctx, cluster, revision)
+	if err != nil {
+		return err
+	}
+	if s.class != nil && (past || opts.Predicate.Limit > 0) && !slices.ContainsFunc(seen.shown, func(n shown) bool { return !n.row }) {
+		return s.Interface.GetList(ctx, key, opts, list) // a workspace that is shown none has pages and a past of its own
 	}
 	if past {
-		return expired("of the past is not kept")
-	}
-	at, err := s.atLeast(ctx, opts.ResourceVersion)
-	if err != nil {
-		return err
-	}
-	seen, err := s.look(ctx, cluster, at)
-	if err != nil {
-		return err
+		return expired(pastNotKept)
 	}
 	deletes := s.class != nil && s.writes(ctx) != ""
 	items := []runtime.Object{}
@@ -213,6 +208,9 @@ func byName(a, b shown) int { return strings.Compare(a.GetName(), b.GetName()) }
 func expired(why string) error {
 	return apierrors.NewResourceExpired("what a workspace's nodes or classes were " + why + ": list them anew")
 }
+
+// pastNotKept is why who asks for what was there, or goes on from it, gets nothing.
+const pastNotKept = "of the past is not kept"
 
 // errReadOnly is for what should not come here: requests are refused before (server/builtin).
 var errReadOnly = errors.New("nodes show physical clusters and are not written")
