@@ -33,6 +33,7 @@ import (
 	"atoll.dev/atoll/internal/cli"
 	"atoll.dev/atoll/internal/memory"
 	"atoll.dev/atoll/server"
+	"atoll.dev/atoll/server/fairness"
 	"atoll.dev/atoll/workspaces"
 )
 
@@ -167,6 +168,7 @@ admin.kubeconfig there; the other commands find it by themselves in the current 
 func (o *startOptions) run(ctx context.Context) error {
 	defer logs.FlushLogs()
 	began := time.Now()
+	fairness.UseSpareThreads()
 	headroom := memory.NewHeadroom(0)
 	defer headroom.End()
 	// Where a store is already, its own lock says better who is in the way.

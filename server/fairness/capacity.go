@@ -1,7 +1,6 @@
 package fairness
 
 import (
-	"runtime"
 	"runtime/metrics"
 	"time"
 
@@ -36,7 +35,7 @@ type capacity struct {
 }
 
 func newCapacity(most int, wait func() time.Duration) *capacity {
-	return &capacity{least: min(most, runtime.GOMAXPROCS(0)), most: most, wait: wait, now: most}
+	return &capacity{least: min(most, cpus()), most: most, wait: wait, now: most}
 }
 
 // asks tells that a logical cluster does, and returns whether the capacity is another by that.

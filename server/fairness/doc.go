@@ -12,7 +12,8 @@
 // as many others of the workspace go on without one.
 //
 // While goroutines wait for CPUs and more than one workspace asks, fewer seats are dealt out, down to one for each CPU: what
-// is begun then finishes no sooner, and who asks for little would wait for it. See capacity.go.
+// is begun then finishes no sooner, and who asks for little would wait for it. See capacity.go. The process has threads to
+// spare, so that even then something small runs at once. See threads.go.
 //
 // Levels do not share seats: requests to workspaces, and those to mirrors, which only syncers make. Administrators and
 // the server's own controllers are exempt, as in kube-apiserver: what they wait for is often a request of their own.

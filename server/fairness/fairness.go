@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"regexp"
-	"runtime"
 	"slices"
 	"time"
 
@@ -40,7 +39,7 @@ const (
 )
 
 // defaultSeats is how many requests this machine works on at once.
-func defaultSeats() int { return seatsPerCPU * runtime.GOMAXPROCS(0) }
+func defaultSeats() int { return seatsPerCPU * cpus() }
 
 // Config says what there is to divide.
 type Config struct {
