@@ -92,6 +92,10 @@ e2e: ## Run the tests of the built binary with two physical clusters.
 bench: build ## Measure it against its goals, and write docs/benchmarks.md. ROWS=regexp measures some rows; FORCE=1 even with changed files, or on a busy machine.
 	@ATOLL_BIN_DIR=$(CURDIR)/bin go run ./test/bench $(if $(ROWS),--rows '$(ROWS)') $(if $(FORCE),--force)
 
+.PHONY: profiles
+profiles: build ## Profile the server while it is measured, and write docs/profiles.md. ROWS=regexp profiles some rows.
+	@ATOLL_BIN_DIR=$(CURDIR)/bin go run ./test/bench --profiles $(if $(ROWS),--rows '$(ROWS)') $(if $(FORCE),--force)
+
 .PHONY: soak
 soak: build ## Run what takes too long for every change, some seven hours, and write docs/soak.md. PARTS="kills fuzz" runs some.
 	@.ci/soak $(PARTS)

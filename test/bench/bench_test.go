@@ -26,9 +26,15 @@ func TestEveryRowRuns(t *testing.T) {
 	if _, err := findRepository(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	b := bench{quick: true, workspaces: quickWorkspaces}
+	b := bench{quick: true, workspaces: quickWorkspaces, profiled: true}
 	if err := b.scenarios(t.Context(), scenarios()); err != nil {
 		t.Fatal(err)
+	}
+	profiles := strings.Join(b.profiles, "")
+	for _, says := range []string{"\n\nCPU: ", "\n\nHeap: ", "| atoll.dev/atoll/", collector} {
+		if !strings.Contains(profiles, says) {
+			t.Errorf("no profile says %q:\n%s", says, profiles)
+		}
 	}
 	want := map[string]bool{}
 	for _, s := range scenarios() {

@@ -23,6 +23,8 @@ type Env struct {
 	t      *tb
 	report func(Result) error
 	asked  map[string]bool
+	// profiler looks at servers, nil if nobody does.
+	profiler *profiler
 }
 
 // N is how much of something to do: full, or quick in a quick run.
@@ -34,7 +36,13 @@ func (e *Env) N(full, quick int) int {
 }
 
 // StartAtoll starts a server in an empty directory with further flags of `atoll start`, and waits until it is ready.
-func (e *Env) StartAtoll(args ...string) *framework.Atoll { return framework.StartAtoll(e.t, args...) }
+func (e *Env) StartAtoll(args ...string) *framework.Atoll {
+	a := framework.StartAtoll(e.t, args...)
+	if e.profiler != nil {
+		e.profiler.watch(a)
+	}
+	return a
+}
 
 // StartPhysical starts a physical cluster, and waits until it takes pods.
 func (e *Env) StartPhysical(name string, opts ...framework.PhysicalOption) *framework.Physical {

@@ -36,6 +36,7 @@ func run(ctx context.Context) error {
 	list := flag.Bool("list", false, "print the rows and their goals, and run nothing")
 	force := flag.Bool("force", false, fmt.Sprintf("measure also with files that differ from the commit, or a program that was not built of it, and on a machine that is busy: "+
 		"else its load of the last minute must be %v for each core at most, which is waited for, up to %s", quietLoad, quietWait))
+	profiles := flag.Bool("profiles", false, "profile the servers, and write docs/"+profilesFile+" instead of the report")
 	render := flag.Bool("render", false, "write the report anew from the figures that are there, and run nothing")
 	flag.Parse()
 	if flag.NArg() > 0 {
@@ -90,13 +91,16 @@ func run(ctx context.Context) error {
 	}
 	fmt.Printf("%s, commit %s, load %s, %s\n", machine(this), this.Commit, this.Load, this.Go)
 
-	b := bench{quick: *quick, workspaces: *workspaces, run: this}
+	b := bench{quick: *quick, workspaces: *workspaces, profiled: *profiles, run: this}
 	if *quick {
 		b.workspaces = quickWorkspaces
 	}
 	runErr := b.scenarios(ctx, chosen)
 	if *quick || len(b.results) == 0 {
 		return runErr
+	}
+	if *profiles {
+		return errors.Join(runErr, saveProfiles(docs, b.profiles, this))
 	}
 	// What was measured before a scenario failed is kept.
 	return errors.Join(runErr, keep(docs, b.results, rowsOf(scenarios()), rowsOf(chosen), this))
@@ -123,8 +127,10 @@ func findRepository(ctx context.Context) (string, error) {
 type bench struct {
 	quick      bool
 	workspaces int
+	profiled   bool
 	run        host.Run
 	results    []Result
+	profiles   []string // of the results, rendered
 }
 
 // scenarios runs each, also after one failed, until ctx ends.
@@ -166,6 +172,9 @@ func (b *bench) scenario(ctx context.Context, s Scenario) error {
 		}
 	}
 	env := &Env{Quick: b.quick, Workspaces: b.workspaces, t: t, asked: asked}
+	if b.profiled {
+		env.profiler = &profiler{ctx: t.ctx}
+	}
 	env.report = func(r Result) error {
 		row, ok := waiting[r.Row]
 		if !ok {
@@ -178,6 +187,14 @@ func (b *bench) scenario(ctx context.Context, s Scenario) error {
 		r.Unit, r.Goal, r.How, r.Run = row.Unit, row.Goal, row.How, b.run
 		b.results = append(b.results, r)
 		fmt.Println(r.line())
+		if env.profiler == nil {
+			return nil
+		}
+		costs, err := env.profiler.row()
+		if err != nil {
+			return fmt.Errorf("row %q: %w", r.Row, err)
+		}
+		b.profiles = append(b.profiles, costs.markdown(r))
 		return nil
 	}
 	err = try(func() error { return s.Run(t.ctx, env) })

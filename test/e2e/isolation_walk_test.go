@@ -19,11 +19,11 @@ import (
 )
 
 const (
-	walkSteps     = 12000
-	walkSoakSteps = 3_000_000 // hours
-	walkWorkers   = 4
-	// walkAtLeast is how long a walk goes on that has done its steps.
-	walkAtLeast = time.Minute
+	walkSteps   = 12000
+	walkWorkers = 4
+	// walkAtLeast is how long a walk goes on that has done its steps, and walkSoakAtLeast where ATOLL_SOAK=1.
+	walkAtLeast     = time.Minute
+	walkSoakAtLeast = 2 * time.Hour
 
 	// walkSeed is the variable that repeats a walk; the seed of every walk is printed.
 	walkSeed = "ATOLL_TEST_SEED"
@@ -32,7 +32,7 @@ const (
 // TestI1_NoBleed_RandomWalk lets the admins of a, a person and a ServiceAccount, try verbs and paths at random, among them every trick with
 // clusters, tokens, headers and names that we could think of. No answer ever shows anything of b, and b stays as it is. Both
 // have custom resources of the same name, webhooks and policies: none is asked about, or changes, what is the other's. It goes on for so
-// many steps, and for a minute at least.
+// many steps, and for a minute at least, two hours where ATOLL_SOAK=1.
 func TestI1_NoBleed_RandomWalk(t *testing.T) {
 	t.Parallel()
 	seed := uint64(time.Now().UnixNano())
@@ -43,9 +43,9 @@ func TestI1_NoBleed_RandomWalk(t *testing.T) {
 		}
 	}
 	t.Logf("repeat with %s=%d", walkSeed, seed)
-	steps := walkSteps
+	atLeast := walkAtLeast
 	if soaking() {
-		steps = walkSoakSteps
+		atLeast = walkSoakAtLeast
 	}
 	w := newIsoWorld(t, "--webhook-allowed-addresses=127.0.0.1") // where the webhooks of the test are
 	reach := w.reaches(t)
@@ -63,7 +63,7 @@ func TestI1_NoBleed_RandomWalk(t *testing.T) {
 		wait.Go(func() {
 			// Each worker has its own sequence, so that a seed gives the same requests, if not the same order among workers, nor as many.
 			walk := &isoWalk{w: w, tokens: []string{tokenA, tokenA, tokenA, reach.robot, reach.robot, reach.robot, reach.forged}, random: rand.New(rand.NewPCG(seed, uint64(worker)))}
-			for step := 0; step < steps/walkWorkers || time.Since(began) < walkAtLeast; step++ {
+			for step := 0; step < walkSteps/walkWorkers || time.Since(began) < atLeast; step++ {
 				done.Add(1)
 				next := walk.next(t)
 				got, err := send(t.Context(), w.http, w.URL, next)

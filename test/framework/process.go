@@ -204,6 +204,9 @@ func (p *Process) Signal(sig os.Signal) {
 	}
 }
 
+// Running says whether the process was started and has not been stopped. For the goroutine that starts and stops it.
+func (p *Process) Running() bool { return p.cmd != nil }
+
 // PID of the running process.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 

@@ -1,0 +1,33 @@
+package main
+
+import "testing"
+
+func TestAttribute(t *testing.T) {
+	for name, c := range map[string]struct {
+		functions   []string // the innermost first
+		in, forWhom string
+	}{
+		"what the runtime does is of who called it": {
+			[]string{"runtime.memmove", "compress/flate.(*deflateFast).encode", "k8s.io/apiserver/pkg/endpoints/handlers/responsewriters.x", "atoll.dev/atoll/server.(*Server).Run"},
+			"compress/flate", "k8s.io/apiserver/pkg/endpoints/handlers/responsewriters",
+		},
+		"type parameters are no path": {
+			[]string{"atoll.dev/atoll/internal/queue.(*Queue[go.shape.struct { atoll.dev/atoll/server/quota.cluster string }]).next"},
+			"atoll.dev/atoll/internal/queue", "atoll.dev/atoll/internal/queue",
+		},
+		"memory that is made for a part": {
+			[]string{"runtime.mallocgc", "internal/runtime/maps.(*Map).grow", "go.etcd.io/etcd/server/v3/storage/mvcc.(*treeIndex).Put"},
+			"go.etcd.io/etcd/server/v3/storage/mvcc", "go.etcd.io/etcd/server/v3/storage/mvcc",
+		},
+		"a domain with dots":                  {[]string{"gopkg.in/yaml%2ev3.Unmarshal"}, "gopkg.in/yaml%2ev3", "nobody's request"},
+		"who collects":                        {[]string{"runtime.scanobject", "runtime.gcDrain", "runtime.gcBgMarkWorker.func2"}, collector, collector},
+		"who has to help with the collecting": {[]string{"runtime.gcDrainN", "runtime.gcAssistAlloc1", "runtime.mallocgc", "encoding/json.Marshal"}, collector, collector},
+		"the runtime alone":                   {[]string{"runtime.futex", "runtime.findRunnable", "runtime.schedule", "runtime.mcall"}, "runtime", "nobody's request"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if in, forWhom := attribute(c.functions); in != c.in || forWhom != c.forWhom {
+				t.Errorf("in %q for %q, want in %q for %q", in, forWhom, c.in, c.forWhom)
+			}
+		})
+	}
+}
