@@ -228,7 +228,7 @@ const refusalsAtLeast = time.Minute
 
 // tellNotRun tells with a pod that is bound why it is not run, in the physical cluster's words.
 func (s *Syncer) tellNotRun(ctx context.Context, k key, bound *unstructured.Unstructured, err error) {
-	why := refusalOf(err)
+	why := s.refusalIn(k.namespace, err)
 	if why == nil || why.reason == refusedUnreachable {
 		return // nothing is known of it
 	}

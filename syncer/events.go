@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
-	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -155,30 +154,6 @@ func (s *Syncer) tellEvent(ctx context.Context, k key) error {
 		return fmt.Errorf("tell %s: %w", k, err)
 	}
 	return nil
-}
-
-// objectIn finds what may be a namespace's name in a message, and the name of something in it.
-var objectIn = regexp.MustCompile(`[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:/[-a-z0-9.]+)?`)
-
-// withoutOthers returns a message without what other workspaces' namespaces, and what is in them, are called: of an address that is taken, or a
-// pod that made room, some components say for whom.
-func withoutOthers(message string, anothers func(namespace string) bool) string {
-	return objectIn.ReplaceAllStringFunc(message, func(found string) string {
-		if namespace, _, _ := strings.Cut(found, "/"); anothers(namespace) {
-			return "another namespace"
-		}
-		return found
-	})
-}
-
-// isAnothers says that a namespace of the physical cluster is of another workspace than one that is ours.
-func (s *Syncer) isAnothers(name, ours string) bool {
-	if name == ours {
-		return false
-	}
-	namespaces := s.physical.informers[namespacesGVR]
-	other, own := get(namespaces, key{namespacesGVR, "", name}), get(namespaces, key{namespacesGVR, "", ours})
-	return other != nil && (own == nil || other.GetLabels()[workloadv1alpha1.WorkspaceLabel] != own.GetLabels()[workloadv1alpha1.WorkspaceLabel])
 }
 
 // subject is what an event is about, as the hub knows it: a pod by its UID below, all else by its leaf, and of that the ReplicaSet of a

@@ -1,6 +1,8 @@
 package syncer
 
 import (
+	"cmp"
+
 	"context"
 	"encoding/json"
 	"errors"
@@ -66,7 +68,7 @@ func (s *Syncer) reconcile(ctx context.Context, k key) (time.Duration, error) {
 		return 0, err
 	}
 	if err != nil {
-		if o.refused = refusalOf(err); o.refused == nil {
+		if o.refused = s.refusalIn(cmp.Or(k.namespace, k.name), err); o.refused == nil {
 			return 0, err
 		}
 		o.unknown = o.unknown || o.refused.reason == refusedUnreachable || apierrors.IsUnexpectedServerError(err)

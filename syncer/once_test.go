@@ -150,11 +150,20 @@ func TestTombstoneKeepsWhatItSays(t *testing.T) {
 			}, func(w http.ResponseWriter, req *http.Request) {
 				if strings.Contains(req.URL.Path, refused) {
 					answer(t, w, http.StatusForbidden, metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"},
-						Status: metav1.StatusFailure, Reason: metav1.StatusReasonForbidden, Code: http.StatusForbidden})
+						Status: metav1.StatusFailure, Reason: metav1.StatusReasonForbidden, Code: http.StatusForbidden,
+						Message: "address also in use by back-1a2b/db"})
 					return
 				}
 				notFound(t, w)
 			})
+			for namespace, workspace := range map[string]string{leaf.GetNamespace(): "front", "back-1a2b": "back"} {
+				o := &unstructured.Unstructured{Object: map[string]any{}}
+				o.SetName(namespace)
+				o.SetLabels(map[string]string{workloadv1alpha1.WorkspaceLabel: workspace})
+				if err := s.physical.informers[namespacesGVR].Add(o); err != nil {
+					t.Fatal(err)
+				}
+			}
 			if err := s.mirror.informers[k.resource].Add(leaf); err != nil {
 				t.Fatal(err)
 			}
@@ -163,7 +172,10 @@ func TestTombstoneKeepsWhatItSays(t *testing.T) {
 				t.Fatal(err)
 			}
 			if len(told) != 1 || told[0].GetAnnotations()[workloadv1alpha1.AppliedAnnotation] != "1" || told[0].GetAnnotations()[workloadv1alpha1.RefusedAnnotation] == "" {
-				t.Errorf("told %v, want once that it is refused, and still that it was applied", told)
+				t.Fatalf("told %v, want once that it is refused, and still that it was applied", told)
+			}
+			if said := told[0].GetAnnotations()[workloadv1alpha1.RefusedAnnotation]; !strings.Contains(said, "in use by another namespace") {
+				t.Errorf("told %s, want it without what another workspace's namespace is called", said)
 			}
 		})
 	}

@@ -6,11 +6,15 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"regexp"
 	"strings"
 	"syscall"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 )
 
 // Reasons of a workloadv1alpha1.Refusal.
@@ -82,6 +86,50 @@ func refusalOf(err error) *refusal {
 		return &refusal{refusedUnreachable, err.Error()}
 	}
 	return &refusal{refusedInvalid, err.Error()}
+}
+
+// refusalIn is refusalOf an error about something in one of our namespaces, without what other workspaces' namespaces are called: an admission
+// webhook or a load balancer may say who has what was asked for.
+func (s *Syncer) refusalIn(namespace string, err error) *refusal {
+	r := refusalOf(err)
+	if r == nil {
+		return nil
+	}
+	return &refusal{r.reason, withoutOthers(r.message, func(name string) bool { return s.isAnothers(name, namespace) })}
+}
+
+// objectIn finds what may be a namespace's name in a message, and the name of something in it.
+var objectIn = regexp.MustCompile(`[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:/[-a-z0-9.]+)?`)
+
+// withoutOthers returns a message without what other workspaces' namespaces, and what is in them, are called: of an address that is taken, or a
+// pod that made room, some components say for whom.
+func withoutOthers(message string, anothers func(namespace string) bool) string {
+	return objectIn.ReplaceAllStringFunc(message, func(found string) string {
+		if namespace, _, _ := strings.Cut(found, "/"); anothers(namespace) {
+			return "another namespace"
+		}
+		return found
+	})
+}
+
+// isAnothers says that a namespace of the physical cluster is of another workspace than one that is ours.
+func (s *Syncer) isAnothers(name, ours string) bool {
+	if name == ours {
+		return false
+	}
+	of := func(namespace string) (workspace string, there bool) {
+		o, there, _ := s.physical.informers[namespacesGVR].GetByKey(namespace) // a cache.Indexer never fails here
+		if !there {
+			return "", false
+		}
+		return o.(*unstructured.Unstructured).GetLabels()[workloadv1alpha1.WorkspaceLabel], true
+	}
+	other, there := of(name)
+	if !there {
+		return false
+	}
+	own, known := of(ours)
+	return !known || other != own
 }
 
 // rootCause says why a request got no answer, in words that stay the same from try to try: no ports of this side.
