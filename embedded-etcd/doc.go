@@ -1,6 +1,6 @@
 // Package embeddedetcd gives the server its store: an etcd started in this process, or a client of an external one.
 //
-// It reads and writes the data directory of the embedded etcd, and in the store itself only the key /atoll/format, the
+// It reads and writes the data directory of the embedded etcd, and in it a file of checksums of its own, and in the store itself only the key /atoll/format, the
 // version of the layout of everything else. Rows of API objects belong to package server/storage.
 //
 // What always holds: an acknowledged write is on disk (fsync is on and no option turns it off); one process at a time
@@ -8,7 +8,9 @@
 // TCP port is opened unless one is asked for together with certificates.
 //
 // The start command starts it first and stops it last: an API server that stops after its etcd hangs in its requests.
-// When the disk fails or its files are damaged, etcd ends the process rather than acknowledge what it may lose, and log.go has
+// Its files are looked through before etcd opens them (examine.go, pages.go), and its rows compared with checksums that are kept beside them
+// (checksums.go, keepsums.go): etcd has none, and would serve what a disk made of a value.
+// When the disk fails, etcd ends the process rather than acknowledge what it may lose, and log.go has
 // the last words; when an external etcd is away, requests fail with their own deadlines and succeed again when it is back, and the log
 // says both, once each.
 //

@@ -59,6 +59,7 @@ type Etcd struct {
 	stop     func() error
 	stopErr  error
 	failed   chan error // for what may be sent before anybody listens: one of the server, one of the format
+	keeper   *keeper    // of the checksums; nil: others run the store
 }
 
 // Stop closes the client and, if it runs in this process, the server, and releases the data directory. Callers stop
@@ -71,6 +72,14 @@ func (e *Etcd) Stop() error {
 // Failed delivers an error if the store must not be used any more: the embedded server ended by itself, or another
 // process gave the store another format.
 func (e *Etcd) Failed() <-chan error { return e.failed }
+
+// Damage returns an error if rows of the store are known not to be what was written. Of an external one that is not known here.
+func (e *Etcd) Damage() error {
+	if e.keeper == nil {
+		return nil
+	}
+	return e.keeper.found()
+}
 
 // opened is an Etcd over a store whose format has been checked, which from now on watches that it stays. stop closes the
 // client and what lies below.
@@ -92,7 +101,7 @@ func opened(client *clientv3.Client, stop func() error) *Etcd {
 }
 
 // Start starts an etcd in this process and returns when it serves. It refuses a directory that another process uses
-// and a store of a format that this binary does not know.
+// and a store that is damaged or of a format that this binary does not know.
 func Start(ctx context.Context, o Options) (_ *Etcd, err error) {
 	if o.Dir == "" {
 		return nil, errors.New("start embedded etcd: no data directory given")
@@ -118,6 +127,10 @@ func Start(ctx context.Context, o Options) (_ *Etcd, err error) {
 		return nil, fmt.Errorf("start embedded etcd in %s: %w", o.Dir, err)
 	}
 	started := time.Now()
+	found, err := examine(klog.FromContext(ctx), o.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("start embedded etcd in %s: %w", o.Dir, err)
+	}
 	server, err := startEtcd(cfg, o.Dir)
 	if err != nil {
 		return nil, fmt.Errorf("start embedded etcd in %s: %w", o.Dir, err)
@@ -132,16 +145,18 @@ func Start(ctx context.Context, o Options) (_ *Etcd, err error) {
 		return nil, fmt.Errorf("start embedded etcd in %s: not ready after %v: %w", o.Dir, time.Since(started).Round(time.Millisecond), ctx.Err())
 	}
 
-	if err := openSpace(ctx, server.Server); err != nil {
+	sums := newKeeper(server.Server, o.Dir, found)
+	if err := errors.Join(sums.missing(), openSpace(ctx, server.Server)); err != nil {
 		server.Close()
 		return nil, fmt.Errorf("start embedded etcd in %s: %w", o.Dir, err)
 	}
 	client := v3client.New(server.Server)
-	spaceCtx, endSpace := context.WithCancel(context.WithoutCancel(ctx))
+	holdCtx, endHolding := context.WithCancel(context.WithoutCancel(ctx))
 	var holding sync.WaitGroup
-	holding.Go(func() { holdSpace(spaceCtx, server.Server, o.Dir) })
+	holding.Go(func() { holdSpace(holdCtx, server.Server, o.Dir) })
+	holding.Go(func() { sums.run(holdCtx) })
 	stop := func() error {
-		endSpace()
+		endHolding()
 		holding.Wait()
 		// The server goes first: the streams of an in-process client end with it, while closing the client of a
 		// running server waits for every watcher to be cancelled one by one.
@@ -158,6 +173,7 @@ func Start(ctx context.Context, o Options) (_ *Etcd, err error) {
 	}
 	klog.FromContext(ctx).Info("Embedded etcd serves", "dir", o.Dir, "after", time.Since(started).Round(time.Millisecond))
 	etcd := opened(client, stop)
+	etcd.keeper = sums
 	go func() {
 		if err, ok := <-server.Err(); ok { // closed when the server is
 			etcd.failed <- fmt.Errorf("embedded etcd ended: %w", err)

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
@@ -103,10 +105,32 @@ func Connect(ctx context.Context, o ExternalOptions) (*Etcd, error) {
 	}
 	first, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
-	if err := checkFormat(first, client); err != nil {
+	if err = notFull(first, client); err == nil {
+		err = checkFormat(first, client)
+	}
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open the store at %s: %w", endpoints, err), stop())
 	}
 	return opened(client, stop), nil
+}
+
+// notFull returns an error if an etcd takes no writes because it is full: a server writes before it serves. One that does not say counts as not
+// full: what it refuses is told by who asks.
+func notFull(ctx context.Context, client *clientv3.Client) error {
+	for _, endpoint := range client.Endpoints() {
+		asking, cancel := context.WithTimeout(ctx, statusTimeout)
+		status, err := client.Status(asking, endpoint)
+		cancel()
+		if err != nil {
+			continue
+		}
+		if !slices.ContainsFunc(status.Errors, func(alarm string) bool { return strings.Contains(alarm, pb.AlarmType_NOSPACE.String()) }) {
+			return nil
+		}
+		return fmt.Errorf("the etcd is full: %d bytes are in use, and it may have %d. Compact and defragment it, or give it more (etcd's --quota-backend-bytes), then end its alarm "+
+			"(`etcdctl alarm disarm`), start again and delete what is not needed; nothing that was acknowledged is lost", status.DbSizeInUse, status.DbSizeQuota)
+	}
+	return nil
 }
 
 // tellOfOutages logs, until ctx ends, when there is no connection to any member of the etcd any more, and when there is one again. gRPC

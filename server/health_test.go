@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"path/filepath"
 	"strings"
@@ -37,5 +38,32 @@ func TestHealthSaysWhatIsWrong(t *testing.T) {
 	}
 	if got := health("/livez"); got.code != http.StatusOK {
 		t.Errorf("/livez: %d %s", got.code, got.body)
+	}
+}
+
+// TestHealthSaysThatRowsAreDamaged: damage to single rows is at /healthz and takes nobody else's objects away.
+func TestHealthSaysThatRowsAreDamaged(t *testing.T) {
+	etcd, err := embeddedetcd.Start(t.Context(), embeddedetcd.Options{Dir: filepath.Join(t.TempDir(), "etcd")})
+	must(t, err)
+	t.Cleanup(func() { must(t, etcd.Stop()) })
+	var damage error
+	tokens := withTokens(t)
+	r := serveOn(t, etcd.Client, few{}, func(o *Options) {
+		tokens(o)
+		o.StoreDamage = func() error { return damage }
+	})
+	health := func(path string) answer { return r.ask(t, asked{path: path, token: root}) }
+	if got := health("/healthz?verbose"); got.code != http.StatusOK || !strings.Contains(got.body, "[+]etcd-rows ok") {
+		t.Errorf("%d %s", got.code, got.body)
+	}
+	damage = errors.New("1 rows are not what was written")
+	if got := health("/healthz?verbose"); got.code != http.StatusInternalServerError || !strings.Contains(got.body, "[-]etcd-rows failed") {
+		t.Errorf("%d %s", got.code, got.body)
+	}
+	if got := health("/healthz/etcd-rows"); !strings.Contains(got.body, damage.Error()) {
+		t.Errorf("why: %s", got.body)
+	}
+	if got := health("/readyz"); got.code != http.StatusOK {
+		t.Errorf("/readyz: %d %s", got.code, got.body)
 	}
 }

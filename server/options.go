@@ -86,6 +86,8 @@ type Options struct {
 
 	// SharedStore says that other servers may use the same etcd. They must then have the same certificate authorities.
 	SharedStore bool
+	// StoreDamage, if set, returns an error if rows of the store are known not to be what was written.
+	StoreDamage func() error
 
 	Audit *genericoptions.AuditOptions
 	// Encryption of values in etcd.

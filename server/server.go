@@ -254,6 +254,10 @@ func (s *Server) assemble(ctx context.Context, etcd *clientv3.Client, address st
 	config.HealthzChecks = append(config.HealthzChecks, healthz.NamedCheck("etcd-space", func(req *http.Request) error {
 		return asksSpace.check(req.Context())
 	}))
+	if damage := s.options.StoreDamage; damage != nil {
+		// Nor is this: one object that is damaged is no reason to keep everybody from all others.
+		config.HealthzChecks = append(config.HealthzChecks, healthz.NamedCheck("etcd-rows", func(*http.Request) error { return damage() }))
+	}
 	config.EffectiveVersion = version
 	config.ExternalAddress = address
 	config.LoopbackClientConfig = s.loopback.config

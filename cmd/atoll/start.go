@@ -224,7 +224,9 @@ func (o *startOptions) headroomOfStart(ctx context.Context, etcd *embeddedetcd.E
 }
 
 func (o *startOptions) serve(ctx context.Context, etcd *embeddedetcd.Etcd, began time.Time, headroom *memory.Headroom) (err error) {
-	o.server.SharedStore = len(o.etcd.external.Endpoints) > 0
+	if o.server.SharedStore = len(o.etcd.external.Endpoints) > 0; !o.server.SharedStore {
+		o.server.StoreDamage = etcd.Damage
+	}
 	s, err := server.New(ctx, o.server, etcd.Client)
 	if err != nil {
 		return err

@@ -39,6 +39,7 @@ func startEtcd(ctx context.Context, parts *parts, o *options, p pki) (string, er
 	// What fsync protects from is a crash of the machine, which ends a development cluster's usefulness anyway;
 	// its cost is most of the latency of a write.
 	c.UnsafeNoFsync = !o.etcdFsync
+	c.QuotaBackendBytes = o.etcdQuotaBytes
 	// Raft keeps the last entries in memory for followers: there are none, or they take a snapshot.
 	c.SnapshotCount, c.SnapshotCatchUpEntries = 1000, 100
 

@@ -31,6 +31,7 @@ type options struct {
 	onlyEtcd       bool
 	etcdServers    []string // empty: the etcd of this process
 	etcdFsync      bool
+	etcdQuotaBytes int64    // 0: etcd's own
 	apiserverFlags []string // of kube-apiserver, after our own
 
 	// For an etcd of several members, each in a process of its own:
@@ -63,6 +64,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.onlyEtcd, "only-etcd", o.onlyEtcd, "Run etcd alone. Its URL is in DIR/ready; clients use DIR/pki/etcd-ca.crt and DIR/pki/apiserver-etcd-client.{crt,key}.")
 	fs.StringSliceVar(&o.etcdServers, "etcd-servers", o.etcdServers, "URLs of an external etcd, comma separated; without it an etcd runs in this process. How to reach it over TLS, --apiserver-flag says.")
 	fs.BoolVar(&o.etcdFsync, "etcd-fsync", o.etcdFsync, "Let the etcd of this process keep what was acknowledged over a crash of the machine, too.")
+	fs.Int64Var(&o.etcdQuotaBytes, "etcd-quota-bytes", 0, "Size of that etcd's store at which it takes no more writes. 0: etcd's default.")
 	fs.StringVar(&o.etcdMember, "etcd-member", o.etcdMember, "Name of the etcd of this process among the members of its cluster. It is part of the data: a later start must use the same.")
 	fs.IPVar(&o.etcdAddress, "etcd-address", o.etcdAddress, "IP address on which that etcd listens and is reached.")
 	fs.IntVar(&o.etcdClientPort, "etcd-client-port", 0, "Its port for clients. 0: a free one.")

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
+	"math/rand/v2"
 	"net/http"
 	"os"
 	"os/exec"
@@ -75,6 +77,115 @@ func TestDamagedStore(t *testing.T) {
 				t.Errorf("it ended with %v, want an exit code:\n%s", err, out)
 			}
 			clearError(t, string(out), name, filepath.Join(dir, "etcd"), "atoll restore")
+		})
+	}
+}
+
+// TestDamagedBytes changes bytes in the middle of each kind of the embedded etcd's files, at places drawn by lot. A server that starts on
+// them has all that was acknowledged, as it was; else it says which file it is, and what to do.
+func TestDamagedBytes(t *testing.T) {
+	t.Parallel()
+	a := framework.StartAtoll(t)
+	clients := a.Clients()
+	cluster := framework.MakeWorkspace(t, clients, "root", "shop")
+	// So many that etcd has made a snapshot.
+	writers := startLoad(t, clients, cluster, 8)
+	writers.waitFor(t, 2500)
+	writers.stop()
+	const value = "a value that the disk changes"
+	in := client.In(t.Context(), cluster)
+	_, err := clients.Kube.CoreV1().ConfigMaps("default").Create(in, &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: "valued"}, Data: map[string]string{"value": value},
+	}, metav1.CreateOptions{})
+	must(t, err)
+	objects := func(clients *client.Clients) map[string]string {
+		t.Helper()
+		list, err := clients.Kube.CoreV1().ConfigMaps("").List(in, metav1.ListOptions{})
+		must(t, err)
+		found := map[string]string{}
+		for _, cm := range list.Items {
+			found[cm.Namespace+"/"+cm.Name] = fmt.Sprint(cm.UID, cm.ResourceVersion, cm.Data)
+		}
+		return found
+	}
+	want := objects(clients)
+	a.Stop()
+
+	// Where the damage may be: offsets in a file.
+	pages := func(kind byte) func([]byte) []int {
+		return func(data []byte) (at []int) {
+			for page := 2 * os.Getpagesize(); page < len(data); page += os.Getpagesize() {
+				if data[page+8] == kind && data[page+9] == 0 { // as bbolt writes it
+					for i := range 512 {
+						at = append(at, page+i)
+					}
+				}
+			}
+			return at
+		}
+	}
+	anywhere := func(data []byte) (at []int) {
+		for i := range bytes.TrimRight(data, "\x00") {
+			at = append(at, i)
+		}
+		return at
+	}
+	tries := lasting(3, 30)
+	for _, tc := range []struct {
+		name, file string
+		where      func([]byte) []int
+		refused    bool // always
+	}{
+		{"the log", "wal/*.wal", anywhere, false},
+		{"a page of branches", "snap/db", pages(1), false}, // it may be free
+		{"a page of rows", "snap/db", pages(2), false},
+		{"a value", "snap/db", func(data []byte) (at []int) {
+			for i := range value {
+				at = append(at, bytes.LastIndex(data, []byte(value))+i)
+			}
+			return at
+		}, true},
+		{"the store", "snap/db", anywhere, false},
+		{"a snapshot", "snap/*.snap", anywhere, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			refusals := 0
+			for range int(tries) {
+				root := filepath.Join(t.TempDir(), "atoll")
+				must(t, os.CopyFS(root, os.DirFS(a.Dir)))
+				found, err := filepath.Glob(filepath.Join(root, "etcd", "data", "member", tc.file))
+				if err != nil || len(found) == 0 {
+					t.Fatalf("%s: found %v, error %v", tc.file, found, err)
+				}
+				file := found[len(found)-1]
+				data, err := os.ReadFile(file)
+				must(t, err)
+				places := tc.where(data)
+				if len(places) == 0 {
+					t.Fatalf("%s has no such place", file)
+				}
+				at := places[rand.IntN(len(places))]
+				for i := at; i < min(at+4, len(data)); i++ {
+					data[i] ^= 0xff
+				}
+				must(t, os.WriteFile(file, data, 0o600))
+				again := framework.NewAtoll(t, "--root-directory="+root)
+				again.Kubeconfig = filepath.Join(root, "admin.kubeconfig")
+				words := again.TryStart()
+				if words != "" {
+					refusals++
+					clearError(t, words, fmt.Sprintf("%s is damaged at %d", file, at), file, "is damaged", "atoll restore")
+					continue
+				}
+				if tc.refused {
+					t.Errorf("%s is damaged at %d, and the server starts", file, at)
+				}
+				if is := objects(again.Clients()); !maps.Equal(is, want) {
+					t.Errorf("%s is damaged at %d, and of %d objects that were acknowledged %d are there, or others", file, at, len(want), len(is))
+				}
+				again.Stop()
+			}
+			t.Logf("%d of %d starts are refused; at the others all is there", refusals, int(tries))
 		})
 	}
 }

@@ -78,18 +78,41 @@ func (p *Process) launch() {
 // await waits until the process is ready.
 func (p *Process) await() {
 	p.t.Helper()
+	if !p.awaitOrEnd() {
+		p.t.Fatalf("%s ended before it was ready: %v\n%s", p.name, p.exit, p.logTail())
+	}
+}
+
+// TryStart starts the process, which is not running, and waits until it is ready or has ended with an error. Then it returns the end of
+// its log.
+func (p *Process) TryStart() (ended string) {
+	p.t.Helper()
+	p.launch()
+	if p.awaitOrEnd() {
+		return ""
+	}
+	var exit *exec.ExitError
+	if !errors.As(p.exit, &exit) || exit.ExitCode() <= 0 {
+		p.t.Errorf("%s ended with %v, want an exit code", p.name, p.exit)
+	}
+	return p.logTail()
+}
+
+// awaitOrEnd waits until the process is ready, or has ended.
+func (p *Process) awaitOrEnd() (ready bool) {
+	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.t.Context(), startTimeout)
 	defer cancel()
 	for {
 		last := p.ready(ctx)
 		if last == nil {
-			return
+			return true
 		}
 		select {
 		case <-p.done:
 			p.cmd = nil
 			_ = p.pipe.Close() // nobody reads it any more
-			p.t.Fatalf("%s ended before it was ready: %v\n%s", p.name, p.exit, p.logTail())
+			return false
 		case <-ctx.Done():
 			p.t.Fatalf("%s is not ready after %s: %v\n%s", p.name, startTimeout, last, p.logTail())
 		case <-time.After(readyPoll):
