@@ -4,6 +4,10 @@ import (
 	"fmt"
 	"path/filepath"
 	"testing"
+
+	"go.etcd.io/etcd/client/pkg/v3/transport"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
 )
 
 // Etcd is an etcd in a process of its own, contrib/physical without the rest. It waits for the disk.
@@ -15,6 +19,35 @@ type Etcd struct {
 func StartEtcd(t testing.TB) *Etcd {
 	t.Helper()
 	return &Etcd{StartPhysical(t, "store", etcdIn(filepath.Join(t.TempDir(), "store")))}
+}
+
+// Client returns a client of it, which sees what servers write.
+func (e *Etcd) Client(t testing.TB) *clientv3.Client {
+	t.Helper()
+	etcd := e.connect(t, e.URL)
+	t.Cleanup(func() {
+		if err := etcd.Close(); err != nil {
+			t.Errorf("close the client of an etcd: %v", err)
+		}
+	})
+	return etcd
+}
+
+// connect makes a client of what is at some URLs, with its credentials.
+func (e *Etcd) connect(t testing.TB, urls ...string) *clientv3.Client {
+	t.Helper()
+	file := func(name string) string { return filepath.Join(e.Dir, "pki", name) }
+	tls, err := transport.TLSInfo{
+		CertFile: file("apiserver-etcd-client.crt"), KeyFile: file("apiserver-etcd-client.key"), TrustedCAFile: file("etcd-ca.crt"),
+	}.ClientConfig()
+	if err != nil {
+		t.Fatalf("make a client of an etcd: %v", err)
+	}
+	etcd, err := clientv3.New(clientv3.Config{Endpoints: urls, TLS: tls, Logger: zap.NewNop()})
+	if err != nil {
+		t.Fatalf("make a client of an etcd: %v", err)
+	}
+	return etcd
 }
 
 func etcdIn(dir string, flags ...string) PhysicalOption {

@@ -15,9 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
 	"k8s.io/client-go/util/cert"
 	"k8s.io/client-go/util/keyutil"
 )
@@ -131,16 +129,7 @@ func (m *EtcdMembers) Flags() []string { return m.Members[0].FlagsThrough(string
 // connect makes the client that asks who leads.
 func (m *EtcdMembers) connect(t testing.TB) {
 	t.Helper()
-	file := func(name string) string { return filepath.Join(m.Members[0].Dir, "pki", name) }
-	tls, err := transport.TLSInfo{
-		CertFile: file("apiserver-etcd-client.crt"), KeyFile: file("apiserver-etcd-client.key"), TrustedCAFile: file("etcd-ca.crt"),
-	}.ClientConfig()
-	if err == nil {
-		m.clients, err = clientv3.New(clientv3.Config{Endpoints: m.urls(), TLS: tls, Logger: zap.NewNop()})
-	}
-	if err != nil {
-		t.Fatalf("make a client of an etcd: %v", err)
-	}
+	m.clients = m.Members[0].connect(t, m.urls()...)
 	t.Cleanup(func() { _ = m.clients.Close() }) // its connections may be cut
 }
 
