@@ -174,8 +174,7 @@ func (s *Server) admit(authorizer authorizer.Authorizer) (kubeadmission.Interfac
 	plugins, err := admission.New(admission.Config{
 		Objects:     storedObjects{s.backend},
 		Authorizer:  authorizer,
-		ChargeQuota: s.QuotaStores().UpdateQuotaStatus,
-		Charges:     s.charges,
+		Quotas:      s.quotaStores(),
 		Terminating: func(name logicalcluster.Name) bool { return s.directory.Terminating(name) },
 		IsSyncer:    isSyncer,
 		Workloads:   workloads,

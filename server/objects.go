@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"strconv"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -17,7 +18,6 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"k8s.io/kubernetes/pkg/apis/core"
 
-	"atoll.dev/atoll/client"
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
 	"atoll.dev/atoll/server/customresources"
 	"atoll.dev/atoll/server/quota"
@@ -41,6 +41,18 @@ func (o storedObjects) Get(ctx context.Context, resource schema.GroupResource, n
 }
 
 func (o storedObjects) List(ctx context.Context, resource schema.GroupResource, namespace string, cached bool) ([]runtime.Object, error) {
+	list, err := o.list(ctx, resource, namespace, cached)
+	if err != nil {
+		return nil, err
+	}
+	found, err := meta.ExtractList(list)
+	if err != nil {
+		return nil, fmt.Errorf("list %s: %w", resource, err)
+	}
+	return found, nil
+}
+
+func (o storedObjects) list(ctx context.Context, resource schema.GroupResource, namespace string, cached bool) (runtime.Object, error) {
 	r, err := o.of(resource)
 	if err != nil {
 		return nil, err
@@ -50,11 +62,7 @@ func (o storedObjects) List(ctx context.Context, resource schema.GroupResource, 
 	if err := r.Storage.GetList(ctx, r.Key(namespace, ""), options, list); err != nil {
 		return nil, storeerr.InterpretListError(err, resource)
 	}
-	found, err := meta.ExtractList(list)
-	if err != nil {
-		return nil, fmt.Errorf("list %s: %w", resource, err)
-	}
-	return found, nil
+	return list, nil
 }
 
 // ListEverywhere and WatchEverywhere are for admission's configurations.
@@ -76,9 +84,11 @@ func (o storedObjects) WatchEverywhere(ctx context.Context, resource schema.Grou
 }
 
 // QuotaStores are what ResourceQuotas are counted with.
-func (s *Server) QuotaStores() quota.Stores {
+func (s *Server) QuotaStores() quota.Stores { return s.quotaStores() }
+
+func (s *Server) quotaStores() quotaStores {
 	return quotaStores{
-		objects: storedObjects{s.backend}, charges: s.charges, shared: s.options.SharedStore,
+		objects:     storedObjects{s.backend},
 		known:       func(name logicalcluster.Name) (lcctx.Cluster, bool) { return s.directory.Known(name) },
 		definitions: func() *customresources.Definitions { return s.custom.Definitions() },
 		metadata:    func(resource schema.GroupResource) (*storage.Resource, error) { return s.kinds.Store(resource) },
@@ -87,17 +97,11 @@ func (s *Server) QuotaStores() quota.Stores {
 
 type quotaStores struct {
 	objects storedObjects
-	charges *quota.Charges
-	shared  bool
 	known   func(logicalcluster.Name) (lcctx.Cluster, bool)
 	// Of custom resources.
 	definitions func() *customresources.Definitions
 	metadata    func(schema.GroupResource) (*storage.Resource, error)
 }
-
-func (q quotaStores) Charging(of client.Key) bool { return q.charges.InFlight(of) }
-
-func (q quotaStores) Shared() bool { return q.shared }
 
 func (q quotaStores) Known(name logicalcluster.Name) (lcctx.Cluster, bool) { return q.known(name) }
 
@@ -141,7 +145,16 @@ func (q quotaStores) Quota(ctx context.Context, namespace, name string) (*corev1
 	return out, legacyscheme.Scheme.Convert(stored.DeepCopyObject(), out, nil)
 }
 
-func (q quotaStores) UpdateQuotaStatus(ctx context.Context, read *corev1.ResourceQuota) error {
+func (q quotaStores) BeginCount(ctx context.Context, read *corev1.ResourceQuota, newLimits bool) (int64, error) {
+	return q.objects.backend.BeginCount(ctx, read, newLimits)
+}
+
+func (q quotaStores) UpdateQuotaStatus(ctx context.Context, read *corev1.ResourceQuota, begun int64) error {
+	return q.objects.backend.Count(ctx, read, begun, func(ctx context.Context) error { return q.writeStatus(ctx, read) })
+}
+
+// writeStatus writes the status of a ResourceQuota that is still as it was read; else it returns a conflict.
+func (q quotaStores) writeStatus(ctx context.Context, read *corev1.ResourceQuota) error {
 	r, err := q.objects.of(resourceQuotas)
 	if err != nil {
 		return err
@@ -161,6 +174,58 @@ func (q quotaStores) UpdateQuotaStatus(ctx context.Context, read *corev1.Resourc
 			return current, nil, nil
 		}, nil)
 	return storeerr.InterpretUpdateError(err, resourceQuotas, read.Name)
+}
+
+// BeginCharges, ListQuotas, Charged, Charge and AwaitCount are for admission.
+func (q quotaStores) BeginCharges(ctx context.Context, resource schema.GroupResource, again func(context.Context) error) error {
+	return q.objects.backend.BeginCharges(ctx, resource, again)
+}
+
+func (q quotaStores) ListQuotas(ctx context.Context, namespace string, cached bool) ([]corev1.ResourceQuota, error) {
+	list, err := q.objects.list(ctx, resourceQuotas, namespace, cached)
+	if err != nil {
+		return nil, err
+	}
+	stored, ok := list.(*core.ResourceQuotaList)
+	if !ok {
+		return nil, fmt.Errorf("ResourceQuotas are listed as a %T", list)
+	}
+	revision, err := kubestorage.APIObjectVersioner{}.ParseResourceVersion(stored.ResourceVersion)
+	if err != nil {
+		return nil, fmt.Errorf("list ResourceQuotas: %w", err)
+	}
+	if err := q.objects.backend.LookedAt(ctx, namespace, int64(revision)); err != nil || len(stored.Items) == 0 {
+		return nil, err
+	}
+	// What conversion does not copy is the cache's.
+	out := &corev1.ResourceQuotaList{}
+	if err := legacyscheme.Scheme.Convert(stored.DeepCopy(), out, nil); err != nil {
+		return nil, fmt.Errorf("convert ResourceQuotas: %w", err)
+	}
+	return out.Items, nil
+}
+
+func (q quotaStores) Charged(ctx context.Context, of *corev1.ResourceQuota) (bool, error) {
+	return q.objects.backend.Charged(ctx, of)
+}
+
+func (q quotaStores) Charge(ctx context.Context, read *corev1.ResourceQuota) error {
+	return q.objects.backend.Charge(ctx, read, func(ctx context.Context) error { return q.writeStatus(ctx, read) })
+}
+
+func (q quotaStores) AwaitCount(ctx context.Context, read *corev1.ResourceQuota) error {
+	return q.objects.backend.AwaitCount(ctx, read)
+}
+
+// withCharges lets what requests write depend on what they are charged.
+func withCharges(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		switch req.Method {
+		case http.MethodPost, http.MethodPut, http.MethodPatch:
+			req = req.WithContext(storage.WithCharges(req.Context()))
+		}
+		next.ServeHTTP(w, req)
+	})
 }
 
 func (q quotaStores) WatchEverywhere(ctx context.Context, resource schema.GroupResource) (watch.Interface, error) {

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,8 +16,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
 	"atoll.dev/atoll/client"
 	"atoll.dev/atoll/server/quota"
@@ -27,17 +29,8 @@ import (
 // watchedStores know what is watched.
 type watchedStores struct {
 	quota.Stores
-	putOff  atomic.Bool // a count, because of a charge
 	mu      sync.Mutex
 	watches map[string]int
-}
-
-func (s *watchedStores) Charging(of client.Key) bool {
-	charging := s.Stores.Charging(of)
-	if charging {
-		s.putOff.Store(true)
-	}
-	return charging
 }
 
 func (s *watchedStores) WatchEverywhere(ctx context.Context, resource schema.GroupResource) (watch.Interface, error) {
@@ -326,21 +319,68 @@ func TestQuotaHoldsAtOnce(t *testing.T) {
 	}
 }
 
-// heldWrites is an etcd in which the writes of one key wait.
+// heldWrites is an etcd in which the first write of a key waits, with all that it demands.
 type heldWrites struct {
 	clientv3.KV
-	key           string
-	come, release chan struct{} // both closed once
+	mu   sync.Mutex
+	held map[string]*heldWrite
+}
+
+type heldWrite struct {
+	come    chan struct{} // closed when it waits
+	wait    chan struct{} // until this is closed
+	release func()
+}
+
+// await returns when it waits.
+func (h *heldWrite) await(t *testing.T, what string) {
+	t.Helper()
+	select {
+	case <-h.come:
+	case <-time.After(time.Minute):
+		t.Fatalf("%s: nothing is about to be written", what)
+	}
+}
+
+// hold holds the next write of a key, until the end of the test at most: servers end with their requests.
+func (h *heldWrites) hold(t *testing.T, key string) *heldWrite {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	held := &heldWrite{come: make(chan struct{}), wait: make(chan struct{})}
+	held.release = sync.OnceFunc(func() { close(held.wait) })
+	t.Cleanup(held.release)
+	h.held[key] = held
+	return held
+}
+
+func (h *heldWrites) wait(op clientv3.Op) {
+	if op.IsTxn() {
+		_, then, otherwise := op.Txn()
+		for _, op := range slices.Concat(then, otherwise) {
+			h.wait(op)
+		}
+	}
+	if !op.IsPut() {
+		return
+	}
+	h.mu.Lock()
+	held := h.held[string(op.KeyBytes())]
+	delete(h.held, string(op.KeyBytes()))
+	h.mu.Unlock()
+	if held != nil {
+		close(held.come)
+		<-held.wait
+	}
 }
 
 func (h *heldWrites) Txn(ctx context.Context) clientv3.Txn {
-	return &heldTxn{Txn: h.KV.Txn(ctx), held: h}
+	return &heldTxn{Txn: h.KV.Txn(ctx), writes: h}
 }
 
 type heldTxn struct {
 	clientv3.Txn
-	held *heldWrites
-	is   bool
+	writes *heldWrites
+	then   []clientv3.Op
 }
 
 func (h *heldTxn) If(conditions ...clientv3.Cmp) clientv3.Txn {
@@ -349,8 +389,7 @@ func (h *heldTxn) If(conditions ...clientv3.Cmp) clientv3.Txn {
 }
 
 func (h *heldTxn) Then(ops ...clientv3.Op) clientv3.Txn {
-	h.is = slices.ContainsFunc(ops, func(op clientv3.Op) bool { return op.IsPut() && string(op.KeyBytes()) == h.held.key })
-	h.Txn = h.Txn.Then(ops...)
+	h.Txn, h.then = h.Txn.Then(ops...), append(h.then, ops...)
 	return h
 }
 
@@ -360,43 +399,270 @@ func (h *heldTxn) Else(ops ...clientv3.Op) clientv3.Txn {
 }
 
 func (h *heldTxn) Commit() (*clientv3.TxnResponse, error) {
-	if h.is {
-		close(h.held.come)
-		<-h.held.release
+	for _, op := range h.then {
+		h.writes.wait(op)
 	}
 	return h.Txn.Commit()
 }
 
-// TestQuotaCountsWhatIsCharged: a count between the charge for an object and its write does not take the object for nothing.
-func TestQuotaCountsWhatIsCharged(t *testing.T) {
+// quotaRace is a workspace at two servers on one etcd, of which the second counts. Writes can be held.
+type quotaRace struct {
+	*heldWrites
+	place // at the second server
+	first place
+	etcd  *clientv3.Client
+}
+
+func raceForQuota(t *testing.T, objects string) *quotaRace {
+	t.Helper()
 	etcd := startEtcd(t)
-	held := &heldWrites{KV: etcd.KV, key: "/registry/configmaps/" + string(shop) + "/ns/held", come: make(chan struct{}), release: make(chan struct{})}
+	held := &heldWrites{KV: etcd.KV, held: map[string]*heldWrite{}}
 	etcd.KV = held
-	r := serveOn(t, etcd, few{}, nil)
-	stores := r.countQuotas(t)
-	in := r.place(t, shop)
-	in.namespace(t, "ns", nil, `{apiVersion: v1, kind: ResourceQuota, metadata: {name: q}, spec: {hard: {count/configmaps: "2"}}}`)
-	in.waitUsed(t, "ns", "q", "count/configmaps 0/2")
-	configMaps := in.CoreV1().ConfigMaps("ns")
-	create := func(name string) error {
-		_, err := configMaps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	first, second := serveOn(t, etcd, few{}, nil), serveOn(t, etcd, few{}, nil)
+	second.countQuotas(t)
+	q := &quotaRace{heldWrites: held, place: second.place(t, shop), first: first.place(t, shop), etcd: etcd}
+	q.namespace(t, "ns", nil, objects)
+	waitUntil(t, "the namespace at the first server", "<nil>", func() string {
+		_, err := q.first.CoreV1().Namespaces().Get(t.Context(), "ns", metav1.GetOptions{})
+		return fmt.Sprint(err)
+	})
+	return q
+}
+
+func (q *quotaRace) key(resource, name string) string {
+	return "/registry/" + resource + "/" + string(shop) + "/ns/" + name
+}
+
+func (p place) configMap(t *testing.T, name string) error {
+	_, err := p.CoreV1().ConfigMaps("ns").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	return err
+}
+
+// heldConfigMap begins to create one at the first server, and returns when it is charged and about to be written, as far as it is to be.
+func (q *quotaRace) heldConfigMap(t *testing.T, name string) (release func() error) {
+	t.Helper()
+	held, answer := q.hold(t, q.key("configmaps", name)), make(chan error, 1)
+	go func() { answer <- q.first.configMap(t, name) }()
+	select {
+	case <-held.come:
+	case err := <-answer:
+		t.Fatalf("ConfigMap %s is not about to be written: %v", name, err)
+	}
+	return func() error {
+		held.release()
+		return <-answer
+	}
+}
+
+func (q *quotaRace) limit(t *testing.T, hard string) {
+	t.Helper()
+	_, err := q.CoreV1().ResourceQuotas("ns").Patch(t.Context(), "q", types.MergePatchType, []byte(`{"spec":{"hard":`+hard+`}}`), metav1.PatchOptions{})
+	must(t, err)
+}
+
+func (q *quotaRace) there(t *testing.T) int {
+	t.Helper()
+	list, err := q.CoreV1().ConfigMaps("ns").List(t.Context(), metav1.ListOptions{})
+	must(t, err)
+	return len(list.Items)
+}
+
+// neverShort looks at all that the ResourceQuota ever said: that at least as many are used as there were.
+func (q *quotaRace) neverShort(t *testing.T) {
+	t.Helper()
+	said := 0
+	for at := int64(0); ; { // the revision, from the last one back
+		got, err := q.etcd.Get(t.Context(), q.key("resourcequotas", "q"), clientv3.WithRev(at))
+		must(t, err)
+		if len(got.Kvs) == 0 {
+			break
+		}
+		stored, err := runtime.Decode(legacyscheme.Codecs.UniversalDeserializer(), got.Kvs[0].Value)
+		must(t, err)
+		at = got.Kvs[0].ModRevision
+		there, err := q.etcd.Get(t.Context(), q.key("configmaps", ""), clientv3.WithPrefix(), clientv3.WithCountOnly(), clientv3.WithRev(at))
+		must(t, err)
+		used, counted := stored.(*corev1.ResourceQuota).Status.Used["count/configmaps"]
+		if counted && used.Value() < there.Count {
+			t.Errorf("at revision %d %s ConfigMaps were used, and there were %d", at, used.String(), there.Count)
+		}
+		if counted {
+			said++
+		}
+		at--
+	}
+	if said == 0 {
+		t.Error("the ResourceQuota never said what is used")
+	}
+}
+
+func exceeded(err error) bool {
+	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "exceeded quota: q, requested: count/configmaps=1")
+}
+
+const twoConfigMaps = `{apiVersion: v1, kind: ResourceQuota, metadata: {name: q}, spec: {hard: {count/configmaps: "2"}}}`
+
+// TestQuotaCountedBeforeTheWrite: what is charged at one server, and counted at another before it is written, is charged anew: it is
+// written if there is room then, and refused else. However long it took from the charge to the write.
+func TestQuotaCountedBeforeTheWrite(t *testing.T) {
+	q := raceForQuota(t, twoConfigMaps)
+	q.waitUsed(t, "ns", "q", "count/configmaps 0/2")
+	must(t, q.configMap(t, "goes"))
+	release := q.heldConfigMap(t, "first")
+	q.waitUsed(t, "ns", "q", "count/configmaps 2/2")
+	must(t, q.CoreV1().ConfigMaps("ns").Delete(t.Context(), "goes", metav1.DeleteOptions{}))
+	q.waitUsed(t, "ns", "q", "count/configmaps 0/2") // of two that were charged one is gone, and one is not there
+	must(t, release())
+	q.waitUsed(t, "ns", "q", "count/configmaps 1/2")
+
+	release = q.heldConfigMap(t, "late")
+	must(t, q.CoreV1().ConfigMaps("ns").Delete(t.Context(), "first", metav1.DeleteOptions{}))
+	q.waitUsed(t, "ns", "q", "count/configmaps 0/2")
+	must(t, q.configMap(t, "a"))
+	must(t, q.configMap(t, "b"))
+	if err := release(); !exceeded(err) || q.there(t) != 2 {
+		t.Errorf("a third of two, charged before the count: %v, there are %d, want exceeded quota and 2", err, q.there(t))
+	}
+	q.waitUsed(t, "ns", "q", "count/configmaps 2/2")
+}
+
+// TestQuotaWrittenBesideTheCount: what is written, by whichever server, between the lists of a count and what it writes is not taken for
+// nothing.
+func TestQuotaWrittenBesideTheCount(t *testing.T) {
+	q := raceForQuota(t, twoConfigMaps)
+	q.waitUsed(t, "ns", "q", "count/configmaps 0/2")
+	must(t, q.configMap(t, "goes"))
+	release := q.heldConfigMap(t, "held")
+	counting := q.hold(t, q.key("resourcequotas", "q"))
+	must(t, q.CoreV1().ConfigMaps("ns").Delete(t.Context(), "goes", metav1.DeleteOptions{}))
+	counting.await(t, "a count") // which has listed none
+	must(t, release())
+	counting.release()
+	q.waitUsed(t, "ns", "q", "count/configmaps 1/2")
+	must(t, q.configMap(t, "second"))
+	if err := q.configMap(t, "third"); !exceeded(err) {
+		t.Errorf("a third of two: %v, want exceeded quota", err)
+	}
+	q.neverShort(t)
+}
+
+// TestQuotaOfUpdatesCountedBeforeTheWrite: so is a change by which an object uses more.
+func TestQuotaOfUpdatesCountedBeforeTheWrite(t *testing.T) {
+	q := raceForQuota(t, `{apiVersion: v1, kind: ResourceQuota, metadata: {name: q}, spec: {hard: {services: "9", services.nodeports: "1"}}}`)
+	q.waitUsed(t, "ns", "q", "services 0/9, services.nodeports 0/1")
+	for _, name := range []string{"one", "two", "goes"} {
+		_, err := q.CoreV1().Services("ns").Create(t.Context(), &corev1.Service{
+			ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}},
+		}, metav1.CreateOptions{})
+		must(t, err)
+	}
+	grow := func(p place, name string) error {
+		_, err := p.CoreV1().Services("ns").Patch(t.Context(), name, types.MergePatchType, []byte(`{"spec":{"type":"NodePort"}}`), metav1.PatchOptions{})
 		return err
 	}
-	must(t, create("goes"))
-	holding := make(chan error, 1)
-	go func() { holding <- create("held") }()
-	<-held.come
-	must(t, configMaps.Delete(t.Context(), "goes", metav1.DeleteOptions{}))
-	waitFor(t, time.Minute, "it is counted", func() (string, bool) {
-		used, putOff := in.used(t, "ns", "q"), stores.putOff.Load()
-		return fmt.Sprintf("used %s, a count was put off %v", used, putOff), putOff || used != "count/configmaps 2/2"
-	})
-	close(held.release)
-	must(t, <-holding)
-	in.waitUsed(t, "ns", "q", "count/configmaps 1/2")
-	must(t, create("second"))
-	if err := create("third"); !apierrors.IsForbidden(err) {
-		t.Errorf("a third of two: %v, want Forbidden", err)
+	held, answer := q.hold(t, "/registry/services/specs/"+string(shop)+"/ns/one"), make(chan error, 1)
+	go func() { answer <- grow(q.first, "one") }()
+	select {
+	case <-held.come:
+	case err := <-answer:
+		t.Fatalf("the Service is not about to be written: %v", err)
+	}
+	q.waitUsed(t, "ns", "q", "services 3/9, services.nodeports 1/1")
+	must(t, q.CoreV1().Services("ns").Delete(t.Context(), "goes", metav1.DeleteOptions{}))
+	q.waitUsed(t, "ns", "q", "services 2/9, services.nodeports 0/1")
+	must(t, grow(q.place, "two"))
+	held.release()
+	if err := <-answer; !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "exceeded quota: q, requested: services.nodeports=1") {
+		t.Errorf("a second node port of one: %v, want exceeded quota", err)
+	}
+	q.waitUsed(t, "ns", "q", "services 2/9, services.nodeports 1/1")
+}
+
+// TestNewLimitsHold: what was let through by a server before there was a limit, and is written after that was counted, is limited by
+// it; what is written before is counted.
+func TestNewLimitsHold(t *testing.T) {
+	for name, test := range map[string]struct {
+		before, counted string // the ResourceQuota, if there is one
+		used            string // with one ConfigMap, of one that is allowed
+	}{
+		"a new ResourceQuota": {"", "", "count/configmaps 1/1"},
+		"one that limited other things": {
+			`{apiVersion: v1, kind: ResourceQuota, metadata: {name: q}, spec: {hard: {secrets: "5"}}}`, "secrets 0/5", "count/configmaps 1/1, secrets 0/5",
+		},
+		"one that allowed more": {twoConfigMaps, "count/configmaps 0/2", "count/configmaps 1/1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			q := raceForQuota(t, test.before)
+			if test.before != "" {
+				q.waitUsed(t, "ns", "q", test.counted)
+			}
+			release := q.heldConfigMap(t, "late")
+			if test.before == "" {
+				_, err := q.apply(t, "ns", `{apiVersion: v1, kind: ResourceQuota, metadata: {name: q}, spec: {hard: {count/configmaps: "1"}}}`)
+				must(t, err)
+			} else {
+				q.limit(t, `{"count/configmaps":"1"}`)
+			}
+			q.waitUsed(t, "ns", "q", strings.Replace(test.used, "1/1", "0/1", 1))
+			must(t, q.configMap(t, "there"))
+			if err := release(); !exceeded(err) {
+				t.Errorf("let through before there was a limit: %v, want exceeded quota", err)
+			}
+			q.waitUsed(t, "ns", "q", test.used)
+		})
+	}
+}
+
+// TestNewLimitsCountWhatIsWrittenBeside: a new limit is counted with what is written while it is counted, by a server that knows of it, or does not.
+func TestNewLimitsCountWhatIsWrittenBeside(t *testing.T) {
+	for name, knows := range map[string]bool{"unknown": false, "known": true} {
+		t.Run(name, func(t *testing.T) {
+			q := raceForQuota(t, "")
+			create := func() error { return q.first.configMap(t, "beside") }
+			if !knows {
+				create = q.heldConfigMap(t, "beside")
+			}
+			told := q.hold(t, "/atoll/limits/registry/"+string(shop)+"/ns/q")
+			_, err := q.apply(t, "ns", `{apiVersion: v1, kind: ResourceQuota, metadata: {name: q}, spec: {hard: {count/configmaps: "1"}}}`)
+			must(t, err)
+			told.await(t, "a new limit")
+			counting := q.hold(t, q.key("resourcequotas", "q"))
+			told.release()
+			counting.await(t, "a count") // which has listed none
+			must(t, create())
+			counting.release()
+			q.waitUsed(t, "ns", "q", "count/configmaps 1/1")
+			if err := q.configMap(t, "second"); !exceeded(err) {
+				t.Errorf("a second of one: %v, want exceeded quota", err)
+			}
+			q.neverShort(t)
+		})
+	}
+}
+
+// TestNothingIsLeftOfQuotas: what etcd has beside a ResourceQuota goes with it.
+func TestNothingIsLeftOfQuotas(t *testing.T) {
+	q := raceForQuota(t, twoConfigMaps)
+	q.waitUsed(t, "ns", "q", "count/configmaps 0/2")
+	must(t, q.configMap(t, "c"))
+	rows := func() string {
+		var found []string
+		for _, prefix := range []string{"/atoll/charges/", "/atoll/limits/"} {
+			got, err := q.etcd.Get(t.Context(), prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly())
+			must(t, err)
+			for _, kv := range got.Kvs {
+				found = append(found, string(kv.Key))
+			}
+		}
+		return strings.Join(found, " ")
+	}
+	below := "/registry/" + string(shop) + "/ns/q"
+	if got, want := rows(), "/atoll/charges"+below+" /atoll/limits"+below; got != want {
+		t.Errorf("there is %q, want %q", got, want)
+	}
+	must(t, q.CoreV1().ResourceQuotas("ns").Delete(t.Context(), "q", metav1.DeleteOptions{}))
+	if got := rows(); got != "" {
+		t.Errorf("left of it: %q", got)
 	}
 }
 

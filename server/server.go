@@ -58,7 +58,6 @@ import (
 	"atoll.dev/atoll/server/garbage"
 	"atoll.dev/atoll/server/identity"
 	"atoll.dev/atoll/server/nodes"
-	"atoll.dev/atoll/server/quota"
 	"atoll.dev/atoll/server/storage"
 	"atoll.dev/atoll/server/webhooks"
 )
@@ -85,7 +84,6 @@ type Server struct {
 	backend     *storage.Backend
 	nodes       *nodes.Nodes
 	fairness    *fairness.Fairness
-	charges     *quota.Charges
 	custom      *customresources.Server
 	webhooks    *webhooks.Caller
 	loopback    *loopback
@@ -225,7 +223,6 @@ func (s *Server) assemble(ctx context.Context, etcd *clientv3.Client, address st
 	if err != nil {
 		return err
 	}
-	s.charges = quota.NewCharges()
 	if s.fairness, err = fairness.New(fairness.Config{
 		Seats: s.options.MaxRequestsInFlight, SeatsPerWorkspace: s.options.MaxRequestsInFlightPerWorkspace,
 		Watches: s.watchesLimit, Called: s.called, Refuse: s.answer,
@@ -271,7 +268,7 @@ func (s *Server) assemble(ctx context.Context, etcd *clientv3.Client, address st
 		sets.NewString("watch", "proxy"), sets.NewString("attach", "exec", "proxy", "log", "portforward")))
 	config.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
 		api = s.withNoCluster(s.withEndOfCredential(s.withHome(s.withDiscovery(s.withEndOfLog(api)))))
-		api = s.fairness.Around(s.charges.Around(api), c.LongRunningFunc, c.RequestTimeout)
+		api = s.fairness.Around(withCharges(api), c.LongRunningFunc, c.RequestTimeout)
 		api = s.asAttendant(api, c.LongRunningFunc)
 		return s.withLogicalCluster(withRoomForEnd(genericapiserver.DefaultBuildHandlerChain(api, c)), c.Authentication.Authenticator)
 	}

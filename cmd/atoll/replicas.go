@@ -166,7 +166,7 @@ func (l *leadership) writes(together writeTogether) writeTogether {
 	}
 }
 
-// counts are stores in which the status of a ResourceQuota changes only while this server leads.
+// counts are stores in which ResourceQuotas are counted only while this server leads.
 func (l *leadership) counts(stores quota.Stores) quota.Stores { return fencedCounts{stores, l} }
 
 type fencedCounts struct {
@@ -174,11 +174,18 @@ type fencedCounts struct {
 	leader *leadership
 }
 
-func (f fencedCounts) UpdateQuotaStatus(ctx context.Context, read *corev1.ResourceQuota) error {
+func (f fencedCounts) BeginCount(ctx context.Context, read *corev1.ResourceQuota, newLimits bool) (int64, error) {
+	if err := f.leader.holds(); err != nil {
+		return 0, fmt.Errorf("begin to count for ResourceQuota %s/%s: %w", read.Namespace, read.Name, err)
+	}
+	return f.Stores.BeginCount(ctx, read, newLimits)
+}
+
+func (f fencedCounts) UpdateQuotaStatus(ctx context.Context, read *corev1.ResourceQuota, begun int64) error {
 	if err := f.leader.holds(); err != nil {
 		return fmt.Errorf("write the status of ResourceQuota %s/%s: %w", read.Namespace, read.Name, err)
 	}
-	return f.Stores.UpdateQuotaStatus(ctx, read)
+	return f.Stores.UpdateQuotaStatus(ctx, read, begun)
 }
 
 // run works whenever this server leads, until ctx ends or the work fails: what worked in one term has ended before this server

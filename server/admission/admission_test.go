@@ -50,6 +50,7 @@ type what struct {
 	operation                          admission.Operation
 	who                                user.Info
 	object, old                        runtime.Object
+	dryRun                             bool
 }
 
 func (w what) attributes() admission.Attributes {
@@ -57,7 +58,7 @@ func (w what) attributes() admission.Attributes {
 		w.who = alice
 	}
 	return admission.NewAttributesRecord(w.object, w.old, schema.GroupVersionKind{Group: w.group, Version: "v1", Kind: w.kind}, w.namespace, w.name,
-		schema.GroupVersionResource{Group: w.group, Version: "v1", Resource: w.resource}, w.subresource, w.operation, nil, false, w.who)
+		schema.GroupVersionResource{Group: w.group, Version: "v1", Resource: w.resource}, w.subresource, w.operation, nil, w.dryRun, w.who)
 }
 
 // reads are Objects of which one namespace is read at a time.

@@ -18,7 +18,6 @@ import (
 	"k8s.io/kubernetes/plugin/pkg/admission/storage/persistentvolume/resize"
 	"k8s.io/kubernetes/plugin/pkg/admission/storage/storageclass/setdefault"
 
-	"atoll.dev/atoll/server/quota"
 	"atoll.dev/atoll/server/webhooks"
 )
 
@@ -27,10 +26,8 @@ type Config struct {
 	Objects Objects
 	// Authorizer says who may approve and sign certificates.
 	Authorizer authorizer.Authorizer
-	// ChargeQuota writes what is used of a ResourceQuota.
-	ChargeQuota ChargeQuota
-	// Charges are told before.
-	Charges *quota.Charges
+	// Quotas are the ResourceQuotas.
+	Quotas Quotas
 	// Terminating says whether a logical cluster is being deleted.
 	Terminating func(lc.Name) bool
 	// IsSyncer says whether a user is a syncer, or asks for the certificate of one.
@@ -125,6 +122,6 @@ func New(c Config) (admission.Interface, error) {
 	chain = append(chain, NewNowhere(c.Workloads, c.WhyNowhere), NewInUse(c.PlacedOn), NewDecisions(), NewShown(), NewUnsupported(c.MissingClasses), NewLimits(),
 		NewDefinitions(c.Definitions, c.MaxDefinitions, c.Called), types, NewTypeCircles(types),
 		newMutatingPolicies(c), newMutatingWebhooks(c, own), NewOwnName(), NewKeySizes(), newValidatingPolicies(c), newValidatingWebhooks(c, own), // what people configured sees what all others made
-		NewResourceQuota(c.Objects, c.ChargeQuota, c.Charges)) // nothing is charged for what anybody refuses
+		NewResourceQuota(c.Quotas)) // nothing is charged for what anybody refuses
 	return reinvoking{admission.NewChainHandler(chain...)}, nil
 }

@@ -8,16 +8,14 @@ import (
 
 	lc "github.com/kcp-dev/logicalcluster/v3"
 	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/admission/plugin/resourcequota"
 	kubequota "k8s.io/apiserver/pkg/quota/v1"
 	"k8s.io/kubernetes/pkg/quota/v1/install"
 
-	"atoll.dev/atoll/client"
 	"atoll.dev/atoll/internal/logicalcluster"
 	"atoll.dev/atoll/internal/turns"
 	"atoll.dev/atoll/server/quota"
@@ -28,16 +26,27 @@ import (
 // logical clusters; here a request does its own work, one at a time for each namespace.
 type ResourceQuota struct {
 	*admission.Handler
-	objects Objects
-	charge  ChargeQuota
-	charges *quota.Charges
-	turns   *turns.Turns[string] // by logical cluster and namespace; other processes are kept out by the resourceVersion
+	quotas Quotas
+	turns  *turns.Turns[string] // by logical cluster and namespace; other processes are kept out by the resourceVersion
 }
 
 var resourceQuotas = schema.GroupResource{Resource: "resourcequotas"}
 
-// ChargeQuota writes the status of a ResourceQuota that is still as it was read; else it returns a conflict.
-type ChargeQuota func(ctx context.Context, read *corev1.ResourceQuota) error
+// Quotas are the ResourceQuotas of the logical cluster in ctx, and what the request in ctx was charged: its writes depend on that.
+type Quotas interface {
+	// BeginCharges forgets what an earlier attempt of the request was charged. again is called if an object of the resource must
+	// not be written, since a count did not see it or a limit is new: it charges what is not Charged any more.
+	BeginCharges(ctx context.Context, resource schema.GroupResource, again func(context.Context) error) error
+	// ListQuotas returns those of a namespace. What limits are new after that is found out by the write.
+	ListQuotas(ctx context.Context, namespace string, cached bool) ([]corev1.ResourceQuota, error)
+	// Charged says whether the request has charged one, or waits for its count.
+	Charged(ctx context.Context, q *corev1.ResourceQuota) (bool, error)
+	// Charge writes the status of one that is still as it was read; else it returns a conflict.
+	Charge(ctx context.Context, read *corev1.ResourceQuota) error
+	// AwaitCount is for one whose limits are not counted: what the request writes is counted with them, or limited by them. If it is not
+	// as it was read any more it returns a conflict.
+	AwaitCount(ctx context.Context, read *corev1.ResourceQuota) error
+}
 
 const (
 	// attempts to charge while others do.
@@ -53,9 +62,9 @@ const (
 var errPatience = errors.New("not done in time")
 
 // NewResourceQuota returns the plugin.
-func NewResourceQuota(objects Objects, charge ChargeQuota, charges *quota.Charges) *ResourceQuota {
+func NewResourceQuota(quotas Quotas) *ResourceQuota {
 	return &ResourceQuota{
-		Handler: admission.NewHandler(admission.Create, admission.Update), objects: objects, charge: charge, charges: charges,
+		Handler: admission.NewHandler(admission.Create, admission.Update), quotas: quotas,
 		turns: turns.New[string](maxWaiting + 1), // one charges
 	}
 }
@@ -74,11 +83,21 @@ func (q *ResourceQuota) Validate(ctx context.Context, a admission.Attributes, _ 
 	if cluster.Mirror || !evaluator.Handles(a) {
 		return nil
 	}
+	isNew := resource == resourceQuotas && a.GetOperation() == admission.Create && a.GetSubresource() == ""
+	charge := func(ctx context.Context, cached bool) error {
+		return q.all(ctx, cluster.Name, a, evaluator, isNew, cached)
+	}
+	if err := q.quotas.BeginCharges(ctx, resource, func(ctx context.Context) error { return charge(ctx, false) }); err != nil {
+		return err
+	}
+	return charge(ctx, !isNew)
+}
+
+// all charges all ResourceQuotas of a namespace, but for those charged already.
+func (q *ResourceQuota) all(ctx context.Context, cluster lc.Name, a admission.Attributes, evaluator kubequota.Evaluator, isNew, cached bool) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, errPatience)
 	defer cancel()
-	all := lister[corev1.ResourceQuota, *corev1.ResourceQuota]{scope{ctx, q.objects}, resourceQuotas, a.GetNamespace()}
-	isNew := resource == resourceQuotas && a.GetOperation() == admission.Create && a.GetSubresource() == ""
-	found, err := all.list(labels.Everything(), !isNew)
+	found, err := q.quotas.ListQuotas(ctx, a.GetNamespace(), cached)
 	if err != nil || len(found) == 0 {
 		return err
 	}
@@ -86,7 +105,7 @@ func (q *ResourceQuota) Validate(ctx context.Context, a admission.Attributes, _ 
 	if isNew && len(found) >= maxQuotas {
 		return admission.NewForbidden(a, fmt.Errorf("namespace %q has %d ResourceQuotas, and may have %d", a.GetNamespace(), len(found), maxQuotas))
 	}
-	end, err := q.turns.Take(ctx, cluster.Name.String()+"/"+a.GetNamespace())
+	end, err := q.turns.Take(ctx, cluster.String()+"/"+a.GetNamespace())
 	switch { // nothing has been done
 	case errors.Is(err, turns.ErrTooMany):
 		return apierrors.NewTooManyRequests(fmt.Sprintf("%d requests wait for the ResourceQuotas of namespace %q already", maxWaiting, a.GetNamespace()), 1)
@@ -94,26 +113,29 @@ func (q *ResourceQuota) Validate(ctx context.Context, a admission.Attributes, _ 
 		return apierrors.NewTooManyRequests(fmt.Sprintf("the ResourceQuotas of namespace %q were busy with other requests: %v", a.GetNamespace(), err), 1)
 	}
 	defer end()
-	charged := map[types.UID]bool{}
 	for range attempts {
-		if err = q.try(ctx, cluster.Name, a, evaluator, all, charged); !apierrors.IsConflict(err) {
+		if err = q.try(ctx, a, evaluator); !apierrors.IsConflict(err) {
 			break
 		}
 	}
 	return err
 }
 
-// try charges the ResourceQuotas as they are in etcd, but for those charged already, to which it adds. If it could charge
+// try charges the ResourceQuotas as they are in etcd, but for those charged already. If it could charge
 // some and not all, those are charged for nothing until they are counted again: refused too early, not let through too much.
-func (q *ResourceQuota) try(ctx context.Context, cluster lc.Name, a admission.Attributes, evaluator kubequota.Evaluator, all lister[corev1.ResourceQuota, *corev1.ResourceQuota], charged map[types.UID]bool) error {
-	found, err := all.List(labels.Everything())
+func (q *ResourceQuota) try(ctx context.Context, a admission.Attributes, evaluator kubequota.Evaluator) error {
+	found, err := q.quotas.ListQuotas(ctx, a.GetNamespace(), false)
 	if err != nil {
 		return err
 	}
 	var before []corev1.ResourceQuota
-	for _, one := range found {
-		if !charged[one.UID] {
-			before = append(before, *one)
+	for i := range found {
+		charged, err := q.quotas.Charged(ctx, &found[i])
+		if err != nil {
+			return err
+		}
+		if !charged {
+			before = append(before, found[i])
 		}
 	}
 	after, err := resourcequota.CheckRequest(before, a, evaluator, nil)
@@ -121,14 +143,20 @@ func (q *ResourceQuota) try(ctx context.Context, cluster lc.Name, a admission.At
 		return err
 	}
 	for i := range after {
-		if kubequota.Equals(before[i].Status.Used, after[i].Status.Used) {
-			continue
+		switch {
+		case !kubequota.Equals(before[i].Status.Used, after[i].Status.Used):
+			err = q.quotas.Charge(ctx, &after[i])
+		case awaitsCount(&before[i], evaluator):
+			err = q.quotas.AwaitCount(ctx, &before[i])
 		}
-		q.charges.Begin(ctx, client.Key{Cluster: cluster, Namespace: after[i].Namespace, Name: after[i].Name})
-		if err := q.charge(ctx, &after[i]); err != nil && !apierrors.IsNotFound(err) {
+		if err != nil && !apierrors.IsNotFound(err) {
 			return err
 		}
-		charged[after[i].UID] = true
 	}
 	return nil
+}
+
+// awaitsCount says whether a ResourceQuota will limit what the evaluator measures when it is counted, and may not yet.
+func awaitsCount(q *corev1.ResourceQuota, evaluator kubequota.Evaluator) bool {
+	return !apiequality.Semantic.DeepEqual(q.Spec.Hard, q.Status.Hard) && len(evaluator.MatchingResources(kubequota.ResourceNames(q.Spec.Hard))) > 0
 }

@@ -3,7 +3,9 @@ package admission
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -14,7 +16,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/admission"
@@ -22,37 +23,66 @@ import (
 	_ "k8s.io/kubernetes/pkg/apis/core/install"
 
 	"atoll.dev/atoll/internal/logicalcluster"
-	"atoll.dev/atoll/server/quota"
 )
 
-// quotas are Objects: the ResourceQuotas of a namespace.
-type quotas []*core.ResourceQuota
+// quotas are the ResourceQuotas of a namespace.
+type quotas struct {
+	all    []corev1.ResourceQuota
+	charge func(context.Context, *corev1.ResourceQuota) error
 
-func (quotas) Get(context.Context, schema.GroupResource, string, string, bool) (runtime.Object, error) {
-	return nil, errAway
+	mu      sync.Mutex // guards what follows, of the last request
+	again   func(context.Context) error
+	charged map[types.UID]bool
+	awaited []string
 }
 
-func (q quotas) List(context.Context, schema.GroupResource, string, bool) ([]runtime.Object, error) {
-	var all []runtime.Object
-	for _, one := range q {
-		all = append(all, one)
+func (q *quotas) BeginCharges(_ context.Context, _ schema.GroupResource, again func(context.Context) error) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.again, q.charged = again, map[types.UID]bool{}
+	return nil
+}
+
+func (q *quotas) ListQuotas(context.Context, string, bool) ([]corev1.ResourceQuota, error) {
+	return slices.Clone(q.all), nil
+}
+
+func (q *quotas) Charged(_ context.Context, of *corev1.ResourceQuota) (bool, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.charged[of.UID], nil
+}
+
+func (q *quotas) Charge(ctx context.Context, read *corev1.ResourceQuota) error {
+	if err := q.charge(ctx, read); err != nil {
+		return err
 	}
-	return all, nil
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.charged[read.UID] = true
+	return nil
+}
+
+func (q *quotas) AwaitCount(_ context.Context, read *corev1.ResourceQuota) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.awaited, q.charged[read.UID] = append(q.awaited, read.Name), true
+	return nil
 }
 
 // configMapsLimited returns n ResourceQuotas, q0 and so on, that allow so many ConfigMaps, of which none is used.
-func configMapsLimited(n int, hard string) quotas {
-	var all quotas
+func configMapsLimited(n int, hard string, charge func(context.Context, *corev1.ResourceQuota) error) *quotas {
+	q := &quotas{charge: charge}
 	for i := range n {
 		name := fmt.Sprintf("q%d", i)
-		limit := core.ResourceList{"count/configmaps": resource.MustParse(hard)}
-		all = append(all, &core.ResourceQuota{
+		limit := corev1.ResourceList{"count/configmaps": resource.MustParse(hard)}
+		q.all = append(q.all, corev1.ResourceQuota{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name)},
-			Spec:       core.ResourceQuotaSpec{Hard: limit},
-			Status:     core.ResourceQuotaStatus{Hard: limit, Used: core.ResourceList{"count/configmaps": resource.MustParse("0")}},
+			Spec:       corev1.ResourceQuotaSpec{Hard: limit},
+			Status:     corev1.ResourceQuotaStatus{Hard: limit, Used: corev1.ResourceList{"count/configmaps": resource.MustParse("0")}},
 		})
 	}
-	return all
+	return q
 }
 
 var newConfigMap = what{resource: "configmaps", kind: "ConfigMap", namespace: "ns", name: "c", operation: admission.Create, object: &core.ConfigMap{}}
@@ -66,7 +96,7 @@ func TestQuotaTurns(t *testing.T) {
 			<-ctx.Done()
 			return context.Cause(ctx)
 		}
-		q := NewResourceQuota(configMapsLimited(1, "1000"), away, quota.NewCharges())
+		q := NewResourceQuota(configMapsLimited(1, "1000", away))
 		shop, _ := in(logicalcluster.Cluster{Name: "shop"})
 		bank, _ := in(logicalcluster.Cluster{Name: "bank"})
 		start := time.Now()
@@ -124,7 +154,7 @@ func TestQuotasOfANamespace(t *testing.T) {
 		"there were more": {maxQuotas + 1, admission.Create, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			q := NewResourceQuota(configMapsLimited(test.there, "1"), func(context.Context, *corev1.ResourceQuota) error { return nil }, quota.NewCharges())
+			q := NewResourceQuota(configMapsLimited(test.there, "1", func(context.Context, *corev1.ResourceQuota) error { return nil }))
 			w := changed
 			w.operation = test.operation
 			err := q.Validate(shop, w.attributes(), nil)
@@ -135,23 +165,25 @@ func TestQuotasOfANamespace(t *testing.T) {
 	}
 }
 
-// TestQuotaChargesOnce: a ResourceQuota that was charged is not charged again when another has changed meanwhile.
+// TestQuotaChargesOnce: a ResourceQuota that was charged is not charged again when another has changed meanwhile, and again when
+// that was for nothing.
 func TestQuotaChargesOnce(t *testing.T) {
-	there := configMapsLimited(3, "1")
 	charges, conflicts := map[string]int{}, 2
-	q := NewResourceQuota(there, func(_ context.Context, read *corev1.ResourceQuota) error {
+	var there *quotas
+	there = configMapsLimited(3, "1", func(_ context.Context, read *corev1.ResourceQuota) error {
 		if read.Name == "q1" && conflicts > 0 {
 			conflicts--
 			return apierrors.NewConflict(resourceQuotas, read.Name, errAway)
 		}
 		charges[read.Name]++
-		for _, one := range there {
-			if one.Name == read.Name {
-				one.Status.Used = core.ResourceList{"count/configmaps": read.Status.Used["count/configmaps"]}
+		for i := range there.all {
+			if there.all[i].Name == read.Name {
+				there.all[i].Status.Used = read.Status.Used
 			}
 		}
 		return nil
-	}, quota.NewCharges())
+	})
+	q := NewResourceQuota(there)
 	shop, _ := in(logicalcluster.Cluster{Name: "shop"})
 	if err := q.Validate(shop, newConfigMap.attributes(), nil); err != nil {
 		t.Errorf("the only ConfigMap, and one is allowed: %v", err)
@@ -159,7 +191,66 @@ func TestQuotaChargesOnce(t *testing.T) {
 	if diff := cmp.Diff(map[string]int{"q0": 1, "q1": 1, "q2": 1}, charges); diff != "" {
 		t.Errorf("charges (-want +got):\n%s", diff)
 	}
+	// A count was faster than the write, and has not seen it.
+	there.all[1].Status.Used = corev1.ResourceList{"count/configmaps": resource.MustParse("0")}
+	delete(there.charged, "q1")
+	if err := there.again(shop); err != nil {
+		t.Errorf("its charge was for nothing: %v", err)
+	}
+	if diff := cmp.Diff(map[string]int{"q0": 1, "q1": 2, "q2": 1}, charges); diff != "" {
+		t.Errorf("charges after a count (-want +got):\n%s", diff)
+	}
+	delete(there.charged, "q1") // and another one was faster
+	if err := there.again(shop); !apierrors.IsForbidden(err) {
+		t.Errorf("its charge was for nothing, and there is another now: %v, want Forbidden", err)
+	}
 	if err := q.Validate(shop, newConfigMap.attributes(), nil); !apierrors.IsForbidden(err) {
 		t.Errorf("the second ConfigMap: %v, want Forbidden", err)
+	}
+	if len(there.awaited) > 0 {
+		t.Errorf("waits for counts of %v, which are counted", there.awaited)
+	}
+}
+
+// TestQuotaAwaitsCounts: what a ResourceQuota will limit is part of its count, and nothing else is.
+func TestQuotaAwaitsCounts(t *testing.T) {
+	shop, _ := in(logicalcluster.Cluster{Name: "shop"})
+	limit := func(names ...corev1.ResourceName) corev1.ResourceList {
+		all := corev1.ResourceList{}
+		for _, name := range names {
+			all[name] = resource.MustParse("1")
+		}
+		return all
+	}
+	for name, test := range map[string]struct {
+		spec, status  corev1.ResourceList
+		want, charged bool
+		dry           bool
+	}{
+		"new":                        {spec: limit("configmaps"), want: true},
+		"new, of something else":     {spec: limit("secrets")},
+		"new, and nothing is made":   {spec: limit("configmaps"), dry: true},
+		"limits more":                {spec: limit("secrets", "count/configmaps"), status: limit("secrets"), want: true},
+		"limits more things besides": {spec: limit("secrets", "configmaps"), status: limit("configmaps"), charged: true}, // as good
+		"counted":                    {spec: limit("secrets"), status: limit("secrets")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			charged := false
+			there := &quotas{charge: func(context.Context, *corev1.ResourceQuota) error { charged = true; return nil }, all: []corev1.ResourceQuota{{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "q", UID: "q"}, Spec: corev1.ResourceQuotaSpec{Hard: test.spec},
+				Status: corev1.ResourceQuotaStatus{Hard: test.status, Used: corev1.ResourceList{}},
+			}}}
+			for limited := range test.status {
+				there.all[0].Status.Used[limited] = resource.Quantity{}
+			}
+			w := newConfigMap
+			w.dryRun = test.dry
+			if err := NewResourceQuota(there).Validate(shop, w.attributes(), nil); err != nil {
+				t.Error(err)
+			}
+			if waits := len(there.awaited) == 1; waits != test.want || charged != test.charged {
+				t.Errorf("waits for the count %v, charged %v, want %v and %v", waits, charged, test.want, test.charged)
+			}
+		})
 	}
 }

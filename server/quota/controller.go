@@ -31,10 +31,9 @@ const (
 	lookAgain = time.Second
 	// watchAgain is the pause between two watches of a resource.
 	watchAgain = time.Second
-	// whileCharging is how long a count waits for the end of requests that charged, and looks again.
-	whileCharging = 50 * time.Millisecond
-	// settled is how long nobody has changed a ResourceQuota that other servers charge, whose requests nobody here sees end.
-	settled = 2 * time.Second
+	// whileCharging is how long a count waits beside which others have charged or written, or so many times as long as it took.
+	whileCharging      = 50 * time.Millisecond
+	whileChargingTimes = 5
 )
 
 // Stores are the server's, in the logical cluster of ctx.
@@ -51,12 +50,12 @@ type Stores interface {
 	Count(ctx context.Context, resource schema.GroupResource, namespace string) (int64, error)
 	// Quota reads a ResourceQuota from etcd.
 	Quota(ctx context.Context, namespace, name string) (*corev1.ResourceQuota, error)
-	// UpdateQuotaStatus writes the status of a ResourceQuota that is still as it was read; else it returns a conflict.
-	UpdateQuotaStatus(ctx context.Context, read *corev1.ResourceQuota) error
-	// Charging says whether requests of this process charged a ResourceQuota that have not ended.
-	Charging(quota client.Key) bool
-	// Shared says whether other processes charge, too.
-	Shared() bool
+	// BeginCount comes between the read of a ResourceQuota and the lists. newLimits says that it has limits that were not counted
+	// before: nothing is written from then on, by any server, without a look at them.
+	BeginCount(ctx context.Context, read *corev1.ResourceQuota, newLimits bool) (begun int64, err error)
+	// UpdateQuotaStatus writes the status of a ResourceQuota that is still as it was read, if nothing that it was charged for was
+	// written since BeginCount; else it returns a conflict. What was charged and is not written then has to be charged anew.
+	UpdateQuotaStatus(ctx context.Context, read *corev1.ResourceQuota, begun int64) error
 	// WatchEverywhere tells what happens to a resource in all logical clusters from now on.
 	WatchEverywhere(ctx context.Context, resource schema.GroupResource) (watch.Interface, error)
 }
@@ -72,14 +71,7 @@ type Controller struct {
 
 	mu      sync.Mutex // guards what follows
 	watched map[schema.GroupResource]context.CancelFunc
-	waiting map[client.Key]version // counts that wait until other servers have done what they charged for
 	running sync.WaitGroup
-}
-
-// version is one of a ResourceQuota, and when it was first seen.
-type version struct {
-	resourceVersion string
-	seen            time.Time
 }
 
 // New returns the controller. It adds handlers to the informers, so they must not run yet.
@@ -94,7 +86,7 @@ func New(informers *client.Informers, stores Stores) *Controller {
 }
 
 func newController(stores Stores, exists func(client.Key) bool) *Controller {
-	c := &Controller{exists: exists, stores: stores, watched: map[schema.GroupResource]context.CancelFunc{}, waiting: map[client.Key]version{}}
+	c := &Controller{exists: exists, stores: stores, watched: map[schema.GroupResource]context.CancelFunc{}}
 	c.counts = queue.New("quota", c.count)
 	c.uncounted = queue.New("quota-uncounted", c.count)
 	c.watches = queue.New("quota-watches", c.watchLimited)
@@ -149,42 +141,9 @@ func (c *Controller) Run(ctx context.Context) error {
 	return nil
 }
 
-// count writes what a ResourceQuota limits and what is used of it. What was charged and is not written yet would be missing: a
-// count waits until there is no such thing.
+// count writes what a ResourceQuota limits and what is used of it. Where others charge it meanwhile, or write what they charged, that
+// may be missing: then it counts again.
 func (c *Controller) count(ctx context.Context, key client.Key) (time.Duration, error) {
-	again, err := c.countSettled(ctx, key)
-	if again == 0 {
-		c.mu.Lock()
-		delete(c.waiting, key)
-		c.mu.Unlock()
-	}
-	return again, err
-}
-
-// unsettled is how long to wait with the count of a ResourceQuota as it was read. One that no count has written is not charged.
-func (c *Controller) unsettled(key client.Key, read *corev1.ResourceQuota) time.Duration {
-	if len(read.Status.Hard) == 0 {
-		return 0
-	}
-	// What was charged before the read is in flight at this moment, or there for the lists that follow; what is charged after the
-	// read makes the write a conflict.
-	if c.stores.Charging(key) {
-		return whileCharging
-	}
-	if !c.stores.Shared() {
-		return 0
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	was, ok := c.waiting[key]
-	if !ok || was.resourceVersion != read.ResourceVersion {
-		c.waiting[key] = version{read.ResourceVersion, time.Now()}
-		return settled
-	}
-	return max(0, settled-time.Since(was.seen))
-}
-
-func (c *Controller) countSettled(ctx context.Context, key client.Key) (time.Duration, error) {
 	if !c.exists(key) {
 		return 0, nil
 	}
@@ -203,8 +162,10 @@ func (c *Controller) countSettled(ctx context.Context, key client.Key) (time.Dur
 	if err != nil {
 		return 0, fmt.Errorf("read ResourceQuota %s: %w", key, err)
 	}
-	if wait := c.unsettled(key, read); wait > 0 {
-		return wait, nil
+	began := time.Now()
+	begun, err := c.stores.BeginCount(ctx, read, !apiequality.Semantic.DeepEqual(read.Spec.Hard, read.Status.Hard))
+	if err != nil {
+		return 0, err
 	}
 	status, err := statusOf(read, c.evaluators(ctx, key.Cluster))
 	if err != nil {
@@ -214,9 +175,10 @@ func (c *Controller) countSettled(ctx context.Context, key client.Key) (time.Dur
 		return 0, nil
 	}
 	read.Status = status
-	if err := c.stores.UpdateQuotaStatus(ctx, read); apierrors.IsNotFound(err) {
-		return 0, nil
-	} else if err != nil {
+	switch err := c.stores.UpdateQuotaStatus(ctx, read, begun); {
+	case apierrors.IsConflict(err):
+		return max(whileCharging, whileChargingTimes*time.Since(began)), nil
+	case err != nil && !apierrors.IsNotFound(err):
 		return 0, fmt.Errorf("write what is used of ResourceQuota %s: %w", key, err)
 	}
 	return 0, nil

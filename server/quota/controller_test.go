@@ -2,13 +2,16 @@ package quota
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/kcp-dev/logicalcluster/v3"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -28,14 +31,17 @@ type one struct {
 	held  map[logicalcluster.Name]chan struct{}     // lists of these wait
 	told  func(client.Event[*corev1.ResourceQuota]) // of what is written
 
-	there    int // objects
-	charging bool
-	shared   bool
+	there     int // objects
+	charging  int // so many counts have somebody who charges beside them
+	newLimits []bool
 }
 
-func (o *one) Charging(client.Key) bool { return o.charging }
-
-func (o *one) Shared() bool { return o.shared }
+func (o *one) BeginCount(_ context.Context, _ *corev1.ResourceQuota, newLimits bool) (int64, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.newLimits = append(o.newLimits, newLimits)
+	return int64(len(o.newLimits)), nil
+}
 
 func (*one) Known(name logicalcluster.Name) (lcctx.Cluster, bool) {
 	return lcctx.Cluster{Name: name}, true
@@ -64,9 +70,13 @@ func (o *one) Quota(context.Context, string, string) (*corev1.ResourceQuota, err
 	return o.q.DeepCopy(), nil
 }
 
-func (o *one) UpdateQuotaStatus(_ context.Context, read *corev1.ResourceQuota) error {
+func (o *one) UpdateQuotaStatus(_ context.Context, read *corev1.ResourceQuota, begun int64) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if o.charging > 0 || begun != int64(len(o.newLimits)) {
+		o.charging--
+		return apierrors.NewConflict(schema.GroupResource{Resource: "resourcequotas"}, read.Name, errors.New("charged"))
+	}
 	old := o.q
 	o.q = read.DeepCopy()
 	if o.told != nil {
@@ -163,63 +173,40 @@ func TestNewQuotasDoNotWait(t *testing.T) {
 	})
 }
 
-// TestCountsWaitForCharges: what was charged and may not be written yet is not taken for nothing.
-func TestCountsWaitForCharges(t *testing.T) {
+// TestCountsBesideCharges: a count beside which others charge, or write, is done again, in a while, and not after more and more.
+func TestCountsBesideCharges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		stores := &one{q: quotaOf("shop", "2"), there: 1, charging: true}
+		stores := &one{q: quotaOf("shop", "2"), there: 1, charging: 100}
 		c := newController(stores, func(client.Key) bool { return true })
 		c.work(t)
 		c.changed(client.Event[*corev1.ResourceQuota]{New: quotaOf("shop", "2"), Initial: true})
-		time.Sleep(10 * time.Second)
-		if _, used := stores.counted(); used != "2" {
-			t.Errorf("while the request that charged goes on: used %s, want 2", used)
+		time.Sleep(100*whileCharging - time.Millisecond)
+		if n, used := stores.counted(); n != 100 || used != "2" {
+			t.Errorf("while others charge: %d counts, used %s, want 100 and 2", n, used)
 		}
-		stores.there, stores.charging = 2, false
-		time.Sleep(2 * whileCharging)
-		counts, used := stores.counted()
-		if used != "2" {
-			t.Errorf("after the request that charged: used %s, want 2", used)
-		}
-		stores.there = 1
-		c.counts.Add(client.KeyOf(stores.q))
-		if n, used := stores.counted(); n != counts+1 || used != "1" {
-			t.Errorf("nothing is charged: %d counts more, used %s, want one and 1", n-counts, used)
-		}
-		// A new one, which nobody can have charged, does not wait.
-		stores.charging, stores.q = true, quotaOf("shop", "")
-		c.changed(client.Event[*corev1.ResourceQuota]{New: quotaOf("shop", "")})
-		if _, used := stores.counted(); used != "1" {
-			t.Errorf("a new one while there is something in flight: used %s, want 1", used)
+		time.Sleep(2 * time.Millisecond)
+		if n, used := stores.counted(); n != 101 || used != "1" {
+			t.Errorf("when they do not: %d counts, used %s, want 101 and 1", n, used)
 		}
 	})
 }
 
-// TestCountsBesideOtherServers: a count waits until nobody has charged for two seconds.
-func TestCountsBesideOtherServers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		stores := &one{q: quotaOf("shop", "2"), there: 1, shared: true}
-		stores.q.ResourceVersion = "1"
+// TestNewLimitsAreTold: before a limit is counted that was not before, and not otherwise.
+func TestNewLimitsAreTold(t *testing.T) {
+	for name, test := range map[string]struct {
+		used string // empty is never counted
+		hard string
+		want bool
+	}{"new": {"", "10", true}, "counted": {"2", "10", false}, "changed": {"2", "5", true}} {
+		stores := &one{q: quotaOf("shop", test.used)}
+		stores.q.Spec.Hard = corev1.ResourceList{corev1.ResourceConfigMaps: resource.MustParse(test.hard)}
 		c := newController(stores, func(client.Key) bool { return true })
-		c.work(t)
-		c.counts.Add(client.KeyOf(stores.q))
-		want := func(when, used string) {
-			t.Helper()
-			if _, u := stores.counted(); u != used {
-				t.Errorf("%s: used %s, want %s", when, u, used)
-			}
+		_, err := c.count(t.Context(), client.KeyOf(stores.q))
+		c.counts.Stop()
+		c.uncounted.Stop()
+		c.watches.Stop()
+		if diff := cmp.Diff([]bool{test.want}, stores.newLimits); diff != "" || err != nil {
+			t.Errorf("%s: error %v, told (-want +got):\n%s", name, err, diff)
 		}
-		want("at once", "2")
-		time.Sleep(settled - time.Millisecond)
-		stores.mu.Lock()
-		stores.q = quotaOf("shop", "3") // another server charges
-		stores.q.ResourceVersion = "2"
-		stores.mu.Unlock()
-		time.Sleep(settled - time.Millisecond)
-		want("less than two seconds after a charge", "3")
-		time.Sleep(2 * time.Millisecond)
-		want("two seconds after it", "1")
-		if len(c.waiting) != 0 {
-			t.Errorf("%v is kept of a count that is done", c.waiting)
-		}
-	})
+	}
 }

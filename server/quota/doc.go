@@ -6,17 +6,13 @@
 // when something that it limits is gone, and five minutes after its status was written, which corrects what was charged for
 // creations that failed later. A new one limits nothing until it is counted, and waits in a queue of its own.
 //
-// What always holds: a status is written only if nobody has changed it since it was read, and no more is let through than a
-// ResourceQuota allows. Between its charge and its write an object is charged and not yet there, and a count would miss it, as
-// kube-controller-manager's does: so the requests that charge are known until they end (charges.go), and a ResourceQuota is
-// counted when it has none, looked at between the read of it and the lists. A request that was given up, or took more than three
-// seconds, counts for ten more, in which etcd may still write. Until the count what was deleted is not given back: where creations
-// never pause that is when they are refused, which charges nothing.
+// What always holds, with any number of servers on one etcd: of what a ResourceQuota limits there is never more than its status
+// allows, unless there was when it was counted first. A status is written only if nobody has changed it since it was read, nor written
+// anything that it was charged for since the lists began; what is charged then and not yet written is charged anew by its own server, before
+// it is written. A limit that is new is told of before it is counted: who has not heard of it writes nothing after that. It is
+// server/storage that puts all of this into the transactions of those who write; docs/design/0013-counts.md says why so.
 //
-// With several servers this one knows nothing of the requests to the others. It counts then what nobody has charged for two
-// seconds; a creation at another server that takes longer than that from its charge to its write is missed, and one more let
-// through. So it is with a new ResourceQuota, or a new limit in one, for what is being created in the moment in which it is
-// counted first: nobody charges that.
+// Until the count what was deleted is not given back: where creations never pause that is when they are refused, which charges nothing.
 //
 // Custom resources are those that a workspace defines for itself: of one that it does not, a ResourceQuota says what is allowed and not
 // what is used, and refuses all until somebody defines it and it is counted, at once. etcd counts its rows in the namespace; none

@@ -108,6 +108,9 @@ func (b *Backend) DeleteClusterData(ctx context.Context, cluster logicalcluster.
 		if err := b.forgetRecords(ctx, cluster); err != nil {
 			return fmt.Errorf("delete the data of logical cluster %q after %d rows: %w", cluster, deleted, err)
 		}
+		if err := b.forgetCharges(ctx, cluster); err != nil {
+			return fmt.Errorf("delete the data of logical cluster %q after %d rows: %w", cluster, deleted, err)
+		}
 		return nil
 	}
 }

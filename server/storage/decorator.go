@@ -1,11 +1,13 @@
 package storage
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/kubernetes"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -71,11 +73,14 @@ func (b *Backend) open(
 	if transformer.inner == nil {
 		transformer.inner = identity.NewEncryptCheckTransformer()
 	}
+	kv := &besideKV{KV: b.client, resource: config.GroupResource, rows: b.rowsOf(config.GroupResource, transformer.base)}
+	rows := clientv3.NewCtxClient(context.Background()) // of a client reads and writes of rows use nothing else
+	rows.KV = kv
 	client := &kubernetes.Client{Client: b.client}
-	client.Kubernetes = &guardedClient{Interface: client, kv: b.client}
+	client.Kubernetes = &guardedClient{Interface: kubernetes.Client{Client: rows}, kv: kv}
 	if b.usage != nil {
 		client.Kubernetes = &limitedClient{
-			Interface: client.Kubernetes, kv: b.client, usage: b.usage,
+			Interface: client.Kubernetes, kv: kv, usage: b.usage,
 			resource: config.GroupResource, base: transformer.base, prefix: resourcePrefix,
 		}
 	}

@@ -13,9 +13,11 @@
 //	etcd3 store      upstream's, with a codec and a transformer that know the cluster           (codec.go)
 //
 // It reads and writes the rows <prefix>/<resource>/<cluster>/[<namespace>/]<name>, where prefix is /registry; the locks
-// <prefix>/<kind>/<cluster>/<key> (exclusive.go); and /atoll/prefixes/, the list of resource prefixes that ever held rows.
+// <prefix>/<kind>/<cluster>/<key> (exclusive.go); /atoll/charges/ and /atoll/limits/ beside ResourceQuotas (charges.go); and
+// /atoll/prefixes/, the list of resource prefixes that ever held rows.
 //
-// Rows of custom resources are created only while their definition is as the request knows it (guard.go).
+// Rows of custom resources are created only while their definition is as the request knows it (guard.go). What was charged to a
+// ResourceQuota is written only while that is so, and limits are those that the request knows of (charges.go).
 //
 // RewriteStale (rewrite.go) writes rows anew that are not encrypted as they would be now.
 //

@@ -23,6 +23,35 @@ func StartEtcd(t testing.TB, flags ...string) *Etcd {
 	return &Etcd{StartPhysical(t, "store", etcdIn(filepath.Join(t.TempDir(), "store"), flags...))}
 }
 
+// Client returns a client of it, which sees what servers write.
+func (e *Etcd) Client(t testing.TB) *clientv3.Client {
+	t.Helper()
+	etcd := e.connect(t, e.URL)
+	t.Cleanup(func() {
+		if err := etcd.Close(); err != nil {
+			t.Errorf("close the client of an etcd: %v", err)
+		}
+	})
+	return etcd
+}
+
+// connect makes a client of what is at some URLs, with its credentials.
+func (e *Etcd) connect(t testing.TB, urls ...string) *clientv3.Client {
+	t.Helper()
+	file := func(name string) string { return filepath.Join(e.Dir, "pki", name) }
+	tls, err := transport.TLSInfo{
+		CertFile: file("apiserver-etcd-client.crt"), KeyFile: file("apiserver-etcd-client.key"), TrustedCAFile: file("etcd-ca.crt"),
+	}.ClientConfig()
+	if err != nil {
+		t.Fatalf("make a client of an etcd: %v", err)
+	}
+	etcd, err := clientv3.New(clientv3.Config{Endpoints: urls, TLS: tls, Logger: zap.NewNop()})
+	if err != nil {
+		t.Fatalf("make a client of an etcd: %v", err)
+	}
+	return etcd
+}
+
 func etcdIn(dir string, flags ...string) PhysicalOption {
 	return func(p *Physical) {
 		p.args = append(append(p.args, "--only-etcd", "--etcd-fsync"), flags...)
@@ -52,10 +81,7 @@ func (e *Etcd) SetQuota(bytes int64) {
 // `etcdctl defrag` and `etcdctl alarm disarm`.
 func (e *Etcd) MakeRoom(t testing.TB) {
 	t.Helper()
-	clients, err := etcdClient(e.Dir, e.URL)
-	if err != nil {
-		t.Fatalf("make a client of an etcd: %v", err)
-	}
+	clients := e.connect(t, e.URL)
 	defer clients.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -72,16 +98,4 @@ func (e *Etcd) MakeRoom(t testing.TB) {
 	if err != nil {
 		t.Fatalf("make room in an etcd: %v", err)
 	}
-}
-
-// etcdClient is a client of etcds with the certificates in a directory of one of them.
-func etcdClient(dir string, urls ...string) (*clientv3.Client, error) {
-	file := func(name string) string { return filepath.Join(dir, "pki", name) }
-	tls, err := transport.TLSInfo{
-		CertFile: file("apiserver-etcd-client.crt"), KeyFile: file("apiserver-etcd-client.key"), TrustedCAFile: file("etcd-ca.crt"),
-	}.ClientConfig()
-	if err != nil {
-		return nil, err
-	}
-	return clientv3.New(clientv3.Config{Endpoints: urls, TLS: tls, Logger: zap.NewNop()})
 }

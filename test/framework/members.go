@@ -129,10 +129,7 @@ func (m *EtcdMembers) Flags() []string { return m.Members[0].FlagsThrough(string
 // connect makes the client that asks who leads.
 func (m *EtcdMembers) connect(t testing.TB) {
 	t.Helper()
-	var err error
-	if m.clients, err = etcdClient(m.Members[0].Dir, m.urls()...); err != nil {
-		t.Fatalf("make a client of an etcd: %v", err)
-	}
+	m.clients = m.Members[0].connect(t, m.urls()...)
 	t.Cleanup(func() { _ = m.clients.Close() }) // its connections may be cut
 }
 
