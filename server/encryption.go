@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	genericapiserver "k8s.io/apiserver/pkg/server"
@@ -13,6 +15,7 @@ import (
 	"k8s.io/apiserver/pkg/server/options/encryptionconfig"
 	"k8s.io/apiserver/pkg/storage/value"
 	cliflag "k8s.io/component-base/cli/flag"
+	"k8s.io/klog/v2"
 )
 
 // EncryptionOptions say how values are encrypted in etcd, by kube-apiserver's flags and its file. What the file says of a
@@ -39,9 +42,9 @@ func (o *EncryptionOptions) validate() []error {
 	return nil
 }
 
-// encrypt returns what encrypts the values of each resource, nil if nothing does, and adds its checks and its reload to config. ctx is
-// for as long as values are read and written.
-func (s *Server) encrypt(ctx context.Context, config *genericapiserver.Config) (value.ResourceTransformers, error) {
+// encrypt returns what encrypts the values of each resource, nil if nothing does, and adds its checks and its reload to config. encrypting
+// is for as long as values are read and written, ctx for the call, which waits a moment for key management.
+func (s *Server) encrypt(ctx, encrypting context.Context, config *genericapiserver.Config) (value.ResourceTransformers, error) {
 	o := s.options.Encryption
 	if o.ConfigFile == "" {
 		return nil, nil
@@ -49,13 +52,14 @@ func (s *Server) encrypt(ctx context.Context, config *genericapiserver.Config) (
 	fail := func(err error) (value.ResourceTransformers, error) {
 		return nil, fmt.Errorf("read --encryption-provider-config %q: %w", o.ConfigFile, err)
 	}
-	// What is read from the file ends when a later reading takes its place; the reload, and what is never replaced, with ctx.
-	reading, cancel := context.WithCancel(ctx)
+	// What is read from the file ends when a later reading takes its place; the reload, and what is never replaced, with encrypting.
+	reading, cancel := context.WithCancel(encrypting)
 	loaded, err := encryptionconfig.LoadEncryptionConfig(reading, o.ConfigFile, o.AutomaticReload, config.APIServerID)
 	if err != nil {
 		cancel()
 		return fail(err)
 	}
+	s.noKMS = answering(ctx, loaded.HealthChecks)
 	s.rewrites = newRewrites(loaded.EncryptionFileContentHash)
 	var transformers value.ResourceTransformers = encryptionconfig.StaticTransformers(loaded.Transformers)
 	checks := loaded.HealthChecks
@@ -72,7 +76,7 @@ func (s *Server) encrypt(ctx context.Context, config *genericapiserver.Config) (
 			},
 		}
 		err := config.AddPostStartHook("encryption-provider-config-reload", func(genericapiserver.PostStartHookContext) error {
-			go reload.run(ctx)
+			go reload.run(encrypting)
 			return nil
 		})
 		if err != nil {
@@ -81,12 +85,75 @@ func (s *Server) encrypt(ctx context.Context, config *genericapiserver.Config) (
 		}
 		transformers, checks = dynamic, []healthz.HealthChecker{dynamic}
 	} else {
-		context.AfterFunc(ctx, cancel) // of the same moment: nobody replaces it
+		context.AfterFunc(encrypting, cancel) // of the same moment: nobody replaces it
 	}
-	checks = append(checks, healthz.NamedCheck("encryption", func(req *http.Request) error { return encrypts(req.Context(), transformers) }))
+	s.keyManagement = checks
+	checks = append(slices.Clone(checks), healthz.NamedCheck("encryption", func(req *http.Request) error { return encrypts(req.Context(), transformers) }))
 	config.HealthzChecks = append(config.HealthzChecks, checks...)
 	config.ReadyzChecks = append(config.ReadyzChecks, checks...)
 	return transformers, nil
+}
+
+// answering waits until key management answers, which may have been started with this server, and returns why it does not after
+// kmsPatience. That alone is no reason not to start: it may be there to read rows of which none are left.
+func answering(ctx context.Context, checks []healthz.HealthChecker) error {
+	patience := time.NewTimer(kmsPatience)
+	defer patience.Stop()
+	again := time.NewTicker(kmsAgain)
+	defer again.Stop()
+	for {
+		silent := healthy(ctx, checks)
+		if silent == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-patience.C:
+			return silent
+		case <-again.C:
+		}
+	}
+}
+
+// healthy returns what the checks that fail say.
+func healthy(ctx context.Context, checks []healthz.HealthChecker) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "/healthz", nil)
+	if err != nil {
+		return err
+	}
+	var failed []error
+	for _, check := range checks {
+		if err := check.Check(req); err != nil {
+			failed = append(failed, fmt.Errorf("%s: %w", check.Name(), err))
+		}
+	}
+	return errors.Join(failed...)
+}
+
+// mend has rows read again that could not be decrypted when they were read, until ctx ends. It waits for all key management to answer, and
+// longer each time that it was of no use: of rows that are spoilt nothing comes.
+func (s *Server) mend(ctx context.Context) {
+	for wait := rewriteAgain; ; {
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		}
+		if !s.backend.HasLost() || healthy(ctx, s.keyManagement) != nil {
+			wait = rewriteAgain
+			continue
+		}
+		mended, err := s.backend.Mend(ctx)
+		if err != nil && ctx.Err() == nil {
+			klog.FromContext(ctx).Error(err, "Rows that can be decrypted again are not all read again; trying again", "in", rewriteAgain)
+		}
+		if wait = min(2*wait, rewriteAgainMost); mended > 0 || err != nil {
+			wait = rewriteAgain
+		}
+	}
 }
 
 // encrypts returns an error unless what is encrypted as a Secret now can be decrypted. Nothing is stored.

@@ -20,8 +20,9 @@ const (
 	// rewriteAgain is how long after a failure rows are written anew once more, and rewriteAgainMost after many: servers that
 	// disagree about the first key must not keep etcd busy.
 	rewriteAgain, rewriteAgainMost = 10 * time.Second, 10 * time.Minute
-	// kmsPatience is how long a key management may take to answer for the first time.
-	kmsPatience = 10 * time.Second
+	// kmsPatience is how long a key management may take to answer for the first time, and kmsAgain after what it is asked again. Upstream
+	// asks it every 3 s at most.
+	kmsPatience, kmsAgain = 10 * time.Second, 100 * time.Millisecond
 )
 
 // reload takes up a changed EncryptionConfiguration. Upstream's own tells nobody when it did.

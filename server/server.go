@@ -105,8 +105,10 @@ type Server struct {
 	// workspaceKeys sign for users of workspaces, each of one, and for nobody else.
 	workspaceKeys *pki
 
-	stopEncrypting func()    // nil until values can be encrypted
-	rewrites       *rewrites // nil if nothing is encrypted
+	stopEncrypting func()                  // nil until values can be encrypted
+	rewrites       *rewrites               // nil if nothing is encrypted
+	noKMS          error                   // why key management did not answer at the start, nil if it did
+	keyManagement  []healthz.HealthChecker // of --encryption-provider-config
 
 	// configurations are the webhooks and admission policies of all logical clusters.
 	configurations *admission.Configurations
@@ -141,6 +143,9 @@ func New(ctx context.Context, o *Options, etcd *clientv3.Client) (*Server, error
 		keys: keys, syncerKeys: syncerKeys, workspaceKeys: workspaceKeys, url: "https://" + address, etcd: etcd, stopping: make(chan struct{}),
 	}
 	err = s.assemble(ctx, etcd, address)
+	if err != nil && s.noKMS != nil {
+		err = fmt.Errorf("the key management of --encryption-provider-config %q does not answer (%w), and so: %w", o.Encryption.ConfigFile, s.noKMS, err)
+	}
 	if err == nil {
 		err = s.writeAdminKubeconfig()
 	}
@@ -219,7 +224,7 @@ func (s *Server) assemble(ctx context.Context, etcd *clientv3.Client, address st
 	config := genericapiserver.NewConfig(legacyscheme.Codecs)
 	var encrypting context.Context
 	encrypting, s.stopEncrypting = context.WithCancel(context.WithoutCancel(ctx))
-	transformers, err := s.encrypt(encrypting, config)
+	transformers, err := s.encrypt(ctx, encrypting, config)
 	if err != nil {
 		return err
 	}
@@ -494,6 +499,7 @@ func (s *Server) Run(ctx context.Context) error {
 	inMemory.Go(func() { typeChecks.Run(ctx) })
 	if s.rewrites != nil {
 		inMemory.Go(func() { s.rewrites.run(ctx, s.backend.RewriteStale) })
+		inMemory.Go(func() { s.mend(ctx) })
 	}
 	inMemory.Go(func() { s.configurations.Run(ctx) }) // the last requests are admitted by what is known then
 	defer inMemory.Wait()

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"runtime"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -24,8 +22,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
-	"k8s.io/component-base/metrics/legacyregistry"
-	"k8s.io/utils/clock"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
@@ -36,12 +32,7 @@ import (
 	embeddedetcd "atoll.dev/atoll/embedded-etcd"
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
 	"atoll.dev/atoll/server"
-	"atoll.dev/atoll/server/aggregation"
-	"atoll.dev/atoll/server/certificates"
-	"atoll.dev/atoll/server/finishedjobs"
-	"atoll.dev/atoll/server/garbage"
 	"atoll.dev/atoll/server/namespaces"
-	"atoll.dev/atoll/server/quota"
 	"atoll.dev/atoll/workspaces"
 )
 
@@ -619,123 +610,6 @@ func TestDeleteLeavesWhatIsAnothers(t *testing.T) {
 			t.Errorf("logical cluster %q is being deleted", whose)
 		}
 	}
-}
-
-// An idle workspace is rows in etcd and nothing else: no goroutine, and so no watch, and no metric series of its own. That is
-// seen with 200 workspaces, and with 10,000 where ATOLL_SOAK=1.
-func TestIdleWorkspacesAreRows(t *testing.T) {
-	const clients, few = 16, 10
-	n := 200
-	if os.Getenv("ATOLL_SOAK") != "" {
-		n = 10_000
-	}
-	h := startHub(t)
-	h.runEverythingElse()
-	create := func(first, last int) (clusters []string) {
-		names := make(chan int)
-		var mu sync.Mutex
-		var wg sync.WaitGroup
-		for range clients {
-			wg.Go(func() {
-				for i := range names {
-					w := h.create(h.clients, workspaces.Root, fmt.Sprintf("w%d", i))
-					mu.Lock()
-					clusters = append(clusters, w.Spec.Cluster)
-					mu.Unlock()
-				}
-			})
-		}
-		for i := first; i < last; i++ {
-			names <- i
-		}
-		close(names)
-		wg.Wait()
-		return clusters
-	}
-	create(0, clients) // opens the connections that stay
-	before, since := runtime.NumGoroutine(), time.Now()
-	eventually(t, "the goroutines of the start settle", func() string {
-		if now := runtime.NumGoroutine(); now != before {
-			before, since = now, time.Now()
-		}
-		if time.Since(since) < time.Second {
-			return fmt.Sprintf("%d goroutines", before)
-		}
-		return ""
-	})
-	seriesBefore := series(t)
-	clusters := create(clients, clients+n)
-	if rows := h.rows(logicalcluster.Name(clusters[0])); len(rows) == 0 {
-		t.Error("a workspace has no rows")
-	}
-	eventually(t, fmt.Sprintf("%d idle workspaces have no goroutines", n), func() string {
-		if now := runtime.NumGoroutine(); now-before >= few {
-			return fmt.Sprintf("%d goroutines, before them %d", now, before)
-		}
-		return ""
-	})
-	// Series of what happened for the first time, such as a conflict, are no workspace's: of those there would be n.
-	var more []string
-	for name, labels := range series(t) {
-		if _, had := seriesBefore[name]; !had {
-			more = append(more, name)
-		}
-		for _, label := range labels {
-			if slices.Contains(clusters, label) {
-				t.Errorf("%s is of a workspace", name)
-			}
-		}
-	}
-	if len(seriesBefore) == 0 || len(more) > n/10 {
-		t.Errorf("%d series at first, and after %d workspaces %d more: %s", len(seriesBefore), n, len(more), more)
-	}
-}
-
-// series are the metrics of the process, by name and labels, with the values of their labels.
-func series(t *testing.T) map[string][]string {
-	t.Helper()
-	families, err := legacyregistry.DefaultGatherer.Gather()
-	must(t, err)
-	found := map[string][]string{}
-	for _, family := range families {
-		for _, metric := range family.GetMetric() {
-			var values []string
-			for _, label := range metric.GetLabel() {
-				values = append(values, label.GetValue())
-			}
-			found[fmt.Sprint(family.GetName(), metric.GetLabel())] = values
-		}
-	}
-	return found
-}
-
-// runEverythingElse runs the controllers of workspaces that the other tests do without, until the test ends.
-func (h *hub) runEverythingElse() {
-	h.t.Helper()
-	informers, err := client.NewInformers(h.clients)
-	must(h.t, err)
-	collector, err := garbage.New(h.clients, informers, garbage.Options{Kinds: h.server.Kinds(), Read: h.server.Read})
-	must(h.t, err)
-	roles, err := aggregation.New(h.clients, informers)
-	must(h.t, err)
-	jobs, err := finishedjobs.New(h.clients, informers, clock.RealClock{})
-	must(h.t, err)
-	requests, err := certificates.New(h.clients, informers, certificates.Options{
-		Sign: h.server.SignForWorkspace, Reserved: server.ReservedInWorkspaces, Longest: h.server.CertificateLifetime(),
-	})
-	must(h.t, err)
-	ctx, cancel := context.WithCancel(h.ctx)
-	var wg sync.WaitGroup
-	wg.Go(func() { informers.Run(ctx) })
-	for _, c := range []interface{ Run(context.Context) error }{quota.New(informers, h.server.QuotaStores()), collector, roles, jobs, requests} {
-		wg.Go(func() {
-			if err := c.Run(ctx); err != nil && ctx.Err() == nil {
-				h.t.Errorf("run %T: %v", c, err)
-			}
-		})
-	}
-	h.t.Cleanup(func() { cancel(); wg.Wait() })
-	must(h.t, informers.WaitSynced(ctx))
 }
 
 // Many come and go at once. How fast is for people to read.

@@ -158,7 +158,8 @@ type Backend struct {
 	prefixes  map[string]bool                      // every resource prefix that has or had rows
 
 	alike alike
-	usage *usage        // nil without Limits
+	usage *usage // nil without Limits
+	lost  lostRows
 	looks chan struct{} // holds one for each page that a pass looks at
 
 	space     func(context.Context) (inUse, quota int64, err error)

@@ -92,7 +92,7 @@ func (b *Backend) open(
 	placeholders := &atomic.Bool{}
 	lenientCodec := lenientCodec{clusterCodec: codec, resource: config.GroupResource, newFunc: newFunc, met: placeholders}
 	lenient, err := etcd3.New(client, b.compactor, lenientCodec, newFunc, newListFunc, b.prefix, resourcePrefix, config.GroupResource,
-		lenientTransformer{transformer}, config.LeaseManagerConfig, etcd3.NewDefaultDecoder(lenientCodec, versioner), versioner)
+		lenientTransformer{transformer, &b.lost}, config.LeaseManagerConfig, etcd3.NewDefaultDecoder(lenientCodec, versioner), versioner)
 	if err != nil {
 		raw.Close()
 		return fail(err)

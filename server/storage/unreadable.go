@@ -66,6 +66,7 @@ func unreadableError(resource schema.GroupResource, obj runtime.Object) error {
 // "lc:root/default/a\n" where clusterTransformer writes "lc:root\n". It only reads.
 type lenientTransformer struct {
 	*clusterTransformer
+	lost *lostRows
 }
 
 func (t lenientTransformer) TransformFromStorage(ctx context.Context, data []byte, dataCtx value.Context) ([]byte, bool, error) {
@@ -76,6 +77,9 @@ func (t lenientTransformer) TransformFromStorage(ctx context.Context, data []byt
 	plain, stale, err := t.inner.TransformFromStorage(ctx, data, dataCtx)
 	if err != nil {
 		plain = append([]byte{failureMark}, err.Error()...)
+		t.lost.add(key, t.inner)
+	} else {
+		t.lost.found(key)
 	}
 	rest := key[len(t.base)+1:]
 	out := make([]byte, 0, len(headerStart)+len(rest)+1+len(plain))

@@ -56,6 +56,14 @@ func leaks(first, third leftovers, n int) []string {
 	return said
 }
 
+// say logs the figures, which `make soak` takes to docs/soak.md.
+func (l leftovers) say(t *testing.T, when string) {
+	t.Helper()
+	t.Logf("figure MB of heap %s: %.1f", when, l.heap/1e6)
+	t.Logf("figure goroutines %s: %.0f", when, l.goroutines)
+	t.Logf("figure series %s: %d", when, len(l.series))
+}
+
 // left collects the server's garbage and measures what is left.
 func (w *leaking) left(t *testing.T) leftovers {
 	t.Helper()

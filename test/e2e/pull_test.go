@@ -1,17 +1,11 @@
 package e2e
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/kcp-dev/logicalcluster/v3"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -248,25 +242,11 @@ func syncerAccount(t *testing.T, p *framework.Physical) string {
 // requestCertificate asks for the certificate of the mirror's syncer, and returns why it is refused.
 func requestCertificate(t *testing.T, kube kubernetes.Interface, mirror, token string) (problem string) {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
 	id, _, _ := strings.Cut(token, ".")
-	pem, err := cert.MakeCSRFromTemplate(key, &x509.CertificateRequest{
-		Subject: pkix.Name{CommonName: workloadv1alpha1.SyncerUserPrefix + logicalcluster.Name(mirror).String(), SerialNumber: id},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	request, _ := signingRequest(t, "", mirror, id)
+	request.GenerateName = "csr-"
 	requests := kube.CertificatesV1().CertificateSigningRequests()
-	request, err := requests.Create(t.Context(), &certificatesv1.CertificateSigningRequest{
-		ObjectMeta: metav1.ObjectMeta{GenerateName: "csr-"},
-		Spec: certificatesv1.CertificateSigningRequestSpec{
-			Request: pem, SignerName: workloadv1alpha1.SyncerSigner,
-			Usages: []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageClientAuth},
-		},
-	}, metav1.CreateOptions{})
+	request, err := requests.Create(t.Context(), request, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatalf("ask for a certificate: %v", err)
 	}

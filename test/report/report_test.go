@@ -201,6 +201,17 @@ func TestSoak(t *testing.T) {
 	if err != nil || section == "" || !strings.HasSuffix(string(both), "\n## faults\n"+section) || !strings.Contains(string(both), "\n## crashes\n") {
 		t.Errorf("of two parts is written (%v):\n%s", err, both)
 	}
+	targets := `{"Action":"output","Package":"atoll.dev/atoll/internal/a","Test":"FuzzOpen","Output":"    a_test.go:7: figure inputs: 12\n"}
+{"Action":"pass","Package":"atoll.dev/atoll/internal/a","Test":"FuzzOpen","Elapsed":60}
+{"Action":"pass","Package":"atoll.dev/atoll/internal/b","Test":"FuzzOpen","Elapsed":61}
+`
+	if err := soak(strings.NewReader(targets), &out, file, "fuzz", false, this); err != nil {
+		t.Fatal(err)
+	}
+	fuzzed, err := os.ReadFile(file)
+	if want := "| `internal/a.FuzzOpen` | pass | 1m0s | inputs: 12 |\n| `internal/b.FuzzOpen` | pass | 1m1s |  |\n"; err != nil || !strings.Contains(string(fuzzed), want) {
+		t.Errorf("of two targets of one name is written (%v):\n%s\nwant in it\n%s", err, fuzzed, want)
+	}
 	if err := soak(strings.NewReader(in+`{"Action":"pass","Package":"p","Elapsed":70}`+"\n"), &out, file, "late", true, this); err != nil {
 		t.Fatal(err)
 	}

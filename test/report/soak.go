@@ -43,7 +43,7 @@ func soak(in io.Reader, out io.Writer, file, part string, packages bool, this ho
 				m = figure.FindStringSubmatch(e.Output)
 			}
 			if m != nil {
-				said[e.Test] = append(said[e.Test], m[1]+": "+m[2])
+				said[rowOf(e)] = append(said[rowOf(e)], m[1]+": "+m[2])
 			} else if messages([]string{e.Output}) != nil {
 				fmt.Fprint(out, e.Output)
 			}
@@ -58,7 +58,7 @@ func soak(in io.Reader, out io.Writer, file, part string, packages bool, this ho
 			if packages != (e.Test == "") {
 				return
 			}
-			s := soaked{cmp.Or(e.Test, e.Package), e.Action, time.Duration(e.Elapsed * float64(time.Second)).Round(time.Second), said[e.Test]}
+			s := soaked{rowOf(e), e.Action, time.Duration(e.Elapsed * float64(time.Second)).Round(time.Second), said[rowOf(e)]}
 			tests = append(tests, s)
 			fmt.Fprintf(out, "%s %s %s\n", s.outcome, s.name, s.took)
 		}
@@ -76,6 +76,15 @@ func soak(in io.Reader, out io.Writer, file, part string, packages bool, this ho
 		return err
 	}
 	return os.WriteFile(file, []byte(withSection(string(old), part, soakSection(tests, this))), 0o644)
+}
+
+// rowOf is the name of what an event is about in the report: a test, or a package. Fuzz targets have their package before theirs, since
+// two packages may have a target of one name.
+func rowOf(e event) string {
+	if strings.HasPrefix(e.Test, "Fuzz") {
+		return strings.TrimPrefix(e.Package, "atoll.dev/atoll/") + "." + e.Test
+	}
+	return cmp.Or(e.Test, e.Package)
 }
 
 const soakHead = `# Long runs
