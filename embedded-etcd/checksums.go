@@ -14,7 +14,8 @@ import (
 // Nothing in etcd's store would notice that the disk changed a value. So there is a file of checksums beside it: of each row, which etcd
 // never changes once it is written, but for its end when a compaction takes it. It is blocks, each with a checksum of its own: a head,
 // and the sums of rows in their order. What follows a block that is not whole counts for nothing: nobody waits until blocks are on the
-// disk, and where there are none the rows count as they are.
+// disk, and where there are none the rows count as they are. Blocks that are full may end between two rows of one transaction: what is written
+// down together ends with one that is not full, and a file that does not is written anew, not appended to.
 const (
 	checksumsFile  = "checksums"
 	checksumsMagic = 0x41544f53
@@ -71,6 +72,7 @@ type checksums struct {
 	position uint64 // the highest that was read
 	newest   uint64 // main revision that was read
 	cut      bool   // the rest was not whole
+	ended    bool   // the last block that was read ends what somebody wrote down together
 }
 
 // openChecksums opens a file of checksums. One that is not there has none.
@@ -137,6 +139,7 @@ func (c *checksums) read() (bool, error) {
 	}
 	c.cut = false
 	c.position = max(c.position, order.Uint64(head[8:]))
+	c.ended = count < blockSums
 	c.block = block[blockHead:]
 	return true, nil
 }

@@ -15,7 +15,6 @@ import (
 	"testing"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"k8s.io/klog/v2"
 )
 
 // written makes a store with rows small and large, some of them changed, deleted and compacted, a lease, and pages that are free, and
@@ -358,7 +357,7 @@ func TestDamagedValue(t *testing.T) {
 	noError(t, err)
 	noError(t, os.WriteFile(sumsFile, blocks, 0o600))
 	k := etcd.keeper
-	if err := k.keep(klog.Background(), true); err != nil || etcd.Damage() == nil {
+	if err := k.keep(t.Context(), true); err != nil || etcd.Damage() == nil {
 		t.Errorf("damage while it runs: %v, %v", err, etcd.Damage())
 	}
 	if _, err := etcd.Client.Put(t.Context(), "/registry/secrets/c/default/more", "goes on"); err != nil {
@@ -408,5 +407,72 @@ func TestStoreThatFellBehind(t *testing.T) {
 		if err == nil {
 			noError(t, etcd.Stop())
 		}
+	}
+}
+
+// TestChecksumsThatEndInATransaction: a server that is killed while it writes checksums down may leave those of a part of a transaction. The rest
+// of it counts as it is, and stays what was written by whoever writes later.
+func TestChecksumsThatEndInATransaction(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "etcd")
+	put := func(etcd *Etcd, transactions, rows int) {
+		t.Helper()
+		for i := range transactions {
+			var ops []clientv3.Op
+			for row := range rows {
+				ops = append(ops, clientv3.OpPut(fmt.Sprintf("/registry/configmaps/c/default/%d-%d", i, row), "value"))
+			}
+			_, err := etcd.Client.Txn(t.Context()).Then(ops...).Commit()
+			noError(t, err)
+		}
+	}
+	start := func(when string) *Etcd {
+		t.Helper()
+		etcd, err := Start(t.Context(), Options{Dir: dir})
+		if err != nil {
+			t.Fatalf("%s: %v", when, err)
+		}
+		return etcd
+	}
+	etcd := start("at first")
+	noError(t, etcd.keeper.keep(t.Context(), false))
+	put(etcd, blockSums/100+1, 100) // a block ends within one
+	noError(t, etcd.Stop())
+
+	_, sumsFile := files(dir)
+	sums := read(t, sumsFile)
+	full := 0
+	for at := 0; at < len(sums); {
+		count := int(binary.LittleEndian.Uint32(sums[at+4:]))
+		at += blockHead + count*sumSize
+		if count == blockSums {
+			full = at
+		}
+	}
+	if full == 0 {
+		t.Fatal("no block is full")
+	}
+	noError(t, os.WriteFile(sumsFile, sums[:full], 0o600))
+	for _, when := range []string{"after it was killed", "once more", "and again"} {
+		etcd := start(when)
+		put(etcd, 1, 2)
+		noError(t, etcd.keeper.keep(t.Context(), false))
+		noError(t, etcd.keeper.keep(t.Context(), true))
+		noError(t, etcd.Damage())
+		noError(t, etcd.Stop())
+	}
+}
+
+// TestStoreThatWasNeverWritten: a first start that ended before its store had anything is begun anew.
+func TestStoreThatWasNeverWritten(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "etcd")
+	db, _ := files(dir)
+	noError(t, os.MkdirAll(filepath.Dir(db), 0o700))
+	noError(t, os.WriteFile(db, nil, 0o600))
+	etcd, err := Start(t.Context(), Options{Dir: dir})
+	noError(t, err)
+	noError(t, etcd.Stop())
+	noError(t, os.Truncate(db, 0)) // now there is a log
+	if etcd, err := Start(t.Context(), Options{Dir: dir}); err == nil {
+		t.Error("a store that lost its rows is opened", etcd.Stop())
 	}
 }

@@ -1,7 +1,7 @@
 // Package embeddedetcd gives the server its store: an etcd started in this process, or a client of an external one.
 //
-// It reads and writes the data directory of the embedded etcd, and in it a file of checksums of its own, and in the store itself only the key /atoll/format, the
-// version of the layout of everything else. Rows of API objects belong to package server/storage.
+// It reads and writes the data directory of the embedded etcd, in which it keeps a file of checksums, and of the store only the key
+// /atoll/format, the version of the layout of everything else. Rows of API objects belong to package server/storage.
 //
 // What always holds: an acknowledged write is on disk (fsync is on and no option turns it off); one process at a time
 // opens a data directory; a store whose format this binary does not know is refused before anything is read from it; no

@@ -146,7 +146,11 @@ func Start(ctx context.Context, o Options) (_ *Etcd, err error) {
 	}
 
 	sums := newKeeper(server.Server, o.Dir, found)
-	if err := errors.Join(sums.missing(), openSpace(ctx, server.Server)); err != nil {
+	err = sums.missing()
+	if err == nil {
+		err = openSpace(ctx, server.Server)
+	}
+	if err != nil {
 		server.Close()
 		return nil, fmt.Errorf("start embedded etcd in %s: %w", o.Dir, err)
 	}
@@ -195,7 +199,7 @@ func startEtcd(cfg *embed.Config, dir string) (server *embed.Etcd, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := os.Stat(store); err == nil && len(found) == 0 {
+	if _, err := os.Stat(store); err == nil && len(found) == 0 && !neverWritten(cfg.Dir) {
 		return nil, errors.New(whyEnded(dir, "there is a store and no log", nil))
 	}
 	return embed.StartEtcd(cfg)

@@ -25,7 +25,7 @@ import (
 // examined is what is known of a store before etcd has opened it.
 type examined struct {
 	newest   uint64 // revision of which there is a checksum; 0: of none
-	complete bool   // the file of checksums is there, and whole
+	complete bool   // the file of checksums is there, and can be appended to
 }
 
 // examine looks for damage in the files of the store in dir, before etcd opens them: etcd ends the process at some of it, cuts its log off
@@ -37,6 +37,9 @@ func examine(log klog.Logger, dir string) (examined, error) {
 	if _, err := os.Stat(db); errors.Is(err, fs.ErrNotExist) {
 		return examined{}, nil
 	}
+	if neverWritten(data) {
+		return examined{}, nil
+	}
 	found, position, err := examineStore(db, filepath.Join(data, checksumsFile))
 	if err != nil {
 		return examined{}, err
@@ -46,6 +49,17 @@ func examine(log klog.Logger, dir string) (examined, error) {
 	}
 	tellBrokenSnaps(log, snaps)
 	return found, nil
+}
+
+// neverWritten says that a store was begun, and nothing written to it: its first start ended before its file had a head, which is before there
+// is a log.
+func neverWritten(data string) bool {
+	info, err := os.Stat(filepath.Join(data, "member", "snap", "db"))
+	if err != nil || info.Size() > 0 {
+		return false
+	}
+	logs, err := filepath.Glob(filepath.Join(data, "member", "wal", "*.wal"))
+	return err == nil && len(logs) == 0
 }
 
 // damaged is the error of a file that is damaged.
@@ -83,7 +97,7 @@ func examineStore(db, sums string) (found examined, position uint64, err error) 
 	if position < known.position {
 		return found, 0, damaged(db, fmt.Errorf("it is at entry %d of its log, and was at %d", position, known.position))
 	}
-	return examined{newest: known.newest, complete: known.newest > 0 && !known.cut}, position, nil
+	return examined{newest: known.newest, complete: known.newest > 0 && known.ended && !known.cut}, position, nil
 }
 
 // refusal is why a store with such rows is not opened.
@@ -216,6 +230,12 @@ func lastEntry(name string) (uint64, error) {
 				return last, err
 			}
 			last = entry.Index
+		case wal.SnapshotType: // what a leader sent stands for all entries before it
+			snapshot := walpb.Snapshot{}
+			if err := snapshot.Unmarshal(record.Data); err != nil {
+				return last, err
+			}
+			last = max(last, snapshot.Index)
 		case wal.CrcType:
 			decoder.UpdateCRC(record.Crc)
 		}

@@ -114,14 +114,22 @@ func Connect(ctx context.Context, o ExternalOptions) (*Etcd, error) {
 	return opened(client, stop), nil
 }
 
-// notFull returns an error if an etcd takes no writes because it is full: a server writes before it serves. One that does not say counts as not
-// full: what it refuses is told by who asks.
+// notFull returns an error if an etcd takes no writes because it is full: a server writes before it serves. The first member that answers
+// says; one that does not counts as not full: what it refuses is told by who asks.
 func notFull(ctx context.Context, client *clientv3.Client) error {
-	for _, endpoint := range client.Endpoints() {
-		asking, cancel := context.WithTimeout(ctx, statusTimeout)
-		status, err := client.Status(asking, endpoint)
-		cancel()
-		if err != nil {
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
+	endpoints := client.Endpoints()
+	answers := make(chan *clientv3.StatusResponse, len(endpoints))
+	for _, endpoint := range endpoints {
+		go func() {
+			status, _ := client.Status(ctx, endpoint) // nil of one that is away
+			answers <- status
+		}()
+	}
+	for range endpoints {
+		status := <-answers
+		if status == nil {
 			continue
 		}
 		if !slices.ContainsFunc(status.Errors, func(alarm string) bool { return strings.Contains(alarm, pb.AlarmType_NOSPACE.String()) }) {

@@ -1,9 +1,11 @@
 package embeddedetcd
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"sync"
@@ -23,8 +25,8 @@ const (
 	noteSums = 10 * time.Second
 	// compareRows is how often all rows are compared with their checksums while the server runs.
 	compareRows = time.Hour
-	// rowsAtOnce are read at a time: some tenths of a millisecond, for which writes wait.
-	rowsAtOnce = 200
+	// rowsAtOnce, of bytesAtOnce together unless one alone has more, are copied at a time: some tenths of a millisecond, for which writes wait.
+	rowsAtOnce, bytesAtOnce = 200, 1 << 20
 )
 
 // damagedRows is how many rows of the embedded etcd of this process are known to be damaged.
@@ -61,7 +63,8 @@ func newKeeper(server *etcdserver.EtcdServer, dir string, found examined) *keepe
 // missing returns an error if the store has less than there are checksums of.
 func (k *keeper) missing() error {
 	if has := uint64(k.server.KV().Rev()); has < k.newest {
-		return damaged(k.db, fmt.Errorf("it is at revision %d, and was at %d", has, k.newest))
+		return fmt.Errorf("%s is damaged: with its log it is at revision %d, and was at %d. Look at the disk; keep the files aside and bring back the last backup with `atoll restore`",
+			k.db, has, k.newest)
 	}
 	return nil
 }
@@ -81,16 +84,34 @@ func (k *keeper) run(ctx context.Context) {
 	defer note.Stop()
 	compare := time.NewTicker(compareRows)
 	defer compare.Stop()
+	// A disk that is full is not made fuller every ten seconds.
+	var again time.Time
+	wait := noteSums
 	do := func(all bool) {
-		if err := k.keep(log, all); err != nil {
-			log.Error(err, "The checksums of the store cannot be kept: damage to what is written from now on is not found until they can", "file", k.file)
+		if time.Now().Before(again) {
+			return
+		}
+		err := k.keep(ctx, all)
+		switch {
+		case err == nil && wait > noteSums:
+			log.Info("The checksums of the store are kept again", "file", k.file)
+			again, wait = time.Time{}, noteSums
+		case err == nil || ctx.Err() != nil:
+		default:
+			if wait == noteSums {
+				log.Error(err, "The checksums of the store cannot be kept: damage to what is written from now on is not found until they can", "file", k.file)
+			}
+			wait = min(2*wait, compareRows)
+			again = time.Now().Add(wait)
 		}
 	}
 	do(false)
 	for {
 		select {
 		case <-ctx.Done():
-			do(false)
+			if err := k.last(context.WithoutCancel(ctx)); err != nil {
+				log.Error(err, "The checksums of the last rows are not kept: damage to them is not found", "file", k.file)
+			}
 			return
 		case <-note.C:
 			do(false)
@@ -100,35 +121,60 @@ func (k *keeper) run(ctx context.Context) {
 	}
 }
 
+// last notes the checksums of new rows if that is all there is to do: nobody waits for more.
+func (k *keeper) last(ctx context.Context) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.complete {
+		return nil
+	}
+	return k.note(ctx)
+}
+
 // keep notes the checksums of new rows, or, if the file cannot be appended to or it is time, compares all rows and writes it anew.
-func (k *keeper) keep(log klog.Logger, all bool) error {
+func (k *keeper) keep(ctx context.Context, all bool) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if !k.complete || all {
-		return k.renew(log)
+		return k.renew(ctx)
 	}
+	return k.note(ctx)
+}
+
+// note appends the checksums of new rows, if there are any.
+func (k *keeper) note(ctx context.Context) error {
 	if uint64(k.server.KV().Rev()) == k.newest {
 		return nil
 	}
-	k.complete = false // until a block is whole
-	newest, err := k.append()
+	newest, err := k.append(ctx)
 	if err != nil {
 		return err
 	}
-	k.newest, k.complete = newest, true
+	k.newest = newest
 	return nil
 }
 
-// append appends the checksums of all rows that are newer than those it has.
-func (k *keeper) append() (newest uint64, err error) {
+// append appends the checksums of all rows that are newer than those it has. Where that fails the file is as it was, or is written anew next.
+func (k *keeper) append(ctx context.Context) (newest uint64, err error) {
 	f, err := os.OpenFile(k.file, os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
+		k.complete = false
 		return 0, err
 	}
-	defer func() { err = errors.Join(err, f.Close()) }()
+	before, err := f.Seek(0, io.SeekEnd)
+	if err != nil {
+		k.complete = false
+		return 0, errors.Join(err, f.Close())
+	}
+	defer func() {
+		if err != nil && f.Truncate(before) != nil {
+			k.complete = false
+		}
+		err = errors.Join(err, f.Close())
+	}()
 	w := sumWriter{f: f}
 	until := uint64(k.server.KV().Rev())
-	err = k.read(k.newest+1, until, &w.position, func(r row, _ uint64) error {
+	_, err = k.read(ctx, k.newest+1, until, &w.position, func(r row, _ uint64) error {
 		s, err := sumOf(r)
 		if err != nil {
 			return err
@@ -139,7 +185,7 @@ func (k *keeper) append() (newest uint64, err error) {
 }
 
 // renew compares all rows with their checksums, and writes the file anew with what is there.
-func (k *keeper) renew(log klog.Logger) (err error) {
+func (k *keeper) renew(ctx context.Context) (err error) {
 	known, done, err := openChecksums(k.file)
 	if err != nil {
 		return err
@@ -162,11 +208,7 @@ func (k *keeper) renew(log klog.Logger) (err error) {
 	newest := uint64(k.server.KV().Rev())
 	w := sumWriter{f: f}
 	c := &comparison{known: known, keep: w.add}
-	var compacted uint64
-	err = k.read(1, newest, &w.position, func(r row, until uint64) error {
-		compacted = until
-		return c.row(r, until)
-	})
+	compacted, err := k.read(ctx, 1, newest, &w.position, c.row)
 	if err != nil {
 		return err
 	}
@@ -178,43 +220,57 @@ func (k *keeper) renew(log klog.Logger) (err error) {
 	}
 	k.newest, k.complete = newest, true
 	if before := k.damage.Swap(&c.damage); c.damage.rows > 0 && (before == nil || before.rows != c.damage.rows) {
-		log.Error(c.damage, "The store is damaged. It goes on with what it has, and does not start again before that is decided. Look at the disk", "file", k.db)
+		klog.FromContext(ctx).Error(c.damage, "The store is damaged. It goes on with what it has, and does not start again before that is decided. Look at the disk", "file", k.db)
 	}
 	damagedRows.Set(float64(c.damage.rows))
 	return nil
 }
 
 // read reads all rows of revisions up to one that was written, in their order, and sets the position in the log up to which all of the store
-// is on the disk. each is told of every row, which is there only meanwhile, and up to which revision a compaction may have taken rows.
-func (k *keeper) read(from, until uint64, position *uint64, each func(r row, compacted uint64) error) error {
+// is on the disk. each is told of every row, and up to which revision a compaction may have taken rows, which is returned as of the end.
+func (k *keeper) read(ctx context.Context, from, until uint64, position *uint64, each func(r row, compacted uint64) error) (compacted uint64, err error) {
 	b := k.server.Backend()
+	select {
+	case <-k.server.StopNotify():
+		return 0, errors.New("etcd has ended")
+	default:
+	}
 	// What is not in the file of the store yet is in no order with what is, in parts (backend.UnsafeRange).
 	b.ForceCommit()
 	first := mvcc.RevToBytes(mvcc.Revision{Main: int64(from)}, mvcc.NewRevBytes())
 	last := mvcc.RevToBytes(mvcc.Revision{Main: int64(until) + 1}, mvcc.NewRevBytes())
-	part := func() (more bool, err error) {
+	part := func() (rows []row, more bool) {
 		// Nobody writes meanwhile. Upstream's transactions in which others do may have rows twice.
 		tx := b.ReadTx()
 		tx.RLock()
 		defer tx.RUnlock()
 		keys, values := tx.UnsafeRange(schema.Key, first, last, rowsAtOnce)
 		*position, _ = schema.UnsafeReadConsistentIndex(tx)
-		compacted, _ := mvcc.UnsafeReadScheduledCompact(tx)
+		scheduled, _ := mvcc.UnsafeReadScheduledCompact(tx)
+		compacted = uint64(scheduled)
+		size := 0
 		for i := range keys {
-			if err := each(row{keys[i], values[i]}, uint64(compacted)); err != nil {
-				return false, err
+			if size += len(values[i]); i > 0 && size > bytesAtOnce {
+				return rows, true
 			}
-			first = append(append(first[:0], keys[i]...), 0)
+			rows = append(rows, row{bytes.Clone(keys[i]), bytes.Clone(values[i])})
 		}
-		return len(keys) == rowsAtOnce, nil
+		return rows, len(keys) == rowsAtOnce
 	}
 	for more := true; more; {
-		var err error
-		if more, err = part(); err != nil {
-			return err
+		if err := ctx.Err(); err != nil {
+			return 0, err
+		}
+		var rows []row
+		rows, more = part()
+		for _, r := range rows {
+			if err := each(r, compacted); err != nil {
+				return 0, err
+			}
+			first = append(append(first[:0], r.key...), 0)
 		}
 	}
-	return nil
+	return compacted, nil
 }
 
 // sumWriter writes sums in blocks.

@@ -108,7 +108,7 @@ func answering(ctx context.Context, checks []healthz.HealthChecker) error {
 		}
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
+			return nil // nobody waits any more
 		case <-patience.C:
 			return silent
 		case <-again.C:

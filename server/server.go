@@ -144,7 +144,7 @@ func New(ctx context.Context, o *Options, etcd *clientv3.Client) (*Server, error
 	}
 	err = s.assemble(ctx, etcd, address)
 	if err != nil && s.noKMS != nil {
-		err = fmt.Errorf("the key management of --encryption-provider-config %q does not answer (%w), and so: %w", o.Encryption.ConfigFile, s.noKMS, err)
+		err = fmt.Errorf("%w (the key management of --encryption-provider-config %q does not answer: %w)", err, o.Encryption.ConfigFile, s.noKMS)
 	}
 	if err == nil {
 		err = s.writeAdminKubeconfig()

@@ -2,7 +2,6 @@ package syncer
 
 import (
 	"cmp"
-
 	"context"
 	"encoding/json"
 	"errors"
