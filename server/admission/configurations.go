@@ -52,7 +52,9 @@ type Configurations struct {
 	// policyChanged is told of each ValidatingAdmissionPolicy that is new or has changed; it must not block. Nil for nobody.
 	policyChanged func(cluster lc.Name, name string)
 
-	mu      sync.RWMutex // guards what follows
+	mu sync.RWMutex // guards what follows
+	// none are told, under the lock, of a logical cluster that has nothing of a resource any more.
+	none    map[schema.GroupResource][]func(lc.Name)
 	of      map[schema.GroupResource]map[lc.Name]*configured
 	filled  map[schema.GroupResource]bool
 	version uint64 // of the last change, of any; never 0 for one
@@ -70,11 +72,26 @@ type stamp [2]uint64
 
 // NewConfigurations returns an empty one; nothing is known before Run.
 func NewConfigurations(from Everywhere) *Configurations {
-	c := &Configurations{from: from, synced: make(chan struct{}), of: map[schema.GroupResource]map[lc.Name]*configured{}, filled: map[schema.GroupResource]bool{}}
+	c := &Configurations{from: from, synced: make(chan struct{}), of: map[schema.GroupResource]map[lc.Name]*configured{}, filled: map[schema.GroupResource]bool{},
+		none: map[schema.GroupResource][]func(lc.Name){}}
 	for _, resource := range configurationsOfAnyCluster {
 		c.of[resource] = map[lc.Name]*configured{}
 	}
 	return c
+}
+
+// whenNone has forget called, which must not block, when a logical cluster has nothing of a resource any more.
+func (c *Configurations) whenNone(resource schema.GroupResource, forget func(lc.Name)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.none[resource] = append(c.none[resource], forget)
+}
+
+// lost tells that a logical cluster has nothing of a resource any more. The lock is held.
+func (c *Configurations) lost(resource schema.GroupResource, cluster lc.Name) {
+	for _, forget := range c.none[resource] {
+		forget(cluster)
+	}
 }
 
 // Run keeps them up to date until ctx ends.
@@ -175,6 +192,7 @@ func (c *Configurations) put(resource schema.GroupResource, obj runtime.Object, 
 	has.version = c.version
 	if len(has.byName) == 0 {
 		delete(clusters, cluster)
+		c.lost(resource, cluster)
 	}
 	return nil
 }
@@ -238,6 +256,7 @@ func (s *configurationStore) Delete(obj any) error { return s.take(obj, true) }
 func (s *configurationStore) Replace(objs []any, _ string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	before := s.of[s.resource]
 	s.of[s.resource] = map[lc.Name]*configured{} // versions go on, so every stamp changes
 	for _, obj := range objs {
 		object, ok := obj.(runtime.Object)
@@ -246,6 +265,11 @@ func (s *configurationStore) Replace(objs []any, _ string) error {
 		}
 		if err := s.put(s.resource, object, false); err != nil {
 			return err
+		}
+	}
+	for cluster := range before {
+		if _, has := s.of[s.resource][cluster]; !has {
+			s.lost(s.resource, cluster)
 		}
 	}
 	if s.filled[s.resource] = true; len(s.filled) == len(configurationsOfAnyCluster) {

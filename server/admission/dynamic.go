@@ -108,10 +108,12 @@ type instanceOf struct {
 }
 
 func newDynamic(c Config, name string, operations []admission.Operation, resources ...schema.GroupResource) *dynamic {
-	return &dynamic{
+	d := &dynamic{
 		Handler: admission.NewHandler(operations...), name: name, resources: resources,
 		configurations: c.Configurations, terminating: c.Terminating, most: maxKept, instances: map[lc.Name]*instanceOf{}, parts: map[string]*shared{},
 	}
+	c.Configurations.whenNone(resources[len(resources)-1], d.forget) // nobody would ask for it again
+	return d
 }
 
 // Admit lets what people configured change the object.
@@ -256,6 +258,16 @@ func (d *dynamic) kept(content string) any {
 		return of.made
 	}
 	return nil
+}
+
+// forget forgets the instance of a logical cluster.
+func (d *dynamic) forget(cluster lc.Name) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if i, ok := d.instances[cluster]; ok {
+		d.count(i, made{})
+		delete(d.instances, cluster)
+	}
 }
 
 // sweep forgets the instances that are idle, and comes again as long as there are others.

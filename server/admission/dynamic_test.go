@@ -6,11 +6,13 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -557,6 +559,37 @@ func TestIdleInstancesGo(t *testing.T) {
 		if len(d.instances) != 0 || d.sweeps {
 			t.Errorf("%d instances that nobody needs; sweeping: %t", len(d.instances), d.sweeps)
 		}
+	})
+}
+
+// What was made of the configurations of a logical cluster goes with the last of them, and so when that is deleted: nobody would ask for it.
+func TestInstancesGoWithTheirConfigurations(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		shop, bank := webhookIn("shop", "same", "https://webhook.invalid/"), webhookIn("bank", "same", "https://webhook.invalid/")
+		configurations := configurationsOf(t, map[schema.GroupResource][]any{validatingWebhooks: {shop, bank}})
+		d := validatingPluginOf(t, configurations, nil, webhooks.NewCaller(webhooks.Addresses{}))
+		wants := func(when string, names ...lc.Name) {
+			t.Helper()
+			if got := slices.Sorted(maps.Keys(d.instances)); !slices.Equal(got, names) || (d.bytes > 0) != (len(names) > 0) {
+				t.Errorf("%s: instances of %v, %d bytes, want of %v", when, got, d.bytes, names)
+			}
+		}
+		for _, cluster := range []lc.Name{"shop", "bank"} {
+			if _, err := d.instance(logicalcluster.WithCluster(t.Context(), logicalcluster.Cluster{Name: cluster}), aConfigMap.attributes()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		wants("with configurations", "bank", "shop")
+		store := &configurationStore{configurations, validatingWebhooks}
+		if err := store.Delete(shop); err != nil {
+			t.Fatal(err)
+		}
+		wants("one has none any more", "bank")
+		if err := store.Replace(nil, "2"); err != nil { // the watch was away
+			t.Fatal(err)
+		}
+		wants("nobody has any")
+		time.Sleep(2 * idleFor) // the sweep ends
 	})
 }
 
