@@ -111,18 +111,21 @@ func (t *besideTxn) Commit() (*clientv3.TxnResponse, error) {
 		if len(conditions)+len(with) == 0 {
 			return t.kv.KV.Txn(t.ctx).If(t.conditions...).Then(t.then...).Else(t.instead...).Commit()
 		}
-		got, err := t.kv.KV.Txn(t.ctx).If(t.conditions...).
-			Then(clientv3.OpTxn(conditions, slices.Concat(t.then, with), otherwise)).
-			Else(t.instead...).Commit()
-		if err != nil || !got.Succeeded {
+		// Puts are in the transaction itself: etcd does not see those of one inside it when it looks whether there is room.
+		got, err := t.kv.KV.Txn(t.ctx).If(slices.Concat(t.conditions, conditions)...).
+			Then(slices.Concat(t.then, with)...).
+			Else(slices.Concat([]clientv3.Op{clientv3.OpTxn(t.conditions, nil, t.instead)}, otherwise)...).Commit()
+		if err != nil {
 			return got, err
 		}
-		inner := got.Responses[0].GetResponseTxn()
-		if inner.Succeeded {
-			t.beside.done(inner.Responses[len(t.then):])
-			return &clientv3.TxnResponse{Header: got.Header, Succeeded: true, Responses: inner.Responses[:len(t.then)]}, nil
+		if got.Succeeded {
+			t.beside.done(got.Responses[len(t.then):])
+			return &clientv3.TxnResponse{Header: got.Header, Succeeded: true, Responses: got.Responses[:len(t.then)]}, nil
 		}
-		if err := t.beside.refused(t.ctx, inner.Responses); err != nil {
+		if asked := got.Responses[0].GetResponseTxn(); !asked.Succeeded {
+			return &clientv3.TxnResponse{Header: got.Header, Responses: asked.Responses}, nil
+		}
+		if err := t.beside.refused(t.ctx, got.Responses[1:]); err != nil {
 			return nil, err
 		}
 	}
