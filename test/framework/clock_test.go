@@ -1,6 +1,7 @@
 package framework
 
 import (
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -40,9 +41,12 @@ func TestSetClock(t *testing.T) {
 		t.Helper()
 		Eventually(t, 10*time.Second, "the clock is "+ahead.String()+" ahead", func() string {
 			data, err := os.ReadFile(file)
+			if err != nil {
+				return err.Error() // not written again yet
+			}
 			fields := strings.Fields(string(data))
-			if err != nil || len(fields) != 2 {
-				return string(data)
+			if len(fields) != 2 {
+				return fmt.Sprintf("it shows %q", data)
 			}
 			wall, err := strconv.ParseInt(fields[0], 10, 64)
 			if err != nil {
