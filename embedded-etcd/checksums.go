@@ -8,6 +8,7 @@ import (
 	"hash/crc32"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 )
 
@@ -194,6 +195,9 @@ func (c *comparison) upTo(to revision, compacted uint64) error {
 	}
 	return nil
 }
+
+// rest reads what is known of rows that are not looked at. None of them counts as gone.
+func (c *comparison) rest() error { return c.upTo(revision{main: math.MaxUint64}, math.MaxUint64) }
 
 // row compares the next row.
 func (c *comparison) row(r row, compacted uint64) error {

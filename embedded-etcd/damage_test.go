@@ -98,11 +98,8 @@ func examineBytes(data, sums []byte) error {
 	if err != nil {
 		return err
 	}
-	for !c.done {
-		if _, c.has, err = c.known.next(); err != nil {
-			return err
-		}
-		c.done = !c.has
+	if err := c.rest(); err != nil {
+		return err
 	}
 	switch {
 	case c.damage.rows > 0:

@@ -62,9 +62,12 @@ func neverWritten(data string) bool {
 	return err == nil && len(logs) == 0
 }
 
+// lookAtTheDisk is what to do about a file that is damaged.
+const lookAtTheDisk = "Look at the disk; keep the files aside and bring back the last backup with `atoll restore`"
+
 // damaged is the error of a file that is damaged.
 func damaged(file string, why error) error {
-	return fmt.Errorf("%s is damaged: %w. Nothing was changed. Look at the disk; keep the files aside and bring back the last backup with `atoll restore`", file, why)
+	return fmt.Errorf("%s is damaged: %w. Nothing was changed. %s", file, why, lookAtTheDisk)
 }
 
 // examineStore reads the file of the store and compares its rows with their checksums. position is how far in its log the store is.
@@ -88,11 +91,8 @@ func examineStore(db, sums string) (found examined, position uint64, err error) 
 		return found, 0, c.damage.refusal(db, sums)
 	}
 	// What is left is newer than the file: it comes from the log.
-	for !c.done {
-		if _, c.has, err = c.known.next(); err != nil {
-			return found, 0, fmt.Errorf("read the checksums of the store: %w", err)
-		}
-		c.done = !c.has
+	if err := c.rest(); err != nil {
+		return found, 0, fmt.Errorf("read the checksums of the store: %w", err)
 	}
 	if position < known.position {
 		return found, 0, damaged(db, fmt.Errorf("it is at entry %d of its log, and was at %d", position, known.position))
@@ -102,8 +102,7 @@ func examineStore(db, sums string) (found examined, position uint64, err error) 
 
 // refusal is why a store with such rows is not opened.
 func (d damage) refusal(db, sums string) error {
-	return fmt.Errorf("%s is damaged: %w. Nothing was changed. Look at the disk; keep the files aside and bring back the last backup with `atoll restore`. "+
-		"Or go on with these rows as they are now: move %s away, start, and look at those objects", db, d, sums)
+	return fmt.Errorf("%w. Or go on with these rows as they are now: move %s away, start, and look at those objects", damaged(db, d), sums)
 }
 
 // Error says which rows are damaged.
@@ -126,9 +125,9 @@ func readStore(data []byte, c *comparison) (position uint64, err error) {
 		return 0, err
 	}
 	// What a compaction may have taken is written down in one, for the other.
-	slices.SortStableFunc(buckets, func(a, b row) int {
-		return boolInt(string(b.key) == string(schema.Meta.Name())) - boolInt(string(a.key) == string(schema.Meta.Name()))
-	})
+	if meta := slices.IndexFunc(buckets, func(b row) bool { return string(b.key) == string(schema.Meta.Name()) }); meta > 0 {
+		buckets[0], buckets[meta] = buckets[meta], buckets[0]
+	}
 	var compacted uint64
 	for _, bucket := range buckets {
 		err := p.rows(bucket, func(r row) error {
@@ -156,13 +155,6 @@ func readStore(data []byte, c *comparison) (position uint64, err error) {
 		}
 	}
 	return position, p.whole()
-}
-
-func boolInt(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
 }
 
 // nameOf is the key of a row as people know it.

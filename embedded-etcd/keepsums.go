@@ -63,8 +63,7 @@ func newKeeper(server *etcdserver.EtcdServer, dir string, found examined) *keepe
 // missing returns an error if the store has less than there are checksums of.
 func (k *keeper) missing() error {
 	if has := uint64(k.server.KV().Rev()); has < k.newest {
-		return fmt.Errorf("%s is damaged: with its log it is at revision %d, and was at %d. Look at the disk; keep the files aside and bring back the last backup with `atoll restore`",
-			k.db, has, k.newest)
+		return fmt.Errorf("%s is damaged: with its log it is at revision %d, and was at %d. %s", k.db, has, k.newest, lookAtTheDisk)
 	}
 	return nil
 }

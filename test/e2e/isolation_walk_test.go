@@ -25,16 +25,13 @@ const (
 	walkAtLeast     = time.Minute
 	walkSoakAtLeast = 2 * time.Hour
 
-	// walkSeed is the variable that repeats a walk; the seed of every walk is printed.
+	// walkSeed is the variable that repeats a walk, or whatever else draws lots; each seed is printed.
 	walkSeed = "ATOLL_TEST_SEED"
 )
 
-// TestI1_NoBleed_RandomWalk lets the admins of a, a person and a ServiceAccount, try verbs and paths at random, among them every trick with
-// clusters, tokens, headers and names that we could think of. No answer ever shows anything of b, and b stays as it is. Both
-// have custom resources of the same name, webhooks and policies: none is asked about, or changes, what is the other's. It goes on for so
-// many steps, and for a minute at least, two hours where ATOLL_SOAK=1.
-func TestI1_NoBleed_RandomWalk(t *testing.T) {
-	t.Parallel()
+// seedOf returns the seed of a test that draws lots, and prints how to repeat it.
+func seedOf(t *testing.T) uint64 {
+	t.Helper()
 	seed := uint64(time.Now().UnixNano())
 	if text := os.Getenv(walkSeed); text != "" {
 		var err error
@@ -43,6 +40,16 @@ func TestI1_NoBleed_RandomWalk(t *testing.T) {
 		}
 	}
 	t.Logf("repeat with %s=%d", walkSeed, seed)
+	return seed
+}
+
+// TestI1_NoBleed_RandomWalk lets the admins of a, a person and a ServiceAccount, try verbs and paths at random, among them every trick with
+// clusters, tokens, headers and names that we could think of. No answer ever shows anything of b, and b stays as it is. Both
+// have custom resources of the same name, webhooks and policies: none is asked about, or changes, what is the other's. It goes on for so
+// many steps, and for a minute at least, two hours where ATOLL_SOAK=1.
+func TestI1_NoBleed_RandomWalk(t *testing.T) {
+	t.Parallel()
+	seed := seedOf(t)
 	atLeast := walkAtLeast
 	if soaking() {
 		atLeast = walkSoakAtLeast

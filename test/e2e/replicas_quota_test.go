@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -37,14 +35,7 @@ const (
 // ResourceQuota lets them, while the servers are killed and stopped at random. etcd's history tells that at no moment there were more.
 func TestReplicasQuota(t *testing.T) {
 	t.Parallel()
-	seed := uint64(time.Now().UnixNano())
-	if text := os.Getenv(walkSeed); text != "" {
-		var err error
-		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
-			t.Fatalf("%s=%q: %v", walkSeed, text, err)
-		}
-	}
-	t.Logf("repeat with %s=%d", walkSeed, seed)
+	seed := seedOf(t)
 	etcd := framework.StartEtcd(t)
 	flags := append(etcd.Flags(), "--service-account-issuer=https://atoll.example")
 	q := &quotaReplicas{servers: []*framework.Atoll{framework.StartAtoll(t, flags...)}}
