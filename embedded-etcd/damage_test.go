@@ -24,6 +24,7 @@ func written(t *testing.T) string {
 	dir := filepath.Join(t.TempDir(), "etcd")
 	etcd, err := Start(t.Context(), Options{Dir: dir})
 	noError(t, err)
+	noError(t, etcd.keeper.keep(t.Context(), false)) // so that what stopping notes is added to it
 	ctx, c := t.Context(), etcd.Client
 	put := func(key, value string, options ...clientv3.OpOption) int64 {
 		t.Helper()
@@ -330,6 +331,7 @@ func TestDamagedValue(t *testing.T) {
 		t.Errorf("%v, %v", got, err)
 	}
 	noError(t, etcd.Damage())
+	noError(t, etcd.keeper.keep(t.Context(), false)) // which a server that is stopped at once leaves to the next start
 	noError(t, etcd.Stop())
 	etcd, err = open()
 	noError(t, err)
