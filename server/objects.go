@@ -145,8 +145,8 @@ func (q quotaStores) Quota(ctx context.Context, namespace, name string) (*corev1
 	return out, legacyscheme.Scheme.Convert(stored.DeepCopyObject(), out, nil)
 }
 
-func (q quotaStores) BeginCount(ctx context.Context, read *corev1.ResourceQuota, newLimits bool) (int64, error) {
-	return q.objects.backend.BeginCount(ctx, read, newLimits)
+func (q quotaStores) BeginCount(ctx context.Context, read *corev1.ResourceQuota, newLimits, hold bool) (int64, error) {
+	return q.objects.backend.BeginCount(ctx, read, newLimits, hold)
 }
 
 func (q quotaStores) UpdateQuotaStatus(ctx context.Context, read *corev1.ResourceQuota, begun int64) error {
@@ -176,7 +176,7 @@ func (q quotaStores) writeStatus(ctx context.Context, read *corev1.ResourceQuota
 	return storeerr.InterpretUpdateError(err, resourceQuotas, read.Name)
 }
 
-// BeginCharges, ListQuotas, Charged, Charge and AwaitCount are for admission.
+// BeginCharges, ListQuotas, Charged, CountHolds, Charge and AwaitCount are for admission.
 func (q quotaStores) BeginCharges(ctx context.Context, resource schema.GroupResource, again func(context.Context) error) error {
 	return q.objects.backend.BeginCharges(ctx, resource, again)
 }
@@ -207,6 +207,10 @@ func (q quotaStores) ListQuotas(ctx context.Context, namespace string, cached bo
 
 func (q quotaStores) Charged(ctx context.Context, of *corev1.ResourceQuota) (bool, error) {
 	return q.objects.backend.Charged(ctx, of)
+}
+
+func (q quotaStores) CountHolds(ctx context.Context, of *corev1.ResourceQuota) (bool, error) {
+	return q.objects.backend.CountHolds(ctx, of)
 }
 
 func (q quotaStores) Charge(ctx context.Context, read *corev1.ResourceQuota) error {

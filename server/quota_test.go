@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apiresource "k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -23,6 +25,7 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
 	"atoll.dev/atoll/client"
+	lcctx "atoll.dev/atoll/internal/logicalcluster"
 	"atoll.dev/atoll/server/quota"
 )
 
@@ -60,11 +63,16 @@ func (s *watchedStores) watched() string {
 // countQuotas runs the controller that counts, until the test ends.
 func (r *running) countQuotas(t *testing.T) *watchedStores {
 	t.Helper()
+	return r.countQuotasIn(t, r.QuotaStores())
+}
+
+func (r *running) countQuotasIn(t *testing.T, all quota.Stores) *watchedStores {
+	t.Helper()
 	clients, err := client.New(r.LoopbackConfig())
 	must(t, err)
 	informers, err := client.NewInformers(clients)
 	must(t, err)
-	stores := &watchedStores{Stores: r.QuotaStores(), watches: map[string]int{}}
+	stores := &watchedStores{Stores: all, watches: map[string]int{}}
 	controller := quota.New(informers, stores)
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
@@ -415,11 +423,17 @@ type quotaRace struct {
 
 func raceForQuota(t *testing.T, objects string) *quotaRace {
 	t.Helper()
+	return raceForQuotaIn(t, objects, func(stores quota.Stores) quota.Stores { return stores })
+}
+
+// raceForQuotaIn has the second server count in what stores makes of its stores.
+func raceForQuotaIn(t *testing.T, objects string, stores func(quota.Stores) quota.Stores) *quotaRace {
+	t.Helper()
 	etcd := startEtcd(t)
 	held := &heldWrites{KV: etcd.KV, held: map[string]*heldWrite{}}
 	etcd.KV = held
 	first, second := serveOn(t, etcd, few{}, nil), serveOn(t, etcd, few{}, nil)
-	second.countQuotas(t)
+	second.countQuotasIn(t, stores(second.QuotaStores()))
 	q := &quotaRace{heldWrites: held, place: second.place(t, shop), first: first.place(t, shop), etcd: etcd}
 	q.namespace(t, "ns", nil, objects)
 	waitUntil(t, "the namespace at the first server", "<nil>", func() string {
@@ -454,9 +468,9 @@ func (q *quotaRace) heldConfigMap(t *testing.T, name string) (release func() err
 	}
 }
 
-func (q *quotaRace) limit(t *testing.T, hard string) {
+func (in place) limit(t *testing.T, hard string) {
 	t.Helper()
-	_, err := q.CoreV1().ResourceQuotas("ns").Patch(t.Context(), "q", types.MergePatchType, []byte(`{"spec":{"hard":`+hard+`}}`), metav1.PatchOptions{})
+	_, err := in.CoreV1().ResourceQuotas("ns").Patch(t.Context(), "q", types.MergePatchType, []byte(`{"spec":{"hard":`+hard+`}}`), metav1.PatchOptions{})
 	must(t, err)
 }
 
@@ -638,6 +652,166 @@ func TestNewLimitsCountWhatIsWrittenBeside(t *testing.T) {
 			q.neverShort(t)
 		})
 	}
+}
+
+// busyStores are those of a namespace in which clients create without pause, once they have begun: beside each list some are answered.
+type busyStores struct {
+	quota.Stores
+	begun, ended chan struct{} // closed
+	answers      chan struct{}
+}
+
+const busyClients = 4
+
+func (s *busyStores) List(ctx context.Context, resource schema.GroupResource, namespace string) ([]runtime.Object, error) {
+	found, err := s.Stores.List(ctx, resource, namespace)
+	select {
+	case <-s.begun:
+	default:
+		return found, err
+	}
+	for range busyClients + 1 { // one of them was asked for after the list
+		select {
+		case <-s.answers:
+		case <-s.ended:
+		case <-ctx.Done():
+		}
+	}
+	return found, err
+}
+
+// TestNewLimitsBesideSteadyWrites: a limit that is new, or lower, comes into force also where clients create without pause, who are told to wait
+// for that; and what is used is exact then.
+func TestNewLimitsBesideSteadyWrites(t *testing.T) {
+	const before, limited = `{apiVersion: v1, kind: ResourceQuota, metadata: {name: q}, spec: {hard: {count/configmaps: "100k"}}}`, "count/configmaps"
+	for name, lowered := range map[string]bool{"new": false, "lowered": true} {
+		t.Run(name, func(t *testing.T) {
+			busy := &busyStores{begun: make(chan struct{}), ended: make(chan struct{}), answers: make(chan struct{})}
+			var clients sync.WaitGroup
+			end := sync.OnceFunc(func() { close(busy.ended); clients.Wait() })
+			t.Cleanup(end)
+			q := raceForQuotaIn(t, "", func(stores quota.Stores) quota.Stores {
+				busy.Stores = stores
+				return busy
+			})
+			limits := "100k"
+			if lowered {
+				_, err := q.apply(t, "ns", before)
+				must(t, err)
+				q.waitUsed(t, "ns", "q", "count/configmaps 0/100k")
+				waitUntil(t, "the ResourceQuota at the first server", "count/configmaps 0/100k", func() string { return q.first.used(t, "ns", "q") })
+				limits = "50k"
+			}
+			var made, waits atomic.Int64
+			create := func(name string) error { // the usual client waits by itself
+				c := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}
+				return q.first.CoreV1().RESTClient().Post().Namespace("ns").Resource("configmaps").Body(c).MaxRetries(0).Do(t.Context()).Error()
+			}
+			close(busy.begun)
+			for client := range busyClients {
+				clients.Go(func() {
+					for n := 0; ; n++ {
+						switch err := create(fmt.Sprintf("c%d-%d", client, n)); {
+						case err == nil:
+							made.Add(1)
+						case apierrors.IsTooManyRequests(err) && strings.Contains(err.Error(), `ResourceQuota "q" of namespace "ns" is being counted`):
+							waits.Add(1)
+						case t.Context().Err() != nil:
+							return
+						default:
+							t.Errorf("ConfigMap %d of client %d: %v", n, client, err)
+							return
+						}
+						select {
+						case <-busy.ended:
+							return
+						case busy.answers <- struct{}{}:
+						default:
+						}
+					}
+				})
+			}
+			if lowered {
+				q.limit(t, `{"count/configmaps":"50k"}`)
+			} else {
+				_, err := q.apply(t, "ns", before)
+				must(t, err)
+			}
+			start := time.Now()
+			waitUntil(t, "the limit", limits, func() string {
+				of, err := q.CoreV1().ResourceQuotas("ns").Get(t.Context(), "q", metav1.GetOptions{})
+				must(t, err)
+				hard := of.Status.Hard[limited]
+				return hard.String()
+			})
+			t.Logf("in force after %v, %d ConfigMaps, and %d times one was to wait", time.Since(start), made.Load(), waits.Load())
+			then := made.Load()
+			waitUntil(t, "written after that", "true", func() string { return fmt.Sprint(made.Load() > then+50) })
+			end()
+			if waits.Load() == 0 {
+				t.Error("nobody was told to wait for the count")
+			}
+			q.waitUsed(t, "ns", "q", fmt.Sprintf("count/configmaps %d/%s", q.there(t), limits))
+			q.neverShort(t)
+			rows, err := q.etcd.Get(t.Context(), "/atoll/limits/registry/"+string(shop)+"/ns/q")
+			must(t, err)
+			if len(rows.Kvs) != 1 || len(rows.Kvs[0].Value) > 0 {
+				t.Errorf("still held up when it is counted: %v", rows.Kvs)
+			}
+		})
+	}
+}
+
+// TestHeldLimits: who would use something waits until the count is done or begins anew, also where that is up to another server; who writes
+// nothing does not wait.
+func TestHeldLimits(t *testing.T) {
+	r := startServer(t, nil)
+	in := r.place(t, shop)
+	in.namespace(t, "ns", nil, `{apiVersion: v1, kind: ResourceQuota, metadata: {name: q}, spec: {hard: {count/configmaps: "10"}}}`)
+	stores := r.QuotaStores()
+	ctx := lcctx.WithCluster(t.Context(), lcctx.Cluster{Name: shop})
+	begin := func(hold bool) (*corev1.ResourceQuota, int64) {
+		t.Helper()
+		read, err := stores.Quota(ctx, "ns", "q")
+		must(t, err)
+		begun, err := stores.BeginCount(ctx, read, true, hold)
+		must(t, err)
+		return read, begun
+	}
+	waits := func(what string, want bool) {
+		t.Helper()
+		create := func(dryRun ...string) error {
+			c := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "c"}}
+			return in.CoreV1().RESTClient().Post().Namespace("ns").Resource("configmaps").VersionedParams(&metav1.CreateOptions{DryRun: dryRun}, metav1.ParameterCodec).
+				Body(c).MaxRetries(0).Do(t.Context()).Error()
+		}
+		must(t, create(metav1.DryRunAll))
+		err := create()
+		if apierrors.IsTooManyRequests(err) != want || !want && err != nil {
+			t.Errorf("%s: %v, is to wait %v", what, err, want)
+		}
+		if err == nil {
+			must(t, in.CoreV1().ConfigMaps("ns").Delete(t.Context(), "c", metav1.DeleteOptions{}))
+		}
+	}
+	waits("nobody counts", false)
+	begin(true)
+	waits("held", true)
+	begin(false) // one that failed begins again
+	waits("begun anew", false)
+
+	read, begun := begin(true)
+	read.Status.Hard, read.Status.Used = read.Spec.Hard, corev1.ResourceList{"count/configmaps": apiresource.MustParse("0")}
+	must(t, stores.UpdateQuotaStatus(ctx, read, begun))
+	waits("counted", false)
+	in.limit(t, `{"count/configmaps":"20"}`)
+	waits("other limits", false)
+
+	begin(true) // by a server that dies now
+	waits("held, and nobody counts", true)
+	r.countQuotas(t)
+	in.waitUsed(t, "ns", "q", "count/configmaps 0/20")
+	waits("counted by another server", false)
 }
 
 // TestNothingIsLeftOfQuotas: what etcd has beside a ResourceQuota goes with it.

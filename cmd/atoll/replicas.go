@@ -174,11 +174,11 @@ type fencedCounts struct {
 	leader *leadership
 }
 
-func (f fencedCounts) BeginCount(ctx context.Context, read *corev1.ResourceQuota, newLimits bool) (int64, error) {
+func (f fencedCounts) BeginCount(ctx context.Context, read *corev1.ResourceQuota, newLimits, hold bool) (int64, error) {
 	if err := f.leader.holds(); err != nil {
 		return 0, fmt.Errorf("begin to count for ResourceQuota %s/%s: %w", read.Namespace, read.Name, err)
 	}
-	return f.Stores.BeginCount(ctx, read, newLimits)
+	return f.Stores.BeginCount(ctx, read, newLimits, hold)
 }
 
 func (f fencedCounts) UpdateQuotaStatus(ctx context.Context, read *corev1.ResourceQuota, begun int64) error {

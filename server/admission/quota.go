@@ -8,8 +8,8 @@ import (
 
 	lc "github.com/kcp-dev/logicalcluster/v3"
 	corev1 "k8s.io/api/core/v1"
-	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/admission/plugin/resourcequota"
@@ -41,6 +41,8 @@ type Quotas interface {
 	ListQuotas(ctx context.Context, namespace string, cached bool) ([]corev1.ResourceQuota, error)
 	// Charged says whether the request has charged one, or waits for its count.
 	Charged(ctx context.Context, q *corev1.ResourceQuota) (bool, error)
+	// CountHolds says whether one whose limits are not counted is not to be charged, nor awaited, until they are.
+	CountHolds(ctx context.Context, q *corev1.ResourceQuota) (bool, error)
 	// Charge writes the status of one that is still as it was read; else it returns a conflict.
 	Charge(ctx context.Context, read *corev1.ResourceQuota) error
 	// AwaitCount is for one whose limits are not counted: what the request writes is counted with them, or limited by them. If it is not
@@ -142,11 +144,21 @@ func (q *ResourceQuota) try(ctx context.Context, a admission.Attributes, evaluat
 	if err != nil || a.IsDryRun() {
 		return err
 	}
+	var uses []int // those that what is written uses something of, or will when they are counted
 	for i := range after {
-		switch {
-		case !kubequota.Equals(before[i].Status.Used, after[i].Status.Used):
+		if isCharge(&before[i], &after[i]) || awaitsCount(&before[i], a, evaluator) {
+			uses = append(uses, i)
+		}
+	}
+	for _, i := range uses { // before any is charged
+		if err := q.notHeld(ctx, &before[i]); err != nil {
+			return err
+		}
+	}
+	for _, i := range uses {
+		if isCharge(&before[i], &after[i]) {
 			err = q.quotas.Charge(ctx, &after[i])
-		case awaitsCount(&before[i], evaluator):
+		} else {
 			err = q.quotas.AwaitCount(ctx, &before[i])
 		}
 		if err != nil && !apierrors.IsNotFound(err) {
@@ -156,7 +168,33 @@ func (q *ResourceQuota) try(ctx context.Context, a admission.Attributes, evaluat
 	return nil
 }
 
-// awaitsCount says whether a ResourceQuota will limit what the evaluator measures when it is counted, and may not yet.
-func awaitsCount(q *corev1.ResourceQuota, evaluator kubequota.Evaluator) bool {
-	return !apiequality.Semantic.DeepEqual(q.Spec.Hard, q.Status.Hard) && len(evaluator.MatchingResources(kubequota.ResourceNames(q.Spec.Hard))) > 0
+// notHeld returns an error where a count of new limits would not come to an end beside creations.
+func (q *ResourceQuota) notHeld(ctx context.Context, of *corev1.ResourceQuota) error {
+	if quota.LimitsCounted(of) {
+		return nil
+	}
+	held, err := q.quotas.CountHolds(ctx, of)
+	if err != nil || !held {
+		return err
+	}
+	return apierrors.NewTooManyRequests(fmt.Sprintf("ResourceQuota %q of namespace %q is being counted: what uses something of it has to wait for that", of.Name, of.Namespace), 1)
+}
+
+func isCharge(before, after *corev1.ResourceQuota) bool {
+	return !kubequota.Equals(before.Status.Used, after.Status.Used)
+}
+
+// awaitsCount says whether what is written may use something of a ResourceQuota when that is counted, and does not yet.
+func awaitsCount(q *corev1.ResourceQuota, a admission.Attributes, evaluator kubequota.Evaluator) bool {
+	if quota.LimitsCounted(q) {
+		return false
+	}
+	unused := *q
+	unused.Status = corev1.ResourceQuotaStatus{Hard: q.Spec.Hard, Used: corev1.ResourceList{}}
+	for name := range q.Spec.Hard {
+		unused.Status.Used[name] = resource.Quantity{}
+	}
+	// What it will refuse it does not refuse yet.
+	counted, err := resourcequota.CheckRequest([]corev1.ResourceQuota{unused}, a, evaluator, nil)
+	return err != nil || isCharge(&unused, &counted[0])
 }

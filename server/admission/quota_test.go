@@ -16,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/admission"
@@ -29,6 +30,7 @@ import (
 type quotas struct {
 	all    []corev1.ResourceQuota
 	charge func(context.Context, *corev1.ResourceQuota) error
+	held   map[string]bool
 
 	mu      sync.Mutex // guards what follows, of the last request
 	again   func(context.Context) error
@@ -51,6 +53,10 @@ func (q *quotas) Charged(_ context.Context, of *corev1.ResourceQuota) (bool, err
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.charged[of.UID], nil
+}
+
+func (q *quotas) CountHolds(_ context.Context, of *corev1.ResourceQuota) (bool, error) {
+	return q.held[of.Name], nil
 }
 
 func (q *quotas) Charge(ctx context.Context, read *corev1.ResourceQuota) error {
@@ -250,6 +256,105 @@ func TestQuotaAwaitsCounts(t *testing.T) {
 			}
 			if waits := len(there.awaited) == 1; waits != test.want || charged != test.charged {
 				t.Errorf("waits for the count %v, charged %v, want %v and %v", waits, charged, test.want, test.charged)
+			}
+		})
+	}
+}
+
+// TestQuotaAwaitsWhatUses: only what may use something of a ResourceQuota when that is counted waits for the count, and puts it off: not what
+// its scopes leave out, nor a change that uses no more.
+func TestQuotaAwaitsWhatUses(t *testing.T) {
+	shop, _ := in(logicalcluster.Cluster{Name: "shop"})
+	pod := func(cpu string) *core.Pod {
+		p := &core.Pod{Spec: core.PodSpec{Containers: []core.Container{{Name: "c", Image: "i"}}}}
+		if cpu != "" {
+			p.Spec.Containers[0].Resources.Requests = core.ResourceList{core.ResourceCPU: resource.MustParse(cpu)}
+		}
+		return p
+	}
+	service := func(kind core.ServiceType, label string) *core.Service {
+		s := &core.Service{Spec: core.ServiceSpec{Type: kind, Ports: []core.ServicePort{{Port: 80}}}}
+		s.ResourceVersion, s.Labels = "5", map[string]string{"a": label}
+		return s
+	}
+	created := what{resource: "pods", kind: "Pod", namespace: "ns", name: "p", operation: admission.Create}
+	changed := what{resource: "services", kind: "Service", namespace: "ns", name: "s", operation: admission.Update, old: service(core.ServiceTypeClusterIP, "b")}
+	with := func(w what, object runtime.Object) what {
+		w.object = object
+		return w
+	}
+	for name, test := range map[string]struct {
+		what
+		limited corev1.ResourceName
+		scopes  []corev1.ResourceQuotaScope
+		want    bool
+	}{
+		"a pod":                                {what: with(created, pod("")), limited: "pods", want: true},
+		"of the scope":                         {what: with(created, pod("")), limited: "pods", scopes: []corev1.ResourceQuotaScope{"BestEffort"}, want: true},
+		"not of the scope":                     {what: with(created, pod("1")), limited: "pods", scopes: []corev1.ResourceQuotaScope{"BestEffort"}},
+		"more than it will allow":              {what: with(created, pod("7")), limited: "requests.cpu", want: true},
+		"without what it will demand":          {what: with(created, pod("")), limited: "requests.cpu", want: true},
+		"a change that uses no more":           {what: with(changed, service(core.ServiceTypeClusterIP, "c")), limited: "services.nodeports"},
+		"a change of what is there already":    {what: with(changed, service(core.ServiceTypeClusterIP, "c")), limited: "services"},
+		"a change that uses more":              {what: with(changed, service(core.ServiceTypeNodePort, "b")), limited: "services.nodeports", want: true},
+		"a change that uses more of elsewhere": {what: with(changed, service(core.ServiceTypeNodePort, "b")), limited: "services"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			there := &quotas{all: []corev1.ResourceQuota{{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "q", UID: "q"},
+				Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{test.limited: resource.MustParse("2")}, Scopes: test.scopes},
+			}}}
+			if err := NewResourceQuota(there).Validate(shop, test.attributes(), nil); err != nil {
+				t.Error(err)
+			}
+			if waits := len(there.awaited) == 1; waits != test.want {
+				t.Errorf("waits for the count %v, want %v", waits, test.want)
+			}
+			there.held = map[string]bool{"q": true}
+			if err := NewResourceQuota(there).Validate(shop, test.attributes(), nil); apierrors.IsTooManyRequests(err) != test.want || !test.want && err != nil {
+				t.Errorf("while it is being counted: %v, want TooManyRequests %v", err, test.want)
+			}
+		})
+	}
+}
+
+// TestQuotaHeld: while a ResourceQuota with new limits is being counted, what uses something of it charges none, and says for what it waits;
+// what tries only, and one that is counted, waits for nothing.
+func TestQuotaHeld(t *testing.T) {
+	shop, _ := in(logicalcluster.Cluster{Name: "shop"})
+	for name, test := range map[string]struct {
+		status      string // what q1 allows, as counted; empty is never
+		held        string
+		dry         bool
+		refused     bool
+		used, waits int // ResourceQuotas
+	}{
+		"new":             {held: "q1", refused: true},
+		"lowered":         {status: "5", held: "q1", refused: true},
+		"new, not held":   {used: 1, waits: 1},
+		"tries only":      {held: "q1", dry: true},
+		"another is held": {status: "1", held: "q0", used: 2}, // what is left of a count
+	} {
+		t.Run(name, func(t *testing.T) {
+			charges := 0
+			there := configMapsLimited(2, "1", func(context.Context, *corev1.ResourceQuota) error { charges++; return nil })
+			there.held = map[string]bool{test.held: true}
+			there.all[1].Status = corev1.ResourceQuotaStatus{}
+			if test.status != "" {
+				there.all[1].Status.Hard = corev1.ResourceList{"count/configmaps": resource.MustParse(test.status)}
+				there.all[1].Status.Used = corev1.ResourceList{"count/configmaps": resource.MustParse("0")}
+			}
+			w := newConfigMap
+			w.dryRun = test.dry
+			err := NewResourceQuota(there).Validate(shop, w.attributes(), nil)
+			if !test.refused && err != nil || test.refused && (!apierrors.IsTooManyRequests(err) || !strings.Contains(err.Error(), `ResourceQuota "q1" of namespace "ns" is being counted`)) {
+				t.Errorf("%v, refused %v", err, test.refused)
+			}
+			if seconds, ok := apierrors.SuggestsClientDelay(err); test.refused && (!ok || seconds != 1) {
+				t.Errorf("asks to come again in %d s, want 1", seconds)
+			}
+			if charges != test.used || len(there.awaited) != test.waits {
+				t.Errorf("%d charges, waits for %v, want %d and %d", charges, there.awaited, test.used, test.waits)
 			}
 		})
 	}

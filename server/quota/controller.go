@@ -34,6 +34,9 @@ const (
 	// whileCharging is how long a count waits beside which others have charged or written, or so many times as long as it took.
 	whileCharging      = 50 * time.Millisecond
 	whileChargingTimes = 5
+	// holdAfter is how often a count of new limits is refused until it holds up who charges: else it might never be done, and until
+	// then they limit nothing.
+	holdAfter = 3
 )
 
 // Stores are the server's, in the logical cluster of ctx.
@@ -51,8 +54,9 @@ type Stores interface {
 	// Quota reads a ResourceQuota from etcd.
 	Quota(ctx context.Context, namespace, name string) (*corev1.ResourceQuota, error)
 	// BeginCount comes between the read of a ResourceQuota and the lists. newLimits says that it has limits that were not counted
-	// before: nothing is written from then on, by any server, without a look at them.
-	BeginCount(ctx context.Context, read *corev1.ResourceQuota, newLimits bool) (begun int64, err error)
+	// before: nothing is written from then on, by any server, without a look at them; hold, that nobody charges the ResourceQuota
+	// until they are counted, or another count begins without it.
+	BeginCount(ctx context.Context, read *corev1.ResourceQuota, newLimits, hold bool) (begun int64, err error)
 	// UpdateQuotaStatus writes the status of a ResourceQuota that is still as it was read, if nothing that it was charged for was
 	// written since BeginCount; else it returns a conflict. What was charged and is not written then has to be charged anew.
 	UpdateQuotaStatus(ctx context.Context, read *corev1.ResourceQuota, begun int64) error
@@ -71,6 +75,7 @@ type Controller struct {
 
 	mu      sync.Mutex // guards what follows
 	watched map[schema.GroupResource]context.CancelFunc
+	refused map[client.Key]int // how often a count of new limits was, one after the other
 	running sync.WaitGroup
 }
 
@@ -86,7 +91,7 @@ func New(informers *client.Informers, stores Stores) *Controller {
 }
 
 func newController(stores Stores, exists func(client.Key) bool) *Controller {
-	c := &Controller{exists: exists, stores: stores, watched: map[schema.GroupResource]context.CancelFunc{}}
+	c := &Controller{exists: exists, stores: stores, watched: map[schema.GroupResource]context.CancelFunc{}, refused: map[client.Key]int{}}
 	c.counts = queue.New("quota", c.count)
 	c.uncounted = queue.New("quota-uncounted", c.count)
 	c.watches = queue.New("quota-watches", c.watchLimited)
@@ -101,7 +106,7 @@ func (c *Controller) changed(e client.Event[*corev1.ResourceQuota]) {
 	}
 	switch {
 	case e.Deleted():
-	case !apiequality.Semantic.DeepEqual(e.New.Spec.Hard, e.New.Status.Hard):
+	case !LimitsCounted(e.New):
 		c.uncounted.Add(client.KeyOf(e.New))
 	case other:
 		c.counts.Add(client.KeyOf(e.New))
@@ -141,47 +146,83 @@ func (c *Controller) Run(ctx context.Context) error {
 	return nil
 }
 
+// LimitsCounted says whether a ResourceQuota limits what it says, and no more and no less.
+func LimitsCounted(q *corev1.ResourceQuota) bool {
+	return apiequality.Semantic.DeepEqual(q.Spec.Hard, q.Status.Hard)
+}
+
 // count writes what a ResourceQuota limits and what is used of it. Where others charge it meanwhile, or write what they charged, that
 // may be missing: then it counts again.
 func (c *Controller) count(ctx context.Context, key client.Key) (time.Duration, error) {
+	before := c.refusals(key)
+	refused, again, err := c.countOnce(ctx, key, before >= holdAfter)
+	if refused {
+		c.setRefusals(key, before+1)
+	} else { // nothing is held for a count that fails: the next one begins without
+		c.setRefusals(key, 0)
+	}
+	return again, err
+}
+
+func (c *Controller) refusals(key client.Key) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.refused[key]
+}
+
+func (c *Controller) setRefusals(key client.Key, n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if n == 0 {
+		delete(c.refused, key)
+	} else {
+		c.refused[key] = n
+	}
+}
+
+// countOnce says whether a count of new limits was refused, and when it is to be done again. With hold it lets nobody charge them.
+func (c *Controller) countOnce(ctx context.Context, key client.Key, hold bool) (refused bool, again time.Duration, err error) {
 	if !c.exists(key) {
-		return 0, nil
+		return false, 0, nil
 	}
 	cluster, known := c.stores.Known(key.Cluster)
 	if !known {
-		return lookAgain, nil
+		return false, lookAgain, nil
 	}
 	if cluster.Mirror {
-		return 0, nil
+		return false, 0, nil
 	}
 	ctx = lcctx.WithCluster(ctx, cluster)
 	read, err := c.stores.Quota(ctx, key.Namespace, key.Name)
 	if apierrors.IsNotFound(err) {
-		return 0, nil
+		return false, 0, nil
 	}
 	if err != nil {
-		return 0, fmt.Errorf("read ResourceQuota %s: %w", key, err)
+		return false, 0, fmt.Errorf("read ResourceQuota %s: %w", key, err)
 	}
 	began := time.Now()
-	begun, err := c.stores.BeginCount(ctx, read, !apiequality.Semantic.DeepEqual(read.Spec.Hard, read.Status.Hard))
+	newLimits := !LimitsCounted(read)
+	begun, err := c.stores.BeginCount(ctx, read, newLimits, hold)
 	if err != nil {
-		return 0, err
+		return false, 0, err
 	}
 	status, err := statusOf(read, c.evaluators(ctx, key.Cluster))
 	if err != nil {
-		return 0, fmt.Errorf("count for ResourceQuota %s: %w", key, err)
+		return false, 0, fmt.Errorf("count for ResourceQuota %s: %w", key, err)
 	}
 	if apiequality.Semantic.DeepEqual(read.Status.Hard, status.Hard) && kubequota.Equals(read.Status.Used, status.Used) {
-		return 0, nil
+		return false, 0, nil
 	}
 	read.Status = status
 	switch err := c.stores.UpdateQuotaStatus(ctx, read, begun); {
+	case apierrors.IsConflict(err) && newLimits && hold: // there are only those who had charged before
+		return true, whileCharging, nil
 	case apierrors.IsConflict(err):
-		return max(whileCharging, whileChargingTimes*time.Since(began)), nil
+		return newLimits, max(whileCharging, whileChargingTimes*time.Since(began)), nil
 	case err != nil && !apierrors.IsNotFound(err):
-		return 0, fmt.Errorf("write what is used of ResourceQuota %s: %w", key, err)
+		return false, 0, fmt.Errorf("write what is used of ResourceQuota %s: %w", key, err)
 	}
-	return 0, nil
+	return false, 0, nil
 }
 
 // evaluators returns one for each resource that a logical cluster, which is that of ctx wherever something is counted, serves in

@@ -33,13 +33,15 @@ type one struct {
 
 	there     int // objects
 	charging  int // so many counts have somebody who charges beside them
+	listFails int // so many times
 	newLimits []bool
+	holds     []bool
 }
 
-func (o *one) BeginCount(_ context.Context, _ *corev1.ResourceQuota, newLimits bool) (int64, error) {
+func (o *one) BeginCount(_ context.Context, _ *corev1.ResourceQuota, newLimits, hold bool) (int64, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.newLimits = append(o.newLimits, newLimits)
+	o.newLimits, o.holds = append(o.newLimits, newLimits), append(o.holds, hold)
 	return int64(len(o.newLimits)), nil
 }
 
@@ -55,6 +57,12 @@ func (o *one) List(ctx context.Context, _ schema.GroupResource, _ string) ([]run
 	cluster, _ := lcctx.ClusterFrom(ctx)
 	if held := o.held[cluster.Name]; held != nil {
 		<-held
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.listFails > 0 && len(o.holds) > 0 && o.holds[len(o.holds)-1] {
+		o.listFails--
+		return nil, errors.New("away")
 	}
 	var all []runtime.Object
 	for range o.there {
@@ -189,6 +197,48 @@ func TestCountsBesideCharges(t *testing.T) {
 			t.Errorf("when they do not: %d counts, used %s, want 101 and 1", n, used)
 		}
 	})
+}
+
+// TestNewLimitsHoldUp: a count of limits that are not counted yet is refused three times, and then holds up who charges. It does not where
+// it fails for itself: that may go on.
+func TestNewLimitsHoldUp(t *testing.T) {
+	for name, test := range map[string]struct {
+		used      string // empty is never counted
+		hard      string
+		charging  int // so many counts are refused
+		listFails int // while it holds up others
+		want      []bool
+	}{
+		"new":             {hard: "10", charging: 4, want: []bool{false, false, false, true, true}},
+		"lowered":         {used: "1", hard: "5", charging: 4, want: []bool{false, false, false, true, true}},
+		"not so long":     {hard: "10", charging: 3, want: []bool{false, false, false, true}},
+		"soon":            {hard: "10", charging: 2, want: []bool{false, false, false}},
+		"counted already": {used: "2", hard: "10", charging: 5, want: make([]bool, 6)},
+		"fails for itself": {hard: "10", charging: 6, listFails: 1, want: []bool{
+			false, false, false, true, // fails
+			false, false, false, true,
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				stores := &one{q: quotaOf("shop", test.used), there: 1, charging: test.charging, listFails: test.listFails}
+				stores.q.Spec.Hard = corev1.ResourceList{corev1.ResourceConfigMaps: resource.MustParse(test.hard)}
+				c := newController(stores, func(client.Key) bool { return true })
+				c.work(t)
+				c.changed(client.Event[*corev1.ResourceQuota]{New: stores.q.DeepCopy(), Initial: true})
+				time.Sleep(time.Minute)
+				if _, used := stores.counted(); used != "1" {
+					t.Errorf("used %s, want 1", used)
+				}
+				if diff := cmp.Diff(test.want, stores.holds); diff != "" {
+					t.Errorf("holds up who charges (-want +got):\n%s", diff)
+				}
+				if len(c.refused) > 0 {
+					t.Errorf("remembers refusals when all is counted: %v", c.refused)
+				}
+			})
+		})
+	}
 }
 
 // TestNewLimitsAreTold: before a limit is counted that was not before, and not otherwise.

@@ -12,7 +12,8 @@
 // it is written. A limit that is new is told of before it is counted: who has not heard of it writes nothing after that. It is
 // server/storage that puts all of this into the transactions of those who write; docs/design/0013-counts.md says why so.
 //
-// Until the count what was deleted is not given back: where creations never pause that is when they are refused, which charges nothing.
+// Until the count what was deleted is not given back: where creations never pause that is when they are refused, which charges nothing. New
+// limits, which refuse nobody until they are counted, hold up who would use something of them (429) when their count was refused three times.
 //
 // Custom resources are those that a workspace defines for itself: of one that it does not, a ResourceQuota says what is allowed and not
 // what is used, and refuses all until somebody defines it and it is counted, at once. etcd counts its rows in the namespace; none

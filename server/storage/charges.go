@@ -27,12 +27,16 @@ import (
 //	/atoll/charges/<prefix>/<cluster>/<namespace>/<name>  is written with every charge and with every write that was charged, and
 //	                                                      removed with what a count writes: the revision of its creation is a fencing
 //	                                                      token, of all charges since the last count
-//	/atoll/limits/<prefix>/<cluster>/<namespace>/<name>   is written before limits are counted that were not before
+//	/atoll/limits/<prefix>/<cluster>/<namespace>/<name>   is written before limits are counted that were not before; its value may
+//	                                                      be that nobody charges the ResourceQuota until that is done
 //
 // Both go with the ResourceQuota. Other servers may hold up a request, or etcd do it late: what decides is in the transaction.
 const (
 	chargesKey = "/atoll/charges"
 	limitsKey  = "/atoll/limits"
+
+	// held is the value of a row of limits that hold up who charges.
+	held = "held"
 )
 
 var resourceQuotas = schema.GroupResource{Resource: "resourcequotas"}
@@ -307,21 +311,45 @@ func (b *Backend) AwaitCount(ctx context.Context, read *corev1.ResourceQuota) er
 	return nil
 }
 
+// CountHolds says whether nothing is to be charged to a ResourceQuota, nor to wait for its count, until its limits are counted. It is no
+// matter if somebody is told too early that it is not: he makes the count begin once more.
+func (b *Backend) CountHolds(ctx context.Context, q *corev1.ResourceQuota) (bool, error) {
+	rows, err := b.quotaRows(ctx, q.Namespace, q.Name)
+	if err != nil {
+		return false, err
+	}
+	got, err := b.client.Get(ctx, rows.limits+q.Name)
+	if err != nil {
+		return false, fmt.Errorf("look whether ResourceQuota %s/%s is counted: %w", q.Namespace, q.Name, explained(err))
+	}
+	return len(got.Kvs) > 0 && string(got.Kvs[0].Value) == held, nil
+}
+
+// release holds up nobody any more. A row that is written is news to everybody who writes in the namespace: it is not if it holds nobody up.
+func release(limits string) clientv3.Op {
+	return clientv3.OpTxn([]clientv3.Cmp{clientv3.Compare(clientv3.Value(limits), "=", held)}, []clientv3.Op{clientv3.OpPut(limits, "")}, nil)
+}
+
 var (
 	errChanged = errors.New("it has changed")
 	errCharged = errors.New("what it was charged for was written while it was counted")
 )
 
 // BeginCount comes after a ResourceQuota was read and before what it limits is. Where its limits are new, who has not heard of them
-// writes nothing from here on without hearing of them. The result is for Count.
-func (b *Backend) BeginCount(ctx context.Context, read *corev1.ResourceQuota, newLimits bool) (begun int64, err error) {
+// writes nothing from here on without hearing of them; with hold nobody charges it until the count is written, or another one of new
+// limits begins without. The result is for Count.
+func (b *Backend) BeginCount(ctx context.Context, read *corev1.ResourceQuota, newLimits, hold bool) (begun int64, err error) {
 	rows, err := b.quotaRows(ctx, read.Namespace, read.Name)
 	if err != nil {
 		return 0, err
 	}
 	ops := []clientv3.Op{clientv3.OpGet(rows.charges, clientv3.WithKeysOnly())}
 	if newLimits {
-		ops = append(ops, clientv3.OpPut(rows.limits+read.Name, ""))
+		value := ""
+		if hold {
+			value = held
+		}
+		ops = append(ops, clientv3.OpPut(rows.limits+read.Name, value))
 	}
 	got, err := b.client.Txn(ctx).Then(ops...).Commit()
 	if err != nil {
@@ -340,17 +368,17 @@ func (b *Backend) Count(ctx context.Context, read *corev1.ResourceQuota, begun i
 	if err != nil {
 		return err
 	}
-	return write(context.WithValue(ctx, besideKey{}, beside(&count{name: read.Name, key: rows.charges, begun: begun})))
+	return write(context.WithValue(ctx, besideKey{}, beside(&count{name: read.Name, key: rows.charges, limits: rows.limits + read.Name, begun: begun})))
 }
 
 // count is beside the write of what was counted.
 type count struct {
-	name, key string
-	begun     int64
+	name, key, limits string
+	begun             int64
 }
 
 func (c *count) demand(schema.GroupResource) (conditions []clientv3.Cmp, with, otherwise []clientv3.Op) {
-	return []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(c.key), "=", c.begun)}, []clientv3.Op{clientv3.OpDelete(c.key)}, nil
+	return []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(c.key), "=", c.begun)}, []clientv3.Op{clientv3.OpDelete(c.key), release(c.limits)}, nil
 }
 
 func (*count) done([]*pb.ResponseOp) {}
