@@ -68,9 +68,9 @@ func (f *feed) ListWithContext(ctx context.Context, _ metav1.ListOptions) (runti
 	}
 }
 
-// WatchWithContext watches all definitions, as the store has them.
+// WatchWithContext watches all definitions, as the store has them. Watches of the definitions of one logical cluster are served from it.
 func (f *feed) WatchWithContext(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-	w, err := f.rows.Storage.Watch(everywhere(ctx), f.rows.Key("", ""), kubestorage.ListOptions{
+	w, err := f.rows.Storage.Watch(storage.Following(everywhere(ctx)), f.rows.Key("", ""), kubestorage.ListOptions{
 		ResourceVersion: o.ResourceVersion, Recursive: true, Predicate: kubestorage.Everything,
 	})
 	if err != nil {

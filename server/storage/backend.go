@@ -219,33 +219,47 @@ func (b *Backend) GetRESTOptions(gr schema.GroupResource, example runtime.Object
 	if err != nil {
 		return generic.RESTOptions{}, fmt.Errorf("storage of %s: %w", gr, err)
 	}
-	options := b.restOptions(config, b.factory.ResourcePrefix(gr), !b.uncached(gr), false)
+	from := fromCache
+	if b.uncached(gr) {
+		from = fromEtcd
+	}
+	options := b.restOptions(config, b.factory.ResourcePrefix(gr), from)
 	// A deletion that asks for it leaves finalizers to server/garbage, which follows these types.
 	options.EnableGarbageCollection = true
 	return options, nil
 }
 
+// serving is what a resource is served from.
+type serving int
+
+const (
+	fromCache serving = iota
+	fromEtcd
+	fromFollowed    // etcd, and watches from one of all logical clusters, if somebody has it (Following)
+	customResources // etcd: the objects of CustomResourceDefinitions
+)
+
 // Uncached returns the RESTOptionsGetter of registries of which the StorageFactory does not know, and that are served from
 // etcd directly: CustomResourceDefinitions. Rows are at <prefix>/<group>/<resource>/, encoded by codec.
 func (b *Backend) Uncached(codec runtime.Codec) generic.RESTOptionsGetter {
-	return uncachedGetter{b, codec, false}
+	return uncachedGetter{b, codec, fromFollowed}
 }
 
 // Custom is Uncached for the objects of CustomResourceDefinitions: a watch cache spans all logical clusters, and would decode
 // them by the schema of one. Of which logical clusters there may be some is recorded by RecordCustom.
 func (b *Backend) Custom(codec runtime.Codec) generic.RESTOptionsGetter {
-	return uncachedGetter{b, codec, true}
+	return uncachedGetter{b, codec, customResources}
 }
 
 type uncachedGetter struct {
 	backend *Backend
 	codec   runtime.Codec
-	custom  bool
+	from    serving
 }
 
 func (g uncachedGetter) GetRESTOptions(gr schema.GroupResource, _ runtime.Object) (generic.RESTOptions, error) {
 	config := storagebackend.NewDefaultConfig(g.backend.prefix, g.codec).ForResource(gr)
-	options := g.backend.restOptions(config, uncachedPrefix(gr), false, g.custom)
+	options := g.backend.restOptions(config, uncachedPrefix(gr), g.from)
 	options.EnableGarbageCollection = true // server/garbage reads them by Metadata
 	return options, nil
 }
@@ -274,7 +288,7 @@ func (b *Backend) CountRows(ctx context.Context, cluster logicalcluster.Name, gr
 
 func uncachedPrefix(gr schema.GroupResource) string { return "/" + gr.Group + "/" + gr.Resource }
 
-func (b *Backend) restOptions(config *storagebackend.ConfigForResource, prefix string, cached, custom bool) generic.RESTOptions {
+func (b *Backend) restOptions(config *storagebackend.ConfigForResource, prefix string, from serving) generic.RESTOptions {
 	if b.transform != nil {
 		config.Transformer = b.transform.TransformerForResource(config.GroupResource)
 	}
@@ -283,7 +297,7 @@ func (b *Backend) restOptions(config *storagebackend.ConfigForResource, prefix s
 		Decorator: func(config *storagebackend.ConfigForResource, resourcePrefix string, keyFunc func(obj runtime.Object) (string, error),
 			newFunc, newListFunc func() runtime.Object, attrs storage.AttrFunc, trigger storage.IndexerFuncs, indexers *cache.Indexers,
 		) (storage.Interface, factory.DestroyFunc, error) {
-			return b.decorate(config, resourcePrefix, keyFunc, newFunc, newListFunc, attrs, trigger, indexers, cached, custom)
+			return b.decorate(config, resourcePrefix, keyFunc, newFunc, newListFunc, attrs, trigger, indexers, from)
 		},
 		ResourcePrefix:          prefix,
 		DeleteCollectionWorkers: 1,

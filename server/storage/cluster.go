@@ -32,6 +32,9 @@ type clusterStorage struct {
 	// ownInitialEvents says that the start of a watch is answered here: the layer below would walk all logical clusters
 	// (a cacher) or does not know about shared objects.
 	ownInitialEvents bool
+	// followed says that watches of one logical cluster from a position cost little below: they start here, too. Those of all would be one
+	// list in memory.
+	followed bool
 
 	listed Listed
 
@@ -164,7 +167,8 @@ func (s *clusterStorage) Watch(ctx context.Context, key string, opts storage.Lis
 	if err != nil {
 		return nil, err
 	}
-	if s.ownInitialEvents && wantsInitialEvents(opts) {
+	c, _ := lc.ClusterFrom(ctx)
+	if (s.ownInitialEvents || s.followed && !c.Wildcard) && wantsInitialEvents(opts) {
 		return s.watchFromList(ctx, key, opts)
 	}
 	return s.Interface.Watch(ctx, key, opts)

@@ -31,9 +31,9 @@ func (b *Backend) decorate(
 	attrs storage.AttrFunc,
 	_ storage.IndexerFuncs,
 	_ *cache.Indexers,
-	cached, custom bool,
+	from serving,
 ) (storage.Interface, factory.DestroyFunc, error) {
-	entry, err := b.open(config, resourcePrefix, keyFunc, newFunc, newListFunc, attrs, cached, custom)
+	entry, err := b.open(config, resourcePrefix, keyFunc, newFunc, newListFunc, attrs, from)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -49,7 +49,7 @@ func (b *Backend) open(
 	newFunc func() runtime.Object,
 	newListFunc func() runtime.Object,
 	attrs storage.AttrFunc,
-	cached, custom bool,
+	from serving,
 ) (*Resource, error) {
 	fail := func(err error) (*Resource, error) {
 		return nil, fmt.Errorf("storage of %s: %w", config.GroupResource, err)
@@ -61,7 +61,7 @@ func (b *Backend) open(
 	if err != nil {
 		return fail(err)
 	}
-	if !custom {
+	if from != customResources {
 		if err := b.rememberPrefix(resourcePrefix); err != nil {
 			return fail(err)
 		}
@@ -104,7 +104,7 @@ func (b *Backend) open(
 
 	entry := &Resource{
 		GroupResource: config.GroupResource, Prefix: resourcePrefix, Namespaced: namespaced, New: newFunc, NewList: newListFunc,
-		Custom: custom, codec: codec, transformer: transformer, kv: b.client,
+		Custom: from == customResources, codec: codec, transformer: transformer, kv: b.client,
 	}
 	filedBy := ""
 	if b.filedBy != nil {
@@ -112,7 +112,7 @@ func (b *Backend) open(
 	}
 	var layer storage.Interface = &strictOrLenient{raw, lenient}
 	destroy := closeStores
-	if cached {
+	if from == fromCache {
 		window := config.EventsHistoryWindow
 		if window == 0 {
 			window = storagebackend.DefaultEventsHistoryWindow
@@ -156,8 +156,11 @@ func (b *Backend) open(
 			closeStores()
 		}
 	}
+	if from == fromFollowed {
+		layer = newFollowed(layer, config.GroupResource, cacheKey(resourcePrefix, keyFunc))
+	}
 	layer = &noPlaceholders{
-		Interface: layer, resource: config.GroupResource, met: placeholders, filedBy: filedBy, filterWatches: !cached,
+		Interface: layer, resource: config.GroupResource, met: placeholders, filedBy: filedBy, filterWatches: from != fromCache,
 	}
 	layered := false
 	if b.shared != nil {
@@ -183,7 +186,8 @@ func (b *Backend) open(
 		newFunc:          newFunc,
 		newListFunc:      newListFunc,
 		attrs:            attrs,
-		ownInitialEvents: cached || layered,
+		ownInitialEvents: from == fromCache || layered,
+		followed:         from == fromFollowed,
 		listed:           b.listed,
 		limited:          b.usage != nil,
 	}

@@ -32,7 +32,7 @@ func (b *Backend) Metadata(gr schema.GroupResource) (*Resource, error) {
 	r, err := b.open(config, prefix, key,
 		func() runtime.Object { return &metav1.PartialObjectMetadata{} },
 		func() runtime.Object { return &metav1.PartialObjectMetadataList{} },
-		storage.DefaultNamespaceScopedAttr, false, true)
+		storage.DefaultNamespaceScopedAttr, customResources)
 	if err != nil {
 		return nil, err
 	}
