@@ -35,8 +35,8 @@ const (
 	whileCharging      = 50 * time.Millisecond
 	whileChargingTimes = 5
 	// holdAfter is how often a count of new limits is refused until it holds up who charges: else it might never be done, and until
-	// then they limit nothing.
-	holdAfter = 3
+	// then they limit nothing. It does so holdTimes at most, before it begins anew: whatever refuses it then is not who charges.
+	holdAfter, holdTimes = 3, 10
 )
 
 // Stores are the server's, in the logical cluster of ctx.
@@ -54,8 +54,8 @@ type Stores interface {
 	// Quota reads a ResourceQuota from etcd.
 	Quota(ctx context.Context, namespace, name string) (*corev1.ResourceQuota, error)
 	// BeginCount comes between the read of a ResourceQuota and the lists. newLimits says that it has limits that were not counted
-	// before: nothing is written from then on, by any server, without a look at them; hold, that nobody charges the ResourceQuota
-	// until they are counted, or another count begins without it.
+	// before: nothing is written from then on, by any server, without a look at them, or it returns a conflict if the ResourceQuota is
+	// not as it was read any more; hold, that nobody charges it until they are counted, or another count of new ones begins without.
 	BeginCount(ctx context.Context, read *corev1.ResourceQuota, newLimits, hold bool) (begun int64, err error)
 	// UpdateQuotaStatus writes the status of a ResourceQuota that is still as it was read, if nothing that it was charged for was
 	// written since BeginCount; else it returns a conflict. What was charged and is not written then has to be charged anew.
@@ -69,13 +69,13 @@ type Controller struct {
 	informers *client.Informers
 	exists    func(client.Key) bool // a ResourceQuota, as the informer knows
 	stores    Stores
-	// ResourceQuotas to count. Those that limit nothing until they are counted do not wait behind the others.
+	// ResourceQuotas to count. Those that limit nothing until they are counted are counted by themselves, and do not wait behind the others.
 	counts, uncounted *queue.Queue[client.Key]
 	watches           *queue.Queue[struct{}] // one key: which resources to watch
 
 	mu      sync.Mutex // guards what follows
 	watched map[schema.GroupResource]context.CancelFunc
-	refused map[client.Key]int // how often a count of new limits was, one after the other
+	refused map[client.Key]refusals
 	running sync.WaitGroup
 }
 
@@ -91,8 +91,8 @@ func New(informers *client.Informers, stores Stores) *Controller {
 }
 
 func newController(stores Stores, exists func(client.Key) bool) *Controller {
-	c := &Controller{exists: exists, stores: stores, watched: map[schema.GroupResource]context.CancelFunc{}, refused: map[client.Key]int{}}
-	c.counts = queue.New("quota", c.count)
+	c := &Controller{exists: exists, stores: stores, watched: map[schema.GroupResource]context.CancelFunc{}, refused: map[client.Key]refusals{}}
+	c.counts = queue.New("quota", c.countAnew)
 	c.uncounted = queue.New("quota-uncounted", c.count)
 	c.watches = queue.New("quota-watches", c.watchLimited)
 	return c
@@ -151,78 +151,107 @@ func LimitsCounted(q *corev1.ResourceQuota) bool {
 	return apiequality.Semantic.DeepEqual(q.Spec.Hard, q.Status.Hard)
 }
 
-// count writes what a ResourceQuota limits and what is used of it. Where others charge it meanwhile, or write what they charged, that
-// may be missing: then it counts again.
-func (c *Controller) count(ctx context.Context, key client.Key) (time.Duration, error) {
-	before := c.refusals(key)
-	refused, again, err := c.countOnce(ctx, key, before >= holdAfter)
-	if refused {
-		c.setRefusals(key, before+1)
-	} else { // nothing is held for a count that fails: the next one begins without
-		c.setRefusals(key, 0)
-	}
-	return again, err
+// refusals are those of counts of the new limits of a ResourceQuota, one after the other.
+type refusals struct {
+	of *corev1.ResourceQuota // without what charges change
+	n  int
 }
 
-func (c *Controller) refusals(key client.Key) int {
+// after is what they are after one more. Who writes the ResourceQuota itself refuses its counts, too, and would not be held up.
+func (r refusals) after(read *corev1.ResourceQuota) refusals {
+	of := read.DeepCopy()
+	of.ResourceVersion, of.ManagedFields, of.Status = "", nil, corev1.ResourceQuotaStatus{}
+	if !apiequality.Semantic.DeepEqual(r.of, of) || r.n >= holdAfter+holdTimes {
+		r.n = 0
+	}
+	return refusals{of: of, n: r.n + 1}
+}
+
+func (c *Controller) refusals(key client.Key) refusals {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.refused[key]
 }
 
-func (c *Controller) setRefusals(key client.Key, n int) {
+// count counts for a ResourceQuota, and remembers how often that was refused while its limits are new.
+func (c *Controller) count(ctx context.Context, key client.Key) (time.Duration, error) {
+	before := c.refusals(key)
+	refused, again, err := c.try(ctx, key, true, before.n >= holdAfter && before.n < holdAfter+holdTimes)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if n == 0 {
+	if refused == nil { // it is done; or it failed, and the next one begins without
 		delete(c.refused, key)
 	} else {
-		c.refused[key] = n
+		c.refused[key] = before.after(refused)
 	}
+	return again, err
 }
 
-// countOnce says whether a count of new limits was refused, and when it is to be done again. With hold it lets nobody charge them.
-func (c *Controller) countOnce(ctx context.Context, key client.Key, hold bool) (refused bool, again time.Duration, err error) {
+// countAnew counts for a ResourceQuota whose limits are counted. One whose are not is counted in turns of its own.
+func (c *Controller) countAnew(ctx context.Context, key client.Key) (time.Duration, error) {
+	_, again, err := c.try(ctx, key, false, false)
+	return again, err
+}
+
+// try writes what a ResourceQuota limits and what is used of it, if its limits are counted or newToo. Where others charge it meanwhile, or
+// write what they charged, that may be missing: then it is to be done again. It returns the ResourceQuota if a count of new limits
+// was refused so; with hold nobody charges those.
+func (c *Controller) try(ctx context.Context, key client.Key, newToo, hold bool) (refused *corev1.ResourceQuota, again time.Duration, err error) {
 	if !c.exists(key) {
-		return false, 0, nil
+		return nil, 0, nil
 	}
 	cluster, known := c.stores.Known(key.Cluster)
 	if !known {
-		return false, lookAgain, nil
+		return nil, lookAgain, nil
 	}
 	if cluster.Mirror {
-		return false, 0, nil
+		return nil, 0, nil
 	}
 	ctx = lcctx.WithCluster(ctx, cluster)
 	read, err := c.stores.Quota(ctx, key.Namespace, key.Name)
 	if apierrors.IsNotFound(err) {
-		return false, 0, nil
+		return nil, 0, nil
 	}
 	if err != nil {
-		return false, 0, fmt.Errorf("read ResourceQuota %s: %w", key, err)
+		return nil, 0, fmt.Errorf("read ResourceQuota %s: %w", key, err)
+	}
+	newLimits := !LimitsCounted(read)
+	if newLimits && !newToo {
+		return nil, 0, nil
 	}
 	began := time.Now()
-	newLimits := !LimitsCounted(read)
+	conflict := func() (*corev1.ResourceQuota, time.Duration, error) {
+		switch {
+		case newLimits && hold: // what was charged before is soon written
+			return read, whileCharging, nil
+		case newLimits:
+			return read, max(whileCharging, whileChargingTimes*time.Since(began)), nil
+		}
+		return nil, max(whileCharging, whileChargingTimes*time.Since(began)), nil
+	}
 	begun, err := c.stores.BeginCount(ctx, read, newLimits, hold)
-	if err != nil {
-		return false, 0, err
+	switch {
+	case apierrors.IsConflict(err):
+		return conflict()
+	case err != nil:
+		return nil, 0, err
 	}
 	status, err := statusOf(read, c.evaluators(ctx, key.Cluster))
 	if err != nil {
-		return false, 0, fmt.Errorf("count for ResourceQuota %s: %w", key, err)
+		return nil, 0, fmt.Errorf("count for ResourceQuota %s: %w", key, err)
 	}
 	if apiequality.Semantic.DeepEqual(read.Status.Hard, status.Hard) && kubequota.Equals(read.Status.Used, status.Used) {
-		return false, 0, nil
+		return nil, 0, nil
 	}
-	read.Status = status
-	switch err := c.stores.UpdateQuotaStatus(ctx, read, begun); {
-	case apierrors.IsConflict(err) && newLimits && hold: // there are only those who had charged before
-		return true, whileCharging, nil
+	counted := read.DeepCopy()
+	counted.Status = status
+	switch err := c.stores.UpdateQuotaStatus(ctx, counted, begun); {
 	case apierrors.IsConflict(err):
-		return newLimits, max(whileCharging, whileChargingTimes*time.Since(began)), nil
+		return conflict()
 	case err != nil && !apierrors.IsNotFound(err):
-		return false, 0, fmt.Errorf("write what is used of ResourceQuota %s: %w", key, err)
+		return nil, 0, fmt.Errorf("write what is used of ResourceQuota %s: %w", key, err)
 	}
-	return false, 0, nil
+	return nil, 0, nil
 }
 
 // evaluators returns one for each resource that a logical cluster, which is that of ctx wherever something is counted, serves in

@@ -3,6 +3,7 @@ package quota
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -31,9 +32,10 @@ type one struct {
 	held  map[logicalcluster.Name]chan struct{}     // lists of these wait
 	told  func(client.Event[*corev1.ResourceQuota]) // of what is written
 
-	there     int // objects
-	charging  int // so many counts have somebody who charges beside them
-	listFails int // so many times
+	there     int  // objects
+	charging  int  // so many counts have somebody who charges beside them
+	listFails int  // so many times
+	writing   bool // somebody else writes the ResourceQuota beside each count
 	newLimits []bool
 	holds     []bool
 }
@@ -83,6 +85,9 @@ func (o *one) UpdateQuotaStatus(_ context.Context, read *corev1.ResourceQuota, b
 	defer o.mu.Unlock()
 	if o.charging > 0 || begun != int64(len(o.newLimits)) {
 		o.charging--
+		if o.writing {
+			o.q.Annotations["written"] = fmt.Sprint(o.charging)
+		}
 		return apierrors.NewConflict(schema.GroupResource{Resource: "resourcequotas"}, read.Name, errors.New("charged"))
 	}
 	old := o.q
@@ -161,7 +166,7 @@ func TestIdleQuotasAreNotCounted(t *testing.T) {
 func TestNewQuotasDoNotWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		held := make(chan struct{})
-		stores := &one{q: quotaOf("shop", ""), held: map[logicalcluster.Name]chan struct{}{}}
+		stores := &one{q: quotaOf("shop", "0"), held: map[logicalcluster.Name]chan struct{}{}}
 		c := newController(stores, func(client.Key) bool { return true })
 		c.work(t)
 		defer close(held)
@@ -174,6 +179,7 @@ func TestNewQuotasDoNotWait(t *testing.T) {
 		if n, _ := stores.counted(); n != workers {
 			t.Fatalf("%d counts go on, want %d that are held", n, workers)
 		}
+		stores.q = quotaOf("shop", "")
 		c.changed(client.Event[*corev1.ResourceQuota]{New: quotaOf("shop", "")})
 		if n, _ := stores.counted(); n != workers+1 || len(stores.q.Status.Hard) == 0 {
 			t.Errorf("%d counts, status %v: want the new ResourceQuota counted", n, stores.q.Status)
@@ -200,13 +206,14 @@ func TestCountsBesideCharges(t *testing.T) {
 }
 
 // TestNewLimitsHoldUp: a count of limits that are not counted yet is refused three times, and then holds up who charges. It does not where
-// it fails for itself: that may go on.
+// it fails for itself, or is refused for what others do: that may go on.
 func TestNewLimitsHoldUp(t *testing.T) {
 	for name, test := range map[string]struct {
 		used      string // empty is never counted
 		hard      string
 		charging  int // so many counts are refused
 		listFails int // while it holds up others
+		writing   bool
 		want      []bool
 	}{
 		"new":             {hard: "10", charging: 4, want: []bool{false, false, false, true, true}},
@@ -218,10 +225,15 @@ func TestNewLimitsHoldUp(t *testing.T) {
 			false, false, false, true, // fails
 			false, false, false, true,
 		}},
+		"others write it": {hard: "10", charging: 6, writing: true, want: make([]bool, 7)},
+		"it does not help": {hard: "10", charging: 3 + 10 + 1, want: []bool{
+			false, false, false, true, true, true, true, true, true, true, true, true, true,
+			false, false,
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				stores := &one{q: quotaOf("shop", test.used), there: 1, charging: test.charging, listFails: test.listFails}
+				stores := &one{q: quotaOf("shop", test.used), there: 1, charging: test.charging, listFails: test.listFails, writing: test.writing}
 				stores.q.Spec.Hard = corev1.ResourceList{corev1.ResourceConfigMaps: resource.MustParse(test.hard)}
 				c := newController(stores, func(client.Key) bool { return true })
 				c.work(t)
@@ -238,6 +250,19 @@ func TestNewLimitsHoldUp(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// TestNewLimitsAreCountedInTurns: whoever asks that a ResourceQuota is counted anew leaves its new limits to those who count them.
+func TestNewLimitsAreCountedInTurns(t *testing.T) {
+	stores := &one{q: quotaOf("shop", ""), there: 1}
+	c := newController(stores, func(client.Key) bool { return true })
+	key := client.KeyOf(stores.q)
+	if _, err := c.countAnew(t.Context(), key); err != nil || len(stores.newLimits) > 0 {
+		t.Errorf("%d counts begin, %v", len(stores.newLimits), err)
+	}
+	if _, err := c.count(t.Context(), key); err != nil || !LimitsCounted(stores.q) {
+		t.Errorf("not counted: %v, %v", stores.q.Status, err)
 	}
 }
 

@@ -35,8 +35,8 @@ const (
 	chargesKey = "/atoll/charges"
 	limitsKey  = "/atoll/limits"
 
-	// held is the value of a row of limits that hold up who charges.
-	held = "held"
+	// heldUp is the value of a row of limits that hold up who charges.
+	heldUp = "held"
 )
 
 var resourceQuotas = schema.GroupResource{Resource: "resourcequotas"}
@@ -322,12 +322,12 @@ func (b *Backend) CountHolds(ctx context.Context, q *corev1.ResourceQuota) (bool
 	if err != nil {
 		return false, fmt.Errorf("look whether ResourceQuota %s/%s is counted: %w", q.Namespace, q.Name, explained(err))
 	}
-	return len(got.Kvs) > 0 && string(got.Kvs[0].Value) == held, nil
+	return len(got.Kvs) > 0 && string(got.Kvs[0].Value) == heldUp, nil
 }
 
 // release holds up nobody any more. A row that is written is news to everybody who writes in the namespace: it is not if it holds nobody up.
 func release(limits string) clientv3.Op {
-	return clientv3.OpTxn([]clientv3.Cmp{clientv3.Compare(clientv3.Value(limits), "=", held)}, []clientv3.Op{clientv3.OpPut(limits, "")}, nil)
+	return clientv3.OpTxn([]clientv3.Cmp{clientv3.Compare(clientv3.Value(limits), "=", heldUp)}, []clientv3.Op{clientv3.OpPut(limits, "")}, nil)
 }
 
 var (
@@ -337,23 +337,33 @@ var (
 
 // BeginCount comes after a ResourceQuota was read and before what it limits is. Where its limits are new, who has not heard of them
 // writes nothing from here on without hearing of them; with hold nobody charges it until the count is written, or another one of new
-// limits begins without. The result is for Count.
+// limits begins without. It returns a conflict if it has new limits and has changed since it was read: its count could not be written. The
+// result is for Count.
 func (b *Backend) BeginCount(ctx context.Context, read *corev1.ResourceQuota, newLimits, hold bool) (begun int64, err error) {
 	rows, err := b.quotaRows(ctx, read.Namespace, read.Name)
 	if err != nil {
 		return 0, err
 	}
+	var conditions []clientv3.Cmp
 	ops := []clientv3.Op{clientv3.OpGet(rows.charges, clientv3.WithKeysOnly())}
 	if newLimits {
+		version, err := storage.APIObjectVersioner{}.ParseResourceVersion(read.ResourceVersion)
+		if err != nil {
+			return 0, err
+		}
 		value := ""
 		if hold {
-			value = held
+			value = heldUp
 		}
+		conditions = append(conditions, clientv3.Compare(clientv3.ModRevision(rows.quota), "=", int64(version)))
 		ops = append(ops, clientv3.OpPut(rows.limits+read.Name, value))
 	}
-	got, err := b.client.Txn(ctx).Then(ops...).Commit()
+	got, err := b.client.Txn(ctx).If(conditions...).Then(ops...).Commit()
 	if err != nil {
 		return 0, fmt.Errorf("begin to count for ResourceQuota %s/%s: %w", read.Namespace, read.Name, explained(err))
+	}
+	if !got.Succeeded {
+		return 0, apierrors.NewConflict(resourceQuotas, read.Name, errChanged)
 	}
 	if there := got.Responses[0].GetResponseRange().Kvs; len(there) > 0 {
 		return there[0].ModRevision, nil
