@@ -1,9 +1,10 @@
 // Package customresources serves, in every logical cluster, CustomResourceDefinitions and the objects that they define.
 //
 // Definitions are in upstream's registry over server/storage, without a watch cache: decoded they are the largest objects
-// there are. One watch of the rows of all logical clusters (feed.go), from which clients' watches are served too, keeps all of
-// them as Definitions (definition.go), with one spec in memory for all that have an equal one (intern.go). A reconciler that all logical clusters share (reconcile.go)
-// gives new ones their names and conditions, decided by pure functions (names.go, conditions.go), in one write.
+// there are. One watch of the rows of all logical clusters (feed.go), from which clients' watches are served, too, keeps all
+// of them as Definitions (definition.go), with one spec in memory for all that have an equal one (intern.go). Clients hear
+// of nothing that these do not say. A reconciler that all logical clusters share (reconcile.go) gives new ones their names
+// and conditions, decided by pure functions (names.go, conditions.go), in one write.
 //
 // A request that nothing built-in answers comes to the router (router.go) after authentication, authorisation and limits. It
 // finds the definition by logical cluster and name, and hands the request to upstream's handler of custom resources for the

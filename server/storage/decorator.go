@@ -156,11 +156,11 @@ func (b *Backend) open(
 			closeStores()
 		}
 	}
-	if from == fromFollowed {
-		layer = newFollowed(layer, config.GroupResource, cacheKey(resourcePrefix, keyFunc))
-	}
 	layer = &noPlaceholders{
 		Interface: layer, resource: config.GroupResource, met: placeholders, filedBy: filedBy, filterWatches: from != fromCache,
+	}
+	if from == fromFollowed {
+		layer = newFollowed(layer, config.GroupResource, cacheKey(resourcePrefix, keyFunc))
 	}
 	layered := false
 	if b.shared != nil {

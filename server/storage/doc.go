@@ -5,8 +5,8 @@
 //	clusterStorage   takes the logical cluster from the request's context, puts it into the key, forces the annotation
 //	                 kcp.io/cluster, and answers wildcard requests                              (cluster.go, watchlist.go)
 //	sharedObjects    bootstrap objects that every logical cluster has without a row             (shared.go), optional
-//	noPlaceholders   keeps a row that cannot be read the trouble of its own logical cluster     (unreadable.go)
 //	followed         serves watches of single logical clusters from the one of all of them     (followed.go), of definitions
+//	noPlaceholders   keeps a row that cannot be read the trouble of its own logical cluster     (unreadable.go)
 //	dispatch         files a watcher under its logical cluster in the cacher                    (dispatch.go)
 //	CacheDelegator   upstream's watch cache, one for each resource type, all logical clusters   (decorator.go), optional;
 //	                 it reads etcd on a stream of its own and asks for progress at once         (feed.go),

@@ -56,8 +56,14 @@ func newFollowed(inner storage.Interface, resource schema.GroupResource, key fun
 
 type followingKey struct{}
 
+func follows(ctx context.Context) bool {
+	following, _ := ctx.Value(followingKey{}).(bool)
+	return following
+}
+
 // Following returns a context whose watch of all logical clusters, without selectors and from a position, serves those of single ones of a
-// resource that is stored as Uncached says. Its reader must be quick: they wait for it. The newest one does; those before it end.
+// resource that is stored as Uncached says. Its reader hears of everything first: each event is followed by a bookmark, and told to others when
+// that is received, so that the reader has done with the event. They wait for it. The newest such watch serves; those before it end.
 func Following(ctx context.Context) context.Context {
 	return context.WithValue(ctx, followingKey{}, true)
 }
@@ -69,7 +75,7 @@ func (f *followed) Watch(ctx context.Context, key string, opts storage.ListOptio
 		return nil, err
 	}
 	c, ok := lc.ClusterFrom(ctx)
-	if follows, _ := ctx.Value(followingKey{}).(bool); follows && c.Wildcard && from > 0 && opts.Predicate.Empty() {
+	if follows(ctx) && c.Wildcard && from > 0 && opts.Predicate.Empty() {
 		live, err := f.Interface.Watch(ctx, key, opts)
 		if err != nil {
 			return nil, err
@@ -78,7 +84,7 @@ func (f *followed) Watch(ctx context.Context, key string, opts storage.ListOptio
 	}
 	if ok && !c.Wildcard && from > 0 && isOfKey(opts) {
 		if w := f.serve(c.Name.String(), key, opts.Recursive, from); w != nil {
-			context.AfterFunc(ctx, w.Stop)
+			w.endsWith(ctx)
 			return newStream(ctx, nil, nil, w, func(event watch.Event) (watch.Event, bool) {
 				if isUnreadable(event.Object) {
 					return watch.Event{Type: watch.Error, Object: storageStatus(unreadableError(f.resource, event.Object))}, true
@@ -156,6 +162,9 @@ func (f *followed) take(source *following, event watch.Event) error {
 	for w := range f.watchers[now.cluster] {
 		w.take(now)
 	}
+	if isUnreadable(event.Object) { // it may be readable for who asks again
+		f.drop(len(f.last))
+	}
 	return nil
 }
 
@@ -206,7 +215,7 @@ func (f *followed) end() {
 	}
 }
 
-// following is the watch of all logical clusters. Who reads it gets each event after the watches that are served from it.
+// following is the watch of all logical clusters, as its reader has it: without rows that cannot be read.
 type following struct {
 	of     *followed
 	live   watch.Interface
@@ -231,18 +240,28 @@ func (s *following) run() {
 	for event := range s.live.ResultChan() {
 		switch event.Type {
 		case watch.Added, watch.Modified, watch.Deleted:
+			if !isUnreadable(event.Object) && !(s.send(event) && s.send(watch.Event{Type: watch.Bookmark, Object: event.Object})) {
+				return
+			}
 			if err := s.of.take(s, event); err != nil {
-				event = watch.Event{Type: watch.Error, Object: storageStatus(err)}
+				klog.ErrorS(err, "Watches are not served from the one of all logical clusters any more, until it begins anew", "resource", s.of.resource)
+				s.of.ended(s)
+			}
+		default:
+			if !s.send(event) || event.Type == watch.Error {
+				return
 			}
 		}
-		select {
-		case s.result <- event:
-		case <-s.done:
-			return
-		}
-		if event.Type == watch.Error {
-			return
-		}
+	}
+}
+
+// send tells the reader, and returns false if there is none any more.
+func (s *following) send(event watch.Event) bool {
+	select {
+	case s.result <- event:
+		return true
+	case <-s.done:
+		return false
 	}
 }
 
@@ -253,7 +272,20 @@ type follower struct {
 	recursive    bool
 	from         uint64
 	result       chan watch.Event
-	ended        bool // guarded by of.mu
+
+	// Guarded by of.mu.
+	ended   bool
+	release func() bool // from the context that it ends with
+}
+
+// endsWith ends the watch when ctx does.
+func (w *follower) endsWith(ctx context.Context) {
+	release := context.AfterFunc(ctx, w.Stop)
+	w.of.mu.Lock()
+	defer w.of.mu.Unlock()
+	if w.release = release; w.ended {
+		release()
+	}
 }
 
 func (w *follower) ResultChan() <-chan watch.Event { return w.result }
@@ -270,6 +302,9 @@ func (w *follower) end() {
 		return
 	}
 	w.ended = true
+	if w.release != nil {
+		w.release()
+	}
 	close(w.result)
 	delete(w.of.watchers[w.cluster], w)
 	if len(w.of.watchers[w.cluster]) == 0 {

@@ -39,18 +39,26 @@ func followWidgets(t *testing.T) *followedWidgets {
 	b := serve(t, prefix, nil).Backend
 	w := &followedWidgets{Store: widgetStore(t, b), prefix: prefix}
 	w.rows, _ = b.Resource(schema.GroupResource{Group: "shop.example", Resource: "widgets"})
-	w.followed = w.rows.Storage.(*clusterStorage).Interface.(*noPlaceholders).Interface.(*followed)
+	w.followed = w.rows.Storage.(*clusterStorage).Interface.(*followed)
 	return w
 }
 
-// follow follows the widgets of all logical clusters, and returns how that is ended.
-func (w *followedWidgets) follow(t *testing.T) (end func()) {
+// open follows the widgets of all logical clusters.
+func (w *followedWidgets) open(t *testing.T) watch.Interface {
 	t.Helper()
 	ctx := lc.WithCluster(Following(t.Context()), lc.Cluster{Wildcard: true})
 	live, err := w.rows.Storage.Watch(ctx, w.rows.Key("", ""), storage.ListOptions{ResourceVersion: fmt.Sprint(w.now(t)), Recursive: true, Predicate: storage.Everything})
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(live.Stop)
+	return live
+}
+
+// follow follows them with a reader, and returns how that is ended.
+func (w *followedWidgets) follow(t *testing.T) (end func()) {
+	t.Helper()
+	live := w.open(t)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -110,7 +118,9 @@ func versionOf(t *testing.T, obj metav1.Object) string {
 func TestFollowedTellsWhatEtcdTells(t *testing.T) {
 	w := followWidgets(t)
 	w.follow(t)
-	random := rand.New(rand.NewPCG(1, uint64(time.Now().UnixNano())))
+	seed := rand.Uint64()
+	t.Log("seed", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
 	clusters, names := []string{"aa", "bb", "aabb"}, []string{"x", "y", "xy"}
 	type watching struct {
 		watch.Interface
@@ -159,6 +169,10 @@ func TestFollowedTellsWhatEtcdTells(t *testing.T) {
 		one.Interface = startWatch(t, w.Store, in(one.cluster, namespaces...), opts)
 		watches = append(watches, one)
 	}
+	happened := func() {
+		_, event := next(t, all)
+		history = append(history, event)
+	}
 	for n := range 3 * lastEvents {
 		cluster, name := clusters[random.IntN(len(clusters))], names[random.IntN(len(names))]
 		if random.IntN(4) > 0 {
@@ -166,10 +180,16 @@ func TestFollowedTellsWhatEtcdTells(t *testing.T) {
 		} else if _, _, err := w.Delete(in(cluster, "default"), name, rest.ValidateAllObjectFunc, &metav1.DeleteOptions{}); err != nil {
 			continue // it is not there
 		}
-		_, event := next(t, all)
-		history = append(history, event)
+		happened()
 		if n%6 == 0 {
 			start()
+		}
+	}
+	// The last event of each watch: one too many would come before it.
+	for _, cluster := range clusters {
+		for _, name := range names {
+			w.put(t, cluster, name, "last")
+			happened()
 		}
 	}
 	served := 0
@@ -194,11 +214,6 @@ func TestFollowedTellsWhatEtcdTells(t *testing.T) {
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("of %s %q from %d (-want +got):\n%s", one.cluster, one.name, one.from, diff)
-		}
-		select {
-		case event, open := <-one.ResultChan():
-			t.Errorf("of %s %q: %v %v after all that happened", one.cluster, one.name, event, open)
-		default:
 		}
 	}
 }
@@ -292,7 +307,9 @@ func TestFollowedForgets(t *testing.T) {
 	w := followWidgets(t)
 	w.follow(t)
 	before := w.put(t, "aa", "y", "1")
+	told := startWatch(t, w.Store, in("aa", "default"), &metainternalversion.ListOptions{ResourceVersion: before})
 	w.put(t, "aa", "x", "1")
+	wantEvents(t, told, "ADDED aa/default/x")
 	w.followed.mu.Lock()
 	for i := range w.followed.last {
 		w.followed.last[i].at = w.followed.last[i].at.Add(-lastFor)
@@ -309,8 +326,8 @@ func TestFollowedForgets(t *testing.T) {
 	}
 	old := startWatch(t, w.Store, in("aa", "default"), &metainternalversion.ListOptions{ResourceVersion: before})
 	wantEvents(t, old, "ADDED aa/default/x")
-	if n := w.served("aa"); n != 0 {
-		t.Errorf("%d watches are served of what is forgotten", n)
+	if n := w.served("aa"); n != 1 {
+		t.Errorf("%d watches more are served of what is forgotten", n-1)
 	}
 }
 
@@ -329,4 +346,59 @@ func TestFollowedUnreadable(t *testing.T) {
 		t.Errorf("%v, want an error that names the row", event)
 	}
 	wantEnd(t, own)
+	again := startWatch(t, w.Store, in("aa", "default"), &metainternalversion.ListOptions{ResourceVersion: at})
+	if n := w.served("aa"); n != 0 {
+		t.Errorf("%d watches are served of a row that may be readable by now", n)
+	}
+	again.Stop()
+}
+
+// TestFollowedCopies: what one receiver makes of an object is no concern of others.
+func TestFollowedCopies(t *testing.T) {
+	w := followWidgets(t)
+	w.follow(t)
+	at := w.put(t, "aa", "y", "1")
+	watches := []watch.Interface{startWatch(t, w.Store, in("aa", "default"), &metainternalversion.ListOptions{ResourceVersion: at})}
+	watches = append(watches, startWatch(t, w.Store, in("aa", "default"), &metainternalversion.ListOptions{ResourceVersion: at}))
+	w.put(t, "aa", "x", "1")
+	for i := range 3 {
+		if i == 2 { // of what is remembered
+			watches = append(watches, startWatch(t, w.Store, in("aa", "default"), &metainternalversion.ListOptions{ResourceVersion: at}))
+		}
+		_, event := next(t, watches[i])
+		got := event.Object.(*unstructured.Unstructured)
+		if value, _, _ := unstructured.NestedString(got.Object, "spec", "v"); value != "1" || got.GetLabels()["name"] != "x" {
+			t.Errorf("watch %d is told %v", i, got)
+		}
+		got.SetLabels(map[string]string{"name": "changed"})
+		if err := unstructured.SetNestedField(got.Object, "changed", "spec", "v"); err != nil {
+			t.Error(err)
+		}
+	}
+	if n := w.served("aa"); n != 3 {
+		t.Errorf("%d watches are served from the one that follows", n)
+	}
+}
+
+// TestFollowingHearsFirst: when others are told of something, the reader of the watch of all logical clusters has done with it.
+func TestFollowingHearsFirst(t *testing.T) {
+	w := followWidgets(t)
+	live := w.open(t)
+	at := w.put(t, "aa", "y", "1")
+	served := startWatch(t, w.Store, in("aa", "default"), &metainternalversion.ListOptions{ResourceVersion: at})
+	w.put(t, "aa", "x", "1")
+	nothing := func(when string) {
+		t.Helper()
+		select {
+		case event := <-served.ResultChan():
+			t.Errorf("told of %v %s", event, when)
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+	for _, want := range []string{"ADDED aa/default/y", "BOOKMARK aa/default/y", "ADDED aa/default/x"} {
+		wantEvents(t, live, want)
+	}
+	nothing("while the reader has it")
+	wantEvents(t, live, "BOOKMARK aa/default/x")
+	wantEvents(t, served, "ADDED aa/default/x")
 }

@@ -259,7 +259,7 @@ func (s *noPlaceholders) Delete(ctx context.Context, key string, out runtime.Obj
 
 func (s *noPlaceholders) Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
 	w, err := s.Interface.Watch(ctx, key, opts)
-	if c, ok := lc.ClusterFrom(ctx); err != nil || !s.filterWatches || ok && !c.Wildcard {
+	if c, ok := lc.ClusterFrom(ctx); err != nil || !s.filterWatches || ok && !c.Wildcard || follows(ctx) {
 		return w, err
 	}
 	return newStream(ctx, nil, nil, w, func(event watch.Event) (watch.Event, bool) {

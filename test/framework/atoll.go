@@ -198,6 +198,7 @@ func Eventually(t testing.TB, timeout time.Duration, what string, check func() (
 	t.Helper()
 	deadline := time.Now().Add(timeout)
 	for {
+		began := time.Now()
 		problem := check()
 		if problem == "" {
 			return
@@ -205,7 +206,8 @@ func Eventually(t testing.TB, timeout time.Duration, what string, check func() (
 		if time.Now().After(deadline) {
 			t.Fatalf("%s: not after %s: %s", what, timeout, problem)
 		}
-		time.Sleep(50 * time.Millisecond)
+		// What costs much, as a kubectl does, is looked at less often: else who waits keeps a processor from those it waits for.
+		time.Sleep(min(max(50*time.Millisecond, 2*time.Since(began)), 2*time.Second))
 	}
 }
 
