@@ -161,10 +161,10 @@ type refusals struct {
 func (r refusals) after(read *corev1.ResourceQuota) refusals {
 	of := read.DeepCopy()
 	of.ResourceVersion, of.ManagedFields, of.Status = "", nil, corev1.ResourceQuotaStatus{}
-	if !apiequality.Semantic.DeepEqual(r.of, of) || r.n >= holdAfter+holdTimes {
+	if !apiequality.Semantic.DeepEqual(r.of, of) {
 		r.n = 0
 	}
-	return refusals{of: of, n: r.n + 1}
+	return refusals{of: of, n: (r.n + 1) % (holdAfter + holdTimes)}
 }
 
 func (c *Controller) refusals(key client.Key) refusals {
@@ -176,7 +176,7 @@ func (c *Controller) refusals(key client.Key) refusals {
 // count counts for a ResourceQuota, and remembers how often that was refused while its limits are new.
 func (c *Controller) count(ctx context.Context, key client.Key) (time.Duration, error) {
 	before := c.refusals(key)
-	refused, again, err := c.try(ctx, key, true, before.n >= holdAfter && before.n < holdAfter+holdTimes)
+	refused, again, err := c.try(ctx, key, true, before.n >= holdAfter)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if refused == nil { // it is done; or it failed, and the next one begins without
@@ -221,13 +221,14 @@ func (c *Controller) try(ctx context.Context, key client.Key, newToo, hold bool)
 	}
 	began := time.Now()
 	conflict := func() (*corev1.ResourceQuota, time.Duration, error) {
+		again := max(whileCharging, whileChargingTimes*time.Since(began))
 		switch {
-		case newLimits && hold: // what was charged before is soon written
-			return read, whileCharging, nil
-		case newLimits:
-			return read, max(whileCharging, whileChargingTimes*time.Since(began)), nil
+		case !newLimits:
+			return nil, again, nil
+		case hold: // what was charged before is soon written
+			again = whileCharging
 		}
-		return nil, max(whileCharging, whileChargingTimes*time.Since(began)), nil
+		return read, again, nil
 	}
 	begun, err := c.stores.BeginCount(ctx, read, newLimits, hold)
 	switch {
@@ -243,9 +244,8 @@ func (c *Controller) try(ctx context.Context, key client.Key, newToo, hold bool)
 	if apiequality.Semantic.DeepEqual(read.Status.Hard, status.Hard) && kubequota.Equals(read.Status.Used, status.Used) {
 		return nil, 0, nil
 	}
-	counted := read.DeepCopy()
-	counted.Status = status
-	switch err := c.stores.UpdateQuotaStatus(ctx, counted, begun); {
+	read.Status = status
+	switch err := c.stores.UpdateQuotaStatus(ctx, read, begun); {
 	case apierrors.IsConflict(err):
 		return conflict()
 	case err != nil && !apierrors.IsNotFound(err):

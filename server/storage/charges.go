@@ -296,11 +296,11 @@ func (b *Backend) AwaitCount(ctx context.Context, read *corev1.ResourceQuota) er
 	if err != nil {
 		return err
 	}
-	version, err := storage.APIObjectVersioner{}.ParseResourceVersion(read.ResourceVersion)
+	asRead, err := rows.asRead(read)
 	if err != nil {
 		return err
 	}
-	got, err := b.client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(rows.quota), "=", int64(version))).Then(tokenOf(rows.charges)...).Commit()
+	got, err := b.client.Txn(ctx).If(asRead).Then(tokenOf(rows.charges)...).Commit()
 	if err != nil {
 		return fmt.Errorf("wait for the count of ResourceQuota %s/%s: %w", read.Namespace, read.Name, explained(err))
 	}
@@ -347,7 +347,7 @@ func (b *Backend) BeginCount(ctx context.Context, read *corev1.ResourceQuota, ne
 	var conditions []clientv3.Cmp
 	ops := []clientv3.Op{clientv3.OpGet(rows.charges, clientv3.WithKeysOnly())}
 	if newLimits {
-		version, err := storage.APIObjectVersioner{}.ParseResourceVersion(read.ResourceVersion)
+		asRead, err := rows.asRead(read)
 		if err != nil {
 			return 0, err
 		}
@@ -355,7 +355,7 @@ func (b *Backend) BeginCount(ctx context.Context, read *corev1.ResourceQuota, ne
 		if hold {
 			value = heldUp
 		}
-		conditions = append(conditions, clientv3.Compare(clientv3.ModRevision(rows.quota), "=", int64(version)))
+		conditions = append(conditions, asRead)
 		ops = append(ops, clientv3.OpPut(rows.limits+read.Name, value))
 	}
 	got, err := b.client.Txn(ctx).If(conditions...).Then(ops...).Commit()
@@ -401,6 +401,12 @@ func (c *count) refused(context.Context, []*pb.ResponseOp) error {
 type quotaRows struct {
 	quota, charges string
 	limits         string // of all of its namespace: what its own begins with
+}
+
+// asRead is the condition that the ResourceQuota has not changed since it was read.
+func (r quotaRows) asRead(read *corev1.ResourceQuota) (clientv3.Cmp, error) {
+	version, err := storage.APIObjectVersioner{}.ParseResourceVersion(read.ResourceVersion)
+	return clientv3.Compare(clientv3.ModRevision(r.quota), "=", int64(version)), err
 }
 
 func (b *Backend) quotaRows(ctx context.Context, namespace, name string) (quotaRows, error) {

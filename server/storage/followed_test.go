@@ -73,6 +73,12 @@ func (w *followedWidgets) follow(t *testing.T) (end func()) {
 	return end
 }
 
+// watch is of what happens in a logical cluster after a position.
+func (w *followedWidgets) watch(t *testing.T, cluster, from string) watch.Interface {
+	t.Helper()
+	return startWatch(t, w.Store, in(cluster, "default"), &metainternalversion.ListOptions{ResourceVersion: from})
+}
+
 func (w *followedWidgets) now(t *testing.T) uint64 {
 	t.Helper()
 	rv, err := w.rows.Storage.GetCurrentResourceVersion(t.Context())
@@ -246,19 +252,19 @@ func TestFollowedEnds(t *testing.T) {
 	w := followWidgets(t)
 	end := w.follow(t)
 	at := w.put(t, "aa", "x", "1")
-	first := startWatch(t, w.Store, in("aa", "default"), &metainternalversion.ListOptions{ResourceVersion: at})
+	first := w.watch(t, "aa", at)
 	end()
 	wantEnd(t, first)
-	second := startWatch(t, w.Store, in("aa", "default"), &metainternalversion.ListOptions{ResourceVersion: at})
+	second := w.watch(t, "aa", at)
 	if n := w.served("aa"); n != 0 {
 		t.Errorf("%d watches are served when nobody follows", n)
 	}
 	w.follow(t)
-	third := startWatch(t, w.Store, in("aa", "default"), &metainternalversion.ListOptions{ResourceVersion: w.put(t, "aa", "x", "2")})
+	third := w.watch(t, "aa", w.put(t, "aa", "x", "2"))
 	w.follow(t) // the newest serves
 	wantEnd(t, third)
 	last := w.put(t, "aa", "x", "3")
-	fourth := startWatch(t, w.Store, in("aa", "default"), &metainternalversion.ListOptions{ResourceVersion: last})
+	fourth := w.watch(t, "aa", last)
 	ctx, cancel := context.WithCancel(in("aa", "default"))
 	fifth := startWatch(t, w.Store, ctx, &metainternalversion.ListOptions{ResourceVersion: last})
 	if n := w.served("aa"); n != 2 {
@@ -280,8 +286,8 @@ func TestFollowedSlowReaders(t *testing.T) {
 	w := followWidgets(t)
 	w.follow(t)
 	at := w.put(t, "aa", "x", "1")
-	slow := startWatch(t, w.Store, in("aa", "default"), &metainternalversion.ListOptions{ResourceVersion: at})
-	quick := startWatch(t, w.Store, in("aa", "default"), &metainternalversion.ListOptions{ResourceVersion: at})
+	slow := w.watch(t, "aa", at)
+	quick := w.watch(t, "aa", at)
 	for n := range lastEvents + followerRoom + 10 {
 		w.put(t, "aa", "x", fmt.Sprint(n))
 		wantEvents(t, quick, "MODIFIED aa/default/x")
@@ -307,7 +313,7 @@ func TestFollowedForgets(t *testing.T) {
 	w := followWidgets(t)
 	w.follow(t)
 	before := w.put(t, "aa", "y", "1")
-	told := startWatch(t, w.Store, in("aa", "default"), &metainternalversion.ListOptions{ResourceVersion: before})
+	told := w.watch(t, "aa", before)
 	w.put(t, "aa", "x", "1")
 	wantEvents(t, told, "ADDED aa/default/x")
 	w.followed.mu.Lock()
@@ -324,7 +330,7 @@ func TestFollowedForgets(t *testing.T) {
 	if err := wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, time.Minute, true, forgotten); err != nil {
 		t.Fatal("it is remembered for ever")
 	}
-	old := startWatch(t, w.Store, in("aa", "default"), &metainternalversion.ListOptions{ResourceVersion: before})
+	old := w.watch(t, "aa", before)
 	wantEvents(t, old, "ADDED aa/default/x")
 	if n := w.served("aa"); n != 1 {
 		t.Errorf("%d watches more are served of what is forgotten", n-1)
@@ -336,8 +342,8 @@ func TestFollowedUnreadable(t *testing.T) {
 	w := followWidgets(t)
 	w.follow(t)
 	at := w.put(t, "aa", "x", "1")
-	own := startWatch(t, w.Store, in("aa", "default"), &metainternalversion.ListOptions{ResourceVersion: at})
-	others := startWatch(t, w.Store, in("bb", "default"), &metainternalversion.ListOptions{ResourceVersion: at})
+	own := w.watch(t, "aa", at)
+	others := w.watch(t, "bb", at)
 	spoil(t, w.prefix+"/shop.example/widgets/aa/default/spoilt")
 	w.put(t, "bb", "x", "1")
 	wantEvents(t, others, "ADDED bb/default/x")
@@ -346,7 +352,7 @@ func TestFollowedUnreadable(t *testing.T) {
 		t.Errorf("%v, want an error that names the row", event)
 	}
 	wantEnd(t, own)
-	again := startWatch(t, w.Store, in("aa", "default"), &metainternalversion.ListOptions{ResourceVersion: at})
+	again := w.watch(t, "aa", at)
 	if n := w.served("aa"); n != 0 {
 		t.Errorf("%d watches are served of a row that may be readable by now", n)
 	}
@@ -358,12 +364,12 @@ func TestFollowedCopies(t *testing.T) {
 	w := followWidgets(t)
 	w.follow(t)
 	at := w.put(t, "aa", "y", "1")
-	watches := []watch.Interface{startWatch(t, w.Store, in("aa", "default"), &metainternalversion.ListOptions{ResourceVersion: at})}
-	watches = append(watches, startWatch(t, w.Store, in("aa", "default"), &metainternalversion.ListOptions{ResourceVersion: at}))
+	watches := []watch.Interface{w.watch(t, "aa", at)}
+	watches = append(watches, w.watch(t, "aa", at))
 	w.put(t, "aa", "x", "1")
 	for i := range 3 {
 		if i == 2 { // of what is remembered
-			watches = append(watches, startWatch(t, w.Store, in("aa", "default"), &metainternalversion.ListOptions{ResourceVersion: at}))
+			watches = append(watches, w.watch(t, "aa", at))
 		}
 		_, event := next(t, watches[i])
 		got := event.Object.(*unstructured.Unstructured)
@@ -385,7 +391,7 @@ func TestFollowingHearsFirst(t *testing.T) {
 	w := followWidgets(t)
 	live := w.open(t)
 	at := w.put(t, "aa", "y", "1")
-	served := startWatch(t, w.Store, in("aa", "default"), &metainternalversion.ListOptions{ResourceVersion: at})
+	served := w.watch(t, "aa", at)
 	w.put(t, "aa", "x", "1")
 	nothing := func(when string) {
 		t.Helper()
