@@ -112,24 +112,12 @@ func costsOf(p *profile.Profile, kind string) breakdown {
 	}
 	for _, s := range p.Sample {
 		v := s.Value[index]
-		in, of := attribute(functionsOf(s))
+		in, of := attribute(framework.Calls(s))
 		b.total += v
 		b.in[in] += v
 		b.forWhom[of] += v
 	}
 	return b
-}
-
-// functionsOf returns the names of a sample's functions, the innermost first.
-func functionsOf(s *profile.Sample) (functions []string) {
-	for _, l := range s.Location {
-		for _, line := range l.Line {
-			if line.Function != nil {
-				functions = append(functions, line.Function.Name)
-			}
-		}
-	}
-	return functions
 }
 
 // attribute returns the package that a stack, the innermost function first, is in, and the part that it is for. What the runtime and other

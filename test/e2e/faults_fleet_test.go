@@ -127,7 +127,7 @@ func (f *faulty) run(t *testing.T, faults []faultPart) {
 			p.test(t, f)
 		}})
 	}
-	f.fleet.run(t, parts)
+	f.fleet.run(t, parts, nil)
 }
 
 // subject is what a fault must not harm: a Deployment spread over both clusters, and Services that come and go.
@@ -214,10 +214,10 @@ func (s *subject) settled() {
 			got := s.servicesIn(name)
 			slices.Sort(got)
 			if !slices.Equal(got, want) {
-				return fmt.Sprintf("Services in %s are %v, want %v\n%s", name, got, want, s.state())
+				return fmt.Sprintf("Services in %s are %v, want %v", name, got, want)
 			}
 			if n := s.ready(name); n != s.replicas()/2 {
-				return fmt.Sprintf("%d pods are Ready in %s, want %d\n%s", n, name, s.replicas()/2, s.state())
+				return fmt.Sprintf("%d pods are Ready in %s, want %d", n, name, s.replicas()/2)
 			}
 		}
 		d := s.deployment()
@@ -225,7 +225,7 @@ func (s *subject) settled() {
 			return fmt.Sprintf("status at generation %d is %+v", d.Generation, d.Status)
 		}
 		return ""
-	})
+	}, s.state)
 }
 
 // readyProblem says why a SyncTarget is not Ready.

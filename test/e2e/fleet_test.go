@@ -101,10 +101,10 @@ type part struct {
 	test func(*testing.T, *fleet)
 }
 
-// run runs the parts one after the other; what fails fails its own part.
-func (f *fleet) run(t *testing.T, parts []part) {
+// run runs the parts that are to be alone one after the other, and then those that may run side by side; what fails fails its own part.
+func (f *fleet) run(t *testing.T, alone, together []part) {
 	t.Helper()
-	for _, p := range parts {
+	for _, p := range alone {
 		t.Run(p.name, func(t *testing.T) {
 			f.Use(t)
 			for _, c := range f.clusters {
@@ -116,6 +116,24 @@ func (f *fleet) run(t *testing.T, parts []part) {
 			p.test(t, f)
 		})
 	}
+	for _, p := range together {
+		t.Run(p.name, func(t *testing.T) {
+			t.Parallel()
+			p.test(t, f.sharedBy(t))
+		})
+	}
+}
+
+// sharedBy is the fleet for a part that runs beside others, and neither stops nor restarts anything.
+func (f *fleet) sharedBy(t *testing.T) *fleet {
+	shared := &fleet{Atoll: f.Atoll.SharedBy(t), clusters: map[string]*framework.Physical{}, syncers: map[string]*framework.Syncer{}}
+	for name, c := range f.clusters {
+		shared.clusters[name] = c.SharedBy(t)
+	}
+	for name, s := range f.syncers {
+		shared.syncers[name] = s.SharedBy(t)
+	}
+	return shared
 }
 
 // workspace is a workspace of a test, used with kubectl as a person would.
@@ -280,11 +298,11 @@ func (w *workspace) spread(want map[string]int) {
 		}
 		for name := range w.f.clusters {
 			if got[name] != want[name] {
-				return fmt.Sprintf("pods are %v\n%s", got, w.state())
+				return fmt.Sprintf("pods are %v", got)
 			}
 		}
 		return ""
-	})
+	}, w.state)
 }
 
 // gone waits until a cluster holds nothing of the workspace.
@@ -292,10 +310,10 @@ func (w *workspace) gone(cluster string) {
 	w.t.Helper()
 	framework.Eventually(w.t, patience, "nothing of "+w.app+" is left in "+cluster, func() string {
 		if ns := w.namespaceIn(cluster); ns != "" {
-			return "namespace " + ns + " is there\n" + w.state()
+			return "namespace " + ns + " is there"
 		}
 		return ""
-	})
+	}, w.state)
 }
 
 // state is what a person would look at.

@@ -2,13 +2,14 @@ package e2e
 
 import (
 	"fmt"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/google/pprof/profile"
+
+	"atoll.dev/atoll/test/framework"
 )
 
 // profileRate is how many bytes the server allocates between two that its profile of the heap tells of.
@@ -68,38 +69,32 @@ func (l leftovers) say(t *testing.T, when string) {
 func (w *leaking) left(t *testing.T) leftovers {
 	t.Helper()
 	left := leftovers{series: map[string]bool{}, byMetric: map[string]float64{}, bytes: map[string]float64{}}
+	left.byStart, left.goroutines = w.goroutines(t)
+	w.raw(t, "/debug/pprof/heap?gc=1") // pools keep what they hold over one collection
+	heap := w.profile(t, "/debug/pprof/heap?gc=1")
+	if heap.Period != profileRate {
+		t.Fatalf("the profile of the heap is of one in %d bytes, want %d", heap.Period, profileRate)
+	}
+	w.eachStack(t, heap, "inuse_space", func(bytes float64, calls []string) {
+		stack := strings.Join(calls, " < ")
+		if bytes > 0 && !slices.ContainsFunc(bounded, func(calls string) bool { return strings.Contains(stack, calls) }) {
+			left.bytes[stack] += bytes
+		}
+	})
 	for line := range strings.Lines(w.raw(t, "/metrics")) {
-		name, _, ok := strings.Cut(strings.TrimSpace(line), " ")
+		name, value, ok := strings.Cut(strings.TrimSpace(line), " ")
 		if labels := strings.LastIndexByte(line, '}'); labels >= 0 {
 			name, ok = line[:labels+1], true
 		}
 		if !ok || strings.HasPrefix(line, "#") || strings.Contains(name, "_bucket{") {
 			continue
 		}
+		if name == "go_memstats_heap_alloc_bytes" {
+			left.heap = w.number(t, value)
+		}
 		metric, _, _ := strings.Cut(name, "{")
-		left.series[name] = true
-		left.byMetric[metric]++
-	}
-	left.byStart, left.goroutines = w.goroutines(t)
-	w.raw(t, "/debug/pprof/heap?gc=1") // pools keep what they hold over one collection
-	heap := w.raw(t, "/debug/pprof/heap?gc=1&debug=1")
-	if rate := fmt.Sprintf("@ heap/%d\n", 2*profileRate); !strings.Contains(heap, rate) {
-		t.Fatalf("the profile of the heap begins with %.100q, want %q", heap, rate)
-	}
-	eachStack(heap, func(said string, calls []string) {
-		stack := strings.Join(calls, " < ")
-		var number, bytes float64
-		if _, err := fmt.Sscanf(said, "%f: %f", &number, &bytes); err != nil {
-			t.Fatalf("the profile of the heap says %q: %v", said, err)
-		}
-		if number > 0 && !slices.ContainsFunc(bounded, func(calls string) bool { return strings.Contains(stack, calls) }) {
-			left.bytes[stack] += bytes / (1 - math.Exp(-bytes/number/profileRate)) // as likely as it is told of
-		}
-	})
-	for line := range strings.Lines(heap) {
-		if value, ok := strings.CutPrefix(line, "# HeapAlloc = "); ok {
-			left.heap = w.number(t, strings.TrimSpace(value))
-		}
+		left.series[strings.Clone(name)] = true // a part of the text would keep all of it
+		left.byMetric[strings.Clone(metric)]++
 	}
 	if left.heap == 0 || left.goroutines == 0 || len(left.series) < 100 || len(left.bytes) < 100 {
 		t.Fatalf("the server says it has %.0f bytes of heap by %d stacks, %.0f goroutines, %d series", left.heap, len(left.bytes), left.goroutines, len(left.series))
@@ -111,12 +106,35 @@ func (w *leaking) left(t *testing.T) leftovers {
 func (w *leaking) goroutines(t *testing.T) (byStart map[string]float64, all float64) {
 	t.Helper()
 	byStart = map[string]float64{}
-	eachStack(w.raw(t, "/debug/pprof/goroutine?debug=1"), func(said string, calls []string) {
-		number := w.number(t, strings.TrimSpace(said))
+	w.eachStack(t, w.profile(t, "/debug/pprof/goroutine"), "goroutine", func(number float64, calls []string) {
 		byStart[startOf(calls)] += number
 		all += number
 	})
 	return byStart, all
+}
+
+// profile reads a profile of the server.
+func (w *leaking) profile(t *testing.T, path string) *profile.Profile {
+	t.Helper()
+	p, err := profile.ParseData([]byte(w.raw(t, path)))
+	if err != nil {
+		t.Fatalf("GET %s: %v", path, err)
+	}
+	return p
+}
+
+// eachStack reads a kind of sample of a profile: its value for each stack, and the calls in that, the innermost first.
+func (w *leaking) eachStack(t *testing.T, p *profile.Profile, kind string, each func(value float64, calls []string)) {
+	t.Helper()
+	index := slices.IndexFunc(p.SampleType, func(of *profile.ValueType) bool { return of.Type == kind })
+	if index < 0 {
+		t.Fatalf("a profile has no %s: %v", kind, p.SampleType)
+	}
+	for _, sample := range p.Sample {
+		if calls := framework.Calls(sample); len(calls) > 0 {
+			each(float64(sample.Value[index]), calls)
+		}
+	}
 }
 
 // startOf is the function that a goroutine began with.
@@ -127,28 +145,6 @@ func startOf(calls []string) string {
 		}
 	}
 	return calls[len(calls)-1]
-}
-
-// eachStack reads a profile in its form for people: what it says of each stack, and the calls in that, the innermost first.
-func eachStack(profile string, each func(said string, calls []string)) {
-	var said string
-	var calls []string
-	for line := range strings.Lines(profile + "\n") {
-		if frame, ok := strings.CutPrefix(line, "#\t"); ok {
-			if fields := strings.Split(frame, "\t"); len(fields) > 1 {
-				function, _, _ := strings.Cut(fields[1], "+0x")
-				calls = append(calls, function)
-			}
-			continue
-		}
-		if strings.TrimSpace(line) == "" && len(calls) > 0 {
-			each(said, calls)
-			said, calls = "", nil
-		}
-		if before, _, ok := strings.Cut(line, "@ 0x"); ok {
-			said = before
-		}
-	}
 }
 
 func (w *leaking) number(t *testing.T, text string) float64 {
@@ -203,38 +199,16 @@ func TestLeaks(t *testing.T) {
 	}
 }
 
-// TestEachStack reads what the runtime writes, of goroutines and of the heap.
-func TestEachStack(t *testing.T) {
-	const profile = `goroutine profile: total 63
-61 @ 0x1 0x2
-# labels: {"a":"b"}
-#	0x1	k8s.io/apiserver/pkg/storage/cacher.consistencyChecker.startChecking+0x5c		/cacher.go:1
-#	0x2	k8s.io/apiserver/pkg/storage/cacher.NewCacheDelegator.func1+0x1c	/delegator.go:2
-
-2 @ 0x3 0x4
-#	0x3	atoll.dev/atoll/server/garbage.(*Collector).Run.func3+0x1	/collector.go:3
-#	0x4	sync.(*WaitGroup).Go.func1+0x49					/waitgroup.go:4
-
-heap profile: 1: 2 [3: 4] @ heap/8192
-1: 2048 [5: 10240] @ 0x5 0x6
-#	0x5	atoll.dev/atoll/internal/queue.(*Queue[...]).next+0x5e	/queue.go:5
-
-0: 0 [3: 192] @ 0x7
-
-# runtime.MemStats
-# HeapAlloc = 1
-`
-	var got []string
-	eachStack(profile, func(said string, calls []string) {
-		got = append(got, fmt.Sprintf("%s: %s, from %s", strings.TrimSpace(said), strings.Join(calls, " < "), startOf(calls)))
-	})
-	const cacher = "k8s.io/apiserver/pkg/storage/cacher."
-	want := []string{
-		"61: " + cacher + "consistencyChecker.startChecking < " + cacher + "NewCacheDelegator.func1, from " + cacher + "NewCacheDelegator.func1",
-		"2: atoll.dev/atoll/server/garbage.(*Collector).Run.func3 < sync.(*WaitGroup).Go.func1, from atoll.dev/atoll/server/garbage.(*Collector).Run.func3",
-		"1: 2048 [5: 10240]: atoll.dev/atoll/internal/queue.(*Queue[...]).next, from atoll.dev/atoll/internal/queue.(*Queue[...]).next",
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
+// TestStartOf: who began a goroutine for others is not whose it is.
+func TestStartOf(t *testing.T) {
+	const collector, cacher = "atoll.dev/atoll/server/garbage.(*Collector).Run.func3", "k8s.io/apiserver/pkg/storage/cacher.NewCacheDelegator.func1"
+	for want, calls := range map[string][]string{
+		cacher:                       {"k8s.io/apiserver/pkg/storage/cacher.consistencyChecker.startChecking", cacher},
+		collector:                    {collector, "sync.(*WaitGroup).Go.func1"},
+		"sync.(*WaitGroup).Go.func1": {"sync.(*WaitGroup).Go.func1"},
+	} {
+		if got := startOf(calls); got != want {
+			t.Errorf("%v began with %s, want %s", calls, got, want)
+		}
 	}
 }

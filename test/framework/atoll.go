@@ -58,6 +58,13 @@ func NewAtoll(t testing.TB, flags ...string) *Atoll {
 	return a
 }
 
+// SharedBy is the server for a test that runs beside others, and neither stops nor restarts it.
+func (a *Atoll) SharedBy(t testing.TB) *Atoll {
+	shared := *a
+	shared.Process = a.sharedBy(t)
+	return &shared
+}
+
 // StartReplica starts another server on the same etcd, with the same certificate authorities.
 func (a *Atoll) StartReplica(t testing.TB, flags ...string) *Atoll {
 	t.Helper()
@@ -193,8 +200,9 @@ func (a *Atoll) MustRunWithInput(input string, args ...string) string {
 	return output
 }
 
-// Eventually calls check until it returns "", and fails the test with its last answer after timeout.
-func Eventually(t testing.TB, timeout time.Duration, what string, check func() (problem string)) {
+// Eventually calls check until it returns "", and fails the test with its last answer after timeout. What costs more to find
+// out than to check, and is there to be read after a failure alone, is said by explain.
+func Eventually(t testing.TB, timeout time.Duration, what string, check func() (problem string), explain ...func() string) {
 	t.Helper()
 	deadline := time.Now().Add(timeout)
 	for {
@@ -204,10 +212,13 @@ func Eventually(t testing.TB, timeout time.Duration, what string, check func() (
 			return
 		}
 		if time.Now().After(deadline) {
+			for _, more := range explain {
+				problem += "\n" + more()
+			}
 			t.Fatalf("%s: not after %s: %s", what, timeout, problem)
 		}
 		// What costs much, as a kubectl does, is looked at less often: else who waits keeps a processor from those it waits for.
-		time.Sleep(min(max(50*time.Millisecond, 2*time.Since(began)), 2*time.Second))
+		time.Sleep(min(max(100*time.Millisecond, 4*time.Since(began)), 2*time.Second))
 	}
 }
 

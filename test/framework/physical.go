@@ -74,6 +74,13 @@ func newPhysical(t testing.TB, name string, opts ...PhysicalOption) *Physical {
 	return p
 }
 
+// SharedBy is the cluster for a test that runs beside others, and neither stops nor restarts it.
+func (p *Physical) SharedBy(t testing.TB) *Physical {
+	shared := *p
+	shared.Process = p.sharedBy(t)
+	return &shared
+}
+
 // RESTConfig returns the administrator's access, without a rate limit on the client's side.
 func (p *Physical) RESTConfig() *rest.Config {
 	p.t.Helper()

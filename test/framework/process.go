@@ -52,6 +52,13 @@ func (p *Process) Use(t testing.TB) {
 	t.Cleanup(func() { p.t = before })
 }
 
+// sharedBy is the process for a test that runs beside others, and neither stops nor starts it.
+func (p *Process) sharedBy(t testing.TB) *Process {
+	shared := *p
+	shared.t = t
+	return &shared
+}
+
 // Setenv sets a variable of its environment for the next starts.
 func (p *Process) Setenv(key, value string) {
 	if p.env == nil {

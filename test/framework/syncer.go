@@ -35,6 +35,9 @@ type Syncer struct {
 	*Process
 }
 
+// SharedBy is the syncer for a test that runs beside others, and neither stops nor restarts it.
+func (s *Syncer) SharedBy(t testing.TB) *Syncer { return &Syncer{s.sharedBy(t)} }
+
 // StartSyncer applies the manifest that `atoll cluster add --manifest` wrote in a physical cluster, and runs the built
 // binary as a Pod of the manifest's Deployment would: with the very arguments, the ServiceAccount's token and the mounted
 // Secrets. It is stopped at the end of the test.

@@ -17,6 +17,7 @@ import (
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
 	"atoll.dev/atoll/client"
 	"atoll.dev/atoll/internal/kinds"
+	"atoll.dev/atoll/test/framework"
 )
 
 var clusterName = types.NamespacedName{Name: corev1alpha1.LogicalClusterName}
@@ -59,17 +60,7 @@ type reference []state
 // eventually fails the test unless check returns no problem within patience.
 func eventually(t *testing.T, what string, check func() (problem string)) {
 	t.Helper()
-	deadline := time.Now().Add(patience)
-	for {
-		problem := check()
-		if problem == "" {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: not after %s: %s", what, patience, problem)
-		}
-		time.Sleep(100 * time.Millisecond)
-	}
+	framework.Eventually(t, patience, what, check)
 }
 
 // begin makes what the scenario stands on. before is called when all of it is there.

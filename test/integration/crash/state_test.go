@@ -94,6 +94,10 @@ func (r *run) state() state {
 				list(client.In(r.ctx, r.mirror(c)), "mirror of "+c, r.clients.Dynamic, gvr, ours)
 				list(r.ctx, c, r.fleet[c].dynamic, gvr, ours)
 			}
+			// Pods' names are drawn by lot. Who goes on before they are shown has runs without those writes of the syncer.
+			if n := r.shownPods(c, logicalcluster.Name(name)); n > 0 {
+				s[fmt.Sprintf("pods of %s that are shown", c)] = strconv.Itoa(n)
+			}
 		}
 	}
 	r.addPulled(s)
@@ -102,6 +106,13 @@ func (r *run) state() state {
 	must(r.t, r.clients.Objects.List(client.Everywhere(r.ctx), all))
 	s["logical clusters"] = strconv.Itoa(len(all.Items) - r.before)
 	return s
+}
+
+// shownPods counts the pods of a workspace's default namespace that the mirror of a physical cluster shows.
+func (r *run) shownPods(physical string, workspace logicalcluster.Name) int {
+	pods, err := r.clients.Kube.CoreV1().Pods(kinds.DownstreamNamespace(workspace, "default", false)).List(client.In(r.ctx, r.mirror(physical)), metav1.ListOptions{})
+	must(r.t, err)
+	return len(pods.Items)
 }
 
 // rows counts what the store holds of a logical cluster.
