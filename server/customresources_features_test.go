@@ -287,7 +287,7 @@ func TestCustomResourcesAreAuthorized(t *testing.T) {
 		{"the admin of another workspace", alice, "bankname", []int{http.StatusForbidden, http.StatusForbidden}},
 		{"a user without roles", bob, "shopname", []int{http.StatusForbidden, http.StatusForbidden}},
 		{"everywhere, not an administrator", alice, "*", []int{http.StatusForbidden, http.StatusForbidden}},
-		{"everywhere", root, "*", []int{http.StatusMethodNotAllowed, http.StatusMethodNotAllowed}},
+		{"everywhere", root, "*", []int{http.StatusNotFound, http.StatusMethodNotAllowed}},
 	} {
 		listed := r.ask(t, asked{token: tc.token, path: objects(tc.cluster)})
 		created := r.ask(t, asked{method: http.MethodPost, token: tc.token, path: objects(tc.cluster), body: body})

@@ -38,8 +38,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		return
 	case cluster.Wildcard:
 		// Each logical cluster may have another schema for them: there is none to read those of all by.
-		err := apierrors.NewMethodNotSupported(resource, info.Verb)
-		err.ErrStatus.Message = fmt.Sprintf("%s of %s on /clusters/* is not possible: no built-in resource has this name, and custom resources are those of one workspace, as in /clusters/root", info.Verb, resource)
+		err := apierrors.NewNotFound(resource, "")
+		err.ErrStatus.Message = fmt.Sprintf("there is no %s on /clusters/*: no built-in resource has this name, and custom resources are those of one workspace, as in /clusters/root", resource)
 		fail(err)
 		return
 	}
