@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -23,6 +25,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"atoll.dev/atoll/client"
+	lcctx "atoll.dev/atoll/internal/logicalcluster"
 	"atoll.dev/atoll/server/cronjobs"
 )
 
@@ -185,6 +188,97 @@ func TestCronJobsRefused(t *testing.T) {
 			return e.Reason == "FailedCreate" && strings.Contains(e.Message, "no label")
 		})
 	})
+}
+
+// refusals counts, by its name, what a controller was told to make later.
+type refusals struct {
+	next http.RoundTripper
+	mu   *sync.Mutex
+	of   map[string]int
+}
+
+var waiting = regexp.MustCompile(`waits\d+`)
+
+func (r refusals) RoundTrip(req *http.Request) (*http.Response, error) {
+	resp, err := r.next.RoundTrip(req)
+	if err != nil || resp.StatusCode != http.StatusTooManyRequests {
+		return resp, err
+	}
+	body, err := req.GetBody()
+	if err != nil {
+		return nil, errors.Join(err, resp.Body.Close())
+	}
+	sent, err := io.ReadAll(body)
+	if err != nil {
+		return nil, errors.Join(err, resp.Body.Close())
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.of[string(waiting.Find(sent))]++
+	return resp, nil
+}
+
+// CronJobs that have to wait for a count of a ResourceQuota hold no worker, of which there are fewer: each is told so once, and asks again when it
+// is time, though no time passes.
+func TestCronJobsThatWaitHoldNoWorker(t *testing.T) {
+	r := startServer(t, nil)
+	clk := clocktesting.NewFakeClock(time.Now())
+	in := r.place(t, shop)
+	in.namespace(t, "default", nil, `{apiVersion: v1, kind: ResourceQuota, metadata: {name: q}, spec: {hard: {count/jobs.batch: "100"}}}`)
+	stores := r.QuotaStores()
+	ctx := lcctx.WithCluster(t.Context(), lcctx.Cluster{Name: shop})
+	begin := func(hold bool) {
+		t.Helper()
+		read, err := stores.Quota(ctx, "default", "q")
+		must(t, err)
+		_, err = stores.BeginCount(ctx, read, true, hold)
+		must(t, err)
+	}
+	begin(true)
+	const many = 20
+	for i := range many {
+		r.createCronJob(t, shop, cronJob(fmt.Sprintf("waits%d", i), "* * * * *", nil))
+	}
+	refused := refusals{mu: &sync.Mutex{}, of: map[string]int{}}
+	runController(t, r, func(_ *client.Clients, i *client.Informers) (*cronjobs.Controller, error) {
+		config := rest.CopyConfig(r.LoopbackConfig())
+		config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+			refused.next = next
+			return refused
+		})
+		clients, err := client.New(config)
+		if err != nil {
+			return nil, err
+		}
+		return cronjobs.New(clients, i, clk)
+	})
+	clk.Step(time.Minute + time.Second)
+	waitFor(t, time.Minute, "each is told to wait", func() (string, bool) {
+		refused.mu.Lock()
+		defer refused.mu.Unlock()
+		for name, n := range refused.of {
+			if n > 1 {
+				t.Fatalf("%s asked %d times", name, n)
+			}
+		}
+		return fmt.Sprint(refused.of), len(refused.of) == many
+	})
+	begin(false)
+	waitRuns(t, clk, "each has its Job", func() (string, bool) {
+		_, names := r.jobs(t, shop)
+		has := map[string]bool{}
+		for _, name := range strings.Fields(names) {
+			has[waiting.FindString(name)] = true
+		}
+		return names, len(has) == many
+	})
+	list, err := r.in(t, shop).CoreV1().Events("default").List(t.Context(), metav1.ListOptions{})
+	must(t, err)
+	for _, e := range list.Items {
+		if e.Reason == "FailedCreate" {
+			t.Errorf("people were told of it: %s", e.Message)
+		}
+	}
 }
 
 // mortal is a transport of a controller that dies with its n-th write: the server has answered, and nobody heard it.

@@ -28,6 +28,8 @@ const (
 	late = 100 * time.Millisecond
 	// refused is when to try again what the workspace did not let in.
 	refused = time.Minute
+	// heldAtLeast is when to try again at the soonest what was to be tried again.
+	heldAtLeast = time.Second
 )
 
 // Controller makes the Jobs of the CronJobs of all workspaces.
@@ -180,12 +182,25 @@ func (c *Controller) carryOut(ctx context.Context, cron *batchv1.CronJob, decide
 	if isTheirs(failed) {
 		return refused, nil
 	}
+	if wait, ok := held(failed); ok {
+		return wait, nil
+	}
 	return again, failed
 }
 
 // isTheirs says whether a failure is for the people of the workspace to mend, whom an Event has told.
 func isTheirs(err error) bool {
 	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsAlreadyExists(err)
+}
+
+// held says after what time to try again what the server lets nobody do for a moment, such as while a ResourceQuota is counted. It has
+// said so by its answer, which the one who waits for it need not hold a worker for.
+func held(err error) (wait time.Duration, ok bool) {
+	if !apierrors.IsTooManyRequests(err) {
+		return 0, false
+	}
+	seconds, _ := apierrors.SuggestsClientDelay(err)
+	return max(time.Duration(seconds)*time.Second, heldAtLeast), true
 }
 
 // run makes the Job of a run, in the place of those that it replaces.
@@ -197,9 +212,15 @@ func (c *Controller) run(ctx context.Context, cron *batchv1.CronJob, decided dec
 		}
 		forget(status, job.UID)
 	}
-	job, err := c.clients.Kube.BatchV1().Jobs(cron.Namespace).Create(ctx, jobOf(cron, decided.run), metav1.CreateOptions{})
+	job := &batchv1.Job{}
+	err := c.clients.Kube.BatchV1().RESTClient().Post().Namespace(cron.Namespace).Resource("jobs").
+		MaxRetries(0). // it would sleep here, in a worker that all workspaces share
+		Body(jobOf(cron, decided.run)).Do(ctx).Into(job)
 	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		return nil // the CronJob goes as well
+	}
+	if _, ok := held(err); ok {
+		return fmt.Errorf("create its Job %s: %w", jobName(cron, decided.run), err)
 	}
 	if err != nil {
 		c.tell(ctx, cron, event{corev1.EventTypeWarning, "FailedCreate", fmt.Sprintf("Error creating job: %v", err)})
