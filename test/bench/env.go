@@ -46,7 +46,7 @@ func (e *Env) StartAtoll(args ...string) *framework.Atoll {
 
 // StartPhysical starts a physical cluster, and waits until it takes pods.
 func (e *Env) StartPhysical(name string, opts ...framework.PhysicalOption) *framework.Physical {
-	return framework.StartPhysical(e.t, name, opts...)
+	return framework.StartPhysical(e.t, name, append(opts, framework.PhysicalFullSpeed())...)
 }
 
 // TempDir returns an empty directory.

@@ -26,6 +26,8 @@ type Physical struct {
 	URL        string // https://127.0.0.1:PORT, the same after a Restart
 	Kubeconfig string // of the administrator, the same after a Restart
 	AuditLog   string
+
+	fullSpeed bool
 }
 
 // PhysicalOption changes how a cluster is started.
@@ -34,6 +36,12 @@ type PhysicalOption func(*Physical)
 // PhysicalNodes sets the number of simulated nodes. The default is 3.
 func PhysicalNodes(n int) PhysicalOption {
 	return func(p *Physical) { p.args = append(p.args, fmt.Sprintf("--nodes=%d", n)) }
+}
+
+// PhysicalFullSpeed lets the cluster use all CPUs, and memory as usual. Else it makes do with one, and collects garbage less often: a test has
+// several that do little, and what they do beside that is a third less so.
+func PhysicalFullSpeed() PhysicalOption {
+	return func(p *Physical) { p.fullSpeed = true }
 }
 
 // PhysicalFsync makes the cluster's etcd wait for the disk, as one in production does.
@@ -62,6 +70,10 @@ func newPhysical(t testing.TB, name string, opts ...PhysicalOption) *Physical {
 	}}
 	for _, opt := range opts {
 		opt(p)
+	}
+	if !p.fullSpeed {
+		p.Setenv("GOMAXPROCS", "1")
+		p.Setenv("GOGC", "300")
 	}
 	if p.Dir == "" {
 		p.Dir = filepath.Join(t.TempDir(), name)

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -21,9 +22,14 @@ var soak = os.Getenv("ATOLL_SOAK") != ""
 
 // sideBySide is how many worlds there are at a time, however few cores: much of the time they wait, for pods, and 5 s for
 // each namespace that a physical cluster deletes. More of them starve each other's etcd on two cores that others use, too.
-const sideBySide = 8
+const sideBySide = 5
+
+// collectAt is how much garbage there may be, in percent of what is in use, before it is collected. All worlds are in this process, which
+// spent more than a third of its time on that.
+const collectAt = 200
 
 func TestMain(m *testing.M) {
+	debug.SetGCPercent(collectAt)
 	flag.Parse()
 	if err := flag.Set("test.parallel", fmt.Sprint(sideBySide)); err != nil {
 		fmt.Fprintln(os.Stderr, err)
