@@ -219,11 +219,10 @@ func (c *Controller) run(ctx context.Context, cron *batchv1.CronJob, decided dec
 	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		return nil // the CronJob goes as well
 	}
-	if _, ok := held(err); ok {
-		return fmt.Errorf("create its Job %s: %w", jobName(cron, decided.run), err)
-	}
 	if err != nil {
-		c.tell(ctx, cron, event{corev1.EventTypeWarning, "FailedCreate", fmt.Sprintf("Error creating job: %v", err)})
+		if _, ok := held(err); !ok {
+			c.tell(ctx, cron, event{corev1.EventTypeWarning, "FailedCreate", fmt.Sprintf("Error creating job: %v", err)})
+		}
 		return fmt.Errorf("create its Job %s: %w", jobName(cron, decided.run), err)
 	}
 	status.Active = append(status.Active, referTo(job))

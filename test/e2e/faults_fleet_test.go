@@ -127,7 +127,7 @@ func (f *faulty) run(t *testing.T, faults []faultPart) {
 			p.test(t, f)
 		}})
 	}
-	f.fleet.run(t, parts, nil)
+	f.fleet.run(t, parts)
 }
 
 // subject is what a fault must not harm: a Deployment spread over both clusters, and Services that come and go.

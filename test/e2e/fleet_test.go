@@ -102,7 +102,7 @@ type part struct {
 }
 
 // run runs the parts that are to be alone one after the other, and then those that may run side by side; what fails fails its own part.
-func (f *fleet) run(t *testing.T, alone, together []part) {
+func (f *fleet) run(t *testing.T, alone []part, together ...part) {
 	t.Helper()
 	for _, p := range alone {
 		t.Run(p.name, func(t *testing.T) {

@@ -31,13 +31,13 @@ import (
 // (docs/invariants.md) still does. Each part has a workspace of its own; parts that wait for long come last.
 func TestInvariants(t *testing.T) {
 	t.Parallel()
-	newFleet(t).run(t, invariants, nil)
+	newFleet(t).run(t, invariants)
 }
 
 // TestPullInvariants does the same with syncers outside the server.
 func TestPullInvariants(t *testing.T) {
 	t.Parallel()
-	newPullFleet(t).run(t, invariants, nil)
+	newPullFleet(t).run(t, invariants)
 }
 
 // invariants hold whatever is done, or seen to be done.

@@ -19,16 +19,16 @@ import (
 )
 
 // TestFleet does the main job, and what goes wrong with it, on one Atoll with two physical clusters. Each part has a
-// workspace of its own; parts that stop something come last.
+// workspace of its own; parts that stop something come first, alone.
 func TestFleet(t *testing.T) {
 	t.Parallel()
-	newFleet(t).run(t, mainJobAlone, mainJob)
+	newFleet(t).run(t, mainJobAlone, mainJob...)
 }
 
 // TestPullFleet does the same with syncers outside the server.
 func TestPullFleet(t *testing.T) {
 	t.Parallel()
-	newPullFleet(t).run(t, mainJobAlone, mainJob)
+	newPullFleet(t).run(t, mainJobAlone, mainJob...)
 }
 
 // mainJob is the main job, from apply to delete, of many workspaces at a time.

@@ -29,7 +29,7 @@ import (
 // more stays where it is.
 func TestRestore(t *testing.T) {
 	t.Parallel()
-	newFleet(t).run(t, restores, nil)
+	newFleet(t).run(t, restores)
 }
 
 // TestPullRestore does the same with syncers outside the server.
@@ -37,7 +37,7 @@ func TestPullRestore(t *testing.T) {
 	t.Parallel()
 	newPullFleet(t).run(t, append(restores,
 		part{"I2_RestoreHubWhilePullSyncerRuns", restoreHubUnderSyncers},
-		part{"T16_RestoreHubFromBackup", restoreHubFromBackup}), nil)
+		part{"T16_RestoreHubFromBackup", restoreHubFromBackup}))
 }
 
 var restores = []part{
