@@ -38,6 +38,7 @@ import (
 	basecompatibility "k8s.io/component-base/compatibility"
 	"k8s.io/klog/v2"
 	openapicommon "k8s.io/kube-openapi/pkg/common"
+	"k8s.io/kube-openapi/pkg/validation/spec"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"k8s.io/kubernetes/pkg/capabilities"
 	"k8s.io/kubernetes/pkg/controlplane"
@@ -99,6 +100,7 @@ type Server struct {
 	kubelets    Kubelets
 	kinds       *garbage.Custom
 	url         string
+	swagger     func() (*spec.Swagger, error) // OpenAPI v2 of the built-in types
 	etcd        *clientv3.Client
 	stopping    chan struct{} // closed when Run's context ends
 
@@ -302,10 +304,14 @@ func (s *Server) assemble(ctx context.Context, etcd *clientv3.Client, address st
 		return err
 	}
 
-	s.generic, err = config.Complete(nil).New("atoll", genericapiserver.NewEmptyDelegateWithCustomHandler(http.HandlerFunc(s.notBuiltin)))
+	completed := config.Complete(nil)
+	openAPIv2 := completed.OpenAPIConfig
+	completed.OpenAPIConfig = nil // it would make the document at once
+	s.generic, err = completed.New("atoll", genericapiserver.NewEmptyDelegateWithCustomHandler(http.HandlerFunc(s.notBuiltin)))
 	if err != nil {
 		return fmt.Errorf("assemble the API server: %w", err)
 	}
+	s.swagger = serveOpenAPIv2(s.generic, openAPIv2)
 	apis := &controlplaneapiserver.Server{
 		GenericAPIServer: s.generic, APIResourceConfigSource: resources, RESTOptionsGetter: s.backend,
 	}
@@ -469,7 +475,7 @@ func (s *Server) notBuiltin(w http.ResponseWriter, req *http.Request) { s.custom
 // before the first request and after the handler chain.
 func (s *Server) withDiscovery(next http.Handler) http.Handler {
 	around := sync.OnceValue(func() http.Handler {
-		return discovery.New(s.custom.Definitions(), s.generic).Around(next, s.custom)
+		return discovery.New(s.custom.Definitions(), s.generic, s.swagger).Around(next, s.custom)
 	})
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { around().ServeHTTP(w, req) })
 }

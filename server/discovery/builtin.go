@@ -23,6 +23,7 @@ import (
 // not change while it runs. Each document is read when it is needed first.
 type builtin struct {
 	generic *genericapiserver.GenericAPIServer
+	swagger func() (*spec.Swagger, error) // the document of OpenAPI v2, which is shared
 
 	versions   func() versions
 	aggregated func() (aggregated, error)
@@ -40,8 +41,8 @@ type aggregated struct {
 	etag   string
 }
 
-func newBuiltin(generic *genericapiserver.GenericAPIServer) builtin {
-	b := builtin{generic: generic}
+func newBuiltin(generic *genericapiserver.GenericAPIServer, swagger func() (*spec.Swagger, error)) builtin {
+	b := builtin{generic: generic, swagger: swagger}
 	b.versions = sync.OnceValue(b.readVersions)
 	b.aggregated = sync.OnceValues(b.readAggregated)
 	b.openAPI = sync.OnceValues(b.readOpenAPI)
@@ -58,9 +59,6 @@ func (b builtin) groups(req *http.Request) ([]metav1.APIGroup, error) {
 	}
 	return groups, nil
 }
-
-// swagger is the document of OpenAPI v2. It is shared.
-func (b builtin) swagger() *spec.Swagger { return b.generic.StaticOpenAPISpec }
 
 // readVersions looks at the paths that the generic server takes for its own.
 func (b builtin) readVersions() versions {

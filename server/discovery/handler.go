@@ -14,6 +14,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/kube-openapi/pkg/validation/spec"
 
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
 	"atoll.dev/atoll/server/customresources"
@@ -35,9 +36,9 @@ type Definitions interface {
 }
 
 // New returns a handler for the logical clusters of definitions. By the first request generic must be prepared to run, with
-// all built-in types.
-func New(definitions Definitions, generic *genericapiserver.GenericAPIServer) *Handler {
-	return &Handler{definitions: definitions, builtin: newBuiltin(generic), openAPI: newOpenAPI()}
+// all built-in types. Their document of OpenAPI v2 is swagger.
+func New(definitions Definitions, generic *genericapiserver.GenericAPIServer, swagger func() (*spec.Swagger, error)) *Handler {
+	return &Handler{definitions: definitions, builtin: newBuiltin(generic, swagger), openAPI: newOpenAPI()}
 }
 
 // Around returns a handler that passes on to next what is not for this one to answer. To custom it passes the requests for

@@ -44,7 +44,7 @@ type world struct {
 func newWorld(t *testing.T, definitions Definitions) world {
 	t.Helper()
 	built := newUpstream(t)
-	h := New(definitions, built.GenericAPIServer)
+	h := New(definitions, built.GenericAPIServer, built.swagger)
 	return world{built, h.Around(built.endpoints(), customResources)}
 }
 

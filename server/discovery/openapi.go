@@ -141,7 +141,12 @@ func (h *Handler) serveV2(w http.ResponseWriter, req *http.Request, s surface) b
 	if !ok {
 		return true
 	}
-	found, err := h.openAPI.v2(req.Context(), h.builtin.swagger(), s, proto)
+	known, err := h.builtin.swagger()
+	if err != nil {
+		h.fail(w, req, err)
+		return true
+	}
+	found, err := h.openAPI.v2(req.Context(), known, s, proto)
 	if err != nil {
 		h.fail(w, req, err)
 		return true

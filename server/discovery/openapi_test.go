@@ -53,7 +53,7 @@ func TestDocumentsAreOfSoMuch(t *testing.T) {
 	large := define("larges.stable.example.com", "x", "v1")
 	large.Spec.Versions[0].Schema.OpenAPIV3Schema.Description = strings.Repeat("x", 100_000)
 	built := newUpstream(t)
-	h := New(known{shop: served(t, define("ants.stable.example.com", "x", "v1"), large, define("zebras.stable.example.com", "x", "v1"))}, built.GenericAPIServer)
+	h := New(known{shop: served(t, define("ants.stable.example.com", "x", "v1"), large, define("zebras.stable.example.com", "x", "v1"))}, built.GenericAPIServer, built.swagger)
 	h.openAPI.weight = 100_000
 	handler := h.Around(built.endpoints(), customResources)
 	for _, p := range openAPIPaths {
@@ -74,7 +74,7 @@ func TestOthersDoNotWait(t *testing.T) {
 	h := New(known{
 		shop: served(t, define("widgets.stable.example.com", "shopfield", "v1")),
 		bank: served(t, define("widgets.stable.example.com", "bankfield", "v1")),
-	}, built.GenericAPIServer)
+	}, built.GenericAPIServer, built.swagger)
 	handler := h.Around(built.endpoints(), customResources)
 	must := func(reason string, ctx context.Context, cluster lcctx.Cluster, want int) {
 		t.Helper()
@@ -102,7 +102,7 @@ func TestOthersDoNotWait(t *testing.T) {
 // TestDocumentsLargerThanTheCache are answered, and not kept.
 func TestDocumentsLargerThanTheCache(t *testing.T) {
 	built := newUpstream(t)
-	h := New(known{shop: served(t, define("widgets.stable.example.com", "x", "v1"))}, built.GenericAPIServer)
+	h := New(known{shop: served(t, define("widgets.stable.example.com", "x", "v1"))}, built.GenericAPIServer, built.swagger)
 	h.openAPI.documents = newDocumentCache(1)
 	handler := h.Around(built.endpoints(), customResources)
 	for _, p := range openAPIPaths {

@@ -25,6 +25,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/kube-openapi/pkg/validation/spec"
 )
 
 // upstream is the API server of Kubernetes that serves custom resources, with what it is told of definitions and without a
@@ -72,6 +73,8 @@ func newUpstream(t *testing.T, definitions ...*apiextensionsv1.CustomResourceDef
 	}
 	return upstream{s.GenericAPIServer}
 }
+
+func (u upstream) swagger() (*spec.Swagger, error) { return u.StaticOpenAPISpec, nil }
 
 // noStore stores nothing: nobody asks for objects.
 type noStore struct{}
