@@ -15,7 +15,6 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
-	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
 	"k8s.io/klog/v2"
 )
 
@@ -154,7 +153,7 @@ func Start(ctx context.Context, o Options) (_ *Etcd, err error) {
 		server.Close()
 		return nil, fmt.Errorf("start embedded etcd in %s: %w", o.Dir, err)
 	}
-	client := v3client.New(server.Server)
+	client := newClient(server.Server)
 	holdCtx, endHolding := context.WithCancel(context.WithoutCancel(ctx))
 	var holding sync.WaitGroup
 	holding.Go(func() { holdSpace(holdCtx, server.Server, o.Dir) })
