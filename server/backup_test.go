@@ -105,6 +105,7 @@ func TestBackupWithoutAStore(t *testing.T) {
 // TestStopEndsBackups: who takes nothing of his backup, or sends nothing of what he imports, does not keep the server from
 // ending.
 func TestStopEndsBackups(t *testing.T) {
+	t.Parallel()
 	r := startServer(t, withTokens(t))
 	for i := range 32 { // more than what lies between both ends
 		_, err := r.etcd.Put(t.Context(), fmt.Sprintf("/atoll/test/%d", i), strings.Repeat("x", 1<<20))

@@ -312,6 +312,7 @@ func TestFinishedJobs(t *testing.T) {
 
 // Events end by leases of etcd, which many of them share, in all workspaces, and a watch tells of it.
 func TestEventsEnd(t *testing.T) {
+	t.Parallel()
 	for name, tc := range map[string]struct {
 		ttl  time.Duration
 		n    int

@@ -315,6 +315,7 @@ func (m mortal) RoundTrip(req *http.Request) (*http.Response, error) {
 
 // Whichever write is the last one before a crash, each run has one Job, and the status says so.
 func TestCronJobsSurviveACrashAfterEachWrite(t *testing.T) {
+	t.Parallel()
 	r := startServer(t, nil)
 	runController(t, r, makeCronJobs(clocktesting.NewFakeClock(time.Unix(0, 0)))) // makes the workspaces; before 1970 nothing is due
 	const enough = 100

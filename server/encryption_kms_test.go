@@ -127,6 +127,7 @@ func (k *kms) Decrypt(_ context.Context, _ string, req *service.DecryptRequest) 
 // written from then on has the new one, and after a start all has. While it is away what was read before is read, writing ends after
 // some minutes, /readyz says why, and nothing has to be done when it is back.
 func TestEncryptionKMS(t *testing.T) {
+	t.Parallel()
 	const name = "vault" // the upstream hook for time is by name
 	k := startKMS(t, "first")
 	file, tokens := filepath.Join(t.TempDir(), "encryption.yaml"), withTokens(t)

@@ -15,6 +15,7 @@ import (
 // A watch ends with the credential that it was begun with, also where that let its holder be somebody else, whose own credential
 // nobody has seen.
 func TestImpersonatedWatchEndsWithTheCredential(t *testing.T) {
+	t.Parallel()
 	r := startServer(t, withTokens(t))
 	const lifetime = 8 * time.Second
 	as := map[string]string{authenticationv1.ImpersonateUserHeader: "somebody"}

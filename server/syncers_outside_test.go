@@ -141,6 +141,7 @@ func (r *running) watchBy(t *testing.T, a asked, webSocket bool) <-chan string {
 
 // A watch of a syncer outside the server ends with the certificate that it was begun with, however long it was asked for.
 func TestWatchEndsWithItsCertificate(t *testing.T) {
+	t.Parallel()
 	known := &registered{ids: map[logicalcluster.Name]string{east: "aaaaaa", west: "bbbbbb"}}
 	r := startServerKnowing(t, known, nil)
 	for _, mirror := range []logicalcluster.Name{east, west} {
@@ -185,6 +186,7 @@ func TestWatchEndsWithItsCertificate(t *testing.T) {
 // A watch that was begun with a bootstrap token ends when the token is spent, runs out or is replaced, as requests with it are
 // refused from then on: it would be there to read along the certificate requests of whoever has the token next.
 func TestWatchEndsWithItsBootstrapToken(t *testing.T) {
+	t.Parallel()
 	tokens := map[logicalcluster.Name]string{east: "aaaaaa.0123456789abcdef", west: "bbbbbb.0123456789abcdef"}
 	known := &registered{tokens: maps.Clone(tokens)}
 	r := startServerKnowing(t, known, nil)

@@ -239,6 +239,7 @@ func (m *mirrored) gone(t *testing.T, leaf ctrlclient.Object) bool {
 
 // TestLeavesWithoutAPlace: a Placement that has no cluster left takes leaves away at once only if somebody wished that.
 func TestLeavesWithoutAPlace(t *testing.T) {
+	t.Parallel()
 	other := "mirror-west"
 	tests := map[string]struct {
 		placement *placementv1alpha1.Placement
@@ -376,6 +377,7 @@ func TestHasLeft(t *testing.T) {
 // TestEmptyNamespaceStays: a mirror's namespace outlasts its last leaf for a while, since what is applied again would wait
 // for its end; not if nothing can come any more.
 func TestEmptyNamespaceStays(t *testing.T) {
+	t.Parallel()
 	now := metav1.Now()
 	for name, tc := range map[string]struct {
 		up        *corev1.Namespace

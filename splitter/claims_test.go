@@ -197,6 +197,7 @@ func (m *mirrored) reasons(t *testing.T) []string {
 
 // TestClaimGoesOnce: a claim goes to one cluster, where what mounts it is placed, and no Placement takes it from there.
 func TestClaimGoesOnce(t *testing.T) {
+	t.Parallel()
 	west := targetOf("west", mirrorWest, everyKind()...)
 	away, early := west.DeepCopy(), west.DeepCopy()
 	away.Status.Conditions = nil
@@ -289,6 +290,7 @@ func TestVolumeIn(t *testing.T) {
 
 // TestWhatMountsAClaimIsWhereItIs: not divided, never in another cluster, and with words where its Placement says otherwise.
 func TestWhatMountsAClaimIsWhereItIs(t *testing.T) {
+	t.Parallel()
 	web := mounting("web", "data")
 	divided := mounting("web")
 	claim := claimOf("data")

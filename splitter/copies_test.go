@@ -136,6 +136,7 @@ func daemonSetLeaf(t *testing.T, root *appsv1.DaemonSet, mirror string, status a
 // TestDaemonSetMoves: its leaf in east stays until the one in west is known to be rolled out, also when only an uncached read shows that
 // it is not any more; and the status tells of both meanwhile.
 func TestDaemonSetMoves(t *testing.T) {
+	t.Parallel()
 	root := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "front", Name: "agent", UID: "root", Generation: 1, Annotations: map[string]string{lcctx.Annotation: "shop"}}}
 	serves := appsv1.DaemonSetStatus{ObservedGeneration: 1, CurrentNumberScheduled: 2, DesiredNumberScheduled: 2, NumberReady: 2, UpdatedNumberScheduled: 2, NumberAvailable: 2}

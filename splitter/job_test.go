@@ -33,6 +33,7 @@ import (
 
 // TestJobIsDoneOnce: what has begun is never begun again, in the place or elsewhere, and what has ended is left alone.
 func TestJobIsDoneOnce(t *testing.T) {
+	t.Parallel()
 	began := ptr.To(metav1.Unix(10, 0))
 	runs := batchv1.JobStatus{StartTime: began, Active: 1, Ready: ptr.To[int32](1)}
 	suspended := batchv1.JobStatus{Conditions: []batchv1.JobCondition{{Type: batchv1.JobSuspended, Status: corev1.ConditionTrue}}}
@@ -160,6 +161,7 @@ func TestJobIsDoneOnce(t *testing.T) {
 // TestBegunWhileNobodyLooks: a Job that is begun in east as it is taken away there, and gone before another splitter starts, is not begun again in west;
 // one that was not begun is.
 func TestBegunWhileNobodyLooks(t *testing.T) {
+	t.Parallel()
 	for name, tc := range map[string]struct {
 		begun bool
 		root  func(*batchv1.Job) ctrlclient.Object // as the next splitter finds it

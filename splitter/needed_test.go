@@ -16,6 +16,7 @@ import (
 // TestNeededByWhatIsNew: a ConfigMap stays where a Deployment that refers to it is about to be, although no leaf of it is there
 // yet, nor the informer may show it.
 func TestNeededByWhatIsNew(t *testing.T) {
+	t.Parallel()
 	now := metav1.Now()
 	for name, tc := range map[string]struct {
 		change func(*appsv1.Deployment)

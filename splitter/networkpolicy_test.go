@@ -29,6 +29,7 @@ func TestPolicyGoesAlong(t *testing.T) {
 
 // TestPolicyLeavesLast: and it is there until the last workload has left.
 func TestPolicyLeavesLast(t *testing.T) {
+	t.Parallel()
 	_, web := pair("Deployment", "web")
 	for name, tc := range map[string]struct {
 		reason string

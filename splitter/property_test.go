@@ -104,6 +104,7 @@ func TestScaleDownEndsWhereNothingServes(t *testing.T) {
 // TestRolloutStaysWithinBounds does the same with new templates and strategies: pods that serve may be fewer by maxUnavailable, or by
 // that of an earlier strategy until nothing rolls any more.
 func TestRolloutStaysWithinBounds(t *testing.T) {
+	t.Parallel()
 	for _, seed := range slices.Concat(upTo(seeds), []uint64{
 		7845, 10056, 10944, // a cluster that rolls is allowed less, and another gets the rest
 		13732, // a share goes down together with a new template
@@ -115,6 +116,7 @@ func TestRolloutStaysWithinBounds(t *testing.T) {
 // TestRolloutStaysWithinBoundsWhenScaled does so while the scale changes, too. Then Kubernetes takes away at once what is beyond a maxSurge
 // that is smaller by now, whether it serves or not: what a cluster does that is alone, by the user's own words, does not count.
 func TestRolloutStaysWithinBoundsWhenScaled(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(seeds) {
 		rolloutStaysWithinBounds(t, seed, true)
 	}
@@ -223,6 +225,7 @@ func TestBrokenUpdateIsReplaced(t *testing.T) {
 // after its rollout had ended, and whatever has become of strategy, placement and scale since. Meanwhile pods that still serve go only where
 // they are more than what is asked for, less maxUnavailable.
 func TestRolloutEndsWhateverStoppedServing(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(seeds) {
 		r := rand.New(rand.NewPCG(seed, 7))
 		f := newFleet("a", "b", "c")
@@ -302,6 +305,7 @@ func randomStrategy(r *rand.Rand) (unavailable, surge int32) {
 // TestReadyOnlyWhereAllIsThere: in any interleaving of what is seen in time, a Placement is READY only if every cluster really runs its
 // share of the present decision, of the present template, and is heard of, and nothing runs elsewhere. At rest it is.
 func TestReadyOnlyWhereAllIsThere(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(seeds) {
 		r := rand.New(rand.NewPCG(seed, 4))
 		f := newFleet("a", "b", "c")
