@@ -14,7 +14,7 @@ import (
 )
 
 // serveOpenAPIv2 serves the document of OpenAPI v2 of the built-in types, and returns it to who adds to it. It is made when it is asked
-// for first, by when generic must have them all. By itself the generic server makes it before it serves anything, a third of what a
+// for first, by when generic must have them all. By itself the generic server makes it before it serves anything, an eighth of what a
 // start costs, and keeps it for the few who ask.
 func serveOpenAPIv2(generic *genericapiserver.GenericAPIServer, config *openapicommon.Config) func() (*spec.Swagger, error) {
 	swagger := sync.OnceValues(func() (*spec.Swagger, error) {
