@@ -39,10 +39,13 @@ func (u *usage) release(key client.Key) {
 	u.drop(key)
 }
 
-// observe takes what the informer shows for key now, nil if the Placement is gone.
+// observe takes what the informer shows for key now, or last where the Placement is gone.
 func (u *usage) observe(key client.Key, uids []types.UID, exists bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
+	if !exists {
+		uids = nil // it counts no more
+	}
 	pending, isPending := u.pending[key]
 	if isPending && (!exists || slices.Equal(pending, uids)) {
 		u.drop(key)

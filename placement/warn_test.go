@@ -3,9 +3,12 @@ package placement
 import (
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
+	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
 	"atoll.dev/atoll/client"
 )
 
@@ -70,6 +73,41 @@ func TestWhyNowhere(t *testing.T) {
 	}
 	if w.writes != writes {
 		t.Error("something was written")
+	}
+}
+
+// TestUsageOfWhatIsGone: an event of a Placement that is gone has what it named, which counts no more.
+func TestUsageOfWhatIsGone(t *testing.T) {
+	p := &Placer{usage: newUsage()}
+	is := func(name string, clusters ...types.UID) *placementv1alpha1.Placement {
+		p := &placementv1alpha1.Placement{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		for _, uid := range clusters {
+			p.Spec.Clusters = append(p.Spec.Clusters, placementv1alpha1.PlacedCluster{UID: uid})
+		}
+		return p
+	}
+	both, moved := is("web", "east", "west"), is("web", "west")
+	for _, step := range []struct {
+		event client.Event[*placementv1alpha1.Placement]
+		want  map[types.UID]int
+	}{
+		{client.Event[*placementv1alpha1.Placement]{New: is("db", "east")}, map[types.UID]int{"east": 1}},
+		{client.Event[*placementv1alpha1.Placement]{New: both}, map[types.UID]int{"east": 2, "west": 1}},
+		{client.Event[*placementv1alpha1.Placement]{Old: both, New: moved}, map[types.UID]int{"east": 1, "west": 1}},
+		{client.Event[*placementv1alpha1.Placement]{Old: moved}, map[types.UID]int{"east": 1}},
+		{client.Event[*placementv1alpha1.Placement]{Old: is("db", "east")}, map[types.UID]int{}},
+	} {
+		p.count(step.event)
+		if diff := cmp.Diff(step.want, p.usage.count); diff != "" {
+			t.Errorf("after %v became %v (-want +got):\n%s", step.event.Old, step.event.New, diff)
+		}
+	}
+	// What was decided and is gone before it was seen counts no more, either.
+	key := client.Key{Name: "web"}
+	p.usage.decide(key, func(func(types.UID) int) []types.UID { return []types.UID{"east"} })
+	p.count(client.Event[*placementv1alpha1.Placement]{Old: moved})
+	if len(p.usage.count)+len(p.usage.pending)+len(p.usage.seen) != 0 {
+		t.Errorf("of nothing %v is counted, %v pending, %v seen", p.usage.count, p.usage.pending, p.usage.seen)
 	}
 }
 

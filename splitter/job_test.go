@@ -14,6 +14,7 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	testclock "k8s.io/utils/clock/testing"
@@ -286,6 +287,53 @@ func TestBegunAsItLeaves(t *testing.T) {
 	})
 	if err := m.objects.Get(t.Context(), ctrlclient.ObjectKeyFromObject(leaf), leaf); err != nil || leaf.GetDeletionTimestamp() != nil || !began {
 		t.Errorf("the leaf in east: %+v, %v; want one that is no tombstone", leaf, err)
+	}
+}
+
+// TestEndedLeavesAWorkspaceThatGoes: what has ended, or is withheld, stays where it was, but keeps no workspace from being deleted.
+func TestEndedLeavesAWorkspaceThatGoes(t *testing.T) {
+	k, _ := kinds.ByKind("Job")
+	for name, tc := range map[string]struct {
+		job  func(*batchv1.Job)
+		goes bool
+	}{
+		"ended": {func(j *batchv1.Job) {
+			j.Status.Conditions = []batchv1.JobCondition{{Type: batchv1.JobComplete, Status: corev1.ConditionTrue}}
+		}, false},
+		"ended, goes": {func(j *batchv1.Job) {
+			j.Status.Conditions = []batchv1.JobCondition{{Type: batchv1.JobFailed, Status: corev1.ConditionTrue}}
+		}, true},
+		"withheld":       {func(j *batchv1.Job) { j.Spec.ManagedBy = ptr.To("example.dev/queue") }, false},
+		"withheld, goes": {func(j *batchv1.Job) { j.Spec.ManagedBy = ptr.To("example.dev/queue") }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: "front", Name: "once", UID: "root", Generation: 1, Annotations: map[string]string{lcctx.Annotation: "shop"}}}
+			leaf, _, err := render(k, root, k.Content(root), spaceIn(mirrorEast).Name, false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			leaf.SetUID("leaf")
+			leaf.GetAnnotations()[lcctx.Annotation] = mirrorEast
+			tc.job(root)
+			m := newMirrored(t, spaceIn(mirrorEast), root, leaf)
+			once := key{"Job", client.KeyOf(root)}
+			tombstone := func() bool {
+				now := &batchv1.Job{}
+				err := m.objects.Get(t.Context(), ctrlclient.ObjectKeyFromObject(leaf), now)
+				if err != nil && !apierrors.IsNotFound(err) {
+					t.Fatal(err)
+				}
+				return err != nil || now.DeletionTimestamp != nil
+			}
+			if tc.goes {
+				m.endWorkspaces(t)
+				m.lookUntil(t, once, "its leaf goes", tombstone)
+				return
+			}
+			if m.look(t, once); tombstone() {
+				t.Error("its leaf goes")
+			}
+		})
 	}
 }
 

@@ -180,7 +180,7 @@ func (c *Controller) single(ctx context.Context, s *source, root ctrlclient.Obje
 }
 
 // rest leaves what has ended, or is withheld, as it is. A leaf of what is gone stands for nothing any more, and one of what has ended keeps
-// nobody from letting its cluster go.
+// nobody from letting its cluster go, nor, as planSites says, its workspace.
 func (c *Controller) rest(ctx context.Context, s *source, root ctrlclient.Object, p *placementv1alpha1.Placement, leaves []ctrlclient.Object, withheld string) error {
 	if c.tallyPlan(s, root, p, noShares(p)) {
 		c.askPlacement(key{s.GVK.Kind, client.KeyOf(root)})
@@ -193,7 +193,7 @@ func (c *Controller) rest(ctx context.Context, s *source, root ctrlclient.Object
 		r, t := refusal(leaf), c.target(client.KeyOf(leaf).Cluster)
 		gone := r != nil && r.Reason == workloadv1alpha1.RefusedGone
 		removed := s.HasEnded(root) && t != nil && t.DeletionTimestamp != nil
-		if (gone || removed) && leaf.GetDeletionTimestamp() == nil {
+		if (gone || removed || p.Name == "") && leaf.GetDeletionTimestamp() == nil {
 			errs = append(errs, c.tombstone(ctx, s, leaf))
 		}
 	}
