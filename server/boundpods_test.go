@@ -1,6 +1,8 @@
 package server
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -151,6 +153,51 @@ func TestBoundPods(t *testing.T) {
 	}
 	if err := s.west.CoreV1().Pods(inEast).Delete(t.Context(), "db", metav1.DeleteOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("%v, want west to end nothing of it", err)
+	}
+}
+
+// TestAddedToShown: ephemeral containers are added to a pod that a physical cluster shows, within bounds, and its syncer sees them; nothing else
+// is changed that way.
+func TestAddedToShown(t *testing.T) {
+	s := startShowing(t)
+	ofEast, ofOwner := s.east.CoreV1().Pods(inEast), s.owner(t).CoreV1().Pods(team)
+	served := func(p *corev1.Pod) { p.Spec.ServiceAccountName = "default" } // as each pod is that runs
+	if _, err := ofEast.Create(t.Context(), s.below("web-1", served), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	add := func(from, to int, metadata string) error {
+		var all []string
+		for i := from; i < to; i++ {
+			all = append(all, fmt.Sprintf(`{"name":"d-%d","image":"i"}`, i))
+		}
+		text := `{"metadata":{` + metadata + `},"spec":{"ephemeralContainers":[` + strings.Join(all, ",") + `]}}`
+		_, err := ofOwner.Patch(t.Context(), "web-1", types.StrategicMergePatchType, []byte(text), metav1.PatchOptions{}, "ephemeralcontainers")
+		return err
+	}
+	marks := fmt.Sprintf(`"labels":{%q:%q,"mine":"now"},"annotations":{%q:"other"}`, workloadv1alpha1.MirrorLabel, west, workloadv1alpha1.PodUIDAnnotation)
+	if err := add(0, 2, marks); err != nil {
+		t.Fatal(err)
+	}
+	shown, err := ofEast.Get(t.Context(), "web-1", metav1.GetOptions{})
+	if err != nil || len(shown.Spec.EphemeralContainers) != 2 || shown.Spec.EphemeralContainers[1].Name != "d-1" || shown.Labels["mine"] != "" {
+		t.Errorf("%v: its syncer sees %+v, want two containers, and no label", err, shown)
+	}
+	if row, err := ofOwner.Get(t.Context(), "web-1", metav1.GetOptions{}); err != nil || row.Labels[workloadv1alpha1.MirrorLabel] != string(east) || row.Annotations[workloadv1alpha1.PodUIDAnnotation] != "uid-of-web-1" {
+		t.Errorf("%v: %+v, want its marks as they were", err, row)
+	}
+	if err := add(2, 16, ""); err != nil {
+		t.Errorf("sixteen: %v", err)
+	}
+	if err := add(16, 17, ""); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "at most 16") {
+		t.Errorf("seventeen: %v, want it forbidden", err)
+	}
+
+	if _, err := ofEast.Create(t.Context(), s.below("web-2", served), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	long := `{"spec":{"ephemeralContainers":[{"name":"d","image":"i","args":["` + strings.Repeat("a", 40<<10) + `"]}]}}`
+	if _, err := ofOwner.Patch(t.Context(), "web-2", types.StrategicMergePatchType, []byte(long), metav1.PatchOptions{}, "ephemeralcontainers"); !apierrors.IsForbidden(err) {
+		t.Errorf("40 KiB: %v, want it forbidden", err)
 	}
 }
 

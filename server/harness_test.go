@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -17,7 +16,6 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
@@ -26,6 +24,7 @@ import (
 
 	embeddedetcd "atoll.dev/atoll/embedded-etcd"
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
+	"atoll.dev/atoll/test/framework"
 )
 
 // The logical clusters of the tests: two workspaces by name and path, one that goes, and two mirrors.
@@ -38,7 +37,7 @@ const (
 )
 
 // few is a directory of those, and a placer that places everything.
-type few struct{}
+type few struct{ framework.NoPods }
 
 func (few) Annotation(name logicalcluster.Name, key string) string {
 	if path := map[logicalcluster.Name]string{shop: "root:shop", bank: "root:bank"}[name]; key == lcctx.PathAnnotation {
@@ -94,11 +93,6 @@ func (few) Token(context.Context, logicalcluster.Name, string) (string, bool, er
 }
 
 func (few) Accepts(logicalcluster.Name, string) bool { return false }
-
-// Reach: nothing runs anywhere.
-func (few) Reach(context.Context, metav1.Object) (func() net.Conn, error) {
-	return nil, errors.New("no pods run here")
-}
 
 func (few) WaitSynced(context.Context) error { return nil }
 
@@ -275,6 +269,9 @@ func (r *running) ask(t *testing.T, a asked) answer {
 		t.Fatal(err)
 	}
 	defer response.Body.Close()
+	if response.StatusCode == http.StatusSwitchingProtocols {
+		return answer{code: response.StatusCode} // nobody says when that ends
+	}
 	body, err := io.ReadAll(response.Body)
 	if err != nil {
 		t.Fatal(err)

@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/kcp-dev/logicalcluster/v3"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -50,6 +51,7 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	atollopenapi "atoll.dev/atoll/apis/openapi"
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/server/admission"
 	"atoll.dev/atoll/server/atollapis"
 	"atoll.dev/atoll/server/builtin"
@@ -103,6 +105,8 @@ type Server struct {
 	swagger     func() (*spec.Swagger, error) // OpenAPI v2 of the built-in types
 	etcd        *clientv3.Client
 	stopping    chan struct{} // closed when Run's context ends
+	served      chan struct{} // closed when the last request is answered
+	id          string        // of this process, where there may be other servers
 
 	// workspaceKeys sign for users of workspaces, each of one, and for nobody else.
 	workspaceKeys *pki
@@ -142,7 +146,10 @@ func New(ctx context.Context, o *Options, etcd *clientv3.Client) (*Server, error
 	address := net.JoinHostPort(o.externalHost(), strconv.Itoa(port))
 	s := &Server{
 		options: o, listener: listener, loopback: newLoopback(), serializer: legacyscheme.Codecs,
-		keys: keys, syncerKeys: syncerKeys, workspaceKeys: workspaceKeys, url: "https://" + address, etcd: etcd, stopping: make(chan struct{}),
+		keys: keys, syncerKeys: syncerKeys, workspaceKeys: workspaceKeys, url: "https://" + address, etcd: etcd, stopping: make(chan struct{}), served: make(chan struct{}),
+	}
+	if o.SharedStore {
+		s.id = uuid.NewString()
 	}
 	err = s.assemble(ctx, etcd, address)
 	if err != nil && s.noKMS != nil {
@@ -272,9 +279,9 @@ func (s *Server) assemble(ctx context.Context, etcd *clientv3.Client, address st
 	// Open watches end with the server, and do not delay it until the limit of ordinary requests.
 	config.ShutdownWatchTerminationGracePeriod = watchGrace
 	config.LongRunningFunc = longRunning(filters.BasicLongRunningRequestCheck(
-		sets.NewString("watch", "proxy"), sets.NewString("attach", "exec", "proxy", "log", "portforward")))
+		sets.NewString("watch", "proxy"), sets.NewString("attach", "exec", "proxy", "log", "portforward", workloadv1alpha1.TunnelSubresource)))
 	config.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
-		api = s.withNoCluster(s.withEndOfCredential(s.withHome(s.withDiscovery(s.withEndOfLog(api)))))
+		api = s.withNoCluster(s.withEndOfCredential(s.withTunnel(s.withHome(s.withDiscovery(s.withEndOfLog(api))))))
 		api = s.fairness.Around(withCharges(api), c.LongRunningFunc, c.RequestTimeout)
 		api = s.asAttendant(api, c.LongRunningFunc)
 		return s.withLogicalCluster(withRoomForEnd(genericapiserver.DefaultBuildHandlerChain(api, c)), c.Authentication.Authenticator)
@@ -410,7 +417,14 @@ type Placer interface {
 }
 
 // Kubelets lead to where pods run.
-type Kubelets = builtin.Kubelets
+type Kubelets interface {
+	builtin.Kubelets
+	// Hold keeps a connection that the syncer of a mirror has opened, to ask it for logs and streams of its pods, until that or ctx
+	// ends, or the syncer has opened another.
+	Hold(ctx context.Context, mirror logicalcluster.Name, conn net.Conn) error
+	// Holds says whether there is such a connection.
+	Holds(mirror logicalcluster.Name) bool
+}
 
 // joined are the Kubelets that are joined later.
 type joined struct{ *Server }
@@ -487,6 +501,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	defer s.stopEncrypting()
 	defer s.backend.Destroy() // after the last request
+	defer close(s.served)
 	prepared := s.generic.PrepareRun()
 	// Connections in memory outlive the others: controllers and shutdown hooks use them to the end.
 	loopbackCtx, stopLoopback := context.WithCancel(context.WithoutCancel(ctx))

@@ -38,6 +38,7 @@ import (
 
 // reaching are Kubelets that lead to one kubelet, and tell of which pods somebody asked.
 type reaching struct {
+	framework.NoPods
 	server *httptest.Server
 	refuse error
 

@@ -46,8 +46,8 @@ func newSyncerUser(mirror logicalcluster.Name) *syncerUser {
 type syncerRequest struct{ group, resource, subresource, verb string }
 
 // syncerRequests is every request that a syncer makes in its mirror: it lists and watches what it should run, writes
-// status, patches its bookkeeping into metadata, keeps a Lease, shows the pods there are, and tells the events. What a patch may change is
-// admission.Mirror's.
+// status, patches its bookkeeping into metadata, keeps a Lease, shows the pods there are, tells the events, and opens a tunnel. What a patch may
+// change is admission.Mirror's.
 var syncerRequests = func() sets.Set[syncerRequest] {
 	all := sets.New[syncerRequest]()
 	add := func(group, resource, subresource string, verbs ...string) {
@@ -70,6 +70,7 @@ var syncerRequests = func() sets.Set[syncerRequest] {
 	add("", "events", "", "create", "update") // one request asks for both: it is put
 	add(workloadv1alpha1.GroupVersion.Group, "synctargets", "", "list", "watch")
 	add(workloadv1alpha1.GroupVersion.Group, "synctargets", "status", "update")
+	add(workloadv1alpha1.GroupVersion.Group, "synctargets", workloadv1alpha1.TunnelSubresource, "create")
 	add(coordinationv1.GroupName, "leases", "", "get", "create", "update")
 	add(certificatesv1.GroupName, "certificatesigningrequests", "", certificateVerbs...)
 	return all
@@ -88,7 +89,7 @@ func authorizeSyncer(syncer *syncerUser, cluster lcctx.Cluster, attrs authorizer
 		allowed = false
 	}
 	if !allowed {
-		return authorizer.DecisionDeny, "a syncer reads leaves, writes their status, shows pods and events, keeps its heartbeat and its certificate, and does nothing else", nil
+		return authorizer.DecisionDeny, "a syncer reads leaves, writes their status, shows pods and events, answers for logs, keeps its heartbeat and its certificate, and does nothing else", nil
 	}
 	return authorizer.DecisionAllow, "", nil
 }

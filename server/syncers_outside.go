@@ -141,7 +141,7 @@ func (s *Server) goodStill(who user.Info) func(ctx context.Context) (bool, error
 	return nil
 }
 
-// withEndOfCredential ends a watch when the credential does that it was begun with, also by one who is somebody else since by
+// withEndOfCredential ends a watch, and a tunnel, when the credential does that it was begun with, also by one who is somebody else since by
 // impersonation, and a syncer's when its certificate or bootstrap token is refused from then on: a watch lasts as long as its
 // client likes. Where it cannot be told whether a credential is good, it is asked again: a store that hiccups is no refusal. It
 // stands after authentication. Other requests end within a minute anyway.
@@ -151,7 +151,7 @@ func (s *Server) withEndOfCredential(next http.Handler) http.Handler {
 		end, ends := identity.EndOf(req.Context())
 		who, _ := request.UserFrom(req.Context())
 		good := s.goodStill(who)
-		if info == nil || info.Verb != "watch" || !ends && good == nil {
+		if info == nil || info.Verb != "watch" && !opensTunnel(info) || !ends && good == nil {
 			next.ServeHTTP(w, req)
 			return
 		}
@@ -167,14 +167,14 @@ func (s *Server) withEndOfCredential(next http.Handler) http.Handler {
 			check = func() {
 				still, err := good(ctx)
 				switch {
-				case ctx.Err() != nil: // the watch has ended, maybe before the answer
+				case ctx.Err() != nil: // the request has ended, maybe before the answer
 					return
 				case err == nil && !still:
-					klog.FromContext(ctx).Info("A watch is ended, since the credential of its syncer is good no longer", "user", who.GetName(), "resource", info.Resource)
+					klog.FromContext(ctx).Info("A request is ended, since the credential of its syncer is good no longer", "user", who.GetName(), "verb", info.Verb, "resource", info.Resource, "subresource", info.Subresource)
 					cancel()
 					return
 				case err != nil:
-					klog.FromContext(ctx).V(2).Info("Ask again whether the credential of a watch is good", "user", who.GetName(), "resource", info.Resource, "err", err)
+					klog.FromContext(ctx).V(2).Info("Ask again whether the credential of a request is good", "user", who.GetName(), "verb", info.Verb, "resource", info.Resource, "subresource", info.Subresource, "err", err)
 				}
 				time.AfterFunc(credentialCheck, check)
 			}

@@ -61,14 +61,17 @@ func isSooner(bound, below *unstructured.Unstructured) bool {
 	return want != nil && has != nil && *want < *has
 }
 
-// deedFor is what is to be done with a pod: toShow, or toRun where it is bound.
+// deedFor is what is to be done with a pod: toShow, or toRun where it is bound; and what the pod below lacks, when all that is known of it is told.
 func (s *Syncer) deedFor(shown, below *unstructured.Unstructured) showing {
-	if shown == nil || !kinds.IsBound(shown) {
-		return toShow(shown, below)
+	deed := toShow(shown, below)
+	if bound := shown != nil && kinds.IsBound(shown); bound {
+		deed = toRun(shown, below, types.UID(s.config.UID))
+		if deed == showNothing && s.lacks(shown, below) {
+			return relabelIt
+		}
 	}
-	deed := toRun(shown, below, types.UID(s.config.UID))
-	if deed == showNothing && s.lacks(shown, below) {
-		return relabelIt
+	if deed == showNothing && len(addedContainers(shown, below)) > 0 {
+		return addTo
 	}
 	return deed
 }

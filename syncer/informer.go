@@ -46,7 +46,7 @@ func newInformer(sd side, gvr schema.GroupVersionResource, tweak func(*metav1.Li
 		case isClass(gvr):
 			return thinClass(gvr, o)
 		case gvr == podsGVR && r == nil:
-			delete(o.Object, "spec") // of what is shown, which we wrote
+			return thinShown(o)
 		case gvr == podsGVR && !sd.hasNamespace(o.GetNamespace()):
 			return thinPod(o)
 		}

@@ -56,12 +56,19 @@ func podShownBy(row metav1.Object) shownPod {
 // kubelet answers for pods of one physical cluster as a kubelet does for those of its node: what it is asked at a kubelet's paths, it
 // asks the API server of the physical cluster for. Whose request it is, it does not say there: the workspace has decided that it may be.
 type kubelet struct {
+	relay
+	target types.UID
+	host   *url.URL
+}
+
+// relay answers at the paths of a kubelet with what somebody else answers, as far as that belongs to a stream.
+type relay struct {
 	cluster   string
-	target    types.UID
-	host      *url.URL
 	transport http.RoundTripper
-	forget    func()        // closes connections that nobody uses
-	patience  time.Duration // how long what is to switch protocols may take to do so
+	// at is where a subresource of a pod is asked for. container is "" where there is none; asked are parameters of a kubelet's paths.
+	at       func(pod shownPod, subresource, container string, asked url.Values) *url.URL
+	forget   func()        // closes connections that nobody uses
+	patience time.Duration // how long what is to switch protocols may take to do so
 }
 
 // newKubelet returns the kubelet of the SyncTarget with that name and UID, given how its physical cluster is reached.
@@ -90,7 +97,23 @@ func newKubelet(name string, target types.UID, physical *rest.Config) (*kubelet,
 	if err != nil {
 		return nil, err
 	}
-	return &kubelet{cluster: name, target: target, host: host, transport: transport, forget: plain.CloseIdleConnections, patience: requestTimeout}, nil
+	k := &kubelet{target: target, host: host}
+	k.relay = relay{cluster: name, transport: transport, at: k.below, forget: plain.CloseIdleConnections, patience: requestTimeout}
+	return k, nil
+}
+
+// below is where the API server of the physical cluster has a subresource of a pod.
+func (k *kubelet) below(pod shownPod, subresource, container string, asked url.Values) *url.URL {
+	query := url.Values{}
+	for name, values := range asked {
+		query[parameters[subresource][name]] = values
+	}
+	if container != "" {
+		query.Set("container", container)
+	}
+	at := k.host.JoinPath("api", "v1", "namespaces", pod.below.Namespace, "pods", pod.below.Name, subresource)
+	at.RawQuery = query.Encode()
+	return at
 }
 
 // steady dials one address: that to which the name of its host, or of the proxy to it, led at first. Where a pod was found, its stream
@@ -145,9 +168,9 @@ func (k *kubelet) find(ctx context.Context, pod shownPod) error {
 	return nil
 }
 
-func (k *kubelet) errGone(pod shownPod) error {
+func (r *relay) errGone(pod shownPod) error {
 	err := apierrors.NewNotFound(podsGVR.GroupResource(), pod.below.Name)
-	err.ErrStatus.Message = fmt.Sprintf("pod %q is not in physical cluster %q any more", pod.below.Name, k.cluster)
+	err.ErrStatus.Message = fmt.Sprintf("pod %q is not in physical cluster %q any more", pod.below.Name, r.cluster)
 	return err
 }
 
@@ -186,26 +209,34 @@ func (k *kubelet) metadata(ctx context.Context, path ...string) (*metadataBelow,
 	case http.StatusNotFound:
 		return nil, nil
 	}
-	code, words := k.inWords(answer.StatusCode, messageOf(text)) // and no other text: this may not be an API server at all
+	return nil, k.errRefused(answer.StatusCode, messageOf(text)) // and no other text: this may not be an API server at all
+}
+
+// errRefused is an answer, as inWords has it, as the error of an API.
+func (r *relay) errRefused(code int, words string) error {
+	code, words = r.inWords(code, words)
 	refused := apierrors.NewGenericServerResponse(code, http.MethodGet, podsGVR.GroupResource(), "", "", 0, true)
 	refused.ErrStatus.Message = words
-	return nil, refused
+	return refused
 }
 
 // errAway says that the physical cluster does not answer. Its address is nothing to who uses a workspace.
-func (k *kubelet) errAway(ctx context.Context, err error) *apierrors.StatusError {
-	klog.FromContext(ctx).V(2).Info("A physical cluster was asked for a pod and did not answer", "cluster", k.cluster, "err", err)
-	return apierrors.NewServiceUnavailable(fmt.Sprintf("physical cluster %q does not answer", k.cluster))
+func (r *relay) errAway(ctx context.Context, err error) *apierrors.StatusError {
+	klog.FromContext(ctx).V(2).Info("A physical cluster was asked for a pod and did not answer", "cluster", r.cluster, "err", err)
+	return apierrors.NewServiceUnavailable(fmt.Sprintf("physical cluster %q does not answer", r.cluster))
 }
 
 // inWords has a refusal as a kubelet writes one, as text, with a code that is true for who asks a workspace: what is not accepted is the
 // syncer's credential, not his; and what is neither what was asked for nor a refusal, such as a redirect, is an answer to nobody.
-func (k *kubelet) inWords(code int, words string) (int, string) {
-	words = cmp.Or(words[:min(len(words), mostOfRefusal)], fmt.Sprintf("answers %d", code))
+func (r *relay) inWords(code int, words string) (int, string) {
+	words = cmp.Or(strings.TrimSpace(words[:min(len(words), mostOfRefusal)]), fmt.Sprintf("answers %d", code))
 	if code == http.StatusUnauthorized || code < 400 || code > 599 {
 		code = http.StatusServiceUnavailable
 	}
-	return code, fmt.Sprintf("physical cluster %q: %s", k.cluster, words)
+	if name := fmt.Sprintf("physical cluster %q", r.cluster); !strings.HasPrefix(words, name) { // as it does where a syncer relays, too
+		words = name + ": " + words
+	}
+	return code, words
 }
 
 // messageOf returns what an API server says in a Status, "" if a text is none.
@@ -245,7 +276,7 @@ func keepPassed(headers http.Header) {
 
 // handler returns what answers for one pod, at the paths of a kubelet. Names of pods in these are the workspace's: which pod it is,
 // was found before, and what a path says of it changes nothing.
-func (k *kubelet) handler(pod shownPod) http.Handler {
+func (r *relay) handler(pod shownPod) http.Handler {
 	mux := http.NewServeMux()
 	for path, subresource := range map[string]string{
 		"GET /containerLogs/{namespace}/{pod}/{container}": "log",
@@ -256,70 +287,66 @@ func (k *kubelet) handler(pod shownPod) http.Handler {
 		"GET /portForward/{namespace}/{pod}":               "portforward",
 		"POST /portForward/{namespace}/{pod}":              "portforward",
 	} {
-		mux.HandleFunc(path, func(w http.ResponseWriter, req *http.Request) { k.stream(w, req, pod, subresource) })
+		mux.HandleFunc(path, func(w http.ResponseWriter, req *http.Request) { r.stream(w, req, pod, subresource) })
 	}
 	return mux
 }
 
-func (k *kubelet) stream(w http.ResponseWriter, req *http.Request, pod shownPod, subresource string) {
-	query := url.Values{}
-	for from, to := range parameters[subresource] {
-		if values, ok := req.URL.Query()[from]; ok {
-			query[to] = values
-		}
+func (r *relay) stream(w http.ResponseWriter, req *http.Request, pod shownPod, subresource string) {
+	asked := req.URL.Query()
+	maps.DeleteFunc(asked, func(name string, _ []string) bool { return parameters[subresource][name] == "" })
+	container := req.PathValue("container")
+	if container != "" && len(validation.IsDNS1123Label(container)) > 0 {
+		http.Error(w, fmt.Sprintf("%q is no name of a container", container), http.StatusBadRequest)
+		return
 	}
-	if container := req.PathValue("container"); container != "" {
-		if len(validation.IsDNS1123Label(container)) > 0 {
-			http.Error(w, fmt.Sprintf("%q is no name of a container", container), http.StatusBadRequest)
-			return
-		}
-		query.Set("container", container)
-	}
-	below := k.host.JoinPath("api", "v1", "namespaces", pod.below.Namespace, "pods", pod.below.Name, subresource)
-	below.RawQuery = query.Encode()
+	at := r.at(pod, subresource, container, asked)
 	ctx, cancel := context.WithCancel(req.Context())
 	defer cancel()
-	late := time.AfterFunc(k.patience, cancel)
+	late := time.AfterFunc(r.patience, cancel)
 	defer late.Stop()
 	if subresource == "log" {
 		late.Stop() // a kubelet answers nothing before a container has written something
 	}
 	(&httputil.ReverseProxy{
-		Transport:     k.transport,
+		Transport:     r.transport,
 		FlushInterval: -1,
-		Rewrite: func(r *httputil.ProxyRequest) {
-			r.Out.URL, r.Out.Host = below, ""
-			keepPassed(r.Out.Header)
-			r.Out.Header.Set("User-Agent", workloadv1alpha1.FieldManager)
+		Rewrite: func(ask *httputil.ProxyRequest) {
+			ask.Out.URL, ask.Out.Host = at, ""
+			keepPassed(ask.Out.Header)
+			ask.Out.Header.Set("User-Agent", workloadv1alpha1.FieldManager)
 		},
 		ModifyResponse: func(answer *http.Response) error {
 			defer late.Stop()
-			return k.pass(answer)
+			return r.pass(answer)
 		},
 		ErrorHandler: func(w http.ResponseWriter, req *http.Request, err error) {
-			http.Error(w, k.errAway(req.Context(), err).ErrStatus.Message, http.StatusServiceUnavailable)
+			http.Error(w, r.errAway(req.Context(), err).ErrStatus.Message, http.StatusServiceUnavailable)
 		},
 	}).ServeHTTP(w, req.WithContext(ctx))
 }
 
 // pass lets an answer through: what was asked for, and anything else as a refusal in words.
-func (k *kubelet) pass(answer *http.Response) error {
+func (r *relay) pass(answer *http.Response) error {
 	keepPassed(answer.Header)
-	switch answer.StatusCode {
-	case http.StatusOK:
+	asked := answer.Request.Header.Get("Upgrade")
+	switch {
+	case answer.StatusCode == http.StatusOK && asked == "":
 		return nil
-	case http.StatusSwitchingProtocols:
-		asked, switched := answer.Request.Header.Get("Upgrade"), answer.Header.Get("Upgrade")
-		if asked == "" || !strings.EqualFold(asked, switched) {
+	case answer.StatusCode == http.StatusSwitchingProtocols:
+		switched := answer.Header.Get("Upgrade")
+		conn, ok := answer.Body.(io.ReadWriteCloser)
+		if asked == "" || !strings.EqualFold(asked, switched) || !ok {
 			return fmt.Errorf("it switches to protocol %q, asked for %q", switched, asked)
 		}
+		answer.Body = spdyOf(conn, switched)
 		return nil
 	}
 	text, err := io.ReadAll(io.LimitReader(answer.Body, mostOfRefusal))
 	if err := errors.Join(err, answer.Body.Close()); err != nil {
 		return err
 	}
-	code, words := k.inWords(answer.StatusCode, cmp.Or(messageOf(text), string(text)))
+	code, words := r.inWords(answer.StatusCode, cmp.Or(messageOf(text), string(text)))
 	answer.StatusCode, answer.Status = code, http.StatusText(code)
 	answer.Body, answer.ContentLength = io.NopCloser(bytes.NewReader([]byte(words))), int64(len(words))
 	answer.Header = http.Header{"Content-Type": {"text/plain; charset=utf-8"}, "Content-Length": {strconv.Itoa(len(words))}}
@@ -328,10 +355,10 @@ func (k *kubelet) pass(answer *http.Response) error {
 
 // serveConn answers for a pod on one connection, and returns when that is closed. What it asks below ends with ctx: a connection that was
 // taken over, or has a body to be read yet, is not looked at by its server, which would not see it closed.
-func (k *kubelet) serveConn(ctx context.Context, conn net.Conn, pod shownPod) {
-	defer k.forget()
+func (r *relay) serveConn(ctx context.Context, conn net.Conn, pod shownPod) {
+	defer r.forget()
 	server := &http.Server{
-		Handler: k.handler(pod), ReadHeaderTimeout: kubeletPatience,
+		Handler: r.handler(pod), ReadHeaderTimeout: kubeletPatience,
 		BaseContext: func(net.Listener) context.Context { return ctx },
 	}
 	server.SetKeepAlivesEnabled(false)

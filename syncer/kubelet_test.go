@@ -87,11 +87,25 @@ func kubeletOver(t *testing.T, below http.Handler) (*kubelet, *http.Client) {
 }
 
 func askKubelet(k *kubelet) *http.Client {
-	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(context.Context, string, string) (net.Conn, error) {
+	return askOver(func() (net.Conn, error) {
 		ours, theirs := net.Pipe()
 		go k.serveConn(context.Background(), theirs, podOfShop)
 		return ours, nil
-	}}}
+	})
+}
+
+// askOver asks what is at the other end of a connection, a new one each time.
+func askOver(dial func() (net.Conn, error)) *http.Client {
+	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(context.Context, string, string) (net.Conn, error) { return dial() }}}
+}
+
+// ways are how a server asks for podOfShop over a physical cluster.
+var ways = map[string]func(*testing.T, http.Handler) *http.Client{
+	"itself": func(t *testing.T, below http.Handler) *http.Client {
+		_, client := kubeletOver(t, below)
+		return client
+	},
+	"through a tunnel": func(t *testing.T, below http.Handler) *http.Client { return askThrough(tunnelTo(t, below)) },
 }
 
 func nothing(http.ResponseWriter, *http.Request) {}
@@ -199,11 +213,17 @@ func codeOf(err error) int {
 // TestKubeletSaysNothingOfWhoAsks: the physical cluster is asked by its syncer, whatever a user's request carries; and of what it
 // answers, only what belongs to the stream comes back.
 func TestKubeletSaysNothingOfWhoAsks(t *testing.T) {
+	for name, over := range ways {
+		t.Run(name, func(t *testing.T) { saysNothingOfWhoAsks(t, over) })
+	}
+}
+
+func saysNothingOfWhoAsks(t *testing.T, over func(*testing.T, http.Handler) *http.Client) {
 	below := newAPIBelow(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Set-Cookie", "a=b")
 		w.Header().Set("Audit-Id", "x")
 	})
-	_, client := kubeletOver(t, below)
+	client := over(t, below)
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://east/exec/prod/web-1/app?command=id", nil)
 	if err != nil {
 		t.Fatal(err)
@@ -239,6 +259,28 @@ func TestKubeletSaysNothingOfWhoAsks(t *testing.T) {
 // TestKubeletStreams: what a container writes arrives as it is written, and a stream is taken over in both directions. What is left by
 // its client ends below, and leaves nothing.
 func TestKubeletStreams(t *testing.T) {
+	for name, over := range ways {
+		t.Run(name, func(t *testing.T) { streams(t, over) })
+	}
+}
+
+// execIn asks for the execution of a command, whose input is a stream.
+func execIn(t *testing.T, client *http.Client, command string) *http.Response {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://east/exec/prod/web-1/app?input=1&command="+command, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Connection", "Upgrade")
+	req.Header.Set("Upgrade", "SPDY/3.1")
+	res, err := client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res
+}
+
+func streams(t *testing.T, over func(*testing.T, http.Handler) *http.Client) {
 	more, ended := make(chan struct{}), make(chan struct{}, 2)
 	below := newAPIBelow(func(w http.ResponseWriter, req *http.Request) {
 		if strings.HasSuffix(req.URL.Path, "/log") {
@@ -261,11 +303,11 @@ func TestKubeletStreams(t *testing.T) {
 		defer conn.Close() //nolint:errcheck // a test's
 		_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\nX-Stream-Protocol-Version: v4\r\n\r\n")
 		line, _ := buffered.ReadString('\n')
-		_, _ = fmt.Fprintf(conn, "you said %s", line)
+		_, _ = conn.Write(data(len("you said ")+len(line), []byte("you said "+line)...))
 		_, _ = buffered.ReadString('\n') // until the client is gone
 		ended <- struct{}{}
 	})
-	_, client := kubeletOver(t, below)
+	client := over(t, below)
 	before := runtime.NumGoroutine()
 
 	res, err := client.Get("http://east/containerLogs/prod/web-1/app?follow=true")
@@ -292,16 +334,7 @@ func TestKubeletStreams(t *testing.T) {
 	_ = res.Body.Close()
 	<-ended
 
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://east/exec/prod/web-1/app?command=cat&input=1", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("Connection", "Upgrade")
-	req.Header.Set("Upgrade", "SPDY/3.1")
-	upgraded, err := client.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	upgraded := execIn(t, client, "cat")
 	stream, ok := upgraded.Body.(io.ReadWriteCloser)
 	if upgraded.StatusCode != http.StatusSwitchingProtocols || !ok || upgraded.Header.Get("X-Stream-Protocol-Version") != "v4" {
 		t.Fatalf("the stream is answered with %s %v", upgraded.Status, upgraded.Header)
@@ -309,7 +342,8 @@ func TestKubeletStreams(t *testing.T) {
 	if _, err := io.WriteString(stream, "hello\n"); err != nil {
 		t.Fatal(err)
 	}
-	if said, err := bufio.NewReader(stream).ReadString('\n'); said != "you said hello\n" || err != nil {
+	said := make([]byte, len(data(0))+len("you said hello\n"))
+	if _, err := io.ReadFull(stream, said); string(said) != string(data(len("you said hello\n"), []byte("you said hello\n")...)) || err != nil {
 		t.Errorf("the stream answers %q: %v", said, err)
 	}
 	_ = stream.Close()

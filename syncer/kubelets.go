@@ -17,16 +17,32 @@ import (
 )
 
 // Kubelets reach what answers for the pods that physical clusters show. Every server has its own: a request is answered where it comes
-// in, whoever runs the Syncers. They keep nothing: what a stream needs is read when it begins.
-type Kubelets struct{ clients *client.Clients }
+// in, whoever runs the Syncers. They keep nothing but the tunnels of syncers outside: what a stream needs is read when it begins.
+type Kubelets struct {
+	clients *client.Clients
+	tunnels tunnels
+}
 
 // NewKubelets returns the Kubelets of a server.
-func NewKubelets(clients *client.Clients) *Kubelets { return &Kubelets{clients} }
+func NewKubelets(clients *client.Clients) *Kubelets { return &Kubelets{clients: clients} }
+
+// Hold keeps a connection that the syncer of a mirror has opened, to ask it for logs and streams of its pods, until that or ctx ends, or
+// the syncer has opened another. That it is this mirror's was decided before.
+func (k *Kubelets) Hold(ctx context.Context, mirror logicalcluster.Name, conn net.Conn) error {
+	klog.FromContext(ctx).Info("Logs and streams of a physical cluster go through the connection of its syncer", "mirror", mirror, "from", conn.RemoteAddr())
+	err := k.tunnels.hold(ctx, mirror, conn)
+	klog.FromContext(ctx).Info("The connection of a syncer has ended", "mirror", mirror, "reason", err)
+	return err
+}
+
+// Holds says whether there is such a connection.
+func (k *Kubelets) Holds(mirror logicalcluster.Name) bool { return k.tunnels.get(mirror) != nil }
 
 // Reach finds the pod that a pod of a workspace shows, and returns how to connect to what answers for it at the paths of a kubelet. Its
 // errors are an API's, and name the physical cluster. What was connected ends with ctx.
 func (k *Kubelets) Reach(ctx context.Context, shown metav1.Object) (func() net.Conn, error) {
-	target, err := targetOf(ctx, k.clients.Objects, logicalcluster.Name(shown.GetLabels()[workloadv1alpha1.MirrorLabel]))
+	mirror := logicalcluster.Name(shown.GetLabels()[workloadv1alpha1.MirrorLabel])
+	target, err := targetOf(ctx, k.clients.Objects, mirror)
 	if err != nil {
 		return nil, apierrors.NewInternalError(err)
 	}
@@ -43,15 +59,19 @@ func (k *Kubelets) Reach(ctx context.Context, shown metav1.Object) (func() net.C
 	case ready.Status != metav1.ConditionTrue:
 		return nil, unavailable("is not Ready (%s)", ready.Reason) // what its message names is for the owner of the cluster
 	}
+	pod := podShownBy(shown)
 	kubelet, err := k.kubelet(ctx, target)
 	switch {
 	case errors.Is(err, errPull):
-		return nil, unavailable("has its syncer in itself (pull), through which logs and streams do not go yet")
+		tunnel := k.tunnels.get(mirror)
+		if tunnel == nil {
+			return nil, unavailable("has no connection for logs and streams to this server: its syncer (pull) opens one within minutes, unless it is of an earlier version")
+		}
+		return tunnel.reach(ctx, target.Name, pod)
 	case err != nil:
 		klog.FromContext(ctx).Info("No way to the pods of a physical cluster", "cluster", target.Name, "err", err)
 		return nil, unavailable("cannot be reached with the kubeconfig that the server has")
 	}
-	pod := podShownBy(shown)
 	if err := kubelet.find(ctx, pod); err != nil {
 		return nil, err
 	}

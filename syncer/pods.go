@@ -140,6 +140,8 @@ const (
 	giveUp showing = "tell that its name is taken"
 	// relabelIt gives the pod below what it lacks of labels and annotations.
 	relabelIt showing = "change it"
+	// addTo adds the ephemeral containers to the pod below that it lacks.
+	addTo showing = "add to it"
 )
 
 // toShow says what makes right what is shown of a pod, nil if nothing is, and the pod below, nil if there is none. What goes is not
@@ -421,6 +423,8 @@ func (s *Syncer) show(ctx context.Context, k key, deed showing, shown, below *un
 		return s.tellPod(ctx, k, made, below)
 	case runIt, giveUp, adoptIt, relabelIt:
 		return s.runPod(ctx, k, deed, shown, below)
+	case addTo:
+		return s.addContainers(ctx, k, shown)
 	case tellStatus:
 		return s.tellPod(ctx, k, shown, below)
 	case tellItEnds:

@@ -102,6 +102,8 @@ type Syncer struct {
 	unshown    unshown
 	// revisions are those of ReplicaSets in the physical cluster, by their UID, the last that pods were shown of.
 	revisions *lru.Cache
+	// toldContainers are what was told last of ephemeral containers that are refused, by their events' names.
+	toldContainers *lru.Cache
 	// pace is that of what leaves are told.
 	pace *client.Pace[key]
 	// kick asks for a heartbeat, and for the twin's status to be published.
@@ -157,16 +159,17 @@ func New(c Config) (*Syncer, error) {
 		return nil, errors.New("make a syncer: name, UID, both configurations and the clock are needed")
 	}
 	s := &Syncer{
-		config:     c,
-		room:       &room{cluster: c.Name, most: c.MaxBytes, clock: c.Clock, full: map[schema.GroupVersionResource]time.Time{}},
-		eventsRoom: &room{cluster: c.Name, most: c.MaxBytes / eventsRoom, clock: c.Clock, full: map[schema.GroupVersionResource]time.Time{}},
-		resources:  map[schema.GroupVersionResource]kinds.Kind{},
-		eventPace:  flowcontrol.NewTokenBucketRateLimiter(eventsPerSecond, eventsAtOnce),
-		backoff:    workqueue.NewTypedItemExponentialFailureRateLimiter[key](firstRetry, lastRetry),
-		gate:       newGate(),
-		pace:       client.NewPace[key](c.Clock),
-		revisions:  lru.New(rememberedRevisions),
-		kick:       make(chan struct{}, 1),
+		config:         c,
+		room:           &room{cluster: c.Name, most: c.MaxBytes, clock: c.Clock, full: map[schema.GroupVersionResource]time.Time{}},
+		eventsRoom:     &room{cluster: c.Name, most: c.MaxBytes / eventsRoom, clock: c.Clock, full: map[schema.GroupVersionResource]time.Time{}},
+		resources:      map[schema.GroupVersionResource]kinds.Kind{},
+		eventPace:      flowcontrol.NewTokenBucketRateLimiter(eventsPerSecond, eventsAtOnce),
+		backoff:        workqueue.NewTypedItemExponentialFailureRateLimiter[key](firstRetry, lastRetry),
+		gate:           newGate(),
+		pace:           client.NewPace[key](c.Clock),
+		revisions:      lru.New(rememberedRevisions),
+		toldContainers: lru.New(mostToldContainers),
+		kick:           make(chan struct{}, 1),
 	}
 	s.state.init(c.Clock.Now())
 	s.unshown.began = c.Clock.Now()

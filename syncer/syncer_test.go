@@ -447,7 +447,20 @@ func (w *world) settled() {
 
 func (w *world) secondPass() {
 	w.settled()
-	before := w.versions()
+	var before map[string]string
+	since := time.Now()
+	w.eventually("nothing is written for a second, nor is in a worker's hands", func() string {
+		last := before
+		before = w.versions()
+		if diff := cmp.Diff(last, before); diff != "" {
+			since = time.Now()
+			return diff
+		}
+		if quiet := time.Since(since); quiet < time.Second {
+			return fmt.Sprintf("for %s only", quiet)
+		}
+		return ""
+	})
 	if len(before) < 9 {
 		w.Fatalf("too little to compare: %v", before)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
 	"time"
 
@@ -220,7 +221,16 @@ func runSyncer(ctx context.Context, mirror, physical *rest.Config, mayWrite func
 	if err != nil {
 		return err
 	}
+	tunnels, err := syncer.NewTunnels(syncer.TunnelsConfig{Name: name, UID: uid, Mirror: mirror, Physical: physical})
+	if err != nil {
+		return err
+	}
 	logger := klog.FromContext(ctx).WithValues("syncTarget", name)
 	logger.Info("Syncer starts", "hub", mirror.Host)
-	return s.Run(klog.NewContext(ctx, logger))
+	ctx, cancel := context.WithCancel(klog.NewContext(ctx, logger))
+	var tunnelling sync.WaitGroup
+	defer tunnelling.Wait()
+	defer cancel()
+	tunnelling.Go(func() { tunnels.Run(ctx) })
+	return s.Run(ctx)
 }

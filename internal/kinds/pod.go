@@ -65,8 +65,7 @@ func podContent(root ctrlclient.Object) ctrlclient.Object {
 	spec.Priority, spec.PreemptionPolicy = nil, nil
 	spec.Overhead = nil
 	spec.Tolerations = slices.DeleteFunc(spec.Tolerations, isDefaultToleration)
-	spec.SchedulingGates = nil     // bound, it has none
-	spec.EphemeralContainers = nil // no pod is made with them
+	spec.SchedulingGates = nil // bound, it has none
 	spec.DeprecatedServiceAccount = ""
 	return out
 }
@@ -90,12 +89,18 @@ func dropAPIAccess(spec *corev1.PodSpec) {
 		return
 	}
 	spec.Volumes = slices.DeleteFunc(slices.Clone(spec.Volumes), func(v corev1.Volume) bool { return v.Name == name })
+	unmount := func(mounts *[]corev1.VolumeMount) {
+		*mounts = slices.DeleteFunc(slices.Clone(*mounts), func(m corev1.VolumeMount) bool { return m.Name == name })
+	}
 	for _, containers := range []*[]corev1.Container{&spec.InitContainers, &spec.Containers} {
 		*containers = slices.Clone(*containers)
 		for i := range *containers {
-			c := &(*containers)[i]
-			c.VolumeMounts = slices.DeleteFunc(slices.Clone(c.VolumeMounts), func(m corev1.VolumeMount) bool { return m.Name == name })
+			unmount(&(*containers)[i].VolumeMounts)
 		}
+	}
+	spec.EphemeralContainers = slices.Clone(spec.EphemeralContainers)
+	for i := range spec.EphemeralContainers {
+		unmount(&spec.EphemeralContainers[i].VolumeMounts)
 	}
 }
 

@@ -2,6 +2,7 @@ package admission
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 
@@ -73,9 +74,12 @@ func releases(a admission.Attributes, old *core.Pod) bool {
 	return equality.Semantic.DeepEqual(*want, now.ObjectMeta) && equality.Semantic.DeepEqual(old.Spec, now.Spec)
 }
 
-// validateMarked refuses what changes a pod that runs in a physical cluster, but for what goes down: of one that was made here, and its
-// labels and annotations.
+// validateMarked refuses what changes a pod that runs in a physical cluster, but for what goes down: ephemeral containers, and of one that was
+// made here its labels and annotations.
 func validateMarked(a admission.Attributes, old *core.Pod) error {
+	if a.GetSubresource() == "ephemeralcontainers" {
+		return validateAdded(a, old) // upstream's strategy has taken off whatever else was written that goes down or is ours
+	}
 	if !kinds.IsBound(old) {
 		if releases(a, old) {
 			return nil
@@ -96,6 +100,29 @@ func validateMarked(a admission.Attributes, old *core.Pod) error {
 	}
 	if !kinds.IsBound(now) {
 		return admission.NewForbidden(a, fmt.Errorf("the finalizer %s keeps the pod until it is gone in the physical cluster %s, and is taken off by the server alone", workloadv1alpha1.SyncerFinalizer, old.Spec.NodeName))
+	}
+	return nil
+}
+
+// mostAdded and mostOfAdded bound the ephemeral containers of a pod, in number and bytes: each is tried below by itself, and never goes away.
+const (
+	mostAdded   = 16
+	mostOfAdded = 32 << 10
+)
+
+// validateAdded refuses more ephemeral containers than are of use.
+func validateAdded(a admission.Attributes, old *core.Pod) error {
+	now, ok := a.GetObject().(*core.Pod)
+	if !ok || len(now.Spec.EphemeralContainers) <= len(old.Spec.EphemeralContainers) {
+		return nil // those that are there do not change
+	}
+	text, err := json.Marshal(now.Spec.EphemeralContainers)
+	if err != nil {
+		return admission.NewForbidden(a, err)
+	}
+	if n := len(now.Spec.EphemeralContainers); n > mostAdded || len(text) > mostOfAdded {
+		return admission.NewForbidden(a, fmt.Errorf("it runs in the physical cluster %s and would have %d ephemeral containers, of %d bytes, want at most %d of %d: make a copy of the pod (kubectl debug --copy-to)",
+			old.Spec.NodeName, n, len(text), mostAdded, mostOfAdded))
 	}
 	return nil
 }

@@ -3,7 +3,6 @@ package atollapis_test
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"net"
 	"strings"
 	"sync"
@@ -27,12 +26,13 @@ import (
 	embeddedetcd "atoll.dev/atoll/embedded-etcd"
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
 	"atoll.dev/atoll/server"
+	"atoll.dev/atoll/test/framework"
 )
 
 const shop = logicalcluster.Name("shop")
 
 // everything is a directory in which all logical clusters exist, and a placer to which everything would run somewhere.
-type everything struct{}
+type everything struct{ framework.NoPods }
 
 func (everything) Annotation(logicalcluster.Name, string) string { return "" }
 
@@ -62,11 +62,6 @@ func (everything) Token(context.Context, logicalcluster.Name, string) (string, b
 }
 
 func (everything) Accepts(logicalcluster.Name, string) bool { return false }
-
-// Reach: nothing runs anywhere.
-func (everything) Reach(context.Context, metav1.Object) (func() net.Conn, error) {
-	return nil, errors.New("no pods run here")
-}
 
 func (everything) WaitSynced(context.Context) error { return nil }
 

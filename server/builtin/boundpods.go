@@ -111,13 +111,14 @@ func boundView(pod, shown *api.Pod) *api.Pod {
 	labels, annotations := kinds.Metadata(pod)
 	maps.Copy(shown.Annotations, annotations)
 	shown.Annotations[workloadv1alpha1.RootAnnotation] = pod.Namespace + "/" + pod.Name
-	if shown.Annotations[workloadv1alpha1.PodUIDAnnotation] == "" {
-		delete(shown.Annotations, workloadv1alpha1.PodUIDAnnotation)
-	}
 	labels[workloadv1alpha1.WorkspaceLabel] = string(logicalcluster.From(pod))
 	labels[workloadv1alpha1.RootUIDLabel] = string(pod.UID)
 	shown.Labels = labels
 	shown.Spec = below(pod.Spec)
+	if shown.Annotations[workloadv1alpha1.PodUIDAnnotation] == "" { // it does not run yet
+		delete(shown.Annotations, workloadv1alpha1.PodUIDAnnotation)
+		shown.Spec.EphemeralContainers = nil // no pod is made with them: they are added to one that is there
+	}
 	return shown
 }
 

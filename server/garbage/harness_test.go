@@ -2,9 +2,7 @@ package garbage_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -28,6 +26,7 @@ import (
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
 	"atoll.dev/atoll/server"
 	"atoll.dev/atoll/server/garbage"
+	"atoll.dev/atoll/test/framework"
 )
 
 // patience is how long anything may take on a busy machine.
@@ -41,7 +40,7 @@ const (
 )
 
 // anything is a directory that knows every name, and a placer that places everything.
-type anything struct{}
+type anything struct{ framework.NoPods }
 
 func (anything) Annotation(logicalcluster.Name, string) string { return "" }
 
@@ -66,12 +65,7 @@ func (anything) Token(context.Context, logicalcluster.Name, string) (string, boo
 	return "", false, nil
 }
 func (anything) Accepts(logicalcluster.Name, string) bool { return false }
-
-// Reach: nothing runs anywhere.
-func (anything) Reach(context.Context, metav1.Object) (func() net.Conn, error) {
-	return nil, errors.New("no pods run here")
-}
-func (anything) WaitSynced(context.Context) error { return nil }
+func (anything) WaitSynced(context.Context) error         { return nil }
 
 // hub is a server in this process and, if it collects, the collector.
 type hub struct {

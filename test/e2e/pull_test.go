@@ -144,6 +144,9 @@ func TestT16_CredentialOfASyncerOutside(t *testing.T) {
 		{"delete", "", "pods", "", true}, // where a workspace deletes them
 		{"patch", "", "pods", "", true},  // labels, where a workspace changes them
 		{"update", "", "pods", "", false},
+		{"get", "", "pods/log", "", true},
+		{"create", "", "pods/exec", "", true}, // where a workspace's user asks for that
+		{"create", "", "pods/eviction", "", false},
 		{"watch", "", "events", "", true}, // they are told
 		{"create", "", "events", "", false},
 		{"watch", "storage.k8s.io", "storageclasses", "", true}, // they are shown

@@ -27,6 +27,46 @@ func TestT4_LogsAndStreams(t *testing.T) {
 	t.Parallel()
 	f := &fleet{Atoll: framework.StartAtoll(t), clusters: map[string]*framework.Physical{"east": framework.StartPhysical(t, "east", framework.PhysicalNodes(1))}}
 	f.MustRun("cluster", "add", "east", "--kubeconfig", f.clusters["east"].Kubeconfig)
+	f.looksAndGoesIn(t)
+}
+
+// TestT4_LogsAndStreamsOfPull: the same, of a cluster that nobody reaches from outside: through its syncer's connection, which is there
+// again after either end was away.
+func TestT4_LogsAndStreamsOfPull(t *testing.T) {
+	t.Parallel()
+	needsSyncersInPods(t)
+	east := framework.StartPhysical(t, "east", framework.PhysicalNodes(1))
+	f := &fleet{Atoll: framework.StartAtoll(t), clusters: map[string]*framework.Physical{"east": east}}
+	syncer := framework.StartSyncer(t, f.Atoll, east, f.MustStdout("cluster", "add", "east", "--manifest", "--allow-loopback"))
+	f.clusterReady(t, "east")
+	w := f.workspace(t, "tunnel")
+	beKubelet(t, east, t.TempDir())
+	w.kubectlWithInput(w.bare("solo"), "apply", "-f", "-")
+	w.runsIn("east", "solo")
+	reads := func(when string) {
+		t.Helper()
+		framework.Eventually(t, patience, "logs "+when, func() string {
+			if got, err := w.try("logs", "solo"); err != nil || !strings.HasPrefix(got, framework.LogLine("solo", "main", false, 1)) {
+				return fmt.Sprint(got, err)
+			}
+			return ""
+		})
+	}
+	reads("at first")
+	f.Restart()
+	reads("after a restart of the server")
+	syncer.Kill()
+	if out, err := w.try("logs", "solo"); err == nil || !strings.Contains(out, `physical cluster "east"`) {
+		t.Errorf("logs while the syncer is away: %s %v", out, err)
+	}
+	syncer.Start()
+	reads("after a restart of the syncer")
+	f.looksAndGoesIn(t)
+}
+
+// looksAndGoesIn does so with pods in east, and takes that away at the end.
+func (f *fleet) looksAndGoesIn(t *testing.T) {
+	t.Helper()
 	inside := t.TempDir()
 	beKubelet(t, f.clusters["east"], inside)
 
@@ -83,6 +123,8 @@ func TestT4_LogsAndStreams(t *testing.T) {
 	}
 
 	w.forwards(pod)
+	w.debugs("solo", "main")
+	w.debugs(pod, container)
 
 	f.clusters["east"].Kill()
 	if out, err := w.try("logs", pod); err == nil || !strings.Contains(out+err.Error(), `physical cluster "east"`) {
@@ -90,6 +132,34 @@ func TestT4_LogsAndStreams(t *testing.T) {
 	}
 	if out, err := w.try("exec", pod, "--", "true"); err == nil || !strings.Contains(out+err.Error(), `physical cluster "east"`) {
 		t.Errorf("exec in a cluster that is away: %s %v", out, err)
+	}
+}
+
+// debugs adds a container to a pod that the physical cluster refuses, and one that runs beside another one where the pod does.
+func (w *workspace) debugs(pod, beside string) {
+	w.t.Helper()
+	w.kubectl("debug", pod, "--image=registry.example/tools:1", "--container=root", "--profile=sysadmin")
+	framework.Eventually(w.t, patience, "an Event says that the physical cluster refuses it", func() string {
+		out := w.kubectl("get", "events", "--field-selector=reason=EphemeralContainerRefused,involvedObject.name="+pod, "-o", "jsonpath={.items[*].message}")
+		if !strings.Contains(out, "privileged") {
+			return out
+		}
+		return ""
+	})
+	w.kubectl("debug", pod, "--image=registry.example/tools:1", "--container=tools", "--target="+beside, "--profile=baseline")
+	below := w.f.clusters["east"].Clientset().CoreV1().Pods(w.namespaceIn("east"))
+	framework.Eventually(w.t, patience, "the pod has the other one below", func() string {
+		now, err := below.Get(w.t.Context(), pod, metav1.GetOptions{})
+		if err != nil {
+			return err.Error()
+		}
+		if all := now.Spec.EphemeralContainers; len(all) != 1 || all[0].Name != "tools" || all[0].Image != "registry.example/tools:1" || all[0].TargetContainerName != beside {
+			return fmt.Sprintf("%+v", all)
+		}
+		return ""
+	})
+	if got, want := w.stdout("logs", pod, "-c", "tools"), framework.LogLine(pod, "tools", false, 1); !strings.HasPrefix(got, want) {
+		w.t.Errorf("logs of a container that was added: %q", got)
 	}
 }
 

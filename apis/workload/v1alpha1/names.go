@@ -106,6 +106,19 @@ const (
 	BootstrapTokenExpiration = "expiration"
 )
 
+// How a syncer outside the server opens a tunnel: a connection on which the server asks it for logs and streams of pods. It asks for the
+// TunnelSubresource of the SyncTarget in its mirror, to be upgraded to the TunnelProtocol.
+const (
+	TunnelSubresource = "tunnel"
+	// TunnelProtocol is HTTP/2 in which the server asks, and the syncer answers.
+	TunnelProtocol = "atoll-tunnel/1"
+	// TunnelServerHeader, of the answer, tells apart the servers that are at one address, of which each needs a tunnel of its own. It
+	// is not there where there is one server alone.
+	TunnelServerHeader = "Atoll-Server"
+	// TunnelHeldHeader, of the request, has those to which the syncer has a tunnel. One of these answers 409 if it has it, too.
+	TunnelHeldHeader = "Atoll-Tunnels-Held"
+)
+
 // SyncerAnnotations are those of leaves that the syncer writes.
 var SyncerAnnotations = []string{AppliedAnnotation, RefusedAnnotation, UnshownAnnotation, VolumeAnnotation}
 

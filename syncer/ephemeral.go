@@ -1,0 +1,133 @@
+package syncer
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+)
+
+// reasonEphemeralRefused is the reason of the event by which who adds an ephemeral container learns that the physical cluster refuses it.
+const reasonEphemeralRefused = "EphemeralContainerRefused"
+
+// addedContainers returns the ephemeral containers that were added to a pod in its workspace, by kubectl debug or otherwise, and that the pod
+// below has not: its spec is otherwise left as it is. They are never taken out of a pod again, nor those that somebody adds below.
+func addedContainers(shown, below *unstructured.Unstructured) (added []any) {
+	if shown == nil || below == nil || shown.GetDeletionTimestamp() != nil || below.GetDeletionTimestamp() != nil ||
+		shown.GetAnnotations()[workloadv1alpha1.PodUIDAnnotation] != string(below.GetUID()) {
+		return nil
+	}
+	has := map[any]bool{}
+	for _, c := range ephemeralContainers(below) {
+		has[nameOf(c)] = true
+	}
+	for _, c := range ephemeralContainers(shown) {
+		if !has[nameOf(c)] {
+			added = append(added, c)
+		}
+	}
+	return added
+}
+
+// thinShown is what is kept of a pod that is shown: of its spec, which we wrote, what others add.
+func thinShown(pod *unstructured.Unstructured) *unstructured.Unstructured {
+	added := ephemeralContainers(pod)
+	delete(pod.Object, "spec")
+	if len(added) > 0 {
+		pod.Object["spec"] = map[string]any{"ephemeralContainers": added}
+	}
+	return pod
+}
+
+func ephemeralContainers(pod *unstructured.Unstructured) []any {
+	all, _, _ := unstructured.NestedFieldNoCopy(pod.Object, "spec", "ephemeralContainers")
+	list, _ := all.([]any)
+	return list
+}
+
+func nameOf(container any) any {
+	fields, _ := container.(map[string]any)
+	return fields["name"]
+}
+
+// addContainers adds to the pod below what addedContainers says, as it is now: each by itself, since one that is refused stays in the workspace,
+// and must not keep the next from being added.
+func (s *Syncer) addContainers(ctx context.Context, k key, shown *unstructured.Unstructured) error {
+	// No write goes down without a fresh read of what asks for it, and of what is there.
+	asks, err := s.mirror.dynamic.Resource(podsGVR).Namespace(k.namespace).Get(ctx, k.name, metav1.GetOptions{})
+	if err != nil || asks.GetUID() != shown.GetUID() {
+		return notFoundIsFine(err)
+	}
+	now, err := s.podBelow(ctx, k)
+	if err != nil {
+		return err
+	}
+	var failed []error
+	for _, container := range addedContainers(asks, now) {
+		switch err := s.addContainer(ctx, k, now.GetUID(), container); {
+		case err == nil:
+		case apierrors.IsNotFound(err), apierrors.IsConflict(err):
+			return nil // it is gone, or another one has its name: its event brings us back
+		default:
+			s.tellContainerRefused(ctx, k, now.GetUID(), container, err)
+			failed = append(failed, err)
+		}
+	}
+	return errors.Join(failed...)
+}
+
+func (s *Syncer) addContainer(ctx context.Context, k key, uid types.UID, container any) error {
+	data, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": uid},
+		"spec":     map[string]any{"ephemeralContainers": []any{container}}, // merged by their names
+	})
+	if err != nil {
+		return fmt.Errorf("write the ephemeral container %q of %s: %w", nameOf(container), k, err)
+	}
+	_, err = s.physical.dynamic.Resource(podsGVR).Namespace(k.namespace).Patch(ctx, k.name, types.StrategicMergePatchType, data,
+		metav1.PatchOptions{FieldManager: workloadv1alpha1.FieldManager}, "ephemeralcontainers")
+	if err != nil {
+		return fmt.Errorf("add the ephemeral container %q to %s: %w", nameOf(container), k, err)
+	}
+	return nil
+}
+
+// tellContainerRefused tells who looks at a pod why an ephemeral container is not there, in the physical cluster's words: the status of a
+// pod that is shown is what it is below, and has no room for that. What cannot be told now is told with the next try.
+func (s *Syncer) tellContainerRefused(ctx context.Context, k key, uid types.UID, container any, err error) {
+	why := s.refusalIn(k.namespace, err)
+	if why == nil || why.reason == refusedUnreachable {
+		return // nothing is known of it
+	}
+	name := fmt.Sprintf("%s-%v", uid, nameOf(container))
+	if told, ok := s.toldContainers.Get(name); ok && told == why.text() {
+		return // an Event of each try would be news to nobody
+	}
+	now := s.config.Clock.Now().UTC().Format(time.RFC3339)
+	event := &unstructured.Unstructured{Object: map[string]any{
+		"involvedObject": map[string]any{"apiVersion": "v1", "kind": "Pod", "namespace": k.namespace, "name": k.name, "uid": string(uid)},
+		"type":           corev1.EventTypeWarning, "reason": reasonEphemeralRefused, "message": why.text(),
+		"source":         map[string]any{"component": workloadv1alpha1.FieldManager},
+		"firstTimestamp": now, "lastTimestamp": now, "count": int64(1),
+	}}
+	event.SetAPIVersion("v1")
+	event.SetKind("Event")
+	event.SetNamespace(k.namespace)
+	event.SetName(name)
+	_, err = s.mirror.dynamic.Resource(eventsGVR).Namespace(k.namespace).Update(ctx, event, metav1.UpdateOptions{FieldManager: workloadv1alpha1.FieldManager})
+	if err == nil {
+		s.toldContainers.Add(name, why.text())
+	}
+}
+
+// mostToldContainers bounds of how many ephemeral containers it is kept what was told of them.
+const mostToldContainers = 1000

@@ -1,0 +1,80 @@
+package syncer
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/iotest"
+)
+
+// readOnly is a connection to which nobody writes.
+type readOnly struct{ io.Reader }
+
+func (readOnly) Write(p []byte) (int, error) { return len(p), nil }
+func (readOnly) Close() error                { return nil }
+
+// control is a control frame of SPDY/3.1, of which only so much is there as is given.
+func control(kind byte, length int, content ...byte) []byte {
+	return append([]byte{0x80, 3, 0, kind, 0, byte(length >> 16), byte(length >> 8), byte(length)}, content...)
+}
+
+// data is a data frame of stream 1.
+func data(length int, content ...byte) []byte {
+	return append([]byte{0, 0, 0, 1, 0, byte(length >> 16), byte(length >> 8), byte(length)}, content...)
+}
+
+func TestSPDYFrames(t *testing.T) {
+	big := bytes.Repeat([]byte("x"), mostOfData)
+	ping := func(id byte) []byte { return control(framePing, 4, 0, 0, 0, id) }
+	for name, tc := range map[string]struct {
+		reason   string
+		in, want [][]byte
+		refused  string
+	}{
+		"data":             {"what was written", [][]byte{data(5, []byte("hello")...), data(0), data(2, 'y', 'o')}, [][]byte{data(5, []byte("hello")...), data(0), data(2, 'y', 'o')}, ""},
+		"much":             {"as much as is allowed", [][]byte{data(len(big), big...)}, [][]byte{data(len(big), big...)}, ""},
+		"too much":         {"room is made for all of it", [][]byte{data(1), {'a'}, data(mostOfData + 1)}, [][]byte{data(1), {'a'}}, "holds 1048577 bytes"},
+		"reply":            {"a stream is there", [][]byte{control(2, 3, 1, 2, 3)}, [][]byte{control(2, 3, 1, 2, 3)}, ""},
+		"long control":     {"names and values without end", [][]byte{control(2, mostOfControl+1)}, nil, "of type 2 holds"},
+		"pings":            {"each that we sent is answered once", [][]byte{ping(1), ping(3)}, [][]byte{ping(1), ping(3)}, ""},
+		"ping twice":       {"spdystream closes a channel twice", [][]byte{ping(1), ping(1), data(1, 'a'), ping(3), ping(1)}, [][]byte{ping(1), data(1, 'a'), ping(3)}, ""},
+		"theirs":           {"we answer, as often as they ask", [][]byte{ping(2), ping(2)}, [][]byte{ping(2), ping(2)}, ""},
+		"long ping":        {"it is none", [][]byte{control(framePing, 5, 0, 0, 0, 1, 0)}, nil, "a ping of 5 bytes"},
+		"opens a stream":   {"each would be kept", [][]byte{control(frameSynStream, 10)}, nil, "of type 1"},
+		"headers":          {"nobody reads them, and what comes after waits", [][]byte{control(frameHeaders, 4)}, nil, "of type 8"},
+		"cut in the head":  {"it ends as it ends", [][]byte{{0x80, 3}}, nil, "unexpected EOF"},
+		"cut in its bytes": {"so does a frame", [][]byte{data(3, 'a')}, [][]byte{data(3, 'a')}, ""},
+	} {
+		for how, reader := range map[string]func(io.Reader) io.Reader{"at once": func(r io.Reader) io.Reader { return r }, "by bytes": iotest.OneByteReader} {
+			got, err := io.ReadAll(spdyOf(readOnly{reader(bytes.NewReader(bytes.Join(tc.in, nil)))}, "spdy/3.1"))
+			if want := bytes.Join(tc.want, nil); !bytes.Equal(got, want) {
+				t.Errorf("%s, %s: %d bytes %.40x, want %d %.40x: %s", name, how, len(got), got, len(want), want, tc.reason)
+			}
+			if tc.refused == "" && err != nil || tc.refused != "" && (err == nil || !strings.Contains(err.Error(), tc.refused)) {
+				t.Errorf("%s, %s: %v, want %q: %s", name, how, err, tc.refused, tc.reason)
+			}
+		}
+	}
+	if got, err := io.ReadAll(spdyOf(readOnly{strings.NewReader("anything else")}, "websocket")); string(got) != "anything else" || err != nil {
+		t.Errorf("another protocol is read as frames: %q %v", got, err)
+	}
+}
+
+// TestStreamThatDoesNotSwitch: 200 is no answer to who asks for another protocol; whoever does so would read it to its end.
+func TestStreamThatDoesNotSwitch(t *testing.T) {
+	for name, over := range ways {
+		t.Run(name, func(t *testing.T) {
+			client := over(t, newAPIBelow(func(w http.ResponseWriter, _ *http.Request) {
+				_, _ = io.WriteString(w, strings.Repeat("all is well ", 1<<18))
+			}))
+			res := execIn(t, client, "cat")
+			defer res.Body.Close() //nolint:errcheck // only read
+			text, err := io.ReadAll(res.Body)
+			if err != nil || res.StatusCode != http.StatusServiceUnavailable || len(text) > 2*mostOfRefusal || !strings.Contains(string(text), `physical cluster "east"`) {
+				t.Errorf("%s with %d bytes %v, want 503 with few", res.Status, len(text), err)
+			}
+		})
+	}
+}
