@@ -74,7 +74,7 @@ physical-stop: ## Stop a physical cluster: make physical-stop NAME=east. REMOVE=
 
 .PHONY: test
 test: ## Run everything CI runs, and print the time of each suite.
-	@.ci/suites build verify unit servers operators-short demo conformance table
+	@.ci/suites build verify servers unit+conformance operators-short+demo table
 
 .PHONY: unit
 unit: ## Run the tests of the packages.
@@ -97,7 +97,7 @@ profiles: build ## Profile the server while it is measured, and write docs/profi
 	@ATOLL_BIN_DIR=$(CURDIR)/bin go run ./test/bench --profiles $(if $(ROWS),--rows '$(ROWS)') $(if $(FORCE),--force)
 
 .PHONY: soak
-soak: build ## Run what takes too long for every change, some seven hours, and write docs/soak.md. PARTS="kills fuzz" runs some.
+soak: build ## Run what takes too long for every change, some eight hours, and write docs/soak.md. PARTS="kills fuzz" runs some.
 	@.ci/soak $(PARTS)
 
 .PHONY: conformance

@@ -33,6 +33,7 @@ import (
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
 	"atoll.dev/atoll/server"
 	"atoll.dev/atoll/server/namespaces"
+	"atoll.dev/atoll/test/framework"
 	"atoll.dev/atoll/workspaces"
 )
 
@@ -60,7 +61,7 @@ type deleteData func(context.Context, logicalcluster.Name) (lcctx.Held, error)
 type writeTogether func(ctx context.Context, while ctrlclient.Object, objects ...ctrlclient.Object) (bool, error)
 
 // anywhere is a placer to which everything would run somewhere.
-type anywhere struct{}
+type anywhere struct{ framework.NoPods }
 
 func (anywhere) WhyNowhere(logicalcluster.Name, schema.GroupResource, string, string, map[string]string) string {
 	return ""
@@ -78,11 +79,6 @@ func (anywhere) Token(context.Context, logicalcluster.Name, string) (string, boo
 }
 
 func (anywhere) Accepts(logicalcluster.Name, string) bool { return false }
-
-// Reach: nothing runs anywhere.
-func (anywhere) Reach(context.Context, metav1.Object) (func() net.Conn, error) {
-	return nil, errors.New("no pods run here")
-}
 
 func (anywhere) WaitSynced(context.Context) error { return nil }
 

@@ -59,8 +59,9 @@ metadata: {name: classed}
 spec: {ingressClassName: ` + classesOf + `, defaultBackend: {service: {name: classed, port: {number: 80}}}}
 `
 	w.place("east")
-	framework.Eventually(t, patience, "it is known which classes east has, and an apply is warned", func() string {
-		out := w.kubectlWithInput(manifest, "apply", "-f", "-")
+	framework.Eventually(t, patience, "it is known which classes east has, and who makes the objects is warned", func() string {
+		// Each time anew: kubectl sends nothing of what is as it was.
+		out := w.kubectlWithInput(manifest, "create", "--dry-run=server", "-f", "-")
 		for _, want := range []string{`priorityClassName "e2e-below" names no PriorityClass of "east"`, `ingressClassName "e2e-below" names no IngressClass of "east"`} {
 			if !strings.Contains(out, want) {
 				return out
@@ -68,6 +69,7 @@ spec: {ingressClassName: ` + classesOf + `, defaultBackend: {service: {name: cla
 		}
 		return ""
 	})
+	w.kubectlWithInput(manifest, "apply", "-f", "-")
 	framework.Eventually(t, patience, "Events on the objects say what is missing where", func() string {
 		out := w.kubectl("get", "events", "--field-selector=reason=ClassMissing", "-o", "jsonpath={.items[*].message}")
 		for _, want := range []string{`no PriorityClass of "east"`, `no IngressClass of "east"`} {
@@ -118,7 +120,8 @@ spec: {ingressClassName: ` + classesOf + `, defaultBackend: {service: {name: cla
 			t.Errorf("a pod runs with the priority %v of class %q", p.Spec.Priority, p.Spec.PriorityClassName)
 		}
 	}
-	if out := w.kubectlWithInput(manifest, "apply", "-f", "-"); strings.Contains(out, "names no") {
+	another := strings.ReplaceAll(manifest, "metadata: {name: classed}", "metadata: {name: another}")
+	if out := w.kubectlWithInput(another, "create", "--dry-run=server", "-f", "-"); strings.Contains(out, "names no") {
 		t.Errorf("what is there is called missing: %s", out)
 	}
 	out, err := f.Run("kubectl", "--server="+f.URL+"/clusters/root:"+w.app, "delete", "sc", classesOf)

@@ -43,25 +43,24 @@ func lasting(usual, soak time.Duration) time.Duration {
 // faulty is a fleet whose every connection between hub and physical clusters can be broken.
 type faulty struct {
 	*fleet
-	pull bool
-	// fronts are before the API servers of the physical clusters, hubs (pull only) before the hub: one for each cluster.
+	// fronts are before the API servers of the physical clusters, hubs before the hub: one for each cluster, and for each that has a syncer
+	// of its own.
 	fronts map[string]*framework.Front
 	hubs   map[string]*framework.Proxy
-	// manifests of the syncers, pull only.
+	// manifests of the clusters' own syncers.
 	manifests map[string]string
 	etcdPort  string
-	// wanted has, by cluster, what was asked to be deleted there since the fleet was made: "<namespace>/services/<name>".
-	wanted map[string][]string
+	// unwanted has what was asked to be deleted since the fleet was made, "<namespace>/services/<name>", and whether both
+	// clusters had it then: what was made while a fault lasted may never have come down, and is not deleted there.
+	unwanted map[string]bool
 }
 
-func newFaulty(t *testing.T, pull bool) *faulty {
+// newFaulty starts one in which the clusters that are named have their own syncers.
+func newFaulty(t *testing.T, pulled ...string) *faulty {
 	t.Helper()
-	if pull {
-		needsSyncersInPods(t)
-	}
 	f := &faulty{
-		pull: pull, fronts: map[string]*framework.Front{}, hubs: map[string]*framework.Proxy{},
-		manifests: map[string]string{}, wanted: map[string][]string{}, etcdPort: strconv.Itoa(framework.FreePort(t)),
+		fronts: map[string]*framework.Front{}, hubs: map[string]*framework.Proxy{},
+		manifests: map[string]string{}, unwanted: map[string]bool{}, etcdPort: strconv.Itoa(framework.FreePort(t)),
 	}
 	f.fleet = &fleet{
 		Atoll:    framework.StartAtoll(t, "--embedded-etcd-client-port="+f.etcdPort),
@@ -70,7 +69,7 @@ func newFaulty(t *testing.T, pull bool) *faulty {
 	for _, name := range []string{"east", "west"} {
 		f.clusters[name] = framework.StartPhysical(t, name)
 		f.fronts[name] = framework.StartFront(t, f.clusters[name])
-		if !pull {
+		if !slices.Contains(pulled, name) {
 			f.MustRun("cluster", "add", name, "--kubeconfig", f.fronts[name].Physical.Kubeconfig)
 			continue
 		}
@@ -86,8 +85,8 @@ func newFaulty(t *testing.T, pull bool) *faulty {
 
 // between are the proxies between the hub and a physical cluster, whoever of them dials: what a firewall there cuts.
 func (f *faulty) between(cluster string) *framework.Proxy {
-	if f.pull {
-		return f.hubs[cluster]
+	if hub := f.hubs[cluster]; hub != nil {
+		return hub
 	}
 	return f.fronts[cluster].Proxy
 }
@@ -137,7 +136,8 @@ type subject struct {
 	observer *observer
 	least    int // replicas that serve at any time since the last fault ended
 	steps    int
-	services map[string]bool // those that should be
+	services map[string]bool // those that should be, and whether both clusters have had them
+	made     []string        // of them, but for the Deployment's own, the oldest first
 }
 
 // subject makes one, and waits until it runs.
@@ -146,9 +146,9 @@ func (f *faulty) subject(t *testing.T, name string) *subject {
 	s := &subject{workspace: f.workspace(t, name), faults: f, services: map[string]bool{}}
 	s.place("*")
 	s.apply(6, "")
-	s.services[name] = true
+	s.services[name] = false
 	for i := range 8 {
-		s.service(fmt.Sprintf("old-%d", i))
+		s.service(fmt.Sprintf("old-%d", i+1))
 	}
 	s.settled()
 	s.observer, s.least = s.observe(), s.replicas()
@@ -163,14 +163,16 @@ func (s *subject) service(name string) {
 	if err != nil {
 		s.t.Fatalf("create Service %s: %v", name, err)
 	}
-	s.services[name] = true
+	s.services[name] = false
+	s.made = append(s.made, name)
 }
 
-// change scales the Deployment by one in each cluster, makes a Service and deletes another, and waits for nothing.
+// change scales the Deployment by one in each cluster, makes a Service and deletes the oldest, and waits for nothing.
 func (s *subject) change() {
 	s.t.Helper()
 	s.grow()
-	s.unwant(fmt.Sprintf("old-%d", s.steps))
+	s.unwant(s.made[0])
+	s.made = s.made[1:]
 }
 
 // grow is change without the delete: a server that dies right after a delete carries it out a minute later.
@@ -190,16 +192,14 @@ func (s *subject) namespace() string { return kinds.DownstreamNamespace(s.cluste
 
 func (s *subject) replicas() int { return 6 + 2*s.steps }
 
-// unwant deletes a Service, which both clusters have or are to have.
+// unwant deletes a Service.
 func (s *subject) unwant(name string) {
 	s.t.Helper()
 	if err := s.f.Clients().Kube.CoreV1().Services("default").Delete(s.ctx(), name, metav1.DeleteOptions{}); err != nil {
 		s.t.Fatalf("delete Service %s: %v", name, err)
 	}
+	s.faults.unwanted[s.namespace()+"/services/"+name] = s.services[name]
 	delete(s.services, name)
-	for cluster := range s.f.clusters {
-		s.faults.wanted[cluster] = append(s.faults.wanted[cluster], s.namespace()+"/services/"+name)
-	}
 }
 
 // settled waits until both clusters run what is asked, and the hub says so.
@@ -226,6 +226,9 @@ func (s *subject) settled() {
 		}
 		return ""
 	}, s.state)
+	for name := range s.services {
+		s.services[name] = true
+	}
 }
 
 // readyProblem says why a SyncTarget is not Ready.
@@ -277,17 +280,13 @@ func (f *faulty) judge(t *testing.T, cluster string) {
 			}
 		}
 	}
-	want := map[string]bool{}
-	for _, w := range f.wanted[cluster] {
-		want[w] = true
-	}
 	for name := range got {
-		if !want[name] {
+		if _, asked := f.unwanted[name]; !asked {
 			t.Errorf("%s was deleted in %s, and nobody asked for it", name, cluster)
 		}
 	}
-	for name := range want {
-		if !got[name] {
+	for name, there := range f.unwanted {
+		if there && !got[name] {
 			t.Errorf("%s was to be deleted in %s, and its audit log does not tell of it", name, cluster)
 		}
 	}

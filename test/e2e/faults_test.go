@@ -25,14 +25,7 @@ import (
 // things are changed upstream; after it everything comes to be as asked, and the audit logs of the physical clusters tell
 // of no delete that nobody asked for. How long recovery took is printed.
 func TestFaults(t *testing.T) {
-	t.Parallel() // most of it is waiting
-	newFaulty(t, false).run(t, faults)
-}
-
-// TestPullFaults does the same with syncers outside the server.
-func TestPullFaults(t *testing.T) {
-	t.Parallel()
-	newFaulty(t, true).run(t, faults)
+	inModes(t, func(t *testing.T, pulled ...string) { newFaulty(t, pulled...).run(t, faults) })
 }
 
 // faults, the shorter first.
@@ -214,33 +207,38 @@ func serverPaused(t *testing.T, f *faulty) {
 	}
 }
 
-// syncerKilled: whoever syncs ends without a word and is started again, twice. With syncers of their own there are two
-// for each cluster: the one that works is killed, or stopped and waked when the other has taken over.
+// syncerKilled: the server ends without a word and is started again, twice. Then clusters with syncers of their own get a
+// second one: the one that works is killed, or stopped and waked when the other has taken over.
 func syncerKilled(t *testing.T, f *faulty) {
 	s := f.subject(t, "killed")
-	if !f.pull {
-		for range 2 {
-			s.change()
-			f.Kill()
-			f.Restart()
-			s.change()
-		}
-		s.recovered("from a server killed and started twice")
+	for range 2 {
+		s.change()
+		f.Kill()
+		f.Restart()
+		s.change()
+	}
+	s.recovered("from a server killed and started twice")
+	if len(f.syncers) == 0 {
 		return
 	}
 	second := map[string]*framework.Syncer{}
-	for name := range f.clusters {
+	for name := range f.syncers {
 		second[name] = framework.StartSyncer(t, f.Atoll, f.fronts[name].Physical, f.manifests[name])
 	}
 	s.change()
 	s.recovered("with a second syncer started for each cluster")
 	f.syncers["east"].Pause()
-	f.syncers["west"].Kill()
+	west := f.syncers["west"]
+	if west != nil {
+		west.Kill()
+	}
 	s.change()
 	s.recovered("by the second syncer (the lock of the first has to run out)")
 	s.change()
 	f.syncers["east"].Resume()
-	f.syncers["west"].Start()
+	if west != nil {
+		west.Start()
+	}
 	s.change()
 	s.recovered("with the first syncer waked again")
 	for _, syncer := range second {
@@ -257,7 +255,7 @@ func lossAndDelay(t *testing.T, f *faulty) {
 	}
 	link := framework.StartLink(t, 0.05, 50*time.Millisecond)
 	s := f.subject(t, "lossy")
-	if f.pull {
+	if f.syncers["east"] != nil {
 		east, hub := f.fronts["east"].Physical, strings.Replace(f.URL, "127.0.0.1", "localhost", 1)
 		f.syncers["east"].Stop()
 		manifest := strings.ReplaceAll(f.manifests["east"], "https://"+f.hubs["east"].Address, hub)
@@ -283,7 +281,7 @@ func lossAndDelay(t *testing.T, f *faulty) {
 func halfOpen(t *testing.T, f *faulty) {
 	s := f.subject(t, "halfopen")
 	proxies := []func(string) *framework.Proxy{f.between}
-	if f.pull && soaking() {
+	if len(f.hubs) == len(f.clusters) && soaking() {
 		// The syncer's other side, too.
 		proxies = append(proxies, func(cluster string) *framework.Proxy { return f.fronts[cluster].Proxy })
 	}

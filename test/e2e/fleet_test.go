@@ -38,14 +38,22 @@ type fleet struct {
 	syncers map[string]*framework.Syncer
 }
 
-// newFleet starts a fleet whose clusters the server syncs (push).
-func newFleet(t *testing.T) *fleet {
-	t.Helper()
-	f := startFleet(t)
-	for name, c := range f.clusters {
-		f.MustRun("cluster", "add", name, "--kubeconfig", c.Kubeconfig)
+// inModes runs a test of a fleet that is the same for clusters that the server syncs (push) and for those that have syncers of their own
+// (pull): once, with east of one kind and west of the other, and where ATOLL_SOAK=1 with both clusters of each. Where no syncer can
+// be run as if in a Pod the server syncs both. The test gets the clusters that have syncers of their own.
+func inModes(t *testing.T, test func(t *testing.T, pulled ...string)) {
+	t.Parallel() // much of it is waiting
+	if err := framework.CanRunSyncers(); err != nil {
+		t.Logf("NOT TESTED with syncers outside the server: none can be run as if in a Pod: %v", err)
+		test(t)
+		return
 	}
-	return f
+	if !soaking() {
+		test(t, "east")
+		return
+	}
+	t.Run("push", func(t *testing.T) { t.Parallel(); test(t) })
+	t.Run("pull", func(t *testing.T) { t.Parallel(); test(t, "east", "west") })
 }
 
 // needsSyncersInPods skips a test on a machine where no mount namespaces can be made: in one a syncer sees what its Pod would.
@@ -56,12 +64,15 @@ func needsSyncersInPods(t *testing.T) {
 	}
 }
 
-// newPullFleet starts a fleet whose clusters have their own syncers (pull).
-func newPullFleet(t *testing.T) *fleet {
+// newFleet starts a fleet in which the clusters that are named have their own syncers (pull); the server syncs the others (push).
+func newFleet(t *testing.T, pulled ...string) *fleet {
 	t.Helper()
-	needsSyncersInPods(t)
 	f := startFleet(t)
 	for name, c := range f.clusters {
+		if !slices.Contains(pulled, name) {
+			f.MustRun("cluster", "add", name, "--kubeconfig", c.Kubeconfig)
+			continue
+		}
 		manifest := f.MustStdout("cluster", "add", name, "--manifest", "--allow-loopback")
 		f.syncers[name] = framework.StartSyncer(t, f.Atoll, c, manifest)
 	}

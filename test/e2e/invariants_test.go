@@ -30,14 +30,7 @@ import (
 // TestInvariants breaks into what a fleet stands on, its store and its clusters, and looks whether what must always hold
 // (docs/invariants.md) still does. Each part has a workspace of its own; parts that wait for long come last.
 func TestInvariants(t *testing.T) {
-	t.Parallel()
-	newFleet(t).run(t, invariants)
-}
-
-// TestPullInvariants does the same with syncers outside the server.
-func TestPullInvariants(t *testing.T) {
-	t.Parallel()
-	newPullFleet(t).run(t, invariants)
+	inModes(t, func(t *testing.T, pulled ...string) { newFleet(t, pulled...).run(t, invariants) })
 }
 
 // invariants hold whatever is done, or seen to be done.

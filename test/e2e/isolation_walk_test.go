@@ -6,7 +6,6 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net/http"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,6 +15,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"atoll.dev/atoll/test/framework"
 )
 
 const (
@@ -24,24 +25,7 @@ const (
 	// walkAtLeast is how long a walk goes on that has done its steps, and walkSoakAtLeast where ATOLL_SOAK=1.
 	walkAtLeast     = time.Minute
 	walkSoakAtLeast = 2 * time.Hour
-
-	// walkSeed is the variable that repeats a walk, or whatever else draws lots; each seed is printed.
-	walkSeed = "ATOLL_TEST_SEED"
 )
-
-// seedOf returns the seed of a test that draws lots, and prints how to repeat it.
-func seedOf(t *testing.T) uint64 {
-	t.Helper()
-	seed := uint64(time.Now().UnixNano())
-	if text := os.Getenv(walkSeed); text != "" {
-		var err error
-		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
-			t.Fatalf("%s=%q: %v", walkSeed, text, err)
-		}
-	}
-	t.Logf("repeat with %s=%d", walkSeed, seed)
-	return seed
-}
 
 // TestI1_NoBleed_RandomWalk lets the admins of a, a person and a ServiceAccount, try verbs and paths at random, among them every trick with
 // clusters, tokens, headers and names that we could think of. No answer ever shows anything of b, and b stays as it is. Both
@@ -49,12 +33,13 @@ func seedOf(t *testing.T) uint64 {
 // many steps, and for a minute at least, two hours where ATOLL_SOAK=1.
 func TestI1_NoBleed_RandomWalk(t *testing.T) {
 	t.Parallel()
-	seed := seedOf(t)
+	seed := framework.Seed(t)
 	atLeast := walkAtLeast
 	if soaking() {
 		atLeast = walkSoakAtLeast
 	}
-	w := newIsoWorld(t, "--webhook-allowed-addresses=127.0.0.1") // where the webhooks of the test are
+	w := newIsoWorld(t, "--webhook-allowed-addresses=127.0.0.1", // where the webhooks of the test are
+		fmt.Sprintf("--event-ttl=%s", atLeast+time.Hour)) // Events of b are to be there at the end
 	reach := w.reaches(t)
 	before := w.settled(t, w.b)
 	var (

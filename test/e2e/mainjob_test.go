@@ -21,14 +21,7 @@ import (
 // TestFleet does the main job, and what goes wrong with it, on one Atoll with two physical clusters. Each part has a
 // workspace of its own; parts that stop something come first, alone.
 func TestFleet(t *testing.T) {
-	t.Parallel()
-	newFleet(t).run(t, mainJobAlone, mainJob...)
-}
-
-// TestPullFleet does the same with syncers outside the server.
-func TestPullFleet(t *testing.T) {
-	t.Parallel()
-	newPullFleet(t).run(t, mainJobAlone, mainJob...)
+	inModes(t, func(t *testing.T, pulled ...string) { newFleet(t, pulled...).run(t, mainJobAlone, mainJob...) })
 }
 
 // mainJob is the main job, from apply to delete, of many workspaces at a time.
@@ -541,6 +534,8 @@ func refusal(t *testing.T, f *fleet) {
 
 func deleteWorkspace(t *testing.T, f *fleet) {
 	w := placed(t, f, "goes", "")
+	w.applyJob("100ms") // which stays where it has ended
+	w.kubectl("wait", "--for=condition=complete", "job/"+w.app, "--timeout=100s")
 	f.MustRun("kubectl", "--context=root", "delete", "workspace", w.app, "--timeout=100s")
 	w.gone("east")
 	if out, err := f.Run("kubectl", "--server="+f.URL+"/clusters/root:"+w.app, "get", "--raw", "/api/v1/namespaces"); err == nil {

@@ -35,7 +35,7 @@ const (
 // ResourceQuota lets them, while the servers are killed and stopped at random. etcd's history tells that at no moment there were more.
 func TestReplicasQuota(t *testing.T) {
 	t.Parallel()
-	seed := seedOf(t)
+	seed := framework.Seed(t)
 	etcd := framework.StartEtcd(t)
 	flags := append(etcd.Flags(), "--service-account-issuer=https://atoll.example")
 	q := &quotaReplicas{servers: []*framework.Atoll{framework.StartAtoll(t, flags...)}}

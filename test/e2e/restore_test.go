@@ -28,21 +28,22 @@ import (
 // since is forgotten on one side alone; nothing goes down before an administrator confirms, and what nobody asks for any
 // more stays where it is.
 func TestRestore(t *testing.T) {
-	t.Parallel()
-	newFleet(t).run(t, restores)
+	inModes(t, func(t *testing.T, pulled ...string) {
+		newFleet(t, pulled...).run(t, []part{
+			{"T16_RestoreHubFromCopy", restoreHub},
+			{"T16_RestorePhysicalFromBackup", restorePhysical},
+		})
+	})
 }
 
-// TestPullRestore does the same with syncers outside the server.
+// TestPullRestore restores the server under syncers that are outside of it and run on.
 func TestPullRestore(t *testing.T) {
 	t.Parallel()
-	newPullFleet(t).run(t, append(restores,
-		part{"I2_RestoreHubWhilePullSyncerRuns", restoreHubUnderSyncers},
-		part{"T16_RestoreHubFromBackup", restoreHubFromBackup}))
-}
-
-var restores = []part{
-	{"T16_RestoreHubFromCopy", restoreHub},
-	{"T16_RestorePhysicalFromBackup", restorePhysical},
+	needsSyncersInPods(t)
+	newFleet(t, "east", "west").run(t, []part{
+		{"I2_RestoreHubWhilePullSyncerRuns", restoreHubUnderSyncers},
+		{"T16_RestoreHubFromBackup", restoreHubFromBackup},
+	})
 }
 
 // restoreHub restores the server while no syncer is there to see it.

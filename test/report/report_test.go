@@ -103,8 +103,8 @@ func TestSummary(t *testing.T) {
 {"Action":"fail","Package":"p"}
 `
 	err := summary(strings.NewReader(in), &out, file)
-	if err == nil || !strings.Contains(err.Error(), "p TestT2_B") {
-		t.Errorf("error %v, want one that names the test", err)
+	if want := "p TestT2_B\n          b_test.go:7: because\n          of this\n"; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("error %v, want one that names the test, and what it said: %q", err, want)
 	}
 	want := `--- FAIL p TestT2_B
     b_test.go:7: because
@@ -182,8 +182,16 @@ func TestSoak(t *testing.T) {
 		t.Errorf("wrote %q (%v), want the line %q", data, err, want)
 	}
 	in = strings.Replace(in, `"pass"`, `"fail"`, 1)
-	if err := soak(strings.NewReader(in), &out, file, "faults", false, this); err == nil || !strings.Contains(err.Error(), "TestFaults/Cut") {
+	why := `{"Action":"output","Package":"p","Test":"TestFaults/Cut","Output":"    a_test.go:9: is otherwise:\n"}
+{"Action":"output","Package":"p","Test":"TestOther","Output":"        of another\n"}
+{"Action":"output","Package":"p","Test":"TestFaults/Cut","Output":"        - before\n"}
+{"Action":"output","Package":"p","Test":"TestFaults/Cut","Output":"        + after\n"}
+`
+	if err := soak(strings.NewReader(why+in), &out, file, "faults", false, this); err == nil || !strings.Contains(err.Error(), "TestFaults/Cut") {
 		t.Errorf("a failure: error %v", err)
+	}
+	if want := "is otherwise:\n        - before\n        + after\n"; !strings.Contains(out.String(), want) {
+		t.Errorf("of a failure is told %q, want all of its message", out.String())
 	}
 	if now, err := os.ReadFile(file); err != nil || string(now) != string(data) {
 		t.Errorf("a failure changed the report: %q (%v)", now, err)

@@ -48,7 +48,7 @@ func unended(output map[key][]string, pkg string) []key {
 
 // summary prints a line for each package and what failed in its own words, and keeps the events, with all output, in file:
 // servers write logs of thousands of lines, and who reads a part of them shall see why. It fails if anything did, also if
-// nothing ran at all.
+// nothing ran at all; its error has the end of what each said, for who sees the end of all output only.
 func summary(in io.Reader, out io.Writer, file string) error {
 	keep, err := os.Create(file)
 	if err != nil {
@@ -68,6 +68,7 @@ func summary(in io.Reader, out io.Writer, file string) error {
 		fmt.Fprintf(out, "--- FAIL %s\n", name)
 		if len(output[k]) > 0 {
 			fmt.Fprintln(out, strings.Join(ownWords(output[k]), "\n"))
+			broken = append(broken, lastWords(output[k])...)
 		}
 		delete(output, k)
 	}
@@ -134,6 +135,9 @@ func summary(in io.Reader, out io.Writer, file string) error {
 	return nil
 }
 
+// messageIndent is before the lines of a message after the first.
+const messageIndent = "        "
+
 var (
 	// message is the first line of what a test says by its methods Error, Fatal and Log.
 	message = regexp.MustCompile(`^\s+\w+\.go:\d+: `)
@@ -143,18 +147,39 @@ var (
 	crash = regexp.MustCompile(`^(panic: |fatal error: |WARNING: DATA RACE)`)
 )
 
+// parted returns the lines of a test's output before the report of a crash, and that, nil if there is none.
+func parted(output []string) (before, report []string) {
+	all := strings.Split(strings.TrimSuffix(strings.Join(output, ""), "\n"), "\n")
+	if at := slices.IndexFunc(all, crash.MatchString); at >= 0 {
+		return all[:at], all[at:]
+	}
+	return all, nil
+}
+
 // ownWords returns why a test failed, by its output: its messages, or the report of a crash, or else its last lines.
 func ownWords(output []string) []string {
 	const maxLines = 120
-	all := strings.Split(strings.TrimSuffix(strings.Join(output, ""), "\n"), "\n")
-	if at := slices.IndexFunc(all, crash.MatchString); at >= 0 {
-		report := testsFirst(all[at:])
-		return append(messages(all[:at]), report[:min(len(report), maxLines)]...)
+	before, report := parted(output)
+	if report != nil {
+		report = testsFirst(report)
+		return append(messages(before), report[:min(len(report), maxLines)]...)
 	}
-	if said := messages(all); said != nil {
+	if said := messages(before); said != nil {
 		return said
 	}
-	return all[max(0, len(all)-maxLines):]
+	return before[max(0, len(before)-maxLines):]
+}
+
+// lastWords returns the end of why a test failed, shortened and indented: of its messages, and the first line of a crash.
+func lastWords(output []string) (last []string) {
+	const maxLines, maxBytes = 3, 240
+	before, report := parted(output)
+	said := append(messages(before), report[:min(len(report), 1)]...)
+	for _, line := range said[max(0, len(said)-maxLines):] {
+		line = strings.TrimSpace(line)
+		last = append(last, messageIndent+line[:min(len(line), maxBytes)])
+	}
+	return last
 }
 
 // testsFirst returns the report of a crash with the goroutines that are in a test's file before the others, of which a server
@@ -182,7 +207,7 @@ func messages(output []string) []string {
 		switch {
 		case message.MatchString(line) && !ofLog.MatchString(line):
 			lines = 0
-		case message.MatchString(line), !strings.HasPrefix(line, "        "):
+		case message.MatchString(line), !strings.HasPrefix(line, messageIndent):
 			lines = maxLines
 		}
 		if lines < maxLines {

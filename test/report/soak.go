@@ -34,6 +34,7 @@ type soaked struct {
 func soak(in io.Reader, out io.Writer, file, part string, packages bool, this host.Run) error {
 	var tests []soaked
 	said := map[string][]string{}
+	speaks := map[string]bool{} // of a test or part: its last line is of a message, which may have more
 	var failed []string
 	err := readEvents(in, func(_ []byte, e event) {
 		switch e.Action {
@@ -44,7 +45,8 @@ func soak(in io.Reader, out io.Writer, file, part string, packages bool, this ho
 			}
 			if m != nil {
 				said[rowOf(e)] = append(said[rowOf(e)], m[1]+": "+m[2])
-			} else if messages([]string{e.Output}) != nil {
+				speaks[e.Test] = false
+			} else if speaks[e.Test] = messages([]string{e.Output}) != nil || speaks[e.Test] && strings.HasPrefix(e.Output, messageIndent); speaks[e.Test] {
 				fmt.Fprint(out, e.Output)
 			}
 		case "build-output":
@@ -90,8 +92,9 @@ func rowOf(e event) string {
 const soakHead = `# Long runs
 
 Written by ` + "`make soak`" + `, which runs what takes too long for every change: faults that last longer than everything that waits for
-their end, a crash of each controller after each of its writes, kills, leaks, a random walk, each fuzz target for a minute, and
-whole suites over watch caches that are behind (late). What was deleted below is judged by the audit logs of the physical clusters. Each part
+their end, and fleets, with both clusters synced by the server (push) and both by syncers of their own (pull), a crash of each controller
+after each of its writes, kills, leaks, a random walk, each fuzz target for a minute, and whole suites over watch caches that are
+behind (late). What was deleted below is judged by the audit logs of the physical clusters. Each part
 has its own run.
 `
 

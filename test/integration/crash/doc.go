@@ -14,9 +14,10 @@
 //
 // The faults are those of the Sieve paper (OSDI '22, "Automatic Reliability Testing for Cluster Management Controllers"):
 //
-//   - A crash after the n-th write, for every n. The server answers that write, nobody hears the answer, and nothing more
-//     is sent. What the controller had in memory is gone; a new one starts. How many writes there are an undisturbed
-//     run says first; a kind of write of it that no life ended with fails the test.
+//   - A crash after the n-th write: `make soak` (ATOLL_SOAK=1) tries every n, else a third of them are drawn by lot. The server
+//     answers that write, nobody hears the answer, and nothing more is sent. What the controller had in memory is gone; a new one
+//     starts. How many writes there are an undisturbed run says first; where all are tried, a kind of write of it that no life ended
+//     with fails the test.
 //   - An older view after a restart. The first list of everything is the state of an earlier revision; the watches
 //     catch up only when the controller has done what it would do.
 //   - Dropped events. While others work nothing is seen; then the watch has expired, and a new list shows the
@@ -33,7 +34,7 @@
 // The splitter's clock runs faster than the world's, so that the minute for which it keeps what vanished unseen takes
 // seconds.
 //
-// Every controller meets each of the faults with every change, in the shorter scenarios; `make soak` (ATOLL_SOAK=1) adds the longer
-// ones, and the crashes after reports and heartbeats. What waits has minutes for what takes a second or two: how busy the machine is
-// decides how long a run takes, not how it ends.
+// Every controller meets each of the faults with every change, in the shorter scenarios; `make soak` adds the longer ones, and the
+// crashes after reports and heartbeats. What waits has minutes for what takes a second or two: how busy the machine is decides how long
+// a run takes, not how it ends.
 package crash

@@ -92,6 +92,11 @@ func (r *run) home() context.Context {
 	return client.In(r.ctx, logicalcluster.Name(r.clusters[len(r.clusters)-1]))
 }
 
+// space is the namespace of the app in physical clusters.
+func (r *run) space() string {
+	return kinds.DownstreamNamespace(logicalcluster.Name(r.clusters[len(r.clusters)-1]), "default", false)
+}
+
 // step does what the user does next.
 func (r *run) step() {
 	r.t.Helper()
@@ -159,7 +164,7 @@ func (r *run) judge() {
 		asked = append(asked, s.deletes...)
 	}
 	jobs := 1 + len(slices.DeleteFunc(slices.Clone(asked), func(d string) bool { return !strings.HasSuffix(d, " jobs/"+app) })) // that may be made
-	space := kinds.DownstreamNamespace(logicalcluster.Name(r.clusters[len(r.clusters)-1]), "default", false)
+	space := r.space()
 	for _, c := range clusterNames {
 		allowed := slices.Clone(asked)
 		held := map[string]bool{} // what was written into the namespace and not deleted

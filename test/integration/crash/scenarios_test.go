@@ -11,6 +11,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	authuser "k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -119,7 +121,7 @@ var scenarios = []scenario{
 		name: "others", others: true,
 		steps: []step{
 			{"apply", func(u *user) error { return errors.Join(u.place("east"), u.make(others(false))) }, east(1), nil},
-			{"delete", (*user).deleteOthers, nil, allOthers("east")},
+			{"delete", func(u *user) error { return errors.Join(u.endPod("east", app+"-0"), u.deleteOthers()) }, nil, allOthers("east")},
 		},
 	},
 	{
@@ -245,6 +247,38 @@ func (u *user) deleteOthers() error {
 			return fmt.Errorf("delete %T: %w", o, err)
 		}
 	}
+	return nil
+}
+
+// endPod deletes a pod of the workspace, and waits until its end has begun below: else it may end there with what made it, and the syncer
+// delete none. What the server itself deletes is gone from the workspace at once, so it is somebody else who does.
+func (u *user) endPod(physical, name string) error {
+	below := u.fleet[physical].dynamic.Resource(corev1.SchemeGroupVersion.WithResource("pods")).Namespace(u.space())
+	pod, err := below.Get(u.ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("read pod %s of %s: %w", name, physical, err)
+	}
+	somebody := rest.CopyConfig(u.server.LoopbackConfig())
+	somebody.Impersonate = rest.ImpersonationConfig{UserName: "somebody", Groups: []string{authuser.SystemPrivilegedGroup}}
+	as, err := client.New(somebody)
+	if err != nil {
+		return fmt.Errorf("be somebody: %w", err)
+	}
+	if err := as.Kube.CoreV1().Pods(metav1.NamespaceDefault).Delete(u.home(), name, metav1.DeleteOptions{}); err != nil {
+		return fmt.Errorf("delete pod %s: %w", name, err)
+	}
+	eventually(u.t, "pod "+name+" ends in "+physical, func() string {
+		now, err := below.Get(u.ctx, name, metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err):
+			return ""
+		case err != nil:
+			return err.Error()
+		case now.GetUID() == pod.GetUID() && now.GetDeletionTimestamp() == nil:
+			return "it is not deleted"
+		}
+		return ""
+	})
 	return nil
 }
 

@@ -30,8 +30,12 @@ type subject struct {
 	counts func(write) bool
 	// crash, older and dropped name the scenarios for each fault, and more those that `make soak` adds to the first two.
 	crash, older, dropped, more []string
-	// lanes is how many runs with crashes there are at a time, each in a world of its own; 0 is one.
+	// lanes is how many runs with crashes `make soak` has at a time, each in a world of its own; 0 is one.
 	lanes int
+	// seed draws the writes to crash after.
+	seed uint64
+	// reached is what its runs crashed after.
+	reached *reached
 	// soak entries are for `make soak` alone.
 	soak bool
 }

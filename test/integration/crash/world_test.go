@@ -102,7 +102,7 @@ type life struct {
 }
 
 // anywhere is a placer to which everything would run somewhere.
-type anywhere struct{}
+type anywhere struct{ framework.NoPods }
 
 func (anywhere) WhyNowhere(logicalcluster.Name, schema.GroupResource, string, string, map[string]string) string {
 	return ""
@@ -113,11 +113,6 @@ func (anywhere) MissingClasses(logicalcluster.Name, schema.GroupResource, string
 }
 
 func (anywhere) PlacedOn(types.UID) (placements, workspaces int) { return 0, 0 }
-
-// Reach: nothing runs anywhere.
-func (anywhere) Reach(context.Context, metav1.Object) (func() net.Conn, error) {
-	return nil, errors.New("no pods run here")
-}
 
 func must(t testing.TB, err error) {
 	t.Helper()
