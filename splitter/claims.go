@@ -61,13 +61,15 @@ type Mount struct {
 	// Exists says that there is such a claim, At names the clusters that have it, or have had the one before it of its name.
 	Exists bool
 	At     []string
+	// Unanswered says that it has to be there first, and that its cluster has not said yet whether it takes it.
+	Unanswered bool
 }
 
 // Seat is the one cluster in which a workload that mounts claims is to run.
 type Seat struct {
 	// Name is that of the cluster, empty if there is none now.
 	Name string
-	// Awaits names a claim that has no cluster yet, Apart those which are in others than what it is mounted with, or than where the workload may
+	// Awaits names a claim that has no cluster yet, or no answer of it, Apart those which are in others than what it is mounted with, or than where the workload may
 	// start. At most one of them is set.
 	Awaits string
 	Apart  []string
@@ -84,7 +86,8 @@ func PlanSeat(singles []Single, mounts []Mount) Seat {
 		}
 		if len(m.At) > 0 {
 			apart = append(apart, m.Claim)
-		} else if m.Exists && awaits == "" {
+		}
+		if m.Exists && awaits == "" && (len(m.At) == 0 || m.Unanswered) {
 			awaits = m.Claim
 		}
 	}
@@ -275,6 +278,10 @@ func (c *Controller) homes(ctx context.Context, s *source, k client.Key) (homes 
 		if mirror := mirrorOf(user); mirror != "" {
 			runs[mirror] = true
 		}
+		for _, mirror := range c.staysIn(of, user) {
+			add(mirror)
+			runs[mirror] = true
+		}
 		for _, name := range kinds.ClaimsOf(user) {
 			siblings[name] = siblings[name] || name != k.Name
 		}
@@ -287,19 +294,22 @@ func (c *Controller) homes(ctx context.Context, s *source, k client.Key) (homes 
 			}
 		}
 	}
-	for name, is := range siblings {
-		if !is {
-			continue
-		}
-		leaves, err := c.everyLeaf(ctx, s, client.Key{Cluster: k.Cluster, Namespace: k.Namespace, Name: name})
+	maps.DeleteFunc(siblings, func(_ string, is bool) bool { return !is })
+	for _, sibling := range c.likeliestFirst(s, k, siblings) {
+		leaves, err := c.everyLeaf(ctx, s, sibling)
 		if err != nil {
 			return nil, false, err
 		}
+		together := false
 		for _, leaf := range leaves {
 			// What stays with one claim in a cluster that it is not placed in any more gets the next one there, too.
 			if mirror := client.KeyOf(leaf).Cluster; byMirror[mirror] != nil || runs[mirror] {
 				add(mirror).Siblings++
+				together = true
 			}
+		}
+		if together {
+			break // the others are where this one is, or cannot be mounted with it
 		}
 	}
 	for mirror, home := range byMirror {
@@ -307,6 +317,30 @@ func (c *Controller) homes(ctx context.Context, s *source, k client.Key) (homes 
 		homes = append(homes, *home)
 	}
 	return homes, true, nil
+}
+
+// staysIn returns the mirrors where what has claims for its pods runs and stays, wherever it is placed. Its leaf there asks for no pod that has no claim yet;
+// and an earlier version left the claims to the cluster.
+func (c *Controller) staysIn(s *source, root ctrlclient.Object) (mirrors []logicalcluster.Name) {
+	if s.PodClaims == nil {
+		return nil
+	}
+	for _, leaf := range s.leaves(client.KeyOf(root)) {
+		if mirror := client.KeyOf(leaf).Cluster; c.isMirror(mirror) && leafUID(leaf) == root.GetUID() && leaf.GetDeletionTimestamp() == nil && s.WhyStays(leaf) != nil {
+			mirrors = append(mirrors, mirror)
+		}
+	}
+	return mirrors
+}
+
+// likeliestFirst returns the keys of claims of k's namespace, those first that the informer shows in a mirror: of hundreds that are mounted together one is read.
+func (c *Controller) likeliestFirst(s *source, k client.Key, names map[string]bool) (claims []client.Key) {
+	for name := range names {
+		claims = append(claims, client.Key{Cluster: k.Cluster, Namespace: k.Namespace, Name: name})
+	}
+	housed := func(claim client.Key) bool { return len(s.leaves(claim)) > 0 }
+	slices.SortFunc(claims, func(a, b client.Key) int { return cmp.Or(first(housed(a), housed(b)), cmp.Compare(a.Name, b.Name)) })
+	return claims
 }
 
 // summariseClaim writes a claim's status, and before it the volume that its cluster bound it to, as a cluster's binder does.
@@ -354,6 +388,10 @@ func (c *Controller) seated(ctx context.Context, s *source, root ctrlclient.Obje
 		return p, 0
 	}
 	rk, of := client.KeyOf(root), c.sources[kinds.ClaimKind]
+	ofPods := map[string]bool{}
+	for _, pc := range s.PodClaimsOf(root) {
+		ofPods[pc.Name] = true
+	}
 	mounts, youngest := make([]Mount, len(names)), root.GetCreationTimestamp().Time
 	homes := map[string]logicalcluster.Name{}
 	for i, name := range names {
@@ -368,6 +406,7 @@ func (c *Controller) seated(ctx context.Context, s *source, root ctrlclient.Obje
 		for _, leaf := range of.leaves(ck) {
 			if mirror := client.KeyOf(leaf).Cluster; c.isMirror(mirror) {
 				mounts[i].At, homes[name] = append(mounts[i].At, string(mirror)), mirror
+				mounts[i].Unanswered = mounts[i].Unanswered || ofPods[name] && !isAnswered(leaf)
 			}
 		}
 	}
@@ -397,7 +436,7 @@ func (c *Controller) seated(ctx context.Context, s *source, root ctrlclient.Obje
 	case seat.Awaits != "":
 		if again = patienceWithClaims - c.clock.Since(youngest); again <= 0 {
 			again = 0
-			why = &kinds.Reason{Reason: "VolumesAwaited", Message: fmt.Sprintf("It waits for the claim %q, which has no cluster: see what is told of that.", seat.Awaits)}
+			why = &kinds.Reason{Reason: "VolumesAwaited", Message: fmt.Sprintf("It waits for the claim %q, which has no cluster, or no answer of it: see what is told of that.", seat.Awaits)}
 		}
 	case seat.Name != "" && !assigned:
 		stays := "its claims are there"

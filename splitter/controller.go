@@ -166,7 +166,7 @@ func (c *Controller) onObject(k kinds.Kind, e change) {
 	if k.IsPlaced() {
 		c.tallyChange(k, e)
 	}
-	if k.Goes == kinds.WhereMounted && (e.old == nil || e.deleted) { // says where others run, or no more
+	if k.Goes == kinds.WhereMounted && (e.old == nil || e.deleted || e.new != nil && isAnswered(e.old) != isAnswered(e.new)) { // says where others run, or no more
 		for _, of := range []client.Key{root, client.KeyOf(o)} {
 			c.mounting(c.sources[k.GVK.Kind], of)
 		}
@@ -518,9 +518,13 @@ func (c *Controller) reconcile(ctx context.Context, k key) (time.Duration, error
 		}
 	}
 	p := c.placement(s, k.Key)
+	made, unmade := c.podClaims(ctx, s, root, p, own)
+	if made && len(own) == 0 {
+		return lookAgain, unmade // it starts after them: the informer shows them before
+	}
 	held, wait, err := c.hold(ctx, s, root, p, own)
 	if err != nil {
-		return 0, err
+		return 0, settle([]error{err, unmade})
 	}
 	if s.MakesPods() {
 		var awaited time.Duration
@@ -540,7 +544,7 @@ func (c *Controller) reconcile(ctx context.Context, k key) (time.Duration, error
 	default:
 		next, err = c.whole(ctx, s, k.Key, root, p, own, held)
 	}
-	return sooner(sooner(again, wait), next), err
+	return sooner(sooner(again, wait), next), settle([]error{err, unmade})
 }
 
 // sooner is the smaller of two times, where 0 means never.

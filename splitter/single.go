@@ -156,7 +156,7 @@ func (c *Controller) single(ctx context.Context, s *source, root ctrlclient.Obje
 		gone = "it was begun in a physical cluster while it was taken away there, and is not begun again"
 		plan.Steps = nil
 	}
-	if c.tallyPlan(s, root, p, singleShares(s, root, sites, plan)) {
+	if c.tallyPlan(s, root, p, singleShares(s, authored, sites, plan)) {
 		defer c.askPlacement(key{s.GVK.Kind, rk}) // told with what is written now, as far as that is seen by then
 	}
 	why := whyNotThere(s, sites, plan)

@@ -305,6 +305,8 @@ func (s *Syncer) apply(ctx context.Context, k key, seen, want *unstructured.Unst
 		return create()
 	case err != nil:
 		return nil, fmt.Errorf("read %s: %w", k, err)
+	case s.isPodClaim(k, live):
+		// The controller of StatefulSets has made it for what is ours: it was faster, or an earlier version left the claims to it.
 	case !owned(live, types.UID(s.config.UID)):
 		return nil, nameConflict("%s exists and %s", k, ownerOf(live))
 	case live.GetLabels()[workloadv1alpha1.WorkspaceLabel] != want.GetLabels()[workloadv1alpha1.WorkspaceLabel]:

@@ -15,10 +15,19 @@ import (
 const ClaimKind = "PersistentVolumeClaim"
 
 // volumesStay is why what has data in a cluster does not leave it.
-var volumesStay = Reason{"VolumesStay", "its data is in volumes there, which cannot be moved yet. To run it elsewhere without its data, delete it and apply it again"}
+var volumesStay = Reason{"VolumesStay", "its data is in volumes there, which cannot be moved yet. To run it elsewhere without its data, delete it and its claims, and apply it again"}
+
+// PodClaim is a claim that a workload has for one of its pods.
+type PodClaim struct {
+	Name string
+	// Pod counts the pods from 0.
+	Pod int
+	// Template is what the claim is made of, in the workload that it is of.
+	Template *corev1.PersistentVolumeClaim
+}
 
 // ClaimsOf returns the names of the claims that the pods of a root or a leaf mount, each once and sorted; none for what makes no pods.
-// Claims that are made for each pod, by a StatefulSet or an ephemeral volume, have no object in the workspace and are not among them.
+// Those of ephemeral volumes have no object in the workspace and are not among them.
 func ClaimsOf(obj ctrlclient.Object) (names []string) {
 	k, ok := Of(obj)
 	if !ok || !k.MakesPods() {
@@ -28,6 +37,9 @@ func ClaimsOf(obj ctrlclient.Object) (names []string) {
 		if v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ClaimName != "" {
 			names = append(names, v.PersistentVolumeClaim.ClaimName)
 		}
+	}
+	for _, c := range k.PodClaimsOf(obj) {
+		names = append(names, c.Name)
 	}
 	slices.Sort(names)
 	return slices.Compact(names)

@@ -78,6 +78,8 @@ type Kind struct {
 	References func(obj ctrlclient.Object) []Reference
 	// Template returns the template of the pods an object makes; nil, as are those below, for kinds that make none.
 	Template func(obj ctrlclient.Object) *corev1.PodTemplateSpec
+	// PodClaims returns the claims that an object has for its pods, of one pod after the other; nil for kinds whose pods have none of their own.
+	PodClaims func(obj ctrlclient.Object) []PodClaim
 	// Stays says why a leaf does not leave its cluster, beside the claims that its pods mount, in words that end a sentence; nil if it may, as
 	// all of most kinds: ask WhyStays.
 	Stays func(leaf ctrlclient.Object) *Reason
@@ -255,9 +257,9 @@ var All = []Kind{
 		HasStatus: true,
 		Goes:      Single,
 		Doc: Doc{
-			Down: "Its spec, whole, after the Service that it names.",
+			Down: "Its spec, whole, after the Service that it names. The claims of its pods are made in the workspace, and go down before the pods that have them: it asks for as many pods as have theirs.",
 			Up:   "What its leaf says, with the revisions' names of the workspace; `Placed` and `Synced` say what is wrong where.",
-			Not:  "`volumeName` of its claims; of its pods, as of a Deployment's. With volumes it does not leave a cluster that it has run in.",
+			Not:  "`volumeName` of its claims; `persistentVolumeClaimRetentionPolicy`, which the workspace carries out; of its pods, as of a Deployment's. With volumes it does not leave a cluster that it has run in. More than 1,000 claims.",
 		},
 		New:          func() ctrlclient.Object { return &appsv1.StatefulSet{} },
 		NewList:      func() ctrlclient.ObjectList { return &appsv1.StatefulSetList{} },
@@ -265,6 +267,7 @@ var All = []Kind{
 		Dropped:      statefulSetDropped,
 		Template:     func(obj ctrlclient.Object) *corev1.PodTemplateSpec { return &obj.(*appsv1.StatefulSet).Spec.Template },
 		References:   statefulSetReferences,
+		PodClaims:    statefulSetClaims,
 		Stays:        statefulSetStays,
 		Pods:         statefulSetPods,
 		Observed:     statefulSetObserved,
@@ -399,7 +402,18 @@ func (k Kind) ReferencesOf(obj ctrlclient.Object) []Reference {
 	if k.References != nil {
 		needs = append(needs, k.References(obj)...)
 	}
+	for _, c := range k.PodClaimsOf(obj) {
+		needs = append(needs, Reference{ClaimKind, c.Name})
+	}
 	return needs
+}
+
+// PodClaimsOf returns the claims that a root or a leaf has for its pods, of one pod after the other.
+func (k Kind) PodClaimsOf(obj ctrlclient.Object) []PodClaim {
+	if k.PodClaims == nil {
+		return nil
+	}
+	return k.PodClaims(obj)
 }
 
 // IsGiven says whether the object of that name is of the server's own making.

@@ -3,6 +3,8 @@ package kinds
 import (
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -13,14 +15,66 @@ import (
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 )
 
-// statefulSetContent: a claim that names a volume would take whichever of the physical cluster's it likes.
+// MostPodClaims is how many claims a workload may have for its pods: each is looked up with each change of it.
+const MostPodClaims = 1000
+
+// statefulSetContent: a claim that names a volume would take whichever of the physical cluster's it likes. When claims go the workspace decides, where
+// their users see them: the physical cluster keeps them.
 func statefulSetContent(root ctrlclient.Object) ctrlclient.Object {
 	out := &appsv1.StatefulSet{Spec: *root.(*appsv1.StatefulSet).Spec.DeepCopy()}
 	podsContent(&out.Spec.Template.Spec)
 	for i := range out.Spec.VolumeClaimTemplates {
 		out.Spec.VolumeClaimTemplates[i].Spec.VolumeName = ""
 	}
+	if out.Spec.PersistentVolumeClaimRetentionPolicy != nil {
+		out.Spec.PersistentVolumeClaimRetentionPolicy = &appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{
+			WhenDeleted: appsv1.RetainPersistentVolumeClaimRetentionPolicyType, WhenScaled: appsv1.RetainPersistentVolumeClaimRetentionPolicyType,
+		}
+	}
 	return out
+}
+
+// statefulSetClaims: of those pods whose claims are at most MostPodClaims.
+func statefulSetClaims(obj ctrlclient.Object) (claims []PodClaim) {
+	set := obj.(*appsv1.StatefulSet)
+	templates := set.Spec.VolumeClaimTemplates
+	if len(templates) == 0 {
+		return nil
+	}
+	for pod := range min(int(ptr.Deref(set.Spec.Replicas, 1)), MostPodClaims/len(templates)) {
+		for i := range templates {
+			claims = append(claims, PodClaim{fmt.Sprintf("%s-%s-%d", templates[i].Name, set.Name, firstOrdinal(set)+pod), pod, &templates[i]})
+		}
+	}
+	return claims
+}
+
+func firstOrdinal(set *appsv1.StatefulSet) int {
+	if set.Spec.Ordinals == nil {
+		return 0
+	}
+	return int(set.Spec.Ordinals.Start)
+}
+
+// OrdinalOf returns the ordinal of the pod, which a StatefulSet need not have now, for which it would have a claim of that name.
+func OrdinalOf(set *appsv1.StatefulSet, claim string) (ordinal int, ok bool) {
+	for _, template := range set.Spec.VolumeClaimTemplates {
+		text, ok := strings.CutPrefix(claim, template.Name+"-"+set.Name+"-")
+		if !ok {
+			continue
+		}
+		if n, err := strconv.ParseInt(text, 10, 32); err == nil && strconv.FormatInt(n, 10) == text && n >= 0 {
+			return int(n), true
+		}
+	}
+	return 0, false
+}
+
+// IsScaledAway says that a StatefulSet had a claim for a pod which it is not to have any more.
+func IsScaledAway(set *appsv1.StatefulSet, claim string) bool {
+	ordinal, ok := OrdinalOf(set, claim)
+	pod := ordinal - firstOrdinal(set)
+	return ok && (pod < 0 || pod >= int(ptr.Deref(set.Spec.Replicas, 1)))
 }
 
 func statefulSetDropped(root ctrlclient.Object) (dropped []string) {

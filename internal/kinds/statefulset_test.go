@@ -34,14 +34,63 @@ func TestStatefulSetGoesDown(t *testing.T) {
 	want := &appsv1.StatefulSet{Spec: *root.Spec.DeepCopy()}
 	want.Spec.Template.Spec.NodeName, want.Spec.Template.Spec.AutomountServiceAccountToken = "", ptr.To(false)
 	want.Spec.VolumeClaimTemplates[0].Spec.VolumeName = ""
+	want.Spec.PersistentVolumeClaimRetentionPolicy = &appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{
+		WhenDeleted: appsv1.RetainPersistentVolumeClaimRetentionPolicyType, WhenScaled: appsv1.RetainPersistentVolumeClaimRetentionPolicyType}
 	if diff := cmp.Diff(want, k.Content(root)); diff != "" {
-		t.Errorf("its spec goes down whole, without the names of a node and a volume and without a token: -want, +got:\n%s", diff)
+		t.Errorf("its spec goes down whole, without the names of a node and a volume, without a token, and keeping its claims: -want, +got:\n%s", diff)
 	}
 	if got := k.WhatIsDropped(root); len(got) != 2 {
 		t.Errorf("the user is told of %q, want the node's name and the volume's", got)
 	}
 	if diff := cmp.Diff([]Reference{{"Service", "db"}}, k.References(root)); diff != "" {
 		t.Errorf("what it needs before it: -want, +got:\n%s", diff)
+	}
+}
+
+// TestPodClaims: they have the names that Kubernetes' controller gives them.
+func TestPodClaims(t *testing.T) {
+	k, _ := ByKind("StatefulSet")
+	set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Name: "db"}, Spec: appsv1.StatefulSetSpec{
+		Ordinals: &appsv1.StatefulSetOrdinals{Start: 3}, ServiceName: "db",
+		VolumeClaimTemplates: []corev1.PersistentVolumeClaim{{ObjectMeta: metav1.ObjectMeta{Name: "data"}}, {ObjectMeta: metav1.ObjectMeta{Name: "wal"}}},
+	}}
+	names := func(replicas *int32) (names []string) {
+		set.Spec.Replicas = replicas
+		for _, c := range k.PodClaimsOf(set) {
+			names = append(names, c.Name)
+			if c.Template != &set.Spec.VolumeClaimTemplates[0] && c.Template != &set.Spec.VolumeClaimTemplates[1] {
+				t.Errorf("claim %s is of %+v", c.Name, c.Template)
+			}
+		}
+		return names
+	}
+	if diff := cmp.Diff([]string{"data-db-3", "wal-db-3"}, names(nil)); diff != "" {
+		t.Errorf("one pod unless it says so: -want, +got:\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"data-db-3", "wal-db-3", "data-db-4", "wal-db-4"}, names(ptr.To[int32](2))); diff != "" {
+		t.Errorf("of one pod after the other: -want, +got:\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"data-db-3", "data-db-4", "wal-db-3", "wal-db-4"}, ClaimsOf(set)); diff != "" {
+		t.Errorf("they are mounted: -want, +got:\n%s", diff)
+	}
+	if diff := cmp.Diff([]Reference{{"Service", "db"}, {ClaimKind, "data-db-3"}, {ClaimKind, "wal-db-3"}, {ClaimKind, "data-db-4"}, {ClaimKind, "wal-db-4"}}, k.ReferencesOf(set)); diff != "" {
+		t.Errorf("and needed: -want, +got:\n%s", diff)
+	}
+	if got := names(ptr.To[int32](2_000_000_000)); len(got) != MostPodClaims {
+		t.Errorf("of a StatefulSet that asks for any number of pods there are %d", len(got))
+	}
+	if got := names(ptr.To[int32](0)); len(got) != 0 {
+		t.Errorf("without pods there are %v", got)
+	}
+
+	set.Spec.Replicas = ptr.To[int32](2)
+	for claim, want := range map[string]struct{ is, scaledAway bool }{
+		"data-db-3": {true, false}, "wal-db-4": {true, false}, "data-db-2": {true, true}, "data-db-5": {true, true}, "data-db-0": {true, true},
+		"data-db-05": {}, "data-db-": {}, "data-db--1": {}, "data-db-x": {}, "logs-db-3": {}, "data-web-3": {}, "data-db-99999999999": {}, "data-db-+3": {}, "data": {},
+	} {
+		if _, is := OrdinalOf(set, claim); is != want.is || IsScaledAway(set, claim) != want.scaledAway {
+			t.Errorf("%s is one of its claims: %v, of a pod that it has no more: %v; want %+v", claim, is, IsScaledAway(set, claim), want)
+		}
 	}
 }
 

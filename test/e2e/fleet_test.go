@@ -153,6 +153,8 @@ type workspace struct {
 	f *fleet
 	// app names the workspace, its Deployment and the label of its pods.
 	app string
+	// namespace is that of kubectl, which has its own if it is empty.
+	namespace string
 	// cluster is the workspace's logical cluster.
 	cluster logicalcluster.Name
 }
@@ -181,7 +183,11 @@ func (w *workspace) kubectl(args ...string) string { return w.kubectlWithInput("
 
 func (w *workspace) kubectlWithInput(input string, args ...string) string {
 	w.t.Helper()
-	return w.f.MustRunWithInput(input, append([]string{"kubectl", "--server=" + w.f.URL + "/clusters/root:" + w.app}, args...)...)
+	to := []string{"kubectl", "--server=" + w.f.URL + "/clusters/root:" + w.app}
+	if w.namespace != "" {
+		to = append(to, "--namespace="+w.namespace)
+	}
+	return w.f.MustRunWithInput(input, append(to, args...)...)
 }
 
 // ctx addresses the workspace for w.f.Clients().

@@ -64,6 +64,7 @@ var mainJobAlone = []part{
 	{"T1_PodsAreShownInTheWorkspace", podsAreShown},
 	{"T1_ClaimIsBoundAndMounted", claimBound},
 	{"T1_ClaimInUseIsNotTakenAway", claimInUse},
+	{"T1_ClaimsOfAStatefulSet", podClaims},
 	{"T2_StatefulSetStaysWithItsData", statefulSetStays},
 	{"T2_WhatMountsAClaimStaysWithIt", mountedStays},
 	{"T1_ClassesAreShownAndNamed", classesAreShown},

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -223,4 +224,122 @@ func statefulSetStays(t *testing.T, f *fleet) {
 		}
 		return ""
 	})
+}
+
+// podClaims: the claims of a StatefulSet's pods are its workspace's. They are shown, are bound, stay when it is scaled down or deleted unless it says
+// otherwise, and go with their namespace and their workspace, here and below.
+func podClaims(t *testing.T, f *fleet) {
+	w := f.workspace(t, "ordinals")
+	for i := range 6 {
+		w.volume("east", fmt.Sprint(i))
+	}
+	claims := `{metadata: {name: data}, spec: {storageClassName: ordinals, accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}`
+	// below returns the volumes of the claims in east, by the claims' names.
+	below := func() map[string]string {
+		t.Helper()
+		list, err := f.clusters["east"].Clientset().CoreV1().PersistentVolumeClaims("").List(t.Context(), metav1.ListOptions{LabelSelector: "app=" + w.app})
+		if err != nil {
+			t.Fatal(err)
+		}
+		volumes := map[string]string{}
+		for _, claim := range list.Items {
+			volumes[claim.Name] = claim.Spec.VolumeName
+		}
+		return volumes
+	}
+	shows := func(namespace string, want ...string) {
+		t.Helper()
+		framework.Eventually(t, patience, fmt.Sprintf("the workspace and its cluster have the claims %v", want), func() string {
+			out := w.kubectl("get", "pvc", "--namespace="+namespace, "-o", "jsonpath={range .items[*]}{.metadata.name} {.status.phase} {end}")
+			var all []string
+			for _, name := range want {
+				all = append(all, name, "Bound")
+			}
+			if got := strings.Join(strings.Fields(out), " "); got != strings.Join(all, " ") {
+				return got
+			}
+			if got := slices.Sorted(maps.Keys(below())); !slices.Equal(got, want) {
+				return fmt.Sprintf("in east there are %v", got)
+			}
+			return ""
+		})
+	}
+	w.place("east")
+	w.applyStatefulSet(2, "1", claims)
+	w.statefulSetRolledOut()
+	shows("default", "data-ordinals-0", "data-ordinals-1")
+	first := below()
+	if out := w.kubectl("get", "pvc", "data-ordinals-0", "-o", "jsonpath={.spec.volumeName} {.metadata.labels.app}"); out != first["data-ordinals-0"]+" ordinals" {
+		t.Errorf("the first claim has %q, below %v", out, first)
+	}
+	if out := w.kubectl("describe", "pvc", "data-ordinals-0"); !strings.Contains(out, "Used By:       ordinals-0") {
+		t.Errorf("who uses it is not said:\n%s", out)
+	}
+	w.applyStatefulSet(3, "1", claims)
+	w.statefulSetRolledOut()
+	w.applyStatefulSet(1, "1", claims)
+	w.spread(map[string]int{"east": 1})
+	shows("default", "data-ordinals-0", "data-ordinals-1", "data-ordinals-2")
+
+	// One that is deleted while its pod has it goes with that, and the next one is another. The cluster's controller may be the one that makes it.
+	w.applyStatefulSet(3, "1", claims)
+	w.statefulSetRolledOut()
+	second := below()
+	w.kubectl("delete", "pvc", "data-ordinals-2")
+	w.kubectl("delete", "pod", "ordinals-2")
+	framework.Eventually(t, patience, "its next one has another volume", func() string {
+		if now := below(); now["data-ordinals-2"] == second["data-ordinals-2"] || now["data-ordinals-2"] == "" || now["data-ordinals-1"] != first["data-ordinals-1"] {
+			return fmt.Sprintf("they are %v, and were %v", now, second)
+		}
+		return ""
+	})
+	shows("default", "data-ordinals-0", "data-ordinals-1", "data-ordinals-2")
+	w.statefulSetRolledOut()
+
+	// As in one cluster it leaves them, and has them when it is made again; unless it says otherwise.
+	w.kubectl("delete", "statefulset", w.app)
+	w.spread(map[string]int{})
+	shows("default", "data-ordinals-0", "data-ordinals-1", "data-ordinals-2")
+	w.applyStatefulSet(2, "1", claims)
+	w.statefulSetRolledOut()
+	if now := below(); now["data-ordinals-0"] != first["data-ordinals-0"] {
+		t.Errorf("made again it has %v, and had %v", now, first)
+	}
+	w.kubectl("patch", "statefulset", w.app, "--type=merge", "-p", `{"spec":{"persistentVolumeClaimRetentionPolicy":{"whenDeleted":"Delete","whenScaled":"Delete"}}}`)
+	shows("default", "data-ordinals-0", "data-ordinals-1")
+	w.kubectl("scale", "statefulset", w.app, "--replicas=1")
+	shows("default", "data-ordinals-0")
+	w.kubectl("delete", "statefulset", w.app)
+	shows("default")
+
+	// With their namespace they are gone: one of that name has others.
+	inNamespace := func() {
+		t.Helper()
+		w.kubectl("create", "namespace", "again")
+		w.kubectl("annotate", "namespace", "again", "placement.atoll.dev/clusters=east")
+		in := *w
+		in.namespace = "again"
+		in.applyStatefulSet(1, "1", claims)
+		in.statefulSetRolledOut()
+		shows("again", "data-ordinals-0")
+	}
+	inNamespace()
+	before := below()["data-ordinals-0"]
+	w.kubectl("delete", "namespace", "again")
+	framework.Eventually(t, patience, "they are gone", func() string {
+		if now := below(); len(now) > 0 {
+			return fmt.Sprint(now)
+		}
+		return ""
+	})
+	w.volume("east", "last")
+	inNamespace()
+	if now := below()["data-ordinals-0"]; now == before {
+		t.Errorf("the claim of the next namespace has the volume of the one before, %s", now)
+	}
+	f.MustRun("kubectl", "--context=root", "delete", "workspace", w.app, "--timeout=100s")
+	w.gone("east")
+	if left := below(); len(left) > 0 {
+		t.Errorf("of the workspace %v are left", left)
+	}
 }

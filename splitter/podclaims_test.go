@@ -1,0 +1,268 @@
+package splitter
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/internal/kinds"
+	lcctx "atoll.dev/atoll/internal/logicalcluster"
+)
+
+const (
+	keepClaims   = appsv1.RetainPersistentVolumeClaimRetentionPolicyType
+	deleteClaims = appsv1.DeletePersistentVolumeClaimRetentionPolicyType
+)
+
+// setOf is a StatefulSet of the workspace whose pods have a claim each.
+func setOf(replicas int32) *appsv1.StatefulSet {
+	set := &appsv1.StatefulSet{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "front", Name: "db", UID: "root", Generation: 1, CreationTimestamp: metav1.Unix(0, 0), Annotations: map[string]string{lcctx.Annotation: "shop"}},
+		Spec:       appsv1.StatefulSetSpec{Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "db"}}},
+	}
+	withClaims(set)
+	set.Spec.VolumeClaimTemplates[0].Labels = map[string]string{"tier": "data"}
+	set.Spec.VolumeClaimTemplates[0].Spec = corev1.PersistentVolumeClaimSpec{AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, VolumeName: "theirs"}
+	return set
+}
+
+func retaining(set *appsv1.StatefulSet, deleted, scaled appsv1.PersistentVolumeClaimRetentionPolicyType) *appsv1.StatefulSet {
+	set.Spec.PersistentVolumeClaimRetentionPolicy = &appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{WhenDeleted: deleted, WhenScaled: scaled}
+	return set
+}
+
+func scaledTo(set *appsv1.StatefulSet, pods int32) *appsv1.StatefulSet {
+	set.Status = appsv1.StatefulSetStatus{ObservedGeneration: set.Generation, Replicas: pods}
+	return set
+}
+
+// TestPodClaims: the workspace has the claims of a StatefulSet's pods, as a cluster has them.
+func TestPodClaims(t *testing.T) {
+	t.Parallel()
+	owned := claimOf("data-db-0")
+	owned.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(setOf(1), appsv1.SchemeGroupVersion.WithKind("StatefulSet"))}
+	others := claimOf("data-db-0")
+	others.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Database", Name: "db", UID: "other", Controller: ptr.To(true)}}
+	ends := func() ctrlclient.Object {
+		leaf := claimLeaf(t, claimOf("data-db-0"), mirrorEast)
+		leaf.DeletionTimestamp = ptr.To(metav1.Now())
+		return leaf
+	}
+	for name, tc := range map[string]struct {
+		reason  string
+		set     *appsv1.StatefulSet
+		objects []ctrlclient.Object
+		want    string // claims, with the kinds of their owners
+		made    bool
+		told    string
+	}{
+		"Made":       {"each pod has one", setOf(2), []ctrlclient.Object{placedOn(mirrorEast)}, "data-db-0 data-db-1", true, "SuccessfulCreate"},
+		"NotPlaced":  {"it has not begun", setOf(2), []ctrlclient.Object{placedOn()}, "", false, ""},
+		"Stays":      {"it runs on where it is not placed any more", setOf(2), []ctrlclient.Object{placedOn(), statefulSetLeaf(t, setOf(1), mirrorEast, 1)}, "data-db-0 data-db-1", true, "SuccessfulCreate"},
+		"There":      {"a claim is its pod's, whoever made it", setOf(1), []ctrlclient.Object{placedOn(mirrorEast), claimOf("data-db-0")}, "data-db-0", false, ""},
+		"OneMore":    {"it was scaled up", setOf(2), []ctrlclient.Object{placedOn(mirrorEast), claimOf("data-db-0")}, "data-db-0 data-db-1", true, "SuccessfulCreate"},
+		"StillThere": {"the one that was deleted has its pod yet", setOf(2), []ctrlclient.Object{placedOn(mirrorEast), ends()}, "data-db-1", true, "SuccessfulCreate"},
+		"GoesWithIt": {"as it says", retaining(setOf(1), deleteClaims, keepClaims), []ctrlclient.Object{placedOn(mirrorEast)}, "data-db-0/StatefulSet", true, "SuccessfulCreate"},
+		"GoesNow":    {"it says so since a while", retaining(setOf(1), deleteClaims, keepClaims), []ctrlclient.Object{placedOn(mirrorEast), claimOf("data-db-0")}, "data-db-0/StatefulSet", false, ""},
+		"StaysNow":   {"it said so before", retaining(setOf(1), keepClaims, keepClaims), []ctrlclient.Object{placedOn(mirrorEast), owned}, "data-db-0", false, ""},
+		"Others":     {"what something else controls is left to that", retaining(setOf(1), deleteClaims, keepClaims), []ctrlclient.Object{placedOn(mirrorEast), others}, "data-db-0/Database", false, ""},
+		"ScaledDown": {"its pod is gone", scaledTo(retaining(setOf(1), keepClaims, deleteClaims), 1), []ctrlclient.Object{placedOn(mirrorEast), claimOf("data-db-0"), claimOf("data-db-1"), claimOf("data-web-1")}, "data-db-0 data-web-1", false, "SuccessfulDelete"},
+		"ScalesDown": {"its pod is there yet", scaledTo(retaining(setOf(1), keepClaims, deleteClaims), 2), []ctrlclient.Object{placedOn(mirrorEast), claimOf("data-db-0"), claimOf("data-db-1")}, "data-db-0 data-db-1", false, ""},
+		"ScaledKept": {"data stays by default", scaledTo(setOf(1), 1), []ctrlclient.Object{placedOn(mirrorEast), claimOf("data-db-0"), claimOf("data-db-1")}, "data-db-0 data-db-1", false, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := newMirrored(t, append(cloned(tc.objects), tc.set.DeepCopy())...)
+			s, k := m.sources["StatefulSet"], client.KeyOf(tc.set)
+			seen, _ := s.get(k)
+			made, err := m.podClaims(t.Context(), s, seen, m.placement(s, k), s.leaves(k))
+			if err != nil || made != tc.made {
+				t.Fatalf("made any: %v, %v, want %v", made, err, tc.made)
+			}
+			if got := m.claimsIn(t, "front"); got != tc.want {
+				t.Errorf("%s: there are %q, want %q", tc.reason, got, tc.want)
+			}
+			if told := strings.Join(m.reasons(t), " "); told != tc.told {
+				t.Errorf("%s: told %q, want %q", tc.reason, told, tc.told)
+			}
+		})
+	}
+}
+
+// claimsIn returns the claims of a namespace, each with the kind of its first owner.
+func (m *mirrored) claimsIn(t *testing.T, namespace string) string {
+	t.Helper()
+	list := &corev1.PersistentVolumeClaimList{}
+	if err := m.objects.List(t.Context(), list, ctrlclient.InNamespace(namespace)); err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, claim := range list.Items {
+		name := claim.Name
+		for _, o := range claim.OwnerReferences {
+			name += "/" + o.Kind
+		}
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return strings.Join(names, " ")
+}
+
+// TestPodClaimIsAsInOneCluster: with the labels of the StatefulSet, and without a volume that is somebody else's.
+func TestPodClaimIsAsInOneCluster(t *testing.T) {
+	set := setOf(1)
+	k, _ := kinds.ByKind("StatefulSet")
+	want := &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "front", Name: "data-db-0", Labels: map[string]string{"app": "db", "tier": "data"}},
+		Spec:       corev1.PersistentVolumeClaimSpec{AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}},
+	}
+	if diff := cmp.Diff(want, claimFor(set, k.PodClaimsOf(set)[0])); diff != "" {
+		t.Errorf("-want, +got:\n%s", diff)
+	}
+	if diff := cmp.Diff(setOf(1), set); diff != "" {
+		t.Errorf("the StatefulSet was changed: -want, +got:\n%s", diff)
+	}
+}
+
+// TestScaledUpMeanwhile: whoever scales up again has the data, also where that is not seen yet.
+func TestScaledUpMeanwhile(t *testing.T) {
+	set := scaledTo(retaining(setOf(1), keepClaims, deleteClaims), 1)
+	now := set.DeepCopy()
+	now.Generation, now.Spec.Replicas = 2, ptr.To[int32](2)
+	m := newMirrored(t, now, claimOf("data-db-0"), claimOf("data-db-1"), placedOn(mirrorEast))
+	if err := m.dropClaims(client.In(t.Context(), "shop"), m.sources["StatefulSet"], set); err != nil {
+		t.Fatal(err)
+	}
+	if got := m.claimsIn(t, "front"); got != "data-db-0 data-db-1" {
+		t.Errorf("there are %q", got)
+	}
+}
+
+// TestPodClaimRefused: by a quota for instance. It is told, and tried again, and of those after it none is made.
+func TestPodClaimRefused(t *testing.T) {
+	ending := func(namespace string) error {
+		err := apierrors.NewForbidden(corev1.Resource("persistentvolumeclaims"), "data-db-1", fmt.Errorf("namespace %s is being terminated", namespace))
+		err.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}
+		return err
+	}
+	for name, tc := range map[string]struct {
+		refusal error
+		told    string
+		fails   bool
+	}{
+		"Quota":  {apierrors.NewForbidden(corev1.Resource("persistentvolumeclaims"), "data-db-1", fmt.Errorf("exceeded quota")), "FailedCreate SuccessfulCreate", true},
+		"Ending": {ending("front"), "SuccessfulCreate", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			set := setOf(3)
+			m := newMirrored(t, set, placedOn(mirrorEast))
+			m.clients.Objects = interceptor.NewClient(m.objects, interceptor.Funcs{Create: func(ctx context.Context, c ctrlclient.WithWatch, o ctrlclient.Object, opts ...ctrlclient.CreateOption) error {
+				if o.GetName() == "data-db-1" {
+					return tc.refusal
+				}
+				return c.Create(ctx, o, opts...)
+			}})
+			s, k := m.sources["StatefulSet"], client.KeyOf(set)
+			seen, _ := s.get(k)
+			if _, err := m.podClaims(t.Context(), s, seen, m.placement(s, k), nil); (err != nil) != tc.fails {
+				t.Errorf("it fails: %v, want %v", err, tc.fails)
+			}
+			if got := m.claimsIn(t, "front"); got != "data-db-0" {
+				t.Errorf("there are %q", got)
+			}
+			if told := strings.Join(m.reasons(t), " "); told != tc.told {
+				t.Errorf("told %q, want %q", told, tc.told)
+			}
+		})
+	}
+}
+
+// TestStatefulSetStartsWithItsClaims: as many pods are asked for as have claims that their cluster has taken, and never fewer than it has.
+func TestStatefulSetStartsWithItsClaims(t *testing.T) {
+	t.Parallel()
+	set := setOf(2)
+	claims := []ctrlclient.Object{claimOf("data-db-0"), claimOf("data-db-1")}
+	leaf := func(name string, annotation string) ctrlclient.Object {
+		l := claimLeaf(t, claimOf(name), mirrorEast)
+		text := l.Annotations[workloadv1alpha1.AppliedAnnotation]
+		delete(l.Annotations, workloadv1alpha1.AppliedAnnotation)
+		if annotation == workloadv1alpha1.RefusedAnnotation {
+			text = `{"reason":"Forbidden","message":"exceeded quota","rendered":"` + text + `"}`
+		}
+		if annotation != "" {
+			l.Annotations[annotation] = text
+		}
+		return l
+	}
+	const taken, refused = workloadv1alpha1.AppliedAnnotation, workloadv1alpha1.RefusedAnnotation
+	for name, tc := range map[string]struct {
+		reason  string
+		objects []ctrlclient.Object
+		want    int32 // replicas of the leaf in east, -1 for none
+	}{
+		"NoCluster":  {"they have no cluster yet", nil, -1},
+		"NoAnswer":   {"their cluster has not taken them", []ctrlclient.Object{leaf("data-db-0", taken), leaf("data-db-1", "")}, -1},
+		"Taken":      {"they are there", []ctrlclient.Object{leaf("data-db-0", taken), leaf("data-db-1", taken)}, 2},
+		"OneRefused": {"the first pod has its own", []ctrlclient.Object{leaf("data-db-0", taken), leaf("data-db-1", refused)}, 1},
+		"Refused":    {"no pod has its own", []ctrlclient.Object{leaf("data-db-0", refused), leaf("data-db-1", taken)}, 0},
+		"Runs":       {"an earlier version left its claims to the cluster", []ctrlclient.Object{statefulSetLeaf(t, set, mirrorEast, 2)}, 2},
+		"Grows":      {"its second claim is not there yet", []ctrlclient.Object{statefulSetLeaf(t, setOf(1), mirrorEast, 1), leaf("data-db-0", taken), leaf("data-db-1", "")}, 1},
+		"HasGrown":   {"its second claim is there", []ctrlclient.Object{statefulSetLeaf(t, setOf(1), mirrorEast, 1), leaf("data-db-0", taken), leaf("data-db-1", taken)}, 2},
+		"Shrinks":    {"its claims are not asked about", []ctrlclient.Object{statefulSetLeaf(t, setOf(4), mirrorEast, 4)}, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := newMirrored(t, append(cloned(append(slices.Clone(claims), tc.objects...)), set.DeepCopy(), placedOn(mirrorEast), spaceIn(mirrorEast))...)
+			m.look(t, key{"StatefulSet", client.KeyOf(set)})
+			got := int32(-1)
+			there := &appsv1.StatefulSet{}
+			switch err := m.objects.Get(t.Context(), types.NamespacedName{Namespace: "front-" + mirrorEast, Name: "db"}, there); {
+			case err == nil:
+				got = *there.Spec.Replicas
+			case !apierrors.IsNotFound(err):
+				t.Fatal(err)
+			}
+			if got != tc.want {
+				t.Errorf("%s: it asks for %d pods, want %d", tc.reason, got, tc.want)
+			}
+		})
+	}
+}
+
+// TestPodClaimGoesWhereItsSetRuns: an earlier version left the claims to the cluster, which has them, and by now it may be placed elsewhere.
+func TestPodClaimGoesWhereItsSetRuns(t *testing.T) {
+	unapplied := statefulSetLeaf(t, setOf(1), mirrorEast, 0)
+	delete(unapplied.Annotations, workloadv1alpha1.AppliedAnnotation)
+	unapplied.Status = appsv1.StatefulSetStatus{}
+	for name, tc := range map[string]struct {
+		leaf *appsv1.StatefulSet
+		want string
+	}{
+		"Runs":     {statefulSetLeaf(t, setOf(1), mirrorEast, 1), "east"},
+		"Grows":    {statefulSetLeaf(t, setOf(0), mirrorEast, 0), "east"},
+		"NeverRan": {unapplied, "west"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			claim := claimOf("data-db-0")
+			m := newMirrored(t, setOf(1), claim, tc.leaf.DeepCopy(), placedOn(mirrorWest), spaceIn(mirrorEast), spaceIn(mirrorWest), targetOf("west", mirrorWest, everyKind()...))
+			m.look(t, key{kinds.ClaimKind, client.KeyOf(claim)})
+			if got := m.everywhere(t, &corev1.PersistentVolumeClaimList{}, "data-db-0"); !slices.Equal(got, []string{tc.want}) {
+				t.Errorf("it is in %v, want %s", got, tc.want)
+			}
+		})
+	}
+}
