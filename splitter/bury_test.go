@@ -446,6 +446,30 @@ func TestEmptyNamespaceStays(t *testing.T) {
 	}
 }
 
+// TestEndOfAWorkspaceIsHeardOf: what of it is empty in mirrors waits for nothing any more.
+func TestEndOfAWorkspaceIsHeardOf(t *testing.T) {
+	up := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "front", Annotations: map[string]string{lcctx.Annotation: "shop"}}}
+	m := newMirrored(t, up, spaceIn(mirrorEast))
+	c := &unran{m.Controller}
+	runs := &corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{Name: corev1alpha1.LogicalClusterName, Annotations: map[string]string{lcctx.Annotation: "shop"}}}
+	ends := runs.DeepCopy()
+	ends.Status.Phase = corev1alpha1.LogicalClusterPhaseTerminating
+	k := key{ofNamespace, client.KeyOf(spaceIn(mirrorEast))}
+	for name, tc := range map[string]struct {
+		event client.Event[*corev1alpha1.LogicalCluster]
+		want  bool
+	}{
+		"Begins": {client.Event[*corev1alpha1.LogicalCluster]{New: runs}, false},
+		"Ends":   {client.Event[*corev1alpha1.LogicalCluster]{Old: runs, New: ends}, true},
+		"Shown":  {client.Event[*corev1alpha1.LogicalCluster]{New: ends}, true},
+		"Gone":   {client.Event[*corev1alpha1.LogicalCluster]{Old: ends}, false},
+	} {
+		if got := slices.Contains(c.asks(t, func() { c.onLogicalCluster(tc.event) }), k); got != tc.want {
+			t.Errorf("%s: its namespace is asked for: %v, want %v", name, got, tc.want)
+		}
+	}
+}
+
 // TestPlacementStatusReadsNoLeaves: one object's news costs no look at leaves, however many Placements its namespace has; and
 // nothing is told of a Placement before all that it decides for are planned for by it.
 func TestPlacementStatusReadsNoLeaves(t *testing.T) {

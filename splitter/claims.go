@@ -188,13 +188,19 @@ func (c *Controller) leaveWith(ctx context.Context, s *source, workspace logical
 	return errors.Join(errs...)
 }
 
-// onLogicalCluster asks for the claims of a workspace that is being deleted: no Placement leads where they are.
+// onLogicalCluster asks for the claims of a workspace that is being deleted, since no Placement leads where they are, and for its namespaces in mirrors:
+// those that are empty wait for what may come back.
 func (c *Controller) onLogicalCluster(e client.Event[*corev1alpha1.LogicalCluster]) {
 	if e.New == nil || !ending(e.New) || e.Old != nil && ending(e.Old) {
 		return
 	}
 	for _, claim := range c.sources[kinds.ClaimKind].list(client.KeyOf(e.New).Cluster, "") {
 		c.queue.Add(key{kinds.ClaimKind, client.KeyOf(claim)})
+	}
+	for _, n := range c.informers.Namespaces.List(client.KeyOf(e.New).Cluster, "") {
+		for _, mirrored := range c.informers.Namespaces.ByIndex(byRoot, namespaceValue(client.KeyOf(n).Cluster, n.Name)) {
+			c.queue.Add(key{ofNamespace, client.KeyOf(mirrored)})
+		}
 	}
 }
 
