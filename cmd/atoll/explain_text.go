@@ -27,7 +27,7 @@ var badIfTrue = []string{"ReplicaFailure", "Suspended", "FailureTarget", "Failed
 
 // stepInWords says what it means that a cluster is not Ready.
 var stepInWords = map[placementv1alpha1.PlacedClusterPhase]string{
-	placementv1alpha1.PhasePending:  "nothing is written for the cluster yet",
+	placementv1alpha1.PhasePending:  "something of it is not written for the cluster yet",
 	placementv1alpha1.PhaseApplying: "written; the cluster does not have it yet, does not answer, or is only observed",
 	placementv1alpha1.PhaseSynced:   "the cluster has it; not all of it serves, or it is not its share yet",
 	placementv1alpha1.PhaseRefused:  "the cluster would not take something",

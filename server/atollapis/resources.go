@@ -302,7 +302,8 @@ func clustersOf(p *placementv1alpha1.Placement) (known map[string]placementv1alp
 
 // lackOf says why a Placement that is as wished is not ready; "" if it is. It is ready if every cluster runs what it is to run in
 // the end (the splitter calls none Ready before), no other has anything of it any more, and all that is said of the present
-// decision. A cluster that refuses comes before those that only lack something, and what is to come before what is to go.
+// decision. A cluster that refuses comes before those that only lack something, and what is to come before what is to go; but what does
+// not come because it stays elsewhere stays.
 func lackOf(p *placementv1alpha1.Placement) (lacks string) {
 	known, left := clustersOf(p)
 	if len(p.Spec.Clusters) == 0 {
@@ -317,7 +318,10 @@ func lackOf(p *placementv1alpha1.Placement) (lacks string) {
 			lacks = lackCell(phase)
 		}
 	}
+	stays := slices.ContainsFunc(left, func(c placementv1alpha1.PlacedClusterStatus) bool { return c.Phase == placementv1alpha1.PhaseStaying })
 	switch {
+	case stays && lacks == string(placementv1alpha1.PhasePending) && p.Status.ObservedGeneration == p.Generation:
+		return string(placementv1alpha1.PhaseStaying) // which is why, and does not pass by itself
 	case lacks != "":
 		return lacks
 	case p.Status.ObservedGeneration != p.Generation:
