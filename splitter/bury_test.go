@@ -127,6 +127,7 @@ func newMirrored(t *testing.T, objects ...ctrlclient.Object) *mirrored {
 	shop, root, west := lc.DeepCopy(), lc.DeepCopy(), lc.DeepCopy()
 	west.Annotations[lcctx.Annotation] = mirrorWest
 	shop.Annotations[lcctx.Annotation], root.Annotations[lcctx.Annotation] = "shop", "root"
+	shop.Status.Phase = corev1alpha1.LogicalClusterPhaseReady
 	shop.Spec = corev1alpha1.LogicalClusterSpec{Owner: &corev1alpha1.LogicalClusterOwner{Resource: "workspaces", Cluster: "root"}}
 	root.Spec = corev1alpha1.LogicalClusterSpec{}
 	m := &mirrored{clock: testclock.NewFakeClock(time.Unix(0, 0))}

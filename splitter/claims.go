@@ -188,9 +188,28 @@ func (c *Controller) leaveWith(ctx context.Context, s *source, workspace logical
 	return errors.Join(errs...)
 }
 
-// onLogicalCluster asks for the claims of a workspace that is being deleted, since no Placement leads where they are, and for its namespaces in mirrors:
+// withPodClaims asks for what has claims for its pods in a workspace.
+func (c *Controller) withPodClaims(workspace logicalcluster.Name) {
+	for _, s := range c.sources {
+		if s.PodClaims == nil {
+			continue
+		}
+		for _, root := range s.list(workspace, "") {
+			c.queue.Add(key{s.GVK.Kind, client.KeyOf(root)})
+		}
+	}
+}
+
+func isReady(lc *corev1alpha1.LogicalCluster) bool {
+	return lc.Status.Phase == corev1alpha1.LogicalClusterPhaseReady && !ending(lc)
+}
+
+// onLogicalCluster asks for what has claims for its pods in a workspace that is ready now, and for the claims of a workspace that is being deleted, since no Placement leads where they are, and for its namespaces in mirrors:
 // those that are empty wait for what may come back.
 func (c *Controller) onLogicalCluster(e client.Event[*corev1alpha1.LogicalCluster]) {
+	if e.New != nil && isReady(e.New) && e.Old != nil && !isReady(e.Old) {
+		c.withPodClaims(client.KeyOf(e.New).Cluster)
+	}
 	if e.New == nil || !ending(e.New) || e.Old != nil && ending(e.Old) {
 		return
 	}
@@ -301,21 +320,14 @@ func (c *Controller) homes(ctx context.Context, s *source, k client.Key) (homes 
 		}
 	}
 	maps.DeleteFunc(siblings, func(_ string, is bool) bool { return !is })
-	for _, sibling := range c.likeliestFirst(s, k, siblings) {
-		leaves, err := c.everyLeaf(ctx, s, sibling)
-		if err != nil {
-			return nil, false, err
-		}
-		together := false
-		for _, leaf := range leaves {
-			// What stays with one claim in a cluster that it is not placed in any more gets the next one there, too.
-			if mirror := client.KeyOf(leaf).Cluster; byMirror[mirror] != nil || runs[mirror] {
-				add(mirror).Siblings++
-				together = true
-			}
-		}
-		if together {
-			break // the others are where this one is, or cannot be mounted with it
+	leaves, err := c.siblingsOf(ctx, s, k, siblings)
+	if err != nil {
+		return nil, false, err
+	}
+	for _, leaf := range leaves {
+		// What stays with one claim in a cluster that it is not placed in any more gets the next one there, too.
+		if mirror := client.KeyOf(leaf).Cluster; byMirror[mirror] != nil || runs[mirror] {
+			add(mirror).Siblings++
 		}
 	}
 	for mirror, home := range byMirror {
@@ -339,14 +351,26 @@ func (c *Controller) staysIn(s *source, root ctrlclient.Object) (mirrors []logic
 	return mirrors
 }
 
-// likeliestFirst returns the keys of claims of k's namespace, those first that the informer shows in a mirror: of hundreds that are mounted together one is read.
-func (c *Controller) likeliestFirst(s *source, k client.Key, names map[string]bool) (claims []client.Key) {
-	for name := range names {
-		claims = append(claims, client.Key{Cluster: k.Cluster, Namespace: k.Namespace, Name: name})
+// siblingsOf returns the leaves of claims of k's namespace, by their names, uncached: of one that has some, since the others are where that is, or cannot be mounted
+// with it. Those are asked first that the informer shows in a mirror; if there are none, for all at once: there can be a thousand.
+func (c *Controller) siblingsOf(ctx context.Context, s *source, k client.Key, names map[string]bool) (leaves []ctrlclient.Object, err error) {
+	if len(names) == 0 {
+		return nil, nil
 	}
-	housed := func(claim client.Key) bool { return len(s.leaves(claim)) > 0 }
-	slices.SortFunc(claims, func(a, b client.Key) int { return cmp.Or(first(housed(a), housed(b)), cmp.Compare(a.Name, b.Name)) })
-	return claims
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		sibling := client.Key{Cluster: k.Cluster, Namespace: k.Namespace, Name: name}
+		if !slices.ContainsFunc(s.leaves(sibling), c.isInMirror) {
+			continue
+		}
+		if leaves, err = c.everyLeaf(ctx, s, sibling); err != nil || len(leaves) > 0 {
+			return leaves, err
+		}
+	}
+	all, err := c.everyLeaf(ctx, s, client.Key{Cluster: k.Cluster, Namespace: k.Namespace})
+	return slices.DeleteFunc(all, func(leaf ctrlclient.Object) bool {
+		root, _ := rootOf(leaf)
+		return !names[root.Name]
+	}), err
 }
 
 // summariseClaim writes a claim's status, and before it the volume that its cluster bound it to, as a cluster's binder does.
@@ -412,7 +436,7 @@ func (c *Controller) seated(ctx context.Context, s *source, root ctrlclient.Obje
 		for _, leaf := range of.leaves(ck) {
 			if mirror := client.KeyOf(leaf).Cluster; c.isMirror(mirror) {
 				mounts[i].At, homes[name] = append(mounts[i].At, string(mirror)), mirror
-				mounts[i].Unanswered = mounts[i].Unanswered || ofPods[name] && !isAnswered(leaf)
+				mounts[i].Unanswered = mounts[i].Unanswered || ofPods[name] && replyTo(leaf) == unanswered
 			}
 		}
 	}
@@ -494,7 +518,7 @@ func (c *Controller) mounting(s *source, claim client.Key) {
 	}
 }
 
-// everyLeaf reads what a root has as leaves in any mirror, uncached.
+// everyLeaf reads what a root has as leaves in any mirror, uncached; of a key without a name, what all of its namespace have.
 func (c *Controller) everyLeaf(ctx context.Context, s *source, root client.Key) (leaves []ctrlclient.Object, err error) {
 	shared, dedicated := kinds.DownstreamNamespace(root.Cluster, root.Namespace, false), kinds.DownstreamNamespace(root.Cluster, root.Namespace, true)
 	for _, namespace := range slices.Compact([]string{shared, dedicated}) { // a cluster may have been dedicated only for a moment, too
@@ -503,7 +527,7 @@ func (c *Controller) everyLeaf(ctx context.Context, s *source, root client.Key) 
 			return nil, fmt.Errorf("list the leaves of %s %s: %w", s.GVK.Kind, root, err)
 		}
 		for _, leaf := range found {
-			if of, ok := rootOf(leaf); ok && of == root && c.isMirror(client.KeyOf(leaf).Cluster) {
+			if of, ok := rootOf(leaf); ok && (of == root || root.Name == "" && of.Cluster == root.Cluster && of.Namespace == root.Namespace) && c.isMirror(client.KeyOf(leaf).Cluster) {
 				leaves = append(leaves, leaf)
 			}
 		}

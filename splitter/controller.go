@@ -166,7 +166,7 @@ func (c *Controller) onObject(k kinds.Kind, e change) {
 	if k.IsPlaced() {
 		c.tallyChange(k, e)
 	}
-	if k.Goes == kinds.WhereMounted && (e.old == nil || e.deleted || e.new != nil && isAnswered(e.old) != isAnswered(e.new)) { // says where others run, or no more
+	if k.Goes == kinds.WhereMounted && (e.old == nil || e.deleted || e.new != nil && replyTo(e.old) != replyTo(e.new)) { // says where others run, or no more
 		for _, of := range []client.Key{root, client.KeyOf(o)} {
 			c.mounting(c.sources[k.GVK.Kind], of)
 		}

@@ -132,7 +132,6 @@ func (c *Controller) wanted(ctx context.Context, s *source, root ctrlclient.Obje
 	if down, err = c.withPullSecrets(ctx, root, leaves); err != nil {
 		return nil, "", err
 	}
-	down = c.withClaims(s, down, leaves)
 	_, hash, err = render(s.Kind, down, s.Content(down), down.GetNamespace(), false)
 	return down, hash, err
 }

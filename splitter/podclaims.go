@@ -6,9 +6,14 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
+	"strings"
+	"time"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -24,36 +29,38 @@ import (
 // The claims that a StatefulSet has for its pods are made in its workspace, where its users see them, delete them, and lose them with the namespace, as in
 // one cluster; and go down as all claims do. The controller of the physical cluster finds them there, since the leaf asks for as many pods as have theirs.
 
-// podClaims makes the workspace have the claims of a workload's pods, keeps or deletes them as that says, and returns whether it made any: they are shown by
-// the informer in a moment. Claims that are there are its pods', whoever made them.
+// podClaims makes the workspace have the claims of a workload's pods, says of each with what it goes, and returns whether it made any: they are shown by the
+// informer in a moment. Claims that are there are its pods', whoever made them. While a workspace is imported its own are on their way.
 func (c *Controller) podClaims(ctx context.Context, s *source, root ctrlclient.Object, p *placementv1alpha1.Placement, leaves []ctrlclient.Object) (made bool, err error) {
 	set, ok := root.(*appsv1.StatefulSet)
 	if !ok || len(set.Spec.VolumeClaimTemplates) == 0 || len(placed(p)) == 0 && len(leaves) == 0 {
 		return false, nil // what is placed nowhere has not begun
 	}
 	rk, of := client.KeyOf(root), c.sources[kinds.ClaimKind]
-	if lc, ok := c.informers.LogicalClusters.Get(client.Key{Cluster: rk.Cluster, Name: corev1alpha1.LogicalClusterName}); ok && ending(lc) {
-		return false, nil
+	if lc, ok := c.informers.LogicalClusters.Get(client.Key{Cluster: rk.Cluster, Name: corev1alpha1.LogicalClusterName}); !ok || !isReady(lc) {
+		return false, nil // onLogicalCluster brings it back
 	}
 	ctx = client.In(ctx, rk.Cluster)
-	claims := s.PodClaimsOf(set)
-	most := kinds.MostPodClaims / len(set.Spec.VolumeClaimTemplates)
-	tooMany := int(ptr.Deref(set.Spec.Replicas, 1)) > most
-	if tooMany {
-		c.tellOnce(ctx, s, root, "claims", corev1.EventTypeWarning, "TooManyClaims",
+	if most := kinds.MostPodClaims / len(set.Spec.VolumeClaimTemplates); int(ptr.Deref(set.Spec.Replicas, 1)) > most {
+		c.tellOnce(ctx, s, root, "many claims", corev1.EventTypeWarning, "TooManyClaims",
 			fmt.Sprintf("It gets %d pods: the claims of its pods may be %d.", most, kinds.MostPodClaims))
+	} else {
+		c.untell(root, "many claims")
 	}
-	var errs []error
-	for _, pc := range claims {
+	errs := []error{c.condemn(ctx, set)}
+	var missing []kinds.PodClaim
+	for _, pc := range s.PodClaimsOf(set) {
 		ck := client.Key{Cluster: rk.Cluster, Namespace: rk.Namespace, Name: pc.Name}
 		have, ok := of.get(ck)
 		switch {
-		case ok && have.GetDeletionTimestamp() == nil:
-			errs = append(errs, c.keepClaim(ctx, set, have.(*corev1.PersistentVolumeClaim)))
-			continue
-		case ok, len(of.leaves(ck)) > 0: // its end brings us back: until then a pod has it
-			continue
+		case !ok && !slices.ContainsFunc(of.leaves(ck), c.isInMirror):
+			missing = append(missing, pc)
+		case !ok, have.GetDeletionTimestamp() != nil: // its end brings us back: until then a pod has it
+		default:
+			errs = append(errs, c.ownClaim(ctx, set, have.(*corev1.PersistentVolumeClaim), nil))
 		}
+	}
+	for _, pc := range missing {
 		err := c.clients.Objects.Create(ctx, claimFor(set, pc))
 		switch {
 		case err == nil:
@@ -64,19 +71,18 @@ func (c *Controller) podClaims(ctx context.Context, s *source, root ctrlclient.O
 			made = true
 			continue
 		case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
-			return made, errors.Join(errs...)
+			return made, settle(errs)
 		}
 		// Its pod, and those after it, are not asked for.
 		c.tellOnce(ctx, s, root, "claims", corev1.EventTypeWarning, "FailedCreate", fmt.Sprintf("create Claim %s in StatefulSet %s failed error: %v", pc.Name, set.Name, err))
-		return made, errors.Join(append(errs, fmt.Errorf("create claim %s of StatefulSet %s: %w", pc.Name, rk, err))...)
+		return made, settle(append(errs, fmt.Errorf("create claim %s of StatefulSet %s: %w", pc.Name, rk, err)))
 	}
-	if !tooMany {
-		c.untell(root, "claims")
-	}
-	if !made {
-		errs = append(errs, c.dropClaims(ctx, s, set))
-	}
+	c.untell(root, "claims")
 	return made, settle(errs)
+}
+
+func (c *Controller) isInMirror(leaf ctrlclient.Object) bool {
+	return c.isMirror(client.KeyOf(leaf).Cluster)
 }
 
 // claimFor returns the claim as Kubernetes' controller of StatefulSets makes it.
@@ -92,29 +98,36 @@ func claimFor(set *appsv1.StatefulSet, pc kinds.PodClaim) *corev1.PersistentVolu
 	if set.Spec.Selector != nil {
 		maps.Copy(claim.Labels, set.Spec.Selector.MatchLabels)
 	}
-	claim.OwnerReferences, _ = ownersOfClaim(set, nil)
+	claim.OwnerReferences, _ = ownersOfClaim(set, nil, nil)
 	return claim
 }
 
-// ownersOfClaim returns the owners of a claim of which a StatefulSet says whether it goes with it, and whether they are others. One that something else
-// controls is left to that.
-func ownersOfClaim(set *appsv1.StatefulSet, owners []metav1.OwnerReference) (want []metav1.OwnerReference, changed bool) {
-	policy := set.Spec.PersistentVolumeClaimRetentionPolicy
-	goes := policy != nil && policy.WhenDeleted == appsv1.DeletePersistentVolumeClaimRetentionPolicyType
-	i := slices.IndexFunc(owners, func(o metav1.OwnerReference) bool { return o.UID == set.UID })
-	controlled := slices.ContainsFunc(owners, func(o metav1.OwnerReference) bool { return ptr.Deref(o.Controller, false) })
-	switch {
-	case goes && i < 0 && !controlled:
-		return append(slices.Clone(owners), *metav1.NewControllerRef(set, appsv1.SchemeGroupVersion.WithKind("StatefulSet"))), true
-	case !goes && i >= 0:
-		return slices.Delete(slices.Clone(owners), i, i+1), true
+// ownersOfClaim returns the owners of a claim, with which it goes, and whether they are others than before: by what its StatefulSet says
+// (persistentVolumeClaimRetentionPolicy), that itself, or the pod, nil if it is to have one, which it is not to have any more. As in one cluster, a claim
+// whose pod went before anybody said so stays. One that something else controls is left to that.
+func ownersOfClaim(set *appsv1.StatefulSet, condemned *corev1.Pod, owners []metav1.OwnerReference) (want []metav1.OwnerReference, changed bool) {
+	policy := ptr.Deref(set.Spec.PersistentVolumeClaimRetentionPolicy, appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{})
+	isOurs := func(o metav1.OwnerReference) bool {
+		ordinal, ok := strings.CutPrefix(o.Name, set.Name+"-")
+		_, err := strconv.ParseUint(ordinal, 10, 31)
+		return o.UID == set.UID || o.APIVersion == "v1" && o.Kind == "Pod" && ok && err == nil
 	}
-	return owners, false
+	if slices.ContainsFunc(owners, func(o metav1.OwnerReference) bool { return ptr.Deref(o.Controller, false) && !isOurs(o) }) {
+		return owners, false
+	}
+	want = slices.DeleteFunc(slices.Clone(owners), isOurs)
+	switch {
+	case condemned != nil && policy.WhenScaled == appsv1.DeletePersistentVolumeClaimRetentionPolicyType:
+		want = append(want, *metav1.NewControllerRef(condemned, corev1.SchemeGroupVersion.WithKind("Pod")))
+	case policy.WhenDeleted == appsv1.DeletePersistentVolumeClaimRetentionPolicyType:
+		want = append(want, *metav1.NewControllerRef(set, appsv1.SchemeGroupVersion.WithKind("StatefulSet")))
+	}
+	return want, !equality.Semantic.DeepEqual(want, owners)
 }
 
-// keepClaim lets a claim go with its StatefulSet, or stay after it, as that says.
-func (c *Controller) keepClaim(ctx context.Context, set *appsv1.StatefulSet, claim *corev1.PersistentVolumeClaim) error {
-	owners, changed := ownersOfClaim(set, claim.OwnerReferences)
+// ownClaim lets a claim go with its StatefulSet or the pod that is condemned, or stay after them.
+func (c *Controller) ownClaim(ctx context.Context, set *appsv1.StatefulSet, claim *corev1.PersistentVolumeClaim, condemned *corev1.Pod) error {
+	owners, changed := ownersOfClaim(set, condemned, claim.OwnerReferences)
 	if !changed {
 		return nil
 	}
@@ -122,84 +135,125 @@ func (c *Controller) keepClaim(ctx context.Context, set *appsv1.StatefulSet, cla
 	now.OwnerReferences = owners
 	err := c.clients.Objects.Patch(ctx, now, ctrlclient.MergeFromWithOptions(claim, ctrlclient.MergeFromWithOptimisticLock{}))
 	if ctrlclient.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("say of claim %s whether it goes with its StatefulSet: %w", client.KeyOf(claim), err)
+		return fmt.Errorf("say of claim %s with what it goes: %w", client.KeyOf(claim), err)
 	}
 	return nil
 }
 
-// dropClaims deletes the claims of pods that a StatefulSet had before it was scaled down, where it says so (whenScaled), once they are gone. It is read
-// uncached: who scales it up again has his data.
-func (c *Controller) dropClaims(ctx context.Context, s *source, set *appsv1.StatefulSet) error {
-	scaled := func(set *appsv1.StatefulSet) bool {
-		policy := set.Spec.PersistentVolumeClaimRetentionPolicy
-		return policy != nil && policy.WhenScaled == appsv1.DeletePersistentVolumeClaimRetentionPolicyType && set.DeletionTimestamp == nil &&
-			set.Status.ObservedGeneration == set.Generation && set.Status.Replicas == ptr.Deref(set.Spec.Replicas, 1)
-	}
-	if !scaled(set) {
+// condemn lets the claims of those pods that a StatefulSet is not to have any more go with them, or stay, as it says (whenScaled): before fewer are asked for.
+// The garbage collector deletes them once the pods are gone.
+func (c *Controller) condemn(ctx context.Context, set *appsv1.StatefulSet) error {
+	policy := set.Spec.PersistentVolumeClaimRetentionPolicy
+	if policy == nil || policy.WhenScaled != appsv1.DeletePersistentVolumeClaimRetentionPolicyType || set.Spec.Selector == nil ||
+		set.Status.ObservedGeneration == set.Generation && set.Status.Replicas <= ptr.Deref(set.Spec.Replicas, 1) {
 		return nil
 	}
-	rk := client.KeyOf(set)
+	selector, err := metav1.LabelSelectorAsSelector(set.Spec.Selector)
+	if err != nil {
+		return fmt.Errorf("read the selector of StatefulSet %s: %w", client.KeyOf(set), err)
+	}
+	var pods corev1.PodList
+	if err := c.clients.Objects.List(ctx, &pods, ctrlclient.InNamespace(set.Namespace), ctrlclient.MatchingLabelsSelector{Selector: selector}); err != nil {
+		return fmt.Errorf("list the pods of StatefulSet %s: %w", client.KeyOf(set), err)
+	}
 	var errs []error
-	for _, claim := range c.sources[kinds.ClaimKind].list(rk.Cluster, rk.Namespace) {
-		if !kinds.IsScaledAway(set, claim.GetName()) || claim.GetDeletionTimestamp() != nil {
+	for i := range pods.Items {
+		pod := &pods.Items[i]
+		if owner := metav1.GetControllerOfNoCopy(pod); owner == nil || owner.UID != set.UID {
 			continue
 		}
-		live := &appsv1.StatefulSet{}
-		if err := c.clients.Objects.Get(ctx, ctrlclient.ObjectKeyFromObject(set), live); err != nil {
-			return errors.Join(append(errs, ctrlclient.IgnoreNotFound(err))...)
+		for _, template := range set.Spec.VolumeClaimTemplates {
+			name := template.Name + "-" + pod.Name
+			if !kinds.IsScaledAway(set, name) {
+				continue
+			}
+			claim, ok := c.sources[kinds.ClaimKind].get(client.Key{Cluster: client.KeyOf(set).Cluster, Namespace: set.Namespace, Name: name})
+			if ok && claim.GetDeletionTimestamp() == nil {
+				errs = append(errs, c.ownClaim(ctx, set, claim.(*corev1.PersistentVolumeClaim), pod))
+			}
 		}
-		if live.UID != set.UID || !scaled(live) || !kinds.IsScaledAway(live, claim.GetName()) {
-			break
-		}
-		err := c.clients.Objects.Delete(ctx, claim, ctrlclient.Preconditions{UID: ptr.To(claim.GetUID()), ResourceVersion: ptr.To(claim.GetResourceVersion())})
-		if ctrlclient.IgnoreNotFound(err) != nil {
-			errs = append(errs, fmt.Errorf("delete claim %s of StatefulSet %s, which was scaled down: %w", claim.GetName(), rk, err))
-			continue
-		}
-		c.tell(ctx, s, set, corev1.EventTypeNormal, "SuccessfulDelete", fmt.Sprintf("delete Claim %s in StatefulSet %s success", claim.GetName(), set.Name), true)
 	}
 	return errors.Join(errs...)
 }
 
-// withClaims returns a workload as it goes down: with as many pods, from the first one on, as have claims that a cluster has taken. Those that it was to have
-// there already stay: their claims may be older than what says so here.
-func (c *Controller) withClaims(s *source, root ctrlclient.Object, leaves []ctrlclient.Object) ctrlclient.Object {
-	claims := s.PodClaimsOf(root)
+// withClaims returns a workload as it goes down to mirrors: with as many pods, from the first one on, as have claims that a cluster there has taken, and the name of
+// the claim that the next one waits for. Those that are asked for already stay: their claims may be older than what says so here.
+func (c *Controller) withClaims(s *source, root ctrlclient.Object, mirrors []logicalcluster.Name, leaves []ctrlclient.Object) (down ctrlclient.Object, awaited string) {
 	set, ok := root.(*appsv1.StatefulSet)
 	if !ok || len(set.Spec.VolumeClaimTemplates) == 0 {
-		return root
+		return root, ""
 	}
+	asked := map[string]bool{} // claims of pods that are asked for already
+	for _, leaf := range leaves {
+		if leafUID(leaf) == root.GetUID() {
+			for _, pc := range s.PodClaimsOf(leaf) {
+				asked[pc.Name] = true
+			}
+		}
+	}
+	claims := s.PodClaimsOf(root)
 	pods := len(claims) / len(set.Spec.VolumeClaimTemplates)
 	for _, pc := range claims {
-		if !c.isTaken(client.Key{Cluster: client.KeyOf(root).Cluster, Namespace: root.GetNamespace(), Name: pc.Name}) {
-			pods = pc.Pod
+		if !asked[pc.Name] && !c.isTaken(client.Key{Cluster: client.KeyOf(root).Cluster, Namespace: root.GetNamespace(), Name: pc.Name}, mirrors) {
+			pods, awaited = pc.Pod, pc.Name
 			break
 		}
 	}
-	for _, leaf := range leaves {
-		if leafUID(leaf) == root.GetUID() {
-			pods = max(pods, int(ptr.Deref(leaf.(*appsv1.StatefulSet).Spec.Replicas, 1)))
-		}
-	}
 	if pods >= int(ptr.Deref(set.Spec.Replicas, 1)) {
-		return root
+		return root, ""
 	}
 	set = set.DeepCopy()
 	set.Spec.Replicas = ptr.To(int32(pods))
-	return set
+	return set, awaited
 }
 
-// isTaken says that a claim of a workspace is in a cluster, which has taken it.
-func (c *Controller) isTaken(claim client.Key) bool {
+// tellAwaited tells which claim keeps a pod from being asked for, when that has lasted.
+func (c *Controller) tellAwaited(ctx context.Context, s *source, root ctrlclient.Object, awaited string) (again time.Duration) {
+	if awaited == "" {
+		c.untell(root, "awaited")
+		return 0
+	}
+	rk := client.KeyOf(root)
+	claim, ok := c.sources[kinds.ClaimKind].get(client.Key{Cluster: rk.Cluster, Namespace: rk.Namespace, Name: awaited})
+	if !ok {
+		return 0 // it is told of
+	}
+	if again = patienceWithClaims - c.clock.Since(claim.GetCreationTimestamp().Time); again > 0 {
+		return again
+	}
+	c.tellOnce(ctx, s, root, "awaited", corev1.EventTypeWarning, "VolumesAwaited", fmt.Sprintf(
+		"The pod with the claim %q, and those after it, are not asked for until its cluster has taken that: see what is told of it.", awaited))
+	return 0
+}
+
+// isTaken says that a claim of a workspace is in one of the mirrors, whose cluster has taken it and not lost it.
+func (c *Controller) isTaken(claim client.Key, mirrors []logicalcluster.Name) bool {
 	s := c.sources[kinds.ClaimKind]
 	root, ok := s.get(claim)
 	return ok && slices.ContainsFunc(s.leaves(claim), func(leaf ctrlclient.Object) bool {
-		return c.isMirror(client.KeyOf(leaf).Cluster) && leafUID(leaf) == root.GetUID() && leaf.GetAnnotations()[workloadv1alpha1.AppliedAnnotation] != ""
+		return slices.Contains(mirrors, client.KeyOf(leaf).Cluster) && leafUID(leaf) == root.GetUID() && replyTo(leaf) == takenThere
 	})
 }
 
-// isAnswered says that a cluster has taken the leaf of a claim, or has refused it.
-func isAnswered(leaf ctrlclient.Object) bool {
-	a := leaf.GetAnnotations()
-	return a[workloadv1alpha1.AppliedAnnotation] != "" || a[workloadv1alpha1.RefusedAnnotation] != ""
+// reply is what a cluster says to a leaf.
+type reply int
+
+const (
+	unanswered reply = iota
+	takenThere
+	refusedThere
+)
+
+// replyTo returns what a cluster says to the leaf of a claim. One that it has taken, and refuses to change, is there; one that is gone is not.
+func replyTo(leaf ctrlclient.Object) reply {
+	r := refusal(leaf)
+	switch is := leaf.GetAnnotations()[workloadv1alpha1.AppliedAnnotation] != ""; {
+	case r != nil && r.Reason == workloadv1alpha1.RefusedGone:
+		return refusedThere
+	case is:
+		return takenThere
+	case r != nil && r.Reason != unreachable:
+		return refusedThere
+	}
+	return unanswered
 }

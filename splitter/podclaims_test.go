@@ -17,6 +17,7 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
 	"atoll.dev/atoll/internal/kinds"
@@ -45,9 +46,23 @@ func retaining(set *appsv1.StatefulSet, deleted, scaled appsv1.PersistentVolumeC
 	return set
 }
 
+// podOf is a pod of the StatefulSet, as the workspace shows it.
+func podOf(set *appsv1.StatefulSet, ordinal int) *corev1.Pod {
+	name := fmt.Sprintf("%s-%d", set.Name, ordinal)
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: set.Namespace, Name: name, UID: types.UID(name), Labels: map[string]string{"app": "db"},
+		Annotations:     map[string]string{lcctx.Annotation: "shop"},
+		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(set, appsv1.SchemeGroupVersion.WithKind("StatefulSet"))}}}
+}
+
 func scaledTo(set *appsv1.StatefulSet, pods int32) *appsv1.StatefulSet {
-	set.Status = appsv1.StatefulSetStatus{ObservedGeneration: set.Generation, Replicas: pods}
+	set.Status = appsv1.StatefulSetStatus{ObservedGeneration: set.Generation, Replicas: pods} // of pods that are there
 	return set
+}
+
+// inBank moves an object to a workspace of which nobody has said that it is ready.
+func inBank[T ctrlclient.Object](o T) T {
+	o.SetAnnotations(map[string]string{lcctx.Annotation: "bank"})
+	return o
 }
 
 // TestPodClaims: the workspace has the claims of a StatefulSet's pods, as a cluster has them.
@@ -57,6 +72,8 @@ func TestPodClaims(t *testing.T) {
 	owned.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(setOf(1), appsv1.SchemeGroupVersion.WithKind("StatefulSet"))}
 	others := claimOf("data-db-0")
 	others.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Database", Name: "db", UID: "other", Controller: ptr.To(true)}}
+	withPod := claimOf("data-db-1")
+	withPod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(podOf(setOf(2), 1), corev1.SchemeGroupVersion.WithKind("Pod"))}
 	ends := func() ctrlclient.Object {
 		leaf := claimLeaf(t, claimOf("data-db-0"), mirrorEast)
 		leaf.DeletionTimestamp = ptr.To(metav1.Now())
@@ -76,13 +93,23 @@ func TestPodClaims(t *testing.T) {
 		"There":      {"a claim is its pod's, whoever made it", setOf(1), []ctrlclient.Object{placedOn(mirrorEast), claimOf("data-db-0")}, "data-db-0", false, ""},
 		"OneMore":    {"it was scaled up", setOf(2), []ctrlclient.Object{placedOn(mirrorEast), claimOf("data-db-0")}, "data-db-0 data-db-1", true, "SuccessfulCreate"},
 		"StillThere": {"the one that was deleted has its pod yet", setOf(2), []ctrlclient.Object{placedOn(mirrorEast), ends()}, "data-db-1", true, "SuccessfulCreate"},
+		"Planted":    {"another workspace calls a claim of its own a leaf of it", setOf(1), []ctrlclient.Object{placedOn(mirrorEast), claimLeaf(t, claimOf("data-db-0"), "bank")}, "data-db-0", true, "SuccessfulCreate"},
+		"NotReady":   {"its workspace is imported: its claims are on their way", inBank(setOf(1)), []ctrlclient.Object{inBank(placedOn(mirrorEast))}, "", false, ""},
 		"GoesWithIt": {"as it says", retaining(setOf(1), deleteClaims, keepClaims), []ctrlclient.Object{placedOn(mirrorEast)}, "data-db-0/StatefulSet", true, "SuccessfulCreate"},
 		"GoesNow":    {"it says so since a while", retaining(setOf(1), deleteClaims, keepClaims), []ctrlclient.Object{placedOn(mirrorEast), claimOf("data-db-0")}, "data-db-0/StatefulSet", false, ""},
 		"StaysNow":   {"it said so before", retaining(setOf(1), keepClaims, keepClaims), []ctrlclient.Object{placedOn(mirrorEast), owned}, "data-db-0", false, ""},
 		"Others":     {"what something else controls is left to that", retaining(setOf(1), deleteClaims, keepClaims), []ctrlclient.Object{placedOn(mirrorEast), others}, "data-db-0/Database", false, ""},
-		"ScaledDown": {"its pod is gone", scaledTo(retaining(setOf(1), keepClaims, deleteClaims), 1), []ctrlclient.Object{placedOn(mirrorEast), claimOf("data-db-0"), claimOf("data-db-1"), claimOf("data-web-1")}, "data-db-0 data-web-1", false, "SuccessfulDelete"},
-		"ScalesDown": {"its pod is there yet", scaledTo(retaining(setOf(1), keepClaims, deleteClaims), 2), []ctrlclient.Object{placedOn(mirrorEast), claimOf("data-db-0"), claimOf("data-db-1")}, "data-db-0 data-db-1", false, ""},
-		"ScaledKept": {"data stays by default", scaledTo(setOf(1), 1), []ctrlclient.Object{placedOn(mirrorEast), claimOf("data-db-0"), claimOf("data-db-1")}, "data-db-0 data-db-1", false, ""},
+		"ScalesDown": {"they go with their pods, which are there yet", scaledTo(retaining(setOf(1), keepClaims, deleteClaims), 3), []ctrlclient.Object{placedOn(mirrorEast), claimOf("data-db-0"), claimOf("data-db-1"), podOf(setOf(1), 0), podOf(setOf(1), 1)}, "data-db-0 data-db-1/Pod", false, ""},
+		"ScaledDown": {"what its pod has left stays: it may be of another time", scaledTo(retaining(setOf(1), keepClaims, deleteClaims), 3), []ctrlclient.Object{placedOn(mirrorEast), claimOf("data-db-0"), claimOf("data-db-1")}, "data-db-0 data-db-1", false, ""},
+		"ScaledByOther": {"the pod is somebody else's", scaledTo(retaining(setOf(1), keepClaims, deleteClaims), 3), []ctrlclient.Object{placedOn(mirrorEast), claimOf("data-db-0"), claimOf("data-db-1"), func() ctrlclient.Object {
+			pod := podOf(setOf(1), 1)
+			pod.OwnerReferences[0].UID = "other"
+			return pod
+		}()}, "data-db-0 data-db-1", false, ""},
+		"ScalesUpAgain": {"it has its data", scaledTo(retaining(setOf(2), keepClaims, deleteClaims), 2), []ctrlclient.Object{placedOn(mirrorEast), claimOf("data-db-0"), withPod}, "data-db-0 data-db-1", false, ""},
+		"ScalesKept":    {"data stays by default", scaledTo(setOf(1), 3), []ctrlclient.Object{placedOn(mirrorEast), claimOf("data-db-0"), claimOf("data-db-1"), podOf(setOf(1), 1)}, "data-db-0 data-db-1", false, ""},
+		"BothScales":    {"the pod goes first", scaledTo(retaining(setOf(1), deleteClaims, deleteClaims), 3), []ctrlclient.Object{placedOn(mirrorEast), claimOf("data-db-0"), claimOf("data-db-1"), podOf(setOf(1), 1)}, "data-db-0/StatefulSet data-db-1/Pod", false, ""},
+		"Observed":      {"nothing is condemned any more", scaledTo(retaining(setOf(1), keepClaims, deleteClaims), 1), []ctrlclient.Object{placedOn(mirrorEast), claimOf("data-db-0"), claimOf("data-db-1"), podOf(setOf(1), 1)}, "data-db-0 data-db-1", false, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -138,17 +165,29 @@ func TestPodClaimIsAsInOneCluster(t *testing.T) {
 	}
 }
 
-// TestScaledUpMeanwhile: whoever scales up again has the data, also where that is not seen yet.
-func TestScaledUpMeanwhile(t *testing.T) {
-	set := scaledTo(retaining(setOf(1), keepClaims, deleteClaims), 1)
-	now := set.DeepCopy()
-	now.Generation, now.Spec.Replicas = 2, ptr.To[int32](2)
-	m := newMirrored(t, now, claimOf("data-db-0"), claimOf("data-db-1"), placedOn(mirrorEast))
-	if err := m.dropClaims(client.In(t.Context(), "shop"), m.sources["StatefulSet"], set); err != nil {
-		t.Fatal(err)
+// TestPodClaimsOfAnImport: those of the workspace are on their way, and must not meet others of their names.
+func TestPodClaimsOfAnImport(t *testing.T) {
+	set := setOf(1)
+	m := newMirrored(t, set, placedOn(mirrorEast))
+	c := &unran{m.Controller}
+	lc := func(phase corev1alpha1.LogicalClusterPhase) *corev1alpha1.LogicalCluster {
+		lc := &corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{Name: corev1alpha1.LogicalClusterName, Annotations: map[string]string{lcctx.Annotation: "shop"}}}
+		lc.Status.Phase = phase
+		return lc
 	}
-	if got := m.claimsIn(t, "front"); got != "data-db-0 data-db-1" {
-		t.Errorf("there are %q", got)
+	comes, is := lc(corev1alpha1.LogicalClusterPhaseInitializing), lc(corev1alpha1.LogicalClusterPhaseReady)
+	k := key{"StatefulSet", client.KeyOf(set)}
+	for name, tc := range map[string]struct {
+		old  *corev1alpha1.LogicalCluster
+		want bool
+	}{"ready now": {comes, true}, "ready as before": {is, false}} {
+		asked := c.asks(t, func() { m.onLogicalCluster(client.Event[*corev1alpha1.LogicalCluster]{Old: tc.old, New: is}) })
+		if got := slices.Contains(asked, k); got != tc.want {
+			t.Errorf("%s: the StatefulSet is asked for: %v", name, got)
+		}
+	}
+	if isReady(comes) || !isReady(is) {
+		t.Error("what is imported is ready")
 	}
 }
 
@@ -208,6 +247,9 @@ func TestStatefulSetStartsWithItsClaims(t *testing.T) {
 		}
 		return l
 	}
+	inWest := func(name string) ctrlclient.Object { return claimLeaf(t, claimOf(name), mirrorWest) }
+	gone := claimLeaf(t, claimOf("data-db-1"), mirrorEast)
+	gone.Annotations[workloadv1alpha1.RefusedAnnotation] = `{"reason":"` + workloadv1alpha1.RefusedGone + `","message":"gone","rendered":"` + gone.Annotations[workloadv1alpha1.RenderedAnnotation] + `"}`
 	const taken, refused = workloadv1alpha1.AppliedAnnotation, workloadv1alpha1.RefusedAnnotation
 	for name, tc := range map[string]struct {
 		reason  string
@@ -222,6 +264,9 @@ func TestStatefulSetStartsWithItsClaims(t *testing.T) {
 		"Runs":       {"an earlier version left its claims to the cluster", []ctrlclient.Object{statefulSetLeaf(t, set, mirrorEast, 2)}, 2},
 		"Grows":      {"its second claim is not there yet", []ctrlclient.Object{statefulSetLeaf(t, setOf(1), mirrorEast, 1), leaf("data-db-0", taken), leaf("data-db-1", "")}, 1},
 		"HasGrown":   {"its second claim is there", []ctrlclient.Object{statefulSetLeaf(t, setOf(1), mirrorEast, 1), leaf("data-db-0", taken), leaf("data-db-1", taken)}, 2},
+		"InAnother":  {"its claims are where it is not placed", []ctrlclient.Object{statefulSetLeaf(t, setOf(0), mirrorEast, 0), inWest("data-db-0"), inWest("data-db-1")}, 0},
+		"Lost":       {"the claim of its second pod was lost", []ctrlclient.Object{statefulSetLeaf(t, setOf(1), mirrorEast, 1), leaf("data-db-0", taken), gone}, 1},
+		"Hole":       {"its first pod runs, and its claim is on its way out", []ctrlclient.Object{statefulSetLeaf(t, setOf(1), mirrorEast, 1), leaf("data-db-1", taken)}, 2},
 		"Shrinks":    {"its claims are not asked about", []ctrlclient.Object{statefulSetLeaf(t, setOf(4), mirrorEast, 4)}, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -264,5 +309,40 @@ func TestPodClaimGoesWhereItsSetRuns(t *testing.T) {
 				t.Errorf("it is in %v, want %s", got, tc.want)
 			}
 		})
+	}
+}
+
+// TestAnswerToAClaimIsHeardOf: what waits for it is asked for again, whatever was said before.
+func TestAnswerToAClaimIsHeardOf(t *testing.T) {
+	set := setOf(1)
+	m := newMirrored(t, set)
+	c := &unran{m.Controller}
+	leaf := func(annotations ...string) ctrlclient.Object {
+		l := claimLeaf(t, claimOf("data-db-0"), mirrorEast)
+		text := l.Annotations[workloadv1alpha1.AppliedAnnotation]
+		delete(l.Annotations, workloadv1alpha1.AppliedAnnotation)
+		for _, a := range annotations {
+			l.Annotations[a] = text
+			if a == workloadv1alpha1.RefusedAnnotation {
+				l.Annotations[a] = `{"reason":"NameConflict","message":"x","rendered":"` + text + `"}`
+			}
+		}
+		return l
+	}
+	const taken, refused = workloadv1alpha1.AppliedAnnotation, workloadv1alpha1.RefusedAnnotation
+	for name, tc := range map[string]struct {
+		old, now ctrlclient.Object
+		want     bool
+	}{
+		"taken":               {leaf(), leaf(taken), true},
+		"refused":             {leaf(), leaf(refused), true},
+		"taken after all":     {leaf(refused), leaf(taken), true},
+		"as it was":           {leaf(taken), leaf(taken), false},
+		"a change is refused": {leaf(taken), leaf(taken, refused), false},
+	} {
+		asked := c.asks(t, func() { c.onObject(c.sources[kinds.ClaimKind].Kind, change{old: tc.old, new: tc.now}) })
+		if got := slices.Contains(asked, key{"StatefulSet", client.KeyOf(set)}); got != tc.want {
+			t.Errorf("%s: the StatefulSet is asked for: %v, want %v", name, got, tc.want)
+		}
 	}
 }

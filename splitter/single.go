@@ -127,7 +127,8 @@ func (c *Controller) single(ctx context.Context, s *source, root ctrlclient.Obje
 		return 0, c.rest(ctx, s, root, p, leaves, withheld)
 	}
 	authored := root
-	root, hash, err := c.wanted(ctx, s, root, leaves)
+	down, awaited := c.withClaims(s, root, placed(p), leaves)
+	root, hash, err := c.wanted(ctx, s, down, leaves)
 	if err != nil {
 		return 0, err
 	}
@@ -161,6 +162,7 @@ func (c *Controller) single(ctx context.Context, s *source, root ctrlclient.Obje
 	}
 	why := whyNotThere(s, sites, plan)
 	c.tellMove(ctx, s, root, sites, plan, why)
+	awaits := c.tellAwaited(ctx, s, root, awaited)
 	for _, st := range sites { // as far as its status goes, the others are being left
 		st.assigned = string(st.mirror) == plan.Seat && plan.Next == ""
 	}
@@ -176,7 +178,7 @@ func (c *Controller) single(ctx context.Context, s *source, root ctrlclient.Obje
 	s.Summarise(now, view)
 	behind, unkept := c.keepRevisions(ctx, s, authored, now, view)
 	wait, problem := c.writeStatus(ctx, s, root, now, 0)
-	return sooner(sooner(again, behind), wait), errors.Join(err, settle([]error{unkept, problem}))
+	return sooner(sooner(sooner(again, behind), wait), awaits), errors.Join(err, settle([]error{unkept, problem}))
 }
 
 // rest leaves what has ended, or is withheld, as it is. A leaf of what is gone stands for nothing any more, and one of what has ended keeps
@@ -278,13 +280,16 @@ func (c *Controller) leavesNow(ctx context.Context, s *source, root ctrlclient.O
 	return leaves, settled, nil
 }
 
-// leavesNowIn reads what may be leaves of a root in the namespaces of one name. The server has leaves filed by their workspace, and looks at no
+// leavesNowIn reads what may be leaves of a root, or of all roots if that has no name, in the namespaces of one name. The server has leaves filed by their workspace, and looks at no
 // others; but it refuses if a row of that namespace and name cannot be read, whosever it is. Then each mirror is asked.
 func (c *Controller) leavesNowIn(ctx context.Context, s *source, root client.Key, namespace string) (leaves []ctrlclient.Object, err error) {
 	list := s.NewList()
-	err = c.clients.Objects.List(client.Everywhere(ctx), list, ctrlclient.InNamespace(namespace),
-		ctrlclient.MatchingLabels{workloadv1alpha1.WorkspaceLabel: string(root.Cluster)}, ctrlclient.MatchingFields{metav1.ObjectNameField: root.Name})
-	if isUnreadable(err) {
+	of := []ctrlclient.ListOption{ctrlclient.InNamespace(namespace), ctrlclient.MatchingLabels{workloadv1alpha1.WorkspaceLabel: string(root.Cluster)}}
+	if root.Name != "" {
+		of = append(of, ctrlclient.MatchingFields{metav1.ObjectNameField: root.Name})
+	}
+	err = c.clients.Objects.List(client.Everywhere(ctx), list, of...)
+	if isUnreadable(err) && root.Name != "" {
 		return c.leavesByMirror(ctx, s, root, namespace)
 	}
 	if err != nil {

@@ -228,13 +228,15 @@ func (s *Syncer) confirmGone(ctx context.Context, k key, leaf *unstructured.Unst
 	case err != nil || !ok:
 		return outcome{undecided: true, unknown: true}, err
 	}
-	switch _, err := s.physical.dynamic.Resource(k.resource).Namespace(k.namespace).Get(ctx, k.name, metav1.GetOptions{}); {
+	switch live, err := s.physical.dynamic.Resource(k.resource).Namespace(k.namespace).Get(ctx, k.name, metav1.GetOptions{}); {
+	case err == nil && s.isPodClaim(k, live):
+		return outcome{unknown: true}, &refusal{workloadv1alpha1.RefusedGone, "it was deleted there after it had got a volume. The claim of its name that is there now is another one, with another volume"}
 	case err == nil:
 		return outcome{undecided: true, unknown: true, again: time.Second}, nil
 	case !gone(err):
 		return outcome{undecided: true, unknown: true}, fmt.Errorf("read %s: %w", k, err)
 	}
-	if k.resource.GroupResource() == corev1.Resource("persistentvolumeclaims") {
+	if k.resource == claimsGVR {
 		return outcome{unknown: true}, &refusal{workloadv1alpha1.RefusedGone, "it was deleted there after it had got a volume, and is not made again, empty. Delete it, and apply it again, if that is wanted"}
 	}
 	return outcome{unknown: true}, &refusal{workloadv1alpha1.RefusedGone, "it was deleted there after it had begun, and is not begun again"}
@@ -325,6 +327,11 @@ func (s *Syncer) apply(ctx context.Context, k key, seen, want *unstructured.Unst
 	// An object that takes its place meanwhile has another UID, and is not ours.
 	want = want.DeepCopy()
 	want.SetUID(live.GetUID())
+	if k.resource == claimsGVR {
+		if err := keepClaim(want, live); err != nil {
+			return nil, err
+		}
+	}
 	data, err := json.Marshal(want)
 	if err != nil {
 		return nil, fmt.Errorf("write %s as JSON: %w", k, err)

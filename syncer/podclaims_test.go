@@ -1,25 +1,31 @@
 package syncer
 
 import (
+	"errors"
 	"net/http"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/utils/ptr"
 
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 )
 
+// setIn is a StatefulSet of a mirror whose pods have a claim each.
+func setIn(namespace string) *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": map[string]any{"name": "db", "namespace": namespace},
+		"spec": map[string]any{
+			"selector": map[string]any{"matchLabels": map[string]any{"app": "db"}}, "replicas": int64(2),
+			"volumeClaimTemplates": []any{map[string]any{"metadata": map[string]any{"name": "data"}, "spec": map[string]any{}}},
+		},
+	}}
+}
+
 // TestPodClaimIsTakenOver: what the controller of StatefulSets made for one of ours is ours, and nothing else is that we did not make.
 func TestPodClaimIsTakenOver(t *testing.T) {
-	set := func(namespace string) *unstructured.Unstructured {
-		return &unstructured.Unstructured{Object: map[string]any{
-			"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": map[string]any{"name": "db", "namespace": namespace},
-			"spec": map[string]any{
-				"selector": map[string]any{"matchLabels": map[string]any{"app": "db"}}, "replicas": int64(2),
-				"volumeClaimTemplates": []any{map[string]any{"metadata": map[string]any{"name": "data"}, "spec": map[string]any{}}},
-			},
-		}}
-	}
 	claim := func(name string, labels map[string]string) *unstructured.Unstructured {
 		o := claimWith(map[string]any{}, "Bound")
 		o.SetNamespace("shop-1")
@@ -29,20 +35,23 @@ func TestPodClaimIsTakenOver(t *testing.T) {
 		return o
 	}
 	labelled := map[string]string{"app": "db"}
+	unlabelling := setIn("shop-1")
+	unstructured.RemoveNestedField(unlabelling.Object, "spec", "selector", "matchLabels")
 	for name, tc := range map[string]struct {
 		set  *unstructured.Unstructured
 		name string
 		live map[string]string
 		want bool
 	}{
-		"its pod's":               {set("shop-1"), "data-db-0", labelled, true},
-		"a pod's that it had":     {set("shop-1"), "data-db-7", labelled, true},
-		"no StatefulSet":          {nil, "data-db-0", labelled, false},
-		"of another namespace":    {set("bank-1"), "data-db-0", labelled, false},
-		"of another name":         {set("shop-1"), "data-0", labelled, false},
-		"nobody labelled it":      {set("shop-1"), "data-db-0", nil, false},
-		"of another registration": {set("shop-1"), "data-db-0", map[string]string{"app": "db", workloadv1alpha1.SyncTargetLabel: "west-uid"}, false},
-		"of another workspace":    {set("shop-1"), "data-db-0", map[string]string{"app": "db", workloadv1alpha1.WorkspaceLabel: "bank"}, false},
+		"its labels are not known": {unlabelling, "data-db-0", labelled, false},
+		"its pod's":                {setIn("shop-1"), "data-db-0", labelled, true},
+		"a pod's that it had":      {setIn("shop-1"), "data-db-7", labelled, true},
+		"no StatefulSet":           {nil, "data-db-0", labelled, false},
+		"of another namespace":     {setIn("bank-1"), "data-db-0", labelled, false},
+		"of another name":          {setIn("shop-1"), "data-0", labelled, false},
+		"nobody labelled it":       {setIn("shop-1"), "data-db-0", nil, false},
+		"of another registration":  {setIn("shop-1"), "data-db-0", map[string]string{"app": "db", workloadv1alpha1.SyncTargetLabel: "west-uid"}, false},
+		"of another workspace":     {setIn("shop-1"), "data-db-0", map[string]string{"app": "db", workloadv1alpha1.WorkspaceLabel: "bank"}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			live := claim(tc.name, tc.live)
@@ -68,6 +77,90 @@ func TestPodClaimIsTakenOver(t *testing.T) {
 			}
 			if written != tc.want {
 				t.Errorf("it was written to: %v, want %v", written, tc.want)
+			}
+		})
+	}
+}
+
+// TestPodClaimThatEnds: it is waited for.
+func TestPodClaimThatEnds(t *testing.T) {
+	s := newIdle(t, nil, func(http.ResponseWriter, *http.Request) {})
+	if err := s.mirror.informers[statefulSetsGVR].Add(setIn("shop-1")); err != nil {
+		t.Fatal(err)
+	}
+	live := claimWith(map[string]any{}, "Bound")
+	live.SetLabels(map[string]string{"app": "db"})
+	k := key{claimsGVR, "shop-1", "data-db-0"}
+	if !s.isPodClaim(k, live) {
+		t.Error("one that stays is none")
+	}
+	live.SetDeletionTimestamp(ptr.To(metav1.Now()))
+	if s.isPodClaim(k, live) {
+		t.Error("one that ends is one")
+	}
+}
+
+// TestKeepClaim: what a claim is below is kept, and asks for more where that is asked.
+func TestKeepClaim(t *testing.T) {
+	spec := func(class, size, volume string) map[string]any {
+		s := map[string]any{"accessModes": []any{"ReadWriteOnce"}, "resources": map[string]any{"requests": map[string]any{"storage": size}}}
+		if class != "" {
+			s["storageClassName"] = class
+		}
+		if volume != "" {
+			s["volumeName"] = volume
+		}
+		return s
+	}
+	for name, tc := range map[string]struct{ want, live, written map[string]any }{
+		"as it is":                        {spec("fast", "1Gi", ""), spec("fast", "1Gi", "pv"), spec("fast", "1Gi", "")},
+		"its class is the cluster's":      {spec("", "1Gi", ""), spec("slow", "1Gi", "pv"), spec("slow", "1Gi", "")},
+		"its class is another":            {spec("fast", "1Gi", ""), spec("slow", "1Gi", "pv"), spec("slow", "1Gi", "")},
+		"it is to grow":                   {spec("fast", "2Gi", ""), spec("fast", "1Gi", "pv"), spec("fast", "2Gi", "")},
+		"an administrator has it grow":    {spec("fast", "1Gi", ""), spec("fast", "5Gi", "pv"), spec("fast", "5Gi", "")},
+		"the same in other words":         {spec("fast", "1024Mi", ""), spec("fast", "1Gi", "pv"), spec("fast", "1Gi", "")},
+		"nobody knows what it asks for":   {spec("fast", "1Gi", ""), spec("fast", "", "pv"), spec("fast", "1Gi", "")},
+		"what is there has no spec (yet)": {spec("fast", "1Gi", ""), nil, spec("fast", "1Gi", "")},
+	} {
+		want, live := claimWith(tc.want, ""), claimWith(tc.live, "Bound")
+		if tc.live == nil {
+			delete(live.Object, "spec")
+		}
+		if err := keepClaim(want, live); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if diff := cmp.Diff(any(tc.written), want.Object["spec"]); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+// TestClaimInThePlaceOfALostOne: another one that the controller of StatefulSets has made does not pass for the one that was deleted.
+func TestClaimInThePlaceOfALostOne(t *testing.T) {
+	for name, tc := range map[string]struct {
+		labels map[string]string
+		gone   bool
+	}{
+		"its controller's": {map[string]string{"app": "db"}, true},
+		"somebody's":       {nil, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			live := claimWith(map[string]any{}, "Bound")
+			live.SetLabels(tc.labels)
+			leaf := claimWith(map[string]any{}, "Bound")
+			leaf.SetNamespace("shop-1")
+			leaf.SetName("data-db-0")
+			leaf.SetResourceVersion("3")
+			s := newIdle(t, func(w http.ResponseWriter, _ *http.Request) {
+				answer(t, w, http.StatusOK, map[string]any{"apiVersion": "v1", "kind": "PersistentVolumeClaimList", "metadata": map[string]any{}, "items": []any{leaf.Object}})
+			}, func(w http.ResponseWriter, _ *http.Request) { answer(t, w, http.StatusOK, live.Object) })
+			s.gate.open(s.gate.begin(), fine)
+			if err := s.mirror.informers[statefulSetsGVR].Add(setIn("shop-1")); err != nil {
+				t.Fatal(err)
+			}
+			_, err := s.confirmGone(t.Context(), key{claimsGVR, "shop-1", "data-db-0"}, leaf)
+			if r := (*refusal)(nil); errors.As(err, &r) != tc.gone || tc.gone && r.reason != workloadv1alpha1.RefusedGone {
+				t.Errorf("it is said: %v", err)
 			}
 		})
 	}

@@ -306,10 +306,11 @@ func podClaims(t *testing.T, f *fleet) {
 		t.Errorf("made again it has %v, and had %v", now, first)
 	}
 	w.kubectl("patch", "statefulset", w.app, "--type=merge", "-p", `{"spec":{"persistentVolumeClaimRetentionPolicy":{"whenDeleted":"Delete","whenScaled":"Delete"}}}`)
-	shows("default", "data-ordinals-0", "data-ordinals-1")
 	w.kubectl("scale", "statefulset", w.app, "--replicas=1")
-	shows("default", "data-ordinals-0")
+	shows("default", "data-ordinals-0", "data-ordinals-2") // its second pod's went with that, the third one's was left before
 	w.kubectl("delete", "statefulset", w.app)
+	shows("default", "data-ordinals-2")
+	w.kubectl("delete", "pvc", "data-ordinals-2")
 	shows("default")
 
 	// With their namespace they are gone: one of that name has others.

@@ -77,7 +77,7 @@ func run() error {
 	if err := ctrl.NewWebhookManagedBy(manager, &Poster{}).WithDefaulter(hooks{}).WithValidator(hooks{}).Complete(); err != nil {
 		return err
 	}
-	printer := &printer{client: manager.GetClient(), id: *id}
+	printer := &printer{client: manager.GetClient(), live: manager.GetAPIReader(), id: *id}
 	err = ctrl.NewControllerManagedBy(manager).For(&Poster{}).Owns(&corev1.ConfigMap{}).Complete(printer)
 	if err != nil {
 		return err
@@ -88,13 +88,16 @@ func run() error {
 // printer makes a ConfigMap of each Poster.
 type printer struct {
 	client client.Client
+	live   client.Reader
 	id     string
 }
 
 // Reconcile prints, or archives and lets go.
 func (r *printer) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	poster := &Poster{}
-	if err := r.client.Get(ctx, req.NamespacedName, poster); err != nil {
+	// Not from a cache, as Kubernetes' own controllers read before they adopt: the cache of ConfigMaps may show already that one was orphaned, and that
+	// of Posters not yet that its Poster goes, with which it would go after all.
+	if err := r.live.Get(ctx, req.NamespacedName, poster); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	if !poster.DeletionTimestamp.IsZero() {
