@@ -122,7 +122,7 @@ func decide(req Request, candidates []Candidate, current []placementv1alpha1.Pla
 	seats := seatsOf(candidates, current, allow, req.Needs)
 
 	w := leastUsed()
-	if i := slices.IndexFunc(req.Levels, func(l Level) bool { return HasWish(l.Annotations) }); i >= 0 {
+	if i := slices.IndexFunc(req.Levels, func(l Level) bool { return placementv1alpha1.HasWish(l.Annotations) }); i >= 0 {
 		if w, err = parseWish(req.Levels[i]); err != nil {
 			return keep(req, seats, current, placementv1alpha1.ReasonInvalid, err.Error())
 		}

@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
+	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
 	"atoll.dev/atoll/internal/kinds"
@@ -55,7 +56,7 @@ const byOwnWish = "placement-own-wish"
 
 func kindOf(informer client.KindInformer, changed func(client.Key)) (kind, error) {
 	err := informer.AddIndex(byOwnWish, func(o ctrlclient.Object) []string {
-		if !HasWish(o.GetAnnotations()) {
+		if !placementv1alpha1.HasWish(o.GetAnnotations()) {
 			return nil
 		}
 		key := client.KeyOf(o)
@@ -78,7 +79,7 @@ func kindOf(informer client.KindInformer, changed func(client.Key)) (kind, error
 		Kind:  informer.Kind,
 		holds: func(key client.Key) bool { return slices.ContainsFunc(informer.List(key.Cluster, key.Name), toRun) },
 		follows: func(key client.Key) bool {
-			return slices.ContainsFunc(informer.List(key.Cluster, key.Name), func(o ctrlclient.Object) bool { return toRun(o) && !HasWish(o.GetAnnotations()) })
+			return slices.ContainsFunc(informer.List(key.Cluster, key.Name), func(o ctrlclient.Object) bool { return toRun(o) && !placementv1alpha1.HasWish(o.GetAnnotations()) })
 		},
 		own: func(key client.Key) []metav1.Object {
 			objects := informer.ByIndex(byOwnWish, string(key.Cluster)+"|"+key.Name)

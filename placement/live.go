@@ -121,7 +121,7 @@ func (l *live) ReadHolds(ctx context.Context, key client.Key) (holds, follows bo
 			if k.IsGiven(o.Namespace, o.Name) || !k.Holds(o) {
 				continue
 			}
-			if holds = true; !HasWish(o.Annotations) {
+			if holds = true; !placementv1alpha1.HasWish(o.Annotations) {
 				return true, true, nil
 			}
 		}

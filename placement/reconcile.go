@@ -232,7 +232,7 @@ func (r *reconciler) carryOut(ctx context.Context, key client.Key, s scene, want
 			if wish, err := r.world.ReadOwnWish(ctx, key, *p.Spec.Object); err != nil {
 				errs = append(errs, err)
 				continue
-			} else if HasWish(wish) && name == placementv1alpha1.NameFor(key.Name, p.Spec.Object) {
+			} else if placementv1alpha1.HasWish(wish) && name == placementv1alpha1.NameFor(key.Name, p.Spec.Object) {
 				again = lookAgain
 				continue
 			}

@@ -140,7 +140,7 @@ func whyNowhere(world world, cluster logicalcluster.Name, resource schema.GroupR
 		}
 		return nil
 	}
-	own, ofNamespace := HasWish(annotations), placement(nil)
+	own, ofNamespace := placementv1alpha1.HasWish(annotations), placement(nil)
 	isPlaced := ofNamespace != nil && len(ofNamespace.Spec.Clusters) > 0
 	var needs []string
 	if object != nil {

@@ -19,13 +19,6 @@ const maxWeight = 1_000_000
 // everyCluster is the value of the clusters annotation for all clusters that may be used.
 const everyCluster = "*"
 
-var wishAnnotations = []string{
-	placementv1alpha1.ClustersAnnotation,
-	placementv1alpha1.SelectorAnnotation,
-	placementv1alpha1.MaxClustersAnnotation,
-	placementv1alpha1.SplitAnnotation,
-}
-
 // Level is one place where a wish can be written.
 type Level struct {
 	// Source names it to people, e.g. `namespace "shop"`.
@@ -34,14 +27,9 @@ type Level struct {
 	Annotations map[string]string
 }
 
-// HasWish says whether annotations hold any of the four that make a wish.
-func HasWish(annotations map[string]string) bool {
-	return slices.ContainsFunc(wishAnnotations, func(a string) bool { _, ok := annotations[a]; return ok })
-}
-
 // sameWish says whether two sets of annotations wish the same.
 func sameWish(a, b map[string]string) bool {
-	return !slices.ContainsFunc(wishAnnotations, func(key string) bool {
+	return !slices.ContainsFunc(placementv1alpha1.WishAnnotations, func(key string) bool {
 		x, inA := a[key]
 		y, inB := b[key]
 		return inA != inB || x != y

@@ -165,7 +165,7 @@ func (w *fakeWorld) Namespace(key client.Key) (*corev1.Namespace, bool) {
 
 func (w *fakeWorld) Roots(key client.Key) (follows []string, own []root) {
 	for o, annotations := range w.roots[key] {
-		if HasWish(annotations) {
+		if placementv1alpha1.HasWish(annotations) {
 			own = append(own, root{object: o, source: "deployment " + quote(o.Name), annotations: annotations})
 		} else if resource := resourceOf(o); !slices.Contains(follows, resource) {
 			follows = append(follows, resource)

@@ -358,6 +358,54 @@ func TestWhatMountsAClaimIsWhereItIs(t *testing.T) {
 	}
 }
 
+// TestOwnWishIsAwaited: what wishes something of its own does not begin where its namespace goes, while its Placement is on its way.
+func TestOwnWishIsAwaited(t *testing.T) {
+	t.Parallel()
+	wish := func(d *appsv1.Deployment) *appsv1.Deployment {
+		d = d.DeepCopy()
+		d.Annotations[placementv1alpha1.ClustersAnnotation] = "west"
+		return d
+	}
+	web := wish(mounting("web"))
+	earlier := mounting("web")
+	earlier.UID = "earlier"
+	ends := mountingLeaf(t, earlier, mirrorEast)
+	ends.DeletionTimestamp = ptr.To(metav1.Now())
+	own := placementOf("web", "", mirrorWest)
+	own.Status.Conditions = nil
+	for name, tc := range map[string]struct {
+		root    *appsv1.Deployment
+		objects []ctrlclient.Object
+		want    string // the Placement
+	}{
+		"NoWish":     {mounting("web"), nil, "front"},
+		"Awaits":     {web, nil, ""},
+		"There":      {web, []ctrlclient.Object{own}, own.Name},
+		"Runs":       {web, []ctrlclient.Object{mountingLeaf(t, mounting("web"), mirrorEast)}, "front"},
+		"RunBefore":  {web, []ctrlclient.Object{ends}, ""},
+		"InNoMirror": {web, []ctrlclient.Object{mountingLeaf(t, mounting("web"), "bank")}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := newMirrored(t, append(cloned(tc.objects), tc.root.DeepCopy(), placedOn(mirrorEast), spaceIn(mirrorEast), spaceIn(mirrorWest), targetOf("west", mirrorWest, everyKind()...))...)
+			s, k := m.sources["Deployment"], client.KeyOf(tc.root)
+			got := ""
+			if p := m.placement(s, k); p != nil {
+				got = p.Name
+			}
+			if got != tc.want {
+				t.Errorf("it goes by Placement %q, want %q", got, tc.want)
+			}
+			if name != "Awaits" {
+				return
+			}
+			if m.look(t, key{"Deployment", k}); len(m.everywhere(t, &appsv1.DeploymentList{}, "web")) > 0 {
+				t.Error("it is begun before anybody knows where")
+			}
+		})
+	}
+}
+
 func cloned(objects []ctrlclient.Object) (clones []ctrlclient.Object) {
 	for _, o := range objects {
 		clones = append(clones, o.DeepCopyObject().(ctrlclient.Object))

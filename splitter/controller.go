@@ -586,14 +586,22 @@ func observed(t *workloadv1alpha1.SyncTarget) bool {
 }
 
 // placement returns what decides where an object of a namespace goes: its own Placement or its namespace's; nil if
-// there is none.
+// there is none, or it is to come.
 func (c *Controller) placement(s *source, k client.Key) *placementv1alpha1.Placement {
-	for _, name := range placementNames(s, k) {
-		if p, ok := c.informers.Placements.Get(client.Key{Cluster: k.Cluster, Name: name}); ok {
+	for i, name := range placementNames(s, k) {
+		if p, ok := c.informers.Placements.Get(client.Key{Cluster: k.Cluster, Name: name}); ok && (i == 0 || !c.awaitsItsOwn(s, k)) {
 			return p
 		}
 	}
 	return nil
+}
+
+// awaitsItsOwn says that an object with a wish of its own is nowhere yet. Its Placement is on its way: by its namespace's it would begin where it must not
+// be, and what is done once, or has data, would stay there. What is somewhere stands as its namespace's says until then.
+func (c *Controller) awaitsItsOwn(s *source, k client.Key) bool {
+	root, ok := s.get(k)
+	return ok && s.IsPlaced() && placementv1alpha1.HasWish(root.GetAnnotations()) && mirrorOf(root) == "" &&
+		!slices.ContainsFunc(s.leaves(k), func(leaf ctrlclient.Object) bool { return leafUID(leaf) == root.GetUID() && c.isInMirror(leaf) })
 }
 
 // placementNames are those of the Placements that may decide for an object: the first of them that there is does.

@@ -23,7 +23,6 @@ import (
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
 	"atoll.dev/atoll/internal/cli"
 	"atoll.dev/atoll/internal/kinds"
-	"atoll.dev/atoll/placement"
 )
 
 func newExplainCommand(streams genericiooptions.IOStreams) *cobra.Command {
@@ -195,7 +194,7 @@ func conditionsIn(content map[string]any) (conditions []metav1.Condition, err er
 
 // readWish finds the annotations that count, from the object up.
 func (x *explanation) readWish(ctx context.Context, hub *cli.Hub) (string, error) {
-	if placement.HasWish(x.object.GetAnnotations()) {
+	if placementv1alpha1.HasWish(x.object.GetAnnotations()) {
 		return "its own annotations", nil
 	}
 	namespace, cluster := &corev1.Namespace{}, &corev1alpha1.LogicalCluster{}
@@ -205,13 +204,13 @@ func (x *explanation) readWish(ctx context.Context, hub *cli.Hub) (string, error
 	switch {
 	case x.isHidden(itsNamespace):
 		return "not its own annotations", nil // what is above counts only where the namespace says nothing
-	case placement.HasWish(namespace.Annotations):
+	case placementv1alpha1.HasWish(namespace.Annotations):
 		return fmt.Sprintf("the annotations of namespace %q", namespace.Name), nil
 	}
 	if err := x.mayRead(itsLogicalCluster, hub.Objects.Get(ctx, ctrlclient.ObjectKey{Name: corev1alpha1.LogicalClusterName}, cluster)); err != nil {
 		return "", err
 	}
-	if placement.HasWish(cluster.Annotations) {
+	if placementv1alpha1.HasWish(cluster.Annotations) {
 		return "the annotations of LogicalCluster cluster", nil
 	}
 	if x.isHidden(itsLogicalCluster) {

@@ -24,12 +24,6 @@ import (
 	"atoll.dev/atoll/internal/logicalcluster"
 )
 
-// placementAnnotations are the ones that mean something.
-var placementAnnotations = []string{
-	placementv1alpha1.ClustersAnnotation, placementv1alpha1.SelectorAnnotation,
-	placementv1alpha1.MaxClustersAnnotation, placementv1alpha1.SplitAnnotation,
-}
-
 // Unsupported warns who applies what is accepted and has no effect, so that nobody relies on it: kinds that are not
 // carried out yet, or not everywhere, fields that do not go down, and annotations of placement that are misspelt or not where they count.
 // Deleting a workload and keeping its pods it refuses, since the pods would go.
@@ -103,8 +97,8 @@ func (u *Unsupported) Validate(ctx context.Context, a admission.Attributes, _ ad
 		if !strings.HasPrefix(key, placementv1alpha1.GroupVersion.Group+"/") {
 			continue
 		}
-		if !slices.Contains(placementAnnotations, key) {
-			warning.AddWarning(ctx, "", fmt.Sprintf("the annotation %s means nothing: known are %s", key, strings.Join(placementAnnotations, ", ")))
+		if !slices.Contains(placementv1alpha1.WishAnnotations, key) {
+			warning.AddWarning(ctx, "", fmt.Sprintf("the annotation %s means nothing: known are %s", key, strings.Join(placementv1alpha1.WishAnnotations, ", ")))
 		} else if why := heedless(a.GetResource().GroupResource()); why != "" {
 			warning.AddWarning(ctx, "", fmt.Sprintf("the annotation %s has no effect on %s", key, why))
 		}

@@ -3,6 +3,7 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -441,9 +442,42 @@ func levels(t *testing.T, f *fleet) {
 	w.spread(map[string]int{"east": 1, "west": 1})
 	w.kubectl("annotate", "deployment", w.app, "placement.atoll.dev/clusters-")
 	w.spread(map[string]int{"east": 2})
+	ownWishes(t, w)
 	w.place("")
 	w.gone("east")
 	w.gone("west")
+}
+
+// ownWishes: what is made with a wish of its own begins where that says, and never where its namespace goes, in east.
+func ownWishes(t *testing.T, w *workspace) {
+	t.Helper()
+	const template = "{metadata: {labels: {app: levels, own: KIND}}, spec: {containers: [{name: one, image: registry.example/one:1}]}}"
+	const west = "metadata: {name: levels-own, labels: {app: levels}, annotations: {placement.atoll.dev/clusters: west}}"
+	manifests := map[string]string{
+		"deployments":  "{apiVersion: apps/v1, kind: Deployment, " + west + ", spec: {selector: {matchLabels: {own: KIND}}, template: " + template + "}}",
+		"statefulsets": "{apiVersion: apps/v1, kind: StatefulSet, " + west + ", spec: {serviceName: levels-own, selector: {matchLabels: {own: KIND}}, template: " + template + "}}",
+		"jobs":         "{apiVersion: batch/v1, kind: Job, " + west + ", spec: {suspend: false, template: {metadata: {labels: {app: levels}}, spec: {restartPolicy: Never, containers: [{name: one, image: registry.example/one:1}]}}}}",
+		"services":     "{apiVersion: v1, kind: Service, " + west + ", spec: {selector: {app: levels}, ports: [{port: 80}]}}",
+		"pods":         "{apiVersion: v1, kind: Pod, " + west + ", spec: {containers: [{name: one, image: registry.example/one:1}]}}",
+	}
+	made := func(cluster, resource string) bool {
+		return slices.ContainsFunc(w.f.clusters[cluster].AuditEvents(framework.AuditFilter{Verb: "create", Resource: resource}), func(e framework.AuditEvent) bool {
+			return e.Name == "levels-own" && e.Subresource == "" && e.Code < 300
+		})
+	}
+	for _, resource := range slices.Sorted(maps.Keys(manifests)) {
+		w.applies(strings.ReplaceAll(manifests[resource], "KIND", resource))
+		framework.Eventually(t, patience, resource+" with a wish of their own are in west", func() string {
+			if !made("west", resource) {
+				return w.kubectl("get", "placements")
+			}
+			return ""
+		})
+		if made("east", resource) {
+			t.Errorf("of %s that are to be in west one was made in east", resource)
+		}
+	}
+	w.kubectl("delete", "deployment,statefulset,job,service,pod", "levels-own")
 }
 
 func deleteAll(t *testing.T, f *fleet) {

@@ -1,6 +1,8 @@
 package v1alpha1
 
 import (
+	"slices"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -17,6 +19,14 @@ const (
 	// SplitAnnotation: Even (default), Weighted:east=3,west=1, Duplicate.
 	SplitAnnotation = "placement.atoll.dev/split"
 )
+
+// WishAnnotations are the four that make a wish.
+var WishAnnotations = []string{ClustersAnnotation, SelectorAnnotation, MaxClustersAnnotation, SplitAnnotation}
+
+// HasWish says whether annotations hold any of the four.
+func HasWish(annotations map[string]string) bool {
+	return slices.ContainsFunc(WishAnnotations, func(a string) bool { _, ok := annotations[a]; return ok })
+}
 
 // SplitPolicy says how the replicas of a root are divided over its clusters.
 type SplitPolicy string
