@@ -244,6 +244,7 @@ func (c *Controller) house(ctx context.Context, s *source, k client.Key, root ct
 	}
 	homes, settled, err := c.homes(ctx, s, k)
 	if err != nil || !settled {
+		c.tellUnreadable(ctx, s, root, err)
 		return lookAgain, err
 	}
 	home := ChooseHome(homes)
@@ -294,6 +295,9 @@ func (c *Controller) homes(ctx context.Context, s *source, k client.Key) (homes 
 			continue
 		}
 		p := c.placement(of, uk)
+		if p == nil && c.awaitsItsOwn(of, uk) {
+			return nil, false, nil // nothing moves the claim when that is there
+		}
 		if p == nil {
 			continue
 		}
@@ -320,15 +324,16 @@ func (c *Controller) homes(ctx context.Context, s *source, k client.Key) (homes 
 		}
 	}
 	maps.DeleteFunc(siblings, func(_ string, is bool) bool { return !is })
-	leaves, err := c.siblingsOf(ctx, s, k, siblings)
+	leaves, err := c.siblingsOf(ctx, s, k, siblings, func(leaf ctrlclient.Object) bool {
+		// What stays with one claim in a cluster that it is not placed in any more gets the next one there, too.
+		mirror := client.KeyOf(leaf).Cluster
+		return byMirror[mirror] != nil || runs[mirror]
+	})
 	if err != nil {
 		return nil, false, err
 	}
 	for _, leaf := range leaves {
-		// What stays with one claim in a cluster that it is not placed in any more gets the next one there, too.
-		if mirror := client.KeyOf(leaf).Cluster; byMirror[mirror] != nil || runs[mirror] {
-			add(mirror).Siblings++
-		}
+		add(client.KeyOf(leaf).Cluster).Siblings++
 	}
 	for mirror, home := range byMirror {
 		home.Runs = runs[mirror]
@@ -351,26 +356,38 @@ func (c *Controller) staysIn(s *source, root ctrlclient.Object) (mirrors []logic
 	return mirrors
 }
 
-// siblingsOf returns the leaves of claims of k's namespace, by their names, uncached: of one that has some, since the others are where that is, or cannot be mounted
-// with it. Those are asked first that the informer shows in a mirror; if there are none, for all at once: there can be a thousand.
-func (c *Controller) siblingsOf(ctx context.Context, s *source, k client.Key, names map[string]bool) (leaves []ctrlclient.Object, err error) {
+// siblingsOf returns the leaves that count of claims of k's namespace, by their names, uncached: of one that has some, since the others are where that is, or cannot
+// be mounted with it. Those are asked first that the informer shows in a mirror; if there are none, for all at once: there can be a thousand.
+func (c *Controller) siblingsOf(ctx context.Context, s *source, k client.Key, names map[string]bool, counts func(leaf ctrlclient.Object) bool) (leaves []ctrlclient.Object, err error) {
 	if len(names) == 0 {
 		return nil, nil
 	}
-	for _, name := range slices.Sorted(maps.Keys(names)) {
+	sorted := slices.Sorted(maps.Keys(names))
+	counting := func(sibling client.Key) ([]ctrlclient.Object, error) {
+		found, err := c.everyLeaf(ctx, s, sibling)
+		return slices.DeleteFunc(found, func(leaf ctrlclient.Object) bool {
+			root, _ := rootOf(leaf)
+			return !names[root.Name] || !counts(leaf)
+		}), err
+	}
+	for _, name := range sorted {
 		sibling := client.Key{Cluster: k.Cluster, Namespace: k.Namespace, Name: name}
-		if !slices.ContainsFunc(s.leaves(sibling), c.isInMirror) {
+		if !slices.ContainsFunc(s.leaves(sibling), func(leaf ctrlclient.Object) bool { return c.isInMirror(leaf) && counts(leaf) }) {
 			continue
 		}
-		if leaves, err = c.everyLeaf(ctx, s, sibling); err != nil || len(leaves) > 0 {
+		if leaves, err = counting(sibling); err != nil || len(leaves) > 0 {
 			return leaves, err
 		}
 	}
-	all, err := c.everyLeaf(ctx, s, client.Key{Cluster: k.Cluster, Namespace: k.Namespace})
-	return slices.DeleteFunc(all, func(leaf ctrlclient.Object) bool {
-		root, _ := rootOf(leaf)
-		return !names[root.Name]
-	}), err
+	if leaves, err = counting(client.Key{Cluster: k.Cluster, Namespace: k.Namespace}); !isUnreadable(err) {
+		return leaves, err
+	}
+	for _, name := range sorted { // a row of somebody's cannot be read, which concerns nobody who does not ask for its name
+		if leaves, err = counting(client.Key{Cluster: k.Cluster, Namespace: k.Namespace, Name: name}); err != nil || len(leaves) > 0 {
+			return leaves, err
+		}
+	}
+	return nil, nil
 }
 
 // summariseClaim writes a claim's status, and before it the volume that its cluster bound it to, as a cluster's binder does.

@@ -1,6 +1,8 @@
 package splitter
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -11,12 +13,14 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
@@ -222,6 +226,11 @@ func TestClaimGoesOnce(t *testing.T) {
 			[]string{"west"}, ""},
 		"WithTheOther": {[]ctrlclient.Object{claimOf("data"), claimOf("logs"), claimLeaf(t, claimOf("logs"), mirrorWest), mounting("web", "data", "logs"),
 			placedOn(mirrorEast, mirrorWest)}, []string{"west"}, ""},
+		"Awaited": {[]ctrlclient.Object{claimOf("data"), web, func() ctrlclient.Object {
+			second := mounting("second", "data")
+			second.Annotations[placementv1alpha1.ClustersAnnotation] = "west"
+			return second
+		}(), placedOn(mirrorEast, mirrorWest)}, nil, ""},
 		"There":      {[]ctrlclient.Object{claimOf("data"), claimLeaf(t, claimOf("data"), mirrorEast), web, placedOn(mirrorWest)}, []string{"east"}, ""},
 		"Nowhere":    {[]ctrlclient.Object{claimOf("data"), claimLeaf(t, claimOf("data"), mirrorEast)}, []string{"east"}, ""},
 		"Lost":       {[]ctrlclient.Object{bound, web, placedOn(mirrorWest)}, nil, "ClaimLost"},
@@ -403,6 +412,42 @@ func TestOwnWishIsAwaited(t *testing.T) {
 				t.Error("it is begun before anybody knows where")
 			}
 		})
+	}
+}
+
+// TestOwnWishBesideWhatStays: nor does it begin beside what stays somewhere. What is of the server's own making has no wish.
+func TestOwnWishBesideWhatStays(t *testing.T) {
+	root, leaf := staying(t)
+	service := func(namespace, name string) *corev1.Service {
+		return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(name),
+			Annotations: map[string]string{lcctx.Annotation: "shop", placementv1alpha1.ClustersAnnotation: "west"}}}
+	}
+	wishes, given := service("front", "wishes"), service("default", "kubernetes")
+	m := newMirrored(t, root, leaf, wishes, given, placementOf("", "Placed", mirrorWest), spaceIn(mirrorEast))
+	s := m.sources["Service"]
+	if got := m.goesTo(s, client.KeyOf(wishes), m.placement(s, client.KeyOf(wishes)), []logicalcluster.Name{mirrorEast}); len(got) > 0 {
+		t.Errorf("it goes to %v", got)
+	}
+	if !m.awaitsItsOwn(s, client.KeyOf(wishes)) || m.awaitsItsOwn(s, client.KeyOf(given)) {
+		t.Error("the one awaits its Placement, and the other has none")
+	}
+}
+
+// TestSiblingsThatCannotBeRead: a row of somebody's that cannot be read keeps nobody else's claims from their clusters.
+func TestSiblingsThatCannotBeRead(t *testing.T) {
+	m := newMirrored(t, claimOf("data"), claimOf("logs"), mounting("web", "data", "logs"), placedOn(mirrorEast), spaceIn(mirrorEast))
+	unnamed := 0
+	m.clients.Objects = interceptor.NewClient(m.objects, interceptor.Funcs{List: func(ctx context.Context, c ctrlclient.WithWatch, list ctrlclient.ObjectList, opts ...ctrlclient.ListOption) error {
+		in, _ := lcctx.ClusterFrom(ctx)
+		if _, claims := list.(*corev1.PersistentVolumeClaimList); claims && in.Wildcard && (&ctrlclient.ListOptions{}).ApplyOptions(opts).FieldSelector == nil {
+			unnamed++
+			return apierrors.NewInternalError(errors.New("a row cannot be read"))
+		}
+		return c.List(ctx, list, opts...)
+	}})
+	m.look(t, key{kinds.ClaimKind, client.KeyOf(claimOf("data"))})
+	if got := m.everywhere(t, &corev1.PersistentVolumeClaimList{}, "data"); !slices.Equal(got, []string{"east"}) || unnamed == 0 {
+		t.Errorf("it is in %v, after %d lists without a name", got, unnamed)
 	}
 }
 

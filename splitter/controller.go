@@ -600,7 +600,7 @@ func (c *Controller) placement(s *source, k client.Key) *placementv1alpha1.Place
 // be, and what is done once, or has data, would stay there. What is somewhere stands as its namespace's says until then.
 func (c *Controller) awaitsItsOwn(s *source, k client.Key) bool {
 	root, ok := s.get(k)
-	return ok && s.IsPlaced() && placementv1alpha1.HasWish(root.GetAnnotations()) && mirrorOf(root) == "" &&
+	return ok && s.IsPlaced() && !s.IsGiven(k.Namespace, k.Name) && placementv1alpha1.HasWish(root.GetAnnotations()) && mirrorOf(root) == "" &&
 		!slices.ContainsFunc(s.leaves(k), func(leaf ctrlclient.Object) bool { return leafUID(leaf) == root.GetUID() && c.isInMirror(leaf) })
 }
 

@@ -47,7 +47,7 @@ func (c *Controller) podClaims(ctx context.Context, s *source, root ctrlclient.O
 	} else {
 		c.untell(root, "many claims")
 	}
-	errs := []error{c.condemn(ctx, set)}
+	errs := []error{c.condemn(ctx, s, set, leaves)}
 	var missing []kinds.PodClaim
 	for _, pc := range s.PodClaimsOf(set) {
 		ck := client.Key{Cluster: rk.Cluster, Namespace: rk.Namespace, Name: pc.Name}
@@ -108,9 +108,7 @@ func claimFor(set *appsv1.StatefulSet, pc kinds.PodClaim) *corev1.PersistentVolu
 func ownersOfClaim(set *appsv1.StatefulSet, condemned *corev1.Pod, owners []metav1.OwnerReference) (want []metav1.OwnerReference, changed bool) {
 	policy := ptr.Deref(set.Spec.PersistentVolumeClaimRetentionPolicy, appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{})
 	isOurs := func(o metav1.OwnerReference) bool {
-		ordinal, ok := strings.CutPrefix(o.Name, set.Name+"-")
-		_, err := strconv.ParseUint(ordinal, 10, 31)
-		return o.UID == set.UID || o.APIVersion == "v1" && o.Kind == "Pod" && ok && err == nil
+		return o.UID == set.UID || isPodOf(set, o)
 	}
 	if slices.ContainsFunc(owners, func(o metav1.OwnerReference) bool { return ptr.Deref(o.Controller, false) && !isOurs(o) }) {
 		return owners, false
@@ -140,40 +138,69 @@ func (c *Controller) ownClaim(ctx context.Context, set *appsv1.StatefulSet, clai
 	return nil
 }
 
-// condemn lets the claims of those pods that a StatefulSet is not to have any more go with them, or stay, as it says (whenScaled): before fewer are asked for.
-// The garbage collector deletes them once the pods are gone.
-func (c *Controller) condemn(ctx context.Context, set *appsv1.StatefulSet) error {
-	policy := set.Spec.PersistentVolumeClaimRetentionPolicy
-	if policy == nil || policy.WhenScaled != appsv1.DeletePersistentVolumeClaimRetentionPolicyType || set.Spec.Selector == nil ||
-		set.Status.ObservedGeneration == set.Generation && set.Status.Replicas <= ptr.Deref(set.Spec.Replicas, 1) {
+// condemn says of the claims of those pods that a StatefulSet is not to have any more with what they go. With the pods, where it says so (whenScaled), once its
+// leaves ask for no such pod and nobody refuses that: the garbage collector deletes them when the pods are gone. One whose pod was faster stays.
+func (c *Controller) condemn(ctx context.Context, s *source, set *appsv1.StatefulSet, leaves []ctrlclient.Object) error {
+	policy := ptr.Deref(set.Spec.PersistentVolumeClaimRetentionPolicy, appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{})
+	goes := policy.WhenScaled == appsv1.DeletePersistentVolumeClaimRetentionPolicyType
+	var away []*corev1.PersistentVolumeClaim
+	for _, o := range c.sources[kinds.ClaimKind].list(client.KeyOf(set).Cluster, set.Namespace) {
+		claim, ok := o.(*corev1.PersistentVolumeClaim)
+		if !ok || !kinds.IsScaledAway(set, claim.Name) || claim.DeletionTimestamp != nil {
+			continue
+		}
+		if isPods := slices.ContainsFunc(claim.OwnerReferences, func(o metav1.OwnerReference) bool { return isPodOf(set, o) }); goes != isPods {
+			away = append(away, claim)
+		}
+	}
+	var errs []error
+	if !goes {
+		for _, claim := range away {
+			errs = append(errs, c.ownClaim(ctx, set, claim, nil))
+		}
+		return errors.Join(errs...)
+	}
+	asked := map[string]bool{}
+	for _, leaf := range leaves {
+		if refusal(leaf) != nil || observed(c.target(client.KeyOf(leaf).Cluster)) {
+			return nil
+		}
+		for _, pc := range s.PodClaimsOf(leaf) {
+			asked[pc.Name] = true
+		}
+	}
+	away = slices.DeleteFunc(away, func(claim *corev1.PersistentVolumeClaim) bool { return asked[claim.Name] })
+	if len(away) == 0 || set.Spec.Selector == nil || set.Status.ObservedGeneration == set.Generation && set.Status.Replicas <= ptr.Deref(set.Spec.Replicas, 1) {
 		return nil
 	}
 	selector, err := metav1.LabelSelectorAsSelector(set.Spec.Selector)
 	if err != nil {
 		return fmt.Errorf("read the selector of StatefulSet %s: %w", client.KeyOf(set), err)
 	}
-	var pods corev1.PodList
-	if err := c.clients.Objects.List(ctx, &pods, ctrlclient.InNamespace(set.Namespace), ctrlclient.MatchingLabelsSelector{Selector: selector}); err != nil {
+	var list corev1.PodList
+	if err := c.clients.Objects.List(ctx, &list, ctrlclient.InNamespace(set.Namespace), ctrlclient.MatchingLabelsSelector{Selector: selector}); err != nil {
 		return fmt.Errorf("list the pods of StatefulSet %s: %w", client.KeyOf(set), err)
 	}
-	var errs []error
-	for i := range pods.Items {
-		pod := &pods.Items[i]
-		if owner := metav1.GetControllerOfNoCopy(pod); owner == nil || owner.UID != set.UID {
-			continue
+	pods := map[string]*corev1.Pod{}
+	for i := range list.Items {
+		if owner := metav1.GetControllerOfNoCopy(&list.Items[i]); owner != nil && owner.UID == set.UID {
+			pods[list.Items[i].Name] = &list.Items[i]
 		}
-		for _, template := range set.Spec.VolumeClaimTemplates {
-			name := template.Name + "-" + pod.Name
-			if !kinds.IsScaledAway(set, name) {
-				continue
-			}
-			claim, ok := c.sources[kinds.ClaimKind].get(client.Key{Cluster: client.KeyOf(set).Cluster, Namespace: set.Namespace, Name: name})
-			if ok && claim.GetDeletionTimestamp() == nil {
-				errs = append(errs, c.ownClaim(ctx, set, claim.(*corev1.PersistentVolumeClaim), pod))
-			}
+	}
+	for _, claim := range away {
+		ordinal, _ := kinds.OrdinalOf(set, claim.Name)
+		if pod := pods[fmt.Sprintf("%s-%d", set.Name, ordinal)]; pod != nil {
+			errs = append(errs, c.ownClaim(ctx, set, claim, pod))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// isPodOf says that an owner is a pod of a StatefulSet, by its name.
+func isPodOf(set *appsv1.StatefulSet, owner metav1.OwnerReference) bool {
+	ordinal, ok := strings.CutPrefix(owner.Name, set.Name+"-")
+	_, err := strconv.ParseUint(ordinal, 10, 31)
+	return owner.APIVersion == "v1" && owner.Kind == "Pod" && ok && err == nil
 }
 
 // withClaims returns a workload as it goes down to mirrors: with as many pods, from the first one on, as have claims that a cluster there has taken, and the name of

@@ -74,6 +74,8 @@ func TestPodClaims(t *testing.T) {
 	others.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Database", Name: "db", UID: "other", Controller: ptr.To(true)}}
 	withPod := claimOf("data-db-1")
 	withPod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(podOf(setOf(2), 1), corev1.SchemeGroupVersion.WithKind("Pod"))}
+	refusing := statefulSetLeaf(t, setOf(1), mirrorEast, 2)
+	refusing.Annotations[workloadv1alpha1.RefusedAnnotation] = `{"reason":"Forbidden","message":"no","rendered":"` + refusing.Annotations[workloadv1alpha1.RenderedAnnotation] + `"}`
 	ends := func() ctrlclient.Object {
 		leaf := claimLeaf(t, claimOf("data-db-0"), mirrorEast)
 		leaf.DeletionTimestamp = ptr.To(metav1.Now())
@@ -107,6 +109,10 @@ func TestPodClaims(t *testing.T) {
 			return pod
 		}()}, "data-db-0 data-db-1", false, ""},
 		"ScalesUpAgain": {"it has its data", scaledTo(retaining(setOf(2), keepClaims, deleteClaims), 2), []ctrlclient.Object{placedOn(mirrorEast), claimOf("data-db-0"), withPod}, "data-db-0 data-db-1", false, ""},
+		"NotAskedYet":   {"its leaf asks for the pod yet", scaledTo(retaining(setOf(1), keepClaims, deleteClaims), 3), []ctrlclient.Object{placedOn(mirrorEast), claimOf("data-db-0"), claimOf("data-db-1"), podOf(setOf(1), 1), statefulSetLeaf(t, setOf(2), mirrorEast, 2)}, "data-db-0 data-db-1", false, ""},
+		"NotTaken":      {"its cluster refuses to scale it", scaledTo(retaining(setOf(1), keepClaims, deleteClaims), 3), []ctrlclient.Object{placedOn(mirrorEast), claimOf("data-db-0"), claimOf("data-db-1"), podOf(setOf(1), 1), refusing}, "data-db-0 data-db-1", false, ""},
+		"KeptAfterAll":  {"it says so before the pod is gone", scaledTo(retaining(setOf(1), keepClaims, keepClaims), 3), []ctrlclient.Object{placedOn(mirrorEast), claimOf("data-db-0"), withPod, podOf(setOf(1), 1)}, "data-db-0 data-db-1", false, ""},
+		"KeptByDefault": {"it says nothing any more", scaledTo(setOf(1), 1), []ctrlclient.Object{placedOn(mirrorEast), claimOf("data-db-0"), withPod}, "data-db-0 data-db-1", false, ""},
 		"ScalesKept":    {"data stays by default", scaledTo(setOf(1), 3), []ctrlclient.Object{placedOn(mirrorEast), claimOf("data-db-0"), claimOf("data-db-1"), podOf(setOf(1), 1)}, "data-db-0 data-db-1", false, ""},
 		"BothScales":    {"the pod goes first", scaledTo(retaining(setOf(1), deleteClaims, deleteClaims), 3), []ctrlclient.Object{placedOn(mirrorEast), claimOf("data-db-0"), claimOf("data-db-1"), podOf(setOf(1), 1)}, "data-db-0/StatefulSet data-db-1/Pod", false, ""},
 		"Observed":      {"nothing is condemned any more", scaledTo(retaining(setOf(1), keepClaims, deleteClaims), 1), []ctrlclient.Object{placedOn(mirrorEast), claimOf("data-db-0"), claimOf("data-db-1"), podOf(setOf(1), 1)}, "data-db-0 data-db-1", false, ""},

@@ -232,6 +232,9 @@ func placedAny(placements []*placementv1alpha1.Placement) (mirrors []logicalclus
 // if its workspace may still use the cluster; what bounds those that stay, as a NetworkPolicy does, wherever they are.
 func (c *Controller) goesTo(s *source, root client.Key, p *placementv1alpha1.Placement, staying []logicalcluster.Name) []logicalcluster.Name {
 	mirrors := placed(p)
+	if p == nil && c.awaitsItsOwn(s, root) {
+		return nil // also beside what stays
+	}
 	switch s.Goes {
 	case kinds.WithNamespace:
 		mirrors = placedAny(c.informers.Placements.ByIndex(byPlacedNamespace, namespaceValue(root.Cluster, root.Namespace)))

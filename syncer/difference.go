@@ -136,7 +136,8 @@ func (s *Syncer) plan(k key, twin *workloadv1alpha1.SyncTarget) (deed, error) {
 		if gone, err := isGone(k, leaf, down); err != nil || gone {
 			return leaveIt, err
 		}
-		return toApply(render(leaf, target), down), nil
+		want, err := s.rendered(k, leaf, down)
+		return toApply(want, down), err
 	case reserved(k.name):
 		return leaveIt, nil // NameConflict
 	}

@@ -170,7 +170,10 @@ func (s *Syncer) applyLeaf(ctx context.Context, k key, leaf, down *unstructured.
 	if down != nil && down.GetLabels()[workloadv1alpha1.WorkspaceLabel] != leaf.GetLabels()[workloadv1alpha1.WorkspaceLabel] {
 		return outcome{}, nameConflict("%s belongs to another workspace", k)
 	}
-	want := render(leaf, types.UID(s.config.UID))
+	want, err := s.rendered(k, leaf, down)
+	if err != nil {
+		return outcome{down: down}, err
+	}
 	switch gone, err := isGone(k, leaf, down); {
 	case err != nil:
 		return outcome{down: down, undecided: true}, err

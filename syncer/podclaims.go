@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
@@ -44,26 +45,47 @@ func (s *Syncer) isPodClaim(k key, live *unstructured.Unstructured) bool {
 	return false
 }
 
-// keepClaim makes of a claim that is to be written over a downstream one what can be written: nothing of its spec changes but what it asks for, which only grows.
-// The physical cluster's controller may have given it another class, or an administrator there may have let it grow.
+// immutable are the fields of a claim's spec that nobody changes once it is there.
+var immutable = []string{"accessModes", "dataSource", "dataSourceRef", "selector", "storageClassName", "volumeMode"}
+
+// keepClaim makes of a claim that is to be written over a downstream one what can be written: the physical cluster's controller may have given that another class, or
+// an administrator there may have let it grow. Who asks for less than it was to grow to, and more than it has, is let through, as his cluster would.
 func keepClaim(want, live *unstructured.Unstructured) error {
-	spec, _, err := unstructured.NestedMap(live.Object, "spec")
-	if err != nil || spec == nil {
-		return err
+	now, ok := live.Object["spec"].(map[string]any)
+	if !ok {
+		return nil
 	}
-	delete(spec, "volumeName") // which its binder owns
-	path := []string{"spec", "resources", "requests", string(corev1.ResourceStorage)}
-	if asked, ok, _ := unstructured.NestedString(want.Object, path...); ok {
-		has, _, _ := unstructured.NestedString(live.Object, path...)
-		more, err := resource.ParseQuantity(asked)
-		if err != nil {
-			return fmt.Errorf("read what claim %s asks for: %w", want.GetName(), err)
-		}
-		if less, err := resource.ParseQuantity(has); err != nil || more.Cmp(less) > 0 {
-			if err := unstructured.SetNestedField(spec, asked, path[1:]...); err != nil {
-				return err
+	for _, field := range immutable {
+		if value, ok := now[field]; ok {
+			if err := unstructured.SetNestedField(want.Object, runtime.DeepCopyJSONValue(value), "spec", field); err != nil {
+				return fmt.Errorf("keep %s of claim %s: %w", field, want.GetName(), err)
 			}
+		} else {
+			unstructured.RemoveNestedField(want.Object, "spec", field)
 		}
 	}
-	return unstructured.SetNestedMap(want.Object, spec, "spec")
+	storage := func(o *unstructured.Unstructured, path ...string) (string, *resource.Quantity) {
+		text, ok, _ := unstructured.NestedString(o.Object, append(path, string(corev1.ResourceStorage))...)
+		if q, err := resource.ParseQuantity(text); ok && err == nil {
+			return text, &q
+		}
+		return text, nil
+	}
+	requests := []string{"spec", "resources", "requests"}
+	_, asked := storage(want, requests...)
+	text, has := storage(live, requests...)
+	_, capacity := storage(live, "status", "capacity")
+	if asked == nil || has == nil || asked.Cmp(*has) > 0 || capacity != nil && asked.Cmp(*capacity) > 0 {
+		return nil
+	}
+	return unstructured.SetNestedField(want.Object, text, append(requests, string(corev1.ResourceStorage))...)
+}
+
+// rendered returns what a leaf asks to be downstream, where down is now, nil if nothing is.
+func (s *Syncer) rendered(k key, leaf, down *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	want := render(leaf, types.UID(s.config.UID))
+	if k.resource == claimsGVR && down != nil {
+		return want, keepClaim(want, down)
+	}
+	return want, nil
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
 
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
@@ -112,25 +113,47 @@ func TestKeepClaim(t *testing.T) {
 		}
 		return s
 	}
-	for name, tc := range map[string]struct{ want, live, written map[string]any }{
-		"as it is":                        {spec("fast", "1Gi", ""), spec("fast", "1Gi", "pv"), spec("fast", "1Gi", "")},
-		"its class is the cluster's":      {spec("", "1Gi", ""), spec("slow", "1Gi", "pv"), spec("slow", "1Gi", "")},
-		"its class is another":            {spec("fast", "1Gi", ""), spec("slow", "1Gi", "pv"), spec("slow", "1Gi", "")},
-		"it is to grow":                   {spec("fast", "2Gi", ""), spec("fast", "1Gi", "pv"), spec("fast", "2Gi", "")},
-		"an administrator has it grow":    {spec("fast", "1Gi", ""), spec("fast", "5Gi", "pv"), spec("fast", "5Gi", "")},
-		"the same in other words":         {spec("fast", "1024Mi", ""), spec("fast", "1Gi", "pv"), spec("fast", "1Gi", "")},
-		"nobody knows what it asks for":   {spec("fast", "1Gi", ""), spec("fast", "", "pv"), spec("fast", "1Gi", "")},
-		"what is there has no spec (yet)": {spec("fast", "1Gi", ""), nil, spec("fast", "1Gi", "")},
+	attributed := spec("fast", "1Gi", "")
+	attributed["volumeAttributesClassName"] = "quick"
+	selecting := spec("fast", "1Gi", "")
+	selecting["selector"] = map[string]any{}
+	for name, tc := range map[string]struct {
+		want, live, written map[string]any
+		capacity            string
+	}{
+		"as it is":                        {spec("fast", "1Gi", ""), spec("fast", "1Gi", "pv"), spec("fast", "1Gi", ""), "1Gi"},
+		"its class is the cluster's":      {spec("", "1Gi", ""), spec("slow", "1Gi", "pv"), spec("slow", "1Gi", ""), "1Gi"},
+		"its class is another":            {spec("fast", "1Gi", ""), spec("slow", "1Gi", "pv"), spec("slow", "1Gi", ""), "1Gi"},
+		"it has no class there":           {spec("fast", "1Gi", ""), spec("", "1Gi", "pv"), spec("", "1Gi", ""), "1Gi"},
+		"it selects nothing there":        {selecting, spec("fast", "1Gi", "pv"), spec("fast", "1Gi", ""), "1Gi"},
+		"it is to grow":                   {spec("fast", "2Gi", ""), spec("fast", "1Gi", "pv"), spec("fast", "2Gi", ""), "1Gi"},
+		"an administrator has it grow":    {spec("fast", "1Gi", ""), spec("fast", "5Gi", "pv"), spec("fast", "5Gi", ""), "5Gi"},
+		"an administrator lets it grow":   {spec("fast", "1Gi", ""), spec("fast", "5Gi", "pv"), spec("fast", "5Gi", ""), "1Gi"},
+		"it is to grow by less after all": {spec("fast", "2Gi", ""), spec("fast", "5Gi", "pv"), spec("fast", "2Gi", ""), "1Gi"},
+		"it has no volume yet":            {spec("fast", "1Gi", ""), spec("fast", "5Gi", ""), spec("fast", "5Gi", ""), ""},
+		"the same in other words":         {spec("fast", "1024Mi", ""), spec("fast", "1Gi", "pv"), spec("fast", "1Gi", ""), "1Gi"},
+		"nobody knows what it asks for":   {spec("fast", "1Gi", ""), spec("fast", "", "pv"), spec("fast", "1Gi", ""), "1Gi"},
+		"its volume is to be a quick one": {attributed, spec("fast", "1Gi", "pv"), attributed, "1Gi"},
+		"what is there has no spec (yet)": {spec("fast", "1Gi", ""), nil, spec("fast", "1Gi", ""), ""},
 	} {
-		want, live := claimWith(tc.want, ""), claimWith(tc.live, "Bound")
+		want, live := claimWith(runtime.DeepCopyJSON(tc.want), ""), claimWith(tc.live, "Bound")
 		if tc.live == nil {
 			delete(live.Object, "spec")
 		}
+		if tc.capacity != "" {
+			if err := unstructured.SetNestedField(live.Object, tc.capacity, "status", "capacity", "storage"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		before := live.DeepCopy()
 		if err := keepClaim(want, live); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 		if diff := cmp.Diff(any(tc.written), want.Object["spec"]); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+		if diff := cmp.Diff(before.Object, live.Object); diff != "" {
+			t.Errorf("%s: what is shared was changed (-before +now):\n%s", name, diff)
 		}
 	}
 }
