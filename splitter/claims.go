@@ -204,8 +204,8 @@ func isReady(lc *corev1alpha1.LogicalCluster) bool {
 	return lc.Status.Phase == corev1alpha1.LogicalClusterPhaseReady && !ending(lc)
 }
 
-// onLogicalCluster asks for what has claims for its pods in a workspace that is ready now, and for the claims of a workspace that is being deleted, since no Placement leads where they are, and for its namespaces in mirrors:
-// those that are empty wait for what may come back.
+// onLogicalCluster asks for what has claims for its pods in a workspace that is ready now. Of one that is being deleted it asks for the claims, since no Placement leads
+// where they are, and for its namespaces in mirrors: those that are empty wait for what may come back.
 func (c *Controller) onLogicalCluster(e client.Event[*corev1alpha1.LogicalCluster]) {
 	if e.New != nil && isReady(e.New) && e.Old != nil && !isReady(e.Old) {
 		c.withPodClaims(client.KeyOf(e.New).Cluster)

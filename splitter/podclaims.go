@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -107,9 +105,7 @@ func claimFor(set *appsv1.StatefulSet, pc kinds.PodClaim) *corev1.PersistentVolu
 // whose pod went before anybody said so stays. One that something else controls is left to that.
 func ownersOfClaim(set *appsv1.StatefulSet, condemned *corev1.Pod, owners []metav1.OwnerReference) (want []metav1.OwnerReference, changed bool) {
 	policy := ptr.Deref(set.Spec.PersistentVolumeClaimRetentionPolicy, appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{})
-	isOurs := func(o metav1.OwnerReference) bool {
-		return o.UID == set.UID || isPodOf(set, o)
-	}
+	isOurs := func(o metav1.OwnerReference) bool { return o.UID == set.UID || isPodOf(set, o) }
 	if slices.ContainsFunc(owners, func(o metav1.OwnerReference) bool { return ptr.Deref(o.Controller, false) && !isOurs(o) }) {
 		return owners, false
 	}
@@ -181,15 +177,16 @@ func (c *Controller) condemn(ctx context.Context, s *source, set *appsv1.Statefu
 	if err := c.clients.Objects.List(ctx, &list, ctrlclient.InNamespace(set.Namespace), ctrlclient.MatchingLabelsSelector{Selector: selector}); err != nil {
 		return fmt.Errorf("list the pods of StatefulSet %s: %w", client.KeyOf(set), err)
 	}
-	pods := map[string]*corev1.Pod{}
+	pods := map[int]*corev1.Pod{}
 	for i := range list.Items {
-		if owner := metav1.GetControllerOfNoCopy(&list.Items[i]); owner != nil && owner.UID == set.UID {
-			pods[list.Items[i].Name] = &list.Items[i]
+		pod := &list.Items[i]
+		if ordinal, ok := kinds.PodOrdinal(set, pod.Name); ok && metav1.IsControlledBy(pod, set) {
+			pods[ordinal] = pod
 		}
 	}
 	for _, claim := range away {
 		ordinal, _ := kinds.OrdinalOf(set, claim.Name)
-		if pod := pods[fmt.Sprintf("%s-%d", set.Name, ordinal)]; pod != nil {
+		if pod := pods[ordinal]; pod != nil {
 			errs = append(errs, c.ownClaim(ctx, set, claim, pod))
 		}
 	}
@@ -198,9 +195,8 @@ func (c *Controller) condemn(ctx context.Context, s *source, set *appsv1.Statefu
 
 // isPodOf says that an owner is a pod of a StatefulSet, by its name.
 func isPodOf(set *appsv1.StatefulSet, owner metav1.OwnerReference) bool {
-	ordinal, ok := strings.CutPrefix(owner.Name, set.Name+"-")
-	_, err := strconv.ParseUint(ordinal, 10, 31)
-	return owner.APIVersion == "v1" && owner.Kind == "Pod" && ok && err == nil
+	_, ok := kinds.PodOrdinal(set, owner.Name)
+	return ok && owner.APIVersion == "v1" && owner.Kind == "Pod"
 }
 
 // withClaims returns a workload as it goes down to mirrors: with as many pods, from the first one on, as have claims that a cluster there has taken, and the name of

@@ -280,8 +280,9 @@ func (c *Controller) leavesNow(ctx context.Context, s *source, root ctrlclient.O
 	return leaves, settled, nil
 }
 
-// leavesNowIn reads what may be leaves of a root, or of all roots if that has no name, in the namespaces of one name. The server has leaves filed by their workspace, and looks at no
-// others; but it refuses if a row of that namespace and name cannot be read, whosever it is. Then each mirror is asked.
+// leavesNowIn reads what may be leaves of a root, or of all roots if that has no name, in the namespaces of one name. The server has leaves filed by
+// their workspace, and looks at no others; but it refuses if a row of that namespace and name cannot be read, whosever it is. Then each mirror is
+// asked for the name, if there is one.
 func (c *Controller) leavesNowIn(ctx context.Context, s *source, root client.Key, namespace string) (leaves []ctrlclient.Object, err error) {
 	list := s.NewList()
 	of := []ctrlclient.ListOption{ctrlclient.InNamespace(namespace), ctrlclient.MatchingLabels{workloadv1alpha1.WorkspaceLabel: string(root.Cluster)}}

@@ -59,15 +59,20 @@ func firstOrdinal(set *appsv1.StatefulSet) int {
 // OrdinalOf returns the ordinal of the pod, which a StatefulSet need not have now, for which it would have a claim of that name.
 func OrdinalOf(set *appsv1.StatefulSet, claim string) (ordinal int, ok bool) {
 	for _, template := range set.Spec.VolumeClaimTemplates {
-		text, ok := strings.CutPrefix(claim, template.Name+"-"+set.Name+"-")
-		if !ok {
-			continue
-		}
-		if n, err := strconv.ParseInt(text, 10, 32); err == nil && strconv.FormatInt(n, 10) == text && n >= 0 {
-			return int(n), true
+		if pod, is := strings.CutPrefix(claim, template.Name+"-"); is {
+			if ordinal, ok = PodOrdinal(set, pod); ok {
+				return ordinal, true
+			}
 		}
 	}
 	return 0, false
+}
+
+// PodOrdinal returns the ordinal of a pod by its name, if that is one of a StatefulSet's.
+func PodOrdinal(set *appsv1.StatefulSet, pod string) (ordinal int, ok bool) {
+	text, ok := strings.CutPrefix(pod, set.Name+"-")
+	n, err := strconv.ParseInt(text, 10, 32)
+	return int(n), ok && err == nil && n >= 0 && strconv.FormatInt(n, 10) == text
 }
 
 // IsScaledAway says that a StatefulSet had a claim for a pod which it is not to have any more.
