@@ -144,6 +144,11 @@ func newMirrored(t *testing.T, objects ...ctrlclient.Object) *mirrored {
 				all.Items = append(all.Items, *shop, *root, *west)
 			}
 			return err
+		}, Get: func(ctx context.Context, c ctrlclient.WithWatch, key ctrlclient.ObjectKey, obj ctrlclient.Object, opts ...ctrlclient.GetOption) error {
+			if key.Name == "" {
+				return errors.New("resource name may not be empty") // as a client says without a request
+			}
+			return c.Get(ctx, key, obj, opts...)
 		}}).
 		WithIndex(&appsv1.StatefulSet{}, metav1.ObjectNameField, byName).WithIndex(&batchv1.Job{}, metav1.ObjectNameField, byName).
 		WithIndex(&corev1.PersistentVolumeClaim{}, metav1.ObjectNameField, byName).Build()

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/kcp-dev/logicalcluster/v3"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -74,4 +75,22 @@ func references(names []string) (refs []corev1.LocalObjectReference) {
 		refs = append(refs, corev1.LocalObjectReference{Name: n})
 	}
 	return refs
+}
+
+// TestSecretBesidePullSecrets: a Secret is looked after also where a Deployment pulls with Secrets of its own, and names no ServiceAccount.
+func TestSecretBesidePullSecrets(t *testing.T) {
+	t.Parallel()
+	root, leaf := pair("Deployment", "web")
+	for _, o := range []ctrlclient.Object{root, leaf} {
+		pods := &o.(*appsv1.Deployment).Spec.Template.Spec
+		pods.ImagePullSecrets = references([]string{"registry"})
+		pods.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "password"}}}}
+	}
+	m := newMirrored(t, root, leaf, placementOf("", "Placed", mirrorEast))
+	for _, name := range []string{"password", "registry"} {
+		mirrors, err := m.referencing(t.Context(), m.sources["Secret"], client.Key{Cluster: "shop", Namespace: "front", Name: name})
+		if diff := cmp.Diff([]logicalcluster.Name{mirrorEast}, mirrors); err != nil || diff != "" {
+			t.Errorf("Secret %s goes to (-want +got):\n%s%v", name, diff, err)
+		}
+	}
 }

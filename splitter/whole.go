@@ -345,8 +345,11 @@ func (c *Controller) pullers(ctx context.Context, secret client.Key) ([]ctrlclie
 	for _, o := range workloads {
 		pods := &podsOf(o).Spec
 		name := pods.ServiceAccountName
-		if usesDefault(pods) {
+		switch {
+		case usesDefault(pods):
 			name = defaultAccount
+		case name == "":
+			continue // it pulls with its own
 		}
 		if _, known := accounts[name]; !known {
 			secrets, err := c.pullSecrets(ctx, client.Key{Cluster: secret.Cluster, Namespace: secret.Namespace, Name: name})
