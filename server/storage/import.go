@@ -2,7 +2,6 @@ package storage
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -14,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apiserver/pkg/storage/value"
 
@@ -94,7 +94,7 @@ func (b *Backend) readyCustom(ctx context.Context, cluster logicalcluster.Name, 
 		return nil, errors.New("this is no custom resource")
 	}
 	object := &metav1.PartialObjectMetadata{}
-	if err := json.Unmarshal(row.Value, object); err != nil {
+	if err := utiljson.Unmarshal(row.Value, object); err != nil { // as metadataCodec does
 		return nil, fmt.Errorf("this server cannot read it: %w", err)
 	}
 	if err := sameKey(row.Key, strings.Contains(row.Key, "/"), object); err != nil {

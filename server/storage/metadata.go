@@ -1,7 +1,6 @@
 package storage
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
 )
@@ -61,7 +61,8 @@ func (metadataCodec) Decode(data []byte, _ *schema.GroupVersionKind, into runtim
 	case !ok:
 		return nil, nil, fmt.Errorf("read metadata into a %T", into)
 	}
-	if err := json.Unmarshal(data, m); err != nil {
+	// Case matters: a custom resource may have a field Metadata, of any type, beside its metadata.
+	if err := utiljson.Unmarshal(data, m); err != nil {
 		return nil, nil, fmt.Errorf("read metadata: %w", err)
 	}
 	gvk := m.GroupVersionKind()
