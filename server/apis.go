@@ -54,6 +54,7 @@ func newBackend(etcd *clientv3.Client, factory serverstorage.StorageFactory, enc
 		FiledBy: filedBy,
 		Overlay: shown.Overlay,
 		Listed:  listed, Limits: limits, Called: called,
+		Homes: storage.Homes{LogicalClusters: logicalClusters, Namespaces: schema.GroupResource{Resource: "namespaces"}, Name: corev1alpha1.LogicalClusterName},
 	})
 	if err != nil {
 		return nil, nil, fmt.Errorf("open the storage: %w", err)

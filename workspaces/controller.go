@@ -43,6 +43,8 @@ type Options struct {
 	DeleteData func(ctx context.Context, cluster logicalcluster.Name) (lcctx.Held, error)
 	// Held returns what DeleteData would, and deletes nothing. Required.
 	Held func(ctx context.Context, cluster logicalcluster.Name) (lcctx.Held, error)
+	// DeleteRest deletes whatever a logical cluster has, which nothing can be created in any more: its LogicalCluster is gone. Required.
+	DeleteRest func(ctx context.Context, cluster logicalcluster.Name) error
 
 	// The rest makes new workspaces cheap; all of it or nothing is given. Without it each object is a request.
 
@@ -72,8 +74,8 @@ type Controller struct {
 
 // New returns the controller. It adds handlers and indexes to the informers, so they must not run yet.
 func New(clients *client.Clients, informers *client.Informers, opts Options) (*Controller, error) {
-	if opts.URLBase == "" || opts.DeleteData == nil || opts.Held == nil {
-		return nil, errors.New("workspaces: URLBase, DeleteData and Held are required")
+	if opts.URLBase == "" || opts.DeleteData == nil || opts.Held == nil || opts.DeleteRest == nil {
+		return nil, errors.New("workspaces: URLBase, DeleteData, Held and DeleteRest are required")
 	}
 	c := &Controller{opts: opts, clients: clients, informers: informers, asks: make(chan struct{}, asking), waits: map[client.Key]*wait{}}
 	c.queue = queue.New("workspaces", c.reconcile)

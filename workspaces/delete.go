@@ -74,6 +74,10 @@ func (c *Controller) delete(ctx context.Context, w *tenancyv1alpha1.Workspace) (
 			return 0, err
 		}
 	}
+	// Until then somebody could write there who had begun before, or had not heard of the end.
+	if err := c.opts.DeleteRest(ctx, cluster); err != nil {
+		return 0, fmt.Errorf("delete what came last to logical cluster %q: %w", cluster, err)
+	}
 	return 0, c.release(ctx, w)
 }
 

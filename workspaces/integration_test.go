@@ -18,6 +18,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -105,7 +106,7 @@ func startHub(t *testing.T) *hub {
 	ns, err := namespaces.New(clients, informers, namespaces.Options{RootCA: s.CACertificate(), Read: s.Read})
 	must(t, err)
 	ws, err := workspaces.New(clients, informers, workspaces.Options{
-		URLBase: s.URL(), DeleteData: h.delete, Held: s.Held,
+		URLBase: s.URL(), DeleteData: h.delete, Held: s.Held, DeleteRest: s.DeleteCluster,
 		WriteTogether: h.writeTogether, Read: s.Read, NamespaceContent: ns.Content,
 	})
 	must(t, err)
@@ -330,6 +331,10 @@ func TestDeleteTree(t *testing.T) {
 		at := workspaces.Root
 		for _, name := range []string{"org", "team", "app"} {
 			at = logicalcluster.Name(h.create(h.clients, at, name).Spec.Cluster)
+			must(t, h.clients.Objects.Create(client.In(h.ctx, at), &corev1.ResourceQuota{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "q"},
+				Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{"count/configmaps": resource.MustParse("10")}},
+			}))
 			must(t, h.clients.Objects.Create(client.In(h.ctx, at), configMap("cm")))
 			clusters = append(clusters, at)
 		}
@@ -494,6 +499,29 @@ func TestDeleteResumes(t *testing.T) {
 	h.gone(workspaces.Root, "shop")
 	if rows := h.rows(cluster); len(rows) > 0 || calls < 3 {
 		t.Errorf("%d calls, rows left: %v", calls, rows)
+	}
+}
+
+// TestDeleteTakesWhatComesLast: of who has not heard yet that the workspace goes, when its data has gone.
+func TestDeleteTakesWhatComesLast(t *testing.T) {
+	h := startHub(t)
+	cluster := logicalcluster.Name(h.create(h.clients, workspaces.Root, "shop").Spec.Cluster)
+	late := 0
+	h.onDelete(func(ctx context.Context, c logicalcluster.Name) (lcctx.Held, error) {
+		held, err := h.server.DeleteClusterData(ctx, c)
+		if err != nil || !held.Empty() {
+			return held, err
+		}
+		if err := h.clients.Objects.Create(client.In(ctx, c), configMap("late")); !apierrors.IsNotFound(err) {
+			t.Errorf("created in a namespace that has gone: %v", err)
+		}
+		late++
+		return held, h.clients.Objects.Create(client.In(ctx, c), &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "late"}})
+	})
+	h.remove(workspaces.Root, "shop")
+	h.gone(workspaces.Root, "shop")
+	if rows := h.rows(cluster); len(rows) > 0 || late == 0 {
+		t.Errorf("%d came late, rows left: %v", late, rows)
 	}
 }
 

@@ -125,6 +125,7 @@ func ofTheLeader(s *server.Server, c *client.Clients, i *client.Informers, lead 
 
 	trees, err := workspaces.New(c, i, workspaces.Options{
 		URLBase: s.URL(), DeleteData: whileLeading(lead, s.DeleteClusterData), Held: s.Held,
+		DeleteRest:    lead.deletes(s.DeleteCluster),
 		WriteTogether: lead.writes(s.WriteTogether), Read: s.Read, NamespaceContent: defaults.Content,
 	})
 	l.add("workspaces", trees, err)

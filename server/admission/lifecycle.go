@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	lc "github.com/kcp-dev/logicalcluster/v3"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -14,6 +13,7 @@ import (
 	"k8s.io/kubernetes/pkg/apis/core"
 
 	"atoll.dev/atoll/internal/logicalcluster"
+	"atoll.dev/atoll/server/storage"
 )
 
 // immortal namespaces cannot be deleted in a workspace, as in Kubernetes.
@@ -70,11 +70,5 @@ func (l *Lifecycle) Admit(ctx context.Context, a admission.Attributes, _ admissi
 	if namespace.Status.Phase != core.NamespaceTerminating {
 		return nil
 	}
-	refused := admission.NewForbidden(a, fmt.Errorf("unable to create new content in namespace %s because it is being terminated", a.GetNamespace()))
-	if status, ok := refused.(*apierrors.StatusError); ok {
-		status.ErrStatus.Details.Causes = append(status.ErrStatus.Details.Causes, metav1.StatusCause{
-			Type: corev1.NamespaceTerminatingCause, Message: fmt.Sprintf("namespace %s is being terminated", a.GetNamespace()), Field: "metadata.namespace",
-		})
-	}
-	return refused
+	return storage.NamespaceEnds(a.GetResource().GroupResource(), a.GetName(), a.GetNamespace())
 }

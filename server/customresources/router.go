@@ -79,21 +79,24 @@ func isGoing(def *Definition) bool {
 // created after the definition's objects were deleted would be a row that nobody sees.
 func (d *Definitions) guard(cluster logicalcluster.Name, def *Definition) storage.Guard {
 	key := d.feed.rows.RowKey(string(cluster), "", def.Name)
-	return func(ctx context.Context, stale int64) (string, int64, error) {
+	return func(ctx context.Context, failed bool) (storage.Condition, error) {
 		current := def
-		if stale != 0 {
+		if failed {
 			var err error
 			if current, err = d.feed.read(ctx, cluster, def.Name); err != nil {
-				return "", 0, err
+				return storage.Condition{}, err
 			}
 			if current != nil {
 				d.put(current, read)
 			}
 		}
-		if current == nil || current.UID != def.UID || isGoing(current) {
-			return "", 0, apierrors.NewForbidden(schema.GroupResource{Group: def.Spec.Group, Resource: def.Spec.Names.Plural}, "", errTerminating)
+		if current != nil && current.UID != def.UID && !isGoing(current) { // made anew, of which this server hears in a moment
+			return storage.Condition{}, apierrors.NewServerTimeout(schema.GroupResource{Group: def.Spec.Group, Resource: def.Spec.Names.Plural}, "create", 1)
 		}
-		return key, int64(versionOf(current)), nil
+		if current == nil || current.UID != def.UID || isGoing(current) {
+			return storage.Condition{}, apierrors.NewForbidden(schema.GroupResource{Group: def.Spec.Group, Resource: def.Spec.Names.Plural}, "", errTerminating)
+		}
+		return storage.Condition{Key: key, Revision: int64(versionOf(current))}, nil
 	}
 }
 

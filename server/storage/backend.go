@@ -68,6 +68,8 @@ type Config struct {
 	Limits func(logicalcluster.Name) Limits
 	// Called is how people call a logical cluster, for what they are told; nil means its name. As Limits, it must not block.
 	Called func(logicalcluster.Name) string
+	// Homes are what rows are created in; the zero value is that they may be created anywhere.
+	Homes Homes
 	// Clock of the watch caches; nil means the real one.
 	Clock clock.WithTicker
 }
@@ -145,6 +147,7 @@ type Backend struct {
 	since     func(ctx context.Context, cluster logicalcluster.Name, cached bool) (metav1.Time, error)
 	overlay   func(schema.GroupResource) func(storage.Interface) storage.Interface
 	listed    Listed
+	homes     Homes
 	clock     clock.WithTicker
 
 	compactor interface {
@@ -184,6 +187,7 @@ func New(c Config) (*Backend, error) {
 		since:     c.Since,
 		overlay:   c.Overlay,
 		listed:    c.Listed,
+		homes:     c.Homes,
 		clock:     c.Clock,
 		resources: map[schema.GroupResource][]*Resource{},
 		prefixes:  map[string]bool{},

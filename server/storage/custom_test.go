@@ -119,7 +119,7 @@ func TestDeleteManyCustomResourcesOfBefore(t *testing.T) {
 			if !held.Empty() {
 				return fmt.Errorf("held: %+v", held)
 			}
-			return err
+			return errors.Join(err, s.DeleteClusterData(t.Context(), "aa", nil))
 		},
 		"after a pass that was the last": func(s *served) error {
 			ctx, end := context.WithCancel(t.Context())

@@ -77,7 +77,9 @@ func (b *Backend) open(
 	rows := clientv3.NewCtxClient(context.Background()) // of a client reads and writes of rows use nothing else
 	rows.KV = kv
 	client := &kubernetes.Client{Client: b.client}
-	client.Kubernetes = &guardedClient{Interface: kubernetes.Client{Client: rows}, kv: kv}
+	client.Kubernetes = &guardedClient{
+		Interface: kubernetes.Client{Client: rows}, kv: kv, homes: b.homesOf(config.GroupResource, transformer.base, namespaced),
+	}
 	if b.usage != nil {
 		client.Kubernetes = &limitedClient{
 			Interface: client.Kubernetes, kv: kv, usage: b.usage,

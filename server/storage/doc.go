@@ -17,7 +17,8 @@
 // <prefix>/<kind>/<cluster>/<key> (exclusive.go); /atoll/charges/ and /atoll/limits/ beside ResourceQuotas (charges.go); and
 // /atoll/prefixes/, the list of resource prefixes that ever held rows.
 //
-// Rows of custom resources are created only while their definition is as the request knows it (guard.go). What was charged to a
+// Rows are created only in namespaces, and in logical clusters, that are there and do not end (homes.go), and those of custom resources
+// only while their definition is as the request knows it (guard.go). What was charged to a
 // ResourceQuota is written only while that is so, and limits are those that the request knows of (charges.go).
 //
 // RewriteStale (rewrite.go) writes rows anew that are not encrypted as they would be now.

@@ -4,18 +4,43 @@ import (
 	"context"
 	"fmt"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/kubernetes"
 )
 
-// Guard names the row of etcd that new rows depend on, such as the definition of a custom resource, and the revision of its
-// last change that the caller knows. It is asked before each attempt to create a row; stale is 0 at first, and then the
-// revision that was not the row's any more. Its error is the answer to the request.
-type Guard func(ctx context.Context, stale int64) (key string, revision int64, err error)
+// Condition is what must be so of another row when a row is created.
+type Condition struct {
+	Key string
+	// Revision is that of the other row's last change; Exists means any.
+	Revision int64
+}
+
+// Exists is the Revision of a Condition that a row be there, however it is.
+const Exists = -1
+
+func (c Condition) compare() clientv3.Cmp {
+	if c.Revision == Exists {
+		return clientv3.Compare(clientv3.CreateRevision(c.Key), ">", 0)
+	}
+	return clientv3.Compare(clientv3.ModRevision(c.Key), "=", c.Revision)
+}
+
+// met says whether the condition holds of what is there, which is one row or none.
+func (c Condition) met(there []*mvccpb.KeyValue) bool {
+	if c.Revision == Exists {
+		return len(there) > 0
+	}
+	return len(there) > 0 && there[0].ModRevision == c.Revision
+}
+
+// Guard names a row of etcd that new rows depend on, such as the definition of a custom resource, as far as the caller knows it. It
+// is asked before each attempt to create a row; failed says that what it named last was not so. Its error is the answer to the request.
+type Guard func(ctx context.Context, failed bool) (Condition, error)
 
 type guardKey struct{}
 
-// WithGuard returns a context in which a row is created only if the guard's has the revision that it knows, in one
+// WithGuard returns a context in which a row is created only if what the guard names is so, in one
 // transaction: whoever changes the guard's row and reads afterwards sees every row that was created before, and none is
 // created later by somebody who has not heard of the change. Rows that exist are changed and deleted without it.
 func WithGuard(ctx context.Context, g Guard) context.Context {
@@ -26,25 +51,36 @@ func WithGuard(ctx context.Context, g Guard) context.Context {
 type guardedClient struct {
 	kubernetes.Interface
 	kv clientv3.KV
+	// homes are the guards of every row that is created, besides that of the context.
+	homes func(key string) ([]Guard, error)
 }
 
 // OptimisticPut implements kubernetes.Interface.
 func (c *guardedClient) OptimisticPut(ctx context.Context, key string, value []byte, expectedRevision int64, opts kubernetes.PutOptions) (kubernetes.PutResponse, error) {
-	guard, ok := ctx.Value(guardKey{}).(Guard)
-	if !ok || expectedRevision != 0 {
+	if expectedRevision != 0 {
 		return c.Interface.OptimisticPut(ctx, key, value, expectedRevision, opts)
 	}
-	var stale int64
-	for { // until the guard's row stays as it is for the time of a transaction, or ctx ends
-		guarding, revision, err := guard(ctx, stale)
-		if err != nil {
-			return kubernetes.PutResponse{}, err
+	guards, err := c.homes(key)
+	if err != nil {
+		return kubernetes.PutResponse{}, err
+	}
+	if guard, ok := ctx.Value(guardKey{}).(Guard); ok {
+		guards = append(guards, guard)
+	}
+	if len(guards) == 0 {
+		return c.Interface.OptimisticPut(ctx, key, value, 0, opts)
+	}
+	failed := make([]bool, len(guards))
+	for { // until the guards' rows stay as they are for the time of a transaction, or ctx ends
+		conditions := make([]Condition, len(guards))
+		compares, reads := []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(key), "=", 0)}, []clientv3.Op{clientv3.OpGet(key)}
+		for i, guard := range guards {
+			if conditions[i], err = guard(ctx, failed[i]); err != nil {
+				return kubernetes.PutResponse{}, err
+			}
+			compares, reads = append(compares, conditions[i].compare()), append(reads, clientv3.OpGet(conditions[i].Key, clientv3.WithKeysOnly()))
 		}
-		done, err := c.kv.Txn(ctx).
-			If(clientv3.Compare(clientv3.ModRevision(key), "=", 0), clientv3.Compare(clientv3.ModRevision(guarding), "=", revision)).
-			Then(clientv3.OpPut(key, string(value), clientv3.WithLease(opts.LeaseID))).
-			Else(clientv3.OpGet(key)).
-			Commit()
+		done, err := c.kv.Txn(ctx).If(compares...).Then(clientv3.OpPut(key, string(value), clientv3.WithLease(opts.LeaseID))).Else(reads...).Commit()
 		if err != nil {
 			return kubernetes.PutResponse{}, err
 		}
@@ -52,8 +88,8 @@ func (c *guardedClient) OptimisticPut(ctx context.Context, key string, value []b
 		if done.Succeeded {
 			return resp, nil
 		}
-		if len(done.Responses) != 1 {
-			return resp, fmt.Errorf("create %s while %s has revision %d: etcd answered %v", key, guarding, revision, done.Responses)
+		if len(done.Responses) != len(reads) {
+			return resp, fmt.Errorf("create %s under the conditions %+v: etcd answered %v", key, conditions, done.Responses)
 		}
 		if there := done.Responses[0].GetResponseRange().Kvs; len(there) > 0 {
 			if opts.GetOnFailure {
@@ -61,7 +97,9 @@ func (c *guardedClient) OptimisticPut(ctx context.Context, key string, value []b
 			}
 			return resp, nil
 		}
-		stale = revision
+		for i, condition := range conditions {
+			failed[i] = !condition.met(done.Responses[1+i].GetResponseRange().Kvs)
+		}
 	}
 }
 

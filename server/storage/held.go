@@ -40,9 +40,10 @@ func (b *Backend) Held(ctx context.Context, cluster logicalcluster.Name, hold Ho
 	return pass.held, nil
 }
 
-// DeleteUnheldData removes every row of a logical cluster, as DeleteClusterData does, if finalizers hold none of its
+// DeleteUnheldData removes every row of a logical cluster, if finalizers hold none of its
 // objects, as etcd has them now. Else it removes nothing and returns what is held. An object that gets a finalizer meanwhile
-// stays, too, but others may be gone. Rows of the resources in keep stay and hold nothing.
+// stays, too, but others may be gone. Rows of the resources in keep stay and hold nothing. What is on record beside the rows stays for
+// DeleteClusterData, which callers end with.
 //
 // A row that cannot be read is an error: nobody knows what it holds. A lock holds nothing.
 func (b *Backend) DeleteUnheldData(ctx context.Context, cluster logicalcluster.Name, hold Hold, keep ...schema.GroupResource) (lc.Held, error) {
@@ -55,9 +56,6 @@ func (b *Backend) DeleteUnheldData(ctx context.Context, cluster logicalcluster.N
 		case !pass.held.Empty():
 			return pass.held, nil
 		case complete && len(rows) == 0:
-			if err := b.forgetRecords(ctx, cluster); err != nil {
-				return lc.Held{}, fmt.Errorf("delete the data of logical cluster %q: %w", cluster, err)
-			}
 			b.usage.forget(cluster)
 			return lc.Held{}, nil
 		}

@@ -161,6 +161,9 @@ func makeWorkspaces(w *world, l *line) (func(context.Context) error, error) {
 			return held, err
 		},
 		Held: w.server.Held,
+		DeleteRest: func(ctx context.Context, cluster logicalcluster.Name) error {
+			return l.call("rest", func() error { return w.server.DeleteCluster(ctx, cluster) })
+		},
 		WriteTogether: func(ctx context.Context, while ctrlclient.Object, objects ...ctrlclient.Object) (written bool, err error) {
 			err = l.call("together", func() error {
 				written, err = w.server.WriteTogether(ctx, while, objects...)
