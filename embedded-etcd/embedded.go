@@ -30,6 +30,10 @@ const (
 	// snapshotCount is how many entries are replayed at most when the process starts.
 	snapshotCount = 2000
 
+	// progressEvery is how often a watch that has nothing to tell says how far it is, if it was asked to: before what its client knows
+	// is compacted, after five minutes.
+	progressEvery = time.Minute
+
 	// DefaultQuotaBytes is the largest that etcd recommends.
 	DefaultQuotaBytes = 8 << 30
 
@@ -217,6 +221,7 @@ func config(o Options) (*embed.Config, error) {
 	cfg.QuotaBackendBytes = cmp.Or(o.QuotaBytes, DefaultQuotaBytes)
 	// The API server compacts, because its caches must know what was compacted.
 	cfg.AutoCompactionRetention = "0"
+	cfg.WatchProgressNotifyInterval = progressEvery
 	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(newLogger(o.Dir))
 
 	// The member's peer URL is a name only, in its own membership; nothing listens there.

@@ -160,10 +160,11 @@ type Backend struct {
 	metadata  []*Resource                          // opened by Metadata
 	prefixes  map[string]bool                      // every resource prefix that has or had rows
 
-	alike alike
-	usage *usage // nil without Limits
-	lost  lostRows
-	looks chan struct{} // holds one for each page that a pass looks at
+	alike    alike
+	backlogs backlogs
+	usage    *usage // nil without Limits
+	lost     lostRows
+	looks    chan struct{} // holds one for each page that a pass looks at
 
 	space     func(context.Context) (inUse, quota int64, err error)
 	roomEvery time.Duration

@@ -7,6 +7,7 @@
 //	sharedObjects    bootstrap objects that every logical cluster has without a row             (shared.go), optional
 //	followed         serves watches of single logical clusters from the one of all of them     (followed.go), of definitions
 //	noPlaceholders   keeps a row that cannot be read the trouble of its own logical cluster     (unreadable.go)
+//	bounded          ends watches that etcd serves and whose reader is too slow                (backlog.go), without a watch cache
 //	dispatch         files a watcher under its logical cluster in the cacher                    (dispatch.go)
 //	CacheDelegator   upstream's watch cache, one for each resource type, all logical clusters   (decorator.go), optional;
 //	                 it reads etcd on a stream of its own and asks for progress at once         (feed.go),
