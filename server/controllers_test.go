@@ -26,27 +26,16 @@ import (
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
-	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
 	"atoll.dev/atoll/client"
 	"atoll.dev/atoll/server/aggregation"
 	"atoll.dev/atoll/server/finishedjobs"
 )
 
-// runController runs a controller of all workspaces until the test ends; shop and bank are workspaces for it, east is a mirror.
+// runController runs a controller of all workspaces until the test ends.
 func runController[C interface{ Run(context.Context) error }](t *testing.T, r *running, make func(*client.Clients, *client.Informers) (C, error)) {
 	t.Helper()
 	clients, err := client.New(r.LoopbackConfig())
 	must(t, err)
-	for cluster, use := range map[logicalcluster.Name]corev1alpha1.LogicalClusterUse{
-		shop: corev1alpha1.LogicalClusterUseWorkspace, bank: corev1alpha1.LogicalClusterUseWorkspace, east: corev1alpha1.LogicalClusterUseMirror,
-	} {
-		err := clients.Objects.Create(client.In(t.Context(), cluster), &corev1alpha1.LogicalCluster{
-			ObjectMeta: metav1.ObjectMeta{Name: corev1alpha1.LogicalClusterName}, Spec: corev1alpha1.LogicalClusterSpec{Use: use},
-		})
-		if err != nil && !apierrors.IsAlreadyExists(err) {
-			t.Fatal(err)
-		}
-	}
 	informers, err := client.NewInformers(clients)
 	must(t, err)
 	c, err := make(clients, informers)

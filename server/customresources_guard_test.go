@@ -115,8 +115,12 @@ func TestCustomResourcesDoNotOutliveTheirDefinition(t *testing.T) {
 			if tc.again {
 				crd = c.define(t, clusterScoped(widgets(`{}`)))
 			}
-			if status, answer := send(); status != http.StatusForbidden || !strings.Contains(answer, "terminating") {
-				t.Errorf("create after the definition was deleted: %d %s, want 403", status, answer)
+			refusal, why := http.StatusForbidden, "terminating"
+			if tc.again { // it may be tried again, which a server that has not heard of the new one yet says, too
+				refusal, why = http.StatusInternalServerError, `"reason":"ServerTimeout"`
+			}
+			if status, answer := send(); status != refusal || !strings.Contains(answer, why) {
+				t.Errorf("create after the definition was deleted: %d %s, want %d %s", status, answer, refusal, why)
 			}
 			if left := rows(); len(left) > 0 {
 				t.Errorf("rows without a definition: %q", left)

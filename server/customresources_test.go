@@ -330,6 +330,7 @@ func TestCustomResourcesAreServedByOneInstance(t *testing.T) {
 	definition.Spec.Scope = apiextensionsv1.ClusterScoped
 	use := func(i int) {
 		t.Helper()
+		r.makeCluster(t, name(i))
 		c := r.custom(t, name(i))
 		c.define(t, definition.DeepCopy())
 		if _, err := c.objects.Resource(widgetsV1).Create(t.Context(), widget("one", map[string]any{"size": int64(i)}), metav1.CreateOptions{}); err != nil {
@@ -436,6 +437,7 @@ func TestCustomResourcesOverARestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Another workspace of that name has none of it.
+	r.makeCluster(t, shop)
 	r.makeNamespace(t, shop, "default")
 	inShop := r.custom(t, shop)
 	waitFor(t, 30*time.Second, "a list without a definition is answered NotFound", func() (string, bool) {

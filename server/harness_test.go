@@ -16,12 +16,16 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
+	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
+	"atoll.dev/atoll/client"
 	embeddedetcd "atoll.dev/atoll/embedded-etcd"
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
 	"atoll.dev/atoll/test/framework"
@@ -172,7 +176,32 @@ func startServerOver(t *testing.T, etcd *clientv3.Client, credentials Credential
 		t.Fatal(err)
 	}
 	r.waitHealthy(t)
+	for _, name := range []logicalcluster.Name{"root", SystemAdminCluster, shop, bank, gone, east, west} {
+		r.makeCluster(t, name)
+	}
 	return r
+}
+
+// makeCluster makes what says that there is a logical cluster, unless it is there.
+func (r *running) makeCluster(t *testing.T, name logicalcluster.Name) {
+	t.Helper()
+	clients, err := client.New(r.LoopbackConfig())
+	must(t, err)
+	lc := &corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{Name: corev1alpha1.LogicalClusterName}}
+	lc.Spec.Use = corev1alpha1.LogicalClusterUseWorkspace
+	if known, _ := (few{}).Known(name); known.Mirror {
+		lc.Spec.Use = corev1alpha1.LogicalClusterUseMirror
+	}
+	if err := clients.Objects.Create(client.In(t.Context(), name), lc); err != nil && !apierrors.IsAlreadyExists(err) {
+		t.Fatal(err)
+	}
+}
+
+// forgetCluster takes that away for a test that says more of a logical cluster.
+func (r *running) forgetCluster(t *testing.T, name logicalcluster.Name) {
+	t.Helper()
+	_, err := r.data.Delete(t.Context(), "/registry/core.kcp.io/logicalclusters/"+string(name)+"/"+corev1alpha1.LogicalClusterName)
+	must(t, err)
 }
 
 // waitHealthy waits until what the server does once after its start is done: until then /healthz says that it is not well.

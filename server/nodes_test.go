@@ -61,6 +61,7 @@ func (g *ground) cluster(t *testing.T, name logicalcluster.Name, path string, pa
 	if parent != "" {
 		lc.Spec.Owner = &corev1alpha1.LogicalClusterOwner{APIVersion: "tenancy.kcp.io/v1alpha1", Resource: "workspaces", Name: string(name), Cluster: string(parent), UID: types.UID(name)}
 	}
+	g.forgetCluster(t, name)
 	g.create(t, name, lc)
 }
 

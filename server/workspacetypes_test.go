@@ -35,6 +35,7 @@ func (r *running) describe(t *testing.T, cluster logicalcluster.Name, path, kind
 	}
 	body, err := json.Marshal(annotations)
 	must(t, err)
+	r.forgetCluster(t, cluster)
 	r.make(t, cluster, "/apis/core.kcp.io/v1alpha1/logicalclusters",
 		`{"apiVersion":"core.kcp.io/v1alpha1","kind":"LogicalCluster","metadata":{"name":"cluster","annotations":`+string(body)+`}}`)
 }

@@ -90,6 +90,7 @@ func start(t *testing.T) (*client.Clients, *clientv3.Client) {
 	must(t, s.WaitReady(ctx))
 	clients, err := client.New(s.LoopbackConfig())
 	must(t, err)
+	must(t, clients.Objects.Create(client.In(ctx, shop), &corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{Name: corev1alpha1.LogicalClusterName}}))
 	return clients, etcd.Client
 }
 
