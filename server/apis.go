@@ -123,7 +123,7 @@ func (s *Server) authorize(config *genericapiserver.Config) ([]controlplaneapise
 	builtins, err := builtin.Providers(builtin.Config{
 		Authorizer:   config.Authorization.Authorizer,
 		RuleResolver: rules,
-		RBAC:         rbac.NewProvider(roleStores, config.Authorization.Authorizer),
+		RBAC:         rbac.NewProvider(roleStores, config.Authorization.Authorizer, rules),
 		NodePorts:    nodePorts{s.backend},
 		Objects:      storedObjects{s.backend},
 		EventTTL:     s.options.EventTTL,

@@ -52,6 +52,9 @@ const (
 	clustersPrefix = "/clusters/"
 	// lookupTimeout is how long a request waits for etcd to say whether a logical cluster exists.
 	lookupTimeout = 10 * time.Second
+	// lookupsAtOnce is how many requests ask etcd at once whether there is what they name. They are in nobody's turn yet, and whoever
+	// may log in makes up names.
+	lookupsAtOnce = 4
 )
 
 var logicalClusters = schema.GroupResource{Group: corev1alpha1.GroupVersion.Group, Resource: "logicalclusters"}
@@ -208,7 +211,7 @@ func (s *Server) resolve(ctx context.Context, segment string, stranger func() bo
 			}
 			// As for lookup: the chain's own limit of time begins only after us.
 			search, cancel := context.WithTimeout(ctx, lookupTimeout)
-			name, err = s.directory.Resolve(search, path)
+			name, err = lookUp(search, s, func() (logicalcluster.Name, error) { return s.directory.Resolve(search, path) })
 			cancel()
 			if err != nil {
 				return lcctx.Cluster{}, false, err
@@ -255,12 +258,27 @@ func (s *Server) lookup(ctx context.Context, name logicalcluster.Name) (lcctx.Cl
 	defer cancel()
 	cluster := lcctx.Cluster{Name: name}
 	found := &corev1alpha1.LogicalCluster{}
-	ok, err := s.Read(ctx, name, "", corev1alpha1.LogicalClusterName, "", found)
+	ok, err := lookUp(ctx, s, func() (bool, error) { return s.Read(ctx, name, "", corev1alpha1.LogicalClusterName, "", found) })
 	if !ok || err != nil {
 		return cluster, false, err
 	}
 	cluster.Mirror = found.Spec.Use == corev1alpha1.LogicalClusterUseMirror
 	return cluster, true, nil
+}
+
+// lookUp asks etcd by read, when few others do. What the server asks in turn, to answer one of these, does not wait.
+func lookUp[T any](ctx context.Context, s *Server, read func() (T, error)) (T, error) {
+	if ctx.Value(insideKey{}) != nil {
+		return read()
+	}
+	select {
+	case s.lookups <- struct{}{}:
+		defer func() { <-s.lookups }()
+		return read()
+	case <-ctx.Done():
+		var none T
+		return none, fmt.Errorf("%d others are looked up: %w", lookupsAtOnce, context.Cause(ctx))
+	}
 }
 
 // withNoCluster answers, after authorisation, requests for resources that name no workspace, or one that is not there, or

@@ -27,7 +27,7 @@ func FuzzClustersPath(f *testing.F) {
 	} {
 		f.Add(target)
 	}
-	s := &Server{directory: few{}, credentials: few{}, serializer: legacyscheme.Codecs, tokens: &identity.Tokens{}}
+	s := &Server{directory: few{}, credentials: few{}, serializer: legacyscheme.Codecs, tokens: &identity.Tokens{}, lookups: make(chan struct{}, lookupsAtOnce)}
 	f.Fuzz(func(t *testing.T, target string) {
 		u, err := url.ParseRequestURI(target)
 		if err != nil {

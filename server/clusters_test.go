@@ -8,7 +8,9 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -89,7 +91,7 @@ func TestPaths(t *testing.T) {
 		"slash in prefix":   {target: "/clusters%2Froot/api", code: 400, reason: "a proxy before us saw no /clusters"},
 		"hidden escape":     {target: "/%63lusters/root%2F../api", code: 400, reason: "an escaped prefix must not hide an escaped slash"},
 	}
-	s := &Server{directory: few{}, credentials: few{}, serializer: legacyscheme.Codecs, tokens: &identity.Tokens{}}
+	s := &Server{directory: few{}, credentials: few{}, serializer: legacyscheme.Codecs, tokens: &identity.Tokens{}, lookups: make(chan struct{}, lookupsAtOnce)}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			var got *seen
@@ -234,7 +236,7 @@ func TestStrangersCauseNoSearch(t *testing.T) {
 		} {
 			d := &searching{}
 			// A backend without LogicalClusters cannot look up names.
-			s := &Server{directory: d, credentials: few{}, serializer: legacyscheme.Codecs, backend: &storage.Backend{}, tokens: tokens}
+			s := &Server{directory: d, credentials: few{}, serializer: legacyscheme.Codecs, backend: &storage.Backend{}, tokens: tokens, lookups: make(chan struct{}, lookupsAtOnce)}
 			who := authenticator.RequestFunc(func(req *http.Request) (*authenticator.Response, bool, error) {
 				if _, limited := req.Context().Deadline(); !limited {
 					t.Errorf("%s by %s: who it is was asked without a limit of time", target, name)
@@ -265,4 +267,59 @@ func TestStrangersCauseNoSearch(t *testing.T) {
 			}
 		}
 	}
+}
+
+// heldSearch is a directory whose searches last until their time is over.
+type heldSearch struct {
+	few
+	searching *atomic.Int32
+}
+
+func (heldSearch) KnownPath(logicalcluster.Path) (logicalcluster.Name, bool) { return "", false }
+
+func (d heldSearch) Resolve(ctx context.Context, _ logicalcluster.Path) (logicalcluster.Name, error) {
+	d.searching.Add(1)
+	<-ctx.Done()
+	return "", ctx.Err()
+}
+
+// However many ask for names that are made up, etcd is asked for few at once, and each waits no longer than a lookup may take.
+func TestFewSearchAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := heldSearch{searching: &atomic.Int32{}}
+		s := &Server{directory: d, credentials: few{}, serializer: legacyscheme.Codecs, tokens: &identity.Tokens{}, lookups: make(chan struct{}, lookupsAtOnce)}
+		handler := s.withLogicalCluster(http.NotFoundHandler(), someone(user.AllAuthenticated))
+		const all = 5 * lookupsAtOnce
+		answers := make(chan int, all+1)
+		ask := func(ctx context.Context) {
+			recorder := httptest.NewRecorder()
+			handler.ServeHTTP(recorder, httptest.NewRequestWithContext(ctx, http.MethodGet, "/clusters/root:anything/api", nil))
+			answers <- recorder.Code
+		}
+		for range all {
+			go ask(t.Context())
+		}
+		synctest.Wait()
+		if n := d.searching.Load(); n != lookupsAtOnce {
+			t.Errorf("%d search at once, want %d", n, lookupsAtOnce)
+		}
+		go ask(context.WithValue(t.Context(), insideKey{}, true))
+		synctest.Wait()
+		if n := d.searching.Load(); n != lookupsAtOnce+1 {
+			t.Errorf("with one of the server's own %d search, want that it does not wait", n)
+		}
+		time.Sleep(lookupTimeout) // of the test's own time
+		synctest.Wait()
+		if len(answers) != all+1 {
+			t.Errorf("%d of %d are answered after %s", len(answers), all+1, lookupTimeout)
+		}
+		for range len(answers) {
+			if code := <-answers; code != http.StatusServiceUnavailable {
+				t.Errorf("answered %d, want 503", code)
+			}
+		}
+		if len(s.lookups) != 0 {
+			t.Errorf("%d lookups are counted with nobody there", len(s.lookups))
+		}
+	})
 }

@@ -104,9 +104,11 @@ type Server struct {
 	url         string
 	swagger     func() (*spec.Swagger, error) // OpenAPI v2 of the built-in types
 	etcd        *clientv3.Client
-	stopping    chan struct{} // closed when Run's context ends
-	served      chan struct{} // closed when the last request is answered
-	id          string        // of this process, where there may be other servers
+	lookups     chan struct{}   // holds one for each request that asks etcd for its logical cluster
+	stopping    chan struct{}   // closed when Run's context ends
+	drained     <-chan struct{} // closed when the last request is answered, before what it was answered from is
+	served      chan struct{}   // closed when that is
+	id          string          // of this process, where there may be other servers
 
 	// workspaceKeys sign for users of workspaces, each of one, and for nobody else.
 	workspaceKeys *pki
@@ -146,7 +148,7 @@ func New(ctx context.Context, o *Options, etcd *clientv3.Client) (*Server, error
 	address := net.JoinHostPort(o.externalHost(), strconv.Itoa(port))
 	s := &Server{
 		options: o, listener: listener, loopback: newLoopback(), serializer: legacyscheme.Codecs,
-		keys: keys, syncerKeys: syncerKeys, workspaceKeys: workspaceKeys, url: "https://" + address, etcd: etcd, stopping: make(chan struct{}), served: make(chan struct{}),
+		keys: keys, syncerKeys: syncerKeys, workspaceKeys: workspaceKeys, url: "https://" + address, etcd: etcd, lookups: make(chan struct{}, lookupsAtOnce), stopping: make(chan struct{}), served: make(chan struct{}),
 	}
 	if o.SharedStore {
 		s.id = uuid.NewString()

@@ -57,6 +57,43 @@ func (t *Turns[K]) Len() int {
 	return len(t.byKey)
 }
 
+// Few are turns of which one at a time is had of a key, and a few of all keys. So who waits, waits for the own key and for one turn of
+// each other that somebody waits for, at most.
+type Few[K comparable] struct {
+	few chan struct{}
+	own *Turns[K]
+}
+
+// NewFew returns turns of which few are had at once, and at most so many of a key have one or wait for it.
+func NewFew[K comparable](few, most int) *Few[K] {
+	return &Few[K]{few: make(chan struct{}, few), own: New[K](most)}
+}
+
+// Take is that of Turns.
+func (f *Few[K]) Take(ctx context.Context, key K) (end func(), err error) {
+	// Of the own key first: no more than one of it waits for the others.
+	endOwn, err := f.own.Take(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case f.few <- struct{}{}:
+		return func() {
+			<-f.few
+			endOwn()
+		}, nil
+	case <-ctx.Done():
+		endOwn()
+		return nil, context.Cause(ctx)
+	}
+}
+
+// Len is the number of keys that somebody has or waits for.
+func (f *Few[K]) Len() int { return f.own.Len() }
+
+// Had is how many turns somebody has.
+func (f *Few[K]) Had() int { return len(f.few) }
+
 func (t *Turns[K]) enter(key K) (*turn, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

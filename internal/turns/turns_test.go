@@ -49,3 +49,41 @@ func TestTake(t *testing.T) {
 		}
 	})
 }
+
+func TestFew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		turns := NewFew[string](1, 2)
+		end, err := turns.Take(t.Context(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancelCause(t.Context())
+		waited := make(chan error, 2)
+		for _, key := range []string{"a", "b"} {
+			go func() {
+				_, err := turns.Take(ctx, key)
+				waited <- err
+			}()
+		}
+		synctest.Wait()
+		if _, err := turns.Take(t.Context(), "a"); !errors.Is(err, ErrTooMany) || turns.Had() != 1 || len(waited) != 0 {
+			t.Errorf("a third of one key: %v, while %d have a turn; want that they are too many, and one has it", err, turns.Had())
+		}
+		why := errors.New("their client is gone")
+		cancel(why)
+		for range 2 {
+			if err := <-waited; !errors.Is(err, why) {
+				t.Errorf("who waits and is gone: %v, want %v", err, why)
+			}
+		}
+		end()
+		end, err = turns.Take(t.Context(), "b")
+		if err != nil {
+			t.Fatal(err)
+		}
+		end()
+		if turns.Len() != 0 || turns.Had() != 0 {
+			t.Errorf("%d keys and %d turns are left with nobody there", turns.Len(), turns.Had())
+		}
+	})
+}

@@ -94,7 +94,7 @@ func TestOthersDoNotWait(t *testing.T) {
 	others()
 	done()
 	must("afterwards", t.Context(), inShop, http.StatusOK)
-	if n := h.openAPI.turns.own.Len(); n != 0 {
+	if n := h.openAPI.turns.Len(); n != 0 {
 		t.Errorf("%d logical clusters are known with nobody left", n)
 	}
 }
@@ -122,13 +122,13 @@ func TestTurnLastsWhileADocumentIsMade(t *testing.T) {
 	o := newOpenAPI()
 	ctx := lcctx.WithCluster(t.Context(), lcctx.Cluster{Name: shop})
 	_, err := o.get(ctx, keyOf(1), func() (*document, error) {
-		_, err := o.turns.own.Take(ended(t), shop)
-		if n := o.turns.own.Len(); n != 1 || len(o.turns.makers) != 1 || !errors.Is(err, context.Canceled) {
-			t.Errorf("meanwhile %d of all turns are taken, by %d logical clusters, and who asks for its turn gets: %v", len(o.turns.makers), n, err)
+		_, err := o.turns.Take(ended(t), shop)
+		if n := o.turns.Len(); n != 1 || o.turns.Had() != 1 || !errors.Is(err, context.Canceled) {
+			t.Errorf("meanwhile %d of all turns are taken, by %d logical clusters, and who asks for its turn gets: %v", o.turns.Had(), n, err)
 		}
 		return sized(1)()
 	})
-	if err != nil || o.turns.own.Len() != 0 || len(o.turns.makers) != 0 {
-		t.Errorf("afterwards %d of all turns are taken, by %d logical clusters (%v)", len(o.turns.makers), o.turns.own.Len(), err)
+	if err != nil || o.turns.Len() != 0 || o.turns.Had() != 0 {
+		t.Errorf("afterwards %d of all turns are taken, by %d logical clusters (%v)", o.turns.Had(), o.turns.Len(), err)
 	}
 }

@@ -19,39 +19,23 @@ const (
 	waiters = 50
 )
 
-// makerTurns lets documents be made: one at a time for a logical cluster, however many it asks for, and a few for all. So
-// who waits, waits for the own logical cluster and for one document of each other one that asks, at most.
+// makerTurns lets documents be made: one at a time for a logical cluster, however many it asks for, and a few for all.
 type makerTurns struct {
-	makers chan struct{}
-	own    *turns.Turns[logicalcluster.Name]
+	*turns.Few[logicalcluster.Name]
 }
 
 func newMakerTurns(makers, waiters int) *makerTurns {
-	return &makerTurns{makers: make(chan struct{}, makers), own: turns.New[logicalcluster.Name](waiters)}
+	return &makerTurns{turns.NewFew[logicalcluster.Name](makers, waiters)}
 }
 
 // take waits for the turn of a logical cluster, as long as ctx lasts. Who has made the document calls done.
 func (t *makerTurns) take(ctx context.Context, cluster logicalcluster.Name) (done func(), err error) {
-	// Of the own logical cluster first: no more than one request of it waits for the others.
-	release, err := t.own.Take(ctx, cluster)
+	done, err = t.Take(ctx, cluster)
 	switch {
 	case errors.Is(err, turns.ErrTooMany):
 		return nil, apierrors.NewTooManyRequests("too many requests wait for the OpenAPI documents of this logical cluster", 1)
 	case err != nil:
-		return nil, outOfTime(err)
+		return nil, apierrors.NewTimeoutError(fmt.Sprintf("other OpenAPI documents are being made (%v)", err), 1)
 	}
-	select {
-	case t.makers <- struct{}{}:
-		return func() {
-			<-t.makers
-			release()
-		}, nil
-	case <-ctx.Done():
-		release()
-		return nil, outOfTime(context.Cause(ctx))
-	}
-}
-
-func outOfTime(cause error) error {
-	return apierrors.NewTimeoutError(fmt.Sprintf("other OpenAPI documents are being made (%v)", cause), 1)
+	return done, nil
 }

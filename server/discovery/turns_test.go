@@ -46,8 +46,8 @@ func TestWhoWaitsGoesWithItsContext(t *testing.T) {
 	mustNot("a second one of the same logical cluster", bank)
 	mustTake(t, turns, empty)()
 	ofBank()
-	if n := turns.own.Len(); n != 0 || len(turns.makers) != 0 {
-		t.Errorf("with nobody left %d logical clusters are known and %d turns taken", n, len(turns.makers))
+	if n := turns.Len(); n != 0 || turns.Had() != 0 {
+		t.Errorf("with nobody left %d logical clusters are known and %d turns taken", n, turns.Had())
 	}
 }
 
@@ -90,7 +90,7 @@ func TestTurnsAreFew(t *testing.T) {
 		}
 	}
 	asking.Wait()
-	if n := turns.own.Len(); n != 0 {
+	if n := turns.Len(); n != 0 {
 		t.Errorf("%d logical clusters are known with nobody left", n)
 	}
 }

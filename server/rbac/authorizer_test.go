@@ -58,10 +58,10 @@ func (f *fakeGetters) GetClusterRole(ctx context.Context, name string) (*rbacv1.
 	return nil, apierrors.NewNotFound(rbac.Resource("clusterroles"), name)
 }
 
-func (f *fakeGetters) ListRoleBindings(ctx context.Context, namespace string) ([]*rbacv1.RoleBinding, error) {
+func (f *fakeGetters) RoleBindings(ctx context.Context, namespace string, _ func(*rbac.Subject) bool) ([]*rbacv1.RoleBinding, int, error) {
 	c, err := cluster(ctx)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	var out []*rbacv1.RoleBinding
 	for _, b := range f.roleBindings[c] {
@@ -69,12 +69,12 @@ func (f *fakeGetters) ListRoleBindings(ctx context.Context, namespace string) ([
 			out = append(out, b)
 		}
 	}
-	return out, nil
+	return out, len(out), nil
 }
 
-func (f *fakeGetters) ListClusterRoleBindings(ctx context.Context) ([]*rbacv1.ClusterRoleBinding, error) {
+func (f *fakeGetters) ClusterRoleBindings(ctx context.Context, _ func(*rbac.Subject) bool) ([]*rbacv1.ClusterRoleBinding, int, error) {
 	c, err := cluster(ctx)
-	return f.clusterRoleBindings[c], err
+	return f.clusterRoleBindings[c], len(f.clusterRoleBindings[c]), err
 }
 
 func everything() *rbacv1.ClusterRole {
@@ -149,10 +149,10 @@ func TestRulesInTheRequestsCluster(t *testing.T) {
 // Who grants a role must hold its rules in the cluster where the grant is written.
 func TestEscalationIsJudgedInTheRequestsCluster(t *testing.T) {
 	g := twoClusters()
-	resolver := rbacregistryvalidation.NewDefaultRuleResolver(g, g, g, g)
+	_, rules := NewAuthorizer(g)
 	for name, allowed := range map[string]bool{"aa": true, "bb": false} {
 		ctx := genericapirequest.WithUser(in(t.Context(), name), &user.DefaultInfo{Name: "bob"})
-		err := rbacregistryvalidation.ConfirmNoEscalation(ctx, resolver, everything().Rules)
+		err := rbacregistryvalidation.ConfirmNoEscalation(ctx, resolver{rules}, everything().Rules)
 		if (err == nil) != allowed {
 			t.Errorf("bob grants cluster-admin in %s: %v, want allowed=%v", name, err, allowed)
 		}

@@ -9,6 +9,9 @@
 // and on nothing else; a request without a logical cluster in its context is refused by the storage below; members of
 // system:masters may do anything.
 //
+// What a decision looks at is bounded (decision.go), and so is what it takes to find out whether somebody holds what he gives
+// (granting.go): who may write roles could keep the server busy otherwise.
+//
 // The server starts it: NewStores, then NewAuthorizer and NewProvider over them. It runs no goroutines. If etcd is down,
 // reads are answered from the watch caches and go stale; a store that cannot answer makes the decision "no opinion"
 // with the error as its reason, which ends as a refusal.

@@ -3,6 +3,7 @@ package rbac
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -23,9 +24,12 @@ import (
 // return are shared with caches and must not be changed.
 type Getters interface {
 	rbacregistryvalidation.RoleGetter
-	rbacregistryvalidation.RoleBindingLister
 	rbacregistryvalidation.ClusterRoleGetter
-	rbacregistryvalidation.ClusterRoleBindingLister
+	// RoleBindings are those of a namespace that have a subject of which concerns says yes, and maybe others. Looked is how many steps
+	// it took to find them, which decisions are charged for.
+	RoleBindings(ctx context.Context, namespace string, concerns func(*rbac.Subject) bool) (found []*rbacv1.RoleBinding, looked int, err error)
+	// ClusterRoleBindings is the same of a whole logical cluster.
+	ClusterRoleBindings(ctx context.Context, concerns func(*rbac.Subject) bool) (found []*rbacv1.ClusterRoleBinding, looked int, err error)
 }
 
 // fromCache asks the store for what its watch cache holds: a decision does not wait for etcd, as with upstream's
@@ -70,44 +74,93 @@ func (g storeGetters) GetClusterRole(ctx context.Context, name string) (*rbacv1.
 	return out, rbacv1helpers.Convert_rbac_ClusterRole_To_v1_ClusterRole(role, out, nil)
 }
 
-func (g storeGetters) ListRoleBindings(ctx context.Context, namespace string) ([]*rbacv1.RoleBinding, error) {
+func (g storeGetters) RoleBindings(ctx context.Context, namespace string, concerns func(*rbac.Subject) bool) ([]*rbacv1.RoleBinding, int, error) {
 	ctx, shared, err := g.scope(ctx, aboutRoleBindings, namespace)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	rows, err := list[*rbac.RoleBindingList](ctx, g.stores.RoleBindings)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	out := make([]rbacv1.RoleBinding, len(rows.Items))
-	refs := make([]*rbacv1.RoleBinding, len(rows.Items))
+	c := concerning[*rbacv1.RoleBinding]{concerns: concerns, shared: shared.roleBindings[namespace]}
 	for i := range rows.Items {
-		if err := rbacv1helpers.Convert_rbac_RoleBinding_To_v1_RoleBinding(&rows.Items[i], &out[i], nil); err != nil {
-			return nil, err
+		row := &rows.Items[i]
+		if !c.look(row.Name, row.Subjects) {
+			continue
 		}
-		refs[i] = &out[i]
+		out := &rbacv1.RoleBinding{}
+		if err := rbacv1helpers.Convert_rbac_RoleBinding_To_v1_RoleBinding(row, out, nil); err != nil {
+			return nil, c.looked, err
+		}
+		c.found = append(c.found, out)
 	}
-	return withShared(refs, shared.roleBindings[namespace]), nil
+	return c.withShared(), c.looked, nil
 }
 
-func (g storeGetters) ListClusterRoleBindings(ctx context.Context) ([]*rbacv1.ClusterRoleBinding, error) {
+func (g storeGetters) ClusterRoleBindings(ctx context.Context, concerns func(*rbac.Subject) bool) ([]*rbacv1.ClusterRoleBinding, int, error) {
 	ctx, shared, err := g.scope(ctx, aboutClusterRoleBindings, metav1.NamespaceNone)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	rows, err := list[*rbac.ClusterRoleBindingList](ctx, g.stores.ClusterRoleBindings)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	out := make([]rbacv1.ClusterRoleBinding, len(rows.Items))
-	refs := make([]*rbacv1.ClusterRoleBinding, len(rows.Items))
+	c := concerning[*rbacv1.ClusterRoleBinding]{concerns: concerns, shared: shared.clusterRoleBindings}
 	for i := range rows.Items {
-		if err := rbacv1helpers.Convert_rbac_ClusterRoleBinding_To_v1_ClusterRoleBinding(&rows.Items[i], &out[i], nil); err != nil {
-			return nil, err
+		row := &rows.Items[i]
+		if !c.look(row.Name, row.Subjects) {
+			continue
 		}
-		refs[i] = &out[i]
+		out := &rbacv1.ClusterRoleBinding{}
+		if err := rbacv1helpers.Convert_rbac_ClusterRoleBinding_To_v1_ClusterRoleBinding(row, out, nil); err != nil {
+			return nil, c.looked, err
+		}
+		c.found = append(c.found, out)
 	}
-	return withShared(refs, shared.clusterRoleBindings), nil
+	return c.withShared(), c.looked, nil
+}
+
+// concerning collects the bindings that may concern somebody. Others are not converted, which copies them: of many bindings few do.
+type concerning[B named] struct {
+	concerns func(*rbac.Subject) bool
+	shared   sharedBindings[B]
+
+	found  []B
+	hidden map[string]bool // shared ones whose names rows have
+	looked int
+}
+
+// look says whether a row may concern somebody.
+func (c *concerning[B]) look(name string, subjects []rbac.Subject) bool {
+	c.looked += 1 + len(subjects)
+	if c.shared.names[name] {
+		if c.hidden == nil {
+			c.hidden = map[string]bool{}
+		}
+		c.hidden[name] = true
+	}
+	for i := range subjects {
+		if c.concerns(&subjects[i]) {
+			return true
+		}
+	}
+	return false
+}
+
+// withShared is what was found, and the shared bindings that no row hides.
+func (c *concerning[B]) withShared() []B {
+	if len(c.found)+len(c.hidden) == 0 {
+		return slices.Clip(c.shared.all)
+	}
+	out := slices.Grow(c.found, len(c.shared.all))
+	for _, b := range c.shared.all {
+		if !c.hidden[b.GetName()] {
+			out = append(out, b)
+		}
+	}
+	return out
 }
 
 var nothingShared = &sharedPolicy{}

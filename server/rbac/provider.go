@@ -14,7 +14,6 @@ import (
 	clusterrolebindingpolicybased "k8s.io/kubernetes/pkg/registry/rbac/clusterrolebinding/policybased"
 	rolepolicybased "k8s.io/kubernetes/pkg/registry/rbac/role/policybased"
 	rolebindingpolicybased "k8s.io/kubernetes/pkg/registry/rbac/rolebinding/policybased"
-	rbacregistryvalidation "k8s.io/kubernetes/pkg/registry/rbac/validation"
 )
 
 // Provider serves rbac.authorization.k8s.io/v1. Upstream's own provider resolves roles by consistent reads of its own
@@ -23,18 +22,13 @@ import (
 type Provider struct {
 	stores     *Stores
 	authorizer authorizer.Authorizer
-	resolver   rbacregistryvalidation.AuthorizationRuleResolver
+	resolver   resolver
 }
 
 // NewProvider serves stores. The authoriser answers who may bind and escalate; the rules that a role or binding would
-// grant are compared with what the requester holds in the same logical cluster.
-func NewProvider(stores *Stores, authorizer authorizer.Authorizer) *Provider {
-	g := stores.Getters()
-	return &Provider{
-		stores:     stores,
-		authorizer: authorizer,
-		resolver:   rbacregistryvalidation.NewDefaultRuleResolver(g, g, g, g),
-	}
+// grant are compared with what the requester holds in the same logical cluster, by the authoriser's rules.
+func NewProvider(stores *Stores, authorizer authorizer.Authorizer, rules *Rules) *Provider {
+	return &Provider{stores: stores, authorizer: authorizer, resolver: resolver{rules}}
 }
 
 // GroupName is rbac.authorization.k8s.io.
@@ -58,10 +52,14 @@ func (p *Provider) NewRESTStorage(enabled serverstorage.APIResourceConfigSource,
 
 // checked wraps the stores in upstream's check that nobody grants what they do not hold.
 func (p *Provider) checked() map[string]rest.Storage {
-	return map[string]rest.Storage{
+	served := map[string]rest.Storage{}
+	for resource, store := range map[string]checked{
 		"roles":               rolepolicybased.NewStorage(p.stores.Roles, p.authorizer, p.resolver),
 		"rolebindings":        rolebindingpolicybased.NewStorage(p.stores.RoleBindings, p.authorizer, p.resolver),
 		"clusterroles":        clusterrolepolicybased.NewStorage(p.stores.ClusterRoles, p.authorizer, p.resolver),
 		"clusterrolebindings": clusterrolebindingpolicybased.NewStorage(p.stores.ClusterRoleBindings, p.authorizer, p.resolver),
+	} {
+		served[resource] = &granting{store, p.authorizer}
 	}
+	return served
 }

@@ -15,16 +15,33 @@ import (
 // sharedPolicy is the bootstrap policy in the types that decisions are made with, converted once: merging it into the
 // rows of a logical cluster for every decision would cost as much as the request itself.
 type sharedPolicy struct {
-	roles               map[string]*rbacv1.Role // by "namespace/name"
-	roleBindings        map[string][]*rbacv1.RoleBinding
+	roles               map[string]*rbacv1.Role                        // by "namespace/name"
+	roleBindings        map[string]sharedBindings[*rbacv1.RoleBinding] // by namespace
 	clusterRoles        map[string]*rbacv1.ClusterRole
-	clusterRoleBindings []*rbacv1.ClusterRoleBinding
+	clusterRoleBindings sharedBindings[*rbacv1.ClusterRoleBinding]
+}
+
+type named interface{ GetName() string }
+
+// sharedBindings are bindings that a row of their name hides.
+type sharedBindings[B named] struct {
+	all   []B
+	names map[string]bool
+}
+
+func (s sharedBindings[B]) with(binding B) sharedBindings[B] {
+	if s.names == nil {
+		s.names = map[string]bool{}
+	}
+	s.names[binding.GetName()] = true
+	s.all = append(s.all, binding)
+	return s
 }
 
 func newSharedPolicy(objects Objects) (*sharedPolicy, error) {
 	p := &sharedPolicy{
 		roles:        map[string]*rbacv1.Role{},
-		roleBindings: map[string][]*rbacv1.RoleBinding{},
+		roleBindings: map[string]sharedBindings[*rbacv1.RoleBinding]{},
 		clusterRoles: map[string]*rbacv1.ClusterRole{},
 	}
 	for resource, byKey := range objects {
@@ -46,28 +63,13 @@ func (p *sharedPolicy) add(resource, key string, obj runtime.Object) error {
 	case *rbacv1.Role:
 		p.roles[key] = o
 	case *rbacv1.RoleBinding:
-		p.roleBindings[o.Namespace] = append(p.roleBindings[o.Namespace], o)
+		p.roleBindings[o.Namespace] = p.roleBindings[o.Namespace].with(o)
 	case *rbacv1.ClusterRole:
 		p.clusterRoles[key] = o
 	case *rbacv1.ClusterRoleBinding:
-		p.clusterRoleBindings = append(p.clusterRoleBindings, o)
+		p.clusterRoleBindings = p.clusterRoleBindings.with(o)
 	default:
 		return fmt.Errorf("the shared %s %q is a %T, not of %s", resource, key, versioned, rbac.GroupName)
 	}
 	return nil
-}
-
-// withShared appends the shared objects that no row hides. Neither argument is changed.
-func withShared[T interface{ GetName() string }](rows, shared []T) []T {
-	if len(rows) == 0 {
-		return slices.Clip(shared)
-	}
-	out := make([]T, 0, len(rows)+len(shared))
-	out = append(out, rows...)
-	for _, s := range shared {
-		if !slices.ContainsFunc(rows, func(r T) bool { return r.GetName() == s.GetName() }) {
-			out = append(out, s)
-		}
-	}
-	return out
 }

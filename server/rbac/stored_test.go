@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -75,8 +76,8 @@ func newStored(t testing.TB) *stored {
 	if err := backend.WaitReady(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	authz, _ := rbac.NewAuthorizer(stores.Getters())
-	info, err := rbac.NewProvider(stores, authz).NewRESTStorage(enabled, backend)
+	authz, rules := rbac.NewAuthorizer(stores.Getters())
+	info, err := rbac.NewProvider(stores, authz, rules).NewRESTStorage(enabled, backend)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -211,5 +212,74 @@ func BenchmarkAuthorize(b *testing.B) {
 		if _, _, err := s.mayDelete(ctx); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// A row hides the shared binding of its name from those, too, whom it does not concern.
+func TestRowHidesSharedBinding(t *testing.T) {
+	s := newStored(t)
+	ctx := as(t.Context(), "aa", "root", user.SystemPrivilegedGroup)
+	info := rest.DefaultUpdatedObjectInfo(nil, func(_ context.Context, _, old runtime.Object) (runtime.Object, error) {
+		binding := old.DeepCopyObject().(*kubeapi.ClusterRoleBinding)
+		binding.Subjects = []kubeapi.Subject{{Kind: "User", APIGroup: kubeapi.GroupName, Name: "bob"}}
+		return binding, nil
+	})
+	_, _, err := s.served["clusterrolebindings"].(rest.Updater).Update(ctx, "system:public-info-viewer", info, rest.ValidateAllObjectFunc, rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mayReadVersion := func(who user.Info) bool {
+		decision, _, err := s.authorizer.Authorize(as(t.Context(), "aa", "x"), authorizer.AttributesRecord{User: who, Verb: "get", Path: "/version"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return decision == authorizer.DecisionAllow
+	}
+	bob, anonymous := &user.DefaultInfo{Name: "bob"}, &user.DefaultInfo{Name: "x", Groups: []string{user.AllUnauthenticated}}
+	err = wait.PollUntilContextTimeout(t.Context(), 5*time.Millisecond, 10*time.Second, true, func(context.Context) (bool, error) { return mayReadVersion(bob), nil })
+	if err != nil || mayReadVersion(anonymous) {
+		t.Errorf("bob, for whom the binding is now: %v; one for whom it was: %v", mayReadVersion(bob), mayReadVersion(anonymous))
+	}
+}
+
+// A role of a few KB that means more rights than memory holds is refused to whom it would be compared with.
+func TestRolesWithoutNumberOfRights(t *testing.T) {
+	s := newStored(t)
+	words := make([]string, 2000)
+	for i := range words {
+		words[i] = fmt.Sprint("x", i)
+	}
+	create := func(ctx context.Context) error {
+		ctx = genericapirequest.WithRequestInfo(ctx, &genericapirequest.RequestInfo{IsResourceRequest: true, Verb: "create", APIGroup: kubeapi.GroupName, APIVersion: "v1", Resource: "clusterroles"})
+		_, err := s.served["clusterroles"].(rest.Creater).Create(ctx, &kubeapi.ClusterRole{
+			ObjectMeta: metav1.ObjectMeta{Name: "big"}, Rules: []kubeapi.PolicyRule{{Verbs: words, APIGroups: words, Resources: words}},
+		}, rest.ValidateAllObjectFunc, &metav1.CreateOptions{})
+		return err
+	}
+	if err := create(as(t.Context(), "aa", "eve")); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), `"escalate"`) {
+		t.Errorf("eve: %.1000v, want forbidden and what to do", err)
+	}
+	root := as(t.Context(), "aa", "root", user.SystemPrivilegedGroup)
+	if err := create(root); err != nil {
+		t.Errorf("who is not checked: %v", err)
+	}
+	update := func(ctx context.Context, change func(*kubeapi.ClusterRole)) error {
+		info := rest.DefaultUpdatedObjectInfo(nil, func(_ context.Context, _, old runtime.Object) (runtime.Object, error) {
+			role := old.DeepCopyObject().(*kubeapi.ClusterRole)
+			change(role)
+			return role, nil
+		})
+		_, _, err := s.served["clusterroles"].(rest.Updater).Update(ctx, "big", info, rest.ValidateAllObjectFunc, rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{})
+		return err
+	}
+	eve := as(t.Context(), "aa", "eve")
+	if err := update(eve, func(r *kubeapi.ClusterRole) { r.Labels = map[string]string{"a": "b"} }); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), `"escalate"`) {
+		t.Errorf("eve changes it: %.1000v, want forbidden and what to do", err)
+	}
+	if err := update(eve, func(r *kubeapi.ClusterRole) { r.Finalizers = []string{"example.com/x"} }); err != nil {
+		t.Errorf("what the garbage collector changes: %.1000v", err)
+	}
+	if err := s.bind(eve, "carol"); !apierrors.IsForbidden(err) {
+		t.Errorf("eve binds to what she does not hold: %v", err)
 	}
 }
