@@ -46,6 +46,9 @@ var labelled = map[string][]string{
 	"apiserver_crd_conversion_webhook_duration_seconds": {"crd_name", "from_version", "to_version"},
 }
 
+// transformed is upstream's metric of what is encrypted and decrypted. Its resource has the group behind it.
+const transformed = "apiserver_storage_transformation_operations_total"
+
 // subresources are those of built-in resources, and of custom ones. A request that is for no resource has its path in this
 // label when it is refused for being one too many.
 var subresources = []string{
@@ -60,17 +63,19 @@ var boundLabels = sync.OnceFunc(func() {
 		"group": sets.New(""), "version": sets.New(""), "resource": sets.New(""), "subresource": sets.New("").Insert(subresources...),
 		"crd_name": sets.New(""), "from_version": sets.New(""), "to_version": sets.New(""),
 	}
+	withGroup := sets.New("") // of what is neither
 	for _, scheme := range []*runtime.Scheme{legacyscheme.Scheme, apiextensionsapiserver.Scheme} {
 		for gvk := range scheme.AllKnownTypes() {
 			plural, _ := meta.UnsafeGuessKindToResource(gvk)
 			values["group"].Insert(gvk.Group)
 			values["version"].Insert(gvk.Version)
 			values["resource"].Insert(plural.Resource)
+			withGroup.Insert(plural.GroupResource().String())
 		}
 	}
 	// Rows that hold allocated addresses and ports have no kind of their own.
 	values["resource"].Insert("serviceipallocations", "servicenodeportallocations")
-	allowed := map[string]string{}
+	allowed := map[string]string{transformed + ",resource": strings.Join(slices.Sorted(maps.Keys(withGroup)), ",")}
 	for metric, labels := range labelled {
 		for _, label := range labels {
 			allowed[metric+","+label] = strings.Join(slices.Sorted(maps.Keys(values[label])), ",")

@@ -2,10 +2,14 @@ package server
 
 import (
 	"context"
+	"net/http"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -25,7 +29,15 @@ func (r *running) metrics(t *testing.T) string {
 // TestMetricsNameNoTenantsResources: whatever tenants call their resources, and whatever they ask for, makes no series; what is
 // built in has its own.
 func TestMetricsNameNoTenantsResources(t *testing.T) {
-	r := startServer(t, nil)
+	file := filepath.Join(t.TempDir(), "encryption.yaml")
+	mustWrite(t, file, "apiVersion: apiserver.config.k8s.io/v1\nkind: EncryptionConfiguration\nresources:\n"+
+		"- resources: ['*.*']\n  providers:\n  - aesgcm: {keys: [{name: k, secret: "+oldKey+"}]}\n")
+	for name, change := range map[string]func(*Options){"in plain": nil, "encrypted": func(o *Options) { o.Encryption.ConfigFile = file }} {
+		t.Run(name, func(t *testing.T) { testMetrics(t, startServer(t, change)) })
+	}
+}
+
+func testMetrics(t *testing.T, r *running) {
 	r.makeNamespace(t, shop, "ns")
 	in := r.custom(t, shop)
 	crd := widgets(`{"size":{"type":"integer"}}`)
@@ -53,6 +65,14 @@ func TestMetricsNameNoTenantsResources(t *testing.T) {
 	if _, err := in.objects.Resource(schema.GroupVersionResource{Group: "tenantgroup.example", Version: "v9", Resource: "tenantothers"}).List(t.Context(), metav1.ListOptions{}); err == nil {
 		t.Error("what nobody defined is listed")
 	}
+	// To let its bearer in the Secret is read, in a request for something else.
+	r.makeRobot(t, shop)
+	_, err = r.in(t, shop).CoreV1().Secrets(team).Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "bound"}}, metav1.CreateOptions{})
+	must(t, err)
+	token := r.token(t, shop, authenticationv1.TokenRequestSpec{BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Secret", Name: "bound"}})
+	if got := r.ask(t, asked{path: "/clusters/shopname/apis/tenantrandom.example/v1/tenantwhatevers", token: token}); got.code != http.StatusForbidden {
+		t.Errorf("a token that is bound to a Secret, for what there is not: %d %s", got.code, got.body)
+	}
 	must(t, in.definitions.ApiextensionsV1().CustomResourceDefinitions().Delete(t.Context(), crd.Name, metav1.DeleteOptions{}))
 	in.awaitGone(t, crd)
 
@@ -69,6 +89,13 @@ func TestMetricsNameNoTenantsResources(t *testing.T) {
 	} {
 		if !strings.Contains(seen, want) {
 			t.Errorf("no series %s", want)
+		}
+	}
+	if r.options.Encryption.ConfigFile != "" {
+		for _, resource := range []string{"secrets", "namespaces", "customresourcedefinitions.apiextensions.k8s.io", "unexpected"} {
+			if want := transformed + `{resource="` + resource + `",status="OK"`; !strings.Contains(seen, want) {
+				t.Errorf("no series %s", want)
+			}
 		}
 	}
 	for _, stored := range r.backend.Resources() {

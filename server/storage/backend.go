@@ -181,7 +181,6 @@ func New(c Config) (*Backend, error) {
 		client:    c.Client,
 		prefix:    c.Prefix,
 		factory:   c.StorageFactory,
-		transform: c.Transformers,
 		uncached:  c.Uncached,
 		filedBy:   c.FiledBy,
 		shared:    c.Shared,
@@ -194,6 +193,9 @@ func New(c Config) (*Backend, error) {
 		prefixes:  map[string]bool{},
 		looks:     make(chan struct{}, maxLooks),
 		roomEvery: lookForRoom,
+	}
+	if c.Transformers != nil {
+		b.transform = namedTransformers{c.Transformers}
 	}
 	b.space = b.spaceOfEtcd
 	if b.prefix == "" {
