@@ -283,7 +283,8 @@ func (s *Server) assemble(ctx context.Context, etcd *clientv3.Client, address st
 	config.LongRunningFunc = longRunning(filters.BasicLongRunningRequestCheck(
 		sets.NewString("watch", "proxy"), sets.NewString("attach", "exec", "proxy", "log", "portforward", workloadv1alpha1.TunnelSubresource)))
 	config.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
-		api = s.withNoCluster(s.withEndOfCredential(s.withTunnel(s.withHome(s.withDiscovery(s.withEndOfLog(api))))))
+		api = s.withTunnel(s.withHome(s.withDiscovery(s.withEndOfLog(api))))
+		api = s.withNoCluster(s.withEndOfCredential(api, c.LongRunningFunc))
 		api = s.fairness.Around(withCharges(api), c.LongRunningFunc, c.RequestTimeout)
 		api = s.asAttendant(api, c.LongRunningFunc)
 		return s.withLogicalCluster(withRoomForEnd(genericapiserver.DefaultBuildHandlerChain(api, c)), c.Authentication.Authenticator)

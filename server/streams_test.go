@@ -455,3 +455,97 @@ func TestStreamsAreBounded(t *testing.T) {
 		return fmt.Sprintf("%d, and %d before:\n%s", now, before, stacks[:runtime.Stack(stacks, true)]), now < before+len(open)/2 // the server's own come and go
 	})
 }
+
+// TestStreamsEndWithTheirCredential: what somebody reads and executes lasts no longer than the token that it was begun with.
+func TestStreamsEndWithTheirCredential(t *testing.T) {
+	s := startStreaming(t)
+	if _, err := s.shop.CoreV1().ServiceAccounts(team).Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: robot}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.shop.RbacV1().ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: robot}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "alice"},
+		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: team, Name: robot}},
+	}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, 20*time.Second, "the ServiceAccount may list pods", func() (string, bool) {
+		_, err := kubeOf(t, s.withToken(s.tokenFor(t, time.Hour))).CoreV1().Pods(team).List(t.Context(), metav1.ListOptions{})
+		return fmt.Sprint(err), err == nil
+	})
+	const lifetime = 8 * time.Second
+	began := time.Now()
+	short := s.withToken(s.tokenFor(t, lifetime))
+	ends := map[string]<-chan time.Time{"a log": s.follow(t, short)}
+	for name, websocket := range map[string]bool{"exec over SPDY": false, "exec over WebSocket": true} {
+		ends[name] = s.echo(t, short, websocket)
+	}
+	lasting := s.follow(t, s.alice)
+	for name, ended := range ends {
+		select {
+		case at := <-ended:
+			// Tokens know whole seconds.
+			if lasted := at.Sub(began); lasted < lifetime-2*time.Second {
+				t.Errorf("%s ended after %s, before its token", name, lasted)
+			}
+		case <-time.After(time.Minute):
+			t.Errorf("%s goes on without its token", name)
+		}
+	}
+	select {
+	case <-lasting:
+		t.Error("the log of another ended, too")
+	default:
+	}
+}
+
+// follow reads the log of web-1, and says when it ends.
+func (s *streaming) follow(t *testing.T, config *rest.Config) (ended <-chan time.Time) {
+	t.Helper()
+	log, err := kubeOf(t, config).CoreV1().Pods(team).GetLogs("web-1", &corev1.PodLogOptions{Follow: true}).MaxRetries(0).Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = log.Close() })
+	lines := bufio.NewReader(log)
+	if _, err := lines.ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	at := make(chan time.Time, 1)
+	go func() {
+		_, _ = io.Copy(io.Discard, lines)
+		at <- time.Now()
+	}()
+	return at
+}
+
+// echo executes what says what it is told in web-1, and says when it ends.
+func (s *streaming) echo(t *testing.T, config *rest.Config, websocket bool) (ended <-chan time.Time) {
+	t.Helper()
+	req := kubeOf(t, config).CoreV1().RESTClient().Post().Namespace(team).Resource("pods").Name("web-1").SubResource("exec").
+		VersionedParams(&corev1.PodExecOptions{Container: "c", Command: []string{"cat"}, Stdin: true, Stdout: true}, scheme.ParameterCodec)
+	executor, err := remotecommand.NewSPDYExecutor(config, http.MethodPost, req.URL())
+	if websocket {
+		executor, err = remotecommand.NewWebSocketExecutor(config, http.MethodGet, req.URL().String())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdin, input := io.Pipe()
+	output, stdout := io.Pipe()
+	t.Cleanup(func() { _ = input.Close() })
+	at := make(chan time.Time, 1)
+	go func() {
+		err := executor.StreamWithContext(t.Context(), remotecommand.StreamOptions{Stdin: stdin, Stdout: stdout})
+		at <- time.Now()
+		_ = stdout.CloseWithError(fmt.Errorf("exec ended: %v", err))
+	}()
+	if _, err := io.WriteString(input, "hello\n"); err != nil {
+		t.Fatal(err)
+	}
+	said := bufio.NewReader(output)
+	if line, err := said.ReadString('\n'); line != "hello\n" {
+		t.Fatalf("exec, websocket=%t: %q %v", websocket, line, err)
+	}
+	go func() { _, _ = io.Copy(io.Discard, said) }()
+	return at
+}

@@ -30,7 +30,7 @@ import (
 const (
 	// clockSkew is how far the clock of a syncer may be behind ours, at most a tenth of what its certificate lasts.
 	clockSkew = 5 * time.Minute
-	// credentialCheck is how often it is asked, while a watch of a syncer is open, whether its certificate or token is still good.
+	// credentialCheck is how often it is asked, while a watch or tunnel of a syncer is open, whether its certificate or token is still good.
 	credentialCheck = 5 * time.Second
 	// bootstrapGroup holds who shows the bootstrap token of a syncer.
 	bootstrapGroup = reservedPrefix + "bootstrappers"
@@ -141,17 +141,17 @@ func (s *Server) goodStill(who user.Info) func(ctx context.Context) (bool, error
 	return nil
 }
 
-// withEndOfCredential ends a watch, and a tunnel, when the credential does that it was begun with, also by one who is somebody else since by
-// impersonation, and a syncer's when its certificate or bootstrap token is refused from then on: a watch lasts as long as its
-// client likes. Where it cannot be told whether a credential is good, it is asked again: a store that hiccups is no refusal. It
+// withEndOfCredential ends what runs long, such as watches, execs and tunnels, when the credential does that it was begun with, also by one who
+// is somebody else since by impersonation, and a syncer's when its certificate or bootstrap token is refused from then on: it lasts as long
+// as its client likes. Where it cannot be told whether a credential is good, it is asked again: a store that hiccups is no refusal. It
 // stands after authentication. Other requests end within a minute anyway.
-func (s *Server) withEndOfCredential(next http.Handler) http.Handler {
+func (s *Server) withEndOfCredential(next http.Handler, longRunning request.LongRunningRequestCheck) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		info, _ := request.RequestInfoFrom(req.Context())
 		end, ends := identity.EndOf(req.Context())
 		who, _ := request.UserFrom(req.Context())
 		good := s.goodStill(who)
-		if info == nil || info.Verb != "watch" && !opensTunnel(info) || !ends && good == nil {
+		if info == nil || !longRunning(req, info) || !ends && good == nil {
 			next.ServeHTTP(w, req)
 			return
 		}

@@ -245,7 +245,7 @@ func TestWatchOutlivesTheQuestionAfterItsCredential(t *testing.T) {
 		began := time.Now()
 		(&Server{}).withEndOfCredential(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
 			<-req.Context().Done()
-		})).ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, http.MethodGet, "/", nil))
+		}), func(*http.Request, *request.RequestInfo) bool { return true }).ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, http.MethodGet, "/", nil))
 		if lasted, want := time.Since(began), time.Duration(len(answers)+1)*credentialCheck; lasted != want {
 			t.Errorf("the watch ended after %s, want %s: it was asked %d times, with the answers %v and then that the token is good no longer", lasted, want, asked, answers)
 		}
