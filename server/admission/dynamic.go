@@ -2,6 +2,7 @@ package admission
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -39,6 +40,10 @@ const (
 	// may be in them, or in the match conditions of its webhooks.
 	maxPolicies    = 100
 	maxExpressions = leastExpressions * maxPolicies
+	// maxBindings is how many bindings a logical cluster may have for a plugin, and maxBindingsOfPolicy how many of them may be of one
+	// policy: all its expressions are evaluated for each.
+	maxBindings         = 10 * maxPolicies
+	maxBindingsOfPolicy = 100
 	// maxWebhooks is how many webhooks a logical cluster may have for a plugin: upstream calls all that match at once.
 	maxWebhooks = 100
 	// idleFor is how long one is kept that no request needs; it may be twice that.
@@ -58,7 +63,8 @@ type dynamic struct {
 	resources      []schema.GroupResource // without any of the last one nothing is done
 	configurations *Configurations
 	terminating    func(lc.Name) bool
-	own            *ownCalls // nil if it makes no calls
+	exempt         []schema.GroupResource // what it has no say in
+	own            *ownCalls              // nil if it makes no calls
 	// make makes an instance from the objects of resources, of parts that are kept where there are some.
 	make func(cluster logicalcluster.Cluster, objects [][]runtime.Object, kept func(content string) any) (made, error)
 
@@ -96,7 +102,7 @@ type shared struct {
 type instanceOf struct {
 	stamp stamp
 	used  time.Time // by the last request; guarded by dynamic.mu
-	until time.Time // zero for one that is whole; guarded by dynamic.mu
+	until time.Time // zero for one that only a change makes another; guarded by dynamic.mu
 	// What it has that counts: that of the configurations before until it is filled, so that what has not changed is not made
 	// anew. Guarded by dynamic.mu.
 	bytes int
@@ -161,7 +167,9 @@ func (d *dynamic) instance(ctx context.Context, a admission.Attributes) (admissi
 	if !ok {
 		return nil, apierrors.NewInternalError(fmt.Errorf("%s of %s %s: the request names no logical cluster", d.name, a.GetOperation(), a.GetResource().Resource))
 	}
-	if cluster.Mirror || isSystemState(a) || a.GetResource().GroupResource() == tokenReviews {
+	resource := a.GetResource().GroupResource()
+	// What is exempt does not even wait for an instance: whatever it takes to make one, people can mend what it is made of.
+	if cluster.Mirror || isSystemState(a) || resource == tokenReviews || slices.Contains(d.exempt, resource) {
 		return nil, nil
 	}
 	if err := d.configurations.WaitSynced(ctx); err != nil {
@@ -174,7 +182,7 @@ func (d *dynamic) instance(ctx context.Context, a admission.Attributes) (admissi
 	i := d.of(cluster.Name, now)
 	i.once.Do(func() { d.fill(i, cluster) })
 	if i.err != nil {
-		if a.GetResource().Group == mutatingWebhooks.Group {
+		if resource.Group == mutatingWebhooks.Group {
 			return nil, nil // or nobody could mend it
 		}
 		return nil, apierrors.NewInternalError(i.err)
@@ -315,10 +323,15 @@ func (d *dynamic) fill(i *instanceOf, cluster logicalcluster.Cluster) {
 	for len(d.instances) > 1 && d.bytes > d.most {
 		d.dropOldest()
 	}
-	if !m.whole {
+	if many := tooMany(""); !m.whole && !errors.As(err, &many) {
 		i.until = time.Now().Add(tryAgain)
 	}
 }
+
+// tooMany is the error of a logical cluster that has more configurations than it may: only a change of them mends it.
+type tooMany string
+
+func (e tooMany) Error() string { return string(e) }
 
 // tokenReviews have tokens of people in them, who are the same in all workspaces: no webhook of one may see them.
 var tokenReviews = schema.GroupResource{Group: "authentication.k8s.io", Resource: "tokenreviews"}

@@ -23,7 +23,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	lc "github.com/kcp-dev/logicalcluster/v3"
 	admissionv1 "k8s.io/api/admission/v1"
-	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kuberuntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -421,30 +420,44 @@ func TestPoliciesAreBounded(t *testing.T) {
 		t.Errorf("%d instances with %d bytes are kept, the last one: %t", len(d.instances), d.bytes, kept)
 	}
 
-	var policies []*admissionregistrationv1.ValidatingAdmissionPolicy
-	var bindings []*admissionregistrationv1.ValidatingAdmissionPolicyBinding
+	var policies, bindings []kuberuntime.Object
 	try := func() error {
-		_, err := bind(policies, bindings, (*admissionregistrationv1.ValidatingAdmissionPolicy).GetName, func(b *admissionregistrationv1.ValidatingAdmissionPolicyBinding) string { return b.Spec.PolicyName }, expressionsOfValidation)
+		_, err := bind(policies, bindings, func(b *admissionregistration.ValidatingAdmissionPolicyBinding) string { return b.Spec.PolicyName }, expressionsOfValidation)
 		return err
 	}
 	for i := range maxPolicies + 1 {
 		if err := try(); err != nil {
 			t.Fatal(err)
 		}
-		name := fmt.Sprint("p", i)
-		policies = append(policies, &admissionregistrationv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}})
-		bindings = append(bindings, &admissionregistrationv1.ValidatingAdmissionPolicyBinding{Spec: admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec{PolicyName: name}})
+		policy, binding := policyIn("shop", fmt.Sprint("p", i), "true")
+		policies, bindings = append(policies, policy), append(bindings, binding)
 	}
 	if try() == nil {
 		t.Errorf("%d policies are compiled for one logical cluster", len(policies))
 	}
 
-	policies, bindings = policies[:1], bindings[:1]
-	policies[0].Spec.Validations = make([]admissionregistrationv1.Validation, maxExpressions/2)
+	policies = policies[:1]
+	if bindings = slices.Repeat(bindings[:1], maxBindingsOfPolicy); try() != nil {
+		t.Errorf("one policy with %d bindings: %v", len(bindings), try())
+	}
+	if bindings = slices.Repeat(bindings[:1], maxBindingsOfPolicy+1); try() == nil {
+		t.Errorf("one policy is evaluated for %d bindings", len(bindings))
+	}
+	_, unbound := policyIn("shop", "nobody's", "")
+	if bindings = slices.Repeat([]kuberuntime.Object{unbound}, maxBindings); try() != nil {
+		t.Errorf("%d bindings: %v", len(bindings), try())
+	}
+	if bindings = append(bindings, unbound); try() == nil {
+		t.Errorf("%d bindings are looked at", len(bindings))
+	}
+
+	policy, binding := policyIn("shop", "p", "true")
+	policies, bindings = []kuberuntime.Object{policy}, []kuberuntime.Object{binding}
+	policy.Spec.Validations = make([]admissionregistration.Validation, maxExpressions/2)
 	if err := try(); err != nil {
 		t.Errorf("one policy with %d expressions: %v", maxExpressions, err)
 	}
-	policies[0].Spec.Variables = make([]admissionregistrationv1.Variable, 1)
+	policy.Spec.Variables = make([]admissionregistration.Variable, 1)
 	if try() == nil {
 		t.Errorf("%d expressions of one policy are compiled", maxExpressions+1)
 	}
@@ -462,6 +475,88 @@ func TestPoliciesAreBounded(t *testing.T) {
 	if err := d.Validate(ctx, mends.attributes(), nil); err != nil {
 		t.Errorf("nobody can mend it: %v", err)
 	}
+}
+
+// TestTooManyAreNotCopied: who has more configurations than he may is told so at the cost of counting them, once, until he has others;
+// and he can delete them, which does not even count them.
+func TestTooManyAreNotCopied(t *testing.T) {
+	const policies, bindings, few, most = 2000, 8000, 3, 4 << 20 // bytes
+	synctest.Test(t, func(t *testing.T) {
+		objects := map[schema.GroupResource][]any{}
+		for i := range bindings {
+			policy, binding := policyIn("shop", fmt.Sprint("p", i), "true")
+			hooks := webhookIn("shop", fmt.Sprint("h", i), "https://webhook.invalid/")
+			if i < policies {
+				objects[validatingPolicies] = append(objects[validatingPolicies], policy)
+				objects[mutatingPolicies] = append(objects[mutatingPolicies], &admissionregistration.MutatingAdmissionPolicy{ObjectMeta: policy.ObjectMeta})
+			}
+			objects[validatingPolicyBindings] = append(objects[validatingPolicyBindings], binding)
+			objects[mutatingPolicyBindings] = append(objects[mutatingPolicyBindings], &admissionregistration.MutatingAdmissionPolicyBinding{
+				ObjectMeta: binding.ObjectMeta, Spec: admissionregistration.MutatingAdmissionPolicyBindingSpec{PolicyName: policy.Name},
+			})
+			objects[validatingWebhooks] = append(objects[validatingWebhooks], hooks)
+			objects[mutatingWebhooks] = append(objects[mutatingWebhooks], &admissionregistration.MutatingWebhookConfiguration{
+				ObjectMeta: hooks.ObjectMeta, Webhooks: make([]admissionregistration.MutatingWebhook, 1),
+			})
+		}
+		c := Config{
+			Configurations: configurationsOf(t, objects), Webhooks: webhooks.NewCaller(webhooks.Addresses{}), Terminating: func(lc.Name) bool { return false },
+		}
+		ctx := logicalcluster.WithCluster(t.Context(), logicalcluster.Cluster{Name: "shop"})
+		for _, tc := range []struct {
+			*dynamic
+			bindings schema.GroupResource // or webhooks: what is deleted until few are left
+		}{
+			{newValidatingPolicies(c), validatingPolicyBindings},
+			{newMutatingPolicies(c), mutatingPolicyBindings},
+			{newValidatingWebhooks(c, newOwnCalls()), validatingWebhooks},
+			{newMutatingWebhooks(c, newOwnCalls()), mutatingWebhooks},
+		} {
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			times, makes := 0, tc.make
+			tc.make = func(cluster logicalcluster.Cluster, objects [][]kuberuntime.Object, kept func(string) any) (made, error) {
+				times++
+				return makes(cluster, objects, kept)
+			}
+			for _, kind := range []string{
+				"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding",
+				"ValidatingWebhookConfiguration", "MutatingWebhookConfiguration",
+			} {
+				resource := strings.ReplaceAll(strings.ToLower(kind)+"s", "policys", "policies")
+				deletes := what{group: mutatingWebhooks.Group, resource: resource, kind: kind, name: "p0", operation: admission.Delete}
+				counts := times
+				if _, err := tc.instance(ctx, deletes.attributes()); err != nil {
+					t.Errorf("%s: a %s cannot be deleted: %v", tc.name, kind, err)
+				}
+				judged := len(tc.resources) == 2 && strings.HasSuffix(kind, "WebhookConfiguration") // which policies may be about
+				if times != counts && !judged {
+					t.Errorf("%s: an instance is made to delete a %s", tc.name, kind)
+				}
+			}
+			for range 5 {
+				if _, err := tc.instance(ctx, aConfigMap.attributes()); err == nil || !strings.Contains(err.Error(), "delete some") {
+					t.Errorf("%s: %v, want to hear what to do", tc.name, err)
+				}
+				time.Sleep(2 * tryAgain)
+			}
+			runtime.ReadMemStats(&after)
+			if took := after.TotalAlloc - before.TotalAlloc; took > most {
+				t.Errorf("%s: took %d bytes, want at most %d", tc.name, took, most)
+			}
+			if times != 1 {
+				t.Errorf("%s: made %d times, want once: nothing has changed", tc.name, times)
+			}
+			if err := (&configurationStore{c.Configurations, tc.bindings}).Replace(objects[tc.bindings][:few], "2"); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := tc.instance(ctx, aConfigMap.attributes()); err != nil {
+				t.Errorf("%s: when few are left: %v", tc.name, err)
+			}
+			clear(tc.instances)
+		}
+		time.Sleep(2 * idleFor) // the sweeps end
+	})
 }
 
 // So many webhooks and no more are called for one request, and who has more is told, and can mend it.

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apiserver/pkg/admission/plugin/policy/mutating"
 	"k8s.io/apiserver/pkg/admission/plugin/policy/mutating/patch"
 	"k8s.io/apiserver/pkg/cel/environment"
+	"k8s.io/kubernetes/pkg/apis/admissionregistration"
 	"sigs.k8s.io/structured-merge-diff/v6/typed"
 
 	"atoll.dev/atoll/internal/logicalcluster"
@@ -22,30 +23,32 @@ import (
 // newMutatingPolicies returns MutatingAdmissionPolicy for all logical clusters. There is no object to change in a deletion.
 func newMutatingPolicies(c Config) *dynamic {
 	d := newDynamic(c, mutating.PluginName, []admission.Operation{admission.Create, admission.Update, admission.Connect}, mutatingPolicies, mutatingPolicyBindings)
+	d.exempt = configurationsOfPolicies
 	d.make = func(cluster logicalcluster.Cluster, objects [][]runtime.Object, kept func(string) any) (made, error) {
-		definitions, err := versionedAll[v1.MutatingAdmissionPolicy](objects[0])
-		if err != nil {
-			return made{}, err
-		}
-		bindings, err := versionedAll[v1.MutatingAdmissionPolicyBinding](objects[1])
-		if err != nil {
-			return made{}, err
-		}
-		all, err := bind(definitions, bindings, (*v1.MutatingAdmissionPolicy).GetName, func(b *v1.MutatingAdmissionPolicyBinding) string { return b.Spec.PolicyName }, expressionsOfMutation)
+		all, err := bind(objects[0], objects[1], func(b *admissionregistration.MutatingAdmissionPolicyBinding) string { return b.Spec.PolicyName }, expressionsOfMutation)
 		if err != nil {
 			return made{}, err
 		}
 		p := mutatingPlugin{policies[mutating.PolicyHook]{
 			dispatcher: mutating.NewDispatcher(boundTo{cluster, c.Authorizer}, scopeOf(cluster, c.Objects).matcher(), converters{c.Schemas, cluster}),
 		}}
-		m := made{whole: true, bytes: instanceBytes + len(bindings)*webhookBytes}
+		m := made{whole: true, bytes: instanceBytes}
 		for _, b := range all {
-			evaluator, err := compiled(&m, b.policy.Name, b.policy.Spec, expressionsOfMutation(b.policy), kept, func() mutating.PolicyEvaluator { return compileMutation(b.policy) })
+			policy, err := versioned[v1.MutatingAdmissionPolicy](b.policy)
 			if err != nil {
 				return made{}, err
 			}
-			hook := mutating.PolicyHook{Policy: b.policy, Bindings: b.bindings, Evaluator: evaluator}
-			hook.ParamInformer, hook.ParamScope, hook.ConfigurationError = c.paramsOf(cluster, b.policy.Spec.ParamKind)
+			bindings, err := versionedAll[v1.MutatingAdmissionPolicyBinding](b.bindings)
+			if err != nil {
+				return made{}, err
+			}
+			m.bytes += len(bindings) * webhookBytes
+			evaluator, err := compiled(&m, policy.Name, policy.Spec, b.expressions, kept, func() mutating.PolicyEvaluator { return compileMutation(policy) })
+			if err != nil {
+				return made{}, err
+			}
+			hook := mutating.PolicyHook{Policy: policy, Bindings: bindings, Evaluator: evaluator}
+			hook.ParamInformer, hook.ParamScope, hook.ConfigurationError = c.paramsOf(cluster, policy.Spec.ParamKind)
 			m.whole = m.whole && hook.ConfigurationError == nil
 			if hook.Evaluator.Error != nil {
 				hook.ConfigurationError = hook.Evaluator.Error
@@ -70,7 +73,7 @@ func (p mutatingPlugin) Admit(ctx context.Context, a admission.Attributes, o adm
 	return p.dispatch(ctx, a, o)
 }
 
-func expressionsOfMutation(policy *v1.MutatingAdmissionPolicy) int {
+func expressionsOfMutation(policy *admissionregistration.MutatingAdmissionPolicy) int {
 	spec := policy.Spec
 	return len(spec.Variables) + len(spec.MatchConditions) + len(spec.Mutations)
 }

@@ -21,6 +21,7 @@ import (
 	"k8s.io/apiserver/pkg/admission/plugin/webhook/matchconditions"
 	"k8s.io/apiserver/pkg/cel/environment"
 	"k8s.io/client-go/informers"
+	"k8s.io/kubernetes/pkg/apis/admissionregistration"
 	"k8s.io/kubernetes/pkg/kubeapiserver/admission/exclusion"
 
 	"atoll.dev/atoll/internal/logicalcluster"
@@ -33,10 +34,9 @@ type policies[H any] struct {
 }
 
 // dispatch refuses or changes the object. What policies cannot look at is as in kube-apiserver: reviews of access, without
-// which nobody could mend a policy, and policies themselves.
+// which nobody could mend a policy, and policies themselves, which are exempt.
 func (p policies[H]) dispatch(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
-	resource := a.GetResource().GroupResource()
-	if slices.Contains(exclusion.Excluded(), resource) || slices.Contains(configurationsOfPolicies, resource) {
+	if slices.Contains(exclusion.Excluded(), a.GetResource().GroupResource()) {
 		return nil
 	}
 	return p.dispatcher.Dispatch(ctx, a, o, p.hooks)
@@ -49,28 +49,50 @@ var compilationEnvironment = sync.OnceValue(func() *environment.EnvSet {
 	return environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion())
 })
 
-// bound is a policy and its bindings, of one logical cluster.
-type bound[P, B any] struct {
-	policy   P
-	bindings []B
+// bound is a policy and its bindings, of one logical cluster, as they are stored.
+type bound struct {
+	policy      runtime.Object
+	expressions int // in the policy
+	bindings    []runtime.Object
 }
 
 // bind puts policies, which are in the order of their names, and their bindings together. Those without any are left out, and too
-// many are an error.
-func bind[P, B runtime.Object](policies []P, bindings []B, nameOf func(P) string, policyOf func(B) string, expressionsIn func(P) int) (all []bound[P, B], _ error) {
-	expressions := 0
-	for _, policy := range policies {
-		its := slices.DeleteFunc(slices.Clone(bindings), func(b B) bool { return policyOf(b) != nameOf(policy) })
-		if len(its) > 0 {
-			all = append(all, bound[P, B]{policy, its})
-			expressions += expressionsIn(policy)
+// many are an error. It copies nothing: how many there are is looked at before anything is made of them.
+func bind[P, B metav1.Object](policies, bindings []runtime.Object, policyOf func(B) string, expressionsIn func(P) int) (all []bound, _ error) {
+	if len(bindings) > maxBindings {
+		return nil, tooMany(fmt.Sprintf("the workspace has %d bindings of policies of a kind, and at most %d may be: delete some", len(bindings), maxBindings))
+	}
+	of := map[string][]runtime.Object{}
+	for _, obj := range bindings {
+		b, ok := obj.(B)
+		if !ok {
+			return nil, fmt.Errorf("bind policies: a %T is no binding", obj)
 		}
+		name := policyOf(b)
+		of[name] = append(of[name], obj)
+	}
+	expressions := 0
+	for _, obj := range policies {
+		p, ok := obj.(P)
+		if !ok {
+			return nil, fmt.Errorf("bind policies: a %T is none", obj)
+		}
+		its := of[p.GetName()]
+		if len(its) == 0 {
+			continue
+		}
+		if len(its) > maxBindingsOfPolicy {
+			return nil, tooMany(fmt.Sprintf("policy %q of the workspace has %d bindings, and at most %d may be: delete some of them", p.GetName(), len(its), maxBindingsOfPolicy))
+		}
+		n := expressionsIn(p)
+		expressions += n
+		all = append(all, bound{obj, n, its})
 	}
 	if len(all) > maxPolicies {
-		return nil, fmt.Errorf("%d policies of the workspace have bindings, and at most %d may: delete some of the bindings", len(all), maxPolicies)
+		return nil, tooMany(fmt.Sprintf("%d policies of the workspace have bindings, and at most %d may: delete some of the bindings", len(all), maxPolicies))
 	}
 	if expressions > maxExpressions {
-		return nil, fmt.Errorf("%d expressions are in the policies of the workspace that have bindings, and at most %d may be: delete some of the bindings", expressions, maxExpressions)
+		return nil, tooMany(fmt.Sprintf("%d expressions are in the policies of the workspace that have bindings, and at most %d may be: delete some of the bindings", expressions, maxExpressions))
 	}
 	return all, nil
 }
@@ -121,30 +143,32 @@ func (s scope) matcher() *matching.Matcher {
 // newValidatingPolicies returns ValidatingAdmissionPolicy for all logical clusters.
 func newValidatingPolicies(c Config) *dynamic {
 	d := newDynamic(c, validating.PluginName, anyOperation, validatingPolicies, validatingPolicyBindings)
+	d.exempt = configurationsOfPolicies
 	d.make = func(cluster logicalcluster.Cluster, objects [][]runtime.Object, kept func(string) any) (made, error) {
-		definitions, err := versionedAll[v1.ValidatingAdmissionPolicy](objects[0])
-		if err != nil {
-			return made{}, err
-		}
-		bindings, err := versionedAll[v1.ValidatingAdmissionPolicyBinding](objects[1])
-		if err != nil {
-			return made{}, err
-		}
-		all, err := bind(definitions, bindings, (*v1.ValidatingAdmissionPolicy).GetName, func(b *v1.ValidatingAdmissionPolicyBinding) string { return b.Spec.PolicyName }, expressionsOfValidation)
+		all, err := bind(objects[0], objects[1], func(b *admissionregistration.ValidatingAdmissionPolicyBinding) string { return b.Spec.PolicyName }, expressionsOfValidation)
 		if err != nil {
 			return made{}, err
 		}
 		p := validatingPlugin{policies[validating.PolicyHook]{
 			dispatcher: validating.NewDispatcher(boundTo{cluster, c.Authorizer}, generic.NewPolicyMatcher(scopeOf(cluster, c.Objects).matcher())),
 		}}
-		m := made{whole: true, bytes: instanceBytes + len(bindings)*webhookBytes}
+		m := made{whole: true, bytes: instanceBytes}
 		for _, b := range all {
-			evaluator, err := compiled(&m, b.policy.Name, b.policy.Spec, expressionsOfValidation(b.policy), kept, func() validating.Validator { return compileValidation(b.policy) })
+			policy, err := versioned[v1.ValidatingAdmissionPolicy](b.policy)
 			if err != nil {
 				return made{}, err
 			}
-			hook := validating.PolicyHook{Policy: b.policy, Bindings: b.bindings, Evaluator: evaluator}
-			hook.ParamInformer, hook.ParamScope, hook.ConfigurationError = c.paramsOf(cluster, b.policy.Spec.ParamKind)
+			bindings, err := versionedAll[v1.ValidatingAdmissionPolicyBinding](b.bindings)
+			if err != nil {
+				return made{}, err
+			}
+			m.bytes += len(bindings) * webhookBytes
+			evaluator, err := compiled(&m, policy.Name, policy.Spec, b.expressions, kept, func() validating.Validator { return compileValidation(policy) })
+			if err != nil {
+				return made{}, err
+			}
+			hook := validating.PolicyHook{Policy: policy, Bindings: bindings, Evaluator: evaluator}
+			hook.ParamInformer, hook.ParamScope, hook.ConfigurationError = c.paramsOf(cluster, policy.Spec.ParamKind)
 			m.whole = m.whole && hook.ConfigurationError == nil
 			p.hooks = append(p.hooks, hook)
 		}
@@ -166,7 +190,7 @@ func (p validatingPlugin) Validate(ctx context.Context, a admission.Attributes, 
 	return p.dispatch(ctx, a, o)
 }
 
-func expressionsOfValidation(policy *v1.ValidatingAdmissionPolicy) int {
+func expressionsOfValidation(policy *admissionregistration.ValidatingAdmissionPolicy) int {
 	spec := policy.Spec
 	return len(spec.Variables) + len(spec.MatchConditions) + len(spec.AuditAnnotations) + 2*len(spec.Validations) // each may have one for its message
 }

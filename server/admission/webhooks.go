@@ -22,6 +22,7 @@ import (
 	admissionregistrationlisters "k8s.io/client-go/listers/admissionregistration/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	storedregistration "k8s.io/kubernetes/pkg/apis/admissionregistration"
 
 	"atoll.dev/atoll/internal/logicalcluster"
 	"atoll.dev/atoll/server/webhooks"
@@ -32,27 +33,21 @@ var anyOperation = []admission.Operation{admission.Create, admission.Update, adm
 // newMutatingWebhooks returns MutatingAdmissionWebhook for all logical clusters.
 func newMutatingWebhooks(c Config, own *ownCalls) *dynamic {
 	d := newDynamic(c, mutating.PluginName, anyOperation, mutatingWebhooks)
-	d.own = own
+	d.exempt, d.own = configurationsOfAnyCluster, own
 	d.make = func(cluster logicalcluster.Cluster, objects [][]runtime.Object, _ func(string) any) (made, error) {
-		configurations, err := versionedAll[admissionregistrationv1.MutatingWebhookConfiguration](objects[0])
+		stored, size, err := fewWebhooks(objects[0])
 		if err != nil {
 			return made{}, err
 		}
-		count, expressions := 0, 0
-		for _, configuration := range configurations {
-			count += len(configuration.Webhooks)
-			for _, hook := range configuration.Webhooks {
-				expressions += len(hook.MatchConditions)
-			}
-		}
-		if err := fewWebhooks(count, expressions); err != nil {
+		configurations, err := versionedAll[admissionregistrationv1.MutatingWebhookConfiguration](stored)
+		if err != nil {
 			return made{}, err
 		}
 		plugin, err := mutating.NewMutatingWebhook(nil)
 		if err != nil {
 			return made{}, err
 		}
-		return webhookPlugin(plugin, count+expressions), c.initialize(plugin, cluster, webhookInformers{mutating: configurations})
+		return webhookPlugin(plugin, size), c.initialize(plugin, cluster, webhookInformers{mutating: configurations})
 	}
 	return d
 }
@@ -60,27 +55,21 @@ func newMutatingWebhooks(c Config, own *ownCalls) *dynamic {
 // newValidatingWebhooks returns ValidatingAdmissionWebhook for all logical clusters.
 func newValidatingWebhooks(c Config, own *ownCalls) *dynamic {
 	d := newDynamic(c, validating.PluginName, anyOperation, validatingWebhooks)
-	d.own = own
+	d.exempt, d.own = configurationsOfAnyCluster, own
 	d.make = func(cluster logicalcluster.Cluster, objects [][]runtime.Object, _ func(string) any) (made, error) {
-		configurations, err := versionedAll[admissionregistrationv1.ValidatingWebhookConfiguration](objects[0])
+		stored, size, err := fewWebhooks(objects[0])
 		if err != nil {
 			return made{}, err
 		}
-		count, expressions := 0, 0
-		for _, configuration := range configurations {
-			count += len(configuration.Webhooks)
-			for _, hook := range configuration.Webhooks {
-				expressions += len(hook.MatchConditions)
-			}
-		}
-		if err := fewWebhooks(count, expressions); err != nil {
+		configurations, err := versionedAll[admissionregistrationv1.ValidatingWebhookConfiguration](stored)
+		if err != nil {
 			return made{}, err
 		}
 		plugin, err := validating.NewValidatingAdmissionWebhook(nil)
 		if err != nil {
 			return made{}, err
 		}
-		return webhookPlugin(plugin, count+expressions), c.initialize(plugin, cluster, webhookInformers{validating: configurations})
+		return webhookPlugin(plugin, size), c.initialize(plugin, cluster, webhookInformers{validating: configurations})
 	}
 	return d
 }
@@ -91,15 +80,37 @@ func webhookPlugin(plugin admission.Interface, webhooks int) made {
 	return made{plugin: plugin, whole: true, bytes: instanceBytes + pluginBytes + webhooks*webhookBytes}
 }
 
-// fewWebhooks is an error if there are too many, or too many match conditions in them.
-func fewWebhooks(count, expressions int) error {
+// fewWebhooks returns those configurations that have webhooks, and how many webhooks and match conditions are in them. Too many are an
+// error. It copies nothing.
+func fewWebhooks(stored []runtime.Object) (having []runtime.Object, size int, _ error) {
+	count, expressions := 0, 0
+	for _, obj := range stored {
+		before := count
+		switch c := obj.(type) {
+		case *storedregistration.MutatingWebhookConfiguration:
+			count += len(c.Webhooks)
+			for i := range c.Webhooks {
+				expressions += len(c.Webhooks[i].MatchConditions)
+			}
+		case *storedregistration.ValidatingWebhookConfiguration:
+			count += len(c.Webhooks)
+			for i := range c.Webhooks {
+				expressions += len(c.Webhooks[i].MatchConditions)
+			}
+		default:
+			return nil, 0, fmt.Errorf("a %T has no webhooks", obj)
+		}
+		if count > before {
+			having = append(having, obj)
+		}
+	}
 	if count > maxWebhooks {
-		return fmt.Errorf("the workspace has %d webhooks of a kind, and at most %d may be: delete some", count, maxWebhooks)
+		return nil, 0, tooMany(fmt.Sprintf("the workspace has %d webhooks of a kind, and at most %d may be: delete some", count, maxWebhooks))
 	}
 	if expressions > maxExpressions {
-		return fmt.Errorf("%d match conditions are in the workspace's webhooks of a kind, and at most %d may be: delete some", expressions, maxExpressions)
+		return nil, 0, tooMany(fmt.Sprintf("%d match conditions are in the workspace's webhooks of a kind, and at most %d may be: delete some", expressions, maxExpressions))
 	}
-	return nil
+	return having, count + expressions, nil
 }
 
 // initialize gives upstream's plugin what it needs, all of one logical cluster.
@@ -121,13 +132,22 @@ func (s scope) cluster() logicalcluster.Cluster {
 	return cluster
 }
 
+// versioned converts a stored object, copied.
+func versioned[V any, P object[V]](stored runtime.Object) (*V, error) {
+	out := new(V)
+	if err := legacyscheme.Scheme.Convert(stored.DeepCopyObject(), out, nil); err != nil {
+		return nil, fmt.Errorf("convert a %T for admission: %w", stored, err)
+	}
+	return out, nil
+}
+
 // versionedAll converts stored objects, copied.
 func versionedAll[V any, P object[V]](stored []runtime.Object) ([]*V, error) {
-	var all []*V
+	all := make([]*V, 0, len(stored))
 	for _, obj := range stored {
-		out := new(V)
-		if err := legacyscheme.Scheme.Convert(obj.DeepCopyObject(), out, nil); err != nil {
-			return nil, fmt.Errorf("convert a %T for admission: %w", obj, err)
+		out, err := versioned[V, P](obj)
+		if err != nil {
+			return nil, err
 		}
 		all = append(all, out)
 	}
