@@ -11,7 +11,7 @@ import (
 )
 
 // mostTyped is how long a text may be, in bytes, that is unpacked into a Go type: there two bytes that are no object, in a list of
-// objects, may take some 200, which weight knows nothing of. It is a Lease, a Namespace, or an error.
+// objects, may take some 200, which package weight knows nothing of. It is a Lease, a Namespace, or an error.
 const mostTyped = 512 << 10
 
 // asked unpacks what was asked for, or a Status in its place, from JSON. The serializers of client-go unpack into whatever type, and

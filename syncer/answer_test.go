@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"atoll.dev/atoll/internal/weight"
 )
 
 // fill returns a text of that length, about, of items between its beginning and its end.
@@ -65,14 +67,14 @@ func TestMemoryOfAnswer(t *testing.T) {
 	try := func(name, way string, ask func(), of func(length int) string, length int) {
 		t.Run(fmt.Sprintf("%s/%s/%d", name, way, length), func(t *testing.T) {
 			text, code, contentType = of(length), http.StatusOK, "application/json"
-			for weight([]byte(text)) > mostUnpacked*99/100 {
+			for weight.Of([]byte(text)) > mostUnpacked*99/100 {
 				text = of(len(text) * 9 / 10) // just not refused
 			}
 			if name == "YAML" {
 				contentType = "application/yaml"
 			}
 			peak := peakOf(ask)
-			t.Logf("%d bytes, which weigh %d, take %d", len(text), weight([]byte(text)), peak)
+			t.Logf("%d bytes, which weigh %d, take %d", len(text), weight.Of([]byte(text)), peak)
 			if peak > mostUnpacked {
 				t.Errorf("they take more than %d", mostUnpacked)
 			}
@@ -88,7 +90,7 @@ func TestMemoryOfAnswer(t *testing.T) {
 		text, code, contentType = texts["Keys"](mostOfAnswer-100), http.StatusOK, "application/json"
 		_, err := s.physical.dynamic.Resource(configMapsGVR).Get(t.Context(), "n", metav1.GetOptions{})
 		if err == nil {
-			t.Fatalf("%d bytes, which weigh %d, are taken", len(text), weight([]byte(text)))
+			t.Fatalf("%d bytes, which weigh %d, are taken", len(text), weight.Of([]byte(text)))
 		}
 		if r := refusalOf(err); r == nil || r.reason != refusedUnreachable || !strings.Contains(r.message, "more memory than 128Mi") {
 			t.Errorf("the error is %v, taken for %+v", err, r)

@@ -18,6 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/client-go/tools/cache"
+
+	"atoll.dev/atoll/internal/weight"
 )
 
 // list lists as an informer does.
@@ -245,8 +247,8 @@ func FuzzWeight(f *testing.F) {
 		if err := json.Unmarshal(text, &value); err != nil {
 			return
 		}
-		if weight(text) < size(value) {
-			t.Errorf("%q weighs %d, and takes %d", text, weight(text), size(value))
+		if weight.Of(text) < size(value) {
+			t.Errorf("%q weighs %d, and takes %d", text, weight.Of(text), size(value))
 		}
 	})
 }

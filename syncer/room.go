@@ -21,6 +21,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
+
+	"atoll.dev/atoll/internal/weight"
 )
 
 const (
@@ -111,7 +113,7 @@ func (c *claim) free() { _ = c.take(-c.taken) }
 
 // unpack unpacks JSON for a moment: it has use look at it, and gives back what that took.
 func (c *claim) unpack(text []byte, into any, use func() error) error {
-	n := weight(text)
+	n := weight.Of(text)
 	if err := c.take(n); err != nil {
 		return err
 	}
@@ -206,7 +208,7 @@ func (h *holding) read(text []byte) error {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.reading = weight(text)
+	h.reading = weight.Of(text)
 	return h.settle()
 }
 
@@ -289,60 +291,11 @@ func size(value any) int64 {
 	return 8
 }
 
-// weight is how many bytes of memory it takes at most to unpack a text of JSON: size of what becomes of it, the text as it is read,
-// in twice the room, and copies.
-func weight(text []byte) int64 {
-	s := scale{n: 8}
-	s.add(text)
-	return s.n
-}
-
-// scale weighs JSON as it comes in, see weight.
-type scale struct {
-	n               int64 // bytes
-	last            byte  // of what is no string
-	quoted, escaped bool
-}
-
-func (s *scale) add(text []byte) {
-	s.n += 6 * int64(len(text)) // 6: three bytes become of each that is no UTF-8
-	for _, c := range text {
-		switch {
-		case s.escaped:
-			s.escaped = false
-			continue
-		case s.quoted:
-			s.escaped, s.quoted = c == '\\', c != '"'
-			continue
-		}
-		switch c {
-		case '"':
-			s.quoted = true
-			s.n += 24
-			continue
-		case '{':
-			s.n += 48
-		case '[':
-			s.n += 24 + 32
-		case ',':
-			s.n += 56
-		case ':':
-			s.n += 64
-			if s.last == '{' {
-				s.n += 288
-			}
-		default:
-			continue
-		}
-		s.last = c
-	}
-}
-
 // meter bounds what is read of one answer, or of one object of a list, or event of a watch.
 type meter struct {
 	mu    sync.Mutex // guards all below
 	n     int64      // bytes
-	scale scale
+	scale weight.Scale
 	err   error
 }
 
@@ -369,12 +322,12 @@ func (m *meter) read(text []byte) error {
 		return m.err
 	}
 	m.n += int64(len(text))
-	m.scale.add(text)
+	m.scale.Add(text)
 	const what = "an answer, or an object of a list or event of a watch, "
 	switch {
 	case m.n > mostOfAnswer:
 		m.err = tooMuch(what + "is longer than " + resource.NewQuantity(mostOfAnswer, resource.BinarySI).String())
-	case m.scale.n > mostUnpacked:
+	case m.scale.N > mostUnpacked:
 		m.err = tooMuch(what + "takes more memory than " + resource.NewQuantity(mostUnpacked, resource.BinarySI).String())
 	}
 	return m.err
@@ -384,7 +337,7 @@ func (m *meter) read(text []byte) error {
 func (m *meter) anew() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.n, m.scale.n = 0, 0
+	m.n, m.scale.N = 0, 0
 	return m.err
 }
 

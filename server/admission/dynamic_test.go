@@ -6,6 +6,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net"
 	"net/http"
@@ -402,6 +403,27 @@ func TestConnectionsToWebhooks(t *testing.T) {
 		}
 		if calls.Load() != tc.calls || connections.Load() != tc.connections {
 			t.Errorf("%d calls by %d connections, want %d by %d", calls.Load(), connections.Load(), tc.calls, tc.connections)
+		}
+	}
+}
+
+// What a webhook answers that would take too much memory is no answer, as the webhook's failure policy has it.
+func TestAnswersThatTakeTooMuch(t *testing.T) {
+	hook := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `{"response":{"status":{"details":{"causes":[`+strings.Repeat("{},", 340_000)+`{}]}}}}`) // the client may have had enough
+	}))
+	defer hook.Close()
+	caller := webhooks.NewCaller(webhooks.Addresses{Allowed: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}})
+	o := admission.NewObjectInterfacesFromScheme(legacyscheme.Scheme)
+	for policy, refused := range map[admissionregistration.FailurePolicyType]bool{admissionregistration.Fail: true, admissionregistration.Ignore: false} {
+		in := webhookIn("shop", "long", hook.URL)
+		in.Webhooks[0].FailurePolicy = &policy
+		in.Webhooks[0].ClientConfig.CABundle = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: hook.Certificate().Raw})
+		d := validatingPluginOf(t, configurationsOf(t, map[schema.GroupResource][]any{validatingWebhooks: {in}}), nil, caller)
+		ctx := logicalcluster.WithCluster(t.Context(), logicalcluster.Cluster{Name: "shop"})
+		err := d.Validate(ctx, aConfigMap.attributes(), o)
+		if (err != nil) != refused || refused && !strings.Contains(err.Error(), "more than 64 MiB of memory") {
+			t.Errorf("%s: %v", policy, err)
 		}
 	}
 }

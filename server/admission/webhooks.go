@@ -47,7 +47,7 @@ func newMutatingWebhooks(c Config, own *ownCalls) *dynamic {
 		if err != nil {
 			return made{}, err
 		}
-		return webhookPlugin(plugin, size), c.initialize(plugin, cluster, webhookInformers{mutating: configurations})
+		return webhookPlugin(plugin, size), c.initialize(plugin, webhooks.Mutating, cluster, webhookInformers{mutating: configurations})
 	}
 	return d
 }
@@ -69,7 +69,7 @@ func newValidatingWebhooks(c Config, own *ownCalls) *dynamic {
 		if err != nil {
 			return made{}, err
 		}
-		return webhookPlugin(plugin, size), c.initialize(plugin, cluster, webhookInformers{validating: configurations})
+		return webhookPlugin(plugin, size), c.initialize(plugin, webhooks.Validating, cluster, webhookInformers{validating: configurations})
 	}
 	return d
 }
@@ -114,7 +114,7 @@ func fewWebhooks(stored []runtime.Object) (having []runtime.Object, size int, _ 
 }
 
 // initialize gives upstream's plugin what it needs, all of one logical cluster.
-func (c Config) initialize(plugin admission.InitializationValidator, cluster logicalcluster.Cluster, configurations webhookInformers) error {
+func (c Config) initialize(plugin admission.InitializationValidator, purpose webhooks.Purpose, cluster logicalcluster.Cluster, configurations webhookInformers) error {
 	in, ok := plugin.(admission.Interface)
 	if !ok {
 		return fmt.Errorf("%T is no admission plugin", plugin)
@@ -122,7 +122,7 @@ func (c Config) initialize(plugin admission.InitializationValidator, cluster log
 	s := scopeOf(cluster, c.Objects)
 	admission.PluginInitializers{
 		initializer.New(clientset{scope: s}, nil, webhookFactory{factory{scope: s}, configurations}, boundTo{cluster, c.Authorizer}, utilfeature.DefaultFeatureGate, nil, nil, nil),
-		webhookinitializer.NewPluginInitializer(c.Webhooks.Resolver, webhooks.Services(s.where)),
+		webhookinitializer.NewPluginInitializer(c.Webhooks.Resolver(purpose, cluster.Name), webhooks.Services(s.where)),
 	}.Initialize(in)
 	return plugin.ValidateInitialization()
 }

@@ -8,8 +8,8 @@
 //
 // A request that nothing built-in answers comes to the router (router.go) after authentication, authorisation and limits. It
 // finds the definition by logical cluster and name, and hands the request to upstream's handler of custom resources for the
-// definition's hash (instances.go): one for all logical clusters whose definitions have equal specs and names, made for
-// the first request and ended with the last definition. Which logical cluster a request is for is in its context, where
+// definition's hash (instances.go): one for all logical clusters whose definitions have equal specs and names, but where a webhook
+// converts, made for the first request and ended with the last definition. Which logical cluster a request is for is in its context, where
 // storage finds it. Rows are at <prefix>/<group>/<resource>/<cluster>/[<namespace>/]<name>, in plain JSON; they have no watch
 // cache either, because one would read the objects of all logical clusters by the schema of one.
 //

@@ -188,7 +188,7 @@ func (s *instances) serve(def *Definition) (*instance, error) {
 		noNewOnes{c.Admission},
 		nil, // nothing is established by it
 		webhooks.Services(c.Services(lcctx.Cluster{Name: clusterOf(def)})), // those of any will do where none of them converts
-		c.Webhooks.Resolver,
+		c.Webhooks.Resolver(webhooks.Conversion, clusterOf(def)),
 		1,
 		c.Authorizer,
 		c.RequestTimeout, c.MinRequestTimeout,

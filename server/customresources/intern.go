@@ -113,10 +113,10 @@ func (s *specs) forget(hash [sha256.Size]byte) {
 	}
 }
 
-// handler names what serves a definition: one handler all of one hash, but where a Service converts, which is one of the
-// definition's own logical cluster.
+// handler names what serves a definition: one handler all of one hash, but where a webhook converts. Its Service is one of the
+// definition's own logical cluster, and so is the memory that its answers may take.
 func (d *Definition) handler() string {
-	if c := d.Spec.Conversion; c != nil && c.Webhook != nil && c.Webhook.ClientConfig != nil && c.Webhook.ClientConfig.Service != nil {
+	if c := d.Spec.Conversion; c != nil && c.Strategy == apiextensionsv1.WebhookConverter {
 		return d.Hash + "@" + clusterOf(d).String()
 	}
 	return d.Hash

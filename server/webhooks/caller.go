@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/client-go/rest"
 )
@@ -31,11 +32,12 @@ const (
 type Caller struct {
 	addresses Addresses
 	dialer    *net.Dialer
+	budget    *budget
 }
 
 // NewCaller returns one that calls webhooks where addresses allow it.
 func NewCaller(addresses Addresses) *Caller {
-	c := &Caller{addresses: addresses}
+	c := &Caller{addresses: addresses, budget: newBudget(mostOfAll, mostOfOne)}
 	c.dialer = &net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second, Control: c.control}
 	return c
 }
@@ -50,15 +52,17 @@ func (c *Caller) control(_, address string, _ syscall.RawConn) error {
 	return c.addresses.Check(to.Addr())
 }
 
-// Resolver ignores what it wraps: what upstream would add are credentials.
-func (c *Caller) Resolver(webhook.AuthenticationInfoResolver) webhook.AuthenticationInfoResolver {
-	return &webhook.AuthenticationInfoResolverDelegator{
-		ClientConfigForFunc:        func(string) (*rest.Config, error) { return c.config(), nil },
-		ClientConfigForServiceFunc: func(string, string, int) (*rest.Config, error) { return c.config(), nil },
+// Resolver is for what webhooks of a logical cluster are called for. It ignores what it wraps: what upstream would add are credentials.
+func (c *Caller) Resolver(to Purpose, of logicalcluster.Name) webhook.AuthenticationInfoResolverWrapper {
+	return func(webhook.AuthenticationInfoResolver) webhook.AuthenticationInfoResolver {
+		return &webhook.AuthenticationInfoResolverDelegator{
+			ClientConfigForFunc:        func(string) (*rest.Config, error) { return c.config(to, of), nil },
+			ClientConfigForServiceFunc: func(string, string, int) (*rest.Config, error) { return c.config(to, of), nil },
+		}
 	}
 }
 
-func (c *Caller) config() *rest.Config {
+func (c *Caller) config(to Purpose, of logicalcluster.Name) *rest.Config {
 	return &rest.Config{
 		UserAgent: userAgent,
 		Timeout:   callTimeout,
@@ -72,7 +76,7 @@ func (c *Caller) config() *rest.Config {
 				made.MaxIdleConnsPerHost, made.IdleConnTimeout = idleConnections, idleTimeout
 				made.MaxResponseHeaderBytes = maxAnswerHeader
 			}
-			return shortAnswers{noRedirects{next}}
+			return answers{noRedirects{next}, boundsOf[to], c.budget, of}
 		},
 	}
 }

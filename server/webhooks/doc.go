@@ -10,7 +10,9 @@
 //   - Redirects are not followed, and no proxy of the environment is used.
 //   - No credential of the server goes along, not even for kubernetes.default.svc, for which upstream would take those of the
 //     Pod that the server is in.
-//   - No more of an answer is read than one may need, and none is unpacked (answers.go).
+//   - No more of an answer is read than one may need, and none is decompressed. It is weighed as it is read: what all answers take that
+//     are read and unpacked at once is bounded, of a logical cluster and of all; beyond that a call fails, and the webhook's failure policy
+//     says what then (answers.go, budget.go).
 //
 // A Service is reached where that is possible from here (Services): where it names an address outside of the physical
 // clusters, or EndpointSlices that people wrote do. Otherwise the error says what to do. What the operator names himself, such as an authentication webhook, is not
