@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
+	"k8s.io/kubernetes/pkg/apis/admissionregistration"
 
 	"atoll.dev/atoll/internal/logicalcluster"
 	"atoll.dev/atoll/internal/reflector"
@@ -49,7 +50,7 @@ func registration(resource string) schema.GroupResource {
 type Configurations struct {
 	from   Everywhere
 	synced chan struct{}
-	// policyChanged is told of each ValidatingAdmissionPolicy that is new or has changed; it must not block. Nil for nobody.
+	// policyChanged is told of each ValidatingAdmissionPolicy that is newer than its status; it must not block. Nil for nobody.
 	policyChanged func(cluster lc.Name, name string)
 
 	mu sync.RWMutex // guards what follows
@@ -185,9 +186,6 @@ func (c *Configurations) put(resource schema.GroupResource, obj runtime.Object, 
 	} else {
 		has.byName[object.GetName()] = obj
 	}
-	if resource == validatingPolicies && !gone && c.policyChanged != nil {
-		c.policyChanged(cluster, object.GetName())
-	}
 	c.version++
 	has.version = c.version
 	if len(has.byName) == 0 {
@@ -239,8 +237,20 @@ func (s *configurationStore) take(obj any, gone bool) error {
 		return fmt.Errorf("take over one of %s: got a %T", s.resource, obj)
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.put(s.resource, object, gone)
+	err := s.put(s.resource, object, gone)
+	s.mu.Unlock()
+	if err == nil && !gone {
+		s.tell(object)
+	}
+	return err
+}
+
+// tell tells of a policy that is newer than its status. The lock is not held: all requests need it, and there may be many policies.
+func (s *configurationStore) tell(obj any) {
+	policy, ok := obj.(*admissionregistration.ValidatingAdmissionPolicy)
+	if ok && s.policyChanged != nil && policy.Generation > policy.Status.ObservedGeneration {
+		s.policyChanged(logicalcluster.NameFrom(policy), policy.Name)
+	}
 }
 
 // Add takes over an object that is new or has changed.
@@ -254,6 +264,16 @@ func (s *configurationStore) Delete(obj any) error { return s.take(obj, true) }
 
 // Replace takes over all there are.
 func (s *configurationStore) Replace(objs []any, _ string) error {
+	if err := s.replace(objs); err != nil {
+		return err
+	}
+	for _, obj := range objs {
+		s.tell(obj)
+	}
+	return nil
+}
+
+func (s *configurationStore) replace(objs []any) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before := s.of[s.resource]

@@ -3,14 +3,13 @@ package admission
 import (
 	"context"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
 	lc "github.com/kcp-dev/logicalcluster/v3"
 	v1 "k8s.io/api/admissionregistration/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/admission/plugin/policy/validating"
 	applyv1 "k8s.io/client-go/applyconfigurations/admissionregistration/v1"
 
@@ -38,13 +37,35 @@ type TypeChecks struct {
 	clusters       *queue.Queue[lc.Name]
 
 	mu sync.Mutex
-	// waiting are the policies to be checked, those of one logical cluster in the order in which they came, each once. Guarded by mu.
-	waiting map[lc.Name][]string
+	// waiting are the policies to be checked; there is at least one of each logical cluster. Guarded by mu.
+	waiting map[lc.Name]*line
+}
+
+// line is names in the order in which they came, each once.
+type line struct {
+	names []string
+	in    sets.Set[string]
+}
+
+// add adds a name, unless it waits already. There may be as many as a workspace may have objects.
+func (l *line) add(name string) {
+	if !l.in.Has(name) {
+		l.in.Insert(name)
+		l.names = append(l.names, name)
+	}
+}
+
+// take takes the first name, of at least one.
+func (l *line) take() string {
+	first := l.names[0]
+	l.names = l.names[1:]
+	l.in.Delete(first)
+	return first
 }
 
 // NewTypeChecks returns the workers; it comes before the configurations run, and Run after that.
 func NewTypeChecks(configurations *Configurations, statuses PolicyStatuses) *TypeChecks {
-	t := &TypeChecks{configurations: configurations, statuses: statuses, waiting: map[lc.Name][]string{}}
+	t := &TypeChecks{configurations: configurations, statuses: statuses, waiting: map[lc.Name]*line{}}
 	t.clusters = queue.New("policy-type-checks", t.next)
 	configurations.policyChanged = t.add
 	return t
@@ -55,12 +76,20 @@ func (t *TypeChecks) Run(ctx context.Context) { t.clusters.Run(ctx, typeCheckWor
 
 // add has a policy checked, after those of its logical cluster that wait already.
 func (t *TypeChecks) add(cluster lc.Name, name string) {
-	t.mu.Lock()
-	if !slices.Contains(t.waiting[cluster], name) {
-		t.waiting[cluster] = append(t.waiting[cluster], name)
-	}
-	t.mu.Unlock()
+	t.wait(cluster, name)
 	t.clusters.Add(cluster)
+}
+
+// wait has a policy wait, of a logical cluster that the workers come to.
+func (t *TypeChecks) wait(cluster lc.Name, name string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	waiting := t.waiting[cluster]
+	if waiting == nil {
+		waiting = &line{in: sets.Set[string]{}}
+		t.waiting[cluster] = waiting
+	}
+	waiting.add(name)
 }
 
 // take returns the policy of a logical cluster that waits longest, and whether there are more.
@@ -68,15 +97,14 @@ func (t *TypeChecks) take(cluster lc.Name) (name string, ok, more bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	waiting := t.waiting[cluster]
-	if len(waiting) == 0 {
+	if waiting == nil {
 		return "", false, false
 	}
-	if len(waiting) == 1 {
+	name, more = waiting.take(), len(waiting.names) > 0
+	if !more {
 		delete(t.waiting, cluster)
-	} else {
-		t.waiting[cluster] = waiting[1:]
 	}
-	return waiting[0], true, len(waiting) > 1
+	return name, true, more
 }
 
 // next checks one policy of a logical cluster, which then waits behind the others for the rest of its own.
@@ -86,11 +114,7 @@ func (t *TypeChecks) next(ctx context.Context, cluster lc.Name) (time.Duration, 
 		return 0, nil
 	}
 	if err := t.check(ctx, cluster, name); err != nil {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		if !slices.Contains(t.waiting[cluster], name) {
-			t.waiting[cluster] = append(t.waiting[cluster], name)
-		}
+		t.wait(cluster, name)
 		return 0, fmt.Errorf("ValidatingAdmissionPolicy %q of logical cluster %q: %w", name, cluster, err)
 	}
 	if more {
@@ -104,11 +128,10 @@ func (t *TypeChecks) check(ctx context.Context, cluster lc.Name, name string) er
 	if !ok {
 		return nil
 	}
-	all, err := versionedAll[v1.ValidatingAdmissionPolicy]([]runtime.Object{stored})
+	policy, err := versioned[v1.ValidatingAdmissionPolicy](stored)
 	if err != nil {
 		return err
 	}
-	policy := all[0]
 	if policy.Generation <= policy.Status.ObservedGeneration {
 		return nil
 	}

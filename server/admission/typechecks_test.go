@@ -3,6 +3,7 @@ package admission
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -105,5 +106,58 @@ func TestTypeChecksTakeTurns(t *testing.T) {
 	defer checks.mu.Unlock()
 	if len(checks.waiting) != 0 {
 		t.Errorf("%v waits although all is checked", checks.waiting)
+	}
+}
+
+// TestManyPoliciesHoldUpNobody: a list of many policies, as after a start, keeps no request from what it needs while their types wait to be
+// checked, and only those wait that are newer than their status.
+func TestManyPoliciesHoldUpNobody(t *testing.T) {
+	configurations := configurationsOf(t, nil)
+	checks := NewTypeChecks(configurations, nil)
+	locked := 0
+	configurations.policyChanged = func(cluster lc.Name, name string) {
+		if !configurations.mu.TryRLock() {
+			locked++
+		} else {
+			configurations.mu.RUnlock()
+		}
+		checks.add(cluster, name)
+	}
+	const many = 50_000
+	var policies []any
+	var want []string
+	for i := range many {
+		policy, _ := policyIn("shop", fmt.Sprintf("p%05d", i), "true")
+		if policy.Generation = 2; i%2 == 0 {
+			policy.Status.ObservedGeneration = 2
+		} else {
+			want = append(want, policy.Name)
+		}
+		policies = append(policies, policy)
+	}
+	store := &configurationStore{configurations, validatingPolicies}
+	if err := store.Replace(policies, "2"); err != nil {
+		t.Fatal(err)
+	}
+	for _, policy := range policies[:2] {
+		if err := store.Update(policy); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if locked > 0 {
+		t.Errorf("%d times somebody is told while all requests wait", locked)
+	}
+	var got []string
+	for {
+		name, ok, more := checks.take("shop")
+		if !ok {
+			break
+		}
+		if got = append(got, name); more != (len(got) < len(want)) {
+			t.Fatalf("more wait after %d of %d: %t", len(got), len(want), more)
+		}
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%d wait, want each of %d once, in order", len(got), len(want))
 	}
 }
