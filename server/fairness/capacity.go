@@ -27,6 +27,7 @@ type capacity struct {
 
 	now     int
 	looked  time.Time
+	waited  time.Duration // as wait said then
 	changed time.Time
 	// Who asked last and when, and when another did.
 	asker   logicalcluster.Name
@@ -44,15 +45,20 @@ func (c *capacity) asks(cluster logicalcluster.Name, at time.Time) bool {
 		c.asker, c.another = cluster, c.asked
 	}
 	c.asked = at
+	return c.look(at)
+}
+
+// look looks whether goroutines wait, unless it did a moment ago, and returns whether the capacity is another by that.
+func (c *capacity) look(at time.Time) bool {
 	if at.Sub(c.looked) < lookEvery {
 		return false
 	}
-	c.looked = at
-	before, wait := c.now, c.wait()
+	before := c.now
+	c.looked, c.waited = at, c.wait()
 	switch {
 	case at.Sub(c.another) > company:
 		c.now = c.most
-	case wait > crowded:
+	case c.waited > crowded:
 		c.now = max(c.least, c.now/2)
 		c.changed = at
 	case at.Sub(c.changed) >= growEvery:
@@ -60,6 +66,15 @@ func (c *capacity) asks(cluster logicalcluster.Name, at time.Time) bool {
 		c.changed = at
 	}
 	return c.now != before
+}
+
+// isWith says whether another than this logical cluster asked a moment ago.
+func (c *capacity) isWith(cluster logicalcluster.Name, at time.Time) bool {
+	other := c.another
+	if c.asker != cluster {
+		other = c.asked
+	}
+	return at.Sub(other) <= company
 }
 
 // of is the part of a number of seats that is dealt out.

@@ -9,7 +9,8 @@
 //
 // Seats are for work. A request that keeps one for longer than patience mostly waits for somebody else, such as a webhook
 // or a client that sends its body slowly: it gives its seats back and goes on without. That of its workspace it keeps as long
-// as many others of the workspace go on without one.
+// as many others of the workspace go on without one, and while goroutines wait for CPUs and another workspace is there: then it may
+// be one that computes.
 //
 // While goroutines wait for CPUs and more than one workspace asks, fewer seats are dealt out, down to one for each CPU: what
 // is begun then finishes no sooner, and who asks for little would wait for it. See capacity.go. The process has threads to

@@ -113,7 +113,7 @@ func (l *level) enter(ctx context.Context, cluster logicalcluster.Name, who stri
 				gone = leaves(left)
 			})
 			if !gone {
-				overtime = l.hold(own, left)
+				overtime = l.hold(cluster, own, left)
 			}
 		})
 		if overtime {
@@ -144,9 +144,9 @@ func leaves(left <-chan struct{}) bool {
 
 // hold returns when the request has left, or goes on without the seats of its workspace, too. The level has its own back by
 // then: several workspaces whose requests all hang would hold all that there are.
-func (l *level) hold(own *share, left <-chan struct{}) (overtime bool) {
+func (l *level) hold(cluster logicalcluster.Name, own *share, left <-chan struct{}) (overtime bool) {
 	for {
-		if l.beginOvertime(own) {
+		if l.beginOvertime(cluster, own) {
 			return true
 		}
 		if leaves(left) {
@@ -155,11 +155,15 @@ func (l *level) hold(own *share, left <-chan struct{}) (overtime bool) {
 	}
 }
 
-// beginOvertime lets a request go on without seats, unless too many of its logical cluster do.
-func (l *level) beginOvertime(own *share) bool {
+// beginOvertime lets a request go on without seats, unless too many of its logical cluster do, or goroutines wait for CPUs while another
+// logical cluster is there: then it may be what they wait for, and another in its place would make it no faster.
+func (l *level) beginOvertime(cluster logicalcluster.Name, own *share) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if own.overtime >= overtimePerSeat*l.perOne {
+	now := time.Now()
+	l.deal(l.capacity.look(now))
+	alone := len(l.clusters)-l.idle == 1 && !l.capacity.isWith(cluster, now)
+	if own.overtime >= overtimePerSeat*l.perOne || l.capacity.waited > crowded && !alone {
 		return false
 	}
 	own.overtime++
@@ -176,9 +180,7 @@ func (l *level) endOvertime(own *share) {
 func (l *level) join(cluster logicalcluster.Name) *share {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.capacity.asks(cluster, time.Now()) {
-		l.deal(l.queues, queuesOfLevel, l.capacity.now)
-	}
+	l.deal(l.capacity.asks(cluster, time.Now()))
 	own, ok := l.clusters[cluster]
 	if !ok {
 		queues, err := l.newQueues(queuesOfWorkspace, l.perOne, metrics.RatioedGaugePair{RequestsWaiting: unseen{}, RequestsExecuting: unseen{}}, unseen{})
@@ -195,7 +197,7 @@ func (l *level) join(cluster logicalcluster.Name) *share {
 	own.users++
 	if seats := l.capacity.of(l.perOne); seats != own.seats {
 		own.seats = seats
-		l.deal(own.queues, queuesOfWorkspace, seats)
+		l.seat(own.queues, queuesOfWorkspace, seats)
 	}
 	return own
 }
@@ -215,8 +217,15 @@ func (l *level) narrow(work *flowcontrolrequest.WorkEstimate) *flowcontrolreques
 	return &narrow
 }
 
-// deal changes how many seats there are of those that have them and wait for them.
-func (l *level) deal(queues fairqueuing.QueueSet, config fairqueuing.QueuingConfig, seats int) {
+// deal deals as many seats of the level as there are now, if they are others than before. The lock is held.
+func (l *level) deal(changed bool) {
+	if changed {
+		l.seat(l.queues, queuesOfLevel, l.capacity.now)
+	}
+}
+
+// seat changes how many seats there are of those that have them and wait for them.
+func (l *level) seat(queues fairqueuing.QueueSet, config fairqueuing.QueuingConfig, seats int) {
 	config.Name = l.name
 	change, err := queues.BeginConfigChange(config)
 	if err != nil {

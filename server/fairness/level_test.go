@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"hash/maphash"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -258,6 +259,93 @@ func TestCallbacks(t *testing.T) {
 		c.send(t.Context(), "shop", "webhook", "callback", 1)
 		if len(c.seated) != 13 {
 			t.Errorf("have seats: %v, want all writes and the webhook's read", c.seated)
+		}
+		c.all()
+	})
+}
+
+// TestWhatComputesKeepsItsSeat: while goroutines wait for CPUs and another workspace is there, long requests are not joined by others in
+// their place, and hold no seat of the level; when nobody waits, or the workspace is alone, they go on without seats.
+func TestWhatComputesKeepsItsSeat(t *testing.T) {
+	for _, test := range []struct {
+		reason string
+		wait   time.Duration
+		quiet  bool // another workspace asks now and then
+		hangs  bool // another has a request that takes as long
+		more   bool // others are let in beside the first
+	}{
+		{"what computes, beside one that asks", 2 * crowded, true, false, false},
+		{"what computes, beside one whose request lasts", 2 * crowded, false, true, false},
+		{"what computes, alone", 2 * crowded, false, false, true},
+		{"what waits for others, beside one that asks", crowded / 2, true, false, true},
+		{"what waits for others, beside one whose request lasts", crowded / 2, false, true, true},
+	} {
+		t.Run(test.reason, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, c *crowd) {
+				wait := test.wait
+				c.level.capacity.wait = func() time.Duration { return wait }
+				c.level.capacity.least = 8 // it is about those that have seats
+				if test.hangs {
+					c.send(t.Context(), "hangs", "user", "hangs", 1)
+				}
+				for i := range 40 {
+					c.send(t.Context(), "loud", "user", fmt.Sprint("loud", i), 1)
+				}
+				loud := func() (n int) {
+					c.settle()
+					for _, name := range c.seated {
+						if strings.HasPrefix(name, "loud") {
+							n++
+						}
+					}
+					return n
+				}
+				for i := range 16 {
+					time.Sleep(patience / 4)
+					if test.quiet {
+						name := fmt.Sprint("quiet", i)
+						c.send(t.Context(), "quiet", "user", name, 1)
+						if _, seated := c.leaves[name]; !seated {
+							t.Errorf("%s has no seat", name)
+						}
+						c.leave(name)
+					}
+				}
+				if got := loud(); got < 4 || got > 4 != test.more {
+					t.Errorf("%d of the loud workspace were let in, more than the 4 it has seats for: %t, want %t", got, got > 4, test.more)
+				}
+				before := loud()
+				c.leave("loud0")
+				if got := loud(); !test.more && got != before+1 {
+					t.Errorf("%d more were let in when one was done, want one", got-before)
+				}
+				wait = 0
+				time.Sleep(patience + time.Millisecond)
+				if got := loud(); !test.more && got != before+1+4 {
+					t.Errorf("%d more were let in when nobody waits for CPUs any more, want one for each that has a seat", got-before-1)
+				}
+				c.all()
+				if len(c.gaveUp) != 0 {
+					t.Errorf("gave up: %v, want nobody", c.gaveUp)
+				}
+			})
+		})
+	}
+}
+
+// TestCallbacksBesideOthers: where writes of a workspace wait for its webhook and another workspace asks, too, the webhook can read from it to
+// answer them, unless somebody computes.
+func TestCallbacksBesideOthers(t *testing.T) {
+	inBubble(t, func(t *testing.T, c *crowd) {
+		c.send(t.Context(), "other", "user", "other", 1)
+		for i := range 12 {
+			c.send(t.Context(), "shop", "user", fmt.Sprintf("write%d", i), 1)
+		}
+		time.Sleep(3*patience + time.Millisecond)
+		c.settle()
+		c.send(t.Context(), "shop", "webhook", "callback", 1)
+		if got := c.seated[len(c.seated)-1]; got != "callback" {
+			t.Errorf("have seats: %v, want the webhook's read, too", c.seated)
 		}
 		c.all()
 	})
