@@ -190,6 +190,42 @@ func TestCronJobsRefused(t *testing.T) {
 	})
 }
 
+// A CronJob of a workspace that is full makes no Job there, though it is the server that would make it, and says so; others run. Once there is
+// room it runs.
+func TestCronJobsOfAFullWorkspace(t *testing.T) {
+	const most = 40
+	r := startServer(t, func(o *Options) { o.MaxObjectsPerWorkspace = most })
+	clk := clocktesting.NewFakeClock(time.Now())
+	runController(t, r, makeCronJobs(clk))
+	cron := r.createCronJob(t, shop, cronJob("report", "* * * * *", nil))
+	configMaps := r.in(t, shop).CoreV1().ConfigMaps("default")
+	for i := range most {
+		_, err := configMaps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("x%d", i)}}, metav1.CreateOptions{})
+		must(t, err)
+	}
+	clk.Step(time.Minute)
+	waitRuns(t, clk, "an Event FailedCreate", func() (string, bool) {
+		list, err := r.in(t, shop).CoreV1().Events("default").List(t.Context(), metav1.ListOptions{})
+		must(t, err)
+		return fmt.Sprint(list.Items), slices.ContainsFunc(list.Items, func(e corev1.Event) bool {
+			return e.Reason == "FailedCreate" && e.InvolvedObject.UID == cron.UID && strings.Contains(e.Message, fmt.Sprintf("and may have %d", most))
+		})
+	})
+	r.createCronJob(t, bank, cronJob("report", "* * * * *", nil))
+	waitRuns(t, clk, "several runs of another workspace", func() (string, bool) {
+		jobs, names := r.jobs(t, bank)
+		return names, len(jobs) > 2
+	})
+	if _, names := r.jobs(t, shop); names != "" {
+		t.Errorf("in a full workspace: %s", names)
+	}
+	must(t, configMaps.DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}))
+	waitRuns(t, clk, "a run once there is room", func() (string, bool) {
+		jobs, names := r.jobs(t, shop)
+		return names, len(jobs) > 0
+	})
+}
+
 // refusals counts, by its name, what a controller was told to make later.
 type refusals struct {
 	next http.RoundTripper

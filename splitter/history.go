@@ -156,7 +156,8 @@ func (c *Controller) keepHistory(ctx context.Context, s *source, root, now ctrlc
 		}
 	case !w.paused:
 		if h.current, err = c.record(ctx, s, root, now, w, plan.Number); err != nil {
-			return h, 0, err
+			// Those that are too many may be what takes its room.
+			return h, 0, errors.Join(err, c.prune(ctx, s, root, plan.Delete, byName))
 		}
 		if h.current == nil {
 			return h, lookAgain, nil
@@ -169,17 +170,22 @@ func (c *Controller) keepHistory(ctx context.Context, s *source, root, now ctrlc
 			return h, 0, err
 		}
 	}
-	for _, name := range plan.Delete {
+	return h, 0, c.prune(ctx, s, root, plan.Delete, byName)
+}
+
+// prune deletes the revisions of a workload that are too many.
+func (c *Controller) prune(ctx context.Context, s *source, root ctrlclient.Object, tooMany []string, byName map[string]ctrlclient.Object) error {
+	for _, name := range tooMany {
 		gone := byName[name]
 		if gone.GetDeletionTimestamp() != nil {
 			continue
 		}
 		err := c.clients.Objects.Delete(ctx, gone, ctrlclient.Preconditions{UID: ptr.To(gone.GetUID()), ResourceVersion: ptr.To(gone.GetResourceVersion())})
 		if ctrlclient.IgnoreNotFound(err) != nil {
-			return h, 0, fmt.Errorf("delete revision %s of %s %s: %w", name, s.GVK.Kind, rk.Key, err)
+			return fmt.Errorf("delete revision %s of %s %s: %w", name, s.GVK.Kind, client.KeyOf(root), err)
 		}
 	}
-	return h, 0, nil
+	return nil
 }
 
 // record makes a revision of the present template. A name that somebody else has is counted, as Kubernetes does, and the next one taken;

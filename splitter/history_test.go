@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	k8sruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -115,33 +116,44 @@ func (ch *chronicler) runs(pods, updated int32) {
 // pass is one look at the Deployment, with a cache that shows everything, and returns how it wrote.
 func (ch *chronicler) pass() []string {
 	ch.t.Helper()
+	return ch.passWith(ch.kept())
+}
+
+// kept is what a cache shows that has everything.
+func (ch *chronicler) kept() (kept []ctrlclient.Object) {
+	ch.t.Helper()
 	list := &appsv1.ReplicaSetList{}
 	if err := ch.c.clients.Objects.List(ch.t.Context(), list); err != nil {
 		ch.t.Fatal(err)
 	}
-	var kept []ctrlclient.Object
 	for i := range list.Items {
 		if r := &list.Items[i]; metav1.IsControlledBy(r, ch.root) {
 			kinds.WithoutContent(r)
 			kept = append(kept, r)
 		}
 	}
-	return ch.passWith(kept)
+	return kept
 }
 
 func (ch *chronicler) passWith(kept []ctrlclient.Object) []string {
 	ch.t.Helper()
+	if err := ch.try(kept); err != nil {
+		ch.t.Fatal(err)
+	}
+	return ch.writes
+}
+
+func (ch *chronicler) try(kept []ctrlclient.Object) error {
 	ch.writes = nil
 	now := ch.root.DeepCopy()
 	h, _, err := ch.c.replicaSets(ch.t.Context(), ch.s, ch.root, now, kept, ch.view)
 	if err == nil {
 		err = ch.c.countReplicaSets(ch.t.Context(), ch.s, ch.root, h, ch.view)
 	}
-	if err != nil {
-		ch.t.Fatal(err)
+	if err == nil {
+		ch.root = now
 	}
-	ch.root = now
-	return ch.writes
+	return err
 }
 
 // row is a ReplicaSet as people see it.
@@ -226,6 +238,44 @@ func TestReplicaSets(t *testing.T) {
 	ch.root.Spec.RevisionHistoryLimit = ptr.To[int32](0)
 	ch.wrote("none is to be kept", ch.pass(), "delete")
 	ch.wrote("the same again", ch.pass())
+}
+
+// TestRevisionWithoutRoom: where a workspace has no room for a revision it is told so, once, and what is too many goes all the same: it makes room.
+func TestRevisionWithoutRoom(t *testing.T) {
+	ch := newChronicler(t)
+	for n := range 4 {
+		ch.image(fmt.Sprint(n))
+		ch.pass()
+	}
+	ch.image("new")
+	ch.root.Spec.RevisionHistoryLimit = ptr.To[int32](1)
+	objects := ch.c.clients.Objects
+	full := apierrors.NewForbidden(appsv1.Resource("replicasets"), "web", fmt.Errorf("workspace %q has 9 objects, and may have 9", "root:shop"))
+	ch.c.clients.Objects = interceptor.NewClient(objects.(ctrlclient.WithWatch), interceptor.Funcs{Create: func(ctx context.Context, c ctrlclient.WithWatch, o ctrlclient.Object, opts ...ctrlclient.CreateOption) error {
+		if _, ok := o.(*appsv1.ReplicaSet); ok {
+			return full
+		}
+		return c.Create(ctx, o, opts...)
+	}})
+	for range 2 {
+		ch.clock.SetTime(ch.clock.Now().Add(time.Minute)) // a cache that shows less than was written is believed after a while
+		if err := ch.try(ch.kept()); !apierrors.IsForbidden(err) {
+			t.Errorf("%v, want it to be tried again", err)
+		}
+	}
+	if rows := ch.rows(); len(rows) != 1 || rows[0].Image != "3" {
+		t.Errorf("there are %v, want the latest alone", rows)
+	}
+	events := &corev1.EventList{}
+	if err := objects.List(t.Context(), events); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(events.Items); n != 1 || events.Items[0].Count != 1 || !strings.Contains(events.Items[0].Message, "may have 9") {
+		t.Errorf("told %v", events.Items)
+	}
+	ch.c.clients.Objects = objects
+	ch.clock.SetTime(ch.clock.Now().Add(time.Minute))
+	ch.wrote("there is room again", ch.pass(), "create", "patch")
 }
 
 // TestPausedTemplate: while a Deployment is paused its new template has no revision, and all pods are of the latest there is.

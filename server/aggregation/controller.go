@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	rbacv1apply "k8s.io/client-go/applyconfigurations/rbac/v1"
+	"k8s.io/klog/v2"
 
 	"atoll.dev/atoll/client"
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
@@ -104,10 +105,14 @@ func (c *Controller) tell(ctx context.Context, workspace logicalcluster.Name, wh
 		Type:           corev1.EventTypeWarning, Reason: "NotAggregated", Message: why.Error(),
 		Source: corev1.EventSource{Component: FieldManager}, FirstTimestamp: now, LastTimestamp: now, Count: 1,
 	}, metav1.CreateOptions{})
-	if err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("tell workspace %q that %w: %w", workspace, why, err)
+	switch {
+	case err == nil, apierrors.IsAlreadyExists(err):
+		return nil
+	case apierrors.IsForbidden(err): // it has no room for Events; trying again would not make any
+		klog.FromContext(ctx).Info("Could not tell a workspace", "workspace", workspace, "reason", "NotAggregated", "message", why.Error(), "err", err)
+		return nil
 	}
-	return nil
+	return fmt.Errorf("tell workspace %q that %w: %w", workspace, why, err)
 }
 
 // outdated returns the roles whose rules should be others, with those.

@@ -31,6 +31,7 @@ import (
 	configmapstore "k8s.io/kubernetes/pkg/registry/core/configmap/storage"
 	eventstore "k8s.io/kubernetes/pkg/registry/core/event/storage"
 	namespacestore "k8s.io/kubernetes/pkg/registry/core/namespace/storage"
+	claimstore "k8s.io/kubernetes/pkg/registry/core/persistentvolumeclaim/storage"
 	podstore "k8s.io/kubernetes/pkg/registry/core/pod/storage"
 	secretstore "k8s.io/kubernetes/pkg/registry/core/secret/storage"
 	clusterrolestore "k8s.io/kubernetes/pkg/registry/rbac/clusterrole/storage"
@@ -74,7 +75,7 @@ func run(m *testing.M) int {
 // served is a Backend with a few of upstream's registries on it.
 type served struct {
 	*Backend
-	configMaps, secrets, namespaces, pods, events, clusterRoles, roles *genericregistry.Store
+	configMaps, secrets, namespaces, pods, claims, events, clusterRoles, roles *genericregistry.Store
 }
 
 // serve opens a Backend and the registries, and waits for the caches. modify may be nil.
@@ -117,6 +118,8 @@ func serveOn(t testing.TB, client *clientv3.Client, prefix string, modify func(*
 	must(err)
 	pods, err := podstore.NewStorage(b, nil, nil, nil, nil)
 	must(err)
+	claims, _, err := claimstore.NewREST(b)
+	must(err)
 	events, err := eventstore.NewREST(b, 3600)
 	must(err)
 	clusterRoles, err := clusterrolestore.NewREST(b)
@@ -124,7 +127,7 @@ func serveOn(t testing.TB, client *clientv3.Client, prefix string, modify func(*
 	roles, err := rolestore.NewREST(b)
 	must(err)
 	s.configMaps, s.secrets, s.pods, s.events = cm.Store, secrets.Store, pods.Pod.Store, events.Store
-	s.clusterRoles, s.roles = clusterRoles.Store, roles.Store
+	s.claims, s.clusterRoles, s.roles = claims.Store, clusterRoles.Store, roles.Store
 	// The namespace REST hides its store; the Backend knows it.
 	r, _ := b.Resource(schema.GroupResource{Resource: "namespaces"})
 	s.namespaces = &genericregistry.Store{NewFunc: r.New, NewListFunc: r.NewList}

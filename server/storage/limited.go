@@ -49,7 +49,7 @@ func (c *limitedClient) limitedPut(ctx context.Context, key string, value []byte
 	if expectedRevision == 0 {
 		need = amount{1, sizeOf(key, value)}
 	}
-	bounded := c.usage.bounded(ctx, s.cluster)
+	bounded := c.usage.bounded(ctx, s.cluster, c.resource, expectedRevision == 0)
 	if !bounded && !c.usage.knows(s) {
 		return c.Interface.OptimisticPut(ctx, key, value, expectedRevision, opts)
 	}

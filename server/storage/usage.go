@@ -13,6 +13,8 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/utils/clock"
@@ -131,9 +133,20 @@ func newUsage(limits func(logicalcluster.Name) Limits, called func(logicalcluste
 	}
 }
 
-// bounded says whether the limits are for who writes to a logical cluster: not for administrators and the server itself, which has
-// to write what became of objects, nor for mirrors, whose contents other limits bound.
-func (u *usage) bounded(ctx context.Context, cluster logicalcluster.Name) bool {
+// onBehalf are the resources of which the server makes objects because of what people of a workspace wrote, as many and as large as that says:
+// the Jobs of CronJobs, the revisions of workloads, the claims of StatefulSets, and what is told of all of them.
+var onBehalf = sets.New(
+	schema.GroupResource{Group: "batch", Resource: "jobs"},
+	schema.GroupResource{Group: "apps", Resource: "replicasets"},
+	schema.GroupResource{Group: "apps", Resource: "controllerrevisions"},
+	schema.GroupResource{Resource: "persistentvolumeclaims"},
+	schema.GroupResource{Resource: "events"},
+)
+
+// bounded says whether the limits are for a write to a logical cluster: not for one of an administrator, nor for mirrors, whose contents
+// other limits bound. The server itself has to write what became of objects, and of each there is only so much to write; but what it makes
+// on somebody's behalf is as if he made it. Nobody else has the server's name: authentication takes it from no one, and none may impersonate it.
+func (u *usage) bounded(ctx context.Context, cluster logicalcluster.Name, resource schema.GroupResource, isNew bool) bool {
 	if u == nil || strings.HasPrefix(cluster.String(), "system:") {
 		return false
 	}
@@ -141,7 +154,14 @@ func (u *usage) bounded(ctx context.Context, cluster logicalcluster.Name) bool {
 		return false
 	}
 	who, ok := request.UserFrom(ctx)
-	return ok && !slices.Contains(who.GetGroups(), user.SystemPrivilegedGroup) && u.limits(cluster) != Limits{}
+	switch {
+	case !ok:
+		return false
+	case !slices.Contains(who.GetGroups(), user.SystemPrivilegedGroup):
+	case who.GetName() != user.APIServerUser, !isNew, !onBehalf.Has(resource):
+		return false
+	}
+	return u.limits(cluster) != Limits{}
 }
 
 // of returns the limits on a share.

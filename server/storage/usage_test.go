@@ -17,6 +17,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/user"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
@@ -271,6 +272,79 @@ func TestLimitOnPods(t *testing.T) {
 	}
 }
 
+// byServer is the context of a request by the server's own controllers.
+func byServer(ctx context.Context) context.Context {
+	return genericapirequest.WithUser(ctx, &user.DefaultInfo{Name: user.APIServerUser, Groups: []string{user.SystemPrivilegedGroup}})
+}
+
+// TestLimitOnWhatTheServerMakes: what the server makes because of what somebody wrote has his limits, and what became of objects it writes
+// all the same, so that a workspace which is full can be emptied.
+func TestLimitOnWhatTheServerMakes(t *testing.T) {
+	s := serve(t, prefixOf(t), func(c *Config) { c.Limits = always(Limits{Objects: 10}) })
+	shop, server := as(in("shop", "default")), byServer(in("shop", "default"))
+	held := claim("default", "held")
+	held.Finalizers = []string{"example.com/one"}
+	mustPass(t, "a claim while there is room", tryCreate(s.claims, server, held))
+	for i := range 9 {
+		mustPass(t, "below the limit", tryCreate(s.configMaps, shop, configMap("default", fmt.Sprint("x", i), "v")))
+	}
+	wantFull(t, "a claim too many", tryCreate(s.claims, server, claim("default", "more")), `persistentvolumeclaims "more" is forbidden`, "has 10 objects, and may have 10")
+	mustPass(t, "an Event, which counts apart", tryCreate(s.events, server, event("default", "one")))
+	wantFull(t, "an Event too many", tryCreate(s.events, server, event("default", "more")), "has 1 Events, and may have 1")
+	mustPass(t, "by an administrator", tryCreate(s.claims, as(in("shop", "default"), user.SystemPrivilegedGroup), claim("default", "admins")))
+	mustPass(t, "in a mirror", tryCreate(s.claims, byServer(within(lc.Cluster{Name: "mirror", Mirror: true}, "default")), claim("default", "leaf")))
+
+	mustPass(t, "what else it has to write", tryCreate(s.configMaps, server, configMap("default", "its")))
+	mustPass(t, "what became of an object", trySet(s, server, "x0", strings.Repeat("v", 30_000)))
+	change := func(change func(*api.PersistentVolumeClaim)) error {
+		_, _, err := s.claims.Update(server, "held", changed(change), rest.ValidateAllObjectFunc, rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{})
+		return err
+	}
+	mustPass(t, "what became of a claim", change(func(c *api.PersistentVolumeClaim) { c.Annotations = map[string]string{"x": strings.Repeat("v", 1000)} }))
+	if _, _, err := s.claims.Delete(server, "held", rest.ValidateAllObjectFunc, &metav1.DeleteOptions{}); err != nil {
+		t.Errorf("a deletion: %v", err)
+	}
+	mustPass(t, "its last finalizer", change(func(c *api.PersistentVolumeClaim) { c.Finalizers = nil }))
+	wantFull(t, "a claim too many still", tryCreate(s.claims, server, claim("default", "more")), "has 11 objects, and may have 10")
+	for _, name := range []string{"x0", "x1", "x2", "its"} {
+		discard(t, s, shop, name)
+	}
+	mustPass(t, "after deletions", tryCreate(s.claims, server, claim("default", "more")))
+}
+
+// TestBounded: whose writes of what have limits.
+func TestBounded(t *testing.T) {
+	u := newUsage(always(Limits{Objects: 1}), nil, clocktesting.NewFakePassiveClock(time.Unix(0, 0)), nil)
+	jobs := schema.GroupResource{Group: "batch", Resource: "jobs"}
+	shop := in("shop", "default")
+	named := genericapirequest.WithUser(shop, &user.DefaultInfo{Name: user.APIServerUser})
+	for _, tc := range []struct {
+		reason   string
+		ctx      context.Context
+		resource schema.GroupResource
+		isNew    bool
+		want     bool
+	}{
+		{"somebody", as(shop), api.Resource("secrets"), false, true},
+		{"an administrator", as(shop, user.SystemPrivilegedGroup), jobs, true, false},
+		{"nobody asks", shop, jobs, true, false},
+		{"a Job of a CronJob", byServer(shop), jobs, true, true},
+		{"what became of it", byServer(shop), jobs, false, false},
+		{"a custom resource of that name", byServer(shop), schema.GroupResource{Group: "shop.example", Resource: "jobs"}, true, false},
+		{"a revision of a Deployment", byServer(shop), schema.GroupResource{Group: "apps", Resource: "replicasets"}, true, true},
+		{"of a StatefulSet", byServer(shop), schema.GroupResource{Group: "apps", Resource: "controllerrevisions"}, true, true},
+		{"a claim of a StatefulSet", byServer(shop), api.Resource("persistentvolumeclaims"), true, true},
+		{"an Event", byServer(shop), api.Resource("events"), true, true},
+		{"a Placement", byServer(shop), schema.GroupResource{Group: "placement.atoll.dev", Resource: "placements"}, true, false},
+		{"the server's name alone", named, api.Resource("secrets"), true, true},
+		{"in a mirror", byServer(within(lc.Cluster{Name: "shop", Mirror: true})), jobs, true, false},
+	} {
+		if got := u.bounded(tc.ctx, "shop", tc.resource, tc.isNew); got != tc.want {
+			t.Errorf("%s: bounded is %v", tc.reason, got)
+		}
+	}
+}
+
 // use is what is known of a share.
 func (s *served) use(t *testing.T, of share) amount {
 	t.Helper()
@@ -461,7 +535,7 @@ func TestUsage(t *testing.T) {
 		t.Errorf("%d counters are kept after an idle hour, want 1", n)
 	}
 
-	if u := newUsage(nil, nil, clk, nil); u != nil || u.bounded(as(in("shop")), "shop") || u.knows(shop) {
+	if u := newUsage(nil, nil, clk, nil); u != nil || u.bounded(as(in("shop")), "shop", api.Resource("configmaps"), true) || u.knows(shop) {
 		t.Error("without limits something is bounded or counted")
 	}
 }
