@@ -29,9 +29,9 @@ import (
 	"atoll.dev/atoll/server/cronjobs"
 )
 
-func makeCronJobs(clk clock.PassiveClock) func(*client.Clients, *client.Informers) (*cronjobs.Controller, error) {
+func makeCronJobs(r *running, clk clock.PassiveClock) func(*client.Clients, *client.Informers) (*cronjobs.Controller, error) {
 	return func(c *client.Clients, i *client.Informers) (*cronjobs.Controller, error) {
-		return cronjobs.New(c, i, clk)
+		return cronjobs.New(c, i, r.Jobs(), clk)
 	}
 }
 
@@ -104,7 +104,7 @@ func waitRuns(t *testing.T, clk *clocktesting.FakeClock, what string, check func
 func TestCronJobs(t *testing.T) {
 	r := startServer(t, nil)
 	clk := clocktesting.NewFakeClock(time.Now())
-	runController(t, r, makeCronJobs(clk))
+	runController(t, r, makeCronJobs(r, clk))
 	r.createCronJob(t, east, cronJob("report", "* * * * *", nil))
 	cron := r.createCronJob(t, shop, cronJob("report", "* * * * *", func(s *batchv1.CronJobSpec) {
 		s.ConcurrencyPolicy, s.SuccessfulJobsHistoryLimit = batchv1.ForbidConcurrent, ptr.To[int32](1)
@@ -177,7 +177,7 @@ func TestCronJobs(t *testing.T) {
 func TestCronJobsRefused(t *testing.T) {
 	r := startServer(t, nil)
 	clk := clocktesting.NewFakeClock(time.Now())
-	runController(t, r, makeCronJobs(clk))
+	runController(t, r, makeCronJobs(r, clk))
 	r.createCronJob(t, shop, cronJob("report", "* * * * *", func(s *batchv1.CronJobSpec) {
 		s.JobTemplate.Labels = map[string]string{"no label": "has a space"}
 	}))
@@ -196,7 +196,7 @@ func TestCronJobsOfAFullWorkspace(t *testing.T) {
 	const most = 40
 	r := startServer(t, func(o *Options) { o.MaxObjectsPerWorkspace = most })
 	clk := clocktesting.NewFakeClock(time.Now())
-	runController(t, r, makeCronJobs(clk))
+	runController(t, r, makeCronJobs(r, clk))
 	cron := r.createCronJob(t, shop, cronJob("report", "* * * * *", nil))
 	configMaps := r.in(t, shop).CoreV1().ConfigMaps("default")
 	for i := range most {
@@ -286,7 +286,7 @@ func TestCronJobsThatWaitHoldNoWorker(t *testing.T) {
 		if err != nil {
 			return nil, err
 		}
-		return cronjobs.New(clients, i, clk)
+		return cronjobs.New(clients, i, r.Jobs(), clk)
 	})
 	clk.Step(time.Minute + time.Second)
 	waitFor(t, time.Minute, "each is told to wait", func() (string, bool) {
@@ -353,7 +353,7 @@ func (m mortal) RoundTrip(req *http.Request) (*http.Response, error) {
 func TestCronJobsSurviveACrashAfterEachWrite(t *testing.T) {
 	t.Parallel()
 	r := startServer(t, nil)
-	runController(t, r, makeCronJobs(clocktesting.NewFakeClock(time.Unix(0, 0)))) // makes the workspaces; before 1970 nothing is due
+	runController(t, r, makeCronJobs(r, clocktesting.NewFakeClock(time.Unix(0, 0)))) // makes the workspaces; before 1970 nothing is due
 	const enough = 100
 	// play has three runs of a CronJob, each of which replaces the one before, and the last is complete and goes; it says how many
 	// writes that took a controller which dies after n.
@@ -372,7 +372,7 @@ func TestCronJobsSurviveACrashAfterEachWrite(t *testing.T) {
 			must(t, err)
 			informers, err := client.NewInformers(clients)
 			must(t, err)
-			c, err := cronjobs.New(clients, informers, clk)
+			c, err := cronjobs.New(clients, informers, r.Jobs(), clk)
 			must(t, err)
 			lives.Go(func() { informers.Run(ctx) })
 			lives.Go(func() {
@@ -486,7 +486,7 @@ func atRest(t *testing.T) int {
 func TestIdleCronJobsCostNoGoroutines(t *testing.T) {
 	r := startServer(t, nil)
 	clk := clocktesting.NewFakeClock(time.Now())
-	runController(t, r, makeCronJobs(clk))
+	runController(t, r, makeCronJobs(r, clk))
 	r.createCronJob(t, shop, cronJob("before", "* * * * *", nil))
 	waitRuns(t, clk, "the controller is at work", func() (string, bool) {
 		jobs, names := r.jobs(t, shop)

@@ -458,6 +458,12 @@ func (s *Server) LoopbackConfig() *rest.Config { return s.loopback.config }
 // Kinds is what is stored, for the garbage collector.
 func (s *Server) Kinds() garbage.Kinds { return s.kinds }
 
+// Jobs is the store of Jobs, for the controller of CronJobs.
+func (s *Server) Jobs() *storage.Resource {
+	jobs, _ := s.backend.Resource(schema.GroupResource{Group: "batch", Resource: "jobs"})
+	return jobs
+}
+
 // URL of the server, without a path.
 func (s *Server) URL() string { return s.url }
 

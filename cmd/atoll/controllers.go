@@ -115,7 +115,7 @@ func ofTheLeader(s *server.Server, c *client.Clients, i *client.Informers, lead 
 	jobs, err := finishedjobs.New(c, i, clk)
 	l.add("finishedjobs", jobs, err)
 
-	crons, err := cronjobs.New(c, i, clk)
+	crons, err := cronjobs.New(c, i, s.Jobs(), clk)
 	l.add("cronjobs", crons, err)
 
 	requests, err := certificates.New(c, i, certificates.Options{

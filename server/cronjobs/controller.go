@@ -18,6 +18,7 @@ import (
 
 	"atoll.dev/atoll/client"
 	"atoll.dev/atoll/internal/queue"
+	"atoll.dev/atoll/server/storage"
 )
 
 const (
@@ -36,10 +37,11 @@ const (
 type Controller struct {
 	clients   *client.Clients
 	informers *client.Informers
+	store     *storage.Resource // of Jobs
 	clock     clock.PassiveClock
 	events    *record.EventCorrelator
 	crons     *client.Feed[*batchv1.CronJob]
-	jobs      *client.Feed[*batchv1.Job]
+	jobs      *client.Feed[*metav1.PartialObjectMetadata]
 	due       *queue.Queue[client.Key] // CronJobs
 
 	mu   sync.Mutex // guards seen
@@ -52,15 +54,16 @@ type seen struct {
 	changed  time.Time // to this one from another, zero if nobody saw that
 }
 
-// New returns the controller. Times are clk's, if it has timers.
-func New(clients *client.Clients, informers *client.Informers, clk clock.PassiveClock) (*Controller, error) {
-	c := &Controller{clients: clients, informers: informers, clock: clk, events: record.NewEventCorrelator(clk), seen: map[client.Key]seen{}}
+// New returns the controller. It reads Jobs from their store. Times are clk's, if it has timers.
+func New(clients *client.Clients, informers *client.Informers, jobs *storage.Resource, clk clock.PassiveClock) (*Controller, error) {
+	c := &Controller{clients: clients, informers: informers, store: jobs, clock: clk, events: record.NewEventCorrelator(clk), seen: map[client.Key]seen{}}
 	c.due = queue.NewWithClock("cronjobs", clk, c.handle)
 	var err error
 	if c.crons, err = client.NewFeed(clients, &batchv1.CronJob{}, c.see); err != nil {
 		return nil, err
 	}
-	c.jobs, err = client.NewFeed(clients, &batchv1.Job{}, func(job *batchv1.Job, _ bool) {
+	kind := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: batchv1.SchemeGroupVersion.String(), Kind: "Job"}}
+	c.jobs, err = client.NewFeed(clients, kind, func(job *metav1.PartialObjectMetadata, _ bool) {
 		if owner := metav1.GetControllerOf(job); owner != nil && owner.Kind == "CronJob" {
 			key := client.KeyOf(job)
 			key.Name = owner.Name
@@ -144,21 +147,6 @@ func (c *Controller) handle(ctx context.Context, key client.Key) (time.Duration,
 		return 0, fmt.Errorf("CronJob %s: %w", key, err)
 	}
 	return again, nil
-}
-
-// controlledBy returns the Jobs that a CronJob controls.
-func (c *Controller) controlledBy(ctx context.Context, cron *batchv1.CronJob) ([]*batchv1.Job, error) {
-	list, err := c.clients.Kube.BatchV1().Jobs(cron.Namespace).List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return nil, err
-	}
-	var jobs []*batchv1.Job
-	for i := range list.Items {
-		if metav1.IsControlledBy(&list.Items[i], cron) {
-			jobs = append(jobs, &list.Items[i])
-		}
-	}
-	return jobs, nil
 }
 
 // carryOut does what was decided, and says when to look again.

@@ -245,10 +245,13 @@ func scheduledFor(c *batchv1.CronJob, job *batchv1.Job) (time.Time, bool) {
 	return at, err == nil && job.Name == jobName(c, at)
 }
 
+// endings are how a Job may end.
+var endings = []batchv1.JobConditionType{batchv1.JobComplete, batchv1.JobFailed}
+
 // endOf is how a Job has ended, empty if it has not.
 func endOf(job *batchv1.Job) batchv1.JobConditionType {
 	for _, c := range job.Status.Conditions {
-		if (c.Type == batchv1.JobComplete || c.Type == batchv1.JobFailed) && c.Status == corev1.ConditionTrue {
+		if slices.Contains(endings, c.Type) && c.Status == corev1.ConditionTrue {
 			return c.Type
 		}
 	}
