@@ -77,6 +77,8 @@ func (few) Known(name logicalcluster.Name) (lcctx.Cluster, bool) {
 	return lcctx.Cluster{}, false
 }
 
+func (few) OnImported(func(logicalcluster.Name)) {}
+
 func (few) Terminating(name logicalcluster.Name) bool { return name == gone }
 
 func (few) Initialized(logicalcluster.Name) bool { return true }

@@ -341,6 +341,7 @@ func (s *Server) assemble(ctx context.Context, etcd *clientv3.Client, address st
 	}
 	if s.custom, err = customresources.Install(customresources.Config{
 		Backend: s.backend, Generic: s.generic, Builtin: builtins, Webhooks: s.webhooks, Services: admission.Services(storedObjects{s.backend}),
+		Importing: s.importing,
 		Admission: config.AdmissionControl, Authorizer: config.Authorization.Authorizer,
 		RequestTimeout: config.RequestTimeout, MinRequestTimeout: time.Duration(config.MinRequestTimeout) * time.Second,
 		MaxRequestBodyBytes: config.MaxRequestBodyBytes,
@@ -439,6 +440,7 @@ func (j joined) Reach(ctx context.Context, shown metav1.Object) (func() net.Conn
 // Join joins what knows the workspaces, where things run, the syncers, and what they run. It is called once, before Run.
 func (s *Server) Join(d Directory, p Placer, c Credentials, k Kubelets) {
 	s.directory, s.placer, s.credentials, s.kubelets = d, p, c, k
+	d.OnImported(s.custom.Imported)
 }
 
 // DeleteCluster removes every row of a logical cluster, its LogicalCluster too. Of a mirror it ends the identity that MirrorConfig gave.

@@ -28,6 +28,7 @@ import (
 	"k8s.io/kubernetes/pkg/apis/core"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
+	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
 	tenancyv1alpha1 "atoll.dev/atoll/apis/tenancy/v1alpha1"
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
@@ -330,7 +331,7 @@ func (i *workspaceImport) run(ctx context.Context) error {
 
 func (i *workspaceImport) fill(ctx context.Context) error {
 	cluster := logicalcluster.Name(i.workspace.Spec.Cluster)
-	// From here on controllers see what is written there.
+	// From here on controllers see what is written there. Those that delete wait for the end: of what is being deleted the rest may not be there yet.
 	if err := wait.PollUntilContextTimeout(ctx, 5*time.Millisecond, bornWithin, true, func(context.Context) (bool, error) {
 		_, known := i.server.directory.Known(cluster)
 		return known, nil
@@ -412,4 +413,14 @@ func (i *workspaceImport) finish(ctx context.Context) error {
 		return fmt.Errorf("let workspace %q become ready: %w", i.path, err)
 	}
 	return nil
+}
+
+// importing says whether an import fills a logical cluster. One that is not known yet is read.
+func (s *Server) importing(ctx context.Context, name logicalcluster.Name) (bool, error) {
+	if _, known := s.directory.Known(name); known {
+		return s.directory.Annotation(name, tenancyv1alpha1.ImportingAnnotation) != "" && !s.directory.Terminating(name), nil
+	}
+	cluster := &corev1alpha1.LogicalCluster{}
+	found, err := s.Read(ctx, name, "", corev1alpha1.LogicalClusterName, "", cluster)
+	return found && client.IsImporting(cluster), err
 }

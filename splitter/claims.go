@@ -201,7 +201,7 @@ func (c *Controller) withPodClaims(workspace logicalcluster.Name) {
 }
 
 func isReady(lc *corev1alpha1.LogicalCluster) bool {
-	return lc.Status.Phase == corev1alpha1.LogicalClusterPhaseReady && !ending(lc)
+	return lc.Status.Phase == corev1alpha1.LogicalClusterPhaseReady && !ending(lc) && !client.IsImporting(lc)
 }
 
 // onLogicalCluster asks for what has claims for its pods in a workspace that is ready now. Of one that is being deleted it asks for the claims, since no Placement leads

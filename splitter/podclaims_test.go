@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
+	tenancyv1alpha1 "atoll.dev/atoll/apis/tenancy/v1alpha1"
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
 	"atoll.dev/atoll/internal/kinds"
@@ -176,12 +177,10 @@ func TestPodClaimsOfAnImport(t *testing.T) {
 	set := setOf(1)
 	m := newMirrored(t, set, placedOn(mirrorEast))
 	c := &unran{m.Controller}
-	lc := func(phase corev1alpha1.LogicalClusterPhase) *corev1alpha1.LogicalCluster {
-		lc := &corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{Name: corev1alpha1.LogicalClusterName, Annotations: map[string]string{lcctx.Annotation: "shop"}}}
-		lc.Status.Phase = phase
-		return lc
-	}
-	comes, is := lc(corev1alpha1.LogicalClusterPhaseInitializing), lc(corev1alpha1.LogicalClusterPhaseReady)
+	is := &corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{Name: corev1alpha1.LogicalClusterName, Annotations: map[string]string{lcctx.Annotation: "shop"}}}
+	is.Status.Phase = corev1alpha1.LogicalClusterPhaseReady
+	comes := is.DeepCopy()
+	comes.Annotations[tenancyv1alpha1.ImportingAnnotation] = "since"
 	k := key{"StatefulSet", client.KeyOf(set)}
 	for name, tc := range map[string]struct {
 		old  *corev1alpha1.LogicalCluster

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
 	tenancyv1alpha1 "atoll.dev/atoll/apis/tenancy/v1alpha1"
@@ -70,6 +71,11 @@ func (c *Controller) create(ctx context.Context, w *tenancyv1alpha1.Workspace) e
 	if err := c.see(ctx, cluster, func(seen *corev1alpha1.LogicalCluster) bool { lc = seen; return true }); err != nil {
 		return err
 	}
+	if client.IsImporting(lc) {
+		if err := c.imported(ctx, cluster, lc); err != nil {
+			return err
+		}
+	}
 
 	before := w.Status.DeepCopy()
 	setPhase(w, lc)
@@ -78,6 +84,16 @@ func (c *Controller) create(ctx context.Context, w *tenancyv1alpha1.Workspace) e
 	}
 	if err := c.clients.Objects.Status().Update(in(ctx, w), w); err != nil {
 		return fmt.Errorf("make workspace %q %s: %w", path, w.Status.Phase, err)
+	}
+	return nil
+}
+
+// imported says of a LogicalCluster that the import which filled it has ended.
+func (c *Controller) imported(ctx context.Context, cluster logicalcluster.Name, lc *corev1alpha1.LogicalCluster) error {
+	filled := lc.DeepCopy()
+	delete(filled.Annotations, tenancyv1alpha1.ImportingAnnotation)
+	if err := c.clients.Objects.Patch(client.In(ctx, cluster), filled, ctrlclient.MergeFrom(lc)); err != nil {
+		return fmt.Errorf("say of logical cluster %q that it is imported: %w", cluster, err)
 	}
 	return nil
 }
@@ -94,6 +110,9 @@ func (c *Controller) logicalClusterOf(w *tenancyv1alpha1.Workspace, path logical
 		Name:       w.Name,
 		Cluster:    string(lcctx.NameFrom(w)),
 		UID:        w.UID,
+	}
+	if importing := w.Annotations[tenancyv1alpha1.ImportingAnnotation]; importing != "" {
+		lc.Annotations[tenancyv1alpha1.ImportingAnnotation] = importing
 	}
 	for _, a := range attendance.All {
 		names := w.Annotations[a.Annotation]

@@ -37,10 +37,11 @@ const (
 // Reading a LogicalCluster from the store is a request to the logical cluster in question. Whoever serves the requests
 // of clients must not ask Resolve about them in turn; Known and KnownPath do not read.
 type Directory struct {
-	clients  *client.Clients
-	clusters *client.Informer[*corev1alpha1.LogicalCluster]
-	misses   *cache.LRUExpireCache
-	reads    chan struct{}
+	clients   *client.Clients
+	informers *client.Informers
+	clusters  *client.Informer[*corev1alpha1.LogicalCluster]
+	misses    *cache.LRUExpireCache
+	reads     chan struct{}
 }
 
 // NewDirectory returns the directory. It adds an index to the informers, so they must not run yet.
@@ -55,10 +56,11 @@ func NewDirectory(clients *client.Clients, informers *client.Informers) (*Direct
 		return nil, fmt.Errorf("index logical clusters by path: %w", err)
 	}
 	return &Directory{
-		clients:  clients,
-		clusters: informers.LogicalClusters,
-		misses:   cache.NewLRUExpireCache(maxMisses),
-		reads:    make(chan struct{}, maxReads),
+		clients:   clients,
+		informers: informers,
+		clusters:  informers.LogicalClusters,
+		misses:    cache.NewLRUExpireCache(maxMisses),
+		reads:     make(chan struct{}, maxReads),
 	}, nil
 }
 
@@ -79,6 +81,9 @@ func (d *Directory) Annotation(name logicalcluster.Name, key string) string {
 	}
 	return c.Annotations[key]
 }
+
+// OnImported tells of each logical cluster when it is first seen that no import fills it, or none any more. Called before the informers run.
+func (d *Directory) OnImported(tell func(logicalcluster.Name)) { d.informers.OnImported(tell) }
 
 // Terminating says whether the logical cluster is being deleted: it can be read, but takes nothing new.
 func (d *Directory) Terminating(name logicalcluster.Name) bool {

@@ -15,7 +15,8 @@
 // LogicalCluster, and remove themselves there. A workspace with initializers is made as any other, but is Initializing until
 // the last is gone.
 //
-// A Workspace that an import fills (ImportingAnnotation) gets its LogicalCluster and nothing else until the annotation is gone.
+// A Workspace that an import fills (ImportingAnnotation) gets its LogicalCluster and nothing else until the annotation is gone. The LogicalCluster
+// has it, too, for who deletes in there, and loses it then.
 //
 // What always holds:
 //

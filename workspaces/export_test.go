@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +18,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -478,5 +480,117 @@ func TestImportThatIsCut(t *testing.T) {
 	left, err := filepath.Glob(filepath.Join(h.dir, "import-*"))
 	if err != nil || len(left) > 0 {
 		t.Errorf("files are left: %q %v", left, err)
+	}
+}
+
+// slowly is an export of the same rows, of which those with the given keys come long before the others: who deletes and does not wait has come to
+// the end by then.
+func (h *hub) slowly(file []byte, early ...string) []byte {
+	h.t.Helper()
+	path := filepath.Join(h.t.TempDir(), "file")
+	must(h.t, os.WriteFile(path, file, 0o600))
+	f, err := workspacefile.Open(path, path)
+	must(h.t, err)
+	defer f.Close()
+	var rows, late []workspacefile.Row
+	must(h.t, f.Rows(func(_ int64, r workspacefile.Row) error {
+		if slices.Contains(early, r.Key) {
+			rows = append(rows, r)
+		} else {
+			late = append(late, r)
+		}
+		return nil
+	}))
+	if len(rows) != len(early) {
+		h.t.Fatalf("of %q there are %d rows", early, len(rows))
+	}
+	for i := range 4000 {
+		rows = append(rows, workspacefile.Row{Prefix: "/configmaps", Key: fmt.Sprintf("default/c%d", i), Value: fmt.Appendf(nil,
+			`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"c%d","namespace":"default","uid":"u%d"}}`, i, i)})
+	}
+	return h.file(func(header *workspacefile.Header) { *header = f.Header }, append(rows, late...)...)
+}
+
+// What was being deleted when it was exported is where it is imported, whatever comes after it, and goes on from there.
+func TestImportOfWhatIsBeingDeleted(t *testing.T) {
+	const guard = "shop.example/guard"
+	from, to := startHub(t), startHub(t)
+	to.collect() // where it was exported, what waits for the collector waits
+	definitions := apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions")
+	shop := logicalcluster.Name(from.create(from.clients, workspaces.Root, "shop").Spec.Cluster)
+	ctx := client.In(from.ctx, shop)
+	make := func(obj ctrlclient.Object) { t.Helper(); must(t, from.clients.Objects.Create(ctx, obj)) }
+	make(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "web"}})
+	held := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "web", Name: "held", Finalizers: []string{guard}}}
+	make(held)
+	from.define(shop)
+	_, err := from.clients.Dynamic.Resource(widgets).Create(ctx, widget("gear", guard), metav1.CreateOptions{})
+	must(t, err)
+	owner := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "owner"}}
+	make(owner)
+	kept := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kept", OwnerReferences: []metav1.OwnerReference{
+		{APIVersion: "v1", Kind: "ConfigMap", Name: "owner", UID: owner.UID},
+	}}}
+	make(kept)
+	must(t, from.clients.Kube.CoreV1().Namespaces().Delete(ctx, "web", metav1.DeleteOptions{}))
+	must(t, from.clients.Dynamic.Resource(definitions).Delete(ctx, "widgets.shop.example", metav1.DeleteOptions{}))
+	must(t, from.clients.Objects.Delete(ctx, owner, ctrlclient.PropagationPolicy(metav1.DeletePropagationOrphan)))
+	eventually(t, "finalizers hold the rest", func() string {
+		gear, err := from.clients.Dynamic.Resource(widgets).Get(ctx, "gear", metav1.GetOptions{})
+		must(t, err)
+		must(t, from.clients.Objects.Get(ctx, ctrlclient.ObjectKeyFromObject(held), held))
+		if gear.GetDeletionTimestamp() == nil || held.DeletionTimestamp == nil {
+			return fmt.Sprintf("deleted %v and %v", gear.GetDeletionTimestamp(), held.DeletionTimestamp)
+		}
+		return ""
+	})
+	file := to.slowly(from.export("root:shop"), "web", "widgets.shop.example", "default/owner")
+	again := to.imports("root:again", file)
+	ctx = client.In(to.ctx, again)
+	release := []byte(`{"metadata":{"finalizers":null}}`)
+
+	t.Run("a namespace", func(t *testing.T) {
+		namespaces, configMaps := to.clients.Kube.CoreV1().Namespaces(), to.clients.Kube.CoreV1().ConfigMaps("web")
+		if ns, err := namespaces.Get(ctx, "web", metav1.GetOptions{}); err != nil || ns.Status.Phase != corev1.NamespaceTerminating {
+			t.Errorf("it is %v, %v, want it to hold what it held", ns, err)
+		}
+		_, err := configMaps.Patch(ctx, "held", types.MergePatchType, release, metav1.PatchOptions{})
+		must(t, err)
+		eventually(t, "it goes with what it holds", func() string {
+			_, inside := configMaps.Get(ctx, "held", metav1.GetOptions{})
+			_, err := namespaces.Get(ctx, "web", metav1.GetOptions{})
+			if apierrors.IsNotFound(inside) && apierrors.IsNotFound(err) {
+				return ""
+			}
+			return fmt.Sprint(inside, err)
+		})
+	})
+	t.Run("a definition", func(t *testing.T) {
+		_, err := to.clients.Dynamic.Resource(definitions).Get(ctx, "widgets.shop.example", metav1.GetOptions{})
+		must(t, err)
+		_, err = to.clients.Dynamic.Resource(widgets).Patch(ctx, "gear", types.MergePatchType, release, metav1.PatchOptions{})
+		must(t, err)
+		eventually(t, "it goes with its objects", func() string {
+			left := slices.DeleteFunc(to.rows(again), func(row string) bool { return !strings.Contains(row, "widgets") })
+			return strings.Join(left, " ")
+		})
+	})
+	t.Run("an owner that is to be orphaned", func(t *testing.T) {
+		eventually(t, "it goes", func() string {
+			err := to.clients.Objects.Get(ctx, ctrlclient.ObjectKeyFromObject(owner), &corev1.ConfigMap{})
+			if apierrors.IsNotFound(err) {
+				return ""
+			}
+			return fmt.Sprint(err)
+		})
+		must(t, to.clients.Objects.Get(ctx, ctrlclient.ObjectKeyFromObject(kept), kept))
+		if len(kept.OwnerReferences) > 0 {
+			t.Errorf("what it owned has the owners %v", kept.OwnerReferences)
+		}
+	})
+	lc := &corev1alpha1.LogicalCluster{}
+	must(t, to.clients.Objects.Get(ctx, types.NamespacedName{Name: corev1alpha1.LogicalClusterName}, lc))
+	if importing, ok := lc.Annotations[tenancyv1alpha1.ImportingAnnotation]; ok {
+		t.Errorf("it is being imported since %q", importing)
 	}
 }

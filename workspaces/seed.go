@@ -13,6 +13,7 @@ import (
 
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
 	tenancyv1alpha1 "atoll.dev/atoll/apis/tenancy/v1alpha1"
+	"atoll.dev/atoll/client"
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
 )
 
@@ -33,7 +34,7 @@ func (c *Controller) seed(ctx context.Context, w *tenancyv1alpha1.Workspace, pat
 	cluster := logicalcluster.Name(w.Spec.Cluster)
 	if lc, ok := c.informers.LogicalClusters.Get(clusterKey(cluster)); !ok {
 		done, err = c.seedLogicalCluster(ctx, w, path)
-	} else if owns(w, lc) && w.Status.Phase != corev1alpha1.LogicalClusterPhaseInitializing {
+	} else if owns(w, lc) && w.Status.Phase != corev1alpha1.LogicalClusterPhaseInitializing && !client.IsImporting(lc) {
 		done, err = c.seedReady(ctx, w, path, lc)
 	}
 	if err != nil {

@@ -67,6 +67,7 @@ func keepLogicalCluster(ctx context.Context, c, old *corev1alpha1.LogicalCluster
 	}
 	if !isSystem(ctx) {
 		keepAnnotation(c, old, tenancyv1alpha1.OwnerAnnotation)
+		keepAnnotation(c, old, tenancyv1alpha1.ImportingAnnotation)
 		keepFinalizer(c, old, corev1alpha1.LogicalClusterFinalizer)
 	}
 	labelWaiting(c)

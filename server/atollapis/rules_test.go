@@ -252,6 +252,26 @@ func TestLogicalClusterUpdate(t *testing.T) {
 	}
 }
 
+// While an import fills a logical cluster nothing in it is deleted: that is for the system to begin and end.
+func TestLogicalClusterOfAnImport(t *testing.T) {
+	const importing = tenancyv1alpha1.ImportingAnnotation
+	plain := &corev1alpha1.LogicalCluster{
+		ObjectMeta: metav1.ObjectMeta{Name: "cluster", Generation: 1, Annotations: map[string]string{lcctx.PathAnnotation: "root:shop"}},
+		Spec:       corev1alpha1.LogicalClusterSpec{Use: corev1alpha1.LogicalClusterUseWorkspace},
+	}
+	imported := plain.DeepCopy()
+	imported.Annotations[importing] = "now"
+	for who, want := range map[context.Context][2]string{ann: {"", "now"}, system: {"now", ""}} {
+		begun, err := update(who, strategyOf(logicalClusters()), imported.DeepCopy(), plain)
+		wantError(t, "begin", err, "")
+		ended, err := update(who, strategyOf(logicalClusters()), plain.DeepCopy(), imported)
+		wantError(t, "end", err, "")
+		if got := [2]string{begun.Annotations[importing], ended.Annotations[importing]}; got != want {
+			t.Errorf("begun and ended: %q, want %q", got, want)
+		}
+	}
+}
+
 func TestLogicalClusterCreate(t *testing.T) {
 	ready := corev1alpha1.LogicalClusterStatus{Phase: corev1alpha1.LogicalClusterPhaseReady}
 	for _, tc := range []struct {

@@ -43,6 +43,8 @@ func (everything) Resolve(context.Context, logicalcluster.Path) (logicalcluster.
 func (everything) Known(name logicalcluster.Name) (lcctx.Cluster, bool) {
 	return lcctx.Cluster{Name: name}, true
 }
+func (everything) OnImported(func(logicalcluster.Name)) {}
+
 func (everything) Terminating(logicalcluster.Name) bool { return false }
 
 func (everything) Initialized(logicalcluster.Name) bool { return true }

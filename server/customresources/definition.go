@@ -171,17 +171,20 @@ func (d *Definitions) look(cluster logicalcluster.Name, name string) (_ *Definit
 
 // ofGroup returns the definitions of a logical cluster that define resources of an API group, in no order.
 func (d *Definitions) ofGroup(cluster logicalcluster.Name, group string) []*Definition {
+	return slices.DeleteFunc(d.of(cluster), func(def *Definition) bool { return def.Spec.Group != group })
+}
+
+// of returns the definitions of a logical cluster, in no order.
+func (d *Definitions) of(cluster logicalcluster.Name) []*Definition {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	of := d.clusters[cluster]
 	if of == nil {
 		return nil
 	}
-	var all []*Definition
+	all := make([]*Definition, 0, len(of.byName))
 	for _, h := range of.byName {
-		if h.Spec.Group == group {
-			all = append(all, h.Definition)
-		}
+		all = append(all, h.Definition)
 	}
 	return all
 }

@@ -26,6 +26,7 @@
 //   - A definition goes when its logical cluster has no object of it, and takes no other logical cluster's objects along. An
 //     object is created in one transaction with a look at its definition: none outlives it, whichever server creates it, and
 //     a server that is late with those of one that is gone deletes none of another definition of its name.
+//   - While an import fills a logical cluster, no definition of it goes: its objects may come after it.
 //   - A definition costs a logical cluster its metadata and status in memory, and no goroutine or watch of its own.
 //     Upstream's metrics have series by group and resource: names that tenants choose, and that stay after them.
 //

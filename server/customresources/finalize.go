@@ -38,6 +38,9 @@ func (r *reconciler) end(ctx context.Context, k key) (again time.Duration, err e
 	if !ok || def.DeletionTimestamp == nil || !slices.Contains(def.Finalizers, apiextensionsv1.CustomResourceCleanupFinalizer) {
 		return 0, nil
 	}
+	if importing, err := r.importing(ctx, k.cluster); importing || err != nil {
+		return 0, err // its objects may be on their way; endAll brings it back
+	}
 	if !r.beginEnd(k.cluster) {
 		return firstLook, nil
 	}
@@ -93,6 +96,15 @@ func (r *reconciler) end(ctx context.Context, k key) (again time.Duration, err e
 		return firstLook, nil
 	}
 	return nextLook(r.now().Sub(def.DeletionTimestamp.Time)), nil
+}
+
+// endAll ends the definitions of a logical cluster that are being deleted.
+func (r *reconciler) endAll(cluster logicalcluster.Name) {
+	for _, def := range r.definitions.of(cluster) {
+		if def.DeletionTimestamp != nil {
+			r.going.Add(keyOf(def))
+		}
+	}
 }
 
 // errEnded says that a definition is not being deleted any more: it is gone, and there may be another one of its name.

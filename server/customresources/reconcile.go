@@ -57,6 +57,8 @@ type reconciler struct {
 		RecordCustom(ctx context.Context, cluster logicalcluster.Name, gr schema.GroupResource) error
 		ForgetCustom(ctx context.Context, cluster logicalcluster.Name, gr schema.GroupResource, revision int64) (bool, error)
 	}
+	// importing says whether an import fills a logical cluster.
+	importing func(context.Context, logicalcluster.Name) (bool, error)
 	// goingAt is Definitions.goingAt.
 	goingAt  func(ctx context.Context, def *Definition) (revision int64, err error)
 	keys     *queue.Queue[key]
@@ -77,6 +79,7 @@ type reconciler struct {
 
 func newReconciler(d *Definitions, status *customresourcedefinition.StatusREST, objectsOf func(*Definition) (deletable, func(), error), hasObjects func(context.Context, *Definition) (bool, error)) *reconciler {
 	r := &reconciler{definitions: d, status: status, objectsOf: objectsOf, hasObjects: hasObjects, goingAt: d.goingAt, lookTime: lookTime, now: time.Now}
+	r.importing = func(context.Context, logicalcluster.Name) (bool, error) { return false, nil }
 	r.ending.of = map[logicalcluster.Name]int{}
 	r.recorded.of = map[key]types.UID{}
 	r.keys = queue.New("customresourcedefinitions", r.reconcile)

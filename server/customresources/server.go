@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensionsapiserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
@@ -42,6 +43,8 @@ type Config struct {
 	Webhooks *webhooks.Caller
 	// Services says where the Services of a logical cluster are reached.
 	Services func(lcctx.Cluster) webhooks.Service
+	// Importing says whether an import fills a logical cluster; Server.Imported is told when none does any more.
+	Importing func(context.Context, logicalcluster.Name) (bool, error)
 	// RequestTimeout and MinRequestTimeout are the limits of ordinary requests and the least ones of watches;
 	// MaxRequestBodyBytes of what is sent. As in genericapiserver.Config.
 	RequestTimeout, MinRequestTimeout time.Duration
@@ -88,7 +91,7 @@ func Install(c Config) (*Server, error) {
 	s.reconciler = newReconciler(s.definitions, status, s.instances.objectsOf, func(ctx context.Context, def *Definition) (bool, error) {
 		return c.Backend.HasRows(ctx, clusterOf(def), schema.GroupResource{Group: def.Spec.Group, Resource: def.Spec.Names.Plural})
 	})
-	s.reconciler.rows = c.Backend
+	s.reconciler.rows, s.reconciler.importing = c.Backend, c.Importing
 	s.definitions.unheld = s.instances.drop
 	s.definitions.changed = s.reconciler.onChange
 	return s, nil
@@ -96,6 +99,9 @@ func Install(c Config) (*Server, error) {
 
 // Definitions are those of all logical clusters.
 func (s *Server) Definitions() *Definitions { return s.definitions }
+
+// Imported ends those definitions of a logical cluster that are being deleted and waited for its import.
+func (s *Server) Imported(cluster logicalcluster.Name) { s.reconciler.endAll(cluster) }
 
 // Run keeps the definitions up to date, establishes new ones, and deletes the objects of those that are deleted, until
 // ctx ends.

@@ -52,6 +52,8 @@ type Collector struct {
 	suspects *turns[resourceOf, suspect]
 
 	mu sync.Mutex // guards what follows
+	// postponed is what has to be looked at when its logical cluster is imported.
+	postponed map[logicalcluster.Name]map[identity]struct{}
 	// stores are of the resources that are or were followed: what a kind owned that is not defined any more is still judged.
 	stores   map[schema.GroupResource]*storage.Resource
 	followed map[schema.GroupResource]bool
@@ -59,19 +61,20 @@ type Collector struct {
 	unlisted map[*storage.Resource]struct{}
 }
 
-// New returns the collector.
+// New returns the collector. It adds a handler to the informers, so they must not run yet.
 func New(clients *client.Clients, informers *client.Informers, opts Options) (*Collector, error) {
 	if opts.Kinds == nil || opts.Read == nil {
 		return nil, errors.New("garbage: Kinds and Read are required")
 	}
 	c := &Collector{
-		clients: clients, informers: informers, kinds: opts.Kinds, readFrom: opts.Read,
+		clients: clients, informers: informers, kinds: opts.Kinds, readFrom: opts.Read, postponed: map[logicalcluster.Name]map[identity]struct{}{},
 		stores: map[schema.GroupResource]*storage.Resource{}, unlisted: map[*storage.Resource]struct{}{},
 	}
 	c.graph = newGraph(c.resolve)
 	c.looks = queue.New("garbage", c.look)
 	c.waiting = newTurns("garbage-waiting", c.sweep)
 	c.suspects = newTurns("garbage-events", c.tellSuspects)
+	informers.OnImported(c.resume)
 	return c, nil
 }
 
@@ -213,17 +216,43 @@ func (c *Collector) isMirror(cluster logicalcluster.Name) bool {
 	return ok && lc.Spec.Use == corev1alpha1.LogicalClusterUseMirror
 }
 
-// isWorkspace says whether a logical cluster exists and is no mirror. The informer may be behind.
-func (c *Collector) isWorkspace(ctx context.Context, cluster logicalcluster.Name) (bool, error) {
+// postpone has an object looked at when its logical cluster is imported.
+func (c *Collector) postpone(id identity) {
+	c.mu.Lock()
+	if c.postponed[id.cluster] == nil {
+		c.postponed[id.cluster] = map[identity]struct{}{}
+	}
+	c.postponed[id.cluster][id] = struct{}{}
+	c.mu.Unlock()
+	// It may have been told just before.
+	if lc, ok := c.informers.LogicalClusters.Get(client.Key{Cluster: id.cluster, Name: corev1alpha1.LogicalClusterName}); ok && !client.IsImporting(lc) {
+		c.resume(id.cluster)
+	}
+}
+
+// resume has what was postponed in a logical cluster looked at.
+func (c *Collector) resume(cluster logicalcluster.Name) {
+	c.mu.Lock()
+	look := c.postponed[cluster]
+	delete(c.postponed, cluster)
+	c.mu.Unlock()
+	c.enqueue(slices.Collect(maps.Keys(look)))
+}
+
+// workspace returns the LogicalCluster of a logical cluster that exists and is no mirror, else nil. The informer may be behind.
+func (c *Collector) workspace(ctx context.Context, cluster logicalcluster.Name) (*corev1alpha1.LogicalCluster, error) {
 	lc, ok := c.informers.LogicalClusters.Get(client.Key{Cluster: cluster, Name: corev1alpha1.LogicalClusterName})
 	if !ok {
 		lc = &corev1alpha1.LogicalCluster{}
 		found, err := c.readFrom(ctx, cluster, "", corev1alpha1.LogicalClusterName, "", lc)
 		if err != nil || !found {
-			return false, err
+			return nil, err
 		}
 	}
-	return lc.Spec.Use != corev1alpha1.LogicalClusterUseMirror, nil
+	if lc.Spec.Use == corev1alpha1.LogicalClusterUseMirror {
+		return nil, nil
+	}
+	return lc, nil
 }
 
 // String is for logs and errors.

@@ -17,6 +17,7 @@
 //     logical cluster. If one fails, nothing of the kind happens there until it does not, and the log says why. Up to 1,000
 //     such objects share the lists, and of each logical cluster one such pass runs at a time, of all of them four: it holds
 //     up nothing else of what is collected.
+//   - While an import fills a logical cluster nothing is done there: owners and dependents may be on their way.
 //   - What names an owner of a kind that is not served, or of the wrong scope, is kept.
 //   - Nothing is done in mirrors, where the splitter and the syncer decide, nor in a logical cluster that does not exist, and an
 //     owner in another logical cluster is none, whatever its name and UID.

@@ -51,6 +51,8 @@ func (anything) Resolve(context.Context, logicalcluster.Path) (logicalcluster.Na
 func (anything) Known(name logicalcluster.Name) (lcctx.Cluster, bool) {
 	return lcctx.Cluster{Name: name, Mirror: name == east}, true
 }
+func (anything) OnImported(func(logicalcluster.Name)) {}
+
 func (anything) Terminating(logicalcluster.Name) bool { return false }
 func (anything) Initialized(logicalcluster.Name) bool { return true }
 func (anything) WhyNowhere(logicalcluster.Name, schema.GroupResource, string, string, map[string]string) string {

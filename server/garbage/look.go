@@ -10,6 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/klog/v2"
+
+	"atoll.dev/atoll/client"
 )
 
 // soon is when something is looked at again that another request has overtaken.
@@ -22,8 +24,12 @@ func (c *Collector) look(ctx context.Context, id identity) (again time.Duration,
 	if !ok || known.gone {
 		return 0, nil
 	}
-	if ok, err := c.isWorkspace(ctx, id.cluster); !ok || err != nil {
+	switch lc, err := c.workspace(ctx, id.cluster); {
+	case lc == nil || err != nil:
 		return 0, err
+	case client.IsImporting(lc):
+		c.postpone(id)
+		return 0, nil
 	}
 	store := c.store(id.resource)
 	if store == nil {

@@ -28,9 +28,9 @@ const (
 // sweep lets objects of a logical cluster go that wait, as far as it can. They share one pass of lists: it costs as much for
 // many as for one, and other logical clusters have their own turn.
 func (c *Collector) sweep(ctx context.Context, cluster logicalcluster.Name, waiting []identity) (left []identity, again time.Duration, err error) {
-	if ok, err := c.isWorkspace(ctx, cluster); err != nil {
+	if lc, err := c.workspace(ctx, cluster); err != nil {
 		return waiting, 0, err
-	} else if !ok {
+	} else if lc == nil {
 		return nil, 0, nil
 	}
 	// All of them were seen to be deleted before this, so that what they own is older than these lists.

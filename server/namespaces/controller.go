@@ -65,6 +65,13 @@ func New(clients *client.Clients, informers *client.Informers, opts Options) (*C
 			c.defaults.Add(client.KeyOf(ns))
 		}
 	})
+	informers.OnImported(func(cluster logicalcluster.Name) {
+		for _, ns := range informers.Namespaces.List(cluster, "") {
+			if ns.DeletionTimestamp != nil {
+				c.deletions.Add(client.KeyOf(ns))
+			}
+		}
+	})
 	for _, kind := range informers.Kinds {
 		kind.OnEvent(c.lookAgainWhenGone)
 	}

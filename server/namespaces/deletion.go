@@ -77,6 +77,9 @@ func (c *Controller) deleteContent(ctx context.Context, key client.Key) (time.Du
 	if !ok || seen.DeletionTimestamp == nil {
 		return 0, nil
 	}
+	if importing, err := client.Importing(ctx, c.clients, c.informers, key.Cluster); importing || err != nil {
+		return 0, err // what is in it may be on its way; OnImported brings it back
+	}
 	ctx = client.In(ctx, key.Cluster)
 	// The informer may be behind, and what it shows gone, with another namespace of that name in its place. What this read
 	// shows stays until we let it go.

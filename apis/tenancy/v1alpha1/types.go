@@ -14,7 +14,8 @@ const WorkspaceFinalizer = "tenancy.kcp.io/logicalcluster"
 const OwnerAnnotation = "experimental.tenancy.kcp.io/owner"
 
 // ImportingAnnotation is on a Workspace as long as an import fills its logical cluster: it does not become Ready, and has no
-// binding of anybody. One that stays was cut; the Workspace can be deleted and imported again.
+// binding of anybody. One that stays was cut; the Workspace can be deleted and imported again. It is on the LogicalCluster from its
+// birth until then, too: what is being deleted in there waits.
 const ImportingAnnotation = "tenancy.atoll.dev/importing"
 
 // TypeAnnotation holds, on a LogicalCluster, the type of its workspace as root:org:team: where the WorkspaceType is, and its
