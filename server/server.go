@@ -272,6 +272,7 @@ func (s *Server) assemble(ctx context.Context, etcd *clientv3.Client, address st
 		config.HealthzChecks = append(config.HealthzChecks, healthz.NamedCheck("etcd-rows", func(*http.Request) error { return damage() }))
 	}
 	config.EffectiveVersion = version
+	s.drained = config.DrainedNotify()
 	config.ExternalAddress = address
 	config.LoopbackClientConfig = s.loopback.config
 	config.RESTOptionsGetter = s.backend
@@ -526,14 +527,23 @@ func (s *Server) Run(ctx context.Context) error {
 		}
 	})
 	inMemory.Go(func() { s.custom.Run(loopbackCtx) })
-	inMemory.Go(func() { s.nodes.Run(ctx) })
+	// What requests are answered by is learned until the last of them is.
+	learning, stopLearning := context.WithCancel(loopbackCtx)
+	inMemory.Go(func() {
+		defer stopLearning()
+		select {
+		case <-s.drained:
+		case <-loopbackCtx.Done():
+		}
+	})
+	inMemory.Go(func() { s.nodes.Run(learning) })
+	inMemory.Go(func() { s.configurations.Run(learning) })
 	typeChecks := admission.NewTypeChecks(s.configurations, s.requests)
 	inMemory.Go(func() { typeChecks.Run(ctx) })
 	if s.rewrites != nil {
 		inMemory.Go(func() { s.rewrites.run(ctx, s.backend.RewriteStale) })
 		inMemory.Go(func() { s.mend(ctx) })
 	}
-	inMemory.Go(func() { s.configurations.Run(ctx) }) // the last requests are admitted by what is known then
 	defer inMemory.Wait()
 	defer stopLoopback()
 	err := prepared.RunWithContext(ctx)

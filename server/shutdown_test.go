@@ -177,6 +177,35 @@ func TestShutdownDropsNoRequest(t *testing.T) {
 	}
 }
 
+// TestLastRequestsAreJudgedByWhatThereIs: a server that is to end, and serves on until balancers have turned away, refuses what a policy
+// forbids that was made meanwhile.
+func TestLastRequestsAreJudgedByWhatThereIs(t *testing.T) {
+	tokens := withTokens(t)
+	r := startServer(t, func(o *Options) { tokens(o); o.ShutdownDelay = 5 * time.Second })
+	r.makeNamespace(t, shop, "default")
+	in := place{Interface: r.outside(t)}
+	stopped := make(chan error, 1)
+	go func() { stopped <- r.stop() }()
+	waitFor(t, 3*time.Second, "the server says that it ends", func() (string, bool) {
+		got := r.ask(t, asked{path: "/readyz", token: root})
+		return fmt.Sprint(got), got.code == http.StatusInternalServerError
+	})
+	in.bind(t, `
+metadata: {name: none}
+spec:
+  matchConstraints:
+    resourceRules:
+    - {apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [configmaps]}
+  validations:
+  - {expression: 'false', message: there are enough}
+`, `
+metadata: {name: none}
+spec: {policyName: none, validationActions: [Deny]}
+`)
+	in.waitRefusal(t, "another", "there are enough")
+	must(t, <-stopped)
+}
+
 // refused says whether nothing can have been done: nobody listened, or the server said so.
 func refused(err error) bool {
 	return errors.Is(err, syscall.ECONNREFUSED) || apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err)
