@@ -455,6 +455,16 @@ func (s *Server) AddReadyCheck(name string, check func() error) error {
 	return s.generic.AddReadyzChecks(healthz.NamedCheck(name, func(*http.Request) error { return check() }))
 }
 
+// BeforeItTurnsAway has end called when the server was told to end, and has served on for as long as it was asked to, just before it turns
+// away who comes. It waits for end. Called before Run.
+func (s *Server) BeforeItTurnsAway(end func()) error {
+	return s.generic.AddPreShutdownHook("atoll-learning", func() error {
+		time.Sleep(s.options.ShutdownDelay)
+		end()
+		return nil
+	})
+}
+
 // LoopbackConfig is for clients in this process: the server's own identity over connections in memory.
 func (s *Server) LoopbackConfig() *rest.Config { return s.loopback.config }
 

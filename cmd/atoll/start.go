@@ -280,24 +280,35 @@ func (o *startOptions) serve(ctx context.Context, etcd *embeddedetcd.Etcd, began
 
 	bootstrapped := make(chan struct{}) // there is a place for the leader's Lease
 	group, ctx := errgroup.WithContext(ctx)
-	// Controllers end before the API server that they write to.
+	// The leader's controllers end before the API server that they write to. What requests depend on goes on while there are any.
 	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
-	working, workCtx := errgroup.WithContext(ctx)
-	group.Go(func() error { return s.Run(serving) })
+	learning, stopLearning := context.WithCancel(context.WithoutCancel(ctx))
+	learned := make(chan struct{})
+	if err := s.BeforeItTurnsAway(func() { stopLearning(); <-learned }); err != nil {
+		stopLearning()
+		stopServing()
+		return err
+	}
+	group.Go(func() error {
+		defer stopLearning() // if it has not come so far
+		return s.Run(serving)
+	})
+	group.Go(func() error {
+		defer close(learned)
+		var learners errgroup.Group
+		learners.Go(func() error { informers.Run(learning); return nil })
+		learners.Go(func() error { return present.run(learning, all) })
+		return learners.Wait()
+	})
 	group.Go(func() error { memory.ReleaseWhenIdle(ctx, clock.RealClock{}); return nil })
 	group.Go(func() error {
 		defer stopServing()
-		working.Go(func() error { informers.Run(workCtx); return nil })
-		working.Go(func() error { return present.run(workCtx, all) })
-		working.Go(func() error {
-			select {
-			case <-bootstrapped:
-			case <-workCtx.Done():
-				return nil
-			}
-			return leader.run(workCtx, term)
-		})
-		return working.Wait()
+		select {
+		case <-bootstrapped:
+			return leader.run(ctx, term)
+		case <-ctx.Done():
+			return nil
+		}
 	})
 	group.Go(func() error {
 		if err := s.WaitReady(ctx); err != nil {
