@@ -251,7 +251,7 @@ func TestRevisionWithoutRoom(t *testing.T) {
 	ch.root.Spec.RevisionHistoryLimit = ptr.To[int32](1)
 	objects := ch.c.clients.Objects
 	full := apierrors.NewForbidden(appsv1.Resource("replicasets"), "web", fmt.Errorf("workspace %q has 9 objects, and may have 9", "root:shop"))
-	ch.c.clients.Objects = interceptor.NewClient(objects.(ctrlclient.WithWatch), interceptor.Funcs{Create: func(ctx context.Context, c ctrlclient.WithWatch, o ctrlclient.Object, opts ...ctrlclient.CreateOption) error {
+	ch.c.clients.Objects = interceptor.NewClient(objects, interceptor.Funcs{Create: func(ctx context.Context, c ctrlclient.WithWatch, o ctrlclient.Object, opts ...ctrlclient.CreateOption) error {
 		if _, ok := o.(*appsv1.ReplicaSet); ok {
 			return full
 		}

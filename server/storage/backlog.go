@@ -134,7 +134,7 @@ func (d *delivery) next(ctx context.Context) (event watch.Event, ok bool) {
 		default:
 		}
 		d.backlog.caughtUp()
-		settled := make(<-chan time.Time)
+		var settled <-chan time.Time
 		select {
 		case event, ok = <-d.live.ResultChan():
 			return event, ok
