@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -35,13 +34,8 @@ const sharedResourceVersion = 1
 // sharedSpace makes the UIDs of shared objects; it must never change.
 var sharedSpace = uuid.MustParse("6f1d5a1c-2a9e-4f43-9b0e-6a5f9f0c7b21")
 
-// resetAnnotation is on the row of a shared object that was deleted, in the store alone: what is seen of it is the shared object, as this
-// version has that, at the row's resourceVersion. Without the row the resourceVersion would go back, and who knows the later one could
-// not change the object until he has read all anew.
-const resetAnnotation = "atoll.dev/as-shared"
-
 // sharedObjects lets every logical cluster have the same objects (the bootstrap roles) without a row each. A row, made
-// on the first write, hides the shared object; deleting that shows it again. Names of shared objects cannot be
+// on the first write, hides the shared object; deleting the row shows it again. Names of shared objects cannot be
 // created, and they are always there, from when there is the logical cluster. On the wildcard and in mirrors there are rows only.
 type sharedObjects struct {
 	storage.Interface
@@ -164,46 +158,6 @@ func (s *sharedObjects) sharedAt(ctx context.Context, key string) (runtime.Objec
 	return s.in(c, s.known(ctx, c.Name), rest), nil
 }
 
-// seen is what a row at the place of a shared object shows: itself or, where that was deleted, the shared object, at the row's resourceVersion.
-func (s *sharedObjects) seen(row, shared runtime.Object) (runtime.Object, error) {
-	if reset, err := isReset(row); err != nil || !reset || shared == nil {
-		return row, err
-	}
-	version, err := s.Versioner().ObjectResourceVersion(row)
-	if err != nil {
-		return nil, storage.NewInternalError(err)
-	}
-	shared = shared.DeepCopyObject()
-	return shared, s.Versioner().UpdateObject(shared, version)
-}
-
-func isReset(row runtime.Object) (bool, error) {
-	object, err := meta.Accessor(row)
-	if err != nil {
-		return false, storage.NewInternalError(err)
-	}
-	_, reset := object.GetAnnotations()[resetAnnotation]
-	return reset, nil
-}
-
-// markReset makes an object the row of one that was deleted, or of one that was not.
-func markReset(obj runtime.Object, reset bool) error {
-	object, err := meta.Accessor(obj)
-	if err != nil {
-		return storage.NewInternalError(err)
-	}
-	annotations := maps.Clone(object.GetAnnotations())
-	delete(annotations, resetAnnotation)
-	if reset {
-		if annotations == nil {
-			annotations = map[string]string{}
-		}
-		annotations[resetAnnotation] = ""
-	}
-	object.SetAnnotations(annotations)
-	return nil
-}
-
 // known is since when a logical cluster is there, or the zero time. It is an age for people to see: no read fails for want of it.
 func (s *sharedObjects) known(ctx context.Context, cluster logicalcluster.Name) metav1.Time {
 	since, err := s.since(ctx, cluster, true)
@@ -228,14 +182,7 @@ func (s *sharedObjects) Get(ctx context.Context, key string, opts storage.GetOpt
 	if storage.IsNotFound(err) {
 		return set(out, shared)
 	}
-	if err != nil {
-		return err
-	}
-	seen, err := s.seen(out, shared)
-	if err != nil || seen == out {
-		return err
-	}
-	return set(out, seen)
+	return err
 }
 
 func (s *sharedObjects) Create(ctx context.Context, key string, obj, out runtime.Object, ttl uint64) error {
@@ -261,43 +208,32 @@ func (s *sharedObjects) GuaranteedUpdate(ctx context.Context, key string, destin
 	if shared == nil {
 		return s.Interface.GuaranteedUpdate(ctx, key, destination, ignoreNotFound, preconditions, tryUpdate, cachedExistingObject)
 	}
-	var seen runtime.Object // by the last attempt; what an update changes is a copy
 	// Below, a missing row is an empty object. Preconditions are about what the client saw, so they are checked here.
 	err = s.Interface.GuaranteedUpdate(ctx, key, destination, true, nil,
 		func(input runtime.Object, res storage.ResponseMeta) (runtime.Object, *uint64, error) {
-			absent, asShared := res.ResourceVersion == 0, false
+			absent := res.ResourceVersion == 0
 			if absent {
 				input = shared.DeepCopyObject()
 				res.ResourceVersion = sharedResourceVersion
-			} else if now, err := s.seen(input, shared); err != nil {
-				return nil, nil, err
-			} else if now != input {
-				input, asShared = now, true
 			}
 			if err := preconditions.Check(key, input); err != nil {
 				return nil, nil, err
 			}
-			seen = input.DeepCopyObject()
 			output, ttl, err := tryUpdate(input, res)
-			if err != nil {
+			if err != nil || !absent {
 				return output, ttl, err
 			}
-			if absent || asShared {
-				same, err := s.sameBut(output, seen)
-				if err != nil {
-					return nil, nil, err
-				}
-				if same {
-					return nil, nil, errUnchanged
-				}
-				if err := s.date(ctx, output); err != nil {
-					return nil, nil, err
-				}
+			same, err := s.sameBut(output, shared)
+			if err != nil {
+				return nil, nil, err
 			}
-			return output, ttl, markReset(output, false)
+			if same {
+				return nil, nil, errUnchanged
+			}
+			return output, ttl, s.date(ctx, output)
 		}, cachedExistingObject)
 	if errors.Is(err, errUnchanged) {
-		return set(destination, seen)
+		return set(destination, shared)
 	}
 	return err
 }
@@ -328,7 +264,7 @@ func (s *sharedObjects) sameBut(a, b runtime.Object) (bool, error) {
 	return apiequality.Semantic.DeepEqual(a, b), nil
 }
 
-// Delete shows the shared object again in the place of what was made of it. Where nothing was there is nothing to do:
+// Delete removes the row of a shared object, which shows the shared one again. Without a row there is nothing to do:
 // the shared object cannot go, and saying so would fail clients that delete what they once made.
 //
 // What was deleted is returned without its UID: that one is there again, or still. Who waits until it is gone, as kubectl
@@ -339,38 +275,20 @@ func (s *sharedObjects) Delete(ctx context.Context, key string, out runtime.Obje
 	if err != nil {
 		return err
 	}
-	if shared == nil {
-		return s.Interface.Delete(ctx, key, out, preconditions, validateDeletion, cachedExistingObject, opts)
-	}
-	was := shared
-	err = s.Interface.GuaranteedUpdate(ctx, key, shared.DeepCopyObject(), true, nil,
-		func(input runtime.Object, res storage.ResponseMeta) (runtime.Object, *uint64, error) {
-			if res.ResourceVersion != 0 {
-				if was, err = s.seen(input, shared); err != nil {
-					return nil, nil, err
-				}
-			}
-			if err := preconditions.Check(key, was); err != nil {
-				return nil, nil, err
-			}
-			if err := validateDeletion(ctx, was); err != nil {
-				return nil, nil, err
-			}
-			if was != input { // it is as it was at first
-				return nil, nil, errUnchanged
-			}
-			was = input.DeepCopyObject()
-			again := shared.DeepCopyObject()
-			if err := s.date(ctx, again); err != nil {
-				return nil, nil, err
-			}
-			return again, nil, markReset(again, true)
-		}, cachedExistingObject)
-	if err != nil && !errors.Is(err, errUnchanged) {
+	err = s.Interface.Delete(ctx, key, out, preconditions, validateDeletion, cachedExistingObject, opts)
+	if shared == nil || err != nil && !storage.IsNotFound(err) {
 		return err
 	}
-	if err := set(out, was); err != nil {
-		return err
+	if err != nil {
+		if err := preconditions.Check(key, shared); err != nil {
+			return err
+		}
+		if err := validateDeletion(ctx, shared); err != nil {
+			return err
+		}
+		if err := set(out, shared); err != nil {
+			return err
+		}
 	}
 	deleted, err := meta.Accessor(out)
 	if err != nil {
@@ -458,11 +376,7 @@ func (s *sharedObjects) merge(c lc.Cluster, since metav1.Time, scope string, rec
 			return nil, storage.NewInternalError(err)
 		}
 		hidden[rest] = true
-		seen, err := s.seen(row, s.in(c, since, rest))
-		if err != nil {
-			return nil, err
-		}
-		merged = append(merged, keyed{rest, seen})
+		merged = append(merged, keyed{rest, row})
 	}
 	for _, rest := range s.rests {
 		if !hidden[rest] && inScope(rest, scope, recursive) {

@@ -14,7 +14,7 @@ import (
 	lc "atoll.dev/atoll/internal/logicalcluster"
 )
 
-// Watch shows the first write to a shared object as MODIFIED, and its deletion as MODIFIED back to the shared
+// Watch shows the first write to a shared object as MODIFIED, and the removal of its row as MODIFIED back to the shared
 // object. Initial events are answered above (clusterStorage), from this layer's GetList.
 func (s *sharedObjects) Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
 	c, ok := s.applies(ctx)
@@ -120,12 +120,7 @@ func (v *sharedView) translate(in watch.Event) (watch.Event, bool, error) {
 	}
 	shared := v.s.in(v.cluster, v.since, rest)
 	now := in.Object
-	if shared != nil && in.Type != watch.Deleted {
-		if now, err = v.s.seen(now, shared); err != nil {
-			return in, false, err
-		}
-	}
-	if in.Type == watch.Deleted { // by a range, or of an earlier version of this
+	if in.Type == watch.Deleted {
 		now = shared
 		if shared != nil {
 			// The stream's position must not go back to the shared object's.
