@@ -547,8 +547,8 @@ func (s *Server) Run(ctx context.Context) error {
 		}
 	})
 	inMemory.Go(func() { s.nodes.Run(learning) })
+	typeChecks := admission.NewTypeChecks(s.configurations, s.requests) // before there are any
 	inMemory.Go(func() { s.configurations.Run(learning) })
-	typeChecks := admission.NewTypeChecks(s.configurations, s.requests)
 	inMemory.Go(func() { typeChecks.Run(ctx) })
 	if s.rewrites != nil {
 		inMemory.Go(func() { s.rewrites.run(ctx, s.backend.RewriteStale) })

@@ -30,7 +30,13 @@ const ownerBinding = "workspace-admin"
 // create makes the logical cluster of a Workspace and everything in it, and then the Workspace Ready. Each step may have
 // been done before.
 func (c *Controller) create(ctx context.Context, w *tenancyv1alpha1.Workspace) error {
+	importing := w.Annotations[tenancyv1alpha1.ImportingAnnotation] != ""
 	if w.Status.Phase == corev1alpha1.LogicalClusterPhaseReady {
+		// A server of before this annotation of the LogicalCluster may have made it Ready.
+		cluster := logicalcluster.Name(w.Spec.Cluster)
+		if lc, ok := c.informers.LogicalClusters.Get(clusterKey(cluster)); ok && !importing && client.IsImporting(lc) {
+			return c.imported(ctx, cluster, lc)
+		}
 		return nil
 	}
 	parent, err := c.parent(ctx, w)
@@ -38,7 +44,6 @@ func (c *Controller) create(ctx context.Context, w *tenancyv1alpha1.Workspace) e
 		return err
 	}
 	path := pathOf(parent, w)
-	importing := w.Annotations[tenancyv1alpha1.ImportingAnnotation] != ""
 	if !importing {
 		if done, err := c.seed(ctx, w, path); done || err != nil {
 			return err

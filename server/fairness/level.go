@@ -155,15 +155,19 @@ func (l *level) hold(cluster logicalcluster.Name, own *share, left <-chan struct
 	}
 }
 
-// beginOvertime lets a request go on without seats, unless too many of its logical cluster do, or goroutines wait for CPUs while another
-// logical cluster is there: then it may be what they wait for, and another in its place would make it no faster.
+// beginOvertime lets a request go on without seats, unless too many of its logical cluster do. While goroutines wait for CPUs and another
+// logical cluster is there these are no more than it has seats: they may be what is waited for, and others in their place would make them no
+// faster. It is some all the same, or what a webhook of the logical cluster reads from here would wait for the request that waits for it.
 func (l *level) beginOvertime(cluster logicalcluster.Name, own *share) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
 	l.deal(l.capacity.look(now))
-	alone := len(l.clusters)-l.idle == 1 && !l.capacity.isWith(cluster, now)
-	if own.overtime >= overtimePerSeat*l.perOne || l.capacity.waited > crowded && !alone {
+	most := overtimePerSeat * l.perOne
+	if alone := len(l.clusters)-l.idle == 1 && !l.capacity.isWith(cluster, now); l.capacity.waited > crowded && !alone {
+		most = own.seats
+	}
+	if own.overtime >= most {
 		return false
 	}
 	own.overtime++

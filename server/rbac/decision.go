@@ -29,9 +29,9 @@ const (
 	// roleVisits are the steps that it takes to find a role.
 	roleVisits = 20
 	// shortVisits are what decisions take that need not wait. A decision that takes more waits for a turn.
-	shortVisits = 5_000
+	shortVisits = 50_000
 	// decisionWaiters is how many decisions of one logical cluster have their turn or wait for it.
-	decisionWaiters = 100
+	decisionWaiters = 1000
 	// fewGroups of a user are looked through for each subject in one step.
 	fewGroups = 16
 	// mostErrors is how many roles that are not there are named.
