@@ -9,8 +9,8 @@
 //
 // Seats are for work. A request that keeps one for longer than patience mostly waits for somebody else, such as a webhook
 // or a client that sends its body slowly: it gives its seats back and goes on without. That of its workspace it keeps as long
-// as many others of the workspace go on without one, and while goroutines wait for CPUs and another workspace is there: then it may
-// be one that computes.
+// as many others of the workspace go on without one: some times its seats, or as many as those while goroutines wait for CPUs and another
+// workspace is there, since then they may be some that compute.
 //
 // While goroutines wait for CPUs and more than one workspace asks, fewer seats are dealt out, down to one for each CPU: what
 // is begun then finishes no sooner, and who asks for little would wait for it. See capacity.go. The process has threads to

@@ -264,8 +264,8 @@ func TestCallbacks(t *testing.T) {
 	})
 }
 
-// TestWhatComputesKeepsItsSeat: while goroutines wait for CPUs and another workspace is there, long requests are joined by no more others in
-// their place, and hold no seat of the level; when nobody waits, or the workspace is alone, they go on without seats.
+// TestWhatComputesKeepsItsSeat: while goroutines wait for CPUs and another workspace is there, no more long requests go on without seats than
+// their workspace has, and they hold none of the level; when nobody waits, or the workspace is alone, more do.
 func TestWhatComputesKeepsItsSeat(t *testing.T) {
 	for _, test := range []struct {
 		reason string
