@@ -233,7 +233,6 @@ func TestWorkspaceTable(t *testing.T) {
 func TestLiveLogicalClusterStays(t *testing.T) {
 	clients, _ := start(t)
 	ctx := client.In(context.Background(), shop)
-	must(t, clients.Objects.Create(ctx, &corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{Name: "cluster"}}))
 	logicalClusters := clients.Dynamic.Resource(schema.GroupVersionResource{Group: "core.kcp.io", Version: "v1alpha1", Resource: "logicalclusters"})
 	if err := logicalClusters.Delete(ctx, "cluster", metav1.DeleteOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("delete: %v, want a refusal", err)
