@@ -138,6 +138,7 @@ func (r *Resource) WaitReady(ctx context.Context) error {
 // Backend is the RESTOptionsGetter of all registries, and knows the stores they opened.
 type Backend struct {
 	client    *clientv3.Client
+	watches   *clientv3.Client // client, with watches that keep their backlog
 	prefix    string
 	factory   serverstorage.StorageFactory
 	transform value.ResourceTransformers
@@ -179,6 +180,7 @@ func New(c Config) (*Backend, error) {
 	}
 	b := &Backend{
 		client:    c.Client,
+		watches:   withBacklogs(c.Client),
 		prefix:    c.Prefix,
 		factory:   c.StorageFactory,
 		uncached:  c.Uncached,

@@ -72,17 +72,14 @@ func (s *bounded) Watch(ctx context.Context, key string, opts storage.ListOption
 
 // delivery hands the events of a watch to its reader, and tells its backlog.
 type delivery struct {
-	live      watch.Interface
+	relay
 	bookmarks bool // are told
 	backlog   *backlog
 	version   func(watch.Event) int64
-	result    chan watch.Event
-	done      chan struct{}
-	stop      sync.Once
 }
 
 func newDelivery(ctx context.Context, live watch.Interface, bookmarks bool, b *backlog, versioner storage.Versioner) *delivery {
-	d := &delivery{live: live, bookmarks: bookmarks, backlog: b, result: make(chan watch.Event), done: make(chan struct{}), version: func(event watch.Event) int64 {
+	d := &delivery{relay: newRelay(live), bookmarks: bookmarks, backlog: b, version: func(event watch.Event) int64 {
 		version, err := versioner.ObjectResourceVersion(event.Object)
 		if err != nil {
 			return 0 // of an error, which is the last
@@ -91,15 +88,6 @@ func newDelivery(ctx context.Context, live watch.Interface, bookmarks bool, b *b
 	}}
 	go d.run(ctx)
 	return d
-}
-
-func (d *delivery) ResultChan() <-chan watch.Event { return d.result }
-
-func (d *delivery) Stop() {
-	d.stop.Do(func() {
-		close(d.done)
-		d.live.Stop()
-	})
 }
 
 func (d *delivery) run(ctx context.Context) {
@@ -114,14 +102,11 @@ func (d *delivery) run(ctx context.Context) {
 		if event.Type == watch.Bookmark && !d.bookmarks { // etcd tells all that it tells by one stream, if one of them asks
 			continue
 		}
-		select {
-		case d.result <- event:
-			d.backlog.delivered(d.version(event))
-		case <-d.done:
-			return
-		case <-ctx.Done():
+		version := d.version(event) // before it is its reader's, who may change it
+		if !d.send(ctx, event) {
 			return
 		}
+		d.backlog.delivered(version)
 	}
 }
 
@@ -282,6 +267,14 @@ func (b *backlog) close() {
 
 // boundedWatcher is the watcher of an etcd client that keeps the backlog which is in the context, if there is one.
 type boundedWatcher struct{ clientv3.Watcher }
+
+// withBacklogs is a client whose watches keep their backlog.
+func withBacklogs(of *clientv3.Client) *clientv3.Client {
+	c := clientv3.NewCtxClient(context.Background())
+	c.Cluster, c.KV, c.Lease, c.Watcher = of.Cluster, of.KV, of.Lease, boundedWatcher{of.Watcher}
+	c.Auth, c.Maintenance = of.Auth, of.Maintenance
+	return c
+}
 
 // Watch implements clientv3.Watcher.
 func (w boundedWatcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {

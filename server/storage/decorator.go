@@ -76,10 +76,7 @@ func (b *Backend) open(
 	kv := &besideKV{KV: b.client, resource: config.GroupResource, rows: b.rowsOf(config.GroupResource, transformer.base)}
 	rows := clientv3.NewCtxClient(context.Background()) // of a client reads and writes of rows use nothing else
 	rows.KV = kv
-	watches := clientv3.NewCtxClient(context.Background())
-	watches.Cluster, watches.KV, watches.Lease, watches.Watcher = b.client.Cluster, b.client.KV, b.client.Lease, boundedWatcher{b.client.Watcher}
-	watches.Auth, watches.Maintenance = b.client.Auth, b.client.Maintenance
-	client := &kubernetes.Client{Client: watches}
+	client := &kubernetes.Client{Client: b.watches}
 	client.Kubernetes = &guardedClient{
 		Interface: kubernetes.Client{Client: rows}, kv: kv, homes: b.homesOf(config.GroupResource, transformer.base, namespaced),
 	}

@@ -132,7 +132,7 @@ func (f *followed) follow(live watch.Interface, from uint64) watch.Interface {
 		f.source.Stop()
 		f.end()
 	}
-	s := &following{of: f, live: live, result: make(chan watch.Event), done: make(chan struct{})}
+	s := &following{newRelay(live), f}
 	f.source, f.from = s, from
 	go s.run()
 	return s
@@ -217,30 +217,19 @@ func (f *followed) end() {
 
 // following is the watch of all logical clusters, as its reader has it: without rows that cannot be read.
 type following struct {
-	of     *followed
-	live   watch.Interface
-	result chan watch.Event
-	done   chan struct{}
-	stop   sync.Once
-}
-
-func (s *following) ResultChan() <-chan watch.Event { return s.result }
-
-func (s *following) Stop() {
-	s.stop.Do(func() {
-		close(s.done)
-		s.live.Stop()
-	})
+	relay
+	of *followed
 }
 
 func (s *following) run() {
+	ctx := context.Background() // live ends with that of its reader
 	defer close(s.result)
 	defer s.of.ended(s) // before its reader asks for another one
 	defer s.live.Stop()
 	for event := range s.live.ResultChan() {
 		switch event.Type {
 		case watch.Added, watch.Modified, watch.Deleted:
-			if !isUnreadable(event.Object) && !(s.send(event) && s.send(watch.Event{Type: watch.Bookmark, Object: event.Object})) {
+			if !isUnreadable(event.Object) && !(s.send(ctx, event) && s.send(ctx, watch.Event{Type: watch.Bookmark, Object: event.Object})) {
 				return
 			}
 			if err := s.of.take(s, event); err != nil {
@@ -248,20 +237,10 @@ func (s *following) run() {
 				s.of.ended(s)
 			}
 		default:
-			if !s.send(event) || event.Type == watch.Error {
+			if !s.send(ctx, event) || event.Type == watch.Error {
 				return
 			}
 		}
-	}
-}
-
-// send tells the reader, and returns false if there is none any more.
-func (s *following) send(event watch.Event) bool {
-	select {
-	case s.result <- event:
-		return true
-	case <-s.done:
-		return false
 	}
 }
 

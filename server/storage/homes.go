@@ -60,9 +60,9 @@ func (h home) logicalCluster(_ context.Context, failed bool) (Condition, error) 
 	if failed {
 		return Condition{}, apierrors.NewForbidden(h.resource, "", errors.New("the workspace is deleted and takes nothing new"))
 	}
-	r, ok := h.backend.Resource(h.backend.homes.LogicalClusters)
-	if !ok {
-		return Condition{}, apierrors.NewInternalError(fmt.Errorf("create %s: %s are not served", h.resource, h.backend.homes.LogicalClusters))
+	r, err := h.served(h.backend.homes.LogicalClusters)
+	if err != nil {
+		return Condition{}, err
 	}
 	return Condition{r.RowKey(h.cluster.String(), "", h.backend.homes.Name), Exists}, nil
 }
@@ -70,9 +70,9 @@ func (h home) logicalCluster(_ context.Context, failed bool) (Condition, error) 
 // namespace returns the Guard of what is in a namespace: that must be as it was when it did not end.
 func (h home) namespace(name string) Guard {
 	return func(ctx context.Context, failed bool) (Condition, error) {
-		r, ok := h.backend.Resource(h.backend.homes.Namespaces)
-		if !ok {
-			return Condition{}, apierrors.NewInternalError(fmt.Errorf("create %s: %s are not served", h.resource, h.backend.homes.Namespaces))
+		r, err := h.served(h.backend.homes.Namespaces)
+		if err != nil {
+			return Condition{}, err
 		}
 		ctx = lc.WithCluster(ctx, lc.Cluster{Name: h.cluster})
 		position := "0" // as the watch cache has it
@@ -97,6 +97,15 @@ func (h home) namespace(name string) Guard {
 		}
 		return Condition{r.RowKey(h.cluster.String(), "", name), int64(version)}, nil
 	}
+}
+
+// served is the Resource of what a row may be created in.
+func (h home) served(homes schema.GroupResource) (*Resource, error) {
+	r, ok := h.backend.Resource(homes)
+	if !ok {
+		return nil, apierrors.NewInternalError(fmt.Errorf("create %s: %s are not served", h.resource, homes))
+	}
+	return r, nil
 }
 
 func (h home) read(ctx context.Context, r *Resource, name, position string) (metav1.Object, error) {

@@ -93,15 +93,12 @@ func (s *clusterStorage) initialEventsEnd(rv string) (runtime.Object, error) {
 // stream delivers objects as ADDED, then a bookmark if there is one, then a live watch, through a translation if there
 // is one. (watch.Filter would do for the translation, but its goroutine stays if nobody reads after Stop.)
 type stream struct {
-	live      watch.Interface
+	relay
 	translate func(watch.Event) (watch.Event, bool)
-	result    chan watch.Event
-	done      chan struct{}
-	stop      sync.Once
 }
 
 func newStream(ctx context.Context, objects []runtime.Object, bookmark runtime.Object, live watch.Interface, translate func(watch.Event) (watch.Event, bool)) watch.Interface {
-	s := &stream{live: live, translate: translate, result: make(chan watch.Event), done: make(chan struct{})}
+	s := &stream{newRelay(live), translate}
 	go s.run(ctx, objects, bookmark)
 	return s
 }
@@ -109,15 +106,6 @@ func newStream(ctx context.Context, objects []runtime.Object, bookmark runtime.O
 // Translated is a watch through a translation, which may leave events out. It ends with the first event that is an error.
 func Translated(ctx context.Context, live watch.Interface, translate func(watch.Event) (watch.Event, bool)) watch.Interface {
 	return newStream(ctx, nil, nil, live, translate)
-}
-
-func (s *stream) ResultChan() <-chan watch.Event { return s.result }
-
-func (s *stream) Stop() {
-	s.stop.Do(func() {
-		close(s.done)
-		s.live.Stop()
-	})
 }
 
 func (s *stream) run(ctx context.Context, objects []runtime.Object, bookmark runtime.Object) {
@@ -147,12 +135,35 @@ func (s *stream) run(ctx context.Context, objects []runtime.Object, bookmark run
 	}
 }
 
+// relay is what a watch that is handed on has towards its reader.
+type relay struct {
+	live   watch.Interface
+	result chan watch.Event // closed by who sends
+	done   chan struct{}    // closed when its reader wants no more
+	stop   *sync.Once
+}
+
+func newRelay(live watch.Interface) relay {
+	return relay{live: live, result: make(chan watch.Event), done: make(chan struct{}), stop: &sync.Once{}}
+}
+
+// ResultChan implements watch.Interface.
+func (r relay) ResultChan() <-chan watch.Event { return r.result }
+
+// Stop implements watch.Interface.
+func (r relay) Stop() {
+	r.stop.Do(func() {
+		close(r.done)
+		r.live.Stop()
+	})
+}
+
 // send delivers one event, and returns false if nobody wants events any more.
-func (s *stream) send(ctx context.Context, event watch.Event) bool {
+func (r relay) send(ctx context.Context, event watch.Event) bool {
 	select {
-	case s.result <- event:
+	case r.result <- event:
 		return true
-	case <-s.done:
+	case <-r.done:
 		return false
 	case <-ctx.Done():
 		return false
