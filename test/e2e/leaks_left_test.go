@@ -117,14 +117,27 @@ func (w *leaking) left(t *testing.T) leftovers {
 	return left
 }
 
-// goroutines are how many the server has, by the function they began with and in all.
+// ofConnection are the goroutines of a connection of HTTP/1.1 within the server, at both of its ends.
+var ofConnection = []string{"net/http.(*conn).serve", "net/http.(*persistConn).readLoop", "net/http.(*persistConn).writeLoop"}
+
+// goroutines are how many the server has, by the function they began with and in all, without those of idle connections to
+// itself: as many are kept for a minute and a half as there were requests at one time, which nobody leaves behind.
 func (w *leaking) goroutines(t *testing.T) (byStart map[string]float64, all float64) {
 	t.Helper()
 	byStart = map[string]float64{}
+	var idle float64
 	w.eachStack(t, w.profile(t, "/debug/pprof/goroutine"), "goroutine", func(number float64, calls []string) {
 		byStart[startOf(calls)] += number
 		all += number
+		// It waits for the next request.
+		if slices.Contains(calls, "net.(*pipe).Read") && slices.Contains(calls, "net/http.(*conn).readRequest") {
+			idle += number
+		}
 	})
+	for _, of := range ofConnection {
+		byStart[of] -= idle
+		all -= idle
+	}
 	return byStart, all
 }
 
