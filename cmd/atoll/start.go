@@ -169,6 +169,7 @@ func (o *startOptions) run(ctx context.Context) error {
 	defer logs.FlushLogs()
 	began := time.Now()
 	fairness.UseSpareThreads()
+	fairness.UseShortSlices()
 	headroom := memory.NewHeadroom(0)
 	defer headroom.End()
 	// Where a store is already, its own lock says better who is in the way.

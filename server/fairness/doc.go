@@ -14,11 +14,12 @@
 //
 // While goroutines wait for CPUs and more than one workspace asks, fewer seats are dealt out, down to one for each CPU: what
 // is begun then finishes no sooner, and who asks for little would wait for it. See capacity.go. The process has threads to
-// spare, so that even then something small runs at once. See threads.go.
+// spare, so that even then something small runs at once (threads.go), and none of them runs for long (threads_linux.go).
 //
 // Levels do not share seats: requests to workspaces, and those to mirrors, which only syncers make. Administrators and
 // the server's own controllers are exempt, as in kube-apiserver: what they wait for is often a request of their own.
-// Besides, the open watches of a workspace are bounded, since each costs memory for as long as it is open.
+// Besides, the open watches of a workspace are bounded, since each costs memory for as long as it is open, and they write their
+// events in turn, since one write wakes all of them. See writing.go.
 //
 // It reads the context of requests, writes nothing, and keeps nothing of a workspace that asks for nothing, but for the
 // lengths of a bounded number of long lists. All of it holds for one process: several servers on one etcd each

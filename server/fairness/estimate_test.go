@@ -45,7 +45,7 @@ func TestEstimate(t *testing.T) {
 	f.Listed("shrunk", configMaps, "", 5000)
 	f.Listed("shrunk", configMaps, "", 50)
 	for range 100 {
-		if _, ok := f.watches.begin("shop", "", "configmaps", true); !ok {
+		if _, _, ok := f.watches.begin("shop", "", "configmaps", true); !ok {
 			t.Fatal("no watch could begin")
 		}
 	}
@@ -79,12 +79,12 @@ func TestEstimate(t *testing.T) {
 
 func TestWatches(t *testing.T) {
 	w := newWatches(func(name logicalcluster.Name) int { return map[logicalcluster.Name]int{"shop": 2, "bank": 1}[name] })
-	end1, ok1 := w.begin("shop", "", "pods", true)
-	end2, ok2 := w.begin("shop", "", "configmaps", true)
-	_, ok3 := w.begin("shop", "", "pods", true)
-	_, other := w.begin("bank", "", "pods", true)
-	_, ofItsOwn := w.begin("bank", "", "pods", true)
-	free, unbounded := w.begin("shop", "", "pods", false)
+	_, end1, ok1 := w.begin("shop", "", "pods", true)
+	_, end2, ok2 := w.begin("shop", "", "configmaps", true)
+	_, _, ok3 := w.begin("shop", "", "pods", true)
+	_, _, other := w.begin("bank", "", "pods", true)
+	_, _, ofItsOwn := w.begin("bank", "", "pods", true)
+	_, free, unbounded := w.begin("shop", "", "pods", false)
 	if ofItsOwn {
 		t.Error("a second watch began where one is the limit")
 	}
@@ -96,7 +96,7 @@ func TestWatches(t *testing.T) {
 	}
 	end1()
 	end1() // counts once
-	if _, ok := w.begin("shop", "", "pods", true); !ok {
+	if _, _, ok := w.begin("shop", "", "pods", true); !ok {
 		t.Error("one ended, and no other can begin")
 	}
 	end2()

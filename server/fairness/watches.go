@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	"golang.org/x/sync/semaphore"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/util/flowcontrol"
 )
@@ -19,7 +20,8 @@ type watches struct {
 }
 
 type watched struct {
-	bounded   int // those that count towards most
+	bounded   int                 // those that count towards most
+	writers   *semaphore.Weighted // of these, that write an event
 	resources map[watchedResource]int
 }
 
@@ -29,24 +31,25 @@ func newWatches(most func(logicalcluster.Name) int) *watches {
 	return &watches{most: most, clusters: map[logicalcluster.Name]*watched{}}
 }
 
-// begin counts one more until end is called. If it is bounded, ok says whether there may be one more.
-func (w *watches) begin(cluster logicalcluster.Name, group, resource string, bounded bool) (end func(), ok bool) {
+// begin counts one more until end is called. If it is bounded, ok says whether there may be one more, and it writes in turn with those.
+func (w *watches) begin(cluster logicalcluster.Name, group, resource string, bounded bool) (writers *semaphore.Weighted, end func(), ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	own := w.clusters[cluster]
 	if own == nil {
-		own = &watched{resources: map[watchedResource]int{}}
+		own = &watched{writers: semaphore.NewWeighted(writersOfWorkspace()), resources: map[watchedResource]int{}}
 	}
 	if bounded && own.bounded >= w.most(cluster) {
-		return nil, false
+		return nil, nil, false
 	}
 	w.clusters[cluster] = own
 	key := watchedResource{group, resource}
 	own.resources[key]++
 	if bounded {
 		own.bounded++
+		writers = own.writers
 	}
-	return sync.OnceFunc(func() {
+	return writers, sync.OnceFunc(func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		if bounded {

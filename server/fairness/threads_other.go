@@ -1,0 +1,6 @@
+//go:build !linux
+
+package fairness
+
+// UseShortSlices does nothing: only Linux can be asked.
+func UseShortSlices() {}
