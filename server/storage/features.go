@@ -26,9 +26,12 @@ var supportInProcess = sync.OnceFunc(func() {
 	etcdfeature.DefaultFeatureSupportChecker = inProcessEtcd{etcdfeature.DefaultFeatureSupportChecker}
 })
 
-// announceFeatures tells upstream's process-wide checker about an in-process client. It runs before any store exists.
+// announceFeatures tells upstream's process-wide checker about the client of all stores, before there is one. Those have clients made of parts of it,
+// without its endpoints, and the checker asks nobody about them.
 func announceFeatures(client *clientv3.Client) {
 	if len(client.Endpoints()) == 0 {
 		supportInProcess()
+		return
 	}
+	etcdfeature.DefaultFeatureSupportChecker.CheckClient(client.Ctx(), client, storage.RequestWatchProgress)
 }
