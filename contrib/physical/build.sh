@@ -1,7 +1,7 @@
 #!/bin/sh
 # Builds bin/physical and the bin/kwok it starts: contrib/physical/build.sh BIN_DIR
 # The version flags are needed: clients parse the version a Kubernetes apiserver reports.
-# kwok has its own module file because it wants newer libraries than Kubernetes was released with.
+# kwok has its own module file because it asks for newer libraries than Kubernetes was released with; kwok.mod gives it those of go.mod.
 set -eu
 mkdir -p "$1"
 bin=$(cd "$1" && pwd)
