@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -15,6 +17,8 @@ import (
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	"go.etcd.io/etcd/etcdutl/v3/snapshot"
+	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -29,12 +33,66 @@ import (
 // the kubeconfig of before is good.
 func TestI7_BackupAndRestore(t *testing.T) {
 	t.Parallel()
+	a := framework.StartAtoll(t)
+	loseAndRestore(t, a, func(file string) {
+		refuseBadBackups(t, a, file)
+		if err := os.Rename(a.Dir, a.Dir+"-lost"); err != nil {
+			t.Fatal(err)
+		}
+		a.MustRun("restore", file, "--root-directory", a.Dir)
+	})
+}
+
+// TestI7_RestoreIntoAnExternalEtcd does what docs/operations/restore.md tells who runs an etcd of his own.
+func TestI7_RestoreIntoAnExternalEtcd(t *testing.T) {
+	t.Parallel()
+	etcd := framework.StartEtcd(t, fmt.Sprintf("--etcd-client-port=%d", framework.FreePort(t)))
+	a := framework.StartAtoll(t, etcd.Flags()...)
+	loseAndRestore(t, a, func(file string) {
+		etcd.Kill()
+		store, snapshotFile := filepath.Join(etcd.Dir, "etcd"), filepath.Join(t.TempDir(), "snapshot.db")
+		for _, lost := range []string{a.Dir, store} {
+			if err := os.Rename(lost, lost+"-lost"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		said := a.MustRun("restore", file, "--root-directory", filepath.Join(t.TempDir(), "thrown-away"))
+		raised := regexp.MustCompile(`raised by (\d+)`).FindStringSubmatch(said)
+		if raised == nil {
+			t.Fatalf("atoll restore does not say by how much the revision is raised:\n%s", said)
+		}
+		bump, err := strconv.ParseUint(raised[1], 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, script := range []string{
+			`mkdir -m 700 "$2" && tar -xf "$1" -C "$2" pki`,
+			`tar -xOf "$1" --wildcards 'etcd/*' > "$3"`,
+		} {
+			if out, err := exec.CommandContext(t.Context(), "sh", "-c", script, "sh", file, a.Dir, snapshotFile).CombinedOutput(); err != nil {
+				t.Fatalf("%s: %v\n%s", script, err, out)
+			}
+		}
+		// What `etcdutl snapshot restore` calls.
+		if err := snapshot.NewV3(zap.NewNop()).Restore(snapshot.RestoreConfig{
+			SnapshotPath: snapshotFile, Name: "default", OutputDataDir: store,
+			PeerURLs: []string{"http://localhost:2380"}, InitialCluster: "default=http://localhost:2380", InitialClusterToken: "etcd-cluster",
+			RevisionBump: bump, MarkCompacted: true,
+		}); err != nil {
+			t.Fatal(err)
+		}
+		etcd.Start()
+	})
+}
+
+// loseAndRestore takes a backup of a server under load, kills it, lets it be restored, starts it again, and looks what there is.
+func loseAndRestore(t *testing.T, a *framework.Atoll, restore func(file string)) {
+	t.Helper()
 	const (
 		writers = 4
 		before  = 300 // writes that are acknowledged when the backup begins, at least
 		during  = 50  // and again after it
 	)
-	a := framework.StartAtoll(t)
 	clients := a.Clients()
 	cluster := framework.MakeWorkspace(t, clients, "root", "kept")
 	load := startLoad(t, clients, cluster, writers)
@@ -58,13 +116,7 @@ func TestI7_BackupAndRestore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	refuseBadBackups(t, a, file)
-	if err := os.Rename(a.Dir, a.Dir+"-lost"); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := a.Run("restore", file, "--root-directory", a.Dir); err != nil {
-		t.Fatal(err)
-	}
+	restore(file)
 	a.Start()
 
 	configMaps := clients.Kube.CoreV1().ConfigMaps("default") // the clients of before, with the authority of before
