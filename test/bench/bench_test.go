@@ -53,7 +53,7 @@ func TestProfiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	profiles := strings.Join(b.profiles, "")
-	for _, says := range []string{"\n\nCPU: ", "\n\nHeap: ", "| atoll.dev/atoll/", collector} {
+	for _, says := range []string{"\n\nCPU: ", "\n\nHeap: ", " Held: ", "| atoll.dev/atoll/", collector} {
 		if !strings.Contains(profiles, says) {
 			t.Errorf("no profile says %q:\n%s", says, profiles)
 		}

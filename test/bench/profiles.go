@@ -7,7 +7,9 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -77,6 +79,11 @@ func (p *profiler) row() (costs, error) {
 			return c, fmt.Errorf("read the heap profile: %w", err)
 		}
 		c.heap = costsOf(heap, "inuse_space")
+		stats, err := get(p.ctx, a, "/debug/pprof/heap?debug=1")
+		if err != nil {
+			return c, fmt.Errorf("read what the heap is made of: %w", err)
+		}
+		c.memory = goMemory(stats)
 	}
 	return c, nil
 }
@@ -93,12 +100,31 @@ func readProfile(ctx context.Context, a *framework.Atoll, path string) (*profile
 type costs struct {
 	took      time.Duration // in which cpu was spent
 	cpu, heap breakdown
+	memory    string // what the process holds of it besides
 }
 
 // breakdown is a cost by the package that has it, and by the part that it is for: ns of CPU, or bytes.
 type breakdown struct {
 	total       int64
 	in, forWhom map[string]int64
+}
+
+// stat is a line of runtime.MemStats, as a heap profile in text has it. Of two numbers the second is what the system has given.
+var stat = regexp.MustCompile(`(?m)^# (\w+) = (?:\d+ / )?(\d+)$`)
+
+// goMemory tells what Go holds of the system's memory, by what it is for.
+func goMemory(stats string) string {
+	bytes := map[string]float64{}
+	for _, m := range stat.FindAllStringSubmatch(stats, -1) {
+		bytes[m[1]], _ = strconv.ParseFloat(m[2], 64) // digits
+	}
+	var own float64
+	for _, name := range []string{"MSpan", "MCache", "BuckHashSys", "GCSys", "OtherSys"} {
+		own += bytes[name]
+	}
+	mb := func(bytes float64) string { return number(bytes / 1e6) }
+	return fmt.Sprintf("Held: %s MB of objects and garbage, %s MB between them in pages that are in use, %s MB of free pages, %s MB of stacks, %s MB for Go's own ends.",
+		mb(bytes["HeapAlloc"]), mb(bytes["HeapInuse"]-bytes["HeapAlloc"]), mb(bytes["HeapIdle"]-bytes["HeapReleased"]), mb(bytes["Stack"]), mb(own))
 }
 
 const collector = "the collector of garbage"
@@ -191,7 +217,7 @@ func (c costs) markdown(r Result) string {
 		fmt.Fprintf(&b, "CPU: %s s in %s s.\n\n%s", number(float64(c.cpu.total)/1e9), number(c.took.Seconds()), c.cpu.table("in", 1e9, "s"))
 	}
 	if c.heap.total > 0 {
-		fmt.Fprintf(&b, "Heap: %s MB in use at the last collection.\n\n%s", number(float64(c.heap.total)/1e6), c.heap.table("in", 1e6, "MB"))
+		fmt.Fprintf(&b, "Heap: %s MB in use at the last collection. %s\n\n%s", number(float64(c.heap.total)/1e6), c.memory, c.heap.table("in", 1e6, "MB"))
 	}
 	return b.String()
 }

@@ -31,3 +31,25 @@ func TestAttribute(t *testing.T) {
 		})
 	}
 }
+
+func TestGoMemory(t *testing.T) {
+	const stats = `heap profile: 1: 2 [3: 4] @ heap/8192
+
+# runtime.MemStats
+# HeapAlloc = 40000000
+# HeapIdle = 30000000
+# HeapInuse = 60000000
+# HeapReleased = 20000000
+# Stack = 5000000 / 6000000
+# MSpan = 1000000 / 2000000
+# MCache = 1000 / 1000000
+# BuckHashSys = 1000000
+# GCSys = 3000000
+# OtherSys = 1000000
+# PauseNs = [1 2]
+`
+	const want = "Held: 40.0 MB of objects and garbage, 20.0 MB between them in pages that are in use, 10.0 MB of free pages, 6.00 MB of stacks, 8.00 MB for Go's own ends."
+	if got := goMemory(stats); got != want {
+		t.Errorf("goMemory: %q, want %q", got, want)
+	}
+}

@@ -97,6 +97,8 @@ workspace, the other one, as in a Pod, that of the server.
 No Pod runs here. Where a program waits for a Job, a ReplicaSet or a Pod, the test writes the status that the controllers of a
 physical cluster would. Programs get the files and ports that a kubelet would give them; their webhooks are named by URL.
 
+cert-manager is not among them: its controller is a module of its own, in a folder of another name, which the proxy does not serve.
+
 %s UTC, commit %s, %s, %s, load before %s.
 `, this.Command, this.Began, this.Commit, this.Machine, this.Go, this.Load)
 	for _, t := range tests {
