@@ -10,6 +10,8 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metainternalversion "k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -42,7 +44,8 @@ type stored struct {
 	served     map[string]rest.Storage
 }
 
-func newStored(t testing.TB) *stored {
+// newStored serves what is stored; earlier may change what the storage shares to what it did when things were reset.
+func newStored(t testing.TB, earlier ...func(rbac.Objects)) *stored {
 	t.Helper()
 	etcd, err := embeddedetcd.Start(t.Context(), embeddedetcd.Options{Dir: t.TempDir()})
 	if err != nil {
@@ -53,13 +56,18 @@ func newStored(t testing.TB) *stored {
 	enabled.EnableVersions(rbacv1.SchemeGroupVersion)
 	config := kubeapiserver.NewStorageFactoryConfigEffectiveVersion(compatibility.DefaultBuildEffectiveVersion())
 	config.APIResourceConfig = enabled
-	factory, err := config.Complete(genericoptions.NewEtcdOptions(storagebackend.NewDefaultConfig("/registry", nil))).New()
+	options := genericoptions.NewEtcdOptions(storagebackend.NewDefaultConfig("/registry", nil))
+	options.DefaultStorageMediaType = runtime.ContentTypeProtobuf // as the server has it
+	factory, err := config.Complete(options).New()
 	if err != nil {
 		t.Fatal(err)
 	}
 	shared, err := rbac.Bootstrap()
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, change := range earlier {
+		change(shared)
 	}
 	backend, err := storage.New(storage.Config{
 		Client: etcd.Client, StorageFactory: factory,
@@ -201,17 +209,120 @@ func TestRowHidesSharedRole(t *testing.T) {
 	}
 }
 
+// What was reset decides nothing by its row, which is of the version of then.
+func TestResetRowsDecideNothing(t *testing.T) {
+	const name = "system:public-info-viewer"
+	for resource, empty := range map[string]func(runtime.Object){
+		"clusterroles":        func(obj runtime.Object) { obj.(*kubeapi.ClusterRole).Rules = nil },
+		"clusterrolebindings": func(obj runtime.Object) { obj.(*kubeapi.ClusterRoleBinding).Subjects = nil },
+	} {
+		t.Run(resource, func(t *testing.T) {
+			s := newStored(t, func(objects rbac.Objects) { empty(objects[kubeapi.Resource(resource)][name]) })
+			decides := func(want authorizer.Decision) {
+				t.Helper()
+				var last authorizer.Decision
+				err := wait.PollUntilContextTimeout(t.Context(), 5*time.Millisecond, 10*time.Second, true, func(context.Context) (bool, error) {
+					decision, _, err := s.authorizer.Authorize(as(t.Context(), "aa", "x"), authorizer.AttributesRecord{
+						User: &user.DefaultInfo{Name: "x", Groups: []string{user.AllUnauthenticated}}, Verb: "get", Path: "/version",
+					})
+					last = decision
+					return decision == want, err
+				})
+				if err != nil {
+					t.Fatalf("decision %v, want %v: %v", last, want, err)
+				}
+			}
+			decides(authorizer.DecisionAllow)
+			ctx := as(t.Context(), "aa", "root", user.SystemPrivilegedGroup)
+			_, _, err := s.served[resource].(rest.Updater).Update(ctx, name, relabelled, rest.ValidateAllObjectFunc, rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			decides(authorizer.DecisionNoOpinion)
+			if _, _, err := s.served[resource].(rest.GracefulDeleter).Delete(ctx, name, rest.ValidateAllObjectFunc, &metav1.DeleteOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			decides(authorizer.DecisionAllow)
+		})
+	}
+}
+
+// relabelled changes an object by a label.
+var relabelled = rest.DefaultUpdatedObjectInfo(nil, func(_ context.Context, _, old runtime.Object) (runtime.Object, error) {
+	changed := old.DeepCopyObject()
+	changed.(metav1.Object).SetLabels(map[string]string{"changed": "yes"})
+	return changed, nil
+})
+
+// resetAll changes and deletes whatever of roles and bindings the server shares, in a logical cluster, and says how many of each there are.
+func (s *stored) resetAll(t testing.TB, cluster string) map[string]int {
+	t.Helper()
+	objects, err := rbac.Bootstrap()
+	if err != nil {
+		t.Fatal(err)
+	}
+	numbers := map[string]int{}
+	root := as(t.Context(), cluster, "root", user.SystemPrivilegedGroup)
+	for resource, byKey := range objects {
+		served := s.served[resource.Resource]
+		numbers[resource.Resource] = len(byKey)
+		for key := range byKey {
+			ctx, name := root, key
+			if namespace, of, ok := strings.Cut(key, "/"); ok {
+				ctx, name = genericapirequest.WithNamespace(root, namespace), of
+			}
+			if _, _, err := served.(rest.Updater).Update(ctx, name, relabelled, rest.ValidateAllObjectFunc, rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{}); err != nil {
+				t.Fatalf("change %s %s: %v", resource, key, err)
+			}
+			if _, _, err := served.(rest.GracefulDeleter).Delete(ctx, name, rest.ValidateAllObjectFunc, &metav1.DeleteOptions{}); err != nil {
+				t.Fatalf("reset %s %s: %v", resource, key, err)
+			}
+		}
+	}
+	return numbers
+}
+
+// Whatever of roles and bindings the server shares can be reset: no row of it says anything then.
+func TestAllThatIsSharedCanBeReset(t *testing.T) {
+	s := newStored(t)
+	for resource, all := range s.resetAll(t, "aa") {
+		for reason, tc := range map[string]struct {
+			cluster logicalcluster.Cluster
+			want    int
+		}{
+			"as what is shared":   {logicalcluster.Cluster{Name: "aa"}, all},
+			"where are rows only": {logicalcluster.Cluster{Name: "aa", Mirror: true}, 0},
+		} {
+			ctx := logicalcluster.WithCluster(as(t.Context(), "aa", "root", user.SystemPrivilegedGroup), tc.cluster)
+			list, err := s.served[resource].(rest.Lister).List(ctx, &metainternalversion.ListOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := meta.LenList(list); got != tc.want || got > 0 && strings.Contains(fmt.Sprint(list), "changed") {
+				t.Errorf("%s there are %d %s, want %d: %v", reason, got, resource, tc.want, list)
+			}
+		}
+	}
+}
+
 func BenchmarkAuthorize(b *testing.B) {
 	s := newStored(b)
-	if err := s.bind(as(b.Context(), "aa", "root", user.SystemPrivilegedGroup), "bob"); err != nil {
-		b.Fatal(err)
-	}
-	ctx := as(b.Context(), "aa", "bob")
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, _, err := s.mayDelete(ctx); err != nil {
+	for _, cluster := range []string{"aa", "bb"} {
+		if err := s.bind(as(b.Context(), cluster, "root", user.SystemPrivilegedGroup), "bob"); err != nil {
 			b.Fatal(err)
 		}
+	}
+	s.resetAll(b, "bb")
+	for name, cluster := range map[string]string{"nothing changed": "aa", "all reset": "bb"} {
+		b.Run(name, func(b *testing.B) {
+			ctx := as(b.Context(), cluster, "bob")
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, _, err := s.mayDelete(ctx); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }
 

@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"strings"
 	"unique"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/storage/value"
 
 	lc "atoll.dev/atoll/internal/logicalcluster"
@@ -44,14 +46,16 @@ func splitHeader(data []byte) (cluster, plain []byte, err error) {
 	return cluster, plain, nil
 }
 
-// clusterCodec is a storage codec that writes the header from the annotation, and the annotation from the header.
+// clusterCodec is a storage codec that writes the header from the annotation, and the annotation from the header. So it does with the mark of
+// what was reset (reset.go).
 type clusterCodec struct {
 	inner      runtime.Codec
 	identifier runtime.Identifier
+	marks      bool // of what was reset: something is shared, and who reads knows them. Else they are skipped, and none is written.
 }
 
-func newClusterCodec(inner runtime.Codec) *clusterCodec {
-	return &clusterCodec{inner: inner, identifier: "cluster:" + inner.Identifier()}
+func newClusterCodec(inner runtime.Codec, marks bool) *clusterCodec {
+	return &clusterCodec{inner: inner, identifier: "cluster:" + inner.Identifier(), marks: marks}
 }
 
 func (c *clusterCodec) Identifier() runtime.Identifier { return c.identifier }
@@ -79,7 +83,18 @@ func (c *clusterCodec) Encode(obj runtime.Object, w io.Writer) error {
 	}
 	object.SetAnnotations(plain)
 	defer object.SetAnnotations(annotations)
-	return c.inner.Encode(obj, w)
+	marked := object.GetUID()
+	uid, reset := strings.CutPrefix(string(marked), resetUID)
+	if !reset || !c.marks {
+		return c.inner.Encode(obj, w)
+	}
+	object.SetUID(types.UID(uid))
+	defer object.SetUID(marked)
+	if err := c.inner.Encode(obj, w); err != nil {
+		return err
+	}
+	_, err = io.WriteString(w, resetMark)
+	return err
 }
 
 func (c *clusterCodec) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
@@ -92,6 +107,7 @@ func (c *clusterCodec) Decode(data []byte, defaults *schema.GroupVersionKind, in
 
 // decodePlain decodes a value without a header, of the given logical cluster.
 func (c *clusterCodec) decodePlain(cluster string, plain []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
+	plain, reset := cutMark(plain)
 	obj, gvk, err := c.inner.Decode(plain, defaults, into)
 	if err != nil {
 		return obj, gvk, err
@@ -99,6 +115,9 @@ func (c *clusterCodec) decodePlain(cluster string, plain []byte, defaults *schem
 	object, err := meta.Accessor(obj)
 	if err != nil {
 		return nil, gvk, fmt.Errorf("decode %T from storage: %w", obj, err)
+	}
+	if reset && c.marks {
+		object.SetUID(resetUID + object.GetUID())
 	}
 	// One string for each logical cluster in memory, however many objects it has.
 	setCluster(object, unique.Make(cluster).Value())

@@ -67,8 +67,19 @@ func (b *Backend) open(
 		}
 	}
 
+	var shared *sharedObjects // nil if there are none
+	if b.shared != nil {
+		if objects := b.shared(config.GroupResource); len(objects) > 0 {
+			if from != fromCache {
+				return fail(fmt.Errorf("%s has shared objects and no watch cache, which tells who is to hear that one was reset", config.GroupResource))
+			}
+			if shared, err = newSharedObjects(config, resourcePrefix, keyFunc, newFunc, newListFunc, attrs, b.since, objects); err != nil {
+				return fail(err)
+			}
+		}
+	}
 	versioner := storage.APIObjectVersioner{}
-	codec := newClusterCodec(config.Codec)
+	codec := newClusterCodec(config.Codec, shared != nil)
 	transformer := &clusterTransformer{inner: config.Transformer, base: join(b.prefix, resourcePrefix)}
 	if transformer.inner == nil {
 		transformer.inner = identity.NewEncryptCheckTransformer()
@@ -127,7 +138,7 @@ func (b *Backend) open(
 			EventsHistoryWindow: window,
 			ResourcePrefix:      resourcePrefix,
 			KeyFunc:             cacheKey(resourcePrefix, keyFunc),
-			GetAttrsFunc:        withClusterField(attrs),
+			GetAttrsFunc:        withClusterField(attrs, shared.resetAs),
 			IndexerFuncs:        clusterIndex(),
 			Indexers:            labelIndex(filedBy),
 			NewFunc:             newFunc,
@@ -168,15 +179,9 @@ func (b *Backend) open(
 		layer = newFollowed(layer, config.GroupResource, cacheKey(resourcePrefix, keyFunc))
 	}
 	layered := false
-	if b.shared != nil {
-		if objects := b.shared(config.GroupResource); len(objects) > 0 {
-			shared, err := newSharedObjects(layer, config, resourcePrefix, keyFunc, newFunc, newListFunc, attrs, b.since, objects)
-			if err != nil {
-				destroy()
-				return fail(err)
-			}
-			layer, layered = shared, true
-		}
+	if shared != nil {
+		shared.Interface = layer
+		layer, layered = shared, true
 	}
 	if b.overlay != nil {
 		if over := b.overlay(config.GroupResource); over != nil {

@@ -19,6 +19,10 @@ import (
 // watcher that requires one value of it under that value and wakes it for events of that value alone.
 const clusterField = "kcp.cluster"
 
+// resetField is another such field, of rows that sharedObjects has marked (resetAs). Watches select by it, so that they are told of a row that
+// does not exist for them any more as of one that is deleted. Whoever asks the original attributes takes it for any other.
+const resetField = "atoll.reset"
+
 // dispatch sits directly on a cacher and adds the requirement to watches of one logical cluster, and to those of all of
 // them that there be one, which placeholders of unreadable rows do not have. Nothing but the cacher's Watch may see it:
 // whoever else evaluates the predicate asks the original attributes, which do not have the field, and would filter
@@ -92,8 +96,8 @@ func clusterOfObject(obj runtime.Object) string {
 	return lc.NameFrom(object).String()
 }
 
-// withClusterField adds the field to the attributes of the cacher's objects.
-func withClusterField(attrs storage.AttrFunc) storage.AttrFunc {
+// withClusterField adds the fields to the attributes of the cacher's objects.
+func withClusterField(attrs storage.AttrFunc, resetAs func(runtime.Object) string) storage.AttrFunc {
 	return func(obj runtime.Object) (labels.Set, fields.Set, error) {
 		if isFiller(obj) {
 			return nil, nil, nil // thousands may be kept for a while
@@ -106,6 +110,9 @@ func withClusterField(attrs storage.AttrFunc) storage.AttrFunc {
 		next := make(fields.Set, len(f)+1)
 		maps.Copy(next, f)
 		next[clusterField] = clusterToWatch(obj)
+		if reset := resetAs(obj); reset != "" {
+			next[resetField] = reset
+		}
 		return l, next, nil
 	}
 }

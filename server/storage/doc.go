@@ -4,7 +4,8 @@
 //
 //	clusterStorage   takes the logical cluster from the request's context, puts it into the key, forces the annotation
 //	                 kcp.io/cluster, and answers wildcard requests                              (cluster.go, watchlist.go)
-//	sharedObjects    bootstrap objects that every logical cluster has without a row             (shared.go), optional
+//	sharedObjects    bootstrap objects that every logical cluster has without a row             (shared.go), optional;
+//	                 those that were reset leave a row that counts for nothing else             (reset.go)
 //	followed         serves watches of single logical clusters from the one of all of them     (followed.go), of definitions
 //	noPlaceholders   keeps a row that cannot be read the trouble of its own logical cluster     (unreadable.go)
 //	bounded          ends watches that etcd serves and whose reader is too slow                (backlog.go), without a watch cache

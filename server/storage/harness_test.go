@@ -21,6 +21,7 @@ import (
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/apiserver/pkg/registry/rest"
 	serveroptions "k8s.io/apiserver/pkg/server/options"
+	serverstorage "k8s.io/apiserver/pkg/server/storage"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
 	api "k8s.io/kubernetes/pkg/apis/core"
 	_ "k8s.io/kubernetes/pkg/apis/core/install"
@@ -86,15 +87,7 @@ func serve(t testing.TB, prefix string, modify func(*Config)) *served {
 
 func serveOn(t testing.TB, client *clientv3.Client, prefix string, modify func(*Config)) *served {
 	t.Helper()
-	etcdOptions := serveroptions.NewEtcdOptions(storagebackend.NewDefaultConfig(prefix, nil))
-	etcdOptions.DefaultStorageMediaType = "application/vnd.kubernetes.protobuf"
-	factoryConfig := kubeapiserver.NewStorageFactoryConfig()
-	factoryConfig.APIResourceConfig = controlplane.DefaultAPIResourceConfigSource()
-	factory, err := factoryConfig.Complete(etcdOptions).New()
-	if err != nil {
-		t.Fatal(err)
-	}
-	config := Config{Client: client, Prefix: prefix, StorageFactory: factory}
+	config := Config{Client: client, Prefix: prefix, StorageFactory: storageFactory(t, prefix, runtime.ContentTypeProtobuf)}
 	if modify != nil {
 		modify(&config)
 	}
@@ -137,6 +130,20 @@ func serveOn(t testing.TB, client *clientv3.Client, prefix string, modify func(*
 	defer cancel()
 	must(b.WaitReady(ctx))
 	return s
+}
+
+// storageFactory is that of what is built in, encoded as mediaType says.
+func storageFactory(t testing.TB, prefix, mediaType string) serverstorage.StorageFactory {
+	t.Helper()
+	etcdOptions := serveroptions.NewEtcdOptions(storagebackend.NewDefaultConfig(prefix, nil))
+	etcdOptions.DefaultStorageMediaType = mediaType
+	config := kubeapiserver.NewStorageFactoryConfig()
+	config.APIResourceConfig = controlplane.DefaultAPIResourceConfigSource()
+	factory, err := config.Complete(etcdOptions).New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return factory
 }
 
 // prefixOf returns the prefix of a run of a test: the same as often as it is asked for, and another one with -count.

@@ -23,10 +23,10 @@ import (
 // Ready is a row that can be written to a logical cluster.
 type Ready struct {
 	Resource schema.GroupResource
-	// Meta is the object's; empty for a lock.
+	// Meta is the object's; empty for a lock, and for what comes to nothing.
 	Meta metav1.ObjectMeta
 
-	ops []clientv3.Op
+	ops []clientv3.Op // none for that
 }
 
 // Amend changes an object of a built-in resource before it is imported, of the type that its registry stores.
@@ -64,19 +64,27 @@ func (b *Backend) ready(ctx context.Context, cluster logicalcluster.Name, row Pl
 	if !ok {
 		return nil, errors.New("this server does not serve such objects")
 	}
-	obj, _, err := r.codec.decodePlain(cluster.String(), row.Value, nil, nil)
+	plain, reset := cutMark(row.Value)
+	obj, _, err := r.codec.decodePlain(cluster.String(), plain, nil, nil)
 	if err != nil {
 		return nil, fmt.Errorf("this server cannot read it: %w", err)
-	}
-	if err := amend(r.GroupResource, obj); err != nil {
-		return nil, err
 	}
 	object, err := meta.Accessor(obj)
 	if err != nil {
 		return nil, err
 	}
+	if err := storable(object); err != nil {
+		return nil, err
+	}
+	if err := amend(r.GroupResource, obj); err != nil {
+		return nil, err
+	}
 	if err := sameKey(row.Key, r.Namespaced, object); err != nil {
 		return nil, err
+	}
+	if reset && r.codec.marks {
+		// What is shared, if it is, is there already, and nobody knows a later resourceVersion of it there.
+		return &Ready{Resource: r.GroupResource}, nil
 	}
 	data, err := r.encode(ctx, key, Row{Resource: r.GroupResource, Cluster: cluster, Object: obj})
 	if err != nil {
@@ -96,6 +104,9 @@ func (b *Backend) readyCustom(ctx context.Context, cluster logicalcluster.Name, 
 	object := &metav1.PartialObjectMetadata{}
 	if err := utiljson.Unmarshal(row.Value, object); err != nil { // as metadataCodec does
 		return nil, fmt.Errorf("this server cannot read it: %w", err)
+	}
+	if err := storable(object); err != nil {
+		return nil, err
 	}
 	if err := sameKey(row.Key, strings.Contains(row.Key, "/"), object); err != nil {
 		return nil, err
@@ -131,6 +142,14 @@ func (b *Backend) builtinAt(prefix string) (*Resource, bool) {
 		}
 	}
 	return nil, false
+}
+
+// storable refuses a UID that means something in the server's memory, which no row has. What is imported keeps its UID.
+func storable(object metav1.Object) error {
+	if uid := object.GetUID(); uid == fillerUID || uid == unreadableUID || strings.HasPrefix(string(uid), resetUID) {
+		return fmt.Errorf("it has the UID %q, which no object has", uid)
+	}
+	return nil
 }
 
 func sameKey(key string, namespaced bool, object metav1.Object) error {

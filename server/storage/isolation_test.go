@@ -557,7 +557,7 @@ func TestCodecRefusesObjectWithoutCluster(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	codec := newClusterCodec(config.Codec)
+	codec := newClusterCodec(config.Codec, false)
 	cm := configMap("default", "x")
 	if err := codec.Encode(cm, &bytes.Buffer{}); err == nil {
 		t.Error("an object without a cluster was encoded")
@@ -621,7 +621,7 @@ func TestWatchersAreFiledByCluster(t *testing.T) {
 	// The index and the attributes say the same of an object.
 	cm := configMap("default", "x")
 	setCluster(cm, "aa")
-	_, f, err := withClusterField(storage.DefaultNamespaceScopedAttr)(cm)
+	_, f, err := withClusterField(storage.DefaultNamespaceScopedAttr, (*sharedObjects)(nil).resetAs)(cm)
 	if err != nil || f[clusterField] != "aa" || clusterIndex()[clusterField](cm) != "aa" {
 		t.Errorf("fields %v, index %q, %v", f, clusterIndex()[clusterField](cm), err)
 	}

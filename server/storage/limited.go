@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"path"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -68,7 +69,7 @@ func (c *limitedClient) limitedPut(ctx context.Context, key string, value []byte
 			return kubernetes.PutResponse{}, err
 		}
 		need.bytes = grows
-		if grows <= 0 || grows <= endingSlack && isEnding(ctx) {
+		if grows <= slackOf(ctx) {
 			need.bytes = 0
 		}
 		counter, err = c.usage.reserve(ctx, s, need)
@@ -173,20 +174,28 @@ func (c *limitedClient) share(key string) (share, error) {
 	return shareIn(logicalcluster.Name(cluster), c.prefix), nil
 }
 
-// ending says whether what an update is about to write is a step of a deletion: that must go on in a workspace that has too much.
-type ending struct{ is bool }
+// ending says by how much what an update is about to write may make an object grow in a workspace that has too much: a step of a deletion
+// must go on there.
+type ending struct{ slack int64 }
 
 type endingKey struct{}
 
-func isEnding(ctx context.Context) bool {
-	e, ok := ctx.Value(endingKey{}).(*ending)
-	return ok && e.is
+func slackOf(ctx context.Context) int64 {
+	if e, ok := ctx.Value(endingKey{}).(*ending); ok {
+		return e.slack
+	}
+	return 0
+}
+
+// deleting is the context of an update that is a deletion, and leaves what is not of the workspace's making.
+func deleting(ctx context.Context) context.Context {
+	return context.WithValue(ctx, endingKey{}, &ending{math.MaxInt64})
 }
 
 // watched notes whether an update is a step of a deletion: one that marks the object, that follows from a request to delete, or
 // that takes a finalizer away.
 func (e *ending) watched(ctx context.Context, input runtime.Object, update func() (runtime.Object, *uint64, error)) (runtime.Object, *uint64, error) {
-	e.is = false
+	e.slack = 0
 	before, err := marksOf(input) // the update may change its input
 	if err != nil {
 		return nil, nil, err
@@ -201,7 +210,9 @@ func (e *ending) watched(ctx context.Context, input runtime.Object, update func(
 	}
 	info, ok := request.RequestInfoFrom(ctx)
 	asked := ok && (info.Verb == "delete" || info.Verb == "deletecollection")
-	e.is = after.deleted && (!before.deleted || after.finalizers < before.finalizers || asked)
+	if after.deleted && (!before.deleted || after.finalizers < before.finalizers || asked) {
+		e.slack = endingSlack
+	}
 	return output, ttl, nil
 }
 

@@ -12,6 +12,11 @@ import (
 // ReasonInsufficientStorage is that of a write which etcd has no room for.
 const ReasonInsufficientStorage metav1.StatusReason = "InsufficientStorage"
 
+// isNoSpace says whether a write failed because etcd is full, explained or not.
+func isNoSpace(err error) bool {
+	return errors.Is(err, rpctypes.ErrNoSpace) || apierrors.ReasonForError(err) == ReasonInsufficientStorage
+}
+
 // explained is err, in words for the person who wrote if etcd is full.
 func explained(err error) error {
 	if !errors.Is(err, rpctypes.ErrNoSpace) {

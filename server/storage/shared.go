@@ -35,14 +35,21 @@ const sharedResourceVersion = 1
 var sharedSpace = uuid.MustParse("6f1d5a1c-2a9e-4f43-9b0e-6a5f9f0c7b21")
 
 // sharedObjects lets every logical cluster have the same objects (the bootstrap roles) without a row each. A row, made
-// on the first write, hides the shared object; deleting the row shows it again. Names of shared objects cannot be
+// on the first write, hides the shared object; deleting that shows it again. Names of shared objects cannot be
 // created, and they are always there, from when there is the logical cluster. On the wildcard and in mirrors there are rows only.
+//
+// What was deleted leaves a row with a mark (reset.go), so that the resourceVersion does not go back to the shared object's: who knows the
+// later one could change nothing until he has read all anew. Nothing else of that row counts: it shows the shared object as this version of
+// the server has it, and where there are rows only, which is what decisions by roles read, there is none. If this version shares no such
+// object, but others of the resource, there is none anywhere: who deleted it wanted what is shared, and no more. If it shares none of the
+// resource, the row is one like others, with what was shared then.
 type sharedObjects struct {
 	storage.Interface
 
 	resource       schema.GroupResource
 	resourcePrefix string
 	keyFunc        func(runtime.Object) (string, error)
+	newFunc        func() runtime.Object
 	newListFunc    func() runtime.Object
 	attrs          storage.AttrFunc
 	since          func(ctx context.Context, cluster logicalcluster.Name, cached bool) (metav1.Time, error)
@@ -53,14 +60,15 @@ type sharedObjects struct {
 	rests   []string
 }
 
-func newSharedObjects(inner storage.Interface, config *storagebackend.ConfigForResource, resourcePrefix string, keyFunc func(runtime.Object) (string, error),
+// newSharedObjects returns a layer without the one below, which asks it which rows are marked.
+func newSharedObjects(config *storagebackend.ConfigForResource, resourcePrefix string, keyFunc func(runtime.Object) (string, error),
 	newFunc, newListFunc func() runtime.Object, attrs storage.AttrFunc, since func(context.Context, logicalcluster.Name, bool) (metav1.Time, error),
 	objects []runtime.Object) (*sharedObjects, error) {
 	s := &sharedObjects{
-		Interface:      inner,
 		resource:       config.GroupResource,
 		resourcePrefix: resourcePrefix,
 		keyFunc:        keyFunc,
+		newFunc:        newFunc,
 		newListFunc:    newListFunc,
 		attrs:          attrs,
 		since:          since,
@@ -83,11 +91,14 @@ func newSharedObjects(inner storage.Interface, config *storagebackend.ConfigForR
 		if err != nil {
 			return nil, fmt.Errorf("shared object %q: %w", object.GetName(), err)
 		}
-		if err := s.Versioner().UpdateObject(template, sharedResourceVersion); err != nil {
+		if err := (storage.APIObjectVersioner{}).UpdateObject(template, sharedResourceVersion); err != nil {
 			return nil, fmt.Errorf("shared object %q: %w", object.GetName(), err)
 		}
 		if s.objects[rest] != nil {
 			return nil, fmt.Errorf("shared object %q is given twice", rest)
+		}
+		if err := canMark(config.Codec, template); err != nil {
+			return nil, fmt.Errorf("shared object %q: %w", rest, err)
 		}
 		s.objects[rest] = template
 		s.rests = append(s.rests, rest)
@@ -137,9 +148,14 @@ func (s *sharedObjects) in(c lc.Cluster, since metav1.Time, rest string) runtime
 	object, _ := meta.Accessor(obj)
 	setCluster(object, c.Name.String())
 	object.SetCreationTimestamp(since)
-	id := s.resource.String() + "\x00" + rest + "\x00" + c.Name.String()
-	object.SetUID(types.UID(uuid.NewSHA1(sharedSpace, []byte(id)).String()))
+	object.SetUID(s.uid(c, rest))
 	return obj
+}
+
+// uid is that of a shared object in a logical cluster, and of the row that is made of it.
+func (s *sharedObjects) uid(c lc.Cluster, rest string) types.UID {
+	id := s.resource.String() + "\x00" + rest + "\x00" + c.Name.String()
+	return types.UID(uuid.NewSHA1(sharedSpace, []byte(id)).String())
 }
 
 // sharedAt is in for a key; it returns nil where the request sees no shared object.
@@ -158,6 +174,27 @@ func (s *sharedObjects) sharedAt(ctx context.Context, key string) (runtime.Objec
 	return s.in(c, s.known(ctx, c.Name), rest), nil
 }
 
+// atVersionOf puts what is shared at the resourceVersion of the row in its place.
+func (s *sharedObjects) atVersionOf(obj, row runtime.Object) error {
+	version, err := s.Versioner().ObjectResourceVersion(row)
+	if err != nil {
+		return storage.NewInternalError(err)
+	}
+	return s.Versioner().UpdateObject(obj, version)
+}
+
+// shown is a copy of a shared object as an update meets it, or nil if a row hides it.
+func (s *sharedObjects) shown(shared, row runtime.Object, res storage.ResponseMeta) (runtime.Object, error) {
+	switch {
+	case res.ResourceVersion == 0: // no row
+		return shared.DeepCopyObject(), nil
+	case !isReset(row):
+		return nil, nil
+	}
+	shared = shared.DeepCopyObject()
+	return shared, s.atVersionOf(shared, row)
+}
+
 // known is since when a logical cluster is there, or the zero time. It is an age for people to see: no read fails for want of it.
 func (s *sharedObjects) known(ctx context.Context, cluster logicalcluster.Name) metav1.Time {
 	since, err := s.since(ctx, cluster, true)
@@ -173,14 +210,24 @@ func (s *sharedObjects) Get(ctx context.Context, key string, opts storage.GetOpt
 	if err != nil {
 		return err
 	}
-	if shared == nil {
-		return s.Interface.Get(ctx, key, opts, out)
-	}
 	strict := opts
 	strict.IgnoreNotFound = false
 	err = s.Interface.Get(ctx, key, strict, out)
-	if storage.IsNotFound(err) {
+	if err == nil && isReset(out) {
+		err = storage.NewKeyNotFoundError(key, 0)
+		if shared != nil {
+			if err := s.atVersionOf(shared, out); err != nil {
+				return err
+			}
+		}
+	}
+	switch {
+	case !storage.IsNotFound(err):
+		return err
+	case shared != nil:
 		return set(out, shared)
+	case opts.IgnoreNotFound:
+		return runtime.SetZeroValue(out)
 	}
 	return err
 }
@@ -193,10 +240,21 @@ func (s *sharedObjects) Create(ctx context.Context, key string, obj, out runtime
 	if shared != nil {
 		return storage.NewKeyExistsError(key, sharedResourceVersion)
 	}
-	return s.Interface.Create(ctx, key, obj, out, ttl)
+	// Where the name is not shared any more, a row with the mark is none. To write over it is an update for the layers below: what they look
+	// for when something is created, such as the namespace, was there when it was.
+	exists := s.Interface.Create(ctx, key, obj, out, ttl)
+	if !storage.IsExist(exists) {
+		return exists
+	}
+	return s.Interface.GuaranteedUpdate(ctx, key, out, true, nil, func(row runtime.Object, res storage.ResponseMeta) (runtime.Object, *uint64, error) {
+		if res.ResourceVersion != 0 && !isReset(row) {
+			return nil, nil, exists
+		}
+		return obj, &ttl, nil
+	}, nil)
 }
 
-// errUnchanged ends an update that would copy a shared object without changing it.
+// errUnchanged ends an update that would copy a shared object without changing it, and a deletion of one that no row hides.
 var errUnchanged = errors.New("unchanged")
 
 func (s *sharedObjects) GuaranteedUpdate(ctx context.Context, key string, destination runtime.Object, ignoreNotFound bool,
@@ -206,24 +264,40 @@ func (s *sharedObjects) GuaranteedUpdate(ctx context.Context, key string, destin
 		return err
 	}
 	if shared == nil {
-		return s.Interface.GuaranteedUpdate(ctx, key, destination, ignoreNotFound, preconditions, tryUpdate, cachedExistingObject)
+		return s.Interface.GuaranteedUpdate(ctx, key, destination, ignoreNotFound, nil,
+			func(input runtime.Object, res storage.ResponseMeta) (runtime.Object, *uint64, error) {
+				if isReset(input) {
+					if !ignoreNotFound {
+						return nil, nil, storage.NewKeyNotFoundError(key, 0)
+					}
+					input, res = s.newFunc(), storage.ResponseMeta{}
+				}
+				if err := preconditions.Check(key, input); err != nil {
+					return nil, nil, err
+				}
+				return tryUpdate(input, res)
+			}, cachedExistingObject)
 	}
+	var seen runtime.Object // by the last attempt; nil if a row
 	// Below, a missing row is an empty object. Preconditions are about what the client saw, so they are checked here.
 	err = s.Interface.GuaranteedUpdate(ctx, key, destination, true, nil,
 		func(input runtime.Object, res storage.ResponseMeta) (runtime.Object, *uint64, error) {
-			absent := res.ResourceVersion == 0
-			if absent {
-				input = shared.DeepCopyObject()
-				res.ResourceVersion = sharedResourceVersion
+			var err error
+			if seen, err = s.shown(shared, input, res); err != nil {
+				return nil, nil, err
+			}
+			if seen != nil {
+				input = seen.DeepCopyObject()
+				res.ResourceVersion = max(res.ResourceVersion, sharedResourceVersion)
 			}
 			if err := preconditions.Check(key, input); err != nil {
 				return nil, nil, err
 			}
 			output, ttl, err := tryUpdate(input, res)
-			if err != nil || !absent {
+			if err != nil || seen == nil {
 				return output, ttl, err
 			}
-			same, err := s.sameBut(output, shared)
+			same, err := s.sameBut(output, seen)
 			if err != nil {
 				return nil, nil, err
 			}
@@ -233,7 +307,7 @@ func (s *sharedObjects) GuaranteedUpdate(ctx context.Context, key string, destin
 			return output, ttl, s.date(ctx, output)
 		}, cachedExistingObject)
 	if errors.Is(err, errUnchanged) {
-		return set(destination, shared)
+		return set(destination, seen)
 	}
 	return err
 }
@@ -264,7 +338,7 @@ func (s *sharedObjects) sameBut(a, b runtime.Object) (bool, error) {
 	return apiequality.Semantic.DeepEqual(a, b), nil
 }
 
-// Delete removes the row of a shared object, which shows the shared one again. Without a row there is nothing to do:
+// Delete marks the row of a shared object, which shows the shared one again. Without a row there is nothing to do:
 // the shared object cannot go, and saying so would fail clients that delete what they once made.
 //
 // What was deleted is returned without its UID: that one is there again, or still. Who waits until it is gone, as kubectl
@@ -275,20 +349,57 @@ func (s *sharedObjects) Delete(ctx context.Context, key string, out runtime.Obje
 	if err != nil {
 		return err
 	}
-	err = s.Interface.Delete(ctx, key, out, preconditions, validateDeletion, cachedExistingObject, opts)
-	if shared == nil || err != nil && !storage.IsNotFound(err) {
-		return err
+	if shared == nil {
+		gone := func(runtime.Object) error { return storage.NewKeyNotFoundError(key, 0) }
+		return s.Interface.Delete(ctx, key, out, nil, unlessReset(key, preconditions, validateDeletion, gone), cachedExistingObject, opts)
+	}
+	var was runtime.Object // as the last attempt saw it
+	written := s.newFunc()
+	err = s.Interface.GuaranteedUpdate(deleting(ctx), key, written, true, nil,
+		func(input runtime.Object, res storage.ResponseMeta) (runtime.Object, *uint64, error) {
+			seen, err := s.shown(shared, input, res)
+			if err != nil {
+				return nil, nil, err
+			}
+			if was = seen; seen == nil {
+				was = input
+			}
+			if err := preconditions.Check(key, was); err != nil {
+				return nil, nil, err
+			}
+			if err := validateDeletion(ctx, was); err != nil {
+				return nil, nil, err
+			}
+			if seen != nil {
+				return nil, nil, errUnchanged
+			}
+			row := shared.DeepCopyObject()
+			return row, nil, setReset(row)
+		}, cachedExistingObject)
+	switch {
+	case err == nil:
+		err = s.atVersionOf(was, written)
+	case errors.Is(err, errUnchanged):
+		err = nil
+	case isNoSpace(err):
+		// A row can go from a full etcd, and none can be written. The resourceVersion goes back, then.
+		was = out
+		reset := func(row runtime.Object) error {
+			if err := s.atVersionOf(shared, row); err != nil {
+				return err
+			}
+			return errUnchanged
+		}
+		err = s.Interface.Delete(ctx, key, out, nil, unlessReset(key, preconditions, validateDeletion, reset), cachedExistingObject, opts)
+		if storage.IsNotFound(err) || errors.Is(err, errUnchanged) {
+			was, err = shared, nil // it went, or was reset, meanwhile
+		}
 	}
 	if err != nil {
-		if err := preconditions.Check(key, shared); err != nil {
-			return err
-		}
-		if err := validateDeletion(ctx, shared); err != nil {
-			return err
-		}
-		if err := set(out, shared); err != nil {
-			return err
-		}
+		return err
+	}
+	if err := set(out, was); err != nil {
+		return err
 	}
 	deleted, err := meta.Accessor(out)
 	if err != nil {
@@ -299,12 +410,28 @@ func (s *sharedObjects) Delete(ctx context.Context, key string, out runtime.Obje
 	return nil
 }
 
+// unlessReset lets a deletion validate a row, and look at its preconditions; of a row with the mark it says what reset does.
+func unlessReset(key string, preconditions *storage.Preconditions, validate storage.ValidateObjectFunc, reset func(row runtime.Object) error) storage.ValidateObjectFunc {
+	return func(ctx context.Context, row runtime.Object) error {
+		if isReset(row) {
+			return reset(row)
+		}
+		if err := preconditions.Check(key, row); err != nil {
+			return err
+		}
+		return validate(ctx, row)
+	}
+}
+
 // GetList merges the rows of one logical cluster with the shared objects that no row hides, in the order of keys. Rows
 // are read whole and selected here: a row that a selector leaves out must still hide the shared object of its name.
 func (s *sharedObjects) GetList(ctx context.Context, key string, opts storage.ListOptions, list runtime.Object) error {
 	c, ok := s.applies(ctx)
 	if !ok {
-		return s.Interface.GetList(ctx, key, opts, list)
+		if err := s.Interface.GetList(ctx, key, opts, list); err != nil {
+			return err
+		}
+		return withoutReset(list)
 	}
 	scope, err := s.rest(c, key)
 	if err != nil {
@@ -330,6 +457,25 @@ func (s *sharedObjects) GetList(ctx context.Context, key string, opts storage.Li
 		return err
 	}
 	return s.setPage(list, c, page, more, keyPrefix, opts)
+}
+
+// withoutReset takes the rows with the mark out of a list, or a page, which is shorter then. Most have none, and each decision by roles reads some.
+func withoutReset(list runtime.Object) error {
+	some := false
+	if err := meta.EachListItem(list, func(row runtime.Object) error {
+		some = some || isReset(row)
+		return nil
+	}); err != nil {
+		return storage.NewInternalError(err)
+	}
+	if !some {
+		return nil
+	}
+	rows, err := meta.ExtractList(list)
+	if err != nil {
+		return storage.NewInternalError(err)
+	}
+	return meta.SetList(list, slices.DeleteFunc(rows, isReset))
 }
 
 // keyed is an object with what follows the logical cluster in its key.
@@ -376,6 +522,14 @@ func (s *sharedObjects) merge(c lc.Cluster, since metav1.Time, scope string, rec
 			return nil, storage.NewInternalError(err)
 		}
 		hidden[rest] = true
+		if marked := row; isReset(marked) {
+			if row = s.in(c, since, rest); row == nil {
+				continue
+			}
+			if err := s.atVersionOf(row, marked); err != nil {
+				return nil, err
+			}
+		}
 		merged = append(merged, keyed{rest, row})
 	}
 	for _, rest := range s.rests {

@@ -217,7 +217,9 @@ func TestSharedObjectLife(t *testing.T) {
 		t.Errorf("delete with another UID: %v, want Conflict", err)
 	}
 
-	// The first write copies, in this cluster only.
+	// The first write copies, in this cluster only. Whoever sees rows only is told of what it makes and of its deletion.
+	all := startWatch(t, s.clusterRoles, everywhere(), &metainternalversion.ListOptions{})
+	allSelected := startWatch(t, s.clusterRoles, everywhere(), &metainternalversion.ListOptions{LabelSelector: labels.SelectorFromSet(labels.Set{"view": "yes"})})
 	w := startWatch(t, s.clusterRoles, in("aa"), &metainternalversion.ListOptions{SendInitialEvents: ptr.To(true), ResourceVersionMatch: "NotOlderThan", AllowWatchBookmarks: true})
 	selected := startWatch(t, s.clusterRoles, in("aa"), &metainternalversion.ListOptions{LabelSelector: labels.SelectorFromSet(labels.Set{"view": "yes"})})
 	ofOne := startWatch(t, s.clusterRoles, in("aa"), &metainternalversion.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", "d-view")})
@@ -239,6 +241,7 @@ func TestSharedObjectLife(t *testing.T) {
 		t.Error(diff)
 	}
 	wantEvents(t, w, "MODIFIED aa/d-view")
+	wantEvents(t, all, "ADDED aa/d-view")
 	wantEvents(t, selected, "DELETED aa/d-view") // the copy has lost the label
 	wantEvents(t, ofOne, "MODIFIED aa/d-view")
 	if got := len(getRole(t, s, in("bb"), "d-view").Rules[0].Verbs); got != 1 {
@@ -256,12 +259,13 @@ func TestSharedObjectLife(t *testing.T) {
 		t.Error(diff)
 	}
 
-	// The next change writes the row, deleting it brings the shared object back.
+	// The next change writes the row, deleting it brings the shared object back, at a later resourceVersion.
 	if _, err := updateRole(t, s, in("aa"), "d-view", func(r *rbac.ClusterRole) { r.Rules[0].Verbs = []string{"list"} }); err != nil {
 		t.Fatal(err)
 	}
 	wantEvents(t, w, "MODIFIED aa/d-view")
 	wantEvents(t, ofOne, "MODIFIED aa/d-view")
+	wantEvents(t, all, "MODIFIED aa/d-view")
 	if err := deleteRole(t, s, in("aa"), "d-view", &metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -274,18 +278,77 @@ func TestSharedObjectLife(t *testing.T) {
 	}
 	wantEvents(t, selected, "ADDED aa/d-view")
 	wantEvents(t, ofOne, "MODIFIED aa/d-view")
-	if diff := cmp.Diff(original, getRole(t, s, in("aa"), "d-view")); diff != "" {
+	wantEvents(t, all, "DELETED aa/d-view")
+	atReset := event.Object.(*rbac.ClusterRole).ResourceVersion
+	again := original.DeepCopy()
+	again.ResourceVersion = atReset
+	if diff := cmp.Diff(again, getRole(t, s, in("aa"), "d-view")); diff != "" {
 		t.Errorf("after reset: %s", diff)
 	}
-	if got := rows(t); len(got) != 0 {
-		t.Errorf("after reset there are %v", got)
+	listed, err := s.clusterRoles.List(in("aa"), byLabel)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]rbac.ClusterRole{*again}, listed.(*rbac.ClusterRoleList).Items); diff != "" {
+		t.Errorf("after reset its label selects %s", diff)
+	}
+	if diff := cmp.Diff([]string{"aa/b-admin", "aa/d-view", "aa/f-edit"}, names(t, s.clusterRoles, in("aa"), nil)); diff != "" {
+		t.Errorf("after reset: %s", diff)
+	}
+	// It is as if there were no row.
+	if out, err := updateRole(t, s, in("aa"), "d-view", func(r *rbac.ClusterRole) { r.ResourceVersion = atReset }); err != nil || out.ResourceVersion != atReset {
+		t.Errorf("a no-op update after the reset: %v, %v", out, err)
+	}
+	if err := deleteRole(t, s, in("aa"), "d-view", &metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions("other")}); !apierrors.IsConflict(err) {
+		t.Errorf("delete with another UID after the reset: %v, want Conflict", err)
+	}
+	// Without a row there is nothing to delete, and that is no failure.
+	for _, name := range []string{"d-view", "b-admin"} {
+		if err := deleteRole(t, s, in("aa"), name, &metav1.DeleteOptions{}); err != nil {
+			t.Errorf("delete of a shared object: %v", err)
+		}
+	}
+	if got := getRole(t, s, in("aa"), "d-view").ResourceVersion; got != atReset {
+		t.Errorf("to delete nothing made resourceVersion %s of %s", got, atReset)
+	}
+	rowsOnly := within(lc.Cluster{Name: "aa", Mirror: true})
+	for _, ctx := range []context.Context{everywhere(), rowsOnly} {
+		for _, rv := range []string{"", "0"} {
+			if got := names(t, s.clusterRoles, ctx, &metainternalversion.ListOptions{ResourceVersion: rv}); len(got) != 0 {
+				t.Errorf("who sees rows only is shown %v", got)
+			}
+		}
+	}
+	for _, rv := range []string{"", "0"} {
+		if got, err := s.clusterRoles.Get(rowsOnly, "d-view", &metav1.GetOptions{ResourceVersion: rv}); !apierrors.IsNotFound(err) {
+			t.Errorf("who sees rows only gets %v, %v", got, err)
+		}
 	}
 
-	// Without a row there is nothing to delete, and that is no failure.
-	if err := deleteRole(t, s, in("aa"), "d-view", &metav1.DeleteOptions{}); err != nil {
-		t.Errorf("delete of a shared object: %v", err)
+	mine := startWatch(t, s.clusterRoles, in("aa"), &metainternalversion.ListOptions{LabelSelector: labels.SelectorFromSet(labels.Set{"mine": "yes"})})
+	// Who has heard of the reset may change it, which makes a row as the first time, and reset it once more.
+	out, err = updateRole(t, s, in("aa"), "d-view", func(r *rbac.ClusterRole) {
+		r.ResourceVersion, r.Rules[0].Verbs, r.Labels["mine"] = atReset, []string{"watch"}, "yes"
+	})
+	if err != nil || out.UID != original.UID || !out.CreationTimestamp.Equal(&original.CreationTimestamp) {
+		t.Fatalf("an update after the reset: %v, %v", out, err)
 	}
-	getRole(t, s, in("aa"), "d-view")
+	if diff := cmp.Diff(out, getRole(t, s, in("aa"), "d-view")); diff != "" {
+		t.Errorf("after it there is %s", diff)
+	}
+	wantEvents(t, w, "MODIFIED aa/d-view")
+	wantEvents(t, all, "ADDED aa/d-view")
+	wantEvents(t, allSelected, "ADDED aa/d-view")
+	wantEvents(t, mine, "ADDED aa/d-view")
+	if err := deleteRole(t, s, in("aa"), "d-view", metav1.NewRVDeletionPrecondition(out.ResourceVersion)); err != nil {
+		t.Fatal(err)
+	}
+	wantEvents(t, w, "MODIFIED aa/d-view")
+	wantEvents(t, all, "DELETED aa/d-view")
+	wantEvents(t, allSelected, "DELETED aa/d-view")
+	if got, event := next(t, mine); got != "DELETED aa/d-view" || event.Object.(metav1.Object).GetUID() != original.UID {
+		t.Errorf("who selects what was changed is told %s %v", got, event.Object)
+	}
 
 	// Objects that are not shared are as ever.
 	create(t, s.clusterRoles, in("aa"), clusterRole("own", nil))
@@ -319,6 +382,36 @@ func TestDeletionOfASharedObjectNamesNoUID(t *testing.T) {
 		}
 		if got := out.(*metav1.Status).Details.UID; (got != "") != tc.uid || tc.uid && got != before.UID {
 			t.Errorf("%s: the answer names UID %q, before there was %q", tc.reason, got, before.UID)
+		}
+	}
+}
+
+// What a deletion requires is required of what is there at that moment, row or not.
+func TestDeletionOfASharedObjectIsConditional(t *testing.T) {
+	s := serve(t, prefixOf(t), bootstrap)
+	reset(t, s, in("aa"), "b-admin")
+	if _, err := updateRole(t, s, in("aa"), "d-view", func(r *rbac.ClusterRole) { r.Rules = nil }); err != nil {
+		t.Fatal(err)
+	}
+	for reason, name := range map[string]string{"a row": "d-view", "reset": "b-admin", "never changed": "f-edit"} {
+		before := getRole(t, s, in("aa"), name)
+		remove := func(required *storage.Preconditions, valid storage.ValidateObjectFunc) error {
+			return s.clusterRoles.Storage.Storage.Delete(in("aa"), "/clusterroles/"+name, &rbac.ClusterRole{}, required, valid, nil, storage.DeleteOptions{})
+		}
+		if err := remove(storage.NewUIDPreconditions("other"), storage.ValidateAllObjectFunc); !storage.IsInvalidObj(err) {
+			t.Errorf("%s: of another UID: %v", reason, err)
+		}
+		refused := errors.New("refused")
+		if err := remove(storage.NewUIDPreconditions(string(before.UID)), func(_ context.Context, obj runtime.Object) error {
+			if diff := cmp.Diff(before, obj); diff != "" {
+				t.Errorf("%s: what is judged differs from what there is: %s", reason, diff)
+			}
+			return refused
+		}); !errors.Is(err, refused) {
+			t.Errorf("%s: refused by what validates: %v", reason, err)
+		}
+		if diff := cmp.Diff(before, getRole(t, s, in("aa"), name)); diff != "" {
+			t.Errorf("%s: after that: %s", reason, diff)
 		}
 	}
 }
@@ -400,7 +493,7 @@ func TestSharedObjectsAreCheckedOnce(t *testing.T) {
 		keyFunc := func(obj runtime.Object) (string, error) {
 			return b.clusterRoles.KeyFunc(context.Background(), obj.(*rbac.ClusterRole).Name)
 		}
-		if _, err := newSharedObjects(r.Storage, config, r.Prefix, keyFunc, r.New, r.NewList, storage.DefaultClusterScopedAttr, b.since, objects); err == nil {
+		if _, err := newSharedObjects(config, r.Prefix, keyFunc, r.New, r.NewList, storage.DefaultClusterScopedAttr, b.since, objects); err == nil {
 			t.Errorf("%s: accepted", reason)
 		}
 	}

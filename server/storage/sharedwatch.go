@@ -7,6 +7,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/storage"
@@ -14,13 +15,14 @@ import (
 	lc "atoll.dev/atoll/internal/logicalcluster"
 )
 
-// Watch shows the first write to a shared object as MODIFIED, and the removal of its row as MODIFIED back to the shared
+// Watch shows the first write to a shared object as MODIFIED, and its deletion as MODIFIED back to the shared
 // object. Initial events are answered above (clusterStorage), from this layer's GetList.
 func (s *sharedObjects) Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
 	c, ok := s.applies(ctx)
 	if !ok {
-		return s.Interface.Watch(ctx, key, opts)
+		return s.watchRows(ctx, key, opts, fields.OneTermEqualSelector(resetField, ""))
 	}
+	exist := fields.OneTermNotEqualSelector(resetField, resetGone)
 	scope, err := s.rest(c, key)
 	if err != nil {
 		return nil, storage.NewInternalError(err)
@@ -30,7 +32,7 @@ func (s *sharedObjects) Watch(ctx context.Context, key string, opts storage.List
 		any = any || inScope(rest, scope, opts.Recursive)
 	}
 	if !any {
-		return s.Interface.Watch(ctx, key, opts)
+		return s.watchRows(ctx, key, opts, exist)
 	}
 
 	view := &sharedView{s: s, cluster: c, since: s.known(ctx, c.Name), pred: opts.Predicate}
@@ -48,11 +50,17 @@ func (s *sharedObjects) Watch(ctx context.Context, key string, opts storage.List
 		opts.Predicate.GetAttrs = s.attrs
 		opts.Predicate.AllowWatchBookmarks = bookmarks
 	}
-	inner, err := s.Interface.Watch(ctx, key, opts)
+	inner, err := s.watchRows(ctx, key, opts, exist)
 	if err != nil {
 		return nil, err
 	}
 	return newStream(ctx, nil, nil, inner, view.event), nil
+}
+
+// watchRows watches the rows that are, for who watches, by what resetField says of them: one that becomes another is deleted.
+func (s *sharedObjects) watchRows(ctx context.Context, key string, opts storage.ListOptions, are fields.Selector) (watch.Interface, error) {
+	opts.Predicate.Field = and(opts.Predicate.Field, are)
+	return s.Interface.Watch(ctx, key, opts)
 }
 
 // atPosition gives a watch that starts at no particular position the current one.
@@ -120,12 +128,15 @@ func (v *sharedView) translate(in watch.Event) (watch.Event, bool, error) {
 	}
 	shared := v.s.in(v.cluster, v.since, rest)
 	now := in.Object
-	if in.Type == watch.Deleted {
+	if reset := isReset(now); reset || in.Type == watch.Deleted {
 		now = shared
 		if shared != nil {
 			// The stream's position must not go back to the shared object's.
-			if err := v.atVersionOf(now, in.Object); err != nil {
+			if err := v.s.atVersionOf(now, in.Object); err != nil {
 				return in, false, err
+			}
+			if reset { // else the row that goes is what a watcher saw
+				in.Object = now
 			}
 		}
 	}
@@ -160,14 +171,6 @@ func (v *sharedView) translate(in watch.Event) (watch.Event, bool, error) {
 		return watch.Event{Type: watch.Deleted, Object: in.Object}, true, nil
 	}
 	return in, false, nil
-}
-
-func (v *sharedView) atVersionOf(obj, from runtime.Object) error {
-	version, err := v.s.Versioner().ObjectResourceVersion(from)
-	if err != nil {
-		return err
-	}
-	return v.s.Versioner().UpdateObject(obj, version)
 }
 
 // storageStatus is the status of an error event.

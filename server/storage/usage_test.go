@@ -23,6 +23,7 @@ import (
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/apiserver/pkg/registry/rest"
 	api "k8s.io/kubernetes/pkg/apis/core"
+	"k8s.io/kubernetes/pkg/apis/rbac"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	lc "atoll.dev/atoll/internal/logicalcluster"
@@ -190,6 +191,43 @@ func TestLimitOnBytes(t *testing.T) {
 	mustPass(t, "the last finalizer", finalize(nil, ""))
 	discard(t, s, shop, "b")
 	mustPass(t, "after deletions", tryCreate(s.configMaps, shop, configMap("default", "c", kilobytes(2))))
+}
+
+// TestLimitOnWhatIsReset: what every logical cluster has can be reset in one that is full, though that may make its row larger.
+func TestLimitOnWhatIsReset(t *testing.T) {
+	s := serve(t, prefixOf(t), func(c *Config) {
+		bootstrap(c)
+		c.Limits = always(Limits{Bytes: 20_000})
+		c.Shared = func(gr schema.GroupResource) []runtime.Object {
+			if gr.Resource != "clusterroles" {
+				return nil
+			}
+			role := clusterRole("large", nil)
+			role.Rules[0].ResourceNames = []string{strings.Repeat("x", 5*endingSlack)}
+			return []runtime.Object{role}
+		}
+	})
+	shop := as(in("shop"))
+	empty := func(r *rbac.ClusterRole) { r.Rules = nil }
+	if _, err := updateRole(t, s, shop, "large", empty); err != nil {
+		t.Fatal(err)
+	}
+	fill := strings.Repeat("v", 25_000)
+	mustPass(t, "by an administrator", tryCreate(s.configMaps, as(in("shop", "default"), user.SystemPrivilegedGroup), configMap("default", "fill", fill)))
+	whole := func(r *rbac.ClusterRole) { r.Rules = getRole(t, s, in("bb"), "large").Rules }
+	_, err := updateRole(t, s, shop, "large", whole)
+	wantFull(t, "growing", err, `"large" is forbidden`)
+	mustPass(t, "reset", deleteRole(t, s, shop, "large", &metav1.DeleteOptions{}))
+	if got := getRole(t, s, shop, "large"); len(got.Rules) != 1 {
+		t.Errorf("after reset it has %d rules", len(got.Rules))
+	}
+	has, _, err := s.countShare(t.Context(), share{cluster: "shop"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if known := s.use(t, share{cluster: "shop"}); known != has {
+		t.Errorf("%+v is known, etcd has %+v", known, has)
+	}
 }
 
 // TestLimitOfWhatIsStale: an update of what a cache had, when etcd has something newer, is not refused but found out to be stale:

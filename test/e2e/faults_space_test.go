@@ -183,12 +183,24 @@ func TestFullExternalEtcd(t *testing.T) {
 			return "200 ConfigMaps of 500 KB in 32 MiB"
 		})
 	}
+	roles, in := clients.Kube.RbacV1().ClusterRoles(), client.In(t.Context(), w.cluster)
+	view, err := roles.Get(in, "view", metav1.GetOptions{})
+	must(t, err)
+	shared := view.DeepCopy()
+	view.Labels["full"] = "yes"
+	_, err = roles.Update(in, view, metav1.UpdateOptions{})
+	must(t, err)
 	fill()
 	w.says("/healthz/etcd-space", "etcd is full and takes no writes")
 	if text := readyzText(t, a); text != "" {
 		t.Errorf("not ready, so that nobody is sent there to delete: %s", text)
 	}
 	w.there()
+	// Its row would stay if there were room.
+	must(t, roles.Delete(in, "view", metav1.DeleteOptions{}))
+	if got, err := roles.Get(in, "view", metav1.GetOptions{}); err != nil || got.ResourceVersion != shared.ResourceVersion || got.Labels["full"] != "" {
+		t.Errorf("a role that was reset is %v, %v; want that of before", got, err)
+	}
 	watching, err := clients.Kube.CoreV1().ConfigMaps("default").Watch(client.In(t.Context(), w.cluster), metav1.ListOptions{})
 	must(t, err)
 	watching.Stop()
