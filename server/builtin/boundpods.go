@@ -24,6 +24,7 @@ import (
 
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/internal/kinds"
+	"atoll.dev/atoll/server/storage"
 )
 
 // bindings are pods/binding. Who binds a pod is a scheduler; the server's own binds it to a physical cluster: it is that cluster's to
@@ -163,18 +164,18 @@ func mayEnd(ctx context.Context, pod *api.Pod) error {
 }
 
 // release lets a pod go that has ended below. Somebody else's finalizers keep it.
-func (s shownPods) release(at *space, name string, preconditions *metav1.Preconditions) (runtime.Object, bool, error) {
-	let := rest.DefaultUpdatedObjectInfo(nil, func(_ context.Context, _, old runtime.Object) (runtime.Object, error) {
+func (s shownPods) release(at *space, ended *api.Pod) (runtime.Object, bool, error) {
+	let := storage.ChangeOf(ended.UID, func(old runtime.Object) (runtime.Object, error) {
 		pod, ok := old.(*api.Pod)
-		if !ok || !at.shows(pod) || preconditions != nil && preconditions.UID != nil && *preconditions.UID != pod.UID {
-			return nil, apierrors.NewNotFound(api.Resource("pods"), name)
+		if !ok || !at.shows(pod) {
+			return nil, apierrors.NewNotFound(api.Resource("pods"), ended.Name)
 		}
 		pod = pod.DeepCopy()
 		pod.Finalizers = slices.DeleteFunc(pod.Finalizers, func(f string) bool { return f == workloadv1alpha1.SyncerFinalizer })
 		return pod, nil
 	})
-	released, _, err := s.pods.Update(at.inWorkspace("", "pods"), name, let, rest.ValidateAllObjectFunc, rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{})
-	if apierrors.IsNotFound(err) {
+	released, _, err := s.pods.Update(at.inWorkspace("", "pods"), ended.Name, let, rest.ValidateAllObjectFunc, rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{})
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil, true, nil // it went, or another has its name
 	}
 	return released, false, err

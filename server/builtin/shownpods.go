@@ -497,7 +497,6 @@ func (s shownPods) delete(ctx context.Context, name string, validate rest.Valida
 	if options == nil {
 		options = &metav1.DeleteOptions{}
 	}
-	preconditions := options.Preconditions
 	if options.GracePeriodSeconds == nil {
 		options.GracePeriodSeconds = ptr.To(int64(0)) // it is gone below; who sees it end there says how long that may take
 	}
@@ -511,8 +510,8 @@ func (s shownPods) delete(ctx context.Context, name string, validate rest.Valida
 		}
 		return validate(ctx, view(pod, at.cluster))
 	}, options)
-	if err == nil && !now && *options.GracePeriodSeconds == 0 {
-		deleted, now, err = s.release(at, name, preconditions)
+	if ended, ok := deleted.(*api.Pod); ok && err == nil && !now && *options.GracePeriodSeconds == 0 {
+		deleted, now, err = s.release(at, ended)
 	}
 	if err != nil {
 		return nil, false, untold("pods", err, name)

@@ -68,10 +68,7 @@ func (r *reconciler) end(ctx context.Context, k key) (again time.Duration, err e
 			return firstLook, nil // it changed just then
 		}
 	}
-	writeErr := r.write(ctx, keyOf(def), func(current *Definition) (*Definition, error) {
-		if current.UID != def.UID {
-			return nil, nil
-		}
+	writeErr := r.write(ctx, def, func(current *Definition) (*Definition, error) {
 		status := *current.Status.DeepCopy()
 		status.Conditions = withCondition(status.Conditions, found, r.now())
 		gone := found.Status == apiextensionsv1.ConditionFalse

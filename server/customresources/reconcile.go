@@ -23,6 +23,7 @@ import (
 
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
 	"atoll.dev/atoll/internal/queue"
+	"atoll.dev/atoll/server/storage"
 )
 
 const (
@@ -147,8 +148,8 @@ func (r *reconciler) reconcile(ctx context.Context, k key) (time.Duration, error
 	if !anticipated && sameStatus(seen.Status, r.decide(k.cluster, seen)) {
 		return 0, nil
 	}
-	err := r.write(ctx, k, func(current *Definition) (*Definition, error) {
-		if current.UID != seen.UID || current.DeletionTimestamp != nil {
+	err := r.write(ctx, seen, func(current *Definition) (*Definition, error) {
+		if current.DeletionTimestamp != nil {
 			return nil, nil
 		}
 		status := r.decide(k.cluster, current)
@@ -205,10 +206,10 @@ func sameStatus(a, b apiextensionsv1.CustomResourceDefinitionStatus) bool {
 }
 
 // write changes the status, and the finalizers, of the definition that etcd holds to what change makes of it; nil changes
-// nothing. It is one write, past the handler chain, into the logical cluster of ctx. What it will be is known here before
-// it is written, and so before anybody can be told of it.
-func (r *reconciler) write(ctx context.Context, k key, change func(current *Definition) (*Definition, error)) error {
-	written, _, err := r.status.Update(ctx, k.name, updated(func(old runtime.Object) (runtime.Object, error) {
+// nothing. If another definition has its name, that is an error. It is one write, past the handler chain, into the logical cluster of ctx. What it
+// will be is known here before it is written, and so before anybody can be told of it.
+func (r *reconciler) write(ctx context.Context, def *Definition, change func(current *Definition) (*Definition, error)) error {
+	written, _, err := r.status.Update(ctx, def.Name, storage.ChangeOf(def.UID, func(old runtime.Object) (runtime.Object, error) {
 		stored, ok := old.(*apiextensions.CustomResourceDefinition)
 		if !ok {
 			return nil, apierrors.NewInternalError(fmt.Errorf("a CustomResourceDefinition is stored as %T", old))
@@ -240,21 +241,10 @@ func (r *reconciler) write(ctx context.Context, k key, change func(current *Defi
 	if !ok {
 		return fmt.Errorf("a CustomResourceDefinition was written as %T", written)
 	}
-	def, err := r.definitions.specs.define(stored)
+	now, err := r.definitions.specs.define(stored)
 	if err != nil {
 		return err
 	}
-	r.definitions.put(def, read)
+	r.definitions.put(now, read)
 	return nil
-}
-
-// updated is a rest.UpdatedObjectInfo of what a function makes of an object.
-type updated func(runtime.Object) (runtime.Object, error)
-
-// Preconditions are none: the function sees what is stored.
-func (updated) Preconditions() *metav1.Preconditions { return nil }
-
-// UpdatedObject calls the function.
-func (u updated) UpdatedObject(_ context.Context, old runtime.Object) (runtime.Object, error) {
-	return u(old)
 }
