@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -78,25 +79,32 @@ func certificateOf(s *httptest.Server) []byte {
 }
 
 // People of an OIDC provider come in by --authentication-config, are the same in every workspace, and may do what its
-// roles say.
+// roles say. The file may change while the server runs.
 func TestOIDC(t *testing.T) {
 	p := startProvider(t)
-	config, err := json.Marshal(map[string]any{
-		"apiVersion": "apiserver.config.k8s.io/v1", "kind": "AuthenticationConfiguration",
-		"jwt": []any{map[string]any{
-			"issuer": map[string]any{"url": p.URL, "audiences": []string{"atoll"}, "certificateAuthority": string(certificateOf(p.Server))},
-			"claimMappings": map[string]any{
-				"username": map[string]any{"claim": "sub", "prefix": "oidc:"},
-				"groups":   map[string]any{"expression": "claims.groups"},
-			},
-		}},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	file := filepath.Join(t.TempDir(), "authentication.json")
-	mustWrite(t, file, string(config))
-	r := startServer(t, func(o *Options) { o.Authentication.AuthenticationConfigFile = file })
+	configure := func(prefix string) {
+		t.Helper()
+		config, err := json.Marshal(map[string]any{
+			"apiVersion": "apiserver.config.k8s.io/v1", "kind": "AuthenticationConfiguration",
+			"jwt": []any{map[string]any{
+				"issuer": map[string]any{"url": p.URL, "audiences": []string{"atoll"}, "certificateAuthority": string(certificateOf(p.Server))},
+				"claimMappings": map[string]any{
+					"username": map[string]any{"claim": "sub", "prefix": prefix},
+					"groups":   map[string]any{"expression": "claims.groups"},
+				},
+			}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		mustWrite(t, file, string(config))
+	}
+	configure("oidc:")
+	r := startServer(t, func(o *Options) {
+		withTokens(t)(o)
+		o.Authentication.AuthenticationConfigFile = file
+	})
 	r.makeRobot(t, shop)
 
 	carol := p.issue(t, "carol", time.Hour, "staff")
@@ -131,6 +139,25 @@ func TestOIDC(t *testing.T) {
 	review, err := r.in(t, bank).AuthenticationV1().TokenReviews().Create(t.Context(), &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: carol}}, metav1.CreateOptions{})
 	if err != nil || review.Status.User.Username != "oidc:carol" {
 		t.Errorf("a TokenReview of carol: %+v, %v", review.Status, err)
+	}
+
+	// The file is read again when it changes, and what cannot be read changes nothing.
+	mustWrite(t, file, "{")
+	const failed = `apiserver_authentication_config_controller_automatic_reloads_total{.*status="failure"} [1-9]`
+	waitFor(t, 2*time.Minute, "what cannot be read is told", func() (string, bool) {
+		metrics := r.ask(t, asked{path: "/metrics", token: root})
+		return fmt.Sprint(metrics.code), regexp.MustCompile(failed).MatchString(metrics.body)
+	})
+	if who := r.whoAmI(t, "/clusters/root", carol); who != "oidc:carol" {
+		t.Errorf("with a file that cannot be read, carol is %s", who)
+	}
+	configure("people:")
+	waitFor(t, 2*time.Minute, "the file is read again", func() (string, bool) {
+		who := r.whoAmI(t, "/clusters/root", carol)
+		return who, who == "people:carol"
+	})
+	if got := r.ask(t, asked{path: "/clusters/shopname/api/v1/namespaces/team/configmaps", token: carol}); got.code != http.StatusOK {
+		t.Errorf("carol of the group staff reads shop: %d", got.code)
 	}
 }
 

@@ -275,7 +275,16 @@ func (p *peers) fill(ctx context.Context) error {
 		}
 		side.made.Store(listedObjects)
 	}
-	return nil
+	// What is read is the same on both sides: where no controller is, nobody writes a status.
+	_, _, err := Load(ctx, inFlight, len(all), func(ctx context.Context, i int) error {
+		at := all[i]
+		ours, err := p.atoll.told(ctx, i, p.workload, p.atoll.homes[at.home], at.number)
+		if err != nil {
+			return err
+		}
+		return p.kube.tell(ctx, i, p.workload, p.kube.homes[at.home], at.number, ours.Status)
+	})
+	return err
 }
 
 // request returns what a worker does again and again.

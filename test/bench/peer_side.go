@@ -99,18 +99,52 @@ func (s *peerSide) createNamed(ctx context.Context, worker int, k peerKind, enc 
 	return s.do(ctx, worker, http.MethodPost, k.path(h), enc, body, http.StatusCreated)
 }
 
-// handled says whether a controller has written a condition of a Deployment.
-func (s *peerSide) handled(ctx context.Context, k peerKind, h home, number int) (bool, error) {
+// deployment reads one.
+func (s *peerSide) deployment(ctx context.Context, worker int, k peerKind, h home, number int) (*appsv1.Deployment, error) {
 	path := k.path(h) + "/" + objectName(number)
 	var answer bytes.Buffer
-	if err := s.ask(ctx, 0, http.MethodGet, path, inJSON, nil, http.StatusOK, &answer); err != nil {
-		return false, err
+	if err := s.ask(ctx, worker, http.MethodGet, path, inJSON, nil, http.StatusOK, &answer); err != nil {
+		return nil, err
 	}
-	var d appsv1.Deployment
-	if err := json.Unmarshal(answer.Bytes(), &d); err != nil {
-		return false, fmt.Errorf("read %s: %w", path, err)
+	d := &appsv1.Deployment{}
+	if err := json.Unmarshal(answer.Bytes(), d); err != nil {
+		return nil, fmt.Errorf("read %s: %w", path, err)
 	}
-	return len(d.Status.Conditions) > 0, nil
+	return d, nil
+}
+
+// handled says whether a controller has written a condition of a Deployment.
+func (s *peerSide) handled(ctx context.Context, k peerKind, h home, number int) (bool, error) {
+	d, err := s.deployment(ctx, 0, k, h, number)
+	return err == nil && len(d.Status.Conditions) > 0, err
+}
+
+// told reads a Deployment once a controller has written a condition of it.
+func (s *peerSide) told(ctx context.Context, worker int, k peerKind, h home, number int) (*appsv1.Deployment, error) {
+	for deadline := time.Now().Add(settleAtLast); ; {
+		d, err := s.deployment(ctx, worker, k, h, number)
+		switch {
+		case err != nil || len(d.Status.Conditions) > 0:
+			return d, err
+		case time.Now().After(deadline):
+			return nil, fmt.Errorf("no controller has written a condition of %s/%s in %s", k.path(h), objectName(number), settleAtLast)
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+}
+
+// tell writes the status of a Deployment.
+func (s *peerSide) tell(ctx context.Context, worker int, k peerKind, h home, number int, status appsv1.DeploymentStatus) error {
+	d, err := s.deployment(ctx, worker, k, h, number)
+	if err != nil {
+		return err
+	}
+	d.Status = status
+	body, err := json.Marshal(d)
+	if err != nil {
+		return fmt.Errorf("write %s/%s: %w", k.path(h), d.Name, err)
+	}
+	return s.do(ctx, worker, http.MethodPut, k.path(h)+"/"+d.Name+"/status", inJSON, body, http.StatusOK)
 }
 
 // nameTemplate is replaced by names of the same length: the encodings say how long it is.

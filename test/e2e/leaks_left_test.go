@@ -8,7 +8,12 @@ import (
 	"testing"
 
 	"github.com/google/pprof/profile"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
+	"k8s.io/utils/ptr"
 
+	"atoll.dev/atoll/client"
 	"atoll.dev/atoll/test/framework"
 )
 
@@ -23,10 +28,12 @@ type leftovers struct {
 	// What each kind of it is: a leak is a small part of the whole, which rises and falls by more.
 	byMetric map[string]float64 // series, by the name of the metric
 	byStart  map[string]float64 // goroutines, by the function they began with
+	objects  map[string]float64 // of all logical clusters, by resource
 	bytes    map[string]float64 // of the heap, by the calls that allocated them; an estimate
 
 	// windows are how many events the watch caches have room for, together. Each has less again when an event of its kind comes, and of some
-	// none may.
+	// none may. The least room, for 100 events, is never emptied: it has what happened last, after one round, and after another, in which
+	// the room was larger for a while, fillers.
 	windows float64
 }
 
@@ -41,10 +48,11 @@ var bounded = []string{
 }
 
 // leaks says of what there is more after the third round than after the first, in each of which n workspaces were used in all ways: more
-// than a goroutine of a kind for each twenty of them, a series of a metric for each four, or half a kilobyte by the same calls for each.
+// than a goroutine of a kind or an object of a resource for each twenty of them, a series of a metric for each four, or half a kilobyte by
+// the same calls for each.
 // It is of no use below 200: of some metrics there is one series more for each resource that is served, of what happens after minutes.
 //
-// What is in watch caches may be as much more as they have room for.
+// What is in watch caches may be as much more as they have room for. What else they have are the objects that are.
 func leaks(first, third leftovers, n int) []string {
 	more := func(what string, first, third map[string]float64, most func(of string) float64) (said []string) {
 		for of, now := range third {
@@ -57,11 +65,12 @@ func leaks(first, third leftovers, n int) []string {
 	each := func(most float64) func(string) float64 { return func(string) float64 { return most } }
 	said := slices.Concat(
 		more("goroutines", first.byStart, third.byStart, each(float64(n)/10)),
+		more("objects", first.objects, third.objects, each(float64(n)/10)),
 		more("series", first.byMetric, third.byMetric, each(float64(n)/2)),
 		more("bytes of the heap", first.bytes, third.bytes, func(of string) float64 {
 			most := 1024 * float64(n)
 			if strings.Contains(of, "storage/etcd3.(*watchChan).") {
-				most += 2 * 1024 * (third.windows - first.windows) // an event has the object as it is and as it was
+				most += 2 * 1024 * third.windows // an event has the object as it is and as it was
 			}
 			return most
 		}),
@@ -84,6 +93,7 @@ func (w *leaking) left(t *testing.T) leftovers {
 	t.Helper()
 	left := leftovers{series: map[string]bool{}, byMetric: map[string]float64{}, bytes: map[string]float64{}}
 	left.byStart, left.goroutines = w.goroutines(t)
+	left.objects = w.objects(t)
 	w.raw(t, "/debug/pprof/heap?gc=1") // pools keep what they hold over one collection
 	heap := w.profile(t, "/debug/pprof/heap?gc=1")
 	if heap.Period != profileRate {
@@ -139,6 +149,46 @@ func (w *leaking) goroutines(t *testing.T) (byStart map[string]float64, all floa
 		all -= idle
 	}
 	return byStart, all
+}
+
+// objects are how many there are in all logical clusters, by resource. There is an event for each tick.
+func (w *leaking) objects(t *testing.T) map[string]float64 {
+	t.Helper()
+	objects := map[string]float64{}
+	for _, of := range w.served {
+		list, err := w.clients.Metadata.Resource(of).List(client.Everywhere(t.Context()), metav1.ListOptions{Limit: 1})
+		if err != nil {
+			t.Fatalf("list %s: %v", of, err)
+		}
+		objects[of.GroupResource().String()] = float64(len(list.Items)) + float64(ptr.Deref(list.GetRemainingItemCount(), 0))
+	}
+	return objects
+}
+
+// listed are the resources that can be listed, but events.
+func (w *leaking) listed(t *testing.T) (resources []schema.GroupVersionResource) {
+	t.Helper()
+	config := w.Config()
+	config.Host += "/clusters/root"
+	d, err := discovery.NewDiscoveryClientForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lists, err := d.ServerPreferredResources()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, list := range discovery.FilteredBy(discovery.SupportsAllVerbs{Verbs: []string{"list", "watch"}}, lists) {
+		for _, r := range list.APIResources {
+			if r.Name != "events" {
+				resources = append(resources, resourceAt(list.GroupVersion, r.Name))
+			}
+		}
+	}
+	if len(resources) < 50 {
+		t.Fatalf("only %d resources are served: %v", len(resources), resources)
+	}
+	return resources
 }
 
 // profile reads a profile of the server.
@@ -207,6 +257,10 @@ func TestLeaks(t *testing.T) {
 			first:  leftovers{byMetric: map[string]float64{"leak_total": 200}}, third: leftovers{byMetric: map[string]float64{"leak_total": 600}},
 			want: "series: 200 after the first round, 600 after the third, want at most 100 more: leak_total",
 		},
+		"an object for each tenth": {
+			first: leftovers{objects: map[string]float64{"configmaps": 1}}, third: leftovers{objects: map[string]float64{"configmaps": 22}},
+			want: "objects: 1 after the first round, 22 after the third, want at most 20 more: configmaps",
+		},
 		"a series for each resource": {
 			reason: "upstream compares each cache with etcd every few minutes",
 			third:  leftovers{byMetric: map[string]float64{"apiserver_storage_consistency_checks_total": 61}},
@@ -217,15 +271,15 @@ func TestLeaks(t *testing.T) {
 			want: "bytes of the heap: 386460 after the first round, 1251503 after the third, want at most 204800 more: leak < seed",
 		},
 		"a window": {
-			reason: "one cache has room for 200 events, and no event comes",
-			first:  leftovers{windows: 1900, bytes: map[string]float64{"reflect.New < k8s.io/apiserver/pkg/storage/etcd3.(*watchChan).transform": 190_454}},
-			third:  leftovers{windows: 2000, bytes: map[string]float64{"reflect.New < k8s.io/apiserver/pkg/storage/etcd3.(*watchChan).transform": 396_513}},
+			reason: "the least room of one cache has fillers after the first round, and after the third the events of Jobs",
+			first:  leftovers{windows: 6100, bytes: map[string]float64{"reflect.New < k8s.io/apiserver/pkg/storage/etcd3.(*watchChan).transform": 238_795}},
+			third:  leftovers{windows: 6100, bytes: map[string]float64{"reflect.New < k8s.io/apiserver/pkg/storage/etcd3.(*watchChan).transform": 477_301}},
 		},
 		"more than a window": {
-			first: leftovers{windows: 3000, bytes: map[string]float64{"etcd3": 1, "storage/etcd3.(*watchChan).transform": 190_454}},
-			third: leftovers{windows: 3001, bytes: map[string]float64{"etcd3": 204_802, "storage/etcd3.(*watchChan).transform": 397_303}},
+			first: leftovers{windows: 200, bytes: map[string]float64{"etcd3": 1, "storage/etcd3.(*watchChan).transform": 190_454}},
+			third: leftovers{windows: 100, bytes: map[string]float64{"etcd3": 204_802, "storage/etcd3.(*watchChan).transform": 600_055}},
 			want: "bytes of the heap: 1 after the first round, 204802 after the third, want at most 204800 more: etcd3\n" +
-				"bytes of the heap: 190454 after the first round, 397303 after the third, want at most 206848 more: storage/etcd3.(*watchChan).transform",
+				"bytes of the heap: 190454 after the first round, 600055 after the third, want at most 409600 more: storage/etcd3.(*watchChan).transform",
 		},
 		"what comes and goes": {
 			first: leftovers{byStart: map[string]float64{"a": 40}, bytes: map[string]float64{"events": 5e6}},

@@ -95,6 +95,7 @@ func TestNothingIsLeftOfWorkspaces(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := &leaking{Atoll: a, clients: clients, http: anonymousHTTP(t, a), admin: admin, names: []string{"leak-"}}
+	w.served = w.listed(t)
 	var first, last leftovers
 	for round := range 3 {
 		began := time.Now()
@@ -156,6 +157,7 @@ type leaking struct {
 	clients *client.Clients
 	http    *http.Client // shows no client certificate
 	admin   *http.Client
+	served  []schema.GroupVersionResource
 	ticked  time.Time
 
 	mu    sync.Mutex

@@ -42,17 +42,17 @@ const (
 	replicasLimit    = 60 // ConfigMaps of a strike, half of them before it
 )
 
-// TestReplicas runs two servers on one etcd, in a process of its own. Clients write through both while one of them is
-// killed, or stopped for so long that the other takes its place: nothing acknowledged is lost, no IP or node port is given
+// TestReplicas runs two servers on one etcd of three members, processes of their own. Clients write through both while one of them is
+// killed, alone or with the leader of etcd, or stopped for so long that the other takes its place: nothing acknowledged is lost, no IP or node port is given
 // twice, no ResourceQuota is passed, tokens of one are good with the other, and one server at a time runs the controllers. What
 // runs in a physical cluster follows whoever leads, and a leader that wakes changes nothing, neither there nor in etcd.
 func TestReplicas(t *testing.T) {
 	t.Parallel() // half of it is waiting for a Lease to run out
-	etcd := framework.StartEtcd(t)
+	etcd := framework.StartEtcdMembers(t, 3)
 	flags := append(etcd.Flags(), "--service-account-issuer=https://atoll.example")
 	policy := filepath.Join(t.TempDir(), "policy.yaml")
 	must(t, os.WriteFile(policy, []byte(replicasAudit), 0o600))
-	r := &replicas{t: t, services: map[string]string{}, east: framework.StartPhysical(t, "east")}
+	r := &replicas{t: t, etcd: etcd, services: map[string]string{}, east: framework.StartPhysical(t, "east")}
 	audited := func() []string {
 		file := filepath.Join(t.TempDir(), "audit.log")
 		r.audits = append(r.audits, file)
@@ -85,10 +85,16 @@ func TestReplicas(t *testing.T) {
 			r.servers[leader].Restart()
 		})
 	})
-	t.Run("the other is killed", func(t *testing.T) {
+	t.Run("the other is killed, and the leader of etcd", func(t *testing.T) {
 		r.t = t
-		leader := r.leader()
-		r.underLoad(1-leader, r.servers[1-leader].Kill, r.servers[1-leader].Restart)
+		leader, member := r.leader(), etcd.Members[etcd.Leader(t)]
+		r.underLoad(1-leader, func() {
+			member.Kill()
+			r.servers[1-leader].Kill()
+		}, func() {
+			member.Start()
+			r.servers[1-leader].Restart()
+		})
 		r.led(leader)
 	})
 	t.Run("the leader is stopped, and wakes when another leads", func(t *testing.T) {
@@ -139,6 +145,7 @@ rules:
 
 type replicas struct {
 	t       *testing.T
+	etcd    *framework.EtcdMembers
 	servers []*framework.Atoll
 	clients []*client.Clients // of each server
 	audits  []string          // the audit log of each server
@@ -330,6 +337,9 @@ func (r *replicas) underLoad(server int, strike, heal func()) {
 	r.t.Helper()
 	for _, server := range r.servers {
 		server.Use(r.t)
+	}
+	for _, member := range r.etcd.Members {
+		member.Use(r.t)
 	}
 	token := r.token(server)
 	ctx, cancel := context.WithCancel(r.t.Context())
