@@ -143,10 +143,10 @@ func TestOIDC(t *testing.T) {
 
 	// The file is read again when it changes, and what cannot be read changes nothing.
 	mustWrite(t, file, "{")
-	const failed = `apiserver_authentication_config_controller_automatic_reloads_total{.*status="failure"} [1-9]`
+	failed := regexp.MustCompile(`apiserver_authentication_config_controller_automatic_reloads_total{.*status="failure"} [1-9]`)
 	waitFor(t, 2*time.Minute, "what cannot be read is told", func() (string, bool) {
 		metrics := r.ask(t, asked{path: "/metrics", token: root})
-		return fmt.Sprint(metrics.code), regexp.MustCompile(failed).MatchString(metrics.body)
+		return fmt.Sprint(metrics.code), failed.MatchString(metrics.body)
 	})
 	if who := r.whoAmI(t, "/clusters/root", carol); who != "oidc:carol" {
 		t.Errorf("with a file that cannot be read, carol is %s", who)

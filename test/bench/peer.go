@@ -276,9 +276,16 @@ func (p *peers) fill(ctx context.Context) error {
 		side.made.Store(listedObjects)
 	}
 	// What is read is the same on both sides: where no controller is, nobody writes a status.
-	_, _, err := Load(ctx, inFlight, len(all), func(ctx context.Context, i int) error {
+	last := all[len(all)-1]
+	err := p.atoll.rest(ctx, func(ctx context.Context) (bool, error) {
+		return p.atoll.handled(ctx, p.workload, p.atoll.homes[last.home], last.number)
+	})
+	if err != nil {
+		return err
+	}
+	_, _, err = Load(ctx, inFlight, len(all), func(ctx context.Context, i int) error {
 		at := all[i]
-		ours, err := p.atoll.told(ctx, i, p.workload, p.atoll.homes[at.home], at.number)
+		ours, err := p.atoll.deployment(ctx, i, p.workload, p.atoll.homes[at.home], at.number)
 		if err != nil {
 			return err
 		}

@@ -119,20 +119,6 @@ func (s *peerSide) handled(ctx context.Context, k peerKind, h home, number int) 
 	return err == nil && len(d.Status.Conditions) > 0, err
 }
 
-// told reads a Deployment once a controller has written a condition of it.
-func (s *peerSide) told(ctx context.Context, worker int, k peerKind, h home, number int) (*appsv1.Deployment, error) {
-	for deadline := time.Now().Add(settleAtLast); ; {
-		d, err := s.deployment(ctx, worker, k, h, number)
-		switch {
-		case err != nil || len(d.Status.Conditions) > 0:
-			return d, err
-		case time.Now().After(deadline):
-			return nil, fmt.Errorf("no controller has written a condition of %s/%s in %s", k.path(h), objectName(number), settleAtLast)
-		}
-		time.Sleep(100 * time.Millisecond)
-	}
-}
-
 // tell writes the status of a Deployment.
 func (s *peerSide) tell(ctx context.Context, worker int, k peerKind, h home, number int, status appsv1.DeploymentStatus) error {
 	d, err := s.deployment(ctx, worker, k, h, number)
@@ -179,19 +165,9 @@ func (s *peerSide) load(ctx context.Context, workers int, how time.Duration, req
 		return burst{}, err
 	}
 	took := time.Since(began)
-	// What the requests set off belongs to them: watch events, controllers. A server that gets no processor seems to be at rest.
-	for deadline := time.Now().Add(settleAtLast); ; {
-		if err := settle(ctx, s.pid); err != nil {
-			return burst{}, err
-		}
-		if ok, err := done(ctx); err != nil {
-			return burst{}, err
-		} else if ok {
-			break
-		}
-		if time.Now().After(deadline) {
-			return burst{}, fmt.Errorf("what requests set off is not done after %s, and process %d is at rest", settleAtLast, s.pid)
-		}
+	// What the requests set off belongs to them: watch events, controllers.
+	if err := s.rest(ctx, done); err != nil {
+		return burst{}, err
 	}
 	after, err := cpuTime(s.pid)
 	if err != nil {
@@ -199,6 +175,21 @@ func (s *peerSide) load(ctx context.Context, workers int, how time.Duration, req
 	}
 	n := float64(made.Load())
 	return burst{perSecond: n / took.Seconds(), cpu: Milliseconds(after-before) / n}, nil
+}
+
+// rest returns once the server is at rest, and done says that it is through: one that gets no processor seems to be at rest.
+func (s *peerSide) rest(ctx context.Context, done func(context.Context) (bool, error)) error {
+	for deadline := time.Now().Add(settleAtLast); ; {
+		if err := settle(ctx, s.pid); err != nil {
+			return err
+		}
+		if ok, err := done(ctx); ok || err != nil {
+			return err
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("what requests set off is not done after %s, and process %d is at rest", settleAtLast, s.pid)
+		}
+	}
 }
 
 // encoding is how objects travel.

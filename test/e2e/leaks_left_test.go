@@ -168,13 +168,7 @@ func (w *leaking) objects(t *testing.T) map[string]float64 {
 // listed are the resources that can be listed, but events.
 func (w *leaking) listed(t *testing.T) (resources []schema.GroupVersionResource) {
 	t.Helper()
-	config := w.Config()
-	config.Host += "/clusters/root"
-	d, err := discovery.NewDiscoveryClientForConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	lists, err := d.ServerPreferredResources()
+	lists, err := discovery.NewDiscoveryClientForConfigOrDie(w.clients.ConfigFor("root")).ServerPreferredResources()
 	if err != nil {
 		t.Fatal(err)
 	}
