@@ -199,6 +199,15 @@ func TestAddedToShown(t *testing.T) {
 	if _, err := ofOwner.Patch(t.Context(), "web-2", types.StrategicMergePatchType, []byte(long), metav1.PatchOptions{}, "ephemeralcontainers"); !apierrors.IsForbidden(err) {
 		t.Errorf("40 KiB: %v, want it forbidden", err)
 	}
+	for what, takes := range map[string]string{
+		"a variable": `"env":[{"name":"T","valueFrom":{"secretKeyRef":{"name":"atoll-token-admin","key":"token"}}}]`,
+		"all of it":  `"envFrom":[{"secretRef":{"name":"atoll-token-admin"}}]`,
+	} {
+		_, err := ofOwner.Patch(t.Context(), "web-2", types.StrategicMergePatchType, []byte(`{"spec":{"ephemeralContainers":[{"name":"d","image":"i",`+takes+`}]}}`), metav1.PatchOptions{}, "ephemeralcontainers")
+		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "its own ServiceAccount's") {
+			t.Errorf("%s of another account's tokens: %v, want it forbidden", what, err)
+		}
+	}
 }
 
 // TestEndOfBoundPods: whoever deletes a pod that a physical cluster runs, and how, its row stays until it is gone there.

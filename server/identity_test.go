@@ -253,6 +253,26 @@ func TestServiceAccountsAtHome(t *testing.T) {
 	}
 }
 
+// A Node that a policy has withdrawn is there for the tokens that are bound to it, and for no new one.
+func TestTokensOutliveThePolicyOfTheirNode(t *testing.T) {
+	r := startServer(t, nil)
+	r.makeRobot(t, shop)
+	g := r.ground(t)
+	g.target(t, shop, "n", nil)
+	spec := authenticationv1.TokenRequestSpec{BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Node", Name: "n"}}
+	token := r.token(t, shop, spec)
+	g.allow(t, shop, "narrow", "other")
+	if shown := g.nodes(t, shop, metav1.ListOptions{}); len(shown) > 0 {
+		t.Fatalf("shop is shown %v, want the Node withdrawn", shown)
+	}
+	if got := r.whoAmI(t, "/clusters/shopname", token); got != robotUser {
+		t.Errorf("the token is %s", got)
+	}
+	if _, err := r.in(t, shop).CoreV1().ServiceAccounts(team).CreateToken(t.Context(), robot, &authenticationv1.TokenRequest{Spec: spec}, metav1.CreateOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("a new one: %v, want the Node not found", err)
+	}
+}
+
 // A token ends with what it is bound to, at the next request.
 func TestTokensEndWithWhatTheyAreBoundTo(t *testing.T) {
 	r := startServer(t, nil)

@@ -49,11 +49,12 @@ func startShowingWith(t *testing.T, modify func(*Options)) *showing {
 		t.Fatal(err)
 	}
 	s.root = s.makeDeployment(t, shop, team, 2, nil, nil)
+	ground := s.ground(t)
 	for mirror, node := range map[logicalcluster.Name]string{east: "us-east-1", west: "us-west-1"} {
 		kube := s.in(t, mirror)
 		s.forgetCluster(t, mirror)
 		owner := fmt.Sprintf(`{"apiVersion":"core.kcp.io/v1alpha1","kind":"LogicalCluster","metadata":{"name":"cluster"},"spec":{"use":"Mirror","owner":`+
-			`{"apiVersion":"workload.kcp.io/v1alpha1","resource":"synctargets","name":%q,"cluster":"root","uid":"u"}}}`, node)
+			`{"apiVersion":"workload.kcp.io/v1alpha1","resource":"synctargets","name":%q,"cluster":"root","uid":%q}}}`, node, ground.target(t, "root", node, nil).UID)
 		if err := kube.Discovery().RESTClient().Post().AbsPath("/apis/core.kcp.io/v1alpha1/logicalclusters").Body([]byte(owner)).Do(t.Context()).Error(); err != nil {
 			t.Fatal(err)
 		}

@@ -46,8 +46,8 @@ func newSyncerUser(mirror logicalcluster.Name) *syncerUser {
 type syncerRequest struct{ group, resource, subresource, verb string }
 
 // syncerRequests is every request that a syncer makes in its mirror: it lists and watches what it should run, writes
-// status, patches its bookkeeping into metadata, keeps a Lease, shows the pods there are, tells the events, and opens a tunnel. What a patch may
-// change is admission.Mirror's.
+// status, patches its bookkeeping into metadata, keeps a Lease, shows the pods there are, tells the events, asks for tokens of what it runs, and
+// opens a tunnel. What a patch may change is admission.Mirror's, and which tokens there are the registry's (builtin, createForPods).
 var syncerRequests = func() sets.Set[syncerRequest] {
 	all := sets.New[syncerRequest]()
 	add := func(group, resource, subresource string, verbs ...string) {
@@ -68,6 +68,7 @@ var syncerRequests = func() sets.Set[syncerRequest] {
 	add("", "pods", "", "get", "list", "watch", "create", "delete") // those that it shows, and runs
 	add("", "pods", "status", "update")
 	add("", "events", "", "create", "update") // one request asks for both: it is put
+	add("", "serviceaccounts", "token", "create")
 	add(workloadv1alpha1.GroupVersion.Group, "synctargets", "", "list", "watch")
 	add(workloadv1alpha1.GroupVersion.Group, "synctargets", "status", "update")
 	add(workloadv1alpha1.GroupVersion.Group, "synctargets", workloadv1alpha1.TunnelSubresource, "create")
@@ -89,7 +90,7 @@ func authorizeSyncer(syncer *syncerUser, cluster lcctx.Cluster, attrs authorizer
 		allowed = false
 	}
 	if !allowed {
-		return authorizer.DecisionDeny, "a syncer reads leaves, writes their status, shows pods and events, answers for logs, keeps its heartbeat and its certificate, and does nothing else", nil
+		return authorizer.DecisionDeny, "a syncer reads leaves, writes their status, shows pods and events, asks for the tokens of what it runs, answers for logs, keeps its heartbeat and its certificate, and does nothing else", nil
 	}
 	return authorizer.DecisionAllow, "", nil
 }

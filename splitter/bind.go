@@ -265,8 +265,12 @@ func (c *Controller) bindTo(ctx context.Context, pod *corev1.Pod, mirror logical
 	err = c.clients.Objects.SubResource("binding").Create(client.In(ctx, pk.Cluster), pod, &corev1.Binding{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: pk.Namespace, Name: pk.Name, UID: pod.UID,
-			Labels:      map[string]string{workloadv1alpha1.MirrorLabel: string(mirror)},
-			Annotations: map[string]string{workloadv1alpha1.MirrorNamespaceAnnotation: below},
+			Labels: map[string]string{workloadv1alpha1.MirrorLabel: string(mirror)},
+			Annotations: map[string]string{
+				workloadv1alpha1.MirrorNamespaceAnnotation: below,
+				// It was admitted, with the volume of its token.
+				workloadv1alpha1.APIAccessAnnotation: string(kinds.ProjectedAPIAccess),
+			},
 		},
 		Target: corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: name},
 	})

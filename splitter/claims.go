@@ -156,7 +156,7 @@ func (c *Controller) claim(ctx context.Context, s *source, k client.Key, root ct
 				"The claim of this name before it is still on %q: it goes when no pod there mounts it any more.", nameOf(c.target(mirror), mirror)))
 			continue
 		case leaf.GetDeletionTimestamp() == nil:
-			written, _, err := c.putWhole(ctx, s, root, mirror, leaf)
+			written, _, err := c.putWhole(ctx, s, root, mirror, leaf, false)
 			if r := refusedByHub(err); r != nil {
 				c.tellHub(ctx, s, root, mirror, r)
 			} else if err == nil {
@@ -261,7 +261,7 @@ func (c *Controller) house(ctx context.Context, s *source, k client.Key, root ct
 		c.tellOnce(ctx, s, root, "waits", corev1.EventTypeWarning, unreachable, fmt.Sprintf("It goes to %q when that is heard of, and may be changed.", name))
 		return 0, nil
 	}
-	_, ready, err := c.putWhole(ctx, s, root, mirror, nil)
+	_, ready, err := c.putWhole(ctx, s, root, mirror, nil, false)
 	if r := refusedByHub(err); r != nil {
 		c.tellHub(ctx, s, root, mirror, r)
 	}

@@ -175,6 +175,9 @@ func (c *Controller) onObject(k kinds.Kind, e change) {
 		if e.deleted && !e.missed {
 			c.deleted.Add(o.GetUID(), true)
 		}
+		if e.old == nil && k.GVK.Kind == "ServiceAccount" {
+			c.awaitingAccount(client.KeyOf(o))
+		}
 		c.queue.Add(key{k.GVK.Kind, client.KeyOf(o)})
 		c.referencesChanged(e)
 		return

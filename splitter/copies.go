@@ -80,7 +80,8 @@ type copySite struct {
 	leaf      ctrlclient.Object
 	old, held bool
 	refused   *workloadv1alpha1.Refusal
-	wrote     bool // in this pass
+	lacks     error // as of a site
+	wrote     bool  // in this pass
 }
 
 // copies takes the next step of bringing a workload to every cluster of its Placement, and writes what its leaves say into its
@@ -92,7 +93,7 @@ func (c *Controller) copies(ctx context.Context, s *source, root ctrlclient.Obje
 		return 0, err
 	}
 	authored := root
-	root, hash, err := c.wanted(ctx, s, root, leaves)
+	root, hash, lacks, err := c.wanted(ctx, s, root, leaves)
 	if err != nil {
 		return 0, err
 	}
@@ -112,28 +113,28 @@ func (c *Controller) copies(ctx context.Context, s *source, root ctrlclient.Obje
 	if c.tallyPlan(s, root, p, copyShares(sites, placed(p))) {
 		defer c.askPlacement(key{s.GVK.Kind, rk}) // told with what is written now, as far as that is seen by then
 	}
-	again, err := c.carryOutCopies(ctx, s, root, sites, steps)
+	again, err := c.carryOutCopies(ctx, s, root, sites, steps, lacks)
 	wrote := slices.ContainsFunc(sites, func(st *copySite) bool { return st.wrote })
 	if wrote {
 		c.pace.Wrote(key{s.GVK.Kind, rk}, "") // what comes of it follows
 	}
 	c.tellCopies(ctx, s, root, p, sites, wrote)
 
-	now := root.DeepCopyObject().(ctrlclient.Object)
+	now := authored.DeepCopyObject().(ctrlclient.Object)
 	view := copyView(s, p, sites, hash, c.clock.Now())
 	s.Summarise(now, view)
 	behind, unkept := c.keepRevisions(ctx, s, authored, now, view)
-	wait, problem := c.writeStatus(ctx, s, root, now, copiesMayWait(root.(*appsv1.DaemonSet), now.(*appsv1.DaemonSet)))
+	wait, problem := c.writeStatus(ctx, s, authored, now, copiesMayWait(authored.(*appsv1.DaemonSet), now.(*appsv1.DaemonSet)))
 	return sooner(sooner(again, behind), wait), errors.Join(err, settle([]error{unkept, problem}))
 }
 
-// wanted returns a workload that is not divided as it goes down, and the hash of what that renders to.
-func (c *Controller) wanted(ctx context.Context, s *source, root ctrlclient.Object, leaves []ctrlclient.Object) (down ctrlclient.Object, hash string, err error) {
-	if down, err = c.withPullSecrets(ctx, root, leaves); err != nil {
-		return nil, "", err
+// wanted returns a workload that is not divided as it goes down, the hash of what that renders to, and what it lacks to be made.
+func (c *Controller) wanted(ctx context.Context, s *source, root ctrlclient.Object, leaves []ctrlclient.Object) (down ctrlclient.Object, hash string, lacks, err error) {
+	if down, lacks, err = c.withAccount(ctx, root, leaves); err != nil {
+		return nil, "", nil, err
 	}
 	_, hash, err = render(s.Kind, down, s.Content(down), down.GetNamespace(), false)
-	return down, hash, err
+	return down, hash, lacks, err
 }
 
 // copySites gathers the clusters that a workload is in or goes to, sorted.
@@ -233,19 +234,22 @@ func (c *Controller) othersLeave(ctx context.Context, leaf ctrlclient.Object) (b
 	}), nil
 }
 
-// carryOutCopies writes what the steps say.
-func (c *Controller) carryOutCopies(ctx context.Context, s *source, root ctrlclient.Object, sites []*copySite, steps map[string]CopyStep) (again time.Duration, err error) {
+// carryOutCopies writes what the steps say, of a workload that may lack something to be made.
+func (c *Controller) carryOutCopies(ctx context.Context, s *source, root ctrlclient.Object, sites []*copySite, steps map[string]CopyStep, lacks error) (again time.Duration, err error) {
 	var errs []error
 	for _, st := range sites {
+		st.lacks = lacks
 		ready, err := c.carryOutCopy(ctx, s, root, st, steps[string(st.mirror)])
 		if st.refused = refusedByHub(err); st.refused != nil {
 			c.tellHub(ctx, s, root, st.mirror, st.refused)
 		} else if err == nil {
 			c.untellHub(root, st.mirror)
 		}
-		if err != nil {
+		switch {
+		case awaitsAccount(err): // whose event brings us back
+		case err != nil:
 			errs = append(errs, fmt.Errorf("cluster %q: %w", st.name, err))
-		} else if !ready {
+		case !ready:
 			again = lookAgain
 		}
 	}
@@ -261,13 +265,16 @@ func (c *Controller) carryOutCopy(ctx context.Context, s *source, root ctrlclien
 		return true, c.leave(ctx, s, st.leaf)
 	case !step.Write:
 		return true, nil
+	case st.leaf == nil && st.lacks != nil:
+		return false, st.lacks
+	case st.lacks != nil:
 	case st.leaf == nil || !equality.Semantic.DeepEqual(podsOf(st.leaf), s.Template(s.Content(root))):
 		if err := c.ensureCompanions(ctx, root, st.mirror); err != nil {
 			return false, err
 		}
 	}
 	before := st.leaf
-	leaf, ready, err := c.putWhole(ctx, s, root, st.mirror, before)
+	leaf, ready, err := c.putWhole(ctx, s, root, st.mirror, before, st.lacks != nil)
 	if err != nil || !ready {
 		return false, err
 	}
@@ -277,7 +284,7 @@ func (c *Controller) carryOutCopy(ctx context.Context, s *source, root ctrlclien
 	}
 	st.wrote = before == nil || before.GetResourceVersion() != leaf.GetResourceVersion()
 	st.leaf = leaf
-	return true, nil
+	return true, st.lacks // its template goes down when that is there
 }
 
 // tellCopies tells where a workload is, and what keeps it from being elsewhere.

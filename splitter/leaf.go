@@ -50,6 +50,9 @@ func render(s kinds.Kind, root, content ctrlclient.Object, namespace string, dra
 	}
 	leaf.SetLabels(labels)
 	leaf.SetAnnotations(annotations)
+	if s.MakesPods() {
+		copyGift(leaf, root)
+	}
 	leaf.SetFinalizers([]string{workloadv1alpha1.SyncerFinalizer})
 	leaf.GetObjectKind().SetGroupVersionKind(s.GVK)
 	return leaf, hash, nil
@@ -59,6 +62,7 @@ func render(s kinds.Kind, root, content ctrlclient.Object, namespace string, dra
 var ofSplitter = []string{
 	workloadv1alpha1.RootAnnotation, workloadv1alpha1.RootGenerationAnnotation,
 	workloadv1alpha1.RenderedAnnotation, workloadv1alpha1.DrainingAnnotation,
+	workloadv1alpha1.APIAccessAnnotation, workloadv1alpha1.TemplateAnnotation,
 }
 
 // sameLeaf says that a leaf needs no write to become want.

@@ -17,11 +17,13 @@ import (
 // errNotAdopted says that a mirror's namespace of the name that is needed is somebody else's.
 var errNotAdopted = errors.New("it is never adopted")
 
-// refusedByHub returns why the hub would not take what was to be written to a mirror, in words for the root's owner; nil
+// refusedByHub returns why nothing was written to a mirror, or why the hub would not take it, in words for the root's owner; nil
 // for errors that pass by themselves. Of an error of the API only its own message is told: names around it are the hub's.
 func refusedByHub(err error) *workloadv1alpha1.Refusal {
 	var status apierrors.APIStatus
 	switch {
+	case awaitsAccount(err):
+		return &workloadv1alpha1.Refusal{Reason: "NoServiceAccount", Message: err.Error()}
 	case errors.Is(err, errNotAdopted):
 		return &workloadv1alpha1.Refusal{Reason: "NameConflict", Message: "the namespace it would have there is somebody else's"}
 	case !errors.As(err, &status):

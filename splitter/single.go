@@ -128,7 +128,7 @@ func (c *Controller) single(ctx context.Context, s *source, root ctrlclient.Obje
 	}
 	authored := root
 	down, awaited := c.withClaims(s, root, placed(p), leaves)
-	root, hash, err := c.wanted(ctx, s, down, leaves)
+	root, hash, lacks, err := c.wanted(ctx, s, down, leaves)
 	if err != nil {
 		return 0, err
 	}
@@ -143,6 +143,14 @@ func (c *Controller) single(ctx context.Context, s *source, root ctrlclient.Obje
 		}
 		sites = c.copySites(s, root, p, placed(p), now, held)
 		plan = planSites(p, sites)
+	}
+	if lacks == nil && slices.ContainsFunc(sites, (*copySite).lives) && startsOrStops(plan, sites) {
+		if lacks, err = c.lacksAccount(ctx, s.Kind, root); err != nil {
+			return 0, err
+		}
+	}
+	if lacks != nil && p.Name != "" {
+		plan = stopsFirst(plan, sites) // what stops could not be started elsewhere
 	}
 	gone := ""
 	switch {
@@ -166,18 +174,18 @@ func (c *Controller) single(ctx context.Context, s *source, root ctrlclient.Obje
 	for _, st := range sites { // as far as its status goes, the others are being left
 		st.assigned = string(st.mirror) == plan.Seat && plan.Next == ""
 	}
-	again, err := c.carryOutCopies(ctx, s, root, sites, plan.Steps)
+	again, err := c.carryOutCopies(ctx, s, root, sites, plan.Steps, lacks)
 	wrote := slices.ContainsFunc(sites, func(st *copySite) bool { return st.wrote })
 	c.tellCopies(ctx, s, root, p, sites, wrote)
 
-	now := root.DeepCopyObject().(ctrlclient.Object)
+	now := down.DeepCopyObject().(ctrlclient.Object)
 	view := copyView(s, p, sites, hash, c.clock.Now())
 	if view.Gone = gone; why != nil {
 		view.NotPlaced = why
 	}
 	s.Summarise(now, view)
 	behind, unkept := c.keepRevisions(ctx, s, authored, now, view)
-	wait, problem := c.writeStatus(ctx, s, root, now, 0)
+	wait, problem := c.writeStatus(ctx, s, down, now, 0)
 	return sooner(sooner(sooner(again, behind), wait), awaits), errors.Join(err, settle([]error{unkept, problem}))
 }
 

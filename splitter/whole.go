@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -81,7 +80,7 @@ func (c *Controller) whole(ctx context.Context, s *source, k client.Key, root ct
 					continue
 				}
 			}
-			leaf, ready, err := c.putWhole(ctx, s, full, mirror, have)
+			leaf, ready, err := c.putWhole(ctx, s, full, mirror, have, false)
 			if r := refusedByHub(err); r != nil {
 				c.tellHub(ctx, s, full, mirror, r)
 			} else if err == nil {
@@ -159,16 +158,27 @@ func (c *Controller) full(ctx context.Context, s *source, k client.Key, root ctr
 	return full, s.WhyWithheld(full), nil
 }
 
-// putWhole writes a root's leaf into a mirror; ready is false while an earlier leaf or namespace has to go first.
-func (c *Controller) putWhole(ctx context.Context, s *source, root ctrlclient.Object, mirror logicalcluster.Name, have ctrlclient.Object) (leaf ctrlclient.Object, ready bool, err error) {
+// putWhole writes a root's leaf into a mirror, if hold is set with the pod template that it has; ready is false while an earlier leaf or namespace
+// has to go first.
+func (c *Controller) putWhole(ctx context.Context, s *source, root ctrlclient.Object, mirror logicalcluster.Name, have ctrlclient.Object, hold bool) (leaf ctrlclient.Object, ready bool, err error) {
 	if have != nil && (have.GetDeletionTimestamp() != nil || leafUID(have) != root.GetUID()) {
 		return nil, false, nil
 	}
 	rk := client.KeyOf(root)
 	if have != nil {
-		want, _, err := render(s.Kind, root, s.Content(root), have.GetNamespace(), false)
+		content := s.Content(root)
+		if hold || s.KeepsTemplate(have) {
+			s.Template(have).DeepCopyInto(s.Template(content))
+		}
+		want, _, err := render(s.Kind, root, content, have.GetNamespace(), false)
 		if err != nil {
 			return nil, false, err
+		}
+		if hold { // it still is what an earlier generation rendered to
+			copyGift(want, have)
+			annotations := want.GetAnnotations()
+			annotations[workloadv1alpha1.RootGenerationAnnotation] = have.GetAnnotations()[workloadv1alpha1.RootGenerationAnnotation]
+			want.SetAnnotations(annotations)
 		}
 		leaf, err = c.put(ctx, mirror, have, want)
 		return leaf, err == nil, err
@@ -347,7 +357,7 @@ func (c *Controller) pullers(ctx context.Context, secret client.Key) ([]ctrlclie
 		name := pods.ServiceAccountName
 		switch {
 		case usesDefault(pods):
-			name = defaultAccount
+			name = kinds.DefaultAccount
 		case name == "":
 			continue // it pulls with its own
 		}
@@ -365,67 +375,12 @@ func (c *Controller) pullers(ctx context.Context, secret client.Key) ([]ctrlclie
 	return pullers, nil
 }
 
-func (c *Controller) pullSecrets(ctx context.Context, account client.Key) ([]kinds.Reference, error) {
-	sa := &corev1.ServiceAccount{}
-	err := c.clients.Objects.Get(client.In(ctx, account.Cluster), types.NamespacedName{Namespace: account.Namespace, Name: account.Name}, sa)
-	if apierrors.IsNotFound(err) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read ServiceAccount %s: %w", account, err)
-	}
-	return kinds.PullSecrets(sa), nil
-}
-
-// defaultAccount is whose pods name no ServiceAccount. Every namespace of a physical cluster has its own, which is not ours.
-const defaultAccount = "default"
-
-// usesDefault says that pods pull images with the Secrets of the ServiceAccount default: they name neither another one
-// nor Secrets of their own.
-func usesDefault(pods *corev1.PodSpec) bool {
-	return len(pods.ImagePullSecrets) == 0 && (pods.ServiceAccountName == "" || pods.ServiceAccountName == defaultAccount)
-}
-
-// withPullSecrets returns a workload whose pods have the pull Secrets that admission in the workspace would give them, since
-// the workspace's ServiceAccount default does not go down. They are read once for every generation of the root: a
-// change of the account concerns pods that are made later, and must not roll out by itself.
-func (c *Controller) withPullSecrets(ctx context.Context, root ctrlclient.Object, leaves []ctrlclient.Object) (ctrlclient.Object, error) {
-	if !usesDefault(&podsOf(root).Spec) {
-		return root, nil
-	}
-	var names []corev1.LocalObjectReference
-	generation := strconv.FormatInt(root.GetGeneration(), 10)
-	k, _ := kinds.Of(root)
-	once := k.Begun != nil // its template never changes
-	rendered := slices.IndexFunc(leaves, func(leaf ctrlclient.Object) bool {
-		return leafUID(leaf) == root.GetUID() && (once || leaf.GetAnnotations()[workloadv1alpha1.RootGenerationAnnotation] == generation)
-	})
-	if rendered >= 0 {
-		names = podsOf(leaves[rendered]).Spec.ImagePullSecrets
-	} else {
-		rk := client.KeyOf(root)
-		secrets, err := c.pullSecrets(ctx, client.Key{Cluster: rk.Cluster, Namespace: rk.Namespace, Name: defaultAccount})
-		if err != nil {
-			return nil, err
-		}
-		for _, r := range secrets {
-			names = append(names, corev1.LocalObjectReference{Name: r.Name})
-		}
-	}
-	if len(names) == 0 {
-		return root, nil
-	}
-	root = root.DeepCopyObject().(ctrlclient.Object)
-	podsOf(root).Spec.ImagePullSecrets = slices.Clone(names)
-	return root, nil
-}
-
 // ensureCompanions writes what a root and its pods need into a mirror, before its leaf.
 func (c *Controller) ensureCompanions(ctx context.Context, root ctrlclient.Object, mirror logicalcluster.Name) error {
 	rk := client.KeyOf(root)
 	refs, staying := needsOf(root), c.staying(rk)
 	for _, r := range slices.Clone(refs) {
-		if r.Kind == "ServiceAccount" && r.Name != defaultAccount {
+		if r.Kind == "ServiceAccount" && r.Name != kinds.DefaultAccount {
 			secrets, err := c.pullSecrets(ctx, client.Key{Cluster: rk.Cluster, Namespace: rk.Namespace, Name: r.Name})
 			if err != nil {
 				return err
@@ -452,7 +407,7 @@ func (c *Controller) ensureCompanions(ctx context.Context, root ctrlclient.Objec
 		if full == nil || why != "" {
 			continue // as in one cluster, the pods wait for it, if they do
 		}
-		if _, _, err := c.putWhole(ctx, s, full, mirror, nil); err != nil {
+		if _, _, err := c.putWhole(ctx, s, full, mirror, nil, false); err != nil {
 			return err
 		}
 	}

@@ -43,6 +43,8 @@ type site struct {
 	old, held bool
 	// refused is why the leaf, or what it needs, could not be written to the mirror; nil if it could.
 	refused *workloadv1alpha1.Refusal
+	// lacks is what is missing for the template to go down; nil if nothing is.
+	lacks error
 	// wrote says that the leaf was written in this pass.
 	wrote bool
 
@@ -62,15 +64,15 @@ func (c *Controller) workload(ctx context.Context, s *source, root *appsv1.Deplo
 		return 0, err
 	}
 	authored := root
-	full, err := c.withPullSecrets(ctx, root, leaves)
+	down, lacks, err := c.withAccount(ctx, root, leaves)
 	if err != nil {
 		return 0, err
 	}
-	root = full.(*appsv1.Deployment)
+	root = down.(*appsv1.Deployment)
 	sites := c.sites(root, p, leaves)
 	revision := c.hashOf(authored)
 	for _, st := range sites {
-		st.held, st.revision = slices.Contains(held, st.mirror), revision
+		st.held, st.lacks, st.revision = slices.Contains(held, st.mirror), lacks, revision
 	}
 	if decide(root, p.Spec.Split, sites) {
 		settled, err := c.refresh(ctx, s, rk, p, root, sites)
@@ -185,6 +187,12 @@ func decide(root *appsv1.Deployment, split placementv1alpha1.SplitPolicy, sites 
 		st.step, st.roll = steps[st.id], Roll{Verbatim: true}
 		if r, ok := rolls[st.id]; ok {
 			st.roll = r
+		}
+		if st.lacks != nil {
+			st.roll = Roll{Hold: true} // what runs has what its own template was given
+			if recreate && (st.step.Draining || st.step.Delete) {
+				st.step = Step{} // what stops could not be started elsewhere
+			}
 		}
 	}
 	return restsOnOthers(clusters, recreate, steps, rolling, rolls)
@@ -317,9 +325,11 @@ func (c *Controller) carryOut(ctx context.Context, s *source, root *appsv1.Deplo
 		} else if err == nil {
 			c.untellHub(root, st.mirror)
 		}
-		if err != nil {
+		switch {
+		case awaitsAccount(err): // whose event brings us back
+		case err != nil:
 			errs = append(errs, fmt.Errorf("cluster %q: %w", st.name, err))
-		} else if !ready {
+		case !ready:
 			again = lookAgain
 		}
 	}
@@ -376,7 +386,12 @@ func (c *Controller) carryOutAt(ctx context.Context, s *source, root *appsv1.Dep
 		}
 		st.wrote = leaf.GetResourceVersion() != st.leaf.ResourceVersion
 		st.leaf, st.current = leaf.(*appsv1.Deployment), !st.step.Draining && !st.roll.Hold
-		return true, nil
+		if st.step.Draining {
+			return true, nil
+		}
+		return true, st.lacks // it is rolled out when that is there
+	case st.lacks != nil:
+		return false, st.lacks
 	}
 	if err := c.ensureCompanions(ctx, root, st.mirror); err != nil {
 		return false, err
@@ -428,6 +443,7 @@ func (st *site) render(k kinds.Kind, root *appsv1.Deployment, namespace string) 
 		for _, a := range []string{workloadv1alpha1.RootGenerationAnnotation, workloadv1alpha1.RevisionAnnotation} {
 			d.Annotations[a] = st.leaf.Annotations[a]
 		}
+		copyGift(d, st.leaf)
 	}
 	return d, nil
 }
@@ -445,7 +461,7 @@ func withCluster(leaf map[string]string, root *appsv1.Deployment) map[string]str
 // summarise writes the Deployment's status if what the leaves say changed it, at its pace, and with it what its ReplicaSets are: authored is
 // the Deployment as its user has it.
 func (c *Controller) summarise(ctx context.Context, s *source, authored, root *appsv1.Deployment, p *placementv1alpha1.Placement, sites []*site) (wait time.Duration, err error) {
-	now := root.DeepCopy()
+	now := authored.DeepCopy() // what its pods were given is not its user's, and would be written with the status
 	view := viewOf(root, p, sites, c.clock.Now())
 	s.Summarise(now, view)
 	h, again, problem := c.replicaSets(ctx, s, authored, now, keptOf(c.informers.ReplicaSets, root), view)
@@ -456,7 +472,7 @@ func (c *Controller) summarise(ctx context.Context, s *source, authored, root *a
 		}
 	}
 	c.tellRefusals(ctx, s, root, leaves)
-	wait, err = c.writeStatus(ctx, s, root, now, mayWait(root, now))
+	wait, err = c.writeStatus(ctx, s, authored, now, mayWait(authored, now))
 	if wait == 0 && err == nil {
 		err = c.countReplicaSets(ctx, s, root, h, view)
 	}

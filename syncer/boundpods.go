@@ -184,10 +184,15 @@ func (s *Syncer) runPod(ctx context.Context, k key, deed showing, bound, below *
 		}
 		return nil
 	}
-	if wait, err := s.namespaceReady(bound); err != nil {
+	if wait, err := s.namespaceReady(k.namespace, bound.GetLabels()[workloadv1alpha1.WorkspaceLabel]); err != nil {
 		return err
 	} else if wait {
 		return errNoNamespaceYet
+	}
+	if err := s.ensureTokens(ctx, podsGVR, bound); errors.Is(err, errUnchecked) {
+		return errNoNamespaceYet
+	} else if err != nil {
+		return err
 	}
 	// No write goes down without a fresh read of what asks for it, and of what is there.
 	asks, err := s.mirror.dynamic.Resource(podsGVR).Namespace(k.namespace).Get(ctx, k.name, metav1.GetOptions{})
@@ -232,7 +237,8 @@ const refusalsAtLeast = time.Minute
 // tellNotRun tells with a pod that is bound why it is not run, in the physical cluster's words.
 func (s *Syncer) tellNotRun(ctx context.Context, k key, bound *unstructured.Unstructured, err error) {
 	why := s.refusalIn(k.namespace, err)
-	if why == nil || why.reason == refusedUnreachable {
+	var ofMirror *mirrorError
+	if why == nil || why.reason == refusedUnreachable || errors.As(err, &ofMirror) {
 		return // nothing is known of it
 	}
 	var pod corev1.Pod

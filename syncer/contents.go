@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	"atoll.dev/atoll/internal/kinds"
 )
 
 // passing are what a cluster's own controllers, or what runs in it, keep for a while: nobody misses them with their namespace.
@@ -61,6 +62,7 @@ func (s *Syncer) inside(ctx context.Context, namespace string) ([]string, error)
 			target, _, _ := unstructured.NestedString(o.Object, "metadata", "labels", workloadv1alpha1.SyncTargetLabel)
 			switch name := o.GetName(); {
 			case gvr.GroupResource() == networkPoliciesGVR.GroupResource() && isFloor(name):
+			case gvr.GroupResource() == secretsGVR.GroupResource() && kinds.IsTokenSecret(name) && target == s.config.UID: // their tokens end by themselves
 			case goesByItself(o, namespaced):
 			case target == s.config.UID:
 				return keep(gvr.Resource, name)

@@ -43,14 +43,17 @@ func aNamespace() shown {
 		"/apis": {beginning: `{"kind":"APIGroupList","apiVersion":"v1","groups":[{"name":"example.com","versions":[{"version":"v1"},{"version":"v2"}],"preferredVersion":{"version":"v2"}}`, end: `]}`},
 		"/api/v1": {beginning: `{"kind":"APIResourceList","resources":[{"name":"configmaps","kind":"ConfigMap","namespaced":true,` + verbs + `},` +
 			`{"name":"nodes","kind":"Node","namespaced":false,` + verbs + `},{"name":"bindings","kind":"Binding","namespaced":true,"verbs":["create"]},` +
-			`{"name":"events","kind":"Event","namespaced":true,` + verbs + `},{"name":"configmaps/status","kind":"ConfigMap","namespaced":true,` + verbs + `}`, end: `]}`},
+			`{"name":"secrets","kind":"Secret","namespaced":true,` + verbs + `},{"name":"events","kind":"Event","namespaced":true,` + verbs + `},{"name":"configmaps/status","kind":"ConfigMap","namespaced":true,` + verbs + `}`, end: `]}`},
 		"/apis/example.com/v1": {beginning: `{"kind":"APIResourceList","resources":[{"name":"things","kind":"Thing","namespaced":true,` + verbs + `},` +
 			`{"name":"others","kind":"Other","namespaced":true,` + verbs + `}`, end: `]}`},
 		"/apis/example.com/v2": {beginning: `{"kind":"APIResourceList","resources":[{"name":"things","kind":"Thing","namespaced":true,` + verbs + `}`, end: `]}`},
 		"/api/v1/namespaces/shop-1/configmaps": {beginning: `{"items":[{"metadata":{"name":"furniture"}},{"metadata":{"name":"theirs"}},{"metadata":{"name":"going","deletionTimestamp":"2026-01-02T03:04:05Z"}},` +
 			`{"metadata":{"name":"ours","labels":{"workload.atoll.dev/synctarget":"east-uid"}}},` +
 			`{"metadata":{"name":"owned","ownerReferences":[{"apiVersion":"example.com/v1","kind":"Other"}]}}`, end: `]}`},
-		"/api/v1/namespaces/atoll-system/configmaps":          {beginning: `{"items":[{"metadata":{"name":"furniture"}}`, end: `]}`},
+		"/api/v1/namespaces/atoll-system/configmaps": {beginning: `{"items":[{"metadata":{"name":"furniture"}}`, end: `]}`},
+		"/api/v1/namespaces/shop-1/secrets": {beginning: `{"items":[{"metadata":{"name":"atoll-token-bot","labels":{"workload.atoll.dev/synctarget":"east-uid"}}},` +
+			`{"metadata":{"name":"atoll-token-theirs"}}`, end: `]}`},
+		"/api/v1/namespaces/atoll-system/secrets":             {beginning: `{"items":[`, end: `]}`},
 		"/apis/example.com/v2/namespaces/shop-1/things":       {beginning: `{"items":[{"metadata":{"name":"one"}}`, end: `]}`},
 		"/apis/example.com/v2/namespaces/atoll-system/things": {beginning: `{"items":[`, end: `]}`},
 		"/apis/example.com/v1/namespaces/shop-1/others":       {beginning: `{"items":[{"metadata":{"name":"two"}}`, end: `]}`},
@@ -63,7 +66,7 @@ func TestInside(t *testing.T) {
 	below := aNamespace()
 	s := newIdle(t, nil, below.ServeHTTP)
 	contents, err := s.inside(t.Context(), "shop-1")
-	if want := []string{"configmaps ours", "configmaps theirs", "others two", "things one"}; err != nil || !slices.Equal(contents, want) {
+	if want := []string{"configmaps ours", "configmaps theirs", "others two", "secrets atoll-token-theirs", "things one"}; err != nil || !slices.Equal(contents, want) {
 		t.Errorf("got %v and %v, want %v", contents, err, want)
 	}
 	if s.room.taken != 0 {

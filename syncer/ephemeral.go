@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	"atoll.dev/atoll/internal/kinds"
 )
 
 // reasonEphemeralRefused is the reason of the event by which who adds an ephemeral container learns that the physical cluster refuses it.
@@ -38,12 +39,22 @@ func addedContainers(shown, below *unstructured.Unstructured) (added []any) {
 	return added
 }
 
-// thinShown is what is kept of a pod that is shown: of its spec, which we wrote, what others add.
+// thinShown is what is kept of a pod that is shown: of its spec, which we wrote, what others add; of one that is bound also which tokens it wants.
 func thinShown(pod *unstructured.Unstructured) *unstructured.Unstructured {
-	added := ephemeralContainers(pod)
-	delete(pod.Object, "spec")
+	added, spec := ephemeralContainers(pod), map[string]any{}
 	if len(added) > 0 {
-		pod.Object["spec"] = map[string]any{"ephemeralContainers": added}
+		spec["ephemeralContainers"] = added
+	}
+	if kinds.APIAccessOf(pod) != kinds.NoAPIAccess { // it says which tokens it wants
+		for _, field := range []string{"serviceAccountName", "volumes"} {
+			if value, ok, _ := unstructured.NestedFieldNoCopy(pod.Object, "spec", field); ok {
+				spec[field] = value
+			}
+		}
+	}
+	delete(pod.Object, "spec")
+	if len(spec) > 0 {
+		pod.Object["spec"] = spec
 	}
 	return pod
 }

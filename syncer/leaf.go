@@ -162,9 +162,9 @@ func (s *Syncer) applyLeaf(ctx context.Context, k key, leaf, down *unstructured.
 		return s.unseen(k.resource), nil
 	}
 	if s.isReserved(k) {
-		return outcome{down: nil}, nameConflict("%s is the name of a policy that keeps tenants apart", k.name)
+		return outcome{down: nil}, nameConflict("%s is a name that is reserved there, for policies that keep tenants apart and for tokens of pods", k.name)
 	}
-	if wait, err := s.namespaceReady(leaf); wait || err != nil {
+	if wait, err := s.namespaceReady(leaf.GetNamespace(), leaf.GetLabels()[workloadv1alpha1.WorkspaceLabel]); wait || err != nil {
 		return outcome{down: down, undecided: wait}, err
 	}
 	if down != nil && down.GetLabels()[workloadv1alpha1.WorkspaceLabel] != leaf.GetLabels()[workloadv1alpha1.WorkspaceLabel] {
@@ -191,6 +191,11 @@ func (s *Syncer) applyLeaf(ctx context.Context, k key, leaf, down *unstructured.
 	// Before the first effect outside, what undoes it.
 	if done, err := s.ensureFinalizer(ctx, k, leaf); !done {
 		return outcome{down: down, undecided: true}, err
+	}
+	if err := s.ensureTokens(ctx, k.resource, leaf); errors.Is(err, errUnchecked) || errors.Is(err, errNoNamespaceYet) {
+		return outcome{down: down, undecided: true, again: time.Second}, nil
+	} else if err != nil {
+		return outcome{down: down}, err
 	}
 	switch ok, err := s.mayWrite(ctx, k, leaf); {
 	case errors.Is(err, errUnchecked):
@@ -258,10 +263,10 @@ func (s *Syncer) unseen(gvr schema.GroupVersionResource) outcome {
 	return o
 }
 
-// namespaceReady says whether a leaf may be written into its namespace: it has to be ours, for the leaf's workspace,
-// and closed to other tenants. While it merely is not there yet, wait is true: its event brings the leaf back.
-func (s *Syncer) namespaceReady(leaf *unstructured.Unstructured) (wait bool, err error) {
-	k := key{resource: namespacesGVR, name: leaf.GetNamespace()}
+// namespaceReady says whether what is for a workspace may be written into a namespace: it has to be ours, for that workspace,
+// and closed to other tenants. While it merely is not there yet, wait is true: its event brings leaves back.
+func (s *Syncer) namespaceReady(namespace, workspace string) (wait bool, err error) {
+	k := key{resource: namespacesGVR, name: namespace}
 	if parent := get(s.mirror.informers[namespacesGVR], k); parent != nil {
 		if text := parent.GetAnnotations()[workloadv1alpha1.RefusedAnnotation]; text != "" {
 			var r workloadv1alpha1.Refusal
@@ -276,7 +281,7 @@ func (s *Syncer) namespaceReady(leaf *unstructured.Unstructured) (wait bool, err
 	if ns == nil || ns.GetDeletionTimestamp() != nil || policy == nil {
 		return true, nil
 	}
-	if ns.GetLabels()[workloadv1alpha1.WorkspaceLabel] != leaf.GetLabels()[workloadv1alpha1.WorkspaceLabel] {
+	if ns.GetLabels()[workloadv1alpha1.WorkspaceLabel] != workspace {
 		return false, nameConflict("namespace %s belongs to another workspace", k.name)
 	}
 	return false, nil

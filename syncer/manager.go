@@ -48,8 +48,9 @@ type ManagerConfig struct {
 	DeleteData func(ctx context.Context, mirror logicalcluster.Name) error
 	// MayWrite returns why another Manager may run the Syncers by now; nil if none can. See Config.MayWrite.
 	MayWrite func() error
-	// MaxBytes is Config.MaxBytes of each Syncer.
+	// MaxBytes and API are those of Config, of each Syncer.
 	MaxBytes int64
+	API      *API
 	Clock    clock.WithTicker
 }
 

@@ -225,7 +225,7 @@ func (m *Manager) newSyncer(target *workloadv1alpha1.SyncTarget, physical *rest.
 	}
 	s, err := New(Config{
 		Name: target.Name, UID: string(target.UID), Mirror: mirror, Physical: physical,
-		Clock: m.config.Clock, MayWrite: m.config.MayWrite, MaxBytes: m.config.MaxBytes,
+		Clock: m.config.Clock, MayWrite: m.config.MayWrite, MaxBytes: m.config.MaxBytes, API: m.config.API,
 	})
 	if err != nil {
 		return nil, &problem{ReasonKubeconfigInvalid, err.Error()}

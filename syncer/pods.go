@@ -240,6 +240,7 @@ func (s *Syncer) watchPods() {
 	s.pods = newInformer(s.physical, podsGVR, nil, s.heardUnlessRefused(podsGVR), s.room)
 	s.shownPods.handle = func(old, now *unstructured.Unstructured) {
 		s.queue.Add(keyOfPod(newest(old, now)))
+		s.tokensSoon(podsGVR, old, now)
 		if leaf, ok := statefulSetOf(newest(old, now)); ok && now == nil {
 			s.queue.Add(leaf) // which may wait to leave
 		}

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilcache "k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes/scheme"
 	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
@@ -55,7 +56,7 @@ var (
 	syncTargetsGVR     = workloadv1alpha1.GroupVersion.WithResource("synctargets")
 )
 
-// Config is what a Syncer needs. All fields but MayWrite and MaxBytes are required.
+// Config is what a Syncer needs. All fields but MayWrite, MaxBytes and API are required.
 type Config struct {
 	// Name and UID of the SyncTarget. Its twin in the mirror has the same name and another UID.
 	Name, UID string
@@ -69,6 +70,8 @@ type Config struct {
 	MayWrite func() error
 	// MaxBytes is how much memory, about, may go to what the physical cluster shows; 0 is no bound.
 	MaxBytes int64
+	// API is where pods there reach the API of their workspaces; nil: nowhere, and they get no tokens.
+	API *API
 }
 
 // Syncer syncs one mirror and one physical cluster.
@@ -93,6 +96,9 @@ type Syncer struct {
 	// eventQueue has the events that are to be told, and eventPace how fast.
 	eventQueue *queue.Queue[key]
 	eventPace  flowcontrol.RateLimiter
+	// tokenQueue has the accounts of which pods want tokens.
+	tokenQueue *queue.Queue[key]
+	tokens     tokens
 	backoff    workqueue.TypedRateLimiter[key]
 	gate       *gate
 	known      memory
@@ -171,10 +177,12 @@ func New(c Config) (*Syncer, error) {
 		toldContainers: lru.New(mostToldContainers),
 		kick:           make(chan struct{}, 1),
 	}
+	s.tokens.refused = utilcache.NewLRUExpireCacheWithClock(mostRefused, c.Clock)
 	s.state.init(c.Clock.Now())
 	s.unshown.began = c.Clock.Now()
 	s.queue = queue.New("syncer", s.reconcile)
 	s.eventQueue = queue.New("syncer-events", s.reconcileEvent)
+	s.tokenQueue = queue.NewWithClock("syncer-tokens", c.Clock, s.reconcileTokens)
 
 	mirror := rest.CopyConfig(c.Mirror)
 	mirror.Wrap(func(next http.RoundTripper) http.RoundTripper { return guarded{next, s.gate} })
@@ -300,6 +308,7 @@ func (s *Syncer) seen(gvr schema.GroupVersionResource) func(old, now *unstructur
 		obj := newest(old, now)
 		k := key{gvr, obj.GetNamespace(), obj.GetName()}
 		s.queue.Add(k)
+		s.tokensSoon(gvr, old, now)
 		if now != nil && (old == nil || old.GetUID() != now.GetUID()) {
 			for _, pod := range s.leafless.of(k) {
 				s.queue.Add(pod)
@@ -389,6 +398,7 @@ func (s *Syncer) run(ctx context.Context) error {
 	defer wg.Wait()
 	defer s.queue.Stop()
 	defer s.eventQueue.Stop()
+	defer s.tokenQueue.Stop()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	looked := make(chan struct{})
@@ -428,6 +438,10 @@ func (s *Syncer) run(ctx context.Context) error {
 	}
 	s.beatSoon()
 	wg.Go(func() { s.eventQueue.Run(ctx, eventWorkers) })
+	if s.config.API == nil {
+		klog.FromContext(ctx).Info("Pods get no tokens for the API of their workspaces: it has no address that they could reach it by (atoll start --external-hostname, or atoll syncer --hub-url)", "cluster", s.config.Name)
+	}
+	wg.Go(func() { s.tokenQueue.Run(ctx, tokenWorkers) })
 	s.queue.Run(ctx, workers)
 	return otherHistory(ctx)
 }
@@ -462,8 +476,9 @@ func (s *Syncer) twinObject() *workloadv1alpha1.SyncTarget {
 	return twin
 }
 
+// isReserved says that what has this name is the syncer's own, and nobody's leaf.
 func (s *Syncer) isReserved(k key) bool {
-	return k.resource == networkPoliciesGVR && isFloor(k.name)
+	return k.resource == networkPoliciesGVR && isFloor(k.name) || k.resource == secretsGVR && kinds.IsTokenSecret(k.name)
 }
 
 // state is what the heartbeat learned of the physical cluster, and what the workers found there unasked.

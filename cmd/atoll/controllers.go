@@ -144,6 +144,7 @@ func ofTheLeader(s *server.Server, c *client.Clients, i *client.Informers, lead 
 		DeleteData: lead.deletes(s.DeleteCluster),
 		MayWrite:   lead.holds,
 		MaxBytes:   s.MaxBytesPerPhysicalCluster(),
+		API:        syncer.APIAt(s.URL(), s.CACertificate()),
 	})
 	l.add("syncers", syncers, err)
 	return l.all, placements, l.failed

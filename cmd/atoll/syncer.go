@@ -217,7 +217,14 @@ func runSyncer(ctx context.Context, mirror, physical *rest.Config, mayWrite func
 	if err != nil {
 		return err
 	}
-	s, err := syncer.New(syncer.Config{Name: name, UID: uid, Mirror: mirror, Physical: physical, Clock: clock.RealClock{}, MayWrite: mayWrite})
+	trusted := rest.CopyConfig(mirror)
+	if err := rest.LoadTLSFiles(trusted); err != nil {
+		return fmt.Errorf("read what verifies the server's certificate: %w", err)
+	}
+	s, err := syncer.New(syncer.Config{
+		Name: name, UID: uid, Mirror: mirror, Physical: physical, Clock: clock.RealClock{}, MayWrite: mayWrite,
+		API: syncer.APIAt(mirror.Host, trusted.CAData), // pods are where the syncer is
+	})
 	if err != nil {
 		return err
 	}

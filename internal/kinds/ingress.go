@@ -8,16 +8,32 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// ingressContent: the class is the physical cluster's of that name.
+// ingressContent: the class is the physical cluster's of that name. A certificate is never in a Secret with tokens.
 func ingressContent(root ctrlclient.Object) ctrlclient.Object {
-	return &networkingv1.Ingress{Spec: *root.(*networkingv1.Ingress).Spec.DeepCopy()}
+	out := &networkingv1.Ingress{Spec: *root.(*networkingv1.Ingress).Spec.DeepCopy()}
+	for i := range out.Spec.TLS {
+		if tls := &out.Spec.TLS[i]; IsTokenSecret(tls.SecretName) {
+			tls.SecretName = ""
+		}
+	}
+	return out
+}
+
+// ingressDropped says what of an Ingress does not go down.
+func ingressDropped(root ctrlclient.Object) (dropped []string) {
+	for _, tls := range root.(*networkingv1.Ingress).Spec.TLS {
+		if IsTokenSecret(tls.SecretName) {
+			dropped = append(dropped, tokenSecretDropped("tls", tls.SecretName))
+		}
+	}
+	return dropped
 }
 
 // ingressReferences are the certificates. Services, its backends, go where the namespace goes in any case.
 func ingressReferences(obj ctrlclient.Object) []Reference {
 	var refs []Reference
 	for _, tls := range obj.(*networkingv1.Ingress).Spec.TLS {
-		if tls.SecretName != "" {
+		if tls.SecretName != "" && !IsTokenSecret(tls.SecretName) {
 			refs = append(refs, Reference{"Secret", tls.SecretName})
 		}
 	}

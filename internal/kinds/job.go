@@ -18,7 +18,7 @@ import (
 func jobContent(root ctrlclient.Object) ctrlclient.Object {
 	out := &batchv1.Job{Spec: *root.(*batchv1.Job).Spec.DeepCopy()}
 	out.Spec.ManualSelector, out.Spec.TTLSecondsAfterFinished, out.Spec.ManagedBy = ptr.To(true), nil, nil
-	podsContent(&out.Spec.Template.Spec)
+	podsContent(&out.Spec.Template.Spec, APIAccessOf(root))
 	return out
 }
 
@@ -63,6 +63,12 @@ func jobBegun(obj ctrlclient.Object) bool {
 	s, applied := j.Status, j.Annotations[workloadv1alpha1.AppliedAnnotation] != ""
 	started := s.StartTime != nil && !is(j, batchv1.JobSuspended) // clusters up to 1.35 keep the time of the start
 	return applied && !ptr.Deref(j.Spec.Suspend, false) || started || s.Active > 0 || s.Succeeded > 0 || s.Failed > 0
+}
+
+// jobFixed says that its template cannot be changed, as the API has it: that of one which is suspended can be, once nothing of it runs.
+func jobFixed(leaf ctrlclient.Object) bool {
+	j := leaf.(*batchv1.Job)
+	return !ptr.Deref(j.Spec.Suspend, false) || j.Status.Active > 0 || j.Status.StartTime != nil && !is(j, batchv1.JobSuspended)
 }
 
 // jobEnded says that it is complete, or has failed: nothing changes that any more.

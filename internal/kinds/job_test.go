@@ -143,3 +143,25 @@ func TestSummariseJob(t *testing.T) {
 		})
 	}
 }
+
+// TestJobFixed: the template of a Job may be changed as the API has it (pkg/registry/batch/job).
+func TestJobFixed(t *testing.T) {
+	began, suspended := metav1.Now(), batchv1.JobCondition{Type: batchv1.JobSuspended, Status: corev1.ConditionTrue}
+	for name, tc := range map[string]struct {
+		suspend bool
+		status  batchv1.JobStatus
+		want    bool
+	}{
+		"runs":                   {false, batchv1.JobStatus{}, true},
+		"not begun":              {true, batchv1.JobStatus{}, false},
+		"suspended":              {true, batchv1.JobStatus{StartTime: &began, Conditions: []batchv1.JobCondition{suspended}}, false},
+		"suspended with results": {true, batchv1.JobStatus{Succeeded: 3, Failed: 1, Conditions: []batchv1.JobCondition{suspended}}, false},
+		"ends its pods":          {true, batchv1.JobStatus{Active: 1, Conditions: []batchv1.JobCondition{suspended}}, true},
+		"not suspended yet":      {true, batchv1.JobStatus{StartTime: &began}, true},
+	} {
+		k, _ := ByKind("Job")
+		if got := k.KeepsTemplate(&batchv1.Job{Spec: batchv1.JobSpec{Suspend: &tc.suspend}, Status: tc.status}); got != tc.want {
+			t.Errorf("%s: %v, want %v", name, got, tc.want)
+		}
+	}
+}

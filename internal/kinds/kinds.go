@@ -85,6 +85,8 @@ type Kind struct {
 	Stays func(leaf ctrlclient.Object) *Reason
 	// Begun says that an object has begun what is done once: where it is gone it is not made again. Nil for most kinds.
 	Begun func(obj ctrlclient.Object) bool
+	// Fixed says that the pod template of a leaf cannot be changed any more. Nil for most kinds.
+	Fixed func(leaf ctrlclient.Object) bool
 	// Ended says that an object has ended what is done once: nothing changes any more, and nothing of it runs. Nil for most kinds.
 	Ended func(obj ctrlclient.Object) bool
 	// Fit makes of a status what the API server takes after another one; nil for most kinds.
@@ -116,7 +118,7 @@ var All = []Kind{
 	{
 		GVK: corev1.SchemeGroupVersion.WithKind("ServiceAccount"), GVR: corev1.SchemeGroupVersion.WithResource("serviceaccounts"),
 		Goes:  WhereReferenced,
-		Given: types.NamespacedName{Name: "default"},
+		Given: types.NamespacedName{Name: DefaultAccount},
 		Doc: Doc{
 			Down: "Its name, with `imagePullSecrets`, for what names it.",
 			Not:  "Tokens and Secrets: no credential of the physical cluster is mounted. `default` does not go; what it pulls images with is written into the pods.",
@@ -208,6 +210,7 @@ var All = []Kind{
 		New:        func() ctrlclient.Object { return &networkingv1.Ingress{} },
 		NewList:    func() ctrlclient.ObjectList { return &networkingv1.IngressList{} },
 		Content:    ingressContent,
+		Dropped:    ingressDropped,
 		References: ingressReferences,
 		Summarise:  summariseIngress,
 	},
@@ -218,7 +221,7 @@ var All = []Kind{
 		Doc: Doc{
 			Down: "Its spec with the cluster's share of `replicas`, of `maxSurge` and of `maxUnavailable`.",
 			Up:   "Counts add up; `Available` counts all clusters, `Progressing` is the worst of them; `observedGeneration` is that of the slowest. `Placed` and `Synced` say what is wrong where.",
-			Not:  "Of its pods: `nodeName`, system priority classes, and tokens of ServiceAccounts.",
+			Not:  "Of its pods: `nodeName`, system priority classes, tokens of the physical cluster, in place of which they have those of the workspace, and what names a Secret `atoll-token-…`.",
 		},
 		New:       func() ctrlclient.Object { return &appsv1.Deployment{} },
 		NewList:   func() ctrlclient.ObjectList { return &appsv1.DeploymentList{} },
@@ -292,6 +295,7 @@ var All = []Kind{
 		Template:  func(obj ctrlclient.Object) *corev1.PodTemplateSpec { return &obj.(*batchv1.Job).Spec.Template },
 		Stays:     jobStays,
 		Begun:     jobBegun,
+		Fixed:     jobFixed,
 		Ended:     jobEnded,
 		Fit:       fitJob,
 		AsItSays:  true,
@@ -307,7 +311,7 @@ var All = []Kind{
 		Doc: Doc{
 			Down: "One that somebody makes in the workspace, a person or a controller there: its spec.",
 			Up:   "Its status, as it is below.",
-			Not: "What is decided again below: priority, overhead, tolerations that each pod is given. `nodeName`, system priority classes, and tokens of ServiceAccounts. " +
+			Not: "What is decided again below: priority, overhead, tolerations that each pod is given. `nodeName`, system priority classes, tokens of the physical cluster, in place of which it has those of the workspace, and what names a Secret `atoll-token-…`. " +
 				"One whose controller is a ReplicaSet, or makes its pods below. It does not move: one with a controller is deleted, for that to make another, and one without stays.",
 		},
 		New:       func() ctrlclient.Object { return &corev1.Pod{} },
@@ -427,7 +431,8 @@ func (k Kind) WhatIsDropped(root ctrlclient.Object) (dropped []string) {
 		dropped = k.Dropped(root)
 	}
 	if k.MakesPods() {
-		dropped = append(dropped, withinFloor(k.Template(root).Spec.DeepCopy())...)
+		// As it will be rendered: what was before the splitter gave any access keeps what it has.
+		dropped = append(dropped, podsContent(k.Template(root).Spec.DeepCopy(), ProjectedAPIAccess)...)
 	}
 	return dropped
 }
@@ -450,6 +455,9 @@ func (k Kind) WhyStays(leaf ctrlclient.Object) *Reason {
 
 // MayStay says whether there can be a leaf of the kind that does not leave its cluster.
 func (k Kind) MayStay() bool { return k.Stays != nil || k.MakesPods() }
+
+// KeepsTemplate says that the pod template of a leaf cannot be changed any more.
+func (k Kind) KeepsTemplate(leaf ctrlclient.Object) bool { return k.Fixed != nil && k.Fixed(leaf) }
 
 // HasBegun says that an object has begun what is done once.
 func (k Kind) HasBegun(obj ctrlclient.Object) bool { return k.Begun != nil && k.Begun(obj) }

@@ -59,9 +59,11 @@ func podTemplate(obj ctrlclient.Object) *corev1.PodTemplateSpec {
 // whose priority or overhead is not what it works out itself.
 func podContent(root ctrlclient.Object) ctrlclient.Object {
 	out := &corev1.Pod{Spec: *root.(*corev1.Pod).Spec.DeepCopy()}
-	spec := &out.Spec
-	dropAPIAccess(spec)
-	podsContent(spec)
+	spec, access := &out.Spec, APIAccessOf(root)
+	if access == NoAPIAccess {
+		dropAPIAccess(spec)
+	}
+	podsContent(spec, access)
 	spec.Priority, spec.PreemptionPolicy = nil, nil
 	spec.Overhead = nil
 	spec.Tolerations = slices.DeleteFunc(spec.Tolerations, isDefaultToleration)
@@ -89,25 +91,29 @@ func dropAPIAccess(spec *corev1.PodSpec) {
 		return
 	}
 	spec.Volumes = slices.DeleteFunc(slices.Clone(spec.Volumes), func(v corev1.Volume) bool { return v.Name == name })
-	unmount := func(mounts *[]corev1.VolumeMount) {
-		*mounts = slices.DeleteFunc(slices.Clone(*mounts), func(m corev1.VolumeMount) bool { return m.Name == name })
+	unmount(spec, name)
+}
+
+// unmount takes out of a pod's containers, which it does not share with the pod afterwards, what mounts a volume.
+func unmount(spec *corev1.PodSpec, volume string) {
+	from := func(mounts *[]corev1.VolumeMount) {
+		*mounts = slices.DeleteFunc(slices.Clone(*mounts), func(m corev1.VolumeMount) bool { return m.Name == volume })
 	}
 	for _, containers := range []*[]corev1.Container{&spec.InitContainers, &spec.Containers} {
 		*containers = slices.Clone(*containers)
 		for i := range *containers {
-			unmount(&(*containers)[i].VolumeMounts)
+			from(&(*containers)[i].VolumeMounts)
 		}
 	}
 	spec.EphemeralContainers = slices.Clone(spec.EphemeralContainers)
 	for i := range spec.EphemeralContainers {
-		unmount(&spec.EphemeralContainers[i].VolumeMounts)
+		from(&spec.EphemeralContainers[i].VolumeMounts)
 	}
 }
 
 // isAPIAccess says that a volume is the one that admission mounts, by its name and by what is in it.
 func isAPIAccess(v corev1.Volume) bool {
-	return strings.HasPrefix(v.Name, "kube-api-access-") && v.Projected != nil &&
-		slices.ContainsFunc(v.Projected.Sources, func(s corev1.VolumeProjection) bool { return s.ServiceAccountToken != nil })
+	return strings.HasPrefix(v.Name, admittedVolumePrefix) && v.Projected != nil && slices.ContainsFunc(v.Projected.Sources, isToken)
 }
 
 // podEnded says that nothing of a pod runs any more.

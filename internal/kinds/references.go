@@ -20,7 +20,8 @@ func (r Reference) String() string { return r.Kind + "/" + r.Name }
 func References(t *corev1.PodTemplateSpec) []Reference {
 	var refs []Reference
 	add := func(kind, name string) {
-		if name != "" {
+		// Secrets with tokens are the syncer's: what a leaf names of them is nothing of its workspace.
+		if name != "" && !(kind == "Secret" && IsTokenSecret(name)) {
 			refs = append(refs, Reference{kind, name})
 		}
 	}
@@ -135,7 +136,7 @@ func volumeReferences(v corev1.Volume, add func(kind, name string), secret func(
 func PullSecrets(sa *corev1.ServiceAccount) []Reference {
 	var refs []Reference
 	for _, r := range sa.ImagePullSecrets {
-		if r.Name != "" {
+		if r.Name != "" && !IsTokenSecret(r.Name) {
 			refs = append(refs, Reference{"Secret", r.Name})
 		}
 	}

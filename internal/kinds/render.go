@@ -81,16 +81,17 @@ func Hash(rendered ctrlclient.Object) (string, error) {
 func deploymentContent(root ctrlclient.Object) ctrlclient.Object {
 	d := root.(*appsv1.Deployment)
 	out := &appsv1.Deployment{Spec: *d.Spec.DeepCopy()}
-	podsContent(&out.Spec.Template.Spec)
+	podsContent(&out.Spec.Template.Spec, APIAccessOf(root))
 	return out
 }
 
-// podsContent makes of a pod's spec what goes down of it.
-func podsContent(spec *corev1.PodSpec) {
+// podsContent makes of a pod's spec what goes down of it, and returns what it took out of it, for people.
+func podsContent(spec *corev1.PodSpec, access APIAccess) (dropped []string) {
 	// A token of the physical cluster would be a credential for the wrong API.
 	no := false
 	spec.AutomountServiceAccountToken = &no
-	withinFloor(spec)
+	// What names a Secret with tokens below is there because it was rendered: the server issues by it.
+	return append(giveAPIAccess(spec, access), withinFloor(spec)...)
 }
 
 // withinFloor takes out of a pod's spec what reaches past its tenant in a physical cluster that several share, and
@@ -110,7 +111,7 @@ func withinFloor(spec *corev1.PodSpec) (dropped []string) {
 			continue
 		}
 		before := len(projected.Sources)
-		projected.Sources = slices.DeleteFunc(projected.Sources, func(s corev1.VolumeProjection) bool { return s.ServiceAccountToken != nil })
+		projected.Sources = slices.DeleteFunc(projected.Sources, isToken)
 		if len(projected.Sources) < before {
 			dropped = append(dropped, "serviceAccountToken in volume "+spec.Volumes[i].Name+": it would be a token of the physical cluster, not of this workspace")
 		}
@@ -157,6 +158,9 @@ func secretContent(root ctrlclient.Object) ctrlclient.Object {
 }
 
 func secretWithheld(root ctrlclient.Object) string {
+	if IsTokenSecret(root.GetName()) {
+		return "names that begin with " + tokenSecretPrefix + " are of the tokens that pods there talk to the API with"
+	}
 	switch t := root.(*corev1.Secret).Type; t {
 	case corev1.SecretTypeServiceAccountToken, corev1.SecretTypeBootstrapToken:
 		return "credentials of the workspace do not leave it"
@@ -169,7 +173,7 @@ func secretWithheld(root ctrlclient.Object) string {
 func serviceAccountContent(root ctrlclient.Object) ctrlclient.Object {
 	no := false
 	return &corev1.ServiceAccount{
-		ImagePullSecrets:             root.(*corev1.ServiceAccount).DeepCopy().ImagePullSecrets,
+		ImagePullSecrets:             slices.DeleteFunc(root.(*corev1.ServiceAccount).DeepCopy().ImagePullSecrets, func(r corev1.LocalObjectReference) bool { return IsTokenSecret(r.Name) }),
 		AutomountServiceAccountToken: &no,
 	}
 }

@@ -1,11 +1,13 @@
 package kinds
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
@@ -26,6 +28,9 @@ func TestContent(t *testing.T) {
 			&corev1.Service{Spec: corev1.ServiceSpec{
 				Type: corev1.ServiceTypeLoadBalancer, LoadBalancerClass: ptr.To("fast"), Ports: []corev1.ServicePort{{Port: 80}},
 			}}},
+		"Ingress": {"pods' tokens are no certificates",
+			&networkingv1.Ingress{Spec: networkingv1.IngressSpec{TLS: []networkingv1.IngressTLS{{SecretName: "site"}, {Hosts: []string{"a"}, SecretName: "atoll-token-bot"}}}},
+			&networkingv1.Ingress{Spec: networkingv1.IngressSpec{TLS: []networkingv1.IngressTLS{{SecretName: "site"}, {Hosts: []string{"a"}}}}}},
 		"ServiceHeadless": {"headless is the user's word",
 			&corev1.Service{Spec: corev1.ServiceSpec{ClusterIP: "None", ClusterIPs: []string{"None"}}},
 			&corev1.Service{Spec: corev1.ServiceSpec{ClusterIP: "None", ClusterIPs: []string{"None"}}}},
@@ -54,6 +59,8 @@ func TestContent(t *testing.T) {
 			switch tc.root.(type) {
 			case *corev1.Service:
 				got = content(t, "Service", tc.root)
+			case *networkingv1.Ingress:
+				got = content(t, "Ingress", tc.root)
 			case *corev1.Secret:
 				got = content(t, "Secret", tc.root)
 			case *corev1.ConfigMap:
@@ -97,6 +104,7 @@ func TestWithheld(t *testing.T) {
 		"Token":       {"a token of the workspace", "Secret", &corev1.Secret{Type: corev1.SecretTypeServiceAccountToken}, false},
 		"Bootstrap":   {"a token as well", "Secret", &corev1.Secret{Type: corev1.SecretTypeBootstrapToken}, false},
 		"Helm":        {"a record of a release", "Secret", &corev1.Secret{Type: "helm.sh/release.v1"}, false},
+		"PodsTokens":  {"its name is of what pods there talk to the API with", "Secret", named(&corev1.Secret{Type: corev1.SecretTypeOpaque}, "shop", "atoll-token-bot"), false},
 		"Opaque":      {"what an application needs", "Secret", &corev1.Secret{Type: corev1.SecretTypeOpaque}, true},
 		"RootCA":      {"the CA of the hub", "ConfigMap", named(&corev1.ConfigMap{}, "shop", "kube-root-ca.crt"), false},
 		"ConfigMap":   {"what an application needs", "ConfigMap", named(&corev1.ConfigMap{}, "shop", "settings"), true},
@@ -178,6 +186,7 @@ func TestReferences(t *testing.T) {
 			}}}},
 			{VolumeSource: corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{NodePublishSecretRef: local("csi")}}},
 			{VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
+			{VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "atoll-token-bot"}}}, // which does not go down
 		},
 		InitContainers: []corev1.Container{{EnvFrom: []corev1.EnvFromSource{
 			{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: ref("init")}},
@@ -208,7 +217,7 @@ func TestNothingReachesPastItsTenant(t *testing.T) {
 	pod.NodeName, pod.PriorityClassName = "node-0", "system-node-critical"
 	pod.Volumes = []corev1.Volume{{Name: "token", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
 		Sources: []corev1.VolumeProjection{
-			{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token"}},
+			{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token", Audience: strings.Repeat("a", mostAudienceBytes+1)}},
 			{ConfigMap: &corev1.ConfigMapProjection{}},
 		},
 	}}}}

@@ -341,6 +341,8 @@ func TestMirror(t *testing.T) {
 		"its last request":     {what: what{group: "certificates.k8s.io", resource: "certificatesigningrequests", operation: admission.Create, who: anySync, object: request("workload.atoll.dev/syncer")}, change: func(*apps.Deployment) {}, there: 99, ok: true},
 		"requests for ever":    {what: what{group: "certificates.k8s.io", resource: "certificatesigningrequests", operation: admission.Create, who: anySync, object: request("workload.atoll.dev/syncer")}, change: func(*apps.Deployment) {}, there: 100, reason: "a mirror has no limits"},
 		"heartbeat":            {what: what{group: "coordination.k8s.io", resource: "leases", name: "heartbeat", operation: admission.Create, who: anySync}, change: func(*apps.Deployment) {}, ok: true},
+		"token":                {what: what{resource: "serviceaccounts", subresource: "token", name: "bot", operation: admission.Create, who: anySync}, change: func(*apps.Deployment) {}, ok: true, reason: "of what it runs"},
+		"ServiceAccount":       {what: what{resource: "serviceaccounts", name: "bot", operation: admission.Create, who: anySync}, change: func(*apps.Deployment) {}, reason: "leaves come from above"},
 		"another Lease":        {what: what{group: "coordination.k8s.io", resource: "leases", name: "more", operation: admission.Create, who: anySync}, change: func(*apps.Deployment) {}, reason: "a mirror has no limits"},
 	}
 	for name, test := range tests {

@@ -59,6 +59,7 @@ type Config struct {
 var (
 	pods                   = schema.GroupResource{Resource: "pods"}
 	events                 = schema.GroupResource{Resource: "events"}
+	accounts               = schema.GroupResource{Resource: "serviceaccounts"}
 	bindings               = schema.GroupResource{Resource: "bindings"}
 	persistentVolumeClaims = schema.GroupResource{Resource: "persistentvolumeclaims"}
 	priorityClasses        = schema.GroupResource{Group: "scheduling.k8s.io", Resource: "priorityclasses"}

@@ -60,6 +60,9 @@ func (m *Mirror) Validate(ctx context.Context, a admission.Attributes, _ admissi
 	if r := a.GetResource().GroupResource(); (r == pods || r == events) && a.GetOperation() == admission.Create && a.GetSubresource() == "" {
 		return nil // the registry says which it may show
 	}
+	if a.GetResource().GroupResource() == accounts && a.GetSubresource() == "token" && a.GetOperation() == admission.Create {
+		return nil // the registry says whose token it gets
+	}
 	if request, ok := a.GetObject().(*certificates.CertificateSigningRequest); ok && a.GetOperation() == admission.Create {
 		if request.Spec.SignerName != workloadv1alpha1.SyncerSigner {
 			return admission.NewForbidden(a, errOtherSigner)

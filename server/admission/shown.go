@@ -27,7 +27,9 @@ type Shown struct {
 }
 
 // shownMarks are what the server alone writes of such a pod.
-var shownMarks = []string{workloadv1alpha1.MirrorLabel, workloadv1alpha1.MirrorNamespaceAnnotation, workloadv1alpha1.PodUIDAnnotation}
+var shownMarks = []string{
+	workloadv1alpha1.MirrorLabel, workloadv1alpha1.MirrorNamespaceAnnotation, workloadv1alpha1.APIAccessAnnotation, workloadv1alpha1.PodUIDAnnotation,
+}
 
 // NewShown returns the plugin.
 func NewShown() *Shown {
@@ -110,7 +112,14 @@ const (
 	mostOfAdded = 32 << 10
 )
 
-// validateAdded refuses more ephemeral containers than are of use.
+// namesTokens says that a container has variables of a Secret with tokens, below.
+func namesTokens(c *core.EphemeralContainerCommon) bool {
+	return slices.ContainsFunc(c.Env, func(v core.EnvVar) bool {
+		return v.ValueFrom != nil && v.ValueFrom.SecretKeyRef != nil && kinds.IsTokenSecret(v.ValueFrom.SecretKeyRef.Name)
+	}) || slices.ContainsFunc(c.EnvFrom, func(f core.EnvFromSource) bool { return f.SecretRef != nil && kinds.IsTokenSecret(f.SecretRef.Name) })
+}
+
+// validateAdded refuses more ephemeral containers than are of use, and those that would have other accounts' tokens.
 func validateAdded(a admission.Attributes, old *core.Pod) error {
 	now, ok := a.GetObject().(*core.Pod)
 	if !ok || len(now.Spec.EphemeralContainers) <= len(old.Spec.EphemeralContainers) {
@@ -119,6 +128,13 @@ func validateAdded(a admission.Attributes, old *core.Pod) error {
 	text, err := json.Marshal(now.Spec.EphemeralContainers)
 	if err != nil {
 		return admission.NewForbidden(a, err)
+	}
+	for i := range now.Spec.EphemeralContainers {
+		c := &now.Spec.EphemeralContainers[i].EphemeralContainerCommon
+		was := slices.ContainsFunc(old.Spec.EphemeralContainers, func(was core.EphemeralContainer) bool { return was.Name == c.Name })
+		if !was && namesTokens(c) {
+			return admission.NewForbidden(a, fmt.Errorf("its container %s names a Secret of those with the tokens that pods talk to the API with, of which a pod has its own ServiceAccount's", c.Name))
+		}
 	}
 	if n := len(now.Spec.EphemeralContainers); n > mostAdded || len(text) > mostOfAdded {
 		return admission.NewForbidden(a, fmt.Errorf("it runs in the physical cluster %s and would have %d ephemeral containers, of %d bytes, want at most %d of %d: make a copy of the pod (kubectl debug --copy-to)",

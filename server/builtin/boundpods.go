@@ -96,6 +96,9 @@ func bind(pod *api.Pod, binding *api.Binding) error {
 	}
 	pod.Labels[workloadv1alpha1.MirrorLabel] = binding.Labels[workloadv1alpha1.MirrorLabel]
 	pod.Annotations[workloadv1alpha1.MirrorNamespaceAnnotation] = binding.Annotations[workloadv1alpha1.MirrorNamespaceAnnotation]
+	if access, ok := binding.Annotations[workloadv1alpha1.APIAccessAnnotation]; ok { // not of a leader of an earlier version
+		pod.Annotations[workloadv1alpha1.APIAccessAnnotation] = access
+	}
 	delete(pod.Annotations, workloadv1alpha1.PodUIDAnnotation)
 	if !kinds.IsBound(pod) {
 		pod.Finalizers = append(pod.Finalizers, workloadv1alpha1.SyncerFinalizer)
@@ -112,10 +115,13 @@ func boundView(pod, shown *api.Pod) *api.Pod {
 	labels, annotations := kinds.Metadata(pod)
 	maps.Copy(shown.Annotations, annotations)
 	shown.Annotations[workloadv1alpha1.RootAnnotation] = pod.Namespace + "/" + pod.Name
+	if access := kinds.APIAccessOf(pod); access != kinds.NoAPIAccess {
+		shown.Annotations[workloadv1alpha1.APIAccessAnnotation] = string(access)
+	}
 	labels[workloadv1alpha1.WorkspaceLabel] = string(logicalcluster.From(pod))
 	labels[workloadv1alpha1.RootUIDLabel] = string(pod.UID)
 	shown.Labels = labels
-	shown.Spec = below(pod.Spec)
+	shown.Spec = below(pod)
 	if shown.Annotations[workloadv1alpha1.PodUIDAnnotation] == "" { // it does not run yet
 		delete(shown.Annotations, workloadv1alpha1.PodUIDAnnotation)
 		shown.Spec.EphemeralContainers = nil // no pod is made with them: they are added to one that is there
@@ -123,16 +129,16 @@ func boundView(pod, shown *api.Pod) *api.Pod {
 	return shown
 }
 
-// below returns what of a pod's spec goes down, by the table of kinds. It shares nothing with the spec.
-func below(spec api.PodSpec) api.PodSpec {
+// below returns what of a pod's spec goes down, by the table of kinds. It shares nothing with the pod.
+func below(pod *api.Pod) api.PodSpec {
 	var external corev1.PodSpec
 	// The conversions of the registry's own type fail for nothing that it has stored.
-	if err := corev1conversion.Convert_core_PodSpec_To_v1_PodSpec(spec.DeepCopy(), &external, nil); err != nil {
+	if err := corev1conversion.Convert_core_PodSpec_To_v1_PodSpec(pod.Spec.DeepCopy(), &external, nil); err != nil {
 		panic(fmt.Sprintf("convert the spec of a pod: %v", err))
 	}
 	kind, _ := kinds.ByKind("Pod")
 	var internal api.PodSpec
-	down := kind.Content(&corev1.Pod{Spec: external}).(*corev1.Pod)
+	down := kind.Content(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: pod.Annotations}, Spec: external}).(*corev1.Pod)
 	if err := corev1conversion.Convert_v1_PodSpec_To_core_PodSpec(&down.Spec, &internal, nil); err != nil {
 		panic(fmt.Sprintf("convert the spec of a pod: %v", err))
 	}

@@ -122,7 +122,10 @@ func (p *coreProvider) addWorkloads(storage map[string]rest.Storage, getter gene
 		return fmt.Errorf("store of serviceaccounts: %w", err)
 	}
 	storage["serviceaccounts"] = accounts
-	storage["serviceaccounts/token"] = tokenRequests{TokenREST: accounts.Token, audiences: p.cfg.Audiences}
+	storage["serviceaccounts/token"] = tokenRequests{
+		TokenREST: accounts.Token, audiences: p.cfg.Audiences,
+		shown: shown, pace: newTokenPace(clock.RealClock{}), clock: clock.RealClock{},
+	}
 
 	endpoints, err := endpointsstore.NewREST(getter)
 	if err != nil {

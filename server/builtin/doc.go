@@ -12,12 +12,13 @@
 // than any request can be.
 //
 // The pods of a mirror are a view of those pods of workspaces that its physical cluster runs (shownpods.go). Its events go to
-// workspaces, and are not kept in it (shownevents.go).
+// workspaces, and are not kept in it (shownevents.go). Tokens that are asked for there are of workspaces (podtokens.go).
 // Nodes are read and not written: what is shown as such are physical clusters (server/nodes).
 //
 // What always holds: within a logical cluster no two Services hold one cluster IP or one node port, and a lock is given
 // up only after the Service without it is written. In mirrors nothing is allocated: the physical cluster does that.
-// Whose a pod is that a physical cluster shows, and who owns it, is never what the cluster says, nor what an event is about.
+// Whose a pod is that a physical cluster shows, and who owns it, is never what the cluster says, nor what an event is about, nor which tokens
+// its pods want.
 //
 // The server installs the providers at start; the package runs no goroutines. When etcd is down, writes fail and leave
 // at most a lock that nobody holds.

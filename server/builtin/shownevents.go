@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"strings"
-	"sync"
 	"unicode/utf8"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -19,9 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/registry/rest"
-	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/utils/clock"
-	"k8s.io/utils/lru"
 
 	api "k8s.io/kubernetes/pkg/apis/core"
 	eventstore "k8s.io/kubernetes/pkg/registry/core/event/storage"
@@ -100,11 +97,11 @@ func (s shownEvents) put(ctx context.Context, name string, info rest.UpdatedObje
 	if !s.pace.takeOfObject(at.cluster, about.UID) {
 		return nil, false, tooManyEvents("one object")
 	}
-	node, err := s.pods.node(at)
+	owner, err := s.pods.owner(at)
 	if err != nil {
 		return nil, false, err
 	}
-	event := at.event(name, told, about, node)
+	event := at.event(name, told, about, owner.Name)
 	written, created, err := s.events.Update(at.inWorkspace("", "events"), event.Name, rest.DefaultUpdatedObjectInfo(event),
 		rest.ValidateAllObjectFunc, rest.ValidateAllObjectUpdateFunc, false, options)
 	if err != nil {
@@ -205,8 +202,7 @@ func (s shownEvents) pod(at *space, ref api.ObjectReference) (*api.Pod, error) {
 // leaf returns the one that ref names, in the space.
 func (s shownEvents) leaf(at *space, kind kinds.Kind, ref api.ObjectReference) (metav1.Object, error) {
 	return s.lookUp(at.mirror, kind.GVR.GroupResource(), at.namespace, ref.Name, func(o metav1.Object) bool {
-		namespace, _, _ := strings.Cut(o.GetAnnotations()[workloadv1alpha1.RootAnnotation], "/")
-		return o.GetUID() == ref.UID && o.GetLabels()[workloadv1alpha1.WorkspaceLabel] == string(at.workspace) && namespace == at.workspaceNamespace
+		return o.GetUID() == ref.UID && at.isLeaf(o)
 	})
 }
 
@@ -312,37 +308,22 @@ const (
 	burstOfObject, objectPerSecond = 50, 1.0 / 60
 	// And so many of all: a syncer tells half as many a second (syncer, eventsPerSecond).
 	burstOfMirror, mirrorPerSecond = 1000, 100
-	// pacedMirrors and pacedObjects are how many are remembered. Who is forgotten begins anew.
-	pacedMirrors, pacedObjects = 4096, 65536
+	// pacedObjects is how many objects are remembered.
+	pacedObjects = 65536
 )
 
 // eventPace bounds how many events physical clusters put: how many they have, they say themselves.
 type eventPace struct {
-	clock   clock.PassiveClock
-	mu      sync.Mutex // guards that there is one of a key
-	mirrors *lru.Cache // of flowcontrol.PassiveRateLimiter, by mirror
-	objects *lru.Cache // by tallyKey
+	mirrors *pace
+	objects *pace // by tallyKey
 }
 
 func newEventPace(clk clock.PassiveClock) *eventPace {
-	return &eventPace{clock: clk, mirrors: lru.New(pacedMirrors), objects: lru.New(pacedObjects)}
+	return &eventPace{newPace(clk, pacedMirrors, mirrorPerSecond, burstOfMirror), newPace(clk, pacedObjects, objectPerSecond, burstOfObject)}
 }
 
-func (p *eventPace) takeOfMirror(mirror logicalcluster.Name) bool {
-	return p.take(p.mirrors, mirror, mirrorPerSecond, burstOfMirror)
-}
+func (p *eventPace) takeOfMirror(mirror logicalcluster.Name) bool { return p.mirrors.take(mirror) }
 
 func (p *eventPace) takeOfObject(mirror logicalcluster.Name, object types.UID) bool {
-	return p.take(p.objects, tallyKey{mirror, object}, objectPerSecond, burstOfObject)
-}
-
-func (p *eventPace) take(from *lru.Cache, key any, perSecond float32, burst int) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	known, ok := from.Get(key)
-	if !ok {
-		known = flowcontrol.NewTokenBucketPassiveRateLimiterWithClock(perSecond, burst, p.clock)
-		from.Add(key, known)
-	}
-	return known.(flowcontrol.PassiveRateLimiter).TryAccept()
+	return p.objects.take(tallyKey{mirror, object})
 }

@@ -130,6 +130,12 @@ func (at *space) inWorkspace(group, resource string) context.Context {
 	return about(lcctx.WithCluster(at.mirror, lcctx.Cluster{Name: at.workspace}), group, resource, at.workspaceNamespace)
 }
 
+// isLeaf says whether an object of the mirror's namespace is a leaf of the workspace's namespace that this is for.
+func (at *space) isLeaf(o metav1.Object) bool {
+	namespace, _, _ := strings.Cut(o.GetAnnotations()[workloadv1alpha1.RootAnnotation], "/")
+	return o.GetLabels()[workloadv1alpha1.WorkspaceLabel] == string(at.workspace) && namespace == at.workspaceNamespace
+}
+
 // shows says whether a pod of the workspace is one of the space's.
 func (at *space) shows(pod *api.Pod) bool {
 	return pod.Labels[workloadv1alpha1.MirrorLabel] == string(at.cluster) && pod.Annotations[workloadv1alpha1.MirrorNamespaceAnnotation] == at.namespace
@@ -274,28 +280,14 @@ func (s shownPods) above(at *space, shown *api.Pod) (above, error) {
 	if err != nil {
 		return above{}, apierrors.NewInternalError(err)
 	}
-	rootNamespace, rootName, _ := strings.Cut(leaf.GetAnnotations()[workloadv1alpha1.RootAnnotation], "/")
-	if leaf.GetUID() != ref.UID || leaf.GetLabels()[workloadv1alpha1.WorkspaceLabel] != string(at.workspace) || rootNamespace != at.workspaceNamespace {
+	if leaf.GetUID() != ref.UID || !at.isLeaf(leaf) {
 		return refuse("its controller %s %s is not asked for here", ref.Kind, ref.Name)
 	}
-	// Nothing is added to what is on its way out; what the mirror's admission sees of that is the mirror's own namespace.
-	space, err := s.objects.Get(at.inWorkspace("", "namespaces"), corev1.Resource("namespaces"), "", at.workspaceNamespace, false)
-	if err != nil {
+	root, err := s.root(at, kind, leaf)
+	if errors.Is(err, errGoing) {
+		return refuse("%w", err)
+	} else if err != nil {
 		return above{}, err
-	}
-	if n, ok := space.(*api.Namespace); !ok || n.DeletionTimestamp != nil {
-		return refuse("its workspace has no place for it any more")
-	}
-	there, err := s.objects.Get(at.inWorkspace(resource.Group, resource.Resource), resource, at.workspaceNamespace, rootName, false)
-	if err != nil {
-		return above{}, err
-	}
-	root, err := meta.Accessor(there)
-	if err != nil {
-		return above{}, apierrors.NewInternalError(err)
-	}
-	if string(root.GetUID()) != leaf.GetLabels()[workloadv1alpha1.RootUIDLabel] {
-		return above{}, apierrors.NewNotFound(resource, rootName)
 	}
 	set, err := s.replicaSet(at, kind, root, shown.Annotations[workloadv1alpha1.RevisionAnnotation])
 	if err != nil {
@@ -307,6 +299,35 @@ func (s shownPods) above(at *space, shown *api.Pod) (above, error) {
 		of.labels = map[string]string{appsv1.DefaultDeploymentUniqueLabelKey: set.Labels[appsv1.DefaultDeploymentUniqueLabelKey]}
 	}
 	return of, nil
+}
+
+// errGoing is why nothing is added to a namespace of a workspace that is on its way out.
+var errGoing = errors.New("its workspace has no place for it any more")
+
+// root returns that of a leaf of the space, as etcd has it. Another one of its name, as in a namespace that was made anew, is not found; and
+// none is in a namespace that goes, of which the mirror's admission sees the mirror's own alone.
+func (s shownPods) root(at *space, kind kinds.Kind, leaf metav1.Object) (metav1.Object, error) {
+	space, err := s.objects.Get(at.inWorkspace("", "namespaces"), corev1.Resource("namespaces"), "", at.workspaceNamespace, false)
+	if err != nil {
+		return nil, err
+	}
+	if n, ok := space.(*api.Namespace); !ok || n.DeletionTimestamp != nil {
+		return nil, errGoing
+	}
+	resource := kind.GVR.GroupResource()
+	_, name, _ := strings.Cut(leaf.GetAnnotations()[workloadv1alpha1.RootAnnotation], "/")
+	found, err := s.objects.Get(at.inWorkspace(resource.Group, resource.Resource), resource, at.workspaceNamespace, name, false)
+	if err != nil {
+		return nil, err
+	}
+	root, err := meta.Accessor(found)
+	if err != nil {
+		return nil, apierrors.NewInternalError(err)
+	}
+	if string(root.GetUID()) != leaf.GetLabels()[workloadv1alpha1.RootUIDLabel] {
+		return nil, apierrors.NewNotFound(resource, name)
+	}
+	return root, nil
 }
 
 // room makes room for a pod, until end. It refuses one where as many of its leaf are shown already as there may be: a physical cluster may
@@ -360,16 +381,16 @@ func untold(resource string, err error, name string) error {
 	return err
 }
 
-// node is what the mirror's physical cluster is called: as whose Node its pods are shown.
-func (s shownPods) node(at *space) (string, error) {
+// owner names the mirror's physical cluster, as whose Node its pods are shown.
+func (s shownPods) owner(at *space) (*corev1alpha1.LogicalClusterOwner, error) {
 	found, err := s.objects.Get(at.mirror, schema.GroupResource{Group: corev1alpha1.GroupVersion.Group, Resource: "logicalclusters"}, "", corev1alpha1.LogicalClusterName, true)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	if lc, ok := found.(*corev1alpha1.LogicalCluster); ok && lc.Spec.Owner != nil {
-		return lc.Spec.Owner.Name, nil
+		return lc.Spec.Owner, nil
 	}
-	return "", apierrors.NewInternalError(fmt.Errorf("mirror %s does not say whose it is", at.cluster))
+	return nil, apierrors.NewInternalError(fmt.Errorf("mirror %s does not say whose it is", at.cluster))
 }
 
 func (s shownPods) create(ctx context.Context, obj runtime.Object, validate rest.ValidateObjectFunc, options *metav1.CreateOptions) (runtime.Object, error) {
@@ -388,11 +409,11 @@ func (s shownPods) create(ctx context.Context, obj runtime.Object, validate rest
 	if err != nil {
 		return nil, err
 	}
-	node, err := s.node(at)
+	owner, err := s.owner(at)
 	if err != nil {
 		return nil, err
 	}
-	pod := at.stored(shown, of, node)
+	pod := at.stored(shown, of, owner.Name)
 	if err := short(pod); err != nil {
 		return nil, err
 	}

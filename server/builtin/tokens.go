@@ -14,6 +14,7 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
+	"k8s.io/utils/clock"
 
 	"k8s.io/kubernetes/pkg/apis/authentication"
 	authenticationrest "k8s.io/kubernetes/pkg/registry/authentication/rest"
@@ -24,10 +25,16 @@ import (
 )
 
 // tokenRequests issues tokens that are, unless asked otherwise, for the API in the logical cluster of their ServiceAccount:
-// upstream's registry has one set of audiences.
+// upstream's registry has one set of audiences. The ServiceAccounts of a mirror are nobody: who asks there gets tokens of workspaces
+// (podtokens.go).
 type tokenRequests struct {
 	*serviceaccountstore.TokenREST
 	audiences Audiences
+
+	// Of mirrors.
+	shown shownPods
+	pace  *tokenPace
+	clock clock.PassiveClock
 }
 
 // Create implements rest.NamedCreater.
@@ -35,6 +42,9 @@ func (r tokenRequests) Create(ctx context.Context, name string, obj runtime.Obje
 	cluster, err := oneCluster(ctx)
 	if err != nil {
 		return nil, err
+	}
+	if cluster.Mirror {
+		return r.createForPods(ctx, name, obj, validate)
 	}
 	if request, ok := obj.(*authentication.TokenRequest); ok && len(request.Spec.Audiences) == 0 {
 		request.Spec.Audiences = r.audiences.Default(cluster.Name)

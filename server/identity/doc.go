@@ -3,7 +3,7 @@
 //
 // A token of the workspace X says in its issuer <server URL>/clusters/X. Who shows it is, in X, the ServiceAccount that it
 // was issued to, for as long as that ServiceAccount, and the Pod, Secret or Node it is bound to, are there, which is read
-// from the store for every request. Everywhere else it is refused; it never means the ServiceAccount of the same name there.
+// from the store for every request; a Node is there while its physical cluster is, whatever policies say (server/nodes). Everywhere else it is refused; it never means the ServiceAccount of the same name there.
 // A client that knows only the server's address and such a token lands in the workspace that issued it.
 //
 // An issuer begins with the URL that the server had. With each key are the URLs of all servers that signed with it, and

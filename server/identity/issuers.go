@@ -93,19 +93,21 @@ func (i Issuers) Audiences(cluster logicalcluster.Name) authenticator.Audiences 
 // claimed is the logical cluster that a token claims to be from, and false if it claims to be from elsewhere than this
 // server. Nothing of it is verified: it says only whose business the token is.
 func (i Issuers) claimed(token string) (logicalcluster.Name, bool) {
-	parts := strings.Split(token, ".")
-	if len(parts) != 3 {
-		return "", false
-	}
-	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
-	if err != nil {
-		return "", false
-	}
 	var claims struct {
 		Issuer string `json:"iss"`
 	}
-	if json.Unmarshal(payload, &claims) != nil {
+	if !unverified(token, &claims) {
 		return "", false
 	}
 	return i.cluster(claims.Issuer)
+}
+
+// unverified reads what a token claims.
+func unverified(token string, claims any) bool {
+	parts := strings.Split(token, ".")
+	if len(parts) != 3 {
+		return false
+	}
+	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
+	return err == nil && json.Unmarshal(payload, claims) == nil
 }

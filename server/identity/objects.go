@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	kubestorage "k8s.io/apiserver/pkg/storage"
 	storeerr "k8s.io/apiserver/pkg/storage/errors"
 
@@ -54,6 +55,21 @@ func (g getter) GetPod(ctx context.Context, namespace, name string) (*corev1.Pod
 func (g getter) GetSecret(ctx context.Context, namespace, name string) (*corev1.Secret, error) {
 	found, err := g.read(ctx, "secrets", namespace, name)
 	return &corev1.Secret{ObjectMeta: found}, err
+}
+
+// nodeOf is the UID of the Node that a token claims to be bound to, empty for none: upstream asks for it by its name alone, and compares then.
+func nodeOf(token string) types.UID {
+	var claims struct {
+		Kubernetes struct {
+			Node struct {
+				UID types.UID `json:"uid"`
+			} `json:"node"`
+		} `json:"kubernetes.io"`
+	}
+	if !unverified(token, &claims) {
+		return ""
+	}
+	return claims.Kubernetes.Node.UID
 }
 
 func (g getter) GetNode(ctx context.Context, name string) (*corev1.Node, error) {

@@ -18,6 +18,7 @@ import (
 	"k8s.io/kubernetes/pkg/serviceaccount"
 
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
+	"atoll.dev/atoll/server/nodes"
 )
 
 var (
@@ -96,8 +97,8 @@ func (t *Tokens) AuthenticateToken(ctx context.Context, token string) (*authenti
 	if !ok || here.Wildcard || here.Name != claimed {
 		return nil, false, errElsewhere
 	}
-	// The issuers of this logical cluster alone are accepted, once more after the signature is verified.
-	response, ok, err := t.verifier(accepted.all(here.Name), accepted.Audiences(here.Name)).AuthenticateToken(ctx, token)
+	// The issuers of this logical cluster alone are accepted, once more after the signature is verified. So is the UID of a Node.
+	response, ok, err := t.verifier(accepted.all(here.Name), accepted.Audiences(here.Name)).AuthenticateToken(nodes.WithUID(ctx, nodeOf(token)), token)
 	if err == nil && !ok {
 		err = errInvalid
 	}

@@ -15,6 +15,8 @@
 //   - A watch misses nothing. What there was at a revision is not kept, so a watch from one after which anything changed, in the
 //     workspace or above it, is answered 410 Gone, at its beginning or as soon as that is known, and the client lists anew.
 //   - Where it is not known what is above a workspace, reads fail: none would say that they are gone.
+//   - Who asks by a UID (WithUID), as for what a token is bound to, gets the physical cluster with it from the workspace upward for as long as
+//     its SyncTarget is there, whatever policies say.
 //   - Only what a workspace sees is told: nothing of who else uses a cluster, of addresses, or of what its SyncTarget refers to.
 //   - A row, a class of the workspace's own, comes before what is shown of its name, is read and written as if nothing was shown, and has
 //     in lists and watches the resourceVersion that it is stored with. A write of what is shown is refused, a dry one too.
@@ -27,5 +29,5 @@
 //
 // On the wildcard there are the rows that workspaces had stored as nodes in an earlier version. They are seen by nobody else.
 //
-// Read node.go, classes.go, look.go, then store.go and watch.go.
+// Read node.go, classes.go, look.go, then store.go, uid.go and watch.go.
 package nodes

@@ -66,7 +66,7 @@ func (of *store) look(ctx context.Context, workspace logicalcluster.Name, atLeas
 }
 
 func (of *store) lookOnce(ctx context.Context, workspace logicalcluster.Name, atLeast uint64) (*sight, error) {
-	n, s := of.nodes, &sight{chain: []logicalcluster.Name{workspace}}
+	n, s := of.nodes, &sight{}
 	rows, err := of.rows(ctx, s, workspace, atLeast)
 	if err != nil {
 		return nil, err
@@ -74,24 +74,10 @@ func (of *store) lookOnce(ctx context.Context, workspace logicalcluster.Name, at
 	for _, row := range rows {
 		s.shown = append(s.shown, shown{row, true})
 	}
-	lc, err := n.logicalCluster(ctx, s, workspace, atLeast)
-	if err != nil || lc == nil || !fleet.IsWorkspace(lc) {
+	lc, err := n.lineage(ctx, s, workspace, atLeast)
+	if err != nil || lc == nil {
 		return s, err
 	}
-	var complete bool
-	s.chain, complete = fleet.Lineage(lc, func(above logicalcluster.Name) (*corev1alpha1.LogicalCluster, bool) {
-		var found *corev1alpha1.LogicalCluster
-		found, err = n.logicalCluster(ctx, s, above, atLeast)
-		return found, found != nil
-	})
-	switch {
-	case err != nil:
-		return nil, err
-	case !complete:
-		// To show none would say that they are gone.
-		return nil, apierrors.NewServiceUnavailable("which physical clusters this workspace may use is not known before the workspaces above it are")
-	}
-
 	targets := make([][]*workloadv1alpha1.SyncTarget, len(s.chain))
 	allowing := make([][]*placementv1alpha1.PlacementPolicy, len(s.chain))
 	for i, level := range s.chain {
@@ -119,6 +105,29 @@ func (of *store) lookOnce(ctx context.Context, workspace logicalcluster.Name, at
 	}
 	slices.SortFunc(s.shown, byName)
 	return s, nil
+}
+
+// lineage reads a workspace's LogicalCluster, nil if nobody works there, and makes the chain of s.
+func (n *Nodes) lineage(ctx context.Context, s *sight, workspace logicalcluster.Name, atLeast uint64) (*corev1alpha1.LogicalCluster, error) {
+	s.chain = []logicalcluster.Name{workspace}
+	lc, err := n.logicalCluster(ctx, s, workspace, atLeast)
+	if err != nil || lc == nil || !fleet.IsWorkspace(lc) {
+		return nil, err
+	}
+	var complete bool
+	s.chain, complete = fleet.Lineage(lc, func(above logicalcluster.Name) (*corev1alpha1.LogicalCluster, bool) {
+		var found *corev1alpha1.LogicalCluster
+		found, err = n.logicalCluster(ctx, s, above, atLeast)
+		return found, found != nil
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case !complete:
+		// To show none would say that they are gone.
+		return nil, apierrors.NewServiceUnavailable("which physical clusters this workspace may use is not known before the workspaces above it are")
+	}
+	return lc, nil
 }
 
 // logicalCluster reads a LogicalCluster; nil if there is none.

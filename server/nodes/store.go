@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	kubestorage "k8s.io/apiserver/pkg/storage"
 	"k8s.io/kubernetes/pkg/apis/core"
@@ -97,15 +98,10 @@ func (s *store) Get(ctx context.Context, key string, opts kubestorage.GetOptions
 			return err
 		}
 	}
-	at, err := s.atLeast(ctx, opts.ResourceVersion)
+	found, err := s.find(ctx, cluster, path.Base(key), opts.ResourceVersion)
 	if err != nil {
 		return err
 	}
-	seen, err := s.look(ctx, cluster, at)
-	if err != nil {
-		return err
-	}
-	found := seen.named(path.Base(key))
 	if found != nil && !found.row && s.class != nil {
 		// A dry run of a write reads, and writes nothing: it is told what the write would be.
 		switch verb := s.writes(ctx); verb {
@@ -126,6 +122,22 @@ func (s *store) Get(ctx context.Context, key string, opts kubestorage.GetOptions
 		return kubestorage.NewKeyNotFoundError(key, 0)
 	}
 	return nil
+}
+
+// find returns what a workspace is shown by a name, nil if nothing; of Nodes, that which the context says (WithUID).
+func (s *store) find(ctx context.Context, workspace logicalcluster.Name, name, resourceVersion string) (*shown, error) {
+	if uid, ok := ctx.Value(uidKey{}).(types.UID); ok && uid != "" && s.class == nil {
+		return s.nodes.withUID(ctx, workspace, name, uid)
+	}
+	at, err := s.atLeast(ctx, resourceVersion)
+	if err != nil {
+		return nil, err
+	}
+	seen, err := s.look(ctx, workspace, at)
+	if err != nil {
+		return nil, err
+	}
+	return seen.named(name), nil
 }
 
 func (s *sight) named(name string) *shown {
@@ -239,18 +251,11 @@ func (s *store) refuse(ctx context.Context, key string) error {
 	if err := s.Interface.Get(ctx, key, kubestorage.GetOptions{}, row); !kubestorage.IsNotFound(err) {
 		return nil // one that cannot be read may still be deleted
 	}
-	at, err := s.GetCurrentResourceVersion(ctx)
-	if err != nil {
-		return err
+	found, err := s.find(ctx, cluster, path.Base(key), "")
+	if err == nil && found != nil && !found.row {
+		err = s.readOnly(path.Base(key))
 	}
-	seen, err := s.look(ctx, cluster, at)
-	if err != nil {
-		return err
-	}
-	if found := seen.named(path.Base(key)); found != nil && !found.row {
-		return s.readOnly(path.Base(key))
-	}
-	return nil
+	return err
 }
 
 // Create makes a class of the workspace's own.

@@ -611,7 +611,7 @@ func observedGeneration(t *testing.T, f *fleet) {
 				return err.Error()
 			}
 			env := d.Spec.Template.Spec.Containers[0].Env
-			if len(env) != 1 || env[0].Value != colour || d.Status.ObservedGeneration != d.Generation || d.Status.UpdatedReplicas != 3 || d.Status.AvailableReplicas != 3 {
+			if len(env) == 0 || env[len(env)-1].Value != colour || d.Status.ObservedGeneration != d.Generation || d.Status.UpdatedReplicas != 3 || d.Status.AvailableReplicas != 3 {
 				return fmt.Sprintf("env %v, status %+v", env, d.Status)
 			}
 			return ""

@@ -12,6 +12,9 @@ const (
 	// object without this label and value is never changed or deleted downstream.
 	SyncTargetLabel = "workload.atoll.dev/synctarget"
 
+	// ServiceAccountAnnotation, on the Secrets downstream with what pods talk to the API of their workspace with: whose pods.
+	ServiceAccountAnnotation = "workload.atoll.dev/service-account"
+
 	// RootAnnotation, on leaves and their namespaces: "<namespace>/<name>" of the root ("/<namespace>" on namespaces).
 	RootAnnotation = "workload.atoll.dev/root"
 	// RootGenerationAnnotation, on leaves: metadata.generation of the root (0 for kinds without) that was rendered.
@@ -21,6 +24,11 @@ const (
 	// RevisionAnnotation, on leaves of Deployments and what is made of them: the pod-template-hash of the workspace's ReplicaSet with that
 	// template. On a pod or an Event, in the request of a syncer that shows or tells it: of the one that it is of.
 	RevisionAnnotation = "workload.atoll.dev/revision"
+	// APIAccessAnnotation, on leaves that make pods, and on pods that are bound: how pods talk to the API of their workspace, as was decided when the
+	// template was rendered, or the pod bound. The server alone writes it, and issues tokens for nothing without it.
+	APIAccessAnnotation = "workload.atoll.dev/api-access"
+	// TemplateAnnotation, on leaves that make pods: digest of the root's pod template, as somebody wrote it, that was rendered.
+	TemplateAnnotation = "workload.atoll.dev/template"
 	// DrainingAnnotation, on leaves: present while their cluster leaves the placement and the leaf waits for its replacement.
 	DrainingAnnotation = "workload.atoll.dev/draining"
 

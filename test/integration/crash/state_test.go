@@ -176,6 +176,7 @@ func normal(o *unstructured.Unstructured) string {
 		delete(annotations, workloadv1alpha1.RenderedAnnotation) // a hash of the workspace's name, among others
 	case o.GetKind() == "Job":
 		delete(annotations, workloadv1alpha1.RenderedAnnotation) // a hash of the root's UID, among others
+		delete(annotations, workloadv1alpha1.TemplateAnnotation) // so is this
 		unstructured.RemoveNestedField(o.Object, "status", "startTime")
 		unstructured.RemoveNestedField(o.Object, "status", "completionTime")
 	case o.GetKind() == "Deployment" && annotations[workloadv1alpha1.RenderedAnnotation] != "":
