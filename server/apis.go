@@ -128,6 +128,7 @@ func (s *Server) authorize(config *genericapiserver.Config) ([]controlplaneapise
 		Objects:      storedObjects{s.backend},
 		EventTTL:     s.options.EventTTL,
 		Kubelets:     joined{s},
+		Budgets:      s.loopback.budgets,
 
 		Reviewer: s.reviewer, Audiences: s.tokens,
 		ServiceAccountIssuer: s.tokens, ServiceAccountMaxExpiration: s.options.ServiceAccountMaxTokenExpiration,

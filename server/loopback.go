@@ -10,6 +10,8 @@ import (
 	"net/http"
 	"sync"
 
+	"github.com/kcp-dev/logicalcluster/v3"
+	policyclient "k8s.io/client-go/kubernetes/typed/policy/v1"
 	"k8s.io/client-go/rest"
 )
 
@@ -70,24 +72,38 @@ const FieldManager = "atoll-server"
 type loopback struct {
 	listener *pipes
 	config   *rest.Config
+	// client returns one over connections that are kept.
+	client func() (*http.Client, error)
 }
 
 func newLoopback() *loopback {
 	listener := newPipes()
 	token := make([]byte, 32)
 	_, _ = rand.Read(token) // never fails
-	return &loopback{
-		listener: listener,
-		config: &rest.Config{
-			Host:        "http://atoll",
-			BearerToken: hex.EncodeToString(token),
-			Dial:        func(ctx context.Context, _, _ string) (net.Conn, error) { return listener.DialContext(ctx) },
-			QPS:         -1,
-			UserAgent:   FieldManager,
-			// Nothing is saved by compressing what never leaves memory.
-			DisableCompression: true,
-		},
+	config := &rest.Config{
+		Host:        "http://atoll",
+		BearerToken: hex.EncodeToString(token),
+		Dial:        func(ctx context.Context, _, _ string) (net.Conn, error) { return listener.DialContext(ctx) },
+		QPS:         -1,
+		UserAgent:   FieldManager,
+		// Nothing is saved by compressing what never leaves memory.
+		DisableCompression: true,
 	}
+	return &loopback{
+		listener: listener, config: config,
+		client: sync.OnceValues(func() (*http.Client, error) { return rest.HTTPClientFor(config) }),
+	}
+}
+
+// budgets reaches the PodDisruptionBudgets of one logical cluster.
+func (l *loopback) budgets(cluster logicalcluster.Name) (policyclient.PodDisruptionBudgetsGetter, error) {
+	httpClient, err := l.client()
+	if err != nil {
+		return nil, err
+	}
+	config := rest.CopyConfig(l.config)
+	config.Host += clustersPrefix + string(cluster)
+	return policyclient.NewForConfigAndClient(config, httpClient)
 }
 
 // serve blocks until ctx ends.

@@ -17,6 +17,7 @@ import (
 	"atoll.dev/atoll/server/aggregation"
 	"atoll.dev/atoll/server/certificates"
 	"atoll.dev/atoll/server/cronjobs"
+	"atoll.dev/atoll/server/disruption"
 	"atoll.dev/atoll/server/finishedjobs"
 	"atoll.dev/atoll/server/garbage"
 	"atoll.dev/atoll/server/namespaces"
@@ -117,6 +118,9 @@ func ofTheLeader(s *server.Server, c *client.Clients, i *client.Informers, lead 
 
 	crons, err := cronjobs.New(c, i, s.Jobs(), clk)
 	l.add("cronjobs", crons, err)
+
+	budgets, err := disruption.New(c, i, clk)
+	l.add("disruption", budgets, err)
 
 	requests, err := certificates.New(c, i, certificates.Options{
 		Sign: s.SignForWorkspace, Reserved: server.ReservedInWorkspaces, Longest: s.CertificateLifetime(), Clock: clk,

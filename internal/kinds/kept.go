@@ -10,10 +10,10 @@ var Kept = []schema.GroupResource{
 	{Group: "discovery.k8s.io", Resource: "endpointslices"},
 	{Group: "apps", Resource: "replicasets"},
 	{Group: "autoscaling", Resource: "horizontalpodautoscalers"},
-	{Group: "policy", Resource: "poddisruptionbudgets"},
 }
 
 // CarriedOutHere are kinds that act on what is made in the workspace, and as yet do not go down, with what they act on.
 var CarriedOutHere = map[schema.GroupResource]string{
-	{Resource: "resourcequotas"}: "limit what is made in the workspace, and not yet the pods that physical clusters make for a workload",
+	{Group: "policy", Resource: "poddisruptionbudgets"}: "hold evictions that are asked for in the workspace, and not yet those that somebody asks for in a physical cluster",
+	{Resource: "resourcequotas"}:                        "limit what is made in the workspace, and not yet the pods that physical clusters make for a workload",
 }

@@ -49,6 +49,8 @@ type Config struct {
 
 	// Kubelets lead to where pods run. Required.
 	Kubelets Kubelets
+	// Budgets lead to what evictions ask. Required.
+	Budgets Budgets
 
 	// ServiceIPRange holds the cluster IPs, an IPv4 prefix of at most 30 bits. Defaults to DefaultServiceIPRange.
 	ServiceIPRange netip.Prefix
@@ -86,6 +88,8 @@ func (c *Config) complete() error {
 		return fmt.Errorf("built-in resources need to read what is stored")
 	case c.Kubelets == nil:
 		return fmt.Errorf("built-in resources need a way to where pods run")
+	case c.Budgets == nil:
+		return fmt.Errorf("built-in resources need a way to disruption budgets")
 	case c.NodePorts == nil:
 		return fmt.Errorf("built-in resources need locks for node ports")
 	}

@@ -108,7 +108,9 @@ func (p *coreProvider) addWorkloads(storage map[string]rest.Storage, getter gene
 	storage["pods/resize"] = pods.Resize
 	addStreams(storage, pods, visible, p.cfg.Kubelets)
 	storage["pods/proxy"] = proxyElsewhere{connecter: pods.Proxy}
-	storage["pods/eviction"] = evictionElsewhere{EvictionREST: pods.Eviction, pods: visible}
+	if storage["pods/eviction"], err = newEvictions(getter, pods, visible, p.cfg); err != nil {
+		return err
+	}
 	storage["bindings"] = pods.LegacyBinding
 
 	secrets, ok := storage["secrets"].(rest.Getter)

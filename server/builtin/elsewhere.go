@@ -18,7 +18,6 @@ import (
 	podstore "k8s.io/kubernetes/pkg/registry/core/pod/storage"
 	"k8s.io/utils/ptr"
 
-	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/internal/kinds"
 	"atoll.dev/atoll/internal/logicalcluster"
@@ -199,19 +198,4 @@ type proxyElsewhere struct {
 
 func (proxyElsewhere) Connect(context.Context, string, runtime.Object, rest.Responder) (http.Handler, error) {
 	return nil, errElsewhere()
-}
-
-// evictionElsewhere refuses evictions: upstream's looks for disruption budgets with a context of its own, so it could
-// not know in which logical cluster.
-type evictionElsewhere struct {
-	*podstore.EvictionREST
-	pods rest.Getter
-}
-
-func (e evictionElsewhere) Create(ctx context.Context, name string, _ runtime.Object, _ rest.ValidateObjectFunc, _ *metav1.CreateOptions) (runtime.Object, error) {
-	if _, err := e.pods.Get(ctx, name, &metav1.GetOptions{}); err != nil {
-		return nil, err
-	}
-	return nil, errNotImplemented("pods of a workspace are not evicted. To have a physical cluster run nothing more, cordon it (atoll cluster cordon) and " +
-		"place what it runs elsewhere (" + placementv1alpha1.ClustersAnnotation + "); a single pod can be deleted")
 }

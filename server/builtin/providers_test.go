@@ -140,7 +140,4 @@ func TestWhatNeedsAWayToPodsIsRefused(t *testing.T) {
 	if _, err := served["v1 pods/log"].(rest.GetterWithOptions).Get(ctx, "web", nil); !refused(err) {
 		t.Errorf("v1 pods/log: %v, want 501", err)
 	}
-	if _, err := served["v1 pods/eviction"].(rest.NamedCreater).Create(ctx, "web", nil, nil, nil); !refused(err) {
-		t.Errorf("v1 pods/eviction: %v, want 501", err)
-	}
 }

@@ -30,6 +30,7 @@ import (
 	"k8s.io/apiserver/pkg/storage/storagebackend"
 	"k8s.io/apiserver/pkg/storage/storagebackend/factory"
 	"k8s.io/apiserver/pkg/storage/value/encrypt/identity"
+	policyclient "k8s.io/client-go/kubernetes/typed/policy/v1"
 	"k8s.io/client-go/tools/cache"
 
 	kcp "github.com/kcp-dev/logicalcluster/v3"
@@ -264,6 +265,9 @@ func testConfig(t testing.TB, getter generic.RESTOptionsGetter, nodePorts NodePo
 		Objects: noObjects{}, Kubelets: noKubelets{},
 		Authorizer: authorizer, RuleResolver: resolver, RBAC: rbac.NewProvider(stores, authorizerfactory.NewAlwaysAllowAuthorizer(), resolver),
 		NodePorts: nodePorts, Audiences: noTokens{}, ServiceAccountIssuer: noTokens{},
+		Budgets: func(kcp.Name) (policyclient.PodDisruptionBudgetsGetter, error) {
+			return nil, errors.New("no budgets are held here")
+		},
 	}
 }
 
