@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 
@@ -23,7 +22,7 @@ import (
 // holds for as long as the template does: a change of the account concerns pods that are made later, and must not roll out by itself. No
 // more must a version that gives pods more.
 
-// noAccount says that a workload is not made yet, since the ServiceAccount of its pods is not there.
+// noAccount says that a template does not go down yet, since the ServiceAccount of its pods is not there.
 type noAccount struct{ name string }
 
 func (e noAccount) Error() string {
@@ -54,14 +53,9 @@ func (c *Controller) withAccount(ctx context.Context, root ctrlclient.Object, le
 			return given(k, root, was), nil, nil
 		}
 	}
-	rk := client.KeyOf(root)
-	name := kinds.AccountOf(pods)
-	account, err := c.account(ctx, client.Key{Cluster: rk.Cluster, Namespace: rk.Namespace, Name: name})
+	account, lacks, err := c.accountOf(ctx, k, root)
 	if err != nil {
 		return nil, nil, err
-	}
-	if account == nil {
-		account, lacks = &corev1.ServiceAccount{}, without(name) // one that says nothing
 	}
 	will := gift{access: kinds.APIAccessFor(pods, account), template: template}
 	if usesDefault(pods) {
@@ -72,22 +66,18 @@ func (c *Controller) withAccount(ctx context.Context, root ctrlclient.Object, le
 	return given(k, root, will), lacks, nil
 }
 
-// without is what a workload lacks that runs as an account which is not there. Every namespace has the account default, or will in a moment.
-func without(account string) error {
-	if account == kinds.DefaultAccount {
-		return nil
-	}
-	return noAccount{account}
-}
-
-// lacksAccount says what a workload lacks to be made anew, whatever its leaves were given.
-func (c *Controller) lacksAccount(ctx context.Context, k kinds.Kind, root ctrlclient.Object) (lacks, err error) {
+// accountOf reads the ServiceAccount of a workload's pods. Where there is none it is one that says nothing, and the workload lacks it; every namespace
+// has the account default, or will in a moment.
+func (c *Controller) accountOf(ctx context.Context, k kinds.Kind, root ctrlclient.Object) (account *corev1.ServiceAccount, lacks, err error) {
 	rk, name := client.KeyOf(root), kinds.AccountOf(&k.Template(root).Spec)
-	account, err := c.account(ctx, client.Key{Cluster: rk.Cluster, Namespace: rk.Namespace, Name: name})
+	account, err = c.account(ctx, client.Key{Cluster: rk.Cluster, Namespace: rk.Namespace, Name: name})
 	if err != nil || account != nil {
-		return nil, err
+		return account, nil, err
 	}
-	return without(name), nil
+	if name != kinds.DefaultAccount {
+		lacks = noAccount{name}
+	}
+	return &corev1.ServiceAccount{}, lacks, nil
 }
 
 // gift is what the pods of a template are given of their account.
@@ -126,25 +116,14 @@ func given(k kinds.Kind, root ctrlclient.Object, what gift) ctrlclient.Object {
 		pods.ImagePullSecrets = slices.Clone(what.pulls)
 	}
 	kinds.SetAPIAccess(root, what.access)
-	setTemplate(root, what.template)
+	kinds.SetAnnotation(root, workloadv1alpha1.TemplateAnnotation, what.template)
 	return root
 }
 
 // copyGift has one object say of what it is rendered from what another says.
 func copyGift(to, from ctrlclient.Object) {
 	kinds.SetAPIAccess(to, kinds.APIAccessOf(from))
-	setTemplate(to, from.GetAnnotations()[workloadv1alpha1.TemplateAnnotation])
-}
-
-func setTemplate(obj ctrlclient.Object, digest string) {
-	annotations := maps.Clone(obj.GetAnnotations())
-	if annotations == nil {
-		annotations = map[string]string{}
-	}
-	if annotations[workloadv1alpha1.TemplateAnnotation] = digest; digest == "" {
-		delete(annotations, workloadv1alpha1.TemplateAnnotation)
-	}
-	obj.SetAnnotations(annotations)
+	kinds.SetAnnotation(to, workloadv1alpha1.TemplateAnnotation, from.GetAnnotations()[workloadv1alpha1.TemplateAnnotation])
 }
 
 // account reads a ServiceAccount, uncached; nil if there is none.

@@ -50,7 +50,7 @@ func TestWithAccount(t *testing.T) {
 		return made
 	}
 	before := func(leaf ctrlclient.Object) ctrlclient.Object {
-		setTemplate(leaf, "")
+		kinds.SetAnnotation(leaf, workloadv1alpha1.TemplateAnnotation, "")
 		return leaf
 	}
 	sameGeneration := func(leaf ctrlclient.Object) ctrlclient.Object {

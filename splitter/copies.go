@@ -80,8 +80,7 @@ type copySite struct {
 	leaf      ctrlclient.Object
 	old, held bool
 	refused   *workloadv1alpha1.Refusal
-	lacks     error // as of a site
-	wrote     bool  // in this pass
+	wrote     bool // in this pass
 }
 
 // copies takes the next step of bringing a workload to every cluster of its Placement, and writes what its leaves say into its
@@ -238,8 +237,7 @@ func (c *Controller) othersLeave(ctx context.Context, leaf ctrlclient.Object) (b
 func (c *Controller) carryOutCopies(ctx context.Context, s *source, root ctrlclient.Object, sites []*copySite, steps map[string]CopyStep, lacks error) (again time.Duration, err error) {
 	var errs []error
 	for _, st := range sites {
-		st.lacks = lacks
-		ready, err := c.carryOutCopy(ctx, s, root, st, steps[string(st.mirror)])
+		ready, err := c.carryOutCopy(ctx, s, root, st, steps[string(st.mirror)], lacks)
 		if st.refused = refusedByHub(err); st.refused != nil {
 			c.tellHub(ctx, s, root, st.mirror, st.refused)
 		} else if err == nil {
@@ -257,7 +255,7 @@ func (c *Controller) carryOutCopies(ctx context.Context, s *source, root ctrlcli
 }
 
 // carryOutCopy takes the step of one cluster; ready is false if something has to go first.
-func (c *Controller) carryOutCopy(ctx context.Context, s *source, root ctrlclient.Object, st *copySite, step CopyStep) (ready bool, err error) {
+func (c *Controller) carryOutCopy(ctx context.Context, s *source, root ctrlclient.Object, st *copySite, step CopyStep, lacks error) (ready bool, err error) {
 	switch {
 	case st.held:
 		return true, nil
@@ -265,16 +263,16 @@ func (c *Controller) carryOutCopy(ctx context.Context, s *source, root ctrlclien
 		return true, c.leave(ctx, s, st.leaf)
 	case !step.Write:
 		return true, nil
-	case st.leaf == nil && st.lacks != nil:
-		return false, st.lacks
-	case st.lacks != nil:
+	case st.leaf == nil && lacks != nil:
+		return false, lacks
+	case lacks != nil:
 	case st.leaf == nil || !equality.Semantic.DeepEqual(podsOf(st.leaf), s.Template(s.Content(root))):
 		if err := c.ensureCompanions(ctx, root, st.mirror); err != nil {
 			return false, err
 		}
 	}
 	before := st.leaf
-	leaf, ready, err := c.putWhole(ctx, s, root, st.mirror, before, st.lacks != nil)
+	leaf, ready, err := c.putWhole(ctx, s, root, st.mirror, before, lacks != nil)
 	if err != nil || !ready {
 		return false, err
 	}
@@ -284,7 +282,7 @@ func (c *Controller) carryOutCopy(ctx context.Context, s *source, root ctrlclien
 	}
 	st.wrote = before == nil || before.GetResourceVersion() != leaf.GetResourceVersion()
 	st.leaf = leaf
-	return true, st.lacks // its template goes down when that is there
+	return true, lacks // its template goes down when that is there
 }
 
 // tellCopies tells where a workload is, and what keeps it from being elsewhere.

@@ -145,7 +145,7 @@ func (c *Controller) single(ctx context.Context, s *source, root ctrlclient.Obje
 		plan = planSites(p, sites)
 	}
 	if lacks == nil && slices.ContainsFunc(sites, (*copySite).lives) && startsOrStops(plan, sites) {
-		if lacks, err = c.lacksAccount(ctx, s.Kind, root); err != nil {
+		if _, lacks, err = c.accountOf(ctx, s.Kind, root); err != nil {
 			return 0, err
 		}
 	}

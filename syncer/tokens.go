@@ -194,7 +194,8 @@ func (s *Syncer) reconcileTokens(ctx context.Context, k key) (again time.Duratio
 // ensureTokens has the tokens that a leaf's pods want below before they are: a container that started without has other variables. It goes on
 // without what was denied, by the hub or the physical cluster.
 func (s *Syncer) ensureTokens(ctx context.Context, gvr schema.GroupVersionResource, leaf *unstructured.Unstructured) error {
-	wanted, err := s.wantedBy(gvr, leaf)
+	kind, _ := kinds.ByResource(gvr.GroupResource())
+	wanted, err := s.wantedBy(kind, leaf)
 	if err != nil || len(wanted) == 0 || s.config.API == nil {
 		return err
 	}
@@ -252,14 +253,13 @@ func (of tokenOf) is(life tokenLife) bool {
 }
 
 // wantedBy are the tokens that one leaf wants now.
-func (s *Syncer) wantedBy(gvr schema.GroupVersionResource, leaf *unstructured.Unstructured) ([]kinds.Token, error) {
-	kind, _ := kinds.ByResource(gvr.GroupResource())
+func (s *Syncer) wantedBy(kind kinds.Kind, leaf *unstructured.Unstructured) ([]kinds.Token, error) {
 	if !kind.MakesPods() || kinds.APIAccessOf(leaf) == kinds.NoAPIAccess {
 		return nil, nil
 	}
 	typed := kind.New()
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(leaf.Object, typed); err != nil {
-		return nil, fmt.Errorf("read leaf %s %s/%s: %w", gvr.Resource, leaf.GetNamespace(), leaf.GetName(), err)
+		return nil, fmt.Errorf("read leaf %s %s/%s: %w", kind.GVR.Resource, leaf.GetNamespace(), leaf.GetName(), err)
 	}
 	return kind.WantedTokens(typed, s.config.Clock.Now()), nil
 }
@@ -267,7 +267,7 @@ func (s *Syncer) wantedBy(gvr schema.GroupVersionResource, leaf *unstructured.Un
 // wantedTokens are those of an account that leaves of a namespace want now, each once. What cannot be read wants none.
 func (s *Syncer) wantedTokens(namespace, account string) (wanted []kinds.Token) {
 	s.eachOf(namespace, account, func(kind kinds.Kind, leaf *unstructured.Unstructured) {
-		of, err := s.wantedBy(kind.GVR, leaf)
+		of, err := s.wantedBy(kind, leaf)
 		if err != nil {
 			klog.V(2).InfoS("Tokens are not known that pods want", "err", err)
 		}
@@ -350,7 +350,7 @@ func (s *Syncer) keepTokens(ctx context.Context, namespace, account string) (aga
 			again = min(again, deniedAgain)
 			continue
 		}
-		if failed = err; err != nil { // the others are not asked for now, and what was issued is kept
+		if err != nil { // the others are not asked for now, and what was issued is kept
 			failed = &mirrorError{fmt.Errorf("ask for a token of ServiceAccount %s/%s: %w", namespace, account, err)}
 			break
 		}

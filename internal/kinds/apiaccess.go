@@ -67,12 +67,17 @@ func APIAccessFor(spec *corev1.PodSpec, account *corev1.ServiceAccount) APIAcces
 
 // SetAPIAccess says of an object, which the caller does not share, how its pods talk to the API.
 func SetAPIAccess(obj ctrlclient.Object, access APIAccess) {
+	SetAnnotation(obj, workloadv1alpha1.APIAccessAnnotation, string(access))
+}
+
+// SetAnnotation sets an annotation of an object, or takes it away if its value is to be empty. The map that the object had is not changed.
+func SetAnnotation(obj metav1.Object, name, value string) {
 	annotations := maps.Clone(obj.GetAnnotations())
 	if annotations == nil {
 		annotations = map[string]string{}
 	}
-	if annotations[workloadv1alpha1.APIAccessAnnotation] = string(access); access == NoAPIAccess {
-		delete(annotations, workloadv1alpha1.APIAccessAnnotation)
+	if annotations[name] = value; value == "" {
+		delete(annotations, name)
 	}
 	obj.SetAnnotations(annotations)
 }

@@ -129,7 +129,7 @@ var All = []Kind{
 	{
 		GVK: corev1.SchemeGroupVersion.WithKind("ConfigMap"), GVR: corev1.SchemeGroupVersion.WithResource("configmaps"),
 		Goes:  WhereReferenced,
-		Given: types.NamespacedName{Name: "kube-root-ca.crt"},
+		Given: types.NamespacedName{Name: rootCAConfigMap},
 		Doc: Doc{
 			Down: "`data`, `binaryData`, `immutable`.",
 			Not:  "`kube-root-ca.crt`: every physical cluster has its own.",

@@ -134,10 +134,15 @@ func podPods(obj ctrlclient.Object) (wanted, ready int32) {
 	if podEnded(obj) {
 		return 0, 0
 	}
-	for _, c := range obj.(*corev1.Pod).Status.Conditions {
-		if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
-			ready = 1
-		}
+	if IsReady(obj.(*corev1.Pod)) {
+		ready = 1
 	}
 	return 1, ready
+}
+
+// IsReady says that a pod serves.
+func IsReady(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
 }

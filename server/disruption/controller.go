@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -26,6 +25,7 @@ import (
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/internal/kinds"
 	"atoll.dev/atoll/internal/queue"
 )
 
@@ -272,11 +272,8 @@ type selected struct {
 }
 
 func selectedOf(pod *corev1.Pod) selected {
-	ready := slices.ContainsFunc(pod.Status.Conditions, func(is corev1.PodCondition) bool {
-		return is.Type == corev1.PodReady && is.Status == corev1.ConditionTrue
-	})
 	return selected{
-		Pod:    Pod{Name: pod.Name, Healthy: ready, Going: pod.DeletionTimestamp != nil},
+		Pod:    Pod{Name: pod.Name, Healthy: kinds.IsReady(pod), Going: pod.DeletionTimestamp != nil},
 		mirror: pod.Labels[workloadv1alpha1.MirrorLabel], owners: pod.OwnerReferences,
 	}
 }

@@ -398,7 +398,7 @@ func (w *talking) rests() {
 	if before["secret atoll-token-robot"] == "" || before["deployment web"] == "" {
 		w.Fatalf("the physical cluster has %v", before)
 	}
-	time.Sleep(5 * time.Second)
+	time.Sleep(5 * time.Second) // the test is that nothing happens in this time
 	if diff := cmp.Diff(before, versions()); diff != "" {
 		w.Errorf("5 s of quiet (-before +after):\n%s", diff)
 	}
