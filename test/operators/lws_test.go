@@ -65,7 +65,8 @@ func sets(t *testing.T, ws *workspace) {
 	name := "serve-" + ws.name
 	ws.shows(t, "2 "+name, "statefulset", name, "-o", "jsonpath={.spec.replicas} {.metadata.ownerReferences[0].name}")
 	ws.shows(t, "None", "service", name, "-o", "jsonpath={.spec.clusterIP}")
-	ws.shows(t, "LeaderWorkerSet", "controllerrevisions", "-l", "leaderworkerset.sigs.k8s.io/name="+name, "-o", "jsonpath={.items[*].metadata.ownerReferences[0].kind}")
+	// Beside its own there is one of the StatefulSet, which has the labels of its template, as in Kubernetes.
+	ws.shows(t, name, "controllerrevisions", "-l", "leaderworkerset.sigs.k8s.io/name="+name, "-o", `jsonpath={.items[?(@.metadata.ownerReferences[0].kind=="LeaderWorkerSet")].metadata.ownerReferences[0].name}`)
 	ws.shows(t, "lws", "statefulset", name, "--show-managed-fields", "-o", `jsonpath={.metadata.managedFields[?(@.operation=="Apply")].manager}`)
 
 	ws.kubectl(t, "scale", "leaderworkerset/"+name, "--replicas=3")
