@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
@@ -42,7 +43,7 @@ const (
 
 // Events of the physical cluster are told: those about pods that are shown, and about what was made of leaves, are put into the mirror,
 // by the UIDs that they have below, and the server makes each an event of the workspace (docs/design/0010-events.md). What is kept of
-// them is a name: each is read when it is told, so that one that counts up meanwhile is told once.
+// them is a name, and what they are about: each is read when it is told, so that one that counts up meanwhile is told once.
 
 // errNotShown says of an event that the workspace has nothing that it is about, and errNotKnown that it has not, or not any more.
 var (
@@ -80,9 +81,23 @@ func (s *Syncer) enqueueEvents(namespace string) {
 	}
 }
 
-// thinEvent is what is kept of an event.
-func thinEvent(event *unstructured.Unstructured) *unstructured.Unstructured {
+// involvedObject is the field that says what an event is about.
+const involvedObject = "involvedObject"
+
+// thinEvent is what is kept of an event, of one in a namespace of ours with what it is about.
+func thinEvent(event *unstructured.Unstructured, ours bool) *unstructured.Unstructured {
 	thin := &unstructured.Unstructured{Object: map[string]any{"lastTimestamp": lastOf(event).UTC().Format(time.RFC3339)}}
+	if ours {
+		about := map[string]any{}
+		for _, name := range []string{"apiVersion", "kind", "namespace", "name", "uid"} {
+			if text, ok, _ := unstructured.NestedString(event.Object, involvedObject, name); ok {
+				about[name] = text
+			}
+		}
+		if len(about) > 0 { // what is trimmed may be trimmed once more, when its namespace has been found to be ours
+			thin.Object[involvedObject] = about
+		}
+	}
 	thin.SetNamespace(event.GetNamespace())
 	thin.SetName(event.GetName())
 	thin.SetResourceVersion(event.GetResourceVersion())
@@ -103,17 +118,24 @@ func lastOf(event *unstructured.Unstructured) time.Time {
 
 // reconcileEvent tells one event. Nothing rests on it: what cannot be told after some tries is not.
 func (s *Syncer) reconcileEvent(ctx context.Context, k key) (time.Duration, error) {
-	if _, there, _ := s.events.GetByKey(k.cacheKey()); !there { // a cache.Indexer never fails here
+	kept := get(s.events, k)
+	if kept == nil {
 		s.backoff.Forget(k)
 		return 0, nil
 	}
 	if wait, err := s.mayShow(ctx); wait > 0 || err != nil {
 		return wait, err
 	}
-	if err := s.eventPace.Wait(ctx); err != nil {
-		return 0, err
+	var err error
+	if _, ok := kept.Object[involvedObject]; ok { // else its namespace was found to be ours later
+		_, err = s.about(ctx, k.namespace, kept)
 	}
-	err := s.tellEvent(ctx, k)
+	if err == nil {
+		if err := s.eventPace.Wait(ctx); err != nil {
+			return 0, err
+		}
+		err = s.tellEvent(ctx, k)
+	}
 	switch {
 	case err == nil:
 	case isFinal(err), s.backoff.NumRequeues(k)+1 >= eventTries:
@@ -167,7 +189,7 @@ type subject struct {
 // about returns what an event is about, if that is what the mirror has, and not one of its name before.
 func (s *Syncer) about(ctx context.Context, namespace string, below *unstructured.Unstructured) (*subject, error) {
 	field := func(name string) string {
-		text, _, _ := unstructured.NestedString(below.Object, "involvedObject", name)
+		text, _, _ := unstructured.NestedString(below.Object, involvedObject, name)
 		return text
 	}
 	gvk, name, uid := schema.FromAPIVersionAndKind(field("apiVersion"), field("kind")), field("name"), field("uid")
@@ -182,22 +204,24 @@ func (s *Syncer) about(ctx context.Context, namespace string, below *unstructure
 		}
 		return &subject{gvk: gvk, name: name, uid: uid}, nil
 	case appsv1.SchemeGroupVersion.WithKind("ReplicaSet"):
-		set, err := s.replicaSetBelow(ctx, namespace, name)
+		if _, known := s.sets.Get(types.UID(uid)); !known {
+			if err := s.eventPace.Wait(ctx); err != nil {
+				return nil, err
+			}
+		}
+		set, err := s.setBelow(ctx, namespace, name, types.UID(uid))
 		if err != nil {
 			return nil, err
 		}
-		if set == nil || string(set.GetUID()) != uid {
+		if set == nil || set.owner == nil || set.owner.Kind != deploymentKind.GVK.Kind || set.owner.APIVersion != deploymentKind.GVK.GroupVersion().String() {
 			return nil, errNotShown
 		}
-		owner := metav1.GetControllerOfNoCopy(set)
-		if owner == nil || owner.Kind != deploymentKind.GVK.Kind || owner.APIVersion != deploymentKind.GVK.GroupVersion().String() {
-			return nil, errNotShown
-		}
-		of, err := s.subjectOf(deploymentKind, namespace, owner.Name, string(owner.UID))
+		of, err := s.subjectOf(deploymentKind, namespace, set.owner.Name, string(set.owner.UID))
 		if err != nil {
+			s.sets.Remove(types.UID(uid)) // another Deployment may have adopted it since
 			return nil, err
 		}
-		of.revision = set.GetAnnotations()[workloadv1alpha1.RevisionAnnotation]
+		of.revision = set.revision
 		return of, nil
 	}
 	kind, ok := kinds.ByKind(gvk.Kind)
@@ -231,10 +255,10 @@ func renderEvent(below *unstructured.Unstructured, about *subject, revision func
 	involved := map[string]any{
 		"apiVersion": about.gvk.GroupVersion().String(), "kind": about.gvk.Kind, "namespace": below.GetNamespace(), "name": about.name, "uid": about.uid,
 	}
-	if path, ok, _ := unstructured.NestedString(below.Object, "involvedObject", "fieldPath"); ok {
+	if path, ok, _ := unstructured.NestedString(below.Object, involvedObject, "fieldPath"); ok {
 		involved["fieldPath"] = path
 	}
-	told.Object["involvedObject"] = involved
+	told.Object[involvedObject] = involved
 	if component, ok, _ := unstructured.NestedString(below.Object, "source", "component"); ok {
 		told.Object["source"] = map[string]any{"component": component}
 	}
@@ -278,6 +302,29 @@ func (s *Syncer) revisionBelow(ctx context.Context, namespace, name string) (str
 		return "", err
 	}
 	return set.GetAnnotations()[workloadv1alpha1.RevisionAnnotation], nil
+}
+
+// setBelow is what is known of a ReplicaSet of the physical cluster.
+type setBelow struct {
+	owner    *metav1.OwnerReference // its controller, nil without one
+	revision string                 // that of the leaf's template that it was made of, "" if that is not known
+}
+
+// setBelow returns what is known of a ReplicaSet; nil if there is none with that UID that we may see. One of which the revision is known is read once:
+// each of its pods has it, and is told in an event.
+func (s *Syncer) setBelow(ctx context.Context, namespace, name string, uid types.UID) (*setBelow, error) {
+	if known, ok := s.sets.Get(uid); ok {
+		return known.(*setBelow), nil
+	}
+	set, err := s.replicaSetBelow(ctx, namespace, name)
+	if err != nil || set == nil || set.GetUID() != uid {
+		return nil, err
+	}
+	known := &setBelow{metav1.GetControllerOf(set), set.GetAnnotations()[workloadv1alpha1.RevisionAnnotation]}
+	if known.revision != "" && known.owner != nil {
+		s.sets.Add(uid, known)
+	}
+	return known, nil
 }
 
 // replicaSetBelow reads a ReplicaSet of the physical cluster; nil if there is none that we may see.

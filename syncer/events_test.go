@@ -74,10 +74,10 @@ func TestLastOfEvent(t *testing.T) {
 		"it was written before": {map[string]any{"lastTimestamp": "2025-01-01T00:00:00Z"}, "2026-01-01T00:00:00Z"},
 	} {
 		e := testEvent(tc.change)
-		if got := thinEvent(e).Object["lastTimestamp"]; got != tc.want {
+		if got := thinEvent(e, true).Object["lastTimestamp"]; got != tc.want {
 			t.Errorf("%s: %v, want %s", reason, got, tc.want)
 		}
-		if got := lastOf(thinEvent(e)).UTC().Format(time.RFC3339); got != tc.want {
+		if got := lastOf(thinEvent(e, false)).UTC().Format(time.RFC3339); got != tc.want {
 			t.Errorf("%s: what is kept says %v, want %s", reason, got, tc.want)
 		}
 	}
@@ -87,6 +87,10 @@ func TestLastOfEvent(t *testing.T) {
 func TestEventsAreTold(t *testing.T) {
 	about := func(apiVersion, kind, namespace, name, uid string) map[string]any {
 		return map[string]any{"involvedObject": map[string]any{"apiVersion": apiVersion, "kind": kind, "namespace": namespace, "name": name, "uid": uid}}
+	}
+	with := func(change map[string]any, field, value string) map[string]any {
+		change[field] = value
+		return change
 	}
 	set := map[string]any{"metadata": map[string]any{
 		"namespace": "shop-1a", "name": "web-abc", "uid": "set", "annotations": map[string]any{workloadv1alpha1.RevisionAnnotation: "5d8c"},
@@ -100,18 +104,21 @@ func TestEventsAreTold(t *testing.T) {
 		puts   int    // of those, how many reached the hub
 		uid    string // of what it is told of
 	}{
-		"leaf":            {"", testEvent(nil), http.StatusOK, 1, 1, "leaf"},
-		"pod":             {"by the UID that it has below", testEvent(about("v1", "Pod", "shop-1a", "web-abc-1", "pod")), http.StatusOK, 1, 1, "pod"},
-		"replicaset":      {"its Deployment's, of a revision", testEvent(about("apps/v1", "ReplicaSet", "shop-1a", "web-abc", "set")), http.StatusOK, 1, 1, "leaf"},
-		"earlier":         {"another one had its name", testEvent(about("apps/v1", "Deployment", "shop-1a", "web", "earlier")), http.StatusOK, eventTries, 0, ""},
-		"earlier pod":     {"so had another pod", testEvent(about("v1", "Pod", "shop-1a", "web-abc-1", "earlier")), http.StatusOK, eventTries, 0, ""},
-		"earlier set":     {"and another ReplicaSet", testEvent(about("apps/v1", "ReplicaSet", "shop-1a", "web-abc", "earlier")), http.StatusOK, 1, 0, ""},
-		"elsewhere":       {"in another namespace", testEvent(about("apps/v1", "Deployment", "bank-1a", "web", "below")), http.StatusOK, 1, 0, ""},
-		"nothing of ours": {"no leaf is of that kind", testEvent(about("v1", "Node", "shop-1a", "web", "below")), http.StatusOK, 1, 0, ""},
-		"other group":     {"nor of that", testEvent(about("example.dev/v1", "Deployment", "shop-1a", "web", "below")), http.StatusOK, 1, 0, ""},
-		"earlier hub":     {"it forbids it", testEvent(nil), http.StatusForbidden, 1, 1, "leaf"},
-		"not there yet":   {"the pod is not", testEvent(nil), http.StatusNotFound, eventTries, eventTries, "leaf"},
-		"too many":        {"they are told later", testEvent(nil), http.StatusTooManyRequests, eventTries, eventTries, "leaf"},
+		"leaf":             {"", testEvent(nil), http.StatusOK, 1, 1, "leaf"},
+		"pod":              {"by the UID that it has below", testEvent(about("v1", "Pod", "shop-1a", "web-abc-1", "pod")), http.StatusOK, 1, 1, "pod"},
+		"replicaset":       {"its Deployment's, of a revision", testEvent(about("apps/v1", "ReplicaSet", "shop-1a", "web-abc", "set")), http.StatusOK, 1, 1, "leaf"},
+		"its pods":         {"it is read once", testEvent(with(about("apps/v1", "ReplicaSet", "shop-1a", "web-abc", "set"), "message", "Created pod: web-abc-1")), http.StatusTooManyRequests, eventTries, eventTries, "leaf"},
+		"earlier":          {"another one had its name", testEvent(about("apps/v1", "Deployment", "shop-1a", "web", "earlier")), http.StatusOK, eventTries, 0, ""},
+		"earlier pod":      {"so had another pod", testEvent(about("v1", "Pod", "shop-1a", "web-abc-1", "earlier")), http.StatusOK, eventTries, 0, ""},
+		"earlier set":      {"and another ReplicaSet", testEvent(about("apps/v1", "ReplicaSet", "shop-1a", "web-abc", "earlier")), http.StatusOK, 1, 0, ""},
+		"elsewhere":        {"in another namespace", testEvent(about("apps/v1", "Deployment", "bank-1a", "web", "below")), http.StatusOK, 1, 0, ""},
+		"nothing of ours":  {"no leaf is of that kind", testEvent(about("v1", "Node", "shop-1a", "web", "below")), http.StatusOK, 1, 0, ""},
+		"other group":      {"nor of that", testEvent(about("example.dev/v1", "Deployment", "shop-1a", "web", "below")), http.StatusOK, 1, 0, ""},
+		"earlier hub":      {"it forbids it", testEvent(nil), http.StatusForbidden, 1, 1, "leaf"},
+		"not there yet":    {"the pod is not", testEvent(nil), http.StatusNotFound, eventTries, eventTries, "leaf"},
+		"found to be ours": {"later: what it is about is not kept", testEvent(nil), http.StatusOK, 1, 1, "leaf"},
+		"meanwhile":        {"while it was on its way", testEvent(nil), http.StatusOK, 1, 1, "leaf"},
+		"too many":         {"they are told later", testEvent(nil), http.StatusTooManyRequests, eventTries, eventTries, "leaf"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			write := func(w http.ResponseWriter, code int, body any) {
@@ -121,10 +128,13 @@ func TestEventsAreTold(t *testing.T) {
 					t.Error(err)
 				}
 			}
+			reads, sets := 0, 0
 			physical := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 				if req.URL.Path == "/api/v1/namespaces/shop-1a/events/web.17a" {
+					reads++
 					write(w, http.StatusOK, tc.event.Object)
 				} else {
+					sets++
 					write(w, http.StatusOK, map[string]any{"apiVersion": "apps/v1", "kind": "ReplicaSetList", "metadata": map[string]any{}, "items": []any{set}})
 				}
 			}))
@@ -160,8 +170,11 @@ func TestEventsAreTold(t *testing.T) {
 				o.SetUID(types.UID(uid))
 				return o
 			}
-			shown := shownOf("pod", "Running", "True")
-			if err := errors.Join(s.events.Add(thinEvent(tc.event)), s.shownPods.Add(shown), s.mirror.informers[deploymentsGVR].Add(object("leaf")), s.physical.informers[deploymentsGVR].Add(object("below"))); err != nil {
+			shown, kept := shownOf("pod", "Running", "True"), thinEvent(tc.event, name != "found to be ours" && name != "meanwhile")
+			if name == "meanwhile" {
+				kept = thinEvent(kept, true)
+			}
+			if err := errors.Join(s.events.Add(kept), s.shownPods.Add(shown), s.mirror.informers[deploymentsGVR].Add(object("leaf")), s.physical.informers[deploymentsGVR].Add(object("below"))); err != nil {
 				t.Fatal(err)
 			}
 			tries := 0
@@ -174,7 +187,58 @@ func TestEventsAreTold(t *testing.T) {
 			if tries != tc.tries || puts != tc.puts {
 				t.Errorf("%d tries and %d requests, want %d and %d: %s", tries, puts, tc.tries, tc.puts, tc.reason)
 			}
+			if reads != tc.puts { // of what is not known nothing is asked
+				t.Errorf("it is read %d times, and put %d times: %s", reads, tc.puts, tc.reason)
+			}
+			if of, _, _ := unstructured.NestedString(tc.event.Object, "message"); of == "Created pod: web-abc-1" && sets != 1 {
+				t.Errorf("its ReplicaSet is read %d times, want once: %s", sets, tc.reason)
+			}
 		})
+	}
+}
+
+// TestEventsOfAnAdoptedReplicaSet: its Deployment is not remembered when that is not there any more.
+func TestEventsOfAnAdoptedReplicaSet(t *testing.T) {
+	owner := "below"
+	physical := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		if err := json.NewEncoder(w).Encode(map[string]any{"apiVersion": "apps/v1", "kind": "ReplicaSetList", "metadata": map[string]any{}, "items": []any{map[string]any{"metadata": map[string]any{
+			"namespace": "shop-1a", "name": "web-abc", "uid": "set", "annotations": map[string]any{workloadv1alpha1.RevisionAnnotation: "5d8c"},
+			"ownerReferences": []any{map[string]any{"apiVersion": "apps/v1", "kind": "Deployment", "name": "web", "uid": owner, "controller": true}},
+		}}}}); err != nil {
+			t.Error(err)
+		}
+	}))
+	defer physical.Close()
+	s, err := New(Config{Name: "east", UID: "u", Mirror: &rest.Config{}, Physical: &rest.Config{Host: physical.URL}, Clock: clocktesting.NewFakeClock(time.Unix(1000, 0))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	deployment := func(uid string) *unstructured.Unstructured {
+		o := &unstructured.Unstructured{Object: map[string]any{}}
+		o.SetNamespace("shop-1a")
+		o.SetName("web")
+		o.SetUID(types.UID(uid))
+		return o
+	}
+	event := testEvent(map[string]any{"involvedObject": map[string]any{"apiVersion": "apps/v1", "kind": "ReplicaSet", "namespace": "shop-1a", "name": "web-abc", "uid": "set"}})
+	about := func(made string) error {
+		t.Helper()
+		if err := errors.Join(s.mirror.informers[deploymentsGVR].Update(deployment("leaf")), s.physical.informers[deploymentsGVR].Update(deployment(made))); err != nil {
+			t.Fatal(err)
+		}
+		_, err := s.about(t.Context(), "shop-1a", event)
+		return err
+	}
+	if err := about("below"); err != nil {
+		t.Error(err)
+	}
+	if err := about("again"); !errors.Is(err, errNotKnown) {
+		t.Errorf("of a Deployment that has gone: %v", err)
+	}
+	owner = "again"
+	if err := about("again"); err != nil {
+		t.Errorf("of the Deployment that has adopted it: %v", err)
 	}
 }
 
@@ -194,7 +258,7 @@ func TestWhichEventsAreNews(t *testing.T) {
 		e := testEvent(map[string]any{"lastTimestamp": now.Add(-ago).Format(time.RFC3339)})
 		e.SetNamespace(namespace)
 		e.SetName(name)
-		return thinEvent(e)
+		return thinEvent(e, true)
 	}
 	take := func(change cache.DeltaType, e *unstructured.Unstructured) {
 		t.Helper()

@@ -40,7 +40,7 @@ func newInformer(sd side, gvr schema.GroupVersionResource, tweak func(*metav1.Li
 		o.SetManagedFields(nil)
 		switch {
 		case gvr == eventsGVR:
-			return thinEvent(o)
+			return thinEvent(o, sd.hasNamespace(o.GetNamespace()))
 		case gvr == nodesGVR:
 			return thinNode(o).DeepCopy() // without the slots of conditions that were left out, which count for nothing
 		case isClass(gvr):

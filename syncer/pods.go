@@ -458,18 +458,11 @@ func (s *Syncer) revisionOf(ctx context.Context, below *unstructured.Unstructure
 	if owner.Kind != "ReplicaSet" {
 		return "", nil
 	}
-	if revision, ok := s.revisions.Get(owner.UID); ok {
-		return revision.(string), nil
-	}
-	set, err := s.replicaSetBelow(ctx, below.GetNamespace(), owner.Name)
-	if err != nil || set == nil || set.GetUID() != owner.UID {
+	set, err := s.setBelow(ctx, below.GetNamespace(), owner.Name, owner.UID)
+	if err != nil || set == nil {
 		return "", err // it is the root's where nobody says, as one whose ReplicaSet is not there
 	}
-	revision := set.GetAnnotations()[workloadv1alpha1.RevisionAnnotation]
-	if revision != "" {
-		s.revisions.Add(owner.UID, revision)
-	}
-	return revision, nil
+	return set.revision, nil
 }
 
 // tellPod gives what is shown of a pod its status. A conflict is no error: what was written instead brings us back.

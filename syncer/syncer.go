@@ -43,8 +43,8 @@ const (
 	// firstRetry and lastRetry bound the back-off after a refusal. A change of the leaf is tried at once.
 	firstRetry = 500 * time.Millisecond
 	lastRetry  = 60 * time.Second
-	// rememberedRevisions is of how many ReplicaSets it is remembered what they were made of: of those that make pods now.
-	rememberedRevisions = 1024
+	// rememberedSets is how many ReplicaSets are remembered: those that make pods now.
+	rememberedSets = 4096
 	// gatePatience is how long a write waits for the heartbeats to be compared before its leaf is reported as waiting.
 	gatePatience = 2 * time.Second
 )
@@ -106,8 +106,8 @@ type Syncer struct {
 	waiting    waiting
 	leafless   leafless
 	unshown    unshown
-	// revisions are those of ReplicaSets in the physical cluster, by their UID, the last that pods were shown of.
-	revisions *lru.Cache
+	// sets are the ReplicaSets of the physical cluster (*setBelow), by their UID, the last that pods were shown of.
+	sets *lru.Cache
 	// toldContainers are what was told last of ephemeral containers that are refused, by their events' names.
 	toldContainers *lru.Cache
 	// pace is that of what leaves are told.
@@ -173,7 +173,7 @@ func New(c Config) (*Syncer, error) {
 		backoff:        workqueue.NewTypedItemExponentialFailureRateLimiter[key](firstRetry, lastRetry),
 		gate:           newGate(),
 		pace:           client.NewPace[key](c.Clock),
-		revisions:      lru.New(rememberedRevisions),
+		sets:           lru.New(rememberedSets),
 		toldContainers: lru.New(mostToldContainers),
 		kick:           make(chan struct{}, 1),
 	}

@@ -70,7 +70,7 @@ func TestUnshownReachesTheLeaf(t *testing.T) {
 			if err := errors.Join(s.pods.Add(pod), s.mirror.informers[deploymentsGVR].Add(leaf)); err != nil {
 				t.Fatal(err)
 			}
-			s.revisions.Add(types.UID("o"), "5d8c")
+			s.sets.Add(types.UID("o"), &setBelow{revision: "5d8c"})
 			of := key{deploymentsGVR, "shop-1a", "web"}
 			try := func() {
 				t.Helper()
