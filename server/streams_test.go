@@ -22,6 +22,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -69,15 +70,19 @@ type streaming struct {
 	alice    *rest.Config // she may do everything with pods of the namespace
 }
 
-func startStreaming(t *testing.T) *streaming {
-	s := &streaming{showing: startShowing(t), kubelets: &reaching{server: httptest.NewServer(&framework.Kubelet{T: t, Dir: t.TempDir()})}}
+func startStreaming(t *testing.T) *streaming { return startStreamingWith(t, nil, nil) }
+
+// startStreamingWith starts it with others behind ports of the pod, and with a change of the pod.
+func startStreamingWith(t *testing.T, ports map[string]string, change func(*corev1.Pod)) *streaming {
+	t.Helper()
+	s := &streaming{showing: startShowing(t), kubelets: &reaching{server: httptest.NewServer(&framework.Kubelet{T: t, Dir: t.TempDir(), Ports: ports})}}
 	t.Cleanup(s.kubelets.server.Close)
 	s.Server.kubelets = s.kubelets
-	if _, err := s.east.CoreV1().Pods(inEast).Create(t.Context(), s.below("web-1", nil), metav1.CreateOptions{}); err != nil {
+	if _, err := s.east.CoreV1().Pods(inEast).Create(t.Context(), s.below("web-1", change), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	s.alice = s.person(t, alice, "alice", rbacv1.PolicyRule{Verbs: []string{"*"}, APIGroups: []string{""}, Resources: []string{
-		"pods", "pods/log", "pods/exec", "pods/attach", "pods/portforward", "pods/proxy",
+		"pods", "pods/log", "pods/exec", "pods/attach", "pods/portforward", "pods/proxy", "services/proxy",
 	}})
 	return s
 }
@@ -183,6 +188,7 @@ func TestStreams(t *testing.T) {
 	}
 
 	s.forwards(t)
+	s.proxies(t)
 	s.kubelets.mu.Lock()
 	defer s.kubelets.mu.Unlock()
 	for _, asked := range s.kubelets.asked {
@@ -246,6 +252,67 @@ func (s *streaming) forwards(t *testing.T) {
 	}
 }
 
+// proxies asks a pod, and a Service that it is behind, over HTTP.
+func (s *streaming) proxies(t *testing.T) {
+	t.Helper()
+	s.services(t)
+	rest := kubeOf(t, s.alice).CoreV1().RESTClient()
+	at := "/api/v1/namespaces/" + team + "/"
+	for path, want := range map[string]string{
+		"pods/web-1:8080/proxy/some/path?q=1":  "GET /some/path?q=1  ",
+		"pods/http:web-1:8080/proxy/":          "GET /  ",
+		"services/web:80/proxy/x":              "GET /x  ",
+		"services/http:web:http/proxy/a/b?c=1": "GET /a/b?c=1  ",
+	} {
+		got, err := rest.Get().RequestURI(at + path).DoRaw(t.Context())
+		if err != nil || string(got) != want {
+			t.Errorf("%s: %q %v, want %q", path, got, err, want)
+		}
+	}
+	if got, err := rest.Put().AbsPath(at+"pods/web-1:8080/proxy/in").SetHeader("X-Test", "mine").Body([]byte("body")).DoRaw(t.Context()); err != nil || string(got) != "PUT /in mine body" {
+		t.Errorf("PUT: %q %v", got, err)
+	}
+	for path, want := range map[string]struct {
+		code int
+		says string
+	}{
+		"pods/web-1:9/proxy/":          {http.StatusServiceUnavailable, "connection refused"},
+		"services/web:closed/proxy/":   {http.StatusServiceUnavailable, "connection refused"},
+		"services/web:8080/proxy/":     {http.StatusServiceUnavailable, "80 (http), 81 (closed), 82 (app)"},
+		"services/empty:80/proxy/":     {http.StatusServiceUnavailable, "no pod"},
+		"services/outside:80/proxy/":   {http.StatusNotImplemented, "no selector"},
+		"services/absent:80/proxy/":    {http.StatusNotFound, "absent"},
+		"pods/absent:80/proxy/":        {http.StatusNotFound, "absent"},
+		"pods/ftp:web-1:8080:2/proxy/": {http.StatusBadRequest, "no pod"},
+		"pods/web-1:http/proxy/":       {http.StatusBadRequest, "no port"},
+		"pods/web-1:0/proxy/":          {http.StatusBadRequest, "1 to 65535"},
+		"pods/web-1:65536/proxy/":      {http.StatusBadRequest, "1 to 65535"},
+	} {
+		err := rest.Get().RequestURI(at + path).MaxRetries(0).Do(t.Context()).Error()
+		if code(err) != want.code || !strings.Contains(err.Error(), want.says) {
+			t.Errorf("%s: %v, want %d and %q", path, err, want.code, want.says)
+		}
+	}
+}
+
+// services makes web-1 Ready, and Services that it is behind, or not.
+func (s *streaming) services(t *testing.T) {
+	t.Helper()
+	ofEast := s.east.CoreV1().Pods(inEast)
+	shown, err := ofEast.Get(t.Context(), "web-1", metav1.GetOptions{})
+	must(t, err)
+	shown.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.1.2.3", Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}
+	_, err = ofEast.UpdateStatus(t.Context(), shown, metav1.UpdateOptions{})
+	must(t, err)
+	for name, selector := range map[string]map[string]string{"web": {"app": "web"}, "empty": {"app": "nobody"}, "outside": nil} {
+		_, err := s.shop.CoreV1().Services(team).Create(t.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.ServiceSpec{
+			Selector: selector, Ports: []corev1.ServicePort{{Name: "http", Port: 80, TargetPort: intstr.Parse(framework.HTTPPort)}, {Name: "closed", Port: 81, TargetPort: intstr.Parse(framework.ClosedPort)},
+				{Name: "app", Port: 82, TargetPort: intstr.Parse("web")}, {Name: "secure", Port: 443, TargetPort: intstr.Parse("secure")}},
+		}}, metav1.CreateOptions{})
+		must(t, err)
+	}
+}
+
 // TestWhoMayStream: the rights of the workspace decide; and nobody reaches a pod by what somebody wrote into it.
 func TestWhoMayStream(t *testing.T) {
 	s := startStreaming(t)
@@ -280,7 +347,7 @@ func TestWhoMayStream(t *testing.T) {
 	if _, err := ofShop.Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	for _, subresource := range []string{"log", "exec", "attach", "portforward"} {
+	for _, subresource := range []string{"log", "exec", "attach", "portforward", "proxy"} {
 		err := s.shop.CoreV1().RESTClient().Get().Namespace(team).Resource("pods").Name("forged").SubResource(subresource).Do(t.Context()).Error()
 		if code(err) != http.StatusNotImplemented {
 			t.Errorf("%s of a pod that no cluster shows: %v, want 501", subresource, err)

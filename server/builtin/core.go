@@ -106,8 +106,7 @@ func (p *coreProvider) addWorkloads(storage map[string]rest.Storage, getter gene
 	storage["pods/binding"] = bindings{pods.Binding, pods.Pod}
 	storage["pods/ephemeralcontainers"] = pods.EphemeralContainers
 	storage["pods/resize"] = pods.Resize
-	addStreams(storage, pods, visible, p.cfg.Kubelets)
-	storage["pods/proxy"] = proxyElsewhere{connecter: pods.Proxy}
+	conns := addStreams(storage, pods, visible, p.cfg.Kubelets)
 	if storage["pods/eviction"], err = newEvictions(getter, pods, visible, p.cfg); err != nil {
 		return err
 	}
@@ -141,7 +140,7 @@ func (p *coreProvider) addWorkloads(storage map[string]rest.Storage, getter gene
 	}
 	storage["services"] = services.service
 	storage["services/status"] = services.status
-	storage["services/proxy"] = proxyElsewhere{connecter: services.proxy}
+	storage["services/proxy"] = serviceProxy{services.proxy, services.service, visible, conns}
 	return nil
 }
 

@@ -23,11 +23,11 @@ import (
 	"atoll.dev/atoll/internal/logicalcluster"
 )
 
-// errElsewhere answers what would need a way from this server to where pods run. Upstream's handlers would dial the
-// addresses in the statuses of pods, endpoints and nodes, which a tenant can write: from here that is a way into the
-// server's own network. So they are never reached.
+// errElsewhere answers what would need a way from this server to what no physical cluster shows: a Node, or a pod that somebody made up.
+// Upstream's handlers would dial the addresses in the statuses of pods, endpoints and nodes, which a tenant can write: from here that is
+// a way into the server's own network. So nobody dials these. What a physical cluster shows is reached by way of that (streams.go, proxies.go).
 func errElsewhere() error {
-	return errNotImplemented("this needs a way to where a pod runs, which the workspace has for logs, exec, attach and port-forward of the pods that a physical cluster shows")
+	return errNotImplemented("this needs a way to where a pod runs, which the workspace has for logs, streams and proxies of the pods that a physical cluster shows")
 }
 
 func errNotImplemented(message string) error {

@@ -111,14 +111,13 @@ func TestWhatNeedsAWayToPodsIsRefused(t *testing.T) {
 		status, ok := err.(apierrors.APIStatus)
 		return ok && status.Status().Code == http.StatusNotImplemented
 	}
-	for _, name := range []string{"v1 pods/proxy", "v1 services/proxy", "v1 nodes/proxy"} {
-		if _, err := served[name].(rest.Connecter).Connect(ctx, "web", nil, nil); !refused(err) {
-			t.Errorf("%s: %v, want 501", name, err)
-		}
+	if _, err := served["v1 nodes/proxy"].(rest.Connecter).Connect(ctx, "web", nil, nil); !refused(err) {
+		t.Errorf("v1 nodes/proxy: %v, want 501", err)
 	}
-	for _, name := range []string{"v1 pods/exec", "v1 pods/attach", "v1 pods/portforward"} {
+	ofPods := []string{"v1 pods/exec", "v1 pods/attach", "v1 pods/portforward", "v1 pods/proxy"}
+	for _, name := range append(ofPods, "v1 services/proxy") {
 		if _, err := served[name].(rest.Connecter).Connect(ctx, "web", nil, nil); !apierrors.IsNotFound(err) {
-			t.Errorf("%s of no pod: %v, want not found", name, err)
+			t.Errorf("%s of what is not there: %v, want not found", name, err)
 		}
 	}
 	pod := &api.Pod{
@@ -132,7 +131,7 @@ func TestWhatNeedsAWayToPodsIsRefused(t *testing.T) {
 	if _, err := served["v1 pods"].(rest.Creater).Create(ctx, runtime.Object(pod), rest.ValidateAllObjectFunc, &metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"v1 pods/exec", "v1 pods/attach", "v1 pods/portforward"} {
+	for _, name := range ofPods {
 		if _, err := served[name].(rest.Connecter).Connect(ctx, "web", nil, nil); !refused(err) {
 			t.Errorf("%s: %v, want 501", name, err)
 		}

@@ -6,12 +6,15 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	"golang.org/x/sync/semaphore"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/registry/rest"
 
 	api "k8s.io/kubernetes/pkg/apis/core"
@@ -39,8 +42,8 @@ const (
 
 // addStreams adds the subresources of pods that kubelets answer. Upstream's check what is asked for, and speak with kubelets; of which
 // pod, and which kubelet, they learn from the request's context (docs/design/0009-streams.md).
-func addStreams(storage map[string]rest.Storage, from podstore.PodStorage, pods rest.Getter, kubelets Kubelets) {
-	found, conns := foundPod{}, connections{kubelets, &openStreams{of: map[logicalcluster.Name]int{}}}
+func addStreams(storage map[string]rest.Storage, from podstore.PodStorage, pods rest.Getter, kubelets Kubelets) connections {
+	found, conns := foundPod{}, connections{kubelets, newOpenStreams(), from.PortForward.Authorizer, mostSilence}
 	from.Log.KubeletConn = conns // which reads the pod again, to know its containers
 	from.Exec.Store, from.Exec.KubeletConn = found, conns
 	from.Attach.Store, from.Attach.KubeletConn = found, conns
@@ -49,6 +52,8 @@ func addStreams(storage map[string]rest.Storage, from podstore.PodStorage, pods 
 	storage["pods/exec"] = stream{from.Exec, pods}
 	storage["pods/attach"] = stream{from.Attach, pods}
 	storage["pods/portforward"] = stream{from.PortForward, pods}
+	storage["pods/proxy"] = podProxy{from.Proxy, pods, conns}
+	return conns
 }
 
 // stream is a subresource that takes over the connection: exec, attach, portforward.
@@ -109,6 +114,8 @@ func (foundPod) Get(ctx context.Context, name string, _ *metav1.GetOptions) (run
 type connections struct {
 	kubelets Kubelets
 	open     *openStreams
+	may      authorizer.Authorizer
+	silence  time.Duration // how long a proxy lasts through which nothing goes
 }
 
 var _ kubeletclient.ConnectionInfoGetter = connections{}
@@ -149,10 +156,64 @@ func (c connections) GetConnectionInfo(ctx context.Context, node types.NodeName)
 	}, nil
 }
 
-// openStreams counts the streams of workspaces and of mirrors, whose names are different.
+// openStreams counts the streams of workspaces and of mirrors, whose names are different, and those who look for pods behind Services.
 type openStreams struct {
-	mu sync.Mutex
-	of map[logicalcluster.Name]int
+	mu    sync.Mutex
+	of    map[logicalcluster.Name]int
+	looks map[logicalcluster.Name]*looking
+
+	looking *semaphore.Weighted // all of the server
+}
+
+// looking are the requests of a workspace that look for pods, or wait for it.
+type looking struct {
+	seats    *semaphore.Weighted
+	requests int
+}
+
+func newOpenStreams() *openStreams {
+	return &openStreams{of: map[logicalcluster.Name]int{}, looks: map[logicalcluster.Name]*looking{}, looking: semaphore.NewWeighted(mostLooks)}
+}
+
+// mostLooks is how many requests look for pods at a time, mostLooksOfWorkspace how many of these of one workspace. A page of a browser asks for more at once: the
+// others wait, and for no longer than lookWaits.
+const (
+	mostLooks            = 16
+	mostLooksOfWorkspace = 4
+	lookWaits            = 5 * time.Second
+)
+
+// look waits until it may look for a pod, which it does until what is returned is called.
+func (o *openStreams) look(ctx context.Context, workspace logicalcluster.Name) (done func(), err error) {
+	o.mu.Lock()
+	own := o.looks[workspace]
+	if own == nil {
+		own = &looking{seats: semaphore.NewWeighted(mostLooksOfWorkspace)}
+		o.looks[workspace] = own
+	}
+	own.requests++
+	o.mu.Unlock()
+	leave := func() {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		if own.requests--; own.requests == 0 {
+			delete(o.looks, workspace)
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookWaits)
+	defer cancel()
+	if own.seats.Acquire(ctx, 1) == nil {
+		if o.looking.Acquire(ctx, 1) == nil {
+			return func() {
+				o.looking.Release(1)
+				own.seats.Release(1)
+				leave()
+			}, nil
+		}
+		own.seats.Release(1)
+	}
+	leave()
+	return nil, apierrors.NewTooManyRequests(fmt.Sprintf("many requests look for the pods of Services at once, %d at most of a workspace: it has waited for %s", mostLooksOfWorkspace, lookWaits), 1)
 }
 
 func (o *openStreams) begin(workspace, mirror logicalcluster.Name, cluster string) error {

@@ -123,6 +123,7 @@ func (f *fleet) looksAndGoesIn(t *testing.T) {
 	}
 
 	w.forwards(pod)
+	w.proxies(pod)
 	w.debugs("solo", "main")
 	w.debugs(pod, container)
 
@@ -132,6 +133,29 @@ func (f *fleet) looksAndGoesIn(t *testing.T) {
 	}
 	if out, err := w.try("exec", pod, "--", "true"); err == nil || !strings.Contains(out+err.Error(), `physical cluster "east"`) {
 		t.Errorf("exec in a cluster that is away: %s %v", out, err)
+	}
+}
+
+// proxies asks a pod, and one behind a Service, over HTTP, by way of the API server.
+func (w *workspace) proxies(pod string) {
+	w.t.Helper()
+	w.kubectl("create", "service", "clusterip", "proxied", "--tcp=80:"+framework.HTTPPort)
+	w.kubectl("set", "selector", "service", "proxied", "app="+w.app)
+	for at, want := range map[string]string{
+		"pods/" + pod + ":" + framework.HTTPPort + "/proxy/some/path?q=1": "GET /some/path?q=1",
+		"services/proxied:80/proxy/other":                                 "GET /other",
+		"services/http:proxied:/proxy/":                                   "GET /",
+		"pods/" + pod + ":" + framework.HTTPPort + "/proxy":               "GET / ", // by a redirect, and so the next two
+		"services/proxied:80/proxy/to/another/path":                       "GET /another/path ",
+		"services/proxied:80/proxy/to/a?b":                                "GET /a ",
+	} {
+		if got := w.stdout("get", "--raw", "/api/v1/namespaces/default/"+at); !strings.HasPrefix(got, want) {
+			w.t.Errorf("%s: %q, want %q", at, got, want)
+		}
+	}
+	out, err := w.try("get", "--raw", "/api/v1/namespaces/default/pods/"+pod+":"+framework.ClosedPort+"/proxy/")
+	if err == nil || !strings.Contains(out+err.Error(), "refused") {
+		w.t.Errorf("a port that is closed: %s %v", out, err)
 	}
 }
 

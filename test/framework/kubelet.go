@@ -1,13 +1,16 @@
 package framework
 
 import (
+	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os/exec"
 	"strconv"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -18,10 +21,53 @@ import (
 )
 
 // Kubelet answers for containers as a kubelet does: logs, exec, attach and port-forward, over SPDY. A container's log is LogLines lines
-// that name it; what it is told to execute runs on this machine, in Dir; attached, it sends back what it reads, and so do its ports.
+// that name it; what it is told to execute runs on this machine, in Dir; attached, it sends back what it reads, and so do its ports, but that
+// HTTPPort answers requests over HTTP with what they are, nothing listens on ClosedPort, and at those of Ports is who listens at that address, of whose
+// end it says LastWord.
 type Kubelet struct {
-	T   testing.TB
-	Dir string
+	T        testing.TB
+	Dir      string
+	Ports    map[string]string
+	LastWord string
+}
+
+// Ports of pods that do not send back what they read.
+const (
+	HTTPPort   = "8080"
+	ClosedPort = "9"
+)
+
+// answerHTTP answers requests with what they are: method, path and the header X-Test. Those below /to/ it redirects to the path after it.
+func answerHTTP(s io.ReadWriter) {
+	for reader := bufio.NewReader(s); ; {
+		req, err := http.ReadRequest(reader)
+		if err != nil {
+			return
+		}
+		body, _ := io.ReadAll(req.Body)
+		text := fmt.Sprintf("%s %s %s %s", req.Method, req.URL.RequestURI(), req.Header.Get("X-Test"), body)
+		answer := http.Response{StatusCode: http.StatusOK, ProtoMajor: 1, ProtoMinor: 1, Request: req, Close: req.Close, ContentLength: int64(len(text)), Body: io.NopCloser(strings.NewReader(text))}
+		if to, ok := strings.CutPrefix(req.URL.Path, "/to/"); ok {
+			answer.StatusCode, answer.Header = http.StatusFound, http.Header{"Location": {"/" + to}}
+		}
+		if answer.Write(s) != nil || req.Close {
+			return
+		}
+	}
+}
+
+// join connects a port with who listens at an address, until either ends.
+func join(s io.ReadWriter, address string) {
+	conn, err := net.Dial("tcp", address)
+	if err != nil {
+		return
+	}
+	go func() {
+		_, _ = io.Copy(conn, s)
+		_ = conn.Close()
+	}()
+	_, _ = io.Copy(s, conn)
+	_ = conn.Close()
 }
 
 // LogLines is how many lines a log has before somebody follows it.
@@ -152,11 +198,29 @@ func (k *Kubelet) portForward(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	defer conn.Close() //nolint:errcheck // a test's
+	joined := make(chan struct{}, 1)
 	for {
 		select {
 		case s := <-streams:
 			go func() {
-				if s.Headers().Get(corev1.StreamType) == corev1.StreamTypeData {
+				data := s.Headers().Get(corev1.StreamType) == corev1.StreamTypeData
+				port := s.Headers().Get(corev1.PortHeader)
+				switch {
+				case port == ClosedPort && !data:
+					_, _ = io.WriteString(s, "connection refused")
+				case !data && k.Ports[port] != "" && k.LastWord != "":
+					select {
+					case <-joined:
+						_, _ = io.WriteString(s, k.LastWord)
+					case <-conn.CloseChan():
+					}
+				case port == ClosedPort || !data:
+				case k.Ports[port] != "":
+					join(s, k.Ports[port])
+					joined <- struct{}{}
+				case port == HTTPPort:
+					answerHTTP(s)
+				default:
 					_, _ = io.Copy(s, s)
 				}
 				_ = s.Close()
