@@ -100,7 +100,7 @@ func run(ctx context.Context) error {
 		return runErr
 	}
 	if *profiles {
-		return errors.Join(runErr, saveProfiles(docs, b.profiles, this))
+		return errors.Join(runErr, saveProfiles(docs, b.profiles, rowsOf(scenarios())))
 	}
 	// What was measured before a scenario failed is kept.
 	return errors.Join(runErr, keep(docs, b.results, rowsOf(scenarios()), rowsOf(chosen), this))
@@ -194,7 +194,7 @@ func (b *bench) scenario(ctx context.Context, s Scenario) error {
 		if err != nil {
 			return fmt.Errorf("row %q: %w", r.Row, err)
 		}
-		b.profiles = append(b.profiles, costs.markdown(r))
+		b.profiles = append(b.profiles, costs.markdown(r, b.run))
 		return nil
 	}
 	err = try(func() error { return s.Run(t.ctx, env) })

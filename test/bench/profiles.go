@@ -3,7 +3,9 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -209,10 +211,14 @@ func largest(costs map[string]int64) []string {
 	return names[:min(len(names), profileLines)]
 }
 
-// markdown renders what a row costs.
-func (c costs) markdown(r Result) string {
+// heading begins a row in the file of profiles.
+const heading = "## "
+
+// markdown renders what a row costs, as a run found it.
+func (c costs) markdown(r Result, run host.Run) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "## %s\n\n%s, goal %s, while it was profiled.\n\n", r.Row, r.figure(), r.goal())
+	fmt.Fprintf(&b, "%s%s\n\n%s, goal %s, while it was profiled: %s, commit %s, %s, load before %s, %s.\n\n",
+		heading, r.Row, r.figure(), r.goal(), run.Began, run.Commit, machine(run), run.Load, run.Go)
 	if c.cpu.total > 0 {
 		fmt.Fprintf(&b, "CPU: %s s in %s s.\n\n%s", number(float64(c.cpu.total)/1e9), number(c.took.Seconds()), c.cpu.table("in", 1e9, "s"))
 	}
@@ -222,18 +228,35 @@ func (c costs) markdown(r Result) string {
 	return b.String()
 }
 
-// saveProfiles writes what rows cost into a directory.
-func saveProfiles(dir string, rows []string, run host.Run) error {
-	var b strings.Builder
-	fmt.Fprintf(&b, `# Profiles
+// saveProfiles writes what rows cost into a directory, in the order of all rows. Of those that were not profiled what is there stays.
+func saveProfiles(dir string, profiled []string, order []Row) error {
+	file := filepath.Join(dir, profilesFile)
+	before, err := os.ReadFile(file)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return os.WriteFile(file, []byte(withProfiles(string(before), profiled, order)), 0o644)
+}
 
-Made by `+"`make profiles`"+`; not written by hand. Where the server's time and memory go while a row of [benchmarks.md](benchmarks.md) is measured: by the
+// withProfiles puts what rows cost into the text of a file, each in the place of what it has cost before.
+func withProfiles(before string, profiled []string, order []Row) string {
+	costs := map[string]string{}
+	_, sections, _ := strings.Cut(before, "\n"+heading)
+	for _, section := range append(strings.Split(sections, "\n"+heading), profiled...) {
+		section = strings.TrimPrefix(section, heading)
+		row, _, _ := strings.Cut(section, "\n")
+		costs[row] = strings.TrimRight(section, "\n") + "\n"
+	}
+	text := `# Profiles
+
+Made by ` + "`make profiles`" + `; not written by hand. Where the server's time and memory go while a row of [benchmarks.md](benchmarks.md) is measured: by the
 package whose code runs, or that has made what is in use, and by the part of Atoll, of the API machinery or of etcd that it is for. Go's own packages count for who calls
-them. The figures here are those of a server that is profiled, and are not kept elsewhere.
-
-%s, commit %s, %s, load before %s, %s.
-
-`, run.Began, run.Commit, machine(run), run.Load, run.Go)
-	b.WriteString(strings.Join(rows, ""))
-	return os.WriteFile(filepath.Join(dir, profilesFile), []byte(b.String()), 0o644)
+them. The figures here are those of a server that is profiled, and are not kept elsewhere. Each row has its own run.
+`
+	for _, row := range order {
+		if section, ok := costs[row.Name]; ok {
+			text += "\n" + heading + section
+		}
+	}
+	return text
 }

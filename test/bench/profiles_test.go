@@ -1,6 +1,9 @@
 package main
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 func TestAttribute(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -51,5 +54,19 @@ func TestGoMemory(t *testing.T) {
 	const want = "Held: 40.0 MB of objects and garbage, 20.0 MB between them in pages that are in use, 10.0 MB of free pages, 6.00 MB of stacks, 8.00 MB for Go's own ends."
 	if got := goMemory(stats); got != want {
 		t.Errorf("goMemory: %q, want %q", got, want)
+	}
+}
+
+// TestWithProfiles: rows keep what was seen of them last, in the order of the report; rows that are no more go.
+func TestWithProfiles(t *testing.T) {
+	order := []Row{{Name: "first"}, {Name: "second"}, {Name: "third"}}
+	one := withProfiles("", []string{"## third\n\n3\n\n", "## first\n\n1\n\n| a |\n\n"}, order)
+	two := withProfiles(one+"\n## gone\n\n9\n", []string{"## second\n\n2\n\n", "## third\n\n33\n\n"}, order)
+	_, got, _ := strings.Cut(two, "its own run.\n")
+	if want := "\n## first\n\n1\n\n| a |\n\n## second\n\n2\n\n## third\n\n33\n"; got != want || !strings.HasPrefix(two, "# Profiles\n") {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if again := withProfiles(two, nil, order); again != two {
+		t.Errorf("with nothing new: %q", again)
 	}
 }
