@@ -1,6 +1,7 @@
 package server
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -267,7 +268,7 @@ func TestShownPods(t *testing.T) {
 }
 
 // TestEndOfShownPods: what somebody deletes in the workspace stays until it is gone below, also where nothing of it runs any more; what
-// the server deletes, or he without grace, goes at once.
+// the server deletes goes at once.
 func TestEndOfShownPods(t *testing.T) {
 	s := startShowing(t)
 	user := s.MirrorConfig(west)
@@ -292,9 +293,22 @@ func TestEndOfShownPods(t *testing.T) {
 			pod.Spec.TerminationGracePeriodSeconds, pod.Status.Phase = ptr.To(int64(0)), corev1.PodRunning
 		}, func(name string) error { return ofUser.Delete(t.Context(), name, metav1.DeleteOptions{}) }, true},
 		"ends-below": {"its end is seen later", ended, func(name string) error { return ofEast.Delete(t.Context(), name, after(30)) }, true},
-		"forced":     {"he does not wait", ended, func(name string) error { return ofUser.Delete(t.Context(), name, after(0)) }, false},
-		"server":     {"the cluster may be away", ended, func(name string) error { return ofServer.Delete(t.Context(), name, metav1.DeleteOptions{}) }, false},
-		"given-up":   {"nobody shows it any more", ended, func(name string) error { return ofManager.Delete(t.Context(), name, metav1.DeleteOptions{}) }, false},
+		"forced":     {"it is there below, and would be shown again", ended, func(name string) error { return ofUser.Delete(t.Context(), name, after(0)) }, true},
+		"forced-twice": {"the same", ended, func(name string) error {
+			return errors.Join(ofUser.Delete(t.Context(), name, after(0)), ofUser.Delete(t.Context(), name, after(0)))
+		}, true},
+		"forced-after": {"nobody has seen yet that it is to go", ended, func(name string) error {
+			return errors.Join(ofUser.Delete(t.Context(), name, after(300)), ofUser.Delete(t.Context(), name, after(0)))
+		}, true},
+		"forced-collection-after": {"the same", ended, func(name string) error {
+			return errors.Join(ofUser.Delete(t.Context(), name, after(300)),
+				ofUser.DeleteCollection(t.Context(), after(0), metav1.ListOptions{FieldSelector: "metadata.name=" + name}))
+		}, true},
+		"forced-collection": {"the same", ended, func(name string) error {
+			return ofUser.DeleteCollection(t.Context(), after(0), metav1.ListOptions{FieldSelector: "metadata.name=" + name})
+		}, true},
+		"server":   {"the cluster may be away", ended, func(name string) error { return ofServer.Delete(t.Context(), name, metav1.DeleteOptions{}) }, false},
+		"given-up": {"nobody shows it any more", ended, func(name string) error { return ofManager.Delete(t.Context(), name, metav1.DeleteOptions{}) }, false},
 	} {
 		shown, err := ofEast.Create(t.Context(), s.below(name, test.below), metav1.CreateOptions{})
 		if err != nil {

@@ -154,7 +154,7 @@ func toShow(shown, below *unstructured.Unstructured) showing {
 		return showIt
 	case below == nil || shown.GetAnnotations()[workloadv1alpha1.PodUIDAnnotation] != string(below.GetUID()):
 		return tellItEnded
-	case shown.GetDeletionTimestamp() != nil && below.GetDeletionTimestamp() == nil:
+	case shown.GetDeletionTimestamp() != nil && (below.GetDeletionTimestamp() == nil || isSooner(shown, below)):
 		return endIt
 	case shown.GetDeletionTimestamp() == nil && below.GetDeletionTimestamp() != nil:
 		return tellItEnds

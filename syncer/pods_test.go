@@ -49,6 +49,11 @@ func ending(pod *unstructured.Unstructured) *unstructured.Unstructured {
 	return pod
 }
 
+func within(seconds int64, pod *unstructured.Unstructured) *unstructured.Unstructured {
+	pod.SetDeletionGracePeriodSeconds(&seconds)
+	return pod
+}
+
 func TestToShow(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason       string
@@ -65,6 +70,9 @@ func TestToShow(t *testing.T) {
 		"ends below":    {"its ReplicaSet shrinks", shownOf("a", "Running", "True"), ending(testPod("a", "Running", "False")), tellItEnds},
 		"ends above":    {"a user deletes it", ending(shownOf("a", "Running", "True")), testPod("a", "Running", "True"), endIt},
 		"ends":          {"it takes its time", ending(shownOf("a", "Running", "True")), ending(testPod("a", "Running", "True")), showNothing},
+		"ends sooner":   {"he deletes it once more, without grace", within(1, ending(shownOf("a", "Running", "True"))), within(30, ending(testPod("a", "Running", "True"))), endIt},
+		"ends as soon":  {"as he wants it", within(1, ending(shownOf("a", "Running", "True"))), within(1, ending(testPod("a", "Running", "True"))), showNothing},
+		"ends earlier":  {"somebody below was quicker", within(30, ending(shownOf("a", "Running", "True"))), within(1, ending(testPod("a", "Running", "True"))), showNothing},
 		"ends, changed": {"it does not serve any more", ending(shownOf("a", "Running", "True")), ending(testPod("a", "Running", "False")), tellStatus},
 		"ended":         {"and is gone", ending(shownOf("a", "Running", "True")), nil, tellItEnded},
 		"thin":          {"an earlier one of its name, in a namespace that was nobody's", shownOf("a", "Running", "True"), thinPod(testPod("b", "Running", "True")), tellItEnded},

@@ -61,7 +61,7 @@ func (o *clusterList) run(ctx context.Context, hub *cli.Hub) error {
 		fmt.Fprintf(o.ErrOut, "You may not see the clusters registered in %s.\n", p)
 	}
 	if o.output != "" && o.output != "wide" {
-		list := &workloadv1alpha1.SyncTargetList{}
+		list := &workloadv1alpha1.SyncTargetList{Items: []workloadv1alpha1.SyncTarget{}} // an empty list, and not null
 		for _, c := range clusters {
 			list.Items = append(list.Items, c.SyncTarget)
 		}

@@ -100,7 +100,7 @@ func (p *coreProvider) addWorkloads(storage map[string]rest.Storage, getter gene
 		return fmt.Errorf("the core group has no store of events")
 	}
 	storage["events"] = eventsElsewhere{events, shownEvents{shown, events, newEventPace(clock.RealClock{})}}
-	visible := podsElsewhere{pods.Pod, shown}
+	visible := podsElsewhere{pods.Pod, shown, clock.RealClock{}}
 	storage["pods"] = visible
 	storage["pods/status"] = podStatuses{pods.Status, shown}
 	storage["pods/binding"] = bindings{pods.Binding, pods.Pod}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metainternalversion "k8s.io/apimachinery/pkg/apis/meta/internalversion"
@@ -16,6 +17,7 @@ import (
 	api "k8s.io/kubernetes/pkg/apis/core"
 	registrypod "k8s.io/kubernetes/pkg/registry/core/pod"
 	podstore "k8s.io/kubernetes/pkg/registry/core/pod/storage"
+	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
@@ -40,6 +42,7 @@ func errNotImplemented(message string) error {
 type podsElsewhere struct {
 	*podstore.REST
 	shown shownPods
+	clock clock.PassiveClock
 }
 
 func inMirror(ctx context.Context) bool {
@@ -85,7 +88,15 @@ func (p podsElsewhere) Delete(ctx context.Context, name string, validate rest.Va
 		return nil, false, err
 	}
 	if pod, ok := found.(*api.Pod); ok && pod.Labels[workloadv1alpha1.MirrorLabel] != "" && (!isServer(ctx) || kinds.IsBound(pod)) {
-		return p.REST.Delete(ctx, name, validate, options)
+		if options == nil {
+			options = metav1.NewDeleteOptions(0) // as upstream reads it
+		}
+		return p.REST.Delete(ofWorkspace(ctx), name, func(ctx context.Context, obj runtime.Object) error {
+			if pod, ok := obj.(*api.Pod); ok && isForced(options) && awaitsItsEnd(pod, p.clock) {
+				options.GracePeriodSeconds = ptr.To(int64(1)) // upstream asks no strategy about what is to go already
+			}
+			return validate(ctx, obj)
+		}, options)
 	}
 	return p.REST.Delete(ctx, name, validate, atOnce(options))
 }
@@ -94,7 +105,7 @@ func (p podsElsewhere) DeleteCollection(ctx context.Context, validate rest.Valid
 	if inMirror(ctx) {
 		return nil, errShown("deletecollection")
 	}
-	if !isServer(ctx) {
+	if !isServer(ctx) && !isForced(options) {
 		return p.REST.DeleteCollection(ctx, validate, options, list)
 	}
 	found, err := p.REST.List(ctx, list)
@@ -140,12 +151,32 @@ type podDeletion struct {
 
 func newPodDeletion() podDeletion { return podDeletion{registrypod.Strategy, registrypod.Strategy} }
 
-// CheckGracefulDelete keeps what a physical cluster shows until its syncer has seen it end there, unless whoever deletes it asks for no
-// grace: the deletion would not go down, and the pod be shown again.
+type ofWorkspaceKey struct{}
+
+// ofWorkspace marks a deletion as one that somebody asks for in the workspace, and not a mirror, which knows how it is below.
+func ofWorkspace(ctx context.Context) context.Context {
+	return context.WithValue(ctx, ofWorkspaceKey{}, true)
+}
+
+// forceAfter is how long after its time a pod that is to go has to be there for a deletion without grace to take its row away: its cluster does not
+// carry the deletion out, and whoever asks once more wants it gone all the same.
+const forceAfter = 30 * time.Second
+
+func isForced(options *metav1.DeleteOptions) bool {
+	return options == nil || options.GracePeriodSeconds != nil && *options.GracePeriodSeconds == 0
+}
+
+// awaitsItsEnd says of a pod that a physical cluster shows, and that is to go, that its cluster has to be given time for that.
+func awaitsItsEnd(pod *api.Pod, now clock.PassiveClock) bool {
+	return pod.Labels[workloadv1alpha1.MirrorLabel] != "" && !kinds.IsBound(pod) && pod.DeletionTimestamp != nil && now.Since(pod.DeletionTimestamp.Time) <= forceAfter
+}
+
+// CheckGracefulDelete keeps what a physical cluster shows until its syncer has seen it end there: the deletion would not go down, and the pod
+// be shown again. So it is also where no grace is asked for in the workspace.
 func (d podDeletion) CheckGracefulDelete(ctx context.Context, obj runtime.Object, options *metav1.DeleteOptions) bool {
-	forced := options != nil && options.GracePeriodSeconds != nil && *options.GracePeriodSeconds == 0
+	forced := isForced(options)
 	graceful := d.RESTGracefulDeleteStrategy.CheckGracefulDelete(ctx, obj, options)
-	if pod, ok := obj.(*api.Pod); ok && graceful && !forced && pod.Labels[workloadv1alpha1.MirrorLabel] != "" {
+	if pod, ok := obj.(*api.Pod); ok && graceful && pod.Labels[workloadv1alpha1.MirrorLabel] != "" && (!forced || ctx.Value(ofWorkspaceKey{}) != nil && !kinds.IsBound(pod)) {
 		options.GracePeriodSeconds = ptr.To(max(1, *options.GracePeriodSeconds))
 	}
 	return graceful

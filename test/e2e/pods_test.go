@@ -116,6 +116,18 @@ func podsAreShown(t *testing.T, f *fleet) {
 	if w.shownPods()[deleted] != nil {
 		t.Errorf("pod %s is there after it was deleted", deleted)
 	}
+	forced := anyOf(w.shownPods())
+	in := w.shownPods()[forced].Spec.NodeName
+	w.kubectl("delete", "pod", forced, "--force", "--grace-period=0")
+	framework.Eventually(t, patience, "what is deleted without grace has ended", func() string {
+		now, err := f.clusters[in].Clientset().CoreV1().Pods(w.namespaceIn(in)).Get(t.Context(), forced, metav1.GetOptions{})
+		if !apierrors.IsNotFound(err) {
+			return fmt.Sprintf("%s: %v %v", in, now.Status.Phase, err)
+		}
+		return ""
+	})
+	w.spread(map[string]int{"east": 2, "west": 2})
+	w.shows()
 
 	w.place("west")
 	w.spread(map[string]int{"west": 4})
