@@ -155,7 +155,7 @@ func phaseOf(leaf ctrlclient.Object) placementv1alpha1.PlacedClusterPhase {
 	case r != nil || !applied(leaf):
 		return placementv1alpha1.PhaseApplying
 	}
-	if podsOf(leaf) != nil && !leafView(leaf).Finished() {
+	if podsOf(leaf) != nil && !leafView(leaf).Serves() {
 		return placementv1alpha1.PhaseSynced
 	}
 	return placementv1alpha1.PhaseReady

@@ -6,12 +6,15 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	testclock "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
+	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
@@ -80,5 +83,21 @@ func TestConfirmTwice(t *testing.T) {
 	b.Confirm("m")
 	if ok, _ := b.Missing("m", "leaf-7", func() int { return 50 }); !ok {
 		t.Error("a leaf that was confirmed may not go")
+	}
+}
+
+// TestPhaseOfWhatServes: a cluster is Ready with what serves as well as it will; nobody may ever end a rollout that a partition holds back.
+func TestPhaseOfWhatServes(t *testing.T) {
+	for partition, want := range map[int32]placementv1alpha1.PlacedClusterPhase{0: placementv1alpha1.PhaseSynced, 2: placementv1alpha1.PhaseReady} {
+		leaf := &appsv1.StatefulSet{
+			ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{workloadv1alpha1.RenderedAnnotation: "h", workloadv1alpha1.AppliedAnnotation: "h"}},
+			Spec: appsv1.StatefulSetSpec{Replicas: ptr.To(int32(3)), UpdateStrategy: appsv1.StatefulSetUpdateStrategy{
+				RollingUpdate: &appsv1.RollingUpdateStatefulSetStrategy{Partition: &partition},
+			}},
+			Status: appsv1.StatefulSetStatus{Replicas: 3, UpdatedReplicas: 1, AvailableReplicas: 3},
+		}
+		if got := phaseOf(leaf); got != want {
+			t.Errorf("with partition %d, and one of three pods updated: %s, want %s", partition, got, want)
+		}
 	}
 }

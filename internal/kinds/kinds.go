@@ -275,6 +275,7 @@ var All = []Kind{
 		Pods:         statefulSetPods,
 		Observed:     statefulSetObserved,
 		RolledOut:    statefulSetRolledOut,
+		Serves:       statefulSetServes,
 		History:      statefulSetHistory,
 		NameRevision: nameStatefulSetRevision,
 		Summarise:    summariseStatefulSet,

@@ -117,6 +117,18 @@ func statefulSetRolledOut(leaf ctrlclient.Object) bool {
 	return s.Replicas == want && s.UpdatedReplicas == want && s.AvailableReplicas == want
 }
 
+// statefulSetServes does not ask for pods of the present template which a partition holds back, or that are replaced by hand: nobody may ever do so.
+func statefulSetServes(leaf ctrlclient.Object) bool {
+	set, updated := leaf.(*appsv1.StatefulSet), int32(0)
+	want, _ := statefulSetPods(leaf)
+	if rolling := set.Spec.UpdateStrategy.RollingUpdate; rolling != nil {
+		updated = max(0, want-ptr.Deref(rolling.Partition, 0))
+	} else if set.Spec.UpdateStrategy.Type != appsv1.OnDeleteStatefulSetStrategyType {
+		updated = want
+	}
+	return set.Status.Replicas == want && set.Status.UpdatedReplicas >= updated && set.Status.AvailableReplicas == want
+}
+
 // statefulSetStays: what its pods wrote to the volumes that it claims for each of them lies in the cluster, once they were there.
 func statefulSetStays(leaf ctrlclient.Object) *Reason {
 	s := leaf.(*appsv1.StatefulSet)

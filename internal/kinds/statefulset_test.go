@@ -263,3 +263,35 @@ func TestNameStatefulSetRevision(t *testing.T) {
 		}
 	}
 }
+
+// TestStatefulSetServes: what a partition holds back serves, and so do pods that are replaced by hand; what they need they need yet.
+func TestStatefulSetServes(t *testing.T) {
+	partition := func(n int32) appsv1.StatefulSetUpdateStrategy {
+		return appsv1.StatefulSetUpdateStrategy{Type: appsv1.RollingUpdateStatefulSetStrategyType, RollingUpdate: &appsv1.RollingUpdateStatefulSetStrategy{Partition: &n}}
+	}
+	byHand := appsv1.StatefulSetUpdateStrategy{Type: appsv1.OnDeleteStatefulSetStrategyType}
+	for name, tc := range map[string]struct {
+		strategy                     appsv1.StatefulSetUpdateStrategy
+		replicas, updated, available int32
+		serves, finished             bool
+	}{
+		"rolled out":                     {partition(0), 3, 3, 3, true, true},
+		"rolling":                        {partition(0), 3, 2, 3, false, false},
+		"by default":                     {appsv1.StatefulSetUpdateStrategy{}, 3, 2, 3, false, false},
+		"to a partition, all of those":   {partition(2), 3, 1, 3, true, false},
+		"to a partition, not yet":        {partition(1), 3, 1, 3, false, false},
+		"to a partition that is no pod":  {partition(7), 3, 0, 3, true, false},
+		"to a partition, one is down":    {partition(2), 3, 1, 2, false, false},
+		"to a partition, one is missing": {partition(2), 2, 1, 2, false, false},
+		"by hand, all replaced":          {byHand, 3, 3, 3, true, true},
+		"by hand, none replaced":         {byHand, 3, 0, 3, true, false},
+		"by hand, one is down":           {byHand, 3, 0, 2, false, false},
+	} {
+		set := &appsv1.StatefulSet{Spec: appsv1.StatefulSetSpec{Replicas: ptr.To(int32(3)), UpdateStrategy: tc.strategy}}
+		set.Status = appsv1.StatefulSetStatus{Replicas: tc.replicas, UpdatedReplicas: tc.updated, AvailableReplicas: tc.available}
+		leaf := Leaf{Settled: true, Object: set}
+		if got := [2]bool{leaf.Serves(), leaf.Finished()}; got != [2]bool{tc.serves, tc.finished} {
+			t.Errorf("%s: serves and is finished: %v, want %v, %v", name, got, tc.serves, tc.finished)
+		}
+	}
+}

@@ -133,7 +133,7 @@ const (
 	PhasePending  PlacedClusterPhase = "Pending"  // no leaf yet
 	PhaseApplying PlacedClusterPhase = "Applying" // leaf written, not applied; or nothing is known for certain
 	PhaseSynced   PlacedClusterPhase = "Synced"   // applied, not ready or not yet what it is to be in the end
-	PhaseReady    PlacedClusterPhase = "Ready"    // what it is to be in the end, and ready
+	PhaseReady    PlacedClusterPhase = "Ready"    // what it comes to by itself in the end, and ready
 	PhaseRefused  PlacedClusterPhase = "Refused"  // the physical cluster would not take it
 	PhaseDraining PlacedClusterPhase = "Draining" // left by the decision, waits for the replacement
 	PhaseDeleting PlacedClusterPhase = "Deleting" // tombstone: goes when it is gone downstream
