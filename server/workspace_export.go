@@ -26,6 +26,7 @@ import (
 	tenancyv1alpha1 "atoll.dev/atoll/apis/tenancy/v1alpha1"
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/internal/kinds"
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
 	"atoll.dev/atoll/internal/workspacefile"
 	"atoll.dev/atoll/server/storage"
@@ -73,8 +74,8 @@ func exported(row storage.PlainRow) (bool, error) {
 	case notExported.Has(row.Resource):
 		return false, nil
 	case row.Prefix == podsPrefix:
-		shown, err := isShown(row.Value)
-		return !shown, err
+		passes, err := isOfTheMoment(row.Value)
+		return !passes, err
 	}
 	return row.Resource != schema.GroupResource{Resource: "configmaps"} || !strings.HasSuffix(row.Key, "/"+rootCAConfigMap), nil
 }
@@ -82,13 +83,17 @@ func exported(row storage.PlainRow) (bool, error) {
 // podsPrefix is where pods are stored.
 const podsPrefix = "/pods"
 
-// isShown says whether a stored pod shows one of a physical cluster: it is of the moment, and nobody would end it elsewhere.
-func isShown(stored []byte) (bool, error) {
+// isOfTheMoment says whether a stored pod is of the moment: it shows one of a physical cluster, which nobody would end elsewhere, or its controller
+// makes another. One that was made in the workspace, and has no controller, nobody makes again.
+func isOfTheMoment(stored []byte) (bool, error) {
 	pod := &corev1.Pod{}
 	if _, _, err := scheme.Codecs.UniversalDeserializer().Decode(stored, nil, pod); err != nil {
 		return false, fmt.Errorf("this server cannot read a pod: %w", err)
 	}
-	return pod.Labels[workloadv1alpha1.MirrorLabel] != "", nil
+	if pod.Labels[workloadv1alpha1.MirrorLabel] == "" {
+		return false, nil
+	}
+	return !kinds.IsBound(pod) || pod.DeletionTimestamp != nil || metav1.GetControllerOfNoCopy(pod) != nil, nil
 }
 
 // kubernetesVersion is the version of the API that is served, as 1.36.

@@ -195,7 +195,7 @@ func (i *workspaceImport) check(ctx context.Context) error {
 	trial := lcctx.NewName() // where the rows would be, were this in earnest
 	if err := i.file.Rows(func(at int64, row workspacefile.Row) error {
 		if row.Prefix == podsPrefix && !row.Custom { // earlier versions exported them
-			if shown, err := isShown(row.Value); shown || err != nil {
+			if passes, err := isOfTheMoment(row.Value); passes || err != nil {
 				return err
 			}
 		}
@@ -279,6 +279,9 @@ func withoutTraces(resource schema.GroupResource, obj runtime.Object) error {
 	if err != nil {
 		return err
 	}
+	if pod, ok := obj.(*core.Pod); ok {
+		asNew(pod)
+	}
 	domain, _, _ := strings.Cut(workloadv1alpha1.SyncerFinalizer, "/")
 	ours := func(name string) bool { return strings.HasPrefix(name, domain+"/") }
 	object.SetFinalizers(slices.DeleteFunc(object.GetFinalizers(), ours))
@@ -290,13 +293,23 @@ func withoutTraces(resource schema.GroupResource, obj runtime.Object) error {
 		}
 	}
 	// What ran there is not what runs here; but what is done once, was done. Volumes stay where they are, and a claim gets another one.
-	if kind, ok := kinds.ByResource(resource); ok && kind.HasStatus && (kind.Begun == nil || kind.Goes == kinds.WhereMounted) {
+	if kind, ok := kinds.ByResource(resource); ok && kind.HasStatus && kind.Goes != kinds.Bound && (kind.Begun == nil || kind.Goes == kinds.WhereMounted) {
 		reflect.ValueOf(obj).Elem().FieldByName("Status").SetZero()
 	}
 	if claim, ok := obj.(*core.PersistentVolumeClaim); ok {
 		claim.Spec.VolumeName = ""
 	}
 	return nil
+}
+
+// asNew makes a pod one that was just made, which is bound anew if it was bound. One that has ended has, wherever it is.
+func asNew(pod *core.Pod) {
+	if kinds.IsBound(pod) {
+		pod.Spec.NodeName = ""
+	}
+	if pod.Status.Phase != core.PodSucceeded && pod.Status.Phase != core.PodFailed {
+		pod.Status = core.PodStatus{Phase: core.PodPending, QOSClass: pod.Status.QOSClass}
+	}
 }
 
 // wanted is the Workspace to make.

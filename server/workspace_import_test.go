@@ -2,6 +2,7 @@ package server
 
 import (
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -13,8 +14,10 @@ import (
 	"k8s.io/kubernetes/pkg/apis/apps"
 	"k8s.io/kubernetes/pkg/apis/batch"
 	"k8s.io/kubernetes/pkg/apis/core"
+	"k8s.io/utils/ptr"
 
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	"atoll.dev/atoll/internal/kinds"
 	"atoll.dev/atoll/server/storage"
 )
 
@@ -57,17 +60,55 @@ func TestImportedJobIsNotDoneAgain(t *testing.T) {
 	}
 }
 
-// TestShownPodsStayBehind: nobody would end what they show, were they in another workspace.
-func TestShownPodsStayBehind(t *testing.T) {
-	for labels, want := range map[string]bool{"": true, workloadv1alpha1.MirrorLabel: false} {
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web", Labels: map[string]string{labels: "mirroreast"}}}
-		stored, err := runtime.Encode(scheme.Codecs.LegacyCodec(corev1.SchemeGroupVersion), pod)
+// TestPodsOfTheMomentStayBehind: nobody would end what they show, were they in another workspace; and what has a controller, that makes again.
+func TestPodsOfTheMomentStayBehind(t *testing.T) {
+	shown := metav1.ObjectMeta{Labels: map[string]string{workloadv1alpha1.MirrorLabel: "mirroreast"}}
+	bound := metav1.ObjectMeta{Labels: shown.Labels, Finalizers: []string{workloadv1alpha1.SyncerFinalizer}}
+	owned, going := bound, bound
+	owned.OwnerReferences = []metav1.OwnerReference{{APIVersion: "shop.example/v1", Kind: "Poster", Name: "p", UID: "u", Controller: ptr.To(true)}}
+	going.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
+	for name, tc := range map[string]struct {
+		pod  metav1.ObjectMeta
+		want bool
+	}{
+		"that nobody runs":              {metav1.ObjectMeta{}, true},
+		"that is shown":                 {shown, false},
+		"that somebody made":            {bound, true},
+		"that a controller makes again": {owned, false},
+		"that is being deleted":         {going, false},
+	} {
+		tc.pod.Name = "web"
+		stored, err := runtime.Encode(scheme.Codecs.LegacyCodec(corev1.SchemeGroupVersion), &corev1.Pod{ObjectMeta: tc.pod})
 		if err != nil {
 			t.Fatal(err)
 		}
 		got, err := exported(storage.PlainRow{Resource: schema.GroupResource{Resource: "pods"}, Prefix: podsPrefix, Key: "front/web", Value: stored})
-		if err != nil || got != want {
-			t.Errorf("a pod with the label %q is exported: %v, %v, want %v", labels, got, err, want)
+		if err != nil || got != tc.want {
+			t.Errorf("a pod %s is exported: %v, %v, want %v", name, got, err, tc.want)
+		}
+	}
+}
+
+// TestImportedPodIsNew: it is bound anew, and says so; one that has ended is not run again.
+func TestImportedPodIsNew(t *testing.T) {
+	for name, tc := range map[string]struct {
+		finalizer   string
+		phase, want core.PodPhase
+		node        string
+	}{
+		"that runs":            {workloadv1alpha1.SyncerFinalizer, core.PodRunning, core.PodPending, ""},
+		"that has ended":       {workloadv1alpha1.SyncerFinalizer, core.PodSucceeded, core.PodSucceeded, ""},
+		"that names its node":  {"shop.example/keep", core.PodPending, core.PodPending, "east"},
+		"of an earlier import": {"shop.example/keep", "", core.PodPending, "east"},
+	} {
+		pod := &core.Pod{
+			ObjectMeta: metav1.ObjectMeta{Finalizers: []string{tc.finalizer}, Labels: map[string]string{workloadv1alpha1.MirrorLabel: "mirroreast", "app": "web"}},
+			Spec:       core.PodSpec{NodeName: "east"},
+			Status:     core.PodStatus{Phase: tc.phase, PodIPs: []core.PodIP{{IP: "10.1.2.3"}}, QOSClass: core.PodQOSBurstable},
+		}
+		err := withoutTraces(core.Resource("pods"), pod)
+		if err != nil || pod.Status.Phase != tc.want || pod.Spec.NodeName != tc.node || len(pod.Labels) != 1 || kinds.IsBound(pod) || pod.Status.QOSClass != core.PodQOSBurstable {
+			t.Errorf("a pod %s: %v, %+v, on %q, with %v", name, err, pod.Status, pod.Spec.NodeName, pod.Labels)
 		}
 	}
 }

@@ -28,8 +28,8 @@ func newWorkspaceExportCommand(open hubOpener, streams genericiooptions.IOStream
 workspace, here or in another Atoll. It takes an administrator's kubeconfig, as "atoll start" writes it. A workspace that
 holds workspaces or SyncTargets cannot be exported; "atoll backup" has everything.
 
-The file has every Secret of the workspace in it. Events, Leases, CertificateSigningRequests, and where things run, are not; nor
-are Pods that run in a physical cluster: a Pod that no controller makes again is lost in what is imported.`,
+The file has every Secret of the workspace in it. Events, Leases, CertificateSigningRequests, and where things run, are not, nor are
+Pods that a controller makes again.`,
 		Example: `  atoll workspace export shop
   atoll workspace export root:org:team -o /backup/team-$(date +%F).atoll`,
 		Args:              exactArgs(1),

@@ -3,11 +3,13 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -16,8 +18,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/dynamic"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
+	tenancyv1alpha1 "atoll.dev/atoll/apis/tenancy/v1alpha1"
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	"atoll.dev/atoll/client"
 	"atoll.dev/atoll/test/framework"
 )
 
@@ -135,6 +140,18 @@ func barePodRuns(t *testing.T, f *fleet) {
 	if _, again := w.runsIn("west", "solo"); again.UID == down.UID {
 		t.Errorf("a pod that was made anew is the one from before")
 	}
+
+	// An export has it, since nobody makes it again.
+	file := filepath.Join(t.TempDir(), "bare.atoll")
+	f.MustRun("workspace", "export", "root:bare", "--output", file)
+	f.MustRun("workspace", "import", "root:bare-again", "--input", file)
+	imported := &tenancyv1alpha1.Workspace{}
+	if err := f.Clients().Objects.Get(client.In(t.Context(), "root"), ctrlclient.ObjectKey{Name: "bare-again"}, imported); err != nil {
+		t.Fatal(err)
+	}
+	elsewhere := &workspace{t: t, f: f, app: "bare-again", cluster: logicalcluster.Name(imported.Spec.Cluster)}
+	elsewhere.runsIn("west", "solo")
+
 	w.kubectl("delete", "pod", "solo", "--grace-period=0", "--force")
 	w.podGone("west", "solo")
 
