@@ -231,8 +231,11 @@ func TestRevisionOf(t *testing.T) {
 		if revision != "" {
 			r.SetAnnotations(map[string]string{workloadv1alpha1.RevisionAnnotation: revision})
 		}
+		r.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "Deployment", Name: "web", UID: "d", Controller: ptr.To(true)}})
 		return r
 	}
+	orphan := set("o", "5d8c")
+	orphan.SetOwnerReferences(nil)
 	for reason, tc := range map[string]struct {
 		kind   string
 		set    *unstructured.Unstructured
@@ -242,6 +245,7 @@ func TestRevisionOf(t *testing.T) {
 		failed bool
 	}{
 		"it says so":                    {"ReplicaSet", set("o", "5d8c"), http.StatusOK, "5d8c", 1, false},
+		"a Deployment may adopt it":     {"ReplicaSet", orphan, http.StatusOK, "5d8c", 2, false},
 		"it was made before that":       {"ReplicaSet", set("o", ""), http.StatusOK, "", 2, false},
 		"another one has its name":      {"ReplicaSet", set("other", "5d8c"), http.StatusOK, "", 2, false},
 		"it may not be read":            {"ReplicaSet", set("o", "5d8c"), http.StatusForbidden, "", 2, false},
