@@ -84,6 +84,19 @@ func (b bearer) RoundTrip(req *http.Request) (*http.Response, error) {
 	return b.RoundTripper.RoundTrip(req)
 }
 
+// browse asks for a URL, and reads all of the answer.
+func browse(t *testing.T, client *http.Client, url string) (answer *http.Response, text string) {
+	t.Helper()
+	answer, err := client.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := io.ReadAll(answer.Body)
+	must(t, err)
+	must(t, answer.Body.Close())
+	return answer, string(body)
+}
+
 // TestProxiesStayInTheirWorkspace: who follows a pod's redirects is led to the pod, by whatever path he came; neither side learns of the other what a
 // browser would keep for all.
 func TestProxiesStayInTheirWorkspace(t *testing.T) {
@@ -103,18 +116,12 @@ func TestProxiesStayInTheirWorkspace(t *testing.T) {
 			"services/web:app/proxy":                    "services/web:app/proxy/",
 			"services/https:web:secure/proxy/login?a=b": "services/https:web:secure/proxy/deep/home",
 		} {
-			answer, err := client.Get(s.URL() + in + path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			text, err := io.ReadAll(answer.Body)
-			must(t, err)
-			must(t, answer.Body.Close())
+			answer, text := browse(t, client, s.URL()+in+path)
 			if got := answer.Request.URL.RequestURI(); got != in+want || answer.StatusCode != http.StatusOK {
 				t.Errorf("%s leads to %s: %s %s, want %s", path, got, answer.Status, text, in+want)
 			}
-			if said := string(text); strings.Contains(said, "Bearer") || strings.Contains(said, "Authorization") || strings.Contains(said, "of-another") || !strings.Contains(said, " of web-1:8") {
-				t.Errorf("%s: the pod is told %s", path, said)
+			if strings.Contains(text, "Bearer") || strings.Contains(text, "Authorization") || strings.Contains(text, "of-another") || !strings.Contains(text, " of web-1:8") {
+				t.Errorf("%s: the pod is told %s", path, text)
 			}
 			if h := answer.Header; h["Set-Cookie"] != nil || h.Get("Content-Security-Policy") != "sandbox allow-scripts allow-forms" {
 				t.Errorf("%s: the answer has %v", path, h)
@@ -129,17 +136,11 @@ func TestProxiesStayInTheirWorkspace(t *testing.T) {
 		"pods/web-1:8081/proxy/deep/er/login": "../../deep/home",
 		"pods/web-1:8081/proxy/away":          "",
 	} {
-		answer, err := client.Get(s.URL() + in + path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		text, err := io.ReadAll(answer.Body)
-		must(t, err)
-		must(t, answer.Body.Close())
+		answer, text := browse(t, client, s.URL()+in+path)
 		if got := answer.Header.Get("Location"); got != want {
 			t.Errorf("%s: %s, Location %q, want %q", path, answer.Status, got, want)
 		}
-		if want == "" && (answer.StatusCode != http.StatusServiceUnavailable || !strings.Contains(string(text), "https://elsewhere.example/")) {
+		if want == "" && (answer.StatusCode != http.StatusServiceUnavailable || !strings.Contains(text, "https://elsewhere.example/")) {
 			t.Errorf("%s: %s %s, want words of where it leads", path, answer.Status, text)
 		}
 	}

@@ -91,9 +91,9 @@ func (p podsElsewhere) Delete(ctx context.Context, name string, validate rest.Va
 		if options == nil {
 			options = metav1.NewDeleteOptions(0) // as upstream reads it
 		}
-		return p.REST.Delete(ofWorkspace(ctx), name, func(ctx context.Context, obj runtime.Object) error {
+		return p.REST.Delete(ctx, name, func(ctx context.Context, obj runtime.Object) error {
 			if pod, ok := obj.(*api.Pod); ok && isForced(options) && awaitsItsEnd(pod, p.clock) {
-				options.GracePeriodSeconds = ptr.To(int64(1)) // upstream asks no strategy about what is to go already
+				options.GracePeriodSeconds = ptr.To(int64(1)) // here, since upstream asks no strategy about what is to go already
 			}
 			return validate(ctx, obj)
 		}, options)
@@ -151,13 +151,6 @@ type podDeletion struct {
 
 func newPodDeletion() podDeletion { return podDeletion{registrypod.Strategy, registrypod.Strategy} }
 
-type ofWorkspaceKey struct{}
-
-// ofWorkspace marks a deletion as one that somebody asks for in the workspace, and not a mirror, which knows how it is below.
-func ofWorkspace(ctx context.Context) context.Context {
-	return context.WithValue(ctx, ofWorkspaceKey{}, true)
-}
-
 // forceAfter is how long after its time a pod that is to go has to be there for a deletion without grace to take its row away: its cluster does not
 // carry the deletion out, and whoever asks once more wants it gone all the same.
 const forceAfter = 30 * time.Second
@@ -166,17 +159,18 @@ func isForced(options *metav1.DeleteOptions) bool {
 	return options == nil || options.GracePeriodSeconds != nil && *options.GracePeriodSeconds == 0
 }
 
-// awaitsItsEnd says of a pod that a physical cluster shows, and that is to go, that its cluster has to be given time for that.
+// awaitsItsEnd says of a pod that a physical cluster shows that its cluster has to be given time to end it, also if who deletes it in the workspace asks for
+// none: the deletion would not go down, and the pod be shown again.
 func awaitsItsEnd(pod *api.Pod, now clock.PassiveClock) bool {
-	return pod.Labels[workloadv1alpha1.MirrorLabel] != "" && !kinds.IsBound(pod) && pod.DeletionTimestamp != nil && now.Since(pod.DeletionTimestamp.Time) <= forceAfter
+	return pod.Labels[workloadv1alpha1.MirrorLabel] != "" && !kinds.IsBound(pod) && (pod.DeletionTimestamp == nil || now.Since(pod.DeletionTimestamp.Time) <= forceAfter)
 }
 
-// CheckGracefulDelete keeps what a physical cluster shows until its syncer has seen it end there: the deletion would not go down, and the pod
-// be shown again. So it is also where no grace is asked for in the workspace.
+// CheckGracefulDelete keeps what a physical cluster shows until its syncer has seen it end there, unless whoever deletes it asks for no
+// grace: the deletion would not go down, and the pod be shown again.
 func (d podDeletion) CheckGracefulDelete(ctx context.Context, obj runtime.Object, options *metav1.DeleteOptions) bool {
 	forced := isForced(options)
 	graceful := d.RESTGracefulDeleteStrategy.CheckGracefulDelete(ctx, obj, options)
-	if pod, ok := obj.(*api.Pod); ok && graceful && pod.Labels[workloadv1alpha1.MirrorLabel] != "" && (!forced || ctx.Value(ofWorkspaceKey{}) != nil && !kinds.IsBound(pod)) {
+	if pod, ok := obj.(*api.Pod); ok && graceful && !forced && pod.Labels[workloadv1alpha1.MirrorLabel] != "" {
 		options.GracePeriodSeconds = ptr.To(max(1, *options.GracePeriodSeconds))
 	}
 	return graceful

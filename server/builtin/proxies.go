@@ -181,8 +181,7 @@ func answering(pods []api.Pod, service *api.Service, of *api.ServicePort, pick f
 		if service.Spec.PublishNotReadyAddresses {
 			answers = len(pod.Status.PodIPs) > 0
 		}
-		ended := pod.Status.Phase == api.PodSucceeded || pod.Status.Phase == api.PodFailed
-		if port, ok := portIn(pod, of); ok && answers && !ended && pod.Labels[workloadv1alpha1.MirrorLabel] != "" {
+		if port, ok := portIn(pod, of); ok && answers && !hasEnded(pod) && pod.Labels[workloadv1alpha1.MirrorLabel] != "" {
 			all = append(all, ready{pod, port})
 		}
 	}
