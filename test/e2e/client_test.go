@@ -179,6 +179,10 @@ func TestHintsCanBePasted(t *testing.T) {
 		t.Errorf("a workspace that is not there: %v, %s", err, out)
 	}
 	a.MustRun("workspace", "create", "shop", "--enter")
+	a.MustRun("workspace", "create", "team")
+	if out, want := a.MustRun("workspace", "tree"), "root\n└── shop\n    └── team\n"; out != want {
+		t.Errorf("the tree is\n%s\nwant\n%s", out, want)
+	}
 	a.MustRun("workspace", "use", "root")
 	a.MustRun("workspace", "delete", "shop")
 	if out, err := a.Run("workspace", "use", "-"); err == nil || !strings.Contains(out, `there is no workspace "root:shop"`) {

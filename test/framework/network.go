@@ -135,12 +135,16 @@ func (h *host) dialer(address string) func(context.Context) (net.Conn, error) {
 // serve makes a host answer at an address there with what a TCP address of this machine answers.
 func (l *Link) serve(h *host, address, target string) string {
 	l.t.Helper()
-	var listener net.Listener
+	return serveProxy(l.t, l.listen(h, address), target).Address
+}
+
+func (l *Link) listen(h *host, address string) (listener net.Listener) {
+	l.t.Helper()
 	var err error
 	if inErr := h.in(func() { listener, err = net.Listen("tcp", address) }); inErr != nil || err != nil {
 		l.t.Fatalf("listen at %s of another host: %v", address, errors.Join(inErr, err))
 	}
-	return serveProxy(l.t, listener, target).Address
+	return listener
 }
 
 // Move makes a syncer go on in the near host, from where it reaches the hub over the link and its physical cluster
@@ -164,6 +168,27 @@ func (l *Link) Move(s *Syncer, p *Physical, hubURL string) {
 	}
 	l.near.put(s.Process)
 	s.Start()
+}
+
+// Put makes a server that does not run yet start on the near host. It is reached from this machine as any other.
+func (l *Link) Put(a *Atoll) {
+	l.t.Helper()
+	server, err := url.Parse(a.URL)
+	if err != nil {
+		l.t.Fatalf("parse the address of the server: %v", err)
+	}
+	listener, err := net.Listen("tcp", server.Host)
+	if err != nil {
+		l.t.Fatalf("listen for a server on another host: %v", err)
+	}
+	serveProxy(l.t, listener, server.Host).Through(l.near.dialer(server.Host))
+	l.near.put(a.Process)
+}
+
+// Listen listens for TCP at an address of the far host.
+func (l *Link) Listen() net.Listener {
+	l.t.Helper()
+	return l.listen(l.far, net.JoinHostPort(farAddress, "0"))
 }
 
 // put makes a process that does not run yet start on that host.
