@@ -24,7 +24,8 @@ const (
 	quotaServers = 3
 	quotaClients = 9
 	quotaLimit   = 25 // ConfigMaps; clients want more at any time
-	quotaStrikes = 12
+	quotaStrikes = 12 // and where ATOLL_SOAK=1
+	quotaSoaks   = 200
 	// quotaBetween is how many ConfigMaps are acknowledged between two strikes at most.
 	quotaBetween = 60
 	// quotaAway is how long a server is stopped at most: a leader's Lease runs out before.
@@ -64,13 +65,15 @@ func TestReplicasQuota(t *testing.T) {
 	q.mu.Lock()
 	made, deleted, refused := q.made, q.deleted, q.refused
 	q.mu.Unlock()
-	t.Logf("%d made, %d deleted, %d refused", made, deleted, refused)
+	t.Logf("figure ConfigMaps made: %d", made)
+	t.Logf("figure deleted: %d", deleted)
+	t.Logf("figure refused: %d", refused)
 	if deleted == 0 || refused == 0 {
 		t.Errorf("%d deleted and %d refused: nothing was counted, or there was no limit", deleted, refused)
 	}
 	q.exact(t)
 	most, changes := history()
-	t.Logf("at most %d of %d at a time, in %d changes", most, quotaLimit, changes)
+	t.Logf("figure at most at a time, of %d: %d", quotaLimit, most)
 	if most > quotaLimit {
 		t.Errorf("there were %d ConfigMaps at a time, allowed are %d", most, quotaLimit)
 	}
@@ -217,7 +220,12 @@ func (q *quotaReplicas) write(ctx context.Context, t *testing.T, writer int, ran
 // strike kills and stops servers at random, one or two of three at a time, after as many ConfigMaps as the lot says, and heals them.
 func (q *quotaReplicas) strike(t *testing.T, random *rand.Rand) {
 	t.Helper()
-	for n := range quotaStrikes {
+	strikes := quotaStrikes
+	if soaking() {
+		strikes = quotaSoaks
+	}
+	t.Logf("figure servers killed and stopped, one or two of three at a time: %d", strikes)
+	for n := range strikes {
 		q.mu.Lock()
 		next := q.made + 1 + random.IntN(quotaBetween)
 		q.mu.Unlock()

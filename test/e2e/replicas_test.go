@@ -40,6 +40,7 @@ const (
 	replicasWriters  = 4
 	replicasServices = 60 // acknowledged before a server dies, and again after
 	replicasLimit    = 60 // ConfigMaps of a strike, half of them before it
+	replicasSoaks    = 5  // rounds of strikes where ATOLL_SOAK=1; their Services have some 400 node ports each, of 2,768
 )
 
 // TestReplicas runs two servers on one etcd of three members, processes of their own. Clients write through both while one of them is
@@ -77,6 +78,19 @@ func TestReplicas(t *testing.T) {
 	r.cluster = framework.MakeWorkspace(t, r.clients[0], "root", "shared")
 	r.deploy()
 
+	rounds := 1
+	if soaking() {
+		rounds = replicasSoaks
+	}
+	for range rounds {
+		r.strikes()
+	}
+}
+
+// strikes kills and stops servers and a member of etcd, each in its test.
+func (r *replicas) strikes() {
+	t, etcd := r.t, r.etcd
+	defer func() { r.t = t }()
 	t.Run("the leader is killed", func(t *testing.T) {
 		r.t = t
 		leader := r.leader()
