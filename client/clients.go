@@ -106,7 +106,7 @@ func New(cfg *rest.Config) (*Clients, error) {
 		return nil, fmt.Errorf("make a client of metadata for %s: %w", cfg.Host, err)
 	}
 	objects, err := ctrlclient.NewWithWatch(cfg, ctrlclient.Options{
-		HTTPClient: httpClient, Scheme: Scheme, Mapper: staticMapper(Scheme),
+		HTTPClient: httpClient, Scheme: Scheme, Mapper: mapper,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("make an object client for %s: %w", cfg.Host, err)
@@ -153,6 +153,9 @@ func (rt clusterRoundTripper) RoundTrip(req *http.Request) (*http.Response, erro
 	}
 	return rt.next.RoundTrip(req)
 }
+
+// mapper is the staticMapper of Scheme.
+var mapper = staticMapper(Scheme)
 
 // staticMapper knows resource names and scopes without discovery, which would cost a request per logical cluster.
 // Plurals are guessed by Kubernetes' rule, which fits every type here.

@@ -16,6 +16,7 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
+	"atoll.dev/atoll/internal/alike"
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
 	"atoll.dev/atoll/internal/reflector"
 )
@@ -62,6 +63,8 @@ type InformerOptions[T object] struct {
 	FieldSelector, LabelSelector string
 	// Transform may drop what is not needed, in place, before an object is stored. managedFields are always dropped.
 	Transform func(T)
+	// Unlisted says that nobody asks for those of a logical cluster (Informer.List).
+	Unlisted bool
 	// Keep, unless nil, says what is held at all; what is not any more is as if it were deleted.
 	Keep func(T) bool
 }
@@ -85,12 +88,20 @@ func NewInformer[T object](c *Clients, example T, opts InformerOptions[T]) (*Inf
 	if err != nil {
 		return nil, fmt.Errorf("informer for %T: %w", example, err)
 	}
-	indexers := cache.Indexers{
-		byCluster: func(obj any) ([]string, error) { return []string{string(lcctx.NameFrom(obj.(T)))}, nil },
-		byNamespace: func(obj any) ([]string, error) {
+	namespaced, err := apiutil.IsGVKNamespaced(gvk, mapper)
+	if err != nil {
+		namespaced = true // what Scheme does not know may have namespaces
+	}
+	// An index takes some 200 bytes for each of its values: of what each workspace has, only those that somebody asks.
+	indexers := cache.Indexers{}
+	if !opts.Unlisted {
+		indexers[byCluster] = func(obj any) ([]string, error) { return []string{string(lcctx.NameFrom(obj.(T)))}, nil }
+	}
+	if !opts.Unlisted && namespaced {
+		indexers[byNamespace] = func(obj any) ([]string, error) {
 			o := obj.(T)
 			return []string{string(lcctx.NameFrom(o)) + "|" + o.GetNamespace()}, nil
-		},
+		}
 	}
 	i := &Informer[T]{example: example, indexer: cache.NewIndexer(keyFunc, indexers), keep: opts.Keep, synced: make(chan struct{})}
 	i.from = reflector.Config{
@@ -102,6 +113,7 @@ func NewInformer[T object](c *Clients, example T, opts InformerOptions[T]) (*Inf
 					if opts.Transform != nil {
 						opts.Transform(o)
 					}
+					alike.Share(o) // from here on nobody changes it
 				}
 				return obj, nil
 			},
@@ -158,7 +170,8 @@ func (i *Informer[T]) Get(key Key) (T, bool) {
 	return obj.(T), true
 }
 
-// List returns the objects of a logical cluster, of one namespace unless namespace is empty, in no order.
+// List returns the objects of a logical cluster, of one namespace unless namespace is empty, in no order. To ask for those of an
+// Unlisted informer, or for a namespace of what has none, is a mistake of the programmer and panics.
 func (i *Informer[T]) List(cluster logicalcluster.Name, namespace string) []T {
 	if namespace == "" {
 		return i.ByIndex(byCluster, string(cluster))

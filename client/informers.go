@@ -54,7 +54,7 @@ type runnable interface {
 func NewInformers(c *Clients) (*Informers, error) {
 	i := &Informers{}
 	for _, err := range []error{
-		share(c, i, &i.LogicalClusters, &corev1alpha1.LogicalCluster{}, InformerOptions[*corev1alpha1.LogicalCluster]{}),
+		share(c, i, &i.LogicalClusters, &corev1alpha1.LogicalCluster{}, InformerOptions[*corev1alpha1.LogicalCluster]{Unlisted: true}),
 		share(c, i, &i.Workspaces, &tenancyv1alpha1.Workspace{}, InformerOptions[*tenancyv1alpha1.Workspace]{}),
 		share(c, i, &i.SyncTargets, &workloadv1alpha1.SyncTarget{}, InformerOptions[*workloadv1alpha1.SyncTarget]{}),
 		share(c, i, &i.Placements, &placementv1alpha1.Placement{}, InformerOptions[*placementv1alpha1.Placement]{}),

@@ -28,6 +28,7 @@ func TestAlikeIsHeldOnce(t *testing.T) {
 					for _, name := range []string{"one", "two"} {
 						cm := configMap("default", name)
 						cm.Data = map[string]string{"ca.crt": ca + "end"} // another string each time
+						cm.Labels = map[string]string{"app": "web"}
 						create(t, s.configMaps, in(cluster, "default"), cm)
 					}
 				}
@@ -59,23 +60,37 @@ func TestAlikeIsHeldOnce(t *testing.T) {
 			if data(held["aa/one"]) != data(held["bb/two"]) {
 				t.Error("equal data of two logical clusters is held twice")
 			}
+			// As a namespace's, by which those of all logical clusters are found.
+			if labels := func(cm api.ConfigMap) uintptr { return reflect.ValueOf(cm.Labels).Pointer() }; labels(held["aa/one"]) != labels(held["bb/two"]) {
+				t.Error("equal labels of two logical clusters are held twice")
+			}
 
 			// An update gives the cached object to what changes it.
-			update := func(change func(annotations map[string]string)) {
+			update := func(change func(*api.ConfigMap)) {
 				t.Helper()
 				_, _, err := s.configMaps.Update(in("aa", "default"), "one", rest.DefaultUpdatedObjectInfo(nil, func(_ context.Context, _, old runtime.Object) (runtime.Object, error) {
-					change(old.(*api.ConfigMap).Annotations)
+					change(old.(*api.ConfigMap))
 					return old, nil
 				}), rest.ValidateAllObjectFunc, rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{})
 				if err != nil {
 					t.Fatal(err)
 				}
 			}
-			update(func(annotations map[string]string) { annotations["mine"] = when })
-			if got := list(); got["aa/one"].Annotations["mine"] != when || len(got["aa/two"].Annotations) != 1 {
-				t.Errorf("after an update of aa/one, it has %v, and aa/two %v", got["aa/one"].Annotations, got["aa/two"].Annotations)
+			update(func(cm *api.ConfigMap) {
+				cm.Annotations["mine"], cm.Labels["mine"], cm.Data["mine"] = when, "yes", when
+			})
+			for name, cm := range list() {
+				for part, of := range map[string]map[string]string{"annotations": cm.Annotations, "labels": cm.Labels, "data": cm.Data} {
+					if (of["mine"] != "") != (name == "aa/one") {
+						t.Errorf("after an update of aa/one, %s has the %s %v", name, part, of)
+					}
+				}
 			}
-			update(func(annotations map[string]string) { delete(annotations, "mine") })
+			update(func(cm *api.ConfigMap) {
+				for _, of := range []map[string]string{cm.Annotations, cm.Labels, cm.Data} {
+					delete(of, "mine")
+				}
+			})
 		})
 	}
 }

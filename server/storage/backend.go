@@ -161,7 +161,6 @@ type Backend struct {
 	metadata  []*Resource                          // opened by Metadata
 	prefixes  map[string]bool                      // every resource prefix that has or had rows
 
-	alike    alike
 	backlogs backlogs
 	usage    *usage // nil without Limits
 	lost     lostRows

@@ -130,7 +130,7 @@ func (b *Backend) open(
 		if window == 0 {
 			window = storagebackend.DefaultEventsHistoryWindow
 		}
-		feed := newFeed(lenient, config.GroupResource, newFunc, b.clock, window, &b.alike)
+		feed := newFeed(lenient, config.GroupResource, newFunc, b.clock, window)
 		c, err := cacher.NewCacherFromConfig(cacher.Config{
 			Storage:             feed,
 			Versioner:           versioner,

@@ -27,16 +27,15 @@ type feed struct {
 	// syncedTo is the resourceVersion that the cacher has reached; false before it is filled.
 	syncedTo atomic.Pointer[func() (uint64, bool)]
 	asked    atomic.Uint64
-	alike    *alike
 
 	mu     sync.Mutex
 	closed bool
 	watch  *filling // the last one; nil if there was none
 }
 
-func newFeed(inner storage.Interface, resource schema.GroupResource, newFunc func() runtime.Object, clk clock.WithTicker, window time.Duration, alike *alike) *feed {
+func newFeed(inner storage.Interface, resource schema.GroupResource, newFunc func() runtime.Object, clk clock.WithTicker, window time.Duration) *feed {
 	return &feed{
-		Interface: inner, resource: resource, newFunc: newFunc, clock: clk, window: window, alike: alike,
+		Interface: inner, resource: resource, newFunc: newFunc, clock: clk, window: window,
 		stream: metadata.Pairs("source", "cache", "resource", resource.String()),
 	}
 }

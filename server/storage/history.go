@@ -204,7 +204,7 @@ func (w *filling) pass(event watch.Event) bool {
 		w.asked = false
 		w.tally.event(version, w.feed.clock.Now())
 		if event.Type != watch.Deleted { // that is forgotten soon
-			if err := w.feed.alike.share(event.Object); err != nil {
+			if err := shareParts(event.Object); err != nil {
 				klog.ErrorS(err, "Parts of objects that are alike cannot be held once", "resource", w.feed.resource)
 			}
 		}
