@@ -127,7 +127,7 @@ func (s *Server) authorize(config *genericapiserver.Config) ([]controlplaneapise
 		NodePorts:    nodePorts{s.backend},
 		Objects:      storedObjects{s.backend},
 		EventTTL:     s.options.EventTTL,
-		Kubelets:     joined{s},
+		Ways:         builtin.NewWays(joined{s}),
 		Budgets:      s.loopback.budgets,
 
 		Reviewer: s.reviewer, Audiences: s.tokens,

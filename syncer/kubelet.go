@@ -69,6 +69,8 @@ type relay struct {
 	at       func(pod shownPod, subresource, container string, asked url.Values) *url.URL
 	forget   func()        // closes connections that nobody uses
 	patience time.Duration // how long what is to switch protocols may take to do so
+	// noMetrics is why whoever answers might not know of metrics.
+	noMetrics string
 }
 
 // newKubelet returns the kubelet of the SyncTarget with that name and UID, given how its physical cluster is reached.
@@ -98,12 +100,15 @@ func newKubelet(name string, target types.UID, physical *rest.Config) (*kubelet,
 		return nil, err
 	}
 	k := &kubelet{target: target, host: host}
-	k.relay = relay{cluster: name, transport: transport, at: k.below, forget: plain.CloseIdleConnections, patience: requestTimeout}
+	k.relay = relay{cluster: name, transport: transport, at: k.below, forget: plain.CloseIdleConnections, patience: requestTimeout, noMetrics: noMetricsAPI}
 	return k, nil
 }
 
 // below is where the API server of the physical cluster has a subresource of a pod.
 func (k *kubelet) below(pod shownPod, subresource, container string, asked url.Values) *url.URL {
+	if subresource == metricsOfPod || subresource == metricsOfNamespace {
+		return k.metricsBelow(pod, subresource)
+	}
 	query := url.Values{}
 	for name, values := range asked {
 		query[parameters[subresource][name]] = values
@@ -233,11 +238,14 @@ func (r *relay) inWords(code int, words string) (int, string) {
 	if code == http.StatusUnauthorized || code < 400 || code > 599 {
 		code = http.StatusServiceUnavailable
 	}
-	if name := fmt.Sprintf("physical cluster %q", r.cluster); !strings.HasPrefix(words, name) { // as it does where a syncer relays, too
+	if name := r.called(); !strings.HasPrefix(words, name) { // as it does where a syncer relays, too
 		words = name + ": " + words
 	}
 	return code, words
 }
+
+// called is how words begin that are about the physical cluster.
+func (r *relay) called() string { return fmt.Sprintf("physical cluster %q", r.cluster) }
 
 // messageOf returns what an API server says in a Status, "" if a text is none.
 func messageOf(text []byte) string {
@@ -274,7 +282,7 @@ func keepPassed(headers http.Header) {
 	maps.DeleteFunc(headers, func(name string, _ []string) bool { return !passed[name] })
 }
 
-// handler returns what answers for one pod, at the paths of a kubelet. Names of pods in these are the workspace's: which pod it is,
+// handler returns what answers for one pod, at the paths of a kubelet, and of what the pods of its namespace use (podmetrics.go). Names of pods in these are the workspace's: which pod it is,
 // was found before, and what a path says of it changes nothing.
 func (r *relay) handler(pod shownPod) http.Handler {
 	mux := http.NewServeMux()
@@ -288,6 +296,12 @@ func (r *relay) handler(pod shownPod) http.Handler {
 		"POST /portForward/{namespace}/{pod}":              "portforward",
 	} {
 		mux.HandleFunc(path, func(w http.ResponseWriter, req *http.Request) { r.stream(w, req, pod, subresource) })
+	}
+	for path, of := range map[string]string{
+		"GET /podMetrics/{namespace}":       metricsOfNamespace,
+		"GET /podMetrics/{namespace}/{pod}": metricsOfPod,
+	} {
+		mux.HandleFunc(path, func(w http.ResponseWriter, req *http.Request) { r.metrics(w, req, pod, of) })
 	}
 	return mux
 }

@@ -12,7 +12,7 @@ import (
 // ClusterRules are the rights that a Syncer needs in its whole physical cluster: it writes what goes down, in whatever
 // namespace; it reads the nodes and the classes; it shows the pods, makes those that are bound, deletes those that a workspace deletes, and
 // goes into those whose logs and streams a workspace asks for; it tells the events; and it lists everything, since a namespace of ours goes only
-// when nobody else has anything in it.
+// when nobody else has anything in it, and by which it reads what pods use (pods of metrics.k8s.io), too.
 func ClusterRules() []rbacv1.PolicyRule {
 	writes := []string{"get", "list", "watch", "create", "patch", "delete"}
 	rules := []rbacv1.PolicyRule{

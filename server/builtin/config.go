@@ -47,8 +47,8 @@ type Config struct {
 	// ServiceAccountMaxExpiration bounds the lifetime of these tokens; zero is no bound.
 	ServiceAccountMaxExpiration time.Duration
 
-	// Kubelets lead to where pods run. Required.
-	Kubelets Kubelets
+	// Ways lead to where pods run. Required.
+	Ways *Ways
 	// Budgets lead to what evictions ask. Required.
 	Budgets Budgets
 
@@ -86,7 +86,7 @@ func (c *Config) complete() error {
 		return fmt.Errorf("built-in resources need an issuer of tokens and their audiences")
 	case c.Objects == nil:
 		return fmt.Errorf("built-in resources need to read what is stored")
-	case c.Kubelets == nil:
+	case c.Ways == nil:
 		return fmt.Errorf("built-in resources need a way to where pods run")
 	case c.Budgets == nil:
 		return fmt.Errorf("built-in resources need a way to disruption budgets")

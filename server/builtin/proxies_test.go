@@ -247,7 +247,7 @@ func startProxying(t *testing.T, silence time.Duration, ports map[string]string)
 	below := httptest.NewServer(kubelet)
 	t.Cleanup(below.Close)
 	p := &proxying{below: kubelet, kubelet: below.Listener.Addr().String(), pod: podWithPorts(), may: authorizer.DecisionAllow, open: newOpenStreams()}
-	proxy := podProxy{pods: p, conns: connections{kubelets: p, open: p.open, may: p, silence: silence}}
+	proxy := podProxy{pods: p, conns: connections{Ways: &Ways{p, p.open}, may: p, silence: silence}}
 	handler := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		p.running.Add(1)
 		defer p.running.Add(-1)
@@ -882,7 +882,7 @@ func TestFindBehindServices(t *testing.T) {
 	service := &api.Service{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: api.ServiceSpec{Selector: map[string]string{"app": "web"}}}
 	for ready, want := range map[int]int{0: 1, 99: 1, 100: 2, 999: mostPages, 1000: mostPages} {
 		pods := &podPages{ready: ready}
-		proxy := serviceProxy{pods: pods, conns: connections{open: newOpenStreams()}}
+		proxy := serviceProxy{pods: pods, conns: connections{Ways: &Ways{open: newOpenStreams()}}}
 		pod, port, err := proxy.find(ctx, service, &api.ServicePort{Port: 80, TargetPort: intstr.FromString("http")})
 		if found := pod != nil && port == 8080 && err == nil; found != (ready < 1000) || pods.asked != want || !found && !apierrors.IsServiceUnavailable(err) {
 			t.Errorf("the one at %d: %v %d %v, in %d pages, want %d", ready, pod, port, err, pods.asked, want)

@@ -262,7 +262,7 @@ func testConfig(t testing.TB, getter generic.RESTOptionsGetter, nodePorts NodePo
 	}
 	authorizer, resolver := rbac.NewAuthorizer(stores.Getters())
 	return Config{
-		Objects: noObjects{}, Kubelets: noKubelets{},
+		Objects: noObjects{}, Ways: NewWays(noKubelets{}),
 		Authorizer: authorizer, RuleResolver: resolver, RBAC: rbac.NewProvider(stores, authorizerfactory.NewAlwaysAllowAuthorizer(), resolver),
 		NodePorts: nodePorts, Audiences: noTokens{}, ServiceAccountIssuer: noTokens{},
 		Budgets: func(kcp.Name) (policyclient.PodDisruptionBudgetsGetter, error) {

@@ -42,8 +42,8 @@ const (
 
 // addStreams adds the subresources of pods that kubelets answer. Upstream's check what is asked for, and speak with kubelets; of which
 // pod, and which kubelet, they learn from the request's context (docs/design/0009-streams.md).
-func addStreams(storage map[string]rest.Storage, from podstore.PodStorage, pods rest.Getter, kubelets Kubelets) connections {
-	found, conns := foundPod{}, connections{kubelets, newOpenStreams(), from.PortForward.Authorizer, mostSilence}
+func addStreams(storage map[string]rest.Storage, from podstore.PodStorage, pods rest.Getter, ways *Ways) connections {
+	found, conns := foundPod{}, connections{ways, from.PortForward.Authorizer, mostSilence}
 	from.Log.KubeletConn = conns // which reads the pod again, to know its containers
 	from.Exec.Store, from.Exec.KubeletConn = found, conns
 	from.Attach.Store, from.Attach.KubeletConn = found, conns
@@ -110,45 +110,61 @@ func (foundPod) Get(ctx context.Context, name string, _ *metav1.GetOptions) (run
 	return pod, nil
 }
 
-// connections lead upstream to Kubelets.
-type connections struct {
+// Ways lead to what answers for the pods that physical clusters show. What is open through them is counted together, whoever goes: logs,
+// streams, proxies, and who reads what pods use (server/resourcemetrics).
+type Ways struct {
 	kubelets Kubelets
 	open     *openStreams
-	may      authorizer.Authorizer
-	silence  time.Duration // how long a proxy lasts through which nothing goes
 }
 
-var _ kubeletclient.ConnectionInfoGetter = connections{}
+// NewWays returns those of a server.
+func NewWays(kubelets Kubelets) *Ways { return &Ways{kubelets, newOpenStreams()} }
 
-// GetConnectionInfo returns how to reach the kubelet of the pod that was found: over a connection of its own for each request, which
-// ends with the request.
-func (c connections) GetConnectionInfo(ctx context.Context, node types.NodeName) (*kubeletclient.ConnectionInfo, error) {
-	pod, ok := ctx.Value(podKey{}).(*api.Pod)
-	if !ok || pod.Spec.NodeName != string(node) {
-		return nil, apierrors.NewInternalError(fmt.Errorf("node %q has no pod that was looked for", node))
-	}
+// To returns a transport to what answers for a pod of the request's logical cluster at the paths of a kubelet, and to nothing else, whatever
+// host is asked for: over a connection of its own for each request. The way ends with ctx, and so does what is open through it.
+func (w *Ways) To(ctx context.Context, pod *api.Pod) (*http.Transport, error) {
 	workspace, ok := lcctx.ClusterFrom(ctx)
-	if !ok || workspace.Wildcard {
+	mirror := logicalcluster.Name(pod.Labels[workloadv1alpha1.MirrorLabel])
+	if !ok || workspace.Wildcard || workspace.Mirror || mirror == "" {
 		return nil, errElsewhere()
 	}
-	if err := c.open.begin(workspace.Name, logicalcluster.Name(pod.Labels[workloadv1alpha1.MirrorLabel]), string(node)); err != nil {
+	if err := w.open.begin(workspace.Name, mirror, pod.Spec.NodeName); err != nil {
 		return nil, err
 	}
 	// A request's context ends with it, also when its connection was taken over.
-	context.AfterFunc(ctx, func() {
-		c.open.end(workspace.Name, logicalcluster.Name(pod.Labels[workloadv1alpha1.MirrorLabel]))
-	})
-	dial, err := c.kubelets.Reach(ctx, pod)
+	context.AfterFunc(ctx, func() { w.open.end(workspace.Name, mirror) })
+	dial, err := w.kubelets.Reach(ctx, pod)
 	if err != nil {
 		return nil, err
 	}
-	transport := &http.Transport{
+	return &http.Transport{
 		DialContext: func(context.Context, string, string) (net.Conn, error) {
 			conn := dial()
 			context.AfterFunc(ctx, func() { _ = conn.Close() }) // it is ours alone: nobody is left to be told
 			return conn, nil
 		},
 		DisableKeepAlives: true,
+	}, nil
+}
+
+// connections lead upstream the ways to pods.
+type connections struct {
+	*Ways
+	may     authorizer.Authorizer
+	silence time.Duration // how long a proxy lasts through which nothing goes
+}
+
+var _ kubeletclient.ConnectionInfoGetter = connections{}
+
+// GetConnectionInfo returns how to reach the kubelet of the pod that was found, for as long as the request lasts.
+func (c connections) GetConnectionInfo(ctx context.Context, node types.NodeName) (*kubeletclient.ConnectionInfo, error) {
+	pod, ok := ctx.Value(podKey{}).(*api.Pod)
+	if !ok || pod.Spec.NodeName != string(node) {
+		return nil, apierrors.NewInternalError(fmt.Errorf("node %q has no pod that was looked for", node))
+	}
+	transport, err := c.To(ctx, pod)
+	if err != nil {
+		return nil, err
 	}
 	return &kubeletclient.ConnectionInfo{
 		Scheme: "http", Hostname: string(node), Port: "10250", // to be written into URLs; nothing is resolved
