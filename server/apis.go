@@ -34,6 +34,7 @@ import (
 	"atoll.dev/atoll/server/customresources"
 	"atoll.dev/atoll/server/nodes"
 	"atoll.dev/atoll/server/rbac"
+	"atoll.dev/atoll/server/resourcemetrics"
 	"atoll.dev/atoll/server/storage"
 )
 
@@ -120,6 +121,7 @@ func (s *Server) authorize(config *genericapiserver.Config) ([]controlplaneapise
 	config.Authorization.Authorizer = s.authorizer
 	config.RuleResolver = rules
 
+	ways := builtin.NewWays(joined{s})
 	builtins, err := builtin.Providers(builtin.Config{
 		Authorizer:   config.Authorization.Authorizer,
 		RuleResolver: rules,
@@ -127,7 +129,7 @@ func (s *Server) authorize(config *genericapiserver.Config) ([]controlplaneapise
 		NodePorts:    nodePorts{s.backend},
 		Objects:      storedObjects{s.backend},
 		EventTTL:     s.options.EventTTL,
-		Ways:         builtin.NewWays(joined{s}),
+		Ways:         ways,
 		Budgets:      s.loopback.budgets,
 
 		Reviewer: s.reviewer, Audiences: s.tokens,
@@ -136,7 +138,8 @@ func (s *Server) authorize(config *genericapiserver.Config) ([]controlplaneapise
 	if err != nil {
 		return nil, err
 	}
-	return append(builtins, atollapis.Providers(s.url)...), nil
+	// Last, as on other clusters: so `pods` and `nodes` without a group are those of the core group.
+	return append(append(builtins, atollapis.Providers(s.url)...), resourcemetrics.NewProvider(storedObjects{s.backend}, ways)), nil
 }
 
 // withNames are the providers; what they serve is added to names.

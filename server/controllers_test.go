@@ -136,7 +136,7 @@ func TestAggregatedClusterRoles(t *testing.T) {
 	view.Rules, view.ManagedFields = nil, nil
 	_, err = roles.Update(t.Context(), view, metav1.UpdateOptions{})
 	must(t, err)
-	holds("view", "pods", 1)
+	holds("view", "configmaps", 1)
 	reads(shop, "nodes", http.StatusOK)
 	must(t, roles.Delete(t.Context(), "view", metav1.DeleteOptions{}))
 	holds("view", "nodes", 1)

@@ -61,6 +61,7 @@ import (
 	"atoll.dev/atoll/server/garbage"
 	"atoll.dev/atoll/server/identity"
 	"atoll.dev/atoll/server/nodes"
+	"atoll.dev/atoll/server/resourcemetrics"
 	"atoll.dev/atoll/server/storage"
 	"atoll.dev/atoll/server/webhooks"
 )
@@ -581,9 +582,10 @@ func openAPIDefinitions(ref openapicommon.ReferenceCallback) map[string]openapic
 	return all
 }
 
-// apiResources are the API versions served: kube-apiserver's defaults and our own.
+// apiResources are the API versions served: kube-apiserver's defaults, metrics-server's, and our own.
 func apiResources() *serverstorage.ResourceConfig {
 	config := controlplane.DefaultAPIResourceConfigSource()
 	config.EnableVersions(atollapis.GroupVersions()...)
+	config.EnableVersions(resourcemetrics.GroupVersion)
 	return config
 }

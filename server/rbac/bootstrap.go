@@ -89,13 +89,15 @@ func (o Objects) Add(resource schema.GroupResource, versioned, internal runtime.
 	return nil
 }
 
-// ownClusterRoles say what the users of a workspace may do with Atoll's own kinds there, by adding to admin, edit and view.
+// ownClusterRoles say what the users of a workspace may do with Atoll's own kinds there, and with those of metrics, by adding to admin, edit and view.
 //
 // Who reads what runs sees where it runs and why: Placements, the policies and the LogicalCluster whose annotations they
 // come from, the workspaces below and the types of workspaces. Nobody writes Placements but the server. What is wished is written as annotations of
 // objects, which edit allows. PlacementPolicies bind all namespaces of a workspace and those of its descendants, and the
 // other kinds are about whole workspaces: these need more than admin, as ResourceQuotas and Namespaces do in Kubernetes.
 // SyncTargets are infrastructure, as Nodes are, which view does not show either.
+//
+// Who reads pods reads what they use, as metrics-server has it; what they use on Nodes is for those who read these.
 //
 // Whom a ClusterRoleBinding gives view, edit or admin may enter, too. That is a role of its own for all others, kcp's.
 func ownClusterRoles() []rbacv1.ClusterRole {
@@ -113,6 +115,7 @@ func ownClusterRoles() []rbacv1.ClusterRole {
 			{Verbs: read, APIGroups: []string{placementv1alpha1.GroupVersion.Group}, Resources: []string{"placements", "placementpolicies"}},
 			{Verbs: read, APIGroups: []string{corev1alpha1.GroupVersion.Group}, Resources: []string{"logicalclusters"}},
 			{Verbs: read, APIGroups: []string{tenancyv1alpha1.GroupVersion.Group}, Resources: []string{"workspaces", "workspacetypes"}},
+			{Verbs: read, APIGroups: []string{"metrics.k8s.io"}, Resources: []string{"pods"}},
 			enter,
 		},
 	}}

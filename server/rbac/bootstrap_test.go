@@ -46,6 +46,9 @@ func TestBootstrap(t *testing.T) {
 		{"admin", "list", "tenancy.kcp.io", "workspaces", true},
 		{"admin", "get", "core.kcp.io", "logicalclusters", true},
 		{"view", "list", "workload.kcp.io", "synctargets", false},
+		{"view", "list", "metrics.k8s.io", "pods", true},
+		{"admin", "get", "metrics.k8s.io", "pods", true}, // through edit and view
+		{"admin", "list", "metrics.k8s.io", "nodes", false},
 		{"admin", "create", "placement.atoll.dev", "placementpolicies", false}, // they bind descendants too
 		{"admin", "update", "placement.atoll.dev", "placements", false},
 	}
