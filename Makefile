@@ -22,7 +22,7 @@ help: ## Show this list.
 ##@ Build and run
 
 .PHONY: build
-build: preflight bin/atoll bin/physical ## Build bin/atoll, and bin/physical with bin/kwok for development.
+build: preflight bin/atoll bin/physical ## Build bin/atoll, and bin/physical with bin/kwok and bin/metrics-server for development.
 
 .PHONY: preflight
 preflight:
@@ -35,7 +35,7 @@ bin/atoll: preflight
 
 .PHONY: bin/physical
 bin/physical: preflight
-	@echo "Building $@ and bin/kwok: Kubernetes $(KUBERNETES) in one process ..."
+	@echo "Building $@, bin/kwok and bin/metrics-server: Kubernetes $(KUBERNETES) in one process ..."
 	@time contrib/physical/build.sh bin
 
 # The image is of linux. The program in it is bin/atoll on a machine of that kind, and else one beside it.

@@ -28,7 +28,7 @@ import (
 )
 
 // ownGroups are what a workspace serves beyond kube-apiserver.
-var ownGroups = []string{"core.kcp.io", "tenancy.kcp.io", "workload.kcp.io", "placement.atoll.dev"}
+var ownGroups = []string{"core.kcp.io", "tenancy.kcp.io", "workload.kcp.io", "placement.atoll.dev", "metrics.k8s.io"}
 
 // TestT1_ServesWhatKubeAPIServerServes compares the columns of `kubectl api-resources -o wide`, and the subresources, of
 // a workspace with a real cluster's. What is missing is what server/builtin/missing.txt says, no more and no less.

@@ -68,7 +68,8 @@ func TestT4_LogsAndStreamsOfPull(t *testing.T) {
 func (f *fleet) looksAndGoesIn(t *testing.T) {
 	t.Helper()
 	inside := t.TempDir()
-	beKubelet(t, f.clusters["east"], inside)
+	kubelet := beKubelet(t, f.clusters["east"], inside)
+	framework.StartMetricsServer(t, f.clusters["east"])
 
 	w := f.workspace(t, "streams")
 	w.apply(1, "")
@@ -79,6 +80,8 @@ func (f *fleet) looksAndGoesIn(t *testing.T) {
 		pod, container = name, shown.Spec.Containers[0].Name
 	}
 	line := func(previous bool, i int) string { return framework.LogLine(pod, container, previous, i) }
+	kubelet.Uses(w.namespaceIn("east"), pod, container, 0.25, 20<<20) // which takes metrics-server a while to see
+	kubelet.Uses("kube-system", pod, container, 7, 7<<30)
 
 	if got := w.stdout("logs", "deployment/"+w.app); !strings.HasPrefix(got, line(false, 1)) || !strings.HasSuffix(got, line(false, framework.LogLines)) {
 		t.Errorf("logs: %q", got)
@@ -126,8 +129,12 @@ func (f *fleet) looksAndGoesIn(t *testing.T) {
 	w.proxies(pod)
 	w.debugs("solo", "main")
 	w.debugs(pod, container)
+	w.tops(pod, container)
 
 	f.clusters["east"].Kill()
+	if out, err := w.try("top", "pods"); err == nil || !strings.Contains(out+err.Error(), `physical cluster "east"`) {
+		t.Errorf("top of a cluster that is away: %s %v", out, err)
+	}
 	if out, err := w.try("logs", pod); err == nil || !strings.Contains(out+err.Error(), `physical cluster "east"`) {
 		t.Errorf("logs of a cluster that is away: %s %v", out, err)
 	}
@@ -187,10 +194,38 @@ func (w *workspace) debugs(pod, beside string) {
 	}
 }
 
+// tops shows what a pod uses: in the workspace, and on the Node that its physical cluster is to that.
+func (w *workspace) tops(pod, container string) {
+	w.t.Helper()
+	const used = `\s+25[01]m\s+`
+	for _, of := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"pods"}, `(?m)^` + pod + used + `20Mi`},
+		{[]string{"pods", pod, "--containers"}, `(?m)^` + pod + `\s+` + container + used + `20Mi`},
+		{[]string{"pods", "-A", "-l", "app=" + w.app}, `(?m)^default\s+` + pod + used + `20Mi`},
+		{[]string{"nodes"}, `(?m)^east` + used + `\d+%\s+20Mi`},
+		{[]string{"node", "east"}, `(?m)^east` + used},
+	} {
+		framework.Eventually(w.t, patience, "top "+strings.Join(of.args, " "), func() string {
+			out, err := w.try(append([]string{"top"}, of.args...)...)
+			if err != nil || !regexp.MustCompile(of.want).MatchString(out) {
+				return fmt.Sprintf("%s %v, want %s", out, err, of.want)
+			}
+			return ""
+		})
+	}
+	if out, err := w.try("top", "pod", "solo"); err == nil || !strings.Contains(out+err.Error(), "not found") {
+		w.t.Errorf("top of a pod that nobody has measured: %s %v", out, err)
+	}
+}
+
 // beKubelet answers for the pods of a physical cluster's nodes from now on, over TLS.
-func beKubelet(t *testing.T, c *framework.Physical, dir string) {
+func beKubelet(t *testing.T, c *framework.Physical, dir string) *framework.Kubelet {
 	t.Helper()
-	kubelet := httptest.NewTLSServer(&framework.Kubelet{T: t, Dir: dir})
+	answers := &framework.Kubelet{T: t, Dir: dir}
+	kubelet := httptest.NewTLSServer(answers)
 	t.Cleanup(kubelet.Close)
 	at, err := url.Parse(kubelet.URL)
 	if err != nil {
@@ -220,6 +255,7 @@ func beKubelet(t *testing.T, c *framework.Physical, dir string) {
 			return ""
 		})
 	}
+	return answers
 }
 
 // args are those of atoll kubectl in the workspace.

@@ -11,7 +11,9 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,12 +25,45 @@ import (
 // Kubelet answers for containers as a kubelet does: logs, exec, attach and port-forward, over SPDY. A container's log is LogLines lines
 // that name it; what it is told to execute runs on this machine, in Dir; attached, it sends back what it reads, and so do its ports, but that
 // HTTPPort answers requests over HTTP with what they are, nothing listens on ClosedPort, and at those of Ports is who listens at that address, of whose
-// end it says LastWord.
+// end it says LastWord. What containers use is what the test says (Uses).
 type Kubelet struct {
 	T        testing.TB
 	Dir      string
 	Ports    map[string]string
 	LastWord string
+
+	mu   sync.Mutex
+	uses map[string]usage // by labels of their series
+}
+
+// usage is what a container uses, from a moment on.
+type usage struct {
+	cores float64
+	bytes int64
+	since time.Time
+}
+
+// Uses has a container use so many CPUs from now on, and so many bytes of memory.
+func (k *Kubelet) Uses(namespace, pod, container string, cores float64, bytes int64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.uses == nil {
+		k.uses = map[string]usage{}
+	}
+	k.uses[fmt.Sprintf("{container=%q,namespace=%q,pod=%q}", container, namespace, pod)] = usage{cores, bytes, time.Now().Add(-time.Hour)}
+}
+
+// resources answers as a kubelet does at /metrics/resource.
+func (k *Kubelet) resources(w http.ResponseWriter, _ *http.Request) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	now := time.Now().Truncate(time.Millisecond)
+	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+	for of, used := range k.uses {
+		lasted := now.Sub(used.since.Truncate(time.Millisecond)).Seconds()
+		_, _ = fmt.Fprintf(w, "container_cpu_usage_seconds_total%s %.9f %d\ncontainer_memory_working_set_bytes%s %d %d\ncontainer_start_time_seconds%s %.3f\n",
+			of, used.cores*lasted, now.UnixMilli(), of, used.bytes, now.UnixMilli(), of, float64(used.since.UnixMilli())/1000)
+	}
 }
 
 // Ports of pods that do not send back what they read.
@@ -81,6 +116,7 @@ func (k *Kubelet) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	})
 	mux.HandleFunc("/attach/{namespace}/{pod}/{container}", func(w http.ResponseWriter, req *http.Request) { k.stream(w, req, []string{"cat"}) })
 	mux.HandleFunc("/portForward/{namespace}/{pod}", k.portForward)
+	mux.HandleFunc("GET /metrics/resource", k.resources)
 	mux.ServeHTTP(w, req)
 }
 
