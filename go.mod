@@ -1,6 +1,6 @@
 module atoll.dev/atoll
 
-go 1.26.0
+go 1.26.4
 
 require (
 	github.com/anishathalye/porcupine v1.3.1

@@ -117,6 +117,9 @@ type Ways struct {
 	open     *openStreams
 }
 
+// TooManyOfWorkspace is the error of who has as much open as a workspace may have, in whatever physical clusters.
+type TooManyOfWorkspace struct{ *apierrors.StatusError }
+
 // NewWays returns those of a server.
 func NewWays(kubelets Kubelets) *Ways { return &Ways{kubelets, newOpenStreams()} }
 
@@ -237,7 +240,7 @@ func (o *openStreams) begin(workspace, mirror logicalcluster.Name, cluster strin
 	defer o.mu.Unlock()
 	switch {
 	case o.of[workspace] >= mostStreamsOfWorkspace:
-		return apierrors.NewTooManyRequests(fmt.Sprintf("%d logs and streams of the workspace are open, and no more may be", mostStreamsOfWorkspace), 1)
+		return TooManyOfWorkspace{apierrors.NewTooManyRequests(fmt.Sprintf("%d logs and streams of the workspace are open, and no more may be", mostStreamsOfWorkspace), 1)}
 	case o.of[mirror] >= mostStreamsOfCluster:
 		return apierrors.NewTooManyRequests(fmt.Sprintf("%d logs and streams of physical cluster %q are open, and no more may be", mostStreamsOfCluster, cluster), 1)
 	}

@@ -22,6 +22,8 @@ import (
 	"k8s.io/metrics/pkg/apis/metrics"
 
 	api "k8s.io/kubernetes/pkg/apis/core"
+
+	"atoll.dev/atoll/server/builtin"
 )
 
 const (
@@ -55,10 +57,14 @@ type used struct {
 type trouble struct {
 	cluster string
 	words   string
+	whole   bool // it is asked for nothing more
 }
 
-// ask asks the physical clusters that show pods what these use. A cluster that is away is asked for no more, and not an error: who has too many ways open
-// already, or what is wrong here, is.
+// errGone is that pods have gone by which a place was looked for. Of other places it says nothing.
+type errGone struct{ error }
+
+// ask asks the physical clusters that show pods what these use. A cluster that is away, or refuses, whatever its words, is asked for no more, and not an error:
+// a workspace that has too many ways open already is.
 func (s *source) ask(ctx context.Context, rows []*api.Pod, one bool) (*used, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, allTake, errLate)
 	defer cancel()
@@ -67,8 +73,7 @@ func (s *source) ask(ctx context.Context, rows []*api.Pod, one bool) (*used, err
 	isAway := func(mirror logicalcluster.Name) bool {
 		mu.Lock()
 		defer mu.Unlock()
-		_, is := known.away[mirror]
-		return is
+		return known.away[mirror].whole
 	}
 	mirrors := map[logicalcluster.Name]bool{}
 	group, groupCtx := errgroup.WithContext(ctx)
@@ -80,13 +85,13 @@ func (s *source) ask(ctx context.Context, rows []*api.Pod, one bool) (*used, err
 				return nil
 			}
 			found, err := s.answer(groupCtx, q, one)
-			if apierrors.IsTooManyRequests(err) || apierrors.IsInternalError(err) {
+			if errors.As(err, &builtin.TooManyOfWorkspace{}) {
 				return err
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			if err != nil {
-				known.away[q.mirror] = trouble{q.cluster, inHeader(err.Error())}
+			if err != nil && !known.away[q.mirror].whole {
+				known.away[q.mirror] = trouble{q.cluster, inHeader(err.Error()), !errors.As(err, &errGone{})}
 			}
 			for i := range found {
 				known.pods[types.NamespacedName{Namespace: found[i].Namespace, Name: found[i].Name}] = found[i]
@@ -98,7 +103,8 @@ func (s *source) ask(ctx context.Context, rows []*api.Pod, one bool) (*used, err
 	return known, group.Wait()
 }
 
-// answer is what a physical cluster says of the pods in a place, or of the one that is asked for. Where it does not have them any more, that is nothing.
+// answer is what a physical cluster says of the pods in a place, or of the one that is asked for. Where it does not have them any more, that is nothing: of more
+// pods than it is looked for it is not known.
 func (s *source) answer(ctx context.Context, q *question, one bool) ([]metrics.PodMetrics, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTakes)
 	defer cancel()
@@ -107,6 +113,9 @@ func (s *source) answer(ctx context.Context, q *question, one bool) ([]metrics.P
 		if !apierrors.IsNotFound(err) {
 			return found, err
 		}
+	}
+	if len(q.rows) > mostWays {
+		return nil, errGone{fmt.Errorf("physical cluster %q: %d pods of namespace %q have just gone, ask again", q.cluster, mostWays, q.namespace)}
 	}
 	return nil, nil
 }

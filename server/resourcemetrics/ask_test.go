@@ -20,7 +20,16 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	api "k8s.io/kubernetes/pkg/apis/core"
+
+	"atoll.dev/atoll/server/builtin"
 )
+
+// refusedBelow is how a physical cluster's refusal comes up.
+func refusedBelow(code int) error {
+	err := apierrors.NewGenericServerResponse(code, http.MethodGet, schema.GroupResource{Resource: "pods"}, "", "", 0, true)
+	err.ErrStatus.Message = fmt.Sprintf("%d below", code)
+	return err
+}
 
 // doubles are physical clusters, by name, that answer for their pods at the paths of a kubelet.
 type doubles struct {
@@ -165,7 +174,18 @@ func TestAsk(t *testing.T) {
 			refused: map[string]error{"east": gone}, rows: []*api.Pod{row("east", "a")}, asked: []string{"east/a"},
 		},
 		{
-			reason: "too many streams are open", refused: map[string]error{"east": apierrors.NewTooManyRequests("100 streams are open", 1)},
+			reason:  "one refuses in whatever words: they are no other's",
+			refused: map[string]error{"east": refusedBelow(429), "north": refusedBelow(500), "south": refusedBelow(502)}, clusters: map[string]http.Handler{"west": answers(said("b", "1m", "1Ki"))},
+			rows: []*api.Pod{row("east", "a"), row("north", "a"), row("south", "a"), row("west", "b")}, want: []string{"b"}, asked: []string{"east/a", "north/a", "south/a", "west/b"},
+			warns: []string{"what some pods use is not shown: 429 below", "what some pods use is not shown: 500 below", "what some pods use is not shown: 502 below"},
+		},
+		{
+			reason:  "those that were looked for were replaced, and others not looked for",
+			refused: map[string]error{"east": gone}, rows: []*api.Pod{row("east", "a"), row("east", "b"), row("east", "c"), row("east", "d")}, asked: []string{"east/a", "east/b", "east/c"},
+			err: `it is not known what pods use: physical cluster "east": 3 pods of namespace "team" have just gone, ask again`,
+		},
+		{
+			reason: "too many streams are open", refused: map[string]error{"east": builtin.TooManyOfWorkspace{StatusError: apierrors.NewTooManyRequests("100 streams are open", 1)}},
 			rows: []*api.Pod{row("east", "a"), row("west", "b")}, clusters: map[string]http.Handler{"west": http.HandlerFunc(hangs)}, asked: []string{"east/a", "west/b"}, err: "100 streams are open",
 		},
 	} {
@@ -205,6 +225,31 @@ func TestAsk(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestPodsThatHaveGone: a namespace whose pods have gone leaves the others of its physical cluster to be asked for.
+func TestPodsThatHaveGone(t *testing.T) {
+	rows := []*api.Pod{row("east", "a", in("0")), row("east", "b", in("0")), row("east", "c", in("0")), row("east", "d", in("0"))}
+	const others = 3 * asksAtOnce
+	for i := range others {
+		rows = append(rows, row("east", "e", in(fmt.Sprintf("1-%02d", i))))
+	}
+	gone := apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, "x")
+	synctest.Test(t, func(t *testing.T) {
+		slow := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			time.Sleep(time.Second)
+			answers(said("e", "1m", "1Ki"))(w, req)
+		})
+		s := &source{ways: &doubles{
+			clusters: map[string]http.Handler{"east": slow},
+			refused:  map[string]error{"east/a": gone, "east/b": gone, "east/c": gone},
+		}, clock: clocktesting.NewFakePassiveClock(now)}
+		known, err := s.ask(t.Context(), rows, false)
+		if troubles := known.troubles(); err != nil || len(known.pods) != others || len(troubles) != 1 || !strings.Contains(troubles[0].words, "have just gone") {
+			t.Errorf("%v: %d pods, %v, want %d and who has gone", err, len(known.pods), troubles, others)
+		}
+		synctest.Wait()
+	})
 }
 
 // TestAskIsBounded: few are asked at once, one that does not answer is asked a few times only and holds up no other, and all of it ends.

@@ -222,9 +222,13 @@ func usage(said map[string]string) (corev1.ResourceList, bool) {
 	return used, true
 }
 
+// mostSkew is how far the time of what a physical cluster says is from that of this server, at most. One that clients cannot read, of the year 10,000, would
+// leave them without the whole list.
+const mostSkew = 24 * time.Hour
+
 // podMetrics is what is shown of a pod: the row, with what the physical cluster says that its containers use. It is false where that is nothing.
 func podMetrics(row *api.Pod, said item, now time.Time) (metrics.PodMetrics, bool) {
-	if said.Timestamp.IsZero() || said.Window.Duration < 0 {
+	if age := now.Sub(said.Timestamp.Time); age < -mostSkew || age > mostSkew || said.Window.Duration < 0 {
 		return metrics.PodMetrics{}, false
 	}
 	shown := metrics.PodMetrics{

@@ -208,6 +208,9 @@ func TestPodMetricsOfARow(t *testing.T) {
 		{"what nobody asked for", of(`{"name":"c","usage":{"cpu":"1","memory":"1Ki","secrets":"5","swap":"3Ki"}}`), []string{"c 1 1Ki"}},
 		{"no container", of(``), nil},
 		{"no time", `{"metadata":{"name":"a"},"window":"15s","containers":[` + c("c", "1", "1Ki") + `]}`, nil},
+		{"the time of the year 10,000", `{"metadata":{"name":"a"},"timestamp":"9999-12-31T23:59:59-23:59","window":"15s","containers":[` + c("c", "1", "1Ki") + `]}`, nil},
+		{"the time before the year 0", `{"metadata":{"name":"a"},"timestamp":"0000-01-01T00:00:00+23:59","window":"15s","containers":[` + c("c", "1", "1Ki") + `]}`, nil},
+		{"a time of another day", `{"metadata":{"name":"a"},"timestamp":"2025-12-30T11:59:00Z","window":"15s","containers":[` + c("c", "1", "1Ki") + `]}`, nil},
 		{"a window of less than nothing", `{"metadata":{"name":"a"},"timestamp":"2026-01-01T11:59:00Z","window":"-15s","containers":[` + c("c", "1", "1Ki") + `]}`, nil},
 	} {
 		shown, ok := podMetrics(row("east", "a"), parsed(t, tc.said), now)
