@@ -96,11 +96,11 @@ func NewInformer[T object](c *Clients, example T, opts InformerOptions[T]) (*Inf
 	indexers := cache.Indexers{}
 	if !opts.Unlisted {
 		indexers[byCluster] = func(obj any) ([]string, error) { return []string{string(lcctx.NameFrom(obj.(T)))}, nil }
-	}
-	if !opts.Unlisted && namespaced {
-		indexers[byNamespace] = func(obj any) ([]string, error) {
-			o := obj.(T)
-			return []string{string(lcctx.NameFrom(o)) + "|" + o.GetNamespace()}, nil
+		if namespaced {
+			indexers[byNamespace] = func(obj any) ([]string, error) {
+				o := obj.(T)
+				return []string{string(lcctx.NameFrom(o)) + "|" + o.GetNamespace()}, nil
+			}
 		}
 	}
 	i := &Informer[T]{example: example, indexer: cache.NewIndexer(keyFunc, indexers), keep: opts.Keep, synced: make(chan struct{})}

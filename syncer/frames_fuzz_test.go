@@ -11,7 +11,6 @@ import (
 // FuzzSPDYFrames: whatever a physical cluster writes, what goes on is frames that a kubelet sends, within their bounds, and the data is
 // what was written, to where the first frame is refused.
 func FuzzSPDYFrames(f *testing.F) {
-	ping := func(id byte) []byte { return control(framePing, 4, 0, 0, 0, id) }
 	for _, frames := range [][][]byte{
 		{data(5, []byte("hello")...), data(0), data(2, 'y', 'o')},
 		{control(frameSynReply, 12, 0, 0, 0, 1, 5, 6, 7, 8, 9, 10, 11, 12), ping(1), ping(1), ping(3)},

@@ -25,6 +25,9 @@ func control(kind byte, length int, content ...byte) []byte {
 	return append([]byte{0x80, 3, 0, kind, 0, byte(length >> 16), byte(length >> 8), byte(length)}, content...)
 }
 
+// ping is one with that id, and its answer.
+func ping(id byte) []byte { return control(framePing, 4, 0, 0, 0, id) }
+
 // data is a data frame of stream 1.
 func data(length int, content ...byte) []byte {
 	return append([]byte{0, 0, 0, 1, 0, byte(length >> 16), byte(length >> 8), byte(length)}, content...)
@@ -41,7 +44,6 @@ func TestSPDYFrames(t *testing.T) {
 		return frame
 	}
 	reply := control(frameSynReply, 12, 0, 0, 0, 1, 5, 6, 7, 8, 9, 10, 11, 12)
-	ping := func(id byte) []byte { return control(framePing, 4, 0, 0, 0, id) }
 	for name, tc := range map[string]struct {
 		reason   string
 		in, want [][]byte

@@ -175,7 +175,7 @@ func (k *kubelet) find(ctx context.Context, pod shownPod) error {
 
 func (r *relay) errGone(pod shownPod) error {
 	err := apierrors.NewNotFound(podsGVR.GroupResource(), pod.below.Name)
-	err.ErrStatus.Message = fmt.Sprintf("pod %q is not in physical cluster %q any more", pod.below.Name, r.cluster)
+	err.ErrStatus.Message = fmt.Sprintf("pod %q is not in %s any more", pod.below.Name, r.called())
 	return err
 }
 
@@ -228,7 +228,12 @@ func (r *relay) errRefused(code int, words string) error {
 // errAway says that the physical cluster does not answer. Its address is nothing to who uses a workspace.
 func (r *relay) errAway(ctx context.Context, err error) *apierrors.StatusError {
 	klog.FromContext(ctx).V(2).Info("A physical cluster was asked for a pod and did not answer", "cluster", r.cluster, "err", err)
-	return apierrors.NewServiceUnavailable(fmt.Sprintf("physical cluster %q does not answer", r.cluster))
+	return apierrors.NewServiceUnavailable(r.called() + " does not answer")
+}
+
+// refuseAway refuses a request with errAway.
+func (r *relay) refuseAway(ctx context.Context, w http.ResponseWriter, err error) {
+	http.Error(w, r.errAway(ctx, err).ErrStatus.Message, http.StatusServiceUnavailable)
 }
 
 // inWords has a refusal as a kubelet writes one, as text, with a code that is true for who asks a workspace: what is not accepted is the
@@ -244,7 +249,7 @@ func (r *relay) inWords(code int, words string) (int, string) {
 	return code, words
 }
 
-// called is how words begin that are about the physical cluster.
+// called is what the physical cluster is called in words; those of a refusal begin with it.
 func (r *relay) called() string { return fmt.Sprintf("physical cluster %q", r.cluster) }
 
 // messageOf returns what an API server says in a Status, "" if a text is none.
@@ -282,8 +287,8 @@ func keepPassed(headers http.Header) {
 	maps.DeleteFunc(headers, func(name string, _ []string) bool { return !passed[name] })
 }
 
-// handler returns what answers for one pod, at the paths of a kubelet, and of what the pods of its namespace use (podmetrics.go). Names of pods in these are the workspace's: which pod it is,
-// was found before, and what a path says of it changes nothing.
+// handler returns what answers for one pod, at the paths of a kubelet, and of what the pods of its namespace use (podmetrics.go). Names of
+// pods in these are the workspace's: which pod it is, was found before, and what a path says of it changes nothing.
 func (r *relay) handler(pod shownPod) http.Handler {
 	mux := http.NewServeMux()
 	for path, subresource := range map[string]string{
@@ -335,7 +340,7 @@ func (r *relay) stream(w http.ResponseWriter, req *http.Request, pod shownPod, s
 			return r.pass(answer)
 		},
 		ErrorHandler: func(w http.ResponseWriter, req *http.Request, err error) {
-			http.Error(w, r.errAway(req.Context(), err).ErrStatus.Message, http.StatusServiceUnavailable)
+			r.refuseAway(req.Context(), w, err)
 		},
 	}).ServeHTTP(w, req.WithContext(ctx))
 }

@@ -53,14 +53,14 @@ func (r *relay) metrics(w http.ResponseWriter, req *http.Request, pod shownPod, 
 	ask.Header.Set("User-Agent", workloadv1alpha1.FieldManager)
 	answer, err := r.transport.RoundTrip(ask)
 	if err != nil {
-		http.Error(w, r.errAway(ctx, err).ErrStatus.Message, http.StatusServiceUnavailable)
+		r.refuseAway(ctx, w, err)
 		return
 	}
 	defer answer.Body.Close() //nolint:errcheck // only read
 	if kind, _, _ := mime.ParseMediaType(answer.Header.Get("Content-Type")); answer.StatusCode != http.StatusOK || kind != "application/json" {
 		text, err := io.ReadAll(io.LimitReader(answer.Body, mostOfRefusal))
 		if err != nil {
-			http.Error(w, r.errAway(ctx, err).ErrStatus.Message, http.StatusServiceUnavailable)
+			r.refuseAway(ctx, w, err)
 			return
 		}
 		code, words := r.noMetricsInWords(answer.StatusCode, text)

@@ -80,10 +80,12 @@ func (r *remembered) get(m map[string]string) map[string]string {
 
 // add remembers a map, unless another has its hash by now.
 func (r *remembered) add(hash uint64, takes int, m map[string]string) {
+	var forgotten map[uint64]map[string]string
+	defer func() { r.check(forgotten) }() // without the lock, for which all watch caches would wait
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.takes+takes > mostRemembered/2 {
-		r.age()
+		forgotten = r.age()
 	}
 	if _, ok := r.young[hash]; ok {
 		return
@@ -96,9 +98,16 @@ func (r *remembered) add(hash uint64, takes int, m map[string]string) {
 	r.time()
 }
 
-// age forgets what was not asked for lately. What it forgets says what it said, or somebody has changed an object that others hold.
-func (r *remembered) age() {
-	for hash, m := range r.old {
+// age forgets what was not asked for lately, and returns it.
+func (r *remembered) age() (forgotten map[uint64]map[string]string) {
+	forgotten = r.old
+	r.young, r.old, r.takes = nil, r.young, 0
+	return forgotten
+}
+
+// check finds out whether maps say what they said when they were remembered, or somebody has changed an object that others hold.
+func (r *remembered) check(forgotten map[uint64]map[string]string) {
+	for hash, m := range forgotten {
 		if now, _, _ := r.hashOf(m); now == hash {
 			continue
 		}
@@ -107,7 +116,6 @@ func (r *remembered) age() {
 		}
 		klog.ErrorS(nil, "A part of an object in a cache was changed in place, and with it that of other objects: this is a fault of the server") // and not what it says
 	}
-	r.young, r.old, r.takes = nil, r.young, 0
 }
 
 // time lets what is remembered age, as long as there is some.
@@ -118,10 +126,11 @@ func (r *remembered) time() {
 	r.timed = true
 	time.AfterFunc(rememberedFor, func() {
 		r.mu.Lock()
-		defer r.mu.Unlock()
 		r.timed = false
-		r.age()
+		forgotten := r.age()
 		r.time()
+		r.mu.Unlock()
+		r.check(forgotten)
 	})
 }
 

@@ -99,10 +99,9 @@ func TestChangedInPlace(t *testing.T) {
 	}()
 	for range 2 {
 		ofProcess.mu.Lock()
-		func() {
-			defer ofProcess.mu.Unlock()
-			ofProcess.age()
-		}()
+		forgotten := ofProcess.age()
+		ofProcess.mu.Unlock()
+		ofProcess.check(forgotten)
 	}
 }
 

@@ -29,10 +29,11 @@ import (
 // Upstream's handlers would dial the addresses in the statuses of pods, endpoints and nodes, which a tenant can write: from here that is
 // a way into the server's own network. So nobody dials these. What a physical cluster shows is reached by way of that (streams.go, proxies.go).
 func errElsewhere() error {
-	return errNotImplemented("this needs a way to where a pod runs, which the workspace has for logs, streams and proxies of the pods that a physical cluster shows")
+	return NewNotImplemented("this needs a way to where a pod runs, which the workspace has for logs, streams and proxies of the pods that a physical cluster shows")
 }
 
-func errNotImplemented(message string) error {
+// NewNotImplemented returns an API's error of what this server does not do.
+func NewNotImplemented(message string) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusNotImplemented, Reason: "NotImplemented", Message: message,
 	}}

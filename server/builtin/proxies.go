@@ -96,7 +96,7 @@ func (p serviceProxy) Connect(ctx context.Context, id string, _ runtime.Object, 
 	case !ok || inMirror(ctx):
 		return nil, errElsewhere()
 	case len(service.Spec.Selector) == 0:
-		return nil, errNotImplemented(fmt.Sprintf("Service %q has no selector, so that no pod of a physical cluster is behind it: a proxy leads to such pods alone, by a Service with a selector or by their names", name))
+		return nil, NewNotImplemented(fmt.Sprintf("Service %q has no selector, so that no pod of a physical cluster is behind it: a proxy leads to such pods alone, by a Service with a selector or by their names", name))
 	}
 	of, err := portOf(service, port)
 	if err != nil {

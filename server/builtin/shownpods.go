@@ -555,14 +555,20 @@ type selection struct {
 
 func (s shownPods) selection(ctx context.Context, options *metainternalversion.ListOptions) selection {
 	cluster, _ := lcctx.ClusterFrom(ctx)
-	chosen := selection{cluster.Name, genericapirequest.NamespaceValue(ctx), labels.Everything(), fields.Everything(), func(pod *api.Pod) (bool, bool, error) { return s.isFor(ctx, pod) }, s.pods.PredicateFunc(nil, nil).GetAttrs}
+	byLabels, byFields := Selectors(options)
+	return selection{cluster.Name, genericapirequest.NamespaceValue(ctx), byLabels, byFields, func(pod *api.Pod) (bool, bool, error) { return s.isFor(ctx, pod) }, s.pods.PredicateFunc(nil, nil).GetAttrs}
+}
+
+// Selectors are those of a list or watch, which select everything where it names none.
+func Selectors(options *metainternalversion.ListOptions) (byLabels labels.Selector, byFields fields.Selector) {
+	byLabels, byFields = labels.Everything(), fields.Everything()
 	if options != nil && options.LabelSelector != nil {
-		chosen.labels = options.LabelSelector
+		byLabels = options.LabelSelector
 	}
 	if options != nil && options.FieldSelector != nil {
-		chosen.fields = options.FieldSelector
+		byFields = options.FieldSelector
 	}
-	return chosen
+	return byLabels, byFields
 }
 
 // isFor says whether the mirror's namespace that a marked pod names is that of the pod's own namespace: whatever got the marks into a

@@ -48,7 +48,7 @@ type Ways interface {
 // used is what pods use, as far as physical clusters have said.
 type used struct {
 	pods map[types.NamespacedName]metrics.PodMetrics
-	away map[logicalcluster.Name]trouble
+	away map[logicalcluster.Name]trouble // by mirrors, wholly or of some places
 	// asked is how many physical clusters were asked.
 	asked int
 }

@@ -3,7 +3,6 @@ package resourcemetrics
 import (
 	"context"
 	"fmt"
-	"net/http"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -24,6 +23,7 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
+	"atoll.dev/atoll/server/builtin"
 )
 
 // Registries look types up in this one scheme when they are built, which is after init.
@@ -32,17 +32,11 @@ func init() { install.Install(legacyscheme.Scheme) }
 // GroupVersion is the version served, for the server's resource configuration.
 var GroupVersion = metricsv1beta1.SchemeGroupVersion
 
-// Objects reads what the logical cluster in ctx has, in the registries' internal types: what the watch cache holds if cached is true. What is read is shared.
-type Objects interface {
-	Get(ctx context.Context, resource schema.GroupResource, namespace, name string, cached bool) (runtime.Object, error)
-	List(ctx context.Context, resource schema.GroupResource, namespace string, cached bool) ([]runtime.Object, error)
-}
-
 // Provider serves the group.
 type Provider struct{ source *source }
 
 // NewProvider returns a Provider that reads objects, and asks physical clusters by ways to pods.
-func NewProvider(objects Objects, ways Ways) Provider {
+func NewProvider(objects builtin.Objects, ways Ways) Provider {
 	return Provider{&source{objects: objects, ways: ways, clock: clock.RealClock{}}}
 }
 
@@ -58,7 +52,7 @@ func (p Provider) NewRESTStorage(serverstorage.APIResourceConfigSource, generic.
 
 // source is what is known of a workspace and its pods.
 type source struct {
-	objects Objects
+	objects builtin.Objects // what it reads is shared
 	ways    Ways
 	clock   clock.PassiveClock
 }
@@ -66,14 +60,11 @@ type source struct {
 // ofWorkspace refuses a request that is not of one workspace: what would have to be asked for all is without bound, and what runs for a mirror its physical
 // cluster says itself.
 func ofWorkspace(ctx context.Context) error {
-	refuse := func(why string) error {
-		return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: http.StatusNotImplemented, Reason: "NotImplemented", Message: why}}
-	}
 	switch cluster, ok := lcctx.ClusterFrom(ctx); {
 	case !ok || cluster.Wildcard:
-		return refuse("what pods use is shown in each workspace, and not of all at once: ask in a workspace")
+		return builtin.NewNotImplemented("what pods use is shown in each workspace, and not of all at once: ask in a workspace")
 	case cluster.Mirror:
-		return refuse("what pods use is shown in workspaces, and not in mirrors: ask in a workspace, or the Metrics API of the physical cluster")
+		return builtin.NewNotImplemented("what pods use is shown in workspaces, and not in mirrors: ask in a workspace, or the Metrics API of the physical cluster")
 	}
 	return nil
 }
@@ -85,14 +76,8 @@ type selection struct {
 }
 
 func selectionOf(options *metainternalversion.ListOptions) selection {
-	chosen := selection{labels.Everything(), fields.Everything()}
-	if options != nil && options.LabelSelector != nil {
-		chosen.labels = options.LabelSelector
-	}
-	if options != nil && options.FieldSelector != nil {
-		chosen.fields = options.FieldSelector
-	}
-	return chosen
+	byLabels, byFields := builtin.Selectors(options)
+	return selection{byLabels, byFields}
 }
 
 // has judges by metadata alone, as upstream.

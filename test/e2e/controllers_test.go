@@ -64,10 +64,6 @@ rules: [{apiGroups: [example.com], resources: [widgets], verbs: [get]}]
 `)
 	ends("the role view grows", "widgets", "get", "clusterrole", "view", "-o", `jsonpath={.rules[?(@.apiGroups[0]=="example.com")].resources[0]}`)
 
-	const pods = `
-      restartPolicy: Never
-      containers: [{name: c, image: registry.example/c:1}]
-`
 	apply(`
 apiVersion: batch/v1
 kind: Job
@@ -75,7 +71,10 @@ metadata: {name: done}
 spec:
   ttlSecondsAfterFinished: 0
   template:
-    spec:` + pods)
+    spec:
+      restartPolicy: Never
+      containers: [{name: c, image: registry.example/c:1}]
+`)
 	const at = `"2025-01-01T00:00:00Z"`
 	a.MustRun("kubectl", "patch", "job", "done", "--subresource=status", "--type=merge", "--patch", `{"status": {
 		"startTime": `+at+`, "completionTime": `+at+`, "succeeded": 1, "conditions": [
