@@ -63,7 +63,7 @@ func (s *Server) mayTunnel(req *http.Request, info *request.RequestInfo) error {
 	case s.id != "" && slices.Contains(held, s.id) && s.kubelets.Holds(cluster.Name):
 		return apierrors.NewConflict(syncTargets, info.Name, errors.New("this server has a tunnel of the syncer"))
 	}
-	_, err := storedObjects{s.backend}.Get(ctx, syncTargets, "", info.Name, true)
+	_, err := storedObjects{s.backend}.Get(ctx, syncTargets, "", info.Name, false)
 	return err
 }
 

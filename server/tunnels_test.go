@@ -17,7 +17,11 @@ import (
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	"golang.org/x/sync/errgroup"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
@@ -154,6 +158,45 @@ func TestWhoOpensATunnel(t *testing.T) {
 	tunnel, server := r.open(t, certificate, east)
 	if !echoes(tunnel) || server != "" || kubelets.Holds(west) {
 		t.Errorf("the tunnel of east is to %q", server)
+	}
+}
+
+// TestATunnelOfASyncTargetMadeJustNow: a syncer asks as soon as its SyncTarget is there, which may be before the watch cache knows it.
+func TestATunnelOfASyncTargetMadeJustNow(t *testing.T) {
+	t.Parallel()
+	r, _, _ := startHolding(t, nil)
+	certificate := r.syncerOf(t, east, "aaaaaa")
+	clients, err := client.New(r.LoopbackConfig())
+	must(t, err)
+	named := func(name string) *workloadv1alpha1.SyncTarget {
+		return &workloadv1alpha1.SyncTarget{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	}
+	// The cache is behind while it has much to read.
+	var others errgroup.Group
+	defer func() { must(t, others.Wait()) }()
+	for n := range 8 {
+		others.Go(func() error {
+			for i := range 200 {
+				if err := clients.Objects.Create(client.In(t.Context(), west), named(fmt.Sprintf("other-%d-%d", n, i))); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	ctx := client.In(t.Context(), east)
+	for range 20 {
+		target := named(east.String())
+		must(t, clients.Objects.Delete(ctx, target))
+		framework.Eventually(t, 10*time.Second, "the watch cache knows that it is gone", func() string {
+			err := clients.Objects.Get(ctx, types.NamespacedName{Name: target.Name}, target, &ctrlclient.GetOptions{Raw: &metav1.GetOptions{ResourceVersion: "0"}})
+			if !apierrors.IsNotFound(err) {
+				return fmt.Sprint("it is there: ", err)
+			}
+			return ""
+		})
+		must(t, clients.Objects.Create(ctx, named(east.String())))
+		r.open(t, certificate, east)
 	}
 }
 
