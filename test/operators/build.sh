@@ -1,8 +1,9 @@
 #!/bin/sh
 # Builds the programs that the tests of test/operators run: test/operators/build.sh BIN_DIR [PROGRAM...], default all.
-# They have module files of their own, so that the server depends on nothing of them. jobset and lws share one: each comes with
-# another version of Kubernetes' libraries, which take longest to build. For another version of a program:
-#   go get -modfile test/operators/FILE.mod -tool PACKAGE@VERSION
+# They have module files of their own, so that the server depends on nothing of them; what they share with go.mod is of its versions, and
+# compiled once (.ci/modules). Not so jobset and lws, which share one file: each comes with another version of Kubernetes' libraries, which
+# take longest to build. For another version of a program:
+#   go get -modfile test/operators/FILE.mod -tool PACKAGE@VERSION && .ci/modules write && GOFLAGS=-mod=mod test/operators/build.sh bin PROGRAM
 set -eu
 mkdir -p "$1"
 bin=$(cd "$1" && pwd)
