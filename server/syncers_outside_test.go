@@ -135,6 +135,7 @@ func (r *running) watchBy(t *testing.T, a asked, webSocket bool) <-chan string {
 		for lines.Scan() {
 			events <- lines.Text()
 		}
+		_ = lines.Err() // a watch may end in any way
 	}()
 	return events
 }
