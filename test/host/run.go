@@ -25,11 +25,11 @@ type Run struct {
 	Command string `json:"command"`
 }
 
-// ThisRun is the one that begins now, of the repository in root, by that command.
-func ThisRun(root, command string) (Run, error) {
-	commit, err := commitOf(root)
+// ThisRun is the one that begins now, of the repository that a directory is in, by that command.
+func ThisRun(dir, command string) (Run, error) {
+	commit, err := commitOf(dir)
 	if err != nil {
-		return Run{}, fmt.Errorf("find the commit of %s: %w", root, err)
+		return Run{}, fmt.Errorf("find the commit of %s: %w", dir, err)
 	}
 	r := Run{
 		Began:   time.Now().UTC().Format("2006-01-02 15:04"),
@@ -92,13 +92,13 @@ func Kilobytes(s string) (float64, error) {
 }
 
 // commitOf describes what is checked out.
-func commitOf(root string) (string, error) {
-	commit, err := git(root, "describe", "--always", "--abbrev=10")
+func commitOf(dir string) (string, error) {
+	commit, err := git(dir, "describe", "--always", "--abbrev=10")
 	if err != nil {
 		return "", err
 	}
 	commit = strings.TrimSpace(commit)
-	changed, err := Changed(root)
+	changed, err := Changed(dir)
 	if err != nil {
 		return "", err
 	}
@@ -108,17 +108,17 @@ func commitOf(root string) (string, error) {
 	return commit, nil
 }
 
-// Changed are the files that differ from the commit that is checked out, new ones among them: they are compiled, too.
-// Documents do not count: the reports of runs are among them.
-func Changed(root string) ([]string, error) { return ChangedSince(root, "HEAD") }
+// Changed are the files of the repository that a directory is in that differ from the commit that is checked out, new ones among them: they
+// are compiled, too. Documents do not count: the reports of runs are among them.
+func Changed(dir string) ([]string, error) { return ChangedSince(dir, "HEAD") }
 
 // ChangedSince is Changed since another commit.
-func ChangedSince(root, commit string) ([]string, error) {
-	differ, err := git(root, "diff", "--name-only", "--no-renames", "-z", commit, "--", ".", ":!docs")
+func ChangedSince(dir, commit string) ([]string, error) {
+	differ, err := git(dir, "diff", "--name-only", "--no-renames", "-z", commit, "--", ":/", ":(top,exclude)docs")
 	if err != nil {
 		return nil, err
 	}
-	untracked, err := git(root, "ls-files", "--others", "--exclude-standard", "-z", "--", ".", ":!docs")
+	untracked, err := git(dir, "ls-files", "--full-name", "--others", "--exclude-standard", "-z", "--", ":/", ":(top,exclude)docs")
 	if err != nil {
 		return nil, err
 	}
@@ -127,9 +127,9 @@ func ChangedSince(root, commit string) ([]string, error) {
 	return files, nil
 }
 
-func git(root string, args ...string) (string, error) {
+func git(dir string, args ...string) (string, error) {
 	cmd := exec.Command("git", args...)
-	cmd.Dir = root
+	cmd.Dir = dir
 	out, err := cmd.Output()
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
 		err = fmt.Errorf("git %s: %w: %s", args[0], err, bytes.TrimSpace(exit.Stderr))

@@ -33,19 +33,21 @@ func TestChanged(t *testing.T) {
 	}
 	changed := func(reason string, want ...string) {
 		t.Helper()
-		got, err := Changed(root)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", reason, diff)
-		}
-		commit, err := commitOf(root)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if dirty := strings.HasSuffix(commit, "-dirty"); dirty != (len(want) > 0) {
-			t.Errorf("%s: the commit is called %q", reason, commit)
+		for _, dir := range []string{root, filepath.Join(root, "docs")} { // make soak writes its report into that one
+			got, err := Changed(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("%s, in %s (-want +got):\n%s", reason, filepath.Base(dir), diff)
+			}
+			commit, err := commitOf(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if dirty := strings.HasSuffix(commit, "-dirty"); dirty != (len(want) > 0) {
+				t.Errorf("%s: the commit is called %q", reason, commit)
+			}
 		}
 	}
 	git("init", "-q")
