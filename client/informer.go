@@ -110,6 +110,9 @@ func NewInformer[T object](c *Clients, example T, opts InformerOptions[T]) (*Inf
 			Transformer: func(obj any) (any, error) {
 				if o, ok := obj.(T); ok {
 					o.SetManagedFields(nil)
+					if opts.Keep != nil && !opts.Keep(o) {
+						return obj, nil // it is let go as soon as its turn comes
+					}
 					if opts.Transform != nil {
 						opts.Transform(o)
 					}

@@ -28,7 +28,7 @@ type Informers struct {
 	PlacementPolicies *Informer[*placementv1alpha1.PlacementPolicy]
 	Namespaces        *Informer[*corev1.Namespace]
 	ResourceQuotas    *Informer[*corev1.ResourceQuota]
-	// ReplicaSets and ControllerRevisions are held without their content (kinds.WithoutContent).
+	// ReplicaSets are those of Deployments (kinds.IsRevision). They and ControllerRevisions are held without their content (kinds.WithoutContent).
 	ReplicaSets         *Informer[*appsv1.ReplicaSet]
 	ControllerRevisions *Informer[*appsv1.ControllerRevision]
 	// Kinds are those of kinds.All, in its order.
@@ -39,7 +39,8 @@ type Informers struct {
 
 // KindInformer is the informer of one kind that goes down. Of what goes where it is referenced it holds metadata only
 // (*metav1.PartialObjectMetadata): the data is read when it is needed. What every namespace is given is not held, so that an
-// idle workspace costs nothing here. Of pods it holds the roots: those that clusters show are many, and nobody here needs them.
+// idle workspace costs nothing here. Of pods and ReplicaSets it holds the roots and leaves: those that clusters show, and the revisions of Deployments,
+// are many, and nobody here needs them.
 type KindInformer struct {
 	kinds.Kind
 	*Informer[ctrlclient.Object]
@@ -63,6 +64,7 @@ func NewInformers(c *Clients) (*Informers, error) {
 		share(c, i, &i.ResourceQuotas, &corev1.ResourceQuota{}, InformerOptions[*corev1.ResourceQuota]{}),
 		share(c, i, &i.ReplicaSets, &appsv1.ReplicaSet{}, InformerOptions[*appsv1.ReplicaSet]{
 			Transform: func(r *appsv1.ReplicaSet) { kinds.WithoutContent(r) },
+			Keep:      func(r *appsv1.ReplicaSet) bool { return kinds.IsRevision(r) },
 		}),
 		share(c, i, &i.ControllerRevisions, &appsv1.ControllerRevision{}, InformerOptions[*appsv1.ControllerRevision]{
 			Transform: func(r *appsv1.ControllerRevision) { kinds.WithoutContent(r) },
@@ -81,7 +83,7 @@ func NewInformers(c *Clients) (*Informers, error) {
 			fields = "metadata.name!=" + k.Given.Name
 		}
 		var keep func(ctrlclient.Object) bool
-		if !k.HasLeaves() {
+		if k.MadeBelow {
 			keep = func(o ctrlclient.Object) bool { return k.Holds(o) }
 		}
 		informer := KindInformer{Kind: k}

@@ -12,6 +12,7 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	admissionv1 "k8s.io/api/admission/v1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -399,12 +400,20 @@ func TestBudgetsInTime(t *testing.T) {
 	set := metav1.OwnerReference{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web-gone", UID: "gone", Controller: ptr.To(true)}
 	controlled("pruned", set, metav1.OwnerReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web", UID: s.root.UID})
 	controlled("orphaned", set)
+	labels := map[string]string{"app": "crewed"}
+	crew, err := s.shop.AppsV1().ReplicaSets(team).Create(t.Context(), &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Name: "crew"}, Spec: appsv1.ReplicaSetSpec{
+		Replicas: ptr.To[int32](3), Selector: &metav1.LabelSelector{MatchLabels: labels},
+		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: s.root.Spec.Template.Spec},
+	}}, metav1.CreateOptions{})
+	must(t, err)
+	controlled("crewed", metav1.OwnerReference{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: crew.Name, UID: crew.UID, Controller: ptr.To(true)})
 	expecting := func(n int32) func(policyv1.PodDisruptionBudgetStatus) bool {
 		return func(st policyv1.PodDisruptionBudgetStatus) bool {
 			return st.ExpectedPods == n && len(st.Conditions) == 1 && st.Conditions[0].Reason != policyv1.SyncFailedReason
 		}
 	}
 	s.says(t, clk, "pruned", "4 of its Deployment", expecting(4))
+	s.says(t, clk, "crewed", "3 in each of two clusters", expecting(6))
 	s.says(t, clk, "orphaned", "that its ReplicaSet is gone", failing("ReplicaSet web-gone"))
 	_, err = s.owner(t).CoreV1().Pods(team).Patch(t.Context(), "pruned", types.MergePatchType, []byte(`{"metadata":{"labels":{"app":"other"}}}`), metav1.PatchOptions{})
 	must(t, err)

@@ -68,6 +68,7 @@ func TestLevelIsOfTheKinds(t *testing.T) {
 		{"Ingress", "Job", "LimitRange", "NetworkPolicy", "StatefulSet"},
 		{}, // the splitter's finalizer on Jobs
 		{"PersistentVolumeClaim", "Pod"},
+		{"ReplicaSet"},
 	}
 	want := slices.Sorted(slices.Values(slices.Concat(levels...)))
 	var got []string

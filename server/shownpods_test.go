@@ -524,6 +524,9 @@ func TestShownPodsOfEachWorkload(t *testing.T) {
 		"StatefulSet": {"apps/v1", "web-0", func(in kubernetes.Interface, namespace string, root metav1.Object) (metav1.Object, error) {
 			return in.AppsV1().StatefulSets(namespace).Create(t.Context(), &appsv1.StatefulSet{ObjectMeta: meta(root), Spec: appsv1.StatefulSetSpec{Selector: selector, Template: template}}, metav1.CreateOptions{})
 		}},
+		"ReplicaSet": {"apps/v1", "web-b6n4d", func(in kubernetes.Interface, namespace string, root metav1.Object) (metav1.Object, error) {
+			return in.AppsV1().ReplicaSets(namespace).Create(t.Context(), &appsv1.ReplicaSet{ObjectMeta: meta(root), Spec: appsv1.ReplicaSetSpec{Selector: selector, Template: template}}, metav1.CreateOptions{})
+		}},
 		"DaemonSet": {"apps/v1", "web-x7k2p", func(in kubernetes.Interface, namespace string, root metav1.Object) (metav1.Object, error) {
 			return in.AppsV1().DaemonSets(namespace).Create(t.Context(), &appsv1.DaemonSet{ObjectMeta: meta(root), Spec: appsv1.DaemonSetSpec{Selector: selector, Template: template}}, metav1.CreateOptions{})
 		}},
@@ -541,6 +544,7 @@ func TestShownPodsOfEachWorkload(t *testing.T) {
 		}
 		shown, err := s.east.CoreV1().Pods(inEast).Create(t.Context(), s.below(tc.pod, func(p *corev1.Pod) {
 			p.OwnerReferences[0].APIVersion, p.OwnerReferences[0].Kind, p.OwnerReferences[0].UID = tc.apiVersion, kind, leaf.GetUID()
+			p.Annotations[workloadv1alpha1.RevisionAnnotation] = "5d8c7b9f4" // only a Deployment has any
 			p.Spec.RestartPolicy = corev1.RestartPolicyNever
 		}), metav1.CreateOptions{})
 		if err != nil {

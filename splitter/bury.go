@@ -23,7 +23,7 @@ import (
 	"atoll.dev/atoll/internal/kinds"
 )
 
-// bury makes tombstones of the leaves whose root is no more: gone, another object of the same name by now, or being
+// bury makes tombstones of the leaves whose root is no more: gone, another object of the same name by now, none that goes down any more, or being
 // deleted. It returns the leaves of root (nil if the informer has none) that stay, tombstones among them, old
 // leaves too: a root waits in each cluster until the leaf of the one before it is gone.
 //
@@ -55,6 +55,7 @@ func (c *Controller) bury(ctx context.Context, s *source, k client.Key, root ctr
 	if err != nil && !gone {
 		return own, 0, fmt.Errorf("read %s %s before its leaves are deleted: %w", s.GVK.Kind, k, err)
 	}
+	gone = gone || !s.Holds(live) // something that goes down itself controls it by now
 	var again time.Duration
 	var errs []error
 	for _, leaf := range old {

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -537,7 +536,7 @@ func (c *Controller) reconcile(ctx context.Context, k key) (time.Duration, error
 	var next time.Duration
 	switch s.Goes {
 	case kinds.Divided:
-		next, err = c.workload(ctx, s, root.(*appsv1.Deployment), p, own, held)
+		next, err = c.workload(ctx, s, root, p, own, held)
 	case kinds.Copied:
 		next, err = c.copies(ctx, s, root, p, own, held)
 	case kinds.Single:

@@ -6,8 +6,8 @@
 // ControllerRevisions) into workspaces, the status (but not the conditions) of Placements, and the condition Frozen of SyncTargets.
 //
 // What always holds:
-//   - A leaf is deleted only after an uncached read showed that its root is gone, is another object by now, or is being deleted,
-//     or that its Placement left the cluster. Leaves whose root was found missing rather than seen deleted, or whose Placement
+//   - A leaf is deleted only after an uncached read showed that its root is gone, is another object by now, is being deleted or
+//     none that goes down any more (a ReplicaSet that a Deployment has by now), or that its Placement left the cluster. Leaves whose root was found missing rather than seen deleted, or whose Placement
 //     has no cluster left although nobody asked for that, are subject to a Brake.
 //   - Moving and re-splitting never leave fewer replicas available than were asked for and available (Plan), and clusters roll
 //     together only within the root's strategy (DivideRollout). Targets come from the Placement and the root alone: a

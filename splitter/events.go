@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -26,8 +25,8 @@ import (
 // eventSource is who tells.
 const eventSource = "atoll-splitter"
 
-// tellPlaced tells of the Deployment's shares, or that it has no cluster, when that changes.
-func (c *Controller) tellPlaced(ctx context.Context, s *source, root *appsv1.Deployment, p *placementv1alpha1.Placement, sites []*site, wrote bool) {
+// tellPlaced tells of the workload's shares, or that it has no cluster, when that changes.
+func (c *Controller) tellPlaced(ctx context.Context, s *source, root ctrlclient.Object, p *placementv1alpha1.Placement, sites []*site, wrote bool) {
 	var shares []string
 	for _, st := range sites {
 		if st.assigned && st.leaf != nil && !st.old {
@@ -35,7 +34,8 @@ func (c *Controller) tellPlaced(ctx context.Context, s *source, root *appsv1.Dep
 		}
 	}
 	c.tellShares(ctx, s, root, p, shares, wrote)
-	if root.Spec.Strategy.Type == appsv1.RecreateDeploymentStrategyType {
+	c.tellNotCarried(ctx, s, root, notCarried(s, barredOf(sites)))
+	if divisionOf(root).Recreates() {
 		for _, st := range sites {
 			if st.step.Draining {
 				c.tellOnce(ctx, s, root, "recreate", corev1.EventTypeNormal, "BreakBeforeMake",

@@ -414,6 +414,7 @@ func (c *Controller) countReplicaSet(ctx context.Context, h *history, revision c
 	want := have.DeepCopy()
 	want.Status.Replicas, want.Status.FullyLabeledReplicas = count.pods, count.pods
 	want.Status.ReadyReplicas, want.Status.AvailableReplicas = count.ready, count.available
+	want.Status.TerminatingReplicas, want.Status.Conditions = nil, nil // of when it was no Deployment's
 	told := !placed || have.Status.ObservedGeneration == have.Generation || count.pods != *have.Spec.Replicas
 	if told && equality.Semantic.DeepEqual(have.Status, want.Status) {
 		return nil

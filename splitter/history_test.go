@@ -185,6 +185,28 @@ func (ch *chronicler) wrote(when string, got []string, want ...string) {
 	}
 }
 
+// TestRevisionSaysNothingOfBefore: what a ReplicaSet said before a Deployment had it is not its status any more.
+func TestRevisionSaysNothingOfBefore(t *testing.T) {
+	ch := newChronicler(t)
+	ch.pass()
+	set := &appsv1.ReplicaSet{}
+	if err := ch.c.clients.Objects.Get(t.Context(), ctrlclient.ObjectKeyFromObject(ch.kept()[0]), set); err != nil {
+		t.Fatal(err)
+	}
+	set.Status.TerminatingReplicas = ptr.To[int32](1)
+	set.Status.Conditions = []appsv1.ReplicaSetCondition{{Type: kinds.ConditionSynced, Status: corev1.ConditionFalse, Reason: "TakenOver"}}
+	if err := ch.c.clients.Objects.Status().Update(t.Context(), set); err != nil {
+		t.Fatal(err)
+	}
+	ch.pass()
+	if err := ch.c.clients.Objects.Get(t.Context(), ctrlclient.ObjectKeyFromObject(set), set); err != nil {
+		t.Fatal(err)
+	}
+	if set.Status.TerminatingReplicas != nil || len(set.Status.Conditions) > 0 {
+		t.Errorf("it says %+v", set.Status)
+	}
+}
+
 // TestReplicaSets: a rollout costs four writes beside those of its steps, and nothing is written while nothing changes.
 func TestReplicaSets(t *testing.T) {
 	ch := newChronicler(t)
@@ -506,7 +528,7 @@ func TestLeafSaysItsRevision(t *testing.T) {
 	} {
 		tc.site.revision = "now"
 		got, err := tc.site.render(k, root, "front-hash")
-		if err != nil || got.Annotations[workloadv1alpha1.RevisionAnnotation] != tc.want {
+		if err != nil || got.GetAnnotations()[workloadv1alpha1.RevisionAnnotation] != tc.want {
 			t.Errorf("%s: %v, %v, want %q", reason, got.GetAnnotations(), err, tc.want)
 		}
 	}

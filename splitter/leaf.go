@@ -31,6 +31,9 @@ import (
 func render(s kinds.Kind, root, content ctrlclient.Object, namespace string, draining bool) (ctrlclient.Object, string, error) {
 	leaf := content
 	labels, annotations := kinds.Metadata(root)
+	if s.Unlabelled {
+		clear(labels)
+	}
 	rk := client.KeyOf(root)
 	leaf.SetName(rk.Name)
 	leaf.SetNamespace(namespace)
@@ -62,7 +65,7 @@ func render(s kinds.Kind, root, content ctrlclient.Object, namespace string, dra
 var ofSplitter = []string{
 	workloadv1alpha1.RootAnnotation, workloadv1alpha1.RootGenerationAnnotation,
 	workloadv1alpha1.RenderedAnnotation, workloadv1alpha1.DrainingAnnotation,
-	workloadv1alpha1.APIAccessAnnotation, workloadv1alpha1.TemplateAnnotation,
+	workloadv1alpha1.APIAccessAnnotation, workloadv1alpha1.TemplateAnnotation, workloadv1alpha1.EarlierTemplateAnnotation,
 }
 
 // sameLeaf says that a leaf needs no write to become want.

@@ -7,6 +7,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
 	"atoll.dev/atoll/client"
@@ -44,6 +45,41 @@ func mayWait(before, now *appsv1.Deployment) time.Duration {
 		return client.WhileNothing
 	}
 	return client.WhileProgressing
+}
+
+// dividedMayWait is mayWait for whatever is divided.
+func dividedMayWait(before, now ctrlclient.Object) time.Duration {
+	if set, ok := before.(*appsv1.ReplicaSet); ok {
+		return setMayWait(set, now.(*appsv1.ReplicaSet))
+	}
+	return mayWait(before.(*appsv1.Deployment), now.(*appsv1.Deployment))
+}
+
+// setMayWait is mayWait for a ReplicaSet. All are there, and serve, is an end of it.
+func setMayWait(before, now *appsv1.ReplicaSet) time.Duration {
+	was, is := before.Status, now.Status
+	switch {
+	case setServes(before) != setServes(now), setTrouble(before) != setTrouble(now),
+		is.AvailableReplicas < was.AvailableReplicas, is.ReadyReplicas < was.ReadyReplicas:
+		return 0
+	case was.ObservedGeneration != is.ObservedGeneration:
+		return client.WhileSettling
+	}
+	return client.WhileProgressing
+}
+
+// setServes says that a ReplicaSet's status tells that all of its pods serve, and that there is no other.
+func setServes(r *appsv1.ReplicaSet) bool {
+	k, _ := kinds.Of(r)
+	return k.Observed(r) && k.Serves(r)
+}
+
+// setTrouble is what the conditions complain of, as all of them do.
+func setTrouble(r *appsv1.ReplicaSet) (text string) {
+	for _, c := range r.Status.Conditions {
+		text += string(c.Type) + c.Reason + c.Message
+	}
+	return text
 }
 
 // copiesMayWait is mayWait for a DaemonSet.

@@ -8,6 +8,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
@@ -52,6 +53,37 @@ func TestMayWait(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := mayWait(tc.before, tc.now); got != tc.want {
+				t.Errorf("may wait %s, want %s: %s", got, tc.want, tc.reason)
+			}
+		})
+	}
+}
+
+func TestSetMayWait(t *testing.T) {
+	status := func(observed int64, pods, ready int32, conditions ...string) *appsv1.ReplicaSet {
+		r := &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Generation: 2}, Spec: appsv1.ReplicaSetSpec{Replicas: ptr.To[int32](3)}}
+		r.Status = appsv1.ReplicaSetStatus{ObservedGeneration: observed, Replicas: pods, ReadyReplicas: ready, AvailableReplicas: ready}
+		for _, c := range conditions {
+			r.Status.Conditions = append(r.Status.Conditions, appsv1.ReplicaSetCondition{Type: kinds.ConditionSynced, Status: corev1.ConditionFalse, Reason: c})
+		}
+		return r
+	}
+	for name, tc := range map[string]struct {
+		before, now *appsv1.ReplicaSet
+		want        time.Duration
+		reason      string
+	}{
+		"Observed":      {status(1, 0, 0), status(2, 0, 0), client.WhileSettling, "somebody may wait for it"},
+		"Step":          {status(2, 3, 1), status(2, 3, 2), client.WhileProgressing, "another pod serves"},
+		"Through":       {status(2, 3, 2), status(2, 3, 3), 0, "somebody waits for it"},
+		"ThroughAtOnce": {status(1, 0, 0), status(2, 3, 3), 0, "somebody waits for it"},
+		"Moved":         {status(2, 5, 5), status(2, 3, 3), 0, "what was left is gone"},
+		"Fewer":         {status(2, 5, 2), status(2, 5, 1), 0, "bad news"},
+		"Refused":       {status(2, 1, 1), status(2, 1, 1, "TakenOver"), 0, "bad news"},
+		"TakenAfterAll": {status(2, 1, 1, "TakenOver"), status(2, 1, 1), 0, "somebody may wait for it"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := dividedMayWait(tc.before, tc.now); got != tc.want {
 				t.Errorf("may wait %s, want %s: %s", got, tc.want, tc.reason)
 			}
 		})

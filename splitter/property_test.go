@@ -54,6 +54,47 @@ func TestNeverBelowWhatWasAsked(t *testing.T) {
 	}
 }
 
+// TestReplicaSetsNeverBelowWhatWasAsked does so with ReplicaSets, and with new templates, by which no pod goes that serves.
+func TestReplicaSetsNeverBelowWhatWasAsked(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(seeds) {
+		r := rand.New(rand.NewPCG(seed, 8))
+		f := newFleet("a", "b", "c")
+		f.sets = true
+		for _, m := range f.clusters {
+			m.sets = true
+		}
+		f.replicas = int32(1 + r.IntN(7))
+		f.weights = randomPlacement(r, f)
+		converged(t, f, seed)
+		floor := f.replicas
+		var log []string
+		for range 150 {
+			switch r.IntN(30) {
+			case 0:
+				f.weights = randomPlacement(r, f)
+				log = append(log, fmt.Sprint("place ", f.weights))
+			case 1:
+				f.replicas = int32(1 + r.IntN(7))
+				log = append(log, fmt.Sprint("scale ", f.replicas))
+				floor = min(floor, f.replicas)
+			case 2:
+				f.template++
+				log = append(log, fmt.Sprint("template ", f.template))
+			default:
+				log = append(log, f.act(r))
+			}
+			if f.reported() >= f.replicas {
+				floor = f.replicas
+			}
+			if got := f.truth(); got < floor {
+				t.Fatalf("seed %d: %d pods serve where %d were asked for, after %s\n%s", seed, got, floor, strings.Join(log, ", "), f)
+			}
+		}
+		converged(t, f, seed)
+	}
+}
+
 // TestScaleDownEndsWhereNothingServes: where some pods never become available, changes of scale end with what is asked for: a cluster
 // has more than its share only of pods that serve, and only while others lack them. On the way, of what was reported to serve no more
 // goes than the user wants less of.

@@ -31,7 +31,9 @@ type fleet struct {
 	template           int
 	unavailable, surge int32
 	recreate           bool
-	weights            map[string]int64 // the Placement
+	// sets says that it is a ReplicaSet: no pod is replaced for its template.
+	sets    bool
+	weights map[string]int64 // the Placement
 	// plan is what the splitter last planned.
 	plan goal
 }
@@ -39,6 +41,7 @@ type fleet struct {
 type member struct {
 	name string
 	lost bool
+	sets bool // as of the fleet
 	// room is how many of its pods can be ready; the others never are.
 	room int
 	// broken is a template whose pods never are ready.
@@ -160,6 +163,7 @@ func (f *fleet) decide(seen map[string]simLeaf) (map[string]Step, map[string]Rol
 			if l.status.updated < l.status.pods {
 				c.Leaf.Surge = l.surge
 			}
+			c.Leaf.Mixed = c.Leaf.Mixed && !f.sets
 		}
 		clusters = append(clusters, c)
 	}
@@ -185,7 +189,15 @@ func (f *fleet) decide(seen map[string]simLeaf) (map[string]Step, map[string]Rol
 			f.plan.shares = append(f.plan.shares, share{logicalcluster.Name(c.Name), c.Target})
 		}
 	}
-	rolls := DivideRollout(f.unavailable, f.surge, rolling)
+	rolls := map[string]Roll{}
+	if f.sets {
+		rolling = nil
+		for _, c := range clusters {
+			rolls[c.Name] = Roll{Verbatim: true}
+		}
+	} else {
+		rolls = DivideRollout(f.unavailable, f.surge, rolling)
+	}
 	return steps, rolls, restsOnOthers(clusters, f.recreate, steps, rolling, rolls)
 }
 
@@ -293,7 +305,7 @@ func (m *member) report() {
 		if p.ready {
 			s.available++
 		}
-		if p.template == m.template {
+		if p.template == m.template || m.sets {
 			s.updated++
 		}
 	}
@@ -307,6 +319,13 @@ func (m *member) report() {
 // rolling.go.
 func (m *member) control() {
 	if !m.exists {
+		return
+	}
+	if m.sets {
+		m.kill(int32(len(m.pods))-m.replicas, func(pod) bool { return true })
+		for range m.replicas - int32(len(m.pods)) {
+			m.pods = append(m.pods, pod{template: m.template})
+		}
 		return
 	}
 	old := func(p pod) bool { return p.template != m.template }

@@ -109,9 +109,9 @@ func TestRolling(t *testing.T) {
 			Status: appsv1.DeploymentStatus{Replicas: test.pods, UpdatedReplicas: test.updated, AvailableReplicas: test.available},
 		}}
 		if test.refused != "" {
-			st.leaf.Annotations[workloadv1alpha1.RefusedAnnotation] = fmt.Sprintf(`{"rendered": %q, "reason": "Forbidden"}`, test.refused)
+			st.leaf.GetAnnotations()[workloadv1alpha1.RefusedAnnotation] = fmt.Sprintf(`{"rendered": %q, "reason": "Forbidden"}`, test.refused)
 		}
-		r, _ := st.rolling(&st.leaf.Spec.Template, 4)
+		r, _ := st.rolling(podsOf(st.leaf), 4)
 		if got := (RollingCluster{Rolling: r.Rolling, Unsure: r.Unsure, Awaited: r.Awaited, Lacks: r.Lacks}); got != test.want {
 			t.Errorf("what %s: %+v, want %+v", reason, got, test.want)
 		}
@@ -145,7 +145,7 @@ func TestShareGoesDownWithATemplate(t *testing.T) {
 		Spec:   appsv1.DeploymentSpec{Replicas: ptr.To[int32](3)},
 		Status: appsv1.DeploymentStatus{Replicas: 3, UpdatedReplicas: 3, AvailableReplicas: 1},
 	}}
-	if same := &st.leaf.Spec.Template; st.state(same).Mixed || !st.state(next).Mixed {
+	if same := podsOf(st.leaf); st.state(same).Mixed || !st.state(next).Mixed {
 		t.Errorf("Mixed is %v with its template, %v with the next", st.state(same).Mixed, st.state(next).Mixed)
 	}
 	if surge := st.state(next).Surge; surge != 0 {

@@ -139,10 +139,11 @@ func newServing(t *testing.T) (*mirrored, *placementv1alpha1.Placement) {
 	p := placementOf("", "Placed", mirrorEast)
 	st := &site{step: Step{Write: true, Replicas: 2}, roll: Roll{Verbatim: true}}
 	k, _ := kinds.ByKind("Deployment")
-	served, err := st.render(k, root.(*appsv1.Deployment), leaf.GetNamespace())
+	rendered, err := st.render(k, root, leaf.GetNamespace())
 	if err != nil {
 		t.Fatal(err)
 	}
+	served := rendered.(*appsv1.Deployment)
 	served.UID = leaf.GetUID()
 	served.Annotations[lcctx.Annotation] = mirrorEast
 	served.Annotations[workloadv1alpha1.AppliedAnnotation] = served.Annotations[workloadv1alpha1.RenderedAnnotation]

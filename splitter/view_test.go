@@ -20,8 +20,8 @@ func TestOldRootsPods(t *testing.T) {
 	leaf.Labels = map[string]string{workloadv1alpha1.RootUIDLabel: "old"}
 	leaf.Annotations = map[string]string{workloadv1alpha1.RenderedAnnotation: "h", workloadv1alpha1.AppliedAnnotation: "h"}
 	leaf.Status = appsv1.DeploymentStatus{ObservedGeneration: 1, Replicas: 3, UpdatedReplicas: 3, ReadyReplicas: 3, AvailableReplicas: 3}
-	view := viewOf(root, &placementv1alpha1.Placement{}, []*site{{id: "a", name: "a", assigned: true, target: 3, leaf: leaf, old: true}}, time.Unix(0, 0))
 	k, _ := kinds.ByKind("Deployment")
+	view := viewOf(&source{Kind: k}, root, &placementv1alpha1.Placement{}, []*site{{id: "a", name: "a", assigned: true, target: 3, leaf: leaf, old: true}}, time.Unix(0, 0))
 	k.Summarise(root, view)
 	if s := root.Status; s.AvailableReplicas != 0 || s.Replicas != 0 || s.ObservedGeneration != 0 {
 		t.Errorf("status is %+v, want nothing of the old one's", s)

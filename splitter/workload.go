@@ -27,7 +27,7 @@ import (
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
 )
 
-// site is one physical cluster in the work on one Deployment.
+// site is one physical cluster in the work on one workload that is divided.
 type site struct {
 	id       string // sorts and identifies: name, then mirror
 	name     string
@@ -35,11 +35,14 @@ type site struct {
 	lost     bool
 	observed bool // nothing is written there until an administrator confirms
 	assigned bool
-	weight   int64
-	target   int32
+	// barred says that there is no leaf, and none is made, since the cluster's syncer does not carry the kind: the others have its share, if there
+	// are any, and nothing is left for it.
+	barred bool
+	weight int64
+	target int32
 	// leaf is nil if there is none; old says that it is the leaf of an earlier root of that name, held that the brake
 	// keeps it as it is.
-	leaf      *appsv1.Deployment
+	leaf      ctrlclient.Object
 	old, held bool
 	// refused is why the leaf, or what it needs, could not be written to the mirror; nil if it could.
 	refused *workloadv1alpha1.Refusal
@@ -48,7 +51,7 @@ type site struct {
 	// wrote says that the leaf was written in this pass.
 	wrote bool
 
-	// revision is the hash of the root's present template.
+	// revision is the hash of the root's present template; empty for a kind without ReplicaSets.
 	revision string
 
 	step    Step
@@ -56,21 +59,23 @@ type site struct {
 	current bool // the leaf is the rendering of the root's present generation
 }
 
-// workload takes the next step of dividing a Deployment, and writes what its leaves say into its status.
-func (c *Controller) workload(ctx context.Context, s *source, root *appsv1.Deployment, p *placementv1alpha1.Placement, leaves []ctrlclient.Object, held []logicalcluster.Name) (time.Duration, error) {
+// workload takes the next step of dividing a workload, and writes what its leaves say into its status.
+func (c *Controller) workload(ctx context.Context, s *source, root ctrlclient.Object, p *placementv1alpha1.Placement, leaves []ctrlclient.Object, held []logicalcluster.Name) (time.Duration, error) {
 	rk := client.KeyOf(root)
 	p, err := c.decided(ctx, rk, p, leaves)
 	if err != nil || p == nil {
 		return 0, err
 	}
 	authored := root
-	down, lacks, err := c.withAccount(ctx, root, leaves)
+	root, lacks, err := c.withAccount(ctx, root, leaves)
 	if err != nil {
 		return 0, err
 	}
-	root = down.(*appsv1.Deployment)
-	sites := c.sites(root, p, leaves)
-	revision := c.hashOf(authored)
+	sites := c.sites(s, root, p, leaves)
+	revision := ""
+	if d, ok := authored.(*appsv1.Deployment); ok {
+		revision = c.hashOf(d)
+	}
 	for _, st := range sites {
 		st.held, st.lacks, st.revision = slices.Contains(held, st.mirror), lacks, revision
 	}
@@ -94,8 +99,8 @@ func (c *Controller) workload(ctx context.Context, s *source, root *appsv1.Deplo
 	return sooner(again, wait), errors.Join(err, problem)
 }
 
-// sites gathers the clusters that a Deployment is in or goes to, sorted.
-func (c *Controller) sites(root *appsv1.Deployment, p *placementv1alpha1.Placement, leaves []ctrlclient.Object) []*site {
+// sites gathers the clusters that a workload is in or goes to, sorted.
+func (c *Controller) sites(s *source, root ctrlclient.Object, p *placementv1alpha1.Placement, leaves []ctrlclient.Object) []*site {
 	byMirror := map[logicalcluster.Name]*site{}
 	add := func(mirror logicalcluster.Name) *site {
 		t := c.target(mirror)
@@ -115,10 +120,11 @@ func (c *Controller) sites(root *appsv1.Deployment, p *placementv1alpha1.Placeme
 	}
 	for _, leaf := range leaves {
 		st := add(client.KeyOf(leaf).Cluster)
-		st.leaf, st.old = leaf.(*appsv1.Deployment), leafUID(leaf) != root.UID
+		st.leaf, st.old = leaf, leafUID(leaf) != root.GetUID()
 	}
 	sites := make([]*site, 0, len(byMirror))
 	for _, st := range byMirror {
+		st.barred = st.leaf == nil && !c.carries(st.mirror, s)
 		st.id = st.name + "|" + string(st.mirror)
 		sites = append(sites, st)
 	}
@@ -143,12 +149,19 @@ func nameOf(t *workloadv1alpha1.SyncTarget, mirror logicalcluster.Name) string {
 	return t.Name
 }
 
+// isServed says that the cluster is to have the workload, and can.
+func (st *site) isServed() bool { return st.assigned && !st.barred }
+
 // decide fills in target, step and roll of every site, and says whether they must not rest on leaves that may be old.
-func decide(root *appsv1.Deployment, split placementv1alpha1.SplitPolicy, sites []*site) bool {
-	wanted := replicasOf(root)
+func decide(root ctrlclient.Object, split placementv1alpha1.SplitPolicy, sites []*site) bool {
+	of, wanted := divisionOf(root), replicasOf(root)
 	weights, previous := map[string]int64{}, map[string]int32{}
+	weighs := slices.ContainsFunc(sites, func(st *site) bool { return st.assigned && st.weight > 0 })
+	// Where all that the user gave a weight to is barred, nobody else gets what is theirs.
+	some := slices.ContainsFunc(sites, func(st *site) bool { return st.isServed() && (st.weight > 0 || !weighs) })
+	shares := func(st *site) bool { return st.isServed() || st.assigned && !some }
 	for _, st := range sites {
-		if st.assigned {
+		if shares(st) {
 			weights[st.id] = st.weight
 		}
 		if st.leaf != nil && !st.old {
@@ -159,12 +172,12 @@ func decide(root *appsv1.Deployment, split placementv1alpha1.SplitPolicy, sites 
 	if split == placementv1alpha1.SplitDuplicate {
 		targets = Duplicate(wanted, weights)
 	}
-	recreate := root.Spec.Strategy.Type == appsv1.RecreateDeploymentStrategyType
+	recreate := of.Recreates()
 	template := templateOf(root)
 	var clusters []Cluster
 	for _, st := range sites {
 		st.target = targets[st.id]
-		clusters = append(clusters, Cluster{Name: st.id, Assigned: st.assigned, Target: st.target, Lost: st.unsure(), Leaf: st.state(template)})
+		clusters = append(clusters, Cluster{Name: st.id, Assigned: shares(st), Target: st.target, Lost: st.unsure(), Leaf: st.state(template)})
 	}
 	steps := Plan(clusters, recreate)
 	var rolling []RollingCluster
@@ -174,14 +187,14 @@ func decide(root *appsv1.Deployment, split placementv1alpha1.SplitPolicy, sites 
 		}
 	}
 	rolls := map[string]Roll{}
-	if recreate || split == placementv1alpha1.SplitDuplicate {
+	if recreate || of.Strategy == nil || split == placementv1alpha1.SplitDuplicate {
 		rolling = nil // each for itself
 	} else {
-		unavailable, surge := kinds.Fenceposts(root.Spec.Strategy.RollingUpdate, wanted)
+		unavailable, surge := of.Fenceposts(wanted)
 		rolls = DivideRollout(unavailable, surge, rolling)
 	}
 	for _, st := range sites {
-		if st.held {
+		if st.held || st.barred {
 			steps[st.id] = Step{}
 		}
 		st.step, st.roll = steps[st.id], Roll{Verbatim: true}
@@ -199,9 +212,15 @@ func decide(root *appsv1.Deployment, split placementv1alpha1.SplitPolicy, sites 
 }
 
 // templateOf is the pod template as it goes down.
-func templateOf(root *appsv1.Deployment) *corev1.PodTemplateSpec {
-	k, _ := kinds.ByKind("Deployment")
+func templateOf(root ctrlclient.Object) *corev1.PodTemplateSpec {
+	k, _ := kinds.Of(root)
 	return k.Template(k.Content(root))
+}
+
+// divisionOf is that of a root or a leaf of a kind that is divided.
+func divisionOf(o ctrlclient.Object) kinds.Division {
+	k, _ := kinds.Of(o)
+	return k.Division(o)
 }
 
 // unsure says that nobody knows how the cluster is: it is not heard of, or what it says may be of before its restore, or of after that of
@@ -213,55 +232,46 @@ func (st *site) state(template *corev1.PodTemplateSpec) *LeafState {
 	if st.leaf == nil {
 		return nil
 	}
-	d := st.leaf
-	pods := d.Status.Replicas
-	if d.Status.TerminatingReplicas != nil {
-		pods += *d.Status.TerminatingReplicas
-	}
+	d := divisionOf(st.leaf)
 	var surge int32
-	if isMixed(d) {
-		_, surge = kinds.Fenceposts(d.Spec.Strategy.RollingUpdate, replicasOf(d))
+	if d.Mixed() {
+		_, surge = d.Fenceposts(d.Asked())
 	}
 	return &LeafState{
-		Replicas: replicasOf(d), Pods: pods, Available: d.Status.AvailableReplicas, Surge: surge,
-		Settled: leafView(d).Settled, Mixed: isMixed(d) || st.assigned && !hasTemplate(d, template), Deleting: st.old || d.DeletionTimestamp != nil,
+		Replicas: d.Asked(), Pods: d.Pods + d.Terminating, Available: d.Available, Surge: surge, Settled: leafView(st.leaf).Settled,
+		Mixed:    d.Mixed() || d.Strategy != nil && st.assigned && !hasTemplate(st.leaf, template),
+		Deleting: st.old || st.leaf.GetDeletionTimestamp() != nil,
 	}
 }
 
-// isMixed says that a leaf has pods of an earlier template, whether its cluster still waits for the update or has given up.
-func isMixed(d *appsv1.Deployment) bool { return d.Status.UpdatedReplicas < d.Status.Replicas }
-
-func hasTemplate(d *appsv1.Deployment, template *corev1.PodTemplateSpec) bool {
-	return equality.Semantic.DeepEqual(&d.Spec.Template, template)
+func hasTemplate(leaf ctrlclient.Object, template *corev1.PodTemplateSpec) bool {
+	return equality.Semantic.DeepEqual(podsOf(leaf), template)
 }
 
 // rolling is what DivideRollout has to know of a site that is to ask for replicas; false if nothing.
 func (st *site) rolling(template *corev1.PodTemplateSpec, replicas int32) (RollingCluster, bool) {
 	r := RollingCluster{Name: st.id, Replicas: st.target, Lost: st.unsure(), Leaving: !st.assigned || st.target == 0 && replicas > 0, Lacks: st.target}
-	if st.leaf == nil || st.old || st.leaf.DeletionTimestamp != nil {
-		return r, st.assigned
+	if st.leaf == nil || st.old || st.leaf.GetDeletionTimestamp() != nil {
+		return r, st.isServed()
 	}
+	d := divisionOf(st.leaf)
 	r.Exists = true
 	r.SameTemplate = hasTemplate(st.leaf, template)
-	v, mixed := leafView(st.leaf), isMixed(st.leaf)
+	v, mixed := leafView(st.leaf), d.Mixed()
 	r.Rolling = !v.Settled || mixed
 	r.Unsure = r.Rolling && !mixed
 	r.Awaited = r.Unsure && v.Refused == nil
-	r.Lacks = max(max(st.target, replicasOf(st.leaf))-st.leaf.Status.AvailableReplicas, 0)
-	r.MaxUnavailable, r.MaxSurge = kinds.Fenceposts(st.leaf.Spec.Strategy.RollingUpdate, replicasOf(st.leaf))
+	r.Lacks = max(max(st.target, d.Asked())-d.Available, 0)
+	r.MaxUnavailable, r.MaxSurge = d.Fenceposts(d.Asked())
 	return r, true
 }
 
-func replicasOf(d *appsv1.Deployment) int32 {
-	if d.Spec.Replicas == nil {
-		return 1
-	}
-	return *d.Spec.Replicas
-}
+// replicasOf is how many pods a root or a leaf asks for.
+func replicasOf(o ctrlclient.Object) int32 { return divisionOf(o).Asked() }
 
 // refresh reads the leaves, and the Placement if a cluster is being left, uncached. It says no if the Placement is not what the
 // informer shows, or if a leaf is of a later generation than the root that it shows.
-func (c *Controller) refresh(ctx context.Context, s *source, rk client.Key, p *placementv1alpha1.Placement, root *appsv1.Deployment, sites []*site) (bool, error) {
+func (c *Controller) refresh(ctx context.Context, s *source, rk client.Key, p *placementv1alpha1.Placement, root ctrlclient.Object, sites []*site) (bool, error) {
 	var leaving []logicalcluster.Name
 	for _, st := range sites {
 		if !st.assigned {
@@ -274,8 +284,8 @@ func (c *Controller) refresh(ctx context.Context, s *source, rk client.Key, p *p
 		if err != nil || ahead {
 			return false, err
 		}
-		st.leaf, _ = live.(*appsv1.Deployment)
-		st.old = live != nil && leafUID(live) != root.UID
+		st.leaf, st.old = live, live != nil && leafUID(live) != root.GetUID()
+		st.barred = live == nil && !c.carries(st.mirror, s)
 	}
 	return c.hasLeft(ctx, s, rk, p, leaving...)
 }
@@ -312,7 +322,7 @@ func isAhead(leaf, root ctrlclient.Object) bool {
 }
 
 // carryOut writes what the steps say: clusters that grow first, then those that shrink.
-func (c *Controller) carryOut(ctx context.Context, s *source, root *appsv1.Deployment, sites []*site) (time.Duration, error) {
+func (c *Controller) carryOut(ctx context.Context, s *source, root ctrlclient.Object, sites []*site) (time.Duration, error) {
 	var again time.Duration
 	var errs []error
 	order := slices.Clone(sites)
@@ -361,21 +371,21 @@ func (st *site) delta() int32 {
 }
 
 // carryOutAt takes the step of one cluster; ready is false if something has to go first.
-func (c *Controller) carryOutAt(ctx context.Context, s *source, root *appsv1.Deployment, st *site) (ready bool, err error) {
+func (c *Controller) carryOutAt(ctx context.Context, s *source, root ctrlclient.Object, st *site) (ready bool, err error) {
 	switch {
 	case st.step.Delete:
-		if st.leaf.DeletionTimestamp != nil {
+		if st.leaf.GetDeletionTimestamp() != nil {
 			return true, nil
 		}
 		return true, c.tombstone(ctx, s, st.leaf)
 	case !st.step.Write:
 		return true, nil
 	case st.leaf != nil:
-		want, err := st.render(s.Kind, root, st.leaf.Namespace)
+		want, err := st.render(s.Kind, root, st.leaf.GetNamespace())
 		if err != nil {
 			return false, err
 		}
-		if !st.step.Draining && !sameLeaf(st.leaf, want) && !equality.Semantic.DeepEqual(st.leaf.Spec.Template, want.Spec.Template) {
+		if !st.step.Draining && !sameLeaf(st.leaf, want) && !equality.Semantic.DeepEqual(podsOf(st.leaf), podsOf(want)) {
 			if err := c.ensureCompanions(ctx, root, st.mirror); err != nil {
 				return false, err
 			}
@@ -384,8 +394,8 @@ func (c *Controller) carryOutAt(ctx context.Context, s *source, root *appsv1.Dep
 		if err != nil {
 			return false, err
 		}
-		st.wrote = leaf.GetResourceVersion() != st.leaf.ResourceVersion
-		st.leaf, st.current = leaf.(*appsv1.Deployment), !st.step.Draining && !st.roll.Hold
+		st.wrote = leaf.GetResourceVersion() != st.leaf.GetResourceVersion()
+		st.leaf, st.current = leaf, !st.step.Draining && !st.roll.Hold
 		if st.step.Draining {
 			return true, nil
 		}
@@ -403,68 +413,91 @@ func (c *Controller) carryOutAt(ctx context.Context, s *source, root *appsv1.Dep
 		return false, err
 	}
 	c.unseen.made(key{s.GVK.Kind, client.KeyOf(root)}, client.Key{Cluster: st.mirror, Namespace: leaf.GetNamespace(), Name: leaf.GetName()}, leaf.GetUID())
-	st.leaf, st.current, st.wrote = leaf.(*appsv1.Deployment), true, true
+	st.leaf, st.current, st.wrote = leaf, true, true
 	return true, nil
 }
 
 // render is the leaf that the site's step wants.
-func (st *site) render(k kinds.Kind, root *appsv1.Deployment, namespace string) (*appsv1.Deployment, error) {
-	from := root
-	content := k.Content(root).(*appsv1.Deployment)
+func (st *site) render(k kinds.Kind, root ctrlclient.Object, namespace string) (ctrlclient.Object, error) {
+	from, content := root, k.Content(root)
 	switch {
 	case st.step.Draining:
 		// What is being left stays as it is; only its size changes.
-		from = root.DeepCopy()
-		from.Labels, from.Annotations = st.leaf.Labels, withCluster(st.leaf.Annotations, root)
-		content.Spec = *st.leaf.Spec.DeepCopy()
+		from = root.DeepCopyObject().(ctrlclient.Object)
+		from.SetLabels(st.leaf.GetLabels())
+		from.SetAnnotations(withCluster(st.leaf.GetAnnotations(), root))
+		content = st.leaf.DeepCopyObject().(ctrlclient.Object)
+		content.SetManagedFields(nil) // the server knows them
 	case st.roll.Hold:
-		content.Spec.Template = *st.leaf.Spec.Template.DeepCopy()
-		content.Spec.Strategy = *st.leaf.Spec.Strategy.DeepCopy()
-	case st.roll.KeepStrategy:
-		content.Spec.Strategy = *st.leaf.Spec.Strategy.DeepCopy()
+		*k.Template(content) = *k.Template(st.leaf).DeepCopy()
+	}
+	part := k.Division(content)
+	switch {
+	case part.Strategy == nil || st.step.Draining:
+	case st.roll.Hold, st.roll.KeepStrategy:
+		*part.Strategy = *divisionOf(st.leaf).Strategy.DeepCopy()
 	case !st.roll.Verbatim:
 		u, s := intstr.FromInt32(st.roll.MaxUnavailable), intstr.FromInt32(st.roll.MaxSurge)
-		content.Spec.Strategy = appsv1.DeploymentStrategy{
+		*part.Strategy = appsv1.DeploymentStrategy{
 			Type:          appsv1.RollingUpdateDeploymentStrategyType,
 			RollingUpdate: &appsv1.RollingUpdateDeployment{MaxUnavailable: &u, MaxSurge: &s},
 		}
 	}
 	replicas := st.step.Replicas
-	content.Spec.Replicas = &replicas
+	*part.Replicas = &replicas
 	leaf, _, err := render(k, from, content, namespace, st.step.Draining)
 	if err != nil {
 		return nil, err
 	}
-	d := leaf.(*appsv1.Deployment)
 	// No change of it alone is written: a template brings its own along.
-	d.Annotations[workloadv1alpha1.RevisionAnnotation] = st.revision
+	kinds.SetAnnotation(leaf, workloadv1alpha1.RevisionAnnotation, st.revision)
+	if part.Strategy == nil && st.leaf != nil && mayHaveEarlier(st.leaf, leaf) {
+		kinds.SetAnnotation(leaf, workloadv1alpha1.EarlierTemplateAnnotation, "true")
+	}
 	if (st.step.Draining || st.roll.Hold) && st.leaf != nil {
 		// It still is what an earlier generation rendered to.
 		for _, a := range []string{workloadv1alpha1.RootGenerationAnnotation, workloadv1alpha1.RevisionAnnotation} {
-			d.Annotations[a] = st.leaf.Annotations[a]
+			kinds.SetAnnotation(leaf, a, st.leaf.GetAnnotations()[a])
 		}
-		copyGift(d, st.leaf)
+		copyGift(leaf, st.leaf)
 	}
-	return d, nil
+	return leaf, nil
+}
+
+// mayHaveEarlier says that pods of what a leaf is, whose pods nobody replaces, may be of an earlier template than what it is to become has. It is so
+// from when the template changes until its cluster has told of a time without pods.
+func mayHaveEarlier(have, want ctrlclient.Object) bool {
+	d := divisionOf(have)
+	if leafView(have).Settled && d.Pods+d.Terminating == 0 {
+		return false
+	}
+	_, already := have.GetAnnotations()[workloadv1alpha1.EarlierTemplateAnnotation]
+	return already || !hasTemplate(have, podsOf(want))
 }
 
 // withCluster returns a leaf's annotations as if they were the root's.
-func withCluster(leaf map[string]string, root *appsv1.Deployment) map[string]string {
+func withCluster(leaf map[string]string, root ctrlclient.Object) map[string]string {
 	out := maps.Clone(leaf)
 	if out == nil {
 		out = map[string]string{}
 	}
-	out[lcctx.Annotation] = root.Annotations[lcctx.Annotation]
+	out[lcctx.Annotation] = root.GetAnnotations()[lcctx.Annotation]
 	return out
 }
 
-// summarise writes the Deployment's status if what the leaves say changed it, at its pace, and with it what its ReplicaSets are: authored is
-// the Deployment as its user has it.
-func (c *Controller) summarise(ctx context.Context, s *source, authored, root *appsv1.Deployment, p *placementv1alpha1.Placement, sites []*site) (wait time.Duration, err error) {
-	now := authored.DeepCopy() // what its pods were given is not its user's, and would be written with the status
-	view := viewOf(root, p, sites, c.clock.Now())
+// summarise writes the workload's status if what the leaves say changed it, at its pace, and with that of a Deployment what its ReplicaSets are: authored is
+// the workload as its user has it.
+func (c *Controller) summarise(ctx context.Context, s *source, authored, root ctrlclient.Object, p *placementv1alpha1.Placement, sites []*site) (wait time.Duration, err error) {
+	now := authored.DeepCopyObject().(ctrlclient.Object) // what its pods were given is not its user's, and would be written with the status
+	view := viewOf(s, root, p, sites, c.clock.Now())
 	s.Summarise(now, view)
-	h, again, problem := c.replicaSets(ctx, s, authored, now, keptOf(c.informers.ReplicaSets, root), view)
+	deployment, isDeployment := authored.(*appsv1.Deployment)
+	var h history
+	var again time.Duration
+	var problem error
+	if isDeployment {
+		h, again, problem = c.replicaSets(ctx, s, deployment, now.(*appsv1.Deployment), keptOf(c.informers.ReplicaSets, root), view)
+	}
 	leaves := make([]ctrlclient.Object, 0, len(sites))
 	for _, st := range sites {
 		if st.leaf != nil {
@@ -472,15 +505,15 @@ func (c *Controller) summarise(ctx context.Context, s *source, authored, root *a
 		}
 	}
 	c.tellRefusals(ctx, s, root, leaves)
-	wait, err = c.writeStatus(ctx, s, authored, now, mayWait(authored, now))
-	if wait == 0 && err == nil {
-		err = c.countReplicaSets(ctx, s, root, h, view)
+	wait, err = c.writeStatus(ctx, s, authored, now, dividedMayWait(authored, now))
+	if isDeployment && wait == 0 && err == nil {
+		err = c.countReplicaSets(ctx, s, deployment, h, view)
 	}
 	return sooner(again, wait), settle([]error{problem, err})
 }
 
-func viewOf(root *appsv1.Deployment, p *placementv1alpha1.Placement, sites []*site, now time.Time) kinds.View {
-	view := kinds.View{Now: now, Desired: replicasOf(root)}
+func viewOf(s *source, root ctrlclient.Object, p *placementv1alpha1.Placement, sites []*site, now time.Time) kinds.View {
+	view := kinds.View{Now: now, Desired: replicasOf(root), NotPlaced: notCarried(s, barredOf(sites))}
 	template := templateOf(root)
 	var desired int32
 	for _, st := range sites {
@@ -493,7 +526,7 @@ func viewOf(root *appsv1.Deployment, p *placementv1alpha1.Placement, sites []*si
 		if st.refused != nil {
 			l.Refused = st.refused
 		}
-		l.Cluster, l.Assigned, l.Lost, l.Observed, l.Target, l.Current = st.name, st.assigned, st.lost, st.observed, st.target, st.current
+		l.Cluster, l.Assigned, l.Lost, l.Observed, l.Target, l.Current = st.name, st.isServed(), st.lost, st.observed, st.target, st.current
 		view.Leaves = append(view.Leaves, l)
 	}
 	if desired > 0 {
@@ -503,6 +536,16 @@ func viewOf(root *appsv1.Deployment, p *placementv1alpha1.Placement, sites []*si
 		view.NotPlaced = &kinds.Reason{Reason: placed.Reason, Message: placed.Message}
 	}
 	return view
+}
+
+// barredOf are the names of the clusters that are to have the workload, and cannot.
+func barredOf(sites []*site) (names []string) {
+	for _, st := range sites {
+		if st.assigned && st.barred {
+			names = append(names, st.name)
+		}
+	}
+	return names
 }
 
 func sortLeaves(leaves []kinds.Leaf) {

@@ -444,6 +444,7 @@ func TestPropagation(t *testing.T) {
 		reason     string
 	}{
 		{"Deployment", nil, metav1.DeletePropagationForeground, "gone means that its pods are gone"},
+		{"ReplicaSet", nil, metav1.DeletePropagationForeground, "as of a Deployment"},
 		{"DaemonSet", nil, metav1.DeletePropagationForeground, "whatever makes them"},
 		{"ConfigMap", nil, metav1.DeletePropagationBackground, "a ConfigMap has nothing to wait for"},
 		{"Deployment", []string{metav1.FinalizerOrphanDependents}, metav1.DeletePropagationOrphan, "--cascade=orphan travels"},

@@ -7,7 +7,6 @@ import (
 	"regexp"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -25,6 +24,7 @@ import (
 var (
 	eventsGVR         = corev1.SchemeGroupVersion.WithResource("events")
 	deploymentKind, _ = kinds.ByKind("Deployment")
+	replicaSetKind, _ = kinds.ByKind("ReplicaSet")
 )
 
 const (
@@ -203,7 +203,10 @@ func (s *Syncer) about(ctx context.Context, namespace string, below *unstructure
 			return nil, errNotKnown
 		}
 		return &subject{gvk: gvk, name: name, uid: uid}, nil
-	case appsv1.SchemeGroupVersion.WithKind("ReplicaSet"):
+	case replicaSetKind.GVK:
+		if of, err := s.subjectOf(replicaSetKind, namespace, name, uid); err == nil {
+			return of, nil
+		}
 		if _, known := s.sets.Get(types.UID(uid)); !known {
 			if err := s.eventPace.Wait(ctx); err != nil {
 				return nil, err
@@ -213,7 +216,10 @@ func (s *Syncer) about(ctx context.Context, namespace string, below *unstructure
 		if err != nil {
 			return nil, err
 		}
-		if set == nil || set.owner == nil || set.owner.Kind != deploymentKind.GVK.Kind || set.owner.APIVersion != deploymentKind.GVK.GroupVersion().String() {
+		if set != nil && set.owner == nil {
+			return nil, errNotKnown // what was made of a leaf is seen soon
+		}
+		if set == nil || set.owner.Kind != deploymentKind.GVK.Kind || set.owner.APIVersion != deploymentKind.GVK.GroupVersion().String() {
 			return nil, errNotShown
 		}
 		of, err := s.subjectOf(deploymentKind, namespace, set.owner.Name, string(set.owner.UID))

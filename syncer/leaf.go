@@ -170,6 +170,9 @@ func (s *Syncer) applyLeaf(ctx context.Context, k key, leaf, down *unstructured.
 	if down != nil && down.GetLabels()[workloadv1alpha1.WorkspaceLabel] != leaf.GetLabels()[workloadv1alpha1.WorkspaceLabel] {
 		return outcome{}, nameConflict("%s belongs to another workspace", k)
 	}
+	if by := takenOver(k, down); by != nil {
+		return outcome{down: down}, &refusal{"TakenOver", fmt.Sprintf("%s %s there has taken it over, whose selector selects what has no labels: give that one a selector that names a label of its pods", by.Kind, by.Name)}
+	}
 	want, err := s.rendered(k, leaf, down)
 	if err != nil {
 		return outcome{down: down}, err
@@ -213,6 +216,15 @@ func (s *Syncer) applyLeaf(ctx context.Context, k key, leaf, down *unstructured.
 	s.pace.Wrote(k, "") // its status follows
 	klog.FromContext(ctx).V(2).Info("Applied", "object", k.String())
 	return outcome{down: applied}, nil
+}
+
+// takenOver returns what controls a ReplicaSet in the physical cluster, nil if nothing does. A Deployment there takes over those that it selects, although
+// none of their labels go down, and scales them: to write our replicas again and again would be a fight.
+func takenOver(k key, down *unstructured.Unstructured) *metav1.OwnerReference {
+	if k.resource != replicaSetsGVR || down == nil {
+		return nil
+	}
+	return metav1.GetControllerOf(down)
 }
 
 // isGone says that a leaf has begun below what is done once, and that it is not there any more.

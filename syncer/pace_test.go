@@ -51,6 +51,15 @@ func daemonSetLeaf(applied, strategy string, observed, updated, ready int64) *un
 	return leaf
 }
 
+// setLeaf is deploymentLeaf for a ReplicaSet.
+func setLeaf(replicas, ready int64) *unstructured.Unstructured {
+	leaf := deploymentLeaf("h2", map[string]any{
+		"observedGeneration": int64(2), "replicas": replicas, "fullyLabeledReplicas": replicas, "readyReplicas": ready, "availableReplicas": ready,
+	})
+	leaf.SetKind("ReplicaSet")
+	return leaf
+}
+
 func TestMayWait(t *testing.T) {
 	condition := func(kind, status string) map[string]any {
 		s := counts(2, 3, 1, 2, 2, 0)
@@ -70,6 +79,9 @@ func TestMayWait(t *testing.T) {
 		"AppliedAnew":    {deploymentLeaf("h1", counts(1, 3, 3, 3, 3, 0)), deploymentLeaf("h2", counts(1, 3, 3, 3, 3, 0)), client.WhileNothing, "nothing has come of it yet"},
 		"Observed":       {deploymentLeaf("h2", nil), deploymentLeaf("h2", counts(2, 0, 0, 0, 0, 0)), client.WhileSettling, "rollout status waits for it"},
 		"AppliedAndSeen": {deploymentLeaf("", nil), deploymentLeaf("h2", counts(2, 3, 3, 0, 0, 0)), client.WhileSettling, "both at once"},
+		"SetStep":        {setLeaf(3, 1), setLeaf(3, 2), client.WhileProgressing, "another pod serves"},
+		"SetThrough":     {setLeaf(3, 2), setLeaf(3, 3), 0, "a move waits for it"},
+		"SetFewer":       {setLeaf(3, 3), setLeaf(3, 2), 0, "nothing may shrink elsewhere"},
 		"Step":           {rolling, deploymentLeaf("h2", counts(2, 3, 2, 2, 2, 0)), client.WhileProgressing, "another pod is made"},
 		"MoreReady":      {rolling, deploymentLeaf("h2", counts(2, 4, 2, 3, 3, 0)), client.WhileProgressing, "another pod serves"},
 		"Through":        {rolling, done, 0, "rollout status waits for it"},

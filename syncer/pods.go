@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
@@ -38,19 +39,31 @@ var (
 // asks of a pod is that it goes.
 
 // leafOf returns which leaf a pod of the physical cluster was made of, by who controls it. It is for whoever asks next to find out
-// whether there is one.
-func leafOf(pod *unstructured.Unstructured) (key, bool) {
+// whether there is one. A ReplicaSet is a leaf itself if we made it, and otherwise of the Deployment that it is named after.
+func leafOf(pod *unstructured.Unstructured, made func(set key, uid types.UID) bool) (key, bool) {
 	owner := metav1.GetControllerOfNoCopy(pod)
 	if owner == nil {
 		return key{}, false
 	}
 	if owner.Kind == "ReplicaSet" && owner.APIVersion == appsv1.SchemeGroupVersion.String() {
-		name, ok := strings.CutSuffix(owner.Name, "-"+pod.GetLabels()[appsv1.DefaultDeploymentUniqueLabelKey])
-		return key{deploymentsGVR, pod.GetNamespace(), name}, ok
+		set := key{replicaSetsGVR, pod.GetNamespace(), owner.Name}
+		hash := pod.GetLabels()[appsv1.DefaultDeploymentUniqueLabelKey]
+		name, named := strings.CutSuffix(owner.Name, "-"+hash)
+		if hash == "" || !named || made(set, owner.UID) {
+			return set, true
+		}
+		return key{deploymentsGVR, pod.GetNamespace(), name}, true
 	}
 	kind, ok := kinds.ByKind(owner.Kind)
 	makes := ok && kind.MakesPods() && kind.HasLeaves() && kind.GVR != deploymentsGVR && kind.GVK.GroupVersion().String() == owner.APIVersion
 	return key{kind.GVR, pod.GetNamespace(), owner.Name}, makes
+}
+
+// madeSet says that a ReplicaSet of the physical cluster is one that was made of a leaf, as far as it is seen, and that no Deployment there has taken it
+// over.
+func (s *Syncer) madeSet(set key, uid types.UID) bool {
+	below := get(s.physical.informers[replicaSetsGVR], set)
+	return below != nil && below.GetUID() == uid && metav1.GetControllerOfNoCopy(below) == nil
 }
 
 // statefulSetOf returns the leaf of which a pod that is shown is one with an ordinal, in the name that it has wherever it runs.
@@ -403,7 +416,7 @@ func (s *Syncer) show(ctx context.Context, k key, deed showing, shown, below *un
 	}
 	switch deed {
 	case showIt:
-		of, ok := leafOf(below)
+		of, ok := leafOf(below, s.madeSet)
 		if !ok {
 			return nil
 		}
@@ -413,9 +426,12 @@ func (s *Syncer) show(ctx context.Context, k key, deed showing, shown, below *un
 			return nil // nobody asks for it, or not any more, or not yet: it may be taken over
 		}
 		s.leafless.remove(k)
-		revision, err := s.revisionOf(ctx, below)
-		if err != nil {
-			return err
+		revision := ""
+		if of.resource == deploymentsGVR {
+			var err error
+			if revision, err = s.revisionOf(ctx, below); err != nil {
+				return err
+			}
 		}
 		made, err := mirror.Create(ctx, renderShown(below, leaf, revision), metav1.CreateOptions{FieldManager: workloadv1alpha1.FieldManager})
 		if err != nil {
@@ -452,7 +468,8 @@ func (s *Syncer) show(ctx context.Context, k key, deed showing, shown, below *un
 }
 
 // revisionOf returns of which revision of its Deployment a pod is, "" if that is not known: what the ReplicaSet that made it was made
-// of the leaf with. Kubernetes gives a ReplicaSet the annotations of its Deployment, for as long as its template is the Deployment's.
+// of the leaf with. Kubernetes gives a ReplicaSet the annotations of its Deployment, for as long as its template is the Deployment's. It is an error
+// if nothing says that the ReplicaSet is, or was, a Deployment's: it was made of a leaf itself, as will be seen.
 func (s *Syncer) revisionOf(ctx context.Context, below *unstructured.Unstructured) (string, error) {
 	owner := metav1.GetControllerOfNoCopy(below)
 	if owner.Kind != "ReplicaSet" {
@@ -461,6 +478,9 @@ func (s *Syncer) revisionOf(ctx context.Context, below *unstructured.Unstructure
 	set, err := s.setBelow(ctx, below.GetNamespace(), owner.Name, owner.UID)
 	if err != nil || set == nil {
 		return "", err // it is the root's where nobody says, as one whose ReplicaSet is not there
+	}
+	if set.owner == nil && set.revision == "" {
+		return "", fmt.Errorf("ReplicaSet %s is of no Deployment", owner.Name)
 	}
 	return set.revision, nil
 }

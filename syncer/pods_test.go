@@ -16,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
@@ -90,27 +91,123 @@ func TestLeafOf(t *testing.T) {
 		pod.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: apiVersion, Kind: kind, Name: name, UID: "o", Controller: ptr.To(controls)}})
 		return pod
 	}
+	made := func(set key, uid types.UID) bool { return set.name == "web-made" && uid == "o" }
 	for reason, tc := range map[string]struct {
 		pod  *unstructured.Unstructured
 		want key
 		ok   bool
 	}{
-		"a ReplicaSet is its Deployment's": {of("apps/v1", "ReplicaSet", "web-abc", "abc", true), key{deploymentsGVR, "shop-1a", "web"}, true},
-		"a hash is the end of its name":    {of("apps/v1", "ReplicaSet", "web-abc", "bc", true), key{}, false},
-		"a ReplicaSet of its own":          {of("apps/v1", "ReplicaSet", "web", "", true), key{}, false},
-		"a DaemonSet makes its pods":       {of("apps/v1", "DaemonSet", "agent", "", true), key{appsv1.SchemeGroupVersion.WithResource("daemonsets"), "shop-1a", "agent"}, true},
-		"a StatefulSet does":               {of("apps/v1", "StatefulSet", "db", "", true), key{statefulSetsGVR, "shop-1a", "db"}, true},
-		"a Job does":                       {of("batch/v1", "Job", "once", "", true), key{batchv1.SchemeGroupVersion.WithResource("jobs"), "shop-1a", "once"}, true},
-		"a Deployment makes ReplicaSets":   {of("apps/v1", "Deployment", "web", "", true), key{}, false},
-		"a Service makes none":             {of("v1", "Service", "web", "", true), key{}, false},
-		"an owner does not":                {of("apps/v1", "DaemonSet", "agent", "", false), key{}, false},
-		"of another group":                 {of("example.dev/v1", "DaemonSet", "agent", "", true), key{}, false},
-		"a bare pod":                       {testPod("a", "Running", "True"), key{}, false},
+		"a ReplicaSet is its Deployment's":  {of("apps/v1", "ReplicaSet", "web-abc", "abc", true), key{deploymentsGVR, "shop-1a", "web"}, true},
+		"a hash is the end of its name":     {of("apps/v1", "ReplicaSet", "web-abc", "bc", true), key{replicaSetsGVR, "shop-1a", "web-abc"}, true},
+		"a ReplicaSet of its own":           {of("apps/v1", "ReplicaSet", "web", "", true), key{replicaSetsGVR, "shop-1a", "web"}, true},
+		"made of a leaf, whatever its name": {of("apps/v1", "ReplicaSet", "web-made", "made", true), key{replicaSetsGVR, "shop-1a", "web-made"}, true},
+		"a DaemonSet makes its pods":        {of("apps/v1", "DaemonSet", "agent", "", true), key{appsv1.SchemeGroupVersion.WithResource("daemonsets"), "shop-1a", "agent"}, true},
+		"a StatefulSet does":                {of("apps/v1", "StatefulSet", "db", "", true), key{statefulSetsGVR, "shop-1a", "db"}, true},
+		"a Job does":                        {of("batch/v1", "Job", "once", "", true), key{batchv1.SchemeGroupVersion.WithResource("jobs"), "shop-1a", "once"}, true},
+		"a Deployment makes ReplicaSets":    {of("apps/v1", "Deployment", "web", "", true), key{}, false},
+		"a Service makes none":              {of("v1", "Service", "web", "", true), key{}, false},
+		"an owner does not":                 {of("apps/v1", "DaemonSet", "agent", "", false), key{}, false},
+		"of another group":                  {of("example.dev/v1", "DaemonSet", "agent", "", true), key{}, false},
+		"a bare pod":                        {testPod("a", "Running", "True"), key{}, false},
 	} {
-		got, ok := leafOf(tc.pod)
+		got, ok := leafOf(tc.pod, made)
 		if diff := cmp.Diff(tc.want, got, cmp.AllowUnexported(key{})); ok != tc.ok || ok && diff != "" {
 			t.Errorf("%s: %v, %v, want %v, %v", reason, got, ok, tc.want, tc.ok)
 		}
+	}
+}
+
+// TestTakenOver: a ReplicaSet that a Deployment of the physical cluster has taken over is left to that.
+func TestTakenOver(t *testing.T) {
+	owned := &unstructured.Unstructured{Object: map[string]any{}}
+	owned.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "Deployment", Name: "web", UID: "d", Controller: ptr.To(true)}})
+	for reason, tc := range map[string]struct {
+		resource schema.GroupVersionResource
+		down     *unstructured.Unstructured
+		want     string
+	}{
+		"it is not there yet":              {replicaSetsGVR, nil, ""},
+		"it is nobody's":                   {replicaSetsGVR, &unstructured.Unstructured{Object: map[string]any{}}, ""},
+		"it is a Deployment's":             {replicaSetsGVR, owned, "web"},
+		"a claim is as its volume is used": {claimsGVR, owned, ""},
+	} {
+		got := takenOver(key{resource: tc.resource}, tc.down)
+		if (got == nil) != (tc.want == "") || got != nil && got.Name != tc.want {
+			t.Errorf("%s: %v, want %q", reason, got, tc.want)
+		}
+	}
+}
+
+// takenSet is a leaf of a ReplicaSet that asks for other replicas than what was made of it has, which a Deployment controls if taken, and a syncer
+// that may write it. It counts the writes to the physical cluster.
+func takenSet(t *testing.T, taken bool) (s *Syncer, k key, leaf, down *unstructured.Unstructured, writes *int) {
+	t.Helper()
+	k, writes = key{replicaSetsGVR, "shop-1a", "crew"}, new(int)
+	in := func(kind, apiVersion, name string) *unstructured.Unstructured {
+		o := &unstructured.Unstructured{Object: map[string]any{}}
+		o.SetAPIVersion(apiVersion)
+		o.SetKind(kind)
+		o.SetName(name)
+		o.SetLabels(map[string]string{workloadv1alpha1.WorkspaceLabel: "shop", workloadv1alpha1.SyncTargetLabel: "east-uid", workloadv1alpha1.RootUIDLabel: "root", "app": "web"})
+		return o
+	}
+	leaf = in("ReplicaSet", "apps/v1", k.name)
+	leaf.SetNamespace(k.namespace)
+	leaf.SetUID("leaf")
+	leaf.SetResourceVersion("3")
+	leaf.SetFinalizers([]string{workloadv1alpha1.SyncerFinalizer})
+	leaf.Object["spec"] = map[string]any{"replicas": int64(3)}
+	down = render(leaf, "east-uid")
+	down.SetUID("below")
+	down.SetResourceVersion("7")
+	down.Object["spec"] = map[string]any{"replicas": int64(0)}
+	if taken {
+		down.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "Deployment", Name: "web", UID: "d", Controller: ptr.To(true)}})
+	}
+	s = newIdle(t, func(w http.ResponseWriter, _ *http.Request) {
+		answer(t, w, http.StatusOK, map[string]any{"apiVersion": "apps/v1", "kind": "ReplicaSetList", "metadata": map[string]any{}, "items": []any{leaf.Object}})
+	}, func(w http.ResponseWriter, req *http.Request) {
+		if req.Method != http.MethodGet {
+			*writes++
+		}
+		answer(t, w, http.StatusOK, down.Object)
+	})
+	s.gate.open(s.gate.begin(), fine)
+	if err := s.physical.informers[replicaSetsGVR].queue.Replace(nil, "1"); err != nil {
+		t.Fatal(err)
+	}
+	policy := in("NetworkPolicy", "networking.k8s.io/v1", isolationPolicy)
+	policy.SetNamespace(k.namespace)
+	for gvr, o := range map[schema.GroupVersionResource]*unstructured.Unstructured{
+		namespacesGVR: in("Namespace", "v1", k.namespace), networkPoliciesGVR: policy, replicaSetsGVR: down,
+	} {
+		if err := s.physical.informers[gvr].Add(o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return s, k, leaf, down, writes
+}
+
+// TestTakenOverIsLeftAlone: nothing is written to what a Deployment of the physical cluster has taken over, and the leaf is told; what nobody has taken
+// is made right.
+func TestTakenOverIsLeftAlone(t *testing.T) {
+	for name, taken := range map[string]bool{"Taken": true, "Nobody's": false} {
+		t.Run(name, func(t *testing.T) {
+			s, k, leaf, down, writes := takenSet(t, taken)
+			o, err := s.applyLeaf(t.Context(), k, leaf, down)
+			if (*writes == 0) != taken {
+				t.Errorf("there were %d writes", *writes)
+			}
+			if !taken {
+				if err != nil {
+					t.Error(err)
+				}
+				return
+			}
+			if r := refusalOf(err); r == nil || r.reason != "TakenOver" || !strings.Contains(r.message, "Deployment web") || o.down != down {
+				t.Errorf("the leaf is told %v, of %v", err, o.down)
+			}
+		})
 	}
 }
 
@@ -234,8 +331,9 @@ func TestRevisionOf(t *testing.T) {
 		r.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "Deployment", Name: "web", UID: "d", Controller: ptr.To(true)}})
 		return r
 	}
-	orphan := set("o", "5d8c")
+	orphan, leaf := set("o", "5d8c"), set("o", "")
 	orphan.SetOwnerReferences(nil)
+	leaf.SetOwnerReferences(nil)
 	for reason, tc := range map[string]struct {
 		kind   string
 		set    *unstructured.Unstructured
@@ -246,6 +344,7 @@ func TestRevisionOf(t *testing.T) {
 	}{
 		"it says so":                    {"ReplicaSet", set("o", "5d8c"), http.StatusOK, "5d8c", 1, false},
 		"a Deployment may adopt it":     {"ReplicaSet", orphan, http.StatusOK, "5d8c", 2, false},
+		"it was made of a leaf itself":  {"ReplicaSet", leaf, http.StatusOK, "", 2, true},
 		"it was made before that":       {"ReplicaSet", set("o", ""), http.StatusOK, "", 2, false},
 		"another one has its name":      {"ReplicaSet", set("other", "5d8c"), http.StatusOK, "", 2, false},
 		"it may not be read":            {"ReplicaSet", set("o", "5d8c"), http.StatusForbidden, "", 2, false},

@@ -23,6 +23,7 @@ var keptHere = slices.Concat([]string{
 	workloadv1alpha1.DrainingAnnotation,
 	workloadv1alpha1.APIAccessAnnotation,
 	workloadv1alpha1.TemplateAnnotation,
+	workloadv1alpha1.EarlierTemplateAnnotation,
 }, workloadv1alpha1.SyncerAnnotations, kinds.OwnAnnotations)
 
 // render returns what is applied downstream for a leaf: name, labels, annotations, and every top-level field but

@@ -110,7 +110,7 @@ func (s *Syncer) tellUnshown(k key, below *unstructured.Unstructured, err error)
 	if why == nil || below == nil || s.backoff.NumRequeues(k)+1 < unshownTries {
 		return
 	}
-	if leaf, ok := leafOf(below); ok && s.unshown.add(k, leaf, why, s.config.Clock.Now()) {
+	if leaf, ok := leafOf(below, s.madeSet); ok && s.unshown.add(k, leaf, why, s.config.Clock.Now()) {
 		s.queue.Add(leaf)
 	}
 }

@@ -68,7 +68,7 @@ It is not "kubectl explain", which describes the fields of a kind.`,
 }
 
 // shortNames are those of kubectl, by resource.
-var shortNames = map[string]string{"deployments": "deploy", "daemonsets": "ds", "statefulsets": "sts", "services": "svc", "ingresses": "ing", "pods": "po"}
+var shortNames = map[string]string{"deployments": "deploy", "replicasets": "rs", "daemonsets": "ds", "statefulsets": "sts", "services": "svc", "ingresses": "ing", "pods": "po"}
 
 // parsePlaced reads TYPE/NAME, where the type is written as for kubectl and of a kind that has a Placement.
 func parsePlaced(arg string) (kinds.Kind, string, error) {

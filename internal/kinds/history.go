@@ -11,7 +11,9 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
@@ -29,6 +31,14 @@ type History struct {
 	Runs string
 	// Collisions is where the status of the workload counts the names that were somebody else's; what it points to is nil for none.
 	Collisions **int32
+}
+
+var deploymentKind = appsv1.SchemeGroupVersion.WithKind("Deployment").GroupKind()
+
+// IsRevision says that an object is a ReplicaSet of a Deployment, by its controller: a record of one of its templates, which goes nowhere.
+func IsRevision(set metav1.Object) bool {
+	owner := metav1.GetControllerOfNoCopy(set)
+	return owner != nil && schema.FromAPIVersionAndKind(owner.APIVersion, owner.Kind).GroupKind() == deploymentKind
 }
 
 // DigestAnnotation stands, in memory only, for the content of a revision (WithoutContent).

@@ -8,7 +8,6 @@ var Kept = []schema.GroupResource{
 	{Resource: "replicationcontrollers"},
 	{Resource: "persistentvolumes"},
 	{Group: "discovery.k8s.io", Resource: "endpointslices"},
-	{Group: "apps", Resource: "replicasets"},
 	{Group: "autoscaling", Resource: "horizontalpodautoscalers"},
 }
 

@@ -1,6 +1,7 @@
 package kinds
 
 import (
+	"fmt"
 	"reflect"
 	"slices"
 
@@ -8,6 +9,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
@@ -62,6 +64,11 @@ type Kind struct {
 	// Given names what the server itself makes of the kind in every workspace, or in every namespace if it has none here. It
 	// never goes down, and to have it is not to have something to run. Empty for most kinds.
 	Given types.NamespacedName
+	// MadeBelow says that physical clusters make objects of the kind, for others that go down, or that the server keeps them as records of these.
+	// One whose controller is such is none to go down: ask Holds.
+	MadeBelow bool
+	// Unlabelled says that labels of the object itself do not go down: there they would be what a controller takes it over by.
+	Unlabelled bool
 	// New returns an empty object of the kind.
 	New func() ctrlclient.Object
 	// NewList returns an empty list of them; nil for kinds that need nothing beside them.
@@ -91,6 +98,8 @@ type Kind struct {
 	Ended func(obj ctrlclient.Object) bool
 	// Fit makes of a status what the API server takes after another one; nil for most kinds.
 	Fit func(before, now ctrlclient.Object)
+	// Division returns what of an object each of its clusters has its own of, and what it says of that. Nil for kinds that are not Divided.
+	Division func(obj ctrlclient.Object) Division
 	// AsItSays says that how many pods there are to be only their cluster knows.
 	AsItSays bool
 	// Pods returns how many pods a leaf asks for, and how many of them are ready.
@@ -227,12 +236,37 @@ var All = []Kind{
 		NewList:   func() ctrlclient.ObjectList { return &appsv1.DeploymentList{} },
 		Content:   deploymentContent,
 		Template:  func(obj ctrlclient.Object) *corev1.PodTemplateSpec { return &obj.(*appsv1.Deployment).Spec.Template },
+		Division:  deploymentDivision,
 		Pods:      deploymentPods,
 		Observed:  deploymentObserved,
 		RolledOut: func(leaf ctrlclient.Object) bool { return rolledOut(leaf.(*appsv1.Deployment)) },
 		Failing:   deploymentFailing,
 		History:   deploymentHistory,
 		Summarise: summariseDeployment,
+	},
+	{
+		GVK: appsv1.SchemeGroupVersion.WithKind("ReplicaSet"), GVR: appsv1.SchemeGroupVersion.WithResource("replicasets"),
+		HasStatus:  true,
+		Goes:       Divided,
+		MadeBelow:  true,
+		Unlabelled: true,
+		Doc: Doc{
+			Down: "Its spec with the cluster's share of `replicas`. As in Kubernetes, another template is that of pods which are made later: those that run stay as they are.",
+			Up:   "Counts add up; `observedGeneration` is that of the slowest; `ReplicaFailure`, `Placed` and `Synced` say what is wrong where.",
+			Not: "Those that Deployments have for their history. Its own labels, by which a Deployment in the physical cluster would take it over: one that does so all the same, " +
+				"since its selector asks for no label, keeps it, and the ReplicaSet says so (`TakenOver`). Of its pods, as of a Deployment's.",
+		},
+		New:       func() ctrlclient.Object { return &appsv1.ReplicaSet{} },
+		NewList:   func() ctrlclient.ObjectList { return &appsv1.ReplicaSetList{} },
+		Content:   replicaSetContent,
+		Template:  func(obj ctrlclient.Object) *corev1.PodTemplateSpec { return &obj.(*appsv1.ReplicaSet).Spec.Template },
+		Division:  replicaSetDivision,
+		Pods:      replicaSetPods,
+		Observed:  replicaSetObserved,
+		RolledOut: replicaSetRolledOut,
+		Serves:    replicaSetServes,
+		Failing:   replicaSetFailing,
+		Summarise: summariseReplicaSet,
 	},
 	{
 		GVK: appsv1.SchemeGroupVersion.WithKind("DaemonSet"), GVR: appsv1.SchemeGroupVersion.WithResource("daemonsets"),
@@ -309,11 +343,12 @@ var All = []Kind{
 		GVK: corev1.SchemeGroupVersion.WithKind("Pod"), GVR: corev1.SchemeGroupVersion.WithResource("pods"),
 		HasStatus: true,
 		Goes:      Bound,
+		MadeBelow: true,
 		Doc: Doc{
 			Down: "One that somebody makes in the workspace, a person or a controller there: its spec.",
 			Up:   "Its status, as it is below.",
 			Not: "What is decided again below: priority, overhead, tolerations that each pod is given. `nodeName`, system priority classes, tokens of the physical cluster, in place of which it has those of the workspace, and what names a Secret `atoll-token-…`. " +
-				"One whose controller is a ReplicaSet, or makes its pods below. It does not move: one with a controller is deleted, for that to make another, and one without stays.",
+				"One whose controller makes its pods below. It does not move: one with a controller is deleted, for that to make another, and one without stays.",
 		},
 		New:       func() ctrlclient.Object { return &corev1.Pod{} },
 		NewList:   func() ctrlclient.ObjectList { return &corev1.PodList{} },
@@ -471,6 +506,9 @@ func (k Kind) WhyWithheld(root ctrlclient.Object) string {
 	switch {
 	case k.IsGiven(root.GetNamespace(), root.GetName()):
 		return "every physical cluster has its own"
+	case k.HasLeaves() && !k.Holds(root):
+		owner := metav1.GetControllerOfNoCopy(root)
+		return fmt.Sprintf("its controller does, %s %s, and physical clusters make of that what it needs", owner.Kind, owner.Name)
 	case k.Withheld != nil:
 		return k.Withheld(root)
 	}

@@ -4,7 +4,6 @@ import (
 	"slices"
 	"strings"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -23,10 +22,15 @@ func IsBound(pod metav1.Object) bool {
 	return slices.Contains(pod.GetFinalizers(), workloadv1alpha1.SyncerFinalizer)
 }
 
-// Holds says that an object is one of its kind's roots: of pods, those that were made in a workspace, to be run. What is known of it
-// may be its metadata alone.
+// Holds says that an object is one of its kind's roots or leaves: of pods, those that were made in a workspace, to be run; of ReplicaSets, those
+// that are no Deployment's. What is known of it may be its metadata alone.
 func (k Kind) Holds(obj metav1.Object) bool {
-	if k.Goes != Bound || IsBound(obj) {
+	switch {
+	case !k.MadeBelow:
+		return true
+	case k.Goes != Bound:
+		return !IsRevision(obj)
+	case IsBound(obj):
 		return true
 	}
 	if _, shown := obj.GetLabels()[workloadv1alpha1.MirrorLabel]; shown {
@@ -39,12 +43,8 @@ func (k Kind) Holds(obj metav1.Object) bool {
 // makesItsPodsBelow says that an owner's pods are made by controllers of physical clusters. One that is in the workspace all the same
 // belongs to nobody below.
 func makesItsPodsBelow(owner *metav1.OwnerReference) bool {
-	of := schema.FromAPIVersionAndKind(owner.APIVersion, owner.Kind)
-	if of == appsv1.SchemeGroupVersion.WithKind("ReplicaSet") {
-		return true
-	}
-	k, ok := ByKind(of.Kind)
-	return ok && k.MakesPods() && k.GVK == of
+	k, ok := ByKind(owner.Kind)
+	return ok && k.MakesPods() && k.GVK.GroupKind() == schema.FromAPIVersionAndKind(owner.APIVersion, owner.Kind).GroupKind()
 }
 
 // podTemplate is a pod as a template of itself, without what the workspace's admission mounts into each.

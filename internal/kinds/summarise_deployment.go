@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -158,6 +159,15 @@ func (l Leaf) finished(d *appsv1.Deployment) bool {
 func rolledOut(d *appsv1.Deployment) bool {
 	want, s := replicas(d), d.Status
 	return s.UpdatedReplicas == want && s.Replicas == want && s.AvailableReplicas == want
+}
+
+func deploymentDivision(obj ctrlclient.Object) Division {
+	d := obj.(*appsv1.Deployment)
+	s := d.Status
+	return Division{
+		Replicas: &d.Spec.Replicas, Strategy: &d.Spec.Strategy,
+		Pods: s.Replicas, Updated: s.UpdatedReplicas, Available: s.AvailableReplicas, Terminating: ptr.Deref(s.TerminatingReplicas, 0),
+	}
 }
 
 func deploymentPods(leaf ctrlclient.Object) (wanted, ready int32) {

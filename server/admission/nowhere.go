@@ -43,7 +43,7 @@ func (n *Nowhere) Validate(ctx context.Context, a admission.Attributes, _ admiss
 	cluster, ok := logicalcluster.ClusterFrom(ctx)
 	resource := a.GetResource().GroupResource()
 	holds := slices.Contains(holders, resource)
-	if !ok || cluster.Mirror || a.GetSubresource() != "" || !holds && !slices.Contains(n.workloads, resource) {
+	if !ok || cluster.Mirror || a.GetSubresource() != "" || !holds && !slices.Contains(n.workloads, resource) || isRevision(a) {
 		return nil
 	}
 	object, err := meta.Accessor(a.GetObject())

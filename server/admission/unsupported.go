@@ -46,13 +46,13 @@ func (u *Unsupported) Validate(ctx context.Context, a admission.Attributes, _ ad
 	if !ok || cluster.Mirror || a.GetSubresource() != "" {
 		return nil
 	}
+	if isRevision(a) {
+		return nil // a record: nothing is to be carried out, and nothing runs of it
+	}
 	if a.GetOperation() == admission.Delete {
 		if kinds.MakesPods(a.GetResource().GroupResource()) && a.GetResource().GroupResource() != pods && orphans(a.GetOperationOptions(), a.GetOldObject()) {
 			return admission.NewForbidden(a, errors.New("its pods cannot be kept yet (--cascade=orphan, or the finalizer orphan): what runs in the physical clusters goes with it"))
 		}
-		return nil
-	}
-	if isRevision(a) {
 		return nil
 	}
 	if a.GetOperation() == admission.Create && slices.Contains(kinds.Kept, a.GetResource().GroupResource()) {
@@ -78,6 +78,10 @@ func (u *Unsupported) Validate(ctx context.Context, a admission.Attributes, _ ad
 		}
 		if kind.Goes == kinds.Bound && kinds.IsBound(root) {
 			continue // its node is the cluster that it was bound to
+		}
+		if kind.HasLeaves() && !kind.Holds(root) {
+			warning.AddWarning(ctx, "", "does not go to physical clusters: "+kind.WhyWithheld(root))
+			continue
 		}
 		for _, dropped := range kind.WhatIsDropped(root) {
 			warning.AddWarning(ctx, "", "does not go to physical clusters: "+dropped)
@@ -106,14 +110,17 @@ func (u *Unsupported) Validate(ctx context.Context, a admission.Attributes, _ ad
 	return nil
 }
 
-// isRevision says that an object is a ReplicaSet of a Deployment, a record of one of its templates: nothing is to be carried out.
+// isRevision says that what is written or deleted is a ReplicaSet of a Deployment, a record of one of its templates.
 func isRevision(a admission.Attributes) bool {
-	object, err := meta.Accessor(a.GetObject())
-	if err != nil || a.GetResource().GroupResource() != (schema.GroupResource{Group: "apps", Resource: "replicasets"}) {
+	if a.GetResource().GroupResource() != (schema.GroupResource{Group: "apps", Resource: "replicasets"}) {
 		return false
 	}
-	owner := metav1.GetControllerOf(object)
-	return owner != nil && owner.Kind == "Deployment" && strings.HasPrefix(owner.APIVersion, "apps/")
+	written := a.GetObject()
+	if a.GetOperation() == admission.Delete {
+		written = a.GetOldObject()
+	}
+	object, err := meta.Accessor(written)
+	return err == nil && kinds.IsRevision(object)
 }
 
 // heedless says of a resource that annotations of placement do not count on it, and where they do; "" if they do.

@@ -52,13 +52,19 @@ func TestUnsupportedWarns(t *testing.T) {
 	}{
 		"kind without effect": {
 			reason: "nobody may believe that it runs",
-			object: &appsv1.ReplicaSet{}, resource: appsv1.SchemeGroupVersion.WithResource("replicasets"),
-			want: "replicasets.apps are kept but have no effect yet",
+			object: &core.ReplicationController{}, resource: corev1.SchemeGroupVersion.WithResource("replicationcontrollers"),
+			want: "replicationcontrollers are kept but have no effect yet",
 		},
 		"ReplicaSet of its own": {
-			reason: "nobody may believe that it runs",
-			object: &appsv1.ReplicaSet{}, resource: appsv1.SchemeGroupVersion.WithResource("replicasets"),
-			want: "replicasets.apps are kept but have no effect yet",
+			reason: "it runs",
+			object: &apps.ReplicaSet{}, resource: appsv1.SchemeGroupVersion.WithResource("replicasets"),
+		},
+		"ReplicaSet of a StatefulSet": {
+			reason: "only those of Deployments are made below, and it goes down",
+			object: &apps.ReplicaSet{ObjectMeta: metav1.ObjectMeta{
+				OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "db", UID: "u", Controller: ptr.To(true)}},
+			}},
+			resource: appsv1.SchemeGroupVersion.WithResource("replicasets"),
 		},
 		"ReplicaSet of a Deployment": {
 			reason: "it is a record of what runs by its Deployment",
@@ -138,7 +144,7 @@ func TestUnsupportedWarns(t *testing.T) {
 			reason:   "it would be taken for a wish, and ignored in silence",
 			object:   &core.ConfigMap{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"placement.atoll.dev/clusters": "east"}}},
 			resource: corev1.SchemeGroupVersion.WithResource("configmaps"),
-			want:     "placement.atoll.dev/clusters has no effect on configmaps, which follow what refers to them: it counts on services, ingresses.networking.k8s.io, deployments.apps, daemonsets.apps, statefulsets.apps, jobs.batch, pods, namespaces, logicalclusters.core.kcp.io",
+			want:     "placement.atoll.dev/clusters has no effect on configmaps, which follow what refers to them: it counts on services, ingresses.networking.k8s.io, deployments.apps, replicasets.apps, daemonsets.apps, statefulsets.apps, jobs.batch, pods, namespaces, logicalclusters.core.kcp.io",
 		},
 		"annotation of what goes nowhere": {
 			reason:   "the same",
@@ -163,7 +169,7 @@ func TestUnsupportedWarns(t *testing.T) {
 		},
 		"mirror": {
 			reason: "the system writes there, nobody reads warnings",
-			object: &appsv1.ReplicaSet{}, resource: appsv1.SchemeGroupVersion.WithResource("replicasets"), mirror: true,
+			object: &core.ReplicationController{}, resource: corev1.SchemeGroupVersion.WithResource("replicationcontrollers"), mirror: true,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -184,7 +190,8 @@ func TestUnsupportedWarns(t *testing.T) {
 // TestPodsThatCannotBeKept: a Deployment deleted with its pods kept would lose them in the physical clusters.
 func TestPodsThatCannotBeKept(t *testing.T) {
 	orphan, background := metav1.DeletePropagationOrphan, metav1.DeletePropagationBackground
-	deployments := appsv1.SchemeGroupVersion.WithResource("deployments")
+	deployments, sets := appsv1.SchemeGroupVersion.WithResource("deployments"), appsv1.SchemeGroupVersion.WithResource("replicasets")
+	revision := appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "Deployment", Name: "web", UID: "u", Controller: ptr.To(true)}}}}
 	for name, test := range map[string]struct {
 		options  *metav1.DeleteOptions
 		resource schema.GroupVersionResource
@@ -196,6 +203,8 @@ func TestPodsThatCannotBeKept(t *testing.T) {
 		"orphan of no pods":  {&metav1.DeleteOptions{PropagationPolicy: &orphan}, corev1.SchemeGroupVersion.WithResource("configmaps"), &corev1.ConfigMap{}, false},
 		"nothing said of it": {&metav1.DeleteOptions{}, deployments, deployed("example.com/other"), false},
 		"its finalizer":      {&metav1.DeleteOptions{}, deployments, deployed("orphan"), true},
+		"of a ReplicaSet":    {&metav1.DeleteOptions{PropagationPolicy: &orphan}, sets, &appsv1.ReplicaSet{}, true},
+		"of a revision":      {&metav1.DeleteOptions{PropagationPolicy: &orphan}, sets, &revision, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx := logicalcluster.WithCluster(t.Context(), logicalcluster.Cluster{Name: "a1"})

@@ -227,6 +227,8 @@ func podSpec(o runtime.Object) *api.PodSpec {
 	switch o := o.(type) {
 	case *appsapi.Deployment:
 		return &o.Spec.Template.Spec
+	case *appsapi.ReplicaSet:
+		return &o.Spec.Template.Spec
 	case *appsapi.DaemonSet:
 		return &o.Spec.Template.Spec
 	case *appsapi.StatefulSet:

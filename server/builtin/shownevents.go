@@ -173,7 +173,7 @@ func (s shownEvents) about(at *space, told *api.Event) (*api.ObjectReference, er
 		return nil, err
 	}
 	if hash := told.Annotations[workloadv1alpha1.RevisionAnnotation]; hash != "" {
-		set, err := s.pods.replicaSet(at, kind, root, hash)
+		set, err := s.pods.replicaSet(at, root, hash)
 		if err != nil {
 			return nil, err
 		}

@@ -201,8 +201,8 @@ func owners(kind kinds.Kind, root metav1.Object, set *appsapi.ReplicaSet) []meta
 
 // replicaSet returns that of a root with the hash of a revision, as a syncer says it; nil if it says none, or there is none that is the
 // root's. One that is not there yet is an error, by which its syncer tries again: owners are not changed later.
-func (s shownPods) replicaSet(at *space, kind kinds.Kind, root metav1.Object, hash string) (*appsapi.ReplicaSet, error) {
-	if hash == "" || kind.Goes != kinds.Divided {
+func (s shownPods) replicaSet(at *space, root metav1.Object, hash string) (*appsapi.ReplicaSet, error) {
+	if _, isDeployment := root.(*appsapi.Deployment); hash == "" || !isDeployment {
 		return nil, nil
 	}
 	resource := appsapi.Resource("replicasets")
@@ -236,6 +236,8 @@ func mostPods(leaf runtime.Object) int {
 	most := int64(mostPodsOfAll)
 	switch o := leaf.(type) {
 	case *appsapi.Deployment:
+		most = 3*int64(o.Spec.Replicas) + 20
+	case *appsapi.ReplicaSet:
 		most = 3*int64(o.Spec.Replicas) + 20
 	case *appsapi.StatefulSet:
 		most = 3*int64(o.Spec.Replicas) + 20
@@ -289,7 +291,7 @@ func (s shownPods) above(at *space, shown *api.Pod) (above, error) {
 	} else if err != nil {
 		return above{}, err
 	}
-	set, err := s.replicaSet(at, kind, root, shown.Annotations[workloadv1alpha1.RevisionAnnotation])
+	set, err := s.replicaSet(at, root, shown.Annotations[workloadv1alpha1.RevisionAnnotation])
 	if err != nil {
 		return above{}, err
 	}

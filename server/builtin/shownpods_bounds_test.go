@@ -21,6 +21,7 @@ func TestMostPods(t *testing.T) {
 		want int
 	}{
 		"a Deployment":             {&apps.Deployment{Spec: apps.DeploymentSpec{Replicas: 2}}, 26},
+		"a ReplicaSet":             {&apps.ReplicaSet{Spec: apps.ReplicaSetSpec{Replicas: 2}}, 26},
 		"a StatefulSet":            {&apps.StatefulSet{Spec: apps.StatefulSetSpec{Replicas: 2}}, 26},
 		"a large one":              {&apps.StatefulSet{Spec: apps.StatefulSetSpec{Replicas: math.MaxInt32}}, mostPodsOfAll},
 		"a DaemonSet":              {&apps.DaemonSet{}, mostPodsOfAll},

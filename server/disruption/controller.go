@@ -283,7 +283,7 @@ func controllerOf(owners []metav1.OwnerReference) *metav1.OwnerReference {
 	return metav1.GetControllerOfNoCopy(&metav1.ObjectMeta{OwnerReferences: owners})
 }
 
-// wanted is how many pods the controllers of these want together. What nobody controls is not among them. Pods where their Deployment does not go any more
+// wanted is how many pods the controllers of these want together. What nobody controls is not among them. Pods where what is divided does not go any more
 // serve until they are taken away, which nobody asks a budget for: they are not healthy from here on.
 func (c *Controller) wanted(ctx context.Context, namespace string, pods []selected) (int32, error) {
 	scales := map[types.UID]scale{}
@@ -336,13 +336,14 @@ func (c *Controller) scaleOf(ctx context.Context, namespace string, owner *metav
 		if above := metav1.GetControllerOfNoCopy(set); isDeployment(above) {
 			return c.scaleOf(ctx, namespace, above, owners)
 		}
-		return set.UID, scale{pods: ptr.Deref(set.Spec.Replicas, 1)}, nil
+		is, err := c.replicas(ctx, divided{set, "ReplicaSet", "replicasets", set.Spec.Replicas})
+		return set.UID, is, err
 	case deployment: // of whose revisions the pod's is not kept
 		d, err := apps.Deployments(namespace).Get(ctx, owner.Name, metav1.GetOptions{})
 		if err := isThere(owner, d, err); err != nil {
 			return "", scale{}, err
 		}
-		is, err := c.replicas(ctx, d)
+		is, err := c.replicas(ctx, divided{d, "Deployment", "deployments", d.Spec.Replicas})
 		return d.UID, is, err
 	case appsv1.SchemeGroupVersion.String() + " StatefulSet": // it is whole in one cluster, whatever its split
 		set, err := apps.StatefulSets(namespace).Get(ctx, owner.Name, metav1.GetOptions{})
@@ -370,21 +371,21 @@ func deploymentOf(owners []metav1.OwnerReference) *metav1.OwnerReference {
 	return nil
 }
 
-// replicas reads where a Deployment goes, after its pods were: what is known of that is not older than they are.
-func (c *Controller) replicas(ctx context.Context, d *appsv1.Deployment) (scale, error) {
+// replicas reads where a Deployment or ReplicaSet goes, after its pods were: what is known of that is not older than they are.
+func (c *Controller) replicas(ctx context.Context, d divided) (scale, error) {
 	read := func(object *placementv1alpha1.PlacedObject) (*placementv1alpha1.Placement, error) {
 		p := &placementv1alpha1.Placement{}
-		name := placementv1alpha1.NameFor(d.Namespace, object)
+		name := placementv1alpha1.NameFor(d.GetNamespace(), object)
 		err := c.clients.Objects.Get(ctx, types.NamespacedName{Name: name}, p)
 		if apierrors.IsNotFound(err) {
 			return nil, nil
 		}
 		if err != nil {
-			return nil, fmt.Errorf("read Placement %s of Deployment %s: %w", name, d.Name, err)
+			return nil, fmt.Errorf("read Placement %s of %s %s: %w", name, d.kind, d.GetName(), err)
 		}
 		return p, nil
 	}
-	own, err := read(&placementv1alpha1.PlacedObject{Group: appsv1.GroupName, Resource: "deployments", Name: d.Name})
+	own, err := read(&placementv1alpha1.PlacedObject{Group: appsv1.GroupName, Resource: d.resource, Name: d.GetName()})
 	if err != nil {
 		return scale{}, err
 	}

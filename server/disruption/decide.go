@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -119,12 +118,19 @@ type unscaled struct{ why string }
 
 func (e *unscaled) Error() string { return e.why }
 
-// replicas is how many pods a Deployment wants over all its clusters, and the mirrors of these, by its own Placement and its namespace's; nil for none. Where each cluster runs
+// divided is a Deployment, or a ReplicaSet without one, whose replicas are divided over its clusters.
+type divided struct {
+	metav1.Object
+	kind, resource string
+	replicas       *int32
+}
+
+// replicas is how many pods what is divided wants over all its clusters, and the mirrors of these, by its own Placement and its namespace's; nil for none. Where each cluster runs
 // all of them, that is times the clusters it is to be in; those that are being left are not wanted. What has no cluster stays where it is, and as
 // many as it was there, which nobody knows any more.
-func replicas(d *appsv1.Deployment, own, namespaces *placementv1alpha1.Placement) (n int32, mirrors sets.Set[string], err error) {
+func replicas(d divided, own, namespaces *placementv1alpha1.Placement) (n int32, mirrors sets.Set[string], err error) {
 	p := own
-	if p == nil && !placementv1alpha1.HasWish(d.Annotations) { // else its own is to come
+	if p == nil && !placementv1alpha1.HasWish(d.GetAnnotations()) { // else its own is to come
 		p = namespaces
 	}
 	mirrors = sets.New[string]()
@@ -136,9 +142,9 @@ func replicas(d *appsv1.Deployment, own, namespaces *placementv1alpha1.Placement
 		}
 	}
 	if len(mirrors) == 0 {
-		return 0, nil, &unscaled{fmt.Sprintf("Deployment %s is placed nowhere: give it a cluster, see its condition Placed, or give minAvailable as a number", d.Name)}
+		return 0, nil, &unscaled{fmt.Sprintf("%s %s is placed nowhere: give it a cluster, see its condition Placed, or give minAvailable as a number", d.kind, d.GetName())}
 	}
-	n = ptr.Deref(d.Spec.Replicas, 1)
+	n = ptr.Deref(d.replicas, 1)
 	if p.Spec.Split == placementv1alpha1.SplitDuplicate {
 		n *= int32(len(mirrors)) //nolint:gosec // bounded by what an object may hold
 	}

@@ -130,7 +130,7 @@ func TestSame(t *testing.T) {
 	}
 }
 
-// TestReplicas: how many pods a Deployment wants over all its clusters.
+// TestReplicas: how many pods what is divided wants over all its clusters.
 func TestReplicas(t *testing.T) {
 	placement := func(split placementv1alpha1.SplitPolicy, mirrors ...string) *placementv1alpha1.Placement {
 		p := &placementv1alpha1.Placement{Spec: placementv1alpha1.PlacementSpec{Split: split}}
@@ -142,19 +142,19 @@ func TestReplicas(t *testing.T) {
 		return p
 	}
 	even, duplicate := placement(placementv1alpha1.SplitEven, "east", "west"), placement(placementv1alpha1.SplitDuplicate, "east", "west")
-	three := &appsv1.Deployment{Spec: appsv1.DeploymentSpec{Replicas: ptr.To(int32(3))}}
-	wishing := three.DeepCopy()
-	wishing.Annotations = map[string]string{placementv1alpha1.SplitAnnotation: "Duplicate"}
+	three := divided{&appsv1.ReplicaSet{}, "ReplicaSet", "replicasets", ptr.To(int32(3))}
+	wishing := three
+	wishing.Object = &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{placementv1alpha1.SplitAnnotation: "Duplicate"}}}
 	for name, tc := range map[string]struct {
 		reason          string
-		of              *appsv1.Deployment
+		of              divided
 		own, namespaces *placementv1alpha1.Placement
 		want            int32 // 0 for not known
 	}{
 		"divided":                         {"", three, nil, even, 3},
 		"divided by weight":               {"", three, nil, placement(placementv1alpha1.SplitWeighted, "east", "west"), 3},
 		"divided as ever":                 {"a Placement of before there were splits has none", three, nil, placement("", "east", "west"), 3},
-		"one when nothing is said":        {"as in Kubernetes", &appsv1.Deployment{}, nil, even, 1},
+		"one when nothing is said":        {"as in Kubernetes", divided{Object: &appsv1.Deployment{}}, nil, even, 1},
 		"in each":                         {"each cluster runs all", three, nil, duplicate, 6},
 		"in each of one":                  {"", three, nil, placement(placementv1alpha1.SplitDuplicate, "east"), 3},
 		"in each that there is":           {"a cluster without a mirror runs nothing", three, nil, placement(placementv1alpha1.SplitDuplicate, "east", ""), 3},
