@@ -36,6 +36,8 @@ var mainJob = []part{
 	{"T10_OperatorMakesPods", operatorMakesPods},
 	{"T12_NoCredentialGoesDown", noCredential},
 	{"T1_DaemonSetOnEveryNodeOfItsClusters", daemonSetEverywhere},
+	{"T1_ReplicaSetIsDividedAndMoves", replicaSetRuns},
+	{"T1_ReplicaSetBesideADeployment", replicaSetBeside},
 	{"T2_IngressMovesWithItsCertificate", ingressMoves},
 	{"T1_StatefulSetInOneCluster", statefulSetRuns},
 	{"T1_NetworkPolicyGoesAlong", policyGoesAlong},

@@ -12,21 +12,21 @@ import (
 	"atoll.dev/atoll/test/framework"
 )
 
-// chart has a hook of each moment, two of which are Jobs, and a ReplicaSet, which --wait waits for and nothing but this test
-// carries out.
+// chart has a hook of each moment, two of which are Jobs, and a Job of each version, which --wait-for-jobs waits for. Nothing but this test
+// carries them out.
 var chart = map[string]string{
 	"Chart.yaml": "{apiVersion: v2, name: hooked, version: 0.1.0}",
 	"values.yaml": `{tag: "1"}
 `,
 	"templates/app.yaml": `
-apiVersion: apps/v1
-kind: ReplicaSet
-metadata: {name: {{ .Release.Name }}}
+apiVersion: batch/v1
+kind: Job
+metadata: {name: {{ .Release.Name }}-{{ .Values.tag }}}
 spec:
-  selector: {matchLabels: {app: {{ .Release.Name }}}}
-  template:
-    metadata: {labels: {app: {{ .Release.Name }}}}
-    spec: {containers: [{name: main, image: "registry.example/app:{{ .Values.tag }}"}]}
+  completions: 2
+  parallelism: 2
+  completionMode: Indexed
+  template: {spec: {restartPolicy: Never, containers: [{name: main, image: "registry.example/app:{{ .Values.tag }}"}]}}
 `,
 	"templates/hooks.yaml": `
 {{- range $when := list "pre-install" "post-install" "pre-upgrade" "post-upgrade" "pre-delete" "post-delete" }}
@@ -57,7 +57,7 @@ func TestT8_HelmHooks(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.both(t, "Release", release)
-	done(t, "install and upgrade wait for a Job of a hook, then for a ReplicaSet; a hook that fails fails the upgrade, a rollback follows; uninstall runs its hooks")
+	done(t, "install and upgrade wait for a Job of a hook, then for a Job of its own; a hook that fails fails the upgrade, a rollback follows; uninstall runs its hooks")
 	w.apart(t)
 }
 
@@ -100,14 +100,12 @@ func release(t *testing.T, ws *workspace) {
 		waits(result, "the Job of its hook")
 		succeed(t, ws, name+"-migrate")
 	}
-	ready := func(result <-chan error, image string) {
+	completed := func(result <-chan error, tag string) {
 		t.Helper()
-		ws.shows(t, image, "replicaset", name, "--ignore-not-found", "-o", "jsonpath={.spec.template.spec.containers[0].image}")
-		waits(result, "the ReplicaSet")
-		generation := ws.kubectl(t, "get", "replicaset", name, "-o", "jsonpath={.metadata.generation}")
-		ws.kubectl(t, "patch", "replicaset", name, "--subresource=status", "--type=merge", "-p", fmt.Sprintf(
-			`{"status":{"observedGeneration":%s,"replicas":1,"fullyLabeledReplicas":1,"readyReplicas":1,"availableReplicas":1}}`,
-			generation))
+		job := name + "-" + tag
+		ws.shows(t, "registry.example/app:"+tag, "job", job, "--ignore-not-found", "-o", "jsonpath={.spec.template.spec.containers[0].image}")
+		waits(result, "its Job")
+		succeed(t, ws, job)
 	}
 	ended := func(result <-chan error) {
 		t.Helper()
@@ -116,33 +114,34 @@ func release(t *testing.T, ws *workspace) {
 		}
 	}
 
-	install := helm("install", name, dir, "--wait", "--timeout", "2m")
+	install := helm("install", name, dir, "--wait", "--wait-for-jobs", "--timeout", "2m")
 	migrated(install, "registry.example/migrate:1")
-	ready(install, "registry.example/app:1")
+	completed(install, "1")
 	ended(install)
 	ws.shows(t, "1 1", "configmaps", name+"-pre-install", name+"-post-install", "-o", "jsonpath={.items[*].data.revision}")
 	ws.shows(t, "", "job", name+"-migrate", "--ignore-not-found", "-o", "name") // it succeeded
 
-	upgrade := helm("upgrade", name, dir, "--set", "tag=2", "--wait", "--timeout", "2m")
+	upgrade := helm("upgrade", name, dir, "--set", "tag=2", "--wait", "--wait-for-jobs", "--timeout", "2m")
 	migrated(upgrade, "registry.example/migrate:2")
-	ready(upgrade, "registry.example/app:2")
+	completed(upgrade, "2")
 	ended(upgrade)
 
-	broken := helm("upgrade", name, dir, "--set", "tag=3", "--wait", "--timeout", "2m")
+	broken := helm("upgrade", name, dir, "--set", "tag=3", "--wait", "--wait-for-jobs", "--timeout", "2m")
 	ws.shows(t, "registry.example/migrate:3", "job", name+"-migrate", "--ignore-not-found", "-o", "jsonpath={.spec.template.spec.containers[0].image}")
 	fail(t, ws, name+"-migrate")
 	if err := <-broken; err == nil || !strings.Contains(err.Error(), "pre-upgrade hooks failed") {
 		t.Errorf("%s: an upgrade whose hook failed: %v", ws.name, err)
 	}
-	ws.shows(t, "registry.example/app:2", "replicaset", name, "-o", "jsonpath={.spec.template.spec.containers[0].image}")
+	ws.shows(t, "registry.example/app:2", "job", name+"-2", "-o", "jsonpath={.spec.template.spec.containers[0].image}")
 	ws.shows(t, "failed", "secrets", "-l", "owner=helm,version=3,name="+name, "-o", "jsonpath={.items[*].metadata.labels.status}")
 
-	back := helm("rollback", name, "1", "--wait", "--timeout", "2m")
-	ready(back, "registry.example/app:1")
+	back := helm("rollback", name, "1", "--wait", "--wait-for-jobs", "--timeout", "2m")
+	completed(back, "1")
 	ended(back)
 
 	ended(helm("uninstall", name, "--wait", "--timeout", "2m"))
-	ws.shows(t, "", "replicasets,secrets", "-l", "owner=helm", "-o", "name")
+	ws.shows(t, "", "secrets", "-l", "owner=helm", "-o", "name")
+	ws.shows(t, "", "job", name+"-1", "--ignore-not-found", "-o", "name")
 	framework.Eventually(t, patience, "what hooks left is left", func() string {
 		out, err := ws.try("", "get", "configmaps", name+"-pre-delete", name+"-post-delete", "-o", "name")
 		if err != nil {

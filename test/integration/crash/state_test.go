@@ -81,7 +81,7 @@ func (r *run) state() state {
 		} else if err != nil {
 			r.t.Fatal(err)
 		}
-		for _, gvr := range append(goesDown(), appsv1.SchemeGroupVersion.WithResource("replicasets"), appsv1.SchemeGroupVersion.WithResource("controllerrevisions"), placementv1alpha1.GroupVersion.WithResource("placements"),
+		for _, gvr := range append(goesDown(), appsv1.SchemeGroupVersion.WithResource("controllerrevisions"), placementv1alpha1.GroupVersion.WithResource("placements"),
 			tenancyv1alpha1.GroupVersion.WithResource("workspaces"), corev1alpha1.GroupVersion.WithResource("logicalclusters"),
 			schema.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterrolebindings"}) {
 			list(in, alias, r.clients.Dynamic, gvr, "")
@@ -270,8 +270,8 @@ func (r *run) othersRunning(want map[string]int32) string {
 		}
 	}
 	name := types.NamespacedName{Namespace: metav1.NamespaceDefault, Name: app}
-	d, s, j := &appsv1.DaemonSet{}, &appsv1.StatefulSet{}, &batchv1.Job{}
-	for _, o := range []ctrlclient.Object{d, s, j} {
+	set, d, s, j := &appsv1.ReplicaSet{}, &appsv1.DaemonSet{}, &appsv1.StatefulSet{}, &batchv1.Job{}
+	for _, o := range []ctrlclient.Object{set, d, s, j} {
 		switch err := r.clients.Objects.Get(r.home(), name, o); {
 		case apierrors.IsNotFound(err) != (len(want) == 0):
 			return fmt.Sprintf("%T: %v", o, err)
@@ -282,8 +282,8 @@ func (r *run) othersRunning(want map[string]int32) string {
 	done := slices.ContainsFunc(j.Status.Conditions, func(c batchv1.JobCondition) bool {
 		return c.Status == corev1.ConditionTrue && (c.Type == batchv1.JobComplete || c.Type == batchv1.JobSuspended && *j.Spec.Suspend)
 	})
-	if len(want) > 0 && (d.Status.NumberAvailable != 1 || s.Status.AvailableReplicas != 1 || !done) {
-		return fmt.Sprintf("%+v\n%+v\n%+v", d.Status, s.Status, j.Status)
+	if len(want) > 0 && (set.Status.Replicas != 1 || set.Status.AvailableReplicas != 1 || d.Status.NumberAvailable != 1 || s.Status.AvailableReplicas != 1 || !done) {
+		return fmt.Sprintf("%+v\n%+v\n%+v\n%+v", set.Status, d.Status, s.Status, j.Status)
 	}
 	return ""
 }
@@ -298,7 +298,7 @@ func (s state) picture() string {
 	var b strings.Builder
 	for _, k := range slices.Sorted(maps.Keys(s)) {
 		fmt.Fprintln(&b, k)
-		if slices.ContainsFunc([]string{" deployments ", " daemonsets ", " statefulsets ", " jobs ", " placements "}, func(of string) bool { return strings.Contains(k, of) }) {
+		if slices.ContainsFunc([]string{" deployments ", " replicasets ", " daemonsets ", " statefulsets ", " jobs ", " placements "}, func(of string) bool { return strings.Contains(k, of) }) {
 			fmt.Fprintln(&b, s[k])
 		}
 	}
