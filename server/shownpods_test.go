@@ -636,6 +636,64 @@ func TestShownPodsOfAReplicaSet(t *testing.T) {
 	})
 }
 
+// TestShownPodsAsAdmitted: what an API server made of a pod when it was made below is shown as it is. It merges what matchLabelKeys and
+// mismatchLabelKeys select by into the selectors beside them, once, and takes no pod of which that was done.
+func TestShownPodsAsAdmitted(t *testing.T) {
+	s := startShowing(t)
+	const hash = appsv1.DefaultDeploymentUniqueLabelKey
+	selector := &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
+	term := corev1.PodAffinityTerm{TopologyKey: "zone", LabelSelector: selector, MatchLabelKeys: []string{hash}}
+	others := corev1.PodAffinityTerm{TopologyKey: "zone", LabelSelector: selector, MismatchLabelKeys: []string{hash}}
+	weighted := func(t corev1.PodAffinityTerm) []corev1.WeightedPodAffinityTerm {
+		return []corev1.WeightedPodAffinityTerm{{Weight: 1, PodAffinityTerm: t}}
+	}
+	authored := s.below("web-5d8c7b9f4-x2x4z", func(p *corev1.Pod) {
+		p.Labels[hash] = "5d8c7b9f4"
+		p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
+			MaxSkew: 1, TopologyKey: "zone", WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: selector, MatchLabelKeys: []string{hash},
+		}}
+		p.Spec.Affinity = &corev1.Affinity{
+			PodAffinity:     &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{term}, PreferredDuringSchedulingIgnoredDuringExecution: weighted(others)},
+			PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{others}, PreferredDuringSchedulingIgnoredDuringExecution: weighted(term)},
+		}
+	})
+	// A workspace's API server is a physical cluster's here: it is upstream's, too.
+	admitted, err := s.shop.CoreV1().Pods(team).Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "admitted", Labels: authored.Labels}, Spec: authored.Spec}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if merged := admitted.Spec.TopologySpreadConstraints[0].LabelSelector.MatchExpressions; len(merged) != 1 || merged[0].Key != hash {
+		t.Fatalf("matchLabelKeys are not merged when a pod is made, but %v", merged)
+	}
+	later := s.below("web-5d8c7b9f4-k9q7d", nil)
+	later.Labels, later.Spec = authored.Labels, *admitted.Spec.DeepCopy()
+	for name, below := range map[string]*corev1.Pod{"merged": later, "not merged, as by one before v1.34": authored} {
+		created, err := s.east.CoreV1().Pods(inEast).Create(t.Context(), below, metav1.CreateOptions{})
+		if err != nil {
+			t.Errorf("%s: a pod that runs is not shown: %v", name, err)
+			continue
+		}
+		created.Status.Phase = corev1.PodRunning
+		if _, err := s.east.CoreV1().Pods(inEast).UpdateStatus(t.Context(), created, metav1.UpdateOptions{}); err != nil {
+			t.Errorf("%s: how it is, is not shown: %v", name, err)
+		}
+		shown, err := s.shop.CoreV1().Pods(team).Get(t.Context(), below.Name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(below.Spec.TopologySpreadConstraints, shown.Spec.TopologySpreadConstraints); diff != "" {
+			t.Errorf("%s: shown are other constraints than it has (-want +got):\n%s", name, diff)
+		}
+		if diff := cmp.Diff(below.Spec.Affinity, shown.Spec.Affinity); diff != "" {
+			t.Errorf("%s: shown is another affinity than it has (-want +got):\n%s", name, diff)
+		}
+	}
+	_, err = s.shop.CoreV1().Pods(team).Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "again", Labels: authored.Labels}, Spec: admitted.Spec}, metav1.CreateOptions{})
+	if !apierrors.IsInvalid(err) {
+		t.Errorf("what is merged is made anew in the workspace: %v; want it invalid, as in any cluster", err)
+	}
+}
+
 // checkForgedRows: whatever got marks into a pod, a mirror shows none as of a namespace that is not for the pod's.
 func (s *showing) checkForgedRows(t *testing.T) {
 	t.Helper()

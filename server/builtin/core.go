@@ -92,7 +92,7 @@ func (p *coreProvider) addWorkloads(storage map[string]rest.Storage, getter gene
 	}
 	pods.Pod.DeleteStrategy = newPodDeletion()
 	shown := shownPods{
-		objects: p.cfg.Objects, pods: pods.Pod, status: pods.Status,
+		objects: p.cfg.Objects, pods: pods.Pod, admitted: newAdmitted(pods.Pod), status: pods.Status,
 		watches: &openWatches{of: map[logicalcluster.Name]int{}}, tallies: newTallies(clock.RealClock{}),
 	}
 	events, ok := storage["events"].(*eventstore.REST)

@@ -21,15 +21,20 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apimachinery/pkg/watch"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
+	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/utils/ptr"
 
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	podutil "k8s.io/kubernetes/pkg/api/pod"
 	appsapi "k8s.io/kubernetes/pkg/apis/apps"
 	batchapi "k8s.io/kubernetes/pkg/apis/batch"
 	api "k8s.io/kubernetes/pkg/apis/core"
+	corevalidation "k8s.io/kubernetes/pkg/apis/core/validation"
+	registrypod "k8s.io/kubernetes/pkg/registry/core/pod"
 	podstore "k8s.io/kubernetes/pkg/registry/core/pod/storage"
 
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
@@ -58,9 +63,76 @@ const mostShownBytes = 256 << 10
 type shownPods struct {
 	objects Objects
 	pods    *podstore.REST
-	status  *podstore.StatusREST
-	watches *openWatches
-	tallies *tallies
+	// admitted makes rows of pods, as pods does, of what an API server has admitted already.
+	admitted *genericregistry.Store
+	status   *podstore.StatusREST
+	watches  *openWatches
+	tallies  *tallies
+}
+
+// newAdmitted returns a store of the same rows as pods.
+func newAdmitted(pods *podstore.REST) *genericregistry.Store {
+	store := *pods.Store
+	store.CreateStrategy = admittedBelow{registrypod.Strategy}
+	return &store
+}
+
+// admittedBelow is upstream's strategy for a pod that is there: an API server has admitted it, by its own version and features, and made of
+// it what that makes of a new one. What upstream allows an object only since it was there already is allowed here, above all in selectors
+// and values of labels, which nothing in the server reads.
+type admittedBelow struct{ rest.RESTCreateStrategy }
+
+// PrepareForCreate leaves the selectors of a pod as they are. Into those that have matchLabelKeys or mismatchLabelKeys beside them upstream
+// merges what these select by. Where that was done below, a second time makes the pod invalid; where it was not, as before v1.34, it is not
+// what the pod runs by.
+func (s admittedBelow) PrepareForCreate(ctx context.Context, obj runtime.Object) {
+	pod, ok := obj.(*api.Pod)
+	if !ok {
+		s.RESTCreateStrategy.PrepareForCreate(ctx, obj)
+		return
+	}
+	var kept []*metav1.LabelSelector
+	for _, selector := range selectorsOf(&pod.Spec) {
+		kept = append(kept, (*selector).DeepCopy())
+	}
+	s.RESTCreateStrategy.PrepareForCreate(ctx, obj)
+	for i, selector := range selectorsOf(&pod.Spec) {
+		*selector = kept[i]
+	}
+}
+
+// selectorsOf returns where the selectors of other pods are in a spec, always in the same order.
+func selectorsOf(spec *api.PodSpec) (selectors []**metav1.LabelSelector) {
+	for i := range spec.TopologySpreadConstraints {
+		selectors = append(selectors, &spec.TopologySpreadConstraints[i].LabelSelector)
+	}
+	of := func(required []api.PodAffinityTerm, preferred []api.WeightedPodAffinityTerm) {
+		for i := range required {
+			selectors = append(selectors, &required[i].LabelSelector)
+		}
+		for i := range preferred {
+			selectors = append(selectors, &preferred[i].PodAffinityTerm.LabelSelector)
+		}
+	}
+	if affinity := spec.Affinity; affinity != nil && affinity.PodAffinity != nil {
+		of(affinity.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution, affinity.PodAffinity.PreferredDuringSchedulingIgnoredDuringExecution)
+	}
+	if affinity := spec.Affinity; affinity != nil && affinity.PodAntiAffinity != nil {
+		of(affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution, affinity.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution)
+	}
+	return selectors
+}
+
+// Validate takes what upstream takes of a pod that has been there: of another version, or with other features, an API server takes what this one
+// takes of nobody who makes a pod, such as matchLabelKeys beside a selector that they are merged into.
+func (admittedBelow) Validate(_ context.Context, obj runtime.Object) field.ErrorList {
+	pod, ok := obj.(*api.Pod)
+	if !ok {
+		return field.ErrorList{field.InternalError(nil, fmt.Errorf("a pod is a %T", obj))}
+	}
+	opts := podutil.GetValidationOptionsFromPodSpecAndMeta(&pod.Spec, &pod.Spec, &pod.ObjectMeta, &pod.ObjectMeta)
+	opts.ResourceIsPod = true
+	return corevalidation.ValidatePodCreate(pod, opts)
 }
 
 // mostWatches is how many watches of its pods a mirror may have open: each costs a look at every event of any pod. A syncer has one,
@@ -424,7 +496,7 @@ func (s shownPods) create(ctx context.Context, obj runtime.Object, validate rest
 		return nil, err
 	}
 	defer end()
-	created, err := s.pods.Create(at.inWorkspace("", "pods"), pod, rest.ValidateAllObjectFunc, options)
+	created, err := s.admitted.Create(at.inWorkspace("", "pods"), pod, rest.ValidateAllObjectFunc, options)
 	if err != nil {
 		return nil, untold("pods", err, pod.Name)
 	}

@@ -12,7 +12,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	featuregatetesting "k8s.io/component-base/featuregate/testing"
 	api "k8s.io/kubernetes/pkg/apis/core"
+	"k8s.io/kubernetes/pkg/features"
+	registrypod "k8s.io/kubernetes/pkg/registry/core/pod"
+	"k8s.io/utils/ptr"
 
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/internal/logicalcluster"
@@ -61,5 +66,54 @@ func TestWatchOfShownPodsHasNoGap(t *testing.T) {
 		if diff := cmp.Diff([]watch.EventType{watch.Added, watch.Error}, told); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
+	}
+}
+
+// TestAdmittedBelow: a pod that runs is valid as the API server below has admitted it, also where this server's features are others, and is
+// stored as that; one that somebody makes in a workspace is not.
+func TestAdmittedBelow(t *testing.T) {
+	const key = "pod-template-hash"
+	selector := func() *metav1.LabelSelector {
+		return &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}, MatchExpressions: []metav1.LabelSelectorRequirement{{Key: key, Operator: metav1.LabelSelectorOpIn, Values: []string{"5d8c7b9f4"}}}}
+	}
+	merged := &api.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "web-1", Namespace: "team", Labels: map[string]string{"app": "web", key: "5d8c7b9f4"}},
+		Spec: api.PodSpec{
+			RestartPolicy: api.RestartPolicyAlways, DNSPolicy: api.DNSDefault, TerminationGracePeriodSeconds: ptr.To[int64](30),
+			Containers: []api.Container{{Name: "c", Image: "i", ImagePullPolicy: api.PullAlways, TerminationMessagePolicy: api.TerminationMessageReadFile}},
+			TopologySpreadConstraints: []api.TopologySpreadConstraint{
+				{MaxSkew: 1, TopologyKey: "zone", WhenUnsatisfiable: api.DoNotSchedule, LabelSelector: selector(), MatchLabelKeys: []string{key}},
+				{MaxSkew: 1, TopologyKey: "rack", WhenUnsatisfiable: api.DoNotSchedule, MatchLabelKeys: nil},
+			},
+			Affinity: &api.Affinity{PodAntiAffinity: &api.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []api.PodAffinityTerm{
+				{TopologyKey: "zone", LabelSelector: selector(), MatchLabelKeys: []string{key}},
+			}}},
+		},
+	}
+	for name, merges := range map[string]bool{"this server merges, too": true, "this server does not": false} {
+		t.Run(name, func(t *testing.T) {
+			featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.MatchLabelKeysInPodTopologySpreadSelectorMerge, merges)
+			shown := merged.DeepCopy()
+			admitted := admittedBelow{registrypod.Strategy}
+			admitted.PrepareForCreate(t.Context(), shown)
+			if diff := cmp.Diff(merged.Spec, shown.Spec); diff != "" {
+				t.Errorf("the spec is not what was admitted (-want +got):\n%s", diff)
+			}
+			if shown.Status.Phase != api.PodPending || shown.Generation != 1 {
+				t.Errorf("phase %q, generation %d; want a new pod, as upstream makes it", shown.Status.Phase, shown.Generation)
+			}
+			if errs := admitted.Validate(t.Context(), shown); len(errs) > 0 {
+				t.Errorf("a pod that runs is invalid: %v", errs)
+			}
+			made := merged.DeepCopy()
+			registrypod.Strategy.PrepareForCreate(t.Context(), made)
+			if errs := registrypod.Strategy.Validate(t.Context(), made); len(errs) == 0 {
+				t.Error("somebody makes what is merged already, and it is valid")
+			}
+			shown.Spec.Containers[0].Name = "No Label"
+			if errs := admitted.Validate(t.Context(), shown); len(errs) != 1 {
+				t.Errorf("%v; want what no API server admits to be invalid", errs)
+			}
+		})
 	}
 }
