@@ -25,12 +25,16 @@ func (s *showing) owner(t *testing.T) kubernetes.Interface {
 }
 
 // bound makes a pod in shop, as its owner, and binds it to east.
-func (s *showing) bound(t *testing.T, name string) *corev1.Pod {
+func (s *showing) bound(t *testing.T, name string, changes ...func(*corev1.Pod)) *corev1.Pod {
 	t.Helper()
-	pod, err := s.owner(t).CoreV1().Pods(team).Create(t.Context(), &corev1.Pod{
+	made := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": "db"}, Annotations: map[string]string{"note": "mine"}},
 		Spec:       corev1.PodSpec{TerminationGracePeriodSeconds: ptr.To(int64(7)), Containers: []corev1.Container{{Name: "c", Image: "i"}}},
-	}, metav1.CreateOptions{})
+	}
+	for _, change := range changes {
+		change(made)
+	}
+	pod, err := s.owner(t).CoreV1().Pods(team).Create(t.Context(), made, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -153,6 +157,38 @@ func TestBoundPods(t *testing.T) {
 	}
 	if err := s.west.CoreV1().Pods(inEast).Delete(t.Context(), "db", metav1.DeleteOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("%v, want west to end nothing of it", err)
+	}
+}
+
+// TestBoundPodsAreAdmittedBelow: what the API server of the workspace has made of a pod, that of a physical cluster takes.
+func TestBoundPodsAreAdmittedBelow(t *testing.T) {
+	s := startShowing(t)
+	selector := &metav1.LabelSelector{MatchLabels: map[string]string{"app": "db"}}
+	term := []corev1.PodAffinityTerm{{TopologyKey: "zone", LabelSelector: selector, MatchLabelKeys: []string{"member"}}}
+	pod := s.bound(t, "db", func(p *corev1.Pod) {
+		p.Labels["member"] = "one"
+		p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
+			MaxSkew: 1, TopologyKey: "zone", WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: selector, MatchLabelKeys: []string{"member"},
+		}}
+		p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: term}}
+	})
+	shown, err := s.east.CoreV1().Pods(inEast).Get(t.Context(), "db", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A workspace's API server is a physical cluster's here: it is upstream's, too.
+	below, err := s.shop.CoreV1().Pods(team).Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "below", Labels: pod.Labels}, Spec: shown.Spec}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	if err != nil {
+		t.Fatalf("the pod is refused where it is to run: %v", err)
+	}
+	want := []metav1.LabelSelectorRequirement{{Key: "member", Operator: metav1.LabelSelectorOpIn, Values: []string{"one"}}}
+	for what, got := range map[string]*metav1.LabelSelector{
+		"its constraint": below.Spec.TopologySpreadConstraints[0].LabelSelector,
+		"its affinity":   below.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution[0].LabelSelector,
+	} {
+		if diff := cmp.Diff(want, got.MatchExpressions); diff != "" {
+			t.Errorf("%s selects others than in one cluster (-want +got):\n%s", what, diff)
+		}
 	}
 }
 

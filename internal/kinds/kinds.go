@@ -347,7 +347,7 @@ var All = []Kind{
 		Doc: Doc{
 			Down: "One that somebody makes in the workspace, a person or a controller there: its spec.",
 			Up:   "Its status, as it is below.",
-			Not: "What is decided again below: priority, overhead, tolerations that each pod is given. `nodeName`, system priority classes, tokens of the physical cluster, in place of which it has those of the workspace, and what names a Secret `atoll-token-…`. " +
+			Not: "What is decided again below: priority, overhead, tolerations that each pod is given; `matchLabelKeys` and `mismatchLabelKeys`, whose labels its selectors have. `nodeName`, system priority classes, tokens of the physical cluster, in place of which it has those of the workspace, and what names a Secret `atoll-token-…`. " +
 				"One whose controller makes its pods below. It does not move: one with a controller is deleted, for that to make another, and one without stays.",
 		},
 		New:       func() ctrlclient.Object { return &corev1.Pod{} },

@@ -67,9 +67,56 @@ func podContent(root ctrlclient.Object) ctrlclient.Object {
 	spec.Priority, spec.PreemptionPolicy = nil, nil
 	spec.Overhead = nil
 	spec.Tolerations = slices.DeleteFunc(spec.Tolerations, isDefaultToleration)
+	forEachTerm(spec, withoutMerged)
 	spec.SchedulingGates = nil // bound, it has none
 	spec.DeprecatedServiceAccount = ""
 	return out
+}
+
+// forEachTerm calls f with what selects other pods in a spec: a selector, and the keys of the pod's own labels beside it that are to be alike, and
+// to be not. Constraints of a topology have none of the latter.
+func forEachTerm(spec *corev1.PodSpec, f func(selector *metav1.LabelSelector, alike, unlike *[]string)) {
+	for i := range spec.TopologySpreadConstraints {
+		c := &spec.TopologySpreadConstraints[i]
+		f(c.LabelSelector, &c.MatchLabelKeys, new([]string))
+	}
+	terms := func(required []corev1.PodAffinityTerm, preferred []corev1.WeightedPodAffinityTerm) {
+		for i := range required {
+			f(required[i].LabelSelector, &required[i].MatchLabelKeys, &required[i].MismatchLabelKeys)
+		}
+		for i := range preferred {
+			t := &preferred[i].PodAffinityTerm
+			f(t.LabelSelector, &t.MatchLabelKeys, &t.MismatchLabelKeys)
+		}
+	}
+	if spec.Affinity == nil {
+		return
+	}
+	if a := spec.Affinity.PodAffinity; a != nil {
+		terms(a.RequiredDuringSchedulingIgnoredDuringExecution, a.PreferredDuringSchedulingIgnoredDuringExecution)
+	}
+	if a := spec.Affinity.PodAntiAffinity; a != nil {
+		terms(a.RequiredDuringSchedulingIgnoredDuringExecution, a.PreferredDuringSchedulingIgnoredDuringExecution)
+	}
+}
+
+// withoutMerged takes out the keys by which the workspace's API server has merged labels into a selector, when the pod was made: a physical cluster's
+// refuses a key of which the selector says something already. The selector stays, since it says the same: who changes the pod's labels changes
+// nothing of it.
+func withoutMerged(selector *metav1.LabelSelector, alike, unlike *[]string) {
+	if selector == nil {
+		return
+	}
+	drop := func(keys *[]string, operator metav1.LabelSelectorOperator) {
+		left := slices.DeleteFunc(slices.Clone(*keys), func(key string) bool {
+			return slices.ContainsFunc(selector.MatchExpressions, func(r metav1.LabelSelectorRequirement) bool { return r.Key == key && r.Operator == operator })
+		})
+		if *keys = left; len(left) == 0 {
+			*keys = nil
+		}
+	}
+	drop(alike, metav1.LabelSelectorOpIn)
+	drop(unlike, metav1.LabelSelectorOpNotIn)
 }
 
 // isDefaultToleration says that a toleration is what admission gives each pod that has none for its key.

@@ -29,6 +29,20 @@ func TestPodContent(t *testing.T) {
 	tolerates := func(key string, seconds int64) corev1.Toleration {
 		return corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: &seconds}
 	}
+	selector := &metav1.LabelSelector{MatchLabels: map[string]string{"app": "db"}, MatchExpressions: []metav1.LabelSelectorRequirement{
+		{Key: "tier", Operator: metav1.LabelSelectorOpIn, Values: []string{"a"}}, {Key: "app", Operator: metav1.LabelSelectorOpNotIn, Values: []string{"b"}},
+	}}
+	spread := func(alike []string) []corev1.TopologySpreadConstraint {
+		return []corev1.TopologySpreadConstraint{{TopologyKey: "zone", LabelSelector: selector, MatchLabelKeys: alike}, {TopologyKey: "rack"}}
+	}
+	affinity := func(alike, unlike []string) *corev1.Affinity {
+		terms := []corev1.PodAffinityTerm{{LabelSelector: selector, MatchLabelKeys: alike, MismatchLabelKeys: unlike}}
+		weighted := []corev1.WeightedPodAffinityTerm{{PodAffinityTerm: terms[0]}}
+		return &corev1.Affinity{
+			PodAffinity:     &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: terms, PreferredDuringSchedulingIgnoredDuringExecution: weighted},
+			PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: terms, PreferredDuringSchedulingIgnoredDuringExecution: weighted},
+		}
+	}
 	for name, tc := range map[string]struct{ above, want corev1.PodSpec }{
 		"ServiceAccount": {
 			corev1.PodSpec{ServiceAccountName: "bot", DeprecatedServiceAccount: "bot", ImagePullSecrets: []corev1.LocalObjectReference{{Name: "pull"}},
@@ -52,6 +66,8 @@ func TestPodContent(t *testing.T) {
 			corev1.PodSpec{Tolerations: []corev1.Toleration{{Key: "gpu", Operator: corev1.TolerationOpExists}, tolerates(corev1.TaintNodeNotReady, 300), tolerates(corev1.TaintNodeUnreachable, 60)}},
 			corev1.PodSpec{Tolerations: []corev1.Toleration{{Key: "gpu", Operator: corev1.TolerationOpExists}, tolerates(corev1.TaintNodeUnreachable, 60)}},
 		},
+		"labels that are merged": {corev1.PodSpec{TopologySpreadConstraints: spread([]string{"tier", "none"}), Affinity: affinity([]string{"tier"}, []string{"app"})},
+			corev1.PodSpec{TopologySpreadConstraints: spread([]string{"none"}), Affinity: affinity(nil, nil)}},
 		"binding": {corev1.PodSpec{NodeName: "east", SchedulerName: "default-scheduler"}, corev1.PodSpec{SchedulerName: "default-scheduler"}},
 	} {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "u"}, Spec: tc.above, Status: corev1.PodStatus{Phase: corev1.PodRunning}}
