@@ -55,7 +55,7 @@ func (c *Controller) bury(ctx context.Context, s *source, k client.Key, root ctr
 	if err != nil && !gone {
 		return own, 0, fmt.Errorf("read %s %s before its leaves are deleted: %w", s.GVK.Kind, k, err)
 	}
-	gone = gone || !s.Holds(live) // something that goes down itself controls it by now
+	gone = gone || !s.Holds(live) // a Deployment has it by now
 	var again time.Duration
 	var errs []error
 	for _, leaf := range old {

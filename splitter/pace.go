@@ -50,63 +50,60 @@ func mayWait(before, now *appsv1.Deployment) time.Duration {
 // dividedMayWait is mayWait for whatever is divided.
 func dividedMayWait(before, now ctrlclient.Object) time.Duration {
 	if set, ok := before.(*appsv1.ReplicaSet); ok {
-		return setMayWait(set, now.(*appsv1.ReplicaSet))
+		return setTold(set).mayWait(setTold(now.(*appsv1.ReplicaSet)))
 	}
 	return mayWait(before.(*appsv1.Deployment), now.(*appsv1.Deployment))
 }
 
-// setMayWait is mayWait for a ReplicaSet. All are there, and serve, is an end of it.
-func setMayWait(before, now *appsv1.ReplicaSet) time.Duration {
-	was, is := before.Status, now.Status
+// told is what of a status that is told says how long the next may wait: of all kinds but Deployments, whose conditions say more.
+type told struct {
+	// serves says that all pods serve, and that there is no other; trouble is what the conditions complain of: all of them are ours, or do.
+	serves           bool
+	trouble          string
+	available, ready int32
+	observed         int64
+}
+
+// mayWait is how long is may wait after was. That all serve is an end.
+func (was told) mayWait(is told) time.Duration {
 	switch {
-	case setServes(before) != setServes(now), setTrouble(before) != setTrouble(now),
-		is.AvailableReplicas < was.AvailableReplicas, is.ReadyReplicas < was.ReadyReplicas:
+	case was.serves != is.serves, was.trouble != is.trouble, is.available < was.available, is.ready < was.ready:
 		return 0
-	case was.ObservedGeneration != is.ObservedGeneration:
+	case was.observed != is.observed:
 		return client.WhileSettling
 	}
 	return client.WhileProgressing
 }
 
-// setServes says that a ReplicaSet's status tells that all of its pods serve, and that there is no other.
-func setServes(r *appsv1.ReplicaSet) bool {
+// setTold is what a ReplicaSet's status says.
+func setTold(r *appsv1.ReplicaSet) told {
 	k, _ := kinds.Of(r)
-	return k.Observed(r) && k.Serves(r)
-}
-
-// setTrouble is what the conditions complain of, as all of them do.
-func setTrouble(r *appsv1.ReplicaSet) (text string) {
-	for _, c := range r.Status.Conditions {
-		text += string(c.Type) + c.Reason + c.Message
+	is := told{
+		serves:    k.Observed(r) && k.Serves(r),
+		available: r.Status.AvailableReplicas, ready: r.Status.ReadyReplicas, observed: r.Status.ObservedGeneration,
 	}
-	return text
+	for _, c := range r.Status.Conditions {
+		is.trouble += string(c.Type) + c.Reason + c.Message
+	}
+	return is
 }
 
 // copiesMayWait is mayWait for a DaemonSet.
 func copiesMayWait(before, now *appsv1.DaemonSet) time.Duration {
-	was, is := before.Status, now.Status
-	switch {
-	case copiesServe(before) != copiesServe(now), copiesTrouble(before) != copiesTrouble(now),
-		is.NumberAvailable < was.NumberAvailable, is.NumberReady < was.NumberReady:
-		return 0
-	case was.ObservedGeneration != is.ObservedGeneration:
-		return client.WhileSettling
+	return copiesTold(before).mayWait(copiesTold(now))
+}
+
+// copiesTold is what a DaemonSet's status says.
+func copiesTold(d *appsv1.DaemonSet) told {
+	k, _ := kinds.Of(d)
+	is := told{
+		serves:    k.Observed(d) && k.RolledOut(d),
+		available: d.Status.NumberAvailable, ready: d.Status.NumberReady, observed: d.Status.ObservedGeneration,
 	}
-	return client.WhileProgressing
-}
-
-// copiesServe says that a DaemonSet's status tells that it is rolled out.
-func copiesServe(d *appsv1.DaemonSet) bool {
-	k, _ := kinds.ByKind("DaemonSet")
-	return k.Observed(d) && k.RolledOut(d)
-}
-
-// copiesTrouble is what the conditions complain of: all of them are ours.
-func copiesTrouble(d *appsv1.DaemonSet) (text string) {
 	for _, c := range d.Status.Conditions {
-		text += string(c.Type) + c.Reason + c.Message
+		is.trouble += string(c.Type) + c.Reason + c.Message
 	}
-	return text
+	return is
 }
 
 // placedMayWait is how long the clusters of a Placement may stay in its status as before and not become now. An end may not

@@ -19,38 +19,11 @@ func TestNeverBelowWhatWasAsked(t *testing.T) {
 	for seed := range uint64(seeds) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		f := newFleet("a", "b", "c")
-		f.replicas = int32(1 + r.IntN(7))
-		f.weights = randomPlacement(r, f)
-		converged(t, f, seed)
-		floor := f.replicas
-		var log []string
-		for range 150 {
-			switch r.IntN(30) {
-			case 0:
-				f.weights = randomPlacement(r, f)
-				log = append(log, fmt.Sprint("place ", f.weights))
-			case 1:
-				f.replicas = int32(1 + r.IntN(7))
-				log = append(log, fmt.Sprint("scale ", f.replicas))
-				floor = min(floor, f.replicas)
-			case 2:
-				m := f.clusters[f.names()[r.IntN(3)]]
-				m.lost = !m.lost
-				log = append(log, fmt.Sprint("lost ", m.name, m.lost))
-			default:
-				log = append(log, f.act(r))
-			}
-			if f.reported() >= f.replicas {
-				floor = f.replicas
-			}
-			if got := f.truth(); got < floor {
-				t.Fatalf("seed %d: %d pods serve where %d were asked for, after %s\n%s", seed, got, floor, strings.Join(log, ", "), f)
-			}
-		}
-		for _, m := range f.clusters {
-			m.lost = false
-		}
-		converged(t, f, seed)
+		neverBelow(t, f, r, seed, func() string {
+			m := f.clusters[f.names()[r.IntN(3)]]
+			m.lost = !m.lost
+			return fmt.Sprint("lost ", m.name, m.lost)
+		})
 	}
 }
 
@@ -64,35 +37,46 @@ func TestReplicaSetsNeverBelowWhatWasAsked(t *testing.T) {
 		for _, m := range f.clusters {
 			m.sets = true
 		}
-		f.replicas = int32(1 + r.IntN(7))
-		f.weights = randomPlacement(r, f)
-		converged(t, f, seed)
-		floor := f.replicas
-		var log []string
-		for range 150 {
-			switch r.IntN(30) {
-			case 0:
-				f.weights = randomPlacement(r, f)
-				log = append(log, fmt.Sprint("place ", f.weights))
-			case 1:
-				f.replicas = int32(1 + r.IntN(7))
-				log = append(log, fmt.Sprint("scale ", f.replicas))
-				floor = min(floor, f.replicas)
-			case 2:
-				f.template++
-				log = append(log, fmt.Sprint("template ", f.template))
-			default:
-				log = append(log, f.act(r))
-			}
-			if f.reported() >= f.replicas {
-				floor = f.replicas
-			}
-			if got := f.truth(); got < floor {
-				t.Fatalf("seed %d: %d pods serve where %d were asked for, after %s\n%s", seed, got, floor, strings.Join(log, ", "), f)
-			}
-		}
-		converged(t, f, seed)
+		neverBelow(t, f, r, seed, func() string {
+			f.template++
+			return fmt.Sprint("template ", f.template)
+		})
 	}
+}
+
+// neverBelow moves and scales what a fleet runs, and does something else now and then, which says what.
+func neverBelow(t *testing.T, f *fleet, r *rand.Rand, seed uint64, other func() string) {
+	t.Helper()
+	f.replicas = int32(1 + r.IntN(7))
+	f.weights = randomPlacement(r, f)
+	converged(t, f, seed)
+	floor := f.replicas
+	var log []string
+	for range 150 {
+		switch r.IntN(30) {
+		case 0:
+			f.weights = randomPlacement(r, f)
+			log = append(log, fmt.Sprint("place ", f.weights))
+		case 1:
+			f.replicas = int32(1 + r.IntN(7))
+			log = append(log, fmt.Sprint("scale ", f.replicas))
+			floor = min(floor, f.replicas)
+		case 2:
+			log = append(log, other())
+		default:
+			log = append(log, f.act(r))
+		}
+		if f.reported() >= f.replicas {
+			floor = f.replicas
+		}
+		if got := f.truth(); got < floor {
+			t.Fatalf("seed %d: %d pods serve where %d were asked for, after %s\n%s", seed, got, floor, strings.Join(log, ", "), f)
+		}
+	}
+	for _, m := range f.clusters {
+		m.lost = false
+	}
+	converged(t, f, seed)
 }
 
 // TestScaleDownEndsWhereNothingServes: where some pods never become available, changes of scale end with what is asked for: a cluster

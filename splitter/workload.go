@@ -385,7 +385,7 @@ func (c *Controller) carryOutAt(ctx context.Context, s *source, root ctrlclient.
 		if err != nil {
 			return false, err
 		}
-		if !st.step.Draining && !sameLeaf(st.leaf, want) && !equality.Semantic.DeepEqual(podsOf(st.leaf), podsOf(want)) {
+		if !st.step.Draining && !sameLeaf(st.leaf, want) && !hasTemplate(st.leaf, podsOf(want)) {
 			if err := c.ensureCompanions(ctx, root, st.mirror); err != nil {
 				return false, err
 			}

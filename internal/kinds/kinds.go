@@ -64,8 +64,8 @@ type Kind struct {
 	// Given names what the server itself makes of the kind in every workspace, or in every namespace if it has none here. It
 	// never goes down, and to have it is not to have something to run. Empty for most kinds.
 	Given types.NamespacedName
-	// MadeBelow says that physical clusters make objects of the kind, for others that go down, or that the server keeps them as records of these.
-	// One whose controller is such is none to go down: ask Holds.
+	// MadeBelow says that physical clusters make objects of the kind, for others that go down, and that the workspace has them as well, shown or as
+	// records of these. Whether one goes down itself, Holds says.
 	MadeBelow bool
 	// Unlabelled says that labels of the object itself do not go down: there they would be what a controller takes it over by.
 	Unlabelled bool

@@ -38,7 +38,7 @@ func TestReplicaSetGoesDown(t *testing.T) {
 	}
 }
 
-// TestReplicaSetHolds: which ReplicaSets go down, and which are made below, or are records of what is.
+// TestReplicaSetHolds: which ReplicaSets go down, and which are records of what is made below.
 func TestReplicaSetHolds(t *testing.T) {
 	of := func(apiVersion, kind string) []metav1.OwnerReference {
 		return []metav1.OwnerReference{{APIVersion: apiVersion, Kind: kind, Name: "o", UID: "u", Controller: ptr.To(true)}}

@@ -79,10 +79,6 @@ func (u *Unsupported) Validate(ctx context.Context, a admission.Attributes, _ ad
 		if kind.Goes == kinds.Bound && kinds.IsBound(root) {
 			continue // its node is the cluster that it was bound to
 		}
-		if kind.HasLeaves() && !kind.Holds(root) {
-			warning.AddWarning(ctx, "", "does not go to physical clusters: "+kind.WhyWithheld(root))
-			continue
-		}
 		for _, dropped := range kind.WhatIsDropped(root) {
 			warning.AddWarning(ctx, "", "does not go to physical clusters: "+dropped)
 		}
