@@ -343,16 +343,21 @@ func TestReplicaSetOfTwoTemplates(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	asks := func(replicas int32) {
+	// edit: the root as it is by then, whose status is written beside us, is changed.
+	edit := func(change func(spec *appsv1.ReplicaSetSpec)) {
 		t.Helper()
 		if err := m.objects.Get(t.Context(), ctrlclient.ObjectKeyFromObject(root), root); err != nil {
 			t.Fatal(err)
 		}
-		root.Spec.Replicas = &replicas
+		change(&root.Spec)
 		root.Generation++
 		if err := m.objects.Update(t.Context(), root); err != nil {
 			t.Fatal(err)
 		}
+	}
+	asks := func(replicas int32) {
+		t.Helper()
+		edit(func(spec *appsv1.ReplicaSetSpec) { spec.Replicas = &replicas })
 		m.lookUntil(t, k, "the leaf asks for them", func() bool { return *read().Spec.Replicas == replicas })
 	}
 	needed := func() bool {
@@ -397,11 +402,9 @@ func TestReplicaSetOfTwoTemplates(t *testing.T) {
 	if err := m.objects.Update(t.Context(), untold); err != nil {
 		t.Fatal(err)
 	}
-	root.Spec.Template.Spec.Containers[0].EnvFrom[0].ConfigMapRef.Name = "settings-3"
-	root.Generation++
-	if err := m.objects.Update(t.Context(), root); err != nil {
-		t.Fatal(err)
-	}
+	edit(func(spec *appsv1.ReplicaSetSpec) {
+		spec.Template.Spec.Containers[0].EnvFrom[0].ConfigMapRef.Name = "settings-3"
+	})
 	m.lookUntil(t, k, "the leaf refers to settings-3", func() bool {
 		return slices.Contains(needsOf(read()), kinds.Reference{Kind: "ConfigMap", Name: "settings-3"})
 	})
