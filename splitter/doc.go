@@ -17,7 +17,7 @@
 //   - What runs in one cluster at a time (PlanSingle) has a leaf only where an uncached read of all mirrors shows no other.
 //   - What is done once, and has begun, is not begun again, and what has ended is left alone. A tombstone that may have begun stays until its root tells.
 //   - No leaf is made of what the cluster's syncer does not carry.
-//   - What pods need is written before the pods, and stays until after them.
+//   - What pods need is written before the pods, with what bounds them (bounds.go), and stays until after them.
 //   - A namespace of a mirror is used only if it is labelled as the workspace's. It goes soon after its last leaf, and holds
 //     nothing then, of whatever kind.
 //   - The status of a Placement is about one decision: it is written once every root is planned for by it, and has a cluster Ready

@@ -411,7 +411,10 @@ func (c *Controller) ensureCompanions(ctx context.Context, root ctrlclient.Objec
 			return err
 		}
 	}
-	return nil
+	if podsOf(root) == nil {
+		return nil
+	}
+	return c.ensureBounds(ctx, rk, mirror)
 }
 
 // needed says whether a leaf has to stay although nothing asks for it any more. What may need it in its namespace of its mirror

@@ -162,6 +162,11 @@ func relabelled(want, below *unstructured.Unstructured) ([]byte, error) {
 // errNoNamespaceYet says that a pod waits for its namespace.
 var errNoNamespaceYet = errors.New("its namespace is not ready yet")
 
+// notBounded says that a pod waits for what bounds the pods of its namespace, and for how long yet.
+type notBounded struct{ wait time.Duration }
+
+func (*notBounded) Error() string { return "what bounds the pods of its namespace is not there yet" }
+
 // runPod makes, or changes, the pod below of one that is bound, and tells which it is.
 func (s *Syncer) runPod(ctx context.Context, k key, deed showing, bound, below *unstructured.Unstructured) error {
 	target := s.physical.dynamic.Resource(podsGVR).Namespace(k.namespace)
@@ -188,6 +193,11 @@ func (s *Syncer) runPod(ctx context.Context, k key, deed showing, bound, below *
 		return err
 	} else if wait {
 		return errNoNamespaceYet
+	}
+	if wait, err := s.areBounded(ctx, k); err != nil {
+		return err
+	} else if wait > 0 {
+		return &notBounded{wait}
 	}
 	if err := s.ensureTokens(ctx, podsGVR, bound); errors.Is(err, errUnchecked) {
 		return errNoNamespaceYet

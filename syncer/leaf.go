@@ -44,6 +44,7 @@ func (s *Syncer) reconcile(ctx context.Context, k key) (time.Duration, error) {
 		s.waiting.remove(k)
 		s.writes.forget(k)
 		s.unshown.forget(k)
+		s.unbounded.remove(k)
 		return 0, nil // absence deletes nothing
 	}
 
@@ -188,6 +189,12 @@ func (s *Syncer) applyLeaf(ctx context.Context, k key, leaf, down *unstructured.
 	if k.resource == networkPoliciesGVR {
 		if err := s.roomFor(leaf); err != nil {
 			return outcome{down: down}, err
+		}
+	}
+
+	if s.resources[k.resource].MakesPods() && makesPods(want, down) {
+		if wait, err := s.areBounded(ctx, k); wait > 0 || err != nil {
+			return outcome{down: down, undecided: true, again: wait}, err
 		}
 	}
 

@@ -325,6 +325,9 @@ func (s *Syncer) reconcilePod(ctx context.Context, k key) (time.Duration, error)
 	if deed != showIt {
 		s.leafless.remove(k)
 	}
+	if deed != runIt {
+		s.unbounded.remove(k)
+	}
 	if deed == showNothing {
 		return s.isShown(k)
 	}
@@ -345,7 +348,10 @@ func (s *Syncer) reconcilePod(ctx context.Context, k key) (time.Duration, error)
 			return wait, nil
 		}
 	}
-	if err := s.show(ctx, k, deed, shown, below); errors.Is(err, errNoNamespaceYet) {
+	var unbounded *notBounded
+	if err := s.show(ctx, k, deed, shown, below); errors.As(err, &unbounded) {
+		return unbounded.wait, nil
+	} else if errors.Is(err, errNoNamespaceYet) {
 		s.waiting.add(k)
 		return time.Second, nil // its event, of whatever it waits for, brings us back before
 	} else if err != nil {

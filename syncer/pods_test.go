@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"path"
 	"strings"
 	"testing"
 	"time"
@@ -142,6 +143,12 @@ func TestTakenOver(t *testing.T) {
 // that may write it. It counts the writes to the physical cluster.
 func takenSet(t *testing.T, taken bool) (s *Syncer, k key, leaf, down *unstructured.Unstructured, writes *int) {
 	t.Helper()
+	return setBeside(t, taken, nil)
+}
+
+// setBeside is takenSet, in a mirror that answers what LimitRanges it has; nil for none.
+func setBeside(t *testing.T, taken bool, limits http.HandlerFunc) (s *Syncer, k key, leaf, down *unstructured.Unstructured, writes *int) {
+	t.Helper()
 	k, writes = key{replicaSetsGVR, "shop-1a", "crew"}, new(int)
 	in := func(kind, apiVersion, name string) *unstructured.Unstructured {
 		o := &unstructured.Unstructured{Object: map[string]any{}}
@@ -164,7 +171,15 @@ func takenSet(t *testing.T, taken bool) (s *Syncer, k key, leaf, down *unstructu
 	if taken {
 		down.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "Deployment", Name: "web", UID: "d", Controller: ptr.To(true)}})
 	}
-	s = newIdle(t, func(w http.ResponseWriter, _ *http.Request) {
+	s = newIdle(t, func(w http.ResponseWriter, req *http.Request) {
+		switch resource := path.Base(req.URL.Path); {
+		case resource == "limitranges" && limits != nil:
+			limits(w, req)
+			return
+		case resource == "limitranges", resource == "networkpolicies":
+			answer(t, w, http.StatusOK, map[string]any{"apiVersion": "v1", "kind": "List", "metadata": map[string]any{}, "items": []any{}})
+			return
+		}
 		answer(t, w, http.StatusOK, map[string]any{"apiVersion": "apps/v1", "kind": "ReplicaSetList", "metadata": map[string]any{}, "items": []any{leaf.Object}})
 	}, func(w http.ResponseWriter, req *http.Request) {
 		if req.Method != http.MethodGet {

@@ -92,6 +92,7 @@ type Syncer struct {
 	events *informer
 
 	resources map[schema.GroupVersionResource]kinds.Kind
+	bounds    []schema.GroupVersionResource // those of kinds.WithNamespace
 	queue     *queue.Queue[key]
 	// eventQueue has the events that are to be told, and eventPace how fast.
 	eventQueue *queue.Queue[key]
@@ -105,6 +106,7 @@ type Syncer struct {
 	writes     writes
 	waiting    waiting
 	leafless   leafless
+	unbounded  unbounded
 	unshown    unshown
 	// sets are the ReplicaSets of the physical cluster (*setBelow), by their UID, the last that pods were shown of.
 	sets *lru.Cache
@@ -265,6 +267,9 @@ func (s *Syncer) watch() {
 			continue // they are with what is shown of their kind
 		}
 		s.resources[k.GVR] = k
+		if k.Goes == kinds.WithNamespace {
+			s.bounds = append(s.bounds, k.GVR)
+		}
 		s.mirror.informers[k.GVR] = newInformer(s.mirror, k.GVR, leaves, s.denied(k.GVR), nil)
 		s.physical.informers[k.GVR] = newInformer(s.physical, k.GVR, ours, s.heard(k.GVR), s.room)
 	}
@@ -313,6 +318,9 @@ func (s *Syncer) seen(gvr schema.GroupVersionResource) func(old, now *unstructur
 			for _, pod := range s.leafless.of(k) {
 				s.queue.Add(pod)
 			}
+		}
+		if slices.Contains(s.bounds, gvr) {
+			s.boundSeen(k)
 		}
 		switch {
 		case gvr == namespacesGVR:

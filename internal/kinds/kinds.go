@@ -33,7 +33,8 @@ const (
 	// workload of their namespace has left it.
 	WithPlacement Goes = "WithPlacement"
 	// WithNamespace kinds are about what runs in their namespace, and are nothing to run themselves: they go whole to every
-	// cluster of any Placement of their namespace, and stay in a cluster until the last workload of their namespace has left it.
+	// cluster of any Placement of their namespace, before what makes pods there, and stay in a cluster until the last workload of their
+	// namespace has left it.
 	WithNamespace Goes = "WithNamespace"
 	// WhereReferenced kinds go whole to the clusters of the workloads that refer to them, and leave after them.
 	WhereReferenced Goes = "WhereReferenced"
@@ -71,7 +72,7 @@ type Kind struct {
 	Unlabelled bool
 	// New returns an empty object of the kind.
 	New func() ctrlclient.Object
-	// NewList returns an empty list of them; nil for kinds that need nothing beside them.
+	// NewList returns an empty list of them; nil for kinds of which nobody asks what there is.
 	NewList func() ctrlclient.ObjectList
 	// Content returns what of a root goes down: a new object with spec or data and no metadata.
 	Content func(root ctrlclient.Object) ctrlclient.Object
@@ -176,9 +177,10 @@ var All = []Kind{
 	},
 	{
 		GVK: corev1.SchemeGroupVersion.WithKind("LimitRange"), GVR: corev1.SchemeGroupVersion.WithResource("limitranges"),
-		Goes: WithNamespace,
-		Doc:  Doc{Down: "Its spec, whole: it holds for what is made in the workspace, and for the pods that physical clusters make."},
-		New:  func() ctrlclient.Object { return &corev1.LimitRange{} },
+		Goes:    WithNamespace,
+		Doc:     Doc{Down: "Its spec, whole: it holds for what is made in the workspace, and for the pods that physical clusters make."},
+		New:     func() ctrlclient.Object { return &corev1.LimitRange{} },
+		NewList: func() ctrlclient.ObjectList { return &corev1.LimitRangeList{} },
 		Content: func(root ctrlclient.Object) ctrlclient.Object {
 			return &corev1.LimitRange{Spec: *root.(*corev1.LimitRange).Spec.DeepCopy()}
 		},
@@ -191,6 +193,7 @@ var All = []Kind{
 			Not:  "What would let in other tenants. Names that begin with `atoll-tenant-isolation` are refused (`NameConflict`), as are policies whose selectors have too little in common (`TooManyPolicies`).",
 		},
 		New:     func() ctrlclient.Object { return &networkingv1.NetworkPolicy{} },
+		NewList: func() ctrlclient.ObjectList { return &networkingv1.NetworkPolicyList{} },
 		Content: networkPolicyContent,
 	},
 	{

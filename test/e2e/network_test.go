@@ -164,8 +164,59 @@ spec: {limits: [{type: Container, max: {cpu: "4"}}]}
 		return ""
 	})
 	w.rolledOut()
+	w.boundFromTheFirst()
 	w.kubectl("delete", "networkpolicy", w.app, "atoll-tenant-isolation")
 	w.kubectl("delete", "deployment,service", w.app)
 	w.gone("east")
 	w.gone("west")
+}
+
+// boundFromTheFirst: every pod of what is applied together with a LimitRange, in a namespace that is in its cluster already, has its defaults there.
+// What an API server below makes of it when it is created, the workspace shows as it is.
+func (w *workspace) boundFromTheFirst() {
+	w.t.Helper()
+	manifests := `
+apiVersion: v1
+kind: LimitRange
+metadata: {name: defaults}
+spec: {limits: [{type: Container, default: {memory: 96Mi}}]}
+`
+	const several = 5
+	for i := range several {
+		manifests += strings.NewReplacer("APP", w.app, "NAME", fmt.Sprint(w.app, "-", i)).Replace(`
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: NAME, labels: {bound: APP}}
+spec:
+  selector: {matchLabels: {app: NAME}}
+  template:
+    metadata: {labels: {app: NAME, bound: APP}}
+    spec:
+      topologySpreadConstraints:
+      - {maxSkew: 1, topologyKey: kubernetes.io/hostname, whenUnsatisfiable: ScheduleAnyway, labelSelector: {matchLabels: {app: NAME}}, matchLabelKeys: [pod-template-hash]}
+      containers: [{name: web, image: registry.k8s.io/pause:3.10}]
+`)
+	}
+	w.kubectlWithInput(manifests, "apply", "-f", "-")
+	of := metav1.ListOptions{LabelSelector: "bound=" + w.app}
+	kube, ns := w.f.clusters["east"].Clientset(), w.namespaceIn("east")
+	framework.Eventually(w.t, patience, "all are there, and shown", func() string {
+		shown := strings.Fields(w.kubectl("get", "pods", "-l", of.LabelSelector, "-o", "name"))
+		pods, err := kube.CoreV1().Pods(ns).List(w.t.Context(), of)
+		if err != nil {
+			return err.Error()
+		}
+		for _, p := range pods.Items {
+			if limit := p.Spec.Containers[0].Resources.Limits.Memory(); limit.String() != "96Mi" {
+				w.t.Fatalf("pod %s may use memory %s; want the default of its namespace, 96Mi", p.Name, limit)
+			}
+		}
+		if len(pods.Items) != several || len(shown) != several {
+			return fmt.Sprintf("%d pods are there, and shown are %v", len(pods.Items), shown)
+		}
+		return ""
+	})
+	w.kubectl("delete", "deployment", "-l", of.LabelSelector)
+	w.kubectl("delete", "limitrange", "defaults")
 }

@@ -26,7 +26,7 @@ var where = map[kinds.Goes]string{
 	kinds.Single:          "whole, to one cluster of its Placement at a time",
 	kinds.Bound:           "to one cluster of its Placement, for good",
 	kinds.WithPlacement:   "whole, to every cluster of its Placement, and leaves after the workloads of its namespace",
-	kinds.WithNamespace:   "whole, to every cluster of any Placement of its namespace, and leaves after the workloads there",
+	kinds.WithNamespace:   "whole, to every cluster of any Placement of its namespace, before what makes pods there, and leaves after the workloads",
 	kinds.WhereReferenced: "where something refers to it",
 	kinds.WhereMounted:    "whole, to the one cluster where the first that mounts it goes, and stays there",
 }
