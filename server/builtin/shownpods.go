@@ -249,7 +249,7 @@ func (at *space) stored(shown *api.Pod, of above, node string) *api.Pod {
 		Labels: theirs(shown.Labels), Annotations: theirs(shown.Annotations),
 		OwnerReferences: of.owners,
 	}}
-	maps.Copy(pod.Labels, of.labels)
+	relabel(pod, of.labels)
 	pod.Labels[workloadv1alpha1.MirrorLabel] = string(at.cluster)
 	pod.Annotations[workloadv1alpha1.MirrorNamespaceAnnotation] = at.namespace
 	pod.Annotations[workloadv1alpha1.PodUIDAnnotation] = shown.Annotations[workloadv1alpha1.PodUIDAnnotation]
@@ -257,6 +257,24 @@ func (at *space) stored(shown *api.Pod, of above, node string) *api.Pod {
 	// No pod is born with either in a cluster that it is bound in.
 	pod.Spec.SchedulingGates, pod.Spec.EphemeralContainers = nil, nil
 	return pod
+}
+
+// relabel gives a pod other labels. What selects pods like it by those that it had, as its API server merged them from matchLabelKeys, selects by these: in
+// the workspace no pod has the others.
+func relabel(pod *api.Pod, labels map[string]string) {
+	for _, selector := range selectorsOf(&pod.Spec) {
+		if *selector == nil {
+			continue
+		}
+		for i := range (*selector).MatchExpressions {
+			e := &(*selector).MatchExpressions[i]
+			was, had := pod.Labels[e.Key]
+			if is, ok := labels[e.Key]; ok && had && slices.Equal(e.Values, []string{was}) {
+				e.Values = []string{is}
+			}
+		}
+	}
+	maps.Copy(pod.Labels, labels)
 }
 
 // owners are those that a pod has in the workspace, given the root of the leaf that it has below, and the ReplicaSet of that, nil for

@@ -117,3 +117,37 @@ func TestAdmittedBelow(t *testing.T) {
 		})
 	}
 }
+
+// TestRelabel: a pod that is shown is spread over those of its revision by the hash that they are shown with, not by the physical cluster's.
+func TestRelabel(t *testing.T) {
+	const key = "pod-template-hash"
+	selector := func(operator metav1.LabelSelectorOperator, of string, values ...string) *metav1.LabelSelector {
+		return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: of, Operator: operator, Values: values}}}
+	}
+	pod := func(hash string) *api.Pod {
+		return &api.Pod{
+			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "web", key: hash}},
+			Spec: api.PodSpec{
+				TopologySpreadConstraints: []api.TopologySpreadConstraint{
+					{LabelSelector: selector(metav1.LabelSelectorOpIn, key, hash)},
+					{LabelSelector: nil},
+					{LabelSelector: selector(metav1.LabelSelectorOpIn, key, "earlier", "below")}, // is the user's own
+					{LabelSelector: selector(metav1.LabelSelectorOpExists, key)},
+					{LabelSelector: selector(metav1.LabelSelectorOpIn, "app", "below")},
+				},
+				Affinity: &api.Affinity{PodAntiAffinity: &api.PodAntiAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []api.WeightedPodAffinityTerm{
+					{PodAffinityTerm: api.PodAffinityTerm{LabelSelector: selector(metav1.LabelSelectorOpNotIn, key, hash)}},
+				}}},
+			},
+		}
+	}
+	got := pod("below")
+	relabel(got, map[string]string{key: "above"})
+	if diff := cmp.Diff(pod("above"), got); diff != "" {
+		t.Errorf("-want, +got:\n%s", diff)
+	}
+	relabel(got, nil) // of a root that has no revisions
+	if diff := cmp.Diff(pod("above"), got); diff != "" {
+		t.Errorf("-want, +got:\n%s", diff)
+	}
+}
