@@ -168,11 +168,14 @@ func newMirrored(t *testing.T, objects ...ctrlclient.Object) *mirrored {
 	var running sync.WaitGroup
 	t.Cleanup(running.Wait)
 	t.Cleanup(cancel)
-	for _, i := range []interface {
+	started := []interface {
 		Run(context.Context)
 		WaitSynced(context.Context) error
-	}{informers.LogicalClusters, informers.SyncTargets, informers.Placements, informers.PlacementPolicies, informers.Namespaces, informers.Of("Deployment"), informers.Of("ReplicaSet"), informers.Of("DaemonSet"), informers.Of("StatefulSet"), informers.Of("Job"), informers.Of(kinds.ClaimKind), informers.Of("Service"), informers.Of("Ingress"), informers.Of("NetworkPolicy"), informers.ReplicaSets, informers.ControllerRevisions} {
+	}{informers.LogicalClusters, informers.SyncTargets, informers.Placements, informers.PlacementPolicies, informers.Namespaces, informers.Of("Deployment"), informers.Of("ReplicaSet"), informers.Of("DaemonSet"), informers.Of("StatefulSet"), informers.Of("Job"), informers.Of(kinds.ClaimKind), informers.Of("Service"), informers.Of("Ingress"), informers.Of("NetworkPolicy"), informers.ReplicaSets, informers.ControllerRevisions}
+	for _, i := range started {
 		running.Go(func() { i.Run(ctx) })
+	}
+	for _, i := range started {
 		if err := i.WaitSynced(ctx); err != nil {
 			t.Fatal(err)
 		}

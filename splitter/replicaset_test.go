@@ -10,7 +10,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -268,10 +267,16 @@ func TestRevisionsDoNotGoDown(t *testing.T) {
 					t.Fatalf("the informer shows %v", now)
 				}
 			}
-			m.look(t, k)
-			err := m.objects.Get(t.Context(), ctrlclient.ObjectKeyFromObject(leaf), leaf)
-			if gone := apierrors.IsNotFound(err) || leaf.DeletionTimestamp != nil; gone == tc.want {
-				t.Errorf("its leaf goes: %v, %v", gone, err)
+			goes := func() bool { // as far as a syncer that does not run lets it
+				if err := m.objects.Get(t.Context(), ctrlclient.ObjectKeyFromObject(leaf), leaf); err != nil {
+					t.Fatal(err)
+				}
+				return leaf.DeletionTimestamp != nil
+			}
+			if m.look(t, k); !tc.want {
+				m.lookUntil(t, k, "its leaf goes", goes) // which is when the handler was told too: later than the informer shows
+			} else if goes() {
+				t.Error("its leaf goes")
 			}
 		})
 	}
