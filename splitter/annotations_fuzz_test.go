@@ -31,7 +31,7 @@ func FuzzLeafAnnotations(f *testing.F) {
 		if key, ok := rootOf(leaf); ok != (workspace != "" && root != "") || ok && string(key.Cluster) != workspace {
 			t.Errorf("a leaf of %q with root %q is of %v, %v", workspace, root, key, ok)
 		}
-		switch r := refusal(leaf); {
+		switch r := workloadv1alpha1.RefusalOf(leaf); {
 		case refused == "" && r != nil:
 			t.Errorf("nothing was refused, and yet %+v", r)
 		case r != nil && r.Rendered != rendered && (r.Reason != "Refused" || r.Message != refused):

@@ -167,7 +167,7 @@ func (c *Controller) claim(ctx context.Context, s *source, k client.Key, root ct
 		}
 		c.untell(root, "waits")
 		now, volume = append(now, leaf), leaf.GetAnnotations()[workloadv1alpha1.VolumeAnnotation]
-		view.Leaves = append(view.Leaves, kinds.Leaf{Cluster: string(mirror), Object: leaf, Refused: refusal(leaf), Settled: applied(leaf)})
+		view.Leaves = append(view.Leaves, kinds.Leaf{Cluster: string(mirror), Object: leaf, Refused: workloadv1alpha1.RefusalOf(leaf), Settled: applied(leaf)})
 	}
 	c.tellRefusals(ctx, s, root, now)
 	wait, err := c.summariseClaim(ctx, s, root, view, volume)

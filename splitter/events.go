@@ -111,7 +111,7 @@ func (c *Controller) tellRefusals(ctx context.Context, s *source, root ctrlclien
 	for _, leaf := range leaves {
 		mirror := client.KeyOf(leaf).Cluster
 		about := "refused " + string(mirror)
-		if r := refusal(leaf); r != nil {
+		if r := workloadv1alpha1.RefusalOf(leaf); r != nil {
 			c.tellOnce(ctx, s, root, about, corev1.EventTypeWarning, reasonOf(r.Reason), fmt.Sprintf("Cluster %q: %s", nameOf(c.target(mirror), mirror), r.Message))
 		} else {
 			c.untell(root, about)
@@ -127,7 +127,7 @@ func (c *Controller) tellRefusals(ctx context.Context, s *source, root ctrlclien
 func (c *Controller) tellUnshown(ctx context.Context, s *source, root, leaf ctrlclient.Object) {
 	mirror := client.KeyOf(leaf).Cluster
 	about := "unshown " + string(mirror)
-	if r := refusalIn(leaf, workloadv1alpha1.UnshownAnnotation); r != nil {
+	if r := workloadv1alpha1.RefusalIn(leaf, workloadv1alpha1.UnshownAnnotation); r != nil {
 		c.tellOnce(ctx, s, root, about, corev1.EventTypeWarning, "PodsNotShown",
 			fmt.Sprintf("Cluster %q has pods that are not shown: %s: %s", nameOf(c.target(mirror), mirror), reasonOf(r.Reason), r.Message))
 	} else {

@@ -2,7 +2,6 @@ package splitter
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -122,34 +121,12 @@ func applied(leaf ctrlclient.Object) bool {
 	return a[workloadv1alpha1.RenderedAnnotation] != "" && a[workloadv1alpha1.AppliedAnnotation] == a[workloadv1alpha1.RenderedAnnotation]
 }
 
-// refusal returns what the physical cluster answered to a leaf as it is now, nil if it takes it.
-func refusal(leaf ctrlclient.Object) *workloadv1alpha1.Refusal {
-	r := refusalIn(leaf, workloadv1alpha1.RefusedAnnotation)
-	if r != nil && r.Rendered != leaf.GetAnnotations()[workloadv1alpha1.RenderedAnnotation] {
-		return nil // about an earlier rendering
-	}
-	return r
-}
-
-// refusalIn reads the refusal in an annotation of a leaf; nil if there is none.
-func refusalIn(leaf ctrlclient.Object, annotation string) *workloadv1alpha1.Refusal {
-	text := leaf.GetAnnotations()[annotation]
-	if text == "" {
-		return nil
-	}
-	r := &workloadv1alpha1.Refusal{}
-	if err := json.Unmarshal([]byte(text), r); err != nil {
-		return &workloadv1alpha1.Refusal{Reason: "Refused", Message: text, Rendered: leaf.GetAnnotations()[workloadv1alpha1.RenderedAnnotation]}
-	}
-	return r
-}
-
 // leafView is what a leaf says by itself.
 func leafView(leaf ctrlclient.Object) kinds.Leaf {
 	k, ok := kinds.Of(leaf)
 	return kinds.Leaf{
 		Object:  leaf,
-		Refused: refusal(leaf),
+		Refused: workloadv1alpha1.RefusalOf(leaf),
 		Settled: applied(leaf) && (!ok || !k.MakesPods() || k.Observed(leaf)),
 	}
 }

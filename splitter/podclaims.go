@@ -158,7 +158,7 @@ func (c *Controller) condemn(ctx context.Context, s *source, set *appsv1.Statefu
 	}
 	asked := map[string]bool{}
 	for _, leaf := range leaves {
-		if refusal(leaf) != nil || observed(c.target(client.KeyOf(leaf).Cluster)) {
+		if workloadv1alpha1.RefusalOf(leaf) != nil || observed(c.target(client.KeyOf(leaf).Cluster)) {
 			return nil
 		}
 		for _, pc := range s.PodClaimsOf(leaf) {
@@ -269,7 +269,7 @@ const (
 
 // replyTo returns what a cluster says to the leaf of a claim. One that it has taken, and refuses to change, is there; one that is gone is not.
 func replyTo(leaf ctrlclient.Object) reply {
-	r := refusal(leaf)
+	r := workloadv1alpha1.RefusalOf(leaf)
 	switch is := leaf.GetAnnotations()[workloadv1alpha1.AppliedAnnotation] != ""; {
 	case r != nil && r.Reason == workloadv1alpha1.RefusedGone:
 		return refusedThere

@@ -200,7 +200,7 @@ func (c *Controller) rest(ctx context.Context, s *source, root ctrlclient.Object
 	}
 	var errs []error
 	for _, leaf := range leaves {
-		r, t := refusal(leaf), c.target(client.KeyOf(leaf).Cluster)
+		r, t := workloadv1alpha1.RefusalOf(leaf), c.target(client.KeyOf(leaf).Cluster)
 		gone := r != nil && r.Reason == workloadv1alpha1.RefusedGone
 		removed := s.HasEnded(root) && t != nil && t.DeletionTimestamp != nil
 		if (gone || removed || p.Name == "") && leaf.GetDeletionTimestamp() == nil {

@@ -147,7 +147,7 @@ func phases(p *placementv1alpha1.Placement, sums map[logicalcluster.Name]sumOf, 
 }
 
 func phaseOf(leaf ctrlclient.Object) placementv1alpha1.PlacedClusterPhase {
-	switch r := refusal(leaf); {
+	switch r := workloadv1alpha1.RefusalOf(leaf); {
 	case r != nil && r.Reason != unreachable:
 		return placementv1alpha1.PhaseRefused
 	case leaf.GetDeletionTimestamp() != nil:

@@ -2,7 +2,6 @@ package syncer
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"sync"
 	"time"
@@ -172,20 +171,15 @@ func (s *Syncer) boundsIn(gvr schema.GroupVersionResource, namespace string) (le
 
 // isOnItsWay says that a leaf is to be written as it is now, and that its cluster has neither taken nor refused it.
 func (s *Syncer) isOnItsWay(gvr schema.GroupVersionResource, leaf *unstructured.Unstructured) bool {
-	annotations := leaf.GetAnnotations()
-	rendered := annotations[workloadv1alpha1.RenderedAnnotation]
 	if leaf.GetDeletionTimestamp() != nil {
 		return false
 	}
 	down, there, _ := s.physical.informers[gvr].GetByKey(key{gvr, leaf.GetNamespace(), leaf.GetName()}.cacheKey()) // a cache.Indexer never fails here
-	if there && down.(*unstructured.Unstructured).GetAnnotations()[workloadv1alpha1.RenderedAnnotation] == rendered {
+	if there && down.(*unstructured.Unstructured).GetAnnotations()[workloadv1alpha1.RenderedAnnotation] == leaf.GetAnnotations()[workloadv1alpha1.RenderedAnnotation] {
 		return false
 	}
-	var refused workloadv1alpha1.Refusal
-	if text := annotations[workloadv1alpha1.RefusedAnnotation]; text != "" && json.Unmarshal([]byte(text), &refused) != nil {
-		return false // whatever the reason was
-	}
-	return refused.Reason == "" || refused.Reason == refusedUnreachable || refused.Rendered != rendered
+	refused := workloadv1alpha1.RefusalOf(leaf)
+	return refused == nil || refused.Reason == refusedUnreachable
 }
 
 // makesPods says whether pods may be made where live, nil if there is none, becomes what was rendered: not where none are asked for, or fewer of the same.

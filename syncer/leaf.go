@@ -287,11 +287,7 @@ func (s *Syncer) unseen(gvr schema.GroupVersionResource) outcome {
 func (s *Syncer) namespaceReady(namespace, workspace string) (wait bool, err error) {
 	k := key{resource: namespacesGVR, name: namespace}
 	if parent := get(s.mirror.informers[namespacesGVR], k); parent != nil {
-		if text := parent.GetAnnotations()[workloadv1alpha1.RefusedAnnotation]; text != "" {
-			var r workloadv1alpha1.Refusal
-			if err := json.Unmarshal([]byte(text), &r); err != nil {
-				return false, fmt.Errorf("read the refusal of namespace %s: %w", k.name, err)
-			}
+		if r := workloadv1alpha1.RefusalIn(parent, workloadv1alpha1.RefusedAnnotation); r != nil {
 			return false, &refusal{r.Reason, "namespace " + k.name + ": " + r.Message}
 		}
 	}

@@ -138,16 +138,3 @@ type Volume struct {
 	Name             string `json:"name"`
 	StorageClassName string `json:"storageClassName,omitempty"`
 }
-
-// RefusedGone is the reason of a Refusal that is none: what is done once had begun, and somebody deleted it in the physical cluster.
-const RefusedGone = "Gone"
-
-// Refusal is what a physical cluster answered when it would not take a leaf, or the hub when it would not show a pod of it.
-type Refusal struct {
-	// Reason is CamelCase: Forbidden, Invalid, QuotaExceeded, NameConflict, SchemaRejected, Unreachable, Gone.
-	Reason string `json:"reason"`
-	// Message is its own words.
-	Message string `json:"message"`
-	// Rendered is the RenderedAnnotation's value of what was refused.
-	Rendered string `json:"rendered"`
-}
