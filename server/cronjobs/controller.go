@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
@@ -39,7 +38,7 @@ type Controller struct {
 	informers *client.Informers
 	store     *storage.Resource // of Jobs
 	clock     clock.PassiveClock
-	events    *record.EventCorrelator
+	events    *client.Events
 	crons     *client.Feed[*batchv1.CronJob]
 	jobs      *client.Feed[*metav1.PartialObjectMetadata]
 	due       *queue.Queue[client.Key] // CronJobs
@@ -56,7 +55,7 @@ type seen struct {
 
 // New returns the controller. It reads Jobs from their store. Times are clk's, if it has timers.
 func New(clients *client.Clients, informers *client.Informers, jobs *storage.Resource, clk clock.PassiveClock) (*Controller, error) {
-	c := &Controller{clients: clients, informers: informers, store: jobs, clock: clk, events: record.NewEventCorrelator(clk), seen: map[client.Key]seen{}}
+	c := &Controller{clients: clients, informers: informers, store: jobs, clock: clk, events: client.NewEvents(clients, "cronjob-controller", clk), seen: map[client.Key]seen{}}
 	c.due = queue.NewWithClock("cronjobs", clk, c.handle)
 	var err error
 	if c.crons, err = client.NewFeed(clients, &batchv1.CronJob{}, c.see); err != nil {
