@@ -15,6 +15,7 @@ import (
 	"atoll.dev/atoll/placement"
 	"atoll.dev/atoll/server"
 	"atoll.dev/atoll/server/aggregation"
+	"atoll.dev/atoll/server/autoscaling"
 	"atoll.dev/atoll/server/certificates"
 	"atoll.dev/atoll/server/cronjobs"
 	"atoll.dev/atoll/server/disruption"
@@ -121,6 +122,9 @@ func ofTheLeader(s *server.Server, c *client.Clients, i *client.Informers, lead 
 
 	budgets, err := disruption.New(c, i, clk)
 	l.add("disruption", budgets, err)
+
+	scalers, err := autoscaling.New(c, i, clk)
+	l.add("autoscaling", scalers, err)
 
 	requests, err := certificates.New(c, i, certificates.Options{
 		Sign: s.SignForWorkspace, Reserved: server.ReservedInWorkspaces, Longest: s.CertificateLifetime(), Clock: clk,

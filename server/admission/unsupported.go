@@ -15,6 +15,7 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/warning"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	"k8s.io/kubernetes/pkg/apis/autoscaling"
 	"k8s.io/kubernetes/pkg/apis/core"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -58,8 +59,16 @@ func (u *Unsupported) Validate(ctx context.Context, a admission.Attributes, _ ad
 	if a.GetOperation() == admission.Create && slices.Contains(kinds.Kept, a.GetResource().GroupResource()) {
 		warning.AddWarning(ctx, "", fmt.Sprintf("%s are kept but have no effect yet: they do not go to physical clusters, and nothing carries them out here", a.GetResource().GroupResource()))
 	}
-	if where := kinds.CarriedOutHere[a.GetResource().GroupResource()]; where != "" && a.GetOperation() == admission.Create {
-		warning.AddWarning(ctx, "", fmt.Sprintf("%s %s", a.GetResource().GroupResource(), where))
+	if here := kinds.CarriedOutHere[a.GetResource().GroupResource()]; here.Lacks != "" && a.GetOperation() == admission.Create {
+		warning.AddWarning(ctx, "", fmt.Sprintf("%s %s", a.GetResource().GroupResource(), here))
+	}
+	if scaler, ok := a.GetObject().(*autoscaling.HorizontalPodAutoscaler); ok {
+		unserved := slices.DeleteFunc(slices.Clone(scaler.Spec.Metrics), func(m autoscaling.MetricSpec) bool {
+			return m.Type == autoscaling.ResourceMetricSourceType || m.Type == autoscaling.ContainerResourceMetricSourceType
+		})
+		if len(unserved) > 0 {
+			warning.AddWarning(ctx, "", fmt.Sprintf("no API of a workspace has metrics of type %s: nothing is scaled by these", unserved[0].Type))
+		}
 	}
 	if _, ok := classes.ByResource(a.GetResource().GroupResource()); ok && a.GetOperation() == admission.Create {
 		// Those of a workspace have their effect on what is made there, and a physical cluster goes by its own.

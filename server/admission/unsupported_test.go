@@ -7,6 +7,7 @@ import (
 
 	lc "github.com/kcp-dev/logicalcluster/v3"
 	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -18,6 +19,7 @@ import (
 	"k8s.io/apiserver/pkg/warning"
 	"k8s.io/kubernetes/pkg/apis/apps"
 	_ "k8s.io/kubernetes/pkg/apis/apps/install" // as in the server
+	"k8s.io/kubernetes/pkg/apis/autoscaling"
 	"k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/kubernetes/pkg/apis/rbac"
 	"k8s.io/utils/ptr"
@@ -84,6 +86,15 @@ func TestUnsupportedWarns(t *testing.T) {
 			reason: "nobody may believe that it holds below",
 			object: &corev1.ResourceQuota{}, resource: corev1.SchemeGroupVersion.WithResource("resourcequotas"),
 			want: "resourcequotas limit what is made in the workspace, and not yet the pods",
+		},
+		"scaled by what pods use": {
+			reason: "it has its effect",
+			object: scaled(autoscaling.ResourceMetricSourceType, autoscaling.ContainerResourceMetricSourceType), resource: autoscalingv2.SchemeGroupVersion.WithResource("horizontalpodautoscalers"),
+		},
+		"scaled by anything else": {
+			reason: "nobody knows what that is",
+			object: scaled(autoscaling.ResourceMetricSourceType, autoscaling.PodsMetricSourceType, autoscaling.ExternalMetricSourceType), resource: autoscalingv2.SchemeGroupVersion.WithResource("horizontalpodautoscalers"),
+			want: "no API of a workspace has metrics of type Pods",
 		},
 		"kind carried out here": {
 			reason: "its Jobs are made here, and run",
@@ -214,6 +225,15 @@ func TestPodsThatCannotBeKept(t *testing.T) {
 			}
 		})
 	}
+}
+
+// scaled is a HorizontalPodAutoscaler with metrics of those types, as admission sees it.
+func scaled(types ...autoscaling.MetricSourceType) *autoscaling.HorizontalPodAutoscaler {
+	hpa := &autoscaling.HorizontalPodAutoscaler{}
+	for _, one := range types {
+		hpa.Spec.Metrics = append(hpa.Spec.Metrics, autoscaling.MetricSpec{Type: one})
+	}
+	return hpa
 }
 
 func deployed(finalizers ...string) *appsv1.Deployment {

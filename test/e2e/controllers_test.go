@@ -107,6 +107,14 @@ spec: {minAvailable: 1, selector: {matchLabels: {app: web}}}
 `)
 	ends("a budget counts", "1", "get", "poddisruptionbudget", "web", "-o", "jsonpath={.status.desiredHealthy}")
 
+	apply(`
+apiVersion: autoscaling/v2
+kind: HorizontalPodAutoscaler
+metadata: {name: web}
+spec: {maxReplicas: 3, scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: absent}}
+`)
+	ends("a HorizontalPodAutoscaler looks for its target", "FailedGetScale", "get", "horizontalpodautoscaler", "web", "-o", "jsonpath={.status.conditions[0].reason}")
+
 	a.MustRun("kubectl", "delete", "namespace", "web", "--timeout=60s")
 	ends("a namespace is emptied and goes", gone, "get", "namespace", "web", "--ignore-not-found")
 }

@@ -1,0 +1,307 @@
+package autoscaling
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"math/bits"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	podresource "k8s.io/component-helpers/resource"
+	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
+)
+
+// Kubernetes' numbers, which kube-controller-manager has as flags.
+const (
+	// usualTolerance is how far what is used may be from what is to be, as a part of that, for nothing to be done.
+	usualTolerance = 0.1
+	// startsFor is how long after its start a pod's CPU is not believed unless it is Ready, and was so for as long as was measured.
+	startsFor = 5 * time.Minute
+	// neverReadyFor is how soon after its start a pod that is not Ready was last said to be anything else, if it never was Ready.
+	neverReadyFor = 30 * time.Second
+)
+
+// believedFor is for how long a physical cluster that says nothing of pods that serve keeps what they are of from being made smaller. One that has no Metrics API says nothing
+// for ever: after that its pods count as pods without metrics do in Kubernetes. Of one that is away no pod is Ready, and it is waited for.
+const believedFor = time.Hour
+
+// pod is what a calculation has to know of one that a target's selector selects.
+type pod struct {
+	name    string
+	cluster string // the physical cluster that shows it, as its Node is called; empty for none
+	phase   corev1.PodPhase
+	going   bool // it is being deleted
+	started time.Time
+	ready   *corev1.PodCondition
+	// requests has what it asks for, for each metric of the HorizontalPodAutoscaler in its order, in thousandths.
+	requests []request
+}
+
+type request struct {
+	milli int64
+	err   error
+}
+
+// usages are what pods of a namespace use, by name. They are shared.
+type usages map[string]*metricsv1beta1.PodMetrics
+
+// goal is what a resource metric is to be.
+type goal struct {
+	metric    int // of the HorizontalPodAutoscaler
+	resource  corev1.ResourceName
+	container string // empty for all of a pod
+	// percent of what pods ask for, or thousandths for each pod if that is 0.
+	percent int32
+	milli   int64
+}
+
+// tolerance is how far from its goal a metric may be for nothing to be done, as parts of the goal.
+type tolerance struct{ down, up float64 }
+
+func (t tolerance) has(ratio float64) bool { return 1-t.down <= ratio && ratio <= 1+t.up }
+
+// proposal is what a metric says by itself.
+type proposal struct {
+	replicas int32
+	percent  int32 // of what is asked for, if the goal is in percent
+	milli    int64 // for each pod
+	// silent are physical clusters that say nothing of pods that serve, and waits are those that say nothing of any, because of which there are not fewer replicas.
+	silent, waits []string
+}
+
+var errNotMeasured = errors.New("did not receive metrics for targeted pods (pods might be unready)")
+
+// calculate returns how many replicas would use as much as they are to, as Kubernetes calculates it, by the pods that there are: those that have just begun are taken for using
+// nothing if there would be more, and those of which nothing is known for using nothing if there would be more, and all that they ask for, or are to use, if there would be fewer.
+// Beyond Kubernetes, there are not fewer while a physical cluster says nothing of any pod that runs there: what is not seen is not less used. That ends when it is mute, and its pods serve. Each of
+// so many physical clusters runs all replicas (copies); 1 where they are divided.
+func calculate(g goal, current, copies int32, pods []pod, used usages, mute func(cluster string) bool, allowed tolerance, now time.Time) (proposal, error) {
+	if len(pods) == 0 {
+		return proposal{}, errors.New("no pods returned by selector while calculating replica count")
+	}
+	var counted, unready, missing []part
+	ready, heard, unheard := 0, map[string]bool{}, map[string]bool{} // the last says whether a pod there serves
+	for i := range pods {
+		p := &pods[i]
+		is := part{request: requestOf(p, g)}
+		if p.going || p.phase == corev1.PodFailed {
+			continue
+		}
+		sample := used[p.name]
+		milli, measured := valueOf(sample, g)
+		switch {
+		case p.phase == corev1.PodPending:
+			unready = append(unready, is)
+		case !measured:
+			missing = append(missing, is)
+			unheard[p.cluster] = unheard[p.cluster] || p.ready != nil && p.ready.Status == corev1.ConditionTrue
+		case g.resource == corev1.ResourceCPU && starts(p, sample, now):
+			unready = append(unready, is)
+		default:
+			is.milli = milli
+			counted = append(counted, is)
+			ready++
+		}
+		if measured {
+			heard[p.cluster] = true
+		}
+	}
+	if len(counted) == 0 {
+		return proposal{}, errNotMeasured
+	}
+	if g.percent > 0 {
+		for i := range pods {
+			if err := pods[i].requests[g.metric].err; err != nil {
+				return proposal{}, err
+			}
+		}
+	}
+	ratio, is, err := g.ratio(counted)
+	if err != nil {
+		return proposal{}, err
+	}
+	begins := len(unready) > 0 && ratio > 1
+	maps.DeleteFunc(unheard, func(cluster string, _ bool) bool { return cluster == "" || heard[cluster] })
+	is.replicas, is.silent = current, slices.DeleteFunc(slices.Sorted(maps.Keys(unheard)), func(cluster string) bool { return !unheard[cluster] })
+	if !begins && len(missing) == 0 {
+		if !allowed.has(ratio) {
+			is.replicas = times(ratio, ready, copies)
+		}
+		return is, nil
+	}
+	for _, p := range missing {
+		if ratio < 1 {
+			p.milli = g.supposed(p)
+		}
+		if ratio != 1 {
+			counted = append(counted, p)
+		}
+	}
+	if begins {
+		counted = append(counted, unready...)
+	}
+	again, _, err := g.ratio(counted)
+	if err != nil {
+		return proposal{}, err
+	}
+	if allowed.has(again) || ratio < 1 && again > 1 || ratio > 1 && again < 1 {
+		return is, nil
+	}
+	replicas := times(again, len(counted), copies)
+	if again < 1 && replicas > current || again > 1 && replicas < current {
+		return is, nil
+	}
+	if replicas < current {
+		maps.DeleteFunc(unheard, func(cluster string, serves bool) bool { return serves && mute(cluster) })
+		if is.waits = slices.Sorted(maps.Keys(unheard)); len(is.waits) > 0 {
+			return is, nil
+		}
+	}
+	is.replicas = replicas
+	return is, nil
+}
+
+// part is what a pod uses and asks for, in thousandths.
+type part struct{ milli, request int64 }
+
+func requestOf(p *pod, g goal) int64 {
+	if g.percent == 0 {
+		return 0
+	}
+	return p.requests[g.metric].milli
+}
+
+// ratio is what pods use as a part of what they are to, with what that is in percent and for each pod. Percents and averages are whole numbers, as in Kubernetes.
+func (g goal) ratio(of []part) (float64, proposal, error) {
+	var used, asked int64
+	for _, p := range of {
+		used, asked = add(used, p.milli), add(asked, p.request)
+	}
+	is := proposal{milli: used / int64(len(of))}
+	if g.percent == 0 {
+		return float64(is.milli) / float64(g.milli), is, nil
+	}
+	if asked <= 0 {
+		return 0, proposal{}, errors.New("no metrics returned matched known pods")
+	}
+	is.percent = int32(min(scaled(used, 100, asked), math.MaxInt32)) //nolint:gosec // it is at most that
+	return float64(is.percent) / float64(g.percent), is, nil
+}
+
+// supposed is what a pod is taken to use of which nothing is known, if there would be fewer.
+func (g goal) supposed(p part) int64 {
+	if g.percent == 0 {
+		return g.milli
+	}
+	return scaled(p.request, int64(max(100, g.percent)), 100)
+}
+
+// starts says that a pod's CPU says nothing yet of what it will use: it is not Ready, or was not for as long as was measured.
+func starts(p *pod, sample *metricsv1beta1.PodMetrics, now time.Time) bool {
+	if p.ready == nil || p.started.IsZero() {
+		return true
+	}
+	since := p.ready.LastTransitionTime.Time
+	if p.started.Add(startsFor).After(now) {
+		return p.ready.Status == corev1.ConditionFalse || sample.Timestamp.Time.Before(since.Add(sample.Window.Duration))
+	}
+	return p.ready.Status == corev1.ConditionFalse && p.started.Add(neverReadyFor).After(since)
+}
+
+// valueOf is what a pod uses, or a container of it, in thousandths; false where that is not known.
+func valueOf(sample *metricsv1beta1.PodMetrics, g goal) (sum int64, ok bool) {
+	if sample == nil {
+		return 0, false
+	}
+	for i := range sample.Containers {
+		c := &sample.Containers[i]
+		if g.container != "" && c.Name != g.container {
+			continue
+		}
+		quantity, measured := c.Usage[g.resource]
+		if !measured {
+			return 0, false
+		}
+		sum, ok = add(sum, milliOf(quantity)), true
+	}
+	return sum, ok
+}
+
+// requestFor is how much of a resource a pod asks for, or a container of it.
+func requestFor(p *corev1.Pod, name corev1.ResourceName, container string) request {
+	if container == "" && podresource.IsPodLevelRequestsSet(p) {
+		quantity, ok := podresource.PodRequests(p, podresource.PodResourcesOptions{})[name]
+		if !ok {
+			return request{err: fmt.Errorf("missing pod-level request for %s in Pod %s", name, p.Name)}
+		}
+		return request{milli: milliOf(quantity)}
+	}
+	sum, found := int64(0), false
+	take := func(c *corev1.Container) error {
+		if container != "" && c.Name != container {
+			return nil
+		}
+		quantity, ok := c.Resources.Requests[name]
+		if !ok {
+			return fmt.Errorf("missing request for %s in container %s of Pod %s", name, c.Name, p.Name)
+		}
+		sum, found = add(sum, milliOf(quantity)), true
+		return nil
+	}
+	for i := range p.Spec.Containers {
+		if err := take(&p.Spec.Containers[i]); err != nil {
+			return request{err: err}
+		}
+	}
+	for i := range p.Spec.InitContainers {
+		c := &p.Spec.InitContainers[i]
+		if c.RestartPolicy == nil || *c.RestartPolicy != corev1.ContainerRestartPolicyAlways {
+			continue // it has ended when the others run
+		}
+		if err := take(c); err != nil {
+			return request{err: err}
+		}
+	}
+	if container != "" && !found {
+		return request{err: fmt.Errorf("container %s not found in Pod %s", container, p.Name)}
+	}
+	return request{milli: sum}
+}
+
+// milliOf is a quantity in thousandths, or as many as there can be. Less than nothing is nothing.
+func milliOf(q resource.Quantity) int64 {
+	switch {
+	case q.Sign() < 0:
+		return 0
+	case q.CmpInt64(math.MaxInt64/1000) > 0:
+		return math.MaxInt64
+	}
+	return q.MilliValue()
+}
+
+// add adds what is not less than nothing, to no more than there can be.
+func add(a, b int64) int64 {
+	if a > math.MaxInt64-b {
+		return math.MaxInt64
+	}
+	return a + b
+}
+
+// scaled is a*by/of rounded down, or as much as there can be; of > 0, and nothing is less than 0.
+func scaled(a, by, of int64) int64 {
+	high, low := bits.Mul64(uint64(a), uint64(by)) //nolint:gosec // not less than 0
+	if high >= uint64(of) {                        //nolint:gosec // more than 0
+		return math.MaxInt64
+	}
+	q, _ := bits.Div64(high, low, uint64(of)) //nolint:gosec // more than 0
+	return int64(min(q, math.MaxInt64))       //nolint:gosec // it is at most that
+}
+
+// times is so many times as many pods as replicas, rounded up, where each replica is so many pods.
+func times(ratio float64, pods int, copies int32) int32 {
+	return int32(min(math.Ceil(ratio*float64(pods)/float64(copies)), math.MaxInt32))
+}

@@ -1,0 +1,302 @@
+package autoscaling
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/retry"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+
+	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/internal/queue"
+)
+
+// workers of the queue: a key is some reads, of which that of metrics may take as long as a physical cluster does to answer, and a write or two when something changes.
+const workers = 16
+
+// pace is how far apart looks of a workspace are at least, so that however many it has, they do not take all of the server. One with more than 300 has each of
+// them looked at less often.
+const pace = 50 * time.Millisecond
+
+// Controller scales what the HorizontalPodAutoscalers of all workspaces are for.
+type Controller struct {
+	clients   *client.Clients
+	informers *client.Informers
+	clock     clock.PassiveClock
+	events    *client.Events
+	scalers   *client.Feed[*autoscalingv2.HorizontalPodAutoscaler]
+	queue     *queue.Queue[client.Key]
+	metrics   *readings
+
+	mu sync.Mutex // guards what follows
+	// known has the HorizontalPodAutoscalers of each namespace that has any, by name; its keys have no name.
+	known map[client.Key]map[string]remembered
+	// free has, by logical cluster, when it may have another look, while that is to come; waits has those that wait for it.
+	free  map[logicalcluster.Name]time.Time
+	waits map[client.Key]bool
+}
+
+// remembered is what is known of a HorizontalPodAutoscaler from one look to the next.
+type remembered struct {
+	uid      types.UID
+	past     history
+	selector labels.Selector // of the target's pods; nil as long as it was not read
+}
+
+// New returns the controller. Times are clk's, if it has timers.
+func New(clients *client.Clients, informers *client.Informers, clk clock.PassiveClock) (*Controller, error) {
+	c := &Controller{
+		clients: clients, informers: informers, clock: clk,
+		known: map[client.Key]map[string]remembered{}, free: map[logicalcluster.Name]time.Time{}, waits: map[client.Key]bool{},
+		events: client.NewEvents(clients, "horizontal-pod-autoscaler", clk), // as Kubernetes' is called in them
+	}
+	c.queue = queue.NewWithClock("autoscaling", clk, c.reconcile)
+	c.metrics = newReadings(clk, c.usagesOf)
+	var err error
+	c.scalers, err = client.NewFeed(clients, &autoscalingv2.HorizontalPodAutoscaler{}, c.see)
+	return c, err
+}
+
+// Run waits for the informers and works until ctx ends.
+func (c *Controller) Run(ctx context.Context) error {
+	defer c.queue.Stop()
+	if err := c.informers.WaitSynced(ctx); err != nil {
+		return err
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() { c.scalers.Run(ctx) })
+	wg.Go(func() { c.queue.Run(ctx, workers) })
+	wg.Wait()
+	return nil
+}
+
+// see takes a HorizontalPodAutoscaler that was written. One that is new is looked at at once, so that it says soon what it can do; any other in its turn, however often it
+// is written.
+func (c *Controller) see(hpa *autoscalingv2.HorizontalPodAutoscaler, gone bool) {
+	key := client.KeyOf(hpa)
+	if gone {
+		c.forget(key)
+		return
+	}
+	now := c.clock.Now()
+	if len(hpa.Status.Conditions) == 0 && now.Sub(hpa.CreationTimestamp.Time) < every {
+		c.queue.Add(key)
+		return
+	}
+	c.queue.AddAfter(key, next(key, now))
+}
+
+func spaceOf(key client.Key) client.Key {
+	return client.Key{Cluster: key.Cluster, Namespace: key.Namespace}
+}
+
+func (c *Controller) forget(key client.Key) {
+	in := spaceOf(key)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.known[in], key.Name)
+	if len(c.known[in]) == 0 {
+		delete(c.known, in)
+	}
+}
+
+// recall is what is known of a HorizontalPodAutoscaler: of one that was made anew, nothing.
+func (c *Controller) recall(key client.Key, uid types.UID) remembered {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if is := c.known[spaceOf(key)][key.Name]; is.uid == uid {
+		return is
+	}
+	return remembered{uid: uid}
+}
+
+func (c *Controller) remember(key client.Key, is remembered) {
+	in := spaceOf(key)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.known[in] == nil {
+		c.known[in] = map[string]remembered{}
+	}
+	c.known[in][key.Name] = is
+}
+
+// others are the selectors of all others of the namespace.
+func (c *Controller) others(key client.Key) map[string]labels.Selector {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	selectors := make(map[string]labels.Selector, len(c.known[spaceOf(key)]))
+	for name, is := range c.known[spaceOf(key)] {
+		if name != key.Name && is.selector != nil {
+			selectors[name] = is.selector
+		}
+	}
+	return selectors
+}
+
+// turn says how long a look has to wait for others of its logical cluster, 0 for not at all. What has waited so long waits no more.
+func (c *Controller) turn(key client.Key) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.clock.Now()
+	maps.DeleteFunc(c.free, func(_ logicalcluster.Name, at time.Time) bool { return !at.After(now) })
+	if c.waits[key] {
+		delete(c.waits, key)
+		return 0
+	}
+	at, busy := c.free[key.Cluster]
+	if !busy {
+		at = now
+	}
+	c.free[key.Cluster] = at.Add(pace)
+	if busy {
+		c.waits[key] = true
+	}
+	return at.Sub(now)
+}
+
+// reconcile looks at a HorizontalPodAutoscaler.
+func (c *Controller) reconcile(ctx context.Context, key client.Key) (time.Duration, error) {
+	c.metrics.sweep() // also for one that is gone: nothing is left of the last
+	if wait := c.turn(key); wait > 0 {
+		return wait, nil
+	}
+	is, err := client.InWorkspace(ctx, c.clients, c.informers, key.Cluster)
+	if err != nil {
+		return 0, err
+	}
+	if !is {
+		c.forget(key)
+		return 0, nil
+	}
+	importing, err := client.Importing(ctx, c.clients, c.informers, key.Cluster)
+	if err != nil {
+		return 0, err
+	}
+	if !importing { // else its target may not be there yet
+		ctx = client.In(ctx, key.Cluster)
+		hpa, err := c.clients.Kube.AutoscalingV2().HorizontalPodAutoscalers(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			c.forget(key) // a feed does not tell of what was deleted while it did not watch
+			return 0, nil
+		}
+		if err != nil {
+			return 0, fmt.Errorf("read HorizontalPodAutoscaler %s: %w", key, err)
+		}
+		if err := c.scale(ctx, key, hpa); errors.Is(err, errRescaled) {
+			return time.Millisecond, nil
+		} else if err != nil {
+			return 0, err
+		}
+	}
+	return next(key, c.clock.Now()), nil
+}
+
+// scale has the target of a HorizontalPodAutoscaler have as many replicas as it is to, and says so in its status.
+func (c *Controller) scale(ctx context.Context, key client.Key, hpa *autoscalingv2.HorizontalPodAutoscaler) error {
+	known := c.recall(key, hpa.UID)
+	var f facts
+	to, err := c.targetOf(ctx, hpa)
+	if err == nil {
+		if f, err = c.look(ctx, key, hpa, to, &known); err != nil {
+			return err
+		}
+	} else if f.err = err; ctx.Err() != nil {
+		return err
+	}
+	o := decide(hpa, f, known.past, c.clock.Now())
+	if o.rescale {
+		err := c.rescale(ctx, to, f.replicas, o.replicas)
+		if ctx.Err() != nil || errors.Is(err, errRescaled) {
+			return err
+		}
+		o.written(hpa, f.replicas, err, c.clock.Now())
+		if err == nil {
+			klog.FromContext(ctx).V(2).Info("Scaled", "horizontalPodAutoscaler", key, "from", f.replicas, "to", o.replicas, "reason", o.why)
+		}
+	}
+	known.past = o.past
+	c.remember(key, known)
+	for _, e := range o.events {
+		c.events.Tell(ctx, corev1.ObjectReference{
+			APIVersion: autoscalingv2.SchemeGroupVersion.String(), Kind: "HorizontalPodAutoscaler",
+			Namespace: hpa.Namespace, Name: hpa.Name, UID: hpa.UID, ResourceVersion: hpa.ResourceVersion,
+		}, e.kind, e.reason, e.message)
+	}
+	return c.say(ctx, key, hpa, &o.status)
+}
+
+// look reads what a decision is made by, and remembers the selector. What cannot be read of pods and of what they use is a fact.
+func (c *Controller) look(ctx context.Context, key client.Key, hpa *autoscalingv2.HorizontalPodAutoscaler, to *target, known *remembered) (facts, error) {
+	f := facts{replicas: to.scale.Spec.Replicas, selector: to.scale.Status.Selector}
+	selector, bad := selectorOf(f.selector)
+	if bad != nil {
+		known.selector = nil
+		return f, nil
+	}
+	known.selector = selector
+	if _, _, asks := bound(hpa, f.replicas); !asks {
+		return f, nil
+	}
+	c.remember(key, *known) // for the others of the namespace, which look at the same time
+	f.pods, f.rivals, f.podsErr = c.podsOf(ctx, hpa, selector, c.others(key))
+	f.used, f.usedErr = c.metrics.of(ctx, spaceOf(key))
+	f.copies = c.copiesOf(key, to)
+	return f, ctx.Err()
+}
+
+// errRescaled is that somebody else has scaled a target meanwhile: all is to be looked at again.
+var errRescaled = errors.New("the target was scaled meanwhile")
+
+// rescale writes the scale of a target that had so many replicas. Its status changes all the time, which is no matter here.
+func (c *Controller) rescale(ctx context.Context, to *target, from, replicas int32) error {
+	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		if err := c.read(ctx, to); err != nil {
+			return err
+		}
+		if to.scale.Spec.Replicas != from {
+			return errRescaled
+		}
+		return c.write(ctx, to, replicas)
+	})
+}
+
+// say writes a status that is not what it was.
+func (c *Controller) say(ctx context.Context, key client.Key, hpa *autoscalingv2.HorizontalPodAutoscaler, status *autoscalingv2.HorizontalPodAutoscalerStatus) error {
+	if equality.Semantic.DeepEqual(&hpa.Status, status) {
+		return nil
+	}
+	all := c.clients.Kube.AutoscalingV2().HorizontalPodAutoscalers(hpa.Namespace)
+	uid := hpa.UID
+	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		hpa.Status = *status
+		_, err := all.UpdateStatus(ctx, hpa, metav1.UpdateOptions{})
+		if apierrors.IsConflict(err) { // somebody has changed what it is for; what was done is said all the same
+			now, problem := all.Get(ctx, hpa.Name, metav1.GetOptions{})
+			if problem != nil {
+				return problem
+			}
+			if now.UID != uid {
+				return nil
+			}
+			hpa = now
+		}
+		return err
+	})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("write the status of HorizontalPodAutoscaler %s: %w", key, err)
+	}
+	return nil
+}

@@ -1,0 +1,573 @@
+package autoscaling
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/kcp-dev/logicalcluster/v3"
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
+	scalefake "k8s.io/client-go/scale/fake"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/klog/v2"
+	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
+	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+
+	"k8s.io/kubernetes/pkg/controller/podautoscaler"
+	"k8s.io/kubernetes/pkg/controller/podautoscaler/metrics"
+
+	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
+	"atoll.dev/atoll/client"
+)
+
+// onCPU is a metric of CPU that is to be half of what pods ask for.
+var onCPU = autoscalingv2.MetricSpec{Type: autoscalingv2.ResourceMetricSourceType, Resource: &autoscalingv2.ResourceMetricSource{
+	Name: corev1.ResourceCPU, Target: autoscalingv2.MetricTarget{Type: autoscalingv2.UtilizationMetricType, AverageUtilization: ptr.To(int32(50))},
+}}
+
+var (
+	onPods = autoscalingv2.MetricSpec{Type: autoscalingv2.PodsMetricSourceType, Pods: &autoscalingv2.PodsMetricSource{
+		Metric: autoscalingv2.MetricIdentifier{Name: "requests"}, Target: autoscalingv2.MetricTarget{Type: autoscalingv2.AverageValueMetricType, AverageValue: resource.NewQuantity(1, resource.DecimalSI)},
+	}}
+	onObject = autoscalingv2.MetricSpec{Type: autoscalingv2.ObjectMetricSourceType, Object: &autoscalingv2.ObjectMetricSource{
+		DescribedObject: autoscalingv2.CrossVersionObjectReference{Kind: "Service", Name: "web", APIVersion: "v1"}, Metric: autoscalingv2.MetricIdentifier{Name: "requests"},
+	}}
+	onExternal = autoscalingv2.MetricSpec{Type: autoscalingv2.ExternalMetricSourceType, External: &autoscalingv2.ExternalMetricSource{Metric: autoscalingv2.MetricIdentifier{Name: "queue"}}}
+)
+
+func scaler(specs ...autoscalingv2.MetricSpec) *autoscalingv2.HorizontalPodAutoscaler {
+	return &autoscalingv2.HorizontalPodAutoscaler{
+		ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "team"},
+		Spec: autoscalingv2.HorizontalPodAutoscalerSpec{
+			ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"},
+			MinReplicas:    ptr.To(int32(2)), MaxReplicas: 10, Metrics: specs,
+		},
+	}
+}
+
+// conditionsOf are conditions as type, status and reason.
+func conditionsOf(status *autoscalingv2.HorizontalPodAutoscalerStatus) (all []string) {
+	for _, c := range status.Conditions {
+		all = append(all, fmt.Sprintf("%s=%s %s", c.Type, c.Status, c.Reason))
+	}
+	return all
+}
+
+// TestDecide: what follows from what is known, and how that is said.
+func TestDecide(t *testing.T) {
+	four := []pod{runs("a", "east"), runs("b", "east"), runs("c", "west"), runs("d", "west")}
+	for i := range four {
+		four[i].requests = []request{{milli: 100}, {milli: 100}}
+	}
+	used := func(milli int64, names ...string) usages {
+		all := usages{}
+		for _, name := range names {
+			all[name] = uses(milli)
+		}
+		return all
+	}
+	is := func(replicas int32, used usages) facts {
+		return facts{replicas: replicas, selector: "app=web", copies: 1, pods: four, used: used}
+	}
+	all := []string{"a", "b", "c", "d"}
+	for name, tc := range map[string]struct {
+		reason     string
+		metrics    []autoscalingv2.MetricSpec
+		facts      facts
+		replicas   int32 // 0: it is not scaled
+		why        string
+		conditions []string
+		events     []string
+		message    string // of one of the conditions
+	}{
+		"more": {"", []autoscalingv2.MetricSpec{onCPU}, is(4, used(100, all...)), 8, "cpu resource utilization (percentage of request) above target",
+			[]string{"AbleToScale=True ReadyForNewScale", "ScalingActive=True ValidMetricFound", "ScalingLimited=False DesiredWithinRange"}, nil, ""},
+		"fewer later": {"what there is was wanted once", []autoscalingv2.MetricSpec{onCPU}, is(4, used(25, all...)), 0, "",
+			[]string{"AbleToScale=True ScaleDownStabilized", "ScalingActive=True ValidMetricFound", "ScalingLimited=False DesiredWithinRange"}, nil, ""},
+		"no target": {"", []autoscalingv2.MetricSpec{onCPU}, facts{err: errors.New("not there")}, 0, "", []string{"AbleToScale=False FailedGetScale"}, []string{"FailedGetScale"}, "scale: not there"},
+		"stopped": {"nobody starts what somebody has stopped", []autoscalingv2.MetricSpec{onCPU}, is(0, nil), 0, "",
+			[]string{"AbleToScale=True SucceededGetScale", "ScalingActive=False ScalingDisabled"}, nil, ""},
+		"too many": {"whatever is used", []autoscalingv2.MetricSpec{onCPU}, facts{replicas: 12}, 10, "Current number of replicas above Spec.MaxReplicas", []string{"AbleToScale=True SucceededGetScale"}, nil, ""},
+		"too few":  {"whatever is used", []autoscalingv2.MetricSpec{onCPU}, facts{replicas: 1}, 2, "Current number of replicas below Spec.MinReplicas", []string{"AbleToScale=True SucceededGetScale"}, nil, ""},
+		"no selector": {"", []autoscalingv2.MetricSpec{onCPU}, facts{replicas: 4}, 0, "",
+			[]string{"AbleToScale=True SucceededGetScale", "ScalingActive=False InvalidSelector"}, []string{"SelectorRequired", "FailedComputeMetricsReplicas"}, "missing a selector"},
+		"no selector can be read": {"", []autoscalingv2.MetricSpec{onCPU}, facts{replicas: 4, selector: "a in"}, 0, "",
+			[]string{"AbleToScale=True SucceededGetScale", "ScalingActive=False InvalidSelector"}, []string{"InvalidSelector", "FailedComputeMetricsReplicas"}, "couldn't convert selector"},
+		"not alone": {"two would scale against each other", []autoscalingv2.MetricSpec{onCPU}, facts{replicas: 4, selector: "app=web", pods: four, used: used(100, all...), rivals: []string{"a", "b"}}, 0, "",
+			[]string{"AbleToScale=True SucceededGetScale", "ScalingActive=False AmbiguousSelector"}, []string{"AmbiguousSelector", "FailedComputeMetricsReplicas"}, "controlled by multiple HPAs: a, b, web"},
+		"nobody answers": {"", []autoscalingv2.MetricSpec{onCPU}, facts{replicas: 4, selector: "app=web", pods: four, usedErr: errors.New("east is away")}, 0, "",
+			[]string{"AbleToScale=True SucceededGetScale", "ScalingActive=False FailedGetResourceMetric"}, []string{"FailedGetResourceMetric", "FailedComputeMetricsReplicas"},
+			"failed to get cpu utilization: unable to get metrics for resource cpu: unable to fetch metrics from resource metrics API: east is away"},
+		"nothing is measured": {"", []autoscalingv2.MetricSpec{onCPU}, is(4, usages{}), 0, "",
+			[]string{"AbleToScale=True SucceededGetScale", "ScalingActive=False FailedGetResourceMetric"}, []string{"FailedGetResourceMetric", "FailedComputeMetricsReplicas"}, "no metrics returned from resource metrics API"},
+		"pods are not known": {"", []autoscalingv2.MetricSpec{onCPU}, facts{replicas: 4, selector: "app=web", podsErr: errors.New("no pods today")}, 0, "",
+			[]string{"AbleToScale=True SucceededGetScale", "ScalingActive=False FailedGetResourceMetric"}, []string{"FailedGetResourceMetric", "FailedComputeMetricsReplicas"}, "no pods today"},
+		"a cluster is away": {"", []autoscalingv2.MetricSpec{{Type: autoscalingv2.ResourceMetricSourceType, Resource: &autoscalingv2.ResourceMetricSource{
+			Name: corev1.ResourceCPU, Target: autoscalingv2.MetricTarget{AverageValue: resource.NewMilliQuantity(50, resource.DecimalSI)},
+		}}}, is(4, used(1, "a", "b")), 0, "",
+			[]string{"AbleToScale=True ReadyForNewScale", "ScalingActive=True ValidMetricFound", "ScalingLimited=True MissingMetrics"}, nil, "in physical cluster west:"},
+		"of pods": {"", []autoscalingv2.MetricSpec{onPods}, is(4, used(100, all...)), 0, "",
+			[]string{"AbleToScale=True SucceededGetScale", "ScalingActive=False FailedGetPodsMetric"}, []string{"FailedGetPodsMetric", "FailedComputeMetricsReplicas"}, "no custom metrics API (custom.metrics.k8s.io) registered"},
+		"of an object": {"", []autoscalingv2.MetricSpec{onObject}, is(4, used(100, all...)), 0, "",
+			[]string{"AbleToScale=True SucceededGetScale", "ScalingActive=False FailedGetObjectMetric"}, []string{"FailedGetObjectMetric", "FailedComputeMetricsReplicas"}, "of Service team/web"},
+		"external": {"", []autoscalingv2.MetricSpec{onExternal}, is(4, used(100, all...)), 0, "",
+			[]string{"AbleToScale=True SucceededGetScale", "ScalingActive=False FailedGetExternalMetric"}, []string{"FailedGetExternalMetric", "FailedComputeMetricsReplicas"}, "get queue.external.metrics.k8s.io"},
+		"some fail, more": {"one metric is enough", []autoscalingv2.MetricSpec{onPods, onCPU}, is(4, used(100, all...)), 8, "cpu resource utilization (percentage of request) above target",
+			[]string{"AbleToScale=True ReadyForNewScale", "ScalingActive=True ValidMetricFound", "ScalingLimited=False DesiredWithinRange"}, []string{"FailedGetPodsMetric"}, ""},
+		"some fail, fewer": {"the other might want more", []autoscalingv2.MetricSpec{onPods, onCPU}, is(4, used(25, all...)), 0, "",
+			[]string{"AbleToScale=True SucceededGetScale", "ScalingActive=False FailedGetPodsMetric"}, []string{"FailedGetPodsMetric", "FailedComputeMetricsReplicas"}, ""},
+	} {
+		hpa := scaler(tc.metrics...)
+		hpa.Status.DesiredReplicas = 7
+		before := hpa.DeepCopy()
+		o := decide(hpa, tc.facts, history{}, noon)
+		var events []string
+		for _, e := range o.events {
+			events = append(events, e.reason)
+		}
+		if o.rescale != (tc.replicas > 0) || o.rescale && (o.replicas != tc.replicas || o.why != tc.why) {
+			t.Errorf("%s: scales %v to %d for %q, want %d for %q: %s", name, o.rescale, o.replicas, o.why, tc.replicas, tc.why, tc.reason)
+		}
+		if diff := cmp.Diff(tc.conditions, conditionsOf(&o.status)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+		if !slices.Equal(events, tc.events) {
+			t.Errorf("%s: tells %v, want %v", name, events, tc.events)
+		}
+		if !slices.ContainsFunc(o.status.Conditions, func(c autoscalingv2.HorizontalPodAutoscalerCondition) bool {
+			return strings.Contains(c.Message, tc.message)
+		}) {
+			t.Errorf("%s: says %+v, want %q", name, o.status.Conditions, tc.message)
+		}
+		if diff := cmp.Diff(before, hpa); diff != "" {
+			t.Errorf("%s: the object was changed:\n%s", name, diff)
+		}
+	}
+}
+
+// TestSilence: what a physical cluster runs is not made smaller for an hour in which it says nothing, and then as in Kubernetes; when it has said something, or was away, that begins anew.
+func TestSilence(t *testing.T) {
+	four := []pod{runs("a", "east"), runs("b", "east"), runs("c", "west"), runs("d", "west")}
+	hpa := scaler(autoscalingv2.MetricSpec{Type: autoscalingv2.ResourceMetricSourceType, Resource: &autoscalingv2.ResourceMetricSource{
+		Name: corev1.ResourceCPU, Target: autoscalingv2.MetricTarget{AverageValue: resource.NewMilliQuantity(50, resource.DecimalSI)},
+	}})
+	hpa.Spec.Behavior = &autoscalingv2.HorizontalPodAutoscalerBehavior{
+		ScaleUp: rules(0, autoscalingv2.MaxChangePolicySelect, podsPer(9, 15)), ScaleDown: rules(0, autoscalingv2.MaxChangePolicySelect, podsPer(9, 15)),
+	}
+	var past history
+	for _, tc := range []struct {
+		reason   string
+		at       time.Duration
+		west     int64 // what each pod there uses, in thousandths; less than nothing if nobody says
+		away     bool
+		used     usages
+		err      error
+		replicas int32
+	}{
+		{reason: "its hour begins", west: -1, replicas: 4},
+		{reason: "more are wanted by what the other one says", at: 30 * time.Minute, used: usages{"a": uses(200), "b": uses(200)}, replicas: 8},
+		{reason: "nobody says anything", at: 40 * time.Minute, err: errors.New("all are away"), replicas: 4},
+		{reason: "the hour is not over", at: time.Hour - time.Second, west: -1, replicas: 4},
+		{reason: "the hour is over", at: time.Hour, west: -1, replicas: 2},
+		{reason: "it says something", at: 2 * time.Hour, west: 50, replicas: 2},
+		{reason: "another hour begins", at: 2*time.Hour + time.Minute, west: -1, replicas: 4},
+		{reason: "which is over", at: 3*time.Hour + time.Minute, west: -1, replicas: 2},
+		{reason: "no pod there is Ready: it is away", at: 3*time.Hour + 2*time.Minute, west: -1, away: true, replicas: 4},
+		{reason: "for however long", at: 9 * time.Hour, west: -1, away: true, replicas: 4},
+		{reason: "it is back, and an hour begins", at: 10 * time.Hour, west: -1, replicas: 4},
+		{reason: "which is over", at: 11 * time.Hour, west: -1, replicas: 2},
+	} {
+		used := tc.used
+		if used == nil {
+			used = usages{"a": uses(0), "b": uses(0)}
+			if tc.west >= 0 {
+				used["c"], used["d"] = uses(tc.west), uses(tc.west)
+			}
+		}
+		pods := slices.Clone(four)
+		for i := range pods {
+			if tc.away && pods[i].cluster == "west" {
+				pods[i].ready = &corev1.PodCondition{Status: corev1.ConditionFalse, LastTransitionTime: metav1.NewTime(noon)}
+			}
+		}
+		now := noon.Add(tc.at)
+		o := decide(hpa, facts{replicas: 4, selector: "app=web", copies: 1, pods: pods, used: used, usedErr: tc.err}, past, now)
+		past = o.past
+		is := int32(4)
+		if o.rescale {
+			is = o.replicas
+		}
+		if is != tc.replicas {
+			t.Errorf("%s, after %s: %d replicas, want %d: %v", tc.reason, tc.at, is, tc.replicas, o.status.Conditions)
+		}
+	}
+	if len(past.silent) != 1 {
+		t.Errorf("kept are %v, want the one that is silent", past.silent)
+	}
+}
+
+// kubernetes is Kubernetes' own controller, on what a test says.
+type kubernetes struct {
+	metrics.MetricsClient
+	used   usages
+	scale  autoscalingv1.Scale
+	looked chan time.Time // when it begins to
+}
+
+func (k *kubernetes) GetResourceMetric(_ context.Context, _ corev1.ResourceName, _ string, _ labels.Selector, container string) (metrics.PodMetricsInfo, time.Time, error) {
+	all := metrics.PodMetricsInfo{}
+	for name, m := range k.used {
+		if milli, ok := valueOf(m, goal{resource: corev1.ResourceCPU, container: container}); ok {
+			all[name] = metrics.PodMetric{Timestamp: m.Timestamp.Time, Window: m.Window.Duration, Value: milli}
+		}
+	}
+	if len(all) == 0 {
+		return nil, time.Time{}, errors.New("no metrics returned from resource metrics API")
+	}
+	return all, time.Now(), nil
+}
+
+// TestBehavesAsKubernetes: for an hour, whatever behaviour is asked for, whatever is used and missing, and whatever others do meanwhile, Kubernetes' own controller writes the same replicas and says the same of them.
+func TestBehavesAsKubernetes(t *testing.T) {
+	looks, scaled := 0, 0
+	for seed := range uint64(10) {
+		synctest.Test(t, func(t *testing.T) {
+			l, s := besideKubernetes(t, rand.New(rand.NewPCG(seed, 0)), seed)
+			looks, scaled = looks+l, scaled+s
+		})
+	}
+	if looks < 2000 || scaled < 100 {
+		t.Errorf("in ten hours it looked %d times and scaled %d times, want 2400, or nearly, and many", looks, scaled)
+	}
+}
+
+// besideKubernetes returns how often both have looked, and scaled.
+func besideKubernetes(t *testing.T, choice *rand.Rand, seed uint64) (looks, scaled int) {
+	hpa := scaler(onCPU)
+	if choice.IntN(3) == 0 {
+		hpa.Spec.Metrics = []autoscalingv2.MetricSpec{{Type: autoscalingv2.ContainerResourceMetricSourceType, ContainerResource: &autoscalingv2.ContainerResourceMetricSource{
+			Name: corev1.ResourceCPU, Container: "c", Target: autoscalingv2.MetricTarget{AverageValue: resource.NewMilliQuantity(50, resource.DecimalSI)},
+		}}}
+	}
+	if choice.IntN(4) > 0 {
+		period := 15 * (1 + choice.Int32N(8)) // of both, since it keeps what it counts by the longest of each
+		direction := func() *autoscalingv2.HPAScalingRules {
+			r := rules(choice.Int32N(40)*15+7, []autoscalingv2.ScalingPolicySelect{autoscalingv2.MaxChangePolicySelect, autoscalingv2.MinChangePolicySelect}[choice.IntN(2)],
+				podsPer(1+choice.Int32N(4), period-8), percentPer(10+choice.Int32N(100), period-8)) // nothing is on the edge of a window
+			if choice.IntN(4) == 0 {
+				r.StabilizationWindowSeconds = ptr.To(int32(0))
+			}
+			if choice.IntN(4) == 0 {
+				r.Tolerance = resource.NewMilliQuantity(choice.Int64N(300), resource.DecimalSI)
+			}
+			return r
+		}
+		hpa.Spec.Behavior = &autoscalingv2.HorizontalPodAutoscalerBehavior{ScaleUp: direction(), ScaleDown: direction()}
+	}
+
+	ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), klog.Logger{}))
+	defer cancel()
+	kube := fake.NewClientset(hpa.DeepCopy())
+	k := &kubernetes{looked: make(chan time.Time, 100), scale: autoscalingv1.Scale{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "team"}, Spec: autoscalingv1.ScaleSpec{Replicas: 3}, Status: autoscalingv1.ScaleStatus{Selector: "app=web"}}}
+	scales := &scalefake.FakeScaleClient{}
+	scales.AddReactor("get", "deployments", func(clienttesting.Action) (bool, runtime.Object, error) {
+		k.looked <- time.Now()
+		return true, k.scale.DeepCopy(), nil
+	})
+	scales.AddReactor("update", "deployments", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		k.scale = *a.(clienttesting.UpdateAction).GetObject().(*autoscalingv1.Scale)
+		return true, k.scale.DeepCopy(), nil
+	})
+	mapper := meta.NewDefaultRESTMapper([]schema.GroupVersion{{Group: "apps", Version: "v1"}})
+	mapper.Add(schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"}, meta.RESTScopeNamespace)
+	factory := informers.NewSharedInformerFactory(kube, 0)
+	podInformer := factory.Core().V1().Pods()
+	c := podautoscaler.NewHorizontalController(ctx, kube.CoreV1(), scales, kube.AutoscalingV2(), mapper, k, factory.Autoscaling().V2().HorizontalPodAutoscalers(), podInformer,
+		every, usualWindow, usualTolerance, startsFor, neverReadyFor)
+	indexer := podInformer.Informer().GetIndexer()
+	factory.Start(ctx.Done())
+	factory.WaitForCacheSync(ctx.Done())
+	var running sync.WaitGroup
+	running.Go(func() { c.Run(ctx, 1) })
+	defer running.Wait()
+	defer factory.Shutdown()
+	defer cancel()
+
+	began := metav1.NewTime(time.Now().Add(-time.Hour))
+	ours, past := hpa.DeepCopy(), history{}
+	load := int64(150)
+	for step := range 240 {
+		// What serves is what was wanted one look before.
+		replicas := k.scale.Spec.Replicas
+		if choice.IntN(40) == 0 {
+			replicas = 1 + choice.Int32N(12) // somebody scales by hand
+			k.scale.Spec.Replicas = replicas
+		}
+		if choice.IntN(6) == 0 {
+			load = choice.Int64N(600)
+		}
+		var there []pod
+		var rows []any
+		k.used = usages{}
+		for i := range replicas {
+			p := &corev1.Pod{
+				ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint(i), Namespace: "team", Labels: map[string]string{"app": "web"}},
+				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m")}}}}},
+				Status:     corev1.PodStatus{Phase: corev1.PodRunning, StartTime: &began, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: began}}},
+			}
+			if choice.IntN(10) > 0 { // no cluster is away: its name is none
+				k.used[p.Name] = &metricsv1beta1.PodMetrics{Timestamp: metav1.Now(), Window: metav1.Duration{Duration: every}, Containers: uses(load / int64(replicas)).Containers}
+			}
+			if choice.IntN(20) == 0 {
+				p.Status.Phase = corev1.PodPending
+			}
+			rows = append(rows, p)
+			there = append(there, podOf(p, hpa.Spec.Metrics))
+		}
+		if err := indexer.Replace(rows, ""); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		time.Sleep(every) // of the test's own time
+		synctest.Wait()
+		for range len(k.looked) { // mostly one; its queue leaves one out now and then
+			now := <-k.looked
+			looks++
+			o := decide(ours, facts{replicas: replicas, selector: "app=web", copies: 1, pods: there, used: k.used}, past, now)
+			if o.rescale {
+				o.written(ours, replicas, nil, now)
+				replicas = o.replicas
+				scaled++
+			}
+			ours.Status, past = o.status, o.past
+		}
+		theirs, err := kube.AutoscalingV2().HorizontalPodAutoscalers("team").Get(ctx, "web", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if replicas != k.scale.Spec.Replicas {
+			t.Fatalf("seed %d, look %d, of %+v: %d replicas, want %d; it says %+v, want %+v", seed, step, hpa.Spec.Behavior, replicas, k.scale.Spec.Replicas, ours.Status.Conditions, theirs.Status.Conditions)
+		}
+		if diff := cmp.Diff(theirs.Status, ours.Status, cmp.Comparer(func(a, b resource.Quantity) bool { return a.Cmp(b) == 0 })); diff != "" {
+			t.Fatalf("seed %d, look %d: the status (-want +got):\n%s", seed, step, diff)
+		}
+	}
+	return looks, scaled
+}
+
+// TestNext: those of a namespace are looked at together, others not, and each once in 15 s.
+func TestNext(t *testing.T) {
+	of := func(cluster, namespace, name string) client.Key {
+		return client.Key{Cluster: logicalcluster.Name(cluster), Namespace: namespace, Name: name}
+	}
+	seconds := map[time.Duration]int{}
+	for i := range 1500 {
+		seconds[next(of(fmt.Sprint("w", i), "default", "web"), noon).Truncate(time.Second)]++
+	}
+	for second, n := range seconds {
+		if n > 200 || second < 0 || second > every {
+			t.Errorf("%d of 1500 are looked at in %s, want them spread over 15 s", n, second)
+		}
+	}
+	a := of("shop", "team", "a")
+	if first, second := next(a, noon), next(of("shop", "team", "b"), noon); first != second {
+		t.Errorf("of one namespace one is looked at in %s, another in %s", first, second)
+	}
+	if first, second := next(a, noon), next(of("bank", "team", "a"), noon); first == second {
+		t.Errorf("of two workspaces both are looked at in %s", first)
+	}
+	at := noon.Add(next(a, noon))
+	for range 3 {
+		if again := next(a, at); again != every {
+			t.Errorf("the next look is in %s", again)
+		}
+		at = at.Add(every)
+	}
+	if early := next(a, at.Add(-time.Second)); early != time.Second {
+		t.Errorf("a second before it is in %s", early)
+	}
+}
+
+// TestReadings: metrics of a namespace are read once for all that look in the same moment, and nothing is kept of them.
+func TestReadings(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		clk := clocktesting.NewFakePassiveClock(noon)
+		read := map[client.Key]int{}
+		var mu sync.Mutex
+		answer := make(chan struct{})
+		r := newReadings(clk, func(_ context.Context, of client.Key) (usages, error) {
+			mu.Lock()
+			read[of]++
+			mu.Unlock()
+			<-answer
+			return usages{"a": uses(int64(len(of.Cluster)))}, nil
+		})
+		shop, bank := client.Key{Cluster: "shop", Namespace: "team"}, client.Key{Cluster: "thebank", Namespace: "team"}
+		var all sync.WaitGroup
+		ask := func(of client.Key) {
+			all.Go(func() {
+				used, err := r.of(t.Context(), of)
+				if err != nil || used["a"].Containers[0].Usage.Cpu().MilliValue() != int64(len(of.Cluster)) {
+					t.Errorf("%v: %s is told %v", err, of, used)
+				}
+			})
+		}
+		for range 5 {
+			ask(shop)
+			ask(bank)
+		}
+		synctest.Wait()
+		close(answer)
+		all.Wait()
+		clk.SetTime(noon.Add(readFor - time.Second))
+		ask(shop)
+		all.Wait()
+		if want := (map[client.Key]int{shop: 1, bank: 1}); !cmp.Equal(read, want) {
+			t.Errorf("read were %v, want %v", read, want)
+		}
+		clk.SetTime(noon.Add(readFor))
+		ask(shop)
+		all.Wait()
+		if read[shop] != 2 {
+			t.Errorf("what is old was read %d times, want anew", read[shop])
+		}
+		r.sweep()
+		if len(r.taken) != 1 {
+			t.Errorf("kept are %d, want what is new alone", len(r.taken))
+		}
+		clk.SetTime(noon.Add(time.Minute))
+		if r.sweep(); len(r.taken) != 0 {
+			t.Errorf("kept are %d, want none", len(r.taken))
+		}
+	})
+}
+
+// TestTurns: however many are to be looked at, those of a workspace are so one after the other, and each once; others do not wait for them, and nothing is kept of them.
+func TestTurns(t *testing.T) {
+	clk := clocktesting.NewFakePassiveClock(noon)
+	c := &Controller{clock: clk, free: map[logicalcluster.Name]time.Time{}, waits: map[client.Key]bool{}}
+	of := func(cluster, name string) client.Key {
+		return client.Key{Cluster: logicalcluster.Name(cluster), Namespace: "team", Name: name}
+	}
+	for i := range 4 {
+		if wait := c.turn(of("shop", fmt.Sprint(i))); wait != time.Duration(i)*pace {
+			t.Errorf("%d of one workspace waits %s", i, wait)
+		}
+	}
+	if wait := c.turn(of("bank", "0")); wait != 0 {
+		t.Errorf("one of another workspace waits %s", wait)
+	}
+	for i := 1; i < 4; i++ {
+		clk.SetTime(noon.Add(time.Duration(i) * pace))
+		if wait := c.turn(of("shop", fmt.Sprint(i))); wait != 0 {
+			t.Errorf("%d of one workspace waits %s once more", i, wait)
+		}
+	}
+	if wait := c.turn(of("shop", "3")); wait != pace {
+		t.Errorf("one that is to be looked at again at once waits %s, want %s", wait, pace)
+	}
+	clk.SetTime(noon.Add(4 * pace))
+	if wait := c.turn(of("shop", "3")); wait != 0 {
+		t.Errorf("one that has waited waits %s once more", wait)
+	}
+	clk.SetTime(noon.Add(time.Minute))
+	if wait := c.turn(of("bank", "0")); wait != 0 || len(c.free) != 1 || len(c.waits) != 0 {
+		t.Errorf("waits %s, kept are %v and %v", wait, c.free, c.waits)
+	}
+}
+
+// TestRemembered: what is known is of one object of that name, what others of the namespace select is known of them alone, and nothing is left of what has gone.
+func TestRemembered(t *testing.T) {
+	c := &Controller{known: map[client.Key]map[string]remembered{}}
+	of := func(namespace, name string) (client.Key, *autoscalingv2.HorizontalPodAutoscaler) {
+		hpa := &autoscalingv2.HorizontalPodAutoscaler{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(namespace + name), Annotations: map[string]string{logicalcluster.AnnotationKey: "shop"}}}
+		return client.KeyOf(hpa), hpa
+	}
+	a, first := of("team", "a")
+	b, second := of("team", "b")
+	other, third := of("bank", "a")
+	for key, hpa := range map[client.Key]*autoscalingv2.HorizontalPodAutoscaler{a: first, b: second, other: third} {
+		c.remember(key, remembered{uid: hpa.UID, past: history{}.begun(3, noon), selector: labels.Everything()})
+	}
+	if is := c.recall(a, first.UID); len(is.past.recommended) != 1 {
+		t.Errorf("%+v is known of one that was looked at", is)
+	}
+	if is := c.recall(a, "another"); is.past.recommended != nil || is.uid != "another" {
+		t.Errorf("%+v is known of one that was made anew", is)
+	}
+	if others := c.others(a); len(others) != 1 || others["b"] == nil {
+		t.Errorf("others of the namespace are %v, want b", others)
+	}
+	c.see(second, true)
+	if others := c.others(a); len(others) != 0 {
+		t.Errorf("others are %v, want none of what has gone", others)
+	}
+	c.see(first, true)
+	c.see(third, true)
+	if len(c.known) != 0 {
+		t.Errorf("kept are %v, want none", c.known)
+	}
+}
+
+func TestSelecting(t *testing.T) {
+	others := map[string]labels.Selector{"none": labels.Nothing()}
+	if got := selecting(others, labels.Set{"app": "web"}); len(got) > 0 {
+		t.Errorf("%v select it", got)
+	}
+	for i := range 2 * mostRivals {
+		others[fmt.Sprint("all-", i)] = labels.Everything()
+	}
+	if got := selecting(others, labels.Set{"app": "web"}); len(got) != mostRivals || !slices.IsSorted(got) || slices.Contains(got, "none") {
+		t.Errorf("%v select it, want the first %d", got, mostRivals)
+	}
+}
+
+func TestCopies(t *testing.T) {
+	placement := func(split placementv1alpha1.SplitPolicy, mirrors ...string) *placementv1alpha1.Placement {
+		p := &placementv1alpha1.Placement{Spec: placementv1alpha1.PlacementSpec{Split: split}}
+		for _, mirror := range mirrors {
+			p.Spec.Clusters = append(p.Spec.Clusters, placementv1alpha1.PlacedCluster{Mirror: mirror})
+		}
+		return p
+	}
+	even, duplicate := placement(placementv1alpha1.SplitEven, "east", "west"), placement(placementv1alpha1.SplitDuplicate, "east", "west", "")
+	wish := map[string]string{placementv1alpha1.SplitAnnotation: "Duplicate"}
+	for name, tc := range map[string]struct {
+		annotations     map[string]string
+		own, namespaces *placementv1alpha1.Placement
+		want            int32
+	}{
+		"nowhere":               {nil, nil, nil, 1},
+		"divided":               {nil, nil, even, 1},
+		"in each":               {nil, nil, duplicate, 2},
+		"in each of none":       {nil, nil, placement(placementv1alpha1.SplitDuplicate), 1},
+		"its own":               {wish, duplicate, even, 2},
+		"its own, divided":      {wish, even, duplicate, 1},
+		"its own is to come":    {wish, nil, duplicate, 1},
+		"its own is to go soon": {nil, even, duplicate, 1},
+	} {
+		if got := copies(tc.annotations, tc.own, tc.namespaces); got != tc.want {
+			t.Errorf("%s: %d, want %d", name, got, tc.want)
+		}
+	}
+}

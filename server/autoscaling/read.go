@@ -1,0 +1,302 @@
+package autoscaling
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/validation/path"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/pager"
+	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
+	"k8s.io/utils/clock"
+
+	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
+	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/internal/kinds"
+)
+
+// builtins are what every workspace has that can be scaled, so that nobody has to ask for it.
+var builtins = map[schema.GroupKind]schema.GroupVersionResource{
+	{Group: appsv1.GroupName, Kind: "Deployment"}:  appsv1.SchemeGroupVersion.WithResource("deployments"),
+	{Group: appsv1.GroupName, Kind: "ReplicaSet"}:  appsv1.SchemeGroupVersion.WithResource("replicasets"),
+	{Group: appsv1.GroupName, Kind: "StatefulSet"}: appsv1.SchemeGroupVersion.WithResource("statefulsets"),
+	{Kind: "ReplicationController"}:                corev1.SchemeGroupVersion.WithResource("replicationcontrollers"),
+}
+
+// target is what a HorizontalPodAutoscaler scales.
+type target struct {
+	resource schema.GroupVersionResource
+	at       []string // the path of its scale
+	scale    autoscalingv1.Scale
+}
+
+// targetOf reads the scale of what a HorizontalPodAutoscaler names. The version that it names does not matter, as in Kubernetes.
+func (c *Controller) targetOf(ctx context.Context, hpa *autoscalingv2.HorizontalPodAutoscaler) (*target, error) {
+	ref := &hpa.Spec.ScaleTargetRef
+	gv, err := schema.ParseGroupVersion(ref.APIVersion)
+	if err != nil {
+		return nil, err
+	}
+	gk := gv.WithKind(ref.Kind).GroupKind()
+	resources := []schema.GroupVersionResource{builtins[gk]}
+	if resources[0].Empty() {
+		if resources, err = c.resourcesOf(ctx, gk); err != nil {
+			return nil, err
+		}
+	}
+	if why := path.IsValidPathSegmentName(ref.Name); len(why) > 0 { // it becomes part of a path
+		return nil, fmt.Errorf("name %q: %s", ref.Name, why[0])
+	}
+	var first error
+	for _, r := range resources {
+		t := &target{resource: r, at: []string{"/apis", r.Group, r.Version, "namespaces", hpa.Namespace, r.Resource, ref.Name, "scale"}}
+		if r.Group == "" {
+			t.at = append([]string{"/api"}, t.at[2:]...)
+		}
+		if err = c.read(ctx, t); err == nil {
+			return t, nil
+		}
+		if first == nil {
+			first = err
+		}
+	}
+	return nil, first
+}
+
+// read reads the scale of a target anew, and nothing of before stays: no replicas are not written in it.
+func (c *Controller) read(ctx context.Context, t *target) error {
+	var scale autoscalingv1.Scale
+	err := answered(ctx, c.rest().Get().AbsPath(t.at...), &scale)
+	t.scale = scale
+	return err
+}
+
+// write writes the scale of a target as it was read, with so many replicas.
+func (c *Controller) write(ctx context.Context, t *target, replicas int32) error {
+	t.scale.Spec.Replicas = replicas
+	body, err := json.Marshal(&t.scale)
+	if err != nil {
+		return err
+	}
+	return answered(ctx, c.rest().Put().AbsPath(t.at...).SetHeader("Content-Type", runtime.ContentTypeJSON).Body(body), &autoscalingv1.Scale{})
+}
+
+func (c *Controller) rest() rest.Interface { return c.clients.Kube.Discovery().RESTClient() }
+
+// answered asks for an answer in JSON, which everything that is served has.
+func answered(ctx context.Context, request *rest.Request, into any) error {
+	answer := request.SetHeader("Accept", runtime.ContentTypeJSON).Do(ctx)
+	if err := answer.Error(); err != nil { // in the server's words, which that of Raw has not
+		return err
+	}
+	text, err := answer.Raw()
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(text, into)
+}
+
+// resourcesOf are the resources of a kind in the workspace, of the version first that it prefers.
+func (c *Controller) resourcesOf(ctx context.Context, gk schema.GroupKind) ([]schema.GroupVersionResource, error) {
+	none := &meta.NoKindMatchError{GroupKind: gk}
+	if len(validation.IsDNS1123Subdomain(gk.Group)) > 0 { // the core group has no other kind that can be scaled, and what is no name would be another path
+		return nil, none
+	}
+	var group metav1.APIGroup
+	err := answered(ctx, c.rest().Get().AbsPath("/apis", gk.Group), &group)
+	if apierrors.IsNotFound(err) {
+		return nil, none
+	}
+	if err != nil {
+		return nil, err
+	}
+	versions := []string{group.PreferredVersion.Version}
+	for _, v := range group.Versions {
+		if v.Version != versions[0] {
+			versions = append(versions, v.Version)
+		}
+	}
+	var found []schema.GroupVersionResource
+	for _, version := range versions {
+		var list metav1.APIResourceList
+		err := answered(ctx, c.rest().Get().AbsPath("/apis", gk.Group, version), &list)
+		switch {
+		case apierrors.IsNotFound(err): // it has just gone
+			continue
+		case err != nil:
+			return nil, err
+		}
+		for _, r := range list.APIResources {
+			if r.Kind == gk.Kind && r.Namespaced && !strings.Contains(r.Name, "/") {
+				found = append(found, schema.GroupVersionResource{Group: gk.Group, Version: version, Resource: r.Name})
+			}
+		}
+	}
+	if len(found) == 0 {
+		return nil, none
+	}
+	return found, nil
+}
+
+// copiesOf is how many physical clusters run all replicas of a target, each, as far as the informers know.
+func (c *Controller) copiesOf(key client.Key, to *target) int32 {
+	kind, ok := kinds.ByResource(to.resource.GroupResource())
+	if !ok || kind.Goes != kinds.Divided {
+		return 1 // it is whole in one cluster, or of a kind whose pods are made by what is of other kinds
+	}
+	read := func(object *placementv1alpha1.PlacedObject) *placementv1alpha1.Placement {
+		p, _ := c.informers.Placements.Get(client.Key{Cluster: key.Cluster, Name: placementv1alpha1.NameFor(key.Namespace, object)})
+		return p
+	}
+	var annotations map[string]string
+	if root, ok := c.informers.Of(kind.GVK.Kind).Get(client.Key{Cluster: key.Cluster, Namespace: key.Namespace, Name: to.scale.Name}); ok {
+		annotations = root.GetAnnotations()
+	}
+	return copies(annotations, read(&placementv1alpha1.PlacedObject{Group: to.resource.Group, Resource: to.resource.Resource, Name: to.scale.Name}), read(nil))
+}
+
+// podsOf reads the pods that a selector selects, with what they ask for of what metrics are about, and which of the others of the namespace select the first of them that any
+// does.
+func (c *Controller) podsOf(ctx context.Context, hpa *autoscalingv2.HorizontalPodAutoscaler, selector labels.Selector, others map[string]labels.Selector) (pods []pod, rivals []string, err error) {
+	all := pager.New(func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
+		return c.clients.Kube.CoreV1().Pods(hpa.Namespace).List(ctx, opts)
+	})
+	all.PageBufferSize = 0 // one page at a time, of which little is kept
+	err = all.EachListItem(ctx, metav1.ListOptions{LabelSelector: selector.String()}, func(obj runtime.Object) error {
+		p := obj.(*corev1.Pod)
+		if len(rivals) == 0 {
+			rivals = selecting(others, p.Labels)
+		}
+		pods = append(pods, podOf(p, hpa.Spec.Metrics))
+		return nil
+	})
+	return pods, rivals, err
+}
+
+// mostRivals is how many of the others are named.
+const mostRivals = 5
+
+// selecting are those of the selectors that select a pod, by name, not more than are named.
+func selecting(others map[string]labels.Selector, pod labels.Set) (names []string) {
+	for _, name := range slices.Sorted(maps.Keys(others)) {
+		if len(names) < mostRivals && others[name].Matches(pod) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// podOf keeps of a pod what a calculation has to know.
+func podOf(p *corev1.Pod, specs []autoscalingv2.MetricSpec) pod {
+	is := pod{name: p.Name, cluster: p.Spec.NodeName, phase: p.Status.Phase, going: p.DeletionTimestamp != nil, requests: make([]request, len(specs))}
+	if p.Status.StartTime != nil {
+		is.started = p.Status.StartTime.Time
+	}
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			is.ready = &corev1.PodCondition{Status: c.Status, LastTransitionTime: c.LastTransitionTime}
+		}
+	}
+	for i := range specs {
+		if g, ok := goalOf(&specs[i], i); ok && g.percent > 0 {
+			is.requests[i] = requestFor(p, g.resource, g.container)
+		}
+	}
+	return is
+}
+
+// readFor is for how long what was read of the metrics of a namespace is for all that ask: they are measured no more often than this by far.
+const readFor = 5 * time.Second
+
+// readings are the metrics that were read of namespaces in the last moment, each once for all that asked.
+type readings struct {
+	read  func(ctx context.Context, of client.Key) (usages, error)
+	clock clock.PassiveClock
+
+	mu    sync.Mutex // guards taken
+	taken map[client.Key]*reading
+}
+
+type reading struct {
+	done chan struct{} // closed when what follows is known
+	at   time.Time
+	used usages
+	err  error
+}
+
+func newReadings(clk clock.PassiveClock, read func(context.Context, client.Key) (usages, error)) *readings {
+	return &readings{read: read, clock: clk, taken: map[client.Key]*reading{}}
+}
+
+// of returns what the pods of a namespace use. It is shared.
+func (r *readings) of(ctx context.Context, space client.Key) (usages, error) {
+	r.mu.Lock()
+	one := r.taken[space]
+	if one == nil || one.isOld(r.clock.Now()) {
+		one = &reading{done: make(chan struct{})}
+		r.taken[space] = one
+		r.mu.Unlock()
+		one.used, one.err = r.read(ctx, space)
+		one.at = r.clock.Now()
+		close(one.done)
+		return one.used, one.err
+	}
+	r.mu.Unlock()
+	select {
+	case <-one.done:
+		return one.used, one.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// isOld says that it is known and no news any more.
+func (r *reading) isOld(now time.Time) bool {
+	select {
+	case <-r.done:
+		age := now.Sub(r.at)
+		return age < 0 || age >= readFor
+	default:
+		return false
+	}
+}
+
+// sweep forgets what is no news any more.
+func (r *readings) sweep() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := r.clock.Now()
+	maps.DeleteFunc(r.taken, func(_ client.Key, one *reading) bool { return one.isOld(now) })
+}
+
+// usagesOf asks the workspace's own Metrics API, which asks the physical clusters. What these do not say is not in it; where none says anything, the error says why.
+func (c *Controller) usagesOf(ctx context.Context, space client.Key) (usages, error) {
+	var list metricsv1beta1.PodMetricsList
+	at := []string{"/apis", metricsv1beta1.SchemeGroupVersion.Group, metricsv1beta1.SchemeGroupVersion.Version, "namespaces", space.Namespace, "pods"}
+	if err := answered(ctx, c.rest().Get().AbsPath(at...), &list); err != nil {
+		return nil, err
+	}
+	used := make(usages, len(list.Items))
+	for i := range list.Items {
+		m := &list.Items[i]
+		used[m.Name] = &metricsv1beta1.PodMetrics{Timestamp: m.Timestamp, Window: m.Window, Containers: m.Containers}
+	}
+	return used, nil
+}

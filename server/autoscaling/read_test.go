@@ -1,0 +1,156 @@
+package autoscaling
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+
+	"atoll.dev/atoll/client"
+)
+
+// answering is a controller whose server is the test.
+func answering(t *testing.T, handler http.HandlerFunc) *Controller {
+	t.Helper()
+	server := httptest.NewServer(handler)
+	t.Cleanup(server.Close)
+	clients, err := client.New(&rest.Config{Host: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &Controller{clients: clients}
+}
+
+func answer(w http.ResponseWriter, code int, text string) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_, _ = io.WriteString(w, text)
+}
+
+// TestTargetOf: what is scaled is found by its kind, in whatever version has it, in its own workspace and by no other path.
+func TestTargetOf(t *testing.T) {
+	const found = `{"kind":"Scale","apiVersion":"autoscaling/v1","metadata":{"name":"rose"},"spec":{"replicas":3},"status":{"selector":"app=web"}}`
+	served := map[string]string{
+		"/apis/apps/v1/namespaces/team/deployments/rose/scale":      found,
+		"/api/v1/namespaces/team/replicationcontrollers/rose/scale": found,
+		"/apis/shop.example":    `{"preferredVersion":{"version":"v2"},"versions":[{"version":"v1"},{"version":"v2"}]}`,
+		"/apis/shop.example/v2": `{"resources":[{"name":"widgets/scale","kind":"Widget","namespaced":true},{"name":"widgets","kind":"Widget","namespaced":true}]}`,
+		"/apis/shop.example/v1": `{"resources":[{"name":"widgets","kind":"Widget","namespaced":true},{"name":"gardens","kind":"Garden"}]}`,
+		"/apis/shop.example/v1/namespaces/team/widgets/rose/scale":  found,
+		"/apis/shop.example/v1/namespaces/team/gardens/rose/scale":  found,
+		"/apis/shop.example/v2/namespaces/team/widgets/tulip/scale": found,
+		"/apis/shop.example/v1/namespaces/team/widgets/tulip/scale": found,
+		"/apis/other.example": `{"preferredVersion":{"version":"v1"},"versions":[{"version":"v1"}]}`,
+		"/apis/other.example/v1/namespaces/team/widgets/rose/scale":   found,
+		"/apis/shop.example/v1/namespaces/team/widgets/absent/status": found,
+	}
+	var asked []string
+	c := answering(t, func(w http.ResponseWriter, req *http.Request) {
+		path, ok := strings.CutPrefix(req.URL.Path, "/clusters/shop")
+		if !ok {
+			t.Errorf("%s is asked for", req.URL.Path)
+		}
+		asked = append(asked, path)
+		if text, ok := served[path]; ok {
+			answer(w, http.StatusOK, text)
+			return
+		}
+		http.NotFound(w, req)
+	})
+	for name, tc := range map[string]struct {
+		apiVersion, kind, name string
+		at                     string // where its scale is
+		err                    string
+		asked                  int
+	}{
+		"built in":                   {"apps/v1", "Deployment", "rose", "/apis/apps/v1/namespaces/team/deployments/rose/scale", "", 1},
+		"built in, of old":           {"apps/v1beta1", "Deployment", "rose", "/apis/apps/v1/namespaces/team/deployments/rose/scale", "", 1},
+		"of the core":                {"v1", "ReplicationController", "rose", "/api/v1/namespaces/team/replicationcontrollers/rose/scale", "", 1},
+		"absent":                     {"apps/v1", "Deployment", "absent", "", "could not find", 1},
+		"custom":                     {"shop.example/v1", "Widget", "tulip", "/apis/shop.example/v2/namespaces/team/widgets/tulip/scale", "", 4},
+		"custom, in another version": {"shop.example/v2", "Widget", "rose", "/apis/shop.example/v1/namespaces/team/widgets/rose/scale", "", 5},
+		"custom, without a scale":    {"shop.example/v1", "Widget", "absent", "", "could not find", 5},
+		"in no namespace":            {"shop.example/v1", "Garden", "rose", "", `no matches for kind "Garden" in group "shop.example"`, 3},
+		"no such kind":               {"shop.example/v1", "Flower", "rose", "", `no matches for kind "Flower" in group "shop.example"`, 3},
+		"a version that has gone":    {"other.example/v1", "Widget", "rose", "", `no matches for kind "Widget" in group "other.example"`, 2},
+		"no such group":              {"absent.example/v1", "Widget", "rose", "", `no matches for kind "Widget" in group "absent.example"`, 1},
+		"no group":                   {"..", "Widget", "rose", "", `no matches for kind "Widget"`, 0},
+		"a path for a group":         {"../v1", "Widget", "rose", "", `no matches for kind "Widget" in group ".."`, 0},
+		"a path for a name":          {"apps/v1", "Deployment", "../../rose", "", "../../rose", 0},
+		"nothing that can be read":   {"a/b/c", "Widget", "rose", "", "a/b/c", 0},
+	} {
+		asked = nil
+		hpa := scaler()
+		hpa.Spec.ScaleTargetRef = autoscalingv2.CrossVersionObjectReference{APIVersion: tc.apiVersion, Kind: tc.kind, Name: tc.name}
+		to, err := c.targetOf(client.In(t.Context(), "shop"), hpa)
+		if len(asked) != tc.asked {
+			t.Errorf("%s: asked for %v, want %d", name, asked, tc.asked)
+		}
+		if tc.err != "" {
+			if err == nil || !strings.Contains(err.Error(), tc.err) {
+				t.Errorf("%s: %v, want %q", name, err, tc.err)
+			}
+			continue
+		}
+		if err != nil || to.scale.Spec.Replicas != 3 || to.scale.Status.Selector != "app=web" || strings.Join(to.at, "/") != tc.at {
+			t.Errorf("%s: %+v, %v, want what is at %s", name, to, err, tc.at)
+		}
+	}
+}
+
+// TestRescale: what somebody has scaled meanwhile stays so, also to nothing; what else of it changes is no matter.
+func TestRescale(t *testing.T) {
+	conflict, err := json.Marshal(apierrors.NewConflict(schema.GroupResource{Resource: "deployments"}, "web", errors.New("it was changed")).Status())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		is        []string // spec, at each read
+		conflicts int
+		written   []int32
+		err       error
+	}{
+		"as it was":                 {[]string{`{"replicas":3}`}, 0, []int32{5}, nil},
+		"of a changing object":      {[]string{`{"replicas":3}`}, 2, []int32{5, 5, 5}, nil},
+		"scaled meanwhile":          {[]string{`{"replicas":4}`}, 0, nil, errRescaled},
+		"stopped meanwhile":         {[]string{`{}`}, 0, nil, errRescaled},
+		"stopped after a first try": {[]string{`{"replicas":3}`, `{}`}, 1, []int32{5}, errRescaled},
+	} {
+		reads, conflicts := 0, tc.conflicts
+		var written []int32
+		c := answering(t, func(w http.ResponseWriter, req *http.Request) {
+			if req.Method == http.MethodGet {
+				reads++
+				answer(w, http.StatusOK, fmt.Sprintf(`{"metadata":{"name":"web","resourceVersion":"%d"},"spec":%s}`, reads, tc.is[min(reads, len(tc.is))-1]))
+				return
+			}
+			var scale autoscalingv1.Scale
+			if err := json.NewDecoder(req.Body).Decode(&scale); err != nil || scale.ResourceVersion != fmt.Sprint(reads) {
+				t.Errorf("%s: %v: written is %+v, want the version that was read", name, err, scale)
+			}
+			written = append(written, scale.Spec.Replicas)
+			if conflicts > 0 {
+				conflicts--
+				answer(w, http.StatusConflict, string(conflict))
+				return
+			}
+			answer(w, http.StatusOK, `{}`)
+		})
+		to := &target{at: []string{"/apis/apps/v1/namespaces/team/deployments/web/scale"}, scale: autoscalingv1.Scale{Spec: autoscalingv1.ScaleSpec{Replicas: 3}}}
+		err := c.rescale(client.In(t.Context(), "shop"), to, 3, 5)
+		if !errors.Is(err, tc.err) || !slices.Equal(written, tc.written) {
+			t.Errorf("%s: %v, written are %v, want %v, %v", name, err, written, tc.err, tc.written)
+		}
+	}
+}
