@@ -21,8 +21,8 @@ import (
 
 // Reasons why a pod is not Ready that its physical cluster does not tell of.
 const (
-	reasonPodUnheard = "ClusterNotReady"
-	reasonPodUnseen  = "PodsNotCarried"
+	reasonPodUnheard = workloadv1alpha1.PodUnheard
+	reasonPodUnseen  = workloadv1alpha1.PodUnseen
 )
 
 // doubt is why it is not known how the pods are that a physical cluster shows; the zero value is that it is.

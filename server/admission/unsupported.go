@@ -66,6 +66,9 @@ func (u *Unsupported) Validate(ctx context.Context, a admission.Attributes, _ ad
 		unserved := slices.DeleteFunc(slices.Clone(scaler.Spec.Metrics), func(m autoscaling.MetricSpec) bool {
 			return m.Type == autoscaling.ResourceMetricSourceType || m.Type == autoscaling.ContainerResourceMetricSourceType
 		})
+		if n := len(scaler.Spec.Metrics); n > kinds.MostMetrics {
+			warning.AddWarning(ctx, "", fmt.Sprintf("there are %d metrics: nothing is scaled by more than %d", n, kinds.MostMetrics))
+		}
 		if len(unserved) > 0 {
 			warning.AddWarning(ctx, "", fmt.Sprintf("no API of a workspace has metrics of type %s: nothing is scaled by these", unserved[0].Type))
 		}

@@ -2,6 +2,7 @@ package admission
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -90,6 +91,11 @@ func TestUnsupportedWarns(t *testing.T) {
 		"scaled by what pods use": {
 			reason: "it has its effect",
 			object: scaled(autoscaling.ResourceMetricSourceType, autoscaling.ContainerResourceMetricSourceType), resource: autoscalingv2.SchemeGroupVersion.WithResource("horizontalpodautoscalers"),
+		},
+		"scaled by too much": {
+			reason: "nobody calculates with all of it",
+			object: scaled(slices.Repeat([]autoscaling.MetricSourceType{autoscaling.ResourceMetricSourceType}, 51)...), resource: autoscalingv2.SchemeGroupVersion.WithResource("horizontalpodautoscalers"),
+			want: "there are 51 metrics: nothing is scaled by more than 50",
 		},
 		"scaled by anything else": {
 			reason: "nobody knows what that is",

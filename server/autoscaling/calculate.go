@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	podresource "k8s.io/component-helpers/resource"
@@ -37,13 +38,48 @@ type pod struct {
 	going   bool // it is being deleted
 	started time.Time
 	ready   *corev1.PodCondition
-	// requests has what it asks for, for each metric of the HorizontalPodAutoscaler in its order, in thousandths.
-	requests []request
+	lost    bool // its physical cluster is away: how it is, nobody knows
+	// requests has what it asks for, of each demand of the HorizontalPodAutoscaler in its order, in thousandths.
+	requests []int64
 }
 
-type request struct {
-	milli int64
-	err   error
+// demand is a resource that pods ask for, of one container or, where that is empty, of all.
+type demand struct {
+	resource  corev1.ResourceName
+	container string
+}
+
+// asked are the demands that a HorizontalPodAutoscaler's percentages are of, each once, however many metrics there are.
+type asked struct {
+	of []demand
+	// lacks has, of each, why no percentage of it can be told: the first pod that does not ask for it. No other is looked at for that.
+	lacks []error
+}
+
+// askedBy are the demands of metrics.
+func askedBy(specs []autoscalingv2.MetricSpec) asked {
+	var a asked
+	for i := range specs {
+		if g, ok := goalOf(&specs[i]); ok && g.percent > 0 && !slices.Contains(a.of, g.demand) {
+			a.of = append(a.of, g.demand)
+		}
+	}
+	a.lacks = make([]error, len(a.of))
+	return a
+}
+
+// read returns what a pod asks for.
+func (a *asked) read(p *corev1.Pod) []int64 {
+	if len(a.of) == 0 {
+		return nil
+	}
+	milli := make([]int64, len(a.of))
+	for i, d := range a.of {
+		if a.lacks[i] == nil {
+			milli[i], a.lacks[i] = requestFor(p, d.resource, d.container)
+		}
+	}
+	return milli
 }
 
 // usages are what pods of a namespace use, by name. They are shared.
@@ -51,12 +87,13 @@ type usages map[string]*metricsv1beta1.PodMetrics
 
 // goal is what a resource metric is to be.
 type goal struct {
-	metric    int // of the HorizontalPodAutoscaler
-	resource  corev1.ResourceName
-	container string // empty for all of a pod
+	demand
 	// percent of what pods ask for, or thousandths for each pod if that is 0.
 	percent int32
 	milli   int64
+	// request is where a pod has what it asks for, and lacks why not all have it; of percent.
+	request int
+	lacks   error
 }
 
 // tolerance is how far from its goal a metric may be for nothing to be done, as parts of the goal.
@@ -77,17 +114,20 @@ var errNotMeasured = errors.New("did not receive metrics for targeted pods (pods
 
 // calculate returns how many replicas would use as much as they are to, as Kubernetes calculates it, by the pods that there are: those that have just begun are taken for using
 // nothing if there would be more, and those of which nothing is known for using nothing if there would be more, and all that they ask for, or are to use, if there would be fewer.
-// Beyond Kubernetes, there are not fewer while a physical cluster says nothing of any pod that runs there: what is not seen is not less used. That ends when it is mute, and its pods serve. Each of
-// so many physical clusters runs all replicas (copies); 1 where they are divided.
+// Beyond Kubernetes, there are not fewer while a physical cluster says nothing of any pod that runs there: what is not seen is not less used. That ends when it is mute, and its pods serve. If there would
+// be more, pods of one that is away are not there, and what remains is to do without them. And what uses too little is no reason for more, however many pods there are for a while, as in a move, whose
+// replicas would grow by themselves.
+//
+// Each of so many physical clusters runs all replicas (copies); 1 where they are divided.
 func calculate(g goal, current, copies int32, pods []pod, used usages, mute func(cluster string) bool, allowed tolerance, now time.Time) (proposal, error) {
 	if len(pods) == 0 {
 		return proposal{}, errors.New("no pods returned by selector while calculating replica count")
 	}
 	var counted, unready, missing []part
-	ready, heard, unheard := 0, map[string]bool{}, map[string]bool{} // the last says whether a pod there serves
+	heard, unheard := map[string]bool{}, map[string]bool{} // the last says whether a pod there serves
 	for i := range pods {
 		p := &pods[i]
-		is := part{request: requestOf(p, g)}
+		is := part{cluster: p.cluster, request: requestOf(p, g)}
 		if p.going || p.phase == corev1.PodFailed {
 			continue
 		}
@@ -97,6 +137,7 @@ func calculate(g goal, current, copies int32, pods []pod, used usages, mute func
 		case p.phase == corev1.PodPending:
 			unready = append(unready, is)
 		case !measured:
+			is.lost = p.lost
 			missing = append(missing, is)
 			unheard[p.cluster] = unheard[p.cluster] || p.ready != nil && p.ready.Status == corev1.ConditionTrue
 		case g.resource == corev1.ResourceCPU && starts(p, sample, now):
@@ -104,7 +145,6 @@ func calculate(g goal, current, copies int32, pods []pod, used usages, mute func
 		default:
 			is.milli = milli
 			counted = append(counted, is)
-			ready++
 		}
 		if measured {
 			heard[p.cluster] = true
@@ -113,23 +153,24 @@ func calculate(g goal, current, copies int32, pods []pod, used usages, mute func
 	if len(counted) == 0 {
 		return proposal{}, errNotMeasured
 	}
-	if g.percent > 0 {
-		for i := range pods {
-			if err := pods[i].requests[g.metric].err; err != nil {
-				return proposal{}, err
-			}
-		}
+	if g.percent > 0 && g.lacks != nil {
+		return proposal{}, g.lacks
 	}
 	ratio, is, err := g.ratio(counted)
 	if err != nil {
 		return proposal{}, err
 	}
 	begins := len(unready) > 0 && ratio > 1
+	lost := 0
+	if all := len(missing); ratio > 1 {
+		missing = slices.DeleteFunc(missing, func(p part) bool { return p.lost && !heard[p.cluster] })
+		lost = min(all-len(missing), max(0, int(current)-len(counted)-len(unready)-len(missing))) // what more there are is not of the replicas any more
+	}
 	maps.DeleteFunc(unheard, func(cluster string, _ bool) bool { return cluster == "" || heard[cluster] })
 	is.replicas, is.silent = current, slices.DeleteFunc(slices.Sorted(maps.Keys(unheard)), func(cluster string) bool { return !unheard[cluster] })
 	if !begins && len(missing) == 0 {
 		if !allowed.has(ratio) {
-			is.replicas = times(ratio, ready, copies)
+			is.replicas = replicasFor(ratio, current, copies, counted, lost)
 		}
 		return is, nil
 	}
@@ -151,7 +192,7 @@ func calculate(g goal, current, copies int32, pods []pod, used usages, mute func
 	if allowed.has(again) || ratio < 1 && again > 1 || ratio > 1 && again < 1 {
 		return is, nil
 	}
-	replicas := times(again, len(counted), copies)
+	replicas := replicasFor(again, current, copies, counted, lost)
 	if again < 1 && replicas > current || again > 1 && replicas < current {
 		return is, nil
 	}
@@ -166,13 +207,42 @@ func calculate(g goal, current, copies int32, pods []pod, used usages, mute func
 }
 
 // part is what a pod uses and asks for, in thousandths.
-type part struct{ milli, request int64 }
+type part struct {
+	milli, request int64
+	cluster        string
+	lost           bool
+}
 
 func requestOf(p *pod, g goal) int64 {
 	if g.percent == 0 {
 		return 0
 	}
-	return p.requests[g.metric].milli
+	return p.requests[g.request]
+}
+
+// replicasFor is how many replicas are wanted where parts use so much of what they are to, and so many replicas beside them are lost. Where each of several physical clusters runs all replicas, what they use together is for
+// those of them to share of which there are pods; there are not fewer than the one with the most pods needs, nor fewer at all if too much is used.
+func replicasFor(ratio float64, current, copies int32, parts []part, lost int) int32 {
+	if copies <= 1 {
+		n := times(ratio, len(parts), 1)
+		switch {
+		case ratio < 1:
+			n = min(n, max(current, 1))
+		case lost > 0:
+			n = max(int32(min(int64(n)+int64(lost), math.MaxInt32)), current) //nolint:gosec // it is at most that
+		}
+		return n
+	}
+	in, most := map[string]int{}, 0
+	for i := range parts {
+		in[parts[i].cluster]++
+		most = max(most, in[parts[i].cluster])
+	}
+	n := times(ratio, len(parts), min(copies, int32(min(len(in), math.MaxInt32)))) //nolint:gosec // it is at most that
+	if ratio < 1 {
+		return min(max(n, times(ratio, most, 1)), current)
+	}
+	return max(n, current)
 }
 
 // ratio is what pods use as a part of what they are to, with what that is in percent and for each pod. Percents and averages are whole numbers, as in Kubernetes.
@@ -232,13 +302,13 @@ func valueOf(sample *metricsv1beta1.PodMetrics, g goal) (sum int64, ok bool) {
 }
 
 // requestFor is how much of a resource a pod asks for, or a container of it.
-func requestFor(p *corev1.Pod, name corev1.ResourceName, container string) request {
+func requestFor(p *corev1.Pod, name corev1.ResourceName, container string) (int64, error) {
 	if container == "" && podresource.IsPodLevelRequestsSet(p) {
 		quantity, ok := podresource.PodRequests(p, podresource.PodResourcesOptions{})[name]
 		if !ok {
-			return request{err: fmt.Errorf("missing pod-level request for %s in Pod %s", name, p.Name)}
+			return 0, fmt.Errorf("missing pod-level request for %s in Pod %s", name, p.Name)
 		}
-		return request{milli: milliOf(quantity)}
+		return milliOf(quantity), nil
 	}
 	sum, found := int64(0), false
 	take := func(c *corev1.Container) error {
@@ -254,7 +324,7 @@ func requestFor(p *corev1.Pod, name corev1.ResourceName, container string) reque
 	}
 	for i := range p.Spec.Containers {
 		if err := take(&p.Spec.Containers[i]); err != nil {
-			return request{err: err}
+			return 0, err
 		}
 	}
 	for i := range p.Spec.InitContainers {
@@ -263,13 +333,13 @@ func requestFor(p *corev1.Pod, name corev1.ResourceName, container string) reque
 			continue // it has ended when the others run
 		}
 		if err := take(c); err != nil {
-			return request{err: err}
+			return 0, err
 		}
 	}
 	if container != "" && !found {
-		return request{err: fmt.Errorf("container %s not found in Pod %s", container, p.Name)}
+		return 0, fmt.Errorf("container %s not found in Pod %s", container, p.Name)
 	}
-	return request{milli: sum}
+	return sum, nil
 }
 
 // milliOf is a quantity in thousandths, or as many as there can be. Less than nothing is nothing.

@@ -5,13 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -31,6 +32,13 @@ const workers = 16
 // them looked at less often.
 const pace = 50 * time.Millisecond
 
+const (
+	// podsOfALook cost as much again as a look does by itself.
+	podsOfALook = 100
+	// wordsOfAPod are how many requirements of others' selectors cost as much again as to read a pod, which is held against all of them.
+	wordsOfAPod = 1000
+)
+
 // Controller scales what the HorizontalPodAutoscalers of all workspaces are for.
 type Controller struct {
 	clients   *client.Clients
@@ -44,9 +52,16 @@ type Controller struct {
 	mu sync.Mutex // guards what follows
 	// known has the HorizontalPodAutoscalers of each namespace that has any, by name; its keys have no name.
 	known map[client.Key]map[string]remembered
-	// free has, by logical cluster, when it may have another look, while that is to come; waits has those that wait for it.
-	free  map[logicalcluster.Name]time.Time
-	waits map[client.Key]bool
+	// lanes has the logical clusters that have had a look just now, or whose looks wait.
+	lanes map[logicalcluster.Name]*lane
+}
+
+// lane is how the looks of a logical cluster follow each other.
+type lane struct {
+	free time.Time // when there may be another
+	// waits are those that are to come, and when, if nothing had delayed the lane; late is by how much it was, since looks were worth more than one.
+	waits map[client.Key]time.Time
+	late  time.Duration
 }
 
 // remembered is what is known of a HorizontalPodAutoscaler from one look to the next.
@@ -54,13 +69,16 @@ type remembered struct {
 	uid      types.UID
 	past     history
 	selector labels.Selector // of the target's pods; nil as long as it was not read
+	told     map[string]told // by reasons of warnings
+	said     time.Time       // when its status was written
+	again    bool            // it is looked at again since somebody has scaled the target
 }
 
 // New returns the controller. Times are clk's, if it has timers.
 func New(clients *client.Clients, informers *client.Informers, clk clock.PassiveClock) (*Controller, error) {
 	c := &Controller{
 		clients: clients, informers: informers, clock: clk,
-		known: map[client.Key]map[string]remembered{}, free: map[logicalcluster.Name]time.Time{}, waits: map[client.Key]bool{},
+		known: map[client.Key]map[string]remembered{}, lanes: map[logicalcluster.Name]*lane{},
 		events: client.NewEvents(clients, "horizontal-pod-autoscaler", clk), // as Kubernetes' is called in them
 	}
 	c.queue = queue.NewWithClock("autoscaling", clk, c.reconcile)
@@ -133,38 +151,69 @@ func (c *Controller) remember(key client.Key, is remembered) {
 	c.known[in][key.Name] = is
 }
 
-// others are the selectors of all others of the namespace.
-func (c *Controller) others(key client.Key) map[string]labels.Selector {
+// others are all others of the namespace, by name, and how many pods it is worth to read one and hold it against them.
+func (c *Controller) others(key client.Key) (others []rival, worth int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	selectors := make(map[string]labels.Selector, len(c.known[spaceOf(key)]))
+	words := 0
 	for name, is := range c.known[spaceOf(key)] {
-		if name != key.Name && is.selector != nil {
-			selectors[name] = is.selector
+		if name == key.Name || is.selector == nil {
+			continue
 		}
+		others = append(others, rival{name, is.selector})
+		requirements, _ := is.selector.Requirements()
+		words += 1 + len(requirements)
 	}
-	return selectors
+	slices.SortFunc(others, func(a, b rival) int { return strings.Compare(a.name, b.name) })
+	return others, 1 + words/wordsOfAPod
 }
 
-// turn says how long a look has to wait for others of its logical cluster, 0 for not at all. What has waited so long waits no more.
+// turn says how long a look has to wait for others of its logical cluster, 0 for not at all. Who asks before its turn waits for what is left of it, and who has waited waits no more.
 func (c *Controller) turn(key client.Key) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.clock.Now()
-	maps.DeleteFunc(c.free, func(_ logicalcluster.Name, at time.Time) bool { return !at.After(now) })
-	if c.waits[key] {
-		delete(c.waits, key)
+	maps.DeleteFunc(c.lanes, func(_ logicalcluster.Name, l *lane) bool { return len(l.waits) == 0 && !l.free.After(now) })
+	l := c.lane(key.Cluster, now)
+	if at, ok := l.waits[key]; ok {
+		if left := at.Add(l.late).Sub(now); left > 0 {
+			return left
+		}
+		delete(l.waits, key)
 		return 0
 	}
-	at, busy := c.free[key.Cluster]
-	if !busy {
+	at := l.free
+	if at.Before(now) {
 		at = now
 	}
-	c.free[key.Cluster] = at.Add(pace)
-	if busy {
-		c.waits[key] = true
+	l.free = at.Add(pace)
+	if at.After(now) {
+		l.waits[key] = at.Add(-l.late)
 	}
 	return at.Sub(now)
+}
+
+// charge has the looks of a logical cluster that are to come, each, come later by as many looks: one is worth more than itself.
+func (c *Controller) charge(cluster logicalcluster.Name, looks int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.clock.Now()
+	l := c.lane(cluster, now)
+	if l.free.Before(now) {
+		l.free = now
+	}
+	more := time.Duration(looks) * pace
+	l.free, l.late = l.free.Add(more), l.late+more
+}
+
+// lane returns that of a logical cluster; mu is held.
+func (c *Controller) lane(cluster logicalcluster.Name, now time.Time) *lane {
+	l := c.lanes[cluster]
+	if l == nil {
+		l = &lane{free: now, waits: map[client.Key]time.Time{}}
+		c.lanes[cluster] = l
+	}
+	return l
 }
 
 // reconcile looks at a HorizontalPodAutoscaler.
@@ -209,17 +258,25 @@ func (c *Controller) scale(ctx context.Context, key client.Key, hpa *autoscaling
 	known := c.recall(key, hpa.UID)
 	var f facts
 	to, err := c.targetOf(ctx, hpa)
-	if err == nil {
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case err != nil:
+		f.err, known.selector = err, nil // it selects nothing that is known
+	default:
 		if f, err = c.look(ctx, key, hpa, to, &known); err != nil {
 			return err
 		}
-	} else if f.err = err; ctx.Err() != nil {
-		return err
 	}
 	o := decide(hpa, f, known.past, c.clock.Now())
 	if o.rescale {
 		err := c.rescale(ctx, to, f.replicas, o.replicas)
-		if ctx.Err() != nil || errors.Is(err, errRescaled) {
+		if ctx.Err() != nil {
+			return err
+		}
+		if errors.Is(err, errRescaled) && !known.again { // once: somebody may do so at every look
+			known.again = true
+			c.remember(key, known)
 			return err
 		}
 		o.written(hpa, f.replicas, err, c.clock.Now())
@@ -227,13 +284,23 @@ func (c *Controller) scale(ctx context.Context, key client.Key, hpa *autoscaling
 			klog.FromContext(ctx).V(2).Info("Scaled", "horizontalPodAutoscaler", key, "from", f.replicas, "to", o.replicas, "reason", o.why)
 		}
 	}
-	known.past = o.past
+	known.past, known.again = o.past, false
+	now := c.clock.Now()
+	var tell []event
+	tell, known.told = news(o.events, known.told, now)
+	write := worthWriting(&hpa.Status, &o.status, known.said, now)
+	if write {
+		known.said = now
+	}
 	c.remember(key, known)
-	for _, e := range o.events {
+	for _, e := range tell {
 		c.events.Tell(ctx, corev1.ObjectReference{
 			APIVersion: autoscalingv2.SchemeGroupVersion.String(), Kind: "HorizontalPodAutoscaler",
 			Namespace: hpa.Namespace, Name: hpa.Name, UID: hpa.UID, ResourceVersion: hpa.ResourceVersion,
 		}, e.kind, e.reason, e.message)
+	}
+	if !write {
+		return nil
 	}
 	return c.say(ctx, key, hpa, &o.status)
 }
@@ -247,11 +314,12 @@ func (c *Controller) look(ctx context.Context, key client.Key, hpa *autoscalingv
 		return f, nil
 	}
 	known.selector = selector
-	if _, _, asks := bound(hpa, f.replicas); !asks {
+	if !measured(hpa, f.replicas) {
 		return f, nil
 	}
 	c.remember(key, *known) // for the others of the namespace, which look at the same time
-	f.pods, f.rivals, f.podsErr = c.podsOf(ctx, hpa, selector, c.others(key))
+	f.asked = askedBy(hpa.Spec.Metrics)
+	f.pods, f.rivals, f.podsErr = c.podsOf(ctx, key, selector, &f.asked)
 	f.used, f.usedErr = c.metrics.of(ctx, spaceOf(key))
 	f.copies = c.copiesOf(key, to)
 	return f, ctx.Err()
@@ -260,24 +328,22 @@ func (c *Controller) look(ctx context.Context, key client.Key, hpa *autoscalingv
 // errRescaled is that somebody else has scaled a target meanwhile: all is to be looked at again.
 var errRescaled = errors.New("the target was scaled meanwhile")
 
-// rescale writes the scale of a target that had so many replicas. Its status changes all the time, which is no matter here.
+// rescale writes the scale of a target that had so many replicas. Its status changes all the time, which is no matter here. One that was made anew is another.
 func (c *Controller) rescale(ctx context.Context, to *target, from, replicas int32) error {
+	uid := to.scale.UID
 	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		if err := c.read(ctx, to); err != nil {
 			return err
 		}
-		if to.scale.Spec.Replicas != from {
+		if to.scale.Spec.Replicas != from || to.scale.UID != uid {
 			return errRescaled
 		}
 		return c.write(ctx, to, replicas)
 	})
 }
 
-// say writes a status that is not what it was.
+// say writes a status.
 func (c *Controller) say(ctx context.Context, key client.Key, hpa *autoscalingv2.HorizontalPodAutoscaler, status *autoscalingv2.HorizontalPodAutoscalerStatus) error {
-	if equality.Semantic.DeepEqual(&hpa.Status, status) {
-		return nil
-	}
 	all := c.clients.Kube.AutoscalingV2().HorizontalPodAutoscalers(hpa.Namespace)
 	uid := hpa.UID
 	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {

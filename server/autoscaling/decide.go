@@ -17,6 +17,7 @@ import (
 
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
 	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/internal/kinds"
 )
 
 // every is how often a HorizontalPodAutoscaler is looked at; Kubernetes' number.
@@ -39,11 +40,12 @@ type facts struct {
 	replicas int32
 	selector string
 
-	// What follows is known where metrics are asked: where bound says so, and the selector is one.
+	// What follows is known where metrics are asked: where measured says so, and the selector is one.
 
 	// copies is how many physical clusters run all replicas, each; 1 where they are divided.
 	copies  int32
 	pods    []pod
+	asked   asked
 	podsErr error
 	// rivals are other HorizontalPodAutoscalers of the same pods.
 	rivals  []string
@@ -83,6 +85,12 @@ func (o *outcome) say(kind autoscalingv2.HorizontalPodAutoscalerConditionType, c
 		is.LastTransitionTime = metav1.NewTime(now)
 	}
 	is.Status, is.Reason, is.Message = c.status(), c.reason, c.message
+}
+
+// measured says whether metrics are asked: they decide, and are not too many.
+func measured(hpa *autoscalingv2.HorizontalPodAutoscaler, replicas int32) bool {
+	_, _, asks := bound(hpa, replicas)
+	return asks && len(hpa.Spec.Metrics) <= kinds.MostMetrics
 }
 
 // leastOf is how few replicas there may be.
@@ -169,6 +177,12 @@ func (o *outcome) measure(hpa *autoscalingv2.HorizontalPodAutoscaler, f facts, n
 		o.say(autoscalingv2.ScalingActive, condition{false, "InvalidSelector", bad.condition}, now)
 		return fail(errors.New(bad.words))
 	}
+	if n := len(hpa.Spec.Metrics); n > kinds.MostMetrics {
+		words := fmt.Sprintf("there are %d metrics, and nothing is scaled by more than %d", n, kinds.MostMetrics)
+		o.warn("TooManyMetrics", words)
+		o.say(autoscalingv2.ScalingActive, condition{false, "TooManyMetrics", words}, now)
+		return fail(errors.New(words))
+	}
 	if len(f.rivals) > 0 {
 		all := append(slices.Clone(f.rivals), hpa.Name)
 		slices.Sort(all)
@@ -184,7 +198,7 @@ func (o *outcome) measure(hpa *autoscalingv2.HorizontalPodAutoscaler, f facts, n
 	failed := 0
 	for i := range hpa.Spec.Metrics {
 		m := &hpa.Spec.Metrics[i]
-		is, status, name, err := ask(hpa, m, i, f, now)
+		is, status, name, err := ask(hpa, m, f, now)
 		o.status.CurrentMetrics = append(o.status.CurrentMetrics, status)
 		if err != nil {
 			reason := failures[m.Type]
@@ -255,9 +269,9 @@ var failures = map[autoscalingv2.MetricSourceType]string{
 }
 
 // goalOf is the goal of a metric of a resource, false for any other.
-func goalOf(m *autoscalingv2.MetricSpec, i int) (goal, bool) {
+func goalOf(m *autoscalingv2.MetricSpec) (goal, bool) {
 	var target autoscalingv2.MetricTarget
-	g := goal{metric: i}
+	var g goal
 	switch {
 	case m.Type == autoscalingv2.ResourceMetricSourceType && m.Resource != nil:
 		target, g.resource = m.Resource.Target, m.Resource.Name
@@ -275,11 +289,11 @@ func goalOf(m *autoscalingv2.MetricSpec, i int) (goal, bool) {
 }
 
 // ask asks one metric, and returns what it says and how it is shown in the status.
-func ask(hpa *autoscalingv2.HorizontalPodAutoscaler, m *autoscalingv2.MetricSpec, i int, f facts, now time.Time) (proposal, autoscalingv2.MetricStatus, string, error) {
+func ask(hpa *autoscalingv2.HorizontalPodAutoscaler, m *autoscalingv2.MetricSpec, f facts, now time.Time) (proposal, autoscalingv2.MetricStatus, string, error) {
 	fail := func(err error) (proposal, autoscalingv2.MetricStatus, string, error) {
 		return proposal{}, autoscalingv2.MetricStatus{}, "", err
 	}
-	g, ok := goalOf(m, i)
+	g, ok := goalOf(m)
 	if !ok {
 		return fail(unserved(hpa, m))
 	}
@@ -321,6 +335,9 @@ func (f *facts) proposes(g goal, allowed tolerance, now time.Time) (proposal, er
 	}
 	if !slices.ContainsFunc(f.pods, func(p pod) bool { return f.used[p.name] != nil }) {
 		return proposal{}, fmt.Errorf("unable to get metrics for resource %s: no metrics returned from resource metrics API", g.resource)
+	}
+	if i := slices.Index(f.asked.of, g.demand); i >= 0 {
+		g.request, g.lacks = i, f.asked.lacks[i]
 	}
 	return calculate(g, f.replicas, max(f.copies, 1), f.pods, f.used, f.mute, allowed, now)
 }

@@ -38,6 +38,7 @@ import (
 
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
 	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/internal/kinds"
 )
 
 // onCPU is a metric of CPU that is to be half of what pods ask for.
@@ -77,7 +78,7 @@ func conditionsOf(status *autoscalingv2.HorizontalPodAutoscalerStatus) (all []st
 func TestDecide(t *testing.T) {
 	four := []pod{runs("a", "east"), runs("b", "east"), runs("c", "west"), runs("d", "west")}
 	for i := range four {
-		four[i].requests = []request{{milli: 100}, {milli: 100}}
+		four[i].requests = []int64{100}
 	}
 	used := func(milli int64, names ...string) usages {
 		all := usages{}
@@ -126,6 +127,12 @@ func TestDecide(t *testing.T) {
 			Name: corev1.ResourceCPU, Target: autoscalingv2.MetricTarget{AverageValue: resource.NewMilliQuantity(50, resource.DecimalSI)},
 		}}}, is(4, used(1, "a", "b")), 0, "",
 			[]string{"AbleToScale=True ReadyForNewScale", "ScalingActive=True ValidMetricFound", "ScalingLimited=True MissingMetrics"}, nil, "in physical cluster west:"},
+		"too many metrics": {"nobody calculates with all of them", slices.Repeat([]autoscalingv2.MetricSpec{onCPU}, kinds.MostMetrics+1), is(4, used(100, all...)), 0, "",
+			[]string{"AbleToScale=True SucceededGetScale", "ScalingActive=False TooManyMetrics"}, []string{"TooManyMetrics", "FailedComputeMetricsReplicas"}, "there are 51 metrics, and nothing is scaled by more than 50"},
+		"as many metrics as there may be": {"", slices.Repeat([]autoscalingv2.MetricSpec{onCPU}, kinds.MostMetrics), is(4, used(100, all...)), 8, "cpu resource utilization (percentage of request) above target",
+			[]string{"AbleToScale=True ReadyForNewScale", "ScalingActive=True ValidMetricFound", "ScalingLimited=False DesiredWithinRange"}, nil, ""},
+		"too many metrics, too many pods": {"that is none of theirs", slices.Repeat([]autoscalingv2.MetricSpec{onCPU}, kinds.MostMetrics+1), facts{replicas: 12}, 10, "Current number of replicas above Spec.MaxReplicas",
+			[]string{"AbleToScale=True SucceededGetScale"}, nil, ""},
 		"of pods": {"", []autoscalingv2.MetricSpec{onPods}, is(4, used(100, all...)), 0, "",
 			[]string{"AbleToScale=True SucceededGetScale", "ScalingActive=False FailedGetPodsMetric"}, []string{"FailedGetPodsMetric", "FailedComputeMetricsReplicas"}, "no custom metrics API (custom.metrics.k8s.io) registered"},
 		"of an object": {"", []autoscalingv2.MetricSpec{onObject}, is(4, used(100, all...)), 0, "",
@@ -138,6 +145,7 @@ func TestDecide(t *testing.T) {
 			[]string{"AbleToScale=True SucceededGetScale", "ScalingActive=False FailedGetPodsMetric"}, []string{"FailedGetPodsMetric", "FailedComputeMetricsReplicas"}, ""},
 	} {
 		hpa := scaler(tc.metrics...)
+		tc.facts.asked = askedBy(tc.metrics)
 		hpa.Status.DesiredReplicas = 7
 		before := hpa.DeepCopy()
 		o := decide(hpa, tc.facts, history{}, noon)
@@ -237,7 +245,7 @@ type kubernetes struct {
 func (k *kubernetes) GetResourceMetric(_ context.Context, _ corev1.ResourceName, _ string, _ labels.Selector, container string) (metrics.PodMetricsInfo, time.Time, error) {
 	all := metrics.PodMetricsInfo{}
 	for name, m := range k.used {
-		if milli, ok := valueOf(m, goal{resource: corev1.ResourceCPU, container: container}); ok {
+		if milli, ok := valueOf(m, goal{demand: demand{corev1.ResourceCPU, container}}); ok {
 			all[name] = metrics.PodMetric{Timestamp: m.Timestamp.Time, Window: m.Window.Duration, Value: milli}
 		}
 	}
@@ -327,6 +335,7 @@ func besideKubernetes(t *testing.T, choice *rand.Rand, seed uint64) (looks, scal
 			load = choice.Int64N(600)
 		}
 		var there []pod
+		a := askedBy(hpa.Spec.Metrics)
 		var rows []any
 		k.used = usages{}
 		for i := range replicas {
@@ -342,7 +351,7 @@ func besideKubernetes(t *testing.T, choice *rand.Rand, seed uint64) (looks, scal
 				p.Status.Phase = corev1.PodPending
 			}
 			rows = append(rows, p)
-			there = append(there, podOf(p, hpa.Spec.Metrics))
+			there = append(there, podOf(p, &a))
 		}
 		if err := indexer.Replace(rows, ""); err != nil {
 			t.Fatal(err)
@@ -353,7 +362,7 @@ func besideKubernetes(t *testing.T, choice *rand.Rand, seed uint64) (looks, scal
 		for range len(k.looked) { // mostly one; its queue leaves one out now and then
 			now := <-k.looked
 			looks++
-			o := decide(ours, facts{replicas: replicas, selector: "app=web", copies: 1, pods: there, used: k.used}, past, now)
+			o := decide(ours, facts{replicas: replicas, selector: "app=web", copies: 1, pods: there, asked: a, used: k.used}, past, now)
 			if o.rescale {
 				o.written(ours, replicas, nil, now)
 				replicas = o.replicas
@@ -465,7 +474,7 @@ func TestReadings(t *testing.T) {
 // TestTurns: however many are to be looked at, those of a workspace are so one after the other, and each once; others do not wait for them, and nothing is kept of them.
 func TestTurns(t *testing.T) {
 	clk := clocktesting.NewFakePassiveClock(noon)
-	c := &Controller{clock: clk, free: map[logicalcluster.Name]time.Time{}, waits: map[client.Key]bool{}}
+	c := &Controller{clock: clk, lanes: map[logicalcluster.Name]*lane{}}
 	of := func(cluster, name string) client.Key {
 		return client.Key{Cluster: logicalcluster.Name(cluster), Namespace: "team", Name: name}
 	}
@@ -486,13 +495,65 @@ func TestTurns(t *testing.T) {
 	if wait := c.turn(of("shop", "3")); wait != pace {
 		t.Errorf("one that is to be looked at again at once waits %s, want %s", wait, pace)
 	}
+	clk.SetTime(noon.Add(3*pace + pace/4))
+	for range 2 {
+		if wait := c.turn(of("shop", "3")); wait != pace*3/4 {
+			t.Errorf("one that comes before its turn, as it is written, waits %s, want %s", wait, pace*3/4)
+		}
+	}
 	clk.SetTime(noon.Add(4 * pace))
 	if wait := c.turn(of("shop", "3")); wait != 0 {
 		t.Errorf("one that has waited waits %s once more", wait)
 	}
 	clk.SetTime(noon.Add(time.Minute))
-	if wait := c.turn(of("bank", "0")); wait != 0 || len(c.free) != 1 || len(c.waits) != 0 {
-		t.Errorf("waits %s, kept are %v and %v", wait, c.free, c.waits)
+	if wait := c.turn(of("bank", "0")); wait != 0 || len(c.lanes) != 1 {
+		t.Errorf("waits %s, kept are %v", wait, c.lanes)
+	}
+}
+
+// TestLargeLooksTakeTurns: looks that are worth many have all of their workspace come later, those that wait already, too, in their order.
+func TestLargeLooksTakeTurns(t *testing.T) {
+	clk := clocktesting.NewFakePassiveClock(noon)
+	c := &Controller{clock: clk, lanes: map[logicalcluster.Name]*lane{}}
+	of := func(cluster, name string) client.Key {
+		return client.Key{Cluster: logicalcluster.Name(cluster), Namespace: "team", Name: name}
+	}
+	for i := range 3 {
+		c.turn(of("shop", fmt.Sprint(i)))
+	}
+	c.charge("shop", 10)
+	clk.SetTime(noon.Add(2 * pace))
+	for i, want := range map[int]time.Duration{1: 9 * pace, 2: 10 * pace, 3: 11 * pace} {
+		if wait := c.turn(of("shop", fmt.Sprint(i))); wait != want {
+			t.Errorf("%d waits %s after one that is worth ten, want %s", i, wait, want)
+		}
+	}
+	if wait := c.turn(of("bank", "0")); wait != 0 {
+		t.Errorf("one of another workspace waits %s", wait)
+	}
+	clk.SetTime(noon.Add(11 * pace))
+	if wait := c.turn(of("shop", "1")); wait != 0 {
+		t.Errorf("one whose turn has come waits %s", wait)
+	}
+	c.charge("bank", 4)
+	clk.SetTime(noon.Add(12 * pace))
+	if wait := c.turn(of("bank", "1")); wait != 3*pace {
+		t.Errorf("one that comes while a large look goes on waits %s, want %s", wait, 3*pace)
+	}
+
+	// All of a thousand that see many pods each, for ten minutes.
+	looks := 0
+	for second := range 600 {
+		clk.SetTime(noon.Add(time.Hour + time.Duration(second)*time.Second))
+		for i := range 1000 {
+			if c.turn(of("large", fmt.Sprint(i))) == 0 {
+				looks++
+				c.charge("large", 10_000/podsOfALook)
+			}
+		}
+	}
+	if most := int(600 * time.Second / (pace * (1 + 10_000/podsOfALook))); looks < most/2 || looks > most+1 {
+		t.Errorf("there are %d looks at 10,000 pods in ten minutes, want about %d", looks, most)
 	}
 }
 
@@ -515,11 +576,11 @@ func TestRemembered(t *testing.T) {
 	if is := c.recall(a, "another"); is.past.recommended != nil || is.uid != "another" {
 		t.Errorf("%+v is known of one that was made anew", is)
 	}
-	if others := c.others(a); len(others) != 1 || others["b"] == nil {
-		t.Errorf("others of the namespace are %v, want b", others)
+	if others, worth := c.others(a); len(others) != 1 || others[0].name != "b" || worth != 1 {
+		t.Errorf("others of the namespace are %v, worth %d, want b", others, worth)
 	}
 	c.see(second, true)
-	if others := c.others(a); len(others) != 0 {
+	if others, _ := c.others(a); len(others) != 0 {
 		t.Errorf("others are %v, want none of what has gone", others)
 	}
 	c.see(first, true)
@@ -529,15 +590,34 @@ func TestRemembered(t *testing.T) {
 	}
 }
 
+// TestRivalsAreWorthIt: pods that are held against many words of others are worth more.
+func TestRivalsAreWorthIt(t *testing.T) {
+	c := &Controller{known: map[client.Key]map[string]remembered{}}
+	selector, err := labels.Parse("a=b,c=d,e=f")
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := func(name string) client.Key {
+		return client.Key{Cluster: "shop", Namespace: "team", Name: name}
+	}
+	for i := range wordsOfAPod {
+		c.remember(of(fmt.Sprintf("%04d", i)), remembered{selector: selector})
+	}
+	others, worth := c.others(of("web"))
+	if len(others) != wordsOfAPod || worth != 5 || !slices.IsSortedFunc(others, func(a, b rival) int { return strings.Compare(a.name, b.name) }) {
+		t.Errorf("%d others, a pod is worth %d, want %d and 5, by name", len(others), worth, wordsOfAPod)
+	}
+}
+
 func TestSelecting(t *testing.T) {
-	others := map[string]labels.Selector{"none": labels.Nothing()}
+	others := []rival{{"all", labels.Nothing()}}
 	if got := selecting(others, labels.Set{"app": "web"}); len(got) > 0 {
 		t.Errorf("%v select it", got)
 	}
 	for i := range 2 * mostRivals {
-		others[fmt.Sprint("all-", i)] = labels.Everything()
+		others = append(others, rival{fmt.Sprint("all-", i), labels.Everything()})
 	}
-	if got := selecting(others, labels.Set{"app": "web"}); len(got) != mostRivals || !slices.IsSorted(got) || slices.Contains(got, "none") {
+	if got := selecting(others, labels.Set{"app": "web"}); len(got) != mostRivals || !slices.IsSorted(got) || slices.Contains(got, "all") {
 		t.Errorf("%v select it, want the first %d", got, mostRivals)
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -28,6 +27,7 @@ import (
 	"k8s.io/utils/clock"
 
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
 	"atoll.dev/atoll/internal/kinds"
 )
@@ -172,11 +172,12 @@ func (c *Controller) copiesOf(key client.Key, to *target) int32 {
 	return copies(annotations, read(&placementv1alpha1.PlacedObject{Group: to.resource.Group, Resource: to.resource.Resource, Name: to.scale.Name}), read(nil))
 }
 
-// podsOf reads the pods that a selector selects, with what they ask for of what metrics are about, and which of the others of the namespace select the first of them that any
-// does.
-func (c *Controller) podsOf(ctx context.Context, hpa *autoscalingv2.HorizontalPodAutoscaler, selector labels.Selector, others map[string]labels.Selector) (pods []pod, rivals []string, err error) {
+// podsOf reads the pods that a selector selects, with what they ask for, and which of the others of the namespace select the first of them that any does. Looks of the workspace wait for as long as it is worth.
+func (c *Controller) podsOf(ctx context.Context, key client.Key, selector labels.Selector, a *asked) (pods []pod, rivals []string, err error) {
+	others, worth := c.others(key)
+	read := 0
 	all := pager.New(func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
-		return c.clients.Kube.CoreV1().Pods(hpa.Namespace).List(ctx, opts)
+		return c.clients.Kube.CoreV1().Pods(key.Namespace).List(ctx, opts)
 	})
 	all.PageBufferSize = 0 // one page at a time, of which little is kept
 	err = all.EachListItem(ctx, metav1.ListOptions{LabelSelector: selector.String()}, func(obj runtime.Object) error {
@@ -184,7 +185,11 @@ func (c *Controller) podsOf(ctx context.Context, hpa *autoscalingv2.HorizontalPo
 		if len(rivals) == 0 {
 			rivals = selecting(others, p.Labels)
 		}
-		pods = append(pods, podOf(p, hpa.Spec.Metrics))
+		pods = append(pods, podOf(p, a))
+		if read += worth; read >= podsOfALook {
+			c.charge(key.Cluster, read/podsOfALook)
+			read %= podsOfALook
+		}
 		return nil
 	})
 	return pods, rivals, err
@@ -193,30 +198,32 @@ func (c *Controller) podsOf(ctx context.Context, hpa *autoscalingv2.HorizontalPo
 // mostRivals is how many of the others are named.
 const mostRivals = 5
 
-// selecting are those of the selectors that select a pod, by name, not more than are named.
-func selecting(others map[string]labels.Selector, pod labels.Set) (names []string) {
-	for _, name := range slices.Sorted(maps.Keys(others)) {
-		if len(names) < mostRivals && others[name].Matches(pod) {
-			names = append(names, name)
+// rival is another HorizontalPodAutoscaler of a namespace.
+type rival struct {
+	name     string
+	selector labels.Selector
+}
+
+// selecting are those of the others, which are in the order of their names, that select a pod, not more than are named.
+func selecting(others []rival, pod labels.Set) (names []string) {
+	for _, other := range others {
+		if len(names) < mostRivals && other.selector.Matches(pod) {
+			names = append(names, other.name)
 		}
 	}
 	return names
 }
 
 // podOf keeps of a pod what a calculation has to know.
-func podOf(p *corev1.Pod, specs []autoscalingv2.MetricSpec) pod {
-	is := pod{name: p.Name, cluster: p.Spec.NodeName, phase: p.Status.Phase, going: p.DeletionTimestamp != nil, requests: make([]request, len(specs))}
+func podOf(p *corev1.Pod, a *asked) pod {
+	is := pod{name: p.Name, cluster: p.Spec.NodeName, phase: p.Status.Phase, going: p.DeletionTimestamp != nil, requests: a.read(p)}
 	if p.Status.StartTime != nil {
 		is.started = p.Status.StartTime.Time
 	}
 	for _, c := range p.Status.Conditions {
 		if c.Type == corev1.PodReady {
 			is.ready = &corev1.PodCondition{Status: c.Status, LastTransitionTime: c.LastTransitionTime}
-		}
-	}
-	for i := range specs {
-		if g, ok := goalOf(&specs[i], i); ok && g.percent > 0 {
-			is.requests[i] = requestFor(p, g.resource, g.container)
+			is.lost = c.Status != corev1.ConditionTrue && (c.Reason == workloadv1alpha1.PodUnheard || c.Reason == workloadv1alpha1.PodUnseen)
 		}
 	}
 	return is
@@ -230,8 +237,9 @@ type readings struct {
 	read  func(ctx context.Context, of client.Key) (usages, error)
 	clock clock.PassiveClock
 
-	mu    sync.Mutex // guards taken
+	mu    sync.Mutex // guards what follows
 	taken map[client.Key]*reading
+	swept time.Time
 }
 
 type reading struct {
@@ -278,11 +286,15 @@ func (r *reading) isOld(now time.Time) bool {
 	}
 }
 
-// sweep forgets what is no news any more.
+// sweep forgets what is no news any more, if that was not done in the last moment.
 func (r *readings) sweep() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.clock.Now()
+	if since := now.Sub(r.swept); since >= 0 && since < readFor {
+		return
+	}
+	r.swept = now
 	maps.DeleteFunc(r.taken, func(_ client.Key, one *reading) bool { return one.isOld(now) })
 }
 

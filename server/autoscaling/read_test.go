@@ -14,6 +14,7 @@ import (
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 
@@ -125,14 +126,18 @@ func TestRescale(t *testing.T) {
 		"of a changing object":      {[]string{`{"replicas":3}`}, 2, []int32{5, 5, 5}, nil},
 		"scaled meanwhile":          {[]string{`{"replicas":4}`}, 0, nil, errRescaled},
 		"stopped meanwhile":         {[]string{`{}`}, 0, nil, errRescaled},
+		"made anew meanwhile":       {[]string{`{"replicas":3}`}, 0, nil, errRescaled},
 		"stopped after a first try": {[]string{`{"replicas":3}`, `{}`}, 1, []int32{5}, errRescaled},
 	} {
-		reads, conflicts := 0, tc.conflicts
+		reads, conflicts, uid := 0, tc.conflicts, "first"
+		if name == "made anew meanwhile" {
+			uid = "another"
+		}
 		var written []int32
 		c := answering(t, func(w http.ResponseWriter, req *http.Request) {
 			if req.Method == http.MethodGet {
 				reads++
-				answer(w, http.StatusOK, fmt.Sprintf(`{"metadata":{"name":"web","resourceVersion":"%d"},"spec":%s}`, reads, tc.is[min(reads, len(tc.is))-1]))
+				answer(w, http.StatusOK, fmt.Sprintf(`{"metadata":{"name":"web","uid":%q,"resourceVersion":"%d"},"spec":%s}`, uid, reads, tc.is[min(reads, len(tc.is))-1]))
 				return
 			}
 			var scale autoscalingv1.Scale
@@ -147,7 +152,7 @@ func TestRescale(t *testing.T) {
 			}
 			answer(w, http.StatusOK, `{}`)
 		})
-		to := &target{at: []string{"/apis/apps/v1/namespaces/team/deployments/web/scale"}, scale: autoscalingv1.Scale{Spec: autoscalingv1.ScaleSpec{Replicas: 3}}}
+		to := &target{at: []string{"/apis/apps/v1/namespaces/team/deployments/web/scale"}, scale: autoscalingv1.Scale{ObjectMeta: metav1.ObjectMeta{UID: "first"}, Spec: autoscalingv1.ScaleSpec{Replicas: 3}}}
 		err := c.rescale(client.In(t.Context(), "shop"), to, 3, 5)
 		if !errors.Is(err, tc.err) || !slices.Equal(written, tc.written) {
 			t.Errorf("%s: %v, written are %v, want %v, %v", name, err, written, tc.err, tc.written)

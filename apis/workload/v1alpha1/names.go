@@ -50,6 +50,9 @@ const (
 	MirrorNamespaceAnnotation = "workload.atoll.dev/mirror-namespace"
 	// PodUIDAnnotation, on such pods: the UID of the pod in the physical cluster.
 	PodUIDAnnotation = "workload.atoll.dev/pod-uid"
+	// PodUnheard and PodUnseen are reasons why such pods are not Ready that their physical cluster does not tell of: it is away, or its syncer sees no pods.
+	PodUnheard = "ClusterNotReady"
+	PodUnseen  = "PodsNotCarried"
 
 	// ClassClustersAnnotation, on a class that a workspace is shown, names the physical clusters that have it: "east,west". The next say of
 	// which of them it is not the same as what is shown, and in which it is the default.
