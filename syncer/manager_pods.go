@@ -19,12 +19,6 @@ import (
 	"atoll.dev/atoll/client"
 )
 
-// Reasons why a pod is not Ready that its physical cluster does not tell of.
-const (
-	reasonPodUnheard = workloadv1alpha1.PodUnheard
-	reasonPodUnseen  = workloadv1alpha1.PodUnseen
-)
-
 // doubt is why it is not known how the pods are that a physical cluster shows; the zero value is that it is.
 type doubt struct {
 	reason, message string
@@ -38,9 +32,9 @@ func doubtOf(status workloadv1alpha1.SyncTargetStatus) doubt {
 	switch {
 	// What else its syncer cannot watch says nothing of pods.
 	case ready.Status != metav1.ConditionTrue && ready.Reason != ReasonCannotWatch:
-		return doubt{reasonPodUnheard, "The physical cluster is not Ready: how the pod is, is not known.", ready.Reason}
+		return doubt{workloadv1alpha1.PodUnheard, "The physical cluster is not Ready: how the pod is, is not known.", ready.Reason}
 	case !slices.Contains(status.CarriedResources, podsGVR.GroupResource().String()):
-		return doubt{reasonPodUnseen, "The syncer of the physical cluster sees no pods: it is not allowed to, or fails, or has no room for them, or is of an earlier version. How the pod is, is not known.", ""}
+		return doubt{workloadv1alpha1.PodUnseen, "The syncer of the physical cluster sees no pods: it is not allowed to, or fails, or has no room for them, or is of an earlier version. How the pod is, is not known.", ""}
 	}
 	return doubt{}
 }

@@ -75,7 +75,7 @@ func TestPodsOfALostCluster(t *testing.T) {
 	m := &Manager{config: ManagerConfig{Clients: &client.Clients{Objects: s}, Clock: clock.RealClock{}},
 		heard: map[logicalcluster.Name]time.Time{}, doubted: map[logicalcluster.Name]doubt{}}
 	notReady := func(ctx context.Context, mirror logicalcluster.Name) error {
-		return m.doubtPods(ctx, mirror, doubt{reason: reasonPodUnheard})
+		return m.doubtPods(ctx, mirror, doubt{reason: workloadv1alpha1.PodUnheard})
 	}
 	for what, do := range map[string]func(context.Context, logicalcluster.Name) error{"not Ready": notReady, "gone": m.forgetPods} {
 		s.done = nil
@@ -147,7 +147,7 @@ func TestDoubtInOneThatGoes(t *testing.T) {
 	now := time.Unix(1000, 0)
 	target := &workloadv1alpha1.SyncTarget{Status: workloadv1alpha1.SyncTargetStatus{ClusterUID: "u"}}
 	goes := &problem{reason: ReasonTerminating, message: "It is being deleted."}
-	for reason, want := range map[string]string{ReasonConnected: "", ReasonCannotWatch: "", ReasonUnreachable: reasonPodUnheard} {
+	for reason, want := range map[string]string{ReasonConnected: "", ReasonCannotWatch: "", ReasonUnreachable: workloadv1alpha1.PodUnheard} {
 		twin := &workloadv1alpha1.SyncTarget{Status: workloadv1alpha1.SyncTargetStatus{ClusterUID: "u", CarriedResources: []string{"pods"}}}
 		ready := metav1.Condition{Type: workloadv1alpha1.SyncTargetReady, Status: metav1.ConditionFalse, Reason: reason}
 		if reason == ReasonConnected {
@@ -169,11 +169,11 @@ func TestDoubtOf(t *testing.T) {
 		want    string
 	}{
 		"all is well":                 {metav1.ConditionTrue, ReasonConnected, []string{"pods"}, ""},
-		"it does not answer":          {metav1.ConditionFalse, ReasonUnreachable, []string{"pods"}, reasonPodUnheard},
+		"it does not answer":          {metav1.ConditionFalse, ReasonUnreachable, []string{"pods"}, workloadv1alpha1.PodUnheard},
 		"its Secrets are not seen":    {metav1.ConditionFalse, ReasonCannotWatch, []string{"pods"}, ""},
-		"nor are its pods":            {metav1.ConditionFalse, ReasonCannotWatch, nil, reasonPodUnseen},
-		"its pods alone are not seen": {metav1.ConditionTrue, ReasonConnected, nil, reasonPodUnseen},
-		"nothing is known":            {"", "", nil, reasonPodUnheard},
+		"nor are its pods":            {metav1.ConditionFalse, ReasonCannotWatch, nil, workloadv1alpha1.PodUnseen},
+		"its pods alone are not seen": {metav1.ConditionTrue, ReasonConnected, nil, workloadv1alpha1.PodUnseen},
+		"nothing is known":            {"", "", nil, workloadv1alpha1.PodUnheard},
 	} {
 		status := workloadv1alpha1.SyncTargetStatus{CarriedResources: tc.carried}
 		if tc.ready != "" {

@@ -10,9 +10,6 @@ var Kept = []schema.GroupResource{
 	{Group: "discovery.k8s.io", Resource: "endpointslices"},
 }
 
-// MostMetrics is how many metrics a HorizontalPodAutoscaler may have for anything to be scaled by them: each of them is calculated for each pod, and Kubernetes sets no limit.
-const MostMetrics = 50
-
 // Here is what a kind does in the workspace, and does not do, which who creates one is warned of; empty for nothing.
 type Here struct{ Does, Lacks string }
 
