@@ -68,10 +68,10 @@ type lane struct {
 type remembered struct {
 	uid      types.UID
 	past     history
-	selector labels.Selector // of the target's pods; nil as long as it was not read
-	told     map[string]told // by reasons of warnings
-	said     time.Time       // when its status was written
-	again    bool            // it is looked at again since somebody has scaled the target
+	selector labels.Selector    // of the target's pods; nil as long as it was not read
+	warned   map[string]warning // by reasons
+	said     time.Time          // when its status was written
+	again    bool               // it is looked at again since somebody has scaled the target
 }
 
 // New returns the controller. Times are clk's, if it has timers.
@@ -287,7 +287,7 @@ func (c *Controller) scale(ctx context.Context, key client.Key, hpa *autoscaling
 	known.past, known.again = o.past, false
 	now := c.clock.Now()
 	var tell []event
-	tell, known.told = news(o.events, known.told, now)
+	tell, known.warned = news(o.events, known.warned, now)
 	write := worthWriting(&hpa.Status, &o.status, known.said, now)
 	if write {
 		known.said = now

@@ -16,7 +16,7 @@ import (
 func TestNews(t *testing.T) {
 	fails := func(reason, message string) event { return event{corev1.EventTypeWarning, reason, message} }
 	scaled := event{corev1.EventTypeNormal, "SuccessfulRescale", "New size: 3"}
-	var before map[string]told
+	var before map[string]warning
 	for _, tc := range []struct {
 		reason string
 		at     time.Duration
@@ -75,6 +75,7 @@ func TestWorthWriting(t *testing.T) {
 		s.CurrentMetrics[0].Resource.Current.AverageValue, s.CurrentMetrics[0].Resource.Current.AverageUtilization = resource.NewMilliQuantity(51, resource.DecimalSI), ptr.To(int32(51))
 		s.CurrentMetrics[1].ContainerResource.Current.AverageValue = resource.NewMilliQuantity(49, resource.DecimalSI)
 	})
+	words := status(func(s *autoscalingv2.HorizontalPodAutoscalerStatus) { s.Conditions[0].Message = "request 8f3a failed" })
 	for name, tc := range map[string]struct {
 		is   *autoscalingv2.HorizontalPodAutoscalerStatus
 		ago  time.Duration
@@ -85,6 +86,8 @@ func TestWorthWriting(t *testing.T) {
 		"numbers, a minute later":   {numbers, time.Minute, true},
 		"the clock was turned back": {numbers, -time.Minute, true},
 		"replicas":                  {status(func(s *autoscalingv2.HorizontalPodAutoscalerStatus) { s.DesiredReplicas = 4 }), 0, true},
+		"words of a condition":      {words, 45 * time.Second, false},
+		"words, a minute later":     {words, time.Minute, true},
 		"a condition":               {status(func(s *autoscalingv2.HorizontalPodAutoscalerStatus) { s.Conditions[0].Reason = "other" }), 0, true},
 		"a metric that fails": {status(func(s *autoscalingv2.HorizontalPodAutoscalerStatus) {
 			s.CurrentMetrics[0] = autoscalingv2.MetricStatus{}
