@@ -47,37 +47,63 @@ type target struct {
 	scale    autoscalingv1.Scale
 }
 
+// mostName is how long a name may be that is asked for, as a name of an object or a group is at most. What names a target becomes part of paths, of the status and of Events.
+const mostName = validation.DNS1123SubdomainMaxLength
+
+// mostVersions is how many versions of a kind are looked at for one that has a scale.
+const mostVersions = 5
+
 // targetOf reads the scale of what a HorizontalPodAutoscaler names. The version that it names does not matter, as in Kubernetes.
 func (c *Controller) targetOf(ctx context.Context, hpa *autoscalingv2.HorizontalPodAutoscaler) (*target, error) {
 	ref := &hpa.Spec.ScaleTargetRef
+	if n := max(len(ref.APIVersion), len(ref.Kind), len(ref.Name)); n > mostName {
+		return nil, fmt.Errorf("scaleTargetRef: a name of %d bytes, and there is none of more than %d", n, mostName)
+	}
 	gv, err := schema.ParseGroupVersion(ref.APIVersion)
 	if err != nil {
 		return nil, err
 	}
-	gk := gv.WithKind(ref.Kind).GroupKind()
-	resources := []schema.GroupVersionResource{builtins[gk]}
-	if resources[0].Empty() {
-		if resources, err = c.resourcesOf(ctx, gk); err != nil {
-			return nil, err
-		}
-	}
 	if why := path.IsValidPathSegmentName(ref.Name); len(why) > 0 { // it becomes part of a path
 		return nil, fmt.Errorf("name %q: %s", ref.Name, why[0])
 	}
-	var first error
-	for _, r := range resources {
-		t := &target{resource: r, at: []string{"/apis", r.Group, r.Version, "namespaces", hpa.Namespace, r.Resource, ref.Name, "scale"}}
-		if r.Group == "" {
-			t.at = append([]string{"/api"}, t.at[2:]...)
+	gk := gv.WithKind(ref.Kind).GroupKind()
+	if resource, ok := builtins[gk]; ok {
+		return c.scaleOf(ctx, resource, hpa)
+	}
+	versions, err := c.versionsOf(ctx, gk)
+	if err != nil {
+		return nil, err
+	}
+	var first error = &meta.NoKindMatchError{GroupKind: gk}
+	for _, version := range versions[:min(len(versions), mostVersions)] {
+		resource, err := c.resourceOf(ctx, gk.WithVersion(version))
+		if err != nil {
+			return nil, err
 		}
-		if err = c.read(ctx, t); err == nil {
+		if resource == "" {
+			continue
+		}
+		t, err := c.scaleOf(ctx, schema.GroupVersionResource{Group: gk.Group, Version: version, Resource: resource}, hpa)
+		if err == nil {
 			return t, nil
 		}
-		if first == nil {
+		if meta.IsNoMatchError(first) {
 			first = err
 		}
 	}
 	return nil, first
+}
+
+// scaleOf reads the scale of what a HorizontalPodAutoscaler names, of that resource.
+func (c *Controller) scaleOf(ctx context.Context, r schema.GroupVersionResource, hpa *autoscalingv2.HorizontalPodAutoscaler) (*target, error) {
+	t := &target{resource: r, at: []string{"/apis", r.Group, r.Version, "namespaces", hpa.Namespace, r.Resource, hpa.Spec.ScaleTargetRef.Name, "scale"}}
+	if r.Group == "" {
+		t.at = append([]string{"/api"}, t.at[2:]...)
+	}
+	if err := c.read(ctx, t); err != nil {
+		return nil, err
+	}
+	return t, nil
 }
 
 // read reads the scale of a target anew, and nothing of before stays: no replicas are not written in it.
@@ -113,16 +139,15 @@ func answered(ctx context.Context, request *rest.Request, into any) error {
 	return json.Unmarshal(text, into)
 }
 
-// resourcesOf are the resources of a kind in the workspace, of the version first that it prefers.
-func (c *Controller) resourcesOf(ctx context.Context, gk schema.GroupKind) ([]schema.GroupVersionResource, error) {
-	none := &meta.NoKindMatchError{GroupKind: gk}
+// versionsOf are the versions of a kind's group in the workspace, the one first that it prefers; none where there is no such group.
+func (c *Controller) versionsOf(ctx context.Context, gk schema.GroupKind) ([]string, error) {
 	if len(validation.IsDNS1123Subdomain(gk.Group)) > 0 { // the core group has no other kind that can be scaled, and what is no name would be another path
-		return nil, none
+		return nil, nil
 	}
 	var group metav1.APIGroup
 	err := answered(ctx, c.rest().Get().AbsPath("/apis", gk.Group), &group)
 	if apierrors.IsNotFound(err) {
-		return nil, none
+		return nil, nil
 	}
 	if err != nil {
 		return nil, err
@@ -133,26 +158,25 @@ func (c *Controller) resourcesOf(ctx context.Context, gk schema.GroupKind) ([]sc
 			versions = append(versions, v.Version)
 		}
 	}
-	var found []schema.GroupVersionResource
-	for _, version := range versions {
-		var list metav1.APIResourceList
-		err := answered(ctx, c.rest().Get().AbsPath("/apis", gk.Group, version), &list)
-		switch {
-		case apierrors.IsNotFound(err): // it has just gone
-			continue
-		case err != nil:
-			return nil, err
-		}
-		for _, r := range list.APIResources {
-			if r.Kind == gk.Kind && r.Namespaced && !strings.Contains(r.Name, "/") {
-				found = append(found, schema.GroupVersionResource{Group: gk.Group, Version: version, Resource: r.Name})
-			}
+	return versions, nil
+}
+
+// resourceOf is the resource of a kind in the workspace; empty where its version has none in namespaces.
+func (c *Controller) resourceOf(ctx context.Context, kind schema.GroupVersionKind) (string, error) {
+	var list metav1.APIResourceList
+	err := answered(ctx, c.rest().Get().AbsPath("/apis", kind.Group, kind.Version), &list)
+	if apierrors.IsNotFound(err) { // it has just gone
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	for _, r := range list.APIResources {
+		if r.Kind == kind.Kind && r.Namespaced && !strings.Contains(r.Name, "/") {
+			return r.Name, nil
 		}
 	}
-	if len(found) == 0 {
-		return nil, none
-	}
-	return found, nil
+	return "", nil
 }
 
 // copiesOf is how many physical clusters run all replicas of a target, each, as far as the informers know.

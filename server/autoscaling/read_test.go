@@ -56,6 +56,12 @@ func TestTargetOf(t *testing.T) {
 		"/apis/other.example/v1/namespaces/team/widgets/rose/scale":   found,
 		"/apis/shop.example/v1/namespaces/team/widgets/absent/status": found,
 	}
+	var versions []string
+	for i := range 1000 {
+		versions = append(versions, fmt.Sprintf(`{"version":"v%d"}`, i+1))
+		served[fmt.Sprintf("/apis/many.example/v%d", i+1)] = `{"resources":[{"name":"widgets","kind":"Widget","namespaced":true}]}`
+	}
+	served["/apis/many.example"] = `{"preferredVersion":{"version":"v1"},"versions":[` + strings.Join(versions, ",") + `]}`
 	var asked []string
 	c := answering(t, func(w http.ResponseWriter, req *http.Request) {
 		path, ok := strings.CutPrefix(req.URL.Path, "/clusters/shop")
@@ -79,7 +85,7 @@ func TestTargetOf(t *testing.T) {
 		"built in, of old":           {"apps/v1beta1", "Deployment", "rose", "/apis/apps/v1/namespaces/team/deployments/rose/scale", "", 1},
 		"of the core":                {"v1", "ReplicationController", "rose", "/api/v1/namespaces/team/replicationcontrollers/rose/scale", "", 1},
 		"absent":                     {"apps/v1", "Deployment", "absent", "", "could not find", 1},
-		"custom":                     {"shop.example/v1", "Widget", "tulip", "/apis/shop.example/v2/namespaces/team/widgets/tulip/scale", "", 4},
+		"custom":                     {"shop.example/v1", "Widget", "tulip", "/apis/shop.example/v2/namespaces/team/widgets/tulip/scale", "", 3},
 		"custom, in another version": {"shop.example/v2", "Widget", "rose", "/apis/shop.example/v1/namespaces/team/widgets/rose/scale", "", 5},
 		"custom, without a scale":    {"shop.example/v1", "Widget", "absent", "", "could not find", 5},
 		"in no namespace":            {"shop.example/v1", "Garden", "rose", "", `no matches for kind "Garden" in group "shop.example"`, 3},
@@ -90,6 +96,10 @@ func TestTargetOf(t *testing.T) {
 		"a path for a group":         {"../v1", "Widget", "rose", "", `no matches for kind "Widget" in group ".."`, 0},
 		"a path for a name":          {"apps/v1", "Deployment", "../../rose", "", "../../rose", 0},
 		"nothing that can be read":   {"a/b/c", "Widget", "rose", "", "a/b/c", 0},
+		"a long name":                {"apps/v1", "Deployment", strings.Repeat("a", mostName+1), "", "a name of 254 bytes", 0},
+		"a long kind":                {"apps/v1", strings.Repeat("a", mostName+1), "rose", "", "a name of 254 bytes", 0},
+		"a long version":             {strings.Repeat("a", mostName+1), "Deployment", "rose", "", "a name of 254 bytes", 0},
+		"many versions":              {"many.example/v1", "Widget", "rose", "", "could not find", 1 + 2*mostVersions},
 	} {
 		asked = nil
 		hpa := scaler()
