@@ -241,14 +241,14 @@ func TestAutoscaling(t *testing.T) {
 	}
 }
 
-// TestAutoscalingWaits: a deployment does not shrink before the window that is asked for, or Kubernetes' own, and where each cluster runs all replicas so many are counted once.
+// TestAutoscalingWaits: a deployment does not shrink before the window that is asked for, or Kubernetes' own, and where each cluster runs all replicas there are as many as the one needs that needs most.
 func TestAutoscalingWaits(t *testing.T) {
 	s := startScaling(t)
 	s.placed(t, placementv1alpha1.SplitDuplicate, east, west)
 	s.use("100m")
 	s.replicas(t, 2)
 	makeScaler(t, s.shop, team, scaler(func(spec *autoscalingv2.HorizontalPodAutoscalerSpec) { spec.Behavior = nil }))
-	s.has(t, "three in two clusters use twice as much, which is three in each", 3)
+	s.has(t, "two in east use twice as much, which is four in each", 4)
 	began := s.clk.Now() // before anybody can want fewer
 	s.use("1m")
 	s.saying(t, "web", "AbleToScale=True ScaleDownStabilized")
@@ -284,7 +284,7 @@ func TestAutoscalingOfAReplicaSet(t *testing.T) {
 			return fmt.Sprintf("%d, %s", *set.Spec.Replicas, said(t, s.shop, team, "crew")), *set.Spec.Replicas == want
 		})
 	}
-	has("three in two clusters use twice as much, which is three in each", 3)
+	has("two in east use twice as much, which is four in each", 4)
 	s.placed(t, placementv1alpha1.SplitEven, east, west)
 	has("three that are divided use twice as much", 6)
 	s.use("1m")

@@ -22,9 +22,15 @@ type history struct {
 	recommended []recommendation
 	// changes are what was written, the oldest first, for as long as a policy counts.
 	changes []change
-	// silent has since when nothing is known of pods that serve in a physical cluster.
-	silent map[string]time.Time
+	// silent has the physical clusters that say nothing of pods that serve there.
+	silent map[string]silence
 }
+
+// silence is one of a physical cluster: since when it was heard at no look, and when that was so last.
+type silence struct{ since, last time.Time }
+
+// unbroken is how far apart two looks are at most at which a physical cluster is silent for it to be silent between them, too.
+const unbroken = 5 * time.Minute
 
 type recommendation struct {
 	replicas int32
@@ -63,25 +69,25 @@ func (h history) changed(by int32, b *autoscalingv2.HorizontalPodAutoscalerBehav
 	return h
 }
 
-// hears adds which physical clusters are silent now, and leaves out those that are not any more.
-func (h history) hears(silent []string, now time.Time) history {
-	since := map[string]time.Time{}
-	for _, cluster := range silent {
-		since[cluster] = now
-		if at, ok := h.silent[cluster]; ok {
-			since[cluster] = at
+// hears adds which physical clusters are silent now, of which those count whose pods serve, and leaves out those that are not any more.
+func (h history) hears(unheard map[string]bool, now time.Time) history {
+	silent := map[string]silence{}
+	for cluster, serves := range unheard {
+		if serves {
+			silent[cluster] = silence{now.Add(-h.silence(cluster, now)), now}
 		}
 	}
-	h.silent = since
+	h.silent = silent
 	return h
 }
 
-// mute says whether a physical cluster has said nothing for so long that nobody waits for it.
-func (h history) mute(now time.Time) func(cluster string) bool {
-	return func(cluster string) bool {
-		at, ok := h.silent[cluster]
-		return ok && now.Sub(at) >= believedFor
+// silence is for how long a physical cluster has said nothing at any look; 0 if nobody has looked for long.
+func (h history) silence(cluster string, now time.Time) time.Duration {
+	is, ok := h.silent[cluster]
+	if since := now.Sub(is.last); !ok || since < 0 || since > unbroken {
+		return 0
 	}
+	return now.Sub(is.since)
 }
 
 func longestPeriod(rules *autoscalingv2.HPAScalingRules) time.Duration {

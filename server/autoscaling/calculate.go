@@ -1,6 +1,7 @@
 package autoscaling
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -30,10 +31,13 @@ const (
 // for ever: after that its pods count as pods without metrics do in Kubernetes. Of one that is away no pod is Ready, and it is waited for.
 const believedFor = time.Hour
 
+// unshown is the physical cluster of pods that are reported, and that nobody shows: which one it is, is not known. No Node is called so.
+const unshown = "-"
+
 // pod is what a calculation has to know of one that a target's selector selects.
 type pod struct {
 	name    string
-	cluster string // the physical cluster that shows it, as its Node is called; empty for none
+	cluster string // the physical cluster that shows it, as its Node is called; empty where none does
 	phase   corev1.PodPhase
 	going   bool // it is being deleted
 	started time.Time
@@ -106,52 +110,118 @@ type proposal struct {
 	replicas int32
 	percent  int32 // of what is asked for, if the goal is in percent
 	milli    int64 // for each pod
-	// silent are physical clusters that say nothing of pods that serve, and waits are those that say nothing of any, because of which there are not fewer replicas.
-	silent, waits []string
+	// request is what a pod asks for, on average, and ratio what is used as a part of what is to be.
+	request int64
+	ratio   float64
+	// unheard are the physical clusters that say nothing of any pod that runs there, and whether one serves.
+	unheard map[string]bool
+	// waits are those of them because of which there are not fewer replicas, and mute those in spite of which there are, by name.
+	waits, mute []string
 }
 
 var errNotMeasured = errors.New("did not receive metrics for targeted pods (pods might be unready)")
 
-// calculate returns how many replicas would use as much as they are to, as Kubernetes calculates it, by the pods that there are: those that have just begun are taken for using
-// nothing if there would be more, and those of which nothing is known for using nothing if there would be more, and all that they ask for, or are to use, if there would be fewer.
-// Beyond Kubernetes, there are not fewer while a physical cluster says nothing of any pod that runs there: what is not seen is not less used. That ends when it is mute, and its pods serve. If there would
-// be more, pods of one that is away are not there, and what remains is to do without them. And what uses too little is no reason for more, however many pods there are for a while, as in a move, whose
-// replicas would grow by themselves.
-//
-// Each of so many physical clusters runs all replicas (copies); 1 where they are divided.
-func calculate(g goal, current, copies int32, pods []pod, used usages, mute func(cluster string) bool, allowed tolerance, now time.Time) (proposal, error) {
-	if len(pods) == 0 {
+// calculate returns how many replicas would use as much as they are to. Where each physical cluster runs all of them, that is what the one needs that needs most, by its own pods alone: what one does not use is
+// nothing that another could. While one says nothing there are not fewer, for however long: what the others need says nothing of it.
+func calculate(g goal, f *facts, allowed tolerance, now time.Time) (proposal, error) {
+	if len(f.pods) == 0 {
 		return proposal{}, errors.New("no pods returned by selector while calculating replica count")
 	}
+	if !f.each {
+		return need(g, f, f.pods, f.hidden(), allowed, now)
+	}
+	of := map[string][]pod{}
+	for i := range f.pods {
+		of[f.pods[i].cluster] = append(of[f.pods[i].cluster], f.pods[i])
+	}
+	most, unheard := proposal{replicas: -1}, map[string]bool{}
+	for _, cluster := range slices.Sorted(maps.Keys(of)) {
+		is, err := need(g, f, of[cluster], 0, allowed, now)
+		if err != nil && !errors.Is(err, errNotMeasured) {
+			return proposal{}, err
+		}
+		maps.Copy(unheard, is.unheard)
+		if err == nil && cmp.Or(cmp.Compare(is.replicas, most.replicas), cmp.Compare(is.ratio, most.ratio)) > 0 {
+			most = is
+		}
+	}
+	if most.replicas < 0 {
+		return proposal{}, errNotMeasured
+	}
+	if f.hidden() > 0 {
+		unheard[unshown] = true
+	}
+	if most.unheard = unheard; most.replicas < f.replicas && len(unheard) > 0 {
+		most.replicas, most.waits = f.replicas, slices.Sorted(maps.Keys(unheard))
+	}
+	return most, nil
+}
+
+// mostHidden is how many are counted: what is reported somebody wrote.
+const mostHidden = 10_000
+
+// hidden is how many pods are reported of the target, and not shown.
+func (f *facts) hidden() int {
+	hidden := int(f.reported)
+	for i := range f.pods {
+		if p := &f.pods[i]; !p.going && p.phase != corev1.PodFailed && p.phase != corev1.PodSucceeded {
+			hidden--
+		}
+	}
+	return min(max(hidden, 0), mostHidden)
+}
+
+// need returns how many replicas pods need, as Kubernetes calculates it, by those that there are: those that have just begun are taken for using nothing if there would be more,
+// and those of which nothing is known for using nothing if there would be more, and all that they ask for, or are to use, if there would be fewer. Pods that are reported, and hidden, are such.
+//
+// Beyond Kubernetes, what uses too much is no reason for fewer, however few are seen, and what uses too little none for more, however many there are for a while, as in a move, whose replicas would grow by
+// themselves. There are not fewer while a physical cluster says nothing of any pod that runs there: what is not seen is not less used. That ends when it was silent for believedFor, and its pods serve. If there would
+// be more, pods of one that is away, or silent for so long that they have not just begun, are not there, and added to what the others need: of those nobody knows whether they could take more.
+//
+// An error that nothing is measured comes with who is silent.
+func need(g goal, f *facts, pods []pod, hidden int, allowed tolerance, now time.Time) (proposal, error) {
 	var counted, unready, missing []part
-	heard, unheard := map[string]bool{}, map[string]bool{} // the last says whether a pod there serves
+	clusters := map[string]voice{}
 	for i := range pods {
 		p := &pods[i]
-		is := part{cluster: p.cluster, request: requestOf(p, g)}
 		if p.going || p.phase == corev1.PodFailed {
 			continue
 		}
-		sample := used[p.name]
+		is := part{cluster: p.cluster}
+		if g.percent > 0 {
+			is.request = p.requests[g.request]
+		}
+		sample := f.used[p.name]
 		milli, measured := valueOf(sample, g)
+		v := clusters[p.cluster]
+		v.heard, v.away = v.heard || measured, v.away || p.lost
 		switch {
 		case p.phase == corev1.PodPending:
 			unready = append(unready, is)
 		case !measured:
-			is.lost = p.lost
 			missing = append(missing, is)
-			unheard[p.cluster] = unheard[p.cluster] || p.ready != nil && p.ready.Status == corev1.ConditionTrue
+			if p.phase != corev1.PodSucceeded { // of one that has ended there is nothing to say
+				v.runs, v.serves = true, v.serves || p.ready != nil && p.ready.Status == corev1.ConditionTrue
+			}
 		case g.resource == corev1.ResourceCPU && starts(p, sample, now):
 			unready = append(unready, is)
 		default:
 			is.milli = milli
 			counted = append(counted, is)
 		}
-		if measured {
-			heard[p.cluster] = true
+		clusters[p.cluster] = v
+	}
+	if hidden > 0 {
+		clusters[unshown] = voice{runs: true, serves: true}
+	}
+	unheard := map[string]bool{}
+	for name, v := range clusters {
+		if v.runs && !v.heard && name != "" {
+			unheard[name] = v.serves && !v.away
 		}
 	}
 	if len(counted) == 0 {
-		return proposal{}, errNotMeasured
+		return proposal{unheard: unheard}, errNotMeasured
 	}
 	if g.percent > 0 && g.lacks != nil {
 		return proposal{}, g.lacks
@@ -160,49 +230,52 @@ func calculate(g goal, current, copies int32, pods []pod, used usages, mute func
 	if err != nil {
 		return proposal{}, err
 	}
-	begins := len(unready) > 0 && ratio > 1
-	lost := 0
-	if all := len(missing); ratio > 1 {
-		missing = slices.DeleteFunc(missing, func(p part) bool { return p.lost && !heard[p.cluster] })
-		lost = min(all-len(missing), max(0, int(current)-len(counted)-len(unready)-len(missing))) // what more there are is not of the replicas any more
+	is.unheard = unheard
+	for range hidden {
+		missing = append(missing, part{request: is.request, cluster: unshown}) // as others do
 	}
-	maps.DeleteFunc(unheard, func(cluster string, _ bool) bool { return cluster == "" || heard[cluster] })
-	is.replicas, is.silent = current, slices.DeleteFunc(slices.Sorted(maps.Keys(unheard)), func(cluster string) bool { return !unheard[cluster] })
-	if !begins && len(missing) == 0 {
-		if !allowed.has(ratio) {
-			is.replicas = replicasFor(ratio, current, copies, counted, lost)
-		}
-		return is, nil
-	}
-	for _, p := range missing {
-		if ratio < 1 {
+	apart := 0
+	switch {
+	case ratio > 1:
+		others := slices.DeleteFunc(append(missing, unready...), func(p part) bool {
+			_, silent := unheard[p.cluster]
+			return silent && (clusters[p.cluster].away || f.silence(p.cluster) >= startsFor)
+		})
+		apart = len(missing) + len(unready) - len(others)
+		counted = append(counted, others...)
+		apart = min(apart, max(0, int(f.replicas)-len(counted))) // what more there are is not of the replicas any more
+	case ratio < 1:
+		for _, p := range missing {
 			p.milli = g.supposed(p)
-		}
-		if ratio != 1 {
 			counted = append(counted, p)
 		}
-	}
-	if begins {
-		counted = append(counted, unready...)
 	}
 	again, _, err := g.ratio(counted)
 	if err != nil {
 		return proposal{}, err
 	}
+	is.replicas, is.ratio = f.replicas, ratio
 	if allowed.has(again) || ratio < 1 && again > 1 || ratio > 1 && again < 1 {
 		return is, nil
 	}
-	replicas := replicasFor(again, current, copies, counted, lost)
-	if again < 1 && replicas > current || again > 1 && replicas < current {
+	n := times(again, len(counted), apart)
+	if again > 1 {
+		is.replicas = max(n, f.replicas)
 		return is, nil
 	}
-	if replicas < current {
-		maps.DeleteFunc(unheard, func(cluster string, serves bool) bool { return serves && mute(cluster) })
-		if is.waits = slices.Sorted(maps.Keys(unheard)); len(is.waits) > 0 {
-			return is, nil
+	if n >= f.replicas {
+		return is, nil
+	}
+	for _, name := range slices.Sorted(maps.Keys(unheard)) {
+		if unheard[name] && f.silence(name) >= believedFor {
+			is.mute = append(is.mute, name)
+		} else {
+			is.waits = append(is.waits, name)
 		}
 	}
-	is.replicas = replicas
+	if len(is.waits) == 0 {
+		is.replicas = n
+	}
 	return is, nil
 }
 
@@ -210,40 +283,10 @@ func calculate(g goal, current, copies int32, pods []pod, used usages, mute func
 type part struct {
 	milli, request int64
 	cluster        string
-	lost           bool
 }
 
-func requestOf(p *pod, g goal) int64 {
-	if g.percent == 0 {
-		return 0
-	}
-	return p.requests[g.request]
-}
-
-// replicasFor is how many replicas are wanted where parts use so much of what they are to, and so many replicas beside them are lost. Where each of several physical clusters runs all replicas, what they use together is for
-// those of them to share of which there are pods; there are not fewer than the one with the most pods needs, nor fewer at all if too much is used.
-func replicasFor(ratio float64, current, copies int32, parts []part, lost int) int32 {
-	if copies <= 1 {
-		n := times(ratio, len(parts), 1)
-		switch {
-		case ratio < 1:
-			n = min(n, max(current, 1))
-		case lost > 0:
-			n = max(int32(min(int64(n)+int64(lost), math.MaxInt32)), current) //nolint:gosec // it is at most that
-		}
-		return n
-	}
-	in, most := map[string]int{}, 0
-	for i := range parts {
-		in[parts[i].cluster]++
-		most = max(most, in[parts[i].cluster])
-	}
-	n := times(ratio, len(parts), min(copies, int32(min(len(in), math.MaxInt32)))) //nolint:gosec // it is at most that
-	if ratio < 1 {
-		return min(max(n, times(ratio, most, 1)), current)
-	}
-	return max(n, current)
-}
+// voice is what is known of a physical cluster by its pods: that it says something of one, that it is away, that one runs of which it says nothing, and that such a one serves.
+type voice struct{ heard, away, runs, serves bool }
 
 // ratio is what pods use as a part of what they are to, with what that is in percent and for each pod. Percents and averages are whole numbers, as in Kubernetes.
 func (g goal) ratio(of []part) (float64, proposal, error) {
@@ -251,7 +294,7 @@ func (g goal) ratio(of []part) (float64, proposal, error) {
 	for _, p := range of {
 		used, asked = add(used, p.milli), add(asked, p.request)
 	}
-	is := proposal{milli: used / int64(len(of))}
+	is := proposal{milli: used / int64(len(of)), request: asked / int64(len(of))}
 	if g.percent == 0 {
 		return float64(is.milli) / float64(g.milli), is, nil
 	}
@@ -371,7 +414,7 @@ func scaled(a, by, of int64) int64 {
 	return int64(min(q, math.MaxInt64))       //nolint:gosec // it is at most that
 }
 
-// times is so many times as many pods as replicas, rounded up, where each replica is so many pods.
-func times(ratio float64, pods int, copies int32) int32 {
-	return int32(min(math.Ceil(ratio*float64(pods)/float64(copies)), math.MaxInt32))
+// times is so many times as many pods as there are, rounded up, and some more, or as many as there can be.
+func times(ratio float64, pods, more int) int32 {
+	return int32(min(math.Ceil(ratio*float64(pods))+float64(more), math.MaxInt32))
 }

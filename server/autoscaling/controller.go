@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -15,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/retry"
 	"k8s.io/klog/v2"
@@ -28,15 +25,14 @@ import (
 // workers of the queue: a key is some reads, of which that of metrics may take as long as a physical cluster does to answer, and a write or two when something changes.
 const workers = 16
 
-// pace is how far apart looks of a workspace are at least, so that however many it has, they do not take all of the server. One with more than 300 has each of
-// them looked at less often.
-const pace = 50 * time.Millisecond
-
 const (
-	// podsOfALook cost as much again as a look does by itself.
-	podsOfALook = 100
-	// wordsOfAPod are how many requirements of others' selectors cost as much again as to read a pod, which is held against all of them.
-	wordsOfAPod = 1000
+	// atOnce is how many looks of a workspace there are at once at most: others have the other workers, however long its physical clusters take to answer.
+	atOnce = 4
+	// pace is how far apart looks of a workspace begin at least, so that however many it has, they do not take all of the server. One with more than 300 has each of
+	// them looked at less often.
+	pace = 50 * time.Millisecond
+	// pause is how many times as long as a look has worked those of its workspace that are to come wait for it: one with large looks has a fifth of a worker.
+	pause = 4
 )
 
 // Controller scales what the HorizontalPodAutoscalers of all workspaces are for.
@@ -58,8 +54,9 @@ type Controller struct {
 
 // lane is how the looks of a logical cluster follow each other.
 type lane struct {
-	free time.Time // when there may be another
-	// waits are those that are to come, and when, if nothing had delayed the lane; late is by how much it was, since looks were worth more than one.
+	free  time.Time // when there may be another
+	looks int       // that have begun and not ended
+	// waits are those that are to come, and when, if nothing had delayed the lane; late is by how much it was, since looks have worked for long.
 	waits map[client.Key]time.Time
 	late  time.Duration
 }
@@ -68,7 +65,7 @@ type lane struct {
 type remembered struct {
 	uid      types.UID
 	past     history
-	selector labels.Selector    // of the target's pods; nil as long as it was not read
+	selector *selector          // of the target's pods; nil as long as it was not read
 	warned   map[string]warning // by reasons
 	said     time.Time          // when its status was written
 	again    bool               // it is looked at again since somebody has scaled the target
@@ -151,69 +148,84 @@ func (c *Controller) remember(key client.Key, is remembered) {
 	c.known[in][key.Name] = is
 }
 
-// others are all others of the namespace, by name, and how many pods it is worth to read one and hold it against them.
-func (c *Controller) others(key client.Key) (others []rival, worth int) {
+// others are all others of the namespace whose pods are known.
+func (c *Controller) others(key client.Key) (others []rival) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	words := 0
 	for name, is := range c.known[spaceOf(key)] {
-		if name == key.Name || is.selector == nil {
-			continue
+		if name != key.Name && is.selector != nil {
+			others = append(others, rival{name, is.selector})
 		}
-		others = append(others, rival{name, is.selector})
-		requirements, _ := is.selector.Requirements()
-		words += 1 + len(requirements)
 	}
-	slices.SortFunc(others, func(a, b rival) int { return strings.Compare(a.name, b.name) })
-	return others, 1 + words/wordsOfAPod
+	return others
 }
 
-// turn says how long a look has to wait for others of its logical cluster, 0 for not at all. Who asks before its turn waits for what is left of it, and who has waited waits no more.
+// selectorOf reads the selector of a scale, unless it is what was known, or another of the namespace has the same: it is long, read, and kept.
+func (c *Controller) selectorOf(key client.Key, known *selector, text string) (*selector, *badSelector) {
+	if known != nil && known.text == text {
+		return known, nil
+	}
+	for _, other := range c.others(key) {
+		if other.selector.text == text {
+			return other.selector, nil
+		}
+	}
+	return readSelector(text)
+}
+
+// turn says how long a look has to wait for others of its logical cluster, 0 for not at all: it has begun, and done says when it has ended. Who asks before its turn waits for what is left of it. Who has waited waits
+// no more, unless there are as many looks as there may be.
 func (c *Controller) turn(key client.Key) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.clock.Now()
-	maps.DeleteFunc(c.lanes, func(_ logicalcluster.Name, l *lane) bool { return len(l.waits) == 0 && !l.free.After(now) })
-	l := c.lane(key.Cluster, now)
-	if at, ok := l.waits[key]; ok {
-		if left := at.Add(l.late).Sub(now); left > 0 {
-			return left
+	maps.DeleteFunc(c.lanes, func(_ logicalcluster.Name, l *lane) bool {
+		return len(l.waits) == 0 && l.looks == 0 && !l.free.After(now)
+	})
+	l := c.lanes[key.Cluster]
+	if l == nil {
+		l = &lane{free: now, waits: map[client.Key]time.Time{}}
+		c.lanes[key.Cluster] = l
+	}
+	at, waits := l.waits[key]
+	if waits {
+		at = at.Add(l.late)
+	} else {
+		at = l.next(now)
+	}
+	if !at.After(now) {
+		if l.looks < atOnce {
+			delete(l.waits, key)
+			l.looks++
+			return 0
 		}
-		delete(l.waits, key)
-		return 0
+		at = l.next(now.Add(pace))
 	}
-	at := l.free
-	if at.Before(now) {
-		at = now
-	}
-	l.free = at.Add(pace)
-	if at.After(now) {
-		l.waits[key] = at.Add(-l.late)
-	}
+	l.waits[key] = at.Add(-l.late)
 	return at.Sub(now)
 }
 
-// charge has the looks of a logical cluster that are to come, each, come later by as many looks: one is worth more than itself.
-func (c *Controller) charge(cluster logicalcluster.Name, looks int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	now := c.clock.Now()
-	l := c.lane(cluster, now)
-	if l.free.Before(now) {
-		l.free = now
+// next takes the next place, not before earliest.
+func (l *lane) next(earliest time.Time) time.Time {
+	at := l.free
+	if at.Before(earliest) {
+		at = earliest
 	}
-	more := time.Duration(looks) * pace
-	l.free, l.late = l.free.Add(more), l.late+more
+	l.free = at.Add(pace)
+	return at
 }
 
-// lane returns that of a logical cluster; mu is held.
-func (c *Controller) lane(cluster logicalcluster.Name, now time.Time) *lane {
-	l := c.lanes[cluster]
-	if l == nil {
-		l = &lane{free: now, waits: map[client.Key]time.Time{}}
-		c.lanes[cluster] = l
+// done says that a look has ended that had its turn, and how long it has worked, for which those that are to come wait longer.
+func (c *Controller) done(cluster logicalcluster.Name, worked time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l := c.lanes[cluster] // it is kept while there are looks
+	l.looks--
+	if now := c.clock.Now(); l.free.Before(now) {
+		l.free = now
 	}
-	return l
+	more := pause * max(worked, 0)
+	l.free, l.late = l.free.Add(more), l.late+more
 }
 
 // reconcile looks at a HorizontalPodAutoscaler.
@@ -222,6 +234,8 @@ func (c *Controller) reconcile(ctx context.Context, key client.Key) (time.Durati
 	if wait := c.turn(key); wait > 0 {
 		return wait, nil
 	}
+	began, idle := c.clock.Now(), time.Duration(0)
+	defer func() { c.done(key.Cluster, c.clock.Now().Sub(began)-idle) }()
 	is, err := client.InWorkspace(ctx, c.clients, c.informers, key.Cluster)
 	if err != nil {
 		return 0, err
@@ -244,7 +258,7 @@ func (c *Controller) reconcile(ctx context.Context, key client.Key) (time.Durati
 		if err != nil {
 			return 0, fmt.Errorf("read HorizontalPodAutoscaler %s: %w", key, err)
 		}
-		if err := c.scale(ctx, key, hpa); errors.Is(err, errRescaled) {
+		if err := c.scale(ctx, key, hpa, &idle); errors.Is(err, errRescaled) {
 			return time.Millisecond, nil
 		} else if err != nil {
 			return 0, err
@@ -253,8 +267,8 @@ func (c *Controller) reconcile(ctx context.Context, key client.Key) (time.Durati
 	return next(key, c.clock.Now()), nil
 }
 
-// scale has the target of a HorizontalPodAutoscaler have as many replicas as it is to, and says so in its status.
-func (c *Controller) scale(ctx context.Context, key client.Key, hpa *autoscalingv2.HorizontalPodAutoscaler) error {
+// scale has the target of a HorizontalPodAutoscaler have as many replicas as it is to, and says so in its status. For how long it has waited for physical clusters it adds to idle.
+func (c *Controller) scale(ctx context.Context, key client.Key, hpa *autoscalingv2.HorizontalPodAutoscaler, idle *time.Duration) error {
 	known := c.recall(key, hpa.UID)
 	var f facts
 	to, err := c.targetOf(ctx, hpa)
@@ -264,7 +278,7 @@ func (c *Controller) scale(ctx context.Context, key client.Key, hpa *autoscaling
 	case err != nil:
 		f.err, known.selector = err, nil // it selects nothing that is known
 	default:
-		if f, err = c.look(ctx, key, hpa, to, &known); err != nil {
+		if f, err = c.look(ctx, key, hpa, to, &known, idle); err != nil {
 			return err
 		}
 	}
@@ -306,22 +320,19 @@ func (c *Controller) scale(ctx context.Context, key client.Key, hpa *autoscaling
 }
 
 // look reads what a decision is made by, and remembers the selector. What cannot be read of pods and of what they use is a fact.
-func (c *Controller) look(ctx context.Context, key client.Key, hpa *autoscalingv2.HorizontalPodAutoscaler, to *target, known *remembered) (facts, error) {
+func (c *Controller) look(ctx context.Context, key client.Key, hpa *autoscalingv2.HorizontalPodAutoscaler, to *target, known *remembered, idle *time.Duration) (facts, error) {
 	f := facts{replicas: to.scale.Spec.Replicas, selector: to.scale.Status.Selector}
-	selector, bad := selectorOf(f.selector)
-	if bad != nil {
-		known.selector = nil
-		return f, nil
-	}
-	known.selector = selector
-	if !measured(hpa, f.replicas) {
+	known.selector, f.bad = c.selectorOf(key, known.selector, f.selector)
+	if f.bad != nil || !measured(hpa, f.replicas) {
 		return f, nil
 	}
 	c.remember(key, *known) // for the others of the namespace, which look at the same time
 	f.asked = askedBy(hpa.Spec.Metrics)
-	f.pods, f.rivals, f.podsErr = c.podsOf(ctx, key, selector, &f.asked)
+	f.pods, f.rivals, f.podsErr = c.podsOf(ctx, key, known.selector, &f.asked)
+	asked := c.clock.Now()
 	f.used, f.usedErr = c.metrics.of(ctx, spaceOf(key))
-	f.copies = c.copiesOf(key, to)
+	*idle += c.clock.Now().Sub(asked)
+	f.each, f.reported = c.placementOf(key, to)
 	return f, ctx.Err()
 }
 

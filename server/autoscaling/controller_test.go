@@ -1,6 +1,7 @@
 package autoscaling
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -8,113 +9,370 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/labels"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/scheme"
 	clocktesting "k8s.io/utils/clock/testing"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
+	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
+	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
+	tenancyv1alpha1 "atoll.dev/atoll/apis/tenancy/v1alpha1"
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
 	"atoll.dev/atoll/internal/kinds"
+	"atoll.dev/atoll/internal/queue"
 )
 
 var web = client.Key{Cluster: "shop", Namespace: "team", Name: "web"}
 
-// looking is a controller whose server says of the scale what the test does, and takes statuses, which are added up, and Events.
-func looking(t *testing.T, scale func() (code int, text string), statuses *[]string) *Controller {
+const (
+	scalePath   = "/apis/apps/v1/namespaces/team/deployments/web/scale"
+	podsPath    = "/api/v1/namespaces/team/pods"
+	metricsPath = "/apis/metrics.k8s.io/v1beta1/namespaces/team/pods"
+	scalerPath  = "/apis/autoscaling/v2/namespaces/team/horizontalpodautoscalers/web"
+	clusterPath = "/apis/core.kcp.io/v1alpha1/logicalclusters/cluster"
+)
+
+// looking is a controller whose server is the test: it answers with what is served, and keeps what is written.
+type looking struct {
+	*Controller
+	clk *clocktesting.FakePassiveClock
+	// served has, by its path in the workspace, what is read there; what is not in it is not found.
+	served map[string]string
+	// asked, unless it is nil, is called before each answer.
+	asked    func(method, path string)
+	conflict bool // the next status is refused, since somebody has changed what it is of
+	statuses []*autoscalingv2.HorizontalPodAutoscaler
+	events   []string // their reasons
+}
+
+func startLooking(t *testing.T, served map[string]string) *looking {
 	t.Helper()
-	clk := clocktesting.NewFakePassiveClock(noon)
-	c := answering(t, func(w http.ResponseWriter, req *http.Request) {
-		switch path := req.URL.Path; {
-		case strings.HasSuffix(path, "/scale"):
-			code, text := scale()
-			answer(w, code, text)
-		case strings.HasSuffix(path, "/status"):
-			body, err := io.ReadAll(req.Body)
+	l := &looking{clk: clocktesting.NewFakePassiveClock(noon), served: served}
+	l.Controller = answering(t, func(w http.ResponseWriter, req *http.Request) {
+		path := strings.TrimPrefix(req.URL.Path, "/clusters/shop")
+		if l.asked != nil {
+			l.asked(req.Method, path)
+		}
+		body, err := io.ReadAll(req.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		text, found := l.served[path]
+		switch {
+		case path == scalerPath+"/status" && l.conflict:
+			l.conflict = false
+			problem(w, apierrors.NewConflict(autoscalingv2.Resource("horizontalpodautoscalers"), "web", errors.New("it was changed")))
+		case path == scalerPath+"/status":
+			object, err := runtime.Decode(scheme.Codecs.UniversalDeserializer(), body)
 			if err != nil {
 				t.Error(err)
 			}
-			*statuses = append(*statuses, string(body))
+			l.statuses = append(l.statuses, object.(*autoscalingv2.HorizontalPodAutoscaler))
 			answer(w, http.StatusOK, `{"kind":"HorizontalPodAutoscaler","apiVersion":"autoscaling/v2","metadata":{"name":"web"}}`)
 		case strings.Contains(path, "/events"):
-			answer(w, http.StatusCreated, `{"kind":"Event","apiVersion":"v1","metadata":{"name":"web.1"}}`)
+			if object, err := runtime.Decode(scheme.Codecs.UniversalDeserializer(), body); err == nil {
+				l.events = append(l.events, object.(*corev1.Event).Reason)
+			} else { // it is told once more
+				l.events = append(l.events, "again")
+			}
+			answer(w, http.StatusCreated, `{"kind":"Event","apiVersion":"v1","metadata":{"name":"web.1","namespace":"team"}}`)
+		case found:
+			answer(w, http.StatusOK, text)
 		default:
-			t.Errorf("%s is asked for", path)
-			http.NotFound(w, req)
+			problem(w, apierrors.NewNotFound(autoscalingv2.Resource("somethings"), path))
 		}
 	})
-	c.clock, c.events = clk, client.NewEvents(c.clients, "test", clk)
+	c := l.Controller
+	clusters, err := client.NewInformer(c.clients, &corev1alpha1.LogicalCluster{}, client.InformerOptions[*corev1alpha1.LogicalCluster]{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	placements, err := client.NewInformer(c.clients, &placementv1alpha1.Placement{}, client.InformerOptions[*placementv1alpha1.Placement]{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	deployments, err := client.NewInformer[ctrlclient.Object](c.clients, &appsv1.Deployment{}, client.InformerOptions[ctrlclient.Object]{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	kind, _ := kinds.ByResource(schema.GroupResource{Group: "apps", Resource: "deployments"})
+	c.informers = &client.Informers{LogicalClusters: clusters, Placements: placements, Kinds: []client.KindInformer{{Kind: kind, Informer: deployments}}}
+	c.clock, c.events = l.clk, client.NewEvents(c.clients, "test", l.clk)
 	c.known, c.lanes = map[client.Key]map[string]remembered{}, map[logicalcluster.Name]*lane{}
-	return c
+	c.metrics = newReadings(l.clk, c.usagesOf)
+	c.queue = queue.NewWithClock("test", l.clk, c.reconcile)
+	t.Cleanup(c.queue.Stop)
+	return l
+}
+
+// look looks at a HorizontalPodAutoscaler once, and at what was written of it last.
+func (l *looking) look(t *testing.T, hpa *autoscalingv2.HorizontalPodAutoscaler) error {
+	t.Helper()
+	if n := len(l.statuses); n > 0 {
+		hpa.Status = *l.statuses[n-1].Status.DeepCopy()
+	}
+	var idle time.Duration
+	return l.scale(client.In(t.Context(), web.Cluster), web, hpa, &idle)
+}
+
+func problem(w http.ResponseWriter, err *apierrors.StatusError) {
+	text, _ := json.Marshal(err.Status())
+	answer(w, int(err.Status().Code), string(text))
+}
+
+// scaleOfWeb is the scale of web with so many replicas.
+func scaleOfWeb(replicas int32, selector string) string {
+	return fmt.Sprintf(`{"metadata":{"name":"web"},"spec":{"replicas":%d},"status":{"replicas":%d,"selector":%q}}`, replicas, replicas, selector)
+}
+
+// podsOfWeb are pods of web in east that serve, and ask for 100m of CPU.
+func podsOfWeb(names ...string) string {
+	var items []string
+	for _, name := range names {
+		items = append(items, fmt.Sprintf(`{"metadata":{"name":%q,"labels":{"app":"web",%q:"east"}},"spec":{"nodeName":"east","containers":[{"name":"c","resources":{"requests":{"cpu":"100m"}}}]},
+			"status":{"phase":"Running","startTime":"2026-11-28T11:00:00Z","conditions":[{"type":"Ready","status":"True","lastTransitionTime":"2026-11-28T11:00:00Z"}]}}`, name, workloadv1alpha1.MirrorLabel))
+	}
+	return `{"kind":"PodList","apiVersion":"v1","items":[` + strings.Join(items, ",") + `]}`
+}
+
+// metricsOfWeb is what pods use, each.
+func metricsOfWeb(cpu string, names ...string) string {
+	var items []string
+	for _, name := range names {
+		items = append(items, fmt.Sprintf(`{"metadata":{"name":%q},"timestamp":"2026-11-28T11:59:00Z","window":"17s","containers":[{"name":"c","usage":{"cpu":%q}}]}`, name, cpu))
+	}
+	return `{"items":[` + strings.Join(items, ",") + `]}`
 }
 
 // TestRescaledAtEveryLook: what somebody scales while it is looked at is looked at once more at once, and not without end; then it is said.
 func TestRescaledAtEveryLook(t *testing.T) {
+	l := startLooking(t, map[string]string{})
 	reads := int32(20) // more than there may be: no metric is asked
-	var statuses []string
-	c := looking(t, func() (int, string) {
-		reads++
-		return http.StatusOK, fmt.Sprintf(`{"metadata":{"name":"web"},"spec":{"replicas":%d}}`, reads)
-	}, &statuses)
+	l.asked = func(_, path string) {
+		if path == scalePath {
+			reads++
+			l.served[scalePath] = scaleOfWeb(reads, "app=web")
+		}
+	}
 	for look, want := range []error{errRescaled, nil, errRescaled, nil} {
-		if err := c.scale(client.In(t.Context(), web.Cluster), web, scaler(onCPU)); !errors.Is(err, want) {
+		if err := l.look(t, scaler(onCPU)); !errors.Is(err, want) {
 			t.Errorf("look %d: %v, want %v", look, err, want)
 		}
 	}
-	if len(statuses) != 2 || !strings.Contains(statuses[0], errRescaled.Error()) {
-		t.Errorf("it says %q, want twice that %v", statuses, errRescaled)
+	if len(l.statuses) != 2 || !strings.Contains(fmt.Sprint(l.statuses[0].Status), errRescaled.Error()) {
+		t.Errorf("it says %+v, want twice that %v", l.statuses, errRescaled)
 	}
 }
 
-// TestGoneSelectsNothing: one whose target is gone is nobody's rival any more.
-func TestGoneSelectsNothing(t *testing.T) {
-	var statuses []string
-	c := looking(t, func() (int, string) {
-		return http.StatusNotFound, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`
-	}, &statuses)
-	hpa := scaler(onCPU)
-	c.remember(web, remembered{uid: hpa.UID, selector: labels.Everything()})
-	if err := c.scale(client.In(t.Context(), web.Cluster), web, hpa); err != nil {
-		t.Fatal(err)
-	}
-	if is := c.recall(web, hpa.UID); is.selector != nil || len(statuses) != 1 {
-		t.Errorf("it selects %v, and says %q", is.selector, statuses)
+// TestSelectsNothing: one whose target is gone, or has no selector that can be read, is nobody's rival any more.
+func TestSelectsNothing(t *testing.T) {
+	for name, served := range map[string]map[string]string{
+		"its target is gone": {},
+		"a bad selector":     {scalePath: scaleOfWeb(4, "app in")},
+		"a long selector":    {scalePath: scaleOfWeb(4, "app in ("+strings.Repeat("a,", mostSelector)+"b)")},
+	} {
+		l := startLooking(t, served)
+		hpa := scaler(onCPU)
+		l.remember(web, remembered{uid: hpa.UID, selector: everything})
+		if err := l.look(t, hpa); err != nil {
+			t.Fatal(err)
+		}
+		if is := l.recall(web, hpa.UID); is.selector != nil || len(l.statuses) != 1 {
+			t.Errorf("%s: it selects %v, and says %+v", name, is.selector, l.statuses)
+		}
 	}
 }
 
 // TestTooManyMetrics: with more metrics than there may be no pods are read.
 func TestTooManyMetrics(t *testing.T) {
-	var statuses []string
-	c := looking(t, func() (int, string) {
-		return http.StatusOK, `{"metadata":{"name":"web"},"spec":{"replicas":4},"status":{"selector":"app=web"}}`
-	}, &statuses)
-	hpa := scaler(slices.Repeat([]autoscalingv2.MetricSpec{onCPU}, kinds.MostMetrics+1)...)
-	if err := c.scale(client.In(t.Context(), web.Cluster), web, hpa); err != nil {
+	l := startLooking(t, map[string]string{scalePath: scaleOfWeb(4, "app=web")})
+	l.asked = func(_, path string) {
+		if path == podsPath || path == metricsPath {
+			t.Errorf("%s is asked for", path)
+		}
+	}
+	if err := l.look(t, scaler(slices.Repeat([]autoscalingv2.MetricSpec{onCPU}, kinds.MostMetrics+1)...)); err != nil {
 		t.Fatal(err)
 	}
-	if len(statuses) != 1 || !strings.Contains(statuses[0], "TooManyMetrics") {
-		t.Errorf("it says %q", statuses)
+	if len(l.statuses) != 1 || !strings.Contains(fmt.Sprint(l.statuses[0].Status), "TooManyMetrics") {
+		t.Errorf("it says %+v", l.statuses)
 	}
 }
 
-// TestReadPodsAreCharged: who reads many pods has the looks of its workspace come later, while it reads.
-func TestReadPodsAreCharged(t *testing.T) {
-	var items []string
-	for i := range 2*podsOfALook + podsOfALook/2 {
-		items = append(items, fmt.Sprintf(`{"metadata":{"name":"web-%d"}}`, i))
+// TestScales: what pods use is read, with the window in which it was measured, and the scale written; what is reported and not shown is known.
+func TestScales(t *testing.T) {
+	l := startLooking(t, map[string]string{scalePath: scaleOfWeb(2, "app=web"), podsPath: podsOfWeb("a", "b"), metricsPath: metricsOfWeb("100m", "a", "b")})
+	put := 0
+	l.asked = func(method, path string) {
+		if path == scalePath && method == http.MethodPut {
+			put++
+		}
+		if is := l.recall(web, ""); path == podsPath && (is.selector == nil || is.selector.text != "app=web") {
+			t.Errorf("while its pods are read, others know its selector as %v", is.selector)
+		}
 	}
-	c := answering(t, func(w http.ResponseWriter, _ *http.Request) {
-		answer(w, http.StatusOK, `{"kind":"PodList","apiVersion":"v1","items":[`+strings.Join(items, ",")+`]}`)
-	})
-	c.clock, c.lanes = clocktesting.NewFakePassiveClock(noon), map[logicalcluster.Name]*lane{}
-	pods, _, err := c.podsOf(client.In(t.Context(), web.Cluster), web, labels.Everything(), &asked{})
-	if err != nil || len(pods) != len(items) {
-		t.Fatalf("%d pods, %v, want %d", len(pods), err, len(items))
+	if err := l.look(t, scaler(onCPU)); err != nil {
+		t.Fatal(err)
 	}
-	if wait := c.turn(web); wait != 2*pace {
-		t.Errorf("the next look waits %s, want %s", wait, 2*pace)
+	if put != 1 || len(l.statuses) != 1 || l.statuses[0].Status.DesiredReplicas != 4 || !slices.Equal(l.events, []string{"SuccessfulRescale"}) {
+		t.Errorf("%d scales, %+v, and %v are written, want 4 replicas", put, l.statuses, l.events)
+	}
+	used, err := l.metrics.of(client.In(t.Context(), web.Cluster), spaceOf(web))
+	if m := used["a"]; err != nil || m == nil || m.Window.Duration != 17*time.Second || m.Timestamp.IsZero() {
+		t.Errorf("it uses %+v, %v, want what was measured in 17 s", m, err)
+	}
+
+	l.served[podsPath], l.served[metricsPath], l.served[scalePath] = podsOfWeb("a"), metricsOfWeb("1m", "a"), scaleOfWeb(4, "app=web")
+	l.clk.SetTime(noon.Add(time.Minute))
+	if err := l.look(t, scaler(onCPU)); err != nil {
+		t.Fatal(err)
+	}
+	if is := fmt.Sprint(l.statuses[len(l.statuses)-1].Status); put != 1 || !strings.Contains(is, "pods that are reported and not shown") {
+		t.Errorf("%d scales, and %s is written, want that three of four are not known", put, is)
+	}
+}
+
+// TestSaidOnce: what fails at each look, in other words each time, is told and written now and then.
+func TestSaidOnce(t *testing.T) {
+	l := startLooking(t, map[string]string{})
+	hpa := scaler(onCPU)
+	for look := range 9 {
+		hpa.Spec.ScaleTargetRef.Name = fmt.Sprint("../", look) // which the words have
+		if err := l.look(t, hpa); err != nil {
+			t.Fatal(err)
+		}
+		l.clk.SetTime(l.clk.Now().Add(every))
+	}
+	if len(l.statuses) != 3 || len(l.events) != 3 {
+		t.Fatalf("in two minutes %d statuses and %v are written, want one of each in a minute: %v", len(l.statuses), l.events, l.statuses)
+	}
+	for range 9 {
+		if err := l.look(t, hpa); err != nil {
+			t.Fatal(err)
+		}
+		l.clk.SetTime(l.clk.Now().Add(every))
+	}
+	if len(l.statuses) != 3 || len(l.events) != 3 {
+		t.Errorf("in two minutes of the same words %d statuses and %v are written, want none more", len(l.statuses)-3, l.events[3:])
+	}
+}
+
+// TestReconcile: what is looked at, and when next; nothing is kept of what is not there, or in no workspace.
+func TestReconcile(t *testing.T) {
+	const workspace = `{"kind":"LogicalCluster","apiVersion":"core.kcp.io/v1alpha1","metadata":{"name":"cluster"%s},"spec":{%s}}`
+	here := fmt.Sprintf(workspace, "", "")
+	object := `{"kind":"HorizontalPodAutoscaler","apiVersion":"autoscaling/v2","metadata":{"name":"web","namespace":"team"},"spec":{"maxReplicas":9,"scaleTargetRef":{"apiVersion":"apps/v1","kind":"Deployment","name":"web"}}}`
+	for name, tc := range map[string]struct {
+		served  map[string]string
+		rescale bool
+		again   time.Duration
+		looks   bool // at the scale
+		kept    bool
+	}{
+		"no workspace":       {map[string]string{scalerPath: object}, false, 0, false, false},
+		"a mirror":           {map[string]string{clusterPath: fmt.Sprintf(workspace, "", `"use":"Mirror"`), scalerPath: object}, false, 0, false, false},
+		"an import goes on":  {map[string]string{clusterPath: fmt.Sprintf(workspace, `,"annotations":{"`+tenancyv1alpha1.ImportingAnnotation+`":"x"}`, ""), scalerPath: object}, false, next(web, noon), false, true},
+		"it is gone":         {map[string]string{clusterPath: here}, false, 0, false, false},
+		"its target is gone": {map[string]string{clusterPath: here, scalerPath: object}, false, next(web, noon), true, true},
+		"somebody scales":    {map[string]string{clusterPath: here, scalerPath: object, scalePath: scaleOfWeb(12, "app=web")}, true, time.Millisecond, true, true},
+	} {
+		l := startLooking(t, tc.served)
+		l.remember(web, remembered{selector: everything})
+		looks := 0
+		l.asked = func(_, path string) {
+			if path == scalePath {
+				if looks++; looks > 1 && tc.rescale {
+					l.served[scalePath] = scaleOfWeb(13, "app=web")
+				}
+			}
+		}
+		again, err := l.reconcile(t.Context(), web)
+		if _, kept := l.known[spaceOf(web)]; err != nil || again != tc.again || looks > 0 != tc.looks || kept != tc.kept {
+			t.Errorf("%s: again in %s, %v, %d looks, kept %v, want %+v", name, again, err, looks, kept, tc)
+		}
+		if n := l.lanes["shop"].looks; n != 0 {
+			t.Errorf("%s: %d looks go on", name, n)
+		}
+	}
+}
+
+// TestWorkedFor: looks of a workspace wait for as long as one has worked, whatever it was that took so long, and not for as long as it has waited for physical clusters.
+func TestWorkedFor(t *testing.T) {
+	const second = time.Second
+	for name, tc := range map[string]struct {
+		slow string // what takes a second to answer
+		want time.Duration
+	}{
+		"pods":    {podsPath, pause * second},
+		"a scale": {scalePath, pause * second},
+		"metrics": {metricsPath, 0},
+	} {
+		l := startLooking(t, map[string]string{
+			clusterPath: `{"kind":"LogicalCluster","apiVersion":"core.kcp.io/v1alpha1","metadata":{"name":"cluster"}}`,
+			scalerPath:  `{"kind":"HorizontalPodAutoscaler","apiVersion":"autoscaling/v2","metadata":{"name":"web","namespace":"team"},"spec":{"maxReplicas":9,"metrics":[{"type":"Resource","resource":{"name":"cpu","target":{"averageUtilization":50}}}],"scaleTargetRef":{"apiVersion":"apps/v1","kind":"Deployment","name":"web"}}}`,
+			scalePath:   scaleOfWeb(2, "app=web"), podsPath: podsOfWeb("a", "b"), metricsPath: metricsOfWeb("50m", "a", "b"),
+		})
+		l.asked = func(_, path string) {
+			if path == tc.slow {
+				l.clk.SetTime(l.clk.Now().Add(second))
+			}
+		}
+		if _, err := l.reconcile(t.Context(), web); err != nil || len(l.statuses) != 1 {
+			t.Fatalf("%s: %v, %+v", name, err, l.statuses)
+		}
+		if got := l.lanes["shop"].free.Sub(l.clk.Now()); got != tc.want {
+			t.Errorf("%s take a second: others wait %s, want %s", name, got, tc.want)
+		}
+	}
+}
+
+// TestSee: one that is new is looked at at once, any other in its turn.
+func TestSee(t *testing.T) {
+	for name, tc := range map[string]struct {
+		age        time.Duration
+		conditions int
+		want       int
+	}{
+		"new":                   {time.Second, 0, 1},
+		"it has said something": {time.Second, 1, 0},
+		"of before a start":     {time.Hour, 0, 0},
+	} {
+		l := startLooking(t, nil)
+		hpa := scaler(onCPU)
+		hpa.Annotations = map[string]string{logicalcluster.AnnotationKey: "shop"}
+		hpa.CreationTimestamp = metav1.NewTime(noon.Add(-tc.age))
+		hpa.Status.Conditions = make([]autoscalingv2.HorizontalPodAutoscalerCondition, tc.conditions)
+		l.see(hpa, false)
+		if n := l.queue.Len(); n != tc.want {
+			t.Errorf("%s: %d are looked at at once, want %d", name, n, tc.want)
+		}
+	}
+}
+
+// TestSay: what was done is said though somebody has changed what it is for meanwhile, but not of one that was made anew.
+func TestSay(t *testing.T) {
+	for uid, want := range map[types.UID]int{"first": 1, "another": 0} {
+		l := startLooking(t, map[string]string{scalerPath: fmt.Sprintf(`{"kind":"HorizontalPodAutoscaler","apiVersion":"autoscaling/v2","metadata":{"name":"web","namespace":"team","uid":%q,"resourceVersion":"7"}}`, uid)})
+		l.conflict = true
+		hpa := scaler(onCPU)
+		hpa.UID, hpa.ResourceVersion = "first", "6"
+		if err := l.say(client.In(t.Context(), web.Cluster), web, hpa, &autoscalingv2.HorizontalPodAutoscalerStatus{DesiredReplicas: 5}); err != nil {
+			t.Fatal(err)
+		}
+		if len(l.statuses) != want || want > 0 && (l.statuses[0].ResourceVersion != "7" || l.statuses[0].Status.DesiredReplicas != 5) {
+			t.Errorf("of %s is written %+v, want %d, of version 7", uid, l.statuses, want)
+		}
 	}
 }
 
@@ -134,5 +392,17 @@ func TestLost(t *testing.T) {
 		if is := podOf(p, &asked{}); is.lost != tc.want {
 			t.Errorf("%s: lost: %v, want %v", name, is.lost, tc.want)
 		}
+	}
+}
+
+// TestClusterOf: the physical cluster of a pod is the Node of one that the server says a mirror shows, and no Node that somebody has written.
+func TestClusterOf(t *testing.T) {
+	p := &corev1.Pod{Spec: corev1.PodSpec{NodeName: "east"}}
+	if is := podOf(p, &asked{}); is.cluster != "" {
+		t.Errorf("one that nobody shows is in %q", is.cluster)
+	}
+	p.Labels = map[string]string{workloadv1alpha1.MirrorLabel: "m"}
+	if is := podOf(p, &asked{}); is.cluster != "east" {
+		t.Errorf("one that east shows is in %q", is.cluster)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -36,23 +37,26 @@ func next(of client.Key, now time.Time) time.Duration {
 type facts struct {
 	// err is why the scale of the target is not known; then nothing else is.
 	err error
-	// replicas are those that the target is to have, and selector selects its pods.
+	// replicas are those that the target is to have, and selector selects its pods, unless it is bad.
 	replicas int32
 	selector string
+	bad      *badSelector
 
-	// What follows is known where metrics are asked: where measured says so, and the selector is one.
+	// What follows is known where metrics are asked: where measured says so, and the selector is not bad.
 
-	// copies is how many physical clusters run all replicas, each; 1 where they are divided.
-	copies  int32
+	// reported is how many pods its status says that there are; 0 where no physical cluster says so.
+	reported int32
+	// each says that each physical cluster runs all replicas; else they are divided.
+	each    bool
 	pods    []pod
 	asked   asked
 	podsErr error
-	// rivals are other HorizontalPodAutoscalers of the same pods.
+	// rivals are other HorizontalPodAutoscalers of the same pods, by name.
 	rivals  []string
 	used    usages
 	usedErr error
-	// mute are physical clusters that have said nothing of pods that serve for long.
-	mute func(cluster string) bool
+	// silence is for how long a physical cluster has said nothing of pods that serve; decide knows it.
+	silence func(cluster string) time.Duration
 }
 
 // event is one to tell of a HorizontalPodAutoscaler.
@@ -111,20 +115,33 @@ func bound(hpa *autoscalingv2.HorizontalPodAutoscaler, replicas int32) (n int32,
 	return 0, "", true
 }
 
-// selectorOf reads the selector of a scale. Its error says why there is none, for a condition and for an Event.
-func selectorOf(text string) (labels.Selector, *badSelector) {
-	if text == "" {
-		return nil, &badSelector{"SelectorRequired", "selector is required", "the HPA target's scale is missing a selector"}
-	}
-	selector, err := labels.Parse(text)
-	if err != nil {
-		words := fmt.Sprintf("couldn't convert selector into a corresponding internal selector object: %v", err)
-		return nil, &badSelector{"InvalidSelector", words, words}
-	}
-	return selector, nil
+// mostSelector is how long a selector may be. One takes some twenty times as much memory when it is read, and is kept so.
+const mostSelector = 2 << 10
+
+// selector selects the pods of a target.
+type selector struct {
+	labels.Selector
+	text string // as its scale has it
 }
 
-type badSelector struct{ event, words, condition string }
+// readSelector reads the selector of a scale. If there is none, it says why, for a condition and for an Event.
+func readSelector(text string) (*selector, *badSelector) {
+	switch {
+	case text == "":
+		return nil, &badSelector{"SelectorRequired", "selector is required", "InvalidSelector", "the HPA target's scale is missing a selector"}
+	case len(text) > mostSelector:
+		words := fmt.Sprintf("the selector of the HPA target's scale has %d bytes, and none of more than %d is read", len(text), mostSelector)
+		return nil, &badSelector{"SelectorTooLong", words, "SelectorTooLong", words}
+	}
+	is, err := labels.Parse(text)
+	if err != nil {
+		words := fmt.Sprintf("couldn't convert selector into a corresponding internal selector object: %v", err)
+		return nil, &badSelector{"InvalidSelector", words, "InvalidSelector", words}
+	}
+	return &selector{is, text}, nil
+}
+
+type badSelector struct{ event, words, reason, condition string }
 
 // decide says what a HorizontalPodAutoscaler does about what is known, in the words that Kubernetes has for it.
 func decide(hpa *autoscalingv2.HorizontalPodAutoscaler, f facts, past history, now time.Time) outcome {
@@ -136,7 +153,7 @@ func decide(hpa *autoscalingv2.HorizontalPodAutoscaler, f facts, past history, n
 	}
 	o.say(autoscalingv2.AbleToScale, condition{true, "SucceededGetScale", "the HPA controller was able to get the target's current scale"}, now)
 	o.past = o.past.begun(f.replicas, now)
-	f.mute = o.past.mute(now)
+	f.silence = func(cluster string) time.Duration { return past.silence(cluster, now) }
 	var asks bool
 	o.replicas, o.why, asks = bound(hpa, f.replicas)
 	switch {
@@ -161,8 +178,8 @@ func decide(hpa *autoscalingv2.HorizontalPodAutoscaler, f facts, past history, n
 // wish is what all metrics together say.
 type wish struct {
 	replicas int32
-	name     string   // of the metric that wants the most
-	waits    []string // physical clusters because of which there are not fewer
+	name     string // of the metric that wants the most
+	held     string // why there are not fewer, if that is what is not known
 }
 
 // measure asks all metrics. It is false where they do not say enough: none does, or not all that would have to for fewer replicas.
@@ -172,29 +189,30 @@ func (o *outcome) measure(hpa *autoscalingv2.HorizontalPodAutoscaler, f facts, n
 		o.warn("FailedComputeMetricsReplicas", why.Error())
 		return wish{}, false
 	}
-	if _, bad := selectorOf(f.selector); bad != nil {
+	refuse := func(reason, words string) (wish, bool) {
+		o.warn(reason, words)
+		o.say(autoscalingv2.ScalingActive, condition{false, reason, words}, now)
+		return fail(errors.New(words))
+	}
+	if bad := f.bad; bad != nil {
 		o.warn(bad.event, bad.words)
-		o.say(autoscalingv2.ScalingActive, condition{false, "InvalidSelector", bad.condition}, now)
+		o.say(autoscalingv2.ScalingActive, condition{false, bad.reason, bad.condition}, now)
 		return fail(errors.New(bad.words))
 	}
 	if n := len(hpa.Spec.Metrics); n > kinds.MostMetrics {
-		words := fmt.Sprintf("there are %d metrics, and nothing is scaled by more than %d", n, kinds.MostMetrics)
-		o.warn("TooManyMetrics", words)
-		o.say(autoscalingv2.ScalingActive, condition{false, "TooManyMetrics", words}, now)
-		return fail(errors.New(words))
+		return refuse("TooManyMetrics", fmt.Sprintf("there are %d metrics, and nothing is scaled by more than %d", n, kinds.MostMetrics))
 	}
 	if len(f.rivals) > 0 {
 		all := append(slices.Clone(f.rivals), hpa.Name)
 		slices.Sort(all)
-		words := fmt.Sprintf("pods by selector %s are controlled by multiple HPAs: %s", f.selector, strings.Join(all, ", "))
-		o.warn("AmbiguousSelector", words)
-		o.say(autoscalingv2.ScalingActive, condition{false, "AmbiguousSelector", words}, now)
-		return fail(errors.New(words))
+		return refuse("AmbiguousSelector", fmt.Sprintf("pods by selector %s are controlled by multiple HPAs: %s", f.selector, strings.Join(all, ", ")))
 	}
 	var all wish
 	var first error // that a metric could not be asked
 	var why condition
-	var silent []string
+	unheard := map[string]bool{}
+	var mute []string
+	free := int32(0) // the most that a metric wants which nothing unknown holds up
 	failed := 0
 	for i := range hpa.Spec.Metrics {
 		m := &hpa.Spec.Metrics[i]
@@ -209,20 +227,61 @@ func (o *outcome) measure(hpa *autoscalingv2.HorizontalPodAutoscaler, f facts, n
 			failed++
 			continue
 		}
-		if all.replicas == 0 || is.replicas > all.replicas {
+		if all.name == "" || is.replicas > all.replicas {
 			all.replicas, all.name = is.replicas, name
 		}
-		silent, all.waits = append(silent, is.silent...), append(all.waits, is.waits...)
+		for cluster, serves := range is.unheard {
+			unheard[cluster] = unheard[cluster] || serves
+		}
+		switch {
+		case len(is.waits) == 0:
+			free = max(free, is.replicas)
+		case all.held == "":
+			all.held = fmt.Sprintf("fewer replicas would do by what is known, and %s of %s is not: see kubectl top pods", name, podsIn(is.waits))
+		}
+		mute = append(mute, is.mute...)
+	}
+	if free >= f.replicas {
+		all.held = ""
 	}
 	if failed < len(hpa.Spec.Metrics) { // else all are silent, or somebody else is away
-		o.past = o.past.hears(silent, now)
+		o.past = o.past.hears(unheard, now)
 	}
-	if failed > 0 && (failed == len(hpa.Spec.Metrics) || all.replicas < f.replicas) {
+	if failed > 0 && all.replicas < f.replicas {
 		o.say(autoscalingv2.ScalingActive, why, now)
 		return fail(fmt.Errorf("invalid metrics (%d invalid out of %d), first error is: %w", failed, len(hpa.Spec.Metrics), first))
 	}
-	o.say(autoscalingv2.ScalingActive, condition{true, "ValidMetricFound", fmt.Sprintf("the HPA was able to successfully calculate a replica count from %s", all.name)}, now)
+	if len(mute) > 0 && all.replicas < f.replicas {
+		o.warn("MissingMetrics", fmt.Sprintf("what %s use has not been known for %s: they count for all that they ask for, and there may be fewer replicas", podsIn(mute), believedFor))
+	}
+	words := "the HPA was able to successfully calculate a replica count from " + all.name
+	if len(unheard) > 0 {
+		words += fmt.Sprintf("; what %s use is not known", podsIn(slices.Collect(maps.Keys(unheard))))
+	}
+	o.say(autoscalingv2.ScalingActive, condition{true, "ValidMetricFound", words}, now)
 	return all, true
+}
+
+// mostNamed is how many of others are named, be they HorizontalPodAutoscalers or physical clusters.
+const mostNamed = 5
+
+// podsIn are the pods of physical clusters, in words.
+func podsIn(clusters []string) string {
+	slices.Sort(clusters)
+	clusters = slices.Compact(clusters)
+	var words []string
+	if clusters[0] == unshown {
+		words, clusters = append(words, "pods that are reported and not shown"), clusters[1:]
+	}
+	switch n := len(clusters); {
+	case n == 1:
+		words = append(words, "pods of physical cluster "+clusters[0])
+	case n > mostNamed:
+		words = append(words, fmt.Sprintf("pods of physical clusters %s and %d more", strings.Join(clusters[:mostNamed], ", "), n-mostNamed))
+	case n > 1:
+		words = append(words, "pods of physical clusters "+strings.Join(clusters, ", "))
+	}
+	return strings.Join(words, " and ")
 }
 
 // limit has what metrics want done as spec.behavior lets it be.
@@ -235,10 +294,8 @@ func (o *outcome) limit(hpa *autoscalingv2.HorizontalPodAutoscaler, f facts, wan
 	}
 	var able, limited condition
 	o.replicas, able, limited, o.past = behave(o.past, bounds{leastOf(hpa), hpa.Spec.MaxReplicas, hpa.Spec.Behavior}, f.replicas, wanted.replicas, now)
-	if len(wanted.waits) > 0 && wanted.replicas <= f.replicas {
-		slices.Sort(wanted.waits)
-		limited = condition{true, "MissingMetrics", fmt.Sprintf("fewer replicas would do by what is known, and nothing is known of what pods use in physical cluster %s: see kubectl top pods",
-			strings.Join(slices.Compact(wanted.waits), ", "))}
+	if wanted.held != "" {
+		limited = condition{true, "MissingMetrics", wanted.held}
 	}
 	o.say(autoscalingv2.AbleToScale, able, now)
 	o.say(autoscalingv2.ScalingLimited, limited, now)
@@ -339,7 +396,7 @@ func (f *facts) proposes(g goal, allowed tolerance, now time.Time) (proposal, er
 	if i := slices.Index(f.asked.of, g.demand); i >= 0 {
 		g.request, g.lacks = i, f.asked.lacks[i]
 	}
-	return calculate(g, f.replicas, max(f.copies, 1), f.pods, f.used, f.mute, allowed, now)
+	return calculate(g, f, allowed, now)
 }
 
 // unserved is why nothing is known of a metric that no API of a workspace has, as in a Kubernetes without that API.
@@ -358,20 +415,11 @@ func unserved(hpa *autoscalingv2.HorizontalPodAutoscaler, m *autoscalingv2.Metri
 	return fmt.Errorf("unknown metric source type %q", m.Type)
 }
 
-// copies is how many physical clusters run all replicas of an object with those annotations, each, by its own Placement and its namespace's; nil for none. It is 1 where they are divided.
-func copies(annotations map[string]string, own, namespaces *placementv1alpha1.Placement) int32 {
+// inEach says whether each physical cluster runs all replicas of an object with those annotations, by its own Placement and its namespace's; nil for none.
+func inEach(annotations map[string]string, own, namespaces *placementv1alpha1.Placement) bool {
 	p := own
 	if p == nil && !placementv1alpha1.HasWish(annotations) { // else its own is to come
 		p = namespaces
 	}
-	if p == nil || p.Spec.Split != placementv1alpha1.SplitDuplicate {
-		return 1
-	}
-	n := int32(0)
-	for _, cluster := range p.Spec.Clusters {
-		if cluster.Mirror != "" { // one without runs nothing
-			n++
-		}
-	}
-	return max(n, 1)
+	return p != nil && p.Spec.Split == placementv1alpha1.SplitDuplicate
 }

@@ -88,9 +88,32 @@ func TestDecide(t *testing.T) {
 		return all
 	}
 	is := func(replicas int32, used usages) facts {
-		return facts{replicas: replicas, selector: "app=web", copies: 1, pods: four, used: used}
+		return facts{replicas: replicas, selector: "app=web", pods: four, used: used}
 	}
 	all := []string{"a", "b", "c", "d"}
+	byNumber := autoscalingv2.MetricSpec{Type: autoscalingv2.ResourceMetricSourceType, Resource: &autoscalingv2.ResourceMetricSource{
+		Name: corev1.ResourceCPU, Target: autoscalingv2.MetricTarget{AverageValue: resource.NewMilliQuantity(50, resource.DecimalSI)},
+	}}
+	of := func(container string) autoscalingv2.MetricSpec {
+		return autoscalingv2.MetricSpec{Type: autoscalingv2.ContainerResourceMetricSourceType, ContainerResource: &autoscalingv2.ContainerResourceMetricSource{
+			Name: corev1.ResourceCPU, Container: container, Target: autoscalingv2.MetricTarget{AverageValue: resource.NewMilliQuantity(50, resource.DecimalSI)},
+		}}
+	}
+	onC, onD := of("c"), of("d")
+	// said is what the containers of pods in east use, and of those in west.
+	said := func(east, west map[string]int64) usages {
+		all := usages{}
+		for _, p := range four {
+			containers := map[string]map[string]int64{"east": east, "west": west}[p.cluster]
+			m := uses(0)
+			m.Containers = nil
+			for name, milli := range containers {
+				m.Containers = append(m.Containers, metricsv1beta1.ContainerMetrics{Name: name, Usage: uses(milli).Containers[0].Usage})
+			}
+			all[p.name] = m
+		}
+		return all
+	}
 	for name, tc := range map[string]struct {
 		reason     string
 		metrics    []autoscalingv2.MetricSpec
@@ -123,10 +146,24 @@ func TestDecide(t *testing.T) {
 			[]string{"AbleToScale=True SucceededGetScale", "ScalingActive=False FailedGetResourceMetric"}, []string{"FailedGetResourceMetric", "FailedComputeMetricsReplicas"}, "no metrics returned from resource metrics API"},
 		"pods are not known": {"", []autoscalingv2.MetricSpec{onCPU}, facts{replicas: 4, selector: "app=web", podsErr: errors.New("no pods today")}, 0, "",
 			[]string{"AbleToScale=True SucceededGetScale", "ScalingActive=False FailedGetResourceMetric"}, []string{"FailedGetResourceMetric", "FailedComputeMetricsReplicas"}, "no pods today"},
-		"a cluster is away": {"", []autoscalingv2.MetricSpec{{Type: autoscalingv2.ResourceMetricSourceType, Resource: &autoscalingv2.ResourceMetricSource{
-			Name: corev1.ResourceCPU, Target: autoscalingv2.MetricTarget{AverageValue: resource.NewMilliQuantity(50, resource.DecimalSI)},
-		}}}, is(4, used(1, "a", "b")), 0, "",
-			[]string{"AbleToScale=True ReadyForNewScale", "ScalingActive=True ValidMetricFound", "ScalingLimited=True MissingMetrics"}, nil, "in physical cluster west:"},
+		"a cluster is away": {"", []autoscalingv2.MetricSpec{byNumber}, is(4, used(1, "a", "b")), 0, "",
+			[]string{"AbleToScale=True ReadyForNewScale", "ScalingActive=True ValidMetricFound", "ScalingLimited=True MissingMetrics"}, nil, "and cpu resource of pods of physical cluster west is not:"},
+		"pods are not shown": {"nobody knows what they use", []autoscalingv2.MetricSpec{byNumber}, facts{replicas: 8, reported: 8, selector: "app=web", pods: four, used: used(20, all...)}, 0, "",
+			[]string{"AbleToScale=True ReadyForNewScale", "ScalingActive=True ValidMetricFound", "ScalingLimited=True MissingMetrics"}, nil, "of pods that are reported and not shown is not:"},
+		"a cluster says nothing, enough": {"it is said all the same", []autoscalingv2.MetricSpec{onCPU}, is(4, used(50, "a", "b")), 0, "",
+			[]string{"AbleToScale=True ReadyForNewScale", "ScalingActive=True ValidMetricFound", "ScalingLimited=False DesiredWithinRange"}, nil, "; what pods of physical cluster west use is not known"},
+		"a cluster says nothing of one metric": {"by the other one there might be fewer", []autoscalingv2.MetricSpec{onC, onD}, is(4, said(map[string]int64{"c": 1}, map[string]int64{"c": 1, "d": 1})), 0, "",
+			[]string{"AbleToScale=True ReadyForNewScale", "ScalingActive=True ValidMetricFound", "ScalingLimited=True MissingMetrics"}, nil, "cpu resource of pods of physical cluster east is not:"},
+		"a cluster says nothing of the first metric": {"the order does not matter", []autoscalingv2.MetricSpec{onD, onC}, is(4, said(map[string]int64{"c": 1}, map[string]int64{"c": 1, "d": 1})), 0, "",
+			[]string{"AbleToScale=True ReadyForNewScale", "ScalingActive=True ValidMetricFound", "ScalingLimited=True MissingMetrics"}, nil, "; what pods of physical cluster east use is not known"},
+		"a cluster says nothing of one metric, enough": {"by the other one there are not fewer, whatever is not known", []autoscalingv2.MetricSpec{onD, onC}, is(4, said(map[string]int64{"c": 50}, map[string]int64{"c": 50, "d": 1})), 0, "",
+			[]string{"AbleToScale=True ReadyForNewScale", "ScalingActive=True ValidMetricFound", "ScalingLimited=False DesiredWithinRange"}, nil, ""},
+		"a cluster says nothing of one metric, more": {"", []autoscalingv2.MetricSpec{onD, onC}, is(4, said(map[string]int64{"c": 100}, map[string]int64{"c": 100, "d": 1})), 8, "cpu resource above target",
+			[]string{"AbleToScale=True ReadyForNewScale", "ScalingActive=True ValidMetricFound", "ScalingLimited=False DesiredWithinRange"}, nil, ""},
+		"no target is set": {"", []autoscalingv2.MetricSpec{{Type: autoscalingv2.ResourceMetricSourceType, Resource: &autoscalingv2.ResourceMetricSource{Name: corev1.ResourceCPU}}}, is(4, used(100, all...)), 0, "",
+			[]string{"AbleToScale=True SucceededGetScale", "ScalingActive=False FailedGetResourceMetric"}, []string{"FailedGetResourceMetric", "FailedComputeMetricsReplicas"}, "neither an average utilization target nor"},
+		"a long selector": {"it would take much to read, and to keep", []autoscalingv2.MetricSpec{onCPU}, facts{replicas: 4, selector: "app in (" + strings.Repeat("a,", mostSelector/2) + "b)"}, 0, "",
+			[]string{"AbleToScale=True SucceededGetScale", "ScalingActive=False SelectorTooLong"}, []string{"SelectorTooLong", "FailedComputeMetricsReplicas"}, "has 2058 bytes, and none of more than 2048 is read"},
 		"too many metrics": {"nobody calculates with all of them", slices.Repeat([]autoscalingv2.MetricSpec{onCPU}, kinds.MostMetrics+1), is(4, used(100, all...)), 0, "",
 			[]string{"AbleToScale=True SucceededGetScale", "ScalingActive=False TooManyMetrics"}, []string{"TooManyMetrics", "FailedComputeMetricsReplicas"}, "there are 51 metrics, and nothing is scaled by more than 50"},
 		"as many metrics as there may be": {"", slices.Repeat([]autoscalingv2.MetricSpec{onCPU}, kinds.MostMetrics), is(4, used(100, all...)), 8, "cpu resource utilization (percentage of request) above target",
@@ -146,6 +183,7 @@ func TestDecide(t *testing.T) {
 	} {
 		hpa := scaler(tc.metrics...)
 		tc.facts.asked = askedBy(tc.metrics)
+		_, tc.facts.bad = readSelector(tc.facts.selector)
 		hpa.Status.DesiredReplicas = 7
 		before := hpa.DeepCopy()
 		o := decide(hpa, tc.facts, history{}, noon)
@@ -173,7 +211,7 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// TestSilence: what a physical cluster runs is not made smaller for an hour in which it says nothing, and then as in Kubernetes; when it has said something, or was away, that begins anew.
+// TestSilence: what a physical cluster runs is not made smaller for an hour in which it says nothing at any look, and then as in Kubernetes, which is told; when it has said something, or was away, or nobody has looked, that begins anew.
 func TestSilence(t *testing.T) {
 	four := []pod{runs("a", "east"), runs("b", "east"), runs("c", "west"), runs("d", "west")}
 	hpa := scaler(autoscalingv2.MetricSpec{Type: autoscalingv2.ResourceMetricSourceType, Resource: &autoscalingv2.ResourceMetricSource{
@@ -182,55 +220,132 @@ func TestSilence(t *testing.T) {
 	hpa.Spec.Behavior = &autoscalingv2.HorizontalPodAutoscalerBehavior{
 		ScaleUp: rules(0, autoscalingv2.MaxChangePolicySelect, podsPer(9, 15)), ScaleDown: rules(0, autoscalingv2.MaxChangePolicySelect, podsPer(9, 15)),
 	}
+	const minute = time.Minute
+	silent := usages{"a": uses(0), "b": uses(0)}
+	speaks := usages{"a": uses(0), "b": uses(0), "c": uses(50), "d": uses(50)}
 	var past history
+	at := noon
 	for _, tc := range []struct {
 		reason   string
-		at       time.Duration
-		west     int64 // what each pod there uses, in thousandths; less than nothing if nobody says
-		away     bool
-		used     usages
-		err      error
+		looks    time.Duration // for how long there is a look each minute; 0 for one look, a minute after the last
+		facts    facts
+		away     bool // no pod of west is Ready
 		replicas int32
+		told     bool
 	}{
-		{reason: "its hour begins", west: -1, replicas: 4},
-		{reason: "more are wanted by what the other one says", at: 30 * time.Minute, used: usages{"a": uses(200), "b": uses(200)}, replicas: 8},
-		{reason: "nobody says anything", at: 40 * time.Minute, err: errors.New("all are away"), replicas: 4},
-		{reason: "the hour is not over", at: time.Hour - time.Second, west: -1, replicas: 4},
-		{reason: "the hour is over", at: time.Hour, west: -1, replicas: 2},
-		{reason: "it says something", at: 2 * time.Hour, west: 50, replicas: 2},
-		{reason: "another hour begins", at: 2*time.Hour + time.Minute, west: -1, replicas: 4},
-		{reason: "which is over", at: 3*time.Hour + time.Minute, west: -1, replicas: 2},
-		{reason: "no pod there is Ready: it is away", at: 3*time.Hour + 2*time.Minute, west: -1, away: true, replicas: 4},
-		{reason: "for however long", at: 9 * time.Hour, west: -1, away: true, replicas: 4},
-		{reason: "it is back, and an hour begins", at: 10 * time.Hour, west: -1, replicas: 4},
-		{reason: "which is over", at: 11 * time.Hour, west: -1, replicas: 2},
+		{reason: "its hour begins", looks: 30 * minute, facts: facts{used: silent}, replicas: 4},
+		{reason: "more are wanted by what the other one says", facts: facts{used: usages{"a": uses(200), "b": uses(200)}}, replicas: 10},
+		{reason: "nobody says anything for a moment", looks: 4 * minute, facts: facts{usedErr: errors.New("all are away")}, replicas: 4},
+		{reason: "the hour is not over", looks: 25 * minute, facts: facts{used: silent}, replicas: 4},
+		{reason: "the hour is over", facts: facts{used: silent}, replicas: 2, told: true},
+		{reason: "that stays so", looks: 10 * minute, facts: facts{used: silent}, replicas: 2, told: true},
+		{reason: "it says something", facts: facts{used: speaks}, replicas: 2},
+		{reason: "another hour begins", looks: 60 * minute, facts: facts{used: silent}, replicas: 4},
+		{reason: "which is over", facts: facts{used: silent}, replicas: 2, told: true},
+		{reason: "no pod there is Ready: it is away, for however long", looks: 9 * 60 * minute, facts: facts{used: silent}, away: true, replicas: 4},
+		{reason: "it is back, and an hour begins", looks: 60 * minute, facts: facts{used: silent}, replicas: 4},
+		{reason: "which is over", facts: facts{used: silent}, replicas: 2, told: true},
+		{reason: "somebody stops it", looks: 8 * 60 * minute, facts: facts{replicas: -1}, replicas: 0},
+		{reason: "of what was meanwhile nobody knows", looks: 60 * minute, facts: facts{used: silent}, replicas: 4},
+		{reason: "the hour is over", facts: facts{used: silent}, replicas: 2, told: true},
+		{reason: "its target is not found for long", looks: 6 * minute, facts: facts{err: errors.New("not there")}, replicas: 4},
+		{reason: "of what was meanwhile nobody knows", looks: 60 * minute, facts: facts{used: silent}, replicas: 4},
 	} {
-		used := tc.used
-		if used == nil {
-			used = usages{"a": uses(0), "b": uses(0)}
-			if tc.west >= 0 {
-				used["c"], used["d"] = uses(tc.west), uses(tc.west)
+		for left := max(tc.looks, minute); left > 0; left -= minute {
+			f := tc.facts
+			f.selector, f.pods = "app=web", slices.Clone(four)
+			if f.replicas += 4; tc.facts.replicas < 0 {
+				f.replicas = 0
 			}
-		}
-		pods := slices.Clone(four)
-		for i := range pods {
-			if tc.away && pods[i].cluster == "west" {
-				pods[i].ready = &corev1.PodCondition{Status: corev1.ConditionFalse, LastTransitionTime: metav1.NewTime(noon)}
+			for i := range f.pods {
+				if tc.away && f.pods[i].cluster == "west" {
+					f.pods[i].ready = &corev1.PodCondition{Status: corev1.ConditionFalse, LastTransitionTime: metav1.NewTime(noon)}
+				}
 			}
-		}
-		now := noon.Add(tc.at)
-		o := decide(hpa, facts{replicas: 4, selector: "app=web", copies: 1, pods: pods, used: used, usedErr: tc.err}, past, now)
-		past = o.past
-		is := int32(4)
-		if o.rescale {
-			is = o.replicas
-		}
-		if is != tc.replicas {
-			t.Errorf("%s, after %s: %d replicas, want %d: %v", tc.reason, tc.at, is, tc.replicas, o.status.Conditions)
+			o := decide(hpa, f, past, at)
+			past = o.past
+			is := f.replicas
+			if o.rescale {
+				is = o.replicas
+			}
+			told := slices.ContainsFunc(o.events, func(e event) bool {
+				return e.kind == corev1.EventTypeWarning && e.reason == "MissingMetrics" && strings.Contains(e.message, "pods of physical cluster west use has not been known for 1h0m0s")
+			})
+			if is != tc.replicas || told != tc.told {
+				t.Errorf("%s, at %s: %d replicas, told %v, want %d, %v: %v", tc.reason, at.Sub(noon), is, told, tc.replicas, tc.told, o.status.Conditions)
+				break
+			}
+			at = at.Add(minute)
 		}
 	}
 	if len(past.silent) != 1 {
 		t.Errorf("kept are %v, want the one that is silent", past.silent)
+	}
+	if past = past.hears(map[string]bool{"west": false}, at); len(past.silent) != 0 {
+		t.Errorf("kept are %v, want none: no pod there serves", past.silent)
+	}
+}
+
+// TestSilenceOfAClock: a silence is as long as the clock says, and of looks that it has turned back nothing is known.
+func TestSilenceOfAClock(t *testing.T) {
+	west := map[string]bool{"west": true}
+	h := history{}.hears(west, noon).hears(west, noon.Add(unbroken))
+	for _, tc := range []struct {
+		at, want time.Duration
+	}{{unbroken, unbroken}, {2 * unbroken, 2 * unbroken}, {2*unbroken + 1, 0}, {unbroken - 1, 0}} {
+		if got := h.silence("west", noon.Add(tc.at)); got != tc.want {
+			t.Errorf("after %s it is silent for %s, want %s", tc.at, got, tc.want)
+		}
+	}
+	if got := h.silence("east", noon.Add(unbroken)); got != 0 {
+		t.Errorf("another is silent for %s", got)
+	}
+}
+
+// TestStatus: what is shown of replicas and metrics is what is known now.
+func TestStatus(t *testing.T) {
+	hpa := scaler(onCPU)
+	hpa.Status.CurrentReplicas, hpa.Status.DesiredReplicas = 7, 7
+	hpa.Status.CurrentMetrics = []autoscalingv2.MetricStatus{{Type: autoscalingv2.ResourceMetricSourceType}}
+	pods := []pod{runs("a", "east"), runs("b", "east")}
+	used := usages{"a": uses(100), "b": uses(100)}
+	for name, tc := range map[string]struct {
+		facts            facts
+		failed           error // of the write
+		current, desired int32
+		metrics          int
+	}{
+		"no target":        {facts{err: errors.New("not there")}, nil, 7, 7, 1},
+		"nothing is known": {facts{replicas: 2, usedErr: errors.New("all are away"), pods: pods}, nil, 2, 7, 1},
+		"stopped":          {facts{}, nil, 0, 0, 0},
+		"too many":         {facts{replicas: 12}, nil, 12, 10, 0},
+		"more":             {facts{replicas: 2, pods: pods, used: used}, nil, 2, 4, 1},
+		"more in vain":     {facts{replicas: 2, pods: pods, used: used}, errors.New("no"), 2, 7, 1},
+	} {
+		tc.facts.asked = askedBy(hpa.Spec.Metrics)
+		o := decide(hpa, tc.facts, history{}, noon)
+		if o.rescale {
+			o.written(hpa, tc.facts.replicas, tc.failed, noon)
+		}
+		if s := o.status; s.CurrentReplicas != tc.current || s.DesiredReplicas != tc.desired || len(s.CurrentMetrics) != tc.metrics {
+			t.Errorf("%s: %d replicas now, %d wanted, by %d metrics, want %d, %d, %d", name, s.CurrentReplicas, s.DesiredReplicas, len(s.CurrentMetrics), tc.current, tc.desired, tc.metrics)
+		}
+	}
+}
+
+// TestPodsIn: of however many physical clusters few are named, each once.
+func TestPodsIn(t *testing.T) {
+	for want, clusters := range map[string][]string{
+		"pods of physical cluster east":                                          {"east", "east"},
+		"pods of physical clusters east, west":                                   {"west", "east", "west"},
+		"pods that are reported and not shown":                                   {unshown},
+		"pods of physical clusters a, b, c, d, e":                                {"e", "d", "c", "b", "a"},
+		"pods of physical clusters a, b, c, d, e and 2 more":                     {"g", "f", "e", "d", "c", "b", "a"},
+		"pods that are reported and not shown and pods of physical cluster east": {"east", unshown},
+	} {
+		if got := podsIn(clusters); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
 	}
 }
 
@@ -362,7 +477,7 @@ func besideKubernetes(t *testing.T, choice *rand.Rand, seed uint64) (looks, scal
 		for range len(k.looked) { // mostly one; its queue leaves one out now and then
 			now := <-k.looked
 			looks++
-			o := decide(ours, facts{replicas: replicas, selector: "app=web", copies: 1, pods: there, asked: a, used: k.used}, past, now)
+			o := decide(ours, facts{replicas: replicas, selector: "app=web", pods: there, asked: a, used: k.used}, past, now)
 			if o.rescale {
 				o.written(ours, replicas, nil, now)
 				replicas = o.replicas
@@ -478,40 +593,91 @@ func TestTurns(t *testing.T) {
 	of := func(cluster, name string) client.Key {
 		return client.Key{Cluster: logicalcluster.Name(cluster), Namespace: "team", Name: name}
 	}
+	turn := func(cluster, name string) time.Duration { // its look takes no time
+		wait := c.turn(of(cluster, name))
+		if wait == 0 {
+			c.done(logicalcluster.Name(cluster), 0)
+		}
+		return wait
+	}
 	for i := range 4 {
-		if wait := c.turn(of("shop", fmt.Sprint(i))); wait != time.Duration(i)*pace {
+		if wait := turn("shop", fmt.Sprint(i)); wait != time.Duration(i)*pace {
 			t.Errorf("%d of one workspace waits %s", i, wait)
 		}
 	}
-	if wait := c.turn(of("bank", "0")); wait != 0 {
+	if wait := turn("bank", "0"); wait != 0 {
 		t.Errorf("one of another workspace waits %s", wait)
 	}
 	for i := 1; i < 4; i++ {
 		clk.SetTime(noon.Add(time.Duration(i) * pace))
-		if wait := c.turn(of("shop", fmt.Sprint(i))); wait != 0 {
+		if wait := turn("shop", fmt.Sprint(i)); wait != 0 {
 			t.Errorf("%d of one workspace waits %s once more", i, wait)
 		}
 	}
-	if wait := c.turn(of("shop", "3")); wait != pace {
+	if wait := turn("shop", "3"); wait != pace {
 		t.Errorf("one that is to be looked at again at once waits %s, want %s", wait, pace)
 	}
 	clk.SetTime(noon.Add(3*pace + pace/4))
 	for range 2 {
-		if wait := c.turn(of("shop", "3")); wait != pace*3/4 {
+		if wait := turn("shop", "3"); wait != pace*3/4 {
 			t.Errorf("one that comes before its turn, as it is written, waits %s, want %s", wait, pace*3/4)
 		}
 	}
 	clk.SetTime(noon.Add(4 * pace))
-	if wait := c.turn(of("shop", "3")); wait != 0 {
+	if wait := turn("shop", "3"); wait != 0 {
 		t.Errorf("one that has waited waits %s once more", wait)
 	}
 	clk.SetTime(noon.Add(time.Minute))
-	if wait := c.turn(of("bank", "0")); wait != 0 || len(c.lanes) != 1 {
+	if wait := turn("bank", "0"); wait != 0 || len(c.lanes) != 1 {
 		t.Errorf("waits %s, kept are %v", wait, c.lanes)
 	}
 }
 
-// TestLargeLooksTakeTurns: looks that are worth many have all of their workspace come later, those that wait already, too, in their order.
+// TestLooksAtOnce: a workspace whose looks take long has four of them at once, and those that wait have their turns when one ends.
+func TestLooksAtOnce(t *testing.T) {
+	clk := clocktesting.NewFakePassiveClock(noon)
+	c := &Controller{clock: clk, lanes: map[logicalcluster.Name]*lane{}}
+	of := func(name int) client.Key {
+		return client.Key{Cluster: "shop", Namespace: "team", Name: fmt.Sprint(name)}
+	}
+	due := map[int]time.Time{} // as the queue has them
+	for i := range 10 {
+		due[i] = noon
+	}
+	begun, asked := 0, 0
+	look := func(times int) {
+		for range times {
+			for i, at := range due {
+				if at.After(clk.Now()) {
+					continue
+				}
+				asked++
+				wait := c.turn(of(i))
+				if due[i] = clk.Now().Add(wait); wait == 0 {
+					begun++
+					delete(due, i)
+				}
+			}
+			clk.SetTime(clk.Now().Add(pace))
+		}
+	}
+	look(100)
+	if begun != atOnce || asked > 100+10 {
+		t.Fatalf("%d have begun, and none has ended, want %d; for that %d times one was asked, want once in each %s", begun, atOnce, asked, pace)
+	}
+	c.done("shop", 0)
+	c.done("shop", 0)
+	look(10)
+	if begun != atOnce+2 {
+		t.Errorf("%d have begun, and two have ended, want %d", begun, atOnce+2)
+	}
+	clk.SetTime(clk.Now().Add(time.Hour))
+	if wait := c.turn(client.Key{Cluster: "bank", Namespace: "team", Name: "0"}); wait != 0 || len(c.lanes) != 2 {
+		t.Errorf("one of another workspace waits %s, and %d lanes are known, want that of looks that go on, too", wait, len(c.lanes))
+	}
+}
+
+// TestLargeLooksTakeTurns: looks that work for long have all of their workspace come later, those that wait already, too, in their order.
 func TestLargeLooksTakeTurns(t *testing.T) {
 	clk := clocktesting.NewFakePassiveClock(noon)
 	c := &Controller{clock: clk, lanes: map[logicalcluster.Name]*lane{}}
@@ -521,39 +687,38 @@ func TestLargeLooksTakeTurns(t *testing.T) {
 	for i := range 3 {
 		c.turn(of("shop", fmt.Sprint(i)))
 	}
-	c.charge("shop", 10)
+	c.done("shop", 2*pace)
 	clk.SetTime(noon.Add(2 * pace))
-	for i, want := range map[int]time.Duration{1: 9 * pace, 2: 10 * pace, 3: 11 * pace} {
+	for i, want := range map[int]time.Duration{1: 7 * pace, 2: 8 * pace, 3: 9 * pace} {
 		if wait := c.turn(of("shop", fmt.Sprint(i))); wait != want {
-			t.Errorf("%d waits %s after one that is worth ten, want %s", i, wait, want)
+			t.Errorf("%d waits %s after one that has worked for two of them, want %s", i, wait, want)
 		}
 	}
 	if wait := c.turn(of("bank", "0")); wait != 0 {
 		t.Errorf("one of another workspace waits %s", wait)
 	}
-	clk.SetTime(noon.Add(11 * pace))
+	clk.SetTime(noon.Add(9 * pace))
 	if wait := c.turn(of("shop", "1")); wait != 0 {
 		t.Errorf("one whose turn has come waits %s", wait)
 	}
-	c.charge("bank", 4)
-	clk.SetTime(noon.Add(12 * pace))
-	if wait := c.turn(of("bank", "1")); wait != 3*pace {
-		t.Errorf("one that comes while a large look goes on waits %s, want %s", wait, 3*pace)
+	c.done("bank", pace) // which nobody has waited for: it counts from now
+	if wait := c.turn(of("bank", "1")); wait != 4*pace {
+		t.Errorf("one that comes after a large look waits %s, want %s", wait, 4*pace)
 	}
 
-	// All of a thousand that see many pods each, for ten minutes.
+	// All of a thousand that work for a second each, for ten minutes.
 	looks := 0
 	for second := range 600 {
 		clk.SetTime(noon.Add(time.Hour + time.Duration(second)*time.Second))
 		for i := range 1000 {
 			if c.turn(of("large", fmt.Sprint(i))) == 0 {
 				looks++
-				c.charge("large", 10_000/podsOfALook)
+				c.done("large", time.Second)
 			}
 		}
 	}
-	if most := int(600 * time.Second / (pace * (1 + 10_000/podsOfALook))); looks < most/2 || looks > most+1 {
-		t.Errorf("there are %d looks at 10,000 pods in ten minutes, want about %d", looks, most)
+	if most := int(600 * time.Second / (pace + pause*time.Second)); looks < most/2 || looks > most+1 {
+		t.Errorf("there are %d looks of a second in ten minutes, want about %d", looks, most)
 	}
 }
 
@@ -568,7 +733,7 @@ func TestRemembered(t *testing.T) {
 	b, second := of("team", "b")
 	other, third := of("bank", "a")
 	for key, hpa := range map[client.Key]*autoscalingv2.HorizontalPodAutoscaler{a: first, b: second, other: third} {
-		c.remember(key, remembered{uid: hpa.UID, past: history{}.begun(3, noon), selector: labels.Everything()})
+		c.remember(key, remembered{uid: hpa.UID, past: history{}.begun(3, noon), selector: everything})
 	}
 	if is := c.recall(a, first.UID); len(is.past.recommended) != 1 {
 		t.Errorf("%+v is known of one that was looked at", is)
@@ -576,11 +741,11 @@ func TestRemembered(t *testing.T) {
 	if is := c.recall(a, "another"); is.past.recommended != nil || is.uid != "another" {
 		t.Errorf("%+v is known of one that was made anew", is)
 	}
-	if others, worth := c.others(a); len(others) != 1 || others[0].name != "b" || worth != 1 {
-		t.Errorf("others of the namespace are %v, worth %d, want b", others, worth)
+	if others := c.others(a); len(others) != 1 || others[0].name != "b" {
+		t.Errorf("others of the namespace are %v, want b", others)
 	}
 	c.see(second, true)
-	if others, _ := c.others(a); len(others) != 0 {
+	if others := c.others(a); len(others) != 0 {
 		t.Errorf("others are %v, want none of what has gone", others)
 	}
 	c.see(first, true)
@@ -590,39 +755,59 @@ func TestRemembered(t *testing.T) {
 	}
 }
 
-// TestRivalsAreWorthIt: pods that are held against many words of others are worth more.
-func TestRivalsAreWorthIt(t *testing.T) {
+// everything is a selector of all pods.
+var everything = &selector{labels.Everything(), ""}
+
+// TestSelectors: the same selector is read, and kept, once for all of a namespace, and not again by who has it.
+func TestSelectors(t *testing.T) {
 	c := &Controller{known: map[client.Key]map[string]remembered{}}
-	selector, err := labels.Parse("a=b,c=d,e=f")
-	if err != nil {
-		t.Fatal(err)
+	of := func(namespace, name string) client.Key {
+		return client.Key{Cluster: "shop", Namespace: namespace, Name: name}
 	}
-	of := func(name string) client.Key {
-		return client.Key{Cluster: "shop", Namespace: "team", Name: name}
+	read := func(key client.Key, known *selector, text string) *selector {
+		t.Helper()
+		is, bad := c.selectorOf(key, known, text)
+		if bad != nil {
+			t.Fatalf("%s: %+v", text, bad)
+		}
+		return is
 	}
-	for i := range wordsOfAPod {
-		c.remember(of(fmt.Sprintf("%04d", i)), remembered{selector: selector})
+	first := read(of("team", "a"), nil, "app=web")
+	c.remember(of("team", "a"), remembered{selector: first})
+	if again := read(of("team", "a"), first, "app=web"); again != first {
+		t.Error("what is known is read once more")
 	}
-	others, worth := c.others(of("web"))
-	if len(others) != wordsOfAPod || worth != 5 || !slices.IsSortedFunc(others, func(a, b rival) int { return strings.Compare(a.name, b.name) }) {
-		t.Errorf("%d others, a pod is worth %d, want %d and 5, by name", len(others), worth, wordsOfAPod)
+	if other := read(of("team", "b"), nil, "app=web"); other != first {
+		t.Error("what another has is read once more")
+	}
+	if other := read(of("bank", "a"), nil, "app=web"); other == first {
+		t.Error("what one of another namespace has is kept for it")
+	}
+	if changed := read(of("team", "a"), first, "app=api"); changed == first || changed.text != "app=api" || changed.String() != "app=api" {
+		t.Errorf("what has changed is %v", changed)
+	}
+	if _, bad := c.selectorOf(of("team", "a"), first, "app in"); bad == nil {
+		t.Error("what cannot be read is kept")
+	}
+	if _, bad := readSelector("app in (" + strings.Repeat("a,", mostSelector)); bad == nil || bad.reason != "SelectorTooLong" || len(bad.words) > 200 {
+		t.Errorf("what is too long is read: %v", bad)
 	}
 }
 
 func TestSelecting(t *testing.T) {
-	others := []rival{{"all", labels.Nothing()}}
+	others := []rival{{"all", &selector{labels.Nothing(), ""}}}
 	if got := selecting(others, labels.Set{"app": "web"}); len(got) > 0 {
 		t.Errorf("%v select it", got)
 	}
-	for i := range 2 * mostRivals {
-		others = append(others, rival{fmt.Sprint("all-", i), labels.Everything()})
+	for i := range 2 * mostNamed {
+		others = append(others, rival{fmt.Sprint("all-", 2*mostNamed-i-1), everything})
 	}
-	if got := selecting(others, labels.Set{"app": "web"}); len(got) != mostRivals || !slices.IsSorted(got) || slices.Contains(got, "all") {
-		t.Errorf("%v select it, want the first %d", got, mostRivals)
+	if got, want := selecting(others, labels.Set{"app": "web"}), []string{"all-0", "all-1", "all-2", "all-3", "all-4"}; !slices.Equal(got, want) {
+		t.Errorf("%v select it, want the first %v", got, want)
 	}
 }
 
-func TestCopies(t *testing.T) {
+func TestInEach(t *testing.T) {
 	placement := func(split placementv1alpha1.SplitPolicy, mirrors ...string) *placementv1alpha1.Placement {
 		p := &placementv1alpha1.Placement{Spec: placementv1alpha1.PlacementSpec{Split: split}}
 		for _, mirror := range mirrors {
@@ -635,19 +820,18 @@ func TestCopies(t *testing.T) {
 	for name, tc := range map[string]struct {
 		annotations     map[string]string
 		own, namespaces *placementv1alpha1.Placement
-		want            int32
+		want            bool
 	}{
-		"nowhere":               {nil, nil, nil, 1},
-		"divided":               {nil, nil, even, 1},
-		"in each":               {nil, nil, duplicate, 2},
-		"in each of none":       {nil, nil, placement(placementv1alpha1.SplitDuplicate), 1},
-		"its own":               {wish, duplicate, even, 2},
-		"its own, divided":      {wish, even, duplicate, 1},
-		"its own is to come":    {wish, nil, duplicate, 1},
-		"its own is to go soon": {nil, even, duplicate, 1},
+		"nowhere":               {nil, nil, nil, false},
+		"divided":               {nil, nil, even, false},
+		"in each":               {nil, nil, duplicate, true},
+		"its own":               {wish, duplicate, even, true},
+		"its own, divided":      {wish, even, duplicate, false},
+		"its own is to come":    {wish, nil, duplicate, false},
+		"its own is to go soon": {nil, even, duplicate, false},
 	} {
-		if got := copies(tc.annotations, tc.own, tc.namespaces); got != tc.want {
-			t.Errorf("%s: %d, want %d", name, got, tc.want)
+		if got := inEach(tc.annotations, tc.own, tc.namespaces); got != tc.want {
+			t.Errorf("%s: %v, want %v", name, got, tc.want)
 		}
 	}
 }

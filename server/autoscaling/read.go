@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -179,11 +180,15 @@ func (c *Controller) resourceOf(ctx context.Context, kind schema.GroupVersionKin
 	return "", nil
 }
 
-// copiesOf is how many physical clusters run all replicas of a target, each, as far as the informers know.
-func (c *Controller) copiesOf(key client.Key, to *target) int32 {
+// placementOf says whether each physical cluster runs all replicas of a target, as far as the informers know, and how many pods of it there are to the knowledge of those that run some.
+func (c *Controller) placementOf(key client.Key, to *target) (each bool, reported int32) {
 	kind, ok := kinds.ByResource(to.resource.GroupResource())
-	if !ok || kind.Goes != kinds.Divided {
-		return 1 // it is whole in one cluster, or of a kind whose pods are made by what is of other kinds
+	if !ok {
+		return false, 0 // its pods are made by what is of other kinds
+	}
+	reported = to.scale.Status.Replicas
+	if kind.Goes != kinds.Divided {
+		return false, reported // it is whole in one cluster
 	}
 	read := func(object *placementv1alpha1.PlacedObject) *placementv1alpha1.Placement {
 		p, _ := c.informers.Placements.Get(client.Key{Cluster: key.Cluster, Name: placementv1alpha1.NameFor(key.Namespace, object)})
@@ -193,54 +198,50 @@ func (c *Controller) copiesOf(key client.Key, to *target) int32 {
 	if root, ok := c.informers.Of(kind.GVK.Kind).Get(client.Key{Cluster: key.Cluster, Namespace: key.Namespace, Name: to.scale.Name}); ok {
 		annotations = root.GetAnnotations()
 	}
-	return copies(annotations, read(&placementv1alpha1.PlacedObject{Group: to.resource.Group, Resource: to.resource.Resource, Name: to.scale.Name}), read(nil))
+	return inEach(annotations, read(&placementv1alpha1.PlacedObject{Group: to.resource.Group, Resource: to.resource.Resource, Name: to.scale.Name}), read(nil)), reported
 }
 
-// podsOf reads the pods that a selector selects, with what they ask for, and which of the others of the namespace select the first of them that any does. Looks of the workspace wait for as long as it is worth.
-func (c *Controller) podsOf(ctx context.Context, key client.Key, selector labels.Selector, a *asked) (pods []pod, rivals []string, err error) {
-	others, worth := c.others(key)
-	read := 0
+// podsOf reads the pods that a selector selects, with what they ask for, and which of the others of the namespace select the first of them that any does.
+func (c *Controller) podsOf(ctx context.Context, key client.Key, of *selector, a *asked) (pods []pod, rivals []string, err error) {
+	others := c.others(key)
 	all := pager.New(func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
 		return c.clients.Kube.CoreV1().Pods(key.Namespace).List(ctx, opts)
 	})
 	all.PageBufferSize = 0 // one page at a time, of which little is kept
-	err = all.EachListItem(ctx, metav1.ListOptions{LabelSelector: selector.String()}, func(obj runtime.Object) error {
+	err = all.EachListItem(ctx, metav1.ListOptions{LabelSelector: of.String()}, func(obj runtime.Object) error {
 		p := obj.(*corev1.Pod)
 		if len(rivals) == 0 {
 			rivals = selecting(others, p.Labels)
 		}
 		pods = append(pods, podOf(p, a))
-		if read += worth; read >= podsOfALook {
-			c.charge(key.Cluster, read/podsOfALook)
-			read %= podsOfALook
-		}
 		return nil
 	})
 	return pods, rivals, err
 }
 
-// mostRivals is how many of the others are named.
-const mostRivals = 5
-
 // rival is another HorizontalPodAutoscaler of a namespace.
 type rival struct {
 	name     string
-	selector labels.Selector
+	selector *selector
 }
 
-// selecting are those of the others, which are in the order of their names, that select a pod, not more than are named.
+// selecting are those of the others that select a pod, by name, not more than are named.
 func selecting(others []rival, pod labels.Set) (names []string) {
 	for _, other := range others {
-		if len(names) < mostRivals && other.selector.Matches(pod) {
+		if other.selector.Matches(pod) {
 			names = append(names, other.name)
 		}
 	}
-	return names
+	slices.Sort(names)
+	return names[:min(len(names), mostNamed)]
 }
 
 // podOf keeps of a pod what a calculation has to know.
 func podOf(p *corev1.Pod, a *asked) pod {
-	is := pod{name: p.Name, cluster: p.Spec.NodeName, phase: p.Status.Phase, going: p.DeletionTimestamp != nil, requests: a.read(p)}
+	is := pod{name: p.Name, phase: p.Status.Phase, going: p.DeletionTimestamp != nil, requests: a.read(p)}
+	if p.Labels[workloadv1alpha1.MirrorLabel] != "" { // else its Node is what somebody wrote
+		is.cluster = p.Spec.NodeName
+	}
 	if p.Status.StartTime != nil {
 		is.started = p.Status.StartTime.Time
 	}
