@@ -16,7 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/api/validation/path"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -64,7 +64,7 @@ func (c *Controller) targetOf(ctx context.Context, hpa *autoscalingv2.Horizontal
 	if err != nil {
 		return nil, err
 	}
-	if why := path.IsValidPathSegmentName(ref.Name); len(why) > 0 { // it becomes part of a path
+	if why := content.IsPathSegmentName(ref.Name); len(why) > 0 { // it becomes part of a path
 		return nil, fmt.Errorf("name %q: %s", ref.Name, why[0])
 	}
 	gk := gv.WithKind(ref.Kind).GroupKind()
