@@ -122,7 +122,7 @@ type proposal struct {
 var errNotMeasured = errors.New("did not receive metrics for targeted pods (pods might be unready)")
 
 // calculate returns how many replicas would use as much as they are to. Where each physical cluster runs all of them, that is what the one needs that needs most, by its own pods alone: what one does not use is
-// nothing that another could. While one says nothing there are not fewer, for however long: what the others need says nothing of it.
+// nothing that another could. While one says nothing, or all pods of one just begin, there are not fewer, for however long: what the others need says nothing of it.
 func calculate(g goal, f *facts, allowed tolerance, now time.Time) (proposal, error) {
 	if len(f.pods) == 0 {
 		return proposal{}, errors.New("no pods returned by selector while calculating replica count")
@@ -134,15 +134,19 @@ func calculate(g goal, f *facts, allowed tolerance, now time.Time) (proposal, er
 	for i := range f.pods {
 		of[f.pods[i].cluster] = append(of[f.pods[i].cluster], f.pods[i])
 	}
-	most, unheard := proposal{replicas: -1}, map[string]bool{}
+	most, unheard, unknown := proposal{replicas: -1}, map[string]bool{}, map[string]bool{}
 	for _, cluster := range slices.Sorted(maps.Keys(of)) {
 		is, err := need(g, f, of[cluster], 0, allowed, now)
-		if err != nil && !errors.Is(err, errNotMeasured) {
-			return proposal{}, err
-		}
 		maps.Copy(unheard, is.unheard)
-		if err == nil && cmp.Or(cmp.Compare(is.replicas, most.replicas), cmp.Compare(is.ratio, most.ratio)) > 0 {
+		switch {
+		case err == nil && cmp.Or(cmp.Compare(is.replicas, most.replicas), cmp.Compare(is.ratio, most.ratio)) > 0:
 			most = is
+		case errors.Is(err, errNotMeasured): // all of them begin, perhaps, and what they will need is not known
+			if cluster != "" && slices.ContainsFunc(of[cluster], pod.runs) {
+				unknown[cluster] = true
+			}
+		case err != nil:
+			return proposal{}, err
 		}
 	}
 	if most.replicas < 0 {
@@ -151,8 +155,9 @@ func calculate(g goal, f *facts, allowed tolerance, now time.Time) (proposal, er
 	if f.hidden() > 0 {
 		unheard[unshown] = true
 	}
-	if most.unheard = unheard; most.replicas < f.replicas && len(unheard) > 0 {
-		most.replicas, most.waits = f.replicas, slices.Sorted(maps.Keys(unheard))
+	maps.Copy(unknown, unheard)
+	if most.unheard = unheard; most.replicas < f.replicas && len(unknown) > 0 {
+		most.replicas, most.waits = f.replicas, slices.Sorted(maps.Keys(unknown))
 	}
 	return most, nil
 }
@@ -160,11 +165,16 @@ func calculate(g goal, f *facts, allowed tolerance, now time.Time) (proposal, er
 // mostHidden is how many are counted: what is reported somebody wrote.
 const mostHidden = 10_000
 
+// runs says that a pod is neither on its way out nor has ended.
+func (p pod) runs() bool {
+	return !p.going && p.phase != corev1.PodFailed && p.phase != corev1.PodSucceeded
+}
+
 // hidden is how many pods are reported of the target, and not shown.
 func (f *facts) hidden() int {
 	hidden := int(f.reported)
 	for i := range f.pods {
-		if p := &f.pods[i]; !p.going && p.phase != corev1.PodFailed && p.phase != corev1.PodSucceeded {
+		if f.pods[i].runs() {
 			hidden--
 		}
 	}

@@ -33,6 +33,10 @@ const (
 	pace = 50 * time.Millisecond
 	// pause is how many times as long as a look has worked those of its workspace that are to come wait for it: one with large looks has a fifth of a worker.
 	pause = 4
+	// mostWorked is how much of it counts: what takes longer waits, as for an etcd that is away, and after that those that waited for it are the ones to look at.
+	mostWorked = time.Second
+	// longest is how long a look takes at most. It begins anew then.
+	longest = 30 * time.Second
 )
 
 // Controller scales what the HorizontalPodAutoscalers of all workspaces are for.
@@ -224,7 +228,7 @@ func (c *Controller) done(cluster logicalcluster.Name, worked time.Duration) {
 	if now := c.clock.Now(); l.free.Before(now) {
 		l.free = now
 	}
-	more := pause * max(worked, 0)
+	more := max(0, pause*min(worked, mostWorked)-pace) // its place was for so long already
 	l.free, l.late = l.free.Add(more), l.late+more
 }
 
@@ -234,6 +238,8 @@ func (c *Controller) reconcile(ctx context.Context, key client.Key) (time.Durati
 	if wait := c.turn(key); wait > 0 {
 		return wait, nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, longest)
+	defer cancel()
 	began, idle := c.clock.Now(), time.Duration(0)
 	defer func() { c.done(key.Cluster, c.clock.Now().Sub(began)-idle) }()
 	is, err := client.InWorkspace(ctx, c.clients, c.informers, key.Cluster)

@@ -314,8 +314,8 @@ func TestWorkedFor(t *testing.T) {
 		slow string // what takes a second to answer
 		want time.Duration
 	}{
-		"pods":    {podsPath, pause * second},
-		"a scale": {scalePath, pause * second},
+		"pods":    {podsPath, pause*second - pace},
+		"a scale": {scalePath, pause*second - pace},
 		"metrics": {metricsPath, 0},
 	} {
 		l := startLooking(t, map[string]string{

@@ -178,8 +178,9 @@ func decide(hpa *autoscalingv2.HorizontalPodAutoscaler, f facts, past history, n
 // wish is what all metrics together say.
 type wish struct {
 	replicas int32
-	name     string // of the metric that wants the most
-	held     string // why there are not fewer, if that is what is not known
+	name     string   // of the metric that wants the most
+	held     string   // why there are not fewer, if that is what is not known
+	mute     []string // physical clusters in spite of whose silence there may be fewer
 }
 
 // measure asks all metrics. It is false where they do not say enough: none does, or not all that would have to for fewer replicas.
@@ -211,7 +212,6 @@ func (o *outcome) measure(hpa *autoscalingv2.HorizontalPodAutoscaler, f facts, n
 	var first error // that a metric could not be asked
 	var why condition
 	unheard := map[string]bool{}
-	var mute []string
 	free := int32(0) // the most that a metric wants which nothing unknown holds up
 	failed := 0
 	for i := range hpa.Spec.Metrics {
@@ -239,7 +239,7 @@ func (o *outcome) measure(hpa *autoscalingv2.HorizontalPodAutoscaler, f facts, n
 		case all.held == "":
 			all.held = fmt.Sprintf("fewer replicas would do by what is known, and %s of %s is not: see kubectl top pods", name, podsIn(is.waits))
 		}
-		mute = append(mute, is.mute...)
+		all.mute = append(all.mute, is.mute...)
 	}
 	if free >= f.replicas {
 		all.held = ""
@@ -250,9 +250,6 @@ func (o *outcome) measure(hpa *autoscalingv2.HorizontalPodAutoscaler, f facts, n
 	if failed > 0 && all.replicas < f.replicas {
 		o.say(autoscalingv2.ScalingActive, why, now)
 		return fail(fmt.Errorf("invalid metrics (%d invalid out of %d), first error is: %w", failed, len(hpa.Spec.Metrics), first))
-	}
-	if len(mute) > 0 && all.replicas < f.replicas {
-		o.warn("MissingMetrics", fmt.Sprintf("what %s use has not been known for %s: they count for all that they ask for, and there may be fewer replicas", podsIn(mute), believedFor))
 	}
 	words := "the HPA was able to successfully calculate a replica count from " + all.name
 	if len(unheard) > 0 {
@@ -300,6 +297,9 @@ func (o *outcome) limit(hpa *autoscalingv2.HorizontalPodAutoscaler, f facts, wan
 	o.say(autoscalingv2.AbleToScale, able, now)
 	o.say(autoscalingv2.ScalingLimited, limited, now)
 	o.rescale = o.replicas != f.replicas
+	if o.replicas < f.replicas && len(wanted.mute) > 0 {
+		o.warn("MissingMetrics", fmt.Sprintf("what %s use has not been known for %s: they count for all that they ask for, and there are fewer replicas", podsIn(wanted.mute), believedFor))
+	}
 }
 
 // written says how the write of an outcome's replicas ended.
