@@ -60,7 +60,7 @@ type Controller struct {
 type lane struct {
 	free  time.Time // when there may be another
 	looks int       // that have begun and not ended
-	// waits are those that are to come, and when, if nothing had delayed the lane; late is by how much it was, since looks have worked for long.
+	// waits are those that are to come, and when, if nothing had delayed the lane; late is by how much it was, since looks have worked for long, or as many went on as may.
 	waits map[client.Key]time.Time
 	late  time.Duration
 }
@@ -197,27 +197,31 @@ func (c *Controller) turn(key client.Key) time.Duration {
 	} else {
 		at = l.next(now)
 	}
-	if !at.After(now) {
-		if l.looks < atOnce {
-			delete(l.waits, key)
-			l.looks++
-			return 0
-		}
-		at = l.next(now.Add(pace))
+	if !at.After(now) && l.looks < atOnce {
+		delete(l.waits, key)
+		l.looks++
+		return 0
 	}
 	l.waits[key] = at.Add(-l.late)
+	if !at.After(now) { // until one ends it keeps its place, and so do those after it
+		l.delay(pace)
+		return pace
+	}
 	return at.Sub(now)
 }
 
-// next takes the next place, not before earliest.
-func (l *lane) next(earliest time.Time) time.Time {
+// next takes the next place.
+func (l *lane) next(now time.Time) time.Time {
 	at := l.free
-	if at.Before(earliest) {
-		at = earliest
+	if at.Before(now) {
+		at = now
 	}
 	l.free = at.Add(pace)
 	return at
 }
+
+// delay has all that wait, and all that come, wait longer, in their order.
+func (l *lane) delay(by time.Duration) { l.free, l.late = l.free.Add(by), l.late+by }
 
 // done says that a look has ended that had its turn, and how long it has worked, for which those that are to come wait longer.
 func (c *Controller) done(cluster logicalcluster.Name, worked time.Duration) {
@@ -228,8 +232,7 @@ func (c *Controller) done(cluster logicalcluster.Name, worked time.Duration) {
 	if now := c.clock.Now(); l.free.Before(now) {
 		l.free = now
 	}
-	more := max(0, pause*min(worked, mostWorked)-pace) // its place was for so long already
-	l.free, l.late = l.free.Add(more), l.late+more
+	l.delay(max(0, pause*min(worked, mostWorked)-pace)) // its place was for so long already
 }
 
 // reconcile looks at a HorizontalPodAutoscaler.
