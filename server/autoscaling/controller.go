@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/util/retry"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"atoll.dev/atoll/client"
 	"atoll.dev/atoll/internal/queue"
@@ -316,16 +317,29 @@ func (c *Controller) scale(ctx context.Context, key client.Key, hpa *autoscaling
 		known.said = now
 	}
 	c.remember(key, known)
-	for _, e := range tell {
+	c.tell(ctx, hpa, tell)
+	if !write {
+		return nil
+	}
+	err = c.say(ctx, hpa, &o.status)
+	if ctx.Err() != nil || err == nil {
+		return err
+	}
+	// The next look writes it anyway, and somebody may refuse each.
+	tell, known.warned = news([]event{{corev1.EventTypeWarning, "FailedUpdateStatus", err.Error()}}, known.warned, now)
+	c.remember(key, known)
+	c.tell(ctx, hpa, tell)
+	return nil
+}
+
+// tell tells of a HorizontalPodAutoscaler.
+func (c *Controller) tell(ctx context.Context, hpa *autoscalingv2.HorizontalPodAutoscaler, events []event) {
+	for _, e := range events {
 		c.events.Tell(ctx, corev1.ObjectReference{
 			APIVersion: autoscalingv2.SchemeGroupVersion.String(), Kind: "HorizontalPodAutoscaler",
 			Namespace: hpa.Namespace, Name: hpa.Name, UID: hpa.UID, ResourceVersion: hpa.ResourceVersion,
 		}, e.kind, e.reason, e.message)
 	}
-	if !write {
-		return nil
-	}
-	return c.say(ctx, key, hpa, &o.status)
 }
 
 // look reads what a decision is made by, and remembers the selector. What cannot be read of pods and of what they use is a fact.
@@ -363,7 +377,7 @@ func (c *Controller) rescale(ctx context.Context, to *target, from, replicas int
 }
 
 // say writes a status.
-func (c *Controller) say(ctx context.Context, key client.Key, hpa *autoscalingv2.HorizontalPodAutoscaler, status *autoscalingv2.HorizontalPodAutoscalerStatus) error {
+func (c *Controller) say(ctx context.Context, hpa *autoscalingv2.HorizontalPodAutoscaler, status *autoscalingv2.HorizontalPodAutoscalerStatus) error {
 	all := c.clients.Kube.AutoscalingV2().HorizontalPodAutoscalers(hpa.Namespace)
 	uid := hpa.UID
 	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
@@ -381,8 +395,5 @@ func (c *Controller) say(ctx context.Context, key client.Key, hpa *autoscalingv2
 		}
 		return err
 	})
-	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("write the status of HorizontalPodAutoscaler %s: %w", key, err)
-	}
-	return nil
+	return ctrlclient.IgnoreNotFound(err)
 }

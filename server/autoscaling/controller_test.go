@@ -52,6 +52,7 @@ type looking struct {
 	// asked, unless it is nil, is called before each answer.
 	asked    func(method, path string)
 	conflict bool // the next status is refused, since somebody has changed what it is of
+	refused  int  // how many statuses somebody refuses
 	statuses []*autoscalingv2.HorizontalPodAutoscaler
 	events   []string // their reasons
 }
@@ -73,6 +74,9 @@ func startLooking(t *testing.T, served map[string]string) *looking {
 		case path == scalerPath+"/status" && l.conflict:
 			l.conflict = false
 			problem(w, apierrors.NewConflict(autoscalingv2.Resource("horizontalpodautoscalers"), "web", errors.New("it was changed")))
+		case path == scalerPath+"/status" && l.refused > 0:
+			l.refused--
+			problem(w, apierrors.NewForbidden(autoscalingv2.Resource("horizontalpodautoscalers"), "web", errors.New("nobody may")))
 		case path == scalerPath+"/status":
 			object, err := runtime.Decode(scheme.Codecs.UniversalDeserializer(), body)
 			if err != nil {
@@ -268,6 +272,27 @@ func TestSaidOnce(t *testing.T) {
 	}
 }
 
+// TestRefusedStatus: a status that somebody refuses is told now and then, written at each look once, and keeps nothing from being scaled.
+func TestRefusedStatus(t *testing.T) {
+	l := startLooking(t, map[string]string{scalePath: scaleOfWeb(4, "app in")})
+	l.refused = 5
+	for look := range 9 {
+		if err := l.look(t, scaler(onCPU)); err != nil {
+			t.Fatalf("look %d: %v", look, err)
+		}
+		l.clk.SetTime(l.clk.Now().Add(every))
+	}
+	told := 0
+	for _, reason := range l.events {
+		if reason == "FailedUpdateStatus" {
+			told++
+		}
+	}
+	if told != 1 || l.refused != 0 || len(l.statuses) != 1 {
+		t.Errorf("told are %v, %d looks have not written, and %d statuses are written, want one of each reason, each look to write, and one status", l.events, l.refused, len(l.statuses))
+	}
+}
+
 // TestReconcile: what is looked at, and when next; nothing is kept of what is not there, or in no workspace.
 func TestReconcile(t *testing.T) {
 	const workspace = `{"kind":"LogicalCluster","apiVersion":"core.kcp.io/v1alpha1","metadata":{"name":"cluster"%s},"spec":{%s}}`
@@ -367,7 +392,7 @@ func TestSay(t *testing.T) {
 		l.conflict = true
 		hpa := scaler(onCPU)
 		hpa.UID, hpa.ResourceVersion = "first", "6"
-		if err := l.say(client.In(t.Context(), web.Cluster), web, hpa, &autoscalingv2.HorizontalPodAutoscalerStatus{DesiredReplicas: 5}); err != nil {
+		if err := l.say(client.In(t.Context(), web.Cluster), hpa, &autoscalingv2.HorizontalPodAutoscalerStatus{DesiredReplicas: 5}); err != nil {
 			t.Fatal(err)
 		}
 		if len(l.statuses) != want || want > 0 && (l.statuses[0].ResourceVersion != "7" || l.statuses[0].Status.DesiredReplicas != 5) {
