@@ -175,9 +175,15 @@ type limit struct {
 	reason, message string
 }
 
+// tooFew is why there are not as few as are wanted, where it is the minimum.
+const (
+	tooFew      = "TooFewReplicas"
+	tooFewWords = "the desired replica count is less than the minimum replica count"
+)
+
 // within is what there may be of what is wanted, and why not all, or not as few. With behaviour who goes up is not held to the least, nor who goes down to the most.
 func within(h history, b bounds, current, wanted int32, now time.Time) (replicas int32, reason, message string) {
-	low := limit{b.least, "TooFewReplicas", "the desired replica count is less than the minimum replica count"}
+	low := limit{b.least, tooFew, tooFewWords}
 	high := limit{b.most, "TooManyReplicas", "the desired replica count is more than the maximum replica count"}
 	most, least := int32(math.MaxInt32), int32(math.MinInt32) // for now
 	switch {

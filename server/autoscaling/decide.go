@@ -291,8 +291,12 @@ func (o *outcome) limit(hpa *autoscalingv2.HorizontalPodAutoscaler, f facts, wan
 	}
 	var able, limited condition
 	o.replicas, able, limited, o.past = behave(o.past, bounds{leastOf(hpa), hpa.Spec.MaxReplicas, hpa.Spec.Behavior}, f.replicas, wanted.replicas, now)
-	if wanted.held != "" {
+	switch {
+	case wanted.held == "":
+	case f.replicas > leastOf(hpa):
 		limited = condition{true, "MissingMetrics", wanted.held}
+	default: // and were all known there could not be fewer
+		limited = condition{true, tooFew, tooFewWords}
 	}
 	o.say(autoscalingv2.AbleToScale, able, now)
 	o.say(autoscalingv2.ScalingLimited, limited, now)

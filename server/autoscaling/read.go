@@ -51,13 +51,19 @@ type target struct {
 // mostName is how long a name may be that is asked for, as a name of an object or a group is at most. What names a target becomes part of paths, of the status and of Events.
 const mostName = validation.DNS1123SubdomainMaxLength
 
+// mostAPIVersion is how long a group and a version are at most.
+const mostAPIVersion = mostName + len("/") + validation.DNS1035LabelMaxLength
+
 // mostVersions is how many versions of a kind are looked at for one that has a scale.
 const mostVersions = 5
 
 // targetOf reads the scale of what a HorizontalPodAutoscaler names. The version that it names does not matter, as in Kubernetes.
 func (c *Controller) targetOf(ctx context.Context, hpa *autoscalingv2.HorizontalPodAutoscaler) (*target, error) {
 	ref := &hpa.Spec.ScaleTargetRef
-	if n := max(len(ref.APIVersion), len(ref.Kind), len(ref.Name)); n > mostName {
+	if n := len(ref.APIVersion); n > mostAPIVersion {
+		return nil, fmt.Errorf("scaleTargetRef: an apiVersion of %d bytes, and there is none of more than %d", n, mostAPIVersion)
+	}
+	if n := max(len(ref.Kind), len(ref.Name)); n > mostName {
 		return nil, fmt.Errorf("scaleTargetRef: a name of %d bytes, and there is none of more than %d", n, mostName)
 	}
 	gv, err := schema.ParseGroupVersion(ref.APIVersion)

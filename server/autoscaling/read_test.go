@@ -98,7 +98,8 @@ func TestTargetOf(t *testing.T) {
 		"nothing that can be read":   {"a/b/c", "Widget", "rose", "", "a/b/c", 0},
 		"a long name":                {"apps/v1", "Deployment", strings.Repeat("a", mostName+1), "", "a name of 254 bytes", 0},
 		"a long kind":                {"apps/v1", strings.Repeat("a", mostName+1), "rose", "", "a name of 254 bytes", 0},
-		"a long version":             {strings.Repeat("a", mostName+1), "Deployment", "rose", "", "a name of 254 bytes", 0},
+		"a long group and version":   {strings.Repeat("a", mostName) + "/" + strings.Repeat("v", 63), "Widget", "rose", "", "no matches for kind", 1},
+		"a longer one":               {strings.Repeat("a", mostName) + "/" + strings.Repeat("v", 64), "Widget", "rose", "", "an apiVersion of 318 bytes", 0},
 		"many versions":              {"many.example/v1", "Widget", "rose", "", "could not find", 1 + 2*mostVersions},
 	} {
 		asked = nil
