@@ -25,6 +25,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
 	"atoll.dev/atoll/server/autoscaling"
 )
@@ -239,6 +240,38 @@ func TestAutoscaling(t *testing.T) {
 			t.Errorf("the one in %s says %s, want that nothing is known of its pods", name, is)
 		}
 	}
+}
+
+// TestAutoscalingOfTheLost: a physical cluster that reports a pod and shows none keeps what it is of from being made smaller, by its name; once it is known to be away, a pod that had not begun there keeps nobody from growing.
+func TestAutoscalingOfTheLost(t *testing.T) {
+	s := startScaling(t)
+	g := s.ground(t)
+	target := &workloadv1alpha1.SyncTarget{}
+	must(t, g.objects.Get(client.In(t.Context(), "root"), types.NamespacedName{Name: "us-west-1"}, target))
+	g.status(t, "root", target, func(st *workloadv1alpha1.SyncTargetStatus) {
+		st.CarriedResources = []string{"pods"}
+	})
+	must(t, s.west.CoreV1().Pods(inEast).Delete(t.Context(), "web-3", metav1.DeleteOptions{GracePeriodSeconds: ptr.To(int64(0))}))
+	leaf, err := s.in(t, west).AppsV1().Deployments(inEast).Get(t.Context(), "web", metav1.GetOptions{})
+	must(t, err)
+	leaf.Status.Replicas = 1
+	_, err = s.in(t, west).AppsV1().Deployments(inEast).UpdateStatus(t.Context(), leaf, metav1.UpdateOptions{})
+	must(t, err)
+
+	s.use("1m")
+	makeScaler(t, s.shop, team, scaler(nil))
+	s.saying(t, "web", "ScalingLimited=True MissingMetrics", "pods of physical cluster us-west-1 is not")
+	s.passes(t)
+	s.has(t, "nobody knows what west does", 3)
+
+	_, err = s.west.CoreV1().Pods(inEast).Create(t.Context(), s.below("web-3", func(pod *corev1.Pod) { pod.OwnerReferences[0].UID = leaf.UID }), metav1.CreateOptions{})
+	must(t, err)
+	s.goes(west, errors.New(`physical cluster "us-west-1" does not answer`))
+	s.use("90m")
+	s.has(t, "the one that begins will take its part", 4)
+	g.status(t, "root", target, func(st *workloadv1alpha1.SyncTargetStatus) { setReady(st, metav1.ConditionUnknown, "NotHeard") })
+	s.saying(t, "web", "what pods of physical cluster us-west-1 use is not known")
+	s.has(t, "it will not", 5)
 }
 
 // TestAutoscalingWaits: a deployment does not shrink before the window that is asked for, or Kubernetes' own, and where each cluster runs all replicas there are as many as the one needs that needs most.

@@ -31,9 +31,6 @@ const (
 // for ever: after that its pods count as pods without metrics do in Kubernetes. Of one that is away no pod is Ready, and it is waited for.
 const believedFor = time.Hour
 
-// unshown is the physical cluster of pods that are reported, and that nobody shows: which one it is, is not known. No Node is called so.
-const unshown = "-"
-
 // pod is what a calculation has to know of one that a target's selector selects.
 type pod struct {
 	name    string
@@ -130,13 +127,16 @@ func calculate(g goal, f *facts, allowed tolerance, now time.Time) (proposal, er
 	if !f.each {
 		return need(g, f, f.pods, f.hidden(), allowed, now)
 	}
-	of := map[string][]pod{}
+	of, hidden := map[string][]pod{}, f.hidden()
+	for cluster := range hidden {
+		of[cluster] = nil
+	}
 	for i := range f.pods {
 		of[f.pods[i].cluster] = append(of[f.pods[i].cluster], f.pods[i])
 	}
 	most, unheard, unknown := proposal{replicas: -1}, map[string]bool{}, map[string]bool{}
 	for _, cluster := range slices.Sorted(maps.Keys(of)) {
-		is, err := need(g, f, of[cluster], 0, allowed, now)
+		is, err := need(g, f, of[cluster], map[string]int{cluster: hidden[cluster]}, allowed, now)
 		maps.Copy(unheard, is.unheard)
 		switch {
 		case err == nil && cmp.Or(cmp.Compare(is.replicas, most.replicas), cmp.Compare(is.ratio, most.ratio)) > 0:
@@ -151,9 +151,6 @@ func calculate(g goal, f *facts, allowed tolerance, now time.Time) (proposal, er
 	}
 	if most.replicas < 0 {
 		return proposal{}, errNotMeasured
-	}
-	if f.hidden() > 0 {
-		unheard[unshown] = true
 	}
 	maps.Copy(unknown, unheard)
 	if most.unheard = unheard; most.replicas < f.replicas && len(unknown) > 0 {
@@ -170,26 +167,33 @@ func (p pod) runs() bool {
 	return !p.going && p.phase != corev1.PodFailed && p.phase != corev1.PodSucceeded
 }
 
-// hidden is how many pods are reported of the target, and not shown.
-func (f *facts) hidden() int {
-	hidden := int(f.reported)
+// hidden is how many pods physical clusters report of the target, and do not show.
+func (f *facts) hidden() map[string]int {
+	shown := map[string]int{}
 	for i := range f.pods {
 		if f.pods[i].runs() {
-			hidden--
+			shown[f.pods[i].cluster]++
 		}
 	}
-	return min(max(hidden, 0), mostHidden)
+	hidden, left := map[string]int{}, mostHidden
+	for _, cluster := range slices.Sorted(maps.Keys(f.reports)) {
+		if n := min(int(f.reports[cluster].replicas)-shown[cluster], left); n > 0 {
+			hidden[cluster], left = n, left-n
+		}
+	}
+	return hidden
 }
 
 // need returns how many replicas pods need, as Kubernetes calculates it, by those that there are: those that have just begun are taken for using nothing if there would be more,
-// and those of which nothing is known for using nothing if there would be more, and all that they ask for, or are to use, if there would be fewer. Pods that are reported, and hidden, are such.
+// and those of which nothing is known for using nothing if there would be more, and all that they ask for, or are to use, if there would be fewer. Pods that are reported, and hidden, are such, and a physical cluster that reports some and shows none
+// says nothing. One that shows some does: what it reports is of another moment, or counts pods on their way out, as of StatefulSets.
 //
 // Beyond Kubernetes, what uses too much is no reason for fewer, however few are seen, and what uses too little none for more, however many there are for a while, as in a move, whose replicas would grow by
 // themselves. There are not fewer while a physical cluster says nothing of any pod that runs there: what is not seen is not less used. That ends when it was silent for believedFor, and its pods serve. If there would
 // be more, pods of one that is away, or silent for so long that they have not just begun, are not there, and added to what the others need: of those nobody knows whether they could take more.
 //
 // An error that nothing is measured comes with who is silent.
-func need(g goal, f *facts, pods []pod, hidden int, allowed tolerance, now time.Time) (proposal, error) {
+func need(g goal, f *facts, pods []pod, hidden map[string]int, allowed tolerance, now time.Time) (proposal, error) {
 	var counted, unready, missing []part
 	clusters := map[string]voice{}
 	for i := range pods {
@@ -208,6 +212,7 @@ func need(g goal, f *facts, pods []pod, hidden int, allowed tolerance, now time.
 		switch {
 		case p.phase == corev1.PodPending:
 			unready = append(unready, is)
+			v.runs = v.runs || p.lost // for all that is known
 		case !measured:
 			missing = append(missing, is)
 			if p.phase != corev1.PodSucceeded { // of one that has ended there is nothing to say
@@ -221,8 +226,10 @@ func need(g goal, f *facts, pods []pod, hidden int, allowed tolerance, now time.
 		}
 		clusters[p.cluster] = v
 	}
-	if hidden > 0 {
-		clusters[unshown] = voice{runs: true, serves: true}
+	for cluster := range hidden {
+		if !slices.ContainsFunc(pods, func(p pod) bool { return p.cluster == cluster }) {
+			clusters[cluster] = voice{runs: true, serves: true, away: f.reports[cluster].away}
+		}
 	}
 	unheard := map[string]bool{}
 	for name, v := range clusters {
@@ -241,8 +248,8 @@ func need(g goal, f *facts, pods []pod, hidden int, allowed tolerance, now time.
 		return proposal{}, err
 	}
 	is.unheard = unheard
-	for range hidden {
-		missing = append(missing, part{request: is.request, cluster: unshown}) // as others do
+	for cluster, n := range hidden {
+		missing = append(missing, slices.Repeat([]part{{request: is.request, cluster: cluster}}, n)...) // they ask for as much as others
 	}
 	apart := 0
 	switch {

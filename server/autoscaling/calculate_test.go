@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -133,6 +134,8 @@ func TestCalculate(t *testing.T) {
 		"a cluster says nothing for a while, more":           {"it may have just begun", half, 4, false, four, used(95, 95, -1, -1), 4, nil, ""},
 		"a cluster says nothing for long, fewer":             {"not for long enough", fifty, 4, false, []pod{four[0], four[1], in(four[2], "quiet"), in(four[3], "quiet")}, used(1, 1, -1, -1), 4, []string{"quiet"}, ""},
 		"a cluster is lost, in which one begins":             {"it will not", half, 4, false, []pod{four[0], four[1], lost[2], with(four[3], pending)}, used(100, 100, -1, -1), 6, nil, ""},
+		"a cluster is lost, in which all begin":              {"whatever was last seen of them", half, 4, false, []pod{four[0], four[1], with(lost[2], pending), with(lost[3], pending)}, used(95, 95, -1, -1), 6, nil, ""},
+		"a cluster is lost, in which all begin, fewer":       {"it is waited for", fifty, 4, false, []pod{four[0], four[1], with(lost[2], pending), with(lost[3], pending)}, used(1, 1, -1, -1), 4, []string{"west"}, ""},
 		"a cluster is lost, of which one serves":             {"it does not, either: that is still to be said", half, 4, false, []pod{four[0], four[1], lost[2], four[3]}, used(100, 100, -1, -1), 6, nil, ""},
 		"a move":                                             {"what uses less than it is to is no reason for more, though there are twice as many", half, 2, false, four, used(40, 40, 40, 40), 2, nil, ""},
 		"a move, fewer":                                      {"", half, 3, false, four, used(20, 20, 20, 20), 2, nil, ""},
@@ -229,41 +232,58 @@ func TestHidden(t *testing.T) {
 	failed.phase = corev1.PodFailed
 	going := runs("going", "east")
 	going.going = true
+	in := func(p pod, cluster string) pod {
+		p.cluster = cluster
+		return p
+	}
 	half, high := goal{demand: demand{resource: corev1.ResourceCPU}, percent: 50}, goal{demand: demand{resource: corev1.ResourceCPU}, percent: 90}
+	both := func(east, west int32) map[string]report {
+		return map[string]report{"east": {east, false}, "west": {west, false}}
+	}
+	away := map[string]report{"east": {5, false}, "west": {5, true}}
 	for name, tc := range map[string]struct {
-		reason            string
-		goal              goal
-		each              bool
-		current, reported int32
-		pods              []pod
-		used              usages
-		silence           time.Duration
-		want              int32
-		waits             []string
+		reason  string
+		goal    goal
+		each    bool
+		current int32
+		reports map[string]report
+		pods    []pod
+		used    usages
+		silence time.Duration // of west
+		want    int32
+		waits   []string
 	}{
-		"all are shown":              {"", half, false, 5, 5, five, used(20), 0, 2, nil},
-		"more are shown":             {"others have the labels, too", half, false, 5, 3, five, used(20), 0, 2, nil},
-		"half are":                   {"the others may use as much as they are to", half, false, 10, 10, five, used(20), 0, 10, nil},
-		"half are, by much":          {"by those that are shown one would do", high, false, 10, 10, five, used(1), 0, 10, []string{unshown}},
-		"half are, more":             {"those that are shown use too much", half, false, 10, 10, five, used(60), 0, 10, nil},
-		"half are, many more":        {"the others are taken for using nothing", half, false, 6, 10, five, used(200), 0, 20, nil},
-		"half are for long, more":    {"the others need what they need", half, false, 10, 10, five, used(95), startsFor, 15, nil},
-		"half are for an hour":       {"the others count for all that they ask for", high, false, 10, 10, five, used(1), believedFor, 6, nil},
-		"what has ended is shown":    {"and not reported", high, false, 6, 6, append(slices.Clone(five), ended, failed, going), used(1), 0, 6, []string{unshown}},
-		"in each, half are":          {"", half, true, 5, 10, five, used(20), 0, 5, []string{unshown}},
-		"in each, half are for long": {"", half, true, 5, 10, five, used(20), believedFor, 5, []string{unshown}},
-		"in each, more":              {"what the other one needs is known", half, true, 5, 10, five, used(60), 0, 6, nil},
+		"all are shown":                   {"", half, false, 5, both(5, 0), five, used(20), 0, 2, nil},
+		"more are shown":                  {"others have the labels, too", half, false, 5, both(3, 0), five, used(20), 0, 2, nil},
+		"half are":                        {"the others may use as much as they are to", half, false, 10, both(5, 5), five, used(20), 0, 10, nil},
+		"half are, by much":               {"by those that are shown one would do", high, false, 10, both(5, 5), five, used(1), 0, 10, []string{"west"}},
+		"half are, more":                  {"those that are shown use too much", half, false, 10, both(5, 5), five, used(60), 0, 10, nil},
+		"half are, many more":             {"the others are taken for using nothing", half, false, 6, both(5, 5), five, used(200), 0, 20, nil},
+		"half are for long, more":         {"the others need what they need", half, false, 10, both(5, 5), five, used(95), startsFor, 15, nil},
+		"half are for an hour":            {"the others count for all that they ask for", high, false, 10, both(5, 5), five, used(1), believedFor, 6, nil},
+		"half are, west is away":          {"it is not waited for", half, false, 10, away, five, used(95), 0, 15, nil},
+		"half are, west is away, fewer":   {"it is, for however long", high, false, 10, away, five, used(1), believedFor, 10, []string{"west"}},
+		"some are":                        {"what a cluster shows says what it does, and the others count as in Kubernetes", high, false, 7, both(7, 0), five, used(1), 0, 3, nil},
+		"all but one are":                 {"what is reported is of another moment than what is shown", half, false, 6, both(6, 0), five, used(20), 0, 4, nil},
+		"one goes":                        {"a StatefulSet counts it", half, false, 6, both(6, 0), append(slices.Clone(five), going), used(20), 0, 4, nil},
+		"those of west go":                {"", high, false, 6, both(5, 1), append(slices.Clone(five), in(going, "west")), used(1), 0, 2, nil},
+		"what has ended is shown":         {"and not reported", high, false, 6, both(5, 1), append(slices.Clone(five), ended, failed, going), used(1), 0, 6, []string{"west"}},
+		"what has ended is shown, of all": {"and not reported", half, false, 6, both(6, 0), append(slices.Clone(five), ended, failed), used(10), 0, 5, nil},
+		"in each, half are":               {"", half, true, 5, both(5, 5), five, used(20), 0, 5, []string{"west"}},
+		"in each, half are for long":      {"", half, true, 5, both(5, 5), five, used(20), believedFor, 5, []string{"west"}},
+		"in each, all but one are":        {"", half, true, 6, both(6, 0), five, used(20), 0, 4, nil},
+		"in each, more":                   {"what the other one needs is known", half, true, 5, both(5, 5), five, used(60), 0, 6, nil},
 	} {
-		f := facts{replicas: tc.current, reported: tc.reported, each: tc.each, pods: tc.pods, used: tc.used, silence: func(cluster string) time.Duration {
-			return map[string]time.Duration{unshown: tc.silence}[cluster]
+		f := facts{replicas: tc.current, reports: tc.reports, each: tc.each, pods: tc.pods, used: tc.used, silence: func(cluster string) time.Duration {
+			return map[string]time.Duration{"west": tc.silence}[cluster]
 		}}
 		got, err := calculate(tc.goal, &f, tolerance{usualTolerance, usualTolerance}, noon)
 		if err != nil || got.replicas != tc.want || !slices.Equal(got.waits, tc.waits) {
 			t.Errorf("%s: %+v, %v, want %d, because of %v: %s", name, got, err, tc.want, tc.waits, tc.reason)
 		}
 	}
-	if n := (&facts{reported: math.MaxInt32}).hidden(); n != mostHidden {
-		t.Errorf("%d are hidden, want %d whatever somebody writes", n, mostHidden)
+	if n, want := (&facts{reports: both(mostHidden-1, math.MaxInt32)}).hidden(), (map[string]int{"east": mostHidden - 1, "west": 1}); !maps.Equal(n, want) {
+		t.Errorf("%v are hidden, want %v whatever somebody writes", n, want)
 	}
 }
 

@@ -85,6 +85,9 @@ func New(clients *client.Clients, informers *client.Informers, clk clock.Passive
 	}
 	c.queue = queue.NewWithClock("autoscaling", clk, c.reconcile)
 	c.metrics = newReadings(clk, c.usagesOf)
+	if err := addIndexes(informers); err != nil {
+		return nil, fmt.Errorf("add indexes: %w", err)
+	}
 	var err error
 	c.scalers, err = client.NewFeed(clients, &autoscalingv2.HorizontalPodAutoscaler{}, c.see)
 	return c, err
@@ -352,10 +355,8 @@ func (c *Controller) look(ctx context.Context, key client.Key, hpa *autoscalingv
 	c.remember(key, *known) // for the others of the namespace, which look at the same time
 	f.asked = askedBy(hpa.Spec.Metrics)
 	f.pods, f.rivals, f.podsErr = c.podsOf(ctx, key, known.selector, &f.asked)
-	asked := c.clock.Now()
-	f.used, f.usedErr = c.metrics.of(ctx, spaceOf(key))
-	*idle += c.clock.Now().Sub(asked)
-	f.each, f.reported = c.placementOf(key, to)
+	f.used, f.usedErr = c.metrics.of(ctx, spaceOf(key), idle)
+	f.each, f.reports = c.placementOf(key, to)
 	return f, ctx.Err()
 }
 

@@ -44,8 +44,8 @@ type facts struct {
 
 	// What follows is known where metrics are asked: where measured says so, and the selector is not bad.
 
-	// reported is how many pods its status says that there are; 0 where no physical cluster says so.
-	reported int32
+	// reports are what physical clusters say of the target, by their names; none of what they do not know.
+	reports map[string]report
 	// each says that each physical cluster runs all replicas; else they are divided.
 	each    bool
 	pods    []pod
@@ -57,6 +57,12 @@ type facts struct {
 	usedErr error
 	// silence is for how long a physical cluster has said nothing of pods that serve; decide knows it.
 	silence func(cluster string) time.Duration
+}
+
+// report is what a physical cluster says of a target: how many pods of it run there. If it is away, it did so before.
+type report struct {
+	replicas int32
+	away     bool
 }
 
 // event is one to tell of a HorizontalPodAutoscaler.
@@ -266,19 +272,13 @@ const mostNamed = 5
 func podsIn(clusters []string) string {
 	slices.Sort(clusters)
 	clusters = slices.Compact(clusters)
-	var words []string
-	if clusters[0] == unshown {
-		words, clusters = append(words, "pods that are reported and not shown"), clusters[1:]
-	}
 	switch n := len(clusters); {
 	case n == 1:
-		words = append(words, "pods of physical cluster "+clusters[0])
+		return "pods of physical cluster " + clusters[0]
 	case n > mostNamed:
-		words = append(words, fmt.Sprintf("pods of physical clusters %s and %d more", strings.Join(clusters[:mostNamed], ", "), n-mostNamed))
-	case n > 1:
-		words = append(words, "pods of physical clusters "+strings.Join(clusters, ", "))
+		return fmt.Sprintf("pods of physical clusters %s and %d more", strings.Join(clusters[:mostNamed], ", "), n-mostNamed)
 	}
-	return strings.Join(words, " and ")
+	return "pods of physical clusters " + strings.Join(clusters, ", ")
 }
 
 // limit has what metrics want done as spec.behavior lets it be.

@@ -148,8 +148,10 @@ func TestDecide(t *testing.T) {
 			[]string{"AbleToScale=True SucceededGetScale", "ScalingActive=False FailedGetResourceMetric"}, []string{"FailedGetResourceMetric", "FailedComputeMetricsReplicas"}, "no pods today"},
 		"a cluster is away": {"", []autoscalingv2.MetricSpec{byNumber}, is(4, used(1, "a", "b")), 0, "",
 			[]string{"AbleToScale=True ReadyForNewScale", "ScalingActive=True ValidMetricFound", "ScalingLimited=True MissingMetrics"}, nil, "and cpu resource of pods of physical cluster west is not:"},
-		"pods are not shown": {"nobody knows what they use", []autoscalingv2.MetricSpec{byNumber}, facts{replicas: 8, reported: 8, selector: "app=web", pods: four, used: used(20, all...)}, 0, "",
-			[]string{"AbleToScale=True ReadyForNewScale", "ScalingActive=True ValidMetricFound", "ScalingLimited=True MissingMetrics"}, nil, "of pods that are reported and not shown is not:"},
+		"pods are not shown": {"nobody knows what they use", []autoscalingv2.MetricSpec{byNumber}, facts{replicas: 8, reports: map[string]report{"north": {4, false}}, selector: "app=web", pods: four, used: used(20, all...)}, 0, "",
+			[]string{"AbleToScale=True ReadyForNewScale", "ScalingActive=True ValidMetricFound", "ScalingLimited=True MissingMetrics"}, nil, "of pods of physical cluster north is not:"},
+		"a cluster is away, and there are no more than there may be": {"were it there, there could not be fewer", []autoscalingv2.MetricSpec{byNumber}, facts{replicas: 2, selector: "app=web", pods: four[1:3], used: used(1, "b")}, 0, "",
+			[]string{"AbleToScale=True ReadyForNewScale", "ScalingActive=True ValidMetricFound", "ScalingLimited=True TooFewReplicas"}, nil, "less than the minimum replica count"},
 		"a cluster says nothing, enough": {"it is said all the same", []autoscalingv2.MetricSpec{onCPU}, is(4, used(50, "a", "b")), 0, "",
 			[]string{"AbleToScale=True ReadyForNewScale", "ScalingActive=True ValidMetricFound", "ScalingLimited=False DesiredWithinRange"}, nil, "; what pods of physical cluster west use is not known"},
 		"a cluster says nothing of one metric": {"by the other one there might be fewer", []autoscalingv2.MetricSpec{onC, onD}, is(4, said(map[string]int64{"c": 1}, map[string]int64{"c": 1, "d": 1})), 0, "",
@@ -336,12 +338,10 @@ func TestStatus(t *testing.T) {
 // TestPodsIn: of however many physical clusters few are named, each once.
 func TestPodsIn(t *testing.T) {
 	for want, clusters := range map[string][]string{
-		"pods of physical cluster east":                                          {"east", "east"},
-		"pods of physical clusters east, west":                                   {"west", "east", "west"},
-		"pods that are reported and not shown":                                   {unshown},
-		"pods of physical clusters a, b, c, d, e":                                {"e", "d", "c", "b", "a"},
-		"pods of physical clusters a, b, c, d, e and 2 more":                     {"g", "f", "e", "d", "c", "b", "a"},
-		"pods that are reported and not shown and pods of physical cluster east": {"east", unshown},
+		"pods of physical cluster east":                      {"east", "east"},
+		"pods of physical clusters east, west":               {"west", "east", "west"},
+		"pods of physical clusters a, b, c, d, e":            {"e", "d", "c", "b", "a"},
+		"pods of physical clusters a, b, c, d, e and 2 more": {"g", "f", "e", "d", "c", "b", "a"},
 	} {
 		if got := podsIn(clusters); got != want {
 			t.Errorf("%q, want %q", got, want)
@@ -539,7 +539,7 @@ func TestReadings(t *testing.T) {
 		read := map[client.Key]int{}
 		var mu sync.Mutex
 		answer := make(chan struct{})
-		r := newReadings(clk, func(_ context.Context, of client.Key) (usages, error) {
+		r := newReadings(clk, func(_ context.Context, of client.Key, _ *time.Duration) (usages, error) {
 			mu.Lock()
 			read[of]++
 			mu.Unlock()
@@ -550,7 +550,7 @@ func TestReadings(t *testing.T) {
 		var all sync.WaitGroup
 		ask := func(of client.Key) {
 			all.Go(func() {
-				used, err := r.of(t.Context(), of)
+				used, err := r.of(t.Context(), of, new(time.Duration))
 				if err != nil || used["a"].Containers[0].Usage.Cpu().MilliValue() != int64(len(of.Cluster)) {
 					t.Errorf("%v: %s is told %v", err, of, used)
 				}

@@ -3,6 +3,7 @@ package autoscaling
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
@@ -26,7 +28,9 @@ import (
 	"k8s.io/client-go/tools/pager"
 	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
 	"k8s.io/utils/clock"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
+	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
@@ -135,7 +139,10 @@ func (c *Controller) rest() rest.Interface { return c.clients.Kube.Discovery().R
 
 // answered asks for an answer in JSON, which everything that is served has.
 func answered(ctx context.Context, request *rest.Request, into any) error {
-	answer := request.SetHeader("Accept", runtime.ContentTypeJSON).Do(ctx)
+	return readInto(request.SetHeader("Accept", runtime.ContentTypeJSON).Do(ctx), into)
+}
+
+func readInto(answer rest.Result, into any) error {
 	if err := answer.Error(); err != nil { // in the server's words, which that of Raw has not
 		return err
 	}
@@ -186,15 +193,78 @@ func (c *Controller) resourceOf(ctx context.Context, kind schema.GroupVersionKin
 	return "", nil
 }
 
-// placementOf says whether each physical cluster runs all replicas of a target, as far as the informers know, and how many pods of it there are to the knowledge of those that run some.
-func (c *Controller) placementOf(key client.Key, to *target) (each bool, reported int32) {
+// byRootUID finds the leaves of what can be scaled: by its Placement alone those are not known that are being left.
+const byRootUID = "autoscaling-root-uid"
+
+func addIndexes(informers *client.Informers) (err error) {
+	for _, kind := range informers.Kinds {
+		if _, scales := builtins[kind.GVK.GroupKind()]; scales {
+			err = errors.Join(err, kind.AddIndex(byRootUID, func(leaf ctrlclient.Object) []string {
+				if uid := leaf.GetLabels()[workloadv1alpha1.RootUIDLabel]; uid != "" {
+					return []string{uid}
+				}
+				return nil
+			}))
+		}
+	}
+	return err
+}
+
+// targetIn is the SyncTarget of a mirror; nil if there is none any more, and for what is no mirror.
+func (c *Controller) targetIn(mirror logicalcluster.Name) *workloadv1alpha1.SyncTarget {
+	lc, ok := c.informers.LogicalClusters.Get(client.Key{Cluster: mirror, Name: corev1alpha1.LogicalClusterName})
+	if !ok || lc.Spec.Use != corev1alpha1.LogicalClusterUseMirror || lc.Spec.Owner == nil {
+		return nil
+	}
+	owner := lc.Spec.Owner
+	t, ok := c.informers.SyncTargets.Get(client.Key{Cluster: logicalcluster.Name(owner.Cluster), Name: owner.Name})
+	if !ok || t.UID != owner.UID {
+		return nil
+	}
+	return t
+}
+
+// isAway says that a physical cluster is not heard of. Of one that is gone its rows say so.
+func isAway(t *workloadv1alpha1.SyncTarget) bool {
+	return t != nil && !meta.IsStatusConditionTrue(t.Status.Conditions, workloadv1alpha1.SyncTargetReady)
+}
+
+// isLost says that nobody tells how the pods are that a physical cluster shows: it is away, or its syncer sees none any more.
+func isLost(t *workloadv1alpha1.SyncTarget) bool {
+	return isAway(t) || t != nil && !t.Carries(corev1.ResourcePods.String())
+}
+
+// reportsOf are what physical clusters say of their leaves.
+func reportsOf(leaves []ctrlclient.Object, in func(mirror logicalcluster.Name) *workloadv1alpha1.SyncTarget) map[string]report {
+	reports := map[string]report{}
+	for _, leaf := range leaves {
+		t := in(client.KeyOf(leaf).Cluster)
+		if t == nil { // what somebody has labelled as one
+			continue
+		}
+		var replicas int32
+		switch leaf := leaf.(type) {
+		case *appsv1.Deployment:
+			replicas = leaf.Status.Replicas
+		case *appsv1.ReplicaSet:
+			replicas = leaf.Status.Replicas
+		case *appsv1.StatefulSet:
+			replicas = leaf.Status.Replicas
+		}
+		reports[t.Name] = report{reports[t.Name].replicas + replicas, isAway(t)}
+	}
+	return reports
+}
+
+// placementOf says whether each physical cluster runs all replicas of a target, and what each says of it, as far as the informers know.
+func (c *Controller) placementOf(key client.Key, to *target) (each bool, reports map[string]report) {
 	kind, ok := kinds.ByResource(to.resource.GroupResource())
 	if !ok {
-		return false, 0 // its pods are made by what is of other kinds
+		return false, nil // its pods are made by what is of other kinds
 	}
-	reported = to.scale.Status.Replicas
+	reports = reportsOf(c.informers.Of(kind.GVK.Kind).ByIndex(byRootUID, string(to.scale.UID)), c.targetIn)
 	if kind.Goes != kinds.Divided {
-		return false, reported // it is whole in one cluster
+		return false, reports // it is whole in one cluster
 	}
 	read := func(object *placementv1alpha1.PlacedObject) *placementv1alpha1.Placement {
 		p, _ := c.informers.Placements.Get(client.Key{Cluster: key.Cluster, Name: placementv1alpha1.NameFor(key.Namespace, object)})
@@ -204,12 +274,13 @@ func (c *Controller) placementOf(key client.Key, to *target) (each bool, reporte
 	if root, ok := c.informers.Of(kind.GVK.Kind).Get(client.Key{Cluster: key.Cluster, Namespace: key.Namespace, Name: to.scale.Name}); ok {
 		annotations = root.GetAnnotations()
 	}
-	return inEach(annotations, read(&placementv1alpha1.PlacedObject{Group: to.resource.Group, Resource: to.resource.Resource, Name: to.scale.Name}), read(nil)), reported
+	return inEach(annotations, read(&placementv1alpha1.PlacedObject{Group: to.resource.Group, Resource: to.resource.Resource, Name: to.scale.Name}), read(nil)), reports
 }
 
 // podsOf reads the pods that a selector selects, with what they ask for, and which of the others of the namespace select the first of them that any does.
 func (c *Controller) podsOf(ctx context.Context, key client.Key, of *selector, a *asked) (pods []pod, rivals []string, err error) {
 	others := c.others(key)
+	lost := map[string]bool{} // by mirrors
 	all := pager.New(func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
 		return c.clients.Kube.CoreV1().Pods(key.Namespace).List(ctx, opts)
 	})
@@ -219,7 +290,12 @@ func (c *Controller) podsOf(ctx context.Context, key client.Key, of *selector, a
 		if len(rivals) == 0 {
 			rivals = selecting(others, p.Labels)
 		}
-		pods = append(pods, podOf(p, a))
+		is, mirror := podOf(p, a), p.Labels[workloadv1alpha1.MirrorLabel]
+		if _, known := lost[mirror]; !known {
+			lost[mirror] = isLost(c.targetIn(logicalcluster.Name(mirror)))
+		}
+		is.lost = is.lost || lost[mirror] // a pod that was not Ready has no word of it
+		pods = append(pods, is)
 		return nil
 	})
 	return pods, rivals, err
@@ -265,7 +341,8 @@ const readFor = 5 * time.Second
 
 // readings are the metrics that were read of namespaces in the last moment, each once for all that asked.
 type readings struct {
-	read  func(ctx context.Context, of client.Key) (usages, error)
+	// read adds to idle for how long it has waited for an answer.
+	read  func(ctx context.Context, of client.Key, idle *time.Duration) (usages, error)
 	clock clock.PassiveClock
 
 	mu    sync.Mutex // guards what follows
@@ -280,24 +357,26 @@ type reading struct {
 	err  error
 }
 
-func newReadings(clk clock.PassiveClock, read func(context.Context, client.Key) (usages, error)) *readings {
+func newReadings(clk clock.PassiveClock, read func(context.Context, client.Key, *time.Duration) (usages, error)) *readings {
 	return &readings{read: read, clock: clk, taken: map[client.Key]*reading{}}
 }
 
-// of returns what the pods of a namespace use. It is shared.
-func (r *readings) of(ctx context.Context, space client.Key) (usages, error) {
+// of returns what the pods of a namespace use. It is shared. To idle it adds for how long it has waited, for an answer or for who reads it.
+func (r *readings) of(ctx context.Context, space client.Key, idle *time.Duration) (usages, error) {
 	r.mu.Lock()
 	one := r.taken[space]
 	if one == nil || one.isOld(r.clock.Now()) {
 		one = &reading{done: make(chan struct{})}
 		r.taken[space] = one
 		r.mu.Unlock()
-		one.used, one.err = r.read(ctx, space)
+		one.used, one.err = r.read(ctx, space, idle)
 		one.at = r.clock.Now()
 		close(one.done)
 		return one.used, one.err
 	}
 	r.mu.Unlock()
+	asked := r.clock.Now()
+	defer func() { *idle += r.clock.Now().Sub(asked) }()
 	select {
 	case <-one.done:
 		return one.used, one.err
@@ -330,10 +409,13 @@ func (r *readings) sweep() {
 }
 
 // usagesOf asks the workspace's own Metrics API, which asks the physical clusters. What these do not say is not in it; where none says anything, the error says why.
-func (c *Controller) usagesOf(ctx context.Context, space client.Key) (usages, error) {
+func (c *Controller) usagesOf(ctx context.Context, space client.Key, idle *time.Duration) (usages, error) {
 	var list metricsv1beta1.PodMetricsList
 	at := []string{"/apis", metricsv1beta1.SchemeGroupVersion.Group, metricsv1beta1.SchemeGroupVersion.Version, "namespaces", space.Namespace, "pods"}
-	if err := answered(ctx, c.rest().Get().AbsPath(at...), &list); err != nil {
+	asked := c.clock.Now()
+	answer := c.rest().Get().AbsPath(at...).SetHeader("Accept", runtime.ContentTypeJSON).Do(ctx)
+	*idle += c.clock.Now().Sub(asked)
+	if err := readInto(answer, &list); err != nil {
 		return nil, err
 	}
 	used := make(usages, len(list.Items))

@@ -5,19 +5,24 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/kcp-dev/logicalcluster/v3"
+	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
 )
 
@@ -167,6 +172,48 @@ func TestRescale(t *testing.T) {
 		err := c.rescale(client.In(t.Context(), "shop"), to, 3, 5)
 		if !errors.Is(err, tc.err) || !slices.Equal(written, tc.written) {
 			t.Errorf("%s: %v, written are %v, want %v, %v", name, err, written, tc.err, tc.written)
+		}
+	}
+}
+
+// TestReportsOf: what each physical cluster reports is that of its leaves, however many, and no other's.
+func TestReportsOf(t *testing.T) {
+	in := func(mirror string) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Name: "web", Annotations: map[string]string{logicalcluster.AnnotationKey: mirror}}
+	}
+	targets := map[logicalcluster.Name]*workloadv1alpha1.SyncTarget{"m1": synced("east", metav1.ConditionTrue, "pods"), "m2": synced("west", metav1.ConditionUnknown, "pods"), "m3": synced("east", metav1.ConditionTrue)}
+	got := reportsOf([]ctrlclient.Object{
+		&appsv1.Deployment{ObjectMeta: in("m1"), Status: appsv1.DeploymentStatus{Replicas: 1}},
+		&appsv1.ReplicaSet{ObjectMeta: in("m3"), Status: appsv1.ReplicaSetStatus{Replicas: 2}},
+		&appsv1.StatefulSet{ObjectMeta: in("m2"), Status: appsv1.StatefulSetStatus{Replicas: 4}},
+		&appsv1.Deployment{ObjectMeta: in("shop"), Status: appsv1.DeploymentStatus{Replicas: 8}},
+	}, func(mirror logicalcluster.Name) *workloadv1alpha1.SyncTarget { return targets[mirror] })
+	if want := (map[string]report{"east": {3, false}, "west": {4, true}}); !maps.Equal(got, want) {
+		t.Errorf("reported are %v, want %v", got, want)
+	}
+}
+
+// synced is a SyncTarget that is Ready or not, and whose syncer carries those resources.
+func synced(name string, ready metav1.ConditionStatus, carries ...string) *workloadv1alpha1.SyncTarget {
+	return &workloadv1alpha1.SyncTarget{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: workloadv1alpha1.SyncTargetStatus{
+		Conditions: []metav1.Condition{{Type: workloadv1alpha1.SyncTargetReady, Status: ready}}, CarriedResources: carries,
+	}}
+}
+
+// TestIsLost: of a physical cluster that is away, or whose syncer sees no pods, nobody knows how its pods are; of one that is gone they say so.
+func TestIsLost(t *testing.T) {
+	for name, tc := range map[string]struct {
+		target     *workloadv1alpha1.SyncTarget
+		away, lost bool
+	}{
+		"serves":       {synced("east", metav1.ConditionTrue, "pods"), false, false},
+		"not Ready":    {synced("east", metav1.ConditionFalse, "pods"), true, true},
+		"not heard of": {synced("east", metav1.ConditionUnknown, "pods"), true, true},
+		"sees no pods": {synced("east", metav1.ConditionTrue), false, true},
+		"gone":         {nil, false, false},
+	} {
+		if away, lost := isAway(tc.target), isLost(tc.target); away != tc.away || lost != tc.lost {
+			t.Errorf("%s: away %v, lost %v, want %v, %v", name, away, lost, tc.away, tc.lost)
 		}
 	}
 }
