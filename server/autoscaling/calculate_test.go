@@ -125,6 +125,7 @@ func TestCalculate(t *testing.T) {
 		"in each, one begins":                {"what it will need is not known", half, 2, true, []pod{four[0], four[1], with(four[2], pending), with(four[3], pending)}, used(1, 1), 2, []string{"west"}, ""},
 		"in each, one has not begun for as long as counts":   {"", half, 2, true, []pod{four[0], four[1], with(four[2], func(p *pod) { p.started = noon.Add(-time.Minute); p.ready.Status = corev1.ConditionFalse })}, used(1, 1, 900), 2, []string{"west"}, ""},
 		"in each, one begins, more":                          {"the other needs it", half, 2, true, []pod{four[0], four[1], with(four[2], pending)}, used(100, 100), 4, nil, ""},
+		"in each, one is nowhere":                            {"it is of no cluster", half, 2, true, []pod{four[0], four[1], with(in(four[2], ""), pending)}, used(1, 1), 1, nil, ""},
 		"in each, one goes":                                  {"it needs nothing", half, 2, true, []pod{four[0], four[1], with(four[2], func(p *pod) { p.going = true })}, used(1, 1), 1, nil, ""},
 		"in each, none is measured":                          {"", half, 2, true, four, usages{}, 0, nil, "did not receive metrics"},
 		"in each, no request":                                {"", lacking(half), 2, true, four, used(1, 1, 1, 1), 0, nil, "missing request"},
@@ -160,6 +161,8 @@ func TestCalculate(t *testing.T) {
 		"lost, and heard of":                                 {"it is taken for using nothing", half, 3, false, []pod{four[0], four[2], lost[3]}, used(200, -1, 200, -1), 8, nil, ""},
 		"what says nothing for ever is away, and one serves": {"that is still to be said", fifty, 4, false, []pod{away[0], away[1], with(away[2], gone), away[3]}, used(0, 0, -1, -1), 4, []string{"mute"}, ""},
 		"a cluster says nothing for ever":                    {"its pods are taken for using what they are to, as in Kubernetes", fifty, 4, false, away, used(0, 0, -1, -1), 2, nil, ""},
+		"a cluster says nothing for ever, and one serves":    {"that is enough", fifty, 4, false, []pod{away[0], away[1], away[2], with(away[3], notReady)}, used(0, 0, -1, -1), 2, nil, ""},
+		"one that begins says something":                     {"so its cluster does", fifty, 4, false, []pod{four[0], four[1], with(four[2], pending), four[3]}, used(0, 0, 1, -1), 1, nil, ""},
 		"a cluster says nothing for ever, by percent":        {"or all that they ask for", goal{demand: cpu, percent: 90}, 4, false, away, used(0, 0, -1, -1), 3, nil, ""},
 		"what says nothing for ever is away":                 {"no pod there is Ready: it is waited for", fifty, 4, false, []pod{away[0], away[1], with(away[2], notReady), with(away[3], notReady)}, used(0, 0, -1, -1), 4, []string{"mute"}, ""},
 		"what is away waits":                                 {"a pod that has not begun is not away", fifty, 4, false, []pod{four[0], four[1], with(four[2], pending)}, used(0, 0), 0, nil, ""},
@@ -305,6 +308,15 @@ func TestAMoveComesToRest(t *testing.T) {
 		}
 		if current = is.replicas; current != 10 {
 			t.Fatalf("look %d: %d replicas, want 10", look, current)
+		}
+	}
+}
+
+// TestMilliOf: what a physical cluster says that pods use is neither less than nothing nor more than there can be.
+func TestMilliOf(t *testing.T) {
+	for text, want := range map[string]int64{"0": 0, "-5": 0, "70m": 70, "1u": 1, "9223372036854775": 9223372036854775000, "9223372036854776": math.MaxInt64, "1e30": math.MaxInt64} {
+		if got := milliOf(resource.MustParse(text)); got != want {
+			t.Errorf("%s is %d, want %d", text, got, want)
 		}
 	}
 }

@@ -298,8 +298,8 @@ func (c *Controller) scale(ctx context.Context, key client.Key, hpa *autoscaling
 	o := decide(hpa, f, known.past, c.clock.Now())
 	if o.rescale {
 		err := c.rescale(ctx, to, f.replicas, o.replicas)
-		if ctx.Err() != nil {
-			return err
+		if ctx.Err() != nil { // which a retry hides
+			return ctx.Err()
 		}
 		if errors.Is(err, errRescaled) && !known.again { // once: somebody may do so at every look
 			known.again = true
@@ -324,9 +324,8 @@ func (c *Controller) scale(ctx context.Context, key client.Key, hpa *autoscaling
 	if !write {
 		return nil
 	}
-	err = c.say(ctx, hpa, &o.status)
-	if ctx.Err() != nil || err == nil {
-		return err
+	if err = c.say(ctx, hpa, &o.status); err == nil || ctx.Err() != nil {
+		return ctx.Err()
 	}
 	// The next look writes it anyway, and somebody may refuse each.
 	tell, known.warned = news([]event{{corev1.EventTypeWarning, "FailedUpdateStatus", err.Error()}}, known.warned, now)

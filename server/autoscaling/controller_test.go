@@ -1,13 +1,16 @@
 package autoscaling
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -66,6 +69,12 @@ func startLooking(t *testing.T, served map[string]string) *looking {
 		if l.asked != nil {
 			l.asked(req.Method, path)
 		}
+		if req.URL.Query().Has("watch") { // nothing changes
+			w.WriteHeader(http.StatusOK)
+			w.(http.Flusher).Flush()
+			<-req.Context().Done()
+			return
+		}
 		body, err := io.ReadAll(req.Body)
 		if err != nil {
 			t.Error(err)
@@ -115,8 +124,13 @@ func startLooking(t *testing.T, served map[string]string) *looking {
 	if err != nil {
 		t.Fatal(err)
 	}
-	kind, _ := kinds.ByResource(schema.GroupResource{Group: "apps", Resource: "deployments"})
-	c.informers = &client.Informers{LogicalClusters: clusters, Placements: placements, SyncTargets: targets, Kinds: []client.KindInformer{{Kind: kind, Informer: deployments}}}
+	sets, err := client.NewInformer[ctrlclient.Object](c.clients, &appsv1.StatefulSet{}, client.InformerOptions[ctrlclient.Object]{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	kind, _ := kinds.ByKind("Deployment")
+	whole, _ := kinds.ByKind("StatefulSet")
+	c.informers = &client.Informers{LogicalClusters: clusters, Placements: placements, SyncTargets: targets, Kinds: []client.KindInformer{{Kind: kind, Informer: deployments}, {Kind: whole, Informer: sets}}}
 	if err := addIndexes(c.informers); err != nil {
 		t.Fatal(err)
 	}
@@ -165,6 +179,90 @@ func metricsOfWeb(cpu string, names ...string) string {
 		items = append(items, fmt.Sprintf(`{"metadata":{"name":%q},"timestamp":"2026-11-28T11:59:00Z","window":"17s","containers":[{"name":"c","usage":{"cpu":%q}}]}`, name, cpu))
 	}
 	return `{"items":[` + strings.Join(items, ",") + `]}`
+}
+
+// hears has the informers know what is served.
+func (l *looking) hears(t *testing.T) {
+	t.Helper()
+	i := l.informers
+	all := []interface {
+		Run(context.Context)
+		WaitSynced(context.Context) error
+	}{i.LogicalClusters, i.SyncTargets, i.Placements}
+	for _, kind := range i.Kinds {
+		all = append(all, kind.Informer)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	t.Cleanup(func() { cancel(); running.Wait() })
+	for _, informer := range all {
+		running.Go(func() { informer.Run(ctx) })
+	}
+	for _, informer := range all {
+		if err := informer.WaitSynced(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestPhysicalClusters: what each physical cluster reports of a target, and whether it is away, is known by its SyncTarget, which its mirror names; what only says that it is a leaf, or of a mirror, is nobody's.
+func TestPhysicalClusters(t *testing.T) {
+	list := func(kind, apiVersion string, items ...string) string {
+		return fmt.Sprintf(`{"kind":"%sList","apiVersion":%q,"metadata":{"resourceVersion":"1"},"items":[%s]}`, kind, apiVersion, strings.Join(items, ","))
+	}
+	lc := func(name, use, owner string) string {
+		return fmt.Sprintf(`{"metadata":{"name":"cluster","annotations":{"kcp.io/cluster":%q}},"spec":{"use":%q%s}}`, name, use, owner)
+	}
+	owner := func(name, uid string) string {
+		return fmt.Sprintf(`,"owner":{"apiVersion":"workload.kcp.io/v1alpha1","resource":"synctargets","name":%q,"cluster":"root","uid":%q}`, name, uid)
+	}
+	syncTarget := func(name, uid, ready string) string {
+		return fmt.Sprintf(`{"metadata":{"name":%q,"uid":%q,"annotations":{"kcp.io/cluster":"root"}},"status":{"carriedResources":["pods"],"conditions":[{"type":"Ready","status":%q}]}}`, name, uid, ready)
+	}
+	leaf := func(mirror, root string, replicas int) string {
+		return fmt.Sprintf(`{"metadata":{"name":"web","namespace":"team-1","annotations":{"kcp.io/cluster":%q},"labels":{%q:%q}},"status":{"replicas":%d}}`, mirror, workloadv1alpha1.RootUIDLabel, root, replicas)
+	}
+	pods := strings.Replace(podsOfWeb("a", "b"), `"east"}`, `"m-west"}`, 1)
+	l := startLooking(t, map[string]string{
+		"/clusters/*/apis/core.kcp.io/v1alpha1/logicalclusters": list("LogicalCluster", "core.kcp.io/v1alpha1",
+			lc("east", "Mirror", owner("east", "e")), lc("m-west", "Mirror", owner("west", "w")), lc("m-old", "Mirror", owner("east", "old")), lc("m-none", "Mirror", ""), lc("shop", "", owner("west", "w"))),
+		"/clusters/*/apis/workload.kcp.io/v1alpha1/synctargets":    list("SyncTarget", "workload.kcp.io/v1alpha1", syncTarget("east", "e", "True"), syncTarget("west", "w", "Unknown")),
+		"/clusters/*/apis/placement.atoll.dev/v1alpha1/placements": list("Placement", "placement.atoll.dev/v1alpha1"),
+		"/clusters/*/apis/apps/v1/deployments": list("Deployment", "apps/v1",
+			leaf("east", "u", 3), leaf("m-west", "u", 2), leaf("m-old", "u", 5), leaf("m-none", "u", 7), leaf("shop", "u", 9), leaf("m-gone", "u", 10), strings.Replace(leaf("east", "another", 11), "web", "api", 1)),
+		"/clusters/*/apis/apps/v1/statefulsets": list("StatefulSet", "apps/v1", leaf("east", "s", 4)),
+		podsPath:                                pods,
+	})
+	l.hears(t)
+	for resource, want := range map[string]map[string]report{
+		"deployments": {"east": {3, false}, "west": {2, true}}, "statefulsets": {"east": {4, false}}, "replicationcontrollers": nil,
+	} {
+		to := &target{resource: schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: resource}}
+		to.scale.Name, to.scale.UID = "web", map[string]types.UID{"deployments": "u", "statefulsets": "s"}[resource]
+		if _, got := l.placementOf(web, to); !maps.Equal(got, want) {
+			t.Errorf("of %s is reported %v, want %v", resource, got, want)
+		}
+	}
+	is, _, err := l.podsOf(client.In(t.Context(), web.Cluster), web, everything, &asked{})
+	if err != nil || len(is) != 2 || !is[0].lost || is[1].lost {
+		t.Errorf("pods are %+v, %v, want that the first is lost, whose physical cluster is away", is, err)
+	}
+}
+
+// TestRivals: who selects the first pod that anybody else selects is a rival, whoever selects others.
+func TestRivals(t *testing.T) {
+	l := startLooking(t, map[string]string{podsPath: strings.Replace(podsOfWeb("a", "b", "c"), `"app":"web"`, `"app":"web","part":"first"`, 1)})
+	for name, text := range map[string]string{"of-one": "part=first", "of-none": "app=api"} {
+		is, bad := readSelector(text)
+		if bad != nil {
+			t.Fatal(bad)
+		}
+		l.remember(client.Key{Cluster: web.Cluster, Namespace: web.Namespace, Name: name}, remembered{selector: is})
+	}
+	pods, rivals, err := l.podsOf(client.In(t.Context(), web.Cluster), web, everything, &asked{})
+	if err != nil || len(pods) != 3 || !slices.Equal(rivals, []string{"of-one"}) {
+		t.Errorf("of %d pods rivals are %v, %v, want of-one", len(pods), rivals, err)
+	}
 }
 
 // TestRescaledAtEveryLook: what somebody scales while it is looked at is looked at once more at once, and not without end; then it is said.
@@ -292,8 +390,31 @@ func TestRefusedStatus(t *testing.T) {
 	}
 }
 
+// TestEnds: a look that takes too long while it writes says so to nobody, and begins anew.
+func TestEnds(t *testing.T) {
+	for _, at := range []string{scalePath, scalerPath + "/status"} {
+		l := startLooking(t, map[string]string{scalePath: scaleOfWeb(12, "app=web")})
+		l.refused = 1
+		ctx, cancel := context.WithCancel(client.In(t.Context(), web.Cluster))
+		l.asked = func(method, path string) {
+			if path == at && method == http.MethodPut {
+				cancel()
+			}
+		}
+		hpa := scaler(onCPU)
+		if err := l.scale(ctx, web, hpa, new(time.Duration)); !errors.Is(err, context.Canceled) {
+			t.Errorf("it has ended at %s with %v", at, err)
+		}
+		if is := l.recall(web, hpa.UID); len(is.warned) > 0 || len(l.statuses) > 0 {
+			t.Errorf("told is %v, and written %v", is.warned, l.statuses)
+		}
+	}
+}
+
 // TestReconcile: what is looked at, and when next; nothing is kept of what is not there, or in no workspace.
 func TestReconcile(t *testing.T) {
+	closed := make(chan struct{})
+	close(closed)
 	const workspace = `{"kind":"LogicalCluster","apiVersion":"core.kcp.io/v1alpha1","metadata":{"name":"cluster"%s},"spec":{%s}}`
 	here := fmt.Sprintf(workspace, "", "")
 	object := `{"kind":"HorizontalPodAutoscaler","apiVersion":"autoscaling/v2","metadata":{"name":"web","namespace":"team"},"spec":{"maxReplicas":9,"scaleTargetRef":{"apiVersion":"apps/v1","kind":"Deployment","name":"web"}}}`
@@ -313,6 +434,7 @@ func TestReconcile(t *testing.T) {
 	} {
 		l := startLooking(t, tc.served)
 		l.remember(web, remembered{selector: everything})
+		l.metrics.taken[client.Key{Cluster: "bank"}] = &reading{done: closed}
 		looks := 0
 		l.asked = func(_, path string) {
 			if path == scalePath {
@@ -324,6 +446,9 @@ func TestReconcile(t *testing.T) {
 		again, err := l.reconcile(t.Context(), web)
 		if _, kept := l.known[spaceOf(web)]; err != nil || again != tc.again || looks > 0 != tc.looks || kept != tc.kept {
 			t.Errorf("%s: again in %s, %v, %d looks, kept %v, want %+v", name, again, err, looks, kept, tc)
+		}
+		if len(l.metrics.taken) > 0 {
+			t.Errorf("%s: kept are %v, want nothing of long ago", name, l.metrics.taken)
 		}
 		if n := l.lanes["shop"].looks; n != 0 {
 			t.Errorf("%s: %d looks go on", name, n)
@@ -363,6 +488,12 @@ func TestWorkedFor(t *testing.T) {
 		})
 		passes := &passing{FakePassiveClock: l.clk}
 		l.clock, l.metrics.clock = passes, passes
+		l.metrics.read = func(ctx context.Context, of client.Key, idle *time.Duration) (usages, error) {
+			if end, ends := ctx.Deadline(); !ends || time.Until(end) > longest {
+				t.Errorf("it looks until %s, want no longer than %s", end, longest)
+			}
+			return l.usagesOf(ctx, of, idle)
+		}
 		l.asked = func(_, path string) {
 			switch {
 			case path == tc.slow && tc.read:

@@ -236,9 +236,7 @@ func (o *outcome) measure(hpa *autoscalingv2.HorizontalPodAutoscaler, f facts, n
 		if all.name == "" || is.replicas > all.replicas {
 			all.replicas, all.name = is.replicas, name
 		}
-		for cluster, serves := range is.unheard {
-			unheard[cluster] = unheard[cluster] || serves
-		}
+		maps.Copy(unheard, is.unheard) // what says nothing serves, or not, whatever is asked for
 		switch {
 		case len(is.waits) == 0:
 			free = max(free, is.replicas)

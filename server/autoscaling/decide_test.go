@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -548,9 +549,12 @@ func TestReadings(t *testing.T) {
 		})
 		shop, bank := client.Key{Cluster: "shop", Namespace: "team"}, client.Key{Cluster: "thebank", Namespace: "team"}
 		var all sync.WaitGroup
+		var idle atomic.Int64 // of all
 		ask := func(of client.Key) {
 			all.Go(func() {
-				used, err := r.of(t.Context(), of, new(time.Duration))
+				var waited time.Duration
+				used, err := r.of(t.Context(), of, &waited)
+				idle.Add(int64(waited))
 				if err != nil || used["a"].Containers[0].Usage.Cpu().MilliValue() != int64(len(of.Cluster)) {
 					t.Errorf("%v: %s is told %v", err, of, used)
 				}
@@ -561,15 +565,19 @@ func TestReadings(t *testing.T) {
 			ask(bank)
 		}
 		synctest.Wait()
+		clk.SetTime(noon.Add(time.Second))
 		close(answer)
 		all.Wait()
-		clk.SetTime(noon.Add(readFor - time.Second))
+		if got := time.Duration(idle.Load()); got != 8*time.Second {
+			t.Errorf("they have waited %s, want a second each of the eight that do not read", got)
+		}
+		clk.SetTime(noon.Add(readFor))
 		ask(shop)
 		all.Wait()
 		if want := (map[client.Key]int{shop: 1, bank: 1}); !cmp.Equal(read, want) {
 			t.Errorf("read were %v, want %v", read, want)
 		}
-		clk.SetTime(noon.Add(readFor))
+		clk.SetTime(noon.Add(readFor + time.Second))
 		ask(shop)
 		all.Wait()
 		if read[shop] != 2 {
