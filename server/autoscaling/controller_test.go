@@ -220,7 +220,7 @@ func TestPhysicalClusters(t *testing.T) {
 		return fmt.Sprintf(`{"metadata":{"name":%q,"uid":%q,"annotations":{"kcp.io/cluster":"root"}},"status":{"carriedResources":["pods"],"conditions":[{"type":"Ready","status":%q}]}}`, name, uid, ready)
 	}
 	leaf := func(mirror, root string, replicas int) string {
-		return fmt.Sprintf(`{"metadata":{"name":"web","namespace":"team-1","annotations":{"kcp.io/cluster":%q},"labels":{%q:%q}},"status":{"replicas":%d}}`, mirror, workloadv1alpha1.RootUIDLabel, root, replicas)
+		return fmt.Sprintf(`{"metadata":{"name":"web","namespace":"team-1","annotations":{"kcp.io/cluster":%q},"labels":{%q:%q}},"spec":{"replicas":20},"status":{"replicas":%d}}`, mirror, workloadv1alpha1.RootUIDLabel, root, replicas)
 	}
 	pods := strings.Replace(podsOfWeb("a", "b"), `"east"}`, `"m-west"}`, 1)
 	l := startLooking(t, map[string]string{

@@ -28,6 +28,7 @@ import (
 	"k8s.io/client-go/tools/pager"
 	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
@@ -234,7 +235,7 @@ func isLost(t *workloadv1alpha1.SyncTarget) bool {
 	return isAway(t) || t != nil && !t.Carries(corev1.ResourcePods.String())
 }
 
-// reportsOf are what physical clusters say of their leaves.
+// reportsOf are what physical clusters say of their leaves: no more of each than it is to have, whatever that is.
 func reportsOf(leaves []ctrlclient.Object, in func(mirror logicalcluster.Name) *workloadv1alpha1.SyncTarget) map[string]report {
 	reports := map[string]report{}
 	for _, leaf := range leaves {
@@ -242,16 +243,17 @@ func reportsOf(leaves []ctrlclient.Object, in func(mirror logicalcluster.Name) *
 		if t == nil { // what somebody has labelled as one
 			continue
 		}
-		var replicas int32
+		var most *int32
+		var is int32
 		switch leaf := leaf.(type) {
 		case *appsv1.Deployment:
-			replicas = leaf.Status.Replicas
+			most, is = leaf.Spec.Replicas, leaf.Status.Replicas
 		case *appsv1.ReplicaSet:
-			replicas = leaf.Status.Replicas
+			most, is = leaf.Spec.Replicas, leaf.Status.Replicas
 		case *appsv1.StatefulSet:
-			replicas = leaf.Status.Replicas
+			most, is = leaf.Spec.Replicas, leaf.Status.Replicas
 		}
-		reports[t.Name] = report{reports[t.Name].replicas + replicas, isAway(t)}
+		reports[t.Name] = report{reports[t.Name].replicas + min(is, ptr.Deref(most, 1)), isAway(t)}
 	}
 	return reports
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -20,6 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
@@ -176,16 +178,16 @@ func TestRescale(t *testing.T) {
 	}
 }
 
-// TestReportsOf: what each physical cluster reports is that of its leaves, however many, and no other's.
+// TestReportsOf: what each physical cluster reports is that of its leaves, however many, and no other's, and no more than each is to have.
 func TestReportsOf(t *testing.T) {
 	in := func(mirror string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Name: "web", Annotations: map[string]string{logicalcluster.AnnotationKey: mirror}}
 	}
 	targets := map[logicalcluster.Name]*workloadv1alpha1.SyncTarget{"m1": synced("east", metav1.ConditionTrue, "pods"), "m2": synced("west", metav1.ConditionUnknown, "pods"), "m3": synced("east", metav1.ConditionTrue)}
 	got := reportsOf([]ctrlclient.Object{
-		&appsv1.Deployment{ObjectMeta: in("m1"), Status: appsv1.DeploymentStatus{Replicas: 1}},
-		&appsv1.ReplicaSet{ObjectMeta: in("m3"), Status: appsv1.ReplicaSetStatus{Replicas: 2}},
-		&appsv1.StatefulSet{ObjectMeta: in("m2"), Status: appsv1.StatefulSetStatus{Replicas: 4}},
+		&appsv1.Deployment{ObjectMeta: in("m1"), Spec: appsv1.DeploymentSpec{Replicas: ptr.To(int32(5))}, Status: appsv1.DeploymentStatus{Replicas: 1}},
+		&appsv1.ReplicaSet{ObjectMeta: in("m3"), Spec: appsv1.ReplicaSetSpec{Replicas: ptr.To(int32(2))}, Status: appsv1.ReplicaSetStatus{Replicas: math.MaxInt32}},
+		&appsv1.StatefulSet{ObjectMeta: in("m2"), Spec: appsv1.StatefulSetSpec{Replicas: ptr.To(int32(4))}, Status: appsv1.StatefulSetStatus{Replicas: 6}},
 		&appsv1.Deployment{ObjectMeta: in("shop"), Status: appsv1.DeploymentStatus{Replicas: 8}},
 	}, func(mirror logicalcluster.Name) *workloadv1alpha1.SyncTarget { return targets[mirror] })
 	if want := (map[string]report{"east": {3, false}, "west": {4, true}}); !maps.Equal(got, want) {
