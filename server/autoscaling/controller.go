@@ -324,7 +324,7 @@ func (c *Controller) scale(ctx context.Context, key client.Key, hpa *autoscaling
 	if !write {
 		return nil
 	}
-	if err = c.say(ctx, hpa, &o.status); err == nil || ctx.Err() != nil {
+	if err = c.say(ctx, hpa, &o.status); err == nil {
 		return ctx.Err()
 	}
 	// The next look writes it anyway, and somebody may refuse each.

@@ -222,7 +222,8 @@ func TestPhysicalClusters(t *testing.T) {
 	leaf := func(mirror, root string, replicas int) string {
 		return fmt.Sprintf(`{"metadata":{"name":"web","namespace":"team-1","annotations":{"kcp.io/cluster":%q},"labels":{%q:%q}},"spec":{"replicas":20},"status":{"replicas":%d}}`, mirror, workloadv1alpha1.RootUIDLabel, root, replicas)
 	}
-	pods := strings.Replace(podsOfWeb("a", "b"), `"east"}`, `"m-west"}`, 1)
+	lost := fmt.Sprintf(`"status":"False","reason":%q`, workloadv1alpha1.PodUnheard)
+	pods := strings.Replace(strings.Replace(podsOfWeb("a", "b", "c"), `"status":"True"`, lost, 1), `"name":"b","labels":{"app":"web","workload.atoll.dev/mirror":"east"}`, `"name":"b","labels":{"app":"web","workload.atoll.dev/mirror":"m-west"}`, 1)
 	l := startLooking(t, map[string]string{
 		"/clusters/*/apis/core.kcp.io/v1alpha1/logicalclusters": list("LogicalCluster", "core.kcp.io/v1alpha1",
 			lc("east", "Mirror", owner("east", "e")), lc("m-west", "Mirror", owner("west", "w")), lc("m-old", "Mirror", owner("east", "old")), lc("m-none", "Mirror", ""), lc("shop", "", owner("west", "w"))),
@@ -244,8 +245,8 @@ func TestPhysicalClusters(t *testing.T) {
 		}
 	}
 	is, _, err := l.podsOf(client.In(t.Context(), web.Cluster), web, everything, &asked{})
-	if err != nil || len(is) != 2 || !is[0].lost || is[1].lost {
-		t.Errorf("pods are %+v, %v, want that the first is lost, whose physical cluster is away", is, err)
+	if err != nil || len(is) != 3 || !is[0].lost || !is[1].lost || is[2].lost {
+		t.Errorf("pods are %+v, %v, want that the first is lost, which says so, and the second, whose physical cluster is away", is, err)
 	}
 }
 
@@ -379,14 +380,8 @@ func TestRefusedStatus(t *testing.T) {
 		}
 		l.clk.SetTime(l.clk.Now().Add(every))
 	}
-	told := 0
-	for _, reason := range l.events {
-		if reason == "FailedUpdateStatus" {
-			told++
-		}
-	}
-	if told != 1 || l.refused != 0 || len(l.statuses) != 1 {
-		t.Errorf("told are %v, %d looks have not written, and %d statuses are written, want one of each reason, each look to write, and one status", l.events, l.refused, len(l.statuses))
+	if want := []string{"InvalidSelector", "FailedComputeMetricsReplicas", "FailedUpdateStatus"}; !slices.Equal(l.events, want) || l.refused != 0 || len(l.statuses) != 1 {
+		t.Errorf("told are %v, %d looks have not written, and %d statuses are written, want %v, each look to write, and one status", l.events, l.refused, len(l.statuses), want)
 	}
 }
 
@@ -405,8 +400,8 @@ func TestEnds(t *testing.T) {
 		if err := l.scale(ctx, web, hpa, new(time.Duration)); !errors.Is(err, context.Canceled) {
 			t.Errorf("it has ended at %s with %v", at, err)
 		}
-		if is := l.recall(web, hpa.UID); len(is.warned) > 0 || len(l.statuses) > 0 {
-			t.Errorf("told is %v, and written %v", is.warned, l.statuses)
+		if is := l.recall(web, hpa.UID); len(is.warned) > 0 || len(l.statuses) > 0 || at == scalePath && is.past.recommended != nil {
+			t.Errorf("it has ended at %s: kept is %+v, and written %v", at, is, l.statuses)
 		}
 	}
 }
@@ -536,8 +531,11 @@ func TestSee(t *testing.T) {
 
 // TestSay: what was done is said though somebody has changed what it is for meanwhile, but not of one that was made anew.
 func TestSay(t *testing.T) {
-	for uid, want := range map[types.UID]int{"first": 1, "another": 0} {
+	for uid, want := range map[types.UID]int{"first": 1, "another": 0, "": 0} {
 		l := startLooking(t, map[string]string{scalerPath: fmt.Sprintf(`{"kind":"HorizontalPodAutoscaler","apiVersion":"autoscaling/v2","metadata":{"name":"web","namespace":"team","uid":%q,"resourceVersion":"7"}}`, uid)})
+		if uid == "" { // it is gone
+			delete(l.served, scalerPath)
+		}
 		l.conflict = true
 		hpa := scaler(onCPU)
 		hpa.UID, hpa.ResourceVersion = "first", "6"

@@ -639,6 +639,13 @@ func TestTurns(t *testing.T) {
 	if wait := turn("bank", "0"); wait != 0 || len(c.lanes) != 1 {
 		t.Errorf("waits %s, kept are %v", wait, c.lanes)
 	}
+	c.turn(of("bank", "1")) // which takes long
+	clk.SetTime(noon.Add(2 * time.Minute))
+	c.turn(of("bank", "1"))
+	clk.SetTime(noon.Add(3 * time.Minute))
+	if first, second := c.turn(of("bank", "2")), c.turn(of("bank", "3")); first != 0 || second != pace {
+		t.Errorf("two that come while one is looked at wait %s and %s, want 0 and %s", first, second, pace)
+	}
 }
 
 // TestLooksAtOnce: a workspace whose looks take long has four of them at once, and those that wait have their turns when one ends, in the order in which they have come.
