@@ -383,6 +383,9 @@ func TestRefusedStatus(t *testing.T) {
 	if want := []string{"InvalidSelector", "FailedComputeMetricsReplicas", "FailedUpdateStatus"}; !slices.Equal(l.events, want) || l.refused != 0 || len(l.statuses) != 1 {
 		t.Errorf("told are %v, %d looks have not written, and %d statuses are written, want %v, each look to write, and one status", l.events, l.refused, len(l.statuses), want)
 	}
+	if at := l.recall(web, "").warned["FailedUpdateStatus"].at; !at.Equal(noon) {
+		t.Errorf("it was told at %s last, want at the first look alone", at)
+	}
 }
 
 // TestEnds: a look that takes too long while it writes says so to nobody, and begins anew.
