@@ -28,10 +28,9 @@ type doubt struct {
 
 // doubtOf returns that of a SyncTarget.
 func doubtOf(status workloadv1alpha1.SyncTargetStatus) doubt {
-	ready := ptr.Deref(meta.FindStatusCondition(status.Conditions, workloadv1alpha1.SyncTargetReady), metav1.Condition{})
 	switch {
-	// What else its syncer cannot watch says nothing of pods.
-	case ready.Status != metav1.ConditionTrue && ready.Reason != ReasonCannotWatch:
+	case !status.IsHeard():
+		ready := ptr.Deref(meta.FindStatusCondition(status.Conditions, workloadv1alpha1.SyncTargetReady), metav1.Condition{})
 		return doubt{workloadv1alpha1.PodUnheard, "The physical cluster is not Ready: how the pod is, is not known.", ready.Reason}
 	case !slices.Contains(status.CarriedResources, podsGVR.GroupResource().String()):
 		return doubt{workloadv1alpha1.PodUnseen, "The syncer of the physical cluster sees no pods: it is not allowed to, or fails, or has no room for them, or is of an earlier version. How the pod is, is not known.", ""}

@@ -26,14 +26,14 @@ const ConditionOrphans = "Orphans"
 
 // Reasons of conditions that the Syncer writes.
 const (
-	ReasonConnected        = "Connected"        // Ready: the physical cluster answers
-	ReasonUnreachable      = "Unreachable"      // not Ready: it has not answered for 40 s, over restarts of the syncer, or never did
-	ReasonCannotWatch      = "CannotWatch"      // not Ready: it answers, and lets us not list or watch what we sync
-	ReasonHubRestored      = "HubRestored"      // ObserveOnly: the hub is older than the physical cluster
-	ReasonPhysicalRestored = "PhysicalRestored" // ObserveOnly: the physical cluster is older than the hub remembers
-	ReasonInStep           = "InStep"           // not ObserveOnly
-	ReasonNoLeaf           = "NoLeaf"           // Orphans
-	ReasonNone             = "None"             // no Orphans
+	ReasonConnected        = "Connected"                        // Ready: the physical cluster answers
+	ReasonUnreachable      = "Unreachable"                      // not Ready: it has not answered for 40 s, over restarts of the syncer, or never did
+	ReasonCannotWatch      = workloadv1alpha1.ReasonCannotWatch // not Ready: it answers, and lets us not list or watch what we sync
+	ReasonHubRestored      = "HubRestored"                      // ObserveOnly: the hub is older than the physical cluster
+	ReasonPhysicalRestored = "PhysicalRestored"                 // ObserveOnly: the physical cluster is older than the hub remembers
+	ReasonInStep           = "InStep"                           // not ObserveOnly
+	ReasonNoLeaf           = "NoLeaf"                           // Orphans
+	ReasonNone             = "None"                             // no Orphans
 )
 
 const (

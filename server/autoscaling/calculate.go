@@ -141,8 +141,8 @@ func calculate(g goal, f *facts, allowed tolerance, now time.Time) (proposal, er
 		switch {
 		case err == nil && cmp.Or(cmp.Compare(is.replicas, most.replicas), cmp.Compare(is.ratio, most.ratio)) > 0:
 			most = is
-		case errors.Is(err, errNotMeasured): // all of them begin, perhaps, and what they will need is not known
-			if cluster != "" && slices.ContainsFunc(of[cluster], pod.runs) {
+		case errors.Is(err, errNotMeasured): // all of them begin, perhaps, or make room for others, and what those will need is not known
+			if cluster != "" && slices.ContainsFunc(of[cluster], func(p pod) bool { return !p.ended() }) {
 				unknown[cluster] = true
 			}
 		case err != nil:
@@ -159,25 +159,26 @@ func calculate(g goal, f *facts, allowed tolerance, now time.Time) (proposal, er
 	return most, nil
 }
 
-// mostHidden is how many are counted: what is reported somebody wrote.
+// mostHidden is how many are counted, and one of each physical cluster: what is reported somebody wrote.
 const mostHidden = 10_000
 
-// runs says that a pod is neither on its way out nor has ended.
-func (p pod) runs() bool {
-	return !p.going && p.phase != corev1.PodFailed && p.phase != corev1.PodSucceeded
-}
+func (p pod) ended() bool { return p.phase == corev1.PodFailed || p.phase == corev1.PodSucceeded }
+
+// isReported says that a pod is, perhaps, among those that its physical cluster reports: a StatefulSet counts one on its way out. That of a cluster which is away is on its way out
+// for as long as that is so, whatever becomes of it there.
+func (p pod) isReported() bool { return !p.ended() && !(p.going && p.lost) }
 
 // hidden is how many pods physical clusters report of the target, and do not show.
 func (f *facts) hidden() map[string]int {
 	shown := map[string]int{}
 	for i := range f.pods {
-		if f.pods[i].runs() {
+		if f.pods[i].isReported() {
 			shown[f.pods[i].cluster]++
 		}
 	}
 	hidden, left := map[string]int{}, mostHidden
 	for _, cluster := range slices.Sorted(maps.Keys(f.reports)) {
-		if n := min(int(f.reports[cluster].replicas)-shown[cluster], left); n > 0 {
+		if n := min(f.reports[cluster].replicas-shown[cluster], max(1, left)); n > 0 {
 			hidden[cluster], left = n, left-n
 		}
 	}
@@ -185,8 +186,8 @@ func (f *facts) hidden() map[string]int {
 }
 
 // need returns how many replicas pods need, as Kubernetes calculates it, by those that there are: those that have just begun are taken for using nothing if there would be more,
-// and those of which nothing is known for using nothing if there would be more, and all that they ask for, or are to use, if there would be fewer. Pods that are reported, and hidden, are such, and a physical cluster that reports some and shows none
-// says nothing. One that shows some does: what it reports is of another moment, or counts pods on their way out, as of StatefulSets.
+// and those of which nothing is known for using nothing if there would be more, and all that they ask for, or are to use, if there would be fewer. Pods that are reported, and hidden, are such, and a physical cluster that reports some and shows none of those
+// says nothing. One that shows some does: what it reports is of another moment.
 //
 // Beyond Kubernetes, what uses too much is no reason for fewer, however few are seen, and what uses too little none for more, however many there are for a while, as in a move, whose replicas would grow by
 // themselves. There are not fewer while a physical cluster says nothing of any pod that runs there: what is not seen is not less used. That ends when it was silent for believedFor, and its pods serve. If there would
@@ -226,8 +227,8 @@ func need(g goal, f *facts, pods []pod, hidden map[string]int, allowed tolerance
 		}
 		clusters[p.cluster] = v
 	}
-	for cluster := range hidden {
-		if !slices.ContainsFunc(pods, func(p pod) bool { return p.cluster == cluster }) {
+	for cluster, n := range hidden {
+		if n > 0 && !slices.ContainsFunc(pods, func(p pod) bool { return p.cluster == cluster && p.isReported() }) {
 			clusters[cluster] = voice{runs: true, serves: true, away: f.reports[cluster].away}
 		}
 	}

@@ -126,7 +126,8 @@ func TestCalculate(t *testing.T) {
 		"in each, one has not begun for as long as counts":   {"", half, 2, true, []pod{four[0], four[1], with(four[2], func(p *pod) { p.started = noon.Add(-time.Minute); p.ready.Status = corev1.ConditionFalse })}, used(1, 1, 900), 2, []string{"west"}, ""},
 		"in each, one begins, more":                          {"the other needs it", half, 2, true, []pod{four[0], four[1], with(four[2], pending)}, used(100, 100), 4, nil, ""},
 		"in each, one is nowhere":                            {"it is of no cluster", half, 2, true, []pod{four[0], four[1], with(in(four[2], ""), pending)}, used(1, 1), 1, nil, ""},
-		"in each, one goes":                                  {"it needs nothing", half, 2, true, []pod{four[0], four[1], with(four[2], func(p *pod) { p.going = true })}, used(1, 1), 1, nil, ""},
+		"in each, one goes":                                  {"it makes room for others", half, 2, true, []pod{four[0], four[1], with(four[2], func(p *pod) { p.going = true })}, used(1, 1), 2, []string{"west"}, ""},
+		"in each, one has failed":                            {"nothing is to be there", half, 2, true, []pod{four[0], four[1], with(four[2], func(p *pod) { p.going, p.phase = true, corev1.PodFailed })}, used(1, 1), 1, nil, ""},
 		"in each, none is measured":                          {"", half, 2, true, four, usages{}, 0, nil, "did not receive metrics"},
 		"in each, no request":                                {"", lacking(half), 2, true, four, used(1, 1, 1, 1), 0, nil, "missing request"},
 		"one has ended":                                      {"of it there is nothing to say", fifty, 3, false, []pod{four[0], four[1], with(four[2], func(p *pod) { p.phase = corev1.PodSucceeded; notReady(p) })}, used(0, 0), 1, nil, ""},
@@ -240,10 +241,16 @@ func TestHidden(t *testing.T) {
 		return p
 	}
 	half, high := goal{demand: demand{resource: corev1.ResourceCPU}, percent: 50}, goal{demand: demand{resource: corev1.ResourceCPU}, percent: 90}
-	both := func(east, west int32) map[string]report {
+	both := func(east, west int) map[string]report {
 		return map[string]report{"east": {east, false}, "west": {west, false}}
 	}
 	away := map[string]report{"east": {5, false}, "west": {5, true}}
+	deleted := slices.Clone(five) // those of west, which is away, by somebody who does not wait for it
+	for i := range 5 {
+		p := in(runs(fmt.Sprint("w", i), "west"), "west")
+		p.going, p.lost = true, true
+		deleted = append(deleted, p)
+	}
 	for name, tc := range map[string]struct {
 		reason  string
 		goal    goal
@@ -268,8 +275,13 @@ func TestHidden(t *testing.T) {
 		"half are, west is away, fewer":   {"it is, for however long", high, false, 10, away, five, used(1), believedFor, 10, []string{"west"}},
 		"some are":                        {"what a cluster shows says what it does, and the others count as in Kubernetes", high, false, 7, both(7, 0), five, used(1), 0, 3, nil},
 		"all but one are":                 {"what is reported is of another moment than what is shown", half, false, 6, both(6, 0), five, used(20), 0, 4, nil},
-		"one goes":                        {"a StatefulSet counts it", half, false, 6, both(6, 0), append(slices.Clone(five), going), used(20), 0, 4, nil},
-		"those of west go":                {"", high, false, 6, both(5, 1), append(slices.Clone(five), in(going, "west")), used(1), 0, 2, nil},
+		"one goes":                        {"a StatefulSet counts it", half, false, 6, both(6, 0), append(slices.Clone(five), going), used(20), 0, 2, nil},
+		"one goes, more":                  {"what is on its way out is not taken for using nothing", half, false, 6, both(6, 0), append(slices.Clone(five), going), used(64), 0, 7, nil},
+		"west's are deleted, more":        {"it is away as before", half, false, 10, away, deleted, used(95), 0, 15, nil},
+		"west's are deleted, fewer":       {"it is waited for as before", high, false, 10, away, deleted, used(1), believedFor, 10, []string{"west"}},
+		"west's are deleted, in each":     {"", half, true, 5, away, deleted, used(1), 0, 5, []string{"west"}},
+		"one of west's has failed":        {"that says nothing of the others", high, false, 10, both(5, 5), append(slices.Clone(five), in(failed, "west")), used(1), 0, 10, []string{"west"}},
+		"those of west go":                {"", high, false, 6, both(5, 1), append(slices.Clone(five), in(going, "west")), used(1), 0, 1, nil},
 		"what has ended is shown":         {"and not reported", high, false, 6, both(5, 1), append(slices.Clone(five), ended, failed, going), used(1), 0, 6, []string{"west"}},
 		"what has ended is shown, of all": {"and not reported", half, false, 6, both(6, 0), append(slices.Clone(five), ended, failed), used(10), 0, 5, nil},
 		"in each, half are":               {"", half, true, 5, both(5, 5), five, used(20), 0, 5, []string{"west"}},
@@ -285,8 +297,10 @@ func TestHidden(t *testing.T) {
 			t.Errorf("%s: %+v, %v, want %d, because of %v: %s", name, got, err, tc.want, tc.waits, tc.reason)
 		}
 	}
-	if n, want := (&facts{reports: both(mostHidden-1, math.MaxInt32)}).hidden(), (map[string]int{"east": mostHidden - 1, "west": 1}); !maps.Equal(n, want) {
-		t.Errorf("%v are hidden, want %v whatever somebody writes", n, want)
+	for _, east := range []int{mostHidden - 1, mostHidden} {
+		if n, want := (&facts{reports: both(east, math.MaxInt32)}).hidden(), (map[string]int{"east": east, "west": 1}); !maps.Equal(n, want) {
+			t.Errorf("%v are hidden, want %v whatever somebody writes, and that each is known", n, want)
+		}
 	}
 }
 

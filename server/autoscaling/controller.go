@@ -32,7 +32,7 @@ const (
 	// pace is how far apart looks of a workspace begin at least, so that however many it has, they do not take all of the server. One with more than 300 has each of
 	// them looked at less often.
 	pace = 50 * time.Millisecond
-	// pause is how many times as long as a look has worked those of its workspace that are to come wait for it: one with large looks has a fifth of a worker.
+	// pause is how many times as long as a look has worked those of its workspace that are to come wait for it: one with looks of up to a second has a fifth of a worker.
 	pause = 4
 	// mostWorked is how much of it counts: what takes longer waits, as for an etcd that is away, and after that those that waited for it are the ones to look at.
 	mostWorked = time.Second
@@ -298,7 +298,7 @@ func (c *Controller) scale(ctx context.Context, key client.Key, hpa *autoscaling
 	o := decide(hpa, f, known.past, c.clock.Now())
 	if o.rescale {
 		err := c.rescale(ctx, to, f.replicas, o.replicas)
-		if ctx.Err() != nil { // which a retry hides
+		if err != nil && ctx.Err() != nil {
 			return ctx.Err()
 		}
 		if errors.Is(err, errRescaled) && !known.again { // once: somebody may do so at every look
@@ -316,15 +316,14 @@ func (c *Controller) scale(ctx context.Context, key client.Key, hpa *autoscaling
 	var tell []event
 	tell, known.warned = news(o.events, known.warned, now)
 	write := worthWriting(&hpa.Status, &o.status, known.said, now)
-	if write {
-		known.said = now
-	}
 	c.remember(key, known)
 	c.tell(ctx, hpa, tell)
 	if !write {
 		return nil
 	}
 	if err = c.say(ctx, hpa, &o.status); err == nil {
+		known.said = now
+		c.remember(key, known)
 		return ctx.Err()
 	}
 	// The next look writes it anyway, and somebody may refuse each.
@@ -365,15 +364,22 @@ var errRescaled = errors.New("the target was scaled meanwhile")
 // rescale writes the scale of a target that had so many replicas. Its status changes all the time, which is no matter here. One that was made anew is another.
 func (c *Controller) rescale(ctx context.Context, to *target, from, replicas int32) error {
 	uid := to.scale.UID
-	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
+	written := false
+	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		if err := c.read(ctx, to); err != nil {
 			return err
 		}
 		if to.scale.Spec.Replicas != from || to.scale.UID != uid {
 			return errRescaled
 		}
-		return c.write(ctx, to, replicas)
+		err := c.write(ctx, to, replicas)
+		written = err == nil
+		return err
 	})
+	if err == nil && !written {
+		return ctx.Err() // which a retry hides
+	}
+	return err
 }
 
 // say writes a status.

@@ -388,6 +388,36 @@ func TestRefusedStatus(t *testing.T) {
 	}
 }
 
+// ending is a context that has ended for who asks it, and stops nothing.
+type ending struct {
+	context.Context
+	over atomic.Bool
+}
+
+func (e *ending) Err() error {
+	if e.over.Load() {
+		return context.Canceled
+	}
+	return e.Context.Err()
+}
+
+// TestScaledAsItEnds: what was written is remembered though the look ends with that: policies count it.
+func TestScaledAsItEnds(t *testing.T) {
+	l := startLooking(t, map[string]string{scalePath: scaleOfWeb(12, "app=web")})
+	ctx := &ending{Context: client.In(t.Context(), web.Cluster)}
+	l.asked = func(method, path string) {
+		ctx.over.Store(ctx.over.Load() || path == scalePath && method == http.MethodPut)
+	}
+	hpa := scaler(onCPU)
+	hpa.Spec.Behavior = &autoscalingv2.HorizontalPodAutoscalerBehavior{}
+	if err := l.scale(ctx, web, hpa, new(time.Duration)); !errors.Is(err, context.Canceled) {
+		t.Errorf("it has ended with %v", err)
+	}
+	if is := l.recall(web, hpa.UID); len(is.past.changes) != 1 {
+		t.Errorf("kept is %+v, want that it was scaled", is.past)
+	}
+}
+
 // TestEnds: a look that takes too long while it writes says so to nobody, and begins anew.
 func TestEnds(t *testing.T) {
 	for _, at := range []string{scalePath, scalerPath + "/status"} {
@@ -396,6 +426,7 @@ func TestEnds(t *testing.T) {
 		ctx, cancel := context.WithCancel(client.In(t.Context(), web.Cluster))
 		l.asked = func(method, path string) {
 			if path == at && method == http.MethodPut {
+				delete(l.served, path)
 				cancel()
 			}
 		}

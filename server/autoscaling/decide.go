@@ -61,7 +61,7 @@ type facts struct {
 
 // report is what a physical cluster says of a target: how many pods of it run there. If it is away, it did so before.
 type report struct {
-	replicas int32
+	replicas int
 	away     bool
 }
 

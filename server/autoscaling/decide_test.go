@@ -594,6 +594,20 @@ func TestReadings(t *testing.T) {
 	})
 }
 
+// TestReadingEnds: that who reads has no time left says nothing to those that look after it.
+func TestReadingEnds(t *testing.T) {
+	ctx, end := context.WithCancel(t.Context())
+	r := newReadings(clocktesting.NewFakePassiveClock(noon), func(ctx context.Context, _ client.Key, _ *time.Duration) (usages, error) {
+		return usages{}, ctx.Err()
+	})
+	end()
+	for _, ctx := range []context.Context{ctx, t.Context()} {
+		if _, err := r.of(ctx, web, new(time.Duration)); !errors.Is(err, ctx.Err()) {
+			t.Errorf("%v, want %v", err, ctx.Err())
+		}
+	}
+}
+
 // TestTurns: however many are to be looked at, those of a workspace are so one after the other, and each once; others do not wait for them, and nothing is kept of them.
 func TestTurns(t *testing.T) {
 	clk := clocktesting.NewFakePassiveClock(noon)

@@ -7,7 +7,7 @@
 //
 // What always holds: what is not known is no reason for fewer replicas: pods without metrics, or that are reported and not shown, count as in Kubernetes, and there are not fewer while a physical cluster says nothing
 // at all of pods that run there, or shows none of them; for an hour, unless it is known to be away. What uses less than it is to is no reason for more, nor what uses more for fewer. Where each physical cluster runs all replicas, each has its own need.
-// Metrics of a namespace are read once for all that look in the same moment. A workspace has four looks at once, and a fifth of a worker. Between two looks no more is kept than what windows and policies of spec.behavior
+// Metrics of a namespace are read once for all that look in the same moment. A workspace has four looks at once, and a fifth of a worker while they are short. Between two looks no more is kept than what windows and policies of spec.behavior
 // look back at, who is silent, the target's selector, and what was told and written last, by UID, and of a workspace without HorizontalPodAutoscalers nothing. Mirrors are left alone.
 //
 // The server starts it: New, then Run. After a start nothing is known of before, as in Kubernetes: for as long as the window of scaling down there are not fewer replicas than there were at

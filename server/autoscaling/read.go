@@ -227,7 +227,7 @@ func (c *Controller) targetIn(mirror logicalcluster.Name) *workloadv1alpha1.Sync
 
 // isAway says that a physical cluster is not heard of. Of one that is gone its rows say so.
 func isAway(t *workloadv1alpha1.SyncTarget) bool {
-	return t != nil && !meta.IsStatusConditionTrue(t.Status.Conditions, workloadv1alpha1.SyncTargetReady)
+	return t != nil && !t.Status.IsHeard()
 }
 
 // isLost says that nobody tells how the pods are that a physical cluster shows: it is away, or its syncer sees none any more.
@@ -253,7 +253,7 @@ func reportsOf(leaves []ctrlclient.Object, in func(mirror logicalcluster.Name) *
 		case *appsv1.StatefulSet:
 			most, is = leaf.Spec.Replicas, leaf.Status.Replicas
 		}
-		reports[t.Name] = report{reports[t.Name].replicas + min(is, ptr.Deref(most, 1)), isAway(t)}
+		reports[t.Name] = report{reports[t.Name].replicas + int(max(0, min(is, ptr.Deref(most, 1)))), isAway(t)}
 	}
 	return reports
 }
@@ -372,7 +372,9 @@ func (r *readings) of(ctx context.Context, space client.Key, idle *time.Duration
 		r.taken[space] = one
 		r.mu.Unlock()
 		one.used, one.err = r.read(ctx, space, idle)
-		one.at = r.clock.Now()
+		if ctx.Err() == nil { // else it says nothing for others
+			one.at = r.clock.Now()
+		}
 		close(one.done)
 		return one.used, one.err
 	}

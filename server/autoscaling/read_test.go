@@ -188,6 +188,7 @@ func TestReportsOf(t *testing.T) {
 		&appsv1.Deployment{ObjectMeta: in("m1"), Spec: appsv1.DeploymentSpec{Replicas: ptr.To(int32(5))}, Status: appsv1.DeploymentStatus{Replicas: 1}},
 		&appsv1.ReplicaSet{ObjectMeta: in("m3"), Spec: appsv1.ReplicaSetSpec{Replicas: ptr.To(int32(2))}, Status: appsv1.ReplicaSetStatus{Replicas: math.MaxInt32}},
 		&appsv1.StatefulSet{ObjectMeta: in("m2"), Spec: appsv1.StatefulSetSpec{Replicas: ptr.To(int32(4))}, Status: appsv1.StatefulSetStatus{Replicas: 6}},
+		&appsv1.StatefulSet{ObjectMeta: in("m2"), Status: appsv1.StatefulSetStatus{Replicas: -3}},
 		&appsv1.Deployment{ObjectMeta: in("shop"), Status: appsv1.DeploymentStatus{Replicas: 8}},
 	}, func(mirror logicalcluster.Name) *workloadv1alpha1.SyncTarget { return targets[mirror] })
 	if want := (map[string]report{"east": {3, false}, "west": {4, true}}); !maps.Equal(got, want) {
@@ -204,15 +205,22 @@ func synced(name string, ready metav1.ConditionStatus, carries ...string) *workl
 
 // TestIsLost: of a physical cluster that is away, or whose syncer sees no pods, nobody knows how its pods are; of one that is gone they say so.
 func TestIsLost(t *testing.T) {
+	blind := func(carries ...string) *workloadv1alpha1.SyncTarget {
+		t := synced("east", metav1.ConditionFalse, carries...)
+		t.Status.Conditions[0].Reason = workloadv1alpha1.ReasonCannotWatch
+		return t
+	}
 	for name, tc := range map[string]struct {
 		target     *workloadv1alpha1.SyncTarget
 		away, lost bool
 	}{
-		"serves":       {synced("east", metav1.ConditionTrue, "pods"), false, false},
-		"not Ready":    {synced("east", metav1.ConditionFalse, "pods"), true, true},
-		"not heard of": {synced("east", metav1.ConditionUnknown, "pods"), true, true},
-		"sees no pods": {synced("east", metav1.ConditionTrue), false, true},
-		"gone":         {nil, false, false},
+		"serves":                                {synced("east", metav1.ConditionTrue, "pods"), false, false},
+		"not Ready":                             {synced("east", metav1.ConditionFalse, "pods"), true, true},
+		"not heard of":                          {synced("east", metav1.ConditionUnknown, "pods"), true, true},
+		"sees no pods":                          {synced("east", metav1.ConditionTrue), false, true},
+		"sees pods, and not all that it has to": {blind("pods"), false, false},
+		"sees neither":                          {blind(), false, true},
+		"gone":                                  {nil, false, false},
 	} {
 		if away, lost := isAway(tc.target), isLost(tc.target); away != tc.away || lost != tc.lost {
 			t.Errorf("%s: away %v, lost %v, want %v, %v", name, away, lost, tc.away, tc.lost)

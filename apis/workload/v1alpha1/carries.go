@@ -4,6 +4,8 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // CarriedByAll are the resources that every syncer carries: those of the first version, which did not say so.
@@ -20,4 +22,13 @@ const PodSynced corev1.PodConditionType = "Synced"
 // in the mirror, and nobody would say why. Of a syncer that was never heard of nothing more is known, nor of that of no SyncTarget (nil).
 func (t *SyncTarget) Carries(resource string) bool {
 	return slices.Contains(CarriedByAll, resource) || t != nil && slices.Contains(t.Status.CarriedResources, resource)
+}
+
+// ReasonCannotWatch is the reason of a SyncTarget that is not Ready since its syncer cannot watch all that it has to.
+const ReasonCannotWatch = "CannotWatch"
+
+// IsHeard says whether a syncer tells how that is which it does watch. What else it cannot watch says nothing of that.
+func (s *SyncTargetStatus) IsHeard() bool {
+	ready := meta.FindStatusCondition(s.Conditions, SyncTargetReady)
+	return ready != nil && (ready.Status == metav1.ConditionTrue || ready.Reason == ReasonCannotWatch)
 }
