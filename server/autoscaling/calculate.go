@@ -39,7 +39,7 @@ type pod struct {
 	going   bool // it is being deleted
 	started time.Time
 	ready   *corev1.PodCondition
-	lost    bool // its physical cluster is away: how it is, nobody knows
+	lost    bool // its physical cluster is away, or its syncer sees no pods: how it is, nobody knows
 	// requests has what it asks for, of each demand of the HorizontalPodAutoscaler in its order, in thousandths.
 	requests []int64
 }
@@ -164,7 +164,7 @@ const mostHidden = 10_000
 
 func (p pod) ended() bool { return p.phase == corev1.PodFailed || p.phase == corev1.PodSucceeded }
 
-// isReported says that a pod is, perhaps, among those that its physical cluster reports: a StatefulSet counts one on its way out. That of a cluster which is away is on its way out
+// isReported says that a pod is, perhaps, among those that its physical cluster reports: a StatefulSet counts one on its way out. One of which nobody tells is on its way out
 // for as long as that is so, whatever becomes of it there.
 func (p pod) isReported() bool { return !p.ended() && !(p.going && p.lost) }
 
@@ -199,7 +199,10 @@ func need(g goal, f *facts, pods []pod, hidden map[string]int, allowed tolerance
 	clusters := map[string]voice{}
 	for i := range pods {
 		p := &pods[i]
+		v := clusters[p.cluster]
+		v.away = v.away || p.lost
 		if p.going || p.phase == corev1.PodFailed {
+			clusters[p.cluster] = v // of which there may be more
 			continue
 		}
 		is := part{cluster: p.cluster}
@@ -208,8 +211,7 @@ func need(g goal, f *facts, pods []pod, hidden map[string]int, allowed tolerance
 		}
 		sample := f.used[p.name]
 		milli, measured := valueOf(sample, g)
-		v := clusters[p.cluster]
-		v.heard, v.away = v.heard || measured, v.away || p.lost
+		v.heard = v.heard || measured
 		switch {
 		case p.phase == corev1.PodPending:
 			unready = append(unready, is)
@@ -229,7 +231,7 @@ func need(g goal, f *facts, pods []pod, hidden map[string]int, allowed tolerance
 	}
 	for cluster, n := range hidden {
 		if n > 0 && !slices.ContainsFunc(pods, func(p pod) bool { return p.cluster == cluster && p.isReported() }) {
-			clusters[cluster] = voice{runs: true, serves: true, away: f.reports[cluster].away}
+			clusters[cluster] = voice{runs: true, serves: true, away: clusters[cluster].away || f.reports[cluster].away}
 		}
 	}
 	unheard := map[string]bool{}

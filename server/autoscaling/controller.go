@@ -298,8 +298,13 @@ func (c *Controller) scale(ctx context.Context, key client.Key, hpa *autoscaling
 	o := decide(hpa, f, known.past, c.clock.Now())
 	if o.rescale {
 		err := c.rescale(ctx, to, f.replicas, o.replicas)
-		if err != nil && ctx.Err() != nil {
-			return ctx.Err()
+		if ended := ctx.Err(); ended != nil {
+			if err == nil { // what was written counts, though nobody can be told
+				o.written(hpa, f.replicas, nil, c.clock.Now())
+				known.past, known.again = o.past, false
+				c.remember(key, known)
+			}
+			return ended
 		}
 		if errors.Is(err, errRescaled) && !known.again { // once: somebody may do so at every look
 			known.again = true
@@ -321,9 +326,12 @@ func (c *Controller) scale(ctx context.Context, key client.Key, hpa *autoscaling
 	if !write {
 		return nil
 	}
-	if err = c.say(ctx, hpa, &o.status); err == nil {
+	switch err = c.say(ctx, hpa, &o.status); {
+	case err == nil:
 		known.said = now
 		c.remember(key, known)
+		return nil
+	case ctx.Err() != nil:
 		return ctx.Err()
 	}
 	// The next look writes it anyway, and somebody may refuse each.
@@ -364,29 +372,22 @@ var errRescaled = errors.New("the target was scaled meanwhile")
 // rescale writes the scale of a target that had so many replicas. Its status changes all the time, which is no matter here. One that was made anew is another.
 func (c *Controller) rescale(ctx context.Context, to *target, from, replicas int32) error {
 	uid := to.scale.UID
-	written := false
-	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
+	return onConflict(func() error {
 		if err := c.read(ctx, to); err != nil {
 			return err
 		}
 		if to.scale.Spec.Replicas != from || to.scale.UID != uid {
 			return errRescaled
 		}
-		err := c.write(ctx, to, replicas)
-		written = err == nil
-		return err
+		return c.write(ctx, to, replicas)
 	})
-	if err == nil && !written {
-		return ctx.Err() // which a retry hides
-	}
-	return err
 }
 
 // say writes a status.
 func (c *Controller) say(ctx context.Context, hpa *autoscalingv2.HorizontalPodAutoscaler, status *autoscalingv2.HorizontalPodAutoscalerStatus) error {
 	all := c.clients.Kube.AutoscalingV2().HorizontalPodAutoscalers(hpa.Namespace)
 	uid := hpa.UID
-	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
+	err := onConflict(func() error {
 		hpa.Status = *status
 		_, err := all.UpdateStatus(ctx, hpa, metav1.UpdateOptions{})
 		if apierrors.IsConflict(err) { // somebody has changed what it is for; what was done is said all the same
@@ -402,4 +403,13 @@ func (c *Controller) say(ctx context.Context, hpa *autoscalingv2.HorizontalPodAu
 		return err
 	})
 	return ctrlclient.IgnoreNotFound(err)
+}
+
+// onConflict does something again if what it writes was changed meanwhile, as retry.RetryOnConflict does, which hides that a context has ended.
+func onConflict(do func() error) (last error) {
+	_ = retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		last = do()
+		return last
+	})
+	return last
 }

@@ -413,8 +413,8 @@ func TestScaledAsItEnds(t *testing.T) {
 	if err := l.scale(ctx, web, hpa, new(time.Duration)); !errors.Is(err, context.Canceled) {
 		t.Errorf("it has ended with %v", err)
 	}
-	if is := l.recall(web, hpa.UID); len(is.past.changes) != 1 {
-		t.Errorf("kept is %+v, want that it was scaled", is.past)
+	if is := l.recall(web, hpa.UID); len(is.past.changes) != 1 || len(l.events) > 0 || len(is.warned) > 0 || !is.said.IsZero() {
+		t.Errorf("told are %v, and kept is %+v, want that it was scaled, and that nobody was told", l.events, is)
 	}
 }
 
@@ -434,7 +434,7 @@ func TestEnds(t *testing.T) {
 		if err := l.scale(ctx, web, hpa, new(time.Duration)); !errors.Is(err, context.Canceled) {
 			t.Errorf("it has ended at %s with %v", at, err)
 		}
-		if is := l.recall(web, hpa.UID); len(is.warned) > 0 || len(l.statuses) > 0 || at == scalePath && is.past.recommended != nil {
+		if is := l.recall(web, hpa.UID); len(is.warned) > 0 || !is.said.IsZero() || len(l.statuses) > 0 || at == scalePath && is.past.recommended != nil {
 			t.Errorf("it has ended at %s: kept is %+v, and written %v", at, is, l.statuses)
 		}
 	}

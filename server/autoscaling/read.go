@@ -372,7 +372,7 @@ func (r *readings) of(ctx context.Context, space client.Key, idle *time.Duration
 		r.taken[space] = one
 		r.mu.Unlock()
 		one.used, one.err = r.read(ctx, space, idle)
-		if ctx.Err() == nil { // else it says nothing for others
+		if ctx.Err() == nil { // else it says nothing to those that ask later
 			one.at = r.clock.Now()
 		}
 		close(one.done)
