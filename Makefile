@@ -117,12 +117,16 @@ bin/e2e.test: preflight
 operators: ## Run controllers that nobody here wrote in two workspaces at once, and write docs/operators.md.
 	@.ci/suites build operators
 
+.PHONY: charts
+charts: ## Take twenty Helm charts through their lives in workspaces and in a plain cluster, compare, and write docs/charts.md. CHARTS=regexp runs some.
+	@.ci/suites build charts
+
 .PHONY: lint
 lint: ## gofmt, go vet and staticcheck (.ci/lint.mod says why those).
 	@.ci/lint
 
 .PHONY: verify
-verify: lint ## lint; go.mod, generated code and the documents' tables are up to date; no known vulnerability is called.
+verify: lint ## lint; go.mod, generated code and the documents' tables are up to date (which builds helm); no known vulnerability is called.
 	@.ci/verify
 	@.ci/vulnerabilities
 

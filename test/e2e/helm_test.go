@@ -1,14 +1,8 @@
 package e2e
 
 import (
-	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,9 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/discovery"
-	"k8s.io/client-go/metadata"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"atoll.dev/atoll/client"
@@ -34,8 +25,6 @@ const (
 	helmPods = "app.kubernetes.io/instance=" + helmRelease
 	// helmRecords is the type of the Secrets in which Helm keeps what it installed, values included.
 	helmRecords = "helm.sh/release.v1"
-	// helmPatience is more than Helm's own --timeout, so that its error is the one that is seen.
-	helmPatience = 3 * time.Minute
 )
 
 // TestT1_HelmInstallWait installs the chart that `helm create` makes, unchanged, into a workspace, and takes the release
@@ -45,7 +34,9 @@ const (
 func TestT1_HelmInstallWait(t *testing.T) {
 	t.Parallel()
 	h := newHelm(t)
-	before := h.settled(t)
+	watched := h.watch(t)
+	watched.Rests(t, patience, still)
+	before := watched.There()
 
 	h.run("create", helmRelease)
 	h.run("install", helmRelease, "./demo", "--wait", "--timeout", "2m")
@@ -54,7 +45,7 @@ func TestT1_HelmInstallWait(t *testing.T) {
 	upgrade := []string{"upgrade", helmRelease, "./demo", "--set", "replicaCount=3", "--wait", "--timeout", "2m"}
 	h.run(upgrade...)
 	h.running(t, 3)
-	h.sameUpgradeChangesNothing(t, upgrade)
+	h.sameUpgradeChangesNothing(t, watched, upgrade)
 
 	h.run("rollback", helmRelease, "1", "--wait", "--timeout", "2m")
 	h.running(t, 1)
@@ -64,7 +55,7 @@ func TestT1_HelmInstallWait(t *testing.T) {
 
 	h.run("uninstall", helmRelease, "--wait", "--timeout", "2m")
 	framework.Eventually(t, patience, "nothing of the release is left", func() string {
-		return cmp.Diff(names(before), names(h.everything(t)))
+		return cmp.Diff(before, watched.There())
 	})
 	if out := h.run("list", "--short"); out != "" {
 		t.Errorf("helm still lists %q", out)
@@ -75,83 +66,32 @@ func TestT1_HelmInstallWait(t *testing.T) {
 // helm is the built helm with a workspace, whose Atoll has one physical cluster, east.
 type helm struct {
 	*workspace
+	*framework.Helm
 	east       *framework.Physical
-	upstream   *rest.Config // the administrator's access to the workspace
-	bin, dir   string
-	kubeconfig string
+	kubeconfig string // the administrator's access to the workspace
 }
 
 func newHelm(t *testing.T) *helm {
 	t.Helper()
-	bin := helmBinary(t)
 	east := framework.StartPhysical(t, "east")
 	f := &fleet{Atoll: framework.StartAtoll(t), clusters: map[string]*framework.Physical{"east": east}}
 	f.MustRun("cluster", "add", "east", "--kubeconfig", east.Kubeconfig)
-	h := &helm{workspace: f.workspace(t, "helm"), east: east, bin: bin, dir: t.TempDir()}
-
-	config, err := clientcmd.LoadFromFile(f.Kubeconfig)
-	if err != nil {
-		t.Fatalf("read the administrator's kubeconfig: %v", err)
-	}
-	config.Clusters[config.Contexts[config.CurrentContext].Cluster].Server = f.URL + "/clusters/root:" + h.app
-	h.kubeconfig = filepath.Join(h.dir, "kubeconfig")
-	if err := clientcmd.WriteToFile(*config, h.kubeconfig); err != nil {
-		t.Fatalf("write the workspace's kubeconfig: %v", err)
-	}
-	if h.upstream, err = clientcmd.BuildConfigFromFlags("", h.kubeconfig); err != nil {
-		t.Fatalf("read the workspace's kubeconfig: %v", err)
-	}
-	h.upstream.QPS = -1
+	h := &helm{workspace: f.workspace(t, "helm"), east: east}
+	h.kubeconfig = f.KubeconfigOf(t, "root:"+h.app)
+	h.Helm = framework.NewHelm(t, h.kubeconfig)
 	return h
-}
-
-// helmBinary is helm in ATOLL_BIN_DIR, else in the repository's bin after bringing it up to date.
-func helmBinary(t *testing.T) string {
-	t.Helper()
-	if dir := os.Getenv("ATOLL_BIN_DIR"); dir != "" {
-		bin := filepath.Join(dir, "helm")
-		if _, err := os.Stat(bin); err != nil {
-			t.Fatalf("find helm: %v; run `test/helm/build.sh %s` first", err, dir)
-		}
-		return bin
-	}
-	root, err := filepath.Abs(filepath.Join("..", ".."))
-	if err != nil {
-		t.Fatalf("find the repository: %v", err)
-	}
-	dir := filepath.Join(root, "bin")
-	if out, err := exec.CommandContext(t.Context(), filepath.Join(root, "test", "helm", "build.sh"), dir).CombinedOutput(); err != nil {
-		t.Fatalf("build helm: %v\n%s", err, out)
-	}
-	return filepath.Join(dir, "helm")
 }
 
 // run runs helm in the workspace and returns what it prints on standard output, trimmed.
 func (h *helm) run(args ...string) string {
 	h.t.Helper()
 	began := time.Now()
-	stdout, stderr, err := runHelm(h.t, h.bin, h.dir, h.kubeconfig, args...)
+	stdout, stderr, err := h.Run(h.t.Context(), args...)
 	if err != nil {
 		h.t.Fatalf("helm %s: %v\n%s%s\n%s", strings.Join(args, " "), err, stdout, stderr, h.state())
 	}
 	h.t.Logf("helm %s: %s", strings.Join(args, " "), time.Since(began).Round(time.Millisecond))
 	return strings.TrimSpace(stdout)
-}
-
-// runHelm runs helm in dir, which is its home, too: neither this person's plugins and settings, nor traces in his caches.
-func runHelm(t *testing.T, bin, dir, kubeconfig string, args ...string) (stdout, stderr string, err error) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), helmPatience)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, bin, args...)
-	cmd.Dir = dir
-	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool {
-		return strings.HasPrefix(v, "HELM_") || strings.HasPrefix(v, "XDG_") || strings.HasPrefix(v, "KUBE")
-	}), "HOME="+dir, "KUBECONFIG="+kubeconfig)
-	var out, errs bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &errs
-	err = cmd.Run()
-	return out.String(), errs.String(), err
 }
 
 // running checks that the release has n Ready pods in east and no others, and that the workspace says so, now: Helm has
@@ -201,27 +141,23 @@ func (h *helm) listed(t *testing.T, revision int) {
 	}
 }
 
-// sameUpgradeChangesNothing runs an upgrade whose outcome is there already. What Helm writes is its next record, and
-// the old one's status.
-func (h *helm) sameUpgradeChangesNothing(t *testing.T, upgrade []string) {
+// sameUpgradeChangesNothing runs an upgrade whose outcome is there already.
+func (h *helm) sameUpgradeChangesNothing(t *testing.T, watched *framework.Watched, upgrade []string) {
 	t.Helper()
-	withoutRecords := func(all map[string]string) map[string]string {
-		maps.DeleteFunc(all, func(key, _ string) bool { return strings.Contains(key, "/sh.helm.release.v1.") })
-		return all
-	}
-	before := withoutRecords(h.settled(t))
+	watched.Rests(t, patience, still)
+	there := watched.There()
 	for _, kind := range []string{"deployments.apps", "services", "serviceaccounts"} {
 		for where, namespace := range map[string]string{"workspace": "default", "east": h.namespaceIn("east")} {
-			// What is compared is there at all.
-			if key := where + " " + kind + " " + namespace + "/demo"; before[key] == "" {
+			// What is watched is there at all.
+			if key := where + " " + kind + " " + namespace + "/demo"; !there[key] {
 				t.Errorf("no %s", key)
 			}
 		}
 	}
 	h.run(upgrade...)
 	time.Sleep(10 * time.Second) // the test is that nothing happens in this time
-	if diff := cmp.Diff(before, withoutRecords(h.everything(t))); diff != "" {
-		t.Errorf("the same upgrade again changed versions (-before +after):\n%s", diff)
+	if changes := watched.Changes(); len(changes) > 0 {
+		t.Errorf("the same upgrade again changed something:\n%s", strings.Join(changes, "\n"))
 	}
 }
 
@@ -279,102 +215,27 @@ func (h *helm) noRecordBelow(t *testing.T, records int) {
 	}
 }
 
-// settled is everything, once nothing has changed for three seconds.
-func (h *helm) settled(t *testing.T) map[string]string {
-	t.Helper()
-	last, since := h.everything(t), time.Now()
-	framework.Eventually(t, patience, "nothing changes any more", func() string {
-		now := h.everything(t)
-		if diff := cmp.Diff(last, now); diff != "" {
-			last, since = now, time.Now()
-			return diff
-		}
-		if quiet := time.Since(since); quiet < 3*time.Second {
-			return fmt.Sprintf("last change %s ago", quiet)
-		}
-		return ""
-	})
-	return last
-}
+// still is in how much time nothing changes when all is done.
+const still = 3 * time.Second
 
-// everything maps "WHERE RESOURCE NAMESPACE/NAME" to the resourceVersion and generation, for all that the workspace and
-// east serve, except for what changes by itself.
-func (h *helm) everything(t *testing.T) map[string]string {
+// watch watches all that the workspace and east serve, but for Helm's records.
+func (h *helm) watch(t *testing.T) *framework.Watched {
 	t.Helper()
-	all := map[string]string{}
-	for where, config := range map[string]*rest.Config{"workspace": h.upstream, "east": h.east.RESTConfig()} {
-		config = rest.CopyConfig(config)
-		config.WarningHandler = rest.NoWarnings{} // some are deprecated
-		objects, err := metadata.NewForConfig(config)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, gvr := range listable(t, config) {
-			list, err := objects.Resource(gvr).List(t.Context(), metav1.ListOptions{})
-			if err != nil {
-				t.Fatalf("%s: list %s: %v", where, gvr.GroupResource(), err)
-			}
-			for _, o := range list.Items {
-				if o.Namespace == "atoll-system" {
-					continue // the syncer's heartbeat
-				}
-				all[fmt.Sprintf("%s %s %s/%s", where, gvr.GroupResource(), o.Namespace, o.Name)] =
-					fmt.Sprintf("resourceVersion %s, generation %d", o.ResourceVersion, o.Generation)
-			}
-		}
-	}
-	return all
-}
-
-// names forgets the versions of everything.
-func names(all map[string]string) map[string]bool {
-	set := map[string]bool{}
-	for name := range all {
-		set[name] = true
-	}
-	return set
-}
-
-// listable are the resources that a cluster serves and lists, each in one version, without those that change by themselves.
-func listable(t *testing.T, config *rest.Config) []schema.GroupVersionResource {
-	t.Helper()
-	d, err := discovery.NewDiscoveryClientForConfig(config)
+	upstream, err := clientcmd.BuildConfigFromFlags("", h.kubeconfig)
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("read the workspace's kubeconfig: %v", err)
 	}
-	lists, err := d.ServerPreferredResources()
-	if err != nil {
-		t.Fatalf("discover what %s serves: %v", config.Host, err)
+	of := func(_ schema.GroupVersionResource, o metav1.Object) bool {
+		return o.GetNamespace() != "atoll-system" && !strings.HasPrefix(o.GetName(), framework.HelmRecord) // the syncer's heartbeat
 	}
-	byItself := []string{"events", "leases", "nodes", "componentstatuses"}
-	var all []schema.GroupVersionResource
-	for _, list := range discovery.FilteredBy(discovery.SupportsAllVerbs{Verbs: []string{"list", "get"}}, lists) {
-		gv, err := schema.ParseGroupVersion(list.GroupVersion)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, r := range list.APIResources {
-			if !slices.Contains(byItself, r.Name) && gv.Group != "metrics.k8s.io" {
-				all = append(all, gv.WithResource(r.Name))
-			}
-		}
-	}
-	return all
+	return framework.Watch(t, framework.Place{Name: "workspace", Config: upstream, Of: of}, framework.Place{Name: "east", Config: h.east.RESTConfig(), Of: of})
 }
 
 // state is what a person would look at after a failure.
 func (h *helm) state() string {
-	var out strings.Builder
-	for _, args := range [][]string{
-		{"--server=" + h.f.URL + "/clusters/root:" + h.app, "get", "deployments,services,placements", "-o", "wide"},
-		{"--server=" + h.f.URL + "/clusters/root:" + h.app, "get", "events"},
-		{"--kubeconfig=" + h.east.Kubeconfig, "get", "deployments,replicasets,pods,services", "-A", "-l", helmPods},
-	} {
-		said, err := h.f.Run(append([]string{"kubectl"}, args...)...)
-		fmt.Fprintf(&out, "$ kubectl %s\n%s", strings.Join(args, " "), said)
-		if err != nil {
-			fmt.Fprintf(&out, "%v\n", err)
-		}
-	}
-	return out.String()
+	return h.f.Says(
+		[]string{"kubectl", "--kubeconfig=" + h.kubeconfig, "get", "deployments,services,placements", "-o", "wide"},
+		[]string{"kubectl", "--kubeconfig=" + h.kubeconfig, "get", "events"},
+		[]string{"kubectl", "--kubeconfig=" + h.east.Kubeconfig, "get", "deployments,replicasets,pods,services", "-A", "-l", helmPods},
+	)
 }

@@ -56,10 +56,10 @@ func TestImageByChart(t *testing.T) {
 	east := framework.StartPhysical(t, "east", framework.PhysicalNodes(1))
 	provideVolume(t, east)
 	acceptsDocumented(t, east, "../../docs/install.md")
-	bin, home, port := helmBinary(t), t.TempDir(), framework.FreePort(t)
+	bin, port := framework.NewHelm(t, east.Kubeconfig), framework.FreePort(t)
 	helm := func(args ...string) string {
 		t.Helper()
-		stdout, stderr, err := runHelm(t, bin, home, east.Kubeconfig, args...)
+		stdout, stderr, err := bin.Run(t.Context(), args...)
 		if err != nil {
 			t.Fatalf("helm %s: %v\n%s%s", strings.Join(args, " "), err, stdout, stderr)
 		}
@@ -108,7 +108,7 @@ func TestChartValues(t *testing.T) {
 	if err := os.WriteFile(values, []byte(everyValue), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	stdout, stderr, err := runHelm(t, helmBinary(t), dir, "", "template", "hub", chart, "--namespace", "sys", "--values", values, "--show-only", "templates/statefulset.yaml")
+	stdout, stderr, err := framework.NewHelm(t, "").Run(t.Context(), "template", "hub", chart, "--namespace", "sys", "--values", values, "--show-only", "templates/statefulset.yaml")
 	if err != nil {
 		t.Fatalf("helm template: %v\n%s", err, stderr)
 	}
@@ -165,7 +165,7 @@ affinity: {podAntiAffinity: {}}
 // TestChartRefuses tries values that would make no server, or not the one that is meant.
 func TestChartRefuses(t *testing.T) {
 	t.Parallel()
-	bin, home := helmBinary(t), t.TempDir()
+	helm := framework.NewHelm(t, "")
 	chart, err := filepath.Abs("../../contrib/chart")
 	if err != nil {
 		t.Fatal(err)
@@ -187,7 +187,7 @@ func TestChartRefuses(t *testing.T) {
 		"image=a,imagePullPolicy=Sometimes":        "/imagePullPolicy",
 		"image=a,etcd.secretName=client-of-an-etc": "etcd.servers",
 	} {
-		stdout, stderr, err := runHelm(t, bin, home, "", "template", "atoll", chart, "--set", set)
+		stdout, stderr, err := helm.Run(t.Context(), "template", "atoll", chart, "--set", set)
 		if err == nil {
 			t.Errorf("%s is taken:\n%s", set, stdout)
 		} else if !strings.Contains(stderr, want) {

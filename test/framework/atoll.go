@@ -11,8 +11,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -167,8 +169,46 @@ func (a *Atoll) RunWithInput(input string, args ...string) (string, error) {
 	cmd.Stdin = strings.NewReader(input)
 	var output bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &output, &output
-	err := cmd.Run()
+	err := runBound(cmd)
 	return output.String(), err
+}
+
+// runBound runs a command to its end, which is that of this process at the latest.
+func runBound(cmd *exec.Cmd) error {
+	// The signal is sent when the thread ends that started the child.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	return cmd.Run()
+}
+
+// Says is what commands of the atoll binary print, for people to read after a failure.
+func (a *Atoll) Says(commands ...[]string) string {
+	a.t.Helper()
+	var b strings.Builder
+	for _, args := range commands {
+		said, err := a.Run(args...)
+		fmt.Fprintf(&b, "$ atoll %s\n%s", strings.Join(args, " "), said)
+		if err != nil {
+			fmt.Fprintf(&b, "%v\n", err)
+		}
+	}
+	return b.String()
+}
+
+// KubeconfigOf writes, and returns the name of, a kubeconfig of the administrator that leads to a workspace, by its path.
+func (a *Atoll) KubeconfigOf(t testing.TB, workspace string) string {
+	t.Helper()
+	config, err := clientcmd.LoadFromFile(a.Kubeconfig)
+	if err != nil {
+		t.Fatalf("read the administrator's kubeconfig: %v", err)
+	}
+	config.Clusters[config.Contexts[config.CurrentContext].Cluster].Server = a.URL + "/clusters/" + workspace
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := clientcmd.WriteToFile(*config, file); err != nil {
+		t.Fatalf("write the kubeconfig of workspace %s: %v", workspace, err)
+	}
+	return file
 }
 
 // MustStdout runs the atoll binary like MustRun, and returns what it prints on standard output alone.

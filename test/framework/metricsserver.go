@@ -22,7 +22,7 @@ func StartMetricsServer(t testing.TB, p *Physical) *Process {
 		}
 	}
 	return StartProgram(t, Program{
-		Name: fmt.Sprintf("metrics-server of physical cluster %q", p.Name), Binary: filepath.Join(physicalBinDir(t), "metrics-server"),
+		Name: fmt.Sprintf("metrics-server of physical cluster %q", p.Name), Binary: filepath.Join(binDir(t, "contrib/physical/build.sh"), "metrics-server"),
 		Args: []string{
 			"--kubeconfig=" + p.Kubeconfig, "--authentication-kubeconfig=" + p.Kubeconfig, "--authorization-kubeconfig=" + p.Kubeconfig,
 			"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", port), "--cert-dir=" + t.TempDir(),

@@ -66,7 +66,7 @@ func StartPhysical(t testing.TB, name string, opts ...PhysicalOption) *Physical 
 func newPhysical(t testing.TB, name string, opts ...PhysicalOption) *Physical {
 	t.Helper()
 	p := &Physical{Name: name, Process: &Process{
-		t: t, name: fmt.Sprintf("physical cluster %q", name), binary: filepath.Join(physicalBinDir(t), "physical"),
+		t: t, name: fmt.Sprintf("physical cluster %q", name), binary: filepath.Join(binDir(t, "contrib/physical/build.sh"), "physical"),
 	}}
 	for _, opt := range opts {
 		opt(p)
@@ -138,31 +138,32 @@ func (p *Physical) read(context.Context) error {
 	return nil
 }
 
-// physicalBinDir returns ATOLL_BIN_DIR, which must be absolute, or the repository's bin after bringing its executables up to date.
-func physicalBinDir(t testing.TB) string {
+// binDir returns ATOLL_BIN_DIR, which must be absolute, or the repository's bin after a script of it has brought its executables there up to
+// date.
+func binDir(t testing.TB, script string) string {
 	t.Helper()
 	if dir := os.Getenv("ATOLL_BIN_DIR"); dir != "" {
 		return dir
 	}
-	dir, err := buildPhysical(t.Context())
+	dir, err := build(t.Context(), script)
 	if err != nil {
-		t.Fatalf("build contrib/physical: %v", err)
+		t.Fatalf("build by %s: %v", script, err)
 	}
 	return dir
 }
 
-// physicalBuild guards dir, which is empty until the build of this process.
-var physicalBuild struct {
+// built guards dirs: what each script that has run in this process has built into.
+var built = struct {
 	sync.Mutex
-	dir string
-}
+	dirs map[string]string
+}{dirs: map[string]string{}}
 
-// buildPhysical builds once a process; test packages run side by side, so one at a time on the machine.
-func buildPhysical(ctx context.Context) (string, error) {
-	physicalBuild.Lock()
-	defer physicalBuild.Unlock()
-	if physicalBuild.dir != "" {
-		return physicalBuild.dir, nil
+// build builds once a process; test packages run side by side, so one at a time on the machine.
+func build(ctx context.Context, script string) (string, error) {
+	built.Lock()
+	defer built.Unlock()
+	if dir := built.dirs[script]; dir != "" {
+		return dir, nil
 	}
 	mod, err := exec.CommandContext(ctx, "go", "env", "GOMOD").Output()
 	if err != nil {
@@ -181,9 +182,9 @@ func buildPhysical(ctx context.Context) (string, error) {
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
 		return "", fmt.Errorf("lock %s: %w", lock.Name(), err)
 	}
-	if out, err := exec.CommandContext(ctx, filepath.Join(root, "contrib", "physical", "build.sh"), bin).CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(ctx, filepath.Join(root, script), bin).CombinedOutput(); err != nil {
 		return "", fmt.Errorf("%w\n%s", err, out)
 	}
-	physicalBuild.dir = bin
+	built.dirs[script] = bin
 	return bin, nil
 }

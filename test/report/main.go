@@ -25,6 +25,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"atoll.dev/atoll/internal/document"
 	"atoll.dev/atoll/test/conformance/exceptions"
 	"atoll.dev/atoll/test/host"
 )
@@ -78,15 +79,15 @@ func run(args []string) error {
 		if err != nil {
 			return err
 		}
-		return writeBetween(fs.Arg(0), requirementsMarkers, table(requirements, results), *check)
+		return writeSection(fs.Arg(0), requirementsSection, table(requirements, results), *check)
 	case "exceptions":
 		all, err := exceptions.All()
 		if err != nil {
 			return err
 		}
-		return writeBetween(args[1], exceptionsMarkers, exceptions.List(all), false)
+		return writeSection(args[1], exceptionsSection, exceptions.List(all), false)
 	case "verify":
-		document, err := os.ReadFile(args[1])
+		readme, err := os.ReadFile(args[1])
 		if err != nil {
 			return err
 		}
@@ -94,18 +95,18 @@ func run(args []string) error {
 		if err != nil {
 			return err
 		}
-		return verify(string(document), tests, requirements)
+		return verify(string(readme), tests, requirements)
 	}
 	return fmt.Errorf("unknown command %q", args[0])
 }
 
-// writeBetween puts text between the markers of a file. With check it fails instead of changing that.
-func writeBetween(file string, between markers, text string, check bool) error {
+// writeSection makes text a section of a file. With check it fails instead of changing that.
+func writeSection(file string, section document.Section, text string, check bool) error {
 	data, err := os.ReadFile(file)
 	if err != nil {
 		return err
 	}
-	changed, err := between.replace(string(data), text)
+	changed, err := section.Replace(string(data), text)
 	if err != nil {
 		return fmt.Errorf("%s: %w", file, err)
 	}
@@ -113,9 +114,9 @@ func writeBetween(file string, between markers, text string, check bool) error {
 		return nil
 	}
 	if check {
-		return fmt.Errorf("what follows %q in %s is not what the tests say: run make test and commit what it writes:\n%s", between.begin, file, text)
+		return fmt.Errorf("what follows %q in %s is not what the tests say: run make test and commit what it writes:\n%s", section.Begin, file, text)
 	}
-	fmt.Printf("What follows %q in %s has changed.\n", between.begin, file)
+	fmt.Printf("What follows %q in %s has changed.\n", section.Begin, file)
 	return os.WriteFile(file, []byte(changed), 0o644)
 }
 

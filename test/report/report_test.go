@@ -44,19 +44,19 @@ func TestTable(t *testing.T) {
 
 func TestWriteBetween(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "README.md")
-	if err := os.WriteFile(file, []byte("before\n"+requirementsMarkers.begin+"\nold\n"+requirementsMarkers.end+"\nafter\n"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte("before\n"+requirementsSection.Begin+"\nold\n"+requirementsSection.End+"\nafter\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := writeBetween(file, requirementsMarkers, "new\n", true); err == nil || !strings.Contains(err.Error(), "make test") {
+	if err := writeSection(file, requirementsSection, "new\n", true); err == nil || !strings.Contains(err.Error(), "make test") {
 		t.Errorf("an old table passed the check: %v", err)
 	}
-	if err := writeBetween(file, requirementsMarkers, "new\n", false); err != nil {
+	if err := writeSection(file, requirementsSection, "new\n", false); err != nil {
 		t.Fatal(err)
 	}
-	if err := writeBetween(file, requirementsMarkers, "new\n", true); err != nil {
+	if err := writeSection(file, requirementsSection, "new\n", true); err != nil {
 		t.Errorf("the table that was just written fails the check: %v", err)
 	}
-	if data, _ := os.ReadFile(file); string(data) != "before\n"+requirementsMarkers.begin+"\nnew\n"+requirementsMarkers.end+"\nafter\n" {
+	if data, _ := os.ReadFile(file); string(data) != "before\n"+requirementsSection.Begin+"\nnew\n"+requirementsSection.End+"\nafter\n" {
 		t.Errorf("wrote %q", data)
 	}
 }
@@ -67,12 +67,12 @@ func TestVerify(t *testing.T) {
 		"":                          "lacks TestT1_A",
 		"`TestT1_A` and `TestT1_B`": "names TestT1_B",
 	} {
-		err := verify(requirementsMarkers.begin+document+requirementsMarkers.end, []string{"TestT1_A"}, sample)
+		err := verify(requirementsSection.Begin+document+requirementsSection.End, []string{"TestT1_A"}, sample)
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%q: error %v, want %q", document, err, want)
 		}
 	}
-	if err := verify(requirementsMarkers.begin+"`TestT99_A`"+requirementsMarkers.end, []string{"TestT99_A"}, sample); err == nil {
+	if err := verify(requirementsSection.Begin+"`TestT99_A`"+requirementsSection.End, []string{"TestT99_A"}, sample); err == nil {
 		t.Error("a requirement that there is none of passed")
 	}
 }

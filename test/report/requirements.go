@@ -7,14 +7,13 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"atoll.dev/atoll/internal/document"
 )
 
-// markers are the lines of a document between which something is written.
-type markers struct{ begin, end string }
-
 var (
-	requirementsMarkers = markers{"<!-- requirements: begin (make test writes this table) -->", "<!-- requirements: end -->"}
-	exceptionsMarkers   = markers{"<!-- exceptions: begin (make generate writes this list) -->", "<!-- exceptions: end -->"}
+	requirementsSection = document.Section{Begin: "<!-- requirements: begin (make test writes this table) -->", End: "<!-- requirements: end -->"}
+	exceptionsSection   = document.Section{Begin: "<!-- exceptions: begin (make generate writes this list) -->", End: "<!-- exceptions: end -->"}
 )
 
 // requirement is one line of requirements.tsv.
@@ -99,31 +98,12 @@ func state(r requirement, tests []string, results map[string]outcome) string {
 	return "works"
 }
 
-// cut parts a document into what comes before the markers, between and after them.
-func (m markers) cut(document string) (before, between, after string, _ error) {
-	before, rest, begun := strings.Cut(document, m.begin)
-	between, after, ended := strings.Cut(rest, m.end)
-	if !begun || !ended {
-		return "", "", "", fmt.Errorf("there are no lines %q and %q", m.begin, m.end)
-	}
-	return before, between, after, nil
-}
-
-// replace puts text between the markers of a document.
-func (m markers) replace(document, text string) (string, error) {
-	before, _, after, err := m.cut(document)
-	if err != nil {
-		return "", err
-	}
-	return before + m.begin + "\n" + text + m.end + after, nil
-}
-
 var testName = regexp.MustCompile("`(Test[A-Za-z0-9_]+)`")
 
-// verify compares the table in a document with the tests there are, without running any. Parts of tests are known only
+// verify compares the table in the README with the tests there are, without running any. Parts of tests are known only
 // when they run: of them the table alone tells.
-func verify(document string, tests []string, requirements []requirement) error {
-	_, section, _, err := requirementsMarkers.cut(document)
+func verify(readme string, tests []string, requirements []requirement) error {
+	_, section, _, err := requirementsSection.Cut(readme)
 	if err != nil {
 		return err
 	}

@@ -93,7 +93,7 @@ const soakHead = `# Long runs
 
 Written by ` + "`make soak`" + `, which runs what takes too long for every change: faults that last longer than everything that waits for
 their end, and fleets, with both clusters synced by the server (push) and both by syncers of their own (pull), a crash of each controller
-after each of its writes, kills, of several servers on one etcd as well, leaks, a random walk, each fuzz target for a minute, and whole suites over watch caches that are
+after each of its writes, kills, of several servers on one etcd as well, leaks, a random walk, twenty charts, each fuzz target for a minute, and whole suites over watch caches that are
 behind (late). What was deleted below is judged by the audit logs of the physical clusters. Each part
 has its own run.
 `

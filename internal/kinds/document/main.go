@@ -2,7 +2,6 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
 	"maps"
 	"os"
@@ -11,13 +10,11 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"atoll.dev/atoll/internal/document"
 	"atoll.dev/atoll/internal/kinds"
 )
 
-const (
-	begin = "<!-- kinds: begin (make generate writes these tables) -->\n"
-	end   = "<!-- kinds: end -->\n"
-)
+var section = document.Section{Begin: "<!-- kinds: begin (make generate writes these tables) -->", End: "<!-- kinds: end -->"}
 
 // where says in words what a Goes is.
 var where = map[kinds.Goes]string{
@@ -51,16 +48,15 @@ func run(args []string) error {
 			return fmt.Errorf("nothing says in words where a kind goes that is %s, such as %s", k.Goes, k.GVK.Kind)
 		}
 	}
-	before, rest, ok := bytes.Cut(text, []byte(begin))
-	_, after, closed := bytes.Cut(rest, []byte(end))
-	if !ok || !closed {
-		return fmt.Errorf("%s has no lines %q and %q", args[0], begin, end)
+	written, err := section.Replace(string(text), tables())
+	if err != nil {
+		return fmt.Errorf("%s: %w", args[0], err)
 	}
-	return os.WriteFile(args[0], slices.Concat(before, []byte(begin), tables(), []byte(end), after), 0o644)
+	return os.WriteFile(args[0], []byte(written), 0o644)
 }
 
-func tables() []byte {
-	var b bytes.Buffer
+func tables() string {
+	var b strings.Builder
 	b.WriteString("\n| kind | goes | what of it goes down | what comes up | what does not go |\n|---|---|---|---|---|\n")
 	for _, k := range kinds.All {
 		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", k.GVK.Kind, where[k.Goes], k.Doc.Down, k.Doc.Up, k.Doc.Not)
@@ -74,7 +70,7 @@ func tables() []byte {
 		fmt.Fprintf(&b, "- `%s` %s\n", resource, kinds.CarriedOutHere[resource])
 	}
 	b.WriteString("\n")
-	return b.Bytes()
+	return b.String()
 }
 
 func compare(a, b schema.GroupResource) int { return strings.Compare(a.String(), b.String()) }
