@@ -31,6 +31,9 @@ func (k Key) String() string {
 	return string(k.Cluster) + "|" + k.Namespace + "/" + k.Name
 }
 
+// Space is the key of its namespace, which has no name.
+func (k Key) Space() Key { return Key{Cluster: k.Cluster, Namespace: k.Namespace} }
+
 // Tenant is the logical cluster: controllers handle the keys of each in turn.
 func (k Key) Tenant() string { return string(k.Cluster) }
 

@@ -379,7 +379,7 @@ func (c *Controller) siblingsOf(ctx context.Context, s *source, k client.Key, na
 			return leaves, err
 		}
 	}
-	if leaves, err = counting(client.Key{Cluster: k.Cluster, Namespace: k.Namespace}); !isUnreadable(err) {
+	if leaves, err = counting(k.Space()); !isUnreadable(err) {
 		return leaves, err
 	}
 	for _, name := range sorted { // a row of somebody's cannot be read, which concerns nobody who does not ask for its name

@@ -51,8 +51,8 @@ type Controller struct {
 	metrics   *readings
 
 	mu sync.Mutex // guards what follows
-	// known has the HorizontalPodAutoscalers of each namespace that has any, by name; its keys have no name.
-	known map[client.Key]map[string]remembered
+	// known has the HorizontalPodAutoscalers.
+	known client.ByNamespace[remembered]
 	// lanes has the logical clusters that have had a look just now, or whose looks wait.
 	lanes map[logicalcluster.Name]*lane
 }
@@ -80,7 +80,7 @@ type remembered struct {
 func New(clients *client.Clients, informers *client.Informers, clk clock.PassiveClock) (*Controller, error) {
 	c := &Controller{
 		clients: clients, informers: informers, clock: clk,
-		known: map[client.Key]map[string]remembered{}, lanes: map[logicalcluster.Name]*lane{},
+		known: client.ByNamespace[remembered]{}, lanes: map[logicalcluster.Name]*lane{},
 		events: client.NewEvents(clients, "horizontal-pod-autoscaler", clk), // as Kubernetes' is called in them
 	}
 	c.queue = queue.NewWithClock("autoscaling", clk, c.reconcile)
@@ -122,45 +122,33 @@ func (c *Controller) see(hpa *autoscalingv2.HorizontalPodAutoscaler, gone bool) 
 	c.queue.AddAfter(key, next(key, now))
 }
 
-func spaceOf(key client.Key) client.Key {
-	return client.Key{Cluster: key.Cluster, Namespace: key.Namespace}
-}
-
 func (c *Controller) forget(key client.Key) {
-	in := spaceOf(key)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.known[in], key.Name)
-	if len(c.known[in]) == 0 {
-		delete(c.known, in)
-	}
+	c.known.Delete(key)
 }
 
 // recall is what is known of a HorizontalPodAutoscaler: of one that was made anew, nothing.
 func (c *Controller) recall(key client.Key, uid types.UID) remembered {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if is := c.known[spaceOf(key)][key.Name]; is.uid == uid {
+	if is := c.known.In(key)[key.Name]; is.uid == uid {
 		return is
 	}
 	return remembered{uid: uid}
 }
 
 func (c *Controller) remember(key client.Key, is remembered) {
-	in := spaceOf(key)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.known[in] == nil {
-		c.known[in] = map[string]remembered{}
-	}
-	c.known[in][key.Name] = is
+	c.known.Put(key, is)
 }
 
 // others are all others of the namespace whose pods are known.
 func (c *Controller) others(key client.Key) (others []rival) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for name, is := range c.known[spaceOf(key)] {
+	for name, is := range c.known.In(key) {
 		if name != key.Name && is.selector != nil {
 			others = append(others, rival{name, is.selector})
 		}
@@ -361,7 +349,7 @@ func (c *Controller) look(ctx context.Context, key client.Key, hpa *autoscalingv
 	c.remember(key, *known) // for the others of the namespace, which look at the same time
 	f.asked = askedBy(hpa.Spec.Metrics)
 	f.pods, f.rivals, f.podsErr = c.podsOf(ctx, key, known.selector, &f.asked)
-	f.used, f.usedErr = c.metrics.of(ctx, spaceOf(key), idle)
+	f.used, f.usedErr = c.metrics.of(ctx, key.Space(), idle)
 	f.each, f.reports = c.placementOf(key, to)
 	return f, ctx.Err()
 }

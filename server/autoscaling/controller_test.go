@@ -135,7 +135,7 @@ func startLooking(t *testing.T, served map[string]string) *looking {
 		t.Fatal(err)
 	}
 	c.clock, c.events = l.clk, client.NewEvents(c.clients, "test", l.clk)
-	c.known, c.lanes = map[client.Key]map[string]remembered{}, map[logicalcluster.Name]*lane{}
+	c.known, c.lanes = client.ByNamespace[remembered]{}, map[logicalcluster.Name]*lane{}
 	c.metrics = newReadings(l.clk, c.usagesOf)
 	c.queue = queue.NewWithClock("test", l.clk, c.reconcile)
 	t.Cleanup(c.queue.Stop)
@@ -339,7 +339,7 @@ func TestScales(t *testing.T) {
 	if put != 1 || len(l.statuses) != 1 || l.statuses[0].Status.DesiredReplicas != 4 || !slices.Equal(l.events, []string{"SuccessfulRescale"}) {
 		t.Errorf("%d scales, %+v, and %v are written, want 4 replicas", put, l.statuses, l.events)
 	}
-	used, err := l.metrics.of(client.In(t.Context(), web.Cluster), spaceOf(web), new(time.Duration))
+	used, err := l.metrics.of(client.In(t.Context(), web.Cluster), web.Space(), new(time.Duration))
 	if m := used["a"]; err != nil || m == nil || m.Window.Duration != 17*time.Second || m.Timestamp.IsZero() {
 		t.Errorf("it uses %+v, %v, want what was measured in 17 s", m, err)
 	}
@@ -473,7 +473,7 @@ func TestReconcile(t *testing.T) {
 			}
 		}
 		again, err := l.reconcile(t.Context(), web)
-		if _, kept := l.known[spaceOf(web)]; err != nil || again != tc.again || looks > 0 != tc.looks || kept != tc.kept {
+		if _, kept := l.known[web.Space()]; err != nil || again != tc.again || looks > 0 != tc.looks || kept != tc.kept {
 			t.Errorf("%s: again in %s, %v, %d looks, kept %v, want %+v", name, again, err, looks, kept, tc)
 		}
 		if len(l.metrics.taken) > 0 {

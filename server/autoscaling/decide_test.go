@@ -764,7 +764,7 @@ func TestLargeLooksTakeTurns(t *testing.T) {
 
 // TestRemembered: what is known is of one object of that name, what others of the namespace select is known of them alone, and nothing is left of what has gone.
 func TestRemembered(t *testing.T) {
-	c := &Controller{known: map[client.Key]map[string]remembered{}}
+	c := &Controller{known: client.ByNamespace[remembered]{}}
 	of := func(namespace, name string) (client.Key, *autoscalingv2.HorizontalPodAutoscaler) {
 		hpa := &autoscalingv2.HorizontalPodAutoscaler{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(namespace + name), Annotations: map[string]string{logicalcluster.AnnotationKey: "shop"}}}
 		return client.KeyOf(hpa), hpa
@@ -800,7 +800,7 @@ var everything = &selector{labels.Everything(), ""}
 
 // TestSelectors: the same selector is read, and kept, once for all of a namespace, and not again by who has it.
 func TestSelectors(t *testing.T) {
-	c := &Controller{known: map[client.Key]map[string]remembered{}}
+	c := &Controller{known: client.ByNamespace[remembered]{}}
 	of := func(namespace, name string) client.Key {
 		return client.Key{Cluster: "shop", Namespace: namespace, Name: name}
 	}

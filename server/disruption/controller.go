@@ -46,15 +46,15 @@ type Controller struct {
 	queue     *queue.Queue[client.Key]
 
 	mu sync.Mutex // guards what follows
-	// named has the budgets of each namespace that has any, by name; its keys have no name.
-	named map[client.Key]map[string]remembered
+	// named has the budgets.
+	named client.ByNamespace[remembered]
 	// until has, by logical cluster, when the counts that wait are done.
 	until map[logicalcluster.Name]time.Time
 }
 
 // New returns the controller. Times are clk's, if it has timers.
 func New(clients *client.Clients, informers *client.Informers, clk clock.PassiveClock) (*Controller, error) {
-	c := &Controller{clients: clients, informers: informers, clock: clk, named: map[client.Key]map[string]remembered{}, until: map[logicalcluster.Name]time.Time{}}
+	c := &Controller{clients: clients, informers: informers, clock: clk, named: client.ByNamespace[remembered]{}, until: map[logicalcluster.Name]time.Time{}}
 	c.queue = queue.NewWithClock("disruption", clk, c.reconcile)
 	var budgets, pods error
 	c.budgets, budgets = client.NewFeed(clients, &policyv1.PodDisruptionBudget{}, c.onBudget)
@@ -91,30 +91,21 @@ func (c *Controller) onBudget(budget *policyv1.PodDisruptionBudget, gone bool) {
 	c.queue.Add(key)
 }
 
-func spaceOf(key client.Key) client.Key {
-	return client.Key{Cluster: key.Cluster, Namespace: key.Namespace}
-}
-
 func (c *Controller) remember(key client.Key, selector labels.Selector) {
-	in := spaceOf(key)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.named[in] == nil {
-		c.named[in] = map[string]remembered{}
-	}
-	known := c.named[in][key.Name]
+	known := c.named.In(key)[key.Name]
 	known.selector = selector
-	c.named[in][key.Name] = known
+	c.named.Put(key, known)
 }
 
 // begins says that a budget is counted now: what its pods do from now on has it counted again.
 func (c *Controller) begins(key client.Key) {
-	in := spaceOf(key)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if known, ok := c.named[in][key.Name]; ok {
+	if known, ok := c.named.In(key)[key.Name]; ok {
 		known.waits = false
-		c.named[in][key.Name] = known
+		c.named.Put(key, known)
 	}
 	if !c.until[key.Cluster].After(c.clock.Now()) {
 		delete(c.until, key.Cluster)
@@ -125,25 +116,21 @@ func (c *Controller) begins(key client.Key) {
 func (c *Controller) counted(key client.Key, selected int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if known, ok := c.named[spaceOf(key)][key.Name]; ok {
+	if known, ok := c.named.In(key)[key.Name]; ok {
 		known.selected = selected
-		c.named[spaceOf(key)][key.Name] = known
+		c.named.Put(key, known)
 	}
 }
 
 func (c *Controller) forget(key client.Key) {
-	in := spaceOf(key)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.named[in], key.Name)
-	if len(c.named[in]) == 0 {
-		delete(c.named, in)
-	}
+	c.named.Delete(key)
 }
 
 // onPod asks for a count of the budgets that select a pod, and later of those that may have selected it before it was labelled otherwise.
 func (c *Controller) onPod(pod *metav1.PartialObjectMetadata, _ bool) {
-	in := spaceOf(client.KeyOf(pod))
+	in := client.KeyOf(pod).Space()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	counted, others := touched(c.named[in], pod.Labels)

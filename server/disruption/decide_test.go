@@ -238,7 +238,7 @@ func TestEventsOfPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
 		at := map[client.Key][]time.Duration{}
-		c := &Controller{named: map[client.Key]map[string]remembered{}, until: map[logicalcluster.Name]time.Time{}, clock: clock.RealClock{}}
+		c := &Controller{named: client.ByNamespace[remembered]{}, until: map[logicalcluster.Name]time.Time{}, clock: clock.RealClock{}}
 		c.queue = queue.New("test", func(_ context.Context, key client.Key) (time.Duration, error) {
 			c.begins(key)
 			at[key] = append(at[key], time.Since(began))
@@ -277,7 +277,7 @@ func TestCountsOfAWorkspace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
 		counts, last := map[client.Key]int{}, map[client.Key]time.Duration{}
-		c := &Controller{named: map[client.Key]map[string]remembered{}, until: map[logicalcluster.Name]time.Time{}, clock: clock.RealClock{}}
+		c := &Controller{named: client.ByNamespace[remembered]{}, until: map[logicalcluster.Name]time.Time{}, clock: clock.RealClock{}}
 		c.queue = queue.New("test", func(_ context.Context, key client.Key) (time.Duration, error) {
 			c.begins(key)
 			counts[key]++
