@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -597,12 +596,12 @@ func observedGeneration(t *testing.T, f *fleet) {
 	w.spread(map[string]int{"east": 3, "west": 3})
 	w.rolledOut()
 	west := f.clusters["west"]
-	t.Cleanup(func() { west.Signal(syscall.SIGCONT) })
+	t.Cleanup(west.Resume)
 
 	// change gives the pods another colour, and waits until east runs it.
 	change := func(colour string) int64 {
 		t.Helper()
-		west.Signal(syscall.SIGSTOP)
+		west.Pause()
 		w.kubectl("set", "env", "deployment/"+w.app, "COLOUR="+colour)
 		generation := w.deployment().Generation
 		framework.Eventually(t, patience, "east runs the new template", func() string {
@@ -623,7 +622,7 @@ func observedGeneration(t *testing.T, f *fleet) {
 	if d := w.deployment(); d.Status.ObservedGeneration >= generation && synced(d) == "" {
 		t.Errorf("observedGeneration is %d of %d although west has not answered; conditions %+v", d.Status.ObservedGeneration, generation, d.Status.Conditions)
 	}
-	west.Signal(syscall.SIGCONT)
+	west.Resume()
 	w.rolledOut()
 	if d := w.deployment(); d.Status.ObservedGeneration != generation {
 		t.Errorf("observedGeneration is %d of %d when the rollout is through", d.Status.ObservedGeneration, generation)
@@ -644,7 +643,7 @@ func observedGeneration(t *testing.T, f *fleet) {
 	if d := w.deployment(); d.Status.ReadyReplicas != 3 || d.Status.UnavailableReplicas == 0 {
 		t.Errorf("status is %+v, want the 3 replicas of east Ready and those of west unavailable", d.Status)
 	}
-	west.Signal(syscall.SIGCONT)
+	west.Resume()
 	w.spread(map[string]int{"east": 3, "west": 3})
 	w.rolledOut()
 	framework.Eventually(t, patience, "the condition goes", func() string { return synced(w.deployment()) })

@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -215,6 +217,16 @@ func (p *Process) Restart() {
 func (p *Process) Pause() {
 	p.t.Helper()
 	p.Signal(syscall.SIGSTOP)
+	// The signal is on its way, and the process may answer still: it is stopped when its last thread is.
+	for {
+		err := unix.Waitid(unix.P_PID, p.PID(), nil, unix.WSTOPPED, nil)
+		if err == nil {
+			return
+		}
+		if !errors.Is(err, unix.EINTR) {
+			p.t.Fatalf("%s: wait until it is paused: %v", p.name, err)
+		}
+	}
 }
 
 // Resume lets a paused process go on.

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -20,6 +21,8 @@ import (
 const (
 	childDir  = "FRAMEWORK_CHILD_DIR"
 	childExit = "FRAMEWORK_CHILD_EXIT"
+	// childBusy makes it use all processors until it ends.
+	childBusy = "FRAMEWORK_CHILD_BUSY"
 	// parentDir makes it the parent of such a child: it starts one and is killed.
 	parentDir = "FRAMEWORK_PARENT_DIR"
 )
@@ -47,6 +50,15 @@ func child(dir string) {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
+	}
+	if os.Getenv(childBusy) != "" {
+		for range 2 * runtime.NumCPU() {
+			go func() {
+				for {
+					_, _ = os.Stat(dir) // each call is a thread of the kernel for itself
+				}
+			}()
+		}
 	}
 	select {
 	case <-term:
@@ -108,7 +120,6 @@ func TestProcess(t *testing.T) {
 			return ""
 		})
 	}
-	stopped := func(s string) bool { return s == "T" }
 	gone := func(s string) bool { return s == "" }
 
 	p.Start()
@@ -116,7 +127,9 @@ func TestProcess(t *testing.T) {
 		t.Errorf("process %s runs, its pid is said to be %s", starts(dir)[0], pid)
 	}
 	p.Pause()
-	isState("the paused child stands still", stopped)
+	if s := state(strconv.Itoa(p.PID())); s != "T" {
+		t.Errorf("the paused child is in state %q", s)
+	}
 	p.Resume()
 	isState("the resumed child goes on", func(s string) bool { return s == "S" || s == "R" })
 	p.Restart()
@@ -124,7 +137,6 @@ func TestProcess(t *testing.T) {
 		t.Errorf("starts %v, the first is in state %q; want it gone and a second", starts(dir), state(starts(dir)[0]))
 	}
 	p.Pause()
-	isState("the paused child stands still", stopped)
 	p.Stop()
 	isState("a paused child can be stopped", gone)
 	p.Stop() // does nothing
@@ -137,6 +149,27 @@ func TestProcess(t *testing.T) {
 	}
 	if log := p.logTail(); strings.Count(log, "child is here") != 4 {
 		t.Errorf("the log has not what all four printed:\n%s", log)
+	}
+}
+
+// TestPausedProcessStandsStill: when Pause returns, none of its threads goes on. A signal alone is on its way then.
+func TestPausedProcessStandsStill(t *testing.T) {
+	t.Setenv(childBusy, "yes")
+	p := newChild(t, t, t.TempDir())
+	t.Cleanup(p.Stop)
+	p.Start()
+	for range 200 {
+		p.Pause()
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", p.PID()))
+		if err != nil || len(threads) == 0 {
+			t.Fatalf("threads %q, error %v", threads, err)
+		}
+		for _, thread := range threads {
+			if s := state(strings.TrimPrefix(thread, "/proc/")); s != "T" {
+				t.Fatalf("thread %s is in state %q", filepath.Base(thread), s)
+			}
+		}
+		p.Resume()
 	}
 }
 
