@@ -128,7 +128,7 @@ func startControllerManager(ctx context.Context, parts *parts, o *options, p pki
 		return err
 	}
 	all, disabled, aliases := controllermanager.KnownControllers(), controllermanager.ControllersDisabledByDefault(), controllermanager.ControllerAliases()
-	err = parse(s.Flags(all, disabled, aliases), []string{
+	err = parse(s.Flags(all, disabled, aliases), append([]string{
 		"--kubeconfig=" + o.path("pki", controllerManagerUser+kubeconfigSuffix),
 		"--allocate-node-cidrs=true",
 		"--cluster-cidr=" + podCIDR,
@@ -143,7 +143,7 @@ func startControllerManager(ctx context.Context, parts *parts, o *options, p pki
 		"--secure-port=0",
 		// The default pace of 20 requests a second is meant to spare an apiserver shared with users.
 		"--kube-api-qps=500", "--kube-api-burst=1000",
-	})
+	}, o.controllerManagerFlags...))
 	if err != nil {
 		return err
 	}

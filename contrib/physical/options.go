@@ -24,6 +24,8 @@ type options struct {
 	kwok           string // default: beside this executable
 	exitWithParent bool
 
+	controllerManagerFlags []string // of kube-controller-manager, after our own
+
 	// For comparing a kube-apiserver with another server under equal conditions:
 
 	onlyAPIServer  bool
@@ -71,6 +73,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&o.etcdPeerPort, "etcd-peer-port", 0, "Its port for the other members. 0: a free one.")
 	fs.StringVar(&o.etcdCluster, "etcd-cluster", "", "NAME=URL of the port for members of each member of its cluster, this one among them, comma separated; their DIR/pki need the same etcd-ca. Without it, this etcd is the only one.")
 	fs.StringArrayVar(&o.apiserverFlags, "apiserver-flag", o.apiserverFlags, "A further flag of kube-apiserver, for example --apiserver-flag=--etcd-prefix=/peer. May be given several times.")
+	fs.StringArrayVar(&o.controllerManagerFlags, "controller-manager-flag", o.controllerManagerFlags, "The same for kube-controller-manager, for example --controller-manager-flag=--resource-quota-sync-period=10s.")
 	fs.BoolVar(&o.exitWithParent, "exit-with-parent", o.exitWithParent, "Stop when stdin is closed.")
 }
 

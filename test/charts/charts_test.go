@@ -115,7 +115,8 @@ func newWorld(t *testing.T) *world {
 		provide(t, w.below[name])
 		w.MustRun("cluster", "add", name, "--kubeconfig", w.below[name].Kubeconfig)
 	}
-	w.plain = framework.StartPhysical(t, "plain", framework.PhysicalNodes(nodes*len(w.below)))
+	// What is compared with must be true before it is taken as it is.
+	w.plain = framework.StartPhysical(t, "plain", framework.PhysicalNodes(nodes*len(w.below)), framework.PhysicalQuotaPeriod(unchanged/6))
 	provide(t, w.plain)
 	for name := range w.below {
 		w.MustRun("kubectl", "--context=root", "wait", "--for=condition=Ready", "synctarget/"+name, "--timeout=100s")

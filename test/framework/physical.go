@@ -12,6 +12,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -47,6 +48,14 @@ func PhysicalFullSpeed() PhysicalOption {
 // PhysicalFsync makes the cluster's etcd wait for the disk, as one in production does.
 func PhysicalFsync() PhysicalOption {
 	return func(p *Physical) { p.args = append(p.args, "--etcd-fsync") }
+}
+
+// PhysicalQuotaPeriod is how long after one count the cluster counts for its ResourceQuotas anew. Its controller counts what its informer has, and
+// may miss a pod that was charged just before: it is right again only after this time, and its default is 5 minutes.
+func PhysicalQuotaPeriod(period time.Duration) PhysicalOption {
+	return func(p *Physical) {
+		p.args = append(p.args, "--controller-manager-flag=--resource-quota-sync-period="+period.String())
+	}
 }
 
 // PhysicalDir keeps the cluster in a directory of the caller's, instead of one of its own that goes with the test.
