@@ -217,15 +217,14 @@ func (p *Process) Restart() {
 func (p *Process) Pause() {
 	p.t.Helper()
 	p.Signal(syscall.SIGSTOP)
-	// The signal is on its way, and the process may answer still: it is stopped when its last thread is.
-	for {
-		err := unix.Waitid(unix.P_PID, p.PID(), nil, unix.WSTOPPED, nil)
-		if err == nil {
-			return
-		}
-		if !errors.Is(err, unix.EINTR) {
-			p.t.Fatalf("%s: wait until it is paused: %v", p.name, err)
-		}
+	// The signal is on its way, and the process may answer still: it is stopped when its last thread is. That is asked for, and not taken: a second
+	// Pause finds it, too.
+	err := error(unix.EINTR)
+	for errors.Is(err, unix.EINTR) {
+		err = unix.Waitid(unix.P_PID, p.PID(), nil, unix.WSTOPPED|unix.WNOWAIT, nil)
+	}
+	if err != nil {
+		p.t.Fatalf("%s: wait until it is paused: %v", p.name, err)
 	}
 }
 

@@ -106,6 +106,20 @@ func state(pid string) string {
 	return after[:1]
 }
 
+// standsStill fails the test unless each thread of a process is stopped.
+func standsStill(t *testing.T, p *Process) {
+	t.Helper()
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", p.PID()))
+	if err != nil || len(threads) == 0 {
+		t.Fatalf("threads %q, error %v", threads, err)
+	}
+	for _, thread := range threads {
+		if s := state(strings.TrimPrefix(thread, "/proc/")); s != "T" {
+			t.Fatalf("thread %s is in state %q", filepath.Base(thread), s)
+		}
+	}
+}
+
 func TestProcess(t *testing.T) {
 	dir := t.TempDir()
 	p := newChild(t, t, dir)
@@ -127,9 +141,7 @@ func TestProcess(t *testing.T) {
 		t.Errorf("process %s runs, its pid is said to be %s", starts(dir)[0], pid)
 	}
 	p.Pause()
-	if s := state(strconv.Itoa(p.PID())); s != "T" {
-		t.Errorf("the paused child is in state %q", s)
-	}
+	standsStill(t, p)
 	p.Resume()
 	isState("the resumed child goes on", func(s string) bool { return s == "S" || s == "R" })
 	p.Restart()
@@ -137,6 +149,9 @@ func TestProcess(t *testing.T) {
 		t.Errorf("starts %v, the first is in state %q; want it gone and a second", starts(dir), state(starts(dir)[0]))
 	}
 	p.Pause()
+	standsStill(t, p)
+	p.Pause() // does nothing
+	standsStill(t, p)
 	p.Stop()
 	isState("a paused child can be stopped", gone)
 	p.Stop() // does nothing
@@ -160,15 +175,7 @@ func TestPausedProcessStandsStill(t *testing.T) {
 	p.Start()
 	for range 200 {
 		p.Pause()
-		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", p.PID()))
-		if err != nil || len(threads) == 0 {
-			t.Fatalf("threads %q, error %v", threads, err)
-		}
-		for _, thread := range threads {
-			if s := state(strings.TrimPrefix(thread, "/proc/")); s != "T" {
-				t.Fatalf("thread %s is in state %q", filepath.Base(thread), s)
-			}
-		}
+		standsStill(t, p)
 		p.Resume()
 	}
 }
