@@ -112,7 +112,7 @@ func (q *quotaReplicas) limit(t *testing.T) {
 }
 
 // follow reads what becomes of the ConfigMaps in etcd, one change after the other. The result ends it when all that has happened is
-// read, and tells how many there were at most, and how many changes.
+// read, compares what is left with what etcd has at that revision, and tells how many there were at most, and how many changes.
 func (q *quotaReplicas) follow(t *testing.T, etcd *clientv3.Client) func() (most, changes int) {
 	t.Helper()
 	prefix := "/registry/configmaps/" + q.cluster.String() + "/" + quotaNamespace + "/"
@@ -123,7 +123,8 @@ func (q *quotaReplicas) follow(t *testing.T, etcd *clientv3.Client) func() (most
 		there[string(kv.Key)] = true
 	}
 	var mu sync.Mutex // guards what follows
-	most, changes, seen := len(there), 0, start.Header.Revision
+	most, changes := len(there), 0
+	seen, left := start.Header.Revision, len(there) // how many there were at that revision
 	var failed error
 	events := etcd.Watch(t.Context(), prefix, clientv3.WithPrefix(), clientv3.WithRev(start.Header.Revision+1))
 	go func() {
@@ -138,8 +139,8 @@ func (q *quotaReplicas) follow(t *testing.T, etcd *clientv3.Client) func() (most
 				}
 				most = max(most, len(there))
 			}
-			if some.IsProgressNotify() { // all up to there was told
-				seen = some.Header.Revision
+			if some.IsProgressNotify() { // all up to there was told, and nothing of later
+				seen, left = some.Header.Revision, len(there)
 			}
 			failed = some.Err()
 			mu.Unlock()
@@ -165,8 +166,10 @@ func (q *quotaReplicas) follow(t *testing.T, etcd *clientv3.Client) func() (most
 		})
 		mu.Lock()
 		defer mu.Unlock()
-		if int64(len(there)) != end.Count {
-			t.Errorf("by its history etcd has %d ConfigMaps, and it has %d", len(there), end.Count)
+		then, err := etcd.Get(t.Context(), prefix, clientv3.WithPrefix(), clientv3.WithCountOnly(), clientv3.WithRev(seen))
+		must(t, err)
+		if int64(left) != then.Count {
+			t.Errorf("at revision %d etcd has %d ConfigMaps by its history, and it has %d", seen, left, then.Count)
 		}
 		return most, changes
 	}
@@ -272,7 +275,8 @@ func (q *quotaReplicas) exact(t *testing.T) {
 	in, kube := client.In(t.Context(), q.cluster), q.clients[0].Kube.CoreV1()
 	list, err := kube.ConfigMaps(quotaNamespace).List(in, metav1.ListOptions{})
 	must(t, err)
-	// The last by name is none that a controller makes.
+	// The last by name is one of a client, unless clients deleted all of theirs while no leader counted: then it is the one that a
+	// controller makes again.
 	must(t, kube.ConfigMaps(quotaNamespace).Delete(in, list.Items[len(list.Items)-1].Name, metav1.DeleteOptions{}))
 	framework.Eventually(t, 2*time.Minute, "what is used is what there is", func() string {
 		list, err := kube.ConfigMaps(quotaNamespace).List(in, metav1.ListOptions{})
