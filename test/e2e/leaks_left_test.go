@@ -1,7 +1,9 @@
 package e2e
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -29,7 +31,8 @@ type leftovers struct {
 	byMetric map[string]float64 // series, by the name of the metric
 	byStart  map[string]float64 // goroutines, by the function they began with
 	objects  map[string]float64 // of all logical clusters, by resource
-	bytes    map[string]float64 // of the heap, by the calls that allocated them; an estimate
+	bytes    map[string]float64 // of the heap, by the calls that allocated them, without what is bounded; an estimate
+	whole    map[string]float64 // of the heap, by the calls that allocated them, in which bounded is part
 
 	// windows are how many events the watch caches have room for, together. Each has less again when an event of its kind comes, and of some
 	// none may. The least room, for 100 events, is never emptied: it has what happened last, after one round, and after another, in which
@@ -79,6 +82,18 @@ func leaks(first, third leftovers, n int) []string {
 	return said
 }
 
+// risen are the calls by which most of the heap is more than after the first round, most first.
+func risen(first, now map[string]float64, most int) (said []string) {
+	more := func(stack string) float64 { return now[stack] - first[stack] }
+	stacks := slices.SortedFunc(maps.Keys(now), func(a, b string) int { return cmp.Or(cmp.Compare(more(b), more(a)), cmp.Compare(a, b)) })
+	for _, stack := range stacks[:min(most, len(stacks))] {
+		if more(stack) > 0 {
+			said = append(said, fmt.Sprintf("%.1f MB of the heap more than after the first round: %s", more(stack)/1e6, stack))
+		}
+	}
+	return said
+}
+
 // say logs the figures, which `make soak` takes to docs/soak.md.
 func (l leftovers) say(t *testing.T, when string) {
 	t.Helper()
@@ -91,7 +106,7 @@ func (l leftovers) say(t *testing.T, when string) {
 // left collects the server's garbage and measures what is left.
 func (w *leaking) left(t *testing.T) leftovers {
 	t.Helper()
-	left := leftovers{series: map[string]bool{}, byMetric: map[string]float64{}, bytes: map[string]float64{}}
+	left := leftovers{series: map[string]bool{}, byMetric: map[string]float64{}, bytes: map[string]float64{}, whole: map[string]float64{}}
 	left.byStart, left.goroutines = w.goroutines(t)
 	left.objects = w.objects(t)
 	w.raw(t, "/debug/pprof/heap?gc=1") // pools keep what they hold over one collection
@@ -102,6 +117,7 @@ func (w *leaking) left(t *testing.T) leftovers {
 	w.eachStack(t, heap, "inuse_space", func(bytes float64, calls []string) {
 		left.heap += bytes
 		stack := strings.Join(calls, " < ")
+		left.whole[stack] += bytes
 		if bytes > 0 && !slices.ContainsFunc(bounded, func(calls string) bool { return strings.Contains(stack, calls) }) {
 			left.bytes[stack] += bytes
 		}
