@@ -26,7 +26,7 @@ const (
 
 	fairnessRounds = 5
 	// quietRequests are measured in a round, one after the other, with a pause in between.
-	quietRequests = 400
+	quietRequests = 1500
 	quietPause    = 5 * time.Millisecond
 	// floodListed objects are in every list of the flood.
 	floodListed = 1000
