@@ -66,6 +66,7 @@ func TestIdleWorkspacesAreRows(t *testing.T) {
 		_, err := clients.Dynamic.Resource(resourceAt(o.version, o.resource)).Namespace(o.namespace).Get(in, o.name, metav1.GetOptions{})
 		must(t, err)
 	}
+	w.listEach(t)
 	before := w.settled(t)
 	rowsBefore, bytesBefore := rowsIn(t, etcd.Client)
 	began := time.Now()
@@ -187,6 +188,35 @@ func (w *leaking) idle(t *testing.T, from, to int) (clusters []string) {
 		})
 	}
 	return clusters
+}
+
+// listEach lists each resource, and waits until every watch cache has had an event. One that nothing happens in has its first from etcd,
+// which says how far it is, within a minute, or as soon as somebody lists: what a busy server has later is a series more.
+func (w *leaking) listEach(t *testing.T) {
+	t.Helper()
+	for _, of := range w.listed(t) {
+		_, err := w.clients.Metadata.Resource(of).List(client.In(t.Context(), "root"), metav1.ListOptions{})
+		must(t, err)
+	}
+	const room, events = "watch_cache_capacity", "apiserver_watch_cache_events_dispatched_total"
+	framework.Eventually(t, 3*time.Minute, "every watch cache has had an event", func() string {
+		series, caches := w.series(t), 0
+		var none []string
+		for name := range series {
+			labels, ok := strings.CutPrefix(name, room)
+			if !ok || !strings.HasPrefix(labels, "{") {
+				continue
+			}
+			if caches++; !series[events+labels] {
+				none = append(none, labels)
+			}
+		}
+		if caches < 50 {
+			return fmt.Sprintf("there are only %d", caches)
+		}
+		slices.Sort(none)
+		return strings.Join(none, "\n")
+	})
 }
 
 // settledServer is what a server has when nothing is under way.
