@@ -51,6 +51,10 @@ type Options struct {
 	CertFile, KeyFile, CAFile string
 	// QuotaBytes is the size of the store at which it refuses writes; 0 means DefaultQuotaBytes.
 	QuotaBytes int64
+
+	// Of tests; without them they are mostlyFreeFor and syncDir.
+	mostlyFreeFor time.Duration
+	syncDir       func(dir string) error
 }
 
 // Etcd is an open store.
@@ -61,8 +65,10 @@ type Etcd struct {
 	stopOnce sync.Once
 	stop     func() error
 	stopErr  error
-	failed   chan error // for what may be sent before anybody listens: one of the server, one of the format
-	keeper   *keeper    // of the checksums; nil: others run the store
+	failed   chan error // for what may be sent before anybody listens: one of the server, one of its file, one of the format
+	// Of the checksums, and of the file; nil: others run the store.
+	keeper *keeper
+	space  *spaceHolder
 }
 
 // Stop closes the client and, if it runs in this process, the server, and releases the data directory. Callers stop
@@ -85,10 +91,10 @@ func (e *Etcd) Damage() error {
 }
 
 // opened is an Etcd over a store whose format has been checked, which from now on watches that it stays. stop closes the
-// client and what lies below.
-func opened(client *clientv3.Client, stop func() error) *Etcd {
+// client and what lies below. failed takes one error more than others send to it.
+func opened(client *clientv3.Client, stop func() error, failed chan error) *Etcd {
 	ctx, cancel := context.WithCancel(client.Ctx())
-	e := &Etcd{Client: client, failed: make(chan error, 2)}
+	e := &Etcd{Client: client, failed: failed}
 	var holding sync.WaitGroup
 	holding.Go(func() {
 		if err := holdFormat(ctx, client); err != nil {
@@ -150,17 +156,29 @@ func Start(ctx context.Context, o Options) (_ *Etcd, err error) {
 
 	sums := newKeeper(server.Server, o.Dir, found)
 	err = sums.missing()
+	space := &spaceHolder{
+		server: server.Server, dir: o.Dir, sums: sums, begins: &sync.RWMutex{}, syncDir: syncDir,
+		saving: thrift{after: cmp.Or(o.mostlyFreeFor, mostlyFreeFor)},
+	}
+	if o.syncDir != nil {
+		space.syncDir = o.syncDir
+	}
 	if err == nil {
-		err = openSpace(ctx, server.Server)
+		err = space.open(ctx)
 	}
 	if err != nil {
 		server.Close()
 		return nil, fmt.Errorf("start embedded etcd in %s: %w", o.Dir, err)
 	}
-	client := newClient(server.Server)
+	client := newClient(server.Server, space.begins)
 	holdCtx, endHolding := context.WithCancel(context.WithoutCancel(ctx))
+	failed := make(chan error, 3)
 	var holding sync.WaitGroup
-	holding.Go(func() { holdSpace(holdCtx, server.Server, o.Dir) })
+	holding.Go(func() {
+		if err := space.hold(holdCtx); err != nil {
+			failed <- fmt.Errorf("the embedded etcd in %s may not be used any more: %w", o.Dir, err)
+		}
+	})
 	holding.Go(func() { sums.run(holdCtx) })
 	stop := func() error {
 		endHolding()
@@ -179,8 +197,8 @@ func Start(ctx context.Context, o Options) (_ *Etcd, err error) {
 		return nil, errors.Join(fmt.Errorf("open the store in %s: %w", o.Dir, err), stop())
 	}
 	klog.FromContext(ctx).Info("Embedded etcd serves", "dir", o.Dir, "after", time.Since(started).Round(time.Millisecond))
-	etcd := opened(client, stop)
-	etcd.keeper = sums
+	etcd := opened(client, stop, failed)
+	etcd.keeper, etcd.space = sums, space
 	go func() {
 		if err, ok := <-server.Err(); ok { // closed when the server is
 			etcd.failed <- fmt.Errorf("embedded etcd ended: %w", err)

@@ -111,7 +111,7 @@ func Connect(ctx context.Context, o ExternalOptions) (*Etcd, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open the store at %s: %w", endpoints, err), stop())
 	}
-	return opened(client, stop), nil
+	return opened(client, stop, make(chan error, 1)), nil
 }
 
 // notFull returns an error if an etcd takes no writes because it is full: a server writes before it serves. The first member that answers

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"sync"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -129,4 +130,36 @@ func (w *whole) Read(p []byte) (int, error) {
 		return n, errors.New("etcd ended the snapshot before it was whole")
 	}
 	return n, io.EOF
+}
+
+// maintenance holds begins for reading until a snapshot has begun: until then the store does not count who reads it.
+type maintenance struct {
+	clientv3.Maintenance
+	begins *sync.RWMutex
+}
+
+func (m maintenance) Snapshot(ctx context.Context) (io.ReadCloser, error) {
+	m.begins.RLock()
+	content, err := m.Maintenance.Snapshot(ctx)
+	if err != nil {
+		m.begins.RUnlock()
+		return nil, err
+	}
+	return &beginning{content, sync.OnceFunc(m.begins.RUnlock)}, nil
+}
+
+// beginning is a snapshot that has begun when something of it was read.
+type beginning struct {
+	io.ReadCloser
+	begun func()
+}
+
+func (b *beginning) Read(p []byte) (int, error) {
+	defer b.begun()
+	return b.ReadCloser.Read(p)
+}
+
+func (b *beginning) Close() error {
+	defer b.begun()
+	return b.ReadCloser.Close()
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -46,55 +47,72 @@ type reading struct {
 	revision int64
 }
 
-// holdSpace lets a store that is full take writes again as soon as there is room in it, until ctx ends: etcd refuses them until
-// somebody compacts it, has its file written anew without what is free in it, and ends the alarm, whatever is deleted.
-func holdSpace(ctx context.Context, server *etcdserver.EtcdServer, dir string) {
+// spaceHolder holds the space of a store that is open.
+type spaceHolder struct {
+	server *etcdserver.EtcdServer
+	dir    string // the data directory
+	sums   *keeper
+	// begins is held for reading while a snapshot begins, by clients in this process.
+	begins  *sync.RWMutex
+	syncDir func(string) error
+
+	compacted int64 // at which revision, for room
+	saving    thrift
+}
+
+// hold lets a store that is full take writes again as soon as there is room in it, until ctx ends: etcd refuses them until somebody compacts
+// it, has its file written anew without what is free in it, and ends the alarm, whatever is deleted. It also gives back what is free of a
+// file where that is most of it. It returns an error if the store must not be used any more.
+func (h *spaceHolder) hold(ctx context.Context) error {
 	log := klog.FromContext(ctx)
 	tick := time.NewTicker(lookAtSpace)
 	defer tick.Stop()
 	var history []reading // of the last keptHistory
-	var compacted int64
 	var was bool
 	for {
 		select {
 		case <-ctx.Done():
-			return
+			return nil
 		case now := <-tick.C:
-			history = append(history, reading{now, server.KV().Rev()})
+			history = append(history, reading{now, h.server.KV().Rev()})
 			for len(history) > 1 && now.Sub(history[1].at) >= keptHistory {
 				history = history[1:]
 			}
-			is := alarmed(server)
+			is := alarmed(h.server)
 			if is != was {
 				was = is
-				tellSpace(log, is, dir, spaceOf(server))
+				tellSpace(log, is, h.dir, spaceOf(h.server))
 			}
-			if !is {
-				continue
+			var err error
+			if is {
+				until := int64(0)
+				if oldest := history[0]; now.Sub(oldest.at) >= keptHistory {
+					until = oldest.revision
+				}
+				if err = h.makeRoom(ctx, until); err != nil && ctx.Err() == nil {
+					log.Error(err, "The store is full, and what is deleted in it cannot be given back", "dir", h.dir)
+				}
+			} else if h.saving.due(now, spaceOf(h.server)) {
+				err = h.giveBack(ctx)
 			}
-			until := int64(0)
-			if oldest := history[0]; now.Sub(oldest.at) >= keptHistory {
-				until = oldest.revision
-			}
-			if err := makeRoom(ctx, server, until, &compacted); err != nil && ctx.Err() == nil {
-				log.Error(err, "The store is full, and what is deleted in it cannot be given back", "dir", dir)
+			if errors.Is(err, errNotDurable) {
+				return err
 			}
 		}
 	}
 }
 
-// openSpace returns an error if a store that has just been opened is full: a server writes before it serves. Nobody needs its
+// open returns an error if a store that has just been opened is full: a server writes before it serves. Nobody needs its
 // history yet, and clients of the server before list anew.
-func openSpace(ctx context.Context, server *etcdserver.EtcdServer) error {
-	if !alarmed(server) {
+func (h *spaceHolder) open(ctx context.Context) error {
+	if !alarmed(h.server) {
 		return nil
 	}
-	var compacted int64
-	if err := makeRoom(ctx, server, server.KV().Rev(), &compacted); err != nil {
+	if err := h.makeRoom(ctx, h.server.KV().Rev()); err != nil {
 		return fmt.Errorf("make room in the store, which is full: %w", err)
 	}
-	if alarmed(server) {
-		s := spaceOf(server)
+	if alarmed(h.server) {
+		s := spaceOf(h.server)
 		return fmt.Errorf("the store is full: %d bytes are in use, and it may have %d. Start with a larger --embedded-etcd-quota-bytes, delete what is not needed, "+
 			"and start with the smaller one again when less than %d %% of it is in use; nothing that was acknowledged is lost", s.inUse, s.most, room)
 	}
@@ -117,27 +135,27 @@ func spaceOf(server *etcdserver.EtcdServer) space {
 }
 
 // makeRoom gives back what no revision after until needs, and ends the alarm if there is room then.
-func makeRoom(ctx context.Context, server *etcdserver.EtcdServer, until int64, compacted *int64) error {
-	if until > *compacted {
-		if _, err := server.Compact(ctx, &pb.CompactionRequest{Revision: until, Physical: true}); err != nil && !errors.Is(err, mvcc.ErrCompacted) {
+func (h *spaceHolder) makeRoom(ctx context.Context, until int64) error {
+	if until > h.compacted {
+		if _, err := h.server.Compact(ctx, &pb.CompactionRequest{Revision: until, Physical: true}); err != nil && !errors.Is(err, mvcc.ErrCompacted) {
 			return fmt.Errorf("compact the store at revision %d: %w", until, err)
 		}
-		*compacted = until
+		h.compacted = until
 	}
-	s := spaceOf(server)
+	s := spaceOf(h.server)
 	if !s.hasRoom() {
-		commit(server.Backend())
-		if s = spaceOf(server); !s.hasRoom() {
+		commit(h.server.Backend())
+		if s = spaceOf(h.server); !s.hasRoom() {
 			return nil
 		}
 	}
 	// Nothing else is read or written meanwhile: some seconds for each GiB.
 	if s.file*100 >= s.most*room {
-		if err := server.Backend().Defrag(); err != nil {
-			return fmt.Errorf("write the file of the store anew, of whose %d bytes %d are in use: %w", s.file, s.inUse, err)
+		if done, err := h.writeAnew(nil); err != nil || !done {
+			return err
 		}
 	}
-	if _, err := server.Alarm(ctx, &pb.AlarmRequest{Action: pb.AlarmRequest_DEACTIVATE, Alarm: pb.AlarmType_NOSPACE, MemberID: uint64(server.MemberID())}); err != nil {
+	if _, err := h.server.Alarm(ctx, &pb.AlarmRequest{Action: pb.AlarmRequest_DEACTIVATE, Alarm: pb.AlarmType_NOSPACE, MemberID: uint64(h.server.MemberID())}); err != nil {
 		return fmt.Errorf("end the alarm of a full store that has room again: %w", err)
 	}
 	return nil
