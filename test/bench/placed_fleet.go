@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"strconv"
 	"sync"
 	"time"
 
@@ -274,15 +273,6 @@ func (s *sightings) watchDeployments(ctx context.Context, env *Env, kube kuberne
 			return keys(d)
 		},
 	})
-}
-
-// revisionOf is how many writes the server's etcd has seen.
-func revisionOf(ctx context.Context, clients *client.Clients) (int64, error) {
-	list, err := clients.Kube.CoreV1().ConfigMaps("default").List(client.In(ctx, "root"), metav1.ListOptions{Limit: 1})
-	if err != nil {
-		return 0, err
-	}
-	return strconv.ParseInt(list.ResourceVersion, 10, 64)
 }
 
 // since is how many milliseconds after t something was; 0 if it was before.

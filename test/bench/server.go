@@ -6,11 +6,13 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
@@ -73,46 +75,104 @@ func memory(ctx context.Context, env *Env, a *framework.Atoll) (Memory, error) {
 }
 
 const (
-	// forgetAtMost is how long it takes at most until the watch caches of an idle server have forgotten the events of a busy
-	// time: a few times 80 s, and up to five minutes until etcd is compacted, if nothing is written meanwhile.
+	// forgetAtMost is how long it takes at most until an idle server has forgotten the events of a busy time: its watch caches a few
+	// times 80 s, and up to ten minutes until etcd is compacted, if nothing is written meanwhile.
 	forgetAtMost = 12 * time.Minute
 	leastEvents  = 100 // that a watch cache has room for
+	// giveBackAtMost is how long it takes at most from then until an embedded etcd's file that is mostly free is small: six minutes.
+	giveBackAtMost = 8 * time.Minute
 )
 
-// forgotten waits until the watch caches of an idle server have no room for more events than they have when it starts.
+// forgotten waits until the watch caches of an idle server have no room for more events than they have when it starts, and its etcd no
+// history of before.
 func forgotten(ctx context.Context, env *Env, a *framework.Atoll) error {
 	if env.Quick {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, forgetAtMost)
-	defer cancel()
-	for {
+	clients := a.Clients()
+	last, err := revisionOf(ctx, clients)
+	if err != nil {
+		return err
+	}
+	missing := func() (string, error) {
 		metrics, err := get(ctx, a, "/metrics")
 		if err != nil {
-			return fmt.Errorf("read the metrics: %w", err)
+			return "", fmt.Errorf("read the metrics: %w", err)
 		}
-		var most string
 		for line := range strings.Lines(metrics) {
 			if !strings.HasPrefix(line, "watch_cache_capacity{") {
 				continue
 			}
 			room, err := strconv.ParseFloat(strings.TrimSpace(line[strings.LastIndexByte(line, ' '):]), 64)
 			if err != nil {
-				return fmt.Errorf("read the metrics: %w", err)
+				return "", fmt.Errorf("read the metrics: %w", err)
 			}
 			if room > leastEvents {
-				most = line
+				return "a watch cache has not forgotten its events: " + line, nil
 			}
 		}
-		if most == "" {
-			return nil
+		// That before the last write: etcd is compacted at what is newest, and keeps that.
+		_, err = listOne(ctx, clients, metav1.ListOptions{ResourceVersion: strconv.FormatInt(last-1, 10), ResourceVersionMatch: metav1.ResourceVersionMatchExact})
+		switch {
+		case apierrors.IsResourceExpired(err):
+			return "", nil
+		case err != nil:
+			return "", err
+		}
+		return fmt.Sprintf("etcd has the history of revision %d", last-1), nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, forgetAtMost)
+	defer cancel()
+	for {
+		what, err := missing()
+		if what == "" {
+			return err
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("a watch cache has not forgotten its events after %v: %s: %w", forgetAtMost, most, context.Cause(ctx))
+			return fmt.Errorf("after %v: %s: %w", forgetAtMost, what, context.Cause(ctx))
 		case <-time.After(5 * time.Second):
 		}
 	}
+}
+
+// storeFile is how many bytes the file of an embedded etcd has.
+func storeFile(a *framework.Atoll) (int64, error) {
+	info, err := os.Stat(filepath.Join(a.Dir, "etcd", "data", "member", "snap", "db"))
+	if err != nil {
+		return 0, err
+	}
+	return info.Size(), nil
+}
+
+// gaveBack waits until the file of an embedded etcd, which had so many bytes, has less than half of them, and returns how many it has. It
+// keeps them if it is not mostly free, or small.
+func gaveBack(ctx context.Context, env *Env, a *framework.Atoll, had int64) (has int64, err error) {
+	for began := time.Now(); ; {
+		if has, err = storeFile(a); err != nil || has < had/2 || env.Quick || time.Since(began) > giveBackAtMost {
+			return has, err
+		}
+		select {
+		case <-ctx.Done():
+			return has, ctx.Err()
+		case <-time.After(5 * time.Second):
+		}
+	}
+}
+
+// revisionOf is how many writes the server's etcd has seen.
+func revisionOf(ctx context.Context, clients *client.Clients) (int64, error) {
+	list, err := listOne(ctx, clients, metav1.ListOptions{})
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseInt(list.ResourceVersion, 10, 64)
+}
+
+// listOne lists one ConfigMap.
+func listOne(ctx context.Context, clients *client.Clients, options metav1.ListOptions) (*corev1.ConfigMapList, error) {
+	options.Limit = 1
+	return clients.Kube.CoreV1().ConfigMaps("default").List(client.In(ctx, "root"), options)
 }
 
 // collect makes a server collect its garbage.
