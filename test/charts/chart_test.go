@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -115,7 +116,11 @@ func inDocument(t *testing.T, section document.Section, text string) {
 	}
 }
 
-// TestRendered renders all charts. There are twenty, every feature is in three of them, and every upgrade rolls something out.
+// everyKind is the chart of one application that has every kind.
+const everyKind = "tiers"
+
+// TestRendered renders all charts. There are twenty, every feature is in three of them, one has every kind, and every upgrade rolls
+// something out.
 func TestRendered(t *testing.T) {
 	helm, rendered := framework.NewHelm(t, ""), map[string][]*unstructured.Unstructured{}
 	for _, c := range allCharts(t) {
@@ -136,6 +141,11 @@ func TestRendered(t *testing.T) {
 	rows := cover(features(), rendered)
 	for _, problem := range few(rows) {
 		t.Error(problem)
+	}
+	for _, r := range rows {
+		if r.name == "" && !slices.Contains(r.charts, everyKind) {
+			t.Errorf("no %s is in chart %s, which has every kind", r.kind, everyKind)
+		}
 	}
 	listed, err := parse(differencesText)
 	if err != nil {

@@ -29,7 +29,7 @@ import (
 )
 
 var (
-	chartsFlag = flag.String("charts", "^(api-with-migrations|queue|web)$", "run the charts whose names this `regexp` matches")
+	chartsFlag = flag.String("charts", "^(api-with-migrations|queue|tiers)$", "run the charts whose names this `regexp` matches")
 	write      = flag.Bool("write", false, "write "+documentFile+": its tables, and a run of all charts in which nothing fails")
 )
 

@@ -2,7 +2,8 @@
 // workspace over two physical clusters as in a plain cluster, and that a user sees the same of it.
 //
 // A chart is a folder here, with a second set of values (values-upgrade.yaml) for its upgrade. Its images are names: pods are simulated.
-// Every kind and feature of docs/kinds.md is in at least three of them (features_test.go); the table is in docs/charts.md.
+// Every kind and feature of docs/kinds.md is in at least three of them (features_test.go), and every kind in one, the application in three
+// tiers; the table is in docs/charts.md.
 //
 // TestT9_Charts installs, tests, upgrades, rolls back, applies once more and uninstalls each on both sides. After each step all that a user
 // can list of the release is made comparable by rule (visible_test.go) and compared (compare_test.go). What differs is listed in
