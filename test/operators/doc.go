@@ -7,9 +7,9 @@
 // nothing of them. It reads their manifests in the module cache, and writes nothing but temporary files. The server and the
 // programs are child processes that end with the tests.
 //
-// What is not there is said in docs/operators.md, which `make operators` writes: no Pod runs, so the tests play the
-// controllers of a physical cluster where a program waits for Jobs or Pods; and who starts the programs gives them the files
-// that a kubelet would mount.
+// What is not there is said in docs/operators.md, which `make operators` writes: no process runs in a Pod, so who starts the programs gives
+// them the files that a kubelet would mount; and where no physical cluster has a part, the tests play the controllers of one where a program
+// waits for Jobs or Pods. placed_test.go has workspaces that are placed on physical clusters.
 //
 // Read world.go first.
 package operators

@@ -38,10 +38,9 @@ metadata: {name: foo-WORKSPACE, namespace: default}
 spec: {deploymentName: made-for-WORKSPACE, replicas: 2}
 `
 
-// TestT10_SampleController: https://github.com/kubernetes/sample-controller, as people write them with client-go alone.
-func TestT10_SampleController(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
+// startSample installs the sample controller in both workspaces, and starts it for each.
+func (w *world) startSample(t *testing.T) {
+	t.Helper()
 	from, _ := source(t, "sample", "k8s.io/sample-controller")
 	definition, err := os.ReadFile(filepath.Join(from, "artifacts", "examples", "crd-status-subresource.yaml"))
 	if err != nil {
@@ -58,6 +57,13 @@ func TestT10_SampleController(t *testing.T) {
 		})
 	}
 	done(t, "installed from its own definition; runs as a ServiceAccount with the roles that it needs alone")
+}
+
+// TestT10_SampleController: https://github.com/kubernetes/sample-controller, as people write them with client-go alone.
+func TestT10_SampleController(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.startSample(t)
 	w.strangers(t, "kube-system", "sample")
 	w.both(t, "Foos", func(t *testing.T, ws *workspace) {
 		ws.apply(t, foo)

@@ -94,8 +94,9 @@ Written by `+"`%s`"+`. Each program is built unmodified from the module proxy, i
 one server, and run twice, each time with the token of the ServiceAccount in its manifests: one instance is given the address of its
 workspace, the other one, as in a Pod, that of the server.
 
-No Pod runs here. Where a program waits for a Job or a Pod, the test writes the status that the controllers of a
-physical cluster would. Programs get the files and ports that a kubelet would give them; their webhooks are named by URL.
+No process runs in a Pod here. Where a program waits for a Job or a Pod, the test writes the status that the controllers of a
+physical cluster would, but in the tests that say so by their names: their workspaces are placed on physical clusters, in which pods are simulated.
+Programs get the files and ports that a kubelet would give them; their webhooks are named by URL.
 
 cert-manager is not among them: its controller is a module of its own, in a folder of another name, which the proxy does not serve.
 
