@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -291,38 +292,60 @@ func TestAutoscalingWaits(t *testing.T) {
 	}
 }
 
-// TestAutoscalingOfAReplicaSet: one that no Deployment has is scaled as a Deployment, also where each cluster runs all replicas.
+// TestAutoscalingOfAReplicaSet: one that no Deployment has is scaled as a Deployment, also where each cluster runs all replicas; and so is a
+// ReplicationController.
 func TestAutoscalingOfAReplicaSet(t *testing.T) {
-	s := startScaling(t)
-	s.placed(t, placementv1alpha1.SplitDuplicate, east, west)
-	s.use("100m")
-	web, err := s.shop.AppsV1().Deployments(team).Get(t.Context(), "web", metav1.GetOptions{})
-	must(t, err)
-	sets := s.shop.AppsV1().ReplicaSets(team)
-	_, err = sets.Create(t.Context(), &appsv1.ReplicaSet{
-		ObjectMeta: metav1.ObjectMeta{Name: "crew"}, Spec: appsv1.ReplicaSetSpec{Replicas: ptr.To(int32(2)), Selector: web.Spec.Selector, Template: web.Spec.Template},
-	}, metav1.CreateOptions{})
-	must(t, err)
-	hpa := scaler(func(spec *autoscalingv2.HorizontalPodAutoscalerSpec) {
-		spec.ScaleTargetRef.Kind, spec.ScaleTargetRef.Name = "ReplicaSet", "crew"
-	})
-	hpa.Name = "crew"
-	makeScaler(t, s.shop, team, hpa)
-	has := func(why string, want int32) {
-		t.Helper()
-		s.saying(t, "crew", "AbleToScale=True ReadyForNewScale", "ScalingActive=True ValidMetricFound")
-		waitRuns(t, s.clk, fmt.Sprintf("crew has %d replicas: %s", want, why), func() (string, bool) {
-			set, err := sets.Get(t.Context(), "crew", metav1.GetOptions{})
+	crew := metav1.ObjectMeta{Name: "crew"}
+	type scaleOf func(context.Context, string, metav1.GetOptions) (*autoscalingv1.Scale, error)
+	for of, tc := range map[string]struct {
+		apiVersion string
+		make       func(kubernetes.Interface, *appsv1.DeploymentSpec) (scaleOf, error)
+	}{
+		"ReplicaSet": {"apps/v1", func(kube kubernetes.Interface, web *appsv1.DeploymentSpec) (scaleOf, error) {
+			sets := kube.AppsV1().ReplicaSets(team)
+			_, err := sets.Create(t.Context(), &appsv1.ReplicaSet{
+				ObjectMeta: crew, Spec: appsv1.ReplicaSetSpec{Replicas: ptr.To(int32(2)), Selector: web.Selector, Template: web.Template},
+			}, metav1.CreateOptions{})
+			return sets.GetScale, err
+		}},
+		"ReplicationController": {"v1", func(kube kubernetes.Interface, web *appsv1.DeploymentSpec) (scaleOf, error) {
+			controllers := kube.CoreV1().ReplicationControllers(team)
+			_, err := controllers.Create(t.Context(), &corev1.ReplicationController{
+				ObjectMeta: crew, Spec: corev1.ReplicationControllerSpec{Replicas: ptr.To(int32(2)), Selector: web.Selector.MatchLabels, Template: &web.Template},
+			}, metav1.CreateOptions{})
+			return controllers.GetScale, err
+		}},
+	} {
+		t.Run(of, func(t *testing.T) {
+			s := startScaling(t)
+			s.placed(t, placementv1alpha1.SplitDuplicate, east, west)
+			s.use("100m")
+			web, err := s.shop.AppsV1().Deployments(team).Get(t.Context(), "web", metav1.GetOptions{})
 			must(t, err)
-			return fmt.Sprintf("%d, %s", *set.Spec.Replicas, said(t, s.shop, team, "crew")), *set.Spec.Replicas == want
+			scale, err := tc.make(s.shop, &web.Spec)
+			must(t, err)
+			hpa := scaler(func(spec *autoscalingv2.HorizontalPodAutoscalerSpec) {
+				spec.ScaleTargetRef = autoscalingv2.CrossVersionObjectReference{APIVersion: tc.apiVersion, Kind: of, Name: "crew"}
+			})
+			hpa.Name = "crew"
+			makeScaler(t, s.shop, team, hpa)
+			has := func(why string, want int32) {
+				t.Helper()
+				s.saying(t, "crew", "AbleToScale=True ReadyForNewScale", "ScalingActive=True ValidMetricFound")
+				waitRuns(t, s.clk, fmt.Sprintf("crew has %d replicas: %s", want, why), func() (string, bool) {
+					is, err := scale(t.Context(), "crew", metav1.GetOptions{})
+					must(t, err)
+					return fmt.Sprintf("%d, %s", is.Spec.Replicas, said(t, s.shop, team, "crew")), is.Spec.Replicas == want
+				})
+			}
+			has("two in east use twice as much, which is four in each", 4)
+			s.placed(t, placementv1alpha1.SplitEven, east, west)
+			has("three that are divided use twice as much", 6)
+			s.use("1m")
+			has("they use little", 1)
+			s.has(t, "nobody scales the Deployment", 3)
 		})
 	}
-	has("two in east use twice as much, which is four in each", 4)
-	s.placed(t, placementv1alpha1.SplitEven, east, west)
-	has("three that are divided use twice as much", 6)
-	s.use("1m")
-	has("they use little", 1)
-	s.has(t, "nobody scales the Deployment", 3)
 }
 
 // TestAutoscalingOfOthers: what has a scale is scaled, also a custom resource of the workspace's own, and what cannot be says so.

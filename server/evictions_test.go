@@ -407,6 +407,15 @@ func TestBudgetsInTime(t *testing.T) {
 	}}, metav1.CreateOptions{})
 	must(t, err)
 	controlled("crewed", metav1.OwnerReference{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: crew.Name, UID: crew.UID, Controller: ptr.To(true)})
+	hands, err := s.shop.CoreV1().ReplicationControllers(team).Create(t.Context(), &corev1.ReplicationController{ObjectMeta: metav1.ObjectMeta{Name: "hands"}, Spec: corev1.ReplicationControllerSpec{
+		Replicas: ptr.To[int32](4), Selector: map[string]string{"app": "handed"},
+		Template: &corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "handed"}}, Spec: s.root.Spec.Template.Spec},
+	}}, metav1.CreateOptions{})
+	must(t, err)
+	of := metav1.OwnerReference{APIVersion: "v1", Kind: "ReplicationController", Name: hands.Name, UID: hands.UID, Controller: ptr.To(true)}
+	controlled("handed", of)
+	of.UID = "another"
+	controlled("unhanded", of)
 	expecting := func(n int32) func(policyv1.PodDisruptionBudgetStatus) bool {
 		return func(st policyv1.PodDisruptionBudgetStatus) bool {
 			return st.ExpectedPods == n && len(st.Conditions) == 1 && st.Conditions[0].Reason != policyv1.SyncFailedReason
@@ -414,6 +423,8 @@ func TestBudgetsInTime(t *testing.T) {
 	}
 	s.says(t, clk, "pruned", "4 of its Deployment", expecting(4))
 	s.says(t, clk, "crewed", "3 in each of two clusters", expecting(6))
+	s.says(t, clk, "handed", "4 in each of two clusters", expecting(8))
+	s.says(t, clk, "unhanded", "that its ReplicationController is gone", failing("ReplicationController hands"))
 	s.says(t, clk, "orphaned", "that its ReplicaSet is gone", failing("ReplicaSet web-gone"))
 	_, err = s.owner(t).CoreV1().Pods(team).Patch(t.Context(), "pruned", types.MergePatchType, []byte(`{"metadata":{"labels":{"app":"other"}}}`), metav1.PatchOptions{})
 	must(t, err)

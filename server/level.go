@@ -19,9 +19,10 @@ import (
 //	3  tombstones of Jobs, which the splitter lets go
 //	4  pods that are bound to physical clusters, claims, what mounts them where they are, and what these refer to
 //	5  what ReplicaSets refer to, in the same way
+//	6  what ReplicationControllers refer to, in the same way
 //
 // A version that stores what an earlier one would harm has a level more.
-const Level = 5
+const Level = 6
 
 // ErrLaterLevel is the error of a server whose version is earlier than that of one which has led.
 var ErrLaterLevel = errors.New("a later version of Atoll has led on this etcd")

@@ -69,6 +69,7 @@ func TestLevelIsOfTheKinds(t *testing.T) {
 		{}, // the splitter's finalizer on Jobs
 		{"PersistentVolumeClaim", "Pod"},
 		{"ReplicaSet"},
+		{"ReplicationController"},
 	}
 	want := slices.Sorted(slices.Values(slices.Concat(levels...)))
 	var got []string

@@ -77,6 +77,8 @@ func workload(kind, namespace, name, account string) (ctrlclient.Object, *corev1
 		made = &appsv1.Deployment{ObjectMeta: meta, Spec: appsv1.DeploymentSpec{Selector: selector, Template: pods}}
 	case "ReplicaSet":
 		made = &appsv1.ReplicaSet{ObjectMeta: meta, Spec: appsv1.ReplicaSetSpec{Selector: selector, Template: pods}}
+	case "ReplicationController":
+		made = &corev1.ReplicationController{ObjectMeta: meta, Spec: corev1.ReplicationControllerSpec{Selector: app, Template: &pods}}
 	case "DaemonSet":
 		made = &appsv1.DaemonSet{ObjectMeta: meta, Spec: appsv1.DaemonSetSpec{Selector: selector, Template: pods}}
 	case "StatefulSet":
@@ -179,10 +181,11 @@ func asksFor(t *testing.T, kube kubernetes.Interface, namespace, account string,
 // TestTokensOfPods: a syncer gets the tokens that are named by what it is to run, of the workspace and for an hour.
 func TestTokensOfPods(t *testing.T) {
 	i := startIssuing(t, func(*Options) {})
-	i.makeAccounts(t, team, robot, "set", "crew", "daemon", "job", "late")
+	i.makeAccounts(t, team, robot, "set", "crew", "hands", "daemon", "job", "late")
 	i.wanting(t, east, "Deployment", inEast, "bot", robot, "", "vault")
 	i.wanting(t, east, "StatefulSet", inEast, "set", "set", "")
 	i.wanting(t, east, "ReplicaSet", inEast, "crew", "crew", "")
+	i.wanting(t, east, "ReplicationController", inEast, "hands", "hands", "")
 	i.wanting(t, east, "DaemonSet", inEast, "daemon", "daemon", "")
 	i.wanting(t, east, "Job", inEast, "job", "job", "")
 	i.wanting(t, east, "Deployment", inEast, "late", "late", "")
@@ -222,7 +225,7 @@ func TestTokensOfPods(t *testing.T) {
 		t.Errorf("the claims of a token for another audience are %v, and the API takes it for %s", claims, i.whoAmI(t, "/clusters/shopname", vault.Status.Token))
 	}
 
-	for account, reason := range map[string]string{"set": "a StatefulSet's", "crew": "a ReplicaSet's", "daemon": "a DaemonSet's", "job": "a Job's", "late": "its pods have an hour to end, and its root stays",
+	for account, reason := range map[string]string{"set": "a StatefulSet's", "crew": "a ReplicaSet's", "hands": "a ReplicationController's", "daemon": "a DaemonSet's", "job": "a Job's", "late": "its pods have an hour to end, and its root stays",
 		"op": "admission mounts it into a pod that is bound", "projects": "such a pod projects it itself"} {
 		made, err := asksFor(t, i.east, inEast, account, authenticationv1.TokenRequestSpec{})
 		must(t, err)

@@ -527,6 +527,9 @@ func TestShownPodsOfEachWorkload(t *testing.T) {
 		"ReplicaSet": {"apps/v1", "web-b6n4d", func(in kubernetes.Interface, namespace string, root metav1.Object) (metav1.Object, error) {
 			return in.AppsV1().ReplicaSets(namespace).Create(t.Context(), &appsv1.ReplicaSet{ObjectMeta: meta(root), Spec: appsv1.ReplicaSetSpec{Selector: selector, Template: template}}, metav1.CreateOptions{})
 		}},
+		"ReplicationController": {"v1", "web-t5w9c", func(in kubernetes.Interface, namespace string, root metav1.Object) (metav1.Object, error) {
+			return in.CoreV1().ReplicationControllers(namespace).Create(t.Context(), &corev1.ReplicationController{ObjectMeta: meta(root), Spec: corev1.ReplicationControllerSpec{Selector: selector.MatchLabels, Template: &template}}, metav1.CreateOptions{})
+		}},
 		"DaemonSet": {"apps/v1", "web-x7k2p", func(in kubernetes.Interface, namespace string, root metav1.Object) (metav1.Object, error) {
 			return in.AppsV1().DaemonSets(namespace).Create(t.Context(), &appsv1.DaemonSet{ObjectMeta: meta(root), Spec: appsv1.DaemonSetSpec{Selector: selector, Template: template}}, metav1.CreateOptions{})
 		}},

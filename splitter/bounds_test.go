@@ -52,13 +52,14 @@ func TestBoundsAreWrittenFirst(t *testing.T) {
 		list    error // of LimitRanges
 		want    []string
 	}{
-		"Deployment":  {"Deployment", deployment, limits, everyKind(), nil, nil, []string{"LimitRange", "NetworkPolicy", "Deployment"}},
-		"ReplicaSet":  {"ReplicaSet", crewOf(1, "web"), limits, everyKind(), nil, nil, []string{"LimitRange", "NetworkPolicy", "ReplicaSet"}},
-		"Job":         {"Job", job, limits, everyKind(), nil, nil, []string{"LimitRange", "NetworkPolicy", "Job"}},
-		"StatefulSet": {"StatefulSet", set, limits, everyKind(), nil, nil, []string{"LimitRange", "NetworkPolicy", "StatefulSet"}},
-		"DaemonSet":   {"DaemonSet", agent, limits, everyKind(), nil, nil, []string{"LimitRange", "NetworkPolicy", "DaemonSet"}},
-		"Going":       {"Deployment", deployment, going, everyKind(), nil, nil, []string{"NetworkPolicy", "Deployment"}},
-		"NotCarried":  {"Deployment", deployment, limits, slices.DeleteFunc(everyKind(), func(r string) bool { return r == "limitranges" }), nil, nil, []string{"NetworkPolicy", "Deployment"}},
+		"Deployment":            {"Deployment", deployment, limits, everyKind(), nil, nil, []string{"LimitRange", "NetworkPolicy", "Deployment"}},
+		"ReplicaSet":            {"ReplicaSet", crewOf(1, "web"), limits, everyKind(), nil, nil, []string{"LimitRange", "NetworkPolicy", "ReplicaSet"}},
+		"ReplicationController": {"ReplicationController", asController(crewOf(1, "web")), limits, everyKind(), nil, nil, []string{"LimitRange", "NetworkPolicy", "ReplicationController"}},
+		"Job":                   {"Job", job, limits, everyKind(), nil, nil, []string{"LimitRange", "NetworkPolicy", "Job"}},
+		"StatefulSet":           {"StatefulSet", set, limits, everyKind(), nil, nil, []string{"LimitRange", "NetworkPolicy", "StatefulSet"}},
+		"DaemonSet":             {"DaemonSet", agent, limits, everyKind(), nil, nil, []string{"LimitRange", "NetworkPolicy", "DaemonSet"}},
+		"Going":                 {"Deployment", deployment, going, everyKind(), nil, nil, []string{"NetworkPolicy", "Deployment"}},
+		"NotCarried":            {"Deployment", deployment, limits, slices.DeleteFunc(everyKind(), func(r string) bool { return r == "limitranges" }), nil, nil, []string{"NetworkPolicy", "Deployment"}},
 		"Refused": {"Deployment", deployment, limits, everyKind(), apierrors.NewForbidden(corev1.Resource("limitranges"), "limits", errors.New("exceeded quota")), nil,
 			[]string{"NetworkPolicy", "Deployment"}},
 		"Unreadable": {"Deployment", deployment, limits, everyKind(), nil, apierrors.NewInternalError(errors.New("cannot decode")), []string{"NetworkPolicy", "Deployment"}},

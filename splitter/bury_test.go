@@ -132,7 +132,7 @@ func newMirrored(t *testing.T, objects ...ctrlclient.Object) *mirrored {
 	root.Spec = corev1alpha1.LogicalClusterSpec{}
 	m := &mirrored{clock: testclock.NewFakeClock(time.Unix(0, 0))}
 	m.objects = fake.NewClientBuilder().WithScheme(client.Scheme).WithObjects(objects...).
-		WithStatusSubresource(east, &placementv1alpha1.Placement{}, &appsv1.Deployment{}, &appsv1.DaemonSet{}, &appsv1.StatefulSet{}, &batchv1.Job{}, &appsv1.ReplicaSet{}, &corev1.PersistentVolumeClaim{}, &corev1.Service{}, &networkingv1.Ingress{}).
+		WithStatusSubresource(east, &placementv1alpha1.Placement{}, &appsv1.Deployment{}, &appsv1.DaemonSet{}, &appsv1.StatefulSet{}, &batchv1.Job{}, &appsv1.ReplicaSet{}, &corev1.ReplicationController{}, &corev1.PersistentVolumeClaim{}, &corev1.Service{}, &networkingv1.Ingress{}).
 		WithInterceptorFuncs(interceptor.Funcs{List: func(ctx context.Context, c ctrlclient.WithWatch, list ctrlclient.ObjectList, opts ...ctrlclient.ListOption) error {
 			asked := (&ctrlclient.ListOptions{}).ApplyOptions(opts)
 			in, _ := lcctx.ClusterFrom(ctx)
@@ -171,7 +171,7 @@ func newMirrored(t *testing.T, objects ...ctrlclient.Object) *mirrored {
 	started := []interface {
 		Run(context.Context)
 		WaitSynced(context.Context) error
-	}{informers.LogicalClusters, informers.SyncTargets, informers.Placements, informers.PlacementPolicies, informers.Namespaces, informers.Of("Deployment"), informers.Of("ReplicaSet"), informers.Of("DaemonSet"), informers.Of("StatefulSet"), informers.Of("Job"), informers.Of(kinds.ClaimKind), informers.Of("Service"), informers.Of("Ingress"), informers.Of("NetworkPolicy"), informers.ReplicaSets, informers.ControllerRevisions}
+	}{informers.LogicalClusters, informers.SyncTargets, informers.Placements, informers.PlacementPolicies, informers.Namespaces, informers.Of("Deployment"), informers.Of("ReplicaSet"), informers.Of("ReplicationController"), informers.Of("DaemonSet"), informers.Of("StatefulSet"), informers.Of("Job"), informers.Of(kinds.ClaimKind), informers.Of("Service"), informers.Of("Ingress"), informers.Of("NetworkPolicy"), informers.ReplicaSets, informers.ControllerRevisions}
 	for _, i := range started {
 		running.Go(func() { i.Run(ctx) })
 	}

@@ -49,8 +49,8 @@ func mayWait(before, now *appsv1.Deployment) time.Duration {
 
 // dividedMayWait is mayWait for whatever is divided.
 func dividedMayWait(before, now ctrlclient.Object) time.Duration {
-	if set, ok := before.(*appsv1.ReplicaSet); ok {
-		return setTold(set).mayWait(setTold(now.(*appsv1.ReplicaSet)))
+	if set := kinds.AsReplicaSet(before); set != nil {
+		return setTold(set).mayWait(setTold(kinds.AsReplicaSet(now)))
 	}
 	return mayWait(before.(*appsv1.Deployment), now.(*appsv1.Deployment))
 }
@@ -75,7 +75,7 @@ func (was told) mayWait(is told) time.Duration {
 	return client.WhileProgressing
 }
 
-// setTold is what a ReplicaSet's status says.
+// setTold is what the status of a ReplicaSet, or a ReplicationController, says.
 func setTold(r *appsv1.ReplicaSet) told {
 	k, _ := kinds.Of(r)
 	is := told{

@@ -86,6 +86,9 @@ func TestSetMayWait(t *testing.T) {
 			if got := dividedMayWait(tc.before, tc.now); got != tc.want {
 				t.Errorf("may wait %s, want %s: %s", got, tc.want, tc.reason)
 			}
+			if got := dividedMayWait(asController(tc.before), asController(tc.now)); got != tc.want {
+				t.Errorf("a ReplicationController's may wait %s, want %s: %s", got, tc.want, tc.reason)
+			}
 		})
 	}
 }

@@ -225,10 +225,10 @@ func (s *Syncer) applyLeaf(ctx context.Context, k key, leaf, down *unstructured.
 	return outcome{down: applied}, nil
 }
 
-// takenOver returns what controls a ReplicaSet in the physical cluster, nil if nothing does. A Deployment there takes over those that it selects, although
-// none of their labels go down, and scales them: to write our replicas again and again would be a fight.
+// takenOver returns what controls a ReplicaSet, or a ReplicationController, in the physical cluster, nil if nothing does. A Deployment there takes over
+// those that it selects, although none of their labels go down, and scales them: to write our replicas again and again would be a fight.
 func takenOver(k key, down *unstructured.Unstructured) *metav1.OwnerReference {
-	if k.resource != replicaSetsGVR || down == nil {
+	if kind, _ := kinds.ByResource(k.resource.GroupResource()); !kind.Unlabelled || down == nil {
 		return nil
 	}
 	return metav1.GetControllerOf(down)

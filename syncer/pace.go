@@ -16,10 +16,10 @@ import (
 )
 
 // mayWait is how long leaf may wait to be told what want says since it was last told something, or since it was applied. Of
-// what goes on with a Deployment, a ReplicaSet or a DaemonSet, steps forward may wait for the next. What somebody waits for may not: that it is through, or
+// what goes on with what is divided, or copied, steps forward may wait for the next. What somebody waits for may not: that it is through, or
 // is not any more; nor may bad news: how many pods serve elsewhere is what decides how many may go here.
 func mayWait(leaf, want *unstructured.Unstructured) (time.Duration, error) {
-	if kind := leaf.GetKind(); kind != "Deployment" && kind != "ReplicaSet" && kind != "DaemonSet" ||
+	if kind, _ := kinds.ByKind(leaf.GetKind()); kind.Goes != kinds.Divided && kind.Goes != kinds.Copied ||
 		leaf.GetAnnotations()[workloadv1alpha1.RefusedAnnotation] != want.GetAnnotations()[workloadv1alpha1.RefusedAnnotation] {
 		return 0, nil
 	}
@@ -43,7 +43,7 @@ func mayWait(leaf, want *unstructured.Unstructured) (time.Duration, error) {
 	return client.WhileProgressing, nil
 }
 
-// progress is how far a cluster has come with a Deployment, a ReplicaSet or a DaemonSet.
+// progress is how far a cluster has come with what is divided, or copied.
 type progress struct {
 	settled, finished, serves bool // as in kinds.Leaf
 	// resting says that, besides, no pod is on its way out.
@@ -73,10 +73,11 @@ func progressOf(leaf *unstructured.Unstructured) (p progress, err error) {
 				p.trouble += string(c.Type) + c.Reason
 			}
 		}
-	case *appsv1.ReplicaSet:
-		p.counts.replicas, p.counts.updated, p.counts.ready, p.counts.available = o.Status.Replicas, o.Status.FullyLabeledReplicas, o.Status.ReadyReplicas, o.Status.AvailableReplicas
-		p.counts.terminating = ptr.Deref(o.Status.TerminatingReplicas, 0)
-		for _, c := range o.Status.Conditions {
+	case *appsv1.ReplicaSet, *corev1.ReplicationController:
+		s := kinds.AsReplicaSet(o).Status
+		p.counts.replicas, p.counts.updated, p.counts.ready, p.counts.available = s.Replicas, s.FullyLabeledReplicas, s.ReadyReplicas, s.AvailableReplicas
+		p.counts.terminating = ptr.Deref(s.TerminatingReplicas, 0)
+		for _, c := range s.Conditions {
 			if c.Type == appsv1.ReplicaSetReplicaFailure && c.Status == corev1.ConditionTrue {
 				p.trouble += string(c.Type) + c.Reason
 			}

@@ -51,12 +51,12 @@ func daemonSetLeaf(applied, strategy string, observed, updated, ready int64) *un
 	return leaf
 }
 
-// setLeaf is deploymentLeaf for a ReplicaSet.
-func setLeaf(replicas, ready int64) *unstructured.Unstructured {
+// setLeaf is deploymentLeaf for a ReplicaSet, or a ReplicationController.
+func setLeaf(kind string, replicas, ready int64) *unstructured.Unstructured {
 	leaf := deploymentLeaf("h2", map[string]any{
 		"observedGeneration": int64(2), "replicas": replicas, "fullyLabeledReplicas": replicas, "readyReplicas": ready, "availableReplicas": ready,
 	})
-	leaf.SetKind("ReplicaSet")
+	leaf.SetKind(kind)
 	return leaf
 }
 
@@ -68,6 +68,8 @@ func TestMayWait(t *testing.T) {
 	}
 	rolling := deploymentLeaf("h2", counts(2, 3, 1, 2, 2, 0))
 	done := deploymentLeaf("h2", counts(2, 3, 3, 3, 3, 0))
+	failing := setLeaf("ReplicationController", 3, 1)
+	failing.Object["status"].(map[string]any)["conditions"] = condition("ReplicaFailure", "True")["conditions"]
 	refused := rolling.DeepCopy()
 	refused.SetAnnotations(map[string]string{workloadv1alpha1.RenderedAnnotation: "h2", workloadv1alpha1.AppliedAnnotation: "h2", workloadv1alpha1.RefusedAnnotation: "{}"})
 	for name, tc := range map[string]struct {
@@ -79,9 +81,13 @@ func TestMayWait(t *testing.T) {
 		"AppliedAnew":    {deploymentLeaf("h1", counts(1, 3, 3, 3, 3, 0)), deploymentLeaf("h2", counts(1, 3, 3, 3, 3, 0)), client.WhileNothing, "nothing has come of it yet"},
 		"Observed":       {deploymentLeaf("h2", nil), deploymentLeaf("h2", counts(2, 0, 0, 0, 0, 0)), client.WhileSettling, "rollout status waits for it"},
 		"AppliedAndSeen": {deploymentLeaf("", nil), deploymentLeaf("h2", counts(2, 3, 3, 0, 0, 0)), client.WhileSettling, "both at once"},
-		"SetStep":        {setLeaf(3, 1), setLeaf(3, 2), client.WhileProgressing, "another pod serves"},
-		"SetThrough":     {setLeaf(3, 2), setLeaf(3, 3), 0, "a move waits for it"},
-		"SetFewer":       {setLeaf(3, 3), setLeaf(3, 2), 0, "nothing may shrink elsewhere"},
+		"SetStep":        {setLeaf("ReplicaSet", 3, 1), setLeaf("ReplicaSet", 3, 2), client.WhileProgressing, "another pod serves"},
+		"SetThrough":     {setLeaf("ReplicaSet", 3, 2), setLeaf("ReplicaSet", 3, 3), 0, "a move waits for it"},
+		"SetFewer":       {setLeaf("ReplicaSet", 3, 3), setLeaf("ReplicaSet", 3, 2), 0, "nothing may shrink elsewhere"},
+		"CoreStep":       {setLeaf("ReplicationController", 3, 1), setLeaf("ReplicationController", 3, 2), client.WhileProgressing, "another pod serves"},
+		"CoreThrough":    {setLeaf("ReplicationController", 3, 2), setLeaf("ReplicationController", 3, 3), 0, "a move waits for it"},
+		"CoreFewer":      {setLeaf("ReplicationController", 3, 3), setLeaf("ReplicationController", 3, 2), 0, "as of a ReplicaSet"},
+		"CoreFailure":    {setLeaf("ReplicationController", 3, 1), failing, 0, "bad news"},
 		"Step":           {rolling, deploymentLeaf("h2", counts(2, 3, 2, 2, 2, 0)), client.WhileProgressing, "another pod is made"},
 		"MoreReady":      {rolling, deploymentLeaf("h2", counts(2, 4, 2, 3, 3, 0)), client.WhileProgressing, "another pod serves"},
 		"Through":        {rolling, done, 0, "rollout status waits for it"},

@@ -105,6 +105,7 @@ func TestLeafOf(t *testing.T) {
 		"a DaemonSet makes its pods":        {of("apps/v1", "DaemonSet", "agent", "", true), key{appsv1.SchemeGroupVersion.WithResource("daemonsets"), "shop-1a", "agent"}, true},
 		"a StatefulSet does":                {of("apps/v1", "StatefulSet", "db", "", true), key{statefulSetsGVR, "shop-1a", "db"}, true},
 		"a Job does":                        {of("batch/v1", "Job", "once", "", true), key{batchv1.SchemeGroupVersion.WithResource("jobs"), "shop-1a", "once"}, true},
+		"a ReplicationController does":      {of("v1", "ReplicationController", "web", "", true), key{corev1.SchemeGroupVersion.WithResource("replicationcontrollers"), "shop-1a", "web"}, true},
 		"a Deployment makes ReplicaSets":    {of("apps/v1", "Deployment", "web", "", true), key{}, false},
 		"a Service makes none":              {of("v1", "Service", "web", "", true), key{}, false},
 		"an owner does not":                 {of("apps/v1", "DaemonSet", "agent", "", false), key{}, false},
@@ -130,6 +131,7 @@ func TestTakenOver(t *testing.T) {
 		"it is not there yet":              {replicaSetsGVR, nil, ""},
 		"it is nobody's":                   {replicaSetsGVR, &unstructured.Unstructured{Object: map[string]any{}}, ""},
 		"it is a Deployment's":             {replicaSetsGVR, owned, "web"},
+		"so is another":                    {corev1.SchemeGroupVersion.WithResource("replicationcontrollers"), owned, "web"},
 		"a claim is as its volume is used": {claimsGVR, owned, ""},
 	} {
 		got := takenOver(key{resource: tc.resource}, tc.down)

@@ -68,7 +68,7 @@ It is not "kubectl explain", which describes the fields of a kind.`,
 }
 
 // shortNames are those of kubectl, by resource.
-var shortNames = map[string]string{"deployments": "deploy", "replicasets": "rs", "daemonsets": "ds", "statefulsets": "sts", "services": "svc", "ingresses": "ing", "pods": "po"}
+var shortNames = map[string]string{"deployments": "deploy", "replicasets": "rs", "replicationcontrollers": "rc", "daemonsets": "ds", "statefulsets": "sts", "services": "svc", "ingresses": "ing", "pods": "po"}
 
 // parsePlaced reads TYPE/NAME, where the type is written as for kubectl and of a kind that has a Placement.
 func parsePlaced(arg string) (kinds.Kind, string, error) {
@@ -251,7 +251,9 @@ func (x *explanation) readPods(ctx context.Context, hub *cli.Hub, content map[st
 		return err
 	}
 	var wanted metav1.LabelSelector
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(fields, &wanted); err != nil {
+	if set := kinds.AsReplicaSet(x.object); set != nil && set.Spec.Selector != nil { // which of a ReplicationController is a map
+		wanted = *set.Spec.Selector
+	} else if err := runtime.DefaultUnstructuredConverter.FromUnstructured(fields, &wanted); err != nil {
 		return fmt.Errorf("read the selector: %w", err)
 	}
 	selector, err := metav1.LabelSelectorAsSelector(&wanted)

@@ -105,6 +105,34 @@ Warning Refused, 3h ago: west would not take it
 	}
 }
 
+// TestExplainAReplicationController: its pods are found by its selector, which is a map.
+func TestExplainAReplicationController(t *testing.T) {
+	f := newFakeAtoll(t)
+	hands := &corev1.ReplicationController{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "hands", UID: "hands"},
+		Spec:       corev1.ReplicationControllerSpec{Replicas: ptr.To[int32](2), Selector: map[string]string{"app": "hands"}},
+		Status:     corev1.ReplicationControllerStatus{Replicas: 2, ReadyReplicas: 1},
+	}
+	f.put(t, "root", &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}})
+	f.put(t, "root", hands)
+	for name, labels := range map[string]map[string]string{"hands-a": hands.Spec.Selector, "hands-b": hands.Spec.Selector, "released": {"app": "other"}} {
+		ready := corev1.ConditionFalse
+		if name == "hands-a" {
+			ready = corev1.ConditionTrue
+		}
+		f.put(t, "root", &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Labels: labels,
+				OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(hands, corev1.SchemeGroupVersion.WithKind("ReplicationController"))}},
+			Spec:   corev1.PodSpec{NodeName: "east"},
+			Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: ready, LastTransitionTime: metav1.NewTime(time.Now().Add(-3 * time.Hour))}}},
+		})
+	}
+	out, _, err := f.call(t, explainCommand, "rc/hands")
+	if err != nil || !strings.HasPrefix(out, "ReplicationController default/hands: 1 of 2 pods ready\n") || !strings.Contains(out, "1/2") || !strings.Contains(out, "hands-b") || strings.Contains(out, "released") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
 // TestExplainByTheNamespace: the steps of a Placement that decides for more are not said to be the object's.
 func TestExplainByTheNamespace(t *testing.T) {
 	const words = "it may be something else in the namespace"
@@ -173,7 +201,7 @@ func TestExplainWhatIsNotThere(t *testing.T) {
 func TestParsePlaced(t *testing.T) {
 	for arg, want := range map[string]string{
 		"deploy/web": "Deployment", "Deployments/web": "Deployment", "deployment.apps/web": "Deployment", "deployments.v1.apps/web": "Deployment",
-		"job.batch/web": "Job", "jobs.v1.batch/web": "Job", "svc/web": "Service", "service/web": "Service",
+		"job.batch/web": "Job", "jobs.v1.batch/web": "Job", "svc/web": "Service", "service/web": "Service", "rc/web": "ReplicationController",
 		"deployment.batch/web": "", "jobs.v2.batch/web": "", "web": "", "secret/web": "",
 	} {
 		kind, name, err := parsePlaced(arg)

@@ -5,7 +5,6 @@ import "k8s.io/apimachinery/pkg/runtime/schema"
 // Kept are kinds that do something in a cluster and, as yet, nothing in a workspace: they are kept, and neither
 // go down to a physical cluster nor are carried out here. The list only shrinks.
 var Kept = []schema.GroupResource{
-	{Resource: "replicationcontrollers"},
 	{Resource: "persistentvolumes"},
 	{Group: "discovery.k8s.io", Resource: "endpointslices"},
 }

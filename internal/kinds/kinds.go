@@ -272,6 +272,30 @@ var All = []Kind{
 		Summarise: summariseReplicaSet,
 	},
 	{
+		GVK: corev1.SchemeGroupVersion.WithKind("ReplicationController"), GVR: corev1.SchemeGroupVersion.WithResource("replicationcontrollers"),
+		HasStatus:  true,
+		Goes:       Divided,
+		Unlabelled: true,
+		Doc: Doc{
+			Down: "As of a ReplicaSet.",
+			Up:   "As of a ReplicaSet.",
+			Not:  "Its own labels, by which a controller in the physical cluster would take it over, as a ReplicaSet's. Of its pods, as of a Deployment's.",
+		},
+		New: func() ctrlclient.Object { // with a template to write to, as all that makes pods
+			return &corev1.ReplicationController{Spec: corev1.ReplicationControllerSpec{Template: &corev1.PodTemplateSpec{}}}
+		},
+		NewList:   func() ctrlclient.ObjectList { return &corev1.ReplicationControllerList{} },
+		Content:   replicationControllerContent,
+		Template:  replicationControllerTemplate,
+		Division:  replicationControllerDivision,
+		Pods:      replicaSetPods,
+		Observed:  replicaSetObserved,
+		RolledOut: replicaSetRolledOut,
+		Serves:    replicaSetServes,
+		Failing:   replicaSetFailing,
+		Summarise: summariseReplicationController,
+	},
+	{
 		GVK: appsv1.SchemeGroupVersion.WithKind("DaemonSet"), GVR: appsv1.SchemeGroupVersion.WithResource("daemonsets"),
 		HasStatus: true,
 		Goes:      Copied,

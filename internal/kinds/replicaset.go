@@ -20,7 +20,7 @@ func replicaSetContent(root ctrlclient.Object) ctrlclient.Object {
 
 // replicaSetDivision: which template a pod was made of, its cluster neither asks nor tells. Of too many it takes away those first that do not serve.
 func replicaSetDivision(obj ctrlclient.Object) Division {
-	r := obj.(*appsv1.ReplicaSet)
+	r := AsReplicaSet(obj)
 	s := r.Status
 	return Division{
 		Replicas: &r.Spec.Replicas,
@@ -29,12 +29,12 @@ func replicaSetDivision(obj ctrlclient.Object) Division {
 }
 
 func replicaSetPods(leaf ctrlclient.Object) (wanted, ready int32) {
-	r := leaf.(*appsv1.ReplicaSet)
+	r := AsReplicaSet(leaf)
 	return ptr.Deref(r.Spec.Replicas, 1), r.Status.ReadyReplicas
 }
 
 func replicaSetObserved(leaf ctrlclient.Object) bool {
-	r := leaf.(*appsv1.ReplicaSet)
+	r := AsReplicaSet(leaf)
 	return r.Status.ObservedGeneration >= r.Generation
 }
 
@@ -46,13 +46,13 @@ func replicaSetRolledOut(leaf ctrlclient.Object) bool {
 
 // replicaSetServes does not ask for pods of the present template: nobody replaces the others.
 func replicaSetServes(leaf ctrlclient.Object) bool {
-	r := leaf.(*appsv1.ReplicaSet)
+	r := AsReplicaSet(leaf)
 	want := ptr.Deref(r.Spec.Replicas, 1)
 	return r.Status.Replicas == want && r.Status.AvailableReplicas == want
 }
 
 func replicaSetFailing(leaf ctrlclient.Object) (reason, message string) {
-	for _, c := range leaf.(*appsv1.ReplicaSet).Status.Conditions {
+	for _, c := range AsReplicaSet(leaf).Status.Conditions {
 		if c.Type == appsv1.ReplicaSetReplicaFailure && c.Status == corev1.ConditionTrue {
 			return c.Reason, c.Message
 		}
@@ -68,7 +68,7 @@ func summariseReplicaSet(obj ctrlclient.Object, view View) {
 	sum := appsv1.ReplicaSetStatus{ObservedGeneration: root.Status.ObservedGeneration}
 	var failures []string
 	for _, l := range view.Leaves {
-		r, _ := l.Object.(*appsv1.ReplicaSet)
+		r := AsReplicaSet(l.Object)
 		if r == nil {
 			continue
 		}

@@ -11,6 +11,7 @@ import (
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -22,6 +23,7 @@ import (
 	_ "k8s.io/kubernetes/pkg/apis/apps/install" // as in the server
 	"k8s.io/kubernetes/pkg/apis/autoscaling"
 	"k8s.io/kubernetes/pkg/apis/core"
+	"k8s.io/kubernetes/pkg/apis/discovery"
 	"k8s.io/kubernetes/pkg/apis/rbac"
 	"k8s.io/utils/ptr"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
@@ -46,6 +48,7 @@ func missingHigh(_ lc.Name, resource schema.GroupResource, _ string, object ctrl
 }
 
 func TestUnsupportedWarns(t *testing.T) {
+	controllers := corev1.SchemeGroupVersion.WithResource("replicationcontrollers")
 	for name, test := range map[string]struct {
 		reason   string
 		object   runtime.Object
@@ -54,9 +57,18 @@ func TestUnsupportedWarns(t *testing.T) {
 		want     string // part of the only warning; "" for none
 	}{
 		"kind without effect": {
-			reason: "nobody may believe that it runs",
-			object: &core.ReplicationController{}, resource: corev1.SchemeGroupVersion.WithResource("replicationcontrollers"),
-			want: "replicationcontrollers are kept but have no effect yet",
+			reason: "nobody may believe that Services lead to what it says",
+			object: &discovery.EndpointSlice{}, resource: discoveryv1.SchemeGroupVersion.WithResource("endpointslices"),
+			want: "endpointslices.discovery.k8s.io are kept but have no effect yet",
+		},
+		"ReplicationController": {
+			reason: "it runs",
+			object: &core.ReplicationController{Spec: core.ReplicationControllerSpec{Template: &core.PodTemplateSpec{}}}, resource: controllers,
+		},
+		"ReplicationController whose pods name a node": {
+			reason: "as of all that makes pods",
+			object: &core.ReplicationController{Spec: core.ReplicationControllerSpec{Template: &core.PodTemplateSpec{Spec: core.PodSpec{NodeName: "n1"}}}}, resource: controllers,
+			want: "does not go to physical clusters: nodeName",
 		},
 		"ReplicaSet of its own": {
 			reason: "it runs",
@@ -161,7 +173,7 @@ func TestUnsupportedWarns(t *testing.T) {
 			reason:   "it would be taken for a wish, and ignored in silence",
 			object:   &core.ConfigMap{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"placement.atoll.dev/clusters": "east"}}},
 			resource: corev1.SchemeGroupVersion.WithResource("configmaps"),
-			want:     "placement.atoll.dev/clusters has no effect on configmaps, which follow what refers to them: it counts on services, ingresses.networking.k8s.io, deployments.apps, replicasets.apps, daemonsets.apps, statefulsets.apps, jobs.batch, pods, namespaces, logicalclusters.core.kcp.io",
+			want:     "placement.atoll.dev/clusters has no effect on configmaps, which follow what refers to them: it counts on services, ingresses.networking.k8s.io, deployments.apps, replicasets.apps, replicationcontrollers, daemonsets.apps, statefulsets.apps, jobs.batch, pods, namespaces, logicalclusters.core.kcp.io",
 		},
 		"annotation of what goes nowhere": {
 			reason:   "the same",
@@ -186,7 +198,7 @@ func TestUnsupportedWarns(t *testing.T) {
 		},
 		"mirror": {
 			reason: "the system writes there, nobody reads warnings",
-			object: &core.ReplicationController{}, resource: corev1.SchemeGroupVersion.WithResource("replicationcontrollers"), mirror: true,
+			object: &core.PersistentVolume{}, resource: corev1.SchemeGroupVersion.WithResource("persistentvolumes"), mirror: true,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -236,7 +236,7 @@ func TestPhysicalClusters(t *testing.T) {
 	})
 	l.hears(t)
 	for resource, want := range map[string]map[string]report{
-		"deployments": {"east": {3, false}, "west": {2, true}}, "statefulsets": {"east": {4, false}}, "replicationcontrollers": nil,
+		"deployments": {"east": {3, false}, "west": {2, true}}, "statefulsets": {"east": {4, false}}, "widgets": nil,
 	} {
 		to := &target{resource: schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: resource}}
 		to.scale.Name, to.scale.UID = "web", map[string]types.UID{"deployments": "u", "statefulsets": "s"}[resource]

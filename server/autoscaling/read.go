@@ -250,6 +250,8 @@ func reportsOf(leaves []ctrlclient.Object, in func(mirror logicalcluster.Name) *
 			most, is = leaf.Spec.Replicas, leaf.Status.Replicas
 		case *appsv1.ReplicaSet:
 			most, is = leaf.Spec.Replicas, leaf.Status.Replicas
+		case *corev1.ReplicationController:
+			most, is = leaf.Spec.Replicas, leaf.Status.Replicas
 		case *appsv1.StatefulSet:
 			most, is = leaf.Spec.Replicas, leaf.Status.Replicas
 		}

@@ -17,6 +17,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -187,11 +188,12 @@ func TestReportsOf(t *testing.T) {
 	got := reportsOf([]ctrlclient.Object{
 		&appsv1.Deployment{ObjectMeta: in("m1"), Spec: appsv1.DeploymentSpec{Replicas: ptr.To(int32(5))}, Status: appsv1.DeploymentStatus{Replicas: 1}},
 		&appsv1.ReplicaSet{ObjectMeta: in("m3"), Spec: appsv1.ReplicaSetSpec{Replicas: ptr.To(int32(2))}, Status: appsv1.ReplicaSetStatus{Replicas: math.MaxInt32}},
+		&corev1.ReplicationController{ObjectMeta: in("m3"), Spec: corev1.ReplicationControllerSpec{Replicas: ptr.To(int32(6))}, Status: corev1.ReplicationControllerStatus{Replicas: 7}},
 		&appsv1.StatefulSet{ObjectMeta: in("m2"), Spec: appsv1.StatefulSetSpec{Replicas: ptr.To(int32(4))}, Status: appsv1.StatefulSetStatus{Replicas: 6}},
 		&appsv1.StatefulSet{ObjectMeta: in("m2"), Status: appsv1.StatefulSetStatus{Replicas: -3}},
 		&appsv1.Deployment{ObjectMeta: in("shop"), Status: appsv1.DeploymentStatus{Replicas: 8}},
 	}, func(mirror logicalcluster.Name) *workloadv1alpha1.SyncTarget { return targets[mirror] })
-	if want := (map[string]report{"east": {3, false}, "west": {4, true}}); !maps.Equal(got, want) {
+	if want := (map[string]report{"east": {9, false}, "west": {4, true}}); !maps.Equal(got, want) {
 		t.Errorf("reported are %v, want %v", got, want)
 	}
 }

@@ -229,6 +229,11 @@ func podSpec(o runtime.Object) *api.PodSpec {
 		return &o.Spec.Template.Spec
 	case *appsapi.ReplicaSet:
 		return &o.Spec.Template.Spec
+	case *api.ReplicationController:
+		if o.Spec.Template == nil {
+			return &api.PodSpec{}
+		}
+		return &o.Spec.Template.Spec
 	case *appsapi.DaemonSet:
 		return &o.Spec.Template.Spec
 	case *appsapi.StatefulSet:

@@ -329,6 +329,8 @@ func mostPods(leaf runtime.Object) int {
 		most = 3*int64(o.Spec.Replicas) + 20
 	case *appsapi.ReplicaSet:
 		most = 3*int64(o.Spec.Replicas) + 20
+	case *api.ReplicationController:
+		most = 3*int64(ptr.Deref(o.Spec.Replicas, 1)) + 20
 	case *appsapi.StatefulSet:
 		most = 3*int64(o.Spec.Replicas) + 20
 	case *batchapi.Job:

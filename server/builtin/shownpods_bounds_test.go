@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/kubernetes/pkg/apis/apps"
 	"k8s.io/kubernetes/pkg/apis/batch"
+	"k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/utils/ptr"
 )
 
@@ -22,6 +23,8 @@ func TestMostPods(t *testing.T) {
 	}{
 		"a Deployment":             {&apps.Deployment{Spec: apps.DeploymentSpec{Replicas: 2}}, 26},
 		"a ReplicaSet":             {&apps.ReplicaSet{Spec: apps.ReplicaSetSpec{Replicas: 2}}, 26},
+		"a ReplicationController":  {&core.ReplicationController{Spec: core.ReplicationControllerSpec{Replicas: ptr.To[int32](2)}}, 26},
+		"that says no number":      {&core.ReplicationController{}, 23},
 		"a StatefulSet":            {&apps.StatefulSet{Spec: apps.StatefulSetSpec{Replicas: 2}}, 26},
 		"a large one":              {&apps.StatefulSet{Spec: apps.StatefulSetSpec{Replicas: math.MaxInt32}}, mostPodsOfAll},
 		"a DaemonSet":              {&apps.DaemonSet{}, mostPodsOfAll},

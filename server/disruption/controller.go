@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/tools/pager"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
@@ -323,14 +324,21 @@ func (c *Controller) scaleOf(ctx context.Context, namespace string, owner *metav
 		if above := metav1.GetControllerOfNoCopy(set); isDeployment(above) {
 			return c.scaleOf(ctx, namespace, above, owners)
 		}
-		is, err := c.replicas(ctx, divided{set, "ReplicaSet", "replicasets", set.Spec.Replicas})
+		is, err := c.replicas(ctx, set)
 		return set.UID, is, err
+	case corev1.SchemeGroupVersion.String() + " ReplicationController":
+		rc, err := c.clients.Kube.CoreV1().ReplicationControllers(namespace).Get(ctx, owner.Name, metav1.GetOptions{})
+		if err := isThere(owner, rc, err); err != nil {
+			return "", scale{}, err
+		}
+		is, err := c.replicas(ctx, rc)
+		return rc.UID, is, err
 	case deployment: // of whose revisions the pod's is not kept
 		d, err := apps.Deployments(namespace).Get(ctx, owner.Name, metav1.GetOptions{})
 		if err := isThere(owner, d, err); err != nil {
 			return "", scale{}, err
 		}
-		is, err := c.replicas(ctx, divided{d, "Deployment", "deployments", d.Spec.Replicas})
+		is, err := c.replicas(ctx, d)
 		return d.UID, is, err
 	case appsv1.SchemeGroupVersion.String() + " StatefulSet": // it is whole in one cluster, whatever its split
 		set, err := apps.StatefulSets(namespace).Get(ctx, owner.Name, metav1.GetOptions{})
@@ -339,7 +347,7 @@ func (c *Controller) scaleOf(ctx context.Context, namespace string, owner *metav
 		}
 		return set.UID, scale{pods: ptr.Deref(set.Spec.Replicas, 1)}, nil
 	}
-	return "", scale{}, &unscaled{fmt.Sprintf("how many pods %s %s wants is not known: give minAvailable as a number, or select pods of Deployments, ReplicaSets and StatefulSets alone", owner.Kind, owner.Name)}
+	return "", scale{}, &unscaled{fmt.Sprintf("how many pods %s %s wants is not known: give minAvailable as a number, or select pods of Deployments, ReplicaSets, ReplicationControllers and StatefulSets alone", owner.Kind, owner.Name)}
 }
 
 var deployment = appsv1.SchemeGroupVersion.String() + " Deployment"
@@ -358,8 +366,9 @@ func deploymentOf(owners []metav1.OwnerReference) *metav1.OwnerReference {
 	return nil
 }
 
-// replicas reads where a Deployment or ReplicaSet goes, after its pods were: what is known of that is not older than they are.
-func (c *Controller) replicas(ctx context.Context, d divided) (scale, error) {
+// replicas reads where what is divided goes, after its pods were: what is known of that is not older than they are.
+func (c *Controller) replicas(ctx context.Context, d ctrlclient.Object) (scale, error) {
+	kind, _ := kinds.Of(d)
 	read := func(object *placementv1alpha1.PlacedObject) (*placementv1alpha1.Placement, error) {
 		p := &placementv1alpha1.Placement{}
 		name := placementv1alpha1.NameFor(d.GetNamespace(), object)
@@ -368,11 +377,11 @@ func (c *Controller) replicas(ctx context.Context, d divided) (scale, error) {
 			return nil, nil
 		}
 		if err != nil {
-			return nil, fmt.Errorf("read Placement %s of %s %s: %w", name, d.kind, d.GetName(), err)
+			return nil, fmt.Errorf("read Placement %s of %s %s: %w", name, kind.GVK.Kind, d.GetName(), err)
 		}
 		return p, nil
 	}
-	own, err := read(&placementv1alpha1.PlacedObject{Group: appsv1.GroupName, Resource: d.resource, Name: d.GetName()})
+	own, err := read(&placementv1alpha1.PlacedObject{Group: kind.GVR.Group, Resource: kind.GVR.Resource, Name: d.GetName()})
 	if err != nil {
 		return scale{}, err
 	}

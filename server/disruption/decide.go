@@ -12,9 +12,10 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/utils/ptr"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
+	"atoll.dev/atoll/internal/kinds"
 )
 
 // grantedFor is how long a pod whose eviction was granted counts as gone, although it is still there: a deletion that has not begun by then was
@@ -118,17 +119,11 @@ type unscaled struct{ why string }
 
 func (e *unscaled) Error() string { return e.why }
 
-// divided is a Deployment, or a ReplicaSet without one, whose replicas are divided over its clusters.
-type divided struct {
-	metav1.Object
-	kind, resource string
-	replicas       *int32
-}
-
 // replicas is how many pods what is divided wants over all its clusters, and the mirrors of these, by its own Placement and its namespace's; nil for none. Where each cluster runs
 // all of them, that is times the clusters it is to be in; those that are being left are not wanted. What has no cluster stays where it is, and as
 // many as it was there, which nobody knows any more.
-func replicas(d divided, own, namespaces *placementv1alpha1.Placement) (n int32, mirrors sets.Set[string], err error) {
+func replicas(d ctrlclient.Object, own, namespaces *placementv1alpha1.Placement) (n int32, mirrors sets.Set[string], err error) {
+	kind, _ := kinds.Of(d)
 	p := own
 	if p == nil && !placementv1alpha1.HasWish(d.GetAnnotations()) { // else its own is to come
 		p = namespaces
@@ -142,9 +137,9 @@ func replicas(d divided, own, namespaces *placementv1alpha1.Placement) (n int32,
 		}
 	}
 	if len(mirrors) == 0 {
-		return 0, nil, &unscaled{fmt.Sprintf("%s %s is placed nowhere: give it a cluster, see its condition Placed, or give minAvailable as a number", d.kind, d.GetName())}
+		return 0, nil, &unscaled{fmt.Sprintf("%s %s is placed nowhere: give it a cluster, see its condition Placed, or give minAvailable as a number", kind.GVK.Kind, d.GetName())}
 	}
-	n = ptr.Deref(d.replicas, 1)
+	n = kind.Division(d).Asked()
 	if p.Spec.Split == placementv1alpha1.SplitDuplicate {
 		n *= int32(len(mirrors)) //nolint:gosec // bounded by what an object may hold
 	}

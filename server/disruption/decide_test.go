@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/kcp-dev/logicalcluster/v3"
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
 	"atoll.dev/atoll/client"
@@ -142,20 +144,22 @@ func TestReplicas(t *testing.T) {
 		return p
 	}
 	even, duplicate := placement(placementv1alpha1.SplitEven, "east", "west"), placement(placementv1alpha1.SplitDuplicate, "east", "west")
-	three := divided{&appsv1.ReplicaSet{}, "ReplicaSet", "replicasets", ptr.To(int32(3))}
-	wishing := three
-	wishing.Object = &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{placementv1alpha1.SplitAnnotation: "Duplicate"}}}
+	three := &appsv1.ReplicaSet{Spec: appsv1.ReplicaSetSpec{Replicas: ptr.To(int32(3))}}
+	wishing := three.DeepCopy()
+	wishing.Annotations = map[string]string{placementv1alpha1.SplitAnnotation: "Duplicate"}
+	core := &corev1.ReplicationController{Spec: corev1.ReplicationControllerSpec{Replicas: ptr.To(int32(3))}}
 	for name, tc := range map[string]struct {
 		reason          string
-		of              divided
+		of              ctrlclient.Object
 		own, namespaces *placementv1alpha1.Placement
 		want            int32 // 0 for not known
 	}{
 		"divided":                         {"", three, nil, even, 3},
 		"divided by weight":               {"", three, nil, placement(placementv1alpha1.SplitWeighted, "east", "west"), 3},
 		"divided as ever":                 {"a Placement of before there were splits has none", three, nil, placement("", "east", "west"), 3},
-		"one when nothing is said":        {"as in Kubernetes", divided{Object: &appsv1.Deployment{}}, nil, even, 1},
+		"one when nothing is said":        {"as in Kubernetes", &appsv1.Deployment{}, nil, even, 1},
 		"in each":                         {"each cluster runs all", three, nil, duplicate, 6},
+		"in each, of the core":            {"", core, nil, duplicate, 6},
 		"in each of one":                  {"", three, nil, placement(placementv1alpha1.SplitDuplicate, "east"), 3},
 		"in each that there is":           {"a cluster without a mirror runs nothing", three, nil, placement(placementv1alpha1.SplitDuplicate, "east", ""), 3},
 		"its own":                         {"goes before the namespace's", three, duplicate, even, 6},

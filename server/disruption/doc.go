@@ -8,7 +8,7 @@
 // a number was not known it is asked for again each minute.
 //
 // What always holds: what is not known is not allowed: where pods cannot be counted, or how many there are to be, no eviction is. Where each cluster runs all
-// replicas of a Deployment or ReplicaSet, those of all clusters are to be; what is in a cluster where it does not go any more serves nobody. A pod whose eviction was granted counts as gone for two minutes, or until it is. A
+// replicas of what is divided, those of all clusters are to be; what is in a cluster where it does not go any more serves nobody. A pod whose eviction was granted counts as gone for two minutes, or until it is. A
 // logical cluster has not more than five counts a second, and fewer of budgets with many pods, whatever its pods do. Mirrors are left alone.
 //
 // The server starts it: New, then Run. When etcd is away nothing is counted, and what was granted before counts on.

@@ -29,7 +29,7 @@ const (
 	APIAccessAnnotation = "workload.atoll.dev/api-access"
 	// TemplateAnnotation, on leaves that make pods: digest of the root's pod template, as somebody wrote it, that was rendered.
 	TemplateAnnotation = "workload.atoll.dev/template"
-	// EarlierTemplateAnnotation, on leaves whose pods nobody replaces (ReplicaSets): present while some may be of an earlier template than the leaf's.
+	// EarlierTemplateAnnotation, on leaves whose pods nobody replaces (ReplicaSets, ReplicationControllers): present while some may be of an earlier template than the leaf's.
 	EarlierTemplateAnnotation = "workload.atoll.dev/earlier-template"
 	// DrainingAnnotation, on leaves: present while their cluster leaves the placement and the leaf waits for its replacement.
 	DrainingAnnotation = "workload.atoll.dev/draining"
