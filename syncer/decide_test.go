@@ -447,7 +447,11 @@ func TestPropagation(t *testing.T) {
 		{"ReplicaSet", nil, metav1.DeletePropagationForeground, "as of a Deployment"},
 		{"DaemonSet", nil, metav1.DeletePropagationForeground, "whatever makes them"},
 		{"ConfigMap", nil, metav1.DeletePropagationBackground, "a ConfigMap has nothing to wait for"},
-		{"Deployment", []string{metav1.FinalizerOrphanDependents}, metav1.DeletePropagationOrphan, "--cascade=orphan travels"},
+		{"ReplicationController", nil, metav1.DeletePropagationForeground, "it is said: Kubernetes would keep its pods"},
+		{"Deployment", []string{metav1.FinalizerOrphanDependents}, metav1.DeletePropagationForeground, "its pods would run on, and be nobody's"},
+		{"ReplicationController", []string{metav1.FinalizerOrphanDependents}, metav1.DeletePropagationForeground, "as of a Deployment"},
+		{"Job", []string{metav1.FinalizerOrphanDependents}, metav1.DeletePropagationForeground, "as of a Deployment"},
+		{"ConfigMap", []string{metav1.FinalizerOrphanDependents}, metav1.DeletePropagationOrphan, "--cascade=orphan travels"},
 		{"ConfigMap", []string{metav1.FinalizerDeleteDependents}, metav1.DeletePropagationForeground, "--cascade=foreground travels"},
 	} {
 		leaf := &unstructured.Unstructured{}

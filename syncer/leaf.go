@@ -482,16 +482,15 @@ func gone(err error) bool {
 	return apierrors.IsNotFound(err) && !apierrors.IsUnexpectedServerError(err)
 }
 
-// propagation is what the root was deleted with. Otherwise what makes pods goes after its pods, so that a leaf that
-// is gone means that nothing of it runs.
+// propagation is said for each leaf: of some kinds Kubernetes would keep the pods else. What makes pods goes after them, whatever the leaf was deleted
+// with, so that a leaf that is gone means that nothing of it runs. Of all else it is what that was.
 func propagation(k key, leaf *unstructured.Unstructured) metav1.DeletionPropagation {
 	finalizers := leaf.GetFinalizers()
 	switch {
+	case kinds.MakesPods(k.resource.GroupResource()), slices.Contains(finalizers, metav1.FinalizerDeleteDependents):
+		return metav1.DeletePropagationForeground
 	case slices.Contains(finalizers, metav1.FinalizerOrphanDependents):
 		return metav1.DeletePropagationOrphan
-	case slices.Contains(finalizers, metav1.FinalizerDeleteDependents),
-		kinds.MakesPods(k.resource.GroupResource()):
-		return metav1.DeletePropagationForeground
 	}
 	return metav1.DeletePropagationBackground
 }

@@ -27,7 +27,7 @@ import (
 
 // Unsupported warns who applies what is accepted and has no effect, so that nobody relies on it: kinds that are not
 // carried out yet, or not everywhere, fields that do not go down, and annotations of placement that are misspelt or not where they count.
-// Deleting a workload and keeping its pods it refuses, since the pods would go.
+// Deleting a workload and keeping its pods it refuses, since the pods would go; and it warns who may believe that he keeps them.
 type Unsupported struct {
 	*admission.Handler
 	missing MissingClasses
@@ -51,8 +51,15 @@ func (u *Unsupported) Validate(ctx context.Context, a admission.Attributes, _ ad
 		return nil // a record: nothing is to be carried out, and nothing runs of it
 	}
 	if a.GetOperation() == admission.Delete {
-		if kinds.MakesPods(a.GetResource().GroupResource()) && a.GetResource().GroupResource() != pods && orphans(a.GetOperationOptions(), a.GetOldObject()) {
+		resource := a.GetResource().GroupResource()
+		if !kinds.MakesPods(resource) || resource == pods {
+			return nil
+		}
+		switch policy := propagation(a.GetOperationOptions(), a.GetOldObject()); {
+		case policy == metav1.DeletePropagationOrphan:
 			return admission.NewForbidden(a, errors.New("its pods cannot be kept yet (--cascade=orphan, or the finalizer orphan): what runs in the physical clusters goes with it"))
+		case policy == "" && slices.Contains(keptElsewhere, resource):
+			warning.AddWarning(ctx, "", fmt.Sprintf("pods of %s go with them, although the deletion does not say so: propagationPolicy=Background does", resource))
 		}
 		return nil
 	}
@@ -156,20 +163,31 @@ func heedless(resource schema.GroupResource) string {
 	return fmt.Sprintf("%s%s: it counts on %s", resource, follows, strings.Join(heed, ", "))
 }
 
-// orphans says whether a deletion is to keep the dependents: by its options, or by the object's finalizer where they say nothing.
-func orphans(options, old runtime.Object) bool {
+// keptElsewhere are of what Kubernetes keeps the pods where a deletion says nothing of them; here they go (builtin, podsGo).
+var keptElsewhere = []schema.GroupResource{{Resource: "replicationcontrollers"}, {Group: "batch", Resource: "jobs"}}
+
+// propagation is what a deletion says of the dependents, or a finalizer of the object where it says nothing; "" if neither does.
+func propagation(options, old runtime.Object) metav1.DeletionPropagation {
 	o, ok := options.(*metav1.DeleteOptions)
 	if !ok {
-		return false
+		return ""
 	}
 	if o.PropagationPolicy != nil {
-		return *o.PropagationPolicy == metav1.DeletePropagationOrphan
+		return *o.PropagationPolicy
 	}
 	//lint:ignore SA1019 clients may still send it
-	if o.OrphanDependents != nil {
-		//lint:ignore SA1019 as above
-		return *o.OrphanDependents
+	if orphan := o.OrphanDependents; orphan != nil && *orphan {
+		return metav1.DeletePropagationOrphan
+	} else if orphan != nil {
+		return metav1.DeletePropagationBackground
 	}
 	object, err := meta.Accessor(old)
-	return err == nil && slices.Contains(object.GetFinalizers(), metav1.FinalizerOrphanDependents)
+	switch {
+	case err != nil:
+	case slices.Contains(object.GetFinalizers(), metav1.FinalizerOrphanDependents):
+		return metav1.DeletePropagationOrphan
+	case slices.Contains(object.GetFinalizers(), metav1.FinalizerDeleteDependents):
+		return metav1.DeletePropagationForeground
+	}
+	return ""
 }

@@ -216,30 +216,42 @@ func TestUnsupportedWarns(t *testing.T) {
 	}
 }
 
-// TestPodsThatCannotBeKept: a Deployment deleted with its pods kept would lose them in the physical clusters.
+// TestPodsThatCannotBeKept: a Deployment deleted with its pods kept would lose them in the physical clusters. Who says nothing of them is warned where
+// Kubernetes keeps them.
 func TestPodsThatCannotBeKept(t *testing.T) {
-	orphan, background := metav1.DeletePropagationOrphan, metav1.DeletePropagationBackground
+	orphan, background, yes, no := metav1.DeletePropagationOrphan, metav1.DeletePropagationBackground, true, false
 	deployments, sets := appsv1.SchemeGroupVersion.WithResource("deployments"), appsv1.SchemeGroupVersion.WithResource("replicasets")
+	controllers, jobs := corev1.SchemeGroupVersion.WithResource("replicationcontrollers"), batchv1.SchemeGroupVersion.WithResource("jobs")
 	revision := appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "Deployment", Name: "web", UID: "u", Controller: ptr.To(true)}}}}
 	for name, test := range map[string]struct {
-		options  *metav1.DeleteOptions
-		resource schema.GroupVersionResource
-		old      runtime.Object
-		refused  bool
+		options         *metav1.DeleteOptions
+		resource        schema.GroupVersionResource
+		old             runtime.Object
+		refused, warned bool
 	}{
-		"orphan":             {&metav1.DeleteOptions{PropagationPolicy: &orphan}, deployments, deployed(), true},
-		"background":         {&metav1.DeleteOptions{PropagationPolicy: &background}, deployments, deployed("orphan"), false},
-		"orphan of no pods":  {&metav1.DeleteOptions{PropagationPolicy: &orphan}, corev1.SchemeGroupVersion.WithResource("configmaps"), &corev1.ConfigMap{}, false},
-		"nothing said of it": {&metav1.DeleteOptions{}, deployments, deployed("example.com/other"), false},
-		"its finalizer":      {&metav1.DeleteOptions{}, deployments, deployed("orphan"), true},
-		"of a ReplicaSet":    {&metav1.DeleteOptions{PropagationPolicy: &orphan}, sets, &appsv1.ReplicaSet{}, true},
-		"of a revision":      {&metav1.DeleteOptions{PropagationPolicy: &orphan}, sets, &revision, false},
+		"orphan":              {&metav1.DeleteOptions{PropagationPolicy: &orphan}, deployments, deployed(), true, false},
+		"orphan, as of old":   {&metav1.DeleteOptions{OrphanDependents: &yes}, deployments, deployed(), true, false},
+		"background":          {&metav1.DeleteOptions{PropagationPolicy: &background}, deployments, deployed("orphan"), false, false},
+		"orphan of no pods":   {&metav1.DeleteOptions{PropagationPolicy: &orphan}, corev1.SchemeGroupVersion.WithResource("configmaps"), &corev1.ConfigMap{}, false, false},
+		"nothing said of it":  {&metav1.DeleteOptions{}, deployments, deployed("example.com/other"), false, false},
+		"its finalizer":       {&metav1.DeleteOptions{}, deployments, deployed("orphan"), true, false},
+		"of a ReplicaSet":     {&metav1.DeleteOptions{PropagationPolicy: &orphan}, sets, &appsv1.ReplicaSet{}, true, false},
+		"of a revision":       {&metav1.DeleteOptions{PropagationPolicy: &orphan}, sets, &revision, false, false},
+		"of an older one":     {&metav1.DeleteOptions{PropagationPolicy: &orphan}, controllers, &corev1.ReplicationController{}, true, false},
+		"kept by default":     {&metav1.DeleteOptions{}, controllers, &corev1.ReplicationController{}, false, true},
+		"so are a Job's":      {&metav1.DeleteOptions{}, jobs, &batchv1.Job{}, false, true},
+		"a Job's, background": {&metav1.DeleteOptions{PropagationPolicy: &background}, jobs, &batchv1.Job{}, false, false},
+		"a Job's, as of old":  {&metav1.DeleteOptions{OrphanDependents: &no}, jobs, &batchv1.Job{}, false, false},
+		"its finalizer says":  {&metav1.DeleteOptions{}, jobs, &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Finalizers: []string{metav1.FinalizerDeleteDependents}}}, false, false},
+		"a pod":               {&metav1.DeleteOptions{PropagationPolicy: &orphan}, corev1.SchemeGroupVersion.WithResource("pods"), &corev1.Pod{}, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			ctx := logicalcluster.WithCluster(t.Context(), logicalcluster.Cluster{Name: "a1"})
+			var got recorded
+			ctx := warning.WithWarningRecorder(t.Context(), &got)
+			ctx = logicalcluster.WithCluster(ctx, logicalcluster.Cluster{Name: "a1"})
 			attributes := admission.NewAttributesRecord(nil, test.old, schema.GroupVersionKind{}, "default", "x", test.resource, "", admission.Delete, test.options, false, nil)
-			if err := NewUnsupported(missingHigh).Validate(ctx, attributes, nil); (err != nil) != test.refused {
-				t.Errorf("error %v, want refused %v", err, test.refused)
+			if err := NewUnsupported(missingHigh).Validate(ctx, attributes, nil); (err != nil) != test.refused || (len(got) > 0) != test.warned {
+				t.Errorf("error %v, warnings %q, want refused %v, warned %v", err, got, test.refused, test.warned)
 			}
 		})
 	}

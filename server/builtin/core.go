@@ -161,6 +161,7 @@ func (p *coreProvider) addConfiguration(storage map[string]rest.Storage, getter 
 	if err != nil {
 		return fmt.Errorf("store of replicationcontrollers: %w", err)
 	}
+	controllers.Controller.DeleteStrategy = podsGo{controllers.Controller.DeleteStrategy}
 	storage["replicationcontrollers"] = controllers.Controller
 	storage["replicationcontrollers/status"] = controllers.Status
 	storage["replicationcontrollers/scale"] = controllers.Scale

@@ -13,6 +13,7 @@
 //
 // The pods of a mirror are a view of those pods of workspaces that its physical cluster runs (shownpods.go). Its events go to
 // workspaces, and are not kept in it (shownevents.go). Tokens that are asked for there are of workspaces (podtokens.go).
+// Jobs and ReplicationControllers take their pods along where nobody says what is to become of these (podsgo.go).
 // Nodes are read and not written: what is shown as such are physical clusters (server/nodes).
 //
 // What always holds: within a logical cluster no two Services hold one cluster IP or one node port, and a lock is given

@@ -14,7 +14,6 @@ import (
 	appsrest "k8s.io/kubernetes/pkg/registry/apps/rest"
 	authorizationrest "k8s.io/kubernetes/pkg/registry/authorization/rest"
 	autoscalingrest "k8s.io/kubernetes/pkg/registry/autoscaling/rest"
-	batchrest "k8s.io/kubernetes/pkg/registry/batch/rest"
 	certificatesrest "k8s.io/kubernetes/pkg/registry/certificates/rest"
 	coordinationrest "k8s.io/kubernetes/pkg/registry/coordination/rest"
 	discoveryrest "k8s.io/kubernetes/pkg/registry/discovery/rest"
@@ -43,7 +42,7 @@ func Providers(cfg Config) ([]controlplaneapiserver.RESTStorageProvider, error) 
 		authenticationProvider{cfg: cfg},
 		authorizationrest.RESTStorageProvider{Authorizer: cfg.Authorizer, RuleResolver: cfg.RuleResolver},
 		autoscalingrest.RESTStorageProvider{},
-		batchrest.RESTStorageProvider{},
+		batchProvider{},
 		certificatesrest.RESTStorageProvider{Authorizer: cfg.Authorizer},
 		coordinationrest.RESTStorageProvider{},
 		discoveryrest.StorageProvider{},
