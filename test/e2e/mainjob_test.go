@@ -38,6 +38,7 @@ var mainJob = []part{
 	{"T1_DaemonSetOnEveryNodeOfItsClusters", daemonSetEverywhere},
 	{"T1_ReplicaSetIsDividedAndMoves", replicaSetRuns},
 	{"T1_ReplicaSetBesideADeployment", replicaSetBeside},
+	{"T1_ReplicationControllerIsDividedAndMoves", replicationControllerRuns},
 	{"T2_IngressMovesWithItsCertificate", ingressMoves},
 	{"T1_StatefulSetInOneCluster", statefulSetRuns},
 	{"T1_NetworkPolicyGoesAlong", policyGoesAlong},

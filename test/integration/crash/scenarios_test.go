@@ -30,7 +30,7 @@ type scenario struct {
 	// own scenarios make their workspaces themselves; the others have one when they begin.
 	own   bool
 	steps []step
-	// others says that the app is a ReplicaSet, a DaemonSet, a StatefulSet and a Job, with what these need, and no Deployment.
+	// others says that the app is a ReplicaSet, a ReplicationController, a DaemonSet, a StatefulSet and a Job, with what these need, and no Deployment.
 	others bool
 	// twice names, by step, an object of which every controller gets two changes to see in it, as "hub deployments/web": who is shown the last
 	// state only has missed one, however fast or slow all are.
@@ -228,6 +228,7 @@ func others(suspended bool) []ctrlclient.Object {
 	return []ctrlclient.Object{
 		settings, service,
 		&appsv1.ReplicaSet{ObjectMeta: appMeta(), Spec: appsv1.ReplicaSetSpec{Replicas: ptr.To[int32](1), Selector: selector, Template: pods}},
+		&corev1.ReplicationController{ObjectMeta: appMeta(), Spec: corev1.ReplicationControllerSpec{Replicas: ptr.To[int32](1), Template: &pods}},
 		&appsv1.DaemonSet{ObjectMeta: appMeta(), Spec: appsv1.DaemonSetSpec{Selector: selector, Template: pods}},
 		&appsv1.StatefulSet{ObjectMeta: appMeta(), Spec: appsv1.StatefulSetSpec{Replicas: ptr.To[int32](1), ServiceName: app, Selector: selector, Template: db}},
 		&batchv1.Job{ObjectMeta: appMeta(), Spec: batchv1.JobSpec{Suspend: &suspended, Template: once}},
@@ -236,7 +237,7 @@ func others(suspended bool) []ctrlclient.Object {
 
 // allOthers are the deletes that take them out of a cluster.
 func allOthers(cluster string) (deletes []string) {
-	for _, resource := range []string{"replicasets", "daemonsets", "statefulsets", "jobs", "services", "configmaps"} {
+	for _, resource := range []string{"replicasets", "replicationcontrollers", "daemonsets", "statefulsets", "jobs", "services", "configmaps"} {
 		deletes = append(deletes, cluster+" "+resource+"/"+app)
 	}
 	return deletes

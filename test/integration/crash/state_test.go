@@ -270,8 +270,8 @@ func (r *run) othersRunning(want map[string]int32) string {
 		}
 	}
 	name := types.NamespacedName{Namespace: metav1.NamespaceDefault, Name: app}
-	set, d, s, j := &appsv1.ReplicaSet{}, &appsv1.DaemonSet{}, &appsv1.StatefulSet{}, &batchv1.Job{}
-	for _, o := range []ctrlclient.Object{set, d, s, j} {
+	set, rc, d, s, j := &appsv1.ReplicaSet{}, &corev1.ReplicationController{}, &appsv1.DaemonSet{}, &appsv1.StatefulSet{}, &batchv1.Job{}
+	for _, o := range []ctrlclient.Object{set, rc, d, s, j} {
 		switch err := r.clients.Objects.Get(r.home(), name, o); {
 		case apierrors.IsNotFound(err) != (len(want) == 0):
 			return fmt.Sprintf("%T: %v", o, err)
@@ -282,8 +282,8 @@ func (r *run) othersRunning(want map[string]int32) string {
 	done := slices.ContainsFunc(j.Status.Conditions, func(c batchv1.JobCondition) bool {
 		return c.Status == corev1.ConditionTrue && (c.Type == batchv1.JobComplete || c.Type == batchv1.JobSuspended && *j.Spec.Suspend)
 	})
-	if len(want) > 0 && (set.Status.Replicas != 1 || set.Status.AvailableReplicas != 1 || d.Status.NumberAvailable != 1 || s.Status.AvailableReplicas != 1 || !done) {
-		return fmt.Sprintf("%+v\n%+v\n%+v\n%+v", set.Status, d.Status, s.Status, j.Status)
+	if len(want) > 0 && (set.Status.Replicas != 1 || set.Status.AvailableReplicas != 1 || rc.Status.Replicas != 1 || rc.Status.AvailableReplicas != 1 || d.Status.NumberAvailable != 1 || s.Status.AvailableReplicas != 1 || !done) {
+		return fmt.Sprintf("%+v\n%+v\n%+v\n%+v\n%+v", set.Status, rc.Status, d.Status, s.Status, j.Status)
 	}
 	return ""
 }
@@ -298,7 +298,7 @@ func (s state) picture() string {
 	var b strings.Builder
 	for _, k := range slices.Sorted(maps.Keys(s)) {
 		fmt.Fprintln(&b, k)
-		if slices.ContainsFunc([]string{" deployments ", " replicasets ", " daemonsets ", " statefulsets ", " jobs ", " placements "}, func(of string) bool { return strings.Contains(k, of) }) {
+		if slices.ContainsFunc([]string{" deployments ", " replicasets ", " replicationcontrollers ", " daemonsets ", " statefulsets ", " jobs ", " placements "}, func(of string) bool { return strings.Contains(k, of) }) {
 			fmt.Fprintln(&b, s[k])
 		}
 	}
