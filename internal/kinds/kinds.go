@@ -279,7 +279,7 @@ var All = []Kind{
 		Doc: Doc{
 			Down: "As of a ReplicaSet.",
 			Up:   "As of a ReplicaSet.",
-			Not:  "Its own labels, by which a controller in the physical cluster would take it over, as a ReplicaSet's. Of its pods, as of a Deployment's.",
+			Not:  "Its own labels, by which a controller in the physical cluster would take it over, as a ReplicaSet's. Of its pods, as of a Deployment's. Another selector is refused while it has pods.",
 		},
 		New: func() ctrlclient.Object { // with a template to write to, as all that makes pods
 			return &corev1.ReplicationController{Spec: corev1.ReplicationControllerSpec{Template: &corev1.PodTemplateSpec{}}}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -17,6 +18,7 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"k8s.io/kubernetes/pkg/apis/autoscaling"
 	"k8s.io/kubernetes/pkg/apis/core"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
@@ -27,7 +29,8 @@ import (
 
 // Unsupported warns who applies what is accepted and has no effect, so that nobody relies on it: kinds that are not
 // carried out yet, or not everywhere, fields that do not go down, and annotations of placement that are misspelt or not where they count.
-// Deleting a workload and keeping its pods it refuses, since the pods would go; and it warns who may believe that he keeps them.
+// Deleting a workload and keeping its pods it refuses, since the pods would go, and warns who may believe that he keeps them; and what would leave
+// pods running that nobody is shown.
 type Unsupported struct {
 	*admission.Handler
 	missing MissingClasses
@@ -62,6 +65,9 @@ func (u *Unsupported) Validate(ctx context.Context, a admission.Attributes, _ ad
 			warning.AddWarning(ctx, "", fmt.Sprintf("pods of %s go with them, although the deletion does not say so: propagationPolicy=Background does", resource))
 		}
 		return nil
+	}
+	if why := losesPods(a.GetObject(), a.GetOldObject()); a.GetOperation() == admission.Update && why != "" {
+		return admission.NewForbidden(a, errors.New(why))
 	}
 	if a.GetOperation() == admission.Create && slices.Contains(kinds.Kept, a.GetResource().GroupResource()) {
 		warning.AddWarning(ctx, "", fmt.Sprintf("%s are kept but have no effect yet: they do not go to physical clusters, and nothing carries them out here", a.GetResource().GroupResource()))
@@ -136,6 +142,23 @@ func isRevision(a admission.Attributes) bool {
 	}
 	object, err := meta.Accessor(written)
 	return err == nil && kinds.IsRevision(object)
+}
+
+// losesPods says why an update is refused that would leave pods in physical clusters that nobody is shown any more; "" if it may be. Only of a
+// ReplicationController can the selector be changed: its controller lets go the pods that it selects no more, and makes others.
+func losesPods(updated, old runtime.Object) string {
+	now, ok := updated.(*core.ReplicationController)
+	if !ok {
+		return ""
+	}
+	was, ok := old.(*core.ReplicationController)
+	if !ok || maps.Equal(now.Spec.Selector, was.Spec.Selector) {
+		return ""
+	}
+	if ptr.Deref(was.Spec.Replicas, 1) == 0 && was.Status.Replicas == 0 && was.Status.ObservedGeneration == was.Generation {
+		return "" // it has none
+	}
+	return "spec.selector cannot be changed while there are pods: those in physical clusters would run on, of nobody. Scale it to 0 first, or make another ReplicationController"
 }
 
 // heedless says of a resource that annotations of placement do not count on it, and where they do; "" if they do.

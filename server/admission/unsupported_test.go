@@ -257,6 +257,40 @@ func TestPodsThatCannotBeKept(t *testing.T) {
 	}
 }
 
+// TestSelectorOfReplicationControllers: the pods of another selector would run on in physical clusters, and nobody would be shown them.
+func TestSelectorOfReplicationControllers(t *testing.T) {
+	controller := func(selector string, replicas, has int32, generation, observed int64) *core.ReplicationController {
+		return &core.ReplicationController{
+			ObjectMeta: metav1.ObjectMeta{Name: "x", Generation: generation},
+			Spec:       core.ReplicationControllerSpec{Replicas: &replicas, Selector: map[string]string{"app": selector}, Template: &core.PodTemplateSpec{}},
+			Status:     core.ReplicationControllerStatus{Replicas: has, ObservedGeneration: observed},
+		}
+	}
+	for name, test := range map[string]struct {
+		old, updated *core.ReplicationController
+		mirror       bool
+		refused      bool
+	}{
+		"another selector":        {old: controller("a", 2, 2, 1, 1), updated: controller("b", 2, 2, 1, 1), refused: true},
+		"and no replicas":         {old: controller("a", 2, 2, 1, 1), updated: controller("b", 0, 2, 1, 1), refused: true},
+		"with pods that go":       {old: controller("a", 0, 1, 2, 2), updated: controller("b", 2, 1, 2, 2), refused: true},
+		"before it is known":      {old: controller("a", 0, 0, 2, 1), updated: controller("b", 2, 0, 2, 1), refused: true},
+		"without pods":            {old: controller("a", 0, 0, 2, 2), updated: controller("b", 2, 0, 2, 2)},
+		"the same selector":       {old: controller("a", 2, 2, 1, 1), updated: controller("a", 5, 2, 1, 1)},
+		"in a physical cluster's": {old: controller("a", 2, 2, 1, 1), updated: controller("b", 2, 2, 1, 1), mirror: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got recorded
+			ctx := warning.WithWarningRecorder(t.Context(), &got)
+			ctx = logicalcluster.WithCluster(ctx, logicalcluster.Cluster{Name: "a1", Mirror: test.mirror})
+			attributes := admission.NewAttributesRecord(test.updated, test.old, schema.GroupVersionKind{}, "default", "x", corev1.SchemeGroupVersion.WithResource("replicationcontrollers"), "", admission.Update, &metav1.UpdateOptions{}, false, nil)
+			if err := NewUnsupported(missingHigh).Validate(ctx, attributes, nil); (err != nil) != test.refused || err != nil && !strings.Contains(err.Error(), "spec.selector cannot be changed") {
+				t.Errorf("error %v, want refused %v", err, test.refused)
+			}
+		})
+	}
+}
+
 // scaled is a HorizontalPodAutoscaler with metrics of those types, as admission sees it.
 func scaled(types ...autoscaling.MetricSourceType) *autoscaling.HorizontalPodAutoscaler {
 	hpa := &autoscaling.HorizontalPodAutoscaler{}
