@@ -68,6 +68,9 @@ func run(ctx context.Context, o *options, out io.Writer) error {
 		if !o.onlyEtcd {
 			fmt.Fprintf(out, "Cluster %q is ready. Next: kubectl --kubeconfig %s get nodes\n", o.name, ready.Kubeconfig)
 		}
+		if o.execOnHost {
+			fmt.Fprintf(out, "WARNING: --exec-on-host: whoever may exec in a pod of cluster %q runs commands on this machine, as user %d, in no container.\n", o.name, os.Getuid())
+		}
 		<-ctx.Done()
 	}
 	if cause := context.Cause(ctx); cause != nil && parent.Err() == nil {
@@ -164,7 +167,11 @@ func startTheRest(ctx context.Context, parts *parts, o *options, pki pki, client
 		}
 	}
 	if o.nodes > 0 {
-		if err := createNodes(ctx, client, o); err != nil {
+		port, err := startKubelet(parts, o, pki, client)
+		if err != nil {
+			return fmt.Errorf("start the kubelet: %w", err)
+		}
+		if err := createNodes(ctx, client, o, port); err != nil {
 			return err
 		}
 		if err := startKwok(parts, o); err != nil {

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/spf13/pflag"
+	corev1 "k8s.io/api/core/v1"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	cliflag "k8s.io/component-base/cli/flag"
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
@@ -65,6 +66,11 @@ func startAPIServer(ctx context.Context, parts *parts, o *options, p pki, etcdUR
 		"--authorization-mode=Node,RBAC",
 		"--client-ca-file=" + p.cert(clusterCA),
 		"--enable-admission-plugins=NodeRestriction",
+		"--kubelet-certificate-authority=" + p.cert(kubeletCA),
+		"--kubelet-client-certificate=" + p.cert(kubeletClient),
+		"--kubelet-client-key=" + p.key(kubeletClient),
+		// Nodes have a made-up address, too, which leads nowhere.
+		"--kubelet-preferred-address-types=" + string(kubeletAddress) + "," + string(corev1.NodeInternalIP),
 		"--proxy-client-cert-file=" + p.cert("front-proxy-client"),
 		"--proxy-client-key-file=" + p.key("front-proxy-client"),
 		"--requestheader-allowed-names=front-proxy-client",

@@ -10,16 +10,28 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/component-base/version"
+	"k8s.io/kubernetes/pkg/features"
 )
 
 // pollInterval between looks at the state of a start.
 const pollInterval = 50 * time.Millisecond
 
-// createNodes makes the nodes that are missing. kwok plays their kubelets from then on.
-func createNodes(ctx context.Context, client kubernetes.Interface, o *options) error {
+// kubeletAddress is the type of the address of a node at which the apiserver asks for logs: kubeletHost.
+const (
+	kubeletAddress = corev1.NodeInternalDNS
+	kubeletHost    = "localhost"
+)
+
+// nodeFeature is what nodes declare that their kubelet has: see serveWebSocket.
+const nodeFeature = string(features.ExtendWebSocketsToKubelet)
+
+// createNodes makes the nodes that are missing, and has all lead the apiserver to the port of the kubelet for their logs. kwok plays the rest of their
+// kubelets from then on.
+func createNodes(ctx context.Context, client kubernetes.Interface, o *options, kubeletPort int32) error {
 	// The kwok of the last run cannot give its node leases back, and this one would wait 40 s for them to expire.
 	err := client.CoordinationV1().Leases(corev1.NamespaceNodeLease).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
 	if err != nil {
@@ -27,10 +39,27 @@ func createNodes(ctx context.Context, client kubernetes.Interface, o *options) e
 	}
 	for i := range o.nodes {
 		node := newNode(o.name, i)
+		node.Status.Addresses = append(node.Status.Addresses, corev1.NodeAddress{Type: kubeletAddress, Address: kubeletHost})
+		node.Status.DaemonEndpoints.KubeletEndpoint.Port = kubeletPort
+		node.Status.DeclaredFeatures = []string{nodeFeature}
 		if _, err := client.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{}); apierrors.IsAlreadyExists(err) {
 			continue
 		} else if err != nil {
 			return fmt.Errorf("create node %q: %w", node.Name, err)
+		}
+	}
+	nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("list the nodes of the last run: %w", err)
+	}
+	at := fmt.Appendf(nil, `{"status":{"addresses":[{"type":%q,"address":%q}],"daemonEndpoints":{"kubeletEndpoint":{"Port":%d}},"declaredFeatures":[%q]}}`,
+		kubeletAddress, kubeletHost, kubeletPort, nodeFeature)
+	for _, node := range nodes.Items {
+		if node.Status.DaemonEndpoints.KubeletEndpoint.Port == kubeletPort {
+			continue
+		}
+		if _, err := client.CoreV1().Nodes().Patch(ctx, node.Name, types.StrategicMergePatchType, at, metav1.PatchOptions{}, "status"); err != nil {
+			return fmt.Errorf("lead node %q to the kubelet of this run: %w", node.Name, err)
 		}
 	}
 	return nil

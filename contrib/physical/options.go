@@ -23,6 +23,7 @@ type options struct {
 	logFile        string // empty: stderr
 	kwok           string // default: beside this executable
 	exitWithParent bool
+	execOnHost     bool
 
 	controllerManagerFlags []string // of kube-controller-manager, after our own
 
@@ -74,6 +75,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.etcdCluster, "etcd-cluster", "", "NAME=URL of the port for members of each member of its cluster, this one among them, comma separated; their DIR/pki need the same etcd-ca. Without it, this etcd is the only one.")
 	fs.StringArrayVar(&o.apiserverFlags, "apiserver-flag", o.apiserverFlags, "A further flag of kube-apiserver, for example --apiserver-flag=--etcd-prefix=/peer. May be given several times.")
 	fs.StringArrayVar(&o.controllerManagerFlags, "controller-manager-flag", o.controllerManagerFlags, "The same for kube-controller-manager, for example --controller-manager-flag=--resource-quota-sync-period=10s.")
+	fs.BoolVar(&o.execOnHost, "exec-on-host", o.execOnHost, "Run the commands of kubectl exec on this machine, as the user who starts the cluster and in no container: whoever may exec in a pod there can do whatever that user can. Without it there is no exec.")
 	fs.BoolVar(&o.exitWithParent, "exit-with-parent", o.exitWithParent, "Stop when stdin is closed.")
 }
 

@@ -26,6 +26,13 @@ const (
 	clusterCA    = "ca"             // the apiserver and its clients
 	etcdCA       = "etcd-ca"        // etcd and its client
 	frontProxyCA = "front-proxy-ca" // the aggregator towards extension apiservers
+	kubeletCA    = "kubelet-ca"     // the kubelet of the simulated nodes and its client, and nobody who asks the cluster for a certificate
+)
+
+// The kubelet's certificate, and the apiserver's for it.
+const (
+	kubeletServer = "kubelet"
+	kubeletClient = "apiserver-kubelet-client"
 )
 
 // validity of all certificates. A development cluster should outlive the project it helps.
@@ -40,7 +47,7 @@ func (p pki) key(name string) string  { return filepath.Join(p.dir, name+".key")
 // openPKI makes what is missing in dir. etcd is where an etcd is reached beside loopback.
 func openPKI(dir string, etcd net.IP) (pki, error) {
 	p := pki{dir: dir}
-	for _, ca := range []string{clusterCA, etcdCA, frontProxyCA} {
+	for _, ca := range []string{clusterCA, etcdCA, frontProxyCA, kubeletCA} {
 		if err := p.ensure(ca, "", cert.Config{CommonName: ca}); err != nil {
 			return p, err
 		}
@@ -61,6 +68,8 @@ func openPKI(dir string, etcd net.IP) (pki, error) {
 		{"apiserver", clusterCA, cert.Config{CommonName: "kube-apiserver", AltNames: loopback, Usages: server}},
 		{"etcd", etcdCA, cert.Config{CommonName: "etcd", AltNames: member, Usages: both}},
 		{"apiserver-etcd-client", etcdCA, cert.Config{CommonName: "kube-apiserver", Usages: client}},
+		{kubeletServer, kubeletCA, cert.Config{CommonName: kubeletServer, AltNames: loopback, Usages: server}},
+		{kubeletClient, kubeletCA, cert.Config{CommonName: "kube-apiserver", Usages: client}},
 		{"front-proxy-client", frontProxyCA, cert.Config{CommonName: "front-proxy-client", Usages: client}},
 		{adminUser, clusterCA, cert.Config{CommonName: adminUser, Organization: []string{"system:masters"}, Usages: client}},
 		{kwokUser, clusterCA, cert.Config{CommonName: kwokUser, Organization: []string{"system:masters"}, Usages: client}},

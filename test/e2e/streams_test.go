@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bufio"
+	"crypto/tls"
 	"fmt"
 	"io"
 	"net"
@@ -225,7 +226,14 @@ func (w *workspace) tops(pod, container string) {
 func beKubelet(t *testing.T, c *framework.Physical, dir string) *framework.Kubelet {
 	t.Helper()
 	answers := &framework.Kubelet{T: t, Dir: dir}
-	kubelet := httptest.NewTLSServer(answers)
+	pki := filepath.Join(c.Dir, "pki")
+	pair, err := tls.LoadX509KeyPair(filepath.Join(pki, "kubelet.crt"), filepath.Join(pki, "kubelet.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	kubelet := httptest.NewUnstartedServer(answers)
+	kubelet.TLS = &tls.Config{Certificates: []tls.Certificate{pair}} // the cluster's own, which its apiserver asks for
+	kubelet.StartTLS()
 	t.Cleanup(kubelet.Close)
 	at, err := url.Parse(kubelet.URL)
 	if err != nil {
@@ -249,6 +257,7 @@ func beKubelet(t *testing.T, c *framework.Physical, dir string) *framework.Kubel
 			}
 			node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: at.Hostname()}}
 			node.Status.DaemonEndpoints.KubeletEndpoint.Port = int32(port)
+			node.Status.DeclaredFeatures = nil // it speaks SPDY alone
 			if _, err := nodes.UpdateStatus(t.Context(), node, metav1.UpdateOptions{}); err != nil {
 				return err.Error() // a conflict with what simulates the node
 			}

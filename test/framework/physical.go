@@ -58,6 +58,11 @@ func PhysicalQuotaPeriod(period time.Duration) PhysicalOption {
 	}
 }
 
+// PhysicalExecOnHost lets commands in the cluster's pods run on this machine.
+func PhysicalExecOnHost() PhysicalOption {
+	return func(p *Physical) { p.args = append(p.args, "--exec-on-host") }
+}
+
 // PhysicalDir keeps the cluster in a directory of the caller's, instead of one of its own that goes with the test.
 func PhysicalDir(dir string) PhysicalOption {
 	return func(p *Physical) { p.Dir = dir }
