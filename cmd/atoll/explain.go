@@ -35,19 +35,23 @@ func newExplainCommand(streams genericiooptions.IOStreams) *cobra.Command {
 }
 
 func explainCommand(open hubOpener, streams genericiooptions.IOStreams) *cobra.Command {
-	var namespace string
+	var namespace, output string
 	cmd := &cobra.Command{
 		Use:   "explain TYPE/NAME",
 		Short: "Explain where something runs, why there, how far each cluster is, and what is in the way",
 		Long: `Explain on one screen where a workload, a Service or an Ingress of the current workspace runs: in which physical clusters
 and who wished so, how far each of them is, how many pods it shows and whether it is heard of, which pods are not ready and why, and what
-a cluster refused. What you may not read is left out, and said.
+a cluster refused. What you may not read is left out, and said. As json or yaml it has all pods and warnings.
 
 It is not "kubectl explain", which describes the fields of a kind.`,
 		Example: `  atoll explain deploy/web
-  atoll explain statefulset/db -n shop`,
+  atoll explain statefulset/db -n shop
+  atoll explain deploy/web -o json`,
 		Args: exactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := checkOutput(output, objectFormats); err != nil {
+				return err
+			}
 			kind, name, err := parsePlaced(args[0])
 			if err != nil {
 				return err
@@ -60,9 +64,10 @@ It is not "kubectl explain", which describes the fields of a kind.`,
 			if err != nil {
 				return err
 			}
-			return x.write(streams.Out)
+			return x.explained().print(streams.Out, output)
 		},
 	}
+	outputFlag(cmd, &output, objectFormats)
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "The namespace of the object (default: that of the kubeconfig's context).")
 	return cmd
 }

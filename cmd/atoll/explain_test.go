@@ -5,17 +5,20 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
 )
 
-// explained is a Deployment whose pods run in east and wait in west, which refused one and is not heard of.
-func explained() []ctrlclient.Object {
+// explainable is a Deployment whose pods run in east and wait in west, which refused one and is not heard of.
+func explainable() []ctrlclient.Object {
 	since := metav1.NewTime(time.Now().Add(-3 * time.Hour).Truncate(time.Second))
 	labels := map[string]string{"app": "web"}
 	web := &appsv1.Deployment{
@@ -78,7 +81,7 @@ func explained() []ctrlclient.Object {
 
 func TestExplain(t *testing.T) {
 	f := newFakeAtoll(t)
-	for _, obj := range explained() {
+	for _, obj := range explainable() {
 		f.put(t, "root", obj)
 	}
 	out, _, err := f.call(t, explainCommand, "deploy/web")
@@ -133,12 +136,52 @@ func TestExplainAReplicationController(t *testing.T) {
 	}
 }
 
+// TestExplainAsAnObject: a program reads what the text says, and each pod.
+func TestExplainAsAnObject(t *testing.T) {
+	f := newFakeAtoll(t)
+	objects := explainable()
+	for _, obj := range objects {
+		f.put(t, "root", obj)
+	}
+	since := &objects[0].(*appsv1.Deployment).Status.Conditions[1].LastTransitionTime
+	web := explained{
+		Kind: "Deployment", Namespace: "default", Name: "web", Wanted: &podCount{Pods: 3, Ready: 1},
+		Conditions: []metav1.Condition{{Type: "Synced", Status: metav1.ConditionFalse, LastTransitionTime: *since, Reason: "Refused", Message: "west: pods are forbidden"}},
+		Placement:  &explainedPlacement{Name: "default.deployments.web", Of: "Object", Split: placementv1alpha1.SplitEven, WishedBy: "its own annotations"},
+		Clusters: []explainedCluster{
+			{Name: "east", Step: placementv1alpha1.PhaseSynced, Meaning: "the cluster has it; not all of it serves, or it is not its share yet", Replicas: 2, ReadyReplicas: 1,
+				Shown: &podCount{Pods: 2, Ready: 1}, Heard: &hearing{Heard: true, Since: since}},
+			{Name: "west", Step: placementv1alpha1.PhaseRefused, Meaning: "the cluster would not take something", Replicas: 1,
+				Shown: &podCount{Pods: 1}, Heard: &hearing{Since: since, Reason: "HeartbeatMissed"}},
+		},
+		Pods: []explainedPod{
+			{Name: "web-1-a", Cluster: "east", Ready: true, Since: since},
+			{Name: "web-1-b", Cluster: "east", Since: since, Reason: "ImagePullBackOff", Message: "no such image"},
+			{Name: "web-1-c", Cluster: "west", Since: since},
+		},
+		Warnings: []explainedWarning{{Reason: "Refused", Message: "west would not take it", LastSeen: *since}},
+	}
+	for format, start := range map[string]string{"json": "{\n    \"kind\": \"Deployment\",\n", "yaml": "clusters:\n- heard:\n"} {
+		out, _, err := f.call(t, explainCommand, "deploy/web", "-o", format)
+		if err != nil || !strings.HasPrefix(out, start) {
+			t.Fatalf("%s: %v\n%s", format, err, out)
+		}
+		var got explained
+		if err := yaml.UnmarshalStrict([]byte(out), &got); err != nil {
+			t.Fatalf("%s: %v\n%s", format, err, out)
+		}
+		if diff := cmp.Diff(web, got, cmpopts.IgnoreUnexported(explained{})); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", format, diff)
+		}
+	}
+}
+
 // TestExplainByTheNamespace: the steps of a Placement that decides for more are not said to be the object's.
 func TestExplainByTheNamespace(t *testing.T) {
 	const words = "it may be something else in the namespace"
 	for step, want := range map[placementv1alpha1.PlacedClusterPhase]bool{placementv1alpha1.PhasePending: true, placementv1alpha1.PhaseReady: false} {
 		f := newFakeAtoll(t)
-		for _, obj := range explained() {
+		for _, obj := range explainable() {
 			if p, ok := obj.(*placementv1alpha1.Placement); ok {
 				p.Name, p.Spec.Object = placementv1alpha1.NameFor("default", nil), nil
 				p.Status.Clusters = []placementv1alpha1.PlacedClusterStatus{{Name: "east", Phase: step}, {Name: "west", Phase: step}}
@@ -179,7 +222,7 @@ func TestExplainWhatIsNotThere(t *testing.T) {
 			t.Errorf("explain %s: %q, %v, want %q, %q", tc.arg, out, err, tc.out, tc.err)
 		}
 	}
-	for _, obj := range explained() {
+	for _, obj := range explainable() {
 		if _, is := obj.(*corev1.Pod); !is {
 			f.put(t, "root", obj)
 		}

@@ -77,16 +77,18 @@ func TestUnknownFormats(t *testing.T) {
 	asked := errors.New("asked")
 	open := func() (*cli.Hub, error) { return nil, asked }
 	streams, _, _, _ := genericiooptions.NewTestIOStreams()
-	status, version, list := newClusterStatusCommand(open, streams), newVersionCommand(streams), newClusterListCommand(open, streams)
-	for _, cmd := range []*cobra.Command{status, version, list} {
+	status, version, list, explain := newClusterStatusCommand(open, streams), newVersionCommand(streams), newClusterListCommand(open, streams), explainCommand(open, streams)
+	for _, cmd := range []*cobra.Command{status, version, list, explain} {
 		cmd.SilenceUsage, cmd.SilenceErrors = true, true // as below the root command
 	}
 	status.SetArgs([]string{"east", "-o", "wide"})
 	version.SetArgs([]string{"-o", "name"})
 	list.SetArgs([]string{"-o", "xml"})
+	explain.SetArgs([]string{"deploy/web", "-o", "name"})
 	for got, want := range map[error]string{
 		status.ExecuteContext(t.Context()):  `--output "wide": want json, yaml, or nothing for text`,
 		version.ExecuteContext(t.Context()): `--output "name": want json, yaml, or nothing for text`,
+		explain.ExecuteContext(t.Context()): `--output "name": want json, yaml, or nothing for text`,
 		list.ExecuteContext(t.Context()):    `--output "xml": want wide, json, yaml, name, or nothing for text`,
 	} {
 		if got == nil || got.Error() != want {
