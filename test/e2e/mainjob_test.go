@@ -55,6 +55,7 @@ var mainJob = []part{
 	{"T2_MoveWhosePodsNeverGetReady", moveNever},
 	{"T2_DaemonSetServesBeforeItLeaves", daemonSetMoves},
 	{"T2_StatefulSetIsNeverInTwoClusters", statefulSetMoves},
+	{"T11_ExplainSaysWhereAndWhatIsRefused", explains},
 	{"T11_MoveTurnedBackHalfWay", moveTurnedBack},
 	{"T11_UnknownClusterMovesNothing", unknownCluster},
 	{"T13_ObjectOverridesNamespaceOverridesWorkspace", levels},
@@ -601,6 +602,7 @@ func clusterStopped(t *testing.T, f *fleet) {
 		return fmt.Sprintf("no condition names east: %+v", d.Status.Conditions)
 	})
 	s.shows("east 6/6 False Applying")
+	w.explainsThatItIsAway("east")
 	w.kubectl("scale", "deployment/"+w.app, "--replicas=7")
 	f.clusters["east"].Restart()
 	w.spread(map[string]int{"east": 7})
