@@ -59,8 +59,8 @@ demo: build ## See the main job done, on two physical clusters. KEEP=1 leaves it
 	@bin/demo $(if $(KEEP),--keep)
 
 .PHONY: physical
-physical: physical-name bin/physical ## Start a physical cluster, for those who have none: make physical NAME=east.
-	@contrib/demo/physical start "$(NAME)"
+physical: physical-name bin/physical ## Start a physical cluster, for those who have none: make physical NAME=east. EXEC_ON_HOST=1 has kubectl exec there run commands on this machine.
+	@EXEC_ON_HOST="$(EXEC_ON_HOST)" contrib/demo/physical start "$(NAME)"
 
 .PHONY: physical-name
 physical-name: # before minutes of building

@@ -42,7 +42,7 @@ func run(ctx context.Context, bin string, keep bool) (err error) {
 	d := &demo{bin: bin, dir: dir, children: &children{keep: keep}}
 	err = d.story(ctx)
 	if err == nil && keep {
-		fmt.Printf("\nDone in %s, and still running. Go on with:\n  cd %s\n  %s kubectl get deployments,placements\n  %s kubectl --kubeconfig west.kubeconfig get pods -A\nStop it and remove its files with:\n  kill%s; rm -r %s\n",
+		fmt.Printf("\nDone in %s, and still running. Go on with:\n  cd %s\n  %s kubectl get deployments,placements\n  %s kubectl --kubeconfig west.kubeconfig get pods -A\nWhat kubectl exec asks for in their pods runs on this machine, as you. Stop it and remove its files with:\n  kill%s; rm -r %s\n",
 			seconds(began), dir, d.exe("atoll"), d.exe("atoll"), d.children.pids(), dir)
 		return nil
 	}

@@ -91,9 +91,17 @@ func (d *demo) story(ctx context.Context) error {
 	if err := d.atoll(ctx, "kubectl", "annotate", "namespace", "default", "placement.atoll.dev/clusters=west", "--overwrite"); err != nil {
 		return err
 	}
-	return d.expect(ctx, fmt.Sprintf("all %d pods in west", replicas), func(ready map[string]int) bool {
+	if err := d.expect(ctx, fmt.Sprintf("all %d pods in west", replicas), func(ready map[string]int) bool {
 		return ready["east"] == 0 && ready["west"] == replicas
-	})
+	}); err != nil {
+		return err
+	}
+
+	chapter("Pods, logs and exec, of both clusters at one place, and why things are as they are")
+	if err := d.atoll(ctx, "kubectl", "annotate", "namespace", "default", "placement.atoll.dev/clusters=*", "--overwrite"); err != nil {
+		return err
+	}
+	return d.look(ctx)
 }
 
 // startAll starts the server and the physical clusters side by side and waits for all of them.
@@ -106,12 +114,13 @@ func (d *demo) startAll(ctx context.Context) error {
 	}
 	running := map[string]*child{}
 	for _, name := range clusters {
-		say("$ make physical NAME=" + name)
-		running[name], err = d.background("physical", "start", "--name", name, "--root-directory", d.path(name), "--kubeconfig", d.path(name+".kubeconfig"))
+		say("$ make physical NAME=" + name + " EXEC_ON_HOST=1")
+		running[name], err = d.background("physical", "start", "--name", name, "--root-directory", d.path(name), "--kubeconfig", d.path(name+".kubeconfig"), "--exec-on-host")
 		if err != nil {
 			return err
 		}
 	}
+	fmt.Println("  EXEC_ON_HOST: no process runs in their pods. What kubectl exec asks for there, at the end, runs on this machine, as you.")
 	if err := d.waitFor(ctx, server, "the Atoll", func(ctx context.Context) error {
 		return d.quietly(ctx, "kubectl", "get", "--raw", "/readyz")
 	}); err != nil {
@@ -275,6 +284,14 @@ func (d *demo) all(ctx context.Context, commands ...[]string) error {
 
 // atoll shows a command line of bin/atoll and runs it.
 func (d *demo) atoll(ctx context.Context, args ...string) error {
+	if err := d.run(ctx, io.Discard, args...); err != nil {
+		return fmt.Errorf("atoll %s: %w", strings.Join(args, " "), err)
+	}
+	return nil
+}
+
+// run shows a command line of bin/atoll, runs it, and writes what that prints to written, too.
+func (d *demo) run(ctx context.Context, written io.Writer, args ...string) error {
 	line := "atoll"
 	for _, a := range args {
 		if strings.ContainsAny(a, "* ") {
@@ -283,13 +300,10 @@ func (d *demo) atoll(ctx context.Context, args ...string) error {
 		line += " " + a
 	}
 	say("$ " + line)
-	out := &indent{to: os.Stdout}
+	out := io.MultiWriter(&indent{to: os.Stdout}, written) // one for both, so that they are written to in turn
 	cmd := d.command(ctx, args)
 	cmd.Stdout, cmd.Stderr = out, out
-	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("%s: %w", line, err)
-	}
-	return nil
+	return cmd.Run()
 }
 
 // quietly runs bin/atoll and returns what it said only if it fails.
