@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -290,7 +291,7 @@ func (d *demo) atoll(ctx context.Context, args ...string) error {
 	return nil
 }
 
-// run shows a command line of bin/atoll, runs it, and writes what that prints to written, too.
+// run shows a command line of bin/atoll, runs it, and writes its standard output to written, too.
 func (d *demo) run(ctx context.Context, written io.Writer, args ...string) error {
 	line := "atoll"
 	for _, a := range args {
@@ -300,9 +301,8 @@ func (d *demo) run(ctx context.Context, written io.Writer, args ...string) error
 		line += " " + a
 	}
 	say("$ " + line)
-	out := io.MultiWriter(&indent{to: os.Stdout}, written) // one for both, so that they are written to in turn
-	cmd := d.command(ctx, args)
-	cmd.Stdout, cmd.Stderr = out, out
+	cmd, screen := d.command(ctx, args), &indent{to: os.Stdout}
+	cmd.Stdout, cmd.Stderr = io.MultiWriter(screen, written), screen
 	return cmd.Run()
 }
 
@@ -356,11 +356,15 @@ func say(line string) { fmt.Println(line) }
 
 // indent writes lines two columns in, to set them off from the commands.
 type indent struct {
-	to     io.Writer
+	to io.Writer
+
+	mu     sync.Mutex // both outputs of a command go to one
 	inLine bool
 }
 
 func (w *indent) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	var b strings.Builder
 	for _, c := range string(p) {
 		if !w.inLine && c != '\n' {

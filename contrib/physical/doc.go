@@ -10,7 +10,7 @@
 //   - The apiserver is stopped before its etcd; the other way round its shutdown hangs.
 //   - The file "ready" exists only while the apiserver answers, all nodes take pods and pods can be created.
 //   - Who is not the apiserver gets no answer from the kubelet of the simulated nodes, and no command of kubectl exec runs on this machine unless the
-//     options say so, or outlives the process.
+//     options say so, or outlives the process: its whole session is killed (outside of Linux, its process group), but not what made a session of its own.
 //   - If any component ends, the process stops the others and exits with an error.
 //
 // Written writes survive the end of the process, also by SIGKILL, but not of the machine: etcd runs without fsync.

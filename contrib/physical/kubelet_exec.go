@@ -28,9 +28,22 @@ import (
 	utilexec "k8s.io/utils/exec"
 )
 
-// guarded runs a command, "$@", with a guard beside it in its process group: once nobody has the other end of the pipe that is file 3 open, which is us, it
-// kills the group. So a command ends with us, however we end.
-const guarded = `(trap '' HUP INT QUIT TERM TSTP; read -r end <&3; kill -KILL 0) </dev/null >/dev/null 2>&1 &
+// guarded runs a command, "$@", with a guard beside it in its session: once nobody has the other end of the pipe that is file 3 open, which is us, it does
+// what killSession does, and ends. So a command ends with us, however we end. All that it uses is built into a shell: the command's PATH may be any. Where
+// there is no /proc, it kills the process group alone.
+const guarded = `(trap '' HUP INT QUIT TERM TSTP; read -r end <&3
+read -r own rest </proc/self/stat
+looks=0 left=1
+while [ $left = 1 ] && [ $looks -lt 100 ]; do
+	looks=$((looks + 1)) left=0
+	for file in /proc/[0-9]*/stat; do
+		pid=${file#/proc/}; pid=${pid%/stat}; last=
+		while read -r line; do last=$line; done <$file
+		set -- ${last##*) }
+		if [ "$4" = $$ ] && [ "$1" != Z ] && [ "$1" != X ] && [ "$pid" != "$own" ]; then left=1; kill -KILL $pid; fi
+	done
+done
+kill -KILL 0) </dev/null >/dev/null 2>&1 &
 exec 3<&-
 exec "$@"`
 
@@ -292,9 +305,7 @@ func (s *streams) pipes(cmd *exec.Cmd, in io.Reader, out, errOut io.Writer) erro
 		cmd.Stdin, s.theirs, s.ours = r, append(s.theirs, r), append(s.ours, w)
 		copies = append(copies, func() {
 			go func() {
-				if _, err := io.Copy(&patient{w, s.patience}, in); errors.Is(err, os.ErrDeadlineExceeded) {
-					s.unread()
-				} // after any other error one end is gone
+				s.give(w, in)
 				_ = w.Close()
 			}()
 		})
@@ -324,7 +335,14 @@ func (s *streams) pipes(cmd *exec.Cmd, in io.Reader, out, errOut io.Writer) erro
 	return nil
 }
 
-// patient writes to a pipe, each piece for so long.
+// give passes input on to a command until one end is gone, or the command has not read it for too long.
+func (s *streams) give(to *os.File, in io.Reader) {
+	if _, err := io.Copy(&patient{to, s.patience}, in); errors.Is(err, os.ErrDeadlineExceeded) {
+		s.unread()
+	}
+}
+
+// patient writes to a pipe or a terminal, each piece for so long.
 type patient struct {
 	to       *os.File
 	patience time.Duration
@@ -340,17 +358,22 @@ func (p *patient) Write(data []byte) (int, error) {
 // terminal gives a command one pseudo-terminal for all streams.
 func (s *streams) terminal(cmd *exec.Cmd, in io.Reader, out io.Writer, resize <-chan remotecommand.TerminalSize) error {
 	s.written = make(chan struct{})
-	master, slave, err := pty.Open()
+	blocking, slave, err := pty.Open()
 	if err != nil {
 		return fmt.Errorf("open a terminal: %w", err)
 	}
-	s.theirs, s.ours = append(s.theirs, slave), append(s.ours, master)
+	s.theirs = append(s.theirs, slave)
+	master, err := unblocked(blocking)
+	if err != nil {
+		return fmt.Errorf("open a terminal: %w", err)
+	}
+	s.ours = append(s.ours, master)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
 	cmd.SysProcAttr.Setctty = true // file 0 of the command
 	cmd.Env = append([]string{"TERM=xterm"}, cmd.Env...)
 	s.pump = func() {
 		if in != nil {
-			go func() { _, _ = io.Copy(master, in) }() // either end may be gone
+			go s.give(master, in)
 		}
 		if resize != nil {
 			go func() {
@@ -368,6 +391,19 @@ func (s *streams) terminal(cmd *exec.Cmd, in io.Reader, out io.Writer, resize <-
 		}()
 	}
 	return nil
+}
+
+// unblocked returns a file anew, for deadlines, and closes it. The terminal that pty.Open returns takes none, since that has asked it for its descriptor.
+func unblocked(f *os.File) (*os.File, error) {
+	defer f.Close()
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.SetNonblock(fd, true); err != nil {
+		return nil, errors.Join(err, unix.Close(fd))
+	}
+	return os.NewFile(uintptr(fd), f.Name()), nil
 }
 
 type connKey struct{}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/watch"
@@ -148,36 +149,73 @@ func (k *kubelet) logs(w http.ResponseWriter, req *http.Request) {
 func (k *kubelet) follow(ctx context.Context, out *logWriter, pod *corev1.Pod, container *corev1.Container, log podLog) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	changes, err := toolswatch.NewRetryWatcherWithContext(ctx, pod.ResourceVersion, &cache.ListWatch{
-		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-			options.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, pod.Name).String()
-			return k.client.CoreV1().Pods(pod.Namespace).Watch(ctx, options)
-		},
-	})
-	if err != nil {
-		return // an answer that has begun has no place for it, and ends
-	}
+	var changes <-chan watch.Event // nil: the pod is read first
 	for log.end.IsZero() && out.left != 0 {
-		next := time.NewTimer(time.Until(log.at(out.next)))
-		select {
-		case <-ctx.Done():
-			next.Stop()
-			return
-		case change, open := <-changes.ResultChan():
-			next.Stop()
-			now, is := change.Object.(*corev1.Pod)
-			if !open || !is || change.Type == watch.Deleted || now.UID != pod.UID {
+		var now *corev1.Pod // nil: as it was
+		var err error
+		if changes == nil {
+			if now, changes, err = k.watchPod(ctx, pod); err != nil {
+				return // an answer that has begun has no place for it, and ends
+			}
+		} else {
+			next := time.NewTimer(time.Until(log.at(out.next)))
+			select {
+			case <-ctx.Done():
+				next.Stop()
+				return
+			case change, open := <-changes:
+				next.Stop()
+				if !open || change.Type == watch.Deleted {
+					return
+				}
+				if change.Type == watch.Error {
+					if err := apierrors.FromObject(change.Object); !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
+						return
+					}
+					changes = nil
+					continue
+				}
+				if now, _ = change.Object.(*corev1.Pod); now == nil {
+					return
+				}
+			case <-next.C:
+			}
+		}
+		if now != nil {
+			if now.UID != pod.UID {
 				return
 			}
 			if log, err = logOf(now, container, false); err != nil {
 				return
 			}
-		case <-next.C:
 		}
 		if err := out.write(log, time.Now()); err != nil {
 			return
 		}
 	}
+}
+
+// watchPod returns what has the name of a pod now, and its changes from then on. They begin at the version of a list: that of a pod that has not
+// changed for long may be older than what an apiserver remembers, as all are that were there when it started.
+func (k *kubelet) watchPod(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, <-chan watch.Event, error) {
+	pods, named := k.client.CoreV1().Pods(pod.Namespace), fields.OneTermEqualSelector(metav1.ObjectNameField, pod.Name).String()
+	list, err := pods.List(ctx, metav1.ListOptions{FieldSelector: named})
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(list.Items) == 0 {
+		return nil, nil, fmt.Errorf("pod %s/%s is gone", pod.Namespace, pod.Name)
+	}
+	changes, err := toolswatch.NewRetryWatcherWithContext(ctx, list.ResourceVersion, &cache.ListWatch{
+		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+			options.FieldSelector = named
+			return pods.Watch(ctx, options)
+		},
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	return &list.Items[0], changes.ResultChan(), nil
 }
 
 // logWriter writes lines of a log to who asked.

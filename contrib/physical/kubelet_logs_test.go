@@ -8,12 +8,16 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"golang.org/x/sync/semaphore"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
@@ -227,6 +231,45 @@ func TestKubeletRequests(t *testing.T) {
 		}
 		if _, err := io.Copy(io.Discard, body); err != nil {
 			t.Errorf("the log ends with %v", err)
+		}
+	})
+
+	// expires has the first watch of a pod begin too late.
+	expires := func(client *fake.Clientset) {
+		var once sync.Once
+		client.PrependWatchReactor("pods", func(clienttesting.Action) (handled bool, w watch.Interface, _ error) {
+			once.Do(func() {
+				late := watch.NewFakeWithOptions(watch.FakeOptions{ChannelSize: 1})
+				late.Error(&apierrors.NewResourceExpired("too old resource version").ErrStatus)
+				handled, w = true, late
+			})
+			return handled, w, nil
+		})
+	}
+
+	t.Run("a version that expires is read anew", func(t *testing.T) {
+		client, url, watching := serve(t, 1, time.Hour)
+		expires(client)
+		body := follow(t, t.Context(), url)
+		<-watching
+		if line, err := body.ReadString('\n'); err != nil || !strings.Contains(line, "has run for 1s") {
+			t.Errorf("the next line is %q, %v", line, err)
+		}
+	})
+
+	t.Run("no longer than the pod, which another has replaced", func(t *testing.T) {
+		client, url, _ := serve(t, 1, time.Hour)
+		expires(client)
+		var reads atomic.Int64
+		client.PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+			pod := runningPod(time.Now())
+			if reads.Add(1) > 1 {
+				pod.UID = "another"
+			}
+			return true, &corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: "1"}, Items: []corev1.Pod{*pod}}, nil
+		})
+		if _, err := io.Copy(io.Discard, follow(t, t.Context(), url)); err != nil || reads.Load() != 2 {
+			t.Errorf("the log ends with %v after the pod was read %d times", err, reads.Load())
 		}
 	})
 

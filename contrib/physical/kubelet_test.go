@@ -135,19 +135,25 @@ func (c *inCluster) follows(t *testing.T) {
 	}
 	defer log.Close()
 	lines := bufio.NewReader(log)
-	before := ""
-	for range 2 {
-		line, err := lines.ReadString('\n')
-		if err != nil || line == before || !strings.Contains(line, "has run for") {
-			t.Fatalf("the next line after %q is %q, %v", before, line, err)
-		}
-		before = line
-	}
+	twoLines(t, lines)
 	if err := c.client.AppsV1().Deployments("default").Delete(t.Context(), "followed", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := io.Copy(io.Discard, lines); err != nil {
 		t.Errorf("the log of a pod that is deleted ends with %v", err)
+	}
+}
+
+// twoLines reads two that are written while a log is followed.
+func twoLines(t *testing.T, log *bufio.Reader) {
+	t.Helper()
+	before := ""
+	for range 2 {
+		line, err := log.ReadString('\n')
+		if err != nil || line == before || !strings.Contains(line, "has run for") {
+			t.Fatalf("the next line after %q is %q, %v", before, line, err)
+		}
+		before = line
 	}
 }
 
@@ -372,8 +378,10 @@ func (c *inCluster) environment(t *testing.T) {
 
 // terminal is a real one, of the client's size, or none.
 func (c *inCluster) terminal(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // for a size that never comes
+	defer cancel()
 	for _, spdy := range []bool{false, true} {
-		out, _, err := c.run(t.Context(), t, &command{
+		out, _, err := c.run(ctx, t, &command{
 			words: []string{"sh", "-c", `tty; until [ "$(stty size)" = "37 111" ]; do sleep 0.1; done; stty size; read line; echo "read $line"`},
 			in:    strings.NewReader("typed\n"), tty: true, size: &remotecommand.TerminalSize{Width: 111, Height: 37}, spdy: spdy,
 		})
@@ -404,7 +412,11 @@ func (c *inCluster) begin(t *testing.T, r *command) (pids []string, leave func()
 		<-ended
 	}
 	t.Cleanup(leave)
-	line, err := bufio.NewReader(out).ReadString('\n')
+	lines := bufio.NewReader(out)
+	line, err := lines.ReadString('\n')
+	for err == nil && strings.TrimSpace(line) == "" { // what a terminal echoes
+		line, err = lines.ReadString('\n')
+	}
 	pids = strings.Fields(line)
 	if err != nil || len(pids) == 0 {
 		t.Fatalf("%v begins with %q, %v", r.words, line, err)
@@ -436,6 +448,7 @@ func (c *inCluster) clientGoes(t *testing.T) {
 		"its input has no end":     {words: []string{"sh", "-c", untilKilled}, in: &blocked{until: t.Context()}},
 		"it leaves some unread":    {words: []string{"sh", "-c", untilKilled}, in: &blocked{until: t.Context(), first: 1 << 18}},
 		"it has a terminal":        {words: []string{"sh", "-c", untilKilled}, in: &blocked{until: t.Context()}, tty: true},
+		"it leaves its terminal's": {words: []string{"sh", "-c", untilKilled}, in: &blocked{until: t.Context(), first: 1 << 18}, tty: true},
 		"a shell made a job of it": {words: []string{"sh", "-c", "set -m; " + untilKilled}, in: &blocked{until: t.Context()}, tty: true},
 	} {
 		t.Run(reason, func(t *testing.T) {
@@ -446,7 +459,7 @@ func (c *inCluster) clientGoes(t *testing.T) {
 	}
 }
 
-// blocked is input of which so many bytes come first, and then nothing.
+// blocked is input of which so many bytes, all ends of lines, come first, and then nothing.
 type blocked struct {
 	until context.Context
 	first int
@@ -455,6 +468,7 @@ type blocked struct {
 func (b *blocked) Read(p []byte) (int, error) {
 	if b.first > 0 {
 		n := min(len(p), b.first)
+		copy(p, bytes.Repeat([]byte("\n"), n))
 		b.first -= n
 		return n, nil
 	}
@@ -465,17 +479,48 @@ func (b *blocked) Read(p []byte) (int, error) {
 // clusterEnds: commands end with the cluster, however that does, while who asked for them stays.
 func (c *inCluster) clusterEnds(t *testing.T) {
 	c.Use(t)
+	const theirs = 10250
+	added := newNode("added", 0)
+	added.Status.DaemonEndpoints.KubeletEndpoint.Port = theirs
+	if _, err := c.client.CoreV1().Nodes().Create(t.Context(), added, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
 	for how, end := range map[string]func(){"SIGTERM": c.Stop, "SIGKILL": c.Kill} {
 		pids, leave := c.begin(t, &command{words: []string{"sh", "-c", untilKilled}})
+		jobs, leaveJobs := c.begin(t, &command{words: []string{"sh", "-c", "set -m; " + untilKilled}, in: &blocked{until: t.Context()}, tty: true})
 		end()
 		ends(t, how+": the command", pids...)
+		ends(t, how+": the command with a job", jobs...)
 		leave()
+		leaveJobs()
 		c.Restart()
 		// The nodes lead to the port of this run.
 		eventually(t, how+": the log after the restart", func(context.Context) (bool, string) {
 			got, err := c.log(t, corev1.PodLogOptions{})
 			return err == nil && strings.Contains(got, c.pod.Name), fmt.Sprint(got, err)
 		})
+		// The pod is older than all that the apiserver remembers of pods.
+		log, err := c.client.CoreV1().Pods("default").GetLogs(c.pod.Name, &corev1.PodLogOptions{Container: "main", Follow: true, TailLines: ptr.To[int64](0)}).Stream(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		twoLines(t, bufio.NewReader(log))
+		_ = log.Close()
+		node, err := c.client.CoreV1().Nodes().Get(t.Context(), added.Name, metav1.GetOptions{})
+		if err != nil || node.Status.DaemonEndpoints.KubeletEndpoint.Port != theirs {
+			t.Errorf("%s: a node that somebody added leads to port %d, %v, want %d", how, node.Status.DaemonEndpoints.KubeletEndpoint.Port, err, theirs)
+		}
+	}
+}
+
+// TestOfCluster is which nodes are the cluster's own.
+func TestOfCluster(t *testing.T) {
+	for name, want := range map[string]bool{
+		newNode("east", 0).Name: true, newNode("east", 12).Name: true, "east-node-": false, "east-node-01": false, "east-node--1": false, "east-node-+1": false, "east-node-0-b": false, "0": false, "west-node-0": false,
+	} {
+		if got := ofCluster("east", name); got != want {
+			t.Errorf("node %q is of cluster east: %v, want %v", name, got, want)
+		}
 	}
 }
 
@@ -539,16 +584,18 @@ func (closer) Close() error { return nil }
 
 // TestUnreadInput: input that waits ends a command after a time, since behind it nobody hears of the end of who sends it.
 func TestUnreadInput(t *testing.T) {
-	run := func(patience time.Duration, words ...string) error {
+	run := func(patience time.Duration, tty bool, words ...string) error {
 		h := &hostCommand{ctx: t.Context(), dir: t.TempDir(), env: []string{"PATH=" + hostPath}, running: semaphore.NewWeighted(1), patience: patience}
 		out := closer{io.Discard}
-		return h.ExecInContainer(t.Context(), "", "", "", words, &blocked{until: t.Context(), first: 1 << 20}, out, out, false, nil, 0)
+		return h.ExecInContainer(t.Context(), "", "", "", words, &blocked{until: t.Context(), first: 1 << 17}, out, out, tty, nil, 0)
 	}
-	if err := run(100*time.Millisecond, "sleep", "1000"); !errors.Is(err, errUnread) {
-		t.Errorf("it ends with %v", err)
-	}
-	if err := run(time.Minute, "head", "-c", "1048576"); err != nil {
-		t.Errorf("a command that reads all ends with %v", err)
+	for _, tty := range []bool{false, true} {
+		if err := run(100*time.Millisecond, tty, "sleep", "1000"); !errors.Is(err, errUnread) {
+			t.Errorf("it ends with %v (terminal: %v)", err, tty)
+		}
+		if err := run(time.Minute, tty, "head", "-c", "131072"); err != nil {
+			t.Errorf("a command that reads all ends with %v (terminal: %v)", err, tty)
+		}
 	}
 	none := &hostCommand{ctx: t.Context(), running: semaphore.NewWeighted(0)}
 	if err := none.ExecInContainer(t.Context(), "", "", "", []string{"true"}, nil, nil, nil, false, nil, 0); !errors.Is(err, errStopping) {

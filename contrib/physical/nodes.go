@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -29,8 +31,8 @@ const (
 // nodeFeature is what nodes declare that their kubelet has: see serveWebSocket.
 const nodeFeature = string(features.ExtendWebSocketsToKubelet)
 
-// createNodes makes the nodes that are missing, and has all lead the apiserver to the port of the kubelet for their logs. kwok plays the rest of their
-// kubelets from then on.
+// createNodes makes the nodes that are missing, and has those that are here lead the apiserver to the port of the kubelet for their logs, also those of a
+// run that had more. kwok plays the rest of their kubelets from then on. Nodes that others added are theirs: their logs and commands are not led here.
 func createNodes(ctx context.Context, client kubernetes.Interface, o *options, kubeletPort int32) error {
 	// The kwok of the last run cannot give its node leases back, and this one would wait 40 s for them to expire.
 	err := client.CoordinationV1().Leases(corev1.NamespaceNodeLease).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
@@ -55,7 +57,7 @@ func createNodes(ctx context.Context, client kubernetes.Interface, o *options, k
 	at := fmt.Appendf(nil, `{"status":{"addresses":[{"type":%q,"address":%q}],"daemonEndpoints":{"kubeletEndpoint":{"Port":%d}},"declaredFeatures":[%q]}}`,
 		kubeletAddress, kubeletHost, kubeletPort, nodeFeature)
 	for _, node := range nodes.Items {
-		if node.Status.DaemonEndpoints.KubeletEndpoint.Port == kubeletPort {
+		if !ofCluster(o.name, node.Name) || node.Status.DaemonEndpoints.KubeletEndpoint.Port == kubeletPort {
 			continue
 		}
 		if _, err := client.CoreV1().Nodes().Patch(ctx, node.Name, types.StrategicMergePatchType, at, metav1.PatchOptions{}, "status"); err != nil {
@@ -65,10 +67,19 @@ func createNodes(ctx context.Context, client kubernetes.Interface, o *options, k
 	return nil
 }
 
+// nodeName is the name of node i of a cluster.
+func nodeName(cluster string, i int) string { return fmt.Sprintf("%s-node-%d", cluster, i) }
+
+// ofCluster reports whether a node has a name that nodeName gives.
+func ofCluster(cluster, node string) bool {
+	i, err := strconv.Atoi(strings.TrimPrefix(node, cluster+"-node-"))
+	return err == nil && i >= 0 && node == nodeName(cluster, i)
+}
+
 // newNode returns node i of a cluster: NAME-node-I in zone NAME-a, -b or -c of region NAME.
 // A create keeps the status too, so the node has its capacity from the start.
 func newNode(cluster string, i int) *corev1.Node {
-	name := fmt.Sprintf("%s-node-%d", cluster, i)
+	name := nodeName(cluster, i)
 	capacity := corev1.ResourceList{
 		corev1.ResourceCPU:              resource.MustParse("32"),
 		corev1.ResourceMemory:           resource.MustParse("256Gi"),
