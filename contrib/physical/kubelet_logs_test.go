@@ -248,10 +248,9 @@ func TestKubeletRequests(t *testing.T) {
 	}
 
 	t.Run("a version that expires is read anew", func(t *testing.T) {
-		client, url, watching := serve(t, 1, time.Hour)
+		client, url, _ := serve(t, 1, time.Hour)
 		expires(client)
 		body := follow(t, t.Context(), url)
-		<-watching
 		if line, err := body.ReadString('\n'); err != nil || !strings.Contains(line, "has run for 1s") {
 			t.Errorf("the next line is %q, %v", line, err)
 		}

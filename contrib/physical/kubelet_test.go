@@ -440,16 +440,15 @@ func ends(t *testing.T, what string, pids ...string) {
 // untilKilled prints its process id and that of a child, and waits for ever, whatever signals it gets that it can ignore.
 const untilKilled = `trap '' HUP INT TERM; sleep 1000 & echo $$ $!; wait; sleep 1000`
 
-// clientGoes: nothing but that the client goes ends these commands. What is left unread is more than a pipe takes, and less than the buffers of the connection: behind
-// more nobody hears of that (TestUnreadInput).
+// clientGoes: nothing but that the client goes ends these commands.
 func (c *inCluster) clientGoes(t *testing.T) {
 	for reason, r := range map[string]*command{
 		"it writes nothing":        {words: []string{"sh", "-c", untilKilled}},
 		"over SPDY":                {words: []string{"sh", "-c", untilKilled}, spdy: true},
 		"its input has no end":     {words: []string{"sh", "-c", untilKilled}, in: &blocked{until: t.Context()}},
-		"it leaves some unread":    {words: []string{"sh", "-c", untilKilled}, in: &blocked{until: t.Context(), first: 96 << 10}},
+		"it leaves some unread":    {words: []string{"sh", "-c", untilKilled}, in: &blocked{until: t.Context(), first: 80_000}},
 		"it has a terminal":        {words: []string{"sh", "-c", untilKilled}, in: &blocked{until: t.Context()}, tty: true},
-		"it leaves its terminal's": {words: []string{"sh", "-c", untilKilled}, in: &blocked{until: t.Context(), first: 1 << 18}, tty: true},
+		"it leaves its terminal's": {words: []string{"sh", "-c", untilKilled}, in: &blocked{until: t.Context(), first: 80_000}, tty: true},
 		"a shell made a job of it": {words: []string{"sh", "-c", "set -m; " + untilKilled}, in: &blocked{until: t.Context()}, tty: true},
 	} {
 		t.Run(reason, func(t *testing.T) {

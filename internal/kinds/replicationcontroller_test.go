@@ -10,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
-	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 )
@@ -176,6 +175,6 @@ func TestSummariseReplicationController(t *testing.T) {
 }
 
 func earlierTemplate(l Leaf) Leaf {
-	l.Object.(ctrlclient.Object).SetAnnotations(map[string]string{workloadv1alpha1.EarlierTemplateAnnotation: "true"})
+	l.Object.SetAnnotations(map[string]string{workloadv1alpha1.EarlierTemplateAnnotation: "true"})
 	return l
 }

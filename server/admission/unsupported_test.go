@@ -229,7 +229,8 @@ func TestPodsThatCannotBeKept(t *testing.T) {
 		old             runtime.Object
 		refused, warned bool
 	}{
-		"orphan":              {&metav1.DeleteOptions{PropagationPolicy: &orphan}, deployments, deployed(), true, false},
+		"orphan": {&metav1.DeleteOptions{PropagationPolicy: &orphan}, deployments, deployed(), true, false},
+		//lint:ignore SA1019 clients may still send it
 		"orphan, as of old":   {&metav1.DeleteOptions{OrphanDependents: &yes}, deployments, deployed(), true, false},
 		"background":          {&metav1.DeleteOptions{PropagationPolicy: &background}, deployments, deployed("orphan"), false, false},
 		"orphan of no pods":   {&metav1.DeleteOptions{PropagationPolicy: &orphan}, corev1.SchemeGroupVersion.WithResource("configmaps"), &corev1.ConfigMap{}, false, false},
@@ -241,9 +242,10 @@ func TestPodsThatCannotBeKept(t *testing.T) {
 		"kept by default":     {&metav1.DeleteOptions{}, controllers, &corev1.ReplicationController{}, false, true},
 		"so are a Job's":      {&metav1.DeleteOptions{}, jobs, &batchv1.Job{}, false, true},
 		"a Job's, background": {&metav1.DeleteOptions{PropagationPolicy: &background}, jobs, &batchv1.Job{}, false, false},
-		"a Job's, as of old":  {&metav1.DeleteOptions{OrphanDependents: &no}, jobs, &batchv1.Job{}, false, false},
-		"its finalizer says":  {&metav1.DeleteOptions{}, jobs, &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Finalizers: []string{metav1.FinalizerDeleteDependents}}}, false, false},
-		"a pod":               {&metav1.DeleteOptions{PropagationPolicy: &orphan}, corev1.SchemeGroupVersion.WithResource("pods"), &corev1.Pod{}, false, false},
+		//lint:ignore SA1019 clients may still send it
+		"a Job's, as of old": {&metav1.DeleteOptions{OrphanDependents: &no}, jobs, &batchv1.Job{}, false, false},
+		"its finalizer says": {&metav1.DeleteOptions{}, jobs, &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Finalizers: []string{metav1.FinalizerDeleteDependents}}}, false, false},
+		"a pod":              {&metav1.DeleteOptions{PropagationPolicy: &orphan}, corev1.SchemeGroupVersion.WithResource("pods"), &corev1.Pod{}, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got recorded
