@@ -95,32 +95,24 @@ func (h *spaceHolder) giveBack(ctx context.Context) error {
 	return nil
 }
 
-// writeAnew writes the file of a store anew, without what is free in it, unless somebody reads the store or it has ended: done is whether it
-// did. Nothing else is read or written meanwhile. sound, if there is one, has to find nothing wrong before.
+// writeAnew writes the file of a store anew, without what is free in it, unless somebody in this process takes a snapshot or the store has
+// ended: done is whether it did. Nothing else is read or written meanwhile. sound, if there is one, has to find nothing wrong before.
 func (h *spaceHolder) writeAnew(sound func() error) (done bool, _ error) {
-	// Who reads the whole store, for a snapshot, takes his time: he would be waited for, by everybody else as well. Those of this process
-	// do not begin meanwhile. One that comes over the network might, in the moment before.
-	if !h.begins.TryLock() {
+	// Who reads the whole store takes his time: he would be waited for, by everybody else as well.
+	if !h.snapshots.TryLock() {
 		return false, nil
 	}
-	defer h.begins.Unlock()
+	defer h.snapshots.Unlock()
 	if sound != nil {
 		if err := sound(); err != nil {
 			return false, err
 		}
 	}
-	outcome := make(chan error, 1) // nothing, if somebody reads
-	h.server.GoAttach(func() {     // which a server that ends waits for, and does not begin
-		defer close(outcome)
-		b := h.server.Backend()
-		commit(b)                 // readers are counted when the store commits
-		if b.OpenReadTxN() <= 1 { // one is the store's own
-			outcome <- h.defragment()
-		}
-	})
+	outcome := make(chan error, 1)
+	h.server.GoAttach(func() { outcome <- h.defragment() }) // which a server that ends waits for, and does not begin
 	select {
-	case err, done := <-outcome:
-		return done && err == nil, err
+	case err := <-outcome:
+		return err == nil, err
 	case <-h.server.StopNotify():
 		return false, nil
 	}

@@ -157,7 +157,7 @@ func Start(ctx context.Context, o Options) (_ *Etcd, err error) {
 	sums := newKeeper(server.Server, o.Dir, found)
 	err = sums.missing()
 	space := &spaceHolder{
-		server: server.Server, dir: o.Dir, sums: sums, begins: &sync.RWMutex{}, syncDir: syncDir,
+		server: server.Server, dir: o.Dir, sums: sums, snapshots: &sync.RWMutex{}, listens: o.ClientPort != 0 || o.PeerPort != 0, syncDir: syncDir,
 		saving: thrift{after: cmp.Or(o.mostlyFreeFor, mostlyFreeFor)},
 	}
 	if o.syncDir != nil {
@@ -170,7 +170,7 @@ func Start(ctx context.Context, o Options) (_ *Etcd, err error) {
 		server.Close()
 		return nil, fmt.Errorf("start embedded etcd in %s: %w", o.Dir, err)
 	}
-	client := newClient(server.Server, space.begins)
+	client := newClient(server.Server, space.snapshots)
 	holdCtx, endHolding := context.WithCancel(context.WithoutCancel(ctx))
 	failed := make(chan error, 3)
 	var holding sync.WaitGroup

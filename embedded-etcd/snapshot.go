@@ -132,34 +132,29 @@ func (w *whole) Read(p []byte) (int, error) {
 	return n, io.EOF
 }
 
-// maintenance holds begins for reading until a snapshot has begun: until then the store does not count who reads it.
+// maintenance holds snapshots for reading while it takes one.
 type maintenance struct {
 	clientv3.Maintenance
-	begins *sync.RWMutex
+	snapshots *sync.RWMutex
 }
 
 func (m maintenance) Snapshot(ctx context.Context) (io.ReadCloser, error) {
-	m.begins.RLock()
+	m.snapshots.RLock()
 	content, err := m.Maintenance.Snapshot(ctx)
 	if err != nil {
-		m.begins.RUnlock()
+		m.snapshots.RUnlock()
 		return nil, err
 	}
-	return &beginning{content, sync.OnceFunc(m.begins.RUnlock)}, nil
+	return &held{content, sync.OnceFunc(m.snapshots.RUnlock)}, nil
 }
 
-// beginning is a snapshot that has begun when something of it was read.
-type beginning struct {
+// held is a snapshot that others know of until it is closed.
+type held struct {
 	io.ReadCloser
-	begun func()
+	release func()
 }
 
-func (b *beginning) Read(p []byte) (int, error) {
-	defer b.begun()
-	return b.ReadCloser.Read(p)
-}
-
-func (b *beginning) Close() error {
-	defer b.begun()
-	return b.ReadCloser.Close()
+func (h *held) Close() error {
+	defer h.release()
+	return h.ReadCloser.Close()
 }

@@ -52,9 +52,10 @@ type spaceHolder struct {
 	server *etcdserver.EtcdServer
 	dir    string // the data directory
 	sums   *keeper
-	// begins is held for reading while a snapshot begins, by clients in this process.
-	begins  *sync.RWMutex
-	syncDir func(string) error
+	// snapshots is held for reading while a client in this process takes one.
+	snapshots *sync.RWMutex
+	listens   bool // for clients outside of this process, of whose snapshots nobody knows
+	syncDir   func(string) error
 
 	compacted int64 // at which revision, for room
 	saving    thrift
@@ -92,7 +93,7 @@ func (h *spaceHolder) hold(ctx context.Context) error {
 				if err = h.makeRoom(ctx, until); err != nil && ctx.Err() == nil {
 					log.Error(err, "The store is full, and what is deleted in it cannot be given back", "dir", h.dir)
 				}
-			} else if h.saving.due(now, spaceOf(h.server)) {
+			} else if !h.listens && h.saving.due(now, spaceOf(h.server)) {
 				err = h.giveBack(ctx)
 			}
 			if errors.Is(err, errNotDurable) {

@@ -19,10 +19,10 @@ import (
 // hundreds of requests on the way; in a process there is none, and for answers there is room for 16. So if some twenty watches end before the
 // first answer is read, which takes one busy CPU, the client waits for the server to take the next request, and the server for the client to
 // read: no watch of the stream tells anything any more (https://github.com/etcd-io/etcd/issues/18879).
-func newClient(server *etcdserver.EtcdServer, begins *sync.RWMutex) *clientv3.Client {
+func newClient(server *etcdserver.EtcdServer, snapshots *sync.RWMutex) *clientv3.Client {
 	client := v3client.New(server)
 	client.Watcher = clientv3.NewWatchFromWatchClient(watchClient{adapter.WatchServerToWatchClient(v3rpc.NewWatchServer(server))}, client)
-	client.Maintenance = maintenance{client.Maintenance, begins}
+	client.Maintenance = maintenance{client.Maintenance, snapshots}
 	return client
 }
 

@@ -219,20 +219,19 @@ func TestCollects(t *testing.T) {
 			p.goes(o, d)
 			p.becomes(e, false, "", "")
 		},
-		"what is deleted without a policy goes as its kind says": func(p *place) {
-			// A Job of batch/v1 leaves its pods, for those who know it from when there was no collector.
+		"what is deleted without a policy takes its pods along": func(p *place) {
+			// Kubernetes keeps those of a Job, for those who know it from when there was no collector.
 			job := newObject(p, &batchv1.Job{Spec: batchv1.JobSpec{Template: func() corev1.PodTemplateSpec {
 				template := podTemplate()
 				template.Spec.RestartPolicy = corev1.RestartPolicyNever
 				return template
 			}()}}, "job")
-			kept := newObject(p, pod(), "job-a", p.owner(job, blocking))
+			a := newObject(p, pod(), "job-a", p.owner(job, blocking))
 			d := newObject(p, deployment(), "web")
 			rs := newObject(p, replicaSet(), "web-1", p.owner(d, blocking))
 			must(p.t, p.clients.Objects.Delete(p.ctx(), job))
 			must(p.t, p.clients.Objects.Delete(p.ctx(), d))
-			p.goes(job, d, rs)
-			p.becomes(kept, false, "", "")
+			p.goes(job, a, d, rs)
 		},
 		"the parent of a Deployment": func(p *place) {
 			release := newObject(p, &corev1.Secret{}, "release")
