@@ -67,6 +67,7 @@ type Credential struct {
 	id       string // of the bootstrap token it goes back to
 	template *x509.CertificateRequest
 	tls      *tls.Config // of the hub, without a client certificate
+	api      *API        // what pods reach it by
 
 	current     atomic.Pointer[tls.Certificate]
 	connections *connrotation.Dialer
@@ -93,6 +94,10 @@ func NewCredential(hub *rest.Config, secrets typedcorev1.SecretInterface, name s
 	if err != nil {
 		return nil, fmt.Errorf("read the bootstrap kubeconfig: %w", err)
 	}
+	trusted := rest.CopyConfig(hub)
+	if err := rest.LoadTLSFiles(trusted); err != nil {
+		return nil, fmt.Errorf("read the bootstrap kubeconfig: %w", err)
+	}
 	if !strings.HasPrefix(hub.Host, "https://") {
 		return nil, fmt.Errorf("read the bootstrap kubeconfig: its server %q is not https", hub.Host)
 	}
@@ -102,7 +107,7 @@ func NewCredential(hub *rest.Config, secrets typedcorev1.SecretInterface, name s
 	hub = rest.CopyConfig(hub)
 	makeImpatient(hub)
 	return &Credential{
-		tls: tlsConfig, hub: hub, secrets: secrets, name: name, id: id,
+		tls: tlsConfig, api: APIAt(hub.Host, trusted.CAData), hub: hub, secrets: secrets, name: name, id: id,
 		template: &x509.CertificateRequest{Subject: pkix.Name{
 			CommonName: workloadv1alpha1.SyncerUserPrefix + mirror, SerialNumber: id,
 		}},
@@ -321,6 +326,10 @@ func (c *Credential) renew(ctx context.Context) error {
 	manager.Start()
 	return nil
 }
+
+// API is where pods reach the API of their workspaces, since they are where the syncer is; nil if they do not. Config does not tell: what verifies the hub's
+// certificate is in its transport.
+func (c *Credential) API() *API { return c.api }
 
 // Config returns how the hub is reached with the certificate, whichever is the newest.
 func (c *Credential) Config() *rest.Config {

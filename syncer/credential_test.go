@@ -13,12 +13,15 @@ import (
 	"io"
 	"math/big"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -75,6 +78,27 @@ func newPair(t *testing.T, until time.Time) (certPEM, keyPEM []byte) {
 		t.Fatal(err)
 	}
 	return pem.EncodeToMemory(&pem.Block{Type: cert.CertificateBlockType, Bytes: der}), keyPEM
+}
+
+// TestCredentialTellsPodsTheAuthority: what verifies the hub's certificate comes from the bootstrap kubeconfig, in it or in a file, and is not in the config that the
+// credential makes.
+func TestCredentialTellsPodsTheAuthority(t *testing.T) {
+	authority, _ := newPair(t, time.Now().Add(time.Hour))
+	file := filepath.Join(t.TempDir(), "ca.crt")
+	if err := os.WriteFile(file, authority, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const host = "https://atoll.example:7443/clusters/" + testMirror
+	for name, trust := range map[string]rest.TLSClientConfig{"in it": {CAData: authority}, "in a file": {CAFile: file}} {
+		hub := &rest.Config{Host: host, BearerToken: "aaaaaa.0123456789abcdef", TLSClientConfig: trust}
+		c, err := NewCredential(hub, fake.NewClientset().CoreV1().Secrets("atoll-system"), "west")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(&API{Host: "atoll.example", Port: "7443", CA: authority}, c.API()); diff != "" {
+			t.Errorf("with the authority %s, pods are told (-want +got):\n%s", name, diff)
+		}
+	}
 }
 
 // A certificate that cannot be kept when it is issued is kept as soon as that is possible: in the term of its leader, or

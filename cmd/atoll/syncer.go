@@ -200,7 +200,7 @@ func work(ctx context.Context, credential *syncer.Credential, physical *rest.Con
 		return err
 	}
 	err = credential.Use(ctx, func(ctx context.Context, mirror *rest.Config) error {
-		return runSyncer(ctx, mirror, physical, mayWrite)
+		return runSyncer(ctx, mirror, physical, credential.API(), mayWrite)
 	})
 	if errors.Is(err, syncer.ErrCertificateRefused) {
 		return fmt.Errorf("%w. What runs here goes on. Remove this syncer, or write a new manifest where the cluster was added: atoll cluster add NAME --manifest", err)
@@ -209,7 +209,7 @@ func work(ctx context.Context, credential *syncer.Credential, physical *rest.Con
 }
 
 // runSyncer runs the Syncer of the SyncTarget that a mirror is for until ctx ends.
-func runSyncer(ctx context.Context, mirror, physical *rest.Config, mayWrite func() error) error {
+func runSyncer(ctx context.Context, mirror, physical *rest.Config, api *syncer.API, mayWrite func() error) error {
 	name, uid, err := find(ctx, mirror)
 	if ctx.Err() != nil {
 		return nil
@@ -217,13 +217,8 @@ func runSyncer(ctx context.Context, mirror, physical *rest.Config, mayWrite func
 	if err != nil {
 		return err
 	}
-	trusted := rest.CopyConfig(mirror)
-	if err := rest.LoadTLSFiles(trusted); err != nil {
-		return fmt.Errorf("read what verifies the server's certificate: %w", err)
-	}
 	s, err := syncer.New(syncer.Config{
-		Name: name, UID: uid, Mirror: mirror, Physical: physical, Clock: clock.RealClock{}, MayWrite: mayWrite,
-		API: syncer.APIAt(mirror.Host, trusted.CAData), // pods are where the syncer is
+		Name: name, UID: uid, Mirror: mirror, Physical: physical, Clock: clock.RealClock{}, MayWrite: mayWrite, API: api,
 	})
 	if err != nil {
 		return err
