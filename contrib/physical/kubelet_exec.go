@@ -367,6 +367,7 @@ func (s *streams) terminal(cmd *exec.Cmd, in io.Reader, out io.Writer, resize <-
 	if err != nil {
 		return fmt.Errorf("open a terminal: %w", err)
 	}
+	// It stays open until the command has ended: to close it sends the command SIGHUP, and one may close its streams long before, as head does.
 	s.ours = append(s.ours, master)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
 	cmd.SysProcAttr.Setctty = true // file 0 of the command
@@ -385,9 +386,8 @@ func (s *streams) terminal(cmd *exec.Cmd, in io.Reader, out io.Writer, resize <-
 		go func() {
 			defer close(s.written)
 			if out != nil {
-				_, _ = io.Copy(out, master) // it ends with an error when the last process that has the terminal does
+				_, _ = io.Copy(out, master) // it ends with an error when the last process that has the terminal open does
 			}
-			_ = master.Close()
 		}()
 	}
 	return nil

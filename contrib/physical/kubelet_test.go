@@ -603,6 +603,18 @@ func TestUnreadInput(t *testing.T) {
 	}
 }
 
+// TestClosedTerminal: a command that closes its terminal goes on, and ends as it ends.
+func TestClosedTerminal(t *testing.T) {
+	h := &hostCommand{ctx: t.Context(), dir: t.TempDir(), env: []string{"PATH=" + hostPath}, running: semaphore.NewWeighted(1), patience: time.Minute}
+	out := closer{io.Discard}
+	words := []string{"sh", "-c", "exec <&- >&- 2>&-; sleep 0.2; exit 7"}
+	err := h.ExecInContainer(t.Context(), "", "", "", words, &blocked{until: t.Context()}, out, out, true, nil, 0)
+	var exit interface{ ExitStatus() int }
+	if !errors.As(err, &exit) || exit.ExitStatus() != 7 {
+		t.Errorf("it ends with %v, and ended with exit code 7", err)
+	}
+}
+
 // TestExecIsOff: a cluster runs nothing on its machine that nobody has asked it to.
 func TestExecIsOff(t *testing.T) {
 	cluster := framework.StartPhysical(t, "east", framework.PhysicalNodes(1))
