@@ -341,7 +341,7 @@ func putBack(in context.Context, hub *cli.Hub, stored, before *corev1.Secret) er
 // waitUntilReady shows what the cluster waits for, each thing once.
 func (o *clusterAdd) waitUntilReady(ctx context.Context, hub *cli.Hub, path logicalcluster.Path, name string) (*workloadv1alpha1.SyncTarget, error) {
 	t, shown := &workloadv1alpha1.SyncTarget{}, ""
-	err := waitFor(ctx, o.timeout, func(ctx context.Context) (bool, string, error) {
+	err := awaited{hub, path, &workloadv1alpha1.SyncTargetList{}, name}.until(ctx, o.timeout, func(ctx context.Context) (bool, string, error) {
 		if err := hub.Objects.Get(cli.In(ctx, path), ctrlclient.ObjectKey{Name: name}, t); err != nil {
 			return false, "", err
 		}

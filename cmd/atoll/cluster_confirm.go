@@ -91,7 +91,7 @@ Look at "atoll cluster status NAME" first. After "restored" it is waited until t
 				return err
 			}
 			if condition == workloadv1alpha1.SyncTargetObserveOnly {
-				err := waitFor(cmd.Context(), timeout, func(ctx context.Context) (bool, string, error) {
+				err := awaited{hub, path, &workloadv1alpha1.SyncTargetList{}, name}.until(cmd.Context(), timeout, func(ctx context.Context) (bool, string, error) {
 					_, now, err := getCluster(ctx, hub, name)
 					if err != nil {
 						return false, "", err

@@ -99,7 +99,7 @@ func (m *clusterManifest) run(ctx context.Context, o *clusterAdd, hub *cli.Hub, 
 	if err != nil {
 		return err
 	}
-	err = waitFor(ctx, mirrorTimeout, func(ctx context.Context) (bool, string, error) {
+	err = awaited{hub, path, &workloadv1alpha1.SyncTargetList{}, target.Name}.until(ctx, mirrorTimeout, func(ctx context.Context) (bool, string, error) {
 		if err := hub.Objects.Get(cli.In(ctx, path), ctrlclient.ObjectKeyFromObject(target), target); err != nil {
 			return false, "", err
 		}

@@ -71,7 +71,7 @@ func (o *clusterRemove) run(ctx context.Context, hub *cli.Hub, name string) erro
 		return fmt.Errorf("remove cluster %q: %w", name, refusedIn(path, err))
 	}
 	left := orphansOf(target)
-	err = waitFor(ctx, o.timeout, func(ctx context.Context) (bool, string, error) {
+	err = awaited{hub, path, &workloadv1alpha1.SyncTargetList{}, name}.until(ctx, o.timeout, func(ctx context.Context) (bool, string, error) {
 		now := &workloadv1alpha1.SyncTarget{}
 		err := hub.Objects.Get(cli.In(ctx, path), ctrlclient.ObjectKey{Name: name}, now)
 		if apierrors.IsNotFound(err) || err == nil && now.UID != target.UID {

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -110,6 +111,9 @@ func TestLoadCredentialStandsAlone(t *testing.T) {
 
 func TestConnect(t *testing.T) {
 	answer, allowed := http.StatusOK, "true"
+	var asked sync.WaitGroup // by many at a time, for a cluster may be far away
+	asked.Add(reviewsAtOnce)
+	var reviews atomic.Int64
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		switch {
@@ -117,6 +121,10 @@ func TestConnect(t *testing.T) {
 			w.WriteHeader(answer)
 			_, _ = w.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","code":` + map[int]string{401: `401,"reason":"Unauthorized"`, 403: `403,"reason":"Forbidden"`}[answer] + `}`))
 		case strings.HasSuffix(r.URL.Path, "/selfsubjectaccessreviews"):
+			if reviews.Add(1) <= reviewsAtOnce {
+				asked.Done()
+				asked.Wait()
+			}
 			_, _ = w.Write([]byte(`{"kind":"SelfSubjectAccessReview","apiVersion":"authorization.k8s.io/v1","status":{"allowed":` + allowed + `}}`))
 		case r.URL.Path == "/version":
 			_, _ = w.Write([]byte(`{"gitVersion":"v1.36.3"}`))
@@ -128,6 +136,9 @@ func TestConnect(t *testing.T) {
 	c, err := loadCredential(physicalKubeconfig(t, server.URL, nil), "")
 	if err != nil {
 		t.Fatal(err)
+	}
+	if c.config.QPS >= 0 {
+		t.Errorf("a hundred requests wait for each other: %v are let through in a second", c.config.QPS)
 	}
 	if who, err := c.connect(t.Context()); err != nil || who != (identity{"u1", "v1.36.3"}) {
 		t.Errorf("got %+v, %v", who, err)

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -27,6 +28,9 @@ import (
 
 // connectTimeout of one request to a physical cluster.
 const connectTimeout = 10 * time.Second
+
+// reviewsAtOnce are asked of a physical cluster.
+const reviewsAtOnce = 16
 
 // credential is one context of a kubeconfig, complete in itself.
 type credential struct {
@@ -110,7 +114,7 @@ func loadCredential(file, context string) (*credential, error) {
 	if c.config, err = clientcmd.RESTConfigFromKubeConfig(c.data); err != nil {
 		return nil, fmt.Errorf("%s: %w", c, err)
 	}
-	c.config.Timeout = connectTimeout
+	c.config.Timeout, c.config.QPS = connectTimeout, -1 // reviewsAtOnce bounds it
 	return c, nil
 }
 
@@ -160,21 +164,33 @@ func (c *credential) mayWrite(ctx context.Context, kube kubernetes.Interface) er
 	rules := append(syncer.ClusterRules(), rbacv1.PolicyRule{ // and its heartbeat
 		APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"create", "update"},
 	})
+	var asked []*authorizationv1.SelfSubjectAccessReview
 	for _, rule := range rules {
-		group, resource := rule.APIGroups[0], rule.Resources[0] // each is about one
 		for _, verb := range rule.Verbs {
-			review, err := kube.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
-				Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{
-					Group: group, Resource: resource, Verb: verb,
-				}},
-			}, metav1.CreateOptions{})
-			if err != nil {
-				return fmt.Errorf("%s: ask what the user may do: %w", c, err)
-			}
-			if !review.Status.Allowed {
-				return fmt.Errorf("%s: the user has too few rights (it may not %s %s in all namespaces): Atoll needs a user that is cluster-admin",
-					c, verb, schema.GroupResource{Group: group, Resource: resource})
-			}
+			asked = append(asked, &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
+				// Each rule is about one resource.
+				ResourceAttributes: &authorizationv1.ResourceAttributes{Group: rule.APIGroups[0], Resource: rule.Resources[0], Verb: verb},
+			}})
+		}
+	}
+	// They are a hundred, and a cluster may be far away.
+	var asking errgroup.Group
+	asking.SetLimit(reviewsAtOnce)
+	answers := make([]*authorizationv1.SelfSubjectAccessReview, len(asked))
+	for i, review := range asked {
+		asking.Go(func() (err error) {
+			answers[i], err = kube.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
+			return err
+		})
+	}
+	if err := asking.Wait(); err != nil {
+		return fmt.Errorf("%s: ask what the user may do: %w", c, err)
+	}
+	for i, answer := range answers {
+		if !answer.Status.Allowed {
+			may := asked[i].Spec.ResourceAttributes
+			return fmt.Errorf("%s: the user has too few rights (it may not %s %s in all namespaces): Atoll needs a user that is cluster-admin",
+				c, may.Verb, schema.GroupResource{Group: may.Group, Resource: may.Resource})
 		}
 	}
 	return nil

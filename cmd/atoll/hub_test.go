@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -47,8 +48,10 @@ type fakeAtoll struct {
 	closed map[logicalcluster.Name]bool
 	// unreadable, if set, says which lists are refused.
 	unreadable func(ctrlclient.ObjectList) bool
-	hub        *cli.Hub
-	file       string
+	// watchable: the person may watch what he may list.
+	watchable bool
+	hub       *cli.Hub
+	file      string
 }
 
 var unauthorized = apierrors.NewUnauthorized("not known here")
@@ -182,6 +185,16 @@ func (f *fakeAtoll) objects() ctrlclient.WithWatch {
 				items = append(items, some...)
 			}
 			return meta.SetList(list, items)
+		},
+		Watch: func(ctx context.Context, _ ctrlclient.WithWatch, list ctrlclient.ObjectList, opts ...ctrlclient.ListOption) (watch.Interface, error) {
+			_, c, err := f.in(ctx)
+			if err == nil && !f.watchable {
+				err = forbidden
+			}
+			if err != nil {
+				return nil, err
+			}
+			return c.Watch(ctx, list, opts...)
 		},
 		Create: func(ctx context.Context, _ ctrlclient.WithWatch, obj ctrlclient.Object, opts ...ctrlclient.CreateOption) error {
 			name, c, err := f.in(ctx)

@@ -3,21 +3,16 @@ package main
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	tenancyv1alpha1 "atoll.dev/atoll/apis/tenancy/v1alpha1"
 	"atoll.dev/atoll/internal/cli"
 )
-
-// pollInterval between two looks at what a command waits for; on a local server a workspace is there after one.
-const pollInterval = 50 * time.Millisecond
 
 func newWorkspaceCommand(streams genericiooptions.IOStreams) *cobra.Command {
 	var kubeconfig string
@@ -75,20 +70,4 @@ func getWorkspace(ctx context.Context, hub *cli.Hub, holder logicalcluster.Path,
 		return nil, fmt.Errorf("read workspace %q in %q: %w", name, holder, err)
 	}
 	return w, nil
-}
-
-// waitFor calls look until it is done, fails or the time is up; then the error says what look saw last, if it saw something.
-func waitFor(ctx context.Context, timeout time.Duration, look func(context.Context) (done bool, seen string, err error)) error {
-	seen := "the server has not answered"
-	err := wait.PollUntilContextTimeout(ctx, pollInterval, timeout, true, func(ctx context.Context) (bool, error) {
-		done, now, err := look(ctx)
-		if err == nil && now != "" { // a look that the end of the time interrupts sees nothing
-			seen = now
-		}
-		return done, err
-	})
-	if wait.Interrupted(err) && ctx.Err() == nil {
-		return fmt.Errorf("not within %s: %s", timeout, seen)
-	}
-	return err
 }

@@ -117,7 +117,8 @@ func (o *workspaceCreate) isOfType(w *tenancyv1alpha1.Workspace) bool {
 }
 
 func waitForWorkspace(ctx context.Context, hub *cli.Hub, holder logicalcluster.Path, name string, timeout time.Duration) error {
-	return waitFor(ctx, timeout, func(ctx context.Context) (bool, string, error) {
+	w := awaited{hub, holder, &tenancyv1alpha1.WorkspaceList{}, name}
+	return w.until(ctx, timeout, func(ctx context.Context) (bool, string, error) {
 		w, err := getWorkspace(ctx, hub, holder, name)
 		if err != nil {
 			return false, "", err

@@ -76,7 +76,8 @@ func (o *workspaceDelete) run(ctx context.Context, hub *cli.Hub, arg string) err
 
 func (o *workspaceDelete) waitUntilGone(ctx context.Context, hub *cli.Hub, key ctrlclient.ObjectKey, uid types.UID, holder logicalcluster.Path) error {
 	var shown string
-	return waitFor(ctx, o.timeout, func(ctx context.Context) (bool, string, error) {
+	gone := awaited{hub, holder, &tenancyv1alpha1.WorkspaceList{}, key.Name}
+	return gone.until(ctx, o.timeout, func(ctx context.Context) (bool, string, error) {
 		w := &tenancyv1alpha1.Workspace{}
 		err := hub.Objects.Get(cli.In(ctx, holder), key, w)
 		if apierrors.IsNotFound(err) || err == nil && w.UID != uid {
