@@ -23,6 +23,8 @@ type Request struct {
 	Allow []placementv1alpha1.ClusterSelection
 	// Split that the current clusters were assigned with; it is kept with them.
 	Split placementv1alpha1.SplitPolicy
+	// Running are the names of the clusters that run something of it, those that it is leaving included.
+	Running []string
 	// Needs are the resources of what goes there, "<resource>.<group>".
 	Needs []string
 }
@@ -120,6 +122,9 @@ func decide(req Request, candidates []Candidate, current []placementv1alpha1.Pla
 		return keep(req, stay, current, placementv1alpha1.ReasonInvalid, err.Error())
 	}
 	seats := seatsOf(candidates, current, allow, req.Needs)
+	for i := range seats {
+		seats[i].running = slices.Contains(req.Running, seats[i].Name)
+	}
 
 	w := leastUsed()
 	if i := slices.IndexFunc(req.Levels, func(l Level) bool { return placementv1alpha1.HasWish(l.Annotations) }); i >= 0 {
@@ -249,7 +254,8 @@ func decideMatching(req Request, w wish, seats []seat, current []placementv1alph
 	return keep(req, seats, current, reason, todo)
 }
 
-// place assigns those of picks that the wish has room for: current ones first, then the least used.
+// place assigns those of picks that the wish has room for: current ones first, then those that it is still leaving, whose pods need not move, then the least
+// used.
 func place(w wish, picks []seat) Decision {
 	if w.max > 0 && len(picks) > w.max {
 		slices.SortFunc(picks, preferred)
@@ -299,6 +305,8 @@ func keep(req Request, seats []seat, current []placementv1alpha1.PlacedCluster, 
 type seat struct {
 	*Candidate
 	current, allowed bool
+	// running is set where something of what is placed runs, also while the cluster is being left.
+	running bool
 	// lacking is what of the request's needs its syncer does not carry.
 	lacking []string
 }
@@ -372,7 +380,7 @@ func preferred(a, b seat) int {
 	if !a.current {
 		usage = cmp.Compare(a.Placements, b.Placements)
 	}
-	return cmp.Or(first(a.current, b.current), first(a.hindrance() == "", b.hindrance() == ""), usage, strings.Compare(a.Name, b.Name))
+	return cmp.Or(first(a.current, b.current), first(a.hindrance() == "", b.hindrance() == ""), first(a.running, b.running), usage, strings.Compare(a.Name, b.Name))
 }
 
 // enumerate lists things for a message, not more than a reader takes in.

@@ -50,6 +50,7 @@ func TestDecide(t *testing.T) {
 		allow   []placementv1alpha1.ClusterSelection
 		change  func(c []Candidate)
 		current []int
+		running []string
 		want    []string // name*weight
 		reason  string   // of the condition
 		why     string
@@ -84,6 +85,10 @@ func TestDecide(t *testing.T) {
 			levels:  wishing("clusters", "*", "max-clusters", "1"),
 			change:  func(c []Candidate) { c[2].Placements, c[2].Ready = 9, false },
 			current: []int{2}, want: []string{"c-002*1"}, reason: "Placed", why: "used more and away, but it has it",
+		},
+		"max takes what it is leaving": {
+			change:  func(c []Candidate) { c[1].Ready, c[2].Placements = false, 9 },
+			running: []string{"c-001", "c-002"}, want: []string{"c-002*1"}, reason: "Placed", why: "its pods are there, and need not move; c-001 cannot run it now",
 		},
 		"max less than current": {
 			levels:  wishing("clusters", "*", "max-clusters", "1"),
@@ -133,7 +138,7 @@ func TestDecide(t *testing.T) {
 			if tc.change != nil {
 				tc.change(candidates)
 			}
-			d := Decide(Request{Levels: tc.levels, Allow: tc.allow}, candidates, current)
+			d := Decide(Request{Levels: tc.levels, Allow: tc.allow, Running: tc.running}, candidates, current)
 			var got []string
 			for _, c := range d.Clusters {
 				got = append(got, fmt.Sprintf("%s*%d", c.Name, c.Weight))

@@ -327,6 +327,14 @@ func left(wants []wanted, existing []*placementv1alpha1.Placement) placementv1al
 	return placementv1alpha1.PlacementSpec{}
 }
 
+// running returns the names of the clusters that run something of a Placement.
+func running(p *placementv1alpha1.Placement) (names []string) {
+	for _, c := range p.Status.Clusters {
+		names = append(names, c.Name)
+	}
+	return names
+}
+
 // place decides for one Placement and writes what changed; old is nil if there is none yet, and now is what holds.
 func (r *reconciler) place(ctx context.Context, key client.Key, s scene, w wanted, old *placementv1alpha1.Placement, now placementv1alpha1.PlacementSpec) error {
 	p := &placementv1alpha1.Placement{ObjectMeta: metav1.ObjectMeta{Name: w.name}}
@@ -334,7 +342,7 @@ func (r *reconciler) place(ctx context.Context, key client.Key, s scene, w wante
 		p = old.DeepCopy()
 	}
 	placement := client.Key{Cluster: key.Cluster, Name: w.name}
-	request := Request{Levels: w.levels, Allow: s.allow, Split: now.Split, Needs: w.needs}
+	request := Request{Levels: w.levels, Allow: s.allow, Split: now.Split, Running: running(p), Needs: w.needs}
 	var d Decision
 	r.usage.decide(placement, func(count func(types.UID) int) []types.UID {
 		for i := range s.candidates {

@@ -105,6 +105,35 @@ func TestReconcileKeepsTheSplittersStatus(t *testing.T) {
 	}
 }
 
+// What a policy forbids for a moment goes back to where its pods still are, also if another cluster is used less.
+func TestReconcileReturnsToWhatItIsLeaving(t *testing.T) {
+	w, r := newWorld()
+	w.addWorkspace("root", "")
+	w.addWorkspace("shop", "root")
+	w.addTarget("root", "east")
+	w.addTarget("root", "west")
+	w.addNamespace("shop", "front")
+	w.addDeployment("shop", "front", "web")
+	reconcileOnce(t, r, false)
+	w.addNamespace("shop", "other").Annotations[placementv1alpha1.ClustersAnnotation] = "east"
+	w.addDeployment("shop", "other", "web")
+	if _, err := r.reconcile(t.Context(), client.Key{Cluster: "shop", Name: "other"}); err != nil {
+		t.Fatal(err)
+	}
+	w.placements[front].Status.Clusters = []placementv1alpha1.PlacedClusterStatus{{Name: "east", Phase: placementv1alpha1.PhaseReady}}
+	none := client.Key{Cluster: "root", Name: "none"}
+	for _, tc := range []struct {
+		allow *placementv1alpha1.ClusterSelection
+		want  []string
+	}{{nil, []string{"east"}}, {&placementv1alpha1.ClusterSelection{}, nil}, {nil, []string{"east"}}} {
+		w.policies[none] = &placementv1alpha1.PlacementPolicy{Spec: placementv1alpha1.PlacementPolicySpec{Allow: tc.allow}}
+		reconcileOnce(t, r, false)
+		if diff := cmp.Diff(tc.want, clustersOf(w, front)); diff != "" {
+			t.Errorf("allowed %v (-want +got):\n%s", tc.allow, diff)
+		}
+	}
+}
+
 // A namespace that was annotated just before its first object came must not be placed elsewhere first.
 func TestReconcileFirstPlacementReadsWishes(t *testing.T) {
 	w, r := newWorld()
