@@ -20,6 +20,7 @@ import (
 
 var (
 	namespaces      = schema.GroupResource{Resource: "namespaces"}
+	policies        = schema.GroupResource{Group: placementv1alpha1.GroupVersion.Group, Resource: "placementpolicies"}
 	logicalClusters = schema.GroupResource{Group: v1alpha1.GroupVersion.Group, Resource: "logicalclusters"}
 )
 
@@ -62,7 +63,7 @@ func (p *Placer) count(e client.Event[*placementv1alpha1.Placement]) {
 // WhyNowhere says why an object with these annotations, applied now, would run nowhere, or not as it wishes, and where it is
 // until then; "" if all is well, as nowhere on purpose is where it takes nothing away. It reads informers only and decides nothing: it
 // is for a warning to who applies it, who hears from the Placement a moment later in any case. A Namespace or a LogicalCluster is judged
-// by its own wish alone: there may be nothing in it.
+// by its own wish alone: there may be nothing in it. Of a PlacementPolicy, whose default as annotations is given, it says whether that can be read.
 func (p *Placer) WhyNowhere(cluster logicalcluster.Name, resource schema.GroupResource, namespace, name string, annotations map[string]string) string {
 	return whyNowhere(p.world, cluster, resource, namespace, name, annotations)
 }
@@ -119,6 +120,12 @@ func (p *Placer) PlacedOn(target types.UID) (placements, workspaces int) {
 }
 
 func whyNowhere(world world, cluster logicalcluster.Name, resource schema.GroupResource, namespace, name string, annotations map[string]string) string {
+	if resource == policies { // what its default names may be registered, and allowed, in a workspace below
+		if _, err := parseWish(Level{Source: "this PlacementPolicy's default", Annotations: annotations}); err != nil {
+			return err.Error() + "; until then what is placed by it stays where it is, and nothing new is."
+		}
+		return ""
+	}
 	lc, ok := world.LogicalCluster(cluster)
 	if !ok || !fleet.IsWorkspace(lc) || isTerminating(lc) {
 		return ""
@@ -190,7 +197,14 @@ func whyNowhere(world world, cluster logicalcluster.Name, resource schema.GroupR
 		if ns, ok := world.Namespace(key); ok {
 			levels = append(levels, Level{Source: "namespace " + quote(namespace), Annotations: ns.Annotations})
 		}
-		d = decide(placementv1alpha1.PlacementSpec{}, append(append(levels, ofWorkspace), fallback...)...)
+		// What gives its own wish up in a namespace that is placed nowhere yet stays where it is, as left has it.
+		now := placementv1alpha1.PlacementSpec{}
+		if p := placement(object); ofNamespace != nil {
+			now = ofNamespace.Spec
+		} else if p != nil {
+			now = p.Spec
+		}
+		d = decide(now, append(append(levels, ofWorkspace), fallback...)...)
 	}
 	if d.Status == metav1.ConditionTrue {
 		return ""

@@ -22,15 +22,16 @@ func TestWhyNowhere(t *testing.T) {
 		want            string
 		reason          string
 	}{
-		"placed":     {resource: deployments, namespace: "front", name: "web", reason: "its namespace is on east"},
-		"good":       {resource: deployments, namespace: "front", name: "web", wish: []string{"clusters", "west"}},
-		"runs":       {resource: deployments, namespace: "front", name: "web", wish: []string{"clusters", "wset"}, want: `Change placement.atoll.dev/clusters of this object: no cluster is registered as "wset"; until then it stays on "east".`},
-		"own":        {resource: deployments, namespace: "front", name: "api", wish: []string{"clusters", "wset"}, want: `Change placement.atoll.dev/clusters of this object: no cluster is registered as "wset"; until then it stays on "west".`, reason: "it has a Placement of its own"},
-		"new":        {resource: deployments, namespace: "front", name: "new", wish: []string{"clusters", "wset"}, want: `Change placement.atoll.dev/clusters of this object: no cluster is registered as "wset"; until then it is placed nowhere.`, reason: "it runs nowhere"},
-		"new, half":  {resource: deployments, namespace: "front", name: "new", wish: []string{"clusters", "west,wset"}, want: `Change placement.atoll.dev/clusters of this object: no cluster is registered as "wset"; until then it is on "west".`},
-		"on purpose": {resource: deployments, namespace: "front", name: "web", wish: []string{"clusters", ""}, want: `Placed nowhere, as the empty placement.atoll.dev/clusters of this object asks: name clusters there, or remove it. What runs on "east" is taken away.`},
-		"never ran":  {resource: deployments, namespace: "front", name: "new", wish: []string{"clusters", ""}, want: `Placed nowhere, as the empty placement.atoll.dev/clusters of this object asks: name clusters there, or remove it.`, reason: "nothing is taken away"},
-		"by another": {resource: deployments, namespace: "side", name: "web", want: `Change placement.atoll.dev/clusters of namespace "side": no cluster is registered as "esat"; until then it is placed nowhere.`, reason: "the mistake is its namespace's"},
+		"placed":        {resource: deployments, namespace: "front", name: "web", reason: "its namespace is on east"},
+		"good":          {resource: deployments, namespace: "front", name: "web", wish: []string{"clusters", "west"}},
+		"runs":          {resource: deployments, namespace: "front", name: "web", wish: []string{"clusters", "wset"}, want: `Change placement.atoll.dev/clusters of this object: no cluster is registered as "wset"; until then it stays on "east".`},
+		"own":           {resource: deployments, namespace: "front", name: "api", wish: []string{"clusters", "wset"}, want: `Change placement.atoll.dev/clusters of this object: no cluster is registered as "wset"; until then it stays on "west".`, reason: "it has a Placement of its own"},
+		"new":           {resource: deployments, namespace: "front", name: "new", wish: []string{"clusters", "wset"}, want: `Change placement.atoll.dev/clusters of this object: no cluster is registered as "wset"; until then it is placed nowhere.`, reason: "it runs nowhere"},
+		"new, half":     {resource: deployments, namespace: "front", name: "new", wish: []string{"clusters", "west,wset"}, want: `Change placement.atoll.dev/clusters of this object: no cluster is registered as "wset"; until then it is on "west".`},
+		"on purpose":    {resource: deployments, namespace: "front", name: "web", wish: []string{"clusters", ""}, want: `Placed nowhere, as the empty placement.atoll.dev/clusters of this object asks: name clusters there, or remove it. What runs on "east" is taken away.`},
+		"never ran":     {resource: deployments, namespace: "front", name: "new", wish: []string{"clusters", ""}, want: `Placed nowhere, as the empty placement.atoll.dev/clusters of this object asks: name clusters there, or remove it.`, reason: "nothing is taken away"},
+		"by another":    {resource: deployments, namespace: "side", name: "web", want: `Change placement.atoll.dev/clusters of namespace "side": no cluster is registered as "esat"; until then it is placed nowhere.`, reason: "the mistake is its namespace's"},
+		"wish given up": {resource: deployments, namespace: "side", name: "left", want: `Change placement.atoll.dev/clusters of namespace "side": no cluster is registered as "esat"; until then it stays on "west".`, reason: "the mistake is its namespace's, and moves nothing"},
 
 		"not carried": {resource: daemonSets, namespace: "front", name: "agent", want: `The syncer of "east" does not carry daemonsets.apps, which are not placed there: ` + upgrade + `.`, reason: "it would wait for nobody"},
 
@@ -44,6 +45,8 @@ func TestWhyNowhere(t *testing.T) {
 
 		"workspace":           {resource: logicalClusters, name: "cluster", wish: []string{"clusters", "wset"}, want: `Change placement.atoll.dev/clusters of this workspace's LogicalCluster "cluster": no cluster is registered as "wset"; until then what is placed stays where it is.`},
 		"workspace, half":     {resource: logicalClusters, name: "cluster", wish: []string{"clusters", "west,wset"}, want: `Change placement.atoll.dev/clusters of this workspace's LogicalCluster "cluster": no cluster is registered as "wset"; until then what is placed stays where it is.`},
+		"policy":              {resource: policies, name: "some", wish: []string{"clusters", "east", "split", "Odd"}, want: `Correct placement.atoll.dev/split="Odd" of this PlacementPolicy's default: want Even, Duplicate, or Weighted:east=3,west=1; until then what is placed by it stays where it is, and nothing new is.`},
+		"good policy":         {resource: policies, name: "some", wish: []string{"clusters", "wset"}, reason: "that may be registered below"},
 		"good workspace":      {resource: logicalClusters, name: "cluster", wish: []string{"clusters", "*"}},
 		"workspace, no wish":  {resource: logicalClusters, name: "cluster"},
 		"workspace, purposed": {resource: logicalClusters, name: "cluster", wish: []string{"clusters", ""}, want: `Placed nowhere, as the empty placement.atoll.dev/clusters of this workspace's LogicalCluster "cluster" asks: name clusters there, or remove it. What runs because of this workspace's wish, if anything, is taken away.`},
@@ -57,6 +60,7 @@ func TestWhyNowhere(t *testing.T) {
 	w.addDeployment("shop", "front", "api")["placement.atoll.dev/clusters"] = "west"
 	w.addNamespace("shop", "new")
 	w.addNamespace("shop", "side").Annotations["placement.atoll.dev/clusters"] = "esat"
+	w.addDeployment("shop", "side", "left")["placement.atoll.dev/clusters"] = "west"
 	quiesce(t, w, r)
 	w.run()
 	writes := w.writes

@@ -38,19 +38,7 @@ func sameWish(a, b map[string]string) bool {
 
 // defaultLevel is a policy's default as a level. It does not name the policy: that may be another workspace's.
 func defaultLevel(d *placementv1alpha1.PlacementDefault) Level {
-	l := Level{Source: "the default of a PlacementPolicy", Annotations: map[string]string{}}
-	set := func(annotation, value string) {
-		if value != "" {
-			l.Annotations[annotation] = value
-		}
-	}
-	set(placementv1alpha1.ClustersAnnotation, d.Clusters)
-	set(placementv1alpha1.SelectorAnnotation, d.Selector)
-	set(placementv1alpha1.SplitAnnotation, d.Split)
-	if d.MaxClusters != 0 {
-		set(placementv1alpha1.MaxClustersAnnotation, strconv.Itoa(int(d.MaxClusters)))
-	}
-	return l
+	return Level{Source: "the default of a PlacementPolicy", Annotations: d.Annotations()}
 }
 
 // wish is what one level asks for.

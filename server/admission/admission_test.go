@@ -23,6 +23,7 @@ import (
 	"k8s.io/kubernetes/pkg/apis/core"
 
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
+	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/internal/logicalcluster"
 )
@@ -182,6 +183,9 @@ func TestNowhere(t *testing.T) {
 		object: &core.Namespace{ObjectMeta: wants("west")}, old: &core.Namespace{ObjectMeta: wants("east")}}
 	workspace := what{group: "core.kcp.io", resource: "logicalclusters", kind: "LogicalCluster", name: "a", operation: admission.Update,
 		object: &corev1alpha1.LogicalCluster{ObjectMeta: wants("west")}, old: &corev1alpha1.LogicalCluster{ObjectMeta: metav1.ObjectMeta{Name: "a"}}}
+	policy := what{group: "placement.atoll.dev", resource: "placementpolicies", kind: "PlacementPolicy", name: "a", operation: admission.Create,
+		object: &placementv1alpha1.PlacementPolicy{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: placementv1alpha1.PlacementPolicySpec{
+			Default: &placementv1alpha1.PlacementDefault{Clusters: "west"}}}}
 	with := func(w what, change func(*what)) what { change(&w); return w }
 	const problem = "no cluster"
 	tests := map[string]struct {
@@ -206,6 +210,8 @@ func TestNowhere(t *testing.T) {
 		"same wish":      {ctx: shop, what: with(namespace, func(w *what) { w.old = w.object }), why: problem, reason: "who writes a label is not who wished"},
 		"finalize":       {ctx: shop, what: with(namespace, func(w *what) { w.subresource = "finalize" }), why: problem, reason: "nobody applies that"},
 		"mirror's":       {ctx: logicalcluster.Cluster{Name: "east", Mirror: true}, what: namespace, why: problem, reason: "nothing is placed in a mirror"},
+		"policy":         {ctx: shop, what: policy, why: problem, asked: "placementpolicies.placement.atoll.dev /a"},
+		"no default":     {ctx: shop, what: with(policy, func(w *what) { w.object = &placementv1alpha1.PlacementPolicy{} }), why: problem, reason: "it wishes nothing"},
 		"workspace":      {ctx: shop, what: workspace, why: problem, asked: "logicalclusters.core.kcp.io /a"},
 	}
 	for name, test := range tests {
@@ -213,7 +219,7 @@ func TestNowhere(t *testing.T) {
 			asked := ""
 			n := NewNowhere([]schema.GroupResource{{Group: "apps", Resource: "deployments"}}, func(cluster lc.Name, resource schema.GroupResource, namespace, name string, annotations map[string]string) string {
 				asked = resource.String() + " " + namespace + "/" + name
-				if cluster != "shop" || annotations["wants"] != "west" {
+				if cluster != "shop" || annotations["wants"] != "west" && annotations[placementv1alpha1.ClustersAnnotation] != "west" {
 					t.Errorf("asked for %q %v", cluster, annotations)
 				}
 				return test.why

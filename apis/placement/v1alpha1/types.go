@@ -2,6 +2,7 @@ package v1alpha1
 
 import (
 	"slices"
+	"strconv"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -201,6 +202,20 @@ type PlacementDefault struct {
 	MaxClusters int32 `json:"maxClusters,omitempty"`
 	// +optional
 	Split string `json:"split,omitempty"`
+}
+
+// Annotations are those that a namespace would wish the same with.
+func (d *PlacementDefault) Annotations() map[string]string {
+	annotations := map[string]string{}
+	for annotation, value := range map[string]string{ClustersAnnotation: d.Clusters, SelectorAnnotation: d.Selector, SplitAnnotation: d.Split} {
+		if value != "" {
+			annotations[annotation] = value
+		}
+	}
+	if d.MaxClusters != 0 {
+		annotations[MaxClustersAnnotation] = strconv.Itoa(int(d.MaxClusters))
+	}
+	return annotations
 }
 
 // +k8s:deepcopy-gen:interfaces=k8s.io/apimachinery/pkg/runtime.Object
