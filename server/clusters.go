@@ -44,6 +44,8 @@ type Directory interface {
 	Resolve(ctx context.Context, path logicalcluster.Path) (logicalcluster.Name, error)
 	// OnImported tells of each logical cluster when it is first known that no import fills it, or none any more.
 	OnImported(tell func(logicalcluster.Name))
+	// OnGone tells of each logical cluster that has gone, with all that was in it.
+	OnGone(tell func(logicalcluster.Name))
 	// Terminating says whether a logical cluster is being deleted and takes nothing new.
 	Terminating(name logicalcluster.Name) bool
 	// Initialized says whether a logical cluster has no initializers left. Before, nobody but attendants can use it.

@@ -79,6 +79,8 @@ func (few) Known(name logicalcluster.Name) (lcctx.Cluster, bool) {
 
 func (few) OnImported(func(logicalcluster.Name)) {}
 
+func (few) OnGone(func(logicalcluster.Name)) {}
+
 func (few) Terminating(name logicalcluster.Name) bool { return name == gone }
 
 func (few) Initialized(logicalcluster.Name) bool { return true }

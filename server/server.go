@@ -443,6 +443,7 @@ func (j joined) Reach(ctx context.Context, shown metav1.Object) (func() net.Conn
 func (s *Server) Join(d Directory, p Placer, c Credentials, k Kubelets) {
 	s.directory, s.placer, s.credentials, s.kubelets = d, p, c, k
 	d.OnImported(s.custom.Imported)
+	d.OnGone(s.fairness.Gone)
 }
 
 // DeleteCluster removes every row of a logical cluster, its LogicalCluster too. Of a mirror it ends the identity that MirrorConfig gave.

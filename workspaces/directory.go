@@ -85,6 +85,15 @@ func (d *Directory) Annotation(name logicalcluster.Name, key string) string {
 // OnImported tells of each logical cluster when it is first seen that no import fills it, or none any more. Called before the informers run.
 func (d *Directory) OnImported(tell func(logicalcluster.Name)) { d.informers.OnImported(tell) }
 
+// OnGone tells of each logical cluster that has gone, with all that was in it. Called before the informers run.
+func (d *Directory) OnGone(tell func(logicalcluster.Name)) {
+	d.clusters.OnEvent(func(e client.Event[*corev1alpha1.LogicalCluster]) {
+		if e.Deleted() {
+			tell(lcctx.NameFrom(e.Object()))
+		}
+	})
+}
+
 // Terminating says whether the logical cluster is being deleted: it can be read, but takes nothing new.
 func (d *Directory) Terminating(name logicalcluster.Name) bool {
 	c, ok := d.clusters.Get(clusterKey(name))

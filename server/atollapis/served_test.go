@@ -45,6 +45,8 @@ func (everything) Known(name logicalcluster.Name) (lcctx.Cluster, bool) {
 }
 func (everything) OnImported(func(logicalcluster.Name)) {}
 
+func (everything) OnGone(func(logicalcluster.Name)) {}
+
 func (everything) Terminating(logicalcluster.Name) bool { return false }
 
 func (everything) Initialized(logicalcluster.Name) bool { return true }

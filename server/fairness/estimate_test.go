@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/kcp-dev/logicalcluster/v3"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -45,7 +46,7 @@ func TestEstimate(t *testing.T) {
 	f.Listed("shrunk", configMaps, "", 5000)
 	f.Listed("shrunk", configMaps, "", 50)
 	for range 100 {
-		if _, _, ok := f.watches.begin("shop", "", "configmaps", true); !ok {
+		if _, _, ok := f.watches.begin("shop", "", "configmaps", true, func() {}); !ok {
 			t.Fatal("no watch could begin")
 		}
 	}
@@ -79,12 +80,12 @@ func TestEstimate(t *testing.T) {
 
 func TestWatches(t *testing.T) {
 	w := newWatches(func(name logicalcluster.Name) int { return map[logicalcluster.Name]int{"shop": 2, "bank": 1}[name] })
-	_, end1, ok1 := w.begin("shop", "", "pods", true)
-	_, end2, ok2 := w.begin("shop", "", "configmaps", true)
-	_, _, ok3 := w.begin("shop", "", "pods", true)
-	_, _, other := w.begin("bank", "", "pods", true)
-	_, _, ofItsOwn := w.begin("bank", "", "pods", true)
-	_, free, unbounded := w.begin("shop", "", "pods", false)
+	_, end1, ok1 := w.begin("shop", "", "pods", true, func() {})
+	_, end2, ok2 := w.begin("shop", "", "configmaps", true, func() {})
+	_, _, ok3 := w.begin("shop", "", "pods", true, func() {})
+	_, _, other := w.begin("bank", "", "pods", true, func() {})
+	_, _, ofItsOwn := w.begin("bank", "", "pods", true, func() {})
+	_, free, unbounded := w.begin("shop", "", "pods", false, func() {})
 	if ofItsOwn {
 		t.Error("a second watch began where one is the limit")
 	}
@@ -96,12 +97,39 @@ func TestWatches(t *testing.T) {
 	}
 	end1()
 	end1() // counts once
-	if _, _, ok := w.begin("shop", "", "pods", true); !ok {
+	if _, _, ok := w.begin("shop", "", "pods", true, func() {}); !ok {
 		t.Error("one ended, and no other can begin")
 	}
 	end2()
 	free()
 	if got := len(w.clusters["shop"].resources); got != 1 {
 		t.Errorf("%d resources are watched, want pods alone", got)
+	}
+}
+
+// TestWatchesOfWhatIsGone: what is open of a logical cluster that has gone is stopped, once, and nothing of others.
+func TestWatchesOfWhatIsGone(t *testing.T) {
+	w := newWatches(func(logicalcluster.Name) int { return 3 })
+	stopped := map[string]int{}
+	open := func(cluster logicalcluster.Name, name string, bounded bool) (end func()) {
+		_, end, ok := w.begin(cluster, "", "pods", bounded, func() { stopped[name]++ })
+		if !ok {
+			t.Fatalf("%s may not be open", name)
+		}
+		return end
+	}
+	open("shop", "ended", true)()
+	ends := []func(){open("shop", "bounded", true), open("shop", "administrator's", false)}
+	open("bank", "of another", true)
+	w.gone("shop")
+	for _, end := range ends {
+		end()
+	}
+	w.gone("shop")
+	if diff := cmp.Diff(map[string]int{"bounded": 1, "administrator's": 1}, stopped); diff != "" {
+		t.Errorf("stopped (-want +got):\n%s", diff)
+	}
+	if len(w.clusters) != 1 {
+		t.Errorf("%d logical clusters have something open, want one", len(w.clusters))
 	}
 }

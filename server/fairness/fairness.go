@@ -123,7 +123,9 @@ func (f *Fairness) Around(next http.Handler, longRunning request.LongRunningRequ
 			return
 		}
 		cluster := charged(req.Context())
-		writers, end, ok := f.watches.begin(cluster.Name, info.APIGroup, info.Resource, f.levelOf(req.Context()) == f.workspaces)
+		ctx, stop := context.WithCancel(req.Context())
+		defer stop()
+		writers, end, ok := f.watches.begin(cluster.Name, info.APIGroup, info.Resource, f.levelOf(req.Context()) == f.workspaces, stop)
 		if !ok {
 			f.refuse(w, req, apierrors.NewTooManyRequests(fmt.Sprintf(
 				"workspace %q has %d watches open, which is all it may have (--max-watches-per-workspace of the server, or %s of its LogicalCluster): end some of its clients, or ask the server's administrator",
@@ -134,7 +136,7 @@ func (f *Fairness) Around(next http.Handler, longRunning request.LongRunningRequ
 		if writers != nil && info.Verb == "watch" { // no write wakes what stays open else
 			w = newInTurn(req.Context(), w, writers)
 		}
-		queued.ServeHTTP(w, req)
+		queued.ServeHTTP(w, req.WithContext(ctx))
 	})
 }
 

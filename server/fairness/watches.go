@@ -3,6 +3,7 @@ package fairness
 import (
 	"net/http"
 	"sync"
+	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"golang.org/x/sync/semaphore"
@@ -23,6 +24,7 @@ type watched struct {
 	bounded   int                 // those that count towards most
 	writers   *semaphore.Weighted // of these, that write an event
 	resources map[watchedResource]int
+	stops     map[*func()]struct{} // one of each
 }
 
 type watchedResource struct{ group, resource string }
@@ -31,13 +33,13 @@ func newWatches(most func(logicalcluster.Name) int) *watches {
 	return &watches{most: most, clusters: map[logicalcluster.Name]*watched{}}
 }
 
-// begin counts one more until end is called. If it is bounded, ok says whether there may be one more, and it writes in turn with those.
-func (w *watches) begin(cluster logicalcluster.Name, group, resource string, bounded bool) (writers *semaphore.Weighted, end func(), ok bool) {
+// begin counts one more until end is called, and calls stop where its logical cluster goes before. If it is bounded, ok says whether there may be one more, and it writes in turn with those.
+func (w *watches) begin(cluster logicalcluster.Name, group, resource string, bounded bool, stop func()) (writers *semaphore.Weighted, end func(), ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	own := w.clusters[cluster]
 	if own == nil {
-		own = &watched{writers: semaphore.NewWeighted(writersOfWorkspace()), resources: map[watchedResource]int{}}
+		own = &watched{writers: semaphore.NewWeighted(writersOfWorkspace()), resources: map[watchedResource]int{}, stops: map[*func()]struct{}{}}
 	}
 	if bounded && own.bounded >= w.most(cluster) {
 		return nil, nil, false
@@ -45,6 +47,7 @@ func (w *watches) begin(cluster logicalcluster.Name, group, resource string, bou
 	w.clusters[cluster] = own
 	key := watchedResource{group, resource}
 	own.resources[key]++
+	own.stops[&stop] = struct{}{}
 	if bounded {
 		own.bounded++
 		writers = own.writers
@@ -55,6 +58,7 @@ func (w *watches) begin(cluster logicalcluster.Name, group, resource string, bou
 		if bounded {
 			own.bounded--
 		}
+		delete(own.stops, &stop)
 		if own.resources[key]--; own.resources[key] == 0 {
 			delete(own.resources, key)
 		}
@@ -62,6 +66,26 @@ func (w *watches) begin(cluster logicalcluster.Name, group, resource string, bou
 			delete(w.clusters, cluster)
 		}
 	}), true
+}
+
+// gone stops what is open of a logical cluster.
+func (w *watches) gone(cluster logicalcluster.Name) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if own := w.clusters[cluster]; own != nil {
+		for stop := range own.stops {
+			(*stop)()
+		}
+	}
+}
+
+// lastEvents is how long a watch has to tell what was deleted last, when its logical cluster has gone.
+const lastEvents = time.Second
+
+// Gone ends the watches of a logical cluster that has gone, and all else that is open there: they would be silent for as long as their clients
+// like, also where a workspace of that path is made anew, which is another logical cluster.
+func (f *Fairness) Gone(cluster logicalcluster.Name) {
+	time.AfterFunc(lastEvents, func() { f.watches.gone(cluster) })
 }
 
 // interested is how many watches hear of a write to a resource of a logical cluster. Those of the server's controllers,

@@ -53,6 +53,8 @@ func (anything) Known(name logicalcluster.Name) (lcctx.Cluster, bool) {
 }
 func (anything) OnImported(func(logicalcluster.Name)) {}
 
+func (anything) OnGone(func(logicalcluster.Name)) {}
+
 func (anything) Terminating(logicalcluster.Name) bool { return false }
 func (anything) Initialized(logicalcluster.Name) bool { return true }
 func (anything) WhyNowhere(logicalcluster.Name, schema.GroupResource, string, string, map[string]string) string {

@@ -9,11 +9,13 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/discovery"
 
 	"atoll.dev/atoll/client"
@@ -190,6 +192,52 @@ func TestHintsCanBePasted(t *testing.T) {
 	}
 	if out := a.MustRun("workspace", "current", "--short"); out != "root\n" {
 		t.Errorf("the current workspace is then %s", out)
+	}
+}
+
+// TestWatchesEndWithTheirWorkspace: a watch tells the deletions of a workspace that is deleted, and ends then, so that who made it hears of a
+// workspace that is made anew by that name. Those of other workspaces go on.
+func TestWatchesEndWithTheirWorkspace(t *testing.T) {
+	t.Parallel()
+	a := framework.StartAtoll(t)
+	clients := a.Clients()
+	watches := map[string]watch.Interface{}
+	for _, name := range []string{"shop", "bank"} {
+		in := client.In(t.Context(), framework.MakeWorkspace(t, clients, "root", name))
+		seen := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "seen"}}
+		if _, err := clients.Kube.CoreV1().ConfigMaps("default").Create(in, seen, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		var err error
+		if watches[name], err = clients.Kube.CoreV1().ConfigMaps("default").Watch(in, metav1.ListOptions{FieldSelector: "metadata.name=seen"}); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(watches[name].Stop)
+	}
+	next := func(workspace string) watch.EventType {
+		t.Helper()
+		select {
+		case event, open := <-watches[workspace].ResultChan():
+			if !open {
+				return "end"
+			}
+			return event.Type
+		case <-time.After(patience):
+			t.Fatalf("the watch of %s says nothing", workspace)
+			return ""
+		}
+	}
+	a.MustRun("workspace", "delete", "shop")
+	for _, want := range []watch.EventType{watch.Added, watch.Deleted, "end"} {
+		if got := next("shop"); got != want {
+			t.Fatalf("the watch says %s, want %s", got, want)
+		}
+	}
+	a.MustRun("kubectl", "--server="+a.URL+"/clusters/root:bank", "delete", "configmap", "seen")
+	for _, want := range []watch.EventType{watch.Added, watch.Deleted} {
+		if got := next("bank"); got != want {
+			t.Errorf("the watch of another workspace says %s, want %s", got, want)
+		}
 	}
 }
 
