@@ -9,7 +9,6 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -17,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"atoll.dev/atoll/internal/netns"
 )
 
 // Addresses of the two hosts of a Link. Nothing outside their namespaces sees them.
@@ -202,18 +203,12 @@ func (h *host) put(p *Process) {
 func newHost(address string) (*host, error) {
 	h := &host{}
 	var err error
-	onThread(func() {
-		if err = unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			err = fmt.Errorf("make a network namespace: %w", err)
-			return
-		}
-		if h.namespace, err = os.Open("/proc/thread-self/ns/net"); err != nil {
-			return
-		}
+	h.namespace, err = netns.New(func() (err error) {
 		h.device, err = openTUN(address)
+		return err
 	})
 	if err != nil {
-		return nil, errors.Join(err, h.close())
+		return nil, err
 	}
 	return h, nil
 }
@@ -229,27 +224,7 @@ func (h *host) close() error {
 }
 
 // in calls f as if on that host. Sockets that f makes stay there.
-func (h *host) in(f func()) (err error) {
-	onThread(func() {
-		if err = unix.Setns(int(h.namespace.Fd()), unix.CLONE_NEWNET); err != nil {
-			err = fmt.Errorf("enter a network namespace: %w", err)
-			return
-		}
-		f()
-	})
-	return err
-}
-
-// onThread calls f on a thread that nobody uses afterwards, whatever f made of it.
-func onThread(f func()) {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		f()
-	}()
-	<-done
-}
+func (h *host) in(f func()) error { return netns.In(h.namespace, f) }
 
 // openTUN makes a TUN device in the thread's namespace, and brings it and loopback up.
 func openTUN(address string) (*os.File, error) {
@@ -266,45 +241,11 @@ func openTUN(address string) (*os.File, error) {
 		return nil, errors.Join(fmt.Errorf("make a TUN device: %w", err), unix.Close(fd))
 	}
 	device := os.NewFile(uintptr(fd), "link0") // polled, so that Close ends a Read
-	if err := configure("lo", "", nil); err != nil {
+	if err := netns.Up("lo", nil, nil); err != nil {
 		return nil, errors.Join(err, device.Close())
 	}
-	if err := configure("link0", address, net.IPv4Mask(255, 255, 255, 0)); err != nil {
+	if err := netns.Up("link0", net.ParseIP(address), net.IPv4Mask(255, 255, 255, 0)); err != nil {
 		return nil, errors.Join(err, device.Close())
 	}
 	return device, nil
-}
-
-// configure gives a device of the thread's namespace an address, unless that is empty, and brings it up.
-func configure(device, address string, mask net.IPMask) error {
-	socket, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(socket)
-	set := func(what uint, change func(*unix.Ifreq) error) error {
-		request, err := unix.NewIfreq(device)
-		if err != nil {
-			return err
-		}
-		if err := change(request); err != nil {
-			return err
-		}
-		if err := unix.IoctlIfreq(socket, what, request); err != nil {
-			return fmt.Errorf("configure network device %s: %w", device, err)
-		}
-		return nil
-	}
-	if address != "" {
-		if err := set(unix.SIOCSIFADDR, func(r *unix.Ifreq) error { return r.SetInet4Addr(net.ParseIP(address).To4()) }); err != nil {
-			return err
-		}
-		if err := set(unix.SIOCSIFNETMASK, func(r *unix.Ifreq) error { return r.SetInet4Addr(mask) }); err != nil {
-			return err
-		}
-	}
-	return set(unix.SIOCSIFFLAGS, func(r *unix.Ifreq) error {
-		r.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
-		return nil
-	})
 }
