@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"time"
@@ -31,7 +32,7 @@ type Ready struct {
 	URL        string `json:"url"` // of the apiserver; of etcd if that runs alone
 	Kubeconfig string `json:"kubeconfig,omitempty"`
 	AuditLog   string `json:"auditLog,omitempty"` // empty: not written
-	PID        int    `json:"pid"`
+	PID        int    `json:"pid,omitempty"`      // not of a real node's: it is in another namespace than who reads this
 	Version    string `json:"version"`
 }
 
@@ -98,12 +99,9 @@ func start(ctx context.Context, parts *parts, o *options) (Ready, error) {
 	if err != nil {
 		return Ready{}, err
 	}
-	url := "https://" + listener.Addr().String()
-	pki, err := openPKI(o.path("pki"), o.etcdAddress)
+	url := urlAt(listener.Addr().(*net.TCPAddr).Port)
+	pki, err := makeCredentials(o, url)
 	if err != nil {
-		return Ready{}, err
-	}
-	if err := writeKubeconfigs(o, pki, url); err != nil {
 		return Ready{}, err
 	}
 
@@ -136,6 +134,9 @@ func start(ctx context.Context, parts *parts, o *options) (Ready, error) {
 		PID:        os.Getpid(),
 		Version:    version.Get().GitVersion,
 	}
+	if o.realNode.name != "" {
+		ready.PID = 0
+	}
 	if o.auditLog {
 		ready.AuditLog = o.path("audit.log")
 	}
@@ -143,8 +144,20 @@ func start(ctx context.Context, parts *parts, o *options) (Ready, error) {
 	return ready, writeReady(o.path("ready"), ready)
 }
 
+// urlAt is that of the apiserver, for who runs beside it and who started it.
+func urlAt(port int) string { return fmt.Sprintf("https://127.0.0.1:%d", port) }
+
+// makeCredentials makes what is missing of the keys and certificates, and the kubeconfigs of those who have some.
+func makeCredentials(o *options, url string) (pki, error) {
+	p, err := openPKI(o.path("pki"), o.etcdAddress, o.realNode)
+	if err != nil {
+		return p, err
+	}
+	return p, writeKubeconfigs(o, p, url)
+}
+
 func startOnlyEtcd(ctx context.Context, parts *parts, o *options) (Ready, error) {
-	pki, err := openPKI(o.path("pki"), o.etcdAddress)
+	pki, err := openPKI(o.path("pki"), o.etcdAddress, realNode{})
 	if err != nil {
 		return Ready{}, err
 	}
@@ -158,6 +171,11 @@ func startOnlyEtcd(ctx context.Context, parts *parts, o *options) (Ready, error)
 
 // startTheRest starts what makes pods and, unless the options say otherwise, runs them, and returns when it can.
 func startTheRest(ctx context.Context, parts *parts, o *options, pki pki, client kubernetes.Interface) error {
+	if o.realNode.name != "" {
+		if err := allowDNS(ctx, client); err != nil { // first, since CoreDNS asks already
+			return err
+		}
+	}
 	if err := startControllerManager(ctx, parts, o, pki); err != nil {
 		return fmt.Errorf("start kube-controller-manager: %w", err)
 	}
@@ -167,6 +185,13 @@ func startTheRest(ctx context.Context, parts *parts, o *options, pki pki, client
 		}
 	}
 	if o.nodes > 0 {
+		// Who renewed the node leases in the last run cannot give them back: kwok would wait 40 s for them to expire, and a real node be taken for
+		// one that is ready.
+		if err := deleteNodeLeases(ctx, client); err != nil {
+			return err
+		}
+	}
+	if o.nodes > 0 && o.realNode.name == "" {
 		port, err := startKubelet(parts, o, pki, client)
 		if err != nil {
 			return fmt.Errorf("start the kubelet: %w", err)

@@ -48,7 +48,11 @@ func listen(o *options) (net.Listener, error) {
 			}
 		}
 	}
-	listener, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	address := "127.0.0.1"
+	if o.realNode.name != "" {
+		address = "0.0.0.0" // in a network namespace of its own
+	}
+	listener, err := net.Listen("tcp4", net.JoinHostPort(address, strconv.Itoa(port)))
 	if err != nil {
 		return nil, fmt.Errorf("open the apiserver's port (--secure-port sets another): %w", err)
 	}
@@ -59,9 +63,6 @@ func listen(o *options) (net.Listener, error) {
 // startAPIServer returns when the apiserver is running, before it is ready. etcdURL is that of the etcd of this process.
 func startAPIServer(ctx context.Context, parts *parts, o *options, p pki, etcdURL string, listener net.Listener) error {
 	args := []string{
-		"--advertise-address=127.0.0.1",
-		// The endpoints of Service default/kubernetes may not be loopback addresses, and nothing else is served.
-		"--endpoint-reconciler-type=none",
 		"--allow-privileged=true",
 		"--authorization-mode=Node,RBAC",
 		"--client-ca-file=" + p.cert(clusterCA),
@@ -86,6 +87,15 @@ func startAPIServer(ctx context.Context, parts *parts, o *options, p pki, etcdUR
 		"--service-cluster-ip-range=" + serviceCIDR,
 		"--tls-cert-file=" + p.cert("apiserver"),
 		"--tls-private-key-file=" + p.key("apiserver"),
+	}
+	if o.realNode.name != "" {
+		args = append(args, "--advertise-address="+o.realNode.address.String())
+	} else {
+		args = append(args,
+			"--advertise-address=127.0.0.1",
+			// The endpoints of Service default/kubernetes may not be loopback addresses, and nothing else is served.
+			"--endpoint-reconciler-type=none",
+		)
 	}
 	if len(o.etcdServers) > 0 {
 		args = append(args, "--etcd-servers="+strings.Join(o.etcdServers, ","))

@@ -4,6 +4,8 @@
 // It reads and writes one directory only (--root-directory), which holds everything needed to start the same
 // cluster again: data, keys, port. It listens on loopback only.
 //
+// With --real-node it has one node instead, whose kubelet somebody else starts (contrib/realnode), and listens on all addresses of its network namespace.
+//
 // Invariants:
 //   - One process per directory (a lock file) and one cluster per process: the Kubernetes components register
 //     metrics, feature gates and configuration handlers in process-wide registries.

@@ -18,12 +18,22 @@ const (
 	controllerManagerUser = "kube-controller-manager" // as system:kube-controller-manager
 	schedulerUser         = "kube-scheduler"          // as system:kube-scheduler
 
+	// Of a real node:
+
+	nodeUser      = "node"       // the kubelet, as system:node:NAME
+	kubeProxyUser = "kube-proxy" // as system:kube-proxy
+	dnsUser       = "coredns"    // which allowDNS gives what it may
+
 	kubeconfigSuffix = ".kubeconfig"
 )
 
 // writeKubeconfigs writes one file for each user, and the administrator's also where the options ask for it.
 func writeKubeconfigs(o *options, p pki, url string) error {
-	for _, user := range []string{adminUser, kwokUser, controllerManagerUser, schedulerUser} {
+	users := []string{adminUser, kwokUser, controllerManagerUser, schedulerUser}
+	if o.realNode.name != "" {
+		users = append(users, nodeUser, kubeProxyUser, dnsUser)
+	}
+	for _, user := range users {
 		data, err := kubeconfig(o.name, p, url, user)
 		if err != nil {
 			return fmt.Errorf("make the kubeconfig of %q: %w", user, err)

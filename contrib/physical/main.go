@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -48,14 +49,31 @@ func newCommand() *cobra.Command {
 			return run(ctx, o, cmd.OutOrStdout())
 		},
 	}
+	credentials := &cobra.Command{
+		Use:   "credentials --name NAME --root-directory DIR --secure-port PORT",
+		Short: "Make the keys, certificates and kubeconfigs that start would make, for who is to be there before it",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cmd.SilenceUsage = true
+			if err := o.complete(); err != nil {
+				return err
+			}
+			if o.securePort == 0 {
+				return errors.New("--secure-port is required: kubeconfigs name it")
+			}
+			_, err := makeCredentials(o, urlAt(o.securePort))
+			return err
+		},
+	}
 	o.addFlags(start.Flags())
+	o.addFlags(credentials.Flags())
 
 	root := &cobra.Command{
 		Use:           "physical",
 		Short:         "A whole Kubernetes cluster with simulated nodes in one process, for development and tests",
 		SilenceErrors: true,
 	}
-	root.AddCommand(start)
+	root.AddCommand(start, credentials)
 	return root
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -31,14 +32,41 @@ const (
 // nodeFeature is what nodes declare that their kubelet has: see serveWebSocket.
 const nodeFeature = string(features.ExtendWebSocketsToKubelet)
 
-// createNodes makes the nodes that are missing, and has those that are here lead the apiserver to the port of the kubelet for their logs, also those of a
-// run that had more. kwok plays the rest of their kubelets from then on. Nodes that others added are theirs: their logs and commands are not led here.
-func createNodes(ctx context.Context, client kubernetes.Interface, o *options, kubeletPort int32) error {
-	// The kwok of the last run cannot give its node leases back, and this one would wait 40 s for them to expire.
+func deleteNodeLeases(ctx context.Context, client kubernetes.Interface) error {
 	err := client.CoordinationV1().Leases(corev1.NamespaceNodeLease).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
 	if err != nil {
 		return fmt.Errorf("delete the node leases of the last run: %w", err)
 	}
+	return nil
+}
+
+// allowDNS lets CoreDNS read what it answers with, and nothing else: all pods talk to it.
+func allowDNS(ctx context.Context, client kubernetes.Interface) error {
+	read := []string{"list", "watch"}
+	_, err := client.RbacV1().ClusterRoles().Create(ctx, &rbacv1.ClusterRole{
+		ObjectMeta: metav1.ObjectMeta{Name: dnsUser},
+		Rules: []rbacv1.PolicyRule{
+			{APIGroups: []string{""}, Resources: []string{"namespaces", "services"}, Verbs: read},
+			{APIGroups: []string{"discovery.k8s.io"}, Resources: []string{"endpointslices"}, Verbs: read},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("make the role of CoreDNS: %w", err)
+	}
+	_, err = client.RbacV1().ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: dnsUser},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: dnsUser},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: dnsUser}},
+	}, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("bind the role of CoreDNS: %w", err)
+	}
+	return nil
+}
+
+// createNodes makes the nodes that are missing, and has those that are here lead the apiserver to the port of the kubelet for their logs, also those of a
+// run that had more. kwok plays the rest of their kubelets from then on. Nodes that others added are theirs: their logs and commands are not led here.
+func createNodes(ctx context.Context, client kubernetes.Interface, o *options, kubeletPort int32) error {
 	for i := range o.nodes {
 		node := newNode(o.name, i)
 		node.Status.Addresses = append(node.Status.Addresses, corev1.NodeAddress{Type: kubeletAddress, Address: kubeletHost})

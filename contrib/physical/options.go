@@ -19,6 +19,7 @@ type options struct {
 	securePort     int    // 0: the port of the last start, or a free one
 	kubeconfig     string // default DIR/admin.kubeconfig
 	nodes          int
+	realNode       realNode // zero: nodes are simulated
 	auditLog       bool
 	logFile        string // empty: stderr
 	kwok           string // default: beside this executable
@@ -45,6 +46,35 @@ type options struct {
 	etcdCluster                  string // NAME=PEERURL,... of all members; empty: it is alone
 }
 
+// realNode is a node with a kubelet, which is not ours.
+type realNode struct {
+	name    string
+	address net.IP // of the kubelet, the apiserver and, to pods, the whole machine
+}
+
+// Set reads NAME=ADDRESS.
+func (n *realNode) Set(value string) error {
+	name, address, _ := strings.Cut(value, "=")
+	if problems := validation.IsDNS1123Subdomain(name); len(problems) > 0 {
+		return fmt.Errorf("name %q: %s", name, strings.Join(problems, ", "))
+	}
+	ip := net.ParseIP(address)
+	if ip == nil || ip.IsLoopback() || ip.IsUnspecified() {
+		return fmt.Errorf("address %q: want an IP address at which pods reach the apiserver, such as 10.254.0.1", address)
+	}
+	*n = realNode{name: name, address: ip}
+	return nil
+}
+
+func (n *realNode) String() string {
+	if n.name == "" {
+		return ""
+	}
+	return n.name + "=" + n.address.String()
+}
+
+func (n *realNode) Type() string { return "NAME=ADDRESS" }
+
 func newOptions() *options {
 	return &options{name: "physical", nodes: 3, auditLog: true, etcdMember: "default", etcdAddress: net.IPv4(127, 0, 0, 1)}
 }
@@ -58,6 +88,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&o.securePort, "secure-port", o.securePort, "Port of the apiserver on 127.0.0.1. 0: the port of the last start, or a free one.")
 	fs.StringVar(&o.kubeconfig, "kubeconfig", o.kubeconfig, "File to write the administrator's kubeconfig to. Default: DIR/admin.kubeconfig.")
 	fs.IntVar(&o.nodes, "nodes", o.nodes, "Simulated nodes, each of 32 CPUs, 256 GiB and 110 pods, spread over 3 zones.")
+	fs.Var(&o.realNode, "real-node", "The only node, with a kubelet that somebody else starts (contrib/realnode), instead of simulated ones. The apiserver listens at all addresses, so give it in a network namespace that is the node's alone, and from the first start on.")
 	fs.BoolVar(&o.auditLog, "audit-log", o.auditLog, "Write who changed what to DIR/audit.log.")
 	fs.StringVar(&o.logFile, "log-file", o.logFile, "Write logs to this file instead of stderr; without a value, to "+logFileInDir+".")
 	fs.Lookup("log-file").NoOptDefVal = logFileInDir
@@ -88,6 +119,9 @@ func (o *options) complete() error {
 	if o.nodes < 0 {
 		errs = append(errs, fmt.Errorf("--nodes %d is negative", o.nodes))
 	}
+	if o.realNode.name != "" {
+		o.nodes = 1
+	}
 	if o.onlyAPIServer || o.noScheduler || o.onlyEtcd {
 		o.nodes = 0
 	}
@@ -107,7 +141,7 @@ func (o *options) complete() error {
 		}
 		o.kwok = filepath.Join(filepath.Dir(self), "kwok")
 	}
-	if _, err := os.Stat(o.kwok); err != nil && o.nodes > 0 {
+	if _, err := os.Stat(o.kwok); err != nil && o.nodes > 0 && o.realNode.name == "" {
 		errs = append(errs, fmt.Errorf("--kwok: %w; contrib/physical/build.sh builds it", err))
 	}
 	if len(errs) > 0 {

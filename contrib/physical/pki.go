@@ -45,7 +45,7 @@ func (p pki) cert(name string) string { return filepath.Join(p.dir, name+".crt")
 func (p pki) key(name string) string  { return filepath.Join(p.dir, name+".key") }
 
 // openPKI makes what is missing in dir. etcd is where an etcd is reached beside loopback.
-func openPKI(dir string, etcd net.IP) (pki, error) {
+func openPKI(dir string, etcd net.IP, node realNode) (pki, error) {
 	p := pki{dir: dir}
 	for _, ca := range []string{clusterCA, etcdCA, frontProxyCA, kubeletCA} {
 		if err := p.ensure(ca, "", cert.Config{CommonName: ca}); err != nil {
@@ -56,25 +56,38 @@ func openPKI(dir string, etcd net.IP) (pki, error) {
 		DNSNames: []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"},
 		IPs:      []net.IP{net.IPv4(127, 0, 0, 1), net.ParseIP(firstServiceIP)},
 	}
+	onNode := loopback // the apiserver and the kubelet
+	if node.name != "" {
+		onNode.IPs = append(slices.Clone(loopback.IPs), node.address)
+	}
 	member := loopback
 	member.IPs = append(slices.Clone(loopback.IPs), etcd)
 	client := []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
 	server := []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
 	both := []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
-	leaves := []struct {
+	type leaf struct {
 		name, ca string
 		config   cert.Config
-	}{
-		{"apiserver", clusterCA, cert.Config{CommonName: "kube-apiserver", AltNames: loopback, Usages: server}},
+	}
+	leaves := []leaf{
+		{"apiserver", clusterCA, cert.Config{CommonName: "kube-apiserver", AltNames: onNode, Usages: server}},
 		{"etcd", etcdCA, cert.Config{CommonName: "etcd", AltNames: member, Usages: both}},
 		{"apiserver-etcd-client", etcdCA, cert.Config{CommonName: "kube-apiserver", Usages: client}},
-		{kubeletServer, kubeletCA, cert.Config{CommonName: kubeletServer, AltNames: loopback, Usages: server}},
-		{kubeletClient, kubeletCA, cert.Config{CommonName: "kube-apiserver", Usages: client}},
+		{kubeletServer, kubeletCA, cert.Config{CommonName: kubeletServer, AltNames: onNode, Usages: server}},
+		// In that group, since a real kubelet asks the apiserver what who asks it may do. The authority is nobody's but the kubelet's.
+		{kubeletClient, kubeletCA, cert.Config{CommonName: "kube-apiserver", Organization: []string{"system:masters"}, Usages: client}},
 		{"front-proxy-client", frontProxyCA, cert.Config{CommonName: "front-proxy-client", Usages: client}},
 		{adminUser, clusterCA, cert.Config{CommonName: adminUser, Organization: []string{"system:masters"}, Usages: client}},
 		{kwokUser, clusterCA, cert.Config{CommonName: kwokUser, Organization: []string{"system:masters"}, Usages: client}},
 		{controllerManagerUser, clusterCA, cert.Config{CommonName: "system:" + controllerManagerUser, Usages: client}},
 		{schedulerUser, clusterCA, cert.Config{CommonName: "system:" + schedulerUser, Usages: client}},
+	}
+	if node.name != "" {
+		leaves = append(leaves,
+			leaf{nodeUser, clusterCA, cert.Config{CommonName: "system:node:" + node.name, Organization: []string{"system:nodes"}, Usages: client}},
+			leaf{kubeProxyUser, clusterCA, cert.Config{CommonName: "system:" + kubeProxyUser, Usages: client}},
+			leaf{dnsUser, clusterCA, cert.Config{CommonName: dnsUser, Usages: client}},
+		)
 	}
 	for _, leaf := range leaves {
 		if err := p.ensure(leaf.name, leaf.ca, leaf.config); err != nil {
