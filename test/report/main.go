@@ -42,7 +42,7 @@ func main() {
 
 func run(args []string) error {
 	if len(args) < 2 {
-		return errors.New("usage: report summary FILE | soak FILE PART tests|packages | operators FILE | table [-check] README FILE... | exceptions README | verify README")
+		return errors.New("usage: report summary FILE | soak FILE PART tests|packages | operators FILE | realnodes FILE | table [-check] README FILE... | exceptions README | verify README")
 	}
 	requirements, err := parseRequirements(requirementsTSV)
 	if err != nil {
@@ -60,12 +60,12 @@ func run(args []string) error {
 			return err
 		}
 		return soak(os.Stdin, os.Stdout, args[1], args[2], args[3] == "packages", this)
-	case "operators":
-		this, err := host.ThisRun(filepath.Dir(args[1]), "make operators")
+	case "operators", "realnodes":
+		this, err := host.ThisRun(filepath.Dir(args[1]), "make "+args[0])
 		if err != nil {
 			return err
 		}
-		return operators(os.Stdin, os.Stdout, args[1], this)
+		return shown(os.Stdin, os.Stdout, args[1], intros[args[0]], this)
 	case "table":
 		fs := flag.NewFlagSet("table", flag.ContinueOnError)
 		check := fs.Bool("check", false, "Fail instead of changing the file.")

@@ -12,13 +12,13 @@ import (
 	"atoll.dev/atoll/test/host"
 )
 
-// What a test of test/operators says: the module and version of a program that it runs, and what it has shown.
+// What a test of test/operators or test/realnodes says: the module and version of a program that it runs, and what it has shown.
 var (
 	programSaid = regexp.MustCompile(`: program: (\S+ \S+)\n$`)
 	doneSaid    = regexp.MustCompile(`: done: (.*\S)\n$`)
 )
 
-// operated is a test with a program in two workspaces.
+// operated is a test, and what it says.
 type operated struct {
 	name     string
 	took     time.Duration
@@ -26,8 +26,8 @@ type operated struct {
 	done     []string // each once, in order
 }
 
-// operators writes a report of the tests whose events it reads to file, and tells of each as it ends. It fails if one did.
-func operators(in io.Reader, out io.Writer, file string, this host.Run) error {
+// shown writes a report of the tests whose events it reads to file, and tells of each as it ends. It fails if one did, or was skipped.
+func shown(in io.Reader, out io.Writer, file, intro string, this host.Run) error {
 	said := map[string]*operated{}
 	var tests []*operated
 	var failed []string
@@ -52,8 +52,11 @@ func operators(in io.Reader, out io.Writer, file string, this host.Run) error {
 			fmt.Fprint(out, e.Output)
 		case "build-fail":
 			failed = append(failed, e.ImportPath)
-		case "fail":
-			failed = append(failed, strings.TrimSpace(e.Package+" "+e.Test))
+		case "fail", "skip":
+			if e.Action == "skip" && e.Test == "" {
+				return // a package without tests
+			}
+			failed = append(failed, strings.TrimSpace(e.Action+" "+e.Package+" "+e.Test))
 			if e.Test == name {
 				fmt.Fprint(out, strings.Join(lines[name], ""))
 			}
@@ -70,11 +73,11 @@ func operators(in io.Reader, out io.Writer, file string, this host.Run) error {
 	case err != nil:
 		return fmt.Errorf("read the events of go test: %w", err)
 	case len(failed) > 0:
-		return fmt.Errorf("%s is as before, since these failed:\n  %s", file, strings.Join(failed, "\n  "))
+		return fmt.Errorf("%s is as before, since these did not pass:\n  %s", file, strings.Join(failed, "\n  "))
 	case len(tests) == 0:
 		return errors.New("no test ran")
 	}
-	return os.WriteFile(file, []byte(operatorsReport(tests, this)), 0o644)
+	return os.WriteFile(file, []byte(shownReport(tests, intro, this)), 0o644)
 }
 
 func once(all []string, one string) []string {
@@ -86,11 +89,11 @@ func once(all []string, one string) []string {
 	return append(all, one)
 }
 
-func operatorsReport(tests []*operated, this host.Run) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, `# Controllers that nobody here wrote
+// intros are what stands before the tests of each report.
+var intros = map[string]string{
+	"operators": `# Controllers that nobody here wrote
 
-Written by `+"`%s`"+`. Each program is built unmodified from the module proxy, installed from its own manifests in two workspaces of
+Written by ` + "`make operators`" + `. Each program is built unmodified from the module proxy, installed from its own manifests in two workspaces of
 one server, and run twice, each time with the token of the ServiceAccount in its manifests: one instance is given the address of its
 workspace, the other one, as in a Pod, that of the server.
 
@@ -99,9 +102,17 @@ physical cluster would, but in the tests that say so by their names: their works
 Programs get the files and ports that a kubelet would give them; their webhooks are named by URL.
 
 cert-manager is not among them: its controller is a module of its own, in a folder of another name, which the proxy does not serve.
+`,
+	"realnodes": `# Pods that truly run
 
-%s UTC, commit %s, %s, %s, load before %s.
-`, this.Command, this.Began, this.Commit, this.Machine, this.Go, this.Load)
+Written by ` + "`make realnodes`" + `, which fails where a test is skipped. Other tests run against physical clusters whose pods are simulated; these against
+[contrib/realnode](../contrib/realnode), a node of kubelet, containerd and runc, unmodified, in namespaces of its own.
+`,
+}
+
+func shownReport(tests []*operated, intro string, this host.Run) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s\n%s UTC, commit %s, %s, %s, load before %s.\n", intro, this.Began, this.Commit, this.Machine, this.Go, this.Load)
 	for _, t := range tests {
 		fmt.Fprintf(&b, "\n## `%s`\n\n%s, %s.\n\n", t.name, strings.Join(append(t.programs, "pass"), ", "), t.took)
 		for _, done := range t.done {

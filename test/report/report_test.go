@@ -232,7 +232,7 @@ func TestSoak(t *testing.T) {
 	}
 }
 
-func TestOperators(t *testing.T) {
+func TestShown(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "operators.md")
 	this := host.Run{Began: "2026-01-01 00:00", Commit: "abc", Command: "make operators"}
 	in := `{"Action":"output","Package":"p","Test":"TestSets","Output":"    a_test.go:7: program: sets.example v1.2.3\n"}
@@ -242,20 +242,22 @@ func TestOperators(t *testing.T) {
 {"Action":"pass","Package":"p","Test":"TestSets","Elapsed":61.2}
 `
 	var out strings.Builder
-	if err := operators(strings.NewReader(in), &out, file, this); err != nil {
+	if err := shown(strings.NewReader(in), &out, file, "# Shown\n", this); err != nil {
 		t.Fatal(err)
 	}
 	data, err := os.ReadFile(file)
 	if want := "\n## `TestSets`\n\nsets.example v1.2.3, pass, 1m1s.\n\n- sets are made\n"; err != nil || !strings.HasSuffix(string(data), want) {
 		t.Errorf("wrote %q (%v), want it to end with %q", data, err, want)
 	}
-	if err := operators(strings.NewReader(strings.ReplaceAll(in, `"pass"`, `"fail"`)), &out, file, this); err == nil || !strings.Contains(err.Error(), "TestSets") {
-		t.Errorf("a failure: error %v", err)
+	for _, not := range []string{"fail", "skip"} {
+		if err := shown(strings.NewReader(strings.ReplaceAll(in, `"pass"`, `"`+not+`"`)), &out, file, "", this); err == nil || !strings.Contains(err.Error(), not+" p TestSets") {
+			t.Errorf("a %s: error %v", not, err)
+		}
+		if now, err := os.ReadFile(file); err != nil || string(now) != string(data) {
+			t.Errorf("a %s changed the report: %q (%v)", not, now, err)
+		}
 	}
-	if now, err := os.ReadFile(file); err != nil || string(now) != string(data) {
-		t.Errorf("a failure changed the report: %q (%v)", now, err)
-	}
-	if err := operators(strings.NewReader(""), &out, file, this); err == nil {
+	if err := shown(strings.NewReader(""), &out, file, "", this); err == nil {
 		t.Error("a run without tests passed")
 	}
 }
