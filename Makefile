@@ -74,7 +74,7 @@ physical-stop: ## Stop a physical cluster: make physical-stop NAME=east. REMOVE=
 
 .PHONY: test
 test: ## Run everything CI runs, and print the time of each suite.
-	@.ci/suites build verify servers unit+conformance operators-short+demo table
+	@.ci/suites build verify servers unit+conformance operators-short+demo nodes table
 
 .PHONY: unit
 unit: ## Run the tests of the packages.
@@ -116,6 +116,10 @@ bin/e2e.test: preflight
 .PHONY: operators
 operators: ## Run controllers that nobody here wrote in two workspaces at once, and write docs/operators.md.
 	@.ci/suites build operators
+
+.PHONY: realnodes
+realnodes: ## As root: install what it takes of Debian, run pods on nodes of kubelet and containerd, and write docs/realnodes.md.
+	@.ci/suites build realnodes
 
 .PHONY: charts
 charts: ## Take twenty Helm charts through their lives in workspaces and in a plain cluster, compare, and write docs/charts.md. CHARTS=regexp runs some.

@@ -179,11 +179,10 @@ func build(ctx context.Context, script string) (string, error) {
 	if dir := built.dirs[script]; dir != "" {
 		return dir, nil
 	}
-	mod, err := exec.CommandContext(ctx, "go", "env", "GOMOD").Output()
+	root, err := repository(ctx)
 	if err != nil {
-		return "", fmt.Errorf("find the repository: %w", err)
+		return "", err
 	}
-	root := filepath.Dir(strings.TrimSpace(string(mod)))
 	bin := filepath.Join(root, "bin")
 	if err := os.MkdirAll(bin, 0o755); err != nil {
 		return "", err
@@ -201,4 +200,13 @@ func build(ctx context.Context, script string) (string, error) {
 	}
 	built.dirs[script] = bin
 	return bin, nil
+}
+
+// repository returns the directory of this module.
+func repository(ctx context.Context) (string, error) {
+	mod, err := exec.CommandContext(ctx, "go", "env", "GOMOD").Output()
+	if err != nil {
+		return "", fmt.Errorf("find the repository: %w", err)
+	}
+	return filepath.Dir(strings.TrimSpace(string(mod))), nil
 }

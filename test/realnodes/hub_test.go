@@ -1,0 +1,428 @@
+package realnodes
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/kcp-dev/logicalcluster/v3"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/test/framework"
+)
+
+// workspace is one whose pods truly run, in the physical cluster east, whose syncer is a Pod of it.
+type workspace struct {
+	*testing.T
+	hub        *framework.Atoll
+	east       *framework.Physical
+	cluster    logicalcluster.Name
+	kubeconfig string
+}
+
+// TestWorkspace places a workspace on a real node, and does with its pods what people do.
+func TestWorkspace(t *testing.T) {
+	needsRealNodes(t)
+	hub := framework.StartAtoll(t, "--external-hostname="+framework.RealNodeMachine)
+	at, err := url.Parse(hub.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	port, err := strconv.Atoi(at.Port())
+	if err != nil {
+		t.Fatal(err)
+	}
+	hub.Kubeconfig = hub.KubeconfigOf(t, "root") // the name is that of pods alone
+	image, name := atollImage(t)
+	east := framework.StartPhysical(t, "east", framework.PhysicalRealNode([]string{imageOfApp(t), image}, port))
+	w := &workspace{T: t, hub: hub, east: east}
+
+	// The syncer is the Pod that the manifest says, in the namespace of its own.
+	manifest := hub.MustStdout("cluster", "add", "east", "--manifest", "--image="+name, "--hub-url=https://"+framework.RealNodeMachine+":"+at.Port())
+	mustKubectl(t, east, manifest, "apply", "-f", "-")
+	w.clusterReady("east")
+	mustKubectl(t, east, "", "-n", workloadv1alpha1.HeartbeatNamespace, "wait", "deployments", "--all", "--for=condition=Available", "--timeout=3m")
+
+	w.cluster = framework.MakeWorkspace(t, hub.Clients(), "root", "shop")
+	w.kubeconfig = hub.KubeconfigOf(t, "root:shop")
+	w.kubectl(talking, "apply", "-f", "-")
+	w.kubectl("", "rollout", "status", "deployment/web", "--timeout=3m")
+	says(t, east)
+	t.Log("done: the syncer runs as the Pods that `atoll cluster add --manifest` wrote, from the image of `make image`, read-only and as nobody; the cluster is Ready and runs what the workspace is given")
+	for _, part := range []struct {
+		name string
+		test func(*workspace)
+		done string
+	}{
+		{"LogsAndExec", (*workspace).logsAndExec, "logs, and exec with its input and exit code"},
+		{"LogsAreFollowed", (*workspace).logsFollowed, "logs that are followed go on with what is printed then"},
+		{"PortForward", (*workspace).portForward, "a forwarded port answers HTTP"},
+		{"Copy", (*workspace).copies, "cp of a megabyte, there and back"},
+		{"Names", (*workspace).names, "a pod finds a Service of its workspace by its short name"},
+		{"ItsTokenIsOfTheWorkspace", (*workspace).token, "a client in the pod finds the API of its workspace, by the files and variables that it looks for, and may there what the roles of its ServiceAccount say; the physical cluster does not know its token"},
+		{"ReadinessHoldsARolloutBack", (*workspace).readiness, "a pod that is not ready by its probe is not Available, and the rollout waits for it"},
+		{"LivenessRestartsShow", (*workspace).liveness, "a container that its probe ends shows as restarted, with the log of before and the Event"},
+		{"ASyncerPodThatIsKilled", (*workspace).syncerKilled, "the syncer's Pods are killed, and others go on"},
+	} {
+		t.Run(part.name, func(t *testing.T) {
+			of := *w
+			of.T = t
+			hub.Use(t)
+			east.Use(t)
+			part.test(&of)
+			if !t.Failed() {
+				t.Log("done: " + part.done)
+			}
+		})
+	}
+}
+
+// atollImage returns the image that "make image" built, and its name.
+func atollImage(t *testing.T) (file, name string) {
+	t.Helper()
+	file = filepath.Join(filepath.Dir(framework.Binary(t)), "atoll-linux-"+runtime.GOARCH+".tar")
+	list, err := tarball.LoadManifest(func() (io.ReadCloser, error) { return os.Open(file) })
+	if err != nil {
+		t.Fatalf("read the image: %v; run `make image` first", err)
+	}
+	if len(list) != 1 || len(list[0].RepoTags) != 1 {
+		t.Fatalf("%s holds %+v, want one image of one name", file, list)
+	}
+	return file, list[0].RepoTags[0]
+}
+
+// clusterReady waits until the SyncTarget of that name in root is Ready.
+func (w *workspace) clusterReady(name string) {
+	w.Helper()
+	framework.Eventually(w, patience, "cluster "+name+" is Ready", func() string {
+		target := &workloadv1alpha1.SyncTarget{}
+		if err := w.hub.Clients().Objects.Get(client.In(w.Context(), "root"), ctrlclient.ObjectKey{Name: name}, target); err != nil {
+			return err.Error()
+		}
+		if !meta.IsStatusConditionTrue(target.Status.Conditions, workloadv1alpha1.SyncTargetReady) {
+			return fmt.Sprintf("its conditions are %+v", target.Status.Conditions)
+		}
+		return ""
+	}, func() string {
+		out, err := kubectl(w.T, w.east, "", "-n", workloadv1alpha1.HeartbeatNamespace, "describe", "pods")
+		logs, logsErr := kubectl(w.T, w.east, "", "-n", workloadv1alpha1.HeartbeatNamespace, "logs", "-l", "app.kubernetes.io/name=atoll-syncer", "--tail=30")
+		return fmt.Sprint(out, err, logs, logsErr)
+	})
+}
+
+// command is kubectl in the workspace.
+func (w *workspace) command(ctx context.Context, args ...string) *exec.Cmd {
+	return exec.CommandContext(ctx, framework.Binary(w), append([]string{"kubectl", "--kubeconfig", w.kubeconfig}, args...)...)
+}
+
+func (w *workspace) try(input string, args ...string) (string, error) {
+	w.Helper()
+	cmd := w.command(w.Context(), args...)
+	cmd.Stdin = strings.NewReader(input)
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	err := cmd.Run()
+	return out.String(), err
+}
+
+func (w *workspace) kubectl(input string, args ...string) string {
+	w.Helper()
+	out, err := w.try(input, args...)
+	if err != nil {
+		w.Fatalf("kubectl %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return out
+}
+
+// runs starts kubectl, which ends with the test, and returns what it prints.
+func (w *workspace) runs(args ...string) *bufio.Reader {
+	w.Helper()
+	ctx, cancel := context.WithTimeout(w.Context(), patience)
+	cmd := w.command(ctx, args...)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		w.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		w.Fatal(err)
+	}
+	w.Cleanup(func() {
+		cancel()
+		_ = cmd.Wait() // it was killed
+	})
+	return bufio.NewReader(out)
+}
+
+// in runs app in the pod of web.
+func (w *workspace) in(args ...string) (string, error) {
+	w.Helper()
+	return w.try("", append([]string{"exec", "deployment/web", "--", "app"}, args...)...)
+}
+
+func (w *workspace) pods(app string) []corev1.Pod {
+	w.Helper()
+	list, err := w.hub.Clients().Kube.CoreV1().Pods("default").List(client.In(w.Context(), w.cluster), metav1.ListOptions{LabelSelector: "app=" + app})
+	if err != nil {
+		w.Fatal(err)
+	}
+	return list.Items
+}
+
+// talking is plain with a ServiceAccount of its own, who may read one ConfigMap.
+const talking = plain + `
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: greeting}
+data: {text: from-the-workspace}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {name: greeting}
+rules: [{apiGroups: [""], resources: [configmaps], resourceNames: [greeting], verbs: [get]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: greeting}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: greeting}
+subjects: [{kind: ServiceAccount, name: default, namespace: default}]
+`
+
+func (w *workspace) logsAndExec() {
+	// Where there are several pods, it says first which of them it is.
+	if got := w.kubectl("", "logs", "deployment/web"); !strings.Contains("\n"+got, "\nserving web-") {
+		w.Errorf("logs: %q", got)
+	}
+	if got, err := w.in("echo", "hello"); got != "hello\n" || err != nil {
+		w.Errorf("exec: %q %v", got, err)
+	}
+	if out, err := w.in("exit", "7"); err == nil || !strings.Contains(out, "exit code 7") {
+		w.Errorf("exec that fails: %v %s", err, out)
+	}
+	if got := w.kubectl("to you\n", "exec", "-i", "deployment/web", "--", "app", "cat"); got != "to you\n" {
+		w.Errorf("exec with input: %q", got)
+	}
+}
+
+// logsFollowed: a line is read while the pod runs, after it was printed.
+func (w *workspace) logsFollowed() {
+	log := w.runs("logs", "-f", "deployment/web", "--tail=1")
+	if line, err := log.ReadString('\n'); err != nil {
+		w.Fatalf("the last line so far: %q %v", line, err)
+	}
+	path := fmt.Sprintf("/follow-%d", time.Now().UnixNano())
+	if out, err := w.in("get", "http://127.0.0.1:8080"+path); err != nil {
+		w.Fatalf("ask it for something: %v\n%s", err, out)
+	}
+	if line, err := log.ReadString('\n'); line != "GET "+path+"\n" || err != nil {
+		w.Errorf("the log goes on with %q %v", line, err)
+	}
+}
+
+func (w *workspace) portForward() {
+	said, err := w.runs("port-forward", "--address=127.0.0.1", "deployment/web", ":8080").ReadString('\n')
+	port := regexp.MustCompile(`127\.0\.0\.1:(\d+) -> 8080`).FindStringSubmatch(said)
+	if err != nil || port == nil {
+		w.Fatalf("port-forward says %q: %v", said, err)
+	}
+	for i := range 3 {
+		resp, err := http.Get(fmt.Sprintf("http://127.0.0.1:%s/%d", port[1], i))
+		if err != nil {
+			w.Fatal(err)
+		}
+		body, err := io.ReadAll(resp.Body)
+		_ = resp.Body.Close() // read whole
+		if want := fmt.Sprintf("/%d from web-", i); err != nil || !strings.HasPrefix(string(body), want) {
+			w.Errorf("through the port: %q %v, want %q", body, err, want)
+		}
+	}
+}
+
+// copies: there and back, more than what is on its way at a time.
+func (w *workspace) copies() {
+	dir := w.TempDir()
+	from, back := filepath.Join(dir, "from"), filepath.Join(dir, "back")
+	content := strings.Repeat("0123456789abcdef\n", 1<<16)
+	if err := os.WriteFile(from, []byte(content), 0o600); err != nil {
+		w.Fatal(err)
+	}
+	pods := w.pods("web")
+	if len(pods) != 1 {
+		w.Fatalf("there are %d pods of web, want one", len(pods))
+	}
+	pod := pods[0].Name
+	w.kubectl("", "cp", from, pod+":/tmp/copied")
+	w.kubectl("", "cp", pod+":/tmp/copied", back)
+	if got, err := os.ReadFile(back); err != nil || string(got) != content {
+		w.Errorf("%d bytes of %d came back: %v", len(got), len(content), err)
+	}
+}
+
+// names: a Service of the workspace has the name that it would have on a cluster, in its namespace.
+func (w *workspace) names() {
+	framework.Eventually(w, patience, "a Service answers by its short name", func() string {
+		if got, err := w.in("get", "http://web/by-name"); err != nil || !strings.HasPrefix(got, "/by-name from web-") {
+			return fmt.Sprint(got, err)
+		}
+		return ""
+	})
+}
+
+// token: a client in the pod finds the API of its workspace, which knows it, and no other.
+func (w *workspace) token() {
+	const greeting = "/api/v1/namespaces/default/configmaps/greeting"
+	framework.Eventually(w, patience, "the pod reads a ConfigMap of its workspace", func() string {
+		if got, err := w.in("api", greeting); err != nil || !strings.Contains(got, "from-the-workspace") {
+			return fmt.Sprint(got, err)
+		}
+		return ""
+	})
+	if got, err := w.in("api", "/api/v1/namespaces/default/secrets"); err == nil || !strings.Contains(got, `system:serviceaccount:default:default`) || !strings.Contains(got, "403") {
+		w.Errorf("Secrets, which it may not read: %q %v", got, err)
+	}
+	if got, err := w.in("read", "/var/run/secrets/kubernetes.io/serviceaccount/namespace"); got != "default" || err != nil {
+		w.Errorf("it is in namespace %q, says its file: %v", got, err)
+	}
+	// The physical cluster's API does not know the token, while it knows one of its own, of who may not do this either.
+	token, err := w.in("read", "/var/run/secrets/kubernetes.io/serviceaccount/token")
+	if err != nil {
+		w.Fatalf("read the token: %v\n%s", err, token)
+	}
+	if err := w.askEast(token); !apierrors.IsUnauthorized(err) {
+		w.Errorf("the physical cluster's API says to the token of the pod: %v, want that it does not know it", err)
+	}
+	if err := w.askEast(strings.TrimSpace(mustKubectl(w.T, w.east, "", "create", "token", "default"))); !apierrors.IsForbidden(err) {
+		w.Errorf("the physical cluster's API says to a token of its own: %v, want that it may not", err)
+	}
+}
+
+// askEast asks the physical cluster for Secrets, by a token.
+func (w *workspace) askEast(token string) error {
+	w.Helper()
+	config := rest.AnonymousClientConfig(w.east.RESTConfig())
+	config.BearerToken = token
+	clientset, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		w.Fatal(err)
+	}
+	_, err = clientset.CoreV1().Secrets("default").List(w.Context(), metav1.ListOptions{})
+	return err
+}
+
+// readiness: a pod that is not ready is not counted, and a rollout waits for it.
+func (w *workspace) readiness() {
+	available := func(want string) {
+		w.Helper()
+		framework.Eventually(w, patience, "web is Available: "+want, func() string {
+			got, err := w.try("", "get", "deployment/web", "-o", `jsonpath={.status.conditions[?(@.type=="Available")].status}`)
+			if got != want || err != nil {
+				return fmt.Sprint(got, err)
+			}
+			return ""
+		})
+	}
+	available("True")
+	if out, err := w.in("touch", "/tmp/unready"); err != nil {
+		w.Fatalf("make it not ready: %v\n%s", err, out)
+	}
+	available("False")
+	if out, err := w.try("", "rollout", "status", "deployment/web", "--timeout=2s"); err == nil || !strings.Contains(out, "timed out") {
+		w.Errorf("a rollout whose pod is not ready is not waited for: %v %s", err, out)
+	}
+	if out, err := w.in("rm", "/tmp/unready"); err != nil {
+		w.Fatalf("make it ready: %v\n%s", err, out)
+	}
+	available("True")
+	w.kubectl("", "rollout", "status", "deployment/web", "--timeout=1m")
+}
+
+// liveness: a container that is restarted for its probe shows as such, with the log of before.
+func (w *workspace) liveness() {
+	w.kubectl(strings.ReplaceAll(strings.ReplaceAll(plain, "name: web", "name: frail"), "app: web", "app: frail"), "apply", "-f", "-")
+	w.kubectl("", "patch", "deployment/frail", "--type=json",
+		`--patch=[{"op": "add", "path": "/spec/template/spec/containers/0/livenessProbe", "value": {"httpGet": {"path": "/healthz", "port": 8080}, "periodSeconds": 1, "failureThreshold": 1}}]`)
+	w.kubectl("", "rollout", "status", "deployment/frail", "--timeout=3m")
+	if out, err := w.try("", "exec", "deployment/frail", "--", "app", "touch", "/tmp/dead"); err != nil {
+		w.Fatalf("make it fail its probe: %v\n%s", err, out)
+	}
+	framework.Eventually(w, patience, "the restart shows", func() string {
+		pods := w.pods("frail")
+		if len(pods) != 1 || len(pods[0].Status.ContainerStatuses) != 1 || pods[0].Status.ContainerStatuses[0].RestartCount != 1 || !isReady(&pods[0]) {
+			return fmt.Sprintf("%+v", pods)
+		}
+		return ""
+	})
+	if got := w.kubectl("", "logs", "deployment/frail", "--previous"); !strings.Contains(got, "told to end frail-") {
+		w.Errorf("the log of before: %q", got)
+	}
+	framework.Eventually(w, patience, "the Event of the probe shows", func() string {
+		if got, err := w.try("", "get", "events", "--field-selector=reason=Unhealthy"); err != nil || !strings.Contains(got, "Liveness probe failed") {
+			return got
+		}
+		return ""
+	})
+}
+
+// syncerKilled: what is asked for once no Pod of before is left is done by others, and what is there is served by them.
+func (w *workspace) syncerKilled() {
+	syncers := func() map[types.UID]bool {
+		w.Helper()
+		list, err := w.east.Clientset().CoreV1().Pods(workloadv1alpha1.HeartbeatNamespace).List(w.Context(), metav1.ListOptions{})
+		if err != nil {
+			w.Fatal(err)
+		}
+		uids := map[types.UID]bool{}
+		for _, pod := range list.Items {
+			uids[pod.UID] = true
+		}
+		return uids
+	}
+	before := syncers()
+	if len(before) == 0 {
+		w.Fatal("there is no Pod of the syncer")
+	}
+	// Without --force the API keeps a Pod until the kubelet has ended its processes, which is waited for. They have a second to go.
+	mustKubectl(w.T, w.east, "", "-n", workloadv1alpha1.HeartbeatNamespace, "delete", "pods", "--all", "--now", "--timeout=2m")
+	for uid := range syncers() {
+		if before[uid] {
+			w.Fatalf("Pod %s of the syncer was not killed", uid)
+		}
+	}
+	w.kubectl("", "scale", "deployment/web", "--replicas=2")
+	w.kubectl("", "rollout", "status", "deployment/web", "--timeout=3m")
+	framework.Eventually(w, patience, "logs of both pods", func() string {
+		pods := w.pods("web")
+		if len(pods) != 2 {
+			return fmt.Sprintf("there are %d pods", len(pods))
+		}
+		for _, pod := range pods {
+			if got, err := w.try("", "logs", pod.Name); err != nil || !strings.HasPrefix(got, "serving "+pod.Name) {
+				return fmt.Sprint(pod.Name, ": ", got, err)
+			}
+		}
+		return ""
+	})
+}
