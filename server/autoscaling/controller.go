@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"sync"
 	"time"
 
@@ -21,6 +20,7 @@ import (
 
 	"atoll.dev/atoll/client"
 	"atoll.dev/atoll/internal/queue"
+	"atoll.dev/atoll/internal/turns"
 )
 
 // workers of the queue: a key is some reads, of which that of metrics may take as long as a physical cluster does to answer, and a write or two when something changes.
@@ -49,21 +49,11 @@ type Controller struct {
 	scalers   *client.Feed[*autoscalingv2.HorizontalPodAutoscaler]
 	queue     *queue.Queue[client.Key]
 	metrics   *readings
+	lanes     *turns.Lanes[logicalcluster.Name, client.Key] // of looks
 
 	mu sync.Mutex // guards what follows
 	// known has the HorizontalPodAutoscalers.
 	known client.ByNamespace[remembered]
-	// lanes has the logical clusters that have had a look just now, or whose looks wait.
-	lanes map[logicalcluster.Name]*lane
-}
-
-// lane is how the looks of a logical cluster follow each other.
-type lane struct {
-	free  time.Time // when there may be another
-	looks int       // that have begun and not ended
-	// waits are those that are to come, and when, if nothing had delayed the lane; late is by how much it was, since looks have worked for long, or as many went on as may.
-	waits map[client.Key]time.Time
-	late  time.Duration
 }
 
 // remembered is what is known of a HorizontalPodAutoscaler from one look to the next.
@@ -80,7 +70,7 @@ type remembered struct {
 func New(clients *client.Clients, informers *client.Informers, clk clock.PassiveClock) (*Controller, error) {
 	c := &Controller{
 		clients: clients, informers: informers, clock: clk,
-		known: client.ByNamespace[remembered]{}, lanes: map[logicalcluster.Name]*lane{},
+		known: client.ByNamespace[remembered]{}, lanes: newLanes(clk),
 		events: client.NewEvents(clients, "horizontal-pod-autoscaler", clk), // as Kubernetes' is called in them
 	}
 	c.queue = queue.NewWithClock("autoscaling", clk, c.reconcile)
@@ -91,6 +81,10 @@ func New(clients *client.Clients, informers *client.Informers, clk clock.Passive
 	var err error
 	c.scalers, err = client.NewFeed(clients, &autoscalingv2.HorizontalPodAutoscaler{}, c.see)
 	return c, err
+}
+
+func newLanes(clk clock.PassiveClock) *turns.Lanes[logicalcluster.Name, client.Key] {
+	return turns.NewLanes[logicalcluster.Name, client.Key](clk, turns.LaneRules{AtOnce: atOnce, Apart: pace, Pause: pause, MostWorked: mostWorked})
 }
 
 // Run waits for the informers and works until ctx ends.
@@ -169,74 +163,16 @@ func (c *Controller) selectorOf(key client.Key, known *selector, text string) (*
 	return readSelector(text)
 }
 
-// turn says how long a look has to wait for others of its logical cluster, 0 for not at all: it has begun, and done says when it has ended. Who asks before its turn waits for what is left of it. Who has waited waits
-// no more, unless there are as many looks as there may be.
-func (c *Controller) turn(key client.Key) time.Duration {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	now := c.clock.Now()
-	maps.DeleteFunc(c.lanes, func(_ logicalcluster.Name, l *lane) bool {
-		return len(l.waits) == 0 && l.looks == 0 && !l.free.After(now)
-	})
-	l := c.lanes[key.Cluster]
-	if l == nil {
-		l = &lane{free: now, waits: map[client.Key]time.Time{}}
-		c.lanes[key.Cluster] = l
-	}
-	at, waits := l.waits[key]
-	if waits {
-		at = at.Add(l.late)
-	} else {
-		at = l.next(now)
-	}
-	if !at.After(now) && l.looks < atOnce {
-		delete(l.waits, key)
-		l.looks++
-		return 0
-	}
-	l.waits[key] = at.Add(-l.late)
-	if !at.After(now) { // until one ends it keeps its place, and so do those after it
-		l.delay(pace)
-		return pace
-	}
-	return at.Sub(now)
-}
-
-// next takes the next place.
-func (l *lane) next(now time.Time) time.Time {
-	at := l.free
-	if at.Before(now) {
-		at = now
-	}
-	l.free = at.Add(pace)
-	return at
-}
-
-// delay has all that wait, and all that come, wait longer, in their order.
-func (l *lane) delay(by time.Duration) { l.free, l.late = l.free.Add(by), l.late+by }
-
-// done says that a look has ended that had its turn, and how long it has worked, for which those that are to come wait longer.
-func (c *Controller) done(cluster logicalcluster.Name, worked time.Duration) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	l := c.lanes[cluster] // it is kept while there are looks
-	l.looks--
-	if now := c.clock.Now(); l.free.Before(now) {
-		l.free = now
-	}
-	l.delay(max(0, pause*min(worked, mostWorked)-pace)) // its place was for so long already
-}
-
 // reconcile looks at a HorizontalPodAutoscaler.
 func (c *Controller) reconcile(ctx context.Context, key client.Key) (time.Duration, error) {
 	c.metrics.sweep() // also for one that is gone: nothing is left of the last
-	if wait := c.turn(key); wait > 0 {
+	if wait := c.lanes.Turn(key.Cluster, key); wait > 0 {
 		return wait, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, longest)
 	defer cancel()
 	began, idle := c.clock.Now(), time.Duration(0)
-	defer func() { c.done(key.Cluster, c.clock.Now().Sub(began)-idle) }()
+	defer func() { c.lanes.Done(key.Cluster, c.clock.Now().Sub(began)-idle) }()
 	is, err := client.InWorkspace(ctx, c.clients, c.informers, key.Cluster)
 	if err != nil {
 		return 0, err

@@ -135,7 +135,7 @@ func startLooking(t *testing.T, served map[string]string) *looking {
 		t.Fatal(err)
 	}
 	c.clock, c.events = l.clk, client.NewEvents(c.clients, "test", l.clk)
-	c.known, c.lanes = client.ByNamespace[remembered]{}, map[logicalcluster.Name]*lane{}
+	c.known, c.lanes = client.ByNamespace[remembered]{}, newLanes(l.clk)
 	c.metrics = newReadings(l.clk, c.usagesOf)
 	c.queue = queue.NewWithClock("test", l.clk, c.reconcile)
 	t.Cleanup(c.queue.Stop)
@@ -479,7 +479,7 @@ func TestReconcile(t *testing.T) {
 		if len(l.metrics.taken) > 0 {
 			t.Errorf("%s: kept are %v, want nothing of long ago", name, l.metrics.taken)
 		}
-		if n := l.lanes["shop"].looks; n != 0 {
+		if n := l.lanes.Going("shop"); n != 0 {
 			t.Errorf("%s: %d looks go on", name, n)
 		}
 	}
@@ -534,7 +534,7 @@ func TestWorkedFor(t *testing.T) {
 		if _, err := l.reconcile(t.Context(), web); err != nil || len(l.statuses) != 1 {
 			t.Fatalf("%s: %v, %+v", name, err, l.statuses)
 		}
-		if got := l.lanes["shop"].free.Sub(l.clk.Now()); got != tc.want {
+		if got := l.lanes.Turn("shop", client.Key{Cluster: "shop", Name: "other"}); got != tc.want {
 			t.Errorf("%s take a second: others wait %s, want %s", name, got, tc.want)
 		}
 	}
