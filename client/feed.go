@@ -15,8 +15,9 @@ import (
 // is written. It tells of all that there are at first and whenever the watch could not be resumed, and then of
 // those deleted in between not at all.
 type Feed[T object] struct {
-	from everywhere
-	tell func(obj T, gone bool)
+	from   everywhere
+	tell   func(obj T, gone bool)
+	listed func() // nil if nobody has asked
 }
 
 // NewFeed returns a feed of example's type: a typed object, or a metav1.PartialObjectMetadata whose group, version and kind
@@ -29,10 +30,13 @@ func NewFeed[T object](c *Clients, example T, tell func(obj T, gone bool)) (*Fee
 	return &Feed[T]{from: everywhere{objects: c.Objects, gvk: gvk, example: example}, tell: tell}, nil
 }
 
+// OnListed has listed called whenever all that there are have been told: of what was deleted while the feed did not watch nobody was. It must not block. Called before Run.
+func (f *Feed[T]) OnListed(listed func()) { f.listed = listed }
+
 // Run lists and watches until ctx ends.
 func (f *Feed[T]) Run(ctx context.Context) {
 	logger := klog.FromContext(ctx)
-	r := cache.NewReflectorWithOptions(f.from, nil, fed[T]{f.tell}, cache.ReflectorOptions{
+	r := cache.NewReflectorWithOptions(f.from, nil, fed[T]{f.tell, f.listed}, cache.ReflectorOptions{
 		Logger: &logger, Name: "feed", TypeDescription: f.from.gvk.Kind, Backoff: reflector.Backoff(),
 	})
 	r.WatchListPageSize = pageSize
@@ -40,7 +44,10 @@ func (f *Feed[T]) Run(ctx context.Context) {
 }
 
 // fed is the store of a reflector, without anything in it.
-type fed[T object] struct{ tell func(T, bool) }
+type fed[T object] struct {
+	tell   func(T, bool)
+	listed func()
+}
 
 // Add takes an object that is new.
 func (f fed[T]) Add(obj any) error { return f.take(obj, false) }
@@ -57,6 +64,9 @@ func (f fed[T]) Replace(objs []any, _ string) error {
 		if err := f.take(obj, false); err != nil {
 			return err
 		}
+	}
+	if f.listed != nil {
+		f.listed()
 	}
 	return nil
 }

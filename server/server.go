@@ -57,6 +57,7 @@ import (
 	"atoll.dev/atoll/server/builtin"
 	"atoll.dev/atoll/server/customresources"
 	"atoll.dev/atoll/server/discovery"
+	"atoll.dev/atoll/server/endpoints"
 	"atoll.dev/atoll/server/fairness"
 	"atoll.dev/atoll/server/garbage"
 	"atoll.dev/atoll/server/identity"
@@ -477,6 +478,13 @@ func (s *Server) Kinds() garbage.Kinds { return s.kinds }
 func (s *Server) Jobs() *storage.Resource {
 	jobs, _ := s.backend.Resource(schema.GroupResource{Group: "batch", Resource: "jobs"})
 	return jobs
+}
+
+// EndpointRows are what the controller of EndpointSlices reads.
+func (s *Server) EndpointRows() endpoints.Rows {
+	pods, _ := s.backend.Resource(schema.GroupResource{Resource: "pods"})
+	slices, _ := s.backend.Resource(schema.GroupResource{Group: "discovery.k8s.io", Resource: "endpointslices"})
+	return endpoints.Rows{Pods: pods, EndpointSlices: slices}
 }
 
 // URL of the server, without a path.

@@ -7,6 +7,7 @@ import (
 	"reflect"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -35,13 +36,14 @@ type direct struct {
 	strategy rest.RESTCreateStrategy // nil if it makes none
 }
 
-// directKinds are those of which a new workspace consists, and the Workspace itself, Placements, and Pods, of which clusters show many:
+// directKinds are those of which a new workspace consists, and the Workspace itself, Placements, and Pods and EndpointSlices, of which clusters show many:
 // these are made by requests alone.
 var directKinds = map[schema.GroupKind]direct{
 	{Kind: "Namespace"}:      {schema.GroupResource{Resource: "namespaces"}, namespace.Strategy},
 	{Kind: "ServiceAccount"}: {schema.GroupResource{Resource: "serviceaccounts"}, serviceaccount.Strategy},
 	{Kind: "Pod"}:            {schema.GroupResource{Resource: "pods"}, nil},
-	{Kind: "ConfigMap"}:      {schema.GroupResource{Resource: "configmaps"}, configmap.Strategy},
+	{Group: discoveryv1.GroupName, Kind: "EndpointSlice"}: {schema.GroupResource{Group: discoveryv1.GroupName, Resource: "endpointslices"}, nil},
+	{Kind: "ConfigMap"}: {schema.GroupResource{Resource: "configmaps"}, configmap.Strategy},
 	{Group: rbacv1.GroupName, Kind: "ClusterRoleBinding"}: {
 		schema.GroupResource{Group: rbacv1.GroupName, Resource: "clusterrolebindings"}, clusterrolebinding.Strategy,
 	},

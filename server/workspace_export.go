@@ -11,6 +11,7 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -29,6 +30,7 @@ import (
 	"atoll.dev/atoll/internal/kinds"
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
 	"atoll.dev/atoll/internal/workspacefile"
+	"atoll.dev/atoll/server/endpoints"
 	"atoll.dev/atoll/server/storage"
 )
 
@@ -76,6 +78,9 @@ func exported(row storage.PlainRow) (bool, error) {
 	case row.Prefix == podsPrefix:
 		passes, err := isOfTheMoment(row.Value)
 		return !passes, err
+	case row.Resource == discoveryv1.Resource("endpointslices"):
+		made, err := isMadeOfPods(row.Value)
+		return !made, err
 	}
 	return row.Resource != schema.GroupResource{Resource: "configmaps"} || !strings.HasSuffix(row.Key, "/"+rootCAConfigMap), nil
 }
@@ -94,6 +99,15 @@ func isOfTheMoment(stored []byte) (bool, error) {
 		return false, nil
 	}
 	return !kinds.IsBound(pod) || pod.DeletionTimestamp != nil || metav1.GetControllerOfNoCopy(pod) != nil, nil
+}
+
+// isMadeOfPods says whether a stored EndpointSlice is one that the server makes, of pods of the moment.
+func isMadeOfPods(stored []byte) (bool, error) {
+	slice := &discoveryv1.EndpointSlice{}
+	if _, _, err := scheme.Codecs.UniversalDeserializer().Decode(stored, nil, slice); err != nil {
+		return false, fmt.Errorf("this server cannot read an EndpointSlice: %w", err)
+	}
+	return slice.Labels[discoveryv1.LabelManagedBy] == endpoints.ControllerName, nil
 }
 
 // kubernetesVersion is the version of the API that is served, as 1.36.

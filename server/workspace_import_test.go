@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -18,6 +19,7 @@ import (
 
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/internal/kinds"
+	"atoll.dev/atoll/server/endpoints"
 	"atoll.dev/atoll/server/storage"
 )
 
@@ -85,6 +87,21 @@ func TestPodsOfTheMomentStayBehind(t *testing.T) {
 		got, err := exported(storage.PlainRow{Resource: schema.GroupResource{Resource: "pods"}, Prefix: podsPrefix, Key: "front/web", Value: stored})
 		if err != nil || got != tc.want {
 			t.Errorf("a pod %s is exported: %v, %v, want %v", name, got, err, tc.want)
+		}
+	}
+}
+
+// TestSlicesOfPodsStayBehind: an EndpointSlice that the server made of pods is made again of those that there are; what somebody wrote goes along.
+func TestSlicesOfPodsStayBehind(t *testing.T) {
+	for by, want := range map[string]bool{"": true, "somebody": true, "endpointslicemirroring-controller.k8s.io": true, endpoints.ControllerName: false} {
+		slice := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: "web", Labels: map[string]string{discoveryv1.LabelManagedBy: by}}, AddressType: discoveryv1.AddressTypeIPv4}
+		stored, err := runtime.Encode(scheme.Codecs.LegacyCodec(discoveryv1.SchemeGroupVersion), slice)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := exported(storage.PlainRow{Resource: discoveryv1.Resource("endpointslices"), Prefix: "/endpointslices", Key: "front/web", Value: stored})
+		if err != nil || got != want {
+			t.Errorf("one that %q made is exported: %v, %v, want %v", by, got, err, want)
 		}
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"atoll.dev/atoll/server/certificates"
 	"atoll.dev/atoll/server/cronjobs"
 	"atoll.dev/atoll/server/disruption"
+	"atoll.dev/atoll/server/endpoints"
 	"atoll.dev/atoll/server/finishedjobs"
 	"atoll.dev/atoll/server/garbage"
 	"atoll.dev/atoll/server/namespaces"
@@ -122,6 +123,9 @@ func ofTheLeader(s *server.Server, c *client.Clients, i *client.Informers, lead 
 
 	budgets, err := disruption.New(c, i, clk)
 	l.add("disruption", budgets, err)
+
+	services, err := endpoints.New(c, i, s.EndpointRows(), clk)
+	l.add("endpoints", services, err)
 
 	scalers, err := autoscaling.New(c, i, clk)
 	l.add("autoscaling", scalers, err)

@@ -17,6 +17,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"atoll.dev/atoll/internal/logicalcluster"
+	"atoll.dev/atoll/server/endpoints"
 	"atoll.dev/atoll/server/webhooks"
 )
 
@@ -62,8 +63,9 @@ func (s scope) endpoints(ctx context.Context, namespace, service string) ([]*dis
 }
 
 // addressesOf returns where a port of a Service is reached, one address at least: the name or the load balancer that it stands for, or
-// what the EndpointSlices of one without selector say. What a selector finds runs in physical clusters.
-func addressesOf(service *core.Service, port int32, endpoints func() ([]*discovery.EndpointSlice, error)) ([]string, error) {
+// what the EndpointSlices of one without selector say. What a selector finds runs in physical clusters, and where that is these say themselves: of one that
+// had a selector nothing is dialed that was found by it.
+func addressesOf(service *core.Service, port int32, slicesOf func() ([]*discovery.EndpointSlice, error)) ([]string, error) {
 	at := func(host string, port int32) string { return net.JoinHostPort(host, strconv.Itoa(int(port))) }
 	if service.Spec.Type == core.ServiceTypeExternalName {
 		return []string{at(service.Spec.ExternalName, port)}, nil
@@ -86,16 +88,22 @@ func addressesOf(service *core.Service, port int32, endpoints func() ([]*discove
 	if len(service.Spec.Selector) > 0 {
 		return nil, errors.New("it runs in a physical cluster, where this server cannot reach it")
 	}
-	endpointSlices, err := endpoints()
+	endpointSlices, err := slicesOf()
 	if err != nil {
 		return nil, err
 	}
 	for _, slice := range endpointSlices {
+		if slice.Labels[discoveryv1.LabelManagedBy] == endpoints.ControllerName {
+			continue
+		}
 		for _, p := range slice.Ports {
 			if p.Port == nil || ptr.Deref(p.Name, "") != service.Spec.Ports[i].Name || !isTCP(ptr.Deref(p.Protocol, "")) {
 				continue
 			}
 			for _, endpoint := range slice.Endpoints {
+				if of := endpoint.TargetRef; of != nil && of.Kind == "Pod" {
+					continue
+				}
 				if ready := endpoint.Conditions.Ready; (ready == nil || *ready) && len(endpoint.Addresses) > 0 {
 					addresses = append(addresses, at(endpoint.Addresses[0], *p.Port))
 				}

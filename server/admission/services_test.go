@@ -26,6 +26,11 @@ func TestAddressesOf(t *testing.T) {
 	endpoint := func(ready *bool, addresses ...string) discovery.Endpoint {
 		return discovery.Endpoint{Addresses: addresses, Conditions: discovery.EndpointConditions{Ready: ready}}
 	}
+	pod := func(address string) discovery.Endpoint {
+		return discovery.Endpoint{Addresses: []string{address}, TargetRef: &core.ObjectReference{Kind: "Pod", Name: "web"}}
+	}
+	made := at("hook", 9443, endpoint(nil, "192.0.2.3"))
+	made.Labels = map[string]string{discoveryv1.LabelManagedBy: "endpointslice-controller.k8s.io"}
 	balanced := core.LoadBalancerStatus{Ingress: []core.LoadBalancerIngress{{IP: "192.0.2.1"}, {Hostname: "lb.example", IP: "192.0.2.2"}, {}}}
 	for name, tc := range map[string]struct {
 		spec     core.ServiceSpec
@@ -41,6 +46,8 @@ func TestAddressesOf(t *testing.T) {
 		"endpoints":               {spec: core.ServiceSpec{Ports: ports}, slices: []*discovery.EndpointSlice{at("hook", 9443, endpoint(nil, "2001:db8::1", "2001:db8::2")), at("hook", 9444, endpoint(new(true), "hooks.example"))}, want: []string{"[2001:db8::1]:9443", "hooks.example:9444"}},
 		"endpoints not ready":     {spec: core.ServiceSpec{Ports: ports}, slices: []*discovery.EndpointSlice{at("hook", 9443, endpoint(new(false), "192.0.2.3"), endpoint(nil))}, refusal: "no EndpointSlice has a ready endpoint for its port 443"},
 		"endpoints of other port": {spec: core.ServiceSpec{Ports: ports}, slices: []*discovery.EndpointSlice{at("other", 9443, endpoint(nil, "192.0.2.3"))}, refusal: "no EndpointSlice"},
+		"endpoints of a selector": {spec: core.ServiceSpec{Ports: ports}, slices: []*discovery.EndpointSlice{made}, refusal: "no EndpointSlice has a ready endpoint for its port 443"},
+		"endpoints that are pods": {spec: core.ServiceSpec{Ports: ports}, slices: []*discovery.EndpointSlice{at("hook", 9443, pod("192.0.2.3"), endpoint(nil, "192.0.2.4"), pod("192.0.2.5"))}, want: []string{"192.0.2.4:9443"}},
 		"port without name":       {spec: core.ServiceSpec{Ports: []core.ServicePort{{Port: 443}}}, slices: []*discovery.EndpointSlice{{Ports: []discovery.EndpointPort{{Port: new(int32(9443))}, {}}, Endpoints: []discovery.Endpoint{endpoint(nil, "192.0.2.3")}}}, want: []string{"192.0.2.3:9443"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -134,18 +134,25 @@ func newUsage(limits func(logicalcluster.Name) Limits, called func(logicalcluste
 }
 
 // onBehalf are the resources of which the server makes objects because of what people of a workspace wrote, as many and as large as that says:
-// the Jobs of CronJobs, the revisions of workloads, the claims of StatefulSets, and what is told of all of them.
+// the Jobs of CronJobs, the revisions of workloads, the claims of StatefulSets, the EndpointSlices of Services, and what is told of all of them.
 var onBehalf = sets.New(
 	schema.GroupResource{Group: "batch", Resource: "jobs"},
 	schema.GroupResource{Group: "apps", Resource: "replicasets"},
 	schema.GroupResource{Group: "apps", Resource: "controllerrevisions"},
 	schema.GroupResource{Resource: "persistentvolumeclaims"},
 	schema.GroupResource{Resource: "events"},
+	endpointSlices,
 )
+
+// growing are those of them that the server goes on to write as large as what people wrote says: an EndpointSlice has one pod today, and a hundred tomorrow. An update that makes none larger is
+// written however much there is, so that what is gone can be taken out.
+var growing = sets.New(endpointSlices)
+
+var endpointSlices = schema.GroupResource{Group: "discovery.k8s.io", Resource: "endpointslices"}
 
 // bounded says whether the limits are for a write to a logical cluster: not for one of an administrator, nor for mirrors, whose contents
 // other limits bound. The server itself has to write what became of objects, and of each there is only so much to write; but what it makes
-// on somebody's behalf is as if he made it. Nobody else has the server's name: authentication takes it from no one, and none may impersonate it.
+// on somebody's behalf is as if he made it, and so is what it adds to what is growing. Nobody else has the server's name: authentication takes it from no one, and none may impersonate it.
 func (u *usage) bounded(ctx context.Context, cluster logicalcluster.Name, resource schema.GroupResource, isNew bool) bool {
 	if u == nil || strings.HasPrefix(cluster.String(), "system:") {
 		return false
@@ -158,7 +165,7 @@ func (u *usage) bounded(ctx context.Context, cluster logicalcluster.Name, resour
 	case !ok:
 		return false
 	case !slices.Contains(who.GetGroups(), user.SystemPrivilegedGroup):
-	case who.GetName() != user.APIServerUser, !isNew, !onBehalf.Has(resource):
+	case who.GetName() != user.APIServerUser, !onBehalf.Has(resource), !isNew && !growing.Has(resource):
 		return false
 	}
 	return u.limits(cluster) != Limits{}

@@ -373,6 +373,8 @@ func TestBounded(t *testing.T) {
 		{"of a StatefulSet", byServer(shop), schema.GroupResource{Group: "apps", Resource: "controllerrevisions"}, true, true},
 		{"a claim of a StatefulSet", byServer(shop), api.Resource("persistentvolumeclaims"), true, true},
 		{"an Event", byServer(shop), api.Resource("events"), true, true},
+		{"an EndpointSlice of a Service", byServer(shop), endpointSlices, true, true},
+		{"what comes to it", byServer(shop), endpointSlices, false, true},
 		{"a Placement", byServer(shop), schema.GroupResource{Group: "placement.atoll.dev", Resource: "placements"}, true, false},
 		{"the server's name alone", named, api.Resource("secrets"), true, true},
 		{"in a mirror", byServer(within(lc.Cluster{Name: "shop", Mirror: true})), jobs, true, false},

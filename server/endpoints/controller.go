@@ -1,0 +1,330 @@
+package endpoints
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/internal/queue"
+	"atoll.dev/atoll/internal/turns"
+)
+
+const (
+	// workers of the queue: a key is two lists in memory, and a write or two when something changes. They are more than may wait for webhooks at once (server/admission).
+	workers = 8
+	// atOnce is how many looks of a workspace there are at once at most, and apart how far apart they begin at least. Those that are to come wait pause times as long as one has worked, of which
+	// mostWorked counts.
+	atOnce     = 2
+	apart      = 20 * time.Millisecond
+	pause      = 4
+	mostWorked = 2 * time.Second
+	// longest is how long a look takes at most. It begins anew then.
+	longest = 30 * time.Second
+
+	// slicesTogether is how long more changes of slices by others are waited for, as in Kubernetes.
+	slicesTogether = time.Second
+	// refused is when to try again what the workspace did not let in.
+	refused = 30 * time.Second
+	// mostTouched is how many sets of labels of pods are held against the selectors of a namespace's Services. Beyond that all are looked at.
+	mostTouched = 64
+	// mostSaid is how long what is told of a Service may be, in bytes: the words of a webhook may be in it.
+	mostSaid = 1000
+
+	byMirror = "endpoints-mirror"
+)
+
+// Controller makes the EndpointSlices of the Services of all workspaces.
+type Controller struct {
+	clients   *client.Clients
+	informers *client.Informers
+	clock     clock.PassiveClock
+	rows      Rows
+	services  *client.Informer[ctrlclient.Object]
+	pods      *client.Informer[*metav1.PartialObjectMetadata]
+	slices    *client.Feed[*metav1.PartialObjectMetadata]
+	queue     *queue.Queue[client.Key] // Services, and namespaces: those have no name
+	lanes     *turns.Lanes[logicalcluster.Name, client.Key]
+	own       *own
+	news      *news
+
+	mu sync.Mutex // guards touched
+	// touched has, by namespace, what pods were labelled with that have changed since it was looked which Services that concerns.
+	touched map[client.Key]*touched
+}
+
+// touched are labels of pods.
+type touched struct {
+	labels []map[string]string
+	all    bool // there were too many
+}
+
+// New returns the controller. Times are clk's, if it has timers.
+func New(clients *client.Clients, informers *client.Informers, rows Rows, clk clock.PassiveClock) (*Controller, error) {
+	c := &Controller{
+		clients: clients, informers: informers, clock: clk, rows: rows, services: informers.Of("Service"),
+		lanes: turns.NewLanes[logicalcluster.Name, client.Key](clk, turns.LaneRules{AtOnce: atOnce, Apart: apart, Pause: pause, MostWorked: mostWorked}),
+		own:   newOwn(clk), touched: map[client.Key]*touched{},
+		news: newNews(client.NewEvents(clients, "endpoint-slice-controller", clk), clk), // as Kubernetes' is called in them
+	}
+	c.queue = queue.NewWithClock("endpoints", clk, c.reconcile)
+	index := informers.SyncTargets.AddIndex(byMirror, func(t *workloadv1alpha1.SyncTarget) []string {
+		if mirror := client.MirrorOf(t); mirror != "" {
+			return []string{string(mirror)}
+		}
+		return nil
+	})
+	var pods, feed error
+	kind := func(version, kind string) *metav1.PartialObjectMetadata {
+		return &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: version, Kind: kind}}
+	}
+	c.pods, pods = client.NewInformer(clients, kind(corev1.SchemeGroupVersion.String(), "Pod"), client.InformerOptions[*metav1.PartialObjectMetadata]{Unlisted: true, Transform: withLabels})
+	c.slices, feed = client.NewFeed(clients, kind(discoveryv1.SchemeGroupVersion.String(), "EndpointSlice"), c.onSlice)
+	if err := errors.Join(index, pods, feed); err != nil {
+		return c, err
+	}
+	c.pods.OnEvent(c.onPod)
+	c.slices.OnListed(c.wakeAll)
+	c.services.OnEvent(c.onService)
+	informers.OnImported(c.wake)
+	return c, nil
+}
+
+// withLabels leaves of a pod's metadata its name and its labels.
+func withLabels(pod *metav1.PartialObjectMetadata) {
+	pod.ObjectMeta = metav1.ObjectMeta{
+		Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion, Labels: pod.Labels,
+		Annotations: map[string]string{logicalcluster.AnnotationKey: string(client.KeyOf(pod).Cluster)},
+	}
+}
+
+// Run waits for the informers and works until ctx ends.
+func (c *Controller) Run(ctx context.Context) error {
+	defer c.queue.Stop()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	ctx, end := context.WithCancel(ctx)
+	defer end()
+	wg.Go(func() { c.pods.Run(ctx) })
+	if err := c.informers.WaitSynced(ctx); err != nil {
+		return err
+	}
+	if err := c.pods.WaitSynced(ctx); err != nil {
+		return err
+	}
+	wg.Go(func() { c.slices.Run(ctx) })
+	c.queue.Run(ctx, workers)
+	return nil
+}
+
+// onService takes a Service that was written. What others write of it, such as its status, changes no slice.
+func (c *Controller) onService(e client.Event[ctrlclient.Object]) {
+	if e.Deleted() {
+		return // the garbage collector takes its slices
+	}
+	now, ok := e.New.(*corev1.Service)
+	if !ok || c.isMirror(client.KeyOf(now).Cluster) {
+		return
+	}
+	before, _ := e.Old.(*corev1.Service)
+	if !hasEndpoints(now) && (before == nil || !hasEndpoints(before)) || before != nil && !changes(before, now) {
+		return
+	}
+	c.queue.Add(client.KeyOf(now))
+}
+
+// isMirror says whether a logical cluster is known to be a mirror.
+func (c *Controller) isMirror(name logicalcluster.Name) bool {
+	lc, known := c.informers.LogicalClusters.Get(client.Key{Cluster: name, Name: corev1alpha1.LogicalClusterName})
+	return known && lc.Spec.Use == corev1alpha1.LogicalClusterUseMirror
+}
+
+// onPod remembers what a pod is labelled with, and was.
+func (c *Controller) onPod(e client.Event[*metav1.PartialObjectMetadata]) {
+	if e.Initial {
+		return // each Service is looked at anyway
+	}
+	in := client.KeyOf(e.Object()).Space()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t := c.touched[in]
+	if t == nil {
+		t = &touched{}
+		c.touched[in] = t
+		c.queue.AddAfter(in, client.WhileSettling)
+	}
+	for _, pod := range []*metav1.PartialObjectMetadata{e.Old, e.New} {
+		if pod != nil {
+			t.add(pod.Labels)
+		}
+	}
+}
+
+func (t *touched) add(labels map[string]string) {
+	switch {
+	case t.all || len(labels) == 0 || slices.ContainsFunc(t.labels, func(known map[string]string) bool { return maps.Equal(known, labels) }):
+	case len(t.labels) == mostTouched:
+		t.labels, t.all = nil, true
+	default:
+		t.labels = append(t.labels, labels)
+	}
+}
+
+// by says whether pods that have changed are, or were, selected.
+func (t *touched) by(selector map[string]string) bool {
+	if t.all {
+		return true
+	}
+	return slices.ContainsFunc(t.labels, func(labels map[string]string) bool {
+		for key, value := range selector {
+			if is, ok := labels[key]; !ok || is != value {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// onSlice takes the metadata of a slice. Who changes one that is made here, or makes it another Service's, has those looked at that it names, and that own it.
+func (c *Controller) onSlice(slice *metav1.PartialObjectMetadata, gone bool) {
+	key := client.KeyOf(slice)
+	for _, name := range servicesOf(slice) {
+		service := client.Key{Cluster: key.Cluster, Namespace: key.Namespace, Name: name}
+		if gone || !c.own.is(service, slice.Name, slice.ResourceVersion) {
+			c.queue.AddAfter(service, slicesTogether)
+		}
+	}
+}
+
+// servicesOf are the names of the Services whose slices are another by one that was changed.
+func servicesOf(slice *metav1.PartialObjectMetadata) (names []string) {
+	if name := slice.Labels[discoveryv1.LabelServiceName]; name != "" && isManaged(slice) {
+		names = append(names, name)
+	}
+	for _, owner := range slice.OwnerReferences {
+		if owner.Kind == "Service" && owner.APIVersion == corev1.SchemeGroupVersion.String() && !slices.Contains(names, owner.Name) {
+			names = append(names, owner.Name)
+		}
+	}
+	return names
+}
+
+// wakeAll has all Services looked at: slices may have gone of which nobody was told.
+func (c *Controller) wakeAll() {
+	for _, o := range c.services.All() {
+		c.wakeOne(o)
+	}
+}
+
+// wake has the Services of a logical cluster looked at.
+func (c *Controller) wake(cluster logicalcluster.Name) {
+	for _, o := range c.services.List(cluster, "") {
+		c.wakeOne(o)
+	}
+}
+
+func (c *Controller) wakeOne(o ctrlclient.Object) {
+	if service, ok := o.(*corev1.Service); ok && hasEndpoints(service) && !c.isMirror(client.KeyOf(service).Cluster) {
+		c.queue.Add(client.KeyOf(service))
+	}
+}
+
+// reconcile does what a key is for, in its turn: one without a name is a namespace's.
+func (c *Controller) reconcile(ctx context.Context, key client.Key) (again time.Duration, err error) {
+	if wait := c.own.wait(key); wait > 0 {
+		return wait, nil
+	}
+	if wait := c.lanes.Turn(key.Cluster, key); wait > 0 {
+		return wait, nil
+	}
+	began := c.clock.Now()
+	defer func() { c.lanes.Done(key.Cluster, c.clock.Since(began)) }()
+	ctx, cancel := context.WithTimeout(ctx, longest)
+	defer cancel()
+	if is, err := client.InWorkspace(ctx, c.clients, c.informers, key.Cluster); err != nil {
+		return 0, err
+	} else if !is {
+		c.take(key) // of what is no workspace nothing is kept
+		return 0, nil
+	}
+	if key.Name == "" {
+		c.match(key)
+		return 0, nil
+	}
+	// Pods may not be there yet. All are looked at when they are (OnImported).
+	if importing, err := client.Importing(ctx, c.clients, c.informers, key.Cluster); importing || err != nil {
+		return 0, err
+	}
+	return c.sync(client.In(ctx, key.Cluster), key)
+}
+
+// take returns what has changed in a namespace, nil for nothing, and forgets it.
+func (c *Controller) take(in client.Key) *touched {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t := c.touched[in]
+	delete(c.touched, in)
+	return t
+}
+
+// match has those Services of a namespace looked at that select pods which have changed, or did.
+func (c *Controller) match(in client.Key) {
+	t := c.take(in)
+	if t == nil {
+		return
+	}
+	for _, o := range c.services.List(in.Cluster, in.Namespace) {
+		if service, ok := o.(*corev1.Service); ok && hasEndpoints(service) && t.by(service.Spec.Selector) {
+			c.queue.Add(client.KeyOf(service))
+		}
+	}
+}
+
+// sync makes the slices of one Service what they are to be.
+func (c *Controller) sync(ctx context.Context, key client.Key) (time.Duration, error) {
+	o, there := c.services.Get(key)
+	service, ok := o.(*corev1.Service)
+	if !there || !ok {
+		return 0, nil
+	}
+	f, err := c.look(ctx, service, c.own.version(key))
+	if err != nil {
+		return 0, err
+	}
+	plan, err := decide(f, c.clock.Now())
+	if err != nil {
+		return 0, err
+	}
+	c.news.tell(ctx, service, plan.left)
+	if plan.empty() {
+		return 0, nil
+	}
+	c.own.begin(key)
+	err = plan.carryOut(ctx, requests{rest: c.clients.Kube.DiscoveryV1().RESTClient(), own: c.own, of: key})
+	others := c.own.end(key)
+	if wait, theirs := isTheirs(err); theirs {
+		c.news.tell(ctx, service, []event{{"FailedToUpdateEndpointSlices", short(fmt.Sprintf("Error updating Endpoint Slices for Service %s/%s: %v", key.Namespace, key.Name, err), mostSaid)}})
+		return wait, nil
+	}
+	if err != nil && !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		return 0, fmt.Errorf("write the EndpointSlices of Service %s: %w", key, err)
+	}
+	if others || plan.more {
+		return slicesTogether, nil
+	}
+	return 0, nil
+}

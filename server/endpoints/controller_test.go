@@ -1,0 +1,104 @@
+package endpoints
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"atoll.dev/atoll/client"
+)
+
+// TestTouched: Services are found by what pods are labelled with, and were; where that is too much, all are.
+func TestTouched(t *testing.T) {
+	web, db := map[string]string{"app": "web", "tier": "front"}, map[string]string{"app": "db"}
+	tc := &touched{}
+	tc.add(nil)
+	for range 3 {
+		tc.add(web)
+		tc.add(db)
+	}
+	if len(tc.labels) != 2 {
+		t.Errorf("%d sets of labels are kept, want each once", len(tc.labels))
+	}
+	for _, tt := range []struct {
+		selector map[string]string
+		want     bool
+	}{
+		{map[string]string{"app": "web"}, true},
+		{map[string]string{"app": "web", "tier": "front"}, true},
+		{map[string]string{"app": "db", "tier": "front"}, false},
+		{map[string]string{"app": "cache"}, false},
+		{map[string]string{"tier": ""}, false},
+		{map[string]string{"of": ""}, false},
+	} {
+		if got := tc.by(tt.selector); got != tt.want {
+			t.Errorf("%v is concerned: %v", tt.selector, got)
+		}
+	}
+	for i := range 2 * mostTouched {
+		tc.add(map[string]string{"n": fmt.Sprint(i)})
+		if len(tc.labels) > mostTouched {
+			t.Fatalf("%d sets of labels are kept", len(tc.labels))
+		}
+	}
+	if !tc.by(map[string]string{"app": "cache"}) {
+		t.Error("of many pods one Service is not concerned")
+	}
+}
+
+// TestServicesOf: a change of a slice concerns the Service that it names, if it is made here, and the one that owns it, also if it names it no more.
+func TestServicesOf(t *testing.T) {
+	made := map[string]string{discoveryv1.LabelManagedBy: ControllerName}
+	labelled := map[string]string{discoveryv1.LabelManagedBy: ControllerName, discoveryv1.LabelServiceName: "web"}
+	owner := []metav1.OwnerReference{{APIVersion: "v1", Kind: "Service", Name: "web"}}
+	for name, tc := range map[string]struct {
+		labels map[string]string
+		owners []metav1.OwnerReference
+		want   []string
+	}{
+		"ours":                         {labelled, owner, []string{"web"}},
+		"its label was taken away":     {made, owner, []string{"web"}},
+		"it is somebody else's now":    {nil, owner, []string{"web"}},
+		"it was given to another":      {map[string]string{discoveryv1.LabelManagedBy: ControllerName, discoveryv1.LabelServiceName: "db"}, owner, []string{"db", "web"}},
+		"its owner was taken away":     {labelled, nil, []string{"web"}},
+		"a user's":                     {map[string]string{discoveryv1.LabelServiceName: "web"}, nil, nil},
+		"what mirrors Endpoints":       {map[string]string{discoveryv1.LabelServiceName: "web", discoveryv1.LabelManagedBy: "endpointslicemirroring-controller.k8s.io"}, []metav1.OwnerReference{{APIVersion: "v1", Kind: "Endpoints", Name: "web"}}, nil},
+		"of a Service of another kind": {nil, []metav1.OwnerReference{{APIVersion: "serving.knative.dev/v1", Kind: "Service", Name: "web"}}, nil},
+	} {
+		if got := servicesOf(&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Labels: tc.labels, OwnerReferences: tc.owners}}); !slices.Equal(got, tc.want) {
+			t.Errorf("%s: %v, want %v", name, got, tc.want)
+		}
+	}
+}
+
+// TestNews: what is told of a Service is told again after a while.
+func TestNews(t *testing.T) {
+	clk := clocktesting.NewFakePassiveClock(noon)
+	n := newNews(nil, clk)
+	for _, tc := range []struct {
+		after   time.Duration
+		service string
+		event   event
+		want    bool
+	}{
+		{0, "web", event{"EndpointsLeftOut", "of 3"}, true},
+		{0, "web", event{"EndpointsLeftOut", "of 3"}, false},
+		{0, "web", event{"AddressRefused", "of 3"}, true},
+		{0, "db", event{"EndpointsLeftOut", "of 3"}, true},
+		{0, "web", event{"EndpointsLeftOut", "of 4"}, false},
+		{toldOtherwise, "web", event{"EndpointsLeftOut", "of 3"}, false},
+		{toldOtherwise, "web", event{"EndpointsLeftOut", "of 4"}, true},
+		{toldOtherwise + toldAgain, "web", event{"EndpointsLeftOut", "of 4"}, true},
+		{-time.Hour, "web", event{"EndpointsLeftOut", "of 4"}, true}, // the clock was turned back
+	} {
+		clk.SetTime(noon.Add(tc.after))
+		if got := n.isNew(client.Key{Name: tc.service}, tc.event); got != tc.want {
+			t.Errorf("after %s, of %s, %+v is told: %v", tc.after, tc.service, tc.event, got)
+		}
+	}
+}

@@ -1,0 +1,16 @@
+// Package endpoints makes the EndpointSlices of Services with a selector, in all workspaces at once, out of the pods that these show, as kube-controller-manager's endpointslice
+// controller does for one cluster (docs/design/0017-endpoints.md).
+//
+// It reads Services, pods and EndpointSlices from the watch caches, and writes EndpointSlices and Events about Services. It hears of every Service by the informer that all controllers share,
+// of the metadata of every pod by one of its own, and of that of every EndpointSlice by a watch that keeps nothing. Upstream's Reconciler says what is to be written (decide.go); it is
+// given only so much that it cannot take long.
+//
+// What always holds: an address that is to go is taken out before others come, and whatever else is refused; a pod that cannot be an endpoint keeps no other from being one. What is written
+// counts against the workspace's limits as if who wrote the Service had. Of a Service without a selector nothing is touched but what was made when it had one. Mirrors are left alone: what
+// serves there each physical cluster knows itself. None of it is dialed by the server (server/admission).
+//
+// The server starts it: New, then Run. When etcd is away slices stay as they are, and are made right after. One that is made anew, as by another leader, looks at
+// each Service once, in turns of their workspaces.
+//
+// Read decide.go, which has no side effects, then controller.go.
+package endpoints

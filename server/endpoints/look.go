@@ -1,0 +1,125 @@
+package endpoints
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+
+	"github.com/kcp-dev/logicalcluster/v3"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/sets"
+	kubestorage "k8s.io/apiserver/pkg/storage"
+	storeerr "k8s.io/apiserver/pkg/storage/errors"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	"k8s.io/kubernetes/pkg/apis/core"
+	"k8s.io/kubernetes/pkg/apis/discovery"
+
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/server/storage"
+)
+
+// Rows are the stores that are read. What they list is shared with the watch caches.
+type Rows struct{ Pods, EndpointSlices *storage.Resource }
+
+// look reads what the slices of a Service are decided by, of slices as it is at a resourceVersion or later; empty is whenever.
+func (c *Controller) look(ctx context.Context, service *corev1.Service, atLeast string) (facts, error) {
+	f := facts{service: service, zones: map[string]string{}}
+	made := labels.SelectorFromSet(labels.Set{discoveryv1.LabelServiceName: service.Name, discoveryv1.LabelManagedBy: ControllerName})
+	stored := &discovery.EndpointSliceList{}
+	if err := list(ctx, c.rows.EndpointSlices, service.Namespace, made, atLeast, stored); err != nil {
+		return f, fmt.Errorf("list the EndpointSlices of Service %s: %w", client.KeyOf(service), err)
+	}
+	for i := range stored.Items {
+		slice := &discoveryv1.EndpointSlice{}
+		if err := legacyscheme.Scheme.Convert(stored.Items[i].DeepCopy(), slice, nil); err != nil {
+			return f, fmt.Errorf("convert EndpointSlice %s: %w", stored.Items[i].Name, err)
+		}
+		f.slices = append(f.slices, slice)
+	}
+	if !hasEndpoints(service) {
+		return f, nil
+	}
+	pods := &core.PodList{}
+	if err := list(ctx, c.rows.Pods, service.Namespace, labels.Set(service.Spec.Selector).AsSelectorPreValidated(), "", pods); err != nil {
+		return f, fmt.Errorf("list the pods of Service %s: %w", client.KeyOf(service), err)
+	}
+	ports, mirrors := named(service), sets.New[string]()
+	for i := range pods.Items {
+		pod := &pods.Items[i]
+		f.pods = append(f.pods, slim(pod, ports))
+		if mirror := pod.Labels[workloadv1alpha1.MirrorLabel]; mirror != "" && !mirrors.Has(mirror) {
+			mirrors.Insert(mirror)
+			if zone := c.zoneOf(mirror); zone != "" {
+				f.zones[pod.Spec.NodeName] = zone
+			}
+		}
+	}
+	return f, nil
+}
+
+func list(ctx context.Context, store *storage.Resource, namespace string, selector labels.Selector, atLeast string, into runtime.Object) error {
+	options := kubestorage.ListOptions{
+		ResourceVersion: cmp.Or(atLeast, "0"), ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan, Recursive: true,
+		Predicate: kubestorage.SelectionPredicate{Label: selector, Field: fields.Everything()},
+	}
+	return storeerr.InterpretListError(store.Storage.GetList(ctx, store.Key(namespace, ""), options, into), store.GroupResource)
+}
+
+// zoneOf is the zone of the physical cluster with that mirror, as its Node shows it; empty if it has none, or is not there any more.
+func (c *Controller) zoneOf(mirror string) string {
+	for _, target := range c.informers.SyncTargets.ByIndex(byMirror, mirror) {
+		if lc := client.KeyOf(target).Cluster; lc != logicalcluster.Name(mirror) { // not the twin
+			return target.Labels[corev1.LabelTopologyZone]
+		}
+	}
+	return ""
+}
+
+// slim is what of a pod its endpoint is made of; of the ports those that have one of the names.
+func slim(pod *core.Pod, names sets.Set[string]) *corev1.Pod {
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, DeletionTimestamp: pod.DeletionTimestamp},
+		Spec:       corev1.PodSpec{NodeName: pod.Spec.NodeName, Hostname: pod.Spec.Hostname, Subdomain: pod.Spec.Subdomain},
+		Status:     corev1.PodStatus{Phase: corev1.PodPhase(pod.Status.Phase)},
+	}
+	for _, ip := range pod.Status.PodIPs {
+		p.Status.PodIPs = append(p.Status.PodIPs, corev1.PodIP{IP: ip.IP})
+	}
+	for _, c := range pod.Status.Conditions {
+		if c.Type == core.PodReady {
+			p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionStatus(c.Status), LastTransitionTime: c.LastTransitionTime})
+		}
+	}
+	if len(p.Status.PodIPs) > 0 {
+		p.Status.PodIP = p.Status.PodIPs[0].IP
+	}
+	if len(names) == 0 {
+		return p
+	}
+	portsOf := func(c *core.Container) corev1.Container {
+		kept := corev1.Container{Name: c.Name}
+		for _, port := range c.Ports {
+			if names.Has(port.Name) {
+				kept.Ports = append(kept.Ports, corev1.ContainerPort{Name: port.Name, ContainerPort: port.ContainerPort, Protocol: corev1.Protocol(port.Protocol)})
+			}
+		}
+		return kept
+	}
+	for i := range pod.Spec.Containers {
+		p.Spec.Containers = append(p.Spec.Containers, portsOf(&pod.Spec.Containers[i]))
+	}
+	for i := range pod.Spec.InitContainers {
+		if policy := pod.Spec.InitContainers[i].RestartPolicy; policy != nil {
+			kept := portsOf(&pod.Spec.InitContainers[i])
+			kept.RestartPolicy = (*corev1.ContainerRestartPolicy)(policy)
+			p.Spec.InitContainers = append(p.Spec.InitContainers, kept)
+		}
+	}
+	return p
+}

@@ -1,0 +1,150 @@
+package endpoints
+
+import (
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/lru"
+
+	"atoll.dev/atoll/client"
+)
+
+const (
+	// rememberedServices is of how many Services it is known what was written last. What is forgotten is looked at once more.
+	rememberedServices = 4096
+	// betweenWrites is how far apart a Service is written at least, and forEachSlice how much further for each slice that was.
+	betweenWrites = 200 * time.Millisecond
+	forEachSlice  = 100 * time.Millisecond
+)
+
+// own knows what was written here, so that it wakes nobody, and is read before anything else is written.
+type own struct {
+	clock clock.PassiveClock
+
+	mu      sync.Mutex // guards what follows
+	written *lru.Cache // client.Key of a Service → *written
+	// writing has the Services that are written now, and what was told of their slices meanwhile: whether that was it, is known when it was answered.
+	writing map[client.Key][]told
+}
+
+// written is what was written last of a Service.
+type written struct {
+	at      time.Time
+	slices  int               // of them
+	version string            // the newest
+	of      map[string]string // versions of slices, by name
+}
+
+// told is an event of a slice.
+type told struct{ slice, version string }
+
+func newOwn(clk clock.PassiveClock) *own {
+	return &own{clock: clk, written: lru.New(rememberedServices), writing: map[client.Key][]told{}}
+}
+
+// begin says that a Service is written now.
+func (o *own) begin(service client.Key) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.writing[service] = nil
+	if w := o.last(service); w != nil {
+		w.slices = 0
+	}
+}
+
+// wrote says which version of a slice came of a write.
+func (o *own) wrote(service client.Key, slice, version string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	w := o.last(service)
+	if w == nil {
+		w = &written{of: map[string]string{}}
+		o.written.Add(service, w)
+	}
+	w.at, w.of[slice] = o.clock.Now(), version
+	w.slices++
+	if order, err := resourceversion.CompareResourceVersion(w.version, version); err != nil || order < 0 {
+		w.version = version
+	}
+}
+
+// removed says that a slice was deleted.
+func (o *own) removed(service client.Key, slice string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if w := o.last(service); w != nil {
+		delete(w.of, slice)
+	}
+}
+
+// end says that a Service is not written any more, and whether somebody else has written meanwhile.
+func (o *own) end(service client.Key) (others bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	meanwhile := o.writing[service]
+	delete(o.writing, service)
+	w := o.last(service)
+	for _, t := range meanwhile {
+		if !w.has(t.slice, t.version) {
+			return true
+		}
+	}
+	return false
+}
+
+// has says whether a version of a slice is what was written, or was before that: who writes a slice has seen it as it was.
+func (w *written) has(slice, version string) bool {
+	if w == nil {
+		return false
+	}
+	order, err := resourceversion.CompareResourceVersion(version, w.of[slice])
+	return err == nil && order <= 0
+}
+
+// mostTold is how many events of slices are remembered while their Service is written. Who writes more is taken for somebody else.
+const mostTold = 200
+
+// is says whether an event of a slice tells of what was written here, or whether that is known later.
+func (o *own) is(service client.Key, slice, version string) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if meanwhile, writes := o.writing[service]; writes && len(meanwhile) < mostTold {
+		o.writing[service] = append(meanwhile, told{slice, version})
+		return true
+	}
+	return o.last(service).has(slice, version)
+}
+
+// version is the newest of the slices of a Service, as far as it was written here; empty if that is not known.
+func (o *own) version(service client.Key) string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if w := o.last(service); w != nil {
+		return w.version
+	}
+	return ""
+}
+
+// wait is how long a Service is not to be written yet.
+func (o *own) wait(service client.Key) time.Duration {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	w := o.last(service)
+	if w == nil {
+		return 0
+	}
+	since := o.clock.Since(w.at)
+	if since < 0 { // the clock was turned back
+		return 0
+	}
+	return max(0, betweenWrites+time.Duration(w.slices)*forEachSlice-since)
+}
+
+func (o *own) last(service client.Key) *written {
+	if w, ok := o.written.Get(service); ok {
+		return w.(*written)
+	}
+	return nil
+}

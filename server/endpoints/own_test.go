@@ -1,0 +1,100 @@
+package endpoints
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"atoll.dev/atoll/client"
+)
+
+var web = client.Key{Cluster: "shop", Namespace: "team", Name: "web"}
+
+// TestOwnWrites: what was written here wakes nobody, whichever is first, its answer or its event; what others write does.
+func TestOwnWrites(t *testing.T) {
+	o := newOwn(clocktesting.NewFakePassiveClock(noon))
+	if o.is(web, "a", "1") || o.version(web) != "" || o.wait(web) != 0 {
+		t.Error("of a Service that was never written something is known")
+	}
+	o.begin(web)
+	if !o.is(web, "a", "8") {
+		t.Error("while it is written an event is somebody else's")
+	}
+	o.wrote(web, "a", "8")
+	o.wrote(web, "b", "12")
+	if o.end(web) {
+		t.Error("somebody else has written")
+	}
+	for version, want := range map[string]bool{"7": true, "8": true, "9": false, "12": false} {
+		if got := o.is(web, "a", version); got != want {
+			t.Errorf("version %s of a is ours: %v", version, got)
+		}
+	}
+	if !o.is(web, "b", "12") || o.is(web, "c", "12") || o.version(web) != "12" {
+		t.Errorf("of b nothing is known, or of c, or %q is the newest", o.version(web))
+	}
+
+	o.begin(web)
+	o.is(web, "a", "20")
+	o.wrote(web, "a", "21")
+	o.is(web, "b", "22")
+	if !o.end(web) {
+		t.Error("b was written by somebody else, and nobody says so")
+	}
+	if len(o.writing) != 0 {
+		t.Errorf("kept are %v", o.writing)
+	}
+	o.removed(web, "a")
+	if o.is(web, "a", "21") {
+		t.Error("one that was deleted is known")
+	}
+
+	o.begin(web)
+	for i := range mostTold {
+		o.is(web, fmt.Sprint(i), "30")
+	}
+	if o.is(web, "a", "30") || len(o.writing[web]) != mostTold {
+		t.Errorf("%d events are kept, and one more", len(o.writing[web]))
+	}
+	if !o.end(web) {
+		t.Error("somebody has written much meanwhile, and nobody says so")
+	}
+	for i := range 2 * rememberedServices {
+		o.wrote(client.Key{Cluster: "shop", Name: fmt.Sprint(i)}, "a", "1")
+	}
+	if n := o.written.Len(); n != rememberedServices {
+		t.Errorf("%d Services are remembered", n)
+	}
+}
+
+// TestBetweenWrites: a Service is not written at each step, the less often the more was.
+func TestBetweenWrites(t *testing.T) {
+	clk := clocktesting.NewFakePassiveClock(noon)
+	o := newOwn(clk)
+	write := func(slices int) {
+		o.begin(web)
+		for i := range slices {
+			o.wrote(web, fmt.Sprint(i), "1")
+		}
+		o.end(web)
+	}
+	for _, slices := range []time.Duration{1, 50} {
+		if write(int(slices)); o.wait(web) != betweenWrites+slices*forEachSlice {
+			t.Errorf("after %d slices it waits %s, want %s", slices, o.wait(web), betweenWrites+slices*forEachSlice)
+		}
+	}
+	clk.SetTime(noon.Add(time.Second))
+	if left := o.wait(web); left != betweenWrites+50*forEachSlice-time.Second {
+		t.Errorf("a second later it waits %s", left)
+	}
+	clk.SetTime(noon.Add(time.Hour))
+	if left := o.wait(web); left != 0 {
+		t.Errorf("an hour later it waits %s", left)
+	}
+	clk.SetTime(noon.Add(-time.Hour))
+	if left := o.wait(web); left != 0 {
+		t.Errorf("where the clock was turned back it waits %s", left)
+	}
+}

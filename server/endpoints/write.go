@@ -1,0 +1,158 @@
+package endpoints
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"atoll.dev/atoll/client"
+)
+
+// changes says whether slices may be others by what was changed of a Service.
+func changes(before, now *corev1.Service) bool {
+	return !equality.Semantic.DeepEqual(before.Spec, now.Spec) || !maps.Equal(before.Labels, now.Labels) || before.UID != now.UID ||
+		(before.DeletionTimestamp == nil) != (now.DeletionTimestamp == nil)
+}
+
+// writer writes slices.
+type writer interface {
+	create(ctx context.Context, slice *discoveryv1.EndpointSlice) error
+	update(ctx context.Context, slice *discoveryv1.EndpointSlice) error
+	remove(ctx context.Context, slice *discoveryv1.EndpointSlice) error
+}
+
+// carryOut writes a plan: first what takes addresses away. What fails keeps nothing else from being written.
+func (p *plan) carryOut(ctx context.Context, w writer) error {
+	var all []error
+	for _, s := range p.update {
+		err := w.update(ctx, s)
+		if refuses(err) {
+			if less := without(p.before[s.Name], s); less != nil {
+				err = errors.Join(err, w.update(ctx, less))
+			}
+		}
+		all = append(all, err)
+	}
+	for _, s := range p.remove {
+		all = append(all, w.remove(ctx, s))
+	}
+	for _, s := range p.create {
+		all = append(all, w.create(ctx, s))
+	}
+	return errors.Join(all...)
+}
+
+// without is a slice as it is, without the endpoints that are to go, and with the conditions of those that are to stay; nil if that is no change. It is no larger than what there is.
+func without(is, next *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
+	type name struct {
+		address string
+		pod     types.UID
+	}
+	of := func(e *discoveryv1.Endpoint) (n name) {
+		if len(e.Addresses) > 0 {
+			n.address = e.Addresses[0]
+		}
+		if e.TargetRef != nil {
+			n.pod = e.TargetRef.UID
+		}
+		return n
+	}
+	stay := map[name]discoveryv1.EndpointConditions{}
+	if slices.EqualFunc(is.Ports, next.Ports, func(a, b discoveryv1.EndpointPort) bool { return equality.Semantic.DeepEqual(a, b) }) {
+		for i := range next.Endpoints {
+			stay[of(&next.Endpoints[i])] = next.Endpoints[i].Conditions
+		}
+	}
+	less := is.DeepCopy()
+	less.Endpoints = []discoveryv1.Endpoint{}
+	for _, e := range is.Endpoints {
+		if conditions, ok := stay[of(&e)]; ok {
+			e.Conditions = conditions
+			less.Endpoints = append(less.Endpoints, e)
+		}
+	}
+	if equality.Semantic.DeepEqual(is.Endpoints, less.Endpoints) {
+		return nil
+	}
+	return less
+}
+
+// refuses says whether an answer is that what was written is not let in, and nothing else was wrong.
+func refuses(err error) bool {
+	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsRequestEntityTooLargeError(err)
+}
+
+// isTheirs says whether all that failed is for the people of the workspace to mend, or is not taken for a moment, and after what time to try again.
+func isTheirs(err error) (wait time.Duration, theirs bool) {
+	if err == nil {
+		return 0, false
+	}
+	if several, ok := err.(interface{ Unwrap() []error }); ok {
+		for _, one := range several.Unwrap() {
+			w, is := isTheirs(one)
+			if !is {
+				return 0, false
+			}
+			wait = max(wait, w)
+		}
+		return wait, true
+	}
+	if apierrors.IsTooManyRequests(err) {
+		seconds, _ := apierrors.SuggestsClientDelay(err)
+		return max(time.Second, time.Duration(seconds)*time.Second), true
+	}
+	return refused, refuses(err) && !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause)
+}
+
+// requests is the writer that asks the server.
+type requests struct {
+	rest rest.Interface
+	own  *own
+	of   client.Key // whose slices they are
+}
+
+const resource = "endpointslices"
+
+func (r requests) create(ctx context.Context, slice *discoveryv1.EndpointSlice) error {
+	return r.wrote(slice, r.rest.Post().Namespace(slice.Namespace).Resource(resource).MaxRetries(0). // it would sleep here, in a worker that all workspaces share
+														Body(slice).Do(ctx), "create an EndpointSlice")
+}
+
+func (r requests) update(ctx context.Context, slice *discoveryv1.EndpointSlice) error {
+	return r.wrote(slice, r.rest.Put().Namespace(slice.Namespace).Resource(resource).Name(slice.Name).MaxRetries(0).Body(slice).Do(ctx), "update EndpointSlice "+slice.Name)
+}
+
+func (r requests) wrote(slice *discoveryv1.EndpointSlice, answer rest.Result, what string) error {
+	now := &discoveryv1.EndpointSlice{}
+	err := answer.Into(now)
+	if apierrors.IsNotFound(err) { // somebody has deleted it: it is looked at again, as after any conflict
+		err = apierrors.NewConflict(discoveryv1.Resource(resource), slice.Name, err)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	r.own.wrote(r.of, now.Name, now.ResourceVersion)
+	return nil
+}
+
+func (r requests) remove(ctx context.Context, slice *discoveryv1.EndpointSlice) error {
+	err := r.rest.Delete().Namespace(slice.Namespace).Resource(resource).Name(slice.Name).MaxRetries(0).
+		Body(&metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &slice.UID, ResourceVersion: &slice.ResourceVersion}}).Do(ctx).Error()
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("delete EndpointSlice %s: %w", strconv.Quote(slice.Name), err)
+	}
+	r.own.removed(r.of, slice.Name)
+	return nil
+}

@@ -1,0 +1,150 @@
+package endpoints
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+var forbidden = apierrors.NewForbidden(discoveryv1.Resource(resource), "web", errors.New("no room"))
+
+// TestAddressesGoFirst: what is refused keeps no address that is to go, and nothing else from being written.
+func TestAddressesGoFirst(t *testing.T) {
+	pods := []*corev1.Pod{pod("a", "10.1.1.1", nil), pod("b", "10.1.1.2", nil)}
+	next := []*corev1.Pod{pod("b", "10.1.1.2", notReady), pod("c", "10.1.1.3", nil)}
+	grows := func(verb string, s *discoveryv1.EndpointSlice) error {
+		if verb == "create" || slices.ContainsFunc(s.Endpoints, func(e discoveryv1.Endpoint) bool { return e.TargetRef.Name == "c" }) {
+			return forbidden
+		}
+		return nil
+	}
+	w := newWorld()
+	w.step(t, service(nil), pods)
+	w.refuse = grows
+	w.step(t, service(nil), next)
+	if said := say(w.all()); len(said) != 1 || !strings.Contains(said[0], "uid-of-b") || !strings.Contains(said[0], "ready false") {
+		t.Errorf("in a full workspace there is %v, want b alone, that is not ready", said)
+	}
+	w.refuse = nil
+	w.step(t, service(nil), next)
+	if diff := cmp.Diff([]string{"b [10.1.1.2]", "c [10.1.1.3]"}, endpointsOf(w.all())); diff != "" {
+		t.Errorf("when there is room, -want +got:\n%s", diff)
+	}
+
+	// A slice more, and one less, where one is refused.
+	w = newWorld()
+	var many []*corev1.Pod
+	for i := range 2*mostInSlice + 1 {
+		many = append(many, pod(fmt.Sprintf("web-%d", i), fmt.Sprintf("10.1.%d.1", i), nil))
+	}
+	w.step(t, service(nil), many)
+	w.refuse = func(verb string, s *discoveryv1.EndpointSlice) error {
+		if verb == "update" && len(w.asked) == 1 {
+			return errors.New("etcd is away")
+		}
+		return nil
+	}
+	w.asked = nil
+	w.step(t, service(nil), []*corev1.Pod{pod("new", "10.2.1.1", nil)})
+	if left := len(endpointsOf(w.all())); left > mostInSlice {
+		t.Errorf("%d endpoints are left where one write failed, want those of one slice: %v", left, w.asked)
+	}
+	w.refuse = nil
+	w.step(t, service(nil), []*corev1.Pod{pod("new", "10.2.1.1", nil)})
+	if diff := cmp.Diff([]string{"new [10.2.1.1]"}, endpointsOf(w.all())); diff != "" {
+		t.Errorf("tried again, -want +got:\n%s", diff)
+	}
+}
+
+// TestOrder: slices are changed, then deleted, then made.
+func TestOrder(t *testing.T) {
+	w := newWorld()
+	w.step(t, service(nil), []*corev1.Pod{pod("a", "10.1.1.1", nil)})
+	w.step(t, service(nil), []*corev1.Pod{pod("a", "10.1.1.1", nil), pod("b", "2001:db8::1", nil)})
+	w.asked = nil
+	p := &plan{create: w.all()[:1], remove: w.all()[1:], update: w.all()[:1], before: map[string]*discoveryv1.EndpointSlice{}}
+	if err := p.carryOut(t.Context(), w); err != nil || !slices.Equal(w.asked, []string{"update", "remove", "create"}) {
+		t.Errorf("%v, %v", w.asked, err)
+	}
+}
+
+// TestWithout: what is written in the place of what was refused has no more than there is.
+func TestWithout(t *testing.T) {
+	w := newWorld()
+	w.step(t, service(nil), []*corev1.Pod{pod("a", "10.1.1.1", nil), pod("b", "10.1.1.2", nil)})
+	is := w.all()[0]
+	next := is.DeepCopy()
+	next.Labels["more"] = "of them"
+	next.Endpoints = append(next.Endpoints, discoveryv1.Endpoint{Addresses: []string{"10.1.1.3"}})
+	if less := without(is, next); less != nil {
+		t.Errorf("nothing goes, and %v is written", less)
+	}
+	next.Endpoints = next.Endpoints[1:]
+	less := without(is, next)
+	if less == nil || len(less.Endpoints) != 1 || len(less.Labels) != len(is.Labels) || less.Size() >= is.Size() {
+		t.Errorf("%v, want one endpoint less", less)
+	}
+	next.Ports[0].Port = new(int32(81)) // where it leads now nobody may be sent any more
+	if less := without(is, next); less == nil || len(less.Endpoints) != 0 {
+		t.Errorf("%v, want none at the old port", less)
+	}
+}
+
+// TestIsTheirs: what is for the people of a workspace to mend is told, and tried again when they may have.
+func TestIsTheirs(t *testing.T) {
+	busy := apierrors.NewTooManyRequests("a quota is counted", 3)
+	terminating := apierrors.NewForbidden(discoveryv1.Resource(resource), "web", errors.New("it goes"))
+	terminating.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}
+	conflict := apierrors.NewConflict(discoveryv1.Resource(resource), "web", errors.New("changed"))
+	for name, tc := range map[string]struct {
+		err    error
+		theirs bool
+		wait   time.Duration
+	}{
+		"nothing":                  {nil, false, 0},
+		"refused":                  {fmt.Errorf("update: %w", forbidden), true, refused},
+		"twice":                    {errors.Join(errors.Join(forbidden, forbidden), nil, forbidden), true, refused},
+		"held":                     {busy, true, 3 * time.Second},
+		"changed":                  {errors.Join(forbidden, conflict), false, 0},
+		"etcd is away":             {errors.New("away"), false, 0},
+		"too large":                {apierrors.NewRequestEntityTooLargeError("large"), true, refused},
+		"its namespace is deleted": {terminating, false, 0},
+	} {
+		wait, theirs := isTheirs(tc.err)
+		if theirs != tc.theirs || theirs && wait != tc.wait {
+			t.Errorf("%s: %v, after %s, want %v after %s", name, theirs, wait, tc.theirs, tc.wait)
+		}
+	}
+}
+
+// TestChanges: what of a Service is a reason to look at it.
+func TestChanges(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*corev1.Service)
+		want   bool
+	}{
+		"nothing": {func(*corev1.Service) {}, false},
+		"its status": {func(s *corev1.Service) {
+			s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.1"}}
+		}, false},
+		"an annotation": {func(s *corev1.Service) { s.Annotations = map[string]string{"a": "b"} }, false},
+		"its labels":    {func(s *corev1.Service) { s.Labels["a"] = "b" }, true},
+		"its ports":     {func(s *corev1.Service) { s.Spec.Ports[0].TargetPort = intstr.FromString("a") }, true},
+		"its selector":  {func(s *corev1.Service) { s.Spec.Selector = nil }, true},
+		"it is another": {func(s *corev1.Service) { s.UID = "another" }, true},
+	} {
+		if got := changes(service(nil), service(tc.change)); got != tc.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
