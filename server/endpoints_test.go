@@ -10,6 +10,7 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -261,4 +262,65 @@ func TestEndpointSlicesAfterAStart(t *testing.T) {
 		left := slicesOf(t, s.shop, team, "bare")
 		return fmt.Sprintf("%+v", left), len(left) == 0
 	})
+}
+
+// endpointsSay waits until the Endpoints of a Service have those addresses, ready or not; nil for none at all.
+func endpointsSay(t *testing.T, kube kubernetes.Interface, name string, want []string) {
+	t.Helper()
+	waitFor(t, time.Minute, fmt.Sprintf("Endpoints %s say %v", name, want), func() (string, bool) {
+		e, err := kube.CoreV1().Endpoints(team).Get(t.Context(), name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return "there are none", want == nil
+		}
+		must(t, err)
+		got := []string{}
+		for _, s := range e.Subsets {
+			for _, a := range s.Addresses {
+				got = append(got, a.IP)
+			}
+			for _, a := range s.NotReadyAddresses {
+				got = append(got, a.IP+" not ready")
+			}
+		}
+		slices.Sort(got)
+		return fmt.Sprintf("%+v", e), want != nil && slices.Equal(got, want)
+	})
+}
+
+// TestEndpoints: Endpoints are as the slices of their Service, and go with it, also if somebody made them once more, or while nobody looked.
+func TestEndpoints(t *testing.T) {
+	s := startShowing(t)
+	made := func(name string) *endpoints.Endpoints {
+		return &endpoints.Endpoints{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"endpoints.kubernetes.io/managed-by": "endpoint-controller"}},
+			Subsets:    []endpoints.EndpointSubset{{Addresses: []corev1.EndpointAddress{{IP: "10.1.1.9", TargetRef: &corev1.ObjectReference{Kind: "Pod", Name: "gone"}}}}},
+		}
+	}
+	theirs := &endpoints.Endpoints{ObjectMeta: metav1.ObjectMeta{Name: "theirs"}, Subsets: []endpoints.EndpointSubset{{Addresses: []corev1.EndpointAddress{{IP: "192.0.2.1"}}}}}
+	for _, e := range []*endpoints.Endpoints{made("left"), theirs} {
+		_, err := s.shop.CoreV1().Endpoints(team).Create(t.Context(), e, metav1.CreateOptions{})
+		must(t, err)
+	}
+	runController(t, s.running, func(c *client.Clients, i *client.Informers) (*endpoints.Controller, error) {
+		return endpoints.New(c, i, s.EndpointRows(), clock.RealClock{})
+	})
+	endpointsSay(t, s.shop, "left", nil)
+	_, err := s.shop.CoreV1().Services(team).Create(t.Context(), webService(nil), metav1.CreateOptions{})
+	must(t, err)
+	endpointsSay(t, s.shop, "web", []string{})
+	serves(t, s.east, s.below("web-1", nil), "10.1.1.1", true)
+	serves(t, s.west, s.below("web-2", func(p *corev1.Pod) { p.OwnerReferences[0].UID = s.leafIn(t, west) }), "10.1.1.2", false)
+	want := []string{"10.1.1.1", "10.1.1.2 not ready"}
+	endpointsSay(t, s.shop, "web", want)
+	must(t, s.shop.CoreV1().Endpoints(team).Delete(t.Context(), "web", metav1.DeleteOptions{}))
+	endpointsSay(t, s.shop, "web", want)
+	_, err = s.shop.CoreV1().Endpoints(team).Patch(t.Context(), "web", types.MergePatchType, []byte(`{"subsets":null}`), metav1.PatchOptions{})
+	must(t, err)
+	endpointsSay(t, s.shop, "web", want)
+	must(t, s.shop.CoreV1().Services(team).Delete(t.Context(), "web", metav1.DeleteOptions{}))
+	endpointsSay(t, s.shop, "web", nil)
+	_, err = s.shop.CoreV1().Endpoints(team).Create(t.Context(), made("web"), metav1.CreateOptions{})
+	must(t, err)
+	endpointsSay(t, s.shop, "web", nil)
+	endpointsSay(t, s.shop, "theirs", []string{"192.0.2.1"})
 }

@@ -480,11 +480,12 @@ func (s *Server) Jobs() *storage.Resource {
 	return jobs
 }
 
-// EndpointRows are what the controller of EndpointSlices reads.
+// EndpointRows are what the controller of EndpointSlices and Endpoints reads.
 func (s *Server) EndpointRows() endpoints.Rows {
 	pods, _ := s.backend.Resource(schema.GroupResource{Resource: "pods"})
 	slices, _ := s.backend.Resource(schema.GroupResource{Group: "discovery.k8s.io", Resource: "endpointslices"})
-	return endpoints.Rows{Pods: pods, EndpointSlices: slices}
+	older, _ := s.backend.Resource(schema.GroupResource{Resource: "endpoints"})
+	return endpoints.Rows{Pods: pods, EndpointSlices: slices, Endpoints: older}
 }
 
 // URL of the server, without a path.

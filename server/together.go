@@ -36,13 +36,14 @@ type direct struct {
 	strategy rest.RESTCreateStrategy // nil if it makes none
 }
 
-// directKinds are those of which a new workspace consists, and the Workspace itself, Placements, and Pods and EndpointSlices, of which clusters show many:
+// directKinds are those of which a new workspace consists, and the Workspace itself, Placements, and Pods, EndpointSlices and Endpoints, of which clusters show many:
 // these are made by requests alone.
 var directKinds = map[schema.GroupKind]direct{
 	{Kind: "Namespace"}:      {schema.GroupResource{Resource: "namespaces"}, namespace.Strategy},
 	{Kind: "ServiceAccount"}: {schema.GroupResource{Resource: "serviceaccounts"}, serviceaccount.Strategy},
 	{Kind: "Pod"}:            {schema.GroupResource{Resource: "pods"}, nil},
 	{Group: discoveryv1.GroupName, Kind: "EndpointSlice"}: {schema.GroupResource{Group: discoveryv1.GroupName, Resource: "endpointslices"}, nil},
+	{Kind: "Endpoints"}: {schema.GroupResource{Resource: "endpoints"}, nil},
 	{Kind: "ConfigMap"}: {schema.GroupResource{Resource: "configmaps"}, configmap.Strategy},
 	{Group: rbacv1.GroupName, Kind: "ClusterRoleBinding"}: {
 		schema.GroupResource{Group: rbacv1.GroupName, Resource: "clusterrolebindings"}, clusterrolebinding.Strategy,

@@ -81,6 +81,9 @@ func exported(row storage.PlainRow) (bool, error) {
 	case row.Resource == discoveryv1.Resource("endpointslices"):
 		made, err := isMadeOfPods(row.Value)
 		return !made, err
+	case row.Resource == corev1.Resource("endpoints"):
+		made, err := areMadeOfPods(row.Value)
+		return !made, err
 	}
 	return row.Resource != schema.GroupResource{Resource: "configmaps"} || !strings.HasSuffix(row.Key, "/"+rootCAConfigMap), nil
 }
@@ -108,6 +111,15 @@ func isMadeOfPods(stored []byte) (bool, error) {
 		return false, fmt.Errorf("this server cannot read an EndpointSlice: %w", err)
 	}
 	return slice.Labels[discoveryv1.LabelManagedBy] == endpoints.ControllerName, nil
+}
+
+// areMadeOfPods says so of stored Endpoints.
+func areMadeOfPods(stored []byte) (bool, error) {
+	e := &endpoints.Endpoints{}
+	if _, _, err := scheme.Codecs.UniversalDeserializer().Decode(stored, nil, e); err != nil {
+		return false, fmt.Errorf("this server cannot read Endpoints: %w", err)
+	}
+	return endpoints.IsOfPods(e), nil
 }
 
 // kubernetesVersion is the version of the API that is served, as 1.36.

@@ -106,6 +106,29 @@ func TestSlicesOfPodsStayBehind(t *testing.T) {
 	}
 }
 
+// TestEndpointsOfPodsStayBehind: so it is of Endpoints, of which those go along that somebody has made his own.
+func TestEndpointsOfPodsStayBehind(t *testing.T) {
+	for name, tc := range map[string]struct {
+		by, kind string
+		want     bool
+	}{
+		"that somebody wrote":             {"", "", true},
+		"that the server made":            {"endpoint-controller", "Pod", false},
+		"into which somebody has written": {"endpoint-controller", "", true},
+	} {
+		e := &endpoints.Endpoints{ObjectMeta: metav1.ObjectMeta{Name: "web", Labels: map[string]string{"endpoints.kubernetes.io/managed-by": tc.by}}}
+		e.Subsets = []endpoints.EndpointSubset{{NotReadyAddresses: []corev1.EndpointAddress{{IP: "192.0.2.1", TargetRef: &corev1.ObjectReference{Kind: tc.kind}}}}}
+		stored, err := runtime.Encode(scheme.Codecs.LegacyCodec(corev1.SchemeGroupVersion), e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := exported(storage.PlainRow{Resource: corev1.Resource("endpoints"), Prefix: "/services/endpoints", Key: "front/web", Value: stored})
+		if err != nil || got != tc.want {
+			t.Errorf("Endpoints %s are exported: %v, %v, want %v", name, got, err, tc.want)
+		}
+	}
+}
+
 // TestImportedPodIsNew: it is bound anew, and says so; one that has ended is not run again.
 func TestImportedPodIsNew(t *testing.T) {
 	for name, tc := range map[string]struct {

@@ -57,6 +57,7 @@ type Controller struct {
 	services  *client.Informer[ctrlclient.Object]
 	pods      *client.Informer[*metav1.PartialObjectMetadata]
 	slices    *client.Feed[*metav1.PartialObjectMetadata]
+	endpoints *client.Feed[*metav1.PartialObjectMetadata]
 	queue     *queue.Queue[client.Key] // Services, and namespaces: those have no name
 	lanes     *turns.Lanes[logicalcluster.Name, client.Key]
 	own       *own
@@ -88,17 +89,19 @@ func New(clients *client.Clients, informers *client.Informers, rows Rows, clk cl
 		}
 		return nil
 	})
-	var pods, feed error
+	var pods, feed, older error
 	kind := func(version, kind string) *metav1.PartialObjectMetadata {
 		return &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: version, Kind: kind}}
 	}
 	c.pods, pods = client.NewInformer(clients, kind(corev1.SchemeGroupVersion.String(), "Pod"), client.InformerOptions[*metav1.PartialObjectMetadata]{Unlisted: true, Transform: withLabels})
 	c.slices, feed = client.NewFeed(clients, kind(discoveryv1.SchemeGroupVersion.String(), "EndpointSlice"), c.onSlice)
-	if err := errors.Join(index, pods, feed); err != nil {
+	c.endpoints, older = client.NewFeed(clients, kind(corev1.SchemeGroupVersion.String(), "Endpoints"), c.onEndpoints)
+	if err := errors.Join(index, pods, feed, older); err != nil {
 		return c, err
 	}
 	c.pods.OnEvent(c.onPod)
 	c.slices.OnListed(c.wakeAll)
+	c.endpoints.OnListed(c.wakeAll)
 	c.services.OnEvent(c.onService)
 	informers.OnImported(c.wake)
 	return c, nil
@@ -127,14 +130,16 @@ func (c *Controller) Run(ctx context.Context) error {
 		return err
 	}
 	wg.Go(func() { c.slices.Run(ctx) })
+	wg.Go(func() { c.endpoints.Run(ctx) })
 	c.queue.Run(ctx, workers)
 	return nil
 }
 
 // onService takes a Service that was written. What others write of it, such as its status, changes no slice.
 func (c *Controller) onService(e client.Event[ctrlclient.Object]) {
-	if e.Deleted() {
-		return // the garbage collector takes its slices
+	if e.Deleted() { // the garbage collector takes its slices, and the registry its Endpoints, unless they are made after that
+		c.queue.AddAfter(client.KeyOf(e.Old), slicesTogether)
+		return
 	}
 	now, ok := e.New.(*corev1.Service)
 	if !ok || c.isMirror(client.KeyOf(now).Cluster) {
@@ -207,6 +212,18 @@ func (c *Controller) onSlice(slice *metav1.PartialObjectMetadata, gone bool) {
 		if gone || !c.own.is(service, slice.Name, slice.ResourceVersion) {
 			c.queue.AddAfter(service, slicesTogether)
 		}
+	}
+}
+
+// onEndpoints takes the metadata of Endpoints. Whoever changes those of a Service with a selector has it looked at, and so have those that are left of one.
+func (c *Controller) onEndpoints(e *metav1.PartialObjectMetadata, gone bool) {
+	key := client.KeyOf(e)
+	if !gone && c.own.is(key, ofEndpoints, e.ResourceVersion) {
+		return
+	}
+	service, _ := c.services.Get(key)
+	if s, ok := service.(*corev1.Service); ok && hasEndpoints(s) || isManagedEndpoints(e) && !gone {
+		c.queue.AddAfter(key, slicesTogether)
 	}
 }
 
@@ -299,7 +316,7 @@ func (c *Controller) sync(ctx context.Context, key client.Key) (time.Duration, e
 	o, there := c.services.Get(key)
 	service, ok := o.(*corev1.Service)
 	if !there || !ok {
-		return 0, nil
+		return 0, c.leave(ctx, key)
 	}
 	f, err := c.look(ctx, service, c.own.version(key))
 	if err != nil {
@@ -314,7 +331,7 @@ func (c *Controller) sync(ctx context.Context, key client.Key) (time.Duration, e
 		return 0, nil
 	}
 	c.own.begin(key)
-	err = plan.carryOut(ctx, requests{rest: c.clients.Kube.DiscoveryV1().RESTClient(), own: c.own, of: key})
+	err = plan.carryOut(ctx, requests{c.clients.Kube.DiscoveryV1().RESTClient(), c.clients.Kube.CoreV1().RESTClient(), c.own, key})
 	others := c.own.end(key)
 	if wait, theirs := isTheirs(err); theirs {
 		c.news.tell(ctx, service, []event{{"FailedToUpdateEndpointSlices", short(fmt.Sprintf("Error updating Endpoint Slices for Service %s/%s: %v", key.Namespace, key.Name, err), mostSaid)}})
@@ -327,4 +344,17 @@ func (c *Controller) sync(ctx context.Context, key client.Key) (time.Duration, e
 		return slicesTogether, nil
 	}
 	return 0, nil
+}
+
+// leave deletes the Endpoints that were made of a Service which is gone: nothing owns them, and who was late may have made them once more. That it is gone, etcd says.
+func (c *Controller) leave(ctx context.Context, key client.Key) error {
+	found, err := c.endpointsOf(ctx, key, c.own.version(key))
+	if err != nil || found == nil || !IsOfPods(found) {
+		return err
+	}
+	_, err = c.clients.Kube.CoreV1().Services(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
+	if !apierrors.IsNotFound(err) {
+		return err // it is new, and looked at when the informer shows it
+	}
+	return requests{c.clients.Kube.DiscoveryV1().RESTClient(), c.clients.Kube.CoreV1().RESTClient(), c.own, key}.drop(ctx, found)
 }

@@ -48,10 +48,13 @@ type facts struct {
 	pods    []*corev1.Pod
 	zones   map[string]string // of Nodes, by name; none for one that is not known
 	slices  []*discoveryv1.EndpointSlice
+	// endpoints are the Endpoints of that name, nil if there are none.
+	endpoints *Endpoints
 }
 
 // plan is what is to be written.
 type plan struct {
+	older                  older
 	create, update, remove []*discoveryv1.EndpointSlice
 	before                 map[string]*discoveryv1.EndpointSlice // what there is, by name
 	more                   bool                                  // there is more to delete
@@ -61,7 +64,9 @@ type plan struct {
 // event is what is told of a Service.
 type event struct{ reason, message string }
 
-func (p *plan) empty() bool { return len(p.create)+len(p.update)+len(p.remove) == 0 }
+func (p *plan) empty() bool {
+	return len(p.create)+len(p.update)+len(p.remove) == 0 && p.older.empty()
+}
 
 // isManaged says whether a slice is one that is made here.
 func isManaged(slice metav1.Object) bool {
@@ -78,6 +83,7 @@ func decide(f facts, now time.Time) (*plan, error) {
 	p := &plan{before: map[string]*discoveryv1.EndpointSlice{}}
 	f.slices = slices.DeleteFunc(f.slices, func(s *discoveryv1.EndpointSlice) bool { return s.DeletionTimestamp != nil })
 	if !hasEndpoints(f.service) {
+		p.older = decideOlder(f.service, nil, f.endpoints, time.Time{})
 		for _, s := range f.slices {
 			if isOf(s, f.service) && ofPods(s) {
 				p.remove = append(p.remove, s)
@@ -98,9 +104,10 @@ func decide(f facts, now time.Time) (*plan, error) {
 	for _, s := range kept {
 		p.before[s.Name] = s.DeepCopy()
 	}
-	notes := &notes{}
+	notes, at := &notes{}, changedAt(&service, pods, kept, now)
+	p.older = decideOlder(&service, pods, f.endpoints, at)
 	err := endpointslice.NewReconciler(noting{notes: notes}, nodesOf(pods, f.zones), mostInSlice, endpointsliceutil.NewEndpointSliceTracker(), nil, noEvents{}, ControllerName,
-		endpointslice.WithPreferSameTrafficDistributionEnabled(true)).Reconcile(klog.Logger{}, &service, pods, kept, changedAt(&service, pods, kept, now))
+		endpointslice.WithPreferSameTrafficDistributionEnabled(true)).Reconcile(klog.Logger{}, &service, pods, kept, at)
 	if err != nil {
 		return nil, fmt.Errorf("compute the EndpointSlices of Service %s: %w", service.Name, err)
 	}

@@ -67,9 +67,12 @@ func notReady(p *corev1.Pod) { p.Status.Conditions[0].Status = corev1.ConditionF
 // world is slices as they are stored. Writes that refuse says are refused.
 type world struct {
 	slices map[string]*discoveryv1.EndpointSlice
+	older  *Endpoints
 	made   int
 	refuse func(verb string, slice *discoveryv1.EndpointSlice) error
 	asked  []string
+	// refuseOlder says which Endpoints are refused.
+	refuseOlder func(*Endpoints) bool
 }
 
 func newWorld() *world { return &world{slices: map[string]*discoveryv1.EndpointSlice{}} }
@@ -81,7 +84,7 @@ func (w *world) all() (all []*discoveryv1.EndpointSlice) {
 	return all
 }
 
-func (w *world) put(s *discoveryv1.EndpointSlice) {
+func (w *world) store(s *discoveryv1.EndpointSlice) {
 	s = s.DeepCopy()
 	w.made++
 	s.ResourceVersion = fmt.Sprint(w.made)
@@ -101,13 +104,13 @@ func (w *world) do(verb string, s *discoveryv1.EndpointSlice) error {
 	}
 	switch was := w.slices[s.Name]; {
 	case verb == "create":
-		w.put(s)
+		w.store(s)
 	case was == nil || was.ResourceVersion != s.ResourceVersion || was.UID != s.UID:
 		return fmt.Errorf("%s %s: there is %+v", verb, s.Name, was)
 	case verb == "remove":
 		delete(w.slices, s.Name)
 	default:
-		w.put(s)
+		w.store(s)
 	}
 	return nil
 }
@@ -120,6 +123,24 @@ func (w *world) update(_ context.Context, s *discoveryv1.EndpointSlice) error {
 }
 func (w *world) remove(_ context.Context, s *discoveryv1.EndpointSlice) error {
 	return w.do("remove", s)
+}
+
+func (w *world) put(_ context.Context, e *Endpoints) error {
+	switch {
+	case w.refuseOlder != nil && w.refuseOlder(e):
+		return forbidden
+	case (w.older == nil) != (e.ResourceVersion == "") || w.older != nil && w.older.ResourceVersion != e.ResourceVersion:
+		return fmt.Errorf("put %+v: there is %+v", e.ObjectMeta, w.older)
+	}
+	w.made++
+	w.older = e.DeepCopy()
+	w.older.ResourceVersion = fmt.Sprint(w.made)
+	return nil
+}
+
+func (w *world) drop(context.Context, *Endpoints) error {
+	w.older = nil
+	return nil
 }
 
 // say is each endpoint of slices, with what its slice says, sorted.
@@ -160,7 +181,7 @@ func stored(t *testing.T, p *corev1.Pod, s *corev1.Service) *corev1.Pod {
 // step makes slices of pods, as the controller does, and returns what is said.
 func (w *world) step(t *testing.T, s *corev1.Service, pods []*corev1.Pod) *plan {
 	t.Helper()
-	f := facts{service: s, zones: map[string]string{"east": "zone-a", "west": "zone-b"}, slices: w.all()}
+	f := facts{service: s, zones: map[string]string{"east": "zone-a", "west": "zone-b"}, slices: w.all(), endpoints: w.older.DeepCopy()}
 	for _, p := range pods {
 		f.pods = append(f.pods, stored(t, p, s))
 	}
@@ -168,7 +189,7 @@ func (w *world) step(t *testing.T, s *corev1.Service, pods []*corev1.Pod) *plan 
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := p.carryOut(t.Context(), w); err != nil && w.refuse == nil {
+	if err := p.carryOut(t.Context(), w); err != nil && w.refuse == nil && w.refuseOlder == nil {
 		t.Fatal(err)
 	}
 	return p
@@ -405,7 +426,7 @@ func TestSlicesThatSomebodyMade(t *testing.T) {
 		other := like.DeepCopy()
 		other.Name, other.GenerateName = "", "other-"
 		change(other)
-		w.put(other)
+		w.store(other)
 	}
 	add(func(s *discoveryv1.EndpointSlice) {
 		s.Endpoints = slices.Repeat([]discoveryv1.Endpoint{{Addresses: []string{"192.0.2.1"}}}, mostInSlice+1)
@@ -448,10 +469,10 @@ func TestWithoutSelector(t *testing.T) {
 		w.step(t, service(nil), []*corev1.Pod{pod("a", "10.1.1.1", nil)})
 		theirs := w.all()[0]
 		theirs.Name, theirs.Endpoints[0].TargetRef = "theirs", nil
-		w.put(theirs)
+		w.store(theirs)
 		others := w.all()[1]
 		others.Name, others.OwnerReferences[0].UID = "others", "another Service"
-		w.put(others)
+		w.store(others)
 		w.step(t, service(change), nil)
 		if names := slices.Sorted(maps.Keys(w.slices)); !slices.Equal(names, []string{"others", "theirs"}) {
 			t.Errorf("%s: there are %v, want what others made", name, names)

@@ -1,8 +1,8 @@
-// Package endpoints makes the EndpointSlices of Services with a selector, in all workspaces at once, out of the pods that these show, as kube-controller-manager's endpointslice
-// controller does for one cluster (docs/design/0017-endpoints.md).
+// Package endpoints makes the EndpointSlices and Endpoints of Services with a selector, in all workspaces at once, out of the pods that these show, as kube-controller-manager's endpointslice
+// and endpoints controllers do for one cluster (docs/design/0017-endpoints.md).
 //
-// It reads Services, pods and EndpointSlices from the watch caches, and writes EndpointSlices and Events about Services. It hears of every Service by the informer that all controllers share,
-// of the metadata of every pod by one of its own, and of that of every EndpointSlice by a watch that keeps nothing. Upstream's Reconciler says what is to be written (decide.go); it is
+// It reads Services, pods, EndpointSlices and Endpoints from the watch caches, and writes EndpointSlices, Endpoints and Events about Services. It hears of every Service by the informer that all controllers share,
+// of the metadata of every pod by one of its own, and of that of every EndpointSlice and of all Endpoints by watches that keep nothing. Upstream's Reconciler says what is to be written (decide.go); it is
 // given only so much that it cannot take long.
 //
 // What always holds: an address that is to go is taken out before others come, and whatever else is refused; a pod that cannot be an endpoint keeps no other from being one. What is written
@@ -12,5 +12,5 @@
 // The server starts it: New, then Run. When etcd is away slices stay as they are, and are made right after. One that is made anew, as by another leader, looks at
 // each Service once, in turns of their workspaces.
 //
-// Read decide.go, which has no side effects, then controller.go.
+// Read decide.go and legacy.go, which have no side effects, then controller.go.
 package endpoints

@@ -25,7 +25,7 @@ import (
 )
 
 // Rows are the stores that are read. What they list is shared with the watch caches.
-type Rows struct{ Pods, EndpointSlices *storage.Resource }
+type Rows struct{ Pods, EndpointSlices, Endpoints *storage.Resource }
 
 // look reads what the slices of a Service are decided by, of slices as it is at a resourceVersion or later; empty is whenever.
 func (c *Controller) look(ctx context.Context, service *corev1.Service, atLeast string) (facts, error) {
@@ -42,8 +42,9 @@ func (c *Controller) look(ctx context.Context, service *corev1.Service, atLeast 
 		}
 		f.slices = append(f.slices, slice)
 	}
-	if !hasEndpoints(service) {
-		return f, nil
+	var err error
+	if f.endpoints, err = c.endpointsOf(ctx, client.KeyOf(service), atLeast); err != nil || !hasEndpoints(service) {
+		return f, err
 	}
 	pods := &core.PodList{}
 	if err := list(ctx, c.rows.Pods, service.Namespace, labels.Set(service.Spec.Selector).AsSelectorPreValidated(), "", pods); err != nil {
@@ -69,6 +70,23 @@ func list(ctx context.Context, store *storage.Resource, namespace string, select
 		Predicate: kubestorage.SelectionPredicate{Label: selector, Field: fields.Everything()},
 	}
 	return storeerr.InterpretListError(store.Storage.GetList(ctx, store.Key(namespace, ""), options, into), store.GroupResource)
+}
+
+// endpointsOf reads the Endpoints of a Service, nil if there are none.
+func (c *Controller) endpointsOf(ctx context.Context, service client.Key, atLeast string) (*Endpoints, error) {
+	store, stored := c.rows.Endpoints, &core.Endpoints{}
+	err := store.Storage.Get(ctx, store.Key(service.Namespace, service.Name), kubestorage.GetOptions{ResourceVersion: cmp.Or(atLeast, "0")}, stored)
+	if kubestorage.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the Endpoints of Service %s: %w", service, storeerr.InterpretGetError(err, store.GroupResource, service.Name))
+	}
+	found := &Endpoints{}
+	if err := legacyscheme.Scheme.Convert(stored.DeepCopy(), found, nil); err != nil {
+		return nil, fmt.Errorf("convert Endpoints %s: %w", service, err)
+	}
+	return found, nil
 }
 
 // zoneOf is the zone of the physical cluster with that mirror, as its Node shows it; empty if it has none, or is not there any more.

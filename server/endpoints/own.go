@@ -37,7 +37,7 @@ type written struct {
 	of      map[string]string // versions of slices, by name
 }
 
-// told is an event of a slice.
+// told is an event of a slice, or of Endpoints.
 type told struct{ slice, version string }
 
 func newOwn(clk clock.PassiveClock) *own {

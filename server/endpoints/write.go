@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -26,8 +25,10 @@ func changes(before, now *corev1.Service) bool {
 		(before.DeletionTimestamp == nil) != (now.DeletionTimestamp == nil)
 }
 
-// writer writes slices.
+// writer writes slices, and Endpoints.
 type writer interface {
+	put(ctx context.Context, endpoints *Endpoints) error // which are new without a resourceVersion
+	drop(ctx context.Context, endpoints *Endpoints) error
 	create(ctx context.Context, slice *discoveryv1.EndpointSlice) error
 	update(ctx context.Context, slice *discoveryv1.EndpointSlice) error
 	remove(ctx context.Context, slice *discoveryv1.EndpointSlice) error
@@ -45,6 +46,7 @@ func (p *plan) carryOut(ctx context.Context, w writer) error {
 		}
 		all = append(all, err)
 	}
+	all = append(all, p.older.carryOut(ctx, w))
 	for _, s := range p.remove {
 		all = append(all, w.remove(ctx, s))
 	}
@@ -52,6 +54,22 @@ func (p *plan) carryOut(ctx context.Context, w writer) error {
 		all = append(all, w.create(ctx, s))
 	}
 	return errors.Join(all...)
+}
+
+func (o *older) carryOut(ctx context.Context, w writer) error {
+	switch {
+	case o.remove:
+		return w.drop(ctx, o.is)
+	case o.next == nil:
+		return nil
+	}
+	err := w.put(ctx, o.next)
+	if refuses(err) {
+		if less := o.less(); less != nil {
+			err = errors.Join(err, w.put(ctx, less))
+		}
+	}
+	return err
 }
 
 // without is a slice as it is, without the endpoints that are to go, and with the conditions of those that are to stay; nil if that is no change. It is no larger than what there is.
@@ -118,41 +136,66 @@ func isTheirs(err error) (wait time.Duration, theirs bool) {
 
 // requests is the writer that asks the server.
 type requests struct {
-	rest rest.Interface
-	own  *own
-	of   client.Key // whose slices they are
+	discovery, core rest.Interface
+	own             *own
+	of              client.Key // whose slices and Endpoints they are
 }
 
-const resource = "endpointslices"
+const (
+	resource = "endpointslices"
+	// ofEndpoints is how Endpoints are called beside the slices of their Service, which have names.
+	ofEndpoints = ""
+)
+
+// MaxRetries(0): it would sleep here, in a worker that all workspaces share.
 
 func (r requests) create(ctx context.Context, slice *discoveryv1.EndpointSlice) error {
-	return r.wrote(slice, r.rest.Post().Namespace(slice.Namespace).Resource(resource).MaxRetries(0). // it would sleep here, in a worker that all workspaces share
-														Body(slice).Do(ctx), "create an EndpointSlice")
+	now := &discoveryv1.EndpointSlice{}
+	err := r.discovery.Post().Namespace(slice.Namespace).Resource(resource).MaxRetries(0).Body(slice).Do(ctx).Into(now)
+	return r.wrote(now.Name, now.ResourceVersion, err, "create an EndpointSlice")
 }
 
 func (r requests) update(ctx context.Context, slice *discoveryv1.EndpointSlice) error {
-	return r.wrote(slice, r.rest.Put().Namespace(slice.Namespace).Resource(resource).Name(slice.Name).MaxRetries(0).Body(slice).Do(ctx), "update EndpointSlice "+slice.Name)
+	now := &discoveryv1.EndpointSlice{}
+	err := r.discovery.Put().Namespace(slice.Namespace).Resource(resource).Name(slice.Name).MaxRetries(0).Body(slice).Do(ctx).Into(now)
+	return r.wrote(slice.Name, now.ResourceVersion, err, "update EndpointSlice "+slice.Name)
 }
 
-func (r requests) wrote(slice *discoveryv1.EndpointSlice, answer rest.Result, what string) error {
-	now := &discoveryv1.EndpointSlice{}
-	err := answer.Into(now)
-	if apierrors.IsNotFound(err) { // somebody has deleted it: it is looked at again, as after any conflict
-		err = apierrors.NewConflict(discoveryv1.Resource(resource), slice.Name, err)
+func (r requests) remove(ctx context.Context, slice *discoveryv1.EndpointSlice) error {
+	return r.removed(ctx, r.discovery.Delete().Resource(resource), slice, slice.Name, "delete EndpointSlice "+slice.Name)
+}
+
+func (r requests) put(ctx context.Context, e *Endpoints) error {
+	now, ask := &Endpoints{}, r.core.Post()
+	if e.ResourceVersion != "" {
+		ask = r.core.Put().Name(e.Name)
+	}
+	err := ask.Namespace(e.Namespace).Resource("endpoints").MaxRetries(0).Body(e).Do(ctx).Into(now)
+	return r.wrote(ofEndpoints, now.ResourceVersion, err, "write its Endpoints")
+}
+
+func (r requests) drop(ctx context.Context, e *Endpoints) error {
+	return r.removed(ctx, r.core.Delete().Resource("endpoints"), e, ofEndpoints, "delete its Endpoints")
+}
+
+// wrote remembers which version came of a write, or says what failed.
+func (r requests) wrote(name, version string, err error, what string) error {
+	if apierrors.IsNotFound(err) || apierrors.IsAlreadyExists(err) { // somebody was faster: it is looked at again, as after any conflict
+		err = apierrors.NewConflict(discoveryv1.Resource(resource), name, err)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
-	r.own.wrote(r.of, now.Name, now.ResourceVersion)
+	r.own.wrote(r.of, name, version)
 	return nil
 }
 
-func (r requests) remove(ctx context.Context, slice *discoveryv1.EndpointSlice) error {
-	err := r.rest.Delete().Namespace(slice.Namespace).Resource(resource).Name(slice.Name).MaxRetries(0).
-		Body(&metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &slice.UID, ResourceVersion: &slice.ResourceVersion}}).Do(ctx).Error()
+func (r requests) removed(ctx context.Context, ask *rest.Request, o metav1.Object, name, what string) error {
+	uid, version := o.GetUID(), o.GetResourceVersion()
+	err := ask.Namespace(o.GetNamespace()).Name(o.GetName()).MaxRetries(0).Body(&metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid, ResourceVersion: &version}}).Do(ctx).Error()
 	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("delete EndpointSlice %s: %w", strconv.Quote(slice.Name), err)
+		return fmt.Errorf("%s: %w", what, err)
 	}
-	r.own.removed(r.of, slice.Name)
+	r.own.removed(r.of, name)
 	return nil
 }

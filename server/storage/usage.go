@@ -134,7 +134,7 @@ func newUsage(limits func(logicalcluster.Name) Limits, called func(logicalcluste
 }
 
 // onBehalf are the resources of which the server makes objects because of what people of a workspace wrote, as many and as large as that says:
-// the Jobs of CronJobs, the revisions of workloads, the claims of StatefulSets, the EndpointSlices of Services, and what is told of all of them.
+// the Jobs of CronJobs, the revisions of workloads, the claims of StatefulSets, the EndpointSlices and Endpoints of Services, and what is told of all of them.
 var onBehalf = sets.New(
 	schema.GroupResource{Group: "batch", Resource: "jobs"},
 	schema.GroupResource{Group: "apps", Resource: "replicasets"},
@@ -142,13 +142,17 @@ var onBehalf = sets.New(
 	schema.GroupResource{Resource: "persistentvolumeclaims"},
 	schema.GroupResource{Resource: "events"},
 	endpointSlices,
+	endpoints,
 )
 
 // growing are those of them that the server goes on to write as large as what people wrote says: an EndpointSlice has one pod today, and a hundred tomorrow. An update that makes none larger is
 // written however much there is, so that what is gone can be taken out.
-var growing = sets.New(endpointSlices)
+var growing = sets.New(endpointSlices, endpoints)
 
-var endpointSlices = schema.GroupResource{Group: "discovery.k8s.io", Resource: "endpointslices"}
+var (
+	endpointSlices = schema.GroupResource{Group: "discovery.k8s.io", Resource: "endpointslices"}
+	endpoints      = schema.GroupResource{Resource: "endpoints"}
+)
 
 // bounded says whether the limits are for a write to a logical cluster: not for one of an administrator, nor for mirrors, whose contents
 // other limits bound. The server itself has to write what became of objects, and of each there is only so much to write; but what it makes

@@ -375,6 +375,8 @@ func TestBounded(t *testing.T) {
 		{"an Event", byServer(shop), api.Resource("events"), true, true},
 		{"an EndpointSlice of a Service", byServer(shop), endpointSlices, true, true},
 		{"what comes to it", byServer(shop), endpointSlices, false, true},
+		{"Endpoints of a Service", byServer(shop), endpoints, true, true},
+		{"what comes to them", byServer(shop), endpoints, false, true},
 		{"a Placement", byServer(shop), schema.GroupResource{Group: "placement.atoll.dev", Resource: "placements"}, true, false},
 		{"the server's name alone", named, api.Resource("secrets"), true, true},
 		{"in a mirror", byServer(within(lc.Cluster{Name: "shop", Mirror: true})), jobs, true, false},
