@@ -324,3 +324,39 @@ func TestEndpoints(t *testing.T) {
 	endpointsSay(t, s.shop, "web", nil)
 	endpointsSay(t, s.shop, "theirs", []string{"192.0.2.1"})
 }
+
+// TestMirroredEndpoints: of what somebody writes into Endpoints for a Service without a selector there are slices, whichever of both is first.
+func TestMirroredEndpoints(t *testing.T) {
+	s := startEndpoints(t, func(*Options) {})
+	bare := webService(func(s *corev1.Service) { s.Spec.Selector = nil })
+	written := &endpoints.Endpoints{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Subsets: []endpoints.EndpointSubset{{
+		Addresses: []corev1.EndpointAddress{{IP: "192.0.2.1"}}, Ports: []corev1.EndpointPort{{Name: "http", Port: 8080}},
+	}}}
+	leads := func(want ...string) {
+		t.Helper()
+		waitFor(t, time.Minute, fmt.Sprintf("the slices lead to %v", want), func() (string, bool) {
+			var got []string
+			for _, slice := range slicesOf(t, s.shop, team, "web") {
+				for _, e := range slice.Endpoints {
+					got = append(got, slice.Labels[discoveryv1.LabelManagedBy]+" "+e.Addresses[0])
+				}
+			}
+			return fmt.Sprint(got), slices.Equal(got, want)
+		})
+	}
+	all := s.shop.CoreV1().Endpoints(team)
+	_, err := all.Create(t.Context(), written, metav1.CreateOptions{})
+	must(t, err)
+	_, err = s.shop.CoreV1().Services(team).Create(t.Context(), bare, metav1.CreateOptions{})
+	must(t, err)
+	leads(endpoints.MirroringControllerName + " 192.0.2.1")
+	_, err = all.Patch(t.Context(), "web", types.MergePatchType, []byte(`{"subsets":[{"addresses":[{"ip":"192.0.2.2"}],"ports":[{"name":"http","port":8080}]}]}`), metav1.PatchOptions{})
+	must(t, err)
+	leads(endpoints.MirroringControllerName + " 192.0.2.2")
+	must(t, s.shop.DiscoveryV1().EndpointSlices(team).DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}))
+	leads(endpoints.MirroringControllerName + " 192.0.2.2")
+	serves(t, s.east, s.below("web-1", nil), "10.1.1.1", true)
+	_, err = s.shop.CoreV1().Services(team).Patch(t.Context(), "web", types.MergePatchType, []byte(`{"spec":{"selector":{"app":"web"}}}`), metav1.PatchOptions{})
+	must(t, err)
+	leads(endpoints.ControllerName + " 10.1.1.1")
+}

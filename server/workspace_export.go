@@ -104,13 +104,13 @@ func isOfTheMoment(stored []byte) (bool, error) {
 	return !kinds.IsBound(pod) || pod.DeletionTimestamp != nil || metav1.GetControllerOfNoCopy(pod) != nil, nil
 }
 
-// isMadeOfPods says whether a stored EndpointSlice is one that the server makes, of pods of the moment.
+// isMadeOfPods says whether a stored EndpointSlice is one that the server makes, of pods of the moment, or of Endpoints.
 func isMadeOfPods(stored []byte) (bool, error) {
 	slice := &discoveryv1.EndpointSlice{}
 	if _, _, err := scheme.Codecs.UniversalDeserializer().Decode(stored, nil, slice); err != nil {
 		return false, fmt.Errorf("this server cannot read an EndpointSlice: %w", err)
 	}
-	return slice.Labels[discoveryv1.LabelManagedBy] == endpoints.ControllerName, nil
+	return endpoints.IsMade(slice), nil
 }
 
 // areMadeOfPods says so of stored Endpoints.

@@ -93,7 +93,7 @@ func TestPodsOfTheMomentStayBehind(t *testing.T) {
 
 // TestSlicesOfPodsStayBehind: an EndpointSlice that the server made of pods is made again of those that there are; what somebody wrote goes along.
 func TestSlicesOfPodsStayBehind(t *testing.T) {
-	for by, want := range map[string]bool{"": true, "somebody": true, "endpointslicemirroring-controller.k8s.io": true, endpoints.ControllerName: false} {
+	for by, want := range map[string]bool{"": true, "somebody": true, endpoints.MirroringControllerName: false, endpoints.ControllerName: false} {
 		slice := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: "web", Labels: map[string]string{discoveryv1.LabelManagedBy: by}}, AddressType: discoveryv1.AddressTypeIPv4}
 		stored, err := runtime.Encode(scheme.Codecs.LegacyCodec(discoveryv1.SchemeGroupVersion), slice)
 		if err != nil {

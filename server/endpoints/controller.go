@@ -146,10 +146,12 @@ func (c *Controller) onService(e client.Event[ctrlclient.Object]) {
 		return
 	}
 	before, _ := e.Old.(*corev1.Service)
-	if !hasEndpoints(now) && (before == nil || !hasEndpoints(before)) || before != nil && !changes(before, now) {
-		return
+	switch {
+	case before == nil && e.Initial && !hasEndpoints(now): // somebody's Endpoints have it looked at
+	case before != nil && !hasEndpoints(before) && !hasEndpoints(now):
+	case before == nil || changes(before, now):
+		c.queue.Add(client.KeyOf(now))
 	}
-	c.queue.Add(client.KeyOf(now))
 }
 
 // isMirror says whether a logical cluster is known to be a mirror.
@@ -215,25 +217,24 @@ func (c *Controller) onSlice(slice *metav1.PartialObjectMetadata, gone bool) {
 	}
 }
 
-// onEndpoints takes the metadata of Endpoints. Whoever changes those of a Service with a selector has it looked at, and so have those that are left of one.
+// onEndpoints takes the metadata of Endpoints. Whoever changes those of a Service has it looked at, and so have those that are left of one.
 func (c *Controller) onEndpoints(e *metav1.PartialObjectMetadata, gone bool) {
 	key := client.KeyOf(e)
 	if !gone && c.own.is(key, ofEndpoints, e.ResourceVersion) {
 		return
 	}
-	service, _ := c.services.Get(key)
-	if s, ok := service.(*corev1.Service); ok && hasEndpoints(s) || isManagedEndpoints(e) && !gone {
+	if service, there := c.services.Get(key); there && !c.isMirror(client.KeyOf(service).Cluster) || isManagedEndpoints(e) && !gone {
 		c.queue.AddAfter(key, slicesTogether)
 	}
 }
 
 // servicesOf are the names of the Services whose slices are another by one that was changed.
 func servicesOf(slice *metav1.PartialObjectMetadata) (names []string) {
-	if name := slice.Labels[discoveryv1.LabelServiceName]; name != "" && isManaged(slice) {
+	if name := slice.Labels[discoveryv1.LabelServiceName]; name != "" && (isManaged(slice) || isMirrored(slice)) {
 		names = append(names, name)
 	}
 	for _, owner := range slice.OwnerReferences {
-		if owner.Kind == "Service" && owner.APIVersion == corev1.SchemeGroupVersion.String() && !slices.Contains(names, owner.Name) {
+		if (owner.Kind == "Service" || owner.Kind == "Endpoints") && owner.APIVersion == corev1.SchemeGroupVersion.String() && !slices.Contains(names, owner.Name) {
 			names = append(names, owner.Name)
 		}
 	}
@@ -254,9 +255,9 @@ func (c *Controller) wake(cluster logicalcluster.Name) {
 	}
 }
 
-func (c *Controller) wakeOne(o ctrlclient.Object) {
-	if service, ok := o.(*corev1.Service); ok && hasEndpoints(service) && !c.isMirror(client.KeyOf(service).Cluster) {
-		c.queue.Add(client.KeyOf(service))
+func (c *Controller) wakeOne(service ctrlclient.Object) {
+	if key := client.KeyOf(service); !c.isMirror(key.Cluster) {
+		c.queue.Add(key)
 	}
 }
 

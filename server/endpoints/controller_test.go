@@ -67,7 +67,8 @@ func TestServicesOf(t *testing.T) {
 		"it was given to another":      {map[string]string{discoveryv1.LabelManagedBy: ControllerName, discoveryv1.LabelServiceName: "db"}, owner, []string{"db", "web"}},
 		"its owner was taken away":     {labelled, nil, []string{"web"}},
 		"a user's":                     {map[string]string{discoveryv1.LabelServiceName: "web"}, nil, nil},
-		"what mirrors Endpoints":       {map[string]string{discoveryv1.LabelServiceName: "web", discoveryv1.LabelManagedBy: "endpointslicemirroring-controller.k8s.io"}, []metav1.OwnerReference{{APIVersion: "v1", Kind: "Endpoints", Name: "web"}}, nil},
+		"what mirrors Endpoints":       {map[string]string{discoveryv1.LabelServiceName: "web", discoveryv1.LabelManagedBy: MirroringControllerName}, []metav1.OwnerReference{{APIVersion: "v1", Kind: "Endpoints", Name: "web"}}, []string{"web"}},
+		"what mirrored them":           {nil, []metav1.OwnerReference{{APIVersion: "v1", Kind: "Endpoints", Name: "web"}}, []string{"web"}},
 		"of a Service of another kind": {nil, []metav1.OwnerReference{{APIVersion: "serving.knative.dev/v1", Kind: "Service", Name: "web"}}, nil},
 	} {
 		if got := servicesOf(&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Labels: tc.labels, OwnerReferences: tc.owners}}); !slices.Equal(got, tc.want) {

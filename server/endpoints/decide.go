@@ -68,6 +68,9 @@ func (p *plan) empty() bool {
 	return len(p.create)+len(p.update)+len(p.remove) == 0 && p.older.empty()
 }
 
+// IsMade says whether a slice is one that is made here, of pods or of Endpoints.
+func IsMade(slice metav1.Object) bool { return isManaged(slice) || isMirrored(slice) }
+
 // isManaged says whether a slice is one that is made here.
 func isManaged(slice metav1.Object) bool {
 	return slice.GetLabels()[discoveryv1.LabelManagedBy] == ControllerName
@@ -82,6 +85,13 @@ func hasEndpoints(service *corev1.Service) bool {
 func decide(f facts, now time.Time) (*plan, error) {
 	p := &plan{before: map[string]*discoveryv1.EndpointSlice{}}
 	f.slices = slices.DeleteFunc(f.slices, func(s *discoveryv1.EndpointSlice) bool { return s.DeletionTimestamp != nil })
+	var mirrored []*discoveryv1.EndpointSlice
+	f.slices = slices.DeleteFunc(f.slices, func(s *discoveryv1.EndpointSlice) bool {
+		if isMirrored(s) {
+			mirrored = append(mirrored, s)
+		}
+		return isMirrored(s)
+	})
 	if !hasEndpoints(f.service) {
 		p.older = decideOlder(f.service, nil, f.endpoints, time.Time{})
 		for _, s := range f.slices {
@@ -89,9 +99,11 @@ func decide(f facts, now time.Time) (*plan, error) {
 				p.remove = append(p.remove, s)
 			}
 		}
+		p.mirror(f.service, f.endpoints, mirrored)
 		p.bound()
 		return p, nil
 	}
+	p.remove = mirrored
 	service := *f.service
 	if n := len(service.Spec.Ports); n > mostPorts {
 		service.Spec.Ports = service.Spec.Ports[:mostPorts]

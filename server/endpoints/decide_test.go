@@ -219,18 +219,23 @@ func upstreams(t *testing.T, kube *fake.Clientset, s *corev1.Service, pods []*co
 	return list()
 }
 
+// nameSlices gives slices that are made names, as servers do.
+func nameSlices(kube *fake.Clientset) {
+	n := 0
+	kube.PrependReactor("create", "endpointslices", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		n++
+		a.(clienttesting.CreateAction).GetObject().(*discoveryv1.EndpointSlice).Name = fmt.Sprintf("web-%05d", n)
+		return false, nil, nil
+	})
+}
+
 // TestAsKubernetes: whatever becomes of a Service and its pods, its slices say what Kubernetes' own would, and what is written once is not written again.
 func TestAsKubernetes(t *testing.T) {
 	for seed := range uint64(25) {
 		random := rand.New(rand.NewPCG(seed, 1))
 		one := func(all ...string) string { return all[random.IntN(len(all))] }
 		ours, kube := newWorld(), fake.NewClientset()
-		n := 0
-		kube.PrependReactor("create", "endpointslices", func(a clienttesting.Action) (bool, runtime.Object, error) {
-			n++
-			a.(clienttesting.CreateAction).GetObject().(*discoveryv1.EndpointSlice).Name = fmt.Sprintf("web-%05d", n)
-			return false, nil, nil
-		})
+		nameSlices(kube)
 		s := service(func(s *corev1.Service) {
 			switch random.IntN(4) {
 			case 0:

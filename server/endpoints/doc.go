@@ -1,6 +1,8 @@
 // Package endpoints makes the EndpointSlices and Endpoints of Services with a selector, in all workspaces at once, out of the pods that these show, as kube-controller-manager's endpointslice
 // and endpoints controllers do for one cluster (docs/design/0017-endpoints.md).
 //
+// Of Endpoints that somebody writes for a Service without a selector it makes EndpointSlices (mirror.go).
+//
 // It reads Services, pods, EndpointSlices and Endpoints from the watch caches, and writes EndpointSlices, Endpoints and Events about Services. It hears of every Service by the informer that all controllers share,
 // of the metadata of every pod by one of its own, and of that of every EndpointSlice and of all Endpoints by watches that keep nothing. Upstream's Reconciler says what is to be written (decide.go); it is
 // given only so much that it cannot take long.
@@ -12,5 +14,5 @@
 // The server starts it: New, then Run. When etcd is away slices stay as they are, and are made right after. One that is made anew, as by another leader, looks at
 // each Service once, in turns of their workspaces.
 //
-// Read decide.go and legacy.go, which have no side effects, then controller.go.
+// Read decide.go, legacy.go and mirror.go, which have no side effects, then controller.go.
 package endpoints

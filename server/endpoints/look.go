@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/util/sets"
 	kubestorage "k8s.io/apiserver/pkg/storage"
 	storeerr "k8s.io/apiserver/pkg/storage/errors"
@@ -27,10 +28,23 @@ import (
 // Rows are the stores that are read. What they list is shared with the watch caches.
 type Rows struct{ Pods, EndpointSlices, Endpoints *storage.Resource }
 
+// madeHere selects the slices that are made here.
+var madeHere = func() labels.Requirement {
+	r, err := labels.NewRequirement(discoveryv1.LabelManagedBy, selection.In, []string{ControllerName, MirroringControllerName})
+	if err != nil {
+		panic(err) // it is written here
+	}
+	return *r
+}()
+
 // look reads what the slices of a Service are decided by, of slices as it is at a resourceVersion or later; empty is whenever.
 func (c *Controller) look(ctx context.Context, service *corev1.Service, atLeast string) (facts, error) {
 	f := facts{service: service, zones: map[string]string{}}
-	made := labels.SelectorFromSet(labels.Set{discoveryv1.LabelServiceName: service.Name, discoveryv1.LabelManagedBy: ControllerName})
+	of, err := labels.NewRequirement(discoveryv1.LabelServiceName, selection.Equals, []string{service.Name})
+	if err != nil {
+		return f, fmt.Errorf("select the EndpointSlices of Service %s: %w", client.KeyOf(service), err)
+	}
+	made := labels.NewSelector().Add(*of, madeHere)
 	stored := &discovery.EndpointSliceList{}
 	if err := list(ctx, c.rows.EndpointSlices, service.Namespace, made, atLeast, stored); err != nil {
 		return f, fmt.Errorf("list the EndpointSlices of Service %s: %w", client.KeyOf(service), err)
@@ -42,7 +56,6 @@ func (c *Controller) look(ctx context.Context, service *corev1.Service, atLeast 
 		}
 		f.slices = append(f.slices, slice)
 	}
-	var err error
 	if f.endpoints, err = c.endpointsOf(ctx, client.KeyOf(service), atLeast); err != nil || !hasEndpoints(service) {
 		return f, err
 	}

@@ -15,7 +15,7 @@
 //     says what then (answers.go, budget.go).
 //
 // A Service is reached where that is possible from here (Services): where it names an address outside of the physical
-// clusters, or EndpointSlices that people wrote do. Otherwise the error says what to do. What the operator names himself, such as an authentication webhook, is not
+// clusters, or EndpointSlices, or Endpoints, that people wrote do. Otherwise the error says what to do. What the operator names himself, such as an authentication webhook, is not
 // called through this package.
 //
 // Idle connections are few and short-lived, since who is called is chosen by tenants. When etcd is away this
