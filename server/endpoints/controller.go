@@ -62,6 +62,8 @@ type Controller struct {
 	lanes     *turns.Lanes[logicalcluster.Name, client.Key]
 	own       *own
 	news      *news
+	// slicesHeard and endpointsHeard are closed when all that there were have been told.
+	slicesHeard, endpointsHeard chan struct{}
 
 	mu sync.Mutex // guards touched
 	// touched has, by namespace, what pods were labelled with that have changed since it was looked which Services that concerns.
@@ -79,7 +81,7 @@ func New(clients *client.Clients, informers *client.Informers, rows Rows, clk cl
 	c := &Controller{
 		clients: clients, informers: informers, clock: clk, rows: rows, services: informers.Of("Service"),
 		lanes: turns.NewLanes[logicalcluster.Name, client.Key](clk, turns.LaneRules{AtOnce: atOnce, Apart: apart, Pause: pause, MostWorked: mostWorked}),
-		own:   newOwn(clk), touched: map[client.Key]*touched{},
+		own:   newOwn(clk), touched: map[client.Key]*touched{}, slicesHeard: make(chan struct{}), endpointsHeard: make(chan struct{}),
 		news: newNews(client.NewEvents(clients, "endpoint-slice-controller", clk), clk), // as Kubernetes' is called in them
 	}
 	c.queue = queue.NewWithClock("endpoints", clk, c.reconcile)
@@ -100,8 +102,8 @@ func New(clients *client.Clients, informers *client.Informers, rows Rows, clk cl
 		return c, err
 	}
 	c.pods.OnEvent(c.onPod)
-	c.slices.OnListed(c.wakeAll)
-	c.endpoints.OnListed(c.wakeAll)
+	c.slices.OnListed(func() { c.heard(c.slicesHeard) })
+	c.endpoints.OnListed(func() { c.heard(c.endpointsHeard) })
 	c.services.OnEvent(c.onService)
 	informers.OnImported(c.wake)
 	return c, nil
@@ -131,6 +133,13 @@ func (c *Controller) Run(ctx context.Context) error {
 	}
 	wg.Go(func() { c.slices.Run(ctx) })
 	wg.Go(func() { c.endpoints.Run(ctx) })
+	for _, all := range []chan struct{}{c.slicesHeard, c.endpointsHeard} { // a look reads what is as new as that, at least
+		select {
+		case <-all:
+		case <-ctx.Done():
+			return nil
+		}
+	}
 	c.queue.Run(ctx, workers)
 	return nil
 }
@@ -211,16 +220,28 @@ func (c *Controller) onSlice(slice *metav1.PartialObjectMetadata, gone bool) {
 	key := client.KeyOf(slice)
 	for _, name := range servicesOf(slice) {
 		service := client.Key{Cluster: key.Cluster, Namespace: key.Namespace, Name: name}
-		if gone || !c.own.is(service, slice.Name, slice.ResourceVersion) {
+		if !c.begins(c.slicesHeard, service) && (gone || !c.own.is(service, slice.Name, slice.ResourceVersion)) {
 			c.queue.AddAfter(service, slicesTogether)
 		}
 	}
 }
 
+// begins says whether all are not told yet, and a Service is looked at after that anyway.
+func (c *Controller) begins(all chan struct{}, key client.Key) bool {
+	select {
+	case <-all:
+		return false
+	default:
+	}
+	o, _ := c.services.Get(key)
+	service, ok := o.(*corev1.Service)
+	return ok && hasEndpoints(service)
+}
+
 // onEndpoints takes the metadata of Endpoints. Whoever changes those of a Service has it looked at, and so have those that are left of one.
 func (c *Controller) onEndpoints(e *metav1.PartialObjectMetadata, gone bool) {
 	key := client.KeyOf(e)
-	if !gone && c.own.is(key, ofEndpoints, e.ResourceVersion) {
+	if !gone && (c.begins(c.endpointsHeard, key) || c.own.is(key, ofEndpoints, e.ResourceVersion)) {
 		return
 	}
 	if service, there := c.services.Get(key); there && !c.isMirror(client.KeyOf(service).Cluster) || isManagedEndpoints(e) && !gone {
@@ -241,10 +262,15 @@ func servicesOf(slice *metav1.PartialObjectMetadata) (names []string) {
 	return names
 }
 
-// wakeAll has all Services looked at: slices may have gone of which nobody was told.
-func (c *Controller) wakeAll() {
-	for _, o := range c.services.All() {
-		c.wakeOne(o)
+// heard is called when all that there are have been told. If that was so already, some may have gone of which nobody was told: all Services are looked at.
+func (c *Controller) heard(all chan struct{}) {
+	select {
+	case <-all:
+		for _, o := range c.services.All() {
+			c.wakeOne(o)
+		}
+	default:
+		close(all)
 	}
 }
 
