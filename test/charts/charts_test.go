@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -119,6 +120,7 @@ func newWorld(t *testing.T) *world {
 	w.plain = framework.StartPhysical(t, "plain", framework.PhysicalNodes(nodes*len(w.below)), framework.PhysicalQuotaPeriod(unchanged/6))
 	provide(t, w.plain)
 	for name := range w.below {
+		w.MustRun("kubectl", "--context=root", "label", "synctarget/"+name, corev1.LabelTopologyZone+"="+name+"-a") // as the plain cluster's nodes have zones
 		w.MustRun("kubectl", "--context=root", "wait", "--for=condition=Ready", "synctarget/"+name, "--timeout=100s")
 	}
 	return w

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
@@ -25,6 +26,8 @@ var unseen = [][]string{
 	{"metadata", "creationTimestamp"},
 	{"metadata", "managedFields"}, // kubectl does not show them either
 	{"metadata", "selfLink"},
+	// Since when it was due that it is as it is, if that is known of what it was last.
+	{"metadata", "annotations", corev1.EndpointsLastChangeTriggerTime},
 }
 
 // byPath are the rules for what each cluster chooses by itself: what is at the path gets that name, unless the chart says it.
@@ -45,6 +48,14 @@ var byPath = []struct {
 	{"Pod", []string{"status", "hostIPs", "*", "ip"}, "<address>"},
 	{"Pod", []string{"status", "podIP"}, "<address>"},
 	{"Pod", []string{"status", "podIPs", "*", "ip"}, "<address>"},
+	{"EndpointSlice.discovery.k8s.io", []string{"endpoints", "*", "addresses", "*"}, "<address>"}, // a pod's
+	{"EndpointSlice.discovery.k8s.io", []string{"endpoints", "*", "nodeName"}, "<node>"},
+	{"EndpointSlice.discovery.k8s.io", []string{"endpoints", "*", "zone"}, "<zone>"},
+	{"EndpointSlice.discovery.k8s.io", []string{"metadata", "generation"}, "<changes>"}, // of pods, of which several may be one
+	{"Endpoints", []string{"subsets", "*", "addresses", "*", "ip"}, "<address>"},
+	{"Endpoints", []string{"subsets", "*", "addresses", "*", "nodeName"}, "<node>"},
+	{"Endpoints", []string{"subsets", "*", "notReadyAddresses", "*", "ip"}, "<address>"},
+	{"Endpoints", []string{"subsets", "*", "notReadyAddresses", "*", "nodeName"}, "<node>"},
 	{"Secret", []string{"data", "release"}, "<record>"}, // Helm's, which has times in it
 	{"Secret", []string{"metadata", "labels", "modifiedAt"}, "<time>"},
 }
@@ -129,7 +140,35 @@ func visible(o, given *unstructured.Unstructured) *unstructured.Unstructured {
 			seen.Object[field] = renamed(seen.Object[field], revisions)
 		}
 	}
+	switch kind {
+	case "EndpointSlice.discovery.k8s.io":
+		inOneOrder(obj{seen}, "endpoints")
+	case "Endpoints":
+		for _, subset := range (obj{seen}).list("subsets") {
+			inOneOrder(subset, "addresses")
+			inOneOrder(subset, "notReadyAddresses")
+		}
+	}
 	return seen
+}
+
+// inOneOrder gives pods behind a Service, which are in any order, one that both sides have, and names that say whose they are.
+func inOneOrder(o obj, field string) {
+	items := o.list(field)
+	if len(items) == 0 {
+		return
+	}
+	for _, item := range items {
+		if ref := item.at("targetRef"); ref.text("kind") == "Pod" {
+			ref.Object["name"] = revisionEnd.ReplaceAllString(randomEnd.ReplaceAllString(ref.text("name"), "-~"), "-<revision>-~")
+		}
+	}
+	slices.SortFunc(items, func(a, b obj) int { return strings.Compare(fmt.Sprint(a.Object), fmt.Sprint(b.Object)) })
+	all := make([]any, len(items))
+	for i, item := range items {
+		all[i] = item.Object
+	}
+	o.Object[field] = all
 }
 
 // hasRandomEnd says that the server, or a controller, appended to the object's name what it made up.
@@ -138,8 +177,8 @@ func hasRandomEnd(o *unstructured.Unstructured) bool {
 		return true
 	}
 	owner := metav1.GetControllerOfNoCopy(o)
-	// Those of StatefulSets have an ordinal.
-	return o.GetKind() == "Pod" && owner != nil && owner.Kind != "StatefulSet"
+	// Those of StatefulSets have an ordinal. A slice that somebody's Endpoints own loses its generateName when it is changed.
+	return owner != nil && (o.GetKind() == "Pod" && owner.Kind != "StatefulSet" || o.GetKind() == "EndpointSlice")
 }
 
 // apiAccess are the names of the volume that a pod has for the API which nobody gave it: admission's, and the workspace's for what it renders.
@@ -434,6 +473,16 @@ func TestVisible(t *testing.T) {
 		"what a controller names": {
 			`{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: web-b4c6d, generateName: web-}}`,
 			`{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: web-~, generateName: web-}}`,
+		},
+		"the pods behind a Service": {
+			`{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: web-b4c6d, generateName: web-, generation: 7, annotations: {endpoints.kubernetes.io/last-change-trigger-time: "2026-01-01T00:00:00Z"}}, ports: [{port: 80}], endpoints: [
+			  {addresses: [10.1.2.4], conditions: {ready: true}, nodeName: east-1, zone: east-a, targetRef: {kind: Pod, name: web-6d4b75cb6d-x2x4z}}, {addresses: [10.1.2.3], conditions: {ready: false}, targetRef: {kind: Pod, name: web-6d4b75cb6d-b2x4z}}]}`,
+			`{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: web-~, generateName: web-, generation: <changes>, annotations: {}}, ports: [{port: 80}], endpoints: [
+			  {addresses: [<address>], conditions: {ready: false}, targetRef: {kind: Pod, name: web-<revision>-~}}, {addresses: [<address>], conditions: {ready: true}, nodeName: <node>, zone: <zone>, targetRef: {kind: Pod, name: web-<revision>-~}}]}`,
+		},
+		"the pods of a StatefulSet behind a Service": {
+			`{apiVersion: v1, kind: Endpoints, metadata: {name: db}, subsets: [{addresses: [{ip: 10.1.2.4, nodeName: east-1, hostname: db-1, targetRef: {kind: Pod, name: db-1}}, {ip: 10.1.2.5, nodeName: east-1, hostname: db-0, targetRef: {kind: Pod, name: db-0}}], notReadyAddresses: [{ip: 10.1.2.6, nodeName: east-2}], ports: [{port: 80}]}]}`,
+			`{apiVersion: v1, kind: Endpoints, metadata: {name: db}, subsets: [{addresses: [{ip: <address>, nodeName: <node>, hostname: db-0, targetRef: {kind: Pod, name: db-0}}, {ip: <address>, nodeName: <node>, hostname: db-1, targetRef: {kind: Pod, name: db-1}}], notReadyAddresses: [{ip: <address>, nodeName: <node>}], ports: [{port: 80}]}]}`,
 		},
 		"Helm's record": {
 			`{apiVersion: v1, kind: Secret, metadata: {name: sh.helm.release.v1.web.v1, labels: {modifiedAt: "1770000000", status: deployed}}, data: {release: SDRzSQ==}, type: helm.sh/release.v1}`,
