@@ -15,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
@@ -42,6 +43,8 @@ const (
 	refused = 30 * time.Second
 	// mostTouched is how many sets of labels of pods are held against the selectors of a namespace's Services. Beyond that all are looked at.
 	mostTouched = 64
+	// mostOwners is of how many owners of a slice it is looked whether they are Services.
+	mostOwners = 8
 	// mostSaid is how long what is told of a Service may be, in bytes: the words of a webhook may be in it.
 	mostSaid = 1000
 
@@ -217,9 +220,13 @@ func (t *touched) by(selector map[string]string) bool {
 
 // onSlice takes the metadata of a slice. Who changes one that is made here, or makes it another Service's, has those looked at that it names, and that own it.
 func (c *Controller) onSlice(slice *metav1.PartialObjectMetadata, gone bool) {
-	key := client.KeyOf(slice)
-	for _, name := range servicesOf(slice) {
-		service := client.Key{Cluster: key.Cluster, Namespace: key.Namespace, Name: name}
+	of := client.KeyOf(slice).Space()
+	names := servicesOf(slice, func(name string) bool {
+		_, there := c.services.Get(client.Key{Cluster: of.Cluster, Namespace: of.Namespace, Name: name})
+		return there
+	})
+	for _, name := range names {
+		service := client.Key{Cluster: of.Cluster, Namespace: of.Namespace, Name: name}
 		if !c.begins(c.slicesHeard, service) && (gone || !c.own.is(service, slice.Name, slice.ResourceVersion)) {
 			c.queue.AddAfter(service, slicesTogether)
 		}
@@ -249,14 +256,21 @@ func (c *Controller) onEndpoints(e *metav1.PartialObjectMetadata, gone bool) {
 	}
 }
 
-// servicesOf are the names of the Services whose slices are another by one that was changed.
-func servicesOf(slice *metav1.PartialObjectMetadata) (names []string) {
-	if name := slice.Labels[discoveryv1.LabelServiceName]; name != "" && (isManaged(slice) || isMirrored(slice)) {
-		names = append(names, name)
+// servicesOf are the names of the Services whose slices are another by one that was changed, of those that there are. Of what owns it the controller counts, as one that was made here has, and those that are named first:
+// anybody may name as many as a request holds.
+func servicesOf(slice *metav1.PartialObjectMetadata, isThere func(name string) bool) (names []string) {
+	add := func(name string) {
+		if !slices.Contains(names, name) && isThere(name) {
+			names = append(names, name)
+		}
 	}
-	for _, owner := range slice.OwnerReferences {
-		if (owner.Kind == "Service" || owner.Kind == "Endpoints") && owner.APIVersion == corev1.SchemeGroupVersion.String() && !slices.Contains(names, owner.Name) {
-			names = append(names, owner.Name)
+	if name := slice.Labels[discoveryv1.LabelServiceName]; name != "" && (isManaged(slice) || isMirrored(slice)) {
+		add(name)
+	}
+	for i := range slice.OwnerReferences {
+		owner := &slice.OwnerReferences[i]
+		if (i < mostOwners || ptr.Deref(owner.Controller, false)) && (owner.Kind == "Service" || owner.Kind == "Endpoints") && owner.APIVersion == corev1.SchemeGroupVersion.String() {
+			add(owner.Name)
 		}
 	}
 	return names

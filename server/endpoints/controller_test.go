@@ -3,12 +3,14 @@ package endpoints
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
 
 	"atoll.dev/atoll/client"
 )
@@ -69,10 +71,31 @@ func TestServicesOf(t *testing.T) {
 		"a user's":                     {map[string]string{discoveryv1.LabelServiceName: "web"}, nil, nil},
 		"what mirrors Endpoints":       {map[string]string{discoveryv1.LabelServiceName: "web", discoveryv1.LabelManagedBy: MirroringControllerName}, []metav1.OwnerReference{{APIVersion: "v1", Kind: "Endpoints", Name: "web"}}, []string{"web"}},
 		"what mirrored them":           {nil, []metav1.OwnerReference{{APIVersion: "v1", Kind: "Endpoints", Name: "web"}}, []string{"web"}},
+		"of one that is not there":     {map[string]string{discoveryv1.LabelManagedBy: ControllerName, discoveryv1.LabelServiceName: "gone"}, []metav1.OwnerReference{{APIVersion: "v1", Kind: "Service", Name: "gone"}}, nil},
 		"of a Service of another kind": {nil, []metav1.OwnerReference{{APIVersion: "serving.knative.dev/v1", Kind: "Service", Name: "web"}}, nil},
 	} {
-		if got := servicesOf(&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Labels: tc.labels, OwnerReferences: tc.owners}}); !slices.Equal(got, tc.want) {
+		isThere := func(name string) bool { return name != "gone" }
+		if got := servicesOf(&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Labels: tc.labels, OwnerReferences: tc.owners}}, isThere); !slices.Equal(got, tc.want) {
 			t.Errorf("%s: %v, want %v", name, got, tc.want)
+		}
+	}
+}
+
+// TestOwnersWithoutNumber: of the owners that somebody makes up none is looked at, and it is looked for few of them.
+func TestOwnersWithoutNumber(t *testing.T) {
+	slice := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{discoveryv1.LabelManagedBy: ControllerName, discoveryv1.LabelServiceName: "web"}}}
+	for i := range 25_000 {
+		slice.OwnerReferences = append(slice.OwnerReferences, metav1.OwnerReference{APIVersion: "v1", Kind: "Service", Name: fmt.Sprint("made-up-", i)})
+	}
+	slice.OwnerReferences = append(slice.OwnerReferences, metav1.OwnerReference{APIVersion: "v1", Kind: "Service", Name: "db", Controller: ptr.To(true)})
+	for name, isThere := range map[string]func(string) bool{
+		"made up": func(name string) bool { return !strings.HasPrefix(name, "made-up") },
+		"there":   func(string) bool { return true },
+	} {
+		asked := 0
+		names := servicesOf(slice, func(name string) bool { asked++; return isThere(name) })
+		if asked > mostOwners+2 || len(names) > mostOwners+2 || !slices.Contains(names, "web") || !slices.Contains(names, "db") || name == "made up" && len(names) != 2 {
+			t.Errorf("%s: of 25,000 owners it is looked for %d, and %d Services are looked at: %.100s", name, asked, len(names), names)
 		}
 	}
 }
