@@ -227,7 +227,7 @@ func (c *Controller) onSlice(slice *metav1.PartialObjectMetadata, gone bool) {
 	})
 	for _, name := range names {
 		service := client.Key{Cluster: of.Cluster, Namespace: of.Namespace, Name: name}
-		if !c.begins(c.slicesHeard, service) && (gone || !c.own.is(service, slice.Name, slice.ResourceVersion)) {
+		if !c.begins(c.slicesHeard, service) && !c.own.is(service, told{slice.Name, slice.ResourceVersion, gone}) {
 			c.queue.AddAfter(service, slicesTogether)
 		}
 	}
@@ -248,7 +248,7 @@ func (c *Controller) begins(all chan struct{}, key client.Key) bool {
 // onEndpoints takes the metadata of Endpoints. Whoever changes those of a Service has it looked at, and so have those that are left of one.
 func (c *Controller) onEndpoints(e *metav1.PartialObjectMetadata, gone bool) {
 	key := client.KeyOf(e)
-	if !gone && (c.begins(c.endpointsHeard, key) || c.own.is(key, ofEndpoints, e.ResourceVersion)) {
+	if c.begins(c.endpointsHeard, key) || c.own.is(key, told{ofEndpoints, e.ResourceVersion, gone}) {
 		return
 	}
 	if service, there := c.services.Get(key); there && !c.isMirror(client.KeyOf(service).Cluster) || isManagedEndpoints(e) && !gone {
@@ -363,6 +363,7 @@ func (c *Controller) sync(ctx context.Context, key client.Key) (time.Duration, e
 	if err != nil {
 		return 0, err
 	}
+	names := f.names()
 	plan, err := decide(f, c.clock.Now())
 	if err != nil {
 		return 0, err
@@ -371,7 +372,7 @@ func (c *Controller) sync(ctx context.Context, key client.Key) (time.Duration, e
 	if plan.empty() {
 		return 0, nil
 	}
-	c.own.begin(key)
+	c.own.begin(key, names)
 	err = plan.carryOut(ctx, requests{c.clients.Kube.DiscoveryV1().RESTClient(), c.clients.Kube.CoreV1().RESTClient(), c.own, key})
 	others := c.own.end(key)
 	if wait, theirs := isTheirs(err); theirs {

@@ -52,6 +52,15 @@ type facts struct {
 	endpoints *Endpoints
 }
 
+// names are those of the slices that there are, and that of the Endpoints.
+func (f *facts) names() sets.Set[string] {
+	names := sets.New(ofEndpoints)
+	for _, s := range f.slices {
+		names.Insert(s.Name)
+	}
+	return names
+}
+
 // plan is what is to be written.
 type plan struct {
 	older                  older

@@ -1,10 +1,12 @@
 package endpoints
 
 import (
+	"maps"
 	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/lru"
 
@@ -34,23 +36,28 @@ type written struct {
 	at      time.Time
 	slices  int               // of them
 	version string            // the newest
-	of      map[string]string // versions of slices, by name
+	of      map[string]string // versions of slices, by name, of those that were there when it was looked, and what has come since
+	removed sets.Set[string]  // those that were deleted since, of which nobody has told yet
 }
 
 // told is an event of a slice, or of Endpoints.
-type told struct{ slice, version string }
+type told struct {
+	slice, version string
+	gone           bool
+}
 
 func newOwn(clk clock.PassiveClock) *own {
 	return &own{clock: clk, written: lru.New(rememberedServices), writing: map[client.Key][]told{}}
 }
 
-// begin says that a Service is written now.
-func (o *own) begin(service client.Key) {
+// begin says that a Service is written now, of which there are those slices. Of others, which somebody has deleted, nothing is known any more.
+func (o *own) begin(service client.Key, there sets.Set[string]) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.writing[service] = nil
 	if w := o.last(service); w != nil {
-		w.slices = 0
+		w.slices, w.removed = 0, sets.New[string]()
+		maps.DeleteFunc(w.of, func(slice, _ string) bool { return !there.Has(slice) })
 	}
 }
 
@@ -58,11 +65,7 @@ func (o *own) begin(service client.Key) {
 func (o *own) wrote(service client.Key, slice, version string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	w := o.last(service)
-	if w == nil {
-		w = &written{of: map[string]string{}}
-		o.written.Add(service, w)
-	}
+	w := o.known(service)
 	w.at, w.of[slice] = o.clock.Now(), version
 	w.slices++
 	if order, err := resourceversion.CompareResourceVersion(w.version, version); err != nil || order < 0 {
@@ -74,9 +77,9 @@ func (o *own) wrote(service client.Key, slice, version string) {
 func (o *own) removed(service client.Key, slice string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if w := o.last(service); w != nil {
-		delete(w.of, slice)
-	}
+	w := o.known(service)
+	delete(w.of, slice)
+	w.removed.Insert(slice)
 }
 
 // end says that a Service is not written any more, and whether somebody else has written meanwhile.
@@ -87,19 +90,25 @@ func (o *own) end(service client.Key) (others bool) {
 	delete(o.writing, service)
 	w := o.last(service)
 	for _, t := range meanwhile {
-		if !w.has(t.slice, t.version) {
-			return true
+		if !w.takes(t) {
+			others = true
 		}
 	}
-	return false
+	return others
 }
 
-// has says whether a version of a slice is what was written, or was before that: who writes a slice has seen it as it was.
-func (w *written) has(slice, version string) bool {
+// takes says whether an event of a slice tells of what was written: its version, or one before that, as who writes a slice has seen it as it was; or that it was deleted. What has gone is forgotten.
+func (w *written) takes(t told) bool {
 	if w == nil {
 		return false
 	}
-	order, err := resourceversion.CompareResourceVersion(version, w.of[slice])
+	if t.gone {
+		delete(w.of, t.slice)
+		ours := w.removed.Has(t.slice)
+		w.removed.Delete(t.slice)
+		return ours
+	}
+	order, err := resourceversion.CompareResourceVersion(t.version, w.of[t.slice])
 	return err == nil && order <= 0
 }
 
@@ -107,14 +116,14 @@ func (w *written) has(slice, version string) bool {
 const mostTold = 200
 
 // is says whether an event of a slice tells of what was written here, or whether that is known later.
-func (o *own) is(service client.Key, slice, version string) bool {
+func (o *own) is(service client.Key, t told) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if meanwhile, writes := o.writing[service]; writes && len(meanwhile) < mostTold {
-		o.writing[service] = append(meanwhile, told{slice, version})
+		o.writing[service] = append(meanwhile, t)
 		return true
 	}
-	return o.last(service).has(slice, version)
+	return o.last(service).takes(t)
 }
 
 // version is the newest of the slices of a Service, as far as it was written here; empty if that is not known.
@@ -147,4 +156,14 @@ func (o *own) last(service client.Key) *written {
 		return w.(*written)
 	}
 	return nil
+}
+
+// known is what is remembered of a Service, from now on.
+func (o *own) known(service client.Key) *written {
+	w := o.last(service)
+	if w == nil {
+		w = &written{of: map[string]string{}, removed: sets.New[string]()}
+		o.written.Add(service, w)
+	}
+	return w
 }

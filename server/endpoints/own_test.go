@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/sets"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"atoll.dev/atoll/client"
@@ -15,11 +16,11 @@ var web = client.Key{Cluster: "shop", Namespace: "team", Name: "web"}
 // TestOwnWrites: what was written here wakes nobody, whichever is first, its answer or its event; what others write does.
 func TestOwnWrites(t *testing.T) {
 	o := newOwn(clocktesting.NewFakePassiveClock(noon))
-	if o.is(web, "a", "1") || o.version(web) != "" || o.wait(web) != 0 {
+	if o.is(web, told{slice: "a", version: "1"}) || o.version(web) != "" || o.wait(web) != 0 {
 		t.Error("of a Service that was never written something is known")
 	}
-	o.begin(web)
-	if !o.is(web, "a", "8") {
+	o.begin(web, sets.New("a", "b", "c"))
+	if !o.is(web, told{slice: "a", version: "8"}) {
 		t.Error("while it is written an event is somebody else's")
 	}
 	o.wrote(web, "a", "8")
@@ -28,18 +29,18 @@ func TestOwnWrites(t *testing.T) {
 		t.Error("somebody else has written")
 	}
 	for version, want := range map[string]bool{"7": true, "8": true, "9": false, "12": false} {
-		if got := o.is(web, "a", version); got != want {
+		if got := o.is(web, told{slice: "a", version: version}); got != want {
 			t.Errorf("version %s of a is ours: %v", version, got)
 		}
 	}
-	if !o.is(web, "b", "12") || o.is(web, "c", "12") || o.version(web) != "12" {
+	if !o.is(web, told{slice: "b", version: "12"}) || o.is(web, told{slice: "c", version: "12"}) || o.version(web) != "12" {
 		t.Errorf("of b nothing is known, or of c, or %q is the newest", o.version(web))
 	}
 
-	o.begin(web)
-	o.is(web, "a", "20")
+	o.begin(web, sets.New("a", "b", "c"))
+	o.is(web, told{slice: "a", version: "20"})
 	o.wrote(web, "a", "21")
-	o.is(web, "b", "22")
+	o.is(web, told{slice: "b", version: "22"})
 	if !o.end(web) {
 		t.Error("b was written by somebody else, and nobody says so")
 	}
@@ -47,15 +48,21 @@ func TestOwnWrites(t *testing.T) {
 		t.Errorf("kept are %v", o.writing)
 	}
 	o.removed(web, "a")
-	if o.is(web, "a", "21") {
+	if o.is(web, told{slice: "a", version: "21"}) {
 		t.Error("one that was deleted is known")
 	}
-
-	o.begin(web)
-	for i := range mostTold {
-		o.is(web, fmt.Sprint(i), "30")
+	if !o.is(web, told{slice: "a", version: "23", gone: true}) || o.is(web, told{slice: "a", version: "25", gone: true}) {
+		t.Error("that it is gone is told by somebody else, or of one that was made again by us")
 	}
-	if o.is(web, "a", "30") || len(o.writing[web]) != mostTold {
+	if o.is(web, told{slice: "b", version: "24", gone: true}) || o.is(web, told{slice: "b", version: "12"}) {
+		t.Error("that somebody deletes another is ours")
+	}
+
+	o.begin(web, sets.New("a", "b", "c"))
+	for i := range mostTold {
+		o.is(web, told{slice: fmt.Sprint(i), version: "30"})
+	}
+	if o.is(web, told{slice: "a", version: "30"}) || len(o.writing[web]) != mostTold {
 		t.Errorf("%d events are kept, and one more", len(o.writing[web]))
 	}
 	if !o.end(web) {
@@ -69,12 +76,46 @@ func TestOwnWrites(t *testing.T) {
 	}
 }
 
+// TestSlicesThatAreGone: of slices that somebody deletes whenever they are made, nothing stays, whenever that is told, or if it never is.
+func TestSlicesThatAreGone(t *testing.T) {
+	for name, goes := range map[string]struct{ meanwhile, after bool }{"while others are made": {true, false}, "after that": {false, true}, "untold": {false, false}} {
+		o := newOwn(clocktesting.NewFakePassiveClock(noon))
+		for i := range 100 {
+			slice := fmt.Sprint("web-", i)
+			gone := told{slice, "9", true}
+			o.begin(web, sets.New[string]())
+			if goes.meanwhile {
+				o.is(web, gone)
+			}
+			o.wrote(web, slice, "8")
+			o.wrote(web, "stays", "8")
+			if others := o.end(web); others != goes.meanwhile {
+				t.Errorf("%s: that somebody else has written is said: %v", name, others)
+			}
+			if goes.after && o.is(web, gone) {
+				t.Errorf("%s: it is ours", name)
+			}
+			if n := len(o.last(web).of); n > 2 {
+				t.Fatalf("%s: %d versions are kept after %d looks", name, n, i+1)
+			}
+		}
+		for i := range 100 {
+			o.begin(web, sets.New("stays"))
+			o.removed(web, fmt.Sprint("web-", i))
+			o.end(web)
+		}
+		if n := o.last(web).removed.Len(); n > 1 || len(o.last(web).of) != 1 {
+			t.Errorf("%s: %d deleted ones are kept, and %v", name, n, o.last(web).of)
+		}
+	}
+}
+
 // TestBetweenWrites: a Service is not written at each step, the less often the more was.
 func TestBetweenWrites(t *testing.T) {
 	clk := clocktesting.NewFakePassiveClock(noon)
 	o := newOwn(clk)
 	write := func(slices int) {
-		o.begin(web)
+		o.begin(web, sets.New("a", "b", "c"))
 		for i := range slices {
 			o.wrote(web, fmt.Sprint(i), "1")
 		}
