@@ -12,14 +12,19 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	kubestorage "k8s.io/apiserver/pkg/storage"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
+	lcctx "atoll.dev/atoll/internal/logicalcluster"
 	"atoll.dev/atoll/server/endpoints"
 )
 
@@ -186,6 +191,24 @@ func TestEndpointSlices(t *testing.T) {
 	waitFor(t, time.Minute, "what was made by the selector is gone", func() (string, bool) {
 		left := slicesOf(t, s.shop, team, "web")
 		return fmt.Sprintf("%+v", left), len(left) == 1 && left[0].Name == "theirs"
+	})
+}
+
+// TestPodsAreReadInPart: a watch cache lists so many pods as it is asked for, and says that there are more.
+func TestPodsAreReadInPart(t *testing.T) {
+	s := startShowing(t)
+	for i := range 3 {
+		_, err := s.shop.CoreV1().Pods(team).Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("web-", i)}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}}, metav1.CreateOptions{})
+		must(t, err)
+	}
+	rows := s.EndpointRows().Pods
+	waitFor(t, time.Minute, "two pods of three are listed", func() (string, bool) {
+		list := &core.PodList{}
+		must(t, rows.Storage.GetList(lcctx.WithCluster(t.Context(), lcctx.Cluster{Name: shop}), rows.Key(team, ""), kubestorage.ListOptions{
+			ResourceVersion: "1", ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan, Recursive: true,
+			Predicate: kubestorage.SelectionPredicate{Label: labels.Everything(), Field: fields.Everything(), Limit: 2},
+		}, list))
+		return fmt.Sprintf("%d, %q", len(list.Items), list.Continue), len(list.Items) == 2 && list.Continue != "" && list.Items[0].Name == "web-0"
 	})
 }
 

@@ -21,7 +21,9 @@ import (
 	"k8s.io/endpointslice"
 	endpointsliceutil "k8s.io/endpointslice/util"
 	"k8s.io/klog/v2"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"k8s.io/kubernetes/pkg/apis/core/validation"
+	"k8s.io/kubernetes/pkg/apis/discovery"
 	netutils "k8s.io/utils/net"
 )
 
@@ -40,14 +42,18 @@ const (
 	// spareSlices is how many slices are read beyond those that a Service needs if each is half full, and mostRemoved how many are deleted at a time.
 	spareSlices = 20
 	mostRemoved = 100
+	// mostLabels is how many bytes of labels of a Service its slices have, each.
+	mostLabels = 4 << 10
 )
 
-// facts are what the slices of a Service are decided by. Nobody else refers to the slices, which are sorted in place.
+// facts are what the slices of a Service are decided by.
 type facts struct {
 	service *corev1.Service
 	pods    []*corev1.Pod
+	more    bool              // there are more pods, that were not read
 	zones   map[string]string // of Nodes, by name; none for one that is not known
-	slices  []*discoveryv1.EndpointSlice
+	// slices are as they are stored, and shared with who reads these: nobody writes to them.
+	slices []*discovery.EndpointSlice
 	// endpoints are the Endpoints of that name, nil if there are none.
 	endpoints *Endpoints
 }
@@ -63,11 +69,12 @@ func (f *facts) names() sets.Set[string] {
 
 // plan is what is to be written.
 type plan struct {
-	older                  older
-	create, update, remove []*discoveryv1.EndpointSlice
-	before                 map[string]*discoveryv1.EndpointSlice // what there is, by name
-	more                   bool                                  // there is more to delete
-	left                   []event                               // what is left out
+	older          older
+	create, update []*discoveryv1.EndpointSlice
+	remove         []*discoveryv1.EndpointSlice          // of which there is a name, and whose it is, and nothing else; a hundred at most
+	before         map[string]*discoveryv1.EndpointSlice // what there is, by name, of what is looked at whole
+	more           bool                                  // there is more to delete
+	left           []event                               // what is left out
 }
 
 // event is what is told of a Service.
@@ -75,6 +82,28 @@ type event struct{ reason, message string }
 
 func (p *plan) empty() bool {
 	return len(p.create)+len(p.update)+len(p.remove) == 0 && p.older.empty()
+}
+
+// say notes what is left out. What is said for one reason is said at once.
+func (p *plan) say(all ...event) {
+	for _, e := range all {
+		if i := slices.IndexFunc(p.left, func(said event) bool { return said.reason == e.reason }); i >= 0 {
+			p.left[i].message += " " + e.message
+			continue
+		}
+		p.left = append(p.left, e)
+	}
+}
+
+// drop notes that a slice is to go, unless as many are as may be at a time. So what leads to pods that are gone is dropped first.
+func (p *plan) drop(s metav1.Object) {
+	if len(p.remove) == mostRemoved {
+		p.more = true
+		return
+	}
+	p.remove = append(p.remove, &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{
+		Namespace: s.GetNamespace(), Name: s.GetName(), UID: s.GetUID(), ResourceVersion: s.GetResourceVersion(),
+	}})
 }
 
 // IsMade says whether a slice is one that is made here, of pods or of Endpoints.
@@ -93,42 +122,50 @@ func hasEndpoints(service *corev1.Service) bool {
 // decide returns what to write for the slices of a Service to be as they are to.
 func decide(f facts, now time.Time) (*plan, error) {
 	p := &plan{before: map[string]*discoveryv1.EndpointSlice{}}
-	f.slices = slices.DeleteFunc(f.slices, func(s *discoveryv1.EndpointSlice) bool { return s.DeletionTimestamp != nil })
-	var mirrored []*discoveryv1.EndpointSlice
-	f.slices = slices.DeleteFunc(f.slices, func(s *discoveryv1.EndpointSlice) bool {
-		if isMirrored(s) {
+	var made, mirrored []*discovery.EndpointSlice
+	for _, s := range f.slices {
+		switch {
+		case s.DeletionTimestamp != nil:
+		case isMirrored(s):
 			mirrored = append(mirrored, s)
+		default:
+			made = append(made, s)
 		}
-		return isMirrored(s)
-	})
+	}
 	if !hasEndpoints(f.service) {
-		p.older = decideOlder(f.service, nil, f.endpoints, time.Time{})
-		for _, s := range f.slices {
+		p.older = decideOlder(f.service, nil, false, f.endpoints, time.Time{})
+		for _, s := range made {
 			if isOf(s, f.service) && ofPods(s) {
-				p.remove = append(p.remove, s)
+				p.drop(s)
 			}
 		}
-		p.mirror(f.service, f.endpoints, mirrored)
-		p.bound()
-		return p, nil
+		return p, p.mirror(f.service, f.endpoints, mirrored)
 	}
-	p.remove = mirrored
 	service := *f.service
+	if n := sizeOf(service.Labels); n > mostLabels {
+		service.Labels = nil
+		p.say(event{"LabelsLeftOut", fmt.Sprintf("It has %d bytes of labels, which its Endpoints and each of its EndpointSlices would have: of more than %d they have none.", n, mostLabels)})
+	}
 	if n := len(service.Spec.Ports); n > mostPorts {
 		service.Spec.Ports = service.Spec.Ports[:mostPorts]
-		p.left = append(p.left, event{"EndpointsLeftOut", fmt.Sprintf("Of its %d ports endpoints have the first %d, which is as many as a workspace serves of a Service.", n, mostPorts)})
+		p.say(event{"EndpointsLeftOut", fmt.Sprintf("Of its %d ports endpoints have the first %d, which is as many as a workspace serves of a Service.", n, mostPorts)})
 	}
-	pods, groups, left := fit(&service, f.pods)
-	p.left = append(p.left, left...)
+	pods, groups, over, left := fit(&service, f.pods, f.more)
+	p.say(left...)
 	service.Spec.IPFamilies = families(&service, pods)
-	kept := p.fit(f.slices, 2*(len(pods)/mostInSlice+groups)*max(2, len(service.Spec.IPFamilies))+spareSlices)
+	kept, others := fits(made, 2*(len(pods)/mostInSlice+groups)*max(2, len(service.Spec.IPFamilies))+spareSlices)
+	looked := make([]*discoveryv1.EndpointSlice, 0, len(kept))
 	for _, s := range kept {
-		p.before[s.Name] = s.DeepCopy()
+		own, err := whole(s)
+		if err != nil {
+			return nil, err
+		}
+		looked, p.before[s.Name] = append(looked, own), own.DeepCopy()
 	}
-	notes, at := &notes{}, changedAt(&service, pods, kept, now)
-	p.older = decideOlder(&service, pods, f.endpoints, at)
+	notes, at := &notes{}, changedAt(&service, pods, looked, now)
+	p.older = decideOlder(&service, pods, over, f.endpoints, at)
 	err := endpointslice.NewReconciler(noting{notes: notes}, nodesOf(pods, f.zones), mostInSlice, endpointsliceutil.NewEndpointSliceTracker(), nil, noEvents{}, ControllerName,
-		endpointslice.WithPreferSameTrafficDistributionEnabled(true)).Reconcile(klog.Logger{}, &service, pods, kept, at)
+		endpointslice.WithPreferSameTrafficDistributionEnabled(true)).Reconcile(klog.Logger{}, &service, pods, looked, at)
 	if err != nil {
 		return nil, fmt.Errorf("compute the EndpointSlices of Service %s: %w", service.Name, err)
 	}
@@ -138,44 +175,65 @@ func decide(f facts, now time.Time) (*plan, error) {
 		s.ResourceVersion, s.UID = was.ResourceVersion, was.UID
 	}
 	for _, name := range notes.deleted {
-		p.remove = append(p.remove, p.before[name])
+		p.drop(p.before[name])
 	}
-	p.bound()
+	for _, s := range slices.Concat(mirrored, others) {
+		p.drop(s)
+	}
 	return p, nil
 }
 
-// bound has no more deleted at a time than may be.
-func (p *plan) bound() {
-	if len(p.remove) > mostRemoved {
-		p.remove, p.more = p.remove[:mostRemoved], true
-	}
-}
-
-// fit returns those of the slices that are to be looked at, so many at most. What was not written here, whatever it says, is to go before anything looks at it whole, and so is what is beyond what could be needed.
-func (p *plan) fit(all []*discoveryv1.EndpointSlice, most int) (kept []*discoveryv1.EndpointSlice) {
-	slices.SortFunc(all, func(a, b *discoveryv1.EndpointSlice) int { return cmp.Compare(a.Name, b.Name) })
+// fits returns those of the slices that are to be looked at whole, so many at most, and those that are to go before anything does: what was not written here, whatever it says, and what is beyond what could be needed.
+func fits(all []*discovery.EndpointSlice, most int) (kept, others []*discovery.EndpointSlice) {
+	slices.SortFunc(all, func(a, b *discovery.EndpointSlice) int { return cmp.Compare(a.Name, b.Name) })
 	for _, s := range all {
-		if len(s.Endpoints) > mostInSlice || len(s.Ports) > mostPorts || len(kept) == most {
-			p.remove = append(p.remove, s)
+		if isLarge(s, mostInSlice) || len(kept) == most {
+			others = append(others, s)
 			continue
 		}
 		kept = append(kept, s)
 	}
-	return kept
+	return kept, others
+}
+
+// isLarge says whether a slice has more of something than one that is made here, with so many endpoints at most, and what somebody may have noted on it. Nothing of it is copied to find that out.
+func isLarge(s *discovery.EndpointSlice, mostEndpoints int) bool {
+	return len(s.Endpoints) > mostEndpoints || len(s.Ports) > mostPorts || len(s.OwnerReferences) > mostOwners || len(s.Finalizers) > mostOwners ||
+		sizeOf(s.Labels) > 2*mostLabels || sizeOf(s.Annotations) > 2*mostLabels ||
+		slices.ContainsFunc(s.Endpoints, func(e discovery.Endpoint) bool { return len(e.Addresses) > mostOwners || len(e.DeprecatedTopology) > 0 })
+}
+
+// sizeOf is how many bytes labels or annotations have.
+func sizeOf(labels map[string]string) (n int) {
+	for key, value := range labels {
+		n += len(key) + len(value)
+	}
+	return n
+}
+
+// whole returns a slice that is stored for somebody to write to.
+func whole(stored *discovery.EndpointSlice) (*discoveryv1.EndpointSlice, error) {
+	own := *stored
+	own.ManagedFields = nil // who writes a slice without them leaves them as they are
+	s := &discoveryv1.EndpointSlice{}
+	if err := legacyscheme.Scheme.Convert(own.DeepCopy(), s, nil); err != nil {
+		return nil, fmt.Errorf("convert EndpointSlice %s: %w", stored.Name, err)
+	}
+	return s, nil
 }
 
 // isOf says whether a slice is of a Service, and of no other that had its name.
-func isOf(slice *discoveryv1.EndpointSlice, service *corev1.Service) bool {
+func isOf(slice *discovery.EndpointSlice, service *corev1.Service) bool {
 	return slices.ContainsFunc(slice.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == service.UID })
 }
 
 // ofPods says whether there is nothing in a slice but pods.
-func ofPods(slice *discoveryv1.EndpointSlice) bool {
-	return !slices.ContainsFunc(slice.Endpoints, func(e discoveryv1.Endpoint) bool { return e.TargetRef == nil || e.TargetRef.Kind != "Pod" })
+func ofPods(slice *discovery.EndpointSlice) bool {
+	return !slices.ContainsFunc(slice.Endpoints, func(e discovery.Endpoint) bool { return e.TargetRef == nil || e.TargetRef.Kind != "Pod" })
 }
 
-// fit returns those of the pods that are to be endpoints of a Service, without the addresses that no endpoint may have, in how many groups by the numbers of their ports they are, and what is said of the others.
-func fit(service *corev1.Service, all []*corev1.Pod) (pods []*corev1.Pod, groups int, left []event) {
+// fit returns those of the pods that are to be endpoints of a Service, without the addresses that no endpoint may have, in how many groups by the numbers of their ports they are, whether others are left out, and what is said of these; more says that there are others yet.
+func fit(service *corev1.Service, all []*corev1.Pod, more bool) (pods []*corev1.Pod, groups int, over bool, left []event) {
 	var refused string
 	var can []*corev1.Pod
 	for _, pod := range all {
@@ -202,17 +260,22 @@ func fit(service *corev1.Service, all []*corev1.Pod) (pods []*corev1.Pod, groups
 	}
 	names, known := named(service), sets.New[string]()
 	for _, pod := range can {
-		group := groupOf(service, pod, names)
-		if len(pods) < most && (known.Has(group) || known.Len() < mostGroups) {
+		if len(pods) == most {
+			break
+		}
+		if group := groupOf(service, pod, names); known.Has(group) || known.Len() < mostGroups {
 			known.Insert(group)
 			pods = append(pods, pod)
 		}
+	}
+	if more {
+		left = append(left, event{"EndpointsLeftOut", fmt.Sprintf("Of the pods that it selects the first %d, by their names, are looked at.", len(all))})
 	}
 	if len(pods) < len(can) {
 		left = append(left, event{"EndpointsLeftOut", fmt.Sprintf("Of the %d pods that it selects %d are endpoints: a workspace serves %d of a Service with %d ports, which have %d different numbers for the ports that it names. Those that are Ready come first.",
 			len(can), len(pods), most, len(service.Spec.Ports), mostGroups)})
 	}
-	return pods, max(1, known.Len()), left
+	return pods, max(1, known.Len()), more || len(pods) < len(can), left
 }
 
 // groupOf is which numbers a pod has for the ports that a Service names.

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -26,6 +27,10 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"k8s.io/kubernetes/pkg/apis/core"
 	_ "k8s.io/kubernetes/pkg/apis/core/install"
+	"k8s.io/kubernetes/pkg/apis/core/validation"
+	"k8s.io/kubernetes/pkg/apis/discovery"
+	_ "k8s.io/kubernetes/pkg/apis/discovery/install"
+	discoveryvalidation "k8s.io/kubernetes/pkg/apis/discovery/validation"
 	"k8s.io/utils/ptr"
 )
 
@@ -84,6 +89,19 @@ func (w *world) all() (all []*discoveryv1.EndpointSlice) {
 	return all
 }
 
+// stored are the slices as a look finds them.
+func (w *world) stored(t *testing.T) (all []*discovery.EndpointSlice) {
+	t.Helper()
+	for _, s := range w.all() {
+		in := &discovery.EndpointSlice{}
+		if err := legacyscheme.Scheme.Convert(s, in, nil); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, in)
+	}
+	return all
+}
+
 func (w *world) store(s *discoveryv1.EndpointSlice) {
 	s = s.DeepCopy()
 	w.made++
@@ -103,6 +121,8 @@ func (w *world) do(verb string, s *discoveryv1.EndpointSlice) error {
 		}
 	}
 	switch was := w.slices[s.Name]; {
+	case verb != "remove" && valid(s) != nil:
+		return valid(s)
 	case verb == "create":
 		w.store(s)
 	case was == nil || was.ResourceVersion != s.ResourceVersion || was.UID != s.UID:
@@ -125,8 +145,26 @@ func (w *world) remove(_ context.Context, s *discoveryv1.EndpointSlice) error {
 	return w.do("remove", s)
 }
 
+// valid is why Kubernetes' server would not store a slice.
+func valid(s *discoveryv1.EndpointSlice) error {
+	in := &discovery.EndpointSlice{}
+	if err := legacyscheme.Scheme.Convert(s.DeepCopy(), in, nil); err != nil {
+		return err
+	}
+	if in.Name == "" {
+		in.Name = in.GenerateName + "b4c6d"
+	}
+	return discoveryvalidation.ValidateEndpointSliceCreate(in).ToAggregate()
+}
+
 func (w *world) put(_ context.Context, e *Endpoints) error {
-	switch {
+	in := &core.Endpoints{}
+	if err := legacyscheme.Scheme.Convert(e, in, nil); err != nil {
+		return err
+	}
+	switch invalid := validation.ValidateEndpointsCreate(in); {
+	case len(invalid) > 0:
+		return invalid.ToAggregate()
 	case w.refuseOlder != nil && w.refuseOlder(e):
 		return forbidden
 	case (w.older == nil) != (e.ResourceVersion == "") || w.older != nil && w.older.ResourceVersion != e.ResourceVersion:
@@ -181,7 +219,7 @@ func stored(t *testing.T, p *corev1.Pod, s *corev1.Service) *corev1.Pod {
 // step makes slices of pods, as the controller does, and returns what is said.
 func (w *world) step(t *testing.T, s *corev1.Service, pods []*corev1.Pod) *plan {
 	t.Helper()
-	f := facts{service: s, zones: map[string]string{"east": "zone-a", "west": "zone-b"}, slices: w.all(), endpoints: w.older.DeepCopy()}
+	f := facts{service: s, zones: map[string]string{"east": "zone-a", "west": "zone-b"}, slices: w.stored(t), endpoints: w.older.DeepCopy()}
 	for _, p := range pods {
 		f.pods = append(f.pods, stored(t, p, s))
 	}
@@ -208,15 +246,25 @@ func upstreams(t *testing.T, kube *fake.Clientset, s *corev1.Service, pods []*co
 		}
 		return all
 	}
-	zones := nodes{}
-	for name, zone := range map[string]string{"east": "zone-a", "west": "zone-b", "": ""} {
-		zones[name] = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelTopologyZone: zone}}}
+	there := lister{nodes{}}
+	for name, zone := range map[string]string{"east": "zone-a", "west": "zone-b"} {
+		there.nodes[name] = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelTopologyZone: zone}}}
 	}
-	r := endpointslice.NewReconciler(kube, zones, mostInSlice, endpointsliceutil.NewEndpointSliceTracker(), nil, record.NewFakeRecorder(10), ControllerName, endpointslice.WithPreferSameTrafficDistributionEnabled(true))
-	if err := r.Reconcile(klog.Logger{}, s, pods, list(), time.Time{}); err != nil {
+	r := endpointslice.NewReconciler(kube, there, mostInSlice, endpointsliceutil.NewEndpointSliceTracker(), nil, record.NewFakeRecorder(10), ControllerName, endpointslice.WithPreferSameTrafficDistributionEnabled(true))
+	if err := r.Reconcile(klog.Logger{}, s, pods, list(), time.Time{}); err != nil && !strings.Contains(err.Error(), "Not Found") { // a Node: it is looked again later
 		t.Fatal(err)
 	}
 	return list()
+}
+
+// lister has the Nodes that there are, as that of Kubernetes' controller.
+type lister struct{ nodes }
+
+func (l lister) Get(name string) (*corev1.Node, error) {
+	if node, there := l.nodes[name]; there {
+		return node, nil
+	}
+	return nil, apierrors.NewNotFound(core.Resource("nodes"), name)
 }
 
 // nameSlices gives slices that are made names, as servers do.
@@ -270,7 +318,7 @@ func TestAsKubernetes(t *testing.T) {
 					continue
 				}
 				pods[name] = pod(name, one("", fmt.Sprintf("10.1.%d.%d", random.IntN(200), random.IntN(200)), fmt.Sprintf("10.1.1.%d", random.IntN(20))), func(p *corev1.Pod) {
-					p.Spec.NodeName = one("east", "west", "")
+					p.Spec.NodeName = one("east", "west")
 					p.Spec.Hostname, p.Spec.Subdomain = one("", "a", "b"), one("", "web", "other")
 					p.Status.Phase = corev1.PodPhase(one("Running", "Running", "Pending", "Failed", "Succeeded"))
 					if random.IntN(2) == 0 {
@@ -279,7 +327,7 @@ func TestAsKubernetes(t *testing.T) {
 					if random.IntN(9) == 0 {
 						p.DeletionTimestamp = &metav1.Time{Time: noon}
 					}
-					// A pod of IPv6 alone is what differs.
+					// What differs are pods of IPv6 alone, and those of Nodes that are not there: TestFamiliesOfPods and TestPodsOfUnknownNodes.
 					if len(p.Status.PodIPs) > 0 && random.IntN(3) == 0 {
 						p.Status.PodIPs = append(p.Status.PodIPs, corev1.PodIP{IP: fmt.Sprintf("2001:db8::%d", random.IntN(99))})
 					}
@@ -338,6 +386,38 @@ func TestFamiliesOfPods(t *testing.T) {
 	}
 }
 
+// TestPodsOfUnknownNodes: a pod whose Node is not there, or that has none, is an endpoint as long as it is shown, without a zone. In Kubernetes it is left out, unless pods that are not ready are published.
+func TestPodsOfUnknownNodes(t *testing.T) {
+	on := func(node string) func(*corev1.Pod) { return func(p *corev1.Pod) { p.Spec.NodeName = node } }
+	pods := []*corev1.Pod{pod("a", "10.1.1.1", on("east")), pod("b", "10.1.1.2", on("north")), pod("c", "10.1.1.3", on(""))}
+	for _, published := range []bool{false, true} {
+		s := service(func(s *corev1.Service) { s.Spec.PublishNotReadyAddresses = published })
+		ours, kube := newWorld(), fake.NewClientset()
+		nameSlices(kube)
+		ours.step(t, s, pods)
+		theirs, want := endpointsOf(upstreams(t, kube, s, pods)), []string{"a [10.1.1.1]"}
+		all := []string{"a [10.1.1.1]", "b [10.1.1.2]", "c [10.1.1.3]"}
+		if published {
+			want = all
+		}
+		if !slices.Equal(theirs, want) || !slices.Equal(endpointsOf(ours.all()), all) {
+			t.Errorf("published: %v: Kubernetes has %v, want %v; here are %v, want all", published, theirs, want, endpointsOf(ours.all()))
+		}
+		for _, e := range ours.all()[0].Endpoints {
+			if zone := map[string]string{"east": "zone-a"}[ptr.Deref(e.NodeName, "")]; ptr.Deref(e.Zone, "") != zone {
+				t.Errorf("%+v is in a zone, want %q", e, zone)
+			}
+		}
+		for _, subset := range ours.older.Subsets {
+			for _, a := range subset.Addresses {
+				if a.NodeName != nil && *a.NodeName == "" {
+					t.Errorf("%+v is of a Node without a name", a)
+				}
+			}
+		}
+	}
+}
+
 // TestBadPodsKeepNobody: a pod that can be no endpoint is left out, which is said, and the others are.
 func TestBadPodsKeepNobody(t *testing.T) {
 	w := newWorld()
@@ -369,6 +449,7 @@ func TestBounds(t *testing.T) {
 	}
 	byNumber := func(i int) intstr.IntOrString { return intstr.FromInt32(int32(i + 1)) }
 	byName := func(int) intstr.IntOrString { return intstr.FromString("a") }
+	const mostTaken = 100 // MiB, all told
 	for name, tc := range map[string]struct {
 		pods    int
 		service func(*corev1.Service)
@@ -381,7 +462,8 @@ func TestBounds(t *testing.T) {
 		"of ten ports":             {mostPodPorts/10 + 1, ports(10, byNumber), mostPodPorts / 10, 10, 1},
 		"more ports than may be":   {5, ports(mostPorts+1, byNumber), 5, mostPorts, 1},
 		"each has its own port":    {300, ports(1, byName), mostGroups, 1, 1},
-		"more of everything":       {400, ports(mostPorts+1, byNumber), mostPodPorts / mostPorts, mostPorts, 2},
+		"as many as are read":      {mostRead, ports(mostPorts, byName), mostGroups, mostPorts, 1},
+		"more of everything":       {400, ports(mostPorts+1, byNumber), mostPodPorts / mostPorts, mostPorts, 1},
 		"headless, without a port": {mostPods + 7, func(s *corev1.Service) { s.Spec.ClusterIP, s.Spec.Ports = "None", nil }, mostPods, 0, 1},
 	} {
 		w := newWorld()
@@ -395,9 +477,16 @@ func TestBounds(t *testing.T) {
 			}))
 		}
 		s := service(tc.service)
-		began := time.Now()
+		f := facts{service: s}
+		for _, p := range pods {
+			f.pods = append(f.pods, stored(t, p, s))
+		}
+		taken := allocated(func() {
+			if _, err := decide(f, noon); err != nil {
+				t.Fatal(err)
+			}
+		})
 		p := w.step(t, s, pods)
-		took := time.Since(began)
 		n, ready := 0, 0
 		for _, slice := range w.slices {
 			if len(slice.Ports) != tc.ports {
@@ -410,13 +499,15 @@ func TestBounds(t *testing.T) {
 			}
 		}
 		if n != tc.want || ready < min(n, tc.pods/2) || len(p.left) != tc.left {
-			t.Errorf("%s: %d endpoints, %d of them ready, and it is said %+v; want %d, those that are ready first, and %d sentences", name, n, ready, p.left, tc.want, tc.left)
+			t.Errorf("%s: %d endpoints, %d of them ready, and it is said %+v; want %d, those that are ready first, and that it is said %d times", name, n, ready, p.left, tc.want, tc.left)
 		}
 		slices.Reverse(pods)
 		if p := w.step(t, s, pods); !p.empty() {
 			t.Errorf("%s: once more %d are made, %d changed and %d deleted", name, len(p.create), len(p.update), len(p.remove))
 		}
-		t.Logf("%s: %s", name, took)
+		if t.Logf("%s: %d KiB", name, taken>>10); taken > mostTaken<<20 {
+			t.Errorf("%s: to decide takes %d MiB, want %d at most", name, taken>>20, mostTaken)
+		}
 	}
 }
 
@@ -458,6 +549,112 @@ func TestSlicesThatSomebodyMade(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"a [10.1.1.1]"}, endpointsOf(w.all())); diff != "" || len(w.slices) != 1 {
 		t.Errorf("%d slices, -want +got:\n%s", len(w.slices), diff)
+	}
+}
+
+// TestLabelsWithoutNumber: the labels of a Service are those of its slices and Endpoints, but for many, which each of these would have: it is said, and they have none.
+func TestLabelsWithoutNumber(t *testing.T) {
+	labelled := func(n int) func(*corev1.Service) {
+		return func(s *corev1.Service) {
+			for left := n - sizeOf(s.Labels); left >= 11; left = n - sizeOf(s.Labels) {
+				s.Labels[fmt.Sprintf("label-%05d", len(s.Labels))] = strings.Repeat("x", min(50, left-11))
+			}
+		}
+	}
+	pods := []*corev1.Pod{pod("a", "10.1.1.1", nil)}
+	w := newWorld()
+	has := func(s *corev1.Service, all bool) {
+		t.Helper()
+		p := w.step(t, s, pods)
+		for _, labels := range []map[string]string{w.all()[0].Labels, w.older.Labels} {
+			if (labels["of"] == "web") != all || sizeOf(labels) > mostLabels+500 {
+				t.Errorf("of %d bytes of labels there are %d, want all: %v", sizeOf(s.Labels), sizeOf(labels), all)
+			}
+		}
+		if said := len(p.left) == 1 && p.left[0].reason == "LabelsLeftOut"; said == all {
+			t.Errorf("of %d bytes it is said %+v", sizeOf(s.Labels), p.left)
+		}
+		if p := w.step(t, s, pods); !p.empty() {
+			t.Errorf("of %d bytes of labels: written again", sizeOf(s.Labels))
+		}
+	}
+	has(service(labelled(mostLabels)), true)
+	has(service(labelled(mostLabels+11)), false)
+	has(service(nil), true)
+}
+
+// TestSlicesAreNotCopied: of slices that are labelled as made here, however many and large they are, those that could be needed are copied, and of the others a hundred names.
+func TestSlicesAreNotCopied(t *testing.T) {
+	w := newWorld()
+	pods := []*corev1.Pod{pod("a", "10.1.1.1", nil)}
+	w.step(t, service(nil), pods)
+	f := facts{service: service(nil), slices: w.stored(t), endpoints: w.older}
+	f.pods = []*corev1.Pod{stored(t, pods[0], f.service)}
+	like := f.slices[0]
+	add := func(n int, change func(*discovery.EndpointSlice)) {
+		huge := like.DeepCopy()
+		change(huge)
+		for range n {
+			one := *huge
+			one.Name = fmt.Sprintf("other-%05d", len(f.slices))
+			f.slices = append(f.slices, &one)
+		}
+	}
+	many := map[string]string{}
+	for i := range 20_000 {
+		many[fmt.Sprint("label-", i)] = ""
+	}
+	add(500, func(s *discovery.EndpointSlice) { s.Endpoints = slices.Repeat(s.Endpoints, 1000) })
+	add(500, func(s *discovery.EndpointSlice) { s.Ports = slices.Repeat(s.Ports, 10_000) })
+	add(500, func(s *discovery.EndpointSlice) { s.Labels = many })
+	add(500, func(s *discovery.EndpointSlice) { s.Annotations = many })
+	add(500, func(s *discovery.EndpointSlice) { s.OwnerReferences = slices.Repeat(s.OwnerReferences, 10_000) })
+	add(500, func(s *discovery.EndpointSlice) { s.Finalizers = slices.Repeat([]string{"example.com/a"}, 10_000) })
+	add(500, func(s *discovery.EndpointSlice) {
+		s.Endpoints[0].Addresses = slices.Repeat([]string{"10.1.1.1"}, 100_000)
+	})
+	add(500, func(s *discovery.EndpointSlice) { s.Endpoints[0].DeprecatedTopology = many })
+	add(500, func(s *discovery.EndpointSlice) {
+		s.ManagedFields = slices.Repeat([]metav1.ManagedFieldsEntry{{}}, 10_000)
+	})
+	for name, selector := range map[string]map[string]string{"a selector": f.service.Spec.Selector, "none": nil} {
+		f.service.Spec.Selector = selector
+		var p *plan
+		bytes := allocated(func() {
+			var err error
+			if p, err = decide(f, noon); err != nil {
+				t.Fatal(err)
+			}
+		})
+		if len(p.remove) != mostRemoved || !p.more || bytes > 8<<20 {
+			t.Errorf("with %s %d go, more: %v, for which %d bytes are taken", name, len(p.remove), p.more, bytes)
+		}
+		for _, s := range p.remove {
+			if s.Name == "" || s.UID == "" || s.ResourceVersion == "" || s.Namespace == "" || len(s.Endpoints)+len(s.Labels)+len(s.OwnerReferences) > 0 {
+				t.Fatalf("of what goes is kept %+v", s)
+			}
+		}
+	}
+}
+
+// TestDeadAddressesAreDroppedFirst: where more slices are to go than may at a time, those are among the first whose pods are gone.
+func TestDeadAddressesAreDroppedFirst(t *testing.T) {
+	w := newWorld()
+	var pods []*corev1.Pod
+	for i := range 2*mostInSlice + 1 {
+		pods = append(pods, pod(fmt.Sprintf("web-%d", i), fmt.Sprintf("10.1.%d.1", i), nil))
+	}
+	w.step(t, service(nil), pods)
+	like := w.all()[0]
+	for i := range 300 {
+		other := like.DeepCopy()
+		other.Name, other.GenerateName, other.UID = fmt.Sprintf("a-%03d", i), "", types.UID(fmt.Sprint("a-", i))
+		other.Finalizers = slices.Repeat([]string{"example.com/a"}, 100)
+		w.slices[other.Name] = other
+	}
+	p := w.step(t, service(nil), pods[:1])
+	if left := slices.DeleteFunc(w.all(), func(s *discoveryv1.EndpointSlice) bool { return len(s.Finalizers) > 0 }); !p.more || len(endpointsOf(left)) != 1 {
+		t.Errorf("there is more to go: %v, and what was made here leads to %d pods, of which one is there", p.more, len(endpointsOf(left)))
 	}
 }
 

@@ -59,8 +59,8 @@ type older struct {
 
 func (o *older) empty() bool { return o.next == nil && !o.remove }
 
-// decideOlder returns what to write for the Endpoints of a Service to have those pods, which can be endpoints, the first first. What follows it is due since at.
-func decideOlder(service *corev1.Service, pods []*corev1.Pod, is *Endpoints, at time.Time) older {
+// decideOlder returns what to write for the Endpoints of a Service to have those pods, which can be endpoints, the first first; more says that others are left out already. What follows it is due since at.
+func decideOlder(service *corev1.Service, pods []*corev1.Pod, more bool, is *Endpoints, at time.Time) older {
 	o := older{is: is}
 	if !hasEndpoints(service) {
 		o.remove = is != nil && IsOfPods(is)
@@ -70,9 +70,15 @@ func decideOlder(service *corev1.Service, pods []*corev1.Pod, is *Endpoints, at 
 		return !endpointsliceutil.ShouldPodBeInEndpoints(pod, service.Spec.PublishNotReadyAddresses)
 	})
 	subsets, over := subsetsOf(service, pods)
+	capacity := ""
+	if over || more {
+		capacity = truncated
+	}
 	labels := labelsOf(service)
-	if is != nil && sameSubsets(is.Subsets, subsets) && maps.Equal(is.Labels, labels) && (is.Annotations[corev1.EndpointsOverCapacity] == truncated) == over {
-		return o
+	if is != nil && sameSubsets(is.Subsets, subsets) && maps.Equal(is.Labels, labels) {
+		if said, says := is.Annotations[corev1.EndpointsOverCapacity]; said == capacity && says == (capacity != "") {
+			return o
+		}
 	}
 	next := &Endpoints{ObjectMeta: metav1.ObjectMeta{Namespace: service.Namespace, Name: service.Name}}
 	if is != nil {
@@ -89,12 +95,9 @@ func decideOlder(service *corev1.Service, pods []*corev1.Pod, is *Endpoints, at 
 			next.Annotations[key] = value
 		}
 	}
-	due, capacity := "", ""
+	due := ""
 	if !at.IsZero() {
 		due = at.UTC().Format(time.RFC3339Nano)
-	}
-	if over {
-		capacity = truncated
 	}
 	annotate(corev1.EndpointsLastChangeTriggerTime, due)
 	annotate(corev1.EndpointsOverCapacity, capacity)
@@ -159,8 +162,11 @@ func subsetsOf(service *corev1.Service, pods []*corev1.Pod) (subsets []EndpointS
 // ofPod is a pod with each port of a Service that it has.
 func ofPod(service *corev1.Service, pod *corev1.Pod) (subsets []EndpointSubset) {
 	address := corev1.EndpointAddress{
-		IP: addressOf(service, pod), NodeName: &pod.Spec.NodeName,
+		IP:        addressOf(service, pod),
 		TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},
+	}
+	if pod.Spec.NodeName != "" { // Kubernetes' own controller has a name that is empty, of which its server would let nobody have any
+		address.NodeName = &pod.Spec.NodeName
 	}
 	if endpointsliceutil.ShouldSetHostname(pod, service) {
 		address.Hostname = pod.Spec.Hostname

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/klog/v2"
+	endpointsutil "k8s.io/kubernetes/pkg/api/v1/endpoints"
 	"k8s.io/kubernetes/pkg/controller/endpoint"
 	"k8s.io/utils/ptr"
 )
@@ -78,7 +79,23 @@ func TestEndpointsAsKubernetes(t *testing.T) {
 		}
 		w := newWorld()
 		w.step(t, s, pods)
+		// A pod without a Node is of none: there it has an empty name, of which Kubernetes' server would store none of the Endpoints.
+		named := func(a corev1.EndpointAddress) *string {
+			if ptr.Deref(a.NodeName, "") == "" {
+				return nil
+			}
+			return a.NodeName
+		}
 		want := kubernetesEndpoints(t, s, pods)
+		for i := range want.Subsets {
+			for j, a := range want.Subsets[i].Addresses {
+				want.Subsets[i].Addresses[j].NodeName = named(a)
+			}
+			for j, a := range want.Subsets[i].NotReadyAddresses {
+				want.Subsets[i].NotReadyAddresses[j].NodeName = named(a)
+			}
+		}
+		want.Subsets = endpointsutil.RepackSubsets(want.Subsets) // their order is by all that is in them
 		if diff := cmp.Diff(want.Subsets, w.older.Subsets); diff != "" {
 			t.Fatalf("seed %d, -Kubernetes +here:\n%s", seed, diff)
 		}
@@ -148,12 +165,45 @@ func TestOverCapacity(t *testing.T) {
 	}
 }
 
+// TestSaidCapacity: what Endpoints say of their capacity is made right, whoever wrote it; and so it is said where pods were left out before.
+func TestSaidCapacity(t *testing.T) {
+	says := func(w *world, want string, there bool) {
+		t.Helper()
+		if got, ok := w.older.Annotations[corev1.EndpointsOverCapacity]; got != want || ok != there {
+			t.Errorf("it is said %q, %v, want %q, %v", got, ok, want, there)
+		}
+	}
+	w, pods := newWorld(), []*corev1.Pod{pod("a", "10.1.1.1", nil)}
+	w.step(t, service(nil), pods)
+	for _, said := range []string{"warning", truncated, ""} {
+		w.older.Annotations[corev1.EndpointsOverCapacity] = said
+		w.step(t, service(nil), pods)
+		says(w, "", false)
+	}
+	s := service(func(s *corev1.Service) {
+		for i := 1; i < mostPorts; i++ {
+			s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: fmt.Sprint("p", i), Port: int32(i), Protocol: corev1.ProtocolTCP, TargetPort: intstr.FromInt32(int32(i))})
+		}
+	})
+	for i := range mostPodPorts / mostPorts {
+		pods = append(pods, pod(fmt.Sprint("web-", i), fmt.Sprintf("10.2.%d.1", i), nil))
+	}
+	w = newWorld()
+	w.step(t, s, pods)
+	says(w, truncated, true)
+	w.older.Annotations[corev1.EndpointsOverCapacity] = "warning"
+	w.step(t, s, pods)
+	says(w, truncated, true)
+	w.step(t, s, pods[1:])
+	says(w, "", false)
+}
+
 // TestEndpointsOfOthers: what somebody writes into the Endpoints of a Service with a selector is made right; what is his otherwise stays.
 func TestEndpointsOfOthers(t *testing.T) {
 	pods := []*corev1.Pod{pod("a", "10.1.1.1", nil)}
 	theirs := func(labels map[string]string) *Endpoints {
 		return &Endpoints{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "web", ResourceVersion: "1", Labels: labels, Annotations: map[string]string{"note": "kept"}},
+			ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "web", UID: "uid-of-endpoints", ResourceVersion: "1", Labels: labels, Annotations: map[string]string{"note": "kept"}},
 			Subsets:    []EndpointSubset{{Addresses: []corev1.EndpointAddress{{IP: "192.0.2.1"}}}},
 		}
 	}

@@ -28,6 +28,9 @@ import (
 // Rows are the stores that are read. What they list is shared with the watch caches.
 type Rows struct{ Pods, EndpointSlices, Endpoints *storage.Resource }
 
+// mostRead is how many pods that a Service selects are read, by their names: more than may be endpoints, since those that are Ready come first.
+const mostRead = 2 * mostPods
+
 // madeHere selects the slices that are made here.
 var madeHere = func() labels.Requirement {
 	r, err := labels.NewRequirement(discoveryv1.LabelManagedBy, selection.In, []string{ControllerName, MirroringControllerName})
@@ -46,23 +49,20 @@ func (c *Controller) look(ctx context.Context, service *corev1.Service, atLeast 
 	}
 	made := labels.NewSelector().Add(*of, madeHere)
 	stored := &discovery.EndpointSliceList{}
-	if err := list(ctx, c.rows.EndpointSlices, service.Namespace, made, atLeast, stored); err != nil {
+	if err := list(ctx, c.rows.EndpointSlices, service.Namespace, made, atLeast, 0, stored); err != nil {
 		return f, fmt.Errorf("list the EndpointSlices of Service %s: %w", client.KeyOf(service), err)
 	}
 	for i := range stored.Items {
-		slice := &discoveryv1.EndpointSlice{}
-		if err := legacyscheme.Scheme.Convert(stored.Items[i].DeepCopy(), slice, nil); err != nil {
-			return f, fmt.Errorf("convert EndpointSlice %s: %w", stored.Items[i].Name, err)
-		}
-		f.slices = append(f.slices, slice)
+		f.slices = append(f.slices, &stored.Items[i])
 	}
 	if f.endpoints, err = c.endpointsOf(ctx, client.KeyOf(service), atLeast); err != nil || !hasEndpoints(service) {
 		return f, err
 	}
 	pods := &core.PodList{}
-	if err := list(ctx, c.rows.Pods, service.Namespace, labels.Set(service.Spec.Selector).AsSelectorPreValidated(), "", pods); err != nil {
+	if err := list(ctx, c.rows.Pods, service.Namespace, labels.Set(service.Spec.Selector).AsSelectorPreValidated(), "", mostRead, pods); err != nil {
 		return f, fmt.Errorf("list the pods of Service %s: %w", client.KeyOf(service), err)
 	}
+	f.more = pods.Continue != ""
 	ports, mirrors := named(service), sets.New[string]()
 	for i := range pods.Items {
 		pod := &pods.Items[i]
@@ -77,10 +77,12 @@ func (c *Controller) look(ctx context.Context, service *corev1.Service, atLeast 
 	return f, nil
 }
 
-func list(ctx context.Context, store *storage.Resource, namespace string, selector labels.Selector, atLeast string, into runtime.Object) error {
+// list lists what a watch cache has, as it is at a resourceVersion or later, empty for whenever; so many at most, 0 for all. It is shared with the cache.
+func list(ctx context.Context, store *storage.Resource, namespace string, selector labels.Selector, atLeast string, most int64, into runtime.Object) error {
 	options := kubestorage.ListOptions{
-		ResourceVersion: cmp.Or(atLeast, "0"), ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan, Recursive: true,
-		Predicate: kubestorage.SelectionPredicate{Label: selector, Field: fields.Everything()},
+		ResourceVersion:      cmp.Or(atLeast, "1"), // at 0 there is no limit
+		ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan, Recursive: true,
+		Predicate: kubestorage.SelectionPredicate{Label: selector, Field: fields.Everything(), Limit: most},
 	}
 	return storeerr.InterpretListError(store.Storage.GetList(ctx, store.Key(namespace, ""), options, into), store.GroupResource)
 }

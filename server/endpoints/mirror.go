@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	endpointsliceutil "k8s.io/endpointslice/util"
+	"k8s.io/kubernetes/pkg/apis/discovery"
 	netutils "k8s.io/utils/net"
 	"k8s.io/utils/ptr"
 )
@@ -45,22 +46,30 @@ func isForMirrors(service *corev1.Service, e *Endpoints) bool {
 }
 
 // mirror adds to a plan what is to be written for the slices of somebody's Endpoints, of which there are those, to be as they are to.
-func (p *plan) mirror(service *corev1.Service, e *Endpoints, existing []*discoveryv1.EndpointSlice) {
+func (p *plan) mirror(service *corev1.Service, e *Endpoints, existing []*discovery.EndpointSlice) error {
 	var want []*discoveryv1.EndpointSlice
 	if isForMirrors(service, e) {
 		var left []event
 		want, left = mirrors(e)
-		p.left = append(p.left, left...)
+		p.say(left...)
 	}
-	slices.SortFunc(existing, func(a, b *discoveryv1.EndpointSlice) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(existing, func(a, b *discovery.EndpointSlice) int { return cmp.Compare(a.Name, b.Name) })
 	there := map[string]*discoveryv1.EndpointSlice{}
+	var others []*discovery.EndpointSlice
 	for n, s := range existing {
-		large := n >= 2*mostMirroredSubsets+spareSlices || len(s.Endpoints) > mostInMirror || len(s.Ports) > mostPorts
-		if large || e == nil || !metav1.IsControlledBy(s, e) || there[keyOf(s)] != nil {
-			p.remove = append(p.remove, s)
+		if n >= 2*mostMirroredSubsets+spareSlices || isLarge(s, mostInMirror) || e == nil || !metav1.IsControlledBy(s, e) {
+			others = append(others, s)
 			continue
 		}
-		there[keyOf(s)] = s
+		own, err := whole(s)
+		if err != nil {
+			return err
+		}
+		if there[keyOf(own)] != nil {
+			others = append(others, s)
+			continue
+		}
+		there[keyOf(own)] = own
 	}
 	for _, next := range want {
 		is := there[keyOf(next)]
@@ -79,8 +88,12 @@ func (p *plan) mirror(service *corev1.Service, e *Endpoints, existing []*discove
 		p.update = append(p.update, changed)
 	}
 	for _, key := range slices.Sorted(maps.Keys(there)) {
-		p.remove = append(p.remove, there[key])
+		p.drop(there[key])
 	}
+	for _, s := range others {
+		p.drop(s)
+	}
+	return nil
 }
 
 // keyOf tells the slices of one Endpoints apart. It is asked of few ports.
