@@ -162,18 +162,20 @@ func TestEndpointSlices(t *testing.T) {
 	must(t, err)
 	leadsTo(t, s.shop, team, "web", "web-2 10.1.1.2 on us-west-1 true")
 
-	// The zone is that of the physical cluster, by what its Node says.
+	// The zone is that of the Node, by which the workspace is shown a physical cluster that it may use. A label is anybody's.
 	mirror := "zonedmirror00000"
 	g := s.ground(t)
-	target := g.target(t, "root", "zoned", map[string]string{corev1.LabelTopologyZone: "zone-a"})
-	g.status(t, "root", target, func(s *workloadv1alpha1.SyncTargetStatus) { s.Mirror = mirror })
-	zoned := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "zoned", Labels: map[string]string{"app": "web", workloadv1alpha1.MirrorLabel: mirror}}, Spec: corev1.PodSpec{NodeName: "zoned", Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
-	zoned, err = s.shop.CoreV1().Pods(team).Create(t.Context(), zoned, metav1.CreateOptions{})
-	must(t, err)
-	zoned.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.1.1.4", PodIPs: []corev1.PodIP{{IP: "10.1.1.4"}}}
-	_, err = s.shop.CoreV1().Pods(team).UpdateStatus(t.Context(), zoned, metav1.UpdateOptions{})
-	must(t, err)
-	leadsTo(t, s.shop, team, "web", "web-2 10.1.1.2 on us-west-1 true", "zoned 10.1.1.4 on zoned false")
+	target := g.target(t, shop, "zoned", map[string]string{corev1.LabelTopologyZone: "zone-a"})
+	g.status(t, shop, target, func(s *workloadv1alpha1.SyncTargetStatus) { s.Mirror = mirror })
+	for name, in := range map[string]struct{ node, address, mirror string }{"zoned": {"zoned", "10.1.1.4", ""}, "elsewhere": {"us-north-1", "10.1.1.5", mirror}} {
+		made := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": "web", workloadv1alpha1.MirrorLabel: in.mirror}}, Spec: corev1.PodSpec{NodeName: in.node, Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
+		made, err = s.shop.CoreV1().Pods(team).Create(t.Context(), made, metav1.CreateOptions{})
+		must(t, err)
+		made.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: in.address, PodIPs: []corev1.PodIP{{IP: in.address}}}
+		_, err = s.shop.CoreV1().Pods(team).UpdateStatus(t.Context(), made, metav1.UpdateOptions{})
+		must(t, err)
+	}
+	leadsTo(t, s.shop, team, "web", "web-2 10.1.1.2 on us-west-1 true", "zoned 10.1.1.4 on zoned false", "elsewhere 10.1.1.5 on us-north-1 false")
 	for _, e := range slicesOf(t, s.shop, team, "web")[0].Endpoints {
 		if want := map[string]string{"zoned": "zone-a"}[e.TargetRef.Name]; ptr.Deref(e.Zone, "") != want {
 			t.Errorf("pod %s is in zone %q, want %q", e.TargetRef.Name, ptr.Deref(e.Zone, ""), want)

@@ -485,7 +485,8 @@ func (s *Server) EndpointRows() endpoints.Rows {
 	pods, _ := s.backend.Resource(schema.GroupResource{Resource: "pods"})
 	slices, _ := s.backend.Resource(schema.GroupResource{Group: "discovery.k8s.io", Resource: "endpointslices"})
 	older, _ := s.backend.Resource(schema.GroupResource{Resource: "endpoints"})
-	return endpoints.Rows{Pods: pods, EndpointSlices: slices, Endpoints: older}
+	nodes, _ := s.backend.Resource(schema.GroupResource{Resource: "nodes"})
+	return endpoints.Rows{Pods: pods, EndpointSlices: slices, Endpoints: older, Nodes: nodes}
 }
 
 // URL of the server, without a path.

@@ -19,7 +19,6 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
-	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
 	"atoll.dev/atoll/internal/queue"
 	"atoll.dev/atoll/internal/turns"
@@ -47,8 +46,6 @@ const (
 	mostOwners = 8
 	// mostSaid is how long what is told of a Service may be, in bytes: the words of a webhook may be in it.
 	mostSaid = 1000
-
-	byMirror = "endpoints-mirror"
 )
 
 // Controller makes the EndpointSlices of the Services of all workspaces.
@@ -88,12 +85,6 @@ func New(clients *client.Clients, informers *client.Informers, rows Rows, clk cl
 		news: newNews(client.NewEvents(clients, "endpoint-slice-controller", clk), clk), // as Kubernetes' is called in them
 	}
 	c.queue = queue.NewWithClock("endpoints", clk, c.reconcile)
-	index := informers.SyncTargets.AddIndex(byMirror, func(t *workloadv1alpha1.SyncTarget) []string {
-		if mirror := client.MirrorOf(t); mirror != "" {
-			return []string{string(mirror)}
-		}
-		return nil
-	})
 	var pods, feed, older error
 	kind := func(version, kind string) *metav1.PartialObjectMetadata {
 		return &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: version, Kind: kind}}
@@ -101,7 +92,7 @@ func New(clients *client.Clients, informers *client.Informers, rows Rows, clk cl
 	c.pods, pods = client.NewInformer(clients, kind(corev1.SchemeGroupVersion.String(), "Pod"), client.InformerOptions[*metav1.PartialObjectMetadata]{Unlisted: true, Transform: withLabels})
 	c.slices, feed = client.NewFeed(clients, kind(discoveryv1.SchemeGroupVersion.String(), "EndpointSlice"), c.onSlice)
 	c.endpoints, older = client.NewFeed(clients, kind(corev1.SchemeGroupVersion.String(), "Endpoints"), c.onEndpoints)
-	if err := errors.Join(index, pods, feed, older); err != nil {
+	if err := errors.Join(pods, feed, older); err != nil {
 		return c, err
 	}
 	c.pods.OnEvent(c.onPod)

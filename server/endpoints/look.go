@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/kcp-dev/logicalcluster/v3"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -16,33 +15,38 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	kubestorage "k8s.io/apiserver/pkg/storage"
 	storeerr "k8s.io/apiserver/pkg/storage/errors"
+	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/kubernetes/pkg/apis/discovery"
 
-	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
 	"atoll.dev/atoll/server/storage"
 )
 
 // Rows are the stores that are read. What they list is shared with the watch caches.
-type Rows struct{ Pods, EndpointSlices, Endpoints *storage.Resource }
+type Rows struct{ Pods, EndpointSlices, Endpoints, Nodes *storage.Resource }
 
 // mostRead is how many pods that a Service selects are read, by their names: more than may be endpoints, since those that are Ready come first.
 const mostRead = 2 * mostPods
 
-// madeHere selects the slices that are made here.
-var madeHere = func() labels.Requirement {
-	r, err := labels.NewRequirement(discoveryv1.LabelManagedBy, selection.In, []string{ControllerName, MirroringControllerName})
+// madeHere selects the slices that are made here, and zoned the Nodes that have a zone.
+var (
+	madeHere = requirement(discoveryv1.LabelManagedBy, selection.In, ControllerName, MirroringControllerName)
+	zoned    = labels.NewSelector().Add(requirement(corev1.LabelTopologyZone, selection.Exists))
+)
+
+func requirement(label string, is selection.Operator, values ...string) labels.Requirement {
+	r, err := labels.NewRequirement(label, is, values)
 	if err != nil {
 		panic(err) // it is written here
 	}
 	return *r
-}()
+}
 
 // look reads what the slices of a Service are decided by, of slices as it is at a resourceVersion or later; empty is whenever.
 func (c *Controller) look(ctx context.Context, service *corev1.Service, atLeast string) (facts, error) {
-	f := facts{service: service, zones: map[string]string{}}
+	f := facts{service: service}
 	of, err := labels.NewRequirement(discoveryv1.LabelServiceName, selection.Equals, []string{service.Name})
 	if err != nil {
 		return f, fmt.Errorf("select the EndpointSlices of Service %s: %w", client.KeyOf(service), err)
@@ -63,18 +67,44 @@ func (c *Controller) look(ctx context.Context, service *corev1.Service, atLeast 
 		return f, fmt.Errorf("list the pods of Service %s: %w", client.KeyOf(service), err)
 	}
 	f.more = pods.Continue != ""
-	ports, mirrors := named(service), sets.New[string]()
+	ports := named(service)
 	for i := range pods.Items {
-		pod := &pods.Items[i]
-		f.pods = append(f.pods, slim(pod, ports))
-		if mirror := pod.Labels[workloadv1alpha1.MirrorLabel]; mirror != "" && !mirrors.Has(mirror) {
-			mirrors.Insert(mirror)
-			if zone := c.zoneOf(mirror); zone != "" {
-				f.zones[pod.Spec.NodeName] = zone
+		f.pods = append(f.pods, slim(&pods.Items[i], ports))
+	}
+	if len(f.pods) == 0 {
+		return f, nil
+	}
+	if f.zones, err = c.zones(ctx); err != nil && ctx.Err() == nil {
+		// So it is where what a workspace may use cannot be told. No address that is gone stays for that.
+		klog.FromContext(ctx).V(2).Info("Leaves endpoints in their zones, since nobody knows those of Nodes", "service", client.KeyOf(service), "err", err)
+		f.zones, err = zonesIn(f.slices), nil
+	}
+	return f, err
+}
+
+// zonesIn are the zones of Nodes by what slices say.
+func zonesIn(all []*discovery.EndpointSlice) map[string]string {
+	zones := map[string]string{}
+	for _, s := range all {
+		for i := range s.Endpoints {
+			if e := &s.Endpoints[i]; e.NodeName != nil && e.Zone != nil {
+				zones[*e.NodeName] = *e.Zone
 			}
 		}
 	}
-	return f, nil
+	return zones
+}
+
+// zones are those of the Nodes that the workspace shows: a pod says which it is on, and no more.
+func (c *Controller) zones(ctx context.Context) (map[string]string, error) {
+	nodes, zones := &core.NodeList{}, map[string]string{}
+	if err := list(ctx, c.rows.Nodes, "", zoned, "", 0, nodes); err != nil {
+		return nil, fmt.Errorf("list Nodes: %w", err)
+	}
+	for i := range nodes.Items {
+		zones[nodes.Items[i].Name] = nodes.Items[i].Labels[corev1.LabelTopologyZone]
+	}
+	return zones, nil
 }
 
 // list lists what a watch cache has, as it is at a resourceVersion or later, empty for whenever; so many at most, 0 for all. It is shared with the cache.
@@ -102,16 +132,6 @@ func (c *Controller) endpointsOf(ctx context.Context, service client.Key, atLeas
 		return nil, fmt.Errorf("convert Endpoints %s: %w", service, err)
 	}
 	return found, nil
-}
-
-// zoneOf is the zone of the physical cluster with that mirror, as its Node shows it; empty if it has none, or is not there any more.
-func (c *Controller) zoneOf(mirror string) string {
-	for _, target := range c.informers.SyncTargets.ByIndex(byMirror, mirror) {
-		if lc := client.KeyOf(target).Cluster; lc != logicalcluster.Name(mirror) { // not the twin
-			return target.Labels[corev1.LabelTopologyZone]
-		}
-	}
-	return ""
 }
 
 // slim is what of a pod its endpoint is made of; of the ports those that have one of the names.
