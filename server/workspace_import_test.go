@@ -91,17 +91,41 @@ func TestPodsOfTheMomentStayBehind(t *testing.T) {
 	}
 }
 
-// TestSlicesOfPodsStayBehind: an EndpointSlice that the server made of pods is made again of those that there are; what somebody wrote goes along.
+// TestSlicesOfPodsStayBehind: an EndpointSlice that the server made, of pods or of Endpoints, is made again of those that there are; what somebody wrote goes along, however he has labelled it.
 func TestSlicesOfPodsStayBehind(t *testing.T) {
-	for by, want := range map[string]bool{"": true, "somebody": true, endpoints.MirroringControllerName: false, endpoints.ControllerName: false} {
-		slice := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: "web", Labels: map[string]string{discoveryv1.LabelManagedBy: by}}, AddressType: discoveryv1.AddressTypeIPv4}
+	ofPod := discoveryv1.Endpoint{Addresses: []string{"10.1.1.1"}, TargetRef: &corev1.ObjectReference{Kind: "Pod", Name: "web-1"}}
+	other := discoveryv1.Endpoint{Addresses: []string{"192.0.2.1"}}
+	by := func(kind string) []metav1.OwnerReference {
+		return []metav1.OwnerReference{{APIVersion: "v1", Kind: kind, Name: "web", UID: "u", Controller: ptr.To(true)}}
+	}
+	for name, tc := range map[string]struct {
+		by        string
+		owners    []metav1.OwnerReference
+		endpoints []discoveryv1.Endpoint
+		want      bool
+	}{
+		"of nobody":                               {"", nil, nil, true},
+		"of somebody":                             {"somebody", by("Service"), []discoveryv1.Endpoint{ofPod}, true},
+		"that the server made of pods":            {endpoints.ControllerName, by("Service"), []discoveryv1.Endpoint{ofPod}, false},
+		"that it made of no pods":                 {endpoints.ControllerName, by("Service"), nil, false},
+		"into which somebody has written":         {endpoints.ControllerName, by("Service"), []discoveryv1.Endpoint{ofPod, other}, true},
+		"that somebody labelled so":               {endpoints.ControllerName, nil, []discoveryv1.Endpoint{other}, true},
+		"that somebody labelled so, of a pod":     {endpoints.ControllerName, nil, []discoveryv1.Endpoint{ofPod}, true},
+		"that the server made of Endpoints":       {endpoints.MirroringControllerName, by("Endpoints"), []discoveryv1.Endpoint{other}, false},
+		"that somebody labelled as of Endpoints":  {endpoints.MirroringControllerName, nil, []discoveryv1.Endpoint{other}, true},
+		"that somebody labelled so, of a Service": {endpoints.MirroringControllerName, by("Service"), []discoveryv1.Endpoint{other}, true},
+	} {
+		slice := &discoveryv1.EndpointSlice{
+			ObjectMeta:  metav1.ObjectMeta{Name: "web", Labels: map[string]string{discoveryv1.LabelManagedBy: tc.by}, OwnerReferences: tc.owners},
+			AddressType: discoveryv1.AddressTypeIPv4, Endpoints: tc.endpoints,
+		}
 		stored, err := runtime.Encode(scheme.Codecs.LegacyCodec(discoveryv1.SchemeGroupVersion), slice)
 		if err != nil {
 			t.Fatal(err)
 		}
 		got, err := exported(storage.PlainRow{Resource: discoveryv1.Resource("endpointslices"), Prefix: "/endpointslices", Key: "front/web", Value: stored})
-		if err != nil || got != want {
-			t.Errorf("one that %q made is exported: %v, %v, want %v", by, got, err, want)
+		if err != nil || got != tc.want {
+			t.Errorf("one %s is exported: %v, %v, want %v", name, got, err, tc.want)
 		}
 	}
 }

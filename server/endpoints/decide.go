@@ -106,10 +106,20 @@ func (p *plan) drop(s metav1.Object) {
 	}})
 }
 
-// IsMade says whether a slice is one that is made here, of pods or of Endpoints.
-func IsMade(slice metav1.Object) bool { return isManaged(slice) || isMirrored(slice) }
+// IsMade says whether a slice is one that was made here and says nothing else: of a Service, of pods alone, or of somebody's Endpoints. Who labels one of his own so, or writes addresses into one of pods, has his.
+func IsMade(slice *discoveryv1.EndpointSlice) bool {
+	owner := metav1.GetControllerOfNoCopy(slice)
+	if owner == nil || owner.APIVersion != corev1.SchemeGroupVersion.String() {
+		return false
+	}
+	if isMirrored(slice) {
+		return owner.Kind == "Endpoints"
+	}
+	return isManaged(slice) && owner.Kind == "Service" &&
+		!slices.ContainsFunc(slice.Endpoints, func(e discoveryv1.Endpoint) bool { return e.TargetRef == nil || e.TargetRef.Kind != "Pod" })
+}
 
-// isManaged says whether a slice is one that is made here.
+// isManaged says whether a slice is labelled as one that is made here of pods.
 func isManaged(slice metav1.Object) bool {
 	return slice.GetLabels()[discoveryv1.LabelManagedBy] == ControllerName
 }
