@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -16,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	kubestorage "k8s.io/apiserver/pkg/storage"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/kubernetes/pkg/apis/core"
@@ -250,6 +252,83 @@ func TestEndpointSlicesAreLimited(t *testing.T) {
 	if len(made.Items) >= len(services.Items) {
 		t.Errorf("%d Services have %d slices", len(services.Items), len(made.Items))
 	}
+}
+
+// saidOf waits for an Event about a Service.
+func saidOf(t *testing.T, kube kubernetes.Interface, service, reason, words string) (e corev1.Event) {
+	t.Helper()
+	waitFor(t, time.Minute, fmt.Sprintf("an Event of Service %s says %s, %q", service, reason, words), func() (string, bool) {
+		list, err := kube.CoreV1().Events(team).List(t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.kind=Service,involvedObject.name=" + service})
+		must(t, err)
+		for _, e = range list.Items {
+			if e.Reason == reason && strings.Contains(e.Message, words) {
+				return "", true
+			}
+		}
+		return fmt.Sprintf("%+v", list.Items), false
+	})
+	return e
+}
+
+// TestAddressesComeBeforeEvents: what a Service leads to is written before anything is told of it.
+func TestAddressesComeBeforeEvents(t *testing.T) {
+	s := startEndpoints(t, func(*Options) {})
+	_, err := s.shop.CoreV1().Services(team).Create(t.Context(), webService(func(s *corev1.Service) {
+		for i := range int32(100) {
+			s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: fmt.Sprint("p", i), Port: 1000 + i})
+		}
+	}), metav1.CreateOptions{})
+	must(t, err)
+	said := saidOf(t, s.shop, "web", "EndpointsLeftOut", "Of its 101 ports")
+	leadsTo(t, s.shop, team, "web")
+	endpointsSay(t, s.shop, "web", []string{})
+	for what, version := range map[string]func() (string, error){
+		"slice": func() (string, error) { return slicesOf(t, s.shop, team, "web")[0].ResourceVersion, nil },
+		"Endpoints": func() (string, error) {
+			e, err := s.shop.CoreV1().Endpoints(team).Get(t.Context(), "web", metav1.GetOptions{})
+			return e.ResourceVersion, err
+		},
+	} {
+		written, err := version()
+		must(t, err)
+		if order, err := resourceversion.CompareResourceVersion(written, said.ResourceVersion); err != nil || order >= 0 {
+			t.Errorf("its %s is of version %s, and the Event, of %s, came before it: %v", what, written, said.ResourceVersion, err)
+		}
+	}
+}
+
+// TestEndpointSlicesAndWebhooks: a webhook of the workspace that does not answer is its people's to mend: an Event on the Service says so, and the Service leads to its pods once it is mended.
+func TestEndpointSlicesAndWebhooks(t *testing.T) {
+	s := startEndpoints(t, func(*Options) {})
+	webhooks := s.shop.AdmissionregistrationV1().ValidatingWebhookConfigurations()
+	_, err := webhooks.Create(t.Context(), &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "away"}, Webhooks: []admissionregistrationv1.ValidatingWebhook{{
+		Name: "slices.example.com", AdmissionReviewVersions: []string{"v1"}, SideEffects: new(admissionregistrationv1.SideEffectClassNone), TimeoutSeconds: new(int32(1)),
+		ClientConfig: admissionregistrationv1.WebhookClientConfig{URL: new("https://127.0.0.1:1/")},
+		Rules: []admissionregistrationv1.RuleWithOperations{{
+			Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
+			Rule:       admissionregistrationv1.Rule{APIGroups: []string{discoveryv1.GroupName}, APIVersions: []string{"v1"}, Resources: []string{"endpointslices"}},
+		}},
+	}}}, metav1.CreateOptions{})
+	must(t, err)
+	waitFor(t, time.Minute, "the webhook is known", func() (string, bool) {
+		_, err := s.shop.DiscoveryV1().EndpointSlices(team).Create(t.Context(), &discoveryv1.EndpointSlice{
+			ObjectMeta: metav1.ObjectMeta{GenerateName: "try-"}, AddressType: discoveryv1.AddressTypeIPv4,
+		}, metav1.CreateOptions{})
+		return fmt.Sprint(err), err != nil && strings.Contains(err.Error(), "failed calling webhook")
+	})
+	_, err = s.shop.CoreV1().Services(team).Create(t.Context(), webService(nil), metav1.CreateOptions{})
+	must(t, err)
+	saidOf(t, s.shop, "web", "FailedToUpdateEndpointSlices", `failed calling webhook "slices.example.com"`)
+	endpointsSay(t, s.shop, "web", []string{})
+	must(t, webhooks.Delete(t.Context(), "away", metav1.DeleteOptions{}))
+	waitFor(t, time.Minute, "the webhook is not known any more", func() (string, bool) {
+		_, err := s.shop.DiscoveryV1().EndpointSlices(team).Create(t.Context(), &discoveryv1.EndpointSlice{
+			ObjectMeta: metav1.ObjectMeta{GenerateName: "try-"}, AddressType: discoveryv1.AddressTypeIPv4,
+		}, metav1.CreateOptions{})
+		return fmt.Sprint(err), err == nil
+	})
+	serves(t, s.east, s.below("web-1", nil), "10.1.1.1", true)
+	leadsTo(t, s.shop, team, "web", "web-1 10.1.1.1 on us-east-1 true")
 }
 
 // TestEndpointSlicesAfterAStart: a server that starts finds what has changed meanwhile.

@@ -38,8 +38,6 @@ const (
 
 	// slicesTogether is how long more changes of slices by others are waited for, as in Kubernetes.
 	slicesTogether = time.Second
-	// refused is when to try again what the workspace did not let in.
-	refused = 30 * time.Second
 	// mostTouched is how many sets of labels of pods are held against the selectors of a namespace's Services. Beyond that all are looked at.
 	mostTouched = 64
 	// mostOwners is of how many owners of a slice it is looked whether they are Services.
@@ -302,8 +300,6 @@ func (c *Controller) reconcile(ctx context.Context, key client.Key) (again time.
 	}
 	began := c.clock.Now()
 	defer func() { c.lanes.Done(key.Cluster, c.clock.Since(began)) }()
-	ctx, cancel := context.WithTimeout(ctx, longest)
-	defer cancel()
 	if is, err := client.InWorkspace(ctx, c.clients, c.informers, key.Cluster); err != nil {
 		return 0, err
 	} else if !is {
@@ -343,40 +339,69 @@ func (c *Controller) match(in client.Key) {
 	}
 }
 
-// sync makes the slices of one Service what they are to be.
+// sync makes the slices of one Service what they are to be, and tells what is not as somebody might think, when it has: an address that is gone waits for no Event.
 func (c *Controller) sync(ctx context.Context, key client.Key) (time.Duration, error) {
 	o, there := c.services.Get(key)
 	service, ok := o.(*corev1.Service)
 	if !there || !ok {
+		ctx, cancel := context.WithTimeout(ctx, longest)
+		defer cancel()
 		return 0, c.leave(ctx, key)
 	}
-	f, err := c.look(ctx, service, c.own.version(key))
+	done, others, err := c.write(ctx, service)
 	if err != nil {
 		return 0, err
 	}
-	names := f.names()
-	plan, err := decide(f, c.clock.Now())
-	if err != nil {
-		return 0, err
+	if done.theirs != nil {
+		done.left = append(done.left, event{"FailedToUpdateEndpointSlices", short(fmt.Sprintf("Error updating Endpoint Slices for Service %s/%s: %v", key.Namespace, key.Name, done.theirs), mostSaid)})
 	}
-	c.news.tell(ctx, service, plan.left)
-	if plan.empty() {
-		return 0, nil
+	telling, cancel := context.WithTimeout(ctx, longest) // what was written may have taken all of its time, as where a webhook does not answer
+	defer cancel()
+	c.news.tell(telling, service, done.left)
+	switch {
+	case done.ours != nil:
+		return 0, fmt.Errorf("write the EndpointSlices of Service %s: %w", key, done.ours)
+	case others:
+		return slicesTogether, nil
+	case done.theirs != nil && done.wait > 0:
+		return done.wait, nil
+	case done.theirs != nil:
+		return c.own.refused(key), nil
 	}
-	c.own.begin(key, names)
-	err = plan.carryOut(ctx, requests{c.clients.Kube.DiscoveryV1().RESTClient(), c.clients.Kube.CoreV1().RESTClient(), c.own, key})
-	others := c.own.end(key)
-	if wait, theirs := isTheirs(err); theirs {
-		c.news.tell(ctx, service, []event{{"FailedToUpdateEndpointSlices", short(fmt.Sprintf("Error updating Endpoint Slices for Service %s/%s: %v", key.Namespace, key.Name, err), mostSaid)}})
-		return wait, nil
-	}
-	if err != nil && !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
-		return 0, fmt.Errorf("write the EndpointSlices of Service %s: %w", key, err)
-	}
-	if others || plan.more {
+	c.own.accepted(key)
+	if done.more {
 		return slicesTogether, nil
 	}
 	return 0, nil
+}
+
+// done is what came of a look: what failed, what is left out, and whether there is more to do.
+type done struct {
+	outcome
+	left []event
+	more bool
+}
+
+// write writes what is to be written of a Service, and says whether somebody else has meanwhile.
+func (c *Controller) write(ctx context.Context, service *corev1.Service) (d done, others bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, longest)
+	defer cancel()
+	key := client.KeyOf(service)
+	f, err := c.look(ctx, service, c.own.version(key))
+	if err != nil {
+		return d, false, err
+	}
+	plan, err := decide(f, c.clock.Now())
+	if err != nil {
+		return d, false, err
+	}
+	d.left, d.more = plan.left, plan.more
+	if plan.empty() {
+		return d, false, nil
+	}
+	c.own.begin(key, f.names())
+	d.outcome = sortOut(plan.carryOut(ctx, requests{c.clients.Kube.DiscoveryV1().RESTClient(), c.clients.Kube.CoreV1().RESTClient(), c.own, key}))
+	return d, c.own.end(key), nil
 }
 
 // leave deletes the Endpoints that were made of a Service which is gone: nothing owns them, and who was late may have made them once more. That it is gone, etcd says.

@@ -19,6 +19,9 @@ const (
 	// betweenWrites is how far apart a Service is written at least, and forEachSlice how much further for each slice that was.
 	betweenWrites = 200 * time.Millisecond
 	forEachSlice  = 100 * time.Millisecond
+	// firstRefused is when to try again what the workspace did not let in, and lastRefused when at last, each time.
+	firstRefused = 30 * time.Second
+	lastRefused  = 10 * time.Minute
 )
 
 // own knows what was written here, so that it wakes nobody, and is read before anything else is written.
@@ -38,6 +41,9 @@ type written struct {
 	version string            // the newest
 	of      map[string]string // versions of slices, by name, of those that were there when it was looked, and what has come since
 	removed sets.Set[string]  // those that were deleted since, of which nobody has told yet
+	// tryAgain is when that is to be tried again which the workspace has refused, and patience how long that was from then.
+	tryAgain time.Time
+	patience time.Duration
 }
 
 // told is an event of a slice, or of Endpoints.
@@ -124,6 +130,29 @@ func (o *own) is(service client.Key, t told) bool {
 		return true
 	}
 	return o.last(service).takes(t)
+}
+
+// refused says after what time to try again what the workspace did not let in: twice as long each time. Who looks at the Service in between changes nothing of that.
+func (o *own) refused(service client.Key) time.Duration {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	w, now := o.known(service), o.clock.Now()
+	w.at = now
+	if left := w.tryAgain.Sub(now); left > 0 && left <= w.patience {
+		return left
+	}
+	w.patience = min(max(2*w.patience, firstRefused), lastRefused)
+	w.tryAgain = now.Add(w.patience)
+	return w.patience
+}
+
+// accepted says that nothing of a Service is refused any more.
+func (o *own) accepted(service client.Key) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if w := o.last(service); w != nil {
+		w.tryAgain, w.patience = time.Time{}, 0
+	}
 }
 
 // version is the newest of the slices of a Service, as far as it was written here; empty if that is not known.

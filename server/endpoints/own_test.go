@@ -110,6 +110,36 @@ func TestSlicesThatAreGone(t *testing.T) {
 	}
 }
 
+// TestRefusedAgain: what is refused is tried again after twice as long each time, up to ten minutes, whoever looks in between, and anew when it was taken.
+func TestRefusedAgain(t *testing.T) {
+	clk := clocktesting.NewFakePassiveClock(noon)
+	o := newOwn(clk)
+	for _, want := range []time.Duration{30 * time.Second, time.Minute, 2 * time.Minute, 4 * time.Minute, 8 * time.Minute, 10 * time.Minute, 10 * time.Minute} {
+		if got := o.refused(web); got != want {
+			t.Fatalf("it is tried again after %s, want %s", got, want)
+		}
+		clk.SetTime(clk.Now().Add(time.Second))
+		for range 5 { // pods come and go
+			if got := o.refused(web); got != want-time.Second {
+				t.Fatalf("a second later it is tried again after %s, want %s", got, want-time.Second)
+			}
+		}
+		if wait := o.wait(web); wait <= 0 {
+			t.Error("one that is refused is written at each step")
+		}
+		clk.SetTime(clk.Now().Add(want))
+	}
+	clk.SetTime(noon.Add(-time.Hour))
+	if got := o.refused(web); got != 10*time.Minute {
+		t.Errorf("where the clock was turned back it is tried again after %s", got)
+	}
+	o.accepted(web)
+	if got := o.refused(web); got != 30*time.Second {
+		t.Errorf("after it was taken it is tried again after %s", got)
+	}
+	o.accepted(client.Key{Name: "another"})
+}
+
 // TestBetweenWrites: a Service is not written at each step, the less often the more was.
 func TestBetweenWrites(t *testing.T) {
 	clk := clocktesting.NewFakePassiveClock(noon)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -107,31 +108,75 @@ func without(is, next *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
 	return less
 }
 
-// refuses says whether an answer is that what was written is not let in, and nothing else was wrong.
+// refuses says whether an answer is that what was written is not let in as it is, and nothing else was wrong.
 func refuses(err error) bool {
-	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsRequestEntityTooLargeError(err)
+	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsRequestEntityTooLargeError(err) || denies(err)
 }
 
-// isTheirs says whether all that failed is for the people of the workspace to mend, or is not taken for a moment, and after what time to try again.
-func isTheirs(err error) (wait time.Duration, theirs bool) {
-	if err == nil {
-		return 0, false
+// denies says whether an answer is a webhook's of the workspace, which may have any code and reason. Nothing else tells it from one of the server.
+func denies(err error) bool { return says(err, "admission webhook ", " denied the request") }
+
+// failsToCall says whether a webhook of the workspace could not be called, and so nothing is let in that it is to see.
+func failsToCall(err error) bool { return says(err, "failed calling webhook ") }
+
+func says(err error, words ...string) bool {
+	status := apierrors.APIStatus(nil)
+	return errors.As(err, &status) && !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(status.Status().Message, w) })
+}
+
+// outcome is what failed of a plan.
+type outcome struct {
+	// theirs is for the people of the workspace to mend, or is not taken for a moment, as wait says.
+	theirs error
+	wait   time.Duration
+	// ours is what else failed: a conflict only if nothing worse did.
+	ours error
+}
+
+// sortOut says for whom each is that failed. That a namespace is deleted is for nobody.
+func sortOut(err error) (o outcome) {
+	var theirs, ours, conflicts, late []error
+	uncalled := false
+	for _, one := range each(err) {
+		switch {
+		case apierrors.HasStatusCause(one, corev1.NamespaceTerminatingCause):
+		case refuses(one):
+			theirs = append(theirs, one)
+		case failsToCall(one):
+			theirs, uncalled = append(theirs, one), true
+		case apierrors.IsTooManyRequests(one):
+			seconds, _ := apierrors.SuggestsClientDelay(one)
+			theirs, o.wait = append(theirs, one), max(o.wait, time.Second, time.Duration(seconds)*time.Second)
+		case apierrors.IsConflict(one):
+			conflicts = append(conflicts, one)
+		case errors.Is(one, context.DeadlineExceeded):
+			late = append(late, one)
+		default:
+			ours = append(ours, one)
+		}
 	}
+	if !uncalled { // else the time went by with them
+		ours = append(ours, late...)
+	}
+	if len(ours) == 0 {
+		ours = conflicts
+	}
+	o.theirs, o.ours = errors.Join(theirs...), errors.Join(ours...)
+	return o
+}
+
+// each is every error of those that are joined.
+func each(err error) (all []error) {
 	if several, ok := err.(interface{ Unwrap() []error }); ok {
 		for _, one := range several.Unwrap() {
-			w, is := isTheirs(one)
-			if !is {
-				return 0, false
-			}
-			wait = max(wait, w)
+			all = append(all, each(one)...)
 		}
-		return wait, true
+		return all
 	}
-	if apierrors.IsTooManyRequests(err) {
-		seconds, _ := apierrors.SuggestsClientDelay(err)
-		return max(time.Second, time.Duration(seconds)*time.Second), true
+	if err == nil {
+		return nil
 	}
-	return refused, refuses(err) && !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause)
+	return []error{err}
 }
 
 // requests is the writer that asks the server.
@@ -180,7 +225,7 @@ func (r requests) drop(ctx context.Context, e *Endpoints) error {
 
 // wrote remembers which version came of a write, or says what failed.
 func (r requests) wrote(name, version string, err error, what string) error {
-	if apierrors.IsNotFound(err) || apierrors.IsAlreadyExists(err) { // somebody was faster: it is looked at again, as after any conflict
+	if !denies(err) && (apierrors.IsNotFound(err) || apierrors.IsAlreadyExists(err)) { // somebody was faster: it is looked at again, as after any conflict
 		err = apierrors.NewConflict(discoveryv1.Resource(resource), name, err)
 	}
 	if err != nil {
@@ -193,7 +238,7 @@ func (r requests) wrote(name, version string, err error, what string) error {
 func (r requests) removed(ctx context.Context, ask *rest.Request, o metav1.Object, name, what string) error {
 	uid, version := o.GetUID(), o.GetResourceVersion()
 	err := ask.Namespace(o.GetNamespace()).Name(o.GetName()).MaxRetries(0).Body(&metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid, ResourceVersion: &version}}).Do(ctx).Error()
-	if err != nil && !apierrors.IsNotFound(err) {
+	if denies(err) || err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	r.own.removed(r.of, name)

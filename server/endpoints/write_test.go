@@ -1,6 +1,7 @@
 package endpoints
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -14,6 +15,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	webhookerrors "k8s.io/apiserver/pkg/admission/plugin/webhook/errors"
+	clocktesting "k8s.io/utils/clock/testing"
 )
 
 var forbidden = apierrors.NewForbidden(discoveryv1.Resource(resource), "web", errors.New("no room"))
@@ -100,30 +103,58 @@ func TestWithout(t *testing.T) {
 	}
 }
 
-// TestIsTheirs: what is for the people of a workspace to mend is told, and tried again when they may have.
-func TestIsTheirs(t *testing.T) {
+// TestSortOut: what is for the people of a workspace to mend is theirs, and each of several errors is told to whom it is for.
+func TestSortOut(t *testing.T) {
 	busy := apierrors.NewTooManyRequests("a quota is counted", 3)
 	terminating := apierrors.NewForbidden(discoveryv1.Resource(resource), "web", errors.New("it goes"))
 	terminating.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}
 	conflict := apierrors.NewConflict(discoveryv1.Resource(resource), "web", errors.New("changed"))
+	uncalled := apierrors.NewInternalError(errors.New(`failed calling webhook "slices.example.com": failed to call webhook: connection refused`))
+	denied := webhookerrors.ToStatusErr("slices.example.com", &metav1.Status{Code: 409, Reason: metav1.StatusReasonConflict, Message: "no"})
+	away, internal := errors.New("away"), apierrors.NewInternalError(errors.New("a row cannot be read"))
+	late := fmt.Errorf("update: %w", context.DeadlineExceeded)
 	for name, tc := range map[string]struct {
-		err    error
-		theirs bool
-		wait   time.Duration
+		err          error
+		theirs, ours []error
+		wait         time.Duration
 	}{
-		"nothing":                  {nil, false, 0},
-		"refused":                  {fmt.Errorf("update: %w", forbidden), true, refused},
-		"twice":                    {errors.Join(errors.Join(forbidden, forbidden), nil, forbidden), true, refused},
-		"held":                     {busy, true, 3 * time.Second},
-		"changed":                  {errors.Join(forbidden, conflict), false, 0},
-		"etcd is away":             {errors.New("away"), false, 0},
-		"too large":                {apierrors.NewRequestEntityTooLargeError("large"), true, refused},
-		"its namespace is deleted": {terminating, false, 0},
+		"nothing":                      {nil, nil, nil, 0},
+		"nothing of several":           {errors.Join(nil, nil), nil, nil, 0},
+		"refused":                      {fmt.Errorf("update: %w", forbidden), []error{forbidden}, nil, 0},
+		"twice":                        {errors.Join(errors.Join(forbidden, busy), nil, forbidden), []error{forbidden, busy, forbidden}, nil, 3 * time.Second},
+		"held":                         {busy, []error{busy}, nil, 3 * time.Second},
+		"changed":                      {errors.Join(forbidden, conflict), []error{forbidden}, []error{conflict}, 0},
+		"etcd is away":                 {away, nil, []error{away}, 0},
+		"refused, and etcd is away":    {errors.Join(forbidden, away), []error{forbidden}, []error{away}, 0},
+		"changed, and etcd is away":    {errors.Join(conflict, away), nil, []error{away}, 0},
+		"a fault of the server's":      {internal, nil, []error{internal}, 0},
+		"too large":                    {apierrors.NewRequestEntityTooLargeError("large"), []error{apierrors.NewRequestEntityTooLargeError("large")}, nil, 0},
+		"its namespace is deleted":     {terminating, nil, nil, 0},
+		"that, and etcd is away":       {errors.Join(terminating, away), nil, []error{away}, 0},
+		"a webhook that is not there":  {fmt.Errorf("update: %w", uncalled), []error{uncalled}, nil, 0},
+		"one that answers with a code": {fmt.Errorf("create: %w", denied), []error{denied}, nil, 0},
+		"one that takes all the time":  {errors.Join(uncalled, late, late), []error{uncalled}, nil, 0},
+		"no time, and nobody says why": {errors.Join(forbidden, late), []error{forbidden}, []error{late}, 0},
 	} {
-		wait, theirs := isTheirs(tc.err)
-		if theirs != tc.theirs || theirs && wait != tc.wait {
-			t.Errorf("%s: %v, after %s, want %v after %s", name, theirs, wait, tc.theirs, tc.wait)
+		got := sortOut(tc.err)
+		is := func(got error, want []error) bool {
+			return (got == nil) == (len(want) == 0) && (got == nil || len(strings.Split(got.Error(), "\n")) == len(want)) &&
+				!slices.ContainsFunc(want, func(w error) bool { return !strings.Contains(got.Error(), w.Error()) })
 		}
+		if !is(got.theirs, tc.theirs) || !is(got.ours, tc.ours) || got.wait != tc.wait {
+			t.Errorf("%s: theirs is %v, ours %v, after %s; want %v, %v, after %s", name, got.theirs, got.ours, got.wait, tc.theirs, tc.ours, tc.wait)
+		}
+		if conflict := slices.Equal(tc.ours, []error{conflict}); apierrors.IsConflict(got.ours) != conflict {
+			t.Errorf("%s: it is tried again without a word: %v, want %v", name, !conflict, conflict)
+		}
+	}
+	r := requests{own: newOwn(clocktesting.NewFakePassiveClock(noon)), of: web}
+	gone := webhookerrors.ToStatusErr("slices.example.com", &metav1.Status{Code: 404, Reason: metav1.StatusReasonNotFound})
+	if err := r.wrote("web", "1", gone, "create"); sortOut(err).theirs == nil {
+		t.Errorf("what a webhook denies as not found is %v", err)
+	}
+	if err := r.wrote("web", "1", apierrors.NewNotFound(discoveryv1.Resource(resource), "web"), "update"); !apierrors.IsConflict(sortOut(err).ours) {
+		t.Errorf("one that is gone is %v", err)
 	}
 }
 
