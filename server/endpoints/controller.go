@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
+	"hash/maphash"
 	"slices"
 	"sync"
 	"time"
@@ -38,13 +38,19 @@ const (
 
 	// slicesTogether is how long more changes of slices by others are waited for, as in Kubernetes.
 	slicesTogether = time.Second
-	// mostTouched is how many sets of labels of pods are held against the selectors of a namespace's Services. Beyond that all are looked at.
-	mostTouched = 64
+	// relisted is how long after a feed had to list all anew everything is looked at: the other has to as well then.
+	relisted = 10 * time.Second
+	// mostTouched is how many sets of labels of pods are held against the selectors of a namespace's Services, and mostPodLabels how many labels one has. Beyond that all are looked at.
+	mostTouched   = 64
+	mostPodLabels = 64
 	// mostOwners is of how many owners of a slice it is looked whether they are Services.
 	mostOwners = 8
 	// mostSaid is how long what is told of a Service may be, in bytes: the words of a webhook may be in it.
 	mostSaid = 1000
 )
+
+// everything is the key of all Services.
+var everything = client.Key{}
 
 // Controller makes the EndpointSlices of the Services of all workspaces.
 type Controller struct {
@@ -63,15 +69,23 @@ type Controller struct {
 	// slicesHeard and endpointsHeard are closed when all that there were have been told.
 	slicesHeard, endpointsHeard chan struct{}
 
-	mu sync.Mutex // guards touched
+	mu sync.Mutex // guards what follows
+	// selecting is how many Services with a selector a namespace has. Of one that has none pods are not looked at.
+	selecting map[client.Key]int
 	// touched has, by namespace, what pods were labelled with that have changed since it was looked which Services that concerns.
 	touched map[client.Key]*touched
 }
 
 // touched are labels of pods.
 type touched struct {
-	labels []map[string]string
-	all    bool // there were too many
+	labels map[uint64]map[string]string // by their hash
+	all    bool                         // there were too many
+}
+
+// labelled are the labels of a pod. The hash is made before anybody waits for who adds them.
+type labelled struct {
+	labels map[string]string
+	hash   uint64
 }
 
 // New returns the controller. Times are clk's, if it has timers.
@@ -79,7 +93,7 @@ func New(clients *client.Clients, informers *client.Informers, rows Rows, clk cl
 	c := &Controller{
 		clients: clients, informers: informers, clock: clk, rows: rows, services: informers.Of("Service"),
 		lanes: turns.NewLanes[logicalcluster.Name, client.Key](clk, turns.LaneRules{AtOnce: atOnce, Apart: apart, Pause: pause, MostWorked: mostWorked}),
-		own:   newOwn(clk), touched: map[client.Key]*touched{}, slicesHeard: make(chan struct{}), endpointsHeard: make(chan struct{}),
+		own:   newOwn(clk), selecting: map[client.Key]int{}, touched: map[client.Key]*touched{}, slicesHeard: make(chan struct{}), endpointsHeard: make(chan struct{}),
 		news: newNews(client.NewEvents(clients, "endpoint-slice-controller", clk), clk), // as Kubernetes' is called in them
 	}
 	c.queue = queue.NewWithClock("endpoints", clk, c.reconcile)
@@ -101,8 +115,11 @@ func New(clients *client.Clients, informers *client.Informers, rows Rows, clk cl
 	return c, nil
 }
 
-// withLabels leaves of a pod's metadata its name and its labels.
+// withLabels leaves of a pod's metadata its name and its labels, if these are few.
 func withLabels(pod *metav1.PartialObjectMetadata) {
+	if len(pod.Labels) > mostPodLabels || sizeOf(pod.Labels) > mostLabels {
+		pod.Labels = map[string]string{"": ""} // no pod has such a label
+	}
 	pod.ObjectMeta = metav1.ObjectMeta{
 		Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion, Labels: pod.Labels,
 		Annotations: map[string]string{logicalcluster.AnnotationKey: string(client.KeyOf(pod).Cluster)},
@@ -138,6 +155,7 @@ func (c *Controller) Run(ctx context.Context) error {
 
 // onService takes a Service that was written. What others write of it, such as its status, changes no slice.
 func (c *Controller) onService(e client.Event[ctrlclient.Object]) {
+	c.count(e)
 	if e.Deleted() { // the garbage collector takes its slices, and the registry its Endpoints, unless they are made after that
 		c.queue.AddAfter(client.KeyOf(e.Old), slicesTogether)
 		return
@@ -161,34 +179,79 @@ func (c *Controller) isMirror(name logicalcluster.Name) bool {
 	return known && lc.Spec.Use == corev1alpha1.LogicalClusterUseMirror
 }
 
+// count counts the Services of a namespace that have a selector.
+func (c *Controller) count(e client.Event[ctrlclient.Object]) {
+	in, n := client.KeyOf(e.Object()).Space(), 0
+	if before, ok := e.Old.(*corev1.Service); ok && hasEndpoints(before) {
+		n--
+	}
+	if now, ok := e.New.(*corev1.Service); ok && hasEndpoints(now) {
+		n++
+	}
+	if n == 0 {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.selecting[in] += n; c.selecting[in] == 0 {
+		delete(c.selecting, in)
+	}
+}
+
+// selects says whether a namespace has a Service that has a selector.
+func (c *Controller) selects(in client.Key) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.selecting[in] > 0
+}
+
 // onPod remembers what a pod is labelled with, and was.
 func (c *Controller) onPod(e client.Event[*metav1.PartialObjectMetadata]) {
 	if e.Initial {
 		return // each Service is looked at anyway
 	}
 	in := client.KeyOf(e.Object()).Space()
+	if !c.selects(in) { // one that comes looks at all pods
+		return
+	}
+	var all []labelled
+	for _, pod := range []*metav1.PartialObjectMetadata{e.Old, e.New} {
+		if pod != nil && len(pod.Labels) > 0 {
+			all = append(all, labelled{pod.Labels, hashOf(pod.Labels)})
+		}
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t := c.touched[in]
 	if t == nil {
-		t = &touched{}
+		t = &touched{labels: map[uint64]map[string]string{}}
 		c.touched[in] = t
 		c.queue.AddAfter(in, client.WhileSettling)
 	}
-	for _, pod := range []*metav1.PartialObjectMetadata{e.Old, e.New} {
-		if pod != nil {
-			t.add(pod.Labels)
-		}
+	for _, l := range all {
+		t.add(l)
 	}
 }
 
-func (t *touched) add(labels map[string]string) {
-	switch {
-	case t.all || len(labels) == 0 || slices.ContainsFunc(t.labels, func(known map[string]string) bool { return maps.Equal(known, labels) }):
-	case len(t.labels) == mostTouched:
+// seed is of the hashes of labels, which nobody else can choose labels by.
+var seed = maphash.MakeSeed()
+
+// hashOf is the same for the same labels, in any order.
+func hashOf(labels map[string]string) (hash uint64) {
+	for key, value := range labels {
+		hash += maphash.Comparable(seed, [2]string{key, value})
+	}
+	return hash
+}
+
+func (t *touched) add(l labelled) {
+	_, many := l.labels[""]
+	switch _, known := t.labels[l.hash]; {
+	case t.all || known:
+	case many || len(t.labels) == mostTouched:
 		t.labels, t.all = nil, true
 	default:
-		t.labels = append(t.labels, labels)
+		t.labels[l.hash] = l.labels
 	}
 }
 
@@ -197,14 +260,21 @@ func (t *touched) by(selector map[string]string) bool {
 	if t.all {
 		return true
 	}
-	return slices.ContainsFunc(t.labels, func(labels map[string]string) bool {
-		for key, value := range selector {
-			if is, ok := labels[key]; !ok || is != value {
-				return false
-			}
+	for _, labels := range t.labels {
+		if selectedBy(selector, labels) {
+			return true
 		}
-		return true
-	})
+	}
+	return false
+}
+
+func selectedBy(selector, labels map[string]string) bool {
+	for key, value := range selector {
+		if is, ok := labels[key]; !ok || is != value {
+			return false
+		}
+	}
+	return true
 }
 
 // onSlice takes the metadata of a slice. Who changes one that is made here, or makes it another Service's, has those looked at that it names, and that own it.
@@ -265,13 +335,11 @@ func servicesOf(slice *metav1.PartialObjectMetadata, isThere func(name string) b
 	return names
 }
 
-// heard is called when all that there are have been told. If that was so already, some may have gone of which nobody was told: all Services are looked at.
+// heard is called when all that there are have been told. If that was so already, some may have gone of which nobody was told: all Services are looked at, once for both feeds.
 func (c *Controller) heard(all chan struct{}) {
 	select {
 	case <-all:
-		for _, o := range c.services.All() {
-			c.wakeOne(o)
-		}
+		c.queue.AddAfter(everything, relisted)
 	default:
 		close(all)
 	}
@@ -290,8 +358,14 @@ func (c *Controller) wakeOne(service ctrlclient.Object) {
 	}
 }
 
-// reconcile does what a key is for, in its turn: one without a name is a namespace's.
+// reconcile does what a key is for, in its turn: one without a name is a namespace's, and one without a logical cluster everybody's.
 func (c *Controller) reconcile(ctx context.Context, key client.Key) (again time.Duration, err error) {
+	if key == everything {
+		for _, o := range c.services.All() {
+			c.wakeOne(o)
+		}
+		return 0, nil
+	}
 	if wait := c.own.wait(key); wait > 0 {
 		return wait, nil
 	}

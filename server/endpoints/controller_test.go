@@ -1,28 +1,36 @@
 package endpoints
 
 import (
+	"context"
 	"fmt"
+	"maps"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/internal/queue"
 )
 
 // TestTouched: Services are found by what pods are labelled with, and were; where that is too much, all are.
 func TestTouched(t *testing.T) {
 	web, db := map[string]string{"app": "web", "tier": "front"}, map[string]string{"app": "db"}
-	tc := &touched{}
-	tc.add(nil)
+	tc := &touched{labels: map[uint64]map[string]string{}}
+	add := func(labels map[string]string) { tc.add(labelled{labels, hashOf(labels)}) }
 	for range 3 {
-		tc.add(web)
-		tc.add(db)
+		add(web)
+		add(maps.Clone(web))
+		add(db)
 	}
 	if len(tc.labels) != 2 {
 		t.Errorf("%d sets of labels are kept, want each once", len(tc.labels))
@@ -43,13 +51,114 @@ func TestTouched(t *testing.T) {
 		}
 	}
 	for i := range 2 * mostTouched {
-		tc.add(map[string]string{"n": fmt.Sprint(i)})
+		add(map[string]string{"n": fmt.Sprint(i)})
 		if len(tc.labels) > mostTouched {
 			t.Fatalf("%d sets of labels are kept", len(tc.labels))
 		}
 	}
 	if !tc.by(map[string]string{"app": "cache"}) {
 		t.Error("of many pods one Service is not concerned")
+	}
+}
+
+// TestPodsWithManyLabels: of a pod with labels without number none is kept, nor held against others, and all Services are looked at.
+func TestPodsWithManyLabels(t *testing.T) {
+	many := func(n, size int) map[string]string {
+		labels := map[string]string{}
+		for i := range n {
+			labels[fmt.Sprintf("label-%05d", i)] = strings.Repeat("x", size)
+		}
+		return labels
+	}
+	for name, tc := range map[string]struct {
+		labels map[string]string
+		kept   int
+	}{
+		"a few":            {many(mostPodLabels, 10), mostPodLabels},
+		"one more":         {many(mostPodLabels+1, 10), 1},
+		"long ones":        {many(60, 63), 1},
+		"without a number": {many(50_000, 0), 1},
+	} {
+		p := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "a", Labels: tc.labels}}
+		withLabels(p)
+		t1 := &touched{labels: map[uint64]map[string]string{}}
+		t1.add(labelled{p.Labels, hashOf(p.Labels)})
+		if all := tc.kept == 1; len(p.Labels) != tc.kept || t1.all != all || t1.by(map[string]string{"of": "another"}) != all {
+			t.Errorf("%s: %d labels are kept, and all Services are concerned: %v; want %d", name, len(p.Labels), t1.all, tc.kept)
+		}
+	}
+}
+
+// bare is a controller that nobody runs: what is added to its queue can be asked.
+func bare(clk clock.PassiveClock) *Controller {
+	c := &Controller{clock: clk, own: newOwn(clk), selecting: map[client.Key]int{}, touched: map[client.Key]*touched{}}
+	c.queue = queue.NewWithClock("endpoints-test", clk, func(context.Context, client.Key) (time.Duration, error) { return 0, nil })
+	return c
+}
+
+// TestPodsOfNoService: pods cost nothing where no Service selects any.
+func TestPodsOfNoService(t *testing.T) {
+	clk := clocktesting.NewFakeClock(noon)
+	c := bare(clk)
+	defer c.queue.Stop()
+	in := func(o metav1.Object) { o.SetAnnotations(map[string]string{logicalcluster.AnnotationKey: "shop"}) }
+	changed := client.Event[*metav1.PartialObjectMetadata]{New: &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "a", Labels: map[string]string{"app": "web"}}}}
+	in(changed.New)
+	with, without := service(nil), selectorless()
+	in(with)
+	in(without)
+	for _, step := range []struct {
+		what     string
+		old, new ctrlclient.Object
+		touches  bool
+	}{
+		{"one without a selector", nil, without, false},
+		{"it gets one", without, with, true},
+		{"it is written", with, with, true},
+		{"there is another", nil, with, true},
+		{"that goes", with, nil, true},
+		{"it loses its selector", with, without, false},
+		{"it goes", without, nil, false},
+	} {
+		c.count(client.Event[ctrlclient.Object]{Old: step.old, New: step.new})
+		c.onPod(changed)
+		if touches := c.take(client.Key{Cluster: "shop", Namespace: "team"}) != nil; touches != step.touches {
+			t.Errorf("%s: a pod is looked at: %v", step.what, touches)
+		}
+	}
+	if len(c.selecting) > 0 {
+		t.Errorf("of no Service %v is kept", c.selecting)
+	}
+}
+
+// TestRelisted: where both feeds have to list all anew, as after etcd was away, all Services are looked at once.
+func TestRelisted(t *testing.T) {
+	clk := clocktesting.NewFakeClock(noon)
+	c := bare(clk)
+	c.slicesHeard, c.endpointsHeard = make(chan struct{}), make(chan struct{})
+	var asked []client.Key
+	ctx, end := context.WithCancel(t.Context())
+	after := client.Key{Name: "after"}
+	c.queue = queue.NewWithClock("endpoints-test", clk, func(_ context.Context, key client.Key) (time.Duration, error) {
+		if asked = append(asked, key); len(asked) == 2 {
+			end()
+		}
+		return 0, nil
+	})
+	c.heard(c.slicesHeard)
+	c.heard(c.endpointsHeard)
+	for range 2 {
+		c.heard(c.slicesHeard)
+		c.heard(c.endpointsHeard)
+	}
+	c.queue.AddAfter(after, relisted) // what waited before it is in the queue, too, when it is
+	clk.Step(relisted)
+	for c.queue.Len() < 2 {
+		runtime.Gosched()
+	}
+	c.queue.Run(ctx, 1)
+	if len(asked) != 2 || asked[0] == asked[1] || !slices.Contains(asked, everything) {
+		t.Errorf("%v are looked at, want everything once", asked)
 	}
 }
 
