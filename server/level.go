@@ -20,9 +20,10 @@ import (
 //	4  pods that are bound to physical clusters, claims, what mounts them where they are, and what these refer to
 //	5  what ReplicaSets refer to, in the same way
 //	6  what ReplicationControllers refer to, in the same way
+//	7  EndpointSlices and Endpoints of Services, whose addresses somebody has to take out when their pods are gone
 //
 // A version that stores what an earlier one would harm has a level more.
-const Level = 6
+const Level = 7
 
 // ErrLaterLevel is the error of a server whose version is earlier than that of one which has led.
 var ErrLaterLevel = errors.New("a later version of Atoll has led on this etcd")

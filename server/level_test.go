@@ -70,6 +70,7 @@ func TestLevelIsOfTheKinds(t *testing.T) {
 		{"PersistentVolumeClaim", "Pod"},
 		{"ReplicaSet"},
 		{"ReplicationController"},
+		{}, // EndpointSlices and Endpoints, which would lead to pods that are gone
 	}
 	want := slices.Sorted(slices.Values(slices.Concat(levels...)))
 	var got []string
