@@ -39,6 +39,28 @@ func (w *workspace) leadsToPods(n int) {
 	}, w.state)
 }
 
+// fullSaysSo: where a quota is reached, who looks at his Service reads why it leads nowhere; the one that had its slices still leads where it did, and the other to the same pods once there is room.
+func fullSaysSo(w *workspace) {
+	w.t.Helper()
+	w.kubectl("create", "quota", "full", "--hard=count/endpointslices.discovery.k8s.io=1")
+	w.kubectl("wait", "quota/full", "--for=jsonpath={.status.used['count/endpointslices\\.discovery\\.k8s\\.io']}=1", "--timeout=60s")
+	w.kubectl("expose", "deployment", w.app, "--name=second", "--port=80", "--target-port=8080")
+	framework.Eventually(w.t, patience, "kubectl describe says that the quota is reached", func() string {
+		described := w.stdout("describe", "service", "second")
+		for _, word := range []string{"FailedToUpdateEndpointSlices", "Error updating Endpoint Slices for Service default/second", "exceeded quota: full"} {
+			if !strings.Contains(described, word) {
+				return described
+			}
+		}
+		return ""
+	}, w.state)
+	w.leadsToPods(4)
+	w.kubectl("delete", "quota", "full")
+	w.kubectl("label", "service", "second", "room=there-is") // without it, it is tried after half a minute, or later
+	w.kubectl("wait", "endpointslices", "--selector=kubernetes.io/service-name=second,room=there-is", "--for=jsonpath={.endpoints[3].conditions.ready}=true", "--timeout=60s")
+	w.kubectl("delete", "service", "second")
+}
+
 // servicesLead: a Service of a workspace leads to its pods in all physical clusters, as they come, move and go; in each of these it leads to the pods there, as that cluster says.
 func servicesLead(t *testing.T, f *fleet) {
 	w := f.workspace(t, "leads")
@@ -61,6 +83,7 @@ func servicesLead(t *testing.T, f *fleet) {
 			}
 		}
 	}
+	fullSaysSo(w)
 	w.place("west")
 	w.spread(map[string]int{"west": 4})
 	w.gone("east")
