@@ -198,7 +198,10 @@ func (d *dynamic) turn(ctx context.Context, a admission.Attributes) (done func()
 	}
 	cluster, _ := logicalcluster.ClusterFrom(ctx) // there is one: it has an instance
 	done, err := d.own.begin(ctx, cluster.Name)
-	if err != nil {
+	switch {
+	case errors.Is(err, errTooManyOwnCalls):
+		return nil, apierrors.NewTooManyRequests(err.Error(), 0) // a time would have its client sleep, in a worker that all workspaces share
+	case err != nil:
 		return nil, apierrors.NewInternalError(err)
 	}
 	return done, nil

@@ -27,14 +27,16 @@ import (
 const (
 	// workers of the queue: a key is two lists in memory, and a write or two when something changes. They are more than may wait for webhooks at once (server/admission).
 	workers = 8
-	// atOnce is how many looks of a workspace there are at once at most, and apart how far apart they begin at least. Those that are to come wait pause times as long as one has worked, of which
-	// mostWorked counts.
+	// atOnce is how many looks of a workspace there are at once at most, and apart how far apart they begin at least. Those that are to come wait pause times as long as one has worked: all of it, or
+	// webhooks that are slow would have more of the workers than others. Of what the server failed at mostFailed counts: a workspace does not pause for minutes since etcd was away.
 	atOnce     = 2
 	apart      = 20 * time.Millisecond
 	pause      = 4
-	mostWorked = 2 * time.Second
-	// longest is how long a look takes at most. It begins anew then.
+	mostFailed = 2 * time.Second
+	// longest is how long what is read and written in a look takes at most. It begins anew then.
 	longest = 30 * time.Second
+	// mostWorked is how long a look takes at most that also has Events to tell.
+	mostWorked = 2 * longest
 
 	// slicesTogether is how long more changes of slices by others are waited for, as in Kubernetes.
 	slicesTogether = time.Second
@@ -48,6 +50,9 @@ const (
 	// mostSaid is how long what is told of a Service may be, in bytes: the words of a webhook may be in it.
 	mostSaid = 1000
 )
+
+// lane is how the looks of a workspace follow each other.
+var lane = turns.LaneRules{AtOnce: atOnce, Apart: apart, Pause: pause, MostWorked: mostWorked}
 
 // everything is the key of all Services.
 var everything = client.Key{}
@@ -92,7 +97,7 @@ type labelled struct {
 func New(clients *client.Clients, informers *client.Informers, rows Rows, clk clock.PassiveClock) (*Controller, error) {
 	c := &Controller{
 		clients: clients, informers: informers, clock: clk, rows: rows, services: informers.Of("Service"),
-		lanes: turns.NewLanes[logicalcluster.Name, client.Key](clk, turns.LaneRules{AtOnce: atOnce, Apart: apart, Pause: pause, MostWorked: mostWorked}),
+		lanes: turns.NewLanes[logicalcluster.Name, client.Key](clk, lane),
 		own:   newOwn(clk), selecting: map[client.Key]int{}, touched: map[client.Key]*touched{}, slicesHeard: make(chan struct{}), endpointsHeard: make(chan struct{}),
 		news: newNews(client.NewEvents(clients, "endpoint-slice-controller", clk), clk), // as Kubernetes' is called in them
 	}
@@ -373,7 +378,7 @@ func (c *Controller) reconcile(ctx context.Context, key client.Key) (again time.
 		return wait, nil
 	}
 	began := c.clock.Now()
-	defer func() { c.lanes.Done(key.Cluster, c.clock.Since(began)) }()
+	defer func() { c.lanes.Done(key.Cluster, counted(c.clock.Since(began), err)) }()
 	if is, err := client.InWorkspace(ctx, c.clients, c.informers, key.Cluster); err != nil {
 		return 0, err
 	} else if !is {
@@ -389,6 +394,14 @@ func (c *Controller) reconcile(ctx context.Context, key client.Key) (again time.
 		return 0, err
 	}
 	return c.sync(client.In(ctx, key.Cluster), key)
+}
+
+// counted is what of the time that a look took those that are to come pause for. That somebody else has written is no failure of the server: a webhook may do it each time.
+func counted(took time.Duration, err error) time.Duration {
+	if err != nil && !apierrors.IsConflict(err) {
+		return min(took, mostFailed)
+	}
+	return took
 }
 
 // take returns what has changed in a namespace, nil for nothing, and forgets it.
@@ -432,6 +445,11 @@ func (c *Controller) sync(ctx context.Context, key client.Key) (time.Duration, e
 	telling, cancel := context.WithTimeout(ctx, longest) // what was written may have taken all of its time, as where a webhook does not answer
 	defer cancel()
 	c.news.tell(telling, service, done.left)
+	return c.next(key, done, others)
+}
+
+// next says when a Service is to be looked at again, or what failed that is the server's to mend.
+func (c *Controller) next(key client.Key, done done, others bool) (time.Duration, error) {
 	switch {
 	case done.ours != nil:
 		return 0, fmt.Errorf("write the EndpointSlices of Service %s: %w", key, done.ours)

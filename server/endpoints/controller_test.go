@@ -2,6 +2,7 @@ package endpoints
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"runtime"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -20,6 +22,7 @@ import (
 
 	"atoll.dev/atoll/client"
 	"atoll.dev/atoll/internal/queue"
+	"atoll.dev/atoll/internal/turns"
 )
 
 // TestTouched: Services are found by what pods are labelled with, and were; where that is too much, all are.
@@ -128,6 +131,27 @@ func TestPodsOfNoService(t *testing.T) {
 	}
 	if len(c.selecting) > 0 {
 		t.Errorf("of no Service %v is kept", c.selecting)
+	}
+}
+
+// TestPause: a workspace pauses for all that a look of it took, as where its webhooks are slow, and not for minutes where the server failed.
+func TestPause(t *testing.T) {
+	for name, tc := range map[string]struct {
+		err   error
+		pause time.Duration
+	}{
+		"its webhooks are slow": {nil, pause * longest},
+		"they write, too":       {fmt.Errorf("write: %w", apierrors.NewConflict(discoveryv1.Resource(resource), "web", errors.New("changed"))), pause * longest},
+		"etcd is away":          {errors.New("away"), pause * mostFailed},
+	} {
+		clk := clocktesting.NewFakeClock(noon)
+		lanes := turns.NewLanes[logicalcluster.Name, client.Key](clk, lane)
+		lanes.Turn("shop", web)
+		clk.Step(longest)
+		lanes.Done("shop", counted(longest, tc.err))
+		if wait := lanes.Turn("shop", web); wait != tc.pause-apart {
+			t.Errorf("%s: the next look is after %s, want %s", name, wait, tc.pause-apart)
+		}
 	}
 }
 

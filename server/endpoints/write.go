@@ -35,26 +35,46 @@ type writer interface {
 	remove(ctx context.Context, slice *discoveryv1.EndpointSlice) error
 }
 
-// carryOut writes a plan: first what takes addresses away. What fails keeps nothing else from being written.
+// carryOut writes a plan: first what takes addresses away. What is refused keeps nothing else from being written, unless nothing is taken now: each of hundreds would wait for that, and a worker with them.
 func (p *plan) carryOut(ctx context.Context, w writer) error {
 	var all []error
-	for _, s := range p.update {
-		err := w.update(ctx, s)
-		if refuses(err) {
-			if less := without(p.before[s.Name], s); less != nil {
-				err = errors.Join(err, w.update(ctx, less))
-			}
+	for _, write := range p.writes() {
+		err := write(ctx, w)
+		if all = append(all, err); takesNothing(err) {
+			break
 		}
-		all = append(all, err)
-	}
-	all = append(all, p.older.carryOut(ctx, w))
-	for _, s := range p.remove {
-		all = append(all, w.remove(ctx, s))
-	}
-	for _, s := range p.create {
-		all = append(all, w.create(ctx, s))
 	}
 	return errors.Join(all...)
+}
+
+// writes are those of a plan, in their order.
+func (p *plan) writes() (all []func(context.Context, writer) error) {
+	for _, s := range p.update {
+		all = append(all, func(ctx context.Context, w writer) error {
+			err := w.update(ctx, s)
+			if refuses(err) {
+				if less := without(p.before[s.Name], s); less != nil {
+					err = errors.Join(err, w.update(ctx, less))
+				}
+			}
+			return err
+		})
+	}
+	all = append(all, func(ctx context.Context, w writer) error { return p.older.carryOut(ctx, w) })
+	for _, s := range p.remove {
+		all = append(all, func(ctx context.Context, w writer) error { return w.remove(ctx, s) })
+	}
+	for _, s := range p.create {
+		all = append(all, func(ctx context.Context, w writer) error { return w.create(ctx, s) })
+	}
+	return all
+}
+
+// takesNothing says whether what comes next would wait for the same as what failed: for a webhook that cannot be called, for a turn at webhooks, or for whatever else lets nobody write for a moment.
+func takesNothing(err error) bool {
+	return slices.ContainsFunc(each(err), func(one error) bool {
+		return failsToCall(one) || apierrors.IsTooManyRequests(one) && !refuses(one)
+	})
 }
 
 func (o *older) carryOut(ctx context.Context, w writer) error {

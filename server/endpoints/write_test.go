@@ -81,6 +81,43 @@ func TestOrder(t *testing.T) {
 	}
 }
 
+// TestNothingIsTaken: where webhooks of others hang, or one of the workspace cannot be called, the first write finds that out and no other waits for it. The operator has nothing to mend.
+func TestNothingIsTaken(t *testing.T) {
+	busy := apierrors.NewTooManyRequests("too many requests of the server itself wait for admission webhooks, of this workspace or of others: it tries again", 0)
+	uncalled := apierrors.NewInternalError(errors.New(`failed calling webhook "slices.example.com": failed to call webhook: context deadline exceeded`))
+	denied := webhookerrors.ToStatusErr("slices.example.com", &metav1.Status{Code: 429, Reason: metav1.StatusReasonTooManyRequests, Message: "no"})
+	p := &plan{before: map[string]*discoveryv1.EndpointSlice{}}
+	for i := range 400 {
+		s := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("web-", i)}}
+		p.before[s.Name] = s
+		switch {
+		case i < 200:
+			p.update = append(p.update, s)
+		case i < 300:
+			p.remove = append(p.remove, s)
+		default:
+			p.create = append(p.create, s)
+		}
+	}
+	for name, tc := range map[string]struct {
+		err    error
+		writes int
+		again  time.Duration
+	}{
+		"webhooks of others hang":     {busy, 1, time.Second},
+		"a webhook cannot be called":  {uncalled, 1, firstRefused},
+		"a webhook denies everything": {denied, 400, firstRefused},
+	} {
+		w := newWorld()
+		w.refuse = func(string, *discoveryv1.EndpointSlice) error { return fmt.Errorf("write: %w", tc.err) }
+		d := done{outcome: sortOut(p.carryOut(t.Context(), w))}
+		again, err := bare(clocktesting.NewFakeClock(noon)).next(web, d, false)
+		if len(w.asked) != tc.writes || d.theirs == nil || again != tc.again || err != nil {
+			t.Errorf("%s: there are %d writes, want %d; its people are told %.100v; again after %s, want %s; the operator is told %.100v", name, len(w.asked), tc.writes, d.theirs, again, tc.again, err)
+		}
+	}
+}
+
 // TestWithout: what is written in the place of what was refused has no more than there is.
 func TestWithout(t *testing.T) {
 	w := newWorld()
