@@ -453,7 +453,7 @@ func (c *Controller) next(key client.Key, done done, others bool) (time.Duration
 	switch {
 	case done.ours != nil:
 		return 0, fmt.Errorf("write the EndpointSlices of Service %s: %w", key, done.ours)
-	case others:
+	case others || done.unfinished:
 		return slicesTogether, nil
 	case done.theirs != nil && done.wait > 0:
 		return done.wait, nil

@@ -38,14 +38,23 @@ type writer interface {
 // carryOut writes a plan: first what takes addresses away. What is refused keeps nothing else from being written, unless nothing is taken now: each of hundreds would wait for that, and a worker with them.
 func (p *plan) carryOut(ctx context.Context, w writer) error {
 	var all []error
+	wrote := false
 	for _, write := range p.writes() {
 		err := write(ctx, w)
-		if all = append(all, err); takesNothing(err) {
+		late := err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded)
+		if late && wrote && sortOut(err).ours != nil {
+			err = errUnfinished
+		}
+		if all = append(all, err); late || takesNothing(err) {
 			break
 		}
+		wrote = wrote || err == nil
 	}
 	return errors.Join(all...)
 }
+
+// errUnfinished says that some of a plan is written, and that there was no time for the rest, as where a webhook answers late: it goes on with that, and nobody has anything to mend.
+var errUnfinished = errors.New("there was no time to write all of it")
 
 // writes are those of a plan, in their order.
 func (p *plan) writes() (all []func(context.Context, writer) error) {
@@ -60,7 +69,9 @@ func (p *plan) writes() (all []func(context.Context, writer) error) {
 			return err
 		})
 	}
-	all = append(all, func(ctx context.Context, w writer) error { return p.older.carryOut(ctx, w) })
+	if !p.older.empty() {
+		all = append(all, p.older.carryOut)
+	}
 	for _, s := range p.remove {
 		all = append(all, func(ctx context.Context, w writer) error { return w.remove(ctx, s) })
 	}
@@ -151,6 +162,8 @@ type outcome struct {
 	wait   time.Duration
 	// ours is what else failed: a conflict only if nothing worse did.
 	ours error
+	// unfinished says that there was no time for all of it.
+	unfinished bool
 }
 
 // sortOut says for whom each is that failed. That a namespace is deleted is for nobody.
@@ -160,6 +173,8 @@ func sortOut(err error) (o outcome) {
 	for _, one := range each(err) {
 		switch {
 		case apierrors.HasStatusCause(one, corev1.NamespaceTerminatingCause):
+		case errors.Is(one, errUnfinished):
+			o.unfinished = true
 		case refuses(one):
 			theirs = append(theirs, one)
 		case failsToCall(one):

@@ -118,6 +118,54 @@ func TestNothingIsTaken(t *testing.T) {
 	}
 }
 
+// TestNoTime: where the time of a look is over when some is written, as where a webhook answers late, it goes on soon, and nobody is told. Where nothing is, the operator is, once.
+func TestNoTime(t *testing.T) {
+	p := &plan{before: map[string]*discoveryv1.EndpointSlice{}}
+	for i := range 100 {
+		p.create = append(p.create, &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "team", GenerateName: fmt.Sprintf("web-%d-", i)}, AddressType: discoveryv1.AddressTypeIPv4})
+	}
+	for name, tc := range map[string]struct {
+		written int
+		err     error
+		again   time.Duration
+		ours    bool
+	}{
+		"some is written":                    {3, context.DeadlineExceeded, slicesTogether, false},
+		"some is, and the server says so":    {3, apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0), slicesTogether, false},
+		"nothing is":                         {0, context.DeadlineExceeded, 0, true},
+		"some is, and the last is refused":   {3, forbidden, firstRefused, false},
+		"some is, and a webhook cannot tell": {3, apierrors.NewInternalError(errors.New(`failed calling webhook "slices.example.com": context deadline exceeded`)), firstRefused, false},
+	} {
+		late := &lateContext{Context: t.Context()}
+		w := newWorld()
+		w.refuse = func(string, *discoveryv1.EndpointSlice) error {
+			if len(w.asked) <= tc.written {
+				return nil
+			}
+			late.is = true
+			return fmt.Errorf("create: %w", tc.err)
+		}
+		d := done{outcome: sortOut(p.carryOut(late, w))}
+		again, err := bare(clocktesting.NewFakeClock(noon)).next(web, d, false)
+		if len(w.asked) != tc.written+1 || again != tc.again || (err != nil) != tc.ours {
+			t.Errorf("%s: there are %d writes, want %d; again after %s, want %s; the operator is told %v", name, len(w.asked), tc.written+1, again, tc.again, err)
+		}
+	}
+}
+
+// lateContext is one whose time is over when a test says so.
+type lateContext struct {
+	context.Context
+	is bool
+}
+
+func (c *lateContext) Err() error {
+	if c.is {
+		return context.DeadlineExceeded
+	}
+	return c.Context.Err()
+}
+
 // TestWithout: what is written in the place of what was refused has no more than there is.
 func TestWithout(t *testing.T) {
 	w := newWorld()
