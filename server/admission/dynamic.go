@@ -185,6 +185,9 @@ func (d *dynamic) instance(ctx context.Context, a admission.Attributes) (admissi
 		if resource.Group == mutatingWebhooks.Group {
 			return nil, nil // or nobody could mend it
 		}
+		if many := tooMany(""); errors.As(i.err, &many) { // for who configured them to mend
+			return nil, admission.NewForbidden(a, i.err)
+		}
 		return nil, apierrors.NewInternalError(i.err)
 	}
 	return i.plugin, nil

@@ -144,8 +144,10 @@ func refuses(err error) bool {
 	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsRequestEntityTooLargeError(err) || denies(err)
 }
 
-// denies says whether an answer is a webhook's of the workspace, which may have any code and reason. Nothing else tells it from one of the server.
-func denies(err error) bool { return says(err, "admission webhook ", " denied the request") }
+// denies says whether an answer is that of a webhook of the workspace, which may have any code and reason, or of a policy, which may say that nobody is known. Nothing else tells it from one of the server.
+func denies(err error) bool {
+	return says(err, "admission webhook ", " denied the request") || says(err, "ValidatingAdmissionPolicy '", " denied request: ")
+}
 
 // failsToCall says whether a webhook of the workspace could not be called, and so nothing is let in that it is to see.
 func failsToCall(err error) bool { return says(err, "failed calling webhook ") }

@@ -196,6 +196,7 @@ func TestSortOut(t *testing.T) {
 	conflict := apierrors.NewConflict(discoveryv1.Resource(resource), "web", errors.New("changed"))
 	uncalled := apierrors.NewInternalError(errors.New(`failed calling webhook "slices.example.com": failed to call webhook: connection refused`))
 	denied := webhookerrors.ToStatusErr("slices.example.com", &metav1.Status{Code: 409, Reason: metav1.StatusReasonConflict, Message: "no"})
+	unknown := apierrors.NewUnauthorized("endpointslices.discovery.k8s.io \"web\" is forbidden: ValidatingAdmissionPolicy 'few' with binding 'all' denied request: too many")
 	away, internal := errors.New("away"), apierrors.NewInternalError(errors.New("a row cannot be read"))
 	late := fmt.Errorf("update: %w", context.DeadlineExceeded)
 	for name, tc := range map[string]struct {
@@ -218,6 +219,8 @@ func TestSortOut(t *testing.T) {
 		"that, and etcd is away":       {errors.Join(terminating, away), nil, []error{away}, 0},
 		"a webhook that is not there":  {fmt.Errorf("update: %w", uncalled), []error{uncalled}, nil, 0},
 		"one that answers with a code": {fmt.Errorf("create: %w", denied), []error{denied}, nil, 0},
+		"a policy that knows nobody":   {fmt.Errorf("create: %w", unknown), []error{unknown}, nil, 0},
+		"the server knows nobody":      {apierrors.NewUnauthorized("a token has expired"), nil, []error{apierrors.NewUnauthorized("a token has expired")}, 0},
 		"one that takes all the time":  {errors.Join(uncalled, late, late), []error{uncalled}, nil, 0},
 		"no time, and nobody says why": {errors.Join(forbidden, late), []error{forbidden}, []error{late}, 0},
 	} {
