@@ -452,7 +452,7 @@ func (c *Controller) sync(ctx context.Context, key client.Key) (time.Duration, e
 func (c *Controller) next(key client.Key, done done, others bool) (time.Duration, error) {
 	switch {
 	case done.ours != nil:
-		return 0, fmt.Errorf("write the EndpointSlices of Service %s: %w", key, done.ours)
+		return 0, fmt.Errorf("write the EndpointSlices of Service %s: %w", key, inShort{done.ours})
 	case others || done.unfinished:
 		return slicesTogether, nil
 	case done.theirs != nil && done.wait > 0:

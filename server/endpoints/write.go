@@ -202,6 +202,13 @@ func sortOut(err error) (o outcome) {
 	return o
 }
 
+// inShort is an error with as many words as a line of a log may have.
+type inShort struct{ error }
+
+func (e inShort) Error() string { return short(e.error.Error(), mostSaid) }
+
+func (e inShort) Unwrap() error { return e.error }
+
 // each is every error of those that are joined.
 func each(err error) (all []error) {
 	if several, ok := err.(interface{ Unwrap() []error }); ok {

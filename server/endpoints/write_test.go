@@ -246,6 +246,21 @@ func TestSortOut(t *testing.T) {
 	}
 }
 
+// TestManyFail: of hundreds that fail the operator reads a line, and it is known what they are.
+func TestManyFail(t *testing.T) {
+	conflict := apierrors.NewConflict(discoveryv1.Resource(resource), "web", errors.New("changed"))
+	for name, one := range map[string]error{"conflicts": conflict, "others": errors.New(strings.Repeat("away ", 20))} {
+		var all []error
+		for range 400 {
+			all = append(all, fmt.Errorf("update: %w", one))
+		}
+		_, err := bare(clocktesting.NewFakeClock(noon)).next(web, done{outcome: sortOut(errors.Join(all...))}, false)
+		if err == nil || len(err.Error()) > 2*mostSaid || apierrors.IsConflict(err) != (one == conflict) || !errors.Is(err, one) {
+			t.Errorf("%s: the operator is told %d bytes: %.100v", name, len(fmt.Sprint(err)), err)
+		}
+	}
+}
+
 // TestChanges: what of a Service is a reason to look at it.
 func TestChanges(t *testing.T) {
 	for name, tc := range map[string]struct {
