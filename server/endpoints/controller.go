@@ -479,7 +479,7 @@ func (c *Controller) write(ctx context.Context, service *corev1.Service) (d done
 	ctx, cancel := context.WithTimeout(ctx, longest)
 	defer cancel()
 	key := client.KeyOf(service)
-	f, err := c.look(ctx, service, c.own.version(key))
+	f, err := c.look(ctx, service, c.own.looks(key))
 	if err != nil {
 		return d, false, err
 	}
@@ -498,7 +498,7 @@ func (c *Controller) write(ctx context.Context, service *corev1.Service) (d done
 
 // leave deletes the Endpoints that were made of a Service which is gone: nothing owns them, and who was late may have made them once more. That it is gone, etcd says.
 func (c *Controller) leave(ctx context.Context, key client.Key) error {
-	found, err := c.endpointsOf(ctx, key, c.own.version(key))
+	found, err := c.endpointsOf(ctx, key, c.own.looks(key))
 	if err != nil || found == nil || !IsOfPods(found) {
 		return err
 	}

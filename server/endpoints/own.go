@@ -155,11 +155,13 @@ func (o *own) accepted(service client.Key) {
 	}
 }
 
-// version is the newest of the slices of a Service, as far as it was written here; empty if that is not known.
-func (o *own) version(service client.Key) string {
+// looks says that a Service is looked at from now on, and returns the newest version of its slices, as far as it was written here; empty if that is not known. What was deleted here, of which nobody has told yet,
+// may still be there in what is read: that it is gone has the Service looked at once more then, as if somebody else had deleted it.
+func (o *own) looks(service client.Key) (atLeast string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if w := o.last(service); w != nil {
+		w.removed = sets.New[string]()
 		return w.version
 	}
 	return ""

@@ -16,7 +16,7 @@ var web = client.Key{Cluster: "shop", Namespace: "team", Name: "web"}
 // TestOwnWrites: what was written here wakes nobody, whichever is first, its answer or its event; what others write does.
 func TestOwnWrites(t *testing.T) {
 	o := newOwn(clocktesting.NewFakePassiveClock(noon))
-	if o.is(web, told{slice: "a", version: "1"}) || o.version(web) != "" || o.wait(web) != 0 {
+	if o.is(web, told{slice: "a", version: "1"}) || o.looks(web) != "" || o.wait(web) != 0 {
 		t.Error("of a Service that was never written something is known")
 	}
 	o.begin(web, sets.New("a", "b", "c"))
@@ -33,8 +33,8 @@ func TestOwnWrites(t *testing.T) {
 			t.Errorf("version %s of a is ours: %v", version, got)
 		}
 	}
-	if !o.is(web, told{slice: "b", version: "12"}) || o.is(web, told{slice: "c", version: "12"}) || o.version(web) != "12" {
-		t.Errorf("of b nothing is known, or of c, or %q is the newest", o.version(web))
+	if !o.is(web, told{slice: "b", version: "12"}) || o.is(web, told{slice: "c", version: "12"}) || o.looks(web) != "12" {
+		t.Errorf("of b nothing is known, or of c, or %q is the newest", o.looks(web))
 	}
 
 	o.begin(web, sets.New("a", "b", "c"))
@@ -106,6 +106,30 @@ func TestSlicesThatAreGone(t *testing.T) {
 		}
 		if n := o.last(web).removed.Len(); n > 1 || len(o.last(web).of) != 1 {
 			t.Errorf("%s: %d deleted ones are kept, and %v", name, n, o.last(web).of)
+		}
+	}
+}
+
+// TestOwnDeletion: what was deleted here may still be there for a look that comes before that is told, and finds nothing to write. Then that it is gone has it looked at once more, whatever was deleted.
+func TestOwnDeletion(t *testing.T) {
+	for name, slice := range map[string]string{"a slice": "a", "Endpoints": ofEndpoints} {
+		for what, tc := range map[string]struct{ looks, told, wakes bool }{
+			"told before a look": {true, true, false},
+			"a look before that": {true, false, true},
+			"no look":            {false, false, false},
+		} {
+			o := newOwn(clocktesting.NewFakePassiveClock(noon))
+			gone := told{slice, "9", true}
+			o.begin(web, sets.New(slice))
+			o.removed(web, slice)
+			o.end(web)
+			wakes := tc.told && !o.is(web, gone)
+			if tc.looks {
+				o.looks(web)
+			}
+			if wakes = wakes || !tc.told && !o.is(web, gone); wakes != tc.wakes {
+				t.Errorf("%s, %s: that it is gone has its Service looked at: %v", name, what, wakes)
+			}
 		}
 	}
 }
