@@ -63,10 +63,12 @@ func (c *Controller) look(ctx context.Context, service *corev1.Service, atLeast 
 		return f, err
 	}
 	pods := &core.PodList{}
-	if err := list(ctx, c.rows.Pods, service.Namespace, labels.Set(service.Spec.Selector).AsSelectorPreValidated(), "", mostRead, pods); err != nil {
+	if err := list(ctx, c.rows.Pods, service.Namespace, labels.Set(service.Spec.Selector).AsSelectorPreValidated(), "", mostRead+1, pods); err != nil {
 		return f, fmt.Errorf("list the pods of Service %s: %w", client.KeyOf(service), err)
 	}
-	f.more = pods.Continue != ""
+	if f.more = len(pods.Items) > mostRead; f.more { // the list says that there is more if any pod follows, whomever that is of
+		pods.Items = pods.Items[:mostRead]
+	}
 	ports := named(service)
 	for i := range pods.Items {
 		f.pods = append(f.pods, slim(&pods.Items[i], ports))

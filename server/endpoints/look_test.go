@@ -18,7 +18,7 @@ import (
 	"atoll.dev/atoll/server/storage"
 )
 
-// cache is a watch cache of so many pods, or of nothing else. As upstream's, it has no limit at resourceVersion 0.
+// cache is a watch cache of so many pods, or of nothing else. As upstream's, it has no limit at resourceVersion 0, and says that there is more where it has as many as are asked for, since others follow.
 type cache struct {
 	kubestorage.Interface
 	pods   int
@@ -46,6 +46,9 @@ func (c cache) GetList(_ context.Context, _ string, options kubestorage.ListOpti
 				Status:     core.PodStatus{Phase: core.PodRunning, PodIPs: []core.PodIP{{IP: fmt.Sprintf("10.%d.%d.1", i/250, i%250)}}},
 			})
 		}
+	}
+	if ok && int64(len(list.Items)) == options.Predicate.Limit {
+		list.Continue = "more"
 	}
 	return c.wrong
 }

@@ -20,8 +20,13 @@ import (
 	"atoll.dev/atoll/client"
 )
 
-// changes says whether slices may be others by what was changed of a Service.
+// changes says whether slices may be others by what was changed of a Service. The annotations are those beside which trafficDistribution gives no hints.
 func changes(before, now *corev1.Service) bool {
+	for _, hints := range []string{corev1.AnnotationTopologyMode, corev1.DeprecatedAnnotationTopologyAwareHints} {
+		if before.Annotations[hints] != now.Annotations[hints] {
+			return true
+		}
+	}
 	return !equality.Semantic.DeepEqual(before.Spec, now.Spec) || !maps.Equal(before.Labels, now.Labels) || before.UID != now.UID ||
 		(before.DeletionTimestamp == nil) != (now.DeletionTimestamp == nil)
 }

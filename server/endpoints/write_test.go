@@ -272,6 +272,9 @@ func TestChanges(t *testing.T) {
 			s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.1"}}
 		}, false},
 		"an annotation": {func(s *corev1.Service) { s.Annotations = map[string]string{"a": "b"} }, false},
+		"hints, by an annotation": {func(s *corev1.Service) {
+			s.Annotations = map[string]string{corev1.AnnotationTopologyMode: "Auto"}
+		}, true},
 		"its labels":    {func(s *corev1.Service) { s.Labels["a"] = "b" }, true},
 		"its ports":     {func(s *corev1.Service) { s.Spec.Ports[0].TargetPort = intstr.FromString("a") }, true},
 		"its selector":  {func(s *corev1.Service) { s.Spec.Selector = nil }, true},
