@@ -67,6 +67,10 @@ func (o *clusterList) run(ctx context.Context, hub *cli.Hub) error {
 		}
 		return printList(o.Out, o.output, list)
 	}
+	if len(clusters) == 0 && len(hidden) > 0 {
+		_, err := fmt.Fprintf(o.ErrOut, "There are no others in %s or above. \"%s kubectl get nodes\" shows those that it may use.\n", path, self)
+		return err
+	}
 	if len(clusters) == 0 {
 		_, err := fmt.Fprintf(o.ErrOut, "No clusters in %s or above. Add one with: %s cluster add NAME --kubeconfig FILE\n", path, self)
 		return err

@@ -158,13 +158,19 @@ func credentials(ctx context.Context, hub *cli.Hub, path logicalcluster.Path, t 
 	return secrets, nil
 }
 
+// usesShown are as many Placements as are named of a cluster in use.
+const usesShown = 20
+
 // inUseError says what keeps the cluster from being removed, and the first command of moving it away.
 func inUseError(target *workloadv1alpha1.SyncTarget, uses []use) error {
 	name := target.Name
 	var b strings.Builder
 	fmt.Fprintf(&b, "cluster %q is in use and is not removed. Placed there:\n", name)
-	for _, u := range uses {
+	for _, u := range uses[:min(len(uses), usesShown)] {
 		fmt.Fprintf(&b, "  %s\n", u)
+	}
+	if more := len(uses) - usesShown; more > 0 {
+		fmt.Fprintf(&b, "  and %d more\n", more)
 	}
 	names := func(u use) bool {
 		return slices.ContainsFunc(u.placement.Spec.Clusters, func(c placementv1alpha1.PlacedCluster) bool { return c.UID == target.UID })

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -564,6 +565,21 @@ func TestRemoveNamesAWayOut(t *testing.T) {
 		if strings.Contains(said, "Move it first") != tc.move || strings.Contains(said, "confirm=abandon") != tc.yield {
 			t.Errorf("%s: %s", reason, said)
 		}
+	}
+}
+
+// TestRemoveNamesSome: of a cluster that is used a lot, not everything is told.
+func TestRemoveNamesSome(t *testing.T) {
+	target := &workloadv1alpha1.SyncTarget{ObjectMeta: metav1.ObjectMeta{Name: "east", UID: "u"}}
+	var uses []use
+	for i := range usesShown + 5 {
+		uses = append(uses, use{workspace: "root:shop", placement: &placementv1alpha1.Placement{Spec: placementv1alpha1.PlacementSpec{Namespace: fmt.Sprintf("n%d", i)}}})
+	}
+	if said := inUseError(target, uses).Error(); strings.Count(said, "root:shop") != usesShown || !strings.Contains(said, "\n  and 5 more\n") {
+		t.Errorf("it says\n%s", said)
+	}
+	if said := inUseError(target, uses[:usesShown]).Error(); strings.Count(said, "root:shop") != usesShown || strings.Contains(said, "more\n") {
+		t.Errorf("it says\n%s", said)
 	}
 }
 

@@ -117,16 +117,27 @@ func (o *workspaceCreate) isOfType(w *tenancyv1alpha1.Workspace) bool {
 }
 
 func waitForWorkspace(ctx context.Context, hub *cli.Hub, holder logicalcluster.Path, name string, timeout time.Duration) error {
-	w := awaited{hub, holder, &tenancyv1alpha1.WorkspaceList{}, name}
-	return w.until(ctx, timeout, func(ctx context.Context) (bool, string, error) {
-		w, err := getWorkspace(ctx, hub, holder, name)
+	ready, w := awaited{hub, holder, &tenancyv1alpha1.WorkspaceList{}, name}, &tenancyv1alpha1.Workspace{}
+	err := ready.until(ctx, timeout, func(ctx context.Context) (bool, string, error) {
+		now, err := getWorkspace(ctx, hub, holder, name)
 		if err != nil {
 			return false, "", err
 		}
+		w = now
 		seen := fmt.Sprintf("its phase is %s", orNone(string(w.Status.Phase)))
 		if why := notReadyBecause(w); why != "" {
 			seen += ": " + why
 		}
 		return w.Status.Phase == corev1alpha1.LogicalClusterPhaseReady, seen, nil
 	})
+	return withoutAttendants(err, w, "initializers", w.Status.Initializers)
+}
+
+// withoutAttendants adds to the error of a wait how to go on without the attendants of a workspace that it was for, if it has any: one may never come.
+func withoutAttendants(err error, w *tenancyv1alpha1.Workspace, field string, attendants []corev1alpha1.LogicalClusterAttendant) error {
+	if err == nil || len(attendants) == 0 || w.Spec.Cluster == "" {
+		return err
+	}
+	return fmt.Errorf("%w\nIf they never come, an administrator of the server goes on without them:\n  %[2]s workspace use :%[3]s\n"+
+		"  %[2]s kubectl patch logicalcluster cluster --subresource status --type merge -p '{\"status\":{\"%[4]s\":[]}}'", err, self, w.Spec.Cluster, field)
 }

@@ -62,7 +62,7 @@ func (o *workspaceDelete) run(ctx context.Context, hub *cli.Hub, arg string) err
 	}
 	if o.wait {
 		if err := o.waitUntilGone(ctx, hub, ctrlclient.ObjectKeyFromObject(w), uid, holder); err != nil {
-			return fmt.Errorf("workspace %q is being deleted: %w", path, err)
+			return fmt.Errorf("workspace %q is being deleted, %w", path, err)
 		}
 		_, err = fmt.Fprintf(o.Out, "Workspace %s is deleted.\n", path)
 	} else {
@@ -76,9 +76,9 @@ func (o *workspaceDelete) run(ctx context.Context, hub *cli.Hub, arg string) err
 
 func (o *workspaceDelete) waitUntilGone(ctx context.Context, hub *cli.Hub, key ctrlclient.ObjectKey, uid types.UID, holder logicalcluster.Path) error {
 	var shown string
+	w := &tenancyv1alpha1.Workspace{}
 	gone := awaited{hub, holder, &tenancyv1alpha1.WorkspaceList{}, key.Name}
-	return gone.until(ctx, o.timeout, func(ctx context.Context) (bool, string, error) {
-		w := &tenancyv1alpha1.Workspace{}
+	err := gone.until(ctx, o.timeout, func(ctx context.Context) (bool, string, error) {
 		err := hub.Objects.Get(cli.In(ctx, holder), key, w)
 		if apierrors.IsNotFound(err) || err == nil && w.UID != uid {
 			return true, "", nil
@@ -96,4 +96,5 @@ func (o *workspaceDelete) waitUntilGone(ctx context.Context, hub *cli.Hub, key c
 		}
 		return false, seen, nil
 	})
+	return withoutAttendants(err, w, "terminators", w.Status.Terminators)
 }

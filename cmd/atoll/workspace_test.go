@@ -219,6 +219,14 @@ func TestStrangersAboveSeeTheirOwn(t *testing.T) {
 	if err != nil || !strings.Contains(out, "east") || !strings.Contains(errOut, "may not see the clusters registered in root") {
 		t.Errorf("clusters: %q, %q, %v", out, errOut, err)
 	}
+	none := newFakeAtoll(t, "shop")
+	if _, _, err := none.call(t, newWorkspaceUseCommand, "shop"); err != nil {
+		t.Fatal(err)
+	}
+	none.closed = f.closed
+	if out, errOut, err := none.call(t, newClusterListCommand); err != nil || out != "" || !strings.Contains(errOut, "There are no others") || strings.Contains(errOut, "No clusters") {
+		t.Errorf("none that may be seen: %q, %q, %v", out, errOut, err)
+	}
 	if out, _, err = f.call(t, newClusterStatusCommand, "east"); err != nil || !strings.Contains(out, "you may not see") {
 		t.Errorf("status: %q, %v", out, err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -114,6 +115,25 @@ func TestP1_InitializersAndTerminators(t *testing.T) {
 	told(t, going, "DELETED "+cluster)
 	framework.Eventually(t, patience, "the workspace is gone", func() string { return ann.MustStdout("workspace", "list") })
 	p.refused(p.terminating, cluster)
+
+	// Who waits for attendants that never come is told how to go on without them, and who administers the server does so.
+	without := func(args ...string) {
+		t.Helper()
+		out, err := ann.Run(args...)
+		_, commands, told := strings.Cut(out, "goes on without them:\n")
+		if err == nil || !told {
+			t.Fatalf("atoll %s: %v, %s", strings.Join(args, " "), err, out)
+		}
+		cmd := exec.CommandContext(t.Context(), "sh", "-ec", commands)
+		cmd.Env = append(os.Environ(), "KUBECONFIG="+atoll.KubeconfigOf(t, "root"))
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v\n%s", commands, err, out)
+		}
+	}
+	without("workspace", "create", "stuck", "--type=root:prepared", "--timeout=2s")
+	said(t, ann, "stuck Ready")
+	without("workspace", "delete", "stuck", "--timeout=2s")
+	framework.Eventually(t, patience, "the other workspace is gone", func() string { return ann.MustStdout("workspace", "list") })
 
 	atoll.Stop()
 	rows := rows(t, atoll)
