@@ -16,6 +16,8 @@ import (
 	"atoll.dev/atoll/client"
 	"atoll.dev/atoll/internal/classes"
 	"atoll.dev/atoll/internal/fleet"
+	"atoll.dev/atoll/internal/kinds"
+	"atoll.dev/atoll/internal/podsecurity"
 )
 
 var (
@@ -78,40 +80,87 @@ func (p *Placer) MissingClasses(cluster logicalcluster.Name, resource schema.Gro
 }
 
 func missingClasses(world world, cluster logicalcluster.Name, resource schema.GroupResource, namespace string, object ctrlclient.Object) []string {
+	in, placed := whereabouts(world, cluster, resource, namespace, object.GetName())
+	if placed {
+		return classes.Missing(object, in)
+	}
+	var sentences []string
+	for _, r := range classes.Named(object) {
+		if !slices.ContainsFunc(in, func(t *workloadv1alpha1.SyncTarget) bool { return !t.LacksClass(r.Kind.Resource(), r.Name) }) {
+			sentences = append(sentences, r.Missing(in)...)
+		}
+	}
+	return sentences
+}
+
+// RefusedPods says which physical clusters refuse the pods of an object, applied now, by the Pod Security level that they hold them to: of the one that a
+// pod runs in; of those that the object is placed on; or of all that its workspace may use, if all do, as long as it is placed on none.
+func (p *Placer) RefusedPods(cluster logicalcluster.Name, resource schema.GroupResource, namespace string, object ctrlclient.Object) ([]string, error) {
+	return refusedPods(p.world, cluster, resource, namespace, object)
+}
+
+func refusedPods(world world, cluster logicalcluster.Name, resource schema.GroupResource, namespace string, object ctrlclient.Object) ([]string, error) {
+	kind, ok := kinds.Of(object)
+	if !ok || !kind.MakesPods() {
+		return nil, nil
+	}
+	in, placed := whereabouts(world, cluster, resource, namespace, object.GetName())
+	if mirror := object.GetLabels()[workloadv1alpha1.MirrorLabel]; mirror != "" {
+		in, placed = slices.DeleteFunc(everywhere(world, cluster), func(t *workloadv1alpha1.SyncTarget) bool { return t.Status.Mirror != mirror }), true
+	}
+	takes := func(t *workloadv1alpha1.SyncTarget) bool {
+		refused, err := podsecurity.Refused(kind.Template(object), []*workloadv1alpha1.SyncTarget{t})
+		return err == nil && len(refused) == 0
+	}
+	if !placed && slices.ContainsFunc(in, takes) {
+		return nil, nil
+	}
+	return podsecurity.Refused(kind.Template(object), in)
+}
+
+// everywhere are the SyncTargets of a workspace and of those above.
+func everywhere(world world, cluster logicalcluster.Name) (targets []*workloadv1alpha1.SyncTarget) {
 	lc, ok := world.LogicalCluster(cluster)
 	if !ok || !fleet.IsWorkspace(lc) {
 		return nil
 	}
+	chain, _ := fleet.Lineage(lc, world.LogicalCluster)
+	for _, level := range chain {
+		targets = append(targets, world.SyncTargets(level)...)
+	}
+	return targets
+}
+
+// whereabouts are the SyncTargets that an object is placed on, by itself or with its namespace, or those that its workspace may use, as long as it is placed
+// on none.
+func whereabouts(world world, cluster logicalcluster.Name, resource schema.GroupResource, namespace, name string) (in []*workloadv1alpha1.SyncTarget, placed bool) {
+	lc, ok := world.LogicalCluster(cluster)
+	if !ok || !fleet.IsWorkspace(lc) {
+		return nil, false
+	}
 	chain, complete := fleet.Lineage(lc, world.LogicalCluster)
 	if !complete {
-		return nil
+		return nil, false
 	}
 	targets, policies := make([][]*workloadv1alpha1.SyncTarget, len(chain)), make([][]*placementv1alpha1.PlacementPolicy, len(chain))
 	for i, level := range chain {
 		targets[i], policies[i] = world.SyncTargets(level), world.Policies(level)
 	}
-	placed := &placementv1alpha1.PlacedObject{Group: resource.Group, Resource: resource.Resource, Name: object.GetName()}
+	object := &placementv1alpha1.PlacedObject{Group: resource.Group, Resource: resource.Resource, Name: name}
 	placements := world.Placements(client.Key{Cluster: cluster, Name: namespace})
-	for _, name := range []string{placementv1alpha1.NameFor(namespace, placed), placementv1alpha1.NameFor(namespace, nil)} {
+	for _, name := range []string{placementv1alpha1.NameFor(namespace, object), placementv1alpha1.NameFor(namespace, nil)} {
 		i := slices.IndexFunc(placements, func(p *placementv1alpha1.Placement) bool { return p.Name == name })
 		if i < 0 || len(placements[i].Spec.Clusters) == 0 {
 			continue
 		}
 		uids := uidsOf(placements[i].Spec.Clusters)
-		in := slices.DeleteFunc(slices.Concat(targets...), func(t *workloadv1alpha1.SyncTarget) bool { return !slices.Contains(uids, t.UID) })
-		return classes.Missing(object, in)
+		return slices.DeleteFunc(slices.Concat(targets...), func(t *workloadv1alpha1.SyncTarget) bool { return !slices.Contains(uids, t.UID) }), true
 	}
 	usable, err := fleet.Usable(lc, targets, policies)
 	if err != nil {
-		return nil // WhyNowhere says so
+		return nil, false // WhyNowhere says so
 	}
-	var sentences []string
-	for _, r := range classes.Named(object) {
-		if !slices.ContainsFunc(usable, func(t *workloadv1alpha1.SyncTarget) bool { return !t.LacksClass(r.Kind.Resource(), r.Name) }) {
-			sentences = append(sentences, r.Missing(usable)...)
-		}
-	}
-	return sentences
+	return usable, false
 }
 
 // PlacedOn counts the Placements that name a SyncTarget, and the workspaces that they are in: for a warning to who deletes it.

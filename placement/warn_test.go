@@ -1,14 +1,19 @@
 package placement
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
 )
 
@@ -127,6 +132,62 @@ func TestPlacedOn(t *testing.T) {
 	for target, want := range map[types.UID][2]int{"east": {3, 2}, "west": {1, 1}, "north": {}} {
 		if placements, workspaces := c.PlacedOn(target); placements != want[0] || workspaces != want[1] {
 			t.Errorf("%s: %d placements in %d workspaces, want %v", target, placements, workspaces, want)
+		}
+	}
+}
+
+// TestRefusedPods: of what is placed the clusters count that it is placed on; of what is not, all have to refuse it; and of a pod that runs, its own.
+func TestRefusedPods(t *testing.T) {
+	w, r := newShop()
+	w.addTarget("root", "west")
+	w.namespaces[front].Annotations["placement.atoll.dev/clusters"] = "east"
+	w.addNamespace("shop", "new")
+	quiesce(t, w, r)
+	for key, target := range w.targets {
+		target.Status.Mirror = "mirror-" + key.Name
+		if key.Name == "west" {
+			target.Spec.PodSecurity = "privileged"
+		}
+	}
+	deployment := func(namespace string, onHost bool) ctrlclient.Object {
+		d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"}}
+		d.Spec.Template.Spec.HostNetwork = onHost
+		return d
+	}
+	pod := func(mirror string) ctrlclient.Object {
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "new", Name: "p", Labels: map[string]string{workloadv1alpha1.MirrorLabel: mirror}}, Spec: corev1.PodSpec{HostNetwork: true}}
+	}
+	deployments, pods := schema.GroupResource{Group: "apps", Resource: "deployments"}, schema.GroupResource{Resource: "pods"}
+	all := func(level string) func() {
+		return func() {
+			for _, target := range w.targets {
+				target.Spec.PodSecurity = level
+			}
+		}
+	}
+	for _, tc := range []struct {
+		reason   string
+		change   func()
+		resource schema.GroupResource
+		object   ctrlclient.Object
+		want     string // the clusters of the only sentence
+	}{
+		{"it is on east", nil, deployments, deployment("front", true), `"east"`},
+		{"east takes it", nil, deployments, deployment("front", false), ""},
+		{"it makes no pods", nil, schema.GroupResource{Resource: "configmaps"}, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "front"}}, ""},
+		{"it may go to west", nil, deployments, deployment("new", true), ""},
+		{"it runs in east", nil, pods, pod("mirror-east"), `"east"`},
+		{"it runs in west", nil, pods, pod("mirror-west"), ""},
+		{"its cluster has gone", nil, pods, pod("mirror-north"), ""},
+		{"it may go nowhere", all(""), deployments, deployment("new", true), `"east", "west"`},
+		{"the floor of all is lower", all("privileged"), deployments, deployment("new", true), ""},
+	} {
+		if tc.change != nil {
+			tc.change()
+		}
+		got, err := refusedPods(w, "shop", tc.resource, tc.object.GetNamespace(), tc.object)
+		if err != nil || (len(got) == 0) != (tc.want == "") || len(got) > 1 || tc.want != "" && !strings.Contains(got[0], "clusters "+tc.want+",") {
+			t.Errorf("%s: got %q, %v, want %s", tc.reason, got, err, tc.want)
 		}
 	}
 }

@@ -189,6 +189,9 @@ func (s *Server) admit(authorizer authorizer.Authorizer) (kubeadmission.Interfac
 		MissingClasses: func(cluster logicalcluster.Name, resource schema.GroupResource, namespace string, object ctrlclient.Object) []string {
 			return s.placer.MissingClasses(cluster, resource, namespace, object)
 		},
+		RefusedPods: func(cluster logicalcluster.Name, resource schema.GroupResource, namespace string, object ctrlclient.Object) ([]string, error) {
+			return s.placer.RefusedPods(cluster, resource, namespace, object)
+		},
 		Definitions:    func(name logicalcluster.Name) int { return s.custom.Definitions().Count(name) },
 		MaxDefinitions: s.definitionsLimit, Called: s.called,
 		FindWorkspace:  s.findWorkspace,

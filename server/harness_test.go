@@ -89,6 +89,10 @@ func (few) WhyNowhere(logicalcluster.Name, schema.GroupResource, string, string,
 	return ""
 }
 
+func (few) RefusedPods(logicalcluster.Name, schema.GroupResource, string, ctrlclient.Object) ([]string, error) {
+	return nil, nil
+}
+
 func (few) MissingClasses(logicalcluster.Name, schema.GroupResource, string, ctrlclient.Object) []string {
 	return nil
 }

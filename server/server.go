@@ -419,6 +419,8 @@ type Placer interface {
 	WhyNowhere(cluster logicalcluster.Name, resource schema.GroupResource, namespace, name string, annotations map[string]string) string
 	// MissingClasses says, in sentences, which classes that an object names are missing in physical clusters that it is placed on.
 	MissingClasses(cluster logicalcluster.Name, resource schema.GroupResource, namespace string, object ctrlclient.Object) []string
+	// RefusedPods says, in sentences, which physical clusters refuse the pods of an object.
+	RefusedPods(cluster logicalcluster.Name, resource schema.GroupResource, namespace string, object ctrlclient.Object) ([]string, error)
 	// PlacedOn counts the Placements that name a SyncTarget, and the workspaces that they are in.
 	PlacedOn(target types.UID) (placements, workspaces int)
 }

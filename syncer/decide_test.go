@@ -122,22 +122,6 @@ func TestRefusalIsCut(t *testing.T) {
 	}
 }
 
-func TestStricter(t *testing.T) {
-	for _, tc := range []struct{ floor, own, want, reason string }{
-		{"", "", "baseline", "the default"},
-		{"", "privileged", "baseline", "no workspace lowers the floor"},
-		{"", "restricted", "restricted", "it may ask for more"},
-		{"privileged", "", "privileged", "the admin may lower it"},
-		{"privileged", "baseline", "baseline", ""},
-		{"restricted", "privileged", "restricted", ""},
-		{"baseline", "whatever", "restricted", "what Kubernetes makes of a word it does not know"},
-	} {
-		if got := stricter(tc.floor, tc.own); got != tc.want {
-			t.Errorf("%s: stricter(%q, %q) = %q, want %q", tc.reason, tc.floor, tc.own, got, tc.want)
-		}
-	}
-}
-
 func TestReserved(t *testing.T) {
 	for name, want := range map[string]bool{"default": true, "kube-system": true, "kube-anything": true, "atoll-system": true, "shop-1a": false, "kubernetes": false} {
 		if got := reserved(name); got != want {

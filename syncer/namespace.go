@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -18,36 +17,14 @@ import (
 	"k8s.io/klog/v2"
 
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	"atoll.dev/atoll/internal/podsecurity"
 )
 
 const (
 	podSecurityPrefix  = "pod-security.kubernetes.io/"
 	podSecurityEnforce = podSecurityPrefix + "enforce"
 	podSecurityVersion = podSecurityPrefix + "enforce-version"
-	defaultPodSecurity = "baseline"
 )
-
-// podSecurityLevels, least strict first.
-var podSecurityLevels = []string{"privileged", "baseline", "restricted"}
-
-// stricter returns the stricter of the SyncTarget's floor and the namespace's own level. No floor is the default one,
-// no level of its own is the floor. A word that is no level is taken for the strictest, as Kubernetes does.
-func stricter(floor, own string) string {
-	if floor == "" {
-		floor = defaultPodSecurity
-	}
-	if own == "" {
-		own = floor
-	}
-	strictest := len(podSecurityLevels) - 1
-	rank := func(level string) int {
-		if i := slices.Index(podSecurityLevels, level); i >= 0 {
-			return i
-		}
-		return strictest
-	}
-	return podSecurityLevels[max(rank(floor), rank(own))]
-}
 
 // reserved says whether a namespace belongs to the physical cluster, or to the syncer's own bookkeeping.
 func reserved(name string) bool {
@@ -61,7 +38,7 @@ func renderNamespace(leaf *unstructured.Unstructured, target types.UID, podSecur
 	delete(down.Object, "spec") // its finalizers are the physical cluster's business
 	labels := down.GetLabels()
 	delete(labels, corev1.LabelMetadataName) // every API server writes it itself
-	labels[podSecurityEnforce] = stricter(podSecurity, labels[podSecurityEnforce])
+	labels[podSecurityEnforce] = podsecurity.Stricter(podSecurity, labels[podSecurityEnforce])
 	// An older version of a level allows more.
 	labels[podSecurityVersion] = "latest"
 	down.SetLabels(labels)

@@ -68,6 +68,10 @@ func (anywhere) WhyNowhere(logicalcluster.Name, schema.GroupResource, string, st
 	return ""
 }
 
+func (anywhere) RefusedPods(logicalcluster.Name, schema.GroupResource, string, ctrlclient.Object) ([]string, error) {
+	return nil, nil
+}
+
 func (anywhere) MissingClasses(logicalcluster.Name, schema.GroupResource, string, ctrlclient.Object) []string {
 	return nil
 }

@@ -39,6 +39,8 @@ type Config struct {
 	PlacedOn   PlacedOn
 	// MissingClasses are those that an object names in vain.
 	MissingClasses MissingClasses
+	// RefusedPods says where the pods of an object are refused.
+	RefusedPods RefusedPods
 	// FindWorkspace and MayUseType are for the types of new workspaces.
 	FindWorkspace FindWorkspace
 	MayUseType    MayUseType
@@ -120,7 +122,7 @@ func New(c Config) (admission.Interface, error) {
 	boundSeries()
 	own := newOwnCalls()
 	types := NewWorkspaceTypes(c.Objects, c.FindWorkspace, c.MayUseType)
-	chain = append(chain, NewNowhere(c.Workloads, c.WhyNowhere), NewInUse(c.PlacedOn), NewDecisions(), NewShown(), NewUnsupported(c.MissingClasses), NewLimits(),
+	chain = append(chain, NewNowhere(c.Workloads, c.WhyNowhere), NewInUse(c.PlacedOn), NewDecisions(), NewShown(c.RefusedPods), NewUnsupported(c.MissingClasses, c.RefusedPods), NewLimits(),
 		NewDefinitions(c.Definitions, c.MaxDefinitions, c.Called), types, NewTypeCircles(types),
 		newMutatingPolicies(c), newMutatingWebhooks(c, own), NewOwnName(), NewKeySizes(), newValidatingPolicies(c), newValidatingWebhooks(c, own), // what people configured sees what all others made
 		NewResourceQuota(c.Quotas)) // nothing is charged for what anybody refuses

@@ -82,6 +82,7 @@ func chain(t *testing.T, objects Objects) admission.Interface {
 		IsSyncer:       func(user.Info) bool { return false },
 		WhyNowhere:     func(lc.Name, schema.GroupResource, string, string, map[string]string) string { return "" },
 		MissingClasses: func(lc.Name, schema.GroupResource, string, ctrlclient.Object) []string { return nil },
+		RefusedPods:    func(lc.Name, schema.GroupResource, string, ctrlclient.Object) ([]string, error) { return nil, nil },
 
 		Configurations: configurationsOf(t, nil),
 		Webhooks:       webhooks.NewCaller(webhooks.Addresses{}),

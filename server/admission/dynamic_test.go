@@ -433,7 +433,7 @@ func TestAnswersThatTakeTooMuch(t *testing.T) {
 func TestPoliciesAreBounded(t *testing.T) {
 	d := validatingPluginOf(t, configurationsOf(t, nil), nil, nil)
 	d.make = func(cluster logicalcluster.Cluster, _ [][]kuberuntime.Object, _ func(string) any) (made, error) {
-		return made{plugin: NewUnsupported(nil), whole: true, bytes: 10, parts: []part{{"everybody's", nil, maxKept / 3}, {string(cluster.Name), nil, maxKept / 3}}}, nil
+		return made{plugin: NewUnsupported(nil, nil), whole: true, bytes: 10, parts: []part{{"everybody's", nil, maxKept / 3}, {string(cluster.Name), nil, maxKept / 3}}}, nil
 	}
 	for i := range 10 {
 		cluster := lc.Name(fmt.Sprintf("busy%d", i))
@@ -629,7 +629,7 @@ func TestPanicLetsNothingThrough(t *testing.T) {
 			if times++; times == 1 {
 				panic("of the test")
 			}
-			return made{plugin: NewUnsupported(nil), whole: true}, nil
+			return made{plugin: NewUnsupported(nil, nil), whole: true}, nil
 		}
 		ctx := logicalcluster.WithCluster(t.Context(), logicalcluster.Cluster{Name: "shop"})
 		validate := func() (panicked any, err error) {

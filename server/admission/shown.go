@@ -5,13 +5,17 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 
+	lc "github.com/kcp-dev/logicalcluster/v3"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"k8s.io/kubernetes/pkg/apis/core"
 
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
@@ -24,6 +28,7 @@ import (
 // garbage collector, which is the server, takes owners off.
 type Shown struct {
 	*admission.Handler
+	refused RefusedPods
 }
 
 // shownMarks are what the server alone writes of such a pod.
@@ -32,12 +37,12 @@ var shownMarks = []string{
 }
 
 // NewShown returns the plugin.
-func NewShown() *Shown {
-	return &Shown{Handler: admission.NewHandler(admission.Create, admission.Update)}
+func NewShown(refused RefusedPods) *Shown {
+	return &Shown{Handler: admission.NewHandler(admission.Create, admission.Update), refused: refused}
 }
 
 // Validate refuses it, whatever subresource is written.
-func (*Shown) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+func (s *Shown) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	cluster, ok := logicalcluster.ClusterFrom(ctx)
 	who := a.GetUserInfo()
 	isServer := who.GetName() == user.APIServerUser && slices.Contains(who.GetGroups(), user.SystemPrivilegedGroup)
@@ -45,6 +50,9 @@ func (*Shown) Validate(ctx context.Context, a admission.Attributes, _ admission.
 		return nil
 	}
 	if old, ok := a.GetOldObject().(*core.Pod); ok && old.Labels[workloadv1alpha1.MirrorLabel] != "" {
+		if a.GetSubresource() == "ephemeralcontainers" {
+			return s.validateAdded(cluster.Name, a, old) // upstream's strategy has taken off whatever else was written that goes down or is ours
+		}
 		return validateMarked(a, old)
 	}
 	// Of a binding too: the pod gets its labels and annotations.
@@ -76,12 +84,9 @@ func releases(a admission.Attributes, old *core.Pod) bool {
 	return equality.Semantic.DeepEqual(*want, now.ObjectMeta) && equality.Semantic.DeepEqual(old.Spec, now.Spec)
 }
 
-// validateMarked refuses what changes a pod that runs in a physical cluster, but for what goes down: ephemeral containers, and of one that was
-// made here its labels and annotations.
+// validateMarked refuses what changes a pod that runs in a physical cluster, but for what goes down: besides ephemeral containers, of one that was
+// made here, its labels and annotations.
 func validateMarked(a admission.Attributes, old *core.Pod) error {
-	if a.GetSubresource() == "ephemeralcontainers" {
-		return validateAdded(a, old) // upstream's strategy has taken off whatever else was written that goes down or is ours
-	}
 	if !kinds.IsBound(old) {
 		if releases(a, old) {
 			return nil
@@ -119,8 +124,9 @@ func namesTokens(c *core.EphemeralContainerCommon) bool {
 	}) || slices.ContainsFunc(c.EnvFrom, func(f core.EnvFromSource) bool { return f.SecretRef != nil && kinds.IsTokenSecret(f.SecretRef.Name) })
 }
 
-// validateAdded refuses more ephemeral containers than are of use, and those that would have other accounts' tokens.
-func validateAdded(a admission.Attributes, old *core.Pod) error {
+// validateAdded refuses more ephemeral containers than are of use, those that would have other accounts' tokens, and those that its physical cluster refuses
+// for what they ask for: they would stay in the pod for good, and who waits for them would wait.
+func (s *Shown) validateAdded(cluster lc.Name, a admission.Attributes, old *core.Pod) error {
 	now, ok := a.GetObject().(*core.Pod)
 	if !ok || len(now.Spec.EphemeralContainers) <= len(old.Spec.EphemeralContainers) {
 		return nil // those that are there do not change
@@ -139,6 +145,18 @@ func validateAdded(a admission.Attributes, old *core.Pod) error {
 	if n := len(now.Spec.EphemeralContainers); n > mostAdded || len(text) > mostOfAdded {
 		return admission.NewForbidden(a, fmt.Errorf("it runs in the physical cluster %s and would have %d ephemeral containers, of %d bytes, want at most %d of %d: make a copy of the pod (kubectl debug --copy-to)",
 			old.Spec.NodeName, n, len(text), mostAdded, mostOfAdded))
+	}
+	pod := &corev1.Pod{}
+	if err := legacyscheme.Scheme.Convert(now, pod, nil); err != nil {
+		return admission.NewForbidden(a, fmt.Errorf("look whether its physical cluster takes them: %w", err))
+	}
+	pod.Labels = old.Labels
+	refused, err := s.refused(cluster, pods, a.GetNamespace(), pod)
+	if err != nil {
+		return admission.NewForbidden(a, fmt.Errorf("look whether its physical cluster takes them: %w", err))
+	}
+	if len(refused) > 0 {
+		return admission.NewForbidden(a, fmt.Errorf("%s. With --profile=baseline kubectl debug asks for less", strings.Join(refused, "; ")))
 	}
 	return nil
 }

@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/internal/classes"
 	"atoll.dev/atoll/internal/kinds"
 	"atoll.dev/atoll/internal/logicalcluster"
@@ -34,14 +35,19 @@ import (
 type Unsupported struct {
 	*admission.Handler
 	missing MissingClasses
+	refused RefusedPods
 }
 
 // MissingClasses says, in sentences, which classes that an object names are missing in physical clusters that it is placed on.
 type MissingClasses func(cluster lc.Name, resource schema.GroupResource, namespace string, object client.Object) []string
 
+// RefusedPods says, in sentences, which physical clusters refuse the pods of an object: of those that it is placed on or, of a pod, runs in; or all that its
+// workspace may use.
+type RefusedPods func(cluster lc.Name, resource schema.GroupResource, namespace string, object client.Object) ([]string, error)
+
 // NewUnsupported returns the plugin.
-func NewUnsupported(missing MissingClasses) *Unsupported {
-	return &Unsupported{Handler: admission.NewHandler(admission.Create, admission.Update, admission.Delete), missing: missing}
+func NewUnsupported(missing MissingClasses, refused RefusedPods) *Unsupported {
+	return &Unsupported{Handler: admission.NewHandler(admission.Create, admission.Update, admission.Delete), missing: missing, refused: refused}
 }
 
 // Validate adds the warnings.
@@ -111,6 +117,15 @@ func (u *Unsupported) Validate(ctx context.Context, a admission.Attributes, _ ad
 			root.SetName(a.GetName())
 			for _, why := range u.missing(cluster.Name, a.GetResource().GroupResource(), a.GetNamespace(), root) {
 				warning.AddWarning(ctx, "", why)
+			}
+		}
+		if kind.MakesPods() && root.GetLabels()[workloadv1alpha1.MirrorLabel] == "" { // a pod that is shown was taken
+			refused, err := u.refused(cluster.Name, a.GetResource().GroupResource(), a.GetNamespace(), root)
+			if err != nil {
+				return fmt.Errorf("look for who refuses the pods of a %s: %w", kind.GVK.Kind, err)
+			}
+			for _, why := range refused {
+				warning.AddWarning(ctx, "", "its pods are "+why)
 			}
 		}
 	}

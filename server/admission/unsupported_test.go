@@ -29,7 +29,9 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/internal/classes"
+	"atoll.dev/atoll/internal/kinds"
 	"atoll.dev/atoll/internal/logicalcluster"
 )
 
@@ -45,6 +47,14 @@ func missingHigh(_ lc.Name, resource schema.GroupResource, _ string, object ctrl
 		}
 	}
 	return missing
+}
+
+// refusedOnHost says that the physical clusters refuse pods that are on the network of their node.
+func refusedOnHost(_ lc.Name, resource schema.GroupResource, _ string, object ctrlclient.Object) (refused []string, err error) {
+	if kind, ok := kinds.Of(object); ok && kind.Template(object).Spec.HostNetwork {
+		refused = append(refused, fmt.Sprintf("refused as %s/%s", resource.Group, object.GetName()))
+	}
+	return refused, nil
 }
 
 func TestUnsupportedWarns(t *testing.T) {
@@ -69,6 +79,15 @@ func TestUnsupportedWarns(t *testing.T) {
 			reason: "as of all that makes pods",
 			object: &core.ReplicationController{Spec: core.ReplicationControllerSpec{Template: &core.PodTemplateSpec{Spec: core.PodSpec{NodeName: "n1"}}}}, resource: controllers,
 			want: "does not go to physical clusters: nodeName",
+		},
+		"pods that are refused": {
+			reason: "they would not come, and a Deployment says so only later",
+			object: &apps.Deployment{Spec: apps.DeploymentSpec{Template: core.PodTemplateSpec{Spec: core.PodSpec{SecurityContext: &core.PodSecurityContext{HostNetwork: true}}}}}, resource: appsv1.SchemeGroupVersion.WithResource("deployments"),
+			want: "its pods are refused as apps/x",
+		},
+		"pod that is shown": {
+			reason: "its physical cluster has taken it",
+			object: &core.Pod{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{workloadv1alpha1.MirrorLabel: "m"}}, Spec: core.PodSpec{SecurityContext: &core.PodSecurityContext{HostNetwork: true}}}, resource: corev1.SchemeGroupVersion.WithResource("pods"),
 		},
 		"ReplicaSet of its own": {
 			reason: "it runs",
@@ -206,7 +225,7 @@ func TestUnsupportedWarns(t *testing.T) {
 			ctx := warning.WithWarningRecorder(t.Context(), &got)
 			ctx = logicalcluster.WithCluster(ctx, logicalcluster.Cluster{Name: "a1", Mirror: test.mirror})
 			attributes := admission.NewAttributesRecord(test.object, nil, schema.GroupVersionKind{}, "default", "x", test.resource, "", admission.Create, nil, false, nil)
-			if err := NewUnsupported(missingHigh).Validate(ctx, attributes, nil); err != nil {
+			if err := NewUnsupported(missingHigh, refusedOnHost).Validate(ctx, attributes, nil); err != nil {
 				t.Fatal(err)
 			}
 			if test.want == "" && len(got) > 0 || test.want != "" && (len(got) != 1 || !strings.Contains(got[0], test.want)) {
@@ -252,7 +271,7 @@ func TestPodsThatCannotBeKept(t *testing.T) {
 			ctx := warning.WithWarningRecorder(t.Context(), &got)
 			ctx = logicalcluster.WithCluster(ctx, logicalcluster.Cluster{Name: "a1"})
 			attributes := admission.NewAttributesRecord(nil, test.old, schema.GroupVersionKind{}, "default", "x", test.resource, "", admission.Delete, test.options, false, nil)
-			if err := NewUnsupported(missingHigh).Validate(ctx, attributes, nil); (err != nil) != test.refused || (len(got) > 0) != test.warned {
+			if err := NewUnsupported(missingHigh, refusedOnHost).Validate(ctx, attributes, nil); (err != nil) != test.refused || (len(got) > 0) != test.warned {
 				t.Errorf("error %v, warnings %q, want refused %v, warned %v", err, got, test.refused, test.warned)
 			}
 		})
@@ -286,7 +305,7 @@ func TestSelectorOfReplicationControllers(t *testing.T) {
 			ctx := warning.WithWarningRecorder(t.Context(), &got)
 			ctx = logicalcluster.WithCluster(ctx, logicalcluster.Cluster{Name: "a1", Mirror: test.mirror})
 			attributes := admission.NewAttributesRecord(test.updated, test.old, schema.GroupVersionKind{}, "default", "x", corev1.SchemeGroupVersion.WithResource("replicationcontrollers"), "", admission.Update, &metav1.UpdateOptions{}, false, nil)
-			if err := NewUnsupported(missingHigh).Validate(ctx, attributes, nil); (err != nil) != test.refused || err != nil && !strings.Contains(err.Error(), "spec.selector cannot be changed") {
+			if err := NewUnsupported(missingHigh, refusedOnHost).Validate(ctx, attributes, nil); (err != nil) != test.refused || err != nil && !strings.Contains(err.Error(), "spec.selector cannot be changed") {
 				t.Errorf("error %v, want refused %v", err, test.refused)
 			}
 		})

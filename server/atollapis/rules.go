@@ -23,6 +23,7 @@ import (
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/internal/attendance"
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
+	"atoll.dev/atoll/internal/podsecurity"
 )
 
 var (
@@ -320,12 +321,10 @@ func validateTypeSelector(path *field.Path, s *tenancyv1alpha1.WorkspaceTypeSele
 
 // ---- SyncTarget
 
-var podSecurityLevels = []string{"privileged", "baseline", "restricted"}
-
 func validateSyncTarget(t *workloadv1alpha1.SyncTarget) field.ErrorList {
 	var errs field.ErrorList
-	if l := t.Spec.PodSecurity; l != "" && !slices.Contains(podSecurityLevels, l) {
-		errs = append(errs, field.NotSupported(specPath.Child("podSecurity"), l, podSecurityLevels))
+	if l := t.Spec.PodSecurity; l != "" && !slices.Contains(podsecurity.Levels, l) {
+		errs = append(errs, field.NotSupported(specPath.Child("podSecurity"), l, podsecurity.Levels))
 	}
 	if p := t.Spec.DedicatedTo; p != "" && !isPath(p) {
 		errs = append(errs, field.Invalid(specPath.Child("dedicatedTo"), p, "must be the path of a workspace, as root:org"))

@@ -54,6 +54,10 @@ func (everything) WhyNowhere(logicalcluster.Name, schema.GroupResource, string, 
 	return ""
 }
 
+func (everything) RefusedPods(logicalcluster.Name, schema.GroupResource, string, ctrlclient.Object) ([]string, error) {
+	return nil, nil
+}
+
 func (everything) MissingClasses(logicalcluster.Name, schema.GroupResource, string, ctrlclient.Object) []string {
 	return nil
 }

@@ -61,6 +61,10 @@ func (anything) WhyNowhere(logicalcluster.Name, schema.GroupResource, string, st
 	return ""
 }
 
+func (anything) RefusedPods(logicalcluster.Name, schema.GroupResource, string, ctrlclient.Object) ([]string, error) {
+	return nil, nil
+}
+
 func (anything) MissingClasses(logicalcluster.Name, schema.GroupResource, string, ctrlclient.Object) []string {
 	return nil
 }

@@ -16,8 +16,11 @@ import (
 	"strings"
 	"testing"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"atoll.dev/atoll/test/framework"
 )
@@ -167,13 +170,54 @@ func (w *workspace) proxies(pod string) {
 	}
 }
 
-// debugs adds a container to a pod that the physical cluster refuses, and one that runs beside another one where the pod does.
+// refusedImage is one that refuseImage has the clusters refuse.
+const refusedImage = "registry.example/refused:1"
+
+// refuseImage has a physical cluster refuse an image of ephemeral containers, by a policy of its own. It returns when that holds for a pod.
+func (f *fleet) refuseImage(t *testing.T, cluster, namespace, pod string) {
+	t.Helper()
+	kube := f.clusters[cluster].Clientset()
+	const name = "refused-image.example"
+	policy := &admissionregistrationv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: admissionregistrationv1.ValidatingAdmissionPolicySpec{
+		MatchConstraints: &admissionregistrationv1.MatchResources{ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{{
+			RuleWithOperations: admissionregistrationv1.RuleWithOperations{Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Update},
+				Rule: admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods/ephemeralcontainers"}}}}}},
+		Validations: []admissionregistrationv1.Validation{{
+			Expression: `!object.spec.?ephemeralContainers.orValue([]).exists(c, c.image == "` + refusedImage + `")`, Message: "not one of our tools"}},
+	}}
+	_, err := kube.AdmissionregistrationV1().ValidatingAdmissionPolicies().Create(t.Context(), policy, metav1.CreateOptions{})
+	if err == nil {
+		_, err = kube.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Create(t.Context(), &admissionregistrationv1.ValidatingAdmissionPolicyBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec{
+				PolicyName: name, ValidationActions: []admissionregistrationv1.ValidationAction{admissionregistrationv1.Deny}}}, metav1.CreateOptions{})
+	}
+	if err != nil && !apierrors.IsAlreadyExists(err) { // by another workspace of the fleet
+		t.Fatal(err)
+	}
+	added := []byte(`{"spec":{"ephemeralContainers":[{"name":"refused","image":"` + refusedImage + `"}]}}`)
+	framework.Eventually(t, patience, "the cluster refuses the image", func() string {
+		_, err := kube.CoreV1().Pods(namespace).Patch(t.Context(), pod, types.StrategicMergePatchType, added, metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}}, "ephemeralcontainers")
+		if err == nil || !strings.Contains(err.Error(), policy.Spec.Validations[0].Message) {
+			return fmt.Sprint(err)
+		}
+		return ""
+	})
+}
+
+// debugs adds a container to a pod that the physical cluster is known to refuse, one that it refuses when it gets there, and one that runs beside another
+// one where the pod does.
 func (w *workspace) debugs(pod, beside string) {
 	w.t.Helper()
-	w.kubectl("debug", pod, "--image=registry.example/tools:1", "--container=root", "--profile=sysadmin")
+	// With kubectl's own profile.
+	out, err := w.try("debug", pod, "--image=registry.example/tools:1", "--container=tracer", "--target="+beside)
+	if err == nil || !strings.Contains(out, `refused by the physical clusters "east", which hold pods to Pod Security "baseline"`) || !strings.Contains(out, "SYS_PTRACE") || !strings.Contains(out, "--profile=baseline") {
+		w.t.Errorf("a container that the floor of its cluster forbids: %s %v", out, err)
+	}
+	w.f.refuseImage(w.t, "east", w.namespaceIn("east"), pod)
+	w.kubectl("debug", pod, "--image="+refusedImage, "--container=refused", "--profile=baseline")
 	framework.Eventually(w.t, patience, "an Event says that the physical cluster refuses it", func() string {
 		out := w.kubectl("get", "events", "--field-selector=reason=EphemeralContainerRefused,involvedObject.name="+pod, "-o", "jsonpath={.items[*].message}")
-		if !strings.Contains(out, "privileged") {
+		if !strings.Contains(out, "not one of our tools") {
 			return out
 		}
 		return ""
