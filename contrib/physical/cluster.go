@@ -11,11 +11,12 @@ import (
 	"path/filepath"
 	"time"
 
-	"golang.org/x/sys/unix"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/component-base/version"
 	"k8s.io/klog/v2"
+
+	"atoll.dev/atoll/internal/process"
 )
 
 const (
@@ -42,7 +43,7 @@ func run(ctx context.Context, o *options, out io.Writer) error {
 	if err := os.MkdirAll(o.dir, 0o700); err != nil {
 		return fmt.Errorf("make the root directory: %w", err)
 	}
-	unlock, err := lock(o.path("lock"))
+	unlock, err := process.Lock(o.path("lock"))
 	if err != nil {
 		return err
 	}
@@ -240,19 +241,6 @@ func writeFile(path string, data []byte) error {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
 	return os.Rename(tmp.Name(), path)
-}
-
-// lock keeps a second process off the directory. The kernel drops the lock with the process.
-func lock(path string) (unlock func(), err error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("open the lock file: %w", err)
-	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		_ = f.Close() // the lock error is the one to tell
-		return nil, fmt.Errorf("another process runs the cluster in %s: %w", filepath.Dir(path), err)
-	}
-	return func() { _ = f.Close() }, nil // nothing was written
 }
 
 // redirectStderr sends everything written to the standard error of this process and its children to a file: klog's

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
 	"syscall"
@@ -13,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"atoll.dev/atoll/internal/memory"
+	"atoll.dev/atoll/internal/process"
 )
 
 func main() {
@@ -41,7 +41,7 @@ func newCommand() *cobra.Command {
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGTERM, syscall.SIGINT)
 			defer stop()
 			if o.exitWithParent {
-				ctx = untilEOF(ctx, os.Stdin)
+				ctx = process.UntilEOF(ctx, os.Stdin)
 			}
 			// A second signal ends the process at once.
 			context.AfterFunc(ctx, stop)
@@ -75,15 +75,4 @@ func newCommand() *cobra.Command {
 	}
 	root.AddCommand(start, credentials)
 	return root
-}
-
-// untilEOF returns a context that ends when r does: the parent holds the other end of our stdin, and the kernel
-// closes it however the parent dies.
-func untilEOF(ctx context.Context, r io.Reader) context.Context {
-	ctx, cancel := context.WithCancel(ctx)
-	go func() {
-		defer cancel()
-		_, _ = io.Copy(io.Discard, r) // an error also means that the parent is gone
-	}()
-	return ctx
 }

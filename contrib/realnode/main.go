@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"atoll.dev/atoll/internal/process"
 	"atoll.dev/atoll/internal/programimage"
 )
 
@@ -35,7 +36,7 @@ func newCommand() *cobra.Command {
 			ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
 			defer stop()
 			if o.exitWithParent {
-				ctx = untilEOF(ctx, os.Stdin)
+				ctx = process.UntilEOF(ctx, os.Stdin)
 			}
 			return start(ctx, o)
 		}),
@@ -82,14 +83,4 @@ func withOptions(cmd *cobra.Command, run func(context.Context, *options, io.Writ
 		return run(cmd.Context(), o, cmd.OutOrStdout())
 	}
 	return cmd
-}
-
-// untilEOF returns a context that ends when r does: the parent holds the other end of our stdin, and the kernel closes it however the parent dies.
-func untilEOF(ctx context.Context, r io.Reader) context.Context {
-	ctx, cancel := context.WithCancel(ctx)
-	go func() {
-		defer cancel()
-		_, _ = io.Copy(io.Discard, r) // an error also means that the parent is gone
-	}()
-	return ctx
 }

@@ -9,7 +9,6 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
@@ -18,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"atoll.dev/atoll/internal/netns"
+	"atoll.dev/atoll/internal/process"
 )
 
 // The commands of the other two processes, and of the one that tries what they do.
@@ -35,7 +35,7 @@ func start(ctx context.Context, o *options) error {
 	if err := os.MkdirAll(o.dir, 0o700); err != nil {
 		return fmt.Errorf("make the root directory: %w", err)
 	}
-	unlock, err := lock(o.path("realnode.lock"))
+	unlock, err := process.Lock(o.path("realnode.lock"))
 	if err != nil {
 		return err
 	}
@@ -253,17 +253,4 @@ func (s *sweeper) end() error {
 		return fmt.Errorf("remove the cgroups: %w", err)
 	}
 	return nil
-}
-
-// lock keeps a second process off the directory. The kernel drops the lock with the process.
-func lock(path string) (unlock func(), err error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("open the lock file: %w", err)
-	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		_ = f.Close() // the lock error is the one to tell
-		return nil, fmt.Errorf("another process runs the cluster in %s: %w", filepath.Dir(path), err)
-	}
-	return func() { _ = f.Close() }, nil // nothing was written
 }
