@@ -8,15 +8,7 @@ mkdir -p "$1"
 bin=$(cd "$1" && pwd)
 cd "$(dirname "$0")/../.."
 
-version=$(go list -m -f '{{.Version}}' k8s.io/kubernetes)
-kubelet=$(go list -modfile contrib/realnode/kubelet.mod -m -f '{{.Version}}' k8s.io/kubernetes)
-[ "$kubelet" = "$version" ] || { echo "contrib/realnode/kubelet.mod has Kubernetes $kubelet, go.mod has $version" >&2 && exit 1; }
-major=${version#v}
-minor=${major#*.}
-ldflags="-s -w"
-for package in k8s.io/component-base/version k8s.io/client-go/pkg/version; do
-	ldflags="$ldflags -X $package.gitVersion=$version -X $package.gitMajor=${major%%.*} -X $package.gitMinor=${minor%%.*} -X $package.gitTreeState=clean"
-done
+ldflags=$(.ci/kubernetes-ldflags contrib/realnode/kubelet.mod)
 
 go build -ldflags "-s -w" -o "$bin/realnode" ./contrib/realnode
 go build -ldflags "-s -w" -o "$bin/pause" ./contrib/realnode/pause
