@@ -14,6 +14,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/util/compatibility"
@@ -91,12 +92,20 @@ func exported(row storage.PlainRow) (bool, error) {
 // podsPrefix is where pods are stored.
 const podsPrefix = "/pods"
 
+// readStored reads a stored object, what, into one of its type.
+func readStored(stored []byte, object runtime.Object, what string) error {
+	if _, _, err := scheme.Codecs.UniversalDeserializer().Decode(stored, nil, object); err != nil {
+		return fmt.Errorf("this server cannot read %s: %w", what, err)
+	}
+	return nil
+}
+
 // isOfTheMoment says whether a stored pod is of the moment: it shows one of a physical cluster, which nobody would end elsewhere, or its controller
 // makes another. One that was made in the workspace, and has no controller, nobody makes again.
 func isOfTheMoment(stored []byte) (bool, error) {
 	pod := &corev1.Pod{}
-	if _, _, err := scheme.Codecs.UniversalDeserializer().Decode(stored, nil, pod); err != nil {
-		return false, fmt.Errorf("this server cannot read a pod: %w", err)
+	if err := readStored(stored, pod, "a pod"); err != nil {
+		return false, err
 	}
 	if pod.Labels[workloadv1alpha1.MirrorLabel] == "" {
 		return false, nil
@@ -107,19 +116,15 @@ func isOfTheMoment(stored []byte) (bool, error) {
 // isMadeOfPods says whether a stored EndpointSlice is one that the server makes, of pods of the moment, or of Endpoints.
 func isMadeOfPods(stored []byte) (bool, error) {
 	slice := &discoveryv1.EndpointSlice{}
-	if _, _, err := scheme.Codecs.UniversalDeserializer().Decode(stored, nil, slice); err != nil {
-		return false, fmt.Errorf("this server cannot read an EndpointSlice: %w", err)
-	}
-	return endpoints.IsMade(slice), nil
+	err := readStored(stored, slice, "an EndpointSlice")
+	return err == nil && endpoints.IsMade(slice), err
 }
 
 // areMadeOfPods says so of stored Endpoints.
 func areMadeOfPods(stored []byte) (bool, error) {
 	e := &endpoints.Endpoints{}
-	if _, _, err := scheme.Codecs.UniversalDeserializer().Decode(stored, nil, e); err != nil {
-		return false, fmt.Errorf("this server cannot read Endpoints: %w", err)
-	}
-	return endpoints.IsOfPods(e), nil
+	err := readStored(stored, e, "Endpoints")
+	return err == nil && endpoints.IsOfPods(e), err
 }
 
 // kubernetesVersion is the version of the API that is served, as 1.36.
