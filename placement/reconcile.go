@@ -165,17 +165,23 @@ func resourceOf(o placementv1alpha1.PlacedObject) string {
 
 // look gathers what can be used, and the default of the policies above as the last level, if there is one.
 func (r *reconciler) look(lc *corev1alpha1.LogicalCluster, chain []logicalcluster.Name) (scene, []Level) {
-	targets := make([][]*workloadv1alpha1.SyncTarget, len(chain))
-	policies := make([][]*placementv1alpha1.PlacementPolicy, len(chain))
-	for i, cluster := range chain {
-		targets[i], policies[i] = r.world.SyncTargets(cluster), r.world.Policies(cluster)
-	}
+	targets, policies := held(r.world, chain)
 	s := scene{candidates: candidatesOf(lc, targets)}
 	var def *placementv1alpha1.PlacementDefault
 	if s.allow, def = policiesOf(policies); def == nil {
 		return s, nil
 	}
 	return s, []Level{defaultLevel(def)}
+}
+
+// held returns the SyncTargets and the PlacementPolicies that logical clusters hold, of each by itself.
+func held(world world, chain []logicalcluster.Name) ([][]*workloadv1alpha1.SyncTarget, [][]*placementv1alpha1.PlacementPolicy) {
+	targets := make([][]*workloadv1alpha1.SyncTarget, len(chain))
+	policies := make([][]*placementv1alpha1.PlacementPolicy, len(chain))
+	for i, cluster := range chain {
+		targets[i], policies[i] = world.SyncTargets(cluster), world.Policies(cluster)
+	}
+	return targets, policies
 }
 
 // goneForSure says whether every assigned SyncTarget that the informer does not show is gone in the store as well. One

@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -80,7 +81,7 @@ func (p *Placer) MissingClasses(cluster logicalcluster.Name, resource schema.Gro
 }
 
 func missingClasses(world world, cluster logicalcluster.Name, resource schema.GroupResource, namespace string, object ctrlclient.Object) []string {
-	in, placed := whereabouts(world, cluster, resource, namespace, object.GetName())
+	in, placed := whereabouts(world, cluster, resource, namespace, object.GetName(), "")
 	if placed {
 		return classes.Missing(object, in)
 	}
@@ -104,10 +105,7 @@ func refusedPods(world world, cluster logicalcluster.Name, resource schema.Group
 	if !ok || !kind.MakesPods() {
 		return nil, nil
 	}
-	in, placed := whereabouts(world, cluster, resource, namespace, object.GetName())
-	if mirror := object.GetLabels()[workloadv1alpha1.MirrorLabel]; mirror != "" {
-		in, placed = slices.DeleteFunc(everywhere(world, cluster), func(t *workloadv1alpha1.SyncTarget) bool { return t.Status.Mirror != mirror }), true
-	}
+	in, placed := whereabouts(world, cluster, resource, namespace, object.GetName(), object.GetLabels()[workloadv1alpha1.MirrorLabel])
 	takes := func(t *workloadv1alpha1.SyncTarget) bool {
 		refused, err := podsecurity.Refused(kind.Template(object), []*workloadv1alpha1.SyncTarget{t})
 		return err == nil && len(refused) == 0
@@ -118,22 +116,9 @@ func refusedPods(world world, cluster logicalcluster.Name, resource schema.Group
 	return podsecurity.Refused(kind.Template(object), in)
 }
 
-// everywhere are the SyncTargets of a workspace and of those above.
-func everywhere(world world, cluster logicalcluster.Name) (targets []*workloadv1alpha1.SyncTarget) {
-	lc, ok := world.LogicalCluster(cluster)
-	if !ok || !fleet.IsWorkspace(lc) {
-		return nil
-	}
-	chain, _ := fleet.Lineage(lc, world.LogicalCluster)
-	for _, level := range chain {
-		targets = append(targets, world.SyncTargets(level)...)
-	}
-	return targets
-}
-
 // whereabouts are the SyncTargets that an object is placed on, by itself or with its namespace, or those that its workspace may use, as long as it is placed
-// on none.
-func whereabouts(world world, cluster logicalcluster.Name, resource schema.GroupResource, namespace, name string) (in []*workloadv1alpha1.SyncTarget, placed bool) {
+// on none; and of a pod that runs in a physical cluster, whose mirror is given, that one.
+func whereabouts(world world, cluster logicalcluster.Name, resource schema.GroupResource, namespace, name, mirror string) (in []*workloadv1alpha1.SyncTarget, placed bool) {
 	lc, ok := world.LogicalCluster(cluster)
 	if !ok || !fleet.IsWorkspace(lc) {
 		return nil, false
@@ -142,9 +127,12 @@ func whereabouts(world world, cluster logicalcluster.Name, resource schema.Group
 	if !complete {
 		return nil, false
 	}
-	targets, policies := make([][]*workloadv1alpha1.SyncTarget, len(chain)), make([][]*placementv1alpha1.PlacementPolicy, len(chain))
-	for i, level := range chain {
-		targets[i], policies[i] = world.SyncTargets(level), world.Policies(level)
+	targets, policies := held(world, chain)
+	of := func(is func(*workloadv1alpha1.SyncTarget) bool) []*workloadv1alpha1.SyncTarget {
+		return slices.DeleteFunc(slices.Concat(targets...), func(t *workloadv1alpha1.SyncTarget) bool { return !is(t) })
+	}
+	if mirror != "" {
+		return of(func(t *workloadv1alpha1.SyncTarget) bool { return t.Status.Mirror == mirror }), true
 	}
 	object := &placementv1alpha1.PlacedObject{Group: resource.Group, Resource: resource.Resource, Name: name}
 	placements := world.Placements(client.Key{Cluster: cluster, Name: namespace})
@@ -154,7 +142,7 @@ func whereabouts(world world, cluster logicalcluster.Name, resource schema.Group
 			continue
 		}
 		uids := uidsOf(placements[i].Spec.Clusters)
-		return slices.DeleteFunc(slices.Concat(targets...), func(t *workloadv1alpha1.SyncTarget) bool { return !slices.Contains(uids, t.UID) }), true
+		return of(func(t *workloadv1alpha1.SyncTarget) bool { return slices.Contains(uids, t.UID) }), true
 	}
 	usable, err := fleet.Usable(lc, targets, policies)
 	if err != nil {
@@ -248,9 +236,7 @@ func whyNowhere(world world, cluster logicalcluster.Name, resource schema.GroupR
 		}
 		// What gives its own wish up in a namespace that is placed nowhere yet stays where it is, as left has it.
 		now := placementv1alpha1.PlacementSpec{}
-		if p := placement(object); ofNamespace != nil {
-			now = ofNamespace.Spec
-		} else if p != nil {
+		if p := cmp.Or(ofNamespace, placement(object)); p != nil {
 			now = p.Spec
 		}
 		d = decide(now, append(append(levels, ofWorkspace), fallback...)...)
