@@ -13,6 +13,7 @@ import (
 
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
 	"atoll.dev/atoll/internal/fleet"
+	"atoll.dev/atoll/internal/order"
 )
 
 // Request is what is asked of one decision.
@@ -367,20 +368,11 @@ func (s seat) placed(weight int64) placementv1alpha1.PlacedCluster {
 
 // preferred orders seats where not all can be had. Usage does not order current ones: they would change places with it.
 func preferred(a, b seat) int {
-	first := func(a, b bool) int {
-		switch {
-		case a == b:
-			return 0
-		case a:
-			return -1
-		}
-		return 1
-	}
 	usage := 0
 	if !a.current {
 		usage = cmp.Compare(a.Placements, b.Placements)
 	}
-	return cmp.Or(first(a.current, b.current), first(a.hindrance() == "", b.hindrance() == ""), first(a.running, b.running), usage, strings.Compare(a.Name, b.Name))
+	return cmp.Or(order.First(a.current, b.current), order.First(a.hindrance() == "", b.hindrance() == ""), order.First(a.running, b.running), usage, strings.Compare(a.Name, b.Name))
 }
 
 // enumerate lists things for a message, not more than a reader takes in.

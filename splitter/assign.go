@@ -5,6 +5,8 @@ import (
 	"maps"
 	"math/big"
 	"slices"
+
+	"atoll.dev/atoll/internal/order"
 )
 
 // Assign divides replicas over clusters in proportion to weights (unitless, >= 0). The result has every key of weights
@@ -61,7 +63,7 @@ func divide(n int32, weights map[string]int64, prefer func(name string, floor in
 		total.SetInt64(int64(len(weights)))
 	}
 	left := max(n, 0)
-	var order []string
+	var names []string
 	remainders := make(map[string]*big.Int, len(weights))
 	for name, w := range weights {
 		if equal {
@@ -73,16 +75,16 @@ func divide(n int32, weights map[string]int64, prefer func(name string, floor in
 		remainders[name] = remainder
 		left -= shares[name]
 		if w > 0 {
-			order = append(order, name)
+			names = append(names, name)
 		}
 	}
 	floors := maps.Clone(shares)
-	slices.SortFunc(order, func(a, b string) int {
+	slices.SortFunc(names, func(a, b string) int {
 		pa, pb := prefer(a, floors[a]), prefer(b, floors[b])
-		return cmp.Or(first(pa.first, pb.first), -remainders[a].Cmp(remainders[b]), first(pa.amongEqual, pb.amongEqual), cmp.Compare(a, b))
+		return cmp.Or(order.First(pa.first, pb.first), -remainders[a].Cmp(remainders[b]), order.First(pa.amongEqual, pb.amongEqual), cmp.Compare(a, b))
 	})
 	// The remainder is smaller than the number of clusters with a weight: each gets at most one of it.
-	for _, name := range order[:left] {
+	for _, name := range names[:left] {
 		shares[name]++
 	}
 	return shares

@@ -23,6 +23,7 @@ import (
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
 	"atoll.dev/atoll/internal/kinds"
+	"atoll.dev/atoll/internal/order"
 )
 
 // A pod that somebody made in a workspace is bound to one cluster of its Placement, as a scheduler binds it to a Node: by one write,
@@ -56,7 +57,7 @@ func PickCandidate(candidates []Candidate) (picked int, ok bool) {
 
 // compareCandidates orders clusters by which a pod is bound to first.
 func compareCandidates(a, b Candidate) int {
-	return cmp.Or(first(a.Peers, b.Peers), cmp.Compare(b.Weight, a.Weight), cmp.Compare(a.Name, b.Name))
+	return cmp.Or(order.First(a.Peers, b.Peers), cmp.Compare(b.Weight, a.Weight), cmp.Compare(a.Name, b.Name))
 }
 
 // reasonNotPlaced is that of the condition PodScheduled of a pod that is bound nowhere yet.

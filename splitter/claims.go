@@ -24,6 +24,7 @@ import (
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
 	"atoll.dev/atoll/internal/kinds"
+	"atoll.dev/atoll/internal/order"
 )
 
 // A claim is one volume, in one cluster. The first workload that mounts it takes it to a cluster (claim), and from then on the claim says where
@@ -50,7 +51,7 @@ func ChooseHome(homes []Home) Home {
 		return Home{}
 	}
 	return slices.MinFunc(homes, func(a, b Home) int {
-		return cmp.Or(cmp.Compare(b.Siblings, a.Siblings), first(a.Runs, b.Runs), first(!a.Barred, !b.Barred), first(!a.Unheard, !b.Unheard),
+		return cmp.Or(cmp.Compare(b.Siblings, a.Siblings), order.First(a.Runs, b.Runs), order.First(!a.Barred, !b.Barred), order.First(!a.Unheard, !b.Unheard),
 			cmp.Compare(b.Users, a.Users), cmp.Compare(b.Weight, a.Weight), cmp.Compare(a.Name, b.Name))
 	})
 }
@@ -129,7 +130,7 @@ func PlanSeat(singles []Single, mounts []Mount) Seat {
 
 // compareSeats orders clusters with a leaf by which of them keeps it: the claims' own, then as a Single is started.
 func compareSeats(a, b Single, at map[string]bool) int {
-	return cmp.Or(first(at[a.Name], at[b.Name]), first(a.Assigned, b.Assigned), compareStarts(a, b))
+	return cmp.Or(order.First(at[a.Name], at[b.Name]), order.First(a.Assigned, b.Assigned), compareStarts(a, b))
 }
 
 // claim takes a claim to its cluster, keeps it there, and writes what that says of it.

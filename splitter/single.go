@@ -22,6 +22,7 @@ import (
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
 	"atoll.dev/atoll/internal/kinds"
+	"atoll.dev/atoll/internal/order"
 )
 
 // Single is what a plan has to know of a workload in one physical cluster, where it runs in one at a time.
@@ -97,23 +98,12 @@ func PlanSingle(singles []Single) SinglePlan {
 
 // compareHolders orders clusters with a leaf by which of them keeps it.
 func compareHolders(a, b Single) int {
-	return cmp.Or(first(a.Stays, b.Stays), first(a.Assigned, b.Assigned), cmp.Compare(a.Name, b.Name))
+	return cmp.Or(order.First(a.Stays, b.Stays), order.First(a.Assigned, b.Assigned), cmp.Compare(a.Name, b.Name))
 }
 
 // compareStarts orders assigned clusters by where a workload is started.
 func compareStarts(a, b Single) int {
-	return cmp.Or(first(!a.Barred, !b.Barred), first(!a.Unheard, !b.Unheard), cmp.Compare(b.Weight, a.Weight), cmp.Compare(a.Name, b.Name))
-}
-
-// first orders true before false.
-func first(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case a:
-		return -1
-	}
-	return 1
+	return cmp.Or(order.First(!a.Barred, !b.Barred), order.First(!a.Unheard, !b.Unheard), cmp.Compare(b.Weight, a.Weight), cmp.Compare(a.Name, b.Name))
 }
 
 // single takes the next step of bringing a workload to one cluster of its Placement, and writes what its leaves say into its status.

@@ -25,6 +25,8 @@ import (
 	"k8s.io/kubernetes/pkg/apis/core/validation"
 	"k8s.io/kubernetes/pkg/apis/discovery"
 	netutils "k8s.io/utils/net"
+
+	"atoll.dev/atoll/internal/order"
 )
 
 // ControllerName is what the label managed-by of a slice says that is made here, as in Kubernetes.
@@ -262,7 +264,7 @@ func fit(service *corev1.Service, all []*corev1.Pod, more bool) (pods []*corev1.
 		left = append(left, event{"AddressRefused", refused})
 	}
 	slices.SortFunc(can, func(a, b *corev1.Pod) int {
-		return cmp.Or(-compareBool(serves(a), serves(b)), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(order.First(serves(a), serves(b)), cmp.Compare(a.Name, b.Name))
 	})
 	most := mostPods
 	if ports := len(service.Spec.Ports); ports > 0 {
@@ -306,16 +308,6 @@ func groupOf(service *corev1.Service, pod *corev1.Pod, names sets.Set[string]) s
 
 func serves(pod *corev1.Pod) bool {
 	return endpointsliceutil.IsPodReady(pod) && pod.DeletionTimestamp == nil
-}
-
-func compareBool(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case a:
-		return 1
-	}
-	return -1
 }
 
 // withAddresses returns a pod with those of its addresses by which it is an endpoint of a Service, which are of the Service's families, or else of any; and why an address cannot be one.

@@ -17,6 +17,8 @@ import (
 	"k8s.io/kubernetes/pkg/apis/discovery"
 	netutils "k8s.io/utils/net"
 	"k8s.io/utils/ptr"
+
+	"atoll.dev/atoll/internal/order"
 )
 
 // MirroringControllerName is what the label managed-by of a slice says that is made of somebody's Endpoints, as in Kubernetes.
@@ -170,7 +172,7 @@ func inOrder(all []discoveryv1.Endpoint) []discoveryv1.Endpoint {
 		byName[nameOf(e)] = e
 	}
 	return slices.SortedFunc(maps.Values(byName), func(a, b discoveryv1.Endpoint) int {
-		return cmp.Or(-compareBool(*a.Conditions.Ready, *b.Conditions.Ready), cmp.Compare(a.Addresses[0], b.Addresses[0]), cmp.Compare(nameOf(a).uid, nameOf(b).uid))
+		return cmp.Or(order.First(*a.Conditions.Ready, *b.Conditions.Ready), cmp.Compare(a.Addresses[0], b.Addresses[0]), cmp.Compare(nameOf(a).uid, nameOf(b).uid))
 	})
 }
 
