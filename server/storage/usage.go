@@ -256,22 +256,22 @@ func (u *usage) decide(c *counter, need amount, now time.Time) (verdict, error) 
 	case now.Sub(c.at) >= max(recount, recountPart*c.took):
 		return uncounted, nil
 	}
-	return refused, &fullError{full(u.called(c.share.cluster), c, limits, need, tooMany)}
+	return refused, &fullError{full(u.called(c.share.cluster), c.share, has, limits, need, tooMany)}
 }
 
-// full says what there is too much of in a workspace and what to do.
-func full(workspace string, c *counter, limits Limits, need amount, tooMany bool) string {
+// full says what there is too much of in a workspace, with what is being written, and what to do.
+func full(workspace string, of share, has amount, limits Limits, need amount, tooMany bool) string {
 	what, part, hint := "objects", "", "delete some"
-	if p, ok := apart[c.share.apart]; ok {
+	if p, ok := apart[of.apart]; ok {
 		what, hint = p.what, p.hint
 		part = fmt.Sprintf(", 1/%d of what it may have otherwise", p.of)
 	}
 	if tooMany {
 		return fmt.Sprintf("workspace %q has %d %s, and may have %d%s: %s, or ask an administrator of the server, who may make more, or raise --max-objects-per-workspace, or %s of the workspace's LogicalCluster",
-			workspace, c.now.objects, what, limits.Objects, part, hint, corev1alpha1.LimitObjectsAnnotation)
+			workspace, has.objects, what, limits.Objects, part, hint, corev1alpha1.LimitObjectsAnnotation)
 	}
 	return fmt.Sprintf("workspace %q has %s of %d bytes, and may have %d%s; this would add %d: %s, or ask an administrator of the server, who may make more, or raise --max-bytes-per-workspace, or %s of the workspace's LogicalCluster",
-		workspace, what, c.now.bytes, limits.Bytes, part, need.bytes, hint, corev1alpha1.LimitBytesAnnotation)
+		workspace, what, has.bytes, limits.Bytes, part, need.bytes, hint, corev1alpha1.LimitBytesAnnotation)
 }
 
 // recount counts a share unless somebody else just has.

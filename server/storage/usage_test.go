@@ -577,6 +577,14 @@ func TestUsage(t *testing.T) {
 		t.Errorf("%d counters are kept after an idle hour, want 1", n)
 	}
 
+	has = amount{98, 980}
+	under, err := u.reserve(t.Context(), share{cluster: "full"}, amount{2, 20})
+	mustPass(t, "the last two at once", err)
+	if err := write(share{cluster: "full"}, 1); err == nil || !strings.Contains(err.Error(), "has 100 objects, and may have 100") {
+		t.Errorf("one more while those are written: %v", err)
+	}
+	u.settle(under, amount{2, 20}, revision, amount{})
+
 	if u := newUsage(nil, nil, clk, nil); u != nil || u.bounded(as(in("shop")), "shop", api.Resource("configmaps"), true) || u.knows(shop) {
 		t.Error("without limits something is bounded or counted")
 	}
