@@ -233,7 +233,7 @@ func TestEndpointSlicesAreLimited(t *testing.T) {
 	ofAlice := s.as(t, user, "").CoreV1()
 	for err := error(nil); err == nil; {
 		_, err = ofAlice.Services(team).Create(t.Context(), webService(func(s *corev1.Service) { s.Name, s.GenerateName, s.Spec.ClusterIP = "", "web-", corev1.ClusterIPNone }), metav1.CreateOptions{})
-		if err != nil && !strings.Contains(err.Error(), "objects, and may have 16") {
+		if err != nil && !strings.Contains(err.Error(), "has 16 objects, and may have 16") {
 			t.Fatal(err)
 		}
 	}
@@ -243,7 +243,7 @@ func TestEndpointSlicesAreLimited(t *testing.T) {
 			return fmt.Sprint(err), false
 		}
 		e := list.Items[0]
-		return fmt.Sprintf("%+v", e), e.InvolvedObject.Kind == "Service" && strings.Contains(e.Message, "objects, and may have 16")
+		return fmt.Sprintf("%+v", e), e.InvolvedObject.Kind == "Service" && strings.Contains(e.Message, "has 16 objects, and may have 16")
 	})
 	made, err := s.shop.DiscoveryV1().EndpointSlices(team).List(t.Context(), metav1.ListOptions{})
 	must(t, err)
