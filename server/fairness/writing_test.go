@@ -36,7 +36,7 @@ func (w *slowWriter) Write(p []byte) (int, error) {
 
 func (w *slowWriter) CloseNotify() <-chan bool { return nil }
 
-// watching are watches that a Fairness serves, each of which writes an event when told to.
+// watching are watches that a Fairness serves, each of which writes an event when told to, or at once when that was before.
 type watching struct {
 	t      *testing.T
 	around http.Handler
@@ -107,10 +107,10 @@ func TestWatchesThatAreNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWatching(t)
 		w.open(t.Context(), "shop", 10, slowWriter{takes: time.Hour})
+		close(w.event)
+		synctest.Wait() // until they have all turns: the others come after them
 		w.open(t.Context(), "shop", 10, slowWriter{})
 		w.open(t.Context(), "bank", 10, slowWriter{})
-		close(w.event)
-		synctest.Wait()
 		if got := w.told.Load(); got != 10 {
 			t.Errorf("%d watches of the other workspace wrote their events, want 10", got)
 		}
@@ -127,10 +127,10 @@ func TestWatchEndsBeforeItsTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWatching(t)
 		w.open(t.Context(), "shop", 10*int(writersOfWorkspace()), slowWriter{takes: time.Hour})
+		close(w.event)
+		synctest.Wait() // until they have all turns
 		ctx, cancel := context.WithCancel(t.Context())
 		w.open(ctx, "shop", 1, slowWriter{})
-		close(w.event)
-		synctest.Wait()
 		cancel()
 		time.Sleep(11 * writeFor)
 		w.open(t.Context(), "shop", 1, slowWriter{})
