@@ -53,6 +53,11 @@ bin/linux-%/atoll: preflight
 	@echo "Building $@ $(VERSION) ..."
 	@time GOOS=linux GOARCH=$* go build -ldflags "$(LDFLAGS)" -o $@ ./cmd/atoll
 
+.PHONY: dns-image
+dns-image: preflight ## Build CoreDNS with the names of workspaces (contrib/dns) and an image of it, bin/coredns.tar, without a container engine. Of linux.
+	@go -C contrib/dns build -ldflags "-s -w" -o ../../bin/coredns .
+	@go run ./contrib/realnode image bin/coredns "docker.io/library/atoll-coredns:$(VERSION)" bin/coredns.tar
+
 .PHONY: demo
 demo: build ## See the main job done, on two physical clusters. KEEP=1 leaves it running.
 	@go build -o bin/demo ./contrib/demo

@@ -135,10 +135,14 @@ func (p *pki) caPEM() []byte {
 	return pem
 }
 
-// serving returns the server's certificate for those hosts (names or addresses).
+// kubernetesNames are what pods call the API of their cluster, by which those of workspaces find this server where their DNS says so (contrib/dns).
+var kubernetesNames = []string{"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"}
+
+// serving returns the server's certificate for those hosts (names or addresses), and for kubernetesNames.
 func (p *pki) serving(hosts ...string) (keyPair, error) {
 	template := &x509.Certificate{
 		Subject:     pkix.Name{CommonName: "atoll"},
+		DNSNames:    slices.Clone(kubernetesNames),
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}
 	for _, host := range hosts {

@@ -168,7 +168,7 @@ func TestPKIIssuesAnew(t *testing.T) {
 			}
 			roots := x509.NewCertPool()
 			roots.AddCert(p.ca)
-			for _, host := range test.hosts {
+			for _, host := range append([]string{"kubernetes.default", "kubernetes.default.svc"}, test.hosts...) { // as pods may call it
 				if _, err := onDisk.Leaf.Verify(x509.VerifyOptions{Roots: roots, DNSName: host}); err != nil {
 					t.Errorf("as %s: %v", host, err)
 				}

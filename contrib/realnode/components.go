@@ -67,9 +67,9 @@ func (o *options) files() (map[string][]byte, error) {
 	files := map[string][]byte{}
 	for _, t := range all.Templates() {
 		var content bytes.Buffer
-		err := t.Execute(&content, map[string]string{
+		err := t.Execute(&content, map[string]any{
 			"Directory": o.dir, "Programs": o.programs, "Plugins": o.plugins, "Node": o.node(), "Address": nodeAddress, "Machine": machineName, "Cgroup": o.cgroup(),
-			"RuntimeSocket": runtimeSocket, "PauseImage": pauseImage,
+			"RuntimeSocket": runtimeSocket, "PauseImage": pauseImage, "WorkspaceNames": o.workspaceNames,
 		})
 		if err != nil {
 			return nil, err

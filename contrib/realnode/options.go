@@ -30,6 +30,7 @@ type options struct {
 	reach          []int    // ports of this machine's loopback
 	physicalFlags  []string
 	plugins        string // directory of the CNI plugins
+	workspaceNames bool
 	exitWithParent bool
 
 	programs string // directory of the others, that of this one
@@ -50,6 +51,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.IntSliceVar(&o.reach, "reach", nil, "Ports of 127.0.0.1 on this machine that pods reach at "+machineName+". Nothing else outside is reached by them.")
 	fs.StringArrayVar(&o.physicalFlags, "physical-flag", nil, "A further flag of physical, such as --physical-flag=--audit-log=false. May be given several times.")
 	fs.StringVar(&o.plugins, "cni-plugins", o.plugins, "Directory of the CNI plugins ptp, host-local and loopback.")
+	fs.BoolVar(&o.workspaceNames, "workspace-names", o.workspaceNames, "Have DNS answer pods of workspaces by the names of their workspaces (contrib/dns). The user coredns is to be let list and watch pods.")
 	fs.BoolVar(&o.exitWithParent, "exit-with-parent", o.exitWithParent, "Stop when stdin is closed.")
 }
 
@@ -128,7 +130,7 @@ func hidden(path string) bool {
 
 // flags are those with which another process of this program has the same options.
 func (o *options) flags() []string {
-	flags := []string{"--name=" + o.name, "--root-directory=" + o.dir, "--secure-port=" + strconv.Itoa(o.securePort), "--cni-plugins=" + o.plugins}
+	flags := []string{"--name=" + o.name, "--root-directory=" + o.dir, "--secure-port=" + strconv.Itoa(o.securePort), "--cni-plugins=" + o.plugins, "--workspace-names=" + strconv.FormatBool(o.workspaceNames)}
 	if o.kubeconfig != "" {
 		flags = append(flags, "--kubeconfig="+o.kubeconfig)
 	}

@@ -257,6 +257,15 @@ func TestFiles(t *testing.T) {
 	if len(files) > 0 {
 		t.Errorf("there are %d more files", len(files))
 	}
+	for _, names := range []bool{false, true} {
+		o.workspaceNames = names
+		if files, err = o.files(); err != nil {
+			t.Fatal(err)
+		}
+		if corefile := string(files[o.path("etc", "Corefile")]); strings.Contains(corefile, "\n    workspaces cluster.local {\n") != names || !strings.Contains(corefile, "    }\n    kubernetes cluster.local") {
+			t.Errorf("--workspace-names=%v: the Corefile is\n%s", names, corefile)
+		}
+	}
 }
 
 // TestCheckPrograms: a machine without the programs is told all that are missing, and what brings them.

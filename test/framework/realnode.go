@@ -14,6 +14,9 @@ import (
 // RealNodeMachine is where pods of a real node reach the ports of this machine that it names. To this machine the name means nothing.
 const RealNodeMachine = "machine.realnode.test"
 
+// RealNodeAddress is its address there.
+const RealNodeAddress = "10.254.0.1"
+
 // PhysicalRealNode gives the cluster one node that truly runs pods (contrib/realnode), instead of simulated ones. It has the images, archives as docker
 // writes them, and its pods reach those ports of this machine's loopback at RealNodeMachine.
 func PhysicalRealNode(images []string, ports ...int) PhysicalOption {
@@ -26,6 +29,11 @@ func PhysicalRealNode(images []string, ports ...int) PhysicalOption {
 			p.args = append(p.args, fmt.Sprintf("--reach=%d", port))
 		}
 	}
+}
+
+// PhysicalWorkspaceNames has the DNS of a real node answer pods of workspaces by the names of their workspaces (contrib/dns).
+func PhysicalWorkspaceNames() PhysicalOption {
+	return func(p *Physical) { p.args = append(p.args, "--workspace-names") }
 }
 
 // realNodeScript builds what a real node is made of, but for physical.

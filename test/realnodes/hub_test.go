@@ -46,22 +46,13 @@ type workspace struct {
 // TestWorkspace places a workspace on a real node, and does with its pods what people do.
 func TestWorkspace(t *testing.T) {
 	needsRealNodes(t)
-	hub := framework.StartAtoll(t, "--external-hostname="+framework.RealNodeMachine)
-	at, err := url.Parse(hub.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	port, err := strconv.Atoi(at.Port())
-	if err != nil {
-		t.Fatal(err)
-	}
-	hub.Kubeconfig = hub.KubeconfigOf(t, "root") // the name is that of pods alone
+	hub, port := hubForPods(t)
 	image, name := atollImage(t)
 	east := framework.StartPhysical(t, "east", framework.PhysicalRealNode([]string{imageOfApp(t), image}, port))
 	w := &workspace{T: t, hub: hub, east: east}
 
 	// The syncer is the Pod that the manifest says, in the namespace of its own.
-	manifest := hub.MustStdout("cluster", "add", "east", "--manifest", "--image="+name, "--hub-url=https://"+framework.RealNodeMachine+":"+at.Port())
+	manifest := hub.MustStdout("cluster", "add", "east", "--manifest", "--image="+name, fmt.Sprintf("--hub-url=https://%s:%d", framework.RealNodeMachine, port))
 	mustKubectl(t, east, manifest, "apply", "-f", "-")
 	w.clusterReady("east")
 	mustKubectl(t, east, "", "-n", workloadv1alpha1.HeartbeatNamespace, "wait", "deployments", "--all", "--for=condition=Available", "--timeout=3m")
@@ -98,6 +89,22 @@ func TestWorkspace(t *testing.T) {
 			}
 		})
 	}
+}
+
+// hubForPods starts a server that pods reach, by a name that is theirs alone, and returns its port.
+func hubForPods(t *testing.T) (*framework.Atoll, int) {
+	t.Helper()
+	hub := framework.StartAtoll(t, "--external-hostname="+framework.RealNodeMachine)
+	at, err := url.Parse(hub.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	port, err := strconv.Atoi(at.Port())
+	if err != nil {
+		t.Fatal(err)
+	}
+	hub.Kubeconfig = hub.KubeconfigOf(t, "root")
+	return hub, port
 }
 
 // atollImage returns the image that "make image" built, and its name.
