@@ -312,7 +312,7 @@ func TestAdmissionWebhooks(t *testing.T) {
 		open.FailurePolicy = new(admissionregistrationv1.Ignore)
 		b.validate(t, h, "unreachable", inside, metadata, open)
 		_, err := b.CoreV1().Secrets("default").Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s"}}, metav1.CreateOptions{})
-		if want := "the Service default/hook cannot be called: the workspace has no such Service; give the webhook a url instead of a service"; err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "inside.webhooks.test") {
+		if want := "the Service default/hook cannot be called: the workspace has no such Service; make it, or give the webhook a url instead of a service"; err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "inside.webhooks.test") {
 			t.Errorf("webhook by Service: %v, want the name and %q", err, want)
 		}
 		_, err = b.CoreV1().ServiceAccounts("default").Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "s"}}, metav1.CreateOptions{})

@@ -121,7 +121,7 @@ func (s *Server) authorize(config *genericapiserver.Config) ([]controlplaneapise
 	config.Authorization.Authorizer = s.authorizer
 	config.RuleResolver = rules
 
-	ways := builtin.NewWays(joined{s})
+	s.ways = builtin.NewWays(joined{s})
 	builtins, err := builtin.Providers(builtin.Config{
 		Authorizer:   config.Authorization.Authorizer,
 		RuleResolver: rules,
@@ -129,7 +129,7 @@ func (s *Server) authorize(config *genericapiserver.Config) ([]controlplaneapise
 		NodePorts:    nodePorts{s.backend},
 		Objects:      storedObjects{s.backend},
 		EventTTL:     s.options.EventTTL,
-		Ways:         ways,
+		Ways:         s.ways,
 		Budgets:      s.loopback.budgets,
 
 		Reviewer: s.reviewer, Audiences: s.tokens,
@@ -139,7 +139,7 @@ func (s *Server) authorize(config *genericapiserver.Config) ([]controlplaneapise
 		return nil, err
 	}
 	// Last, as on other clusters: so `pods` and `nodes` without a group are those of the core group.
-	return append(append(builtins, atollapis.Providers(s.url)...), resourcemetrics.NewProvider(storedObjects{s.backend}, ways)), nil
+	return append(append(builtins, atollapis.Providers(s.url)...), resourcemetrics.NewProvider(storedObjects{s.backend}, s.ways)), nil
 }
 
 // withNames are the providers; what they serve is added to names.
@@ -199,6 +199,7 @@ func (s *Server) admit(authorizer authorizer.Authorizer) (kubeadmission.Interfac
 		PlacedOn:       func(target types.UID) (placements, workspaces int) { return s.placer.PlacedOn(target) },
 		Configurations: s.configurations,
 		Webhooks:       s.webhooks,
+		Pods:           s.ways,
 		Params:         s.requests,
 		Schemas:        s.requests,
 	})

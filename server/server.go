@@ -91,6 +91,7 @@ type Server struct {
 	fairness    *fairness.Fairness
 	custom      *customresources.Server
 	webhooks    *webhooks.Caller
+	ways        *builtin.Ways
 	loopback    *loopback
 	syncers     syncerTokens
 	serializer  runtime.NegotiatedSerializer
@@ -343,7 +344,7 @@ func (s *Server) assemble(ctx context.Context, etcd *clientv3.Client, address st
 		s.generic.Handler.NonGoRestfulMux.HandleFunc(path, s.describeIssuer)
 	}
 	if s.custom, err = customresources.Install(customresources.Config{
-		Backend: s.backend, Generic: s.generic, Builtin: builtins, Webhooks: s.webhooks, Services: admission.Services(storedObjects{s.backend}),
+		Backend: s.backend, Generic: s.generic, Builtin: builtins, Webhooks: s.webhooks, Services: admission.Services(storedObjects{s.backend}, s.ways),
 		Importing: s.importing,
 		Admission: config.AdmissionControl, Authorizer: config.Authorization.Authorizer,
 		RequestTimeout: config.RequestTimeout, MinRequestTimeout: time.Duration(config.MinRequestTimeout) * time.Second,

@@ -52,6 +52,8 @@ type Config struct {
 	// Configurations are the webhooks and policies of all logical clusters, and Webhooks calls the former.
 	Configurations *Configurations
 	Webhooks       *webhooks.Caller
+	// Pods leads to webhooks that run in physical clusters.
+	Pods Pods
 	// Params and Schemas are what policies read besides.
 	Params  Params
 	Schemas Schemas

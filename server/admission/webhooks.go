@@ -122,7 +122,7 @@ func (c Config) initialize(plugin admission.InitializationValidator, purpose web
 	s := scopeOf(cluster, c.Objects)
 	admission.PluginInitializers{
 		initializer.New(clientset{scope: s}, nil, webhookFactory{factory{scope: s}, configurations}, boundTo{cluster, c.Authorizer}, utilfeature.DefaultFeatureGate, nil, nil, nil),
-		webhookinitializer.NewPluginInitializer(c.Webhooks.Resolver(purpose, cluster.Name), webhooks.Services(s.where)),
+		webhookinitializer.NewPluginInitializer(c.Webhooks.Resolver(purpose, cluster.Name, Services(c.Objects, c.Pods)(cluster)), webhooks.Services()),
 	}.Initialize(in)
 	return plugin.ValidateInitialization()
 }

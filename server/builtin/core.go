@@ -140,7 +140,7 @@ func (p *coreProvider) addWorkloads(storage map[string]rest.Storage, getter gene
 	}
 	storage["services"] = services.service
 	storage["services/status"] = services.status
-	storage["services/proxy"] = serviceProxy{services.proxy, services.service, visible, conns}
+	storage["services/proxy"] = serviceProxy{services.proxy, services.service, conns}
 	return nil
 }
 

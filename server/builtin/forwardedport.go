@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -16,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/client-go/tools/portforward"
 	"k8s.io/streaming/pkg/httpstream"
 	"k8s.io/streaming/pkg/httpstream/spdy"
@@ -87,6 +89,29 @@ func (l *lifetime) over() {
 
 // forward returns a transport whose connections are to ports of the pod that was found, whatever host they name. They end with ctx, which the lifetime ends.
 func (c connections) forward(ctx context.Context, life *lifetime) (http.RoundTripper, error) {
+	dial, err := c.forwards(ctx, life)
+	if err != nil {
+		return nil, err
+	}
+	return &http.Transport{
+		DialContext: func(_ context.Context, _, address string) (net.Conn, error) {
+			_, port, err := net.SplitHostPort(address)
+			if err != nil {
+				return nil, err
+			}
+			return dial(port)
+		},
+		// Whose certificate a pod has, nobody knows: it is reached by what it is, as kubelets reach it for probes. An address as its name has it told none.
+		TLSClientConfig:        &tls.Config{InsecureSkipVerify: true, ServerName: "127.0.0.1"}, //nolint:gosec // the pod is known by its UID where it runs
+		TLSHandshakeTimeout:    handshakeTakes,
+		MaxResponseHeaderBytes: mostOfHead,
+		DisableKeepAlives:      true,
+		DisableCompression:     true, // what the client accepts is his to say, and nothing is unpacked here
+	}, nil
+}
+
+// forwards returns what connects to ports of the pod that was found, over a connection each. These end with ctx, which the lifetime ends.
+func (c connections) forwards(ctx context.Context, life *lifetime) (dial func(port string) (net.Conn, error), err error) {
 	pod, ok := ctx.Value(podKey{}).(*api.Pod)
 	if !ok {
 		return nil, apierrors.NewInternalError(errors.New("no pod was looked for"))
@@ -96,29 +121,84 @@ func (c connections) forward(ctx context.Context, life *lifetime) (http.RoundTri
 		return nil, err
 	}
 	at := &url.URL{Scheme: kubelet.Scheme, Host: net.JoinHostPort(kubelet.Hostname, kubelet.Port), Path: fmt.Sprintf("/portForward/%s/%s", pod.Namespace, pod.Name)}
-	return &http.Transport{
-		DialContext: func(_ context.Context, _, address string) (net.Conn, error) {
-			_, port, err := net.SplitHostPort(address)
-			if err != nil {
-				return nil, err
-			}
-			conn, err := dialKubelet(ctx, kubelet.Transport, at)
-			if err != nil {
-				return nil, err
-			}
-			forwarded, err := newForwardedPort(ctx, conn, port, life)
-			if err != nil {
-				return nil, errors.Join(err, conn.Close())
-			}
-			return forwarded, nil
-		},
-		// Whose certificate a pod has, nobody knows: it is reached by what it is, as kubelets reach it for probes. An address as its name has it told none.
-		TLSClientConfig:        &tls.Config{InsecureSkipVerify: true, ServerName: "127.0.0.1"}, //nolint:gosec // the pod is known by its UID where it runs
-		TLSHandshakeTimeout:    handshakeTakes,
-		MaxResponseHeaderBytes: mostOfHead,
-		DisableKeepAlives:      true,
-		DisableCompression:     true, // what the client accepts is his to say, and nothing is unpacked here
+	return func(port string) (net.Conn, error) {
+		conn, err := dialKubelet(ctx, kubelet.Transport, at)
+		if err != nil {
+			return nil, err
+		}
+		forwarded, err := newForwardedPort(ctx, conn, port, life)
+		if err != nil {
+			return nil, errors.Join(err, conn.Close())
+		}
+		return forwarded, nil
 	}, nil
+}
+
+// mostTried is how many pods are tried of those that answer for a Service.
+const mostTried = 3
+
+// DialService connects to a port of one of the Ready pods that a Service of ctx's logical cluster selects, through what answers for it where it runs, until the connection is closed, or is silent for too
+// long. Where one cannot be reached, another is tried, in another physical cluster if there is one. It waits for room among what is open to webhooks. ctx bounds how long it takes; errors are for people.
+func (w *Ways) DialService(ctx context.Context, service *api.Service, of *api.ServicePort) (net.Conn, error) {
+	c := connections{Ways: w, counted: w.hooks}
+	found, err := c.behind(genericapirequest.WithNamespace(ctx, service.Namespace), service, of)
+	if err != nil {
+		return nil, err
+	}
+	var errs []error
+	for _, to := range found[:min(len(found), mostTried)] {
+		conn, err := c.dial(ctx, to)
+		if err == nil {
+			return conn, nil
+		}
+		if errs = append(errs, fmt.Errorf("port %d of pod %q, in physical cluster %q: %w", to.port, to.pod.Name, to.pod.Spec.NodeName, err)); ctx.Err() != nil {
+			break
+		}
+	}
+	return nil, errors.Join(errs...)
+}
+
+// dial connects to a port of a pod that a container declares: nobody asks, whose right to others could be looked at (allow).
+func (c connections) dial(ctx context.Context, to podPort) (net.Conn, error) {
+	if !declares(to.pod, to.port) {
+		return nil, errors.New("no container declares that port: declare it in the pod's spec")
+	}
+	open, end := context.WithCancelCause(context.WithValue(context.WithoutCancel(ctx), podKey{}, to.pod))
+	connected := context.AfterFunc(ctx, func() { end(context.Cause(ctx)) })
+	life := startLifetime(mostSilence, end)
+	dial, err := c.forwards(open, life)
+	var conn net.Conn
+	if err == nil {
+		conn, err = dial(strconv.Itoa(int(to.port)))
+	}
+	if !connected() { // it has ended with who waited for it, whatever came of it
+		if why := context.Cause(ctx); err == nil {
+			err = why
+		} else {
+			err = fmt.Errorf("%w: %w", why, err)
+		}
+	}
+	if err != nil {
+		life.over()
+		end(err) // which closes the connection, too
+		return nil, err
+	}
+	life.answered() // from here on either side breaks its silence
+	return &keptPort{conn, life, end}, nil
+}
+
+// keptPort is a connection to a port of a pod that outlives who asked for it.
+type keptPort struct {
+	net.Conn
+	life *lifetime
+	end  context.CancelCauseFunc
+}
+
+// Close ends what the connection is made over, and then the connection, which says goodbye first: a peer that reads nothing would hold that for ever.
+func (p *keptPort) Close() error {
+	p.life.over()
+	p.end(net.ErrClosed)
+	return p.Conn.Close()
 }
 
 // dialKubelet connects to a kubelet to forward a port of a pod.

@@ -77,7 +77,6 @@ func (p podProxy) Connect(ctx context.Context, id string, _ runtime.Object, resp
 type serviceProxy struct {
 	*svcreg.ProxyREST // as podProxy's
 	services          rest.Getter
-	pods              rest.Lister
 	conns             connections
 }
 
@@ -102,14 +101,11 @@ func (p serviceProxy) Connect(ctx context.Context, id string, _ runtime.Object, 
 	if err != nil {
 		return nil, err
 	}
-	pod, target, err := p.find(ctx, service, of)
+	behind, err := p.conns.behind(ctx, service, of)
 	if err != nil {
 		return nil, err
 	}
-	if pod == nil {
-		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("no pod that Service %q selects is Ready in a physical cluster, with port %s", name, of.TargetPort.String()))
-	}
-	return p.conns.proxy(ctx, pod, scheme, target, responder)
+	return p.conns.proxy(ctx, behind[0].pod, scheme, behind[0].port, responder)
 }
 
 // Of the pods that a Service selects, lookedAt are looked at together for one that answers, and of those mostPages times as many.
@@ -118,34 +114,36 @@ const (
 	mostPages = 10
 )
 
-// find returns a pod that answers for a port of a Service, and the port of that; nil if none does. Few look at a time, and not for long: requests to
+// behind returns pods that answer for a port of a Service, one at least, those first that are each of another physical cluster. Few look at a time, and not for long: requests to
 // proxies take no seat of their workspace, however many pods it has.
-func (p serviceProxy) find(ctx context.Context, service *api.Service, of *api.ServicePort) (*api.Pod, int32, error) {
+func (c connections) behind(ctx context.Context, service *api.Service, of *api.ServicePort) ([]podPort, error) {
 	workspace, ok := lcctx.ClusterFrom(ctx)
 	if !ok || workspace.Wildcard {
-		return nil, 0, errElsewhere()
+		return nil, errElsewhere()
 	}
-	done, err := p.conns.open.look(ctx, workspace.Name)
+	done, err := c.counted.look(ctx, workspace.Name)
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
 	defer done()
 	page := &metainternalversion.ListOptions{LabelSelector: labels.SelectorFromSet(service.Spec.Selector), Limit: lookedAt}
 	for range mostPages {
-		selected, err := p.pods.List(ctx, page)
+		selected, err := c.pods.List(ctx, page)
 		if err != nil {
-			return nil, 0, err
+			return nil, err
 		}
 		all, ok := selected.(*api.PodList)
 		if !ok {
-			return nil, 0, apierrors.NewInternalError(fmt.Errorf("a list of pods is a %T", selected))
+			return nil, apierrors.NewInternalError(fmt.Errorf("a list of pods is a %T", selected))
 		}
-		if pod, target := answering(all.Items, service, of, rand.IntN); pod != nil || all.Continue == "" {
-			return pod, target, nil
+		if found := answering(all.Items, service, of, rand.Shuffle); len(found) > 0 {
+			return found, nil
 		}
-		page.Continue = all.Continue
+		if page.Continue = all.Continue; page.Continue == "" {
+			return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("no pod that Service %q selects is Ready in a physical cluster, with port %s", service.Name, of.TargetPort.String()))
+		}
 	}
-	return nil, 0, apierrors.NewServiceUnavailable(fmt.Sprintf("none of the first %d pods that Service %q selects is Ready in a physical cluster: ask a pod by its name", mostPages*lookedAt, service.Name))
+	return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("none of the first %d pods that Service %q selects is Ready in a physical cluster", mostPages*lookedAt, service.Name))
 }
 
 // portOf returns the port of a Service of that name or number, or its only one if that is "".
@@ -167,14 +165,16 @@ func portOf(service *api.Service, port string) (*api.ServicePort, error) {
 	return &ports[i], nil
 }
 
-// answering returns one of the pods that answer for a port of a Service, and the port of that; nil if none does. Which they are, upstream's
+// podPort is a port of a pod.
+type podPort struct {
+	pod  *api.Pod
+	port int32
+}
+
+// answering returns the pods that answer for a port of a Service, with the port of each, in an order that shuffle makes, those first that are each of another physical cluster. Which they are, upstream's
 // controller of endpoints says: those that are ready, or all that have an address and have not ended if the Service publishes these, too.
-func answering(pods []api.Pod, service *api.Service, of *api.ServicePort, pick func(n int) int) (*api.Pod, int32) {
-	type ready struct {
-		pod  *api.Pod
-		port int32
-	}
-	var all []ready
+func answering(pods []api.Pod, service *api.Service, of *api.ServicePort, shuffle func(n int, swap func(i, j int))) []podPort {
+	var all []podPort
 	for i := range pods {
 		pod := &pods[i]
 		answers := pod.DeletionTimestamp == nil && podutil.IsPodReady(pod)
@@ -182,14 +182,19 @@ func answering(pods []api.Pod, service *api.Service, of *api.ServicePort, pick f
 			answers = len(pod.Status.PodIPs) > 0
 		}
 		if port, ok := portIn(pod, of); ok && answers && !hasEnded(pod) && pod.Labels[workloadv1alpha1.MirrorLabel] != "" {
-			all = append(all, ready{pod, port})
+			all = append(all, podPort{pod, port})
 		}
 	}
-	if len(all) == 0 {
-		return nil, 0
+	shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	before := map[string]int{} // by mirror
+	rounds := map[*api.Pod]int{}
+	for _, p := range all {
+		mirror := p.pod.Labels[workloadv1alpha1.MirrorLabel]
+		rounds[p.pod] = before[mirror]
+		before[mirror]++
 	}
-	picked := all[pick(len(all))]
-	return picked.pod, picked.port
+	slices.SortStableFunc(all, func(a, b podPort) int { return cmp.Compare(rounds[a.pod], rounds[b.pod]) })
+	return all
 }
 
 // portIn is the number of the port of a pod to which one of a Service leads.
@@ -256,7 +261,7 @@ func portOfPod(pod *api.Pod, scheme, port string) (int32, error) {
 // listens what no Service and no neighbour reaches, since it trusts its own pod: an administration page, a debugger. Who may
 // forward ports reaches it anyway; nobody else is to by a proxy, which a kube-apiserver sends to the pod's address.
 func (c connections) allow(ctx context.Context, pod *api.Pod, port int32) error {
-	if slices.ContainsFunc(portsOf(pod), func(p api.ContainerPort) bool { return p.ContainerPort == port && p.Protocol == api.ProtocolTCP }) {
+	if declares(pod, port) {
 		return nil
 	}
 	who, ok := genericapirequest.UserFrom(ctx)
@@ -274,6 +279,11 @@ func (c connections) allow(ctx context.Context, pod *api.Pod, port int32) error 
 	}
 	return apierrors.NewForbidden(api.Resource("pods/portforward"), pod.Name, fmt.Errorf(
 		"no container declares port %d, and such a port of the pod's localhost is for those who may create pods/portforward: declare it in the pod's spec, or ask for that right", port))
+}
+
+// declares says whether a container of a pod declares a port of TCP.
+func declares(pod *api.Pod, port int32) bool {
+	return slices.ContainsFunc(portsOf(pod), func(p api.ContainerPort) bool { return p.ContainerPort == port && p.Protocol == api.ProtocolTCP })
 }
 
 // proxy returns what answers a request with the answer of a port of a pod.

@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -220,9 +221,29 @@ func TestAnswering(t *testing.T) {
 			tc.change(pod)
 		}
 		service := &api.Service{Spec: api.ServiceSpec{PublishNotReadyAddresses: tc.publish}}
-		if got, port := answering([]api.Pod{*pod}, service, tc.of, func(int) int { return 0 }); port != tc.want || (got != nil) != (tc.want != 0) {
-			t.Errorf("%s: %v %d, want %d", name, got, port, tc.want)
+		got := answering([]api.Pod{*pod}, service, tc.of, unshuffled)
+		if found := len(got) == 1 && got[0].port == tc.want; found != (tc.want != 0) || len(got) > 1 {
+			t.Errorf("%s: %v, want %d", name, got, tc.want)
 		}
+	}
+}
+
+func unshuffled(int, func(i, j int)) {}
+
+// TestAnsweringOfClusters: those that are first are each of another physical cluster, so that one that is away is not all that is tried.
+func TestAnsweringOfClusters(t *testing.T) {
+	var pods []api.Pod
+	for i, mirror := range []string{"eastname", "eastname", "eastname", "westname", "westname", "northname"} {
+		pod := podWithPorts()
+		pod.Name, pod.Labels[workloadv1alpha1.MirrorLabel] = fmt.Sprint(i), mirror
+		pods = append(pods, *pod)
+	}
+	var got []string
+	for _, p := range answering(pods, &api.Service{}, &api.ServicePort{TargetPort: intstr.FromInt32(8080)}, unshuffled) {
+		got = append(got, p.pod.Name)
+	}
+	if want := []string{"0", "3", "5", "1", "4", "2"}; !slices.Equal(got, want) {
+		t.Errorf("they are tried in the order %q, want %q", got, want)
 	}
 }
 
@@ -246,8 +267,8 @@ func startProxying(t *testing.T, silence time.Duration, ports map[string]string)
 	kubelet := &framework.Kubelet{T: t, Dir: t.TempDir(), Ports: ports}
 	below := httptest.NewServer(kubelet)
 	t.Cleanup(below.Close)
-	p := &proxying{below: kubelet, kubelet: below.Listener.Addr().String(), pod: podWithPorts(), may: authorizer.DecisionAllow, open: newOpenStreams()}
-	proxy := podProxy{pods: p, conns: connections{Ways: &Ways{p, p.open}, may: p, silence: silence}}
+	p := &proxying{below: kubelet, kubelet: below.Listener.Addr().String(), pod: podWithPorts(), may: authorizer.DecisionAllow, open: newOpenStreams("logs and streams", mostStreamsOfWorkspace, mostStreamsOfCluster, false)}
+	proxy := podProxy{pods: p, conns: connections{Ways: &Ways{kubelets: p, open: p.open}, counted: p.open, may: p, silence: silence}}
 	handler := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		p.running.Add(1)
 		defer p.running.Add(-1)
@@ -808,7 +829,7 @@ func TestKubeletThatSaysTooMuch(t *testing.T) {
 
 // TestLooksForPods: few at a time, of each workspace and of all; the others wait.
 func TestLooksForPods(t *testing.T) {
-	open := newOpenStreams()
+	open := newOpenStreams("logs and streams", mostStreamsOfWorkspace, mostStreamsOfCluster, false)
 	look := func(ctx context.Context, workspace string) func() {
 		t.Helper()
 		done, err := open.look(ctx, logicalcluster.Name(workspace))
@@ -882,15 +903,219 @@ func TestFindBehindServices(t *testing.T) {
 	service := &api.Service{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: api.ServiceSpec{Selector: map[string]string{"app": "web"}}}
 	for ready, want := range map[int]int{0: 1, 99: 1, 100: 2, 999: mostPages, 1000: mostPages} {
 		pods := &podPages{ready: ready}
-		proxy := serviceProxy{pods: pods, conns: connections{Ways: &Ways{open: newOpenStreams()}}}
-		pod, port, err := proxy.find(ctx, service, &api.ServicePort{Port: 80, TargetPort: intstr.FromString("http")})
-		if found := pod != nil && port == 8080 && err == nil; found != (ready < 1000) || pods.asked != want || !found && !apierrors.IsServiceUnavailable(err) {
-			t.Errorf("the one at %d: %v %d %v, in %d pages, want %d", ready, pod, port, err, pods.asked, want)
+		ways := &Ways{open: newOpenStreams("logs and streams", mostStreamsOfWorkspace, mostStreamsOfCluster, false), pods: pods}
+		behind, err := connections{Ways: ways, counted: ways.open}.behind(ctx, service, &api.ServicePort{Port: 80, TargetPort: intstr.FromString("http")})
+		if found := len(behind) == 1 && behind[0].port == 8080 && err == nil; found != (ready < 1000) || pods.asked != want || !found && !apierrors.IsServiceUnavailable(err) {
+			t.Errorf("the one at %d: %v %v, in %d pages, want %d", ready, behind, err, pods.asked, want)
 		}
-		if len(proxy.conns.open.looks) > 0 {
+		if len(ways.open.looks) > 0 {
 			t.Errorf("the one at %d: it still looks", ready)
 		}
 	}
+}
+
+// TestDialService: a connection to a port behind a Service lasts until it is closed, whatever becomes of who asked for it.
+func TestDialService(t *testing.T) {
+	p := startProxying(t, time.Minute, nil)
+	service := &api.Service{ObjectMeta: metav1.ObjectMeta{Name: "hooks", Namespace: "team"}, Spec: api.ServiceSpec{Selector: map[string]string{"app": "web"}}}
+	of := &api.ServicePort{Port: 443, TargetPort: intstr.FromString("http")}
+	cluster := lcctx.WithCluster(t.Context(), lcctx.Cluster{Name: "shopname"})
+	hooks := newOpenStreams("connections to webhooks", 1, 2, true)
+	ready, none := both{pods: []api.Pod{*podWithPorts()}}, both{}
+	of1 := func(k Kubelets, pods rest.Lister) *Ways { return &Ways{kubelets: k, hooks: hooks, pods: pods} }
+	ways := of1(p, ready)
+	nothing := func(when string) {
+		t.Helper()
+		p.open = hooks
+		p.nothingIsOpen(t, when)
+	}
+
+	ctx, cancel := context.WithCancel(cluster)
+	conn, err := ways.DialService(ctx, service, of)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	reader := bufio.NewReader(conn)
+	for i := range 2 {
+		if _, err := fmt.Fprintf(conn, "POST /%d HTTP/1.1\r\nHost: hooks.team.svc\r\nContent-Length: 2\r\n\r\n{}", i); err != nil {
+			t.Fatal(err)
+		}
+		answer := answerOf(t, reader)
+		if text, err := io.ReadAll(answer.Body); err != nil || string(text) != fmt.Sprintf("POST /%d  {}", i) {
+			t.Errorf("request %d is answered %q, %v", i, text, err)
+		}
+	}
+	if hooks.of["shopname"] != 1 || hooks.of["eastname"] != 1 {
+		t.Errorf("%v are open, want it among those of its workspace and its physical cluster", hooks.of)
+	}
+	// There is room for no more: who asks waits for it.
+	brief, cancel := context.WithTimeout(cluster, 50*time.Millisecond)
+	defer cancel()
+	if _, err := ways.DialService(brief, service, of); err == nil || !strings.Contains(err.Error(), "1 connections to webhooks of the workspace are open") {
+		t.Errorf("one more: %v", err)
+	}
+	waited := make(chan error, 1)
+	go func() {
+		next, err := ways.DialService(cluster, service, of)
+		if err == nil {
+			err = next.Close()
+		}
+		waited <- err
+	}()
+	if err := conn.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+		t.Error(err)
+	}
+	if err := <-waited; err != nil && !errors.Is(err, net.ErrClosed) {
+		t.Errorf("when there is room again: %v", err)
+	}
+	nothing("after it is closed")
+
+	leaves, leave := context.WithCancel(cluster)
+	for name, tc := range map[string]struct {
+		ctx  context.Context
+		ways *Ways
+		want string
+	}{
+		"nothing is Ready":      {cluster, of1(p, none), "that Service \"hooks\" selects is Ready"},
+		"nobody waits any more": {leaves, of1(leaving{p, leave}, ready), "canceled"},
+		"its cluster is away":   {cluster, of1(away{}, ready), `port 8080 of pod "web-1", in physical cluster "us-east-1": it is away`},
+		"no kubelet answers":    {cluster, of1(silent{}, ready), `port 8080 of pod "web-1"`},
+		"of no logical cluster": {t.Context(), ways, "this needs a way to where a pod runs"},
+	} {
+		conn, err := tc.ways.DialService(tc.ctx, service, of)
+		if err == nil {
+			t.Errorf("%s: it is connected: %v", name, conn.Close())
+		} else if !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: %v, want %q", name, err, tc.want)
+		}
+		nothing("after " + name)
+	}
+	of.TargetPort = intstr.FromInt32(15000)
+	if _, err := ways.DialService(cluster, service, of); err == nil || !strings.Contains(err.Error(), "no container declares that port") {
+		t.Errorf("a port that is the pod's own: %v", err)
+	}
+}
+
+// TestDialServiceElsewhere: where a physical cluster is away, a pod of another one is connected to.
+func TestDialServiceElsewhere(t *testing.T) {
+	p := startProxying(t, time.Minute, nil)
+	east, west := podWithPorts(), podWithPorts()
+	west.Name, west.Spec.NodeName, west.Labels = "web-2", "us-west-1", map[string]string{workloadv1alpha1.MirrorLabel: "westname"}
+	ways := &Ways{kubelets: partly{p, "westname"}, hooks: newOpenStreams("connections to webhooks", 9, 9, true), pods: both{pods: []api.Pod{*east, *east, *east, *west}}}
+	service := &api.Service{ObjectMeta: metav1.ObjectMeta{Name: "hooks", Namespace: "team"}, Spec: api.ServiceSpec{Selector: map[string]string{"app": "web"}}}
+	for range 20 { // in whichever order they come
+		conn, err := ways.DialService(lcctx.WithCluster(t.Context(), lcctx.Cluster{Name: "shopname"}), service, &api.ServicePort{Port: 443, TargetPort: intstr.FromString("http")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = conn.Close() // it is ours alone
+	}
+}
+
+// TestWebhookThatReadsNothing: a connection ends when it is closed, whatever its other end does.
+func TestWebhookThatReadsNothing(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	p := startProxying(t, time.Minute, map[string]string{"8080": l.Addr().String()})
+	hooks := newOpenStreams("connections to webhooks", 1, 1, true)
+	ways := &Ways{kubelets: p, hooks: hooks, pods: &podPages{}}
+	service := &api.Service{ObjectMeta: metav1.ObjectMeta{Name: "hooks", Namespace: "team"}, Spec: api.ServiceSpec{Selector: map[string]string{"app": "web"}}}
+	conn, err := ways.DialService(lcctx.WithCluster(t.Context(), lcctx.Cluster{Name: "shopname"}), service, &api.ServicePort{Port: 443, TargetPort: intstr.FromString("http")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	written := make(chan error, 1)
+	go func() {
+		for range 1 << 10 {
+			if _, err := conn.Write(make([]byte, 1<<20)); err != nil {
+				written <- err
+				return
+			}
+		}
+		written <- nil
+	}()
+	select {
+	case err := <-written:
+		t.Fatalf("it reads all: %v", err)
+	case <-time.After(2 * time.Second):
+	}
+	closed := make(chan struct{})
+	go func() {
+		_ = conn.Close() // what it says goodbye to may not listen
+		close(closed)
+	}()
+	for what, ended := range map[string]func() bool{
+		"Close":        func() bool { _, open := <-closed; return !open },
+		"what is sent": func() bool { return <-written != nil },
+	} {
+		done := make(chan bool, 1)
+		go func() { done <- ended() }()
+		select {
+		case ok := <-done:
+			if !ok {
+				t.Errorf("%s has not ended by an error", what)
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatalf("%s waits for who reads nothing", what)
+		}
+	}
+	p.open = hooks
+	p.nothingIsOpen(t, "after that")
+}
+
+// partly are Kubelets of which only those of one mirror can be reached.
+type partly struct {
+	Kubelets
+	of string
+}
+
+func (k partly) Reach(ctx context.Context, shown metav1.Object) (func() net.Conn, error) {
+	if shown.GetLabels()[workloadv1alpha1.MirrorLabel] != k.of {
+		return nil, errors.New("it is away")
+	}
+	return k.Kubelets.Reach(ctx, shown)
+}
+
+// both are the pods that there are.
+type both struct {
+	rest.Lister
+	pods []api.Pod
+}
+
+func (b both) List(context.Context, *metainternalversion.ListOptions) (apiruntime.Object, error) {
+	return &api.PodList{Items: b.pods}, nil
+}
+
+// away are Kubelets that cannot be reached, silent those that hang up, and leaving those that are found when nobody waits any more.
+type (
+	away    struct{}
+	silent  struct{}
+	leaving struct {
+		Kubelets
+		leave func()
+	}
+)
+
+func (l leaving) Reach(ctx context.Context, shown metav1.Object) (func() net.Conn, error) {
+	dial, err := l.Kubelets.Reach(ctx, shown)
+	l.leave()
+	return dial, err
+}
+
+func (away) Reach(context.Context, metav1.Object) (func() net.Conn, error) {
+	return nil, errors.New("it is away")
+}
+
+func (silent) Reach(context.Context, metav1.Object) (func() net.Conn, error) {
+	return func() net.Conn {
+		ours, theirs := net.Pipe()
+		_ = theirs.Close()
+		return ours
+	}, nil
 }
 
 // TestProxyToUndeclaredPorts: they are for those who may forward ports.

@@ -40,10 +40,21 @@ const (
 	mostStreamsOfCluster   = 1000
 )
 
+// Connections to webhooks in pods are counted apart, so that who may read logs keeps nobody from writing. Of a webhook a few are kept between calls, for a few seconds:
+// who finds no room waits for that.
+const (
+	mostHooksOfWorkspace = 50
+	mostHooksOfCluster   = 1000
+)
+
 // addStreams adds the subresources of pods that kubelets answer. Upstream's check what is asked for, and speak with kubelets; of which
 // pod, and which kubelet, they learn from the request's context (docs/design/0009-streams.md).
-func addStreams(storage map[string]rest.Storage, from podstore.PodStorage, pods rest.Getter, ways *Ways) connections {
-	found, conns := foundPod{}, connections{ways, from.PortForward.Authorizer, mostSilence}
+func addStreams(storage map[string]rest.Storage, from podstore.PodStorage, pods interface {
+	rest.Getter
+	rest.Lister
+}, ways *Ways) connections {
+	found, conns := foundPod{}, connections{ways, ways.open, from.PortForward.Authorizer, mostSilence}
+	ways.pods = pods
 	from.Log.KubeletConn = conns // which reads the pod again, to know its containers
 	from.Exec.Store, from.Exec.KubeletConn = found, conns
 	from.Attach.Store, from.Attach.KubeletConn = found, conns
@@ -111,31 +122,40 @@ func (foundPod) Get(ctx context.Context, name string, _ *metav1.GetOptions) (run
 }
 
 // Ways lead to what answers for the pods that physical clusters show. What is open through them is counted together, whoever goes: logs,
-// streams, proxies, and who reads what pods use (server/resourcemetrics).
+// streams, proxies, webhooks, and who reads what pods use (server/resourcemetrics).
 type Ways struct {
 	kubelets Kubelets
 	open     *openStreams
+	hooks    *openStreams
+	pods     rest.Lister // installed with the APIs, before anything is served
 }
 
 // TooManyOfWorkspace is the error of who has as much open as a workspace may have, in whatever physical clusters.
 type TooManyOfWorkspace struct{ *apierrors.StatusError }
 
 // NewWays returns those of a server.
-func NewWays(kubelets Kubelets) *Ways { return &Ways{kubelets, newOpenStreams()} }
+func NewWays(kubelets Kubelets) *Ways {
+	return &Ways{kubelets: kubelets, open: newOpenStreams("logs and streams", mostStreamsOfWorkspace, mostStreamsOfCluster, false), hooks: newOpenStreams("connections to webhooks", mostHooksOfWorkspace, mostHooksOfCluster, true)}
+}
 
 // To returns a transport to what answers for a pod of the request's logical cluster at the paths of a kubelet, and to nothing else, whatever
 // host is asked for: over a connection of its own for each request. The way ends with ctx, and so does what is open through it.
 func (w *Ways) To(ctx context.Context, pod *api.Pod) (*http.Transport, error) {
+	return w.to(ctx, pod, w.open)
+}
+
+// to is To, counted among others.
+func (w *Ways) to(ctx context.Context, pod *api.Pod, counted *openStreams) (*http.Transport, error) {
 	workspace, ok := lcctx.ClusterFrom(ctx)
 	mirror := logicalcluster.Name(pod.Labels[workloadv1alpha1.MirrorLabel])
 	if !ok || workspace.Wildcard || workspace.Mirror || mirror == "" {
 		return nil, errElsewhere()
 	}
-	if err := w.open.begin(workspace.Name, mirror, pod.Spec.NodeName); err != nil {
+	if err := counted.begin(ctx, workspace.Name, mirror, pod.Spec.NodeName); err != nil {
 		return nil, err
 	}
 	// A request's context ends with it, also when its connection was taken over.
-	context.AfterFunc(ctx, func() { w.open.end(workspace.Name, mirror) })
+	context.AfterFunc(ctx, func() { counted.end(workspace.Name, mirror) })
 	dial, err := w.kubelets.Reach(ctx, pod)
 	if err != nil {
 		return nil, err
@@ -153,6 +173,7 @@ func (w *Ways) To(ctx context.Context, pod *api.Pod) (*http.Transport, error) {
 // connections lead upstream the ways to pods.
 type connections struct {
 	*Ways
+	counted *openStreams // those of the Ways that these are among
 	may     authorizer.Authorizer
 	silence time.Duration // how long a proxy lasts through which nothing goes
 }
@@ -165,7 +186,7 @@ func (c connections) GetConnectionInfo(ctx context.Context, node types.NodeName)
 	if !ok || pod.Spec.NodeName != string(node) {
 		return nil, apierrors.NewInternalError(fmt.Errorf("node %q has no pod that was looked for", node))
 	}
-	transport, err := c.To(ctx, pod)
+	transport, err := c.to(ctx, pod, c.counted)
 	if err != nil {
 		return nil, err
 	}
@@ -177,9 +198,14 @@ func (c connections) GetConnectionInfo(ctx context.Context, node types.NodeName)
 
 // openStreams counts the streams of workspaces and of mirrors, whose names are different, and those who look for pods behind Services.
 type openStreams struct {
-	mu    sync.Mutex
+	what                   string // for people
+	ofWorkspace, ofCluster int    // at most
+	waits                  bool   // who finds no room, for as long as his context lasts
+
+	mu    sync.Mutex // guards what follows
 	of    map[logicalcluster.Name]int
 	looks map[logicalcluster.Name]*looking
+	freed chan struct{} // closed when some have ended
 
 	looking *semaphore.Weighted // all of the server
 }
@@ -190,8 +216,11 @@ type looking struct {
 	requests int
 }
 
-func newOpenStreams() *openStreams {
-	return &openStreams{of: map[logicalcluster.Name]int{}, looks: map[logicalcluster.Name]*looking{}, looking: semaphore.NewWeighted(mostLooks)}
+func newOpenStreams(what string, ofWorkspace, ofCluster int, waits bool) *openStreams {
+	return &openStreams{
+		what: what, ofWorkspace: ofWorkspace, ofCluster: ofCluster, waits: waits,
+		of: map[logicalcluster.Name]int{}, looks: map[logicalcluster.Name]*looking{}, freed: make(chan struct{}), looking: semaphore.NewWeighted(mostLooks),
+	}
 }
 
 // mostLooks is how many requests look for pods at a time, mostLooksOfWorkspace how many of these of one workspace. A page of a browser asks for more at once: the
@@ -235,18 +264,34 @@ func (o *openStreams) look(ctx context.Context, workspace logicalcluster.Name) (
 	return nil, apierrors.NewTooManyRequests(fmt.Sprintf("many requests look for the pods of Services at once, %d at most of a workspace: it has waited for %s", mostLooksOfWorkspace, lookWaits), 1)
 }
 
-func (o *openStreams) begin(workspace, mirror logicalcluster.Name, cluster string) error {
+// begin counts one more, if there is room.
+func (o *openStreams) begin(ctx context.Context, workspace, mirror logicalcluster.Name, cluster string) error {
+	for {
+		freed, err := o.tryBegin(workspace, mirror, cluster)
+		if err == nil || !o.waits {
+			return err
+		}
+		select {
+		case <-freed:
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+// tryBegin counts one more, or returns why there is no room, and what is closed when there may be.
+func (o *openStreams) tryBegin(workspace, mirror logicalcluster.Name, cluster string) (freed <-chan struct{}, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	switch {
-	case o.of[workspace] >= mostStreamsOfWorkspace:
-		return TooManyOfWorkspace{apierrors.NewTooManyRequests(fmt.Sprintf("%d logs and streams of the workspace are open, and no more may be", mostStreamsOfWorkspace), 1)}
-	case o.of[mirror] >= mostStreamsOfCluster:
-		return apierrors.NewTooManyRequests(fmt.Sprintf("%d logs and streams of physical cluster %q are open, and no more may be", mostStreamsOfCluster, cluster), 1)
+	case o.of[workspace] >= o.ofWorkspace:
+		return o.freed, TooManyOfWorkspace{apierrors.NewTooManyRequests(fmt.Sprintf("%d %s of the workspace are open, and no more may be", o.ofWorkspace, o.what), 1)}
+	case o.of[mirror] >= o.ofCluster:
+		return o.freed, apierrors.NewTooManyRequests(fmt.Sprintf("%d %s of physical cluster %q are open, and no more may be", o.ofCluster, o.what, cluster), 1)
 	}
 	o.of[workspace]++
 	o.of[mirror]++
-	return nil
+	return nil, nil
 }
 
 func (o *openStreams) end(workspace, mirror logicalcluster.Name) {
@@ -256,5 +301,9 @@ func (o *openStreams) end(workspace, mirror logicalcluster.Name) {
 		if o.of[of]--; o.of[of] == 0 {
 			delete(o.of, of)
 		}
+	}
+	if o.waits {
+		close(o.freed)
+		o.freed = make(chan struct{})
 	}
 }

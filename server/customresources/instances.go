@@ -187,8 +187,8 @@ func (s *instances) serve(def *Definition) (*instance, error) {
 		s.objects,
 		noNewOnes{c.Admission},
 		nil, // nothing is established by it
-		webhooks.Services(c.Services(lcctx.Cluster{Name: clusterOf(def)})), // those of any will do where none of them converts
-		c.Webhooks.Resolver(webhooks.Conversion, clusterOf(def)),
+		webhooks.Services(),
+		c.Webhooks.Resolver(webhooks.Conversion, clusterOf(def), c.Services(lcctx.Cluster{Name: clusterOf(def)})), // of any logical cluster where none of them converts
 		1,
 		c.Authorizer,
 		c.RequestTimeout, c.MinRequestTimeout,

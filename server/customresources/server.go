@@ -41,7 +41,7 @@ type Config struct {
 	Builtin Names
 	// Webhooks calls those that convert.
 	Webhooks *webhooks.Caller
-	// Services says where the Services of a logical cluster are reached.
+	// Services says how the Services of a logical cluster are reached.
 	Services func(lcctx.Cluster) webhooks.Service
 	// Importing says whether an import fills a logical cluster; Server.Imported is told when none does any more.
 	Importing func(context.Context, logicalcluster.Name) (bool, error)

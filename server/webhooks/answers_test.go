@@ -79,7 +79,7 @@ func TestAnswersAreBounded(t *testing.T) {
 		{"/list", Conversion, len(spaces), 12 << 20, free, "a long question may have a long answer"},
 		{"/list", Conversion, 2, 8<<20 + 8, "answers with more than", "a short question may not"},
 	} {
-		config, err := NewCaller(loopback()).Resolver(tc.to, "shop")(nil).ClientConfigFor("")
+		config, err := NewCaller(loopback()).Resolver(tc.to, "shop", nil)(nil).ClientConfigFor("")
 		if err != nil {
 			t.Fatal(err)
 		}

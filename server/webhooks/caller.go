@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -22,6 +23,9 @@ const (
 	// Connections kept to one webhook between calls, and for how long. Each is two goroutines.
 	idleConnections = 2
 	idleTimeout     = 15 * time.Second
+	// Connections to one webhook that is a Service, at a time, and how long they are kept: they go through what many share, and who finds none waits.
+	serviceConnections = 10
+	serviceIdleTimeout = 5 * time.Second
 	// maxAnswerHeader in bytes; see answers.go for the body.
 	maxAnswerHeader = 64 << 10
 	// userAgent is kube-apiserver's.
@@ -52,17 +56,22 @@ func (c *Caller) control(_, address string, _ syscall.RawConn) error {
 	return c.addresses.Check(to.Addr())
 }
 
-// Resolver is for what webhooks of a logical cluster are called for. It ignores what it wraps: what upstream would add are credentials.
-func (c *Caller) Resolver(to Purpose, of logicalcluster.Name) webhook.AuthenticationInfoResolverWrapper {
+// Resolver is for what webhooks of a logical cluster are called for; its Services are found by where. It ignores what it wraps: what upstream would add are credentials.
+func (c *Caller) Resolver(to Purpose, of logicalcluster.Name, where Service) webhook.AuthenticationInfoResolverWrapper {
 	return func(webhook.AuthenticationInfoResolver) webhook.AuthenticationInfoResolver {
 		return &webhook.AuthenticationInfoResolverDelegator{
-			ClientConfigForFunc:        func(string) (*rest.Config, error) { return c.config(to, of), nil },
-			ClientConfigForServiceFunc: func(string, string, int) (*rest.Config, error) { return c.config(to, of), nil },
+			ClientConfigForFunc: func(string) (*rest.Config, error) { return c.config(to, of, idleTimeout, 0), nil },
+			ClientConfigForServiceFunc: func(name, namespace string, port int) (*rest.Config, error) {
+				config := c.config(to, of, serviceIdleTimeout, serviceConnections)
+				config.Dial = c.dialService(where, namespace, name, int32(port))
+				return config, nil
+			},
 		}
 	}
 }
 
-func (c *Caller) config(to Purpose, of logicalcluster.Name) *rest.Config {
+// config is for a client of one webhook, of which connections are kept for idle, and so many at most are at a time; any number if that is 0.
+func (c *Caller) config(to Purpose, of logicalcluster.Name, idle time.Duration, most int) *rest.Config {
 	return &rest.Config{
 		UserAgent: userAgent,
 		Timeout:   callTimeout,
@@ -73,7 +82,7 @@ func (c *Caller) config(to Purpose, of logicalcluster.Name) *rest.Config {
 		Proxy: func(*http.Request) (*url.URL, error) { return nil, nil },
 		WrapTransport: func(next http.RoundTripper) http.RoundTripper {
 			if made, ok := next.(*http.Transport); ok { // not yet in use: it was made for this client
-				made.MaxIdleConnsPerHost, made.IdleConnTimeout = idleConnections, idleTimeout
+				made.MaxIdleConnsPerHost, made.IdleConnTimeout, made.MaxConnsPerHost = idleConnections, idle, most
 				made.MaxResponseHeaderBytes = maxAnswerHeader
 			}
 			return answers{noRedirects{next}, boundsOf[to], c.budget, of}
@@ -81,22 +90,45 @@ func (c *Caller) config(to Purpose, of logicalcluster.Name) *rest.Config {
 	}
 }
 
-// Service says at which host and port a port of a Service is reached, or why it is not: to people.
-type Service func(ctx context.Context, namespace, name string, port int32) (address string, err error)
+// Service says how a port of a Service is reached, or why it is not: to people.
+type Service func(ctx context.Context, namespace, name string, port int32) (Way, error)
 
-// Services finds Services by where.
-func Services(where Service) webhook.ServiceResolver { return services{where} }
+// Way leads to a port of a Service: Dial connects to it, where that is not nil; else it is at an address, which is dialed if Addresses allow it.
+type Way struct {
+	Address string // host:port
+	Dial    func(context.Context) (net.Conn, error)
+}
 
-type services struct{ where Service }
-
-// ResolveEndpoint says where a Service is reached. Upstream asks when it connects; the certificate is that of
-// <name>.<namespace>.svc wherever that is.
-func (s services) ResolveEndpoint(namespace, name string, port int32) (*url.URL, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), dialTimeout)
-	defer cancel()
-	address, err := s.where(ctx, namespace, name, port)
-	if err != nil {
-		return nil, fmt.Errorf("the Service %s/%s cannot be called: %w; give the webhook a url instead of a service", namespace, name, err)
+// dialService connects to a Service, wherever upstream thinks that it is. The certificate is that of <name>.<namespace>.svc wherever that is.
+func (c *Caller) dialService(where Service, namespace, name string, port int32) func(context.Context, string, string) (net.Conn, error) {
+	return func(asked context.Context, network, _ string) (net.Conn, error) {
+		// The server itself looks for it: who is admitted, and what he asks for, is nothing to that.
+		ctx, cancel := context.WithTimeout(context.Background(), dialTimeout)
+		defer cancel()
+		defer context.AfterFunc(asked, cancel)()
+		conn, err := func() (net.Conn, error) {
+			way, err := where(ctx, namespace, name, port)
+			switch {
+			case err != nil:
+				return nil, err
+			case way.Dial != nil:
+				return way.Dial(ctx)
+			}
+			return c.dialer.DialContext(ctx, network, way.Address)
+		}()
+		if err != nil {
+			return nil, fmt.Errorf("the Service %s/%s cannot be called: %w", namespace, name, err)
+		}
+		return conn, nil
 	}
-	return &url.URL{Scheme: "https", Host: address}, nil
+}
+
+// Services leaves it to the connections of a Resolver where Services are.
+func Services() webhook.ServiceResolver { return services{} }
+
+type services struct{}
+
+// ResolveEndpoint implements webhook.ServiceResolver. Nothing resolves what it returns.
+func (services) ResolveEndpoint(namespace, name string, port int32) (*url.URL, error) {
+	return &url.URL{Scheme: "https", Host: net.JoinHostPort(name+"."+namespace+".svc", strconv.Itoa(int(port)))}, nil
 }

@@ -3,6 +3,9 @@ package webhooks
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -71,7 +74,7 @@ func TestAddresses(t *testing.T) {
 
 func client(t *testing.T, c *Caller) *http.Client {
 	t.Helper()
-	config, err := c.Resolver(Conversion, "shop")(nil).ClientConfigFor("kubernetes.default.svc:443")
+	config, err := c.Resolver(Conversion, "shop", nil)(nil).ClientConfigFor("kubernetes.default.svc:443")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,18 +143,78 @@ func TestWebhooksAreNotRedirected(t *testing.T) {
 	}
 }
 
+// TestServices: a Service is where is said when it is connected to, and an address that is said is looked at as any other.
 func TestServices(t *testing.T) {
-	resolver := Services(func(_ context.Context, namespace, name string, port int32) (string, error) {
-		if namespace+"/"+name == "default/outside" && port == 8443 {
-			return "[2001:db8::1]:9443", nil
+	hook := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { _, _ = fmt.Fprintf(w, "{%q: 1}", req.Host) }))
+	defer hook.Close()
+	at := hook.Listener.Addr().String()
+	var dialed int
+	where := func(_ context.Context, namespace, name string, port int32) (Way, error) {
+		switch fmt.Sprintf("%s/%s:%d", namespace, name, port) {
+		case "default/outside:443":
+			return Way{Address: at}, nil
+		case "default/pods:443":
+			return Way{Dial: func(ctx context.Context) (net.Conn, error) {
+				dialed++
+				return (&net.Dialer{}).DialContext(ctx, "tcp", at)
+			}}, nil
+		case "default/broken:443":
+			return Way{Dial: func(context.Context) (net.Conn, error) { return nil, errors.New("its cluster is away") }}, nil
 		}
-		return "", errors.New("there is none")
-	})
-	if got, err := resolver.ResolveEndpoint("default", "outside", 8443); err != nil || got.String() != "https://[2001:db8::1]:9443" {
-		t.Errorf("outside: %v, %v", got, err)
+		return Way{}, errors.New("there is none")
 	}
-	want := "the Service default/absent cannot be called: there is none; give the webhook a url instead of a service"
-	if _, err := resolver.ResolveEndpoint("default", "absent", 8443); err == nil || err.Error() != want {
-		t.Errorf("absent: %v, want %q", err, want)
+	for _, tc := range []struct {
+		name      string
+		addresses Addresses
+		want      string // error, or empty
+	}{
+		{"outside", loopback(), ""},
+		{"outside", Addresses{}, "a loopback address of the server's own machine"},
+		{"pods", Addresses{}, ""}, // it is known by other means than its address
+		{"broken", Addresses{}, "the Service default/broken cannot be called: its cluster is away"},
+		{"absent", Addresses{}, "the Service default/absent cannot be called: there is none"},
+	} {
+		to, err := Services().ResolveEndpoint("default", tc.name, 443)
+		if err != nil {
+			t.Fatal(err)
+		}
+		config, err := NewCaller(tc.addresses).Resolver(Conversion, "shop", where)(nil).ClientConfigForService(tc.name, "default", 443)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := rest.HTTPClientFor(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := c.Post("http://"+to.Host, "application/json", strings.NewReader("{}"))
+		switch {
+		case err != nil:
+			if tc.want == "" || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("%s: %v, want %q", tc.name, err, tc.want)
+			}
+		default:
+			text, err := io.ReadAll(resp.Body)
+			resp.Body.Close()
+			if tc.want != "" || err != nil || string(text) != fmt.Sprintf("{%q: 1}", tc.name+".default.svc:443") {
+				t.Errorf("%s: it is called as %q, %v, want %q", tc.name, text, err, tc.want)
+			}
+		}
+		c.CloseIdleConnections()
+	}
+	if dialed != 1 {
+		t.Errorf("what is known by other means is dialed %d times, want once", dialed)
+	}
+}
+
+// TestServiceIsNotWaitedForInVain: who looks for a Service is told when nobody waits any more.
+func TestServiceIsNotWaitedForInVain(t *testing.T) {
+	asked, cancel := context.WithCancel(t.Context())
+	dial := NewCaller(Addresses{}).dialService(func(ctx context.Context, _, _ string, _ int32) (Way, error) {
+		cancel()
+		<-ctx.Done()
+		return Way{}, context.Cause(ctx)
+	}, "default", "slow", 443)
+	if _, err := dial(asked, "tcp", ""); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v, want that it was cancelled", err)
 	}
 }

@@ -14,8 +14,8 @@
 //     are read and unpacked at once is bounded, of a logical cluster and of all; beyond that a call fails, and the webhook's failure policy
 //     says what then (answers.go, budget.go).
 //
-// A Service is reached where that is possible from here (Services): where it names an address outside of the physical
-// clusters, or EndpointSlices, or Endpoints, that people wrote do. Otherwise the error says what to do. What the operator names himself, such as an authentication webhook, is not
+// A Service is reached in one of two ways (Way): where it names an address outside of the physical clusters, or EndpointSlices, or Endpoints, that people wrote do, there; and
+// where its selector finds pods, through a port that their physical cluster forwards, to one of them by its UID. The addresses that such pods say they have are dialed by nobody. What the operator names himself, such as an authentication webhook, is not
 // called through this package.
 //
 // Idle connections are few and short-lived, since who is called is chosen by tenants. When etcd is away this

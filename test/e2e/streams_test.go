@@ -3,9 +3,12 @@ package e2e
 import (
 	"bufio"
 	"crypto/tls"
+	"encoding/base64"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"os"
@@ -16,11 +19,16 @@ import (
 	"strings"
 	"testing"
 
+	admissionv1 "k8s.io/api/admission/v1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/cert"
 
 	"atoll.dev/atoll/test/framework"
 )
@@ -131,11 +139,18 @@ func (f *fleet) looksAndGoesIn(t *testing.T) {
 
 	w.forwards(pod)
 	w.proxies(pod)
+	w.isAskedInPods(kubelet)
 	w.debugs("solo", "main")
 	w.debugs(pod, container)
 	w.tops(pod, container)
 
 	f.clusters["east"].Kill()
+	framework.Eventually(t, patience, "what a webhook has to allow is refused while that is away, and whoever asks is told where it is", func() string {
+		if out, err := w.try("create", "configmap", "unasked"); err == nil || !strings.Contains(out+err.Error(), "the Service default/hooks cannot be called") || !strings.Contains(out+err.Error(), `physical cluster "east"`) {
+			return fmt.Sprint(out, err)
+		}
+		return ""
+	})
 	if out, err := w.try("top", "pods"); err == nil || !strings.Contains(out+err.Error(), `physical cluster "east"`) {
 		t.Errorf("top of a cluster that is away: %s %v", out, err)
 	}
@@ -168,6 +183,111 @@ func (w *workspace) proxies(pod string) {
 	if err == nil || !strings.Contains(out+err.Error(), "refused") {
 		w.t.Errorf("a port that is closed: %s %v", out, err)
 	}
+}
+
+// hookPort is that of a pod with webhooks.
+const hookPort = "9443"
+
+// inPods has a pod and a Service of webhooks, and what they are asked about.
+const inPods = `
+apiVersion: v1
+kind: Pod
+metadata: {name: hooks, labels: {app: hooks}}
+spec: {containers: [{name: main, image: "registry.example/app:1", ports: [{containerPort: %[2]s}]}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: hooks}
+spec: {selector: {app: hooks}, ports: [{port: 443, targetPort: %[2]s}]}
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingWebhookConfiguration
+metadata: {name: hooks.example.com}
+webhooks:
+- name: hooks.example.com
+  clientConfig: {service: {namespace: default, name: hooks, path: /judge}, caBundle: %[1]s}
+  rules: [{apiGroups: [""], apiVersions: [v1], resources: [configmaps], operations: [CREATE]}]
+  failurePolicy: Fail
+  sideEffects: None
+  admissionReviewVersions: [v1]
+---
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: widgets.hooks.example.com}
+spec:
+  group: hooks.example.com
+  names: {kind: Widget, plural: widgets}
+  scope: Namespaced
+  conversion:
+    strategy: Webhook
+    webhook: {clientConfig: {service: {namespace: default, name: hooks, path: /convert}, caBundle: %[1]s}, conversionReviewVersions: [v1]}
+  versions:
+  - {name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}
+  - {name: v2, served: true, storage: false, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}
+`
+
+// isAskedInPods has the workspace ask a webhook that runs in its pods, by a Service that selects them.
+func (w *workspace) isAskedInPods(kubelet *framework.Kubelet) {
+	w.t.Helper()
+	certificate, key, err := cert.GenerateSelfSignedCertKey("hooks.default.svc", nil, nil)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	pair, err := tls.X509KeyPair(certificate, key)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("/judge", func(out http.ResponseWriter, req *http.Request) {
+		var review admissionv1.AdmissionReview
+		if err := json.NewDecoder(req.Body).Decode(&review); err != nil || review.Request == nil {
+			http.Error(out, fmt.Sprint(err), http.StatusBadRequest)
+			return
+		}
+		review.Response = &admissionv1.AdmissionResponse{UID: review.Request.UID, Allowed: review.Request.Name != "unwanted", Result: &metav1.Status{Message: "nobody wants it"}}
+		_ = json.NewEncoder(out).Encode(review) // whoever asked has gone
+	})
+	mux.HandleFunc("/convert", func(out http.ResponseWriter, req *http.Request) {
+		var review apiextensionsv1.ConversionReview
+		if err := json.NewDecoder(req.Body).Decode(&review); err != nil || review.Request == nil {
+			http.Error(out, fmt.Sprint(err), http.StatusBadRequest)
+			return
+		}
+		review.Response = &apiextensionsv1.ConversionResponse{UID: review.Request.UID, Result: metav1.Status{Status: metav1.StatusSuccess}}
+		for _, from := range review.Request.Objects {
+			var object map[string]any
+			if err := json.Unmarshal(from.Raw, &object); err != nil {
+				http.Error(out, err.Error(), http.StatusBadRequest)
+				return
+			}
+			object["apiVersion"], object["convertedIn"] = review.Request.DesiredAPIVersion, "a pod"
+			review.Response.ConvertedObjects = append(review.Response.ConvertedObjects, runtime.RawExtension{Object: &unstructured.Unstructured{Object: object}})
+		}
+		_ = json.NewEncoder(out).Encode(review) // as above
+	})
+	hook := httptest.NewUnstartedServer(mux)
+	hook.TLS = &tls.Config{Certificates: []tls.Certificate{pair}}
+	hook.StartTLS()
+	w.t.Cleanup(hook.Close)
+	kubelet.Leads(hookPort, hook.Listener.Addr().String())
+
+	bundle := base64.StdEncoding.EncodeToString(certificate)
+	w.kubectlWithInput(fmt.Sprintf(inPods, bundle, hookPort), "apply", "-f", "-")
+	framework.Eventually(w.t, patience, "the webhook in a pod refuses a ConfigMap", func() string {
+		if out, err := w.try("create", "configmap", "unwanted"); err == nil || !strings.Contains(out+err.Error(), "nobody wants it") {
+			return fmt.Sprint(out, err)
+		}
+		return ""
+	})
+	w.kubectl("create", "configmap", "wanted")
+	w.kubectl("wait", "--for=condition=Established", "crd/widgets.hooks.example.com")
+	w.kubectlWithInput("apiVersion: hooks.example.com/v1\nkind: Widget\nmetadata: {name: one}\n", "create", "-f", "-")
+	framework.Eventually(w.t, patience, "a custom resource is converted in a pod", func() string {
+		if out, err := w.try("get", "widgets.v2.hooks.example.com", "one", "-o", "jsonpath={.apiVersion} {.convertedIn}"); err != nil || out != "hooks.example.com/v2 a pod" {
+			return fmt.Sprint(out, err)
+		}
+		return ""
+	})
 }
 
 // refusedImage is one that refuseImage has the clusters refuse.

@@ -32,8 +32,25 @@ type Kubelet struct {
 	Ports    map[string]string
 	LastWord string
 
-	mu   sync.Mutex
+	mu   sync.Mutex       // guards Ports, once it serves, and what follows
 	uses map[string]usage // by labels of their series
+}
+
+// Leads has a port be who listens at an address, from now on.
+func (k *Kubelet) Leads(port, address string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.Ports == nil {
+		k.Ports = map[string]string{}
+	}
+	k.Ports[port] = address
+}
+
+// leads is to which address a port does, empty if to none.
+func (k *Kubelet) leads(port string) string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.Ports[port]
 }
 
 // usage is what a container uses, from a moment on.
@@ -244,15 +261,15 @@ func (k *Kubelet) portForward(w http.ResponseWriter, req *http.Request) {
 				switch {
 				case port == ClosedPort && !data:
 					_, _ = io.WriteString(s, "connection refused")
-				case !data && k.Ports[port] != "" && k.LastWord != "":
+				case !data && k.leads(port) != "" && k.LastWord != "":
 					select {
 					case <-joined:
 						_, _ = io.WriteString(s, k.LastWord)
 					case <-conn.CloseChan():
 					}
 				case port == ClosedPort || !data:
-				case k.Ports[port] != "":
-					join(s, k.Ports[port])
+				case k.leads(port) != "":
+					join(s, k.leads(port))
 					joined <- struct{}{}
 				case port == HTTPPort:
 					answerHTTP(s)

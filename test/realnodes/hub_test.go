@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/base64"
 	"fmt"
 	"io"
 	"net/http"
@@ -27,6 +28,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/cert"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
@@ -74,6 +76,7 @@ func TestWorkspace(t *testing.T) {
 		{"Copy", (*workspace).copies, "cp of a megabyte, there and back"},
 		{"Names", (*workspace).names, "a pod finds a Service of its workspace by its short name"},
 		{"ItsTokenIsOfTheWorkspace", (*workspace).token, "a client in the pod finds the API of its workspace, by the files and variables that it looks for, and may there what the roles of its ServiceAccount say; the physical cluster does not know its token"},
+		{"AWebhookInAPod", (*workspace).webhook, "an admission webhook that runs in a pod of the workspace is asked, by its Service"},
 		{"ReadinessHoldsARolloutBack", (*workspace).readiness, "a pod that is not ready by its probe is not Available, and the rollout waits for it"},
 		{"LivenessRestartsShow", (*workspace).liveness, "a container that its probe ends shows as restarted, with the log of before and the Event"},
 		{"ASyncerPodThatIsKilled", (*workspace).syncerKilled, "the syncer's Pods are killed, and others go on"},
@@ -324,6 +327,71 @@ func (w *workspace) token() {
 	if err := w.askEast(strings.TrimSpace(mustKubectl(w.T, w.east, "", "create", "token", "default"))); !apierrors.IsForbidden(err) {
 		w.Errorf("the physical cluster's API says to a token of its own: %v, want that it may not", err)
 	}
+}
+
+// judging is an admission webhook, of app, with a certificate and its key for its Service's name.
+const judging = `
+apiVersion: v1
+kind: Secret
+type: kubernetes.io/tls
+metadata: {name: judge}
+data: {tls.crt: %[1]s, tls.key: %[2]s}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: judge}
+spec:
+  selector: {matchLabels: {app: judge}}
+  template:
+    metadata: {labels: {app: judge}}
+    spec:
+      containers:
+      - name: main
+        image: ` + appImage + `
+        args: [judge, /certificate]
+        ports: [{name: https, containerPort: 8443}]
+        readinessProbe: {httpGet: {path: /readyz, port: https, scheme: HTTPS}, periodSeconds: 1}
+        volumeMounts: [{name: certificate, mountPath: /certificate}]
+      volumes: [{name: certificate, secret: {secretName: judge}}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: judge}
+spec: {selector: {app: judge}, ports: [{port: 443, targetPort: https}]}
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingWebhookConfiguration
+metadata: {name: judge.example.com}
+webhooks:
+- name: judge.example.com
+  clientConfig: {service: {namespace: default, name: judge, path: /judge}, caBundle: %[1]s}
+  rules: [{apiGroups: [""], apiVersions: [v1], resources: [configmaps], operations: [CREATE]}]
+  failurePolicy: Fail
+  sideEffects: None
+  admissionReviewVersions: [v1]
+`
+
+// webhook: what runs in a pod judges what is made in its workspace.
+func (w *workspace) webhook() {
+	certificate, key, err := cert.GenerateSelfSignedCertKey("judge.default.svc", nil, nil)
+	if err != nil {
+		w.Fatal(err)
+	}
+	encode := base64.StdEncoding.EncodeToString
+	w.kubectl(fmt.Sprintf(judging, encode(certificate), encode(key)), "apply", "-f", "-")
+	w.kubectl("", "rollout", "status", "deployment/judge", "--timeout=3m")
+	framework.Eventually(w, patience, "the webhook refuses a ConfigMap", func() string {
+		if out, err := w.try("", "create", "configmap", "unwanted"); err == nil || !strings.Contains(out, "nobody wants it") {
+			return fmt.Sprint(out, err)
+		}
+		return ""
+	})
+	w.kubectl("", "create", "configmap", "wanted")
+	if got := w.kubectl("", "logs", "deployment/judge"); !strings.Contains(got, "asked about wanted\n") {
+		w.Errorf("the log of the webhook: %q", got)
+	}
+	w.kubectl("", "delete", "validatingwebhookconfiguration", "judge.example.com")
+	w.kubectl("", "delete", "deployment/judge", "service/judge", "secret/judge")
 }
 
 // askEast asks the physical cluster for Secrets, by a token.

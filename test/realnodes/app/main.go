@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -47,6 +48,7 @@ func run(command string, args []string) error {
 		run  func([]string) error
 	}{
 		"serve":   {0, serve},
+		"judge":   {1, judge},
 		"echo":    {-1, func(args []string) error { _, err := fmt.Println(strings.Join(args, " ")); return err }},
 		"cat":     {0, func([]string) error { _, err := io.Copy(os.Stdout, os.Stdin); return err }},
 		"exit":    {1, exit},
@@ -101,6 +103,28 @@ func serve([]string) error {
 		fmt.Println("told to end", host)
 		return nil
 	}
+}
+
+// judge answers as an admission webhook at port 8443, by the certificate in a directory: it allows all but what is called "unwanted".
+func judge(args []string) error {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/readyz", func(http.ResponseWriter, *http.Request) {})
+	mux.HandleFunc("/judge", func(w http.ResponseWriter, req *http.Request) {
+		var review struct {
+			APIVersion, Kind string
+			Request          struct{ UID, Name string }
+		}
+		if err := json.NewDecoder(req.Body).Decode(&review); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		fmt.Println("asked about", review.Request.Name)
+		_ = json.NewEncoder(w).Encode(map[string]any{"apiVersion": review.APIVersion, "kind": review.Kind, "response": map[string]any{ // whoever asked has gone
+			"uid": review.Request.UID, "allowed": review.Request.Name != "unwanted", "status": map[string]any{"message": "nobody wants it"},
+		}})
+	})
+	server := &http.Server{Addr: ":8443", Handler: mux, ReadHeaderTimeout: time.Minute}
+	return server.ListenAndServeTLS(filepath.Join(args[0], "tls.crt"), filepath.Join(args[0], "tls.key"))
 }
 
 func exit(args []string) error {
