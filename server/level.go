@@ -21,9 +21,13 @@ import (
 //	5  what ReplicaSets refer to, in the same way
 //	6  what ReplicationControllers refer to, in the same way
 //	7  EndpointSlices and Endpoints of Services, whose addresses somebody has to take out when their pods are gone
+//	8  CustomResourceDefinitions that are compressed
 //
-// A version that stores what an earlier one would harm has a level more.
-const Level = 7
+// A version that stores what an earlier one would harm, or could not read, has a level more.
+const Level = 8
+
+// compressedLevel is that of the first version which reads what is compressed.
+const compressedLevel = 8
 
 // ErrLaterLevel is the error of a server whose version is earlier than that of one which has led.
 var ErrLaterLevel = errors.New("a later version of Atoll has led on this etcd")
@@ -49,14 +53,13 @@ func refuseLater(level, own int) error {
 		"start that version again, or a later one; or go back to a backup from before the update, as docs/operations/replicas.md says", ErrLaterLevel, level, own)
 }
 
-// checkLevel refuses to start a server of an earlier version. Served without controllers, workspaces would look well while nothing of what
-// people ask for is done.
-func checkLevel(ctx context.Context, rows plainRows, own int) error {
-	level, _, err := storedLevel(ctx, rows)
-	if err != nil {
-		return err
+// checkLevel returns the installation's level, and refuses to start a server of an earlier version. Served without controllers, workspaces
+// would look well while nothing of what people ask for is done.
+func checkLevel(ctx context.Context, rows plainRows, own int) (level int, err error) {
+	if level, _, err = storedLevel(ctx, rows); err != nil {
+		return 0, err
 	}
-	return refuseLater(level, own)
+	return level, refuseLater(level, own)
 }
 
 // raiseLevel returns nil once the installation's level is own. It is for who leads: the level never goes down.
@@ -80,4 +83,40 @@ func raiseLevel(ctx context.Context, rows plainRows, own int) error {
 }
 
 // RaiseLevel returns nil while controllers of this version may run, by whoever leads. It is ErrLaterLevel if they never may again.
-func (s *Server) RaiseLevel(ctx context.Context) error { return raiseLevel(ctx, s.backend, Level) }
+func (s *Server) RaiseLevel(ctx context.Context) error {
+	if err := raiseLevel(ctx, s.backend, Level); err != nil {
+		return err
+	}
+	if !s.options.SharedStore { // no other server reads it, nor does one of before start any more
+		s.backend.Compress()
+	}
+	return nil
+}
+
+// join takes part in the installation that etcd has, or begins one, and returns an error if this server may not.
+//
+// It has definitions compressed if the installation was at the level of versions that read them when it started: those of before may go on
+// to serve beside it until they are replaced.
+func (s *Server) join(ctx context.Context) error {
+	level, err := checkLevel(ctx, s.backend, Level)
+	if err != nil {
+		return err
+	}
+	if s.options.SharedStore {
+		own := authorities{Clients: fingerprint(s.keys), Syncers: fingerprint(s.syncerKeys), Workspaces: fingerprint(s.workspaceKeys)}
+		first, err := agreeOnAuthorities(ctx, s.backend, own, s.options.pkiDirectory())
+		if err != nil {
+			return err
+		}
+		if first && level == 0 { // of any version: nothing is there that another one might serve
+			if err := raiseLevel(ctx, s.backend, Level); err != nil {
+				return err
+			}
+			level = Level
+		}
+	}
+	if level >= compressedLevel {
+		s.backend.Compress()
+	}
+	return nil
+}

@@ -3,6 +3,7 @@ package server
 import (
 	"errors"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -53,8 +54,12 @@ func TestCheckLevel(t *testing.T) {
 		if level != "" {
 			rows.row = storage.InstallationRow{Value: []byte(level), Revision: 4}
 		}
-		if err := checkLevel(t.Context(), rows, 2); (err != nil) != refused || rows.attempts != 0 {
+		got, err := checkLevel(t.Context(), rows, 2)
+		if (err != nil) != refused || rows.attempts != 0 {
 			t.Errorf("at level %q: error %v, want one: %v; %d writes", level, err, refused, rows.attempts)
+		}
+		if err == nil && level != "" && strconv.Itoa(got) != level {
+			t.Errorf("the level is %d, want %s", got, level)
 		}
 	}
 }
@@ -71,6 +76,7 @@ func TestLevelIsOfTheKinds(t *testing.T) {
 		{"ReplicaSet"},
 		{"ReplicationController"},
 		{}, // EndpointSlices and Endpoints, which would lead to pods that are gone
+		{}, // definitions that are compressed
 	}
 	want := slices.Sorted(slices.Values(slices.Concat(levels...)))
 	var got []string

@@ -44,45 +44,45 @@ func fingerprint(p *pki) string {
 }
 
 // agreeOnAuthorities refuses a server whose authorities are not those of the servers before it on the same etcd; the first
-// one says which they are. directory is where own lie. The row is in plain: a server that starts reads it whichever keys there
+// one, which is told so, says which they are. directory is where own lie. The row is in plain: a server that starts reads it whichever keys there
 // are by then, and nobody writes it anew when they change while servers run.
-func agreeOnAuthorities(ctx context.Context, rows plainRows, own authorities, directory string) error {
+func agreeOnAuthorities(ctx context.Context, rows plainRows, own authorities, directory string) (first bool, _ error) {
 	want, err := json.Marshal(own)
 	if err != nil {
-		return err
+		return false, err
 	}
 	for {
 		row, err := rows.ReadPlainInstallation(ctx, storage.AuthoritiesRow)
 		if err != nil {
-			return err
+			return false, err
 		}
 		if row.Value == nil {
 			written, err := rows.WritePlainInstallation(ctx, storage.AuthoritiesRow, want, row.Revision)
 			if err != nil {
-				return err
+				return false, err
 			}
 			if written {
-				return nil
+				return true, nil
 			}
 			continue // another server was first; the deadline of ctx bounds how often
 		}
 		var there authorities
 		if err := json.Unmarshal(row.Value, &there); err != nil {
-			return refusal(directory, fmt.Sprintf("the row says %.80q: %v", row.Value, err))
+			return false, refusal(directory, fmt.Sprintf("the row says %.80q: %v", row.Value, err))
 		}
 		before := there.Workspaces == ""
 		if before {
 			there.Workspaces = own.Workspaces
 		}
 		if difference := own.difference(there); difference != "" {
-			return refusal(directory, difference)
+			return false, refusal(directory, difference)
 		}
 		if !before && !row.Stale {
-			return nil
+			return false, nil
 		}
 		written, err := rows.WritePlainInstallation(ctx, storage.AuthoritiesRow, want, row.Revision)
 		if err != nil || written {
-			return err
+			return false, err
 		}
 	}
 }

@@ -60,9 +60,10 @@ func TestServersAgreeOnAuthorities(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			err := agreeOnAuthorities(t.Context(), tc.rows, tc.own, "/data/pki")
-			if (err != nil) != tc.refused {
-				t.Fatalf("error %v, want one: %v: %s", err, tc.refused, tc.reason)
+			wasThere := tc.rows.row.Value != nil || tc.rows.contend != nil
+			isFirst, err := agreeOnAuthorities(t.Context(), tc.rows, tc.own, "/data/pki")
+			if (err != nil) != tc.refused || isFirst == wasThere {
+				t.Fatalf("error %v, want one: %v: %s; it is the first: %v", err, tc.refused, tc.reason, isFirst)
 			}
 			if err != nil {
 				for _, want := range []string{"/data/pki", "syncers/ca.key", "workspaces/ca.key", "/atoll/installation/certificate-authorities", "replicas.md"} {
@@ -78,15 +79,15 @@ func TestServersAgreeOnAuthorities(t *testing.T) {
 // TestAuthoritiesOfBefore: a row without the authority of workspaces is taken over by one server, which the others must be like.
 func TestAuthoritiesOfBefore(t *testing.T) {
 	rows := &oneRow{row: storage.InstallationRow{Value: []byte(`{"clients":"a","syncers":"b"}`), Revision: 4}}
-	if err := agreeOnAuthorities(t.Context(), rows, authorities{Clients: "a", Syncers: "b", Workspaces: "c"}, "/data/pki"); err != nil || rows.row.Revision != 5 {
+	if _, err := agreeOnAuthorities(t.Context(), rows, authorities{Clients: "a", Syncers: "b", Workspaces: "c"}, "/data/pki"); err != nil || rows.row.Revision != 5 {
 		t.Fatalf("the row is %+v, error %v, want it taken over", rows.row, err)
 	}
-	err := agreeOnAuthorities(t.Context(), rows, authorities{Clients: "a", Syncers: "b", Workspaces: "d"}, "/data/pki")
+	_, err := agreeOnAuthorities(t.Context(), rows, authorities{Clients: "a", Syncers: "b", Workspaces: "d"}, "/data/pki")
 	if err == nil || !strings.Contains(err.Error(), "workspaces/ca.crt there is sha256:c, here it is sha256:d") {
 		t.Errorf("another server with another authority of workspaces: %v", err)
 	}
 	contended := &oneRow{row: storage.InstallationRow{Value: []byte(`{"clients":"a","syncers":"b"}`), Revision: 4}, contend: []byte(`{"clients":"a","syncers":"b","workspaces":"c"}`)}
-	if err := agreeOnAuthorities(t.Context(), contended, authorities{Clients: "a", Syncers: "b", Workspaces: "d"}, "/data/pki"); err == nil {
+	if _, err := agreeOnAuthorities(t.Context(), contended, authorities{Clients: "a", Syncers: "b", Workspaces: "d"}, "/data/pki"); err == nil {
 		t.Error("both took it over at once")
 	}
 }
@@ -95,7 +96,7 @@ func TestAuthoritiesOfBefore(t *testing.T) {
 func TestEncryptedAuthoritiesAreWrittenInPlain(t *testing.T) {
 	own := authorities{Clients: "a", Syncers: "b", Workspaces: "c"}
 	rows := &oneRow{row: storage.InstallationRow{Value: []byte(`{"clients":"a","syncers":"b","workspaces":"c"}`), Revision: 4, Stale: true}}
-	if err := agreeOnAuthorities(t.Context(), rows, own, "/data/pki"); err != nil || rows.row.Revision != 5 || rows.row.Stale {
+	if _, err := agreeOnAuthorities(t.Context(), rows, own, "/data/pki"); err != nil || rows.row.Revision != 5 || rows.row.Stale {
 		t.Errorf("the row is %+v, error %v, want it written", rows.row, err)
 	}
 }

@@ -251,14 +251,8 @@ func (s *Server) assemble(ctx context.Context, etcd *clientv3.Client, address st
 	if s.backend, s.nodes, err = newBackend(etcd, factory, transformers, s.storageLimits, s.called, s.fairness.Listed); err != nil {
 		return err
 	}
-	if err := checkLevel(ctx, s.backend, Level); err != nil {
+	if err := s.join(ctx); err != nil {
 		return err
-	}
-	if s.options.SharedStore {
-		own := authorities{Clients: fingerprint(s.keys), Syncers: fingerprint(s.syncerKeys), Workspaces: fingerprint(s.workspaceKeys)}
-		if err := agreeOnAuthorities(ctx, s.backend, own, s.options.pkiDirectory()); err != nil {
-			return err
-		}
 	}
 	if s.webhooks, err = s.options.webhookCaller(); err != nil {
 		return err

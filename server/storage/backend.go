@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -142,6 +143,7 @@ type Backend struct {
 	prefix    string
 	factory   serverstorage.StorageFactory
 	transform value.ResourceTransformers
+	compress  atomic.Bool // see Compress
 	uncached  func(schema.GroupResource) bool
 	filedBy   func(schema.GroupResource) string
 	shared    func(schema.GroupResource) []runtime.Object
@@ -297,9 +299,7 @@ func (b *Backend) CountRows(ctx context.Context, cluster logicalcluster.Name, gr
 func uncachedPrefix(gr schema.GroupResource) string { return "/" + gr.Group + "/" + gr.Resource }
 
 func (b *Backend) restOptions(config *storagebackend.ConfigForResource, prefix string, from serving) generic.RESTOptions {
-	if b.transform != nil {
-		config.Transformer = b.transform.TransformerForResource(config.GroupResource)
-	}
+	config.Transformer = b.transformerOf(config.GroupResource)
 	return generic.RESTOptions{
 		StorageConfig: config,
 		Decorator: func(config *storagebackend.ConfigForResource, resourcePrefix string, keyFunc func(obj runtime.Object) (string, error),

@@ -67,4 +67,6 @@ func (b *Backend) bytesBelow(ctx context.Context, prefix string, revision int64)
 }
 
 // sizeOf is what a row counts for.
-func sizeOf[T []byte | string](key string, value T) int64 { return int64(len(key) + len(value)) }
+func sizeOf[T []byte | string](key string, value T) int64 {
+	return int64(len(key) + plainSize([]byte(value)))
+}

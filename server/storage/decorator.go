@@ -16,7 +16,6 @@ import (
 	"k8s.io/apiserver/pkg/storage/etcd3"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
 	"k8s.io/apiserver/pkg/storage/storagebackend/factory"
-	"k8s.io/apiserver/pkg/storage/value/encrypt/identity"
 	"k8s.io/client-go/tools/cache"
 )
 
@@ -81,9 +80,6 @@ func (b *Backend) open(
 	versioner := storage.APIObjectVersioner{}
 	codec := newClusterCodec(config.Codec, shared != nil)
 	transformer := &clusterTransformer{inner: config.Transformer, base: join(b.prefix, resourcePrefix)}
-	if transformer.inner == nil {
-		transformer.inner = identity.NewEncryptCheckTransformer()
-	}
 	kv := &besideKV{KV: b.client, resource: config.GroupResource, rows: b.rowsOf(config.GroupResource, transformer.base)}
 	rows := clientv3.NewCtxClient(context.Background()) // of a client reads and writes of rows use nothing else
 	rows.KV = kv

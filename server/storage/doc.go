@@ -13,7 +13,8 @@
 //	CacheDelegator   upstream's watch cache, one for each resource type, all logical clusters   (decorator.go), optional;
 //	                 it reads etcd on a stream of its own and asks for progress at once         (feed.go),
 //	                 and forgets old events when its resource is quiet                          (history.go)
-//	etcd3 store      upstream's, with a codec and a transformer that know the cluster           (codec.go)
+//	etcd3 store      upstream's, with a codec and a transformer that know the cluster           (codec.go),
+//	                 and long definitions compressed                                            (compressed.go)
 //
 // It reads and writes the rows <prefix>/<resource>/<cluster>/[<namespace>/]<name>, where prefix is /registry; the locks
 // <prefix>/<kind>/<cluster>/<key> (exclusive.go); /atoll/charges/ and /atoll/limits/ beside ResourceQuotas (charges.go); and
@@ -39,7 +40,7 @@
 //   - A request without a logical cluster in its context is refused, and the error names the resource and the verb. A
 //     forgotten path fails; it never reads or writes another logical cluster.
 //   - The logical cluster of an object is the one in its key. Rows are plain Kubernetes bytes (encrypted if so
-//     configured): the annotation is stripped on write and set from the key on read, so nobody can spoof it, and a row
+//     configured, else long definitions compressed): the annotation is stripped on write and set from the key on read, so nobody can spoof it, and a row
 //     that is copied to another logical cluster's key is that cluster's object.
 //   - On the wildcard there is list and watch only; a namespace or name there is a filter, never part of a key prefix.
 //   - A transaction of etcd holds at most one row of a resource: a watch cache is as new as the last event it took, and

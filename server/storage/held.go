@@ -246,7 +246,7 @@ func (p *pass) see(ctx context.Context, prefix string, got *clientv3.GetResponse
 	return rows, nil
 }
 
-// storedAt returns what is stored below a resource prefix and what it is encrypted with; nil if with nothing. A store of
+// storedAt returns what is stored below a resource prefix and what its values pass through; nil for locks. A store of
 // custom resources need not be open: they are at /<group>/<resource>. Other prefixes without a store have locks, or what is
 // not served any more.
 func (p *pass) storedAt(prefix string) (_ schema.GroupResource, _ value.Transformer, locks bool) {
@@ -258,10 +258,7 @@ func (p *pass) storedAt(prefix string) (_ schema.GroupResource, _ value.Transfor
 		return schema.GroupResource{Resource: group}, nil, true
 	}
 	gr := schema.GroupResource{Group: group, Resource: resource}
-	if p.backend.transform == nil {
-		return gr, nil, false
-	}
-	return gr, p.backend.transform.TransformerForResource(gr), false
+	return gr, p.backend.transformerOf(gr), false
 }
 
 var protobufPrefix = []byte("k8s\x00")

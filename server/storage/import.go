@@ -111,12 +111,9 @@ func (b *Backend) readyCustom(ctx context.Context, cluster logicalcluster.Name, 
 	if err := sameKey(row.Key, strings.Contains(row.Key, "/"), object); err != nil {
 		return nil, err
 	}
-	data := row.Value
-	if b.transform != nil {
-		var err error
-		if data, err = b.transform.TransformerForResource(gr).TransformToStorage(ctx, row.Value, value.DefaultContext(key)); err != nil {
-			return nil, err
-		}
+	data, err := b.transformerOf(gr).TransformToStorage(ctx, row.Value, value.DefaultContext(key))
+	if err != nil {
+		return nil, err
 	}
 	return &Ready{
 		Resource: gr, Meta: object.ObjectMeta,

@@ -46,7 +46,7 @@ func (c *limitedClient) limitedPut(ctx context.Context, key string, value []byte
 	if err != nil {
 		return kubernetes.PutResponse{}, err
 	}
-	need := amount{bytes: int64(len(value))} // at most, if it is an update
+	need := amount{bytes: int64(plainSize(value))} // at most, if it is an update
 	if expectedRevision == 0 {
 		need = amount{1, sizeOf(key, value)}
 	}
@@ -102,7 +102,7 @@ func (c *limitedClient) put(ctx context.Context, key string, value []byte, expec
 	}
 	resp := kubernetes.PutResponse{Revision: done.Header.Revision, Succeeded: done.Succeeded}
 	if done.Succeeded {
-		return resp, amount{bytes: int64(len(value) - len(done.Responses[0].GetResponsePut().PrevKv.Value))}, nil
+		return resp, amount{bytes: sizeOf(key, value) - sizeOf(key, done.Responses[0].GetResponsePut().PrevKv.Value)}, nil
 	}
 	if opts.GetOnFailure {
 		resp.KV = only(done)
@@ -163,7 +163,7 @@ func (c *limitedClient) grows(ctx context.Context, key string, value []byte, exp
 	if len(got.Kvs) == 0 || got.Kvs[0].ModRevision != expectedRevision {
 		return 0, nil
 	}
-	return int64(len(value) - len(got.Kvs[0].Value)), nil
+	return sizeOf(key, value) - sizeOf(key, got.Kvs[0].Value), nil
 }
 
 func (c *limitedClient) share(key string) (share, error) {

@@ -18,9 +18,7 @@ import (
 // any logical cluster, scope and schema, as metav1.PartialObjectMetadata. It writes nothing, and is open until the Backend is destroyed.
 func (b *Backend) Metadata(gr schema.GroupResource) (*Resource, error) {
 	config := storagebackend.NewDefaultConfig(b.prefix, metadataCodec{}).ForResource(gr)
-	if b.transform != nil {
-		config.Transformer = b.transform.TransformerForResource(gr)
-	}
+	config.Transformer = b.transformerOf(gr)
 	prefix := "/" + gr.Group + "/" + gr.Resource
 	key := func(obj runtime.Object) (string, error) {
 		m, err := meta.Accessor(obj)

@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os/exec"
 	"path/filepath"
 	"strconv"
@@ -26,8 +27,33 @@ const (
 	overForGood = "Runs no controllers any more"
 )
 
+// longDefinition is a definition of a kind with many fields.
+func longDefinition(plural string) string {
+	fields := &strings.Builder{}
+	for i := range 100 {
+		fmt.Fprintf(fields, "          field%d: {type: string, description: What a person says.}\n", i)
+	}
+	return fmt.Sprintf(`apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: %[1]s.stable.example.com}
+spec:
+  group: stable.example.com
+  scope: Namespaced
+  names: {plural: %[1]s, kind: %[1]s}
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    schema:
+      openAPIV3Schema:
+        type: object
+        properties:
+%[2]s`, plural, fields)
+}
+
 // TestLevelOfTheInstallation: a server begins at data of before levels, and raises the level to its own. One that runs while a later version
-// raises it runs no controllers from then on, and serves; it does not start any more, and says what to do.
+// raises it runs no controllers from then on, and serves; it does not start any more, and says what to do. Definitions are compressed by who
+// began the installation, and by who found it at a level whose servers all read them.
 func TestLevelOfTheInstallation(t *testing.T) {
 	t.Parallel()
 	store := framework.StartEtcd(t)
@@ -40,6 +66,15 @@ func TestLevelOfTheInstallation(t *testing.T) {
 	a := framework.StartAtoll(t, store.Flags()...)
 	r := &replicas{t: t, servers: []*framework.Atoll{a}, clients: []*client.Clients{a.Clients()}}
 	r.led(0)
+	define := func(plural string, compressed bool) {
+		t.Helper()
+		a.MustRunWithInput(longDefinition(plural), "kubectl", "create", "-f", "-")
+		got, err := etcd.Client.Get(t.Context(), "/registry/apiextensions.k8s.io/customresourcedefinitions/root/"+plural+".stable.example.com")
+		if err != nil || len(got.Kvs) != 1 || strings.HasPrefix(string(got.Kvs[0].Value), "{") == compressed {
+			t.Errorf("definition %s is %.60q, error %v, want it compressed: %v", plural, got.Kvs, err, compressed)
+		}
+	}
+	define("firsts", true)
 
 	a.Stop()
 	if gone, err := etcd.Client.Delete(t.Context(), levelRow); err != nil || gone.Deleted != 1 {
@@ -55,6 +90,11 @@ func TestLevelOfTheInstallation(t *testing.T) {
 		}
 	}
 	is(strconv.Itoa(server.Level))
+	define("seconds", false)
+	a.Stop()
+	a.Start()
+	r.led(0)
+	define("thirds", true)
 
 	later := strconv.Itoa(server.Level + 1)
 	_, err = etcd.Client.Put(t.Context(), levelRow, later)

@@ -1,0 +1,195 @@
+package storage
+
+import (
+	"bytes"
+	"encoding/hex"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/klauspost/compress/zstd"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apiextensionsapiserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
+	"k8s.io/apiextensions-apiserver/pkg/registry/customresourcedefinition"
+	metainternalversion "k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/registry/generic/registry"
+	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/apiserver/pkg/storage/value"
+)
+
+const definitionsKey = "/apiextensions.k8s.io/customresourcedefinitions/"
+
+// serveDefinitions opens the registry of CustomResourceDefinitions.
+func serveDefinitions(t *testing.T, b *Backend) *registry.Store {
+	t.Helper()
+	definitions, err := customresourcedefinition.NewREST(apiextensionsapiserver.Scheme,
+		b.Uncached(apiextensionsapiserver.Codecs.LegacyCodec(apiextensionsv1.SchemeGroupVersion)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(definitions.Destroy)
+	return definitions.Store
+}
+
+// definition of a resource of shop.example whose objects have some fields.
+func definition(plural string, fields int) *apiextensions.CustomResourceDefinition {
+	properties := map[string]apiextensions.JSONSchemaProps{}
+	for i := range fields {
+		properties[fmt.Sprint("field", i)] = apiextensions.JSONSchemaProps{Type: "string", Description: "What a person writes about it."}
+	}
+	schema := &apiextensions.CustomResourceValidation{OpenAPIV3Schema: &apiextensions.JSONSchemaProps{Type: "object", Properties: properties}}
+	d := &apiextensions.CustomResourceDefinition{Spec: apiextensions.CustomResourceDefinitionSpec{
+		Group: "shop.example", Scope: apiextensions.NamespaceScoped, PreserveUnknownFields: new(bool),
+		Names:      apiextensions.CustomResourceDefinitionNames{Plural: plural, Singular: plural, Kind: plural, ListKind: plural + "List"},
+		Conversion: &apiextensions.CustomResourceConversion{Strategy: apiextensions.NoneConverter},
+		Versions:   []apiextensions.CustomResourceDefinitionVersion{{Name: "v1", Served: true, Storage: true}}, Validation: schema,
+	}}
+	d.Name = plural + ".shop.example"
+	return d
+}
+
+// definitionRow is the row of a definition in logical cluster aa.
+func definitionRow(t *testing.T, prefix, plural string) []byte {
+	t.Helper()
+	got, err := etcd.Client.Get(t.Context(), prefix+definitionsKey+"aa/"+plural+".shop.example")
+	if err != nil || len(got.Kvs) != 1 {
+		t.Fatal(got, err)
+	}
+	return got.Kvs[0].Value
+}
+
+// TestCompressed: long definitions are compressed from when they may be, and read whenever they were written. They count for as much as
+// without, in a logical cluster whose limit is on bytes, and are exported in plain.
+func TestCompressed(t *testing.T) {
+	prefix := prefixOf(t)
+	s := serve(t, prefix, func(c *Config) { c.Limits = always(Limits{Bytes: 1 << 20}) })
+	definitions := serveDefinitions(t, s.Backend)
+	aa := as(in("aa"))
+	mustPass(t, "before", tryCreate(definitions, aa, definition("olders", 100)))
+	s.Compress()
+	mustPass(t, "since", tryCreate(definitions, aa, definition("newers", 100)))
+	mustPass(t, "a short one", tryCreate(definitions, aa, definition("shorts", 1)))
+	before, after, short := definitionRow(t, prefix, "olders"), definitionRow(t, prefix, "newers"), definitionRow(t, prefix, "shorts")
+	if isCompressed(before) || isCompressed(short) || !isCompressed(after) || len(after) > len(before)/4 {
+		t.Errorf("rows begin with %q, %q and %q, of %d, %d and %d bytes; want the last compressed, to less than a quarter of the first", before[:4], short[:4], after[:4], len(before), len(short), len(after))
+	}
+	if got, want := plainSize(after), len(before); got != want {
+		t.Errorf("a row of %d bytes counts for %d, want %d as the other", len(after), got, want)
+	}
+	has, _, err := s.countShare(t.Context(), share{cluster: "aa"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if known := s.use(t, share{cluster: "aa"}); known != has || has.bytes < int64(2*len(before)) {
+		t.Errorf("%+v is known and %+v counted, want the same, and the long ones in plain", known, has)
+	}
+
+	again := serve(t, prefix, nil) // which writes none
+	read := serveDefinitions(t, again.Backend)
+	list, err := read.List(in("aa"), &metainternalversion.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var fields []int
+	for _, d := range list.(*apiextensions.CustomResourceDefinitionList).Items {
+		fields = append(fields, len(d.Spec.Validation.OpenAPIV3Schema.Properties))
+	}
+	if diff := cmp.Diff([]int{100, 100, 1}, fields); diff != "" {
+		t.Errorf("fields of what is read (-want +got):\n%s", diff)
+	}
+	export, err := s.Export(t.Context(), "aa", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := 0
+	err = export.Rows(t.Context(), func(row PlainRow) error {
+		if rows++; !bytes.HasPrefix(row.Value, []byte(`{"kind":"CustomResourceDefinition"`)) {
+			t.Errorf("exported is %.40q", row.Value)
+		}
+		return nil
+	})
+	if err != nil || rows != 3 {
+		t.Errorf("%d rows exported, error %v, want 3", rows, err)
+	}
+
+	_, _, err = definitions.Update(aa, "newers.shop.example", changed(func(d *apiextensions.CustomResourceDefinition) { d.Labels = map[string]string{"a": "b"} }),
+		rest.ValidateAllObjectFunc, rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{})
+	mustPass(t, "a change", err)
+	if has, _, err = s.countShare(t.Context(), share{cluster: "aa"}); err != nil {
+		t.Fatal(err)
+	}
+	if known := s.use(t, share{cluster: "aa"}); known != has {
+		t.Errorf("%+v is known after a change, want %+v", known, has)
+	}
+}
+
+// TestCompressedIsNotEncrypted: what is encrypted is not compressed before; what was compressed when encryption was switched on is read
+// then, and after it was encrypted.
+func TestCompressedIsNotEncrypted(t *testing.T) {
+	prefix := prefixOf(t)
+	plain := serve(t, prefix, nil)
+	plain.Compress()
+	mustPass(t, "in plain", tryCreate(serveDefinitions(t, plain.Backend), in("aa"), definition("befores", 100)))
+
+	key := keysOf(t, "k")
+	transformers := &reloaded{}
+	transformers.transformer.Store(&key)
+	s := serve(t, prefix, func(c *Config) { c.Transformers = transformers })
+	s.Compress()
+	definitions := serveDefinitions(t, s.Backend)
+	mustPass(t, "encrypted", tryCreate(definitions, in("aa"), definition("afters", 100)))
+	opened, _, err := key.TransformFromStorage(t.Context(), definitionRow(t, prefix, "afters"), value.DefaultContext(prefix+definitionsKey+"aa/afters.shop.example"))
+	if err != nil || isCompressed(opened) || !isEncrypted(definitionRow(t, prefix, "afters")) {
+		t.Errorf("encrypted was %.20q, error %v, want JSON", opened, err)
+	}
+	for _, when := range []string{"in plain", "encrypted"} {
+		if got, err := definitions.Get(in("aa"), "befores.shop.example", &metav1.GetOptions{}); err != nil {
+			t.Errorf("%s: %v, %v", when, got, err)
+		}
+		if got := isEncrypted(definitionRow(t, prefix, "befores")); got != (when == "encrypted") {
+			t.Errorf("%s: encrypted is %v", when, got)
+		}
+		if _, err := s.RewriteStale(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestDecompressIsBounded: a row that says it is longer than any that is written is an error, and takes no memory.
+func TestDecompressIsBounded(t *testing.T) {
+	coder, err := zstd.NewWriter(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer coder.Close()
+	c := &compressing{inner: plain{}}
+	for name, row := range map[string][]byte{
+		"too long":  coder.EncodeAll(make([]byte, 64<<20), nil),
+		"cut":       coder.EncodeAll(bytes.Repeat([]byte("abc"), 10_000), nil)[:20],
+		"no header": compressedPrefix,
+	} {
+		if _, _, err := c.TransformFromStorage(t.Context(), row, value.DefaultContext("/registry/x")); err == nil || !strings.Contains(err.Error(), "decompress /registry/x") {
+			t.Errorf("%s: error %v, want one that names the row", name, err)
+		}
+	}
+	if long := coder.EncodeAll(make([]byte, 64<<20), nil); plainSize(long) != len(long) {
+		t.Errorf("a row of %d bytes counts for %d", len(long), plainSize(long))
+	}
+}
+
+// TestRowOfFormat2: as TestRowsOfFormat1, of a row that the first version wrote which compresses.
+func TestRowOfFormat2(t *testing.T) {
+	row, err := hex.DecodeString(format2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, stale, err := (&compressing{inner: plain{}}).TransformFromStorage(t.Context(), row, value.DefaultContext("/registry/x"))
+	if want := `{"kind":"CustomResourceDefinition","of":"` + strings.Repeat("shop.example ", 300) + `"}`; err != nil || stale || string(got) != want {
+		t.Errorf("read %.60q, stale %v, error %v", got, stale, err)
+	}
+}
+
+const format2 = "28b52ffd64670e15020084037b226b696e64223a22437573746f6d5265736f75726365446566696e6974696f6e222c226f66223a2273686f702e6578616d706c6520227d015418042fc672087803a972"
