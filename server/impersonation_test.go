@@ -6,10 +6,16 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"math/big"
+	"net/http"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	authenticationv1 "k8s.io/api/authentication/v1"
+	"k8s.io/apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	featuregatetesting "k8s.io/component-base/featuregate/testing"
 )
 
 // A watch ends with the credential that it was begun with, also where that let its holder be somebody else, whose own credential
@@ -81,5 +87,38 @@ func TestImpersonatedWatchEndsWithTheCredential(t *testing.T) {
 	case <-lasts.ended:
 		t.Error("a watch ended whose credential lasts")
 	default:
+	}
+}
+
+// Who may impersonate in one workspace may in no other, however soon he asks for the same there.
+func TestImpersonationIsOfItsWorkspace(t *testing.T) {
+	t.Parallel()
+	r := startServer(t, withTokens(t))
+	for _, cluster := range []logicalcluster.Name{shop, bank} {
+		_ = r.makeRobot(t, cluster)
+		r.makeAdmin(t, cluster, "olga")
+		r.makeAdmin(t, cluster, robotUser)
+	}
+	r.makeAdmin(t, shop, "bob")
+	for _, who := range []string{"olga", robotUser} {
+		as := func(cluster logicalcluster.Name) asked {
+			return asked{
+				path: clustersPrefix + string(cluster) + "/api/v1/namespaces/team/serviceaccounts/robot", token: bob,
+				header: map[string]string{authenticationv1.ImpersonateUserHeader: who},
+			}
+		}
+		waitForCode(t, r, as(shop), http.StatusOK)
+		if got := r.ask(t, as(bank)); got.code != http.StatusForbidden {
+			t.Errorf("as %s, whom bob may be in shop alone, in bank: %d, want 403", who, got.code)
+		}
+	}
+}
+
+// A server does not start with a feature that would remember of one workspace what counts in others.
+func TestFeaturesThatAreRefused(t *testing.T) {
+	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.ConstrainedImpersonation, true)
+	_, err := New(t.Context(), NewOptions(), nil)
+	if err == nil || !strings.Contains(err.Error(), "ConstrainedImpersonation") {
+		t.Errorf("error %v, want the feature named", err)
 	}
 }

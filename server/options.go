@@ -102,8 +102,9 @@ type Options struct {
 	ShutdownSendRetryAfter bool
 }
 
-// NewOptions returns the defaults.
+// NewOptions returns the defaults. It gives features other defaults, too, so it is called before flags are read.
 func NewOptions() *Options {
+	overrideFeatures()
 	return &Options{
 		RootDirectory: ".atoll",
 		BindAddress:   net.IPv4(127, 0, 0, 1),

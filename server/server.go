@@ -131,6 +131,9 @@ type Server struct {
 // before Run.
 func New(ctx context.Context, o *Options, etcd *clientv3.Client) (*Server, error) {
 	boundLabels()
+	if err := refuseFeatures(); err != nil {
+		return nil, err
+	}
 	keys, err := loadPKI(o.pkiDirectory())
 	if err != nil {
 		return nil, err

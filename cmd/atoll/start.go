@@ -18,7 +18,6 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc/grpclog"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
-	"k8s.io/apiserver/pkg/features"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	cliflag "k8s.io/component-base/cli/flag"
@@ -87,11 +86,6 @@ type startOptions struct {
 
 func newStartCommand(streams genericiooptions.IOStreams) *cobra.Command {
 	utilruntime.Must(logsapi.AddFeatureGates(utilfeature.DefaultMutableFeatureGate))
-	// What it keeps for further pages of long lists, a tree of all objects for every write of the last minutes, is a third
-	// of what an idle workspace holds. Such pages come from etcd, which is in this process.
-	utilruntime.Must(utilfeature.DefaultMutableFeatureGate.OverrideDefault(features.ListFromCacheSnapshot, false))
-	// It keeps every key once more, to tell priority and fairness what a list costs; neither is in use here.
-	utilruntime.Must(utilfeature.DefaultMutableFeatureGate.OverrideDefault(features.SizeBasedListCostEstimate, false))
 	o := &startOptions{server: server.NewOptions(), logs: logsapi.NewLoggingConfiguration(), streams: streams}
 	cmd := &cobra.Command{
 		Use:   "start",
