@@ -78,7 +78,7 @@ func (s *Server) secure(ctx context.Context, config *genericapiserver.Config) er
 	s.reviewer = authenticationunion.NewFailOnError(s.tokens, peopleReviewed{outsiders{byToken}, s.tokens, audiences})
 	known := authenticationunion.New(
 		bearertoken.New(authenticator.Token(&s.syncers)), bearertoken.New(bootstrapTokens{s}), withItsEnd{s.syncerCertificates()}, withItsEnd{s.workspaceCertificates()},
-		outsiders{withItsEnd{byCertificate}}, outsiders{byToken})
+		outsiders{withItsEnd{byCertificate}}, outsiders{forAudiences{byToken, audiences}})
 	// Who shows a credential that nobody takes is refused, not taken for a stranger. Nobody is asked about the token of a
 	// ServiceAccount but the workspace that issued it, least of all a webhook.
 	config.Authentication.Authenticator = attendants{authenticationunion.NewFailOnError(append([]authenticator.Request{s.tokens, known}, strangers...)...)}
@@ -195,6 +195,18 @@ func (p peopleReviewed) AuthenticateRequest(req *http.Request) (*authenticator.R
 		return nil, false, nil
 	}
 	return &authenticator.Response{User: found.User, Audiences: slices.Compact(slices.Sorted(slices.Values(audiences)))}, true, nil
+}
+
+// forAudiences takes tokens that are for one of some audiences. (The handler chain is told none: those of ServiceAccounts are their
+// workspace's.)
+type forAudiences struct {
+	authenticator.Request
+	audiences authenticator.Audiences
+}
+
+// AuthenticateRequest implements authenticator.Request.
+func (f forAudiences) AuthenticateRequest(req *http.Request) (*authenticator.Response, bool, error) {
+	return f.Request.AuthenticateRequest(req.WithContext(authenticator.WithAudiences(req.Context(), f.audiences)))
 }
 
 // describeIssuer serves what others need to verify tokens of a workspace's ServiceAccounts.

@@ -161,10 +161,11 @@ func TestOIDC(t *testing.T) {
 	}
 }
 
-// A webhook is asked about tokens that nobody else knows, and never sees one of a ServiceAccount, good or not.
+// A webhook is asked about tokens that nobody else knows, and never sees one of a ServiceAccount, good or not. It is told for whom the
+// token has to be, and a token for somebody else is none.
 func TestWebhookAuthentication(t *testing.T) {
 	var mu sync.Mutex
-	var seen []string
+	var seen, audiences []string
 	hook := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		var review authenticationv1.TokenReview
 		if err := json.NewDecoder(req.Body).Decode(&review); err != nil {
@@ -172,11 +173,14 @@ func TestWebhookAuthentication(t *testing.T) {
 			return
 		}
 		mu.Lock()
-		seen = append(seen, review.Spec.Token)
+		seen, audiences = append(seen, review.Spec.Token), append(audiences, review.Spec.Audiences...)
 		mu.Unlock()
 		review.Status = authenticationv1.TokenReviewStatus{}
 		if review.Spec.Token == "hooktoken" {
 			review.Status = authenticationv1.TokenReviewStatus{Authenticated: true, User: authenticationv1.UserInfo{Username: "hugo"}}
+		}
+		if review.Spec.Token == "elsewheretoken" {
+			review.Status = authenticationv1.TokenReviewStatus{Authenticated: true, User: authenticationv1.UserInfo{Username: "hugo"}, Audiences: []string{"elsewhere"}}
 		}
 		w.Header().Set("Content-Type", "application/json")
 		if err := json.NewEncoder(w).Encode(review); err != nil {
@@ -215,6 +219,7 @@ func TestWebhookAuthentication(t *testing.T) {
 		{"/clusters/system:admin", "hooktoken", "hugo"},
 		{"/clusters/shopname", "hooktoken", "403"},
 		{"/clusters/shopname", "unknown", "401"},
+		{"/clusters/root", "elsewheretoken", "401"},
 		{"/clusters/root", alice, "alice"},
 		{"/clusters/shopname", inShop, robotUser},
 		{"/clusters/bankname", inShop, "401"},
@@ -235,8 +240,12 @@ func TestWebhookAuthentication(t *testing.T) {
 	mu.Lock()
 	defer mu.Unlock()
 	slices.Sort(seen)
-	if seen = slices.Compact(seen); !slices.Equal(seen, []string{"hooktoken", "unknown"}) {
+	if seen = slices.Compact(seen); !slices.Equal(seen, []string{"elsewheretoken", "hooktoken", "unknown"}) {
 		t.Errorf("the webhook saw %q", strings.Join(seen, " "))
+	}
+	slices.Sort(audiences)
+	if audiences = slices.Compact(audiences); !slices.Equal(audiences, []string{r.URL()}) {
+		t.Errorf("the webhook was asked for the audiences %q, want the server's", audiences)
 	}
 }
 
