@@ -8,7 +8,9 @@ import (
 	"io/fs"
 	"net/http"
 	"os"
+	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -95,9 +97,12 @@ type backup struct {
 }
 
 func openBackup(ctx context.Context, o *Options, etcd *clientv3.Client) (*backup, error) {
-	keys, err := readKeys(o.pkiDirectory())
+	keys, err := readKeys(o.pkiDirectory(), "", keysDepth)
+	if err == nil {
+		err = hasAuthorities(keys)
+	}
 	if err != nil {
-		return nil, fmt.Errorf("back up: read the directory of keys: %w", err)
+		return nil, fmt.Errorf("back up: read the directory of keys %s: %w", o.pkiDirectory(), err)
 	}
 	b := &backup{header: backupfile.Header{Created: time.Now().UTC()}, keys: keys}
 	if b.snapshot, err = embeddedetcd.TakeSnapshot(ctx, etcd); err != nil {
@@ -121,25 +126,64 @@ func (b *backup) close() error {
 	return nil
 }
 
-// readKeys reads every file below directory, but what writeWhole has not renamed yet.
-func readKeys(directory string) ([]backupfile.Key, error) {
+// keysDepth is how many directories deep keys are: pki/syncers, and what an administrator may have put there.
+const keysDepth = 4
+
+// readKeys reads every file in directory, and up to depth below it, but what writeWhole has not renamed yet. It goes through links, as the
+// server does. Names begin with prefix, which ends in a slash or is empty.
+func readKeys(directory, prefix string, depth int) ([]backupfile.Key, error) {
+	entries, err := os.ReadDir(directory)
+	if err != nil {
+		return nil, err
+	}
 	var keys []backupfile.Key
-	err := filepath.WalkDir(directory, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || !entry.Type().IsRegular() || unfinished(path) {
-			return err
+	for _, entry := range entries {
+		path, name := filepath.Join(directory, entry.Name()), prefix+entry.Name()
+		if unfinished(path) {
+			continue
 		}
-		name, err := filepath.Rel(directory, path)
+		info, err := os.Stat(path)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		data, err := os.ReadFile(path)
-		if err != nil {
-			return err
+		switch {
+		case info.Mode().IsRegular():
+			data, err := os.ReadFile(path)
+			if err != nil {
+				return nil, err
+			}
+			keys = append(keys, backupfile.Key{Name: name, Data: data})
+		case info.IsDir() && depth == 0:
+			return nil, fmt.Errorf("%s is deeper below it than any key: a link may lead back", path)
+		case info.IsDir():
+			below, err := readKeys(path, name+"/", depth-1)
+			if err != nil {
+				return nil, err
+			}
+			keys = append(keys, below...)
 		}
-		keys = append(keys, backupfile.Key{Name: filepath.ToSlash(name), Data: data})
-		return nil
-	})
-	return keys, err
+	}
+	return keys, nil
+}
+
+// hasAuthorities returns an error unless keys have the server's authority, and of each other one both the certificate and the key. Without
+// them the next start would fail, or make another one, and nobody's credentials would be good any more. Which others there are is not
+// known: early versions had none.
+func hasAuthorities(keys []backupfile.Key) error {
+	has := func(name string) bool {
+		return slices.ContainsFunc(keys, func(k backupfile.Key) bool { return k.Name == name })
+	}
+	for _, pair := range [][2]string{{"ca.crt", "ca.key"}, {"ca.key", "ca.crt"}} {
+		if !has(pair[0]) {
+			return fmt.Errorf("it has no %s: without it, nobody's kubeconfig or certificate is good after a restore", pair[0])
+		}
+		for _, k := range keys {
+			if directory, file := path.Split(k.Name); file == pair[0] && !has(directory+pair[1]) {
+				return fmt.Errorf("it has no %s: without it, nobody's certificate of that authority is good after a restore", directory+pair[1])
+			}
+		}
+	}
+	return nil
 }
 
 // unfinished says whether writeWhole may have given a file its name, which ends in a number.
@@ -150,6 +194,9 @@ func unfinished(name string) bool {
 
 // RestoreKeys makes the directory of keys of a root directory that has none; it is there whole or not at all.
 func RestoreKeys(rootDirectory string, keys []backupfile.Key) error {
+	if err := hasAuthorities(keys); err != nil {
+		return fmt.Errorf("restore the keys: the backup is not whole: %w", err)
+	}
 	o := &Options{RootDirectory: rootDirectory}
 	target := o.pkiDirectory()
 	if _, err := os.Lstat(target); !errors.Is(err, fs.ErrNotExist) {

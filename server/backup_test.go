@@ -86,6 +86,43 @@ func TestBackup(t *testing.T) {
 	}
 }
 
+// TestBackupOfLinkedKeys: keys that lie elsewhere, as they do for who keeps them on another disk or mounts them, are backed up; where one
+// is missing there is no backup.
+func TestBackupOfLinkedKeys(t *testing.T) {
+	r := startServer(t, nil)
+	pki := r.options.pkiDirectory()
+	want := contents(t, pki)
+	elsewhere := filepath.Join(t.TempDir(), "keys")
+	must(t, os.Rename(pki, elsewhere))
+	must(t, os.Symlink(elsewhere, pki))
+	key := filepath.Join(elsewhere, "syncers", "ca.key")
+	must(t, os.Rename(key, filepath.Join(filepath.Dir(elsewhere), "mounted")))
+	must(t, os.Symlink("../../mounted", key))
+	b, err := openBackup(t.Context(), r.options, r.etcd)
+	must(t, err)
+	have := map[string]string{}
+	for _, k := range b.keys {
+		have[k.Name] = string(k.Data)
+	}
+	if diff := cmp.Diff(want, have); diff != "" {
+		t.Errorf("the keys (-want +got):\n%s", diff)
+	}
+	must(t, b.close())
+
+	must(t, os.Remove(key))
+	if _, err = openBackup(t.Context(), r.options, r.etcd); err == nil || !strings.Contains(err.Error(), "syncers/ca.key") {
+		t.Errorf("without a key: error %v, want it named", err)
+	}
+	must(t, os.Symlink("..", key))
+	if b, err = openBackup(t.Context(), r.options, r.etcd); err == nil {
+		must(t, b.close())
+		t.Error("a link that leads back ends")
+	}
+	if err := RestoreKeys(t.TempDir(), []backupfile.Key{{Name: "ca.crt"}}); err == nil || !strings.Contains(err.Error(), "ca.key") {
+		t.Errorf("restored without the key of the authority: %v", err)
+	}
+}
+
 // TestBackupWithoutAStore: what cannot begin is an error, not half a file.
 func TestBackupWithoutAStore(t *testing.T) {
 	r := startServer(t, withTokens(t))
