@@ -1,6 +1,8 @@
 package server
 
 import (
+	"context"
+
 	"github.com/kcp-dev/logicalcluster/v3"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -8,10 +10,14 @@ import (
 
 	"atoll.dev/atoll/server/customresources"
 	"atoll.dev/atoll/server/garbage"
+	"atoll.dev/atoll/server/storage"
 )
 
 // customKinds are the custom resources of logical clusters, and the definitions themselves, for the garbage collector.
-type customKinds struct{ *customresources.Definitions }
+type customKinds struct {
+	*customresources.Definitions
+	backend *storage.Backend
+}
 
 // Served implements garbage.Definitions.
 func (k customKinds) Served(cluster logicalcluster.Name) []garbage.CustomResource {
@@ -38,4 +44,10 @@ func (k customKinds) Served(cluster logicalcluster.Name) []garbage.CustomResourc
 func (k customKinds) Resources() ([]schema.GroupResource, <-chan struct{}) {
 	all, changed := k.Definitions.Resources()
 	return append(all, apiextensions.Resource("customresourcedefinitions")), changed
+}
+
+// MayHave implements garbage.Definitions.
+func (k customKinds) MayHave(ctx context.Context, cluster logicalcluster.Name) ([]schema.GroupResource, error) {
+	all, err := k.backend.CustomResources(ctx, cluster)
+	return append(all, apiextensions.Resource("customresourcedefinitions")), err
 }

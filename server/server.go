@@ -363,7 +363,7 @@ func (s *Server) assemble(ctx context.Context, etcd *clientv3.Client, address st
 	if err := s.generic.AddReadyzChecks(healthz.NamedCheck("admission-configurations", patiently(s.configurations.WaitSynced))); err != nil {
 		return err
 	}
-	s.kinds = garbage.NewCustom(builtinKinds, customKinds{s.custom.Definitions()}, s.backend.Metadata)
+	s.kinds = garbage.NewCustom(builtinKinds, customKinds{s.custom.Definitions(), s.backend}, s.backend.Metadata)
 	if err := s.backend.ForgetEmptyPrefixes(ctx); err != nil {
 		klog.FromContext(ctx).Error(err, "Left for the next start")
 	}

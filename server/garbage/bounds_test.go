@@ -19,7 +19,6 @@ import (
 
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
 	"atoll.dev/atoll/server/garbage"
-	"atoll.dev/atoll/server/storage"
 )
 
 // TestKeepsToItsLogicalCluster: an owner of another logical cluster is none, whatever its name and UID.
@@ -179,25 +178,15 @@ func TestCannotSee(t *testing.T) {
 	p.becomes(ofLeaves, false, "", "")
 }
 
-// blind are kinds of which the collector cannot follow one, until it sees again; what one logical cluster has of it can
+// blindTo are kinds of which the collector cannot follow one, until it sees again; what one logical cluster has of it can
 // be read.
-type blind struct {
-	garbage.Kinds
-	to   string
-	sees *atomic.Bool
-}
-
-func (b blind) Stored() ([]*storage.Resource, <-chan struct{}) {
-	stores, changed := b.Kinds.Stored()
-	stores = slices.Clone(stores)
-	for i, store := range stores {
-		if store.GroupResource.Resource == b.to {
-			hidden := *store
-			hidden.Storage = noWildcard{store.Storage, b.sees}
-			stores[i] = &hidden
+func blindTo(resource string, sees *atomic.Bool) func(garbage.Kinds) garbage.Kinds {
+	return over(func(gr schema.GroupResource, inner kubestorage.Interface) kubestorage.Interface {
+		if gr.Resource != resource {
+			return inner
 		}
-	}
-	return stores, changed
+		return noWildcard{inner, sees}
+	})
 }
 
 // noWildcard is a store that is not read as a whole.
@@ -216,7 +205,7 @@ func (s noWildcard) GetList(ctx context.Context, key string, opts kubestorage.Li
 // TestWatchIsBehind: what the watches have not told of yet is seen before something goes for good.
 func TestWatchIsBehind(t *testing.T) {
 	sees := &atomic.Bool{}
-	h := startKnowing(t, t.TempDir(), true, func(k garbage.Kinds) garbage.Kinds { return blind{k, "secrets", sees} })
+	h := startKnowing(t, t.TempDir(), true, blindTo("secrets", sees))
 	p := h.at(t, shop, "ns")
 	waits, leaves := p.configMap("waits"), p.configMap("leaves")
 	held := newObject(p, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Finalizers: []string{hold}}}, "held", p.owner(waits, blocking))
@@ -239,7 +228,7 @@ func TestWatchIsBehind(t *testing.T) {
 // TestDependentsAreNotListedYet: what may own something that was not listed yet goes after it, as what is known to.
 func TestDependentsAreNotListedYet(t *testing.T) {
 	sees := &atomic.Bool{}
-	h := startKnowing(t, t.TempDir(), true, func(k garbage.Kinds) garbage.Kinds { return blind{k, "secrets", sees} })
+	h := startKnowing(t, t.TempDir(), true, blindTo("secrets", sees))
 	p := h.at(t, shop, "ns")
 	waits := p.configMap("waits")
 	between := p.configMap("between", p.owner(waits, blocking))

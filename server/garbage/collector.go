@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -54,11 +53,15 @@ type Collector struct {
 	mu sync.Mutex // guards what follows
 	// postponed is what has to be looked at when its logical cluster is imported.
 	postponed map[logicalcluster.Name]map[identity]struct{}
-	// stores are of the resources that are or were followed: what a kind owned that is not defined any more is still judged.
-	stores   map[schema.GroupResource]*storage.Resource
-	followed map[schema.GroupResource]bool
-	// unlisted are those that are followed and not in the graph yet: what has dependents there is not known without them.
-	unlisted map[*storage.Resource]struct{}
+	followed  map[schema.GroupResource]*followed
+}
+
+// followed is a resource that is followed, from a store.
+type followed struct {
+	store *storage.Resource
+	stop  context.CancelFunc // of Run alone
+	// listed says that the graph has what there is of it: what has dependents there is not known before. Guarded by Collector.mu.
+	listed bool
 }
 
 // New returns the collector. It adds a handler to the informers, so they must not run yet.
@@ -68,7 +71,7 @@ func New(clients *client.Clients, informers *client.Informers, opts Options) (*C
 	}
 	c := &Collector{
 		clients: clients, informers: informers, kinds: opts.Kinds, readFrom: opts.Read, postponed: map[logicalcluster.Name]map[identity]struct{}{},
-		stores: map[schema.GroupResource]*storage.Resource{}, unlisted: map[*storage.Resource]struct{}{},
+		followed: map[schema.GroupResource]*followed{},
 	}
 	c.graph = newGraph(c.resolve)
 	c.looks = queue.New("garbage", c.look)
@@ -91,51 +94,35 @@ func (c *Collector) Run(ctx context.Context) error {
 	wg.Go(func() { c.looks.Run(ctx, workers) })
 	wg.Go(func() { c.waiting.run(ctx, sweepers) })
 	wg.Go(func() { c.suspects.run(ctx, 1) })
-	following := map[*storage.Resource]context.CancelFunc{}
 	for {
 		stores, changed := c.kinds.Stored()
-		wanted, begun := map[*storage.Resource]bool{}, []*storage.Resource{}
-		for _, store := range stores {
-			wanted[store] = true
-			if following[store] == nil {
-				begun = append(begun, store)
-			}
+		begun, ended := c.follow(stores)
+		for _, f := range ended {
+			f.stop()
+			// Its last objects may have gone untold.
+			c.enqueue(c.graph.relist(f.store.GroupResource, nil))
 		}
-		c.setStores(stores, begun)
-		for _, store := range begun {
-			feedCtx, stop := context.WithCancel(ctx)
-			following[store] = stop
-			f := c.feedOf(store)
-			wg.Go(func() { f.run(feedCtx) })
-		}
-		for store, stop := range following {
-			if !wanted[store] {
-				stop()
-				delete(following, store)
-				c.setListed(store)
-				// Its last objects may have gone untold.
-				c.enqueue(c.graph.relist(store.GroupResource, nil))
-			}
+		for _, f := range begun {
+			var feedCtx context.Context
+			feedCtx, f.stop = context.WithCancel(ctx)
+			wg.Go(func() { c.feedOf(f).run(feedCtx) })
 		}
 		c.enqueue(c.graph.served())
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			for _, stop := range following {
-				stop()
-			}
 			return nil
 		}
 	}
 }
 
-func (c *Collector) feedOf(store *storage.Resource) *feed {
+func (c *Collector) feedOf(f *followed) *feed {
 	return &feed{
-		store:  store,
+		store:  f.store,
 		wanted: func(o object) bool { return c.graph.wants(o) && !c.isMirror(o.cluster) },
 		listed: func(all []object) {
-			c.enqueue(c.graph.relist(store.GroupResource, all))
-			c.setListed(store)
+			c.enqueue(c.graph.relist(f.store.GroupResource, all))
+			c.setListed(f)
 		},
 		changed: func(o object) {
 			if !c.isMirror(o.cluster) {
@@ -152,54 +139,67 @@ func (c *Collector) enqueue(look []identity) {
 	}
 }
 
-// setStores takes which resources are followed, and which of them are from now on.
-func (c *Collector) setStores(stores, begun []*storage.Resource) {
+// follow takes which resources are followed from now on, and returns those of them that were not, and those that are no more.
+func (c *Collector) follow(stores []*storage.Resource) (begun, ended []*followed) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, store := range begun {
-		c.unlisted[store] = struct{}{}
-	}
-	c.followed = map[schema.GroupResource]bool{}
+	before := c.followed
+	c.followed = make(map[schema.GroupResource]*followed, len(stores))
 	for _, store := range stores {
-		c.stores[store.GroupResource], c.followed[store.GroupResource] = store, true
+		f := before[store.GroupResource]
+		if f != nil && f.store == store {
+			delete(before, store.GroupResource)
+		} else {
+			f = &followed{store: store}
+			begun = append(begun, f)
+		}
+		c.followed[store.GroupResource] = f
 	}
+	return begun, slices.Collect(maps.Values(before))
 }
 
-// setListed takes that the graph has what there is of a resource, or that it is not followed any more.
-func (c *Collector) setListed(store *storage.Resource) {
+// setListed takes that the graph has what there is of a resource.
+func (c *Collector) setListed(f *followed) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.unlisted, store)
+	f.listed = true
 }
 
-// allListed says whether the graph has what there is of all resources.
-func (c *Collector) allListed() bool {
+// allListed says whether the graph has what there is of some resources.
+func (c *Collector) allListed(stores []*storage.Resource) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return len(c.unlisted) == 0
-}
-
-// store returns the store of a resource, nil if it was never followed.
-func (c *Collector) store(resource schema.GroupResource) *storage.Resource {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.stores[resource]
-}
-
-// allStores are those of all resources that are followed, always in the same order.
-func (c *Collector) allStores() []*storage.Resource {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	all := slices.SortedFunc(maps.Values(c.stores), func(a, b *storage.Resource) int {
-		return strings.Compare(a.GroupResource.String(), b.GroupResource.String())
+	return !slices.ContainsFunc(stores, func(store *storage.Resource) bool {
+		f := c.followed[store.GroupResource]
+		return f == nil || !f.listed
 	})
-	return slices.DeleteFunc(all, func(r *storage.Resource) bool { return !c.followed[r.GroupResource] })
+}
+
+// store returns the store of a resource, whether or not it is followed: what a kind owned that is not defined any more is still
+// judged, and a kind may be defined before this has heard of it.
+func (c *Collector) store(resource schema.GroupResource) (*storage.Resource, error) {
+	c.mu.Lock()
+	f := c.followed[resource]
+	c.mu.Unlock()
+	if f != nil {
+		return f.store, nil
+	}
+	return c.kinds.Store(resource)
+}
+
+// read reads an object from etcd.
+func (c *Collector) read(ctx context.Context, id identity) (object, bool, error) {
+	store, err := c.store(id.resource)
+	if err != nil {
+		return object{}, false, err
+	}
+	return read(ctx, store, id, "")
 }
 
 // resolve says what a reference of an object names. An owner is in the object's namespace, or in none if its kind has none.
 func (c *Collector) resolve(of identity, ref metav1.OwnerReference) (identity, bool) {
 	resource, namespaced, ok := c.kinds.Resource(of.cluster, schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind))
-	if !ok || c.store(resource) == nil {
+	if !ok {
 		return identity{}, false
 	}
 	id := identity{cluster: of.cluster, resource: resource, name: ref.Name, uid: ref.UID}

@@ -29,6 +29,8 @@ type Definitions interface {
 	// Resources returns those that any logical cluster defines, and a channel that is closed when a definition was made,
 	// changed or removed since.
 	Resources() ([]schema.GroupResource, <-chan struct{})
+	// MayHave returns those that a logical cluster may have objects of, as etcd has it now.
+	MayHave(ctx context.Context, cluster logicalcluster.Name) ([]schema.GroupResource, error)
 }
 
 // Custom is Kinds of the built-in types and of custom resources. Of each custom resource, in however many logical clusters
@@ -70,8 +72,28 @@ func (c *Custom) Stored() ([]*storage.Resource, <-chan struct{}) {
 	return all, changed
 }
 
-// Store returns the one store of the metadata of a custom resource, for others, too. Callers know that a logical cluster defines it.
+// Of implements Kinds.
+func (c *Custom) Of(ctx context.Context, cluster logicalcluster.Name) ([]*storage.Resource, error) {
+	resources, err := c.definitions.MayHave(ctx, cluster)
+	if err != nil {
+		return nil, err
+	}
+	all := slices.Clone(c.Builtin.stores)
+	for _, gr := range resources {
+		store, err := c.Store(gr)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, store)
+	}
+	return all, nil
+}
+
+// Store implements Kinds, for others, too. What is not built in is a custom resource: there is one store of its metadata.
 func (c *Custom) Store(gr schema.GroupResource) (*storage.Resource, error) {
+	if store, err := c.Builtin.Store(gr); err == nil {
+		return store, nil
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if store := c.stores[gr]; store != nil {

@@ -64,9 +64,16 @@ func thing(kind string) *unstructured.Unstructured {
 // custom makes an object of a kind that was defined.
 func (p *place) custom(kind, name, namespace string, owners ...metav1.OwnerReference) *unstructured.Unstructured {
 	p.t.Helper()
+	return p.heldCustom(kind, name, namespace, nil, owners...)
+}
+
+// heldCustom makes one with finalizers, which goes only when they are let go.
+func (p *place) heldCustom(kind, name, namespace string, finalizers []string, owners ...metav1.OwnerReference) *unstructured.Unstructured {
+	p.t.Helper()
 	u := thing(kind)
 	u.SetName(name)
 	u.SetNamespace(namespace)
+	u.SetFinalizers(finalizers)
 	u.SetOwnerReferences(owners)
 	made, err := p.resource(u).Create(p.ctx(), u, metav1.CreateOptions{})
 	must(p.t, err)

@@ -49,9 +49,9 @@ func (c *Collector) tellWrongNamespace(live object, o owner) {
 // tellSuspects looks for owners of a resource in other namespaces, for many objects at once, and writes the Events. One that
 // cannot be written is not worth a retry.
 func (c *Collector) tellSuspects(ctx context.Context, of resourceOf, suspects []suspect) ([]suspect, time.Duration, error) {
-	store := c.store(of.resource)
-	if store == nil {
-		return nil, 0, nil
+	store, err := c.store(of.resource)
+	if err != nil {
+		return suspects, 0, err
 	}
 	logger := klog.FromContext(ctx)
 	ctx = client.In(ctx, of.cluster)
@@ -60,7 +60,7 @@ func (c *Collector) tellSuspects(ctx context.Context, of resourceOf, suspects []
 		namespaces[s.owner.uid] = nil
 	}
 	// As new as etcd: an owner in another namespace may be as young as the object that names it.
-	_, err := each(ctx, store, "", func(m metav1.Object) {
+	_, err = each(ctx, store, "", func(m metav1.Object) {
 		if _, ok := namespaces[m.GetUID()]; ok && m.GetNamespace() != "" {
 			namespaces[m.GetUID()] = append(namespaces[m.GetUID()], m.GetNamespace())
 		}

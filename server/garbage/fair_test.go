@@ -3,39 +3,35 @@ package garbage_test
 import (
 	"context"
 	"fmt"
-	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	kubestorage "k8s.io/apiserver/pkg/storage"
 
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
 	"atoll.dev/atoll/server/garbage"
-	"atoll.dev/atoll/server/storage"
 )
 
 // slow are kinds of which the secrets of one logical cluster are listed only once they may be.
 type slow struct {
-	garbage.Kinds
 	lists chan struct{} // closed when they may be
 	// begun are the lists so far, now those at the moment, most what now was at most.
 	begun, now, most *atomic.Int32
 }
 
-func (k slow) Stored() ([]*storage.Resource, <-chan struct{}) {
-	stores, changed := k.Kinds.Stored()
-	stores = slices.Clone(stores)
-	for i, store := range stores {
-		if store.GroupResource.Resource == "secrets" {
-			held := *store
-			held.Storage = slowStore{store.Storage, k}
-			stores[i] = &held
-		}
+func newSlow() slow {
+	return slow{lists: make(chan struct{}), begun: &atomic.Int32{}, now: &atomic.Int32{}, most: &atomic.Int32{}}
+}
+
+func (k slow) over(gr schema.GroupResource, inner kubestorage.Interface) kubestorage.Interface {
+	if gr.Resource != "secrets" {
+		return inner
 	}
-	return stores, changed
+	return slowStore{inner, k}
 }
 
 type slowStore struct {
@@ -60,11 +56,8 @@ func (s slowStore) GetList(ctx context.Context, key string, opts kubestorage.Lis
 // TestManyThatWaitHoldUpNobody: however much of a logical cluster waits for lists of it, what the others delete goes
 // meanwhile, and what waits shares the lists.
 func TestManyThatWaitHoldUpNobody(t *testing.T) {
-	k := slow{lists: make(chan struct{}), begun: &atomic.Int32{}, now: &atomic.Int32{}, most: &atomic.Int32{}}
-	h := startKnowing(t, t.TempDir(), true, func(kinds garbage.Kinds) garbage.Kinds {
-		k.Kinds = kinds
-		return k
-	})
+	k := newSlow()
+	h := startKnowing(t, t.TempDir(), true, over(k.over))
 	p, other := h.at(t, shop, "ns"), h.at(t, bank, "ns")
 	const n = 200
 	var waits, dependents []*corev1.ConfigMap
@@ -121,11 +114,8 @@ func TestManyThatWaitHoldUpNobody(t *testing.T) {
 // TestManySuspectsShareAScan: what is deleted although its owner exists, elsewhere, does not wait for the search for that
 // owner, and many such objects share one.
 func TestManySuspectsShareAScan(t *testing.T) {
-	k := slow{lists: make(chan struct{}), begun: &atomic.Int32{}, now: &atomic.Int32{}, most: &atomic.Int32{}}
-	h := startKnowing(t, t.TempDir(), true, func(kinds garbage.Kinds) garbage.Kinds {
-		k.Kinds = kinds
-		return k
-	})
+	k := newSlow()
+	h := startKnowing(t, t.TempDir(), true, over(k.over))
 	p, elsewhere := h.at(t, shop, "ns"), h.at(t, shop, "elsewhere")
 	owner := newObject(elsewhere, &corev1.Secret{}, "owner")
 	const n = 100
@@ -148,12 +138,9 @@ func TestManySuspectsShareAScan(t *testing.T) {
 // TestSearchesForSuspectsArePaced: who makes one object after the other that names an owner elsewhere does not have all of that
 // kind listed for each.
 func TestSearchesForSuspectsArePaced(t *testing.T) {
-	k := slow{lists: make(chan struct{}), begun: &atomic.Int32{}, now: &atomic.Int32{}, most: &atomic.Int32{}}
+	k := newSlow()
 	close(k.lists)
-	h := startKnowing(t, t.TempDir(), true, func(kinds garbage.Kinds) garbage.Kinds {
-		k.Kinds = kinds
-		return k
-	})
+	h := startKnowing(t, t.TempDir(), true, over(k.over))
 	p, elsewhere := h.at(t, shop, "ns"), h.at(t, shop, "elsewhere")
 	owner := newObject(elsewhere, &corev1.Secret{}, "owner")
 	began := time.Now()

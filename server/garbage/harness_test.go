@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	kubestorage "k8s.io/apiserver/pkg/storage"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
@@ -26,6 +27,7 @@ import (
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
 	"atoll.dev/atoll/server"
 	"atoll.dev/atoll/server/garbage"
+	"atoll.dev/atoll/server/storage"
 	"atoll.dev/atoll/test/framework"
 )
 
@@ -139,6 +141,55 @@ func startKnowing(t *testing.T, dir string, collects bool, change func(garbage.K
 	must(t, s.WaitReady(ctx))
 	must(t, informers.WaitSynced(ctx))
 	return h
+}
+
+// overlaid are kinds that are read through something else.
+type overlaid struct {
+	garbage.Kinds
+	layer func(schema.GroupResource, kubestorage.Interface) kubestorage.Interface
+
+	mu     sync.Mutex
+	stores map[*storage.Resource]*storage.Resource // each has one that is read instead
+}
+
+// over returns kinds whose stores have a layer over them.
+func over(layer func(schema.GroupResource, kubestorage.Interface) kubestorage.Interface) func(garbage.Kinds) garbage.Kinds {
+	return func(k garbage.Kinds) garbage.Kinds {
+		return &overlaid{Kinds: k, layer: layer, stores: map[*storage.Resource]*storage.Resource{}}
+	}
+}
+
+func (k *overlaid) all(stores []*storage.Resource) []*storage.Resource {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var all []*storage.Resource
+	for _, store := range stores {
+		if k.stores[store] == nil {
+			layered := *store
+			layered.Storage = k.layer(store.GroupResource, store.Storage)
+			k.stores[store] = &layered
+		}
+		all = append(all, k.stores[store])
+	}
+	return all
+}
+
+func (k *overlaid) Stored() ([]*storage.Resource, <-chan struct{}) {
+	stores, changed := k.Kinds.Stored()
+	return k.all(stores), changed
+}
+
+func (k *overlaid) Of(ctx context.Context, cluster logicalcluster.Name) ([]*storage.Resource, error) {
+	stores, err := k.Kinds.Of(ctx, cluster)
+	return k.all(stores), err
+}
+
+func (k *overlaid) Store(gr schema.GroupResource) (*storage.Resource, error) {
+	store, err := k.Kinds.Store(gr)
+	if err != nil {
+		return nil, err
+	}
+	return k.all([]*storage.Resource{store})[0], nil
 }
 
 // place is a namespace of a logical cluster.

@@ -1,6 +1,7 @@
 package garbage
 
 import (
+	"context"
 	"fmt"
 	"slices"
 
@@ -18,6 +19,11 @@ type Kinds interface {
 	// Stored returns one store of each resource whose objects may own others or be owned, and a channel that is closed when
 	// there are others, or when some logical cluster serves a kind that it did not serve before.
 	Stored() (stores []*storage.Resource, changed <-chan struct{})
+	// Of returns those of the resources that a logical cluster may have objects of, as etcd has it now. Stored may not have heard
+	// of one yet.
+	Of(ctx context.Context, cluster logicalcluster.Name) ([]*storage.Resource, error)
+	// Store returns the store of a resource, also of one that is defined no more.
+	Store(resource schema.GroupResource) (*storage.Resource, error)
 	// Resource returns the resource that a reference to a kind means in a logical cluster, and whether its objects are in
 	// namespaces. Without ok the kind is not served there, now.
 	Resource(cluster logicalcluster.Name, kind schema.GroupVersionKind) (_ schema.GroupResource, namespaced, ok bool)
@@ -83,6 +89,20 @@ func kindOf(store *storage.Resource) (string, error) {
 
 // Stored implements Kinds.
 func (b *Builtin) Stored() ([]*storage.Resource, <-chan struct{}) { return b.stores, b.never }
+
+// Of implements Kinds.
+func (b *Builtin) Of(context.Context, logicalcluster.Name) ([]*storage.Resource, error) {
+	return b.stores, nil
+}
+
+// Store implements Kinds.
+func (b *Builtin) Store(resource schema.GroupResource) (*storage.Resource, error) {
+	i := slices.IndexFunc(b.stores, func(r *storage.Resource) bool { return r.GroupResource == resource })
+	if i < 0 {
+		return nil, fmt.Errorf("store of %s: none is built in", resource)
+	}
+	return b.stores[i], nil
+}
 
 // Resource implements Kinds.
 func (b *Builtin) Resource(_ logicalcluster.Name, kind schema.GroupVersionKind) (schema.GroupResource, bool, bool) {

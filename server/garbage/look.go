@@ -31,9 +31,9 @@ func (c *Collector) look(ctx context.Context, id identity) (again time.Duration,
 		c.postpone(id)
 		return 0, nil
 	}
-	store := c.store(id.resource)
-	if store == nil {
-		return 0, nil
+	store, err := c.store(id.resource)
+	if err != nil {
+		return 0, err
 	}
 	if !known.seen {
 		// Owners are in the graph only once something names them. One that the watch cache shows is enough: should it go, the
@@ -68,7 +68,6 @@ func (c *Collector) look(ctx context.Context, id identity) (again time.Duration,
 
 // judge asks for each owner of an object what became of it, and does with the object what follows.
 func (c *Collector) judge(ctx context.Context, live object) (time.Duration, error) {
-	allListed := c.allListed() // before the graph is asked, so that it has what there is
 	known, ok := c.graph.look(live.identity)
 	if !ok || !slices.EqualFunc(known.owners, live.owners, func(o owner, ref metav1.OwnerReference) bool { return o.UID == ref.UID && o.Name == ref.Name }) {
 		return soon, nil // the graph has heard of a later state
@@ -95,7 +94,14 @@ func (c *Collector) judge(ctx context.Context, live object) (time.Duration, erro
 			c.tellWrongNamespace(live, o)
 		}
 	}
-	p := decide(live.owners, states, known.dependents > 0 || !allListed, known.foreground)
+	mayHaveDependents := known.dependents > 0
+	if !mayHaveDependents && slices.Contains(states, waiting) {
+		var err error
+		if mayHaveDependents, err = c.mayHaveDependents(ctx, live.identity); err != nil {
+			return 0, err
+		}
+	}
+	p := decide(live.owners, states, mayHaveDependents, known.foreground)
 	switch {
 	case len(p.release) > 0:
 		logger.V(2).Info("Owners that go are taken off an object", "object", live.String(), "owners", p.release)
@@ -112,11 +118,25 @@ func (c *Collector) judge(ctx context.Context, live object) (time.Duration, erro
 	return 0, nil
 }
 
+// mayHaveDependents says whether anything names an object, or may: the graph does not have all of some resource that its
+// logical cluster may have.
+func (c *Collector) mayHaveDependents(ctx context.Context, id identity) (bool, error) {
+	stores, err := c.kinds.Of(ctx, id.cluster)
+	if err != nil {
+		return false, fmt.Errorf("look for what %s owns: %w", id, err)
+	}
+	if !c.allListed(stores) {
+		return true, nil
+	}
+	known, ok := c.graph.look(id) // after that, so that it has what there is
+	return ok && known.dependents > 0, nil
+}
+
 // stateOf reads an owner from etcd: nothing is deleted because a cache does not show it.
 func (c *Collector) stateOf(ctx context.Context, o owner) (state, error) {
-	store := c.store(o.resource)
-	if store == nil {
-		return solid, fmt.Errorf("read %s: the resource is not stored any more", o.identity)
+	store, err := c.store(o.resource)
+	if err != nil {
+		return solid, err
 	}
 	live, found, err := read(ctx, store, o.identity, "")
 	switch {

@@ -52,7 +52,7 @@ func (c *Collector) delete(ctx context.Context, live object, foreground bool) er
 	ctx = client.In(ctx, live.cluster)
 	err = objects.Delete(ctx, live.name, options)
 	if apierrors.IsConflict(err) {
-		now, found, readErr := read(ctx, c.store(live.resource), live.identity, "")
+		now, found, readErr := c.read(ctx, live.identity)
 		if readErr != nil || !found || !equality.Semantic.DeepEqual(now.owners, live.owners) {
 			return err
 		}

@@ -73,9 +73,9 @@ func (c *Collector) sweep(ctx context.Context, cluster logicalcluster.Name, wait
 
 // letGo lets an object go that waits, given what names it by its UID. It says whether that has to be seen again.
 func (c *Collector) letGo(ctx context.Context, id identity, dependents []object) (wait bool, err error) {
-	store := c.store(id.resource)
-	if store == nil {
-		return false, nil
+	store, err := c.store(id.resource)
+	if err != nil {
+		return false, err
 	}
 	live, found, err := read(ctx, store, id, "")
 	switch {
@@ -138,7 +138,7 @@ func (c *Collector) orphan(ctx context.Context, live object, dependents []object
 			if apierrors.IsConflict(err) {
 				// It has changed since the list. That is no reason for another one.
 				var found bool
-				if d, found, err = read(groupCtx, c.store(d.resource), d.identity, ""); found && err == nil {
+				if d, found, err = c.read(groupCtx, d.identity); found && err == nil {
 					err = c.setOwners(groupCtx, &d, without(d.owners, []types.UID{live.uid}))
 				}
 			}
@@ -156,13 +156,18 @@ func (c *Collector) orphan(ctx context.Context, live object, dependents []object
 }
 
 // dependents reads from the stores all objects of a logical cluster that name one of the owners by its UID, whatever else
-// they say of it, by that UID. If one resource cannot be read there is no answer.
+// they say of it, by that UID. Of which resources it may have objects etcd says: what is followed here is those that are known
+// to be defined, by anybody. If one resource cannot be read there is no answer.
 func (c *Collector) dependents(ctx context.Context, cluster logicalcluster.Name, owners []identity) (map[types.UID][]object, error) {
 	all := make(map[types.UID][]object, len(owners))
 	for _, owner := range owners {
 		all[owner.uid] = nil
 	}
-	for _, store := range c.allStores() {
+	stores, err := c.kinds.Of(ctx, cluster)
+	if err != nil {
+		return nil, err
+	}
+	for _, store := range stores {
 		_, err := each(client.In(ctx, cluster), store, "", func(m metav1.Object) {
 			var named []types.UID
 			for _, ref := range m.GetOwnerReferences() {

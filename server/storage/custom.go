@@ -53,39 +53,66 @@ func customRecord(cluster logicalcluster.Name, gr schema.GroupResource) string {
 	return customKey + string(cluster) + uncachedPrefix(gr)
 }
 
-// customPrefixes are the resource prefixes of the custom resources that a logical cluster may have objects of: those on
-// record, and those it has definitions of, which before there were records were established without. It records these: when
+// CustomResources are those that a logical cluster may have objects of, as etcd has it now, ordered by name.
+func (b *Backend) CustomResources(ctx context.Context, cluster logicalcluster.Name) ([]schema.GroupResource, error) {
+	recorded, defined, err := b.customOf(ctx, cluster)
+	if err != nil {
+		return nil, fmt.Errorf("custom resources of logical cluster %q: %w", cluster, err)
+	}
+	all := recorded.Insert(defined...).UnsortedList()
+	slices.SortFunc(all, func(x, y schema.GroupResource) int { return strings.Compare(x.String(), y.String()) })
+	return all, nil
+}
+
+// customPrefixes are the resource prefixes of CustomResources. It records those that are not: when
 // everything is deleted, definitions may go before the last of their objects, and the server may end between.
 func (b *Backend) customPrefixes(ctx context.Context, cluster logicalcluster.Name) ([]string, error) {
-	records := customKey + string(cluster)
-	definitions := b.definitionsOf(cluster)
-	got, err := b.client.Txn(ctx).Then(
-		clientv3.OpGet(records+"/", clientv3.WithPrefix(), clientv3.WithKeysOnly()),
-		clientv3.OpGet(definitions, clientv3.WithPrefix(), clientv3.WithKeysOnly()),
-	).Commit()
+	recorded, defined, err := b.customOf(ctx, cluster)
 	if err != nil {
-		return nil, fmt.Errorf("read which custom resources it has: %w", err)
+		return nil, err
 	}
-	var prefixes []string
-	for _, kv := range got.Responses[0].GetResponseRange().Kvs {
-		prefixes = append(prefixes, strings.TrimPrefix(string(kv.Key), records))
-	}
-	recorded := sets.New(prefixes...)
-	for _, kv := range got.Responses[1].GetResponseRange().Kvs {
-		// Validation holds their names to <resource>.<group>.
-		if resource, group, ok := strings.Cut(strings.TrimPrefix(string(kv.Key), definitions), "."); ok {
-			gr := schema.GroupResource{Group: group, Resource: resource}
-			if recorded.Has(uncachedPrefix(gr)) {
-				continue
-			}
-			if err := b.RecordCustom(ctx, cluster, gr); err != nil {
-				return nil, err
-			}
-			prefixes = append(prefixes, uncachedPrefix(gr))
+	for _, gr := range defined {
+		if recorded.Has(gr) {
+			continue
 		}
+		if err := b.RecordCustom(ctx, cluster, gr); err != nil {
+			return nil, err
+		}
+		recorded.Insert(gr)
+	}
+	prefixes := make([]string, 0, len(recorded))
+	for gr := range recorded {
+		prefixes = append(prefixes, uncachedPrefix(gr))
 	}
 	slices.Sort(prefixes)
 	return prefixes, nil
+}
+
+// customOf returns the custom resources that a logical cluster has on record, and those it has definitions of, which before
+// there were records were established without.
+func (b *Backend) customOf(ctx context.Context, cluster logicalcluster.Name) (recorded sets.Set[schema.GroupResource], defined []schema.GroupResource, err error) {
+	records := customKey + string(cluster) + "/"
+	definitions := b.definitionsOf(cluster)
+	got, err := b.client.Txn(ctx).Then(
+		clientv3.OpGet(records, clientv3.WithPrefix(), clientv3.WithKeysOnly()),
+		clientv3.OpGet(definitions, clientv3.WithPrefix(), clientv3.WithKeysOnly()),
+	).Commit()
+	if err != nil {
+		return nil, nil, fmt.Errorf("read which custom resources it has: %w", err)
+	}
+	recorded = sets.Set[schema.GroupResource]{}
+	for _, kv := range got.Responses[0].GetResponseRange().Kvs {
+		if group, resource, ok := strings.Cut(strings.TrimPrefix(string(kv.Key), records), "/"); ok {
+			recorded.Insert(schema.GroupResource{Group: group, Resource: resource})
+		}
+	}
+	for _, kv := range got.Responses[1].GetResponseRange().Kvs {
+		// Validation holds their names to <resource>.<group>.
+		if resource, group, ok := strings.Cut(strings.TrimPrefix(string(kv.Key), definitions), "."); ok {
+			defined = append(defined, schema.GroupResource{Group: group, Resource: resource})
+		}
+	}
+	return recorded, defined, nil
 }
 
 // forgetRecords removes the records of a logical cluster that has no rows any more.

@@ -90,6 +90,31 @@ func TestDeleteClusterDataOfCustomResources(t *testing.T) {
 	}
 }
 
+// TestCustomResources: a logical cluster may have objects of what is on record and of what it defines, which who asks does not record.
+func TestCustomResources(t *testing.T) {
+	s := serve(t, prefixOf(t), nil)
+	aa, aab := logicalName("custom-resources-aa"), logicalName("custom-resources-aab")
+	group := strings.ToLower(t.Name()) + ".example"
+	resource := func(name string) schema.GroupResource { return schema.GroupResource{Group: group, Resource: name} }
+	for cluster, names := range map[logicalcluster.Name][]string{aa: {"gadgets", "widgets"}, aab: {"others"}} {
+		for _, name := range names {
+			if err := s.RecordCustom(t.Context(), cluster, resource(name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for _, name := range []string{"widgets", "things"} {
+		putRow(t, fmt.Sprintf("%s/apiextensions.k8s.io/customresourcedefinitions/%s/%s", prefixOf(t), aa, resource(name)))
+	}
+	got, err := s.CustomResources(t.Context(), aa)
+	if want := []schema.GroupResource{resource("gadgets"), resource("things"), resource("widgets")}; err != nil || !slices.Equal(got, want) {
+		t.Errorf("%v, %v; want %v", got, err, want)
+	}
+	if records := rowsBelow(t, customRecord(aa, resource(""))); len(records) != 2 {
+		t.Errorf("on record: %v, want the two of before", records)
+	}
+}
+
 // TestCountRows: those of one namespace of one logical cluster, whatever begins like it.
 func TestCountRows(t *testing.T) {
 	s := serve(t, prefixOf(t), nil)
