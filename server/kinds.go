@@ -19,35 +19,52 @@ type customKinds struct {
 	backend *storage.Backend
 }
 
-// Served implements garbage.Definitions.
-func (k customKinds) Served(cluster logicalcluster.Name) []garbage.CustomResource {
-	all := []garbage.CustomResource{{
-		GroupResource: apiextensions.Resource("customresourcedefinitions"), Kind: "CustomResourceDefinition",
-		Versions: []string{apiextensionsv1.SchemeGroupVersion.Version},
-	}}
-	for _, def := range k.Definitions.Served(cluster) {
-		r := garbage.CustomResource{
-			GroupResource: schema.GroupResource{Group: def.Spec.Group, Resource: def.Status.AcceptedNames.Plural},
-			Kind:          def.Status.AcceptedNames.Kind, Namespaced: def.Spec.Scope == apiextensionsv1.NamespaceScoped,
-		}
-		for _, version := range def.Spec.Versions {
-			if version.Served {
-				r.Versions = append(r.Versions, version.Name)
-			}
-		}
-		all = append(all, r)
+var _ garbage.Definitions = customKinds{}
+
+// Every logical cluster has CustomResourceDefinitions, of which the garbage collector knows as of custom resources.
+var (
+	crds    = apiextensions.Resource("customresourcedefinitions")
+	crdKind = apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition")
+)
+
+// Resource implements garbage.Definitions.
+func (k customKinds) Resource(cluster logicalcluster.Name, kind schema.GroupVersionKind) (schema.GroupResource, bool, bool) {
+	if kind == crdKind {
+		return crds, false, true
 	}
-	return all
+	def, ok := k.OfKind(cluster, kind)
+	if !ok {
+		return schema.GroupResource{}, false, false
+	}
+	resource := schema.GroupResource{Group: def.Spec.Group, Resource: def.Status.AcceptedNames.Plural}
+	return resource, def.Spec.Scope == apiextensionsv1.NamespaceScoped, true
+}
+
+// Kind implements garbage.Definitions.
+func (k customKinds) Kind(cluster logicalcluster.Name, resource schema.GroupResource) (schema.GroupVersionKind, bool) {
+	if resource == crds {
+		return crdKind, true
+	}
+	def, ok := k.OfResource(cluster, resource)
+	if !ok {
+		return schema.GroupVersionKind{}, false
+	}
+	for _, version := range def.Spec.Versions {
+		if version.Served {
+			return schema.GroupVersionKind{Group: resource.Group, Version: version.Name, Kind: def.Status.AcceptedNames.Kind}, true
+		}
+	}
+	return schema.GroupVersionKind{}, false
 }
 
 // Resources implements garbage.Definitions.
 func (k customKinds) Resources() ([]schema.GroupResource, <-chan struct{}) {
 	all, changed := k.Definitions.Resources()
-	return append(all, apiextensions.Resource("customresourcedefinitions")), changed
+	return append(all, crds), changed
 }
 
 // MayHave implements garbage.Definitions.
 func (k customKinds) MayHave(ctx context.Context, cluster logicalcluster.Name) ([]schema.GroupResource, error) {
 	all, err := k.backend.CustomResources(ctx, cluster)
-	return append(all, apiextensions.Resource("customresourcedefinitions")), err
+	return append(all, crds), err
 }

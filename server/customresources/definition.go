@@ -42,10 +42,12 @@ type Definitions struct {
 	mu       sync.Mutex // guards what follows
 	clusters map[logicalcluster.Name]*definitionsOfCluster
 	held     map[string]int // number of definitions by handler
-	// resources has the number of definitions of each resource; news is closed when any definition changes, and may be nil.
+	// resources has the number of definitions of each resource; news is closed when there are others, and may be nil.
 	resources map[schema.GroupResource]int
 	news      chan struct{}
 	listeners map[*listener]struct{}
+	// kindListeners are told of kinds that are served.
+	kindListeners map[*kindListener]struct{}
 	// position is the resourceVersion up to which the watch has told everything.
 	position uint64
 }
@@ -63,6 +65,8 @@ const (
 type definitionsOfCluster struct {
 	byName map[string]*held
 	served []Definition // nil if it has to be made anew
+	// byKind are those that are served; nil if it has to be made anew.
+	byKind map[schema.GroupKind]*Definition
 }
 
 // held is a definition, and the watches of its objects that end with it.
@@ -97,8 +101,40 @@ func (d *Definitions) Served(cluster logicalcluster.Name) []Definition {
 	return of.served
 }
 
-// Resources returns the resources that any logical cluster defines, in no order, and a channel that is closed when a
-// definition was made, changed or removed since.
+// OfKind returns the definition of a logical cluster that serves a kind, in that version. It costs no more than a look into a map.
+func (d *Definitions) OfKind(cluster logicalcluster.Name, kind schema.GroupVersionKind) (*Definition, bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	of := d.clusters[cluster]
+	if of == nil {
+		return nil, false
+	}
+	if of.byKind == nil {
+		of.byKind = map[schema.GroupKind]*Definition{}
+		for _, h := range of.byName {
+			kind := schema.GroupKind{Group: h.Spec.Group, Kind: h.Status.AcceptedNames.Kind}
+			// Whoever may write statuses can have two accept one kind: it is that of the first by name.
+			if other := of.byKind[kind]; d.isServed(h.Definition) && (other == nil || h.Name < other.Name) {
+				of.byKind[kind] = h.Definition
+			}
+		}
+	}
+	def := of.byKind[kind.GroupKind()]
+	return def, def != nil && serves(def, kind.Version)
+}
+
+// OfResource returns the definition of a logical cluster that serves a resource, in whatever version.
+func (d *Definitions) OfResource(cluster logicalcluster.Name, resource schema.GroupResource) (*Definition, bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	h := d.find(cluster, resource.String()) // their names are <resource>.<group>
+	if h == nil || !d.isServed(h.Definition) {
+		return nil, false
+	}
+	return h.Definition, true
+}
+
+// Resources returns the resources that any logical cluster defines, in no order, and a channel that is closed when these are others.
 func (d *Definitions) Resources() ([]schema.GroupResource, <-chan struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -136,6 +172,39 @@ func (d *Definitions) OnNamespaced(ctx context.Context, tell func(logicalcluster
 		defer d.mu.Unlock()
 		delete(d.listeners, &l)
 	})
+}
+
+// kindListener is told of a kind of a logical cluster.
+type kindListener func(logicalcluster.Name, schema.GroupVersionKind)
+
+// OnServed tells, until ctx ends, of each kind in a version that a logical cluster serves and did not before, or as another
+// resource. It is told while the definition changes, so tell must not block.
+func (d *Definitions) OnServed(ctx context.Context, tell func(logicalcluster.Name, schema.GroupVersionKind)) {
+	l := kindListener(tell)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.kindListeners[&l] = struct{}{}
+	context.AfterFunc(ctx, func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		delete(d.kindListeners, &l)
+	})
+}
+
+// newKinds are the kinds that after serves and before, of that name, did not, or in another scope. Either may be nil.
+func (d *Definitions) newKinds(before, after *Definition) []schema.GroupVersionKind {
+	if after == nil || !d.isServed(after) {
+		return nil
+	}
+	kind := after.Status.AcceptedNames.Kind
+	same := before != nil && d.isServed(before) && before.Status.AcceptedNames.Kind == kind && before.Spec.Scope == after.Spec.Scope
+	var all []schema.GroupVersionKind
+	for _, v := range after.Spec.Versions {
+		if v.Served && !(same && serves(before, v.Name)) {
+			all = append(all, schema.GroupVersionKind{Group: after.Spec.Group, Version: v.Name, Kind: kind})
+		}
+	}
+	return all
 }
 
 func resourceOf(def *Definition) schema.GroupResource {
@@ -268,7 +337,7 @@ func (d *Definitions) put(def *Definition, source source) {
 		d.clusters[cluster] = of
 	}
 	next := &held{Definition: def, version: version, anticipated: source == decided}
-	of.byName[def.Name], of.served = next, nil
+	of.byName[def.Name], of.served, of.byKind = next, nil, nil
 	d.held[def.handler()]++
 	d.resources[resourceOf(def)]++
 	if old != nil && old.Hash == def.Hash {
@@ -288,7 +357,7 @@ func (d *Definitions) drop(cluster logicalcluster.Name, name string, version uin
 	}
 	of := d.clusters[cluster]
 	delete(of.byName, name)
-	of.served = nil
+	of.served, of.byKind = nil, nil
 	if len(of.byName) == 0 {
 		delete(d.clusters, cluster)
 	}
@@ -298,15 +367,13 @@ func (d *Definitions) drop(cluster logicalcluster.Name, name string, version uin
 // release ends what went with old, gives the lock back, and tells who wants to know.
 func (d *Definitions) release(old, next *held) {
 	unheld := ""
-	if d.news != nil {
-		close(d.news)
-		d.news = nil
-	}
+	others := next != nil && d.resources[resourceOf(next.Definition)] == 1 // old counts still
 	if old != nil {
 		if resource := resourceOf(old.Definition); d.resources[resource] > 1 {
 			d.resources[resource]--
 		} else {
 			delete(d.resources, resource)
+			others = true
 		}
 		name := old.handler()
 		if d.held[name]--; d.held[name] == 0 {
@@ -324,11 +391,21 @@ func (d *Definitions) release(old, next *held) {
 	if next != nil {
 		after = next.Definition
 	}
+	if others && d.news != nil {
+		close(d.news)
+		d.news = nil
+	}
 	var told []*listener
 	if d.isNamespaced(before) != d.isNamespaced(after) {
 		told = slices.Collect(maps.Keys(d.listeners))
 	}
+	kinds, toldOfKinds := d.newKinds(before, after), slices.Collect(maps.Keys(d.kindListeners))
 	d.mu.Unlock()
+	for _, l := range toldOfKinds {
+		for _, kind := range kinds {
+			(*l)(clusterOf(after), kind)
+		}
+	}
 	for _, l := range told {
 		one := cmp.Or(after, before)
 		(*l)(clusterOf(one), resourceOf(one))

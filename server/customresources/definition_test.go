@@ -123,6 +123,82 @@ func TestDefinitionsTellWhatIsServed(t *testing.T) {
 	})
 }
 
+// Who listens is told of each kind that begins to be served, in its version, and of nothing else; and whether other resources are
+// defined is told when they are.
+func TestDefinitionsTellOfKinds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDefinitions(nil, Names{})
+		ctx, end := context.WithCancel(t.Context())
+		defer end()
+		var heard []string
+		d.OnServed(ctx, func(cluster logicalcluster.Name, kind schema.GroupVersionKind) {
+			if def, ok := d.OfKind(cluster, kind); !ok || def.Name != "widgets.shop.example" {
+				t.Errorf("told of %s in %s, which is not served", kind, cluster)
+			}
+			heard = append(heard, fmt.Sprintf("%s %s", cluster, kind.Version))
+		})
+		_, others := d.Resources()
+		hears := func(reason string, otherResources bool, want ...string) {
+			t.Helper()
+			if !slices.Equal(heard, want) {
+				t.Errorf("heard %q, want %q: %s", heard, want, reason)
+			}
+			heard = nil
+			told := false
+			select {
+			case <-others:
+				told = true
+				_, others = d.Resources()
+			default:
+			}
+			if told != otherResources {
+				t.Errorf("told of other resources: %v, want %v: %s", told, otherResources, reason)
+			}
+		}
+		put := func(cluster, version string, changes ...func(*apiextensionsv1.CustomResourceDefinition)) {
+			t.Helper()
+			d.put(defined(t, &d.specs, cluster, version, func(c *apiextensionsv1.CustomResourceDefinition) {
+				for _, change := range changes {
+					change(c)
+				}
+			}), told)
+		}
+		v2 := func(c *apiextensionsv1.CustomResourceDefinition) {
+			v := *c.Spec.Versions[0].DeepCopy()
+			v.Name, v.Storage = "v2", false
+			c.Spec.Versions = append(c.Spec.Versions, v)
+		}
+		put("a", "1")
+		hears("it is not established", true)
+		put("a", "2", established)
+		hears("it is", false, "a v1")
+		put("a", "3", established)
+		hears("nothing new", false)
+		put("b", "4", established)
+		hears("each logical cluster has its own", false, "b v1")
+		put("a", "5", v2, established)
+		hears("another version", false, "a v2")
+		put("a", "6", v2, established, func(c *apiextensionsv1.CustomResourceDefinition) { c.Spec.Scope = apiextensionsv1.ClusterScoped })
+		hears("another scope", false, "a v1", "a v2")
+		put("a", "7", v2)
+		hears("not any more", false)
+		if _, ok := d.OfKind("a", schema.GroupVersionKind{Group: "shop.example", Version: "v1", Kind: "Widget"}); ok {
+			t.Error("the kind of what is not established is served")
+		}
+		d.drop("a", "widgets.shop.example", 8)
+		hears("b has it", false)
+		d.drop("b", "widgets.shop.example", 9)
+		hears("nobody has", true)
+		end()
+		synctest.Wait()
+		put("b", "10", established)
+		hears("nobody listens", true)
+		if len(d.kindListeners) != 0 {
+			t.Errorf("%d listeners are kept", len(d.kindListeners))
+		}
+	})
+}
+
 // A list after a gap brings what is new, and what is gone goes.
 func TestDefinitionsAfterAGap(t *testing.T) {
 	d := newDefinitions(nil, Names{})

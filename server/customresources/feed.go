@@ -107,7 +107,7 @@ func newDefinitions(rows *storage.Resource, builtin Names) *Definitions {
 	d := &Definitions{
 		builtin: builtin, synced: make(chan struct{}),
 		clusters: map[logicalcluster.Name]*definitionsOfCluster{}, held: map[string]int{}, resources: map[schema.GroupResource]int{},
-		listeners: map[*listener]struct{}{},
+		listeners: map[*listener]struct{}{}, kindListeners: map[*kindListener]struct{}{},
 	}
 	d.feed = &feed{rows: rows, specs: &d.specs}
 	return d

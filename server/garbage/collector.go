@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -47,6 +48,8 @@ type Collector struct {
 	looks *queue.Queue[identity]
 	// waiting holds what waits for its dependents or to be orphaned, by logical cluster.
 	waiting *turns[logicalcluster.Name, identity]
+	// served holds the kinds that logical clusters serve and did not before.
+	served *queue.Queue[kindIn]
 	// suspects holds what may be worth an Event.
 	suspects *turns[resourceOf, suspect]
 
@@ -75,6 +78,7 @@ func New(clients *client.Clients, informers *client.Informers, opts Options) (*C
 	}
 	c.graph = newGraph(c.resolve)
 	c.looks = queue.New("garbage", c.look)
+	c.served = queue.New("garbage-served", c.nowServed)
 	c.waiting = newTurns("garbage-waiting", c.sweep)
 	c.suspects = newTurns("garbage-events", c.tellSuspects)
 	informers.OnImported(c.resume)
@@ -84,6 +88,7 @@ func New(clients *client.Clients, informers *client.Informers, opts Options) (*C
 // Run waits for the informers and works until ctx ends.
 func (c *Collector) Run(ctx context.Context) error {
 	defer c.looks.Stop()
+	defer c.served.Stop()
 	defer c.waiting.stop()
 	defer c.suspects.stop()
 	if err := c.informers.WaitSynced(ctx); err != nil {
@@ -91,7 +96,10 @@ func (c *Collector) Run(ctx context.Context) error {
 	}
 	var wg sync.WaitGroup
 	defer wg.Wait()
+	// Before anything is in the graph, so that nothing is missed.
+	c.kinds.OnServed(ctx, func(cluster logicalcluster.Name, kind schema.GroupVersionKind) { c.served.Add(kindIn{cluster, kind}) })
 	wg.Go(func() { c.looks.Run(ctx, workers) })
+	wg.Go(func() { c.served.Run(ctx, 1) })
 	wg.Go(func() { c.waiting.run(ctx, sweepers) })
 	wg.Go(func() { c.suspects.run(ctx, 1) })
 	for {
@@ -107,7 +115,6 @@ func (c *Collector) Run(ctx context.Context) error {
 			feedCtx, f.stop = context.WithCancel(ctx)
 			wg.Go(func() { c.feedOf(f).run(feedCtx) })
 		}
-		c.enqueue(c.graph.served())
 		select {
 		case <-changed:
 		case <-ctx.Done():
@@ -130,6 +137,17 @@ func (c *Collector) feedOf(f *followed) *feed {
 			}
 		},
 		ended: func(o object) { c.enqueue(c.graph.end(o.identity)) },
+	}
+}
+
+// nowServed has what names a kind looked at that its logical cluster serves now.
+func (c *Collector) nowServed(_ context.Context, kind kindIn) (time.Duration, error) {
+	for {
+		look, more := c.graph.served(kind)
+		c.enqueue(look)
+		if !more {
+			return 0, nil
+		}
 	}
 }
 

@@ -13,21 +13,13 @@ import (
 	"atoll.dev/atoll/server/storage"
 )
 
-// CustomResource is a resource that a logical cluster defines for itself and serves.
-type CustomResource struct {
-	schema.GroupResource
-	Kind string
-	// Versions are those served, of which requests take the first.
-	Versions   []string
-	Namespaced bool
-}
-
 // Definitions are the custom resources of all logical clusters.
 type Definitions interface {
-	// Served returns those of a logical cluster.
-	Served(cluster logicalcluster.Name) []CustomResource
-	// Resources returns those that any logical cluster defines, and a channel that is closed when a definition was made,
-	// changed or removed since.
+	// Resource, Kind and OnServed are as in Kinds. The first two cost the same however many there are.
+	Resource(cluster logicalcluster.Name, kind schema.GroupVersionKind) (_ schema.GroupResource, namespaced, ok bool)
+	Kind(cluster logicalcluster.Name, resource schema.GroupResource) (_ schema.GroupVersionKind, ok bool)
+	OnServed(ctx context.Context, tell func(logicalcluster.Name, schema.GroupVersionKind))
+	// Resources returns those that any logical cluster defines, and a channel that is closed when these are others.
 	Resources() ([]schema.GroupResource, <-chan struct{})
 	// MayHave returns those that a logical cluster may have objects of, as etcd has it now.
 	MayHave(ctx context.Context, cluster logicalcluster.Name) ([]schema.GroupResource, error)
@@ -124,12 +116,12 @@ func (c *Custom) Resource(cluster logicalcluster.Name, kind schema.GroupVersionK
 	if gr, namespaced, ok := c.Builtin.Resource(cluster, kind); ok {
 		return gr, namespaced, true
 	}
-	for _, r := range c.definitions.Served(cluster) {
-		if r.Group == kind.Group && r.Kind == kind.Kind && slices.Contains(r.Versions, kind.Version) {
-			return r.GroupResource, r.Namespaced, true
-		}
-	}
-	return schema.GroupResource{}, false, false
+	return c.definitions.Resource(cluster, kind)
+}
+
+// OnServed implements Kinds.
+func (c *Custom) OnServed(ctx context.Context, tell func(logicalcluster.Name, schema.GroupVersionKind)) {
+	c.definitions.OnServed(ctx, tell)
 }
 
 // Kind implements Kinds.
@@ -137,10 +129,5 @@ func (c *Custom) Kind(cluster logicalcluster.Name, resource schema.GroupResource
 	if kind, ok := c.Builtin.Kind(cluster, resource); ok {
 		return kind, true
 	}
-	for _, r := range c.definitions.Served(cluster) {
-		if r.GroupResource == resource && len(r.Versions) > 0 {
-			return resource.WithVersion(r.Versions[0]).GroupVersion().WithKind(r.Kind), true
-		}
-	}
-	return schema.GroupVersionKind{}, false
+	return c.definitions.Kind(cluster, resource)
 }

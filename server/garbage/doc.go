@@ -18,7 +18,8 @@
 //     such objects share the lists, and of each logical cluster one such pass runs at a time, of all of them four: it holds
 //     up nothing else of what is collected.
 //   - While an import fills a logical cluster nothing is done there: owners and dependents may be on their way.
-//   - What names an owner of a kind that is not served, or of the wrong scope, is kept.
+//   - What names an owner of a kind that is not served, or of the wrong scope, is kept. It is looked at when its own logical
+//     cluster serves that kind.
 //   - Nothing is done in mirrors, where the splitter and the syncer decide, nor in a logical cluster that does not exist, and an
 //     owner in another logical cluster is none, whatever its name and UID.
 //   - An object without owners and dependents costs nothing here, so that an idle workspace does not either.

@@ -1,7 +1,6 @@
 package garbage
 
 import (
-	"maps"
 	"slices"
 	"sync"
 
@@ -51,6 +50,15 @@ type node struct {
 	seen, gone bool
 }
 
+// kindIn is a kind in a logical cluster, of which each may serve others.
+type kindIn struct {
+	cluster logicalcluster.Name
+	schema.GroupVersionKind
+}
+
+// Tenant is the logical cluster.
+func (k kindIn) Tenant() string { return string(k.cluster) }
+
 // resolver says what a reference of an object names, and false if its kind is not served.
 type resolver func(of identity, ref metav1.OwnerReference) (identity, bool)
 
@@ -61,12 +69,12 @@ type graph struct {
 
 	mu    sync.Mutex // guards what follows, nodes included
 	nodes map[identity]*node
-	// unserved are the nodes with a reference to a kind that is not served.
-	unserved map[*node]struct{}
+	// unserved are the nodes with a reference to a kind that is not served, by that.
+	unserved map[kindIn]map[*node]struct{}
 }
 
 func newGraph(resolve resolver) *graph {
-	return &graph{resolve: resolve, nodes: map[identity]*node{}, unserved: map[*node]struct{}{}}
+	return &graph{resolve: resolve, nodes: map[identity]*node{}, unserved: map[kindIn]map[*node]struct{}{}}
 }
 
 // see takes what a watch or list showed.
@@ -142,16 +150,37 @@ func (g *graph) relist(resource schema.GroupResource, all []object) []identity {
 	return look
 }
 
-// served returns the objects that have a reference to a kind that was not served, to be looked at now that others are.
-func (g *graph) served() []identity {
+// linkedAtOnce is how many references are linked anew, about, while everybody else waits.
+const linkedAtOnce = 10_000
+
+// served returns objects with a reference to a kind that was not served, to be looked at if it is now, and whether there are more.
+func (g *graph) served(kind kindIn) (look []identity, more bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	var look []identity
-	for _, n := range slices.Collect(maps.Keys(g.unserved)) {
-		look = append(look, n.identity)
+	linked := 0
+	for n := range g.unserved[kind] {
+		if linked >= linkedAtOnce {
+			return look, true
+		}
+		linked += len(n.owners)
 		look = append(look, g.link(n, n.owners)...)
+		if _, still := g.unserved[kind][n]; still {
+			return look, false // nor is it now: for none of them
+		}
+		look = append(look, n.identity)
 	}
-	return look
+	return look, false
+}
+
+// relink finds out anew what an object's references name.
+func (g *graph) relink(id identity) []identity {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	n := g.nodes[id]
+	if n == nil || n.gone {
+		return nil
+	}
+	return g.link(n, n.owners)
 }
 
 // size is how many nodes there are.
@@ -256,13 +285,17 @@ func (g *graph) take(n *node, o object) []identity {
 // owner of which nothing is known, whether it exists.
 func (g *graph) link(n *node, owners []metav1.OwnerReference) []identity {
 	before := n.edges
+	g.setServed(n)
 	n.owners, n.edges = slices.Clone(owners), make([]*node, len(owners))
-	delete(g.unserved, n)
 	var look []identity
 	for i, ref := range n.owners {
 		id, ok := g.resolve(n.identity, ref)
 		if !ok {
-			g.unserved[n] = struct{}{}
+			kind := kindOfOwner(n.cluster, ref)
+			if g.unserved[kind] == nil {
+				g.unserved[kind] = map[*node]struct{}{}
+			}
+			g.unserved[kind][n] = struct{}{}
 			continue
 		}
 		o := g.nodes[id]
@@ -287,9 +320,28 @@ func (g *graph) link(n *node, owners []metav1.OwnerReference) []identity {
 	return look
 }
 
+// setServed takes a node from those with a reference to a kind that is not served.
+func (g *graph) setServed(n *node) {
+	for i, edge := range n.edges {
+		if edge != nil {
+			continue
+		}
+		kind := kindOfOwner(n.cluster, n.owners[i])
+		delete(g.unserved[kind], n)
+		if len(g.unserved[kind]) == 0 {
+			delete(g.unserved, kind)
+		}
+	}
+}
+
+func kindOfOwner(cluster logicalcluster.Name, ref metav1.OwnerReference) kindIn {
+	return kindIn{cluster, schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind)}
+}
+
 // unlink takes a node from those that it names, and returns them.
 func (g *graph) unlink(n *node) []*node {
 	var owners []*node
+	g.setServed(n)
 	for _, o := range n.edges {
 		if o == nil {
 			continue
@@ -299,7 +351,6 @@ func (g *graph) unlink(n *node) []*node {
 		g.prune(o)
 	}
 	n.owners, n.edges = nil, nil
-	delete(g.unserved, n)
 	return owners
 }
 

@@ -1,10 +1,12 @@
 package garbage
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/kcp-dev/logicalcluster/v3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -61,6 +63,12 @@ func TestGraph(t *testing.T) {
 	}
 	relist := func(all ...object) func(*graph) []identity {
 		return func(g *graph) []identity { return g.relist(things, all) }
+	}
+	served := func(cluster logicalcluster.Name, kind string) func(*graph) []identity {
+		return func(g *graph) []identity {
+			look, _ := g.served(kindIn{cluster, schema.GroupVersionKind{Kind: kind}})
+			return look
+		}
 	}
 	for _, tc := range []struct {
 		reason string
@@ -130,14 +138,33 @@ func TestGraph(t *testing.T) {
 			{relist(thingOf("d", 1, "o"), thingOf("o", 2)), []string{}, 2},
 			{relist(thingOf("o", 2)), []string{"d"}, 2},
 		}},
-		{"what names a kind that is not served is looked at when others are", []step{
+		{"what names a kind that is not served is looked at when it is", []step{
 			{see(thingOf("d", 1, "?o")), []string{}, 1},
-			{func(g *graph) []identity { return g.served() }, []string{"d"}, 1},
+			{served("c", "Other"), []string{}, 1},
 			{func(g *graph) []identity {
 				g.resolve = func(of identity, ref metav1.OwnerReference) (identity, bool) { return thing(ref.Name), true }
-				return g.served()
-			}, []string{"?o", "d"}, 2},
-			{func(g *graph) []identity { return g.served() }, []string{}, 2},
+				return append(served("c", "Another")(g), served("b", "Other")(g)...)
+			}, []string{}, 1},
+			{served("c", "Other"), []string{"?o", "d"}, 2},
+			{served("c", "Other"), []string{}, 2},
+		}},
+		{"what does not name a kind any more that is not served is not looked at for it", []step{
+			{see(thingOf("d", 1, "?o", "p")), []string{"p"}, 2},
+			{see(thingOf("d", 2, "p")), []string{}, 2},
+			{see(thingOf("e", 3, "?o", "?q")), []string{}, 3},
+			{end("e"), []string{}, 2},
+			{func(g *graph) []identity {
+				g.resolve = func(of identity, ref metav1.OwnerReference) (identity, bool) { return thing(ref.Name), true }
+				return served("c", "Other")(g)
+			}, []string{}, 2},
+		}},
+		{"a kind that was defined anew means something else", []step{
+			{see(thingOf("d", 1, "o")), []string{"o"}, 2},
+			{func(g *graph) []identity {
+				g.resolve = func(of identity, ref metav1.OwnerReference) (identity, bool) { return thing("new" + ref.Name), true }
+				return g.relink(thing("d"))
+			}, []string{"newo"}, 2},
+			{end("newo"), []string{"d"}, 2},
 		}},
 		{"a circle is forgotten with its last object", []step{
 			{see(thingOf("a", 1, "!b")), []string{"b"}, 2},
@@ -158,11 +185,53 @@ func TestGraph(t *testing.T) {
 				if diff := cmp.Diff(s.look, names(s.do(g))); diff != "" {
 					t.Errorf("step %d: to be looked at (-want +got):\n%s", i, diff)
 				}
-				if g.size() != s.nodes || len(g.unserved) > g.size() {
+				if g.size() != s.nodes || len(g.unserved) > g.size() { // none has several such kinds
 					t.Errorf("step %d: %d nodes, want %d", i, g.size(), s.nodes)
 				}
 			}
 		})
+	}
+}
+
+// TestServedWaitsForNothingElse: what names kinds that nobody serves, however much it is, costs a definition nothing but that of its own
+// kind, and those who wait for the graph not for all of it.
+func TestServedWaitsForNothingElse(t *testing.T) {
+	const n = 3 * linkedAtOnce
+	resolved, serves := 0, false
+	g := newGraph(func(_ identity, ref metav1.OwnerReference) (identity, bool) {
+		resolved++
+		return thing(ref.Name), serves
+	})
+	for i := range n {
+		g.see(thingOf(fmt.Sprint(i), 1, "?o"))
+	}
+	other := kindIn{"c", schema.GroupVersionKind{Kind: "Other"}}
+	resolved = 0
+	for _, kind := range []kindIn{{"b", other.GroupVersionKind}, {"c", schema.GroupVersionKind{Kind: "Another"}}, other} {
+		if look, more := g.served(kind); len(look) > 0 || more {
+			t.Errorf("%v is served: %d objects are to be looked at, want none", kind, len(look))
+		}
+	}
+	if resolved > 1 {
+		t.Errorf("%d references were resolved, want one", resolved)
+	}
+	serves = true
+	looked := map[identity]bool{}
+	for {
+		resolved = 0
+		look, more := g.served(other)
+		for _, id := range look {
+			looked[id] = true
+		}
+		if resolved > linkedAtOnce+1 {
+			t.Fatalf("%d references were resolved at once, want %d at most", resolved, linkedAtOnce)
+		}
+		if !more {
+			break
+		}
+	}
+	if len(looked) != n+1 || len(g.unserved) > 0 {
+		t.Errorf("%d are to be looked at, want %d and their owner; %d kinds are still waited for", len(looked), n, len(g.unserved))
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 // Kinds knows what is stored, and what logical clusters call it. What it answers may change at run time.
 type Kinds interface {
 	// Stored returns one store of each resource whose objects may own others or be owned, and a channel that is closed when
-	// there are others, or when some logical cluster serves a kind that it did not serve before.
+	// there are others.
 	Stored() (stores []*storage.Resource, changed <-chan struct{})
 	// Of returns those of the resources that a logical cluster may have objects of, as etcd has it now. Stored may not have heard
 	// of one yet.
@@ -27,6 +27,8 @@ type Kinds interface {
 	// Resource returns the resource that a reference to a kind means in a logical cluster, and whether its objects are in
 	// namespaces. Without ok the kind is not served there, now.
 	Resource(cluster logicalcluster.Name, kind schema.GroupVersionKind) (_ schema.GroupResource, namespaced, ok bool)
+	// OnServed tells, until ctx ends, of each kind that a logical cluster serves and did not before. tell must not block.
+	OnServed(ctx context.Context, tell func(logicalcluster.Name, schema.GroupVersionKind))
 	// Kind returns how requests of a logical cluster name a resource. Without ok it is not served there, now.
 	Kind(cluster logicalcluster.Name, resource schema.GroupResource) (_ schema.GroupVersionKind, ok bool)
 }
@@ -112,6 +114,9 @@ func (b *Builtin) Resource(_ logicalcluster.Name, kind schema.GroupVersionKind) 
 	}
 	return store.GroupResource, store.Namespaced, true
 }
+
+// OnServed implements Kinds: there is never anything new.
+func (b *Builtin) OnServed(context.Context, func(logicalcluster.Name, schema.GroupVersionKind)) {}
 
 // Kind implements Kinds.
 func (b *Builtin) Kind(_ logicalcluster.Name, resource schema.GroupResource) (schema.GroupVersionKind, bool) {

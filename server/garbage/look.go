@@ -76,7 +76,12 @@ func (c *Collector) judge(ctx context.Context, live object) (time.Duration, erro
 	states := make([]state, len(live.owners))
 	for i, o := range known.owners {
 		_, namespaced, served := c.kinds.Resource(live.cluster, schema.FromAPIVersionAndKind(o.APIVersion, o.Kind))
+		now, _ := c.resolve(live.identity, o.OwnerReference)
 		switch {
+		case served && o.known && now != o.identity:
+			// Its kind was defined anew since, in another scope or under another name.
+			c.enqueue(c.graph.relink(live.identity))
+			return soon, nil
 		case !o.known:
 			// It may exist and not be served now: nobody can tell. The graph brings the object back when other kinds are served.
 			logger.V(2).Info("Object is kept, one of its owners is of a kind that is not served", "object", live.String(), "owner", o.OwnerReference.String())
