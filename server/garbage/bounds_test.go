@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	kubestorage "k8s.io/apiserver/pkg/storage"
 	"k8s.io/client-go/discovery"
 
@@ -242,6 +243,40 @@ func TestDependentsAreNotListedYet(t *testing.T) {
 	p.becomes(held, true, "between", hold)
 	p.release(held)
 	p.goes(held, between, waits)
+}
+
+// TestTooManyOwnerReferences: of an object that names more owners than are looked at nothing is lost, and it says so. Who waits for it
+// waits, who is orphaned lets it go, and with fewer owners it is as all others.
+func TestTooManyOwnerReferences(t *testing.T) {
+	p := start(t, t.TempDir(), true).at(t, shop, "ns")
+	with := func(owners ...metav1.OwnerReference) []metav1.OwnerReference {
+		for i := len(owners); i < 1001; i++ {
+			owners = append(owners, metav1.OwnerReference{APIVersion: "v1", Kind: "Secret", Name: fmt.Sprint("x", i), UID: types.UID(fmt.Sprint("x", i))})
+		}
+		return owners
+	}
+	solid, gone, leaves, waits := p.configMap("solid"), p.configMap("gone"), p.configMap("leaves"), p.configMap("waits")
+	kept := p.configMap("kept", with(p.owner(gone))...)
+	left := p.configMap("left", with(p.owner(solid), p.owner(leaves))...)
+	blocks := p.configMap("blocks", with(p.owner(waits, blocking))...)
+	p.warned("kept", "TooManyOwnerReferences", "more than 1000 owner references: it is not deleted with its owners")
+
+	p.delete(gone, background)
+	p.goes(gone)
+	p.delete(waits, foreground)
+	p.delete(leaves, orphan)
+	p.goes(leaves)
+	p.becomes(left, false, "solid", "") // it had one too many
+	p.stay(kept, left, blocks)
+	p.becomes(waits, true, "", foregroundFinalizer)
+
+	p.delete(blocks, background)
+	p.goes(blocks, waits)
+	now, _ := p.get(kept)
+	few := now.DeepCopyObject().(*corev1.ConfigMap)
+	few.OwnerReferences = few.OwnerReferences[:2]
+	must(t, p.clients.Objects.Update(p.ctx(), few))
+	p.goes(kept)
 }
 
 // TestIdleWorkspacesCostNothing: what has no owners is not kept, and nobody waits for it.

@@ -260,12 +260,18 @@ func (p *place) own(obj *corev1.ConfigMap, owners ...metav1.OwnerReference) {
 // told waits for the warning about an object's owner.
 func (p *place) told(name, part string) {
 	p.t.Helper()
+	p.warned(name, "OwnerRefInvalidNamespace", part)
+}
+
+// warned waits for a warning about an object.
+func (p *place) warned(name, reason, part string) {
+	p.t.Helper()
 	p.until("the event is told", func() (bool, string) {
 		events := &corev1.EventList{}
 		must(p.t, p.clients.Objects.List(p.ctx(), events, ctrlclient.InNamespace(p.namespace)))
 		seen := ""
 		for _, e := range events.Items {
-			if e.InvolvedObject.Name == name && e.Reason == "OwnerRefInvalidNamespace" && e.Type == "Warning" && strings.Contains(e.Message, part) {
+			if e.InvolvedObject.Name == name && e.Reason == reason && e.Type == "Warning" && strings.Contains(e.Message, part) {
 				return true, ""
 			}
 			seen += fmt.Sprintf("%s %s: %s\n", e.InvolvedObject.Name, e.Reason, e.Message)

@@ -52,6 +52,8 @@ type Collector struct {
 	served *queue.Queue[kindIn]
 	// suspects holds what may be worth an Event.
 	suspects *turns[resourceOf, suspect]
+	// leftOut holds the objects of whose owners the graph has none, to be told, by logical cluster.
+	leftOut *turns[logicalcluster.Name, identity]
 
 	mu sync.Mutex // guards what follows
 	// postponed is what has to be looked at when its logical cluster is imported.
@@ -81,6 +83,7 @@ func New(clients *client.Clients, informers *client.Informers, opts Options) (*C
 	c.served = queue.New("garbage-served", c.nowServed)
 	c.waiting = newTurns("garbage-waiting", c.sweep)
 	c.suspects = newTurns("garbage-events", c.tellSuspects)
+	c.leftOut = newTurns("garbage-left-out", c.tellLeftOut)
 	informers.OnImported(c.resume)
 	return c, nil
 }
@@ -91,6 +94,7 @@ func (c *Collector) Run(ctx context.Context) error {
 	defer c.served.Stop()
 	defer c.waiting.stop()
 	defer c.suspects.stop()
+	defer c.leftOut.stop()
 	if err := c.informers.WaitSynced(ctx); err != nil {
 		return err
 	}
@@ -102,6 +106,7 @@ func (c *Collector) Run(ctx context.Context) error {
 	wg.Go(func() { c.served.Run(ctx, 1) })
 	wg.Go(func() { c.waiting.run(ctx, sweepers) })
 	wg.Go(func() { c.suspects.run(ctx, 1) })
+	wg.Go(func() { c.leftOut.run(ctx, 1) })
 	for {
 		stores, changed := c.kinds.Stored()
 		begun, ended := c.follow(stores)

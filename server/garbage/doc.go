@@ -6,7 +6,8 @@
 // wait for their dependents (graph.go). Each change there names the objects that have to be looked at; shared workers
 // (look.go) read them and their owners, decide as upstream does (decide.go, pure), and then delete an object or take owners
 // off its references. Others (sweep.go) take off the finalizers foregroundDeletion and orphan. These writes are ordinary
-// requests, so that admission and the audit log see them. It also writes the Event OwnerRefInvalidNamespace (events.go).
+// requests, so that admission and the audit log see them. It also writes the Events OwnerRefInvalidNamespace and
+// TooManyOwnerReferences (events.go).
 //
 // What always holds:
 //
@@ -20,6 +21,8 @@
 //   - While an import fills a logical cluster nothing is done there: owners and dependents may be on their way.
 //   - What names an owner of a kind that is not served, or of the wrong scope, is kept. It is looked at when its own logical
 //     cluster serves that kind.
+//   - What has more than 1,000 owner references, or is too much where a logical cluster has 100,000 and four for each object, is
+//     kept, too, with an Event. It is orphaned and waited for as all else: only what it names is not in the graph.
 //   - Nothing is done in mirrors, where the splitter and the syncer decide, nor in a logical cluster that does not exist, and an
 //     owner in another logical cluster is none, whatever its name and UID.
 //   - An object without owners and dependents costs nothing here, so that an idle workspace does not either.

@@ -21,6 +21,10 @@ import (
 
 const (
 	wrongNamespace = "OwnerRefInvalidNamespace"
+	// tooManyReferences is said of what is left out of the graph. Kubernetes knows no such thing.
+	tooManyReferences = "TooManyOwnerReferences"
+	// mostTold is of how many such objects of a logical cluster something is said before it is another one's turn.
+	mostTold = 100
 	// gather is how long what may be worth an Event waits for more of its resource and logical cluster: they share one search,
 	// which takes as long as there are objects, however many name an owner that is not there.
 	gather = 5 * time.Second
@@ -82,12 +86,47 @@ func (c *Collector) tellSuspects(ctx context.Context, of resourceOf, suspects []
 
 // writeWrongNamespace writes the Event, which has upstream's reason and words.
 func (c *Collector) writeWrongNamespace(ctx context.Context, s suspect) error {
+	return c.warn(ctx, s.identity, wrongNamespace, fmt.Sprintf("ownerRef [%s/%s, namespace: %s, name: %s, uid: %s] does not exist in namespace %q",
+		s.apiVersion, s.kind, s.namespace, s.owner.name, s.owner.uid, s.namespace))
+}
+
+// tellLeftOut writes Events about objects of whose owners the graph has none. They are kept, and somebody should know why.
+func (c *Collector) tellLeftOut(ctx context.Context, cluster logicalcluster.Name, objects []identity) (left []identity, again time.Duration, err error) {
+	if len(objects) > mostTold {
+		objects, left, again = objects[:mostTold], objects[mostTold:], gather
+	}
+	ctx = client.In(ctx, cluster)
+	for _, id := range objects {
+		known, ok := c.graph.look(id)
+		if !ok || known.leftOut == notLeftOut {
+			continue
+		}
+		if err := c.warn(ctx, id, tooManyReferences, known.leftOut.String()); err != nil {
+			klog.FromContext(ctx).V(2).Info("Event not written", "object", id.String(), "reason", tooManyReferences, "err", err)
+		}
+	}
+	return left, again, nil
+}
+
+// String says what follows from it, and what to do.
+func (l leftOut) String() string {
+	const follows = "it is not deleted with its owners, and what waits for it in a foreground deletion does until it is gone or names fewer"
+	switch l {
+	case tooMany:
+		return fmt.Sprintf("This has more than %d owner references: %s", mostOwners, follows)
+	case noRoom:
+		return fmt.Sprintf("The objects of this workspace have more than %d owner references, and more than %d for each that has or is an owner. Until there are half as many, nothing follows from those of this one: %s",
+			mostReferences, referencesOfEach, follows)
+	}
+	return ""
+}
+
+// warn writes an Event about an object, in the logical cluster of ctx.
+func (c *Collector) warn(ctx context.Context, s identity, reason, message string) error {
 	kind, ok := c.kinds.Kind(s.cluster, s.resource)
 	if !ok {
 		return nil
 	}
-	message := fmt.Sprintf("ownerRef [%s/%s, namespace: %s, name: %s, uid: %s] does not exist in namespace %q",
-		s.apiVersion, s.kind, s.namespace, s.owner.name, s.owner.uid, s.namespace)
 	// What is said again of the same object has the same name, so that it is there once.
 	sum := sha256.Sum256([]byte(string(s.uid) + "/" + message))
 	name := s.name
@@ -104,7 +143,7 @@ func (c *Collector) writeWrongNamespace(ctx context.Context, s suspect) error {
 		InvolvedObject: corev1.ObjectReference{
 			APIVersion: kind.GroupVersion().String(), Kind: kind.Kind, Namespace: s.namespace, Name: s.name, UID: s.uid,
 		},
-		Type: corev1.EventTypeWarning, Reason: wrongNamespace, Message: message, Count: 1, FirstTimestamp: now, LastTimestamp: now,
+		Type: corev1.EventTypeWarning, Reason: reason, Message: message, Count: 1, FirstTimestamp: now, LastTimestamp: now,
 		Source: corev1.EventSource{Component: manager + "-controller"}, ReportingController: manager + "-controller",
 	})
 	if apierrors.IsAlreadyExists(err) {

@@ -5,7 +5,6 @@ import (
 	"sync"
 
 	"github.com/kcp-dev/logicalcluster/v3"
-	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -39,6 +38,26 @@ type object struct {
 // waits says whether an object that is being deleted waits for the collector.
 func (o object) waits() bool { return o.going && (o.foreground || o.orphan) }
 
+const (
+	// mostOwners is of how many owners of an object the graph knows: each of them is read when the object is looked at.
+	mostOwners = 1000
+	// mostReferences is how many owners all objects of a logical cluster may have together, or referencesOfEach for each object that is
+	// in the graph, if that is more. One that nobody else names takes 25 bytes of etcd, and 600 here.
+	mostReferences   = 100_000
+	referencesOfEach = 4
+)
+
+// leftOut says why the graph does not know the owners of an object, if it does not.
+type leftOut uint8
+
+const (
+	notLeftOut leftOut = iota
+	// tooMany are more than mostOwners.
+	tooMany
+	// noRoom is where those of the logical cluster are too many.
+	noRoom
+)
+
 // node is an object that has owners, or is named as one, or waits for its dependents.
 type node struct {
 	object
@@ -48,7 +67,21 @@ type node struct {
 	dependents map[*node]struct{}
 	// seen says that the object itself was seen, not only references to it; gone, that it does not exist any more.
 	seen, gone bool
+	// leftOut says that owners are not what the object has, but none: nothing follows from them.
+	leftOut leftOut
 }
+
+// share is what the graph has of a logical cluster.
+type share struct {
+	objects    int // that were seen and are not gone
+	references int // owners of all nodes
+	leftOut    int // nodes that are left out
+	// again are those of them for which there was no room, to be looked at when there is.
+	again map[*node]struct{}
+}
+
+// most is how many references it may have.
+func (s *share) most() int { return max(mostReferences, referencesOfEach*s.objects) }
 
 // kindIn is a kind in a logical cluster, of which each may serve others.
 type kindIn struct {
@@ -68,27 +101,31 @@ type graph struct {
 	resolve resolver
 
 	mu    sync.Mutex // guards what follows, nodes included
-	nodes map[identity]*node
+	nodes map[schema.GroupResource]map[identity]*node
 	// unserved are the nodes with a reference to a kind that is not served, by that.
 	unserved map[kindIn]map[*node]struct{}
+	shares   map[logicalcluster.Name]*share // without those of which nothing is here
 }
 
 func newGraph(resolve resolver) *graph {
-	return &graph{resolve: resolve, nodes: map[identity]*node{}, unserved: map[kindIn]map[*node]struct{}{}}
+	return &graph{
+		resolve: resolve, nodes: map[schema.GroupResource]map[identity]*node{},
+		unserved: map[kindIn]map[*node]struct{}{}, shares: map[logicalcluster.Name]*share{},
+	}
 }
 
 // see takes what a watch or list showed.
 func (g *graph) see(o object) []identity {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	n := g.nodes[o.identity]
+	n := g.find(o.identity)
 	if n == nil {
 		if len(o.owners) == 0 && !o.waits() {
 			return nil
 		}
 		n = g.add(o.identity)
 	}
-	return g.take(n, o)
+	return append(g.take(n, o), g.room(o.cluster)...)
 }
 
 // update takes what a read showed, of an object that is in the graph. A read that is overtaken by the object's end brings
@@ -96,8 +133,8 @@ func (g *graph) see(o object) []identity {
 func (g *graph) update(o object) []identity {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if n := g.nodes[o.identity]; n != nil {
-		return g.take(n, o)
+	if n := g.find(o.identity); n != nil {
+		return append(g.take(n, o), g.room(o.cluster)...)
 	}
 	return nil
 }
@@ -106,9 +143,13 @@ func (g *graph) update(o object) []identity {
 func (g *graph) end(id identity) []identity {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	n := g.nodes[id]
+	n := g.find(id)
 	if n == nil {
 		return nil
+	}
+	g.leaveOut(n, notLeftOut)
+	if n.seen && !n.gone {
+		g.count(n.cluster, -1, 0, 0)
 	}
 	n.gone = true
 	var look []identity
@@ -121,14 +162,14 @@ func (g *graph) end(id identity) []identity {
 		}
 	}
 	g.prune(n)
-	return look
+	return append(look, g.room(id.cluster)...)
 }
 
 // wants says whether a list of all objects of a resource has to have an object for relist.
 func (g *graph) wants(o object) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return len(o.owners) > 0 || o.waits() || g.nodes[o.identity] != nil
+	return len(o.owners) > 0 || o.waits() || g.find(o.identity) != nil
 }
 
 // relist takes all objects of a resource, or those that it wants. Those that are missing were deleted unseen, or are newer
@@ -142,8 +183,8 @@ func (g *graph) relist(resource schema.GroupResource, all []object) []identity {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for id, n := range g.nodes {
-		if _, ok := listed[id]; !ok && id.resource == resource && !n.gone {
+	for id, n := range g.nodes[resource] {
+		if _, ok := listed[id]; !ok && !n.gone {
 			look = append(look, id)
 		}
 	}
@@ -176,7 +217,7 @@ func (g *graph) served(kind kindIn) (look []identity, more bool) {
 func (g *graph) relink(id identity) []identity {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	n := g.nodes[id]
+	n := g.find(id)
 	if n == nil || n.gone {
 		return nil
 	}
@@ -187,12 +228,19 @@ func (g *graph) relink(id identity) []identity {
 func (g *graph) size() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return len(g.nodes)
+	n := 0
+	for _, of := range g.nodes {
+		n += len(of)
+	}
+	return n
 }
 
 // view is what the graph knows of an object, at one moment.
 type view struct {
 	seen, gone bool
+	// leftOut says that its owners are not known; incomplete, that so it is with objects of its logical cluster, which may name it.
+	leftOut    leftOut
+	incomplete bool
 	// owners are what its references name, by their place; false where the kind was never served.
 	owners []owner
 	// dependents are all that name it; blockers those of them that keep it from going, without those that wait themselves.
@@ -216,11 +264,14 @@ type owner struct {
 func (g *graph) look(id identity) (view, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	n := g.nodes[id]
+	n := g.find(id)
 	if n == nil {
 		return view{}, false
 	}
-	v := view{seen: n.seen, gone: n.gone, dependents: len(n.dependents)}
+	v := view{seen: n.seen, gone: n.gone, leftOut: n.leftOut, dependents: len(n.dependents)}
+	if s := g.shares[id.cluster]; s != nil {
+		v.incomplete = s.leftOut > 0
+	}
 	for i, ref := range n.owners {
 		o := owner{OwnerReference: ref}
 		if edge := n.edges[i]; edge != nil {
@@ -246,28 +297,105 @@ func (g *graph) look(id identity) (view, bool) {
 
 // The rest is called with the lock held.
 
+// find returns nil if an object is not in the graph.
+func (g *graph) find(id identity) *node { return g.nodes[id.resource][id] }
+
 func (g *graph) add(id identity) *node {
 	n := &node{object: object{identity: id}}
-	g.nodes[id] = n
+	if g.nodes[id.resource] == nil {
+		g.nodes[id.resource] = map[identity]*node{}
+	}
+	g.nodes[id.resource][id] = n
 	return n
+}
+
+// count adds to what the graph has of a logical cluster.
+func (g *graph) count(cluster logicalcluster.Name, objects, references, leftOut int) {
+	s := g.shares[cluster]
+	if s == nil {
+		s = &share{}
+		g.shares[cluster] = s
+	}
+	s.objects, s.references, s.leftOut = s.objects+objects, s.references+references, s.leftOut+leftOut
+	if s.objects == 0 && s.references == 0 && s.leftOut == 0 {
+		delete(g.shares, cluster)
+	}
+}
+
+// fits says why a node cannot have so many owners, if it cannot. It may always have fewer than it has.
+func (g *graph) fits(n *node, owners int) leftOut {
+	s := g.shares[n.cluster]
+	switch {
+	case owners > mostOwners:
+		return tooMany
+	case owners > len(n.owners) && s != nil && s.references-len(n.owners)+owners > s.most():
+		return noRoom
+	}
+	return notLeftOut
+}
+
+// leaveOut takes whether a node is left out.
+func (g *graph) leaveOut(n *node, why leftOut) {
+	if was := n.leftOut; was != notLeftOut {
+		if was == noRoom {
+			delete(g.shares[n.cluster].again, n)
+		}
+		g.count(n.cluster, 0, 0, -1)
+	}
+	if n.leftOut = why; why == notLeftOut {
+		return
+	}
+	g.count(n.cluster, 0, 0, 1)
+	if s := g.shares[n.cluster]; why == noRoom {
+		if s.again == nil {
+			s.again = map[*node]struct{}{}
+		}
+		s.again[n] = struct{}{}
+	}
+}
+
+// room returns the objects of a logical cluster for which there was no room, to be looked at again, once half of it is free: each
+// time that this is so many owners have gone, so that it costs no more than they did.
+func (g *graph) room(cluster logicalcluster.Name) []identity {
+	s := g.shares[cluster]
+	if s == nil || len(s.again) == 0 || 2*s.references > s.most() {
+		return nil
+	}
+	look := make([]identity, 0, len(s.again))
+	for n := range s.again {
+		look = append(look, n.identity)
+	}
+	s.again = nil
+	return look
 }
 
 // take makes a node what its object is, unless it knows better already: reads and watches overtake each other.
 func (g *graph) take(n *node, o object) []identity {
-	if n.gone || n.seen && o.revision <= n.revision {
+	if n.gone || n.seen && (o.revision < n.revision || o.revision == n.revision && n.leftOut == notLeftOut) {
 		return nil
 	}
 	var look []identity
-	waited := n.waits()
+	waited, was := n.waits(), n.leftOut
+	if !n.seen {
+		g.count(n.cluster, 1, 0, 0)
+	}
 	n.seen, n.revision, n.going, n.foreground, n.orphan = true, o.revision, o.going, o.foreground, o.orphan
-	if !equality.Semantic.DeepEqual(n.owners, o.owners) {
+	owners, why := o.owners, g.fits(n, len(o.owners))
+	if why != notLeftOut {
+		owners = nil
+		if was == notLeftOut {
+			look = append(look, n.identity) // to be told
+		}
+	}
+	g.leaveOut(n, why)
+	if !slices.EqualFunc(n.owners, owners, sameReference) {
 		for i, edge := range n.edges {
 			// It may have kept its owner from going, and not do so any more.
 			if edge != nil && edge.waits() && blocks(n.owners[i]) {
 				look = append(look, edge.identity)
 			}
 		}
-		look = append(look, g.link(n, o.owners)...)
+		look = append(look, g.link(n, owners)...)
 	}
 	if n.waits() && !waited {
 		look = append(look, n.identity)
@@ -286,6 +414,12 @@ func (g *graph) take(n *node, o object) []identity {
 func (g *graph) link(n *node, owners []metav1.OwnerReference) []identity {
 	before := n.edges
 	g.setServed(n)
+	g.count(n.cluster, 0, len(owners)-len(n.owners), 0)
+	for _, o := range before {
+		if o != nil {
+			delete(o.dependents, n)
+		}
+	}
 	n.owners, n.edges = slices.Clone(owners), make([]*node, len(owners))
 	var look []identity
 	for i, ref := range n.owners {
@@ -298,7 +432,7 @@ func (g *graph) link(n *node, owners []metav1.OwnerReference) []identity {
 			g.unserved[kind][n] = struct{}{}
 			continue
 		}
-		o := g.nodes[id]
+		o := g.find(id)
 		if o == nil {
 			o = g.add(id)
 			look = append(look, id)
@@ -312,8 +446,7 @@ func (g *graph) link(n *node, owners []metav1.OwnerReference) []identity {
 		n.edges[i] = o
 	}
 	for _, o := range before {
-		if o != nil && !slices.Contains(n.edges, o) {
-			delete(o.dependents, n)
+		if o != nil {
 			g.prune(o)
 		}
 	}
@@ -350,15 +483,28 @@ func (g *graph) unlink(n *node) []*node {
 		delete(o.dependents, n)
 		g.prune(o)
 	}
+	g.count(n.cluster, 0, -len(n.owners), 0)
 	n.owners, n.edges = nil, nil
 	return owners
 }
 
 // prune forgets a node that says nothing.
 func (g *graph) prune(n *node) {
-	if len(n.dependents) == 0 && (n.gone || len(n.owners) == 0 && !n.waits()) {
-		delete(g.nodes, n.identity)
+	if len(n.dependents) > 0 || !n.gone && (len(n.owners) > 0 || n.waits() || n.leftOut != notLeftOut) || g.find(n.identity) != n {
+		return
 	}
+	if n.seen && !n.gone {
+		g.count(n.cluster, -1, 0, 0)
+	}
+	of := g.nodes[n.resource]
+	if delete(of, n.identity); len(of) == 0 {
+		delete(g.nodes, n.resource)
+	}
+}
+
+// sameReference says whether two references mean the same here.
+func sameReference(a, b metav1.OwnerReference) bool {
+	return a.UID == b.UID && a.Name == b.Name && a.Kind == b.Kind && a.APIVersion == b.APIVersion && blocks(a) == blocks(b)
 }
 
 func blocks(ref metav1.OwnerReference) bool {

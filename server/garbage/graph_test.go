@@ -235,6 +235,125 @@ func TestServedWaitsForNothingElse(t *testing.T) {
 	}
 }
 
+// manyOf are names.
+func manyOf(prefix string, n int) []string {
+	all := make([]string, n)
+	for i := range all {
+		all[i] = fmt.Sprint(prefix, i)
+	}
+	return all
+}
+
+// counting is a graph that counts the references that it resolves.
+func counting() (*graph, *int) {
+	resolved := 0
+	return newGraph(func(_ identity, ref metav1.OwnerReference) (identity, bool) {
+		resolved++
+		return thing(ref.Name), true
+	}), &resolved
+}
+
+// TestTooManyOwners: an object with more owners than anybody means costs the graph itself alone, however often it changes, and is told
+// once; and it is said of all that it may own something.
+func TestTooManyOwners(t *testing.T) {
+	g, resolved := counting()
+	owners := manyOf("o", 50*mostOwners)
+	for revision := range uint64(10) {
+		owners[revision] = fmt.Sprint("changed", revision)
+		look := names(g.see(thingOf("d", revision, owners...)))
+		if want := []string{"d"}; revision == 0 && !slices.Equal(look, want) || revision > 0 && len(look) > 0 {
+			t.Errorf("change %d: %q are to be looked at", revision, look)
+		}
+	}
+	if *resolved > 0 || g.size() != 1 {
+		t.Errorf("%d references were resolved, and %d nodes are kept, want none and 1", *resolved, g.size())
+	}
+	g.see(thingOf("e", 1, "p"))
+	d, _ := g.look(thing("d"))
+	if p, _ := g.look(thing("p")); d.leftOut != tooMany || len(d.owners) > 0 || !p.incomplete {
+		t.Errorf("%+v of the object, %+v of another", d, p)
+	}
+	if diff := cmp.Diff([]string{"a", "b"}, names(g.see(thingOf("d", 20, "a", "b")))); diff != "" {
+		t.Errorf("with few owners (-want +got):\n%s", diff)
+	}
+	if p, _ := g.look(thing("p")); p.incomplete || g.size() != 5 {
+		t.Errorf("with few owners: %+v of another, %d nodes", p, g.size())
+	}
+	g.see(goes(thingOf("a", 21), true))
+	g.see(thingOf("d", 22, "!a"))
+	if diff := cmp.Diff([]string{"a", "d"}, names(g.see(thingOf("d", 23, owners...)))); diff != "" {
+		t.Errorf("who waited for it has to be looked at (-want +got):\n%s", diff)
+	}
+	for _, name := range []string{"d", "e", "a", "p", "b"} {
+		g.end(thing(name))
+	}
+	if g.size() > 0 || len(g.shares) > 0 {
+		t.Errorf("%d nodes and %d shares are left", g.size(), len(g.shares))
+	}
+}
+
+// TestManyReferences: what all references of a logical cluster may take is bounded. What is left out for that comes in, once, when there
+// is room, and others have theirs.
+func TestManyReferences(t *testing.T) {
+	g, _ := counting()
+	const full = mostReferences / mostOwners
+	for i := range full {
+		g.see(thingOf(fmt.Sprint("d", i), 1, manyOf(fmt.Sprint(i, "-"), mostOwners)...))
+	}
+	most := g.size()
+	late := []string{"late0", "late1"}
+	for _, name := range late {
+		if diff := cmp.Diff([]string{name}, names(g.see(thingOf(name, 1, "p")))); diff != "" {
+			t.Errorf("left out (-want +got):\n%s", diff)
+		}
+	}
+	if v, _ := g.look(thing("late0")); v.leftOut != noRoom || g.size() != most+2 {
+		t.Errorf("%+v, %d nodes, want %d", v, g.size(), most+2)
+	}
+	other := thingOf("d", 1, "o")
+	other.cluster = "other"
+	if look := g.see(other); len(look) != 1 || look[0].name != "o" {
+		t.Errorf("of another logical cluster %v is to be looked at", look)
+	}
+	if look := names(g.see(thingOf("d0", 2, manyOf("0-", mostOwners-1)...))); len(look) > 0 {
+		t.Errorf("%q are to be looked at: who has fewer owners than before is not left out", look)
+	}
+	again := []string{}
+	for i := range full {
+		for _, id := range g.end(thing(fmt.Sprint("d", i))) {
+			again = append(again, id.name)
+		}
+		if s := g.shares["c"]; (len(again) > 0) != (2*s.references <= s.most()) {
+			t.Fatalf("%d references of %d, and %q are to be looked at again", s.references, s.most(), again)
+		}
+	}
+	if diff := cmp.Diff(late, names(thingsOf(again))); diff != "" || len(again) != len(late) {
+		t.Errorf("%q, each once (-want +got):\n%s", again, diff)
+	}
+	for _, name := range late {
+		g.update(thingOf(name, 1, "p")) // as it was
+	}
+	if v, _ := g.look(thing("p")); v.dependents != len(late) || v.incomplete {
+		t.Errorf("what was left out is not in: %+v", v)
+	}
+	// Each object makes room for some.
+	for i := range mostReferences/referencesOfEach + 10 {
+		g.see(thingOf(fmt.Sprint("e", i), 1, "p"))
+	}
+	if s := g.shares["c"]; s.most() <= mostReferences || s.leftOut > 0 {
+		t.Errorf("with %d objects %d references may be, %d are left out", s.objects, s.most(), s.leftOut)
+	}
+}
+
+// thingsOf are the identities of things.
+func thingsOf(names []string) []identity {
+	all := make([]identity, len(names))
+	for i, name := range names {
+		all[i] = thing(name)
+	}
+	return all
+}
+
 func TestGraphLook(t *testing.T) {
 	g := newGraph(func(_ identity, ref metav1.OwnerReference) (identity, bool) {
 		return thing(ref.Name), ref.Kind == "Thing"

@@ -14,8 +14,12 @@ import (
 	"atoll.dev/atoll/client"
 )
 
-// soon is when something is looked at again that another request has overtaken.
-const soon = time.Second
+const (
+	// soon is when something is looked at again that another request has overtaken.
+	soon = time.Second
+	// later is when what waits is, if nobody tells what became of what it waits for.
+	later = 10 * time.Second
+)
 
 // look makes right what became of an object: it is deleted if it has no owner left. What waits for its dependents, or to be
 // orphaned, needs lists of its whole logical cluster, and is left to sweep.
@@ -69,6 +73,10 @@ func (c *Collector) look(ctx context.Context, id identity) (again time.Duration,
 // judge asks for each owner of an object what became of it, and does with the object what follows.
 func (c *Collector) judge(ctx context.Context, live object) (time.Duration, error) {
 	known, ok := c.graph.look(live.identity)
+	if ok && known.leftOut != notLeftOut {
+		c.leftOut.addAfter(live.cluster, live.identity, gather)
+		return 0, nil
+	}
 	if !ok || !slices.EqualFunc(known.owners, live.owners, func(o owner, ref metav1.OwnerReference) bool { return o.UID == ref.UID && o.Name == ref.Name }) {
 		return soon, nil // the graph has heard of a later state
 	}
@@ -99,7 +107,7 @@ func (c *Collector) judge(ctx context.Context, live object) (time.Duration, erro
 			c.tellWrongNamespace(live, o)
 		}
 	}
-	mayHaveDependents := known.dependents > 0
+	mayHaveDependents := known.dependents > 0 || known.incomplete
 	if !mayHaveDependents && slices.Contains(states, waiting) {
 		var err error
 		if mayHaveDependents, err = c.mayHaveDependents(ctx, live.identity); err != nil {
@@ -123,8 +131,8 @@ func (c *Collector) judge(ctx context.Context, live object) (time.Duration, erro
 	return 0, nil
 }
 
-// mayHaveDependents says whether anything names an object, or may: the graph does not have all of some resource that its
-// logical cluster may have.
+// mayHaveDependents says whether anything names an object that the graph has, or may have: it does not have all of some resource that
+// its logical cluster may have.
 func (c *Collector) mayHaveDependents(ctx context.Context, id identity) (bool, error) {
 	stores, err := c.kinds.Of(ctx, id.cluster)
 	if err != nil {
@@ -134,7 +142,7 @@ func (c *Collector) mayHaveDependents(ctx context.Context, id identity) (bool, e
 		return true, nil
 	}
 	known, ok := c.graph.look(id) // after that, so that it has what there is
-	return ok && known.dependents > 0, nil
+	return ok && (known.dependents > 0 || known.incomplete), nil
 }
 
 // stateOf reads an owner from etcd: nothing is deleted because a cache does not show it.

@@ -1,6 +1,7 @@
 package garbage
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 
 	"atoll.dev/atoll/client"
@@ -55,8 +57,10 @@ func (c *Collector) sweep(ctx context.Context, cluster logicalcluster.Name, wait
 				conflict = err
 			case err != nil:
 				failures = append(failures, err)
-			case wait:
-				again = soon
+			case wait > 0 && again > 0:
+				again = min(again, wait)
+			case wait > 0:
+				again = wait
 			default:
 				return nil
 			}
@@ -71,28 +75,28 @@ func (c *Collector) sweep(ctx context.Context, cluster logicalcluster.Name, wait
 	return left, again, conflict
 }
 
-// letGo lets an object go that waits, given what names it by its UID. It says whether that has to be seen again.
-func (c *Collector) letGo(ctx context.Context, id identity, dependents []object) (wait bool, err error) {
+// letGo lets an object go that waits, given what names it by its UID. It says when that has to be seen again, 0 if it has not.
+func (c *Collector) letGo(ctx context.Context, id identity, dependents []*object) (wait time.Duration, err error) {
 	store, err := c.store(id.resource)
 	if err != nil {
-		return false, err
+		return 0, err
 	}
 	live, found, err := read(ctx, store, id, "")
 	switch {
 	case err != nil:
-		return false, err
+		return 0, err
 	case !found:
 		c.enqueue(c.graph.end(id))
-		return false, nil
+		return 0, nil
 	}
 	c.enqueue(c.graph.update(live))
 	switch {
 	case live.going && live.orphan:
-		return false, c.orphan(ctx, live, dependents)
+		return 0, c.orphan(ctx, live, dependents)
 	case live.going && live.foreground:
 		return c.waitForDependents(ctx, live, dependents)
 	}
-	return false, nil
+	return 0, nil
 }
 
 // blocked says whether the graph knows of objects that keep one from going. It then brings it back when they are gone.
@@ -107,33 +111,45 @@ func (c *Collector) blocked(id identity) bool {
 
 // waitForDependents lets an object go that waits for its dependents once none is left that blocks it. The graph may be
 // behind, so the stores have the last word.
-func (c *Collector) waitForDependents(ctx context.Context, live object, dependents []object) (wait bool, err error) {
+func (c *Collector) waitForDependents(ctx context.Context, live object, dependents []*object) (wait time.Duration, err error) {
 	for _, d := range dependents {
-		if d.identity != live.identity && slices.ContainsFunc(d.owners, func(ref metav1.OwnerReference) bool { return c.names(d, ref, live.identity) && blocks(ref) }) {
-			wait = true
-			c.enqueue(c.graph.see(d))
-			c.looks.Add(d.identity) // it may be gone since, and the watch past that
+		if d.identity == live.identity || !slices.ContainsFunc(d.owners, func(ref metav1.OwnerReference) bool { return c.names(d, ref, live.identity) && blocks(ref) }) {
+			continue
 		}
+		c.enqueue(c.graph.see(*d))
+		if known, ok := c.graph.look(d.identity); ok && known.leftOut != notLeftOut {
+			wait = cmp.Or(wait, later)
+			continue
+		}
+		wait = soon
+		c.looks.Add(d.identity) // it may be gone since, and the watch past that
 	}
-	if wait {
-		return !c.blocked(live.identity), nil
+	switch {
+	case wait == 0:
+		klog.FromContext(ctx).V(2).Info("Object goes, nothing that it owns is left", "object", live.String())
+		return 0, c.removeFinalizer(ctx, live, metav1.FinalizerDeleteDependents)
+	case c.blocked(live.identity):
+		return 0, nil
 	}
-	klog.FromContext(ctx).V(2).Info("Object goes, nothing that it owns is left", "object", live.String())
-	return false, c.removeFinalizer(ctx, live, metav1.FinalizerDeleteDependents)
+	return wait, nil
 }
 
-func (c *Collector) names(of object, ref metav1.OwnerReference, id identity) bool {
+func (c *Collector) names(of *object, ref metav1.OwnerReference, id identity) bool {
+	if ref.UID != id.uid {
+		return false
+	}
 	named, ok := c.resolve(of.identity, ref)
 	return ok && named == id
 }
 
 // orphan takes an object that is being deleted off the references of all that name it, and lets it go. What the stores did
 // not show would be deleted with the object, against what its user wished.
-func (c *Collector) orphan(ctx context.Context, live object, dependents []object) error {
+func (c *Collector) orphan(ctx context.Context, live object, dependents []*object) error {
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.SetLimit(parallel)
-	for _, d := range dependents {
+	for _, dependent := range dependents {
 		group.Go(func() error {
+			d := *dependent // others may orphan it, too
 			err := c.setOwners(groupCtx, &d, without(d.owners, []types.UID{live.uid}))
 			if apierrors.IsConflict(err) {
 				// It has changed since the list. That is no reason for another one.
@@ -158,8 +174,8 @@ func (c *Collector) orphan(ctx context.Context, live object, dependents []object
 // dependents reads from the stores all objects of a logical cluster that name one of the owners by its UID, whatever else
 // they say of it, by that UID. Of which resources it may have objects etcd says: what is followed here is those that are known
 // to be defined, by anybody. If one resource cannot be read there is no answer.
-func (c *Collector) dependents(ctx context.Context, cluster logicalcluster.Name, owners []identity) (map[types.UID][]object, error) {
-	all := make(map[types.UID][]object, len(owners))
+func (c *Collector) dependents(ctx context.Context, cluster logicalcluster.Name, owners []identity) (map[types.UID][]*object, error) {
+	all := make(map[types.UID][]*object, len(owners))
 	for _, owner := range owners {
 		all[owner.uid] = nil
 	}
@@ -169,18 +185,18 @@ func (c *Collector) dependents(ctx context.Context, cluster logicalcluster.Name,
 	}
 	for _, store := range stores {
 		_, err := each(client.In(ctx, cluster), store, "", func(m metav1.Object) {
-			var named []types.UID
+			named := sets.Set[types.UID]{} // there may be many, and some of them more than once
 			for _, ref := range m.GetOwnerReferences() {
-				if _, ok := all[ref.UID]; ok && !slices.Contains(named, ref.UID) {
-					named = append(named, ref.UID)
+				if _, ok := all[ref.UID]; ok {
+					named.Insert(ref.UID)
 				}
 			}
 			if len(named) == 0 {
 				return
 			}
 			if o, ok := objectOf(store, m); ok {
-				for _, uid := range named {
-					all[uid] = append(all[uid], o)
+				for uid := range named {
+					all[uid] = append(all[uid], &o)
 				}
 			}
 		})
