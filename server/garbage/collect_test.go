@@ -1,16 +1,26 @@
 package garbage_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	kubestorage "k8s.io/apiserver/pkg/storage"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -298,6 +308,74 @@ func TestCollectsAThousand(t *testing.T) {
 		n := p.collector.Nodes()
 		return n == 0, fmt.Sprintf("%d objects", n)
 	})
+}
+
+// cutOff is a store that cannot be followed for a while: watches end, and what happens meanwhile they do not tell.
+type cutOff struct {
+	kubestorage.Interface
+	off     *atomic.Bool
+	watches chan watch.Interface // the one that is open
+	refused *atomic.Int32        // watches that were asked for since
+}
+
+func (s cutOff) GetList(ctx context.Context, key string, opts kubestorage.ListOptions, list runtime.Object) error {
+	if s.off.Load() {
+		return errors.New("not now")
+	}
+	return s.Interface.GetList(ctx, key, opts, list)
+}
+
+func (s cutOff) Watch(ctx context.Context, key string, opts kubestorage.ListOptions) (watch.Interface, error) {
+	if s.off.Load() {
+		s.refused.Add(1)
+		return nil, apierrors.NewResourceExpired("too old")
+	}
+	w, err := s.Interface.Watch(ctx, key, opts)
+	if err == nil {
+		s.watches <- w
+	}
+	return w, err
+}
+
+// TestForgetsWhatWentUntold: of what went with its workspace, while nobody could tell, nothing is kept.
+func TestForgetsWhatWentUntold(t *testing.T) {
+	off, watches, refused := &atomic.Bool{}, make(chan watch.Interface, 10), &atomic.Int32{}
+	h := startKnowing(t, t.TempDir(), true, over(func(gr schema.GroupResource, inner kubestorage.Interface) kubestorage.Interface {
+		if gr.Resource != "configmaps" {
+			return inner
+		}
+		return cutOff{inner, off, watches, refused}
+	}))
+	p, other := h.at(t, shop, "ns"), h.at(t, bank, "ns")
+	p.define("Widget", apiextensionsv1.NamespaceScoped)
+	o := p.configMap("o")
+	for i := range 20 {
+		d := p.configMap(fmt.Sprintf("d%d", i), p.owner(o))
+		p.custom("Widget", fmt.Sprintf("w%d", i), "ns", p.owner(d))
+	}
+	kept := other.configMap("kept", other.owner(other.configMap("o")))
+	const all = 1 + 2*20 + 2
+	p.until("they are known", func() (bool, string) {
+		n := p.collector.Nodes()
+		return n == all, fmt.Sprintf("%d of %d", n, all)
+	})
+	off.Store(true)
+	(<-watches).Stop()
+	rows, err := h.etcd.Get(t.Context(), "/registry/", clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	must(t, err)
+	for _, kv := range rows.Kvs {
+		if strings.Contains(string(kv.Key), "/"+string(shop)+"/") {
+			_, err := h.etcd.Delete(t.Context(), string(kv.Key))
+			must(t, err)
+		}
+	}
+	other.until("the collector has to list again", func() (bool, string) { return refused.Load() > 0, "it has not asked" })
+	off.Store(false)
+	other.until("they are forgotten", func() (bool, string) {
+		n := other.collector.Nodes()
+		return n == 2, fmt.Sprintf("%d are left", n)
+	})
+	other.stay(kept)
 }
 
 func (p *place) count() int {

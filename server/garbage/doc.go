@@ -25,7 +25,8 @@
 //     kept, too, with an Event. It is orphaned and waited for as all else: only what it names is not in the graph.
 //   - Nothing is done in mirrors, where the splitter and the syncer decide, nor in a logical cluster that does not exist, and an
 //     owner in another logical cluster is none, whatever its name and UID.
-//   - An object without owners and dependents costs nothing here, so that an idle workspace does not either.
+//   - An object without owners and dependents costs nothing here, so that an idle workspace does not either. Of what is gone,
+//     or went with its logical cluster, nothing is kept, whether or not anybody told of it.
 //
 // Upstream's graph knows objects by UID, and compares what references say of one: here a name belongs to the identity, and
 // references that disagree name different objects. Upstream asks its graph alone whether dependents are left; here the stores

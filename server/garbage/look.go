@@ -29,8 +29,12 @@ func (c *Collector) look(ctx context.Context, id identity) (again time.Duration,
 		return 0, nil
 	}
 	switch lc, err := c.workspace(ctx, id.cluster); {
-	case lc == nil || err != nil:
+	case err != nil:
 		return 0, err
+	case lc == nil:
+		// Nothing is collected there. It may have gone untold, and nobody else says so once its logical cluster has.
+		c.enqueue(c.graph.end(id))
+		return 0, nil
 	case client.IsImporting(lc):
 		c.postpone(id)
 		return 0, nil
