@@ -36,6 +36,9 @@ type resourceOf struct {
 	resource schema.GroupResource
 }
 
+// Tenant is the logical cluster: one whose objects name owners of many kinds has no more searches than others.
+func (r resourceOf) Tenant() string { return string(r.cluster) }
+
 // suspect is an object and an owner that it names, which does not exist in the object's namespace.
 type suspect struct {
 	identity
