@@ -63,6 +63,11 @@ func (k customKinds) Resources() ([]schema.GroupResource, <-chan struct{}) {
 	return append(all, crds), changed
 }
 
+// Defined implements garbage.Definitions.
+func (k customKinds) Defined(resource schema.GroupResource) bool {
+	return resource == crds || k.Definitions.Defined(resource)
+}
+
 // MayHave implements garbage.Definitions.
 func (k customKinds) MayHave(ctx context.Context, cluster logicalcluster.Name) ([]schema.GroupResource, error) {
 	all, err := k.backend.CustomResources(ctx, cluster)

@@ -144,6 +144,13 @@ func (d *Definitions) Resources() ([]schema.GroupResource, <-chan struct{}) {
 	return slices.Collect(maps.Keys(d.resources)), d.news
 }
 
+// Defined says whether any logical cluster defines a resource, served or not.
+func (d *Definitions) Defined(resource schema.GroupResource) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.resources[resource] > 0
+}
+
 // HasNamespaced says whether a logical cluster serves a resource that it defines to be in namespaces.
 func (d *Definitions) HasNamespaced(cluster logicalcluster.Name, resource schema.GroupResource) bool {
 	d.mu.Lock()

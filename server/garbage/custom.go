@@ -2,12 +2,14 @@ package garbage
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 
 	"atoll.dev/atoll/server/storage"
@@ -21,12 +23,14 @@ type Definitions interface {
 	OnServed(ctx context.Context, tell func(logicalcluster.Name, schema.GroupVersionKind))
 	// Resources returns those that any logical cluster defines, and a channel that is closed when these are others.
 	Resources() ([]schema.GroupResource, <-chan struct{})
+	// Defined says whether any logical cluster defines a resource.
+	Defined(resource schema.GroupResource) bool
 	// MayHave returns those that a logical cluster may have objects of, as etcd has it now.
 	MayHave(ctx context.Context, cluster logicalcluster.Name) ([]schema.GroupResource, error)
 }
 
 // Custom is Kinds of the built-in types and of custom resources. Of each custom resource, in however many logical clusters
-// it is defined, one store is open, and stays open when no definition is left: what its last objects owned is still read.
+// it is defined, one store is open. When no definition is left, what its last objects owned is still read, by one that is not kept.
 type Custom struct {
 	*Builtin
 	definitions Definitions
@@ -51,6 +55,7 @@ func (c *Custom) Stored() ([]*storage.Resource, <-chan struct{}) {
 	builtin, _ := c.Builtin.Stored()
 	all := slices.Clone(builtin)
 	resources, changed := c.definitions.Resources()
+	c.keep(resources)
 	for _, gr := range resources {
 		store, err := c.Store(gr)
 		if err != nil {
@@ -62,6 +67,14 @@ func (c *Custom) Stored() ([]*storage.Resource, <-chan struct{}) {
 		all = append(all, store)
 	}
 	return all, changed
+}
+
+// keep keeps the stores of some custom resources, and of no others.
+func (c *Custom) keep(some []schema.GroupResource) {
+	defined := sets.New(some...)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	maps.DeleteFunc(c.stores, func(gr schema.GroupResource, _ *storage.Resource) bool { return !defined.Has(gr) })
 }
 
 // Of implements Kinds.
@@ -92,7 +105,7 @@ func (c *Custom) Store(gr schema.GroupResource) (*storage.Resource, error) {
 		return store, nil
 	}
 	store, err := c.open(gr)
-	if err == nil {
+	if err == nil && c.definitions.Defined(gr) { // if it is not any more, whoever is told calls Stored
 		c.stores[gr] = store
 	}
 	return store, err

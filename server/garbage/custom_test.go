@@ -1,6 +1,8 @@
 package garbage_test
 
 import (
+	"fmt"
+	goruntime "runtime"
 	"strings"
 	"testing"
 
@@ -10,6 +12,9 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/dynamic"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"atoll.dev/atoll/server/garbage"
 )
 
 // resource is the client of a custom resource, or of definitions, whose plural is its kind and an s.
@@ -78,6 +83,41 @@ func (p *place) heldCustom(kind, name, namespace string, finalizers []string, ow
 	made, err := p.resource(u).Create(p.ctx(), u, metav1.CreateOptions{})
 	must(p.t, err)
 	return made
+}
+
+// TestNothingIsLeftOfDefinitions: of custom resources that nobody defines any more no store is open, nothing is followed, and what
+// their objects owned goes all the same.
+func TestNothingIsLeftOfDefinitions(t *testing.T) {
+	h := start(t, t.TempDir(), true)
+	p := h.at(t, shop, "ns")
+	custom, ok := h.kinds.(*garbage.Custom)
+	if !ok {
+		t.Fatalf("the kinds are %T", h.kinds)
+	}
+	state := func() string {
+		return fmt.Sprintf("%d stores are open, %d resources followed, %d objects kept", custom.Open(), h.collector.Followed(), h.collector.Nodes())
+	}
+	p.stay()
+	p.until("only what is always defined is followed", func() (bool, string) { return h.collector.Nodes() == 0 && custom.Open() == 1, state() })
+	before, goroutines := state(), goruntime.NumGoroutine()
+	const n = 20
+	var owned, definitions []ctrlclient.Object
+	for i := range n {
+		kind := fmt.Sprintf("Widget%c", 'a'+i)
+		definitions = append(definitions, p.define(kind, apiextensionsv1.NamespaceScoped))
+		owned = append(owned, p.configMap(fmt.Sprintf("d%d", i), p.owner(p.custom(kind, "o", "ns"))))
+	}
+	p.until("all are followed", func() (bool, string) { return custom.Open() == n+1 && h.collector.Nodes() == 2*n, state() })
+	t.Logf("%.1f goroutines for each", float64(goruntime.NumGoroutine()-goroutines)/n)
+	for _, definition := range definitions {
+		p.delete(definition, background)
+	}
+	p.goes(definitions...)
+	p.goes(owned...)
+	p.until("nothing is left of them", func() (bool, string) {
+		now := state()
+		return now == before, now + "; before them " + before
+	})
 }
 
 // TestCollectsCustomResources: what a logical cluster defines for itself owns and is owned like all else.

@@ -37,7 +37,7 @@
 // tried again.
 //
 // Custom resources, and their definitions, are followed as long as any logical cluster defines them (custom.go): one watch of
-// etcd each, which reads their metadata whatever their schema.
+// etcd each, which reads their metadata whatever their schema, however many define them, and whether or not there are objects.
 //
 // Read look.go first, then graph.go.
 package garbage

@@ -160,7 +160,6 @@ type Backend struct {
 
 	mu        sync.RWMutex                         // guards what follows
 	resources map[schema.GroupResource][]*Resource // custom resources may be open more than once, one for each version
-	metadata  []*Resource                          // opened by Metadata
 	prefixes  map[string]bool                      // every resource prefix that has or had rows
 
 	backlogs backlogs
@@ -350,13 +349,6 @@ func (b *Backend) WaitReady(ctx context.Context) error {
 // Destroy closes all stores and stops compaction. The client stays open.
 func (b *Backend) Destroy() {
 	for _, r := range b.Resources() {
-		r.destroy()
-	}
-	b.mu.Lock()
-	metadata := b.metadata
-	b.metadata = nil
-	b.mu.Unlock()
-	for _, r := range metadata {
 		r.destroy()
 	}
 	b.compactor.Stop()

@@ -15,7 +15,8 @@ import (
 )
 
 // Metadata opens a store that reads the metadata of the rows at <prefix>/<group>/<resource>/, which are custom resources of
-// any logical cluster, scope and schema, as metav1.PartialObjectMetadata. It writes nothing, and is open until the Backend is destroyed.
+// any logical cluster, scope and schema, as metav1.PartialObjectMetadata. It writes nothing, and is memory alone, of which nothing is
+// kept here: whoever needs it no more forgets it.
 func (b *Backend) Metadata(gr schema.GroupResource) (*Resource, error) {
 	config := storagebackend.NewDefaultConfig(b.prefix, metadataCodec{}).ForResource(gr)
 	config.Transformer = b.transformerOf(gr)
@@ -27,17 +28,10 @@ func (b *Backend) Metadata(gr schema.GroupResource) (*Resource, error) {
 		}
 		return prefix + "/" + m.GetNamespace() + "/" + m.GetName(), nil
 	}
-	r, err := b.open(config, prefix, key,
+	return b.open(config, prefix, key,
 		func() runtime.Object { return &metav1.PartialObjectMetadata{} },
 		func() runtime.Object { return &metav1.PartialObjectMetadataList{} },
 		storage.DefaultNamespaceScopedAttr, customResources)
-	if err != nil {
-		return nil, err
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.metadata = append(b.metadata, r)
-	return r, nil
 }
 
 // metadataCodec reads the metadata of objects in JSON, as which custom resources are stored.

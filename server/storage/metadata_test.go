@@ -1,9 +1,14 @@
 package storage
 
 import (
+	"fmt"
+	"runtime"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/storage"
 )
 
 // TestMetadataIsInOneField: fields of a custom resource may be called almost like it, and be of any type.
@@ -32,5 +37,34 @@ func TestMetadataIsInOneField(t *testing.T) {
 			}
 			check("who imports it", &ready.Meta, nil)
 		})
+	}
+}
+
+// TestMetadataIsForgotten: of a store of metadata that nobody has any more nothing is left.
+func TestMetadataIsForgotten(t *testing.T) {
+	b := serve(t, prefixOf(t), nil)
+	goroutines := runtime.NumGoroutine()
+	const n = 100
+	freed := make(chan struct{}, n)
+	for i := range n {
+		r, err := b.Metadata(schema.GroupResource{Group: "shop.example", Resource: fmt.Sprint("widgets", i)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Storage.GetList(everywhere(), r.Key("", ""), storage.ListOptions{Recursive: true, Predicate: storage.Everything}, r.NewList()); err != nil {
+			t.Fatal(err)
+		}
+		runtime.AddCleanup(r, func(struct{}) { freed <- struct{}{} }, struct{}{})
+	}
+	if now := runtime.NumGoroutine(); now >= goroutines+n {
+		t.Errorf("%d goroutines, before %d stores were opened %d", now, n, goroutines)
+	}
+	for i := range n {
+		runtime.GC()
+		select {
+		case <-freed:
+		case <-time.After(time.Minute):
+			t.Fatalf("%d of %d stores are kept by somebody", n-i, n)
+		}
 	}
 }
