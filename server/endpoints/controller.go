@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"slices"
 	"sync"
 	"time"
@@ -42,9 +41,6 @@ const (
 	slicesTogether = time.Second
 	// relisted is how long after a feed had to list all anew everything is looked at: the other has to as well then.
 	relisted = 10 * time.Second
-	// mostTouched is how many sets of labels of pods are held against the selectors of a namespace's Services, and mostPodLabels how many labels one has. Beyond that all are looked at.
-	mostTouched   = 64
-	mostPodLabels = 64
 	// mostOwners is of how many owners of a slice it is looked whether they are Services.
 	mostOwners = 8
 	// mostSaid is how long what is told of a Service may be, in bytes: the words of a webhook may be in it.
@@ -78,19 +74,7 @@ type Controller struct {
 	// selecting is how many Services with a selector a namespace has. Of one that has none pods are not looked at.
 	selecting map[client.Key]int
 	// touched has, by namespace, what pods were labelled with that have changed since it was looked which Services that concerns.
-	touched map[client.Key]*touched
-}
-
-// touched are labels of pods.
-type touched struct {
-	labels map[uint64]map[string]string // by their hash
-	all    bool                         // there were too many
-}
-
-// labelled are the labels of a pod. The hash is made before anybody waits for who adds them.
-type labelled struct {
-	labels map[string]string
-	hash   uint64
+	touched map[client.Key]*client.Touched
 }
 
 // New returns the controller. Times are clk's, if it has timers.
@@ -98,7 +82,7 @@ func New(clients *client.Clients, informers *client.Informers, rows Rows, clk cl
 	c := &Controller{
 		clients: clients, informers: informers, clock: clk, rows: rows, services: informers.Of("Service"),
 		lanes: turns.NewLanes[logicalcluster.Name, client.Key](clk, lane),
-		own:   newOwn(clk), selecting: map[client.Key]int{}, touched: map[client.Key]*touched{}, slicesHeard: make(chan struct{}), endpointsHeard: make(chan struct{}),
+		own:   newOwn(clk), selecting: map[client.Key]int{}, touched: map[client.Key]*client.Touched{}, slicesHeard: make(chan struct{}), endpointsHeard: make(chan struct{}),
 		news: newNews(client.NewEvents(clients, "endpoint-slice-controller", clk), clk), // as Kubernetes' is called in them
 	}
 	c.queue = queue.NewWithClock("endpoints", clk, c.reconcile)
@@ -122,8 +106,8 @@ func New(clients *client.Clients, informers *client.Informers, rows Rows, clk cl
 
 // withLabels leaves of a pod's metadata its name and its labels, if these are few.
 func withLabels(pod *metav1.PartialObjectMetadata) {
-	if len(pod.Labels) > mostPodLabels || sizeOf(pod.Labels) > mostLabels {
-		pod.Labels = map[string]string{"": ""} // no pod has such a label
+	if !client.FewLabels(pod.Labels) {
+		pod.Labels = map[string]string{"": ""} // which are not few either
 	}
 	pod.ObjectMeta = metav1.ObjectMeta{
 		Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion, Labels: pod.Labels,
@@ -219,58 +203,23 @@ func (c *Controller) onPod(e client.Event[*metav1.PartialObjectMetadata]) {
 	if !c.selects(in) { // one that comes looks at all pods
 		return
 	}
-	var all []labelled
+	var all []client.Labelled
 	for _, pod := range []*metav1.PartialObjectMetadata{e.Old, e.New} {
 		if pod != nil && len(pod.Labels) > 0 {
-			all = append(all, labelled{pod.Labels, hashOf(pod.Labels)})
+			all = append(all, client.NewLabelled(pod.Labels))
 		}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t := c.touched[in]
 	if t == nil {
-		t = &touched{labels: map[uint64]map[string]string{}}
+		t = &client.Touched{}
 		c.touched[in] = t
 		c.queue.AddAfter(in, client.WhileSettling)
 	}
 	for _, l := range all {
-		t.add(l)
+		t.Add(l)
 	}
-}
-
-// seed is of the hashes of labels, which nobody else can choose labels by.
-var seed = maphash.MakeSeed()
-
-// hashOf is the same for the same labels, in any order.
-func hashOf(labels map[string]string) (hash uint64) {
-	for key, value := range labels {
-		hash += maphash.Comparable(seed, [2]string{key, value})
-	}
-	return hash
-}
-
-func (t *touched) add(l labelled) {
-	_, many := l.labels[""]
-	switch _, known := t.labels[l.hash]; {
-	case t.all || known:
-	case many || len(t.labels) == mostTouched:
-		t.labels, t.all = nil, true
-	default:
-		t.labels[l.hash] = l.labels
-	}
-}
-
-// by says whether pods that have changed are, or were, selected.
-func (t *touched) by(selector map[string]string) bool {
-	if t.all {
-		return true
-	}
-	for _, labels := range t.labels {
-		if selectedBy(selector, labels) {
-			return true
-		}
-	}
-	return false
 }
 
 func selectedBy(selector, labels map[string]string) bool {
@@ -405,7 +354,7 @@ func counted(took time.Duration, err error) time.Duration {
 }
 
 // take returns what has changed in a namespace, nil for nothing, and forgets it.
-func (c *Controller) take(in client.Key) *touched {
+func (c *Controller) take(in client.Key) *client.Touched {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t := c.touched[in]
@@ -420,7 +369,7 @@ func (c *Controller) match(in client.Key) {
 		return
 	}
 	for _, o := range c.services.List(in.Cluster, in.Namespace) {
-		if service, ok := o.(*corev1.Service); ok && hasEndpoints(service) && t.by(service.Spec.Selector) {
+		if service, ok := o.(*corev1.Service); ok && hasEndpoints(service) && t.By(func(labels map[string]string) bool { return selectedBy(service.Spec.Selector, labels) }) {
 			c.queue.Add(client.KeyOf(service))
 		}
 	}

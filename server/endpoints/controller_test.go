@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"runtime"
 	"slices"
 	"strings"
@@ -25,19 +24,9 @@ import (
 	"atoll.dev/atoll/internal/turns"
 )
 
-// TestTouched: Services are found by what pods are labelled with, and were; where that is too much, all are.
-func TestTouched(t *testing.T) {
-	web, db := map[string]string{"app": "web", "tier": "front"}, map[string]string{"app": "db"}
-	tc := &touched{labels: map[uint64]map[string]string{}}
-	add := func(labels map[string]string) { tc.add(labelled{labels, hashOf(labels)}) }
-	for range 3 {
-		add(web)
-		add(maps.Clone(web))
-		add(db)
-	}
-	if len(tc.labels) != 2 {
-		t.Errorf("%d sets of labels are kept, want each once", len(tc.labels))
-	}
+// TestSelectedBy: a Service selects the pods that have all of its labels.
+func TestSelectedBy(t *testing.T) {
+	pod := map[string]string{"app": "web", "tier": "front"}
 	for _, tt := range []struct {
 		selector map[string]string
 		want     bool
@@ -49,18 +38,9 @@ func TestTouched(t *testing.T) {
 		{map[string]string{"tier": ""}, false},
 		{map[string]string{"of": ""}, false},
 	} {
-		if got := tc.by(tt.selector); got != tt.want {
+		if got := selectedBy(tt.selector, pod); got != tt.want {
 			t.Errorf("%v is concerned: %v", tt.selector, got)
 		}
-	}
-	for i := range 2 * mostTouched {
-		add(map[string]string{"n": fmt.Sprint(i)})
-		if len(tc.labels) > mostTouched {
-			t.Fatalf("%d sets of labels are kept", len(tc.labels))
-		}
-	}
-	if !tc.by(map[string]string{"app": "cache"}) {
-		t.Error("of many pods one Service is not concerned")
 	}
 }
 
@@ -77,24 +57,25 @@ func TestPodsWithManyLabels(t *testing.T) {
 		labels map[string]string
 		kept   int
 	}{
-		"a few":            {many(mostPodLabels, 10), mostPodLabels},
-		"one more":         {many(mostPodLabels+1, 10), 1},
+		"a few":            {many(client.MostLabels, 10), client.MostLabels},
+		"one more":         {many(client.MostLabels+1, 10), 1},
 		"long ones":        {many(60, 63), 1},
 		"without a number": {many(50_000, 0), 1},
 	} {
 		p := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "a", Labels: tc.labels}}
 		withLabels(p)
-		t1 := &touched{labels: map[uint64]map[string]string{}}
-		t1.add(labelled{p.Labels, hashOf(p.Labels)})
-		if all := tc.kept == 1; len(p.Labels) != tc.kept || t1.all != all || t1.by(map[string]string{"of": "another"}) != all {
-			t.Errorf("%s: %d labels are kept, and all Services are concerned: %v; want %d", name, len(p.Labels), t1.all, tc.kept)
+		var touched client.Touched
+		touched.Add(client.NewLabelled(p.Labels))
+		concerned := touched.By(func(labels map[string]string) bool { return selectedBy(map[string]string{"of": "another"}, labels) })
+		if all := tc.kept == 1; len(p.Labels) != tc.kept || concerned != all {
+			t.Errorf("%s: %d labels are kept, and all Services are concerned: %v; want %d", name, len(p.Labels), concerned, tc.kept)
 		}
 	}
 }
 
 // bare is a controller that nobody runs: what is added to its queue can be asked.
 func bare(clk clock.PassiveClock) *Controller {
-	c := &Controller{clock: clk, own: newOwn(clk), selecting: map[client.Key]int{}, touched: map[client.Key]*touched{}}
+	c := &Controller{clock: clk, own: newOwn(clk), selecting: map[client.Key]int{}, touched: map[client.Key]*client.Touched{}}
 	c.queue = queue.NewWithClock("endpoints-test", clk, func(context.Context, client.Key) (time.Duration, error) { return 0, nil })
 	return c
 }

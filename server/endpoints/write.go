@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -66,7 +65,7 @@ func (p *plan) writes() (all []func(context.Context, writer) error) {
 	for _, s := range p.update {
 		all = append(all, func(ctx context.Context, w writer) error {
 			err := w.update(ctx, s)
-			if refuses(err) {
+			if client.Refuses(err) {
 				if less := without(p.before[s.Name], s); less != nil {
 					err = errors.Join(err, w.update(ctx, less))
 				}
@@ -88,8 +87,8 @@ func (p *plan) writes() (all []func(context.Context, writer) error) {
 
 // takesNothing says whether what comes next would wait for the same as what failed: for a webhook that cannot be called, for a turn at webhooks, or for whatever else lets nobody write for a moment.
 func takesNothing(err error) bool {
-	return slices.ContainsFunc(each(err), func(one error) bool {
-		return failsToCall(one) || apierrors.IsTooManyRequests(one) && !refuses(one)
+	return slices.ContainsFunc(client.Each(err), func(one error) bool {
+		return client.FailsToCall(one) || apierrors.IsTooManyRequests(one) && !client.Refuses(one)
 	})
 }
 
@@ -101,7 +100,7 @@ func (o *older) carryOut(ctx context.Context, w writer) error {
 		return nil
 	}
 	err := w.put(ctx, o.next)
-	if refuses(err) {
+	if client.Refuses(err) {
 		if less := o.less(); less != nil {
 			err = errors.Join(err, w.put(ctx, less))
 		}
@@ -144,24 +143,6 @@ func without(is, next *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
 	return less
 }
 
-// refuses says whether an answer is that what was written is not let in as it is, and nothing else was wrong.
-func refuses(err error) bool {
-	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsRequestEntityTooLargeError(err) || denies(err)
-}
-
-// denies says whether an answer is that of a webhook of the workspace, which may have any code and reason, or of a policy, which may say that nobody is known. Nothing else tells it from one of the server.
-func denies(err error) bool {
-	return says(err, "admission webhook ", " denied the request") || says(err, "ValidatingAdmissionPolicy '", " denied request: ")
-}
-
-// failsToCall says whether a webhook of the workspace could not be called, and so nothing is let in that it is to see.
-func failsToCall(err error) bool { return says(err, "failed calling webhook ") }
-
-func says(err error, words ...string) bool {
-	status := apierrors.APIStatus(nil)
-	return errors.As(err, &status) && !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(status.Status().Message, w) })
-}
-
 // outcome is what failed of a plan.
 type outcome struct {
 	// theirs is for the people of the workspace to mend, or is not taken for a moment, as wait says.
@@ -177,18 +158,18 @@ type outcome struct {
 func sortOut(err error) (o outcome) {
 	var theirs, ours, conflicts, late []error
 	uncalled := false
-	for _, one := range each(err) {
+	for _, one := range client.Each(err) {
 		switch {
 		case apierrors.HasStatusCause(one, corev1.NamespaceTerminatingCause):
 		case errors.Is(one, errUnfinished):
 			o.unfinished = true
-		case refuses(one):
+		case client.Refuses(one):
 			theirs = append(theirs, one)
-		case failsToCall(one):
+		case client.FailsToCall(one):
 			theirs, uncalled = append(theirs, one), true
 		case apierrors.IsTooManyRequests(one):
-			seconds, _ := apierrors.SuggestsClientDelay(one)
-			theirs, o.wait = append(theirs, one), max(o.wait, time.Second, time.Duration(seconds)*time.Second)
+			wait, _ := client.Held(one)
+			theirs, o.wait = append(theirs, one), max(o.wait, wait)
 		case apierrors.IsConflict(one):
 			conflicts = append(conflicts, one)
 		case errors.Is(one, context.DeadlineExceeded):
@@ -213,20 +194,6 @@ type inShort struct{ error }
 func (e inShort) Error() string { return short(e.error.Error(), mostSaid) }
 
 func (e inShort) Unwrap() error { return e.error }
-
-// each is every error of those that are joined.
-func each(err error) (all []error) {
-	if several, ok := err.(interface{ Unwrap() []error }); ok {
-		for _, one := range several.Unwrap() {
-			all = append(all, each(one)...)
-		}
-		return all
-	}
-	if err == nil {
-		return nil
-	}
-	return []error{err}
-}
 
 // requests is the writer that asks the server.
 type requests struct {
@@ -274,7 +241,7 @@ func (r requests) drop(ctx context.Context, e *Endpoints) error {
 
 // wrote remembers which version came of a write, or says what failed.
 func (r requests) wrote(name, version string, err error, what string) error {
-	if !denies(err) && (apierrors.IsNotFound(err) || apierrors.IsAlreadyExists(err)) { // somebody was faster: it is looked at again, as after any conflict
+	if !client.Denies(err) && (apierrors.IsNotFound(err) || apierrors.IsAlreadyExists(err)) { // somebody was faster: it is looked at again, as after any conflict
 		err = apierrors.NewConflict(discoveryv1.Resource(resource), name, err)
 	}
 	if err != nil {
@@ -287,7 +254,7 @@ func (r requests) wrote(name, version string, err error, what string) error {
 func (r requests) removed(ctx context.Context, ask *rest.Request, o metav1.Object, name, what string) error {
 	uid, version := o.GetUID(), o.GetResourceVersion()
 	err := ask.Namespace(o.GetNamespace()).Name(o.GetName()).MaxRetries(0).Body(&metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid, ResourceVersion: &version}}).Do(ctx).Error()
-	if denies(err) || err != nil && !apierrors.IsNotFound(err) {
+	if client.Denies(err) || err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	r.own.removed(r.of, name)
