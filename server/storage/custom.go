@@ -19,11 +19,15 @@ const customKey = "/atoll/custom/"
 
 // RecordCustom records that a logical cluster may have objects of a custom resource, before it has the first, until
 // ForgetCustom or DeleteClusterData. Its definition is no such record: whoever may change it can have it gone before them.
+// Of a logical cluster that is no more nothing is recorded: nobody would take that away.
 func (b *Backend) RecordCustom(ctx context.Context, cluster logicalcluster.Name, gr schema.GroupResource) error {
 	key := customRecord(cluster, gr)
 	got, err := b.client.Get(ctx, key, clientv3.WithCountOnly())
 	if err == nil && got.Count == 0 { // a read costs no disk
-		_, err = b.client.Put(ctx, key, "")
+		var there []clientv3.Cmp
+		if there, err = b.isThere(ctx, cluster, gr); err == nil {
+			_, err = b.client.Txn(ctx).If(there...).Then(clientv3.OpPut(key, "")).Commit()
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("record that logical cluster %q has %s: %w", cluster, gr, err)
@@ -64,8 +68,8 @@ func (b *Backend) CustomResources(ctx context.Context, cluster logicalcluster.Na
 	return all, nil
 }
 
-// customPrefixes are the resource prefixes of CustomResources. It records those that are not: when
-// everything is deleted, definitions may go before the last of their objects, and the server may end between.
+// customPrefixes are the resource prefixes of CustomResources. It records those that are not, also of a logical cluster that is
+// no more: when everything is deleted, definitions may go before the last of their objects, and the server may end between.
 func (b *Backend) customPrefixes(ctx context.Context, cluster logicalcluster.Name) ([]string, error) {
 	recorded, defined, err := b.customOf(ctx, cluster)
 	if err != nil {
@@ -75,8 +79,8 @@ func (b *Backend) customPrefixes(ctx context.Context, cluster logicalcluster.Nam
 		if recorded.Has(gr) {
 			continue
 		}
-		if err := b.RecordCustom(ctx, cluster, gr); err != nil {
-			return nil, err
+		if _, err := b.client.Put(ctx, customRecord(cluster, gr), ""); err != nil {
+			return nil, fmt.Errorf("record that it has %s: %w", gr, err)
 		}
 		recorded.Insert(gr)
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	lc "atoll.dev/atoll/internal/logicalcluster"
 )
@@ -13,14 +14,20 @@ import (
 // Exclusive takes a lock that is a plain row, for things that two requests must not both get, such as the node port
 // 30080 of a logical cluster. key is "<kind>/<name>", for instance "nodeports/30080"; the logical cluster comes from the
 // context and value says who holds it, for instance a namespace and name. It returns whether value holds the lock now:
-// won is true also if it held it before. current is the holder.
+// won is true also if it held it before. current is the holder. In a logical cluster that is no more nothing is locked: nobody would give it back.
 func (b *Backend) Exclusive(ctx context.Context, key, value string) (won bool, current string, err error) {
 	full, err := b.exclusiveKey(ctx, key)
 	if err != nil {
 		return false, "", err
 	}
+	kind, _, _ := strings.Cut(key, "/")
+	resource := schema.GroupResource{Resource: kind}
+	there, err := b.isThere(ctx, shareOf(ctx).cluster, resource)
+	if err != nil {
+		return false, "", fmt.Errorf("lock %s: %w", key, err)
+	}
 	got, err := b.client.Txn(ctx).
-		If(clientv3.Compare(clientv3.CreateRevision(full), "=", 0)).
+		If(append(there, clientv3.Compare(clientv3.CreateRevision(full), "=", 0))...).
 		Then(clientv3.OpPut(full, value)).
 		Else(clientv3.OpGet(full)).
 		Commit()
@@ -31,8 +38,12 @@ func (b *Backend) Exclusive(ctx context.Context, key, value string) (won bool, c
 		b.usage.add(shareOf(ctx), got.Header.Revision, amount{1, sizeOf(full, value)})
 		return true, value, nil
 	}
-	// The row cannot be missing: the same transaction has just seen it.
-	current = string(got.Responses[0].GetResponseRange().Kvs[0].Value)
+	held := got.Responses[0].GetResponseRange().Kvs
+	if len(held) == 0 { // so it is the logical cluster that is missing
+		_, err := home{b, resource, shareOf(ctx).cluster}.logicalCluster(ctx, true)
+		return false, "", fmt.Errorf("lock %s: %w", key, err)
+	}
+	current = string(held[0].Value)
 	return current == value, current, nil
 }
 

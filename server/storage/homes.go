@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -53,6 +54,18 @@ type home struct {
 	backend  *Backend
 	resource schema.GroupResource
 	cluster  logicalcluster.Name
+}
+
+// isThere are what is compared for a row that is no object's to be written only while its logical cluster is there; nothing without Homes.
+func (b *Backend) isThere(ctx context.Context, cluster logicalcluster.Name, resource schema.GroupResource) ([]clientv3.Cmp, error) {
+	if b.homes == (Homes{}) {
+		return nil, nil
+	}
+	condition, err := home{b, resource, cluster}.logicalCluster(ctx, false)
+	if err != nil {
+		return nil, err
+	}
+	return []clientv3.Cmp{condition.compare()}, nil
 }
 
 // logicalCluster is the Guard of what is in a logical cluster: that has its object until it is deleted, whatever is changed in that.

@@ -127,4 +127,24 @@ func TestRowsAreCreatedInHomesThatStay(t *testing.T) {
 			t.Errorf("created in a namespace that is not there: %v", err)
 		}
 	})
+	t.Run("beside the rows", func(t *testing.T) {
+		add(homes.LogicalClusters, "besideis", homes.Name)
+		for cluster, want := range map[string]int{"besideis": 1, "besidegone": 0} {
+			won, _, err := s.Exclusive(in(cluster), "nodeports/30080", "shop/web")
+			if won != (want == 1) || (want == 0) != apierrors.IsForbidden(err) {
+				t.Errorf("a lock in %s: %v, %v", cluster, won, err)
+			}
+			if err := s.RecordCustom(t.Context(), logicalName(cluster), schema.GroupResource{Group: "homes.example", Resource: "gadgets"}); err != nil {
+				t.Errorf("a record of %s: %v", cluster, err)
+			}
+			for _, prefix := range []string{prefixOf(outer) + "/nodeports/", customKey} {
+				if rows := rowsBelow(outer, prefix+cluster+"/"); len(rows) != want {
+					t.Errorf("rows below %s: %v, want %d", prefix+cluster, rows, want)
+				}
+			}
+		}
+		if won, holder, err := s.Exclusive(in("besideis"), "nodeports/30080", "shop/other"); won || holder != "shop/web" || err != nil {
+			t.Errorf("a lock that another holds: %v, %q, %v", won, holder, err)
+		}
+	})
 }
