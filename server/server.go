@@ -480,6 +480,11 @@ func (s *Server) Jobs() *storage.Resource {
 	return jobs
 }
 
+// CustomIn is how many objects of custom resources a namespace of a logical cluster has, as etcd has it now, served or not.
+func (s *Server) CustomIn(ctx context.Context, cluster logicalcluster.Name, namespace string) (map[schema.GroupResource]int64, error) {
+	return s.backend.CountCustom(ctx, cluster, namespace)
+}
+
 // EndpointRows are what the controller of EndpointSlices and Endpoints reads.
 func (s *Server) EndpointRows() endpoints.Rows {
 	pods, _ := s.backend.Resource(schema.GroupResource{Resource: "pods"})

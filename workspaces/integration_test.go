@@ -107,7 +107,7 @@ func startHub(t *testing.T) *hub {
 	must(t, err)
 	s.Join(directory, anywhere{}, anywhere{}, anywhere{})
 	h := &hub{t: t, dir: dir, ctx: ctx, etcd: etcd.Client, server: s, clients: clients, informers: informers, directory: directory}
-	ns, err := namespaces.New(clients, informers, namespaces.Options{RootCA: s.CACertificate(), Read: s.Read})
+	ns, err := namespaces.New(clients, informers, namespaces.Options{RootCA: s.CACertificate(), Read: s.Read, Custom: s.CustomIn})
 	must(t, err)
 	ws, err := workspaces.New(clients, informers, workspaces.Options{
 		URLBase: s.URL(), DeleteData: h.delete, Held: s.Held, DeleteRest: s.DeleteCluster,

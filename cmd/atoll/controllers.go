@@ -104,7 +104,7 @@ func ofTheLeader(s *server.Server, c *client.Clients, i *client.Informers, lead 
 	clk := clock.RealClock{}
 	var l list
 
-	defaults, err := namespaces.New(c, i, namespaces.Options{RootCA: s.CACertificate(), Read: s.Read})
+	defaults, err := namespaces.New(c, i, namespaces.Options{RootCA: s.CACertificate(), Read: s.Read, Custom: s.CustomIn})
 	l.add("namespaces", defaults, err)
 
 	l.add("quota", quota.New(i, lead.counts(s.QuotaStores())), nil)

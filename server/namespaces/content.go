@@ -16,6 +16,9 @@ type content struct {
 	discovery, deletion error
 	// remaining counts objects by resource, finalizers those objects that have them, by finalizer.
 	remaining, finalizers map[string]int64
+	// hidden says that what remains is of custom resources that discovery does not name, as etcd has it: nobody can delete
+	// it as it is.
+	hidden bool
 }
 
 func (c content) gone() bool {
@@ -25,8 +28,12 @@ func (c content) gone() bool {
 // conditions are those that kube-controller-manager sets, in its words, so that whoever knows them finds them. Unlike
 // there, nothing is written for a namespace that goes at the first try.
 func (c content) conditions() []corev1.NamespaceCondition {
+	discovery := c.discovery
+	if c.hidden {
+		discovery = fmt.Errorf("%s, of which no version is served: serve one, for them to be deleted, or delete the CustomResourceDefinition, which takes them along; if it is gone, create it again before", counted(c.remaining, "%s has %d resource instances"))
+	}
 	list := []corev1.NamespaceCondition{
-		failure(corev1.NamespaceDeletionDiscoveryFailure, c.discovery,
+		failure(corev1.NamespaceDeletionDiscoveryFailure, discovery,
 			"DiscoveryFailed", "Discovery failed for some groups: ", "ResourcesDiscovered", "All resources successfully discovered"),
 		failure(corev1.NamespaceDeletionContentFailure, c.deletion,
 			"ContentDeletionFailed", "Failed to delete all resource types: ", "ContentDeleted", "All content successfully deleted, may be waiting on finalization"),

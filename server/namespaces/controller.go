@@ -7,6 +7,7 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
@@ -24,6 +25,9 @@ const (
 // ReadFunc reads an object of a logical cluster.
 type ReadFunc func(ctx context.Context, cluster logicalcluster.Name, namespace, name, resourceVersion string, into ctrlclient.Object) (found bool, err error)
 
+// CustomFunc is how many objects of custom resources a namespace of a logical cluster has, as etcd has it now, served or not.
+type CustomFunc func(ctx context.Context, cluster logicalcluster.Name, namespace string) (map[schema.GroupResource]int64, error)
+
 // Options are what the controller needs beside clients and informers.
 type Options struct {
 	// RootCA is the PEM of the authorities that sign the server's certificate, for pods that talk to it. Required.
@@ -31,6 +35,9 @@ type Options struct {
 	// Read reads an object of the server without a request, at a resourceVersion as in a GET, and says whether there is
 	// one. Without it, a namespace that has what it should have costs as many requests as one that has not.
 	Read ReadFunc
+	// Custom is asked before a namespace goes: discovery names neither what no version is served of, nor what this server
+	// has not heard of yet. Required.
+	Custom CustomFunc
 }
 
 // Controller looks after the namespaces of all logical clusters.
@@ -39,6 +46,7 @@ type Controller struct {
 	informers *client.Informers
 	rootCA    rootCA
 	read      ReadFunc
+	custom    CustomFunc
 	// defaults and deletions hold the keys of Namespaces.
 	defaults, deletions *queue.Queue[client.Key]
 
@@ -51,7 +59,10 @@ func New(clients *client.Clients, informers *client.Informers, opts Options) (*C
 	if len(opts.RootCA) == 0 {
 		return nil, errors.New("namespaces: RootCA is required")
 	}
-	c := &Controller{clients: clients, informers: informers, rootCA: newRootCA(opts.RootCA), read: opts.Read, waits: map[client.Key]round{}}
+	if opts.Custom == nil {
+		return nil, errors.New("namespaces: Custom is required")
+	}
+	c := &Controller{clients: clients, informers: informers, rootCA: newRootCA(opts.RootCA), read: opts.Read, custom: opts.Custom, waits: map[client.Key]round{}}
 	c.defaults = queue.New("namespace-defaults", c.ensureDefaults)
 	c.deletions = queue.New("namespace-deletion", c.takeRound)
 

@@ -96,6 +96,11 @@ func (c *Controller) deleteContent(ctx context.Context, key client.Key) (time.Du
 	if ctx.Err() != nil {
 		return 0, context.Cause(ctx)
 	}
+	if found.gone() {
+		if found, err = c.hidden(ctx, key); err != nil {
+			return 0, err
+		}
+	}
 	if !found.gone() {
 		if err := c.report(ctx, ns, found); err != nil {
 			return 0, fmt.Errorf("report on namespace %q in logical cluster %q: %w", key.Name, key.Cluster, err)
@@ -137,6 +142,20 @@ func (c *Controller) look(ctx context.Context, namespace string) content {
 		resources = slices.DeleteFunc(resources, isPods)
 	}
 	return c.clear(ctx, namespace, resources)
+}
+
+// hidden is what a namespace has of custom resources that discovery does not name: no version of them is served, or another
+// server has established them and this one has not heard of it. They would be in the next namespace of that name.
+func (c *Controller) hidden(ctx context.Context, key client.Key) (content, error) {
+	left, err := c.custom(ctx, key.Cluster, key.Name)
+	if err != nil || len(left) == 0 {
+		return content{}, err
+	}
+	found := content{remaining: map[string]int64{}, hidden: true}
+	for resource, n := range left {
+		found.remaining[resource.String()] = n
+	}
+	return found, nil
 }
 
 // clear deletes the objects of some resources and returns what is left of them.

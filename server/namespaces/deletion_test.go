@@ -11,9 +11,11 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/kcp-dev/logicalcluster/v3"
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
@@ -68,12 +70,14 @@ func TestDeletesOnlyWhatIsBeingDeleted(t *testing.T) {
 	for _, tc := range []struct {
 		reason string
 		stored *corev1.Namespace // nil if it is gone
+		custom int64             // rows of a custom resource that discovery does not name
 		want   []string
 	}{
-		{"it is as the informer shows it", seen, []string{"DELETE /clusters/cluster-c/api/v1/namespaces/shop/configmaps", "PUT /clusters/cluster-c/api/v1/namespaces/shop/finalize"}},
-		{"it is gone", nil, nil},
-		{"another has its name", namespace("new", false), nil},
-		{"another that is being deleted has its name: that has an event of its own", namespace("new", true), nil},
+		{"it is as the informer shows it", seen, 0, []string{"DELETE /clusters/cluster-c/api/v1/namespaces/shop/configmaps", "PUT /clusters/cluster-c/api/v1/namespaces/shop/finalize"}},
+		{"etcd has in it what discovery does not name", seen, 2, []string{"DELETE /clusters/cluster-c/api/v1/namespaces/shop/configmaps", "PUT /clusters/cluster-c/api/v1/namespaces/shop/status"}},
+		{"it is gone", nil, 0, nil},
+		{"another has its name", namespace("new", false), 0, nil},
+		{"another that is being deleted has its name: that has an event of its own", namespace("new", true), 0, nil},
 	} {
 		t.Run(tc.reason, func(t *testing.T) {
 			s := &store{seen: seen, stored: tc.stored}
@@ -89,7 +93,12 @@ func TestDeletesOnlyWhatIsBeingDeleted(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			c, err := New(clients, informers, Options{RootCA: []byte("pem")})
+			c, err := New(clients, informers, Options{RootCA: []byte("pem"), Custom: func(_ context.Context, cluster logicalcluster.Name, namespace string) (map[schema.GroupResource]int64, error) {
+				if cluster != "cluster-c" || namespace != "shop" || tc.custom == 0 {
+					return nil, nil
+				}
+				return map[schema.GroupResource]int64{{Group: "shop.example", Resource: "widgets"}: tc.custom}, nil
+			}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -102,11 +111,12 @@ func TestDeletesOnlyWhatIsBeingDeleted(t *testing.T) {
 			}
 			key := client.Key{Cluster: "cluster-c", Name: "shop"}
 			c.waits[key] = round{uid: "old"}
-			if _, err := c.takeRound(ctx, key); err != nil {
+			again, err := c.takeRound(ctx, key)
+			if err != nil {
 				t.Fatal(err)
 			}
-			if len(c.waits) > 0 {
-				t.Errorf("rounds of a namespace that needs none are kept: %+v", c.waits)
+			if (again > 0) != (tc.custom > 0) || (len(c.waits) > 0) != (tc.custom > 0) {
+				t.Errorf("looked at again after %s, rounds are kept: %+v", again, c.waits)
 			}
 			s.mu.Lock()
 			defer s.mu.Unlock()

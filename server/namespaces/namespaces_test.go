@@ -31,6 +31,11 @@ func TestContent(t *testing.T) {
 			}},
 		{"discovery fails", content{discovery: errors.New("no")}, false, map[corev1.NamespaceConditionType]string{
 			corev1.NamespaceDeletionDiscoveryFailure: "Discovery failed for some groups: no"}},
+		{"custom resources that nobody serves", content{remaining: map[string]int64{"widgets.shop.example": 2}, hidden: true}, false,
+			map[corev1.NamespaceConditionType]string{
+				corev1.NamespaceDeletionDiscoveryFailure: "Discovery failed for some groups: widgets.shop.example has 2 resource instances, of which no version is served: serve one, for them to be deleted, or delete the CustomResourceDefinition, which takes them along; if it is gone, create it again before",
+				corev1.NamespaceContentRemaining:         "Some resources are remaining: widgets.shop.example has 2 resource instances",
+			}},
 		{"a deletion is refused", content{deletion: errors.New("no")}, false, map[corev1.NamespaceConditionType]string{
 			corev1.NamespaceDeletionContentFailure: "Failed to delete all resource types: no"}},
 	} {

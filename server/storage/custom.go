@@ -11,6 +11,8 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
+
+	lc "atoll.dev/atoll/internal/logicalcluster"
 )
 
 // customKey is below which is recorded, with an empty row, that a logical cluster may have objects of a custom resource:
@@ -117,6 +119,39 @@ func (b *Backend) customOf(ctx context.Context, cluster logicalcluster.Name) (re
 		}
 	}
 	return recorded, defined, nil
+}
+
+// CountCustom is how many objects of its CustomResources a logical cluster has in a namespace, as etcd has it now, whether or not
+// anybody serves them: nothing is read but the numbers. Those without any are left out.
+func (b *Backend) CountCustom(ctx context.Context, cluster logicalcluster.Name, namespace string) (map[schema.GroupResource]int64, error) {
+	failed := func(err error) (map[schema.GroupResource]int64, error) {
+		return nil, fmt.Errorf("count the custom resources in namespace %q of logical cluster %q: %w", namespace, cluster, err)
+	}
+	if err := lc.ValidateName(cluster.String()); err != nil {
+		return failed(err)
+	}
+	all, err := b.CustomResources(ctx, cluster)
+	if err != nil {
+		return failed(err)
+	}
+	counts := map[schema.GroupResource]int64{}
+	for some := range slices.Chunk(all, maxOps) {
+		ops := make([]clientv3.Op, len(some))
+		for i, gr := range some {
+			key := join(b.prefix, ClusterKey(uncachedPrefix(gr), cluster, namespace)) + "/"
+			ops[i] = clientv3.OpGet(key, clientv3.WithPrefix(), clientv3.WithCountOnly())
+		}
+		got, err := b.client.Txn(ctx).Then(ops...).Commit()
+		if err != nil {
+			return failed(err)
+		}
+		for i, gr := range some {
+			if n := got.Responses[i].GetResponseRange().Count; n > 0 {
+				counts[gr] = n
+			}
+		}
+	}
+	return counts, nil
 }
 
 // forgetRecords removes the records of a logical cluster that has no rows any more.

@@ -133,6 +133,43 @@ func TestCountRows(t *testing.T) {
 	}
 }
 
+// TestCountCustom: those of a namespace that are on record, or of a definition without record, of however many, and of no other logical cluster.
+func TestCountCustom(t *testing.T) {
+	s := serve(t, prefixOf(t), nil)
+	aa, aab := logicalName("count-aa"), logicalName("count-aab")
+	group := strings.ToLower(t.Name()) + ".example"
+	for i := range maxOps { // more than a transaction has operations, with the others
+		if err := s.RecordCustom(t.Context(), aa, schema.GroupResource{Group: group, Resource: fmt.Sprintf("empty%d", i)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, resource := range []string{"gadgets", "zeppelins"} {
+		for _, cluster := range []logicalcluster.Name{aa, aab} {
+			if err := s.RecordCustom(t.Context(), cluster, schema.GroupResource{Group: group, Resource: resource}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	putRow(t, fmt.Sprintf("%s/apiextensions.k8s.io/customresourcedefinitions/%s/unrecorded.%s", prefixOf(t), aa, group))
+	for _, row := range []string{
+		"gadgets/" + aa.String() + "/ns/a", "gadgets/" + aa.String() + "/ns/b", "gadgets/" + aa.String() + "/ns", "gadgets/" + aa.String() + "/ns2/c",
+		"zeppelins/" + aab.String() + "/ns/d", "zeppelins/" + aa.String() + "/ns/e", "unrecorded/" + aa.String() + "/ns/f", "others/" + aa.String() + "/ns/g",
+	} {
+		putRow(t, prefixOf(t)+"/"+group+"/"+row)
+	}
+	of := func(resource string) schema.GroupResource {
+		return schema.GroupResource{Group: group, Resource: resource}
+	}
+	for namespace, want := range map[string]map[schema.GroupResource]int64{
+		"ns": {of("gadgets"): 2, of("zeppelins"): 1, of("unrecorded"): 1}, "ns2": {of("gadgets"): 1}, "n": {},
+	} {
+		got, err := s.CountCustom(t.Context(), aa, namespace)
+		if diff := cmp.Diff(want, got); diff != "" || err != nil {
+			t.Errorf("in %s (-want +got), %v:\n%s", namespace, err, diff)
+		}
+	}
+}
+
 // TestDeleteManyCustomResourcesOfBefore: a definition without record goes before the last of its many objects, which go all
 // the same, also if the server ends between.
 func TestDeleteManyCustomResourcesOfBefore(t *testing.T) {

@@ -14,7 +14,8 @@ import (
 // Exclusive takes a lock that is a plain row, for things that two requests must not both get, such as the node port
 // 30080 of a logical cluster. key is "<kind>/<name>", for instance "nodeports/30080"; the logical cluster comes from the
 // context and value says who holds it, for instance a namespace and name. It returns whether value holds the lock now:
-// won is true also if it held it before. current is the holder. In a logical cluster that is no more nothing is locked: nobody would give it back.
+// won is true also if it held it before. current is the holder. In a logical cluster that is no more nothing is locked:
+// nobody would give it back.
 func (b *Backend) Exclusive(ctx context.Context, key, value string) (won bool, current string, err error) {
 	full, err := b.exclusiveKey(ctx, key)
 	if err != nil {

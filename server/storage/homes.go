@@ -56,7 +56,8 @@ type home struct {
 	cluster  logicalcluster.Name
 }
 
-// isThere are what is compared for a row that is no object's to be written only while its logical cluster is there; nothing without Homes.
+// isThere is what is compared for a row that is no object's to be written only while its logical cluster is there; nothing
+// without Homes.
 func (b *Backend) isThere(ctx context.Context, cluster logicalcluster.Name, resource schema.GroupResource) ([]clientv3.Cmp, error) {
 	if b.homes == (Homes{}) {
 		return nil, nil

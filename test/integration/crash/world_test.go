@@ -157,7 +157,7 @@ func newWorld(t *testing.T, fleet map[string]*cluster) *world {
 	credentials, err := syncer.NewCredentials(syncer.CredentialsConfig{Clients: reads, Informers: informers, Sign: s.SignSyncer, Clock: clock.RealClock{}})
 	must(t, err)
 	s.Join(directory, anywhere{}, credentials, anywhere{})
-	ns, err := namespaces.New(clients, informers, namespaces.Options{RootCA: s.CACertificate(), Read: s.Read})
+	ns, err := namespaces.New(clients, informers, namespaces.Options{RootCA: s.CACertificate(), Read: s.Read, Custom: s.CustomIn})
 	must(t, err)
 	manager, err := syncer.NewManager(syncer.ManagerConfig{
 		Clients: clients, Informers: informers, Clock: clock.RealClock{}, DeleteData: s.DeleteCluster,
