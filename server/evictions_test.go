@@ -461,9 +461,21 @@ func TestBudgets(t *testing.T) {
 	selecting("unscaled", "something", policyv1.PodDisruptionBudgetSpec{MaxUnavailable: ptr.To(intstr.FromInt(1))})
 	_, err = budgets.Create(t.Context(), &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: "none"}, Spec: policyv1.PodDisruptionBudgetSpec{MinAvailable: ptr.To(intstr.FromInt(0))}}, metav1.CreateOptions{})
 	must(t, err)
+	many := metav1.LabelSelectorRequirement{Key: "app", Operator: metav1.LabelSelectorOpIn, Values: []string{"web"}}
+	for i := range 1000 {
+		many.Values = append(many.Values, fmt.Sprint("web-", i))
+	}
+	_, err = budgets.Create(t.Context(), &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: "long"}, Spec: policyv1.PodDisruptionBudgetSpec{
+		MinAvailable: ptr.To(intstr.FromInt(0)), Selector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{many}},
+	}}, metav1.CreateOptions{})
+	must(t, err)
 	s.allows(t, "number", 1)
 	s.allows(t, "part", 1)
 	s.allows(t, "unscaled", 0)
+	s.allows(t, "long", 0)
+	if long, err := budgets.Get(t.Context(), "long", metav1.GetOptions{}); err != nil || !failing("bytes of keys and values")(long.Status) {
+		t.Errorf("%v: of a selector that is too long it says %+v", err, long)
+	}
 	s.allows(t, "none", 0)
 	unscaled, err := budgets.Get(t.Context(), "unscaled", metav1.GetOptions{})
 	must(t, err)

@@ -28,14 +28,24 @@ import (
 	"atoll.dev/atoll/client"
 	"atoll.dev/atoll/internal/kinds"
 	"atoll.dev/atoll/internal/queue"
+	"atoll.dev/atoll/internal/turns"
 )
 
 const (
-	// workers of the queue: a key is a few reads and a write.
-	workers = 4
+	// workers of the queue: a key is a few reads and a write. They are more than may wait for webhooks at once (server/admission).
+	workers = 8
+	// atOnce is how many looks of a workspace there are at once at most, and apart how far apart they begin at least. Those that are to come wait pause times as long as one has
+	// worked, mostWorked of it at most: what takes longer waits, as for an etcd that is away.
+	atOnce     = 2
+	apart      = 5 * time.Millisecond
+	pause      = 4
+	mostWorked = 2 * time.Second
 	// unscaledFor is how long nothing is allowed before a budget is counted again whose pods nobody knows the number of: nothing here watches what makes them.
 	unscaledFor = time.Minute
 )
+
+// lane is how the looks of a workspace follow each other.
+var lane = turns.LaneRules{AtOnce: atOnce, Apart: apart, Pause: pause, MostWorked: mostWorked}
 
 // Controller counts pods for the budgets of all workspaces.
 type Controller struct {
@@ -44,24 +54,47 @@ type Controller struct {
 	clock     clock.PassiveClock
 	budgets   *client.Feed[*policyv1.PodDisruptionBudget]
 	pods      *client.Feed[*metav1.PartialObjectMetadata]
-	queue     *queue.Queue[client.Key]
+	queue     *queue.Queue[client.Key] // budgets, and namespaces: those have no name
+	lanes     *turns.Lanes[logicalcluster.Name, client.Key]
 
-	mu sync.Mutex // guards what follows
-	// named has the budgets.
-	named client.ByNamespace[remembered]
+	mu sync.Mutex // guards what follows; nobody holds it for longer because a tenant has more, as all tenants' pods wait for it
+	// named has the budgets that are counted, and beyond the others.
+	named  client.ByNamespace[remembered]
+	beyond client.ByNamespace[struct{}]
 	// until has, by logical cluster, when the counts that wait are done.
 	until map[logicalcluster.Name]time.Time
+	// spaces has, of namespaces with budgets, what there is to find out about their pods, and filed how many sets of labels a logical cluster has there.
+	spaces map[client.Key]*space
+	filed  map[logicalcluster.Name]int
+}
+
+// space is what there is to find out about the pods of a namespace.
+type space struct {
+	touched client.Touched
+	// list is when the labels of all pods are to be listed, zero for not; from is the last budget that this was done for.
+	list time.Time
+	from string
 }
 
 // New returns the controller. Times are clk's, if it has timers.
 func New(clients *client.Clients, informers *client.Informers, clk clock.PassiveClock) (*Controller, error) {
-	c := &Controller{clients: clients, informers: informers, clock: clk, named: client.ByNamespace[remembered]{}, until: map[logicalcluster.Name]time.Time{}}
+	c := newController(clk)
+	c.clients, c.informers = clients, informers
 	c.queue = queue.NewWithClock("disruption", clk, c.reconcile)
 	var budgets, pods error
 	c.budgets, budgets = client.NewFeed(clients, &policyv1.PodDisruptionBudget{}, c.onBudget)
 	pod := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: corev1.SchemeGroupVersion.String(), Kind: "Pod"}}
 	c.pods, pods = client.NewFeed(clients, pod, c.onPod)
 	return c, errors.Join(budgets, pods)
+}
+
+// newController returns one that knows nothing, and asks nobody.
+func newController(clk clock.PassiveClock) *Controller {
+	return &Controller{
+		clock: clk, lanes: turns.NewLanes[logicalcluster.Name, client.Key](clk, lane),
+		named: client.ByNamespace[remembered]{}, beyond: client.ByNamespace[struct{}]{},
+		until: map[logicalcluster.Name]time.Time{}, spaces: map[client.Key]*space{}, filed: map[logicalcluster.Name]int{},
+	}
 }
 
 // Run waits for the informers and works until ctx ends.
@@ -84,20 +117,45 @@ func (c *Controller) onBudget(budget *policyv1.PodDisruptionBudget, gone bool) {
 		c.forget(key)
 		return
 	}
-	selector, err := metav1.LabelSelectorAsSelector(budget.Spec.Selector)
-	if err != nil {
-		selector = labels.Everything() // each pod has it counted, which says what is wrong
-	}
+	selector, _ := selectorOf(budget) // what is wrong with it the count says
 	c.remember(key, selector)
 	c.queue.Add(key)
 }
 
+// remember has pods find a budget, if it is not one too many in its namespace.
 func (c *Controller) remember(key client.Key, selector labels.Selector) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	known := c.named.In(key)[key.Name]
+	c.place(key, selector)
+}
+
+// place is remember, and says whether the budget is among those that are counted. Callers hold mu.
+func (c *Controller) place(key client.Key, selector labels.Selector) bool {
+	known, is := c.named.In(key)[key.Name]
+	if !is && len(c.named.In(key)) >= mostBudgets {
+		c.beyond.Put(key, struct{}{})
+		return false
+	}
+	c.beyond.Delete(key)
 	known.selector = selector
 	c.named.Put(key, known)
+	return true
+}
+
+// counts says whether a budget is not one too many in its namespace, or not any more.
+func (c *Controller) counts(key client.Key, selector labels.Selector) bool {
+	c.mu.Lock()
+	if _, beyond := c.beyond.In(key)[key.Name]; !beyond { // one that is gone is not remembered again
+		c.mu.Unlock()
+		return true
+	}
+	placed := c.place(key, selector)
+	next, more := c.spare(key)
+	c.mu.Unlock()
+	if more {
+		c.queue.Add(next)
+	}
+	return placed
 }
 
 // begins says that a budget is counted now: what its pods do from now on has it counted again.
@@ -123,72 +181,210 @@ func (c *Controller) counted(key client.Key, selected int) {
 	}
 }
 
+// forget drops a budget. Another of its namespace that was one too many is counted in its place.
 func (c *Controller) forget(key client.Key) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.named.Delete(key)
+	c.beyond.Delete(key)
+	if len(c.named.In(key)) == 0 {
+		c.take(key.Space())
+		delete(c.spaces, key.Space())
+	}
+	next, more := c.spare(key)
+	c.mu.Unlock()
+	if more {
+		c.queue.Add(next)
+	}
 }
 
-// onPod asks for a count of the budgets that select a pod, and later of those that may have selected it before it was labelled otherwise.
-func (c *Controller) onPod(pod *metav1.PartialObjectMetadata, _ bool) {
-	in := client.KeyOf(pod).Space()
+// leave drops all budgets of a namespace.
+func (c *Controller) leave(in client.Key) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	counted, others := touched(c.named[in], pod.Labels)
-	now := c.clock.Now()
-	for _, name := range counted {
-		budget := c.named[in][name]
-		if budget.waits {
-			continue
+	c.take(in)
+	delete(c.spaces, in)
+	delete(c.named, in)
+	delete(c.beyond, in)
+}
+
+// spare is a budget that was one too many in a namespace, if there is room for it. Callers hold mu.
+func (c *Controller) spare(in client.Key) (key client.Key, ok bool) {
+	if len(c.named.In(in)) < mostBudgets {
+		for name := range c.beyond.In(in) {
+			return client.Key{Cluster: in.Cluster, Namespace: in.Namespace, Name: name}, true
 		}
-		budget.waits = true
-		c.named[in][name], c.until[in.Cluster] = budget, next(c.until[in.Cluster], now, budget.selected)
-		c.queue.AddAfter(client.Key{Cluster: in.Cluster, Namespace: in.Namespace, Name: name}, c.until[in.Cluster].Sub(now))
 	}
-	if others > 0 {
-		c.queue.AddAfter(in, others)
+	return client.Key{}, false
+}
+
+// onPod notes what a pod is labelled with. Which budgets that concerns is found by a worker, in the turn of its workspace: the pods of all workspaces are told one after the other.
+func (c *Controller) onPod(pod *metav1.PartialObjectMetadata, _ bool) {
+	in := client.KeyOf(pod).Space()
+	if !c.hasBudgets(in) {
+		return
+	}
+	labelled := client.NewLabelled(pod.Labels)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.spaces[in]
+	if s == nil {
+		s = &space{}
+		c.spaces[in] = s
+	}
+	if s.touched.Empty() { // else a worker is asked already
+		c.queue.AddAfter(in, client.WhileSettling)
+	}
+	before := s.touched.Len()
+	if s.touched.Add(labelled); c.filed[in.Cluster] >= mostFiled {
+		s.touched.AddAny()
+	}
+	c.file(in.Cluster, s.touched.Len()-before)
+}
+
+func (c *Controller) hasBudgets(in client.Key) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.named[in]) > 0
+}
+
+// file counts sets of labels that are filed. Callers hold mu.
+func (c *Controller) file(cluster logicalcluster.Name, n int) {
+	if c.filed[cluster] += n; c.filed[cluster] == 0 {
+		delete(c.filed, cluster)
 	}
 }
 
-// reconcile does what a key is for: one without a name is a namespace's.
+// take returns which pods of a namespace have changed, and forgets it. Callers hold mu.
+func (c *Controller) take(in client.Key) client.Touched {
+	s := c.spaces[in]
+	if s == nil {
+		return client.Touched{}
+	}
+	touched := s.touched
+	s.touched = client.Touched{}
+	c.file(in.Cluster, -touched.Len())
+	return touched
+}
+
+// reconcile does what a key is for, in its turn: one without a name is a namespace's.
 func (c *Controller) reconcile(ctx context.Context, key client.Key) (time.Duration, error) {
-	if key.Name == "" {
-		return 0, c.recount(ctx, key)
+	if wait := c.lanes.Turn(key.Cluster, key); wait > 0 {
+		return wait, nil
+	}
+	began := c.clock.Now()
+	defer func() { c.lanes.Done(key.Cluster, c.clock.Since(began)) }()
+	is, err := client.InWorkspace(ctx, c.clients, c.informers, key.Cluster)
+	switch {
+	case err != nil:
+		return 0, err
+	case !is && key.Name == "":
+		c.leave(key)
+		return 0, nil
+	case !is:
+		c.begins(key)
+		c.forget(key)
+		return 0, nil
+	case key.Name == "":
+		c.match(key)
+		return c.recount(ctx, key)
 	}
 	return c.count(ctx, key)
 }
 
-// recount asks for a count of the budgets of a namespace that do not select what they did, by one list of the metadata of its pods.
-func (c *Controller) recount(ctx context.Context, in client.Key) error {
+// match asks for a count of the budgets of a namespace that select a pod which has changed, and later for a look at those that may have selected it before it was labelled otherwise.
+func (c *Controller) match(in client.Key) {
 	c.mu.Lock()
-	budgets := maps.Clone(c.named[in])
+	touched, budgets := c.take(in), maps.Clone(c.named[in])
 	c.mu.Unlock()
-	if len(budgets) == 0 {
-		return nil
+	if touched.Empty() {
+		return
 	}
-	if is, err := client.InWorkspace(ctx, c.clients, c.informers, in.Cluster); !is || err != nil {
-		return err
+	counted, others := matched(budgets, &touched)
+	for name, wait := range c.ask(in, counted, others) {
+		c.queue.AddAfter(client.Key{Cluster: in.Cluster, Namespace: in.Namespace, Name: name}, wait)
+	}
+}
+
+// ask notes which budgets of a namespace are to be counted, and returns after what time those are that did not wait already.
+func (c *Controller) ask(in client.Key, counted []string, others time.Duration) map[string]time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now, wait := c.clock.Now(), map[string]time.Duration{}
+	for _, name := range counted {
+		budget, known := c.named[in][name]
+		if !known || budget.waits {
+			continue
+		}
+		budget.waits = true
+		c.named[in][name], c.until[in.Cluster] = budget, next(c.until[in.Cluster], now, budget.selected)
+		wait[name] = c.until[in.Cluster].Sub(now)
+	}
+	if s := c.spaces[in]; s != nil && others > 0 && s.list.IsZero() {
+		s.list = now.Add(others)
+	}
+	return wait
+}
+
+// recount asks for a count of the budgets of a namespace that do not select what they did, by a list of the metadata of its pods, when that is due. It returns when it is, or goes on:
+// some budgets are looked at for each list.
+func (c *Controller) recount(ctx context.Context, in client.Key) (time.Duration, error) {
+	wait, from, budgets := c.listed(in)
+	if len(budgets) == 0 {
+		return wait, nil
 	}
 	list, err := c.clients.Metadata.Resource(corev1.SchemeGroupVersion.WithResource("pods")).Namespace(in.Namespace).List(client.In(ctx, in.Cluster), metav1.ListOptions{})
 	if err != nil {
-		return fmt.Errorf("list the labels of the pods of %s: %w", in, err)
+		return 0, fmt.Errorf("list the labels of the pods of %s: %w", in, err)
 	}
 	pods := make([]labels.Set, 0, len(list.Items))
 	for i := range list.Items {
 		pods = append(pods, list.Items[i].Labels)
 	}
-	for _, name := range recounted(budgets, pods) {
+	names, last := recounted(budgets, from, pods)
+	for _, name := range names {
 		c.queue.Add(client.Key{Cluster: in.Cluster, Namespace: in.Namespace, Name: name})
 	}
-	return nil
+	return c.looked(in, last), nil
+}
+
+// listed returns after what time the pods of a namespace are to be listed, 0 for never; or if they are now, for which budgets, and the last one that this was done for.
+func (c *Controller) listed(in client.Key) (wait time.Duration, from string, budgets map[string]remembered) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.spaces[in]
+	if s == nil {
+		return 0, "", nil
+	}
+	if !s.list.IsZero() {
+		if wait = s.list.Sub(c.clock.Now()); wait <= 0 {
+			return 0, s.from, maps.Clone(c.named[in])
+		}
+	} else if s.touched.Empty() {
+		delete(c.spaces, in) // until one of its pods changes again
+	}
+	return wait, "", nil
+}
+
+// looked says that the pods of a namespace were listed, for its budgets up to one; empty for the last. It returns when to go on.
+func (c *Controller) looked(in client.Key, last string) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.spaces[in]
+	if s == nil {
+		return 0
+	}
+	if s.from = last; last != "" {
+		return client.WhileSettling
+	}
+	if s.list = (time.Time{}); s.touched.Empty() {
+		delete(c.spaces, in)
+	}
+	return 0
 }
 
 // count counts the pods of one budget, and says in its status how many may be evicted.
 func (c *Controller) count(ctx context.Context, key client.Key) (again time.Duration, err error) {
 	c.begins(key)
-	if is, err := client.InWorkspace(ctx, c.clients, c.informers, key.Cluster); !is || err != nil {
-		return 0, err
-	}
 	ctx = client.In(ctx, key.Cluster)
 	budgets := c.clients.Kube.PolicyV1().PodDisruptionBudgets(key.Namespace)
 	budget, err := budgets.Get(ctx, key.Name, metav1.GetOptions{})
@@ -210,8 +406,12 @@ func (c *Controller) count(ctx context.Context, key client.Key) (again time.Dura
 		}
 	}
 	var told *unscaled
-	if errors.As(err, &told) {
-		return unscaledFor, nil // the budget says so
+	var beyond *uncounted
+	switch { // the budget says so
+	case errors.As(err, &told):
+		return unscaledFor, nil
+	case errors.As(err, &beyond):
+		return 0, nil
 	}
 	return again, err
 }
@@ -220,9 +420,12 @@ func (c *Controller) decide(ctx context.Context, budget *policyv1.PodDisruptionB
 	fail := func(err error) (policyv1.PodDisruptionBudgetStatus, time.Duration, error) {
 		return policyv1.PodDisruptionBudgetStatus{}, 0, err
 	}
-	selector, err := metav1.LabelSelectorAsSelector(budget.Spec.Selector)
+	selector, err := selectorOf(budget)
+	if !c.counts(client.KeyOf(budget), selector) {
+		return fail(errBeyond)
+	}
 	if err != nil {
-		return fail(fmt.Errorf("read the selector: %w", err))
+		return fail(err)
 	}
 	var found []selected
 	if budget.Spec.Selector != nil { // none selects nothing

@@ -15,6 +15,7 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	placementv1alpha1 "atoll.dev/atoll/apis/placement/v1alpha1"
+	"atoll.dev/atoll/client"
 	"atoll.dev/atoll/internal/kinds"
 )
 
@@ -173,11 +174,58 @@ func next(before, now time.Time, selected int) time.Time {
 	return before.Add(podsTogether * time.Duration(1+selected/podsOfACount))
 }
 
-// touched says which budgets of a namespace a pod of those labels is counted by. Whether it is another's no more is to be found out after so long; 0
-// for never, where all select it.
-func touched(budgets map[string]remembered, pod labels.Set) (counted []string, others time.Duration) {
+const (
+	// mostBudgets is how many budgets of a namespace are counted: each is held against the labels of each pod that changes.
+	mostBudgets = 1000
+	// mostSelector is how many bytes of keys and values a selector may have. One takes some twenty times as much memory when it is read, and is kept so.
+	mostSelector = 2 << 10
+	// mostFiled is how many sets of labels of pods that have changed are kept of a workspace, until a worker looks at them.
+	mostFiled = 1024
+	// mostHeld is how many labels of pods are held against selectors at a time, where there are more budgets than one.
+	mostHeld = 200_000
+)
+
+// uncounted says that a budget is not counted, until somebody writes it or another.
+type uncounted struct{ why string }
+
+func (e *uncounted) Error() string { return e.why }
+
+var errBeyond = &uncounted{fmt.Sprintf("its namespace has more than %d PodDisruptionBudgets, which is as many as are counted, and this one is not among them: delete some", mostBudgets)}
+
+// selectorOf reads the selector of a budget. One that cannot be read selects nothing.
+func selectorOf(budget *policyv1.PodDisruptionBudget) (labels.Selector, error) {
+	if n := sizeOf(budget.Spec.Selector); n > mostSelector {
+		return labels.Nothing(), &uncounted{fmt.Sprintf("its selector has %d bytes of keys and values, and none of more than %d is read: select its pods by fewer labels, or with fewer values", n, mostSelector)}
+	}
+	selector, err := metav1.LabelSelectorAsSelector(budget.Spec.Selector)
+	if err != nil {
+		return labels.Nothing(), &uncounted{fmt.Sprintf("its selector cannot be read: %v", err)}
+	}
+	return selector, nil
+}
+
+// sizeOf is how many bytes of keys and values a selector has.
+func sizeOf(selector *metav1.LabelSelector) (n int) {
+	if selector == nil {
+		return 0
+	}
+	for key, value := range selector.MatchLabels {
+		n += len(key) + len(value)
+	}
+	for i := range selector.MatchExpressions {
+		n += len(selector.MatchExpressions[i].Key)
+		for _, value := range selector.MatchExpressions[i].Values {
+			n += len(value) + 1 // many may be empty
+		}
+	}
+	return n
+}
+
+// matched says which budgets of a namespace pods are counted by that have changed. Whether one is another's no more is to be found out after so long; 0
+// for never, where all select them.
+func matched(budgets map[string]remembered, pods *client.Touched) (counted []string, others time.Duration) {
 	for name, budget := range budgets {
-		if budget.selector.Matches(pod) {
+		if pods.By(func(pod map[string]string) bool { return budget.selector.Matches(labels.Set(pod)) }) {
 			counted = append(counted, name)
 		}
 	}
@@ -189,10 +237,19 @@ func touched(budgets map[string]remembered, pod labels.Set) (counted []string, o
 }
 
 // recounted are the budgets of a namespace that select another number of pods, which are given by their labels, than at their last count. What comes to
-// be selected is counted as it comes: if one goes as another comes, the number is right.
-func recounted(budgets map[string]remembered, pods []labels.Set) (names []string) {
-	for name, budget := range budgets {
-		n := 0
+// be selected is counted as it comes: if one goes as another comes, the number is right. Where there are many of both it looks at some of those budgets
+// whose names follow from, and returns the last of these; empty when there are no more.
+func recounted(budgets map[string]remembered, from string, pods []labels.Set) (names []string, last string) {
+	held := 0
+	for _, name := range slices.Sorted(maps.Keys(budgets)) {
+		if name <= from {
+			continue
+		}
+		if held > 0 && held+len(pods) > mostHeld {
+			return names, last
+		}
+		held, last = held+len(pods), name
+		budget, n := budgets[name], 0
 		for _, pod := range pods {
 			if budget.selector.Matches(pod) {
 				n++
@@ -202,8 +259,7 @@ func recounted(budgets map[string]remembered, pods []labels.Set) (names []string
 			names = append(names, name)
 		}
 	}
-	slices.Sort(names)
-	return names
+	return names, ""
 }
 
 // same says that a status needs no write to become another one.
