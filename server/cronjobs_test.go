@@ -19,6 +19,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -100,6 +102,18 @@ func waitRuns(t *testing.T, clk *clocktesting.FakeClock, what string, check func
 	})
 }
 
+// waitLooks lets little time pass, in which nothing is due, until check is content: looks of a workspace follow each other.
+func waitLooks(t *testing.T, clk *clocktesting.FakeClock, what string, check func() (string, bool)) {
+	t.Helper()
+	waitFor(t, time.Minute, what, func() (string, bool) {
+		seen, ok := check()
+		if !ok {
+			clk.Step(time.Millisecond)
+		}
+		return seen, ok
+	})
+}
+
 // CronJobs of equal names run each in its workspace, and not in a mirror; statuses and Events tell of it, and old Jobs go.
 func TestCronJobs(t *testing.T) {
 	r := startServer(t, nil)
@@ -132,7 +146,7 @@ func TestCronJobs(t *testing.T) {
 	crons := r.in(t, shop).BatchV1().CronJobs("default")
 	holds := func(what string, is func(batchv1.CronJobStatus) bool) {
 		t.Helper()
-		waitFor(t, 30*time.Second, what, func() (string, bool) {
+		waitLooks(t, clk, what, func() (string, bool) {
 			got, err := crons.Get(t.Context(), "report", metav1.GetOptions{})
 			must(t, err)
 			return fmt.Sprintf("%+v", got.Status), is(got.Status)
@@ -155,12 +169,12 @@ func TestCronJobs(t *testing.T) {
 	_, names = r.jobs(t, shop)
 	second := strings.Fields(names)[1]
 	r.complete(t, shop, second)
-	waitFor(t, 30*time.Second, "the first, which is more than the history holds, goes", func() (string, bool) {
+	waitLooks(t, clk, "the first, which is more than the history holds, goes", func() (string, bool) {
 		_, names := r.jobs(t, shop)
 		return names, !strings.Contains(names, first)
 	})
 	for _, reason := range []string{"SuccessfulCreate", "JobAlreadyActive", "SawCompletedJob", "SuccessfulDelete"} {
-		waitFor(t, 30*time.Second, "an Event "+reason, func() (string, bool) {
+		waitLooks(t, clk, "an Event "+reason, func() (string, bool) {
 			list, err := r.in(t, shop).CoreV1().Events("default").List(t.Context(), metav1.ListOptions{})
 			must(t, err)
 			return fmt.Sprint(list.Items), slices.ContainsFunc(list.Items, func(e corev1.Event) bool {
@@ -188,6 +202,53 @@ func TestCronJobsRefused(t *testing.T) {
 			return e.Reason == "FailedCreate" && strings.Contains(e.Message, "no label")
 		})
 	})
+}
+
+// gathered is how many Jobs the watch cache has gone through to answer lists.
+func (r *running) gathered(t *testing.T) (n int) {
+	t.Helper()
+	for line := range strings.Lines(r.metrics(t)) {
+		if strings.HasPrefix(line, "apiserver_cache_list_fetched_objects_total{") && strings.Contains(line, `group="batch"`) && strings.Contains(line, `resource="jobs"`) {
+			var some float64
+			_, err := fmt.Sscan(line[strings.LastIndex(line, " ")+1:], &some)
+			must(t, err)
+			n += int(some)
+		}
+	}
+	return n
+}
+
+// A look at a CronJob costs as much as its namespace has Jobs, and not the square of that.
+func TestCronJobsBesideManyJobs(t *testing.T) {
+	const many, looks = 400, 5
+	r := startServer(t, nil)
+	cron := r.createCronJob(t, shop, cronJob("report", "* * * * *", func(s *batchv1.CronJobSpec) { s.Suspend = ptr.To(true) }))
+	spec := cron.Spec.JobTemplate.Spec.DeepCopy()
+	spec.Suspend = ptr.To(true)
+	for i := range many {
+		_, err := r.in(t, shop).BatchV1().Jobs("default").Create(t.Context(), &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("job-", i)}, Spec: *spec}, metav1.CreateOptions{})
+		must(t, err)
+	}
+	before := r.gathered(t)
+	runController(t, r, makeCronJobs(r, clock.RealClock{}))
+	look := func(before int) (after int) {
+		t.Helper()
+		waitFor(t, time.Minute, "a look", func() (string, bool) {
+			after = r.gathered(t)
+			return fmt.Sprint(after-before, " Jobs are gathered"), after-before >= many
+		})
+		return after
+	}
+	first := look(look(before)) // of which one lists Jobs to hear of them
+	last := first
+	for i := range looks {
+		_, err := r.in(t, shop).BatchV1().CronJobs("default").Patch(t.Context(), cron.Name, types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"annotations":{"look":"%d"}}}`, i), metav1.PatchOptions{})
+		must(t, err)
+		last = look(last)
+	}
+	if n := last - first; n > 2*looks*2*many {
+		t.Errorf("for %d looks the watch cache gathered %d Jobs, of %d that there are", looks, n, many)
+	}
 }
 
 // A CronJob of a workspace that is full makes no Job there, though it is the server that would make it, and says so; others run. Once there is
@@ -289,7 +350,7 @@ func TestCronJobsThatWaitHoldNoWorker(t *testing.T) {
 		return cronjobs.New(clients, i, r.Jobs(), clk)
 	})
 	clk.Step(time.Minute + time.Second)
-	waitFor(t, time.Minute, "each is told to wait", func() (string, bool) {
+	waitLooks(t, clk, "each is told to wait", func() (string, bool) {
 		refused.mu.Lock()
 		defer refused.mu.Unlock()
 		for name, n := range refused.of {
@@ -425,7 +486,7 @@ func TestCronJobsSurviveACrashAfterEachWrite(t *testing.T) {
 			t.Errorf("a crash after %d writes left the Jobs %q, want %s", n, names, ran[2])
 		}
 		r.complete(t, bank, ran[2])
-		waitFor(t, time.Minute, fmt.Sprintf("a crash after %d writes: all goes", n), func() (string, bool) {
+		waitLooks(t, clk, fmt.Sprintf("a crash after %d writes: all goes", n), func() (string, bool) {
 			c, err := crons.Get(t.Context(), name, metav1.GetOptions{})
 			must(t, err)
 			_, names := r.jobs(t, bank)
@@ -488,10 +549,14 @@ func TestIdleCronJobsCostNoGoroutines(t *testing.T) {
 	clk := clocktesting.NewFakeClock(time.Now())
 	runController(t, r, makeCronJobs(r, clk))
 	r.createCronJob(t, shop, cronJob("before", "* * * * *", nil))
-	waitRuns(t, clk, "the controller is at work", func() (string, bool) {
-		jobs, names := r.jobs(t, shop)
-		return names, len(jobs) > 0
-	})
+	runs := func(in kubernetes.Interface) func() (string, bool) { // by one client: each has connections of its own
+		return func() (string, bool) {
+			list, err := in.BatchV1().Jobs("default").List(t.Context(), metav1.ListOptions{})
+			must(t, err)
+			return "no Jobs", len(list.Items) > 0
+		}
+	}
+	waitRuns(t, clk, "the controller is at work", runs(r.in(t, shop)))
 	before, timers := atRest(t), clk.Waiters()
 	const many, spare = 1000, 50
 	crons := r.in(t, bank).BatchV1().CronJobs("default")
@@ -501,10 +566,7 @@ func TestIdleCronJobsCostNoGoroutines(t *testing.T) {
 		must(t, err)
 	}
 	r.createCronJob(t, bank, cronJob("after", "* * * * *", nil))
-	waitRuns(t, clk, "the controller has come to the last", func() (string, bool) {
-		jobs, names := r.jobs(t, bank)
-		return names, len(jobs) > 0
-	})
+	waitRuns(t, clk, "the controller has come to the last", runs(r.in(t, bank)))
 	waitFor(t, 30*time.Second, fmt.Sprintf("%d CronJobs cost no goroutine and no timer", many), func() (string, bool) {
 		now, ticking := runtime.NumGoroutine(), clk.Waiters()
 		return fmt.Sprintf("%d goroutines, %d before; %d timers, %d before", now, before, ticking, timers), now < before+spare && ticking <= timers+workersOfAQueue

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kcp-dev/logicalcluster/v3"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -17,12 +18,19 @@ import (
 
 	"atoll.dev/atoll/client"
 	"atoll.dev/atoll/internal/queue"
+	"atoll.dev/atoll/internal/turns"
 	"atoll.dev/atoll/server/storage"
 )
 
 const (
 	// workers of the queue: a key is two reads, and a write or two when it is due. Many are due in the same second.
 	workers = 8
+	// atOnce is how many looks of a workspace there are at once at most, so that slow webhooks of one do not hold all workers, and apart how far apart they begin at least. Those that are
+	// to come wait pause times as long as one has taken until it was decided, mostWorked of it at most: that grows with the Jobs of its namespace, and the rest is writes, which wait for others.
+	atOnce     = 2
+	apart      = 5 * time.Millisecond
+	pause      = 4
+	mostWorked = 2 * time.Second
 	// late is how long after its time a run is looked for, so that a clock that is a little behind does not wake for nothing;
 	// Kubernetes' number.
 	late = 100 * time.Millisecond
@@ -31,6 +39,9 @@ const (
 	// heldAtLeast is when to try again at the soonest what was to be tried again.
 	heldAtLeast = time.Second
 )
+
+// lane is how the looks of a workspace follow each other.
+var lane = turns.LaneRules{AtOnce: atOnce, Apart: apart, Pause: pause, MostWorked: mostWorked}
 
 // Controller makes the Jobs of the CronJobs of all workspaces.
 type Controller struct {
@@ -42,6 +53,7 @@ type Controller struct {
 	crons     *client.Feed[*batchv1.CronJob]
 	jobs      *client.Feed[*metav1.PartialObjectMetadata]
 	due       *queue.Queue[client.Key] // CronJobs
+	lanes     *turns.Lanes[logicalcluster.Name, client.Key]
 
 	mu   sync.Mutex // guards seen
 	seen map[client.Key]seen
@@ -55,7 +67,7 @@ type seen struct {
 
 // New returns the controller. It reads Jobs from their store. Times are clk's, if it has timers.
 func New(clients *client.Clients, informers *client.Informers, jobs *storage.Resource, clk clock.PassiveClock) (*Controller, error) {
-	c := &Controller{clients: clients, informers: informers, store: jobs, clock: clk, events: client.NewEvents(clients, "cronjob-controller", clk), seen: map[client.Key]seen{}}
+	c := &Controller{clients: clients, informers: informers, store: jobs, clock: clk, events: client.NewEvents(clients, "cronjob-controller", clk), lanes: turns.NewLanes[logicalcluster.Name, client.Key](clk, lane), seen: map[client.Key]seen{}}
 	c.due = queue.NewWithClock("cronjobs", clk, c.handle)
 	var err error
 	if c.crons, err = client.NewFeed(clients, &batchv1.CronJob{}, c.see); err != nil {
@@ -120,32 +132,52 @@ func (c *Controller) forget(key client.Key) {
 	delete(c.seen, key)
 }
 
-// handle does what is due for a CronJob.
+// handle does what is due for a CronJob, in its turn.
 func (c *Controller) handle(ctx context.Context, key client.Key) (time.Duration, error) {
-	if is, err := client.InWorkspace(ctx, c.clients, c.informers, key.Cluster); !is || err != nil {
-		return 0, err
+	if wait := c.lanes.Turn(key.Cluster, key); wait > 0 {
+		return wait, nil
 	}
-	ctx = client.In(ctx, key.Cluster)
-	// Before its Jobs: one that another makes meanwhile is then seen beside an old status, which cannot be written any more.
-	cron, err := c.clients.Kube.BatchV1().CronJobs(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
+	worked := time.Duration(0)
+	defer func() { c.lanes.Done(key.Cluster, worked) }()
+	if is, err := client.InWorkspace(ctx, c.clients, c.informers, key.Cluster); err != nil {
+		return 0, err
+	} else if !is {
 		c.forget(key)
 		return 0, nil
 	}
-	if err != nil {
-		return 0, fmt.Errorf("read CronJob %s: %w", key, err)
-	}
-	jobs, err := c.controlledBy(ctx, cron)
-	if err != nil {
-		return 0, fmt.Errorf("list the Jobs of CronJob %s: %w", key, err)
+	ctx = client.In(ctx, key.Cluster)
+	began := c.clock.Now()
+	cron, jobs, err := c.read(ctx, key)
+	if cron == nil || err != nil {
+		worked = c.clock.Since(began)
+		return 0, err
 	}
 	now := c.clock.Now()
 	decided := decide(cron, jobs, c.changed(key), now)
+	worked = c.clock.Since(began)
 	again, err := c.carryOut(ctx, cron, decided, now)
 	if err != nil {
 		return 0, fmt.Errorf("CronJob %s: %w", key, err)
 	}
 	return again, nil
+}
+
+// read returns a CronJob and the Jobs that it controls, nil if it is gone.
+func (c *Controller) read(ctx context.Context, key client.Key) (*batchv1.CronJob, []*batchv1.Job, error) {
+	// Before its Jobs: one that another makes meanwhile is then seen beside an old status, which cannot be written any more.
+	cron, err := c.clients.Kube.BatchV1().CronJobs(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		c.forget(key)
+		return nil, nil, nil
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("read CronJob %s: %w", key, err)
+	}
+	jobs, err := c.controlledBy(ctx, cron)
+	if err != nil {
+		return nil, nil, fmt.Errorf("list the Jobs of CronJob %s: %w", key, err)
+	}
+	return cron, jobs, nil
 }
 
 // carryOut does what was decided, and says when to look again.

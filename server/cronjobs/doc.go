@@ -3,8 +3,8 @@
 //
 // It hears of every CronJob and every Job by two watches that keep nothing, and holds in one queue the names of CronJobs and when
 // each is due; one is looked at once an hour at least. An idle one costs a name there, and no goroutine or timer. Looking is to read the
-// CronJob and, from their store and a page at a time, the Jobs of its namespace (jobs.go); decide, which is pure, says what follows: Jobs to
-// make and to delete, status, Events, next time.
+// CronJob and, from their store, the Jobs of its namespace (jobs.go); decide, which is pure, says what follows: Jobs to
+// make and to delete, status, Events, next time. Of a workspace two looks go on at once, and those that are to come wait four times as long as one has read.
 //
 // What always holds:
 //

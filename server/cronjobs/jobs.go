@@ -2,47 +2,48 @@ package cronjobs
 
 import (
 	"context"
-	"fmt"
 	"slices"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kubestorage "k8s.io/apiserver/pkg/storage"
 	storeerr "k8s.io/apiserver/pkg/storage/errors"
 	"k8s.io/kubernetes/pkg/apis/batch"
 )
 
-// jobsPage is how many Jobs of a namespace are read at once. Where the watch cache does not have them they come from etcd, and each may be as
+// jobsPage is how many Jobs of a namespace are read at first. Where the watch cache does not have them they come from etcd, and each may be as
 // large as an object can be.
 const jobsPage = 20
 
 // controlledBy returns the Jobs that a CronJob controls, as etcd has them, in the order of their names. They are read from the store: a request
-// would encode and decode all that the namespace has of them, for each of the CronJobs that share it.
+// would encode and decode all that the namespace has of them, for each of the CronJobs that share it. Where there are more than a page, all are read at once from the
+// watch cache, which is as new by then and has them in memory, and from nowhere else: for each further page it would gather all that follow, the square of them in the end.
 func (c *Controller) controlledBy(ctx context.Context, cron *batchv1.CronJob) ([]*batchv1.Job, error) {
 	options := kubestorage.ListOptions{Recursive: true, Predicate: kubestorage.Everything}
 	options.Predicate.Limit = jobsPage
-	var jobs []*batchv1.Job
-	for {
-		listed := c.store.NewList()
-		if err := c.store.Storage.GetList(ctx, c.store.Key(cron.Namespace, ""), options, listed); err != nil {
-			return nil, storeerr.InterpretListError(err, c.store.GroupResource)
-		}
-		page, ok := listed.(*batch.JobList)
-		if !ok {
-			return nil, apierrors.NewInternalError(fmt.Errorf("the store of Jobs lists a %T", listed))
-		}
-		for i := range page.Items {
-			if metav1.IsControlledBy(&page.Items[i], cron) {
-				jobs = append(jobs, without(&page.Items[i]))
-			}
-		}
-		if page.Continue == "" {
-			return jobs, nil
-		}
-		options.Predicate.Continue = page.Continue
+	all, err := c.list(ctx, cron.Namespace, options)
+	if err == nil && all.Continue != "" {
+		all, err = c.list(ctx, cron.Namespace, kubestorage.ListOptions{
+			ResourceVersion: all.ResourceVersion, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan, Recursive: true, Predicate: kubestorage.Everything,
+		})
 	}
+	if err != nil {
+		return nil, err
+	}
+	var jobs []*batchv1.Job
+	for i := range all.Items {
+		if metav1.IsControlledBy(&all.Items[i], cron) {
+			jobs = append(jobs, without(&all.Items[i]))
+		}
+	}
+	return jobs, nil
+}
+
+// list lists Jobs of a namespace. What they refer to is shared with the watch cache.
+func (c *Controller) list(ctx context.Context, namespace string, options kubestorage.ListOptions) (*batch.JobList, error) {
+	all := &batch.JobList{}
+	return all, storeerr.InterpretListError(c.store.Storage.GetList(ctx, c.store.Key(namespace, ""), options, all), c.store.GroupResource)
 }
 
 // without returns what decisions need of a Job, and refers to nothing else of it: what is read is shared, and large.

@@ -20,16 +20,17 @@ import (
 	"atoll.dev/atoll/server/storage"
 )
 
-// paged is a store of Jobs that says how many it was asked for at once.
-type paged struct {
+// cached is a store of Jobs that says what it was asked for, and how many it has gathered for that: as a watch cache, for each page all from there on.
+type cached struct {
 	kubestorage.Interface
-	t     *testing.T
-	jobs  []batch.Job
-	pages []int64
+	t        *testing.T
+	jobs     []batch.Job
+	asked    []kubestorage.ListOptions
+	gathered int
 }
 
-func (p *paged) GetList(_ context.Context, key string, options kubestorage.ListOptions, list runtime.Object) error {
-	if key != "/jobs/default" || options.ResourceVersion != "" || !options.Recursive {
+func (p *cached) GetList(_ context.Context, key string, options kubestorage.ListOptions, list runtime.Object) error {
+	if key != "/jobs/default" || !options.Recursive {
 		p.t.Errorf("%q is listed with %+v", key, options)
 	}
 	from, _ := strconv.Atoi(options.Predicate.Continue) // none is the first
@@ -38,19 +39,50 @@ func (p *paged) GetList(_ context.Context, key string, options kubestorage.ListO
 		to = min(from+limit, to)
 	}
 	into := list.(*batch.JobList)
-	into.Items = p.jobs[from:to]
+	into.Items, into.ResourceVersion = p.jobs[from:to], "77"
 	if to < len(p.jobs) {
 		into.Continue = strconv.Itoa(to)
 	}
-	p.pages = append(p.pages, options.Predicate.Limit)
+	p.asked, p.gathered = append(p.asked, options), p.gathered+len(p.jobs)-from
 	return nil
 }
 
-// A look at the Jobs of a namespace is paged, and keeps of those that the CronJob controls no more than it needs.
-func TestJobsAreReadInPages(t *testing.T) {
+// What a look at the Jobs of a namespace costs grows as they do: of many, those beyond a page are read at once, from the watch cache alone, which is as new as etcd was.
+func TestJobsAreReadAtOnce(t *testing.T) {
+	everything := func(limit int64) kubestorage.ListOptions {
+		options := kubestorage.ListOptions{Recursive: true, Predicate: kubestorage.Everything}
+		options.Predicate.Limit = limit
+		return options
+	}
+	page, all := everything(jobsPage), everything(0)
+	all.ResourceVersion, all.ResourceVersionMatch = "77", metav1.ResourceVersionMatchNotOlderThan
+	for n, want := range map[int][]kubestorage.ListOptions{0: {page}, jobsPage: {page}, jobsPage + 1: {page, all}, 5000: {page, all}} {
+		p := &cached{t: t, jobs: make([]batch.Job, n)}
+		if _, err := keptIn(p).controlledBy(t.Context(), hourly()); err != nil {
+			t.Fatal(err)
+		}
+		if len(p.asked) != len(want) || p.gathered > 2*n {
+			t.Errorf("of %d Jobs %d are gathered, in %d lists, want %d", n, p.gathered, len(p.asked), len(want))
+			continue
+		}
+		for i := range want {
+			got := p.asked[i]
+			if got.ResourceVersion != want[i].ResourceVersion || got.ResourceVersionMatch != want[i].ResourceVersionMatch || got.Predicate.Limit != want[i].Predicate.Limit || got.Predicate.Continue != "" {
+				t.Errorf("of %d Jobs is asked %+v, want %+v", n, got, want[i])
+			}
+		}
+	}
+}
+
+func keptIn(store kubestorage.Interface) *Controller {
+	return &Controller{store: &storage.Resource{Prefix: "/jobs", Namespaced: true, NewList: func() runtime.Object { return &batch.JobList{} }, Storage: store}}
+}
+
+// A look at the Jobs of a namespace keeps of those that the CronJob controls no more than it needs.
+func TestOfJobsLittleIsKept(t *testing.T) {
 	cron := hourly()
 	made := metav1.NewTime(time.Unix(1_000, 0))
-	p := &paged{t: t}
+	p := &cached{t: t}
 	for i := range 2*jobsPage + 1 {
 		j := batch.Job{
 			ObjectMeta: metav1.ObjectMeta{
@@ -69,13 +101,9 @@ func TestJobsAreReadInPages(t *testing.T) {
 		}
 		p.jobs = append(p.jobs, j)
 	}
-	c := &Controller{store: &storage.Resource{Prefix: "/jobs", Namespaced: true, NewList: func() runtime.Object { return &batch.JobList{} }, Storage: p}}
-	got, err := c.controlledBy(t.Context(), cron)
+	got, err := keptIn(p).controlledBy(t.Context(), cron)
 	if err != nil {
 		t.Fatal(err)
-	}
-	if diff := cmp.Diff([]int64{jobsPage, jobsPage, jobsPage}, p.pages); diff != "" {
-		t.Errorf("asked for (-want +got):\n%s", diff)
 	}
 	var want []*batchv1.Job
 	for _, name := range []string{"j00", fmt.Sprintf("j%02d", jobsPage), fmt.Sprintf("j%02d", 2*jobsPage)} {
