@@ -204,6 +204,48 @@ func TestCronJobsRefused(t *testing.T) {
 	})
 }
 
+// In the place of somebody else's Job there is no run, which is told once, and the next one is made in time.
+func TestCronJobsInThePlaceOfAnothersJob(t *testing.T) {
+	r := startServer(t, nil)
+	clk := clocktesting.NewFakeClock(time.Now())
+	due := clk.Now().Truncate(time.Hour).Add(time.Hour)
+	nameOf := func(run time.Time) string { return fmt.Sprintf("report-%d", run.Unix()/60) }
+	r.createCronJob(t, bank, cronJob("clock", "* * * * *", nil))
+	cron := r.createCronJob(t, shop, cronJob("report", "0 * * * *", nil))
+	_, err := r.in(t, shop).BatchV1().Jobs("default").Create(t.Context(), &batchv1.Job{
+		ObjectMeta: metav1.ObjectMeta{Name: nameOf(due)}, Spec: cron.Spec.JobTemplate.Spec,
+	}, metav1.CreateOptions{})
+	must(t, err)
+	clk.Step(due.Add(time.Second).Sub(clk.Now()))
+	runController(t, r, makeCronJobs(r, clk))
+	told := func() (n int32) {
+		list, err := r.in(t, shop).CoreV1().Events("default").List(t.Context(), metav1.ListOptions{})
+		must(t, err)
+		for _, e := range list.Items {
+			if e.Reason == "FailedCreate" && e.InvolvedObject.UID == cron.UID && strings.Contains(e.Message, "already exists") {
+				n += e.Count
+			}
+		}
+		return n
+	}
+	waitRuns(t, clk, "an Event FailedCreate", func() (string, bool) { return "none", told() > 0 })
+	waitRuns(t, clk, "some minutes of another workspace", func() (string, bool) {
+		jobs, names := r.jobs(t, bank)
+		return names, len(jobs) > 4
+	})
+	if n := told(); n != 1 {
+		t.Errorf("it is told %d times that a run has no place", n)
+	}
+	if jobs, names := r.jobs(t, shop); len(jobs) != 1 || metav1.GetControllerOf(&jobs[0]) != nil {
+		t.Errorf("Jobs: %s, want somebody's alone", names)
+	}
+	clk.Step(due.Add(time.Hour + time.Second).Sub(clk.Now()))
+	waitRuns(t, clk, "the next run", func() (string, bool) {
+		_, names := r.jobs(t, shop)
+		return names, strings.Contains(names, nameOf(due.Add(time.Hour)))
+	})
+}
+
 // gathered is how many Jobs the watch cache has gone through to answer lists.
 func (r *running) gathered(t *testing.T) (n int) {
 	t.Helper()

@@ -63,6 +63,7 @@ type Controller struct {
 type seen struct {
 	schedule string
 	changed  time.Time // to this one from another, zero if nobody saw that
+	said     event     // what was told last of what stays as it is
 }
 
 // New returns the controller. It reads Jobs from their store. Times are clk's, if it has timers.
@@ -108,8 +109,9 @@ func (c *Controller) see(cron *batchv1.CronJob, gone bool) {
 		delete(c.seen, key)
 		return
 	}
-	now := seen{schedule: cron.Spec.Schedule + " " + ptr.Deref(cron.Spec.TimeZone, "")}
-	if before, known := c.seen[key]; known && before.schedule != now.schedule {
+	before, known := c.seen[key]
+	now := seen{schedule: cron.Spec.Schedule + " " + ptr.Deref(cron.Spec.TimeZone, ""), said: before.said}
+	if known && before.schedule != now.schedule {
 		now.changed = c.clock.Now()
 	} else {
 		now.changed = before.changed
@@ -123,6 +125,20 @@ func (c *Controller) changed(key client.Key) time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.seen[key].changed
+}
+
+// isNews says whether something is not what was told last. What stays as it is would be told at each look.
+func (c *Controller) isNews(key client.Key, e event) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	is, known := c.seen[key]
+	if is.said == e {
+		return false
+	}
+	if is.said = e; known { // else it is gone
+		c.seen[key] = is
+	}
+	return true
 }
 
 // forget drops a CronJob of which nobody was told that it is gone.
@@ -186,7 +202,9 @@ func (c *Controller) carryOut(ctx context.Context, cron *batchv1.CronJob, decide
 		return 0, err
 	}
 	for _, e := range decided.events {
-		c.tell(ctx, cron, e)
+		if e.reason != missed || c.isNews(client.KeyOf(cron), e) {
+			c.tell(ctx, cron, e)
+		}
 	}
 	if !decided.next.IsZero() {
 		again = decided.next.Sub(now) + late
@@ -209,7 +227,7 @@ func (c *Controller) carryOut(ctx context.Context, cron *batchv1.CronJob, decide
 
 // isTheirs says whether a failure is for the people of the workspace to mend, whom an Event has told.
 func isTheirs(err error) bool {
-	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsAlreadyExists(err)
+	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err)
 }
 
 // held says after what time to try again what the server lets nobody do for a moment, such as while a ResourceQuota is counted. It has
@@ -238,6 +256,9 @@ func (c *Controller) run(ctx context.Context, cron *batchv1.CronJob, decided dec
 	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		return nil // the CronJob goes as well
 	}
+	if apierrors.IsAlreadyExists(err) && !client.Denies(err) {
+		return c.taken(ctx, cron, decided.run, err)
+	}
 	if err != nil {
 		if _, ok := held(err); !ok {
 			c.tell(ctx, cron, event{corev1.EventTypeWarning, "FailedCreate", fmt.Sprintf("Error creating job: %v", err)})
@@ -250,6 +271,23 @@ func (c *Controller) run(ctx context.Context, cron *batchv1.CronJob, decided dec
 		return err
 	}
 	c.tell(ctx, cron, event{corev1.EventTypeNormal, "SuccessfulCreate", "Created job " + job.Name})
+	return nil
+}
+
+// taken is what follows where the Job of a run cannot be made since there is one of its name. One that another made of the run meanwhile is seen at the next look. In the place of somebody else's there is
+// no run, as in Kubernetes, which says nothing.
+func (c *Controller) taken(ctx context.Context, cron *batchv1.CronJob, run time.Time, why error) error {
+	name := jobName(cron, run)
+	job, err := c.clients.Kube.BatchV1().Jobs(cron.Namespace).Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err), err == nil && metav1.IsControlledBy(job, cron):
+		return apierrors.NewConflict(batchv1.Resource("jobs"), name, why)
+	case err != nil:
+		return fmt.Errorf("read the Job %s in the place of its own: %w", name, err)
+	}
+	if e := (event{corev1.EventTypeWarning, "FailedCreate", fmt.Sprintf("Error creating job: %v", why)}); c.isNews(client.KeyOf(cron), e) {
+		c.tell(ctx, cron, e)
+	}
 	return nil
 }
 

@@ -19,6 +19,9 @@ import (
 // tooMany missed runs are told of: a clock or a deadline is wrong, rather than a server away. The number is Kubernetes'.
 const tooMany = 100
 
+// missed is the reason of the Event that says that a run was not made in time.
+const missed = "MissSchedule"
+
 // decision is what follows for a CronJob from its Jobs and the time.
 type decision struct {
 	// status counts the Jobs that are there. It is written before anything else is done.
@@ -154,7 +157,7 @@ func (d *decision) schedule(c *batchv1.CronJob, jobs []*batchv1.Job, changed, no
 	}
 	switch name := jobName(c, last); {
 	case last.Before(earliest):
-		d.warn("MissSchedule", "Missed scheduled time to start a job: %s", last.UTC().Format(time.RFC1123Z))
+		d.warn(missed, "Missed scheduled time to start a job: %s", last.UTC().Format(time.RFC1123Z))
 		return
 	case slices.ContainsFunc(jobs, func(job *batchv1.Job) bool { return job.Name == name }),
 		d.status.LastScheduleTime != nil && jobName(c, d.status.LastScheduleTime.Time) == name:

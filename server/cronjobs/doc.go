@@ -15,6 +15,7 @@
 //   - What another made is never adopted: a Job counts that this CronJob controls by UID. One made by hand (kubectl create job --from) keeps
 //     its place in the history, as in Kubernetes, and no run waits for it.
 //   - Mirrors are left alone, and workspaces that go.
+//   - Where somebody else's Job has the name of a run there is none, as in Kubernetes; and an Event, once. So a run that was too late for its deadline is told, of which Kubernetes says nothing.
 //
 // Nothing runs while the server is away. When it is back the latest run that was missed is made, unless
 // spec.startingDeadlineSeconds have passed since it was due; of several missed it is the last only. Schedules are in UTC where neither

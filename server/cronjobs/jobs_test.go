@@ -15,8 +15,11 @@ import (
 	kubestorage "k8s.io/apiserver/pkg/storage"
 	"k8s.io/kubernetes/pkg/apis/batch"
 	"k8s.io/kubernetes/pkg/apis/core"
+	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
+	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/internal/queue"
 	"atoll.dev/atoll/server/storage"
 )
 
@@ -117,5 +120,30 @@ func TestOfJobsLittleIsKept(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("kept (-want +got):\n%s", diff)
+	}
+}
+
+// TestToldOnce: what stays as it is is told once, also when the CronJob is written meanwhile, and again when it is another.
+func TestToldOnce(t *testing.T) {
+	c := &Controller{seen: map[client.Key]seen{}, clock: clock.RealClock{}}
+	c.due = queue.New("test", func(context.Context, client.Key) (time.Duration, error) { return 0, nil })
+	defer c.due.Stop()
+	cron := hourly()
+	key := client.KeyOf(cron)
+	first, second := event{corev1.EventTypeWarning, missed, "at 9"}, event{corev1.EventTypeWarning, missed, "at 10"}
+	c.see(cron, false)
+	for i, tc := range []struct {
+		e    event
+		want bool
+	}{{first, true}, {first, false}, {second, true}, {second, false}} {
+		if got := c.isNews(key, tc.e); got != tc.want {
+			t.Errorf("%d: %q is news: %v", i, tc.e.message, got)
+		}
+		c.see(cron, false)
+	}
+	c.see(cron, true)
+	c.isNews(key, first)
+	if len(c.seen) > 0 {
+		t.Errorf("kept of what is gone: %v", c.seen)
 	}
 }
