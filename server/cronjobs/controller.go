@@ -36,8 +36,6 @@ const (
 	late = 100 * time.Millisecond
 	// refused is when to try again what the workspace did not let in.
 	refused = time.Minute
-	// heldAtLeast is when to try again at the soonest what was to be tried again.
-	heldAtLeast = time.Second
 )
 
 // lane is how the looks of a workspace follow each other.
@@ -216,28 +214,13 @@ func (c *Controller) carryOut(ctx context.Context, cron *batchv1.CronJob, decide
 	if !decided.run.IsZero() {
 		failed = errors.Join(failed, c.run(ctx, cron, decided))
 	}
-	if isTheirs(failed) {
+	if client.Theirs(failed) { // whom an Event has told
 		return refused, nil
 	}
-	if wait, ok := held(failed); ok {
+	if wait, ok := client.Held(failed); ok {
 		return wait, nil
 	}
 	return again, failed
-}
-
-// isTheirs says whether a failure is for the people of the workspace to mend, whom an Event has told.
-func isTheirs(err error) bool {
-	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err)
-}
-
-// held says after what time to try again what the server lets nobody do for a moment, such as while a ResourceQuota is counted. It has
-// said so by its answer, which the one who waits for it need not hold a worker for.
-func held(err error) (wait time.Duration, ok bool) {
-	if !apierrors.IsTooManyRequests(err) {
-		return 0, false
-	}
-	seconds, _ := apierrors.SuggestsClientDelay(err)
-	return max(time.Duration(seconds)*time.Second, heldAtLeast), true
 }
 
 // run makes the Job of a run, in the place of those that it replaces.
@@ -260,7 +243,7 @@ func (c *Controller) run(ctx context.Context, cron *batchv1.CronJob, decided dec
 		return c.taken(ctx, cron, decided.run, err)
 	}
 	if err != nil {
-		if _, ok := held(err); !ok {
+		if _, ok := client.Held(err); !ok {
 			c.tell(ctx, cron, event{corev1.EventTypeWarning, "FailedCreate", fmt.Sprintf("Error creating job: %v", err)})
 		}
 		return fmt.Errorf("create its Job %s: %w", jobName(cron, decided.run), err)

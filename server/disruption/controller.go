@@ -42,6 +42,8 @@ const (
 	mostWorked = 2 * time.Second
 	// unscaledFor is how long nothing is allowed before a budget is counted again whose pods nobody knows the number of: nothing here watches what makes them.
 	unscaledFor = time.Minute
+	// refused is when to write again what the workspace did not let in.
+	refused = time.Minute
 )
 
 // lane is how the looks of a workspace follow each other.
@@ -52,6 +54,7 @@ type Controller struct {
 	clients   *client.Clients
 	informers *client.Informers
 	clock     clock.PassiveClock
+	events    *client.Events
 	budgets   *client.Feed[*policyv1.PodDisruptionBudget]
 	pods      *client.Feed[*metav1.PartialObjectMetadata]
 	queue     *queue.Queue[client.Key] // budgets, and namespaces: those have no name
@@ -79,7 +82,7 @@ type space struct {
 // New returns the controller. Times are clk's, if it has timers.
 func New(clients *client.Clients, informers *client.Informers, clk clock.PassiveClock) (*Controller, error) {
 	c := newController(clk)
-	c.clients, c.informers = clients, informers
+	c.clients, c.informers, c.events = clients, informers, client.NewEvents(clients, "controllermanager", clk) // as Kubernetes' is called in them
 	c.queue = queue.NewWithClock("disruption", clk, c.reconcile)
 	var budgets, pods error
 	c.budgets, budgets = client.NewFeed(clients, &policyv1.PodDisruptionBudget{}, c.onBudget)
@@ -401,7 +404,14 @@ func (c *Controller) count(ctx context.Context, key client.Key) (again time.Dura
 	}
 	if !same(&budget.Status, &status) {
 		budget.Status = status
-		if _, problem := budgets.UpdateStatus(ctx, budget, metav1.UpdateOptions{}); problem != nil && !apierrors.IsNotFound(problem) {
+		_, problem := budgets.UpdateStatus(ctx, budget, metav1.UpdateOptions{})
+		switch {
+		case client.Theirs(problem):
+			c.events.Tell(ctx, corev1.ObjectReference{
+				APIVersion: policyv1.SchemeGroupVersion.String(), Kind: "PodDisruptionBudget", Namespace: budget.Namespace, Name: budget.Name, UID: budget.UID, ResourceVersion: budget.ResourceVersion,
+			}, corev1.EventTypeWarning, "FailedUpdateStatus", fmt.Sprintf("Its pods were counted, and its status cannot be written: %v", problem))
+			return refused, nil
+		case problem != nil && !apierrors.IsNotFound(problem):
 			return 0, fmt.Errorf("write the status of PodDisruptionBudget %s: %w", key, problem)
 		}
 	}

@@ -16,21 +16,26 @@ import (
 	"atoll.dev/atoll/internal/queue"
 )
 
-// workers of the queue: a key is a read and a deletion.
-const workers = 4
+const (
+	// workers of the queue: a key is a read and a deletion. They are more than may wait for webhooks at once (server/admission).
+	workers = 8
+	// refused is when to try again what the workspace did not let go.
+	refused = 10 * time.Minute
+)
 
 // Controller deletes the finished Jobs of all workspaces.
 type Controller struct {
 	clients   *client.Clients
 	informers *client.Informers
 	clock     clock.PassiveClock
+	events    *client.Events
 	feed      *client.Feed[*batchv1.Job]
 	jobs      *queue.Queue[client.Key] // Jobs that are to go, when they are
 }
 
 // New returns the controller. Times are clk's, if it has timers.
 func New(clients *client.Clients, informers *client.Informers, clk clock.PassiveClock) (*Controller, error) {
-	c := &Controller{clients: clients, informers: informers, clock: clk}
+	c := &Controller{clients: clients, informers: informers, clock: clk, events: client.NewEvents(clients, "ttl-after-finished-controller", clk)} // as Kubernetes' is called
 	c.jobs = queue.NewWithClock("finished-jobs", clk, c.remove)
 	var err error
 	c.feed, err = client.NewFeed(clients, &batchv1.Job{}, func(job *batchv1.Job, gone bool) {
@@ -76,12 +81,23 @@ func (c *Controller) remove(ctx context.Context, key client.Key) (time.Duration,
 		return left, nil
 	}
 	foreground := metav1.DeletePropagationForeground
-	err = jobs.Delete(ctx, key.Name, metav1.DeleteOptions{
-		PropagationPolicy: &foreground,
-		// Who has just given it more time, or another its name, is not too late.
-		Preconditions: &metav1.Preconditions{UID: &job.UID, ResourceVersion: &job.ResourceVersion},
-	})
-	if err != nil && !apierrors.IsNotFound(err) {
+	err = c.clients.Kube.BatchV1().RESTClient().Delete().Namespace(key.Namespace).Resource("jobs").Name(key.Name).
+		MaxRetries(0). // it would sleep here, in a worker that all workspaces share
+		Body(&metav1.DeleteOptions{
+			PropagationPolicy: &foreground,
+			// Who has just given it more time, or another its name, is not too late.
+			Preconditions: &metav1.Preconditions{UID: &job.UID, ResourceVersion: &job.ResourceVersion},
+		}).Do(ctx).Error()
+	if wait, held := client.Held(err); held && !client.Refuses(err) {
+		return wait, nil
+	}
+	switch {
+	case client.Theirs(err):
+		c.events.Tell(ctx, corev1.ObjectReference{
+			APIVersion: batchv1.SchemeGroupVersion.String(), Kind: "Job", Namespace: job.Namespace, Name: job.Name, UID: job.UID, ResourceVersion: job.ResourceVersion,
+		}, corev1.EventTypeWarning, "FailedDelete", fmt.Sprintf("Its ttlSecondsAfterFinished have passed, and it cannot be deleted: %v", err))
+		return refused, nil
+	case err != nil && !apierrors.IsNotFound(err):
 		return 0, fmt.Errorf("delete the finished Job %s: %w", key, err)
 	}
 	return 0, nil

@@ -14,6 +14,8 @@ import (
 type content struct {
 	// discovery, deletion are why something could not be looked at or deleted.
 	discovery, deletion error
+	// refused says that all of the latter is for the people of the workspace to mend, as what a webhook refuses.
+	refused bool
 	// remaining counts objects by resource, finalizers those objects that have them, by finalizer.
 	remaining, finalizers map[string]int64
 	// hidden says that what remains is of custom resources that discovery does not name, as etcd has it: nobody can delete

@@ -105,7 +105,7 @@ func (c *Controller) deleteContent(ctx context.Context, key client.Key) (time.Du
 		if err := c.report(ctx, ns, found); err != nil {
 			return 0, fmt.Errorf("report on namespace %q in logical cluster %q: %w", key.Name, key.Cluster, err)
 		}
-		if err := errors.Join(found.discovery, found.deletion); err != nil {
+		if err := errors.Join(found.discovery, found.deletion); err != nil && !found.refused { // else the namespace says so
 			return 0, fmt.Errorf("delete what is in namespace %q of logical cluster %q: %w", key.Name, key.Cluster, err)
 		}
 		return c.rest(key, ns.UID, found), nil
@@ -161,7 +161,7 @@ func (c *Controller) hidden(ctx context.Context, key client.Key) (content, error
 // clear deletes the objects of some resources and returns what is left of them.
 func (c *Controller) clear(ctx context.Context, namespace string, resources []client.Deletable) content {
 	found := content{remaining: map[string]int64{}, finalizers: map[string]int64{}}
-	failed := map[string]error{}
+	failed, ours := map[string]error{}, false
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	turn := make(chan struct{}, parallel)
@@ -173,7 +173,7 @@ func (c *Controller) clear(ctx context.Context, namespace string, resources []cl
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
-				failed[r.GroupResource().String()] = err
+				failed[r.GroupResource().String()], ours = err, ours || !client.Theirs(err)
 				return
 			}
 			if n := count(left); n > 0 {
@@ -190,6 +190,7 @@ func (c *Controller) clear(ctx context.Context, namespace string, resources []cl
 	for _, resource := range slices.Sorted(maps.Keys(failed)) { // in the same order each time: it becomes a condition
 		found.deletion = errors.Join(found.deletion, fmt.Errorf("%s: %w", resource, failed[resource]))
 	}
+	found.refused = found.deletion != nil && !ours
 	return found
 }
 

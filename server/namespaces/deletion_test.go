@@ -181,3 +181,42 @@ func (s *store) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 			Status: metav1.StatusFailure, Reason: metav1.StatusReasonNotFound, Code: http.StatusNotFound})
 	}
 }
+
+// TestWhatAWorkspaceRefuses: a namespace whose content a webhook of the workspace keeps says so, and is looked at again more and more seldom; it is no failure of the server, as any other is.
+func TestWhatAWorkspaceRefuses(t *testing.T) {
+	for name, tc := range map[string]struct {
+		code    int
+		message string
+		fails   bool
+	}{
+		"a webhook denies":         {http.StatusForbidden, `admission webhook "keep.example.com" denied the request: they stay`, false},
+		"a webhook has any answer": {http.StatusNotFound, `admission webhook "keep.example.com" denied the request: they stay`, false},
+		"the server fails":         {http.StatusInternalServerError, "etcd is away", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+				w.Header().Set("Content-Type", "application/json")
+				if req.Method != http.MethodDelete {
+					_ = json.NewEncoder(w).Encode(&metav1.PartialObjectMetadataList{
+						TypeMeta: metav1.TypeMeta{APIVersion: "meta.k8s.io/v1", Kind: "PartialObjectMetadataList"},
+						Items:    []metav1.PartialObjectMetadata{{ObjectMeta: metav1.ObjectMeta{Name: "settings"}}},
+					})
+					return
+				}
+				w.WriteHeader(tc.code)
+				_ = json.NewEncoder(w).Encode(&metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure,
+					Code: int32(tc.code), Message: tc.message})
+			}))
+			defer server.Close()
+			clients, err := client.New(&rest.Config{Host: server.URL})
+			if err != nil {
+				t.Fatal(err)
+			}
+			configMaps := client.Deletable{GroupVersionResource: corev1.SchemeGroupVersion.WithResource("configmaps"), Collection: true}
+			found := (&Controller{clients: clients}).clear(client.In(t.Context(), "cluster-c"), "shop", []client.Deletable{configMaps})
+			if found.deletion == nil || found.refused == tc.fails || found.gone() || !strings.Contains(found.deletion.Error(), tc.message) {
+				t.Errorf("%+v", found)
+			}
+		})
+	}
+}
