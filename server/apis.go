@@ -192,7 +192,9 @@ func (s *Server) admit(authorizer authorizer.Authorizer) (kubeadmission.Interfac
 		RefusedPods: func(cluster logicalcluster.Name, resource schema.GroupResource, namespace string, object ctrlclient.Object) ([]string, error) {
 			return s.placer.RefusedPods(cluster, resource, namespace, object)
 		},
-		Definitions:    func(name logicalcluster.Name) int { return s.custom.Definitions().Count(name) },
+		Definitions: func(name logicalcluster.Name) (int, customresources.Weight) {
+			return s.custom.Definitions().Count(name), s.custom.Definitions().Weight(name)
+		},
 		MaxDefinitions: s.definitionsLimit, Called: s.called,
 		FindWorkspace:  s.findWorkspace,
 		MayUseType:     s.authorizer.mayUseType,

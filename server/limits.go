@@ -42,6 +42,8 @@ func (s *Server) watchesLimit(cluster logicalcluster.Name) int {
 	return int(s.limit(cluster, corev1alpha1.LimitWatchesAnnotation, int64(s.options.MaxWatchesPerWorkspace)))
 }
 
-func (s *Server) definitionsLimit(cluster logicalcluster.Name) int {
-	return int(s.limit(cluster, corev1alpha1.LimitDefinitionsAnnotation, int64(s.options.MaxDefinitionsPerWorkspace)))
+// definitionsLimit is how many CustomResourceDefinitions a logical cluster may have, and how many bytes of memory these may take.
+func (s *Server) definitionsLimit(cluster logicalcluster.Name) (number int, bytes int64) {
+	return int(s.limit(cluster, corev1alpha1.LimitDefinitionsAnnotation, int64(s.options.MaxDefinitionsPerWorkspace))),
+		s.limit(cluster, corev1alpha1.LimitDefinitionBytesAnnotation, s.options.MaxDefinitionBytesPerWorkspace)
 }

@@ -63,6 +63,8 @@ type Options struct {
 	MaxWatchesPerWorkspace int
 	// MaxDefinitionsPerWorkspace is how many CustomResourceDefinitions one workspace may have.
 	MaxDefinitionsPerWorkspace int
+	// MaxDefinitionBytesPerWorkspace is how much memory they may take together, decoded and compiled, by estimate.
+	MaxDefinitionBytesPerWorkspace int64
 	// MaxObjectsPerWorkspace and MaxBytesPerWorkspace are what one workspace may have in etcd; 0 is no limit.
 	MaxObjectsPerWorkspace, MaxBytesPerWorkspace int64
 	// HomeWorkspaces are the groups whose members get a workspace of their own when they first ask for it; nobody if there is none.
@@ -115,10 +117,11 @@ func NewOptions() *Options {
 		Authentication:                   kubeoptions.NewBuiltInAuthenticationOptions().WithWebHook(),
 		ServiceAccountMaxTokenExpiration: 30 * 24 * time.Hour,
 
-		MaxWatchesPerWorkspace:     fairness.DefaultWatches,
-		MaxDefinitionsPerWorkspace: 500, // large operators bring a hundred
-		MaxObjectsPerWorkspace:     100_000,
-		MaxBytesPerWorkspace:       256 << 20, // some twenty such fill etcd, whose backend is best kept below 8 GiB
+		MaxWatchesPerWorkspace:         fairness.DefaultWatches,
+		MaxDefinitionsPerWorkspace:     500, // large operators bring a hundred
+		MaxDefinitionBytesPerWorkspace: 256 << 20,
+		MaxObjectsPerWorkspace:         100_000,
+		MaxBytesPerWorkspace:           256 << 20, // some twenty such fill etcd, whose backend is best kept below 8 GiB
 
 		MaxBytesPerPhysicalCluster: 1 << 30, // some 100,000 Deployments; twice that while they are listed anew
 
@@ -144,6 +147,7 @@ func (o *Options) AddFlags(fss *cliflag.NamedFlagSets) {
 	fs.IntVar(&o.MaxRequestsInFlightPerWorkspace, "max-requests-inflight-per-workspace", o.MaxRequestsInFlightPerWorkspace, "How many of these one workspace may have (default half).")
 	fs.IntVar(&o.MaxWatchesPerWorkspace, "max-watches-per-workspace", o.MaxWatchesPerWorkspace, "Watches that one workspace may have open, at about 100 KB of memory each.")
 	fs.IntVar(&o.MaxDefinitionsPerWorkspace, "max-definitions-per-workspace", o.MaxDefinitionsPerWorkspace, "CustomResourceDefinitions that one workspace may have; administrators may make more.")
+	fs.Var(Bytes(&o.MaxDefinitionBytesPerWorkspace), "max-definition-bytes-per-workspace", "Memory, about, that these may take, decoded and with their expressions compiled, as 256Mi.")
 	fs.Int64Var(&o.MaxObjectsPerWorkspace, "max-objects-per-workspace", o.MaxObjectsPerWorkspace, "Objects of all kinds that one workspace may have in etcd, besides a tenth as many Events and half as many Pods; administrators may make more; 0 for no limit.")
 	fs.Var(Bytes(&o.MaxBytesPerWorkspace), "max-bytes-per-workspace", "Bytes that these may take there, keys and values, Events a tenth as many and Pods half, as 256Mi or 268435456; 0 for no limit.")
 	fs.Var(Bytes(&o.MaxBytesPerPhysicalCluster), "max-bytes-per-physical-cluster", "Memory, about, that may go to what a physical cluster that the server reaches shows of what runs there, as 1Gi; a cluster that shows more is not Ready; 0 for no limit.")
@@ -191,6 +195,9 @@ func (o *Options) Validate() []error {
 	}
 	if o.MaxDefinitionsPerWorkspace < 0 {
 		errs = append(errs, fmt.Errorf("--max-definitions-per-workspace %d: want at least 0", o.MaxDefinitionsPerWorkspace))
+	}
+	if o.MaxDefinitionBytesPerWorkspace < 0 {
+		errs = append(errs, fmt.Errorf("--max-definition-bytes-per-workspace %d: want at least 0", o.MaxDefinitionBytesPerWorkspace))
 	}
 	if o.MaxObjectsPerWorkspace < 0 || o.MaxBytesPerWorkspace < 0 {
 		errs = append(errs, fmt.Errorf("--max-objects-per-workspace %d, --max-bytes-per-workspace %d: want at least 1, or 0 for no limit", o.MaxObjectsPerWorkspace, o.MaxBytesPerWorkspace))

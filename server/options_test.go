@@ -38,6 +38,7 @@ func TestOptionsValidate(t *testing.T) {
 		"too great a port":              {change: func(o *Options) { o.SecurePort = 65536 }, wants: []string{"--secure-port 65536"}},
 		"negative requests at once":     {change: func(o *Options) { o.MaxRequestsInFlight = -1 }, wants: []string{"--max-requests-inflight -1"}},
 		"no watches":                    {change: func(o *Options) { o.MaxWatchesPerWorkspace = 0 }, wants: []string{"--max-watches-per-workspace 0"}},
+		"negative definition bytes":     {change: func(o *Options) { o.MaxDefinitionBytesPerWorkspace = -1 }, wants: []string{"--max-definition-bytes-per-workspace -1"}},
 		"negative definitions":          {change: func(o *Options) { o.MaxDefinitionsPerWorkspace = -1 }, wants: []string{"--max-definitions-per-workspace -1"}},
 		"negative objects":              {change: func(o *Options) { o.MaxObjectsPerWorkspace = -1 }, wants: []string{"--max-objects-per-workspace -1"}},
 		"no more than all at once":      {change: func(o *Options) { o.MaxRequestsInFlight, o.MaxRequestsInFlightPerWorkspace = 16, 16 }},

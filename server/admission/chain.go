@@ -18,6 +18,7 @@ import (
 	"k8s.io/kubernetes/plugin/pkg/admission/storage/persistentvolume/resize"
 	"k8s.io/kubernetes/plugin/pkg/admission/storage/storageclass/setdefault"
 
+	"atoll.dev/atoll/server/customresources"
 	"atoll.dev/atoll/server/webhooks"
 )
 
@@ -44,9 +45,10 @@ type Config struct {
 	// FindWorkspace and MayUseType are for the types of new workspaces.
 	FindWorkspace FindWorkspace
 	MayUseType    MayUseType
-	// Definitions is how many CustomResourceDefinitions a logical cluster has, and MaxDefinitions how many it may have.
-	Definitions    func(lc.Name) int
-	MaxDefinitions func(lc.Name) int
+	// Definitions is how many CustomResourceDefinitions a logical cluster has and what they take, and MaxDefinitions how many it may
+	// have and how many bytes of memory these may take.
+	Definitions    func(lc.Name) (int, customresources.Weight)
+	MaxDefinitions func(lc.Name) (int, int64)
 	// Called is how people call a logical cluster.
 	Called func(lc.Name) string
 	// Configurations are the webhooks and policies of all logical clusters, and Webhooks calls the former.
@@ -125,8 +127,9 @@ func New(c Config) (admission.Interface, error) {
 	own := newOwnCalls()
 	types := NewWorkspaceTypes(c.Objects, c.FindWorkspace, c.MayUseType)
 	chain = append(chain, NewNowhere(c.Workloads, c.WhyNowhere), NewInUse(c.PlacedOn), NewDecisions(), NewShown(c.RefusedPods), NewUnsupported(c.MissingClasses, c.RefusedPods), NewLimits(),
-		NewDefinitions(c.Definitions, c.MaxDefinitions, c.Called), types, NewTypeCircles(types),
-		newMutatingPolicies(c), newMutatingWebhooks(c, own), NewOwnName(), NewKeySizes(), newValidatingPolicies(c), newValidatingWebhooks(c, own), // what people configured sees what all others made
+		types, NewTypeCircles(types),
+		newMutatingPolicies(c), newMutatingWebhooks(c, own), NewOwnName(), NewKeySizes(), NewDefinitions(c.Definitions, c.MaxDefinitions, c.Called),
+		newValidatingPolicies(c), newValidatingWebhooks(c, own), // what people configured sees what all others made
 		NewResourceQuota(c.Quotas)) // nothing is charged for what anybody refuses
 	return reinvoking{admission.NewChainHandler(chain...)}, nil
 }

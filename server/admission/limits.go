@@ -93,7 +93,7 @@ func limitsOf(obj runtime.Object) (map[string]string, error) {
 func ParseLimit(key, value string) (int64, error) {
 	least := int64(0)
 	switch key {
-	case corev1alpha1.LimitObjectsAnnotation, corev1alpha1.LimitBytesAnnotation, corev1alpha1.LimitDefinitionsAnnotation:
+	case corev1alpha1.LimitObjectsAnnotation, corev1alpha1.LimitBytesAnnotation, corev1alpha1.LimitDefinitionsAnnotation, corev1alpha1.LimitDefinitionBytesAnnotation:
 	case corev1alpha1.LimitWatchesAnnotation:
 		least = 1
 	default:

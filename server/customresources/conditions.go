@@ -21,6 +21,9 @@ type condition = apiextensionsv1.CustomResourceDefinitionCondition
 // requests are answered as soon as this is decided (Definitions.put), and not only when it is written. Reasons and
 // messages are kube-apiserver's. storedVersions are the strategy's, which adds to them with every write of the spec.
 func decide(def *Definition, taken names, now time.Time) apiextensionsv1.CustomResourceDefinitionStatus {
+	if def.isCut() {
+		return def.Status // it is not served, and says why
+	}
 	status := *def.Status.DeepCopy()
 	accepted, named := acceptNames(def.Spec.Names, status.AcceptedNames, taken)
 	status.AcceptedNames = accepted

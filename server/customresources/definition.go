@@ -24,6 +24,7 @@ type Definition struct {
 	Hash string
 
 	shared *sharedSpec
+	weight Weight
 }
 
 // Definitions are the CustomResourceDefinitions of all logical clusters, kept up to date by one watch (Run).
@@ -274,6 +275,20 @@ func (d *Definitions) Count(cluster logicalcluster.Name) int {
 		return 0
 	}
 	return len(of.byName)
+}
+
+// Weight is what the definitions of a logical cluster take together, their specs as if nobody else had the same.
+func (d *Definitions) Weight(cluster logicalcluster.Name) Weight {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	sum := Weight{}
+	if of := d.clusters[cluster]; of != nil {
+		for _, h := range of.byName {
+			sum.Bytes += h.weight.Bytes
+			sum.Rules += h.weight.Rules
+		}
+	}
+	return sum
 }
 
 // isHeld says whether any definition has that handler.

@@ -368,13 +368,6 @@ func TestOnlyOwnNamesAreServed(t *testing.T) {
 func TestDefinitionsCostLittle(t *testing.T) {
 	const clusters, most = 200, 8 << 10 // bytes for each
 	d := newDefinitions(nil, Names{})
-	heap := func() int64 {
-		runtime.GC()
-		runtime.GC() // what has a cleanup goes with the second
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		return int64(m.HeapAlloc)
-	}
 	put := func(i int) {
 		d.put(defined(t, &d.specs, fmt.Sprintf("cluster%d", i), fmt.Sprint(i+1), func(c *apiextensionsv1.CustomResourceDefinition) {
 			established(c)

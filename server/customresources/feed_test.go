@@ -37,7 +37,7 @@ func storedRows(t *testing.T) *storage.Resource {
 		t.Fatal(err)
 	}
 	t.Cleanup(backend.Destroy)
-	getter := backend.Uncached(apiextensionsapiserver.Codecs.LegacyCodec(apiextensionsv1.SchemeGroupVersion))
+	getter := backend.Uncached(cutting{apiextensionsapiserver.Codecs.LegacyCodec(apiextensionsv1.SchemeGroupVersion)})
 	if _, err := customresourcedefinition.NewREST(apiextensionsapiserver.Scheme, getter); err != nil {
 		t.Fatal(err)
 	}

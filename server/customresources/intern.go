@@ -21,9 +21,10 @@ import (
 
 // sharedSpec is the spec of all definitions that have an equal one, and what was found out about it.
 type sharedSpec struct {
-	hash [sha256.Size]byte
-	spec apiextensionsv1.CustomResourceDefinitionSpec
-	size int // bytes as protobuf
+	hash   [sha256.Size]byte
+	spec   apiextensionsv1.CustomResourceDefinitionSpec
+	size   int // bytes as protobuf
+	weight Weight
 
 	look          sync.Once
 	nonStructural *apiextensionsv1.CustomResourceDefinitionCondition // nil if it is structural
@@ -42,7 +43,7 @@ func (s *specs) define(stored *apiextensions.CustomResourceDefinition) (*Definit
 	if err := apiextensionsv1.Convert_apiextensions_CustomResourceDefinition_To_v1_CustomResourceDefinition(stored, crd, nil); err != nil {
 		return nil, fmt.Errorf("convert CustomResourceDefinition %q to %s: %w", stored.Name, apiextensionsv1.SchemeGroupVersion, err)
 	}
-	shared, err := s.share(&crd.Spec)
+	shared, err := s.share(&crd.Spec, &stored.Spec)
 	if err != nil {
 		return nil, fmt.Errorf("hash the spec of CustomResourceDefinition %q: %w", crd.Name, err)
 	}
@@ -61,7 +62,9 @@ func (s *specs) define(stored *apiextensions.CustomResourceDefinition) (*Definit
 	if err != nil {
 		return nil, fmt.Errorf("hash the names of CustomResourceDefinition %q: %w", crd.Name, err)
 	}
-	return &Definition{CustomResourceDefinition: crd, Hash: hash, shared: shared}, nil
+	def := &Definition{CustomResourceDefinition: crd, Hash: hash, shared: shared}
+	def.weigh()
+	return def, nil
 }
 
 // withStatus is def with another status.
@@ -72,7 +75,9 @@ func (d *Definition) withStatus(status apiextensionsv1.CustomResourceDefinitionS
 	}
 	crd := *d.CustomResourceDefinition
 	crd.Status = status
-	return &Definition{CustomResourceDefinition: &crd, Hash: hash, shared: d.shared}, nil
+	def := &Definition{CustomResourceDefinition: &crd, Hash: hash, shared: d.shared}
+	def.weigh()
+	return def, nil
 }
 
 // hashOf is of what decides how a definition is served. The name of a definition is in its spec: <plural>.<group>.
@@ -85,24 +90,34 @@ func hashOf(shared *sharedSpec, accepted *apiextensionsv1.CustomResourceDefiniti
 	return hex.EncodeToString(sum[:]), nil
 }
 
-func (s *specs) share(spec *apiextensionsv1.CustomResourceDefinitionSpec) (*sharedSpec, error) {
+// share returns the spec that is in memory for all that are equal; stored is the same as storage has it.
+func (s *specs) share(spec *apiextensionsv1.CustomResourceDefinitionSpec, stored *apiextensions.CustomResourceDefinitionSpec) (*sharedSpec, error) {
 	data, err := spec.Marshal() // protobuf, of which equal specs have equal bytes, takes a fraction of the time of JSON
 	if err != nil {
 		return nil, err
 	}
 	hash := sha256.Sum256(data)
+	if known := s.known(hash); known != nil {
+		return known, nil
+	}
+	shared := &sharedSpec{hash: hash, spec: *spec, size: len(data), weight: weighSpec(stored)}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if known := s.byHash[hash].Value(); known != nil {
 		return known, nil
 	}
-	shared := &sharedSpec{hash: hash, spec: *spec, size: len(data)}
 	if s.byHash == nil {
 		s.byHash = map[[sha256.Size]byte]weak.Pointer[sharedSpec]{}
 	}
 	s.byHash[hash] = weak.Make(shared)
 	runtime.AddCleanup(shared, s.forget, hash)
 	return shared, nil
+}
+
+func (s *specs) known(hash [sha256.Size]byte) *sharedSpec {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.byHash[hash].Value()
 }
 
 func (s *specs) forget(hash [sha256.Size]byte) {

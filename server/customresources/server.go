@@ -62,7 +62,7 @@ type Server struct {
 // Install adds CustomResourceDefinitions to c.Generic, once for a server. Definitions that exist are known, and new ones
 // established, while Run runs.
 func Install(c Config) (*Server, error) {
-	getter := c.Backend.Uncached(apiextensionsapiserver.Codecs.LegacyCodec(apiextensionsv1.SchemeGroupVersion))
+	getter := c.Backend.Uncached(cutting{apiextensionsapiserver.Codecs.LegacyCodec(apiextensionsv1.SchemeGroupVersion)})
 	registry, err := customresourcedefinition.NewREST(apiextensionsapiserver.Scheme, getter)
 	if err != nil {
 		return nil, fmt.Errorf("store CustomResourceDefinitions: %w", err)

@@ -17,14 +17,15 @@ const LogicalClusterFinalizer = "core.kcp.io/logicalcluster"
 const (
 	LimitAnnotationPrefix = "limits.atoll.dev/"
 
-	LimitObjectsAnnotation     = LimitAnnotationPrefix + "objects"     // 0 is no limit
-	LimitBytesAnnotation       = LimitAnnotationPrefix + "bytes"       // 0 is no limit
-	LimitWatchesAnnotation     = LimitAnnotationPrefix + "watches"     // at least 1
-	LimitDefinitionsAnnotation = LimitAnnotationPrefix + "definitions" // 0 is none
+	LimitObjectsAnnotation         = LimitAnnotationPrefix + "objects"          // 0 is no limit
+	LimitBytesAnnotation           = LimitAnnotationPrefix + "bytes"            // 0 is no limit
+	LimitWatchesAnnotation         = LimitAnnotationPrefix + "watches"          // at least 1
+	LimitDefinitionsAnnotation     = LimitAnnotationPrefix + "definitions"      // 0 is none
+	LimitDefinitionBytesAnnotation = LimitAnnotationPrefix + "definition-bytes" // of memory; 0 is none
 )
 
 // LimitAnnotations are all of them.
-var LimitAnnotations = []string{LimitObjectsAnnotation, LimitBytesAnnotation, LimitWatchesAnnotation, LimitDefinitionsAnnotation}
+var LimitAnnotations = []string{LimitObjectsAnnotation, LimitBytesAnnotation, LimitWatchesAnnotation, LimitDefinitionsAnnotation, LimitDefinitionBytesAnnotation}
 
 // LogicalClusterPhase says where a logical cluster is in its life. As in kcp.
 type LogicalClusterPhase string

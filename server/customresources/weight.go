@@ -1,0 +1,188 @@
+package customresources
+
+import (
+	"fmt"
+	"reflect"
+	"sync"
+	"time"
+
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+)
+
+const (
+	// MostBytes is how much memory one definition may take, decoded. A schema of nothing, `{}`, takes half a kilobyte: a definition
+	// that etcd takes could be a quarter of a gigabyte, and it is in memory as long as it exists.
+	MostBytes = 16 << 20
+	// MostRules is how many expressions of CEL may be in one definition, its versions together. Who writes it waits until all are
+	// compiled, and so does the first request for what it defines.
+	MostRules = 1000
+	// ruleBytes is what a compiled expression takes, as for policies.
+	ruleBytes = 40 << 10
+)
+
+// Weight is what a definition takes of the server's memory, by estimate.
+type Weight struct {
+	// Bytes are those of the definition, decoded.
+	Bytes int64
+	// Rules are the expressions of CEL in it, which are compiled where it is served.
+	Rules int
+}
+
+// Sum is all of it, in bytes.
+func (w Weight) Sum() int64 { return w.Bytes + int64(w.Rules)*ruleBytes }
+
+// Over says why a definition may not weigh so much, and nil if it may.
+func (w Weight) Over() error {
+	switch {
+	case w.Bytes > MostBytes:
+		return fmt.Errorf("a CustomResourceDefinition of %s, decoded: one may take %s of memory. It has too many schemas (each property, item and alternative is one), or too long ones, in all its versions together: leave out what need not be checked, by x-kubernetes-preserve-unknown-fields",
+			MiB(w.Bytes), MiB(MostBytes))
+	case w.Rules > MostRules:
+		return fmt.Errorf("a CustomResourceDefinition with %d expressions in x-kubernetes-validations: one may have %d, in all its versions together", w.Rules, MostRules)
+	}
+	return nil
+}
+
+// MiB is a number of bytes for people, rounded up.
+func MiB(bytes int64) string { return fmt.Sprintf("%d MiB", (bytes+1<<20-1)>>20) }
+
+// Weigh weighs a definition as storage has it. Each version counts, also where all have the same schema.
+func Weigh(stored *apiextensions.CustomResourceDefinition) Weight {
+	w := weighSpec(&stored.Spec)
+	s := scale{}
+	s.add(reflect.ValueOf(&stored.ObjectMeta))
+	s.add(reflect.ValueOf(&stored.Status))
+	w.Bytes += s.Bytes
+	return w
+}
+
+// weighSpec weighs the part that all definitions with an equal one share.
+func weighSpec(spec *apiextensions.CustomResourceDefinitionSpec) Weight {
+	s := scale{}
+	s.add(reflect.ValueOf(spec))
+	if spec.Validation != nil { // where all versions have the same, it is here
+		one := scale{}
+		one.add(reflect.ValueOf(spec.Validation))
+		others := len(spec.Versions) - 1
+		s.Bytes += int64(others) * one.Bytes
+		s.Rules += others * one.Rules
+	}
+	return s.Weight
+}
+
+// WeighVersion weighs one version of a definition.
+func WeighVersion(v *apiextensionsv1.CustomResourceDefinitionVersion) Weight {
+	s := scale{}
+	s.add(reflect.ValueOf(v))
+	return s.Weight
+}
+
+// scale weighs whatever it is given, of whatever type: what a definition has in it is for upstream to say, in each of its versions.
+type scale struct{ Weight }
+
+const (
+	// entryBytes is what an entry of a map takes besides its key and its value: a map has room for more than it has.
+	entryBytes = 32
+	// mapBytes is what a map takes that has none.
+	mapBytes = 48
+)
+
+var (
+	rule   = reflect.TypeFor[apiextensions.ValidationRule]()
+	ruleV1 = reflect.TypeFor[apiextensionsv1.ValidationRule]()
+	moment = reflect.TypeFor[time.Time]()
+)
+
+// add adds what v leads to; its own bytes are part of what it is in.
+func (s *scale) add(v reflect.Value) {
+	switch v.Kind() {
+	case reflect.String:
+		s.Bytes += int64(v.Len())
+	case reflect.Pointer, reflect.Interface:
+		if v.IsNil() {
+			return
+		}
+		if v.Kind() == reflect.Interface {
+			s.Bytes += 8 // what is known of a definition has the text instead
+		}
+		s.Bytes += int64(v.Elem().Type().Size())
+		s.add(v.Elem())
+	case reflect.Slice:
+		of := v.Type().Elem()
+		s.Bytes += int64(v.Len()) * int64(of.Size())
+		if leads(of) {
+			for i := range v.Len() {
+				s.add(v.Index(i))
+			}
+		}
+	case reflect.Array:
+		if leads(v.Type().Elem()) {
+			for i := range v.Len() {
+				s.add(v.Index(i))
+			}
+		}
+	case reflect.Map:
+		if v.IsNil() {
+			return
+		}
+		each := int64(v.Type().Key().Size()) + int64(v.Type().Elem().Size()) + entryBytes
+		s.Bytes += mapBytes + int64(v.Len())*each
+		for entries := v.MapRange(); entries.Next(); {
+			s.add(entries.Key())
+			s.add(entries.Value())
+		}
+	case reflect.Struct:
+		switch v.Type() {
+		case moment:
+			return // it leads to a time zone, which is there once
+		case rule, ruleV1:
+			s.Rules++
+			if v.FieldByName("MessageExpression").Len() > 0 {
+				s.Rules++
+			}
+		}
+		for _, i := range leading(v.Type()) {
+			s.add(v.Field(i))
+		}
+	}
+}
+
+// leads says whether values of a type lead to others.
+func leads(t reflect.Type) bool {
+	switch t.Kind() {
+	case reflect.String, reflect.Pointer, reflect.Interface, reflect.Slice, reflect.Map:
+		return true
+	case reflect.Array:
+		return leads(t.Elem())
+	case reflect.Struct:
+		return len(leading(t)) > 0
+	}
+	return false
+}
+
+// fields has the fields of types that lead to others, by type: there are some twenty types.
+var fields sync.Map
+
+// leading are the fields of a struct that lead to other values.
+func leading(t reflect.Type) []int {
+	if known, ok := fields.Load(t); ok {
+		return known.([]int)
+	}
+	var found []int
+	for i := range t.NumField() {
+		if leads(t.Field(i).Type) {
+			found = append(found, i)
+		}
+	}
+	fields.Store(t, found)
+	return found
+}
+
+// weigh weighs the definition, of which the spec is weighed already.
+func (d *Definition) weigh() {
+	s := scale{d.shared.weight}
+	s.add(reflect.ValueOf(&d.ObjectMeta))
+	s.add(reflect.ValueOf(&d.Status))
+	d.weight = s.Weight
+}
