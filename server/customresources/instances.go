@@ -1,6 +1,7 @@
 package customresources
 
 import (
+	"container/list"
 	"errors"
 	"fmt"
 	"net/http"
@@ -33,26 +34,41 @@ type served interface {
 	finalizer.CRClientGetter
 }
 
-// instancesBytes is how many bytes of specs the instances may have together. One takes some eight times its spec.
-const instancesBytes = 32 << 20
+const (
+	// instancesBytes is how much memory the instances may take together, by estimate.
+	instancesBytes = 256 << 20
+	// instanceBytes is what one takes whatever it serves, and versionBytes what each version of it takes: stores, and the types that
+	// what is applied is merged by, with those of metadata.
+	instanceBytes = 64 << 10
+	versionBytes  = 64 << 10
+	// timesWeight is how many times what a definition takes its schemas take where they are served: to prune, to default, to validate,
+	// to merge, and for documents.
+	timesWeight = 3
+)
+
+// instanceSize is how much memory an instance for a definition takes, by estimate.
+func instanceSize(def *Definition) int64 {
+	w := def.shared.weight
+	return instanceBytes + int64(len(def.Spec.Versions))*versionBytes + timesWeight*w.Bytes + int64(w.Rules)*ruleBytes
+}
 
 // instances are upstream's handlers of custom resources, one for all definitions that are served alike. Each knows one
 // definition, which says nothing of any logical cluster but where one of its Services converts; which one a request is for is in its context. It is made for the
 // first request and ended when no logical cluster has such a definition any more, or when there are too many and nobody has
-// asked for it for longest: anybody can define what is distinct and large.
+// used it for longest: anybody can define what is distinct and large.
 type instances struct {
 	config  Config
 	objects generic.RESTOptionsGetter
 	models  map[string]*spec.Schema
 	isHeld  func(handler string) bool
 
-	most int // bytes of specs
+	most int64 // bytes of memory
 	make func(*Definition) (*instance, error)
 
 	mu     sync.Mutex // guards what follows
 	byHash map[string]*instance
-	bytes  int // of the specs of those in byHash
-	asked  uint64
+	bytes  int64      // of those in byHash
+	idle   *list.List // of those in byHash that nobody uses, the one first that nobody has used for longest
 }
 
 // instance is one handler, and what it sees of the world: its definition, until it is over.
@@ -60,10 +76,10 @@ type instance struct {
 	served
 	definition *apiextensionsv1.CustomResourceDefinition
 	hash       string
-	size       int    // bytes of its spec
-	users      int    // requests under way, watches among them; guarded by instances.mu
-	asked      uint64 // larger than that of all who were asked for before; guarded by instances.mu
-	dropped    bool   // it is not in byHash any more; guarded by instances.mu
+	size       int64         // bytes of memory
+	users      int           // requests under way, watches among them; guarded by instances.mu
+	isIdle     *list.Element // its place among those that nobody uses, nil for others; guarded by instances.mu
+	dropped    bool          // it is not in byHash any more; guarded by instances.mu
 	over       atomic.Bool
 	// free makes upstream's handler compare its stores with the definitions there are, and so close them. (It has a way to
 	// close them, which it does not export.)
@@ -80,13 +96,12 @@ func (s *instances) of(def *Definition) (_ *instance, done func(), _ error) {
 			s.mu.Unlock()
 			return nil, nil, fmt.Errorf("serve %s: %w", def.Name, err)
 		}
-		i.hash, i.size = def.handler(), def.shared.size
+		i.hash, i.size = def.handler(), instanceSize(def)
 		s.byHash[i.hash] = i
 		s.bytes += i.size
 	}
 	i.users++
-	s.asked++
-	i.asked = s.asked
+	s.busy(i)
 	idle := s.tooMany()
 	s.mu.Unlock()
 	for _, i := range idle {
@@ -98,9 +113,19 @@ func (s *instances) of(def *Definition) (_ *instance, done func(), _ error) {
 	}
 	return i, func() {
 		s.mu.Lock()
-		i.users--
+		if i.users--; i.users == 0 && !i.dropped {
+			i.isIdle = s.idle.PushBack(i)
+		}
 		s.end(i)
 	}, nil
+}
+
+// busy wants the lock. The instance is none of those that nobody uses.
+func (s *instances) busy(i *instance) {
+	if i.isIdle != nil {
+		s.idle.Remove(i.isIdle)
+		i.isIdle = nil
+	}
 }
 
 // objectsOf lists and deletes the objects of a definition, in the logical cluster of the context that its methods get.
@@ -137,28 +162,24 @@ func (s *instances) drop(hash string) {
 // remove wants the lock.
 func (s *instances) remove(i *instance) {
 	delete(s.byHash, i.hash)
+	s.busy(i)
 	s.bytes -= i.size
 	i.dropped = true
 }
 
-// tooMany wants the lock. It removes instances that nobody uses, the one first that nobody has asked for for longest, until
-// the others have few enough bytes, and returns them.
+// tooMany wants the lock. It removes instances that nobody uses, the one first that nobody has used for longest, until the others have
+// few enough bytes, and returns them. Those in use stay: what the definitions of each workspace weigh is bounded.
 func (s *instances) tooMany() []*instance {
-	var idle []*instance
-	for s.bytes > s.most {
-		var longest *instance
-		for _, i := range s.byHash {
-			if i.users == 0 && (longest == nil || i.asked < longest.asked) {
-				longest = i
-			}
+	var removed []*instance
+	for s.bytes > s.most && s.idle.Len() > 0 {
+		i, ok := s.idle.Front().Value.(*instance)
+		if !ok {
+			break // nothing else is in it
 		}
-		if longest == nil {
-			break // all are in use: the requests and watches of each workspace are bounded
-		}
-		s.remove(longest)
-		idle = append(idle, longest)
+		s.remove(i)
+		removed = append(removed, i)
 	}
-	return idle
+	return removed
 }
 
 // end wants the lock and gives it back. It ends an instance that nobody needs.

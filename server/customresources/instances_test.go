@@ -1,6 +1,7 @@
 package customresources
 
 import (
+	"container/list"
 	"fmt"
 	"slices"
 	"strings"
@@ -25,7 +26,7 @@ func (m *made) now() string {
 }
 
 // distinct are definitions whose specs have one size and differ.
-func distinct(t *testing.T, n int) (defs []*Definition, size int) {
+func distinct(t *testing.T, n int) (defs []*Definition, size int64) {
 	t.Helper()
 	d := newDefinitions(nil, Names{})
 	for i := range n {
@@ -34,17 +35,17 @@ func distinct(t *testing.T, n int) (defs []*Definition, size int) {
 			c.Status.AcceptedNames = c.Spec.Names
 		})
 		defs = append(defs, def)
-		if i > 0 && def.shared.size != size {
-			t.Fatalf("sizes %d and %d, want one", size, def.shared.size)
+		if i > 0 && instanceSize(def) != size {
+			t.Fatalf("sizes %d and %d, want one", size, instanceSize(def))
 		}
-		size = def.shared.size
+		size = instanceSize(def)
 	}
 	return defs, size
 }
 
-func newTestInstances(most int) (*instances, *made) {
+func newTestInstances(most int64) (*instances, *made) {
 	m := &made{}
-	s := &instances{most: most, isHeld: func(string) bool { return true }, byHash: map[string]*instance{}}
+	s := &instances{most: most, isHeld: func(string) bool { return true }, byHash: map[string]*instance{}, idle: list.New()}
 	s.make = func(def *Definition) (*instance, error) {
 		m.mu.Lock()
 		defer m.mu.Unlock()

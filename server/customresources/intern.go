@@ -23,7 +23,6 @@ import (
 type sharedSpec struct {
 	hash   [sha256.Size]byte
 	spec   apiextensionsv1.CustomResourceDefinitionSpec
-	size   int // bytes as protobuf
 	weight Weight
 
 	look          sync.Once
@@ -100,7 +99,7 @@ func (s *specs) share(spec *apiextensionsv1.CustomResourceDefinitionSpec, stored
 	if known := s.known(hash); known != nil {
 		return known, nil
 	}
-	shared := &sharedSpec{hash: hash, spec: *spec, size: len(data), weight: weighSpec(stored)}
+	shared := &sharedSpec{hash: hash, spec: *spec, weight: weighSpec(stored)}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if known := s.byHash[hash].Value(); known != nil {

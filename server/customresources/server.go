@@ -1,6 +1,7 @@
 package customresources
 
 import (
+	"container/list"
 	"context"
 	"fmt"
 	"net/http"
@@ -85,7 +86,7 @@ func Install(c Config) (*Server, error) {
 	s := &Server{definitions: newDefinitions(rows, c.Builtin)}
 	s.instances = &instances{
 		config: c, objects: c.Backend.Custom(unstructured.UnstructuredJSONScheme), models: info.StaticOpenAPISpec,
-		isHeld: s.definitions.isHeld, most: instancesBytes, byHash: map[string]*instance{},
+		isHeld: s.definitions.isHeld, most: instancesBytes, byHash: map[string]*instance{}, idle: list.New(),
 	}
 	s.instances.make = s.instances.serve
 	s.reconciler = newReconciler(s.definitions, status, s.instances.objectsOf, func(ctx context.Context, def *Definition) (bool, error) {
@@ -99,6 +100,13 @@ func Install(c Config) (*Server, error) {
 
 // Definitions are those of all logical clusters.
 func (s *Server) Definitions() *Definitions { return s.definitions }
+
+// InstanceBytes is how much memory what serves definitions counts for, by estimate.
+func (s *Server) InstanceBytes() int64 {
+	s.instances.mu.Lock()
+	defer s.instances.mu.Unlock()
+	return s.instances.bytes
+}
 
 // Imported ends those definitions of a logical cluster that are being deleted and waited for its import.
 func (s *Server) Imported(cluster logicalcluster.Name) { s.reconciler.endAll(cluster) }

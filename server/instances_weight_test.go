@@ -1,0 +1,68 @@
+package server
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// TestInstancesTakeWhatTheyCount: what serves a definition, made for real, takes about what it counts for among those that are kept:
+// neither what is short and becomes much is forgotten, nor what is there whatever is served.
+func TestInstancesTakeWhatTheyCount(t *testing.T) {
+	r := startServer(t, nil)
+	c := r.custom(t, shop)
+	heap := func() int64 {
+		for range 3 {
+			runtime.GC()
+		}
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	rules := func(n int) string {
+		each := make([]string, n)
+		for i := range each {
+			each[i] = fmt.Sprintf(`{"rule":"1<%d"}`, i+2)
+		}
+		return `,"x-kubernetes-validations":[` + strings.Join(each, ",") + `]`
+	}
+	for _, shape := range []struct {
+		name, schema string
+		number       int
+	}{
+		{"first", "", 1}, // what all have together is made for it
+		{"nothing", "", 20},
+		{"expressions", rules(300), 2},
+		{"schemas", `,"properties":{"spec":{"type":"object","allOf":` + nothings(10_000) + `}}`, 2},
+		{"properties", `,"properties":{` + strings.Join(func() (all []string) {
+			for i := range 3000 {
+				all = append(all, fmt.Sprintf(`"p%d":{"type":"string","description":"%s"}`, i, strings.Repeat("what it is for ", 8)))
+			}
+			return all
+		}(), ",") + `}`, 2},
+	} {
+		t.Run(shape.name, func(t *testing.T) {
+			plurals := make([]string, shape.number)
+			for i := range plurals {
+				plurals[i] = fmt.Sprintf("%s%d", shape.name, i)
+				crd := decode[apiextensionsv1.CustomResourceDefinition](t, definitionOf(plurals[i], shape.schema, "},"))
+				c.define(t, crd)
+			}
+			before, counted := heap(), r.Server.custom.InstanceBytes()
+			for _, plural := range plurals {
+				_, err := c.objects.Resource(widgetsV1.GroupVersion().WithResource(plural)).List(t.Context(), metav1.ListOptions{})
+				must(t, err)
+			}
+			takes, counts := heap()-before, r.Server.custom.InstanceBytes()-counted
+			n := int64(shape.number)
+			t.Logf("each takes %d KiB, and counts for %d", takes/n>>10, counts/n>>10)
+			if shape.name != "first" && (takes > 2*counts || counts > 4*takes) {
+				t.Errorf("each takes %d bytes, and counts for %d", takes/n, counts/n)
+			}
+		})
+	}
+}
