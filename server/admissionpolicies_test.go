@@ -1,6 +1,7 @@
 package server
 
 import (
+	"encoding/base64"
 	"fmt"
 	"net/http"
 	"os"
@@ -173,6 +174,72 @@ spec:
 		return got, !b.told.containing("Validation failed")
 	})
 	a.waitRefusal(t, "bank-any", "names in default begin with shop-")
+}
+
+// TestParametersOfNoOtherWorkspace: whatever namespace a binding names, its policy is given nothing of another workspace, where the
+// server itself may read everything.
+func TestParametersOfNoOtherWorkspace(t *testing.T) {
+	r := startServer(t, nil)
+	said := map[logicalcluster.Name]string{shop: "what shop has", bank: "what bank has"}
+	for cluster, text := range said {
+		r.makeNamespace(t, cluster, "default")
+		_, err := r.place(t, cluster).CoreV1().Secrets("default").Create(t.Context(), &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Name: "token", Labels: map[string]string{"is": "read"}}, StringData: map[string]string{"text": text},
+		}, metav1.CreateOptions{})
+		must(t, err)
+		said[cluster] = base64.StdEncoding.EncodeToString([]byte(text)) // as it is in what policies are given
+	}
+	p := r.place(t, shop)
+	p.bind(t, `
+metadata: {name: tells}
+spec:
+  failurePolicy: Fail
+  paramKind: {apiVersion: v1, kind: Secret}
+  matchConstraints:
+    resourceRules: [{apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [configmaps]}]
+  validations:
+  - {expression: "false", messageExpression: string(params.data.text)}
+`, `
+metadata: {name: tells}
+spec: {policyName: tells, paramRef: {name: token, namespace: default, parameterNotFoundAction: Deny}, validationActions: [Deny]}
+`)
+	p.waitRefusal(t, "any", said[shop])
+	bindings := p.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings()
+	for _, namespace := range []string{
+		"../../../../" + string(bank) + "/api/v1/namespaces/default",
+		"default/../../../../../" + string(bank) + "/api/v1/namespaces/default",
+		"../../../clusters/" + string(bank) + "/api/v1/namespaces/default",
+		"../../../../*/api/v1",
+		"../../../../" + string(bank) + "/api/v1",
+		"..%2f..%2f..%2f..%2f" + string(bank) + "%2fapi%2fv1%2fnamespaces%2fdefault",
+		"default/../default", "..", ".",
+	} {
+		for _, selects := range []bool{false, true} {
+			bound, err := bindings.Get(t.Context(), "tells", metav1.GetOptions{})
+			must(t, err)
+			ref := &admissionregistrationv1.ParamRef{Name: "token", Namespace: namespace, ParameterNotFoundAction: bound.Spec.ParamRef.ParameterNotFoundAction}
+			if selects {
+				ref.Name, ref.Selector = "", &metav1.LabelSelector{MatchLabels: map[string]string{"is": "read"}}
+			}
+			bound.Spec.ParamRef = ref
+			_, err = bindings.Update(t.Context(), bound, metav1.UpdateOptions{})
+			must(t, err)
+			waitFor(t, 10*time.Second, fmt.Sprintf("%q is no namespace, with a selector: %t", namespace, selects), func() (string, bool) {
+				got := p.refusal(t, "default", "any")
+				if strings.Contains(got, said[bank]) {
+					t.Fatalf("%q, with a selector: %t: shop is told %s", namespace, selects, got)
+				}
+				return got, strings.Contains(got, fmt.Sprintf("%q in a path", namespace))
+			})
+		}
+		// What was refused of the one before says nothing of the next.
+		bound, err := bindings.Get(t.Context(), "tells", metav1.GetOptions{})
+		must(t, err)
+		bound.Spec.ParamRef = &admissionregistrationv1.ParamRef{Name: "token", Namespace: "default", ParameterNotFoundAction: bound.Spec.ParamRef.ParameterNotFoundAction}
+		_, err = bindings.Update(t.Context(), bound, metav1.UpdateOptions{})
+		must(t, err)
+		p.waitRefusal(t, "any", said[shop])
+	}
 }
 
 // TestAdmissionPoliciesWithCustomResources: as what is checked and as parameters, of a kind that comes after the policy.

@@ -1,16 +1,20 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
+	"path"
 	"strings"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
@@ -51,33 +55,57 @@ func newRequester(config *rest.Config) (*requester, error) {
 	return &requester{config: config, http: client, converters: lru.New(maxConverters)}, nil
 }
 
-// requests are those to one logical cluster.
-func (a *requester) requests(cluster logicalcluster.Name) (rest.Interface, *rest.Config, error) {
+// to is how one logical cluster is reached, and no other, whatever path is asked for there.
+func (a *requester) to(cluster logicalcluster.Name) (*rest.Config, *http.Client) {
 	config := dynamic.ConfigFor(a.config)
 	config.Host += clustersPrefix + string(cluster)
 	config.GroupVersion = &schema.GroupVersion{}
 	config.Timeout = requesterTimeout
-	client, err := rest.RESTClientForConfigAndClient(config, a.http)
-	return client, config, err
+	client := *a.http
+	client.Transport = within{clustersPrefix + string(cluster) + "/", cmp.Or(client.Transport, http.DefaultTransport)}
+	return config, &client
+}
+
+// requests are those to one logical cluster.
+func (a *requester) requests(cluster logicalcluster.Name) (rest.Interface, error) {
+	return rest.RESTClientForConfigAndClient(a.to(cluster))
+}
+
+// within sends what is for paths that begin so, and nothing else: clients clean paths as they join them, so `..` in one leads elsewhere,
+// and this process may read everything everywhere.
+type within struct {
+	prefix string
+	http.RoundTripper
+}
+
+// RoundTrip implements http.RoundTripper.
+func (w within) RoundTrip(req *http.Request) (*http.Response, error) {
+	if !strings.HasPrefix(path.Clean(req.URL.Path), w.prefix) {
+		if req.Body != nil {
+			_ = req.Body.Close() // of what is not sent
+		}
+		return nil, fmt.Errorf("a request for a path that is not below %s", w.prefix)
+	}
+	return w.RoundTripper.RoundTrip(req)
 }
 
 // resources are those that a logical cluster serves in a version.
 func (a *requester) resources(ctx context.Context, cluster logicalcluster.Name, gv schema.GroupVersion) ([]metav1.APIResource, error) {
-	client, _, err := a.requests(cluster)
+	client, err := a.requests(cluster)
 	if err != nil {
 		return nil, err
 	}
-	path := "/apis/" + gv.String()
-	if gv.Group == "" {
-		path = "/api/" + gv.Version
+	at, err := pathOf(gv)
+	if err != nil {
+		return nil, err
 	}
-	body, err := client.Get().AbsPath(path).SetHeader("Accept", runtime.ContentTypeJSON).DoRaw(ctx)
+	body, err := client.Get().AbsPath(at).SetHeader("Accept", runtime.ContentTypeJSON).DoRaw(ctx)
 	if err != nil {
 		return nil, err
 	}
 	found := &metav1.APIResourceList{}
 	if err := json.Unmarshal(body, found); err != nil {
-		return nil, fmt.Errorf("read what %s has: %w", path, err)
+		return nil, fmt.Errorf("read what %s has: %w", at, err)
 	}
 	return found.APIResources, nil
 }
@@ -96,38 +124,16 @@ func (a *requester) Find(ctx context.Context, cluster logicalcluster.Name, kind 
 	return schema.GroupVersionResource{}, false, apierrors.NewNotFound(schema.GroupResource{Group: kind.Group, Resource: kind.Kind}, "")
 }
 
-func (a *requester) objects(cluster logicalcluster.Name, resource schema.GroupVersionResource, namespace string) (dynamic.ResourceInterface, error) {
-	_, config, err := a.requests(cluster)
-	if err != nil {
-		return nil, err
-	}
-	client, err := dynamic.NewForConfigAndClient(config, a.http)
-	if err != nil {
-		return nil, err
-	}
-	if namespace == "" {
-		return client.Resource(resource), nil
-	}
-	return client.Resource(resource).Namespace(namespace), nil
-}
-
 // Get implements admission.Params. What the watch cache has will do.
-func (a *requester) Get(ctx context.Context, cluster logicalcluster.Name, resource schema.GroupVersionResource, namespace, name string) (*unstructured.Unstructured, error) {
-	objects, err := a.objects(cluster, resource, namespace)
-	if err != nil {
-		return nil, err
-	}
-	return objects.Get(ctx, name, metav1.GetOptions{ResourceVersion: "0"})
+func (a *requester) Get(ctx context.Context, cluster logicalcluster.Name, resource schema.GroupVersionResource, namespace, name string, weigh func([]byte) error) (*unstructured.Unstructured, error) {
+	found := &unstructured.Unstructured{}
+	return found, a.read(ctx, cluster, resource, namespace, []string{name}, "", weigh, found)
 }
 
 // List implements admission.Params.
-func (a *requester) List(ctx context.Context, cluster logicalcluster.Name, resource schema.GroupVersionResource, namespace string, selector labels.Selector) ([]*unstructured.Unstructured, error) {
-	objects, err := a.objects(cluster, resource, namespace)
-	if err != nil {
-		return nil, err
-	}
-	list, err := objects.List(ctx, metav1.ListOptions{ResourceVersion: "0", LabelSelector: selector.String()})
-	if err != nil {
+func (a *requester) List(ctx context.Context, cluster logicalcluster.Name, resource schema.GroupVersionResource, namespace string, selector labels.Selector, weigh func([]byte) error) ([]*unstructured.Unstructured, error) {
+	list := &unstructured.UnstructuredList{}
+	if err := a.read(ctx, cluster, resource, namespace, nil, selector.String(), weigh, list); err != nil {
 		return nil, err
 	}
 	var all []*unstructured.Unstructured
@@ -137,9 +143,77 @@ func (a *requester) List(ctx context.Context, cluster logicalcluster.Name, resou
 	return all, nil
 }
 
+// pathOf is where a version of a group is, and what is in it by such segments. Any of them is somebody's word: it may be no path.
+func pathOf(gv schema.GroupVersion, segments ...string) (string, error) {
+	root := []string{"/apis", gv.Group, gv.Version}
+	if gv.Group == "" {
+		root = []string{"/api", gv.Version}
+	}
+	all := append(root, segments...)
+	for _, segment := range all[1:] {
+		if segment == "" {
+			return "", fmt.Errorf("the path %q has an empty segment", strings.Join(all, "/"))
+		}
+		if invalid := content.IsPathSegmentName(segment); len(invalid) > 0 {
+			return "", fmt.Errorf("%q in a path: %s", segment, strings.Join(invalid, ", "))
+		}
+	}
+	return strings.Join(all, "/"), nil
+}
+
+// read reads objects of a resource, all or that of a name, as they come in, so that weigh can end it.
+func (a *requester) read(ctx context.Context, cluster logicalcluster.Name, resource schema.GroupVersionResource, namespace string, name []string, selector string, weigh func([]byte) error, into runtime.Unstructured) error {
+	client, err := a.requests(cluster)
+	if err != nil {
+		return err
+	}
+	segments := append([]string{resource.Resource}, name...)
+	if namespace != "" {
+		segments = append([]string{"namespaces", namespace}, segments...)
+	}
+	at, err := pathOf(resource.GroupVersion(), segments...)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // of what is not read to its end
+	request := client.Get().AbsPath(at).Param("resourceVersion", "0").SetHeader("Accept", runtime.ContentTypeJSON)
+	if selector != "" {
+		request = request.Param("labelSelector", selector)
+	}
+	body, err := request.Stream(ctx)
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	text, err := io.ReadAll(weighed{body, weigh})
+	if err != nil {
+		return fmt.Errorf("read %s: %w", at, err)
+	}
+	if err := runtime.DecodeInto(unstructured.UnstructuredJSONScheme, text, into); err != nil {
+		return fmt.Errorf("read %s: %w", at, err)
+	}
+	return nil
+}
+
+// weighed tells of what is read.
+type weighed struct {
+	io.Reader
+	tell func([]byte) error
+}
+
+// Read implements io.Reader.
+func (w weighed) Read(p []byte) (int, error) {
+	n, err := w.Reader.Read(p)
+	if why := w.tell(p[:n]); why != nil {
+		return 0, why
+	}
+	return n, err
+}
+
 // Converter implements admission.Schemas.
 func (a *requester) Converter(ctx context.Context, cluster logicalcluster.Name, gv schema.GroupVersion) (managedfields.TypeConverter, error) {
-	client, _, err := a.requests(cluster)
+	client, err := a.requests(cluster)
 	if err != nil {
 		return nil, err
 	}
@@ -151,11 +225,11 @@ func (a *requester) Converter(ctx context.Context, cluster logicalcluster.Name, 
 	if err := json.Unmarshal(body, documents); err != nil {
 		return nil, fmt.Errorf("read which documents describe what is served: %w", err)
 	}
-	path := "apis/" + gv.String()
-	if gv.Group == "" {
-		path = "api/" + gv.Version
+	at, err := pathOf(gv)
+	if err != nil {
+		return nil, err
 	}
-	document, ok := documents.Paths[path]
+	document, ok := documents.Paths[strings.TrimPrefix(at, "/")]
 	if !ok {
 		return nil, fmt.Errorf("no document describes %s", gv)
 	}
@@ -164,7 +238,7 @@ func (a *requester) Converter(ctx context.Context, cluster logicalcluster.Name, 
 	if found, ok := a.converters.Get(address); ok {
 		return found.(managedfields.TypeConverter), nil
 	}
-	if body, err = client.Get().AbsPath("/openapi/v3/"+path).SetHeader("Accept", runtime.ContentTypeJSON).DoRaw(ctx); err != nil {
+	if body, err = client.Get().AbsPath("/openapi/v3"+at).SetHeader("Accept", runtime.ContentTypeJSON).DoRaw(ctx); err != nil {
 		return nil, fmt.Errorf("read the document of %s: %w", gv, err)
 	}
 	described := &spec3.OpenAPI{}
@@ -184,11 +258,7 @@ func (a *requester) Converter(ctx context.Context, cluster logicalcluster.Name, 
 
 // Checker implements admission.PolicyStatuses.
 func (a *requester) Checker(cluster logicalcluster.Name) (*validating.TypeChecker, error) {
-	_, config, err := a.requests(cluster)
-	if err != nil {
-		return nil, err
-	}
-	client, err := discovery.NewDiscoveryClientForConfigAndClient(config, a.http)
+	client, err := discovery.NewDiscoveryClientForConfigAndClient(a.to(cluster))
 	if err != nil {
 		return nil, err
 	}
@@ -200,11 +270,7 @@ func (a *requester) Checker(cluster logicalcluster.Name) (*validating.TypeChecke
 
 // Apply implements admission.PolicyStatuses, as the controller of kube-controller-manager.
 func (a *requester) Apply(ctx context.Context, cluster logicalcluster.Name, policy *applyv1.ValidatingAdmissionPolicyApplyConfiguration) error {
-	_, config, err := a.requests(cluster)
-	if err != nil {
-		return err
-	}
-	client, err := admissionregistrationclient.NewForConfigAndClient(config, a.http)
+	client, err := admissionregistrationclient.NewForConfigAndClient(a.to(cluster))
 	if err != nil {
 		return err
 	}

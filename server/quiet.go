@@ -2,7 +2,13 @@ package server
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"io"
+
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+
+	"atoll.dev/atoll/internal/budget"
 )
 
 // expected are the lines that Kubernetes' libraries log at verbosity 0 each time a server is assembled, started and
@@ -53,4 +59,17 @@ func isExpected(line []byte) bool {
 		}
 	}
 	return false
+}
+
+// QuietErrors keeps Kubernetes' libraries from logging errors that only who asked can do something about, and that he is told: he
+// would fill the log, a thousand lines for a request. It is for the beginning of a process.
+func QuietErrors() {
+	for i, handle := range utilruntime.ErrorHandlers {
+		utilruntime.ErrorHandlers[i] = func(ctx context.Context, err error, message string, keysAndValues ...any) {
+			var exceeded budget.Exceeded
+			if !errors.As(err, &exceeded) {
+				handle(ctx, err, message, keysAndValues...)
+			}
+		}
+	}
 }

@@ -2,7 +2,15 @@ package server
 
 import (
 	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
 	"testing"
+
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+
+	"atoll.dev/atoll/internal/budget"
 )
 
 func TestQuiet(t *testing.T) {
@@ -35,5 +43,21 @@ func TestQuiet(t *testing.T) {
 				t.Errorf("passed: %v (%q), want %v: %s", passed, out.String(), test.passes, test.reason)
 			}
 		})
+	}
+}
+
+// TestQuietErrors: a budget that a tenant has used up fills no log.
+func TestQuietErrors(t *testing.T) {
+	handlers := utilruntime.ErrorHandlers
+	defer func() { utilruntime.ErrorHandlers = handlers }()
+	var logged []string
+	utilruntime.ErrorHandlers = []utilruntime.ErrorHandler{func(_ context.Context, err error, _ string, _ ...any) { logged = append(logged, err.Error()) }}
+	QuietErrors()
+	exceeded := budget.New(1, 1, "one", "all").Take("shop", 2)
+	for _, err := range []error{exceeded, fmt.Errorf("read it: %w", exceeded), errors.New("broken")} {
+		utilruntime.HandleError(err)
+	}
+	if want := []string{"broken"}; !slices.Equal(logged, want) {
+		t.Errorf("logged %q, want %q", logged, want)
 	}
 }

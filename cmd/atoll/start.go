@@ -109,6 +109,7 @@ admin.kubeconfig there; the other commands find it by themselves in the current 
 			if o.logs.Verbosity == 0 {
 				output.ErrorStream = server.Quiet(os.Stderr)
 			}
+			server.QuietErrors()
 			if err := logsapi.ValidateAndApplyWithOptions(o.logs, output, utilfeature.DefaultFeatureGate); err != nil {
 				return err
 			}

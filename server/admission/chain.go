@@ -18,6 +18,7 @@ import (
 	"k8s.io/kubernetes/plugin/pkg/admission/storage/persistentvolume/resize"
 	"k8s.io/kubernetes/plugin/pkg/admission/storage/storageclass/setdefault"
 
+	"atoll.dev/atoll/internal/budget"
 	"atoll.dev/atoll/server/customresources"
 	"atoll.dev/atoll/server/webhooks"
 )
@@ -59,6 +60,8 @@ type Config struct {
 	// Params and Schemas are what policies read besides.
 	Params  Params
 	Schemas Schemas
+
+	paramBudget *budget.Budget // what parameters take; New makes it
 }
 
 // What plugins of Kubernetes look at.
@@ -124,6 +127,7 @@ func New(c Config) (admission.Interface, error) {
 		return nil, err
 	}
 	boundSeries()
+	c.paramBudget = newParamBudget()
 	own := newOwnCalls()
 	types := NewWorkspaceTypes(c.Objects, c.FindWorkspace, c.MayUseType)
 	chain = append(chain, NewNowhere(c.Workloads, c.WhyNowhere), NewInUse(c.PlacedOn), NewDecisions(), NewShown(c.RefusedPods), NewUnsupported(c.MissingClasses, c.RefusedPods), NewLimits(),

@@ -29,7 +29,7 @@ func newMutatingPolicies(c Config) *dynamic {
 		if err != nil {
 			return made{}, err
 		}
-		p := mutatingPlugin{policies[mutating.PolicyHook]{
+		p := mutatingPlugin{policies[*v1.MutatingAdmissionPolicy, *v1.MutatingAdmissionPolicyBinding, mutating.PolicyEvaluator]{
 			dispatcher: mutating.NewDispatcher(boundTo{cluster, c.Authorizer}, scopeOf(cluster, c.Objects).matcher(), converters{c.Schemas, cluster}),
 		}}
 		m := made{whole: true, bytes: instanceBytes}
@@ -47,13 +47,8 @@ func newMutatingPolicies(c Config) *dynamic {
 			if err != nil {
 				return made{}, err
 			}
-			hook := mutating.PolicyHook{Policy: policy, Bindings: bindings, Evaluator: evaluator}
-			hook.ParamInformer, hook.ParamScope, hook.ConfigurationError = c.paramsOf(cluster, policy.Spec.ParamKind)
-			m.whole = m.whole && hook.ConfigurationError == nil
-			if hook.Evaluator.Error != nil {
-				hook.ConfigurationError = hook.Evaluator.Error
-			}
-			p.hooks = append(p.hooks, hook)
+			hook := mutating.PolicyHook{Policy: policy, Bindings: bindings, Evaluator: evaluator, ConfigurationError: evaluator.Error}
+			m.whole = p.add(c, cluster, hook, policy.Spec.ParamKind) && m.whole
 		}
 		m.plugin = p
 		return m, nil
@@ -62,7 +57,7 @@ func newMutatingPolicies(c Config) *dynamic {
 }
 
 type mutatingPlugin struct {
-	policies[mutating.PolicyHook]
+	policies[*v1.MutatingAdmissionPolicy, *v1.MutatingAdmissionPolicyBinding, mutating.PolicyEvaluator]
 }
 
 // Handles implements admission.Interface; who asks has done so already.

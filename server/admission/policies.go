@@ -28,18 +28,45 @@ import (
 )
 
 // policies is what upstream's dispatcher does with the policies that one logical cluster has bound.
-type policies[H any] struct {
-	dispatcher generic.Dispatcher[H]
-	hooks      []H
+type policies[P, B runtime.Object, E generic.Evaluator] struct {
+	dispatcher generic.Dispatcher[generic.PolicyHook[P, B, E]]
+	hooks      []generic.PolicyHook[P, B, E]
+	reading    func(context.Context) *reading // what a request reads of parameters; nil if no policy has any
 }
 
 // dispatch refuses or changes the object. What policies cannot look at is as in kube-apiserver: reviews of access, without
 // which nobody could mend a policy, and policies themselves, which are exempt.
-func (p policies[H]) dispatch(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+func (p policies[P, B, E]) dispatch(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
 	if slices.Contains(exclusion.Excluded(), a.GetResource().GroupResource()) {
 		return nil
 	}
-	return p.dispatcher.Dispatch(ctx, a, o, p.hooks)
+	hooks := p.hooks
+	if p.reading != nil {
+		reads := p.reading(ctx)
+		defer reads.end()
+		hooks = slices.Clone(hooks)
+		for i := range hooks {
+			if of, ok := hooks[i].ParamInformer.(params); ok {
+				of.reads = reads
+				hooks[i].ParamInformer = of
+			}
+		}
+	}
+	return p.dispatcher.Dispatch(ctx, a, o, hooks)
+}
+
+// add adds a policy.
+func (p *policies[P, B, E]) add(c Config, cluster logicalcluster.Cluster, hook generic.PolicyHook[P, B, E], kind *v1.ParamKind) (configured bool) {
+	var err error
+	hook.ParamInformer, hook.ParamScope, err = c.paramsOf(cluster, kind)
+	if err != nil && hook.ConfigurationError == nil {
+		hook.ConfigurationError = err
+	}
+	if hook.ParamInformer != nil {
+		p.reading = func(ctx context.Context) *reading { return newReading(ctx, c.Params, c.paramBudget, cluster.Name) }
+	}
+	p.hooks = append(p.hooks, hook)
+	return err == nil
 }
 
 var configurationsOfPolicies = []schema.GroupResource{mutatingPolicies, mutatingPolicyBindings, validatingPolicies, validatingPolicyBindings}
@@ -133,7 +160,7 @@ func (c Config) paramsOf(cluster logicalcluster.Cluster, kind *v1.ParamKind) (in
 	if namespaced {
 		scope = meta.RESTScopeNamespace
 	}
-	return params{from: c.Params, cluster: cluster.Name, resource: resource}, scope, nil
+	return params{resource: resource}, scope, nil
 }
 
 func (s scope) matcher() *matching.Matcher {
@@ -149,7 +176,7 @@ func newValidatingPolicies(c Config) *dynamic {
 		if err != nil {
 			return made{}, err
 		}
-		p := validatingPlugin{policies[validating.PolicyHook]{
+		p := validatingPlugin{policies[*v1.ValidatingAdmissionPolicy, *v1.ValidatingAdmissionPolicyBinding, validating.Validator]{
 			dispatcher: validating.NewDispatcher(boundTo{cluster, c.Authorizer}, generic.NewPolicyMatcher(scopeOf(cluster, c.Objects).matcher())),
 		}}
 		m := made{whole: true, bytes: instanceBytes}
@@ -168,9 +195,7 @@ func newValidatingPolicies(c Config) *dynamic {
 				return made{}, err
 			}
 			hook := validating.PolicyHook{Policy: policy, Bindings: bindings, Evaluator: evaluator}
-			hook.ParamInformer, hook.ParamScope, hook.ConfigurationError = c.paramsOf(cluster, policy.Spec.ParamKind)
-			m.whole = m.whole && hook.ConfigurationError == nil
-			p.hooks = append(p.hooks, hook)
+			m.whole = p.add(c, cluster, hook, policy.Spec.ParamKind) && m.whole
 		}
 		m.plugin = p
 		return m, nil
@@ -179,7 +204,7 @@ func newValidatingPolicies(c Config) *dynamic {
 }
 
 type validatingPlugin struct {
-	policies[validating.PolicyHook]
+	policies[*v1.ValidatingAdmissionPolicy, *v1.ValidatingAdmissionPolicyBinding, validating.Validator]
 }
 
 // Handles implements admission.Interface; who asks has done so already.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 
+	"atoll.dev/atoll/internal/budget"
 	"atoll.dev/atoll/internal/weight"
 )
 
@@ -61,7 +62,7 @@ const (
 type answers struct {
 	next    http.RoundTripper
 	bounds  bounds
-	budget  *budget
+	budget  *budget.Budget
 	cluster logicalcluster.Name
 }
 
@@ -137,7 +138,7 @@ func (a *answer) count(text []byte) error {
 		return fmt.Errorf("it answers with what would take more than %d MiB of memory", most>>20)
 	}
 	want := max(0, weighs-uncounted)
-	if err := a.budget.take(a.cluster, want-a.taken); err != nil {
+	if err := a.budget.Take(a.cluster, want-a.taken); err != nil {
 		return err
 	}
 	a.taken = want
@@ -151,9 +152,9 @@ func (a *answer) Close() error {
 		switch {
 		case taken == 0:
 		case a.err != nil:
-			a.budget.give(a.cluster, taken)
+			a.budget.Give(a.cluster, taken)
 		default:
-			time.AfterFunc(time.Duration(taken)*time.Second/unpackedPerSecond, func() { a.budget.give(a.cluster, taken) })
+			time.AfterFunc(time.Duration(taken)*time.Second/unpackedPerSecond, func() { a.budget.Give(a.cluster, taken) })
 		}
 	})
 	return a.ReadCloser.Close()

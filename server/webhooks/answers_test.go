@@ -23,6 +23,8 @@ import (
 	kuberuntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/rest"
+
+	"atoll.dev/atoll/internal/budget"
 )
 
 // An answer without end is an error, and so is one that would be without end if it were unpacked.
@@ -112,7 +114,7 @@ func (s says) RoundTrip(*http.Request) (*http.Response, error) {
 }
 
 // begin returns an answer of which nothing is read.
-func begin(t *testing.T, text string, to Purpose, cluster logicalcluster.Name, b *budget) *answer {
+func begin(t *testing.T, text string, to Purpose, cluster logicalcluster.Name, b *budget.Budget) *answer {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://webhook.test/", nil)
 	if err != nil {
@@ -123,6 +125,14 @@ func begin(t *testing.T, text string, to Purpose, cluster logicalcluster.Name, b
 		t.Fatal(err)
 	}
 	return resp.Body.(*answer)
+}
+
+// taken is what all logical clusters have taken.
+func taken(b *budget.Budget) (all int64) {
+	for _, n := range b.Taken() {
+		all += n
+	}
+	return all
 }
 
 const verdict = `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","response":{"uid":"705ab4f5-6393-11e8-b7cc-42010a800002","allowed":true}}`
@@ -151,7 +161,7 @@ func TestAnswersTogether(t *testing.T) {
 		refused := func(err error, want string) {
 			t.Helper()
 			if err == nil || !strings.Contains(err.Error(), want) {
-				t.Errorf("%d bytes are taken: %v, want %q", b.taken, err, want)
+				t.Errorf("%d bytes are taken: %v, want %q", taken(b), err, want)
 			}
 		}
 		for try("loud", large) == nil {
@@ -161,8 +171,8 @@ func TestAnswersTogether(t *testing.T) {
 		}
 		one := open[0].taken
 		refused(try("loud", large), "more memory at once than the 256Mi")
-		if n := int64(len(open)); b.taken != n*one || b.taken > mostOfOne || b.taken+one <= mostOfOne {
-			t.Errorf("%d answers take %d bytes, want as many as fit into %d", n, b.taken, int64(mostOfOne))
+		if n, all := int64(len(open)), taken(b); all != n*one || all > mostOfOne || all+one <= mostOfOne {
+			t.Errorf("%d answers take %d bytes, want as many as fit into %d", n, all, int64(mostOfOne))
 		}
 		if err := try("quiet", large); err != nil {
 			t.Errorf("another logical cluster has no room: %v", err)
@@ -181,13 +191,13 @@ func TestAnswersTogether(t *testing.T) {
 			a.Close()
 			a.Close()
 		}
-		if b.taken == 0 {
+		if taken(b) == 0 {
 			t.Error("what is not yet unpacked does not count")
 		}
 		time.Sleep(2 * time.Duration(one) * time.Second / unpackedPerSecond)
 		synctest.Wait()
-		if b.taken != 0 || len(b.of) != 0 {
-			t.Errorf("%d bytes are taken, of %v, after the last answer", b.taken, b.of)
+		if len(b.Taken()) != 0 {
+			t.Errorf("%v bytes are taken after the last answer", b.Taken())
 		}
 	})
 }

@@ -14,6 +14,8 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/client-go/rest"
+
+	"atoll.dev/atoll/internal/budget"
 )
 
 const (
@@ -36,7 +38,7 @@ const (
 type Caller struct {
 	addresses Addresses
 	dialer    *net.Dialer
-	budget    *budget
+	budget    *budget.Budget
 }
 
 // NewCaller returns one that calls webhooks where addresses allow it.
