@@ -611,6 +611,10 @@ func TestWebhooksAreBounded(t *testing.T) {
 		if err != nil && !apierrors.IsForbidden(err) {
 			t.Errorf("%d webhooks with %d conditions each are the server's fault: %v", tc.webhooks, tc.conditions, err)
 		}
+		// Upstream compiles each condition, as those of policies, and keeps it with the webhook.
+		if want := tc.webhooks*webhookBytes + tc.webhooks*tc.conditions*expressionBytes; err == nil && (d.bytes < want || d.bytes > want+2*pluginBytes) {
+			t.Errorf("%d webhooks with %d conditions each count for %d bytes, want some %d", tc.webhooks, tc.conditions, d.bytes, want)
+		}
 		mends := what{group: "admissionregistration.k8s.io", resource: "validatingwebhookconfigurations", name: "many", operation: admission.Delete}
 		if _, err := d.instance(ctx, mends.attributes()); err != nil {
 			t.Errorf("nobody can mend it: %v", err)

@@ -35,7 +35,7 @@ func newMutatingWebhooks(c Config, own *ownCalls) *dynamic {
 	d := newDynamic(c, mutating.PluginName, anyOperation, mutatingWebhooks)
 	d.exempt, d.own = configurationsOfAnyCluster, own
 	d.make = func(cluster logicalcluster.Cluster, objects [][]runtime.Object, _ func(string) any) (made, error) {
-		stored, size, err := fewWebhooks(objects[0])
+		stored, number, expressions, err := fewWebhooks(objects[0])
 		if err != nil {
 			return made{}, err
 		}
@@ -47,7 +47,7 @@ func newMutatingWebhooks(c Config, own *ownCalls) *dynamic {
 		if err != nil {
 			return made{}, err
 		}
-		return webhookPlugin(plugin, size), c.initialize(plugin, webhooks.Mutating, cluster, webhookInformers{mutating: configurations})
+		return webhookPlugin(plugin, number, expressions), c.initialize(plugin, webhooks.Mutating, cluster, webhookInformers{mutating: configurations})
 	}
 	return d
 }
@@ -57,7 +57,7 @@ func newValidatingWebhooks(c Config, own *ownCalls) *dynamic {
 	d := newDynamic(c, validating.PluginName, anyOperation, validatingWebhooks)
 	d.exempt, d.own = configurationsOfAnyCluster, own
 	d.make = func(cluster logicalcluster.Cluster, objects [][]runtime.Object, _ func(string) any) (made, error) {
-		stored, size, err := fewWebhooks(objects[0])
+		stored, number, expressions, err := fewWebhooks(objects[0])
 		if err != nil {
 			return made{}, err
 		}
@@ -69,21 +69,20 @@ func newValidatingWebhooks(c Config, own *ownCalls) *dynamic {
 		if err != nil {
 			return made{}, err
 		}
-		return webhookPlugin(plugin, size), c.initialize(plugin, webhooks.Validating, cluster, webhookInformers{validating: configurations})
+		return webhookPlugin(plugin, number, expressions), c.initialize(plugin, webhooks.Validating, cluster, webhookInformers{validating: configurations})
 	}
 	return d
 }
 
 // webhookPlugin is upstream's plugin for so many webhooks and match conditions. It shares nothing: its compiler cannot be told from
 // its connections.
-func webhookPlugin(plugin admission.Interface, webhooks int) made {
-	return made{plugin: plugin, whole: true, bytes: instanceBytes + pluginBytes + webhooks*webhookBytes}
+func webhookPlugin(plugin admission.Interface, webhooks, conditions int) made {
+	return made{plugin: plugin, whole: true, bytes: instanceBytes + pluginBytes + webhooks*webhookBytes + conditions*expressionBytes}
 }
 
 // fewWebhooks returns those configurations that have webhooks, and how many webhooks and match conditions are in them. Too many are an
 // error. It copies nothing.
-func fewWebhooks(stored []runtime.Object) (having []runtime.Object, size int, _ error) {
-	count, expressions := 0, 0
+func fewWebhooks(stored []runtime.Object) (having []runtime.Object, count, expressions int, _ error) {
 	for _, obj := range stored {
 		before := count
 		switch c := obj.(type) {
@@ -98,19 +97,19 @@ func fewWebhooks(stored []runtime.Object) (having []runtime.Object, size int, _ 
 				expressions += len(c.Webhooks[i].MatchConditions)
 			}
 		default:
-			return nil, 0, fmt.Errorf("a %T has no webhooks", obj)
+			return nil, 0, 0, fmt.Errorf("a %T has no webhooks", obj)
 		}
 		if count > before {
 			having = append(having, obj)
 		}
 	}
 	if count > maxWebhooks {
-		return nil, 0, tooMany(fmt.Sprintf("the workspace has %d webhooks of a kind, and at most %d may be: delete some", count, maxWebhooks))
+		return nil, 0, 0, tooMany(fmt.Sprintf("the workspace has %d webhooks of a kind, and at most %d may be: delete some", count, maxWebhooks))
 	}
 	if expressions > maxExpressions {
-		return nil, 0, tooMany(fmt.Sprintf("%d match conditions are in the workspace's webhooks of a kind, and at most %d may be: delete some", expressions, maxExpressions))
+		return nil, 0, 0, tooMany(fmt.Sprintf("%d match conditions are in the workspace's webhooks of a kind, and at most %d may be: delete some", expressions, maxExpressions))
 	}
-	return having, count + expressions, nil
+	return having, count, expressions, nil
 }
 
 // initialize gives upstream's plugin what it needs, all of one logical cluster.
