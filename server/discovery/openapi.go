@@ -33,11 +33,11 @@ const (
 	// openAPITags is how many ETags are kept, so that an index does not need the documents again that it lists.
 	openAPITags = 8192
 
-	// Of how much a document is made, as weigh has it: 200 definitions of 30 KB, or 1,000 small ones. Making the largest
-	// takes up to 400 MB for a moment, and its compressed form is far smaller than what is kept.
-	openAPIWeight = 8 << 20
+	// Of how much a document is made, in bytes of memory, as weigh has it: 200 definitions of 30 KB of JSON, or 1,000 small
+	// ones. Making the largest takes up to 400 MB for a moment, and its compressed form is far smaller than what is kept.
+	openAPIWeight = 32 << 20
 	// definitionWeight is what a definition adds besides its schema: paths and what can be done there.
-	definitionWeight = 8 << 10
+	definitionWeight = 32 << 10
 
 	openAPIv2, openAPIv3 = "v2", "v3"
 	indexPath            = "/openapi/v3"
@@ -287,7 +287,7 @@ func fitting(ctx context.Context, s surface, limit int) surface {
 			}
 			// The first speaks for all: they may be thousands.
 			if omitted++; omitted == 1 {
-				tellOfOmission(ctx, fmt.Errorf("it has %d bytes, and the document %d of %d already", of, weight, limit), d, v)
+				tellOfOmission(ctx, fmt.Errorf("it takes %d bytes, and the document %d of %d already", of, weight, limit), d, v)
 			}
 		}
 		fits = append(fits, some)
@@ -298,13 +298,13 @@ func fitting(ctx context.Context, s surface, limit int) surface {
 	return fits
 }
 
-// weigh returns how much one of the versions of a definition adds to a document: the bytes that it has as stored in
-// protobuf, and a fixed part.
+// weigh returns how much one of the versions of a definition adds to a document: the bytes that it takes decoded, however short
+// its text is, and a fixed part.
 func weigh(d customresources.Definition, version string) int {
 	weight := definitionWeight
 	for i := range d.Spec.Versions {
 		if v := &d.Spec.Versions[i]; v.Name == version {
-			weight += v.Size()
+			weight += int(customresources.WeighVersion(v).Bytes)
 		}
 	}
 	return weight

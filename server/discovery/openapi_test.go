@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"reflect"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
 )
@@ -22,8 +24,12 @@ func TestFitting(t *testing.T) {
 	large.Spec.Versions[0].Schema.OpenAPIV3Schema.Description = strings.Repeat("x", 100_000)
 	s := byVersion(served(t, small, large), versions{})
 	smallWeight := weigh(s[0].definitions[0], "v2")
-	if got := weigh(s[1].definitions[1], "v1"); got < 100_000+definitionWeight || got > 101_000+definitionWeight {
-		t.Errorf("the large definition weighs %d", got)
+	props := int(reflect.TypeFor[apiextensionsv1.JSONSchemaProps]().Size())
+	if most := definitionWeight + 8*props + 1_000; smallWeight < definitionWeight+8*props || smallWeight > most {
+		t.Errorf("the small definition weighs %d, and has 8 schemas: want some %d", smallWeight, most)
+	}
+	if got, want := weigh(s[1].definitions[1], "v1"), smallWeight+100_000; got < want-100 || got > want+100 {
+		t.Errorf("the large definition weighs %d, and has 100,000 bytes more than the small: want %d", got, want)
 	}
 	for _, c := range []struct {
 		reason string
@@ -45,6 +51,16 @@ func TestFitting(t *testing.T) {
 		if diff := cmp.Diff(c.want, got); diff != "" || len(fits) != len(s) {
 			t.Errorf("%s: %d versions (-want, +got)\n%s", c.reason, len(fits), diff)
 		}
+	}
+}
+
+// TestShortTextsWeighMuch: a document is bounded by what its definitions become, not by their text.
+func TestShortTextsWeighMuch(t *testing.T) {
+	short := define("shorts.stable.example.com", "x", "v1")
+	short.Spec.Versions[0].Schema.OpenAPIV3Schema.AllOf = make([]apiextensionsv1.JSONSchemaProps, 10_000) // two bytes each as protobuf, three as JSON
+	s := byVersion(served(t, short), versions{})
+	if got, want := weigh(s[0].definitions[0], "v1"), 10_000*int(reflect.TypeFor[apiextensionsv1.JSONSchemaProps]().Size()); got < want {
+		t.Errorf("10,000 schemas weigh %d bytes, and take %d", got, want)
 	}
 }
 
