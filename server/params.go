@@ -30,11 +30,15 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/kube-openapi/pkg/handler3"
 	"k8s.io/kube-openapi/pkg/spec3"
-	"k8s.io/utils/lru"
 )
 
-// maxConverters are kept for all logical clusters: those of built-in kinds, and of custom ones that are in use.
-const maxConverters = 16
+const (
+	// convertersBytes is how much memory the converters may take that are kept for all logical clusters, by estimate: those of built-in
+	// kinds, and of custom ones that are in use.
+	convertersBytes = 128 << 20
+	// converterTimes is how many times what its document has one takes.
+	converterTimes = 8
+)
 
 // requesterTimeout bounds requests of this process to itself; upstream makes some with contexts that do not end.
 const requesterTimeout = 10 * time.Second
@@ -44,7 +48,7 @@ const requesterTimeout = 10 * time.Second
 type requester struct {
 	config     *rest.Config
 	http       *http.Client
-	converters *lru.Cache // managedfields.TypeConverter by the path of a document, which has its hash
+	converters *converters
 }
 
 func newRequester(config *rest.Config) (*requester, error) {
@@ -52,7 +56,7 @@ func newRequester(config *rest.Config) (*requester, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a client for what admission policies need: %w", err)
 	}
-	return &requester{config: config, http: client, converters: lru.New(maxConverters)}, nil
+	return &requester{config: config, http: client, converters: &converters{most: convertersBytes, of: map[string]*keptConverter{}}}, nil
 }
 
 // to is how one logical cluster is reached, and no other, whatever path is asked for there.
@@ -235,8 +239,8 @@ func (a *requester) Converter(ctx context.Context, cluster logicalcluster.Name, 
 	}
 	// With its hash; what comes before is the logical cluster, of which the document says nothing.
 	_, address, _ := strings.Cut(document.ServerRelativeURL, "/openapi/v3/")
-	if found, ok := a.converters.Get(address); ok {
-		return found.(managedfields.TypeConverter), nil
+	if found := a.converters.get(address); found != nil {
+		return found, nil
 	}
 	if body, err = client.Get().AbsPath("/openapi/v3"+at).SetHeader("Accept", runtime.ContentTypeJSON).DoRaw(ctx); err != nil {
 		return nil, fmt.Errorf("read the document of %s: %w", gv, err)
@@ -252,7 +256,7 @@ func (a *requester) Converter(ctx context.Context, cluster logicalcluster.Name, 
 	if err != nil {
 		return nil, fmt.Errorf("understand the document of %s: %w", gv, err)
 	}
-	a.converters.Add(address, made)
+	a.converters.add(address, &keptConverter{TypeConverter: made, bytes: converterTimes * len(body), by: cluster})
 	return made, nil
 }
 
