@@ -41,7 +41,7 @@ func (r namespaceReader) Get(ctx context.Context, name string, options metav1.Ge
 
 // builtinKinds is the discovery with which admission policies look up the resource of their parameters' kind, to ask
 // whether their author may read it. Upstream calls it without a context, so it knows built-in kinds only. For others
-// upstream falls back to asking for all resources of the kind's group, which is stricter and never wrong. It calls
+// upstream falls back to asking for all resources of the kind's group, which is stricter (docs/operations/security.md). It calls
 // ServerResourcesForGroupVersion alone; any other method of the embedded nil interface panics.
 type builtinKinds struct {
 	discovery.DiscoveryInterface
