@@ -135,12 +135,7 @@ func (d *dynamic) Admit(ctx context.Context, a admission.Attributes, o admission
 	if !ok {
 		return nil
 	}
-	done, err := d.turn(ctx, a)
-	if err != nil {
-		return err
-	}
-	defer done()
-	return mutating.Admit(ctx, a, o)
+	return d.calling(ctx, a, func(ctx context.Context) error { return mutating.Admit(ctx, a, o) })
 }
 
 // Validate lets what people configured refuse the object.
@@ -153,12 +148,7 @@ func (d *dynamic) Validate(ctx context.Context, a admission.Attributes, o admiss
 	if !ok {
 		return nil
 	}
-	done, err := d.turn(ctx, a)
-	if err != nil {
-		return err
-	}
-	defer done()
-	return validating.Validate(ctx, a, o)
+	return d.calling(ctx, a, func(ctx context.Context) error { return validating.Validate(ctx, a, o) })
 }
 
 // instance returns the one for a request, or nil if there is nothing to do.
@@ -193,21 +183,13 @@ func (d *dynamic) instance(ctx context.Context, a admission.Attributes) (admissi
 	return i.plugin, nil
 }
 
-// turn lets a request go to webhooks, if that is what this plugin has; done is called after that. Those of the server itself
-// wait until few others are there.
-func (d *dynamic) turn(ctx context.Context, a admission.Attributes) (done func(), _ error) {
+// calling runs a phase of a request. Where that calls webhooks, those of the server itself wait until few others are there.
+func (d *dynamic) calling(ctx context.Context, a admission.Attributes, phase func(context.Context) error) error {
 	if d.own == nil || a.GetUserInfo().GetName() != user.APIServerUser {
-		return func() {}, nil
+		return phase(ctx)
 	}
 	cluster, _ := logicalcluster.ClusterFrom(ctx) // there is one: it has an instance
-	done, err := d.own.begin(ctx, cluster.Name)
-	switch {
-	case errors.Is(err, errTooManyOwnCalls):
-		return nil, apierrors.NewTooManyRequests(err.Error(), 0) // a time would have its client sleep, in a worker that all workspaces share
-	case err != nil:
-		return nil, apierrors.NewInternalError(err)
-	}
-	return done, nil
+	return d.own.with(ctx, cluster.Name, phase)
 }
 
 // of returns the instance of what a logical cluster has; it may have to be filled.

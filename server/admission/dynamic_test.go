@@ -15,7 +15,6 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -716,100 +715,4 @@ func TestInstancesGoWithTheirConfigurations(t *testing.T) {
 		wants("nobody has any")
 		time.Sleep(2 * idleFor) // the sweep ends
 	})
-}
-
-// TestOwnCalls: of the few of the server's own requests that are with webhooks at once, logical clusters that are not known to
-// answer soon leave some to those that are.
-func TestOwnCalls(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		o := newOwnCalls()
-		ends := map[lc.Name][]func(){}
-		begin := func(cluster lc.Name, want bool) {
-			t.Helper()
-			start := time.Now()
-			end, err := o.begin(t.Context(), cluster)
-			if (err == nil) != want {
-				t.Fatalf("%s, while these are with webhooks: %v: %v, want a turn: %t", cluster, o.of, err, want)
-			}
-			if err == nil {
-				ends[cluster] = append(ends[cluster], end)
-			} else if waited := time.Since(start); waited != turnWithin {
-				t.Errorf("waited %s for a turn, want %s", waited, turnWithin)
-			}
-		}
-		end := func(cluster lc.Name) {
-			for _, end := range ends[cluster] {
-				end()
-			}
-			delete(ends, cluster)
-		}
-		begin("quick", true)
-		end("quick")
-
-		begin("hangs", true)
-		begin("hangs", false) // of this one nothing is known
-		begin("hangs too", true)
-		begin("another", false)
-		begin("quick", true)
-		begin("quick", false) // that is all
-		end("quick")
-		time.Sleep(soon + time.Millisecond)
-		end("hangs")
-		begin("quick", true)
-		begin("quick", true)
-		end("quick")
-		end("hangs too")
-
-		begin("hangs", true)
-		begin("hangs", false) // it was slow
-		end("hangs")
-		begin("hangs", true)
-		begin("hangs", false) // and is not forgiven for one quick answer
-		end("hangs")
-		time.Sleep(slowFor)
-		begin("hangs", true)
-		begin("hangs", true)
-
-		begin("quick", true)
-		var late sync.WaitGroup
-		late.Go(func() {
-			end, err := o.begin(t.Context(), "quick")
-			if err != nil {
-				t.Errorf("one that waits for its turn: %v", err)
-				return
-			}
-			end()
-		})
-		synctest.Wait()
-		end("hangs")
-		late.Wait()
-		end("quick")
-		for i := range 2 * maxKnown {
-			cluster := lc.Name(fmt.Sprint("w", i))
-			begin(cluster, true)
-			end(cluster)
-		}
-		if o.all != 0 || o.unproven != 0 || len(o.of) != 0 || len(o.soonFrom) != maxKnown {
-			t.Errorf("%d calls, %d unproven, of %v, after the last one; %d logical clusters are known", o.all, o.unproven, o.of, len(o.soonFrom))
-		}
-	})
-}
-
-// A turn is taken only where there is something to call.
-func TestTurnsOfThePhase(t *testing.T) {
-	configurations := configurationsOf(t, map[schema.GroupResource][]any{validatingWebhooks: {webhookIn("shop", "same", "https://webhook.invalid/")}})
-	d := validatingPluginOf(t, configurations, nil, webhooks.NewCaller(webhooks.Addresses{}))
-	d.own.all = maxOwnCalls
-	ctx := logicalcluster.WithCluster(t.Context(), logicalcluster.Cluster{Name: "shop"})
-	o := admission.NewObjectInterfacesFromScheme(legacyscheme.Scheme)
-	own := aConfigMap
-	own.who = &user.DefaultInfo{Name: user.APIServerUser}
-	if err := d.Admit(ctx, own.attributes(), o); err != nil {
-		t.Errorf("one that calls no webhooks waited for them: %v", err)
-	}
-	// It is nobody's fault, and no client sleeps for it.
-	err := d.Validate(ctx, own.attributes(), o)
-	if _, sleeps := apierrors.SuggestsClientDelay(err); !apierrors.IsTooManyRequests(err) || sleeps || !strings.Contains(err.Error(), errTooManyOwnCalls.Error()) {
-		t.Errorf("one more than there may be: %#v", err)
-	}
 }

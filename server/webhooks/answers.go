@@ -68,6 +68,12 @@ type answers struct {
 
 // RoundTrip implements http.RoundTripper.
 func (a answers) RoundTrip(req *http.Request) (*http.Response, error) {
+	if err := turn(req.Context()); err != nil {
+		if req.Body != nil {
+			_ = req.Body.Close() // as a RoundTripper has to; it is in memory
+		}
+		return nil, err
+	}
 	resp, err := a.next.RoundTrip(req)
 	if err != nil {
 		return nil, err

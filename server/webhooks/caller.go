@@ -92,6 +92,21 @@ func (c *Caller) config(to Purpose, of logicalcluster.Name, idle time.Duration, 
 	}
 }
 
+type turnKey struct{}
+
+// WithTurn returns a context with which a webhook is called only after take has returned without an error. It is asked before each call, also at once.
+func WithTurn(ctx context.Context, take func() error) context.Context {
+	return context.WithValue(ctx, turnKey{}, take)
+}
+
+// turn takes what a call with that context has to wait for, if there is such.
+func turn(ctx context.Context) error {
+	if take, ok := ctx.Value(turnKey{}).(func() error); ok {
+		return take()
+	}
+	return nil
+}
+
 // Service says how a port of a Service is reached, or why it is not: to people.
 type Service func(ctx context.Context, namespace, name string, port int32) (Way, error)
 
