@@ -10,10 +10,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/admission/plugin/resourcequota"
 	kubequota "k8s.io/apiserver/pkg/quota/v1"
+	"k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/kubernetes/pkg/quota/v1/install"
 
 	"atoll.dev/atoll/internal/logicalcluster"
@@ -57,6 +59,9 @@ const (
 	patience = 10 * time.Second
 	// maxQuotas of a namespace: each is charged by a write of its own for every creation that it limits.
 	maxQuotas = 20
+	// maxLimits of a ResourceQuota: what is counted and charged is compared with each, and each may be of a resource of its own, whose objects are
+	// counted. Kubernetes has no bound, and not half as many resources.
+	maxLimits = 500
 	// maxWaiting is how many requests wait for their turn in one namespace. How many of a workspace do, server/fairness bounds.
 	maxWaiting = 100
 )
@@ -82,7 +87,15 @@ func (q *ResourceQuota) Validate(ctx context.Context, a admission.Attributes, _ 
 		return apierrors.NewInternalError(fmt.Errorf("ResourceQuota of %s %s: the request names no logical cluster", a.GetOperation(), resource))
 	}
 	evaluator := quota.Evaluator(resource, nil)
-	if cluster.Mirror || !evaluator.Handles(a) {
+	if cluster.Mirror {
+		return nil
+	}
+	if resource == resourceQuotas {
+		if err := fewLimits(a); err != nil {
+			return err
+		}
+	}
+	if !evaluator.Handles(a) {
 		return nil
 	}
 	isNew := resource == resourceQuotas && a.GetOperation() == admission.Create && a.GetSubresource() == ""
@@ -93,6 +106,21 @@ func (q *ResourceQuota) Validate(ctx context.Context, a admission.Attributes, _ 
 		return err
 	}
 	return charge(ctx, !isNew)
+}
+
+// fewLimits refuses a ResourceQuota with too many limits, unless it had as many before.
+func fewLimits(a admission.Attributes) error {
+	limits := func(object runtime.Object) int {
+		q, ok := object.(*core.ResourceQuota)
+		if !ok {
+			return 0
+		}
+		return max(len(q.Spec.Hard), len(q.Status.Hard), len(q.Status.Used))
+	}
+	if has := limits(a.GetObject()); has > maxLimits && has > limits(a.GetOldObject()) {
+		return admission.NewForbidden(a, fmt.Errorf("it has %d limits, and may have %d: make several of it", has, maxLimits))
+	}
+	return nil
 }
 
 // all charges all ResourceQuotas of a namespace, but for those charged already.

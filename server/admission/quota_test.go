@@ -171,6 +171,44 @@ func TestQuotasOfANamespace(t *testing.T) {
 	}
 }
 
+// TestLimitsOfAQuota: one has only so many, and what had more may be changed, with as many.
+func TestLimitsOfAQuota(t *testing.T) {
+	with := func(limits int) *core.ResourceQuota {
+		q := &core.ResourceQuota{Spec: core.ResourceQuotaSpec{Hard: core.ResourceList{}}}
+		for i := range limits {
+			q.Spec.Hard[core.ResourceName(fmt.Sprintf("count/r%d.example.com", i))] = resource.MustParse("1")
+		}
+		return q
+	}
+	used := with(maxLimits)
+	used.Status.Used = with(maxLimits + 1).Spec.Hard
+	for name, test := range map[string]struct {
+		object, old *core.ResourceQuota
+		subresource string
+		mirror      bool
+		refused     bool
+	}{
+		"as many as may be":       {object: with(maxLimits)},
+		"one more":                {object: with(maxLimits + 1), refused: true},
+		"one more than before":    {object: with(maxLimits + 1), old: with(maxLimits), refused: true},
+		"as many as there were":   {object: with(maxLimits + 1), old: with(maxLimits + 1)},
+		"in a status":             {object: used, old: with(maxLimits), subresource: "status", refused: true},
+		"what somebody else made": {object: with(maxLimits + 1), mirror: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, _ := in(logicalcluster.Cluster{Name: "shop", Mirror: test.mirror})
+			w := what{resource: "resourcequotas", kind: "ResourceQuota", namespace: "ns", name: "q", subresource: test.subresource, operation: admission.Create, object: test.object}
+			if test.old != nil {
+				w.operation, w.old = admission.Update, test.old
+			}
+			err := NewResourceQuota(&quotas{}).Validate(ctx, w.attributes(), nil)
+			if apierrors.IsForbidden(err) != test.refused || test.refused && !strings.Contains(err.Error(), "501 limits, and may have 500") || !test.refused && err != nil {
+				t.Errorf("%v, want refused %v", err, test.refused)
+			}
+		})
+	}
+}
+
 // TestQuotaChargesOnce: a ResourceQuota that was charged is not charged again when another has changed meanwhile, and again when
 // that was for nothing.
 func TestQuotaChargesOnce(t *testing.T) {

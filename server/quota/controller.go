@@ -71,7 +71,8 @@ type Controller struct {
 	stores    Stores
 	// ResourceQuotas to count. Those that limit nothing until they are counted are counted by themselves, and do not wait behind the others.
 	counts, uncounted *queue.Queue[client.Key]
-	watches           *queue.Queue[struct{}] // one key: which resources to watch
+	watches           *queue.Queue[schema.GroupResource] // resources to watch, or not to watch any more
+	limits            *limits                            // as the informer knows
 
 	mu      sync.Mutex // guards what follows
 	watched map[schema.GroupResource]context.CancelFunc
@@ -91,7 +92,7 @@ func New(informers *client.Informers, stores Stores) *Controller {
 }
 
 func newController(stores Stores, exists func(client.Key) bool) *Controller {
-	c := &Controller{exists: exists, stores: stores, watched: map[schema.GroupResource]context.CancelFunc{}, refused: map[client.Key]refusals{}}
+	c := &Controller{exists: exists, stores: stores, limits: newLimits(), watched: map[schema.GroupResource]context.CancelFunc{}, refused: map[client.Key]refusals{}}
 	c.counts = queue.New("quota", c.countAnew)
 	c.uncounted = queue.New("quota-uncounted", c.count)
 	c.watches = queue.New("quota-watches", c.watchLimited)
@@ -102,7 +103,13 @@ func newController(stores Stores, exists func(client.Key) bool) *Controller {
 func (c *Controller) changed(e client.Event[*corev1.ResourceQuota]) {
 	other := e.Deleted() || e.Old == nil || e.Old.UID != e.New.UID || !apiequality.Semantic.DeepEqual(e.Old.Spec, e.New.Spec)
 	if other {
-		c.watches.Add(struct{}{})
+		var limited []schema.GroupResource
+		if !e.Deleted() {
+			limited = limitedBy(e.New.Spec.Hard)
+		}
+		for _, resource := range c.limits.set(client.KeyOf(e.Object()), limited) {
+			c.watches.Add(resource)
+		}
 	}
 	switch {
 	case e.Deleted():
@@ -119,11 +126,9 @@ func (c *Controller) changed(e client.Event[*corev1.ResourceQuota]) {
 // defined asks for what follows from a custom resource that begins or ends to be served in a logical cluster. None is created until
 // it is counted.
 func (c *Controller) defined(cluster logicalcluster.Name, resource schema.GroupResource) {
-	for _, q := range c.informers.ResourceQuotas.List(cluster, "") {
-		if _, limits := q.Spec.Hard[generic.ObjectCountQuotaResourceNameFor(resource)]; limits {
-			c.watches.Add(struct{}{})
-			c.uncounted.Add(client.KeyOf(q))
-		}
+	for _, q := range c.limits.everywhere(resource, cluster) {
+		c.watches.Add(resource)
+		c.uncounted.Add(q)
 	}
 }
 
@@ -280,35 +285,4 @@ func statusOf(q *corev1.ResourceQuota, evaluator func(schema.GroupResource) kube
 	return corev1.ResourceQuotaStatus{
 		Hard: q.Spec.Hard.DeepCopy(), Used: kubequota.Mask(used, kubequota.ResourceNames(q.Spec.Hard)),
 	}, nil
-}
-
-// watchLimited watches the resources that some ResourceQuota limits, and no others.
-func (c *Controller) watchLimited(ctx context.Context, _ struct{}) (time.Duration, error) {
-	wanted := map[schema.GroupResource]bool{}
-	for _, q := range c.informers.ResourceQuotas.All() {
-		name := lcctx.NameFrom(q)
-		if cluster, _ := c.stores.Known(name); cluster.Mirror {
-			continue
-		}
-		for _, e := range limited(q.Spec.Hard, c.evaluators(ctx, name)) {
-			wanted[e.GroupResource()] = true
-		}
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for resource, stop := range c.watched {
-		if !wanted[resource] {
-			stop()
-			delete(c.watched, resource)
-		}
-	}
-	for resource := range wanted {
-		if c.watched[resource] != nil {
-			continue
-		}
-		watching, stop := context.WithCancel(ctx)
-		c.watched[resource] = stop
-		c.running.Go(func() { c.watch(watching, resource) })
-	}
-	return 0, nil
 }

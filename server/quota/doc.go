@@ -19,8 +19,9 @@
 // what is used, and refuses all until somebody defines it and it is counted, at once. etcd counts its rows in the namespace; none
 // is read, which a schema of another workspace could not. Their watches are of the metadata that server/garbage reads.
 //
-// Only resources that a ResourceQuota somewhere limits are watched, each by one watch for all workspaces that keeps nothing; a
-// workspace without ResourceQuotas, or with some and idle, costs nothing. ResourceQuotas of mirrors are left alone: the physical cluster counts those.
+// Only resources that a ResourceQuota somewhere limits are watched, each by one watch for all workspaces that keeps nothing. What a ResourceQuota limits is made
+// out once for each spec (limits.go): an event, or a change of one ResourceQuota, is not compared with what all others say, or one workspace would hold up
+// everybody. A workspace without ResourceQuotas, or with some and idle, costs nothing. ResourceQuotas of mirrors are left alone: the physical cluster counts those.
 //
 // The server starts it with the shared informers: New before they run, then Run. When etcd is away nothing is counted, and
 // everything is tried again. Read controller.go first.

@@ -2,6 +2,8 @@ package quota
 
 import (
 	"errors"
+	"maps"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -66,21 +68,42 @@ func (c counted) UsageStats(o kubequota.UsageStatsOptions) (kubequota.UsageStats
 	return kubequota.UsageStats{Used: used}, nil
 }
 
-// limited returns evaluators of the resources that a ResourceQuota limits, of those that there are evaluators of.
-func limited(hard corev1.ResourceList, evaluator func(schema.GroupResource) kubequota.Evaluator) []kubequota.Evaluator {
-	candidates := map[schema.GroupResource]bool{{Resource: "pods"}: true, {Resource: "services"}: true, {Resource: "persistentvolumeclaims"}: true}
-	for resource := range aliases {
-		candidates[resource] = true
+// byNames are evaluators of the resources that have names of their own in ResourceQuotas, beside count/RESOURCE. They list nothing.
+var byNames = func() []kubequota.Evaluator {
+	all := []kubequota.Evaluator{
+		Evaluator(schema.GroupResource{Resource: "pods"}, nil), Evaluator(schema.GroupResource{Resource: "services"}, nil),
+		Evaluator(schema.GroupResource{Resource: "persistentvolumeclaims"}, nil),
 	}
-	for name := range hard {
-		if counted, ok := strings.CutPrefix(string(name), countPrefix); ok {
-			candidates[schema.ParseGroupResource(counted)] = true
+	for resource := range aliases {
+		all = append(all, Evaluator(resource, nil))
+	}
+	return all
+}()
+
+// limitedBy returns the resources that the limits of a ResourceQuota are of, each once, whether they are served or not.
+func limitedBy(hard corev1.ResourceList) []schema.GroupResource {
+	names := kubequota.ResourceNames(hard)
+	limited := map[schema.GroupResource]bool{}
+	for _, e := range byNames {
+		if len(e.MatchingResources(names)) > 0 {
+			limited[e.GroupResource()] = true
 		}
 	}
-	names := kubequota.ResourceNames(hard)
+	for _, name := range names {
+		if counted, ok := strings.CutPrefix(string(name), countPrefix); ok {
+			if resource := schema.ParseGroupResource(counted); generic.ObjectCountQuotaResourceNameFor(resource) == name { // or it is of none
+				limited[resource] = true
+			}
+		}
+	}
+	return slices.Collect(maps.Keys(limited))
+}
+
+// limited returns evaluators of the resources that a ResourceQuota limits, of those that there are evaluators of.
+func limited(hard corev1.ResourceList, evaluator func(schema.GroupResource) kubequota.Evaluator) []kubequota.Evaluator {
 	var all []kubequota.Evaluator
-	for resource := range candidates {
-		if e := evaluator(resource); e != nil && len(e.MatchingResources(names)) > 0 {
+	for _, resource := range limitedBy(hard) {
+		if e := evaluator(resource); e != nil {
 			all = append(all, e)
 		}
 	}

@@ -2,9 +2,11 @@ package quota
 
 import (
 	"context"
+	"math"
+	"slices"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
+	"github.com/kcp-dev/logicalcluster/v3"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -12,7 +14,6 @@ import (
 	"k8s.io/klog/v2"
 
 	"atoll.dev/atoll/client"
-	lcctx "atoll.dev/atoll/internal/logicalcluster"
 )
 
 // changing are resources of which an object uses another amount after a change: pods end, Services change their type, and
@@ -40,7 +41,7 @@ func (c *Controller) watchOnce(ctx context.Context, resource schema.GroupResourc
 	}
 	defer events.Stop()
 	// What happened before the watch began, or since the last one ended.
-	c.recount(ctx, resource, c.informers.ResourceQuotas.All())
+	c.recount(c.limits.everywhere(resource, ""))
 	for event := range events.ResultChan() {
 		if event.Type == watch.Error {
 			return apierrors.FromObject(event.Object)
@@ -49,19 +50,39 @@ func (c *Controller) watchOnce(ctx context.Context, resource schema.GroupResourc
 			continue
 		}
 		if object, err := meta.Accessor(event.Object); err == nil {
-			c.recount(ctx, resource, c.informers.ResourceQuotas.List(lcctx.NameFrom(object), object.GetNamespace()))
+			c.recount(c.limits.in(client.KeyOf(object).Space(), resource))
 		}
 	}
 	return nil
 }
 
-// recount asks for a count of those ResourceQuotas that limit a resource.
-func (c *Controller) recount(ctx context.Context, resource schema.GroupResource, quotas []*corev1.ResourceQuota) {
+// recount asks for a count of ResourceQuotas.
+func (c *Controller) recount(quotas []client.Key) {
 	for _, q := range quotas {
-		for _, e := range limited(q.Spec.Hard, c.evaluators(ctx, lcctx.NameFrom(q))) {
-			if e.GroupResource() == resource {
-				c.counts.Add(client.KeyOf(q))
-			}
-		}
+		c.counts.Add(q)
 	}
+}
+
+// watchLimited watches a resource if some ResourceQuota limits it, and else no longer.
+func (c *Controller) watchLimited(ctx context.Context, resource schema.GroupResource) (time.Duration, error) {
+	serves := func(name logicalcluster.Name) bool {
+		if cluster, _ := c.stores.Known(name); cluster.Mirror {
+			return false
+		}
+		served, _ := c.stores.Served(name, resource)
+		return served
+	}
+	// Any of them will do, mostly: what is built in is served everywhere.
+	wanted := slices.ContainsFunc(c.limits.clusters(resource, 1), serves) || slices.ContainsFunc(c.limits.clusters(resource, math.MaxInt), serves)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch stop := c.watched[resource]; {
+	case wanted && stop == nil:
+		ctx, c.watched[resource] = context.WithCancel(ctx)
+		c.running.Go(func() { c.watch(ctx, resource) })
+	case !wanted && stop != nil:
+		stop()
+		delete(c.watched, resource)
+	}
+	return 0, nil
 }
