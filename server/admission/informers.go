@@ -7,6 +7,7 @@ import (
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/informers/core"
@@ -25,6 +26,10 @@ import (
 	schedulinglisters "k8s.io/client-go/listers/scheduling/v1"
 	storagelisters "k8s.io/client-go/listers/storage/v1"
 	"k8s.io/client-go/tools/cache"
+	storednetworking "k8s.io/kubernetes/pkg/apis/networking"
+	storedscheduling "k8s.io/kubernetes/pkg/apis/scheduling"
+	storedstorage "k8s.io/kubernetes/pkg/apis/storage"
+	volumeutil "k8s.io/kubernetes/pkg/volume/util"
 )
 
 // factory looks to a plugin like the informers of its cluster. Behind it are the stores' watch caches, which every logical
@@ -102,7 +107,7 @@ type recent struct {
 }
 
 func (l recent) List(selector labels.Selector) ([]*corev1.LimitRange, error) {
-	return l.list(selector, true)
+	return l.list(selector, true, nil)
 }
 
 type serviceAccounts struct {
@@ -128,9 +133,9 @@ func (i networkingInformers) V1() networkinginformers.Interface {
 }
 
 func (i networkingV1Informers) IngressClasses() networkinginformers.IngressClassInformer {
-	return informer[networkinglisters.IngressClassLister]{
-		lister[networkingv1.IngressClass, *networkingv1.IngressClass]{i.scope, networkingv1.Resource("ingressclasses"), ""},
-	}
+	return informer[networkinglisters.IngressClassLister]{defaults[networkingv1.IngressClass, *networkingv1.IngressClass]{
+		lister[networkingv1.IngressClass, *networkingv1.IngressClass]{i.scope, networkingv1.Resource("ingressclasses"), ""}, isDefaultIngressClass,
+	}}
 }
 
 type nodeInformers struct {
@@ -168,9 +173,9 @@ func (i schedulingInformers) V1() schedulinginformers.Interface {
 }
 
 func (i schedulingV1Informers) PriorityClasses() schedulinginformers.PriorityClassInformer {
-	return informer[schedulinglisters.PriorityClassLister]{
-		lister[schedulingv1.PriorityClass, *schedulingv1.PriorityClass]{i.scope, schedulingv1.Resource("priorityclasses"), ""},
-	}
+	return informer[schedulinglisters.PriorityClassLister]{defaults[schedulingv1.PriorityClass, *schedulingv1.PriorityClass]{
+		lister[schedulingv1.PriorityClass, *schedulingv1.PriorityClass]{i.scope, schedulingv1.Resource("priorityclasses"), ""}, isDefaultPriorityClass,
+	}}
 }
 
 type storageInformers struct {
@@ -186,7 +191,33 @@ type storageV1Informers struct {
 func (i storageInformers) V1() storageinformers.Interface { return storageV1Informers{scope: i.scope} }
 
 func (i storageV1Informers) StorageClasses() storageinformers.StorageClassInformer {
-	return informer[storagelisters.StorageClassLister]{
-		lister[storagev1.StorageClass, *storagev1.StorageClass]{i.scope, storagev1.Resource("storageclasses"), ""},
-	}
+	return informer[storagelisters.StorageClassLister]{defaults[storagev1.StorageClass, *storagev1.StorageClass]{
+		lister[storagev1.StorageClass, *storagev1.StorageClass]{i.scope, storagev1.Resource("storageclasses"), ""}, isDefaultStorageClass,
+	}}
+}
+
+// defaults lists those of a kind that are marked as a default, which is all that plugins list it for, and gets any. Of the others there may be as many as
+// people make, and each would be copied for each request.
+type defaults[V any, P object[V]] struct {
+	lister[V, P]
+	is func(stored runtime.Object) bool
+}
+
+func (d defaults[V, P]) List(selector labels.Selector) ([]*V, error) {
+	return d.list(selector, false, d.is)
+}
+
+func isDefaultPriorityClass(stored runtime.Object) bool {
+	class, ok := stored.(*storedscheduling.PriorityClass)
+	return ok && class.GlobalDefault
+}
+
+func isDefaultStorageClass(stored runtime.Object) bool {
+	class, ok := stored.(*storedstorage.StorageClass)
+	return ok && volumeutil.IsDefaultAnnotation(class.ObjectMeta)
+}
+
+func isDefaultIngressClass(stored runtime.Object) bool {
+	class, ok := stored.(*storednetworking.IngressClass)
+	return ok && class.Annotations[networkingv1.AnnotationIsDefaultIngressClass] == "true"
 }

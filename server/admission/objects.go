@@ -63,15 +63,21 @@ func (l lister[V, P]) Get(name string) (*V, error) {
 
 // List sees what was written before: unlike with the informers of kube-apiserver, a policy that was acknowledged holds for
 // the next request. The store asks etcd how far it is, and answers from the watch cache.
-func (l lister[V, P]) List(selector labels.Selector) ([]*V, error) { return l.list(selector, false) }
+func (l lister[V, P]) List(selector labels.Selector) ([]*V, error) {
+	return l.list(selector, false, nil)
+}
 
-func (l lister[V, P]) list(selector labels.Selector, cached bool) ([]*V, error) {
+// list returns those which are listed, as they are stored; nil for all of them. Others are not copied.
+func (l lister[V, P]) list(selector labels.Selector, cached bool, listed func(runtime.Object) bool) ([]*V, error) {
 	found, err := l.objects.List(l.ctx, l.resource, l.namespace, cached)
 	if err != nil {
 		return nil, err
 	}
 	var chosen []*V
 	for _, obj := range found {
+		if listed != nil && !listed(obj) {
+			continue
+		}
 		out, err := l.versioned(obj)
 		if err != nil {
 			return nil, err

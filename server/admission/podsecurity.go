@@ -4,19 +4,22 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/labels"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/warning"
 	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	"k8s.io/kubernetes/pkg/apis/core"
 	podsecurity "k8s.io/pod-security-admission/admission"
 	podsecurityconfig "k8s.io/pod-security-admission/admission/api/load"
 	podsecurityapi "k8s.io/pod-security-admission/api"
@@ -33,6 +36,9 @@ type PodSecurity struct {
 	*admission.Handler
 	library podsecurity.Admission
 }
+
+// mostPods is how many pods of a namespace the library looks at when its level changes (defaultNamespaceMaxPodsToCheck).
+const mostPods = 3000
 
 // podSecurityMetrics are series by level and decision, for the process.
 var podSecurityMetrics = sync.OnceValue(func() metrics.Recorder {
@@ -75,8 +81,43 @@ func (r podSecurityReader) GetNamespace(ctx context.Context, name string) (*core
 	return lister[corev1.Namespace, *corev1.Namespace]{scope{ctx, r.objects}, namespaces, ""}.Get(name)
 }
 
+// ListPods returns as many pods as there are, and of what the library will not look at one that is empty: it looks at some, of each controller one first. What it
+// returns is the cache's, and must not be changed.
 func (r podSecurityReader) ListPods(ctx context.Context, namespace string) ([]*corev1.Pod, error) {
-	return lister[corev1.Pod, *corev1.Pod]{scope{ctx, r.objects}, corev1.Resource("pods"), namespace}.list(labels.Everything(), true)
+	found, err := r.objects.List(ctx, pods, namespace, true)
+	if err != nil {
+		return nil, err
+	}
+	var alone, beside []runtime.Object // of their controllers
+	of := map[types.UID]bool{}
+	for _, obj := range found {
+		pod, ok := obj.(*core.Pod)
+		if !ok {
+			return nil, fmt.Errorf("list pods: one is a %T", obj)
+		}
+		switch controller := metav1.GetControllerOfNoCopy(pod); {
+		case controller == nil:
+			alone = append(alone, pod)
+		case of[controller.UID]:
+			beside = append(beside, pod)
+		default:
+			of[controller.UID] = true
+			alone = append(alone, pod)
+		}
+	}
+	all := make([]*corev1.Pod, 0, len(found))
+	for _, obj := range append(alone, beside...)[:min(len(found), mostPods)] {
+		pod := &corev1.Pod{}
+		if err := legacyscheme.Scheme.Convert(obj, pod, nil); err != nil {
+			return nil, fmt.Errorf("convert a pod for PodSecurity: %w", err)
+		}
+		all = append(all, pod)
+	}
+	rest := &corev1.Pod{}
+	if len(alone) < mostPods && len(beside) > 0 { // it is to come after those beside others
+		rest.OwnerReferences = all[len(alone)].OwnerReferences
+	}
+	return append(all, slices.Repeat([]*corev1.Pod{rest}, len(found)-len(all))...), nil
 }
 
 // Validate refuses pods below the level of their namespace, and labels that name no level.
