@@ -58,7 +58,9 @@ func clusterRoleOf(name string, labels map[string]string, rules ...rbacv1.Policy
 // The roles that everybody knows grow by a workspace's own, there and nowhere else, and shrink again.
 func TestAggregatedClusterRoles(t *testing.T) {
 	r := startServer(t, withTokens(t))
-	runController(t, r, aggregation.New)
+	runController(t, r, func(c *client.Clients, i *client.Informers) (*aggregation.Controller, error) {
+		return aggregation.New(c, i, r.ClusterRoles, clock.RealClock{})
+	})
 	for _, cluster := range []logicalcluster.Name{shop, bank} {
 		_, err := r.in(t, cluster).RbacV1().ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
 			ObjectMeta: metav1.ObjectMeta{Name: "alice"},
@@ -170,8 +172,10 @@ func TestAggregatedClusterRoles(t *testing.T) {
 		}
 		_, err := roles.Create(t.Context(), role, metav1.CreateOptions{})
 		must(t, err)
+		if i%5 == 4 {
+			holds(role.Name, "nodes", 1) // through fewer than are too many, while they are made
+		}
 	}
-	holds("row-80", "nodes", 1) // each was filled when it was made
 	source, err := roles.Get(t.Context(), "row-99", metav1.GetOptions{})
 	must(t, err)
 	source.Rules = []rbacv1.PolicyRule{volumes}
@@ -181,6 +185,38 @@ func TestAggregatedClusterRoles(t *testing.T) {
 		event, err := r.in(t, shop).CoreV1().Events(metav1.NamespaceDefault).Get(t.Context(), aggregation.FieldManager, metav1.GetOptions{})
 		return fmt.Sprint(err), err == nil && event.Reason == "NotAggregated" && strings.Contains(event.Message, "row-82")
 	})
+}
+
+// TestClusterRolesAreNotCopied: what the roles of a workspace are summed up from is what the watch cache holds, and the few that it shares with all others.
+func TestClusterRolesAreNotCopied(t *testing.T) {
+	r := startServer(t, nil)
+	own := clusterRoleOf("own", nil, rbacv1.PolicyRule{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"nodes"}})
+	own.AggregationRule = &rbacv1.AggregationRule{ClusterRoleSelectors: []metav1.LabelSelector{{MatchLabels: map[string]string{"for": "ops"}}}}
+	_, err := r.in(t, shop).RbacV1().ClusterRoles().Create(t.Context(), own, metav1.CreateOptions{})
+	must(t, err)
+	find := func(cluster logicalcluster.Name, name string) *rbacv1.ClusterRole {
+		t.Helper()
+		var found *rbacv1.ClusterRole
+		waitFor(t, 30*time.Second, fmt.Sprintf("%s has %s", cluster, name), func() (string, bool) {
+			all, err := r.ClusterRoles(client.In(t.Context(), cluster))
+			must(t, err)
+			i := slices.IndexFunc(all, func(role rbacv1.ClusterRole) bool { return role.Name == name })
+			if i >= 0 {
+				found = &all[i]
+			}
+			return fmt.Sprint(len(all)), i >= 0
+		})
+		return found
+	}
+	find(shop, "view")
+	if one, other := find(shop, "own"), find(shop, "own"); one == other || &one.Rules[0] != &other.Rules[0] || one.AggregationRule != other.AggregationRule {
+		t.Error("what the workspace made is copied")
+	}
+	others, err := r.ClusterRoles(client.In(t.Context(), bank))
+	must(t, err)
+	if slices.ContainsFunc(others, func(role rbacv1.ClusterRole) bool { return role.Name == "own" }) {
+		t.Error("bank has the role of shop")
+	}
 }
 
 // kubectl delete ends, though the role is there again: it waits until there is none, or one of another UID.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -17,6 +18,8 @@ import (
 	storeerr "k8s.io/apiserver/pkg/storage/errors"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"k8s.io/kubernetes/pkg/apis/core"
+	"k8s.io/kubernetes/pkg/apis/rbac"
+	rbacv1helpers "k8s.io/kubernetes/pkg/apis/rbac/v1"
 
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
 	"atoll.dev/atoll/server/customresources"
@@ -81,6 +84,25 @@ func (o storedObjects) WatchEverywhere(ctx context.Context, resource schema.Grou
 		return nil, err
 	}
 	return r.WatchEverywhere(ctx, opts, func(obj runtime.Object) (runtime.Object, error) { return obj, nil })
+}
+
+// ClusterRoles are those of the workspace that ctx names, the shared ones too, as the watch cache holds them: they are its own, and must not be changed.
+func (s *Server) ClusterRoles(ctx context.Context) ([]rbacv1.ClusterRole, error) {
+	stored, err := storedObjects{s.backend}.list(ctx, rbac.Resource("clusterroles"), "", true)
+	if err != nil {
+		return nil, err
+	}
+	list, ok := stored.(*rbac.ClusterRoleList)
+	if !ok {
+		return nil, fmt.Errorf("ClusterRoles are listed as a %T", stored)
+	}
+	roles := make([]rbacv1.ClusterRole, len(list.Items))
+	for i := range list.Items {
+		if err := rbacv1helpers.Convert_rbac_ClusterRole_To_v1_ClusterRole(&list.Items[i], &roles[i], nil); err != nil {
+			return nil, fmt.Errorf("convert ClusterRole %q: %w", list.Items[i].Name, err)
+		}
+	}
+	return roles, nil
 }
 
 // QuotaStores are what ResourceQuotas are counted with.

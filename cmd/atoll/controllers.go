@@ -112,7 +112,7 @@ func ofTheLeader(s *server.Server, c *client.Clients, i *client.Informers, lead 
 	collector, err := garbage.New(c, i, garbage.Options{Kinds: s.Kinds(), Read: s.Read})
 	l.add("garbage", collector, err)
 
-	roles, err := aggregation.New(c, i)
+	roles, err := aggregation.New(c, i, s.ClusterRoles, clk)
 	l.add("aggregation", roles, err)
 
 	jobs, err := finishedjobs.New(c, i, clk)

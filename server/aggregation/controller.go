@@ -15,33 +15,49 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	rbacv1apply "k8s.io/client-go/applyconfigurations/rbac/v1"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
 
 	"atoll.dev/atoll/client"
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
 	"atoll.dev/atoll/internal/queue"
+	"atoll.dev/atoll/internal/turns"
 	"atoll.dev/atoll/server/rbac"
 )
 
 const (
 	// FieldManager of what is applied, Kubernetes' own.
 	FieldManager = "clusterrole-aggregation-controller"
-	// workers of the queue: a key is one list, and a write for each role that changes.
+	// workers of the queue: a key is one list in memory, and a write for each role that changes.
 	workers = 4
+	// apart is how far apart the looks at a workspace begin at least, and pause how many times as long as one has worked the next one waits: its roles may change
+	// all the time, and take a second to sum up. Of what one has worked mostWorked counts: etcd may have been away.
+	apart      = 20 * time.Millisecond
+	pause      = 4
+	mostWorked = 5 * time.Second
 )
+
+// Roles lists the ClusterRoles of the workspace of ctx, those that it shares with all others too, as the watch cache has them, which has what a feed told of.
+// They are the cache's, and must not be changed.
+type Roles func(ctx context.Context) ([]rbacv1.ClusterRole, error)
 
 // Controller fills the aggregated ClusterRoles of all workspaces.
 type Controller struct {
 	clients   *client.Clients
 	informers *client.Informers
+	list      Roles
 	roles     *client.Feed[*metav1.PartialObjectMetadata]
+	clock     clock.PassiveClock
+	lanes     *turns.Lanes[logicalcluster.Name, struct{}]
 	// workspaces in which a ClusterRole was written.
 	workspaces *queue.Queue[logicalcluster.Name]
 }
 
 // New returns the controller.
-func New(clients *client.Clients, informers *client.Informers) (*Controller, error) {
-	c := &Controller{clients: clients, informers: informers}
-	c.workspaces = queue.New("clusterrole-aggregation", c.fill)
+func New(clients *client.Clients, informers *client.Informers, list Roles, clk clock.PassiveClock) (*Controller, error) {
+	c := &Controller{clients: clients, informers: informers, list: list, clock: clk, lanes: newLanes(clk)}
+	c.workspaces = queue.NewWithClock("clusterrole-aggregation", clk, func(ctx context.Context, workspace logicalcluster.Name) (time.Duration, error) {
+		return c.inTurn(workspace, func() error { return c.fill(ctx, workspace) })
+	})
 	kind := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "ClusterRole"}}
 	// What was deleted while nobody watched is made up for by the roles that it was summed up in, which are told of.
 	var err error
@@ -49,6 +65,20 @@ func New(clients *client.Clients, informers *client.Informers) (*Controller, err
 		c.workspaces.Add(lcctx.NameFrom(role))
 	})
 	return c, err
+}
+
+func newLanes(clk clock.PassiveClock) *turns.Lanes[logicalcluster.Name, struct{}] {
+	return turns.NewLanes[logicalcluster.Name, struct{}](clk, turns.LaneRules{AtOnce: 1, Apart: apart, Pause: pause, MostWorked: mostWorked})
+}
+
+// inTurn looks at a workspace, or says after what time its turn is.
+func (c *Controller) inTurn(workspace logicalcluster.Name, look func() error) (time.Duration, error) {
+	if wait := c.lanes.Turn(workspace, struct{}{}); wait > 0 {
+		return wait, nil
+	}
+	began := c.clock.Now()
+	defer func() { c.lanes.Done(workspace, c.clock.Since(began)) }()
+	return 0, look()
 }
 
 // Run waits for the informers and works until ctx ends.
@@ -65,35 +95,34 @@ func (c *Controller) Run(ctx context.Context) error {
 }
 
 // fill makes the rules of a workspace's aggregated roles what they should be.
-func (c *Controller) fill(ctx context.Context, workspace logicalcluster.Name) (time.Duration, error) {
+func (c *Controller) fill(ctx context.Context, workspace logicalcluster.Name) error {
 	if is, err := client.InWorkspace(ctx, c.clients, c.informers, workspace); !is || err != nil {
-		return 0, err
+		return err
 	}
 	ctx = client.In(ctx, workspace)
-	roles := c.clients.Kube.RbacV1().ClusterRoles()
-	// From the watch cache, which has what the feed told of.
-	list, err := roles.List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+	all, err := c.list(ctx)
 	if err != nil {
-		return 0, fmt.Errorf("list ClusterRoles of workspace %q: %w", workspace, err)
+		return fmt.Errorf("list ClusterRoles of workspace %q: %w", workspace, err)
 	}
-	changed, err := outdated(list.Items)
+	changed, err := outdated(all)
 	if errors.Is(err, rbac.ErrUnsettled) {
-		return 0, c.tell(ctx, workspace, err) // the next change of a role brings it back
+		return c.tell(ctx, workspace, err) // the next change of a role brings it back
 	}
 	if err != nil {
-		return 0, fmt.Errorf("sum up ClusterRoles of workspace %q: %w", workspace, err)
+		return fmt.Errorf("sum up ClusterRoles of workspace %q: %w", workspace, err)
 	}
+	roles := c.clients.Kube.RbacV1().ClusterRoles()
 	var errs []error
 	for _, role := range changed { // that one cannot be written, because it has become too large, is nothing to the others
 		_, err := roles.Apply(ctx, configuration(role), metav1.ApplyOptions{FieldManager: FieldManager, Force: true})
 		if ctx.Err() != nil {
-			return 0, context.Cause(ctx)
+			return context.Cause(ctx)
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("apply the rules of ClusterRole %q of workspace %q: %w", role.Name, workspace, err))
 		}
 	}
-	return 0, errors.Join(errs...)
+	return errors.Join(errs...)
 }
 
 // tell puts an event into the workspace, unless there is one: who makes its roles can change that.
@@ -115,7 +144,7 @@ func (c *Controller) tell(ctx context.Context, workspace logicalcluster.Name, wh
 	return fmt.Errorf("tell workspace %q that %w: %w", workspace, why, err)
 }
 
-// outdated returns the roles whose rules should be others, with those.
+// outdated returns the roles whose rules should be others, with those. It copies and compares no rules of others, which may be a workspace's all.
 func outdated(roles []rbacv1.ClusterRole) ([]rbacv1.ClusterRole, error) {
 	filled := slices.Clone(roles) // Aggregate puts other rules into them, and changes none
 	if err := rbac.Aggregate(filled); err != nil {
@@ -123,7 +152,7 @@ func outdated(roles []rbacv1.ClusterRole) ([]rbacv1.ClusterRole, error) {
 	}
 	var changed []rbacv1.ClusterRole
 	for i := range filled {
-		if !rbac.SameRules(filled[i].Rules, roles[i].Rules) {
+		if filled[i].AggregationRule != nil && !rbac.SameRules(filled[i].Rules, roles[i].Rules) {
 			changed = append(changed, filled[i])
 		}
 	}
