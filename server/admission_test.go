@@ -22,8 +22,10 @@ import (
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apiresource "k8s.io/apimachinery/pkg/api/resource"
@@ -535,5 +537,41 @@ func TestWhoApprovesCertificates(t *testing.T) {
 		case !allowed && (got.code != http.StatusForbidden || !strings.Contains(got.body, `not permitted to approve requests with signerName \"example.com/s\"`)):
 			t.Errorf("in %s: %d %s, want 403 by admission", cluster, got.code, got.body)
 		}
+	}
+}
+
+// TestNamespaceThatEnds: in a namespace that is being deleted nobody gets a token, or has a pod evicted or bound, and is told why as by Kubernetes.
+func TestNamespaceThatEnds(t *testing.T) {
+	r := startServer(t, nil) // nothing empties namespaces
+	r.makeNamespace(t, shop, "ends")
+	core := r.in(t, shop).CoreV1()
+	_, err := core.ServiceAccounts("ends").Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "robot"}}, metav1.CreateOptions{})
+	must(t, err)
+	asks := map[string]struct {
+		ask    func() error
+		before func(error) bool
+	}{
+		"a token": {func() error {
+			_, err := core.ServiceAccounts("ends").CreateToken(t.Context(), "robot", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+			return err
+		}, func(err error) bool { return err == nil }},
+		"an eviction": {func() error {
+			return core.Pods("ends").EvictV1(t.Context(), &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: "nobody"}})
+		}, apierrors.IsNotFound},
+		"a binding": {func() error {
+			return core.Pods("ends").Bind(t.Context(), &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: "nobody"}, Target: corev1.ObjectReference{Kind: "Node", Name: "east"}}, metav1.CreateOptions{})
+		}, apierrors.IsNotFound},
+	}
+	for what, tc := range asks {
+		if err := tc.ask(); !tc.before(err) {
+			t.Errorf("%s before: %v", what, err)
+		}
+	}
+	must(t, core.Namespaces().Delete(t.Context(), "ends", metav1.DeleteOptions{}))
+	for what, tc := range asks {
+		waitFor(t, 30*time.Second, what+" is refused", func() (string, bool) {
+			err := tc.ask()
+			return fmt.Sprint(err), apierrors.IsForbidden(err) && apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause)
+		})
 	}
 }

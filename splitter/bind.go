@@ -278,6 +278,8 @@ func (c *Controller) bindTo(ctx context.Context, pod *corev1.Pod, mirror logical
 	switch {
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
 		return false, nil // its event brings us back
+	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+		return false, nil // it goes as well
 	case apierrors.IsRequestEntityTooLargeError(err):
 		return false, errTooLarge
 	case err != nil:

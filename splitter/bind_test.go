@@ -1,6 +1,18 @@
 package splitter
 
-import "testing"
+import (
+	"context"
+	"errors"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	lcctx "atoll.dev/atoll/internal/logicalcluster"
+)
 
 func TestPickCandidate(t *testing.T) {
 	for name, tc := range map[string]struct {
@@ -23,5 +35,27 @@ func TestPickCandidate(t *testing.T) {
 		if got != tc.want {
 			t.Errorf("%s: %q, want %q: %s", name, got, tc.want, tc.reason)
 		}
+	}
+}
+
+// TestBindInANamespaceThatEnds: that a pod is not bound any more, since its namespace is being deleted, is no error.
+func TestBindInANamespaceThatEnds(t *testing.T) {
+	t.Parallel()
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "front", Name: "p", UID: "p", Annotations: map[string]string{lcctx.Annotation: "shop"}}}
+	m := newMirrored(t, pod, spaceIn(mirrorEast), placementOf("", "Placed", mirrorEast))
+	refusal := apierrors.NewForbidden(corev1.Resource("pods"), pod.Name, errors.New("namespace front is being terminated"))
+	asked := 0
+	m.clients.Objects = interceptor.NewClient(m.objects, interceptor.Funcs{
+		SubResourceCreate: func(context.Context, ctrlclient.Client, string, ctrlclient.Object, ctrlclient.Object, ...ctrlclient.SubResourceCreateOption) error {
+			asked++
+			return refusal
+		},
+	})
+	if ready, err := m.bindTo(t.Context(), pod, mirrorEast, "east"); err == nil || ready || asked != 1 {
+		t.Errorf("asked %d times, it is refused for something else: %t, %v", asked, ready, err)
+	}
+	refusal.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}
+	if ready, err := m.bindTo(t.Context(), pod, mirrorEast, "east"); err != nil || ready || asked != 2 {
+		t.Errorf("asked %d times, the namespace ends: %t, %v", asked, ready, err)
 	}
 }

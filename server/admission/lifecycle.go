@@ -19,7 +19,7 @@ import (
 // immortal namespaces cannot be deleted in a workspace, as in Kubernetes.
 var immortal = sets.New(metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic)
 
-// Lifecycle refuses to create objects in namespaces that are absent or terminating, and to delete immortal namespaces.
+// Lifecycle refuses to create objects, and tokens, bindings and evictions of objects, in namespaces that are absent or terminating, and to delete immortal namespaces.
 // It is upstream's NamespaceLifecycle for many logical clusters.
 type Lifecycle struct {
 	*admission.Handler
@@ -49,14 +49,17 @@ func (l *Lifecycle) Admit(ctx context.Context, a admission.Attributes, _ admissi
 		return nil
 	}
 	// Reviews, of access and of who one is, create nothing.
-	if group := a.GetResource().Group; a.GetSubresource() != "" || group == "authorization.k8s.io" || group == "authentication.k8s.io" {
+	if group := a.GetResource().Group; group == "authorization.k8s.io" || group == "authentication.k8s.io" {
 		return nil
 	}
-	// The server's own controllers finish what they do in a workspace that goes.
-	if a.GetUserInfo().GetName() != user.APIServerUser && l.terminating(cluster.Name) {
+	// Nor do tokens, bindings and evictions, which belong to what is there: who empties a workspace that goes may need them. The server's own controllers
+	// finish what they do in it.
+	ofAnother := a.GetSubresource() != ""
+	if !ofAnother && a.GetUserInfo().GetName() != user.APIServerUser && l.terminating(cluster.Name) {
 		return admission.NewForbidden(a, fmt.Errorf("the workspace is being deleted and takes nothing new"))
 	}
-	if namespaceItself || a.GetNamespace() == "" {
+	// In a mirror they are asked for as long as pods run in the physical cluster.
+	if namespaceItself || a.GetNamespace() == "" || ofAnother && cluster.Mirror {
 		return nil
 	}
 	object, err := get(ctx, l.objects, namespaces, metav1.NamespaceNone, a.GetNamespace())
