@@ -540,7 +540,8 @@ func TestWhoApprovesCertificates(t *testing.T) {
 	}
 }
 
-// TestNamespaceThatEnds: in a namespace that is being deleted nobody gets a token, or has a pod evicted or bound, and is told why as by Kubernetes.
+// TestNamespaceThatEnds: in a namespace that is being deleted nobody gets a token, or has a pod evicted or bound, and is told why
+// as by Kubernetes.
 func TestNamespaceThatEnds(t *testing.T) {
 	r := startServer(t, nil) // nothing empties namespaces
 	r.makeNamespace(t, shop, "ends")

@@ -346,11 +346,11 @@ func TestHangingAdmissionWebhook(t *testing.T) {
 	r.makeNamespace(t, shop, "default")
 	r.makeNamespace(t, bank, "default")
 	a, b := r.place(t, shop), r.place(t, bank)
-	release, hanging := make(chan struct{}), make(chan struct{}, 100)
+	release, hanging := make(chan struct{}), make(chan string, 100)
 	var once sync.Once
 	free := func() { once.Do(func() { close(release) }) }
-	h := newHook(t, func(string, *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
-		hanging <- struct{}{}
+	h := newHook(t, func(_ string, asked *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
+		hanging <- asked.Name
 		<-release
 		return &admissionv1.AdmissionResponse{Allowed: true}
 	})
@@ -366,14 +366,15 @@ func TestHangingAdmissionWebhook(t *testing.T) {
 	if err := secret(a, "s1"); !apierrors.IsTooManyRequests(err) || !strings.Contains(err.Error(), "take longer than 1s") {
 		t.Errorf("the first one: %v, want that it does not wait", err)
 	}
-	<-hanging
 	var waiting sync.WaitGroup
 	waiting.Go(func() {
 		if err := secret(a, "s2"); err != nil {
 			t.Errorf("let through late: %v", err)
 		}
 	})
-	<-hanging
+	for name := ""; name != "s2"; { // the first one may not have come so far
+		name = <-hanging
+	}
 	if err := secret(a, "s3"); !apierrors.IsTooManyRequests(err) || !strings.Contains(err.Error(), "too many requests of the server itself wait for admission webhooks") {
 		t.Errorf("one more: %v, want that only one waits", err)
 	}

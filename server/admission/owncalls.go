@@ -15,24 +15,25 @@ import (
 
 // What the server's own controllers write passes the webhooks of its workspace as what kube-controller-manager writes passes
 // those of its cluster. But they are workers that all workspaces share, four of some kinds: who waits for a webhook that hangs
-// cannot work for anybody else. So few of them call webhooks at once, and all but one of these for a second at most; the others, and
-// those that take longer, come back later. Who takes longer waits among his like then: nobody who answers soon waits for him.
+// cannot work for anybody else. So few of them call webhooks at once, and all but one of these for a second at most; the others,
+// and those that take longer, come back later. Who takes longer waits among his like then: nobody who answers soon waits for him.
 const (
-	// maxQuickCalls is how many there are at once to workspaces that are known to answer soon, maxFirstCalls to those of which nothing is
-	// known, and maxSlowCalls to those that did not answer soon; one to each workspace. None takes a turn of another class.
+	// maxQuickCalls is how many there are at once to workspaces that are known to answer soon, maxFirstCalls to those of which
+	// nothing is known, and maxSlowCalls to those that did not answer soon; one to each workspace. None takes a turn of another
+	// class.
 	maxQuickCalls = 2
 	maxFirstCalls = 1
 	maxSlowCalls  = 1
 	// soon is within what a call has to be done. It ends then, but for those to workspaces that are slow.
 	soon = time.Second
-	// slowFor is how long a workspace is slow at least that was not done so soon: twice as long each time, up to mostSlowFor, and in any case
-	// until a call to it is. So who answers soon for once, to hang again, does that ever less often.
+	// slowFor is how long a workspace is slow at least that was not done so soon: twice as long each time, up to mostSlowFor, and in
+	// any case until a call to it is. So who answers soon for once, to hang again, does that ever less often.
 	slowFor     = time.Minute
 	mostSlowFor = time.Hour
 	// pauseTimes is how many times as long as a call took the next one to its workspace waits, for the last turn of its class, where
-	// others were refused one within wantedFor, and longTimes how many times more what it took beyond half of turnWithin: who waits for a
-	// turn is there when such a call ends, but not when one of nearly a second does, and a dozen of these, paused as little as others,
-	// would have a turn for good. All who want one have asked again by then: a queue tries after 30 s at most.
+	// others were refused one within wantedFor, and longTimes how many times more what it took beyond half of turnWithin: who waits
+	// for a turn is there when such a call ends, but not when one of nearly a second does, and a dozen of these, paused as little as
+	// others, would have a turn for good. All who want one have asked again by then: a queue tries after 30 s at most.
 	pauseTimes = 10
 	longTimes  = 100
 	wantedFor  = time.Minute
@@ -61,6 +62,8 @@ var mostOf = [nClasses]int{first: maxFirstCalls, quick: maxQuickCalls, slow: max
 
 // ownCalls counts the server's own requests that are with webhooks.
 type ownCalls struct {
+	soon time.Duration // the constant, but in tests
+
 	mu     sync.Mutex // guards what follows
 	going  [nClasses]int
 	of     map[lc.Name]bool
@@ -79,11 +82,12 @@ type pace struct {
 }
 
 func newOwnCalls() *ownCalls {
-	return &ownCalls{of: map[lc.Name]bool{}, known: map[lc.Name]pace{}, freed: make(chan struct{})}
+	return &ownCalls{soon: soon, of: map[lc.Name]bool{}, known: map[lc.Name]pace{}, freed: make(chan struct{})}
 }
 
-// with runs a phase of a request that may call webhooks of a logical cluster. It takes a turn before the first call, and none where there is nothing to
-// call. What has no turn, or takes too long for it, is refused, whatever the webhooks' failure policies say: they are asked when it is tried again.
+// with runs a phase of a request that may call webhooks of a logical cluster. It takes a turn before the first call, and none
+// where there is nothing to call. What has no turn, or takes too long for it, is refused, whatever the webhooks' failure policies
+// say: they are asked when it is tried again.
 func (o *ownCalls) with(ctx context.Context, cluster lc.Name, phase func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -121,7 +125,7 @@ func (p *ownPhase) turn(ctx context.Context) error {
 	}
 	p.asked = true
 	if p.call, p.err = p.calls.begin(ctx, p.cluster); p.err == nil && p.call.class != slow {
-		p.late = time.AfterFunc(soon, p.cancel)
+		p.late = time.AfterFunc(p.calls.soon, p.cancel)
 	}
 	return p.err
 }
@@ -205,8 +209,8 @@ func (o *ownCalls) end(c *ownCall) {
 	o.freed = make(chan struct{})
 }
 
-// pauseAfter is how long a logical cluster comes after others when a call to it took so long. Those that take longer than soon are
-// among their like.
+// pauseAfter is how long a logical cluster comes after others when a call to it took so long. Those that take longer than soon
+// are among their like.
 func (o *ownCalls) pauseAfter(took time.Duration) time.Duration {
 	pause := pauseTimes * took
 	if took < o.soon {
@@ -227,7 +231,7 @@ func (o *ownCalls) learn(cluster lc.Name, took time.Duration) {
 	now := time.Now()
 	is.rests = now.Add(o.pauseAfter(took))
 	switch {
-	case took >= soon:
+	case took >= o.soon:
 		if is.class != slow && now.Sub(is.until) > mostSlowFor {
 			is.last = 0
 		}

@@ -29,7 +29,8 @@ import (
 	"atoll.dev/atoll/server/webhooks"
 )
 
-// callsFor are the server's own requests to webhooks of a logical cluster that answer after some time. It says whether they were called, and had their say.
+// callsFor are the server's own requests to webhooks of a logical cluster that answer after some time. It says whether they were
+// called, and had their say.
 func callsFor(ctx context.Context, o *ownCalls, cluster lc.Name, takes time.Duration) (called, done bool) {
 	call, err := o.begin(ctx, cluster)
 	if err != nil {
@@ -138,7 +139,8 @@ func TestWhoHangsStopsNobody(t *testing.T) {
 	}
 }
 
-// TestOwnCalls: each workspace is called once at a time, the slow ones one after the other, and none for longer than a second but these; and the slow ones alone as often as they like.
+// TestOwnCalls: each workspace is called once at a time, the slow ones one after the other, and none for longer than a second but
+// these; and the slow ones alone as often as they like.
 func TestOwnCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOwnCalls()
@@ -243,10 +245,10 @@ func TestOwnCalls(t *testing.T) {
 	})
 }
 
-// TestTurnsOfThePhase: a turn is taken only where a webhook is called, all calls of a phase have one, and what has none, or no longer, is refused whatever the webhook's failure policy is.
+// TestTurnsOfThePhase: a turn is taken only where a webhook is called, all calls of a phase have one, and what has none, or no
+// longer, is refused whatever the webhook's failure policy is.
 func TestTurnsOfThePhase(t *testing.T) {
 	var calls atomic.Int64
-	ends := make(chan struct{}, 10)
 	hang := make(chan struct{})
 	hook := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		calls.Add(1)
@@ -257,7 +259,6 @@ func TestTurnsOfThePhase(t *testing.T) {
 		if req.URL.Path == "/hangs" {
 			select {
 			case <-req.Context().Done():
-				ends <- struct{}{}
 			case <-hang:
 			}
 			return
@@ -277,7 +278,7 @@ func TestTurnsOfThePhase(t *testing.T) {
 	for _, policy := range []admissionregistration.FailurePolicyType{admissionregistration.Fail, admissionregistration.Ignore} {
 		t.Run(string(policy), func(t *testing.T) {
 			calls.Store(0)
-			at := func(path string) *dynamic {
+			at := func(path string, soon time.Duration) *dynamic {
 				in := webhookIn("shop", "same", hook.URL+path)
 				one := in.Webhooks[0]
 				one.FailurePolicy = &policy
@@ -285,7 +286,9 @@ func TestTurnsOfThePhase(t *testing.T) {
 				two := one
 				two.Name = "other.test"
 				in.Webhooks = []admissionregistration.ValidatingWebhook{one, two}
-				return validatingPluginOf(t, configurationsOf(t, map[schema.GroupResource][]any{validatingWebhooks: {in}}), nil, caller)
+				d := validatingPluginOf(t, configurationsOf(t, map[schema.GroupResource][]any{validatingWebhooks: {in}}), nil, caller)
+				d.own.soon = soon
+				return d
 			}
 			// It is nobody's fault, and no client sleeps for it.
 			refused := func(err error, why error) {
@@ -295,7 +298,7 @@ func TestTurnsOfThePhase(t *testing.T) {
 				}
 			}
 
-			d := at("/")
+			d := at("/", time.Hour)            // however busy the machine is
 			d.own.going[first] = maxFirstCalls // others'
 			if err := d.Admit(ctx, own.attributes(), o); err != nil {
 				t.Errorf("one that calls no webhooks waited for them: %v", err)
@@ -313,15 +316,12 @@ func TestTurnsOfThePhase(t *testing.T) {
 				t.Errorf("%v after %d calls, want both of them in one turn; %v go on, known: %v", err, calls.Load(), d.own.going, d.own.known)
 			}
 
-			d = at("/hangs")
+			d = at("/hangs", 100*time.Millisecond)
 			refused(d.Validate(ctx, own.attributes(), o), errLateOwnCall)
-			for range 2 {
-				<-ends
-			}
 			if d.own.going != [nClasses]int{} || d.own.known["shop"].class != slow {
 				t.Errorf("%v go on, known: %v, want that it is slow", d.own.going, d.own.known)
 			}
-			long, cancel := context.WithTimeout(ctx, soon+soon/2)
+			long, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
 			defer cancel()
 			if err := d.Validate(long, own.attributes(), o); apierrors.IsTooManyRequests(err) || long.Err() == nil {
 				t.Errorf("%v, want that the slow are waited for", err)
@@ -330,7 +330,8 @@ func TestTurnsOfThePhase(t *testing.T) {
 	}
 }
 
-// What panics gives its turn back, and whose request ends while it waits for one has none, whatever the webhook's failure policy makes of that.
+// What panics gives its turn back, and whose request ends while it waits for one has none, whatever the webhook's failure policy
+// makes of that.
 func TestTurnOfWhatDoesNotEnd(t *testing.T) {
 	config, err := webhooks.NewCaller(webhooks.Addresses{}).Resolver(webhooks.Validating, "shop", nil)(nil).ClientConfigFor("webhook.invalid:443")
 	if err != nil {

@@ -59,8 +59,8 @@ const (
 	patience = 10 * time.Second
 	// maxQuotas of a namespace: each is charged by a write of its own for every creation that it limits.
 	maxQuotas = 20
-	// maxLimits of a ResourceQuota: what is counted and charged is compared with each, and each may be of a resource of its own, whose objects are
-	// counted. Kubernetes has no bound, and not half as many resources.
+	// maxLimits of a ResourceQuota: what is counted and charged is compared with each, and each may be of a resource of its own,
+	// whose objects are counted. Kubernetes has no bound, and not half as many resources.
 	maxLimits = 500
 	// maxWaiting is how many requests wait for their turn in one namespace. How many of a workspace do, server/fairness bounds.
 	maxWaiting = 100

@@ -68,7 +68,8 @@ func (c counted) UsageStats(o kubequota.UsageStatsOptions) (kubequota.UsageStats
 	return kubequota.UsageStats{Used: used}, nil
 }
 
-// byNames are evaluators of the resources that have names of their own in ResourceQuotas, beside count/RESOURCE. They list nothing.
+// byNames are evaluators of the resources that have names of their own in ResourceQuotas, beside count/RESOURCE. They list
+// nothing.
 var byNames = func() []kubequota.Evaluator {
 	all := []kubequota.Evaluator{
 		Evaluator(schema.GroupResource{Resource: "pods"}, nil), Evaluator(schema.GroupResource{Resource: "services"}, nil),
