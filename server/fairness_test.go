@@ -157,6 +157,37 @@ func TestWatchesOfAWorkspace(t *testing.T) {
 	})
 }
 
+// TestWatchesOfAMirror: who has the credential of a syncer opens a bounded number of watches, and nobody else is affected.
+func TestWatchesOfAMirror(t *testing.T) {
+	r := startServer(t, withTokens(t))
+	watch := func(cluster logicalcluster.Name, token string) answer {
+		ctx, cancel := context.WithCancel(t.Context())
+		t.Cleanup(cancel)
+		response, err := r.client(t).Do(r.request(ctx, t, http.MethodGet, cluster, "/apis/certificates.k8s.io/v1/certificatesigningrequests?watch=1", token, nil))
+		must(t, err)
+		t.Cleanup(func() { response.Body.Close() })
+		if response.StatusCode == http.StatusOK {
+			return answer{code: response.StatusCode}
+		}
+		says, err := io.ReadAll(response.Body)
+		must(t, err)
+		return answer{code: response.StatusCode, body: string(says)}
+	}
+	syncer := r.MirrorConfig(east).BearerToken
+	open, got := 0, answer{code: http.StatusOK}
+	for ; got.code == http.StatusOK && open < 1000; open++ {
+		got = watch(east, syncer)
+	}
+	if open--; got.code != http.StatusTooManyRequests || open != 300 || !strings.Contains(got.body, fmt.Sprintf(`mirror \"%s\" has 300 watches open`, east)) {
+		t.Errorf("after %d watches: %d %s, want 429 with the mirror after 300", open, got.code, got.body)
+	}
+	for token, cluster := range map[string]logicalcluster.Name{r.MirrorConfig(west).BearerToken: west, root: east} {
+		if got := watch(cluster, token); got.code != http.StatusOK {
+			t.Errorf("a watch in %s by another: %d %s, want 200", cluster, got.code, got.body)
+		}
+	}
+}
+
 // TestDefinitionsOfAWorkspace: a workspace has as many definitions as it may, and no more; another one has its own.
 func TestDefinitionsOfAWorkspace(t *testing.T) {
 	tokens := withTokens(t)

@@ -20,10 +20,12 @@ const (
 
 // capacity is how many of its seats a level deals out: fewer while goroutines wait for CPUs, since what is begun then finishes
 // no sooner, and whoever asks for little waits for it at each step. Where only one logical cluster asks it is all of them: it
-// would gain nothing. It is looked at when somebody asks, so that an idle server does nothing. Not safe for concurrent use.
+// would gain nothing, unless somebody besides is to have his share. It is looked at when somebody asks, so that an idle server
+// does nothing. Not safe for concurrent use.
 type capacity struct {
 	least, most int
 	wait        func() time.Duration // of one goroutine in a hundred, since it was called before
+	besides     func() time.Time     // when somebody asked last who has no seats of these, and is to have his share; nil: nobody is
 
 	now     int
 	looked  time.Time
@@ -56,7 +58,7 @@ func (c *capacity) look(at time.Time) bool {
 	before := c.now
 	c.looked, c.waited = at, c.wait()
 	switch {
-	case at.Sub(c.another) > company:
+	case at.Sub(c.orBesides(c.another)) > company:
 		c.now = c.most
 	case c.waited > crowded:
 		c.now = max(c.least, c.now/2)
@@ -74,15 +76,21 @@ func (c *capacity) isWith(cluster logicalcluster.Name, at time.Time) bool {
 	if c.asker != cluster {
 		other = c.asked
 	}
-	return at.Sub(other) <= company
+	return at.Sub(c.orBesides(other)) <= company
+}
+
+// orBesides is when another asked, or somebody besides if that was later.
+func (c *capacity) orBesides(another time.Time) time.Time {
+	if c.besides != nil {
+		if at := c.besides(); at.After(another) {
+			return at
+		}
+	}
+	return another
 }
 
 // of is the part of a number of seats that is dealt out.
 func (c *capacity) of(seats int) int { return max(1, seats*c.now/c.most) }
-
-// uncrowded is the wait of goroutines where seats are not to be taken away for it: who has a mirror is trusted, and to hold up
-// what brings status would make nobody faster.
-func uncrowded() time.Duration { return 0 }
 
 // cpuWaits measures how long goroutines of this process wait for a CPU.
 type cpuWaits struct {

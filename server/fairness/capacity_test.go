@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"runtime"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -144,6 +145,38 @@ func TestCrowdedQueue(t *testing.T) {
 		c.send(t.Context(), "quiet", "user", "quiet", 1)
 		if got := c.seated[len(c.seated)-1]; got != "quiet" {
 			t.Errorf("the last that has a seat is %s, want quiet, too", got)
+		}
+		c.all()
+	})
+}
+
+// TestCrowdedMirror: while goroutines wait for CPUs and a workspace asks, a flood in the only mirror that asks leaves seats to
+// others as one in a workspace does; when no workspace asks, it has all.
+func TestCrowdedMirror(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, err := New(Config{Seats: 8, SeatsPerWorkspace: 4})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.workspaces.capacity.wait, f.mirrors.capacity.wait = uncrowded, func() time.Duration { return 2 * crowded }
+		f.mirrors.capacity.least = 2
+		c := &crowd{level: f.mirrors, ends: make(chan entered, 1000), leaves: map[string]func(){}}
+		asks := func(l *level, cluster logicalcluster.Name) { l.part(cluster, l.join(cluster)) }
+		for range 3 {
+			time.Sleep(lookEvery)
+			asks(f.workspaces, "shop")
+			asks(f.mirrors, "east")
+		}
+		for i := range 10 {
+			c.send(t.Context(), "east", "syncer", fmt.Sprint("flood", i), 1)
+		}
+		if got := len(c.seated); got != 1 {
+			t.Errorf("%d requests of the mirror have seats while a workspace asks, want 1", got)
+		}
+		time.Sleep(2 * company)
+		asks(f.mirrors, "east")
+		if got := f.mirrors.capacity.now; got != 8 {
+			t.Errorf("one mirror alone may use %d seats, want all 8", got)
 		}
 		c.all()
 	})

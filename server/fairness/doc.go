@@ -12,14 +12,16 @@
 // as many others of the workspace go on without one: some times its seats, or as many as those while goroutines wait for CPUs and another
 // workspace is there, since then they may be some that compute.
 //
-// While goroutines wait for CPUs and more than one workspace asks, fewer seats are dealt out, down to one for each CPU: what
-// is begun then finishes no sooner, and who asks for little would wait for it. See capacity.go. The process has threads to
-// spare, so that even then something small runs at once (threads.go), and none of them runs for long (threads_linux.go).
+// While goroutines wait for CPUs and more than one workspace asks, or a workspace beside a mirror, fewer seats are dealt out,
+// down to one for each CPU: what is begun then finishes no sooner, and who asks for little would wait for it. See capacity.go.
+// The process has threads to spare, so that even then something small runs at once (threads.go), and none of them runs for long
+// (threads_linux.go).
 //
-// Levels do not share seats: requests to workspaces, and those to mirrors, which only syncers make. Administrators and
+// Levels do not share seats: requests to workspaces, and those to mirrors, which only syncers make. Who owns a workspace may
+// register a cluster and have its syncer's credential, so a mirror is bounded as a workspace is. Administrators and
 // the server's own controllers are exempt, as in kube-apiserver: what they wait for is often a request of their own.
-// Besides, the open watches of a workspace are bounded, since each costs memory for as long as it is open, and they write their
-// events in turn, since one write wakes all of them. See writing.go.
+// Besides, the open watches of a workspace or mirror are bounded, since each costs memory for as long as it is open, and they
+// write their events in turn, since one write wakes all of them. See writing.go.
 //
 // It reads the context of requests, writes nothing, and keeps nothing of a workspace that asks for nothing, but for the
 // lengths of a bounded number of long lists. All of it holds for one process: several servers on one etcd each

@@ -46,7 +46,7 @@ func TestEstimate(t *testing.T) {
 	f.Listed("shrunk", configMaps, "", 5000)
 	f.Listed("shrunk", configMaps, "", 50)
 	for range 100 {
-		if _, _, ok := f.watches.begin("shop", "", "configmaps", true, func() {}); !ok {
+		if _, _, ok := f.watches.begin("shop", "", "configmaps", DefaultWatches, func() {}); !ok {
 			t.Fatal("no watch could begin")
 		}
 	}
@@ -79,13 +79,13 @@ func TestEstimate(t *testing.T) {
 }
 
 func TestWatches(t *testing.T) {
-	w := newWatches(func(name logicalcluster.Name) int { return map[logicalcluster.Name]int{"shop": 2, "bank": 1}[name] })
-	_, end1, ok1 := w.begin("shop", "", "pods", true, func() {})
-	_, end2, ok2 := w.begin("shop", "", "configmaps", true, func() {})
-	_, _, ok3 := w.begin("shop", "", "pods", true, func() {})
-	_, _, other := w.begin("bank", "", "pods", true, func() {})
-	_, _, ofItsOwn := w.begin("bank", "", "pods", true, func() {})
-	_, free, unbounded := w.begin("shop", "", "pods", false, func() {})
+	w := newWatches()
+	_, end1, ok1 := w.begin("shop", "", "pods", 2, func() {})
+	_, end2, ok2 := w.begin("shop", "", "configmaps", 2, func() {})
+	_, _, ok3 := w.begin("shop", "", "pods", 2, func() {})
+	_, _, other := w.begin("bank", "", "pods", 1, func() {})
+	_, _, ofItsOwn := w.begin("bank", "", "pods", 1, func() {})
+	_, free, unbounded := w.begin("shop", "", "pods", 0, func() {})
 	if ofItsOwn {
 		t.Error("a second watch began where one is the limit")
 	}
@@ -97,7 +97,7 @@ func TestWatches(t *testing.T) {
 	}
 	end1()
 	end1() // counts once
-	if _, _, ok := w.begin("shop", "", "pods", true, func() {}); !ok {
+	if _, _, ok := w.begin("shop", "", "pods", 2, func() {}); !ok {
 		t.Error("one ended, and no other can begin")
 	}
 	end2()
@@ -109,18 +109,18 @@ func TestWatches(t *testing.T) {
 
 // TestWatchesOfWhatIsGone: what is open of a logical cluster that has gone is stopped, once, and nothing of others.
 func TestWatchesOfWhatIsGone(t *testing.T) {
-	w := newWatches(func(logicalcluster.Name) int { return 3 })
+	w := newWatches()
 	stopped := map[string]int{}
-	open := func(cluster logicalcluster.Name, name string, bounded bool) (end func()) {
-		_, end, ok := w.begin(cluster, "", "pods", bounded, func() { stopped[name]++ })
+	open := func(cluster logicalcluster.Name, name string, most int) (end func()) {
+		_, end, ok := w.begin(cluster, "", "pods", most, func() { stopped[name]++ })
 		if !ok {
 			t.Fatalf("%s may not be open", name)
 		}
 		return end
 	}
-	open("shop", "ended", true)()
-	ends := []func(){open("shop", "bounded", true), open("shop", "administrator's", false)}
-	open("bank", "of another", true)
+	open("shop", "ended", 3)()
+	ends := []func(){open("shop", "bounded", 3), open("shop", "administrator's", 0)}
+	open("bank", "of another", 3)
 	w.gone("shop")
 	for _, end := range ends {
 		end()

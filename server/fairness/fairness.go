@@ -34,6 +34,10 @@ const (
 	// DefaultWatches is the most watches that a workspace may have open, at about 100 KB each: some twenty controllers that
 	// watch fifty resources.
 	DefaultWatches = 1000
+	// watchesOfMirror is the most watches that a mirror may have open. A syncer has some 20, one for each kind that goes down and
+	// a few more, and another replica as many while it takes over; what connections leave behind that were cut without a word
+	// ends within ten minutes, in which a syncer begins anew 13 times.
+	watchesOfMirror = 300
 	// watchesRetryAfter is the seconds after which who had too many watches may try again: some end every few minutes.
 	watchesRetryAfter = 5
 )
@@ -47,7 +51,7 @@ type Config struct {
 	Seats int
 	// SeatsPerWorkspace is how many of them one workspace may have; 0 means half. A mirror may have as many of its level.
 	SeatsPerWorkspace int
-	// Watches is how many watches a workspace may have open; nil means DefaultWatches. Mirrors are not bounded.
+	// Watches is how many watches a workspace may have open; nil means DefaultWatches. A mirror may have watchesOfMirror.
 	Watches func(logicalcluster.Name) int
 	// Called is how people call a workspace, for what they are told; nil means by the name of its logical cluster.
 	Called func(logicalcluster.Name) string
@@ -68,6 +72,8 @@ type Fairness struct {
 	mirrors    *level
 	lists      *lists
 	watches    *watches
+	// most is how many watches a workspace may have open.
+	most func(logicalcluster.Name) int
 }
 
 var _ flowcontrol.Interface = (*Fairness)(nil)
@@ -90,18 +96,15 @@ func New(c Config) (*Fairness, error) {
 		MaxSeatsTracker: flowcontrol.NewMaxSeatsTracker(), refuse: c.Refuse, called: c.Called,
 		estimates: flowcontrolrequest.DefaultWorkEstimatorConfig(),
 		exempt:    &level{schema: newSchema("exempt"), priority: newPriority("exempt")},
-		watches:   newWatches(c.Watches),
+		watches:   newWatches(),
+		most:      c.Watches,
 	}
 	f.lists = newLists(f.estimates.ObjectsPerSeat)
 	for _, l := range []struct {
-		name    string
-		cpuWait func() time.Duration
-		to      **level
-	}{
-		{"workspaces", newCPUWaits().rare, &f.workspaces},
-		{"mirrors", uncrowded, &f.mirrors},
-	} {
-		made, err := newLevel(l.name, c.Seats, c.SeatsPerWorkspace, l.cpuWait)
+		name string
+		to   **level
+	}{{"workspaces", &f.workspaces}, {"mirrors", &f.mirrors}} {
+		made, err := newLevel(l.name, c.Seats, c.SeatsPerWorkspace, newCPUWaits().rare)
 		if err != nil {
 			return nil, fmt.Errorf("divide %d requests at once between %s: %w", c.Seats, l.name, err)
 		}
@@ -109,6 +112,9 @@ func New(c Config) (*Fairness, error) {
 		// Half of what a workspace has, so that its widest requests do not go one by one.
 		f.SetMaxSeats(l.name, uint64(max(1, min(c.SeatsPerWorkspace, c.Seats)/2)))
 	}
+	// Owners of workspaces have mirrors, too: what they do there is not at the expense of all workspaces, however few of these
+	// ask. That a syncer tells what came of a workspace's request is none of its flood.
+	f.mirrors.capacity.besides = f.workspaces.lastAsked
 	return f, nil
 }
 
@@ -125,11 +131,10 @@ func (f *Fairness) Around(next http.Handler, longRunning request.LongRunningRequ
 		cluster := charged(req.Context())
 		ctx, stop := context.WithCancel(req.Context())
 		defer stop()
-		writers, end, ok := f.watches.begin(cluster.Name, info.APIGroup, info.Resource, f.levelOf(req.Context()) == f.workspaces, stop)
+		most := f.mostWatches(req.Context(), cluster.Name)
+		writers, end, ok := f.watches.begin(cluster.Name, info.APIGroup, info.Resource, most, stop)
 		if !ok {
-			f.refuse(w, req, apierrors.NewTooManyRequests(fmt.Sprintf(
-				"workspace %q has %d watches open, which is all it may have (--max-watches-per-workspace of the server, or %s of its LogicalCluster): end some of its clients, or ask the server's administrator",
-				f.called(cluster.Name), f.watches.most(cluster.Name), corev1alpha1.LimitWatchesAnnotation), watchesRetryAfter))
+			f.refuse(w, req, apierrors.NewTooManyRequests(f.tooMany(cluster, most), watchesRetryAfter))
 			return
 		}
 		defer end()
@@ -138,6 +143,27 @@ func (f *Fairness) Around(next http.Handler, longRunning request.LongRunningRequ
 		}
 		queued.ServeHTTP(w, req.WithContext(ctx))
 	})
+}
+
+// mostWatches is how many watches a logical cluster may have open, with the one that is asked for; 0 for who is not bounded.
+func (f *Fairness) mostWatches(ctx context.Context, cluster logicalcluster.Name) int {
+	switch f.levelOf(ctx) {
+	case f.exempt:
+		return 0
+	case f.mirrors:
+		return watchesOfMirror
+	}
+	return f.most(cluster)
+}
+
+// tooMany is what is told who asks for one watch more than there may be.
+func (f *Fairness) tooMany(cluster lcctx.Cluster, most int) string {
+	if cluster.Mirror {
+		return fmt.Sprintf("mirror %q has %d watches open, which is all it may have and more than its syncer needs: if others use the syncer's credential, replace it (atoll cluster add --manifest); what connections left behind ends within ten minutes",
+			cluster.Name, most)
+	}
+	return fmt.Sprintf("workspace %q has %d watches open, which is all it may have (--max-watches-per-workspace of the server, or %s of its LogicalCluster): end some of its clients, or ask the server's administrator",
+		f.called(cluster.Name), most, corev1alpha1.LimitWatchesAnnotation)
 }
 
 // health are the paths that tell whether the server is well, and each of its checks.

@@ -206,6 +206,13 @@ func (l *level) join(cluster logicalcluster.Name) *share {
 	return own
 }
 
+// lastAsked is when somebody asked last.
+func (l *level) lastAsked() time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.capacity.asked
+}
+
 // narrow is the work in no more than half of the seats that a logical cluster has now, as New has it of those it has at most: the
 // widest would hold up the whole level.
 func (l *level) narrow(work *flowcontrolrequest.WorkEstimate) *flowcontrolrequest.WorkEstimate {

@@ -75,6 +75,9 @@ func (c *crowd) all() {
 	}
 }
 
+// uncrowded is the wait of goroutines where nobody waits.
+func uncrowded() time.Duration { return 0 }
+
 // inBubble runs a test with a level of 8 seats of which a workspace has 4, in virtual time.
 func inBubble(t *testing.T, test func(t *testing.T, c *crowd)) {
 	t.Helper()

@@ -14,14 +14,12 @@ import (
 // watches counts the open watches of logical clusters, and everything else that stays open. A logical cluster without
 // any is not there.
 type watches struct {
-	most func(logicalcluster.Name) int
-
 	mu       sync.Mutex // guards what follows
 	clusters map[logicalcluster.Name]*watched
 }
 
 type watched struct {
-	bounded   int                 // those that count towards most
+	bounded   int                 // those that are, of however many there may be
 	writers   *semaphore.Weighted // of these, that write an event
 	resources map[watchedResource]int
 	stops     map[*func()]struct{} // one of each
@@ -29,19 +27,19 @@ type watched struct {
 
 type watchedResource struct{ group, resource string }
 
-func newWatches(most func(logicalcluster.Name) int) *watches {
-	return &watches{most: most, clusters: map[logicalcluster.Name]*watched{}}
-}
+func newWatches() *watches { return &watches{clusters: map[logicalcluster.Name]*watched{}} }
 
-// begin counts one more until end is called, and calls stop where its logical cluster goes before. If it is bounded, ok says whether there may be one more, and it writes in turn with those.
-func (w *watches) begin(cluster logicalcluster.Name, group, resource string, bounded bool, stop func()) (writers *semaphore.Weighted, end func(), ok bool) {
+// begin counts one more until end is called, and calls stop where its logical cluster goes before. ok says whether there may be
+// one more, of most, and it writes in turn with those; of 0 there may always be, and it is not among them.
+func (w *watches) begin(cluster logicalcluster.Name, group, resource string, most int, stop func()) (writers *semaphore.Weighted, end func(), ok bool) {
+	bounded := most > 0
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	own := w.clusters[cluster]
 	if own == nil {
 		own = &watched{writers: semaphore.NewWeighted(writersOfWorkspace()), resources: map[watchedResource]int{}, stops: map[*func()]struct{}{}}
 	}
-	if bounded && own.bounded >= w.most(cluster) {
+	if bounded && own.bounded >= most {
 		return nil, nil, false
 	}
 	w.clusters[cluster] = own
