@@ -39,7 +39,7 @@ import (
 )
 
 // newBackend returns the storage of all resources, with the objects laid over it that every logical cluster shares, and the nodes.
-func newBackend(etcd *clientv3.Client, factory serverstorage.StorageFactory, encrypt value.ResourceTransformers, limits func(logicalcluster.Name) storage.Limits, called func(logicalcluster.Name) string, listed storage.Listed) (*storage.Backend, *nodes.Nodes, error) {
+func newBackend(etcd *clientv3.Client, factory serverstorage.StorageFactory, encrypt value.ResourceTransformers, limits func(logicalcluster.Name) storage.Limits, called func(logicalcluster.Name) string, listed storage.Listed, deleted storage.Deleted) (*storage.Backend, *nodes.Nodes, error) {
 	shared, err := builtin.SharedObjects(builtin.DefaultServiceIPRange)
 	if err != nil {
 		return nil, nil, fmt.Errorf("make the objects that all logical clusters share: %w", err)
@@ -54,7 +54,7 @@ func newBackend(etcd *clientv3.Client, factory serverstorage.StorageFactory, enc
 		},
 		FiledBy: filedBy,
 		Overlay: shown.Overlay,
-		Listed:  listed, Limits: limits, Called: called,
+		Listed:  listed, Deleted: deleted, Limits: limits, Called: called,
 		Homes: storage.Homes{LogicalClusters: logicalClusters, Namespaces: schema.GroupResource{Resource: "namespaces"}, Name: corev1alpha1.LogicalClusterName},
 	})
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/apis/apiserver"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
@@ -17,6 +18,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/request/bearertoken"
 	authenticationunion "k8s.io/apiserver/pkg/authentication/request/union"
 	x509request "k8s.io/apiserver/pkg/authentication/request/x509"
+	"k8s.io/apiserver/pkg/endpoints/responsewriter"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/client-go/informers"
@@ -77,19 +79,55 @@ func (s *Server) secure(ctx context.Context, config *genericapiserver.Config) er
 	byCertificate := group.NewAuthenticatedGroupAdder(x509request.NewDynamic(clientCA.VerifyOptions, x509request.CommonNameUserConversion))
 	s.reviewer = authenticationunion.NewFailOnError(s.tokens, peopleReviewed{outsiders{byToken}, s.tokens, audiences})
 	known := authenticationunion.New(
-		bearertoken.New(authenticator.Token(&s.syncers)), bearertoken.New(bootstrapTokens{s}), withItsEnd{s.syncerCertificates()}, withItsEnd{s.workspaceCertificates()},
+		bearertoken.New(authenticator.Token(&s.syncers)), withItsEnd{s.syncerCertificates()}, withItsEnd{s.workspaceCertificates()},
 		outsiders{withItsEnd{byCertificate}}, outsiders{forAudiences{byToken, audiences}})
 	// Who shows a credential that nobody takes is refused, not taken for a stranger. Nobody is asked about the token of a
-	// ServiceAccount but the workspace that issued it, least of all a webhook.
-	config.Authentication.Authenticator = attendants{authenticationunion.NewFailOnError(append([]authenticator.Request{s.tokens, known}, strangers...)...)}
+	// ServiceAccount but the workspace that issued it, nor about a syncer's bootstrap token but its mirror, least of all a
+	// webhook.
+	config.Authentication.Authenticator = attendants{authenticationunion.NewFailOnError(append([]authenticator.Request{s.tokens, bootstrapTokens{s}, known}, strangers...)...)}
 	return nil
 }
 
-// withRoomForEnd lets authenticators say when the credential of a request ends, for withEndOfCredential.
-func withRoomForEnd(next http.Handler) http.Handler {
+// withRoom lets authenticators say when the credential of a request ends, for withEndOfCredential, and that they could not find
+// out whether it is good: who sends it is told to try again then, and not that it is good no longer.
+func (s *Server) withRoom(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		next.ServeHTTP(w, req.WithContext(identity.WithEnd(req.Context())))
+		req = req.WithContext(identity.WithRoom(req.Context()))
+		next.ServeHTTP(responsewriter.WrapForHTTP1Or2(&unlessUndecided{ResponseWriter: w, req: req, answer: s.answer}), req)
 	})
+}
+
+// unlessUndecided answers 503 in place of 401 where it is not decided whether a credential is good. Upstream's filter knows
+// refusals alone, and clients take one for the end of their credential: they do not try again. Not safe for concurrent use, as
+// what it is around.
+type unlessUndecided struct {
+	http.ResponseWriter
+	req     *http.Request
+	answer  func(http.ResponseWriter, *http.Request, error)
+	instead bool // of what is written
+}
+
+// Unwrap implements responsewriter.UserProvidedDecorator.
+func (w *unlessUndecided) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// WriteHeader implements http.ResponseWriter.
+func (w *unlessUndecided) WriteHeader(code int) {
+	if code != http.StatusUnauthorized || !identity.IsUndecided(w.req.Context()) {
+		w.ResponseWriter.WriteHeader(code)
+		return
+	}
+	w.instead = true
+	err := apierrors.NewServiceUnavailable("it cannot be found out now whether the credential of the request is good, try again")
+	err.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: 1}
+	w.answer(w.ResponseWriter, w.req, err)
+}
+
+// Write implements http.ResponseWriter.
+func (w *unlessUndecided) Write(p []byte) (int, error) {
+	if w.instead {
+		return len(p), nil
+	}
+	return w.ResponseWriter.Write(p)
 }
 
 // withItsEnd takes client certificates, and says when the one ends that it took.
@@ -118,7 +156,7 @@ func (s *Server) openTokens(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("issue tokens of ServiceAccounts: %w", err)
 	}
-	s.tokens = identity.NewTokens(issuers, keys, s.backend)
+	s.tokens = identity.NewTokens(issuers, keys, s.backend, s.ended)
 	return nil
 }
 

@@ -219,7 +219,7 @@ func TestStrangersCauseNoSearch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tokens := identity.NewTokens(issuers, keys, rows)
+	tokens := identity.NewTokens(issuers, keys, rows, identity.NewEnded())
 	for _, target := range []string{"/clusters/root:anything/api", "/clusters/anything/api"} {
 		byPath := strings.Contains(target, "root:")
 		for name, tc := range map[string]struct {

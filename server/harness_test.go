@@ -270,8 +270,9 @@ type asked struct {
 
 // answer is its outcome.
 type answer struct {
-	code int
-	body string
+	code       int
+	body       string
+	retryAfter string
 }
 
 func (r *running) ask(t *testing.T, a asked) answer {
@@ -313,7 +314,7 @@ func (r *running) ask(t *testing.T, a asked) answer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return answer{response.StatusCode, string(body)}
+	return answer{response.StatusCode, string(body), response.Header.Get("Retry-After")}
 }
 
 func (r *running) dialAddress() string {

@@ -1,17 +1,22 @@
 package server
 
 import (
+	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/kcp-dev/logicalcluster/v3"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -355,6 +360,100 @@ func TestTokensEndWithWhatTheyAreBoundTo(t *testing.T) {
 			t.Errorf("the token of bank is %s in %q after the deletion", got, place)
 		}
 	}
+}
+
+// readsFail is an etcd that answers no read of rows that begin so.
+type readsFail struct {
+	clientv3.KV
+	of atomic.Pointer[string] // nil: it answers all
+}
+
+func (f *readsFail) Get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+	if of := f.of.Load(); of != nil && strings.HasPrefix(key, *of) {
+		return nil, rpctypes.ErrTooManyRequests
+	}
+	return f.KV.Get(ctx, key, opts...)
+}
+
+// While etcd does not answer, a ServiceAccount is who it is by what the server's watch caches have. Whom they do not have is told
+// to try again, and not that its token is good no longer; nor is a syncer whose bootstrap token cannot be looked for.
+func TestTokensWhileEtcdDoesNotAnswer(t *testing.T) {
+	etcd := startEtcd(t)
+	reads := &readsFail{KV: etcd.KV}
+	etcd.KV = reads
+	r := serveOn(t, etcd, unsure{}, nil)
+	r.makeRobot(t, shop)
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: corev1.PodSpec{ServiceAccountName: robot, Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
+	if _, err := r.in(t, shop).CoreV1().Pods(team).Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	g := r.ground(t)
+	g.cluster(t, shop, "root:shop", "")
+	g.target(t, shop, "n", nil)
+	bound := func(kind, name string) string {
+		return r.token(t, shop, authenticationv1.TokenRequestSpec{BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: kind, Name: name}})
+	}
+	absent := issue(t, r.tokens, shop, "absent") // the watch caches do not say that it is gone, but nothing
+	for _, test := range []struct {
+		of, place, token, want string
+	}{
+		{"/registry/serviceaccounts/", "/clusters/shopname", r.token(t, shop, authenticationv1.TokenRequestSpec{}), robotUser},
+		{"/registry/serviceaccounts/", "", r.token(t, shop, authenticationv1.TokenRequestSpec{}), robotUser},
+		{"/registry/pods/", "/clusters/shopname", bound("Pod", "p"), robotUser},
+		{"/registry/workload.kcp.io/synctargets/", "/clusters/shopname", bound("Node", "n"), robotUser},
+		{"/registry/serviceaccounts/", "/clusters/shopname", absent, "503"},
+		{"/registry/serviceaccounts/", "", absent, "503"},
+		{"/registry/none/", "/clusters/shopname", absent, "401"},
+		{"/registry/none/", "/clusters/eastname", "abcdef.0123456789abcdef", "503"},
+	} {
+		reads.of.Store(&test.of)
+		if got := r.whoAmI(t, test.place, test.token); got != test.want {
+			t.Errorf("while %s cannot be read, in %q: %s, want %s", test.of, test.place, got, test.want)
+		}
+		if test.want == "503" { // without the header, clients do not try again
+			got := r.ask(t, asked{path: test.place + "/api/v1/namespaces", token: test.token})
+			if after := got.retryAfter; got.code != http.StatusServiceUnavailable || after != "1" {
+				t.Errorf("while %s cannot be read, in %q: %d, to be tried again after %q; want 503 and 1 second", test.of, test.place, got.code, after)
+			}
+		}
+		reads.of.Store(nil)
+	}
+}
+
+// A TokenReview does not say that a token is not valid while etcd does not answer: who asked would tell that to its client.
+func TestTokenReviewsWhileEtcdDoesNotAnswer(t *testing.T) {
+	etcd := startEtcd(t)
+	reads := &readsFail{KV: etcd.KV}
+	etcd.KV = reads
+	r := serveOn(t, etcd, few{}, nil)
+	r.makeRobot(t, shop)
+	there, absent := r.token(t, shop, authenticationv1.TokenRequestSpec{}), issue(t, r.tokens, shop, "absent")
+	review := func(token string) (*authenticationv1.TokenReview, error) {
+		of := &authenticationv1.TokenReview{}
+		err := r.in(t, shop).AuthenticationV1().RESTClient().Post().Resource("tokenreviews").MaxRetries(0).
+			Body(&authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}).Do(t.Context()).Into(of)
+		return of, err
+	}
+	away := "/registry/serviceaccounts/"
+	reads.of.Store(&away)
+	if got, err := review(there); err != nil || !got.Status.Authenticated {
+		t.Errorf("of one that the watch cache has: %+v, %v", got.Status, err)
+	}
+	got, err := review(absent)
+	if after, again := apierrors.SuggestsClientDelay(err); !apierrors.IsServiceUnavailable(err) || !again || after != 1 {
+		t.Errorf("of one that the watch cache has not: %+v, %v; want 503, to be asked again after a second", got.Status, err)
+	}
+	reads.of.Store(nil)
+	if got, err := review(absent); err != nil || got.Status.Authenticated {
+		t.Errorf("of one that is not there, as etcd says: %+v, %v", got.Status, err)
+	}
+}
+
+// unsure cannot say whether a bootstrap token is good.
+type unsure struct{ few }
+
+func (unsure) Token(context.Context, logicalcluster.Name, string) (string, bool, error) {
+	return "", false, errors.New("etcdserver: too many requests")
 }
 
 // Lifetimes are bounded as in kube-apiserver.

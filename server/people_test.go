@@ -161,8 +161,8 @@ func TestOIDC(t *testing.T) {
 	}
 }
 
-// A webhook is asked about tokens that nobody else knows, and never sees one of a ServiceAccount, good or not. It is told for whom the
-// token has to be, and a token for somebody else is none.
+// A webhook is asked about tokens that nobody else knows, and never sees one of a ServiceAccount, good or not, nor a syncer's. It
+// is told for whom the token has to be, and a token for somebody else is none.
 func TestWebhookAuthentication(t *testing.T) {
 	var mu sync.Mutex
 	var seen, audiences []string
@@ -213,7 +213,7 @@ func TestWebhookAuthentication(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ofUnknownAddress := issue(t, identity.NewTokens(elsewhere[1], keys, r.backend), shop, robot)
+	ofUnknownAddress := issue(t, identity.NewTokens(elsewhere[1], keys, r.backend, identity.NewEnded()), shop, robot)
 	for _, test := range []struct{ place, token, want string }{
 		{"/clusters/root", "hooktoken", "hugo"},
 		{"/clusters/system:admin", "hooktoken", "hugo"},
@@ -228,6 +228,7 @@ func TestWebhookAuthentication(t *testing.T) {
 		{"/clusters/shopname", ofUnknownAddress, "401"},
 		{"", ofUnknownAddress, "401"},
 		{"/clusters/shopname", forge(t, inShop, "sub", "x"), "401"},
+		{"/clusters/eastname", "abcdef.0123456789abcdef", "401"}, // of a syncer, spent
 	} {
 		if got := r.whoAmI(t, test.place, test.token); got != test.want {
 			t.Errorf("%.20s in %s is %s, want %s", test.token, test.place, got, test.want)

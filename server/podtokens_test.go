@@ -3,6 +3,7 @@ package server
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +17,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	kubestorage "k8s.io/apiserver/pkg/storage"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
@@ -25,6 +28,7 @@ import (
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
 	"atoll.dev/atoll/internal/kinds"
+	lcctx "atoll.dev/atoll/internal/logicalcluster"
 )
 
 // Another namespace of shop, and that of east's mirror for it.
@@ -312,8 +316,17 @@ func TestTokensEndWithTheirCluster(t *testing.T) {
 	must(t, err)
 	good("its cluster is being emptied, for long already")
 
+	good("remembered")
+	// Behind the server's back, as by another one: it ends as soon as the watch cache has heard of that, which tells its watches
+	// after.
+	heard := i.watchTargets(t)
 	_, err = i.data.Delete(t.Context(), row)
 	must(t, err)
+	select {
+	case <-heard:
+	case <-time.After(time.Minute):
+		t.Fatal("the watch cache does not hear that its cluster is gone")
+	}
 	if who := i.whoAmI(t, "/clusters/shopname", made.Status.Token); who != "401" {
 		t.Errorf("its cluster is gone: the token is %s", who)
 	}
@@ -324,6 +337,30 @@ func TestTokensEndWithTheirCluster(t *testing.T) {
 	if _, err := asksFor(t, i.east, inEast, robot, authenticationv1.TokenRequestSpec{}); !apierrors.IsNotFound(err) {
 		t.Errorf("its cluster is gone: a new one: %v", err)
 	}
+}
+
+// watchTargets returns what is closed when a SyncTarget of root is gone, as the watch cache has it.
+func (i *issuing) watchTargets(t *testing.T) <-chan struct{} {
+	t.Helper()
+	targets, _ := i.backend.Resource(syncTargets)
+	ctx := lcctx.WithCluster(t.Context(), lcctx.Cluster{Name: "root"})
+	now, err := targets.Storage.GetCurrentResourceVersion(ctx)
+	must(t, err)
+	watched, err := targets.Storage.Watch(ctx, targets.Key("", ""), kubestorage.ListOptions{
+		ResourceVersion: strconv.FormatUint(now, 10), Recursive: true, Predicate: kubestorage.Everything,
+	})
+	must(t, err)
+	gone := make(chan struct{})
+	go func() {
+		defer watched.Stop()
+		for event := range watched.ResultChan() {
+			if event.Type == watch.Deleted {
+				close(gone)
+				return
+			}
+		}
+	}()
+	return gone
 }
 
 // TestTokensOfAHostileSyncer: a syncer gets no other token. All ServiceAccounts are there, so what is let through is issued.

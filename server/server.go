@@ -98,6 +98,7 @@ type Server struct {
 	keys        *pki
 	syncerKeys  *pki // signs for syncers outside this process, and for nobody else
 	tokens      *identity.Tokens
+	ended       *identity.Ended
 	reviewer    authenticator.Request // answers TokenReviews
 	directory   Directory
 	placer      Placer
@@ -154,7 +155,7 @@ func New(ctx context.Context, o *Options, etcd *clientv3.Client) (*Server, error
 	address := net.JoinHostPort(o.externalHost(), strconv.Itoa(port))
 	s := &Server{
 		options: o, listener: listener, loopback: newLoopback(), serializer: legacyscheme.Codecs,
-		keys: keys, syncerKeys: syncerKeys, workspaceKeys: workspaceKeys, url: "https://" + address, etcd: etcd, lookups: make(chan struct{}, lookupsAtOnce), stopping: make(chan struct{}), served: make(chan struct{}),
+		keys: keys, syncerKeys: syncerKeys, workspaceKeys: workspaceKeys, url: "https://" + address, etcd: etcd, lookups: make(chan struct{}, lookupsAtOnce), ended: identity.NewEnded(), stopping: make(chan struct{}), served: make(chan struct{}),
 	}
 	if o.SharedStore {
 		s.id = uuid.NewString()
@@ -251,7 +252,7 @@ func (s *Server) assemble(ctx context.Context, etcd *clientv3.Client, address st
 	}); err != nil {
 		return err
 	}
-	if s.backend, s.nodes, err = newBackend(etcd, factory, transformers, s.storageLimits, s.called, s.fairness.Listed); err != nil {
+	if s.backend, s.nodes, err = newBackend(etcd, factory, transformers, s.storageLimits, s.called, s.fairness.Listed, s.ended); err != nil {
 		return err
 	}
 	if err := s.join(ctx); err != nil {
@@ -288,7 +289,7 @@ func (s *Server) assemble(ctx context.Context, etcd *clientv3.Client, address st
 		api = s.withNoCluster(s.withEndOfCredential(api, c.LongRunningFunc))
 		api = s.fairness.Around(withCharges(api), c.LongRunningFunc, c.RequestTimeout)
 		api = s.asAttendant(api, c.LongRunningFunc)
-		return s.withLogicalCluster(withRoomForEnd(genericapiserver.DefaultBuildHandlerChain(api, c)), c.Authentication.Authenticator)
+		return s.withRoom(s.withLogicalCluster(genericapiserver.DefaultBuildHandlerChain(api, c), c.Authentication.Authenticator))
 	}
 	definitions := utilopenapi.GetOpenAPIDefinitionsWithoutDisabledFeatures(openAPIDefinitions)
 	namer := openapi.NewDefinitionNamer(legacyscheme.Scheme, apiextensionsapiserver.Scheme)

@@ -14,11 +14,13 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/request/bearertoken"
 	x509request "k8s.io/apiserver/pkg/authentication/request/x509"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/client-go/util/cert"
+	bootstraputil "k8s.io/cluster-bootstrap/token/util"
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/controller/certificates/authority"
 
@@ -67,18 +69,35 @@ func isSyncer(who user.Info) bool {
 	return false
 }
 
-// bootstrapTokens authenticates who shows a bootstrap token in the mirror that it is for.
+// bootstrapTokens authenticates who shows a bootstrap token in the mirror that it is for. What looks like one is shown to nobody
+// else there: one that is spent, or that cannot be looked for now, would go to whoever is asked about the tokens of people.
 type bootstrapTokens struct{ server *Server }
+
+// errNoBootstrapToken is of what does not look like one, or is not shown in a mirror. It does not leave bootstrapTokens.
+var errNoBootstrapToken = errors.New("no bootstrap token of a syncer")
+
+// AuthenticateRequest implements authenticator.Request.
+func (t bootstrapTokens) AuthenticateRequest(req *http.Request) (*authenticator.Response, bool, error) {
+	found, ok, err := bearertoken.New(t).AuthenticateRequest(req)
+	if errors.Is(err, errNoBootstrapToken) {
+		return nil, false, nil
+	}
+	return found, ok, err
+}
 
 // AuthenticateToken implements authenticator.Token.
 func (t bootstrapTokens) AuthenticateToken(ctx context.Context, token string) (*authenticator.Response, bool, error) {
 	cluster, ok := lcctx.ClusterFrom(ctx)
-	if !ok || !cluster.Mirror {
-		return nil, false, nil
+	if !ok || !cluster.Mirror || !bootstraputil.IsValidBootstrapToken(token) {
+		return nil, false, errNoBootstrapToken
 	}
 	id, ok, err := t.server.credentials.Token(ctx, cluster.Name, token)
-	if err != nil || !ok {
+	switch {
+	case err != nil:
+		identity.SayUndecided(ctx)
 		return nil, false, err
+	case !ok:
+		return nil, false, errors.New("the bootstrap token of a syncer is not, or no longer, that of this mirror")
 	}
 	return &authenticator.Response{User: &bootstrapUser{
 		DefaultInfo: user.DefaultInfo{

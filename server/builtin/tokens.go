@@ -22,6 +22,7 @@ import (
 	serviceaccountstore "k8s.io/kubernetes/pkg/registry/core/serviceaccount/storage"
 
 	"atoll.dev/atoll/internal/logicalcluster"
+	"atoll.dev/atoll/server/identity"
 )
 
 // tokenRequests issues tokens that are, unless asked otherwise, for the API in the logical cluster of their ServiceAccount:
@@ -85,11 +86,19 @@ func (r tokenReviews) Create(ctx context.Context, obj runtime.Object, validate r
 	if err != nil {
 		return nil, err
 	}
+	ctx = identity.WithRoom(ctx) // what is said there is of the token, and not of the request's credential
 	var reviewer authenticator.Request
 	if r.reviewer != nil {
 		reviewer = inContext{ctx, r.reviewer}
 	}
-	return tokenreview.NewREST(reviewer, r.audiences.Audiences(cluster.Name)).Create(ctx, obj, validate, options)
+	review, err := tokenreview.NewREST(reviewer, r.audiences.Audiences(cluster.Name)).Create(ctx, obj, validate, options)
+	if err == nil && identity.IsUndecided(ctx) {
+		// Who asks would tell the client that its token is not valid.
+		undecided := apierrors.NewServiceUnavailable("it cannot be found out now whether the token is valid, try again")
+		undecided.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: 1}
+		return nil, undecided
+	}
+	return review, err
 }
 
 // inContext authenticates requests in a context of its own, with the audiences of the request's.

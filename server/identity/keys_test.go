@@ -194,7 +194,7 @@ func TestNothingSecretIsLogged(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tokens := NewTokens(issuers, keys, nothing{})
+	tokens := NewTokens(issuers, keys, nothing{}, NewEnded())
 	token, err := tokens.GenerateToken(ctx, &jwt.Claims{Audience: jwt.Audience(issuers.Default("shop")), Expiry: jwt.NewNumericDate(time.Now().Add(time.Hour))}, struct{}{})
 	if err != nil {
 		t.Fatal(err)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	"golang.org/x/sync/singleflight"
 	"gopkg.in/go-jose/go-jose.v2/jwt"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/group"
@@ -25,6 +26,8 @@ var (
 	// errElsewhere says the same of every token of this server that is shown in the wrong place, genuine or not.
 	errElsewhere = errors.New("a token of a ServiceAccount is valid in the workspace alone that issued it")
 	errInvalid   = errors.New("the token of a ServiceAccount is not valid")
+	// errUndecided is of a token that may be valid.
+	errUndecided = errors.New("the ServiceAccount of a token, or what it is bound to, cannot be read now")
 	// errForeign marks a token that is none of this server's ServiceAccounts. It does not leave the package.
 	errForeign = errors.New("no token of a ServiceAccount")
 )
@@ -33,15 +36,19 @@ var (
 type Tokens struct {
 	Issuers
 	keys    *Keys
+	objects getter
+	ended   *Ended
+	valid   *remembered
+	looking singleflight.Group // by lookAt
 	request authenticator.Request
 	// verifier checks everything of a token that says one of those issuers.
 	verifier func(issuers []string, audiences authenticator.Audiences) authenticator.Token
 }
 
-// NewTokens returns the tokens of ServiceAccounts that are in objects.
-func NewTokens(issuers Issuers, keys *Keys, objects Objects) *Tokens {
+// NewTokens returns the tokens of ServiceAccounts that are in objects. What is deleted of these here, ended counts.
+func NewTokens(issuers Issuers, keys *Keys, objects Objects, ended *Ended) *Tokens {
 	validator := serviceaccount.NewValidator(getter{objects})
-	t := &Tokens{Issuers: issuers, keys: keys, verifier: func(issuers []string, audiences authenticator.Audiences) authenticator.Token {
+	t := &Tokens{Issuers: issuers, keys: keys, objects: getter{objects}, ended: ended, valid: newRemembered(keys.clock), verifier: func(issuers []string, audiences authenticator.Audiences) authenticator.Token {
 		return serviceaccount.JWTTokenAuthenticator(issuers, keys, audiences, validator)
 	}}
 	t.request = ofRequest(t)
@@ -97,15 +104,76 @@ func (t *Tokens) AuthenticateToken(ctx context.Context, token string) (*authenti
 	if !ok || here.Wildcard || here.Name != claimed {
 		return nil, false, errElsewhere
 	}
+	ctx = nodes.WithUID(ctx, nodeOf(token)) // what a Node is that it is bound to
+	var of outcome
+	// A review that names audiences asks about a token, and is no request of it.
+	if _, review := authenticator.AudiencesFrom(ctx); review {
+		of = t.look(ctx, accepted, here.Name, token)
+	} else if of, err = t.lookedAt(ctx, accepted, here.Name, token); err != nil {
+		return nil, false, err
+	}
+	switch {
+	case of.err != nil && of.read.doubtful:
+		// What it says is not why: upstream takes whatever cannot be read for gone, and what the watch cache has may be old.
+		SayUndecided(ctx)
+		return nil, false, errUndecided
+	case of.err != nil:
+		return nil, false, of.err
+	}
+	SayEnd(ctx, func() time.Time { return endOfToken(token) })
+	return of.response, true, nil
+}
+
+// outcome is what came of a token, and what was read for it. err is nil if it is good.
+type outcome struct {
+	response *authenticator.Response
+	err      error
+	read     readings
+}
+
+// lookTimeout bounds a look at a token for several requests, which does not end with the first: it reads two objects, and the
+// watch cache of each.
+const lookTimeout = 4 * readTimeout
+
+// lookedAt is what came of a token a moment ago, or comes of a look at it, which is one for all who ask at the same time.
+func (t *Tokens) lookedAt(ctx context.Context, accepted Issuers, here logicalcluster.Name, token string) (outcome, error) {
+	// Not later: what it is verified by, and what is found, is at least as new.
+	ended := t.ended.of(here)
+	by, err := t.keys.current(ctx)
+	if err != nil {
+		return outcome{}, err
+	}
+	if v, ok := t.valid.get(here, token, by, ended); ok && (v.refused != nil || t.objects.still(ctx, v.read)) {
+		return outcome{response: v.response, err: v.refused}, nil
+	}
+	// Who asks after a deletion, or of other keys, does not join a look of before.
+	all := fmt.Sprintf("%s %x %d %p", here, keyOf(here, token).hash, ended, by)
+	found, _, _ := t.looking.Do(all, func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTimeout)
+		defer cancel()
+		of := t.look(ctx, accepted, here, token)
+		switch {
+		case of.read.doubtful:
+		case of.err == nil:
+			t.valid.add(here, token, validity{response: of.response, keys: by, ended: ended, read: of.read.of})
+		case of.read.asked: // the signature is good, and everything else that is not in etcd
+			t.valid.add(here, token, validity{refused: of.err, keys: by})
+		}
+		return of, nil
+	})
+	return found.(outcome), nil
+}
+
+// look verifies a token and what it depends on.
+func (t *Tokens) look(ctx context.Context, accepted Issuers, here logicalcluster.Name, token string) outcome {
+	of := outcome{}
 	// The issuers of this logical cluster alone are accepted, once more after the signature is verified. So is the UID of a Node.
-	response, ok, err := t.verifier(accepted.all(here.Name), accepted.Audiences(here.Name)).AuthenticateToken(nodes.WithUID(ctx, nodeOf(token)), token)
+	response, ok, err := t.verifier(accepted.all(here), accepted.Audiences(here)).AuthenticateToken(context.WithValue(ctx, readingsKey{}, &of.read), token)
 	if err == nil && !ok {
 		err = errInvalid
 	}
-	if err == nil {
-		SayEnd(ctx, func() time.Time { return endOfToken(token) })
-	}
-	return response, ok, err
+	of.response, of.err = response, err
+	return of
 }
 
 // whose is the logical cluster that a token claims to be from, of those issuers. It verifies nothing of that; but a token
@@ -157,6 +225,13 @@ func (t *Tokens) Home(req *http.Request) (home logicalcluster.Name, ok bool) {
 		accepted, claimed, err := t.whose(ctx, token)
 		if err != nil {
 			return nil, false, nil
+		}
+		if by, err := t.keys.current(ctx); err == nil {
+			// Also one that is refused by now is from there.
+			if _, known := t.valid.get(claimed, token, by, t.ended.of(claimed)); known {
+				home, ok = claimed, true
+				return nil, false, nil
+			}
 		}
 		genuine := serviceaccount.JWTTokenAuthenticator(accepted.all(claimed), t.keys, accepted.Audiences(claimed), inTime{t.keys})
 		if _, verified, err := genuine.AuthenticateToken(ctx, token); verified && err == nil {

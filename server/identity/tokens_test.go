@@ -105,7 +105,7 @@ func TestHome(t *testing.T) {
 	}
 	now := time.Now()
 	made := func(rows *oneRow) *Tokens {
-		return NewTokens(issuers, open(t, rows, testingclock.NewFakePassiveClock(now)), nothing{})
+		return NewTokens(issuers, open(t, rows, testingclock.NewFakePassiveClock(now)), nothing{}, NewEnded())
 	}
 	ours, theirs := made(&oneRow{}), made(&oneRow{})
 	issue := func(by *Tokens, cluster logicalcluster.Name, audience string, ends time.Duration) string {
@@ -159,7 +159,7 @@ func TestGenerateTokenOutlivesNoKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := testingclock.NewFakePassiveClock(start)
-	tokens := NewTokens(issuers, open(t, &oneRow{}, c), nothing{})
+	tokens := NewTokens(issuers, open(t, &oneRow{}, c), nothing{}, NewEnded())
 	ctx := lcctx.WithCluster(t.Context(), lcctx.Cluster{Name: "shop"})
 	for what, claims := range map[string]*jwt.Claims{
 		"too long": {Expiry: jwt.NewNumericDate(start.Add(signingPeriod + 2*day))},

@@ -37,7 +37,7 @@ func TestTokenIsOfOneWorkspaceWhateverItSays(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tokens := NewTokens(issuers, open(t, &oneRow{}, testingclock.NewFakePassiveClock(time.Now())), twins{})
+	tokens := NewTokens(issuers, open(t, &oneRow{}, testingclock.NewFakePassiveClock(time.Now())), twins{}, NewEnded())
 	account := core.ServiceAccount{}
 	account.Namespace, account.Name, account.UID = "team", "robot", "same"
 	claims, private, err := serviceaccount.Claims(account, nil, nil, nil, 3600, 0, []string{"https://atoll/clusters/shop", "https://atoll/clusters/bank"})
@@ -81,7 +81,7 @@ func TestTokensOutliveTheAddress(t *testing.T) {
 		if keys == nil {
 			keys = openAs(t, issuers, rows, c)
 		}
-		return NewTokens(issuers, keys, twins{})
+		return NewTokens(issuers, keys, twins{}, NewEnded())
 	}
 	in := lcctx.WithCluster(t.Context(), lcctx.Cluster{Name: "shop"})
 	issue := func(by *Tokens) string {

@@ -127,7 +127,7 @@ func (s *store) Get(ctx context.Context, key string, opts kubestorage.GetOptions
 // find returns what a workspace is shown by a name, nil if nothing; of Nodes, that which the context says (WithUID).
 func (s *store) find(ctx context.Context, workspace logicalcluster.Name, name, resourceVersion string) (*shown, error) {
 	if uid, ok := ctx.Value(uidKey{}).(types.UID); ok && uid != "" && s.class == nil {
-		return s.nodes.withUID(ctx, workspace, name, uid)
+		return s.nodes.withUID(ctx, workspace, name, uid, resourceVersion)
 	}
 	at, err := s.atLeast(ctx, resourceVersion)
 	if err != nil {

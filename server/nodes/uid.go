@@ -21,9 +21,10 @@ func WithUID(ctx context.Context, uid types.UID) context.Context {
 	return context.WithValue(ctx, uidKey{}, uid)
 }
 
-// withUID returns the Node of the SyncTarget with that name and UID, nil if there is none. It reads the SyncTarget from etcd: a watch cache would
-// let in for a moment what runs in a cluster that was just removed. The cache says where that is, or it is looked for on each level.
-func (n *Nodes) withUID(ctx context.Context, workspace logicalcluster.Name, name string, uid types.UID) (*shown, error) {
+// withUID returns the Node of the SyncTarget with that name and UID, nil if there is none. Without a resourceVersion it reads the
+// SyncTarget from etcd: a watch cache would let in for a moment what runs in a cluster that was just removed. The cache says
+// where that is, or it is looked for on each level.
+func (n *Nodes) withUID(ctx context.Context, workspace logicalcluster.Name, name string, uid types.UID, resourceVersion string) (*shown, error) {
 	targets, err := n.store(syncTargets)
 	if err != nil {
 		return nil, err
@@ -62,7 +63,7 @@ func (n *Nodes) withUID(ctx context.Context, workspace logicalcluster.Name, name
 		}
 	}
 	for _, level := range levels {
-		target, err := on(level, "")
+		target, err := on(level, resourceVersion)
 		if err != nil {
 			return nil, err
 		}

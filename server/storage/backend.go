@@ -64,6 +64,8 @@ type Config struct {
 	FiledBy func(schema.GroupResource) (label string)
 	// Listed, if not nil, is told how many objects a list had.
 	Listed Listed
+	// Deleted, if not nil, is told of deletions.
+	Deleted Deleted
 	// Limits on what a logical cluster may have; the zero value is none, and nil is none for all. It is asked for each write, and
 	// must not block.
 	Limits func(logicalcluster.Name) Limits
@@ -78,6 +80,15 @@ type Config struct {
 // Listed is told how many objects of a resource there were in a logical cluster, or one namespace of it, when they were
 // listed without selectors. It must not block.
 type Listed func(cluster logicalcluster.Name, resource schema.GroupResource, namespace string, objects int64)
+
+// Deleted is told what is deleted here, when etcd has it and before anybody hears that it is done. It must not block.
+type Deleted interface {
+	// Deleted is told of one object.
+	Deleted(cluster logicalcluster.Name, resource schema.GroupResource)
+	// AllDeleted is told of a logical cluster that has no rows any more, or fewer: some may have been kept, or the rest be
+	// deleted later.
+	AllDeleted(cluster logicalcluster.Name)
+}
 
 // DefaultUncached names the resources of the StorageFactory that are served from etcd directly: events, as upstream does,
 // since they are written far more than read; and API schemas, which decoded are the largest objects there are and which the
@@ -150,6 +161,7 @@ type Backend struct {
 	since     func(ctx context.Context, cluster logicalcluster.Name, cached bool) (metav1.Time, error)
 	overlay   func(schema.GroupResource) func(storage.Interface) storage.Interface
 	listed    Listed
+	deleted   Deleted
 	homes     Homes
 	clock     clock.WithTicker
 
@@ -189,6 +201,7 @@ func New(c Config) (*Backend, error) {
 		since:     c.Since,
 		overlay:   c.Overlay,
 		listed:    c.Listed,
+		deleted:   c.Deleted,
 		homes:     c.Homes,
 		clock:     c.Clock,
 		resources: map[schema.GroupResource][]*Resource{},

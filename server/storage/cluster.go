@@ -36,7 +36,8 @@ type clusterStorage struct {
 	// list in memory.
 	followed bool
 
-	listed Listed
+	listed  Listed
+	deleted Deleted
 
 	limited bool // by Limits, which let deletions pass
 }
@@ -122,11 +123,17 @@ func (s *clusterStorage) GuaranteedUpdate(ctx context.Context, key string, desti
 
 func (s *clusterStorage) Delete(ctx context.Context, key string, out runtime.Object, preconditions *storage.Preconditions,
 	validateDeletion storage.ValidateObjectFunc, cachedExistingObject runtime.Object, opts storage.DeleteOptions) error {
-	key, _, err := s.key(ctx, "delete", key)
+	key, c, err := s.key(ctx, "delete", key)
 	if err != nil {
 		return err
 	}
-	return s.Interface.Delete(ctx, key, out, preconditions, validateDeletion, cachedExistingObject, opts)
+	if err := s.Interface.Delete(ctx, key, out, preconditions, validateDeletion, cachedExistingObject, opts); err != nil {
+		return err
+	}
+	if s.deleted != nil {
+		s.deleted.Deleted(c.Name, s.resource)
+	}
+	return nil
 }
 
 func (s *clusterStorage) GetList(ctx context.Context, key string, opts storage.ListOptions, list runtime.Object) error {

@@ -84,6 +84,9 @@ func (b *Backend) DeleteClusterData(ctx context.Context, cluster logicalcluster.
 		return fmt.Errorf("delete the data of a logical cluster: %w", err)
 	}
 	defer b.usage.forget(cluster)
+	if b.deleted != nil {
+		defer b.deleted.AllDeleted(cluster)
+	}
 	var deleted int64
 	for {
 		// What others write meanwhile may be of a resource that was not known before.

@@ -13,12 +13,14 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/kcp-dev/logicalcluster/v3"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metainternalversion "k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/apiserver/pkg/storage/value"
 	aestransformer "k8s.io/apiserver/pkg/storage/value/encrypt/aes"
 	api "k8s.io/kubernetes/pkg/apis/core"
@@ -37,6 +39,41 @@ func rowsBelow(t testing.TB, prefix string) []string {
 		keys = append(keys, string(kv.Key))
 	}
 	return keys
+}
+
+// deletions are what a Deleted was told.
+type deletions struct {
+	told  []string
+	there func() bool // what is to be gone by then
+}
+
+func (d *deletions) Deleted(cluster logicalcluster.Name, resource schema.GroupResource) {
+	d.told = append(d.told, fmt.Sprint(cluster, " ", resource, " ", d.there()))
+}
+
+func (d *deletions) AllDeleted(cluster logicalcluster.Name) {
+	d.told = append(d.told, fmt.Sprint(cluster, " ", d.there()))
+}
+
+// TestDeletionsAreTold: a deletion is told in its logical cluster, when the row is gone; one that is refused is not.
+func TestDeletionsAreTold(t *testing.T) {
+	told := &deletions{}
+	s := serve(t, prefixOf(t), func(c *Config) { c.Deleted = told })
+	told.there = func() bool { return len(rowsBelow(t, prefixOf(t)+"/configmaps/aa/")) > 0 }
+	put(t, s, "aa", "x", "")
+	for range 2 {
+		_, _, err := s.configMaps.Delete(in("aa", "default"), "x", rest.ValidateAllObjectFunc, &metav1.DeleteOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			t.Fatal(err)
+		}
+	}
+	put(t, s, "aa", "y", "")
+	if err := s.DeleteClusterData(t.Context(), "aa", nil); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"aa configmaps false", "aa false"}; !slices.Equal(told.told, want) {
+		t.Errorf("told are %q, want %q: whether there are rows left", told.told, want)
+	}
 }
 
 func TestDeleteClusterData(t *testing.T) {

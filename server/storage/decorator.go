@@ -195,6 +195,7 @@ func (b *Backend) open(
 		ownInitialEvents: from == fromCache || layered,
 		followed:         from == fromFollowed,
 		listed:           b.listed,
+		deleted:          b.deleted,
 		limited:          b.usage != nil,
 	}
 
