@@ -28,16 +28,17 @@ type key struct {
 	Bases []string `json:"bases,omitempty"`
 }
 
-// rotate returns the keys that there should be now: without those of which no token can be valid any more, and with a new
-// one where the newest will soon stop signing. longest is how long a token may be valid, and base the URL in its issuer;
-// servers that differ in them, or one that was restarted with others, only ever add to what a key verifies. generate makes
-// a private key.
+// rotate returns the keys that there should be now: without those of which no token can be valid for long, and with a new
+// one where the newest will soon stop signing. One server does so for all, and its clock may be wrong: a key is kept for as long
+// again as it was of use, and one that begins to sign later than it would have been published for keeps nobody from making the
+// next. longest is how long a token may be valid, and base the URL in its issuer; servers that differ in them, or one that was
+// restarted with others, only ever add to what a key verifies. generate makes a private key.
 //
 // It is pure but for generate, and gives the same again for what it gave.
 func rotate(keys []key, now time.Time, longest time.Duration, base string, generate func() ([]byte, error)) ([]key, error) {
 	var next []key
 	for _, k := range keys {
-		if now.After(k.VerifiesUntil) {
+		if now.After(k.VerifiesUntil.Add(k.VerifiesUntil.Sub(k.SignsFrom))) {
 			continue
 		}
 		if now.Before(k.SignsUntil.Add(skew)) {
@@ -51,8 +52,12 @@ func rotate(keys []key, now time.Time, longest time.Duration, base string, gener
 	slices.SortStableFunc(next, func(a, b key) int { return a.SignsFrom.Compare(b.SignsFrom) })
 	// Where nothing signs there is nobody to wait for, and a server whose clock is behind must be able to sign as well.
 	from := now.Add(-skew)
-	if len(next) > 0 {
-		newest := next[len(next)-1]
+	due := slices.IndexFunc(next, func(k key) bool { return k.SignsFrom.After(now.Add(announcement + skew)) })
+	if due < 0 {
+		due = len(next)
+	}
+	if due > 0 {
+		newest := next[due-1]
 		if now.Before(newest.SignsUntil.Add(-announcement)) {
 			return next, nil
 		}
@@ -65,7 +70,7 @@ func rotate(keys []key, now time.Time, longest time.Duration, base string, gener
 		return nil, err
 	}
 	until := from.Add(signingPeriod)
-	return append(next, key{Private: private, SignsFrom: from, SignsUntil: until, VerifiesUntil: until.Add(longest + skew), Bases: []string{base}}), nil
+	return slices.Insert(next, due, key{Private: private, SignsFrom: from, SignsUntil: until, VerifiesUntil: until.Add(longest + skew), Bases: []string{base}}), nil
 }
 
 // signer returns which of the keys, in the order of rotate, signs now; -1 if none does.

@@ -53,7 +53,7 @@ func TestRotateOverYears(t *testing.T) {
 				}
 			}
 		}
-		if want := int((longest+signingPeriod+announcement)/signingPeriod) + 2; most > want {
+		if want := int((2*(longest+signingPeriod)+announcement)/signingPeriod) + 2; most > want {
 			t.Errorf("with tokens of %s there were %d keys at once, want at most %d", longest, most, want)
 		}
 	}
@@ -94,7 +94,21 @@ func TestRotate(t *testing.T) {
 		},
 		"done": {
 			keys: []key{made("a", start, plus(day+skew)), made("b", plus(0), plus(60*day))}, now: plus(day + skew + 1),
-			want: []key{made("b", plus(0), plus(60*day))}, signs: 0, reason: "no token of the first can be valid",
+			want: []key{made("a", start, plus(day+skew)), made("b", plus(0), plus(60*day))}, signs: 1, reason: "no token of the first can be valid, if the clock is right",
+		},
+		"done long ago": {
+			keys: []key{made("a", start, plus(day+skew)), made("b", plus(10*day), plus(60*day))}, now: plus(day + skew).Add(signingPeriod + day + skew + 1),
+			want: []key{made("b", plus(10*day), plus(60*day))}, signs: 0, reason: "whatever the clock is",
+		},
+		"a clock that is a month ahead": {
+			keys: []key{made("a", start, plus(day+skew))}, now: plus(30 * day),
+			want: []key{made("a", start, plus(day+skew)), made("1", plus(30*day-skew), plus(60*day-skew).Add(day+skew))}, signs: 1,
+			reason: "it takes no key away from the others",
+		},
+		"beside a clock that is ahead": {
+			keys: []key{made("a", start, plus(day+skew)), made("b", plus(30*day), plus(90*day))}, now: plus(-day),
+			want: []key{made("a", start, plus(day+skew)), made("1", plus(0), plus(30*day).Add(day+skew)), made("b", plus(30*day), plus(90*day))}, signs: 0,
+			reason: "there is a key that signs until that of the other does",
 		},
 		"asleep": {
 			keys: []key{made("a", start, plus(day+skew))}, now: plus(90 * day),
