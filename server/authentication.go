@@ -36,13 +36,9 @@ import (
 // by client certificates of our own authority and of --client-ca-file, static tokens, the structured configuration and a
 // webhook; users of one workspace by its certificates; syncers here and elsewhere; and the server itself.
 func (s *Server) secure(ctx context.Context, config *genericapiserver.Config) error {
-	serving, err := s.keys.serving("localhost", "127.0.0.1", "::1", s.options.externalHost())
+	serving, err := newOwnCertificates(s.options.clock, func() (keyPair, error) { return s.keys.serving(s.ownHosts()...) }, s.otherCertificates())
 	if err != nil {
 		return err
-	}
-	servingContent, err := dynamiccertificates.NewStaticCertKeyContent("serving", serving.certPEM, serving.keyPEM)
-	if err != nil {
-		return fmt.Errorf("load the server's certificate: %w", err)
 	}
 	own, err := dynamiccertificates.NewStaticCAContent("own-client-ca", s.keys.caPEM())
 	if err != nil {
@@ -66,7 +62,18 @@ func (s *Server) secure(ctx context.Context, config *genericapiserver.Config) er
 	}
 	// Whose certificates clients are asked for. What each is good for is said below.
 	config.SecureServing = &genericapiserver.SecureServingInfo{
-		Listener: s.listener, Cert: servingContent, ClientCA: dynamiccertificates.NewUnionCAContentProvider(asked...),
+		Listener: s.listener, Cert: serving, ClientCA: dynamiccertificates.NewUnionCAContentProvider(asked...),
+	}
+	if o := s.options; o.TLSCertFile != "" {
+		given, err := dynamiccertificates.NewDynamicSNIContentFromFiles("serving-cert", o.TLSCertFile, o.TLSPrivateKeyFile) // by the names in it
+		if err != nil {
+			return fmt.Errorf("load --tls-cert-file %q, --tls-private-key-file %q: %w", o.TLSCertFile, o.TLSPrivateKeyFile, err)
+		}
+		renewed, err := s.renewed(given)
+		if err != nil {
+			return err
+		}
+		config.SecureServing.SNICerts = []dynamiccertificates.SNICertKeyContentProvider{renewed}
 	}
 
 	if err := s.openTokens(ctx); err != nil {

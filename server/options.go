@@ -16,6 +16,7 @@ import (
 	genericoptions "k8s.io/apiserver/pkg/server/options"
 	cliflag "k8s.io/component-base/cli/flag"
 	kubeoptions "k8s.io/kubernetes/pkg/kubeapiserver/options"
+	"k8s.io/utils/clock"
 
 	"atoll.dev/atoll/server/builtin"
 	"atoll.dev/atoll/server/fairness"
@@ -41,6 +42,10 @@ type Options struct {
 	// ExternalHostname is the name or address that kubeconfigs and URLs in status show; empty means BindAddress, or
 	// 127.0.0.1 where that is every address.
 	ExternalHostname string
+	// TLSCertFile and TLSPrivateKeyFile are a certificate that clients are shown who ask for a name in it, and its key. Everybody else is
+	// shown the server's own. They are read again when they change. The root authorities that the file has behind the certificate go into
+	// kubeconfigs, beside the server's own.
+	TLSCertFile, TLSPrivateKeyFile string
 	// ClientCAFile holds further certificate authorities of client certificates, besides the server's own.
 	ClientCAFile string
 	// TokenAuthFile holds static tokens, as kube-apiserver's: token,user,uid,"group1,group2".
@@ -102,6 +107,9 @@ type Options struct {
 	// flight are done, rather than close its port.
 	ShutdownDelay          time.Duration
 	ShutdownSendRetryAfter bool
+
+	clock   clock.WithTicker // by which the server's own certificates are made anew
+	etcdTLS bool             // there is one of the embedded etcd's among them
 }
 
 // NewOptions returns the defaults. It gives features other defaults, too, so it is called before flags are read.
@@ -129,6 +137,8 @@ func NewOptions() *Options {
 
 		ClusterSigningDuration: 365 * 24 * time.Hour,
 		EventTTL:               builtin.DefaultEventTTL,
+
+		clock: clock.RealClock{},
 	}
 }
 
@@ -140,6 +150,8 @@ func (o *Options) AddFlags(fss *cliflag.NamedFlagSets) {
 	fs.IPVar(&o.BindAddress, "bind-address", o.BindAddress, "Address to listen on. Other machines reach the server only if it is not a loopback address.")
 	fs.IntVar(&o.SecurePort, "secure-port", o.SecurePort, "Port to serve HTTPS on; 0 takes a free one.")
 	fs.StringVar(&o.ExternalHostname, "external-hostname", o.ExternalHostname, "Name or address by which clients reach the server (default --bind-address).")
+	fs.StringVar(&o.TLSCertFile, "tls-cert-file", o.TLSCertFile, "File with a certificate for HTTPS, and behind it those of its authorities, which clients are shown who ask for a name in it; all others are shown the server's own. Read again when it changes. The root authority in it goes into kubeconfigs.")
+	fs.StringVar(&o.TLSPrivateKeyFile, "tls-private-key-file", o.TLSPrivateKeyFile, "File with the key of --tls-cert-file.")
 	fs.DurationVar(&o.ShutdownDelay, "shutdown-delay-duration", o.ShutdownDelay, "How long a server that is to end serves on as ever while /readyz fails, so that balancers turn away first.")
 	fs.BoolVar(&o.ShutdownSendRetryAfter, "shutdown-send-retry-after", o.ShutdownSendRetryAfter, "After that time, answer new requests with 429 and Retry-After until those in flight are done, rather than close the port.")
 	fs = fss.FlagSet("fairness")
@@ -213,6 +225,9 @@ func (o *Options) Validate() []error {
 	}
 	if host := o.ExternalHostname; host != "" && net.ParseIP(host) == nil && len(validation.IsDNS1123Subdomain(strings.ToLower(host))) > 0 {
 		errs = append(errs, fmt.Errorf("--external-hostname %q: want a name or an address, without scheme or port", host))
+	}
+	if (o.TLSCertFile == "") != (o.TLSPrivateKeyFile == "") {
+		errs = append(errs, fmt.Errorf("--tls-cert-file %q, --tls-private-key-file %q: give both, or neither", o.TLSCertFile, o.TLSPrivateKeyFile))
 	}
 	if len(o.ServiceAccountIssuers) > 0 {
 		if _, err := identity.NewIssuers(o.ServiceAccountIssuers, nil); err != nil {

@@ -29,6 +29,13 @@ func (o *Options) validateFiles() []error {
 		read       func(file string) error
 	}{
 		{"--client-ca-file", o.ClientCAFile, readCertificates},
+		{"--tls-cert-file", o.TLSCertFile, func(file string) error {
+			if o.TLSPrivateKeyFile == "" {
+				return nil // of which Validate tells
+			}
+			_, err := readGivenCertificate(file, o.TLSPrivateKeyFile)
+			return err
+		}},
 		{"--token-auth-file", o.TokenAuthFile, readTokens},
 		{"--authentication-config", o.Authentication.AuthenticationConfigFile, func(string) error {
 			_, err := o.Authentication.ToAuthenticationConfig()

@@ -18,10 +18,12 @@ import (
 
 	"k8s.io/client-go/util/cert"
 	"k8s.io/client-go/util/keyutil"
+	"k8s.io/utils/clock"
 )
 
 const (
-	// leafValidity of server and client certificates; they are made anew at a start with less than leafRenewal left.
+	// leafValidity of server and client certificates; they are made anew with less than leafRenewal left, at a start and while a server
+	// runs (ownCertificates).
 	leafValidity = 365 * 24 * time.Hour
 	leafRenewal  = 90 * 24 * time.Hour
 )
@@ -31,6 +33,7 @@ type pki struct {
 	directory string
 	ca        *x509.Certificate
 	caKey     crypto.Signer
+	clock     clock.PassiveClock
 }
 
 // keyPair is a certificate and its key, in memory as PEM and on disk.
@@ -44,7 +47,7 @@ func loadPKI(directory string) (*pki, error) {
 	if err := os.MkdirAll(directory, 0o700); err != nil {
 		return nil, fmt.Errorf("make the directory of keys: %w", err)
 	}
-	p := &pki{directory: directory}
+	p := &pki{directory: directory, clock: clock.RealClock{}}
 	certFile, keyFile := p.file("ca.crt"), p.file("ca.key")
 	certs, err := cert.CertsFromFile(certFile)
 	switch {
@@ -174,8 +177,9 @@ func (p *pki) issue(name string, template *x509.Certificate) (keyPair, error) {
 		return keyPair{}, fmt.Errorf("make a serial number: %w", err)
 	}
 	template.SerialNumber = serial
-	template.NotBefore = time.Now().Add(-5 * time.Minute) // clocks differ
-	template.NotAfter = time.Now().Add(leafValidity)
+	now := p.clock.Now()
+	template.NotBefore = now.Add(-5 * time.Minute) // clocks differ
+	template.NotAfter = now.Add(leafValidity)
 	template.KeyUsage = x509.KeyUsageDigitalSignature
 	if pair.keyPEM, err = keyutil.MakeEllipticPrivateKeyPEM(); err != nil {
 		return keyPair{}, fmt.Errorf("make a key: %w", err)
@@ -223,7 +227,7 @@ func (p *pki) reuse(pair *keyPair, template *x509.Certificate) bool {
 
 // fits says whether a certificate found on disk is still what template asks for.
 func (p *pki) fits(have, template *x509.Certificate) bool {
-	if have.CheckSignatureFrom(p.ca) != nil || time.Until(have.NotAfter) < leafRenewal {
+	if have.CheckSignatureFrom(p.ca) != nil || have.NotAfter.Sub(p.clock.Now()) < leafRenewal {
 		return false
 	}
 	if have.Subject.CommonName != template.Subject.CommonName || !slices.Equal(have.Subject.Organization, template.Subject.Organization) {
@@ -245,17 +249,24 @@ func (p *pki) fits(have, template *x509.Certificate) bool {
 // TLSFiles are a certificate, its key and the authority that peers must have, on disk.
 type TLSFiles struct{ Cert, Key, CA string }
 
-// EtcdTLS returns the files with which an embedded etcd serves clients and peers on loopback.
+// EtcdTLS returns the files with which an embedded etcd serves clients and peers on loopback. A server that runs with these options makes
+// them anew before they end; etcd reads them for each connection.
 func EtcdTLS(o *Options) (TLSFiles, error) {
 	p, err := loadPKI(o.pkiDirectory())
 	if err != nil {
 		return TLSFiles{}, err
 	}
-	pair, err := p.issue("etcd", &x509.Certificate{
+	o.etcdTLS = true
+	pair, err := p.etcd()
+	return TLSFiles{Cert: pair.certFile, Key: pair.keyFile, CA: p.file("ca.crt")}, err
+}
+
+// etcd returns the certificate of an embedded etcd, which is its client's, too.
+func (p *pki) etcd() (keyPair, error) {
+	return p.issue("etcd", &x509.Certificate{
 		Subject:     pkix.Name{CommonName: "etcd"},
 		DNSNames:    []string{"localhost"},
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	})
-	return TLSFiles{Cert: pair.certFile, Key: pair.keyFile, CA: p.file("ca.crt")}, err
 }

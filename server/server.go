@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -96,7 +97,9 @@ type Server struct {
 	syncers     syncerTokens
 	serializer  runtime.NegotiatedSerializer
 	keys        *pki
-	syncerKeys  *pki // signs for syncers outside this process, and for nobody else
+	trusted     []byte // authorities of what clients are shown, as PEM
+	admin       []byte // certificate in the administrator's kubeconfig; New writes it, and then whoever renews it
+	syncerKeys  *pki   // signs for syncers outside this process, and for nobody else
 	tokens      *identity.Tokens
 	ended       *identity.Ended
 	reviewer    authenticator.Request // answers TokenReviews
@@ -157,8 +160,12 @@ func New(ctx context.Context, o *Options, etcd *clientv3.Client) (*Server, error
 		options: o, listener: listener, loopback: newLoopback(), serializer: legacyscheme.Codecs,
 		keys: keys, syncerKeys: syncerKeys, workspaceKeys: workspaceKeys, url: "https://" + address, etcd: etcd, lookups: make(chan struct{}, lookupsAtOnce), ended: identity.NewEnded(), stopping: make(chan struct{}), served: make(chan struct{}),
 	}
+	keys.clock = o.clock
 	if o.SharedStore {
 		s.id = uuid.NewString()
+	}
+	if s.trusted, err = s.loadGivenCertificate(); err != nil {
+		return nil, errors.Join(err, s.Close())
 	}
 	err = s.assemble(ctx, etcd, address)
 	if err != nil && s.noKMS != nil {
@@ -194,12 +201,29 @@ func (s *Server) Close() error {
 	return nil
 }
 
+// writeAdminKubeconfig writes it if it has to be another: at a start, and when the administrator's certificate was made anew.
 func (s *Server) writeAdminKubeconfig() error {
 	admin, err := s.keys.client("admin", "admin", user.SystemPrivilegedGroup)
-	if err != nil {
+	if err != nil || bytes.Equal(admin.certPEM, s.admin) {
 		return err
 	}
-	return writeAdminKubeconfig(s.options.AdminKubeconfig(), s.url, s.keys.caPEM(), admin)
+	if err := writeAdminKubeconfig(s.options.AdminKubeconfig(), s.url, s.trusted, admin); err != nil {
+		return err
+	}
+	s.admin = admin.certPEM
+	return nil
+}
+
+// otherCertificates makes those anew that are near their end and that the server does not serve with, each by what it is for.
+func (s *Server) otherCertificates() map[string]func() error {
+	others := map[string]func() error{"the administrator's kubeconfig": s.writeAdminKubeconfig}
+	if s.options.etcdTLS {
+		others["the embedded etcd"] = func() error {
+			_, err := s.keys.etcd()
+			return err
+		}
+	}
+	return others
 }
 
 func listen(o *Options) (net.Listener, error) {
@@ -498,8 +522,8 @@ func (s *Server) EndpointRows() endpoints.Rows {
 // URL of the server, without a path.
 func (s *Server) URL() string { return s.url }
 
-// CACertificate is the PEM of the authority that signed the server's certificate.
-func (s *Server) CACertificate() []byte { return s.keys.caPEM() }
+// CACertificate is the PEM of the authorities by which clients verify the server's certificates: its own first.
+func (s *Server) CACertificate() []byte { return s.trusted }
 
 // WaitReady blocks until every watch cache holds what etcd holds and, which needs Run, all CustomResourceDefinitions,
 // webhooks and admission policies are known, or ctx ends.
