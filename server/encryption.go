@@ -16,6 +16,7 @@ import (
 	"k8s.io/apiserver/pkg/storage/value"
 	cliflag "k8s.io/component-base/cli/flag"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
 )
 
 // EncryptionOptions say how values are encrypted in etcd, by kube-apiserver's flags and its file. What the file says of a
@@ -88,10 +89,17 @@ func (s *Server) encrypt(ctx, encrypting context.Context, config *genericapiserv
 		context.AfterFunc(encrypting, cancel) // of the same moment: nobody replaces it
 	}
 	s.keyManagement = checks
-	checks = append(slices.Clone(checks), healthz.NamedCheck("encryption", func(req *http.Request) error { return encrypts(req.Context(), transformers) }))
+	checks = append(slices.Clone(checks), checksEncryption(transformers, clock.RealClock{}))
 	config.HealthzChecks = append(config.HealthzChecks, checks...)
 	config.ReadyzChecks = append(config.ReadyzChecks, checks...)
 	return transformers, nil
+}
+
+// checksEncryption checks that what is encrypted can be decrypted, once a second at most: anybody may look, and with some
+// providers each look is a call to the key management.
+func checksEncryption(transformers value.ResourceTransformers, c clock.PassiveClock) healthz.HealthChecker {
+	tries := newProbe(time.Second, c, func(ctx context.Context) error { return encrypts(ctx, transformers) })
+	return healthz.NamedCheck("encryption", func(req *http.Request) error { return tries.check(req.Context()) })
 }
 
 // answering waits until key management answers, which may have been started with this server, and returns why it does not after

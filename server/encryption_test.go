@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,6 +21,7 @@ import (
 	encryptionconfigcontroller "k8s.io/apiserver/pkg/server/options/encryptionconfig/controller"
 	"k8s.io/apiserver/pkg/storage/value"
 	"k8s.io/apiserver/pkg/storage/value/encrypt/identity"
+	testingclock "k8s.io/utils/clock/testing"
 
 	"atoll.dev/atoll/server/storage"
 )
@@ -293,5 +296,34 @@ func (deaf) TransformFromStorage(context.Context, []byte, value.Context) ([]byte
 func TestEncryptionCheck(t *testing.T) {
 	if err := encrypts(t.Context(), deaf{}); err == nil || !strings.Contains(err.Error(), "decrypt what was encrypted: no key") {
 		t.Errorf("what cannot decrypt is well: %v", err)
+	}
+}
+
+// counted counts how often something is encrypted.
+type counted struct {
+	value.Transformer
+	times *atomic.Int64
+}
+
+func (c counted) TransformerForResource(schema.GroupResource) value.Transformer { return c }
+
+func (c counted) TransformToStorage(ctx context.Context, data []byte, of value.Context) ([]byte, error) {
+	c.times.Add(1)
+	return c.Transformer.TransformToStorage(ctx, data, of)
+}
+
+// TestEncryptionCheckIsBounded: however many look, the key management is called once a second.
+func TestEncryptionCheckIsBounded(t *testing.T) {
+	clock := testingclock.NewFakePassiveClock(time.Now())
+	keys := counted{identity.NewEncryptCheckTransformer(), &atomic.Int64{}}
+	check := checksEncryption(keys, clock)
+	for range 2 {
+		for range 100 {
+			must(t, check.Check(httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/healthz/encryption", nil)))
+		}
+		clock.SetTime(clock.Now().Add(time.Second))
+	}
+	if got := keys.times.Load(); got != 2 {
+		t.Errorf("it was called %d times, want twice", got)
 	}
 }

@@ -274,15 +274,23 @@ func (o *Options) validateAudit() []error {
 	return errs
 }
 
-// Readable names the files of options with secrets in them that others on this machine can read, each with what to do.
-func (o *Options) Readable() []string {
+// FileOfFlag is a file that a flag names.
+type FileOfFlag struct{ Flag, File string }
+
+// Readable names the files of options with secrets in them that others on this machine can read, each with what to do; and so of others with
+// secrets in them. That a group reads one may be meant, as where it is mounted into a container.
+func (o *Options) Readable(others ...FileOfFlag) []string {
 	var warnings []string
-	for _, given := range []struct{ flag, file string }{
-		{"--token-auth-file", o.TokenAuthFile}, {"--encryption-provider-config", o.Encryption.ConfigFile},
-	} {
-		info, err := os.Stat(given.file)
-		if given.file != "" && err == nil && info.Mode().Perm()&0o007 != 0 { // what is not there is Validate's
-			warnings = append(warnings, fmt.Sprintf("%s %s holds secrets, and everybody on this machine can use it (mode %#o): chmod 600 %s", given.flag, given.file, info.Mode().Perm(), given.file))
+	for _, given := range append([]FileOfFlag{
+		{"--token-auth-file", o.TokenAuthFile},
+		{"--encryption-provider-config", o.Encryption.ConfigFile},
+		{"--tls-private-key-file", o.TLSPrivateKeyFile},
+		{"--authentication-token-webhook-config-file", o.Authentication.WebHook.ConfigFile},
+		{"--audit-webhook-config-file", o.Audit.WebhookOptions.ConfigFile},
+	}, others...) {
+		info, err := os.Stat(given.File)
+		if given.File != "" && err == nil && info.Mode().Perm()&0o007 != 0 { // what is not there is Validate's
+			warnings = append(warnings, fmt.Sprintf("%s %s holds secrets, and everybody on this machine can use it (mode %#o): chmod 600 %s", given.Flag, given.File, info.Mode().Perm(), given.File))
 		}
 	}
 	return warnings

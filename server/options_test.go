@@ -187,4 +187,16 @@ func TestOptionsReadable(t *testing.T) {
 	if got := o.Readable(); len(got) != 2 || !strings.Contains(got[1], "--encryption-provider-config") {
 		t.Errorf("%q, want both", got)
 	}
+	file := func(name string) string {
+		mustWrite(t, filepath.Join(dir, name), "x")
+		must(t, os.Chmod(filepath.Join(dir, name), 0o644))
+		return filepath.Join(dir, name)
+	}
+	o.TLSPrivateKeyFile, o.Authentication.WebHook.ConfigFile, o.Audit.WebhookOptions.ConfigFile = file("tls.key"), file("people.kubeconfig"), file("audit.kubeconfig")
+	got := strings.Join(o.Readable(FileOfFlag{"--etcd-keyfile", file("etcd.key")}), "\n")
+	for _, flag := range []string{"--tls-private-key-file", "--authentication-token-webhook-config-file", "--audit-webhook-config-file", "--etcd-keyfile"} {
+		if !strings.Contains(got, flag+" "+dir) {
+			t.Errorf("%s is not among\n%s", flag, got)
+		}
+	}
 }

@@ -288,7 +288,7 @@ func (s *Server) assemble(ctx context.Context, etcd *clientv3.Client, address st
 	s.configurations = admission.NewConfigurations(storedObjects{s.backend})
 
 	// Not among what /readyz looks at: who is not ready is sent no requests, and deletions are what a full store needs.
-	asksSpace := newProbe(time.Second, clock.RealClock{}, func(ctx context.Context) error { return hasSpace(ctx, etcd) })
+	asksSpace := newProbe(time.Second, clock.RealClock{}, func(ctx context.Context) error { return hasSpace(ctx, etcd.Endpoints(), etcd.Status) })
 	config.HealthzChecks = append(config.HealthzChecks, healthz.NamedCheck("etcd-space", func(req *http.Request) error {
 		return asksSpace.check(req.Context())
 	}))
@@ -407,20 +407,35 @@ func patiently(wait func(context.Context) error) func(*http.Request) error {
 	}
 }
 
-// hasSpace returns an error if etcd says that it is full. One that does not answer says nothing.
-func hasSpace(ctx context.Context, etcd *clientv3.Client) error {
-	endpoint := "" // in this process
-	if all := etcd.Endpoints(); len(all) > 0 {
-		endpoint = all[0]
+// hasSpace returns an error if etcd says that it is full. All members know, so all are asked, and the first that answers counts:
+// some may be away. If none does, that says nothing.
+func hasSpace(ctx context.Context, members []string, status func(ctx context.Context, member string) (*clientv3.StatusResponse, error)) error {
+	if len(members) == 0 {
+		members = []string{""} // in this process
 	}
-	status, err := etcd.Status(ctx, endpoint)
-	if err != nil {
-		return nil //nolint:nilerr // that is for the check etcd
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // for those that have not answered
+	answers := make(chan *clientv3.StatusResponse, len(members))
+	for _, member := range members {
+		go func() {
+			answer, err := status(ctx, member)
+			if err != nil {
+				answer = nil // that is for the check etcd
+			}
+			answers <- answer
+		}()
 	}
-	for _, alarm := range status.Errors {
-		if strings.Contains(alarm, etcdserverpb.AlarmType_NOSPACE.String()) {
-			return fmt.Errorf("etcd is full and takes no writes: %d bytes of at most %d are in use, and until some are deleted, or it may have more, there are only reads and deletions", status.DbSizeInUse, status.DbSizeQuota)
+	for range members {
+		answer := <-answers
+		if answer == nil {
+			continue
 		}
+		for _, alarm := range answer.Errors {
+			if strings.Contains(alarm, etcdserverpb.AlarmType_NOSPACE.String()) {
+				return fmt.Errorf("etcd is full and takes no writes: %d bytes of at most %d are in use, and until some are deleted, or it may have more, there are only reads and deletions", answer.DbSizeInUse, answer.DbSizeQuota)
+			}
+		}
+		return nil
 	}
 	return nil
 }

@@ -120,7 +120,7 @@ admin.kubeconfig there; the other commands find it by themselves in the current 
 			if err := errors.Join(append(o.server.Validate(), o.etcd.validate()...)...); err != nil {
 				return err
 			}
-			for _, warning := range o.server.Readable() {
+			for _, warning := range o.server.Readable(server.FileOfFlag{Flag: "--etcd-keyfile", File: o.etcd.external.KeyFile}) {
 				if _, err := fmt.Fprintln(o.streams.ErrOut, "Warning: "+warning); err != nil {
 					return err
 				}

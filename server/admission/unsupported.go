@@ -18,6 +18,7 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"k8s.io/kubernetes/pkg/apis/autoscaling"
 	"k8s.io/kubernetes/pkg/apis/core"
+	"k8s.io/kubernetes/pkg/apis/flowcontrol"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -77,6 +78,9 @@ func (u *Unsupported) Validate(ctx context.Context, a admission.Attributes, _ ad
 	}
 	if a.GetOperation() == admission.Create && slices.Contains(kinds.Kept, a.GetResource().GroupResource()) {
 		warning.AddWarning(ctx, "", fmt.Sprintf("%s are kept but have no effect yet: they do not go to physical clusters, and nothing carries them out here", a.GetResource().GroupResource()))
+	}
+	if a.GetResource().Group == flowcontrol.GroupName && a.GetOperation() == admission.Create {
+		warning.AddWarning(ctx, "", fmt.Sprintf("%s have no effect: requests are divided between workspaces, and between the users of one, by what the administrators of the server have set", a.GetResource().GroupResource()))
 	}
 	if here := kinds.CarriedOutHere[a.GetResource().GroupResource()]; here.Lacks != "" && a.GetOperation() == admission.Create {
 		warning.AddWarning(ctx, "", fmt.Sprintf("%s %s", a.GetResource().GroupResource(), here))

@@ -12,6 +12,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -24,6 +25,7 @@ import (
 	"k8s.io/kubernetes/pkg/apis/autoscaling"
 	"k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/kubernetes/pkg/apis/discovery"
+	"k8s.io/kubernetes/pkg/apis/flowcontrol"
 	"k8s.io/kubernetes/pkg/apis/rbac"
 	"k8s.io/utils/ptr"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
@@ -70,6 +72,11 @@ func TestUnsupportedWarns(t *testing.T) {
 			reason: "nobody may believe that Services lead to what it says",
 			object: &discovery.EndpointSlice{}, resource: discoveryv1.SchemeGroupVersion.WithResource("endpointslices"),
 			want: "endpointslices.discovery.k8s.io are kept but have no effect yet",
+		},
+		"FlowSchema": {
+			reason: "nobody may believe that requests are divided by it",
+			object: &flowcontrol.FlowSchema{}, resource: flowcontrolv1.SchemeGroupVersion.WithResource("flowschemas"),
+			want: "flowschemas.flowcontrol.apiserver.k8s.io have no effect",
 		},
 		"ReplicationController": {
 			reason: "it runs",
