@@ -102,13 +102,16 @@ func (s *Server) join(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if s.options.SharedStore {
+	if s.options.CompareAuthorities {
 		own := authorities{Clients: fingerprint(s.keys), Syncers: fingerprint(s.syncerKeys), Workspaces: fingerprint(s.workspaceKeys)}
-		first, err := agreeOnAuthorities(ctx, s.backend, own, s.options.pkiDirectory())
+		first, err := agreeOnAuthorities(ctx, s.backend, own, s.options.pkiDirectory(), s.options.ReplaceAuthorities)
 		if err != nil {
 			return err
 		}
-		if first && level == 0 { // of any version: nothing is there that another one might serve
+		// No other server has been here, or one of before that is gone: a shared store of before has had the row since its first
+		// server. An embedded one may be of a version without it, to which the way back ends when this one leads, and not when it
+		// starts and fails.
+		if first && level == 0 && s.options.SharedStore {
 			if err := raiseLevel(ctx, s.backend, Level); err != nil {
 				return err
 			}

@@ -88,3 +88,23 @@ func TestLevelIsOfTheKinds(t *testing.T) {
 		t.Errorf("level %d is of %v, and what goes down is %v", Level, want, got)
 	}
 }
+
+// TestLevelOfAFirstServer: a shared store that nobody has used is at the level of its first server from the start, since another
+// may be of a version that would not read what that writes. An embedded one, which may be of a version of before, is when the
+// server leads.
+func TestLevelOfAFirstServer(t *testing.T) {
+	for _, shared := range []bool{false, true} {
+		r := startServer(t, func(o *Options) { o.CompareAuthorities, o.SharedStore = true, shared })
+		level, _, err := storedLevel(t.Context(), r.backend)
+		must(t, err)
+		if want := map[bool]int{false: 0, true: Level}[shared]; level != want {
+			t.Errorf("shared: %v: at the start the level is %d, want %d", shared, level, want)
+		}
+		must(t, r.RaiseLevel(t.Context()))
+		level, _, err = storedLevel(t.Context(), r.backend)
+		must(t, err)
+		if level != Level {
+			t.Errorf("shared: %v: the level is %d when it leads, want %d", shared, level, Level)
+		}
+	}
+}

@@ -42,9 +42,9 @@ type Options struct {
 	// ExternalHostname is the name or address that kubeconfigs and URLs in status show; empty means BindAddress, or
 	// 127.0.0.1 where that is every address.
 	ExternalHostname string
-	// TLSCertFile and TLSPrivateKeyFile are a certificate that clients are shown who ask for a name in it, and its key. Everybody else is
-	// shown the server's own. They are read again when they change. The root authorities that the file has behind the certificate go into
-	// kubeconfigs, beside the server's own.
+	// TLSCertFile and TLSPrivateKeyFile are a certificate that clients are shown who ask for a name in it, and its key. Everybody
+	// else is shown the server's own. They are read again when they change. The root authorities that the file has behind the
+	// certificate go into kubeconfigs, beside the server's own.
 	TLSCertFile, TLSPrivateKeyFile string
 	// ClientCAFile holds further certificate authorities of client certificates, besides the server's own.
 	ClientCAFile string
@@ -91,8 +91,11 @@ type Options struct {
 	// EventTTL is how long Events are kept.
 	EventTTL time.Duration
 
-	// SharedStore says that other servers may use the same etcd. They must then have the same certificate authorities.
+	// SharedStore says that other servers may use the same etcd.
 	SharedStore bool
+	// CompareAuthorities refuses a start with other certificate authorities than those of what is stored, unless
+	// ReplaceAuthorities.
+	CompareAuthorities, ReplaceAuthorities bool
 	// StoreDamage, if set, returns an error if rows of the store are known not to be what was written.
 	StoreDamage func() error
 
@@ -171,6 +174,7 @@ func (o *Options) AddFlags(fss *cliflag.NamedFlagSets) {
 	o.Authentication.AddFlags(fs)
 	fs.StringArrayVar(&o.ServiceAccountIssuers, "service-account-issuer", o.ServiceAccountIssuers, "URL of this server, https://<host>[:<port>], that issuers of tokens begin with; /clusters/<workspace> is added. Given several times, the first is in new tokens and all are accepted (default the server's URL).")
 	fs.DurationVar(&o.ServiceAccountMaxTokenExpiration, "service-account-max-token-expiration", o.ServiceAccountMaxTokenExpiration, "The longest that a token of a ServiceAccount is valid; one that is asked for longer gets this. A key that signed tokens is kept as long.")
+	fs.BoolVar(&o.ReplaceAuthorities, "replace-certificate-authorities", o.ReplaceAuthorities, "Start also with other certificate authorities in --root-directory than those of what is stored, as when these are lost: kubeconfigs, certificates of syncers and of users of workspaces that are of those are refused from then on. Of several servers one is started with it, while the others are stopped; they get copies of its authorities.")
 	fs.DurationVar(&o.SyncerSigningDuration, "syncer-signing-duration", o.SyncerSigningDuration, "How long the certificates of syncers outside the server last; they renew them by themselves.")
 	fs.DurationVar(&o.ClusterSigningDuration, "cluster-signing-duration", o.ClusterSigningDuration, "How long certificates last that CertificateSigningRequests in a workspace ask for; spec.expirationSeconds may ask for less.")
 	fss.FlagSet("events").DurationVar(&o.EventTTL, "event-ttl", o.EventTTL, "How long Events are kept.")
@@ -277,8 +281,8 @@ func (o *Options) validateAudit() []error {
 // FileOfFlag is a file that a flag names.
 type FileOfFlag struct{ Flag, File string }
 
-// Readable names the files of options with secrets in them that others on this machine can read, each with what to do; and so of others with
-// secrets in them. That a group reads one may be meant, as where it is mounted into a container.
+// Readable names the files of options with secrets in them that others on this machine can read, each with what to do; and so of
+// others with secrets in them. That a group reads one may be meant, as where it is mounted into a container.
 func (o *Options) Readable(others ...FileOfFlag) []string {
 	var warnings []string
 	for _, given := range append([]FileOfFlag{

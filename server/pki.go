@@ -22,8 +22,8 @@ import (
 )
 
 const (
-	// leafValidity of server and client certificates; they are made anew with less than leafRenewal left, at a start and while a server
-	// runs (ownCertificates).
+	// leafValidity of server and client certificates; they are made anew with less than leafRenewal left, at a start and while a
+	// server runs (ownCertificates).
 	leafValidity = 365 * 24 * time.Hour
 	leafRenewal  = 90 * 24 * time.Hour
 )
@@ -54,10 +54,10 @@ func loadPKI(directory string) (*pki, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		return p, p.create(certFile, keyFile)
 	case err != nil:
-		return nil, fmt.Errorf("read the certificate authority %s: %w: bring back the file from a backup, or move it and %s away to have a new one made", certFile, err, keyFile)
+		return nil, fmt.Errorf("read the certificate authority %s: %w: bring back the file from a backup, or move it and %s away, and start once with --replace-certificate-authorities, to have a new one made", certFile, err, keyFile)
 	}
 	if p.ca = certs[0]; !p.ca.IsCA || time.Now().After(p.ca.NotAfter) {
-		return nil, fmt.Errorf("%s is no valid certificate authority (valid until %s): put yours there, or move it and %s away to have a new one made; kubeconfigs other than the administrator's then need the new one",
+		return nil, fmt.Errorf("%s is no valid certificate authority (valid until %s): put yours there, or move it and %s away to have a new one made, and start once with --replace-certificate-authorities; kubeconfigs other than the administrator's then need the new one",
 			certFile, p.ca.NotAfter.Format(time.DateOnly), keyFile)
 	}
 	if err := ownersOnly(keyFile); err != nil {
@@ -78,26 +78,59 @@ func loadPKI(directory string) (*pki, error) {
 	return p, nil
 }
 
+// create makes an authority, of the key that is there, if one is: a start may have ended before there was a certificate. Or that
+// is lost, and without the key it would not be of use if it is found.
 func (p *pki) create(certFile, keyFile string) error {
-	keyPEM, err := keyutil.MakeEllipticPrivateKeyPEM()
+	for _, file := range []string{certFile, keyFile} {
+		if err := leadsSomewhere(file); err != nil {
+			return err
+		}
+	}
+	keyPEM, err := os.ReadFile(keyFile)
+	found := err == nil
+	if errors.Is(err, fs.ErrNotExist) {
+		keyPEM, err = keyutil.MakeEllipticPrivateKeyPEM()
+	}
 	if err != nil {
 		return fmt.Errorf("make a key: %w", err)
 	}
 	key, err := keyutil.ParsePrivateKeyPEM(keyPEM)
 	if err != nil {
-		return fmt.Errorf("read the key just made: %w", err)
+		return fmt.Errorf("read the key of the certificate authority %s: %w: bring back the file from a backup, or move it away, and start once with --replace-certificate-authorities, to have a new authority made", keyFile, err)
 	}
-	p.caKey = key.(crypto.Signer)
+	signer, ok := key.(crypto.Signer)
+	if !ok {
+		return fmt.Errorf("read the key of the certificate authority: %s holds a %T, which cannot sign", keyFile, key)
+	}
+	p.caKey = signer
 	p.ca, err = cert.NewSelfSignedCACert(cert.Config{CommonName: "atoll-ca"}, p.caKey)
 	if err != nil {
 		return fmt.Errorf("make a certificate authority: %w", err)
 	}
-	// The key first: a certificate without its key would be taken for an authority at the next start.
-	if err := writeWhole(keyFile, keyPEM, 0o600); err != nil {
+	// The key first: a certificate without its key would be taken for an authority at the next start. One that was there stays
+	// where it is: the file may be a link to what is not to be on this disk.
+	if found {
+		if err := ownersOnly(keyFile); err != nil {
+			return fmt.Errorf("protect the key of the certificate authority: %w", err)
+		}
+	} else if err := writeWhole(keyFile, keyPEM, 0o600); err != nil {
 		return fmt.Errorf("write the key of the certificate authority: %w", err)
 	}
 	if err := writeWhole(certFile, p.caPEM(), 0o644); err != nil {
 		return fmt.Errorf("write the certificate authority: %w", err)
+	}
+	return nil
+}
+
+// leadsSomewhere returns an error for a link to what is not there, as when a volume is not mounted: in place of it nothing is
+// made.
+func leadsSomewhere(file string) error {
+	link, err := os.Readlink(file)
+	if err != nil {
+		return nil // it is no link, or not there
+	}
+	if _, err := os.Stat(file); err != nil {
+		return fmt.Errorf("%s is a link to %s, which cannot be read (%w): bring that back, as by mounting its disk; or remove the link, and start once with --replace-certificate-authorities, to have a new authority made", file, link, err)
 	}
 	return nil
 }
@@ -249,8 +282,8 @@ func (p *pki) fits(have, template *x509.Certificate) bool {
 // TLSFiles are a certificate, its key and the authority that peers must have, on disk.
 type TLSFiles struct{ Cert, Key, CA string }
 
-// EtcdTLS returns the files with which an embedded etcd serves clients and peers on loopback. A server that runs with these options makes
-// them anew before they end; etcd reads them for each connection.
+// EtcdTLS returns the files with which an embedded etcd serves clients and peers on loopback. A server that runs with these
+// options makes them anew before they end; etcd reads them for each connection.
 func EtcdTLS(o *Options) (TLSFiles, error) {
 	p, err := loadPKI(o.pkiDirectory())
 	if err != nil {

@@ -275,11 +275,57 @@ func TestPKIRefusesABrokenAuthority(t *testing.T) {
 		// As a crash in the middle of the first start leaves it.
 		dir := t.TempDir()
 		mustPKI(t, dir)
+		key, err := os.ReadFile(filepath.Join(dir, "ca.key"))
+		if err != nil {
+			t.Fatal(err)
+		}
 		if err := os.Remove(filepath.Join(dir, "ca.crt")); err != nil {
 			t.Fatal(err)
 		}
 		mustServing(t, mustPKI(t, dir), "localhost")
+		// Or it was lost, and is found again.
+		if now, err := os.ReadFile(filepath.Join(dir, "ca.key")); err != nil || !bytes.Equal(now, key) {
+			t.Errorf("the key is another one: %v", err)
+		}
 	})
+}
+
+// TestPKIOfLinks: what is elsewhere by links is not copied to this disk, and what cannot be reached there is not made anew in its
+// place.
+func TestPKIOfLinks(t *testing.T) {
+	made, elsewhere := t.TempDir(), filepath.Join(t.TempDir(), "mounted")
+	mustPKI(t, made)
+	must(t, os.Rename(made, elsewhere))
+	key, err := os.ReadFile(filepath.Join(elsewhere, "ca.key"))
+	must(t, err)
+	dir := t.TempDir()
+	isLink := func(name string) bool {
+		t.Helper()
+		info, err := os.Lstat(filepath.Join(dir, name))
+		must(t, err)
+		return info.Mode()&os.ModeSymlink != 0
+	}
+	for _, name := range []string{"ca.crt", "ca.key"} {
+		must(t, os.Symlink(filepath.Join(elsewhere, name), filepath.Join(dir, name)))
+	}
+	must(t, os.Rename(elsewhere, elsewhere+".away"))
+	for _, name := range []string{"ca.crt", "ca.key"} { // both, and the key alone
+		_, err := loadPKI(dir)
+		if err == nil || !strings.Contains(err.Error(), filepath.Join(dir, name)+" is a link") || !strings.Contains(err.Error(), "mounting") {
+			t.Errorf("error %v, want that %s leads nowhere", err, name)
+		}
+		if !isLink("ca.key") {
+			t.Error("a key was made in place of the link")
+		}
+		if name == "ca.crt" {
+			must(t, os.Remove(filepath.Join(dir, name)))
+		}
+	}
+	must(t, os.Rename(elsewhere+".away", elsewhere))
+	mustServing(t, mustPKI(t, dir), "localhost")
+	if now, err := os.ReadFile(filepath.Join(elsewhere, "ca.key")); err != nil || !bytes.Equal(now, key) || !isLink("ca.key") {
+		t.Errorf("the key is another one, or a copy of it is here: %v", err)
+	}
 }
 
 func TestEtcdTLS(t *testing.T) {

@@ -44,9 +44,11 @@ func fingerprint(p *pki) string {
 }
 
 // agreeOnAuthorities refuses a server whose authorities are not those of the servers before it on the same etcd; the first
-// one, which is told so, says which they are. directory is where own lie. The row is in plain: a server that starts reads it whichever keys there
-// are by then, and nobody writes it anew when they change while servers run.
-func agreeOnAuthorities(ctx context.Context, rows plainRows, own authorities, directory string) (first bool, _ error) {
+// one, which is told so, says which they are. What was made because a volume was not mounted, or a backup lacked it, would else
+// make all that there is worthless without a word. replace has them be other ones from now on. directory is where own lie. The
+// row is in plain: a server that starts reads it whichever keys there are by then, and nobody writes it anew when they change
+// while servers run.
+func agreeOnAuthorities(ctx context.Context, rows plainRows, own authorities, directory string, replace bool) (first bool, _ error) {
 	want, err := json.Marshal(own)
 	if err != nil {
 		return false, err
@@ -66,18 +68,11 @@ func agreeOnAuthorities(ctx context.Context, rows plainRows, own authorities, di
 			}
 			continue // another server was first; the deadline of ctx bounds how often
 		}
-		var there authorities
-		if err := json.Unmarshal(row.Value, &there); err != nil {
-			return false, refusal(directory, fmt.Sprintf("the row says %.80q: %v", row.Value, err))
-		}
-		before := there.Workspaces == ""
-		if before {
-			there.Workspaces = own.Workspaces
-		}
-		if difference := own.difference(there); difference != "" {
+		difference, before := own.differs(row.Value)
+		if difference != "" && !replace {
 			return false, refusal(directory, difference)
 		}
-		if !before && !row.Stale {
+		if difference == "" && !before && !row.Stale {
 			return false, nil
 		}
 		written, err := rows.WritePlainInstallation(ctx, storage.AuthoritiesRow, want, row.Revision)
@@ -87,10 +82,22 @@ func agreeOnAuthorities(ctx context.Context, rows plainRows, own authorities, di
 	}
 }
 
+// differs says how those in a row are others, "" if they are not, and whether the row is of before that of workspaces was in it.
+func (own authorities) differs(row []byte) (difference string, before bool) {
+	var there authorities
+	if err := json.Unmarshal(row, &there); err != nil {
+		return fmt.Sprintf("the row says %.80q: %v", row, err), false
+	}
+	if before = there.Workspaces == ""; before {
+		there.Workspaces = own.Workspaces
+	}
+	return own.difference(there), before
+}
+
 // refusal is the error of a server that has other authorities, of which directory is the place.
 func refusal(directory, difference string) error {
-	return fmt.Errorf("the servers on this etcd have other certificate authorities than this one has in %[1]s: copy ca.crt and ca.key, "+
-		"syncers/ca.crt and syncers/ca.key, workspaces/ca.crt and workspaces/ca.key there from the pki directory of a server that uses this etcd, "+
-		"as docs/operations/replicas.md says; or, if there is none any more, delete /atoll/installation/%[2]s from etcd, and give everybody "+
-		"new kubeconfigs and certificates (%[3]s)", directory, storage.AuthoritiesRow, difference)
+	return fmt.Errorf("what is stored is of other certificate authorities than are in %[1]s, and some may just have been made there since it was empty: copy ca.crt and ca.key, "+
+		"syncers/ca.crt and syncers/ca.key, workspaces/ca.crt and workspaces/ca.key there from a backup, or from the pki directory of another server that uses this etcd, "+
+		"as docs/operations/replicas.md says; or, if there are none any more, start once with --replace-certificate-authorities, and give everybody "+
+		"new kubeconfigs and certificates (%[3]s; /atoll/installation/%[2]s in etcd)", directory, storage.AuthoritiesRow, difference)
 }

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"fmt"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -61,15 +62,21 @@ func TestServersAgreeOnAuthorities(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			wasThere := tc.rows.row.Value != nil || tc.rows.contend != nil
-			isFirst, err := agreeOnAuthorities(t.Context(), tc.rows, tc.own, "/data/pki")
+			isFirst, err := agreeOnAuthorities(t.Context(), tc.rows, tc.own, "/data/pki", false)
 			if (err != nil) != tc.refused || isFirst == wasThere {
 				t.Fatalf("error %v, want one: %v: %s; it is the first: %v", err, tc.refused, tc.reason, isFirst)
 			}
 			if err != nil {
-				for _, want := range []string{"/data/pki", "syncers/ca.key", "workspaces/ca.key", "/atoll/installation/certificate-authorities", "replicas.md"} {
+				for _, want := range []string{"/data/pki", "syncers/ca.key", "workspaces/ca.key", "--replace-certificate-authorities", "replicas.md", "/atoll/installation/" + storage.AuthoritiesRow} {
 					if !strings.Contains(err.Error(), want) {
 						t.Errorf("error %q lacks %q", err, want)
 					}
+				}
+				if _, err := agreeOnAuthorities(t.Context(), tc.rows, tc.own, "/data/pki", true); err != nil {
+					t.Errorf("to be replaced: %v", err)
+				}
+				if _, err := agreeOnAuthorities(t.Context(), tc.rows, tc.own, "/data/pki", false); err != nil {
+					t.Errorf("replaced: %v", err)
 				}
 			}
 		})
@@ -79,15 +86,15 @@ func TestServersAgreeOnAuthorities(t *testing.T) {
 // TestAuthoritiesOfBefore: a row without the authority of workspaces is taken over by one server, which the others must be like.
 func TestAuthoritiesOfBefore(t *testing.T) {
 	rows := &oneRow{row: storage.InstallationRow{Value: []byte(`{"clients":"a","syncers":"b"}`), Revision: 4}}
-	if _, err := agreeOnAuthorities(t.Context(), rows, authorities{Clients: "a", Syncers: "b", Workspaces: "c"}, "/data/pki"); err != nil || rows.row.Revision != 5 {
+	if _, err := agreeOnAuthorities(t.Context(), rows, authorities{Clients: "a", Syncers: "b", Workspaces: "c"}, "/data/pki", false); err != nil || rows.row.Revision != 5 {
 		t.Fatalf("the row is %+v, error %v, want it taken over", rows.row, err)
 	}
-	_, err := agreeOnAuthorities(t.Context(), rows, authorities{Clients: "a", Syncers: "b", Workspaces: "d"}, "/data/pki")
+	_, err := agreeOnAuthorities(t.Context(), rows, authorities{Clients: "a", Syncers: "b", Workspaces: "d"}, "/data/pki", false)
 	if err == nil || !strings.Contains(err.Error(), "workspaces/ca.crt there is sha256:c, here it is sha256:d") {
 		t.Errorf("another server with another authority of workspaces: %v", err)
 	}
 	contended := &oneRow{row: storage.InstallationRow{Value: []byte(`{"clients":"a","syncers":"b"}`), Revision: 4}, contend: []byte(`{"clients":"a","syncers":"b","workspaces":"c"}`)}
-	if _, err := agreeOnAuthorities(t.Context(), contended, authorities{Clients: "a", Syncers: "b", Workspaces: "d"}, "/data/pki"); err == nil {
+	if _, err := agreeOnAuthorities(t.Context(), contended, authorities{Clients: "a", Syncers: "b", Workspaces: "d"}, "/data/pki", false); err == nil {
 		t.Error("both took it over at once")
 	}
 }
@@ -96,7 +103,24 @@ func TestAuthoritiesOfBefore(t *testing.T) {
 func TestEncryptedAuthoritiesAreWrittenInPlain(t *testing.T) {
 	own := authorities{Clients: "a", Syncers: "b", Workspaces: "c"}
 	rows := &oneRow{row: storage.InstallationRow{Value: []byte(`{"clients":"a","syncers":"b","workspaces":"c"}`), Revision: 4, Stale: true}}
-	if _, err := agreeOnAuthorities(t.Context(), rows, own, "/data/pki"); err != nil || rows.row.Revision != 5 || rows.row.Stale {
+	if _, err := agreeOnAuthorities(t.Context(), rows, own, "/data/pki", false); err != nil || rows.row.Revision != 5 || rows.row.Stale {
 		t.Errorf("the row is %+v, error %v, want it written", rows.row, err)
 	}
+}
+
+// TestAuthoritiesOfTheStore: a server whose authorities are gone makes no new ones for what is stored, unless it is told to.
+func TestAuthoritiesOfTheStore(t *testing.T) {
+	r := startServer(t, func(o *Options) { o.CompareAuthorities = true })
+	must(t, r.stop())
+	must(t, os.RemoveAll(r.options.pkiDirectory()))
+	for range 2 { // also when it has made some
+		_, err := New(t.Context(), r.options, r.data)
+		if err == nil || !strings.Contains(err.Error(), "--replace-certificate-authorities") {
+			t.Fatalf("error %v, want what to do", err)
+		}
+	}
+	r.options.ReplaceAuthorities = true
+	r = r.restart(t)
+	r.options.ReplaceAuthorities = false
+	r.restart(t)
 }

@@ -223,6 +223,7 @@ func (o *startOptions) serve(ctx context.Context, etcd *embeddedetcd.Etcd, began
 	if o.server.SharedStore = len(o.etcd.external.Endpoints) > 0; !o.server.SharedStore {
 		o.server.StoreDamage = etcd.Damage
 	}
+	o.server.CompareAuthorities = true
 	s, err := server.New(ctx, o.server, etcd.Client)
 	if err != nil {
 		return err
