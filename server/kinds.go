@@ -70,6 +70,10 @@ func (k customKinds) Defined(resource schema.GroupResource) bool {
 
 // MayHave implements garbage.Definitions.
 func (k customKinds) MayHave(ctx context.Context, cluster logicalcluster.Name) ([]schema.GroupResource, error) {
-	all, err := k.backend.CustomResources(ctx, cluster)
+	defined, err := k.Defines(ctx, cluster)
+	if err != nil {
+		return nil, err
+	}
+	all, err := k.backend.CustomResources(ctx, cluster, defined)
 	return append(all, crds), err
 }

@@ -522,7 +522,11 @@ func (s *Server) Jobs() *storage.Resource {
 
 // CustomIn is how many objects of custom resources a namespace of a logical cluster has, as etcd has it now, served or not.
 func (s *Server) CustomIn(ctx context.Context, cluster logicalcluster.Name, namespace string) (map[schema.GroupResource]int64, error) {
-	return s.backend.CountCustom(ctx, cluster, namespace)
+	defined, err := s.custom.Definitions().Defines(ctx, cluster)
+	if err != nil {
+		return nil, err
+	}
+	return s.backend.CountCustom(ctx, cluster, namespace, defined)
 }
 
 // EndpointRows are what the controller of EndpointSlices and Endpoints reads.

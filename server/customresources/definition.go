@@ -152,6 +152,20 @@ func (d *Definitions) Defined(resource schema.GroupResource) bool {
 	return d.resources[resource] > 0
 }
 
+// Defines returns the resources that a logical cluster defines, served or not, in no order. It waits for WaitSynced, so that those of
+// before this process began are among them.
+func (d *Definitions) Defines(ctx context.Context, cluster logicalcluster.Name) ([]schema.GroupResource, error) {
+	if err := d.WaitSynced(ctx); err != nil {
+		return nil, err
+	}
+	all := d.of(cluster)
+	resources := make([]schema.GroupResource, 0, len(all))
+	for _, def := range all {
+		resources = append(resources, resourceOf(def))
+	}
+	return resources, nil
+}
+
 // HasNamespaced says whether a logical cluster serves a resource that it defines to be in namespaces.
 func (d *Definitions) HasNamespaced(cluster logicalcluster.Name, resource schema.GroupResource) bool {
 	d.mu.Lock()

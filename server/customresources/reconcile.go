@@ -164,7 +164,8 @@ func (r *reconciler) reconcile(ctx context.Context, k key) (time.Duration, error
 	return 0, nil
 }
 
-// record has on record that there may be objects of a definition, once for each that this process sees.
+// record has on record that there may be objects of a definition, once for each that this process sees. It is so before any object of
+// it is created, here or elsewhere: reconcile does it before it establishes one, and each request that may create an object, too.
 func (r *reconciler) record(ctx context.Context, k key, def *Definition) error {
 	r.recorded.Lock()
 	uid, known := r.recorded.of[k]
@@ -177,7 +178,9 @@ func (r *reconciler) record(ctx context.Context, k key, def *Definition) error {
 	}
 	r.recorded.Lock()
 	defer r.recorded.Unlock()
-	r.recorded.of[k] = def.UID
+	if _, there := r.definitions.get(k.cluster, k.name); there { // else nobody calls unrecord any more
+		r.recorded.of[k] = def.UID
+	}
 	return nil
 }
 

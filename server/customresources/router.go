@@ -58,6 +58,13 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	defer done()
+	if creates(info.Verb) && !isGoing(def) {
+		// Whoever may write its status can have it served before it is on record, and nobody would look for what is created.
+		if err := s.reconciler.record(ctx, keyOf(def), def); err != nil {
+			fail(apierrors.NewInternalError(err))
+			return
+		}
+	}
 	if isGoing(def) {
 		ctx = context.WithValue(ctx, terminatingKey{}, true)
 	}
@@ -71,6 +78,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	handler.ServeHTTP(w, req.WithContext(ctx))
 }
 
+// creates says whether a request may create an object.
+func creates(verb string) bool { return verb == "create" || verb == "update" || verb == "patch" }
+
 func isGoing(def *Definition) bool {
 	return def.DeletionTimestamp != nil || isTrue(def.Status.Conditions, apiextensionsv1.Terminating)
 }
@@ -78,7 +88,6 @@ func isGoing(def *Definition) bool {
 // guard lets objects of a definition be created only while it is there and not being deleted, as etcd has it: an object
 // created after the definition's objects were deleted would be a row that nobody sees.
 func (d *Definitions) guard(cluster logicalcluster.Name, def *Definition) storage.Guard {
-	key := d.feed.rows.RowKey(string(cluster), "", def.Name)
 	return func(ctx context.Context, failed bool) (storage.Condition, error) {
 		current := def
 		if failed {
@@ -96,7 +105,7 @@ func (d *Definitions) guard(cluster logicalcluster.Name, def *Definition) storag
 		if current == nil || current.UID != def.UID || isGoing(current) {
 			return storage.Condition{}, apierrors.NewForbidden(schema.GroupResource{Group: def.Spec.Group, Resource: def.Spec.Names.Plural}, "", errTerminating)
 		}
-		return storage.Condition{Key: key, Revision: int64(versionOf(current))}, nil
+		return storage.Condition{Key: d.feed.rows.RowKey(string(cluster), "", def.Name), Revision: int64(versionOf(current))}, nil
 	}
 }
 

@@ -59,6 +59,8 @@ type Collector struct {
 	// postponed is what has to be looked at when its logical cluster is imported.
 	postponed map[logicalcluster.Name]map[identity]struct{}
 	followed  map[schema.GroupResource]*followed
+
+	answers answers
 }
 
 // followed is a resource that is followed, from a store.
@@ -189,11 +191,11 @@ func (c *Collector) setListed(f *followed) {
 }
 
 // allListed says whether the graph has what there is of some resources.
-func (c *Collector) allListed(stores []*storage.Resource) bool {
+func (c *Collector) allListed(resources []schema.GroupResource) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return !slices.ContainsFunc(stores, func(store *storage.Resource) bool {
-		f := c.followed[store.GroupResource]
+	return !slices.ContainsFunc(resources, func(gr schema.GroupResource) bool {
+		f := c.followed[gr]
 		return f == nil || !f.listed
 	})
 }

@@ -85,7 +85,7 @@ func (c *Collector) judge(ctx context.Context, live object) (time.Duration, erro
 		return soon, nil // the graph has heard of a later state
 	}
 	logger := klog.FromContext(ctx)
-	states := make([]state, len(live.owners))
+	states, revision := make([]state, len(live.owners)), live.revision
 	for i, o := range known.owners {
 		_, namespaced, served := c.kinds.Resource(live.cluster, schema.FromAPIVersionAndKind(o.APIVersion, o.Kind))
 		now, _ := c.resolve(live.identity, o.OwnerReference)
@@ -103,10 +103,12 @@ func (c *Collector) judge(ctx context.Context, live object) (time.Duration, erro
 			c.tellWrongNamespace(live, o)
 			return 0, nil
 		}
+		var changed uint64
 		var err error
-		if states[i], err = c.stateOf(ctx, o); err != nil {
+		if states[i], changed, err = c.stateOf(ctx, o); err != nil {
 			return 0, fmt.Errorf("is an owner of %s there: %w", live, err)
 		}
+		revision = max(revision, changed)
 		if states[i] == dangling && !o.seen {
 			c.tellWrongNamespace(live, o)
 		}
@@ -114,7 +116,7 @@ func (c *Collector) judge(ctx context.Context, live object) (time.Duration, erro
 	mayHaveDependents := known.dependents > 0 || known.incomplete
 	if !mayHaveDependents && slices.Contains(states, waiting) {
 		var err error
-		if mayHaveDependents, err = c.mayHaveDependents(ctx, live.identity); err != nil {
+		if mayHaveDependents, err = c.mayHaveDependents(ctx, live.identity, revision); err != nil {
 			return 0, err
 		}
 	}
@@ -136,35 +138,35 @@ func (c *Collector) judge(ctx context.Context, live object) (time.Duration, erro
 }
 
 // mayHaveDependents says whether anything names an object that the graph has, or may have: it does not have all of some resource that
-// its logical cluster may have.
-func (c *Collector) mayHaveDependents(ctx context.Context, id identity) (bool, error) {
-	stores, err := c.kinds.Of(ctx, id.cluster)
+// its logical cluster may have, at a revision or later.
+func (c *Collector) mayHaveDependents(ctx context.Context, id identity, revision uint64) (bool, error) {
+	resources, err := c.resourcesOf(ctx, id.cluster, revision)
 	if err != nil {
 		return false, fmt.Errorf("look for what %s owns: %w", id, err)
 	}
-	if !c.allListed(stores) {
+	if !c.allListed(resources) {
 		return true, nil
 	}
 	known, ok := c.graph.look(id) // after that, so that it has what there is
 	return ok && (known.dependents > 0 || known.incomplete), nil
 }
 
-// stateOf reads an owner from etcd: nothing is deleted because a cache does not show it.
-func (c *Collector) stateOf(ctx context.Context, o owner) (state, error) {
+// stateOf reads an owner from etcd, and returns the revision of its last change: nothing is deleted because a cache does not show it.
+func (c *Collector) stateOf(ctx context.Context, o owner) (_ state, revision uint64, _ error) {
 	store, err := c.store(o.resource)
 	if err != nil {
-		return solid, err
+		return solid, 0, err
 	}
 	live, found, err := read(ctx, store, o.identity, "")
 	switch {
 	case err != nil:
-		return solid, err
+		return solid, 0, err
 	case !found:
-		return dangling, nil
+		return dangling, 0, nil
 	case live.going && live.foreground:
-		return waiting, nil
+		return waiting, live.revision, nil
 	}
-	return solid, nil
+	return solid, live.revision, nil
 }
 
 // settle is the end of a look that wrote: what is gone or changed meanwhile is looked at again.

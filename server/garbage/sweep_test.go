@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/kcp-dev/logicalcluster/v3"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -14,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	kubestorage "k8s.io/apiserver/pkg/storage"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
 	"atoll.dev/atoll/server/garbage"
@@ -137,4 +140,76 @@ func TestLooksForWhatAWorkspaceHas(t *testing.T) {
 		t.Errorf("listed what others define %d times, want 0; its own %d times and its Secrets %d, want 3 or more",
 			widgets.Load(), gadgets.Load(), secrets.Load())
 	}
+}
+
+// counted counts how often somebody asks what a logical cluster may have.
+type counted struct {
+	garbage.Kinds
+	asked *atomic.Int32
+}
+
+func (k counted) Of(ctx context.Context, cluster logicalcluster.Name) ([]*storage.Resource, error) {
+	k.asked.Add(1)
+	return k.Kinds.Of(ctx, cluster)
+}
+
+// TestLeavesAskOnce: of a foreground deletion not each leaf asks etcd what its logical cluster may have.
+func TestLeavesAskOnce(t *testing.T) {
+	asked := &atomic.Int32{}
+	p := startKnowing(t, t.TempDir(), true, func(k garbage.Kinds) garbage.Kinds { return counted{k, asked} }).at(t, shop, "ns")
+	const n = 200
+	o := p.configMap("o")
+	var leaves []ctrlclient.Object
+	for i := range n {
+		leaves = append(leaves, p.configMap(fmt.Sprint("leaf", i), p.owner(o, blocking)))
+	}
+	p.stay()
+	asked.Store(0)
+	p.delete(o, foreground)
+	p.goes(leaves...)
+	p.goes(o)
+	// Workers that ask at once ask each for itself, and each sweep does.
+	if got := asked.Load(); got == 0 || got > n/4 {
+		t.Errorf("asked %d times for %d leaves", got, n)
+	}
+}
+
+// TestWhatIsNotOnRecord: definitions from before there were records are looked for, too, and the next start has them on record.
+func TestWhatIsNotOnRecord(t *testing.T) {
+	dir := t.TempDir()
+	h := start(t, dir, true)
+	p := h.at(t, shop, "ns")
+	p.define("Widget", apiextensionsv1.NamespaceScoped)
+	records := func() (keys []string) {
+		got, err := h.etcd.Get(t.Context(), "/atoll/custom/"+string(shop)+"/", clientv3.WithPrefix())
+		must(t, err)
+		for _, kv := range got.Kvs {
+			keys = append(keys, string(kv.Key))
+		}
+		return keys
+	}
+	before := records()
+	if len(before) != 1 {
+		t.Fatalf("on record: %v", before)
+	}
+	_, err := h.etcd.Delete(t.Context(), before[0])
+	must(t, err)
+	leaves := p.configMap("leaves")
+	kept := p.custom("Widget", "kept", "ns", p.owner(leaves))
+	stores, err := h.kinds.Of(t.Context(), shop)
+	must(t, err)
+	if !slices.ContainsFunc(stores, func(r *storage.Resource) bool { return r.GroupResource.Resource == "widgets" }) {
+		t.Error("what is not on record is not looked for")
+	}
+	p.delete(leaves, orphan)
+	p.goes(leaves)
+	p.becomes(kept, false, "", "")
+	h.stop()
+	h = start(t, dir, true)
+	p.hub = h
+	p.until("it is on record", func() (bool, string) {
+		now := records()
+		return slices.Equal(now, before), fmt.Sprint(now)
+	})
+	p.stay(kept)
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -59,18 +60,24 @@ func customRecord(cluster logicalcluster.Name, gr schema.GroupResource) string {
 	return customKey + string(cluster) + uncachedPrefix(gr)
 }
 
-// CustomResources are those that a logical cluster may have objects of, as etcd has it now, ordered by name.
-func (b *Backend) CustomResources(ctx context.Context, cluster logicalcluster.Name) ([]schema.GroupResource, error) {
-	recorded, defined, err := b.customOf(ctx, cluster)
+// recordsOf is what the keys of a logical cluster's records begin with.
+func recordsOf(cluster logicalcluster.Name) string { return customKey + string(cluster) + "/" }
+
+// CustomResources are those that a logical cluster may have objects of, as etcd has it now, and those that the caller knows to be
+// defined there, ordered by name: versions before there were records established definitions without, which a server puts on
+// record when it starts. Definitions are not read: for a range of keys alone, too, etcd copies them whole, megabytes each.
+func (b *Backend) CustomResources(ctx context.Context, cluster logicalcluster.Name, defined []schema.GroupResource) ([]schema.GroupResource, error) {
+	records := recordsOf(cluster)
+	got, err := b.client.Get(ctx, records, clientv3.WithPrefix(), clientv3.WithKeysOnly())
 	if err != nil {
 		return nil, fmt.Errorf("custom resources of logical cluster %q: %w", cluster, err)
 	}
-	all := recorded.Insert(defined...).UnsortedList()
+	all := recordedIn(got.Kvs, records).Insert(defined...).UnsortedList()
 	slices.SortFunc(all, func(x, y schema.GroupResource) int { return strings.Compare(x.String(), y.String()) })
 	return all, nil
 }
 
-// customPrefixes are the resource prefixes of CustomResources. It records those that are not, also of a logical cluster that is
+// customPrefixes are the resource prefixes of what is on record and of what etcd has definitions of. It records those that are not, also of a logical cluster that is
 // no more: when everything is deleted, definitions may go before the last of their objects, and the server may end between.
 func (b *Backend) customPrefixes(ctx context.Context, cluster logicalcluster.Name) ([]string, error) {
 	recorded, defined, err := b.customOf(ctx, cluster)
@@ -97,7 +104,7 @@ func (b *Backend) customPrefixes(ctx context.Context, cluster logicalcluster.Nam
 // customOf returns the custom resources that a logical cluster has on record, and those it has definitions of, which before
 // there were records were established without.
 func (b *Backend) customOf(ctx context.Context, cluster logicalcluster.Name) (recorded sets.Set[schema.GroupResource], defined []schema.GroupResource, err error) {
-	records := customKey + string(cluster) + "/"
+	records := recordsOf(cluster)
 	definitions := b.definitionsOf(cluster)
 	got, err := b.client.Txn(ctx).Then(
 		clientv3.OpGet(records, clientv3.WithPrefix(), clientv3.WithKeysOnly()),
@@ -106,12 +113,7 @@ func (b *Backend) customOf(ctx context.Context, cluster logicalcluster.Name) (re
 	if err != nil {
 		return nil, nil, fmt.Errorf("read which custom resources it has: %w", err)
 	}
-	recorded = sets.Set[schema.GroupResource]{}
-	for _, kv := range got.Responses[0].GetResponseRange().Kvs {
-		if group, resource, ok := strings.Cut(strings.TrimPrefix(string(kv.Key), records), "/"); ok {
-			recorded.Insert(schema.GroupResource{Group: group, Resource: resource})
-		}
-	}
+	recorded = recordedIn(got.Responses[0].GetResponseRange().Kvs, records)
 	for _, kv := range got.Responses[1].GetResponseRange().Kvs {
 		// Validation holds their names to <resource>.<group>.
 		if resource, group, ok := strings.Cut(strings.TrimPrefix(string(kv.Key), definitions), "."); ok {
@@ -121,16 +123,27 @@ func (b *Backend) customOf(ctx context.Context, cluster logicalcluster.Name) (re
 	return recorded, defined, nil
 }
 
+// recordedIn are the custom resources that some records are of.
+func recordedIn(kvs []*mvccpb.KeyValue, records string) sets.Set[schema.GroupResource] {
+	recorded := sets.Set[schema.GroupResource]{}
+	for _, kv := range kvs {
+		if group, resource, ok := strings.Cut(strings.TrimPrefix(string(kv.Key), records), "/"); ok {
+			recorded.Insert(schema.GroupResource{Group: group, Resource: resource})
+		}
+	}
+	return recorded
+}
+
 // CountCustom is how many objects of its CustomResources a logical cluster has in a namespace, as etcd has it now, whether or not
-// anybody serves them: nothing is read but the numbers. Those without any are left out.
-func (b *Backend) CountCustom(ctx context.Context, cluster logicalcluster.Name, namespace string) (map[schema.GroupResource]int64, error) {
+// anybody serves them: nothing of them is read but the numbers. Those without any are left out.
+func (b *Backend) CountCustom(ctx context.Context, cluster logicalcluster.Name, namespace string, defined []schema.GroupResource) (map[schema.GroupResource]int64, error) {
 	failed := func(err error) (map[schema.GroupResource]int64, error) {
 		return nil, fmt.Errorf("count the custom resources in namespace %q of logical cluster %q: %w", namespace, cluster, err)
 	}
 	if err := lc.ValidateName(cluster.String()); err != nil {
 		return failed(err)
 	}
-	all, err := b.CustomResources(ctx, cluster)
+	all, err := b.CustomResources(ctx, cluster, defined)
 	if err != nil {
 		return failed(err)
 	}
@@ -156,7 +169,7 @@ func (b *Backend) CountCustom(ctx context.Context, cluster logicalcluster.Name, 
 
 // forgetRecords removes the records of a logical cluster that has no rows any more.
 func (b *Backend) forgetRecords(ctx context.Context, cluster logicalcluster.Name) error {
-	_, err := b.client.Delete(ctx, customKey+string(cluster)+"/", clientv3.WithPrefix())
+	_, err := b.client.Delete(ctx, recordsOf(cluster), clientv3.WithPrefix())
 	return err
 }
 

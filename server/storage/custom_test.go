@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -90,9 +91,57 @@ func TestDeleteClusterDataOfCustomResources(t *testing.T) {
 	}
 }
 
+// ranged counts the requests that have to do with rows of definitions, within transactions, too.
+type ranged struct {
+	clientv3.KV
+	asked atomic.Int32
+}
+
+func (r *ranged) note(ops ...clientv3.Op) {
+	for _, op := range ops {
+		if strings.Contains(string(op.KeyBytes()), "/customresourcedefinitions/") {
+			r.asked.Add(1)
+		}
+	}
+}
+
+func (r *ranged) Get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+	r.note(clientv3.OpGet(key, opts...))
+	return r.KV.Get(ctx, key, opts...)
+}
+
+func (r *ranged) Txn(ctx context.Context) clientv3.Txn { return rangedTxn{r.KV.Txn(ctx), r} }
+
+type rangedTxn struct {
+	clientv3.Txn
+	of *ranged
+}
+
+func (t rangedTxn) If(conditions ...clientv3.Cmp) clientv3.Txn {
+	return rangedTxn{t.Txn.If(conditions...), t.of}
+}
+
+func (t rangedTxn) Then(ops ...clientv3.Op) clientv3.Txn {
+	t.of.note(ops...)
+	return rangedTxn{t.Txn.Then(ops...), t.of}
+}
+
+func (t rangedTxn) Else(ops ...clientv3.Op) clientv3.Txn {
+	t.of.note(ops...)
+	return rangedTxn{t.Txn.Else(ops...), t.of}
+}
+
+// serveCounting serves, and counts what is asked about definitions.
+func serveCounting(t *testing.T) (*served, *ranged) {
+	t.Helper()
+	ranges, client := &ranged{KV: etcd.Client.KV}, clientv3.NewCtxClient(etcd.Client.Ctx())
+	client.Cluster, client.KV, client.Lease, client.Watcher = etcd.Client.Cluster, ranges, etcd.Client.Lease, etcd.Client.Watcher
+	return serveOn(t, client, prefixOf(t), nil), ranges
+}
+
 // TestCustomResources: a logical cluster may have objects of what is on record and of what it defines, which who asks does not record.
 func TestCustomResources(t *testing.T) {
-	s := serve(t, prefixOf(t), nil)
+	s, ranges := serveCounting(t)
 	aa, aab := logicalName("custom-resources-aa"), logicalName("custom-resources-aab")
 	group := strings.ToLower(t.Name()) + ".example"
 	resource := func(name string) schema.GroupResource { return schema.GroupResource{Group: group, Resource: name} }
@@ -106,7 +155,11 @@ func TestCustomResources(t *testing.T) {
 	for _, name := range []string{"widgets", "things"} {
 		putRow(t, fmt.Sprintf("%s/apiextensions.k8s.io/customresourcedefinitions/%s/%s", prefixOf(t), aa, resource(name)))
 	}
-	got, err := s.CustomResources(t.Context(), aa)
+	ranges.asked.Store(0)
+	got, err := s.CustomResources(t.Context(), aa, []schema.GroupResource{resource("widgets"), resource("things")})
+	if n := ranges.asked.Load(); n > 0 {
+		t.Errorf("definitions are read %d times, which etcd copies whole", n)
+	}
 	if want := []schema.GroupResource{resource("gadgets"), resource("things"), resource("widgets")}; err != nil || !slices.Equal(got, want) {
 		t.Errorf("%v, %v; want %v", got, err, want)
 	}
@@ -135,7 +188,7 @@ func TestCountRows(t *testing.T) {
 
 // TestCountCustom: those of a namespace that are on record, or of a definition without record, of however many, and of no other logical cluster.
 func TestCountCustom(t *testing.T) {
-	s := serve(t, prefixOf(t), nil)
+	s, ranges := serveCounting(t)
 	aa, aab := logicalName("count-aa"), logicalName("count-aab")
 	group := strings.ToLower(t.Name()) + ".example"
 	for i := range maxOps { // more than a transaction has operations, with the others
@@ -163,10 +216,13 @@ func TestCountCustom(t *testing.T) {
 	for namespace, want := range map[string]map[schema.GroupResource]int64{
 		"ns": {of("gadgets"): 2, of("zeppelins"): 1, of("unrecorded"): 1}, "ns2": {of("gadgets"): 1}, "n": {},
 	} {
-		got, err := s.CountCustom(t.Context(), aa, namespace)
+		got, err := s.CountCustom(t.Context(), aa, namespace, []schema.GroupResource{of("unrecorded"), of("gadgets")})
 		if diff := cmp.Diff(want, got); diff != "" || err != nil {
 			t.Errorf("in %s (-want +got), %v:\n%s", namespace, err, diff)
 		}
+	}
+	if n := ranges.asked.Load(); n > 0 {
+		t.Errorf("definitions are read %d times, which etcd copies whole", n)
 	}
 }
 
