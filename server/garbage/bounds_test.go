@@ -269,6 +269,15 @@ func TestTooManyOwnerReferences(t *testing.T) {
 	p.becomes(left, false, "solid", "") // it had one too many
 	p.stay(kept, left, blocks)
 	p.becomes(waits, true, "", foregroundFinalizer)
+	idle := 0
+	p.until("nobody looks for what is left of it again and again", func() (bool, string) {
+		if n := p.collector.Waiting(shop); n > 0 {
+			idle = 0
+			return false, fmt.Sprint(n, " are swept")
+		}
+		idle++
+		return idle == 50, fmt.Sprint(idle)
+	})
 
 	p.delete(blocks, background)
 	p.goes(blocks, waits)

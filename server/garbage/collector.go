@@ -200,6 +200,14 @@ func (c *Collector) allListed(resources []schema.GroupResource) bool {
 	})
 }
 
+// follows says whether the end of objects of a resource is told.
+func (c *Collector) follows(resource schema.GroupResource) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f := c.followed[resource]
+	return f != nil && f.listed
+}
+
 // store returns the store of a resource, whether or not it is followed: what a kind owned that is not defined any more is still
 // judged, and a kind may be defined before this has heard of it.
 func (c *Collector) store(resource schema.GroupResource) (*storage.Resource, error) {

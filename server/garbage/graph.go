@@ -69,6 +69,14 @@ type node struct {
 	seen, gone bool
 	// leftOut says that owners are not what the object has, but none: nothing follows from them.
 	leftOut leftOut
+	// wants is how many owners it has for which there was no room, and called that it is looked at since there is.
+	wants  int
+	called bool
+	// waiters are those that wait for it, while it is left out, to be gone or to be another; each of them waits for one, waitsFor. held says
+	// that it has waited so.
+	waiters  map[*node]struct{}
+	waitsFor *node
+	held     bool
 }
 
 // share is what the graph has of a logical cluster.
@@ -78,6 +86,8 @@ type share struct {
 	leftOut    int // nodes that are left out
 	// again are those of them for which there was no room, to be looked at when there is.
 	again map[*node]struct{}
+	// called is how many owners those of them have that are looked at since there is.
+	called int
 }
 
 // most is how many references it may have.
@@ -147,12 +157,13 @@ func (g *graph) end(id identity) []identity {
 	if n == nil {
 		return nil
 	}
-	g.leaveOut(n, notLeftOut)
+	g.leaveOut(n, notLeftOut, 0)
 	if n.seen && !n.gone {
 		g.count(n.cluster, -1, 0, 0)
 	}
 	n.gone = true
-	var look []identity
+	g.waitsNoMore(n)
+	look := g.release(n)
 	for dependent := range n.dependents {
 		look = append(look, dependent.identity)
 	}
@@ -163,6 +174,24 @@ func (g *graph) end(id identity) []identity {
 	}
 	g.prune(n)
 	return append(look, g.room(id.cluster)...)
+}
+
+// hold has an object that waits for its dependents looked at when one of them that is left out is gone, or is not as it was
+// listed any more. It says whether it is: the graph may know it otherwise already.
+func (g *graph) hold(owner identity, listed object) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	n, d := g.find(owner), g.find(listed.identity)
+	if n == nil || d == nil || !n.waits() || d.gone || d.leftOut == notLeftOut || d.revision != listed.revision {
+		return false
+	}
+	g.waitsNoMore(n)
+	if d.waiters == nil {
+		d.waiters = map[*node]struct{}{}
+	}
+	d.waiters[n] = struct{}{}
+	n.waitsFor, n.held = d, true
+	return true
 }
 
 // wants says whether a list of all objects of a resource has to have an object for relist.
@@ -241,6 +270,8 @@ type view struct {
 	// leftOut says that its owners are not known; incomplete, that so it is with objects of its logical cluster, which may name it.
 	leftOut    leftOut
 	incomplete bool
+	// held says that it has waited for one that is left out.
+	held bool
 	// owners are what its references name, by their place; false where the kind was never served.
 	owners []owner
 	// dependents are all that name it; blockers those of them that keep it from going, without those that wait themselves.
@@ -268,7 +299,7 @@ func (g *graph) look(id identity) (view, bool) {
 	if n == nil {
 		return view{}, false
 	}
-	v := view{seen: n.seen, gone: n.gone, leftOut: n.leftOut, dependents: len(n.dependents)}
+	v := view{seen: n.seen, gone: n.gone, leftOut: n.leftOut, held: n.held, dependents: len(n.dependents)}
 	if s := g.shares[id.cluster]; s != nil {
 		v.incomplete = s.leftOut > 0
 	}
@@ -334,15 +365,19 @@ func (g *graph) fits(n *node, owners int) leftOut {
 	return notLeftOut
 }
 
-// leaveOut takes whether a node is left out.
-func (g *graph) leaveOut(n *node, why leftOut) {
+// leaveOut takes whether a node is left out, and of how many owners.
+func (g *graph) leaveOut(n *node, why leftOut, owners int) {
 	if was := n.leftOut; was != notLeftOut {
+		s := g.shares[n.cluster]
 		if was == noRoom {
-			delete(g.shares[n.cluster].again, n)
+			delete(s.again, n)
+		}
+		if n.called {
+			s.called, n.called = s.called-n.wants, false
 		}
 		g.count(n.cluster, 0, 0, -1)
 	}
-	if n.leftOut = why; why == notLeftOut {
+	if n.leftOut, n.wants = why, owners; why == notLeftOut {
 		return
 	}
 	g.count(n.cluster, 0, 0, 1)
@@ -354,18 +389,41 @@ func (g *graph) leaveOut(n *node, why leftOut) {
 	}
 }
 
-// room returns the objects of a logical cluster for which there was no room, to be looked at again, once half of it is free: each
-// time that this is so many owners have gone, so that it costs no more than they did.
+// room returns objects of a logical cluster for which there was no room, to be looked at again, once half of it is free: as many as
+// there is room for now. Each time that this is so many owners have gone, so that it costs no more than they did.
 func (g *graph) room(cluster logicalcluster.Name) []identity {
 	s := g.shares[cluster]
-	if s == nil || len(s.again) == 0 || 2*s.references > s.most() {
+	if s == nil || len(s.again) == 0 || 2*(s.references+s.called) > s.most() {
 		return nil
 	}
-	look := make([]identity, 0, len(s.again))
+	var look []identity
 	for n := range s.again {
+		if s.references+s.called+n.wants > s.most() {
+			break // they are in no order
+		}
+		delete(s.again, n)
+		s.called, n.called = s.called+n.wants, true
 		look = append(look, n.identity)
 	}
-	s.again = nil
+	return look
+}
+
+// waitsNoMore has a node wait for none that is left out.
+func (g *graph) waitsNoMore(n *node) {
+	if n.waitsFor != nil {
+		delete(n.waitsFor.waiters, n)
+		n.waitsFor = nil
+	}
+}
+
+// release returns those that wait for a node that is left out, and they do not any more.
+func (g *graph) release(n *node) []identity {
+	var look []identity
+	for waiter := range n.waiters {
+		waiter.waitsFor = nil
+		look = append(look, waiter.identity)
+	}
+	n.waiters = nil
 	return look
 }
 
@@ -375,7 +433,7 @@ func (g *graph) take(n *node, o object) []identity {
 		return nil
 	}
 	var look []identity
-	waited, was := n.waits(), n.leftOut
+	waited, was, newer := n.waits(), n.leftOut, !n.seen || o.revision > n.revision
 	if !n.seen {
 		g.count(n.cluster, 1, 0, 0)
 	}
@@ -387,7 +445,13 @@ func (g *graph) take(n *node, o object) []identity {
 			look = append(look, n.identity) // to be told
 		}
 	}
-	g.leaveOut(n, why)
+	g.leaveOut(n, why, len(o.owners))
+	if newer || why == notLeftOut {
+		look = append(look, g.release(n)...)
+	}
+	if !n.waits() {
+		g.waitsNoMore(n)
+	}
 	if !slices.EqualFunc(n.owners, owners, sameReference) {
 		for i, edge := range n.edges {
 			// It may have kept its owner from going, and not do so any more.

@@ -3,6 +3,7 @@ package garbage
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -376,5 +377,109 @@ func TestGraphLook(t *testing.T) {
 	}
 	if _, ok := g.look(thing("x")); ok {
 		t.Error("a thing that nobody names is known")
+	}
+}
+
+// TestRoom: of what is left out as much is looked at again as there is room for, and the rest when there is again.
+func TestRoom(t *testing.T) {
+	g, _ := counting()
+	const full = mostReferences / mostOwners
+	for i := range full {
+		g.see(thingOf(fmt.Sprint("d", i), 1, manyOf(fmt.Sprint(i, "-"), mostOwners)...))
+	}
+	const late = 2 * full
+	owners := manyOf("late-", mostOwners)
+	for i := range late {
+		g.see(thingOf(fmt.Sprint("late", i), 1, owners...))
+	}
+	again := func(look []identity) (all []string) {
+		for _, name := range names(look) {
+			if strings.HasPrefix(name, "late") && !strings.HasPrefix(name, "late-") {
+				all = append(all, name)
+			}
+		}
+		return all
+	}
+	ended := 0
+	end := func() []string {
+		ended++
+		return again(g.end(thing(fmt.Sprint("d", ended-1))))
+	}
+	called := []string{}
+	for range full/2 + 5 { // none of which has been looked at yet
+		called = append(called, end()...)
+	}
+	if n := len(called); n != full/2 || len(slices.Compact(slices.Sorted(slices.Values(called)))) != n {
+		t.Fatalf("%d are looked at, of %d; there is room for %d", n, late, full/2)
+	}
+	for i, name := range called {
+		if i == 0 {
+			g.end(thing(name))
+			continue
+		}
+		if more := again(g.update(thingOf(name, 1, owners...))); len(more) > 0 {
+			t.Fatalf("%q are looked at, and there is no room", more)
+		}
+	}
+	if s := g.shares["c"]; s.called != 0 || s.leftOut != late-full/2 || len(s.again) != s.leftOut {
+		t.Errorf("%d are called, %d left out, %d to be looked at again", s.called, s.leftOut, len(s.again))
+	}
+	more := []string{}
+	for ended < full {
+		more = append(more, end()...)
+	}
+	if len(more) < full/2-5 || len(more) > full {
+		t.Errorf("%d more are looked at", len(more))
+	}
+}
+
+// TestHeldByWhatIsLeftOut: who waits for an object that is left out is looked at when that has changed or gone, not before, and nothing is
+// kept of it.
+func TestHeldByWhatIsLeftOut(t *testing.T) {
+	g, _ := counting()
+	owners := manyOf("o", mostOwners+1)
+	d := func(revision uint64) object { return thingOf("d", revision, owners...) }
+	hold := func(name string, listed object, want bool) {
+		t.Helper()
+		if got := g.hold(thing(name), listed); got != want {
+			t.Errorf("%s is held: %t, want %t", name, got, want)
+		}
+	}
+	want := func(why string, look []identity, want ...string) {
+		t.Helper()
+		if diff := cmp.Diff(append([]string{}, want...), names(look)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", why, diff)
+		}
+	}
+	g.see(d(2))
+	hold("p", d(2), false) // nobody knows of it
+	g.see(goes(thingOf("p", 3), true))
+	g.see(goes(thingOf("q", 3), true))
+	g.see(goes(thingOf("r", 3), true))
+	hold("p", d(1), false) // that list was older
+	for _, name := range []string{"p", "q", "r", "p"} {
+		hold(name, d(2), true)
+	}
+	if v, _ := g.look(thing("p")); !v.held {
+		t.Errorf("%+v", v)
+	}
+	want("the same again", g.see(d(2)))
+	g.end(thing("q"))
+	g.see(thingOf("r", 4)) // it waits no more
+	want("changed, and left out still", g.see(d(5)), "p")
+	want("once more", g.see(d(6)))
+	hold("p", d(6), true)
+	want("gone", g.end(thing("d")), "p")
+	hold("p", d(6), false)
+	e := func(revision uint64, owners ...string) object { return thingOf("e", revision, owners...) }
+	g.see(e(8, owners...))
+	hold("p", e(8, owners...), true)
+	want("with few owners", g.see(e(9, "q")), "p", "q")
+	hold("p", e(9, "q"), false) // its reference says so
+	for _, name := range []string{"e", "p", "q", "r", "d"} {
+		g.end(thing(name))
+	}
+	if g.size() > 0 || len(g.shares) > 0 {
+		t.Errorf("%d nodes and %d shares are left", g.size(), len(g.shares))
 	}
 }

@@ -65,6 +65,10 @@ func (c *Collector) look(ctx context.Context, id identity) (again time.Duration,
 	switch {
 	case live.going && !live.orphan && live.foreground && c.blocked(id):
 		return 0, nil
+	case live.waits() && known.held:
+		// Whoever changes what it waits for again and again has its logical cluster swept no more often than that.
+		c.waiting.addAfter(id.cluster, id, gather)
+		return 0, nil
 	case live.waits():
 		c.waiting.add(id.cluster, id)
 		return 0, nil

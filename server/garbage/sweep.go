@@ -112,24 +112,34 @@ func (c *Collector) blocked(id identity) bool {
 // waitForDependents lets an object go that waits for its dependents once none is left that blocks it. The graph may be
 // behind, so the stores have the last word.
 func (c *Collector) waitForDependents(ctx context.Context, live object, dependents []*object) (wait time.Duration, err error) {
+	held := false
 	for _, d := range dependents {
 		if d.identity == live.identity || !slices.ContainsFunc(d.owners, func(ref metav1.OwnerReference) bool { return c.names(d, ref, live.identity) && blocks(ref) }) {
 			continue
 		}
 		c.enqueue(c.graph.see(*d))
 		if known, ok := c.graph.look(d.identity); ok && known.leftOut != notLeftOut {
-			wait = cmp.Or(wait, later)
+			switch {
+			case held:
+			case !c.follows(d.resource):
+				wait = cmp.Or(wait, later) // nobody tells
+			case c.graph.hold(live.identity, *d):
+				held = true
+				c.looks.Add(d.identity) // it may be gone since, and the watch past that
+			default:
+				wait = cmp.Or(wait, gather)
+			}
 			continue
 		}
 		wait = soon
 		c.looks.Add(d.identity) // it may be gone since, and the watch past that
 	}
 	switch {
-	case wait == 0:
+	case wait == 0 && !held:
 		klog.FromContext(ctx).V(2).Info("Object goes, nothing that it owns is left", "object", live.String())
 		return 0, c.removeFinalizer(ctx, live, metav1.FinalizerDeleteDependents)
-	case c.blocked(live.identity):
-		return 0, nil
+	case c.blocked(live.identity), held:
+		return 0, nil // the graph brings it back
 	}
 	return wait, nil
 }
