@@ -9,12 +9,14 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// Refuses says whether an answer is that what was asked for is not let in as it is, and nothing else was wrong: the people of the workspace have to mend it.
+// Refuses says whether an answer is that what was asked for is not let in as it is, and nothing else was wrong: the people of
+// the workspace have to mend it.
 func Refuses(err error) bool {
 	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsRequestEntityTooLargeError(err) || Denies(err)
 }
 
-// Denies says whether an answer is that of a webhook of the workspace, which may have any code and reason, or of a policy, which may say that nobody is known. Nothing else tells it from one of the server.
+// Denies says whether an answer is that of a webhook of the workspace, which may have any code and reason, or of a policy,
+// which may say that nobody is known. Nothing else tells it from one of the server.
 func Denies(err error) bool {
 	return says(err, "admission webhook ", " denied the request") || says(err, "ValidatingAdmissionPolicy '", " denied request: ")
 }
@@ -44,8 +46,8 @@ func Each(err error) (all []error) {
 // heldAtLeast is when to try again at the soonest what was to be tried again.
 const heldAtLeast = time.Second
 
-// Held says after what time to try again what the server lets nobody do for a moment, such as while a ResourceQuota is counted. It has
-// said so by its answer, which the one who waits for it need not hold a worker for.
+// Held says after what time to try again what the server lets nobody do for a moment, such as while a ResourceQuota is counted.
+// It has said so by its answer, which the one who waits for it need not hold a worker for.
 func Held(err error) (wait time.Duration, ok bool) {
 	if !apierrors.IsTooManyRequests(err) {
 		return 0, false

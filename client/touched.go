@@ -10,8 +10,9 @@ const (
 	mostLabelBytes = 4 << 10
 )
 
-// Touched is what objects were labelled with that have changed, each set of labels once, for who selects them to be found later, by somebody who may take
-// his time. It has few sets: where there are more, or one that is large, it is of objects with any labels. The zero value is of none.
+// Touched is what objects were labelled with that have changed, each set of labels once, for who selects them to be found
+// later, by somebody who may take his time. It has few sets: where there are more, or one that is large, it is of objects with
+// any labels. The zero value is of none.
 type Touched struct {
 	sets map[uint64]map[string]string // by their hash
 	any  bool

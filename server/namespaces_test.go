@@ -14,8 +14,9 @@ import (
 	"atoll.dev/atoll/server/namespaces"
 )
 
-// TestNamespaceWaitsForWhatIsNotServed: of a definition without a served version discovery says nothing, and its objects would be in the next namespace of
-// that name, as they are in Kubernetes. So a namespace waits for them, says so, and goes with them when they are served, or when their definition goes.
+// TestNamespaceWaitsForWhatIsNotServed: of a definition without a served version discovery says nothing, and its objects would
+// be in the next namespace of that name, as they are in Kubernetes. So a namespace waits for them, says so, and goes with them
+// when they are served, or when their definition goes.
 func TestNamespaceWaitsForWhatIsNotServed(t *testing.T) {
 	r := startServer(t, nil)
 	runController(t, r, func(c *client.Clients, i *client.Informers) (*namespaces.Controller, error) {

@@ -25,8 +25,9 @@ import (
 const (
 	// workers of the queue: a key is two reads, and a write or two when it is due. Many are due in the same second.
 	workers = 8
-	// atOnce is how many looks of a workspace there are at once at most, so that slow webhooks of one do not hold all workers, and apart how far apart they begin at least. Those that are
-	// to come wait pause times as long as one has taken until it was decided, mostWorked of it at most: that grows with the Jobs of its namespace, and the rest is writes, which wait for others.
+	// atOnce is how many looks of a workspace there are at once at most, so that slow webhooks of one do not hold all workers, and
+	// apart how far apart they begin at least. Those that are to come wait pause times as long as one has taken until it was
+	// decided, mostWorked of it at most: that grows with the Jobs of its namespace, and the rest is writes, which wait for others.
 	atOnce     = 2
 	apart      = 5 * time.Millisecond
 	pause      = 4
@@ -97,8 +98,8 @@ func (c *Controller) Run(ctx context.Context) error {
 	return nil
 }
 
-// see takes a CronJob that was written. Whoever changes a schedule from 3 to 4 o'clock at noon does not mean the 4 o'clock of this
-// morning, which only who saw the change knows.
+// see takes a CronJob that was written. Whoever changes a schedule from 3 to 4 o'clock at noon does not mean the 4 o'clock of
+// this morning, which only who saw the change knows.
 func (c *Controller) see(cron *batchv1.CronJob, gone bool) {
 	key := client.KeyOf(cron)
 	c.mu.Lock()
@@ -257,8 +258,8 @@ func (c *Controller) run(ctx context.Context, cron *batchv1.CronJob, decided dec
 	return nil
 }
 
-// taken is what follows where the Job of a run cannot be made since there is one of its name. One that another made of the run meanwhile is seen at the next look. In the place of somebody else's there is
-// no run, as in Kubernetes, which says nothing.
+// taken is what follows where the Job of a run cannot be made since there is one of its name. One that another made of the run
+// meanwhile is seen at the next look. In the place of somebody else's there is no run, as in Kubernetes, which says nothing.
 func (c *Controller) taken(ctx context.Context, cron *batchv1.CronJob, run time.Time, why error) error {
 	name := jobName(cron, run)
 	job, err := c.clients.Kube.BatchV1().Jobs(cron.Namespace).Get(ctx, name, metav1.GetOptions{})

@@ -46,8 +46,8 @@ func (d *decision) warn(reason, format string, args ...any) {
 	d.events = append(d.events, event{corev1.EventTypeWarning, reason, fmt.Sprintf(format, args...)})
 }
 
-// decide says what to do for a CronJob at a time. jobs are those that it controls, in the order of their names. No run is made up for that
-// was due before changed, when the schedule was another.
+// decide says what to do for a CronJob at a time. jobs are those that it controls, in the order of their names. No run is made
+// up for that was due before changed, when the schedule was another.
 func decide(c *batchv1.CronJob, jobs []*batchv1.Job, changed, now time.Time) decision {
 	var d decision
 	d.observe(c, jobs)
@@ -181,15 +181,16 @@ func (d *decision) schedule(c *batchv1.CronJob, jobs []*batchv1.Job, changed, no
 	d.waitForMinuteAfter(last)
 }
 
-// waitForMinuteAfter puts off the next look to the first minute that may have a Job again: one every second for each CronJob that has
-// such a schedule would keep the workers from others.
+// waitForMinuteAfter puts off the next look to the first minute that may have a Job again: one every second for each CronJob
+// that has such a schedule would keep the workers from others.
 func (d *decision) waitForMinuteAfter(run time.Time) {
 	if minute := run.Truncate(time.Minute).Add(time.Minute); !d.next.IsZero() && d.next.Before(minute) {
 		d.next = minute
 	}
 }
 
-// around returns the last time of a schedule after since that is not after now, and the first after both; each zero if there is none.
+// around returns the last time of a schedule after since that is not after now, and the first after both; each zero if there is
+// none.
 func around(schedule cron.Schedule, since, now time.Time) (last, next time.Time) {
 	if since.After(now) { // a clock that was set back
 		return time.Time{}, schedule.Next(since)

@@ -23,7 +23,8 @@ import (
 	"atoll.dev/atoll/server/storage"
 )
 
-// cached is a store of Jobs that says what it was asked for, and how many it has gathered for that: as a watch cache, for each page all from there on.
+// cached is a store of Jobs that says what it was asked for, and how many it has gathered for that: as a watch cache, for each
+// page all from there on.
 type cached struct {
 	kubestorage.Interface
 	t        *testing.T
@@ -50,7 +51,8 @@ func (p *cached) GetList(_ context.Context, key string, options kubestorage.List
 	return nil
 }
 
-// What a look at the Jobs of a namespace costs grows as they do: of many, those beyond a page are read at once, from the watch cache alone, which is as new as etcd was.
+// What a look at the Jobs of a namespace costs grows as they do: of many, those beyond a page are read at once, from the watch
+// cache alone, which is as new as etcd was.
 func TestJobsAreReadAtOnce(t *testing.T) {
 	everything := func(limit int64) kubestorage.ListOptions {
 		options := kubestorage.ListOptions{Recursive: true, Predicate: kubestorage.Everything}

@@ -164,8 +164,9 @@ func (r *reconciler) reconcile(ctx context.Context, k key) (time.Duration, error
 	return 0, nil
 }
 
-// record has on record that there may be objects of a definition, once for each that this process sees. It is so before any object of
-// it is created, here or elsewhere: reconcile does it before it establishes one, and each request that may create an object, too.
+// record has on record that there may be objects of a definition, once for each that this process sees. It is so before any
+// object of it is created, here or elsewhere: reconcile does it before it establishes one, and each request that may create an
+// object, too.
 func (r *reconciler) record(ctx context.Context, k key, def *Definition) error {
 	r.recorded.Lock()
 	uid, known := r.recorded.of[k]
@@ -209,8 +210,8 @@ func sameStatus(a, b apiextensionsv1.CustomResourceDefinitionStatus) bool {
 }
 
 // write changes the status, and the finalizers, of the definition that etcd holds to what change makes of it; nil changes
-// nothing. If another definition has its name, that is an error. It is one write, past the handler chain, into the logical cluster of ctx. What it
-// will be is known here before it is written, and so before anybody can be told of it.
+// nothing. If another definition has its name, that is an error. It is one write, past the handler chain, into the logical
+// cluster of ctx. What it will be is known here before it is written, and so before anybody can be told of it.
 func (r *reconciler) write(ctx context.Context, def *Definition, change func(current *Definition) (*Definition, error)) error {
 	written, _, err := r.status.Update(ctx, def.Name, storage.ChangeOf(def.UID, func(old runtime.Object) (runtime.Object, error) {
 		stored, ok := old.(*apiextensions.CustomResourceDefinition)

@@ -34,13 +34,15 @@ import (
 const (
 	// workers of the queue: a key is a few reads and a write. They are more than may wait for webhooks at once (server/admission).
 	workers = 8
-	// atOnce is how many looks of a workspace there are at once at most, and apart how far apart they begin at least. Those that are to come wait pause times as long as one has
-	// worked, mostWorked of it at most: what takes longer waits, as for an etcd that is away.
+	// atOnce is how many looks of a workspace there are at once at most, and apart how far apart they begin at least. Those that
+	// are to come wait pause times as long as one has worked, mostWorked of it at most: what takes longer waits, as for an etcd
+	// that is away.
 	atOnce     = 2
 	apart      = 5 * time.Millisecond
 	pause      = 4
 	mostWorked = 2 * time.Second
-	// unscaledFor is how long nothing is allowed before a budget is counted again whose pods nobody knows the number of: nothing here watches what makes them.
+	// unscaledFor is how long nothing is allowed before a budget is counted again whose pods nobody knows the number of: nothing
+	// here watches what makes them.
 	unscaledFor = time.Minute
 	// refused is when to write again what the workspace did not let in.
 	refused = time.Minute
@@ -66,7 +68,8 @@ type Controller struct {
 	beyond client.ByNamespace[struct{}]
 	// until has, by logical cluster, when the counts that wait are done.
 	until map[logicalcluster.Name]time.Time
-	// spaces has, of namespaces with budgets, what there is to find out about their pods, and filed how many sets of labels a logical cluster has there.
+	// spaces has, of namespaces with budgets, what there is to find out about their pods, and filed how many sets of labels a
+	// logical cluster has there.
 	spaces map[client.Key]*space
 	filed  map[logicalcluster.Name]int
 }
@@ -220,7 +223,8 @@ func (c *Controller) spare(in client.Key) (key client.Key, ok bool) {
 	return client.Key{}, false
 }
 
-// onPod notes what a pod is labelled with. Which budgets that concerns is found by a worker, in the turn of its workspace: the pods of all workspaces are told one after the other.
+// onPod notes what a pod is labelled with. Which budgets that concerns is found by a worker, in the turn of its workspace: the
+// pods of all workspaces are told one after the other.
 func (c *Controller) onPod(pod *metav1.PartialObjectMetadata, _ bool) {
 	in := client.KeyOf(pod).Space()
 	if !c.hasBudgets(in) {
@@ -294,7 +298,8 @@ func (c *Controller) reconcile(ctx context.Context, key client.Key) (time.Durati
 	return c.count(ctx, key)
 }
 
-// match asks for a count of the budgets of a namespace that select a pod which has changed, and later for a look at those that may have selected it before it was labelled otherwise.
+// match asks for a count of the budgets of a namespace that select a pod which has changed, and later for a look at those that
+// may have selected it before it was labelled otherwise.
 func (c *Controller) match(in client.Key) {
 	c.mu.Lock()
 	touched, budgets := c.take(in), maps.Clone(c.named[in])
@@ -328,8 +333,8 @@ func (c *Controller) ask(in client.Key, counted []string, others time.Duration) 
 	return wait
 }
 
-// recount asks for a count of the budgets of a namespace that do not select what they did, by a list of the metadata of its pods, when that is due. It returns when it is, or goes on:
-// some budgets are looked at for each list.
+// recount asks for a count of the budgets of a namespace that do not select what they did, by a list of the metadata of its
+// pods, when that is due. It returns when it is, or goes on: some budgets are looked at for each list.
 func (c *Controller) recount(ctx context.Context, in client.Key) (time.Duration, error) {
 	wait, from, budgets := c.listed(in)
 	if len(budgets) == 0 {
@@ -350,7 +355,8 @@ func (c *Controller) recount(ctx context.Context, in client.Key) (time.Duration,
 	return c.looked(in, last), nil
 }
 
-// listed returns after what time the pods of a namespace are to be listed, 0 for never; or if they are now, for which budgets, and the last one that this was done for.
+// listed returns after what time the pods of a namespace are to be listed, 0 for never; or if they are now, for which budgets,
+// and the last one that this was done for.
 func (c *Controller) listed(in client.Key) (wait time.Duration, from string, budgets map[string]remembered) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -484,8 +490,9 @@ func controllerOf(owners []metav1.OwnerReference) *metav1.OwnerReference {
 	return metav1.GetControllerOfNoCopy(&metav1.ObjectMeta{OwnerReferences: owners})
 }
 
-// wanted is how many pods the controllers of these want together. What nobody controls is not among them. Pods where what is divided does not go any more
-// serve until they are taken away, which nobody asks a budget for: they are not healthy from here on.
+// wanted is how many pods the controllers of these want together. What nobody controls is not among them. Pods where what is
+// divided does not go any more serve until they are taken away, which nobody asks a budget for: they are not healthy from here
+// on.
 func (c *Controller) wanted(ctx context.Context, namespace string, pods []selected) (int32, error) {
 	scales := map[types.UID]scale{}
 	of := map[types.UID]types.UID{} // what a controller's pods are counted by
@@ -520,8 +527,9 @@ type scale struct {
 	in   sets.Set[string]
 }
 
-// scaleOf returns how many pods a controller of one with these owners wants, and by which UID that is counted once: those of a Deployment's ReplicaSets are its. A
-// ReplicaSet may go while pods of it still run, as their Deployment's history has no room for it: they name that, too (server/builtin, owners).
+// scaleOf returns how many pods a controller of one with these owners wants, and by which UID that is counted once: those of a
+// Deployment's ReplicaSets are its. A ReplicaSet may go while pods of it still run, as their Deployment's history has no room
+// for it: they name that, too (server/builtin, owners).
 func (c *Controller) scaleOf(ctx context.Context, namespace string, owner *metav1.OwnerReference, owners []metav1.OwnerReference) (types.UID, scale, error) {
 	apps := c.clients.Kube.AppsV1()
 	switch owner.APIVersion + " " + owner.Kind {

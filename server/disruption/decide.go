@@ -19,8 +19,8 @@ import (
 	"atoll.dev/atoll/internal/kinds"
 )
 
-// grantedFor is how long a pod whose eviction was granted counts as gone, although it is still there: a deletion that has not begun by then was
-// lost.
+// grantedFor is how long a pod whose eviction was granted counts as gone, although it is still there: a deletion that has not
+// begun by then was lost.
 const grantedFor = 2 * time.Minute
 
 // Pod is what a count has to know of one that a budget selects.
@@ -35,9 +35,10 @@ func isOfAll(spec *policyv1.PodDisruptionBudgetSpec) bool {
 	return spec.MaxUnavailable != nil || spec.MinAvailable != nil && spec.MinAvailable.Type == intstr.String
 }
 
-// Decide returns the status of a budget that selects those pods, of which there are to be as many as wanted (which is for budgets that are isOfAll), and
-// when to look again though nothing changes; 0 for never. One that says neither how many are to be there nor how many may be away allows nothing, as in
-// Kubernetes. A percentage that cannot be read, which validation lets nobody write, is an error.
+// Decide returns the status of a budget that selects those pods, of which there are to be as many as wanted (which is for
+// budgets that are isOfAll), and when to look again though nothing changes; 0 for never. One that says neither how many are to
+// be there nor how many may be away allows nothing, as in Kubernetes. A percentage that cannot be read, which validation lets
+// nobody write, is an error.
 func Decide(budget *policyv1.PodDisruptionBudget, pods []Pod, wanted int32, now time.Time) (status policyv1.PodDisruptionBudgetStatus, again time.Duration, err error) {
 	status = *budget.Status.DeepCopy()
 	if !isOfAll(&budget.Spec) {
@@ -120,9 +121,9 @@ type unscaled struct{ why string }
 
 func (e *unscaled) Error() string { return e.why }
 
-// replicas is how many pods what is divided wants over all its clusters, and the mirrors of these, by its own Placement and its namespace's; nil for none. Where each cluster runs
-// all of them, that is times the clusters it is to be in; those that are being left are not wanted. What has no cluster stays where it is, and as
-// many as it was there, which nobody knows any more.
+// replicas is how many pods what is divided wants over all its clusters, and the mirrors of these, by its own Placement and its
+// namespace's; nil for none. Where each cluster runs all of them, that is times the clusters it is to be in; those that are
+// being left are not wanted. What has no cluster stays where it is, and as many as it was there, which nobody knows any more.
 func replicas(d ctrlclient.Object, own, namespaces *placementv1alpha1.Placement) (n int32, mirrors sets.Set[string], err error) {
 	kind, _ := kinds.Of(d)
 	p := own
@@ -150,8 +151,8 @@ func replicas(d ctrlclient.Object, own, namespaces *placementv1alpha1.Placement)
 const (
 	// podsTogether is how long more pods are waited for, before they are counted: those of a rollout come at once.
 	podsTogether = 200 * time.Millisecond
-	// relabelled is how long a budget goes by pods that it does not select any more: that is not told by the pod as it is now, and looking
-	// takes a list of all.
+	// relabelled is how long a budget goes by pods that it does not select any more: that is not told by the pod as it is now, and
+	// looking takes a list of all.
 	relabelled = 30 * time.Second
 )
 
@@ -165,8 +166,8 @@ type remembered struct {
 // podsOfACount cost as much again as a count does by itself.
 const podsOfACount = 100
 
-// next is when a budget is counted, of which so many pods were selected at the last count, where those of its workspace before it are done by then:
-// who has many, or large ones, waits longer, and others do not.
+// next is when a budget is counted, of which so many pods were selected at the last count, where those of its workspace before
+// it are done by then: who has many, or large ones, waits longer, and others do not.
 func next(before, now time.Time, selected int) time.Time {
 	if before.Before(now) {
 		before = now
@@ -177,7 +178,8 @@ func next(before, now time.Time, selected int) time.Time {
 const (
 	// mostBudgets is how many budgets of a namespace are counted: each is held against the labels of each pod that changes.
 	mostBudgets = 1000
-	// mostSelector is how many bytes of keys and values a selector may have. One takes some twenty times as much memory when it is read, and is kept so.
+	// mostSelector is how many bytes of keys and values a selector may have. One takes some twenty times as much memory when it is
+	// read, and is kept so.
 	mostSelector = 2 << 10
 	// mostFiled is how many sets of labels of pods that have changed are kept of a workspace, until a worker looks at them.
 	mostFiled = 1024
@@ -221,8 +223,8 @@ func sizeOf(selector *metav1.LabelSelector) (n int) {
 	return n
 }
 
-// matched says which budgets of a namespace pods are counted by that have changed. Whether one is another's no more is to be found out after so long; 0
-// for never, where all select them.
+// matched says which budgets of a namespace pods are counted by that have changed. Whether one is another's no more is to be
+// found out after so long; 0 for never, where all select them.
 func matched(budgets map[string]remembered, pods *client.Touched) (counted []string, others time.Duration) {
 	for name, budget := range budgets {
 		if pods.By(func(pod map[string]string) bool { return budget.selector.Matches(labels.Set(pod)) }) {
@@ -236,9 +238,10 @@ func matched(budgets map[string]remembered, pods *client.Touched) (counted []str
 	return counted, others
 }
 
-// recounted are the budgets of a namespace that select another number of pods, which are given by their labels, than at their last count. What comes to
-// be selected is counted as it comes: if one goes as another comes, the number is right. Where there are many of both it looks at some of those budgets
-// whose names follow from, and returns the last of these; empty when there are no more.
+// recounted are the budgets of a namespace that select another number of pods, which are given by their labels, than at their
+// last count. What comes to be selected is counted as it comes: if one goes as another comes, the number is right. Where there
+// are many of both it looks at some of those budgets whose names follow from, and returns the last of these; empty when there
+// are no more.
 func recounted(budgets map[string]remembered, from string, pods []labels.Set) (names []string, last string) {
 	held := 0
 	for _, name := range slices.Sorted(maps.Keys(budgets)) {

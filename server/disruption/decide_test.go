@@ -228,7 +228,8 @@ func TestMatched(t *testing.T) {
 	}
 }
 
-// TestRecounted: a budget that selects another number of pods than it did has lost one, and is counted. Where there are many it goes on where it was.
+// TestRecounted: a budget that selects another number of pods than it did has lost one, and is counted. Where there are many it
+// goes on where it was.
 func TestRecounted(t *testing.T) {
 	budgets := selecting("a", "b", "c")
 	for name, selected := range map[string]int{"a": 2, "b": 1} {
@@ -304,8 +305,8 @@ func keyIn(cluster, name string) client.Key {
 	return client.Key{Cluster: logicalcluster.Name(cluster), Namespace: "team", Name: name}
 }
 
-// TestEventsOfPods: of many budgets in a namespace, and others of its name, an event of a pod has the one counted that selects it, and the namespace once,
-// later, however many events there are.
+// TestEventsOfPods: of many budgets in a namespace, and others of its name, an event of a pod has the one counted that selects
+// it, and the namespace once, later, however many events there are.
 func TestEventsOfPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
@@ -338,8 +339,8 @@ func TestEventsOfPods(t *testing.T) {
 	})
 }
 
-// TestEventsOfPodsHoldUpNobody: who hears of the pods of all workspaces holds none against the budgets of one, however many it has, and a worker no more than
-// some budgets against some pods.
+// TestEventsOfPodsHoldUpNobody: who hears of the pods of all workspaces holds none against the budgets of one, however many it
+// has, and a worker no more than some budgets against some pods.
 func TestEventsOfPodsHoldUpNobody(t *testing.T) {
 	c := newController(clock.RealClock{})
 	c.queue = queue.New("test", working(c, func(client.Key) {}))
@@ -404,7 +405,8 @@ func TestOneTooMany(t *testing.T) {
 	}
 }
 
-// TestLabelsOfAWorkspace: of the pods of a workspace that wait for a worker so many sets of labels are kept, over all its namespaces; in the others all budgets are counted.
+// TestLabelsOfAWorkspace: of the pods of a workspace that wait for a worker so many sets of labels are kept, over all its
+// namespaces; in the others all budgets are counted.
 func TestLabelsOfAWorkspace(t *testing.T) {
 	c := newController(clock.RealClock{})
 	c.queue = queue.New("test", working(c, func(client.Key) {}))
@@ -492,8 +494,8 @@ func TestSelectorOf(t *testing.T) {
 	}
 }
 
-// TestCountsOfAWorkspace: whatever its pods do, a workspace's budgets are counted one after the other, large ones more slowly, and each in the end; another
-// workspace's do not wait for them.
+// TestCountsOfAWorkspace: whatever its pods do, a workspace's budgets are counted one after the other, large ones more slowly,
+// and each in the end; another workspace's do not wait for them.
 func TestCountsOfAWorkspace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()

@@ -127,7 +127,8 @@ func (j *jobs) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// TestRemove: a Job is deleted as it was read, when its time has come. What the workspace does not let go is told there and tried again later, and is no failure of the server; anything else is.
+// TestRemove: a Job is deleted as it was read, when its time has come. What the workspace does not let go is told there and
+// tried again later, and is no failure of the server; anything else is.
 func TestRemove(t *testing.T) {
 	denied := apierrors.NewForbidden(batchv1.Resource("jobs"), "done", errors.New("no"))
 	denied.ErrStatus.Message = `admission webhook "keep.example.com" denied the request: they stay`

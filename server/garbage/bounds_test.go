@@ -245,8 +245,8 @@ func TestDependentsAreNotListedYet(t *testing.T) {
 	p.goes(held, between, waits)
 }
 
-// TestTooManyOwnerReferences: of an object that names more owners than are looked at nothing is lost, and it says so. Who waits for it
-// waits, who is orphaned lets it go, and with fewer owners it is as all others.
+// TestTooManyOwnerReferences: of an object that names more owners than are looked at nothing is lost, and it says so. Who waits
+// for it waits, who is orphaned lets it go, and with fewer owners it is as all others.
 func TestTooManyOwnerReferences(t *testing.T) {
 	p := start(t, t.TempDir(), true).at(t, shop, "ns")
 	with := func(owners ...metav1.OwnerReference) []metav1.OwnerReference {

@@ -30,7 +30,8 @@ type Definitions interface {
 }
 
 // Custom is Kinds of the built-in types and of custom resources. Of each custom resource, in however many logical clusters
-// it is defined, one store is open. When no definition is left, what its last objects owned is still read, by one that is not kept.
+// it is defined, one store is open. When no definition is left, what its last objects owned is still read, by one that is not
+// kept.
 type Custom struct {
 	*Builtin
 	definitions Definitions

@@ -85,8 +85,8 @@ func (p *place) heldCustom(kind, name, namespace string, finalizers []string, ow
 	return made
 }
 
-// TestNothingIsLeftOfDefinitions: of custom resources that nobody defines any more no store is open, nothing is followed, and what
-// their objects owned goes all the same.
+// TestNothingIsLeftOfDefinitions: of custom resources that nobody defines any more no store is open, nothing is followed, and
+// what their objects owned goes all the same.
 func TestNothingIsLeftOfDefinitions(t *testing.T) {
 	h := start(t, t.TempDir(), true)
 	p := h.at(t, shop, "ns")

@@ -15,9 +15,9 @@
 //     and UID, in its own namespace or in none, or that those left wait for it. The deletion is of that UID and, unless
 //     only other things changed meanwhile, of the resourceVersion that was read.
 //   - An object that waits for its dependents, or to be orphaned, goes only after consistent lists of all resources that its
-//     logical cluster may have, as etcd has it, whether or not they are followed yet. If one fails, nothing of the kind happens there until it does not, and the log says why. Up to 1,000
-//     such objects share the lists, and of each logical cluster one such pass runs at a time, of all of them four: it holds
-//     up nothing else of what is collected.
+//     logical cluster may have, as etcd has it, whether or not they are followed yet. If one fails, nothing of the kind happens
+//     there until it does not, and the log says why. Up to 1,000 such objects share the lists, and of each logical cluster one
+//     such pass runs at a time, of all of them four: it holds up nothing else of what is collected.
 //   - While an import fills a logical cluster nothing is done there: owners and dependents may be on their way.
 //   - What names an owner of a kind that is not served, or of the wrong scope, is kept. It is looked at when its own logical
 //     cluster serves that kind.

@@ -41,8 +41,8 @@ func (o object) waits() bool { return o.going && (o.foreground || o.orphan) }
 const (
 	// mostOwners is of how many owners of an object the graph knows: each of them is read when the object is looked at.
 	mostOwners = 1000
-	// mostReferences is how many owners all objects of a logical cluster may have together, or referencesOfEach for each object that is
-	// in the graph, if that is more. One that nobody else names takes 25 bytes of etcd, and 600 here.
+	// mostReferences is how many owners all objects of a logical cluster may have together, or referencesOfEach for each object
+	// that is in the graph, if that is more. One that nobody else names takes 25 bytes of etcd, and 600 here.
 	mostReferences   = 100_000
 	referencesOfEach = 4
 )
@@ -72,8 +72,8 @@ type node struct {
 	// wants is how many owners it has for which there was no room, and called that it is looked at since there is.
 	wants  int
 	called bool
-	// waiters are those that wait for it, while it is left out, to be gone or to be another; each of them waits for one, waitsFor. held says
-	// that it has waited so.
+	// waiters are those that wait for it, while it is left out, to be gone or to be another; each of them waits for one, waitsFor.
+	// held says that it has waited so.
 	waiters  map[*node]struct{}
 	waitsFor *node
 	held     bool
@@ -223,7 +223,8 @@ func (g *graph) relist(resource schema.GroupResource, all []object) []identity {
 // linkedAtOnce is how many references are linked anew, about, while everybody else waits.
 const linkedAtOnce = 10_000
 
-// served returns objects with a reference to a kind that was not served, to be looked at if it is now, and whether there are more.
+// served returns objects with a reference to a kind that was not served, to be looked at if it is now, and whether there are
+// more.
 func (g *graph) served(kind kindIn) (look []identity, more bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -389,8 +390,8 @@ func (g *graph) leaveOut(n *node, why leftOut, owners int) {
 	}
 }
 
-// room returns objects of a logical cluster for which there was no room, to be looked at again, once half of it is free: as many as
-// there is room for now. Each time that this is so many owners have gone, so that it costs no more than they did.
+// room returns objects of a logical cluster for which there was no room, to be looked at again, once half of it is free: as
+// many as there is room for now. Each time that this is so many owners have gone, so that it costs no more than they did.
 func (g *graph) room(cluster logicalcluster.Name) []identity {
 	s := g.shares[cluster]
 	if s == nil || len(s.again) == 0 || 2*(s.references+s.called) > s.most() {

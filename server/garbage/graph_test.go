@@ -194,8 +194,8 @@ func TestGraph(t *testing.T) {
 	}
 }
 
-// TestServedWaitsForNothingElse: what names kinds that nobody serves, however much it is, costs a definition nothing but that of its own
-// kind, and those who wait for the graph not for all of it.
+// TestServedWaitsForNothingElse: what names kinds that nobody serves, however much it is, costs a definition nothing but that
+// of its own kind, and those who wait for the graph not for all of it.
 func TestServedWaitsForNothingElse(t *testing.T) {
 	const n = 3 * linkedAtOnce
 	resolved, serves := 0, false
@@ -254,8 +254,8 @@ func counting() (*graph, *int) {
 	}), &resolved
 }
 
-// TestTooManyOwners: an object with more owners than anybody means costs the graph itself alone, however often it changes, and is told
-// once; and it is said of all that it may own something.
+// TestTooManyOwners: an object with more owners than anybody means costs the graph itself alone, however often it changes, and
+// is told once; and it is said of all that it may own something.
 func TestTooManyOwners(t *testing.T) {
 	g, resolved := counting()
 	owners := manyOf("o", 50*mostOwners)
@@ -293,8 +293,8 @@ func TestTooManyOwners(t *testing.T) {
 	}
 }
 
-// TestManyReferences: what all references of a logical cluster may take is bounded. What is left out for that comes in, once, when there
-// is room, and others have theirs.
+// TestManyReferences: what all references of a logical cluster may take is bounded. What is left out for that comes in, once,
+// when there is room, and others have theirs.
 func TestManyReferences(t *testing.T) {
 	g, _ := counting()
 	const full = mostReferences / mostOwners
@@ -433,8 +433,8 @@ func TestRoom(t *testing.T) {
 	}
 }
 
-// TestHeldByWhatIsLeftOut: who waits for an object that is left out is looked at when that has changed or gone, not before, and nothing is
-// kept of it.
+// TestHeldByWhatIsLeftOut: who waits for an object that is left out is looked at when that has changed or gone, not before, and
+// nothing is kept of it.
 func TestHeldByWhatIsLeftOut(t *testing.T) {
 	g, _ := counting()
 	owners := manyOf("o", mostOwners+1)

@@ -141,8 +141,8 @@ func (c *Collector) judge(ctx context.Context, live object) (time.Duration, erro
 	return 0, nil
 }
 
-// mayHaveDependents says whether anything names an object that the graph has, or may have: it does not have all of some resource that
-// its logical cluster may have, at a revision or later.
+// mayHaveDependents says whether anything names an object that the graph has, or may have: it does not have all of some
+// resource that its logical cluster may have, at a revision or later.
 func (c *Collector) mayHaveDependents(ctx context.Context, id identity, revision uint64) (bool, error) {
 	resources, err := c.resourcesOf(ctx, id.cluster, revision)
 	if err != nil {
@@ -155,7 +155,8 @@ func (c *Collector) mayHaveDependents(ctx context.Context, id identity, revision
 	return ok && (known.dependents > 0 || known.incomplete), nil
 }
 
-// stateOf reads an owner from etcd, and returns the revision of its last change: nothing is deleted because a cache does not show it.
+// stateOf reads an owner from etcd, and returns the revision of its last change: nothing is deleted because a cache does not
+// show it.
 func (c *Collector) stateOf(ctx context.Context, o owner) (_ state, revision uint64, _ error) {
 	store, err := c.store(o.resource)
 	if err != nil {

@@ -182,7 +182,8 @@ func (s *store) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// TestWhatAWorkspaceRefuses: a namespace whose content a webhook of the workspace keeps says so, and is looked at again more and more seldom; it is no failure of the server, as any other is.
+// TestWhatAWorkspaceRefuses: a namespace whose content a webhook of the workspace keeps says so, and is looked at again more
+// and more seldom; it is no failure of the server, as any other is.
 func TestWhatAWorkspaceRefuses(t *testing.T) {
 	for name, tc := range map[string]struct {
 		code    int

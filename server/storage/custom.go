@@ -77,8 +77,9 @@ func (b *Backend) CustomResources(ctx context.Context, cluster logicalcluster.Na
 	return all, nil
 }
 
-// customPrefixes are the resource prefixes of what is on record and of what etcd has definitions of. It records those that are not, also of a logical cluster that is
-// no more: when everything is deleted, definitions may go before the last of their objects, and the server may end between.
+// customPrefixes are the resource prefixes of what is on record and of what etcd has definitions of. It records those that are
+// not, also of a logical cluster that is no more: when everything is deleted, definitions may go before the last of their
+// objects, and the server may end between.
 func (b *Backend) customPrefixes(ctx context.Context, cluster logicalcluster.Name) ([]string, error) {
 	recorded, defined, err := b.customOf(ctx, cluster)
 	if err != nil {

@@ -139,7 +139,8 @@ func serveCounting(t *testing.T) (*served, *ranged) {
 	return serveOn(t, client, prefixOf(t), nil), ranges
 }
 
-// TestCustomResources: a logical cluster may have objects of what is on record and of what it defines, which who asks does not record.
+// TestCustomResources: a logical cluster may have objects of what is on record and of what it defines, which who asks does not
+// record.
 func TestCustomResources(t *testing.T) {
 	s, ranges := serveCounting(t)
 	aa, aab := logicalName("custom-resources-aa"), logicalName("custom-resources-aab")
@@ -186,7 +187,8 @@ func TestCountRows(t *testing.T) {
 	}
 }
 
-// TestCountCustom: those of a namespace that are on record, or of a definition without record, of however many, and of no other logical cluster.
+// TestCountCustom: those of a namespace that are on record, or of a definition without record, of however many, and of no other
+// logical cluster.
 func TestCountCustom(t *testing.T) {
 	s, ranges := serveCounting(t)
 	aa, aab := logicalName("count-aa"), logicalName("count-aab")
