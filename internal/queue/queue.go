@@ -4,6 +4,8 @@ package queue
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -24,8 +26,17 @@ const (
 
 // Reconcile makes what a key names right. It is called again after the returned time, if that is > 0, and after a
 // back-off of 20 ms to 30 s if it returns an error. A conflict is retried without being logged: somebody else wrote
-// first, and the informer brings what. It may be called sooner than it asked for: after an hour at the latest.
+// first, and the informer brings what. It may be called sooner than it asked for: after an hour at the latest. One that has not
+// been able to begin returns Later.
 type Reconcile[K comparable] func(ctx context.Context, key K) (again time.Duration, err error)
+
+// Later is the error of a key whose turn has not come: it is called again then, and counts neither as a failure nor as a
+// success, so that what fails again and again backs off all the same.
+func Later(wait time.Duration) error { return later(wait) }
+
+type later time.Duration
+
+func (l later) Error() string { return fmt.Sprintf("its turn is in %s", time.Duration(l)) }
 
 // Queue holds the keys that wait for one controller. A key added while it waits is handled once; added while it is
 // handled, once more. Keys that are Tenanted are handled in turns.
@@ -96,7 +107,10 @@ func (q *Queue[K]) next(ctx context.Context) bool {
 	}
 	defer q.keys.Done(key)
 	again, err := q.reconcile(ctx, key)
+	var wait later
 	switch {
+	case errors.As(err, &wait):
+		q.AddAfter(key, time.Duration(wait))
 	case err == nil:
 		q.keys.Forget(key)
 		if again > 0 {

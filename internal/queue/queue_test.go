@@ -124,3 +124,37 @@ func TestTenantsTakeTurns(t *testing.T) {
 		t.Errorf("handled %v, want %v", got, want)
 	}
 }
+
+// TestLater: a key whose turn has not come is asked then, and what has failed before that still counts.
+func TestLater(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer cancel()
+	var q *Queue[string]
+	var failures []int
+	answers := []error{errors.New("broken"), Later(time.Millisecond), fmt.Errorf("broken as well"), fmt.Errorf("asked by another: %w", Later(time.Millisecond)), nil, nil}
+	done := make(chan struct{})
+	q = New("test", func(context.Context, string) (time.Duration, error) {
+		failures = append(failures, q.keys.NumRequeues("key"))
+		err := answers[len(failures)-1]
+		if len(failures) == len(answers) {
+			close(done)
+			return 0, nil
+		}
+		if err == nil {
+			return time.Millisecond, nil
+		}
+		return 0, err
+	})
+	q.Add("key")
+	running.Go(func() { q.Run(ctx, 1) })
+	select {
+	case <-done:
+	case <-time.After(20 * time.Second):
+		t.Fatal("it is not asked again within 20 s")
+	}
+	if want := []int{0, 1, 1, 2, 2, 0}; !slices.Equal(failures, want) {
+		t.Errorf("failures that count each time: %v, want %v", failures, want)
+	}
+}

@@ -56,7 +56,11 @@ type Controller struct {
 func New(clients *client.Clients, informers *client.Informers, list Roles, clk clock.PassiveClock) (*Controller, error) {
 	c := &Controller{clients: clients, informers: informers, list: list, clock: clk, lanes: newLanes(clk)}
 	c.workspaces = queue.NewWithClock("clusterrole-aggregation", clk, func(ctx context.Context, workspace logicalcluster.Name) (time.Duration, error) {
-		return c.inTurn(workspace, func() error { return c.fill(ctx, workspace) })
+		wait, err := c.inTurn(workspace, func() error { return c.fill(ctx, workspace) })
+		if wait > 0 {
+			return 0, queue.Later(wait)
+		}
+		return 0, err
 	})
 	kind := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "ClusterRole"}}
 	// What was deleted while nobody watched is made up for by the roles that it was summed up in, which are told of.

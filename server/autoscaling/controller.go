@@ -167,7 +167,7 @@ func (c *Controller) selectorOf(key client.Key, known *selector, text string) (*
 func (c *Controller) reconcile(ctx context.Context, key client.Key) (time.Duration, error) {
 	c.metrics.sweep() // also for one that is gone: nothing is left of the last
 	if wait := c.lanes.Turn(key.Cluster, key); wait > 0 {
-		return wait, nil
+		return 0, queue.Later(wait)
 	}
 	ctx, cancel := context.WithTimeout(ctx, longest)
 	defer cancel()

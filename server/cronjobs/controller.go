@@ -150,7 +150,7 @@ func (c *Controller) forget(key client.Key) {
 // handle does what is due for a CronJob, in its turn.
 func (c *Controller) handle(ctx context.Context, key client.Key) (time.Duration, error) {
 	if wait := c.lanes.Turn(key.Cluster, key); wait > 0 {
-		return wait, nil
+		return 0, queue.Later(wait)
 	}
 	worked := time.Duration(0)
 	defer func() { c.lanes.Done(key.Cluster, worked) }()
@@ -197,9 +197,14 @@ func (c *Controller) read(ctx context.Context, key client.Key) (*batchv1.CronJob
 
 // carryOut does what was decided, and says when to look again.
 func (c *Controller) carryOut(ctx context.Context, cron *batchv1.CronJob, decided decision, now time.Time) (again time.Duration, err error) {
-	if cron, err = c.write(ctx, cron, decided.status); err != nil {
+	written, err := c.write(ctx, cron, decided.status)
+	switch {
+	case client.Theirs(err): // whom an Event has told
+		return refused, nil
+	case err != nil:
 		return 0, err
 	}
+	cron = written
 	for _, e := range decided.events {
 		if e.reason != missed || c.isNews(client.KeyOf(cron), e) {
 			c.tell(ctx, cron, e)
@@ -251,11 +256,9 @@ func (c *Controller) run(ctx context.Context, cron *batchv1.CronJob, decided dec
 	}
 	status.Active = append(status.Active, referTo(job))
 	status.LastScheduleTime = &metav1.Time{Time: decided.run}
-	if cron, err = c.write(ctx, cron, *status); err != nil {
-		return err
-	}
 	c.tell(ctx, cron, event{corev1.EventTypeNormal, "SuccessfulCreate", "Created job " + job.Name})
-	return nil
+	_, err = c.write(ctx, cron, *status)
+	return err
 }
 
 // taken is what follows where the Job of a run cannot be made since there is one of its name. One that another made of the run
@@ -275,7 +278,7 @@ func (c *Controller) taken(ctx context.Context, cron *batchv1.CronJob, run time.
 	return nil
 }
 
-// write makes the status of a CronJob what it should be, if it is not.
+// write makes the status of a CronJob what it should be, if it is not. What its workspace does not let in is told to its people.
 func (c *Controller) write(ctx context.Context, cron *batchv1.CronJob, status batchv1.CronJobStatus) (*batchv1.CronJob, error) {
 	if equality.Semantic.DeepEqual(cron.Status, status) {
 		return cron, nil
@@ -283,6 +286,9 @@ func (c *Controller) write(ctx context.Context, cron *batchv1.CronJob, status ba
 	changed := cron.DeepCopy()
 	changed.Status = status
 	written, err := c.clients.Kube.BatchV1().CronJobs(cron.Namespace).UpdateStatus(ctx, changed, metav1.UpdateOptions{})
+	if client.Theirs(err) {
+		c.tell(ctx, cron, event{corev1.EventTypeWarning, "FailedUpdateStatus", fmt.Sprintf("Its status cannot be written: %v", err)})
+	}
 	if err != nil {
 		return nil, fmt.Errorf("write its status: %w", err)
 	}

@@ -17,7 +17,8 @@
 //     --from) keeps its place in the history, as in Kubernetes, and no run waits for it.
 //   - Mirrors are left alone, and workspaces that go.
 //   - Where somebody else's Job has the name of a run there is none, as in Kubernetes; and an Event, once. So a run that was
-//     too late for its deadline is told, of which Kubernetes says nothing.
+//     too late for its deadline is told, of which Kubernetes says nothing. If that Job goes before the next run and something has
+//     the CronJob looked at then, as an event of a Job of it, the run is made, late, as by Kubernetes' next look.
 //
 // Nothing runs while the server is away. When it is back the latest run that was missed is made, unless
 // spec.startingDeadlineSeconds have passed since it was due; of several missed it is the last only. Schedules are in UTC where

@@ -77,9 +77,12 @@ type Controller struct {
 // space is what there is to find out about the pods of a namespace.
 type space struct {
 	touched client.Touched
-	// list is when the labels of all pods are to be listed, zero for not; from is the last budget that this was done for.
-	list time.Time
-	from string
+	// list is when the labels of all pods are to be listed, zero for not; from is the last budget that this was done for, and
+	// again after what time it is to be done anew once it is done for all, 0 for not: of what changes meanwhile those before from
+	// know nothing.
+	list  time.Time
+	from  string
+	again time.Duration
 }
 
 // New returns the controller. Times are clk's, if it has timers.
@@ -276,7 +279,7 @@ func (c *Controller) take(in client.Key) client.Touched {
 // reconcile does what a key is for, in its turn: one without a name is a namespace's.
 func (c *Controller) reconcile(ctx context.Context, key client.Key) (time.Duration, error) {
 	if wait := c.lanes.Turn(key.Cluster, key); wait > 0 {
-		return wait, nil
+		return 0, queue.Later(wait)
 	}
 	began := c.clock.Now()
 	defer func() { c.lanes.Done(key.Cluster, c.clock.Since(began)) }()
@@ -327,8 +330,13 @@ func (c *Controller) ask(in client.Key, counted []string, others time.Duration) 
 		c.named[in][name], c.until[in.Cluster] = budget, next(c.until[in.Cluster], now, budget.selected)
 		wait[name] = c.until[in.Cluster].Sub(now)
 	}
-	if s := c.spaces[in]; s != nil && others > 0 && s.list.IsZero() {
-		s.list = now.Add(others)
+	if s := c.spaces[in]; s != nil && others > 0 {
+		switch {
+		case s.list.IsZero():
+			s.list = now.Add(others)
+		case s.from != "":
+			s.again = others
+		}
 	}
 	return wait
 }
@@ -384,6 +392,10 @@ func (c *Controller) looked(in client.Key, last string) time.Duration {
 	}
 	if s.from = last; last != "" {
 		return client.WhileSettling
+	}
+	if again := s.again; again > 0 {
+		s.list, s.again = c.clock.Now().Add(again), 0
+		return again
 	}
 	if s.list = (time.Time{}); s.touched.Empty() {
 		delete(c.spaces, in)

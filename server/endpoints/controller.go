@@ -324,7 +324,7 @@ func (c *Controller) reconcile(ctx context.Context, key client.Key) (again time.
 		return wait, nil
 	}
 	if wait := c.lanes.Turn(key.Cluster, key); wait > 0 {
-		return wait, nil
+		return 0, queue.Later(wait)
 	}
 	began := c.clock.Now()
 	defer func() { c.lanes.Done(key.Cluster, counted(c.clock.Since(began), err)) }()

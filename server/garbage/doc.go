@@ -28,6 +28,9 @@
 //   - An object without owners and dependents costs nothing here, so that an idle workspace does not either. Of what is gone,
 //     or went with its logical cluster, nothing is kept, whether or not anybody told of it.
 //
+// As upstream, it is late by as much as it hears of definitions: where one is made anew in another scope, and of its end is heard
+// first, its objects may be looked for by what they were, and not be found.
+//
 // Upstream's graph knows objects by UID, and compares what references say of one: here a name belongs to the identity, and
 // references that disagree name different objects. Upstream asks its graph alone whether dependents are left; here the stores
 // have the last word, since the watches of a busy server lag and what an orphaned object's deletion misses would be lost.
