@@ -22,8 +22,8 @@ func definitionOf(plural, schema, status string) string {
 {"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object"%[2]s}}}]}}`, plural, schema, status)
 }
 
-// TestDefinitionsThatWeighMuch: a definition that takes too much of the server's memory is refused with the numbers, however it is
-// written; so is one that is too much for its workspace.
+// TestDefinitionsThatWeighMuch: a definition that takes too much of the server's memory is refused with the numbers, however it
+// is written; so is one that is too much for its workspace.
 func TestDefinitionsThatWeighMuch(t *testing.T) {
 	tokens := withTokens(t)
 	r := startServer(t, func(o *Options) { tokens(o); o.MaxDefinitionBytesPerWorkspace = 4 << 20 })
@@ -68,8 +68,8 @@ func TestDefinitionsThatWeighMuch(t *testing.T) {
 	}
 }
 
-// TestDefinitionsThatWereTooLarge: what etcd holds of before there was a limit does not keep a server from starting. It is not served,
-// says why, and is deleted with its objects, or written anew.
+// TestDefinitionsThatWereTooLarge: what etcd holds of before there was a limit does not keep a server from starting. It is not
+// served, says why, and is deleted with its objects, or written anew.
 func TestDefinitionsThatWereTooLarge(t *testing.T) {
 	etcd := startEtcd(t)
 	const prefix = "/registry/apiextensions.k8s.io/customresourcedefinitions/"
@@ -125,4 +125,13 @@ func TestDefinitionsThatWereTooLarge(t *testing.T) {
 	if _, err := c.objects.Resource(widgetsV1.GroupVersion().WithResource("larges1")).List(t.Context(), metav1.ListOptions{}); err != nil {
 		t.Errorf("written anew it is not served: %v", err)
 	}
+	third := definitionOf("larges2", "", "},")
+	applies := metav1.PatchOptions{FieldManager: "somebody"}
+	if _, err := api.Patch(t.Context(), "larges2.shop.example", types.ApplyPatchType, []byte(third), applies); !apierrors.IsConflict(err) {
+		t.Errorf("applied server-side: %v, want a conflict, of which its condition says what to do", err)
+	}
+	applies.Force = new(true)
+	applied, err := api.Patch(t.Context(), "larges2.shop.example", types.ApplyPatchType, []byte(third), applies)
+	must(t, err)
+	c.await(t, applied, apiextensionsv1.Established, apiextensionsv1.ConditionTrue)
 }

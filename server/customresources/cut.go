@@ -16,19 +16,23 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Admission refuses what weighs too much (Weight.Over). What etcd holds from before it did, or from somebody who wrote it there, would
-// be decoded whenever it is listed and at every start, all of it. So it is read without its schemas: it says that it is not served, and
-// why, and it can be deleted, with its objects, or written anew.
+// Admission refuses what weighs too much (Weight.Over). What etcd holds from before it did, or from somebody who wrote it
+// there, would be decoded whenever it is listed and at every start, all of it. So it is read without its schemas: it says that
+// it is not served, and why, and it can be deleted, with its objects, or written anew.
 const (
 	cutReason = "TooLarge"
 	// cutDescription is that of the schema which stands for those that were not read.
 	cutDescription = "Too large to be read by the API server, see the condition Established."
 )
 
-var errCut = errors.New("it is too large to be read, and would lose its schemas: apply all of it anew with fewer, or delete it")
+// mendCut says what to do. Who applies it server-side is told of a conflict otherwise: it is read without its managedFields, as what
+// somebody else has written.
+const mendCut = "apply all of it anew with fewer (with --force-conflicts where that is server-side), or delete it"
 
-// cutting is the codec of stored definitions. It decodes those that are too large without their schemas, and encodes none of these
-// but to delete it.
+var errCut = errors.New("it is too large to be read, and would lose its schemas: " + mendCut)
+
+// cutting is the codec of stored definitions. It decodes those that are too large without their schemas, and encodes none of
+// these but to delete it.
 type cutting struct{ runtime.Codec }
 
 // Decode implements runtime.Decoder.
@@ -129,7 +133,7 @@ func decodeCut(data []byte, why string) (*apiextensionsv1.CustomResourceDefiniti
 	crd.Status.AcceptedNames, crd.Status.StoredVersions = read.Status.AcceptedNames, read.Status.StoredVersions
 	crd.Status.Conditions = []condition{{
 		Type: apiextensionsv1.Established, Status: apiextensionsv1.ConditionFalse, LastTransitionTime: crd.CreationTimestamp,
-		Reason: cutReason, Message: why + "; it is read without its schemas, and not served: apply all of it anew with fewer, or delete it",
+		Reason: cutReason, Message: why + "; it is read without its schemas, and not served: " + mendCut,
 	}}
 	return crd, nil
 }
@@ -137,8 +141,8 @@ func decodeCut(data []byte, why string) (*apiextensionsv1.CustomResourceDefiniti
 // schemaBytes is what a schema takes at least.
 var schemaBytes = int(reflect.TypeFor[apiextensions.JSONSchemaProps]().Size())
 
-// tooLarge says why a stored definition is not decoded, and is empty for those that admission lets pass: it counts what alone makes a
-// short text large, and no other bytes.
+// tooLarge says why a stored definition is not decoded, and is empty for those that admission lets pass: it counts what alone
+// makes a short text large, and no other bytes.
 func tooLarge(text []byte) string {
 	// Nearly all are short of both, which takes microseconds to find out.
 	if bytes.Count(text, []byte("{"))*schemaBytes <= MostBytes &&
