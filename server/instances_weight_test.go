@@ -10,8 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestInstancesTakeWhatTheyCount: what serves a definition, made for real, takes about what it counts for among those that are kept:
-// neither what is short and becomes much is forgotten, nor what is there whatever is served.
+// TestInstancesTakeWhatTheyCount: what serves a definition, made for real, takes about what it counts for among those that are
+// kept: neither what is short and becomes much is forgotten, nor what is there whatever is served.
 func TestInstancesTakeWhatTheyCount(t *testing.T) {
 	r := startServer(t, nil)
 	c := r.custom(t, shop)
@@ -41,6 +41,18 @@ func TestInstancesTakeWhatTheyCount(t *testing.T) {
 		{"properties", `,"properties":{` + strings.Join(func() (all []string) {
 			for i := range 3000 {
 				all = append(all, fmt.Sprintf(`"p%d":{"type":"string","description":"%s"}`, i, strings.Repeat("what it is for ", 8)))
+			}
+			return all
+		}(), ",") + `}`, 2},
+		{"longexpressions", `,"x-kubernetes-validations":[` + strings.Join(func() (all []string) {
+			for i := range 10 {
+				all = append(all, fmt.Sprintf(`{"rule":"[%sself].size() > %d"}`, strings.Repeat("self,", 18_000), i))
+			}
+			return all
+		}(), ",") + `]`, 2},
+		{"expressionsonproperties", `,"properties":{` + strings.Join(func() (all []string) {
+			for i := range 300 {
+				all = append(all, fmt.Sprintf(`"p%d":{"type":"integer","x-kubernetes-validations":[{"rule":"self>%d"}]}`, i, i))
 			}
 			return all
 		}(), ",") + `}`, 2},

@@ -19,9 +19,9 @@ import (
 
 var definitions = schema.GroupResource{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"}
 
-// Definitions refuses CustomResourceDefinitions beyond what a workspace may have: each is in the server's memory, decoded. It counts
-// those that are known: of many that are made at the same moment a few more may pass. It has to come after all that changes objects:
-// upstream looks at all schemas, and compiles all expressions, before any plugin validates.
+// Definitions refuses CustomResourceDefinitions beyond what a workspace may have: each is in the server's memory, decoded. It
+// counts those that are known: of many that are made at the same moment a few more may pass. It has to come after all that
+// changes objects: upstream looks at all schemas, and compiles all expressions, before any plugin validates.
 type Definitions struct {
 	*admission.Handler
 	has    func(lc.Name) (number int, weight customresources.Weight)
@@ -29,8 +29,8 @@ type Definitions struct {
 	called func(lc.Name) string
 }
 
-// NewDefinitions returns the plugin. has is how many a logical cluster has and what they take together, may how many it may have and how
-// much memory they may take, and called how people call it.
+// NewDefinitions returns the plugin. has is how many a logical cluster has and what they take together, may how many it may
+// have and how much memory they may take, and called how people call it.
 func NewDefinitions(has func(lc.Name) (int, customresources.Weight), may func(lc.Name) (int, int64), called func(lc.Name) string) *Definitions {
 	return &Definitions{Handler: admission.NewHandler(admission.Create, admission.Update), has: has, may: may, called: called}
 }
@@ -48,7 +48,7 @@ func (d *Definitions) Admit(ctx context.Context, a admission.Attributes, _ admis
 	if old, ok := a.GetOldObject().(*apiextensions.CustomResourceDefinition); ok {
 		before = customresources.Weigh(old)
 	}
-	if now.Bytes <= before.Bytes && now.Rules <= before.Rules {
+	if now.Bytes <= before.Bytes && now.Rules <= before.Rules && now.Compiled <= before.Compiled {
 		return nil // what is there can be changed
 	}
 	if err := now.Over(); err != nil {

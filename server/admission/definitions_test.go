@@ -22,7 +22,7 @@ var admin = &user.DefaultInfo{Name: "root", Groups: []string{user.SystemPrivileg
 
 func definitionsTest() *Definitions {
 	return NewDefinitions(func(name lc.Name) (int, customresources.Weight) {
-		return map[lc.Name]int{"full": 3, "roomy": 2, "raised": 3}[name], customresources.Weight{Bytes: 3 << 20, Rules: 10}
+		return map[lc.Name]int{"full": 3, "roomy": 2, "raised": 3}[name], customresources.Weight{Bytes: 3 << 20, Rules: 10, Compiled: customresources.Compiled(10, 0)}
 	}, func(name lc.Name) (int, int64) {
 		return map[lc.Name]int{"full": 3, "roomy": 3, "raised": 4}[name], map[lc.Name]int64{"full": 4 << 20, "roomy": 100 << 20}[name]
 	}, func(name lc.Name) string { return "root:" + name.String() })
@@ -71,8 +71,8 @@ func weighing(schemas, rules int) *apiextensions.CustomResourceDefinition {
 	return crd
 }
 
-// TestDefinitionsThatWeighMuch: one is refused that weighs too much, whoever writes it, and one that is too much for its workspace; what
-// is there can be changed to what weighs no more.
+// TestDefinitionsThatWeighMuch: one is refused that weighs too much, whoever writes it, and one that is too much for its
+// workspace; what is there can be changed to what weighs no more.
 func TestDefinitionsThatWeighMuch(t *testing.T) {
 	d := definitionsTest()
 	for _, test := range []struct {
@@ -96,7 +96,7 @@ func TestDefinitionsThatWeighMuch(t *testing.T) {
 			crd.Status.Conditions = make([]apiextensions.CustomResourceDefinitionCondition, 200_000)
 			return crd
 		}(), "status", alice, "one may take 16 MiB of memory"},
-		{"too much for the workspace", "full", nil, weighing(4_000, 1), "", alice, `workspace "root:full" would take 6 MiB of memory, and may take 4 MiB: this one takes 2 MiB, with 1 expressions;`},
+		{"too much for the workspace", "full", nil, weighing(4_000, 1), "", alice, `workspace "root:full" would take 6 MiB of memory, and may take 4 MiB: this one takes 3 MiB, with 1 expressions;`},
 		{"rules that are too much for it", "full", nil, weighing(1, 20), "", alice, "with 20 expressions"},
 		{"administrators may make more", "full", nil, weighing(4_000, 0), "", admin, ""},
 		{"it becomes too much for it", "full", weighing(1_000, 0), weighing(4_000, 0), "", alice, "would take 5 MiB of memory, and may take 4 MiB"},

@@ -22,6 +22,7 @@ import (
 	tenancyv1alpha1 "atoll.dev/atoll/apis/tenancy/v1alpha1"
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/internal/logicalcluster"
+	"atoll.dev/atoll/server/customresources"
 )
 
 const (
@@ -34,7 +35,7 @@ const (
 	instanceBytes    = 16 << 10
 	pluginBytes      = 400 << 10
 	webhookBytes     = 4 << 10
-	expressionBytes  = 40 << 10
+	expressionBytes  = customresources.ExpressionBytes
 	leastExpressions = 10
 	// maxPolicies is how many policies a logical cluster may have bound for a plugin, and maxExpressions how many expressions there
 	// may be in them, or in the match conditions of its webhooks.

@@ -38,6 +38,7 @@ import (
 	"k8s.io/kubernetes/pkg/apis/core"
 
 	"atoll.dev/atoll/internal/logicalcluster"
+	"atoll.dev/atoll/server/customresources"
 	"atoll.dev/atoll/server/webhooks"
 )
 
@@ -617,6 +618,28 @@ func TestWebhooksAreBounded(t *testing.T) {
 		mends := what{group: "admissionregistration.k8s.io", resource: "validatingwebhookconfigurations", name: "many", operation: admission.Delete}
 		if _, err := d.instance(ctx, mends.attributes()); err != nil {
 			t.Errorf("nobody can mend it: %v", err)
+		}
+	}
+}
+
+// TestLongExpressionsCount: what a policy, or a webhook's match condition, compiles to counts by its length, too.
+func TestLongExpressionsCount(t *testing.T) {
+	long := "[" + strings.Repeat("object,", 10_000) + "object].size() > 0"
+	in := webhookIn("shop", "long", "https://webhook.invalid/")
+	in.Webhooks[0].MatchConditions = []admissionregistration.MatchCondition{{Name: "long", Expression: long}}
+	policy, binding := policyIn("shop", "long", long)
+	c := configurationsOf(t, map[schema.GroupResource][]any{validatingWebhooks: {in}, validatingPolicies: {policy}, validatingPolicyBindings: {binding}})
+	ctx := logicalcluster.WithCluster(t.Context(), logicalcluster.Cluster{Name: "shop"})
+	creates := what{resource: "namespaces", kind: "Namespace", name: "n", operation: admission.Create, object: &core.Namespace{}}
+	for name, d := range map[string]*dynamic{
+		"a webhook": validatingPluginOf(t, c, nil, webhooks.NewCaller(webhooks.Addresses{})),
+		"a policy":  newValidatingPolicies(Config{Configurations: c, Terminating: func(lc.Name) bool { return false }, paramBudget: newParamBudget()}),
+	} {
+		if _, err := d.instance(ctx, creates.attributes()); err != nil {
+			t.Fatal(name, err)
+		}
+		if least := int(customresources.Compiled(1, len(long))); d.bytes < least {
+			t.Errorf("%s of %d bytes counts for %d, want %d at least", name, len(long), d.bytes, least)
 		}
 	}
 }

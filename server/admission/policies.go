@@ -25,6 +25,7 @@ import (
 	"k8s.io/kubernetes/pkg/kubeapiserver/admission/exclusion"
 
 	"atoll.dev/atoll/internal/logicalcluster"
+	"atoll.dev/atoll/server/customresources"
 )
 
 // policies is what upstream's dispatcher does with the policies that one logical cluster has bound.
@@ -134,7 +135,7 @@ func compiled[E any](m *made, name string, spec any, expressions int, kept func(
 	}
 	m.bytes += 4 * len(data) // the policy itself, by estimate
 	hash := sha256.Sum256(fmt.Appendf(nil, "%s\x00%s", name, data))
-	p := part{content: string(hash[:]), bytes: max(expressions, leastExpressions) * expressionBytes}
+	p := part{content: string(hash[:]), bytes: int(customresources.Compiled(max(expressions, leastExpressions), len(data)))}
 	evaluator, ok := kept(p.content).(E)
 	if !ok {
 		evaluator = compile()

@@ -25,6 +25,7 @@ import (
 	storedregistration "k8s.io/kubernetes/pkg/apis/admissionregistration"
 
 	"atoll.dev/atoll/internal/logicalcluster"
+	"atoll.dev/atoll/server/customresources"
 	"atoll.dev/atoll/server/webhooks"
 )
 
@@ -35,7 +36,7 @@ func newMutatingWebhooks(c Config, own *ownCalls) *dynamic {
 	d := newDynamic(c, mutating.PluginName, anyOperation, mutatingWebhooks)
 	d.exempt, d.own = configurationsOfAnyCluster, own
 	d.make = func(cluster logicalcluster.Cluster, objects [][]runtime.Object, _ func(string) any) (made, error) {
-		stored, number, expressions, err := fewWebhooks(objects[0])
+		stored, number, conditions, err := fewWebhooks(objects[0])
 		if err != nil {
 			return made{}, err
 		}
@@ -47,7 +48,7 @@ func newMutatingWebhooks(c Config, own *ownCalls) *dynamic {
 		if err != nil {
 			return made{}, err
 		}
-		return webhookPlugin(plugin, number, expressions), c.initialize(plugin, webhooks.Mutating, cluster, webhookInformers{mutating: configurations})
+		return webhookPlugin(plugin, number, conditions), c.initialize(plugin, webhooks.Mutating, cluster, webhookInformers{mutating: configurations})
 	}
 	return d
 }
@@ -57,7 +58,7 @@ func newValidatingWebhooks(c Config, own *ownCalls) *dynamic {
 	d := newDynamic(c, validating.PluginName, anyOperation, validatingWebhooks)
 	d.exempt, d.own = configurationsOfAnyCluster, own
 	d.make = func(cluster logicalcluster.Cluster, objects [][]runtime.Object, _ func(string) any) (made, error) {
-		stored, number, expressions, err := fewWebhooks(objects[0])
+		stored, number, conditions, err := fewWebhooks(objects[0])
 		if err != nil {
 			return made{}, err
 		}
@@ -69,32 +70,39 @@ func newValidatingWebhooks(c Config, own *ownCalls) *dynamic {
 		if err != nil {
 			return made{}, err
 		}
-		return webhookPlugin(plugin, number, expressions), c.initialize(plugin, webhooks.Validating, cluster, webhookInformers{validating: configurations})
+		return webhookPlugin(plugin, number, conditions), c.initialize(plugin, webhooks.Validating, cluster, webhookInformers{validating: configurations})
 	}
 	return d
 }
 
-// webhookPlugin is upstream's plugin for so many webhooks and match conditions. It shares nothing: its compiler cannot be told from
-// its connections.
-func webhookPlugin(plugin admission.Interface, webhooks, conditions int) made {
-	return made{plugin: plugin, whole: true, bytes: instanceBytes + pluginBytes + webhooks*webhookBytes + conditions*expressionBytes}
+// webhookPlugin is upstream's plugin for so many webhooks, and match conditions that take so many bytes. It shares nothing: its
+// compiler cannot be told from its connections.
+func webhookPlugin(plugin admission.Interface, webhooks int, conditions int64) made {
+	return made{plugin: plugin, whole: true, bytes: instanceBytes + pluginBytes + webhooks*webhookBytes + int(conditions)}
 }
 
-// fewWebhooks returns those configurations that have webhooks, and how many webhooks and match conditions are in them. Too many are an
-// error. It copies nothing.
-func fewWebhooks(stored []runtime.Object) (having []runtime.Object, count, expressions int, _ error) {
+// fewWebhooks returns those configurations that have webhooks, how many webhooks are in them, and what their match conditions
+// take where they are compiled. Too many are an error. It copies nothing.
+func fewWebhooks(stored []runtime.Object) (having []runtime.Object, count int, conditions int64, _ error) {
+	expressions, text := 0, 0
+	look := func(all []storedregistration.MatchCondition) {
+		expressions += len(all)
+		for i := range all {
+			text += len(all[i].Expression)
+		}
+	}
 	for _, obj := range stored {
 		before := count
 		switch c := obj.(type) {
 		case *storedregistration.MutatingWebhookConfiguration:
 			count += len(c.Webhooks)
 			for i := range c.Webhooks {
-				expressions += len(c.Webhooks[i].MatchConditions)
+				look(c.Webhooks[i].MatchConditions)
 			}
 		case *storedregistration.ValidatingWebhookConfiguration:
 			count += len(c.Webhooks)
 			for i := range c.Webhooks {
-				expressions += len(c.Webhooks[i].MatchConditions)
+				look(c.Webhooks[i].MatchConditions)
 			}
 		default:
 			return nil, 0, 0, fmt.Errorf("a %T has no webhooks", obj)
@@ -109,7 +117,7 @@ func fewWebhooks(stored []runtime.Object) (having []runtime.Object, count, expre
 	if expressions > maxExpressions {
 		return nil, 0, 0, tooMany(fmt.Sprintf("%d match conditions are in the workspace's webhooks of a kind, and at most %d may be: delete some", expressions, maxExpressions))
 	}
-	return having, count, expressions, nil
+	return having, count, customresources.Compiled(expressions, text), nil
 }
 
 // initialize gives upstream's plugin what it needs, all of one logical cluster.

@@ -102,7 +102,8 @@ func (d *Definitions) Served(cluster logicalcluster.Name) []Definition {
 	return of.served
 }
 
-// OfKind returns the definition of a logical cluster that serves a kind, in that version. It costs no more than a look into a map.
+// OfKind returns the definition of a logical cluster that serves a kind, in that version. It costs no more than a look into a
+// map.
 func (d *Definitions) OfKind(cluster logicalcluster.Name, kind schema.GroupVersionKind) (*Definition, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -135,7 +136,8 @@ func (d *Definitions) OfResource(cluster logicalcluster.Name, resource schema.Gr
 	return h.Definition, true
 }
 
-// Resources returns the resources that any logical cluster defines, in no order, and a channel that is closed when these are others.
+// Resources returns the resources that any logical cluster defines, in no order, and a channel that is closed when these are
+// others.
 func (d *Definitions) Resources() ([]schema.GroupResource, <-chan struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -298,8 +300,7 @@ func (d *Definitions) Weight(cluster logicalcluster.Name) Weight {
 	sum := Weight{}
 	if of := d.clusters[cluster]; of != nil {
 		for _, h := range of.byName {
-			sum.Bytes += h.weight.Bytes
-			sum.Rules += h.weight.Rules
+			sum.add(1, h.weight)
 		}
 	}
 	return sum

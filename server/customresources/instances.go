@@ -37,19 +37,19 @@ type served interface {
 const (
 	// instancesBytes is how much memory the instances may take together, by estimate.
 	instancesBytes = 256 << 20
-	// instanceBytes is what one takes whatever it serves, and versionBytes what each version of it takes: stores, and the types that
-	// what is applied is merged by, with those of metadata.
+	// instanceBytes is what one takes whatever it serves, and versionBytes what each version of it takes: stores, and the types
+	// that what is applied is merged by, with those of metadata.
 	instanceBytes = 64 << 10
 	versionBytes  = 64 << 10
-	// timesWeight is how many times what a definition takes its schemas take where they are served: to prune, to default, to validate,
-	// to merge, and for documents.
+	// timesWeight is how many times what a definition takes its schemas take where they are served: to prune, to default, to
+	// validate, to merge, and for documents.
 	timesWeight = 3
 )
 
 // instanceSize is how much memory an instance for a definition takes, by estimate.
 func instanceSize(def *Definition) int64 {
 	w := def.shared.weight
-	return instanceBytes + int64(len(def.Spec.Versions))*versionBytes + timesWeight*w.Bytes + int64(w.Rules)*ruleBytes
+	return instanceBytes + int64(len(def.Spec.Versions))*versionBytes + timesWeight*w.Bytes + w.Compiled
 }
 
 // instances are upstream's handlers of custom resources, one for all definitions that are served alike. Each knows one
@@ -167,8 +167,8 @@ func (s *instances) remove(i *instance) {
 	i.dropped = true
 }
 
-// tooMany wants the lock. It removes instances that nobody uses, the one first that nobody has used for longest, until the others have
-// few enough bytes, and returns them. Those in use stay: what the definitions of each workspace weigh is bounded.
+// tooMany wants the lock. It removes instances that nobody uses, the one first that nobody has used for longest, until the
+// others have few enough bytes, and returns them. Those in use stay: what the definitions of each workspace weigh is bounded.
 func (s *instances) tooMany() []*instance {
 	var removed []*instance
 	for s.bytes > s.most && s.idle.Len() > 0 {

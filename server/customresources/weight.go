@@ -11,26 +11,44 @@ import (
 )
 
 const (
-	// MostBytes is how much memory one definition may take, decoded. A schema of nothing, `{}`, takes half a kilobyte: a definition
-	// that etcd takes could be a quarter of a gigabyte, and it is in memory as long as it exists.
+	// MostBytes is how much memory one definition may take, decoded. A schema of nothing, `{}`, takes half a kilobyte: a
+	// definition that etcd takes could be a quarter of a gigabyte, and it is in memory as long as it exists.
 	MostBytes = 16 << 20
 	// MostRules is how many expressions of CEL may be in one definition, its versions together. Who writes it waits until all are
 	// compiled, and so does the first request for what it defines.
 	MostRules = 1000
-	// ruleBytes is what a compiled expression takes, as for policies.
-	ruleBytes = 40 << 10
+	// ExpressionBytes is what a compiled expression takes that is short, and timesExpression how many times its text a long one
+	// takes: something stays of each of its names and values, and two characters may be one. Of `self,` eleven times stay.
+	ExpressionBytes = 40 << 10
+	timesExpression = 20
+	// envBytes is what a schema takes that has expressions: what may be said in them is compiled for each anew, and stays with
+	// them.
+	envBytes = 20 << 10
 )
+
+// Compiled is what so many expressions of CEL, of so many bytes of text together, take where they are compiled.
+func Compiled(expressions, text int) int64 {
+	return int64(expressions)*ExpressionBytes + int64(text)*timesExpression
+}
 
 // Weight is what a definition takes of the server's memory, by estimate.
 type Weight struct {
 	// Bytes are those of the definition, decoded.
 	Bytes int64
-	// Rules are the expressions of CEL in it, which are compiled where it is served.
-	Rules int
+	// Rules are the expressions of CEL in it, which are compiled where it is served, and Compiled the bytes that these take.
+	Rules    int
+	Compiled int64
 }
 
 // Sum is all of it, in bytes.
-func (w Weight) Sum() int64 { return w.Bytes + int64(w.Rules)*ruleBytes }
+func (w Weight) Sum() int64 { return w.Bytes + w.Compiled }
+
+// add adds so many of another.
+func (w *Weight) add(times int, other Weight) {
+	w.Bytes += int64(times) * other.Bytes
+	w.Rules += times * other.Rules
+	w.Compiled += int64(times) * other.Compiled
+}
 
 // Over says why a definition may not weigh so much, and nil if it may.
 func (w Weight) Over() error {
@@ -64,9 +82,7 @@ func weighSpec(spec *apiextensions.CustomResourceDefinitionSpec) Weight {
 	if spec.Validation != nil { // where all versions have the same, it is here
 		one := scale{}
 		one.add(reflect.ValueOf(spec.Validation))
-		others := len(spec.Versions) - 1
-		s.Bytes += int64(others) * one.Bytes
-		s.Rules += others * one.Rules
+		s.Weight.add(len(spec.Versions)-1, one.Weight)
 	}
 	return s.Weight
 }
@@ -78,7 +94,8 @@ func WeighVersion(v *apiextensionsv1.CustomResourceDefinitionVersion) Weight {
 	return s.Weight
 }
 
-// scale weighs whatever it is given, of whatever type: what a definition has in it is for upstream to say, in each of its versions.
+// scale weighs whatever it is given, of whatever type: what a definition has in it is for upstream to say, in each of its
+// versions.
 type scale struct{ Weight }
 
 const (
@@ -89,9 +106,11 @@ const (
 )
 
 var (
-	rule   = reflect.TypeFor[apiextensions.ValidationRule]()
-	ruleV1 = reflect.TypeFor[apiextensionsv1.ValidationRule]()
-	moment = reflect.TypeFor[time.Time]()
+	rule    = reflect.TypeFor[apiextensions.ValidationRule]()
+	ruleV1  = reflect.TypeFor[apiextensionsv1.ValidationRule]()
+	moment  = reflect.TypeFor[time.Time]()
+	props   = reflect.TypeFor[apiextensions.JSONSchemaProps]()
+	propsV1 = reflect.TypeFor[apiextensionsv1.JSONSchemaProps]()
 )
 
 // add adds what v leads to; its own bytes are part of what it is in.
@@ -137,9 +156,15 @@ func (s *scale) add(v reflect.Value) {
 		case moment:
 			return // it leads to a time zone, which is there once
 		case rule, ruleV1:
-			s.Rules++
-			if v.FieldByName("MessageExpression").Len() > 0 {
-				s.Rules++
+			n, message := 1, v.FieldByName("MessageExpression").Len()
+			if message > 0 {
+				n++
+			}
+			s.Rules += n
+			s.Compiled += Compiled(n, v.FieldByName("Rule").Len()+message)
+		case props, propsV1:
+			if v.FieldByName("XValidations").Len() > 0 {
+				s.Compiled += envBytes
 			}
 		}
 		for _, i := range leading(v.Type()) {

@@ -111,15 +111,47 @@ func TestWeightOfVersions(t *testing.T) {
 	}
 }
 
+// TestWeightOfExpressions: a long one counts for what it becomes, and so does each schema that has some; and all versions do.
+func TestWeightOfExpressions(t *testing.T) {
+	rules := func(n, length int) string {
+		return `,"x-kubernetes-validations":[` + repeated(n, always(`{"rule":"`+strings.Repeat("a", length)+`"}`)) + `]`
+	}
+	nodes := func(n int) string {
+		return `,"properties":{` + repeated(n, func(i int) string { return fmt.Sprintf(`"p%d":{"type":"object"%s}`, i, rules(1, 1)) }) + `}`
+	}
+	for _, test := range []struct {
+		reason, fields string
+		want           int64
+	}{
+		{"none", "", 0},
+		{"ten short ones", rules(10, 1), 10*ExpressionBytes + envBytes},
+		{"ten long ones", rules(10, 90_000), 10*ExpressionBytes + 10*90_000*timesExpression + envBytes},
+		{"one on each of ten properties", nodes(10), 10*ExpressionBytes + 10*envBytes},
+		{"a message", `,"x-kubernetes-validations":[{"rule":"a","messageExpression":"` + strings.Repeat("a", 90_000) + `"}]`, 2*ExpressionBytes + 90_000*timesExpression + envBytes},
+	} {
+		got := Weigh(decoded(t, text(test.fields)))
+		if got.Compiled < test.want || got.Compiled > test.want+10*timesExpression || got.Sum() != got.Bytes+got.Compiled {
+			t.Errorf("%s: %+v, want some %d bytes compiled", test.reason, got, test.want)
+		}
+		def, err := new(specs).define(decoded(t, text(test.fields)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if def.weight.Compiled != got.Compiled || instanceSize(def) != instanceBytes+versionBytes+timesWeight*def.shared.weight.Bytes+got.Compiled {
+			t.Errorf("%s: it is known to take %+v, and %d where it is served: want %d compiled", test.reason, def.weight, instanceSize(def), got.Compiled)
+		}
+	}
+}
+
 // TestOver: what is too much is said with both numbers.
 func TestOver(t *testing.T) {
 	for _, test := range []struct {
 		weight Weight
 		says   string
 	}{
-		{Weight{MostBytes, MostRules}, ""},
-		{Weight{MostBytes + 1, 0}, "17 MiB, decoded: one may take 16 MiB"},
-		{Weight{0, MostRules + 1}, "1001 expressions in x-kubernetes-validations: one may have 1000"},
+		{Weight{MostBytes, MostRules, 0}, ""},
+		{Weight{MostBytes + 1, 0, 0}, "17 MiB, decoded: one may take 16 MiB"},
+		{Weight{0, MostRules + 1, 0}, "1001 expressions in x-kubernetes-validations: one may have 1000"},
 	} {
 		if err := test.weight.Over(); (err == nil) != (test.says == "") || err != nil && !strings.Contains(err.Error(), test.says) {
 			t.Errorf("%+v: %v, want %q", test.weight, err, test.says)
