@@ -187,7 +187,8 @@ func TestAggregatedClusterRoles(t *testing.T) {
 	})
 }
 
-// TestClusterRolesAreNotCopied: what the roles of a workspace are summed up from is what the watch cache holds, and the few that it shares with all others.
+// TestClusterRolesAreNotCopied: what the roles of a workspace are summed up from is what the watch cache holds, and the few
+// that it shares with all others.
 func TestClusterRolesAreNotCopied(t *testing.T) {
 	r := startServer(t, nil)
 	own := clusterRoleOf("own", nil, rbacv1.PolicyRule{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"nodes"}})

@@ -7,9 +7,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/managedfields"
 )
 
-// converters keeps what is made of documents of OpenAPI, by their address, which has their hash: logical clusters with the same share it.
-// When there is too much of it, something goes of the logical cluster that has had most made. So one with documents without number
-// loses its own, and what others use stays: it is theirs as soon as it had to be made again.
+// converters keeps what is made of documents of OpenAPI, by their address, which has their hash: logical clusters with the same
+// share it. When there is too much of it, something goes of the logical cluster that has had most made. So one with documents
+// without number loses its own, and what others use stays: it is theirs as soon as it had to be made again.
 type converters struct {
 	most int // bytes
 
@@ -55,8 +55,8 @@ func (c *converters) add(address string, made *keptConverter) {
 	}
 }
 
-// drop drops the one that was not used for longest of those of the logical cluster that has most, but not the one at that address. It
-// looks at all, of which there are some dozens. The lock is held.
+// drop drops the one that was not used for longest of those of the logical cluster that has most, but not the one at that
+// address. It looks at all, of which there are some dozens. The lock is held.
 func (c *converters) drop(but string) {
 	has := map[logicalcluster.Name]int{}
 	for _, one := range c.of {

@@ -10,7 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/managedfields"
 )
 
-// TestConvertersAreBounded: who needs many loses his own, and not what others use; who is alone those that he has not used for longest.
+// TestConvertersAreBounded: who needs many loses his own, and not what others use; who is alone those that he has not used for
+// longest.
 func TestConvertersAreBounded(t *testing.T) {
 	made := managedfields.NewDeducedTypeConverter()
 	c := &converters{most: 100, of: map[string]*keptConverter{}}

@@ -86,7 +86,8 @@ func (o storedObjects) WatchEverywhere(ctx context.Context, resource schema.Grou
 	return r.WatchEverywhere(ctx, opts, func(obj runtime.Object) (runtime.Object, error) { return obj, nil })
 }
 
-// ClusterRoles are those of the workspace that ctx names, the shared ones too, as the watch cache holds them: they are its own, and must not be changed.
+// ClusterRoles are those of the workspace that ctx names, the shared ones too, as the watch cache holds them: they are its own,
+// and must not be changed.
 func (s *Server) ClusterRoles(ctx context.Context) ([]rbacv1.ClusterRole, error) {
 	stored, err := storedObjects{s.backend}.list(ctx, rbac.Resource("clusterroles"), "", true)
 	if err != nil {

@@ -33,8 +33,8 @@ import (
 )
 
 const (
-	// convertersBytes is how much memory the converters may take that are kept for all logical clusters, by estimate: those of built-in
-	// kinds, and of custom ones that are in use.
+	// convertersBytes is how much memory the converters may take that are kept for all logical clusters, by estimate: those of
+	// built-in kinds, and of custom ones that are in use.
 	convertersBytes = 128 << 20
 	// converterTimes is how many times what its document has one takes.
 	converterTimes = 8
@@ -75,8 +75,8 @@ func (a *requester) requests(cluster logicalcluster.Name) (rest.Interface, error
 	return rest.RESTClientForConfigAndClient(a.to(cluster))
 }
 
-// within sends what is for paths that begin so, and nothing else: clients clean paths as they join them, so `..` in one leads elsewhere,
-// and this process may read everything everywhere.
+// within sends what is for paths that begin so, and nothing else: clients clean paths as they join them, so `..` in one leads
+// elsewhere, and this process may read everything everywhere.
 type within struct {
 	prefix string
 	http.RoundTripper

@@ -13,7 +13,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// TestReadsAreWeighed: what policies read is told of as it comes in, and no more comes once that is too much; nor is anything made of it.
+// TestReadsAreWeighed: what policies read is told of as it comes in, and no more comes once that is too much; nor is anything
+// made of it.
 func TestReadsAreWeighed(t *testing.T) {
 	ended := make(chan struct{})
 	var path atomic.Value

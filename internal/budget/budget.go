@@ -1,5 +1,5 @@
-// Package budget bounds how much memory something takes at once, of all logical clusters together and of each of them: of what somebody
-// else decides how much it is, and how long it lasts.
+// Package budget bounds how much memory something takes at once, of all logical clusters together and of each of them: of what
+// somebody else decides how much it is, and how long it lasts.
 package budget
 
 import (
@@ -21,14 +21,14 @@ type Budget struct {
 	of    map[logicalcluster.Name]int64 // never 0
 }
 
-// New returns a budget of so many bytes, and so many for one logical cluster. What takes them is called ofOne and ofAll in errors, such
-// as "the answers of the workspace's webhooks" and "the answers of webhooks to this server".
+// New returns a budget of so many bytes, and so many for one logical cluster. What takes them is called ofOne and ofAll in
+// errors, such as "the answers of the workspace's webhooks" and "the answers of webhooks to this server".
 func New(most, mostOfOne int64, ofOne, ofAll string) *Budget {
 	return &Budget{most: most, mostOfOne: mostOfOne, ofOne: ofOne, ofAll: ofAll, of: map[logicalcluster.Name]int64{}}
 }
 
-// Exceeded is the error of who would take more than there is. Somebody else decides how often that is: it is for who asked, and not for
-// the log.
+// Exceeded is the error of who would take more than there is. Somebody else decides how often that is: it is for who asked, and
+// not for the log.
 type Exceeded string
 
 func (e Exceeded) Error() string { return string(e) }

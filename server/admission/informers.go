@@ -196,8 +196,8 @@ func (i storageV1Informers) StorageClasses() storageinformers.StorageClassInform
 	}}
 }
 
-// defaults lists those of a kind that are marked as a default, which is all that plugins list it for, and gets any. Of the others there may be as many as
-// people make, and each would be copied for each request.
+// defaults lists those of a kind that are marked as a default, which is all that plugins list it for, and gets any. Of the
+// others there may be as many as people make, and each would be copied for each request.
 type defaults[V any, P object[V]] struct {
 	lister[V, P]
 	is func(stored runtime.Object) bool

@@ -19,8 +19,8 @@ import (
 // immortal namespaces cannot be deleted in a workspace, as in Kubernetes.
 var immortal = sets.New(metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic)
 
-// Lifecycle refuses to create objects, and tokens, bindings and evictions of objects, in namespaces that are absent or terminating, and to delete immortal namespaces.
-// It is upstream's NamespaceLifecycle for many logical clusters.
+// Lifecycle refuses to create objects, and tokens, bindings and evictions of objects, in namespaces that are absent or
+// terminating, and to delete immortal namespaces. It is upstream's NamespaceLifecycle for many logical clusters.
 type Lifecycle struct {
 	*admission.Handler
 	objects     Objects
@@ -52,8 +52,8 @@ func (l *Lifecycle) Admit(ctx context.Context, a admission.Attributes, _ admissi
 	if group := a.GetResource().Group; group == "authorization.k8s.io" || group == "authentication.k8s.io" {
 		return nil
 	}
-	// Nor do tokens, bindings and evictions, which belong to what is there: who empties a workspace that goes may need them. The server's own controllers
-	// finish what they do in it.
+	// Nor do tokens, bindings and evictions, which belong to what is there: who empties a workspace that goes may need them.
+	// The server's own controllers finish what they do in it.
 	ofAnother := a.GetSubresource() != ""
 	if !ofAnother && a.GetUserInfo().GetName() != user.APIServerUser && l.terminating(cluster.Name) {
 		return admission.NewForbidden(a, fmt.Errorf("the workspace is being deleted and takes nothing new"))

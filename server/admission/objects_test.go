@@ -51,7 +51,8 @@ func allocated(run func()) uint64 {
 	return after.TotalAlloc - before.TotalAlloc
 }
 
-// TestClassesAreNotCopied: a request that looks for the default class finds it among however many there are, and copies none of the others.
+// TestClassesAreNotCopied: a request that looks for the default class finds it among however many there are, and copies none of
+// the others.
 func TestClassesAreNotCopied(t *testing.T) {
 	const others = 10_000
 	name := func(i int) metav1.ObjectMeta {
@@ -137,7 +138,8 @@ func TestClassesAreNotCopied(t *testing.T) {
 	}
 }
 
-// TestPodsAreNotCopied: whoever asks what a stricter level would mean is told what Kubernetes tells, and what it does not look at is not made for it.
+// TestPodsAreNotCopied: whoever asks what a stricter level would mean is told what Kubernetes tells, and what it does not look
+// at is not made for it.
 func TestPodsAreNotCopied(t *testing.T) {
 	pod := func(i int, controller string, privileged bool) *core.Pod {
 		p := podWith(func(p *core.Pod) { p.Name = fmt.Sprintf("p%05d", i) })

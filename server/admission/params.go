@@ -32,8 +32,8 @@ type Schemas interface {
 	Converter(ctx context.Context, cluster lc.Name, gv schema.GroupVersion) (managedfields.TypeConverter, error)
 }
 
-// How many bytes of memory the parameters may take that requests have read, by weight: of all logical clusters, and of one of them.
-// Upstream reads those of all bindings before it looks at the first, and has pointers where these are copies.
+// How many bytes of memory the parameters may take that requests have read, by weight: of all logical clusters, and of one of
+// them. Upstream reads those of all bindings before it looks at the first, and has pointers where these are copies.
 const (
 	mostParams      = 1 << 30
 	mostParamsOfOne = mostParams / 4

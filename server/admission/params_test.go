@@ -93,8 +93,8 @@ func policyWithParams(t *testing.T, given Params, bindings int, ref func(i int) 
 	return newValidatingPolicies(c), c.paramBudget
 }
 
-// TestParamsAreBounded: what policies are given is read once for a request, however many bindings name it, while the request lasts, and
-// no more than the budget of its logical cluster allows; the policy says what then, and all is given back.
+// TestParamsAreBounded: what policies are given is read once for a request, however many bindings name it, while the request
+// lasts, and no more than the budget of its logical cluster allows; the policy says what then, and all is given back.
 func TestParamsAreBounded(t *testing.T) {
 	for _, test := range []struct {
 		reason   string

@@ -81,8 +81,8 @@ func (r podSecurityReader) GetNamespace(ctx context.Context, name string) (*core
 	return lister[corev1.Namespace, *corev1.Namespace]{scope{ctx, r.objects}, namespaces, ""}.Get(name)
 }
 
-// ListPods returns as many pods as there are, and of what the library will not look at one that is empty: it looks at some, of each controller one first. What it
-// returns is the cache's, and must not be changed.
+// ListPods returns as many pods as there are, and of what the library will not look at one that is empty: it looks at some, of
+// each controller one first. What it returns is the cache's, and must not be changed.
 func (r podSecurityReader) ListPods(ctx context.Context, namespace string) ([]*corev1.Pod, error) {
 	found, err := r.objects.List(ctx, pods, namespace, true)
 	if err != nil {

@@ -29,15 +29,16 @@ const (
 	FieldManager = "clusterrole-aggregation-controller"
 	// workers of the queue: a key is one list in memory, and a write for each role that changes.
 	workers = 4
-	// apart is how far apart the looks at a workspace begin at least, and pause how many times as long as one has worked the next one waits: its roles may change
-	// all the time, and take a second to sum up. Of what one has worked mostWorked counts: etcd may have been away.
+	// apart is how far apart the looks at a workspace begin at least, and pause how many times as long as one has worked the
+	// next one waits: its roles may change all the time, and take a second to sum up. Of what one has worked mostWorked counts:
+	// etcd may have been away.
 	apart      = 20 * time.Millisecond
 	pause      = 4
 	mostWorked = 5 * time.Second
 )
 
-// Roles lists the ClusterRoles of the workspace of ctx, those that it shares with all others too, as the watch cache has them, which has what a feed told of.
-// They are the cache's, and must not be changed.
+// Roles lists the ClusterRoles of the workspace of ctx, those that it shares with all others too, as the watch cache has them,
+// which has what a feed told of. They are the cache's, and must not be changed.
 type Roles func(ctx context.Context) ([]rbacv1.ClusterRole, error)
 
 // Controller fills the aggregated ClusterRoles of all workspaces.
@@ -148,7 +149,8 @@ func (c *Controller) tell(ctx context.Context, workspace logicalcluster.Name, wh
 	return fmt.Errorf("tell workspace %q that %w: %w", workspace, why, err)
 }
 
-// outdated returns the roles whose rules should be others, with those. It copies and compares no rules of others, which may be a workspace's all.
+// outdated returns the roles whose rules should be others, with those. It copies and compares no rules of others, which may be
+// a workspace's all.
 func outdated(roles []rbacv1.ClusterRole) ([]rbacv1.ClusterRole, error) {
 	filled := slices.Clone(roles) // Aggregate puts other rules into them, and changes none
 	if err := rbac.Aggregate(filled); err != nil {

@@ -94,7 +94,8 @@ func (c *Caller) config(to Purpose, of logicalcluster.Name, idle time.Duration, 
 
 type turnKey struct{}
 
-// WithTurn returns a context with which a webhook is called only after take has returned without an error. It is asked before each call, also at once.
+// WithTurn returns a context with which a webhook is called only after take has returned without an error. It is asked before
+// each call, also at once.
 func WithTurn(ctx context.Context, take func() error) context.Context {
 	return context.WithValue(ctx, turnKey{}, take)
 }
