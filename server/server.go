@@ -303,6 +303,7 @@ func (s *Server) assemble(ctx context.Context, etcd *clientv3.Client, address st
 	config.RESTOptionsGetter = s.backend
 	config.MergedResourceConfig = resources
 	config.MaxRequestsInFlight, config.MaxMutatingRequestsInFlight = 0, 0 // fairness bounds them
+	config.JSONPatchMaxCopyBytes = mostCopiesOfPatch
 	config.ShutdownDelayDuration, config.ShutdownSendRetryAfter = s.options.ShutdownDelay, s.options.ShutdownSendRetryAfter
 	// Open watches end with the server, and do not delay it until the limit of ordinary requests.
 	config.ShutdownWatchTerminationGracePeriod = watchGrace
@@ -310,6 +311,7 @@ func (s *Server) assemble(ctx context.Context, etcd *clientv3.Client, address st
 		sets.NewString("watch", "proxy"), sets.NewString("attach", "exec", "proxy", "log", "portforward", workloadv1alpha1.TunnelSubresource)))
 	config.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
 		api = s.withTunnel(s.withHome(s.withDiscovery(s.withEndOfLog(api))))
+		api = s.withBodies(api, c.LongRunningFunc, c.MaxRequestBodyBytes)
 		api = s.withNoCluster(s.withEndOfCredential(api, c.LongRunningFunc))
 		api = s.fairness.Around(withCharges(api), c.LongRunningFunc, c.RequestTimeout)
 		api = s.asAttendant(api, c.LongRunningFunc)

@@ -1,9 +1,10 @@
-// Package weight says how much memory it takes to unpack JSON that somebody else sent, before it is unpacked: a short text may
-// become a hundred times as much. It reads the text alone, as it comes in, and keeps nothing of it.
+// Package weight says how much memory it takes to unpack what somebody else sent, before it is unpacked: a short text may become
+// a hundred times as much. It reads the text alone and keeps nothing of it: JSON, as it comes in, and bodies of requests
+// (object.go).
 package weight
 
-// Of is how many bytes of memory it takes at most to unpack a text of JSON: what becomes of it, be that maps and slices or the fields of
-// a type, the text as it is read, in twice the room, and copies.
+// Of is how many bytes of memory it takes at most to unpack a text of JSON: what becomes of it, be that maps and slices or the
+// fields of a type, the text as it is read, in twice the room, and copies.
 func Of(text []byte) int64 {
 	s := Scale{N: 8}
 	s.Add(text)

@@ -130,6 +130,7 @@ func New(c Config) (admission.Interface, error) {
 	c.paramBudget = newParamBudget()
 	own := newOwnCalls()
 	types := NewWorkspaceTypes(c.Objects, c.FindWorkspace, c.MayUseType)
+	chain = append(chain, NewDefinitions(c.Definitions, c.MaxDefinitions, c.Called)) // before policies and webhooks make copies of what is too large
 	chain = append(chain, NewNowhere(c.Workloads, c.WhyNowhere), NewInUse(c.PlacedOn), NewDecisions(), NewShown(c.RefusedPods), NewUnsupported(c.MissingClasses, c.RefusedPods), NewLimits(),
 		types, NewTypeCircles(types),
 		newMutatingPolicies(c), newMutatingWebhooks(c, own), NewOwnName(), NewKeySizes(), NewDefinitions(c.Definitions, c.MaxDefinitions, c.Called),
