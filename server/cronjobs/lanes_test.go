@@ -145,7 +145,6 @@ func TestStatusIsRefused(t *testing.T) {
 			notFound(w, req)
 		}
 	})
-	c.events = client.NewEvents(c.clients, "test", clk)
 	cron := hourly(func(c *batchv1.CronJob) { c.Annotations = map[string]string{logicalcluster.AnnotationKey: "shop"} })
 	changed := *cron.Status.DeepCopy()
 	changed.LastSuccessfulTime = ptr.To(metav1.NewTime(noon))
@@ -157,7 +156,7 @@ func TestStatusIsRefused(t *testing.T) {
 		"of a Job made":    {decision{status: cron.Status, run: noon}, []string{"SuccessfulCreate", "FailedUpdateStatus"}},
 		"nothing is to be": {decision{status: cron.Status}, nil},
 	} {
-		told = nil
+		told, c.events = nil, client.NewEvents(c.clients, "test", clk) // who knows of no Event that was told before
 		again, err := c.carryOut(client.In(t.Context(), "shop"), cron, tc.decided, noon)
 		if wait := map[bool]time.Duration{true: refused}[tc.want != nil]; err != nil || again != wait {
 			t.Errorf("%s: again in %s, %v; want %s", name, again, err, wait)
