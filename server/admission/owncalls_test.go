@@ -56,9 +56,9 @@ func (o *ownCalls) is(cluster lc.Name) pace {
 	return o.known[cluster]
 }
 
-// TestWhoHangsStopsNobody: twenty workspaces whose webhooks take as long as they may, and that want to be called all the time, keep
-// others from nothing: not those whose webhooks answer soon, nor those of which nothing is known, also at the start, when that is of
-// all, nor those that were slow once and are not any more; and those that are slow, and no more, are called, too.
+// TestWhoHangsStopsNobody: twenty workspaces whose webhooks take as long as they may, and that want to be called all the time,
+// keep others from nothing: not those whose webhooks answer soon, nor those of which nothing is known, also at the start, when
+// that is of all, nor those that were slow once and are not any more; and those that are slow, and no more, are called, too.
 func TestWhoHangsStopsNobody(t *testing.T) {
 	for name, takes := range map[string]func(time.Duration) time.Duration{
 		"hang": func(time.Duration) time.Duration { return 30 * time.Second },
@@ -71,14 +71,14 @@ func TestWhoHangsStopsNobody(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				const often = 250 * time.Millisecond
+				const hostiles, often = 20, 250 * time.Millisecond
 				o := newOwnCalls()
 				ctx, cancel := context.WithCancel(t.Context())
 				var hostile sync.WaitGroup
 				defer hostile.Wait()
 				defer cancel()
 				began := time.Now()
-				for i := range 20 {
+				for i := range hostiles {
 					for range 3 { // of each
 						hostile.Go(func() {
 							for ctx.Err() == nil {
@@ -101,7 +101,8 @@ func TestWhoHangsStopsNobody(t *testing.T) {
 						time.Sleep(often)
 					}
 				}
-				within(10*time.Second, "first", 10*time.Millisecond)
+				// At the start nothing is known of anybody, and each takes as long as it may once.
+				within(hostiles*soon+10*time.Second, "first", 10*time.Millisecond)
 				// One that takes two seconds once, as while its webhook starts, is quick again soon after it may be.
 				slowOnce := func(once lc.Name) {
 					t.Helper()
@@ -233,6 +234,28 @@ func TestOwnCalls(t *testing.T) {
 		begin("forgiven", true)
 		end("forgiven", 0)
 		is("forgiven", quick)
+
+		// Who may be quick again, and was slow again when he last was, comes after others who may.
+		begin("again", true)
+		end("again", soon)
+		time.Sleep(slowFor)
+		begin("again", true)
+		end("again", soon)
+		time.Sleep(slowFor)
+		begin("once", true)
+		end("once", soon)
+		time.Sleep(slowFor)
+		begin("never", true)
+		begin("once", false)
+		end("never", 10*time.Millisecond)
+		begin("again", false)
+		begin("once", true)
+		end("once", 10*time.Millisecond)
+		is("once", quick)
+		time.Sleep(slowFor)
+		begin("again", true)
+		end("again", 10*time.Millisecond)
+		is("again", quick)
 
 		for i := range 2 * maxKnown {
 			cluster := lc.Name(fmt.Sprint("w", i))
