@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -65,6 +66,33 @@ func TestDefinitionsThatWeighMuch(t *testing.T) {
 	if got := r.ask(t, asked{method: http.MethodPatch, path: at + "/others.shop.example", token: alice, header: map[string]string{"Content-Type": string(types.MergePatchType)},
 		body: `{"metadata":{"labels":{"a":"b"}},"spec":{"versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object","allOf":` + nothings(8_000) + `}}}]}}`}); got.code != http.StatusOK {
 		t.Errorf("it becomes less, and all are still too much: %d %.600s", got.code, got.body)
+	}
+}
+
+// TestDefinitionsAreWeighedFirst: what is too large is refused before a policy of the workspace has copies made of it.
+func TestDefinitionsAreWeighedFirst(t *testing.T) {
+	tokens := withTokens(t)
+	r := startServer(t, tokens)
+	r.makeAdmin(t, shop, "alice")
+	p := r.place(t, shop)
+	p.bindMutating(t, `
+metadata: {name: fails}
+spec:
+  failurePolicy: Fail
+  reinvocationPolicy: Never
+  matchConstraints: {resourceRules: [{apiGroups: [apiextensions.k8s.io], apiVersions: [v1], operations: [CREATE], resources: [customresourcedefinitions]}]}
+  mutations:
+  - {patchType: JSONPatch, jsonPatch: {expression: '[JSONPatch{op: "remove", path: "/spec/missing"}]'}}
+`)
+	post := func(n int) answer {
+		return r.ask(t, asked{method: http.MethodPost, path: clustersPrefix + string(shop) + definitionsPath + "?dryRun=All", token: alice, body: definitionOf("widgets", `,"allOf":`+nothings(n), "},")})
+	}
+	waitFor(t, 10*time.Second, "the policy is asked of a small one", func() (string, bool) {
+		got := post(1)
+		return fmt.Sprint(got), got.code >= 400 && strings.Contains(got.body, "'fails'")
+	})
+	if got := post(60_000); got.code != http.StatusForbidden || !strings.Contains(got.body, "decoded: one may take 16 MiB of memory") || strings.Contains(got.body, "'fails'") {
+		t.Errorf("a large one: %d %.300s, want that the policy was not asked", got.code, got.body)
 	}
 }
 

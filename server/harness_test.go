@@ -9,7 +9,10 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -222,6 +225,23 @@ func (r *running) waitHealthy(t *testing.T) {
 		said, err := health.Get().AbsPath("/healthz").DoRaw(ctx)
 		return fmt.Sprintf("%v\n%s", err, said), err == nil
 	})
+}
+
+// alone says whether this process runs a test alone; if not it has one do so, and fails with it. It is for tests that measure
+// memory: in a process of many, servers of others take some, and let go what they had, meanwhile.
+func alone(t *testing.T) bool {
+	t.Helper()
+	const child = "ATOLL_TEST_ALONE"
+	if os.Getenv(child) == t.Name() {
+		return true
+	}
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
+	cmd.Env = append(os.Environ(), child+"="+t.Name())
+	out, err := cmd.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "--- PASS: "+t.Name()) {
+		t.Fatalf("in a process of its own: %v\n%s", err, out)
+	}
+	return false
 }
 
 // waitFor waits for at most so long until check is content, and says what it saw last if it never is.
