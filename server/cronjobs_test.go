@@ -229,10 +229,14 @@ func TestCronJobsInThePlaceOfAnothersJob(t *testing.T) {
 		return n
 	}
 	waitRuns(t, clk, "an Event FailedCreate", func() (string, bool) { return "none", told() > 0 })
-	waitRuns(t, clk, "some minutes of another workspace", func() (string, bool) {
-		jobs, names := r.jobs(t, bank)
-		return names, len(jobs) > 4
-	})
+	for i := range 4 { // it is looked at again each time
+		_, err := r.in(t, shop).BatchV1().CronJobs("default").Patch(t.Context(), cron.Name, types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"annotations":{"look":"%d"}}}`, i), metav1.PatchOptions{})
+		must(t, err)
+		waitRuns(t, clk, "a minute of another workspace", func() (string, bool) {
+			jobs, names := r.jobs(t, bank)
+			return names, len(jobs) > i+1
+		})
+	}
 	if n := told(); n != 1 {
 		t.Errorf("it is told %d times that a run has no place", n)
 	}
@@ -247,10 +251,16 @@ func TestCronJobsInThePlaceOfAnothersJob(t *testing.T) {
 }
 
 // gathered is how many Jobs the watch cache has gone through to answer lists.
-func (r *running) gathered(t *testing.T) (n int) {
+func (r *running) gathered(t *testing.T) int {
+	t.Helper()
+	return r.jobsCounted(t, "apiserver_cache_list_fetched_objects_total")
+}
+
+// jobsCounted is what a metric counts of Jobs.
+func (r *running) jobsCounted(t *testing.T, metric string) (n int) {
 	t.Helper()
 	for line := range strings.Lines(r.metrics(t)) {
-		if strings.HasPrefix(line, "apiserver_cache_list_fetched_objects_total{") && strings.Contains(line, `group="batch"`) && strings.Contains(line, `resource="jobs"`) {
+		if strings.HasPrefix(line, metric+"{") && strings.Contains(line, `group="batch"`) && strings.Contains(line, `resource="jobs"`) {
 			var some float64
 			_, err := fmt.Sscan(line[strings.LastIndex(line, " ")+1:], &some)
 			must(t, err)
@@ -260,7 +270,7 @@ func (r *running) gathered(t *testing.T) (n int) {
 	return n
 }
 
-// A look at a CronJob costs as much as its namespace has Jobs, and not the square of that.
+// A look at a CronJob costs as much as its namespace has Jobs in memory: none is read from etcd.
 func TestCronJobsBesideManyJobs(t *testing.T) {
 	const many, looks = 400, 5
 	r := startServer(t, nil)
@@ -273,7 +283,7 @@ func TestCronJobsBesideManyJobs(t *testing.T) {
 	}
 	before := r.gathered(t)
 	runController(t, r, makeCronJobs(r, clock.RealClock{}))
-	look := func(before int) (after int) {
+	looked := func(before int) (after int) {
 		t.Helper()
 		waitFor(t, time.Minute, "a look", func() (string, bool) {
 			after = r.gathered(t)
@@ -281,12 +291,23 @@ func TestCronJobsBesideManyJobs(t *testing.T) {
 		})
 		return after
 	}
-	first := look(look(before)) // of which one lists Jobs to hear of them
-	last := first
+	first := looked(before)
+	const read = "apiserver_storage_list_fetched_objects_total"
+	last, fromEtcd := first, r.jobsCounted(t, read)
 	for i := range looks {
 		_, err := r.in(t, shop).BatchV1().CronJobs("default").Patch(t.Context(), cron.Name, types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"annotations":{"look":"%d"}}}`, i), metav1.PatchOptions{})
 		must(t, err)
-		last = look(last)
+		last = looked(last)
+	}
+	if n := r.jobsCounted(t, read) - fromEtcd; n > 0 {
+		t.Errorf("for %d looks %d Jobs are read from etcd", looks, n)
+	}
+	for page := (metav1.ListOptions{Limit: 10}); page.Continue == "" || r.jobsCounted(t, read) == fromEtcd; { // as a further page is
+		list, err := r.in(t, shop).BatchV1().Jobs("default").List(t.Context(), page)
+		must(t, err)
+		if page.Continue = list.Continue; page.Continue == "" {
+			t.Fatalf("no page is read from etcd, by %s", read)
+		}
 	}
 	if n := last - first; n > 2*looks*2*many {
 		t.Errorf("for %d looks the watch cache gathered %d Jobs, of %d that there are", looks, n, many)

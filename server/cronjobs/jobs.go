@@ -19,7 +19,7 @@ const jobsPage = 20
 // controlledBy returns the Jobs that a CronJob controls, as etcd has them, in the order of their names. They are read from the
 // store: a request would encode and decode all that the namespace has of them, for each of the CronJobs that share it. Where
 // there are more than a page, all are read at once from the watch cache, which is as new by then and has them in memory, and
-// from nowhere else: for each further page it would gather all that follow, the square of them in the end.
+// from nowhere else: further pages would come from etcd, and be decoded.
 func (c *Controller) controlledBy(ctx context.Context, cron *batchv1.CronJob) ([]*batchv1.Job, error) {
 	options := kubestorage.ListOptions{Recursive: true, Predicate: kubestorage.Everything}
 	options.Predicate.Limit = jobsPage
