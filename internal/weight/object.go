@@ -3,6 +3,7 @@ package weight
 import (
 	"bytes"
 	"encoding/binary"
+	"encoding/json"
 	"regexp"
 )
 
@@ -24,6 +25,9 @@ const (
 // which is about JSON that becomes maps and slices. multiplied says that it names parts of itself, or of the object, to be there
 // more than once, so that the text says little of what becomes of it.
 func Body(mediaType string, body []byte) (n int64, multiplied bool) {
+	if mediaType == "application/apply-patch+yaml" && json.Valid(body) { // as kubectl and client-go apply
+		mediaType = "application/json"
+	}
 	switch mediaType {
 	case "", "application/json", "application/merge-patch+json", "application/strategic-merge-patch+json":
 		n = inJSON(body)

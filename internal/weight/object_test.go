@@ -28,6 +28,7 @@ func TestBody(t *testing.T) {
 		{"YAML", "application/yaml", "a:\n- {}\n-\n- - b\n", 0, 9, false},
 		{"YAML of other lines", "application/yaml", "-\r-\u0085-\u2028-", 0, 7, false},
 		{"YAML that says & and *", "application/apply-patch+yaml", "a: b & c, 'd&e', http://f?g=h&i=j, *k\n", 4, 0, false},
+		{"what is applied, mostly", "application/apply-patch+yaml", `{"data":{"a.csv":"1,2,3\n- &a 4,5\n"}}`, 2, 0, false},
 		{"YAML with anchors", "application/yaml", "a: &a [{}]\nb: *a\n", 0, 4, true},
 		{"YAML that begins with one", "application/yaml", "&a {}", 0, 1, true},
 		{"YAML with one in a flow", "application/yaml", "[&a {},*a]", 0, 3, true},
