@@ -2,12 +2,16 @@ package client
 
 import (
 	"context"
+	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/scheme"
 	eventrecord "k8s.io/client-go/tools/record"
+	"k8s.io/client-go/tools/reference"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 )
@@ -25,14 +29,20 @@ func NewEvents(c *Clients, source string, clk clock.PassiveClock) *Events {
 	return &Events{clients: c, source: source, clock: clk, known: eventrecord.NewEventCorrelator(clk)}
 }
 
-// Tell puts an Event about an object into the logical cluster that ctx names; kind is corev1.EventTypeNormal or EventTypeWarning. What was told before is counted, and
-// who causes many is heard less: the correlator knows objects by UID, a bounded number of them. An Event is news and no record: one that cannot be written is logged and
-// not tried again.
-func (e *Events) Tell(ctx context.Context, about corev1.ObjectReference, kind, reason, message string) {
+// Tell puts an Event about an object, of Kubernetes' types or a reference to one, into the logical cluster that ctx names; kind is
+// corev1.EventTypeNormal or EventTypeWarning. What was told before is counted, and who causes many is heard less: the correlator
+// knows objects by UID, a bounded number of them. An Event is news and no record: one that cannot be written is logged and not
+// tried again.
+func (e *Events) Tell(ctx context.Context, object runtime.Object, kind, reason, message string) {
+	about, err := reference.GetReference(scheme.Scheme, object)
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Could not tell of an object that has no kind", "type", fmt.Sprintf("%T", object), "reason", reason, "message", message)
+		return
+	}
 	now := metav1.NewTime(e.clock.Now())
 	told, err := e.known.EventCorrelate(&corev1.Event{
 		ObjectMeta:     metav1.ObjectMeta{Namespace: about.Namespace, GenerateName: about.Name + "."},
-		InvolvedObject: about,
+		InvolvedObject: *about,
 		Type:           kind, Reason: reason, Message: message,
 		Source: corev1.EventSource{Component: e.source}, ReportingController: e.source,
 		FirstTimestamp: now, LastTimestamp: now, Count: 1,

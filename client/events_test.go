@@ -65,7 +65,7 @@ func TestEvents(t *testing.T) {
 	}
 	e := NewEvents(clients, "test", clocktesting.NewFakePassiveClock(time.Date(2026, 11, 28, 12, 0, 0, 0, time.UTC)))
 	tell := func(uid types.UID, message string) {
-		e.Tell(In(t.Context(), "shop"), corev1.ObjectReference{Kind: "Deployment", Namespace: "team", Name: "web", UID: uid}, corev1.EventTypeWarning, "Fails", message)
+		e.Tell(In(t.Context(), "shop"), &corev1.ObjectReference{Kind: "Deployment", Namespace: "team", Name: "web", UID: uid}, corev1.EventTypeWarning, "Fails", message)
 	}
 	const (
 		made    = "POST /clusters/shop/api/v1/namespaces/team/events"

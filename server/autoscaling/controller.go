@@ -268,10 +268,7 @@ func (c *Controller) scale(ctx context.Context, key client.Key, hpa *autoscaling
 // tell tells of a HorizontalPodAutoscaler.
 func (c *Controller) tell(ctx context.Context, hpa *autoscalingv2.HorizontalPodAutoscaler, events []event) {
 	for _, e := range events {
-		c.events.Tell(ctx, corev1.ObjectReference{
-			APIVersion: autoscalingv2.SchemeGroupVersion.String(), Kind: "HorizontalPodAutoscaler",
-			Namespace: hpa.Namespace, Name: hpa.Name, UID: hpa.UID, ResourceVersion: hpa.ResourceVersion,
-		}, e.kind, e.reason, e.message)
+		c.events.Tell(ctx, hpa, e.kind, e.reason, e.message)
 	}
 }
 

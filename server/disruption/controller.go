@@ -425,9 +425,7 @@ func (c *Controller) count(ctx context.Context, key client.Key) (again time.Dura
 		_, problem := budgets.UpdateStatus(ctx, budget, metav1.UpdateOptions{})
 		switch {
 		case client.Theirs(problem):
-			c.events.Tell(ctx, corev1.ObjectReference{
-				APIVersion: policyv1.SchemeGroupVersion.String(), Kind: "PodDisruptionBudget", Namespace: budget.Namespace, Name: budget.Name, UID: budget.UID, ResourceVersion: budget.ResourceVersion,
-			}, corev1.EventTypeWarning, "FailedUpdateStatus", fmt.Sprintf("Its pods were counted, and its status cannot be written: %v", problem))
+			c.events.Tell(ctx, budget, corev1.EventTypeWarning, "FailedUpdateStatus", fmt.Sprintf("Its pods were counted, and its status cannot be written: %v", problem))
 			return refused, nil
 		case problem != nil && !apierrors.IsNotFound(problem):
 			return 0, fmt.Errorf("write the status of PodDisruptionBudget %s: %w", key, problem)

@@ -47,10 +47,7 @@ func newNews(events *client.Events, clk clock.PassiveClock) *news {
 func (n *news) tell(ctx context.Context, service *corev1.Service, all []event) {
 	for _, e := range all {
 		if n.isNew(client.KeyOf(service), e) {
-			n.events.Tell(ctx, corev1.ObjectReference{
-				APIVersion: corev1.SchemeGroupVersion.String(), Kind: "Service",
-				Namespace: service.Namespace, Name: service.Name, UID: service.UID, ResourceVersion: service.ResourceVersion,
-			}, corev1.EventTypeWarning, e.reason, e.message)
+			n.events.Tell(ctx, service, corev1.EventTypeWarning, e.reason, e.message)
 		}
 	}
 }

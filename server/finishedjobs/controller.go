@@ -93,9 +93,7 @@ func (c *Controller) remove(ctx context.Context, key client.Key) (time.Duration,
 	}
 	switch {
 	case client.Theirs(err):
-		c.events.Tell(ctx, corev1.ObjectReference{
-			APIVersion: batchv1.SchemeGroupVersion.String(), Kind: "Job", Namespace: job.Namespace, Name: job.Name, UID: job.UID, ResourceVersion: job.ResourceVersion,
-		}, corev1.EventTypeWarning, "FailedDelete", fmt.Sprintf("Its ttlSecondsAfterFinished have passed, and it cannot be deleted: %v", err))
+		c.events.Tell(ctx, job, corev1.EventTypeWarning, "FailedDelete", fmt.Sprintf("Its ttlSecondsAfterFinished have passed, and it cannot be deleted: %v", err))
 		return refused, nil
 	case err != nil && !apierrors.IsNotFound(err):
 		return 0, fmt.Errorf("delete the finished Job %s: %w", key, err)
