@@ -1,94 +1,29 @@
 package disruption
 
 import (
-	"context"
-	"errors"
-	"io"
 	"net/http"
-	"net/http/httptest"
-	"strings"
 	"testing"
 	"time"
 
-	"github.com/kcp-dev/logicalcluster/v3"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/client-go/rest"
 	clocktesting "k8s.io/utils/clock/testing"
 
-	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
 	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/client/clienttest"
 	"atoll.dev/atoll/internal/queue"
 )
 
-// answering gives a controller clients of a server, and informers that know nothing.
+// answering gives a controller clients of a handler, and informers that know nothing.
 func answering(t *testing.T, c *Controller, handler http.HandlerFunc) {
 	t.Helper()
-	server := httptest.NewServer(handler)
-	t.Cleanup(server.Close)
-	var err error
-	if c.clients, err = client.New(&rest.Config{Host: server.URL}); err != nil {
-		t.Fatal(err)
-	}
-	clusters, err := client.NewInformer(c.clients, &corev1alpha1.LogicalCluster{}, client.InformerOptions[*corev1alpha1.LogicalCluster]{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.informers = &client.Informers{LogicalClusters: clusters}
+	c.clients, c.informers = clienttest.Serve(t, handler)
 }
 
-func answer(w http.ResponseWriter, code int, text string) {
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(code)
-	_, _ = io.WriteString(w, text)
-}
-
-// notFound is said of everything.
-func notFound(w http.ResponseWriter, _ *http.Request) {
-	answer(w, http.StatusNotFound, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`)
-}
-
-// TestLanes: of a workspace two looks go on at once, however many wait, and no other workspace waits for them. Whoever is told to
-// wait has neither failed nor done anything.
+// TestLanes: of a workspace two looks go on at once.
 func TestLanes(t *testing.T) {
 	clk := clocktesting.NewFakePassiveClock(noon)
 	c := laned(clk)
-	reached, release := make(chan struct{}, 10), make(chan struct{})
-	answering(t, c, func(w http.ResponseWriter, req *http.Request) {
-		if strings.HasPrefix(req.URL.Path, "/clusters/shop/") {
-			reached <- struct{}{}
-			<-release
-		}
-		notFound(w, req)
-	})
-	look := func(cluster logicalcluster.Name, name string) (wait time.Duration, err error) {
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-		defer cancel()
-		return c.reconcile(ctx, client.Key{Cluster: cluster, Namespace: "team", Name: name})
-	}
-	ended := make(chan error, atOnce)
-	for _, name := range []string{"a", "b"} {
-		go func() {
-			_, err := look("shop", name)
-			ended <- err
-		}()
-		<-reached
-		clk.SetTime(clk.Now().Add(time.Minute))
-	}
-	if again, err := look("shop", "c"); again != 0 || !errors.Is(err, queue.Later(apart)) {
-		t.Errorf("the third of a workspace: %s, %v; want that it waits %s", again, err, apart)
-	}
-	if again, err := look("bank", "a"); again != 0 || err != nil {
-		t.Errorf("the first of another workspace: %s, %v", again, err)
-	}
-	close(release)
-	for range atOnce {
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	}
-	if n := c.lanes.Going("shop"); n != 0 {
-		t.Errorf("%d go on", n)
-	}
+	clienttest.Lanes(t, clienttest.Laned{Clock: clk, AtOnce: 2, Apart: apart, Look: c.reconcile, Going: c.lanes.Going}, func(handler http.HandlerFunc) { answering(t, c, handler) })
 }
 
 func laned(clk *clocktesting.FakePassiveClock) *Controller { return newController(clk) }
@@ -99,7 +34,7 @@ func TestForgetsWorkspaces(t *testing.T) {
 		c := newController(clocktesting.NewFakePassiveClock(noon))
 		c.queue = queue.New("test", c.reconcile)
 		t.Cleanup(c.queue.Stop)
-		answering(t, c, notFound)
+		answering(t, c, clienttest.NotFound)
 		for _, name := range []string{"a", "b", "c"} {
 			c.remember(keyIn("shop", name), labels.Everything())
 		}
