@@ -2,10 +2,12 @@ package identity
 
 import (
 	"crypto/sha256"
+	"sync"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	utilcache "k8s.io/apimachinery/pkg/util/cache"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/utils/clock"
 )
@@ -25,6 +27,9 @@ type remembered struct {
 	clock clock.PassiveClock
 	// Apart, so that who shows many that are refused has no others forgotten.
 	valid, refused *utilcache.LRUExpireCache
+
+	mu    sync.Mutex
+	swept time.Time // when what is over was let go
 }
 
 // rememberedToken is a key of it.
@@ -62,7 +67,25 @@ func (r *remembered) add(cluster logicalcluster.Name, token string, v validity) 
 	if v.refused != nil {
 		in = r.refused
 	}
+	r.sweep()
 	in.Add(keyOf(cluster, token), v, ttl)
+}
+
+// sweep lets go of what is over, not more often than that happens: of themselves the caches hold all that fits until somebody
+// shows the same token again, and those of a workspace that is gone are not shown any more.
+func (r *remembered) sweep() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := r.clock.Now()
+	if now.Sub(r.swept) < rememberFor {
+		return
+	}
+	r.swept = now
+	for _, c := range []*utilcache.LRUExpireCache{r.valid, r.refused} {
+		// What is added meanwhile may go as well, and is looked at once more.
+		live := sets.New(c.Keys()...)
+		c.RemoveAll(func(key any) bool { return !live.Has(key) })
+	}
 }
 
 // get returns what came of a token a moment ago, if the keys are the same and, of one that was valid, nothing was deleted since.

@@ -4,15 +4,20 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
+	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
-	"k8s.io/apimachinery/pkg/runtime"
+	"github.com/kcp-dev/logicalcluster/v3"
+	kuberuntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
 	kubestorage "k8s.io/apiserver/pkg/storage"
 	"k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/kubernetes/pkg/serviceaccount"
@@ -33,10 +38,10 @@ type accounts struct {
 }
 
 func (s *accounts) Resource(schema.GroupResource) (*storage.Resource, bool) {
-	return &storage.Resource{Prefix: "/serviceaccounts", Namespaced: true, New: func() runtime.Object { return &core.ServiceAccount{} }, Storage: s}, true
+	return &storage.Resource{Prefix: "/serviceaccounts", Namespaced: true, New: func() kuberuntime.Object { return &core.ServiceAccount{} }, Storage: s}, true
 }
 
-func (s *accounts) Get(ctx context.Context, key string, options kubestorage.GetOptions, into runtime.Object) error {
+func (s *accounts) Get(ctx context.Context, key string, options kubestorage.GetOptions, into kuberuntime.Object) error {
 	uid := s.cached
 	if options.ResourceVersion == "" {
 		s.asked++
@@ -308,6 +313,42 @@ func TestUndecided(t *testing.T) {
 			if r.accounts.asked != test.asked {
 				t.Errorf("etcd was asked %d times, want %d", r.accounts.asked, test.asked)
 			}
+		})
+	}
+}
+
+// TestNothingIsLeftOfTokens: what was remembered of tokens is let go when it is over, though nobody shows them again; tokens of
+// workspaces that are gone would fill the memory that is for all.
+func TestNothingIsLeftOfTokens(t *testing.T) {
+	for what, refused := range map[string]error{"valid": nil, "refused": errInvalid} {
+		t.Run(what, func(t *testing.T) {
+			r := newRemembering(t)
+			held := make([]weak.Pointer[authenticator.Response], 50)
+			for i := range held {
+				response := &authenticator.Response{Audiences: authenticator.Audiences{"shop"}}
+				held[i] = weak.Make(response)
+				r.valid.add(logicalcluster.Name(fmt.Sprintf("gone-%d", i)), r.token, validity{response: response, refused: refused})
+			}
+			left := func() (n int) {
+				runtime.GC()
+				for _, p := range held {
+					if p.Value() != nil {
+						n++
+					}
+				}
+				return n
+			}
+			if n := left(); n != len(held) {
+				t.Fatalf("%d of %d are remembered", n, len(held))
+			}
+			r.clock.SetTime(r.clock.Now().Add(rememberFor + 1))
+			if ok, _ := r.taken(t, lcctx.Cluster{Name: "shop"}); !ok {
+				t.Fatal("the token is not taken")
+			}
+			if n := left(); n != 0 {
+				t.Errorf("%d of %d are held, although it is over and another token was looked at since", n, len(held))
+			}
+			runtime.KeepAlive(r)
 		})
 	}
 }
