@@ -122,9 +122,12 @@ func visible(o, given *unstructured.Unstructured) *unstructured.Unstructured {
 		unstructured.RemoveNestedField(seen.Object, path...)
 	}
 	kind := seen.GroupVersionKind().GroupKind().String()
-	if kind == "Pod" {
+	switch kind {
+	case "Pod":
 		nameAPIAccess(seen)
 		withoutSecondTry(seen)
+	case "EndpointSlice.discovery.k8s.io":
+		nameOwnZones(seen)
 	}
 	var chosen map[string]any
 	if given != nil {
@@ -150,6 +153,17 @@ func visible(o, given *unstructured.Unstructured) *unstructured.Unstructured {
 		}
 	}
 	return seen
+}
+
+// nameOwnZones names the zone of an endpoint in its hints as it is named in its zone. That of another endpoint keeps its name.
+func nameOwnZones(slice *unstructured.Unstructured) {
+	for _, endpoint := range (obj{slice}).list("endpoints") {
+		for _, hint := range endpoint.at("hints").list("forZones") {
+			if hint.text("name") == endpoint.text("zone") {
+				hint.Object["name"] = "<zone>"
+			}
+		}
+	}
 }
 
 // inOneOrder gives pods behind a Service, which are in any order, one that both sides have, and names that say whose they are.
@@ -479,6 +493,14 @@ func TestVisible(t *testing.T) {
 			  {addresses: [10.1.2.4], conditions: {ready: true}, nodeName: east-1, zone: east-a, targetRef: {kind: Pod, name: web-6d4b75cb6d-x2x4z}}, {addresses: [10.1.2.3], conditions: {ready: false}, targetRef: {kind: Pod, name: web-6d4b75cb6d-b2x4z}}]}`,
 			`{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: web-~, generateName: web-, generation: <changes>, annotations: {}}, ports: [{port: 80}], endpoints: [
 			  {addresses: [<address>], conditions: {ready: false}, targetRef: {kind: Pod, name: web-<revision>-~}}, {addresses: [<address>], conditions: {ready: true}, nodeName: <node>, zone: <zone>, targetRef: {kind: Pod, name: web-<revision>-~}}]}`,
+		},
+		"which zones the pods behind a Service are for": {
+			`{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: web-b4c6d, generateName: web-}, endpoints: [
+			  {addresses: [10.1.2.3], zone: east-a, hints: {forZones: [{name: east-a}]}}, {addresses: [10.1.2.4], zone: east-a, hints: {forZones: [{name: east-b}]}},
+			  {addresses: [10.1.2.5], zone: east-a}]}`,
+			`{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: web-~, generateName: web-}, endpoints: [
+			  {addresses: [<address>], zone: <zone>, hints: {forZones: [{name: <zone>}]}}, {addresses: [<address>], zone: <zone>, hints: {forZones: [{name: east-b}]}},
+			  {addresses: [<address>], zone: <zone>}]}`,
 		},
 		"the pods of a StatefulSet behind a Service": {
 			`{apiVersion: v1, kind: Endpoints, metadata: {name: db}, subsets: [{addresses: [{ip: 10.1.2.4, nodeName: east-1, hostname: db-1, targetRef: {kind: Pod, name: db-1}}, {ip: 10.1.2.5, nodeName: east-1, hostname: db-0, targetRef: {kind: Pod, name: db-0}}], notReadyAddresses: [{ip: 10.1.2.6, nodeName: east-2}], ports: [{port: 80}]}]}`,
