@@ -15,6 +15,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	"atoll.dev/atoll/internal/kinds"
 )
 
 // owner is a client of shop that belongs to no controller.
@@ -353,5 +354,72 @@ func TestEndOfBoundPods(t *testing.T) {
 	}
 	if _, err := ofServer.Get(t.Context(), "own", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("%v, want it gone at once", err)
+	}
+}
+
+// TestBoundPodsAreToldTheirNamespace: a pod that was bound to a cluster whose DNS knows workspaces asks below for what its namespace is called here, and is shown
+// here as it was written; another one asks for what it always did.
+func TestBoundPodsAreToldTheirNamespace(t *testing.T) {
+	s := startShowing(t)
+	at := func(field string) []corev1.EnvVar {
+		return []corev1.EnvVar{{Name: "POD_NAMESPACE", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: field}}}}
+	}
+	asks := func(p *corev1.Pod) {
+		p.Spec.Containers[0].Env = at(kinds.NamespaceField)
+		p.Annotations[workloadv1alpha1.NamespaceAnnotation] = "kube-system" // which is nobody's to say
+	}
+	for name, told := range map[string]bool{"told": true, "untold": false} {
+		made := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{}}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}},
+		}
+		asks(made)
+		pod, err := s.owner(t).CoreV1().Pods(team).Create(t.Context(), made, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		binding := s.binding(pod)
+		kinds.SetAPIAccess(binding, kinds.ProjectedAPIAccess)
+		kinds.SetToldNamespace(binding, told)
+		if err := s.shop.CoreV1().Pods(team).Bind(t.Context(), binding, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.told(t, name, "uid-of-"+name); err != nil {
+			t.Fatal(err)
+		}
+		_, err = s.owner(t).CoreV1().Pods(team).Patch(t.Context(), name, types.StrategicMergePatchType,
+			[]byte(`{"spec":{"ephemeralContainers":[{"name":"d","image":"i","env":[{"name":"N","valueFrom":{"fieldRef":{"fieldPath":"metadata.namespace"}}}]}]}}`), metav1.PatchOptions{}, "ephemeralcontainers")
+		if err != nil {
+			t.Fatal(err)
+		}
+		field, annotation := kinds.NamespaceField, ""
+		if told {
+			field, annotation = kinds.ToldNamespaceField, team
+		}
+		below, err := s.east.CoreV1().Pods(inEast).Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		env := below.Spec.Containers[0].Env
+		if diff := cmp.Diff(at(field), env[len(env)-1:]); diff != "" || below.Annotations[workloadv1alpha1.NamespaceAnnotation] != annotation {
+			t.Errorf("%s: it has annotations %v, and reads (-want +got):\n%s", name, below.Annotations, diff)
+		}
+		if got := below.Spec.EphemeralContainers[0].Env[0].ValueFrom.FieldRef.FieldPath; got != field {
+			t.Errorf("%s: what is added to it reads %s, want %s", name, got, field)
+		}
+		here, err := s.owner(t).CoreV1().Pods(team).Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(at(kinds.NamespaceField), here.Spec.Containers[0].Env); diff != "" {
+			t.Errorf("%s: here it reads (-want +got):\n%s", name, diff)
+		}
+		// That it is told is no news of how it reaches the API, nor anybody's to change.
+		if got := kinds.APIAccessOf(below); got != kinds.ProjectedAPIAccess {
+			t.Errorf("%s: it has access %q", name, got)
+		}
+		_, err = s.owner(t).CoreV1().Pods(team).Patch(t.Context(), name, types.MergePatchType, []byte(`{"metadata":{"annotations":{"`+workloadv1alpha1.APIAccessAnnotation+`":"Mounted,Namespace"}}}`), metav1.PatchOptions{})
+		if !apierrors.IsForbidden(err) {
+			t.Errorf("%s: %v, want it to be the server's alone", name, err)
+		}
 	}
 }

@@ -22,9 +22,10 @@ import (
 //	6  what ReplicationControllers refer to, in the same way
 //	7  EndpointSlices and Endpoints of Services, whose addresses somebody has to take out when their pods are gone
 //	8  CustomResourceDefinitions that are compressed
+//	9  templates by which pods are told what their namespace is called in the workspace: others, as before, would replace all of these pods
 //
 // A version that stores what an earlier one would harm, or could not read, has a level more.
-const Level = 8
+const Level = 9
 
 // compressedLevel is that of the first version which reads what is compressed.
 const compressedLevel = 8

@@ -3,6 +3,7 @@ package server
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -21,6 +22,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	"atoll.dev/atoll/internal/kinds"
 )
 
 // inEast is the namespace of east's mirror for team in shop.
@@ -637,6 +639,46 @@ func TestShownPodsOfAReplicaSet(t *testing.T) {
 		_, err := s.east.CoreV1().Pods(inEast).Create(t.Context(), s.below("one-more", nil), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return fmt.Sprint(err), apierrors.IsForbidden(err) && strings.Contains(err.Error(), "no more than 26 may be")
 	})
+}
+
+// TestShownPodsAsWritten: a pod that is told below what its namespace is called here is shown as its author wrote it; of one whose author wrote the annotation
+// nothing is changed.
+func TestShownPodsAsWritten(t *testing.T) {
+	s := startShowing(t)
+	at := func(field string) *corev1.ObjectFieldSelector {
+		return &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: field}
+	}
+	for name, tc := range map[string]struct{ annotation, want string }{
+		"told": {team, kinds.NamespaceField}, "by-its-author": {"kube-system", kinds.ToldNamespaceField}, "without": {"", kinds.ToldNamespaceField},
+	} {
+		_, err := s.east.CoreV1().Pods(inEast).Create(t.Context(), s.below(name, func(p *corev1.Pod) {
+			if tc.annotation != "" {
+				p.Annotations[workloadv1alpha1.NamespaceAnnotation] = tc.annotation
+			}
+			p.Spec.ServiceAccountName = "default"
+			p.Spec.InitContainers = []corev1.Container{{Name: "init", Image: "i", Env: []corev1.EnvVar{{Name: "N", ValueFrom: &corev1.EnvVarSource{FieldRef: at(kinds.ToldNamespaceField)}}}}}
+			p.Spec.Volumes = []corev1.Volume{{Name: "pod", VolumeSource: corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{Items: []corev1.DownwardAPIVolumeFile{
+				{Path: "name", FieldRef: at("metadata.name")}, {Path: "namespace", FieldRef: at(kinds.ToldNamespaceField)},
+			}}}}}
+		}), metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		shown, err := s.shop.CoreV1().Pods(team).Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, has := shown.Annotations[workloadv1alpha1.NamespaceAnnotation]; has {
+			t.Errorf("%s: it is shown with annotations %v", name, shown.Annotations)
+		}
+		files := shown.Spec.Volumes[0].DownwardAPI.Items
+		if got := []string{shown.Spec.InitContainers[0].Env[0].ValueFrom.FieldRef.FieldPath, files[0].FieldRef.FieldPath, files[1].FieldRef.FieldPath}; !slices.Equal(got, []string{tc.want, "metadata.name", tc.want}) {
+			t.Errorf("%s: it is shown to read %q, want %s", name, got, tc.want)
+		}
+		if shown.Spec.ServiceAccountName != "default" || len(shown.Spec.Containers) != 1 || shown.Spec.NodeName != "us-east-1" {
+			t.Errorf("%s: of the rest is shown %+v", name, shown.Spec)
+		}
+	}
 }
 
 // TestShownPodsAsAdmitted: what an API server made of a pod when it was made below is shown as it is. It merges what matchLabelKeys and

@@ -120,10 +120,34 @@ func given(k kinds.Kind, root ctrlclient.Object, what gift) ctrlclient.Object {
 	return root
 }
 
+// isTold says whether the pods of a workload are told in a cluster what their namespace is called in the workspace, given the leaf that it has there, nil
+// for none, and whether the cluster's DNS knows it by now. It holds for as long as the template does, as what they are given; but what a leaf
+// elsewhere says is of another DNS.
+func isTold(k kinds.Kind, root, leaf ctrlclient.Object, template string, known bool) bool {
+	if leaf != nil && leafUID(leaf) == root.GetUID() {
+		if _, ok := givenTo(k, root, leaf, template); ok {
+			return kinds.IsToldNamespace(leaf)
+		}
+	}
+	return known
+}
+
+// toldAs returns a workload, given what its pods are, as it goes down to where these are told what their namespace is called in the workspace, or to
+// where they are not.
+func toldAs(root ctrlclient.Object, told bool) ctrlclient.Object {
+	if !told {
+		return root
+	}
+	root = root.DeepCopyObject().(ctrlclient.Object)
+	kinds.SetToldNamespace(root, true)
+	return root
+}
+
 // copyGift has one object say of what it is rendered from what another says.
 func copyGift(to, from ctrlclient.Object) {
-	kinds.SetAPIAccess(to, kinds.APIAccessOf(from))
-	kinds.SetAnnotation(to, workloadv1alpha1.TemplateAnnotation, from.GetAnnotations()[workloadv1alpha1.TemplateAnnotation])
+	for _, a := range []string{workloadv1alpha1.APIAccessAnnotation, workloadv1alpha1.TemplateAnnotation} {
+		kinds.SetAnnotation(to, a, from.GetAnnotations()[a])
+	}
 }
 
 // account reads a ServiceAccount, uncached; nil if there is none.

@@ -263,18 +263,17 @@ func (c *Controller) bindTo(ctx context.Context, pod *corev1.Pod, mirror logical
 	if ready, err = c.takesObjects(ctx, mirror, below); err != nil || !ready {
 		return false, err
 	}
-	err = c.clients.Objects.SubResource("binding").Create(client.In(ctx, pk.Cluster), pod, &corev1.Binding{
+	binding := &corev1.Binding{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: pk.Namespace, Name: pk.Name, UID: pod.UID,
-			Labels: map[string]string{workloadv1alpha1.MirrorLabel: string(mirror)},
-			Annotations: map[string]string{
-				workloadv1alpha1.MirrorNamespaceAnnotation: below,
-				// It was admitted, with the volume of its token.
-				workloadv1alpha1.APIAccessAnnotation: string(kinds.ProjectedAPIAccess),
-			},
+			Labels:      map[string]string{workloadv1alpha1.MirrorLabel: string(mirror)},
+			Annotations: map[string]string{workloadv1alpha1.MirrorNamespaceAnnotation: below},
 		},
 		Target: corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: name},
-	})
+	}
+	kinds.SetAPIAccess(binding, kinds.ProjectedAPIAccess) // it was admitted, with the volume of its token
+	kinds.SetToldNamespace(binding, c.dnsKnows(mirror, &pod.Spec))
+	err = c.clients.Objects.SubResource("binding").Create(client.In(ctx, pk.Cluster), pod, binding)
 	switch {
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
 		return false, nil // its event brings us back

@@ -572,6 +572,13 @@ func (c *Controller) target(mirror logicalcluster.Name) *workloadv1alpha1.SyncTa
 	return nil
 }
 
+// dnsKnows says whether the DNS of a mirror's cluster answers such pods by the names of their workspace, as its administrator says: those in the network of
+// their node it takes for that.
+func (c *Controller) dnsKnows(mirror logicalcluster.Name, pods *corev1.PodSpec) bool {
+	t := c.target(mirror)
+	return t != nil && t.Spec.DNSKnowsWorkspaces && !pods.HostNetwork
+}
+
 // carries says whether the syncer of a mirror's cluster carries a kind. A leaf of another kind is not made there.
 func (c *Controller) carries(mirror logicalcluster.Name, s *source) bool {
 	return c.target(mirror).Carries(s.Carried())

@@ -81,6 +81,9 @@ type copySite struct {
 	old, held bool
 	refused   *workloadv1alpha1.Refusal
 	wrote     bool // in this pass
+	// told as of a site, and hash what the root renders to there.
+	told bool
+	hash string
 }
 
 // copies takes the next step of bringing a workload to every cluster of its Placement, and writes what its leaves say into its
@@ -92,7 +95,7 @@ func (c *Controller) copies(ctx context.Context, s *source, root ctrlclient.Obje
 		return 0, err
 	}
 	authored := root
-	root, hash, lacks, err := c.wanted(ctx, s, root, leaves)
+	root, lacks, err := c.withAccount(ctx, root, leaves)
 	if err != nil {
 		return 0, err
 	}
@@ -101,13 +104,19 @@ func (c *Controller) copies(ctx context.Context, s *source, root ctrlclient.Obje
 		assigned = c.goesTo(s, rk, p, c.staying(rk))
 	}
 	sites := c.copySites(s, root, p, assigned, leaves, held)
-	steps := planCopySites(sites, hash)
+	if err := c.tellCopySites(s, authored, root, sites); err != nil {
+		return 0, err
+	}
+	steps := planCopySites(sites)
 	if slices.ContainsFunc(sites, func(st *copySite) bool { return steps[string(st.mirror)].Delete }) {
 		// What is left is left for good: not because of what was so a moment ago.
 		if settled, err := c.refreshCopies(ctx, s, root, p, sites); err != nil || !settled {
 			return lookAgain, err
 		}
-		steps = planCopySites(sites, hash)
+		if err := c.tellCopySites(s, authored, root, sites); err != nil {
+			return 0, err
+		}
+		steps = planCopySites(sites)
 	}
 	if c.tallyPlan(s, root, p, copyShares(sites, placed(p))) {
 		defer c.askPlacement(key{s.GVK.Kind, rk}) // told with what is written now, as far as that is seen by then
@@ -120,20 +129,31 @@ func (c *Controller) copies(ctx context.Context, s *source, root ctrlclient.Obje
 	c.tellCopies(ctx, s, root, p, sites, wrote)
 
 	now := authored.DeepCopyObject().(ctrlclient.Object)
-	view := copyView(s, p, sites, hash, c.clock.Now())
+	view := copyView(s, p, sites, c.clock.Now())
 	s.Summarise(now, view)
 	behind, unkept := c.keepRevisions(ctx, s, authored, now, view)
 	wait, problem := c.writeStatus(ctx, s, authored, now, copiesMayWait(authored.(*appsv1.DaemonSet), now.(*appsv1.DaemonSet)))
 	return sooner(sooner(again, behind), wait), errors.Join(err, settle([]error{unkept, problem}))
 }
 
-// wanted returns a workload that is not divided as it goes down, the hash of what that renders to, and what it lacks to be made.
-func (c *Controller) wanted(ctx context.Context, s *source, root ctrlclient.Object, leaves []ctrlclient.Object) (down ctrlclient.Object, hash string, lacks, err error) {
-	if down, lacks, err = c.withAccount(ctx, root, leaves); err != nil {
-		return nil, "", nil, err
+// tellCopySites fills in of every site whether pods are told there what their namespace is called in the workspace, by the leaves as they are known now,
+// and what the root renders to there; authored is the workload as somebody wrote it.
+func (c *Controller) tellCopySites(s *source, authored, root ctrlclient.Object, sites []*copySite) error {
+	template, hashes := s.Template(authored), map[bool]string{}
+	digest := kinds.TemplateDigest(template)
+	for _, st := range sites {
+		st.told = isTold(s.Kind, authored, st.leaf, digest, c.dnsKnows(st.mirror, &template.Spec))
+		if hashes[st.told] == "" {
+			down := toldAs(root, st.told)
+			_, hash, err := render(s.Kind, down, s.Content(down), down.GetNamespace(), false)
+			if err != nil {
+				return err
+			}
+			hashes[st.told] = hash
+		}
+		st.hash = hashes[st.told]
 	}
-	_, hash, err = render(s.Kind, down, s.Content(down), down.GetNamespace(), false)
-	return down, hash, lacks, err
+	return nil
 }
 
 // copySites gathers the clusters that a workload is in or goes to, sorted.
@@ -164,19 +184,19 @@ func (c *Controller) copySites(s *source, root ctrlclient.Object, p *placementv1
 	return sites
 }
 
-// isCurrent says that the leaf is what the root renders to, given the hash of that.
-func (st *copySite) isCurrent(hash string) bool {
-	return st.leaf != nil && !st.old && st.leaf.GetAnnotations()[workloadv1alpha1.RenderedAnnotation] == hash
+// isCurrent says that the leaf is what the root renders to there.
+func (st *copySite) isCurrent() bool {
+	return st.leaf != nil && !st.old && st.leaf.GetAnnotations()[workloadv1alpha1.RenderedAnnotation] == st.hash
 }
 
 // planCopySites plans for sites, by the names of their mirrors: two clusters of one name can be here for a while.
-func planCopySites(sites []*copySite, hash string) map[string]CopyStep {
+func planCopySites(sites []*copySite) map[string]CopyStep {
 	copies := make([]Copy, len(sites))
 	for i, st := range sites {
 		copies[i] = Copy{
 			Name: string(st.mirror), Assigned: st.assigned, Beside: st.beside, Barred: st.barred, Exists: st.leaf != nil,
 			Deleting: st.leaf != nil && !st.lives(),
-			Serves:   !st.lost && !st.observed && st.isCurrent(hash) && leafView(st.leaf).Serves(),
+			Serves:   !st.lost && !st.observed && st.isCurrent() && leafView(st.leaf).Serves(),
 			Needed:   st.needed,
 		}
 	}
@@ -256,6 +276,7 @@ func (c *Controller) carryOutCopies(ctx context.Context, s *source, root ctrlcli
 
 // carryOutCopy takes the step of one cluster; ready is false if something has to go first.
 func (c *Controller) carryOutCopy(ctx context.Context, s *source, root ctrlclient.Object, st *copySite, step CopyStep, lacks error) (ready bool, err error) {
+	root = toldAs(root, st.told)
 	switch {
 	case st.held:
 		return true, nil
@@ -313,8 +334,8 @@ func notCarriedTo(s *source, sites []*copySite) *kinds.Reason {
 	return notCarried(s, names)
 }
 
-// copyView is what the sites say, given the hash of what the root renders to.
-func copyView(s *source, p *placementv1alpha1.Placement, sites []*copySite, hash string, now time.Time) kinds.View {
+// copyView is what the sites say.
+func copyView(s *source, p *placementv1alpha1.Placement, sites []*copySite, now time.Time) kinds.View {
 	view := kinds.View{Now: now, NotPlaced: notCarriedTo(s, sites)}
 	for _, st := range sites {
 		l := kinds.Leaf{}
@@ -324,7 +345,7 @@ func copyView(s *source, p *placementv1alpha1.Placement, sites []*copySite, hash
 		if st.refused != nil {
 			l.Refused = st.refused
 		}
-		l.Cluster, l.Assigned, l.Lost, l.Observed, l.Current = st.name, st.assigned, st.lost, st.observed, st.isCurrent(hash)
+		l.Cluster, l.Assigned, l.Lost, l.Observed, l.Current = st.name, st.assigned, st.lost, st.observed, st.isCurrent()
 		view.Leaves = append(view.Leaves, l)
 	}
 	if placed := meta.FindStatusCondition(p.Status.Conditions, placementv1alpha1.PlacementPlaced); placed != nil && placed.Status == metav1.ConditionFalse {

@@ -118,7 +118,7 @@ func (c *Controller) single(ctx context.Context, s *source, root ctrlclient.Obje
 	}
 	authored := root
 	down, awaited := c.withClaims(s, root, placed(p), leaves)
-	root, hash, lacks, err := c.wanted(ctx, s, down, leaves)
+	root, lacks, err := c.withAccount(ctx, down, leaves)
 	if err != nil {
 		return 0, err
 	}
@@ -133,6 +133,9 @@ func (c *Controller) single(ctx context.Context, s *source, root ctrlclient.Obje
 		}
 		sites = c.copySites(s, root, p, placed(p), now, held)
 		plan = planSites(p, sites)
+	}
+	if err := c.tellCopySites(s, down, root, sites); err != nil {
+		return 0, err
 	}
 	if lacks == nil && slices.ContainsFunc(sites, (*copySite).lives) && startsOrStops(plan, sites) {
 		if _, lacks, err = c.accountOf(ctx, s.Kind, root); err != nil {
@@ -169,7 +172,7 @@ func (c *Controller) single(ctx context.Context, s *source, root ctrlclient.Obje
 	c.tellCopies(ctx, s, root, p, sites, wrote)
 
 	now := down.DeepCopyObject().(ctrlclient.Object)
-	view := copyView(s, p, sites, hash, c.clock.Now())
+	view := copyView(s, p, sites, c.clock.Now())
 	if view.Gone = gone; why != nil {
 		view.NotPlaced = why
 	}

@@ -53,6 +53,8 @@ type site struct {
 
 	// revision is the hash of the root's present template; empty for a kind without ReplicaSets.
 	revision string
+	// told says that pods of the root's present template are told there what their namespace is called in the workspace.
+	told bool
 
 	step    Step
 	roll    Roll
@@ -79,11 +81,13 @@ func (c *Controller) workload(ctx context.Context, s *source, root ctrlclient.Ob
 	for _, st := range sites {
 		st.held, st.lacks, st.revision = slices.Contains(held, st.mirror), lacks, revision
 	}
+	c.tellSites(s, authored, sites)
 	if decide(root, p.Spec.Split, sites) {
 		settled, err := c.refresh(ctx, s, rk, p, root, sites)
 		if err != nil || !settled {
 			return lookAgain, err
 		}
+		c.tellSites(s, authored, sites)
 		decide(root, p.Spec.Split, sites)
 	}
 	if c.tallyPlan(s, root, p, sharesOf(sites)) {
@@ -132,6 +136,16 @@ func (c *Controller) sites(s *source, root ctrlclient.Object, p *placementv1alph
 	return sites
 }
 
+// tellSites fills in of every site whether pods are told there what their namespace is called in the workspace, by the leaves as they are known now;
+// root is the workload as somebody wrote it.
+func (c *Controller) tellSites(s *source, root ctrlclient.Object, sites []*site) {
+	template := s.Template(root)
+	digest := kinds.TemplateDigest(template)
+	for _, st := range sites {
+		st.told = isTold(s.Kind, root, st.leaf, digest, c.dnsKnows(st.mirror, &template.Spec))
+	}
+}
+
 // sharesOf is what the clusters are to run in the end.
 func sharesOf(sites []*site) (shares []share) {
 	for _, st := range sites {
@@ -173,16 +187,16 @@ func decide(root ctrlclient.Object, split placementv1alpha1.SplitPolicy, sites [
 		targets = Duplicate(wanted, weights)
 	}
 	recreate := of.Recreates()
-	template := templateOf(root)
+	templates := templatesOf(root)
 	var clusters []Cluster
 	for _, st := range sites {
 		st.target = targets[st.id]
-		clusters = append(clusters, Cluster{Name: st.id, Assigned: shares(st), Target: st.target, Lost: st.unsure(), Leaf: st.state(template)})
+		clusters = append(clusters, Cluster{Name: st.id, Assigned: shares(st), Target: st.target, Lost: st.unsure(), Leaf: st.state(templates(st))})
 	}
 	steps := Plan(clusters, recreate)
 	var rolling []RollingCluster
 	for _, st := range sites {
-		if r, ok := st.rolling(template, steps[st.id].Replicas); ok {
+		if r, ok := st.rolling(templates(st), steps[st.id].Replicas); ok {
 			rolling = append(rolling, r)
 		}
 	}
@@ -211,10 +225,16 @@ func decide(root ctrlclient.Object, split placementv1alpha1.SplitPolicy, sites [
 	return restsOnOthers(clusters, recreate, steps, rolling, rolls)
 }
 
-// templateOf is the pod template as it goes down.
-func templateOf(root ctrlclient.Object) *corev1.PodTemplateSpec {
+// templatesOf returns what has, for each site, the pod template of a root as it goes down there. Those of sites where pods are told the same are one.
+func templatesOf(root ctrlclient.Object) func(*site) *corev1.PodTemplateSpec {
 	k, _ := kinds.Of(root)
-	return k.Template(k.Content(root))
+	made := map[bool]*corev1.PodTemplateSpec{}
+	return func(st *site) *corev1.PodTemplateSpec {
+		if made[st.told] == nil {
+			made[st.told] = k.Template(k.Content(toldAs(root, st.told)))
+		}
+		return made[st.told]
+	}
 }
 
 // divisionOf is that of a root or a leaf of a kind that is divided.
@@ -372,6 +392,7 @@ func (st *site) delta() int32 {
 
 // carryOutAt takes the step of one cluster; ready is false if something has to go first.
 func (c *Controller) carryOutAt(ctx context.Context, s *source, root ctrlclient.Object, st *site) (ready bool, err error) {
+	root = toldAs(root, st.told)
 	switch {
 	case st.step.Delete:
 		if st.leaf.GetDeletionTimestamp() != nil {
@@ -514,14 +535,14 @@ func (c *Controller) summarise(ctx context.Context, s *source, authored, root ct
 
 func viewOf(s *source, root ctrlclient.Object, p *placementv1alpha1.Placement, sites []*site, now time.Time) kinds.View {
 	view := kinds.View{Now: now, Desired: replicasOf(root), NotPlaced: notCarried(s, barredOf(sites))}
-	template := templateOf(root)
+	templates := templatesOf(root)
 	var desired int32
 	for _, st := range sites {
 		desired += st.target
 		l := kinds.Leaf{Cluster: st.name}
 		if st.leaf != nil && !st.old { // what the root before it runs is nothing of this one
 			l = leafView(st.leaf)
-			l.SameTemplate = hasTemplate(st.leaf, template)
+			l.SameTemplate = hasTemplate(st.leaf, templates(st))
 		}
 		if st.refused != nil {
 			l.Refused = st.refused

@@ -130,7 +130,8 @@ func hashOf(labels, annotations map[string]string) string {
 }
 
 // relabelled is the merge patch that gives a pod below the labels and annotations that it is to have, and takes those away that we gave
-// it earlier. Others are somebody else's.
+// it earlier. Others are somebody else's. What its namespace is called it keeps, although a server of before shows no such annotation: its spec, which
+// nobody changes, reads it, and a container that is started again would be told nothing.
 func relabelled(want, below *unstructured.Unstructured) ([]byte, error) {
 	metadata := map[string]any{"uid": below.GetUID()}
 	for field, now := range map[string]map[string]string{"labels": want.GetLabels(), "annotations": want.GetAnnotations()} {
@@ -146,7 +147,7 @@ func relabelled(want, below *unstructured.Unstructured) ([]byte, error) {
 				return nil, fmt.Errorf("read which fields are ours: %w", err)
 			}
 			for key := range fields.Metadata["f:"+field] {
-				if key, is := strings.CutPrefix(key, "f:"); is {
+				if key, is := strings.CutPrefix(key, "f:"); is && key != workloadv1alpha1.NamespaceAnnotation {
 					values[key] = nil
 				}
 			}

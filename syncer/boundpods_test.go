@@ -1,8 +1,11 @@
 package syncer
 
 import (
+	"encoding/json"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
@@ -64,6 +67,44 @@ func TestToRun(t *testing.T) {
 	} {
 		if got := toRun(tc.bound, tc.below, theTarget); got != tc.want {
 			t.Errorf("%s: %q, want %q: %s", name, got, tc.want, tc.reason)
+		}
+	}
+}
+
+// TestRelabelled: what was ours and is not any more is taken away, and what others wrote is not; but a pod keeps what its namespace is called, which its
+// containers read, although who shows it does not know of that.
+func TestRelabelled(t *testing.T) {
+	const rendered, note, told = workloadv1alpha1.RenderedAnnotation, "note", workloadv1alpha1.NamespaceAnnotation
+	below := madeOf("above", "a", "Running", "True")
+	below.SetAnnotations(map[string]string{rendered: "1", note: "mine", told: "shop", "theirs": "x"})
+	below.SetManagedFields([]metav1.ManagedFieldsEntry{
+		{Manager: workloadv1alpha1.FieldManager, FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:annotations":{".":{},"f:` + rendered + `":{},"f:` + note + `":{},"f:` + told + `":{}},"f:labels":{".":{},"f:app":{}}}}`)},
+		{Manager: "somebody", FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:annotations":{"f:theirs":{}}}}`)},
+	})
+	for name, tc := range map[string]struct {
+		shown map[string]string
+		want  map[string]any
+	}{
+		"by a server that knows of it": {map[string]string{rendered: "2", told: "shop"}, map[string]any{rendered: "2", note: nil, told: "shop"}},
+		"by one of before":             {map[string]string{rendered: "2"}, map[string]any{rendered: "2", note: nil}},
+	} {
+		want := boundOf("a", "Running", "True")
+		want.SetAnnotations(tc.shown)
+		data, err := relabelled(want, below)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var patch struct {
+			Metadata struct{ Labels, Annotations map[string]any }
+		}
+		if err := json.Unmarshal(data, &patch); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(tc.want, patch.Metadata.Annotations); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+		if app, is := patch.Metadata.Labels["app"]; !is || app != nil {
+			t.Errorf("%s: labels %v, want app to be taken away", name, patch.Metadata.Labels)
 		}
 	}
 }

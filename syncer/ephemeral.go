@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
@@ -84,6 +85,9 @@ func (s *Syncer) addContainers(ctx context.Context, k key, shown *unstructured.U
 	}
 	var failed []error
 	for _, container := range addedContainers(asks, now) {
+		if s.isTold(now) {
+			container = readingTold(container)
+		}
 		switch err := s.addContainer(ctx, k, now.GetUID(), container); {
 		case err == nil:
 		case apierrors.IsNotFound(err), apierrors.IsConflict(err):
@@ -94,6 +98,33 @@ func (s *Syncer) addContainers(ctx context.Context, k key, shown *unstructured.U
 		}
 	}
 	return errors.Join(failed...)
+}
+
+// isTold says that a pod below has what its namespace is called in its workspace, where those of its containers read it that ask for it. A template
+// may have any annotation of that name, elsewhere.
+func (s *Syncer) isTold(below *unstructured.Unstructured) bool {
+	told, ok := below.GetAnnotations()[workloadv1alpha1.NamespaceAnnotation]
+	leaf := get(s.mirror.informers[namespacesGVR], key{namespacesGVR, "", below.GetNamespace()})
+	return ok && leaf != nil && leaf.GetAnnotations()[workloadv1alpha1.RootAnnotation] == "/"+told
+}
+
+// readingTold returns a container that reads what its namespace is called in its workspace, of one that asks for its namespace.
+func readingTold(container any) any {
+	fields, ok := container.(map[string]any)
+	if !ok {
+		return container
+	}
+	fields = runtime.DeepCopyJSON(fields)
+	env, _, _ := unstructured.NestedFieldNoCopy(fields, "env")
+	variables, _ := env.([]any)
+	for _, v := range variables {
+		variable, _ := v.(map[string]any)
+		from, _, _ := unstructured.NestedFieldNoCopy(variable, "valueFrom", "fieldRef")
+		if ref, ok := from.(map[string]any); ok && ref["fieldPath"] == kinds.NamespaceField {
+			ref["fieldPath"] = kinds.ToldNamespaceField
+		}
+	}
+	return fields
 }
 
 func (s *Syncer) addContainer(ctx context.Context, k key, uid types.UID, container any) error {

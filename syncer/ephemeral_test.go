@@ -9,6 +9,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
+	"atoll.dev/atoll/internal/kinds"
 )
 
 // with adds ephemeral containers to a pod.
@@ -108,6 +111,72 @@ func TestRefusedContainerIsToldOnce(t *testing.T) {
 		hub = step.hub
 		if refuse(step.container, step.err); len(told) != step.want {
 			t.Fatalf("%s: told %q, want %d", step.reason, told, step.want)
+		}
+	}
+}
+
+// TestAddedContainersAreTold: an ephemeral container of a pod that is told what its namespace is called in the workspace is told it, too; of another pod it
+// is told what it asks for, whatever annotations the pod has of its author.
+func TestAddedContainersAreTold(t *testing.T) {
+	container := func(name, field string) map[string]any {
+		return map[string]any{"name": name, "image": "i", "env": []any{
+			map[string]any{"name": "PLAIN", "value": "p"},
+			map[string]any{"name": "POD", "valueFrom": map[string]any{"fieldRef": map[string]any{"fieldPath": "metadata.name"}}},
+			map[string]any{"name": "NAMESPACE", "valueFrom": map[string]any{"fieldRef": map[string]any{"fieldPath": field}}},
+		}}
+	}
+	for name, tc := range map[string]struct {
+		annotation string // of the pod below; empty for none
+		want       string
+	}{
+		"told":         {"shop", kinds.ToldNamespaceField},
+		"untold":       {"", kinds.NamespaceField},
+		"by its owner": {"kube-system", kinds.NamespaceField},
+	} {
+		shown, below := shownOf("a", "Running", "True"), testPod("a", "Running", "True")
+		for _, pod := range []*unstructured.Unstructured{shown, below} {
+			pod.SetAPIVersion("v1")
+			pod.SetKind("Pod")
+		}
+		if tc.annotation != "" {
+			below.SetAnnotations(map[string]string{workloadv1alpha1.NamespaceAnnotation: tc.annotation})
+		}
+		if err := unstructured.SetNestedSlice(shown.Object, []any{container("debug", kinds.NamespaceField)}, "spec", "ephemeralContainers"); err != nil {
+			t.Fatal(err)
+		}
+		var added any
+		s := newIdle(t, func(w http.ResponseWriter, _ *http.Request) { answer(t, w, http.StatusOK, shown.Object) }, func(w http.ResponseWriter, req *http.Request) {
+			if req.Method != http.MethodPatch {
+				answer(t, w, http.StatusOK, below.Object)
+				return
+			}
+			var patch struct {
+				Spec struct{ EphemeralContainers []any }
+			}
+			if err := json.NewDecoder(req.Body).Decode(&patch); err != nil || len(patch.Spec.EphemeralContainers) != 1 {
+				t.Errorf("%v: %+v", err, patch)
+				return
+			}
+			added = patch.Spec.EphemeralContainers[0]
+			answer(t, w, http.StatusOK, below.Object)
+		})
+		namespace := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Namespace"}}
+		namespace.SetName("shop-1a")
+		namespace.SetAnnotations(map[string]string{workloadv1alpha1.RootAnnotation: "/shop"})
+		if err := s.mirror.informers[namespacesGVR].Add(namespace); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.addContainers(t.Context(), keyOfPod(below), shown); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(any(container("debug", tc.want)), added); diff != "" {
+			t.Errorf("%s: what is added (-want +got):\n%s", name, diff)
+		}
+	}
+	// What is no container is nobody's to read.
+	for _, odd := range []any{nil, "debug", map[string]any{"name": "d"}, map[string]any{"env": "x"}, map[string]any{"env": []any{"x", map[string]any{"valueFrom": "y"}, map[string]any{"valueFrom": map[string]any{"fieldRef": "z"}}}}} {
+		if diff := cmp.Diff(odd, readingTold(odd)); diff != "" {
+			t.Errorf("%v is changed:\n%s", odd, diff)
 		}
 	}
 }

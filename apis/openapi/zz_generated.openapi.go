@@ -1858,6 +1858,13 @@ func schema_atoll_apis_workload_v1alpha1_SyncTargetSpec(ref common.ReferenceCall
 							Format:      "",
 						},
 					},
+					"dnsKnowsWorkspaces": {
+						SchemaProps: spec.SchemaProps{
+							Description: "dnsKnowsWorkspaces says that the DNS of the physical cluster finds what is of a workspace by the names that namespaces have in it, as contrib/dns does. Pods of templates that are written from then on, and pods that are made from then on, are told by the downward API what their namespace is called in the workspace, and not there; what runs stays as it is.",
+							Type:        []string{"boolean"},
+							Format:      "",
+						},
+					},
 				},
 			},
 		},

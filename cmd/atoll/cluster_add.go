@@ -39,6 +39,7 @@ type clusterAdd struct {
 	labels              map[string]string
 	region, zone        string
 	dedicatedTo         string
+	dnsKnowsWorkspaces  bool
 	wait                bool
 	timeout             time.Duration
 	pull                bool
@@ -83,6 +84,7 @@ the cluster: it connects to the server, never the other way round, and holds a t
 	fs.StringVar(&o.region, "region", "", "Region of the cluster: label "+corev1.LabelTopologyRegion+".")
 	fs.StringVar(&o.zone, "zone", "", "Zone of the cluster: label "+corev1.LabelTopologyZone+".")
 	fs.StringVar(&o.dedicatedTo, "dedicated-to", "", "Path of the one workspace that the cluster serves; its namespaces keep their names there.")
+	fs.BoolVar(&o.dnsKnowsWorkspaces, "dns-knows-workspaces", false, "The cluster's DNS finds Services by the names of workspaces (contrib/dns): pods are told what their namespace is called there.")
 	fs.BoolVar(&o.wait, "wait", true, "Wait until the cluster is ready.")
 	fs.DurationVar(&o.timeout, "timeout", 2*time.Minute, "How long to wait; the cluster stays registered.")
 	fs.BoolVar(&o.pull, "manifest", false, "Write the manifest of a syncer that runs in the cluster.")
@@ -132,6 +134,7 @@ func (o *clusterAdd) target(name string) (*workloadv1alpha1.SyncTarget, error) {
 		Spec: workloadv1alpha1.SyncTargetSpec{
 			KubeconfigSecretRef: &corev1.SecretReference{Namespace: secretNamespace, Name: secretName(name)},
 			DedicatedTo:         o.dedicatedTo,
+			DNSKnowsWorkspaces:  o.dnsKnowsWorkspaces,
 		},
 	}, nil
 }

@@ -85,6 +85,7 @@ func clusterStatus(ctx context.Context, hub *cli.Hub, out io.Writer, name string
 	line("Labels", metav1.FormatLabelSelector(&metav1.LabelSelector{MatchLabels: t.Labels}))
 	line("Schedulable", map[bool]string{true: "no (cordoned)", false: "yes"}[t.Spec.Unschedulable])
 	line("Dedicated to", t.Spec.DedicatedTo)
+	line("Workspace DNS", map[bool]string{true: "yes", false: "no"}[t.Spec.DNSKnowsWorkspaces])
 	line("Mirror", t.Status.Mirror)
 	line("Cluster UID", t.Status.ClusterUID)
 	if err := w.Flush(); err != nil {

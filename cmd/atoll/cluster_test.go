@@ -188,7 +188,7 @@ func TestClusterCommands(t *testing.T) {
 		out     string
 		fault   string
 	}{
-		{"add", place, adding("u1"), "east --region eu --labels tier=gold --kubeconfig " + file, "Cluster east is ready: Kubernetes v1.36.3, 3 nodes", ""},
+		{"add", place, adding("u1"), "east --region eu --labels tier=gold --dns-knows-workspaces --kubeconfig " + file, "Cluster east is ready: Kubernetes v1.36.3, 3 nodes", ""},
 		{"a name that is taken", place, adding("u2"), "east --kubeconfig " + file, "", `another cluster "east"`},
 		{"a cluster that is there under another name", place, adding("uid-of-old"), "new --kubeconfig " + file, "", `added already: as "old" in workspace root`},
 		{"a name that can be none", place, adding("u3"), "East --kubeconfig " + file, "", `cluster name "East"`},
@@ -208,6 +208,7 @@ func TestClusterCommands(t *testing.T) {
 		{"nonsense to confirm", place, newClusterConfirmCommand, "east yes", "", `"yes" cannot be confirmed`},
 		{"remove one in use", func(t *testing.T) { f.placeOn(t, "east") }, newClusterRemoveCommand, "east", "", "root:shop namespace default\n"},
 		{"status shows what is there", place, newClusterStatusCommand, "east", "root:shop namespace default: Ready, 3 of 3 replicas ready", ""},
+		{"status shows what its DNS knows", place, newClusterStatusCommand, "east", "Workspace DNS:    yes\n", ""},
 		{"remove", func(t *testing.T) { f.unplace(t) }, newClusterRemoveCommand, "east", "Cluster east is removed", ""},
 		{"it is gone", place, newClusterStatusCommand, "east", "", `no cluster "east" in workspace "root" or above`},
 	} {
@@ -231,6 +232,9 @@ func TestClusterCommands(t *testing.T) {
 		}
 		if target.Labels["tier"] != "gold" || target.Labels[corev1.LabelTopologyRegion] != "eu" {
 			t.Errorf("labels %v", target.Labels)
+		}
+		if !target.Spec.DNSKnowsWorkspaces {
+			t.Error("that its DNS knows workspaces is not written down")
 		}
 		ref := target.Spec.KubeconfigSecretRef
 		if err := f.objects().Get(ctx, ctrlclient.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}, secret); err != nil {

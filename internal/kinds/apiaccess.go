@@ -84,7 +84,7 @@ func SetAnnotation(obj metav1.Object, name, value string) {
 
 // APIAccessOf is what SetAPIAccess said.
 func APIAccessOf(obj metav1.Object) APIAccess {
-	return APIAccess(obj.GetAnnotations()[workloadv1alpha1.APIAccessAnnotation])
+	return APIAccess(strings.TrimSuffix(obj.GetAnnotations()[workloadv1alpha1.APIAccessAnnotation], toldNamespace))
 }
 
 // Keys of a Secret with tokens. There is none without the address: a client with a token alone would show it to the physical cluster.

@@ -9,7 +9,7 @@ import (
 
 func daemonSetContent(root ctrlclient.Object) ctrlclient.Object {
 	out := &appsv1.DaemonSet{Spec: *root.(*appsv1.DaemonSet).Spec.DeepCopy()}
-	podsContent(&out.Spec.Template.Spec, APIAccessOf(root))
+	templateContent(&out.Spec.Template, root)
 	return out
 }
 

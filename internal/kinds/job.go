@@ -18,7 +18,7 @@ import (
 func jobContent(root ctrlclient.Object) ctrlclient.Object {
 	out := &batchv1.Job{Spec: *root.(*batchv1.Job).Spec.DeepCopy()}
 	out.Spec.ManualSelector, out.Spec.TTLSecondsAfterFinished, out.Spec.ManagedBy = ptr.To(true), nil, nil
-	podsContent(&out.Spec.Template.Spec, APIAccessOf(root))
+	templateContent(&out.Spec.Template, root)
 	return out
 }
 

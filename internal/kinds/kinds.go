@@ -233,7 +233,8 @@ var All = []Kind{
 		Doc: Doc{
 			Down: "Its spec with the cluster's share of `replicas`, of `maxSurge` and of `maxUnavailable`.",
 			Up:   "Counts add up; `Available` counts all clusters, `Progressing` is the worst of them; `observedGeneration` is that of the slowest. `Placed` and `Synced` say what is wrong where.",
-			Not:  "Of its pods: `nodeName`, system priority classes, tokens of the physical cluster, in place of which they have those of the workspace, and what names a Secret `atoll-token-…`.",
+			Not: "Of its pods: `nodeName`, system priority classes, tokens of the physical cluster, in place of which they have those of the workspace, and what names a Secret `atoll-token-…`. " +
+				"Where the cluster's DNS knows workspaces: `metadata.namespace` of the downward API, in place of which they are told what their namespace is called in the workspace, and an annotation `workload.atoll.dev/namespace` of their own.",
 		},
 		New:       func() ctrlclient.Object { return &appsv1.Deployment{} },
 		NewList:   func() ctrlclient.ObjectList { return &appsv1.DeploymentList{} },
@@ -375,6 +376,7 @@ var All = []Kind{
 			Down: "One that somebody makes in the workspace, a person or a controller there: its spec.",
 			Up:   "Its status, as it is below.",
 			Not: "What is decided again below: priority, overhead, tolerations that each pod is given; `matchLabelKeys` and `mismatchLabelKeys`, whose labels its selectors have. `nodeName`, system priority classes, tokens of the physical cluster, in place of which it has those of the workspace, and what names a Secret `atoll-token-…`. " +
+				"Where the cluster's DNS knows workspaces, `metadata.namespace` of the downward API, as of a Deployment's pods. " +
 				"One whose controller makes its pods below. It does not move: one with a controller is deleted, for that to make another, and one without stays.",
 		},
 		New:       func() ctrlclient.Object { return &corev1.Pod{} },
@@ -496,6 +498,9 @@ func (k Kind) WhatIsDropped(root ctrlclient.Object) (dropped []string) {
 	if k.MakesPods() {
 		// As it will be rendered: what was before the splitter gave any access keeps what it has.
 		dropped = append(dropped, podsContent(k.Template(root).Spec.DeepCopy(), ProjectedAPIAccess)...)
+		if _, own := k.Template(root).Annotations[workloadv1alpha1.NamespaceAnnotation]; own {
+			dropped = append(dropped, "annotation "+workloadv1alpha1.NamespaceAnnotation+" of its pods, where the cluster's DNS knows workspaces: there it says what their namespace is called here")
+		}
 	}
 	return dropped
 }

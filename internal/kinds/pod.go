@@ -64,6 +64,9 @@ func podContent(root ctrlclient.Object) ctrlclient.Object {
 		dropAPIAccess(spec)
 	}
 	podsContent(spec, access)
+	if IsToldNamespace(root) { // its annotations are its view's to write
+		readTold(spec)
+	}
 	spec.Priority, spec.PreemptionPolicy = nil, nil
 	spec.Overhead = nil
 	spec.Tolerations = slices.DeleteFunc(spec.Tolerations, isDefaultToleration)

@@ -11,6 +11,8 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 )
 
 // ownDomains are the prefixes of labels and annotations that are the hub's business and never go down as the user's.
@@ -81,8 +83,17 @@ func Hash(rendered ctrlclient.Object) (string, error) {
 func deploymentContent(root ctrlclient.Object) ctrlclient.Object {
 	d := root.(*appsv1.Deployment)
 	out := &appsv1.Deployment{Spec: *d.Spec.DeepCopy()}
-	podsContent(&out.Spec.Template.Spec, APIAccessOf(root))
+	templateContent(&out.Spec.Template, root)
 	return out
+}
+
+// templateContent makes of the template of a root's pods, in place, what goes down of it.
+func templateContent(template *corev1.PodTemplateSpec, root ctrlclient.Object) {
+	podsContent(&template.Spec, APIAccessOf(root))
+	if IsToldNamespace(root) {
+		readTold(&template.Spec)
+		SetAnnotation(template, workloadv1alpha1.NamespaceAnnotation, root.GetNamespace()) // whatever its author wrote there
+	}
 }
 
 // podsContent makes of a pod's spec what goes down of it, and returns what it took out of it, for people.

@@ -14,7 +14,7 @@ import (
 
 func replicaSetContent(root ctrlclient.Object) ctrlclient.Object {
 	out := &appsv1.ReplicaSet{Spec: *root.(*appsv1.ReplicaSet).Spec.DeepCopy()}
-	podsContent(&out.Spec.Template.Spec, APIAccessOf(root))
+	templateContent(&out.Spec.Template, root)
 	return out
 }
 

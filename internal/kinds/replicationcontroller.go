@@ -52,7 +52,7 @@ func replicationControllerTemplate(obj ctrlclient.Object) *corev1.PodTemplateSpe
 func replicationControllerContent(root ctrlclient.Object) ctrlclient.Object {
 	out := &corev1.ReplicationController{Spec: *root.(*corev1.ReplicationController).Spec.DeepCopy()}
 	out.Spec.Template = replicationControllerTemplate(out)
-	podsContent(&out.Spec.Template.Spec, APIAccessOf(root))
+	templateContent(out.Spec.Template, root)
 	return out
 }
 

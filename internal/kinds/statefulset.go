@@ -22,7 +22,7 @@ const MostPodClaims = 1000
 // their users see them: the physical cluster keeps them.
 func statefulSetContent(root ctrlclient.Object) ctrlclient.Object {
 	out := &appsv1.StatefulSet{Spec: *root.(*appsv1.StatefulSet).Spec.DeepCopy()}
-	podsContent(&out.Spec.Template.Spec, APIAccessOf(root))
+	templateContent(&out.Spec.Template, root)
 	for i := range out.Spec.VolumeClaimTemplates {
 		out.Spec.VolumeClaimTemplates[i].Spec.VolumeName = ""
 	}

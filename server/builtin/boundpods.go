@@ -115,8 +115,11 @@ func boundView(pod, shown *api.Pod) *api.Pod {
 	labels, annotations := kinds.Metadata(pod)
 	maps.Copy(shown.Annotations, annotations)
 	shown.Annotations[workloadv1alpha1.RootAnnotation] = pod.Namespace + "/" + pod.Name
-	if access := kinds.APIAccessOf(pod); access != kinds.NoAPIAccess {
-		shown.Annotations[workloadv1alpha1.APIAccessAnnotation] = string(access)
+	if access := pod.Annotations[workloadv1alpha1.APIAccessAnnotation]; access != "" {
+		shown.Annotations[workloadv1alpha1.APIAccessAnnotation] = access
+	}
+	if kinds.IsToldNamespace(pod) { // which its spec, below, reads
+		shown.Annotations[workloadv1alpha1.NamespaceAnnotation] = pod.Namespace
 	}
 	labels[workloadv1alpha1.WorkspaceLabel] = string(logicalcluster.From(pod))
 	labels[workloadv1alpha1.RootUIDLabel] = string(pod.UID)
@@ -131,15 +134,21 @@ func boundView(pod, shown *api.Pod) *api.Pod {
 
 // below returns what of a pod's spec goes down, by the table of kinds. It shares nothing with the pod.
 func below(pod *api.Pod) api.PodSpec {
+	kind, _ := kinds.ByKind("Pod")
+	return converted(&pod.Spec, func(external *corev1.PodSpec) *corev1.PodSpec {
+		return &kind.Content(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: pod.Annotations}, Spec: *external}).(*corev1.Pod).Spec
+	})
+}
+
+// converted returns what a function of the table of kinds makes of a pod's spec. It shares nothing with that.
+func converted(spec *api.PodSpec, by func(*corev1.PodSpec) *corev1.PodSpec) api.PodSpec {
 	var external corev1.PodSpec
 	// The conversions of the registry's own type fail for nothing that it has stored.
-	if err := corev1conversion.Convert_core_PodSpec_To_v1_PodSpec(pod.Spec.DeepCopy(), &external, nil); err != nil {
+	if err := corev1conversion.Convert_core_PodSpec_To_v1_PodSpec(spec.DeepCopy(), &external, nil); err != nil {
 		panic(fmt.Sprintf("convert the spec of a pod: %v", err))
 	}
-	kind, _ := kinds.ByKind("Pod")
 	var internal api.PodSpec
-	down := kind.Content(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: pod.Annotations}, Spec: external}).(*corev1.Pod)
-	if err := corev1conversion.Convert_v1_PodSpec_To_core_PodSpec(&down.Spec, &internal, nil); err != nil {
+	if err := corev1conversion.Convert_v1_PodSpec_To_core_PodSpec(by(&external), &internal, nil); err != nil {
 		panic(fmt.Sprintf("convert the spec of a pod: %v", err))
 	}
 	return internal

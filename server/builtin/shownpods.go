@@ -244,7 +244,14 @@ func (at *space) stored(shown *api.Pod, of above, node string) *api.Pod {
 		}
 		return kept
 	}
-	pod := &api.Pod{Spec: *shown.Spec.DeepCopy(), ObjectMeta: metav1.ObjectMeta{
+	spec := *shown.Spec.DeepCopy()
+	if shown.Annotations[workloadv1alpha1.NamespaceAnnotation] == at.workspaceNamespace { // as it was written, since it is that here
+		spec = converted(&shown.Spec, func(external *corev1.PodSpec) *corev1.PodSpec {
+			kinds.ReadOwn(external)
+			return external
+		})
+	}
+	pod := &api.Pod{Spec: spec, ObjectMeta: metav1.ObjectMeta{
 		Namespace: at.workspaceNamespace, Name: shown.Name,
 		Labels: theirs(shown.Labels), Annotations: theirs(shown.Annotations),
 		OwnerReferences: of.owners,

@@ -25,8 +25,11 @@ const (
 	// template. On a pod or an Event, in the request of a syncer that shows or tells it: of the one that it is of.
 	RevisionAnnotation = "workload.atoll.dev/revision"
 	// APIAccessAnnotation, on leaves that make pods, and on pods that are bound: how pods talk to the API of their workspace, as was decided when the
-	// template was rendered, or the pod bound. The server alone writes it, and issues tokens for nothing without it.
+	// template was rendered, or the pod bound; and whether they have NamespaceAnnotation. The server alone writes it, and issues tokens for nothing without it.
 	APIAccessAnnotation = "workload.atoll.dev/api-access"
+	// NamespaceAnnotation, on pods downstream whose cluster's DNS knows workspaces, and in the templates of such: what their namespace is called in the
+	// workspace. There a pod that asks for its namespace is told this; of the workspace's own pods nobody reads it.
+	NamespaceAnnotation = "workload.atoll.dev/namespace"
 	// TemplateAnnotation, on leaves that make pods: digest of the root's pod template, as somebody wrote it, that was rendered.
 	TemplateAnnotation = "workload.atoll.dev/template"
 	// EarlierTemplateAnnotation, on leaves whose pods nobody replaces (ReplicaSets, ReplicationControllers): present while some may be of an earlier template than the leaf's.

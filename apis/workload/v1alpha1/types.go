@@ -52,6 +52,11 @@ type SyncTargetSpec struct {
 	// podSecurity is the least strict Pod Security level a namespace may have there: privileged, baseline (default) or restricted.
 	// +optional
 	PodSecurity string `json:"podSecurity,omitempty"`
+	// dnsKnowsWorkspaces says that the DNS of the physical cluster finds what is of a workspace by the names that namespaces have in it, as contrib/dns
+	// does. Pods of templates that are written from then on, and pods that are made from then on, are told by the downward API what their
+	// namespace is called in the workspace, and not there; what runs stays as it is.
+	// +optional
+	DNSKnowsWorkspaces bool `json:"dnsKnowsWorkspaces,omitempty"`
 }
 
 // SyncTargetStatus is the observed state of a SyncTarget.
