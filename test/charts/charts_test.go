@@ -111,10 +111,10 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{Atoll: framework.StartAtoll(t), below: map[string]*framework.Physical{}}
-	for _, name := range []string{"east", "west"} {
+	for name, flags := range map[string][]string{"east": nil, "west": {"--dns-knows-workspaces"}} { // of which a user sees nothing
 		w.below[name] = framework.StartPhysical(t, name, framework.PhysicalNodes(nodes))
 		provide(t, w.below[name])
-		w.MustRun("cluster", "add", name, "--kubeconfig", w.below[name].Kubeconfig)
+		w.MustRun(append([]string{"cluster", "add", name, "--kubeconfig", w.below[name].Kubeconfig}, flags...)...)
 	}
 	// What is compared with must be true before it is taken as it is.
 	w.plain = framework.StartPhysical(t, "plain", framework.PhysicalNodes(nodes*len(w.below)), framework.PhysicalQuotaPeriod(unchanged/6))

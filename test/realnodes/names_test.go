@@ -44,7 +44,7 @@ func TestNames(t *testing.T) {
 	east := framework.StartPhysical(t, "east", framework.PhysicalRealNode([]string{imageOfApp(t)}, port), framework.PhysicalWorkspaceNames())
 	mustKubectl(t, east, "", "create", "namespace", "atoll-system")
 	mustKubectl(t, east, fmt.Sprintf(dnsNeeds, framework.RealNodeAddress, port), "apply", "-f", "-")
-	hub.MustRun("cluster", "add", "east", "--kubeconfig", east.Kubeconfig)
+	hub.MustRun("cluster", "add", "east", "--kubeconfig", east.Kubeconfig, "--dns-knows-workspaces")
 	workspaces := map[string]*workspace{}
 	for _, name := range []string{"shop", "bank"} {
 		w := &workspace{T: t, hub: hub, east: east}
@@ -109,6 +109,9 @@ func TestNames(t *testing.T) {
 		}
 	}
 	shop, bank := workspaces["shop"], workspaces["bank"]
+	for _, w := range workspaces {
+		w.toldItsNamespace()
+	}
 	vault, _ := bank.below("vault")
 	shop.kubectl("", "create", "service", "externalname", "theirs", "--external-name=web."+vault+".svc.cluster.local")
 	back, _ := bank.below("back")
@@ -128,7 +131,84 @@ func TestNames(t *testing.T) {
 	}
 	t.Log("done: a pod finds the Services of its workspace as SERVICE, SERVICE.NAMESPACE, SERVICE.NAMESPACE.svc and by the whole name, with the plugin of contrib/dns")
 	t.Log("done: it finds the API of its workspace as kubernetes.default.svc, by its token")
+	t.Log("done: a pod that asks for its namespace is told what that is called in the workspace, in variables, in files and in arguments made of them, and finds its peers and itself by the names that it makes of it")
 	t.Log("done: it finds nothing of another workspace in the same cluster, nor of the cluster itself, and the cluster's own pods find what they found before")
+}
+
+// peers are pods that find each other as those of a StatefulSet do, by names that they make of what they are told of themselves.
+const peers = `
+apiVersion: v1
+kind: Service
+metadata: {name: db}
+spec: {clusterIP: None, selector: {app: db}, ports: [{port: 8080}], publishNotReadyAddresses: true}
+---
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {name: db}
+spec:
+  serviceName: db
+  replicas: 2
+  selector: {matchLabels: {app: db}}
+  template:
+    metadata: {labels: {app: db}}
+    spec:
+      initContainers:
+      - {name: early, image: ` + appImage + `, args: [echo, "early in $(POD_NAMESPACE)"], env: [{name: POD_NAMESPACE, valueFrom: {fieldRef: {fieldPath: metadata.namespace}}}]}
+      containers:
+      - name: main
+        image: ` + appImage + `
+        args: [serve]
+        env:
+        - {name: POD_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
+        - {name: POD_NAMESPACE, valueFrom: {fieldRef: {fieldPath: metadata.namespace}}}
+        - {name: SELF, value: $(POD_NAME).db.$(POD_NAMESPACE).svc.cluster.local}
+        readinessProbe: {httpGet: {path: /readyz, port: 8080}, periodSeconds: 1}
+        volumeMounts: [{name: pod, mountPath: /pod}]
+      volumes:
+      - {name: pod, projected: {sources: [{downwardAPI: {items: [{path: namespace, fieldRef: {fieldPath: metadata.namespace}}]}}]}}
+`
+
+// toldItsNamespace: pods are told what their namespace is called in the workspace, and find each other by what they make of that.
+func (w *workspace) toldItsNamespace() {
+	w.Helper()
+	w.kubectl(peers, "apply", "-f", "-")
+	w.kubectl("", "rollout", "status", "statefulset/db", "--timeout=3m")
+	if got := w.kubectl("", "logs", "db-0", "-c", "early"); got != "early in default\n" {
+		w.Errorf("an init container is told %q", got)
+	}
+	in := func(pod string, args ...string) string {
+		got, err := w.try("", append([]string{"exec", pod, "-c", "main", "--", "app"}, args...)...)
+		if err != nil {
+			return fmt.Sprint(got, err)
+		}
+		return strings.TrimSpace(got)
+	}
+	pods := w.pods("db")
+	for i := range pods {
+		self, other := &pods[i], &pods[len(pods)-1-i]
+		for _, ask := range []struct {
+			args []string
+			want string
+		}{
+			{[]string{"env", "POD_NAMESPACE"}, "default"},
+			{[]string{"read", "/pod/namespace"}, "default"},
+			{[]string{"read", "/var/run/secrets/kubernetes.io/serviceaccount/namespace"}, "default"},
+			{[]string{"env", "SELF"}, self.Name + ".db.default.svc.cluster.local"},
+			{[]string{"resolve", self.Name + ".db.default.svc.cluster.local"}, self.Status.PodIP},
+			{[]string{"resolve", other.Name + ".db.default.svc.cluster.local"}, other.Status.PodIP},
+		} {
+			// A name that was asked for before there was one is remembered as none for some seconds.
+			framework.Eventually(w, patience, fmt.Sprintf("%s in %s is %q", strings.Join(ask.args, " "), self.Name, ask.want), func() string {
+				if got := in(self.Name, ask.args...); got != ask.want {
+					return got
+				}
+				return ""
+			})
+		}
+	}
+	if len(pods) != 2 {
+		w.Errorf("there are %d pods", len(pods))
+	}
 }
 
 // below is the namespace of the physical cluster that one of the workspace is, and the address of the Service web there.

@@ -55,6 +55,7 @@ func run(command string, args []string) error {
 		"touch":   {1, func(args []string) error { return os.WriteFile(args[0], nil, 0o600) }},
 		"rm":      {1, func(args []string) error { return os.Remove(args[0]) }},
 		"read":    {1, read},
+		"env":     {1, func(args []string) error { _, err := fmt.Println(os.Getenv(args[0])); return err }},
 		"resolve": {1, resolve},
 		"get":     {1, get},
 		"api":     {1, api},
