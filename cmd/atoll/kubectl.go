@@ -7,10 +7,12 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
@@ -47,7 +49,9 @@ uses .atoll/admin.kubeconfig of the current directory, and so the workspace that
 func runKubectl(args []string, streams genericiooptions.IOStreams) error {
 	// As kubectl makes them by itself.
 	flags := genericclioptions.NewConfigFlags(true).WithDeprecatedPasswordFlag().WithDiscoveryBurst(300).WithDiscoveryQPS(50).WithWarningPrinter(streams)
+	var cordon cordonOutcome
 	flags.WithWrapConfigFn(func(c *rest.Config) *rest.Config {
+		c.Wrap(func(next http.RoundTripper) http.RoundTripper { return cordoned{next, &cordon} })
 		c.UserAgent = kubectlAgent(rest.DefaultKubernetesUserAgent())
 		if asksNobody(flags) {
 			c.Wrap(func(http.RoundTripper) http.RoundTripper { return nobody{*flags.KubeConfig} })
@@ -89,6 +93,29 @@ func (n nobody) RoundTrip(*http.Request) (*http.Response, error) {
 	_, err := cli.Open(n.kubeconfig) // which finds none either, and says where it looked
 	kubectlutil.CheckErr(err)
 	return nil, err
+}
+
+// cordonOutcome is the path of a Node that could not be cordoned; nil as long as all could.
+type cordonOutcome = atomic.Pointer[string]
+
+// cordoned ends kubectl drain before it evicts a pod, if a Node could not be cordoned: by itself kubectl goes on, and says in the end that
+// the node is drained. The pods of a Node that is a physical cluster would start there again.
+type cordoned struct {
+	http.RoundTripper
+	outcome *cordonOutcome
+}
+
+func (c cordoned) RoundTrip(req *http.Request) (*http.Response, error) {
+	at := req.URL.Path
+	evicts := req.Method == http.MethodPost && path.Base(at) == "eviction" || req.Method == http.MethodDelete && path.Base(path.Dir(at)) == "pods"
+	if refused := c.outcome.Load(); refused != nil && evicts {
+		return nil, fmt.Errorf("node %q could not be cordoned, so no pod is evicted: it could start there again", path.Base(*refused))
+	}
+	resp, err := c.RoundTripper.RoundTrip(req)
+	if err == nil && resp.StatusCode >= http.StatusBadRequest && req.Method == http.MethodPatch && strings.HasSuffix(path.Dir(at), "/api/v1/nodes") {
+		c.outcome.Store(&at)
+	}
+	return resp, err
 }
 
 // hintFor says what to do about what kubectl ends with; "" if it does by itself.

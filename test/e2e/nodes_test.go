@@ -54,6 +54,7 @@ func TestNodes(t *testing.T) {
 		}
 	}
 	w.nodesAre(t, "nobody wrote them", heard, "east Ready,west Ready")
+	w.isNotDrained(t, "east")
 
 	before := heard.of("east")
 	west.Kill()
@@ -111,6 +112,26 @@ func (w *workspace) informed(t *testing.T) *nodesHeard {
 	factory.Start(stop)
 	factory.WaitForCacheSync(stop)
 	return h
+}
+
+// isNotDrained: pods of a physical cluster that cannot be cordoned here, where they would start again, are not evicted.
+func (w *workspace) isNotDrained(t *testing.T, cluster string) {
+	t.Helper()
+	w.place(cluster)
+	w.apply(2, "")
+	w.rolledOut()
+	pods := func() string { return w.kubectl("get", "pods", "-o", "jsonpath={.items[*].metadata.uid}") }
+	before := pods()
+	for _, how := range [][]string{nil, {"--disable-eviction"}} {
+		out, err := w.f.Run(append([]string{"kubectl", "--server=" + w.f.URL + "/clusters/root:" + w.app, "drain", cluster}, how...)...)
+		if err == nil || !strings.Contains(out, "no pod is evicted") {
+			t.Errorf("kubectl drain %v: %v, %s", how, err, out)
+		}
+	}
+	if after := pods(); after != before {
+		t.Errorf("the pods were %s, and are %s", before, after)
+	}
+	w.kubectl("delete", "deployment", w.app)
 }
 
 // nodesAre waits until kubectl and an informer show a workspace's Nodes so: their names, and what STATUS says.
