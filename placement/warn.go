@@ -190,8 +190,8 @@ func whyNowhere(world world, cluster logicalcluster.Name, resource schema.GroupR
 	if object != nil {
 		needs = []string{resourceOf(*object)}
 	}
-	if !own && (object == nil || isPlaced && slices.Contains(workloadv1alpha1.CarriedByAll, needs[0])) {
-		return "" // an object goes where its namespace is
+	if !own && (object == nil || !kinds.MakesPods(resource) || isPlaced && slices.Contains(workloadv1alpha1.CarriedByAll, needs[0])) {
+		return "" // an object goes where its namespace is; and what runs nowhere, its workloads tell
 	}
 
 	chain, complete := fleet.Lineage(lc, world.LogicalCluster)

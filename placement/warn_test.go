@@ -20,6 +20,7 @@ import (
 func TestWhyNowhere(t *testing.T) {
 	deployments := schema.GroupResource{Group: "apps", Resource: "deployments"}
 	daemonSets := schema.GroupResource{Group: "apps", Resource: "daemonsets"}
+	services := schema.GroupResource{Resource: "services"}
 	tests := map[string]struct {
 		resource        schema.GroupResource
 		namespace, name string
@@ -37,6 +38,10 @@ func TestWhyNowhere(t *testing.T) {
 		"never ran":     {resource: deployments, namespace: "front", name: "new", wish: []string{"clusters", ""}, want: `Placed nowhere, as the empty placement.atoll.dev/clusters of this object asks: name clusters there, or remove it.`, reason: "nothing is taken away"},
 		"by another":    {resource: deployments, namespace: "side", name: "web", want: `Change placement.atoll.dev/clusters of namespace "side": no cluster is registered as "esat"; until then it is placed nowhere.`, reason: "the mistake is its namespace's"},
 		"wish given up": {resource: deployments, namespace: "side", name: "left", want: `Change placement.atoll.dev/clusters of namespace "side": no cluster is registered as "esat"; until then it stays on "west".`, reason: "the mistake is its namespace's, and moves nothing"},
+
+		"a Service":                {resource: services, namespace: "front", name: "web", wish: []string{"clusters", "wset"}, want: `Change placement.atoll.dev/clusters of this object: no cluster is registered as "wset"; until then it stays on "east".`, reason: "traffic would go on where nobody wants it"},
+		"a new Service":            {resource: services, namespace: "new", name: "web", wish: []string{"clusters", "wset"}, want: `Change placement.atoll.dev/clusters of this object: no cluster is registered as "wset"; until then it is placed nowhere.`, reason: "it would be nowhere"},
+		"a Service without a wish": {resource: services, namespace: "side", name: "web", reason: "the workloads behind it tell what is wrong with their namespace"},
 
 		"not carried": {resource: daemonSets, namespace: "front", name: "agent", want: `The syncer of "east" does not carry daemonsets.apps, which are not placed there: ` + upgrade + `.`, reason: "it would wait for nobody"},
 
@@ -63,6 +68,7 @@ func TestWhyNowhere(t *testing.T) {
 	}
 	w.namespaces[front].Annotations["placement.atoll.dev/clusters"] = "east"
 	w.addDeployment("shop", "front", "api")["placement.atoll.dev/clusters"] = "west"
+	w.roots[front][placementv1alpha1.PlacedObject{Resource: "services", Name: "web"}] = map[string]string{}
 	w.addNamespace("shop", "new")
 	w.addNamespace("shop", "side").Annotations["placement.atoll.dev/clusters"] = "esat"
 	w.addDeployment("shop", "side", "left")["placement.atoll.dev/clusters"] = "west"

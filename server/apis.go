@@ -166,10 +166,10 @@ func (n naming) NewRESTStorage(enabled serverstorage.APIResourceConfigSource, ge
 
 // admit sets up admission, which reads what it needs from the stores.
 func (s *Server) admit(authorizer authorizer.Authorizer) (kubeadmission.Interface, error) {
-	var workloads []schema.GroupResource
+	var placed []schema.GroupResource
 	for _, kind := range kinds.All {
-		if kind.MakesPods() {
-			workloads = append(workloads, kind.GVR.GroupResource())
+		if kind.IsPlaced() {
+			placed = append(placed, kind.GVR.GroupResource())
 		}
 	}
 	var err error
@@ -182,7 +182,7 @@ func (s *Server) admit(authorizer authorizer.Authorizer) (kubeadmission.Interfac
 		Quotas:      s.quotaStores(),
 		Terminating: func(name logicalcluster.Name) bool { return s.directory.Terminating(name) },
 		IsSyncer:    isSyncer,
-		Workloads:   workloads,
+		Placed:      placed,
 		WhyNowhere: func(cluster logicalcluster.Name, resource schema.GroupResource, namespace, name string, annotations map[string]string) string {
 			return s.placer.WhyNowhere(cluster, resource, namespace, name, annotations)
 		},

@@ -48,11 +48,7 @@ func (c *Controller) tellPlaced(ctx context.Context, s *source, root ctrlclient.
 // tellShares tells what each cluster has of a workload, or that it has no cluster, when that changes. Unless leaves were written just now,
 // shares of which nothing was told yet were told before a restart.
 func (c *Controller) tellShares(ctx context.Context, s *source, root ctrlclient.Object, p *placementv1alpha1.Placement, shares []string, wrote bool) {
-	if placed := meta.FindStatusCondition(p.Status.Conditions, placementv1alpha1.PlacementPlaced); placed != nil && placed.Status == metav1.ConditionFalse {
-		c.tellOnce(ctx, s, root, "placed", corev1.EventTypeWarning, placed.Reason, placed.Message)
-	} else if placed != nil {
-		c.told.Add(toldID(root, "placed"), "")
-	}
+	c.tellUnplaced(ctx, s, root, p)
 	switch text := "Placed on " + strings.Join(shares, ", "); {
 	case len(shares) == 0:
 		c.untell(root, "shares")
@@ -60,6 +56,15 @@ func (c *Controller) tellShares(ctx context.Context, s *source, root ctrlclient.
 		c.told.Add(toldID(root, "shares"), toldText(placementv1alpha1.ReasonPlaced, text))
 	default:
 		c.tellOnce(ctx, s, root, "shares", corev1.EventTypeNormal, placementv1alpha1.ReasonPlaced, text)
+	}
+}
+
+// tellUnplaced tells what keeps a Placement from being decided, for as long as it is so.
+func (c *Controller) tellUnplaced(ctx context.Context, s *source, root ctrlclient.Object, p *placementv1alpha1.Placement) {
+	if placed := meta.FindStatusCondition(p.Status.Conditions, placementv1alpha1.PlacementPlaced); placed != nil && placed.Status == metav1.ConditionFalse {
+		c.tellOnce(ctx, s, root, "placed", corev1.EventTypeWarning, placed.Reason, placed.Message)
+	} else if placed != nil {
+		c.told.Add(toldID(root, "placed"), "")
 	}
 }
 

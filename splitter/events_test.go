@@ -168,3 +168,41 @@ func TestUnshownPodsReachTheRoot(t *testing.T) {
 		}
 	}
 }
+
+// TestMistakesOfAServiceAreTold: a wish of its own that cannot be followed is told on a Service, too. What is wrong with the
+// namespace of one without is told by the workloads there.
+func TestMistakesOfAServiceAreTold(t *testing.T) {
+	for name, tc := range map[string]struct {
+		wish string
+		want []string
+	}{
+		"its own":         {"nosuch", []string{`Warning UnknownCluster: no cluster is registered as "nosuch"`}},
+		"the namespace's": {"", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "front", UID: "web", Annotations: map[string]string{lcctx.Annotation: "shop"}}}
+			p := placementOf("", "UnknownCluster")
+			if tc.wish != "" {
+				root.Annotations[placementv1alpha1.ClustersAnnotation] = tc.wish
+				p.Spec.Object = &placementv1alpha1.PlacedObject{Resource: "services", Name: "web"}
+				p.Name = placementv1alpha1.NameFor("front", p.Spec.Object)
+			}
+			p.Status.Conditions[0].Message = `no cluster is registered as "nosuch"`
+			m := newMirrored(t, root, p)
+			for range 2 {
+				m.look(t, key{"Service", client.KeyOf(root)})
+			}
+			list := &corev1.EventList{}
+			if err := m.objects.List(t.Context(), list); err != nil {
+				t.Fatal(err)
+			}
+			var told []string
+			for _, e := range list.Items {
+				told = append(told, fmt.Sprint(e.Type, " ", e.Reason, ": ", e.Message))
+			}
+			if diff := cmp.Diff(tc.want, told); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}

@@ -44,6 +44,9 @@ func (c *Controller) whole(ctx context.Context, s *source, k client.Key, root ct
 		if c.tallyPlan(s, root, p, shares) {
 			defer c.askPlacement(key{s.GVK.Kind, k}) // told with what is written now, as far as that is seen by then
 		}
+		if p != nil && placementv1alpha1.HasWish(root.GetAnnotations()) { // without one it waits with its namespace, of which workloads tell
+			c.tellUnplaced(ctx, s, root, p)
+		}
 	case kinds.WithNamespace:
 		mirrors = c.carrying(ctx, s, root, c.goesTo(s, k, p, c.staying(k)), leaves)
 	default:

@@ -34,9 +34,9 @@ type Config struct {
 	Terminating func(lc.Name) bool
 	// IsSyncer says whether a user is a syncer, or asks for the certificate of one.
 	IsSyncer func(user.Info) bool
-	// Workloads make pods in physical clusters; WhyNowhere says why one would run nowhere, and
+	// Placed are of what Placements decide for by itself; WhyNowhere says why one would run nowhere, and
 	// PlacedOn what runs in a physical cluster.
-	Workloads  []schema.GroupResource
+	Placed     []schema.GroupResource
 	WhyNowhere WhyNowhere
 	PlacedOn   PlacedOn
 	// MissingClasses are those that an object names in vain.
@@ -131,7 +131,7 @@ func New(c Config) (admission.Interface, error) {
 	own := newOwnCalls()
 	types := NewWorkspaceTypes(c.Objects, c.FindWorkspace, c.MayUseType)
 	chain = append(chain, NewDefinitions(c.Definitions, c.MaxDefinitions, c.Called)) // before policies and webhooks make copies of what is too large
-	chain = append(chain, NewNowhere(c.Workloads, c.WhyNowhere), NewInUse(c.PlacedOn), NewDecisions(), NewShown(c.RefusedPods), NewUnsupported(c.MissingClasses, c.RefusedPods), NewLimits(),
+	chain = append(chain, NewNowhere(c.Placed, c.WhyNowhere), NewInUse(c.PlacedOn), NewDecisions(), NewShown(c.RefusedPods), NewUnsupported(c.MissingClasses, c.RefusedPods), NewLimits(),
 		types, NewTypeCircles(types),
 		newMutatingPolicies(c), newMutatingWebhooks(c, own), NewOwnName(), NewKeySizes(), NewDefinitions(c.Definitions, c.MaxDefinitions, c.Called),
 		newValidatingPolicies(c), newValidatingWebhooks(c, own), // what people configured sees what all others made

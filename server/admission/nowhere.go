@@ -20,17 +20,17 @@ import (
 // such a wish on a Namespace or a LogicalCluster, or as a PlacementPolicy's default. It refuses nothing: a cluster may come.
 type Nowhere struct {
 	*admission.Handler
-	why       WhyNowhere
-	workloads []schema.GroupResource
+	why    WhyNowhere
+	placed []schema.GroupResource
 }
 
 // WhyNowhere says why an object with these annotations would run nowhere, or not as it wishes, and "" if all is well. The
 // namespace of a Namespace and of a LogicalCluster is empty, and a PlacementPolicy has its default's.
 type WhyNowhere func(cluster lc.Name, resource schema.GroupResource, namespace, name string, annotations map[string]string) string
 
-// NewNowhere returns the plugin for the given workloads.
-func NewNowhere(workloads []schema.GroupResource, why WhyNowhere) *Nowhere {
-	return &Nowhere{Handler: admission.NewHandler(admission.Create, admission.Update), why: why, workloads: workloads}
+// NewNowhere returns the plugin for what is placed: workloads, and what may be placed apart from them.
+func NewNowhere(placed []schema.GroupResource, why WhyNowhere) *Nowhere {
+	return &Nowhere{Handler: admission.NewHandler(admission.Create, admission.Update), why: why, placed: placed}
 }
 
 // placementPolicies have a wish for what wishes nothing below.
@@ -47,7 +47,7 @@ func (n *Nowhere) Validate(ctx context.Context, a admission.Attributes, _ admiss
 	cluster, ok := logicalcluster.ClusterFrom(ctx)
 	resource := a.GetResource().GroupResource()
 	holds := slices.Contains(holders, resource)
-	if !ok || cluster.Mirror || a.GetSubresource() != "" || !holds && !slices.Contains(n.workloads, resource) && resource != placementPolicies || isRevision(a) {
+	if !ok || cluster.Mirror || a.GetSubresource() != "" || !holds && !slices.Contains(n.placed, resource) && resource != placementPolicies || isRevision(a) {
 		return nil
 	}
 	object, err := meta.Accessor(a.GetObject())

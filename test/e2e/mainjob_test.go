@@ -430,6 +430,16 @@ func unknownCluster(t *testing.T, f *fleet) {
 		w.kubectl("annotate", "namespace", "default", key+"-")
 		w.place("east")
 	}
+	if out := w.kubectl("annotate", "service", w.app, "placement.atoll.dev/clusters=north"); !strings.Contains(out, "Warning: ") || !strings.Contains(out, `stays on "east"`) {
+		t.Errorf("who wrote it on a Service was told %q, want a warning that it stays on east", out)
+	}
+	framework.Eventually(t, patience, "an Event on the Service names the fault", func() string {
+		out := w.kubectl("get", "events", "--field-selector=involvedObject.kind=Service", "-o", "jsonpath={.items[*].message}")
+		if !strings.Contains(out, `"north"`) {
+			return out
+		}
+		return ""
+	})
 	w.spread(map[string]int{"east": 6})
 	o.neverBelow(t, 6)
 }
