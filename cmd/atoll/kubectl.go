@@ -49,9 +49,12 @@ uses .atoll/admin.kubeconfig of the current directory, and so the workspace that
 func runKubectl(args []string, streams genericiooptions.IOStreams) error {
 	// As kubectl makes them by itself.
 	flags := genericclioptions.NewConfigFlags(true).WithDeprecatedPasswordFlag().WithDiscoveryBurst(300).WithDiscoveryQPS(50).WithWarningPrinter(streams)
+	var drains bool
 	var cordon cordonOutcome
 	flags.WithWrapConfigFn(func(c *rest.Config) *rest.Config {
-		c.Wrap(func(next http.RoundTripper) http.RoundTripper { return cordoned{next, &cordon} })
+		if drains {
+			c.Wrap(func(next http.RoundTripper) http.RoundTripper { return cordoned{next, &cordon} })
+		}
 		c.UserAgent = kubectlAgent(rest.DefaultKubernetesUserAgent())
 		if asksNobody(flags) {
 			c.Wrap(func(http.RoundTripper) http.RoundTripper { return nobody{*flags.KubeConfig} })
@@ -61,6 +64,9 @@ func runKubectl(args []string, streams genericiooptions.IOStreams) error {
 	command, err := kubectlCommand(args, streams, flags)
 	if err != nil {
 		return err
+	}
+	if found, _, err := command.Find(args); err == nil { // what it does not find it says by itself
+		drains = found.Name() == "drain"
 	}
 	kubectlutil.BehaviorOnFatal(func(words string, code int) {
 		if words != "" { // as when diff finds something
