@@ -33,6 +33,7 @@ import (
 	tenancyv1alpha1 "atoll.dev/atoll/apis/tenancy/v1alpha1"
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/client/clienttest"
 	"atoll.dev/atoll/internal/kinds"
 	"atoll.dev/atoll/internal/queue"
 )
@@ -93,16 +94,16 @@ func startLooking(t *testing.T, served map[string]string) *looking {
 				t.Error(err)
 			}
 			l.statuses = append(l.statuses, object.(*autoscalingv2.HorizontalPodAutoscaler))
-			answer(w, http.StatusOK, `{"kind":"HorizontalPodAutoscaler","apiVersion":"autoscaling/v2","metadata":{"name":"web"}}`)
+			clienttest.Answer(w, http.StatusOK, `{"kind":"HorizontalPodAutoscaler","apiVersion":"autoscaling/v2","metadata":{"name":"web"}}`)
 		case strings.Contains(path, "/events"):
 			if object, err := runtime.Decode(scheme.Codecs.UniversalDeserializer(), body); err == nil {
 				l.events = append(l.events, object.(*corev1.Event).Reason)
 			} else { // it is told once more
 				l.events = append(l.events, "again")
 			}
-			answer(w, http.StatusCreated, `{"kind":"Event","apiVersion":"v1","metadata":{"name":"web.1","namespace":"team"}}`)
+			clienttest.Answer(w, http.StatusCreated, `{"kind":"Event","apiVersion":"v1","metadata":{"name":"web.1","namespace":"team"}}`)
 		case found:
-			answer(w, http.StatusOK, text)
+			clienttest.Answer(w, http.StatusOK, text)
 		default:
 			problem(w, apierrors.NewNotFound(autoscalingv2.Resource("somethings"), path))
 		}
@@ -154,7 +155,7 @@ func (l *looking) look(t *testing.T, hpa *autoscalingv2.HorizontalPodAutoscaler)
 
 func problem(w http.ResponseWriter, err *apierrors.StatusError) {
 	text, _ := json.Marshal(err.Status())
-	answer(w, int(err.Status().Code), string(text))
+	clienttest.Answer(w, int(err.Status().Code), string(text))
 }
 
 // scaleOfWeb is the scale of web with so many replicas.

@@ -4,11 +4,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"math"
 	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
@@ -21,30 +19,19 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/client/clienttest"
 )
 
 // answering is a controller whose server is the test.
 func answering(t *testing.T, handler http.HandlerFunc) *Controller {
 	t.Helper()
-	server := httptest.NewServer(handler)
-	t.Cleanup(server.Close)
-	clients, err := client.New(&rest.Config{Host: server.URL})
-	if err != nil {
-		t.Fatal(err)
-	}
+	clients, _ := clienttest.Serve(t, handler)
 	return &Controller{clients: clients}
-}
-
-func answer(w http.ResponseWriter, code int, text string) {
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(code)
-	_, _ = io.WriteString(w, text)
 }
 
 // TestTargetOf: what is scaled is found by its kind, in whatever version has it, in its own workspace and by no other path.
@@ -78,7 +65,7 @@ func TestTargetOf(t *testing.T) {
 		}
 		asked = append(asked, path)
 		if text, ok := served[path]; ok {
-			answer(w, http.StatusOK, text)
+			clienttest.Answer(w, http.StatusOK, text)
 			return
 		}
 		http.NotFound(w, req)
@@ -156,7 +143,7 @@ func TestRescale(t *testing.T) {
 		c := answering(t, func(w http.ResponseWriter, req *http.Request) {
 			if req.Method == http.MethodGet {
 				reads++
-				answer(w, http.StatusOK, fmt.Sprintf(`{"metadata":{"name":"web","uid":%q,"resourceVersion":"%d"},"spec":%s}`, uid, reads, tc.is[min(reads, len(tc.is))-1]))
+				clienttest.Answer(w, http.StatusOK, fmt.Sprintf(`{"metadata":{"name":"web","uid":%q,"resourceVersion":"%d"},"spec":%s}`, uid, reads, tc.is[min(reads, len(tc.is))-1]))
 				return
 			}
 			var scale autoscalingv1.Scale
@@ -166,10 +153,10 @@ func TestRescale(t *testing.T) {
 			written = append(written, scale.Spec.Replicas)
 			if conflicts > 0 {
 				conflicts--
-				answer(w, http.StatusConflict, string(conflict))
+				clienttest.Answer(w, http.StatusConflict, string(conflict))
 				return
 			}
-			answer(w, http.StatusOK, `{}`)
+			clienttest.Answer(w, http.StatusOK, `{}`)
 		})
 		to := &target{at: []string{"/apis/apps/v1/namespaces/team/deployments/web/scale"}, scale: autoscalingv1.Scale{ObjectMeta: metav1.ObjectMeta{UID: "first"}, Spec: autoscalingv1.ScaleSpec{Replicas: 3}}}
 		err := c.rescale(client.In(t.Context(), "shop"), to, 3, 5)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -17,12 +16,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/rest"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 
 	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
 	"atoll.dev/atoll/client"
+	"atoll.dev/atoll/client/clienttest"
 	lcctx "atoll.dev/atoll/internal/logicalcluster"
 )
 
@@ -165,16 +164,7 @@ func TestRemove(t *testing.T) {
 				s.job = ended(batchv1.JobComplete)
 				tc.change(s.job)
 			}
-			server := httptest.NewServer(s)
-			defer server.Close()
-			clients, err := client.New(&rest.Config{Host: server.URL})
-			if err != nil {
-				t.Fatal(err)
-			}
-			informers, err := client.NewInformers(clients)
-			if err != nil {
-				t.Fatal(err)
-			}
+			clients, informers := clienttest.Serve(t, s)
 			c, err := New(clients, informers, clocktesting.NewFakeClock(noon.Add(tc.after)))
 			if err != nil {
 				t.Fatal(err)
