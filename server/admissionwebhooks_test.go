@@ -388,3 +388,25 @@ func TestHangingAdmissionWebhook(t *testing.T) {
 	free()
 	waiting.Wait()
 }
+
+// TestOwnRequestsAreNotPutToSleep: a webhook that wants to be asked again later does not have the server's own client wait for it, in a
+// worker that all workspaces share.
+func TestOwnRequestsAreNotPutToSleep(t *testing.T) {
+	r := startServer(t, nil)
+	r.makeNamespace(t, shop, "default")
+	a := r.place(t, shop)
+	h := newHook(t, func(string, *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
+		return &admissionv1.AdmissionResponse{Result: &metav1.Status{
+			Code: http.StatusTooManyRequests, Message: "come back later", Details: &metav1.StatusDetails{RetryAfterSeconds: 1},
+		}}
+	})
+	a.validate(t, h, "later", validatingBy("later", h.at("/later"), rule("", "secrets", admissionregistrationv1.Create)))
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s"}}
+	_, err := a.CoreV1().Secrets("default").Create(t.Context(), secret, metav1.CreateOptions{})
+	if !apierrors.IsTooManyRequests(err) || !strings.Contains(err.Error(), "come back later") {
+		t.Errorf("refused for a second: %v, want the webhook's words", err)
+	}
+	if diff := cmp.Diff([]string{"/later CREATE secrets s"}, h.take()); diff != "" {
+		t.Errorf("the webhook was asked, by a client that waits and tries again (-want +got):\n%s", diff)
+	}
+}

@@ -100,7 +100,19 @@ func (o *ownCalls) with(ctx context.Context, cluster lc.Name, phase func(context
 	case why != nil:
 		return apierrors.NewInternalError(why)
 	}
-	return err
+	return atOnce(err)
+}
+
+// atOnce is a refusal without the time after which its webhook wants to be asked again: client-go would sleep for so long, ten times, in
+// a worker that all workspaces share. When it is tried again says its queue.
+func atOnce(err error) error {
+	var refused *apierrors.StatusError
+	if !errors.As(err, &refused) || refused.ErrStatus.Details == nil || refused.ErrStatus.Details.RetryAfterSeconds == 0 {
+		return err
+	}
+	status := refused.ErrStatus.DeepCopy()
+	status.Details.RetryAfterSeconds = 0
+	return &apierrors.StatusError{ErrStatus: *status}
 }
 
 // ownPhase is a phase of one of the server's own requests: its calls have one turn together.
