@@ -138,9 +138,10 @@ func (r *rewrites) run(ctx context.Context, rewrite func(context.Context) (stora
 			switch {
 			case err != nil:
 				logger.Error(err, "Not all rows are written with the first key of --encryption-provider-config; trying again", "hash", hash, "in", wait)
-			case did.Unreadable > 0:
-				logger.Error(nil, "All rows that can be decrypted are written with the first key of --encryption-provider-config; some cannot: bring their key back, or delete them",
-					"hash", hash, "written", did.Written, "read", did.Read, "unreadable", did.Unreadable, "first", did.Named)
+			case did.Unreadable+did.TooLong > 0:
+				logger.Error(nil, "All rows that can be decrypted are written with the first key of --encryption-provider-config; some cannot: bring their key back, or delete them. "+
+					"Those that are too long for etcd when they are encrypted stay as they are: delete them, or make them shorter",
+					"hash", hash, "written", did.Written, "read", did.Read, "unreadable", did.Unreadable, "first", did.Named, "tooLong", did.TooLong, "firstTooLong", did.TooLongNamed)
 			default:
 				logger.Info("All rows are written with the first key of --encryption-provider-config", "hash", hash, "written", did.Written, "read", did.Read)
 			}

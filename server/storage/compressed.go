@@ -87,8 +87,8 @@ func (b *Backend) transformerOf(gr schema.GroupResource) value.Transformer {
 // compressing is a transformer that compresses long values for inner, which stores them in plain. What inner encrypts is not compressed:
 // its length would tell of what is in it.
 //
-// Values that are compressed are read whether or not any are written, and so are those that were encrypted as they were when encryption
-// was switched on.
+// Values that are compressed are read whether or not any are written. One that is compressed and encrypted, as versions before wrote those anew which
+// were compressed when encryption was switched on, is read, too, and stale.
 type compressing struct {
 	inner value.Transformer
 	// on says whether values are written so.
@@ -103,7 +103,7 @@ func (c *compressing) TransformFromStorage(ctx context.Context, data []byte, dat
 	if plain, err = decompressor().DecodeAll(plain, nil); err != nil {
 		return nil, false, fmt.Errorf("decompress %s: %w", dataCtx.AuthenticatedData(), err)
 	}
-	return plain, stale, nil
+	return plain, stale || isEncrypted(data), nil
 }
 
 func (c *compressing) TransformToStorage(ctx context.Context, data []byte, dataCtx value.Context) ([]byte, error) {

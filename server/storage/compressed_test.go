@@ -126,13 +126,19 @@ func TestCompressed(t *testing.T) {
 	}
 }
 
-// TestCompressedIsNotEncrypted: what is encrypted is not compressed before; what was compressed when encryption was switched on is read
-// then, and after it was encrypted.
+// TestCompressedIsNotEncrypted: what is encrypted is not compressed before. What was compressed when encryption was switched on is read, and
+// is encrypted in plain length once rows are written anew, as is what an earlier version encrypted as it was.
 func TestCompressedIsNotEncrypted(t *testing.T) {
 	prefix := prefixOf(t)
 	plain := serve(t, prefix, nil)
 	plain.Compress()
-	mustPass(t, "in plain", tryCreate(serveDefinitions(t, plain.Backend), in("aa"), definition("befores", 100)))
+	inPlain := serveDefinitions(t, plain.Backend)
+	for _, plural := range []string{"befores", "earliers"} {
+		mustPass(t, "in plain", tryCreate(inPlain, in("aa"), definition(plural, 100)))
+		if !isCompressed(definitionRow(t, prefix, plural)) {
+			t.Fatalf("%s is not compressed, so nothing is tested", plural)
+		}
+	}
 
 	key := keysOf(t, "k")
 	transformers := &reloaded{}
@@ -141,20 +147,79 @@ func TestCompressedIsNotEncrypted(t *testing.T) {
 	s.Compress()
 	definitions := serveDefinitions(t, s.Backend)
 	mustPass(t, "encrypted", tryCreate(definitions, in("aa"), definition("afters", 100)))
-	opened, _, err := key.TransformFromStorage(t.Context(), definitionRow(t, prefix, "afters"), value.DefaultContext(prefix+definitionsKey+"aa/afters.shop.example"))
-	if err != nil || isCompressed(opened) || !isEncrypted(definitionRow(t, prefix, "afters")) {
-		t.Errorf("encrypted was %.20q, error %v, want JSON", opened, err)
+	rowKey := func(plural string) string { return prefix + definitionsKey + "aa/" + plural + ".shop.example" }
+	asItWas, err := key.TransformToStorage(t.Context(), definitionRow(t, prefix, "earliers"), value.DefaultContext(rowKey("earliers")))
+	if err != nil {
+		t.Fatal(err)
 	}
-	for _, when := range []string{"in plain", "encrypted"} {
-		if got, err := definitions.Get(in("aa"), "befores.shop.example", &metav1.GetOptions{}); err != nil {
-			t.Errorf("%s: %v, %v", when, got, err)
-		}
-		if got := isEncrypted(definitionRow(t, prefix, "befores")); got != (when == "encrypted") {
-			t.Errorf("%s: encrypted is %v", when, got)
+	if _, err := etcd.Client.Put(t.Context(), rowKey("earliers"), string(asItWas)); err != nil {
+		t.Fatal(err)
+	}
+
+	plurals := []string{"befores", "earliers", "afters"}
+	for _, when := range []string{"before rows are written anew", "after it"} {
+		for _, plural := range plurals {
+			if got, err := definitions.Get(in("aa"), plural+".shop.example", &metav1.GetOptions{}); err != nil {
+				t.Errorf("%s: %v, %v", when, got, err)
+			}
 		}
 		if _, err := s.RewriteStale(t.Context()); err != nil {
 			t.Fatal(err)
 		}
+	}
+	for _, plural := range plurals {
+		row := definitionRow(t, prefix, plural)
+		opened, stale, err := key.TransformFromStorage(t.Context(), row, value.DefaultContext(rowKey(plural)))
+		if err != nil || stale || !isEncrypted(row) || !bytes.HasPrefix(opened, []byte("{")) {
+			t.Errorf("%s: encrypted %v, stale %v, was %.20q, error %v; want JSON that is encrypted", plural, isEncrypted(row), stale, opened, err)
+		}
+	}
+	if got, err := s.RewriteStale(t.Context()); err != nil || got.Written != 0 {
+		t.Errorf("once more: %+v, %v; want nothing written", got, err)
+	}
+}
+
+// TestRewriteLeavesWhatIsTooLong: a compressed row that etcd would not take in plain length stays as it is, is named, and holds up no other.
+func TestRewriteLeavesWhatIsTooLong(t *testing.T) {
+	prefix := prefixOf(t)
+	long, secret := prefix+definitionsKey+"aa/longs.shop.example", prefix+"/secrets/shop/default/s"
+	row := compressor().EncodeAll(append([]byte(`{"kind":"CustomResourceDefinition","of":"`), bytes.Repeat([]byte("x"), compressTo-60)...), nil)
+	for key, value := range map[string]string{long: string(row), secret: `{"apiVersion":"v1","kind":"Secret","metadata":{"namespace":"default","name":"s"}}`} {
+		if _, err := etcd.Client.Put(t.Context(), key, value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	key := keysOf(t, "k")
+	transformers := &reloaded{}
+	transformers.transformer.Store(&key)
+	s := serve(t, prefix, func(c *Config) { c.Transformers = transformers })
+	serveDefinitions(t, s.Backend)
+	got, err := s.RewriteStale(t.Context())
+	if err != nil || got.TooLong != 1 || len(got.TooLongNamed) != 1 || got.TooLongNamed[0] != long {
+		t.Errorf("%+v, error %v; want %s left alone", got, err, long)
+	}
+	if now := definitionRow(t, prefix, "longs"); !bytes.Equal(now, row) {
+		t.Errorf("it is %.20q, of %d bytes now", now, len(now))
+	}
+	if now, err := etcd.Client.Get(t.Context(), secret); err != nil || !isEncrypted(now.Kvs[0].Value) {
+		t.Errorf("a Secret is not encrypted: error %v", err)
+	}
+}
+
+// TestReadableWithASpoiltDefinition: a compressed row that is damaged keeps no server from starting, whether or not it encrypts.
+func TestReadableWithASpoiltDefinition(t *testing.T) {
+	prefix := prefixOf(t)
+	row := compressor().EncodeAll(bytes.Repeat([]byte("abc"), 10_000), nil)
+	if _, err := etcd.Client.Put(t.Context(), prefix+definitionsKey+"aa/spoilts.shop.example", string(row[:20])); err != nil {
+		t.Fatal(err)
+	}
+	s := serve(t, prefix, nil)
+	serveDefinitions(t, s.Backend)
+	if err := s.Readable(t.Context(), nil); err != nil {
+		t.Errorf("without encryption: %v", err)
+	}
+	if err := s.Readable(t.Context(), oneKey{keysOf(t, "k")}); err != nil {
+		t.Errorf("with a key, and identity after it: %v", err)
 	}
 }
 

@@ -33,7 +33,7 @@ func (b *Backend) Readable(ctx context.Context, transformers value.ResourceTrans
 	if transformers == nil {
 		transformers, cause = plainOnly{}, ErrEncrypted
 	}
-	kinds, err := b.kindsOfRows(ctx, transformers)
+	kinds, err := b.kindsOfRows(ctx, transformers.TransformerForResource)
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package storage
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
@@ -25,8 +27,8 @@ const (
 	rewriteTold = 10000
 	// rewritePasses are enough unless servers disagree.
 	rewritePasses = 5
-	// unreadableNamed is how many of the rows that cannot be decrypted are named.
-	unreadableNamed = 20
+	// mostNamed is how many of the rows are named that cannot be decrypted, or written.
+	mostNamed = 20
 )
 
 // Rewritten is what RewriteStale did.
@@ -36,6 +38,9 @@ type Rewritten struct {
 	// Unreadable are those that cannot be decrypted; of them the keys of the first few are in Named.
 	Unreadable int64
 	Named      []string
+	// TooLong are those that are longer than etcd takes, as they would be written, and TooLongNamed the keys of the first few.
+	TooLong      int64
+	TooLongNamed []string
 }
 
 // kindOfRows are rows of one kind: below base, encrypted by transformer.
@@ -51,7 +56,7 @@ type kindOfRows struct {
 //
 // While the store is nearly full it waits until a compaction makes room.
 //
-// Rows that cannot be decrypted are counted and left alone. It is an error if others write stale rows all the time. After an
+// Rows that cannot be decrypted are counted and left alone, as are those that would be longer than etcd takes. It is an error if others write stale rows all the time. After an
 // error it can be called again.
 func (b *Backend) RewriteStale(ctx context.Context) (Rewritten, error) {
 	var total Rewritten
@@ -59,7 +64,7 @@ func (b *Backend) RewriteStale(ctx context.Context) (Rewritten, error) {
 		return total, nil
 	}
 	for range rewritePasses {
-		kinds, err := b.kindsOfRows(ctx, b.transform)
+		kinds, err := b.kindsOfRows(ctx, b.transformerOf)
 		if err != nil {
 			return total, err
 		}
@@ -70,7 +75,9 @@ func (b *Backend) RewriteStale(ctx context.Context) (Rewritten, error) {
 			}
 		}
 		written := pass.written.Load()
-		total = Rewritten{Read: pass.read, Written: total.Written + written, Unreadable: pass.unreadable, Named: pass.named}
+		total = Rewritten{
+			Read: pass.read, Written: total.Written + written, Unreadable: pass.unreadable, Named: pass.named, TooLong: pass.tooLong, TooLongNamed: pass.tooLongNamed,
+		}
 		// What was under way with the key of before may have come behind the pass.
 		if written == 0 && pass.lost.Load() == 0 {
 			return total, nil
@@ -79,21 +86,21 @@ func (b *Backend) RewriteStale(ctx context.Context) (Rewritten, error) {
 	return total, fmt.Errorf("after %d passes and %d rows written there are still others: does another server of this etcd write with another first key?", rewritePasses, total.Written)
 }
 
-// kindsOfRows lists all kinds of rows that may be encrypted, with how transformers does it.
-func (b *Backend) kindsOfRows(ctx context.Context, transformers value.ResourceTransformers) ([]kindOfRows, error) {
+// kindsOfRows lists all kinds of rows that may be encrypted, with what those of a resource pass through.
+func (b *Backend) kindsOfRows(ctx context.Context, transformer func(schema.GroupResource) value.Transformer) ([]kindOfRows, error) {
 	byBase := map[string]value.Transformer{}
 	custom, err := b.allCustom(ctx)
 	if err != nil {
 		return nil, err
 	}
 	for _, gr := range custom {
-		byBase[join(b.prefix, uncachedPrefix(gr))] = transformers.TransformerForResource(gr)
+		byBase[join(b.prefix, uncachedPrefix(gr))] = transformer(gr)
 	}
 	for _, r := range b.Resources() {
-		byBase[r.transformer.base] = transformers.TransformerForResource(r.GroupResource)
+		byBase[r.transformer.base] = transformer(r.GroupResource)
 	}
 	// Above the logical clusters.
-	byBase[strings.TrimSuffix(installationKey, "/")] = transformers.TransformerForResource(installationResource)
+	byBase[strings.TrimSuffix(installationKey, "/")] = transformer(installationResource)
 	var all []kindOfRows
 	for _, base := range slices.Sorted(maps.Keys(byBase)) {
 		all = append(all, kindOfRows{base, byBase[base]})
@@ -164,9 +171,18 @@ type rewrite struct {
 	looked        time.Time    // for room
 	written, lost atomic.Int64 // lost are those that somebody else wrote meanwhile
 
-	mu         sync.Mutex // guards what follows
-	unreadable int64
-	named      []string
+	mu                  sync.Mutex // guards what follows
+	unreadable, tooLong int64
+	named, tooLongNamed []string
+}
+
+// leave counts a row that is left as it is.
+func (r *rewrite) leave(count *int64, named *[]string, key string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if *count++; len(*named) < mostNamed {
+		*named = append(*named, key)
+	}
 }
 
 func (r *rewrite) below(ctx context.Context, k kindOfRows) error {
@@ -194,11 +210,7 @@ func (r *rewrite) row(ctx context.Context, transformer value.Transformer, key st
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		if r.unreadable++; len(r.named) < unreadableNamed {
-			r.named = append(r.named, key)
-		}
+		r.leave(&r.unreadable, &r.named, key)
 		klog.FromContext(ctx).V(2).Info("A row cannot be decrypted", "key", key, "err", err)
 		return nil
 	}
@@ -214,6 +226,10 @@ func (r *rewrite) row(ctx context.Context, transformer value.Transformer, key st
 		If(clientv3.Compare(clientv3.ModRevision(key), "=", revision)).
 		Then(clientv3.OpPut(key, string(encrypted), clientv3.WithIgnoreLease())).
 		Commit()
+	if errors.Is(err, rpctypes.ErrRequestTooLarge) { // one that somebody made so long holds up nobody else's
+		r.leave(&r.tooLong, &r.tooLongNamed, key)
+		return nil
+	}
 	if err != nil {
 		return fmt.Errorf("write %s: %w", key, err)
 	}
