@@ -25,12 +25,15 @@ type auditLog struct {
 // audited is one write that was answered.
 type audited struct {
 	id       string
+	cluster  string // the logical one that was asked
 	user     string
 	verb     string
 	resource string
 	space    string // namespace; the name itself for a namespace
 	name     string
 	code     int32
+	// answer is what it was, of a Job that was deleted: the log of the hub has it.
+	answer []byte
 }
 
 func (a audited) String() string { return fmt.Sprintf("%s/%s", a.resource, a.name) }
@@ -57,6 +60,12 @@ func (l *auditLog) read(t testing.TB) []audited {
 		}
 		a := audited{id: string(e.AuditID), user: e.User.Username, verb: e.Verb, resource: e.ObjectRef.Resource,
 			space: e.ObjectRef.Namespace, name: e.ObjectRef.Name, code: e.ResponseStatus.Code}
+		if rest, ok := strings.CutPrefix(e.RequestURI, "/clusters/"); ok {
+			a.cluster, _, _ = strings.Cut(rest, "/")
+		}
+		if a.resource == "jobs" && a.verb == "delete" && e.ResponseObject != nil {
+			a.answer = e.ResponseObject.Raw
+		}
 		if a.resource == "namespaces" {
 			a.space = a.name
 		}
@@ -84,12 +93,15 @@ func numbers(t testing.TB, l *line, log []audited) map[int]bool {
 	return found
 }
 
-// hubPolicy makes the server write what the physical clusters write: who changed what.
+// hubPolicy makes the server write what the physical clusters write: who changed what; and of a Job that is deleted how it was.
 const hubPolicy = `apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived, ResponseStarted]
 rules:
 - level: None
   verbs: [get, list, watch]
+- level: RequestResponse
+  verbs: [delete]
+  resources: [{group: batch, resources: [jobs]}]
 - level: Metadata
 `

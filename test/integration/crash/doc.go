@@ -4,6 +4,8 @@
 //	line_test.go       the perturbed connection of one life of a controller: what it cuts, delays and drops
 //	filter_test.go     the part of it that withholds watch events
 //	subjects_test.go   the controllers: to add one is an entry of subjects
+//	house_test.go      those that live in one process, what a user gives them to do, and what is looked at of that
+//	clock_test.go      clocks that run faster, or are set
 //	scenarios_test.go  what a user does, and what may be deleted then: to add one is an entry of scenarios
 //	pull_test.go       what a syncer outside the server asks of it, for the scenario in which there is one
 //	world_test.go      a server in this process, two physical clusters beside it, and who runs in it
@@ -26,13 +28,17 @@
 //
 // A run is judged by what is left and by what happened. After every step of the user's all objects of the workspace, the
 // mirrors and the physical clusters have to be those of the undisturbed run. And the audit logs of the physical
-// clusters may show no delete that no step asked for.
+// clusters may show no delete that no step asked for, nor that of the server one by the house, which makes no Job twice, either.
 //
 // A write is known again in an audit log by its Audit-ID, which names the life that sent it and counts its writes: that
 // is how each fault is proven to have happened as it says.
 //
 // The splitter's clock runs faster than the world's, so that the minute for which it keeps what vanished unseen takes
-// seconds.
+// seconds. That by which CronJobs are due, and what has ended goes, is set half a year ahead in one step.
+//
+// Those that do in workspaces what kube-controller-manager does in a cluster are one subject, the house: they live in one process, share
+// its informers, and crash together. Each has writes of its own kinds, which say whose they are. What they crash after outside of make soak is drawn
+// from the writes of all, and what was kept from them, or shown of the past, is counted of all.
 //
 // Every controller meets each of the faults with every change, in the shorter scenarios; `make soak` adds the longer ones, and the
 // crashes after reports and heartbeats. What waits has minutes for what takes a second or two: how busy the machine is decides how long

@@ -165,3 +165,25 @@ func TestFilterWithholds(t *testing.T) {
 		t.Errorf("withheld %+v, want %+v", got, want)
 	}
 }
+
+// Of controllers that share a line each has kinds of writes, and lists, of its own.
+func TestKindsOfTheHouse(t *testing.T) {
+	for agent, by := range map[string]string{"atoll-quota": " by quota", "atoll-syncer": "", "quota": "", "": ""} {
+		l := newLine("test", func(write) bool { return true })
+		e := end{l, hubSide, answers(func(*http.Request) (*http.Response, error) { return ok(http.NoBody), nil })}
+		of := func(method string) *http.Request {
+			req := request(t, method, "/clusters/abc/api/v1/namespaces/n/resourcequotas/q/status")
+			req.Header.Set("User-Agent", agent)
+			return req
+		}
+		_, err := e.RoundTrip(of(http.MethodPut))
+		must(t, err)
+		writes, _ := l.sent()
+		if got, want := writes[0].kind(), "hub update resourcequotas/status"+by; got != want {
+			t.Errorf("%q writes %q, want %q", agent, got, want)
+		}
+		if got := idOf(hubSide, of(http.MethodGet)); !strings.HasSuffix(got, "/status"+by) {
+			t.Errorf("%q reads %q, want that it ends with %q", agent, got, by)
+		}
+	}
+}

@@ -38,6 +38,9 @@ type line struct {
 	older map[string]past
 	// only is the one list that shows the past; empty is all of them.
 	only string
+	// ours says of a namespace of a physical cluster whether what is in it counts where a list shows all there is: all worlds share the clusters, and
+	// what others do there comes and goes. nil counts everything.
+	ours func(namespace string) bool
 	// filter withholds watch events, if it is not nil.
 	filter *filter
 
@@ -67,6 +70,8 @@ type past struct {
 type write struct {
 	side string
 	info *apirequest.RequestInfo
+	// by is the controller, where several share the line.
+	by string
 	// taken says that a server answered that it was written. What was refused, or never got there, may be in no audit log.
 	taken bool
 }
@@ -80,7 +85,18 @@ func (w write) kind() string {
 	if i.Subresource != "" {
 		s += "/" + i.Subresource
 	}
+	if w.by != "" {
+		s += " by " + w.by
+	}
 	return s
+}
+
+// partOf is which of the controllers that share a line asks, empty where it has one alone.
+func partOf(req *http.Request) string {
+	if part, ok := strings.CutPrefix(req.Header.Get("User-Agent"), partAgent); ok && slices.Contains(partsOfTheHouse, part) {
+		return part
+	}
+	return ""
 }
 
 func newLine(name string, counts func(write) bool) *line {
@@ -192,7 +208,7 @@ func (l *line) finish(last bool) error {
 }
 
 func (e end) write(req *http.Request, info *apirequest.RequestInfo) (*http.Response, error) {
-	number, last, err := e.begin(write{side: e.side, info: info})
+	number, last, err := e.begin(write{side: e.side, info: info, by: partOf(req)})
 	if err != nil {
 		return nil, err
 	}
@@ -263,7 +279,7 @@ func (e end) olderList(req *http.Request) (*http.Response, error) {
 	now := then
 	if body, kept := was.lists[id]; err == nil && kept {
 		resp.Body, resp.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
-		then, err = versionsOf(body, "")
+		then, err = versionsOf(body, "", nil)
 	} else if err == nil {
 		resp, then, err = e.listOf(req, was.revision)
 	}
@@ -308,12 +324,17 @@ func (e end) listOf(req *http.Request, revision string) (*http.Response, map[str
 		return nil, nil, fmt.Errorf("at %q: %s: %s", revision, resp.Status, body)
 	}
 	resp.Body, resp.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
-	versions, err := versionsOf(body, revision)
+	var counts func(namespace string) bool
+	if e.side != hubSide && !q.Has("labelSelector") {
+		counts = e.ours
+	}
+	versions, err := versionsOf(body, revision, counts)
 	return resp, versions, err
 }
 
-// versionsOf reads the versions of a list's objects by UID, of a whole list, and of a revision, if it is not empty.
-func versionsOf(body []byte, revision string) (map[string]string, error) {
+// versionsOf reads the versions of a list's objects by UID, of a whole list, and of a revision, if it is not empty; of those in namespaces that count, if
+// that is not nil.
+func versionsOf(body []byte, revision string, counts func(namespace string) bool) (map[string]string, error) {
 	var list metav1.PartialObjectMetadataList
 	if err := json.Unmarshal(body, &list); err != nil {
 		return nil, err
@@ -326,7 +347,9 @@ func versionsOf(body []byte, revision string) (map[string]string, error) {
 	}
 	versions := map[string]string{}
 	for _, o := range list.Items {
-		versions[string(o.UID)] = o.ResourceVersion
+		if counts == nil || o.Namespace == "" || counts(o.Namespace) {
+			versions[string(o.UID)] = o.ResourceVersion
+		}
 	}
 	return versions, nil
 }
@@ -339,6 +362,9 @@ func idOf(side string, req *http.Request) string {
 		if s := query.Get(selector); s != "" {
 			id += " " + s
 		}
+	}
+	if part := partOf(req); part != "" { // each has its own
+		id += " by " + part
 	}
 	return id
 }

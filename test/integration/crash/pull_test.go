@@ -97,14 +97,8 @@ func (u *user) ask(name, token string, as rest.Config) error {
 	if err != nil {
 		return err
 	}
-	key, err := keyutil.ParsePrivateKeyPEM(keyPEM)
-	if err != nil {
-		return err
-	}
 	id, _, _ := strings.Cut(token, ".")
-	pem, err := cert.MakeCSRFromTemplate(key, &x509.CertificateRequest{
-		Subject: pkix.Name{CommonName: workloadv1alpha1.SyncerUserPrefix + mirror, SerialNumber: id},
-	})
+	pem, err := certificateRequest(keyPEM, pkix.Name{CommonName: workloadv1alpha1.SyncerUserPrefix + mirror, SerialNumber: id})
 	if err != nil {
 		return err
 	}
@@ -128,6 +122,15 @@ func (u *user) ask(name, token string, as rest.Config) error {
 		return ""
 	})
 	return nil
+}
+
+// certificateRequest is one with a key, both in PEM.
+func certificateRequest(keyPEM []byte, subject pkix.Name) ([]byte, error) {
+	key, err := keyutil.ParsePrivateKeyPEM(keyPEM)
+	if err != nil {
+		return nil, err
+	}
+	return cert.MakeCSRFromTemplate(key, &x509.CertificateRequest{Subject: subject})
 }
 
 // addPulled adds what there is of the cluster: what became of each request, and which one its token was spent on.

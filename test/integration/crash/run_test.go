@@ -34,7 +34,7 @@ type run struct {
 	// before is how many logical clusters there were.
 	before int
 	done   int // steps
-	// past is when the controller saw the past: from where to where in the audit log of each physical cluster.
+	// past is when the controller saw the past: from where to where in the audit log of each side.
 	past map[string][]stretch
 }
 
@@ -44,8 +44,8 @@ type stretch struct{ from, to int }
 // showsPast says that from now on the controller sees the past, or the present again.
 func (r *run) showsPast(past bool) {
 	r.t.Helper()
-	for _, c := range clusterNames {
-		at := len(r.logs[c].read(r.t))
+	for c, log := range r.logs {
+		at := len(log.read(r.t))
 		if past {
 			r.past[c] = append(r.past[c], stretch{at, math.MaxInt})
 		} else {
@@ -67,6 +67,7 @@ func eventually(t *testing.T, what string, check func() (problem string)) {
 func (w *world) begin(t *testing.T, sc scenario) *run {
 	t.Helper()
 	w.runs++
+	w.later.set(0)
 	r := &run{world: w, t: t, scenario: sc, number: w.runs, past: map[string][]stretch{}}
 	r.user = &user{run: r}
 	all := &corev1alpha1.LogicalClusterList{}
@@ -97,6 +98,9 @@ func (r *run) space() string {
 	return kinds.DownstreamNamespace(logicalcluster.Name(r.clusters[len(r.clusters)-1]), "default", false)
 }
 
+// isOurs says whether a namespace of a physical cluster may be the app's.
+func (r *run) isOurs(namespace string) bool { return len(r.clusters) == 0 || namespace == r.space() }
+
 // step does what the user does next.
 func (r *run) step() {
 	r.t.Helper()
@@ -116,15 +120,24 @@ func (r *run) settle(want reference) state {
 	var last state
 	began := time.Now()
 	var since time.Time
-	looks := 0
+	looks, hours := 0, 0
 	defer func() {
 		if r.t.Failed() {
 			r.t.Logf("what there is:\n%s", r.state().picture())
 		}
 	}()
 	eventually(r.t, what, func() string {
+		// Who looked at the clock before it was stepped, and waits since, waits for an hour.
+		if hours++; hours <= 24 {
+			r.later.pass(anHour)
+		}
 		if problem := r.running(s.runs); problem != "" {
 			return problem
+		}
+		if want, ok := r.scenario.come[s.name]; ok {
+			if is := r.tally(); is != want {
+				return fmt.Sprintf("there is %+v, want %+v", is, want)
+			}
 		}
 		now := r.state()
 		if want != nil {
@@ -153,7 +166,7 @@ func (r *run) settle(want reference) state {
 // judge holds the audit logs of the physical clusters against what the user has asked for until now:
 //   - Each object is deleted as often as the steps say.
 //   - What pods refer to may go more often where nothing makes any: it may come before that is placed elsewhere.
-//   - A Job is made once, and once more for each that was asked to go.
+//   - A Job is made once, and once more for each of its name that was asked to go.
 //   - A namespace may go whenever nothing is in it.
 //
 // What a controller made while it saw the past it may take away again.
@@ -163,7 +176,15 @@ func (r *run) judge() {
 	for _, s := range r.scenario.steps[:r.done] {
 		asked = append(asked, s.deletes...)
 	}
-	jobs := 1 + len(slices.DeleteFunc(slices.Clone(asked), func(d string) bool { return !strings.HasSuffix(d, " jobs/"+app) })) // that may be made
+	if r.scenario.house {
+		r.judgeHouse(asked)
+	}
+	jobs := map[string]int{} // that were made, by name
+	mayBeMade := func(name string) int {
+		return 1 + len(slices.DeleteFunc(slices.Clone(asked), func(d string) bool {
+			return !strings.HasSuffix(d, " jobs/"+name) || strings.HasPrefix(d, hubSide)
+		}))
+	}
 	space := r.space()
 	for _, c := range clusterNames {
 		allowed := slices.Clone(asked)
@@ -176,7 +197,7 @@ func (r *run) judge() {
 			name := c + " " + a.String()
 			if !strings.HasPrefix(a.verb, "delete") {
 				if a.resource == "jobs" && a.code == http.StatusCreated {
-					if jobs--; jobs < 0 {
+					if jobs[a.name]++; jobs[a.name] > mayBeMade(a.name) {
 						r.t.Fatalf("run %d, step %s: %s was made once more (%s by %s)", r.number, r.scenario.steps[r.done-1].name, name, a.id, a.user)
 					}
 				}

@@ -32,9 +32,12 @@ type scenario struct {
 	steps []step
 	// others says that the app is a ReplicaSet, a ReplicationController, a DaemonSet, a StatefulSet and a Job, with what these need, and no Deployment.
 	others bool
-	// twice names, by step, an object of which every controller gets two changes to see in it, as "hub deployments/web": who is shown the last
-	// state only has missed one, however fast or slow all are.
-	twice map[string]string
+	// house says that what the controllers of the house write is looked at, too, and come how much of it there is in the end, by step.
+	house bool
+	come  map[string]tally
+	// twice names, by step, objects of which every controller that watches them gets two changes to see in it, as "hub deployments/web": who is
+	// shown the last state only has missed one, however fast or slow all are.
+	twice map[string][]string
 }
 
 // step is one thing that a user does.
@@ -43,7 +46,8 @@ type step struct {
 	do   func(*user) error
 	// runs is how many replicas run then, by physical cluster.
 	runs map[string]int32
-	// deletes are the deletes that the step asks of physical clusters, as "east services/web", each once.
+	// deletes are the deletes that the step asks of physical clusters, as "east services/web", each once; and of the controllers of the
+	// house, as "hub jobs/once", once at most. They may delete all that is in a namespace with which they are asked to.
 	deletes []string
 }
 
@@ -56,6 +60,9 @@ type user struct {
 	owners []metav1.OwnerReference
 	// keys of the certificates of a cluster that is synced from outside, by request, in PEM. It is nil before that is registered.
 	keys map[string][]byte
+	// key is that of who asks for a certificate of the workspace, in PEM, and known who is somebody by which certificate.
+	key   []byte
+	known map[string]string
 }
 
 const app = "web"
@@ -97,7 +104,7 @@ var scenarios = []scenario{
 		},
 	},
 	{
-		name: "life", twice: map[string]string{"scale": "hub deployments/" + app},
+		name: "life", twice: map[string][]string{"scale": {"hub deployments/" + app}},
 		steps: []step{
 			{"apply", func(u *user) error { return errors.Join(u.place("east"), u.apply(2)) }, east(2), nil},
 			{"scale", func(u *user) error {
@@ -153,7 +160,7 @@ var scenarios = []scenario{
 		},
 	},
 	{
-		name: "regret", own: true, twice: map[string]string{"regret": "hub workspaces/regretted"},
+		name: "regret", own: true, twice: map[string][]string{"regret": {"hub workspaces/regretted"}},
 		steps: []step{
 			{"create", func(u *user) error { return u.create("team") }, nil, nil},
 			{"apply", func(u *user) error { return errors.Join(u.place("east"), u.apply(1)) }, east(1), nil},
@@ -162,13 +169,50 @@ var scenarios = []scenario{
 		},
 	},
 	{
-		name: "pull", twice: map[string]string{"replace": "hub secrets/" + pulled},
+		name: "pull", twice: map[string][]string{"replace": {"hub secrets/" + pulled}},
 		steps: []step{
 			{"add", (*user).pull, nil, nil},
 			{"renew", (*user).renew, nil, nil},
 			{"replace", (*user).replaceToken, nil, nil},
 			{"steal", (*user).steal, nil, nil},
 			{"remove", (*user).removePulled, nil, nil},
+		},
+	},
+	{
+		name: "house", house: true,
+		twice: map[string][]string{
+			"furnish": {
+				"hub namespaces/" + extra, "hub clusterroles/" + part, "hub certificatesigningrequests/" + person, "hub cronjobs/" + report,
+				"hub poddisruptionbudgets/" + app, "hub services/" + app, "hub jobs/" + once, "hub resourcequotas/" + app,
+			},
+			"later": {"hub clusterroles/" + part, "hub horizontalpodautoscalers/" + app},
+		},
+		come: map[string]tally{
+			"furnish": {resources: 1, signed: 1, refused: 1, given: 3, jobs: 1, ended: 1, usedJobs: 1, usedConfigMaps: 2, expected: 1, healthy: 1, ready: 1, addresses: 1},
+			"later":   {resources: 3, jobs: 1, ended: 1, ran: true, usedJobs: 1, usedConfigMaps: 2, expected: 2, healthy: 2, ready: 2, addresses: 2, scaled: 2},
+			"delete":  {usedConfigMaps: 1},
+		},
+		steps: []step{
+			{"furnish", (*user).furnish, east(1), nil},
+			{"later", (*user).halfAYear, east(2), []string{
+				"east jobs/" + once, "hub jobs/" + once, "hub namespaces/" + extra,
+				"hub certificatesigningrequests/" + person, "hub certificatesigningrequests/" + impostor,
+			}},
+			{"delete", (*user).strip, nil, append(all("east"), "east jobs/"+nameOfRun(), "hub endpoints/"+app)},
+		},
+	},
+	{
+		// Without Jobs: one that has begun would not move.
+		name: "house moves", house: true,
+		come: map[string]tally{
+			"apply":  {expected: 2, healthy: 2, ready: 2, addresses: 2},
+			"move":   {expected: 2, healthy: 2, ready: 2, addresses: 2},
+			"delete": {},
+		},
+		steps: []step{
+			{"apply", func(u *user) error { return errors.Join(u.place("east"), u.twice(budget(), aBudget), u.apply(2)) }, east(2), nil},
+			{"move", func(u *user) error { return u.place("west") }, west(2), all("east")},
+			{"delete", func(u *user) error { return errors.Join(u.drop(budget()), u.delete()) }, nil, append(all("west"), "hub endpoints/"+app)},
 		},
 	},
 }

@@ -14,6 +14,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -86,6 +87,12 @@ func (r *run) state() state {
 			schema.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterrolebindings"}) {
 			list(in, alias, r.clients.Dynamic, gvr, "")
 		}
+		if r.scenario.house {
+			for gvr, selector := range ofTheHouse {
+				list(in, alias, r.clients.Dynamic, gvr, selector)
+			}
+			r.addRequests(s, in, alias)
+		}
 	}
 	for _, name := range r.clusters {
 		ours := workloadv1alpha1.WorkspaceLabel + "=" + name
@@ -139,14 +146,18 @@ func (r *run) words() []word {
 			all = append(all, word{kinds.DownstreamNamespace(cluster, ns, false), ns + "-HASH"})
 		}
 		// What a leaf says of its root is right only if it is the one that is there now.
+		resources := []schema.GroupVersionResource{cronJobs}
 		for _, k := range kinds.All {
-			l, err := r.clients.Dynamic.Resource(k.GVR).List(client.In(r.ctx, cluster), metav1.ListOptions{})
+			resources = append(resources, k.GVR)
+		}
+		for _, gvr := range resources {
+			l, err := r.clients.Dynamic.Resource(gvr).List(client.In(r.ctx, cluster), metav1.ListOptions{})
 			if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
 				continue
 			}
 			must(r.t, err)
 			for _, o := range l.Items {
-				all = append(all, word{string(o.GetUID()), "UID of " + k.GVR.Resource + " " + o.GetName()})
+				all = append(all, word{string(o.GetUID()), "UID of " + gvr.Resource + " " + o.GetName()})
 			}
 		}
 		all = append(all, word{name, fmt.Sprintf("WORKSPACE-%d", i)})
@@ -183,6 +194,30 @@ func normal(o *unstructured.Unstructured) string {
 		// How fast a leaf rolls is left as it was while there is nothing to roll; the hash is of that, too.
 		delete(annotations, workloadv1alpha1.RenderedAnnotation)
 		unstructured.RemoveNestedField(o.Object, "spec", "strategy")
+	case o.GetKind() == "EndpointSlice": // whose endpoints have pods' names and addresses, and which is called by lot
+		o.SetName(o.GetLabels()[discoveryv1.LabelServiceName])
+		delete(annotations, corev1.EndpointsLastChangeTriggerTime)
+		shear(o.Object, "endpoints", "addresses", "targetRef.name", "targetRef.uid")
+	case o.GetKind() == "Endpoints":
+		delete(annotations, corev1.EndpointsLastChangeTriggerTime)
+		subsets, _ := o.Object["subsets"].([]any)
+		for _, s := range subsets {
+			for _, addresses := range []string{"addresses", "notReadyAddresses"} {
+				shear(s.(map[string]any), addresses, "ip", "targetRef.name", "targetRef.uid")
+			}
+		}
+	case o.GetKind() == "CronJob":
+		if _, ok, _ := unstructured.NestedString(o.Object, "status", "lastSuccessfulTime"); ok {
+			_ = unstructured.SetNestedField(o.Object, "is set", "status", "lastSuccessfulTime")
+		}
+	case o.GetKind() == "HorizontalPodAutoscaler":
+		// Who has scaled says so last, and who comes after him decides by metrics again, as in Kubernetes: where there are none it says
+		// nothing of how many there are to be, and when that was decided.
+		unstructured.RemoveNestedField(o.Object, "status", "lastScaleTime")
+		is, _, _ := unstructured.NestedInt64(o.Object, "status", "currentReplicas")
+		if wanted, _, _ := unstructured.NestedInt64(o.Object, "status", "desiredReplicas"); wanted == 0 || wanted == is {
+			unstructured.RemoveNestedField(o.Object, "status", "desiredReplicas")
+		}
 	case o.GetName() == "kube-root-ca.crt":
 		unstructured.RemoveNestedField(o.Object, "data") // each server has its own
 		delete(annotations, "atoll.dev/root-ca")
@@ -218,6 +253,17 @@ func normal(o *unstructured.Unstructured) string {
 		return err.Error()
 	}
 	return string(text)
+}
+
+// shear takes fields out of each of the objects in a list of another, and sorts what is left: they came in an order that says nothing.
+func shear(o map[string]any, list string, fields ...string) {
+	all, _ := o[list].([]any)
+	for _, one := range all {
+		for _, field := range fields {
+			unstructured.RemoveNestedField(one.(map[string]any), strings.Split(field, ".")...)
+		}
+	}
+	slices.SortFunc(all, func(a, b any) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
 }
 
 // runs says what keeps the physical clusters from running the app as wanted, and the Deployment from saying so.
@@ -298,7 +344,10 @@ func (s state) picture() string {
 	var b strings.Builder
 	for _, k := range slices.Sorted(maps.Keys(s)) {
 		fmt.Fprintln(&b, k)
-		if slices.ContainsFunc([]string{" deployments ", " replicasets ", " replicationcontrollers ", " daemonsets ", " statefulsets ", " jobs ", " placements "}, func(of string) bool { return strings.Contains(k, of) }) {
+		if slices.ContainsFunc([]string{
+			" deployments ", " replicasets ", " replicationcontrollers ", " daemonsets ", " statefulsets ", " jobs ", " placements ",
+			" cronjobs ", " resourcequotas ", " poddisruptionbudgets ", " endpointslices ", " horizontalpodautoscalers ",
+		}, func(of string) bool { return strings.Contains(k, of) }) {
 			fmt.Fprintln(&b, s[k])
 		}
 	}

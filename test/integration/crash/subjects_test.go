@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"sync"
-	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	"k8s.io/utils/clock"
@@ -36,16 +35,31 @@ type subject struct {
 	seed uint64
 	// reached is what its runs crashed after.
 	reached *reached
+	// atOnce leaves to `make soak` the older views of one list at a time, beside others that show what is: they are too many.
+	atOnce bool
 	// soak entries are for `make soak` alone.
 	soak bool
 }
 
 // everyone is in the world at all times.
-var everyone = []string{"workspaces", "placement", "splitter", "syncer", "garbage", "credentials"}
+var everyone = []string{"house", "workspaces", "placement", "splitter", "syncer", "garbage", "credentials"}
 
 // subjects: where writes of one controller are divided over several entries, it is because together they are too many to crash
 // after each in a test that everybody runs.
 var subjects = []subject{
+	{
+		// Over the line they see by the informers that they share, and each by its own lists and watches, of what it has looked at or
+		// waits for: that may be the past. What they decide by they read when they look, by a request or, past every line, from the stores
+		// in their process: what is counted for ResourceQuotas, and what becomes less of it; all ClusterRoles; Jobs of CronJobs; pods and
+		// slices of Services; what each namespace has, and what is hidden in it.
+		name: "house", make: makeHouse, counts: not(isEvent), lanes: 2, atOnce: true,
+		crash: []string{"house"}, older: []string{"house"}, dropped: []string{"house"}, more: []string{"house moves"},
+	},
+	{
+		// What warns of the same once more does so when it likes.
+		name: "house's events", role: "house", make: makeHouse, counts: isEvent,
+		crash: []string{"house"}, soak: true,
+	},
 	{
 		name: "placement", make: makePlacement,
 		crash: []string{"once"}, older: []string{"move"}, dropped: []string{"life"}, more: []string{"move", "life"},
@@ -87,7 +101,9 @@ var subjects = []subject{
 }
 
 // isContent says that a write is more than a report.
-func isContent(w write) bool { return w.info.Subresource != "status" && w.info.Resource != "events" }
+func isContent(w write) bool { return w.info.Subresource != "status" && !isEvent(w) }
+
+func isEvent(w write) bool { return w.info.Resource == "events" }
 
 func isHeartbeat(w write) bool { return w.info.Resource == "leases" }
 
@@ -112,11 +128,13 @@ func (w *world) shared(l *line) (*client.Clients, *client.Informers, error) {
 	return c, i, err
 }
 
-// together runs informers and the controller that uses them.
+// together runs informers and the controller that uses them, until that ends.
 func together(i *client.Informers, run func(context.Context) error) func(context.Context) error {
 	return func(ctx context.Context) error {
 		var wg sync.WaitGroup
 		defer wg.Wait()
+		ctx, stop := context.WithCancel(ctx)
+		defer stop()
 		wg.Go(func() { i.Run(ctx) })
 		return run(ctx)
 	}
@@ -228,21 +246,3 @@ func makeSyncer(w *world, l *line) (func(context.Context) error, error) {
 		return errors.Join(errs...)
 	}, nil
 }
-
-// hurry is how much faster than the world's the splitter's clock runs: the minute for which it keeps what vanished
-// unseen is two seconds.
-const hurry = 30
-
-// fastClock runs faster than the world's.
-type fastClock struct {
-	clock.RealClock
-	began time.Time
-}
-
-func (c fastClock) Now() time.Time                         { return c.began.Add(time.Since(c.began) * hurry) }
-func (c fastClock) Since(t time.Time) time.Duration        { return c.Now().Sub(t) }
-func (c fastClock) After(d time.Duration) <-chan time.Time { return c.RealClock.After(d / hurry) }
-func (c fastClock) NewTimer(d time.Duration) clock.Timer   { return c.RealClock.NewTimer(d / hurry) }
-func (c fastClock) NewTicker(d time.Duration) clock.Ticker { return c.RealClock.NewTicker(d / hurry) }
-func (c fastClock) Sleep(d time.Duration)                  { c.RealClock.Sleep(d / hurry) }
-func (c fastClock) Tick(d time.Duration) <-chan time.Time  { return c.NewTicker(d).C() }

@@ -84,6 +84,7 @@ type world struct {
 	fleet      map[string]*cluster
 	targets    map[string]*workloadv1alpha1.SyncTarget
 	fast       clock.WithTicker
+	later      *steppedClock        // a step of a run sets it, and the next run begins at the present
 	logs       map[string]*auditLog // by side
 
 	mu    sync.Mutex // guards all below
@@ -157,8 +158,14 @@ func newWorld(t *testing.T, fleet map[string]*cluster) *world {
 	credentials, err := syncer.NewCredentials(syncer.CredentialsConfig{Clients: reads, Informers: informers, Sign: s.SignSyncer, Clock: clock.RealClock{}})
 	must(t, err)
 	s.Join(directory, anywhere{}, credentials, anywhere{})
+	// It says what a namespace holds, and does nothing: the one that does is in the house.
 	ns, err := namespaces.New(clients, informers, namespaces.Options{RootCA: s.CACertificate(), Read: s.Read, Custom: s.CustomIn})
 	must(t, err)
+	stopped, stop := context.WithCancel(ctx)
+	stop()
+	if err := ns.Run(stopped); err == nil {
+		t.Fatal("the controller of namespaces that is to do nothing has run")
+	}
 	manager, err := syncer.NewManager(syncer.ManagerConfig{
 		Clients: clients, Informers: informers, Clock: clock.RealClock{}, DeleteData: s.DeleteCluster,
 		// Nobody gives a kubeconfig: the syncers are started here, over lines.
@@ -169,7 +176,7 @@ func newWorld(t *testing.T, fleet map[string]*cluster) *world {
 
 	w := &world{
 		t: t, ctx: ctx, server: s, namespaces: ns, etcd: etcd.Client, clients: clients, fleet: fleet, lives: map[string]*life{},
-		targets: map[string]*workloadv1alpha1.SyncTarget{}, fast: fastClock{began: time.Now()},
+		targets: map[string]*workloadv1alpha1.SyncTarget{}, fast: fastClock{began: time.Now(), times: hurry}, later: newSteppedClock(),
 		logs: map[string]*auditLog{hubSide: {path: o.Audit.LogOptions.Path}},
 	}
 	for name, c := range fleet {
@@ -183,7 +190,7 @@ func newWorld(t *testing.T, fleet map[string]*cluster) *world {
 		}
 	})
 	steady.Go(func() { informers.Run(ctx) })
-	for _, c := range []interface{ Run(context.Context) error }{ns, manager, credentials} {
+	for _, c := range []interface{ Run(context.Context) error }{manager, credentials} {
 		steady.Go(func() {
 			if err := c.Run(ctx); err != nil && ctx.Err() == nil {
 				t.Errorf("%T: %v", c, err)
