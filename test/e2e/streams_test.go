@@ -17,6 +17,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	admissionv1 "k8s.io/api/admission/v1"
@@ -448,8 +449,45 @@ func (w *workspace) try(args ...string) (string, error) { return w.f.Run(w.args(
 // runs starts atoll kubectl in the workspace, and returns what reads its output. It ends with the test.
 func (w *workspace) runs(args ...string) *bufio.Reader {
 	w.t.Helper()
+	return w.talks(nil, args...).out
+}
+
+// talk is a kubectl that runs: what it reads, writes, and says beside that.
+type talk struct {
+	in  io.Writer
+	out *bufio.Reader
+	*words
+}
+
+// words are what somebody has said until now.
+type words struct {
+	mu   sync.Mutex // guards said
+	said []byte
+}
+
+func (w *words) Write(more []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.said = append(w.said, more...)
+	return len(more), nil
+}
+
+func (w *words) String() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return string(w.said)
+}
+
+// talks is runs, with more in its environment.
+func (w *workspace) talks(environment []string, args ...string) talk {
+	w.t.Helper()
+	said := &words{}
 	cmd := exec.CommandContext(w.t.Context(), framework.Binary(w.t), w.args(args...)...)
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+w.f.Kubeconfig)
+	cmd.Env, cmd.Stderr = append(append(os.Environ(), "KUBECONFIG="+w.f.Kubeconfig), environment...), said
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		w.t.Fatal(err)
+	}
 	out, err := cmd.StdoutPipe()
 	if err == nil {
 		err = cmd.Start()
@@ -461,7 +499,7 @@ func (w *workspace) runs(args ...string) *bufio.Reader {
 		_ = cmd.Process.Kill() // it has ended by then, or ends now
 		_ = cmd.Wait()
 	})
-	return bufio.NewReader(out)
+	return talk{in, bufio.NewReader(out), said}
 }
 
 // follows reads a log up to its last line, while it goes on.
@@ -482,18 +520,26 @@ func (w *workspace) follows(pod, last string) {
 // forwards sends a line through a forwarded port.
 func (w *workspace) forwards(pod string) {
 	w.t.Helper()
-	said, err := w.runs("port-forward", "--address=127.0.0.1", pod, ":80").ReadString('\n')
+	conn, _ := w.forwarded(nil, pod)
+	_, _ = io.WriteString(conn, "through\n")
+	if back, err := bufio.NewReader(conn).ReadString('\n'); back != "through\n" || err != nil {
+		w.t.Error(fmt.Sprintf("port-forward: %q", back), err)
+	}
+}
+
+// forwarded is a connection to port 80 of a pod, until the test ends, and the kubectl that forwards it.
+func (w *workspace) forwarded(environment []string, pod string, flags ...string) (net.Conn, talk) {
+	w.t.Helper()
+	kubectl := w.talks(environment, append([]string{"port-forward", "--address=127.0.0.1", pod, ":80"}, flags...)...)
+	said, err := kubectl.out.ReadString('\n')
 	port := regexp.MustCompile(`127\.0\.0\.1:(\d+) -> 80`).FindStringSubmatch(said)
 	if err != nil || port == nil {
-		w.t.Fatalf("port-forward says %q: %v", said, err)
+		w.t.Fatalf("port-forward says %q: %v\n%s", said, err, kubectl)
 	}
 	conn, err := net.Dial("tcp", "127.0.0.1:"+port[1])
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	defer conn.Close() //nolint:errcheck // a test's
-	_, _ = io.WriteString(conn, "through\n")
-	if back, err := bufio.NewReader(conn).ReadString('\n'); back != "through\n" || err != nil {
-		w.t.Error(fmt.Sprintf("port-forward: %q", back), err)
-	}
+	w.t.Cleanup(func() { _ = conn.Close() })
+	return conn, kubectl
 }
