@@ -38,17 +38,17 @@ const (
 
 // reach is what acts upon the requests of each workspace.
 type reach struct {
+	url           string // of the webhooks, which stand at the paths of their letters
+	bundle        []byte
 	robot, forged string // a's ServiceAccount's token, and the same with b as its issuer
 	// asked is how often the webhooks of a and b were asked.
 	asked [2]atomic.Int64
 }
 
-// reaches gives both workspaces custom resources of one name, with a default in b; a cluster-admin that is a ServiceAccount; and webhooks
+// act gives both workspaces custom resources of one name, with a default in b; a cluster-admin that is a ServiceAccount; and webhooks
 // and policies for all requests. Those of b refuse and change what they see of the walk, which is nothing.
-func (w *isoWorld) reaches(t *testing.T) *reach {
+func (r *reach) act(t *testing.T, w *isoWorld) {
 	t.Helper()
-	out := &reach{}
-	url, bundle := out.hooks(t, w)
 	custom := isoResource{
 		GroupVersionResource: schema.GroupVersionResource{Group: "iso.example", Version: "v1", Resource: "isos"}, kind: "Iso", namespaced: true,
 		manifest: &unstructured.Unstructured{Object: map[string]any{"apiVersion": "iso.example/v1", "kind": "Iso", "metadata": map[string]any{"name": "iso"}}},
@@ -74,11 +74,10 @@ func (w *isoWorld) reaches(t *testing.T) *reach {
 			}
 			return fmt.Sprintf("made with the schema of before: %v", made.Object)
 		})
-		out.arm(t, w, letter, cluster, url, bundle)
+		r.arm(t, w, letter, cluster)
 	}
-	out.tokens(t, w)
-	out.stands(t, w)
-	return out
+	r.tokens(t, w)
+	r.stands(t, w)
 }
 
 // stands waits until what acts upon the requests of each workspace does: at the start, and at the end of a walk still.
@@ -103,13 +102,16 @@ func (r *reach) stands(t *testing.T, w *isoWorld) {
 	}
 }
 
-// hooks are the webhooks of a and b, each at the path of its letter.
-func (r *reach) hooks(t *testing.T, w *isoWorld) (url string, bundle []byte) {
+// newReach starts the webhooks of a and b. It is called before the world is made, so that they end after it: whose controllers ask them
+// until their server has stopped.
+func newReach(t *testing.T) *reach {
 	t.Helper()
+	r := &reach{}
 	server := httptest.NewTLSServer(http.HandlerFunc(func(rw http.ResponseWriter, req *http.Request) {
 		body, err := io.ReadAll(req.Body)
 		if err != nil {
-			t.Errorf("read what the webhook is asked: %v", err)
+			t.Logf("who asked the webhook has gone: %v", err)
+			return // a server that is stopped, in the middle of its question
 		}
 		var review struct {
 			APIVersion, Kind string
@@ -139,11 +141,12 @@ func (r *reach) hooks(t *testing.T, w *isoWorld) (url string, bundle []byte) {
 		}
 	}))
 	t.Cleanup(server.Close)
-	return server.URL, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	r.url, r.bundle = server.URL, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	return r
 }
 
 // arm gives a workspace a webhook, and policies.
-func (r *reach) arm(t *testing.T, w *isoWorld, letter string, cluster logicalcluster.Name, url string, bundle []byte) {
+func (r *reach) arm(t *testing.T, w *isoWorld, letter string, cluster logicalcluster.Name) {
 	t.Helper()
 	meta := metav1.ObjectMeta{Name: reachNamespace}
 	every := admissionregistrationv1.RuleWithOperations{
@@ -158,7 +161,7 @@ func (r *reach) arm(t *testing.T, w *isoWorld, letter string, cluster logicalclu
 	}
 	objects := []ctrlclient.Object{
 		&admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: meta, Webhooks: []admissionregistrationv1.ValidatingWebhook{{
-			Name: "reach.example.com", ClientConfig: admissionregistrationv1.WebhookClientConfig{URL: new(url + "/" + letter), CABundle: bundle},
+			Name: "reach.example.com", ClientConfig: admissionregistrationv1.WebhookClientConfig{URL: new(r.url + "/" + letter), CABundle: r.bundle},
 			Rules: []admissionregistrationv1.RuleWithOperations{every}, AdmissionReviewVersions: []string{"v1"}, SideEffects: new(admissionregistrationv1.SideEffectClassNone),
 		}}},
 		&admissionregistrationv1.ValidatingAdmissionPolicy{ObjectMeta: meta, Spec: admissionregistrationv1.ValidatingAdmissionPolicySpec{

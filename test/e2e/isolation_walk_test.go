@@ -38,9 +38,10 @@ func TestI1_NoBleed_RandomWalk(t *testing.T) {
 	if soaking() {
 		atLeast = walkSoakAtLeast
 	}
+	reach := newReach(t)
 	w := newIsoWorld(t, "--webhook-allowed-addresses=127.0.0.1", // where the webhooks of the test are
 		fmt.Sprintf("--event-ttl=%s", atLeast+time.Hour)) // Events of b are to be there at the end
-	reach := w.reaches(t)
+	reach.act(t, w)
 	before := w.settled(t, w.b)
 	var (
 		wait  sync.WaitGroup
