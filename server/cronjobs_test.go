@@ -93,22 +93,22 @@ func (r *running) complete(t *testing.T, cluster logicalcluster.Name, name strin
 // waitRuns lets time pass, by seconds, until check is content.
 func waitRuns(t *testing.T, clk *clocktesting.FakeClock, what string, check func() (string, bool)) {
 	t.Helper()
-	waitFor(t, time.Minute, what, func() (string, bool) {
-		seen, ok := check()
-		if !ok {
-			clk.Step(time.Second)
-		}
-		return seen, ok
-	})
+	waitSteps(t, clk, time.Second, what, check)
 }
 
-// waitLooks lets little time pass, in which nothing is due, until check is content: looks of a workspace follow each other.
+// waitLooks lets little time pass, in which nothing is due, until check is content: looks of a workspace follow each other. What a look
+// took it is waited for a multiple of, and where waitRuns has stepped meanwhile that is seconds.
 func waitLooks(t *testing.T, clk *clocktesting.FakeClock, what string, check func() (string, bool)) {
+	t.Helper()
+	waitSteps(t, clk, 10*time.Millisecond, what, check)
+}
+
+func waitSteps(t *testing.T, clk *clocktesting.FakeClock, step time.Duration, what string, check func() (string, bool)) {
 	t.Helper()
 	waitFor(t, time.Minute, what, func() (string, bool) {
 		seen, ok := check()
 		if !ok {
-			clk.Step(time.Millisecond)
+			clk.Step(step)
 		}
 		return seen, ok
 	})
@@ -413,7 +413,7 @@ func TestCronJobsThatWaitHoldNoWorker(t *testing.T) {
 		return cronjobs.New(clients, i, r.Jobs(), clk)
 	})
 	clk.Step(time.Minute + time.Second)
-	waitLooks(t, clk, "each is told to wait", func() (string, bool) {
+	waitSteps(t, clk, time.Millisecond, "each is told to wait", func() (string, bool) {
 		refused.mu.Lock()
 		defer refused.mu.Unlock()
 		for name, n := range refused.of {
