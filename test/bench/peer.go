@@ -55,7 +55,7 @@ var withoutAtoll = []string{"TaintNodesByCondition", "StorageObjectInUseProtecti
 const (
 	peerConnections = 8
 	peerRounds      = 7
-	// listedObjects are in every list.
+	// listedObjects are in every list of a full run.
 	listedObjects = 500
 )
 
@@ -135,14 +135,14 @@ type peers struct {
 	env   *Env
 	with  peerProgram
 	store peerStore
-	// listedHomes are the first homes, whose lists are compared.
-	listedHomes            int
+	// listedHomes are the first homes, whose lists are compared; listed are the objects of each kind in every one of them.
+	listedHomes, listed    int
 	atoll, kube            *peerSide
 	config, workload, zero peerKind
 }
 
 func runPeer(ctx context.Context, env *Env, with peerProgram, store peerStore) error {
-	p := &peers{env: env, with: with, store: store}
+	p := &peers{env: env, with: with, store: store, listed: env.N(listedObjects, 20)}
 	if with.filled {
 		p.listedHomes = env.N(10, 2)
 	}
@@ -246,7 +246,7 @@ func (p *peers) makeNamespaces(ctx context.Context) error {
 	return err
 }
 
-// fill makes the objects that are read: in the first homes those of the lists, with the numbers 1 to listedObjects, and
+// fill makes the objects that are read: in the first homes those of the lists, with the numbers 1 to listed, and
 // in each of the others one with the number 1.
 func (p *peers) fill(ctx context.Context) error {
 	p.env.Progress("make the objects on both sides")
@@ -255,7 +255,7 @@ func (p *peers) fill(ctx context.Context) error {
 	for i := range p.kube.homes {
 		objects := 1
 		if i < p.listedHomes {
-			objects = listedObjects
+			objects = p.listed
 		}
 		for number := range objects {
 			all = append(all, made{i, number + 1})
@@ -273,7 +273,7 @@ func (p *peers) fill(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		side.made.Store(listedObjects)
+		side.made.Store(int64(p.listed))
 	}
 	// What is read is the same on both sides: where no controller is, nobody writes a status.
 	last := all[len(all)-1]
@@ -301,7 +301,7 @@ func (p *peers) request(side *peerSide, verb peerVerb, scope peerScope, l peerLo
 		i /= len(l.kinds)
 		switch verb.name {
 		case peerGet:
-			number, at := 1+i%listedObjects, side.homes[0]
+			number, at := 1+i%p.listed, side.homes[0]
 			if scope.many {
 				number, at = 1, side.homes[i%len(side.homes)]
 			}

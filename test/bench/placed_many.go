@@ -218,7 +218,7 @@ func runThousand(ctx context.Context, env *Env) error {
 }
 
 func runHundred(ctx context.Context, env *Env) error {
-	nodes, n := env.N(12, 3), env.N(100, 5)
+	nodes, n := env.N(12, 3), env.N(100, 2)
 	f, err := startFleet(ctx, env, nodes, "east", "west")
 	if err != nil {
 		return err
