@@ -79,7 +79,7 @@ physical-stop: ## Stop a physical cluster: make physical-stop NAME=east. REMOVE=
 
 .PHONY: test
 test: ## Run everything CI runs, and print the time of each suite.
-	@.ci/suites build verify servers unit+conformance operators-short+demo nodes table
+	@.ci/suites build lint+conformance generated servers unit+nodes operators-short+demo table
 
 .PHONY: unit
 unit: ## Run the tests of the packages.
@@ -102,7 +102,7 @@ profiles: build ## Profile the server while it is measured, and write docs/profi
 	@ATOLL_BIN_DIR=$(CURDIR)/bin go run ./test/bench --profiles $(if $(ROWS),--rows '$(ROWS)') $(if $(FORCE),--force)
 
 .PHONY: soak
-soak: build ## Run what takes too long for every change, some eight hours, and write docs/soak.md. PARTS="kills fuzz" runs some.
+soak: build ## Run what takes too long for every change, some ten hours, and write docs/soak.md. PARTS="kills fuzz" runs some.
 	@.ci/soak $(PARTS)
 
 .PHONY: conformance
