@@ -192,6 +192,7 @@ func (s *Server) admit(authorizer authorizer.Authorizer) (kubeadmission.Interfac
 		RefusedPods: func(cluster logicalcluster.Name, resource schema.GroupResource, namespace string, object ctrlclient.Object) ([]string, error) {
 			return s.placer.RefusedPods(cluster, resource, namespace, object)
 		},
+		MayResize: s.ways.MayResize,
 		Definitions: func(name logicalcluster.Name) (int, customresources.Weight) {
 			return s.custom.Definitions().Count(name), s.custom.Definitions().Weight(name)
 		},

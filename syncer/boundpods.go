@@ -49,7 +49,7 @@ func toRun(bound, below *unstructured.Unstructured, target types.UID) showing {
 		return tellItEnds
 	case uid == "":
 		return adoptIt
-	case !apiequality.Semantic.DeepEqual(bound.Object["status"], below.Object["status"]):
+	case !apiequality.Semantic.DeepEqual(bound.Object["status"], statusOf(bound, below)):
 		return tellStatus
 	}
 	return showNothing
@@ -70,7 +70,7 @@ func (s *Syncer) deedFor(shown, below *unstructured.Unstructured) showing {
 			return relabelIt
 		}
 	}
-	if deed == showNothing && len(addedContainers(shown, below)) > 0 {
+	if deed == showNothing && lacksWhatWasAdded(shown, below) {
 		return addTo
 	}
 	return deed
@@ -168,7 +168,31 @@ type notBounded struct{ wait time.Duration }
 
 func (*notBounded) Error() string { return "what bounds the pods of its namespace is not there yet" }
 
-// runPod makes, or changes, the pod below of one that is bound, and tells which it is.
+// reasonChangeRefused is the reason of the event by which who changes labels or annotations of a pod learns that the physical
+// cluster refuses it.
+const reasonChangeRefused = "ChangeRefused"
+
+// relabel gives the pod below of one that is bound the labels and annotations that it lacks.
+func (s *Syncer) relabel(ctx context.Context, k key, bound *unstructured.Unstructured) error {
+	now, err := s.podBelow(ctx, k)
+	if err != nil || now == nil || !s.isBoundPod(bound, now) {
+		return err // its event brings us back
+	}
+	data, err := relabelled(s.renderBound(bound), now)
+	if err != nil {
+		return fmt.Errorf("write what changes of %s: %w", k, err)
+	}
+	_, err = s.physical.dynamic.Resource(podsGVR).Namespace(k.namespace).Patch(ctx, k.name, types.MergePatchType, data, metav1.PatchOptions{FieldManager: workloadv1alpha1.FieldManager})
+	event := "change-" + string(now.GetUID())
+	if err != nil {
+		s.tellPodRefused(ctx, k, now.GetUID(), event, reasonChangeRefused, err)
+		return fmt.Errorf("change the labels of %s: %w", k, err)
+	}
+	s.toldOfPods.Remove(event) // the next refusal is news
+	return nil
+}
+
+// runPod makes the pod below of one that is bound, and tells which it is.
 func (s *Syncer) runPod(ctx context.Context, k key, deed showing, bound, below *unstructured.Unstructured) error {
 	target := s.physical.dynamic.Resource(podsGVR).Namespace(k.namespace)
 	switch deed {
@@ -176,19 +200,6 @@ func (s *Syncer) runPod(ctx context.Context, k key, deed showing, bound, below *
 		return s.tellWhich(ctx, k, bound, below)
 	case giveUp:
 		return nameConflict("%s exists and %s", k, ownerOf(below))
-	case relabelIt:
-		now, err := s.podBelow(ctx, k)
-		if err != nil || now == nil || !s.isBoundPod(bound, now) {
-			return err // its event brings us back
-		}
-		data, err := relabelled(s.renderBound(bound), now)
-		if err != nil {
-			return fmt.Errorf("write what changes of %s: %w", k, err)
-		}
-		if _, err := target.Patch(ctx, k.name, types.MergePatchType, data, metav1.PatchOptions{FieldManager: workloadv1alpha1.FieldManager}); err != nil {
-			return fmt.Errorf("change the labels of %s: %w", k, err)
-		}
-		return nil
 	}
 	if wait, err := s.namespaceReady(k.namespace, bound.GetLabels()[workloadv1alpha1.WorkspaceLabel]); err != nil {
 		return err

@@ -71,9 +71,24 @@ func nameOf(container any) any {
 	return fields["name"]
 }
 
-// addContainers adds to the pod below what addedContainers says, as it is now: each by itself, since one that is refused stays in the workspace,
-// and must not keep the next from being added.
-func (s *Syncer) addContainers(ctx context.Context, k key, shown *unstructured.Unstructured) error {
+// change gives the pod below what it lacks of all that is asked for of it in its workspace. Nothing of that keeps the rest back.
+func (s *Syncer) change(ctx context.Context, k key, shown, below *unstructured.Unstructured) error {
+	var failed []error
+	if kinds.IsBound(shown) && s.lacks(shown, below) {
+		failed = append(failed, s.relabel(ctx, k, shown))
+	}
+	if lacksWhatWasAdded(shown, below) {
+		if wait := s.waitsForResize(shown, below); wait > 0 { // not even read, whatever else happens to the pod
+			s.queue.AddAfter(k, wait)
+		} else {
+			failed = append(failed, s.addToPod(ctx, k, shown))
+		}
+	}
+	return errors.Join(failed...)
+}
+
+// addToPod gives the pod below what it lacks of what was added to it, and changed of it, in its workspace.
+func (s *Syncer) addToPod(ctx context.Context, k key, shown *unstructured.Unstructured) error {
 	// No write goes down without a fresh read of what asks for it, and of what is there.
 	asks, err := s.mirror.dynamic.Resource(podsGVR).Namespace(k.namespace).Get(ctx, k.name, metav1.GetOptions{})
 	if err != nil || asks.GetUID() != shown.GetUID() {
@@ -83,6 +98,13 @@ func (s *Syncer) addContainers(ctx context.Context, k key, shown *unstructured.U
 	if err != nil {
 		return err
 	}
+	// One that is refused keeps the other from nothing.
+	return errors.Join(s.addContainers(ctx, k, asks, now), s.resize(ctx, k, asks, now))
+}
+
+// addContainers adds to the pod below what addedContainers says, as it is now: each by itself, since one that is refused stays
+// in the workspace, and must not keep the next from being added.
+func (s *Syncer) addContainers(ctx context.Context, k key, asks, now *unstructured.Unstructured) error {
 	var failed []error
 	for _, container := range addedContainers(asks, now) {
 		if s.isTold(now) {
@@ -90,9 +112,10 @@ func (s *Syncer) addContainers(ctx context.Context, k key, shown *unstructured.U
 		}
 		switch err := s.addContainer(ctx, k, now.GetUID(), container); {
 		case err == nil:
-		case apierrors.IsNotFound(err), apierrors.IsConflict(err):
-			return nil // it is gone, or another one has its name: its event brings us back
+		case apierrors.IsNotFound(err):
+			return nil // it is gone: its event brings us back
 		default:
+			// A conflict may be another pod of its name, which the next try sees, or a webhook's.
 			s.tellContainerRefused(ctx, k, now.GetUID(), container, err)
 			failed = append(failed, err)
 		}
@@ -143,21 +166,26 @@ func (s *Syncer) addContainer(ctx context.Context, k key, uid types.UID, contain
 	return nil
 }
 
-// tellContainerRefused tells who looks at a pod why an ephemeral container is not there, in the physical cluster's words: the status of a
-// pod that is shown is what it is below, and has no room for that. What cannot be told now is told with the next try.
+// tellContainerRefused tells who looks at a pod why an ephemeral container is not there.
 func (s *Syncer) tellContainerRefused(ctx context.Context, k key, uid types.UID, container any, err error) {
+	s.tellPodRefused(ctx, k, uid, fmt.Sprintf("%s-%v", uid, nameOf(container)), reasonEphemeralRefused, err)
+}
+
+// tellPodRefused tells who looks at a pod what of it is refused below, by an Event of that name, in the physical cluster's
+// words: the status of a pod that is shown is what it is below, and has no room for that. What cannot be told now is told with
+// the next try.
+func (s *Syncer) tellPodRefused(ctx context.Context, k key, uid types.UID, name, reason string, err error) {
 	why := s.refusalIn(k.namespace, err)
 	if why == nil || why.reason == refusedUnreachable {
 		return // nothing is known of it
 	}
-	name := fmt.Sprintf("%s-%v", uid, nameOf(container))
-	if told, ok := s.toldContainers.Get(name); ok && told == why.text() {
+	if told, ok := s.toldOfPods.Get(name); ok && told == why.text() {
 		return // an Event of each try would be news to nobody
 	}
 	now := s.config.Clock.Now().UTC().Format(time.RFC3339)
 	event := &unstructured.Unstructured{Object: map[string]any{
 		"involvedObject": map[string]any{"apiVersion": "v1", "kind": "Pod", "namespace": k.namespace, "name": k.name, "uid": string(uid)},
-		"type":           corev1.EventTypeWarning, "reason": reasonEphemeralRefused, "message": why.text(),
+		"type":           corev1.EventTypeWarning, "reason": reason, "message": why.text(),
 		"source":         map[string]any{"component": workloadv1alpha1.FieldManager},
 		"firstTimestamp": now, "lastTimestamp": now, "count": int64(1),
 	}}
@@ -167,9 +195,9 @@ func (s *Syncer) tellContainerRefused(ctx context.Context, k key, uid types.UID,
 	event.SetName(name)
 	_, err = s.mirror.dynamic.Resource(eventsGVR).Namespace(k.namespace).Update(ctx, event, metav1.UpdateOptions{FieldManager: workloadv1alpha1.FieldManager})
 	if err == nil {
-		s.toldContainers.Add(name, why.text())
+		s.toldOfPods.Add(name, why.text())
 	}
 }
 
-// mostToldContainers bounds of how many ephemeral containers it is kept what was told of them.
-const mostToldContainers = 1000
+// mostToldOfPods bounds of how many ephemeral containers, and pods that are resized, it is kept what was told of them.
+const mostToldOfPods = 1000

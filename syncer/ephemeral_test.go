@@ -166,7 +166,7 @@ func TestAddedContainersAreTold(t *testing.T) {
 		if err := s.mirror.informers[namespacesGVR].Add(namespace); err != nil {
 			t.Fatal(err)
 		}
-		if err := s.addContainers(t.Context(), keyOfPod(below), shown); err != nil {
+		if err := s.addToPod(t.Context(), keyOfPod(below), shown); err != nil {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(any(container("debug", tc.want)), added); diff != "" {

@@ -69,8 +69,8 @@ type relay struct {
 	at       func(pod shownPod, subresource, container string, asked url.Values) *url.URL
 	forget   func()        // closes connections that nobody uses
 	patience time.Duration // how long what is to switch protocols may take to do so
-	// noMetrics is why whoever answers might not know of metrics.
-	noMetrics string
+	// noMetrics and noResize are why whoever answers might not know of metrics, and of resizes.
+	noMetrics, noResize string
 }
 
 // newKubelet returns the kubelet of the SyncTarget with that name and UID, given how its physical cluster is reached.
@@ -100,14 +100,17 @@ func newKubelet(name string, target types.UID, physical *rest.Config) (*kubelet,
 		return nil, err
 	}
 	k := &kubelet{target: target, host: host}
-	k.relay = relay{cluster: name, transport: transport, at: k.below, forget: plain.CloseIdleConnections, patience: requestTimeout, noMetrics: noMetricsAPI}
+	k.relay = relay{cluster: name, transport: transport, at: k.below, forget: plain.CloseIdleConnections, patience: requestTimeout, noMetrics: noMetricsAPI, noResize: noResizeBelow}
 	return k, nil
 }
 
 // below is where the API server of the physical cluster has a subresource of a pod.
 func (k *kubelet) below(pod shownPod, subresource, container string, asked url.Values) *url.URL {
-	if subresource == metricsOfPod || subresource == metricsOfNamespace {
+	switch subresource {
+	case metricsOfPod, metricsOfNamespace:
 		return k.metricsBelow(pod, subresource)
+	case resizeSubresource:
+		return k.mayResizeBelow(pod)
 	}
 	query := url.Values{}
 	for name, values := range asked {
@@ -287,8 +290,9 @@ func keepPassed(headers http.Header) {
 	maps.DeleteFunc(headers, func(name string, _ []string) bool { return !passed[name] })
 }
 
-// handler returns what answers for one pod, at the paths of a kubelet, and of what the pods of its namespace use (podmetrics.go). Names of
-// pods in these are the workspace's: which pod it is, was found before, and what a path says of it changes nothing.
+// handler returns what answers for one pod, at the paths of a kubelet, of what the pods of its namespace use (podmetrics.go),
+// and whether it may be resized (resize.go). Names of pods in these are the workspace's: which pod it is, was found before, and
+// what a path says of it changes nothing.
 func (r *relay) handler(pod shownPod) http.Handler {
 	mux := http.NewServeMux()
 	for path, subresource := range map[string]string{
@@ -308,6 +312,7 @@ func (r *relay) handler(pod shownPod) http.Handler {
 	} {
 		mux.HandleFunc(path, func(w http.ResponseWriter, req *http.Request) { r.metrics(w, req, pod, of) })
 	}
+	mux.HandleFunc("PATCH /resize/{namespace}/{pod}", func(w http.ResponseWriter, req *http.Request) { r.mayResize(w, req, pod) })
 	return mux
 }
 

@@ -151,9 +151,9 @@ const (
 	adoptIt showing = "tell which it is"
 	// giveUp is for what is bound and cannot be run: its name is somebody else's below.
 	giveUp showing = "tell that its name is taken"
-	// relabelIt gives the pod below what it lacks of labels and annotations.
+	// relabelIt gives the pod below what it lacks of labels and annotations, besides what addTo does.
 	relabelIt showing = "change it"
-	// addTo adds the ephemeral containers to the pod below that it lacks.
+	// addTo gives the pod below what it lacks of ephemeral containers, and of resources that were changed in the workspace.
 	addTo showing = "add to it"
 )
 
@@ -171,7 +171,7 @@ func toShow(shown, below *unstructured.Unstructured) showing {
 		return endIt
 	case shown.GetDeletionTimestamp() == nil && below.GetDeletionTimestamp() != nil:
 		return tellItEnds
-	case !apiequality.Semantic.DeepEqual(shown.Object["status"], below.Object["status"]):
+	case !apiequality.Semantic.DeepEqual(shown.Object["status"], statusOf(shown, below)):
 		return tellStatus
 	}
 	return showNothing
@@ -444,10 +444,10 @@ func (s *Syncer) show(ctx context.Context, k key, deed showing, shown, below *un
 			return fmt.Errorf("show %s: %w", k, err)
 		}
 		return s.tellPod(ctx, k, made, below)
-	case runIt, giveUp, adoptIt, relabelIt:
+	case runIt, giveUp, adoptIt:
 		return s.runPod(ctx, k, deed, shown, below)
-	case addTo:
-		return s.addContainers(ctx, k, shown)
+	case relabelIt, addTo:
+		return s.change(ctx, k, shown, below)
 	case tellStatus:
 		return s.tellPod(ctx, k, shown, below)
 	case tellItEnds:
@@ -497,7 +497,7 @@ func (s *Syncer) tellPod(ctx context.Context, k key, shown, below *unstructured.
 		return nil
 	}
 	want := shown.DeepCopy()
-	want.Object["status"] = runtime.DeepCopyJSONValue(below.Object["status"])
+	want.Object["status"] = runtime.DeepCopyJSONValue(statusOf(shown, below))
 	told, err := s.mirror.dynamic.Resource(podsGVR).Namespace(k.namespace).UpdateStatus(ctx, want, metav1.UpdateOptions{FieldManager: workloadv1alpha1.FieldManager})
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil
@@ -506,6 +506,11 @@ func (s *Syncer) tellPod(ctx context.Context, k key, shown, below *unstructured.
 		return fmt.Errorf("tell the status of %s: %w", k, err)
 	}
 	s.pace.Wrote(k, told.GetResourceVersion())
+	if told.GetResourceVersion() == shown.GetResourceVersion() {
+		// What differs the server does not keep, such as a field of a later Kubernetes: it would be told for ever, and what is asked
+		// for of the pod would never go down.
+		return s.change(ctx, k, shown, below)
+	}
 	return nil
 }
 

@@ -22,6 +22,7 @@ var keptHere = slices.Concat([]string{
 	lcctx.PathAnnotation,
 	workloadv1alpha1.DrainingAnnotation,
 	workloadv1alpha1.APIAccessAnnotation,
+	workloadv1alpha1.ResizedAnnotation,
 	workloadv1alpha1.TemplateAnnotation,
 	workloadv1alpha1.EarlierTemplateAnnotation,
 }, workloadv1alpha1.SyncerAnnotations, kinds.OwnAnnotations)

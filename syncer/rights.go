@@ -10,9 +10,10 @@ import (
 )
 
 // ClusterRules are the rights that a Syncer needs in its whole physical cluster: it writes what goes down, in whatever
-// namespace; it reads the nodes and the classes; it shows the pods, makes those that are bound, deletes those that a workspace deletes, and
-// goes into those whose logs and streams a workspace asks for; it tells the events; and it lists everything, since a namespace of ours goes only
-// when nobody else has anything in it, and by which it reads what pods use (pods of metrics.k8s.io), too.
+// namespace; it reads the nodes and the classes; it shows the pods, makes those that are bound, deletes those that a workspace
+// deletes, resizes and adds to those that a workspace does, and goes into those whose logs and streams a workspace asks for; it
+// tells the events; and it lists everything, since a namespace of ours goes only when nobody else has anything in it, and by
+// which it reads what pods use (pods of metrics.k8s.io), too.
 func ClusterRules() []rbacv1.PolicyRule {
 	writes := []string{"get", "list", "watch", "create", "patch", "delete"}
 	rules := []rbacv1.PolicyRule{
@@ -22,7 +23,7 @@ func ClusterRules() []rbacv1.PolicyRule {
 		{APIGroups: []string{corev1.GroupName}, Resources: []string{"pods/log"}, Verbs: []string{"get"}},
 		// One may be asked for by either verb, and needs both from one that upgrades a GET.
 		{APIGroups: []string{corev1.GroupName}, Resources: []string{"pods/exec", "pods/attach", "pods/portforward"}, Verbs: []string{"get", "create"}},
-		{APIGroups: []string{corev1.GroupName}, Resources: []string{"pods/ephemeralcontainers"}, Verbs: []string{"patch"}},
+		{APIGroups: []string{corev1.GroupName}, Resources: []string{"pods/ephemeralcontainers", "pods/resize"}, Verbs: []string{"patch"}},
 		{APIGroups: []string{rbacv1.APIGroupAll}, Resources: []string{rbacv1.ResourceAll}, Verbs: []string{"list"}},
 	}
 	for _, kind := range classes.All {

@@ -110,8 +110,10 @@ type Syncer struct {
 	unshown    unshown
 	// sets are the ReplicaSets of the physical cluster (*setBelow), by their UID, the last that pods were shown of.
 	sets *lru.Cache
-	// toldContainers are what was told last of ephemeral containers that are refused, by their events' names.
-	toldContainers *lru.Cache
+	// toldOfPods are what was told last of ephemeral containers and resizes that are refused, by their events' names.
+	toldOfPods *lru.Cache
+	// tries are what is remembered of resizes, by the UIDs of pods below: tried.
+	tries *lru.Cache
 	// pace is that of what leaves are told.
 	pace *client.Pace[key]
 	// kick asks for a heartbeat, and for the twin's status to be published.
@@ -167,17 +169,18 @@ func New(c Config) (*Syncer, error) {
 		return nil, errors.New("make a syncer: name, UID, both configurations and the clock are needed")
 	}
 	s := &Syncer{
-		config:         c,
-		room:           &room{cluster: c.Name, most: c.MaxBytes, clock: c.Clock, full: map[schema.GroupVersionResource]time.Time{}},
-		eventsRoom:     &room{cluster: c.Name, most: c.MaxBytes / eventsRoom, clock: c.Clock, full: map[schema.GroupVersionResource]time.Time{}},
-		resources:      map[schema.GroupVersionResource]kinds.Kind{},
-		eventPace:      flowcontrol.NewTokenBucketRateLimiter(eventsPerSecond, eventsAtOnce),
-		backoff:        workqueue.NewTypedItemExponentialFailureRateLimiter[key](firstRetry, lastRetry),
-		gate:           newGate(),
-		pace:           client.NewPace[key](c.Clock),
-		sets:           lru.New(rememberedSets),
-		toldContainers: lru.New(mostToldContainers),
-		kick:           make(chan struct{}, 1),
+		config:     c,
+		room:       &room{cluster: c.Name, most: c.MaxBytes, clock: c.Clock, full: map[schema.GroupVersionResource]time.Time{}},
+		eventsRoom: &room{cluster: c.Name, most: c.MaxBytes / eventsRoom, clock: c.Clock, full: map[schema.GroupVersionResource]time.Time{}},
+		resources:  map[schema.GroupVersionResource]kinds.Kind{},
+		eventPace:  flowcontrol.NewTokenBucketRateLimiter(eventsPerSecond, eventsAtOnce),
+		backoff:    workqueue.NewTypedItemExponentialFailureRateLimiter[key](firstRetry, lastRetry),
+		gate:       newGate(),
+		pace:       client.NewPace[key](c.Clock),
+		sets:       lru.New(rememberedSets),
+		toldOfPods: lru.New(mostToldOfPods),
+		tries:      lru.New(mostTried),
+		kick:       make(chan struct{}, 1),
 	}
 	s.tokens.refused = utilcache.NewLRUExpireCacheWithClock(mostRefused, c.Clock)
 	s.state.init(c.Clock.Now())

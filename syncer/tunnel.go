@@ -102,7 +102,7 @@ func (t *tunnel) close() {
 
 // reach finds a pod of the physical cluster of that name at the other end, and returns how to connect to what answers for it.
 func (t *tunnel) reach(ctx context.Context, cluster string, pod shownPod) (dial func() net.Conn, err error) {
-	r := &relay{cluster: cluster, at: atKubelet, patience: requestTimeout, noMetrics: earlierSyncer}
+	r := &relay{cluster: cluster, at: atKubelet, patience: requestTimeout, noMetrics: earlierSyncer, noResize: earlierSyncerNoResize}
 	conn, err := t.open(ctx, r, pod)
 	if err != nil {
 		return nil, err
@@ -130,7 +130,7 @@ func (t *tunnel) reach(ctx context.Context, cluster string, pod shownPod) (dial 
 
 // atKubelet is where a kubelet answers for what relay.at is asked. Which pod it is, the stream said that leads there.
 func atKubelet(pod shownPod, subresource, container string, asked url.Values) *url.URL {
-	paths := map[string]string{"log": "containerLogs", "exec": "exec", "attach": "attach", "portforward": "portForward", metricsOfPod: "podMetrics", metricsOfNamespace: "podMetrics"}
+	paths := map[string]string{"log": "containerLogs", "exec": "exec", "attach": "attach", "portforward": "portForward", metricsOfPod: "podMetrics", metricsOfNamespace: "podMetrics", resizeSubresource: "resize"}
 	name := pod.below.Name
 	if subresource == metricsOfNamespace {
 		name = ""

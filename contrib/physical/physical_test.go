@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -18,9 +19,11 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/ptr"
 
 	"atoll.dev/atoll/test/framework"
 )
@@ -133,6 +136,54 @@ func TestWorkloads(t *testing.T) {
 		if took := time.Since(begin); took < 1500*time.Millisecond {
 			t.Errorf("Ready after %s, want at least 1.5s", took)
 		}
+	})
+
+	t.Run("resize", func(t *testing.T) {
+		d := deployment("sized", 1, nil)
+		spec := &d.Spec.Template.Spec
+		spec.InitContainers = []corev1.Container{{Name: "sidecar", Image: "registry.example/log:1", RestartPolicy: ptr.To(corev1.ContainerRestartPolicyAlways)}}
+		for _, c := range []*corev1.Container{&spec.Containers[0], &spec.InitContainers[0]} {
+			c.Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m")}
+		}
+		create(t, client, d)
+		waitAvailable(t, client, "sized", 1)
+		pod := pods(t, client, "sized")[0]
+		resize := func(cpu string) error {
+			patch := fmt.Appendf(nil, `{"spec":{"containers":[{"name":%q,"resources":{"requests":{"cpu":%q}}}],"initContainers":[{"name":"sidecar","resources":{"requests":{"cpu":%q}}}]}}`, pod.Spec.Containers[0].Name, cpu, cpu)
+			_, err := client.CoreV1().Pods("default").Patch(t.Context(), pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "resize")
+			return err
+		}
+		has := func(cpu string, pending corev1.PodConditionType) func(*corev1.Pod) bool {
+			return func(p *corev1.Pod) bool {
+				for _, all := range [][]corev1.ContainerStatus{p.Status.ContainerStatuses, p.Status.InitContainerStatuses} {
+					if len(all) != 1 || all[0].Resources == nil || all[0].Resources.Requests.Cpu().String() != cpu || all[0].AllocatedResources.Cpu().String() != cpu || all[0].State.Running == nil || all[0].RestartCount != 0 {
+						return false
+					}
+				}
+				isPending := slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodResizePending })
+				return isReady(p) && p.Status.ObservedGeneration == p.Generation && isPending == (pending != "")
+			}
+		}
+		waitPod(t, client, "sized", "100m", has("100m", ""))
+		if err := resize("200m"); err != nil {
+			t.Fatal(err)
+		}
+		waitPod(t, client, "sized", "200m", has("200m", ""))
+		if err := resize("64"); !apierrors.IsForbidden(err) {
+			t.Errorf("more than a node has: %v, want it forbidden", err)
+		}
+		annotate := func(value string) {
+			if _, err := client.CoreV1().Pods("default").Patch(t.Context(), pod.Name, types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"annotations":{"simulate.atoll.dev/resize":%s}}}`, value), metav1.PatchOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		annotate(`"Deferred"`)
+		if err := resize("300m"); err != nil {
+			t.Fatal(err)
+		}
+		waitPod(t, client, "sized", "200m, and its resize is pending", has("200m", corev1.PodResizePending))
+		annotate("null")
+		waitPod(t, client, "sized", "300m", has("300m", ""))
 	})
 
 	t.Run("pod deletion", func(t *testing.T) {

@@ -373,7 +373,7 @@ var All = []Kind{
 		Goes:      Bound,
 		MadeBelow: true,
 		Doc: Doc{
-			Down: "One that somebody makes in the workspace, a person or a controller there: its spec.",
+			Down: "One that somebody makes in the workspace, a person or a controller there: its spec, of which requests and limits may be changed while it runs, as of all pods that are shown (`pods/resize`).",
 			Up:   "Its status, as it is below.",
 			Not: "What is decided again below: priority, overhead, tolerations that each pod is given; `matchLabelKeys` and `mismatchLabelKeys`, whose labels its selectors have. `nodeName`, system priority classes, tokens of the physical cluster, in place of which it has those of the workspace, and what names a Secret `atoll-token-…`. " +
 				"Where the cluster's DNS knows workspaces, `metadata.namespace` of the downward API, as of a Deployment's pods. " +

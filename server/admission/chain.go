@@ -43,6 +43,8 @@ type Config struct {
 	MissingClasses MissingClasses
 	// RefusedPods says where the pods of an object are refused.
 	RefusedPods RefusedPods
+	// MayResize says why the resources of a pod are refused where it runs.
+	MayResize MayResize
 	// FindWorkspace and MayUseType are for the types of new workspaces.
 	FindWorkspace FindWorkspace
 	MayUseType    MayUseType
@@ -135,6 +137,7 @@ func New(c Config) (admission.Interface, error) {
 		types, NewTypeCircles(types),
 		newMutatingPolicies(c), newMutatingWebhooks(c, own), NewOwnName(), NewKeySizes(), NewDefinitions(c.Definitions, c.MaxDefinitions, c.Called),
 		newValidatingPolicies(c), newValidatingWebhooks(c, own), // what people configured sees what all others made
+		NewResized(c.MayResize),    // somebody else's cluster is asked nothing that is refused here
 		NewResourceQuota(c.Quotas)) // nothing is charged for what anybody refuses
 	return reinvoking{admission.NewChainHandler(chain...)}, nil
 }

@@ -104,6 +104,11 @@ func onlyBookkeeping(before, after runtime.Object, status bool) bool {
 	writes := workloadv1alpha1.SyncerAnnotations
 	if _, ok := after.(*core.Pod); ok {
 		writes = append(slices.Clone(writes), workloadv1alpha1.PodUIDAnnotation) // which it is below: the registry takes that once
+		if status {
+			// Of which the registry takes nothing. Who tells a status of a pod that has been resized since he read it meets a conflict, and one
+			// that reads at a server of another version, which does not show it, is taken.
+			writes = append(writes, workloadv1alpha1.ResizedAnnotation)
+		}
 	}
 	old.SetAnnotations(withThese(writes, old.GetAnnotations(), now.GetAnnotations()))
 	if status {

@@ -34,6 +34,7 @@ type Shown struct {
 // shownMarks are what the server alone writes of such a pod.
 var shownMarks = []string{
 	workloadv1alpha1.MirrorLabel, workloadv1alpha1.MirrorNamespaceAnnotation, workloadv1alpha1.APIAccessAnnotation, workloadv1alpha1.PodUIDAnnotation,
+	workloadv1alpha1.ResizedAnnotation,
 }
 
 // NewShown returns the plugin.
@@ -50,8 +51,11 @@ func (s *Shown) Validate(ctx context.Context, a admission.Attributes, _ admissio
 		return nil
 	}
 	if old, ok := a.GetOldObject().(*core.Pod); ok && old.Labels[workloadv1alpha1.MirrorLabel] != "" {
-		if a.GetSubresource() == "ephemeralcontainers" {
-			return s.validateAdded(cluster.Name, a, old) // upstream's strategy has taken off whatever else was written that goes down or is ours
+		switch a.GetSubresource() { // of both, upstream's strategy has taken off whatever else was written that goes down or is ours
+		case "ephemeralcontainers":
+			return s.validateAdded(cluster.Name, a, old)
+		case "resize":
+			return nil // its physical cluster is asked when nobody here has anything against it: Resized
 		}
 		return validateMarked(a, old)
 	}
@@ -84,8 +88,8 @@ func releases(a admission.Attributes, old *core.Pod) bool {
 	return equality.Semantic.DeepEqual(*want, now.ObjectMeta) && equality.Semantic.DeepEqual(old.Spec, now.Spec)
 }
 
-// validateMarked refuses what changes a pod that runs in a physical cluster, but for what goes down: besides ephemeral containers, of one that was
-// made here, its labels and annotations.
+// validateMarked refuses what changes a pod that runs in a physical cluster, but for what goes down: besides ephemeral
+// containers and resources, of one that was made here, its labels and annotations.
 func validateMarked(a admission.Attributes, old *core.Pod) error {
 	if !kinds.IsBound(old) {
 		if releases(a, old) {

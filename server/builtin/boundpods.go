@@ -100,6 +100,7 @@ func bind(pod *api.Pod, binding *api.Binding) error {
 		pod.Annotations[workloadv1alpha1.APIAccessAnnotation] = access
 	}
 	delete(pod.Annotations, workloadv1alpha1.PodUIDAnnotation)
+	delete(pod.Annotations, workloadv1alpha1.ResizedAnnotation)
 	if !kinds.IsBound(pod) {
 		pod.Finalizers = append(pod.Finalizers, workloadv1alpha1.SyncerFinalizer)
 	}
@@ -142,16 +143,21 @@ func below(pod *api.Pod) api.PodSpec {
 
 // converted returns what a function of the table of kinds makes of a pod's spec. It shares nothing with that.
 func converted(spec *api.PodSpec, by func(*corev1.PodSpec) *corev1.PodSpec) api.PodSpec {
-	var external corev1.PodSpec
-	// The conversions of the registry's own type fail for nothing that it has stored.
-	if err := corev1conversion.Convert_core_PodSpec_To_v1_PodSpec(spec.DeepCopy(), &external, nil); err != nil {
-		panic(fmt.Sprintf("convert the spec of a pod: %v", err))
-	}
 	var internal api.PodSpec
-	if err := corev1conversion.Convert_v1_PodSpec_To_core_PodSpec(by(&external), &internal, nil); err != nil {
+	if err := corev1conversion.Convert_v1_PodSpec_To_core_PodSpec(by(external(spec)), &internal, nil); err != nil {
 		panic(fmt.Sprintf("convert the spec of a pod: %v", err))
 	}
 	return internal
+}
+
+// external is a pod's spec in the API's type. It shares nothing with the pod.
+func external(spec *api.PodSpec) *corev1.PodSpec {
+	out := &corev1.PodSpec{}
+	// The conversions of the registry's own type fail for nothing that it has stored, or has read.
+	if err := corev1conversion.Convert_core_PodSpec_To_v1_PodSpec(spec.DeepCopy(), out, nil); err != nil {
+		panic(fmt.Sprintf("convert the spec of a pod: %v", err))
+	}
+	return out
 }
 
 // runs takes from a syncer, with the first status of a pod that it is to run, which pod below is that. It says so once: by that UID

@@ -105,7 +105,7 @@ func (p *coreProvider) addWorkloads(storage map[string]rest.Storage, getter gene
 	storage["pods/status"] = podStatuses{pods.Status, shown}
 	storage["pods/binding"] = bindings{pods.Binding, pods.Pod}
 	storage["pods/ephemeralcontainers"] = pods.EphemeralContainers
-	storage["pods/resize"] = pods.Resize
+	storage["pods/resize"] = newResizes(pods)
 	conns := addStreams(storage, pods, visible, p.cfg.Ways)
 	if storage["pods/eviction"], err = newEvictions(getter, pods, visible, p.cfg); err != nil {
 		return err

@@ -226,6 +226,9 @@ func view(pod *api.Pod, mirror logicalcluster.Name) *api.Pod {
 		},
 	}}
 	delete(shown.Labels, workloadv1alpha1.MirrorLabel)
+	if resized := resizedOf(pod); resized != "" {
+		shown.Annotations[workloadv1alpha1.ResizedAnnotation] = resized
+	}
 	if !kinds.IsBound(pod) {
 		return shown
 	}

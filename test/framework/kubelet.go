@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -23,7 +24,7 @@ import (
 )
 
 // Kubelet answers for containers as a kubelet does: logs, exec, attach and port-forward, over SPDY. A container's log is LogLines lines
-// that name it; what it is told to execute runs on this machine, in Dir; attached, it sends back what it reads, and so do its ports, but that
+// that name it, and what Logs adds; what it is told to execute runs on this machine, in Dir; attached, it sends back what it reads, and so do its ports, but that
 // HTTPPort answers requests over HTTP with what they are, nothing listens on ClosedPort, and at those of Ports is who listens at that address, of whose
 // end it says LastWord. What containers use is what the test says (Uses).
 type Kubelet struct {
@@ -32,8 +33,39 @@ type Kubelet struct {
 	Ports    map[string]string
 	LastWord string
 
-	mu   sync.Mutex       // guards Ports, once it serves, and what follows
-	uses map[string]usage // by labels of their series
+	mu        sync.Mutex       // guards Ports, once it serves, and what follows
+	uses      map[string]usage // by labels of their series
+	followers []chan<- string  // of logs
+}
+
+// Logs has all containers log a line, which those hear of that follow their logs. It is an error if nobody does. Who has gone
+// and is not counted off yet hears nothing: it would be waited for with what it needs for that.
+func (k *Kubelet) Logs(line string) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, follower := range k.followers {
+		select {
+		case follower <- line:
+		default:
+		}
+	}
+	if len(k.followers) == 0 {
+		return errors.New("nobody follows a log")
+	}
+	return nil
+}
+
+// follow is what is logged until done is called.
+func (k *Kubelet) follow() (lines <-chan string, done func()) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	follower := make(chan string, 16) // more than any test logs at a time
+	k.followers = append(k.followers, follower)
+	return follower, func() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.followers = slices.DeleteFunc(k.followers, func(f chan<- string) bool { return f == follower })
+	}
 }
 
 // Leads has a port be who listens at an address, from now on.
@@ -163,8 +195,17 @@ func (k *Kubelet) log(w http.ResponseWriter, req *http.Request) {
 	}
 	_, _ = io.WriteString(w, text[:min(len(text), most)])
 	if query.Get("follow") == "true" {
-		_ = http.NewResponseController(w).Flush()
-		<-req.Context().Done()
+		lines, done := k.follow()
+		defer done()
+		for {
+			_ = http.NewResponseController(w).Flush() // whoever reads it has gone
+			select {
+			case line := <-lines:
+				_, _ = io.WriteString(w, line)
+			case <-req.Context().Done():
+				return
+			}
+		}
 	}
 }
 

@@ -79,6 +79,7 @@ func TestWorkspace(t *testing.T) {
 		{"AWebhookInAPod", (*workspace).webhook, "an admission webhook that runs in a pod of the workspace is asked, by its Service"},
 		{"ReadinessHoldsARolloutBack", (*workspace).readiness, "a pod that is not ready by its probe is not Available, and the rollout waits for it"},
 		{"LivenessRestartsShow", (*workspace).liveness, "a container that its probe ends shows as restarted, with the log of before and the Event"},
+		{"AResizeIsInPlace", (*workspace).resizedInPlace, "a pod that is resized in the workspace has its new limit where it runs, by the status and by its cgroup, and is not restarted; more than the node has is refused in the cluster's words"},
 		{"ASyncerPodThatIsKilled", (*workspace).syncerKilled, "the syncer's Pods are killed, and others go on"},
 	} {
 		t.Run(part.name, func(t *testing.T) {
@@ -459,6 +460,55 @@ func (w *workspace) liveness() {
 		}
 		return ""
 	})
+}
+
+// resizedInPlace: the kubelet gives the container what the workspace says, while it runs.
+func (w *workspace) resizedInPlace() {
+	sized := strings.NewReplacer("name: web", "name: sized", "app: web", "app: sized",
+		"args: [serve]", "args: [serve]\n        resources: {requests: {cpu: 20m, memory: 16Mi}, limits: {cpu: 200m}}").Replace(plain)
+	w.kubectl(sized, "apply", "-f", "-")
+	w.kubectl("", "rollout", "status", "deployment/sized", "--timeout=3m")
+	pods := w.pods("sized")
+	if len(pods) != 1 {
+		w.Fatalf("there are %d pods of sized, want one", len(pods))
+	}
+	pod := pods[0].Name
+	to := func(cpu string) (string, error) {
+		return w.try("", "patch", "pod", pod, "--subresource=resize", fmt.Sprintf(`--patch={"spec":{"containers":[{"name":"main","resources":{"limits":{"cpu":%q},"requests":{"cpu":%q}}}]}}`, cpu, cpu))
+	}
+	// Of 100 ms, by cgroups of version 1 or 2.
+	quota := func() string {
+		for _, file := range []string{"/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu.max"} {
+			if got, err := w.try("", "exec", pod, "--", "app", "read", file); err == nil {
+				return strings.Fields(got + " -")[0]
+			}
+		}
+		return "unknown"
+	}
+	if got := quota(); got != "20000" {
+		w.Errorf("at first its container has %s us of 100 ms, want 20000", got)
+	}
+	if out, err := to("300m"); err != nil {
+		w.Fatalf("resize it: %v\n%s", err, out)
+	}
+	framework.Eventually(w, patience, "the container has 300m", func() string {
+		now := w.pods("sized")
+		if len(now) != 1 || now[0].Name != pod || len(now[0].Status.ContainerStatuses) != 1 {
+			return fmt.Sprintf("%+v", now)
+		}
+		status := now[0].Status.ContainerStatuses[0]
+		if status.Resources == nil || status.Resources.Limits.Cpu().String() != "300m" || status.RestartCount != 0 || now[0].Status.ObservedGeneration != now[0].Generation {
+			return fmt.Sprintf("of generation %d: %+v", now[0].Generation, now[0].Status)
+		}
+		if got := quota(); got != "30000" {
+			return "its cgroup has " + got
+		}
+		return ""
+	})
+	if out, err := to("4000"); err == nil || !strings.Contains(out, `physical cluster "east"`) || !strings.Contains(out, "allocatable") {
+		w.Errorf("more than the node has: %v %s", err, out)
+	}
+	w.kubectl("", "delete", "deployment/sized", "service/sized")
 }
 
 // syncerKilled: what is asked for once no Pod of before is left is done by others, and what is there is served by them.

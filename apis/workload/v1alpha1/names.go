@@ -53,6 +53,9 @@ const (
 	MirrorNamespaceAnnotation = "workload.atoll.dev/mirror-namespace"
 	// PodUIDAnnotation, on such pods: the UID of the pod in the physical cluster.
 	PodUIDAnnotation = "workload.atoll.dev/pod-uid"
+	// ResizedAnnotation, on such pods: what of their resources was changed in the workspace since they are there (pods/resize),
+	// as JSON of that part of a pod's spec (kinds.Resized). The server alone writes it.
+	ResizedAnnotation = "workload.atoll.dev/resized"
 	// PodUnheard and PodUnseen are reasons why such pods are not Ready that their physical cluster does not tell of: it is away, or its syncer sees no pods.
 	PodUnheard = "ClusterNotReady"
 	PodUnseen  = "PodsNotCarried"
