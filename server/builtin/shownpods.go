@@ -487,7 +487,11 @@ func untold(resource string, err error, name string) error {
 
 // owner names the mirror's physical cluster, as whose Node its pods are shown.
 func (s shownPods) owner(at *space) (*corev1alpha1.LogicalClusterOwner, error) {
-	found, err := s.objects.Get(at.mirror, schema.GroupResource{Group: corev1alpha1.GroupVersion.Group, Resource: "logicalclusters"}, "", corev1alpha1.LogicalClusterName, true)
+	resource := schema.GroupResource{Group: corev1alpha1.GroupVersion.Group, Resource: "logicalclusters"}
+	found, err := s.objects.Get(at.mirror, resource, "", corev1alpha1.LogicalClusterName, true)
+	if apierrors.IsNotFound(err) { // the cache may be behind: a mirror is new once, and at each server
+		found, err = s.objects.Get(at.mirror, resource, "", corev1alpha1.LogicalClusterName, false)
+	}
 	if err != nil {
 		return nil, err
 	}

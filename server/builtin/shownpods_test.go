@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
@@ -19,6 +20,7 @@ import (
 	registrypod "k8s.io/kubernetes/pkg/registry/core/pod"
 	"k8s.io/utils/ptr"
 
+	corev1alpha1 "atoll.dev/atoll/apis/core/v1alpha1"
 	workloadv1alpha1 "atoll.dev/atoll/apis/workload/v1alpha1"
 	"atoll.dev/atoll/internal/logicalcluster"
 	"atoll.dev/atoll/server/storage"
@@ -37,6 +39,24 @@ func (namespaces) Get(_ context.Context, _ schema.GroupResource, _, name string,
 	return &api.Namespace{ObjectMeta: metav1.ObjectMeta{
 		Labels: map[string]string{workloadv1alpha1.WorkspaceLabel: "shop"}, Annotations: map[string]string{workloadv1alpha1.RootAnnotation: "/team"},
 	}}, nil
+}
+
+// behind has a mirror's LogicalCluster in etcd, and not in the watch cache yet.
+type behind struct{ Objects }
+
+func (behind) Get(_ context.Context, resource schema.GroupResource, _, name string, cached bool) (runtime.Object, error) {
+	if cached {
+		return nil, apierrors.NewNotFound(resource, name)
+	}
+	return &corev1alpha1.LogicalCluster{Spec: corev1alpha1.LogicalClusterSpec{Owner: &corev1alpha1.LogicalClusterOwner{Name: "us-east-1"}}}, nil
+}
+
+// TestMirrorsThatAreNewHaveAnOwner: a syncer may show its pods as soon as its mirror is there.
+func TestMirrorsThatAreNewHaveAnOwner(t *testing.T) {
+	owner, err := shownPods{objects: behind{}}.owner(&space{mirror: t.Context(), cluster: "east"})
+	if err != nil || owner.Name != "us-east-1" {
+		t.Errorf("%v, error %v; want the owner us-east-1, as etcd has it", owner, err)
+	}
 }
 
 // TestWatchOfShownPodsHasNoGap: what a mirror's watch cannot tell ends it.
