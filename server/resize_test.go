@@ -165,7 +165,7 @@ func TestResize(t *testing.T) {
 		cpu := func(cpu string) []byte {
 			return fmt.Appendf(nil, `{"spec":{"containers":[{"name":"c","resources":{"requests":{"cpu":%q}}}]}}`, cpu)
 		}
-		if _, err = warned.CoreV1().Pods(team).Patch(t.Context(), pod, types.StrategicMergePatchType, cpu("330m"), metav1.PatchOptions{}, "resize"); err != nil || !warned.told.containing(`physical cluster "us-east-1" could not be asked`) {
+		if _, err = warned.CoreV1().Pods(team).Patch(t.Context(), pod, types.StrategicMergePatchType, cpu("330m"), metav1.PatchOptions{}, "resize"); err != nil || !warned.told.containing(`physical cluster "us-east-1" did not say whether`) {
 			t.Errorf("%s: while its cluster is away: %v, want a warning", pod, err)
 		}
 		kubelets.refusing(nil)

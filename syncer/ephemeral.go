@@ -177,7 +177,12 @@ func (s *Syncer) tellContainerRefused(ctx context.Context, k key, uid types.UID,
 func (s *Syncer) tellPodRefused(ctx context.Context, k key, uid types.UID, name, reason string, err error) {
 	why := s.refusalIn(k.namespace, err)
 	if why == nil || why.reason == refusedUnreachable {
-		return // nothing is known of it
+		// Nothing is known where nobody answers. An answer may be another in a moment, or go on, as while a webhook there is down.
+		var answer apierrors.APIStatus
+		if !errors.As(err, &answer) || s.backoff.NumRequeues(k)+1 < answerTries {
+			return
+		}
+		why = &refusal{refusedUnreachable, withoutOthers(err.Error(), func(name string) bool { return s.isAnothers(name, k.namespace) })}
 	}
 	if told, ok := s.toldOfPods.Get(name); ok && told == why.text() {
 		return // an Event of each try would be news to nobody
@@ -198,6 +203,9 @@ func (s *Syncer) tellPodRefused(ctx context.Context, k key, uid types.UID, name,
 		s.toldOfPods.Add(name, why.text())
 	}
 }
+
+// answerTries is after how many tries what may pass by itself is told of.
+const answerTries = 3
 
 // mostToldOfPods bounds of how many ephemeral containers, and pods that are resized, it is kept what was told of them.
 const mostToldOfPods = 1000

@@ -441,7 +441,7 @@ func (s *Syncer) show(ctx context.Context, k key, deed showing, shown, below *un
 		}
 		made, err := mirror.Create(ctx, renderShown(below, leaf, revision), metav1.CreateOptions{FieldManager: workloadv1alpha1.FieldManager})
 		if err != nil {
-			return fmt.Errorf("show %s: %w", k, err)
+			return &mirrorError{fmt.Errorf("show %s: %w", k, err)}
 		}
 		return s.tellPod(ctx, k, made, below)
 	case runIt, giveUp, adoptIt:
@@ -503,7 +503,8 @@ func (s *Syncer) tellPod(ctx context.Context, k key, shown, below *unstructured.
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("tell the status of %s: %w", k, err)
+		// A workspace may have no room for it; what it asks for goes down all the same.
+		return errors.Join(&mirrorError{fmt.Errorf("tell the status of %s: %w", k, err)}, s.change(ctx, k, shown, below))
 	}
 	s.pace.Wrote(k, told.GetResourceVersion())
 	if told.GetResourceVersion() == shown.GetResourceVersion() {

@@ -284,6 +284,10 @@ func newOneBelow(t *testing.T, shown, pod *unstructured.Unstructured) *oneBelow 
 			return
 		case req.Method == http.MethodPut:
 			b.updates++ // of which nothing is kept
+			if no := b.refused["status"]; no != nil {
+				answer(t, w, int(no.Status().Code), statusObject(no))
+				return
+			}
 		default:
 			b.gets++
 		}
@@ -434,6 +438,60 @@ func TestResizeGoesDownWhateverIsTold(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"/resize"}, b.patches); diff != "" {
 		t.Errorf("what is patched (-want +got):\n%s", diff)
+	}
+}
+
+// TestRefusedResizeIsNotUnshown: what the physical cluster says of a resize is no reason why the pod is not shown, and may name others; what
+// the hub says of its status is one, and keeps no resize back.
+func TestRefusedResizeIsNotUnshown(t *testing.T) {
+	refuses := func(why string) *apierrors.StatusError {
+		return apierrors.NewForbidden(podsGVR.GroupResource(), "web-abc-1", errors.New(why))
+	}
+	for name, tc := range map[string]struct {
+		below, hub *apierrors.StatusError
+		unshown    string
+	}{
+		"by the physical cluster": {below: refuses("acme-1f3c/web has it")},
+		"by the hub":              {hub: refuses("no room"), unshown: "no room"},
+		"by both":                 {below: refuses("acme-1f3c/web has it"), hub: refuses("no room"), unshown: "no room"},
+	} {
+		b := newOneBelow(t, resized(shownOf("a", "Running", "True"), "2"), asking(testPod("a", "Running", "True"), "1"))
+		b.pod.Object["status"].(map[string]any)["ofALaterVersion"] = "x"
+		if b.refused = map[string]*apierrors.StatusError{}; tc.below != nil {
+			b.refused["/resize"] = tc.below
+		}
+		if tc.hub != nil {
+			b.refused["status"] = tc.hub
+		}
+		err := b.show(t.Context(), keyOfPod(b.shown), tellStatus, b.shown, b.pod)
+		if err == nil || len(b.patches) != 1 {
+			t.Errorf("%s: error %v, and %q is patched, want the resize", name, err, b.patches)
+		}
+		switch why := whyUnshown(err); {
+		case tc.unshown == "" && why != nil:
+			t.Errorf("%s: the pod is not shown: %s", name, why.message)
+		case tc.unshown != "" && (why == nil || !strings.Contains(why.message, tc.unshown) || strings.Contains(why.message, "acme")):
+			t.Errorf("%s: it is told %+v, want %q alone", name, why, tc.unshown)
+		}
+	}
+}
+
+// TestLastingAnswerIsTold: a fault of an API server there passes, or does not, as that of a webhook that is down.
+func TestLastingAnswerIsTold(t *testing.T) {
+	b := newOneBelow(t, resized(shownOf("a", "Running", "True"), "2"), asking(testPod("a", "Running", "True"), "1"))
+	for name, answer := range map[string]*apierrors.StatusError{
+		"its webhook is down": apierrors.NewInternalError(errors.New("failed calling webhook")),
+		"a webhook conflicts": apierrors.NewConflict(podsGVR.GroupResource(), "web-abc-1", errors.New("quota")),
+	} {
+		b.refused["/resize"], b.events = answer, nil
+		b.backoff.Forget(keyOfPod(b.shown))
+		for i := range answerTries + 1 {
+			b.pass(t)
+			if told := len(b.events) > 0; told != (i+1 >= answerTries) || len(b.events) > 1 {
+				t.Errorf("%s: after try %d there are the Events %q", name, i+1, b.events)
+			}
+			b.backoff.When(keyOfPod(b.shown))
+		}
 	}
 }
 

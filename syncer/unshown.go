@@ -142,13 +142,17 @@ func keepUnshown(want, leaf *unstructured.Unstructured) (changed bool) {
 	return true
 }
 
-// whyUnshown is what the hub refuses a pod for, in its own words alone; nil for what passes by itself.
+// whyUnshown is what the hub refuses a pod for, in its own words alone; nil for what passes by itself, and for what the physical cluster
+// says of what is to be changed of the pod: that may name others, and the pod is shown.
 func whyUnshown(err error) *refusal {
+	var hubs *mirrorError
 	var status apierrors.APIStatus
+	if !errors.As(err, &hubs) || !errors.As(hubs.error, &status) {
+		return nil
+	}
+	err = hubs.error
 	r := refusalOf(err)
 	switch {
-	case !errors.As(err, &status):
-		return nil
 	case apierrors.IsAlreadyExists(err):
 		r = &refusal{reason: refusedNameConflict}
 	case r == nil, r.reason == refusedUnreachable, apierrors.IsNotFound(err): // its owner is gone: there is nobody to be told

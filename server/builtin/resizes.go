@@ -174,7 +174,7 @@ func (w *Ways) MayResize(ctx context.Context, pod *api.Pod) error {
 	case refusesResize(answer.code, answer.words):
 		return errors.New(answer.words)
 	case answer.code != http.StatusOK:
-		warning.AddWarning(ctx, "", fmt.Sprintf("physical cluster %q could not be asked whether it resizes the pod, and is told to as soon as it can be: if it refuses, an Event of the pod says so (ResizeRefused)", pod.Spec.NodeName))
+		warning.AddWarning(ctx, "", fmt.Sprintf("physical cluster %q did not say whether it resizes the pod, and is told to as soon as it can be: if it refuses, an Event of the pod says so (ResizeRefused)", pod.Spec.NodeName))
 	}
 	return nil
 }

@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 
 	"github.com/klauspost/compress/zstd"
-	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/storage/value"
 	"k8s.io/apiserver/pkg/storage/value/encrypt/identity"
@@ -65,7 +64,7 @@ func plainSize(row []byte) int {
 // isLarge says of which resource long values are compressed: of definitions, which are as long as any object is, and of which thousands of
 // logical clusters have the same.
 func isLarge(gr schema.GroupResource) bool {
-	return gr == apiextensions.Resource("customresourcedefinitions")
+	return gr == definitionsResource
 }
 
 // Compress has long CustomResourceDefinitions written compressed from now on. It is for who knows that every server of this etcd reads

@@ -194,6 +194,10 @@ func TestRewriteLeavesWhatIsTooLong(t *testing.T) {
 	transformers.transformer.Store(&key)
 	s := serve(t, prefix, func(c *Config) { c.Transformers = transformers })
 	serveDefinitions(t, s.Backend)
+	kinds, err := s.kindsOfRows(t.Context(), s.transformerOf)
+	if err != nil || len(kinds) < 2 || kinds[len(kinds)-1].base+"/" != prefix+definitionsKey {
+		t.Errorf("the rows below %v are written, error %v; want definitions last, which wait where there is no room for them", kinds, err)
+	}
 	got, err := s.RewriteStale(t.Context())
 	if err != nil || got.TooLong != 1 || len(got.TooLongNamed) != 1 || got.TooLongNamed[0] != long {
 		t.Errorf("%+v, error %v; want %s left alone", got, err, long)

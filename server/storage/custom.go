@@ -9,7 +9,6 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
 
@@ -53,7 +52,7 @@ func (b *Backend) ForgetCustom(ctx context.Context, cluster logicalcluster.Name,
 
 // definitionsOf is what the keys of a logical cluster's CustomResourceDefinitions begin with; names follow.
 func (b *Backend) definitionsOf(cluster logicalcluster.Name) string {
-	return join(b.prefix, ClusterKey(uncachedPrefix(apiextensions.Resource("customresourcedefinitions")), cluster, "")) + "/"
+	return join(b.prefix, ClusterKey(uncachedPrefix(definitionsResource), cluster, "")) + "/"
 }
 
 func customRecord(cluster logicalcluster.Name, gr schema.GroupResource) string {

@@ -31,6 +31,9 @@ const (
 	mostNamed = 20
 )
 
+// definitionsResource is that of which long rows are compressed.
+var definitionsResource = apiextensions.Resource("customresourcedefinitions")
+
 // Rewritten is what RewriteStale did.
 type Rewritten struct {
 	// Read are the rows looked at, Written those written anew.
@@ -86,7 +89,7 @@ func (b *Backend) RewriteStale(ctx context.Context) (Rewritten, error) {
 	return total, fmt.Errorf("after %d passes and %d rows written there are still others: does another server of this etcd write with another first key?", rewritePasses, total.Written)
 }
 
-// kindsOfRows lists all kinds of rows that may be encrypted, with what those of a resource pass through.
+// kindsOfRows lists all kinds of rows that may be encrypted, with what those of a resource pass through; last those that grow by it.
 func (b *Backend) kindsOfRows(ctx context.Context, transformer func(schema.GroupResource) value.Transformer) ([]kindOfRows, error) {
 	byBase := map[string]value.Transformer{}
 	custom, err := b.allCustom(ctx)
@@ -101,8 +104,14 @@ func (b *Backend) kindsOfRows(ctx context.Context, transformer func(schema.Group
 	}
 	// Above the logical clusters.
 	byBase[strings.TrimSuffix(installationKey, "/")] = transformer(installationResource)
+	// Definitions grow by what they were compressed: where there is no room for that, nothing else waits for it.
+	last := join(b.prefix, uncachedPrefix(definitionsResource))
+	bases := slices.DeleteFunc(slices.Sorted(maps.Keys(byBase)), func(base string) bool { return base == last })
+	if byBase[last] != nil {
+		bases = append(bases, last)
+	}
 	var all []kindOfRows
-	for _, base := range slices.Sorted(maps.Keys(byBase)) {
+	for _, base := range bases {
 		all = append(all, kindOfRows{base, byBase[base]})
 	}
 	return all, nil
@@ -132,7 +141,7 @@ func (b *Backend) allCustom(ctx context.Context) ([]schema.GroupResource, error)
 	if err != nil {
 		return nil, fmt.Errorf("read which custom resources there are: %w", err)
 	}
-	definitions := join(b.prefix, uncachedPrefix(apiextensions.Resource("customresourcedefinitions"))) + "/"
+	definitions := join(b.prefix, uncachedPrefix(definitionsResource)) + "/"
 	err = b.eachPage(ctx, definitions, func(got *clientv3.GetResponse) error {
 		for _, kv := range got.Kvs {
 			// <cluster>/<resource>.<group>
