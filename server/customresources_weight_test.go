@@ -50,6 +50,8 @@ func TestDefinitionsThatWeighMuch(t *testing.T) {
 		{"applied", asked{method: http.MethodPatch, path: at + "/larges.shop.example?fieldManager=test", header: map[string]string{"Content-Type": string(types.ApplyYAMLPatchType)},
 			body: definitionOf("larges", large, "},")}, "decoded: one may take 16 MiB of memory"},
 		{"too many expressions", asked{method: http.MethodPost, path: at, body: definitionOf("ruled", ruled, "},")}, "1001 expressions in x-kubernetes-validations: one may have 1000"},
+		{"a long regular expression", asked{method: http.MethodPost, path: at, body: definitionOf("patterns", `,"properties":{"spec":{"type":"string","pattern":"(([a-z]0123456789012345){31}){32}"}}`, "},")},
+			`the regular expression \"(([a-z]0123456789012345){31}){32}\", which takes 2 MiB of memory, compiled: one may take 1 MiB`},
 		{"too much for the workspace", asked{method: http.MethodPost, path: at, body: definitionOf("others", `,"allOf":`+nothings(9_000), "},")}, `workspace \"root:shop\" would take 5 MiB of memory, and may take 4 MiB`},
 		{"too many expressions for it", asked{method: http.MethodPost, path: at, body: definitionOf("others", strings.Replace(ruled, strings.Repeat(`{"rule":"1<2"},`, 800), "", 1), "},")}, `and may take 4 MiB`},
 	} {

@@ -59,6 +59,7 @@ import (
 	"atoll.dev/atoll/server/customresources"
 	"atoll.dev/atoll/server/discovery"
 	"atoll.dev/atoll/server/endpoints"
+	"atoll.dev/atoll/server/expressions"
 	"atoll.dev/atoll/server/fairness"
 	"atoll.dev/atoll/server/garbage"
 	"atoll.dev/atoll/server/identity"
@@ -135,6 +136,7 @@ type Server struct {
 // before Run.
 func New(ctx context.Context, o *Options, etcd *clientv3.Client) (*Server, error) {
 	boundLabels()
+	expressions.Environment() // before anything is compiled in it
 	if err := refuseFeatures(); err != nil {
 		return nil, err
 	}

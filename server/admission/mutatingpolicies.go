@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"sync"
 
+	admissionv1 "k8s.io/api/admission/v1"
 	v1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/managedfields"
@@ -18,6 +20,7 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/typed"
 
 	"atoll.dev/atoll/internal/logicalcluster"
+	"atoll.dev/atoll/server/expressions"
 )
 
 // newMutatingPolicies returns MutatingAdmissionPolicy for all logical clusters. There is no object to change in a deletion.
@@ -76,7 +79,7 @@ func expressionsOfMutation(policy *admissionregistration.MutatingAdmissionPolicy
 // compileMutation compiles a policy's expressions. One that does not compile fails when it is evaluated.
 func compileMutation(policy *v1.MutatingAdmissionPolicy) mutating.PolicyEvaluator {
 	spec := policy.Spec
-	compiler, err := cel.NewCompositedCompiler(compilationEnvironment())
+	compiler, err := cel.NewCompositedCompiler(expressions.Environment())
 	if err != nil {
 		return mutating.PolicyEvaluator{Error: fmt.Errorf("set up the compiler of expressions: %w", err)}
 	}
@@ -91,14 +94,28 @@ func compileMutation(policy *v1.MutatingAdmissionPolicy) mutating.PolicyEvaluato
 	for _, m := range spec.Mutations {
 		switch {
 		case m.PatchType == v1.PatchTypeJSONPatch && m.JSONPatch != nil:
-			e.Mutators = append(e.Mutators, patch.NewJSONPatcher(compiler.CompileMutatingEvaluator(
-				&patch.JSONPatchCondition{Expression: m.JSONPatch.Expression}, inPatches, environment.StoredExpressions)))
+			e.Mutators = append(e.Mutators, patch.NewJSONPatcher(boundedResult{compiler.CompileMutatingEvaluator(
+				&patch.JSONPatchCondition{Expression: m.JSONPatch.Expression}, inPatches, environment.StoredExpressions)}))
 		case m.PatchType == v1.PatchTypeApplyConfiguration && m.ApplyConfiguration != nil:
-			e.Mutators = append(e.Mutators, patch.NewApplyConfigurationPatcher(compiler.CompileMutatingEvaluator(
-				&patch.ApplyConfigurationCondition{Expression: m.ApplyConfiguration.Expression}, inPatches, environment.StoredExpressions)))
+			e.Mutators = append(e.Mutators, patch.NewApplyConfigurationPatcher(boundedResult{compiler.CompileMutatingEvaluator(
+				&patch.ApplyConfigurationCondition{Expression: m.ApplyConfiguration.Expression}, inPatches, environment.StoredExpressions)}))
 		}
 	}
 	return e
+}
+
+// boundedResult evaluates to what can be converted: upstream's patchers make an object of all that the result has.
+type boundedResult struct {
+	cel.MutatingEvaluator
+}
+
+// ForInput implements cel.MutatingEvaluator.
+func (b boundedResult) ForInput(ctx context.Context, attributes *admission.VersionedAttributes, request *admissionv1.AdmissionRequest, variables cel.OptionalVariableBindings, namespace *corev1.Namespace, budget int64) (cel.EvaluationResult, int64, error) {
+	result, left, err := b.MutatingEvaluator.ForInput(ctx, attributes, request, variables, namespace, budget)
+	if err == nil && result.Error == nil {
+		err = expressions.CheckResult(result.EvalResult)
+	}
+	return result, left, err
 }
 
 // converters finds the types of a logical cluster's kinds when a policy's apply configuration needs them.

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"sync"
 
 	v1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -26,6 +25,7 @@ import (
 
 	"atoll.dev/atoll/internal/logicalcluster"
 	"atoll.dev/atoll/server/customresources"
+	"atoll.dev/atoll/server/expressions"
 )
 
 // policies is what upstream's dispatcher does with the policies that one logical cluster has bound.
@@ -71,11 +71,6 @@ func (p *policies[P, B, E]) add(c Config, cluster logicalcluster.Cluster, hook g
 }
 
 var configurationsOfPolicies = []schema.GroupResource{mutatingPolicies, mutatingPolicyBindings, validatingPolicies, validatingPolicyBindings}
-
-// compilationEnvironment is what expressions are compiled in: many types and functions, the same for all.
-var compilationEnvironment = sync.OnceValue(func() *environment.EnvSet {
-	return environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion())
-})
 
 // bound is a policy and its bindings, of one logical cluster, as they are stored.
 type bound struct {
@@ -224,7 +219,7 @@ func expressionsOfValidation(policy *admissionregistration.ValidatingAdmissionPo
 // compileValidation compiles a policy's expressions. One that does not compile fails when it is evaluated.
 func compileValidation(policy *v1.ValidatingAdmissionPolicy) validating.Validator {
 	spec := policy.Spec
-	compiler, err := cel.NewCompositedCompiler(compilationEnvironment())
+	compiler, err := cel.NewCompositedCompiler(expressions.Environment())
 	if err != nil {
 		return validating.NewValidator(nil, nil, nil, nil, spec.FailurePolicy, err)
 	}

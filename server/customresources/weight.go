@@ -3,11 +3,14 @@ package customresources
 import (
 	"fmt"
 	"reflect"
+	"strings"
 	"sync"
 	"time"
 
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+
+	"atoll.dev/atoll/internal/weight"
 )
 
 const (
@@ -21,6 +24,8 @@ const (
 	// takes: something stays of each of its names and values, and two characters may be one. Of `self,` eleven times stay.
 	ExpressionBytes = 40 << 10
 	timesExpression = 20
+	// MostPatternBytes is what a regular expression may take, compiled, which it stays: a dozen characters may be 128 MiB.
+	MostPatternBytes = 1 << 20
 	// envBytes is what a schema takes that has expressions: what may be said in them is compiled for each anew, and stays with
 	// them.
 	envBytes = 20 << 10
@@ -38,6 +43,10 @@ type Weight struct {
 	// Rules are the expressions of CEL in it, which are compiled where it is served, and Compiled the bytes that these take.
 	Rules    int
 	Compiled int64
+	// Pattern is the one regular expression (pattern) in it that takes the most, and PatternBytes what
+	// that takes; all of them are among what is compiled.
+	Pattern      string
+	PatternBytes int64
 }
 
 // Sum is all of it, in bytes.
@@ -48,6 +57,21 @@ func (w *Weight) add(times int, other Weight) {
 	w.Bytes += int64(times) * other.Bytes
 	w.Rules += times * other.Rules
 	w.Compiled += int64(times) * other.Compiled
+	if other.PatternBytes > w.PatternBytes {
+		w.Pattern, w.PatternBytes = other.Pattern, other.PatternBytes
+	}
+}
+
+// addPattern adds a regular expression, which is compiled once for all that have the same.
+func (w *Weight) addPattern(text string) {
+	if text == "" {
+		return
+	}
+	takes := weight.Pattern(text)
+	w.Compiled += takes
+	if takes > w.PatternBytes {
+		w.Pattern, w.PatternBytes = text, takes
+	}
 }
 
 // Over says why a definition may not weigh so much, and nil if it may.
@@ -58,8 +82,19 @@ func (w Weight) Over() error {
 			MiB(w.Bytes), MiB(MostBytes))
 	case w.Rules > MostRules:
 		return fmt.Errorf("a CustomResourceDefinition with %d expressions in x-kubernetes-validations: one may have %d, in all its versions together", w.Rules, MostRules)
+	case w.PatternBytes > MostPatternBytes:
+		return fmt.Errorf("a CustomResourceDefinition with the regular expression %q, which takes %s of memory, compiled: one may take %s; x{1000} is a thousand times x",
+			shortened(w.Pattern), MiB(w.PatternBytes), MiB(MostPatternBytes))
 	}
 	return nil
+}
+
+// shortened is the beginning of a text, for an error.
+func shortened(text string) string {
+	if len(text) <= 100 {
+		return text
+	}
+	return strings.ToValidUTF8(text[:100], "") + " ..."
 }
 
 // MiB is a number of bytes for people, rounded up.
@@ -166,6 +201,7 @@ func (s *scale) add(v reflect.Value) {
 			if v.FieldByName("XValidations").Len() > 0 {
 				s.Compiled += envBytes
 			}
+			s.addPattern(v.FieldByName("Pattern").String())
 		}
 		for _, i := range leading(v.Type()) {
 			s.add(v.Field(i))

@@ -149,9 +149,10 @@ func TestOver(t *testing.T) {
 		weight Weight
 		says   string
 	}{
-		{Weight{MostBytes, MostRules, 0}, ""},
-		{Weight{MostBytes + 1, 0, 0}, "17 MiB, decoded: one may take 16 MiB"},
-		{Weight{0, MostRules + 1, 0}, "1001 expressions in x-kubernetes-validations: one may have 1000"},
+		{Weight{Bytes: MostBytes, Rules: MostRules, PatternBytes: MostPatternBytes}, ""},
+		{Weight{Bytes: MostBytes + 1}, "17 MiB, decoded: one may take 16 MiB"},
+		{Weight{Pattern: "x{9}" + strings.Repeat("y", 200), PatternBytes: MostPatternBytes + 1}, `regular expression "x{9}` + strings.Repeat("y", 96) + ` ...", which takes 2 MiB of memory, compiled: one may take 1 MiB`},
+		{Weight{Rules: MostRules + 1}, "1001 expressions in x-kubernetes-validations: one may have 1000"},
 	} {
 		if err := test.weight.Over(); (err == nil) != (test.says == "") || err != nil && !strings.Contains(err.Error(), test.says) {
 			t.Errorf("%+v: %v, want %q", test.weight, err, test.says)
