@@ -43,6 +43,8 @@
 //   - A status goes up only from the object of the leaf's own root; observedGeneration of a leaf is its generation
 //     only when the controllers below have observed what was rendered from it.
 //   - A second pass over unchanged objects writes nothing on either side.
+//   - What somebody else changes or deletes below is put back, and told where the user looks; the same is written to one object ever
+//     less often (drift.go).
 //   - That a workload is through, that fewer of its pods serve, and what is refused goes up at once; steps on the way may wait
 //     for the next (pace.go), and the last word always goes.
 //

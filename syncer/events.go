@@ -118,6 +118,9 @@ func lastOf(event *unstructured.Unstructured) time.Time {
 
 // reconcileEvent tells one event. Nothing rests on it: what cannot be told after some tries is not.
 func (s *Syncer) reconcileEvent(ctx context.Context, k key) (time.Duration, error) {
+	if k.resource != eventsGVR {
+		return s.tellDrift(ctx, k)
+	}
 	kept := get(s.events, k)
 	if kept == nil {
 		s.backoff.Forget(k)

@@ -45,6 +45,7 @@ func (s *Syncer) reconcile(ctx context.Context, k key) (time.Duration, error) {
 		s.writes.forget(k)
 		s.unshown.forget(k)
 		s.unbounded.remove(k)
+		s.drifts.forget(k)
 		return 0, nil // absence deletes nothing
 	}
 
@@ -184,7 +185,14 @@ func (s *Syncer) applyLeaf(ctx context.Context, k key, leaf, down *unstructured.
 	case gone:
 		return s.confirmGone(ctx, k, leaf)
 	case toApply(want, down) == leaveIt:
+		s.drifts.asWanted(k, leaf.GetUID(), want, s.config.Clock.Now())
 		return outcome{down: down}, nil
+	}
+	switch wait, leave := s.drifts.wait(k, leaf.GetUID(), want, down, s.config.Clock.Now()); {
+	case leave:
+		return outcome{down: down}, nil
+	case wait > 0:
+		return outcome{down: down, undecided: true, again: wait}, nil
 	}
 	if k.resource == networkPoliciesGVR {
 		if err := s.roomFor(leaf); err != nil {
@@ -215,12 +223,15 @@ func (s *Syncer) applyLeaf(ctx context.Context, k key, leaf, down *unstructured.
 	}
 
 	s.writes.add(k, "")
-	applied, err := s.apply(ctx, k, down, want)
+	was, applied, err := s.put(ctx, k, down, want)
 	if err != nil {
 		return outcome{down: down}, err
 	}
 	s.writes.add(k, applied.GetResourceVersion())
 	s.pace.Wrote(k, "") // its status follows
+	if s.drifts.wrote(written{k, leaf, want, was, applied}, s.config.Name, s.config.Clock.Now()) {
+		s.eventQueue.Add(k)
+	}
 	klog.FromContext(ctx).V(2).Info("Applied", "object", k.String())
 	return outcome{down: applied}, nil
 }
@@ -306,6 +317,12 @@ func (s *Syncer) namespaceReady(namespace, workspace string) (wait bool, err err
 // one that is ours is applied to: an apply would merge into what somebody else makes at the same moment. seen is what
 // there seems to be; where that is nothing, the attempt to create it is the read.
 func (s *Syncer) apply(ctx context.Context, k key, seen, want *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	_, applied, err := s.put(ctx, k, seen, want)
+	return applied, err
+}
+
+// put is apply that also returns what was there before, nil if nothing was.
+func (s *Syncer) put(ctx context.Context, k key, seen, want *unstructured.Unstructured) (was, applied *unstructured.Unstructured, err error) {
 	target := s.physical.dynamic.Resource(k.resource).Namespace(k.namespace)
 	create := func() (*unstructured.Unstructured, error) {
 		return target.Create(ctx, want, metav1.CreateOptions{
@@ -317,34 +334,35 @@ func (s *Syncer) apply(ctx context.Context, k key, seen, want *unstructured.Unst
 		created, err := create()
 		var status apierrors.APIStatus
 		if err == nil || !errors.As(err, &status) || status.Status().Code >= http.StatusInternalServerError {
-			return created, err
+			return nil, created, err
 		}
 		refused = err // perhaps since it is there, whatever the reason is: admission is asked before
 	}
 	live, err := target.Get(ctx, k.name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err) && refused != nil:
-		return nil, refused
+		return nil, nil, refused
 	case apierrors.IsNotFound(err):
 		// If somebody was faster, the next try sees what he made.
-		return create()
+		created, err := create()
+		return nil, created, err
 	case err != nil:
-		return nil, fmt.Errorf("read %s: %w", k, err)
+		return nil, nil, fmt.Errorf("read %s: %w", k, err)
 	case s.isPodClaim(k, live):
 		// The controller of StatefulSets has made it for what is ours: it was faster, or an earlier version left the claims to it.
 	case !owned(live, types.UID(s.config.UID)):
-		return nil, nameConflict("%s exists and %s", k, ownerOf(live))
+		return nil, nil, nameConflict("%s exists and %s", k, ownerOf(live))
 	case live.GetLabels()[workloadv1alpha1.WorkspaceLabel] != want.GetLabels()[workloadv1alpha1.WorkspaceLabel]:
-		return nil, nameConflict("%s belongs to another workspace", k)
+		return nil, nil, nameConflict("%s belongs to another workspace", k)
 	}
 	// What the create owned becomes what the apply owns, so that a field taken away upstream goes downstream too.
 	patch, err := csaupgrade.UpgradeManagedFieldsPatch(live, sets.New(workloadv1alpha1.FieldManager), workloadv1alpha1.FieldManager)
 	if err != nil {
-		return nil, fmt.Errorf("take over the fields of %s: %w", k, err)
+		return nil, nil, fmt.Errorf("take over the fields of %s: %w", k, err)
 	}
 	if len(patch) > 0 {
 		if _, err := target.Patch(ctx, k.name, types.JSONPatchType, patch, metav1.PatchOptions{}); err != nil {
-			return nil, fmt.Errorf("take over the fields of %s: %w", k, err)
+			return nil, nil, fmt.Errorf("take over the fields of %s: %w", k, err)
 		}
 	}
 	// An object that takes its place meanwhile has another UID, and is not ours.
@@ -352,19 +370,20 @@ func (s *Syncer) apply(ctx context.Context, k key, seen, want *unstructured.Unst
 	want.SetUID(live.GetUID())
 	if k.resource == claimsGVR {
 		if err := keepClaim(want, live); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	data, err := json.Marshal(want)
 	if err != nil {
-		return nil, fmt.Errorf("write %s as JSON: %w", k, err)
+		return nil, nil, fmt.Errorf("write %s as JSON: %w", k, err)
 	}
-	return target.Patch(ctx, k.name, types.ApplyPatchType, data, metav1.PatchOptions{
+	applied, err = target.Patch(ctx, k.name, types.ApplyPatchType, data, metav1.PatchOptions{
 		FieldManager: workloadv1alpha1.FieldManager,
 		Force:        ptr.To(true),
 		// Fields that the physical cluster does not know are errors, not dropped.
 		FieldValidation: metav1.FieldValidationStrict,
 	})
+	return live, applied, err
 }
 
 // bury carries out a tombstone: it deletes what is downstream of the leaf, and lets the leaf go once that is gone.

@@ -94,7 +94,7 @@ type Syncer struct {
 	resources map[schema.GroupVersionResource]kinds.Kind
 	bounds    []schema.GroupVersionResource // those of kinds.WithNamespace
 	queue     *queue.Queue[key]
-	// eventQueue has the events that are to be told, and eventPace how fast.
+	// eventQueue has the events that are to be told, and what was put back and is to be told, and eventPace how fast.
 	eventQueue *queue.Queue[key]
 	eventPace  flowcontrol.RateLimiter
 	// tokenQueue has the accounts of which pods want tokens.
@@ -104,6 +104,7 @@ type Syncer struct {
 	gate       *gate
 	known      memory
 	writes     writes
+	drifts     drifts
 	waiting    waiting
 	leafless   leafless
 	unbounded  unbounded
