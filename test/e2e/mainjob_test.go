@@ -33,6 +33,7 @@ var mainJob = []part{
 	{"T1_SecondApplyChangesNothing", secondApply},
 	{"T1_PodRunsWhereItsNamespaceIs", barePodRuns},
 	{"T1_PodsAreResizedInPlace", resizedInPlace},
+	{"T1_DriftIsPutBackAndTold", driftIsPutBack},
 	{"T1_ServicesLeadToPodsOfAllClusters", servicesLead},
 	{"T4_EvictionsEndPodsBelowAsBudgetsAllow", evicts},
 	{"T10_OperatorMakesPods", operatorMakesPods},

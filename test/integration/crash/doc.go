@@ -29,6 +29,7 @@
 // A run is judged by what is left and by what happened. After every step of the user's all objects of the workspace, the
 // mirrors and the physical clusters have to be those of the undisturbed run. And the audit logs of the physical
 // clusters may show no delete that no step asked for, nor that of the server one by the house, which makes no Job twice, either.
+// Nor is any user told that somebody else changed something in a physical cluster: nobody did.
 //
 // A write is known again in an audit log by its Audit-ID, which names the life that sent it and counts its writes: that
 // is how each fault is proven to have happened as it says.

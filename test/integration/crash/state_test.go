@@ -87,6 +87,7 @@ func (r *run) state() state {
 			schema.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterrolebindings"}) {
 			list(in, alias, r.clients.Dynamic, gvr, "")
 		}
+		r.tellsNoDrift(in, alias)
 		if r.scenario.house {
 			for gvr, selector := range ofTheHouse {
 				list(in, alias, r.clients.Dynamic, gvr, selector)
@@ -113,6 +114,16 @@ func (r *run) state() state {
 	must(r.t, r.clients.Objects.List(client.Everywhere(r.ctx), all))
 	s["logical clusters"] = strconv.Itoa(len(all.Items) - r.before)
 	return s
+}
+
+// tellsNoDrift: nobody but controllers writes to the physical clusters, so whatever they meet, no user is told that somebody did.
+func (r *run) tellsNoDrift(in context.Context, alias string) {
+	r.t.Helper()
+	events, err := r.clients.Kube.CoreV1().Events(metav1.NamespaceAll).List(in, metav1.ListOptions{FieldSelector: "reason=DriftCorrected"})
+	must(r.t, err)
+	for _, e := range events.Items {
+		r.t.Errorf("%s is told of %s %s: %s", alias, e.InvolvedObject.Kind, e.InvolvedObject.Name, e.Message)
+	}
 }
 
 // shownPods counts the pods of a workspace's default namespace that the mirror of a physical cluster shows.
