@@ -12,7 +12,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
@@ -291,8 +290,7 @@ func (s *Syncer) tellDrift(ctx context.Context, k key) (time.Duration, error) {
 		return 0, nil
 	}
 	news, _, _ := unstructured.NestedString(event.Object, "message")
-	event.Object["message"] = withoutOthers(news, func(name string) bool { return s.isAnothers(name, k.namespace) })
-	_, err := s.mirror.dynamic.Resource(eventsGVR).Namespace(k.namespace).Update(ctx, event, metav1.UpdateOptions{FieldManager: workloadv1alpha1.FieldManager})
+	err := s.writeEvent(ctx, k.namespace, event)
 	again := s.drifts.tried(k, news, err, s.config.Clock.Now())
 	if err != nil && again == 0 {
 		klog.FromContext(ctx).V(2).Info("That an object was put back is not told", "object", k.String(), "err", err)

@@ -74,16 +74,12 @@ func (p place) shown(kind string) string {
 
 // printable returns text without what cannot be printed, and no longer than most bytes and dots.
 func printable(text string, most int) string {
-	text = strings.Map(func(r rune) rune {
+	return cut(strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
 			return -1
 		}
 		return r
-	}, text)
-	if len(text) > most {
-		text = strings.ToValidUTF8(text[:most], "") + "..."
-	}
-	return text
+	}, text), most)
 }
 
 // comparison is where an object is not as it should be.

@@ -182,7 +182,7 @@ func (s *Syncer) tellPodRefused(ctx context.Context, k key, uid types.UID, name,
 		if !errors.As(err, &answer) || s.backoff.NumRequeues(k)+1 < answerTries {
 			return
 		}
-		why = &refusal{refusedUnreachable, withoutOthers(err.Error(), func(name string) bool { return s.isAnothers(name, k.namespace) })}
+		why = &refusal{refusedUnreachable, s.wordsFor(k.namespace, err.Error())}
 	}
 	if told, ok := s.toldOfPods.Get(name); ok && told == why.text() {
 		return // an Event of each try would be news to nobody

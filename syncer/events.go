@@ -172,13 +172,19 @@ func (s *Syncer) tellEvent(ctx context.Context, k key) error {
 	if err != nil {
 		return fmt.Errorf("tell %s: %w", k, err)
 	}
-	if message, ok := told.Object["message"].(string); ok {
-		told.Object["message"] = withoutOthers(message, func(name string) bool { return s.isAnothers(name, k.namespace) })
-	}
-	if _, err := s.mirror.dynamic.Resource(eventsGVR).Namespace(k.namespace).Update(ctx, told, metav1.UpdateOptions{FieldManager: workloadv1alpha1.FieldManager}); err != nil {
+	if err := s.writeEvent(ctx, k.namespace, told); err != nil {
 		return fmt.Errorf("tell %s: %w", k, err)
 	}
 	return nil
+}
+
+// writeEvent writes an event to a namespace of the mirror, in words that may be told there.
+func (s *Syncer) writeEvent(ctx context.Context, namespace string, event *unstructured.Unstructured) error {
+	if message, ok := event.Object["message"].(string); ok {
+		event.Object["message"] = s.wordsFor(namespace, message)
+	}
+	_, err := s.mirror.dynamic.Resource(eventsGVR).Namespace(namespace).Update(ctx, event, metav1.UpdateOptions{FieldManager: workloadv1alpha1.FieldManager})
+	return err
 }
 
 // subject is what an event is about, as the hub knows it: a pod by its UID below, all else by its leaf, and of that the ReplicaSet of a

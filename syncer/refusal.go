@@ -37,14 +37,14 @@ type refusal struct {
 const maxMessage = 1024
 
 // text returns the message, cut.
-func (r *refusal) text() string { return cut(r.message) }
+func (r *refusal) text() string { return cut(r.message, maxMessage) }
 
-// cut cuts a message to maxMessage at a whole character.
-func cut(message string) string {
-	if len(message) <= maxMessage {
-		return message
+// cut cuts a text to so many bytes, and dots, at a whole character.
+func cut(text string, most int) string {
+	if len(text) <= most {
+		return text
 	}
-	return strings.ToValidUTF8(message[:maxMessage], "") + "..."
+	return strings.ToValidUTF8(text[:most], "") + "..."
 }
 
 func (r *refusal) Error() string { return r.reason + ": " + r.message }
@@ -95,7 +95,7 @@ func (s *Syncer) refusalIn(namespace string, err error) *refusal {
 	if r == nil {
 		return nil
 	}
-	return &refusal{r.reason, withoutOthers(r.message, func(name string) bool { return s.isAnothers(name, namespace) })}
+	return &refusal{r.reason, s.wordsFor(namespace, r.message)}
 }
 
 // objectIn finds what may be a namespace's name in a message, and the name of something in it.
@@ -110,6 +110,11 @@ func withoutOthers(message string, anothers func(namespace string) bool) string 
 		}
 		return found
 	})
+}
+
+// wordsFor is what of a text may be told in one of our namespaces.
+func (s *Syncer) wordsFor(namespace, text string) string {
+	return withoutOthers(text, func(name string) bool { return s.isAnothers(name, namespace) })
 }
 
 // isAnothers says that a namespace of the physical cluster is of another workspace than one that is ours.

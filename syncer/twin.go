@@ -86,7 +86,7 @@ func cannotWatch(spots []blindSpot, wasReady bool, now time.Time) string {
 	if len(resources) == 0 {
 		return ""
 	}
-	return cut(fmt.Sprintf("Cannot list and watch %s: %s", strings.Join(resources, ", "), why))
+	return cut(fmt.Sprintf("Cannot list and watch %s: %s", strings.Join(resources, ", "), why), maxMessage)
 }
 
 // twinStatus returns what the twin's status should be, given what it is. It says the same for the same facts, so
@@ -160,9 +160,9 @@ func twinStatus(old workloadv1alpha1.SyncTargetStatus, generation int64, f facts
 // some names the first of names, which are sorted. A physical cluster that is no Kubernetes may show names of any length.
 func some(names []string) string {
 	if len(names) > named {
-		return cut(strings.Join(names[:named], ", ")) + ", ..."
+		return cut(strings.Join(names[:named], ", "), maxMessage) + ", ..."
 	}
-	return cut(strings.Join(names, ", "))
+	return cut(strings.Join(names, ", "), maxMessage)
 }
 
 // capacity counts the Ready nodes and sums what pods may use on them.

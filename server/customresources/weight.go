@@ -43,8 +43,8 @@ type Weight struct {
 	// Rules are the expressions of CEL in it, which are compiled where it is served, and Compiled the bytes that these take.
 	Rules    int
 	Compiled int64
-	// Pattern is the one regular expression (pattern) in it that takes the most, and PatternBytes what
-	// that takes; all of them are among what is compiled.
+	// Pattern is the regular expression in it that takes the most, and PatternBytes what that takes. All of them are among what is
+	// compiled.
 	Pattern      string
 	PatternBytes int64
 }

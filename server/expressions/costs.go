@@ -39,21 +39,19 @@ var costs = map[string]func(args []ref.Val) int{
 	notEquals:    compared,
 	operators.In: found,
 	// Upstream goes through all of what these have to count it, whether the call fails or not.
-	"indexOf":       first,
-	"lastIndexOf":   first,
-	"isSorted":      first,
-	"sum":           first,
-	"max":           first,
-	"min":           first,
-	operators.Add:   added,
-	"lists.range":   func(args []ref.Val) int { n, _ := args[0].(types.Int); return capped(int64(n)) },
-	"flatten":       first,
-	"distinct":      func(args []ref.Val) int { return 2 * pairs(args[0], args[0]) },
-	"sets.contains": func(args []ref.Val) int { return pairs(args[0], args[1]) },
-	"sets.equivalent": func(args []ref.Val) int {
-		return 2 * pairs(args[0], args[1])
-	},
-	"sets.intersects": func(args []ref.Val) int { return pairs(args[0], args[1]) },
+	"indexOf":         first,
+	"lastIndexOf":     first,
+	"isSorted":        first,
+	"sum":             first,
+	"max":             first,
+	"min":             first,
+	operators.Add:     added,
+	"lists.range":     func(args []ref.Val) int { n, _ := args[0].(types.Int); return capped(int64(n)) },
+	"flatten":         first,
+	"distinct":        func(args []ref.Val) int { return 2 * pairs(args[0], args[0]) },
+	"sets.contains":   inPairs,
+	"sets.equivalent": func(args []ref.Val) int { return 2 * inPairs(args) },
+	"sets.intersects": inPairs,
 	"join":            joined,
 	"replace":         replaced,
 	"format":          formatted,
@@ -97,6 +95,8 @@ func pairs(a, b ref.Val) int {
 	product := func(n, m int) int { return capped(int64(n) * int64(m)) }
 	return min(product(length(a), nodes(b)), product(length(b), nodes(a)))
 }
+
+func inPairs(args []ref.Val) int { return pairs(args[0], args[1]) }
 
 func joined(args []ref.Val) int {
 	list, ok := args[0].(traits.Lister)

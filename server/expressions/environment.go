@@ -40,7 +40,7 @@ func withEstimates(of *environment.EnvSet) (*environment.EnvSet, error) {
 		if !ok {
 			return i, nil
 		}
-		make, err := implementations.of(call)
+		do, err := implementations.of(call)
 		if err != nil {
 			return nil, err
 		}
@@ -51,7 +51,7 @@ func withEstimates(of *environment.EnvSet) (*environment.EnvSet, error) {
 				panic(interpreter.EvalCancelledError{Cause: interpreter.CostLimitExceeded, Message: fmt.Sprintf(
 					"%s: a call of %s would cost more than the %d that an expression may: have it look at less, or make less", exceeded, call.Function(), limit)})
 			}
-			return make(args)
+			return do(args)
 		}), nil
 	}
 	return of.Extend(environment.VersionedOptions{

@@ -1,6 +1,8 @@
 package expressions
 
 import (
+	"slices"
+
 	"github.com/google/cel-go/cel"
 	"github.com/google/cel-go/common/ast"
 	"github.com/google/cel-go/common/types"
@@ -19,8 +21,8 @@ const mostPatternLength = 100_000
 // patternBytesOfCost is how many bytes that it takes compiled cost one.
 const patternBytesOfCost = 8
 
-// matching are the functions whose last argument is a regular expression, and findAll(pattern, number).
-var matching = map[string]int{"matches": 1, "find": 1, "findAll": 1}
+// matching are the functions of a text and a regular expression.
+var matching = []string{"matches", "find", "findAll"}
 
 // matched is of a text and a regular expression that is made when it is evaluated: it is compiled for the one call.
 func matched(args []ref.Val) int {
@@ -41,19 +43,18 @@ func (patterns) Name() string { return "atoll.patterns" }
 func (patterns) Validate(_ *cel.Env, _ cel.ValidatorConfig, of *ast.AST, issues *cel.Issues) {
 	for _, e := range ast.MatchDescendants(ast.NavigateAST(of), ast.KindMatcher(ast.CallKind)) {
 		call := e.AsCall()
-		at, ok := matching[call.FunctionName()]
-		if !ok {
+		if !slices.Contains(matching, call.FunctionName()) {
 			continue
 		}
 		args := call.Args()
-		if call.IsMemberFunction() {
-			at--
+		if !call.IsMemberFunction() {
+			args = args[1:] // which the checker has counted
 		}
-		if at >= len(args) || args[at].Kind() != ast.LiteralKind {
+		if args[0].Kind() != ast.LiteralKind {
 			continue
 		}
-		if text, ok := args[at].AsLiteral().(types.String); ok && weight.Pattern(string(text)) > mostPatternBytes {
-			issues.ReportErrorAtID(args[at].ID(), "the regular expression takes more than %d KiB of memory, compiled, which one may take: x{1000} is a thousand times x", mostPatternBytes>>10)
+		if text, ok := args[0].AsLiteral().(types.String); ok && weight.Pattern(string(text)) > mostPatternBytes {
+			issues.ReportErrorAtID(args[0].ID(), "the regular expression takes more than %d KiB of memory, compiled, which one may take: x{1000} is a thousand times x", mostPatternBytes>>10)
 		}
 	}
 }
